@@ -1,0 +1,66 @@
+//! What can go wrong when shaping a link: operation, object, source.
+
+use std::io;
+
+/// An error of the shaper.
+#[derive(Debug, thiserror::Error)]
+pub enum ShaperError {
+    /// The kernel refused a netlink request.
+    #[error("{op} on {dev}: {source}")]
+    Netlink {
+        /// "add qdisc htb", "read qdiscs" ...
+        op: String,
+        /// The interface.
+        dev: String,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// This kernel lacks a qdisc, a filter or an action.
+    #[error("this kernel has no {what} (CONFIG_{config}); {way_out}")]
+    Missing {
+        /// "qdisc netem", "action mirred" ...
+        what: String,
+        /// Kernel option without its prefix.
+        config: &'static str,
+        /// What the user can do instead.
+        way_out: String,
+    },
+    /// The back end asked for cannot do what the link asks for.
+    #[error("link {link}: the {backend} back end cannot do {what}; {way_out}")]
+    Unsupported {
+        /// The link's name.
+        link: String,
+        /// "kernel" or "userspace".
+        backend: &'static str,
+        /// What was asked.
+        what: String,
+        /// What the user can do instead.
+        way_out: String,
+    },
+    /// The interface carries something that ccbench did not put there and could not put back.
+    #[error("{dev} already has {found}; remove it first: {way_out}")]
+    Occupied {
+        /// The interface.
+        dev: String,
+        /// "root qdisc htb 1:" ...
+        found: String,
+        /// A command.
+        way_out: String,
+    },
+    /// A named thing is not there.
+    #[error("no {what} named {name}")]
+    NotFound {
+        /// "interface" ...
+        what: &'static str,
+        /// Its name.
+        name: String,
+    },
+    /// A system call failed.
+    #[error("{op}: {source}")]
+    System {
+        /// What was tried.
+        op: &'static str,
+        /// The system's answer.
+        source: io::Error,
+    },
+}

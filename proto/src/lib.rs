@@ -1,0 +1,14 @@
+//! The vocabulary of ccbench: units, plan, schedule, topology and wire format. This crate does no I/O and
+//! reads no clock; every other crate speaks its types.
+//!
+//! Terms: a **plan** is what a user writes. Its matrix expands to **points**; a point is run `repeat`
+//! times, each a **trial**. A trial is a timeline of **phases**. A **link** is one direction of one
+//! interface with a rate, a delay and a queue. A **flow group** is a number of TCP sockets that start
+//! and stop together. A **node** is a machine or a namespace, with one **agent**.
+
+pub mod plan;
+pub mod resolve;
+pub mod schedule;
+pub mod topology;
+pub mod units;
+pub mod wire;

@@ -1,0 +1,489 @@
+//! The plan as its author writes it: one serde type per table, unknown keys refused. Nothing here is
+//! checked across fields (that is [`check`]) and nothing is computed from it (that is [`crate::resolve`]
+//! and [`crate::schedule`]).
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::units::{Bytes, Limit, Micros, Packets, Ppm, Rate};
+
+pub mod check;
+pub mod parse;
+
+/// A whole plan. Every `BTreeMap` key is a name its author chose; names become values in result columns.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Plan {
+    /// Short name; becomes part of the results directory's name (letters, digits, `-`, `_`).
+    pub name: String,
+    /// One sentence on what is compared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub about: Option<String>,
+    /// Trials per point of the matrix.
+    #[serde(default = "one")]
+    pub repeat: u32,
+    /// Pause between two trials.
+    #[serde(default)]
+    pub gap: Micros,
+    /// Seeds the order of trials and everything random in them.
+    #[serde(default = "one_u64")]
+    pub seed: u64,
+    /// Order of the trials.
+    #[serde(default)]
+    pub order: Order,
+    /// How often to sample what.
+    #[serde(default)]
+    pub sample: Sample,
+    /// The machines, or namespaces where no agent is named.
+    pub nodes: BTreeMap<String, Node>,
+    /// Cabling between nodes: each a chain of node names. Used when ccbench builds the nodes.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub wires: BTreeMap<String, Vec<String>>,
+    /// Named path characteristics that a link may take over with `path = "NAME"`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub path: BTreeMap<String, PathPreset>,
+    /// Shaped links: each one direction of one interface.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub links: BTreeMap<String, Link>,
+    /// Named groups of TCP flows.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub flows: BTreeMap<String, Flow>,
+    /// Measurements beside the flows.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub probes: BTreeMap<String, Probe>,
+    /// The timeline.
+    pub phases: Vec<Phase>,
+    /// Link settings that change at an instant of the trial.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub changes: Vec<Change>,
+    /// Factors: every combination of their levels is a point.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub matrix: BTreeMap<String, Factor>,
+}
+
+fn one() -> u32 {
+    1
+}
+fn one_u64() -> u64 {
+    1
+}
+fn yes() -> bool {
+    true
+}
+
+/// Order in which trials run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Order {
+    /// Shuffled within each repetition by the plan's seed, so that drift of the machine does not alias with a factor.
+    #[default]
+    Random,
+    /// Point by point as written.
+    AsWritten,
+}
+
+/// Sampling intervals.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Sample {
+    /// `TCP_INFO` of every socket of every flow.
+    pub tcp: Micros,
+    /// Queue counters of every shaped interface.
+    pub qdisc: Micros,
+    /// CPU and softirq of every node's host.
+    pub host: Micros,
+}
+
+impl Default for Sample {
+    fn default() -> Self {
+        Self {
+            tcp: Micros::from_millis(100),
+            qdisc: Micros::from_millis(100),
+            host: Micros::from_millis(500),
+        }
+    }
+}
+
+/// One machine of the experiment.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Node {
+    /// `host:port` of a running `ccbench-agent`; without it ccbench makes a namespace on this machine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub agent: Option<String>,
+    /// Address that the experiment's traffic uses to reach this node; needed for flows to a node with an agent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub address: Option<std::net::IpAddr>,
+    /// Kernel settings for the length of a trial, restored afterwards.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub sysctl: BTreeMap<String, SysctlValue>,
+    /// Leave TSO, GSO and GRO on (default: off on every shaped interface, or everywhere in namespaces).
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub offloads: bool,
+}
+
+/// A sysctl's value: a number or text.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum SysctlValue {
+    /// A number.
+    Number(i64),
+    /// Text, several numbers for example.
+    Text(String),
+}
+
+impl std::fmt::Display for SysctlValue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Number(n) => n.fmt(f),
+            Self::Text(t) => t.fmt(f),
+        }
+    }
+}
+
+/// Path characteristics with a name.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PathPreset {
+    /// Bottleneck rate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rate: Option<Rate>,
+    /// One-way delay.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub delay: Option<Micros>,
+    /// Independent random loss.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub loss: Option<Ppm>,
+    /// The bottleneck's queue.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queue: Option<Queue>,
+}
+
+/// One direction of one interface.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Link {
+    /// The node whose egress is shaped.
+    pub node: String,
+    /// The interface is the one that the route to this node leaves by. Exactly one of `toward` and `dev`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub toward: Option<String>,
+    /// The interface by name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dev: Option<String>,
+    /// Take rate, delay, loss and queue from this preset; keys written here win.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    /// Rate of the link; absent means unshaped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<Rate>,
+    /// Constant one-way delay.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delay: Option<Micros>,
+    /// Independent random loss.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss: Option<Ppm>,
+    /// The queue in front of the rate; absent: 1.5 BDP of bytes, at least 10 packets.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<Queue>,
+    /// Where it is done.
+    #[serde(default)]
+    pub backend: Backend,
+    /// Which kernel qdisc limits the rate.
+    #[serde(default)]
+    pub shaper: Shaper,
+    /// Slices of the rate, each with its own queue; what no class matches goes to the link's own queue.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub classes: BTreeMap<String, Class>,
+}
+
+/// Where a link is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Backend {
+    /// The kernel's qdisc where this kernel has all that is asked, otherwise userspace; the choice is recorded.
+    #[default]
+    Auto,
+    /// Kernel qdiscs over rtnetlink.
+    Kernel,
+    /// ccbench's own packet path.
+    Userspace,
+}
+
+/// Which kernel qdisc limits the rate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Shaper {
+    /// Hierarchical token bucket with one leaf class (the usual bottleneck).
+    #[default]
+    Htb,
+    /// Token bucket filter.
+    Tbf,
+}
+
+/// The queue of a link or of a class. Field names are those of `tc`; what is absent is the kernel's default.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, tag = "kind", rename_all = "snake_case")]
+pub enum Queue {
+    /// First in, first out, limited in packets.
+    Pfifo {
+        /// Capacity.
+        limit: Limit,
+    },
+    /// First in, first out, limited in bytes.
+    Bfifo {
+        /// Capacity.
+        limit: Limit,
+    },
+    /// Fair queueing with pacing (`sch_fq`).
+    Fq {
+        /// Packets in all queues.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        limit: Option<Packets>,
+        /// Packets in one queue.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        flow_limit: Option<Packets>,
+        /// Number of buckets, a power of two; 1 is a single queue.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        buckets: Option<u32>,
+        /// Mark ECT packets CE above this sojourn time.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        ce_threshold: Option<Micros>,
+        /// Mask of the hash for packets without a local socket.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        orphan_mask: Option<u32>,
+    },
+    /// Controlled delay (RFC 8289).
+    Codel {
+        /// Capacity in packets.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        limit: Option<Packets>,
+        /// Acceptable standing delay.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        target: Option<Micros>,
+        /// Width of the moving time window.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        interval: Option<Micros>,
+        /// Mark instead of dropping.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        ecn: Option<bool>,
+        /// Mark ECT packets CE above this sojourn time.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        ce_threshold: Option<Micros>,
+    },
+    /// CoDel per flow (RFC 8290).
+    FqCodel {
+        /// Capacity in packets.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        limit: Option<Packets>,
+        /// Number of queues.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        flows: Option<u32>,
+        /// Acceptable standing delay.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        target: Option<Micros>,
+        /// Width of the moving time window.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        interval: Option<Micros>,
+        /// Bytes a queue may send in its turn.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        quantum: Option<Bytes>,
+        /// Mark instead of dropping.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        ecn: Option<bool>,
+        /// Mark ECT packets CE above this sojourn time.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        ce_threshold: Option<Micros>,
+        /// Limit of the memory of all queues.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        memory_limit: Option<Bytes>,
+    },
+    /// Common applications kept enhanced; the rate stays with the link's shaper.
+    Cake {
+        /// Round-trip time that the AQM is tuned for.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        rtt: Option<Micros>,
+        /// Memory of the queue.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        memory_limit: Option<Bytes>,
+    },
+    /// Dual-queue coupled AQM for L4S (RFC 9332).
+    Dualpi2 {
+        /// Capacity in packets.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        limit: Option<Packets>,
+        /// Target delay of the classic queue.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        target: Option<Micros>,
+        /// Time between two updates of the probability.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        tupdate: Option<Micros>,
+        /// Integral gain in Hz, as text (`"0.15625"`).
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        alpha: Option<String>,
+        /// Proportional gain in Hz, as text (`"3.195312"`).
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        beta: Option<String>,
+        /// Step marking threshold of the low-latency queue.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        step: Option<Micros>,
+        /// Coupling factor k.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        coupling: Option<u32>,
+        /// Drop on overload (`true`) or overflow.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        drop_on_overload: Option<bool>,
+        /// Drop at dequeue (`true`) or at enqueue.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        drop_dequeue: Option<bool>,
+        /// Split super-packets on enqueue.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        split_gso: Option<bool>,
+        /// Share reserved for the classic queue.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        classic_protection: Option<Ppm>,
+    },
+}
+
+/// A slice of a link's rate.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Class {
+    /// Guaranteed rate.
+    pub rate: Rate,
+    /// Most it may borrow up to; absent: the guaranteed rate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ceil: Option<Rate>,
+    /// Which packets.
+    #[serde(rename = "match")]
+    pub matches: Match,
+    /// Its queue; absent: as the link's default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<Queue>,
+}
+
+/// Which packets belong to a class; all given keys must match.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Match {
+    /// Destination node.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub to: Option<String>,
+    /// Source node.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+    /// A flow group (its ports), data and acknowledgements alike.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub flow: Option<String>,
+    /// DSCP, 0 to 63.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dscp: Option<u8>,
+    /// TCP or UDP port of either end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub port: Option<u16>,
+}
+
+/// A named group of TCP flows, started and stopped together.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Flow {
+    /// Node that connects (and sends, unless `reverse`).
+    pub from: String,
+    /// Node that listens.
+    pub to: String,
+    /// Congestion control of the sender; absent: the kernel's default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cc: Option<String>,
+    /// Parallel sockets of one iperf3 (1 to 128).
+    #[serde(default = "one")]
+    pub count: u32,
+    /// The listener sends.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub reverse: bool,
+    /// Application limit per socket.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<Rate>,
+    /// Start this long after the trial's beginning, instead of with the first phase that names it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start: Option<Micros>,
+    /// Stop this long after the trial's beginning.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop: Option<Micros>,
+    /// Interval of iperf3's own rows.
+    #[serde(default = "tenth")]
+    pub interval: Micros,
+}
+
+fn tenth() -> Micros {
+    Micros::from_millis(100)
+}
+
+/// A measurement beside the flows, running for the whole trial.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Probe {
+    /// What is measured.
+    pub kind: ProbeKind,
+    /// Node that measures.
+    pub from: String,
+    /// Node that answers.
+    pub to: String,
+    /// Time between two measurements.
+    #[serde(default = "second")]
+    pub every: Micros,
+    /// The IP header's TOS byte, DSCP and ECN together.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub tos: u8,
+}
+
+fn second() -> Micros {
+    Micros::from_secs(1)
+}
+fn is_zero(tos: &u8) -> bool {
+    *tos == 0
+}
+
+/// What a probe measures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ProbeKind {
+    /// ICMP echo.
+    Ping,
+}
+
+/// A stretch of the timeline.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Phase {
+    /// Its name in the results.
+    pub name: String,
+    /// How long it lasts.
+    pub length: Micros,
+    /// Flow groups that run in it; a group keeps running through consecutive phases that name it.
+    #[serde(default = "Vec::new", skip_serializing_if = "Vec::is_empty")]
+    pub flows: Vec<String>,
+    /// Leave it out of the summaries (a warm-up).
+    #[serde(default = "yes", skip_serializing_if = "Clone::clone")]
+    pub measure: bool,
+}
+
+/// Link settings that change at an instant.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Change {
+    /// When, after the trial's beginning.
+    pub at: Micros,
+    /// `links.NAME.rate` to its new value.
+    pub set: BTreeMap<String, Rate>,
+}
+
+/// A factor of the matrix. Its name is the table's key.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Factor {
+    /// The factor's name is a plan key, and these are its values.
+    Values(Vec<toml::Value>),
+    /// Named levels, each setting any number of plan keys.
+    Levels(BTreeMap<String, BTreeMap<String, toml::Value>>),
+}

@@ -1,0 +1,1 @@
+//! Text to [`super::Plan`]: every problem at once, each with its place.

@@ -1,0 +1,451 @@
+//! Quantities with their units: the text a user writes, the integer we compute with, and the only
+//! arithmetic between them that is dimensionally right.
+//!
+//! Every type stores one integer in the unit its constructor names. Text forms always carry a unit
+//! (`"100mbit"`, `"187500B"`, `"15ms"`, `"0.1%"`, `"40p"`): a bare number is refused, because half of the
+//! mistakes in hand-written `tc` scripts are a unit nobody wrote down.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// Why a quantity's text was refused. The message names what was read and shows the right form.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` is not {what}: {why}; write it like {example}")]
+pub struct UnitError {
+    text: String,
+    what: &'static str,
+    why: &'static str,
+    example: &'static str,
+}
+
+/// A rate in bits per second, as on the wire at layer 2 (`"100mbit"`; decimal prefixes, as in `tc`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Rate(u64);
+
+/// A number of bytes (`"187500B"`, `"256kib"`, `"7.5MB"`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Bytes(u64);
+
+/// A number of packets (`"40p"`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Packets(u32);
+
+/// A length of time in microseconds (`"15ms"`, `"250us"`, `"60s"`, `"2min"`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Micros(u64);
+
+/// A share in parts per million (`"0.1%"`, `"100ppm"`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Ppm(u32);
+
+/// How much a queue may hold, in whichever unit the author thinks in. [`crate::resolve`] turns it into
+/// bytes or packets once the rate and the base round-trip time are known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Limit {
+    /// An absolute number of bytes.
+    Bytes(Bytes),
+    /// An absolute number of packets.
+    Packets(Packets),
+    /// Thousandths of the path's bandwidth-delay product (`"1.5bdp"` is 1500).
+    MilliBdp(u32),
+    /// What the link's rate drains in this time (`"15ms"`).
+    Time(Micros),
+}
+
+/// Bytes of one full-sized Ethernet frame as queues and shapers count it (1500 B IP + 14 B header).
+pub const FRAME_BYTES: u64 = 1514;
+
+impl Rate {
+    /// From bits per second.
+    pub const fn from_bits_per_sec(bits: u64) -> Self {
+        Self(bits)
+    }
+    /// Bits per second.
+    pub const fn bits_per_sec(self) -> u64 {
+        self.0
+    }
+    /// Whole bytes per second, rounded down (the unit `tc` passes to the kernel).
+    pub const fn bytes_per_sec(self) -> u64 {
+        self.0 / 8
+    }
+    /// What this rate carries in `time`, in bytes rounded down.
+    pub fn over(self, time: Micros) -> Bytes {
+        Bytes((u128::from(self.0) * u128::from(time.0) / 8_000_000) as u64)
+    }
+    /// How long `bytes` take at this rate, in nanoseconds rounded up; `u64::MAX` for a rate of zero.
+    pub fn ns_for(self, bytes: Bytes) -> u64 {
+        if self.0 == 0 {
+            return u64::MAX;
+        }
+        (u128::from(bytes.0) * 8_000_000_000).div_ceil(u128::from(self.0)).min(u128::from(u64::MAX))
+            as u64
+    }
+}
+
+impl Bytes {
+    /// From bytes.
+    pub const fn new(bytes: u64) -> Self {
+        Self(bytes)
+    }
+    /// The number of bytes.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
+impl Packets {
+    /// From packets.
+    pub const fn new(packets: u32) -> Self {
+        Self(packets)
+    }
+    /// The number of packets.
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+}
+
+impl Micros {
+    /// From microseconds.
+    pub const fn new(us: u64) -> Self {
+        Self(us)
+    }
+    /// From milliseconds.
+    pub const fn from_millis(ms: u64) -> Self {
+        Self(ms * 1000)
+    }
+    /// From whole seconds.
+    pub const fn from_secs(s: u64) -> Self {
+        Self(s * 1_000_000)
+    }
+    /// Microseconds.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+    /// Nanoseconds (saturating).
+    pub const fn nanos(self) -> u64 {
+        self.0.saturating_mul(1000)
+    }
+    /// Seconds, for printing and for result columns.
+    pub fn as_secs_f64(self) -> f64 {
+        self.0 as f64 / 1e6
+    }
+    /// As a standard duration.
+    pub const fn duration(self) -> std::time::Duration {
+        std::time::Duration::from_micros(self.0)
+    }
+}
+
+impl std::ops::Add for Micros {
+    type Output = Self;
+    fn add(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.0))
+    }
+}
+
+impl std::ops::Sub for Micros {
+    type Output = Self;
+    /// Saturates at zero.
+    fn sub(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+}
+
+impl Ppm {
+    /// From parts per million; `None` above one million.
+    pub const fn new(ppm: u32) -> Option<Self> {
+        if ppm > 1_000_000 { None } else { Some(Self(ppm)) }
+    }
+    /// Parts per million.
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+}
+
+/// Splits `"1.5mbit"` into the number and its unit, and scales it by the unit's factor with exact
+/// decimal arithmetic (no float: `"0.1mbit"` is exactly 100 000).
+fn scaled(
+    text: &str,
+    units: &[(&str, u64)],
+    what: &'static str,
+    example: &'static str,
+) -> Result<u64, UnitError> {
+    let fail = |why| UnitError { text: text.to_owned(), what, why, example };
+    let trimmed = text.trim();
+    let split = trimmed.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(trimmed.len());
+    let (number, unit) = (&trimmed[..split], trimmed[split..].trim());
+    if number.is_empty() {
+        return Err(fail(if trimmed.starts_with('-') {
+            "it is negative"
+        } else {
+            "it does not begin with a number"
+        }));
+    }
+    if unit.is_empty() {
+        return Err(fail("the unit is missing"));
+    }
+    let factor = units
+        .iter()
+        .find(|(name, _)| *name == unit)
+        .or_else(|| units.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit)))
+        .map(|&(_, factor)| factor)
+        .ok_or_else(|| fail("the unit is unknown"))?;
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    if fraction.contains('.') || fraction.len() > 12 || whole.len() > 18 {
+        return Err(fail("the number is malformed"));
+    }
+    let digits = |s: &str| if s.is_empty() { Ok(0) } else { s.parse::<u128>() };
+    let (Ok(whole), Ok(part)) = (digits(whole), digits(fraction)) else {
+        return Err(fail("the number is malformed"));
+    };
+    let denominator = 10u128.pow(fraction.len() as u32);
+    let value = (whole * denominator + part) * u128::from(factor);
+    if value % denominator != 0 {
+        return Err(fail("it is finer than one whole unit we can keep"));
+    }
+    u64::try_from(value / denominator).map_err(|_| fail("it is too large"))
+}
+
+const RATE_UNITS: &[(&str, u64)] = &[
+    ("bit", 1),
+    ("kbit", 1_000),
+    ("mbit", 1_000_000),
+    ("gbit", 1_000_000_000),
+    ("tbit", 1_000_000_000_000),
+    ("bps", 1),
+    ("kbps", 1_000),
+    ("mbps", 1_000_000),
+    ("gbps", 1_000_000_000),
+];
+const BYTE_UNITS: &[(&str, u64)] = &[
+    ("B", 1),
+    ("kB", 1_000),
+    ("MB", 1_000_000),
+    ("GB", 1_000_000_000),
+    ("KiB", 1 << 10),
+    ("MiB", 1 << 20),
+    ("GiB", 1 << 30),
+];
+const PACKET_UNITS: &[(&str, u64)] =
+    &[("p", 1), ("pkt", 1), ("pkts", 1), ("packet", 1), ("packets", 1)];
+const TIME_UNITS: &[(&str, u64)] = &[
+    ("us", 1),
+    ("µs", 1),
+    ("ms", 1_000),
+    ("s", 1_000_000),
+    ("min", 60_000_000),
+    ("h", 3_600_000_000),
+];
+const SHARE_UNITS: &[(&str, u64)] = &[("%", 10_000), ("ppm", 1)];
+
+impl FromStr for Rate {
+    type Err = UnitError;
+    /// Decimal prefixes and bits, as in `tc`'s `mbit`; `bps` here is bits per second.
+    fn from_str(text: &str) -> Result<Self, UnitError> {
+        scaled(text, RATE_UNITS, "a rate", "\"100mbit\"").map(Self)
+    }
+}
+
+impl FromStr for Bytes {
+    type Err = UnitError;
+    fn from_str(text: &str) -> Result<Self, UnitError> {
+        scaled(text, BYTE_UNITS, "a size", "\"187500B\" or \"256KiB\"").map(Self)
+    }
+}
+
+impl FromStr for Packets {
+    type Err = UnitError;
+    fn from_str(text: &str) -> Result<Self, UnitError> {
+        let example = "\"40p\"";
+        let count = scaled(text, PACKET_UNITS, "a number of packets", example)?;
+        u32::try_from(count).map(Self).map_err(|_| UnitError {
+            text: text.to_owned(),
+            what: "a number of packets",
+            why: "it is too large",
+            example,
+        })
+    }
+}
+
+impl FromStr for Micros {
+    type Err = UnitError;
+    fn from_str(text: &str) -> Result<Self, UnitError> {
+        scaled(text, TIME_UNITS, "a length of time", "\"15ms\", \"250us\" or \"60s\"").map(Self)
+    }
+}
+
+impl FromStr for Ppm {
+    type Err = UnitError;
+    fn from_str(text: &str) -> Result<Self, UnitError> {
+        let (what, example) = ("a share", "\"0.1%\" or \"100ppm\"");
+        let ppm = scaled(text, SHARE_UNITS, what, example)?;
+        u32::try_from(ppm).ok().and_then(Self::new).ok_or_else(|| UnitError {
+            text: text.to_owned(),
+            what,
+            why: "it is more than 100 %",
+            example,
+        })
+    }
+}
+
+impl FromStr for Limit {
+    type Err = UnitError;
+    fn from_str(text: &str) -> Result<Self, UnitError> {
+        let lower = text.trim().to_ascii_lowercase();
+        if lower.ends_with("bdp") {
+            let milli = scaled(text, &[("bdp", 1000)], "a queue limit", "\"1.5bdp\"")?;
+            return Ok(Self::MilliBdp(u32::try_from(milli).unwrap_or(u32::MAX)));
+        }
+        if let Ok(packets) = text.parse() {
+            return Ok(Self::Packets(packets));
+        }
+        if let Ok(time) = text.parse() {
+            return Ok(Self::Time(time));
+        }
+        text.parse().map(Self::Bytes).map_err(|e: UnitError| UnitError {
+            what: "a queue limit",
+            example: "\"187500B\", \"40p\", \"15ms\" or \"1.5bdp\"",
+            ..e
+        })
+    }
+}
+
+/// Writes `value` with the largest unit that keeps it a whole number.
+fn write_scaled(f: &mut fmt::Formatter<'_>, value: u64, units: &[(&str, u64)]) -> fmt::Result {
+    let (name, factor) = units
+        .iter()
+        .rev()
+        .find(|(_, factor)| value >= *factor && value % factor == 0)
+        .unwrap_or(&units[0]);
+    write!(f, "{}{name}", value / factor)
+}
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_scaled(f, self.0, &RATE_UNITS[..4])
+    }
+}
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}B", self.0)
+    }
+}
+impl fmt::Display for Packets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}p", self.0)
+    }
+}
+impl fmt::Display for Micros {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_scaled(f, self.0, &[("us", 1), ("ms", 1_000), ("s", 1_000_000)])
+    }
+}
+impl fmt::Display for Ppm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_scaled(f, u64::from(self.0), &[("ppm", 1), ("%", 10_000)])
+    }
+}
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bytes(b) => b.fmt(f),
+            Self::Packets(p) => p.fmt(f),
+            Self::Time(t) => t.fmt(f),
+            Self::MilliBdp(m) if m % 1000 == 0 => write!(f, "{}bdp", m / 1000),
+            Self::MilliBdp(m) => {
+                let text = format!("{}.{:03}", m / 1000, m % 1000);
+                write!(f, "{}bdp", text.trim_end_matches('0'))
+            }
+        }
+    }
+}
+
+macro_rules! text_serde {
+    ($($type:ty: $expecting:literal),+ $(,)?) => {$(
+        impl Serialize for $type {
+            fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+                s.collect_str(self)
+            }
+        }
+        impl<'de> Deserialize<'de> for $type {
+            fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+                struct Text;
+                impl serde::de::Visitor<'_> for Text {
+                    type Value = $type;
+                    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                        f.write_str($expecting)
+                    }
+                    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<$type, E> {
+                        text.parse().map_err(E::custom)
+                    }
+                }
+                d.deserialize_str(Text)
+            }
+        }
+    )+};
+}
+text_serde! {
+    Rate: "a rate in quotes with its unit, like \"100mbit\"",
+    Bytes: "a size in quotes with its unit, like \"187500B\"",
+    Packets: "a number of packets in quotes, like \"40p\"",
+    Micros: "a length of time in quotes with its unit, like \"15ms\"",
+    Ppm: "a share in quotes, like \"0.1%\"",
+    Limit: "a queue limit in quotes, like \"187500B\", \"40p\", \"15ms\" or \"1.5bdp\"",
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_forms_are_exact() {
+        assert_eq!("100mbit".parse(), Ok(Rate(100_000_000)));
+        assert_eq!("1.5 Gbit".parse(), Ok(Rate(1_500_000_000)));
+        assert_eq!("0.1mbit".parse(), Ok(Rate(100_000)));
+        assert_eq!("187500B".parse(), Ok(Bytes(187_500)));
+        assert_eq!("256KiB".parse(), Ok(Bytes(262_144)));
+        assert_eq!("40p".parse(), Ok(Packets(40)));
+        assert_eq!("250us".parse(), Ok(Micros(250)));
+        assert_eq!("0.5ms".parse(), Ok(Micros(500)));
+        assert_eq!("0.1%".parse(), Ok(Ppm(1_000)));
+        assert_eq!("1.5bdp".parse(), Ok(Limit::MilliBdp(1500)));
+        assert_eq!("15ms".parse(), Ok(Limit::Time(Micros(15_000))));
+        assert_eq!("40p".parse(), Ok(Limit::Packets(Packets(40))));
+    }
+
+    #[test]
+    fn a_wrong_text_names_the_fix() {
+        let error = |r: Result<Rate, UnitError>| r.unwrap_err().to_string();
+        assert_eq!(
+            error("100".parse()),
+            "`100` is not a rate: the unit is missing; write it like \"100mbit\""
+        );
+        assert!(error("-1mbit".parse()).contains("negative"));
+        assert!(error("fast".parse()).contains("does not begin with a number"));
+        assert!(error("0.3bit".parse()).contains("finer"));
+        assert!("101%".parse::<Ppm>().unwrap_err().to_string().contains("100 %"));
+        assert!("99999999999tbit".parse::<Rate>().unwrap_err().to_string().contains("too large"));
+    }
+
+    #[test]
+    fn what_is_printed_is_read_back() {
+        for text in ["100mbit", "1500kbit", "1bit"] {
+            assert_eq!(text.parse::<Rate>().unwrap().to_string(), text);
+        }
+        for text in ["15ms", "250us", "60s", "0us"] {
+            assert_eq!(text.parse::<Micros>().unwrap().to_string(), text);
+        }
+        for text in ["1.5bdp", "2bdp", "40p", "187500B"] {
+            assert_eq!(text.parse::<Limit>().unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn rate_times_time_is_bytes() {
+        let rate = Rate::from_bits_per_sec(100_000_000);
+        assert_eq!(rate.over(Micros::from_millis(15)), Bytes::new(187_500));
+        assert_eq!(rate.ns_for(Bytes::new(1_500)), 120_000);
+        assert_eq!(Rate::from_bits_per_sec(0).ns_for(Bytes::new(1)), u64::MAX);
+    }
+}
