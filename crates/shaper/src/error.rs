@@ -6,7 +6,7 @@ use std::io;
 #[derive(Debug, thiserror::Error)]
 pub enum ShaperError {
     /// The kernel refused a netlink request.
-    #[error("{op} on {dev}: {source}")]
+    #[error("{op} on {dev}: {source}{said}")]
     Netlink {
         /// "add qdisc htb", "read qdiscs" ...
         op: String,
@@ -14,6 +14,8 @@ pub enum ShaperError {
         dev: String,
         /// The kernel's answer.
         source: io::Error,
+        /// Its explanation in parentheses with a leading space, or empty.
+        said: String,
     },
     /// This kernel lacks a qdisc, a filter or an action.
     #[error("this kernel has no {what} (CONFIG_{config}); {way_out}")]

@@ -13,6 +13,7 @@
 //! log or lock.
 
 pub mod error;
+pub mod netlink;
 
 use ccbench_proto::resolve::LinkConfig;
 use ccbench_proto::units::Rate;

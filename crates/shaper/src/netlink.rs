@@ -1,0 +1,241 @@
+//! A blocking netlink socket that waits for the kernel's acknowledgement and reads its explanation, and
+//! the few requests that both back ends need. A socket belongs to the network namespace of the thread
+//! that opened it, for ever.
+
+use std::io;
+use std::time::Duration;
+
+use netlink_sys::{SocketAddr, protocols::NETLINK_GENERIC, protocols::NETLINK_ROUTE};
+
+use crate::ShaperError;
+
+pub mod message;
+mod setup;
+
+pub use message::{ACK, CREATE, DUMP, Message, REPLACE};
+pub use setup::{
+    add_clsact, add_redirect, add_veth, del_clsact, del_redirect, delete_link, ifindex, ifname,
+    set_down, set_up,
+};
+
+const NLMSG_ERROR: u16 = 2;
+const NLMSG_DONE: u16 = 3;
+/// Set in an error message's flags when attributes with an explanation follow.
+const NLM_F_ACK_TLVS: u16 = 0x200;
+const NLMSGERR_ATTR_MSG: u16 = 1;
+/// The kernel fills at most 32 KiB per datagram of a dump.
+const BUFFER_BYTES: usize = 64 << 10;
+/// rtnetlink answers before `send` returns, so this is reached only if an answer was lost.
+const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+
+/// A blocking netlink socket.
+#[derive(Debug)]
+pub struct Socket {
+    inner: netlink_sys::Socket,
+    sequence: u32,
+    buffer: Vec<u8>,
+    outgoing: Vec<u8>,
+}
+
+impl Socket {
+    /// Opens a rtnetlink socket in the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// The system refused a socket.
+    pub fn open() -> Result<Self, ShaperError> {
+        Self::open_family(NETLINK_ROUTE)
+    }
+
+    /// Opens a generic netlink socket in the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// The system refused a socket.
+    pub fn open_generic() -> Result<Self, ShaperError> {
+        Self::open_family(NETLINK_GENERIC)
+    }
+
+    fn open_family(family: isize) -> Result<Self, ShaperError> {
+        let system = |op| move |source| ShaperError::System { op, source };
+        let mut inner =
+            netlink_sys::Socket::new(family).map_err(system("open a netlink socket"))?;
+        inner.bind_auto().map_err(system("bind a netlink socket"))?;
+        inner.connect(&SocketAddr::new(0, 0)).map_err(system("connect a netlink socket"))?;
+        // Explanations are a comfort: kernels before 4.12 have none.
+        let _ = inner.set_ext_ack(true);
+        let _ = inner.set_cap_ack(true);
+        rustix::net::sockopt::set_socket_timeout(
+            &inner,
+            rustix::net::sockopt::Timeout::Recv,
+            Some(ANSWER_LIMIT),
+        )
+        .map_err(|e| ShaperError::System {
+            op: "limit a netlink socket's wait",
+            source: e.into(),
+        })?;
+        Ok(Self {
+            inner,
+            sequence: 1,
+            buffer: Vec::with_capacity(BUFFER_BYTES),
+            outgoing: Vec::with_capacity(1024),
+        })
+    }
+
+    /// Sends `message` (flags with [`ACK`]) and waits for the acknowledgement. `op` ("add qdisc htb") and
+    /// `dev` only serve the error.
+    ///
+    /// # Errors
+    /// [`ShaperError::Netlink`] with the kernel's answer and explanation.
+    pub fn request(&mut self, op: &str, dev: &str, message: &[u8]) -> Result<(), ShaperError> {
+        self.request_reply(op, dev, message, |_, _| {})
+    }
+
+    /// Like [`Self::request`], and hands every message that precedes the acknowledgement to `each` (type, body).
+    ///
+    /// # Errors
+    /// [`ShaperError::Netlink`] with the kernel's answer and explanation.
+    pub fn request_reply(
+        &mut self,
+        op: &str,
+        dev: &str,
+        message: &[u8],
+        mut each: impl FnMut(u16, &[u8]),
+    ) -> Result<(), ShaperError> {
+        self.outgoing.clear();
+        self.outgoing.extend_from_slice(message);
+        let mut outgoing = std::mem::take(&mut self.outgoing);
+        let sent = self.send(&mut outgoing);
+        self.outgoing = outgoing;
+        sent.and_then(|()| self.collect(&mut each)).map_err(|refusal| refusal.on(op, dev))
+    }
+
+    /// Dumps (flags with [`DUMP`]): hands the body of every answer to `each`, beginning with its fixed part
+    /// (`struct tcmsg` ...).
+    ///
+    /// # Errors
+    /// [`ShaperError::Netlink`] with the kernel's answer.
+    pub fn dump(&mut self, message: &[u8], mut each: impl FnMut(&[u8])) -> Result<(), ShaperError> {
+        self.request_reply("read from the kernel", "", message, |_, body| each(body))
+    }
+
+    /// Sends a message that is complete but for its sequence number and waits for its acknowledgement:
+    /// two system calls, no allocation unless the kernel refuses.
+    ///
+    /// # Errors
+    /// The kernel's answer.
+    pub fn request_prebuilt(&mut self, message: &mut [u8]) -> Result<(), Refusal> {
+        self.send(message)?;
+        self.collect(&mut |_, _| {})
+    }
+
+    fn send(&mut self, message: &mut [u8]) -> Result<(), Refusal> {
+        self.sequence = self.sequence.wrapping_add(1);
+        message[8..12].copy_from_slice(&self.sequence.to_ne_bytes());
+        self.inner.send(message, 0).map(|_| ()).map_err(Refusal::from)
+    }
+
+    /// Reads until the acknowledgement, the end of the dump or the refusal of the last request.
+    fn collect(&mut self, each: &mut dyn FnMut(u16, &[u8])) -> Result<(), Refusal> {
+        loop {
+            self.buffer.clear();
+            let length = loop {
+                match self.inner.recv(&mut self.buffer, 0) {
+                    Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                    other => break other?,
+                }
+            };
+            let datagram = &self.buffer[..length.min(self.buffer.len())];
+            if message::u32_at(datagram, 8) != Some(self.sequence) {
+                continue;
+            }
+            let flags = message::u16_at(datagram, 6).unwrap_or(0);
+            for (kind, body) in message::messages(datagram) {
+                match kind {
+                    NLMSG_DONE => return Ok(()),
+                    NLMSG_ERROR => return acknowledgement(body, flags),
+                    _ => each(kind, body),
+                }
+            }
+        }
+    }
+}
+
+/// Reads `struct nlmsgerr`: an acknowledgement is an error of zero.
+fn acknowledgement(body: &[u8], flags: u16) -> Result<(), Refusal> {
+    let errno = message::u32_at(body, 0).unwrap_or(0).cast_signed();
+    if errno == 0 {
+        return Ok(());
+    }
+    let said = if flags & NLM_F_ACK_TLVS == 0 {
+        None
+    } else {
+        // With NETLINK_CAP_ACK only the header of the refused message comes back.
+        let explained = body.get(4 + message::HEADER_BYTES..).unwrap_or(&[]);
+        message::attrs(explained).find(|a| a.kind == NLMSGERR_ATTR_MSG).map(|a| a.text())
+    };
+    Err(Refusal { source: io::Error::from_raw_os_error(-errno), said })
+}
+
+/// Why the kernel refused a request.
+#[derive(Debug)]
+pub struct Refusal {
+    /// The error number.
+    pub source: io::Error,
+    /// The kernel's explanation, where it gave one.
+    pub said: Option<String>,
+}
+
+impl From<io::Error> for Refusal {
+    fn from(source: io::Error) -> Self {
+        Self { source, said: None }
+    }
+}
+
+impl Refusal {
+    /// Adds operation and object.
+    pub fn on(self, op: &str, dev: &str) -> ShaperError {
+        let said = self.said.map(|text| format!(" ({text})")).unwrap_or_default();
+        ShaperError::Netlink { op: op.to_owned(), dev: dev.to_owned(), source: self.source, said }
+    }
+}
+
+impl ShaperError {
+    /// Whether the kernel answered with this error number (`libc::ENOENT` ...).
+    pub fn is_errno(&self, errno: i32) -> bool {
+        matches!(self, Self::Netlink { source, .. } if source.raw_os_error() == Some(errno))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_carries_the_kernels_words() {
+        let mut body = (-libc::EINVAL).to_ne_bytes().to_vec();
+        body.extend([0; message::HEADER_BYTES]);
+        body.extend(Message::attributes().attr_str(1, "bad limit").into_attributes());
+        let refusal = acknowledgement(&body, NLM_F_ACK_TLVS).unwrap_err();
+        let error = refusal.on("add qdisc fq", "eth0");
+        assert_eq!(
+            error.to_string(),
+            "add qdisc fq on eth0: Invalid argument (os error 22) (bad limit)"
+        );
+        assert!(error.is_errno(libc::EINVAL));
+        assert!(acknowledgement(&[0; 20], 0).is_ok());
+    }
+
+    #[test]
+    fn an_unknown_interface_is_named() {
+        let error = ifindex("nosuchdev0").unwrap_err();
+        assert_eq!(error.to_string(), "no interface named nosuchdev0");
+    }
+
+    #[test]
+    fn a_dump_needs_no_root() {
+        let mut socket = Socket::open().unwrap();
+        let mut found = 0;
+        let message = Message::new(libc::RTM_GETLINK, DUMP).ifinfo(0).finish();
+        socket.dump(&message, |_| found += 1).unwrap();
+        assert!(found > 0);
+    }
+}

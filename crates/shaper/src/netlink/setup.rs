@@ -1,0 +1,174 @@
+//! Interfaces, and redirection of everything that leaves one interface to another.
+
+use nix::net::if_::{if_indextoname, if_nametoindex};
+
+use super::Socket;
+use super::message::{ACK, CREATE, Message, NESTED};
+use crate::ShaperError;
+
+const IFLA_IFNAME: u16 = 3;
+const IFLA_LINKINFO: u16 = 18;
+const IFLA_INFO_KIND: u16 = 1;
+const IFLA_INFO_DATA: u16 = 2;
+const VETH_INFO_PEER: u16 = 1;
+const TCA_KIND: u16 = 1;
+const TCA_OPTIONS: u16 = 2;
+const TC_H_CLSACT: u32 = 0xffff_fff1;
+const CLSACT_EGRESS: u32 = 0xffff_fff3;
+const TCA_U32_SEL: u16 = 5;
+const TCA_U32_ACT: u16 = 7;
+const TCA_ACT_KIND: u16 = 1;
+const TCA_ACT_OPTIONS: u16 = 2;
+const TCA_MIRRED_PARMS: u16 = 2;
+const TC_ACT_STOLEN: i32 = 4;
+const TCA_EGRESS_REDIR: i32 = 1;
+const TC_U32_TERMINAL: u8 = 1;
+
+/// The index of an interface in the calling thread's network namespace.
+///
+/// # Errors
+/// [`ShaperError::NotFound`].
+pub fn ifindex(name: &str) -> Result<u32, ShaperError> {
+    if_nametoindex(name)
+        .map_err(|_| ShaperError::NotFound { what: "interface", name: name.to_owned() })
+}
+
+/// The name of an interface in the calling thread's network namespace.
+///
+/// # Errors
+/// [`ShaperError::NotFound`].
+pub fn ifname(index: u32) -> Result<String, ShaperError> {
+    if_indextoname(index)
+        .ok()
+        .and_then(|name| name.into_string().ok())
+        .ok_or_else(|| ShaperError::NotFound { what: "interface", name: format!("#{index}") })
+}
+
+/// Makes a pair of virtual Ethernet interfaces, both down, in the socket's namespace.
+///
+/// # Errors
+/// The kernel's answer.
+pub fn add_veth(socket: &mut Socket, a: &str, b: &str) -> Result<(), ShaperError> {
+    let message = Message::new(libc::RTM_NEWLINK, CREATE)
+        .ifinfo(0)
+        .attr_str(IFLA_IFNAME, a)
+        .nested(IFLA_LINKINFO, |m| {
+            m.attr_str(IFLA_INFO_KIND, "veth").nested(IFLA_INFO_DATA, |m| {
+                m.nested(VETH_INFO_PEER, |m| m.ifinfo(0).attr_str(IFLA_IFNAME, b))
+            })
+        })
+        .finish();
+    socket.request("add veth pair", a, &message)
+}
+
+/// Removes an interface by name (of a veth pair: both ends).
+///
+/// # Errors
+/// The kernel's answer.
+pub fn delete_link(socket: &mut Socket, name: &str) -> Result<(), ShaperError> {
+    let message =
+        Message::new(libc::RTM_DELLINK, ACK).ifinfo(0).attr_str(IFLA_IFNAME, name).finish();
+    socket.request("remove interface", name, &message)
+}
+
+/// Sets an interface up.
+///
+/// # Errors
+/// The kernel's answer.
+pub fn set_up(socket: &mut Socket, ifindex: u32) -> Result<(), ShaperError> {
+    let up = libc::IFF_UP as u32;
+    let message = Message::new(libc::RTM_NEWLINK, ACK).ifinfo_flags(ifindex, up, up).finish();
+    socket.request("set up", &format!("interface #{ifindex}"), &message)
+}
+
+/// Sets an interface down.
+///
+/// # Errors
+/// The kernel's answer.
+pub fn set_down(socket: &mut Socket, ifindex: u32) -> Result<(), ShaperError> {
+    let message =
+        Message::new(libc::RTM_NEWLINK, ACK).ifinfo_flags(ifindex, 0, libc::IFF_UP as u32).finish();
+    socket.request("set down", &format!("interface #{ifindex}"), &message)
+}
+
+/// Gives an interface the hook that filters on its way out attach to.
+///
+/// # Errors
+/// The kernel's answer; `EEXIST` if something else put one there.
+pub fn add_clsact(socket: &mut Socket, ifindex: u32) -> Result<(), ShaperError> {
+    let message = Message::new(libc::RTM_NEWQDISC, CREATE)
+        .tcmsg(ifindex, 0xffff_0000, TC_H_CLSACT, 0)
+        .attr_str(TCA_KIND, "clsact")
+        .finish();
+    socket.request("add qdisc clsact", &format!("interface #{ifindex}"), &message)
+}
+
+/// Removes the hook with all its filters.
+///
+/// # Errors
+/// The kernel's answer.
+pub fn del_clsact(socket: &mut Socket, ifindex: u32) -> Result<(), ShaperError> {
+    let message = Message::new(libc::RTM_DELQDISC, ACK)
+        .tcmsg(ifindex, 0xffff_0000, TC_H_CLSACT, 0)
+        .attr_str(TCA_KIND, "clsact")
+        .finish();
+    socket.request("remove qdisc clsact", &format!("interface #{ifindex}"), &message)
+}
+
+/// The `info` word of a filter: priority and protocol, the latter in network byte order.
+pub(crate) fn filter_info(prio: u16, ethertype: u16) -> u32 {
+    (u32::from(prio) << 16) | u32::from(ethertype.to_be())
+}
+
+/// Redirects every packet of this EtherType (host byte order; `ETH_P_ALL` = 3) that leaves `ifindex` to
+/// the egress of `target`. Needs [`add_clsact`].
+///
+/// # Errors
+/// The kernel's answer.
+pub fn add_redirect(
+    socket: &mut Socket,
+    ifindex: u32,
+    ethertype: u16,
+    prio: u16,
+    target: u32,
+) -> Result<(), ShaperError> {
+    // One key with an empty mask: every packet matches.
+    let mut selector = [0; 32];
+    selector[0] = TC_U32_TERMINAL;
+    selector[2] = 1;
+    let mut mirred = [0; 28];
+    mirred[8..12].copy_from_slice(&TC_ACT_STOLEN.to_ne_bytes());
+    mirred[20..24].copy_from_slice(&TCA_EGRESS_REDIR.to_ne_bytes());
+    mirred[24..28].copy_from_slice(&target.to_ne_bytes());
+    let message = Message::new(libc::RTM_NEWTFILTER, CREATE)
+        .tcmsg(ifindex, 0, CLSACT_EGRESS, filter_info(prio, ethertype))
+        .attr_str(TCA_KIND, "u32")
+        .nested(TCA_OPTIONS, |m| {
+            m.nested(TCA_U32_ACT, |m| {
+                m.nested(1, |m| {
+                    m.attr_str(TCA_ACT_KIND, "mirred")
+                        .nested(TCA_ACT_OPTIONS | NESTED, |m| m.attr(TCA_MIRRED_PARMS, &mirred))
+                })
+            })
+            .attr(TCA_U32_SEL, &selector)
+        })
+        .finish();
+    socket.request("add redirect filter", &format!("interface #{ifindex}"), &message)
+}
+
+/// Removes what [`add_redirect`] added with the same priority and EtherType.
+///
+/// # Errors
+/// The kernel's answer.
+pub fn del_redirect(
+    socket: &mut Socket,
+    ifindex: u32,
+    ethertype: u16,
+    prio: u16,
+) -> Result<(), ShaperError> {
+    let message = Message::new(libc::RTM_DELTFILTER, ACK)
+        .tcmsg(ifindex, 0, CLSACT_EGRESS, filter_info(prio, ethertype))
+        .attr_str(TCA_KIND, "u32")
+        .finish();
+    socket.request("remove redirect filter", &format!("interface #{ifindex}"), &message)
+}
