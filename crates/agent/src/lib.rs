@@ -1,1 +1,19 @@
-//! placeholder
+//! One node of an experiment: owns its links, flows and samplers for one trial, and leaves the machine as
+//! it found it. It speaks gRPC to a controller and never starts anything by itself.
+
+#![forbid(unsafe_code)]
+
+pub mod args;
+pub mod clock;
+pub mod describe;
+pub mod enter;
+pub mod error;
+pub mod executor;
+pub mod launch;
+pub mod serve;
+pub mod service;
+pub mod session;
+pub mod testbed;
+pub mod tls;
+
+pub use error::AgentError;

@@ -1,0 +1,144 @@
+//! The command line: what each subcommand takes. Nothing here is checked against the machine.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::{Args, Parser, Subcommand};
+
+/// One node of an experiment. `ccbench` starts it in every namespace that it makes; on a testbed, start
+/// `ccbench-agent serve` on every node yourself.
+#[derive(Debug, Parser)]
+#[command(name = "ccbench-agent", version, max_term_width = 100)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Be a node: obey a controller until told to stop
+    Serve(ServeArgs),
+    /// Make the namespaces of an experiment and hold them open (started by `ccbench run`)
+    Testbed(crate::testbed::Args),
+    /// Run a command that dies with this process's parent (started by `serve`)
+    Launch(crate::launch::Args),
+    /// Run a command inside another process's network namespace (started by `ccbench exec`)
+    Enter(crate::enter::Args),
+    /// Undo what dead agents left behind, from every journal under the run directory
+    Clean(CleanArgs),
+    /// Undo what a dead agent left behind, from the journal in one state directory
+    Undo(UndoArgs),
+}
+
+/// `ccbench-agent serve`
+#[derive(Debug, Clone, Args)]
+pub struct ServeArgs {
+    /// Where to listen: `unix:PATH` or `tcp:HOST:PORT`
+    #[arg(long, value_name = "ADDRESS")]
+    pub listen: Listen,
+    /// This node's name, for log lines
+    #[arg(long, value_name = "NAME")]
+    pub node: Option<String>,
+    /// This node's certificate (PEM); with it and the two below, mutual TLS
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+    /// The certificate's private key (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_ca")]
+    pub tls_key: Option<PathBuf>,
+    /// The authority whose clients may command this node (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_ca: Option<PathBuf>,
+    /// Stop, and undo everything, when the process that started this one ends
+    #[arg(long)]
+    pub die_with_parent: bool,
+    /// Enter this network namespace first (a file like /run/netns/NAME or /proc/PID/ns/net)
+    #[arg(long, value_name = "PATH")]
+    pub netns: Option<PathBuf>,
+    /// Where the undo journal is kept [default: /run/ccbench/agent-<namespace inode>]
+    #[arg(long, value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
+    /// The namespace is thrown away with this process: keep no undo journal
+    #[arg(long)]
+    pub ephemeral: bool,
+}
+
+/// `ccbench-agent undo`
+#[derive(Debug, Clone, Args)]
+pub struct UndoArgs {
+    /// The dead agent's state directory
+    #[arg(long, value_name = "DIR")]
+    pub state_dir: PathBuf,
+}
+
+/// `ccbench-agent clean`
+#[derive(Debug, Clone, Args)]
+pub struct CleanArgs {
+    /// Where the state directories are
+    #[arg(long, value_name = "DIR", default_value = "/run/ccbench")]
+    pub run_dir: PathBuf,
+}
+
+/// Where an agent listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Listen {
+    /// A path socket, mode 0600; only root and the agent's own user may connect.
+    Unix(PathBuf),
+    /// A TCP address; beyond loopback only with mutual TLS.
+    Tcp(SocketAddr),
+}
+
+/// Why an address to listen on was refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{text}` is not an address to listen on: write unix:PATH or tcp:HOST:PORT (HOST an IP address)"
+)]
+pub struct ListenError {
+    text: String,
+}
+
+impl FromStr for Listen {
+    type Err = ListenError;
+
+    fn from_str(text: &str) -> Result<Self, ListenError> {
+        let refused = || ListenError { text: text.to_owned() };
+        match text.split_once(':') {
+            Some(("unix", path)) if !path.is_empty() && !path.starts_with(['@', '\0']) => {
+                Ok(Self::Unix(PathBuf::from(path)))
+            }
+            Some(("tcp", address)) => address
+                .strip_prefix("localhost:")
+                .map_or_else(|| address.to_owned(), |port| format!("127.0.0.1:{port}"))
+                .parse()
+                .map(Self::Tcp)
+                .map_err(|_| refused()),
+            _ => Err(refused()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_says_its_kind() {
+        assert_eq!("unix:/x/a.sock".parse(), Ok(Listen::Unix("/x/a.sock".into())));
+        assert_eq!(
+            "tcp:127.0.0.1:7700".parse(),
+            Ok(Listen::Tcp(SocketAddr::from(([127, 0, 0, 1], 7700))))
+        );
+        assert!("tcp:localhost:7700".parse::<Listen>().is_ok());
+        for bad in ["", "/x/a.sock", "unix:", "unix:@abstract", "tcp:7700", "tcp:host:99999"] {
+            assert!(bad.parse::<Listen>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        use clap::CommandFactory as _;
+        Cli::command().debug_assert();
+    }
+}

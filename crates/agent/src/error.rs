@@ -1,0 +1,154 @@
+//! What can go wrong on a node: operation, object, source.
+
+use std::io;
+use std::path::PathBuf;
+
+use ccbench_collector::SampleError;
+use ccbench_shaper::ShaperError;
+
+use crate::session::Refused;
+
+/// An error of the agent. [`crate::service`] turns it into a gRPC status, and nothing else does.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    /// The plan text is wrong.
+    #[error("the plan is wrong:\n{problems}")]
+    Plan {
+        /// One problem per line, each with its path.
+        problems: String,
+    },
+    /// A request's field is wrong.
+    #[error("{field}: {why}")]
+    Request {
+        /// The field, as in agent.proto.
+        field: &'static str,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The order came at the wrong moment.
+    #[error(transparent)]
+    Refused(#[from] Refused),
+    /// A link could not be made.
+    #[error("link {link}: {source}")]
+    Link {
+        /// The link's name in the plan.
+        link: String,
+        /// Why.
+        source: ShaperError,
+    },
+    /// Segmentation offloads could not be switched.
+    #[error("switch offloads off on {dev}: {source}")]
+    Offloads {
+        /// The interface.
+        dev: String,
+        /// Why.
+        source: ShaperError,
+    },
+    /// A kernel setting could not be read or written.
+    #[error("{op} sysctl {name}{value}: {source}{way_out}")]
+    Sysctl {
+        /// "read", "set" or "restore".
+        op: &'static str,
+        /// Dotted name.
+        name: String,
+        /// " = 3", or nothing when reading.
+        value: String,
+        /// The kernel's answer.
+        source: io::Error,
+        /// What the user can do, beginning with "; ", or nothing.
+        way_out: String,
+    },
+    /// The kernel has no such congestion control.
+    #[error(
+        "flow {group}: this kernel has no congestion control `{cc}` ({source}); it has: {available}"
+    )]
+    CongestionControl {
+        /// The flow group.
+        group: String,
+        /// What was asked for.
+        cc: String,
+        /// What there is.
+        available: String,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// iperf3 is not installed.
+    #[error("run iperf3: {source}; install it (package iperf3)")]
+    NoIperf3 {
+        /// Why it did not start.
+        source: io::Error,
+    },
+    /// A listening server did not come up.
+    #[error("flow {group}: iperf3 server on {address}: {why}")]
+    Server {
+        /// The flow group.
+        group: String,
+        /// Address and port.
+        address: String,
+        /// What happened.
+        why: String,
+    },
+    /// A sampler failed.
+    #[error("sample {what}: {source}")]
+    Sample {
+        /// "TCP sockets", "host" ...
+        what: &'static str,
+        /// Why.
+        source: SampleError,
+    },
+    /// The undo journal could not be used.
+    #[error("{op} the undo journal {path}: {source}")]
+    Journal {
+        /// "write", "read" ...
+        op: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The address cannot be listened on.
+    #[error("listen on {address}: {why}")]
+    Listen {
+        /// As on the command line.
+        address: String,
+        /// What is wrong, and the way out.
+        why: String,
+    },
+    /// A certificate file cannot be used.
+    #[error("read {what} {path}: {source}")]
+    Tls {
+        /// "certificate", "key" ...
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The gRPC server stopped.
+    #[error("serve on {address}: {source}")]
+    Serve {
+        /// As on the command line.
+        address: String,
+        /// Why.
+        source: tonic::transport::Error,
+    },
+    /// A system call failed.
+    #[error("{op}: {source}")]
+    System {
+        /// What was tried, with its object.
+        op: String,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// The executor is gone: the agent is stopping.
+    #[error("the agent is stopping")]
+    Stopping,
+}
+
+impl AgentError {
+    /// A closure for `map_err` on a system call.
+    pub(crate) fn system(op: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let op = op.into();
+        move |source| Self::System { op, source }
+    }
+}

@@ -1,0 +1,70 @@
+//! `ccbench-agent launch`: becomes a traffic process. Between fork and exec a Rust program may do next to
+//! nothing safely; this step in between may do it all, and then is gone.
+
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use nix::sys::signal::SigSet;
+
+use crate::testbed::child::tie_to_parent;
+
+/// `ccbench-agent launch`
+#[derive(Debug, Clone, clap::Args)]
+pub struct Args {
+    /// Move into this control group first, making it if need be (left out where that is not allowed)
+    #[arg(long, value_name = "PATH")]
+    pub cgroup: Option<PathBuf>,
+    /// The pid of the process that starts this one; if that is no longer the parent, exit at once
+    #[arg(long, value_name = "PID")]
+    pub parent: Option<u32>,
+    /// The program and its arguments; no shell is involved
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+}
+
+/// Exit code when the program is not there.
+const NOT_FOUND: u8 = 127;
+/// Exit code when the program cannot be started.
+const NOT_STARTED: u8 = 126;
+
+/// Becomes the program. Returns only when that fails: 127 where the program is not found, else 126.
+///
+/// The program is killed when the *thread* that started this process ends, so the caller spawns it from a
+/// thread that stays.
+pub fn run(args: &Args) -> ExitCode {
+    if let Err(error) = tie_to_parent(args.parent) {
+        eprintln!("ccbench-agent launch: {error}");
+        return ExitCode::from(NOT_STARTED);
+    }
+    if let Some(cgroup) = &args.cgroup {
+        join_cgroup(cgroup);
+    }
+    // The agent may have protected itself from the OOM killer and blocked signals; both pass through exec.
+    let _ = std::fs::write("/proc/self/oom_score_adj", "0");
+    let _ = SigSet::empty().thread_set_mask();
+    exec("ccbench-agent launch", &args.command)
+}
+
+/// Becomes `command`, whose first word is the program; returns only when that fails.
+pub(crate) fn exec(who: &str, command: &[OsString]) -> ExitCode {
+    let Some((program, arguments)) = command.split_first() else {
+        eprintln!("{who}: no command was given");
+        return ExitCode::from(NOT_STARTED);
+    };
+    let error = Command::new(program).args(arguments).exec();
+    let name = program.to_string_lossy();
+    if error.kind() == std::io::ErrorKind::NotFound {
+        eprintln!("{who}: run {name}: not found; is it installed and on the PATH?");
+        return ExitCode::from(NOT_FOUND);
+    }
+    eprintln!("{who}: run {name}: {error}");
+    ExitCode::from(NOT_STARTED)
+}
+
+/// Best effort: without delegated control groups the traffic stays in the agent's, which has no limits then.
+fn join_cgroup(path: &Path) {
+    let _ = std::fs::create_dir(path);
+    let _ = std::fs::write(path.join("cgroup.procs"), "0");
+}

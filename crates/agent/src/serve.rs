@@ -1,0 +1,145 @@
+//! Listens, and gives every connection to the service: who may connect is decided here.
+
+use std::future::Future;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::time::Duration;
+
+use ccbench_proto::wire::agent_server::AgentServer;
+use futures_util::StreamExt as _;
+use tokio::net::{UnixListener, UnixStream};
+use tokio_stream::wrappers::{TcpListenerStream, UnixListenerStream};
+use tonic::transport::Server;
+
+use crate::args::{Listen, ServeArgs};
+use crate::error::AgentError;
+use crate::executor::{self, Handle};
+use crate::service::AgentService;
+use crate::tls;
+
+/// Two missed answers and the connection is dead: a vanished controller is noticed within 1.5 s.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_millis(500);
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Serves until `shutdown`, then undoes everything.
+///
+/// # Errors
+/// The address cannot be listened on, or a certificate is wrong.
+pub async fn serve(args: &ServeArgs, shutdown: impl Future<Output = ()>) -> Result<(), AgentError> {
+    let executor = executor::spawn();
+    let service = AgentServer::new(AgentService::new(executor.clone()));
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let stopped = async { drop(stopped.await) };
+    let server = async {
+        match &args.listen {
+            Listen::Unix(path) => {
+                let socket = RemovedOnDrop(path);
+                let listener = listen_unix(path)?;
+                let incoming =
+                    UnixListenerStream::new(listener).filter_map(|s| async { may_connect(s) });
+                let served = Server::builder()
+                    .serve_with_incoming_shutdown(service, Box::pin(incoming), stopped)
+                    .await;
+                drop(socket);
+                served
+            }
+            Listen::Tcp(address) => {
+                let tls = tls::server_config(args)?;
+                if tls.is_none() && !address.ip().is_loopback() {
+                    return Err(AgentError::Listen {
+                        address: address.to_string(),
+                        why: "beyond loopback an agent needs --tls-cert, --tls-key and --tls-ca \
+                              (make them with `ccbench pki`)"
+                            .to_owned(),
+                    });
+                }
+                let listen = |e: std::io::Error| AgentError::Listen {
+                    address: address.to_string(),
+                    why: e.to_string(),
+                };
+                let listener = tokio::net::TcpListener::bind(address).await.map_err(listen)?;
+                let bound = listener.local_addr().map_err(listen)?;
+                tracing::info!(address = %bound, tls = tls.is_some(), "listening");
+                let mut server = Server::builder()
+                    .tcp_nodelay(true)
+                    .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
+                    .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT));
+                if let Some(tls) = tls {
+                    server = server.tls_config(tls).map_err(|source| AgentError::Serve {
+                        address: address.to_string(),
+                        source,
+                    })?;
+                }
+                let incoming = TcpListenerStream::new(listener);
+                server.serve_with_incoming_shutdown(service, incoming, stopped).await
+            }
+        }
+        .map_err(|source| AgentError::Serve { address: format!("{:?}", args.listen), source })
+    };
+    tokio::pin!(server);
+    tokio::select! {
+        served = &mut server => served,
+        () = shutdown => {
+            undo_all(&executor).await;
+            drop(stop);
+            // Graceful shutdown waits for open connections; nothing of ours is left, so it need not.
+            drop(tokio::time::timeout(Duration::from_millis(200), &mut server).await);
+            Ok(())
+        }
+    }
+}
+
+async fn undo_all(executor: &Handle) {
+    match executor.reset().await {
+        Ok(reply) if reply.failed.is_empty() => {}
+        Ok(reply) => tracing::error!(failed = ?reply.failed, "not everything could be undone"),
+        Err(error) => tracing::error!(%error, "undo"),
+    }
+}
+
+struct RemovedOnDrop<'a>(&'a Path);
+
+impl Drop for RemovedOnDrop<'_> {
+    fn drop(&mut self) {
+        drop(std::fs::remove_file(self.0));
+    }
+}
+
+/// A path socket that only its owner may use. A dead agent's socket is taken over, a live one's is not.
+fn listen_unix(path: &Path) -> Result<UnixListener, AgentError> {
+    let refused =
+        |why: String| AgentError::Listen { address: format!("unix:{}", path.display()), why };
+    if path.exists() {
+        if std::os::unix::net::UnixStream::connect(path).is_ok() {
+            return Err(refused("another agent listens there".to_owned()));
+        }
+        std::fs::remove_file(path).map_err(|e| refused(format!("remove the old socket: {e}")))?;
+    }
+    let before = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o177));
+    let bound = UnixListener::bind(path);
+    rustix::process::umask(before);
+    let listener = bound.map_err(|e| refused(e.to_string()))?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))
+        .map_err(|e| refused(format!("set mode 0600: {e}")))?;
+    tracing::info!(path = %path.display(), "listening");
+    Ok(listener)
+}
+
+/// Root and our own user may command this node; nobody else, whatever the socket's folder allows.
+fn may_connect(stream: std::io::Result<UnixStream>) -> Option<std::io::Result<UnixStream>> {
+    let own = rustix::process::geteuid().as_raw();
+    match stream {
+        Ok(stream) => match stream.peer_cred() {
+            Ok(peer) if peer.uid() == 0 || peer.uid() == own => Some(Ok(stream)),
+            Ok(peer) => {
+                tracing::warn!(uid = peer.uid(), "refused a connection of another user");
+                None
+            }
+            Err(error) => {
+                tracing::warn!(%error, "refused a connection of unknown origin");
+                None
+            }
+        },
+        Err(error) => Some(Err(error)),
+    }
+}

@@ -1,0 +1,105 @@
+//! The gRPC face: a request becomes an order for the executor, an error becomes a status. No logic.
+
+use std::pin::Pin;
+
+use ccbench_proto::wire;
+use ccbench_shaper::ShaperError;
+use futures_util::{Stream, StreamExt as _};
+use tonic::{Request, Response, Status};
+
+use crate::clock;
+use crate::describe;
+use crate::error::AgentError;
+use crate::executor::Handle;
+
+/// The service: a handle to the executor.
+#[derive(Debug, Clone)]
+pub struct AgentService {
+    executor: Handle,
+}
+
+impl AgentService {
+    /// A service that gives its orders to `executor`.
+    pub fn new(executor: Handle) -> Self {
+        Self { executor }
+    }
+}
+
+/// What `Run` answers with.
+type Events = Pin<Box<dyn Stream<Item = Result<wire::RunEvent, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl wire::agent_server::Agent for AgentService {
+    async fn describe(
+        &self,
+        _: Request<wire::DescribeRequest>,
+    ) -> Result<Response<wire::NodeInfo>, Status> {
+        Ok(Response::new(describe::describe().await))
+    }
+
+    async fn clock(
+        &self,
+        _: Request<wire::ClockRequest>,
+    ) -> Result<Response<wire::ClockReply>, Status> {
+        let received_ns = clock::now_ns();
+        let mut reply = wire::ClockReply { received_ns, ..Default::default() };
+        (reply.sent_ns, reply.realtime_ns) = clock::now_both_ns();
+        Ok(Response::new(reply))
+    }
+
+    async fn prepare(
+        &self,
+        request: Request<wire::PrepareRequest>,
+    ) -> Result<Response<wire::PrepareReply>, Status> {
+        let reply = self.executor.prepare(request.into_inner()).await;
+        reply.map(Response::new).map_err(|e| status(&e))
+    }
+
+    type RunStream = Events;
+
+    async fn run(
+        &self,
+        request: Request<wire::RunRequest>,
+    ) -> Result<Response<Self::RunStream>, Status> {
+        let events = self.executor.run(request.into_inner()).await.map_err(|e| status(&e))?;
+        let events = tokio_stream::wrappers::ReceiverStream::new(events).map(Ok);
+        Ok(Response::new(Box::pin(events)))
+    }
+
+    async fn reset(
+        &self,
+        _: Request<wire::ResetRequest>,
+    ) -> Result<Response<wire::ResetReply>, Status> {
+        self.executor.reset().await.map(Response::new).map_err(|e| status(&e))
+    }
+}
+
+/// The only place where an error becomes a gRPC code: wrong plan = INVALID_ARGUMENT, wrong moment =
+/// FAILED_PRECONDITION, something this node lacks = UNIMPLEMENTED, the kernel refused = INTERNAL.
+fn status(error: &AgentError) -> Status {
+    let message = error.to_string();
+    match error {
+        AgentError::Plan { .. } | AgentError::Request { .. } => Status::invalid_argument(message),
+        AgentError::Refused(_) => Status::failed_precondition(message),
+        AgentError::Link { source, .. } | AgentError::Offloads { source, .. } => match source {
+            ShaperError::Missing { .. } | ShaperError::Unsupported { .. } => {
+                Status::unimplemented(message)
+            }
+            ShaperError::Occupied { .. } => Status::failed_precondition(message),
+            ShaperError::NotFound { .. } => Status::invalid_argument(message),
+            ShaperError::Netlink { .. } | ShaperError::System { .. } => Status::internal(message),
+        },
+        AgentError::CongestionControl { .. } | AgentError::NoIperf3 { .. } => {
+            Status::unimplemented(message)
+        }
+        AgentError::Sysctl { .. }
+        | AgentError::Server { .. }
+        | AgentError::Sample { .. }
+        | AgentError::Journal { .. }
+        | AgentError::Listen { .. }
+        | AgentError::Tls { .. }
+        | AgentError::Serve { .. }
+        | AgentError::System { .. } => Status::internal(message),
+        AgentError::Stopping => Status::unavailable(message),
+    }
+}

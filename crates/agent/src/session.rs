@@ -1,0 +1,281 @@
+//! Which order is allowed when: a pure state machine. It knows no clock, no kernel and no gRPC; the
+//! executor asks it before it acts and tells it what came of the action.
+//!
+//! ```text
+//!            Prepare            prepared              Run                stopped
+//!   Idle ──────────────▶ Preparing ──────▶ Prepared ──────▶ Running ──────────▶ Ended
+//!     ▲                      │ failed          │ lease          │ controller lost  │ Reset, lease
+//!     └──────────────────────┴─────────────────┴────────────────┴──────────────────┘
+//! ```
+
+use std::fmt;
+
+/// Who holds the node, and by which right.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holder {
+    /// The run's identifier.
+    pub run_id: String,
+    /// Which point of the plan.
+    pub point_id: u32,
+    /// Which repetition.
+    pub trial: u32,
+    /// The fencing number of this trial.
+    pub epoch: u64,
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "run {} (point {}, trial {}, epoch {})",
+            self.run_id, self.point_id, self.trial, self.epoch
+        )
+    }
+}
+
+/// Where the node is between two trials.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum State {
+    /// Nothing of anyone's is here.
+    #[default]
+    Idle,
+    /// Being made ready.
+    Preparing(Holder),
+    /// Ready, until the lease ends.
+    Prepared(Holder),
+    /// A trial is running.
+    Running(Holder),
+    /// The trial is over and everything is still in place.
+    Ended(Holder),
+}
+
+/// An order from outside, or what came of an action.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Command {
+    /// Make ready.
+    Prepare(Holder),
+    /// The action `Prepare` succeeded or failed.
+    PrepareDone {
+        /// It succeeded.
+        ok: bool,
+    },
+    /// Start the prepared trial.
+    Run {
+        /// Of the trial meant.
+        epoch: u64,
+    },
+    /// The trial came to its end.
+    RunDone,
+    /// The lease ran out, or the controller is gone.
+    Lost,
+    /// Leave the node as it was found.
+    Reset,
+}
+
+/// What the executor must do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    /// Nothing.
+    None,
+    /// Make ready, then report `PrepareDone`.
+    Prepare,
+    /// Start, then report `RunDone`.
+    Run,
+    /// Undo everything.
+    Undo,
+}
+
+/// Why an order was refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// Someone else's trial is here.
+    #[error("this node is busy: {holder} is {doing}; wait for its end, or Reset the node")]
+    Busy {
+        /// Whose.
+        holder: Holder,
+        /// What it does.
+        doing: &'static str,
+    },
+    /// An order of a controller that has been overtaken.
+    #[error(
+        "epoch {given} is not above {last}, the last one this node accepted: another controller took over"
+    )]
+    Stale {
+        /// In the order.
+        given: u64,
+        /// The last one accepted.
+        last: u64,
+    },
+    /// A Run without a Prepare.
+    #[error("nothing is prepared on this node (its lease may have ended); Prepare first")]
+    NotPrepared,
+    /// A Run of another trial than the one prepared.
+    #[error("epoch {given} is not prepared on this node: {holder} is")]
+    OtherTrial {
+        /// In the order.
+        given: u64,
+        /// Who is prepared.
+        holder: Holder,
+    },
+}
+
+/// The node's state and the highest epoch it ever accepted.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Session {
+    /// Where the node is.
+    pub state: State,
+    /// The highest epoch accepted; 0 before the first.
+    pub last_epoch: u64,
+}
+
+impl Session {
+    /// The session after `command`, and what to do. Reports that no longer fit (a trial's end after its
+    /// reset) change nothing.
+    ///
+    /// # Errors
+    /// Why an order was refused; the session is then as before.
+    pub fn on(self, command: Command) -> Result<(Self, Action), Refused> {
+        let last = self.last_epoch;
+        let go = |state, action| Ok((Self { state, last_epoch: last }, action));
+        match (self.state, command) {
+            (_, Command::Prepare(new)) if new.epoch < last => {
+                Err(Refused::Stale { given: new.epoch, last })
+            }
+            (State::Idle, Command::Prepare(new)) => {
+                Ok((Self { last_epoch: new.epoch, state: State::Preparing(new) }, Action::Prepare))
+            }
+            (state, Command::Prepare(_)) => Err(busy(state)),
+            (State::Preparing(holder), Command::PrepareDone { ok: true }) => {
+                go(State::Prepared(holder), Action::None)
+            }
+            (State::Preparing(_), Command::PrepareDone { ok: false }) => {
+                go(State::Idle, Action::Undo)
+            }
+            (State::Prepared(holder), Command::Run { epoch }) if holder.epoch == epoch => {
+                go(State::Running(holder), Action::Run)
+            }
+            (State::Prepared(holder), Command::Run { epoch }) => {
+                Err(Refused::OtherTrial { given: epoch, holder })
+            }
+            (State::Idle, Command::Run { .. }) => Err(Refused::NotPrepared),
+            (state, Command::Run { .. }) => Err(busy(state)),
+            (State::Running(holder), Command::RunDone) => go(State::Ended(holder), Action::None),
+            (_, Command::Reset) => go(State::Idle, Action::Undo),
+            (State::Idle, Command::Lost) => go(State::Idle, Action::None),
+            (_, Command::Lost) => go(State::Idle, Action::Undo),
+            (state, Command::PrepareDone { .. } | Command::RunDone) => go(state, Action::None),
+        }
+    }
+}
+
+fn busy(state: State) -> Refused {
+    match state {
+        State::Idle => Refused::NotPrepared,
+        State::Preparing(holder) => Refused::Busy { holder, doing: "being prepared" },
+        State::Prepared(holder) => Refused::Busy { holder, doing: "prepared" },
+        State::Running(holder) => Refused::Busy { holder, doing: "running" },
+        State::Ended(holder) => Refused::Busy { holder, doing: "over but not reset" },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn holder(epoch: u64) -> Holder {
+        Holder { run_id: "r".into(), point_id: 1, trial: 2, epoch }
+    }
+
+    fn prepared(epoch: u64) -> Session {
+        let (session, action) =
+            Session::default().on(Command::Prepare(holder(epoch))).expect("idle");
+        assert_eq!(action, Action::Prepare);
+        session.on(Command::PrepareDone { ok: true }).expect("report").0
+    }
+
+    #[test]
+    fn a_trial_goes_through_all_states() {
+        let (running, action) = prepared(5).on(Command::Run { epoch: 5 }).expect("prepared");
+        assert_eq!(action, Action::Run);
+        let (ended, action) = running.on(Command::RunDone).expect("report");
+        assert_eq!(action, Action::None);
+        let (idle, action) = ended.on(Command::Reset).expect("always");
+        assert_eq!((idle.state, action), (State::Idle, Action::Undo));
+    }
+
+    #[test]
+    fn a_busy_node_names_its_holder() {
+        let error = prepared(5).on(Command::Prepare(holder(6))).expect_err("busy").to_string();
+        assert!(error.contains("run r (point 1, trial 2, epoch 5) is prepared"), "{error}");
+    }
+
+    #[test]
+    fn an_overtaken_controller_is_refused_even_when_idle() {
+        let (idle, _) = prepared(5).on(Command::Reset).expect("always");
+        assert_eq!(
+            idle.clone().on(Command::Prepare(holder(4))),
+            Err(Refused::Stale { given: 4, last: 5 })
+        );
+        assert!(idle.on(Command::Prepare(holder(5))).is_ok());
+    }
+
+    #[test]
+    fn a_run_needs_its_own_prepare() {
+        assert_eq!(Session::default().on(Command::Run { epoch: 1 }), Err(Refused::NotPrepared));
+        assert!(matches!(
+            prepared(5).on(Command::Run { epoch: 6 }),
+            Err(Refused::OtherTrial { given: 6, .. })
+        ));
+    }
+
+    #[test]
+    fn a_failed_prepare_is_undone() {
+        let (session, _) = Session::default().on(Command::Prepare(holder(1))).expect("idle");
+        let (session, action) = session.on(Command::PrepareDone { ok: false }).expect("report");
+        assert_eq!((session.state, action), (State::Idle, Action::Undo));
+    }
+
+    #[test]
+    fn a_late_report_changes_nothing() {
+        let (idle, action) = Session::default().on(Command::RunDone).expect("report");
+        assert_eq!((idle.state, action), (State::Idle, Action::None));
+    }
+
+    fn command() -> impl Strategy<Value = Command> {
+        prop_oneof![
+            (0u64..6).prop_map(|epoch| Command::Prepare(holder(epoch))),
+            any::<bool>().prop_map(|ok| Command::PrepareDone { ok }),
+            (0u64..6).prop_map(|epoch| Command::Run { epoch }),
+            Just(Command::RunDone),
+            Just(Command::Lost),
+            Just(Command::Reset),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_happens_epochs_never_fall_and_every_trial_is_undone(
+            commands in prop::collection::vec(command(), 0..60)
+        ) {
+            let mut session = Session::default();
+            let mut dirty = false;
+            for command in commands {
+                let before = session.clone();
+                match session.clone().on(command) {
+                    Ok((after, action)) => {
+                        prop_assert!(after.last_epoch >= before.last_epoch);
+                        match action {
+                            Action::Prepare => { prop_assert!(!dirty); dirty = true; }
+                            Action::Undo => dirty = false,
+                            Action::Run | Action::None => {}
+                        }
+                        prop_assert_eq!(dirty, after.state != State::Idle);
+                        session = after;
+                    }
+                    Err(_) => prop_assert_eq!(&before, &session),
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! What an agent does first of all when a testbed starts it: tie its life to its parent's and step into its
+//! namespace. Both belong to the calling thread, so this comes before any other thread exists.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use nix::sched::{CloneFlags, setns};
+use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
+
+/// Why an agent could not take its place.
+#[derive(Debug, thiserror::Error)]
+pub enum EnterError {
+    /// The parent ended before this process was tied to it.
+    #[error("the process that started this one has ended")]
+    ParentGone,
+    /// Not tied to the parent.
+    #[error("set the parent-death signal: {0}")]
+    DeathSignal(#[source] io::Error),
+    /// The file does not open.
+    #[error("open the network namespace {path}: {source}")]
+    Open {
+        /// The namespace's file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The kernel refused.
+    #[error(
+        "enter the network namespace {path}: {source}; it needs CAP_SYS_ADMIN in the user namespace that owns it"
+    )]
+    Setns {
+        /// The namespace's file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// Ties this process to its parent (`die_with_parent`: SIGKILL when the parent's *thread* that spawned it
+/// ends) and moves the calling thread into `netns`, a file such as `/proc/PID/ns/net` or `/proc/PID/fd/N`.
+///
+/// # Errors
+/// See [`EnterError`]; nothing was started yet, so the caller reports it and exits.
+pub fn enter(netns: Option<&Path>, die_with_parent: bool) -> Result<(), EnterError> {
+    if die_with_parent {
+        tie_to_parent(netns.and_then(pid_of))?;
+    }
+    let Some(path) = netns else { return Ok(()) };
+    let file =
+        File::open(path).map_err(|source| EnterError::Open { path: path.to_owned(), source })?;
+    setns(&file, CloneFlags::CLONE_NEWNET)
+        .map_err(|e| EnterError::Setns { path: path.to_owned(), source: e.into() })
+}
+
+/// SIGKILL when the parent ends. `expected` is the parent's pid where the caller knows it: only that closes
+/// the gap in which the parent dies before the signal is set.
+pub(crate) fn tie_to_parent(expected: Option<u32>) -> Result<(), EnterError> {
+    let before = getppid();
+    set_parent_process_death_signal(Some(Signal::KILL))
+        .map_err(|e| EnterError::DeathSignal(e.into()))?;
+    let now = getppid();
+    let raw = now.map(|pid| Pid::as_raw_nonzero(pid).get().unsigned_abs());
+    if now != before || expected.is_some_and(|pid| raw != Some(pid)) {
+        return Err(EnterError::ParentGone);
+    }
+    Ok(())
+}
+
+/// The process in `/proc/PID/fd/N`: the testbed hands out its own descriptors that way.
+fn pid_of(path: &Path) -> Option<u32> {
+    let rest = path.to_str()?.strip_prefix("/proc/")?;
+    let (pid, rest) = rest.split_once('/')?;
+    rest.starts_with("fd/").then(|| pid.parse().ok())?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parent_is_named_by_a_descriptor_only() {
+        assert_eq!(pid_of(Path::new("/proc/42/fd/7")), Some(42));
+        assert_eq!(pid_of(Path::new("/proc/42/ns/net")), None);
+        assert_eq!(pid_of(Path::new("/run/netns/a")), None);
+    }
+
+    #[test]
+    fn a_missing_namespace_is_named() {
+        let error = enter(Some(Path::new("/nowhere/net")), false).unwrap_err();
+        assert!(error.to_string().starts_with("open the network namespace /nowhere/net: "));
+    }
+}
