@@ -1,0 +1,47 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+# The build folder lies outside the clone, so that a second clone builds nothing anew.
+export CARGO_TARGET_DIR ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ccbench/target
+BIN := $(CARGO_TARGET_DIR)/debug
+PREFIX ?= /usr/local
+
+.PHONY: all demo test test-fast lint bench install uninstall setup build man
+
+all: build
+
+setup:
+	@scripts/setup.sh
+
+build: setup
+	@cargo build --locked -p ccbench -p ccbench-agent
+
+demo: build
+	$(BIN)/ccbench run plans/quickstart.toml
+
+# All tests: pure ones, and those in real namespaces with real iperf3 (root).
+test: build
+	cargo test --locked --workspace --features netns -- --test-threads=2
+
+# What needs no root.
+test-fast:
+	cargo test --locked --workspace
+
+lint:
+	cargo fmt --all --check
+	cargo clippy --locked --workspace --all-targets --features netns -- -D warnings
+
+# Ratios measured in one run: cost of controller and agents, start-up, overhead per trial, sampling.
+bench: build
+	tests/bench/overhead.sh $(BIN)
+	cargo run --locked -p ccbench-collector --example diag_cost
+
+install: setup
+	cargo build --locked --release -p ccbench -p ccbench-agent
+	install -D -m 755 $(CARGO_TARGET_DIR)/release/ccbench $(DESTDIR)$(PREFIX)/bin/ccbench
+	install -D -m 755 $(CARGO_TARGET_DIR)/release/ccbench-agent $(DESTDIR)$(PREFIX)/bin/ccbench-agent
+	install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions
+	$(CARGO_TARGET_DIR)/release/ccbench man $(DESTDIR)$(PREFIX)/share/man/man1
+	$(CARGO_TARGET_DIR)/release/ccbench completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/ccbench
+
+uninstall:
+	rm -f $(DESTDIR)$(PREFIX)/bin/ccbench $(DESTDIR)$(PREFIX)/bin/ccbench-agent
+	rm -f $(DESTDIR)$(PREFIX)/share/man/man1/ccbench*.1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions/ccbench
