@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 
 use crate::units::{Bytes, Limit, Micros, Packets, Ppm, Rate};
 
@@ -60,6 +61,11 @@ pub struct Plan {
     /// Factors: every combination of their levels is a point.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub matrix: BTreeMap<String, Factor>,
+}
+
+/// The sha256 of a resolved plan's text, in hexadecimal.
+pub fn digest(text: &str) -> String {
+    Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn one() -> u32 {

@@ -1,10 +1,13 @@
 //! From what a user wrote to what a node is told: presets and defaults filled in, queue limits in bytes or
 //! packets, node names replaced by addresses.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use crate::plan::{Backend, Queue, Shaper};
-use crate::units::{Micros, Ppm, Rate};
+use crate::plan::check::CheckedPlan;
+use crate::plan::{Backend, Link, PathPreset, Plan, Queue, Shaper};
+use crate::topology::Topology;
+use crate::units::{Bytes, FRAME_BYTES, Limit, Micros, Packets, Ppm, Rate};
 
 /// Everything a link's back end needs to know. In `queue` every [`crate::units::Limit`] is already
 /// `Packets` (pfifo) or `Bytes` (bfifo).
@@ -78,4 +81,172 @@ pub struct RateChange {
     pub rate: Rate,
     /// `"change 1"`: which of the plan's changes.
     pub source: String,
+}
+
+/// A queue that is never full: for links without a rate.
+const ENDLESS: Packets = Packets::new(100_000);
+/// The default queue, in thousandths of the bandwidth-delay product.
+const DEFAULT_MILLI_BDP: u32 = 1500;
+/// A queue that is given in bandwidth-delay products holds at least this many full frames.
+const LEAST_FRAMES: u64 = 10;
+
+/// The canonical text of a plan: [`crate::plan::parse::parse`] and [`crate::plan::check::check`] read it
+/// back to the same plan. Every default is written out.
+pub fn to_toml(plan: &CheckedPlan) -> String {
+    toml::to_string(plan.plan()).expect(
+        "a checked plan holds texts, whole numbers below 2^63, booleans, lists and tables only",
+    )
+}
+
+/// The named paths that every plan knows: those of the Pantheon's calibrated emulators and of the WINDS
+/// satellite whose rate is constant (rate, one-way delay, loss, queue). A plan's own `[path]` tables win.
+pub fn builtin_paths() -> BTreeMap<String, PathPreset> {
+    let paths: [(&str, u64, u64, u32, u32); 5] = [
+        ("default", 8_000_000, 30, 0, 20),
+        ("india-aws-india", 100_420_000, 27, 0, 173),
+        ("aws-korea-china", 77_720_000, 51, 600, 94),
+        ("aws-california-mexico", 114_680_000, 45, 0, 450),
+        ("winds-satellite", 42_000_000, 400, 7_400, 2_800),
+    ];
+    paths
+        .into_iter()
+        .map(|(name, rate_bps, delay_ms, loss_ppm, queue_pkts)| {
+            let preset = PathPreset {
+                rate: Some(Rate::from_bits_per_sec(rate_bps)),
+                delay: Some(Micros::from_millis(delay_ms)),
+                loss: Ppm::new(loss_ppm).filter(|loss| loss.get() > 0),
+                queue: Some(Queue::Pfifo { limit: Limit::Packets(Packets::new(queue_pkts)) }),
+            };
+            (name.to_owned(), preset)
+        })
+        .collect()
+}
+
+/// The plan with every link's preset merged into it, every shaped link's and class's queue written out,
+/// and no presets left. Settling twice changes nothing.
+pub fn settle(plan: &Plan) -> Plan {
+    let mut settled = plan.clone();
+    for link in settled.links.values_mut() {
+        if let Some(name) = link.path.take()
+            && let Some(preset) =
+                plan.path.get(&name).cloned().or_else(|| builtin_paths().remove(&name))
+        {
+            merge(link, preset);
+        }
+        if link.rate.is_some() {
+            link.queue.get_or_insert_with(default_queue);
+        }
+        for class in link.classes.values_mut() {
+            class.queue.get_or_insert_with(default_queue);
+        }
+    }
+    settled.path.clear();
+    settled
+}
+
+fn merge(link: &mut Link, preset: PathPreset) {
+    link.rate = link.rate.or(preset.rate);
+    link.delay = link.delay.or(preset.delay);
+    link.loss = link.loss.or(preset.loss);
+    if link.queue.is_none() {
+        link.queue = preset.queue;
+    }
+}
+
+/// 1.5 bandwidth-delay products of bytes.
+fn default_queue() -> Queue {
+    Queue::Bfifo { limit: Limit::MilliBdp(DEFAULT_MILLI_BDP) }
+}
+
+/// The interfaces (node and device) that the plan's flows and probes pass, one list per pair of nodes, there
+/// and back. Empty for nodes with agents: ccbench does not know their cabling.
+pub(crate) fn round_trips<'t>(plan: &Plan, topology: &'t Topology) -> Vec<Vec<(&'t str, &'t str)>> {
+    let flows = plan.flows.values().map(|f| (&f.from, &f.to));
+    let probes = plan.probes.values().map(|p| (&p.from, &p.to));
+    let mut pairs: Vec<(&String, &String)> = flows.chain(probes).collect();
+    pairs.sort();
+    pairs.dedup();
+    pairs
+        .into_iter()
+        .filter_map(|(from, to)| {
+            let mut there = topology.path(from, to)?;
+            there.extend(topology.path(to, from)?);
+            Some(there)
+        })
+        .collect()
+}
+
+/// Whether a link shapes this interface.
+pub(crate) fn shapes(link: &Link, topology: &Topology, hop: (&str, &str)) -> bool {
+    if link.node != hop.0 {
+        return false;
+    }
+    match (&link.dev, &link.toward) {
+        (Some(dev), _) => dev == hop.1,
+        (None, Some(toward)) => topology.egress(&link.node, toward) == Some(hop.1),
+        (None, None) => false,
+    }
+}
+
+/// The round-trip time of an idle path through `link`: the delays of all links on it, there and back; the
+/// longest, where several pairs of nodes use the link. Where the cabling is not known (nodes with agents) or
+/// nothing uses the link: the sum of all links' delays.
+pub fn base_rtt(plan: &Plan, link: &str) -> Micros {
+    let delay_of = |link: &Link| {
+        let preset = || {
+            let name = link.path.as_ref()?;
+            plan.path.get(name).cloned().or_else(|| builtin_paths().remove(name))?.delay
+        };
+        link.delay.or_else(preset).unwrap_or_default()
+    };
+    let all = || plan.links.values().map(delay_of).fold(Micros::default(), std::ops::Add::add);
+    let Some(this) = plan.links.get(link) else { return all() };
+    let topology = Topology::build(plan);
+    round_trips(plan, &topology)
+        .into_iter()
+        .filter(|trip| trip.iter().any(|hop| shapes(this, &topology, *hop)))
+        .map(|trip| {
+            let on_it = |l: &&Link| trip.iter().any(|hop| shapes(l, &topology, *hop));
+            plan.links.values().filter(on_it).map(delay_of).fold(Micros::default(), |a, b| a + b)
+        })
+        .max()
+        .unwrap_or_else(all)
+}
+
+/// What `rate` carries in `rtt`: the bandwidth-delay product in bytes, rounded down.
+pub fn bdp(rate: Rate, rtt: Micros) -> Bytes {
+    rate.over(rtt)
+}
+
+/// How many bytes a limit is.
+pub(crate) fn limit_bytes(limit: Limit, rate: Rate, rtt: Micros) -> Bytes {
+    match limit {
+        Limit::Bytes(bytes) => bytes,
+        Limit::Packets(packets) => Bytes::new(u64::from(packets.get()) * FRAME_BYTES),
+        Limit::Time(time) => rate.over(time),
+        Limit::MilliBdp(milli) => {
+            let bytes = u128::from(rate.over(rtt).get()) * u128::from(milli) / 1000;
+            Bytes::new((bytes.min(u128::from(u64::MAX)) as u64).max(LEAST_FRAMES * FRAME_BYTES))
+        }
+    }
+}
+
+/// A queue with its limit in what its kind counts: packets (rounded up) for pfifo, bytes for bfifo.
+/// `rate: None` is a link without a rate, where a queue never fills.
+pub fn resolve_queue(queue: Option<&Queue>, rate: Option<Rate>, rtt: Micros) -> Queue {
+    let Some(rate) = rate else { return Queue::Pfifo { limit: Limit::Packets(ENDLESS) } };
+    match queue.cloned().unwrap_or_else(default_queue) {
+        Queue::Pfifo { limit: Limit::Packets(packets) } => {
+            Queue::Pfifo { limit: Limit::Packets(packets) }
+        }
+        Queue::Pfifo { limit } => {
+            let packets = limit_bytes(limit, rate, rtt).get().div_ceil(FRAME_BYTES).max(1);
+            let packets = Packets::new(u32::try_from(packets).unwrap_or(u32::MAX));
+            Queue::Pfifo { limit: Limit::Packets(packets) }
+        }
+        Queue::Bfifo { limit } => {
+            Queue::Bfifo { limit: Limit::Bytes(limit_bytes(limit, rate, rtt)) }
+        }
+        other => other,
+    }
 }

@@ -4,9 +4,28 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use crate::plan::{ProbeKind, Sample};
-use crate::resolve::{Egress, LinkConfig, RateChange};
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{RngCore, SeedableRng};
+use sha2::{Digest, Sha256};
+
+use crate::plan::check::CheckedPlan;
+use crate::plan::{Flow, Link, Match, Order, Plan, ProbeKind, Sample};
+use crate::resolve::{
+    self, ClassConfig, Egress, LinkConfig, PacketMatch, RateChange, base_rtt, resolve_queue,
+};
+use crate::topology::Topology;
 use crate::units::{Micros, Rate};
+
+/// One combination of the matrix's levels.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Point {
+    /// Position in the matrix, from 0; the last factor (by name) changes fastest.
+    pub id: u32,
+    /// Factor (its name is a result column) and level.
+    pub factors: Vec<(String, String)>,
+    /// The plan of this point: no matrix, presets merged, queues written out.
+    pub plan: CheckedPlan,
+}
 
 /// One trial of one point, in the order they run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -146,4 +165,306 @@ pub fn server_port(slot: u32, group: u32) -> u16 {
 /// The first data connection's local port, `offset` being the number of connections of earlier groups.
 pub fn client_port(slot: u32, offset: u32) -> u16 {
     (10_000 + (slot % PORT_SLOTS) * MAX_SOCKETS + offset) as u16
+}
+
+/// 256 bits that depend on nothing but these numbers.
+fn derive(seed: u64, what: &str, numbers: &[u64]) -> [u8; 32] {
+    let mut hash = Sha256::new();
+    hash.update(seed.to_be_bytes());
+    hash.update(what.as_bytes());
+    for number in numbers {
+        hash.update([0]);
+        hash.update(number.to_be_bytes());
+    }
+    hash.finalize().into()
+}
+
+/// The first 64 of these bits.
+fn derive_u64(seed: u64, what: &str, numbers: &[u64]) -> u64 {
+    let [a, b, c, d, e, f, g, h, ..] = derive(seed, what, numbers);
+    u64::from_be_bytes([a, b, c, d, e, f, g, h])
+}
+
+/// Every trial of every point in the order they run: shuffled within each repetition by the plan's seed, or
+/// point by point. The same on every machine.
+pub fn runs(plan: &CheckedPlan) -> Vec<Run> {
+    let (points, repeat) = (plan.point_count(), plan.plan().repeat.min(u32::from(u16::MAX)) as u16);
+    let seed = plan.plan().seed;
+    let mut order: Vec<(u32, u16)> = Vec::new();
+    match plan.plan().order {
+        Order::AsWritten => {
+            order.extend(
+                (0..points).flat_map(|point| (1..=repeat).map(move |trial| (point, trial))),
+            );
+        }
+        Order::Random => {
+            for trial in 1..=repeat {
+                let mut block: Vec<(u32, u16)> = (0..points).map(|point| (point, trial)).collect();
+                shuffle(&mut block, derive(seed, "order", &[u64::from(trial)]));
+                order.append(&mut block);
+            }
+        }
+    }
+    order
+        .into_iter()
+        .zip(0..)
+        .map(|((point_id, trial), index)| Run {
+            index,
+            point_id,
+            trial,
+            seed: derive_u64(seed, "trial", &[u64::from(point_id), u64::from(trial)]),
+        })
+        .collect()
+}
+
+/// Fisher and Yates' shuffle, each permutation equally likely.
+fn shuffle<T>(items: &mut [T], seed: [u8; 32]) {
+    let mut random = ChaCha8Rng::from_seed(seed);
+    for last in (1..items.len()).rev() {
+        let bound = last as u64 + 1;
+        let fair = u64::MAX - u64::MAX % bound;
+        let drawn = loop {
+            let drawn = random.next_u64();
+            if drawn < fair {
+                break drawn;
+            }
+        };
+        items.swap(last, (drawn % bound) as usize);
+    }
+}
+
+/// The phases with their places on the timeline.
+pub fn phases(plan: &CheckedPlan) -> Vec<PhaseSpan> {
+    spans(plan.plan())
+}
+
+pub(crate) fn spans(plan: &Plan) -> Vec<PhaseSpan> {
+    let mut at = Micros::default();
+    plan.phases
+        .iter()
+        .map(|phase| {
+            let start = at;
+            at = at + phase.length;
+            PhaseSpan { name: phase.name.clone(), start, end: at, measure: phase.measure }
+        })
+        .collect()
+}
+
+/// When the last phase ends, after the trial's beginning.
+pub fn length(plan: &CheckedPlan) -> Micros {
+    spans(plan.plan()).last().map_or(Micros::default(), |last| last.end)
+}
+
+/// When a flow group runs, after the trial's beginning; `None` when nothing schedules it.
+pub(crate) fn flow_span(plan: &Plan, name: &str, flow: &Flow) -> Option<(Micros, Micros)> {
+    let spans = spans(plan);
+    if flow.start.is_some() || flow.stop.is_some() {
+        let end = spans.last().map_or(Micros::default(), |last| last.end);
+        return Some((flow.start.unwrap_or_default(), flow.stop.unwrap_or(end)));
+    }
+    let names_it = |phase: &&crate::plan::Phase| phase.flows.iter().any(|f| f == name);
+    let first = plan.phases.iter().position(|p| names_it(&p))?;
+    let last = first + plan.phases[first..].iter().take_while(names_it).count() - 1;
+    Some((spans[first].start, spans[last].end))
+}
+
+/// What `node` does in one trial of a point. An address that `context` does not have is the one that the
+/// plan or the built topology gives that node.
+pub fn task_for(plan: &CheckedPlan, node: &str, context: &TrialContext) -> NodeTask {
+    let plan = &resolve::settle(plan.plan());
+    let topology = Topology::build(plan);
+    let address = |name: &str| {
+        let given = context.addresses.get(name).copied();
+        let written = || plan.nodes.get(name).and_then(|n| n.address);
+        given
+            .or_else(written)
+            .or_else(|| topology.address(name))
+            .unwrap_or(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED))
+    };
+    let flows = flow_tasks(plan, &address, context.port_slot);
+    let here = plan.nodes.get(node).cloned().unwrap_or_default();
+    let probes: Vec<ProbeTask> = plan
+        .probes
+        .iter()
+        .filter(|(_, probe)| probe.from == node)
+        .map(|(id, probe)| ProbeTask {
+            id: id.clone(),
+            kind: probe.kind,
+            to: probe.to.clone(),
+            to_ip: address(&probe.to),
+            every: probe.every,
+            tos: probe.tos,
+        })
+        .collect();
+    let clients: Vec<FlowTask> = flows.iter().filter(|f| f.from == node).cloned().collect();
+    let towards = clients.iter().map(|f| (&f.to, f.to_ip));
+    let peers = towards.chain(probes.iter().map(|p| (&p.to, p.to_ip)));
+    let phases = spans(plan);
+    NodeTask {
+        length: phases.last().map_or(Micros::default(), |last| last.end),
+        phases,
+        sample: plan.sample.clone(),
+        sysctls: here.sysctl.iter().map(|(k, v)| (k.clone(), v.to_string())).collect(),
+        keep_offloads: here.offloads,
+        links: plan
+            .links
+            .iter()
+            .filter(|(_, link)| link.node == node)
+            .map(|(name, link)| link_task(plan, name, link, &address, &flows, context.seed))
+            .collect(),
+        servers: flows.iter().filter(|f| f.to == node).cloned().collect(),
+        peers: peers.map(|(name, ip)| (name.clone(), ip)).collect(),
+        clients,
+        probes,
+    }
+}
+
+/// Every flow group of the plan with its ports and its times, in name order.
+fn flow_tasks(plan: &Plan, address: &impl Fn(&str) -> IpAddr, slot: u32) -> Vec<FlowTask> {
+    let mut earlier = 0;
+    plan.flows
+        .iter()
+        .zip(0..)
+        .map(|((name, flow), group)| {
+            let (start, stop) = flow_span(plan, name, flow).unwrap_or_default();
+            let client_port = client_port(slot, earlier);
+            earlier += flow.count;
+            FlowTask {
+                group: name.clone(),
+                from: flow.from.clone(),
+                to: flow.to.clone(),
+                from_ip: address(&flow.from),
+                to_ip: address(&flow.to),
+                server_port: server_port(slot, group),
+                client_port,
+                count: flow.count,
+                cc: flow.cc.clone(),
+                reverse: flow.reverse,
+                rate: flow.rate,
+                start,
+                stop,
+                interval: flow.interval,
+            }
+        })
+        .collect()
+}
+
+fn link_task(
+    plan: &Plan,
+    name: &str,
+    link: &Link,
+    address: &impl Fn(&str) -> IpAddr,
+    flows: &[FlowTask],
+    seed: u64,
+) -> LinkTask {
+    let rtt = base_rtt(plan, name);
+    let classes = link
+        .classes
+        .iter()
+        .map(|(class_name, class)| ClassConfig {
+            name: class_name.clone(),
+            rate: class.rate,
+            ceil: class.ceil.unwrap_or(class.rate),
+            matches: packet_matches(&class.matches, address, flows),
+            queue: resolve_queue(class.queue.as_ref(), Some(class.rate), rtt),
+        })
+        .collect();
+    let key = format!("links.{name}.rate");
+    let mut changes: Vec<RateChange> = plan
+        .changes
+        .iter()
+        .zip(1..)
+        .filter_map(|(change, number)| {
+            let rate = *change.set.get(&key)?;
+            Some(RateChange { at: change.at, rate, source: format!("change {number}") })
+        })
+        .collect();
+    changes.sort_by_key(|change| change.at);
+    LinkTask {
+        config: LinkConfig {
+            name: name.to_owned(),
+            rate: link.rate,
+            delay: link.delay.unwrap_or_default(),
+            loss: link.loss.unwrap_or_default(),
+            queue: resolve_queue(link.queue.as_ref(), link.rate, rtt),
+            shaper: link.shaper,
+            backend: link.backend,
+            classes,
+            seed: derive_u64(seed, &format!("link {name}"), &[]),
+        },
+        egress: match (&link.dev, &link.toward) {
+            (Some(dev), _) => Egress::Dev(dev.clone()),
+            (None, toward) => Egress::Toward(address(toward.as_deref().unwrap_or_default())),
+        },
+        changes,
+    }
+}
+
+/// A class's match as header fields: any of the returned alternatives, all fields within one. Empty when the
+/// given keys contradict each other.
+fn packet_matches(
+    wanted: &Match,
+    address: &impl Fn(&str) -> IpAddr,
+    flows: &[FlowTask],
+) -> Vec<PacketMatch> {
+    let fixed = PacketMatch {
+        src: wanted.from.as_deref().map(address),
+        dst: wanted.to.as_deref().map(address),
+        dscp: wanted.dscp,
+        ..PacketMatch::default()
+    };
+    let either_end = |port: u16| {
+        [
+            PacketMatch { sport: Some(port), ..PacketMatch::default() },
+            PacketMatch { dport: Some(port), ..PacketMatch::default() },
+        ]
+    };
+    let mut all = vec![fixed];
+    if let Some(flow) = &wanted.flow {
+        let ends: Vec<PacketMatch> = flows
+            .iter()
+            .filter(|f| f.group == *flow)
+            .flat_map(|f| {
+                [
+                    PacketMatch {
+                        src: Some(f.from_ip),
+                        dst: Some(f.to_ip),
+                        dport: Some(f.server_port),
+                        ..PacketMatch::default()
+                    },
+                    PacketMatch {
+                        src: Some(f.to_ip),
+                        dst: Some(f.from_ip),
+                        sport: Some(f.server_port),
+                        ..PacketMatch::default()
+                    },
+                ]
+            })
+            .collect();
+        all = both(&all, &ends);
+    }
+    if let Some(port) = wanted.port {
+        all = both(&all, &either_end(port));
+    }
+    all
+}
+
+/// Every pair that does not contradict itself, as one match.
+fn both(left: &[PacketMatch], right: &[PacketMatch]) -> Vec<PacketMatch> {
+    fn one<T: PartialEq + Copy>(a: Option<T>, b: Option<T>) -> Option<Option<T>> {
+        match (a, b) {
+            (Some(a), Some(b)) if a != b => None,
+            (a, b) => Some(a.or(b)),
+        }
+    }
+    let pair = |a: &PacketMatch, b: &PacketMatch| {
+        Some(PacketMatch {
+            src: one(a.src, b.src)?,
+            dst: one(a.dst, b.dst)?,
+            sport: one(a.sport, b.sport)?,
+            dport: one(a.dport, b.dport)?,
+            dscp: one(a.dscp, b.dscp)?,
+        })
+    };
+    left.iter().flat_map(|a| right.iter().filter_map(move |b| pair(a, b))).collect()
 }

@@ -1,0 +1,257 @@
+//! Dotted keys into a plan's table: `--set links.bottleneck.rate=50mbit`, and the keys of the matrix.
+
+use toml::{Table, Value};
+
+use super::suggest::hint;
+
+/// Tables whose entries are named by the author: an override never makes a new one half-filled.
+const NAMED: &[(&str, &str)] = &[
+    ("nodes", "node"),
+    ("wires", "wire"),
+    ("links", "link"),
+    ("flows", "flow group"),
+    ("probes", "probe"),
+    ("classes", "class"),
+];
+
+/// The segments of a dotted key; a segment may be quoted (`sysctl."net.ipv4.tcp_ecn"`).
+pub(crate) fn split_key(text: &str) -> Result<Vec<String>, String> {
+    let mut segments = Vec::new();
+    let mut rest = text.trim();
+    loop {
+        let first = rest.chars().next();
+        let (segment, after) = if let Some(quote @ ('"' | '\'')) = first {
+            rest[1..]
+                .split_once(quote)
+                .ok_or_else(|| format!("`{text}` has a quote that is not closed"))?
+        } else {
+            rest.split_at(rest.find('.').unwrap_or(rest.len()))
+        };
+        let bare_ok = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+        if segment.is_empty()
+            || (!matches!(first, Some('"' | '\'')) && !segment.chars().all(bare_ok))
+        {
+            return Err(format!(
+                "`{text}` is not a dotted key like `links.bottleneck.rate` (quote a segment that holds a dot)"
+            ));
+        }
+        segments.push(segment.to_owned());
+        match after.strip_prefix('.') {
+            Some(next) => rest = next,
+            None if after.is_empty() => return Ok(join_sysctl(segments)),
+            None => return Err(format!("`{text}`: a dot is missing after a quoted segment")),
+        }
+    }
+}
+
+/// A sysctl's name holds dots itself; `nodes.src.sysctl.net.ipv4.tcp_ecn` means what it looks like.
+fn join_sysctl(mut segments: Vec<String>) -> Vec<String> {
+    if segments.len() > 4 && segments[0] == "nodes" && segments[2] == "sysctl" {
+        let name = segments.split_off(3).join(".");
+        segments.push(name);
+    }
+    segments
+}
+
+/// Segments as a user would write them, those that need it in quotes.
+pub(crate) fn join_key<S: AsRef<str>>(segments: &[S]) -> String {
+    let bare = |s: &str| {
+        !s.is_empty() && s.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-')
+    };
+    let quoted: Vec<String> = segments
+        .iter()
+        .map(AsRef::as_ref)
+        .map(|s| if bare(s) { s.to_owned() } else { format!("\"{}\"", s.escape_debug()) })
+        .collect();
+    quoted.join(".")
+}
+
+/// Sets one key. Missing tables on the way are made, but no new node, link, flow group, probe or class: a
+/// misspelt name must not become one. Array elements are named by their index from 0.
+pub(crate) fn set_key(table: &mut Table, key: &[String], value: Value) -> Result<(), String> {
+    let Some((last, way)) = key.split_last() else {
+        return Err("the key is empty".to_owned());
+    };
+    let mut at = Place::Table(table);
+    for (depth, segment) in way.iter().enumerate() {
+        at = at.step(&key[..depth], segment)?;
+    }
+    match at {
+        Place::Table(table) => {
+            table.insert(last.clone(), value);
+            Ok(())
+        }
+        Place::Array(array) => {
+            *element(array, way, last)? = value;
+            Ok(())
+        }
+    }
+}
+
+/// Where a walk along a key has come to.
+enum Place<'t> {
+    Table(&'t mut Table),
+    Array(&'t mut Vec<Value>),
+}
+
+impl<'t> Place<'t> {
+    fn step(self, way: &[String], segment: &str) -> Result<Self, String> {
+        let next = match self {
+            Self::Array(array) => element(array, way, segment)?,
+            Self::Table(table) => {
+                if !table.contains_key(segment) {
+                    refuse_new_name(table, way, segment)?;
+                    table.insert(segment.to_owned(), Value::Table(Table::new()));
+                }
+                table.get_mut(segment).ok_or_else(|| format!("there is no `{segment}`"))?
+            }
+        };
+        match next {
+            Value::Table(table) => Ok(Self::Table(table)),
+            Value::Array(array) => Ok(Self::Array(array)),
+            other => Err(format!(
+                "`{}` is {}, it has no keys",
+                join_key(&[way, &[segment.to_owned()]].concat()),
+                with_article(other.type_str())
+            )),
+        }
+    }
+}
+
+fn with_article(kind: &str) -> String {
+    let article = if kind.starts_with(['a', 'e', 'i', 'o', 'u']) { "an" } else { "a" };
+    format!("{article} {kind}")
+}
+
+fn refuse_new_name(table: &Table, way: &[String], segment: &str) -> Result<(), String> {
+    let Some(parent) = way.last().filter(|_| way.len() != 2) else { return Ok(()) };
+    let Some((_, what)) = NAMED.iter().find(|(name, _)| name == parent) else { return Ok(()) };
+    let names: Vec<&str> = table.keys().map(String::as_str).collect();
+    Err(format!("there is no {what} `{segment}`{}", hint(segment, &names, "known")))
+}
+
+fn element<'t>(
+    array: &'t mut [Value],
+    way: &[String],
+    segment: &str,
+) -> Result<&'t mut Value, String> {
+    let (len, name) = (array.len(), join_key(way));
+    let index: usize = segment
+        .parse()
+        .map_err(|_| format!("`{name}` is a list: name an element by its number, `{name}.0`"))?;
+    array.get_mut(index).ok_or_else(|| {
+        format!("`{name}` has {len} elements, counted from 0; there is no `{index}`")
+    })
+}
+
+/// A value as TOML, or as plain text where it is not (`50mbit`, `cubic`).
+pub(crate) fn parse_value(text: &str) -> Value {
+    let text = text.trim();
+    let parsed = toml::from_str::<Table>(&format!("v = {text}")).ok();
+    let value = parsed.filter(|t| t.len() == 1).and_then(|mut t| t.remove("v"));
+    value.filter(|v| !v.is_datetime()).unwrap_or_else(|| Value::String(text.to_owned()))
+}
+
+/// `key=value`, split at the first `=` that is not inside quotes.
+pub(crate) fn split_assignment(text: &str) -> Option<(&str, &str)> {
+    let mut open: Option<char> = None;
+    for (i, c) in text.char_indices() {
+        match (open, c) {
+            (None, '=') => return Some((&text[..i], &text[i + 1..])),
+            (None, '"' | '\'') => open = Some(c),
+            (Some(quote), c) if c == quote => open = None,
+            _ => {}
+        }
+    }
+    None
+}
+
+/// Applies one `key=value` of `--set`. On a factor of the matrix it chooses among its levels
+/// (`matrix.scheme=bbr`); on a key that a factor of plain values varies it leaves this one value.
+pub(crate) fn apply(table: &mut Table, assignment: &str) -> Result<(), (String, String)> {
+    let Some((key, value)) = split_assignment(assignment) else {
+        let why = "write it as KEY=VALUE, like `links.bottleneck.rate=50mbit`".to_owned();
+        return Err((format!("--set {assignment}"), why));
+    };
+    let place = || format!("--set {}", key.trim());
+    let fail = |why: String| (place(), why);
+    let segments = split_key(key).map_err(fail)?;
+    let value = parse_value(value);
+    if let [matrix, factor] = &segments[..]
+        && matrix == "matrix"
+    {
+        return choose_levels(table, factor, value).map_err(fail);
+    }
+    if let Some(matrix) = table.get_mut("matrix").and_then(Value::as_table_mut) {
+        for (factor, levels) in matrix.iter_mut() {
+            match levels {
+                Value::Array(values) if split_key(factor).as_ref() == Ok(&segments) => {
+                    *values = vec![value];
+                    return Ok(());
+                }
+                Value::Table(levels) if sets(levels, &segments) => {
+                    return Err(fail(format!(
+                        "the factor `{factor}` of the matrix sets this key at every point; choose a level with `--set matrix.{factor}=NAME` (levels: {})",
+                        super::suggest::list(
+                            &levels.keys().map(String::as_str).collect::<Vec<_>>()
+                        )
+                    )));
+                }
+                _ => {}
+            }
+        }
+    }
+    set_key(table, &segments, value).map_err(fail)
+}
+
+/// Whether any level of a factor sets this key, a table around it, or a key inside it.
+fn sets(levels: &Table, key: &[String]) -> bool {
+    let keys = levels.values().filter_map(Value::as_table).flat_map(Table::keys);
+    keys.filter_map(|k| split_key(k).ok()).any(|k| overlap(&k, key))
+}
+
+/// Whether one key is the other or lies inside it.
+pub(crate) fn overlap(a: &[String], b: &[String]) -> bool {
+    a.iter().zip(b).all(|(x, y)| x == y)
+}
+
+fn choose_levels(table: &mut Table, factor: &str, value: Value) -> Result<(), String> {
+    let matrix = table.entry("matrix").or_insert_with(|| Value::Table(Table::new()));
+    let Some(matrix) = matrix.as_table_mut() else {
+        return Err("`matrix` is not a table".to_owned());
+    };
+    let names: Option<Vec<String>> = match &value {
+        Value::String(name) => Some(vec![name.clone()]),
+        Value::Integer(name) => Some(vec![name.to_string()]),
+        Value::Array(names) => names.iter().map(|n| n.as_str().map(str::to_owned)).collect(),
+        _ => None,
+    };
+    match (matrix.get_mut(factor), names) {
+        (Some(Value::Table(levels)), Some(names)) => {
+            for name in &names {
+                if !levels.contains_key(name) {
+                    let known: Vec<&str> = levels.keys().map(String::as_str).collect();
+                    return Err(format!(
+                        "the factor has no level `{name}`{}",
+                        hint(name, &known, "levels")
+                    ));
+                }
+            }
+            levels.retain(|level, _| names.iter().any(|n| n == level));
+        }
+        (Some(Value::Array(values)), _) => {
+            *values = if let Value::Array(new) = value { new } else { vec![value] };
+        }
+        (None, Some(_)) if !factor.contains('.') => {
+            let known: Vec<&str> = matrix.keys().map(String::as_str).collect();
+            return Err(format!(
+                "there is no factor `{factor}`{}",
+                hint(factor, &known, "factors")
+            ));
+        }
+        _ => {
+            matrix.insert(factor.to_owned(), value);
+        }
+    }
+    Ok(())
+}

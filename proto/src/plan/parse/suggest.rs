@@ -1,0 +1,106 @@
+//! "Did you mean": the nearest known word to one that is not known.
+
+use std::fmt::Write;
+
+/// Words of other tools for keys of a plan.
+const ALIASES: &[(&str, &str)] = &[
+    ("algorithm", "cc"),
+    ("bandwidth", "rate"),
+    ("bitrate", "rate"),
+    ("bottleneck_bw", "rate"),
+    ("buffer", "queue"),
+    ("bw", "rate"),
+    ("congestion", "cc"),
+    ("congestion_control", "cc"),
+    ("device", "dev"),
+    ("dst", "to"),
+    ("duration", "length"),
+    ("factors", "matrix"),
+    ("iface", "dev"),
+    ("interface", "dev"),
+    ("ip", "address"),
+    ("latency", "delay"),
+    ("parallel", "count"),
+    ("pause", "gap"),
+    ("qdisc", "queue"),
+    ("qlen", "limit"),
+    ("repetitions", "repeat"),
+    ("sampling", "sample"),
+    ("size", "limit"),
+    ("src", "from"),
+    ("streams", "count"),
+    ("sweep", "matrix"),
+    ("sysctls", "sysctl"),
+    ("trials", "repeat"),
+];
+
+/// The candidate that `word` was probably meant to be.
+pub(crate) fn closest<'a>(word: &str, candidates: &[&'a str]) -> Option<&'a str> {
+    let lower = word.to_lowercase();
+    let alias = ALIASES.iter().find(|(other, _)| *other == lower).map(|&(_, ours)| ours);
+    if let Some(found) = alias.and_then(|ours| candidates.iter().find(|c| **c == ours)) {
+        return Some(found);
+    }
+    candidates
+        .iter()
+        .map(|c| (distance(&lower, &c.to_lowercase()), *c))
+        .filter(|(d, c)| *d <= 2.min(c.chars().count().max(lower.chars().count()) / 2))
+        .min_by_key(|(d, _)| *d)
+        .map(|(_, c)| c)
+}
+
+/// `; did you mean `x`? (known: `a`, `b`)`, or only the list when nothing is near.
+pub(crate) fn hint(word: &str, candidates: &[&str], known: &str) -> String {
+    let mut text = String::new();
+    if let Some(near) = closest(word, candidates) {
+        let _ = write!(text, "; did you mean `{near}`?");
+    }
+    if candidates.is_empty() {
+        let _ = write!(text, " ({known}: none)");
+    } else {
+        let _ = write!(text, " ({known}: {})", list(candidates));
+    }
+    text
+}
+
+/// The words, each in backquotes; at most twenty.
+pub(crate) fn list(words: &[&str]) -> String {
+    let quoted: Vec<String> = words.iter().take(20).map(|w| format!("`{w}`")).collect();
+    let rest = if words.len() > 20 { ", ..." } else { "" };
+    quoted.join(", ") + rest
+}
+
+/// Levenshtein distance where two swapped neighbours count once.
+fn distance(a: &str, b: &str) -> usize {
+    let (a, b): (Vec<char>, Vec<char>) =
+        (a.chars().take(64).collect(), b.chars().take(64).collect());
+    let mut rows: Vec<Vec<usize>> = vec![(0..=b.len()).collect()];
+    for i in 1..=a.len() {
+        let mut row = vec![i];
+        for j in 1..=b.len() {
+            let replace = rows[i - 1][j - 1] + usize::from(a[i - 1] != b[j - 1]);
+            let mut best = replace.min(rows[i - 1][j] + 1).min(row[j - 1] + 1);
+            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                best = best.min(rows[i - 2][j - 2] + 1);
+            }
+            row.push(best);
+        }
+        rows.push(row);
+    }
+    rows[a.len()][b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_word_is_found_and_far_ones_are_not() {
+        assert_eq!(closest("lenght", &["name", "length"]), Some("length"));
+        assert_eq!(closest("botleneck", &["delay", "bottleneck"]), Some("bottleneck"));
+        assert_eq!(closest("duration", &["name", "length"]), Some("length"));
+        assert_eq!(closest("xyz", &["name", "length"]), None);
+        assert_eq!(closest("a", &["b"]), None);
+        assert_eq!(hint("x", &[], "links"), " (links: none)");
+    }
+}
