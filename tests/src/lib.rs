@@ -1,1 +1,152 @@
-//! placeholder
+//! What the cross-crate tests share: running the real binaries, and finding what they left behind.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// The root of the source tree.
+pub fn source_root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().map(Path::to_owned).unwrap_or_default()
+}
+
+/// A binary of this workspace, as `make build` leaves it beside the test binaries.
+///
+/// # Panics
+/// When it has not been built.
+pub fn binary(name: &str) -> PathBuf {
+    let test = std::env::current_exe().unwrap_or_default();
+    let path = test.ancestors().nth(2).map(|dir| dir.join(name)).unwrap_or_default();
+    assert!(path.exists(), "{} is missing: run `make build` first", path.display());
+    path
+}
+
+/// A private place for one experiment: its results, its state folder, and its environment, by which its
+/// processes can be told from everybody else's.
+pub struct Bench {
+    dir: tempfile::TempDir,
+}
+
+impl Bench {
+    /// A fresh one.
+    ///
+    /// # Panics
+    /// When no temporary folder can be made.
+    #[expect(clippy::new_without_default, clippy::unwrap_used, reason = "a test may panic")]
+    pub fn new() -> Self {
+        Self { dir: tempfile::tempdir().unwrap() }
+    }
+
+    /// A file or folder in it.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Writes a file into it and returns its path.
+    ///
+    /// # Panics
+    /// When it cannot be written.
+    #[expect(clippy::unwrap_used, reason = "a test may panic")]
+    pub fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.path(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+
+    /// `ccbench ARGS` in this place, not started yet.
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(binary("ccbench"));
+        command.args(args).current_dir(self.dir.path()).env("CCBENCH_STATE", self.path("state"));
+        command.stdin(Stdio::null());
+        command
+    }
+
+    /// `ccbench ARGS`, to its end.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    #[expect(clippy::unwrap_used, reason = "a test may panic")]
+    pub fn run(&self, args: &[&str]) -> Output {
+        self.command(args).output().unwrap()
+    }
+
+    /// `ccbench ARGS`, left running; its output goes to the files `out` and `err`.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    #[expect(clippy::unwrap_used, reason = "a test may panic")]
+    pub fn spawn(&self, args: &[&str]) -> Child {
+        let file = |name: &str| Stdio::from(std::fs::File::create(self.path(name)).unwrap());
+        self.command(args).stdout(file("out")).stderr(file("err")).spawn().unwrap()
+    }
+
+    /// Processes of this experiment that are alive: (pid, command line). Told by their environment, which
+    /// every child inherits.
+    pub fn processes(&self) -> Vec<(u32, String)> {
+        let mark = format!("CCBENCH_STATE={}", self.path("state").display());
+        let mut found = Vec::new();
+        for pid in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+            let Some(pid) = pid.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+            let environ = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            if environ.split(|byte| *byte == 0).any(|entry| entry == mark.as_bytes()) {
+                let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+                found.push((pid, String::from_utf8_lossy(&line).replace('\0', " ")));
+            }
+        }
+        found
+    }
+
+    /// The one results directory that a run made.
+    ///
+    /// # Panics
+    /// When there is not exactly one.
+    pub fn results(&self) -> PathBuf {
+        let dirs: Vec<PathBuf> = std::fs::read_dir(self.path("results"))
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|entry| entry.path())
+            .collect();
+        assert_eq!(dirs.len(), 1, "one results directory: {dirs:?}");
+        dirs.into_iter().next().unwrap_or_default()
+    }
+}
+
+/// Inodes of all network namespaces that any process is in.
+pub fn namespaces() -> BTreeSet<String> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries
+        .filter_map(|entry| std::fs::read_link(entry.path().join("ns/net")).ok())
+        .map(|link| link.to_string_lossy().into_owned())
+        .collect()
+}
+
+/// Waits until `fact` holds.
+///
+/// # Panics
+/// When it does not within `limit`; `what` says what was waited for.
+pub fn wait_for(what: &str, limit: Duration, mut fact: impl FnMut() -> bool) {
+    let end = Instant::now() + limit;
+    while !fact() {
+        assert!(Instant::now() < end, "waited {} s for: {what}", limit.as_secs());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Standard output and error as text, for messages.
+pub fn text(output: &Output) -> String {
+    format!(
+        "exit {:?}\n--- out\n{}\n--- err\n{}",
+        output.status.code(),
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    )
+}
+
+/// Fails loudly: a test that was asked for must run.
+///
+/// # Panics
+/// When not root.
+pub fn need_root() {
+    assert!(rustix::process::geteuid().is_root(), "namespace tests need root (or leave out --features netns)");
+}

@@ -1,0 +1,82 @@
+//! The controller's face without any testbed: exit codes and messages of wrong commands and wrong plans.
+
+use ccbench_tests::{Bench, source_root, text};
+
+fn out(output: &std::process::Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn err(output: &std::process::Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn a_missing_plan_is_named() {
+    let output = Bench::new().run(&["run", "nowhere.toml"]);
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output));
+    assert!(err(&output).contains("cannot read the plan nowhere.toml"), "{}", text(&output));
+}
+
+#[test]
+fn a_wrong_plan_shows_every_problem_and_runs_nothing() {
+    let bench = Bench::new();
+    let plan = bench.write(
+        "bad.toml",
+        "name = \"bad\"\nrepeet = 3\n[nodes]\na = {}\nb = {}\n[wires]\nw = [\"a\", \"b\"]\n\
+         [flows.f]\nfrom = \"a\"\nto = \"c\"\n[[phases]]\nname = \"p\"\nlength = \"10\"\nflows = [\"f\"]\n",
+    );
+    let output = bench.run(&["run", &plan.to_string_lossy()]);
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output));
+    for place in ["repeet", "phases"] {
+        assert!(err(&output).contains(place), "{place} is missing: {}", text(&output));
+    }
+    assert!(!bench.path("results").exists(), "nothing may run");
+}
+
+#[test]
+fn shipped_plans_are_sound() {
+    for plan in ["quickstart.toml", "coexistence/1v1.toml", "coexistence/5v5.toml", "coexistence/10v1.toml"] {
+        let path = source_root().join("plans").join(plan);
+        let output = Bench::new().run(&["check", &path.to_string_lossy()]);
+        assert_eq!(output.status.code(), Some(0), "{plan}: {}", text(&output));
+        assert!(!err(&output).contains("error:"), "{plan}: {}", text(&output));
+    }
+}
+
+#[test]
+fn an_override_is_seen_and_a_wrong_one_is_refused() {
+    let plan = source_root().join("plans/quickstart.toml");
+    let plan = plan.to_string_lossy();
+    let bench = Bench::new();
+    let output = bench.run(&["check", &plan, "--expand", "--set", "links.bottleneck.rate=50mbit"]);
+    assert!(out(&output).contains("50mbit"), "{}", text(&output));
+    let output = bench.run(&["check", &plan, "--set", "links.bottleneck.speed=50mbit"]);
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output));
+    assert!(err(&output).contains("links.bottleneck.speed"), "{}", text(&output));
+}
+
+#[test]
+fn certificates_are_never_overwritten_and_keys_are_private() {
+    use std::os::unix::fs::PermissionsExt;
+    let bench = Bench::new();
+    assert_eq!(bench.run(&["pki", "init", "pki"]).status.code(), Some(0));
+    assert_eq!(bench.run(&["pki", "node", "pki", "node1.example", "10.0.0.1"]).status.code(), Some(0));
+    for key in ["ca.key", "controller.key", "node1.example.key"] {
+        let mode = std::fs::metadata(bench.path("pki").join(key)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{key}");
+    }
+    let again = bench.run(&["pki", "init", "pki"]);
+    assert_ne!(again.status.code(), Some(0));
+    assert!(err(&again).contains("already holds an authority"), "{}", text(&again));
+}
+
+#[test]
+fn help_and_completions_are_there() {
+    let bench = Bench::new();
+    let help = bench.run(&["--help"]);
+    assert_eq!(help.status.code(), Some(0));
+    assert!(out(&help).contains("Exit codes"), "{}", text(&help));
+    assert!(out(&bench.run(&["completions", "bash"])).contains("ccbench"));
+    assert_eq!(bench.run(&["man", "man"]).status.code(), Some(0));
+    assert!(bench.path("man/ccbench-run.1").exists());
+}

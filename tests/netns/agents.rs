@@ -1,0 +1,73 @@
+//! The same plan against running agents over TCP with mutual TLS.
+
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use ccbench_tests::{Bench, binary, need_root, text, wait_for};
+
+/// Ends the agent when the test ends, however it ends.
+struct Agent(Child);
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn serve(bench: &Bench, port: u16, arguments: &[&str]) -> Agent {
+    let mut command = Command::new(binary("ccbench-agent"));
+    command.args(["serve", "--listen", &format!("tcp:127.0.0.1:{port}")]).args(arguments);
+    command.arg("--state-dir").arg(bench.path(&format!("agent-{port}")));
+    command.current_dir(bench.path("")).stdin(Stdio::null());
+    command.stderr(std::fs::File::create(bench.path(&format!("agent-{port}.err"))).unwrap());
+    Agent(command.spawn().unwrap())
+}
+
+fn loopback_plan(port: u16) -> String {
+    format!(
+        r#"
+name = "agents"
+[nodes.a]
+agent = "127.0.0.1:{port}"
+address = "127.0.0.1"
+[nodes.b]
+agent = "127.0.0.1:{}"
+address = "127.0.0.1"
+[flows.f]
+from = "a"
+to = "b"
+rate = "10mbit"
+[[phases]]
+name = "only"
+length = "1s"
+flows = ["f"]
+"#,
+        port + 1
+    )
+}
+
+#[test]
+fn running_agents_are_driven_with_mutual_tls() {
+    need_root();
+    let bench = Bench::new();
+    assert_eq!(bench.run(&["pki", "init", "pki"]).status.code(), Some(0));
+    assert_eq!(bench.run(&["pki", "node", "pki", "127.0.0.1"]).status.code(), Some(0));
+    let tls = ["--tls-ca", "pki/ca.pem", "--tls-cert", "pki/127.0.0.1.pem", "--tls-key", "pki/127.0.0.1.key"];
+    let _agents = [serve(&bench, 47_700, &tls), serve(&bench, 47_701, &tls)];
+    let listening = |port: u16| std::net::TcpStream::connect(("127.0.0.1", port)).is_ok();
+    wait_for("both agents", Duration::from_secs(10), || listening(47_700) && listening(47_701));
+    let plan = bench.write("plan.toml", &loopback_plan(47_700));
+    let plan = plan.to_string_lossy();
+
+    let refused = bench.run(&["run", &plan]);
+    assert_eq!(refused.status.code(), Some(3), "without a certificate: {}", text(&refused));
+
+    assert_eq!(bench.run(&["pki", "init", "foreign"]).status.code(), Some(0));
+    let foreign = bench.run(&["run", &plan, "--pki", "foreign"]);
+    assert_eq!(foreign.status.code(), Some(3), "with a foreign certificate: {}", text(&foreign));
+
+    let output = bench.run(&["run", &plan, "--pki", "pki"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+    assert!(bench.results().join("tables/flow_samples/point=0/trial=01/part-0.parquet").exists());
+}
