@@ -14,6 +14,7 @@
 
 pub mod error;
 pub mod netlink;
+pub mod qdisc;
 
 use ccbench_proto::resolve::LinkConfig;
 use ccbench_proto::units::Rate;

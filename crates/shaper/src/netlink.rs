@@ -13,6 +13,7 @@ pub mod message;
 mod setup;
 
 pub use message::{ACK, CREATE, DUMP, Message, REPLACE};
+pub(crate) use setup::filter_info;
 pub use setup::{
     add_clsact, add_redirect, add_veth, del_clsact, del_redirect, delete_link, ifindex, ifname,
     set_down, set_up,

@@ -1,0 +1,120 @@
+//! Hierarchical token bucket: the root and its classes.
+
+use ccbench_proto::units::Rate;
+
+use super::{Qdisc, TCA_KIND, TCA_OPTIONS, burst_ticks, ratespec, wide_rate};
+use crate::netlink::{ACK, CREATE, Message};
+
+const TCA_HTB_PARMS: u16 = 1;
+const TCA_HTB_INIT: u16 = 2;
+const TCA_HTB_RATE64: u16 = 6;
+const TCA_HTB_CEIL64: u16 = 7;
+/// Divisor that makes a class' quantum from its rate where none is given; ours are always given.
+const RATE_TO_QUANTUM: u32 = 10;
+const PARMS_BYTES: usize = 44;
+/// Two wide rates of 12 bytes and the parameters with their header.
+const WIDE_BYTES: usize = 12 + 12 + 4 + PARMS_BYTES;
+
+/// The root: packets that no filter matches go to the class with this minor number.
+pub fn root(default_class: u16) -> Qdisc {
+    let mut init = [0; 20];
+    for (at, word) in [3, RATE_TO_QUANTUM, u32::from(default_class)].into_iter().enumerate() {
+        init[at * 4..at * 4 + 4].copy_from_slice(&word.to_ne_bytes());
+    }
+    let options = Message::attributes().attr(TCA_HTB_INIT, &init).into_attributes();
+    Qdisc { kind: "htb", options }
+}
+
+/// A class.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Class {
+    /// Guaranteed rate.
+    pub rate: Rate,
+    /// Most it may borrow up to.
+    pub ceil: Rate,
+    /// Bucket of the guaranteed rate, in bytes.
+    pub burst_bytes: u32,
+    /// Bucket of the ceiling, in bytes.
+    pub cburst_bytes: u32,
+    /// Bytes it may send in its turn when it borrows; without it the kernel derives one from the rate and
+    /// warns in its log above 16 Mbit/s.
+    pub quantum_bytes: u32,
+}
+
+impl Class {
+    /// `struct tc_htb_opt`.
+    fn parms(&self) -> [u8; PARMS_BYTES] {
+        let mut parms = [0; PARMS_BYTES];
+        parms[..12].copy_from_slice(&ratespec(self.rate));
+        parms[12..24].copy_from_slice(&ratespec(self.ceil));
+        let buffer = burst_ticks(self.rate, self.burst_bytes);
+        let cbuffer = burst_ticks(self.ceil, self.cburst_bytes);
+        parms[24..28].copy_from_slice(&buffer.to_ne_bytes());
+        parms[28..32].copy_from_slice(&cbuffer.to_ne_bytes());
+        parms[32..36].copy_from_slice(&self.quantum_bytes.to_ne_bytes());
+        parms
+    }
+
+    /// The request that adds this class.
+    pub fn add(&self, ifindex: u32, class: u32, parent: u32) -> Vec<u8> {
+        Message::new(libc::RTM_NEWTCLASS, CREATE)
+            .tcmsg(ifindex, class, parent, 0)
+            .attr_str(TCA_KIND, "htb")
+            .nested(TCA_OPTIONS, |mut m| {
+                if let Some(rate) = wide_rate(self.rate) {
+                    m = m.attr_u64(TCA_HTB_RATE64, rate);
+                }
+                if let Some(ceil) = wide_rate(self.ceil) {
+                    m = m.attr_u64(TCA_HTB_CEIL64, ceil);
+                }
+                m.attr(TCA_HTB_PARMS, &self.parms())
+            })
+            .finish()
+    }
+
+    /// The request that changes this class, in a form whose size does not depend on the rate: see
+    /// [`Self::patch`].
+    pub fn change(&self, ifindex: u32, class: u32, parent: u32) -> Vec<u8> {
+        Message::new(libc::RTM_NEWTCLASS, ACK)
+            .tcmsg(ifindex, class, parent, 0)
+            .attr_str(TCA_KIND, "htb")
+            .nested(TCA_OPTIONS, |m| m.raw(&self.wide()))
+            .finish()
+    }
+
+    /// Rewrites the parameters of a message that [`Self::change`] made. Allocates nothing.
+    pub fn patch(&self, message: &mut [u8]) {
+        let start = message.len() - WIDE_BYTES;
+        message[start..].copy_from_slice(&self.wide());
+    }
+
+    /// Both wide rates, which the kernel takes over the narrow ones where they are larger, and the parameters.
+    fn wide(&self) -> [u8; WIDE_BYTES] {
+        let mut bytes = [0; WIDE_BYTES];
+        for (at, kind, rate) in [(0, TCA_HTB_RATE64, self.rate), (12, TCA_HTB_CEIL64, self.ceil)] {
+            bytes[at..at + 2].copy_from_slice(&12_u16.to_ne_bytes());
+            bytes[at + 2..at + 4].copy_from_slice(&kind.to_ne_bytes());
+            bytes[at + 4..at + 12].copy_from_slice(&rate.bytes_per_sec().to_ne_bytes());
+        }
+        bytes[24..26].copy_from_slice(&(4 + PARMS_BYTES as u16).to_ne_bytes());
+        bytes[26..28].copy_from_slice(&TCA_HTB_PARMS.to_ne_bytes());
+        bytes[28..].copy_from_slice(&self.parms());
+        bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_patched_message_is_the_message_of_the_new_rate() {
+        let class = |bits| {
+            let rate = Rate::from_bits_per_sec(bits);
+            Class { rate, ceil: rate, burst_bytes: 1600, cburst_bytes: 1600, quantum_bytes: 1514 }
+        };
+        let mut message = class(1_000_000).change(3, 0x1_0001, 0x1_0000);
+        class(80_000_000_000).patch(&mut message);
+        assert_eq!(message, class(80_000_000_000).change(3, 0x1_0001, 0x1_0000));
+    }
+}
