@@ -1,11 +1,27 @@
 //! Turns kernel state into rows: `TCP_INFO` of sockets, counters of the host. It knows no gRPC, no plan
 //! file and no tokio; it is told the time of a sample and never decides when to take one.
 
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod bytes;
+pub mod cc_info;
+pub mod clock;
+pub mod convert;
+pub mod describe;
+pub mod diag_msg;
+mod diag_request;
 pub mod error;
+pub mod host;
+pub mod inet_diag;
+pub mod ports;
+pub mod tcp_info;
 
 use ccbench_proto::wire;
 
+pub use describe::describe;
 pub use error::SampleError;
+pub use host::HostSampler;
+pub use inet_diag::DiagSampler;
 
 /// Which sockets belong to which flow group on this node, told apart by port (never by descriptor).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,4 +63,12 @@ pub trait Sampler: Send {
     ) -> Result<Drained, SampleError>;
     /// Stops watching. Idempotent.
     fn stop(&mut self);
+}
+
+/// The best sampler that this node can offer: today always inet_diag, which works everywhere. An eBPF
+/// sampler, tried first and given up for this one when the kernel refuses it, belongs here and nowhere
+/// else; rows tell the two apart by `sample_src`.
+#[must_use]
+pub fn pick() -> Box<dyn Sampler> {
+    Box::new(DiagSampler::new())
 }

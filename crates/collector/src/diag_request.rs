@@ -1,0 +1,212 @@
+//! The bytes of an inet_diag request: header, states, wanted attributes, and the kernel-side port filter.
+
+use crate::diag_msg::NLMSG_HEADER_LEN;
+
+/// `AF_INET`.
+pub(crate) const AF_INET: u8 = 2;
+/// `AF_INET6`.
+pub(crate) const AF_INET6: u8 = 10;
+
+/// `SOCK_DIAG_BY_FAMILY`, both as a request and as its answer.
+pub(crate) const SOCK_DIAG_BY_FAMILY: u16 = 20;
+
+const NLM_F_REQUEST: u16 = 0x1;
+const NLM_F_DUMP: u16 = 0x300;
+const IPPROTO_TCP: u8 = 6;
+const REQ_LEN: usize = 56;
+const SEQ_AT: usize = 8;
+const INET_DIAG_REQ_BYTECODE: u16 = 1;
+
+/// ESTABLISHED, FIN_WAIT1, FIN_WAIT2, CLOSE_WAIT, LAST_ACK, CLOSING: those with a `tcp_info` worth a row.
+const STATES: u32 = 1 << 1 | 1 << 4 | 1 << 5 | 1 << 8 | 1 << 9 | 1 << 11;
+
+/// `INET_DIAG_INFO`, `_CONG` and `_VEGASINFO`, which stands for the information of every congestion
+/// control: the mask has no bits for the later ones.
+const EXTENSIONS: u8 = 1 << (2 - 1) | 1 << (4 - 1) | 1 << (3 - 1);
+
+const BC_JMP: u8 = 1;
+const BC_S_GE: u8 = 2;
+const BC_S_LE: u8 = 3;
+const BC_D_GE: u8 = 4;
+const BC_D_LE: u8 = 5;
+const OP_LEN: usize = 4;
+/// Two comparisons with their operand, and the jump to "accept".
+const RANGE_LEN: usize = 2 * (2 * OP_LEN) + OP_LEN;
+
+/// Which end's port a comparison reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    /// The socket's own port.
+    Source,
+    /// Its peer's port.
+    Destination,
+}
+
+/// Ports `low` to `high` of one end, both included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PortRange {
+    pub(crate) end: End,
+    pub(crate) low: u16,
+    pub(crate) high: u16,
+}
+
+/// Joins ports of one end to ranges. Sorts `ports`.
+pub(crate) fn ranges(end: End, ports: &mut [u16]) -> Vec<PortRange> {
+    ports.sort_unstable();
+    let mut joined: Vec<PortRange> = Vec::new();
+    for &port in ports.iter() {
+        match joined.last_mut() {
+            Some(last) if port <= last.high.saturating_add(1) => last.high = port,
+            _ => joined.push(PortRange { end, low: port, high: port }),
+        }
+    }
+    joined
+}
+
+/// The filter "any of these ranges" as `INET_DIAG_REQ_BYTECODE`; `None` if there is nothing to filter by
+/// or the program would not fit its 16-bit jumps.
+///
+/// Each range is `GE low`, `LE high`, `JMP accept`; a failed comparison goes to the next range, that of
+/// the last range four bytes past the end, which the kernel takes for "no".
+pub(crate) fn bytecode(ranges: &[PortRange]) -> Option<Vec<u8>> {
+    let whole = ranges.len().checked_mul(RANGE_LEN)?;
+    // The last range needs no jump: falling off the end is "accept".
+    let whole = whole.checked_sub(OP_LEN)?;
+    u16::try_from(whole + OP_LEN + NLMSG_HEADER_LEN).ok()?;
+    let mut code = Vec::with_capacity(whole);
+    for range in ranges {
+        let (ge, le) = match range.end {
+            End::Source => (BC_S_GE, BC_S_LE),
+            End::Destination => (BC_D_GE, BC_D_LE),
+        };
+        let compare = 2 * OP_LEN;
+        op(&mut code, ge, compare, RANGE_LEN);
+        op(&mut code, 0, 0, usize::from(range.low));
+        op(&mut code, le, compare, RANGE_LEN - compare);
+        op(&mut code, 0, 0, usize::from(range.high));
+        if code.len() < whole {
+            let accept = whole - code.len();
+            op(&mut code, BC_JMP, OP_LEN, accept);
+        }
+    }
+    Some(code)
+}
+
+/// One `struct inet_diag_bc_op`. `bytecode` has checked that the values fit.
+fn op(code: &mut Vec<u8>, kind: u8, yes: usize, no: usize) {
+    code.push(kind);
+    code.push(yes as u8);
+    code.extend_from_slice(&(no as u16).to_ne_bytes());
+}
+
+/// A whole dump request for one address family; its sequence number is patched by [`set_seq`].
+pub(crate) fn dump(family: u8, filter: Option<&[u8]>) -> Vec<u8> {
+    let mut bytes = vec![0; NLMSG_HEADER_LEN];
+    bytes[4..6].copy_from_slice(&SOCK_DIAG_BY_FAMILY.to_ne_bytes());
+    bytes[6..8].copy_from_slice(&(NLM_F_REQUEST | NLM_F_DUMP).to_ne_bytes());
+    bytes.extend_from_slice(&[family, IPPROTO_TCP, EXTENSIONS, 0]);
+    bytes.extend_from_slice(&STATES.to_ne_bytes());
+    bytes.resize(NLMSG_HEADER_LEN + REQ_LEN, 0);
+    if let Some(code) = filter {
+        let len = (OP_LEN + code.len()) as u16;
+        bytes.extend_from_slice(&len.to_ne_bytes());
+        bytes.extend_from_slice(&INET_DIAG_REQ_BYTECODE.to_ne_bytes());
+        bytes.extend_from_slice(code);
+    }
+    let len = bytes.len() as u32;
+    bytes[..4].copy_from_slice(&len.to_ne_bytes());
+    bytes
+}
+
+/// Writes the sequence number into a request.
+pub(crate) fn set_seq(request: &mut [u8], seq: u32) {
+    if let Some(field) = request.get_mut(SEQ_AT..SEQ_AT + 4) {
+        field.copy_from_slice(&seq.to_ne_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::bytes::{u16_at, u32_at};
+
+    /// What the kernel does with a filter (`inet_diag_bc_run`): `None` if it would not accept the program.
+    fn run(code: &[u8], sport: u16, dport: u16) -> Option<bool> {
+        let mut at = 0;
+        while at < code.len() {
+            let operand = u16_at(code, at + 6).unwrap_or_default();
+            let yes = match code[at] {
+                BC_JMP => false,
+                BC_S_GE => sport >= operand,
+                BC_S_LE => sport <= operand,
+                BC_D_GE => dport >= operand,
+                BC_D_LE => dport <= operand,
+                _ => return None,
+            };
+            let step =
+                if yes { usize::from(code[at + 1]) } else { usize::from(u16_at(code, at + 2)?) };
+            if step < OP_LEN || step % 4 != 0 || step > code.len() - at + OP_LEN {
+                return None;
+            }
+            at += step;
+        }
+        Some(at == code.len())
+    }
+
+    fn range(end: End, low: u16, high: u16) -> PortRange {
+        PortRange { end, low, high }
+    }
+
+    #[test]
+    fn neighbouring_ports_become_one_range() {
+        let joined = ranges(End::Source, &mut [5203, 5201, 5202, 5202, 7000]);
+        assert_eq!(joined, [range(End::Source, 5201, 5203), range(End::Source, 7000, 7000)]);
+        assert_eq!(ranges(End::Source, &mut []), []);
+        let top = ranges(End::Destination, &mut [65_535, 65_534]);
+        assert_eq!(top, [range(End::Destination, 65_534, 65_535)]);
+    }
+
+    #[test]
+    fn a_request_carries_family_protocol_states_and_filter() {
+        let code = bytecode(&[range(End::Destination, 5201, 5201)]).unwrap();
+        let mut request = dump(AF_INET6, Some(&code));
+        set_seq(&mut request, 77);
+        assert_eq!(u32_at(&request, 0), Some(request.len() as u32));
+        assert_eq!(u16_at(&request, 4), Some(20));
+        assert_eq!(u16_at(&request, 6), Some(0x301));
+        assert_eq!(u32_at(&request, 8), Some(77));
+        assert_eq!(request[16..19], [AF_INET6, 6, 0b1110]);
+        assert_eq!(u32_at(&request, 20), Some(0b1011_0011_0010));
+        assert_eq!(u16_at(&request, 72), Some(20));
+        assert_eq!(u16_at(&request, 74), Some(1));
+        assert_eq!(&request[76..], &code[..]);
+        assert_eq!(dump(AF_INET, None).len(), 72);
+    }
+
+    #[test]
+    fn too_many_ranges_are_left_to_the_fallback() {
+        assert_eq!(bytecode(&[]), None);
+        let many = vec![range(End::Source, 1, 1); 4000];
+        assert_eq!(bytecode(&many), None);
+    }
+
+    proptest! {
+        #[test]
+        fn the_filter_accepts_exactly_the_ports_asked_for(
+            sources in proptest::collection::vec(1u16..40, 0..6),
+            destinations in proptest::collection::vec(1u16..40, 0..6),
+            sport in 1u16..42,
+            dport in 1u16..42,
+        ) {
+            let expected = sources.contains(&sport) || destinations.contains(&dport);
+            let mut wanted = ranges(End::Source, &mut sources.clone());
+            wanted.extend(ranges(End::Destination, &mut destinations.clone()));
+            match bytecode(&wanted) {
+                Some(code) => prop_assert_eq!(run(&code, sport, dport), Some(expected)),
+                None => prop_assert!(wanted.is_empty()),
+            }
+        }
+    }
+}

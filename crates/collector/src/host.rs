@@ -1,0 +1,300 @@
+//! The machine under this node: CPU, softirq, drops, retransmissions and the agent's own cost, as
+//! differences between two reads of /proc. The files stay open and are read again from their start.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use ccbench_proto::wire::HostSample;
+use nix::unistd::{SysconfVar, sysconf};
+
+use crate::SampleError;
+
+pub mod procfs;
+
+use procfs::{CpuTimes, NicDrops, OwnUse, Softnet};
+
+/// No file of /proc read here is longer, even with thousands of CPUs or interfaces.
+const FILE_LIMIT: usize = 4 << 20;
+
+/// Reads the host's counters and gives what changed since its previous sample.
+pub struct HostSampler {
+    cpu: ProcFile,
+    softnet: ProcFile,
+    snmp: ProcFile,
+    nics: ProcFile,
+    own: ProcFile,
+    text: Vec<u8>,
+    ticks_per_s: u64,
+    page_bytes: u64,
+    before: Counters,
+    last_at_ns: Option<u64>,
+    last_cpu: CpuShares,
+}
+
+/// Everything cumulative, at one instant.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Counters {
+    cpu: CpuTimes,
+    softnet: Softnet,
+    retrans_segs: u64,
+    nics: NicDrops,
+    own: OwnUse,
+}
+
+/// Shares of the time of all CPUs, 0 to 100.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct CpuShares {
+    user: f64,
+    system: f64,
+    softirq: f64,
+    steal: f64,
+    idle: f64,
+    max_busy: f64,
+}
+
+impl HostSampler {
+    /// Opens the counters; those of the network are of the calling thread's namespace, for as long as the
+    /// sampler lives. `pid` is the agent's own. The first sample counts from here.
+    ///
+    /// # Errors
+    /// `Proc` if a file cannot be read or understood.
+    pub fn new(pid: u32) -> Result<Self, SampleError> {
+        let mut sampler = Self {
+            cpu: ProcFile::open("/proc/stat")?,
+            softnet: ProcFile::open("/proc/thread-self/net/softnet_stat")?,
+            snmp: ProcFile::open("/proc/thread-self/net/snmp")?,
+            nics: ProcFile::open("/proc/thread-self/net/dev")?,
+            own: ProcFile::open(&format!("/proc/{pid}/stat"))?,
+            text: vec![0; 16 * 1024],
+            ticks_per_s: positive_sysconf(SysconfVar::CLK_TCK, 100),
+            page_bytes: positive_sysconf(SysconfVar::PAGE_SIZE, 4096),
+            before: Counters::default(),
+            last_at_ns: None,
+            last_cpu: CpuShares::IDLE,
+        };
+        sampler.before = sampler.read()?;
+        Ok(sampler)
+    }
+
+    /// What changed since the previous call (or since `new`). Counters that went back, as those of an
+    /// interface that was removed, count as unchanged.
+    ///
+    /// # Errors
+    /// `Proc` if a file cannot be read or understood; the next call then covers the longer time.
+    pub fn sample(&mut self, at_ns: u64) -> Result<HostSample, SampleError> {
+        let now = self.read()?;
+        let before = std::mem::replace(&mut self.before, now);
+        let now = &self.before;
+        let gap_ns = self.last_at_ns.map_or(0, |last_at_ns| at_ns.saturating_sub(last_at_ns));
+        self.last_at_ns = Some(at_ns);
+        // Without a tick in between there is nothing to share out: what was true last stays.
+        let shares = CpuShares::between(&before.cpu, &now.cpu).unwrap_or(self.last_cpu);
+        self.last_cpu = shares;
+        let own_ticks = now.own.ticks.saturating_sub(before.own.ticks);
+        Ok(HostSample {
+            at_ns,
+            gap_ns,
+            cpu_user_pct: shares.user,
+            cpu_system_pct: shares.system,
+            cpu_softirq_pct: shares.softirq,
+            cpu_steal_pct: shares.steal,
+            cpu_idle_pct: shares.idle,
+            cpu_max_busy_pct: shares.max_busy,
+            softnet_dropped: now.softnet.dropped.saturating_sub(before.softnet.dropped),
+            softnet_squeezed: now.softnet.squeezed.saturating_sub(before.softnet.squeezed),
+            nic_rx_dropped: now.nics.rx.saturating_sub(before.nics.rx),
+            nic_tx_dropped: now.nics.tx.saturating_sub(before.nics.tx),
+            tcp_retrans_segs: now.retrans_segs.saturating_sub(before.retrans_segs),
+            agent_cpu_pct: share_of_one_cpu(own_ticks, self.ticks_per_s, gap_ns),
+            agent_rss_bytes: now.own.rss_pages.saturating_mul(self.page_bytes),
+        })
+    }
+
+    fn read(&mut self) -> Result<Counters, SampleError> {
+        let text = &mut self.text;
+        Ok(Counters {
+            cpu: self.cpu.parse(text, procfs::cpu_times)?,
+            softnet: self.softnet.parse(text, procfs::softnet)?,
+            retrans_segs: self.snmp.parse(text, procfs::tcp_retrans_segs)?,
+            nics: self.nics.parse(text, procfs::nic_drops)?,
+            own: self.own.parse(text, procfs::own_use)?,
+        })
+    }
+}
+
+impl CpuShares {
+    const IDLE: Self =
+        Self { user: 0.0, system: 0.0, softirq: 0.0, steal: 0.0, idle: 100.0, max_busy: 0.0 };
+
+    /// `None` if no tick passed.
+    fn between(before: &CpuTimes, now: &CpuTimes) -> Option<Self> {
+        let spent = now.all.since(&before.all);
+        let total = spent.total();
+        if total == 0 {
+            return None;
+        }
+        let share = |ticks: u64| percent(ticks, total);
+        let busiest = |(now, before): (&procfs::Cpu, &procfs::Cpu)| {
+            let spent = now.times.since(&before.times);
+            (now.index == before.index && spent.total() > 0)
+                .then(|| percent(spent.total() - spent.idle, spent.total()))
+        };
+        Some(Self {
+            user: share(spent.user),
+            system: share(spent.system),
+            softirq: share(spent.softirq),
+            steal: share(spent.steal),
+            idle: share(spent.idle),
+            max_busy: now.each.iter().zip(&before.each).filter_map(busiest).fold(0.0, f64::max),
+        })
+    }
+}
+
+fn percent(part: u64, whole: u64) -> f64 {
+    part as f64 * 100.0 / whole as f64
+}
+
+/// 0 for the first sample, whose length nobody knows.
+fn share_of_one_cpu(ticks: u64, ticks_per_s: u64, gap_ns: u64) -> f64 {
+    if gap_ns == 0 {
+        return 0.0;
+    }
+    let spent_ns = ticks as f64 * 1e9 / ticks_per_s as f64;
+    spent_ns * 100.0 / gap_ns as f64
+}
+
+fn positive_sysconf(variable: SysconfVar, otherwise: u64) -> u64 {
+    sysconf(variable)
+        .ok()
+        .flatten()
+        .and_then(|value| u64::try_from(value).ok())
+        .filter(|&value| value > 0)
+        .unwrap_or(otherwise)
+}
+
+/// A file of /proc that is read again and again.
+struct ProcFile {
+    path: String,
+    file: File,
+}
+
+impl ProcFile {
+    fn open(path: &str) -> Result<Self, SampleError> {
+        let path = path.to_owned();
+        match File::open(&path) {
+            Ok(file) => Ok(Self { path, file }),
+            Err(source) => Err(SampleError::Proc { path, source }),
+        }
+    }
+
+    fn parse<T>(
+        &self,
+        buffer: &mut Vec<u8>,
+        parser: impl Fn(&str) -> Option<T>,
+    ) -> Result<T, SampleError> {
+        let failed = |source| SampleError::Proc { path: self.path.clone(), source };
+        let len = self.read(buffer).map_err(failed)?;
+        buffer.get(..len).and_then(|bytes| str::from_utf8(bytes).ok()).and_then(parser).ok_or_else(
+            || {
+                failed(io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    "not of the form this kernel interface has; report it with the file's text",
+                ))
+            },
+        )
+    }
+
+    fn read(&self, buffer: &mut Vec<u8>) -> io::Result<usize> {
+        let mut len = 0;
+        loop {
+            if len == buffer.len() {
+                if len >= FILE_LIMIT {
+                    return Err(io::Error::from(io::ErrorKind::FileTooLarge));
+                }
+                buffer.resize((len * 2).max(4096), 0);
+            }
+            let free = buffer.get_mut(len..).unwrap_or_default();
+            match self.file.read_at(free, len as u64) {
+                Ok(0) => return Ok(len),
+                Ok(more) => len += more,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::procfs::{Cpu, CpuTicks};
+    use super::*;
+
+    fn ticks(user: u64, system: u64, softirq: u64, steal: u64, idle: u64) -> CpuTicks {
+        CpuTicks { user, system, softirq, steal, idle }
+    }
+
+    fn two_cpus(first: CpuTicks, second: CpuTicks) -> CpuTimes {
+        CpuTimes {
+            all: ticks(
+                first.user + second.user,
+                first.system + second.system,
+                first.softirq + second.softirq,
+                first.steal + second.steal,
+                first.idle + second.idle,
+            ),
+            each: vec![Cpu { index: 0, times: first }, Cpu { index: 1, times: second }],
+        }
+    }
+
+    #[test]
+    fn shares_are_of_all_cpus_and_the_busiest_is_named_apart() {
+        let before = two_cpus(ticks(0, 0, 0, 0, 100), ticks(50, 0, 0, 0, 0));
+        let now = two_cpus(ticks(10, 20, 30, 20, 120), ticks(60, 0, 0, 0, 90));
+        let shares = CpuShares::between(&before, &now).unwrap();
+        assert_eq!(shares.user, 10.0);
+        assert_eq!(shares.system, 10.0);
+        assert_eq!(shares.softirq, 15.0);
+        assert_eq!(shares.steal, 10.0);
+        assert_eq!(shares.idle, 55.0);
+        assert_eq!(shares.max_busy, 80.0);
+        assert_eq!(CpuShares::between(&now, &now), None);
+    }
+
+    #[test]
+    fn a_cpu_that_came_or_went_is_not_compared_with_another() {
+        let before = two_cpus(ticks(0, 0, 0, 0, 0), ticks(0, 0, 0, 0, 0));
+        let mut now = two_cpus(ticks(10, 0, 0, 0, 90), ticks(100, 0, 0, 0, 0));
+        now.each[1].index = 3;
+        assert_eq!(CpuShares::between(&before, &now).unwrap().max_busy, 10.0);
+    }
+
+    #[test]
+    fn the_agents_share_is_of_one_cpu() {
+        assert_eq!(share_of_one_cpu(5, 100, 1_000_000_000), 5.0);
+        assert_eq!(share_of_one_cpu(200, 100, 1_000_000_000), 200.0);
+        assert_eq!(share_of_one_cpu(5, 100, 0), 0.0);
+    }
+
+    #[test]
+    fn the_running_machine_can_be_sampled() {
+        let mut sampler = HostSampler::new(std::process::id()).unwrap();
+        let first = sampler.sample(1_000_000_000).unwrap();
+        assert_eq!((first.at_ns, first.gap_ns), (1_000_000_000, 0));
+        let second = sampler.sample(1_100_000_000).unwrap();
+        assert_eq!(second.gap_ns, 100_000_000);
+        assert!(second.agent_rss_bytes > 100_000);
+        let parts = second.cpu_user_pct
+            + second.cpu_system_pct
+            + second.cpu_softirq_pct
+            + second.cpu_steal_pct
+            + second.cpu_idle_pct;
+        assert!((parts - 100.0).abs() < 1e-6, "{second:?}");
+    }
+
+    #[test]
+    fn a_process_that_is_not_there_is_an_error_with_its_file() {
+        let error = HostSampler::new(u32::MAX).err().unwrap().to_string();
+        assert!(error.starts_with("read /proc/4294967295/stat: "), "{error}");
+    }
+}

@@ -1,0 +1,300 @@
+//! inet_diag against real TCP sockets, each test in a network namespace of its own, beside `ss`.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::Command;
+use std::thread;
+
+use ccbench_collector::{DiagSampler, Drained, FlowPorts, HostSampler, Sampler, clock};
+use ccbench_proto::wire::FlowSample;
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, SockaddrStorage, bind, connect, setsockopt, socket, sockopt,
+};
+
+const INTERVAL_NS: u64 = 100_000_000;
+const SERVER_PORT: u16 = 5201;
+const CLIENT_PORT: u16 = 40_000;
+const ESTABLISHED: u32 = 1;
+
+/// Runs `test` on a thread that lives in a namespace with nothing but loopback.
+fn in_namespace(test: impl FnOnce() + Send + 'static) {
+    let thread = thread::spawn(move || {
+        unshare(CloneFlags::CLONE_NEWNET)
+            .expect("a network namespace: run these tests as root, or under `unshare -Urn`");
+        let status = Command::new("ip")
+            .args(["link", "set", "lo", "up"])
+            .status()
+            .expect("iproute2 is installed");
+        assert!(status.success());
+        test();
+    });
+    if let Err(panic) = thread.join() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+fn flow(listens: bool, count: u32) -> FlowPorts {
+    FlowPorts {
+        group: "bulk".to_owned(),
+        server_port: SERVER_PORT,
+        client_port: CLIENT_PORT,
+        count,
+        listens,
+        reverse: false,
+    }
+}
+
+/// A connection from a chosen port (any for 0), with a chosen congestion control.
+fn connection(listener: &TcpListener, from_port: u16, cc: Option<&str>) -> (TcpStream, TcpStream) {
+    let to = listener.local_addr().unwrap();
+    let to = SocketAddr::new("127.0.0.1".parse().unwrap(), to.port());
+    let fd = socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).unwrap();
+    if let Some(name) = cc {
+        setsockopt(&fd, sockopt::TcpCongestion, &name.into()).unwrap();
+    }
+    let from: SocketAddr = ([127, 0, 0, 1], from_port).into();
+    setsockopt(&fd, sockopt::ReuseAddr, &true).unwrap();
+    bind(std::os::fd::AsRawFd::as_raw_fd(&fd), &SockaddrStorage::from(from)).unwrap();
+    connect(std::os::fd::AsRawFd::as_raw_fd(&fd), &SockaddrStorage::from(to)).unwrap();
+    let (accepted, _) = listener.accept().unwrap();
+    (TcpStream::from(fd), accepted)
+}
+
+/// Sends until the other end has read it all, so that acknowledgements have come back.
+fn transfer((sender, receiver): &mut (TcpStream, TcpStream), bytes: usize) {
+    let mut sending = sender.try_clone().unwrap();
+    let writer = thread::spawn(move || sending.write_all(&vec![7; bytes]).unwrap());
+    let mut left = bytes;
+    let mut buffer = vec![0; 65_536];
+    while left > 0 {
+        let want = left.min(buffer.len());
+        left -= receiver.read(&mut buffer[..want]).unwrap();
+    }
+    writer.join().unwrap();
+    // One byte back carries the acknowledgement of everything before it.
+    receiver.write_all(&[1]).unwrap();
+    sender.read_exact(&mut [0]).unwrap();
+}
+
+fn drain(sampler: &mut DiagSampler, at_ns: u64) -> (Drained, Vec<FlowSample>) {
+    let mut rows = Vec::new();
+    let drained = sampler.drain(at_ns, &mut rows).unwrap();
+    assert_eq!(drained.rows, rows.len() as u64);
+    (drained, rows)
+}
+
+fn row<'a>(rows: &'a [FlowSample], flow_id: &str, side: &str) -> &'a FlowSample {
+    rows.iter()
+        .find(|row| row.flow_id == flow_id && row.side == side)
+        .unwrap_or_else(|| panic!("no row {flow_id} {side} in {rows:#?}"))
+}
+
+#[test]
+fn data_and_control_connections_are_told_apart_and_grow() {
+    in_namespace(|| {
+        let listener = TcpListener::bind(("127.0.0.1", SERVER_PORT)).unwrap();
+        let control = connection(&listener, 0, None);
+        let mut first = connection(&listener, CLIENT_PORT, Some("cubic"));
+        let mut second = connection(&listener, CLIENT_PORT + 1, Some("reno"));
+        let other = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let _stranger = connection(&other, 0, None);
+
+        let mut sampler = DiagSampler::new();
+        sampler.start(&[flow(false, 2), flow(true, 2)], INTERVAL_NS).unwrap();
+        assert!(sampler.filters_in_kernel());
+        transfer(&mut first, 100_000);
+        transfer(&mut second, 50_000);
+        let (_, before) = drain(&mut sampler, 1_000_000_000);
+        assert_eq!(before.len(), 6, "three connections, both ends: {before:#?}");
+        assert!(before.iter().all(|row| row.gap_ns == 0));
+
+        transfer(&mut first, 200_000);
+        let (drained, rows) = drain(&mut sampler, 1_100_000_000);
+        assert_eq!((drained.late, drained.lost), (0, 0));
+        let sent = row(&rows, "bulk/0", "snd");
+        assert_eq!((&*sent.cc, sent.state), ("cubic", Some(ESTABLISHED)));
+        assert_eq!((sent.sport, sent.dport), (u32::from(CLIENT_PORT), u32::from(SERVER_PORT)));
+        assert_eq!(sent.gap_ns, INTERVAL_NS);
+        assert!(row(&before, "bulk/0", "snd").bytes_acked >= Some(100_000));
+        assert!(sent.bytes_acked >= Some(300_000), "{:?}", sent.bytes_acked);
+        assert!(sent.rtt_us > Some(0) && sent.snd_cwnd_pkts > Some(0));
+        assert_eq!(sent.snd_ssthresh_pkts, None, "no loss yet");
+        let received = row(&rows, "bulk/0", "rcv");
+        assert_eq!(received.bytes_received, Some(300_000));
+        assert_ne!(received.cookie, sent.cookie);
+        assert_eq!(row(&rows, "bulk/1", "snd").cc, "reno");
+        let control_row = row(&rows, "bulk/control", "snd");
+        // The kernel counts the SYN as a byte.
+        assert_eq!((&*control_row.role, control_row.bytes_acked), ("control", Some(1)));
+        drop(control);
+    });
+}
+
+#[test]
+fn an_ipv4_client_of_a_dual_stack_listener_is_seen_on_both_ends() {
+    in_namespace(|| {
+        let listener = TcpListener::bind(("::", SERVER_PORT)).unwrap();
+        let _pair = connection(&listener, CLIENT_PORT, None);
+        let mut sampler = DiagSampler::new();
+        sampler.start(&[flow(false, 1), flow(true, 1)], INTERVAL_NS).unwrap();
+        let (_, rows) = drain(&mut sampler, 1);
+        assert_eq!(rows.len(), 2);
+        row(&rows, "bulk/0", "snd");
+        row(&rows, "bulk/0", "rcv");
+    });
+}
+
+#[test]
+fn a_late_sample_is_counted_with_what_it_missed() {
+    in_namespace(|| {
+        let listener = TcpListener::bind(("127.0.0.1", SERVER_PORT)).unwrap();
+        let _pair = connection(&listener, CLIENT_PORT, None);
+        let mut sampler = DiagSampler::new();
+        sampler.start(&[flow(false, 1)], INTERVAL_NS).unwrap();
+        drain(&mut sampler, 1_000_000_000);
+        let (drained, _) = drain(&mut sampler, 1_149_000_000);
+        assert_eq!((drained.late, drained.lost), (0, 0));
+        let (drained, rows) = drain(&mut sampler, 1_452_000_000);
+        assert_eq!((drained.late, drained.lost), (1, 2));
+        assert_eq!(rows[0].gap_ns, 303_000_000);
+        assert_eq!(rows[0].at_ns, 1_452_000_000);
+    });
+}
+
+#[test]
+fn closed_sockets_leave_and_new_ones_begin_anew() {
+    in_namespace(|| {
+        let listener = TcpListener::bind(("127.0.0.1", SERVER_PORT)).unwrap();
+        let mut sampler = DiagSampler::new();
+        sampler.start(&[flow(false, 1)], INTERVAL_NS).unwrap();
+        assert_eq!(drain(&mut sampler, 1).1, []);
+        let (client, server) = connection(&listener, CLIENT_PORT, None);
+        let first = drain(&mut sampler, 2).1[0].cookie;
+        // The server closes first, so that TIME_WAIT stays there and the client's port is free.
+        drop(server);
+        let mut rest = Vec::new();
+        (&client).read_to_end(&mut rest).unwrap();
+        drop(client);
+        assert_eq!(drain(&mut sampler, 3).1, []);
+        let again = TcpListener::bind(("127.0.0.1", SERVER_PORT + 1)).unwrap();
+        let mut moved = flow(false, 1);
+        moved.server_port += 1;
+        sampler.start(&[moved], INTERVAL_NS).unwrap();
+        let _pair = connection(&again, CLIENT_PORT, None);
+        let (_, rows) = drain(&mut sampler, 4);
+        assert_eq!((rows.len(), rows[0].gap_ns), (1, 0));
+        assert_ne!(rows[0].cookie, first);
+        sampler.stop();
+        sampler.stop();
+        assert_eq!(drain(&mut sampler, 5).0, Drained::default());
+    });
+}
+
+#[test]
+fn a_filter_too_long_for_the_kernel_still_finds_the_sockets() {
+    in_namespace(|| {
+        let listener = TcpListener::bind(("127.0.0.1", SERVER_PORT)).unwrap();
+        let _pair = connection(&listener, CLIENT_PORT, None);
+        let other = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let _stranger = connection(&other, 0, None);
+        // Every second port, so that none join to a range.
+        let many = (0..6_000u16).map(|index| FlowPorts {
+            server_port: 2 * index + SERVER_PORT % 2 + 1_000 - SERVER_PORT % 2,
+            ..flow(false, 1)
+        });
+        let mut flows: Vec<FlowPorts> = many.collect();
+        flows.push(flow(false, 1));
+        let mut sampler = DiagSampler::new();
+        sampler.start(&flows, INTERVAL_NS).unwrap();
+        assert!(!sampler.filters_in_kernel());
+        let (_, rows) = drain(&mut sampler, 1);
+        assert_eq!(rows.len(), 1);
+        assert_eq!(rows[0].flow_id, "bulk/0");
+    });
+}
+
+#[test]
+fn many_sockets_fill_several_messages_and_none_is_missing() {
+    in_namespace(|| {
+        let listener = TcpListener::bind(("127.0.0.1", SERVER_PORT)).unwrap();
+        let count = 300;
+        let _pairs: Vec<_> =
+            (0..count).map(|index| connection(&listener, CLIENT_PORT + index, None)).collect();
+        let mut sampler = DiagSampler::new();
+        sampler.start(&[flow(false, 300), flow(true, 300)], INTERVAL_NS).unwrap();
+        for pass in 1..4 {
+            let (drained, rows) = drain(&mut sampler, pass * INTERVAL_NS);
+            assert_eq!((rows.len(), drained.late), (600, 0));
+            let ids: BTreeSet<_> = rows.iter().map(|row| (&row.flow_id, &row.side)).collect();
+            assert_eq!(ids.len(), 600);
+        }
+    });
+}
+
+/// "rtt:10.04/0.02" of a line of `ss`.
+fn ss_value<'a>(line: &'a str, key: &str) -> &'a str {
+    line.split_ascii_whitespace()
+        .find_map(|word| word.strip_prefix(key)?.strip_prefix(':'))
+        .unwrap_or_else(|| panic!("no {key} in {line}"))
+}
+
+#[test]
+fn ss_agrees() {
+    in_namespace(|| {
+        let listener = TcpListener::bind(("127.0.0.1", SERVER_PORT)).unwrap();
+        let mut pair = connection(&listener, CLIENT_PORT, Some("bbr"));
+        transfer(&mut pair, 3_000_000);
+        let mut sampler = DiagSampler::new();
+        sampler.start(&[flow(false, 1)], INTERVAL_NS).unwrap();
+        let (_, rows) = drain(&mut sampler, clock::monotonic_ns());
+        let output = Command::new("ss")
+            .args(["-tinHO", "sport", "=", &CLIENT_PORT.to_string()])
+            .output()
+            .expect("iproute2 is installed");
+        let text = String::from_utf8(output.stdout).unwrap();
+        let line = text.lines().next().expect("a line for the socket");
+        let ours = &rows[0];
+        assert!(line.contains(" bbr "), "{line}");
+        assert_eq!(ours.cc, "bbr");
+        // Nothing moves on the connection, so both read the very same values.
+        let number = |key| ss_value(line, key).parse::<u64>().unwrap();
+        let (rtt_ms, rttvar_ms) = ss_value(line, "rtt").split_once('/').unwrap();
+        let us = |ms: &str| (ms.parse::<f64>().unwrap() * 1e3).round() as u32;
+        assert_eq!(ours.rtt_us, Some(us(rtt_ms)));
+        assert_eq!(ours.rttvar_us, Some(us(rttvar_ms)));
+        assert_eq!(ours.min_rtt_us, Some(us(ss_value(line, "minrtt"))));
+        assert_eq!(ours.snd_mss_bytes.map(u64::from), Some(number("mss")));
+        assert_eq!(ours.pmtu_bytes.map(u64::from), Some(number("pmtu")));
+        assert_eq!(ours.snd_cwnd_pkts.map(u64::from), Some(number("cwnd")));
+        assert_eq!(ours.bytes_acked, Some(number("bytes_acked")));
+        assert_eq!(ours.bytes_sent, Some(number("bytes_sent")));
+        assert_eq!(ours.segs_out_pkts.map(u64::from), Some(number("segs_out")));
+        assert_eq!(ours.delivered_pkts.map(u64::from), Some(number("delivered")));
+        let wscale = format!("{},{}", ours.snd_wscale.unwrap(), ours.rcv_wscale.unwrap());
+        assert_eq!(ss_value(line, "wscale"), wscale);
+        assert_eq!(ours.app_limited.unwrap(), line.contains(" app_limited"));
+        assert!(ours.bbr_bw_bytes_per_s > Some(0) && ours.cc_info.len() >= 20);
+        let bbr = ss_value(line, "bbr");
+        let bbr_rtt = bbr.split("mrtt:").nth(1).unwrap();
+        assert_eq!(ours.bbr_min_rtt_us, Some(us(bbr_rtt.split(',').next().unwrap())));
+    });
+}
+
+#[test]
+fn the_host_sampler_stays_in_the_namespace_it_was_made_in() {
+    in_namespace(|| {
+        let mut sampler = HostSampler::new(std::process::id()).unwrap();
+        // A refused connection retransmits nothing; what other namespaces do must not show here.
+        let elsewhere = thread::spawn(move || {
+            unshare(CloneFlags::CLONE_NEWNET).unwrap();
+            sampler.sample(1_000_000_000).unwrap();
+            sampler.sample(2_000_000_000).unwrap()
+        });
+        let sample = elsewhere.join().unwrap();
+        assert_eq!(sample.tcp_retrans_segs, 0);
+        assert_eq!((sample.nic_rx_dropped, sample.nic_tx_dropped), (0, 0));
+    });
+}
