@@ -9,11 +9,16 @@ pub mod describe;
 pub mod enter;
 pub mod error;
 pub mod executor;
+pub mod flow;
+pub mod kernel;
 pub mod launch;
+pub mod listening;
 pub mod serve;
 pub mod service;
 pub mod session;
+pub mod sysctl;
 pub mod testbed;
 pub mod tls;
+pub mod undo;
 
 pub use error::AgentError;

@@ -1,19 +1,15 @@
 //! `ccbench-agent`: reads the command line and hands over.
 
+use std::io::Write as _;
 use std::process::ExitCode;
 
-use anyhow::Context as _;
 use ccbench_agent::args::{Cli, Command, ServeArgs};
-use ccbench_agent::{enter, launch, serve, testbed};
+use ccbench_agent::{enter, launch, serve, testbed, undo};
 use clap::Parser as _;
 use tokio::signal::unix::{SignalKind, signal};
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
-    let log = tracing_subscriber::EnvFilter::try_from_env("CCBENCH_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn,ccbench_agent=info"));
-    tracing_subscriber::fmt().with_env_filter(log).with_writer(std::io::stderr).init();
-    match run(&cli.command) {
+    match run(&Cli::parse().command) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
             eprintln!("ccbench-agent: {error:#}");
@@ -25,24 +21,38 @@ fn main() -> ExitCode {
 fn run(command: &Command) -> anyhow::Result<u8> {
     match command {
         Command::Serve(args) => run_serve(args).map(|()| 0),
-        Command::Testbed(args) => Ok(testbed::main(args)?),
+        Command::Testbed(args) => {
+            log_to_stderr();
+            Ok(testbed::main(args)?)
+        }
         Command::Launch(args) => Ok(launch::main(args)?),
         Command::Enter(args) => Ok(enter::main(args)?),
-        Command::Clean(_) | Command::Undo(_) => Ok(0),
+        Command::Clean(args) => say(&undo::clean(&args.run_dir)?),
+        Command::Undo(args) => say(&undo::replay(&args.state_dir)?),
     }
 }
 
+fn log_to_stderr() {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("CCBENCH_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn,ccbench_agent=info"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+}
+
+fn say(outcome: &undo::Outcome) -> anyhow::Result<u8> {
+    let mut out = std::io::stdout().lock();
+    for line in &outcome.undone {
+        writeln!(out, "undone: {line}")?;
+    }
+    for line in &outcome.failed {
+        writeln!(out, "failed: {line}")?;
+    }
+    Ok(u8::from(!outcome.failed.is_empty()))
+}
+
 fn run_serve(args: &ServeArgs) -> anyhow::Result<()> {
-    if args.die_with_parent {
-        nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGTERM)
-            .context("ask to be told of the parent's end")?;
-    }
-    if let Some(path) = &args.netns {
-        let file = std::fs::File::open(path)
-            .with_context(|| format!("open network namespace {}", path.display()))?;
-        nix::sched::setns(file, nix::sched::CloneFlags::CLONE_NEWNET)
-            .with_context(|| format!("enter network namespace {}", path.display()))?;
-    }
+    // Both belong to the calling thread, so before any other exists.
+    testbed::child::enter(args.netns.as_deref(), args.die_with_parent)?;
+    log_to_stderr();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate())?;

@@ -1,0 +1,98 @@
+//! Traffic: what the executor needs of a generator, and nothing of how it works.
+
+use std::future::Future;
+use std::pin::Pin;
+
+use ccbench_proto::schedule::FlowTask;
+
+use crate::error::AgentError;
+
+pub mod iperf3;
+pub mod ping;
+pub mod process;
+
+/// A future that a trait object returns.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// Which end of a flow group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// Connects.
+    Client,
+    /// Listens.
+    Server,
+}
+
+impl End {
+    /// "client" or "server".
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Client => "client",
+            Self::Server => "server",
+        }
+    }
+
+    /// "snd" or "rcv": which side of the data this end is.
+    pub fn side(self, task: &FlowTask) -> &'static str {
+        if (self == Self::Client) == task.reverse { "rcv" } else { "snd" }
+    }
+}
+
+/// Starts traffic. Real: iperf3; fake: a script, in the executor's tests.
+pub trait FlowSource: Send + Sync {
+    /// The tool and its version ("iperf3 3.12").
+    fn tool(&self) -> String;
+    /// Starts one end of a flow group.
+    ///
+    /// # Errors
+    /// It did not even start.
+    fn start(&self, task: &FlowTask, end: End) -> Result<Box<dyn Traffic>, AgentError>;
+}
+
+/// One end of a flow group, running. Dropped = killed.
+pub trait Traffic: Send {
+    /// A listening end: resolves when it listens. Limited to 2 s.
+    fn listening(&mut self) -> BoxFuture<'_, Result<(), String>>;
+    /// What it did next; after [`Progress::Ended`] never again. Can be cancelled without loss.
+    fn next(&mut self) -> BoxFuture<'_, Progress>;
+    /// Asks it to end.
+    fn stop(&mut self, how: Stop);
+}
+
+/// How hard to ask.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stop {
+    /// End the test and report.
+    Interrupt,
+    /// End and report.
+    Terminate,
+    /// Die.
+    Kill,
+}
+
+/// What a running end did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Progress {
+    /// It wrote a line as it went (`--json-stream`).
+    Line {
+        /// CLOCK_MONOTONIC when it was read.
+        at_ns: u64,
+        /// The line, without its end.
+        line: Vec<u8>,
+    },
+    /// It is over.
+    Ended(FlowEnd),
+}
+
+/// What one end left.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct FlowEnd {
+    /// Exit code, or minus the signal that ended it.
+    pub exit_code: i32,
+    /// All it wrote (at most [`process::MAX_OUTPUT_BYTES`]).
+    pub output: Vec<u8>,
+    /// The output was longer than we keep.
+    pub cut: bool,
+    /// The end of what it wrote to standard error.
+    pub errors: String,
+}

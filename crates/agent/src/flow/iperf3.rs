@@ -1,0 +1,427 @@
+//! iperf3 as pure functions: a task to its arguments, its JSON to rows. Its exit code says little
+//! (3.12 with `-J` exits 0 after "connection refused"): the report's `error` decides.
+//!
+//! Output is read by structure, not as one document, because a process that was killed or whose output
+//! was cut leaves half a document: every interval that is complete counts.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use ccbench_proto::schedule::FlowTask;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+/// iperf3's version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Version {
+    /// 3.
+    pub major: u32,
+    /// 12 in "3.12".
+    pub minor: u32,
+}
+
+impl Version {
+    /// From what `iperf3 --version` prints ("iperf 3.12 (cJSON 1.7.15)").
+    pub fn parse(text: &str) -> Option<Self> {
+        let number = text.split_whitespace().nth(1)?;
+        let (major, rest) = number.split_once('.')?;
+        let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+        Some(Self { major: major.parse().ok()?, minor: rest[..digits].parse().ok()? })
+    }
+
+    /// It can write a line of JSON per interval as it goes (`--json-stream`, since 3.17).
+    pub fn has_json_stream(self) -> bool {
+        self >= Self { major: 3, minor: 17 }
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.major, self.minor)
+    }
+}
+
+/// Arguments of the listening end: one test, then exit.
+pub fn server_args(task: &FlowTask, version: Version) -> Vec<String> {
+    let mut args = vec!["-s".to_owned(), "-1".to_owned()];
+    push_common(&mut args, task, version);
+    args.extend(["-B".to_owned(), task.to_ip.to_string()]);
+    args
+}
+
+/// Arguments of the connecting end. Data connection `i` comes from port `client_port + i`.
+pub fn client_args(task: &FlowTask, version: Version) -> Vec<String> {
+    let mut args = vec!["-c".to_owned(), task.to_ip.to_string()];
+    push_common(&mut args, task, version);
+    let seconds = (task.stop - task.start).get().div_ceil(1_000_000).clamp(1, 86_400);
+    args.extend([
+        "-B".to_owned(),
+        task.from_ip.to_string(),
+        "--cport".to_owned(),
+        task.client_port.to_string(),
+        "-P".to_owned(),
+        task.count.to_string(),
+        "-t".to_owned(),
+        seconds.to_string(),
+        "--connect-timeout".to_owned(),
+        "3000".to_owned(),
+    ]);
+    if let Some(cc) = &task.cc {
+        args.extend(["-C".to_owned(), cc.clone()]);
+    }
+    if let Some(rate) = task.rate {
+        args.extend(["-b".to_owned(), rate.bits_per_sec().to_string()]);
+    }
+    if task.reverse {
+        args.push("-R".to_owned());
+    }
+    args
+}
+
+fn push_common(args: &mut Vec<String>, task: &FlowTask, version: Version) {
+    // iperf3 itself refuses intervals outside 0.1 to 60 s.
+    let interval = task.interval.get().clamp(100_000, 60_000_000);
+    args.extend(["-p".to_owned(), task.server_port.to_string()]);
+    args.extend(["-i".to_owned(), format!("{:.3}", interval as f64 / 1e6)]);
+    args.push(if version.has_json_stream() { "--json-stream" } else { "-J" }.to_owned());
+}
+
+/// Where the group's data connections are, to number them by port: a server may accept them in another
+/// order than they were opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Numbering {
+    /// Data connection `i` has client port `client_port + i`.
+    pub client_port: u16,
+    /// Number of data connections.
+    pub count: u32,
+    /// The report is the listening end's.
+    pub listens: bool,
+}
+
+/// What one end reported.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Report {
+    /// "iperf 3.12".
+    pub version: String,
+    /// Stream number to its connection.
+    pub streams: BTreeMap<u32, Connection>,
+    /// Client port of the control connection, where the report says (the listening end's does).
+    pub control_port: Option<u16>,
+    /// In the order of time.
+    pub intervals: Vec<StreamInterval>,
+    /// Stream number to its totals.
+    pub totals: BTreeMap<u32, Totals>,
+    /// Congestion control of the sending end, where the report says.
+    pub sender_cc: Option<String>,
+    /// Congestion control of the receiving end, where the report says.
+    pub receiver_cc: Option<String>,
+    /// iperf3's own words about what went wrong.
+    pub error: Option<String>,
+    /// The report has an end; without it, it was cut.
+    pub complete: bool,
+    sockets: BTreeMap<i64, u32>,
+}
+
+/// Addresses and ports of a data connection, as this end sees them.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[serde(default)]
+pub struct Connection {
+    /// iperf3's file descriptor: a label within one report, nothing more.
+    socket: i64,
+    /// This end's address.
+    pub local_host: String,
+    /// This end's port.
+    pub local_port: u16,
+    /// The other end's address.
+    pub remote_host: String,
+    /// The other end's port.
+    pub remote_port: u16,
+}
+
+/// One interval of one stream.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct StreamInterval {
+    /// Stream number.
+    pub stream: u32,
+    /// The numbers.
+    pub values: IntervalValues,
+}
+
+/// An interval's numbers, named as iperf3 names them; times in seconds since the stream's start.
+#[derive(Debug, Clone, PartialEq, Default, Deserialize)]
+#[serde(default)]
+pub struct IntervalValues {
+    socket: i64,
+    /// Start.
+    pub start: f64,
+    /// End.
+    pub end: f64,
+    /// Real length.
+    pub seconds: f64,
+    /// Moved in it.
+    pub bytes: f64,
+    /// Sent again in it.
+    pub retransmits: Option<f64>,
+    /// Bytes.
+    pub snd_cwnd: Option<f64>,
+    /// Bytes.
+    pub snd_wnd: Option<f64>,
+    /// Microseconds.
+    pub rtt: Option<f64>,
+    /// Microseconds.
+    pub rttvar: Option<f64>,
+    /// Bytes.
+    pub pmtu: Option<f64>,
+    /// Packets.
+    pub reorder: Option<f64>,
+    /// Milliseconds (UDP).
+    pub jitter_ms: Option<f64>,
+    /// UDP.
+    pub lost_packets: Option<f64>,
+    /// UDP.
+    pub packets: Option<f64>,
+    /// Before the part that counts.
+    pub omitted: bool,
+}
+
+/// A stream's totals.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Totals {
+    /// Written by the sender, if this end knows.
+    pub sent_bytes: u64,
+    /// Read by the receiver, if this end knows.
+    pub received_bytes: u64,
+    /// The stream's end, seconds since its start.
+    pub end_s: f64,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Start {
+    connected: Vec<Connection>,
+    version: String,
+    accepted_connection: Peer,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Peer {
+    port: Option<u16>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Interval {
+    streams: Vec<IntervalValues>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct End {
+    streams: Vec<EndStream>,
+    sender_tcp_congestion: Option<String>,
+    receiver_tcp_congestion: Option<String>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct EndStream {
+    sender: EndSide,
+    receiver: EndSide,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct EndSide {
+    socket: i64,
+    end: f64,
+    bytes: f64,
+}
+
+#[derive(Deserialize)]
+struct StreamLine {
+    event: String,
+    #[serde(default)]
+    data: serde_json::Value,
+}
+
+impl Report {
+    /// Reads what `-J` wrote: whole, cut anywhere, or with text around it. Never fails; what cannot be
+    /// read is not there.
+    pub fn from_json(text: &[u8], numbering: Numbering) -> Self {
+        let mut report = Self::default();
+        let Some(open) = text.iter().position(|&b| b == b'{') else {
+            return report;
+        };
+        for member in members(&text[open + 1..]) {
+            match (member.key, member.complete) {
+                (b"start", true) => report.on_start(decode(member.value), numbering),
+                (b"intervals", _) => {
+                    for element in elements(member.value) {
+                        report.on_interval(decode(element));
+                    }
+                }
+                (b"end", true) => report.on_end(decode(member.value)),
+                (b"error", true) => report.error = decode(member.value),
+                _ => {}
+            }
+        }
+        report
+    }
+
+    /// Reads one line of `--json-stream`; returns how many intervals it added.
+    pub fn on_line(&mut self, line: &[u8], numbering: Numbering) -> usize {
+        let Some(line) = decode::<StreamLine>(line) else {
+            return 0;
+        };
+        let before = self.intervals.len();
+        match line.event.as_str() {
+            "start" => self.on_start(serde_json::from_value(line.data).ok(), numbering),
+            "interval" => self.on_interval(serde_json::from_value(line.data).ok()),
+            "end" => self.on_end(serde_json::from_value(line.data).ok()),
+            "error" => self.error = line.data.as_str().map(str::to_owned),
+            _ => {}
+        }
+        self.intervals.len() - before
+    }
+
+    fn on_start(&mut self, start: Option<Start>, numbering: Numbering) {
+        let Some(start) = start else { return };
+        self.version = start.version;
+        self.control_port = start.accepted_connection.port;
+        for (position, connection) in start.connected.into_iter().enumerate() {
+            let port =
+                if numbering.listens { connection.remote_port } else { connection.local_port };
+            let stream = match u32::from(port).checked_sub(u32::from(numbering.client_port)) {
+                Some(offset) if offset < numbering.count => offset,
+                _ => u32::try_from(position).unwrap_or(u32::MAX),
+            };
+            self.sockets.insert(connection.socket, stream);
+            self.streams.insert(stream, connection);
+        }
+    }
+
+    fn stream_of(&self, socket: i64, position: usize) -> u32 {
+        let fallback = u32::try_from(position).unwrap_or(u32::MAX);
+        self.sockets.get(&socket).copied().unwrap_or(fallback)
+    }
+
+    fn on_interval(&mut self, interval: Option<Interval>) {
+        for (position, values) in interval.unwrap_or_default().streams.into_iter().enumerate() {
+            let stream = self.stream_of(values.socket, position);
+            self.intervals.push(StreamInterval { stream, values });
+        }
+    }
+
+    fn on_end(&mut self, end: Option<End>) {
+        let Some(end) = end else { return };
+        self.complete = true;
+        self.sender_cc = end.sender_tcp_congestion;
+        self.receiver_cc = end.receiver_tcp_congestion;
+        for (position, stream) in end.streams.into_iter().enumerate() {
+            let number = self.stream_of(stream.sender.socket, position);
+            let totals = Totals {
+                sent_bytes: stream.sender.bytes as u64,
+                received_bytes: stream.receiver.bytes as u64,
+                end_s: stream.sender.end.max(stream.receiver.end),
+            };
+            self.totals.insert(number, totals);
+        }
+    }
+}
+
+fn decode<T: DeserializeOwned>(text: &[u8]) -> Option<T> {
+    serde_json::from_slice(text).ok()
+}
+
+/// A member of the document's outermost object.
+struct Member<'a> {
+    key: &'a [u8],
+    value: &'a [u8],
+    complete: bool,
+}
+
+/// The members of an object whose opening brace is already read; the last one may be cut.
+fn members(text: &[u8]) -> Vec<Member<'_>> {
+    let mut found = Vec::new();
+    let mut rest = text;
+    loop {
+        rest = skip(rest, b", \t\r\n");
+        if rest.first() != Some(&b'"') {
+            return found;
+        }
+        let (key, whole) = value_at(rest);
+        let after = skip(&rest[key.len()..], b" \t\r\n");
+        if !whole || key.len() < 2 || after.first() != Some(&b':') {
+            return found;
+        }
+        let after = skip(&after[1..], b" \t\r\n");
+        let (value, complete) = value_at(after);
+        found.push(Member { key: &key[1..key.len() - 1], value, complete });
+        if !complete {
+            return found;
+        }
+        rest = &after[value.len()..];
+    }
+}
+
+/// The complete elements of an array that may be cut.
+fn elements(array: &[u8]) -> Vec<&[u8]> {
+    let mut found = Vec::new();
+    let Some((b'[', mut rest)) = array.split_first() else {
+        return found;
+    };
+    loop {
+        rest = skip(rest, b", \t\r\n");
+        if rest.first() != Some(&b'{') {
+            return found;
+        }
+        let (element, complete) = value_at(rest);
+        if !complete {
+            return found;
+        }
+        found.push(element);
+        rest = &rest[element.len()..];
+    }
+}
+
+fn skip<'a>(text: &'a [u8], what: &[u8]) -> &'a [u8] {
+    &text[text.iter().position(|b| !what.contains(b)).unwrap_or(text.len())..]
+}
+
+/// The JSON value at the beginning of `text`, and whether all of it is there. A bare number or word at
+/// the very end counts as cut.
+fn value_at(text: &[u8]) -> (&[u8], bool) {
+    let (mut depth, mut in_string, mut escaped) = (0usize, false, false);
+    for (at, &byte) in text.iter().enumerate() {
+        if in_string {
+            match byte {
+                _ if escaped => escaped = false,
+                b'\\' => escaped = true,
+                b'"' => {
+                    in_string = false;
+                    if depth == 0 {
+                        return (&text[..=at], true);
+                    }
+                }
+                _ => {}
+            }
+            continue;
+        }
+        match byte {
+            b'"' => in_string = true,
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' if depth <= 1 => {
+                // Depth 0: a bare value ended by its container's bracket.
+                return if depth == 0 { (&text[..at], at > 0) } else { (&text[..=at], true) };
+            }
+            b'}' | b']' => depth -= 1,
+            b',' | b' ' | b'\t' | b'\r' | b'\n' if depth == 0 => return (&text[..at], at > 0),
+            _ => {}
+        }
+    }
+    (text, false)
+}
+
+#[cfg(test)]
+mod tests;

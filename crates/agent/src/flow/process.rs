@@ -1,0 +1,243 @@
+//! iperf3 as a process: started through `ccbench-agent launch`, so that it dies with the agent; its output
+//! read as it comes, within limits.
+
+use std::path::PathBuf;
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use ccbench_proto::schedule::FlowTask;
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
+use tokio::io::{AsyncRead, AsyncReadExt as _};
+use tokio::process::{Child, ChildStderr, ChildStdout, Command};
+
+use super::iperf3::{Version, client_args, server_args};
+use super::{BoxFuture, End, FlowEnd, FlowSource, Progress, Stop, Traffic};
+use crate::clock;
+use crate::error::AgentError;
+use crate::listening;
+
+/// Most output kept of one process: 128 streams at 10 rows a second for 25 minutes. iperf3 itself keeps
+/// its whole report in memory; beyond this the complete intervals before the cut still count.
+pub const MAX_OUTPUT_BYTES: usize = 64 << 20;
+const MAX_ERRORS_BYTES: usize = 4 << 10;
+const LISTEN_LIMIT: Duration = Duration::from_secs(2);
+/// After the process's end its pipes are closed; this is for a stray descendant that holds one open.
+const PIPE_LIMIT: Duration = Duration::from_millis(500);
+
+/// The installed iperf3.
+#[derive(Debug, Clone)]
+pub struct Iperf3 {
+    version: Version,
+    launcher: PathBuf,
+}
+
+impl Iperf3 {
+    /// Asks the installed iperf3 for its version, within 2 s.
+    ///
+    /// # Errors
+    /// It is not installed, or says nothing.
+    pub async fn find() -> Result<Self, AgentError> {
+        let asked = Command::new("iperf3")
+            .arg("--version")
+            .stdin(Stdio::null())
+            .kill_on_drop(true)
+            .output();
+        let no = |source| AgentError::NoIperf3 { source };
+        let output = tokio::time::timeout(LISTEN_LIMIT, asked)
+            .await
+            .map_err(|_| no(std::io::ErrorKind::TimedOut.into()))?
+            .map_err(no)?;
+        let version = Version::parse(&String::from_utf8_lossy(&output.stdout))
+            .ok_or_else(|| no(std::io::Error::other("it does not tell its version")))?;
+        let launcher =
+            std::env::current_exe().map_err(AgentError::system("find this program's file"))?;
+        Ok(Self { version, launcher })
+    }
+
+    /// The installed version.
+    pub fn version(&self) -> Version {
+        self.version
+    }
+}
+
+impl FlowSource for Iperf3 {
+    fn tool(&self) -> String {
+        format!("iperf3 {}", self.version)
+    }
+
+    fn start(&self, task: &FlowTask, end: End) -> Result<Box<dyn Traffic>, AgentError> {
+        let args = match end {
+            End::Client => client_args(task, self.version),
+            End::Server => server_args(task, self.version),
+        };
+        // Its own process group: a Ctrl-C at the agent's terminal is the agent's to handle.
+        let mut child = Command::new(&self.launcher)
+            .args(["launch", "--parent", &std::process::id().to_string(), "--", "iperf3"])
+            .args(&args)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0)
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(|source| AgentError::NoIperf3 { source })?;
+        Ok(Box::new(Process {
+            stdout: child.stdout.take(),
+            stderr: child.stderr.take(),
+            child,
+            end: FlowEnd::default(),
+            status: None,
+            by_line: self.version.has_json_stream(),
+            line: Vec::new(),
+            port: (end == End::Server).then_some(task.server_port),
+        }))
+    }
+}
+
+struct Process {
+    child: Child,
+    stdout: Option<ChildStdout>,
+    stderr: Option<ChildStderr>,
+    end: FlowEnd,
+    status: Option<ExitStatus>,
+    by_line: bool,
+    /// A line whose end has not come yet.
+    line: Vec<u8>,
+    port: Option<u16>,
+}
+
+enum Read {
+    Output(Vec<u8>),
+    Errors(Vec<u8>),
+    Exit(ExitStatus),
+    Late,
+}
+
+impl Process {
+    async fn read(&mut self) -> Read {
+        let exited = self.status.is_some();
+        tokio::select! {
+            bytes = chunk(self.stdout.as_mut()), if self.stdout.is_some() => Read::Output(bytes),
+            bytes = chunk(self.stderr.as_mut()), if self.stderr.is_some() => Read::Errors(bytes),
+            status = self.child.wait(), if !exited => match status {
+                Ok(status) => Read::Exit(status),
+                Err(_) => Read::Late,
+            },
+            () = tokio::time::sleep(PIPE_LIMIT), if exited => Read::Late,
+        }
+    }
+
+    async fn progress(&mut self) -> Progress {
+        loop {
+            if let Some(line) = self.take_line() {
+                return Progress::Line { at_ns: clock::now_ns(), line };
+            }
+            let open = self.stdout.is_some() || self.stderr.is_some();
+            if !open && self.status.is_some() {
+                return Progress::Ended(self.ended());
+            }
+            match self.read().await {
+                Read::Output(bytes) if bytes.is_empty() => self.stdout = None,
+                Read::Output(bytes) => self.keep(&bytes),
+                Read::Errors(bytes) if bytes.is_empty() => self.stderr = None,
+                Read::Errors(bytes) => {
+                    let errors = &mut self.end.errors;
+                    errors.push_str(&String::from_utf8_lossy(&bytes));
+                    if errors.len() > MAX_ERRORS_BYTES {
+                        let from = errors.ceil_char_boundary(errors.len() - MAX_ERRORS_BYTES);
+                        errors.drain(..from);
+                    }
+                }
+                Read::Exit(status) => self.status = Some(status),
+                Read::Late => return Progress::Ended(self.ended()),
+            }
+        }
+    }
+
+    fn keep(&mut self, bytes: &[u8]) {
+        let room = MAX_OUTPUT_BYTES - self.end.output.len();
+        self.end.cut |= bytes.len() > room;
+        self.end.output.extend_from_slice(&bytes[..bytes.len().min(room)]);
+        if self.by_line && !self.end.cut {
+            self.line.extend_from_slice(bytes);
+        }
+    }
+
+    fn take_line(&mut self) -> Option<Vec<u8>> {
+        let at = self.line.iter().position(|&b| b == b'\n')?;
+        let rest = self.line.split_off(at + 1);
+        let mut line = std::mem::replace(&mut self.line, rest);
+        line.pop();
+        Some(line)
+    }
+
+    fn ended(&mut self) -> FlowEnd {
+        use std::os::unix::process::ExitStatusExt as _;
+        let mut end = std::mem::take(&mut self.end);
+        end.exit_code =
+            self.status.map_or(-1, |s| s.code().or(s.signal().map(|n| -n)).unwrap_or(-1));
+        end
+    }
+}
+
+/// The next bytes; none at the end of the stream.
+async fn chunk(stream: Option<&mut (impl AsyncRead + Unpin)>) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(16 << 10);
+    if let Some(stream) = stream {
+        // An error on a pipe to our own child is its end.
+        drop(stream.read_buf(&mut bytes).await);
+    }
+    bytes
+}
+
+impl Traffic for Process {
+    fn listening(&mut self) -> BoxFuture<'_, Result<(), String>> {
+        Box::pin(async {
+            let Some(port) = self.port else { return Ok(()) };
+            let deadline = clock::now_ns() + LISTEN_LIMIT.as_nanos() as u64;
+            loop {
+                if listening::listens(port) {
+                    return Ok(());
+                }
+                if let Ok(Some(_)) = self.child.try_wait() {
+                    return Err(self.last_words().await);
+                }
+                if clock::now_ns() > deadline {
+                    return Err("it did not listen within 2 s".to_owned());
+                }
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        })
+    }
+
+    fn next(&mut self) -> BoxFuture<'_, Progress> {
+        Box::pin(self.progress())
+    }
+
+    fn stop(&mut self, how: Stop) {
+        let signal = match how {
+            Stop::Interrupt => Signal::SIGINT,
+            Stop::Terminate => Signal::SIGTERM,
+            Stop::Kill => Signal::SIGKILL,
+        };
+        // Until it has been waited for, the pid is the child's and nobody else's.
+        if let Some(pid) = self.child.id().and_then(|pid| i32::try_from(pid).ok()) {
+            let _ = nix::sys::signal::kill(Pid::from_raw(pid), signal);
+        }
+    }
+}
+
+impl Process {
+    async fn last_words(&mut self) -> String {
+        loop {
+            if let Progress::Ended(end) = self.progress().await {
+                let numbering =
+                    super::iperf3::Numbering { client_port: 0, count: 0, listens: true };
+                let said = super::iperf3::Report::from_json(&end.output, numbering).error;
+                let said = said.unwrap_or_else(|| end.errors.trim().to_owned());
+                return format!("it ended with exit code {}: {said}", end.exit_code);
+            }
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! Kernel settings: read, set, put back. Only names under `net.` are ever written.
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::error::AgentError;
+
+/// A setting as it was before a trial.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Saved {
+    /// Dotted name.
+    pub name: String,
+    /// Its value then.
+    pub before: String,
+}
+
+/// The file of a setting. A part of the name that contains a dot itself (an interface `eth0.5`) is
+/// written with `/` as separator, as in sysctl(8).
+///
+/// # Errors
+/// A name outside `net.`, or one that climbs out of it.
+pub fn path_of(name: &str) -> Result<PathBuf, AgentError> {
+    let relative =
+        if name.contains('/') { name.to_owned() } else { name.replace('.', "/") };
+    let safe = relative.strip_prefix("net/").is_some_and(|rest| {
+        rest.split('/').all(|part| {
+            !part.is_empty()
+                && !part.chars().all(|c| c == '.')
+                && part.chars().all(|c| c.is_ascii_alphanumeric() || "_-.@:".contains(c))
+        })
+    });
+    if safe {
+        return Ok(PathBuf::from("/proc/sys").join(relative));
+    }
+    Err(AgentError::Request {
+        field: "sysctl",
+        why: format!("`{name}` is not a setting under net. (like net.ipv4.tcp_ecn)"),
+    })
+}
+
+/// The setting's value, blanks between numbers as single spaces.
+///
+/// # Errors
+/// The name is refused, or the kernel has no such setting.
+pub fn read(name: &str) -> Result<String, AgentError> {
+    let path = path_of(name)?;
+    std::fs::read_to_string(path).map(|text| normal(&text)).map_err(|source| AgentError::Sysctl {
+        op: "read",
+        name: name.to_owned(),
+        value: String::new(),
+        way_out: if source.kind() == io::ErrorKind::NotFound {
+            "; this kernel, or this network namespace, has no such setting".to_owned()
+        } else {
+            String::new()
+        },
+        source,
+    })
+}
+
+/// Sets it, and reads it back.
+///
+/// # Errors
+/// The name, the value and the kernel's answer.
+pub fn write(name: &str, value: &str) -> Result<(), AgentError> {
+    put("set", name, value)?;
+    let now = read(name)?;
+    if normal(value) == now {
+        return Ok(());
+    }
+    Err(AgentError::Sysctl {
+        op: "set",
+        name: name.to_owned(),
+        value: format!(" = {value}"),
+        source: io::Error::other(format!("the kernel made it `{now}`")),
+        way_out: String::new(),
+    })
+}
+
+/// Puts back what was.
+///
+/// # Errors
+/// The name, the value and the kernel's answer.
+pub fn restore(saved: &Saved) -> Result<(), AgentError> {
+    put("restore", &saved.name, &saved.before)
+}
+
+fn put(op: &'static str, name: &str, value: &str) -> Result<(), AgentError> {
+    let path = path_of(name)?;
+    std::fs::write(path, value).map_err(|source| AgentError::Sysctl {
+        op,
+        name: name.to_owned(),
+        value: format!(" = {value}"),
+        way_out: match source.raw_os_error() {
+            Some(libc::EINVAL) => "; this kernel does not know that value".to_owned(),
+            Some(libc::EACCES | libc::EPERM) => {
+                "; it belongs to the whole machine, not to a namespace: set it by hand".to_owned()
+            }
+            _ => String::new(),
+        },
+        source,
+    })
+}
+
+fn normal(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_a_file_under_net() {
+        let path = |name| path_of(name).expect("allowed");
+        assert_eq!(path("net.ipv4.tcp_ecn"), PathBuf::from("/proc/sys/net/ipv4/tcp_ecn"));
+        assert_eq!(
+            path("net/ipv4/conf/eth0.5/rp_filter"),
+            PathBuf::from("/proc/sys/net/ipv4/conf/eth0.5/rp_filter")
+        );
+    }
+
+    #[test]
+    fn nothing_outside_net_is_touched() {
+        for name in [
+            "kernel.panic",
+            "net",
+            "net.",
+            "net/../kernel/panic",
+            "net.ipv4..x",
+            "/net/ipv4/x",
+            "net/./x",
+            "net.ipv4.tcp ecn",
+            "vm.swappiness",
+        ] {
+            assert!(path_of(name).is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn an_error_names_setting_and_value() {
+        let error = read("net.ipv4.no_such_setting").unwrap_err().to_string();
+        assert!(error.starts_with("read sysctl net.ipv4.no_such_setting: "), "{error}");
+        assert!(error.contains("has no such setting"), "{error}");
+    }
+}

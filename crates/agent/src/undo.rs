@@ -1,0 +1,328 @@
+//! How to undo what was done to the machine. A step is on the stack, and on disk where the machine outlives
+//! us, before the change it undoes is made; so whenever we die, the next start finds all of it.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::AgentError;
+use crate::kernel::{Kernel, Machine};
+use crate::sysctl::{self, Saved};
+
+/// One thing to undo: all that is needed for it after a kill -9.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Step {
+    /// Put a kernel setting back.
+    Sysctl(Saved),
+    /// Put an interface's segmentation offloads back.
+    Offloads {
+        /// The interface.
+        dev: String,
+        /// As the shaper saved them.
+        before: serde_json::Value,
+    },
+    /// Take a link away and put the interface's root qdisc back.
+    Link {
+        /// The link's name in the plan.
+        link: String,
+        /// The interface.
+        dev: String,
+        /// As the shaper saved it.
+        before: serde_json::Value,
+    },
+}
+
+impl std::fmt::Display for Step {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Sysctl(saved) => write!(f, "sysctl {} = {}", saved.name, saved.before),
+            Self::Offloads { dev, .. } => write!(f, "offloads of {dev}"),
+            Self::Link { link, dev, .. } => write!(f, "link {link} on {dev}"),
+        }
+    }
+}
+
+/// What came of undoing.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Outcome {
+    /// Done.
+    pub undone: Vec<String>,
+    /// Not done, each with its reason.
+    pub failed: Vec<String>,
+}
+
+impl Outcome {
+    /// Records one attempt.
+    pub fn note(&mut self, what: impl std::fmt::Display, result: Result<(), impl std::fmt::Display>) {
+        match result {
+            Ok(()) => self.undone.push(what.to_string()),
+            Err(error) => self.failed.push(format!("{what}: {error}")),
+        }
+    }
+
+    /// Takes over another's.
+    pub fn merge(&mut self, other: Self) {
+        self.undone.extend(other.undone);
+        self.failed.extend(other.failed);
+    }
+}
+
+const FILE: &str = "undo.ndjson";
+
+/// The stack, and its copy on disk.
+#[derive(Debug, Default)]
+pub struct Undo {
+    steps: Vec<Step>,
+    journal: Option<Journal>,
+}
+
+#[derive(Debug)]
+struct Journal {
+    path: PathBuf,
+    file: File,
+}
+
+impl Undo {
+    /// A stack without a copy on disk: for a namespace that dies with us.
+    pub fn in_memory() -> Self {
+        Self::default()
+    }
+
+    /// A stack with its copy in `state_dir`, which is made if need be. What an earlier agent left there is
+    /// undone by [`replay`], before.
+    ///
+    /// # Errors
+    /// The file cannot be made.
+    pub fn journaled(state_dir: &Path) -> Result<Self, AgentError> {
+        let path = state_dir.join(FILE);
+        let open = || {
+            std::fs::create_dir_all(state_dir)?;
+            let file = OpenOptions::new().create(true).append(true).open(&path)?;
+            // The folder entry must be on disk as well, or a lost power takes the file away.
+            File::open(state_dir)?.sync_all()?;
+            Ok(file)
+        };
+        let file = open().map_err(failed("open", &path))?;
+        Ok(Self { steps: Vec::new(), journal: Some(Journal { path, file }) })
+    }
+
+    /// Records how to undo a change; only after this may the change be made.
+    ///
+    /// # Errors
+    /// It could not be written; then the change must not be made.
+    pub fn push(&mut self, step: Step) -> Result<(), AgentError> {
+        if let Some(journal) = &mut self.journal {
+            journal.append(&step).map_err(failed("write", &journal.path))?;
+        }
+        self.steps.push(step);
+        Ok(())
+    }
+
+    /// The links on the stack are gone by other means: their steps are no longer needed in this process.
+    pub fn forget_link(&mut self, name: &str) {
+        self.steps.retain(|step| !matches!(step, Step::Link { link, .. } if link == name));
+    }
+
+    /// Undoes everything, last first. What fails stays in the journal for the next start.
+    pub fn undo_all(&mut self, kernel: &dyn Kernel) -> Outcome {
+        let (outcome, left) = undo_steps(std::mem::take(&mut self.steps), kernel);
+        if let Some(journal) = &mut self.journal
+            && let Err(error) = journal.rewrite(&left)
+        {
+            tracing::error!(path = %journal.path.display(), %error, "rewrite the undo journal");
+        }
+        outcome
+    }
+}
+
+fn failed(op: &'static str, path: &Path) -> impl FnOnce(io::Error) -> AgentError {
+    let path = path.to_owned();
+    move |source| AgentError::Journal { op, path, source }
+}
+
+fn undo_steps(steps: Vec<Step>, kernel: &dyn Kernel) -> (Outcome, Vec<Step>) {
+    let (mut outcome, mut left) = (Outcome::default(), Vec::new());
+    for step in steps.into_iter().rev() {
+        let result = match &step {
+            Step::Sysctl(saved) => sysctl::restore(saved).map_err(|e| e.to_string()),
+            Step::Offloads { dev, before } => {
+                kernel.restore_offloads(dev, before).map_err(|e| e.to_string())
+            }
+            Step::Link { dev, before, .. } => {
+                kernel.restore_root(dev, before).map_err(|e| e.to_string())
+            }
+        };
+        let ok = result.is_ok();
+        outcome.note(&step, result);
+        if !ok {
+            left.push(step);
+        }
+    }
+    left.reverse();
+    (outcome, left)
+}
+
+impl Journal {
+    fn append(&mut self, step: &Step) -> io::Result<()> {
+        let mut line = serde_json::to_vec(step)?;
+        line.push(b'\n');
+        self.file.write_all(&line)?;
+        self.file.sync_data()
+    }
+
+    fn rewrite(&mut self, steps: &[Step]) -> io::Result<()> {
+        self.file.set_len(0)?;
+        for step in steps {
+            self.append(step)?;
+        }
+        self.file.sync_data()
+    }
+}
+
+/// Reads a journal. A torn last line is of a change that was never made.
+fn read_steps(text: &str) -> Vec<Step> {
+    text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+}
+
+/// Undoes what the dead agent of `state_dir` left, if anything; what fails stays in its journal.
+///
+/// # Errors
+/// The journal cannot be read or rewritten.
+pub fn replay(state_dir: &Path) -> Result<Outcome, AgentError> {
+    replay_with(state_dir, &Machine)
+}
+
+fn replay_with(state_dir: &Path, kernel: &dyn Kernel) -> Result<Outcome, AgentError> {
+    let path = state_dir.join(FILE);
+    let text = match std::fs::read(&path) {
+        Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Outcome::default()),
+        Err(error) => return Err(failed("read", &path)(error)),
+    };
+    let (outcome, left) = undo_steps(read_steps(&text), kernel);
+    let mut undo = Undo::journaled(state_dir)?;
+    if let Some(journal) = &mut undo.journal {
+        journal.rewrite(&left).map_err(failed("write", &path))?;
+    }
+    Ok(outcome)
+}
+
+/// Replays every journal under `run_dir` that belongs to this network namespace and no living agent.
+///
+/// # Errors
+/// The folder cannot be read.
+pub fn clean(run_dir: &Path) -> Result<Outcome, AgentError> {
+    let mut outcome = Outcome::default();
+    let own = default_state_dir();
+    let dir = run_dir.join(own.file_name().unwrap_or_default());
+    if dir.is_dir() {
+        match lock(&dir) {
+            Ok(_lock) => outcome.merge(replay(&dir)?),
+            Err(error) => outcome.failed.push(error.to_string()),
+        }
+    }
+    Ok(outcome)
+}
+
+/// Where the journal of an agent in this network namespace is.
+pub fn default_state_dir() -> PathBuf {
+    PathBuf::from(format!("/run/ccbench/agent-{}", netns_inode()))
+}
+
+/// The inode of this thread's network namespace; 0 without /proc.
+pub fn netns_inode() -> u64 {
+    use std::os::unix::fs::MetadataExt as _;
+    std::fs::metadata("/proc/self/ns/net").map_or(0, |m| m.ino())
+}
+
+/// Holds a state directory for the life of the returned file: two agents must not share one.
+///
+/// # Errors
+/// Another agent holds it, or the folder cannot be made.
+pub fn lock(state_dir: &Path) -> Result<File, AgentError> {
+    let path = state_dir.join("lock");
+    let open = || {
+        std::fs::create_dir_all(state_dir)?;
+        OpenOptions::new().create(true).truncate(false).write(true).open(&path)
+    };
+    let file = open().map_err(failed("open", &path))?;
+    rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).map_err(|e| {
+        let why = format!("another agent holds it ({e}); give this one its own --state-dir");
+        failed("lock", &path)(io::Error::other(why))
+    })?;
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::fake::FakeKernel;
+
+    fn offloads(dev: &str) -> Step {
+        Step::Offloads { dev: dev.into(), before: serde_json::json!({"tso": true}) }
+    }
+    fn link(dev: &str) -> Step {
+        Step::Link { link: "l".into(), dev: dev.into(), before: serde_json::Value::Null }
+    }
+
+    #[test]
+    fn the_last_change_is_undone_first() {
+        let kernel = FakeKernel::default();
+        let mut undo = Undo::in_memory();
+        undo.push(offloads("a")).unwrap();
+        undo.push(link("a")).unwrap();
+        let outcome = undo.undo_all(&kernel);
+        assert_eq!(outcome.undone, ["link l on a", "offloads of a"]);
+        assert_eq!(kernel.calls(), ["restore_root a", "restore_offloads a"]);
+        assert_eq!(undo.undo_all(&kernel), Outcome::default(), "nothing is undone twice");
+    }
+
+    #[test]
+    fn the_next_start_undoes_what_the_dead_one_left() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut undo = Undo::journaled(dir.path()).unwrap();
+        undo.push(offloads("a")).unwrap();
+        undo.push(link("b")).unwrap();
+        drop(undo);
+        let kernel = FakeKernel::default();
+        assert_eq!(replay_with(dir.path(), &kernel).unwrap().undone.len(), 2);
+        assert_eq!(kernel.calls(), ["restore_root b", "restore_offloads a"]);
+        assert_eq!(replay_with(dir.path(), &kernel).unwrap(), Outcome::default());
+    }
+
+    #[test]
+    fn what_fails_stays_in_the_journal() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut undo = Undo::journaled(dir.path()).unwrap();
+        undo.push(offloads("a")).unwrap();
+        undo.push(offloads("b")).unwrap();
+        let kernel = FakeKernel::failing("restore_offloads a");
+        let outcome = undo.undo_all(&kernel);
+        assert_eq!((outcome.undone.len(), outcome.failed.len()), (1, 1));
+        assert!(outcome.failed[0].starts_with("offloads of a: "), "{outcome:?}");
+        let kernel = FakeKernel::default();
+        replay_with(dir.path(), &kernel).unwrap();
+        assert_eq!(kernel.calls(), ["restore_offloads a"]);
+    }
+
+    #[test]
+    fn a_torn_line_and_a_missing_file_are_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(replay(dir.path()).unwrap(), Outcome::default());
+        let whole = serde_json::to_string(&offloads("a")).unwrap();
+        let text = format!("{whole}\n{}", &whole[..20]);
+        assert_eq!(read_steps(&text), [offloads("a")]);
+    }
+
+    #[test]
+    fn a_state_directory_has_one_owner() {
+        let dir = tempfile::tempdir().unwrap();
+        let held = lock(dir.path()).unwrap();
+        assert!(lock(dir.path()).unwrap_err().to_string().contains("another agent"));
+        drop(held);
+        assert!(lock(dir.path()).is_ok());
+    }
+}
