@@ -5,7 +5,6 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use nix::sched::{CloneFlags, setns};
 use nix::unistd::{Gid, Uid, setgid, setuid};
@@ -29,35 +28,70 @@ pub struct Args {
 
 /// Why a node could not be entered.
 #[derive(Debug, thiserror::Error)]
-enum EnterError {
+pub enum EnterError {
+    /// No record of a testbed.
     #[error("read {}: {source}; is the experiment still running?", .path.display())]
-    Record { path: PathBuf, source: io::Error },
+    Record {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The record is of a testbed that has ended.
     #[error("the testbed of {} has ended", .dir.display())]
-    Dead { dir: PathBuf },
+    Dead {
+        /// The run directory.
+        dir: PathBuf,
+    },
+    /// Not one of its nodes.
     #[error("there is no node `{node}`; the testbed has {known}")]
-    NoNode { node: String, known: String },
+    NoNode {
+        /// What was asked for.
+        node: String,
+        /// What there is.
+        known: String,
+    },
+    /// The node's agent has ended.
     #[error("the agent of node `{node}` (pid {pid}) has ended")]
-    NoAgent { node: String, pid: u32 },
+    NoAgent {
+        /// The node.
+        node: String,
+        /// Its agent's pid.
+        pid: u32,
+    },
+    /// The node's namespaces do not open.
     #[error("open {path}: {source}; run this as the user who started the experiment, or as root")]
-    Open { path: String, source: io::Error },
+    Open {
+        /// The namespace's file.
+        path: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// The kernel refused.
     #[error(
         "enter the {kind} namespace of node `{node}`: {source}; run this as the user who started the experiment, or as root"
     )]
-    Setns { kind: &'static str, node: String, source: io::Error },
+    Setns {
+        /// `user` or `network`.
+        kind: &'static str,
+        /// The node.
+        node: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// No identity in the user namespace.
     #[error("become the user namespace's root: {0}")]
     Identity(#[source] io::Error),
 }
 
-/// Becomes the command inside the node. Returns only when that fails: 125 if the node cannot be entered,
-/// 127 where the program is not found, else 126.
-pub fn run(args: &Args) -> ExitCode {
-    match join(&args.dir, &args.node) {
-        Ok(()) => exec("ccbench-agent enter", &args.command),
-        Err(error) => {
-            eprintln!("ccbench-agent enter: {error}");
-            ExitCode::from(125)
-        }
-    }
+/// Becomes the command inside the node. Returns only when the program cannot be started: 127 where it is
+/// not found, else 126, the reason being on standard error.
+///
+/// # Errors
+/// The node cannot be entered.
+pub fn main(args: &Args) -> Result<u8, EnterError> {
+    join(&args.dir, &args.node)?;
+    Ok(exec(&args.command))
 }
 
 /// Moves the calling (only) thread into the node's namespaces.

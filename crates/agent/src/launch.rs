@@ -4,11 +4,11 @@
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::Command;
 
 use nix::sys::signal::SigSet;
 
-use crate::testbed::child::tie_to_parent;
+use crate::testbed::child::{EnterError, tie_to_parent};
 
 /// `ccbench-agent launch`
 #[derive(Debug, Clone, clap::Args)]
@@ -29,38 +29,39 @@ const NOT_FOUND: u8 = 127;
 /// Exit code when the program cannot be started.
 const NOT_STARTED: u8 = 126;
 
-/// Becomes the program. Returns only when that fails: 127 where the program is not found, else 126.
+/// Becomes the program. Returns only when the program cannot be started: 127 where it is not found, else
+/// 126, the reason being on standard error.
 ///
 /// The program is killed when the *thread* that started this process ends, so the caller spawns it from a
 /// thread that stays.
-pub fn run(args: &Args) -> ExitCode {
-    if let Err(error) = tie_to_parent(args.parent) {
-        eprintln!("ccbench-agent launch: {error}");
-        return ExitCode::from(NOT_STARTED);
-    }
+///
+/// # Errors
+/// The parent has ended, or this process could not be tied to it.
+pub fn main(args: &Args) -> Result<u8, EnterError> {
+    tie_to_parent(args.parent)?;
     if let Some(cgroup) = &args.cgroup {
         join_cgroup(cgroup);
     }
     // The agent may have protected itself from the OOM killer and blocked signals; both pass through exec.
     let _ = std::fs::write("/proc/self/oom_score_adj", "0");
     let _ = SigSet::empty().thread_set_mask();
-    exec("ccbench-agent launch", &args.command)
+    Ok(exec(&args.command))
 }
 
-/// Becomes `command`, whose first word is the program; returns only when that fails.
-pub(crate) fn exec(who: &str, command: &[OsString]) -> ExitCode {
+/// Becomes `command`, whose first word is the program; returns the exit code when that fails.
+pub(crate) fn exec(command: &[OsString]) -> u8 {
     let Some((program, arguments)) = command.split_first() else {
-        eprintln!("{who}: no command was given");
-        return ExitCode::from(NOT_STARTED);
+        eprintln!("ccbench-agent: no command was given");
+        return NOT_STARTED;
     };
     let error = Command::new(program).args(arguments).exec();
     let name = program.to_string_lossy();
     if error.kind() == std::io::ErrorKind::NotFound {
-        eprintln!("{who}: run {name}: not found; is it installed and on the PATH?");
-        return ExitCode::from(NOT_FOUND);
+        eprintln!("ccbench-agent: run {name}: not found; is it installed and on the PATH?");
+        return NOT_FOUND;
     }
-    eprintln!("{who}: run {name}: {error}");
-    ExitCode::from(NOT_STARTED)
+    eprintln!("ccbench-agent: run {name}: {error}");
+    NOT_STARTED
 }
 
 /// Best effort: without delegated control groups the traffic stays in the agent's, which has no limits then.

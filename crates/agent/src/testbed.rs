@@ -1,14 +1,100 @@
-//! Makes the namespaces of an experiment and holds them open.
+//! The embedded testbed: namespaces on this machine, wired as a plan says, with an agent in each. Nothing of
+//! it has a name, so nothing of it outlives its processes: when this one ends, however it ends, the kernel
+//! kills the agents and takes namespaces, interfaces and qdiscs with them.
+//!
+//! It must run on the main thread of a process without other threads: user namespaces ask for that, and
+//! the children's lives are tied to the thread that starts them.
 
-/// Its command line.
+use std::io::Write;
+use std::path::PathBuf;
+
+use ccbench_proto::plan::{Plan, check::check, parse::parse};
+use ccbench_proto::topology::Topology;
+use serde_json::json;
+
+pub mod child;
+mod children;
+mod error;
+pub mod identity;
+mod life_line;
+mod netns;
+pub mod record;
+mod rtnl;
+pub mod sweep;
+mod userns;
+mod world;
+
+pub use error::TestbedError;
+use life_line::{LifeLine, Wake};
+use world::World;
+
+/// `ccbench-agent testbed`: a resolved plan on standard input, up to a line `---END---`. The input then stays
+/// open; its end is the end of the testbed.
 #[derive(Debug, Clone, clap::Args)]
-pub struct Args {}
+pub struct Args {
+    /// Directory for sockets and logs; made by the caller, not shared with another testbed
+    #[arg(long, value_name = "DIR")]
+    pub dir: PathBuf,
+    /// The program to start in every namespace [default: this one]
+    #[arg(long, value_name = "PATH")]
+    pub agent_bin: Option<PathBuf>,
+    /// Use a user namespace even as root
+    #[arg(long)]
+    pub rootless: bool,
+}
 
-/// Runs it; the exit code.
+/// Builds the testbed and holds it until standard input ends or a signal asks to stop. Prints one line of
+/// JSON when all agents listen, or why they do not, and one for each agent that dies later. Returns the exit
+/// code.
 ///
 /// # Errors
-/// Never yet.
-pub fn main(args: &Args) -> Result<u8, crate::AgentError> {
-    let _ = args;
-    Ok(2)
+/// Not even the line could be printed.
+pub fn main(args: &Args) -> Result<u8, TestbedError> {
+    let Err(error) = hold(args) else { return Ok(0) };
+    print_line(&json!({"ready": false, "error": error.to_string()}))
+        .map_err(TestbedError::system("print why there is no testbed"))?;
+    Ok(1)
+}
+
+fn hold(args: &Args) -> Result<(), TestbedError> {
+    let life_line = LifeLine::open()?;
+    let plan = resolved(&life_line.read_plan()?)?;
+    let topology = Topology::build(&plan);
+    if topology.nodes.is_empty() {
+        return Err(TestbedError::NothingToBuild);
+    }
+    let agent_bin = match &args.agent_bin {
+        Some(path) => path.clone(),
+        None => std::env::current_exe().map_err(TestbedError::system("find this program"))?,
+    };
+    let (rootless, notes) = userns::isolate(args.rootless)?;
+    let mut world = World::build(&args.dir, &topology, &agent_bin, &life_line)?;
+    let ready = json!({
+        "ready": true,
+        "rootless": rootless,
+        "notes": notes,
+        "nodes": world.record().nodes,
+    });
+    // From here on a reader that has gone shows as the end of the life line, not as an error.
+    let _ = print_line(&ready);
+    while let Wake::Child = life_line.wait(None)? {
+        for (node, status) in world.reap() {
+            let _ = print_line(&json!({"agent_died": node, "status": status}));
+        }
+    }
+    Ok(())
+}
+
+fn resolved(text: &str) -> Result<Plan, TestbedError> {
+    let checked = parse(text).and_then(check).map_err(|problems| {
+        let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        TestbedError::Plan(lines.join("; "))
+    })?;
+    Ok(checked.0.plan().clone())
+}
+
+fn print_line(value: &serde_json::Value) -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{value}")?;
+    out.flush()
 }

@@ -6,6 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use nix::sched::{CloneFlags, setns};
+use nix::sys::signal::SigSet;
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 
 /// Why an agent could not take its place.
@@ -38,11 +39,14 @@ pub enum EnterError {
 }
 
 /// Ties this process to its parent (`die_with_parent`: SIGKILL when the parent's *thread* that spawned it
-/// ends) and moves the calling thread into `netns`, a file such as `/proc/PID/ns/net` or `/proc/PID/fd/N`.
+/// ends), unblocks all signals, and moves the calling thread into `netns`, a file such as `/proc/PID/ns/net`
+/// or `/proc/PID/fd/N`.
 ///
 /// # Errors
 /// See [`EnterError`]; nothing was started yet, so the caller reports it and exits.
 pub fn enter(netns: Option<&Path>, die_with_parent: bool) -> Result<(), EnterError> {
+    // The testbed blocks signals to read them from a descriptor; its children inherit that.
+    let _ = SigSet::empty().thread_set_mask();
     if die_with_parent {
         tie_to_parent(netns.and_then(pid_of))?;
     }

@@ -1,0 +1,172 @@
+//! The agents as processes: started, watched, and in the end surely gone.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process, wait};
+
+use super::error::TestbedError;
+use super::life_line::{LifeLine, Wake};
+use super::record::{log_path, socket_path};
+
+/// How long an agent may take to listen.
+const READY_LIMIT: Duration = Duration::from_secs(10);
+/// How often to look whether it does.
+const READY_STEP: Duration = Duration::from_millis(2);
+/// How long an agent that was asked to stop may take.
+const STOP_LIMIT: Duration = Duration::from_secs(2);
+/// How much of a dead agent's log goes into the message about it.
+const LAST_WORDS_BYTES: usize = 600;
+
+/// The agents that run, by pid.
+#[derive(Debug)]
+pub struct Children {
+    dir: PathBuf,
+    running: BTreeMap<i32, String>,
+}
+
+impl Children {
+    /// None yet. Makes this process the parent of every orphan below it, so that it can wait for them all.
+    ///
+    /// # Errors
+    /// The kernel refused.
+    pub fn none(dir: &Path) -> Result<Self, TestbedError> {
+        rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
+            .map_err(TestbedError::system("become the reaper of orphans"))?;
+        Ok(Self { dir: dir.to_owned(), running: BTreeMap::new() })
+    }
+
+    /// Starts a node's agent in the namespace at `netns`; its pid.
+    ///
+    /// # Errors
+    /// The program, or its log, could not be opened.
+    pub fn start(&mut self, node: &str, bin: &Path, netns: &Path) -> Result<u32, TestbedError> {
+        let fail =
+            |source| TestbedError::Spawn { node: node.to_owned(), bin: bin.to_owned(), source };
+        let log = File::create(log_path(&self.dir, node)).map_err(fail)?;
+        let listen = format!("unix:{}", socket_path(&self.dir, node).display());
+        let child = Command::new(bin)
+            .args(["serve", "--listen", &listen, "--node", node])
+            .args(["--die-with-parent", "--ephemeral", "--netns"])
+            .arg(netns)
+            .env("NO_COLOR", "1")
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().map_err(fail)?)
+            .stderr(log)
+            .spawn()
+            .map_err(fail)?;
+        self.running.insert(child.id().cast_signed(), node.to_owned());
+        Ok(child.id())
+    }
+
+    /// Waits until every agent accepts connections.
+    ///
+    /// # Errors
+    /// One of them ended or takes too long, or the testbed is asked to stop.
+    pub fn wait_ready(&mut self, life_line: &LifeLine) -> Result<(), TestbedError> {
+        let begin = Instant::now();
+        let mut waiting: Vec<String> = self.running.values().cloned().collect();
+        loop {
+            waiting.retain(|node| UnixStream::connect(socket_path(&self.dir, node)).is_err());
+            let Some(node) = waiting.first().cloned() else { return Ok(()) };
+            if begin.elapsed() > READY_LIMIT {
+                return Err(TestbedError::AgentSilent {
+                    socket: socket_path(&self.dir, &node),
+                    seconds: READY_LIMIT.as_secs(),
+                    log: log_path(&self.dir, &node),
+                    node,
+                });
+            }
+            match life_line.wait(Some(READY_STEP))? {
+                Wake::Stop => return Err(TestbedError::Stopped),
+                Wake::Timeout | Wake::Child => {}
+            }
+            if let Some((node, status)) = self.reap().into_iter().next() {
+                return Err(TestbedError::AgentDied { node, status });
+            }
+        }
+    }
+
+    /// The agents that have ended since the last call, and how.
+    pub fn reap(&mut self) -> Vec<(String, String)> {
+        let mut ended = Vec::new();
+        while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
+            if let Some(node) = self.running.remove(&pid.as_raw_nonzero().get()) {
+                let words = last_words(&log_path(&self.dir, &node));
+                ended.push((node, format!("{}{words}", describe(status))));
+            }
+        }
+        ended
+    }
+
+    /// Ends them all: a request first, then force, for orphans too.
+    pub fn stop(&mut self, life_line: &LifeLine) {
+        for signal in [Signal::TERM, Signal::KILL] {
+            let deadline = Instant::now() + STOP_LIMIT;
+            for pid in self.living() {
+                let _ = kill_process(pid, signal);
+            }
+            while !self.all_gone() {
+                let left = deadline.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    break;
+                }
+                life_line.wait_child(left);
+                if self.running.is_empty() {
+                    // Orphans were started by an agent and have nobody left to serve.
+                    for pid in self.living() {
+                        let _ = kill_process(pid, Signal::KILL);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Everything whose parent this process is, by birth or by adoption. Not yet waited for, so no pid of
+    /// these can have been given to another process.
+    fn living(&self) -> Vec<Pid> {
+        let own = std::process::id();
+        let listed = std::fs::read_to_string(format!("/proc/{own}/task/{own}/children"));
+        let adopted = listed.unwrap_or_default();
+        let adopted = adopted.split_ascii_whitespace().filter_map(|pid| pid.parse().ok());
+        let mut pids: Vec<i32> = self.running.keys().copied().chain(adopted).collect();
+        pids.sort_unstable();
+        pids.dedup();
+        pids.into_iter().filter_map(Pid::from_raw).collect()
+    }
+
+    /// Waits for what has ended; true when no child is left.
+    fn all_gone(&mut self) -> bool {
+        loop {
+            match wait(WaitOptions::NOHANG) {
+                Ok(Some((pid, _))) => {
+                    self.running.remove(&pid.as_raw_nonzero().get());
+                }
+                Ok(None) => return false,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(_) => return true,
+            }
+        }
+    }
+}
+
+fn describe(status: WaitStatus) -> String {
+    match (status.exit_status(), status.terminating_signal()) {
+        (Some(code), _) => format!("exit code {code}"),
+        (_, Some(signal)) => format!("signal {signal}"),
+        _ => "unknown".to_owned(),
+    }
+}
+
+/// `": "` and the end of a log, on one line; empty without any.
+fn last_words(log: &Path) -> String {
+    let bytes = std::fs::read(log).unwrap_or_default();
+    let tail = &bytes[bytes.len().saturating_sub(LAST_WORDS_BYTES)..];
+    let text = String::from_utf8_lossy(tail);
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    if lines.is_empty() { String::new() } else { format!(": {}", lines.join(" | ")) }
+}

@@ -1,0 +1,115 @@
+//! What can stand in the way of a testbed.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Why there is no testbed. Each names the operation, the object and, where there is one, the way out.
+#[derive(Debug, thiserror::Error)]
+pub enum TestbedError {
+    /// Standard input failed or ended early.
+    #[error("read the plan from standard input: {0}")]
+    Input(#[source] io::Error),
+    /// Not a plan.
+    #[error("the plan is wrong: {0}")]
+    Plan(String),
+    /// The plan names no node to build.
+    #[error("every node of the plan has an agent of its own; there is no namespace to make")]
+    NothingToBuild,
+    /// The path of a socket is longer than the kernel takes.
+    #[error(
+        "the socket path {path} has {length} bytes, the kernel takes 107; use a shorter run directory (CCBENCH_STATE)"
+    )]
+    SocketPath {
+        /// The path.
+        path: PathBuf,
+        /// Its length in bytes.
+        length: usize,
+    },
+    /// User namespaces do not work here.
+    #[error("make a user namespace: {source}; {hint}")]
+    UserNamespace {
+        /// Why.
+        source: io::Error,
+        /// What to change.
+        hint: String,
+    },
+    /// A namespace could not be made.
+    #[error("make the network namespace of {node}: {source}")]
+    Namespace {
+        /// The node, or what else it is for.
+        node: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// A kernel setting that the testbed cannot do without.
+    #[error("set {key} = {value} in node {node}: {source}; is /proc/sys mounted read-only?")]
+    Sysctl {
+        /// The node.
+        node: String,
+        /// The setting.
+        key: &'static str,
+        /// The value.
+        value: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+    /// rtnetlink refused.
+    #[error("{operation}: {source}")]
+    Netlink {
+        /// What was asked for, with its object.
+        operation: String,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// An agent could not be started.
+    #[error("start the agent of node {node} ({bin}): {source}")]
+    Spawn {
+        /// The node.
+        node: String,
+        /// The program.
+        bin: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// An agent ended while it should become ready.
+    #[error("the agent of node {node} ended before it was ready: {status}")]
+    AgentDied {
+        /// The node.
+        node: String,
+        /// How, and its last words.
+        status: String,
+    },
+    /// An agent did not listen in time.
+    #[error("the agent of node {node} does not listen at {socket} after {seconds} s; see {log}")]
+    AgentSilent {
+        /// The node.
+        node: String,
+        /// Where it should listen.
+        socket: PathBuf,
+        /// How long it was waited for.
+        seconds: u64,
+        /// Its log.
+        log: PathBuf,
+    },
+    /// The controller went away, or a signal asked to stop, before the testbed was ready.
+    #[error("stopped before it was ready")]
+    Stopped,
+    /// Anything on the run directory or on this process.
+    #[error("{operation}: {source}")]
+    System {
+        /// What was tried, with its object.
+        operation: String,
+        /// Why not.
+        source: io::Error,
+    },
+}
+
+impl TestbedError {
+    /// For `map_err`: a failed system operation with its description.
+    pub(super) fn system<E: Into<io::Error>>(
+        operation: impl Into<String>,
+    ) -> impl FnOnce(E) -> Self {
+        let operation = operation.into();
+        move |source| Self::System { operation, source: source.into() }
+    }
+}

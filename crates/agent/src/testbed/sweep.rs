@@ -1,0 +1,115 @@
+//! What a testbed leaves behind when it is killed outright: a directory with sockets that nobody listens to.
+//! Sweeping removes those, and nothing that another program could have put there.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::record::{FILE, Record, remove_files};
+
+/// What was done with the run directories.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Swept {
+    /// Directories of dead testbeds, now gone.
+    pub removed: Vec<PathBuf>,
+    /// Directories of dead testbeds from which only the testbed's own files are gone.
+    pub emptied: Vec<PathBuf>,
+    /// Directories of testbeds that run.
+    pub live: Vec<PathBuf>,
+}
+
+/// Removes the run directories under `root` whose testbed is dead: those with a `testbed.json` of an earlier
+/// boot, or of a process that has ended. Every other directory is left alone, and no process is touched:
+/// agents of a dead testbed cannot exist.
+///
+/// # Errors
+/// `root` cannot be listed; that it does not exist is no error.
+pub fn sweep(root: &Path) -> io::Result<Swept> {
+    let mut swept = Swept::default();
+    let entries = match std::fs::read_dir(root) {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(swept),
+        Err(e) => return Err(e),
+    };
+    let mut dirs = Vec::new();
+    for entry in entries {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() && entry.path().join(FILE).is_file() {
+            dirs.push(entry.path());
+        }
+    }
+    dirs.sort();
+    for dir in dirs {
+        match Record::load(&dir) {
+            Ok(record) if record.is_live() => swept.live.push(dir),
+            Ok(_) => match remove(&dir)? {
+                true => swept.removed.push(dir),
+                false => swept.emptied.push(dir),
+            },
+            // Unreadable: not ours to judge.
+            Err(_) => {}
+        }
+    }
+    Ok(swept)
+}
+
+/// True when the directory itself is gone. A testbed killed while it was being built has no nodes in its
+/// record yet, so sockets and logs are found by their names.
+fn remove(dir: &Path) -> io::Result<bool> {
+    let mut nodes = Vec::new();
+    for entry in std::fs::read_dir(dir)? {
+        let name = entry?.file_name();
+        let Some(name) = name.to_str() else { continue };
+        if let Some(node) = name.strip_suffix(".sock").or_else(|| name.strip_suffix(".log")) {
+            nodes.push(node.to_owned());
+        }
+    }
+    remove_files(dir, &mut nodes.iter().map(String::as_str));
+    match std::fs::remove_dir(dir) {
+        Ok(()) => Ok(true),
+        Err(e) if e.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(false),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(true),
+        Err(e) => Err(e),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::identity::Identity;
+    use super::*;
+
+    fn dead() -> Record {
+        let own = Record::own().unwrap();
+        Record { process: Identity { starttime: own.process.starttime + 1, ..own.process }, ..own }
+    }
+
+    #[test]
+    fn only_what_a_dead_testbed_left_is_removed() {
+        let root = tempfile::tempdir().unwrap();
+        let make = |name: &str| {
+            let dir = root.path().join(name);
+            std::fs::create_dir(&dir).unwrap();
+            dir
+        };
+        let (gone, kept, live, other) = (make("gone"), make("kept"), make("live"), make("other"));
+        dead().store(&gone).unwrap();
+        std::fs::write(gone.join("src.sock"), "").unwrap();
+        std::fs::write(gone.join("src.log"), "").unwrap();
+        dead().store(&kept).unwrap();
+        std::fs::write(kept.join("results.parquet"), "data").unwrap();
+        Record::own().unwrap().store(&live).unwrap();
+        std::fs::write(other.join("src.sock"), "").unwrap();
+
+        let swept = sweep(root.path()).unwrap();
+
+        let expected = Swept { removed: vec![gone], emptied: vec![kept], live: vec![live] };
+        assert_eq!(swept, expected);
+        assert!(root.path().join("kept/results.parquet").exists());
+        assert!(root.path().join("other/src.sock").exists());
+        assert_eq!(sweep(root.path()).unwrap().removed, Vec::<PathBuf>::new());
+    }
+
+    #[test]
+    fn nothing_to_sweep_is_no_error() {
+        assert_eq!(sweep(Path::new("/nowhere/at/all")).unwrap(), Swept::default());
+    }
+}

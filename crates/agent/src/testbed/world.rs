@@ -1,0 +1,180 @@
+//! A whole testbed, from a topology to agents that listen. Dropping it undoes all of it.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use ccbench_proto::topology::{Interface, Topology};
+
+use super::children::Children;
+use super::error::TestbedError;
+use super::identity::Identity;
+use super::life_line::LifeLine;
+use super::netns::Netns;
+use super::record::{NodeRecord, Record, remove_files, socket_path};
+use super::rtnl::{End, FIRST, LO, Rtnl};
+
+/// Longest path of a socket, without its terminator.
+const MAX_SOCKET_PATH: usize = 107;
+
+/// Namespaces, wires and agents.
+#[derive(Debug)]
+pub struct World<'a> {
+    dir: PathBuf,
+    names: Vec<String>,
+    record: Record,
+    namespaces: BTreeMap<String, Netns>,
+    children: Children,
+    life_line: &'a LifeLine,
+}
+
+impl<'a> World<'a> {
+    /// Builds everything and waits until all agents listen.
+    ///
+    /// # Errors
+    /// What stood in the way; nothing is left of what was made before.
+    pub fn build(
+        dir: &Path,
+        topology: &Topology,
+        agent_bin: &Path,
+        life_line: &'a LifeLine,
+    ) -> Result<Self, TestbedError> {
+        for node in topology.nodes.keys() {
+            let path = socket_path(dir, node);
+            let length = path.as_os_str().as_bytes().len();
+            if length > MAX_SOCKET_PATH {
+                return Err(TestbedError::SocketPath { path, length });
+            }
+        }
+        let mut world = Self {
+            dir: dir.to_owned(),
+            names: topology.nodes.keys().cloned().collect(),
+            record: Record::own().map_err(TestbedError::system("read /proc"))?,
+            namespaces: BTreeMap::new(),
+            children: Children::none(dir)?,
+            life_line,
+        };
+        // Written before anything is made: whoever sweeps up must not take this directory for a dead one.
+        world.store_record()?;
+        for name in topology.nodes.keys() {
+            world.namespaces.insert(name.clone(), Netns::make(name)?);
+        }
+        // An agent needs longer to start than the wires to be laid.
+        for name in topology.nodes.keys() {
+            world.start_agent(name, topology, agent_bin)?;
+        }
+        world.wire(topology)?;
+        world.children.wait_ready(world.life_line)?;
+        world.store_record()?;
+        Ok(world)
+    }
+
+    /// What there is.
+    pub fn record(&self) -> &Record {
+        &self.record
+    }
+
+    /// The agents that have ended since the last call, and how.
+    pub fn reap(&mut self) -> Vec<(String, String)> {
+        self.children.reap()
+    }
+
+    fn store_record(&self) -> Result<(), TestbedError> {
+        let operation = format!("write testbed.json in {}", self.dir.display());
+        self.record.store(&self.dir).map_err(TestbedError::system(operation))
+    }
+
+    fn start_agent(
+        &mut self,
+        name: &str,
+        topology: &Topology,
+        agent_bin: &Path,
+    ) -> Result<(), TestbedError> {
+        let netns = namespace(&mut self.namespaces, name)?;
+        let netns_inode = netns.inode();
+        let pid = self.children.start(name, agent_bin, &netns.path())?;
+        let process = Identity::of(pid).or_else(|e| match e.kind() {
+            // Already dead: waiting for it to listen will say how.
+            std::io::ErrorKind::NotFound => Ok(Identity { pid, starttime: 0 }),
+            _ => Err(TestbedError::system(format!("read /proc/{pid}/stat"))(e)),
+        })?;
+        let node = NodeRecord {
+            process,
+            socket: socket_path(&self.dir, name),
+            address: topology.address(name).unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)),
+            netns_inode,
+        };
+        self.record.nodes.insert(name.to_owned(), node);
+        Ok(())
+    }
+
+    fn wire(&mut self, topology: &Topology) -> Result<(), TestbedError> {
+        let mut outside = Rtnl::open()?;
+        for wire in &topology.wires {
+            let (a, b) = (self.end(topology, &wire.a)?, self.end(topology, &wire.b)?);
+            outside.add_wire(a, b)?;
+        }
+        for (name, node) in &topology.nodes {
+            let rtnl = namespace(&mut self.namespaces, name)?.rtnl();
+            rtnl.set_up(LO, "lo")?;
+            for (position, interface) in node.interfaces.iter().enumerate() {
+                rtnl.configure(interface, index_at(position))?;
+            }
+            for route in &node.routes {
+                let (index, _) = find(&node.interfaces, name, &route.dev)?;
+                rtnl.add_route(route, index)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn end<'t>(
+        &self,
+        topology: &'t Topology,
+        (name, dev): &(String, String),
+    ) -> Result<End<'t>, TestbedError> {
+        let missing = || no_such(name, dev);
+        let node = topology.nodes.get(name).ok_or_else(missing)?;
+        let (index, interface) = find(&node.interfaces, name, dev)?;
+        let netns = self.namespaces.get(name).ok_or_else(missing)?.raw_fd();
+        Ok(End { interface, index, netns })
+    }
+}
+
+impl Drop for World<'_> {
+    fn drop(&mut self) {
+        self.children.stop(self.life_line);
+        self.namespaces.clear();
+        remove_files(&self.dir, &mut self.names.iter().map(String::as_str));
+    }
+}
+
+fn index_at(position: usize) -> u32 {
+    FIRST + position as u32
+}
+
+fn find<'t>(
+    interfaces: &'t [Interface],
+    node: &str,
+    dev: &str,
+) -> Result<(u32, &'t Interface), TestbedError> {
+    let position = interfaces.iter().position(|interface| interface.dev == dev);
+    let position = position.ok_or_else(|| no_such(node, dev))?;
+    Ok((index_at(position), &interfaces[position]))
+}
+
+fn namespace<'n>(
+    namespaces: &'n mut BTreeMap<String, Netns>,
+    name: &str,
+) -> Result<&'n mut Netns, TestbedError> {
+    namespaces.get_mut(name).ok_or_else(|| no_such(name, "any"))
+}
+
+/// The topology contradicts itself.
+fn no_such(node: &str, dev: &str) -> TestbedError {
+    TestbedError::System {
+        operation: format!("find interface {dev} of node {node} in the topology"),
+        source: std::io::ErrorKind::NotFound.into(),
+    }
+}
