@@ -1,0 +1,192 @@
+//! What a run leaves behind: the results directory, its tables, the verdict on each trial and the summary.
+//!
+//! - [`store`] makes a results directory, reopens it, and takes a trial's rows ([`trial`]) into it.
+//! - [`columns`] lists the columns of every table, in one place.
+//! - [`journal`] is the append-only record that decides which trials exist.
+//! - [`verdict`] judges a trial while its rows go by.
+//! - [`summary`] turns committed trials into means and confidence intervals; [`table`] prints them.
+
+use std::path::{Path, PathBuf};
+
+use polars::error::PolarsError;
+use serde::{Deserialize, Serialize};
+
+mod cells;
+pub mod columns;
+pub mod journal;
+mod part;
+mod record;
+pub mod store;
+pub mod summary;
+pub mod table;
+pub mod trial;
+pub mod verdict;
+
+/// Version of the results directory's layout and of the tables' columns; grows when a reader must know.
+pub const SCHEMA_VERSION: u32 = 1;
+
+/// What a trial is worth.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TrialStatus {
+    /// Nothing speaks against it.
+    Ok,
+    /// Complete, but something disturbed it: counted, and marked.
+    Degraded,
+    /// Not what the plan asked for: kept, but out of the summary unless asked for.
+    Failed,
+    /// Ended before its time; what had arrived is kept, and a resumed run does it again.
+    Aborted,
+}
+
+impl TrialStatus {
+    /// As it is written in `trials.parquet` and in the journal.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Degraded => "degraded",
+            Self::Failed => "failed",
+            Self::Aborted => "aborted",
+        }
+    }
+}
+
+impl std::fmt::Display for TrialStatus {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// What can go wrong with a results directory.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ResultsError {
+    /// The file system refused.
+    #[error("cannot {op} {}: {source}", path.display())]
+    Io {
+        /// What was tried.
+        op: &'static str,
+        /// On which file or directory.
+        path: PathBuf,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// Polars refused.
+    #[error("cannot {op} {}: {source}", path.display())]
+    Frame {
+        /// What was tried.
+        op: &'static str,
+        /// On which file or directory.
+        path: PathBuf,
+        /// Polars' answer.
+        source: PolarsError,
+    },
+    /// A JSON file or line could not be written or understood.
+    #[error("cannot {op} {}: {source}", path.display())]
+    Json {
+        /// What was tried.
+        op: &'static str,
+        /// On which file.
+        path: PathBuf,
+        /// The parser's answer.
+        source: serde_json::Error,
+    },
+    /// A directory that ccbench did not make.
+    #[error(
+        "{} is not a results directory of ccbench ({why}); give the directory that `ccbench run` printed",
+        path.display()
+    )]
+    NotARun {
+        /// The directory.
+        path: PathBuf,
+        /// What is missing.
+        why: &'static str,
+    },
+    /// A line of the journal that is not the last one fails its checksum.
+    #[error(
+        "{}: line {line} is damaged though lines follow it, so this is no interrupted write; \
+         restore the file from a copy, or remove that line and every later one to go on from there",
+        path.display()
+    )]
+    DamagedJournal {
+        /// The journal.
+        path: PathBuf,
+        /// Counted from 1.
+        line: usize,
+    },
+    /// Resuming with a plan that resolves to something else.
+    #[error(
+        "{} holds a run of another plan (its resolved plan has sha256 {found}, this one {wanted}); \
+         resume with the plan in {}/plan.toml, or start a new run",
+        path.display(), path.display()
+    )]
+    OtherPlan {
+        /// The results directory.
+        path: PathBuf,
+        /// Of the plan that the directory was made for.
+        found: String,
+        /// Of the plan given now.
+        wanted: String,
+    },
+    /// Another ccbench is writing there.
+    #[error("another ccbench is writing to {}; wait for it to end, or stop it", path.display())]
+    InUse {
+        /// The results directory.
+        path: PathBuf,
+    },
+    /// The same trial was committed before.
+    #[error("{} exists already: point {point_id}, trial {trial} was committed before", path.display())]
+    Exists {
+        /// The directory in the way.
+        path: PathBuf,
+        /// Which point.
+        point_id: u32,
+        /// Which repetition.
+        trial: u16,
+    },
+    /// A row from a node whose clock was not given.
+    #[error("rows of node `{node}` arrived, but the trial began without that node's clock")]
+    UnknownNode {
+        /// Its name.
+        node: String,
+    },
+    /// A file of a node's raw output has a name that leaves the trial's directory, or there are too many.
+    #[error("node `{node}` sent a raw file named `{name}`: {why}")]
+    RawName {
+        /// Whose.
+        node: String,
+        /// The file's name.
+        name: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// A directory opened for reading cannot take trials.
+    #[error("{} is open for reading only", path.display())]
+    ReadOnly {
+        /// The results directory.
+        path: PathBuf,
+    },
+    /// A flow group that no committed trial has.
+    #[error("no committed trial has a flow group `{group}`; there are: {known}")]
+    UnknownGroup {
+        /// As asked.
+        group: String,
+        /// Those that exist.
+        known: String,
+    },
+}
+
+/// Result of everything here.
+pub type Result<T, E = ResultsError> = std::result::Result<T, E>;
+
+/// Names operation and path of an I/O error.
+fn io_error(op: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> ResultsError {
+    let path = path.to_path_buf();
+    move |source| ResultsError::Io { op, path, source }
+}
+
+/// Names operation and path of a Polars error.
+fn frame_error(op: &'static str, path: &Path) -> impl FnOnce(PolarsError) -> ResultsError {
+    let path = path.to_path_buf();
+    move |source| ResultsError::Frame { op, path, source }
+}

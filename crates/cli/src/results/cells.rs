@@ -1,0 +1,211 @@
+//! Builders of single columns: what a row's field becomes, nulls and unit changes included.
+
+use ccbench_proto::schedule::PhaseSpan;
+use polars::prelude::*;
+
+/// Turns one node's clock into the results' time axis.
+#[derive(Debug, Clone)]
+pub(crate) struct Axis {
+    /// CLOCK_MONOTONIC of the trial's beginning on this node.
+    pub(crate) t0_ns: u64,
+    /// UTC nanoseconds minus CLOCK_MONOTONIC nanoseconds.
+    pub(crate) realtime_offset_ns: i64,
+    /// The timeline.
+    pub(crate) phases: Vec<PhaseSpan>,
+}
+
+impl Axis {
+    /// Nanoseconds since 1970, saturating.
+    pub(crate) fn utc_ns(&self, at_ns: u64) -> i64 {
+        let utc = i128::from(at_ns) + i128::from(self.realtime_offset_ns);
+        i64::try_from(utc).unwrap_or(if utc < 0 { i64::MIN } else { i64::MAX })
+    }
+
+    /// Seconds since the trial's beginning; negative before it.
+    pub(crate) fn seconds(&self, at_ns: u64) -> f64 {
+        (i128::from(at_ns) - i128::from(self.t0_ns)) as f64 / 1e9
+    }
+
+    /// Name of the phase at this instant; `None` before the first and after the last.
+    pub(crate) fn phase(&self, at_ns: u64) -> Option<&str> {
+        let since = at_ns.checked_sub(self.t0_ns)?;
+        self.phases
+            .iter()
+            .find(|p| p.start.nanos() <= since && since < p.end.nanos())
+            .map(|p| p.name.as_str())
+    }
+
+    /// The node's clock at this many seconds after the trial's beginning.
+    pub(crate) fn at(&self, seconds: f64) -> u64 {
+        self.t0_ns.saturating_add_signed((seconds * 1e9) as i64)
+    }
+}
+
+/// One column under construction.
+pub(crate) trait Cells {
+    /// What one row gives.
+    type In;
+    /// An empty column.
+    fn new(name: &'static str) -> Self;
+    /// One row more.
+    fn put(&mut self, value: Self::In, axis: &Axis);
+    /// The column so far; starts anew.
+    fn take(&mut self) -> Column;
+}
+
+/// Rows a builder has room for at first: most tables of most trials are small.
+const FIRST_ROWS: usize = 256;
+
+/// Numbers, never null.
+pub(crate) struct Num<T: PolarsNumericType>(&'static str, PrimitiveChunkedBuilder<T>);
+/// Numbers; null where the kernel or the tool does not say.
+pub(crate) struct Opt<T: PolarsNumericType>(&'static str, PrimitiveChunkedBuilder<T>);
+/// Numbers that protobuf carries in 32 bits and the table in fewer; too large becomes null.
+pub(crate) struct Narrow<T: PolarsNumericType>(&'static str, PrimitiveChunkedBuilder<T>);
+/// An instant of the node's clock as nanoseconds since 1970.
+pub(crate) struct UtcNs(&'static str, PrimitiveChunkedBuilder<Int64Type>);
+/// Yes or no.
+pub(crate) struct Bool(&'static str, BooleanChunkedBuilder);
+/// Yes, no, or null.
+pub(crate) struct OptBool(&'static str, BooleanChunkedBuilder);
+/// Text; written with a dictionary.
+pub(crate) struct Text(&'static str, StringChunkedBuilder);
+/// Text or null; written with a dictionary.
+pub(crate) struct OptText(&'static str, StringChunkedBuilder);
+/// Bytes; null where empty.
+pub(crate) struct Blob(&'static str, BinaryChunkedBuilder);
+
+/// Ends a builder and puts a new one in its place.
+macro_rules! take {
+    ($self:ident, $builder:ty) => {{
+        let fresh = <$builder>::new($self.0.into(), FIRST_ROWS);
+        std::mem::replace(&mut $self.1, fresh).finish().into_column()
+    }};
+}
+
+impl<T: PolarsNumericType> Cells for Num<T>
+where
+    ChunkedArray<T>: IntoColumn,
+{
+    type In = T::Native;
+    fn new(name: &'static str) -> Self {
+        Self(name, PrimitiveChunkedBuilder::new(name.into(), FIRST_ROWS))
+    }
+    fn put(&mut self, value: T::Native, _: &Axis) {
+        self.1.append_value(value);
+    }
+    fn take(&mut self) -> Column {
+        take!(self, PrimitiveChunkedBuilder<T>)
+    }
+}
+
+impl<T: PolarsNumericType> Cells for Opt<T>
+where
+    ChunkedArray<T>: IntoColumn,
+{
+    type In = Option<T::Native>;
+    fn new(name: &'static str) -> Self {
+        Self(name, PrimitiveChunkedBuilder::new(name.into(), FIRST_ROWS))
+    }
+    fn put(&mut self, value: Option<T::Native>, _: &Axis) {
+        self.1.append_option(value);
+    }
+    fn take(&mut self) -> Column {
+        take!(self, PrimitiveChunkedBuilder<T>)
+    }
+}
+
+impl<T: PolarsNumericType> Cells for Narrow<T>
+where
+    T::Native: TryFrom<u32>,
+    ChunkedArray<T>: IntoColumn,
+{
+    type In = u32;
+    fn new(name: &'static str) -> Self {
+        Self(name, PrimitiveChunkedBuilder::new(name.into(), FIRST_ROWS))
+    }
+    fn put(&mut self, value: u32, _: &Axis) {
+        self.1.append_option(T::Native::try_from(value).ok());
+    }
+    fn take(&mut self) -> Column {
+        take!(self, PrimitiveChunkedBuilder<T>)
+    }
+}
+
+impl Cells for UtcNs {
+    type In = u64;
+    fn new(name: &'static str) -> Self {
+        Self(name, PrimitiveChunkedBuilder::new(name.into(), FIRST_ROWS))
+    }
+    fn put(&mut self, value: u64, axis: &Axis) {
+        self.1.append_value(axis.utc_ns(value));
+    }
+    fn take(&mut self) -> Column {
+        take!(self, PrimitiveChunkedBuilder<Int64Type>)
+    }
+}
+
+impl Cells for Bool {
+    type In = bool;
+    fn new(name: &'static str) -> Self {
+        Self(name, BooleanChunkedBuilder::new(name.into(), FIRST_ROWS))
+    }
+    fn put(&mut self, value: bool, _: &Axis) {
+        self.1.append_value(value);
+    }
+    fn take(&mut self) -> Column {
+        take!(self, BooleanChunkedBuilder)
+    }
+}
+
+impl Cells for OptBool {
+    type In = Option<bool>;
+    fn new(name: &'static str) -> Self {
+        Self(name, BooleanChunkedBuilder::new(name.into(), FIRST_ROWS))
+    }
+    fn put(&mut self, value: Option<bool>, _: &Axis) {
+        self.1.append_option(value);
+    }
+    fn take(&mut self) -> Column {
+        take!(self, BooleanChunkedBuilder)
+    }
+}
+
+impl Cells for Text {
+    type In = String;
+    fn new(name: &'static str) -> Self {
+        Self(name, StringChunkedBuilder::new(name.into(), FIRST_ROWS))
+    }
+    fn put(&mut self, value: String, _: &Axis) {
+        self.1.append_value(value);
+    }
+    fn take(&mut self) -> Column {
+        take!(self, StringChunkedBuilder)
+    }
+}
+
+impl Cells for OptText {
+    type In = Option<String>;
+    fn new(name: &'static str) -> Self {
+        Self(name, StringChunkedBuilder::new(name.into(), FIRST_ROWS))
+    }
+    fn put(&mut self, value: Option<String>, _: &Axis) {
+        self.1.append_option(value);
+    }
+    fn take(&mut self) -> Column {
+        take!(self, StringChunkedBuilder)
+    }
+}
+
+impl Cells for Blob {
+    type In = Vec<u8>;
+    fn new(name: &'static str) -> Self {
+        Self(name, BinaryChunkedBuilder::new(name.into(), FIRST_ROWS))
+    }
+    fn put(&mut self, value: Vec<u8>, _: &Axis) {
+        self.1.append_option((!value.is_empty()).then_some(value));
+    }
+    fn take(&mut self) -> Column {
+        take!(self, BinaryChunkedBuilder)
+    }
+}

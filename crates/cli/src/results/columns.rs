@@ -1,0 +1,485 @@
+//! The columns of every table, each written once.
+//!
+//! A row message of `agent.proto` owns its table: field name = column name. The exceptions are instants of a
+//! node's clock: `at_ns` becomes the key columns `t_ns` and `t_s`, and a field `X_at_ns` becomes `X_t_ns`,
+//! all as nanoseconds since 1970 on the controller's axis. A test walks the descriptor set and fails if a
+//! field has no column.
+//!
+//! Every table begins with the same keys: `point_id` u32, `trial` u16, `node`, `t_ns` i64 (UTC, ns since
+//! 1970), `t_s` f64 (since the trial's beginning, in that node's own clock), `phase` (null before the first
+//! and after the last). An interval belongs to the phase that its middle lies in; its `t_ns` is its end.
+
+use ccbench_proto::wire;
+use polars::prelude::*;
+
+use super::cells::{Axis, Blob, Bool, Cells, Narrow, Num, Opt, OptBool, OptText, Text, UtcNs};
+
+/// The columns that every table begins with.
+struct Keys {
+    point_id: Num<UInt32Type>,
+    trial: Num<UInt16Type>,
+    node: Text,
+    t_ns: Opt<Int64Type>,
+    t_s: Opt<Float64Type>,
+    phase: OptText,
+}
+
+/// Names of the key columns, in order.
+pub const KEYS: [&str; 6] = ["point_id", "trial", "node", "t_ns", "t_s", "phase"];
+
+/// Which trial and node a row belongs to.
+pub(crate) struct Origin<'a> {
+    pub(crate) point_id: u32,
+    pub(crate) trial: u16,
+    pub(crate) node: &'a str,
+    pub(crate) axis: &'a Axis,
+}
+
+/// A row's place on the node's clock.
+struct When {
+    /// Becomes `t_ns` and `t_s`.
+    at_ns: Option<u64>,
+    /// Decides the phase.
+    phase_at_ns: Option<u64>,
+}
+
+impl From<u64> for When {
+    fn from(at_ns: u64) -> Self {
+        Self { at_ns: Some(at_ns), phase_at_ns: Some(at_ns) }
+    }
+}
+
+impl Keys {
+    fn new() -> Self {
+        let [point_id, trial, node, t_ns, t_s, phase] = KEYS;
+        Self {
+            point_id: Num::new(point_id),
+            trial: Num::new(trial),
+            node: Text::new(node),
+            t_ns: Opt::new(t_ns),
+            t_s: Opt::new(t_s),
+            phase: OptText::new(phase),
+        }
+    }
+
+    fn put(&mut self, origin: &Origin<'_>, when: &When) {
+        let axis = origin.axis;
+        self.point_id.put(origin.point_id, axis);
+        self.trial.put(origin.trial, axis);
+        self.node.put(origin.node.to_owned(), axis);
+        self.t_ns.put(when.at_ns.map(|at| axis.utc_ns(at)), axis);
+        self.t_s.put(when.at_ns.map(|at| axis.seconds(at)), axis);
+        let phase = when.phase_at_ns.and_then(|at| axis.phase(at));
+        self.phase.put(phase.map(str::to_owned), axis);
+    }
+
+    fn take(&mut self) -> Vec<Column> {
+        vec![
+            self.point_id.take(),
+            self.trial.take(),
+            self.node.take(),
+            self.t_ns.take(),
+            self.t_s.take(),
+            self.phase.take(),
+        ]
+    }
+}
+
+/// Rows of one table, column by column.
+pub(crate) trait Columns: Sized {
+    /// The row's message.
+    type Row;
+    /// The table's name, and its directory's.
+    const TABLE: &'static str;
+    /// What the rows of a row group are sorted by.
+    const SORT: &'static [&'static str];
+    /// Field of the message and name of its column; the keys are not among them.
+    #[cfg(test)]
+    const FIELDS: &'static [(&'static str, &'static str)];
+    /// Empty.
+    fn new() -> Self;
+    /// One row more.
+    fn put(&mut self, origin: &Origin<'_>, row: Self::Row);
+    /// The rows so far; starts anew.
+    fn take(&mut self) -> PolarsResult<DataFrame>;
+}
+
+/// The column of a field: its own name, or the one after `as`.
+macro_rules! column {
+    ($field:ident) => {
+        stringify!($field)
+    };
+    ($field:ident $column:ident) => {
+        stringify!($column)
+    };
+}
+
+/// One table: its message, when a row was, its order, and its columns.
+macro_rules! table {
+    ($columns:ident, $table:literal, $row:ty, $when:expr, $sort:expr,
+     { $($field:ident $(as $column:ident)? : $cells:ty,)* }) => {
+        #[doc = concat!("Columns of `", $table, "`.")]
+        pub(crate) struct $columns { keys: Keys, $($field: $cells,)* }
+
+        impl Columns for $columns {
+            type Row = $row;
+            const TABLE: &'static str = $table;
+            const SORT: &'static [&'static str] = &$sort;
+            #[cfg(test)]
+            const FIELDS: &'static [(&'static str, &'static str)] =
+                &[$((stringify!($field), column!($field $($column)?)),)*];
+
+            fn new() -> Self {
+                Self { keys: Keys::new(), $($field: <$cells>::new(column!($field $($column)?)),)* }
+            }
+
+            fn put(&mut self, origin: &Origin<'_>, row: $row) {
+                let when: fn(&$row, &Axis) -> When = $when;
+                self.keys.put(origin, &when(&row, origin.axis));
+                $(self.$field.put(row.$field, origin.axis);)*
+            }
+
+            fn take(&mut self) -> PolarsResult<DataFrame> {
+                let mut columns = self.keys.take();
+                $(columns.push(self.$field.take());)*
+                DataFrame::new_infer_height(columns)
+            }
+        }
+    };
+}
+
+/// When a flow began; a flow that never did has no instant.
+fn flow_start(row: &wire::Flow, axis: &Axis) -> When {
+    let at_ns = row.start_s.map(|s| axis.at(s));
+    When { at_ns, phase_at_ns: at_ns }
+}
+
+/// An interval is at its end, but in the phase of its middle.
+fn interval_middle(row: &wire::Interval, _: &Axis) -> When {
+    let half_ns = (row.seconds.max(0.0) * 5e8) as u64;
+    When { at_ns: Some(row.at_ns), phase_at_ns: Some(row.at_ns.saturating_sub(half_ns)) }
+}
+
+/// Where a clock stood at the trial's beginning, as measured from the controller.
+pub(crate) struct ClockRow {
+    pub(crate) at_ns: u64,
+    pub(crate) monotonic_t0_ns: u64,
+    pub(crate) offset_ns: i64,
+    pub(crate) error_bound_ns: u64,
+    pub(crate) rtt_ns: u64,
+    pub(crate) source: String,
+}
+
+table! { FlowColumns, "flows", wire::Flow, flow_start, ["flow_id", "side"], {
+    flow_id: Text,
+    group: Text,
+    node_src: Text,
+    node_dst: Text,
+    cc_requested: Text,
+    cc_actual: Text,
+    role: Text,
+    src_ip: Text,
+    dst_ip: Text,
+    sport: Narrow<UInt16Type>,
+    dport: Narrow<UInt16Type>,
+    cookie: Opt<UInt64Type>,
+    start_s: Opt<Float64Type>,
+    stop_s: Opt<Float64Type>,
+    exit_code: Opt<Int32Type>,
+    bytes: Num<UInt64Type>,
+    side: Text,
+    tool: Text,
+} }
+
+table! { FlowSampleColumns, "flow_samples", wire::FlowSample, |row, _| row.at_ns.into(), ["flow_id", "side", "t_ns"], {
+    flow_id: Text,
+    group: Text,
+    side: Text,
+    role: Text,
+    sample_src: Text,
+    gap_ns: Num<UInt64Type>,
+    cc: Text,
+    cookie: Opt<UInt64Type>,
+    sport: Narrow<UInt16Type>,
+    dport: Narrow<UInt16Type>,
+    state: Opt<UInt32Type>,
+    ca_state: Opt<UInt32Type>,
+    retransmits: Opt<UInt32Type>,
+    probes: Opt<UInt32Type>,
+    backoff: Opt<UInt32Type>,
+    options: Opt<UInt32Type>,
+    snd_wscale: Opt<UInt32Type>,
+    rcv_wscale: Opt<UInt32Type>,
+    app_limited: OptBool,
+    fastopen_client_fail: Opt<UInt32Type>,
+    rto_us: Opt<UInt32Type>,
+    ato_us: Opt<UInt32Type>,
+    snd_mss_bytes: Opt<UInt32Type>,
+    rcv_mss_bytes: Opt<UInt32Type>,
+    unacked_pkts: Opt<UInt32Type>,
+    sacked_pkts: Opt<UInt32Type>,
+    lost_pkts: Opt<UInt32Type>,
+    retrans_pkts: Opt<UInt32Type>,
+    fackets_pkts: Opt<UInt32Type>,
+    last_data_sent_ms: Opt<UInt32Type>,
+    last_data_recv_ms: Opt<UInt32Type>,
+    last_ack_recv_ms: Opt<UInt32Type>,
+    pmtu_bytes: Opt<UInt32Type>,
+    rcv_ssthresh_bytes: Opt<UInt32Type>,
+    rtt_us: Opt<UInt32Type>,
+    rttvar_us: Opt<UInt32Type>,
+    snd_ssthresh_pkts: Opt<UInt32Type>,
+    snd_cwnd_pkts: Opt<UInt32Type>,
+    advmss_bytes: Opt<UInt32Type>,
+    reordering_pkts: Opt<UInt32Type>,
+    rcv_rtt_us: Opt<UInt32Type>,
+    rcv_space_bytes: Opt<UInt32Type>,
+    total_retrans_pkts: Opt<UInt32Type>,
+    pacing_rate_bytes_per_s: Opt<UInt64Type>,
+    max_pacing_rate_bytes_per_s: Opt<UInt64Type>,
+    bytes_acked: Opt<UInt64Type>,
+    bytes_received: Opt<UInt64Type>,
+    segs_out_pkts: Opt<UInt32Type>,
+    segs_in_pkts: Opt<UInt32Type>,
+    notsent_bytes: Opt<UInt32Type>,
+    min_rtt_us: Opt<UInt32Type>,
+    data_segs_in_pkts: Opt<UInt32Type>,
+    data_segs_out_pkts: Opt<UInt32Type>,
+    delivery_rate_bytes_per_s: Opt<UInt64Type>,
+    busy_us: Opt<UInt64Type>,
+    rwnd_limited_us: Opt<UInt64Type>,
+    sndbuf_limited_us: Opt<UInt64Type>,
+    delivered_pkts: Opt<UInt32Type>,
+    delivered_ce_pkts: Opt<UInt32Type>,
+    bytes_sent: Opt<UInt64Type>,
+    bytes_retrans: Opt<UInt64Type>,
+    dsack_dups_pkts: Opt<UInt32Type>,
+    reord_seen: Opt<UInt32Type>,
+    rcv_ooopack_pkts: Opt<UInt32Type>,
+    snd_wnd_bytes: Opt<UInt32Type>,
+    rcv_wnd_bytes: Opt<UInt32Type>,
+    rehash: Opt<UInt32Type>,
+    total_rto: Opt<UInt32Type>,
+    total_rto_recoveries: Opt<UInt32Type>,
+    total_rto_time_ms: Opt<UInt32Type>,
+    received_ce_pkts: Opt<UInt32Type>,
+    delivered_e1_bytes: Opt<UInt32Type>,
+    delivered_e0_bytes: Opt<UInt32Type>,
+    delivered_ce_bytes: Opt<UInt32Type>,
+    received_e1_bytes: Opt<UInt32Type>,
+    received_e0_bytes: Opt<UInt32Type>,
+    received_ce_bytes: Opt<UInt32Type>,
+    accecn_fail_mode: Opt<UInt32Type>,
+    accecn_opt_seen: Opt<UInt32Type>,
+    ecn_mode: Opt<UInt32Type>,
+    cc_info: Blob,
+    bbr_bw_bytes_per_s: Opt<UInt64Type>,
+    bbr_min_rtt_us: Opt<UInt32Type>,
+    dctcp_alpha: Opt<UInt32Type>,
+    vegas_rtt_us: Opt<UInt32Type>,
+    vegas_min_rtt_us: Opt<UInt32Type>,
+} }
+
+table! { IntervalColumns, "intervals", wire::Interval, interval_middle, ["flow_id", "side", "t_ns"], {
+    flow_id: Text,
+    group: Text,
+    side: Text,
+    stream: Num<UInt32Type>,
+    start_s: Num<Float64Type>,
+    end_s: Num<Float64Type>,
+    seconds: Num<Float64Type>,
+    bytes: Num<UInt64Type>,
+    bits_per_second: Num<Float64Type>,
+    retransmits: Opt<UInt32Type>,
+    snd_cwnd_bytes: Opt<UInt64Type>,
+    snd_wnd_bytes: Opt<UInt64Type>,
+    rtt_us: Opt<UInt32Type>,
+    rttvar_us: Opt<UInt32Type>,
+    pmtu_bytes: Opt<UInt32Type>,
+    reorder_pkts: Opt<UInt32Type>,
+    jitter_ms: Opt<Float64Type>,
+    lost_packets: Opt<UInt64Type>,
+    packets: Opt<UInt64Type>,
+    omitted: Bool,
+} }
+
+table! { ProbeColumns, "probes", wire::Probe, |row, _| row.at_ns.into(), ["probe_id", "t_ns"], {
+    probe_id: Text,
+    kind: Text,
+    seq: Num<UInt32Type>,
+    rtt_us: Opt<Float64Type>,
+    lost: Bool,
+    tos: Narrow<UInt8Type>,
+} }
+
+table! { QdiscSampleColumns, "qdisc_samples", wire::QdiscSample, |row, _| row.at_ns.into(), ["link", "handle", "t_ns"], {
+    link: Text,
+    iface: Text,
+    handle: Text,
+    parent: Text,
+    kind: Text,
+    sent_bytes: Num<UInt64Type>,
+    sent_pkts: Num<UInt64Type>,
+    drops_pkts: Num<UInt64Type>,
+    overlimits: Num<UInt64Type>,
+    requeues_pkts: Num<UInt64Type>,
+    backlog_bytes: Num<UInt64Type>,
+    qlen_pkts: Num<UInt64Type>,
+    ecn_mark_pkts: Opt<UInt64Type>,
+    ce_mark_pkts: Opt<UInt64Type>,
+    step_mark_pkts: Opt<UInt64Type>,
+    drop_overlimit_pkts: Opt<UInt64Type>,
+    drop_overmemory_pkts: Opt<UInt64Type>,
+    prob: Opt<Float64Type>,
+    delay_c_us: Opt<UInt64Type>,
+    delay_l_us: Opt<UInt64Type>,
+    pkts_in_c: Opt<UInt64Type>,
+    pkts_in_l: Opt<UInt64Type>,
+    credit: Opt<Int64Type>,
+    maxq_pkts: Opt<UInt64Type>,
+    flows: Opt<UInt64Type>,
+    throttled: Opt<UInt64Type>,
+    memory_used_bytes: Opt<UInt64Type>,
+    lended: Opt<UInt64Type>,
+    borrowed: Opt<UInt64Type>,
+    tokens: Opt<Int64Type>,
+    ctokens: Opt<Int64Type>,
+    rate_bps: Opt<UInt64Type>,
+    late_pkts: Opt<UInt64Type>,
+    max_late_us: Opt<UInt64Type>,
+} }
+
+table! { LinkChangeColumns, "link_changes", wire::LinkChange, |row, _| row.applied_at_ns.into(), ["link", "t_ns"], {
+    asked_at_ns as asked_t_ns: UtcNs,
+    applied_at_ns as applied_t_ns: UtcNs,
+    link: Text,
+    iface: Text,
+    rate_bps: Opt<UInt64Type>,
+    delay_us: Opt<UInt64Type>,
+    loss_ppm: Opt<UInt32Type>,
+    source: Text,
+    rc: Num<Int32Type>,
+} }
+
+table! { HostSampleColumns, "host_samples", wire::HostSample, |row, _| row.at_ns.into(), ["node", "t_ns"], {
+    gap_ns: Num<UInt64Type>,
+    cpu_user_pct: Num<Float64Type>,
+    cpu_system_pct: Num<Float64Type>,
+    cpu_softirq_pct: Num<Float64Type>,
+    cpu_steal_pct: Num<Float64Type>,
+    cpu_idle_pct: Num<Float64Type>,
+    cpu_max_busy_pct: Num<Float64Type>,
+    softnet_dropped: Num<UInt64Type>,
+    softnet_squeezed: Num<UInt64Type>,
+    nic_rx_dropped: Num<UInt64Type>,
+    nic_tx_dropped: Num<UInt64Type>,
+    tcp_retrans_segs: Num<UInt64Type>,
+    agent_cpu_pct: Num<Float64Type>,
+    agent_rss_bytes: Num<UInt64Type>,
+} }
+
+table! { EventColumns, "events", wire::Event, |row, _| row.at_ns.into(), ["t_ns", "node"], {
+    kind: Text,
+    subject: Text,
+    message: Text,
+    data_json: Text,
+} }
+
+table! { ClockColumns, "clock", ClockRow, |row, _| row.at_ns.into(), ["node", "t_ns"], {
+    monotonic_t0_ns: Num<UInt64Type>,
+    offset_ns: Num<Int64Type>,
+    error_bound_ns: Num<UInt64Type>,
+    rtt_ns: Num<UInt64Type>,
+    source: Text,
+} }
+
+/// Names of all tables, which are also their directories' names.
+pub const TABLES: [&str; 9] = [
+    FlowColumns::TABLE,
+    FlowSampleColumns::TABLE,
+    IntervalColumns::TABLE,
+    ProbeColumns::TABLE,
+    QdiscSampleColumns::TABLE,
+    LinkChangeColumns::TABLE,
+    HostSampleColumns::TABLE,
+    EventColumns::TABLE,
+    ClockColumns::TABLE,
+];
+
+#[cfg(test)]
+mod tests {
+    use prost::Message as _;
+    use prost_types::FileDescriptorSet;
+
+    use super::*;
+
+    fn fields_of(message: &str) -> Vec<String> {
+        let set = FileDescriptorSet::decode(wire::DESCRIPTORS).unwrap();
+        let messages = set.file.iter().flat_map(|f| &f.message_type);
+        let found = messages.into_iter().find(|m| m.name() == message);
+        found.unwrap().field.iter().map(|f| f.name().to_owned()).collect()
+    }
+
+    fn missing<C: Columns>(message: &str) -> Vec<String> {
+        let has = |field: &String| {
+            let column = if field == "at_ns" {
+                return true;
+            } else if let Some(stem) = field.strip_suffix("_at_ns") {
+                format!("{stem}_t_ns")
+            } else {
+                field.clone()
+            };
+            C::FIELDS.iter().any(|(f, c)| f == field && *c == column)
+        };
+        let lacking = fields_of(message).into_iter().filter(|f| !has(f));
+        lacking.map(|f| format!("{message}.{f}")).collect()
+    }
+
+    #[test]
+    fn every_field_of_a_row_message_has_a_column_of_its_name() {
+        let lacking = [
+            missing::<FlowColumns>("Flow"),
+            missing::<FlowSampleColumns>("FlowSample"),
+            missing::<IntervalColumns>("Interval"),
+            missing::<ProbeColumns>("Probe"),
+            missing::<QdiscSampleColumns>("QdiscSample"),
+            missing::<LinkChangeColumns>("LinkChange"),
+            missing::<HostSampleColumns>("HostSample"),
+            missing::<EventColumns>("Event"),
+        ]
+        .concat();
+        assert!(lacking.is_empty(), "fields without a column: {lacking:?}");
+    }
+
+    #[test]
+    fn every_message_of_the_stream_is_a_table_or_handled_by_name() {
+        let set = FileDescriptorSet::decode(wire::DESCRIPTORS).unwrap();
+        let mut messages = set.file.iter().flat_map(|f| &f.message_type);
+        let event = messages.find(|m| m.name() == "RunEvent").unwrap();
+        assert_eq!(event.field.len(), 8 + 2, "a new kind of row needs a table here");
+    }
+
+    #[test]
+    fn an_interval_over_a_phase_edge_belongs_to_the_phase_of_its_middle() {
+        use ccbench_proto::{schedule::PhaseSpan, units::Micros};
+        let phase = |name: &str, start: u64, end: u64| PhaseSpan {
+            name: name.into(),
+            start: Micros::from_secs(start),
+            end: Micros::from_secs(end),
+            measure: true,
+        };
+        let axis = Axis {
+            t0_ns: 1_000_000_000,
+            realtime_offset_ns: 0,
+            phases: vec![phase("a", 0, 1), phase("b", 1, 2)],
+        };
+        let phase_of = |end_ns: u64| {
+            let row = wire::Interval { at_ns: end_ns, seconds: 0.1, ..Default::default() };
+            axis.phase(interval_middle(&row, &axis).phase_at_ns.unwrap())
+        };
+        assert_eq!(phase_of(2_040_000_000), Some("a"));
+        assert_eq!(phase_of(2_060_000_000), Some("b"));
+        assert_eq!(axis.phase(999_999_999), None);
+        assert_eq!(axis.phase(3_000_000_000), None);
+    }
+}

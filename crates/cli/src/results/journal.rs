@@ -1,0 +1,349 @@
+//! The append-only record of a run: one JSON object per line, each with the CRC-32 of itself, made durable
+//! before anything builds on it. It decides which trials exist: a reader believes a trial's files only if the
+//! trial's last line here is a `trial_end`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{File, OpenOptions};
+use std::io::{Read as _, Write as _};
+use std::path::{Path, PathBuf};
+
+use ccbench_proto::schedule::PhaseSpan;
+use ccbench_proto::units::Micros;
+use serde::{Deserialize, Serialize};
+
+use super::trial::NodeClock;
+use super::verdict::Reason;
+use super::{Result, ResultsError, TrialStatus, io_error};
+
+/// The journal's name in the results directory.
+pub const FILE_NAME: &str = "journal.ndjson";
+
+/// One line.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum Entry {
+    /// The run began, or went on.
+    RunStart {
+        /// Of the resolved plan.
+        plan_sha256: String,
+        /// When, as RFC 3339.
+        started_utc: String,
+    },
+    /// A trial began: whatever lies in its directories from before is void.
+    TrialBegin {
+        /// Which point.
+        point_id: u32,
+        /// Which repetition.
+        trial: u16,
+        /// Of this trial.
+        seed: u64,
+        /// Grows with every trial.
+        epoch: u64,
+    },
+    /// A trial's files are in place. This line is the commit.
+    TrialEnd(TrialEnd),
+    /// The run ended.
+    RunEnd {
+        /// How.
+        status: String,
+    },
+    /// Written by a later version.
+    #[serde(other)]
+    Unknown,
+}
+
+/// A committed trial.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TrialEnd {
+    /// Which point.
+    pub point_id: u32,
+    /// Which repetition.
+    pub trial: u16,
+    /// Of this trial.
+    pub seed: u64,
+    /// Of this trial.
+    pub epoch: u64,
+    /// What it is worth.
+    pub status: TrialStatus,
+    /// Why it is not ok.
+    pub reasons: Vec<Reason>,
+    /// Rows per table; a table without rows has no file.
+    pub rows: BTreeMap<String, u64>,
+    /// The timeline.
+    pub phases: Vec<PhaseRecord>,
+    /// Each node's clock.
+    pub clocks: BTreeMap<String, NodeClock>,
+}
+
+/// A phase as the journal keeps it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PhaseRecord {
+    /// Its name.
+    pub name: String,
+    /// After the trial's beginning.
+    pub start_us: u64,
+    /// After the trial's beginning.
+    pub end_us: u64,
+    /// Part of the summaries.
+    pub measure: bool,
+}
+
+impl From<&PhaseSpan> for PhaseRecord {
+    fn from(span: &PhaseSpan) -> Self {
+        Self {
+            name: span.name.clone(),
+            start_us: span.start.get(),
+            end_us: span.end.get(),
+            measure: span.measure,
+        }
+    }
+}
+
+impl PhaseRecord {
+    /// How long it lasts.
+    pub fn seconds(&self) -> f64 {
+        Micros::new(self.end_us.saturating_sub(self.start_us)).as_secs_f64()
+    }
+}
+
+/// What the journal says so far.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Replay {
+    /// Of the plan, from the first line.
+    pub plan_sha256: Option<String>,
+    /// Committed trials: point, repetition.
+    pub committed: BTreeMap<(u32, u16), TrialEnd>,
+    /// Begun, and not ended since.
+    pub open: BTreeSet<(u32, u16)>,
+    /// Highest epoch seen.
+    pub last_epoch: u64,
+    /// Bytes that hold whole lines.
+    pub good_bytes: u64,
+    /// Bytes after them: a line that was being written when the machine or ccbench died.
+    pub torn_bytes: u64,
+}
+
+/// The line of an entry, with its checksum and line feed.
+pub(crate) fn line(entry: &Entry) -> Result<String, serde_json::Error> {
+    let body = serde_json::to_string(entry)?;
+    let crc = crc32fast::hash(body.as_bytes());
+    let open = body.strip_suffix('}').unwrap_or(&body);
+    Ok(format!("{open},\"crc32\":\"{crc:08x}\"}}\n"))
+}
+
+/// Length of `,"crc32":"01234567"}`.
+const SEAL_BYTES: usize = 20;
+
+/// The entry of a line without its line feed; `None` if the checksum is wrong or absent.
+fn parse(line: &[u8]) -> Option<Entry> {
+    let split = line.len().checked_sub(SEAL_BYTES)?;
+    let (open, seal) = (line.get(..split)?, std::str::from_utf8(line.get(split..)?).ok()?);
+    let crc = seal.strip_prefix(",\"crc32\":\"")?.strip_suffix("\"}")?;
+    let body = [open, b"}"].concat();
+    if u32::from_str_radix(crc, 16).ok()? != crc32fast::hash(&body) {
+        return None;
+    }
+    serde_json::from_slice(&body).ok()
+}
+
+/// Reads a journal's bytes. Only a tail may be torn.
+pub fn replay(bytes: &[u8], path: &Path) -> Result<Replay> {
+    let mut state = Replay::default();
+    let mut bad = None;
+    let mut at = 0;
+    for (index, line) in bytes.split_inclusive(|b| *b == b'\n').enumerate() {
+        at += line.len() as u64;
+        let entry = line.strip_suffix(b"\n").and_then(parse);
+        match (entry, bad) {
+            (Some(_), Some(line)) => {
+                let path = path.to_path_buf();
+                return Err(ResultsError::DamagedJournal { path, line });
+            }
+            (Some(entry), None) => {
+                state.on(entry);
+                state.good_bytes = at;
+            }
+            (None, _) => bad = bad.or(Some(index + 1)),
+        }
+    }
+    state.torn_bytes = bytes.len() as u64 - state.good_bytes;
+    Ok(state)
+}
+
+impl Replay {
+    /// Takes the next entry.
+    pub(crate) fn on(&mut self, entry: Entry) {
+        match entry {
+            Entry::RunStart { plan_sha256, .. } => {
+                self.plan_sha256.get_or_insert(plan_sha256);
+            }
+            Entry::TrialBegin { point_id, trial, epoch, .. } => {
+                self.committed.remove(&(point_id, trial));
+                self.open.insert((point_id, trial));
+                self.last_epoch = self.last_epoch.max(epoch);
+            }
+            Entry::TrialEnd(end) => {
+                let key = (end.point_id, end.trial);
+                self.open.remove(&key);
+                self.last_epoch = self.last_epoch.max(end.epoch);
+                self.committed.insert(key, end);
+            }
+            Entry::RunEnd { .. } | Entry::Unknown => {}
+        }
+    }
+}
+
+/// A journal open for appending; it is locked, so there is one writer.
+#[derive(Debug)]
+pub(crate) struct Journal {
+    file: File,
+    path: PathBuf,
+    state: Replay,
+}
+
+impl Journal {
+    /// A new one.
+    pub(crate) fn create(dir: &Path) -> Result<Self> {
+        let path = dir.join(FILE_NAME);
+        let mut options = OpenOptions::new();
+        let opened = options.append(true).read(true).create_new(true).open(&path);
+        let file = opened.map_err(io_error("create", &path))?;
+        lock(&file, dir)?;
+        Ok(Self { file, path, state: Replay::default() })
+    }
+
+    /// An existing one; cuts a torn tail off. Says how many bytes that was.
+    pub(crate) fn reopen(dir: &Path) -> Result<(Self, u64)> {
+        let path = dir.join(FILE_NAME);
+        let opened = OpenOptions::new().append(true).read(true).open(&path);
+        let mut file = opened.map_err(io_error("open", &path))?;
+        lock(&file, dir)?;
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes).map_err(io_error("read", &path))?;
+        let state = replay(&bytes, &path)?;
+        if state.torn_bytes > 0 {
+            file.set_len(state.good_bytes).map_err(io_error("truncate", &path))?;
+            file.sync_all().map_err(io_error("make durable", &path))?;
+        }
+        let torn = state.torn_bytes;
+        Ok((Self { file, path, state }, torn))
+    }
+
+    /// Appends an entry; durable when this returns.
+    pub(crate) fn append(&mut self, entry: Entry) -> Result<()> {
+        let line = line(&entry).map_err(|source| ResultsError::Json {
+            op: "write a line of",
+            path: self.path.clone(),
+            source,
+        })?;
+        let written = self.file.write_all(line.as_bytes()).and_then(|()| self.file.sync_data());
+        if let Err(e) = written {
+            // A piece of a line must not stay in front of later lines; the first error is the one to report.
+            let _ = self.file.set_len(self.state.good_bytes);
+            return Err(io_error("append to", &self.path)(e));
+        }
+        self.state.good_bytes += line.len() as u64;
+        self.state.on(entry);
+        Ok(())
+    }
+
+    /// What it says so far.
+    pub(crate) fn state(&self) -> &Replay {
+        &self.state
+    }
+}
+
+fn lock(file: &File, dir: &Path) -> Result<()> {
+    match file.try_lock() {
+        Ok(()) => Ok(()),
+        Err(std::fs::TryLockError::WouldBlock) => {
+            Err(ResultsError::InUse { path: dir.to_path_buf() })
+        }
+        Err(std::fs::TryLockError::Error(e)) => Err(io_error("lock the journal of", dir)(e)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn begin(point_id: u32, trial: u16, epoch: u64) -> Entry {
+        Entry::TrialBegin { point_id, trial, seed: 7, epoch }
+    }
+
+    fn end(point_id: u32, trial: u16, epoch: u64) -> Entry {
+        Entry::TrialEnd(TrialEnd {
+            point_id,
+            trial,
+            seed: 7,
+            epoch,
+            status: TrialStatus::Ok,
+            reasons: vec![],
+            rows: BTreeMap::new(),
+            phases: vec![],
+            clocks: BTreeMap::new(),
+        })
+    }
+
+    fn text(entries: &[Entry]) -> String {
+        entries.iter().map(|e| line(e).unwrap()).collect()
+    }
+
+    #[test]
+    fn a_line_is_json_and_reads_back() {
+        let line = line(&end(1, 2, 3)).unwrap();
+        let value: serde_json::Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(value["event"], "trial_end");
+        assert_eq!(parse(line.trim_end().as_bytes()), Some(end(1, 2, 3)));
+    }
+
+    #[test]
+    fn a_journal_cut_at_any_byte_keeps_exactly_its_whole_lines() {
+        let entries = [begin(0, 1, 1), end(0, 1, 1), begin(1, 1, 2), end(1, 1, 2)];
+        let text = text(&entries);
+        let ends: Vec<usize> = text.match_indices('\n').map(|(i, _)| i + 1).collect();
+        for cut in 0..=text.len() {
+            let state = replay(&text.as_bytes()[..cut], Path::new("j")).unwrap();
+            let whole = ends.iter().filter(|e| **e <= cut).count();
+            assert_eq!(state.committed.len(), whole / 2, "cut at {cut}");
+            assert_eq!(state.good_bytes + state.torn_bytes, cut as u64);
+            assert_eq!(state.good_bytes, whole.checked_sub(1).map_or(0, |w| ends[w]) as u64);
+        }
+    }
+
+    #[test]
+    fn one_flipped_bit_in_the_last_line_is_a_torn_tail() {
+        let mut bytes = text(&[begin(0, 1, 1), end(0, 1, 1)]).into_bytes();
+        let last = bytes.len() - 30;
+        bytes[last] ^= 1;
+        let state = replay(&bytes, Path::new("j")).unwrap();
+        assert!(state.committed.is_empty());
+        assert!(state.torn_bytes > 0);
+    }
+
+    #[test]
+    fn damage_before_good_lines_is_refused_with_its_line() {
+        let mut bytes = text(&[begin(0, 1, 1), end(0, 1, 1)]).into_bytes();
+        bytes[5] ^= 1;
+        let error = replay(&bytes, Path::new("j")).unwrap_err();
+        assert!(matches!(error, ResultsError::DamagedJournal { line: 1, .. }), "{error}");
+    }
+
+    #[test]
+    fn a_trial_begun_again_is_void_until_it_ends_again() {
+        let bytes = text(&[begin(0, 1, 1), end(0, 1, 1), begin(0, 1, 5)]);
+        let state = replay(bytes.as_bytes(), Path::new("j")).unwrap();
+        assert!(state.committed.is_empty());
+        assert_eq!(state.last_epoch, 5);
+    }
+
+    #[test]
+    fn an_entry_of_a_later_version_is_passed_over() {
+        let body = r#"{"event":"moon_phase","value":3}"#;
+        let crc = crc32fast::hash(body.as_bytes());
+        let later = format!("{},\"crc32\":\"{crc:08x}\"}}\n", &body[..body.len() - 1]);
+        let bytes = later + &text(&[begin(0, 1, 1), end(0, 1, 1)]);
+        let state = replay(bytes.as_bytes(), Path::new("j")).unwrap();
+        assert_eq!(state.committed.len(), 1);
+    }
+}

@@ -1,0 +1,127 @@
+//! One Parquet file being written: rows gather in builders and leave them as row groups, so that a trial of any
+//! length needs the memory of one row group per table.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use polars::io::parquet::write::BatchedWriter;
+use polars::prelude::*;
+
+use super::columns::{Columns, Origin};
+use super::{Result, frame_error, io_error};
+
+/// Rows of a row group.
+pub(crate) const ROW_GROUP_ROWS: usize = 128 * 1024;
+
+/// The file of one table of one trial. There is no file until there is a row.
+pub(crate) struct Part<C> {
+    path: PathBuf,
+    columns: C,
+    waiting: usize,
+    written: u64,
+    writer: Option<BatchedWriter<File>>,
+    limit: usize,
+}
+
+/// What becomes of a [`Part`].
+pub(crate) struct Finished {
+    /// The table.
+    pub(crate) table: &'static str,
+    /// Rows in the file.
+    pub(crate) rows: u64,
+}
+
+impl<C: Columns> Part<C> {
+    /// The file will be `dir/TABLE/part-0.parquet`; a row group has at most `limit` rows.
+    pub(crate) fn new(dir: &Path, limit: usize) -> Self {
+        Self {
+            path: dir.join(C::TABLE).join("part-0.parquet"),
+            columns: C::new(),
+            waiting: 0,
+            written: 0,
+            writer: None,
+            limit,
+        }
+    }
+
+    /// Takes a row; writes a row group when enough have gathered.
+    pub(crate) fn put(&mut self, origin: &Origin<'_>, row: C::Row, meta: &Metadata) -> Result<()> {
+        self.columns.put(origin, row);
+        self.waiting += 1;
+        if self.waiting >= self.limit { self.flush(meta) } else { Ok(()) }
+    }
+
+    /// Writes what is left and the footer, and makes the file durable.
+    pub(crate) fn finish(mut self, meta: &Metadata) -> Result<Option<Finished>> {
+        if self.waiting > 0 {
+            self.flush(meta)?;
+        }
+        let Some(writer) = self.writer else {
+            return Ok(None);
+        };
+        writer.finish().map_err(frame_error("finish", &self.path))?;
+        drop(writer);
+        sync(&self.path)?;
+        if let Some(dir) = self.path.parent() {
+            sync(dir)?;
+        }
+        Ok(Some(Finished { table: C::TABLE, rows: self.written }))
+    }
+
+    fn flush(&mut self, meta: &Metadata) -> Result<()> {
+        let refused = |op| frame_error(op, &self.path);
+        let order = SortMultipleOptions::default().with_maintain_order(true);
+        let taken = self.columns.take().map_err(refused("gather the rows of"))?;
+        let mut frame = taken.sort(C::SORT, order).map_err(refused("sort the rows of"))?;
+        frame.rechunk_mut();
+        if self.writer.is_none() {
+            if let Some(dir) = self.path.parent() {
+                std::fs::create_dir_all(dir).map_err(io_error("create", dir))?;
+            }
+            let file = File::create_new(&self.path).map_err(io_error("create", &self.path))?;
+            let writer = ParquetWriter::new(file)
+                .with_compression(ParquetCompression::Zstd(None))
+                .with_key_value_metadata(Some(KeyValueMetadata::from_static(meta.0.clone())))
+                .set_parallel(false)
+                .batched(frame.schema())
+                .map_err(refused("begin"))?;
+            self.writer = Some(writer);
+        }
+        if let Some(writer) = &mut self.writer {
+            writer.write_batch(&frame).map_err(refused("write"))?;
+        }
+        self.written += self.waiting as u64;
+        self.waiting = 0;
+        Ok(())
+    }
+}
+
+/// Key-value pairs of every file's footer.
+pub(crate) struct Metadata(pub(crate) Vec<(String, String)>);
+
+/// Makes a file or directory durable.
+pub(crate) fn sync(path: &Path) -> Result<()> {
+    let file = File::open(path).map_err(io_error("open", path))?;
+    file.sync_all().map_err(io_error("make durable", path))
+}
+
+/// Puts a whole table into one Parquet file, in place of an older one.
+pub(crate) fn write_parquet(frame: &mut DataFrame, path: &Path) -> Result<()> {
+    write_new(path, |file| {
+        let writer = ParquetWriter::new(file).with_compression(ParquetCompression::Zstd(None));
+        writer.finish(frame).map(drop)
+    })
+}
+
+/// Puts a whole table into one CSV file, in place of an older one.
+pub(crate) fn write_csv(frame: &mut DataFrame, path: &Path) -> Result<()> {
+    write_new(path, |file| CsvWriter::new(file).finish(frame))
+}
+
+fn write_new(path: &Path, write: impl FnOnce(&File) -> PolarsResult<()>) -> Result<()> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let staged = path.with_file_name(format!(".{name}.new"));
+    let file = File::create(&staged).map_err(io_error("create", &staged))?;
+    write(&file).map_err(frame_error("write", &staged))?;
+    std::fs::rename(&staged, path).map_err(io_error("replace", path))
+}

@@ -1,0 +1,199 @@
+//! `run.json`: where a run's numbers come from. Rewritten as a whole, atomically.
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::path::Path;
+
+use ccbench_proto::wire::NodeInfo;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::journal::TrialEnd;
+use super::part::sync;
+use super::store::{RunInfo, RunStatus};
+use super::{Result, ResultsError, SCHEMA_VERSION, io_error};
+
+/// The file's name in the results directory.
+pub(crate) const FILE_NAME: &str = "run.json";
+
+/// The file's content.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct RunRecord {
+    pub(crate) schema_version: u32,
+    pub(crate) status: RunStatus,
+    pub(crate) plan_name: String,
+    pub(crate) plan_sha256: String,
+    pub(crate) repeat: u32,
+    pub(crate) seed: u64,
+    pub(crate) factors: Vec<String>,
+    pub(crate) points: Vec<Point>,
+    /// The first start, and every time the run went on.
+    pub(crate) sessions: Vec<Session>,
+    pub(crate) topology: String,
+    /// Committed trials with their clocks; filled whenever the status changes.
+    pub(crate) trials: Vec<TrialEnd>,
+    /// Whatever a reader should know: torn journal, leftovers removed.
+    pub(crate) notes: Vec<String>,
+}
+
+/// One combination of the matrix.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Point {
+    pub(crate) point_id: u32,
+    /// In the plan's order.
+    pub(crate) levels: Vec<(String, String)>,
+}
+
+/// One process that worked on the run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Session {
+    pub(crate) started_utc: String,
+    pub(crate) ccbench_version: String,
+    pub(crate) command_line: Vec<String>,
+    pub(crate) sets: Vec<String>,
+    pub(crate) nodes: BTreeMap<String, Value>,
+}
+
+impl Session {
+    pub(crate) fn new(info: &RunInfo) -> Self {
+        Self {
+            started_utc: info.started_utc.to_string(),
+            ccbench_version: info.ccbench_version.clone(),
+            command_line: info.command_line.clone(),
+            sets: info.sets.clone(),
+            nodes: info.nodes.iter().map(|(name, node)| (name.clone(), node_json(node))).collect(),
+        }
+    }
+}
+
+impl RunRecord {
+    pub(crate) fn new(info: &RunInfo) -> Self {
+        let points = info
+            .points
+            .iter()
+            .map(|(point_id, levels)| Point { point_id: *point_id, levels: levels.clone() });
+        Self {
+            schema_version: SCHEMA_VERSION,
+            status: RunStatus::Running,
+            plan_name: info.plan_name.clone(),
+            plan_sha256: info.plan_sha256.clone(),
+            repeat: info.repeat,
+            seed: info.seed,
+            factors: factors(info),
+            points: points.collect(),
+            sessions: vec![Session::new(info)],
+            topology: info.topology.clone(),
+            trials: vec![],
+            notes: info.notes.clone(),
+        }
+    }
+
+    pub(crate) fn read(dir: &Path) -> Result<Self> {
+        let path = dir.join(FILE_NAME);
+        let bytes = std::fs::read(&path).map_err(|e| match e.kind() {
+            std::io::ErrorKind::NotFound => {
+                ResultsError::NotARun { path: dir.to_path_buf(), why: "it has no run.json" }
+            }
+            _ => io_error("read", &path)(e),
+        })?;
+        serde_json::from_slice(&bytes).map_err(|source| ResultsError::Json {
+            op: "understand",
+            path,
+            source,
+        })
+    }
+
+    pub(crate) fn write(&self, dir: &Path) -> Result<()> {
+        let path = dir.join(FILE_NAME);
+        let mut bytes = serde_json::to_vec_pretty(self).map_err(|source| ResultsError::Json {
+            op: "write",
+            path,
+            source,
+        })?;
+        bytes.push(b'\n');
+        replace(dir, FILE_NAME, &bytes)
+    }
+}
+
+/// Names of the factors, in the points' order.
+fn factors(info: &RunInfo) -> Vec<String> {
+    let mut names: Vec<String> = vec![];
+    for (name, _) in info.points.iter().flat_map(|(_, levels)| levels) {
+        if !names.contains(name) {
+            names.push(name.clone());
+        }
+    }
+    names
+}
+
+/// Puts a file's new content in place of the old: a reader sees the one or the other, whatever dies when.
+pub(crate) fn replace(dir: &Path, name: &str, bytes: &[u8]) -> Result<()> {
+    let path = dir.join(name);
+    let staged = dir.join(format!(".{name}.new"));
+    let mut file = std::fs::File::create(&staged).map_err(io_error("create", &staged))?;
+    file.write_all(bytes).map_err(io_error("write", &staged))?;
+    file.sync_all().map_err(io_error("make durable", &staged))?;
+    std::fs::rename(&staged, &path).map_err(io_error("replace", &path))?;
+    sync(dir)
+}
+
+/// A node's description as JSON, every field of the message.
+fn node_json(node: &NodeInfo) -> Value {
+    let interfaces: Vec<Value> = node
+        .interfaces
+        .iter()
+        .map(|i| {
+            json!({
+                "name": i.name, "index": i.index, "mtu_bytes": i.mtu_bytes, "up": i.up,
+                "addresses": i.addresses, "root_qdisc": i.root_qdisc, "tso": i.tso, "gso": i.gso,
+                "gro": i.gro, "driver": i.driver,
+            })
+        })
+        .collect();
+    let sysctls: BTreeMap<_, _> = node.sysctls.iter().collect();
+    json!({
+        "agent_version": node.agent_version,
+        "hostname": node.hostname,
+        "kernel": node.kernel,
+        "kernel_version": node.kernel_version,
+        "machine": node.machine,
+        "boot_id": node.boot_id,
+        "cpus": node.cpus,
+        "cpu_model": node.cpu_model,
+        "iperf3_version": node.iperf3_version,
+        "iperf3_json_stream": node.iperf3_json_stream,
+        "congestion_controls": node.congestion_controls,
+        "allowed_congestion_controls": node.allowed_congestion_controls,
+        "default_congestion_control": node.default_congestion_control,
+        "qdiscs": node.qdiscs,
+        "interfaces": interfaces,
+        "sysctls": sysctls,
+        "can_ebpf": node.can_ebpf,
+        "can_userspace_link": node.can_userspace_link,
+        "clocksource": node.clocksource,
+        "privileges": node.privileges,
+        "notes": node.notes,
+        "netns_inode": node.netns_inode,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ccbench_proto::wire;
+    use prost::Message as _;
+
+    #[test]
+    fn every_field_of_a_nodes_description_is_recorded() {
+        let set = prost_types::FileDescriptorSet::decode(wire::DESCRIPTORS).unwrap();
+        let node = NodeInfo { interfaces: vec![wire::Interface::default()], ..Default::default() };
+        let node = node_json(&node);
+        for (message, value) in [("NodeInfo", &node), ("Interface", &node["interfaces"][0])] {
+            let mut messages = set.file.iter().flat_map(|f| &f.message_type);
+            let message = messages.find(|m| m.name() == message).unwrap();
+            for field in &message.field {
+                assert!(value.get(field.name()).is_some(), "{}.{}", message.name(), field.name());
+            }
+        }
+    }
+}

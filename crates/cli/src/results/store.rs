@@ -1,0 +1,414 @@
+//! The results directory: made once, reopened to resume or to read.
+//!
+//! ```text
+//! results/<plan>-<utc>-<shorthash>/
+//!   plan.toml  plan.resolved.toml  run.json  journal.ndjson  points.parquet
+//!   tables/<table>/point=<id>/trial-<nn>/part-0.parquet
+//!   raw/point=<id>/trial-<nn>/<node>/<file>
+//! ```
+//!
+//! `point=<id>` is a Hive key: Polars, pandas and DuckDB read a whole table from its one directory and skip
+//! files by `point`. The trial's directory is deliberately no Hive key: every file has a column `trial`, and a key of
+//! the same name makes pandas refuse the directory and DuckDB turn the column into text. Every file is
+//! complete without its path, because `point_id` and `trial` are inside.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use ccbench_proto::schedule::PhaseSpan;
+use ccbench_proto::wire::NodeInfo;
+use polars::prelude::*;
+use serde::{Deserialize, Serialize};
+
+use super::columns::TABLES;
+use super::journal::{self, Entry, Journal, Replay, TrialEnd};
+use super::part::{sync, write_parquet};
+use super::record::{RunRecord, Session, replace};
+pub use super::trial::{NodeClock, TrialKey, TrialWriter};
+use super::{Result, ResultsError, TrialStatus, frame_error, io_error};
+
+/// What a run is, for its provenance.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RunInfo {
+    /// Becomes part of the directory's name.
+    pub plan_name: String,
+    /// The plan as its author wrote it.
+    pub plan_text: String,
+    /// The plan with defaults, presets and overrides written out.
+    pub resolved_text: String,
+    /// Of `resolved_text`, in hexadecimal.
+    pub plan_sha256: String,
+    /// Every point: its id, and each factor's level.
+    pub points: Vec<(u32, Vec<(String, String)>)>,
+    /// Trials per point.
+    pub repeat: u32,
+    /// The plan's.
+    pub seed: u64,
+    /// Of the controller.
+    pub command_line: Vec<String>,
+    /// Of the controller.
+    pub ccbench_version: String,
+    /// When the command was given.
+    pub started_utc: jiff::Timestamp,
+    /// What each node said of itself.
+    pub nodes: BTreeMap<String, NodeInfo>,
+    /// The testbed that ccbench built, for people; empty if it built none.
+    pub topology: String,
+    /// What the testbed cannot do, each with its reason.
+    pub notes: Vec<String>,
+    /// `--set` overrides.
+    pub sets: Vec<String>,
+}
+
+/// How a run stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RunStatus {
+    /// A controller works on it, or died without a word.
+    Running,
+    /// Every trial is there.
+    Complete,
+    /// Stopped by the user; can be resumed.
+    Interrupted,
+    /// Stopped by an error; can be resumed.
+    Failed,
+}
+
+impl RunStatus {
+    /// As it is written in `run.json`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Complete => "complete",
+            Self::Interrupted => "interrupted",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// A results directory.
+#[derive(Debug)]
+pub struct RunDir {
+    inner: Inner,
+}
+
+/// What a [`RunDir`] and its trials share.
+#[derive(Debug)]
+pub(super) struct Inner {
+    pub(super) path: PathBuf,
+    pub(super) plan_sha256: String,
+    pub(super) ccbench_version: String,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    record: RunRecord,
+    log: Log,
+}
+
+/// The journal: open for writing, or as it was when the directory was opened for reading.
+#[derive(Debug)]
+enum Log {
+    Write(Journal),
+    Read(Replay),
+}
+
+impl Log {
+    fn replay(&self) -> &Replay {
+        match self {
+            Self::Write(journal) => journal.state(),
+            Self::Read(replay) => replay,
+        }
+    }
+}
+
+impl RunDir {
+    /// Makes `root/<plan>-<utc>-<shorthash>/`; two runs of a plan in one second get different names.
+    pub fn create(root: &Path, info: &RunInfo) -> Result<Self> {
+        std::fs::create_dir_all(root).map_err(io_error("create", root))?;
+        let path = make_unique(root, &directory_name(info))?;
+        for dir in ["tables", "raw"] {
+            let dir = path.join(dir);
+            std::fs::create_dir(&dir).map_err(io_error("create", &dir))?;
+        }
+        replace(&path, "plan.toml", info.plan_text.as_bytes())?;
+        replace(&path, "plan.resolved.toml", info.resolved_text.as_bytes())?;
+        let record = RunRecord::new(info);
+        write_points(&path, &record)?;
+        let mut journal = Journal::create(&path)?;
+        journal.append(Entry::RunStart {
+            plan_sha256: info.plan_sha256.clone(),
+            started_utc: info.started_utc.to_string(),
+        })?;
+        record.write(&path)?;
+        sync(root)?;
+        Ok(Self::with(path, info.ccbench_version.clone(), record, Log::Write(journal)))
+    }
+
+    /// Opens for reading: changes nothing, so it may be done while the run goes on.
+    pub fn open(path: &Path) -> Result<Self> {
+        let record = RunRecord::read(path)?;
+        let file = path.join(journal::FILE_NAME);
+        let bytes = std::fs::read(&file).map_err(io_error("read", &file))?;
+        let replay = journal::replay(&bytes, &file)?;
+        let version = record.sessions.last().map(|s| s.ccbench_version.clone());
+        Ok(Self::with(path.to_path_buf(), version.unwrap_or_default(), record, Log::Read(replay)))
+    }
+
+    /// Opens to go on with the run: takes the lock, cuts a torn journal, removes what uncommitted trials left,
+    /// and refuses another plan. [`RunDir::notes`] says what was done.
+    pub fn resume(path: &Path, info: &RunInfo) -> Result<Self> {
+        let mut record = RunRecord::read(path)?;
+        if record.plan_sha256 != info.plan_sha256 {
+            return Err(ResultsError::OtherPlan {
+                path: path.to_path_buf(),
+                found: record.plan_sha256,
+                wanted: info.plan_sha256.clone(),
+            });
+        }
+        let (mut journal, torn) = Journal::reopen(path)?;
+        if torn > 0 {
+            record.notes.push(format!(
+                "{}: the journal ended in {torn} bytes of an unfinished line; removed",
+                info.started_utc
+            ));
+        }
+        for leftover in leftovers(path, journal.state())? {
+            remove(&leftover)?;
+            let name = leftover.strip_prefix(path).unwrap_or(&leftover);
+            record.notes.push(format!(
+                "{}: removed {}, left by a trial that was not committed",
+                info.started_utc,
+                name.display()
+            ));
+        }
+        record.sessions.push(Session::new(info));
+        record.status = RunStatus::Running;
+        journal.append(Entry::RunStart {
+            plan_sha256: info.plan_sha256.clone(),
+            started_utc: info.started_utc.to_string(),
+        })?;
+        record.write(path)?;
+        let version = info.ccbench_version.clone();
+        Ok(Self::with(path.to_path_buf(), version, record, Log::Write(journal)))
+    }
+
+    fn with(path: PathBuf, ccbench_version: String, record: RunRecord, log: Log) -> Self {
+        let plan_sha256 = record.plan_sha256.clone();
+        let state = Mutex::new(State { record, log });
+        Self { inner: Inner { path, plan_sha256, ccbench_version, state } }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.inner.path
+    }
+
+    /// What was mended when the run was resumed, oldest first.
+    pub fn notes(&self) -> Vec<String> {
+        self.inner.state().record.notes.clone()
+    }
+
+    /// As `run.json` says.
+    pub fn status(&self) -> RunStatus {
+        self.inner.state().record.status
+    }
+
+    /// Trials that a resumed run need not do again: committed as ok, degraded or failed, with every file that the
+    /// journal names still there. An aborted trial is not among them.
+    pub fn finished(&self) -> BTreeSet<(u32, u16)> {
+        let state = self.inner.state();
+        let whole = state.log.replay().committed.values().filter(|end| {
+            end.status != TrialStatus::Aborted
+                && end.rows.keys().all(|table| self.part(table, end.point_id, end.trial).is_file())
+        });
+        whole.map(|end| (end.point_id, end.trial)).collect()
+    }
+
+    /// Every committed trial with its verdict, aborted ones too, in order of point and repetition.
+    pub fn trials(&self) -> Vec<TrialEnd> {
+        self.inner.state().log.replay().committed.values().cloned().collect()
+    }
+
+    /// The epoch to give the next trial: higher than any in the journal.
+    pub fn next_epoch(&self) -> u64 {
+        self.inner.state().log.replay().last_epoch + 1
+    }
+
+    /// Names of the factors, and every point's id and levels.
+    pub fn points(&self) -> (Vec<String>, BTreeMap<u32, Vec<(String, String)>>) {
+        let state = self.inner.state();
+        let points = state.record.points.iter().map(|p| (p.point_id, p.levels.clone()));
+        (state.record.factors.clone(), points.collect())
+    }
+
+    /// The file of one table of one trial, whether it exists or not.
+    pub fn part(&self, table: &str, point_id: u32, trial: u16) -> PathBuf {
+        trial_dir(&self.inner.path.join("tables").join(table), point_id, trial)
+            .join("part-0.parquet")
+    }
+
+    /// The directory of one trial's raw files, whether it exists or not.
+    pub fn raw(&self, point_id: u32, trial: u16) -> PathBuf {
+        trial_dir(&self.inner.path.join("raw"), point_id, trial)
+    }
+
+    /// Begins a trial. What an aborted or failed attempt at it left is removed.
+    pub fn begin_trial(
+        &self,
+        run: TrialKey,
+        phases: &[PhaseSpan],
+        clocks: BTreeMap<String, NodeClock>,
+    ) -> Result<TrialWriter<'_>> {
+        TrialWriter::begin(&self.inner, run, phases, clocks)
+    }
+
+    /// Writes how the run stands, and the committed trials with their clocks, to `run.json`.
+    pub fn finish(&self, status: RunStatus) -> Result<()> {
+        self.inner.append(Entry::RunEnd { status: status.as_str().to_owned() })?;
+        let mut state = self.inner.state();
+        state.record.status = status;
+        state.record.trials = state.log.replay().committed.values().cloned().collect();
+        state.record.write(&self.inner.path)
+    }
+}
+
+impl Inner {
+    fn state(&self) -> MutexGuard<'_, State> {
+        // A panic elsewhere leaves the journal as durable as it was.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Appends to the journal, durably.
+    pub(super) fn append(&self, entry: Entry) -> Result<()> {
+        match &mut self.state().log {
+            Log::Write(journal) => journal.append(entry),
+            Log::Read(_) => Err(ResultsError::ReadOnly { path: self.path.clone() }),
+        }
+    }
+
+    /// Removes whatever lies in a trial's directories.
+    pub(super) fn clear(&self, point_id: u32, trial: u16) -> Result<()> {
+        let tables = TABLES.iter().map(|table| self.path.join("tables").join(table));
+        for parent in tables.chain([self.path.join("raw")]) {
+            let dir = trial_dir(&parent, point_id, trial);
+            if dir.exists() {
+                remove(&dir)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A trial's directory under its table's.
+pub(super) fn trial_dir(parent: &Path, point_id: u32, trial: u16) -> PathBuf {
+    parent.join(format!("point={point_id}")).join(format!("trial-{trial:02}"))
+}
+
+/// Prefix of a trial's directory while it is written.
+pub(super) const STAGING: &str = ".tmp-";
+
+fn directory_name(info: &RunInfo) -> String {
+    let utc = info.started_utc.strftime("%Y%m%dT%H%M%SZ");
+    let hash = info.plan_sha256.get(..8).unwrap_or(&info.plan_sha256);
+    format!("{}-{utc}-{hash}", info.plan_name)
+}
+
+fn make_unique(root: &Path, name: &str) -> Result<PathBuf> {
+    const MOST: u32 = 1000;
+    for attempt in 1..=MOST {
+        let path = match attempt {
+            1 => root.join(name),
+            n => root.join(format!("{name}-{n}")),
+        };
+        match std::fs::create_dir(&path) {
+            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists && attempt < MOST => {}
+            made => return made.map(|()| path.clone()).map_err(io_error("create", &path)),
+        }
+    }
+    unreachable!("the last attempt returns")
+}
+
+fn remove(path: &Path) -> Result<()> {
+    std::fs::remove_dir_all(path).map_err(io_error("remove", path))
+}
+
+fn list(dir: &Path) -> Result<Vec<PathBuf>> {
+    let refused = || io_error("list", dir);
+    let entries = match std::fs::read_dir(dir) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(vec![]),
+        entries => entries.map_err(refused())?,
+    };
+    let paths = entries.map(|e| e.map(|e| e.path())).collect::<std::io::Result<Vec<_>>>();
+    let mut paths = paths.map_err(refused())?;
+    paths.sort();
+    Ok(paths)
+}
+
+fn number<T: std::str::FromStr>(path: &Path, prefix: &str) -> Option<T> {
+    path.file_name()?.to_str()?.strip_prefix(prefix)?.parse().ok()
+}
+
+/// Directories that no committed trial owns.
+fn leftovers(path: &Path, journal: &Replay) -> Result<Vec<PathBuf>> {
+    let mut found: Vec<PathBuf> = list(path)?
+        .into_iter()
+        .filter(|p| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with(STAGING)))
+        .collect();
+    let mut parents = list(&path.join("tables"))?;
+    parents.push(path.join("raw"));
+    for parent in parents {
+        for point in list(&parent)? {
+            let Some(point_id) = number::<u32>(&point, "point=") else { continue };
+            for dir in list(&point)? {
+                let Some(trial) = number::<u16>(&dir, "trial-") else { continue };
+                if !journal.committed.contains_key(&(point_id, trial)) {
+                    found.push(dir);
+                }
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// `points.parquet`: one column per factor, as numbers where all its levels are.
+fn write_points(path: &Path, record: &RunRecord) -> Result<()> {
+    let file = path.join("points.parquet");
+    let mut frame = points_frame(record).map_err(frame_error("build", &file))?;
+    write_parquet(&mut frame, &file)
+}
+
+fn points_frame(record: &RunRecord) -> PolarsResult<DataFrame> {
+    let ids: Vec<u32> = record.points.iter().map(|p| p.point_id).collect();
+    let mut columns = vec![Column::new("point_id".into(), ids)];
+    for factor in &record.factors {
+        let level = |levels: &[(String, String)]| {
+            levels.iter().find(|(name, _)| name == factor).map(|(_, value)| value.clone())
+        };
+        let values: Vec<Option<String>> = record.points.iter().map(|p| level(&p.levels)).collect();
+        let name = match factor.as_str() {
+            "point_id" => "factor.point_id",
+            other => other,
+        };
+        columns.push(typed_column(name, &values));
+    }
+    DataFrame::new_infer_height(columns)
+}
+
+fn typed_column(name: &str, values: &[Option<String>]) -> Column {
+    fn all<T: std::str::FromStr>(values: &[Option<String>]) -> Option<Vec<Option<T>>> {
+        values
+            .iter()
+            .map(|v| v.as_ref().map(|v| v.parse().ok()).map_or(Some(None), |v| v.map(Some)))
+            .collect()
+    }
+    if let Some(numbers) = all::<i64>(values) {
+        return Column::new(name.into(), numbers);
+    }
+    if let Some(numbers) = all::<f64>(values) {
+        return Column::new(name.into(), numbers);
+    }
+    Column::new(name.into(), values)
+}

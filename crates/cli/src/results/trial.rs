@@ -1,0 +1,364 @@
+//! Takes one trial's rows, and commits them.
+//!
+//! # The commit
+//!
+//! A trial is one directory per table and one for raw files, so no single rename can publish it. The steps are:
+//!
+//! 1. `trial_begin` in the journal: from here on nothing in this trial's directories counts.
+//! 2. All files are written under `.tmp-<epoch>/` in the results directory, and made durable.
+//! 3. Each directory is renamed to its place, never over another, and its new parent made durable.
+//! 4. `trial_end` in the journal, made durable. **This line is the commit**: it names the tables and their rows.
+//!
+//! A reader believes only trials whose last line is a `trial_end`. If ccbench or the machine dies before step 4 the
+//! trial does not exist, and `RunDir::resume` removes whatever steps 2 and 3 left. An [aborted](TrialWriter::abandon)
+//! trial goes the same way with its status in the `trial_end` line, so that what had arrived stays readable.
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use ccbench_proto::schedule::PhaseSpan;
+use ccbench_proto::wire::{self, run_event::Of};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use super::cells::Axis;
+use super::columns::{
+    ClockColumns, ClockRow, EventColumns, FlowColumns, FlowSampleColumns, HostSampleColumns,
+    IntervalColumns, LinkChangeColumns, Origin, ProbeColumns, QdiscSampleColumns,
+};
+use super::journal::{Entry, PhaseRecord, TrialEnd};
+use super::part::{Metadata, Part, ROW_GROUP_ROWS, sync};
+use super::store::{Inner, STAGING, trial_dir};
+use super::verdict::{Reason, Verdict};
+use super::{Result, ResultsError, SCHEMA_VERSION, TrialStatus, io_error};
+
+/// Most raw files of one trial.
+pub const MAX_RAW_FILES: usize = 4096;
+
+/// The node name of the controller's own events.
+pub const CONTROLLER: &str = "controller";
+
+/// Which trial.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TrialKey {
+    /// Which point.
+    pub point_id: u32,
+    /// Which repetition, from 1.
+    pub trial: u16,
+    /// Of this trial.
+    pub seed: u64,
+    /// Grows with every trial; see [`super::store::RunDir::next_epoch`].
+    pub epoch: u64,
+}
+
+/// Where a node's clock stands.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeClock {
+    /// CLOCK_MONOTONIC of the trial's beginning on this node.
+    pub t0_ns: u64,
+    /// UTC nanoseconds on the controller's axis minus CLOCK_MONOTONIC nanoseconds of this node.
+    pub realtime_offset_ns: i64,
+    /// The offset is wrong by at most this.
+    pub error_bound_ns: u64,
+    /// How it was measured.
+    pub source: String,
+    /// Round trip of the best exchange.
+    pub rtt_ns: u64,
+}
+
+/// A trial being written. Dropping it uncommitted leaves only what a resumed run removes.
+pub struct TrialWriter<'a> {
+    inner: &'a Inner,
+    key: TrialKey,
+    phases: Vec<PhaseRecord>,
+    clocks: BTreeMap<String, NodeClock>,
+    axes: BTreeMap<String, Axis>,
+    controller: Axis,
+    staging: PathBuf,
+    meta: Metadata,
+    tables: Tables,
+    raw: BTreeMap<(String, String), File>,
+}
+
+struct Tables {
+    flows: Part<FlowColumns>,
+    flow_samples: Part<FlowSampleColumns>,
+    intervals: Part<IntervalColumns>,
+    probes: Part<ProbeColumns>,
+    qdisc_samples: Part<QdiscSampleColumns>,
+    link_changes: Part<LinkChangeColumns>,
+    host_samples: Part<HostSampleColumns>,
+    events: Part<EventColumns>,
+    clock: Part<ClockColumns>,
+}
+
+impl Tables {
+    fn new(dir: &Path, limit: usize) -> Self {
+        Self {
+            flows: Part::new(dir, limit),
+            flow_samples: Part::new(dir, limit),
+            intervals: Part::new(dir, limit),
+            probes: Part::new(dir, limit),
+            qdisc_samples: Part::new(dir, limit),
+            link_changes: Part::new(dir, limit),
+            host_samples: Part::new(dir, limit),
+            events: Part::new(dir, limit),
+            clock: Part::new(dir, limit),
+        }
+    }
+
+    fn finish(self, meta: &Metadata) -> Result<BTreeMap<String, u64>> {
+        let finished = [
+            self.flows.finish(meta)?,
+            self.flow_samples.finish(meta)?,
+            self.intervals.finish(meta)?,
+            self.probes.finish(meta)?,
+            self.qdisc_samples.finish(meta)?,
+            self.link_changes.finish(meta)?,
+            self.host_samples.finish(meta)?,
+            self.events.finish(meta)?,
+            self.clock.finish(meta)?,
+        ];
+        Ok(finished.into_iter().flatten().map(|f| (f.table.to_owned(), f.rows)).collect())
+    }
+}
+
+impl<'a> TrialWriter<'a> {
+    pub(super) fn begin(
+        inner: &'a Inner,
+        key: TrialKey,
+        phases: &[PhaseSpan],
+        clocks: BTreeMap<String, NodeClock>,
+    ) -> Result<Self> {
+        let TrialKey { point_id, trial, seed, epoch } = key;
+        inner.append(Entry::TrialBegin { point_id, trial, seed, epoch })?;
+        inner.clear(point_id, trial)?;
+        let staging = inner.path.join(format!("{STAGING}{epoch}"));
+        std::fs::create_dir(&staging).map_err(io_error("create", &staging))?;
+        let axis =
+            |t0_ns, realtime_offset_ns| Axis { t0_ns, realtime_offset_ns, phases: phases.to_vec() };
+        let t0_utc_ns = clocks
+            .values()
+            .next()
+            .map_or(0, |c| axis(c.t0_ns, c.realtime_offset_ns).utc_ns(c.t0_ns));
+        let mut writer = Self {
+            key,
+            phases: phases.iter().map(PhaseRecord::from).collect(),
+            axes: clocks
+                .iter()
+                .map(|(node, c)| (node.clone(), axis(c.t0_ns, c.realtime_offset_ns)))
+                .collect(),
+            controller: axis(t0_utc_ns.unsigned_abs(), 0),
+            meta: metadata(inner, &clocks),
+            tables: Tables::new(&staging, ROW_GROUP_ROWS),
+            raw: BTreeMap::new(),
+            clocks,
+            staging,
+            inner,
+        };
+        writer.write_clocks()?;
+        Ok(writer)
+    }
+
+    fn write_clocks(&mut self) -> Result<()> {
+        for (node, clock) in &self.clocks {
+            let row = ClockRow {
+                at_ns: clock.t0_ns,
+                monotonic_t0_ns: clock.t0_ns,
+                offset_ns: clock.realtime_offset_ns,
+                error_bound_ns: clock.error_bound_ns,
+                rtt_ns: clock.rtt_ns,
+                source: clock.source.clone(),
+            };
+            let axis = &self.axes[node];
+            let origin = Origin { point_id: self.key.point_id, trial: self.key.trial, node, axis };
+            self.tables.clock.put(&origin, row, &self.meta)?;
+        }
+        Ok(())
+    }
+
+    /// Takes one message of a node's stream. Raw pieces go to the node's raw files; `Done` becomes an event
+    /// `stream_end` without an instant.
+    pub fn push(&mut self, node: &str, event: wire::RunEvent) -> Result<()> {
+        let Some(event) = event.of else { return Ok(()) };
+        let Some(axis) = self.axes.get(node) else {
+            return Err(ResultsError::UnknownNode { node: node.to_owned() });
+        };
+        let origin = Origin { point_id: self.key.point_id, trial: self.key.trial, node, axis };
+        let (tables, meta) = (&mut self.tables, &self.meta);
+        match event {
+            Of::FlowSample(row) => tables.flow_samples.put(&origin, row, meta),
+            Of::Interval(row) => tables.intervals.put(&origin, row, meta),
+            Of::Probe(row) => tables.probes.put(&origin, row, meta),
+            Of::QdiscSample(row) => tables.qdisc_samples.put(&origin, row, meta),
+            Of::LinkChange(row) => tables.link_changes.put(&origin, row, meta),
+            Of::HostSample(row) => tables.host_samples.put(&origin, row, meta),
+            Of::Event(row) => tables.events.put(&origin, row, meta),
+            Of::Flow(row) => tables.flows.put(&origin, row, meta),
+            Of::Done(done) => tables.events.put(&origin, stream_end(&done), meta),
+            Of::Raw(raw) => self.append_raw(node, &raw),
+        }
+    }
+
+    /// An event of the controller itself, about the trial as a whole: it has no instant.
+    pub fn note(
+        &mut self,
+        kind: &str,
+        subject: &str,
+        message: &str,
+        data_json: &str,
+    ) -> Result<()> {
+        let row = wire::Event {
+            at_ns: 0,
+            kind: kind.to_owned(),
+            subject: subject.to_owned(),
+            message: message.to_owned(),
+            data_json: data_json.to_owned(),
+        };
+        let origin = Origin {
+            point_id: self.key.point_id,
+            trial: self.key.trial,
+            node: CONTROLLER,
+            axis: &self.controller,
+        };
+        self.tables.events.put(&origin, row, &self.meta)
+    }
+
+    /// Publishes the trial with its verdict.
+    pub fn commit(self, verdict: &Verdict) -> Result<()> {
+        self.publish(verdict.status.into(), &verdict.reasons, usize::MAX).map(drop)
+    }
+
+    /// Publishes what has arrived of a trial that ended before its time, marked as aborted.
+    pub fn abandon(self, reason: &str) -> Result<()> {
+        let reason = Reason::new("aborted", reason);
+        self.publish(TrialStatus::Aborted, &[reason], usize::MAX).map(drop)
+    }
+
+    /// Steps 2 to 4 of the commit. Stops, as if killed, after `renames` renames; `true` if it got to the end.
+    fn publish(self, status: TrialStatus, reasons: &[Reason], renames: usize) -> Result<bool> {
+        let TrialKey { point_id, trial, seed, epoch } = self.key;
+        let rows = self.tables.finish(&self.meta)?;
+        let has_raw = !self.raw.is_empty();
+        for ((node, name), file) in &self.raw {
+            let path = self.staging.join("raw").join(node).join(name);
+            file.sync_all().map_err(io_error("make durable", &path))?;
+            sync(&self.staging.join("raw").join(node))?;
+        }
+        drop(self.raw);
+        let place = |table: &String| {
+            let parent = self.inner.path.join("tables").join(table);
+            (self.staging.join(table), trial_dir(&parent, point_id, trial))
+        };
+        let mut moves: Vec<(PathBuf, PathBuf)> = rows.keys().map(place).collect();
+        if has_raw {
+            sync(&self.staging.join("raw"))?;
+            let to = trial_dir(&self.inner.path.join("raw"), point_id, trial);
+            moves.push((self.staging.join("raw"), to));
+        }
+        for (done, (from, to)) in moves.iter().enumerate() {
+            if done >= renames {
+                return Ok(false);
+            }
+            rename_new(from, to, self.key, &self.inner.path)?;
+        }
+        if moves.len() >= renames {
+            return Ok(false);
+        }
+        self.inner.append(Entry::TrialEnd(TrialEnd {
+            point_id,
+            trial,
+            seed,
+            epoch,
+            status,
+            reasons: reasons.to_vec(),
+            rows,
+            phases: self.phases,
+            clocks: self.clocks,
+        }))?;
+        std::fs::remove_dir_all(&self.staging).map_err(io_error("remove", &self.staging))?;
+        Ok(true)
+    }
+
+    fn append_raw(&mut self, node: &str, raw: &wire::Raw) -> Result<()> {
+        let refuse =
+            |why| ResultsError::RawName { node: node.to_owned(), name: raw.name.clone(), why };
+        for part in [node, &raw.name] {
+            if part.is_empty() || part.starts_with('.') || part.contains(['/', '\0']) {
+                return Err(refuse(
+                    "a name is not empty, does not begin with a dot and holds no slash",
+                ));
+            }
+        }
+        let key = (node.to_owned(), raw.name.clone());
+        if !self.raw.contains_key(&key) {
+            if self.raw.len() >= MAX_RAW_FILES {
+                return Err(refuse("too many raw files in one trial"));
+            }
+            let dir = self.staging.join("raw").join(node);
+            std::fs::create_dir_all(&dir).map_err(io_error("create", &dir))?;
+            let path = dir.join(&raw.name);
+            let opened = OpenOptions::new().append(true).create_new(true).open(&path);
+            self.raw.insert(key.clone(), opened.map_err(io_error("create", &path))?);
+        }
+        let path = self.staging.join("raw").join(node).join(&raw.name);
+        match self.raw.get_mut(&key) {
+            Some(file) => file.write_all(&raw.data).map_err(io_error("write", &path)),
+            None => Ok(()),
+        }
+    }
+}
+
+fn stream_end(done: &wire::Done) -> wire::Event {
+    let data = serde_json::json!({
+        "rows_sent": done.rows_sent,
+        "rows_dropped": done.rows_dropped,
+        "samples_late": done.samples_late,
+        "samples_missed": done.samples_missed,
+    });
+    wire::Event {
+        at_ns: 0,
+        kind: "stream_end".to_owned(),
+        subject: String::new(),
+        message: String::new(),
+        data_json: data.to_string(),
+    }
+}
+
+fn metadata(inner: &Inner, clocks: &BTreeMap<String, NodeClock>) -> Metadata {
+    let worst = clocks.values().map(|c| c.error_bound_ns).max().unwrap_or(0);
+    Metadata(vec![
+        ("ccbench.schema_version".to_owned(), SCHEMA_VERSION.to_string()),
+        ("ccbench.version".to_owned(), inner.ccbench_version.clone()),
+        ("ccbench.plan_sha256".to_owned(), inner.plan_sha256.clone()),
+        ("ccbench.clock_error_bound_ns".to_owned(), worst.to_string()),
+    ])
+}
+
+/// Renames a directory to a place where nothing is, making the parents that it needs, all durable.
+fn rename_new(from: &Path, to: &Path, key: TrialKey, root: &Path) -> Result<()> {
+    let exists = || ResultsError::Exists {
+        path: to.to_path_buf(),
+        point_id: key.point_id,
+        trial: key.trial,
+    };
+    let parent = to.parent().unwrap_or(root);
+    std::fs::create_dir_all(parent).map_err(io_error("create", parent))?;
+    match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+        Ok(()) => {}
+        Err(Errno::EXIST) => return Err(exists()),
+        // File systems without the flag; the journal's lock makes us the only writer.
+        Err(Errno::INVAL | Errno::NOSYS) if !to.exists() => {
+            std::fs::rename(from, to).map_err(io_error("rename to", to))?;
+        }
+        Err(Errno::INVAL | Errno::NOSYS) => return Err(exists()),
+        Err(e) => return Err(io_error("rename to", to)(e.into())),
+    }
+    for dir in parent.ancestors().take_while(|dir| dir.starts_with(root)) {
+        sync(dir)?;
+    }
+    Ok(())
+}
