@@ -1,0 +1,192 @@
+//! Flow groups and probes.
+
+use crate::plan::{Flow, Plan};
+use crate::schedule::{MAX_GROUPS, MAX_SOCKETS, spans};
+use crate::topology::Topology;
+use crate::units::{Micros, Rate};
+
+use super::Problems;
+use super::limits::{all_ours, known_node};
+use super::links::needs_address;
+
+/// Longest name of a congestion control that the kernel takes.
+const MAX_CC: usize = 15;
+/// Most parallel streams of one iperf3.
+const MAX_COUNT: u32 = 128;
+
+pub(super) fn check(plan: &Plan, problems: &mut Problems) {
+    if plan.flows.is_empty() && plan.probes.is_empty() {
+        problems
+            .error(&["flows"], "there is no flow group and no probe: nothing would be measured");
+    }
+    if plan.flows.len() > MAX_GROUPS as usize {
+        problems.error(
+            &["flows"],
+            format!("there are {} groups; {MAX_GROUPS} are allowed", plan.flows.len()),
+        );
+    }
+    let sockets: u64 = plan.flows.values().map(|flow| u64::from(flow.count)).sum();
+    if sockets > u64::from(MAX_SOCKETS) {
+        problems.error(
+            &["flows"],
+            format!("their counts sum to {sockets} sockets; {MAX_SOCKETS} are allowed"),
+        );
+    }
+    let topology = Topology::build(plan);
+    for (name, flow) in &plan.flows {
+        let path = |key: &'static str| ["flows", name.as_str(), key];
+        ends(plan, &topology, ["flows", name], (&flow.from, &flow.to), problems);
+        if flow.count == 0 || flow.count > MAX_COUNT {
+            problems.error(
+                &path("count"),
+                format!("is from 1 to {MAX_COUNT}, the parallel streams of one iperf3; use more groups for more"),
+            );
+        }
+        if let Some(cc) = &flow.cc
+            && let Some(why) = refuse_cc(cc)
+        {
+            problems.error(&path("cc"), why);
+        }
+        if flow.rate == Some(Rate::from_bits_per_sec(0)) {
+            problems.error(&path("rate"), "is zero; leave it out for as fast as possible");
+        }
+        if flow.interval < Micros::from_millis(100) || flow.interval > Micros::from_secs(60) {
+            problems.error(&path("interval"), "is from 100ms to 60s, iperf3's own limits");
+        }
+        times(plan, name, flow, problems);
+    }
+    probes(plan, &topology, problems);
+}
+
+/// Why the kernel would not take this as a congestion control's name, if it would not.
+fn refuse_cc(cc: &str) -> Option<String> {
+    let good = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+    let fits = !cc.is_empty() && cc.len() <= MAX_CC;
+    if fits && cc.chars().all(good) && !cc.starts_with('-') {
+        return None;
+    }
+    Some(format!(
+        "`{}` is not a congestion control's name: 1 to {MAX_CC} letters, digits, `_` and `-`, like \"cubic\"",
+        cc.escape_debug()
+    ))
+}
+
+/// The two ends of a flow group or a probe: known, different, connected, with addresses.
+fn ends(
+    plan: &Plan,
+    topology: &Topology,
+    at: [&str; 2],
+    (from, to): (&str, &str),
+    problems: &mut Problems,
+) {
+    let [table, name] = at;
+    let from_known = known_node(plan, &[table, name, "from"], from, problems);
+    let to_known = known_node(plan, &[table, name, "to"], to, problems);
+    if !from_known || !to_known {
+        return;
+    }
+    if from == to {
+        problems.error(
+            &[table, name, "to"],
+            format!("`{to}` is where it comes from; name another node"),
+        );
+        return;
+    }
+    let because = format!("`{table}.{name}` runs between `{from}` and `{to}`");
+    needs_address(plan, from, &because, problems);
+    needs_address(plan, to, &because, problems);
+    if all_ours(plan) && !plan.wires.is_empty() && topology.path(from, to).is_none() {
+        problems.error(
+            &[table, name],
+            format!("no wires lead from `{from}` to `{to}`; join them under [wires]"),
+        );
+    }
+    let address = |node: &str| plan.nodes.get(node).and_then(|n| n.address);
+    if let (Some(a), Some(b)) = (address(from), address(to))
+        && a.is_ipv4() != b.is_ipv4()
+    {
+        problems.error(
+            &[table, name],
+            format!("`{from}` has {a} and `{to}` has {b}: one is IPv4, one is IPv6"),
+        );
+    }
+}
+
+/// When a group runs: by phases or by `start` and `stop`, in one piece, inside the trial.
+fn times(plan: &Plan, name: &str, flow: &Flow, problems: &mut Problems) {
+    let spans = spans(plan);
+    let end = spans.last().map(|last| last.end).unwrap_or_default();
+    let named: Vec<usize> = plan
+        .phases
+        .iter()
+        .enumerate()
+        .filter(|(_, phase)| phase.flows.iter().any(|f| f == name))
+        .map(|(index, _)| index)
+        .collect();
+    if flow.start.is_none() && flow.stop.is_none() {
+        if named.is_empty() && !plan.phases.is_empty() {
+            problems.error(
+                &["flows", name],
+                "never runs: name it in `flows` of a phase, or give it `start` and `stop`",
+            );
+        }
+        if let Some(gap) = named.windows(2).find(|pair| pair[1] != pair[0] + 1) {
+            let phase = |index: usize| plan.phases[index].name.as_str();
+            problems.error(
+                &["phases", &gap[1].to_string(), "flows"],
+                format!(
+                    "`{name}` stopped after phase `{}` and would start a second time in `{}`; a group runs once: \
+                     make a second group for the second run, or name it in the phases between",
+                    phase(gap[0]),
+                    phase(gap[1])
+                ),
+            );
+        }
+        return;
+    }
+    if let Some(first) = named.first() {
+        problems.error(
+            &["flows", name, if flow.start.is_some() { "start" } else { "stop" }],
+            format!(
+                "the group has `start` or `stop` and is named by phase `{}` too; keep one of the two",
+                plan.phases[*first].name
+            ),
+        );
+    }
+    let (start, stop) = (flow.start.unwrap_or_default(), flow.stop.unwrap_or(end));
+    if flow.stop.is_some() && start >= stop {
+        problems.error(
+            &["flows", name, "stop"],
+            format!(
+                "{stop} is not after the start at {start}; both count from the trial's beginning"
+            ),
+        );
+    } else if start >= end && !plan.phases.is_empty() {
+        problems.error(
+            &["flows", name, "start"],
+            format!("{start} is not inside the trial, which ends at {end}"),
+        );
+    }
+    if stop > end && !plan.phases.is_empty() {
+        problems.error(
+            &["flows", name, "stop"],
+            format!("{stop} is after the trial's end at {end}; lengthen the last phase, or leave `stop` out"),
+        );
+    }
+}
+
+fn probes(plan: &Plan, topology: &Topology, problems: &mut Problems) {
+    for (name, probe) in &plan.probes {
+        ends(plan, topology, ["probes", name], (&probe.from, &probe.to), problems);
+        if probe.every < Micros::from_millis(10) {
+            problems.error(&["probes", name, "every"], "is 10ms or more");
+        }
+        let end = spans(plan).last().map(|last| last.end).unwrap_or_default();
+        if probe.every > end && !plan.phases.is_empty() {
+            problems.warning(
+                &["probes", name, "every"],
+                format!("{} is longer than the trial of {end}: it measures once", probe.every),
+            );
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! Lints: plans that run, and mislead.
+
+use crate::plan::{Plan, Queue};
+use crate::resolve::{base_rtt, bdp, limit_bytes, settle};
+use crate::units::{Bytes, FRAME_BYTES, Limit, Micros, Rate};
+
+use super::Problems;
+
+/// Below this many packets a bandwidth-delay product or a threshold is noise.
+const FEW_PACKETS: u64 = 4;
+/// A buffer above this many bandwidth-delay products is bufferbloat, wanted or not.
+const MANY_BDP: u64 = 10;
+/// Phases shorter than this many round trips end before the flows have settled.
+const FEW_ROUND_TRIPS: u64 = 10;
+/// Below this interval, reading many sockets costs noticeable CPU time.
+const FAST_SAMPLE: Micros = Micros::from_millis(10);
+/// How many sockets are many.
+const MANY_SOCKETS: u64 = 50;
+
+pub(super) fn check(plan: &Plan, problems: &mut Problems) {
+    let settled = settle(plan);
+    for (name, link) in &settled.links {
+        let Some(rate) = link.rate.filter(|rate| rate.bits_per_sec() > 0) else { continue };
+        let rtt = base_rtt(&settled, name);
+        bandwidth_delay(&["links", name, "rate"], rate, rtt, problems);
+        if let Some(queue) = &link.queue {
+            buffer(&["links", name, "queue"], queue, rate, rtt, problems);
+        }
+        for (class_name, class) in &link.classes {
+            if let Some(queue) = &class.queue
+                && class.rate.bits_per_sec() > 0
+            {
+                let path = ["links", name, "classes", class_name, "queue"];
+                buffer(&path, queue, class.rate, rtt, problems);
+            }
+        }
+    }
+    unlimited(plan, &settled, problems);
+    offloads(plan, problems);
+    sampling(plan, problems);
+    short_phases(&settled, problems);
+}
+
+fn bandwidth_delay(path: &[&str], rate: Rate, rtt: Micros, problems: &mut Problems) {
+    let packets = bdp(rate, rtt).get() / FRAME_BYTES;
+    if rtt.get() == 0 {
+        problems.warning(
+            path,
+            "no link on its paths has a delay: the base round-trip time is the machine's own, and a few packets fill the path",
+        );
+    } else if packets < FEW_PACKETS {
+        problems.warning(
+            path,
+            format!(
+                "{rate} times the base round-trip time of {rtt} is {} bytes, less than {FEW_PACKETS} packets: \
+                 congestion windows cannot get small enough to be fair",
+                bdp(rate, rtt).get()
+            ),
+        );
+    }
+}
+
+fn buffer(path: &[&str], queue: &Queue, rate: Rate, rtt: Micros, problems: &mut Problems) {
+    let product = bdp(rate, rtt).get();
+    if let Queue::Pfifo { limit } | Queue::Bfifo { limit } = queue {
+        let bytes = limit_bytes(*limit, rate, rtt);
+        let chosen =
+            !matches!(limit, Limit::MilliBdp(milli) if u64::from(*milli) <= MANY_BDP * 1000);
+        if chosen && rtt.get() > 0 && bytes.get() > product.saturating_mul(MANY_BDP) {
+            problems.warning(
+                &[path, &["limit"]].concat(),
+                format!(
+                    "`{limit}` is {} bandwidth-delay products ({} when full): a loss-based flow needs very long to fill it",
+                    bytes.get() / product.max(1),
+                    drain_time(rate, bytes)
+                ),
+            );
+        }
+    }
+    let (key, threshold) = match queue {
+        Queue::Fq { ce_threshold, .. }
+        | Queue::Codel { ce_threshold, .. }
+        | Queue::FqCodel { ce_threshold, .. } => ("ce_threshold", *ce_threshold),
+        Queue::Dualpi2 { step, .. } => ("step", *step),
+        Queue::Pfifo { .. } | Queue::Bfifo { .. } | Queue::Cake { .. } => return,
+    };
+    let least = drain_time(rate, Bytes::new(FEW_PACKETS * FRAME_BYTES));
+    if let Some(threshold) = threshold.filter(|t| *t < least) {
+        problems.warning(
+            &[path, &[key]].concat(),
+            format!(
+                "{threshold} is less than the {least} that {FEW_PACKETS} full packets take at {rate}: it marks what is no queue"
+            ),
+        );
+    }
+}
+
+/// How long a queue takes to drain, in whole microseconds rounded up.
+fn drain_time(rate: Rate, bytes: Bytes) -> Micros {
+    Micros::new(rate.ns_for(bytes).div_ceil(1000))
+}
+
+fn unlimited(plan: &Plan, settled: &Plan, problems: &mut Problems) {
+    let greedy = plan.flows.values().any(|flow| flow.rate.is_none());
+    let ours = plan.nodes.values().all(|node| node.agent.is_none());
+    if greedy && ours && !plan.links.is_empty() && settled.links.values().all(|l| l.rate.is_none())
+    {
+        problems.warning(
+            &["links"],
+            "none has a rate: the flows are limited by this machine's CPU, and that is what is measured",
+        );
+    }
+}
+
+fn offloads(plan: &Plan, problems: &mut Problems) {
+    for (name, _) in plan.nodes.iter().filter(|(_, node)| node.offloads) {
+        if plan.links.values().any(|link| link.node == *name) {
+            problems.warning(
+                &["nodes", name, "offloads"],
+                "segmentation offloads stay on at a node with links: queues count and drop super-packets of up to 64 KiB",
+            );
+        }
+    }
+}
+
+fn sampling(plan: &Plan, problems: &mut Problems) {
+    let sockets: u64 = plan.flows.values().map(|flow| u64::from(flow.count)).sum();
+    if plan.sample.tcp < FAST_SAMPLE && sockets > MANY_SOCKETS {
+        problems.warning(
+            &["sample", "tcp"],
+            format!("{} with {sockets} sockets costs CPU time that the flows may need; {FAST_SAMPLE} is safe", plan.sample.tcp),
+        );
+    }
+}
+
+fn short_phases(settled: &Plan, problems: &mut Problems) {
+    let rtt = settled.links.keys().map(|name| base_rtt(settled, name)).max().unwrap_or_default();
+    let least = Micros::new(rtt.get().saturating_mul(FEW_ROUND_TRIPS));
+    for (index, phase) in settled.phases.iter().enumerate() {
+        if phase.measure && phase.length.get() > 0 && phase.length < least {
+            problems.warning(
+                &["phases", &index.to_string(), "length"],
+                format!("{} is less than {FEW_ROUND_TRIPS} round trips of {rtt}: the flows will not have settled", phase.length),
+            );
+        }
+    }
+}

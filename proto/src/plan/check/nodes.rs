@@ -1,0 +1,178 @@
+//! Nodes, their settings, and the wires between them.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use crate::plan::{Node, Plan, SysctlValue};
+use crate::topology::MAX_SEGMENTS;
+
+use super::Problems;
+use super::limits::{MAX_NODES, all_ours, known_node};
+
+pub(super) fn check(plan: &Plan, problems: &mut Problems) {
+    if plan.nodes.is_empty() {
+        problems.error(&["nodes"], "there are none; write a line for each, like `src = {}`");
+    }
+    if plan.nodes.len() > MAX_NODES {
+        problems
+            .error(&["nodes"], format!("there are {}; {MAX_NODES} are allowed", plan.nodes.len()));
+    }
+    mixture(plan, problems);
+    let mut agents: BTreeMap<&str, &str> = BTreeMap::new();
+    let mut addresses: BTreeMap<IpAddr, &str> = BTreeMap::new();
+    for (name, node) in &plan.nodes {
+        if let Some(agent) = &node.agent {
+            let path = ["nodes", name, "agent"];
+            if let Some(why) = refuse_agent(agent) {
+                problems.error(&path, why);
+            } else if let Some(other) = agents.insert(agent, name) {
+                problems.error(
+                    &path,
+                    format!("`{agent}` is the agent of `{other}` already; every node has its own"),
+                );
+            }
+        }
+        if let Some(address) = node.address {
+            address_of(name, node, address, &mut addresses, problems);
+        }
+    }
+    if all_ours(plan) {
+        wires(plan, problems);
+    }
+}
+
+/// Settings of nodes that may differ from point to point.
+pub(super) fn check_settings(plan: &Plan, problems: &mut Problems) {
+    for (name, node) in &plan.nodes {
+        for (key, value) in &node.sysctl {
+            sysctl(&["nodes", name, "sysctl", key], key, value, problems);
+        }
+    }
+}
+
+fn mixture(plan: &Plan, problems: &mut Problems) {
+    let with = plan.nodes.values().filter(|node| node.agent.is_some()).count();
+    let without: Vec<&str> = plan
+        .nodes
+        .iter()
+        .filter(|(_, n)| n.agent.is_none())
+        .map(|(name, _)| name.as_str())
+        .collect();
+    if with > 0
+        && let Some(first) = without.first()
+    {
+        problems.error(
+            &["nodes", first, "agent"],
+            format!(
+                "is missing, while {with} of {} nodes have one: give every node an agent (`agent = \"host:7700\"`), or none",
+                plan.nodes.len()
+            ),
+        );
+    }
+}
+
+/// Why this cannot be an agent's `host:port`, if it cannot.
+fn refuse_agent(agent: &str) -> Option<String> {
+    let good =
+        |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '[' | ']' | '%');
+    let (host, port) = agent.rsplit_once(':').unwrap_or((agent, ""));
+    let bracketed = host.starts_with('[') && host.ends_with(']');
+    let host_ok = !host.is_empty()
+        && !host.starts_with('-')
+        && host.chars().all(good)
+        && (bracketed || !host.contains([':', '[', ']']));
+    let port_ok = port.parse::<u16>().is_ok_and(|port| port > 0);
+    if host_ok && port_ok && agent.len() <= 255 {
+        return None;
+    }
+    Some(format!(
+        "`{}` is not an agent's address; write it like \"node1.example:7700\" or \"[2001:db8::1]:7700\"",
+        agent.escape_debug()
+    ))
+}
+
+fn address_of<'p>(
+    name: &'p str,
+    node: &Node,
+    address: IpAddr,
+    seen: &mut BTreeMap<IpAddr, &'p str>,
+    problems: &mut Problems,
+) {
+    let path = ["nodes", name, "address"];
+    if node.agent.is_none() {
+        problems.error(
+            &path,
+            "ccbench chooses the addresses of the namespaces it makes: leave it out, or name the node's `agent`",
+        );
+    }
+    if address.is_unspecified() || address.is_multicast() {
+        problems.error(&path, format!("`{address}` is not the address of one host"));
+    }
+    if let Some(other) = seen.insert(address, name) {
+        problems.error(&path, format!("`{address}` is the address of `{other}` already"));
+    }
+}
+
+fn sysctl(path: &[&str], key: &str, value: &SysctlValue, problems: &mut Problems) {
+    let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+    let segments_ok = key.split('.').all(|s| !s.is_empty());
+    if !key.starts_with("net.") {
+        problems
+            .error(path, "only settings below `net.` may be changed, like \"net.ipv4.tcp_ecn\"");
+    } else if key.len() > 128 || !key.chars().all(good) || !segments_ok {
+        problems.error(path, "is not a sysctl's name; write it like \"net.ipv4.tcp_ecn\"");
+    } else if key == "net.ipv4.tcp_congestion_control" {
+        problems.error(
+            path,
+            "set the congestion control with `cc` of a flow group: in a namespace the kernel may refuse this setting and keep a reference to the algorithm until the next boot",
+        );
+    }
+    if let SysctlValue::Text(text) = value
+        && (text.is_empty()
+            || text.len() > 1024
+            || text.chars().any(|c| c.is_control() && c != '\t'))
+    {
+        problems.error(
+            path,
+            "the value is empty, longer than 1024 characters, or holds a control character",
+        );
+    }
+}
+
+fn wires(plan: &Plan, problems: &mut Problems) {
+    let mut wired: Vec<&str> = Vec::new();
+    let mut segments = 0;
+    for (name, chain) in &plan.wires {
+        if chain.len() < 2 {
+            problems.error(
+                &["wires", name],
+                format!("a wire joins two nodes or more, here are {}; write it like `[\"src\", \"dst\"]`", chain.len()),
+            );
+        }
+        for (index, node) in chain.iter().enumerate() {
+            let path = ["wires", name, &index.to_string()];
+            known_node(plan, &path, node, problems);
+            wired.push(node);
+            if index > 0 && chain[index - 1] == *node {
+                problems.error(&path, format!("`{node}` is wired to itself"));
+            }
+        }
+        segments += chain.len().saturating_sub(1);
+    }
+    if segments > MAX_SEGMENTS {
+        problems.error(
+            &["wires"],
+            format!("there are {segments} segments between nodes; {MAX_SEGMENTS} are allowed"),
+        );
+    }
+    if plan.wires.is_empty() && plan.nodes.len() > 1 {
+        problems.error(
+            &["wires"],
+            "is missing: ccbench makes these nodes and must know how they are joined; write it like `path = [\"src\", \"router\", \"dst\"]`",
+        );
+        return;
+    }
+    for name in plan.nodes.keys().filter(|n| plan.nodes.len() > 1 && !wired.contains(&n.as_str())) {
+        problems.warning(&["nodes", name], "no wire reaches this node");
+    }
+}

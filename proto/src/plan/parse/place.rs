@@ -1,0 +1,240 @@
+//! A deserializer over a TOML value whose errors know where they happened and what was expected, so that
+//! [`super`] can name the place, mend it and look for the next problem.
+
+use std::fmt::Display;
+
+use serde::de::value::StrDeserializer;
+use serde::de::{
+    DeserializeSeed, Deserializer, Error as _, Expected, IntoDeserializer, MapAccess, SeqAccess,
+    Unexpected, Visitor,
+};
+use serde::forward_to_deserialize_any;
+use toml::Value;
+
+/// What is wrong at a place.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Fault {
+    /// A key that the table does not have, and those it has.
+    Unknown(String, &'static [&'static str]),
+    /// A key that the table must have.
+    Missing(&'static str),
+    /// A word that is not one of these.
+    Word(String, &'static [&'static str]),
+    /// Anything else, in words.
+    Other(String),
+}
+
+/// A fault and its place: the segments of its dotted key. The place is of the table for a missing or unknown
+/// key, otherwise of the value.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Misfit {
+    pub(super) path: Option<Vec<String>>,
+    pub(super) fault: Fault,
+}
+
+impl Misfit {
+    fn new(fault: Fault) -> Self {
+        Self { path: None, fault }
+    }
+
+    fn at(mut self, path: &[String]) -> Self {
+        self.path.get_or_insert_with(|| path.to_vec());
+        self
+    }
+}
+
+impl Display for Misfit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?}", self.fault)
+    }
+}
+
+impl std::error::Error for Misfit {}
+
+impl serde::de::Error for Misfit {
+    fn custom<T: Display>(message: T) -> Self {
+        Self::new(Fault::Other(message.to_string()))
+    }
+    fn invalid_type(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
+        Self::custom(format!("{} is needed, not {}", needed(expected), found_words(found)))
+    }
+    fn invalid_value(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
+        Self::custom(format!(
+            "{} is out of range: {} is needed",
+            found_words(found),
+            needed(expected)
+        ))
+    }
+    fn unknown_variant(word: &str, known: &'static [&'static str]) -> Self {
+        Self::new(Fault::Word(word.to_owned(), known))
+    }
+    fn unknown_field(field: &str, known: &'static [&'static str]) -> Self {
+        Self::new(Fault::Unknown(field.to_owned(), known))
+    }
+    fn missing_field(field: &'static str) -> Self {
+        Self::new(Fault::Missing(field))
+    }
+}
+
+/// What the type asked for, in the words of a plan.
+fn needed(expected: &dyn Expected) -> String {
+    let text = expected.to_string();
+    match text.as_str() {
+        "a string" | "str" => "text in quotes".to_owned(),
+        "a boolean" => "`true` or `false`".to_owned(),
+        "a sequence" => "a list".to_owned(),
+        "u8" => "a whole number from 0 to 255".to_owned(),
+        "u16" => "a whole number from 0 to 65535".to_owned(),
+        "u32" => "a whole number from 0 to 4294967295".to_owned(),
+        "u64" => "a whole number, 0 or more,".to_owned(),
+        "internally tagged enum Queue" => {
+            "a table like { kind = \"bfifo\", limit = \"187500B\" }".to_owned()
+        }
+        "a map" => "a table".to_owned(),
+        other if other.starts_with("struct ") => "a table".to_owned(),
+        other => other.to_owned(),
+    }
+}
+
+fn found_words(found: Unexpected<'_>) -> String {
+    match found {
+        Unexpected::Bool(b) => format!("`{b}`"),
+        Unexpected::Signed(n) => format!("the number `{n}`"),
+        Unexpected::Unsigned(n) => format!("the number `{n}`"),
+        Unexpected::Float(n) => format!("the number `{n}`"),
+        Unexpected::Str(s) => format!("the text `{s}`"),
+        Unexpected::Seq => "a list".to_owned(),
+        Unexpected::Map => "a table".to_owned(),
+        other => other.to_string(),
+    }
+}
+
+/// A value and where it is.
+pub(super) struct At<'v> {
+    pub(super) value: &'v Value,
+    pub(super) path: Vec<String>,
+}
+
+impl At<'_> {
+    fn unexpected(&self) -> Unexpected<'_> {
+        match self.value {
+            Value::String(s) => Unexpected::Str(s),
+            Value::Integer(n) => Unexpected::Signed(*n),
+            Value::Float(n) => Unexpected::Float(*n),
+            Value::Boolean(b) => Unexpected::Bool(*b),
+            Value::Datetime(_) => Unexpected::Other("a date"),
+            Value::Array(_) => Unexpected::Seq,
+            Value::Table(_) => Unexpected::Map,
+        }
+    }
+
+    fn child<'v>(path: &[String], segment: String, value: &'v Value) -> At<'v> {
+        let mut path = path.to_vec();
+        path.push(segment);
+        At { value, path }
+    }
+}
+
+impl<'v> Deserializer<'v> for At<'v> {
+    type Error = Misfit;
+
+    fn deserialize_any<V: Visitor<'v>>(self, visitor: V) -> Result<V::Value, Misfit> {
+        match self.value {
+            Value::String(s) => visitor.visit_borrowed_str(s),
+            Value::Integer(n) => visitor.visit_i64(*n),
+            Value::Float(n) => visitor.visit_f64(*n),
+            Value::Boolean(b) => visitor.visit_bool(*b),
+            Value::Datetime(_) => Err(Misfit::invalid_type(self.unexpected(), &visitor)),
+            Value::Array(items) => {
+                visitor.visit_seq(Items { items: items.iter(), index: 0, path: self.path })
+            }
+            Value::Table(table) => visitor.visit_map(Entries {
+                entries: Box::new(table.iter()),
+                value: None,
+                path: self.path,
+            }),
+        }
+    }
+
+    fn deserialize_option<V: Visitor<'v>>(self, visitor: V) -> Result<V::Value, Misfit> {
+        visitor.visit_some(self)
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'v>>(
+        self,
+        _name: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, Misfit> {
+        visitor.visit_newtype_struct(self)
+    }
+
+    fn deserialize_enum<V: Visitor<'v>>(
+        self,
+        _name: &'static str,
+        known: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Misfit> {
+        let Value::String(word) = self.value else {
+            let words: Vec<String> = known.iter().map(|w| format!("\"{w}\"")).collect();
+            let expected = format!("one of {}", words.join(", "));
+            return Err(Misfit::invalid_type(self.unexpected(), &expected.as_str()));
+        };
+        let word: StrDeserializer<'_, Misfit> = word.as_str().into_deserializer();
+        visitor.visit_enum(word)
+    }
+
+    forward_to_deserialize_any! {
+        <V: Visitor<'v>>
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit
+        unit_struct seq tuple tuple_struct map struct identifier ignored_any
+    }
+}
+
+struct Items<'v> {
+    items: std::slice::Iter<'v, Value>,
+    index: usize,
+    path: Vec<String>,
+}
+
+impl<'v> SeqAccess<'v> for Items<'v> {
+    type Error = Misfit;
+
+    fn next_element_seed<T: DeserializeSeed<'v>>(
+        &mut self,
+        seed: T,
+    ) -> Result<Option<T::Value>, Misfit> {
+        let Some(value) = self.items.next() else { return Ok(None) };
+        let item = At::child(&self.path, self.index.to_string(), value);
+        self.index += 1;
+        let path = item.path.clone();
+        seed.deserialize(item).map(Some).map_err(|e| e.at(&path))
+    }
+}
+
+struct Entries<'v> {
+    entries: Box<dyn Iterator<Item = (&'v String, &'v Value)> + 'v>,
+    value: Option<At<'v>>,
+    path: Vec<String>,
+}
+
+impl<'v> MapAccess<'v> for Entries<'v> {
+    type Error = Misfit;
+
+    fn next_key_seed<K: DeserializeSeed<'v>>(
+        &mut self,
+        seed: K,
+    ) -> Result<Option<K::Value>, Misfit> {
+        let Some((key, value)) = self.entries.next() else { return Ok(None) };
+        self.value = Some(At::child(&self.path, key.clone(), value));
+        let key: StrDeserializer<'_, Misfit> = key.as_str().into_deserializer();
+        seed.deserialize(key).map(Some).map_err(|e| e.at(&self.path))
+    }
+
+    fn next_value_seed<T: DeserializeSeed<'v>>(&mut self, seed: T) -> Result<T::Value, Misfit> {
+        let Some(value) = self.value.take() else {
+            return Err(Misfit::custom("a value was asked for before its key"));
+        };
+        let path = value.path.clone();
+        seed.deserialize(value).map_err(|e| e.at(&path))
+    }
+}
