@@ -1,0 +1,32 @@
+//! The one place that reads clocks: nanoseconds of `CLOCK_MONOTONIC`, the time that everything in this
+//! crate is computed in.
+
+use rustix::time::{ClockId, Timespec, clock_gettime};
+
+/// `CLOCK_MONOTONIC` in nanoseconds.
+pub fn monotonic_ns() -> u64 {
+    nanos(clock_gettime(ClockId::Monotonic))
+}
+
+/// What to subtract from `CLOCK_REALTIME` to get `CLOCK_MONOTONIC`, in nanoseconds, at this instant. Taken
+/// anew for every batch of packets, so that a step of the wall clock disturbs one batch at most.
+pub fn real_minus_monotonic_ns() -> i64 {
+    let monotonic = monotonic_ns();
+    let real = nanos(clock_gettime(ClockId::Realtime));
+    real.wrapping_sub(monotonic).cast_signed()
+}
+
+fn nanos(time: Timespec) -> u64 {
+    time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn monotonic_time_does_not_go_back() {
+        let first = monotonic_ns();
+        assert!(monotonic_ns() >= first);
+    }
+}

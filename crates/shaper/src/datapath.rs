@@ -1,0 +1,409 @@
+//! The packet loop of a userspace link, on a thread of its own: read what arrived, let the [`model`]
+//! compute when it is due, release what is due. After [`Datapath::new`] it allocates nothing, takes no lock and
+//! logs nothing; it is spoken to through [`Shared`] and an eventfd.
+//!
+//! ```text
+//! recvmmsg → cut to MTU frames → loss → delay → queue → line → sendmmsg
+//!            └── kernel's receive time ──┘ └ virtual time ┘    └ real time; the difference is the lateness
+//! ```
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::time::Timespec;
+
+use crate::clock::{monotonic_ns, real_minus_monotonic_ns};
+use crate::sys::{Received, RxBatch, TxBatch};
+use packet::{Arena, Packet};
+use segment::Frames;
+use vnet::VNET_BYTES;
+
+pub(crate) mod line;
+pub(crate) mod loss;
+pub(crate) mod model;
+pub(crate) mod packet;
+pub(crate) mod queue;
+pub(crate) mod segment;
+pub(crate) mod shared;
+pub(crate) mod vnet;
+
+pub(crate) use model::{LinkModel, LinkSpec};
+pub(crate) use queue::FifoLimit;
+pub(crate) use shared::{Counters, Shared};
+
+/// Super-packets read with one system call. A full one costs about 10 µs to cut, during which nothing leaves.
+const RX_PACKETS: usize = 8;
+/// The largest super-packet: an IP packet of 64 KiB, its Ethernet header with a VLAN tag, the vnet header.
+const RX_PACKET_BYTES: usize = VNET_BYTES + 18 + 65_536;
+/// Frames sent with one system call.
+const TX_PACKETS: usize = 64;
+/// The sleep ends this long before the next packet is due; the rest is spun.
+const SPIN_NS: u64 = 40_000;
+/// Share of the time that may be spun, in percent: a thread that always spins starves the softirqs that feed it.
+const SPIN_DUTY_PERCENT: u64 = 80;
+/// Spinning that may be saved up for.
+const SPIN_CREDIT_NS: u64 = 5_000_000;
+/// The kernel may be late by a thousandth of a sleep, so longer ones are cut in two.
+const LONG_SLEEP_NS: u64 = 10_000_000;
+/// A packet due within this time is waited for without looking at new arrivals: they cannot be due before it.
+const DEAF_NS: u64 = 500_000;
+/// Pause before a packet that the device refused is offered again, and how often that is done.
+const REFUSED_NS: u64 = 50_000;
+const REFUSALS: u32 = 3;
+/// Released later than this is counted as late.
+const LATE_NS: u64 = 1_000_000;
+
+/// Room for at least this many frames, whatever the queue: what a sender may burst into the delay.
+const LEAST_SLOTS: u64 = 16_384;
+/// The memory of one link at most. Pages are touched only as they are needed.
+const MEMORY_CAP_BYTES: u64 = 512 << 20;
+/// The smallest Ethernet frame, to turn bytes into a number of frames.
+const LEAST_FRAME_BYTES: u64 = 60;
+/// Taken for the rate of an unshaped link when its memory is sized.
+const UNSHAPED_BPS: u64 = 10_000_000_000;
+
+/// The two ends of the packet path.
+pub(crate) struct Ends {
+    /// Packet socket that reads what was redirected.
+    pub(crate) rx: OwnedFd,
+    /// Packet socket bound to the shaped interface.
+    pub(crate) tx: OwnedFd,
+    /// Ethernet address of the interface that packets are redirected to: what bears it as a source was
+    /// made there by the kernel and is no traffic.
+    pub(crate) own_address: [u8; 6],
+    /// MTU of the shaped interface in bytes.
+    pub(crate) mtu_bytes: u32,
+}
+
+/// The packet loop.
+pub(crate) struct Datapath {
+    ends: Ends,
+    wake: Arc<OwnedFd>,
+    shared: Arc<Shared>,
+    model: LinkModel,
+    delay_ns: u64,
+    arena: Arena,
+    rx: RxBatch,
+    tx: TxBatch,
+    counters: Counters,
+    rate_generation: u64,
+    spin: SpinBudget,
+    /// How often in a row the device refused the packet that is due longest.
+    refusals: u32,
+}
+
+/// What the last attempt to send ended with.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sent {
+    /// Everything due is out.
+    All,
+    /// The socket's buffer is full.
+    Blocked,
+    /// The device refused a packet.
+    Refused,
+}
+
+/// How many frames a link may have to hold: its queue and its delay in small frames, within the memory cap.
+pub(crate) fn slots_for(spec: &LinkSpec, slot_bytes: usize) -> u32 {
+    let queue = match spec.limit {
+        FifoLimit::Bytes(bytes) => bytes / LEAST_FRAME_BYTES,
+        FifoLimit::Packets(packets) => packets,
+    };
+    let rate = u128::from(spec.rate_bps.unwrap_or(UNSHAPED_BPS));
+    let in_delay = rate * u128::from(spec.delay_ns) / 8_000_000_000 / u128::from(LEAST_FRAME_BYTES);
+    let wanted = u128::from(queue) + in_delay + u128::from(LEAST_SLOTS);
+    wanted.min(u128::from(MEMORY_CAP_BYTES / slot_bytes as u64)) as u32
+}
+
+impl Datapath {
+    /// Makes everything that the loop needs.
+    pub(crate) fn new(
+        ends: Ends,
+        spec: &LinkSpec,
+        wake: Arc<OwnedFd>,
+        shared: Arc<Shared>,
+    ) -> Self {
+        let slot_bytes = (VNET_BYTES + 18 + ends.mtu_bytes as usize).next_multiple_of(64);
+        let slots = slots_for(spec, slot_bytes);
+        Self {
+            ends,
+            wake,
+            shared,
+            model: LinkModel::new(spec, slots as usize),
+            delay_ns: spec.delay_ns,
+            arena: Arena::new(slots, slot_bytes),
+            rx: RxBatch::new(RX_PACKETS, RX_PACKET_BYTES),
+            tx: TxBatch::new(TX_PACKETS),
+            counters: Counters::default(),
+            rate_generation: 0,
+            spin: SpinBudget::new(monotonic_ns()),
+            refusals: 0,
+        }
+    }
+
+    /// Runs until [`Shared::stop`].
+    pub(crate) fn run(&mut self) {
+        while !self.shared.stop.load(Acquire) {
+            self.take_rate();
+            let before_ns = monotonic_ns();
+            let more = self.receive(before_ns);
+            let horizon_ns = match more {
+                // What is still in the socket arrived after this.
+                Some(last_ns) => before_ns.min(last_ns.saturating_add(self.delay_ns)),
+                None => before_ns,
+            };
+            self.model.advance(horizon_ns, self.arena.free_list());
+            let sent = self.transmit();
+            self.publish();
+            if more.is_none() {
+                self.wait(sent);
+            }
+        }
+    }
+
+    fn take_rate(&mut self) {
+        let generation = self.shared.rate_generation.load(Acquire);
+        if generation != self.rate_generation {
+            self.rate_generation = generation;
+            let at_ns = self.shared.rate_at_ns.load(Relaxed);
+            let rate_bps = self.shared.rate_bps.load(Relaxed);
+            self.model.set_rate(at_ns, Some(rate_bps), self.arena.free_list());
+        }
+    }
+
+    /// Reads one batch. If there may be more, returns the arrival time of the last one read.
+    fn receive(&mut self, now_ns: u64) -> Option<u64> {
+        let count = match self.rx.receive(self.ends.rx.as_fd()) {
+            Ok(count) => count,
+            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
+                // A kind of offload that has no vnet header (a tunnel's): the kernel threw the packet away.
+                self.counters.unfit_pkts += 1;
+                return Some(0);
+            }
+            // Nothing there, or the interface went down: the next wake-up tells.
+            Err(_) => return None,
+        };
+        if count == 0 {
+            return None;
+        }
+        let real_minus_monotonic = real_minus_monotonic_ns();
+        let latest_ns = monotonic_ns();
+        let mut arrived_ns = now_ns;
+        for received in self.rx.packets() {
+            arrived_ns = received.real_ns.map_or(now_ns, |real_ns| {
+                real_ns.wrapping_add_signed(real_minus_monotonic.wrapping_neg()).min(latest_ns)
+            });
+            if received.bytes.get(VNET_BYTES + 6..VNET_BYTES + 12)
+                == Some(&self.ends.own_address[..])
+            {
+                continue;
+            }
+            admit(&received, arrived_ns, &mut self.model, &mut self.arena, &mut self.counters);
+        }
+        (count == self.rx.capacity()).then_some(arrived_ns)
+    }
+
+    fn transmit(&mut self) -> Sent {
+        loop {
+            let now_ns = monotonic_ns();
+            let (model, arena) = (&self.model, &self.arena);
+            let due = (0..)
+                .map_while(|nth| model.peek_departed(nth).filter(|packet| packet.at_ns <= now_ns))
+                .map(|packet| &arena.slot(packet.slot)[..VNET_BYTES + packet.bytes as usize]);
+            match self.tx.send(self.ends.tx.as_fd(), due) {
+                Ok(0) => return Sent::All,
+                Ok(count) => {
+                    for _ in 0..count {
+                        self.take_out(now_ns, true);
+                    }
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Sent::Blocked,
+                Err(e)
+                    if e.raw_os_error() == Some(libc::ENOBUFS) && self.refusals < REFUSALS =>
+                {
+                    self.refusals += 1;
+                    return Sent::Refused;
+                }
+                Err(_) => self.take_out(now_ns, false),
+            }
+        }
+    }
+
+    /// Takes out the packet that is due longest, which was sent or given up at `now_ns`.
+    fn take_out(&mut self, now_ns: u64, sent: bool) {
+        self.refusals = 0;
+        let Some(packet) = self.model.pop_departed() else { return };
+        self.arena.free_list().push(packet.slot);
+        if !sent {
+            self.counters.device_pkts += 1;
+            return;
+        }
+        self.counters.sent_pkts += 1;
+        self.counters.sent_bytes += u64::from(packet.bytes);
+        let late_ns = now_ns.saturating_sub(packet.at_ns);
+        self.counters.late_pkts += u64::from(late_ns > LATE_NS);
+        self.counters.max_late_ns = self.counters.max_late_ns.max(late_ns);
+    }
+
+    fn publish(&mut self) {
+        let counts = self.model.counts();
+        let (backlog_pkts, backlog_bytes) = self.model.backlog();
+        self.counters.lost_pkts = counts.lost;
+        self.counters.overlimit_pkts = counts.overlimit;
+        self.counters.backlog_pkts = backlog_pkts;
+        self.counters.backlog_bytes = backlog_bytes;
+        self.counters.memory_bytes = (self.arena.used() * self.arena.slot_bytes()) as u64;
+        self.counters.rate_bps = self.model.rate_bps().unwrap_or(u64::MAX);
+        self.shared.counters.publish(&self.counters);
+    }
+
+    /// Waits until something is due, arrives or is said.
+    fn wait(&mut self, sent: Sent) {
+        match sent {
+            Sent::All => {}
+            Sent::Blocked => {
+                let fds = &mut [
+                    PollFd::new(&*self.wake, PollFlags::IN),
+                    PollFd::new(&self.ends.tx, PollFlags::OUT),
+                ];
+                return self.sleep(fds, Some(LATE_NS));
+            }
+            Sent::Refused => {
+                let fds = &mut [PollFd::new(&*self.wake, PollFlags::IN)];
+                return self.sleep(fds, Some(REFUSED_NS));
+            }
+        }
+        let due_ns = self.model.next_due_ns();
+        let now_ns = monotonic_ns();
+        if due_ns <= now_ns {
+            return;
+        }
+        let left_ns = due_ns - now_ns;
+        let spin_ns = if self.spin.allows(now_ns, SPIN_NS) { SPIN_NS } else { 0 };
+        if left_ns <= spin_ns {
+            while monotonic_ns() < due_ns {
+                std::hint::spin_loop();
+            }
+            self.spin.spend(left_ns);
+            return;
+        }
+        let sleep_ns = match left_ns - spin_ns {
+            long if long > LONG_SLEEP_NS => long - LONG_SLEEP_NS / 5,
+            short => short,
+        };
+        let timeout_ns = (due_ns != u64::MAX).then_some(sleep_ns);
+        let fds = &mut [
+            PollFd::new(&*self.wake, PollFlags::IN),
+            PollFd::new(&self.ends.rx, PollFlags::IN),
+        ];
+        let heard = if left_ns <= DEAF_NS { 1 } else { 2 };
+        self.sleep(&mut fds[..heard], timeout_ns);
+    }
+
+    /// Polls `fds`, the first of which is the eventfd, and empties that.
+    fn sleep(&self, fds: &mut [PollFd<'_>], timeout_ns: Option<u64>) {
+        let timeout = timeout_ns.map(|ns| Timespec {
+            tv_sec: (ns / 1_000_000_000).cast_signed(),
+            tv_nsec: (ns % 1_000_000_000).cast_signed(),
+        });
+        // An interrupted poll is an early wake-up, which the loop copes with.
+        let _ = poll(fds, timeout.as_ref());
+        if fds[0].revents().contains(PollFlags::IN) {
+            let _ = rustix::io::read(&*self.wake, &mut [0; 8]);
+        }
+    }
+}
+
+/// Cuts a packet and offers every frame to the link.
+fn admit(
+    received: &Received<'_>,
+    at_ns: u64,
+    model: &mut LinkModel,
+    arena: &mut Arena,
+    counters: &mut Counters,
+) {
+    let frames = match Frames::new(received.bytes) {
+        Ok(frames) if !received.truncated && frames.slot_bytes() <= arena.slot_bytes() => frames,
+        _ => {
+            counters.unfit_pkts += 1;
+            return;
+        }
+    };
+    let mut frames = frames;
+    while frames.remain() {
+        let Some(slot) = arena.take() else {
+            counters.overmemory_pkts += frames.skip_rest();
+            return;
+        };
+        let Some(length) = frames.next_into(arena.slot_mut(slot)) else {
+            arena.free_list().push(slot);
+            return;
+        };
+        let packet = Packet { slot, bytes: (length - VNET_BYTES) as u32, at_ns };
+        if !model.arrive(packet) {
+            arena.free_list().push(slot);
+        }
+    }
+}
+
+/// Rations spinning.
+struct SpinBudget {
+    credit_ns: u64,
+    seen_ns: u64,
+}
+
+impl SpinBudget {
+    fn new(now_ns: u64) -> Self {
+        Self { credit_ns: SPIN_CREDIT_NS, seen_ns: now_ns }
+    }
+
+    /// Whether `ns` may be spun from `now_ns` on.
+    fn allows(&mut self, now_ns: u64, ns: u64) -> bool {
+        let earned = now_ns.saturating_sub(self.seen_ns).saturating_mul(SPIN_DUTY_PERCENT) / 100;
+        self.credit_ns = self.credit_ns.saturating_add(earned).min(SPIN_CREDIT_NS);
+        self.seen_ns = now_ns;
+        self.credit_ns >= ns
+    }
+
+    fn spend(&mut self, ns: u64) {
+        self.credit_ns = self.credit_ns.saturating_sub(ns);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_follows_the_link_and_is_capped() {
+        let spec = |rate_bps, delay_ns, limit| LinkSpec {
+            rate_bps,
+            delay_ns,
+            loss_ppm: 0,
+            seed: 0,
+            limit,
+        };
+        // 187 500 B of queue and 125 000 B of delay in frames of 60 B.
+        let e1 = spec(Some(100_000_000), 10_000_000, FifoLimit::Bytes(187_500));
+        assert_eq!(slots_for(&e1, 1600), 16_384 + 3_125 + 2_083);
+        let huge = spec(None, 10_000_000_000, FifoLimit::Packets(u64::MAX));
+        assert_eq!(slots_for(&huge, 1600), (512 << 20) / 1600);
+    }
+
+    #[test]
+    fn spinning_is_rationed() {
+        let mut budget = SpinBudget::new(0);
+        let (mut now_ns, mut spun_ns) = (0, 0);
+        while now_ns < 1_000_000_000 {
+            if budget.allows(now_ns, SPIN_NS) {
+                budget.spend(SPIN_NS);
+                spun_ns += SPIN_NS;
+            }
+            now_ns += SPIN_NS;
+        }
+        assert!((790_000_000..=806_000_000).contains(&spun_ns), "{spun_ns}");
+    }
+}

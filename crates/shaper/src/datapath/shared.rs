@@ -1,0 +1,80 @@
+//! What the packet loop and its control face share: a few atomics, written by one side each.
+
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+
+/// Shared by one packet loop and its control face.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    /// The loop is to end.
+    pub(crate) stop: AtomicBool,
+    /// The rate asked for last, bit/s.
+    pub(crate) rate_bps: AtomicU64,
+    /// When it was asked for, `CLOCK_MONOTONIC` nanoseconds.
+    pub(crate) rate_at_ns: AtomicU64,
+    /// Grows with every change, after the two above are written.
+    pub(crate) rate_generation: AtomicU64,
+    /// Written by the loop.
+    pub(crate) counters: Published,
+}
+
+impl Shared {
+    /// Asks for a rate as of `at_ns`.
+    pub(crate) fn ask_rate(&self, at_ns: u64, rate_bps: u64) {
+        self.rate_at_ns.store(at_ns, Relaxed);
+        self.rate_bps.store(rate_bps, Relaxed);
+        self.rate_generation.fetch_add(1, Release);
+    }
+}
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+        /// Counters of a packet loop, since its start unless said otherwise.
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+        pub(crate) struct Counters { $($(#[$doc])* pub(crate) $name: u64,)* }
+
+        /// [`Counters`] that another thread may read at any time.
+        #[derive(Debug, Default)]
+        pub(crate) struct Published { $($name: AtomicU64,)* }
+
+        impl Published {
+            /// Makes `counters` visible.
+            pub(crate) fn publish(&self, counters: &Counters) {
+                $(self.$name.store(counters.$name, Release);)*
+            }
+            /// Each of them as of some instant of the loop's last round.
+            pub(crate) fn read(&self) -> Counters {
+                Counters { $($name: self.$name.load(Acquire),)* }
+            }
+        }
+    };
+}
+
+counters! {
+    /// Frames sent.
+    sent_pkts,
+    /// Their bytes without preamble and checksum.
+    sent_bytes,
+    /// Lost at random, as asked.
+    lost_pkts,
+    /// Dropped because the queue was full.
+    overlimit_pkts,
+    /// Dropped because the link's memory was full.
+    overmemory_pkts,
+    /// Super-packets that could not be cut and frames larger than the MTU was at the start.
+    unfit_pkts,
+    /// Frames that the device refused for good.
+    device_pkts,
+    /// Frames in the queue now.
+    backlog_pkts,
+    /// Their bytes.
+    backlog_bytes,
+    /// Memory in use now for frames in the link.
+    memory_bytes,
+    /// The rate now, bit/s; `u64::MAX` is unshaped.
+    rate_bps,
+    /// Frames released more than 1 ms after they were due.
+    late_pkts,
+    /// The longest time a frame was released after it was due, nanoseconds.
+    max_late_ns,
+}

@@ -1,0 +1,231 @@
+//! The system calls of the packet path that no safe library offers without allocating: packet sockets and
+//! their batches. The only unsafe code of this crate.
+#![expect(unsafe_code, reason = "recvmmsg, sendmmsg and packet socket options have no safe wrapper")]
+
+use std::io;
+use std::mem::{size_of, zeroed};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr::null_mut;
+
+/// A packet socket that is not bound, hence receives nothing yet.
+pub(crate) fn packet_socket() -> io::Result<OwnedFd> {
+    let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    // SAFETY: takes no pointers.
+    let fd = unsafe { libc::socket(libc::AF_PACKET, kind, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor was just opened and nobody else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Binds a packet socket to an interface; `protocol` is an EtherType in host order, 0 to receive nothing.
+pub(crate) fn bind_packet(fd: BorrowedFd<'_>, ifindex: u32, protocol: u16) -> io::Result<()> {
+    // SAFETY: all zeroes is a valid sockaddr_ll.
+    let mut address: libc::sockaddr_ll = unsafe { zeroed() };
+    address.sll_family = libc::AF_PACKET as u16;
+    address.sll_protocol = protocol.to_be();
+    address.sll_ifindex = ifindex.cast_signed();
+    // SAFETY: the pointer is to a sockaddr_ll that lives through the call, with its size.
+    let rc = unsafe {
+        libc::bind(
+            fd.as_raw_fd(),
+            (&raw const address).cast(),
+            size_of::<libc::sockaddr_ll>() as libc::socklen_t,
+        )
+    };
+    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Sets a socket option that is an integer.
+pub(crate) fn set_option(
+    fd: BorrowedFd<'_>,
+    level: libc::c_int,
+    option: libc::c_int,
+    value: libc::c_int,
+) -> io::Result<()> {
+    // SAFETY: the pointer is to an int that lives through the call, with its size.
+    let rc = unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            level,
+            option,
+            (&raw const value).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Packets that the socket's buffer had no room for since the last call.
+pub(crate) fn take_packet_drops(fd: BorrowedFd<'_>) -> io::Result<u64> {
+    // SAFETY: all zeroes is a valid tpacket_stats.
+    let mut stats: libc::tpacket_stats = unsafe { zeroed() };
+    let mut length = size_of::<libc::tpacket_stats>() as libc::socklen_t;
+    // SAFETY: both pointers are to values that live through the call, and `length` is the first one's size.
+    let rc = unsafe {
+        libc::getsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_PACKET,
+            libc::PACKET_STATISTICS,
+            (&raw mut stats).cast(),
+            &raw mut length,
+        )
+    };
+    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(u64::from(stats.tp_drops)) }
+}
+
+/// Room for the one control message asked for (a `timespec`), aligned for it.
+const CONTROL_WORDS: usize = 8;
+
+/// Buffers to read several packets with one system call.
+pub(crate) struct RxBatch {
+    bytes: Vec<u8>,
+    packet_bytes: usize,
+    control: Vec<[u64; CONTROL_WORDS]>,
+    parts: Vec<libc::iovec>,
+    headers: Vec<libc::mmsghdr>,
+    received: usize,
+}
+
+// SAFETY: the pointers in its headers lead to buffers that it owns, and are written anew by every call.
+unsafe impl Send for RxBatch {}
+
+/// A packet as read.
+pub(crate) struct Received<'a> {
+    /// Vnet header and frame.
+    pub(crate) bytes: &'a [u8],
+    /// Whether the buffer was too short for it.
+    pub(crate) truncated: bool,
+    /// `CLOCK_REALTIME` nanoseconds when the kernel got it; `None` without `SO_TIMESTAMPNS`.
+    pub(crate) real_ns: Option<u64>,
+}
+
+impl RxBatch {
+    /// Buffers for `packets` packets of up to `packet_bytes` bytes.
+    pub(crate) fn new(packets: usize, packet_bytes: usize) -> Self {
+        // SAFETY: all zeroes is a valid mmsghdr and a valid iovec.
+        let (header, part) = unsafe { (zeroed::<libc::mmsghdr>(), zeroed::<libc::iovec>()) };
+        Self {
+            bytes: vec![0; packets * packet_bytes],
+            packet_bytes,
+            control: vec![[0; CONTROL_WORDS]; packets],
+            parts: vec![part; packets],
+            headers: vec![header; packets],
+            received: 0,
+        }
+    }
+
+    /// How many packets one call reads at most.
+    pub(crate) fn capacity(&self) -> usize {
+        self.headers.len()
+    }
+
+    /// Reads what is there, without waiting; returns how many packets.
+    pub(crate) fn receive(&mut self, fd: BorrowedFd<'_>) -> io::Result<usize> {
+        self.received = 0;
+        let slots = self.bytes.chunks_exact_mut(self.packet_bytes).zip(&mut self.control);
+        for (header, (part, (bytes, control))) in
+            self.headers.iter_mut().zip(self.parts.iter_mut().zip(slots))
+        {
+            part.iov_base = bytes.as_mut_ptr().cast();
+            part.iov_len = bytes.len();
+            header.msg_hdr.msg_iov = part;
+            header.msg_hdr.msg_iovlen = 1;
+            header.msg_hdr.msg_control = control.as_mut_ptr().cast();
+            header.msg_hdr.msg_controllen = size_of_val(control) as _;
+        }
+        // SAFETY: every header points to one iovec and one control buffer of the lengths it says, all owned by
+        // self and mutably borrowed through the call; the count is the number of headers.
+        let count = unsafe {
+            libc::recvmmsg(
+                fd.as_raw_fd(),
+                self.headers.as_mut_ptr(),
+                self.headers.len() as libc::c_uint,
+                libc::MSG_DONTWAIT,
+                null_mut(),
+            )
+        };
+        if count < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        self.received = count as usize;
+        Ok(self.received)
+    }
+
+    /// The packets of the last [`Self::receive`].
+    pub(crate) fn packets(&self) -> impl Iterator<Item = Received<'_>> {
+        let slots = self.bytes.chunks_exact(self.packet_bytes);
+        self.headers[..self.received].iter().zip(slots).map(|(header, bytes)| Received {
+            bytes: &bytes[..(header.msg_len as usize).min(bytes.len())],
+            truncated: header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
+            real_ns: timestamp(&header.msg_hdr),
+        })
+    }
+}
+
+/// Finds the time stamp among the control messages of a header that `receive` filled in.
+fn timestamp(header: &libc::msghdr) -> Option<u64> {
+    // SAFETY: called only for headers that recvmmsg filled in, whose control buffer is still owned and
+    // borrowed by the batch; the CMSG functions stay within msg_controllen.
+    let mut control = unsafe { libc::CMSG_FIRSTHDR(header) };
+    while !control.is_null() {
+        // SAFETY: CMSG_FIRSTHDR and CMSG_NXTHDR return null or a whole header within the buffer.
+        let message = unsafe { &*control };
+        if message.cmsg_level == libc::SOL_SOCKET && message.cmsg_type == libc::SCM_TIMESTAMPNS {
+            // SAFETY: a message of this type carries one timespec; read_unaligned asks for no alignment.
+            let time =
+                unsafe { libc::CMSG_DATA(control).cast::<libc::timespec>().read_unaligned() };
+            return Some(
+                time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned(),
+            );
+        }
+        // SAFETY: as for CMSG_FIRSTHDR.
+        control = unsafe { libc::CMSG_NXTHDR(header, control) };
+    }
+    None
+}
+
+/// Headers to send several packets with one system call.
+pub(crate) struct TxBatch {
+    parts: Vec<libc::iovec>,
+    headers: Vec<libc::mmsghdr>,
+}
+
+// SAFETY: the pointers in its headers are written anew by every call and not followed between calls.
+unsafe impl Send for TxBatch {}
+
+impl TxBatch {
+    /// For up to `packets` packets at once.
+    pub(crate) fn new(packets: usize) -> Self {
+        // SAFETY: all zeroes is a valid mmsghdr and a valid iovec.
+        let (header, part) = unsafe { (zeroed::<libc::mmsghdr>(), zeroed::<libc::iovec>()) };
+        Self { parts: vec![part; packets], headers: vec![header; packets] }
+    }
+
+    /// Sends `packets` (each vnet header and frame; as many as the batch has room for) without waiting;
+    /// returns how many were taken. An error is that of the first.
+    pub(crate) fn send<'a>(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        packets: impl Iterator<Item = &'a [u8]>,
+    ) -> io::Result<usize> {
+        let mut count = 0;
+        for ((part, header), bytes) in self.parts.iter_mut().zip(&mut self.headers).zip(packets) {
+            part.iov_base = bytes.as_ptr().cast_mut().cast();
+            part.iov_len = bytes.len();
+            header.msg_hdr.msg_iov = part;
+            header.msg_hdr.msg_iovlen = 1;
+            count += 1;
+        }
+        if count == 0 {
+            return Ok(0);
+        }
+        // SAFETY: the first `count` headers point to one iovec each, which points to bytes borrowed for 'a, which
+        // outlives the call; sendmmsg only reads them. Name and control are null.
+        let sent = unsafe {
+            libc::sendmmsg(fd.as_raw_fd(), self.headers.as_mut_ptr(), count, libc::MSG_DONTWAIT)
+        };
+        if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(sent as usize) }
+    }
+}

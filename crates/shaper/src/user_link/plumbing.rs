@@ -1,0 +1,328 @@
+//! How packets get to the packet loop: a pair of virtual interfaces and two filters that redirect into it.
+//!
+//! ```text
+//! dev ─ clsact egress ─ u32: unicast IP → mirred ─→ ccbu7a ═ ccbu7b ─→ packet socket
+//! ```
+//!
+//! The pair's names are the record of what is to be undone: `7` is the interface's index, and the far end is
+//! called `c` instead of `b` if the clsact qdisc was not there before and goes with the link.
+
+use std::io;
+
+use crate::ShaperError;
+use crate::netlink::{
+    self, ACK, CREATE, DUMP, Message, Socket, add_clsact, del_clsact, del_redirect, delete_link,
+    ifindex,
+    message::{Attr, TCMSG_BYTES, attrs, u16_at, u32_at},
+};
+
+/// Priorities of our filters, one per protocol because the kernel allows no two at one priority.
+const FILTERS: [(u16, u16); 2] =
+    [(0xcc04, libc::ETH_P_IP as u16), (0xcc06, libc::ETH_P_IPV6 as u16)];
+/// The largest MTU: what is redirected must fit whatever the interface's MTU becomes.
+const PAIR_MTU: u32 = 65_535;
+
+const ARPHRD_ETHER: u16 = 1;
+const IFLA_ADDRESS: u16 = 1;
+const IFLA_MTU: u16 = 4;
+const TCA_KIND: u16 = 1;
+const TCA_OPTIONS: u16 = 2;
+const CLSACT_INGRESS: u32 = 0xffff_fff2;
+const CLSACT_EGRESS: u32 = 0xffff_fff3;
+const TC_H_CLSACT: u32 = 0xffff_fff1;
+
+/// What was laid for one link.
+pub(super) struct Plumbing {
+    socket: Socket,
+    dev: Interface,
+    /// Of the pair: where packets are redirected to, and where they are read.
+    entry: Option<Interface>,
+    reader: Option<Interface>,
+    own_clsact: bool,
+    redirected: bool,
+}
+
+#[derive(Debug, Clone)]
+struct Interface {
+    name: String,
+    index: u32,
+    address: [u8; 6],
+    mtu_bytes: u32,
+}
+
+impl Plumbing {
+    /// Makes the pair for `dev`, up and silent. Nothing is redirected yet.
+    pub(super) fn lay(link: &str, dev: &str) -> Result<Self, ShaperError> {
+        let mut socket = Socket::open()?;
+        let Some(dev) = read_interface(&mut socket, dev)? else {
+            return Err(ShaperError::Unsupported {
+                link: link.to_owned(),
+                backend: "userspace",
+                what: format!("{dev}, which is not an Ethernet interface"),
+                way_out: "use backend = \"kernel\", or an interface with Ethernet headers".to_owned(),
+            });
+        };
+        let own_clsact = match hook(&mut socket, dev.index)? {
+            Hook::None => true,
+            Hook::Clsact => false,
+            Hook::Ingress => {
+                return Err(ShaperError::Occupied {
+                    way_out: format!("tc qdisc del dev {} ingress", dev.name),
+                    dev: dev.name,
+                    found: "qdisc ingress".to_owned(),
+                });
+            }
+        };
+        let name = |end| format!("ccbu{}{end}", dev.index);
+        let (entry, reader) = (name('a'), name(if own_clsact { 'c' } else { 'b' }));
+        netlink::add_veth(&mut socket, &entry, &reader).map_err(|error| {
+            if error.is_errno(libc::EEXIST) {
+                ShaperError::Occupied {
+                    dev: dev.name.clone(),
+                    found: format!("a userspace link (interface {entry})"),
+                    way_out: format!("end its owner, or: ip link del {entry}"),
+                }
+            } else {
+                error
+            }
+        })?;
+        let mut plumbing =
+            Self { socket, dev, entry: None, reader: None, own_clsact, redirected: false };
+        let laid = plumbing.prepare_pair(&entry, &reader);
+        if laid.is_err() && plumbing.entry.is_none() {
+            // Not recorded yet, so Drop would not know it.
+            let _ = delete_link(&mut plumbing.socket, &entry);
+        }
+        laid.map(|()| plumbing)
+    }
+
+    fn prepare_pair(&mut self, entry: &str, reader: &str) -> Result<(), ShaperError> {
+        let read = |socket: &mut Socket, name: &str| {
+            read_interface(socket, name)?.ok_or_else(|| ShaperError::NotFound {
+                what: "interface",
+                name: name.to_owned(),
+            })
+        };
+        self.entry = Some(read(&mut self.socket, entry)?);
+        self.reader = Some(read(&mut self.socket, reader)?);
+        for name in [entry, reader] {
+            let knob = format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6");
+            match std::fs::write(&knob, "1") {
+                Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                    tracing::debug!(knob, error = %e, "IPv6 stays on; its packets are told apart by address");
+                }
+                _ => {}
+            }
+        }
+        for (index, name) in [(self.reader(), reader), (self.entry_index(), entry)] {
+            let flags = (libc::IFF_UP | libc::IFF_NOARP) as u32;
+            let message = Message::new(libc::RTM_NEWLINK, ACK)
+                .ifinfo_flags(index, flags, flags)
+                .attr_u32(IFLA_MTU, PAIR_MTU)
+                .finish();
+            self.socket.request("set up", name, &message)?;
+        }
+        Ok(())
+    }
+
+    /// Redirects what leaves the interface into the pair.
+    pub(super) fn redirect(&mut self) -> Result<(), ShaperError> {
+        if self.own_clsact {
+            add_clsact(&mut self.socket, self.dev.index)?;
+        }
+        self.redirected = true;
+        let entry = self.entry_index();
+        for (prio, ethertype) in FILTERS {
+            let message = redirect_unicast(self.dev.index, ethertype, prio, entry);
+            self.socket.request("add redirect filter", &self.dev.name, &message)?;
+        }
+        Ok(())
+    }
+
+    /// Lets what leaves the interface leave again. Idempotent.
+    pub(super) fn undirect(&mut self) -> Result<(), ShaperError> {
+        if self.redirected {
+            undirect(&mut self.socket, self.dev.index, self.own_clsact)?;
+            self.redirected = false;
+        }
+        Ok(())
+    }
+
+    /// Removes the pair. Idempotent.
+    pub(super) fn remove(&mut self) -> Result<(), ShaperError> {
+        self.undirect()?;
+        if let Some(entry) = &self.entry {
+            gone_is_fine(delete_link(&mut self.socket, &entry.name))?;
+        }
+        self.entry = None;
+        self.reader = None;
+        Ok(())
+    }
+
+    /// Index of the shaped interface.
+    pub(super) fn ifindex(&self) -> u32 {
+        self.dev.index
+    }
+
+    /// MTU of the shaped interface, bytes.
+    pub(super) fn mtu_bytes(&self) -> u32 {
+        self.dev.mtu_bytes
+    }
+
+    /// Index of the interface where redirected packets are read.
+    pub(super) fn reader(&self) -> u32 {
+        self.reader.as_ref().map_or(0, |interface| interface.index)
+    }
+
+    /// Ethernet address of the interface that packets are redirected to.
+    pub(super) fn entry_address(&self) -> [u8; 6] {
+        self.entry.as_ref().map_or([0; 6], |interface| interface.address)
+    }
+
+    fn entry_index(&self) -> u32 {
+        self.entry.as_ref().map_or(0, |interface| interface.index)
+    }
+}
+
+impl Drop for Plumbing {
+    fn drop(&mut self) {
+        if let Err(error) = self.remove() {
+            tracing::warn!(dev = self.dev.name, %error, "a userspace link left something behind");
+        }
+    }
+}
+
+/// Removes what a userspace link on `dev` left behind because its process was killed; returns whether there
+/// was anything. Not for a link that lives.
+///
+/// # Errors
+/// What the kernel refused; an interface that is gone has nothing left behind.
+pub fn cleanup(dev: &str) -> Result<bool, ShaperError> {
+    let Ok(index) = ifindex(dev) else { return Ok(false) };
+    let entry = format!("ccbu{index}a");
+    if ifindex(&entry).is_err() {
+        return Ok(false);
+    }
+    let own_clsact = ifindex(&format!("ccbu{index}c")).is_ok();
+    let mut socket = Socket::open()?;
+    undirect(&mut socket, index, own_clsact)?;
+    gone_is_fine(delete_link(&mut socket, &entry))?;
+    Ok(true)
+}
+
+/// Removes our filters from an interface, and its clsact qdisc if that is ours and nobody else uses it.
+fn undirect(socket: &mut Socket, index: u32, own_clsact: bool) -> Result<(), ShaperError> {
+    if matches!(hook(socket, index)?, Hook::None) {
+        return Ok(());
+    }
+    for (prio, ethertype) in FILTERS {
+        gone_is_fine(del_redirect(socket, index, ethertype, prio))?;
+    }
+    if own_clsact && !has_filters(socket, index)? {
+        gone_is_fine(del_clsact(socket, index))?;
+    }
+    Ok(())
+}
+
+/// What is already gone needs no removing.
+fn gone_is_fine(result: Result<(), ShaperError>) -> Result<(), ShaperError> {
+    match result {
+        Err(error) if [libc::ENOENT, libc::ENODEV].iter().any(|&errno| error.is_errno(errno)) => {
+            Ok(())
+        }
+        other => other,
+    }
+}
+
+/// What sits at an interface's place for filters.
+enum Hook {
+    None,
+    Clsact,
+    Ingress,
+}
+
+fn hook(socket: &mut Socket, index: u32) -> Result<Hook, ShaperError> {
+    let mut found = Hook::None;
+    let message = Message::new(libc::RTM_GETQDISC, DUMP).tcmsg(index, 0, 0, 0).finish();
+    socket.dump(&message, |body| {
+        // Older kernels answer for all interfaces.
+        if u32_at(body, 4) != Some(index) || u32_at(body, 12) != Some(TC_H_CLSACT) {
+            return;
+        }
+        let kind = attrs(body.get(TCMSG_BYTES..).unwrap_or(&[])).find(|a| a.kind == TCA_KIND);
+        let is_clsact = kind.is_some_and(|kind| kind.text() == "clsact");
+        found = if is_clsact { Hook::Clsact } else { Hook::Ingress };
+    })?;
+    Ok(found)
+}
+
+fn has_filters(socket: &mut Socket, index: u32) -> Result<bool, ShaperError> {
+    let mut any = false;
+    for parent in [CLSACT_INGRESS, CLSACT_EGRESS] {
+        let message = Message::new(libc::RTM_GETTFILTER, DUMP).tcmsg(index, 0, parent, 0).finish();
+        socket.dump(&message, |_| any = true)?;
+    }
+    Ok(any)
+}
+
+/// Reads an interface; `None` if it is not Ethernet.
+fn read_interface(socket: &mut Socket, name: &str) -> Result<Option<Interface>, ShaperError> {
+    let index = ifindex(name)?;
+    let message = Message::new(libc::RTM_GETLINK, ACK).ifinfo(index).finish();
+    let mut found = None;
+    socket.request_reply("read interface", name, &message, |_, body| {
+        let of = |kind| {
+            attrs(body.get(16..).unwrap_or(&[])).find(|a: &Attr<'_>| a.kind == kind).map(|a| a.value)
+        };
+        let address = of(IFLA_ADDRESS).and_then(|value| <[u8; 6]>::try_from(value).ok());
+        let mtu_bytes = of(IFLA_MTU).and_then(|value| u32_at(value, 0));
+        if let (Some(ARPHRD_ETHER), Some(address), Some(mtu_bytes)) =
+            (u16_at(body, 2), address, mtu_bytes)
+        {
+            found = Some(Interface { name: name.to_owned(), index, address, mtu_bytes });
+        }
+    })?;
+    Ok(found)
+}
+
+/// A filter on the way out of `ifindex` that redirects unicast packets of this EtherType to `target`. What
+/// is sent to a group would be taken for its own by the kernel at the pair's far end.
+fn redirect_unicast(ifindex: u32, ethertype: u16, prio: u16, target: u32) -> Vec<u8> {
+    const TCA_U32_SEL: u16 = 5;
+    const TCA_U32_ACT: u16 = 7;
+    const TCA_ACT_KIND: u16 = 1;
+    const TCA_ACT_OPTIONS: u16 = 2;
+    const TCA_MIRRED_PARMS: u16 = 2;
+    const TC_U32_TERMINAL: u8 = 1;
+    const TC_ACT_STOLEN: i32 = 4;
+    const TCA_EGRESS_REDIR: i32 = 1;
+    const GROUP_BIT: [u8; 4] = [1, 0, 0, 0];
+    // The destination address begins this far from the IP header.
+    const ETHERNET_OFFSET: i32 = -14;
+
+    let mut selector = [0; 32];
+    selector[0] = TC_U32_TERMINAL;
+    selector[2] = 1;
+    selector[16..20].copy_from_slice(&GROUP_BIT);
+    selector[24..28].copy_from_slice(&ETHERNET_OFFSET.to_ne_bytes());
+    let mut mirred = [0; 28];
+    mirred[8..12].copy_from_slice(&TC_ACT_STOLEN.to_ne_bytes());
+    mirred[20..24].copy_from_slice(&TCA_EGRESS_REDIR.to_ne_bytes());
+    mirred[24..28].copy_from_slice(&target.to_ne_bytes());
+    let info = (u32::from(prio) << 16) | u32::from(ethertype.to_be());
+    Message::new(libc::RTM_NEWTFILTER, CREATE)
+        .tcmsg(ifindex, 0, CLSACT_EGRESS, info)
+        .attr_str(TCA_KIND, "u32")
+        .nested(TCA_OPTIONS, |m| {
+            m.nested(TCA_U32_ACT, |m| {
+                m.nested(1, |m| {
+                    m.attr_str(TCA_ACT_KIND, "mirred").nested(
+                        TCA_ACT_OPTIONS | netlink::message::NESTED,
+                        |m| m.attr(TCA_MIRRED_PARMS, &mirred),
+                    )
+                })
+            })
+            .attr(TCA_U32_SEL, &selector)
+        })
+        .finish()
+}
