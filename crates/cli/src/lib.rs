@@ -1,1 +1,382 @@
-//! placeholder
+//! The controller: `ccbench run plan.toml` coordinates agents, stores what they send, summarises and judges
+//! it. It never touches a kernel setting itself and knows nodes only through the wire protocol.
+
+mod args;
+mod clock;
+mod coordinate;
+mod error;
+mod fleet;
+mod live;
+mod local;
+mod pki;
+pub mod results;
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+
+use ccbench_proto::plan::check::{CheckedPlan, PlanProblem, Severity, check};
+use ccbench_proto::plan::parse::parse_with;
+use ccbench_proto::resolve;
+use clap::{CommandFactory, Parser};
+use tokio::sync::watch;
+
+use args::{Cli, Command, DescribeArgs, ExecArgs, PkiCommand, PlanArgs, RunArgs, SummarizeArgs};
+use coordinate::{Experiment, Tally};
+use error::CliError;
+use live::Live;
+use results::store::{RunDir, RunInfo, RunStatus};
+
+/// Runs one command line and returns the process's exit code (see `ccbench --help`).
+pub fn run(arguments: impl Iterator<Item = OsString>) -> i32 {
+    let cli = match Cli::try_parse_from(arguments) {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and version go to standard output and are no error.
+            let _ = error.print();
+            return if error.use_stderr() { 2 } else { 0 };
+        }
+    };
+    log_to_stderr(cli.verbose);
+    match dispatch(cli.command) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("ccbench: {error}");
+            error.exit_code()
+        }
+    }
+}
+
+fn log_to_stderr(verbose: u8) {
+    let level = ["warn", "info", "debug"][usize::from(verbose.min(2))];
+    let filter = tracing_subscriber::EnvFilter::try_from_env("CCBENCH_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(level));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+}
+
+fn dispatch(command: Command) -> Result<i32, CliError> {
+    match command {
+        Command::Run(args) => block_on(run_plan(args)),
+        Command::Check(args) => check_plan(&args.plan, args.expand),
+        Command::Summarize(args) => summarize(&args),
+        Command::Describe(args) => block_on(describe(args)),
+        Command::Exec(args) => Err(exec(&args)),
+        Command::Clean => {
+            let mut clean = std::process::Command::new(local::agent_binary());
+            Err(replace(clean.arg("clean").arg("--root").arg(local::state_root())))
+        }
+        Command::Pki(PkiCommand::Init { dir }) => {
+            pki::init(&dir)?;
+            print(&format!(
+                "{0} holds the authority (ca.key stays here) and the controller's certificate.\n\
+                 For each node: ccbench pki node {0} HOST, then copy ca.pem, HOST.pem and HOST.key to it and run\n  \
+                 ccbench-agent serve --listen tcp:0.0.0.0:7700 --tls-ca ca.pem --tls-cert HOST.pem --tls-key HOST.key\n",
+                dir.display()
+            ))
+        }
+        Command::Pki(PkiCommand::Node { dir, names }) => {
+            pki::node(&dir, &names)?;
+            let name = names.first().map_or("", String::as_str);
+            print(&format!("{0}/{name}.pem and {0}/{name}.key\n", dir.display()))
+        }
+        Command::Completions { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "ccbench", &mut std::io::stdout());
+            Ok(0)
+        }
+        Command::Man { dir } => {
+            let made = std::fs::create_dir_all(&dir)
+                .and_then(|()| clap_mangen::generate_to(Cli::command(), &dir));
+            made.map(|()| 0).map_err(|source| CliError::File {
+                op: "write man pages to",
+                path: dir,
+                source,
+            })
+        }
+    }
+}
+
+/// Everything runs on this thread: children die with the thread that made them, and rows are few.
+fn block_on<T>(future: impl Future<Output = Result<T, CliError>>) -> Result<T, CliError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|e| CliError::Usage(format!("cannot start: {e}")))?;
+    runtime.block_on(future)
+}
+
+/// Writes to standard output; a reader that went away is no error.
+fn print(text: &str) -> Result<i32, CliError> {
+    let _ = std::io::stdout().write_all(text.as_bytes());
+    Ok(0)
+}
+
+/// A plan's text and what it says, every problem printed.
+struct Loaded {
+    text: String,
+    plan: CheckedPlan,
+}
+
+fn load(path: &Path, sets: &[String]) -> Result<Loaded, CliError> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|source| CliError::PlanFile { path: path.to_owned(), source })?;
+    let checked = parse_with(&text, sets).and_then(check);
+    let (plan, warnings) = checked.map_err(|problems| {
+        report(&problems);
+        CliError::Plan { path: path.to_owned(), problems }
+    })?;
+    report(&warnings);
+    Ok(Loaded { text, plan })
+}
+
+fn report(problems: &[PlanProblem]) {
+    for problem in problems {
+        let severity = match problem.severity {
+            Severity::Error => "error",
+            Severity::Warning => "warning",
+        };
+        eprintln!("{severity}: {problem}");
+    }
+}
+
+fn check_plan(args: &PlanArgs, expand: bool) -> Result<i32, CliError> {
+    let plan = load(&args.plan, &args.sets)?.plan;
+    if expand {
+        for point in plan.points() {
+            let factors: Vec<String> =
+                point.factors.iter().map(|(factor, level)| format!("{factor} = {level}")).collect();
+            print(&format!(
+                "# point {} {}\n{}\n",
+                point.id,
+                factors.join(", "),
+                resolve::to_toml(&point.plan)
+            ))?;
+        }
+        return Ok(0);
+    }
+    let points = plan.points();
+    let trials = points.len() as u32 * plan.plan().repeat;
+    let length: f64 = points
+        .iter()
+        .map(|point| ccbench_proto::schedule::length(&point.plan).as_secs_f64())
+        .sum::<f64>()
+        * f64::from(plan.plan().repeat);
+    let length = std::time::Duration::from_secs_f64(length);
+    print(&format!(
+        "{}: {} point(s) × {} = {trials} trial(s), {} of traffic\n",
+        plan.plan().name,
+        points.len(),
+        plan.plan().repeat,
+        live::clock_text(length)
+    ))
+}
+
+fn summarize(args: &SummarizeArgs) -> Result<i32, CliError> {
+    let summary = results::summary::summarize(&args.run)?;
+    results::table::print(&summary, &mut std::io::stdout(), terminal_width())?;
+    if let Some(group) = &args.six_columns {
+        print(&results::summary::six_columns(&args.run, group)?)?;
+    }
+    Ok(0)
+}
+
+fn terminal_width() -> u16 {
+    rustix::termios::tcgetwinsize(std::io::stdout()).map_or(120, |size| size.ws_col.max(60))
+}
+
+/// A name for an experiment: sorts by time, unique on this machine.
+fn experiment_id(name: &str) -> String {
+    let now = jiff::Timestamp::now().strftime("%Y%m%dT%H%M%SZ");
+    format!("{now}-{}-{name}", std::process::id())
+}
+
+/// Turns true at the first SIGINT or SIGTERM; the second one ends the process at once.
+fn interrupts() -> Result<watch::Receiver<bool>, CliError> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let listen =
+        |kind| signal(kind).map_err(|e| CliError::Usage(format!("cannot catch signals: {e}")));
+    let (mut int, mut term) = (listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?);
+    let (send, receive) = watch::channel(false);
+    tokio::spawn(async move {
+        let mut asked = false;
+        loop {
+            tokio::select! { _ = int.recv() => {}, _ = term.recv() => {} }
+            if asked {
+                std::process::exit(130);
+            }
+            asked = true;
+            eprintln!(
+                "stopping: this trial is abandoned, finished ones are kept (again to stop at once)"
+            );
+            let _ = send.send(true);
+        }
+    });
+    Ok(receive)
+}
+
+async fn run_plan(args: RunArgs) -> Result<i32, CliError> {
+    let interrupt = interrupts()?;
+    let (dir, loaded) = match (&args.resume, &args.plan) {
+        (Some(path), _) => {
+            let dir = RunDir::open(path)?;
+            let loaded = load(&path.join("plan.resolved.toml"), &[])?;
+            (Some(dir), loaded)
+        }
+        (None, Some(path)) => (None, load(path, &args.sets)?),
+        (None, None) => {
+            return Err(CliError::Usage("name a plan, or --resume a results directory".into()));
+        }
+    };
+    let experiment = Experiment {
+        resolved: resolve::to_toml(&loaded.plan),
+        id: experiment_id(&loaded.plan.plan().name),
+        plan: loaded.plan,
+        rootless: args.rootless,
+        pki: args.tls.pki.clone(),
+        keep_going: args.keep_going,
+    };
+    let nodes = experiment.open().await?;
+    let dir = match dir {
+        Some(dir) => dir,
+        None => RunDir::create(&args.out, &run_info(&experiment, &loaded.text, &args, &nodes))?,
+    };
+    let trials = experiment.plan.points().len() as u32 * experiment.plan.plan().repeat;
+    let mut live = Live::new(args.json, trials - dir.finished().len() as u32);
+    for note in &nodes.notes {
+        live.say("note", &format!("note: {note}"));
+    }
+    live.say("results", &format!("results: {}", dir.path().display()));
+    let (tally, ended) = experiment.run(nodes, &dir, &mut live, interrupt).await;
+    live.finish();
+    dir.finish(match &ended {
+        Ok(()) => RunStatus::Complete,
+        Err(CliError::Interrupted) => RunStatus::Interrupted,
+        Err(_) => RunStatus::Failed,
+    })?;
+    if !dir.finished().is_empty() {
+        let summary = results::summary::summarize(dir.path())?;
+        if args.json {
+            print(&format!("{}\n", serde_json::json!({"event": "end", "results": dir.path()})))?;
+        } else {
+            results::table::print(&summary, &mut std::io::stdout(), terminal_width())?;
+        }
+    }
+    if matches!(ended, Err(CliError::Interrupted)) {
+        live.say("resume", &format!("go on with: ccbench run --resume {}", dir.path().display()));
+    }
+    ended.map(|()| exit_code(tally, args.strict))
+}
+
+fn exit_code(tally: Tally, strict: bool) -> i32 {
+    i32::from(tally.failed > 0 || (strict && tally.degraded > 0))
+}
+
+fn run_info(
+    experiment: &Experiment,
+    plan_text: &str,
+    args: &RunArgs,
+    nodes: &coordinate::Nodes,
+) -> RunInfo {
+    let plan = experiment.plan.plan();
+    RunInfo {
+        plan_name: plan.name.clone(),
+        plan_text: plan_text.to_owned(),
+        resolved_text: experiment.resolved.clone(),
+        plan_sha256: ccbench_proto::plan::digest(&experiment.resolved),
+        points: experiment
+            .plan
+            .points()
+            .into_iter()
+            .map(|point| (point.id, point.factors))
+            .collect(),
+        repeat: plan.repeat,
+        seed: plan.seed,
+        command_line: std::env::args().collect(),
+        started_utc: jiff::Timestamp::now(),
+        topology: nodes.topology.clone(),
+        ccbench_version: env!("CARGO_PKG_VERSION").to_owned(),
+        sets: args.sets.clone(),
+        nodes: nodes.fleet.agents.iter().map(|(node, a)| (node.clone(), a.info.clone())).collect(),
+        notes: nodes.notes.clone(),
+    }
+}
+
+async fn describe(args: DescribeArgs) -> Result<i32, CliError> {
+    let loaded = load(&args.plan.plan, &args.plan.sets)?;
+    let experiment = Experiment {
+        resolved: resolve::to_toml(&loaded.plan),
+        id: experiment_id(&loaded.plan.plan().name),
+        plan: loaded.plan,
+        rootless: args.rootless,
+        pki: args.tls.pki,
+        keep_going: false,
+    };
+    let nodes = experiment.open().await?;
+    for (node, agent) in &nodes.fleet.agents {
+        print(&describe_node(node, &agent.info))?;
+    }
+    nodes.close().await;
+    Ok(0)
+}
+
+fn describe_node(node: &str, info: &ccbench_proto::wire::NodeInfo) -> String {
+    use std::fmt::Write;
+    let mut text = format!("{node}\n");
+    let mut line = |what: &str, value: String| {
+        if !value.is_empty() {
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "  {what:<20} {value}");
+        }
+    };
+    line("kernel", format!("{} {}", info.kernel, info.machine));
+    line("CPUs", format!("{} × {}", info.cpus, info.cpu_model));
+    line("agent", format!("{} ({})", info.agent_version, info.privileges));
+    line("iperf3", info.iperf3_version.clone());
+    line("congestion controls", info.congestion_controls.join(" "));
+    line("default", info.default_congestion_control.clone());
+    line("qdiscs", info.qdiscs.join(" "));
+    for interface in &info.interfaces {
+        let on = |name: &str, on: bool| if on { format!(" {name}") } else { String::new() };
+        let offloads =
+            on("tso", interface.tso) + &on("gso", interface.gso) + &on("gro", interface.gro);
+        let offloads = if offloads.is_empty() { " none".to_owned() } else { offloads };
+        let addresses = interface.addresses.join(" ");
+        line(
+            &interface.name,
+            format!(
+                "{addresses} mtu {} {} offloads:{offloads}",
+                interface.mtu_bytes, interface.root_qdisc
+            ),
+        );
+    }
+    for note in &info.notes {
+        line("note", note.clone());
+    }
+    text
+}
+
+/// Replaces this process by the agent's `enter`; returns only if that fails.
+fn exec(args: &ExecArgs) -> CliError {
+    let mut running = local::running();
+    if let Some(part) = &args.run {
+        running.retain(|dir| {
+            dir.file_name().is_some_and(|name| name.to_string_lossy().contains(part))
+        });
+    }
+    let dir = match running.as_slice() {
+        [one] => one,
+        [] => return CliError::Usage("no experiment of yours is running on this machine".into()),
+        many => {
+            let ids: Vec<_> = many.iter().filter_map(|dir| dir.file_name()?.to_str()).collect();
+            return CliError::Usage(format!(
+                "several are running; choose one with --run: {}",
+                ids.join(", ")
+            ));
+        }
+    };
+    let mut enter = std::process::Command::new(local::agent_binary());
+    replace(enter.arg("enter").arg("--dir").arg(dir).arg(&args.node).arg("--").args(&args.command))
+}
+
+fn replace(command: &mut std::process::Command) -> CliError {
+    let error = command.exec();
+    CliError::Usage(format!("cannot start {}: {error}", command.get_program().to_string_lossy()))
+}

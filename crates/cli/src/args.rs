@@ -1,0 +1,176 @@
+//! What can be typed after `ccbench`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueHint};
+
+/// Congestion-control experiments from one plan file.
+///
+/// A plan names nodes, links, flows and phases; `ccbench run` builds the topology in network namespaces of
+/// this machine (or drives agents on real nodes), runs every trial, judges it, and writes Parquet tables.
+#[derive(Debug, Parser)]
+#[command(name = "ccbench", version, max_term_width = 110, after_help = EXIT_CODES)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+    /// Log what happens to standard error (-v steps, -vv messages).
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+}
+
+const EXIT_CODES: &str = "Exit codes: 0 every trial is ok or degraded · 1 a trial failed · 2 the plan or the \
+command is wrong · 3 the testbed or an agent cannot be had · 130 interrupted.\nFirst steps: `ccbench check \
+plans/quickstart.toml`, then `ccbench run plans/quickstart.toml`.";
+
+/// The sub-commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a plan: every point of its matrix, every repetition.
+    Run(RunArgs),
+    /// Check a plan: print every problem with its place and its fix, and warn of what misleads.
+    Check(CheckArgs),
+    /// Summarise a results directory again: tables, CSV and Parquet.
+    Summarize(SummarizeArgs),
+    /// Show what the nodes of a plan are and can do (kernel, congestion controls, qdiscs, offloads).
+    Describe(DescribeArgs),
+    /// Run a command inside a node of a running experiment: `ccbench exec src -- ss -ti`.
+    Exec(ExecArgs),
+    /// Remove what dead experiments of this machine left behind (and nothing else).
+    Clean,
+    /// Make a certificate authority, and certificates for nodes and controllers.
+    #[command(subcommand)]
+    Pki(PkiCommand),
+    /// Print a completion script for a shell.
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// Write man pages to a folder.
+    Man {
+        /// The folder.
+        #[arg(value_hint = ValueHint::DirPath)]
+        dir: PathBuf,
+    },
+}
+
+/// A plan and its overrides.
+#[derive(Debug, Args)]
+pub struct PlanArgs {
+    /// The plan file.
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub plan: PathBuf,
+    /// Override a key: `--set links.bottleneck.rate=50mbit`, `--set repeat=1`, `--set phases.0.length=5s`.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub sets: Vec<String>,
+}
+
+/// How to reach agents over TCP.
+#[derive(Debug, Args)]
+pub struct TlsArgs {
+    /// Folder with `ca.pem`, `controller.pem` and `controller.key` (see `ccbench pki`); needed for agents beyond loopback.
+    #[arg(long, env = "CCBENCH_PKI", value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub pki: Option<PathBuf>,
+}
+
+/// Arguments of `run`.
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// The plan file (not with --resume, which has its own copy).
+    #[arg(value_hint = ValueHint::FilePath, required_unless_present = "resume")]
+    pub plan: Option<PathBuf>,
+    /// Override a key: `--set links.bottleneck.rate=50mbit`, `--set repeat=1`, `--set phases.0.length=5s`.
+    #[arg(long = "set", value_name = "KEY=VALUE", conflicts_with = "resume")]
+    pub sets: Vec<String>,
+    /// Where results directories are made.
+    #[arg(long, default_value = "results", value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub out: PathBuf,
+    /// Go on with this results directory after its last finished trial.
+    #[arg(long, value_name = "DIR", conflicts_with = "plan", value_hint = ValueHint::DirPath)]
+    pub resume: Option<PathBuf>,
+    /// Print one JSON object per line instead of text.
+    #[arg(long)]
+    pub json: bool,
+    /// Exit with 1 for a degraded trial too.
+    #[arg(long)]
+    pub strict: bool,
+    /// Go on with the other points when a trial cannot even be prepared.
+    #[arg(long)]
+    pub keep_going: bool,
+    /// Build the topology in a user namespace even as root.
+    #[arg(long)]
+    pub rootless: bool,
+    /// How to reach agents.
+    #[command(flatten)]
+    pub tls: TlsArgs,
+}
+
+/// Arguments of `check`.
+#[derive(Debug, Args)]
+pub struct CheckArgs {
+    /// The plan.
+    #[command(flatten)]
+    pub plan: PlanArgs,
+    /// Print the plan as it will run: presets, defaults and limits filled in, one point after the other.
+    #[arg(long)]
+    pub expand: bool,
+}
+
+/// Arguments of `summarize`.
+#[derive(Debug, Args)]
+pub struct SummarizeArgs {
+    /// The results directory.
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub run: PathBuf,
+    /// Also print the six columns of the coexistence study (throughput and srtt in each phase, per trial) for this flow group.
+    #[arg(long, value_name = "GROUP")]
+    pub six_columns: Option<String>,
+}
+
+/// Arguments of `describe`.
+#[derive(Debug, Args)]
+pub struct DescribeArgs {
+    /// The plan.
+    #[command(flatten)]
+    pub plan: PlanArgs,
+    /// Build the topology in a user namespace even as root.
+    #[arg(long)]
+    pub rootless: bool,
+    /// How to reach agents.
+    #[command(flatten)]
+    pub tls: TlsArgs,
+}
+
+/// Arguments of `exec`.
+#[derive(Debug, Args)]
+pub struct ExecArgs {
+    /// The node's name in the plan.
+    pub node: String,
+    /// Which experiment, when more than one is running (a part of its id is enough).
+    #[arg(long, value_name = "ID")]
+    pub run: Option<String>,
+    /// The command.
+    #[arg(last = true, required = true)]
+    pub command: Vec<OsString>,
+}
+
+/// Sub-commands of `pki`.
+#[derive(Debug, Subcommand)]
+pub enum PkiCommand {
+    /// Make a certificate authority and the controller's certificate.
+    Init {
+        /// The folder to make.
+        #[arg(value_hint = ValueHint::DirPath)]
+        dir: PathBuf,
+    },
+    /// Make a node's certificate, to be copied to that node with `ca.pem`.
+    Node {
+        /// The folder of `pki init`.
+        #[arg(value_hint = ValueHint::DirPath)]
+        dir: PathBuf,
+        /// Host name or address by which controllers reach the node.
+        #[arg(required = true)]
+        names: Vec<String>,
+    },
+}

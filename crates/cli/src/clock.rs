@@ -1,0 +1,15 @@
+//! The controller's clocks; nothing else in this crate reads one for measurements.
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// CLOCK_MONOTONIC in nanoseconds.
+pub fn monotonic_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// CLOCK_REALTIME in nanoseconds since 1970, UTC.
+pub fn realtime_ns() -> i64 {
+    let now = clock_gettime(ClockId::Realtime);
+    now.tv_sec * 1_000_000_000 + now.tv_nsec
+}

@@ -1,0 +1,431 @@
+//! One experiment from plan to results: for each trial prepare all nodes, start all at the same instant,
+//! merge their streams, judge, commit, reset. During a trial the controller sends nothing.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ccbench_proto::plan::check::CheckedPlan;
+use ccbench_proto::schedule::{self, Point, Run};
+use ccbench_proto::topology::Topology;
+use ccbench_proto::units::Micros;
+use ccbench_proto::{resolve, wire};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, timeout};
+
+use crate::clock;
+use crate::error::CliError;
+use crate::fleet::{Address, CALL_LIMIT, Fleet};
+use crate::live::Live;
+use crate::local::Testbed;
+use crate::results::store::{RunDir, TrialKey, TrialWriter};
+use crate::results::verdict::{Judge, Reason, Status, Verdict};
+
+/// From "all nodes are ready" to the first phase: time for the start to reach every node and for the base
+/// RTT to be measured on the idle path.
+const LEAD: Duration = Duration::from_millis(350);
+/// How long after the last phase a node may still be reporting before it counts as lost.
+const REPORT_LIMIT: Duration = Duration::from_secs(12);
+/// A node that has not heard of a prepared trial for this long undoes everything.
+const LEASE: Duration = Duration::from_secs(15);
+/// What a trial costs beside its own length, for the estimate of the time left.
+const TRIAL_OVERHEAD: Duration = Duration::from_millis(1500);
+/// Events waiting to be written; a full channel slows the streams down, and the agents count what they drop.
+const EVENTS_WAITING: usize = 4096;
+const TICK: Duration = Duration::from_millis(500);
+
+/// What an experiment needs to run.
+pub struct Experiment {
+    /// The checked plan, with its matrix.
+    pub plan: CheckedPlan,
+    /// Its canonical text.
+    pub resolved: String,
+    /// Names the experiment: its sockets' folder and the agents' log lines.
+    pub id: String,
+    /// In a user namespace even as root.
+    pub rootless: bool,
+    /// Certificates for agents beyond loopback.
+    pub pki: Option<PathBuf>,
+    /// Go on with other points when a trial cannot be prepared.
+    pub keep_going: bool,
+}
+
+/// Testbed (if ours) and agents.
+pub struct Nodes {
+    testbed: Option<Testbed>,
+    /// The agents.
+    pub fleet: Fleet,
+    /// Node name to the address its peers use.
+    addresses: BTreeMap<String, String>,
+    /// What the testbed cannot do, each with its reason.
+    pub notes: Vec<String>,
+    /// What was built, for the record: devices, addresses and routes, or where the agents are.
+    pub topology: String,
+}
+
+/// How the experiment went.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Tally {
+    /// Trials by verdict.
+    pub ok: u32,
+    /// Usable with care.
+    pub degraded: u32,
+    /// Not usable.
+    pub failed: u32,
+}
+
+impl Experiment {
+    /// Builds the testbed, or connects to the agents that the plan names.
+    ///
+    /// # Errors
+    /// What could not be had, with the node and the step.
+    pub async fn open(&self) -> Result<Nodes, CliError> {
+        let plan = self.plan.plan();
+        let named = plan.nodes.values().any(|node| node.agent.is_some());
+        if named {
+            let targets = plan
+                .nodes
+                .iter()
+                .filter_map(|(name, node)| Some((name.clone(), Address::Tcp(node.agent.clone()?))));
+            let fleet = Fleet::connect(targets.collect(), self.pki.as_deref()).await?;
+            let address = |(name, node): (&String, &ccbench_proto::plan::Node)| {
+                Some((name.clone(), node.address?.to_string()))
+            };
+            let addresses: BTreeMap<_, _> = plan.nodes.iter().filter_map(address).collect();
+            let topology = format!("{addresses:#?}");
+            return Ok(Nodes { testbed: None, fleet, addresses, notes: Vec::new(), topology });
+        }
+        let testbed = Testbed::start(&self.resolved, &self.id, self.rootless).await?;
+        let sockets = testbed.ready.nodes.iter();
+        let sockets =
+            sockets.map(|(name, node)| (name.clone(), Address::Socket(node.socket.clone())));
+        let fleet = Fleet::connect(sockets.collect(), None).await?;
+        let topology = Topology::build(plan);
+        let address = |name: &String| Some((name.clone(), topology.address(name)?.to_string()));
+        let addresses = plan.nodes.keys().filter_map(address).collect();
+        let notes = testbed.ready.notes.clone();
+        let topology = format!("{topology:#?}");
+        Ok(Nodes { testbed: Some(testbed), fleet, addresses, notes, topology })
+    }
+
+    /// Runs every trial that `dir` does not hold yet.
+    ///
+    /// # Errors
+    /// The first thing that makes going on pointless; finished trials are committed by then.
+    pub async fn run(
+        &self,
+        mut nodes: Nodes,
+        dir: &RunDir,
+        live: &mut Live,
+        mut interrupt: watch::Receiver<bool>,
+    ) -> (Tally, Result<(), CliError>) {
+        let points: BTreeMap<u32, Point> =
+            self.plan.points().into_iter().map(|point| (point.id, point)).collect();
+        let finished = dir.finished();
+        let runs: Vec<Run> = schedule::runs(&self.plan)
+            .into_iter()
+            .filter(|run| !finished.contains(&(run.point_id, run.trial)))
+            .collect();
+        let mut tally = Tally::default();
+        let mut result = Ok(());
+        for (done, run) in runs.iter().enumerate() {
+            let Some(point) = points.get(&run.point_id) else { continue };
+            if done > 0 && !pause(self.plan.plan().gap, &mut interrupt).await {
+                result = Err(CliError::Interrupted);
+                break;
+            }
+            let rest = self.time_for(&points, runs.get(done + 1..).unwrap_or_default());
+            let label = label(point, run.trial, self.plan.plan().repeat);
+            live.trial_start(&label, &schedule::phases(&point.plan), rest);
+            let trial = Trial { experiment: self, point, run, dir };
+            let ended = trial.run(&mut nodes, live, &mut interrupt).await;
+            match ended {
+                Ok(verdict) => {
+                    tally.count(verdict.status);
+                    live.trial_end(&verdict);
+                }
+                Err(error) => {
+                    let stop = matches!(error, CliError::Interrupted | CliError::Results(_));
+                    let reason = Reason::new("not_run", error.to_string());
+                    live.trial_end(&Verdict { status: Status::Failed, reasons: vec![reason] });
+                    tally.count(Status::Failed);
+                    if stop || !self.keep_going {
+                        result = Err(error);
+                        break;
+                    }
+                }
+            }
+            if nodes.lost()
+                && let Err(error) = self.rebuild(&mut nodes).await
+            {
+                result = Err(error);
+                break;
+            }
+        }
+        nodes.close().await;
+        (tally, result)
+    }
+
+    /// An agent of our own testbed died: its namespace went with it, so make everything anew.
+    async fn rebuild(&self, nodes: &mut Nodes) -> Result<(), CliError> {
+        if let Some(testbed) = nodes.testbed.take() {
+            testbed.stop().await;
+        }
+        *nodes = self.open().await?;
+        Ok(())
+    }
+
+    fn time_for(&self, points: &BTreeMap<u32, Point>, runs: &[Run]) -> Duration {
+        let each = TRIAL_OVERHEAD + self.plan.plan().gap.duration();
+        let lengths = runs.iter().filter_map(|run| points.get(&run.point_id));
+        lengths.map(|point| schedule::length(&point.plan).duration() + each).sum()
+    }
+}
+
+impl Tally {
+    fn count(&mut self, status: Status) {
+        match status {
+            Status::Ok => self.ok += 1,
+            Status::Degraded => self.degraded += 1,
+            Status::Failed => self.failed += 1,
+        }
+    }
+}
+
+impl Nodes {
+    /// An agent of our own testbed has died.
+    fn lost(&mut self) -> bool {
+        self.testbed.as_mut().is_some_and(|testbed| testbed.deaths.try_recv().is_ok())
+    }
+
+    /// Leaves every node as it was found.
+    pub async fn close(self) {
+        drop(self.fleet);
+        if let Some(testbed) = self.testbed {
+            testbed.stop().await;
+        }
+    }
+}
+
+/// Factors and repetition, for people.
+fn label(point: &Point, trial: u16, repeat: u32) -> String {
+    let levels: Vec<String> =
+        point.factors.iter().map(|(factor, level)| format!("{factor}={level}")).collect();
+    let of = format!("repeat {trial}/{repeat}");
+    if levels.is_empty() { of } else { format!("{} {of}", levels.join(" ")) }
+}
+
+/// Sleeps for `gap`; false if interrupted.
+async fn pause(gap: Micros, interrupt: &mut watch::Receiver<bool>) -> bool {
+    tokio::select! {
+        () = tokio::time::sleep(gap.duration()) => true,
+        () = interrupted(interrupt) => false,
+    }
+}
+
+/// Completes when the user wants to stop.
+async fn interrupted(interrupt: &mut watch::Receiver<bool>) {
+    if interrupt.wait_for(|stop| *stop).await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
+struct Trial<'a> {
+    experiment: &'a Experiment,
+    point: &'a Point,
+    run: &'a Run,
+    dir: &'a RunDir,
+}
+
+/// One message of one node's stream, or its end.
+enum Heard {
+    Event(wire::RunEvent),
+    End(Option<String>),
+}
+
+impl Trial<'_> {
+    async fn run(
+        &self,
+        nodes: &mut Nodes,
+        live: &mut Live,
+        interrupt: &mut watch::Receiver<bool>,
+    ) -> Result<Verdict, CliError> {
+        let epoch = clock::realtime_ns().unsigned_abs() / 1000;
+        let prepared = self.prepare(nodes, epoch).await;
+        let replies = match prepared {
+            Ok(replies) => replies,
+            Err(error) => {
+                nodes.fleet.reset().await;
+                return Err(error);
+            }
+        };
+        let offsets = nodes.fleet.clocks().await?;
+        let t0_ns = clock::monotonic_ns() + LEAD.as_nanos() as u64;
+        let clocks: BTreeMap<_, _> =
+            offsets.iter().map(|(node, offset)| (node.clone(), offset.node_clock(t0_ns))).collect();
+        let key = TrialKey {
+            point_id: self.run.point_id,
+            trial: self.run.trial,
+            seed: self.run.seed,
+            epoch,
+        };
+        let phases = schedule::phases(&self.point.plan);
+        let infos =
+            nodes.fleet.agents.iter().map(|(node, agent)| (node.clone(), agent.info.clone()));
+        let judge = Judge::new(&self.point.plan, infos.collect(), &clocks);
+        let writer = self.dir.begin_trial(key, &phases, clocks)?;
+        let mut book = Book { writer, judge, done: BTreeMap::new(), errors: Vec::new() };
+        book.links(replies)?;
+        let (send, receive) = mpsc::channel(EVENTS_WAITING);
+        for (node, agent) in &nodes.fleet.agents {
+            let offset_ns = offsets.get(node).map_or(0, |offset| offset.offset_ns);
+            let request =
+                wire::RunRequest { start_at_ns: t0_ns.saturating_add_signed(offset_ns), epoch };
+            tokio::spawn(listen(node.clone(), agent.client.clone(), request, send.clone()));
+        }
+        drop(send);
+        let length = schedule::length(&self.point.plan);
+        let stopped = book.follow(receive, live, t0_ns, length, interrupt).await;
+        let failed_undo = nodes.fleet.reset().await;
+        for (node, failed) in &failed_undo {
+            book.errors.push(format!("{node}: could not be left as found: {}", failed.join("; ")));
+        }
+        if let Err(error) = stopped {
+            book.writer.abandon(&error.to_string())?;
+            return Err(error);
+        }
+        let verdict = book.judge.finish(&book.done, &book.errors);
+        book.writer.commit(&verdict)?;
+        Ok(verdict)
+    }
+
+    async fn prepare(
+        &self,
+        nodes: &Nodes,
+        epoch: u64,
+    ) -> Result<BTreeMap<String, wire::PrepareReply>, CliError> {
+        let plan_toml = resolve::to_toml(&self.point.plan);
+        let request = |node: &str, mut client: wire::agent_client::AgentClient<_>| {
+            let request = wire::PrepareRequest {
+                run_id: self.experiment.id.clone(),
+                node: node.to_owned(),
+                plan_toml: plan_toml.clone(),
+                point_id: self.run.point_id,
+                trial: u32::from(self.run.trial),
+                seed: self.run.seed,
+                epoch,
+                addresses: nodes.addresses.clone().into_iter().collect(),
+                port_slot: self.run.index,
+                lease_ms: LEASE.as_millis() as u32,
+            };
+            async move { client.prepare(request).await }
+        };
+        nodes.fleet.all("prepare", request).await
+    }
+}
+
+/// Passes one node's stream on; the end of the stream is a message too.
+async fn listen(
+    node: String,
+    mut client: wire::agent_client::AgentClient<tonic::transport::Channel>,
+    request: wire::RunRequest,
+    send: mpsc::Sender<(String, Heard)>,
+) {
+    let why = match timeout(CALL_LIMIT, client.run(request)).await {
+        Err(_) => Some(format!("did not start within {} s", CALL_LIMIT.as_secs())),
+        Ok(Err(status)) => Some(status.message().to_owned()),
+        Ok(Ok(response)) => {
+            let mut stream = response.into_inner();
+            loop {
+                match stream.message().await {
+                    Ok(Some(event)) => {
+                        if send.send((node.clone(), Heard::Event(event))).await.is_err() {
+                            return;
+                        }
+                    }
+                    Ok(None) => break None,
+                    Err(status) => break Some(status.message().to_owned()),
+                }
+            }
+        }
+    };
+    // The receiver is gone only when nobody wants to know any more.
+    let _ = send.send((node, Heard::End(why))).await;
+}
+
+/// Everything that is kept of a trial while it runs.
+struct Book<'a> {
+    writer: TrialWriter<'a>,
+    judge: Judge,
+    done: BTreeMap<String, wire::Done>,
+    errors: Vec<String>,
+}
+
+impl Book<'_> {
+    fn links(&mut self, replies: BTreeMap<String, wire::PrepareReply>) -> Result<(), CliError> {
+        for (node, reply) in replies {
+            for event in reply.events {
+                self.keep(&node, wire::RunEvent { of: Some(wire::run_event::Of::Event(event)) })?;
+            }
+            for link in reply.links {
+                let data = serde_json::json!({
+                    "dev": link.dev, "backend": link.backend, "why": link.why, "qdiscs": link.qdiscs,
+                });
+                let message = format!("{} on {} ({})", link.backend, link.dev, link.why);
+                self.writer.note("link", &link.link, &message, &data.to_string())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn keep(&mut self, node: &str, event: wire::RunEvent) -> Result<(), CliError> {
+        if let Some(wire::run_event::Of::Done(done)) = &event.of {
+            self.done.insert(node.to_owned(), *done);
+            return Ok(());
+        }
+        self.judge.see(node, &event);
+        self.writer.push(node, event)?;
+        Ok(())
+    }
+
+    /// Until every node has ended its stream, the user stops, or a node is silent for too long.
+    async fn follow(
+        &mut self,
+        mut receive: mpsc::Receiver<(String, Heard)>,
+        live: &mut Live,
+        t0_ns: u64,
+        length: Micros,
+        interrupt: &mut watch::Receiver<bool>,
+    ) -> Result<(), CliError> {
+        let limit = Instant::now() + LEAD + length.duration() + REPORT_LIMIT;
+        let mut tick = tokio::time::interval(TICK);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+        loop {
+            tokio::select! {
+                biased;
+                () = interrupted(interrupt) => return Err(CliError::Interrupted),
+                heard = receive.recv() => match heard {
+                    None => return Ok(()),
+                    Some((node, Heard::Event(event))) => {
+                        live.row(&node, &event);
+                        self.keep(&node, event)?;
+                    }
+                    Some((node, Heard::End(why))) => {
+                        if let Some(why) = why {
+                            self.errors.push(format!("node {node}: its stream broke: {why}"));
+                        }
+                    }
+                },
+                _ = tick.tick() => {
+                    let elapsed_ns = clock::monotonic_ns().saturating_sub(t0_ns);
+                    live.tick(Micros::new(elapsed_ns / 1000));
+                }
+                () = tokio::time::sleep_until(limit) => {
+                    let late = format!("a node was still silent {} s after the end", REPORT_LIMIT.as_secs());
+                    self.errors.push(late);
+                    return Ok(());
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! What can end a command, and with which exit code.
+
+use std::path::PathBuf;
+
+use ccbench_proto::plan::check::PlanProblem;
+
+/// An error of the controller.
+#[derive(Debug, thiserror::Error)]
+pub enum CliError {
+    /// The plan file cannot be read.
+    #[error("cannot read the plan {path}: {source}")]
+    PlanFile {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The plan is wrong; the problems have all been printed.
+    #[error("{path}: {} problem(s); nothing was run", problems.len())]
+    Plan {
+        /// The file.
+        path: PathBuf,
+        /// All of them.
+        problems: Vec<PlanProblem>,
+    },
+    /// The command makes no sense.
+    #[error("{0}")]
+    Usage(String),
+    /// The topology could not be built on this machine.
+    #[error("testbed: {0}")]
+    Testbed(String),
+    /// An agent could not be reached or refused.
+    #[error("node {node}: {step}: {why}")]
+    Node {
+        /// Its name in the plan.
+        node: String,
+        /// What was tried.
+        step: &'static str,
+        /// Its answer.
+        why: String,
+    },
+    /// Results could not be written or read.
+    #[error(transparent)]
+    Results(#[from] crate::results::ResultsError),
+    /// A file operation.
+    #[error("{op} {path}: {source}")]
+    File {
+        /// What was tried.
+        op: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Certificates.
+    #[error("pki: {0}")]
+    Pki(String),
+    /// Ctrl-C or SIGTERM.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+impl CliError {
+    /// The process's exit code (see `ccbench --help`).
+    pub fn exit_code(&self) -> i32 {
+        match self {
+            Self::PlanFile { .. } | Self::Plan { .. } | Self::Usage(_) => 2,
+            Self::Testbed(_) | Self::Node { .. } | Self::Pki(_) => 3,
+            Self::Results(_) | Self::File { .. } => 1,
+            Self::Interrupted => 130,
+        }
+    }
+}

@@ -1,0 +1,311 @@
+//! What a person (or a program) sees while an experiment runs: one line that moves on a terminal, plain
+//! lines elsewhere, one JSON object per line with `--json`.
+
+use std::collections::BTreeMap;
+use std::io::IsTerminal;
+use std::time::Duration;
+
+use ccbench_proto::schedule::PhaseSpan;
+use ccbench_proto::units::Micros;
+use ccbench_proto::wire;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::json;
+
+use crate::results::TrialStatus;
+use crate::results::verdict::{Status, Verdict};
+
+/// Seconds between two status lines when the output is not a terminal.
+const PLAIN_EVERY_S: u64 = 10;
+
+/// The live view of one `ccbench run`.
+pub struct Live {
+    output: Output,
+    trials: u32,
+    done: u32,
+    label: String,
+    phases: Vec<PhaseSpan>,
+    length: Micros,
+    phase: Option<usize>,
+    last_plain_s: u64,
+    /// Time that the trials after this one will take.
+    rest: Duration,
+    sockets: BTreeMap<(String, String), Socket>,
+}
+
+enum Output {
+    Json,
+    Plain,
+    Bar(ProgressBar),
+}
+
+/// The newest sample of one data socket, and what was shown last.
+#[derive(Default)]
+struct Socket {
+    group: String,
+    shown_at_ns: u64,
+    shown_bytes: u64,
+    at_ns: u64,
+    bytes: u64,
+    rtt_us: Option<u32>,
+    receives: bool,
+}
+
+/// Throughput and round-trip time of a flow group at this moment.
+#[derive(Debug, Clone, PartialEq)]
+struct GroupNow {
+    name: String,
+    bits_per_s: f64,
+    rtt_us: Option<f64>,
+}
+
+impl Live {
+    /// A view for `trials` trials; a bar if standard error is a terminal.
+    pub fn new(json: bool, trials: u32) -> Self {
+        let output = if json {
+            Output::Json
+        } else if std::io::stderr().is_terminal() {
+            let bar = ProgressBar::new(1);
+            if let Ok(style) = ProgressStyle::with_template("{bar:24} {msg}") {
+                bar.set_style(style);
+            }
+            Output::Bar(bar)
+        } else {
+            Output::Plain
+        };
+        Self {
+            output,
+            trials,
+            done: 0,
+            label: String::new(),
+            phases: Vec::new(),
+            length: Micros::default(),
+            phase: None,
+            last_plain_s: 0,
+            rest: Duration::ZERO,
+            sockets: BTreeMap::new(),
+        }
+    }
+
+    /// Something worth a line of its own.
+    pub fn say(&self, kind: &str, text: &str) {
+        match &self.output {
+            Output::Json => print_json(&json!({"event": kind, "message": text})),
+            Output::Plain => eprintln!("{text}"),
+            Output::Bar(bar) => bar.suspend(|| eprintln!("{text}")),
+        }
+    }
+
+    /// A trial begins: `label` names point and repetition; `rest` is what later trials will take.
+    pub fn trial_start(&mut self, label: &str, phases: &[PhaseSpan], rest: Duration) {
+        self.label = label.to_owned();
+        self.phases = phases.to_vec();
+        self.length = phases.last().map_or(Micros::default(), |phase| phase.end);
+        self.phase = None;
+        self.last_plain_s = 0;
+        self.rest = rest;
+        self.sockets.clear();
+        match &self.output {
+            Output::Json => print_json(&json!({
+                "event": "trial_start", "trial": self.done + 1, "trials": self.trials, "label": label,
+                "length_s": self.length.as_secs_f64(),
+            })),
+            Output::Plain => eprintln!(
+                "trial {}/{} {label}: {} s",
+                self.done + 1,
+                self.trials,
+                self.length.as_secs_f64()
+            ),
+            Output::Bar(bar) => bar.set_length(self.length.get().max(1)),
+        }
+    }
+
+    /// Takes note of a row.
+    pub fn row(&mut self, node: &str, event: &wire::RunEvent) {
+        let Some(wire::run_event::Of::FlowSample(sample)) = &event.of else { return };
+        if sample.role != "data" {
+            return;
+        }
+        let key = (node.to_owned(), sample.flow_id.clone());
+        let receives = sample.side == "rcv";
+        let bytes = if receives { sample.bytes_received } else { sample.bytes_acked };
+        let socket = self.sockets.entry(key).or_insert_with(|| Socket {
+            group: sample.group.clone(),
+            shown_at_ns: sample.at_ns,
+            shown_bytes: bytes.unwrap_or(0),
+            receives,
+            ..Socket::default()
+        });
+        socket.at_ns = sample.at_ns;
+        socket.bytes = bytes.unwrap_or(socket.bytes);
+        socket.rtt_us = sample.rtt_us;
+    }
+
+    /// Shows where the trial is, `elapsed` after its beginning.
+    pub fn tick(&mut self, elapsed: Micros) {
+        let phase = self.phases.iter().rposition(|phase| elapsed >= phase.start);
+        let new_phase = phase != self.phase;
+        self.phase = phase;
+        let name = phase
+            .and_then(|i| self.phases.get(i))
+            .map_or("starting", |p| p.name.as_str())
+            .to_owned();
+        let seconds = elapsed.get() / 1_000_000;
+        let due = new_phase || seconds >= self.last_plain_s + PLAIN_EVERY_S;
+        if matches!(self.output, Output::Plain | Output::Json) && !due {
+            return;
+        }
+        self.last_plain_s = seconds;
+        let groups = self.groups_now();
+        let left = (self.length - elapsed).duration() + self.rest;
+        let shown = elapsed.min(self.length);
+        match &self.output {
+            Output::Json => print_json(&json!({
+                "event": "progress", "phase": name, "elapsed_s": shown.as_secs_f64(),
+                "left_s": left.as_secs(),
+                "groups": groups.iter().map(|g| json!({
+                    "group": g.name, "throughput_bps": g.bits_per_s.round(), "srtt_us": g.rtt_us,
+                })).collect::<Vec<_>>(),
+            })),
+            Output::Plain => {
+                eprintln!(
+                    "  {:>4} s  {name:<12} {}",
+                    shown.get() / 1_000_000,
+                    groups_text(&groups)
+                );
+            }
+            Output::Bar(bar) => {
+                bar.set_position(shown.get());
+                bar.set_message(format!(
+                    "{}/{} {} · {name} · {} left · {}",
+                    self.done + 1,
+                    self.trials,
+                    self.label,
+                    clock_text(left),
+                    groups_text(&groups)
+                ));
+            }
+        }
+    }
+
+    /// A trial ended.
+    pub fn trial_end(&mut self, verdict: &Verdict) {
+        self.done += 1;
+        let reasons: Vec<&str> = verdict.reasons.iter().map(|r| r.message.as_str()).collect();
+        if let Output::Json = self.output {
+            print_json(&json!({
+                "event": "trial_end", "trial": self.done, "label": self.label,
+                "status": TrialStatus::from(verdict.status).as_str(), "reasons": reasons,
+            }));
+            return;
+        }
+        let mut text = format!(
+            "trial {}/{} {}: {}",
+            self.done,
+            self.trials,
+            self.label,
+            TrialStatus::from(verdict.status).as_str()
+        );
+        if verdict.status != Status::Ok {
+            for reason in reasons {
+                text.push_str("\n    ");
+                text.push_str(reason);
+            }
+        }
+        self.say("trial_end", &text);
+    }
+
+    /// Nothing more will be shown.
+    pub fn finish(&self) {
+        if let Output::Bar(bar) = &self.output {
+            bar.finish_and_clear();
+        }
+    }
+
+    /// Throughput since the last call (receiving sockets where both ends are seen) and mean srtt.
+    fn groups_now(&mut self) -> Vec<GroupNow> {
+        let receivers: std::collections::BTreeSet<String> =
+            self.sockets.values().filter(|s| s.receives).map(|s| s.group.clone()).collect();
+        let mut groups: BTreeMap<String, (f64, Vec<f64>)> = BTreeMap::new();
+        for socket in self.sockets.values_mut() {
+            let span_ns = socket.at_ns.saturating_sub(socket.shown_at_ns);
+            let bytes = socket.bytes.saturating_sub(socket.shown_bytes);
+            (socket.shown_at_ns, socket.shown_bytes) = (socket.at_ns, socket.bytes);
+            let group = groups.entry(socket.group.clone()).or_default();
+            if span_ns > 0 && (socket.receives || !receivers.contains(&socket.group)) {
+                group.0 += bytes as f64 * 8e9 / span_ns as f64;
+            }
+            if span_ns > 0 && !socket.receives {
+                group.1.extend(socket.rtt_us.map(f64::from));
+            }
+        }
+        let mean =
+            |rtts: &[f64]| (!rtts.is_empty()).then(|| rtts.iter().sum::<f64>() / rtts.len() as f64);
+        groups
+            .into_iter()
+            .filter(|(_, (rate, rtts))| *rate > 0.0 || !rtts.is_empty())
+            .map(|(name, (bits_per_s, rtts))| GroupNow { name, bits_per_s, rtt_us: mean(&rtts) })
+            .collect()
+    }
+}
+
+fn groups_text(groups: &[GroupNow]) -> String {
+    let one = |g: &GroupNow| {
+        let rtt = g.rtt_us.map_or(String::new(), |us| format!(" {:.1} ms", us / 1000.0));
+        format!("{} {:.1} Mbit/s{rtt}", g.name, g.bits_per_s / 1e6)
+    };
+    groups.iter().map(one).collect::<Vec<_>>().join("  ")
+}
+
+/// `1:05` or `2:03:00`.
+pub fn clock_text(time: Duration) -> String {
+    let s = time.as_secs();
+    if s >= 3600 {
+        format!("{}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60)
+    } else {
+        format!("{}:{:02}", s / 60, s % 60)
+    }
+}
+
+fn print_json(value: &serde_json::Value) {
+    use std::io::Write;
+    // A reader that went away must not end the experiment.
+    let _ = writeln!(std::io::stdout(), "{value}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(side: &str, at_ns: u64, bytes: u64, rtt_us: u32) -> wire::RunEvent {
+        let sample = wire::FlowSample {
+            at_ns,
+            flow_id: "a/0".into(),
+            group: "a".into(),
+            side: side.into(),
+            role: "data".into(),
+            bytes_received: (side == "rcv").then_some(bytes),
+            bytes_acked: (side == "snd").then_some(bytes),
+            rtt_us: Some(rtt_us),
+            ..Default::default()
+        };
+        wire::RunEvent { of: Some(wire::run_event::Of::FlowSample(sample)) }
+    }
+
+    #[test]
+    fn both_ends_of_a_flow_are_counted_once() {
+        let mut live = Live::new(true, 1);
+        for (at_ns, bytes) in [(1_000_000_000, 0), (2_000_000_000, 1_250_000)] {
+            live.row("dst", &sample("rcv", at_ns, bytes, 1));
+            live.row("src", &sample("snd", at_ns, bytes, 20_000));
+        }
+        let now = GroupNow { name: "a".into(), bits_per_s: 1e7, rtt_us: Some(20_000.0) };
+        assert_eq!(live.groups_now(), [now]);
+        assert!(live.groups_now().is_empty(), "nothing new since");
+    }
+
+    #[test]
+    fn times_read_as_a_clock() {
+        assert_eq!(clock_text(Duration::from_secs(65)), "1:05");
+        assert_eq!(clock_text(Duration::from_secs(7380)), "2:03:00");
+    }
+}
