@@ -2,6 +2,7 @@
 //! nothing safely; this step in between may do it all, and then is gone.
 
 use std::ffi::OsString;
+use std::io::ErrorKind;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -56,7 +57,9 @@ pub(crate) fn exec(command: &[OsString]) -> u8 {
     };
     let error = Command::new(program).args(arguments).exec();
     let name = program.to_string_lossy();
-    if error.kind() == std::io::ErrorKind::NotFound {
+    // A folder of the PATH that may not be read hides that the others do not have the program.
+    let hidden = error.kind() == ErrorKind::PermissionDenied && !name.contains('/');
+    if hidden || error.kind() == ErrorKind::NotFound {
         eprintln!("ccbench-agent: run {name}: not found; is it installed and on the PATH?");
         return NOT_FOUND;
     }

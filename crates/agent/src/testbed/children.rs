@@ -115,13 +115,13 @@ impl Children {
                 if left.is_zero() {
                     break;
                 }
-                life_line.wait_child(left);
                 if self.running.is_empty() {
                     // Orphans were started by an agent and have nobody left to serve.
                     for pid in self.living() {
                         let _ = kill_process(pid, Signal::KILL);
                     }
                 }
+                life_line.wait_child(left);
             }
         }
     }

@@ -8,6 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::thread;
 
+use nix::errno::Errno;
 use nix::sched::{CloneFlags, unshare};
 
 use super::error::TestbedError;
@@ -54,7 +55,7 @@ impl Netns {
         let fail = |source| TestbedError::Namespace { node: node.to_owned(), source };
         thread::scope(|scope| {
             let made = scope.spawn(|| -> Result<Self, TestbedError> {
-                unshare(CloneFlags::CLONE_NEWNET).map_err(|e| fail(e.into()))?;
+                unshare(CloneFlags::CLONE_NEWNET).map_err(|e| fail(explained(e)))?;
                 let file = File::open("/proc/thread-self/ns/net").map_err(fail)?;
                 let inode = file.metadata().map_err(fail)?.ino();
                 for &(key, need, value) in SETTINGS {
@@ -90,6 +91,16 @@ impl Netns {
     /// Speaks rtnetlink inside it.
     pub fn rtnl(&mut self) -> &mut Rtnl {
         &mut self.rtnl
+    }
+}
+
+/// The one refusal whose text ("No space left on device") leads astray.
+fn explained(errno: Errno) -> io::Error {
+    match errno {
+        Errno::ENOSPC => io::Error::other(
+            "there are too many of them; end other testbeds or raise user.max_net_namespaces",
+        ),
+        other => other.into(),
     }
 }
 

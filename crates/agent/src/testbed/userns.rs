@@ -10,10 +10,13 @@ use super::error::TestbedError;
 use super::netns;
 
 /// What a user namespace cannot do, for the notes of a testbed.
-const LIMITS: [&str; 2] = [
-    "no eBPF without root: sockets are sampled with inet_diag",
-    "no congestion control can be loaded without root; usable are those in net.ipv4.tcp_allowed_congestion_control",
-];
+fn limits() -> [String; 2] {
+    let available = read_setting("net/ipv4/tcp_available_congestion_control").unwrap_or_default();
+    [
+        "no eBPF without root: sockets are sampled with inet_diag".to_owned(),
+        format!("no congestion control can be loaded without root; there are {available}"),
+    ]
+}
 
 /// Moves this process, which must have one thread only, out of the machine's network: as root into a network
 /// namespace, otherwise into a user namespace that has one. Returns whether it is rootless, and notes.
@@ -28,7 +31,7 @@ pub fn isolate(rootless: bool) -> Result<(bool, Vec<String>), TestbedError> {
             Ok(note) => {
                 notes.extend(note);
                 let inner = in_user_namespace();
-                notes.extend(LIMITS.iter().filter(|_| inner).map(|&limit| limit.to_owned()));
+                notes.extend(limits().into_iter().filter(|_| inner));
                 return Ok((inner, notes));
             }
             Err(e) if e.raw_os_error() == Some(Errno::EPERM as i32) => {
@@ -43,7 +46,7 @@ pub fn isolate(rootless: bool) -> Result<(bool, Vec<String>), TestbedError> {
     }
     enter_user_namespace()?;
     notes.extend(netns::small_socket_tables());
-    notes.extend(LIMITS.iter().map(|&limit| limit.to_owned()));
+    notes.extend(limits());
     Ok((true, notes))
 }
 
