@@ -12,15 +12,25 @@
 //! This crate knows no gRPC, no plan file and no tokio; it blocks, and its hot threads never allocate,
 //! log or lock.
 
+pub mod clock;
+mod datapath;
 pub mod error;
+pub mod kernel_link;
 pub mod netlink;
+pub mod probe;
 pub mod qdisc;
+pub mod saved;
+mod sys;
+pub mod user_link;
 
+use ccbench_proto::plan::Backend;
 use ccbench_proto::resolve::LinkConfig;
 use ccbench_proto::units::Rate;
 use ccbench_proto::wire;
 
 pub use error::ShaperError;
+use kernel_link::KernelLink;
+use user_link::UserLink;
 
 /// One shaped direction of one interface. Made by [`open`]; undone by [`Link::remove`] and on drop.
 pub trait Link: Send {
@@ -38,11 +48,58 @@ pub trait Link: Send {
     fn remove(&mut self) -> Result<(), ShaperError>;
 }
 
-/// Applies `config` to the egress of `dev` (in the calling thread's network namespace).
+/// Applies `config` to the egress of `dev` (in the calling thread's network namespace). What was there
+/// before can be written down first with [`saved::snapshot`].
 ///
 /// # Errors
 /// What the kernel lacks or refuses, with the kernel option and the way out.
 pub fn open(config: &LinkConfig, dev: &str) -> Result<Box<dyn Link>, ShaperError> {
-    let _ = (config, dev);
-    Err(ShaperError::NotFound { what: "back end", name: String::new() })
+    match config.backend {
+        Backend::Kernel => {
+            Ok(Box::new(KernelLink::open(config, dev, "backend = \"kernel\" in the plan")?))
+        }
+        Backend::Userspace => userspace(config, dev, "backend = \"userspace\" in the plan".to_owned()),
+        Backend::Auto => {
+            let why = format!("auto: this kernel has {}", KernelLink::needs(config).join(", "));
+            match KernelLink::open(config, dev, &why) {
+                Ok(link) => Ok(Box::new(link)),
+                Err(ShaperError::Missing { what, config: option, .. })
+                    if kernel_link::userspace_can(config) =>
+                {
+                    let why = format!("auto: this kernel has no {what} (CONFIG_{option})");
+                    userspace(config, dev, why)
+                }
+                Err(error) => Err(error),
+            }
+        }
+    }
+}
+
+fn userspace(config: &LinkConfig, dev: &str, why: String) -> Result<Box<dyn Link>, ShaperError> {
+    Ok(Box::new(Chosen { link: UserLink::open(config, dev)?, why }))
+}
+
+/// A userspace link that knows why it was chosen.
+struct Chosen {
+    link: UserLink,
+    why: String,
+}
+
+impl Link for Chosen {
+    fn state(&self) -> wire::LinkState {
+        wire::LinkState { why: self.why.clone(), ..self.link.state() }
+    }
+    fn set_rate(&mut self, rate: Rate) -> Result<(), ShaperError> {
+        self.link.set_rate(rate)
+    }
+    fn counters(
+        &mut self,
+        at_ns: u64,
+        into: &mut Vec<wire::QdiscSample>,
+    ) -> Result<(), ShaperError> {
+        self.link.counters(at_ns, into)
+    }
+    fn remove(&mut self) -> Result<(), ShaperError> {
+        self.link.remove()
+    }
 }

@@ -3,15 +3,18 @@
 //! that opened it, for ever.
 
 use std::io;
+use std::ops::Range;
 use std::time::Duration;
 
 use netlink_sys::{SocketAddr, protocols::NETLINK_GENERIC, protocols::NETLINK_ROUTE};
 
 use crate::ShaperError;
 
+mod dump;
 pub mod message;
 mod setup;
 
+pub use dump::{classes, delete_root, frame_bytes, qdiscs};
 pub use message::{ACK, CREATE, DUMP, Message, REPLACE};
 pub(crate) use setup::filter_info;
 pub use setup::{
@@ -103,10 +106,10 @@ impl Socket {
     ) -> Result<(), ShaperError> {
         self.outgoing.clear();
         self.outgoing.extend_from_slice(message);
-        let mut outgoing = std::mem::take(&mut self.outgoing);
-        let sent = self.send(&mut outgoing);
-        self.outgoing = outgoing;
-        sent.and_then(|()| self.collect(&mut each)).map_err(|refusal| refusal.on(op, dev))
+        self.sequence = self.sequence.wrapping_add(1);
+        self.outgoing[8..12].copy_from_slice(&self.sequence.to_ne_bytes());
+        let sent = self.inner.send(&self.outgoing, 0).map_err(Refusal::from);
+        sent.and_then(|_| self.collect(&mut each)).map_err(|refusal| refusal.on(op, dev))
     }
 
     /// Dumps (flags with [`DUMP`]): hands the body of every answer to `each`, beginning with its fixed part
@@ -118,20 +121,24 @@ impl Socket {
         self.request_reply("read from the kernel", "", message, |_, body| each(body))
     }
 
-    /// Sends a message that is complete but for its sequence number and waits for its acknowledgement:
-    /// two system calls, no allocation unless the kernel refuses.
+    /// Sends several messages at once, complete but for their sequence numbers, of which only the last asks
+    /// for an acknowledgement, and waits for that or for the first refusal: two system calls, no allocation
+    /// unless the kernel refuses. `parts` says where each message is.
     ///
     /// # Errors
-    /// The kernel's answer.
-    pub fn request_prebuilt(&mut self, message: &mut [u8]) -> Result<(), Refusal> {
-        self.send(message)?;
-        self.collect(&mut |_, _| {})
-    }
-
-    fn send(&mut self, message: &mut [u8]) -> Result<(), Refusal> {
+    /// The kernel's answer to the first message that it refused; those behind it were carried out.
+    pub fn request_all(
+        &mut self,
+        messages: &mut [u8],
+        parts: &[Range<usize>],
+    ) -> Result<(), Refusal> {
         self.sequence = self.sequence.wrapping_add(1);
-        message[8..12].copy_from_slice(&self.sequence.to_ne_bytes());
-        self.inner.send(message, 0).map(|_| ()).map_err(Refusal::from)
+        for part in parts {
+            let sequence = self.sequence.to_ne_bytes();
+            messages[part.start + 8..part.start + 12].copy_from_slice(&sequence);
+        }
+        self.inner.send(messages, 0)?;
+        self.collect(&mut |_, _| {})
     }
 
     /// Reads until the acknowledgement, the end of the dump or the refusal of the last request.

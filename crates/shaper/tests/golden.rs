@@ -97,16 +97,20 @@ fn an_htb_change_is_what_tc_sends_plus_wide_rates() {
     assert_eq!(ours.len(), without(&ours, &[6, 7]).len() + 24);
 }
 
+fn bucket(rate: u64, burst_bytes: u32) -> tbf::Bucket {
+    tbf::Bucket { rate: mbit(rate), burst_bytes, limit: 187_500 }
+}
+
 #[test]
 fn tbf_is_what_tc_sends() {
-    let ours = tbf::encode(mbit(100), 3200, 187_500).add(IFINDEX, 0x1_0000, ROOT);
+    let ours = bucket(100, 3200).encode().add(IFINDEX, 0x1_0000, ROOT);
     same(&ours, "tbf", TBF_TABLES);
 }
 
 #[test]
 fn a_fast_tbf_differs_from_tc_only_in_the_buffer_that_the_kernel_ignores() {
     // tc 6.1 computes the buffer from the 32-bit rate; the kernel takes the burst in bytes over it.
-    let ours = tbf::encode(mbit(40_000), 1_250_000, 187_500).add(IFINDEX, 0x1_0000, ROOT);
+    let ours = bucket(40_000, 1_250_000).encode().add(IFINDEX, 0x1_0000, ROOT);
     let mut theirs = without(&golden("tbf_fast"), TBF_TABLES);
     let buffer = HEADER_BYTES + TCMSG_BYTES + 8 + 4 + 4 + 28;
     theirs[buffer..buffer + 4].copy_from_slice(&ours[buffer..buffer + 4]);

@@ -1,38 +1,331 @@
-//! Kernel links in a network namespace of their own. Needs root; without it every test here fails.
-use ccbench_shaper::netlink::{self, Socket};
+//! Kernel links in network namespaces of their own. These tests need root, iproute2, and a kernel with htb,
+//! tbf, u32 and veth; without them they fail.
 
-/// Runs `body` on a thread with its own network namespace, which dies with it.
+use std::process::Command;
+
+use ccbench_proto::plan::{Backend, Queue, Shaper};
+use ccbench_proto::resolve::{ClassConfig, LinkConfig, PacketMatch};
+use ccbench_proto::units::{Bytes, Limit, Micros, Packets, Ppm, Rate};
+use ccbench_shaper::kernel_link::KernelLink;
+use ccbench_shaper::netlink::{self, Socket};
+use ccbench_shaper::saved::{self, SavedRoot};
+use ccbench_shaper::{Link, ShaperError, probe};
+
+/// Runs `body` on a thread with its own network namespace, which dies with it, and a veth pair `a0`, `a1`.
 fn in_netns<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> T {
-    std::thread::spawn(move || {
+    let thread = std::thread::spawn(move || {
         nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET)
             .expect("these tests need root (CAP_SYS_ADMIN) to make a network namespace");
+        let mut socket = Socket::open().unwrap();
+        netlink::add_veth(&mut socket, "a0", "a1").unwrap();
+        for dev in ["a0", "a1"] {
+            netlink::set_up(&mut socket, netlink::ifindex(dev).unwrap()).unwrap();
+        }
         body()
-    })
-    .join()
-    .unwrap()
+    });
+    match thread.join() {
+        Ok(value) => value,
+        Err(panic) => std::panic::resume_unwind(panic),
+    }
+}
+
+fn tc(arguments: &str) -> String {
+    let output = Command::new("tc").args(arguments.split_whitespace()).output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "tc {arguments}: {error}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn mbit(rate: u64) -> Rate {
+    Rate::from_bits_per_sec(rate * 1_000_000)
+}
+
+fn bfifo(bytes: u64) -> Queue {
+    Queue::Bfifo { limit: Limit::Bytes(Bytes::new(bytes)) }
+}
+
+fn link(rate: Option<Rate>, queue: Queue) -> LinkConfig {
+    LinkConfig {
+        name: "down".to_owned(),
+        rate,
+        delay: Micros::default(),
+        loss: Ppm::default(),
+        queue,
+        shaper: Shaper::Htb,
+        backend: Backend::Kernel,
+        classes: Vec::new(),
+        seed: 1,
+    }
+}
+
+/// So many frames of 1000 bytes leave `a0`: UDP to an address that nobody has, by a fixed neighbour.
+fn send_datagrams(count: usize, port: u16) {
+    let ip = |arguments: &str| {
+        assert!(Command::new("ip").args(arguments.split(' ')).status().unwrap().success());
+    };
+    ip("addr replace 10.9.0.1/24 dev a0");
+    ip("neigh replace 10.9.0.2 lladdr 02:00:00:00:00:09 dev a0");
+    let socket = std::net::UdpSocket::bind("10.9.0.1:0").unwrap();
+    for _ in 0..count {
+        socket.send_to(&[0; 958], ("10.9.0.2", port)).unwrap();
+    }
 }
 
 #[test]
 fn a_veth_pair_carries_a_redirect() {
     in_netns(|| {
         let mut socket = Socket::open().unwrap();
-        netlink::add_veth(&mut socket, "a0", "a1").unwrap();
         netlink::add_veth(&mut socket, "b0", "b1").unwrap();
         let (a, b) = (netlink::ifindex("a0").unwrap(), netlink::ifindex("b0").unwrap());
-        netlink::set_up(&mut socket, a).unwrap();
         netlink::add_clsact(&mut socket, a).unwrap();
         netlink::add_redirect(&mut socket, a, 0x0800, 1, b).unwrap();
         netlink::add_redirect(&mut socket, a, 0x86dd, 2, b).unwrap();
-        let shown = std::process::Command::new("tc")
-            .args(["filter", "show", "dev", "a0", "egress"])
-            .output()
-            .unwrap();
-        eprintln!("{}", String::from_utf8_lossy(&shown.stdout));
+        let shown = tc("filter show dev a0 egress");
+        assert_eq!(shown.matches("match 00000000/00000000 at 0").count(), 2, "{shown}");
+        assert_eq!(shown.matches("mirred (Egress Redirect to device b0) stolen").count(), 2);
         netlink::del_redirect(&mut socket, a, 0x0800, 1).unwrap();
         let error = netlink::del_redirect(&mut socket, a, 0x0800, 1).unwrap_err();
-        eprintln!("{error}");
+        assert!(error.is_errno(libc::ENOENT), "{error}");
         netlink::del_clsact(&mut socket, a).unwrap();
         netlink::delete_link(&mut socket, "a1").unwrap();
         assert!(netlink::ifindex("a0").is_err());
+    });
+}
+
+#[test]
+fn htb_over_bfifo_is_applied_changed_counted_and_removed() {
+    in_netns(|| {
+        let before = tc("qdisc show dev a0");
+        let config = link(Some(mbit(100)), bfifo(187_500));
+        let mut link = KernelLink::open(&config, "a0", "asked for").unwrap();
+        let state = link.state();
+        assert_eq!((state.backend.as_str(), state.why.as_str()), ("kernel", "asked for"));
+        assert_eq!(state.qdiscs, ["htb 1:", "bfifo 10:"]);
+        assert_eq!(link.saved(), &SavedRoot::Default);
+        let shown = tc("qdisc show dev a0");
+        assert!(shown.contains("qdisc bfifo 10: parent 1:1 limit 187500b"), "{shown}");
+        let class = || tc("class show dev a0");
+        assert!(class().contains("rate 100Mbit ceil 100Mbit burst 3112b"), "{}", class());
+
+        link.set_rate(mbit(20)).unwrap();
+        assert!(class().contains("rate 20Mbit ceil 20Mbit burst 1517b"), "{}", class());
+        link.set_rate(mbit(80_000)).unwrap();
+        assert!(class().contains("rate 80Gbit ceil 80Gbit"), "{}", class());
+        link.set_rate(mbit(0)).unwrap();
+        assert!(class().contains("rate 8Kbit ceil 8Kbit"), "{}", class());
+        link.set_rate(mbit(100)).unwrap();
+
+        send_datagrams(10, 9);
+        let mut rows = Vec::new();
+        link.counters(42, &mut rows).unwrap();
+        let ids: Vec<_> =
+            rows.iter().map(|r| (r.kind.as_str(), r.handle.as_str(), r.parent.as_str())).collect();
+        assert_eq!(
+            ids,
+            [("htb", "1:", "root"), ("bfifo", "10:", "1:1"), ("htb class", "1:1", "root")]
+        );
+        for row in &rows {
+            assert_eq!((row.at_ns, row.link.as_str(), row.iface.as_str()), (42, "down", "a0"));
+            let seen = row.sent_pkts + row.qlen_pkts;
+            assert!((10..20).contains(&seen), "{row:?}");
+        }
+        assert_eq!(rows[2].rate_bps, Some(100_000_000));
+        assert!(rows[2].tokens.is_some());
+
+        link.remove().unwrap();
+        link.remove().unwrap();
+        assert_eq!(tc("qdisc show dev a0"), before);
+    });
+}
+
+#[test]
+fn a_thousand_changes_of_rate_are_all_applied() {
+    in_netns(|| {
+        let mut link = KernelLink::open(&link(Some(mbit(1)), bfifo(9000)), "a0", "").unwrap();
+        for rate in 1..=1000 {
+            link.set_rate(mbit(rate)).unwrap();
+        }
+        assert!(tc("class show dev a0").contains("rate 1Gbit"));
+    });
+}
+
+#[test]
+fn htb_over_pfifo_and_tbf_read_back() {
+    in_netns(|| {
+        let pfifo = Queue::Pfifo { limit: Limit::Packets(Packets::new(40)) };
+        let config = link(Some(mbit(10)), pfifo);
+        let link = KernelLink::open(&config, "a0", "").unwrap();
+        assert!(tc("qdisc show dev a0").contains("qdisc pfifo 10: parent 1:1 limit 40p"));
+        drop(link);
+
+        let config = LinkConfig { shaper: Shaper::Tbf, ..config };
+        let mut link = KernelLink::open(&config, "a0", "").unwrap();
+        assert_eq!(link.state().qdiscs, ["tbf 1:", "pfifo 10:"]);
+        link.set_rate(mbit(50)).unwrap();
+        let shown = tc("qdisc show dev a0");
+        assert!(shown.contains("tbf 1: root refcnt") && shown.contains("rate 50Mbit"), "{shown}");
+        // A change of the token bucket must leave the queue's limit alone.
+        assert!(shown.contains("qdisc pfifo 10: parent 1:1 limit 40p"), "{shown}");
+        let mut rows = Vec::new();
+        link.counters(1, &mut rows).unwrap();
+        assert_eq!(rows.len(), 2);
+        assert_eq!(rows[0].rate_bps, Some(50_000_000));
+
+        drop(link);
+        let config = LinkConfig { queue: bfifo(60_000), ..config };
+        let mut link = KernelLink::open(&config, "a0", "").unwrap();
+        link.set_rate(mbit(200)).unwrap();
+        let shown = tc("qdisc show dev a0");
+        assert!(shown.contains("qdisc bfifo 10: parent 1:1 limit 60000b"), "{shown}");
+    });
+}
+
+#[test]
+fn slices_take_what_matches_and_leave_the_rest() {
+    in_netns(|| {
+        let matches = vec![
+            PacketMatch { dport: Some(5201), ..PacketMatch::default() },
+            PacketMatch { dst: "fd00::1".parse().ok(), ..PacketMatch::default() },
+            PacketMatch { dscp: Some(46), ..PacketMatch::default() },
+        ];
+        let class = ClassConfig {
+            name: "slice".to_owned(),
+            rate: mbit(20),
+            ceil: mbit(100),
+            matches,
+            queue: Queue::Pfifo { limit: Limit::Packets(Packets::new(7)) },
+        };
+        let config = LinkConfig { classes: vec![class], ..link(Some(mbit(100)), bfifo(90_000)) };
+        let mut link = KernelLink::open(&config, "a0", "").unwrap();
+        assert_eq!(link.state().qdiscs, ["htb 1:", "bfifo 10:", "pfifo 11:"]);
+        send_datagrams(5, 5201);
+        send_datagrams(3, 5202);
+        let mut rows = Vec::new();
+        link.counters(1, &mut rows).unwrap();
+        let sent = |handle: &str, kind: &str| {
+            let row = rows.iter().find(|r| r.handle == handle && r.kind == kind).unwrap();
+            row.sent_pkts + row.qlen_pkts
+        };
+        assert_eq!(sent("11:", "pfifo"), 5);
+        assert_eq!(sent("1:11", "htb class"), 5);
+        assert!(sent("10:", "bfifo") >= 3);
+
+        link.set_rate(mbit(50)).unwrap();
+        let shown = tc("class show dev a0");
+        assert!(shown.contains("htb 1:1 root rate 50Mbit ceil 50Mbit"), "{shown}");
+        assert!(shown.contains("rate 10Mbit ceil 50Mbit"), "{shown}");
+        assert!(shown.contains("rate 40Mbit ceil 50Mbit"), "{shown}");
+    });
+}
+
+#[test]
+fn what_a_user_put_there_comes_back_even_in_another_process() {
+    in_netns(|| {
+        tc("qdisc add dev a0 root handle 8001: tbf rate 5mbit burst 4k limit 30000");
+        tc("qdisc add dev a1 root handle 7: pfifo limit 33");
+        let before = (tc("qdisc show dev a0"), tc("qdisc show dev a1"));
+        let config = link(Some(mbit(100)), bfifo(90_000));
+        for dev in ["a0", "a1"] {
+            let record = serde_json::to_string(&saved::snapshot(dev).unwrap()).unwrap();
+            let link = KernelLink::open(&config, dev, "").unwrap();
+            assert_eq!(serde_json::to_string(link.saved()).unwrap(), record);
+            // As after kill -9: nobody runs the destructor, somebody else reads the record.
+            std::mem::forget(link);
+            let saved: SavedRoot = serde_json::from_str(&record).unwrap();
+            saved::restore(dev, &saved).unwrap();
+            saved::restore(dev, &saved).unwrap();
+        }
+        assert_eq!((tc("qdisc show dev a0"), tc("qdisc show dev a1")), before);
+    });
+}
+
+#[test]
+fn a_tree_that_could_not_be_put_back_is_left_alone() {
+    in_netns(|| {
+        tc("qdisc add dev a0 root handle 1: htb default 7");
+        let config = link(Some(mbit(100)), bfifo(90_000));
+        let error = KernelLink::open(&config, "a0", "").unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "a0 already has root qdisc htb 1:; remove it first: tc qdisc del dev a0 root"
+        );
+        let shown = tc("qdisc show dev a0");
+        assert!(shown.contains("htb 1: root") && shown.contains("default 0x7"), "{shown}");
+    });
+}
+
+#[test]
+fn a_missing_qdisc_is_named_with_its_option_and_the_way_out() {
+    in_netns(|| {
+        let before = tc("qdisc show dev a0");
+        let probed = probe::supported_qdiscs();
+        let codel = Queue::FqCodel {
+            limit: None,
+            flows: None,
+            target: None,
+            interval: None,
+            quantum: None,
+            ecn: None,
+            ce_threshold: None,
+            memory_limit: None,
+        };
+        let delayed =
+            LinkConfig { delay: Micros::from_millis(10), ..link(Some(mbit(100)), bfifo(90_000)) };
+        let cases = [
+            (
+                delayed,
+                "netem",
+                "this kernel has no qdisc netem (CONFIG_NET_SCH_NETEM); \
+                 write `backend = \"userspace\"` for link down",
+            ),
+            (
+                link(Some(mbit(100)), codel),
+                "fq_codel",
+                "this kernel has no qdisc fq_codel (CONFIG_NET_SCH_FQ_CODEL); \
+                 use another kernel, e.g. with CONFIG_NET_SCH_FQ_CODEL=m",
+            ),
+        ];
+        for (config, kind, text) in cases {
+            if probed.iter().any(|have| have == kind) {
+                KernelLink::supports(&config, &probed).unwrap();
+                KernelLink::open(&config, "a0", "").unwrap();
+                continue;
+            }
+            assert_eq!(KernelLink::supports(&config, &probed).unwrap_err().to_string(), text);
+            let error = KernelLink::open(&config, "a0", "").unwrap_err();
+            assert!(matches!(error, ShaperError::Missing { .. }));
+            assert_eq!(error.to_string(), text);
+        }
+        assert_eq!(tc("qdisc show dev a0"), before);
+    });
+}
+
+#[test]
+fn the_probe_finds_what_the_other_tests_use() {
+    let found = probe::supported_qdiscs();
+    for kind in ["htb", "tbf", "pfifo", "bfifo"] {
+        assert!(found.iter().any(|have| have == kind), "{found:?}");
+    }
+}
+
+#[test]
+fn auto_takes_the_kernel_where_it_can_and_says_why() {
+    in_netns(|| {
+        let config = LinkConfig { backend: Backend::Auto, ..link(Some(mbit(100)), bfifo(90_000)) };
+        let mut kernel = ccbench_shaper::open(&config, "a0").unwrap();
+        assert_eq!(kernel.state().backend, "kernel");
+        assert_eq!(kernel.state().why, "auto: this kernel has htb, bfifo");
+        kernel.remove().unwrap();
+
+        let config = LinkConfig { delay: Micros::from_millis(5), ..config };
+        let mut delayed = ccbench_shaper::open(&config, "a0").unwrap();
+        let state = delayed.state();
+        if probe::supported_qdiscs().iter().any(|kind| kind == "netem") {
+            assert_eq!(state.why, "auto: this kernel has htb, netem, bfifo");
+        } else {
+            assert_eq!(state.backend, "userspace");
+            assert_eq!(state.why, "auto: this kernel has no qdisc netem (CONFIG_NET_SCH_NETEM)");
+        }
+        delayed.remove().unwrap();
     });
 }

@@ -274,10 +274,12 @@ mod tests {
 
     #[test]
     fn the_configured_rate_is_read_back() {
+        use crate::qdisc::tbf::Bucket;
         use ccbench_proto::units::Rate;
         for bits in [100_000_000, 80_000_000_000] {
             let rate = Rate::from_bits_per_sec(bits);
-            let bytes = body("tbf", &super::super::tbf::encode(rate, 3000, 9).options, &[]);
+            let bucket = Bucket { rate, burst_bytes: 3000, limit: 9 };
+            let bytes = body("tbf", &bucket.encode().options, &[]);
             let mut row = QdiscSample::default();
             Listed::parse(&bytes).unwrap().row(false, &mut row);
             assert_eq!(row.rate_bps, Some(bits));

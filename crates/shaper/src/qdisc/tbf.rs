@@ -2,33 +2,93 @@
 
 use ccbench_proto::units::Rate;
 
-use super::{Qdisc, burst_ticks, ratespec};
+use super::{Qdisc, burst_ticks, ratespec, wide_rate};
 use crate::netlink::Message;
 
 const TCA_TBF_PARMS: u16 = 1;
 const TCA_TBF_RATE64: u16 = 4;
 const TCA_TBF_BURST: u16 = 6;
+const PARMS_BYTES: usize = 36;
+/// Parameters, burst and wide rate, each with its header.
+const WIDE_BYTES: usize = 4 + PARMS_BYTES + 8 + 12;
 
-/// A token bucket. `limit` is in the unit of the queue below it (bytes for bfifo, packets for pfifo),
-/// because the kernel sets that queue's limit whenever the token bucket changes.
-pub fn encode(rate: Rate, burst_bytes: u32, limit: u32) -> Qdisc {
-    options(rate, burst_bytes, limit, super::wide_rate(rate))
+/// A token bucket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bucket {
+    /// Rate at which it fills.
+    pub rate: Rate,
+    /// What it holds.
+    pub burst_bytes: u32,
+    /// In the unit of the queue below it (bytes for bfifo, packets for pfifo), because the kernel sets that
+    /// queue's limit whenever the token bucket changes.
+    pub limit: u32,
 }
 
-/// Like [`encode`], but of a size that does not depend on the rate, so that a message can be patched.
-pub fn encode_wide(rate: Rate, burst_bytes: u32, limit: u32) -> Qdisc {
-    options(rate, burst_bytes, limit, Some(rate.bytes_per_sec()))
-}
-
-fn options(rate: Rate, burst_bytes: u32, limit: u32, rate64: Option<u64>) -> Qdisc {
-    let mut parms = [0; 36];
-    parms[..12].copy_from_slice(&ratespec(rate));
-    parms[24..28].copy_from_slice(&limit.to_ne_bytes());
-    parms[28..32].copy_from_slice(&burst_ticks(rate, burst_bytes).to_ne_bytes());
-    let mut message =
-        Message::attributes().attr(TCA_TBF_PARMS, &parms).attr_u32(TCA_TBF_BURST, burst_bytes);
-    if let Some(rate) = rate64 {
-        message = message.attr_u64(TCA_TBF_RATE64, rate);
+impl Bucket {
+    /// `struct tc_tbf_qopt`.
+    fn parms(&self) -> [u8; PARMS_BYTES] {
+        let mut parms = [0; PARMS_BYTES];
+        parms[..12].copy_from_slice(&ratespec(self.rate));
+        parms[24..28].copy_from_slice(&self.limit.to_ne_bytes());
+        let buffer = burst_ticks(self.rate, self.burst_bytes);
+        parms[28..32].copy_from_slice(&buffer.to_ne_bytes());
+        parms
     }
-    Qdisc { kind: "tbf", options: message.into_attributes() }
+
+    /// As a new qdisc.
+    pub fn encode(&self) -> Qdisc {
+        let mut message = Message::attributes()
+            .attr(TCA_TBF_PARMS, &self.parms())
+            .attr_u32(TCA_TBF_BURST, self.burst_bytes);
+        if let Some(rate) = wide_rate(self.rate) {
+            message = message.attr_u64(TCA_TBF_RATE64, rate);
+        }
+        Qdisc { kind: "tbf", options: message.into_attributes() }
+    }
+
+    /// As a change in a form whose size does not depend on the rate: see [`Self::patch`].
+    pub fn encode_wide(&self) -> Qdisc {
+        Qdisc { kind: "tbf", options: self.wide().to_vec() }
+    }
+
+    /// Rewrites the parameters of a message made from [`Self::encode_wide`]. Allocates nothing.
+    pub fn patch(&self, message: &mut [u8]) {
+        let start = message.len() - WIDE_BYTES;
+        message[start..].copy_from_slice(&self.wide());
+    }
+
+    fn wide(&self) -> [u8; WIDE_BYTES] {
+        let mut bytes = [0; WIDE_BYTES];
+        let burst = self.burst_bytes.to_ne_bytes();
+        let rate = self.rate.bytes_per_sec().to_ne_bytes();
+        let parms = self.parms();
+        let attributes: [(u16, &[u8]); 3] =
+            [(TCA_TBF_PARMS, &parms), (TCA_TBF_BURST, &burst), (TCA_TBF_RATE64, &rate)];
+        let mut at = 0;
+        for (kind, value) in attributes {
+            let end = at + 4 + value.len();
+            bytes[at..at + 2].copy_from_slice(&((end - at) as u16).to_ne_bytes());
+            bytes[at + 2..at + 4].copy_from_slice(&kind.to_ne_bytes());
+            bytes[at + 4..end].copy_from_slice(value);
+            at = end;
+        }
+        bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_patched_message_is_the_message_of_the_new_rate() {
+        let bucket =
+            |bits| Bucket { rate: Rate::from_bits_per_sec(bits), burst_bytes: 1600, limit: 9 };
+        let mut message = bucket(1_000_000).encode_wide().change(3, 0x1_0000, super::super::ROOT);
+        bucket(80_000_000_000).patch(&mut message);
+        let wide = bucket(80_000_000_000).encode_wide();
+        assert_eq!(message, wide.change(3, 0x1_0000, super::super::ROOT));
+        // Above 2^32 bytes per second both forms hold the same attributes.
+        assert_eq!(wide.options, bucket(80_000_000_000).encode().options);
+    }
 }

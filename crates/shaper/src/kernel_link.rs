@@ -1,0 +1,269 @@
+//! A link made of the kernel's queueing disciplines.
+
+use std::ops::Range;
+
+use ccbench_proto::plan::Queue;
+use ccbench_proto::resolve::LinkConfig;
+use ccbench_proto::units::Rate;
+use ccbench_proto::wire;
+
+use crate::netlink::{self, Refusal, Socket};
+use crate::qdisc::{ROOT, handle_text};
+use crate::saved::{self, SavedRoot};
+use crate::{Link, ShaperError, probe};
+
+mod tree;
+
+use tree::{RateControl, Request, Tree};
+
+/// One direction of one interface, shaped by qdiscs. Removed on drop.
+#[derive(Debug)]
+pub struct KernelLink {
+    link: String,
+    dev: String,
+    ifindex: u32,
+    socket: Socket,
+    saved: SavedRoot,
+    control: RateControl,
+    frame_bytes: u32,
+    /// All messages of a change of rate, one after the other, with the class that each changes.
+    change: Vec<u8>,
+    parts: Vec<Range<usize>>,
+    why: String,
+    /// As read back once all was applied.
+    qdiscs: Vec<String>,
+    removed: bool,
+}
+
+impl KernelLink {
+    /// Applies `config` to the egress of `dev` in the calling thread's network namespace. `why` goes into
+    /// the link's state. What fails half-way is undone.
+    ///
+    /// # Errors
+    /// [`ShaperError::Missing`] for a qdisc that this kernel lacks, [`ShaperError::Occupied`] for one that
+    /// we could not put back, [`ShaperError::Netlink`] otherwise.
+    pub fn open(config: &LinkConfig, dev: &str, why: &str) -> Result<Self, ShaperError> {
+        let ifindex = netlink::ifindex(dev)?;
+        let mut socket = Socket::open()?;
+        let frame_bytes = netlink::frame_bytes(&mut socket, ifindex, dev)?;
+        let Tree { requests, control, frame_bytes } = tree::plan(config, ifindex, frame_bytes)
+            .map_err(|bad| ShaperError::Unsupported {
+                link: config.name.clone(),
+                backend: "kernel",
+                what: bad.what,
+                way_out: bad.way_out,
+            })?;
+        let saved = saved::snapshot_of(&mut socket, ifindex, dev)?;
+        let (change, parts) = change_messages(&control, config.rate, ifindex, frame_bytes);
+        let mut link = Self {
+            link: config.name.clone(),
+            dev: dev.to_owned(),
+            ifindex,
+            socket,
+            saved,
+            control,
+            frame_bytes,
+            change,
+            parts,
+            why: why.to_owned(),
+            qdiscs: Vec::new(),
+            removed: false,
+        };
+        // From here on dropping `link` puts back what was there.
+        if link.saved != SavedRoot::Default {
+            netlink::delete_root(&mut link.socket, ifindex, dev)?;
+        }
+        for request in &requests {
+            link.apply(request, config)?;
+        }
+        link.qdiscs = link.read_back()?;
+        Ok(link)
+    }
+
+    /// Whether a kernel with these qdiscs (as [`probe::supported_qdiscs`] says) can do this link.
+    ///
+    /// # Errors
+    /// [`ShaperError::Missing`] for the first qdisc that is not among them.
+    pub fn supports(config: &LinkConfig, probed: &[String]) -> Result<(), ShaperError> {
+        match tree::kinds(config).into_iter().find(|kind| !probed.iter().any(|have| have == kind)) {
+            Some(kind) => Err(missing("qdisc", kind, config)),
+            None => Ok(()),
+        }
+    }
+
+    /// The kinds of qdisc that this link needs.
+    pub fn needs(config: &LinkConfig) -> Vec<&'static str> {
+        tree::kinds(config)
+    }
+
+    /// What was there before: enough to put it back from another process, see [`saved::restore`].
+    pub fn saved(&self) -> &SavedRoot {
+        &self.saved
+    }
+
+    fn apply(&mut self, request: &Request, config: &LinkConfig) -> Result<(), ShaperError> {
+        self.socket.request(&request.op, &self.dev, &request.bytes).map_err(|error| {
+            let what = if request.kind == "u32" { "filter" } else { "qdisc" };
+            if error.is_errno(libc::ENOENT) { missing(what, request.kind, config) } else { error }
+        })
+    }
+
+    /// The qdiscs that hang on the interface now, but for the default one.
+    fn read_back(&mut self) -> Result<Vec<String>, ShaperError> {
+        let mut found = Vec::new();
+        netlink::qdiscs(&mut self.socket, self.ifindex, |listed| {
+            if listed.handle != 0 && !is_hook(listed.parent) {
+                let text = format!("{} {}", listed.kind(), handle_text(listed.handle));
+                found.push((listed.handle, text));
+            }
+        })?;
+        found.sort();
+        Ok(found.into_iter().map(|(_, text)| text).collect())
+    }
+
+    fn patch(&mut self, rate: Rate) {
+        match &self.control {
+            RateControl::Unlimited => {}
+            RateControl::Tbf { limit } => {
+                tree::bucket(rate, self.frame_bytes, *limit).patch(&mut self.change);
+            }
+            RateControl::Htb { base, classes } => {
+                for (slot, part) in classes.iter().zip(&self.parts) {
+                    let class = slot.at(*base, rate, self.frame_bytes);
+                    class.patch(&mut self.change[part.clone()]);
+                }
+            }
+        }
+    }
+}
+
+/// The kind that this kernel lacks, its option, and what to do about it.
+fn missing(what: &str, kind: &str, config: &LinkConfig) -> ShaperError {
+    let option = probe::missing_config(kind);
+    let way_out = if userspace_can(config) {
+        format!("write `backend = \"userspace\"` for link {}", config.name)
+    } else {
+        format!("use another kernel, e.g. with CONFIG_{option}=m")
+    };
+    ShaperError::Missing { what: format!("{what} {kind}"), config: option, way_out }
+}
+
+/// Whether the userspace back end can do what a link asks for: no classes and no AQM so far.
+pub(crate) fn userspace_can(config: &LinkConfig) -> bool {
+    config.classes.is_empty() && matches!(config.queue, Queue::Pfifo { .. } | Queue::Bfifo { .. })
+}
+
+/// The parent of `ingress` and `clsact`, which queue nothing.
+fn is_hook(parent: u32) -> bool {
+    parent == 0xffff_fff1
+}
+
+/// The messages that change the rate, to be patched; all but the last ask for no acknowledgement.
+fn change_messages(
+    control: &RateControl,
+    rate: Option<Rate>,
+    ifindex: u32,
+    frame_bytes: u32,
+) -> (Vec<u8>, Vec<Range<usize>>) {
+    let messages = match (control, rate) {
+        (RateControl::Unlimited, _) | (_, None) => Vec::new(),
+        (RateControl::Tbf { limit }, Some(rate)) => {
+            let bucket = tree::bucket(rate, frame_bytes, *limit);
+            vec![bucket.encode_wide().change(ifindex, tree::ROOT_HANDLE, ROOT)]
+        }
+        (RateControl::Htb { base, classes }, Some(rate)) => classes
+            .iter()
+            .map(|slot| {
+                let class = slot.at(*base, rate, frame_bytes);
+                class.change(ifindex, slot.class, slot.parent)
+            })
+            .collect(),
+    };
+    let (mut all, mut parts) = (Vec::new(), Vec::new());
+    let last = messages.len().saturating_sub(1);
+    for (index, mut message) in messages.into_iter().enumerate() {
+        if index < last {
+            let flags = libc::NLM_F_REQUEST as u16;
+            message[6..8].copy_from_slice(&flags.to_ne_bytes());
+        }
+        parts.push(all.len()..all.len() + message.len());
+        all.extend(message);
+    }
+    (all, parts)
+}
+
+impl Link for KernelLink {
+    fn state(&self) -> wire::LinkState {
+        wire::LinkState {
+            link: self.link.clone(),
+            dev: self.dev.clone(),
+            backend: "kernel".to_owned(),
+            why: self.why.clone(),
+            qdiscs: self.qdiscs.clone(),
+        }
+    }
+
+    fn set_rate(&mut self, rate: Rate) -> Result<(), ShaperError> {
+        if self.change.is_empty() {
+            return Err(ShaperError::Unsupported {
+                link: self.link.clone(),
+                backend: "kernel",
+                what: "a change of rate on a link that began without one".to_owned(),
+                way_out: "give the link a rate in the plan".to_owned(),
+            });
+        }
+        self.patch(rate);
+        let sent = self.socket.request_all(&mut self.change, &self.parts);
+        sent.map_err(|refusal: Refusal| refusal.on("change rate", &self.dev))
+    }
+
+    fn counters(
+        &mut self,
+        at_ns: u64,
+        into: &mut Vec<wire::QdiscSample>,
+    ) -> Result<(), ShaperError> {
+        let row = || wire::QdiscSample {
+            at_ns,
+            link: self.link.clone(),
+            iface: self.dev.clone(),
+            ..wire::QdiscSample::default()
+        };
+        netlink::qdiscs(&mut self.socket, self.ifindex, |listed| {
+            if listed.handle != 0 && !is_hook(listed.parent) {
+                let mut row = row();
+                listed.row(false, &mut row);
+                into.push(row);
+            }
+        })?;
+        if matches!(self.control, RateControl::Htb { .. }) {
+            netlink::classes(&mut self.socket, self.ifindex, |listed| {
+                let mut row = row();
+                listed.row(true, &mut row);
+                into.push(row);
+            })?;
+        }
+        Ok(())
+    }
+
+    fn remove(&mut self) -> Result<(), ShaperError> {
+        if self.removed {
+            return Ok(());
+        }
+        let done = saved::restore_of(&mut self.socket, self.ifindex, &self.dev, &self.saved);
+        match done {
+            // The interface is gone, and all that hung on it.
+            Err(error) if error.is_errno(libc::ENODEV) => {}
+            other => other?,
+        }
+        self.removed = true;
+        Ok(())
+    }
+}
+
+impl Drop for KernelLink {
+    fn drop(&mut self) {
+        if let Err(error) = self.remove() {
+            tracing::warn!(link = self.link, dev = self.dev, %error, "could not undo a link");
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! From a link's configuration to the requests that make it, and to the parameters of each class at any
+//! rate. Pure.
+//!
+//! ```text
+//! rate                 htb 1: ── class 1:1 ── [netem 100:] ── queue 10:
+//! rate, tbf            tbf 1: ── [netem 100:] ── queue 10:
+//! rate, slices         htb 1: ── class 1:1 ┬─ class 1:10 ── [netem 100:] ── queue 10:     the remainder
+//!                                          ├─ class 1:11 ── [netem 101:] ── queue 11:     first slice
+//!                                          └─ ...
+//! no rate              [netem 100:] ── [queue 10:]
+//! ```
+//!
+//! netem stands between the class and the queue and so delays before the packet joins the queue: netem
+//! hands a packet down only when its time has come, and the class takes packets from the queue at the
+//! link's rate. The other order (queue, rate, delay) would need a second interface, and is the same to
+//! both ends of a path; this one leaves the queue's counters free of packets that are merely under way.
+
+use ccbench_proto::plan::{Queue, Shaper};
+use ccbench_proto::resolve::LinkConfig;
+use ccbench_proto::units::Rate;
+
+use crate::qdisc::{
+    self, BadQueue, Qdisc, ROOT, burst_bytes, filter, handle_text, htb, netem, tbf,
+};
+
+/// The rate shaper's handle, or whatever is the root.
+pub(crate) const ROOT_HANDLE: u32 = 0x1_0000;
+const LINK_CLASS: u32 = 0x1_0001;
+const FIRST_QUEUE: u32 = 0x10;
+const FIRST_NETEM: u32 = 0x100;
+/// A shaper cannot stand still, and HTB would remember what a packet cost at this rate for up to a minute.
+const LEAST_RATE: Rate = Rate::from_bits_per_sec(8_000);
+/// The largest quantum for which HTB does not complain.
+const MOST_QUANTUM_BYTES: u64 = 200_000;
+
+/// One request in the making of a tree.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Request {
+    /// "add qdisc htb 1:" ...
+    pub(crate) op: String,
+    /// The kernel module's kind: a qdisc's, or `"u32"`.
+    pub(crate) kind: &'static str,
+    /// The message.
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// What limits the rate, with all that a new rate needs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum RateControl {
+    /// Nothing does.
+    Unlimited,
+    /// A token bucket over a queue with this limit.
+    Tbf { limit: u32 },
+    /// Classes; the first is the link's.
+    Htb { base: Rate, classes: Vec<Slot> },
+}
+
+/// A class' place in the tree and its share of the link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Slot {
+    pub(crate) class: u32,
+    pub(crate) parent: u32,
+    /// Guaranteed rate when the link has its base rate.
+    rate: Rate,
+    /// Ceiling when the link has its base rate.
+    ceil: Rate,
+    quantum_bytes: u32,
+}
+
+/// Everything that a link is made of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Tree {
+    pub(crate) requests: Vec<Request>,
+    pub(crate) control: RateControl,
+    pub(crate) frame_bytes: u32,
+}
+
+/// The kinds of qdisc that a link needs, each once.
+pub(crate) fn kinds(config: &LinkConfig) -> Vec<&'static str> {
+    let mut kinds = Vec::new();
+    if config.rate.is_some() {
+        kinds.push(match config.shaper {
+            Shaper::Tbf if config.classes.is_empty() => "tbf",
+            Shaper::Tbf | Shaper::Htb => "htb",
+        });
+    }
+    if needs_netem(config) {
+        kinds.push("netem");
+    }
+    if needs_queue(config) {
+        kinds.push(qdisc::kind(&config.queue));
+    }
+    for class in &config.classes {
+        let kind = qdisc::kind(&class.queue);
+        if !kinds.contains(&kind) {
+            kinds.push(kind);
+        }
+    }
+    kinds
+}
+
+fn needs_netem(config: &LinkConfig) -> bool {
+    config.delay.get() > 0 || config.loss.get() > 0
+}
+
+/// Without a rate no queue builds up, and a short one would drop the packets that come out of netem
+/// together; but an AQM there was asked for by name, for its pacing or its marks.
+fn needs_queue(config: &LinkConfig) -> bool {
+    config.rate.is_some()
+        || !needs_netem(config)
+        || !matches!(config.queue, Queue::Pfifo { .. } | Queue::Bfifo { .. })
+}
+
+/// Plans the tree of a link for an interface whose largest frame has `frame_bytes`.
+pub(crate) fn plan(config: &LinkConfig, ifindex: u32, frame_bytes: u32) -> Result<Tree, BadQueue> {
+    let mut builder = Builder { ifindex, requests: Vec::new() };
+    let control = match (config.rate, config.shaper) {
+        (None, _) => {
+            builder.leaf(config, &config.queue, ROOT, None)?;
+            RateControl::Unlimited
+        }
+        (Some(rate), Shaper::Tbf) if config.classes.is_empty() => {
+            // Above an AQM or netem the kernel ignores this limit, but it must not be zero.
+            let limit = qdisc::limit_in_own_unit(&config.queue).unwrap_or(1);
+            let bucket = bucket(rate, frame_bytes, limit);
+            builder.qdisc(&bucket.encode(), ROOT_HANDLE, ROOT);
+            builder.leaf(config, &config.queue, ROOT_HANDLE | 1, Some(0))?;
+            RateControl::Tbf { limit }
+        }
+        (Some(rate), _) => {
+            let slots = slots(config, rate, frame_bytes);
+            let first_leaf = usize::from(slots.len() > 1);
+            let default = (slots[first_leaf].class & 0xffff) as u16;
+            builder.qdisc(&htb::root(default), ROOT_HANDLE, ROOT);
+            for slot in &slots {
+                builder.class(slot, &slot.at(rate, rate, frame_bytes));
+            }
+            let slices = config.classes.iter().map(|class| &class.queue);
+            let queues = std::iter::once(&config.queue).chain(slices);
+            for (index, (slot, queue)) in (0..).zip(slots[first_leaf..].iter().zip(queues)) {
+                builder.leaf(config, queue, slot.class, Some(index))?;
+            }
+            for (slot, class) in slots[first_leaf..].iter().skip(1).zip(&config.classes) {
+                for filter in class.matches.iter().flat_map(filter::filters) {
+                    builder.filter(&filter, slot.class);
+                }
+            }
+            RateControl::Htb { base: rate, classes: slots }
+        }
+    };
+    Ok(Tree { requests: builder.requests, control, frame_bytes })
+}
+
+/// A token bucket for this rate.
+pub(crate) fn bucket(rate: Rate, frame_bytes: u32, limit: u32) -> tbf::Bucket {
+    let rate = rate.max(LEAST_RATE);
+    tbf::Bucket { rate, burst_bytes: burst_bytes(rate, frame_bytes), limit }
+}
+
+/// The link's class first; without slices it is also the leaf, otherwise the class of the remainder
+/// follows, then the slices.
+fn slots(config: &LinkConfig, rate: Rate, frame_bytes: u32) -> Vec<Slot> {
+    let bits = Rate::bits_per_sec;
+    let guaranteed: u64 = config.classes.iter().map(|class| bits(class.rate)).sum();
+    // HTB refuses a rate of zero; what is left over can always borrow up to the link's rate.
+    let remainder = Rate::from_bits_per_sec(
+        bits(rate).saturating_sub(guaranteed).max(bits(rate) / 100).max(bits(LEAST_RATE)),
+    );
+    let leaves = config.classes.iter().map(|class| class.rate).chain([remainder]);
+    let least = leaves.map(bits).min().unwrap_or(1).max(1);
+    // What is borrowed is shared in proportion to the quanta: so in proportion to the rates.
+    let quantum = |rate: Rate| {
+        let share = u128::from(frame_bytes) * u128::from(bits(rate)) / u128::from(least);
+        (share.min(u128::from(MOST_QUANTUM_BYTES)) as u32).max(frame_bytes)
+    };
+    let slot = |class, parent, rate, ceil| Slot {
+        class,
+        parent,
+        rate,
+        ceil,
+        quantum_bytes: quantum(rate),
+    };
+    let mut slots = vec![slot(LINK_CLASS, ROOT_HANDLE, rate, rate)];
+    slots[0].quantum_bytes = frame_bytes;
+    if config.classes.is_empty() {
+        return slots;
+    }
+    slots.push(slot(ROOT_HANDLE | FIRST_QUEUE, LINK_CLASS, remainder, rate));
+    for (index, class) in (1..).zip(&config.classes) {
+        let id = ROOT_HANDLE | (FIRST_QUEUE + index);
+        slots.push(slot(id, LINK_CLASS, class.rate, class.ceil.max(class.rate)));
+    }
+    slots
+}
+
+impl Slot {
+    /// This class when the link's rate is `now` instead of `base`: slices keep their share, because HTB
+    /// lets a class have its guaranteed rate even if its parent has less.
+    pub(crate) fn at(&self, base: Rate, now: Rate, frame_bytes: u32) -> htb::Class {
+        let scaled = |rate: Rate| {
+            if now == base {
+                return rate.max(LEAST_RATE);
+            }
+            let bits = u128::from(rate.bits_per_sec()) * u128::from(now.bits_per_sec())
+                / u128::from(base.bits_per_sec().max(1));
+            Rate::from_bits_per_sec(u64::try_from(bits).unwrap_or(u64::MAX)).max(LEAST_RATE)
+        };
+        let (rate, ceil) = (scaled(self.rate), scaled(self.ceil));
+        htb::Class {
+            rate,
+            ceil,
+            burst_bytes: burst_bytes(rate, frame_bytes),
+            cburst_bytes: burst_bytes(ceil, frame_bytes),
+            quantum_bytes: self.quantum_bytes,
+        }
+    }
+}
+
+struct Builder {
+    ifindex: u32,
+    requests: Vec<Request>,
+}
+
+impl Builder {
+    fn qdisc(&mut self, qdisc: &Qdisc, handle: u32, parent: u32) {
+        self.requests.push(Request {
+            op: format!("add qdisc {} {}", qdisc.kind, handle_text(handle)),
+            kind: qdisc.kind,
+            bytes: qdisc.add(self.ifindex, handle, parent),
+        });
+    }
+
+    fn class(&mut self, slot: &Slot, class: &htb::Class) {
+        self.requests.push(Request {
+            op: format!("add class htb {}", handle_text(slot.class)),
+            kind: "htb",
+            bytes: class.add(self.ifindex, slot.class, slot.parent),
+        });
+    }
+
+    fn filter(&mut self, filter: &filter::Filter, class: u32) {
+        self.requests.push(Request {
+            op: format!("add filter u32 to class {}", handle_text(class)),
+            kind: "u32",
+            bytes: filter.add(self.ifindex, ROOT_HANDLE, class),
+        });
+    }
+
+    /// Delay and loss, then the queue, below `parent`. `index` counts the leaves of a shaper; without one
+    /// the first of them is the root.
+    fn leaf(
+        &mut self,
+        config: &LinkConfig,
+        queue: &Queue,
+        mut parent: u32,
+        index: Option<u32>,
+    ) -> Result<(), BadQueue> {
+        let handle = |first: u32| index.map_or(ROOT_HANDLE, |index| (first + index) << 16);
+        let mut queue_handle = handle(FIRST_QUEUE);
+        if needs_netem(config) {
+            let queued = qdisc::limit_in_own_unit(queue).unwrap_or(0);
+            let limit = netem::limit_pkts(config.rate, config.delay, queued);
+            let netem = netem::encode(config.delay, config.loss, limit, config.seed);
+            self.qdisc(&netem, handle(FIRST_NETEM), parent);
+            parent = handle(FIRST_NETEM) | 1;
+            queue_handle = (FIRST_QUEUE + index.unwrap_or(0)) << 16;
+        }
+        if needs_queue(config) {
+            self.qdisc(&qdisc::queue(queue)?, queue_handle, parent);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+#[path = "tree_tests.rs"]
+mod tests;

@@ -1,0 +1,139 @@
+use std::net::Ipv4Addr;
+
+use ccbench_proto::plan::Backend;
+use ccbench_proto::resolve::{ClassConfig, PacketMatch};
+use ccbench_proto::units::{Bytes, Limit, Micros, Ppm};
+
+use super::*;
+
+fn mbit(rate: u64) -> Rate {
+    Rate::from_bits_per_sec(rate * 1_000_000)
+}
+
+fn bfifo(bytes: u64) -> Queue {
+    Queue::Bfifo { limit: Limit::Bytes(Bytes::new(bytes)) }
+}
+
+fn link(rate: Option<Rate>) -> LinkConfig {
+    LinkConfig {
+        name: "down".to_owned(),
+        rate,
+        delay: Micros::default(),
+        loss: Ppm::default(),
+        queue: bfifo(187_500),
+        shaper: Shaper::Htb,
+        backend: Backend::Kernel,
+        classes: Vec::new(),
+        seed: 1,
+    }
+}
+
+fn ops(config: &LinkConfig) -> Vec<String> {
+    let tree = plan(config, 3, 1518).unwrap();
+    // The parent, as the third word of struct tcmsg tells it.
+    let parent = |bytes: &[u8]| u32::from_ne_bytes(bytes[28..32].try_into().unwrap());
+    tree.requests
+        .iter()
+        .map(|r| format!("{} at {}", &r.op[4..], handle_text(parent(&r.bytes))))
+        .collect()
+}
+
+#[test]
+fn a_rate_is_one_class_over_the_queue() {
+    assert_eq!(
+        ops(&link(Some(mbit(100)))),
+        ["qdisc htb 1: at root", "class htb 1:1 at 1:", "qdisc bfifo 10: at 1:1"]
+    );
+    assert_eq!(kinds(&link(Some(mbit(100)))), ["htb", "bfifo"]);
+}
+
+#[test]
+fn delay_stands_between_class_and_queue() {
+    let config = LinkConfig { delay: Micros::from_millis(10), ..link(Some(mbit(100))) };
+    assert_eq!(ops(&config)[2..], ["qdisc netem 100: at 1:1", "qdisc bfifo 10: at 100:1"]);
+    let config = LinkConfig { shaper: Shaper::Tbf, ..config };
+    assert_eq!(
+        ops(&config),
+        ["qdisc tbf 1: at root", "qdisc netem 100: at 1:1", "qdisc bfifo 10: at 100:1"]
+    );
+    assert_eq!(kinds(&config), ["tbf", "netem", "bfifo"]);
+}
+
+#[test]
+fn without_a_rate_a_fifo_would_only_drop() {
+    let config = LinkConfig { delay: Micros::from_millis(10), ..link(None) };
+    assert_eq!(ops(&config), ["qdisc netem 1: at root"]);
+    let codel =
+        Queue::Codel { limit: None, target: None, interval: None, ecn: None, ce_threshold: None };
+    let config = LinkConfig { queue: codel, ..config };
+    assert_eq!(ops(&config), ["qdisc netem 1: at root", "qdisc codel 10: at 1:1"]);
+    assert_eq!(ops(&link(None)), ["qdisc bfifo 1: at root"]);
+}
+
+fn sliced() -> LinkConfig {
+    let class = |rate, ceil| ClassConfig {
+        name: "slice".to_owned(),
+        rate: mbit(rate),
+        ceil: mbit(ceil),
+        matches: vec![PacketMatch {
+            dst: Some(Ipv4Addr::new(10, 0, 0, 1).into()),
+            dport: Some(5201),
+            ..PacketMatch::default()
+        }],
+        queue: bfifo(30_000),
+    };
+    LinkConfig { classes: vec![class(20, 100), class(30, 30)], ..link(Some(mbit(100))) }
+}
+
+#[test]
+fn slices_leave_the_remainder_to_the_rest() {
+    let found = ops(&sliced());
+    assert_eq!(
+        found[..8],
+        [
+            "qdisc htb 1: at root",
+            "class htb 1:1 at 1:",
+            "class htb 1:10 at 1:1",
+            "class htb 1:11 at 1:1",
+            "class htb 1:12 at 1:1",
+            "qdisc bfifo 10: at 1:10",
+            "qdisc bfifo 11: at 1:11",
+            "qdisc bfifo 12: at 1:12",
+        ]
+    );
+    assert_eq!(found[8], "filter u32 to class 1:11 at 1:");
+    assert_eq!(found.len(), 12);
+    let RateControl::Htb { base, classes } = plan(&sliced(), 3, 1518).unwrap().control else {
+        panic!("not htb")
+    };
+    let rates: Vec<_> = classes.iter().map(|c| (c.rate, c.ceil, c.quantum_bytes)).collect();
+    assert_eq!(
+        rates,
+        [
+            (mbit(100), mbit(100), 1518),
+            (mbit(50), mbit(100), 3795),
+            (mbit(20), mbit(100), 1518),
+            (mbit(30), mbit(30), 2277),
+        ]
+    );
+    let half = classes[2].at(base, mbit(50), 1518);
+    assert_eq!((half.rate, half.ceil), (mbit(10), mbit(50)));
+}
+
+#[test]
+fn slices_that_take_all_leave_the_rest_one_percent() {
+    let mut config = sliced();
+    config.classes[0].rate = mbit(70);
+    let slots = slots(&config, mbit(100), 1518);
+    assert_eq!(slots[1].rate, mbit(1));
+    assert!(slots.iter().all(|s| s.quantum_bytes <= 200_000));
+}
+
+#[test]
+fn a_rate_of_zero_is_the_least_rate() {
+    let RateControl::Htb { base, classes } = plan(&sliced(), 3, 1518).unwrap().control else {
+        panic!("not htb")
+    };
+    assert_eq!(classes[0].at(base, Rate::from_bits_per_sec(0), 1518).rate, LEAST_RATE);
+    assert_eq!(bucket(Rate::from_bits_per_sec(0), 1518, 1).rate, LEAST_RATE);
+}

@@ -1,0 +1,75 @@
+//! What hangs on an interface, as the kernel lists it.
+
+use super::message::{DUMP, Message};
+use super::{ACK, Socket};
+use crate::ShaperError;
+use crate::qdisc::ROOT;
+use crate::qdisc::stats::Listed;
+
+const IFLA_MTU: u16 = 4;
+const IFINFO_BYTES: usize = 16;
+
+/// Hands every qdisc of an interface to `each`, its root and its leaves as well as `clsact`.
+///
+/// # Errors
+/// The kernel's answer.
+pub fn qdiscs(
+    socket: &mut Socket,
+    ifindex: u32,
+    mut each: impl FnMut(&Listed<'_>),
+) -> Result<(), ShaperError> {
+    let message = Message::new(libc::RTM_GETQDISC, DUMP).tcmsg(ifindex, 0, 0, 0).finish();
+    socket.dump(&message, |body| {
+        // The kernel lists every interface's, whatever the request says.
+        if let Some(listed) = Listed::parse(body).filter(|listed| listed.ifindex == ifindex) {
+            each(&listed);
+        }
+    })
+}
+
+/// Hands every class of an interface to `each`.
+///
+/// # Errors
+/// The kernel's answer.
+pub fn classes(
+    socket: &mut Socket,
+    ifindex: u32,
+    mut each: impl FnMut(&Listed<'_>),
+) -> Result<(), ShaperError> {
+    let message = Message::new(libc::RTM_GETTCLASS, DUMP).tcmsg(ifindex, 0, 0, 0).finish();
+    socket.dump(&message, |body| {
+        if let Some(listed) = Listed::parse(body).filter(|listed| listed.ifindex == ifindex) {
+            each(&listed);
+        }
+    })
+}
+
+/// Removes an interface's root qdisc with all below it, so that its default comes back. Does nothing
+/// where the default is.
+///
+/// # Errors
+/// The kernel's answer.
+pub fn delete_root(socket: &mut Socket, ifindex: u32, dev: &str) -> Result<(), ShaperError> {
+    let message = Message::new(libc::RTM_DELQDISC, ACK).tcmsg(ifindex, 0, ROOT, 0).finish();
+    match socket.request("remove root qdisc", dev, &message) {
+        // "Cannot delete qdisc with handle of zero": this is the default.
+        Err(error) if error.is_errno(libc::ENOENT) => Ok(()),
+        other => other,
+    }
+}
+
+/// The largest frame an interface sends, in bytes: its MTU and an Ethernet header with a VLAN tag.
+///
+/// # Errors
+/// The kernel's answer.
+pub fn frame_bytes(socket: &mut Socket, ifindex: u32, dev: &str) -> Result<u32, ShaperError> {
+    let mut mtu = 1500;
+    let message = Message::new(libc::RTM_GETLINK, ACK).ifinfo(ifindex).finish();
+    socket.request_reply("read interface", dev, &message, |_, body| {
+        let found = super::message::attrs(body.get(IFINFO_BYTES..).unwrap_or(&[]))
+            .find_kind(IFLA_MTU)
+            .and_then(|value| super::message::u32_at(value, 0));
+        mtu = found.unwrap_or(mtu);
+    })?;
+    Ok(mtu.saturating_add(18))
+}

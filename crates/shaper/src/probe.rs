@@ -1,0 +1,127 @@
+//! Which qdiscs this kernel has.
+
+use crate::ShaperError;
+use crate::netlink::message::Message;
+use crate::netlink::{self, CREATE, Socket};
+use crate::qdisc::{ROOT, TCA_KIND};
+
+/// Every kind that a plan can ask for.
+pub const KINDS: &[&str] =
+    &["htb", "tbf", "netem", "pfifo", "bfifo", "fq", "codel", "fq_codel", "cake", "dualpi2"];
+
+/// The kernel option of a qdisc, filter or action, without `CONFIG_`.
+pub fn missing_config(kind: &str) -> &'static str {
+    match kind {
+        "htb" => "NET_SCH_HTB",
+        "tbf" => "NET_SCH_TBF",
+        "netem" => "NET_SCH_NETEM",
+        "fq" => "NET_SCH_FQ",
+        "codel" => "NET_SCH_CODEL",
+        "fq_codel" => "NET_SCH_FQ_CODEL",
+        "cake" => "NET_SCH_CAKE",
+        "dualpi2" => "NET_SCH_DUALPI2",
+        "clsact" | "ingress" => "NET_SCH_INGRESS",
+        "u32" => "NET_CLS_U32",
+        "mirred" => "NET_ACT_MIRRED",
+        _ => "NET_SCHED",
+    }
+}
+
+/// Those of [`KINDS`] that this kernel accepts. They are tried on the loopback interface of a network
+/// namespace made for that, which disturbs nothing on this machine but may load modules. Without the right
+/// to make one, what the kernel's own files say; both rights and files missing: nothing.
+pub fn supported_qdiscs() -> Vec<String> {
+    tried().unwrap_or_else(|error| {
+        tracing::debug!(%error, "cannot try qdiscs in a namespace; reading the kernel's files instead");
+        from_files(&modules_files())
+    })
+}
+
+fn tried() -> Result<Vec<String>, ShaperError> {
+    let thread = std::thread::Builder::new().name("probe".to_owned()).spawn(|| {
+        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).map_err(|errno| {
+            ShaperError::System { op: "make a network namespace", source: errno.into() }
+        })?;
+        let ifindex = netlink::ifindex("lo")?;
+        let mut socket = Socket::open()?;
+        let mut found = Vec::new();
+        for &kind in KINDS {
+            if accepts(&mut socket, ifindex, kind)? {
+                found.push(kind.to_owned());
+            }
+        }
+        Ok(found)
+    });
+    let thread = thread.map_err(|source| ShaperError::System { op: "start a thread", source })?;
+    thread.join().unwrap_or_else(|_| {
+        Err(ShaperError::System {
+            op: "try qdiscs in a namespace",
+            source: std::io::Error::other("the thread panicked"),
+        })
+    })
+}
+
+/// Without options some kinds refuse (`EINVAL`), but only those that are there: others are unknown (`ENOENT`).
+fn accepts(socket: &mut Socket, ifindex: u32, kind: &str) -> Result<bool, ShaperError> {
+    let message = Message::new(libc::RTM_NEWQDISC, CREATE)
+        .tcmsg(ifindex, 0x1_0000, ROOT, 0)
+        .attr_str(TCA_KIND, kind)
+        .finish();
+    match socket.request("try qdisc", "lo", &message) {
+        Ok(()) => netlink::delete_root(socket, ifindex, "lo").map(|()| true),
+        Err(error) if error.is_errno(libc::ENOENT) => Ok(false),
+        Err(error) if error.is_errno(libc::EINVAL) => Ok(true),
+        Err(error) => Err(error),
+    }
+}
+
+/// The texts of the files that name modules, loaded, built in or at hand.
+fn modules_files() -> String {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let release = release.trim();
+    [
+        "/proc/modules".to_owned(),
+        format!("/lib/modules/{release}/modules.builtin"),
+        format!("/lib/modules/{release}/modules.dep"),
+    ]
+    .iter()
+    .filter_map(|path| std::fs::read_to_string(path).ok())
+    .collect()
+}
+
+/// The kinds whose module is named, and those that every kernel with a packet scheduler has.
+fn from_files(files: &str) -> Vec<String> {
+    if files.is_empty() {
+        return Vec::new();
+    }
+    let named = |kind: &str| {
+        let module = format!("sch_{kind}");
+        files.split([' ', '/', '\n', ':']).any(|word| {
+            word == module || word.strip_prefix(&module).is_some_and(|rest| rest.starts_with(".ko"))
+        })
+    };
+    let always = |kind: &str| matches!(kind, "pfifo" | "bfifo");
+    KINDS.iter().filter(|kind| always(kind) || named(kind)).map(|&kind| kind.to_owned()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modules_are_found_loaded_built_in_or_at_hand() {
+        let files = "sch_htb 32768 1 - Live 0x0\n\
+                     kernel/net/sched/sch_tbf.ko\n\
+                     kernel/net/sched/sch_fq_codel.ko.zst: kernel/x/y.ko\n";
+        assert_eq!(from_files(files), ["htb", "tbf", "pfifo", "bfifo", "fq_codel"]);
+        assert_eq!(from_files(""), Vec::<String>::new());
+    }
+
+    #[test]
+    fn every_kind_has_an_option() {
+        for kind in KINDS.iter().filter(|kind| !kind.ends_with("fifo")) {
+            let option = missing_config(kind);
+            assert_eq!(option, format!("NET_SCH_{}", kind.to_uppercase()));
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! What an interface's root qdisc was before ccbench came, in a form that can be written to disk first and
+//! put back by another process after a crash.
+
+use serde::{Deserialize, Serialize};
+
+use crate::ShaperError;
+use crate::netlink::message::Message;
+use crate::netlink::{self, CREATE, Socket};
+use crate::qdisc::{ROOT, TCA_KIND, handle_text, options_attribute};
+
+/// Qdiscs that hold classes or filters, which we could not put back.
+const CLASSFUL: &[&str] = &[
+    "htb", "hfsc", "prio", "drr", "qfq", "ets", "multiq", "mqprio", "taprio", "cbq", "atm",
+    "dsmark",
+];
+
+/// The root qdisc of an interface.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "root", rename_all = "snake_case")]
+pub enum SavedRoot {
+    /// The kernel's own choice (noqueue, pfifo_fast, mq ...): comes back when another root is removed.
+    Default,
+    /// Somebody's choice.
+    Qdisc {
+        /// `"fq"` ...
+        kind: String,
+        /// Its handle.
+        handle: u32,
+        /// The payload of its `TCA_OPTIONS` in hexadecimal digits; empty: none.
+        options: String,
+    },
+}
+
+/// What the root qdisc of `dev` is now.
+///
+/// # Errors
+/// [`ShaperError::Occupied`] if it is one that could not be put back.
+pub fn snapshot(dev: &str) -> Result<SavedRoot, ShaperError> {
+    let ifindex = netlink::ifindex(dev)?;
+    snapshot_of(&mut Socket::open()?, ifindex, dev)
+}
+
+/// Makes the root qdisc of `dev` what it was. Idempotent.
+///
+/// # Errors
+/// The kernel's answer.
+pub fn restore(dev: &str, saved: &SavedRoot) -> Result<(), ShaperError> {
+    let ifindex = netlink::ifindex(dev)?;
+    restore_of(&mut Socket::open()?, ifindex, dev, saved)
+}
+
+pub(crate) fn snapshot_of(
+    socket: &mut Socket,
+    ifindex: u32,
+    dev: &str,
+) -> Result<SavedRoot, ShaperError> {
+    let (saved, children) = read(socket, ifindex)?;
+    let SavedRoot::Qdisc { kind, handle, .. } = &saved else { return Ok(saved) };
+    if children || CLASSFUL.contains(&kind.as_str()) {
+        return Err(ShaperError::Occupied {
+            dev: dev.to_owned(),
+            found: format!("root qdisc {kind} {}", handle_text(*handle)),
+            way_out: format!("tc qdisc del dev {dev} root"),
+        });
+    }
+    Ok(saved)
+}
+
+pub(crate) fn restore_of(
+    socket: &mut Socket,
+    ifindex: u32,
+    dev: &str,
+    saved: &SavedRoot,
+) -> Result<(), ShaperError> {
+    if read(socket, ifindex)? == (saved.clone(), false) {
+        return Ok(());
+    }
+    netlink::delete_root(socket, ifindex, dev)?;
+    let SavedRoot::Qdisc { kind, handle, options } = saved else { return Ok(()) };
+    let mut message = Message::new(libc::RTM_NEWQDISC, CREATE)
+        .tcmsg(ifindex, *handle, ROOT, 0)
+        .attr_str(TCA_KIND, kind);
+    if !options.is_empty() {
+        message = message.attr(options_attribute(kind), &from_hex(options));
+    }
+    socket.request(&format!("put back root qdisc {kind}"), dev, &message.finish())
+}
+
+/// The root as it is, and whether somebody hung something below it.
+fn read(socket: &mut Socket, ifindex: u32) -> Result<(SavedRoot, bool), ShaperError> {
+    let mut root = SavedRoot::Default;
+    let mut parents = Vec::new();
+    netlink::qdiscs(socket, ifindex, |listed| {
+        if listed.is_root() && listed.handle != 0 {
+            root = SavedRoot::Qdisc {
+                kind: listed.kind(),
+                handle: listed.handle,
+                options: to_hex(listed.options().unwrap_or(&[])),
+            };
+        } else if listed.handle != 0 {
+            parents.push(listed.parent);
+        }
+    })?;
+    let children = match &root {
+        SavedRoot::Default => false,
+        SavedRoot::Qdisc { handle, .. } => {
+            parents.iter().any(|parent| parent >> 16 == handle >> 16)
+        }
+    };
+    Ok((root, children))
+}
+
+fn to_hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Reads pairs of hexadecimal digits; what is malformed reads as zero, and the kernel will refuse it.
+fn from_hex(digits: &str) -> Vec<u8> {
+    let digit = |byte: u8| char::from(byte).to_digit(16).unwrap_or(0) as u8;
+    digits.as_bytes().chunks_exact(2).map(|pair| digit(pair[0]) << 4 | digit(pair[1])).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hex_is_read_back() {
+        assert_eq!(from_hex(&to_hex(&[0, 1, 0xab, 0xff])), [0, 1, 0xab, 0xff]);
+        assert_eq!(to_hex(&[]), "");
+    }
+
+    #[test]
+    fn a_record_survives_its_text() {
+        let saved = SavedRoot::Qdisc {
+            kind: "fq".to_owned(),
+            handle: 0x8001_0000,
+            options: "0800".to_owned(),
+        };
+        let text = serde_json::to_string(&saved).unwrap();
+        assert_eq!(serde_json::from_str::<SavedRoot>(&text).unwrap(), saved);
+        assert_eq!(serde_json::to_string(&SavedRoot::Default).unwrap(), r#"{"root":"default"}"#);
+    }
+}
