@@ -4,8 +4,9 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
+use ccbench_proto::plan;
 use ccbench_proto::plan::check::{CheckedPlan, PlanProblem, Severity, check};
-use ccbench_proto::plan::{self, parse::parse};
+use ccbench_proto::plan::parse::{parse, parse_with};
 use ccbench_proto::resolve::to_toml;
 use ccbench_proto::schedule::{
     FlowTask, LinkTask, NodeTask, TrialContext, length, phases, runs, task_for,
@@ -237,4 +238,219 @@ fn flow(out: &mut String, what: &str, f: &FlowTask) {
         f.stop,
         f.interval
     );
+}
+
+#[test]
+fn the_manual_names_every_key_of_a_plan() {
+    let manual = std::fs::read_to_string(root().join("docs/plan.md")).unwrap();
+    let source = std::fs::read_to_string(root().join("proto/src/plan.rs")).unwrap();
+    let fields: Vec<&str> = source
+        .lines()
+        .map(str::trim)
+        .filter(|line| line.ends_with(',') && !line.starts_with("//") && !line.contains('('))
+        .filter_map(|line| line.strip_prefix("pub ").unwrap_or(line).split_once(':'))
+        .map(|(field, _)| if field == "matches" { "match" } else { field })
+        .filter(|field| field.chars().all(|c| c.is_ascii_lowercase() || c == '_' || c == '2'))
+        .collect();
+    assert!(fields.len() > 70, "found only {fields:?}");
+    let mut words = vec!["pfifo", "bfifo", "fq", "codel", "fq_codel", "cake", "dualpi2", "ping"];
+    let presets = ccbench_proto::resolve::builtin_paths();
+    words.extend(fields);
+    words.extend(presets.keys().map(String::as_str));
+    for word in words {
+        let named = [format!("`{word}`"), format!("`[{word}]`"), format!("`[[{word}]]`")];
+        let quoted = format!("`\"{word}\"`");
+        assert!(
+            named.iter().chain([&quoted]).any(|form| manual.contains(form)),
+            "docs/plan.md does not name `{word}`"
+        );
+    }
+}
+
+/// The quickstart plan with overrides, or what is wrong with them.
+fn quickstart(sets: &[&str]) -> Result<CheckedPlan, String> {
+    let text = std::fs::read_to_string(root().join("plans/quickstart.toml")).unwrap();
+    let sets: Vec<String> = sets.iter().map(|s| (*s).to_owned()).collect();
+    let plan = parse_with(&text, &sets).map_err(|p| print(&p))?;
+    check(plan).map(|(plan, _)| plan).map_err(|p| print(&p))
+}
+
+#[test]
+fn overrides_reach_every_kind_of_key() {
+    let plan = quickstart(&[
+        "links.bottleneck.rate=50mbit",
+        "links.bottleneck.queue.limit = 1.5bdp",
+        "phases.0.length=5s",
+        "flows.second.count=3",
+        "sample.tcp=\"50ms\"",
+        "nodes.src.sysctl.net.ipv4.tcp_ecn=1",
+        "nodes.dst.sysctl.\"net.ipv4.tcp_ecn\"=1",
+        "phases.1.flows=[\"second\"]",
+        "phases.2.flows=[]",
+        "flows.third={ from = \"dst\", to = \"src\", start = \"1s\" }",
+        "repeat=9",
+    ])
+    .unwrap();
+    let plan = plan.plan();
+    assert_eq!(plan.links["bottleneck"].rate.unwrap().to_string(), "50mbit");
+    assert_eq!(plan.phases[0].length.to_string(), "5s");
+    assert_eq!(plan.phases[1].flows, ["second"]);
+    assert_eq!((plan.flows["second"].count, plan.repeat), (3, 9));
+    assert_eq!(plan.sample.tcp.to_string(), "50ms");
+    assert_eq!(plan.nodes["src"].sysctl, plan.nodes["dst"].sysctl);
+    assert!(plan.flows.contains_key("third"));
+}
+
+#[test]
+fn a_wrong_override_says_what_to_write() {
+    let refused = |set: &str| quickstart(&[set]).unwrap_err();
+    let says = |set: &str, text: &str| {
+        let refusal = refused(set);
+        assert!(refusal.contains(text), "{set}: {refusal}");
+    };
+    says(
+        "links.botleneck.rate=1mbit",
+        "--set links.botleneck.rate: there is no link `botleneck`; did you mean `bottleneck`?",
+    );
+    says(
+        "links.bottleneck.rait=1mbit",
+        "links.bottleneck.rait: is not a key of a plan; did you mean `rate`?",
+    );
+    says("links.bottleneck.rate", "write it as KEY=VALUE");
+    says("phases.first.length=1s", "name an element by its number, `phases.0`");
+    says("phases.3.length=1s", "`phases` has 3 elements, counted from 0");
+    says("name.x=1", "`name` is a string, it has no keys");
+    says("a..b=1", "is not a dotted key");
+    says("nodes.src.sysctl.\"net=1", "write it as KEY=VALUE");
+    says("\"a\"b=1", "a dot is missing");
+    says("=1", "is not a dotted key");
+    says("matrix.scheme=bbr", "there is no factor `scheme`");
+    says("links.bottleneck.rate=fast", "`fast` is not a rate");
+}
+
+#[test]
+fn overrides_choose_among_the_levels_of_a_factor() {
+    let text = std::fs::read_to_string(root().join("plans/coexistence/1v1.toml")).unwrap();
+    let points = |sets: &[&str]| -> Result<Vec<String>, String> {
+        let sets: Vec<String> = sets.iter().map(|s| (*s).to_owned()).collect();
+        let plan = parse_with(&text, &sets).map_err(|p| print(&p))?;
+        let plan = check(plan).map_err(|p| print(&p))?.0;
+        Ok(plan.points().iter().map(|p| p.factors[0].1.clone()).collect())
+    };
+    assert_eq!(points(&[]).unwrap(), ["bbr", "cubic", "reno"]);
+    assert_eq!(points(&["matrix.scheme=bbr"]).unwrap(), ["bbr"]);
+    assert_eq!(points(&["matrix.scheme=[\"reno\", \"bbr\"]"]).unwrap(), ["bbr", "reno"]);
+    let error = points(&["matrix.scheme=bbbr"]).unwrap_err();
+    assert!(error.contains("no level `bbbr`; did you mean `bbr`?"), "{error}");
+    let error = points(&["flows.delay_based.cc=bbr"]).unwrap_err();
+    assert!(error.contains("choose a level with `--set matrix.scheme=NAME`"), "{error}");
+    let rates = "matrix.\"links.bottleneck.rate\"=[\"10mbit\", \"20mbit\"]";
+    assert_eq!(points(&["matrix.scheme=bbr", rates]).unwrap(), ["10mbit", "20mbit"]);
+    let one = points(&["matrix.scheme=bbr", rates, "links.bottleneck.rate=30mbit"]);
+    assert_eq!(one.unwrap(), ["30mbit"]);
+}
+
+#[test]
+fn the_order_of_trials_is_shuffled_within_repetitions_and_the_same_everywhere() {
+    let text = std::fs::read_to_string(root().join("plans/coexistence/1v1.toml")).unwrap();
+    let order = |seed: u64| -> Vec<u32> {
+        let plan = parse_with(&text, &[format!("seed={seed}")]).unwrap();
+        let runs = runs(&check(plan).unwrap().0);
+        assert!(runs.iter().zip(0..).all(|(run, index)| run.index == index));
+        for block in runs.chunks(3) {
+            let mut points: Vec<u32> = block.iter().map(|run| run.point_id).collect();
+            points.sort_unstable();
+            assert_eq!(points, [0, 1, 2], "each repetition has every point once");
+        }
+        runs.iter().map(|run| run.point_id).collect()
+    };
+    assert_eq!(order(1), order(1));
+    let all: std::collections::BTreeSet<Vec<u32>> = (0..20).map(order).collect();
+    assert!(all.len() > 10, "seeds give different orders");
+}
+
+#[test]
+fn ten_thousand_points_are_checked() {
+    let text = std::fs::read_to_string(root().join("plans/quickstart.toml")).unwrap();
+    let delays: Vec<String> = (1..=100).map(|ms| format!("\"{ms}ms\"")).collect();
+    let counts: Vec<String> = (1..=100).map(|count| count.to_string()).collect();
+    let sets = [
+        format!("matrix.\"links.delay.delay\"=[{}]", delays.join(", ")),
+        format!("matrix.\"flows.first.count\"=[{}]", counts.join(", ")),
+    ];
+    let (plan, warnings) = check(parse_with(&text, &sets).unwrap()).unwrap();
+    assert_eq!(plan.point_count(), 10_000);
+    assert!(warnings.len() < 20, "{}", print(&warnings));
+}
+
+mod any_text {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn whole_way(text: &str, set: &str) {
+        let Ok(plan) = parse_with(text, &[set.to_owned()]).or_else(|_| parse(text)) else { return };
+        let Ok((plan, _)) = check(plan) else { return };
+        let again = checked(&to_toml(&plan)).unwrap().0;
+        assert_eq!(again, plan, "resolved text reads back");
+        for point in plan.points().iter().take(3) {
+            let addresses = Topology::build(point.plan.plan()).addresses();
+            let context = TrialContext { addresses, port_slot: 40, seed: 1 };
+            for node in point.plan.plan().nodes.keys() {
+                task_for(&point.plan, node, &context);
+            }
+        }
+        if plan.plan().repeat < 100 {
+            runs(&plan);
+        }
+    }
+
+    /// A valid plan with some of its pieces exchanged.
+    fn mutated() -> impl Strategy<Value = String> {
+        let texts: Vec<String> = tomls("tests/plans/valid")
+            .iter()
+            .chain(&tomls("tests/plans/invalid"))
+            .map(|path| std::fs::read_to_string(path).unwrap())
+            .collect();
+        let words = prop_oneof![
+            Just("0".to_owned()),
+            Just("-1".to_owned()),
+            Just("9223372036854775807".to_owned()),
+            Just("\"1us\"".to_owned()),
+            Just("\"18446744073709551615us\"".to_owned()),
+            Just("\"18446744073709551615bit\"".to_owned()),
+            Just("\"1bit\"".to_owned()),
+            Just("\"4294967bdp\"".to_owned()),
+            Just("[]".to_owned()),
+            Just("{}".to_owned()),
+            Just("nan".to_owned()),
+            Just("1979-05-27".to_owned()),
+            Just("true".to_owned()),
+            "\\PC{0,12}",
+        ];
+        let edits = proptest::collection::vec((any::<prop::sample::Index>(), words), 0..4);
+        (proptest::sample::select(texts), edits).prop_map(|(text, edits)| {
+            let mut pieces: Vec<String> =
+                text.split_inclusive(['=', '\n', ',', ']', '}']).map(str::to_owned).collect();
+            for (index, word) in edits {
+                let at = index.index(pieces.len());
+                let end: String = pieces[at].chars().rev().take(1).collect();
+                pieces[at] = format!(" {word}{end}");
+            }
+            pieces.concat()
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(400) })]
+
+        #[test]
+        fn never_panics(text in "\\PC{0,200}", set in "\\PC{0,40}") {
+            whole_way(&text, &set);
+        }
+
+        #[test]
+        fn nor_do_nearly_valid_plans_and_what_passes_reads_back(text in mutated(), set in "[a-z.=0-9]{0,30}") {
+            whole_way(&text, &set);
+        }
+    }
 }

@@ -70,7 +70,8 @@ pub(crate) fn from_table(table: Table) -> Result<Plan, Vec<PlanProblem>> {
         };
         let place = problem_place(&misfit);
         if !filled.contains(&place) {
-            problems.push(error(&set::join_key(&place), &words(&misfit, &place)));
+            problems
+                .push(error(&set::join_key(&place), &words(&misfit, &place, find(&value, &place))));
             filled.push(place);
         }
         if problems.len() >= MAX_PROBLEMS || !mend(&mut value, &misfit) {
@@ -141,7 +142,7 @@ fn problem_place(misfit: &Misfit) -> Vec<String> {
 }
 
 /// What is wrong and how to mend it.
-fn words(misfit: &Misfit, place: &[String]) -> String {
+fn words(misfit: &Misfit, place: &[String], value: Option<&Value>) -> String {
     match &misfit.fault {
         Fault::Unknown(key, known) => {
             format!("is not a key of a plan{}", suggest::hint(key, known, "known here"))
@@ -156,10 +157,12 @@ fn words(misfit: &Misfit, place: &[String]) -> String {
                 .to_owned()
         }
         Fault::Other(text) if text.contains("untagged enum SysctlValue") => {
-            "a whole number or text in quotes is needed".to_owned()
+            "must be a whole number or text in quotes".to_owned()
         }
         Fault::Other(text) if text.contains("IP address") => {
-            "is not an IP address; write it like \"10.0.0.1\"".to_owned()
+
+            let written = value.map(Value::to_string).unwrap_or_default();
+            format!("{written} is not an IP address; write it like \"10.0.0.1\"")
         }
         Fault::Other(text) => text.clone(),
     }

@@ -39,7 +39,7 @@ pub(super) fn check(plan: &Plan, problems: &mut Problems) {
         if flow.count == 0 || flow.count > MAX_COUNT {
             problems.error(
                 &path("count"),
-                format!("is from 1 to {MAX_COUNT}, the parallel streams of one iperf3; use more groups for more"),
+                format!("must be from 1 to {MAX_COUNT}, the parallel streams of one iperf3; use more groups for more"),
             );
         }
         if let Some(cc) = &flow.cc
@@ -51,7 +51,7 @@ pub(super) fn check(plan: &Plan, problems: &mut Problems) {
             problems.error(&path("rate"), "is zero; leave it out for as fast as possible");
         }
         if flow.interval < Micros::from_millis(100) || flow.interval > Micros::from_secs(60) {
-            problems.error(&path("interval"), "is from 100ms to 60s, iperf3's own limits");
+            problems.error(&path("interval"), "must be from 100ms to 60s, iperf3's own limits");
         }
         times(plan, name, flow, problems);
     }
@@ -179,7 +179,7 @@ fn probes(plan: &Plan, topology: &Topology, problems: &mut Problems) {
     for (name, probe) in &plan.probes {
         ends(plan, topology, ["probes", name], (&probe.from, &probe.to), problems);
         if probe.every < Micros::from_millis(10) {
-            problems.error(&["probes", name, "every"], "is 10ms or more");
+            problems.error(&["probes", name, "every"], "must be 10ms or more");
         }
         let end = spans(plan).last().map(|last| last.end).unwrap_or_default();
         if probe.every > end && !plan.phases.is_empty() {

@@ -17,7 +17,7 @@ pub(super) fn check(plan: &Plan, problems: &mut Problems) {
     let settled = settle(plan);
     let mut egresses: BTreeMap<(String, String), &str> = BTreeMap::new();
     for (name, written) in &plan.links {
-        preset(plan, name, written, problems);
+        let preset_known = preset(plan, name, written, problems);
         if let Some(egress) = place(plan, &topology, name, written, problems)
             && let Some(other) = egresses.insert(egress.clone(), name)
         {
@@ -31,7 +31,7 @@ pub(super) fn check(plan: &Plan, problems: &mut Problems) {
         }
         // `settle` keeps the names.
         let Some(link) = settled.links.get(name) else { continue };
-        characteristics(name, written, link, problems);
+        characteristics(name, link, preset_known, problems);
         classes(plan, name, link, problems);
     }
     for (name, preset) in &plan.path {
@@ -42,19 +42,22 @@ pub(super) fn check(plan: &Plan, problems: &mut Problems) {
     changes(plan, &settled, problems);
 }
 
-fn preset(plan: &Plan, name: &str, link: &Link, problems: &mut Problems) {
-    let Some(path) = &link.path else { return };
+/// Whether a link's preset is known, if it has one.
+fn preset(plan: &Plan, name: &str, link: &Link, problems: &mut Problems) -> bool {
+    let Some(path) = &link.path else { return true };
     let builtin = builtin_paths();
-    if !plan.path.contains_key(path) && !builtin.contains_key(path) {
-        let known: Vec<&str> = plan.path.keys().chain(builtin.keys()).map(String::as_str).collect();
-        problems.error(
-            &["links", name, "path"],
-            format!(
-                "there is no preset `{path}`{}",
-                hint(path, &known, "[path] tables and built-in ones")
-            ),
-        );
+    if plan.path.contains_key(path) || builtin.contains_key(path) {
+        return true;
     }
+    let known: Vec<&str> = plan.path.keys().chain(builtin.keys()).map(String::as_str).collect();
+    problems.error(
+        &["links", name, "path"],
+        format!(
+            "there is no preset `{path}`{}",
+            hint(path, &known, "[path] tables and built-in ones")
+        ),
+    );
+    false
 }
 
 /// Checks where a link is; the result says which two links are on the same interface.
@@ -102,7 +105,7 @@ fn place(
                 return Some((link.node.clone(), format!("the interface toward `{toward}`")));
             }
             let dev = topology.egress(&link.node, toward);
-            if dev.is_none() {
+            if dev.is_none() && !plan.wires.is_empty() {
                 problems.error(
                     &path,
                     format!(
@@ -171,18 +174,18 @@ fn refuse_dev(dev: &str) -> Option<String> {
     ))
 }
 
-fn characteristics(name: &str, written: &Link, link: &Link, problems: &mut Problems) {
+fn characteristics(name: &str, link: &Link, preset_known: bool, problems: &mut Problems) {
     if link.rate == Some(Rate::from_bits_per_sec(0)) {
         problems.error(&["links", name, "rate"], "is zero; leave it out for a link without a rate");
     }
     if link.delay.is_some_and(|delay| delay > MAX_DELAY) {
-        problems.error(&["links", name, "delay"], format!("is more than {MAX_DELAY}"));
+        problems.error(&["links", name, "delay"], format!("must be {MAX_DELAY} or less"));
     }
     if link.loss.is_some_and(|loss| loss.get() == 1_000_000) {
         problems.error(&["links", name, "loss"], "is everything: no packet would get through");
     }
     if link.rate.is_none() {
-        if written.queue.is_some() {
+        if link.queue.is_some() && preset_known {
             problems.error(
                 &["links", name, "queue"],
                 "needs a rate to build up at; add `rate`, or leave the queue out",
@@ -191,7 +194,7 @@ fn characteristics(name: &str, written: &Link, link: &Link, problems: &mut Probl
         if !link.classes.is_empty() {
             problems.error(&["links", name, "classes"], "share a rate; add `rate` to the link");
         }
-        if link.delay.is_none() && link.loss.is_none() && link.path.is_none() {
+        if link.delay.is_none() && link.loss.is_none() && preset_known {
             problems.warning(
                 &["links", name],
                 "does nothing; give it a rate, a delay or a loss, or leave it out",
@@ -294,10 +297,10 @@ fn class_match(plan: &Plan, at: &[&str], class: &Class, problems: &mut Problems)
         }
     }
     if wanted.dscp.is_some_and(|dscp| dscp > 63) {
-        problems.error(&path("dscp"), "is from 0 to 63 (the TOS byte divided by 4)");
+        problems.error(&path("dscp"), "must be from 0 to 63 (the TOS byte divided by 4)");
     }
     if wanted.port == Some(0) {
-        problems.error(&path("port"), "is from 1 to 65535");
+        problems.error(&path("port"), "must be from 1 to 65535");
     }
 }
 

@@ -4,7 +4,7 @@ use crate::plan::{Plan, Queue};
 use crate::resolve::{base_rtt, bdp, limit_bytes, settle};
 use crate::units::{Bytes, FRAME_BYTES, Limit, Micros, Rate};
 
-use super::Problems;
+use super::{Problems, Severity};
 
 /// Below this many packets a bandwidth-delay product or a threshold is noise.
 const FEW_PACKETS: u64 = 4;
@@ -52,7 +52,7 @@ fn bandwidth_delay(path: &[&str], rate: Rate, rtt: Micros, problems: &mut Proble
         problems.warning(
             path,
             format!(
-                "{rate} times the base round-trip time of {rtt} is {} bytes, less than {FEW_PACKETS} packets: \
+                "{rate} times the base round-trip time of {rtt} is {}B, less than {FEW_PACKETS} packets: \
                  congestion windows cannot get small enough to be fair",
                 bdp(rate, rtt).get()
             ),
@@ -95,15 +95,22 @@ fn buffer(path: &[&str], queue: &Queue, rate: Rate, rtt: Micros, problems: &mut 
     }
 }
 
-/// How long a queue takes to drain, in whole microseconds rounded up.
+/// How long a queue takes to drain: rounded up to microseconds, above 10 ms to milliseconds.
 fn drain_time(rate: Rate, bytes: Bytes) -> Micros {
-    Micros::new(rate.ns_for(bytes).div_ceil(1000))
+    let us = rate.ns_for(bytes).div_ceil(1000);
+    Micros::new(if us < 10_000 { us } else { us.div_ceil(1000).saturating_mul(1000) })
 }
 
 fn unlimited(plan: &Plan, settled: &Plan, problems: &mut Problems) {
     let greedy = plan.flows.values().any(|flow| flow.rate.is_none());
     let ours = plan.nodes.values().all(|node| node.agent.is_none());
-    if greedy && ours && !plan.links.is_empty() && settled.links.values().all(|l| l.rate.is_none())
+    let doubtful =
+        problems.0.iter().any(|p| p.severity == Severity::Error && p.path.starts_with("links"));
+    if !doubtful
+        && greedy
+        && ours
+        && !plan.links.is_empty()
+        && settled.links.values().all(|l| l.rate.is_none())
     {
         problems.warning(
             &["links"],

@@ -105,10 +105,10 @@ pub(super) fn expand(plan: &Plan) -> impl Iterator<Item = Cell> {
     })
 }
 
-/// The table with these keys set. A key that cannot be set is reported with its factor.
+/// The table with these keys set. A key that cannot, or must not, be set is reported with its factor.
 fn with<'k>(base: &Table, keys: impl Iterator<Item = &'k (Vec<String>, Value)>) -> Table {
     let mut table = base.clone();
-    for (key, value) in keys {
+    for (key, value) in keys.filter(|(key, _)| may_vary(key)) {
         let _ = set::set_key(&mut table, key, value.clone());
     }
     table
@@ -136,7 +136,7 @@ pub(super) fn check(plan: &Plan, problems: &mut Problems) {
         let mut keys: Vec<Vec<String>> = Vec::new();
         for (index, level) in levels.iter().enumerate() {
             level_name(name, factor, &levels, index, problems);
-            for (key, value) in &level.keys {
+            for (key, value) in level.keys.iter().filter(|(key, _)| key.len() > 1) {
                 level_key(&base, name, factor, level, index, (key, value), problems);
                 if !keys.contains(key) {
                     keys.push(key.clone());
@@ -175,8 +175,13 @@ fn factor_name(name: &str, factor: &Factor, problems: &mut Problems) {
             names::name(&path, name, problems);
             for (level, keys) in levels {
                 for key in keys.keys() {
-                    if let Err(why) = set::split_key(key) {
-                        problems.error(&["matrix", name, level, key], why);
+                    match set::split_key(key) {
+                        Err(why) => problems.error(&["matrix", name, level, key], why),
+                        Ok(path) if path.len() < 2 => problems.error(
+                            &["matrix", name, level, key],
+                            format!("`{key}` is not a key that the matrix can vary; write it like `links.bottleneck.rate`"),
+                        ),
+                        Ok(_) => {}
                     }
                 }
             }
@@ -251,6 +256,10 @@ fn level_key(
         return;
     }
     for problem in from_table(table).err().unwrap_or_default() {
+        // What is missing around the key may be set by another factor; the points tell.
+        if !set::split_key(&problem.path).is_ok_and(|place| set::overlap(&place, key)) {
+            continue;
+        }
         let why = if problem.path == dotted {
             problem.why
         } else {

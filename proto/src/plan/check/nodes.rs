@@ -146,7 +146,10 @@ fn wires(plan: &Plan, problems: &mut Problems) {
         if chain.len() < 2 {
             problems.error(
                 &["wires", name],
-                format!("a wire joins two nodes or more, here are {}; write it like `[\"src\", \"dst\"]`", chain.len()),
+                format!(
+                    "a wire joins two nodes or more, not {}; write it like `[\"src\", \"dst\"]`",
+                    chain.len()
+                ),
             );
         }
         for (index, node) in chain.iter().enumerate() {

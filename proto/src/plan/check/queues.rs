@@ -27,7 +27,7 @@ pub(super) fn check(path: &[&str], queue: &Queue, rate: Option<Rate>, problems: 
                 wrong("flow_limit", holds_none());
             }
             if buckets.is_some_and(|n| !n.is_power_of_two() || n > 262_144) {
-                wrong("buckets", "is a power of two from 1 to 262144".to_owned());
+                wrong("buckets", "must be a power of two from 1 to 262144".to_owned());
             }
         }
         Queue::Codel { limit, target, interval, .. } => {
@@ -35,10 +35,10 @@ pub(super) fn check(path: &[&str], queue: &Queue, rate: Option<Rate>, problems: 
                 wrong("limit", holds_none());
             }
             if zero(*target) {
-                wrong("target", "is zero".to_owned());
+                wrong("target", "must be more than zero".to_owned());
             }
             if zero(*interval) {
-                wrong("interval", "is zero".to_owned());
+                wrong("interval", "must be more than zero".to_owned());
             }
         }
         Queue::FqCodel { limit, flows, target, interval, quantum, memory_limit, .. } => {
@@ -46,27 +46,27 @@ pub(super) fn check(path: &[&str], queue: &Queue, rate: Option<Rate>, problems: 
                 wrong("limit", holds_none());
             }
             if flows.is_some_and(|n| n == 0 || n > 65_536) {
-                wrong("flows", "is from 1 to 65536".to_owned());
+                wrong("flows", "must be from 1 to 65536".to_owned());
             }
             if zero(*target) {
-                wrong("target", "is zero".to_owned());
+                wrong("target", "must be more than zero".to_owned());
             }
             if zero(*interval) {
-                wrong("interval", "is zero".to_owned());
+                wrong("interval", "must be more than zero".to_owned());
             }
             if quantum.is_some_and(|q| q.get() < 256 || q.get() > 1 << 20) {
-                wrong("quantum", "is from 256B to 1048576B".to_owned());
+                wrong("quantum", "must be from 256B to 1048576B".to_owned());
             }
             if memory_limit.is_some_and(|m| m.get() == 0 || m.get() > u64::from(u32::MAX)) {
-                wrong("memory_limit", "is from 1B to 4294967295B".to_owned());
+                wrong("memory_limit", "must be from 1B to 4294967295B".to_owned());
             }
         }
         Queue::Cake { rtt, memory_limit } => {
             if zero(*rtt) {
-                wrong("rtt", "is zero".to_owned());
+                wrong("rtt", "must be more than zero".to_owned());
             }
             if memory_limit.is_some_and(|m| m.get() == 0 || m.get() > u64::from(u32::MAX)) {
-                wrong("memory_limit", "is from 1B to 4294967295B".to_owned());
+                wrong("memory_limit", "must be from 1B to 4294967295B".to_owned());
             }
         }
         Queue::Dualpi2 { limit, target, tupdate, alpha, beta, coupling, .. } => {
@@ -74,19 +74,25 @@ pub(super) fn check(path: &[&str], queue: &Queue, rate: Option<Rate>, problems: 
                 wrong("limit", holds_none());
             }
             if zero(*target) {
-                wrong("target", "is zero".to_owned());
+                wrong("target", "must be more than zero".to_owned());
             }
             if zero(*tupdate) {
-                wrong("tupdate", "is zero".to_owned());
+                wrong("tupdate", "must be more than zero".to_owned());
             }
             if alpha.as_deref().is_some_and(|gain| !is_gain(gain)) {
-                wrong("alpha", "is a number from 0 to 256 as text, like \"0.15625\"".to_owned());
+                wrong(
+                    "alpha",
+                    "must be a number from 0 to 256 as text, like \"0.15625\"".to_owned(),
+                );
             }
             if beta.as_deref().is_some_and(|gain| !is_gain(gain)) {
-                wrong("beta", "is a number from 0 to 256 as text, like \"3.195312\"".to_owned());
+                wrong(
+                    "beta",
+                    "must be a number from 0 to 256 as text, like \"3.195312\"".to_owned(),
+                );
             }
             if coupling.is_some_and(|k| k == 0 || k > 255) {
-                wrong("coupling", "is from 1 to 255".to_owned());
+                wrong("coupling", "must be from 1 to 255".to_owned());
             }
         }
     }

@@ -15,7 +15,7 @@ pub(super) fn check_experiment(plan: &Plan, problems: &mut Problems) {
     if plan.repeat == 0 {
         problems.error(&["repeat"], "is zero: nothing would run");
     } else if plan.repeat > u32::from(u16::MAX) {
-        problems.error(&["repeat"], format!("is at most {}", u16::MAX));
+        problems.error(&["repeat"], format!("must be {} or less", u16::MAX));
     }
     if plan.repeat == 1 {
         problems.warning(
@@ -35,10 +35,10 @@ pub(super) fn check_experiment(plan: &Plan, problems: &mut Problems) {
         );
     }
     if plan.gap > MAX_GAP {
-        problems.error(&["gap"], format!("is more than {MAX_GAP}"));
+        problems.error(&["gap"], "must be 24h or less");
     }
     if i64::try_from(plan.seed).is_err() {
-        problems.error(&["seed"], format!("is at most {}", i64::MAX));
+        problems.error(&["seed"], format!("must be {} or less", i64::MAX));
     }
 }
 
@@ -48,7 +48,7 @@ pub(super) fn check_trial(plan: &Plan, problems: &mut Problems) {
     let sample = &plan.sample;
     for (key, every) in [("tcp", sample.tcp), ("qdisc", sample.qdisc), ("host", sample.host)] {
         if every < one_ms {
-            problems.error(&["sample", key], "is 1ms or more");
+            problems.error(&["sample", key], "must be 1ms or more");
         }
     }
     if plan.phases.is_empty() {
@@ -92,7 +92,7 @@ pub(super) fn check_trial(plan: &Plan, problems: &mut Problems) {
     if end > MAX_TRIAL {
         problems.error(
             &["phases"],
-            format!("their lengths sum to {end}; a trial is at most {MAX_TRIAL}"),
+            format!("their lengths sum to {end}; a trial lasts a week (604800s) at most"),
         );
     }
     if !plan.phases.iter().any(|phase| phase.measure) {

@@ -56,14 +56,10 @@ impl serde::de::Error for Misfit {
         Self::new(Fault::Other(message.to_string()))
     }
     fn invalid_type(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
-        Self::custom(format!("{} is needed, not {}", needed(expected), found_words(found)))
+        Self::custom(format!("must be {}, not {}", needed(expected), found_words(found)))
     }
     fn invalid_value(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
-        Self::custom(format!(
-            "{} is out of range: {} is needed",
-            found_words(found),
-            needed(expected)
-        ))
+        Self::invalid_type(found, expected)
     }
     fn unknown_variant(word: &str, known: &'static [&'static str]) -> Self {
         Self::new(Fault::Word(word.to_owned(), known))
@@ -86,7 +82,7 @@ fn needed(expected: &dyn Expected) -> String {
         "u8" => "a whole number from 0 to 255".to_owned(),
         "u16" => "a whole number from 0 to 65535".to_owned(),
         "u32" => "a whole number from 0 to 4294967295".to_owned(),
-        "u64" => "a whole number, 0 or more,".to_owned(),
+        "u64" => "a whole number from 0 to 9223372036854775807".to_owned(),
         "internally tagged enum Queue" => {
             "a table like { kind = \"bfifo\", limit = \"187500B\" }".to_owned()
         }

@@ -41,6 +41,10 @@ pub(crate) fn closest<'a>(word: &str, candidates: &[&'a str]) -> Option<&'a str>
     if let Some(found) = alias.and_then(|ours| candidates.iter().find(|c| **c == ours)) {
         return Some(found);
     }
+    let longer = candidates.iter().find(|c| lower.len() >= 3 && c.starts_with(&lower));
+    if let Some(found) = longer {
+        return Some(found);
+    }
     candidates
         .iter()
         .map(|c| (distance(&lower, &c.to_lowercase()), *c))
