@@ -27,7 +27,7 @@ pub enum Command {
     Launch(crate::launch::Args),
     /// Run a command inside another process's network namespace (started by `ccbench exec`)
     Enter(crate::enter::Args),
-    /// Undo what dead agents left behind, from every journal under the run directory
+    /// Remove what dead testbeds and agents left behind under the run directory
     Clean(CleanArgs),
     /// Undo what a dead agent left behind, from the journal in one state directory
     Undo(UndoArgs),
@@ -77,7 +77,7 @@ pub struct UndoArgs {
 #[derive(Debug, Clone, Args)]
 pub struct CleanArgs {
     /// Where the state directories are
-    #[arg(long, value_name = "DIR", default_value = "/run/ccbench")]
+    #[arg(long = "root", alias = "run-dir", value_name = "DIR", default_value = "/run/ccbench")]
     pub run_dir: PathBuf,
 }
 

@@ -1,8 +1,10 @@
 //! `ccbench-agent`: reads the command line and hands over.
 
 use std::io::Write as _;
+use std::path::Path;
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use ccbench_agent::args::{Cli, Command, ServeArgs};
 use ccbench_agent::{enter, launch, serve, testbed, undo};
 use clap::Parser as _;
@@ -27,7 +29,7 @@ fn run(command: &Command) -> anyhow::Result<u8> {
         }
         Command::Launch(args) => Ok(launch::main(args)?),
         Command::Enter(args) => Ok(enter::main(args)?),
-        Command::Clean(args) => say(&undo::clean(&args.run_dir)?),
+        Command::Clean(args) => clean(&args.run_dir),
         Command::Undo(args) => say(&undo::replay(&args.state_dir)?),
     }
 }
@@ -36,6 +38,20 @@ fn log_to_stderr() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("CCBENCH_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn,ccbench_agent=info"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+}
+
+fn clean(root: &Path) -> anyhow::Result<u8> {
+    let swept = testbed::sweep::sweep(root)
+        .with_context(|| format!("look for dead testbeds in {}", root.display()))?;
+    let mut out = std::io::stdout().lock();
+    for dir in &swept.removed {
+        writeln!(out, "removed: {} (its testbed has ended)", dir.display())?;
+    }
+    for dir in &swept.emptied {
+        writeln!(out, "kept: {} (its testbed has ended; other files are in it)", dir.display())?;
+    }
+    drop(out);
+    say(&undo::clean(root)?)
 }
 
 fn say(outcome: &undo::Outcome) -> anyhow::Result<u8> {

@@ -9,17 +9,17 @@ use std::time::Duration;
 
 use serde_json::Value;
 use testbed_support::{
-    AGENT, Bed, NOBODY, Start, alone, enter, processes_naming, scratch, starttime, wait_for,
+    AGENT, Bed, NOBODY, Start, alone, processes_naming, scratch, starttime, wait_for,
 };
 
 #[test]
 fn traffic_crosses_the_whole_chain() {
     let _alone = alone();
-    let bed = Bed::start(&Start::default());
+    let bed = Bed::start(Start::default());
     assert_eq!(bed.ready["rootless"], false);
     transfer(&bed, None);
     let read = |node: &str, path: &str| {
-        let out = enter(&bed.dir, node, &["cat", path], None).output().unwrap();
+        let out = bed.enter(node, &["cat", path], None).output().unwrap();
         String::from_utf8(out.stdout).unwrap()
     };
     assert_eq!(read("router", "/proc/sys/net/ipv4/ip_forward").trim(), "1");
@@ -34,9 +34,9 @@ fn traffic_crosses_the_whole_chain() {
 #[test]
 fn a_command_in_a_node_says_what_is_wrong() {
     let _alone = alone();
-    let bed = Bed::start(&Start::default());
+    let bed = Bed::start(Start::default());
     let run = |node: &str, command: &str| {
-        let out = enter(&bed.dir, node, &[command], None).output().unwrap();
+        let out = bed.enter(node, &[command], None).output().unwrap();
         (out.status.code(), String::from_utf8(out.stderr).unwrap())
     };
     let (code, error) = run("nope", "true");
@@ -45,22 +45,22 @@ fn a_command_in_a_node_says_what_is_wrong() {
     let (code, error) = run("src", "no-such-program");
     assert_eq!(code, Some(127));
     assert!(error.contains("run no-such-program: not found"), "{error}");
-    let dir = bed.dir.clone();
+    let too_late = bed.enter("src", &["true"], None);
     bed.end_by_closing_stdin();
-    let out = enter(&dir, "src", &["true"], None).output().unwrap();
+    let out = { too_late }.output().unwrap();
     assert!(String::from_utf8_lossy(&out.stderr).contains("is the experiment still running?"));
 }
 
 #[test]
 fn closing_standard_input_removes_everything() {
     let _alone = alone();
-    Bed::start(&Start::default()).end_by_closing_stdin();
+    Bed::start(Start::default()).end_by_closing_stdin();
 }
 
 #[test]
 fn a_request_to_stop_removes_everything() {
     let _alone = alone();
-    let mut bed = Bed::start(&Start::default());
+    let mut bed = Bed::start(Start::default());
     bed.signal(nix::sys::signal::Signal::SIGTERM);
     assert!(bed.child.wait().unwrap().success());
     bed.traces.must_vanish();
@@ -71,17 +71,18 @@ fn a_request_to_stop_removes_everything() {
 fn a_killed_testbed_leaves_nothing_but_files_and_these_are_swept() {
     let _alone = alone();
     let root = scratch();
-    let other = Bed::start(&Start { dir: Some(root.path().join("live")), ..Start::default() });
-    let mut bed = Bed::start(&Start { dir: Some(root.path().join("dead")), ..Start::default() });
+    let other = Bed::start(Start { dir: Some(root.path().join("live")), ..Start::default() });
+    let mut bed = Bed::start(Start { dir: Some(root.path().join("dead")), ..Start::default() });
     bed.child.kill().unwrap();
     bed.child.wait().unwrap();
     bed.traces.must_vanish();
     assert!(bed.files().contains(&"testbed.json".to_owned()));
 
-    let swept = ccbench_agent::testbed::sweep::sweep(root.path()).unwrap();
+    let out = Command::new(AGENT).args(["clean", "--root"]).arg(root.path()).output().unwrap();
 
-    assert_eq!(swept.removed, [bed.dir.clone()]);
-    assert_eq!(swept.live, [other.dir.clone()]);
+    let expected = format!("removed: {} (its testbed has ended)\n", bed.dir.display());
+    assert_eq!(String::from_utf8(out.stdout).unwrap(), expected);
+    assert!(out.status.success());
     assert!(!bed.dir.exists());
     transfer(&other, None);
     other.end_by_closing_stdin();
@@ -106,7 +107,7 @@ fn a_testbed_killed_at_any_moment_leaves_no_process() {
 #[test]
 fn an_agent_that_dies_is_reported_and_the_others_go_on() {
     let _alone = alone();
-    let mut bed = Bed::start(&Start::default());
+    let mut bed = Bed::start(Start::default());
     let pid = bed.ready["nodes"]["emulator"]["pid"].as_i64().unwrap();
     let pid = nix::unistd::Pid::from_raw(pid.try_into().unwrap());
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).unwrap();
@@ -120,7 +121,7 @@ fn an_agent_that_dies_is_reported_and_the_others_go_on() {
 #[test]
 fn two_testbeds_do_not_meet() {
     let _alone = alone();
-    let (one, two) = (Bed::start(&Start::default()), Bed::start(&Start::default()));
+    let (one, two) = (Bed::start(Start::default()), Bed::start(Start::default()));
     transfer(&one, None);
     one.end_by_closing_stdin();
     transfer(&two, None);
@@ -130,20 +131,20 @@ fn two_testbeds_do_not_meet() {
 #[test]
 fn an_ordinary_user_gets_a_testbed_too() {
     let _alone = alone();
-    let mut bed = Bed::start(&Start { user: Some(NOBODY), ..Start::default() });
+    let mut bed = Bed::start(Start { user: Some(NOBODY), ..Start::default() });
     assert_eq!(bed.ready["rootless"], true);
     assert!(bed.ready["notes"].to_string().contains("eBPF"), "{}", bed.ready);
     transfer(&bed, Some(NOBODY));
     // HTB is what links are made of.
     let tc = ["tc", "qdisc", "add", "dev", "to-router", "root", "handle", "1:", "htb"];
-    assert!(enter(&bed.dir, "src", &tc, Some(NOBODY)).status().unwrap().success());
+    assert!(bed.enter("src", &tc, Some(NOBODY)).status().unwrap().success());
     // Root may look inside a user's testbed.
-    assert!(enter(&bed.dir, "src", &["ip", "link"], None).output().unwrap().status.success());
+    assert!(bed.enter("src", &["ip", "link"], None).output().unwrap().status.success());
     bed.child.kill().unwrap();
     bed.child.wait().unwrap();
     bed.traces.must_vanish();
 
-    Bed::start(&Start { user: Some(NOBODY), ..Start::default() }).end_by_closing_stdin();
+    Bed::start(Start { user: Some(NOBODY), ..Start::default() }).end_by_closing_stdin();
 }
 
 #[test]
@@ -240,7 +241,8 @@ fn comm(pid: u32) -> Option<String> {
 
 /// Moves a megabyte from `src` to `dst` with iperf3, as `user`.
 fn transfer(bed: &Bed, user: Option<u32>) {
-    let mut server = enter(&bed.dir, "dst", &["iperf3", "-s", "-1", "--forceflush"], user)
+    let mut server = bed
+        .enter("dst", &["iperf3", "-s", "-1", "--forceflush"], user)
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
@@ -254,7 +256,7 @@ fn transfer(bed: &Bed, user: Option<u32>) {
     });
     let address = bed.ready["nodes"]["dst"]["address"].as_str().unwrap();
     let client = ["iperf3", "-c", address, "-n", "1M", "--connect-timeout", "3000"];
-    let out = enter(&bed.dir, "src", &client, user).output().unwrap();
+    let out = bed.enter("src", &client, user).output().unwrap();
     let _ = server.kill();
     let _ = server.wait();
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stdout));

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -58,11 +58,20 @@ pub struct Start {
     pub make_dir: bool,
     pub agent_bin: Option<String>,
     pub user: Option<u32>,
+    /// The program itself.
+    pub program: PathBuf,
 }
 
 impl Default for Start {
     fn default() -> Self {
-        Self { plan: PLAN.into(), dir: None, make_dir: true, agent_bin: None, user: None }
+        Self {
+            plan: PLAN.into(),
+            dir: None,
+            make_dir: true,
+            agent_bin: None,
+            user: None,
+            program: AGENT.into(),
+        }
     }
 }
 
@@ -76,7 +85,7 @@ impl Start {
         if let Some(user) = self.user {
             std::os::unix::fs::chown(dir, Some(user), Some(user)).unwrap();
         }
-        let mut command = Command::new(agent_for(self.user));
+        let mut command = Command::new(&self.program);
         command.args(["testbed", "--dir"]).arg(dir);
         if let Some(bin) = &self.agent_bin {
             command.args(["--agent-bin", bin]);
@@ -88,21 +97,6 @@ impl Start {
         send_plan(&mut child, &self.plan);
         child
     }
-}
-
-/// The agent's binary, where `user` may run it.
-fn agent_for(user: Option<u32>) -> &'static Path {
-    static COPY: OnceLock<(TempDir, PathBuf)> = OnceLock::new();
-    if user.is_none() {
-        return Path::new(AGENT);
-    }
-    let (_, path) = COPY.get_or_init(|| {
-        let dir = scratch();
-        let path = dir.path().join("ccbench-agent");
-        fs::copy(AGENT, &path).unwrap();
-        (dir, path)
-    });
-    path
 }
 
 /// Writes the plan; a testbed that has already given up closes its end.
@@ -124,21 +118,24 @@ pub struct Bed {
     pub ready: Value,
     /// What must be gone when it has ended.
     pub traces: Traces,
+    program: PathBuf,
     life_line: Option<ChildStdin>,
     stdout: BufReader<ChildStdout>,
     _scratch: TempDir,
 }
 
 impl Bed {
-    pub fn start(start: &Start) -> Self {
+    /// Starts it and waits until it is ready. Another user runs a copy of the program: the original may lie
+    /// where only root may look.
+    pub fn start(start: Start) -> Self {
         let scratch = scratch();
+        let mut program = start.program.clone();
+        if start.user.is_some() {
+            program = scratch.path().join("ccbench-agent");
+            fs::copy(AGENT, &program).unwrap();
+        }
         let dir = start.dir.clone().unwrap_or_else(|| scratch.path().join("bed"));
-        let start = Start {
-            dir: Some(dir.clone()),
-            plan: start.plan.clone(),
-            agent_bin: start.agent_bin.clone(),
-            ..*start
-        };
+        let start = Start { dir: Some(dir.clone()), program, ..start };
         let mut child = start.spawn();
         let life_line = child.stdin.take();
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
@@ -147,7 +144,18 @@ impl Bed {
         let ready: Value = serde_json::from_str(&line).unwrap();
         assert_eq!(ready["ready"], true, "{ready}");
         let traces = Traces::of(&ready, &dir);
-        Self { child, dir, ready, traces, life_line, stdout, _scratch: scratch }
+        let program = start.program;
+        Self { child, dir, ready, traces, program, life_line, stdout, _scratch: scratch }
+    }
+
+    /// A command inside a node, as `user`.
+    pub fn enter(&self, node: &str, command: &[&str], user: Option<u32>) -> Command {
+        let mut enter = Command::new(&self.program);
+        enter.arg("enter").arg("--dir").arg(&self.dir).args([node, "--"]).args(command);
+        if let Some(user) = user {
+            enter.uid(user).gid(user);
+        }
+        enter
     }
 
     pub fn next_line(&mut self) -> Value {
@@ -260,16 +268,6 @@ pub fn processes_naming(text: &str) -> Vec<u32> {
 fn pids() -> impl Iterator<Item = u32> {
     let entries = fs::read_dir("/proc").unwrap().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-}
-
-/// `ccbench-agent enter`, as `user`.
-pub fn enter(dir: &Path, node: &str, command: &[&str], user: Option<u32>) -> Command {
-    let mut enter = Command::new(agent_for(user));
-    enter.arg("enter").arg("--dir").arg(dir).args([node, "--"]).args(command);
-    if let Some(user) = user {
-        enter.uid(user).gid(user);
-    }
-    enter
 }
 
 /// Waits for a fact.
