@@ -1,0 +1,127 @@
+//! Three network namespaces in a row, `src — router — dst`, each the property of one thread; they end with it.
+
+use std::process::Command;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// A namespace and the thread that lives in it.
+pub struct Node {
+    jobs: Option<mpsc::Sender<Job>>,
+    thread: Option<JoinHandle<()>>,
+    tid: i32,
+}
+
+impl Node {
+    fn new() -> Self {
+        let (jobs, inbox) = mpsc::channel::<Job>();
+        let (tell, told) = mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET)
+                .expect("these tests need root (CAP_SYS_ADMIN) to make network namespaces");
+            tell.send(nix::unistd::gettid().as_raw()).unwrap();
+            for job in inbox {
+                job();
+            }
+        });
+        let tid = told.recv().expect("the namespace was made");
+        let node = Self { jobs: Some(jobs), thread: Some(thread), tid };
+        node.ip("link set lo up");
+        node
+    }
+
+    /// Runs `job` in the namespace without waiting for it.
+    pub fn start<T: Send + 'static>(
+        &self,
+        job: impl FnOnce() -> T + Send + 'static,
+    ) -> mpsc::Receiver<T> {
+        let (tell, told) = mpsc::channel();
+        let job = Box::new(move || {
+            let _ = tell.send(job());
+        });
+        self.jobs.as_ref().unwrap().send(job).unwrap();
+        told
+    }
+
+    /// Runs `job` in the namespace and waits for it.
+    pub fn run<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> T {
+        self.start(job).recv().expect("the job ended well")
+    }
+
+    /// Runs a command in the namespace, which must succeed; returns what it printed.
+    pub fn command(&self, line: &str) -> String {
+        let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+        let output = self.run(move || Command::new(&words[0]).args(&words[1..]).output().unwrap());
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{line}: {error}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// `ip ...`
+    pub fn ip(&self, arguments: &str) -> String {
+        self.command(&format!("ip {arguments}"))
+    }
+
+    /// What a link must leave as it was: interfaces, qdiscs and filters of `dev`.
+    pub fn network(&self, dev: &str) -> String {
+        [
+            self.ip("-o -br link"),
+            self.command("tc qdisc show"),
+            self.command(&format!("tc filter show dev {dev} egress")),
+        ]
+        .concat()
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.jobs = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// `src` (10.1.0.1, fd01::1) `s0 — r0` router `r1 — d0` `dst` (10.2.0.2, fd02::2).
+pub struct Lab {
+    pub src: Node,
+    pub router: Node,
+    pub dst: Node,
+}
+
+/// The sender's address, IPv4.
+pub const SRC: &str = "10.1.0.1";
+/// The receiver's address, IPv4.
+pub const DST: &str = "10.2.0.2";
+/// The receiver's address, IPv6.
+pub const DST6: &str = "fd02::2";
+
+impl Lab {
+    pub fn new() -> Self {
+        let lab = Self { src: Node::new(), router: Node::new(), dst: Node::new() };
+        let (src, dst) = (lab.src.tid, lab.dst.tid);
+        lab.router.ip(&format!("link add r0 type veth peer name s0 netns {src}"));
+        lab.router.ip(&format!("link add r1 type veth peer name d0 netns {dst}"));
+        let ends = [
+            (&lab.src, "s0", "10.1.0.1/24", "fd01::1/64"),
+            (&lab.router, "r0", "10.1.0.2/24", "fd01::2/64"),
+            (&lab.router, "r1", "10.2.0.1/24", "fd02::1/64"),
+            (&lab.dst, "d0", "10.2.0.2/24", "fd02::2/64"),
+        ];
+        for (node, dev, v4, v6) in ends {
+            node.ip(&format!("addr add {v4} dev {dev}"));
+            node.ip(&format!("addr add {v6} dev {dev} nodad"));
+            node.ip(&format!("link set {dev} up"));
+        }
+        lab.router.run(|| {
+            std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
+            std::fs::write("/proc/sys/net/ipv6/conf/all/forwarding", "1").unwrap();
+        });
+        lab.src.ip("route add default via 10.1.0.2");
+        lab.src.ip("-6 route add default via fd01::2");
+        lab.dst.ip("route add default via 10.2.0.1");
+        lab.dst.ip("-6 route add default via fd02::1");
+        lab
+    }
+}

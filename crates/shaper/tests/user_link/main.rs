@@ -1,0 +1,336 @@
+//! The userspace link in network namespaces with real traffic. These tests need root, iproute2 and ethtool,
+//! and a kernel with clsact, u32, mirred and veth; without them they fail.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use ccbench_proto::plan::{Backend, Queue, Shaper};
+use ccbench_proto::resolve::LinkConfig;
+use ccbench_proto::units::{Bytes, Limit, Micros, Packets, Ppm, Rate};
+use ccbench_proto::wire::QdiscSample;
+use ccbench_shaper::user_link::{UserLink, cleanup};
+use ccbench_shaper::{Link, ShaperError};
+
+use lab::{DST, DST6, Lab, SRC};
+
+mod lab;
+
+/// For a fact that must come about.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Payload of a test datagram, and its Ethernet frame.
+const DATAGRAM: usize = 1000;
+const FRAME: u64 = 1042;
+/// A receiving socket of the default size holds 92 of them: no test leaves more to be read.
+const MOST: u32 = 80;
+
+fn config() -> LinkConfig {
+    LinkConfig {
+        name: "bottleneck".to_owned(),
+        rate: None,
+        delay: Micros::default(),
+        loss: Ppm::default(),
+        queue: Queue::Bfifo { limit: Limit::Bytes(Bytes::new(187_500)) },
+        shaper: Shaper::Htb,
+        backend: Backend::Userspace,
+        classes: Vec::new(),
+        seed: 11,
+    }
+}
+
+fn mbit(rate: u64) -> Option<Rate> {
+    Some(Rate::from_bits_per_sec(rate * 1_000_000))
+}
+
+/// Shapes the router's egress toward dst.
+fn shape(lab: &Lab, config: LinkConfig) -> UserLink {
+    lab.router.run(move || UserLink::open(&config, "r1").unwrap())
+}
+
+fn sample(link: &mut UserLink) -> QdiscSample {
+    let mut rows = Vec::new();
+    link.counters(1, &mut rows).unwrap();
+    rows.pop().unwrap()
+}
+
+/// Waits until `fact` holds of the link's counters.
+fn await_sample(link: &mut UserLink, fact: impl Fn(&QdiscSample) -> bool) -> QdiscSample {
+    let start = Instant::now();
+    loop {
+        let row = sample(link);
+        if fact(&row) {
+            return row;
+        }
+        assert!(start.elapsed() < PATIENCE, "this did not come about: {row:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn receiver(lab: &Lab) -> UdpSocket {
+    let socket = lab.dst.run(|| UdpSocket::bind((DST, 9000)).unwrap());
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket
+}
+
+/// Sends numbered datagrams from src, `every` apart.
+fn send(lab: &Lab, numbers: std::ops::Range<u32>, every: Duration) {
+    lab.src.run(move || {
+        let socket = UdpSocket::bind((SRC, 0)).unwrap();
+        for number in numbers {
+            let mut datagram = [0; DATAGRAM];
+            datagram[..4].copy_from_slice(&number.to_be_bytes());
+            socket.send_to(&datagram, (DST, 9000)).unwrap();
+            std::thread::sleep(every);
+        }
+    });
+}
+
+/// Receives `count` numbered datagrams.
+fn receive(socket: &UdpSocket, count: u64) -> Vec<u32> {
+    let mut datagram = [0; 2000];
+    (0..count)
+        .map(|nth| {
+            let length = socket.recv(&mut datagram).unwrap_or_else(|e| panic!("datagram {nth}: {e}"));
+            assert_eq!(length, DATAGRAM);
+            u32::from_be_bytes(datagram[..4].try_into().unwrap())
+        })
+        .collect()
+}
+
+fn assert_nothing_more(socket: &UdpSocket) {
+    socket.set_nonblocking(true).unwrap();
+    assert!(socket.recv(&mut [0; 2000]).is_err(), "a datagram came twice");
+    socket.set_nonblocking(false).unwrap();
+}
+
+/// Has src resolve its neighbours, so that no first packet waits for ARP.
+fn warm_up(lab: &Lab, socket: &UdpSocket) {
+    send(lab, 0..1, Duration::ZERO);
+    assert_eq!(receive(socket, 1), [0]);
+}
+
+#[test]
+fn the_delay_is_what_was_asked() {
+    let lab = Lab::new();
+    let socket = receiver(&lab);
+    warm_up(&lab, &socket);
+    let mut link = shape(&lab, LinkConfig { delay: Micros::from_millis(10), ..config() });
+    let echo = lab.dst.start(move || {
+        for _ in 0..200 {
+            let mut datagram = [0; 64];
+            let (length, from) = socket.recv_from(&mut datagram).unwrap();
+            socket.send_to(&datagram[..length], from).unwrap();
+        }
+    });
+    let mut rtts_us = lab.src.run(|| {
+        let socket = UdpSocket::bind((SRC, 0)).unwrap();
+        socket.connect((DST, 9000)).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        (0..200)
+            .map(|_| {
+                let sent = Instant::now();
+                socket.send(b"ping").unwrap();
+                socket.recv(&mut [0; 64]).unwrap();
+                sent.elapsed().as_micros()
+            })
+            .collect::<Vec<_>>()
+    });
+    echo.recv().unwrap();
+    rtts_us.sort_unstable();
+    assert!(rtts_us[0] >= 10_000, "earlier than the delay: {} us", rtts_us[0]);
+    assert!((10_000..11_500).contains(&rtts_us[100]), "median {} us", rtts_us[100]);
+    let row = await_sample(&mut link, |row| row.sent_pkts == 200);
+    assert_eq!((row.drops_pkts, row.rate_bps), (0, None));
+    assert_eq!((row.kind.as_str(), row.iface.as_str()), ("userspace", "r1"));
+}
+
+/// A byte of a stream that repeats nothing for long.
+fn byte_at(position: u64) -> u8 {
+    (position.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
+}
+
+/// Sends a stream from src to dst through a shaped link, and compares every byte.
+fn transfer(lab: &Lab, address: &'static str, bytes: u64) {
+    let listener = lab.dst.run(move || TcpListener::bind((address, 9001)).unwrap());
+    let arrived = lab.dst.start(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut buffer = vec![0; 1 << 16];
+        let mut position = 0;
+        loop {
+            let length = stream.read(&mut buffer).unwrap();
+            if length == 0 {
+                return position;
+            }
+            for &byte in &buffer[..length] {
+                assert_eq!(byte, byte_at(position), "byte {position}");
+                position += 1;
+            }
+        }
+    });
+    lab.src.run(move || {
+        let mut stream = TcpStream::connect((address, 9001)).unwrap();
+        let all: Vec<u8> = (0..bytes).map(byte_at).collect();
+        stream.write_all(&all).unwrap();
+    });
+    assert_eq!(arrived.recv().expect("every byte was right"), bytes);
+}
+
+#[test]
+fn tcp_passes_intact_and_super_packets_are_cut() {
+    let lab = Lab::new();
+    // Now r1 completes checksums and d0 verifies them: a wrong one would be a loss that never ends.
+    lab.router.command("ethtool -K r1 tx off");
+    let mut link =
+        shape(&lab, LinkConfig { rate: mbit(100), delay: Micros::from_millis(2), ..config() });
+    let mut before = sample(&mut link);
+    for address in [DST, DST6] {
+        transfer(&lab, address, 10_000_000);
+        let after = sample(&mut link);
+        let pkts = after.sent_pkts - before.sent_pkts;
+        assert!(pkts >= 10_000_000 / 1448, "{address}: only {pkts} frames");
+        before = after;
+    }
+    let wrong = lab.dst.command("nstat -az TcpInCsumErrors IpInHdrErrors Ip6InHdrErrors");
+    let counts: Vec<&str> = wrong
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .map(|line| line.split_whitespace().nth(1).unwrap_or("?"))
+        .collect();
+    assert_eq!(counts, ["0", "0", "0"], "{wrong}");
+    assert_eq!(before.late_pkts.is_some(), before.max_late_us.is_some());
+}
+
+#[test]
+fn what_the_queue_drops_is_what_is_missing_and_order_is_kept() {
+    let lab = Lab::new();
+    let socket = receiver(&lab);
+    warm_up(&lab, &socket);
+    let queue = Queue::Bfifo { limit: Limit::Bytes(Bytes::new(20 * FRAME)) };
+    let mut link = shape(&lab, LinkConfig { rate: mbit(1), queue, ..config() });
+    send(&lab, 0..300, Duration::ZERO);
+    let row = await_sample(&mut link, |row| {
+        row.sent_pkts + row.drops_pkts == 300 && row.qlen_pkts == 0 && row.backlog_bytes == 0
+    });
+    assert_eq!(row.drop_overlimit_pkts, Some(row.drops_pkts));
+    assert!(row.drops_pkts > 0 && row.sent_pkts >= 21, "{row:?}");
+    assert_eq!(row.sent_bytes, row.sent_pkts * FRAME);
+    let numbers = receive(&socket, row.sent_pkts);
+    assert!(numbers.windows(2).all(|two| two[0] < two[1]), "out of order: {numbers:?}");
+    // Nothing was dropped before the queue was full: one on the line, twenty waiting.
+    assert_eq!(numbers[..21], (0..21).collect::<Vec<_>>());
+    assert_nothing_more(&socket);
+}
+
+#[test]
+fn a_new_rate_holds_for_what_is_already_inside() {
+    let lab = Lab::new();
+    let socket = receiver(&lab);
+    warm_up(&lab, &socket);
+    let queue = Queue::Pfifo { limit: Limit::Packets(Packets::new(100)) };
+    let slow = Some(Rate::from_bits_per_sec(1));
+    let mut link = shape(&lab, LinkConfig { rate: slow, queue, ..config() });
+    send(&lab, 0..MOST, Duration::ZERO);
+    // At one bit per second the first frame alone would take more than two hours.
+    await_sample(&mut link, |row| row.qlen_pkts == u64::from(MOST - 1) && row.sent_pkts == 0);
+    link.set_rate(Rate::from_bits_per_sec(100_000_000)).unwrap();
+    assert_eq!(receive(&socket, u64::from(MOST)), (0..MOST).collect::<Vec<_>>());
+    let row = await_sample(&mut link, |row| row.sent_pkts == u64::from(MOST));
+    assert_eq!((row.rate_bps, row.drops_pkts), (Some(100_000_000), 0));
+}
+
+#[test]
+fn random_loss_depends_on_the_seed_alone() {
+    let lab = Lab::new();
+    let socket = receiver(&lab);
+    warm_up(&lab, &socket);
+    let pass = |seed| {
+        let mut link =
+            shape(&lab, LinkConfig { loss: Ppm::new(200_000).unwrap(), seed, ..config() });
+        send(&lab, 0..MOST, Duration::from_micros(100));
+        let row = await_sample(&mut link, |row| row.sent_pkts + row.drops_pkts == u64::from(MOST));
+        receive(&socket, row.sent_pkts)
+    };
+    let first = pass(5);
+    assert!((1..MOST as usize).contains(&first.len()), "{first:?}");
+    assert_eq!(pass(5), first);
+    assert_ne!(pass(6), first);
+}
+
+#[test]
+fn nothing_stays_behind() {
+    let lab = Lab::new();
+    let before = lab.router.network("r1");
+    let mut link = shape(&lab, LinkConfig { rate: mbit(10), ..config() });
+    assert_ne!(lab.router.network("r1"), before);
+    let again = lab.router.run(|| UserLink::open(&config(), "r1").map(|_| ()));
+    assert!(matches!(again, Err(ShaperError::Occupied { .. })), "{again:?}");
+    link.remove().unwrap();
+    assert_eq!(lab.router.network("r1"), before);
+    link.remove().unwrap();
+    assert!(link.set_rate(Rate::from_bits_per_sec(1)).is_err());
+    drop(shape(&lab, config()));
+    assert_eq!(lab.router.network("r1"), before);
+}
+
+#[test]
+fn what_others_put_there_stays() {
+    let lab = Lab::new();
+    lab.router.command("tc qdisc add dev r1 clsact");
+    let before = lab.router.network("r1");
+    drop(shape(&lab, config()));
+    assert_eq!(lab.router.network("r1"), before);
+    lab.router.command("tc qdisc del dev r1 clsact");
+
+    let link = shape(&lab, config());
+    lab.router.command(
+        "tc filter add dev r1 ingress protocol ip prio 7 u32 match u32 0 0 action mirred egress mirror dev r0",
+    );
+    drop(link);
+    let ingress = lab.router.command("tc filter show dev r1 ingress");
+    assert!(ingress.contains("pref 7"), "{ingress}");
+}
+
+#[test]
+fn an_interface_that_is_gone_is_no_error() {
+    let lab = Lab::new();
+    let mut link = shape(&lab, config());
+    lab.router.ip("link del r1");
+    link.remove().unwrap();
+    assert!(!lab.router.ip("-o -br link").contains("ccbu"));
+}
+
+/// Not a test of its own: the process that [`a_killed_owners_link_is_swept_up`] kills.
+#[test]
+#[ignore = "a part of another test"]
+fn owner_that_will_be_killed() {
+    let _link = UserLink::open(&config(), "r1").unwrap();
+    std::thread::sleep(PATIENCE);
+}
+
+#[test]
+fn a_killed_owners_link_is_swept_up() {
+    let lab = Lab::new();
+    let before = lab.router.network("r1");
+    let mut owner = lab.router.run(|| {
+        Command::new(std::env::current_exe().unwrap())
+            .args(["--ignored", "--exact", "owner_that_will_be_killed"])
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap()
+    });
+    let start = Instant::now();
+    while !lab.router.command("tc filter show dev r1 egress").contains("ipv6") {
+        assert!(start.elapsed() < PATIENCE, "the owner made no link");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    owner.kill().unwrap();
+    assert_eq!(owner.wait().unwrap().signal(), Some(9));
+    assert_ne!(lab.router.network("r1"), before);
+    assert!(lab.router.run(|| cleanup("r1").unwrap()));
+    assert_eq!(lab.router.network("r1"), before);
+    assert!(!lab.router.run(|| cleanup("r1").unwrap()));
+    assert!(!lab.router.run(|| cleanup("nosuchdev").unwrap()));
+}
