@@ -272,7 +272,7 @@ impl Trial<'_> {
         let phases = schedule::phases(&self.point.plan);
         let infos =
             nodes.fleet.agents.iter().map(|(node, agent)| (node.clone(), agent.info.clone()));
-        let judge = Judge::new(&self.point.plan, infos.collect(), &clocks);
+        let judge = Judge::new(&self.point.plan, &infos.collect(), &clocks);
         let writer = self.dir.begin_trial(key, &phases, clocks)?;
         let mut book = Book { writer, judge, done: BTreeMap::new(), errors: Vec::new() };
         book.links(replies)?;
