@@ -1,9 +1,55 @@
-//! Performs what the session decides: owns everything of the current trial.
+//! Performs what the session decides, and owns everything of the current trial. One task, one order at a
+//! time; what may take long (a running trial) runs beside it and is given up by order, lease or loss.
 
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ccbench_collector::Sampler;
 use ccbench_proto::wire;
-use tokio::sync::{mpsc, oneshot};
+use ccbench_shaper::Link;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
 
+use crate::clock;
 use crate::error::AgentError;
+use crate::flow::FlowSource;
+use crate::flow::Stop;
+use crate::kernel::Kernel;
+use crate::session::{Action, Command, Holder, Session};
+use crate::undo::{Outcome, Undo};
+
+mod outbox;
+mod prepare;
+mod rows;
+mod run;
+mod samples;
+mod traffic;
+
+use outbox::Outbox;
+use prepare::{Tools, Trial};
+use samples::{SampleTask, SamplerThread, TimedLink};
+
+/// After a trial's end the controller has this long to reset the node before it resets itself.
+const ENDED_LEASE_NS: u64 = 2_000_000_000;
+/// A lease is at least this long, whatever a request says.
+const MIN_LEASE_MS: u32 = 100;
+/// A trial that is given up has killed its processes within this.
+const GIVE_UP_LIMIT: Duration = Duration::from_secs(3);
+
+/// What the executor works with; a test gives it fakes.
+pub struct Parts {
+    /// The machine.
+    pub kernel: Arc<dyn Kernel>,
+    /// Starts traffic.
+    pub source: Arc<dyn FlowSource>,
+    /// Makes a sampler of TCP sockets.
+    pub sampler: fn() -> Box<dyn Sampler>,
+    /// Takes the undo of every change.
+    pub undo: Undo,
+    /// Where the highest epoch is kept over restarts, if anywhere.
+    pub epoch_file: Option<PathBuf>,
+}
 
 /// Sends orders to the executor.
 #[derive(Debug, Clone)]
@@ -58,17 +104,264 @@ impl Handle {
     }
 }
 
-/// Starts the executor on the current runtime; it ends when its last handle is gone.
-pub fn spawn() -> Handle {
-    let (orders, mut inbox) = mpsc::channel(8);
-    tokio::spawn(async move {
-        while let Some(order) = inbox.recv().await {
-            match order {
-                Order::Prepare(_, answer) => drop(answer),
-                Order::Run(_, answer) => drop(answer),
-                Order::Reset(answer) => drop(answer.send(Ok(wire::ResetReply::default()))),
-            }
-        }
-    });
+/// Starts the executor on the current runtime; it ends, and undoes everything, when its last handle is gone.
+pub fn spawn(parts: Parts) -> Handle {
+    let (orders, inbox) = mpsc::channel(8);
+    let last_epoch = parts
+        .epoch_file
+        .as_ref()
+        .and_then(|path| std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok());
+    let executor = Executor {
+        parts,
+        session: Session { last_epoch: last_epoch.unwrap_or(0), ..Session::default() },
+        trial: Trial::default(),
+        lease_end_ns: None,
+        after_run_ns: ENDED_LEASE_NS,
+        running: None,
+    };
+    tokio::spawn(executor.work(inbox));
     Handle { orders }
 }
+
+/// A trial that runs.
+struct Running {
+    timeline: JoinHandle<()>,
+    sampler: SamplerThread,
+    out: Outbox,
+    cancel: watch::Sender<bool>,
+}
+
+struct Executor {
+    parts: Parts,
+    session: Session,
+    trial: Trial,
+    lease_end_ns: Option<u64>,
+    after_run_ns: u64,
+    running: Option<Running>,
+}
+
+enum Wake {
+    Order(Option<Order>),
+    Lease,
+    Ended,
+    ControllerLost,
+}
+
+impl Executor {
+    async fn work(mut self, mut inbox: mpsc::Receiver<Order>) {
+        loop {
+            match self.wake(&mut inbox).await {
+                Wake::Order(Some(order)) => self.obey(order).await,
+                Wake::Order(None) => {
+                    self.undo().await;
+                    return;
+                }
+                Wake::Ended => self.ended().await,
+                Wake::Lease => self.lost("the lease ended without an order").await,
+                Wake::ControllerLost => self.lost("the controller is gone").await,
+            }
+        }
+    }
+
+    async fn wake(&mut self, inbox: &mut mpsc::Receiver<Order>) -> Wake {
+        let lease_end_ns = self.lease_end_ns;
+        let lease = async move {
+            match lease_end_ns {
+                Some(at_ns) => clock::sleep_until(at_ns).await,
+                None => std::future::pending().await,
+            }
+        };
+        let running = async {
+            match &mut self.running {
+                Some(running) => tokio::select! {
+                    // Its end is told before the loss: a controller that has all may leave.
+                    biased;
+                    _ = &mut running.timeline => Wake::Ended,
+                    () = running.out.lost() => Wake::ControllerLost,
+                },
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            order = inbox.recv() => Wake::Order(order),
+            () = lease => Wake::Lease,
+            wake = running => wake,
+        }
+    }
+
+    async fn obey(&mut self, order: Order) {
+        match order {
+            Order::Prepare(request, answer) => {
+                let reply = self.prepare(&request).await;
+                // Whoever asked may be gone; then the lease ends it.
+                let _ = answer.send(reply);
+            }
+            Order::Run(request, answer) => {
+                let rows = self.run(&request).await;
+                let _ = answer.send(rows);
+            }
+            Order::Reset(answer) => {
+                let outcome = match self.step(Command::Reset) {
+                    Ok(_) => self.undo().await,
+                    Err(error) => {
+                        let _ = answer.send(Err(error));
+                        return;
+                    }
+                };
+                let Outcome { undone, failed } = outcome;
+                let _ = answer.send(Ok(wire::ResetReply { undone, failed }));
+            }
+        }
+    }
+
+    /// Tells the session, and takes over what it says.
+    fn step(&mut self, command: Command) -> Result<Action, AgentError> {
+        let (session, action) = self.session.clone().on(command)?;
+        self.session = session;
+        Ok(action)
+    }
+
+    async fn prepare(
+        &mut self,
+        request: &wire::PrepareRequest,
+    ) -> Result<wire::PrepareReply, AgentError> {
+        let task = prepare::task_of(request)?;
+        self.step(Command::Prepare(Holder {
+            run_id: request.run_id.clone(),
+            point_id: request.point_id,
+            trial: request.trial,
+            epoch: request.epoch,
+        }))?;
+        let mut tools = Tools {
+            kernel: &*self.parts.kernel,
+            source: &self.parts.source,
+            undo: &mut self.parts.undo,
+        };
+        let made = match keep_epoch(self.parts.epoch_file.as_ref(), request.epoch) {
+            Ok(()) => prepare::prepare(task, &mut tools, &mut self.trial).await,
+            Err(error) => Err(error),
+        };
+        let action = self.step(Command::PrepareDone { ok: made.is_ok() })?;
+        if action == Action::Undo {
+            let outcome = self.undo().await;
+            if !outcome.failed.is_empty() {
+                tracing::error!(failed = ?outcome.failed, "a failed Prepare left something");
+            }
+        } else {
+            let lease_ms = request.lease_ms.max(MIN_LEASE_MS);
+            self.lease_end_ns = Some(clock::now_ns() + u64::from(lease_ms) * 1_000_000);
+        }
+        made
+    }
+
+    async fn run(
+        &mut self,
+        request: &wire::RunRequest,
+    ) -> Result<mpsc::Receiver<wire::RunEvent>, AgentError> {
+        self.step(Command::Run { epoch: request.epoch })?;
+        self.lease_end_ns = None;
+        let (out, rows) = Outbox::new();
+        let Some(task) = self.trial.task.clone() else {
+            self.lost("the prepared trial is gone").await;
+            return Err(AgentError::Stopping);
+        };
+        let samples = SampleTask {
+            sampler: (self.parts.sampler)(),
+            flows: run::flow_ports(&task),
+            sample: task.sample.clone(),
+            links: std::mem::take(&mut self.trial.links),
+            start_at_ns: request.start_at_ns,
+            out: out.clone(),
+        };
+        let sampler = match SamplerThread::start(samples) {
+            Ok(sampler) => sampler,
+            Err((error, links)) => {
+                self.keep_links(links);
+                self.lost("the samplers did not start").await;
+                return Err(error);
+            }
+        };
+        let (cancel, cancelled) = watch::channel(false);
+        let stage = run::stage(&self.parts.source, request.start_at_ns, &out, &sampler, cancelled);
+        let servers = std::mem::take(&mut self.trial.servers);
+        let timeline = tokio::spawn(async move { run::timeline(&task, servers, stage).await });
+        self.running = Some(Running { timeline, sampler, out, cancel });
+        Ok(rows)
+    }
+
+    /// The timeline is over: the last rows, then wait for the reset.
+    async fn ended(&mut self) {
+        if let Some(running) = self.running.take() {
+            let finished = running.sampler.stop();
+            self.keep_links(finished.links);
+            running.out.done(finished.late, finished.missed).await;
+        }
+        if let Err(error) = self.step(Command::RunDone) {
+            tracing::error!(%error, "end of a trial");
+        }
+        self.lease_end_ns = Some(clock::now_ns() + self.after_run_ns);
+    }
+
+    fn keep_links(&mut self, links: Vec<Box<dyn Link>>) {
+        let bare =
+            |link: Box<dyn Link>| TimedLink { dev: link.state().dev, link, changes: Vec::new() };
+        self.trial.links.extend(links.into_iter().map(bare));
+    }
+
+    async fn lost(&mut self, why: &str) {
+        tracing::warn!(why, "undoing everything");
+        match self.step(Command::Lost) {
+            Ok(Action::Undo) => drop(self.undo().await),
+            Ok(_) => self.lease_end_ns = None,
+            Err(error) => tracing::error!(%error, "loss of the controller"),
+        }
+    }
+
+    /// Takes everything of the trial away: processes first, then links, then settings.
+    async fn undo(&mut self) -> Outcome {
+        self.lease_end_ns = None;
+        let mut outcome = Outcome::default();
+        if let Some(mut running) = self.running.take() {
+            // Nobody reads any more, so nothing waits for room in the channel from here on.
+            let _ = running.cancel.send(true);
+            let ended = tokio::time::timeout(GIVE_UP_LIMIT, &mut running.timeline).await;
+            running.timeline.abort();
+            let ended = ended.map(drop).map_err(|_| "still running after 3 s; dropped");
+            outcome.note("traffic processes", ended);
+            let finished = running.sampler.stop();
+            self.keep_links(finished.links);
+        }
+        let trial = std::mem::take(&mut self.trial);
+        for (flow, mut server) in trial.servers {
+            server.stop(Stop::Kill);
+            let ended = tokio::time::timeout(GIVE_UP_LIMIT, async {
+                while !matches!(server.next().await, crate::flow::Progress::Ended(_)) {}
+            });
+            let ended = ended.await.map_err(|_| "still running after 3 s");
+            outcome.note(format!("iperf3 server of {}", flow.group), ended);
+        }
+        for mut timed in trial.links.into_iter().rev() {
+            let name = timed.link.state().link;
+            let removed = timed.link.remove();
+            if removed.is_ok() {
+                self.parts.undo.forget_link(&name);
+            }
+            outcome.note(format!("link {name} on {}", timed.dev), removed);
+        }
+        outcome.merge(self.parts.undo.undo_all(&*self.parts.kernel));
+        outcome
+    }
+}
+
+/// An agent that is started again must not obey a controller that was overtaken before.
+fn keep_epoch(file: Option<&PathBuf>, epoch: u64) -> Result<(), AgentError> {
+    let Some(path) = file else { return Ok(()) };
+    let failed = |source| AgentError::Journal { op: "write", path: path.clone(), source };
+    let fresh = path.with_extension("new");
+    std::fs::write(&fresh, epoch.to_string()).map_err(failed)?;
+    std::fs::File::open(&fresh).and_then(|file| file.sync_all()).map_err(failed)?;
+    std::fs::rename(&fresh, path).map_err(failed)
+}
+
+#[cfg(test)]
+mod tests;

@@ -40,6 +40,8 @@ impl End {
 
 /// Starts traffic. Real: iperf3; fake: a script, in the executor's tests.
 pub trait FlowSource: Send + Sync {
+    /// Makes sure that the tool is there. Before the first start.
+    fn find(&self) -> BoxFuture<'_, Result<(), AgentError>>;
     /// The tool and its version ("iperf3 3.12").
     fn tool(&self) -> String;
     /// Starts one end of a flow group.

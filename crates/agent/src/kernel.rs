@@ -2,7 +2,9 @@
 //! executor's tests need no root.
 
 use ccbench_proto::resolve::{Egress, LinkConfig};
-use ccbench_shaper::{Link, ShaperError};
+use ccbench_shaper::saved::{self, SavedRoot};
+use ccbench_shaper::{Link, ShaperError, netlink, user_link};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// Changes interfaces of the calling thread's network namespace. Saved states are opaque JSON, for the
@@ -68,15 +70,35 @@ impl Kernel for Machine {
     fn restore_offloads(&self, _dev: &str, _before: &Value) -> Result<(), ShaperError> {
         Ok(())
     }
-    fn save_root(&self, _dev: &str) -> Result<Value, ShaperError> {
-        Ok(Value::Null)
+    fn save_root(&self, dev: &str) -> Result<Value, ShaperError> {
+        let saved = Root { ifindex: netlink::ifindex(dev)?, root: saved::snapshot(dev)? };
+        serde_json::to_value(saved).map_err(not_json("save a root qdisc"))
     }
-    fn restore_root(&self, _dev: &str, _before: &Value) -> Result<(), ShaperError> {
-        Ok(())
+    fn restore_root(&self, dev: &str, before: &Value) -> Result<(), ShaperError> {
+        let before: Root =
+            serde_json::from_value(before.clone()).map_err(not_json("read a saved root qdisc"))?;
+        match netlink::ifindex(dev) {
+            Ok(now) if now == before.ifindex => {}
+            Ok(_) | Err(ShaperError::NotFound { .. }) => return Ok(()),
+            Err(error) => return Err(error),
+        }
+        user_link::cleanup(dev)?;
+        saved::restore(dev, &before.root)
     }
     fn open(&self, config: &LinkConfig, dev: &str) -> Result<Box<dyn Link>, ShaperError> {
         ccbench_shaper::open(config, dev)
     }
+}
+
+/// An interface's index tells it from another one that got its name later.
+#[derive(Serialize, Deserialize)]
+struct Root {
+    ifindex: u32,
+    root: SavedRoot,
+}
+
+fn not_json(op: &'static str) -> impl FnOnce(serde_json::Error) -> ShaperError {
+    move |error| ShaperError::System { op, source: error.into() }
 }
 
 /// A machine that only writes down what it is asked.

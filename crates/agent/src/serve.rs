@@ -1,8 +1,10 @@
 //! Listens, and gives every connection to the service: who may connect is decided here.
 
+use std::fs::File;
 use std::future::Future;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use ccbench_proto::wire::agent_server::AgentServer;
@@ -13,9 +15,13 @@ use tonic::transport::Server;
 
 use crate::args::{Listen, ServeArgs};
 use crate::error::AgentError;
-use crate::executor::{self, Handle};
+use crate::executor::{self, Handle, Parts};
+use crate::flow::FlowSource;
+use crate::flow::process::Iperf3;
+use crate::kernel::Machine;
 use crate::service::AgentService;
 use crate::tls;
+use crate::undo::{self, Undo};
 
 /// Two missed answers and the connection is dead: a vanished controller is noticed within 1.5 s.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_millis(500);
@@ -26,8 +32,16 @@ const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(1);
 /// # Errors
 /// The address cannot be listened on, or a certificate is wrong.
 pub async fn serve(args: &ServeArgs, shutdown: impl Future<Output = ()>) -> Result<(), AgentError> {
-    let executor = executor::spawn();
-    let service = AgentServer::new(AgentService::new(executor.clone()));
+    let (undo, epoch_file, _lock) = state(args)?;
+    let iperf3 = Arc::new(Iperf3::default());
+    let executor = executor::spawn(Parts {
+        kernel: Arc::new(Machine),
+        source: Arc::clone(&iperf3) as Arc<dyn FlowSource>,
+        sampler: ccbench_collector::pick,
+        undo,
+        epoch_file,
+    });
+    let service = AgentServer::new(AgentService::new(executor.clone(), iperf3));
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let stopped = async { drop(stopped.await) };
     let server = async {
@@ -87,6 +101,24 @@ pub async fn serve(args: &ServeArgs, shutdown: impl Future<Output = ()>) -> Resu
             Ok(())
         }
     }
+}
+
+/// The undo stack, where the epoch is kept, and the lock on both; what a dead agent left is undone first.
+/// In a namespace that dies with us nothing is kept.
+fn state(args: &ServeArgs) -> Result<(Undo, Option<PathBuf>, Option<File>), AgentError> {
+    if args.ephemeral {
+        return Ok((Undo::in_memory(), None, None));
+    }
+    let dir = args.state_dir.clone().unwrap_or_else(undo::default_state_dir);
+    let lock = undo::lock(&dir)?;
+    let left = undo::replay(&dir)?;
+    if !left.undone.is_empty() {
+        tracing::info!(undone = ?left.undone, "undid what a dead agent left");
+    }
+    if !left.failed.is_empty() {
+        tracing::error!(failed = ?left.failed, "could not undo all that a dead agent left");
+    }
+    Ok((Undo::journaled(&dir)?, Some(dir.join("epoch")), Some(lock)))
 }
 
 async fn undo_all(executor: &Handle) {

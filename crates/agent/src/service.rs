@@ -1,6 +1,7 @@
 //! The gRPC face: a request becomes an order for the executor, an error becomes a status. No logic.
 
 use std::pin::Pin;
+use std::sync::Arc;
 
 use ccbench_proto::wire;
 use ccbench_shaper::ShaperError;
@@ -11,17 +12,19 @@ use crate::clock;
 use crate::describe;
 use crate::error::AgentError;
 use crate::executor::Handle;
+use crate::flow::process::Iperf3;
 
 /// The service: a handle to the executor.
 #[derive(Debug, Clone)]
 pub struct AgentService {
     executor: Handle,
+    iperf3: Arc<Iperf3>,
 }
 
 impl AgentService {
     /// A service that gives its orders to `executor`.
-    pub fn new(executor: Handle) -> Self {
-        Self { executor }
+    pub fn new(executor: Handle, iperf3: Arc<Iperf3>) -> Self {
+        Self { executor, iperf3 }
     }
 }
 
@@ -34,7 +37,7 @@ impl wire::agent_server::Agent for AgentService {
         &self,
         _: Request<wire::DescribeRequest>,
     ) -> Result<Response<wire::NodeInfo>, Status> {
-        Ok(Response::new(describe::describe().await))
+        Ok(Response::new(describe::describe(&self.iperf3).await))
     }
 
     async fn clock(

@@ -20,8 +20,7 @@ pub struct Saved {
 /// # Errors
 /// A name outside `net.`, or one that climbs out of it.
 pub fn path_of(name: &str) -> Result<PathBuf, AgentError> {
-    let relative =
-        if name.contains('/') { name.to_owned() } else { name.replace('.', "/") };
+    let relative = if name.contains('/') { name.to_owned() } else { name.replace('.', "/") };
     let safe = relative.strip_prefix("net/").is_some_and(|rest| {
         rest.split('/').all(|part| {
             !part.is_empty()

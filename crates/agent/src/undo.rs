@@ -56,7 +56,11 @@ pub struct Outcome {
 
 impl Outcome {
     /// Records one attempt.
-    pub fn note(&mut self, what: impl std::fmt::Display, result: Result<(), impl std::fmt::Display>) {
+    pub fn note(
+        &mut self,
+        what: impl std::fmt::Display,
+        result: Result<(), impl std::fmt::Display>,
+    ) {
         match result {
             Ok(()) => self.undone.push(what.to_string()),
             Err(error) => self.failed.push(format!("{what}: {error}")),
@@ -249,10 +253,12 @@ pub fn lock(state_dir: &Path) -> Result<File, AgentError> {
         OpenOptions::new().create(true).truncate(false).write(true).open(&path)
     };
     let file = open().map_err(failed("open", &path))?;
-    rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).map_err(|e| {
-        let why = format!("another agent holds it ({e}); give this one its own --state-dir");
-        failed("lock", &path)(io::Error::other(why))
-    })?;
+    rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).map_err(
+        |e| {
+            let why = format!("another agent holds it ({e}); give this one its own --state-dir");
+            failed("lock", &path)(io::Error::other(why))
+        },
+    )?;
     Ok(file)
 }
 

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, SocketAddrV4};
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::AsRawFd as _;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
@@ -16,7 +16,8 @@ use nix::sys::socket::{
     AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrIn,
     recvmsg, sendto, setsockopt, socket, sockopt,
 };
-use tokio::io::unix::AsyncFd;
+use tokio::io::Interest;
+use tokio::net::UdpSocket;
 
 use crate::clock;
 
@@ -58,7 +59,8 @@ fn echo_reply(packet: &[u8], raw: bool, mark: u64) -> Option<u16> {
 /// Sends echo requests to one address and takes the replies.
 #[derive(Debug)]
 pub struct Pinger {
-    socket: AsyncFd<OwnedFd>,
+    /// Not UDP: tokio has no type for other datagram sockets, and this one does what is needed.
+    socket: UdpSocket,
     raw: bool,
     to: SockaddrIn,
     id: u16,
@@ -97,41 +99,42 @@ impl Pinger {
         let id = (std::process::id() as u16).wrapping_mul(31).wrapping_add(number);
         let mark = clock::now_ns() ^ (u64::from(id) << 48);
         let to = SockaddrIn::from(SocketAddrV4::new(to, 0));
-        Ok(Self { socket: AsyncFd::new(fd)?, raw, to, id, mark })
+        let socket = UdpSocket::from_std(std::net::UdpSocket::from(fd))?;
+        Ok(Self { socket, raw, to, id, mark })
     }
 
     fn send(&self, seq: u16) -> io::Result<Sent> {
         let packet = echo_request(self.id, seq, self.mark);
         let (at_ns, realtime_ns) = clock::now_both_ns();
-        let fd = self.socket.get_ref().as_raw_fd();
-        sendto(fd, &packet, &self.to, MsgFlags::empty())?;
+        sendto(self.socket.as_raw_fd(), &packet, &self.to, MsgFlags::empty())?;
         Ok(Sent { at_ns, realtime_ns })
     }
 
     /// The next reply: its sequence number and the kernel's time (CLOCK_REALTIME) of its arrival.
     async fn receive(&self) -> io::Result<(u16, i64)> {
         loop {
-            let mut guard = self.socket.readable().await?;
-            match guard.try_io(|fd| self.receive_now(fd.get_ref())) {
-                Ok(Ok(Some(reply))) => return Ok(reply),
+            match self.socket.async_io(Interest::READABLE, || self.receive_now()).await {
+                Ok(Some(reply)) => return Ok(reply),
                 // Not ours, or an ICMP error reported on the socket: the request is lost by time.
-                Ok(_) | Err(_) => {}
+                Ok(None) | Err(_) => {}
             }
         }
     }
 
-    fn receive_now(&self, fd: &OwnedFd) -> io::Result<Option<(u16, i64)>> {
+    fn receive_now(&self) -> io::Result<Option<(u16, i64)>> {
         let mut buffer = [0u8; 256];
         let mut control = nix::cmsg_space!(nix::sys::time::TimeSpec);
         let mut parts = [IoSliceMut::new(&mut buffer)];
         let message = recvmsg::<SockaddrIn>(
-            fd.as_raw_fd(),
+            self.socket.as_raw_fd(),
             &mut parts,
             Some(&mut control),
             MsgFlags::empty(),
         )?;
         let stamp = message.cmsgs()?.find_map(|c| match c {
-            ControlMessageOwned::ScmTimestampns(t) => Some(t.tv_sec() * 1_000_000_000 + t.tv_nsec()),
+            ControlMessageOwned::ScmTimestampns(t) => {
+                Some(t.tv_sec() * 1_000_000_000 + t.tv_nsec())
+            }
             _ => None,
         });
         let bytes = message.bytes;
@@ -147,22 +150,31 @@ fn rtt_us(sent: Sent, received_realtime_ns: i64) -> Option<f64> {
 }
 
 /// The lowest of `count` round trips `gap` apart, in microseconds, and how many came back; the last
-/// request is given `LOST_AFTER_NS`.
+/// request is given `LOST_AFTER_NS`, and nothing goes on after `deadline_ns` (CLOCK_MONOTONIC).
 ///
 /// # Errors
 /// No socket, or the first request could not be sent.
-pub async fn base_rtt(to: IpAddr, count: u16, gap: Duration) -> io::Result<(Option<f64>, u32)> {
+pub async fn base_rtt(
+    to: IpAddr,
+    count: u16,
+    gap: Duration,
+    deadline_ns: u64,
+) -> io::Result<(Option<f64>, u32)> {
     let pinger = Pinger::open(to, 0)?;
     let (mut best, mut replies) = (None::<f64>, 0);
     let mut sent = BTreeMap::new();
     for seq in 0..count {
+        if clock::now_ns() >= deadline_ns {
+            break;
+        }
         match pinger.send(seq) {
             Ok(at) => drop(sent.insert(seq, at)),
             Err(error) if seq == 0 => return Err(error),
             Err(_) => {}
         }
         let last = seq + 1 == count;
-        let until = clock::now_ns() + if last { LOST_AFTER_NS } else { gap.as_nanos() as u64 };
+        let wait_ns = if last { LOST_AFTER_NS } else { gap.as_nanos() as u64 };
+        let until = (clock::now_ns() + wait_ns).min(deadline_ns);
         while !(last && sent.is_empty()) {
             let Ok(reply) = tokio::time::timeout(clock::until(until), pinger.receive()).await
             else {

@@ -1,7 +1,6 @@
 //! iperf3 as a process: started through `ccbench-agent launch`, so that it dies with the agent; its output
 //! read as it comes, within limits.
 
-use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
@@ -10,6 +9,7 @@ use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::process::{Child, ChildStderr, ChildStdout, Command};
+use tokio::sync::OnceCell;
 
 use super::iperf3::{Version, client_args, server_args};
 use super::{BoxFuture, End, FlowEnd, FlowSource, Progress, Stop, Traffic};
@@ -25,54 +25,56 @@ const LISTEN_LIMIT: Duration = Duration::from_secs(2);
 /// After the process's end its pipes are closed; this is for a stray descendant that holds one open.
 const PIPE_LIMIT: Duration = Duration::from_millis(500);
 
-/// The installed iperf3.
-#[derive(Debug, Clone)]
+/// The installed iperf3, asked for its version when it is first needed.
+#[derive(Debug, Default)]
 pub struct Iperf3 {
-    version: Version,
-    launcher: PathBuf,
+    found: OnceCell<Version>,
 }
 
 impl Iperf3 {
-    /// Asks the installed iperf3 for its version, within 2 s.
+    /// The installed version, asked for once and within 2 s.
     ///
     /// # Errors
     /// It is not installed, or says nothing.
-    pub async fn find() -> Result<Self, AgentError> {
-        let asked = Command::new("iperf3")
-            .arg("--version")
-            .stdin(Stdio::null())
-            .kill_on_drop(true)
-            .output();
-        let no = |source| AgentError::NoIperf3 { source };
-        let output = tokio::time::timeout(LISTEN_LIMIT, asked)
-            .await
-            .map_err(|_| no(std::io::ErrorKind::TimedOut.into()))?
-            .map_err(no)?;
-        let version = Version::parse(&String::from_utf8_lossy(&output.stdout))
-            .ok_or_else(|| no(std::io::Error::other("it does not tell its version")))?;
-        let launcher =
-            std::env::current_exe().map_err(AgentError::system("find this program's file"))?;
-        Ok(Self { version, launcher })
-    }
-
-    /// The installed version.
-    pub fn version(&self) -> Version {
-        self.version
+    pub async fn version(&self) -> Result<Version, AgentError> {
+        self.found.get_or_try_init(ask_version).await.copied()
     }
 }
 
+async fn ask_version() -> Result<Version, AgentError> {
+    let asked =
+        Command::new("iperf3").arg("--version").stdin(Stdio::null()).kill_on_drop(true).output();
+    let no = |source| AgentError::NoIperf3 { source };
+    let output = tokio::time::timeout(LISTEN_LIMIT, asked)
+        .await
+        .map_err(|_| no(std::io::ErrorKind::TimedOut.into()))?
+        .map_err(no)?;
+    Version::parse(&String::from_utf8_lossy(&output.stdout))
+        .ok_or_else(|| no(std::io::Error::other("it does not tell its version")))
+}
+
 impl FlowSource for Iperf3 {
+    fn find(&self) -> BoxFuture<'_, Result<(), AgentError>> {
+        Box::pin(async { self.version().await.map(drop) })
+    }
+
     fn tool(&self) -> String {
-        format!("iperf3 {}", self.version)
+        self.found.get().map_or_else(|| "iperf3".to_owned(), |version| format!("iperf3 {version}"))
     }
 
     fn start(&self, task: &FlowTask, end: End) -> Result<Box<dyn Traffic>, AgentError> {
-        let args = match end {
-            End::Client => client_args(task, self.version),
-            End::Server => server_args(task, self.version),
+        let Some(&version) = self.found.get() else {
+            let source = std::io::Error::other("its version is not known yet");
+            return Err(AgentError::NoIperf3 { source });
         };
+        let args = match end {
+            End::Client => client_args(task, version),
+            End::Server => server_args(task, version),
+        };
+        let launcher =
+            std::env::current_exe().map_err(AgentError::system("find this program's file"))?;
         // Its own process group: a Ctrl-C at the agent's terminal is the agent's to handle.
-        let mut child = Command::new(&self.launcher)
+        let mut child = Command::new(launcher)
             .args(["launch", "--parent", &std::process::id().to_string(), "--", "iperf3"])
             .args(&args)
             .stdin(Stdio::null())
@@ -88,7 +90,7 @@ impl FlowSource for Iperf3 {
             child,
             end: FlowEnd::default(),
             status: None,
-            by_line: self.version.has_json_stream(),
+            by_line: version.has_json_stream(),
             line: Vec::new(),
             port: (end == End::Server).then_some(task.server_port),
         }))

@@ -95,8 +95,10 @@ fn five_streams_are_numbered_by_port_on_both_ends() {
 
 #[test]
 fn in_reverse_the_server_reports_the_sending() {
-    let client = Report::from_json(captured!("3.12-client-reverse.json"), numbering(10_020, 2, false));
-    let server = Report::from_json(captured!("3.12-server-reverse.json"), numbering(10_020, 2, true));
+    let client =
+        Report::from_json(captured!("3.12-client-reverse.json"), numbering(10_020, 2, false));
+    let server =
+        Report::from_json(captured!("3.12-server-reverse.json"), numbering(10_020, 2, true));
     assert!(client.intervals.iter().all(|i| i.values.snd_cwnd.is_none()));
     assert!(server.intervals.iter().all(|i| i.values.snd_cwnd.is_some()));
     assert_eq!(server.sender_cc.as_deref(), Some("reno"));

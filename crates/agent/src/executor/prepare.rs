@@ -1,0 +1,221 @@
+//! Makes the node ready for one trial, all or nothing: each change's undo is recorded before the change,
+//! and on an error the caller undoes what there is.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ccbench_proto::plan::{check, parse};
+use ccbench_proto::resolve::Egress;
+use ccbench_proto::schedule::{self, FlowTask, NodeTask, TrialContext};
+use ccbench_proto::wire;
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, setsockopt, socket, sockopt::TcpCongestion,
+};
+
+use super::outbox::event;
+use super::samples::TimedLink;
+use crate::error::AgentError;
+use crate::flow::{End, FlowSource, Traffic};
+use crate::kernel::Kernel;
+use crate::sysctl::{self, Saved};
+use crate::undo::{Step, Undo};
+
+/// A prepared trial: everything that dies with it.
+#[derive(Default)]
+pub struct Trial {
+    /// This node's part.
+    pub task: Option<NodeTask>,
+    /// In place.
+    pub links: Vec<TimedLink>,
+    /// Listening.
+    pub servers: Vec<(FlowTask, Box<dyn Traffic>)>,
+    /// What was done.
+    pub events: Vec<wire::Event>,
+}
+
+/// Reads the request's plan and finds this node's part of the trial.
+///
+/// # Errors
+/// The plan is wrong, the node is not in it, or an address is none.
+pub fn task_of(request: &wire::PrepareRequest) -> Result<NodeTask, AgentError> {
+    let wrong = |problems: Vec<check::PlanProblem>| AgentError::Plan {
+        problems: problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"),
+    };
+    let plan = parse::parse(&request.plan_toml).map_err(wrong)?;
+    let (plan, _) = check::check(plan).map_err(wrong)?;
+    let nodes = &plan.plan().nodes;
+    if !nodes.contains_key(&request.node) {
+        let known = nodes.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+        let why = format!("the plan has no node `{}`; it has: {known}", request.node);
+        return Err(AgentError::Request { field: "node", why });
+    }
+    let address = |(name, text): (&String, &String)| match text.parse::<IpAddr>() {
+        Ok(ip) => Ok((name.clone(), ip)),
+        Err(_) => Err(AgentError::Request {
+            field: "addresses",
+            why: format!("`{text}`, of node {name}, is not an IP address"),
+        }),
+    };
+    let context = TrialContext {
+        addresses: request.addresses.iter().map(address).collect::<Result<_, _>>()?,
+        port_slot: request.port_slot,
+        seed: request.seed,
+    };
+    let mut task = schedule::task_for(&plan, &request.node, &context);
+    // A group that no phase names never runs: it needs no listener either.
+    task.servers.retain(|flow| flow.start < flow.stop);
+    task.clients.retain(|flow| flow.start < flow.stop);
+    Ok(task)
+}
+
+/// What preparing needs of the node.
+pub struct Tools<'a> {
+    /// The machine.
+    pub kernel: &'a dyn Kernel,
+    /// Starts traffic.
+    pub source: &'a Arc<dyn FlowSource>,
+    /// Takes the undo of every change first.
+    pub undo: &'a mut Undo,
+}
+
+/// Makes the node ready. What is made goes into `trial` at once, so that the caller can undo it on an error.
+///
+/// # Errors
+/// The first thing that could not be done.
+pub async fn prepare(
+    task: NodeTask,
+    tools: &mut Tools<'_>,
+    trial: &mut Trial,
+) -> Result<wire::PrepareReply, AgentError> {
+    set_sysctls(&task, tools, trial)?;
+    let devices = devices(&task, tools.kernel)?;
+    if !task.keep_offloads {
+        for dev in devices.values().collect::<BTreeSet<_>>() {
+            switch_offloads_off(dev, tools, trial)?;
+        }
+    }
+    make_links(&task, &devices, tools, trial)?;
+    for flow in task.clients.iter().chain(&task.servers) {
+        check_congestion_control(flow)?;
+    }
+    start_servers(&task, tools, trial).await?;
+    let reply = wire::PrepareReply {
+        links: trial.links.iter().map(|timed| timed.link.state()).collect(),
+        events: std::mem::take(&mut trial.events),
+    };
+    trial.task = Some(task);
+    Ok(reply)
+}
+
+fn set_sysctls(
+    task: &NodeTask,
+    tools: &mut Tools<'_>,
+    trial: &mut Trial,
+) -> Result<(), AgentError> {
+    for (name, value) in &task.sysctls {
+        let before = sysctl::read(name)?;
+        tools.undo.push(Step::Sysctl(Saved { name: name.clone(), before: before.clone() }))?;
+        sysctl::write(name, value)?;
+        let message = format!("{before} -> {value}");
+        trial.events.push(event("sysctl", name, message));
+    }
+    Ok(())
+}
+
+/// The interfaces that links shape and that flows of this node leave by; by what asked for them.
+fn devices(
+    task: &NodeTask,
+    kernel: &dyn Kernel,
+) -> Result<BTreeMap<(&'static str, String), String>, AgentError> {
+    let mut found = BTreeMap::new();
+    for link in &task.links {
+        let name = link.config.name.clone();
+        let dev = kernel
+            .device(&link.egress)
+            .map_err(|source| AgentError::Link { link: name.clone(), source })?;
+        found.insert(("link", name), dev);
+    }
+    let clients = task.clients.iter().map(|flow| (flow, flow.to_ip));
+    let servers = task.servers.iter().map(|flow| (flow, flow.from_ip));
+    for (flow, peer) in clients.chain(servers) {
+        // A flow without a route fails by itself, with iperf3's own words.
+        if let Ok(dev) = kernel.device(&Egress::Toward(peer)) {
+            found.insert(("flow", format!("{} {peer}", flow.group)), dev);
+        }
+    }
+    Ok(found)
+}
+
+fn switch_offloads_off(
+    dev: &str,
+    tools: &mut Tools<'_>,
+    trial: &mut Trial,
+) -> Result<(), AgentError> {
+    let failed = |source| AgentError::Offloads { dev: dev.to_owned(), source };
+    let before = tools.kernel.save_offloads(dev).map_err(failed)?;
+    tools.undo.push(Step::Offloads { dev: dev.to_owned(), before })?;
+    tools.kernel.offloads_off(dev).map_err(failed)?;
+    trial.events.push(event("offloads_off", dev, "TSO, GSO and GRO are off"));
+    Ok(())
+}
+
+fn make_links(
+    task: &NodeTask,
+    devices: &BTreeMap<(&'static str, String), String>,
+    tools: &mut Tools<'_>,
+    trial: &mut Trial,
+) -> Result<(), AgentError> {
+    for link in &task.links {
+        let name = &link.config.name;
+        let failed = |source| AgentError::Link { link: name.clone(), source };
+        let dev = devices.get(&("link", name.clone())).cloned().unwrap_or_default();
+        let before = tools.kernel.save_root(&dev).map_err(failed)?;
+        tools.undo.push(Step::Link { link: name.clone(), dev: dev.clone(), before })?;
+        let open = tools.kernel.open(&link.config, &dev).map_err(failed)?;
+        let state = open.state();
+        trial.links.push(TimedLink { link: open, dev, changes: link.changes.clone() });
+        let message = format!("{} on {}: {}", state.backend, state.dev, state.why);
+        trial.events.push(event("link_up", name, message));
+    }
+    Ok(())
+}
+
+/// iperf3 sets it on both ends, so both must have it. Trying it makes the kernel load its module.
+fn check_congestion_control(flow: &FlowTask) -> Result<(), AgentError> {
+    let Some(cc) = &flow.cc else { return Ok(()) };
+    let flags = SockFlag::SOCK_CLOEXEC;
+    let tried = socket(AddressFamily::Inet, SockType::Stream, flags, None)
+        .and_then(|fd| setsockopt(&fd, TcpCongestion, &OsString::from(cc)));
+    tried.map_err(|errno| AgentError::CongestionControl {
+        group: flow.group.clone(),
+        cc: cc.clone(),
+        available: sysctl::read("net.ipv4.tcp_available_congestion_control").unwrap_or_default(),
+        source: errno.into(),
+    })
+}
+
+async fn start_servers(
+    task: &NodeTask,
+    tools: &Tools<'_>,
+    trial: &mut Trial,
+) -> Result<(), AgentError> {
+    if task.servers.is_empty() && task.clients.is_empty() {
+        return Ok(());
+    }
+    tools.source.find().await?;
+    // All are started before any is waited for: a start takes milliseconds, and they overlap.
+    for flow in &task.servers {
+        let traffic = tools.source.start(flow, End::Server)?;
+        trial.servers.push((flow.clone(), traffic));
+    }
+    for (flow, traffic) in &mut trial.servers {
+        traffic.listening().await.map_err(|why| AgentError::Server {
+            group: flow.group.clone(),
+            address: format!("{}:{}", flow.to_ip, flow.server_port),
+            why,
+        })?;
+    }
+    Ok(())
+}

@@ -1,0 +1,244 @@
+//! From what a flow's end left to its rows. Pure.
+//!
+//! How exact `at_ns` of an interval is: iperf3 3.12 does not say when on our clock it began. The sending
+//! side's first sample tells how long data had been outstanding, which is right to about a millisecond for
+//! a flow that always has data; for a flow with a rate limit, and on the receiving side, the beginning is
+//! known to lie between two samples and the middle is taken. With `--json-stream` (3.17) a row's time is
+//! when its line was read.
+
+use ccbench_proto::schedule::FlowTask;
+use ccbench_proto::wire;
+
+use super::samples::{Seen, SeenMap};
+use crate::flow::iperf3::{IntervalValues, Report, Totals};
+use crate::flow::{End, FlowEnd};
+
+/// One end of a flow group and when it ran.
+#[derive(Debug, Clone)]
+pub struct Ran<'a> {
+    /// The group.
+    pub task: &'a FlowTask,
+    /// Which end.
+    pub end: End,
+    /// CLOCK_MONOTONIC when the process was started.
+    pub launched_at_ns: u64,
+    /// CLOCK_MONOTONIC when it was over.
+    pub ended_at_ns: u64,
+    /// The trial's beginning.
+    pub start_at_ns: u64,
+    /// "iperf3 3.12".
+    pub tool: &'a str,
+}
+
+impl Ran<'_> {
+    fn side(&self) -> &'static str {
+        self.end.side(self.task)
+    }
+
+    fn stop_at_ns(&self) -> u64 {
+        self.start_at_ns + self.task.stop.nanos()
+    }
+
+    fn sockets<'s>(&self, seen: &'s SeenMap) -> impl Iterator<Item = (u32, &'s Seen)> {
+        let (group, side, count) = (self.task.group.clone(), self.side(), self.task.count);
+        (0..count)
+            .filter_map(move |i| Some((i, seen.get(&(format!("{group}/{i}"), side.to_owned()))?)))
+    }
+}
+
+/// When iperf3's own time zero was, on our clock.
+pub fn zero_ns(ran: &Ran<'_>, seen: &SeenMap) -> u64 {
+    let not_before = match ran.end {
+        End::Client => ran.launched_at_ns,
+        // It has been listening since long before.
+        End::Server => ran.start_at_ns + ran.task.start.nanos(),
+    };
+    let client = ran.end == End::Client;
+    ran.sockets(seen)
+        .map(|(_, s)| socket_zero_ns(s, not_before, client))
+        .min()
+        .unwrap_or(not_before)
+}
+
+fn socket_zero_ns(seen: &Seen, not_before_ns: u64, client: bool) -> u64 {
+    let low = seen.not_before_ns.max(not_before_ns).min(seen.first_at_ns);
+    let guess = match seen.first_busy_us {
+        Some(busy_us) if busy_us > 0 => {
+            // A client is busy with iperf3's cookie one round trip before the test begins.
+            let cookie_us = if client { seen.first_min_rtt_us.unwrap_or(0).into() } else { 0 };
+            seen.first_at_ns.saturating_sub(busy_us.saturating_sub(cookie_us) * 1000)
+        }
+        _ => low.midpoint(seen.first_at_ns),
+    };
+    guess.clamp(low, seen.first_at_ns)
+}
+
+/// A row of table `intervals`.
+pub fn interval(
+    task: &FlowTask,
+    side: &str,
+    stream: u32,
+    at_ns: u64,
+    values: &IntervalValues,
+) -> wire::Interval {
+    let whole = |value: Option<f64>| value.map(|v| v as u64);
+    let small = |value: Option<f64>| value.map(|v| v as u32);
+    wire::Interval {
+        flow_id: format!("{}/{stream}", task.group),
+        group: task.group.clone(),
+        side: side.to_owned(),
+        stream,
+        at_ns,
+        start_s: values.start,
+        end_s: values.end,
+        seconds: values.seconds,
+        bytes: values.bytes as u64,
+        bits_per_second: if values.seconds > 0.0 {
+            values.bytes * 8.0 / values.seconds
+        } else {
+            0.0
+        },
+        retransmits: small(values.retransmits),
+        snd_cwnd_bytes: whole(values.snd_cwnd),
+        snd_wnd_bytes: whole(values.snd_wnd),
+        rtt_us: small(values.rtt),
+        rttvar_us: small(values.rttvar),
+        pmtu_bytes: small(values.pmtu),
+        reorder_pkts: small(values.reorder),
+        jitter_ms: values.jitter_ms,
+        lost_packets: whole(values.lost_packets),
+        packets: whole(values.packets),
+        omitted: values.omitted,
+    }
+}
+
+/// All rows of table `intervals` of a report that was read after the end.
+pub fn intervals(ran: &Ran<'_>, report: &Report, zero_ns: u64) -> Vec<wire::Interval> {
+    let row = |i: &crate::flow::iperf3::StreamInterval| {
+        let at_ns = zero_ns + (i.values.end.max(0.0) * 1e9) as u64;
+        interval(ran.task, ran.side(), i.stream, at_ns, &i.values)
+    };
+    report.intervals.iter().map(row).collect()
+}
+
+/// The rows of table `flows`: one per data connection, one for the control connection.
+pub fn flows(
+    ran: &Ran<'_>,
+    report: &Report,
+    exit_code: i32,
+    zero_ns: u64,
+    seen: &SeenMap,
+) -> Vec<wire::Flow> {
+    let (task, side) = (ran.task, ran.side());
+    let look = |id: &str| seen.get(&(id.to_owned(), side.to_owned()));
+    let base = |flow_id: String, role: &str| wire::Flow {
+        flow_id,
+        group: task.group.clone(),
+        node_src: task.from.clone(),
+        node_dst: task.to.clone(),
+        cc_requested: task.cc.clone().unwrap_or_default(),
+        role: role.to_owned(),
+        src_ip: task.from_ip.to_string(),
+        dst_ip: task.to_ip.to_string(),
+        dport: task.server_port.into(),
+        exit_code: Some(exit_code),
+        side: side.to_owned(),
+        tool: ran.tool.to_owned(),
+        ..Default::default()
+    };
+    let mut rows: Vec<wire::Flow> = (0..task.count)
+        .map(|stream| {
+            let flow_id = format!("{}/{stream}", task.group);
+            let socket = look(&flow_id);
+            let last = report.intervals.iter().rev().find(|i| i.stream == stream);
+            let began = (socket.is_some() || last.is_some())
+                .then(|| (zero_ns as f64 - ran.start_at_ns as f64) / 1e9);
+            wire::Flow {
+                sport: u32::from(task.client_port) + stream,
+                cc_actual: actual_cc(side, socket, report),
+                cookie: socket.and_then(|s| s.cookie),
+                start_s: began,
+                stop_s: began.and_then(|b| Some(b + last?.values.end)),
+                bytes: bytes(side, report.totals.get(&stream), socket, report, stream),
+                ..base(flow_id, "data")
+            }
+        })
+        .collect();
+    let control = look(&format!("{}/control", task.group));
+    let client_port = match ran.end {
+        End::Client => control.map(|s| s.sport),
+        End::Server => control.map(|s| s.dport).or(report.control_port),
+    };
+    rows.push(wire::Flow {
+        sport: client_port.unwrap_or_default().into(),
+        cc_actual: control.map(|s| s.cc.clone()).unwrap_or_default(),
+        cookie: control.and_then(|s| s.cookie),
+        bytes: control.and_then(|s| s.bytes_acked).unwrap_or_default(),
+        ..base(format!("{}/control", task.group), "control")
+    });
+    rows
+}
+
+/// Of the sending side's socket; on the receiving side nobody knows it.
+fn actual_cc(side: &str, socket: Option<&Seen>, report: &Report) -> String {
+    if side != "snd" {
+        return String::new();
+    }
+    let seen = socket.map(|s| s.cc.clone()).filter(|cc| !cc.is_empty());
+    seen.or_else(|| report.sender_cc.clone()).unwrap_or_default()
+}
+
+/// Sender: what the receiver reported, else what the kernel last counted as acknowledged, else what was
+/// written. Receiver: what it read.
+fn bytes(
+    side: &str,
+    totals: Option<&Totals>,
+    socket: Option<&Seen>,
+    report: &Report,
+    stream: u32,
+) -> u64 {
+    let own: f64 =
+        report.intervals.iter().filter(|i| i.stream == stream).map(|i| i.values.bytes).sum();
+    let counted = |count: fn(&Seen) -> Option<u64>| socket.and_then(count);
+    let known = [
+        totals.map(|t| t.received_bytes),
+        counted(if side == "snd" { |s| s.bytes_acked } else { |s| s.bytes_received }),
+        totals.filter(|_| side == "snd").map(|t| t.sent_bytes),
+        Some(own as u64),
+    ];
+    known.into_iter().flatten().find(|&bytes| bytes > 0).unwrap_or(0)
+}
+
+/// A flow that ends this much before its time ended early.
+const EARLY_NS: u64 = 300_000_000;
+
+/// What went wrong with this end, if anything. `killed`: it did not end when asked.
+pub fn trouble(ran: &Ran<'_>, end: &FlowEnd, report: &Report, killed: bool) -> Option<String> {
+    let early = ran.ended_at_ns + EARLY_NS < ran.stop_at_ns();
+    if let Some(error) = &report.error {
+        // We, or the other end's agent, ended it at its time.
+        if early || !(error.contains("terminated") || error.contains("interrupt")) {
+            return Some(format!("iperf3 {}: {error}", ran.end.name()));
+        }
+    }
+    let said = end.errors.trim();
+    let said = if said.is_empty() { String::new() } else { format!(": {said}") };
+    if killed {
+        return Some(format!("iperf3 {} did not end and was killed{said}", ran.end.name()));
+    }
+    if report.intervals.is_empty() {
+        return Some(format!(
+            "iperf3 {} left no report (exit code {}){said}",
+            ran.end.name(),
+            end.exit_code
+        ));
+    }
+    if early {
+        let short = (ran.stop_at_ns() - ran.ended_at_ns) as f64 / 1e9;
+        return Some(format!("iperf3 {} ended {short:.1} s early{said}", ran.end.name()));
+    }
+    end.cut.then(|| format!("iperf3 {} wrote more than is kept: rows are missing", ran.end.name()))
+}
+
+#[cfg(test)]
+mod tests;

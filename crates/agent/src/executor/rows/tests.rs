@@ -1,0 +1,129 @@
+use super::*;
+use crate::flow::iperf3::Numbering;
+use ccbench_proto::units::Micros;
+
+const MS: u64 = 1_000_000;
+
+fn task() -> FlowTask {
+    FlowTask {
+        group: "bulk".into(),
+        from: "a".into(),
+        to: "b".into(),
+        from_ip: [127, 0, 0, 1].into(),
+        to_ip: [127, 0, 0, 1].into(),
+        server_port: 5300,
+        client_port: 10_000,
+        count: 1,
+        cc: Some("reno".into()),
+        reverse: false,
+        rate: None,
+        start: Micros::default(),
+        stop: Micros::from_secs(1),
+        interval: Micros::from_millis(100),
+    }
+}
+
+fn ran(task: &FlowTask, end: End) -> Ran<'_> {
+    Ran {
+        task,
+        end,
+        launched_at_ns: 1_000 * MS,
+        ended_at_ns: 2_050 * MS,
+        start_at_ns: 1_000 * MS,
+        tool: "iperf3 3.12",
+    }
+}
+
+fn report() -> Report {
+    let text =
+        include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/iperf3/3.12-client-p1.json"));
+    Report::from_json(text, Numbering { client_port: 10_000, count: 1, listens: false })
+}
+
+fn seen(side: &str, busy_us: Option<u64>) -> SeenMap {
+    let socket = Seen {
+        not_before_ns: 1_000 * MS,
+        first_at_ns: 1_100 * MS,
+        first_busy_us: busy_us,
+        first_min_rtt_us: Some(20_000),
+        cc: "reno".into(),
+        bytes_acked: Some(77),
+        ..Seen::default()
+    };
+    SeenMap::from([(("bulk/0".to_owned(), side.to_owned()), socket)])
+}
+
+#[test]
+fn a_busy_sender_tells_when_it_began() {
+    let task = task();
+    // 80 ms busy, of which the first 20 ms with the cookie: the test began 60 ms before the sample.
+    let zero = zero_ns(&ran(&task, End::Client), &seen("snd", Some(80_000)));
+    assert_eq!(zero, 1_040 * MS);
+}
+
+#[test]
+fn a_receiver_began_between_two_samples() {
+    let task = FlowTask { reverse: true, ..task() };
+    assert_eq!(zero_ns(&ran(&task, End::Client), &seen("rcv", None)), 1_050 * MS);
+}
+
+#[test]
+fn a_beginning_is_never_before_the_process() {
+    let task = task();
+    let zero = zero_ns(&ran(&task, End::Client), &seen("snd", Some(9_000_000)));
+    assert_eq!(zero, 1_000 * MS);
+    assert_eq!(zero_ns(&ran(&task, End::Client), &SeenMap::new()), 1_000 * MS);
+}
+
+#[test]
+fn rows_are_anchored_and_rates_are_over_real_seconds() {
+    let task = task();
+    let rows = intervals(&ran(&task, End::Client), &report(), 1_040 * MS);
+    assert_eq!(rows.len(), 10);
+    assert_eq!(rows[0].at_ns, 1_040 * MS + 100_125_000);
+    assert_eq!((rows[0].flow_id.as_str(), rows[0].side.as_str()), ("bulk/0", "snd"));
+    let rate = rows[0].bytes as f64 * 8.0 / rows[0].seconds;
+    assert!((rows[0].bits_per_second - rate).abs() < 1.0);
+}
+
+#[test]
+fn a_flow_has_a_row_per_connection_and_one_for_control() {
+    let task = task();
+    let rows =
+        flows(&ran(&task, End::Client), &report(), 0, 1_040 * MS, &seen("snd", Some(80_000)));
+    assert_eq!(rows.len(), 2);
+    let (data, control) = (&rows[0], &rows[1]);
+    assert_eq!((data.sport, data.dport, data.role.as_str()), (10_000, 5300, "data"));
+    assert_eq!((data.cc_requested.as_str(), data.cc_actual.as_str()), ("reno", "reno"));
+    assert_eq!(data.start_s, Some(0.04));
+    assert!(data.stop_s.is_some_and(|s| (1.03..1.06).contains(&s)), "{data:?}");
+    assert_eq!(data.bytes, report().totals[&0].received_bytes, "what the receiver reported");
+    assert_eq!((control.flow_id.as_str(), control.role.as_str()), ("bulk/control", "control"));
+}
+
+#[test]
+fn the_receiver_knows_no_congestion_control() {
+    let task = task();
+    let rows = flows(&ran(&task, End::Server), &report(), 0, 0, &seen("rcv", None));
+    assert_eq!((rows[0].side.as_str(), rows[0].cc_actual.as_str()), ("rcv", ""));
+}
+
+#[test]
+fn only_real_trouble_is_trouble() {
+    let task = task();
+    let (good, end) = (report(), FlowEnd { output: vec![1], ..FlowEnd::default() });
+    let run = ran(&task, End::Client);
+    assert_eq!(trouble(&run, &end, &good, false), None);
+    let mut interrupted = report();
+    interrupted.error = Some("interrupt - the client has terminated".into());
+    assert_eq!(trouble(&run, &end, &interrupted, false), None, "at its time");
+    let early = Ran { ended_at_ns: 1_500 * MS, ..run.clone() };
+    assert!(trouble(&early, &end, &interrupted, false).unwrap().contains("terminated"));
+    assert!(trouble(&early, &end, &good, false).unwrap().contains("0.5 s early"));
+    assert!(trouble(&run, &end, &good, true).unwrap().contains("was killed"));
+    let dead = FlowEnd { exit_code: 127, errors: "iperf3: not found\n".into(), ..end.clone() };
+    assert_eq!(
+        trouble(&run, &dead, &Report::default(), false).unwrap(),
+        "iperf3 client left no report (exit code 127): iperf3: not found"
+    );
+}

@@ -1,0 +1,120 @@
+//! One trial's timeline, from the moment of Run to its last row.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ccbench_collector::FlowPorts;
+use ccbench_proto::schedule::{FlowTask, NodeTask};
+use ccbench_proto::wire::run_event::Of;
+use futures_util::future::join_all;
+use tokio::sync::watch;
+
+use super::outbox::{Outbox, event};
+use super::samples::SamplerThread;
+use super::traffic::{self, Stage};
+use crate::clock;
+use crate::flow::{FlowSource, Traffic, ping};
+
+/// Pings before the start, and the time between two.
+const BASE_PINGS: u16 = 5;
+const BASE_GAP: Duration = Duration::from_millis(20);
+
+/// Which sockets the sampler is to look for.
+pub fn flow_ports(task: &NodeTask) -> Vec<FlowPorts> {
+    let ports = |flow: &FlowTask, listens| FlowPorts {
+        group: flow.group.clone(),
+        server_port: flow.server_port,
+        client_port: flow.client_port,
+        count: flow.count,
+        listens,
+        reverse: flow.reverse,
+    };
+    let clients = task.clients.iter().map(|flow| ports(flow, false));
+    clients.chain(task.servers.iter().map(|flow| ports(flow, true))).collect()
+}
+
+/// Runs everything but the samples (they run already), and returns when all of it has ended.
+pub async fn timeline(task: &NodeTask, servers: Vec<(FlowTask, Box<dyn Traffic>)>, stage: Stage) {
+    let parts: Vec<crate::flow::BoxFuture<'_, ()>> = vec![
+        Box::pin(base_rtts(&task.peers, stage.start_at_ns, &stage.out)),
+        Box::pin(phases(task, &stage)),
+        Box::pin(probes(task, &stage)),
+    ];
+    let clients = task.clients.iter().map(|flow| {
+        let run: crate::flow::BoxFuture<'_, ()> =
+            Box::pin(traffic::client(stage.clone(), flow.clone()));
+        run
+    });
+    let servers = servers.into_iter().map(|(flow, listening)| {
+        let run: crate::flow::BoxFuture<'_, ()> =
+            Box::pin(traffic::server(stage.clone(), flow, listening));
+        run
+    });
+    join_all(parts.into_iter().chain(clients).chain(servers)).await;
+}
+
+async fn base_rtts(peers: &BTreeMap<String, IpAddr>, start_at_ns: u64, out: &Outbox) {
+    let measured = peers.iter().map(|(peer, &ip)| async move {
+        let measuring = ping::base_rtt(ip, BASE_PINGS, BASE_GAP, start_at_ns);
+        let (message, data_json) = match measuring.await {
+            Ok((Some(min_us), n)) => {
+                (String::new(), format!(r#"{{"min_us":{min_us:.1},"n":{n}}}"#))
+            }
+            Ok((None, _)) => ("no reply".to_owned(), r#"{"n":0}"#.to_owned()),
+            Err(error) => (format!("ping {ip}: {error}"), r#"{"n":0}"#.to_owned()),
+        };
+        let told = event("base_rtt", peer, message);
+        out.send(Of::Event(ccbench_proto::wire::Event { data_json, ..told })).await;
+    });
+    join_all(measured).await;
+}
+
+async fn phases(task: &NodeTask, stage: &Stage) {
+    for phase in &task.phases {
+        tokio::select! {
+            () = clock::sleep_until(stage.start_at_ns + phase.start.nanos()) => {}
+            () = stage.cancelled() => return,
+        }
+        stage.out.event("phase_start", &phase.name, "").await;
+    }
+    tokio::select! {
+        () = clock::sleep_until(stage.start_at_ns + task.length.nanos()) => {}
+        () = stage.cancelled() => return,
+    }
+    stage.out.event("trial_end", "", "").await;
+}
+
+async fn probes(task: &NodeTask, stage: &Stage) {
+    let end_at_ns = stage.start_at_ns + task.length.nanos();
+    let run = task.probes.iter().map(|probe| async move {
+        let mut emit = |row| stage.out.offer(Of::Probe(row));
+        tokio::select! {
+            done = ping::probe(probe, stage.start_at_ns, end_at_ns, &mut emit) => {
+                if let Err(error) = done {
+                    stage.out.event("probe_error", &probe.id, error.to_string()).await;
+                }
+            }
+            () = stage.cancelled() => {}
+        }
+    });
+    join_all(run).await;
+}
+
+/// A stage for a trial whose samples already run.
+pub fn stage(
+    source: &Arc<dyn FlowSource>,
+    start_at_ns: u64,
+    out: &Outbox,
+    sampler: &SamplerThread,
+    cancel: watch::Receiver<bool>,
+) -> Stage {
+    Stage {
+        source: Arc::clone(source),
+        start_at_ns,
+        out: out.clone(),
+        seen: sampler.seen(),
+        cancel,
+    }
+}

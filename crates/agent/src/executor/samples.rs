@@ -1,0 +1,408 @@
+//! The sampler thread: takes samples and changes links at absolute deadlines, on a thread of its own so
+//! that nothing the runtime does moves a sample. It ends when told, and gives the links back.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use ccbench_collector::{FlowPorts, HostSampler, Sampler};
+use ccbench_proto::plan::Sample;
+use ccbench_proto::resolve::RateChange;
+use ccbench_proto::wire::{self, run_event::Of};
+use ccbench_shaper::{Link, ShaperError};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::time::Timespec;
+
+use super::outbox::{Outbox, event};
+use crate::clock;
+use crate::error::AgentError;
+
+/// A link and how it changes.
+pub struct TimedLink {
+    /// The link.
+    pub link: Box<dyn Link>,
+    /// The interface.
+    pub dev: String,
+    /// Sorted by time.
+    pub changes: Vec<RateChange>,
+}
+
+/// What the thread is to do.
+pub struct SampleTask {
+    /// Of TCP sockets.
+    pub sampler: Box<dyn Sampler>,
+    /// Which sockets.
+    pub flows: Vec<FlowPorts>,
+    /// How often.
+    pub sample: Sample,
+    /// All links of this node.
+    pub links: Vec<TimedLink>,
+    /// The trial's beginning.
+    pub start_at_ns: u64,
+    /// Where the rows go.
+    pub out: Outbox,
+}
+
+/// What was seen of one socket, for flow rows and for placing iperf3's intervals in time.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Seen {
+    /// The pass before the first that saw it: it did not exist then.
+    pub not_before_ns: u64,
+    /// The first pass that saw it.
+    pub first_at_ns: u64,
+    /// Time with data outstanding, at the first pass.
+    pub first_busy_us: Option<u64>,
+    /// Lowest round trip, at the first pass.
+    pub first_min_rtt_us: Option<u32>,
+    /// Last congestion control.
+    pub cc: String,
+    /// The kernel's name for the socket.
+    pub cookie: Option<u64>,
+    /// This end's port.
+    pub sport: u16,
+    /// The other end's port.
+    pub dport: u16,
+    /// Last count.
+    pub bytes_acked: Option<u64>,
+    /// Last count.
+    pub bytes_received: Option<u64>,
+}
+
+/// (flow_id, side) to what was seen.
+pub type SeenMap = BTreeMap<(String, String), Seen>;
+
+/// What the thread leaves.
+pub struct Finished {
+    /// Still in place.
+    pub links: Vec<Box<dyn Link>>,
+    /// TCP samples that came late.
+    pub late: u64,
+    /// TCP samples that did not come.
+    pub missed: u64,
+}
+
+/// The running thread.
+pub struct SamplerThread {
+    stop: Arc<OwnedFd>,
+    seen: Arc<Mutex<SeenMap>>,
+    thread: JoinHandle<Finished>,
+}
+
+impl SamplerThread {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// No thread, or the samplers could not be opened; the links come back with the error.
+    pub fn start(task: SampleTask) -> Result<Self, (AgentError, Vec<Box<dyn Link>>)> {
+        let mut task = task;
+        let mut open = || {
+            let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+                .map_err(|e| AgentError::system("make an eventfd")(e.into()))?;
+            task.sampler
+                .start(&task.flows, task.sample.tcp.nanos())
+                .map_err(|source| AgentError::Sample { what: "TCP sockets", source })?;
+            let host = HostSampler::new(std::process::id())
+                .map_err(|source| AgentError::Sample { what: "the host", source })?;
+            Ok((stop, host))
+        };
+        let (stop, host) = match open() {
+            Ok(opened) => opened,
+            Err(error) => return Err((error, unwrap_links(task.links))),
+        };
+        let (stop, seen) = (Arc::new(stop), Arc::new(Mutex::new(SeenMap::new())));
+        let looper = Looper::new(task, host, Arc::clone(&stop), Arc::clone(&seen));
+        // If the thread cannot start, the links are dropped with its closure, and dropping undoes them.
+        let thread = std::thread::Builder::new()
+            .name("samples".to_owned())
+            .spawn(move || looper.run())
+            .map_err(|e| (AgentError::system("start the sampler thread")(e), Vec::new()))?;
+        Ok(Self { stop, seen, thread })
+    }
+
+    /// What was seen so far of all sockets.
+    pub fn seen(&self) -> Arc<Mutex<SeenMap>> {
+        Arc::clone(&self.seen)
+    }
+
+    /// Ends it; takes no longer than one pass.
+    pub fn stop(self) -> Finished {
+        // An eventfd takes eight bytes in the machine's order; it fails only when already full.
+        let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
+        self.thread.join().unwrap_or_else(|_| {
+            tracing::error!("the sampler thread panicked; its links were dropped");
+            Finished { links: Vec::new(), late: 0, missed: 0 }
+        })
+    }
+}
+
+fn unwrap_links(links: Vec<TimedLink>) -> Vec<Box<dyn Link>> {
+    links.into_iter().map(|timed| timed.link).collect()
+}
+
+/// Locks even if a thread panicked meanwhile: the map is valid after every single step.
+pub fn lock(seen: &Mutex<SeenMap>) -> MutexGuard<'_, SeenMap> {
+    seen.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A period and when it is due next.
+#[derive(Debug, Clone, Copy)]
+struct Every {
+    period_ns: u64,
+    due_ns: u64,
+}
+
+impl Every {
+    fn new(period_ns: u64, start_ns: u64) -> Self {
+        Self { period_ns: period_ns.max(1_000_000), due_ns: start_ns }
+    }
+
+    /// Whether it is due, and how many were missed; the next is then in the future.
+    fn take(&mut self, now_ns: u64) -> Option<u64> {
+        let late = now_ns.checked_sub(self.due_ns)?;
+        let missed = late / self.period_ns;
+        self.due_ns += self.period_ns * (missed + 1);
+        Some(missed)
+    }
+}
+
+struct Change {
+    due_ns: u64,
+    link: usize,
+    change: RateChange,
+}
+
+struct Looper {
+    task: SampleTask,
+    host: HostSampler,
+    stop: Arc<OwnedFd>,
+    seen: Arc<Mutex<SeenMap>>,
+    /// Last first.
+    changes: Vec<Change>,
+    late: u64,
+    missed: u64,
+    last_pass_ns: u64,
+    failed: BTreeMap<&'static str, ()>,
+    samples: Vec<wire::FlowSample>,
+    counters: Vec<wire::QdiscSample>,
+}
+
+impl Looper {
+    fn new(
+        task: SampleTask,
+        host: HostSampler,
+        stop: Arc<OwnedFd>,
+        seen: Arc<Mutex<SeenMap>>,
+    ) -> Self {
+        let start = task.start_at_ns;
+        let mut changes: Vec<Change> = task
+            .links
+            .iter()
+            .enumerate()
+            .flat_map(|(link, timed)| timed.changes.iter().map(move |change| (link, change)))
+            .map(|(link, change)| Change {
+                due_ns: start + change.at.nanos(),
+                link,
+                change: change.clone(),
+            })
+            .collect();
+        changes.sort_by_key(|change| std::cmp::Reverse(change.due_ns));
+        Self {
+            last_pass_ns: start,
+            task,
+            host,
+            stop,
+            seen,
+            changes,
+            late: 0,
+            missed: 0,
+            failed: BTreeMap::new(),
+            samples: Vec::new(),
+            counters: Vec::new(),
+        }
+    }
+
+    fn run(mut self) -> Finished {
+        let (sample, start) = (self.task.sample.clone(), self.task.start_at_ns);
+        let mut tcp = Every::new(sample.tcp.nanos(), start);
+        let mut qdisc = Every::new(sample.qdisc.nanos(), start);
+        let mut host = Every::new(sample.host.nanos(), start);
+        loop {
+            let change_ns = self.changes.last().map_or(u64::MAX, |change| change.due_ns);
+            let next = change_ns.min(tcp.due_ns).min(qdisc.due_ns).min(host.due_ns);
+            if self.stopped_before(next) {
+                break;
+            }
+            self.change_links();
+            if let Some(missed) = tcp.take(clock::now_ns()) {
+                self.missed += missed;
+                self.sample_tcp();
+            }
+            if qdisc.take(clock::now_ns()).is_some() {
+                self.sample_links();
+            }
+            if host.take(clock::now_ns()).is_some() {
+                self.sample_host();
+            }
+        }
+        self.task.sampler.stop();
+        Finished { links: unwrap_links(self.task.links), late: self.late, missed: self.missed }
+    }
+
+    /// Sleeps until `at_ns`; whether it was told to stop meanwhile.
+    fn stopped_before(&self, at_ns: u64) -> bool {
+        loop {
+            let left = clock::until(at_ns);
+            let timeout =
+                Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+            let mut fds = [PollFd::new(&*self.stop, PollFlags::IN)];
+            match poll(&mut fds, Some(&timeout)) {
+                Ok(0) if clock::now_ns() >= at_ns => return false,
+                Ok(0) | Err(_) => {}
+                Ok(_) => return true,
+            }
+        }
+    }
+
+    fn change_links(&mut self) {
+        while let Some(next) = self.changes.last()
+            && next.due_ns <= clock::now_ns()
+            && let Some(Change { due_ns, link, change }) = self.changes.pop()
+        {
+            let timed = &mut self.task.links[link];
+            let result = timed.link.set_rate(change.rate);
+            let applied_at_ns = clock::now_ns();
+            self.task.out.offer(Of::LinkChange(wire::LinkChange {
+                asked_at_ns: due_ns,
+                applied_at_ns,
+                link: timed.link.state().link,
+                iface: timed.dev.clone(),
+                rate_bps: Some(change.rate.bits_per_sec()),
+                delay_us: None,
+                loss_ppm: None,
+                source: change.source,
+                rc: result.as_ref().map_or_else(errno, |()| 0),
+            }));
+            if let Err(error) = result {
+                let subject = timed.link.state().link;
+                self.task.out.offer(Of::Event(event("link_error", &subject, error.to_string())));
+            }
+        }
+    }
+
+    fn sample_tcp(&mut self) {
+        let at_ns = clock::now_ns();
+        match self.task.sampler.drain(at_ns, &mut self.samples) {
+            Ok(drained) => {
+                self.late += drained.late;
+                self.missed += drained.lost;
+            }
+            Err(error) => {
+                self.missed += 1;
+                self.fail("TCP sockets", &error.to_string());
+            }
+        }
+        let mut seen = lock(&self.seen);
+        for sample in &self.samples {
+            note(&mut seen, sample, self.last_pass_ns);
+        }
+        drop(seen);
+        self.last_pass_ns = at_ns;
+        for sample in self.samples.drain(..) {
+            self.task.out.offer(Of::FlowSample(sample));
+        }
+    }
+
+    fn sample_links(&mut self) {
+        let mut errors = Vec::new();
+        for timed in &mut self.task.links {
+            if let Err(error) = timed.link.counters(clock::now_ns(), &mut self.counters) {
+                errors.push(error.to_string());
+            }
+        }
+        for counters in self.counters.drain(..) {
+            self.task.out.offer(Of::QdiscSample(counters));
+        }
+        for error in errors {
+            self.fail("links", &error);
+        }
+    }
+
+    fn sample_host(&mut self) {
+        match self.host.sample(clock::now_ns()) {
+            Ok(sample) => self.task.out.offer(Of::HostSample(sample)),
+            Err(error) => self.fail("host", &error.to_string()),
+        }
+    }
+
+    /// Says it once: a sampler that fails fails at every pass.
+    fn fail(&mut self, what: &'static str, error: &str) {
+        if self.failed.insert(what, ()).is_none() {
+            self.task.out.offer(Of::Event(event("sample_error", what, error)));
+        }
+    }
+}
+
+fn errno(error: &ShaperError) -> i32 {
+    let code = match error {
+        ShaperError::Netlink { source, .. } | ShaperError::System { source, .. } => {
+            source.raw_os_error()
+        }
+        _ => None,
+    };
+    -code.unwrap_or(libc::EIO)
+}
+
+fn note(seen: &mut SeenMap, sample: &wire::FlowSample, last_pass_ns: u64) {
+    let port = |port: u32| u16::try_from(port).unwrap_or_default();
+    let known = seen.entry((sample.flow_id.clone(), sample.side.clone())).or_insert_with(|| Seen {
+        not_before_ns: last_pass_ns,
+        first_at_ns: sample.at_ns,
+        first_busy_us: sample.busy_us,
+        first_min_rtt_us: sample.min_rtt_us,
+        sport: port(sample.sport),
+        dport: port(sample.dport),
+        ..Seen::default()
+    });
+    if known.cc != sample.cc && !sample.cc.is_empty() {
+        known.cc.clone_from(&sample.cc);
+    }
+    known.cookie = sample.cookie.or(known.cookie);
+    known.bytes_acked = sample.bytes_acked.or(known.bytes_acked);
+    known.bytes_received = sample.bytes_received.or(known.bytes_received);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_late_pass_counts_what_it_missed_and_keeps_the_rhythm() {
+        let mut every = Every::new(100_000_000, 1_000_000_000);
+        assert_eq!(every.take(999_999_999), None);
+        assert_eq!(every.take(1_000_000_500), Some(0));
+        assert_eq!(every.due_ns, 1_100_000_000);
+        assert_eq!(every.take(1_350_000_000), Some(2));
+        assert_eq!(every.due_ns, 1_400_000_000);
+    }
+
+    #[test]
+    fn the_first_sight_of_a_socket_is_kept() {
+        let mut seen = SeenMap::new();
+        let sample = |at_ns, cc: &str, busy_us| wire::FlowSample {
+            at_ns,
+            flow_id: "a/0".into(),
+            side: "snd".into(),
+            cc: cc.into(),
+            busy_us: Some(busy_us),
+            bytes_acked: Some(at_ns),
+            ..Default::default()
+        };
+        note(&mut seen, &sample(200, "cubic", 30), 100);
+        note(&mut seen, &sample(300, "reno", 60), 200);
+        let known = &seen[&("a/0".to_owned(), "snd".to_owned())];
+        assert_eq!((known.not_before_ns, known.first_at_ns), (100, 200));
+        assert_eq!((known.first_busy_us, known.cc.as_str()), (Some(30), "reno"));
+        assert_eq!(known.bytes_acked, Some(300));
+    }
+}

@@ -1,0 +1,214 @@
+//! One end of one flow group, from its start to its rows. It always comes to an end: every wait has a limit.
+
+use std::sync::{Arc, Mutex};
+
+use ccbench_proto::schedule::FlowTask;
+use ccbench_proto::wire::run_event::Of;
+use tokio::sync::watch;
+
+use super::outbox::Outbox;
+use super::rows::{self, Ran};
+use super::samples::{SeenMap, lock};
+use crate::clock;
+use crate::flow::iperf3::{Numbering, Report};
+use crate::flow::{End, FlowEnd, FlowSource, Progress, Stop, Traffic};
+
+const SECOND_NS: u64 = 1_000_000_000;
+/// After its stop a flow has this long to end by itself, and a server this much more, because it ends
+/// after its client; then it is asked firmly, then killed.
+const GRACE_NS: u64 = SECOND_NS;
+/// Between two steps of insistence.
+const STEP_NS: u64 = SECOND_NS;
+/// A process that has been killed is gone within this.
+const DEATH_NS: u64 = 2 * SECOND_NS;
+
+/// What every end of a trial shares.
+#[derive(Clone)]
+pub struct Stage {
+    /// Starts traffic.
+    pub source: Arc<dyn FlowSource>,
+    /// The trial's beginning.
+    pub start_at_ns: u64,
+    /// Where rows go.
+    pub out: Outbox,
+    /// What the sampler saw.
+    pub seen: Arc<Mutex<SeenMap>>,
+    /// Becomes true when the trial is given up: then everything is killed at once.
+    pub cancel: watch::Receiver<bool>,
+}
+
+impl Stage {
+    /// Resolves when the trial is given up; never, if nobody is left to give it up.
+    pub async fn cancelled(&self) {
+        let mut cancel = self.cancel.clone();
+        let gone = cancel.wait_for(|&cancelled| cancelled).await.is_err();
+        if gone {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+/// When to insist how.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Insist {
+    at_ns: u64,
+    how: Stop,
+}
+
+/// The steps of insistence for one end, in the order of time.
+fn insistence(task: &FlowTask, end: End, start_at_ns: u64) -> Vec<Insist> {
+    let stop = start_at_ns + task.stop.nanos();
+    let patience = if end == End::Server { 2 * GRACE_NS } else { GRACE_NS };
+    let whole_seconds = (task.stop - task.start).get() % 1_000_000 == 0;
+    let mut steps = Vec::new();
+    // iperf3 counts whole seconds only: any other length is ended by hand.
+    if end == End::Client && !whole_seconds {
+        steps.push(Insist { at_ns: stop, how: Stop::Interrupt });
+    }
+    steps.push(Insist { at_ns: stop + patience, how: Stop::Terminate });
+    steps.push(Insist { at_ns: stop + patience + STEP_NS, how: Stop::Kill });
+    steps
+}
+
+/// Waits for the client's start, runs it, and sends its rows.
+pub async fn client(stage: Stage, task: FlowTask) {
+    tokio::select! {
+        () = clock::sleep_until(stage.start_at_ns + task.start.nanos()) => {}
+        () = stage.cancelled() => return,
+    }
+    let launched_at_ns = clock::now_ns();
+    match stage.source.start(&task, End::Client) {
+        Ok(traffic) => {
+            stage.out.event("flow_start", &task.group, "").await;
+            run(&stage, &task, End::Client, traffic, launched_at_ns).await;
+        }
+        Err(error) => stage.out.event("flow_error", &task.group, error.to_string()).await,
+    }
+}
+
+/// Runs a server that already listens, and sends its rows.
+pub async fn server(stage: Stage, task: FlowTask, traffic: Box<dyn Traffic>) {
+    let launched_at_ns = clock::now_ns();
+    run(&stage, &task, End::Server, traffic, launched_at_ns).await;
+}
+
+async fn run(
+    stage: &Stage,
+    task: &FlowTask,
+    end: End,
+    mut traffic: Box<dyn Traffic>,
+    launched_at_ns: u64,
+) {
+    let numbering =
+        Numbering { client_port: task.client_port, count: task.count, listens: end == End::Server };
+    let mut steps = insistence(task, end, stage.start_at_ns).into_iter().peekable();
+    let (mut live, mut killed, mut cancelled) = (Report::default(), false, false);
+    let left = loop {
+        let next_ns = steps.peek().map_or(clock::now_ns() + DEATH_NS, |step| step.at_ns);
+        tokio::select! {
+            progress = traffic.next() => match progress {
+                Progress::Line { at_ns, line } => {
+                    let from = live.intervals.len();
+                    live.on_line(&line, numbering);
+                    for i in &live.intervals[from..] {
+                        let row = rows::interval(task, end.side(task), i.stream, at_ns, &i.values);
+                        stage.out.send(Of::Interval(row)).await;
+                    }
+                }
+                Progress::Ended(left) => break left,
+            },
+            () = clock::sleep_until(next_ns) => match steps.next() {
+                Some(step) => {
+                    traffic.stop(step.how);
+                    killed |= step.how == Stop::Kill;
+                }
+                // Killed and still there: not even the kernel gets rid of it.
+                None => break FlowEnd { exit_code: -1, ..FlowEnd::default() },
+            },
+            () = stage.cancelled(), if !cancelled => {
+                cancelled = true;
+                traffic.stop(Stop::Kill);
+                steps = Vec::new().into_iter().peekable();
+            }
+        }
+    };
+    if cancelled {
+        return;
+    }
+    let ran = Ran {
+        task,
+        end,
+        launched_at_ns,
+        ended_at_ns: clock::now_ns(),
+        start_at_ns: stage.start_at_ns,
+        tool: &stage.source.tool(),
+    };
+    report(stage, &ran, numbering, live, &left, killed).await;
+}
+
+async fn report(
+    stage: &Stage,
+    ran: &Ran<'_>,
+    numbering: Numbering,
+    live: Report,
+    left: &FlowEnd,
+    killed: bool,
+) {
+    let streamed = !live.intervals.is_empty();
+    let report = if streamed { live } else { Report::from_json(&left.output, numbering) };
+    let (zero_ns, flows) = {
+        let seen = lock(&stage.seen);
+        let zero_ns = rows::zero_ns(ran, &seen);
+        (zero_ns, rows::flows(ran, &report, left.exit_code, zero_ns, &seen))
+    };
+    if !streamed {
+        for row in rows::intervals(ran, &report, zero_ns) {
+            stage.out.send(Of::Interval(row)).await;
+        }
+    }
+    for row in flows {
+        stage.out.send(Of::Flow(row)).await;
+    }
+    let group = &ran.task.group;
+    stage.out.raw(&format!("iperf3-{group}-{}.json", ran.end.name()), &left.output).await;
+    if let Some(trouble) = rows::trouble(ran, left, &report, killed) {
+        stage.out.event("flow_error", group, trouble).await;
+    }
+    if ran.end == End::Client {
+        stage.out.event("flow_end", group, "").await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ccbench_proto::units::Micros;
+
+    #[test]
+    fn whole_seconds_end_by_themselves_and_others_by_hand() {
+        let mut task = FlowTask {
+            group: "g".into(),
+            from: "a".into(),
+            to: "b".into(),
+            from_ip: [127, 0, 0, 1].into(),
+            to_ip: [127, 0, 0, 1].into(),
+            server_port: 1,
+            client_port: 2,
+            count: 1,
+            cc: None,
+            reverse: false,
+            rate: None,
+            start: Micros::from_secs(1),
+            stop: Micros::from_secs(3),
+            interval: Micros::from_millis(100),
+        };
+        let steps = |task: &FlowTask, end| -> Vec<(u64, Stop)> {
+            insistence(task, end, 0).iter().map(|s| (s.at_ns / 1_000_000, s.how)).collect()
+        };
+        assert_eq!(steps(&task, End::Client), [(4_000, Stop::Terminate), (5_000, Stop::Kill)]);
+        assert_eq!(steps(&task, End::Server), [(5_000, Stop::Terminate), (6_000, Stop::Kill)]);
+        task.stop = Micros::from_millis(2_500);
+        assert_eq!(steps(&task, End::Client)[0], (2_500, Stop::Interrupt));
+        assert_eq!(steps(&task, End::Server).len(), 2);
+    }
+}
