@@ -1,21 +1,372 @@
-//! Means over committed trials.
+//! Turns committed trials into means over phases and, over trials, into means with confidence intervals.
+//!
+//! The journal decides which trials there are. Degraded trials count, and are marked wherever they are printed;
+//! failed and aborted ones stay out unless asked for. What each metric means is said in `measure`.
 
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
-use super::Result;
+use polars::prelude::*;
 
-/// The summary of a run.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Summary {}
+use super::journal::TrialEnd;
+use super::part::{write_csv, write_parquet};
+use super::store::{RunDir, RunStatus};
+use super::{Result, TrialStatus, frame_error};
 
-/// Summarises a results directory.
-pub fn summarize(run_dir: &Path) -> Result<Summary> {
-    let _ = run_dir;
-    Ok(Summary {})
+mod measure;
+mod query;
+mod six;
+pub mod statistics;
+
+pub use six::{six_columns, six_columns_of};
+
+/// What a row of a summary is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Scope {
+    /// All data flows together.
+    Net,
+    /// The flows of one group.
+    Group,
+    /// One flow.
+    Flow,
+    /// One probe.
+    Probe,
+    /// One link.
+    Link,
 }
 
-/// The six columns of the coexistence study for one flow group, as CSV.
-pub fn six_columns(run_dir: &Path, group: &str) -> Result<String> {
-    let _ = (run_dir, group);
-    Ok(String::new())
+impl Scope {
+    /// As it is written in the column `scope`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Net => "net",
+            Self::Group => "group",
+            Self::Flow => "flow",
+            Self::Probe => "probe",
+            Self::Link => "link",
+        }
+    }
+}
+
+/// One number of one trial: a row of `summary_phase`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PhaseRow {
+    /// Which point.
+    pub point_id: u32,
+    /// Which repetition.
+    pub trial: u16,
+    /// The phase's name.
+    pub phase: String,
+    /// What `subject` is.
+    pub scope: Scope,
+    /// Name of the group, flow, probe or link; `all` for the net.
+    pub subject: String,
+    /// What is measured.
+    pub metric: &'static str,
+    /// Its unit.
+    pub unit: &'static str,
+    /// How it is taken over the phase.
+    pub stat: &'static str,
+    /// The number; what is undefined has no row.
+    pub value: f64,
+    /// How many samples, intervals or flows are in it.
+    pub n: u32,
+}
+
+/// One number of one point, over its trials: a row of `summary_point`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PointRow {
+    /// Which point.
+    pub point_id: u32,
+    /// The phase's name.
+    pub phase: String,
+    /// What `subject` is.
+    pub scope: Scope,
+    /// As in [`PhaseRow`].
+    pub subject: String,
+    /// What is measured.
+    pub metric: &'static str,
+    /// Its unit.
+    pub unit: &'static str,
+    /// How it is taken over the phase of one trial; over trials it is always the mean.
+    pub stat: &'static str,
+    /// The mean over trials.
+    pub value: f64,
+    /// Samples, intervals or flows of all trials together.
+    pub n: u32,
+    /// Lower and upper end of the 95 % confidence interval; `None` with fewer than two trials.
+    pub interval: Option<(f64, f64)>,
+    /// Trials in it.
+    pub n_trials: u32,
+}
+
+/// Which trials count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Choice {
+    /// Failed and aborted ones too.
+    pub include_failed: bool,
+    /// Only those without a flaw.
+    pub only_ok: bool,
+}
+
+impl Choice {
+    fn takes(self, status: TrialStatus) -> bool {
+        match status {
+            TrialStatus::Ok => true,
+            TrialStatus::Degraded => !self.only_ok,
+            TrialStatus::Failed | TrialStatus::Aborted => self.include_failed && !self.only_ok,
+        }
+    }
+}
+
+/// A run in numbers.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Summary {
+    /// Where the run is.
+    pub run_dir: PathBuf,
+    /// How it stands.
+    pub status: RunStatus,
+    /// Names of the factors.
+    pub factors: Vec<String>,
+    /// Each point's level of each factor, in the factors' order.
+    pub points: BTreeMap<u32, Vec<(String, String)>>,
+    /// Every committed trial with its verdict, also those that do not count.
+    pub trials: Vec<TrialEnd>,
+    /// Names of the measured phases, in the order of the timeline.
+    pub phases: Vec<String>,
+    /// The numbers of each trial.
+    pub phase_rows: Vec<PhaseRow>,
+    /// The numbers of each point.
+    pub point_rows: Vec<PointRow>,
+    /// What a reader must know.
+    pub notes: Vec<String>,
+    /// What was written.
+    pub files: Vec<PathBuf>,
+}
+
+/// Summarises a results directory and writes `trials`, `points`, `summary_phase` and `summary_point` into it, each
+/// as Parquet and as CSV, and the six columns of the coexistence study for every group.
+pub fn summarize(run_dir: &Path) -> Result<Summary> {
+    summarize_chosen(run_dir, Choice::default())
+}
+
+/// As [`summarize`], of these trials.
+pub fn summarize_chosen(run_dir: &Path, choice: Choice) -> Result<Summary> {
+    let mut summary = compute(run_dir, choice)?;
+    summary.write()?;
+    Ok(summary)
+}
+
+/// Summarises without writing.
+pub(crate) fn compute(run_dir: &Path, choice: Choice) -> Result<Summary> {
+    let run = RunDir::open(run_dir)?;
+    let trials = run.trials();
+    let counted: Vec<&TrialEnd> = trials.iter().filter(|end| choice.takes(end.status)).collect();
+    let (mut phase_rows, mut notes) = (vec![], run.notes());
+    for batch in counted.chunks(query::BATCH) {
+        let measured = measure::measure(&run, batch)?;
+        phase_rows.extend(measured.rows);
+        notes.extend(measured.notes);
+    }
+    let phases = phase_names(&trials);
+    let position = |name: &str| phases.iter().position(|phase| phase == name);
+    phase_rows.sort_by(|a, b| {
+        let key = |r: &PhaseRow| (r.point_id, r.trial, position(&r.phase), r.scope);
+        key(a).cmp(&key(b)).then_with(|| a.subject.cmp(&b.subject))
+    });
+    let point_rows = over_trials(&phase_rows, &phases);
+    let (factors, points) = run.points();
+    Ok(Summary {
+        run_dir: run_dir.to_path_buf(),
+        status: run.status(),
+        factors,
+        points,
+        phases,
+        phase_rows,
+        point_rows,
+        notes,
+        files: vec![],
+        trials,
+    })
+}
+
+/// Measured phases of all trials, each once.
+fn phase_names(trials: &[TrialEnd]) -> Vec<String> {
+    let mut names: Vec<String> = vec![];
+    for phase in trials.iter().flat_map(|end| &end.phases).filter(|phase| phase.measure) {
+        if !names.contains(&phase.name) {
+            names.push(phase.name.clone());
+        }
+    }
+    names
+}
+
+/// Mean and interval of every number over its point's trials.
+fn over_trials(rows: &[PhaseRow], phases: &[String]) -> Vec<PointRow> {
+    let mut series: BTreeMap<_, (Vec<f64>, u32, &PhaseRow)> = BTreeMap::new();
+    // Metrics keep the order in which a trial lists them.
+    let mut order: Vec<(&str, &str)> = vec![];
+    for row in rows {
+        let metric = (row.metric, row.stat);
+        let rank = order.iter().position(|known| *known == metric).unwrap_or_else(|| {
+            order.push(metric);
+            order.len() - 1
+        });
+        let phase = phases.iter().position(|name| *name == row.phase);
+        let key = (row.point_id, phase, row.scope, &row.subject, rank);
+        let (values, n, _) = series.entry(key).or_insert((vec![], 0, row));
+        values.push(row.value);
+        *n += row.n;
+    }
+    let point_row = |(values, n, row): (Vec<f64>, u32, &PhaseRow)| {
+        let mean = statistics::mean_with_interval(&values)?;
+        Some(PointRow {
+            point_id: row.point_id,
+            phase: row.phase.clone(),
+            scope: row.scope,
+            subject: row.subject.clone(),
+            metric: row.metric,
+            unit: row.unit,
+            stat: row.stat,
+            value: mean.value,
+            n,
+            interval: mean.interval,
+            n_trials: values.len() as u32,
+        })
+    };
+    series.into_values().filter_map(point_row).collect()
+}
+
+impl Summary {
+    /// The mean over trials of one number; `None` if no counted trial has it.
+    pub fn find(&self, point_id: u32, phase: &str, scope: Scope, subject: &str, metric: &str, stat: &str) -> Option<&PointRow> {
+        self.point_rows.iter().find(|row| {
+            row.point_id == point_id
+                && row.phase == phase
+                && row.scope == scope
+                && row.subject == subject
+                && row.metric == metric
+                && row.stat == stat
+        })
+    }
+
+    /// Names of the flow groups.
+    pub fn groups(&self) -> Vec<String> {
+        let groups = self.phase_rows.iter().filter(|row| row.scope == Scope::Group);
+        let names: std::collections::BTreeSet<&String> = groups.map(|row| &row.subject).collect();
+        names.into_iter().cloned().collect()
+    }
+
+    fn write(&mut self) -> Result<()> {
+        let points = self.run_dir.join("points.parquet");
+        let points_frame = ParquetReader::new(
+            std::fs::File::open(&points).map_err(super::io_error("open", &points))?,
+        );
+        let points_frame = points_frame.finish().map_err(frame_error("read", &points))?;
+        self.write_frame("trials", self.trials_frame(true), Some(self.trials_frame(false)))?;
+        self.write_frame("points", Ok(points_frame), None)?;
+        self.write_frame("summary_phase", self.phase_frame(), None)?;
+        self.write_frame("summary_point", self.point_frame(), None)?;
+        for group in self.groups() {
+            let file = self.run_dir.join(format!("six_columns-{group}.csv"));
+            let text = six_columns_of(self, &group)?;
+            std::fs::write(&file, text).map_err(super::io_error("write", &file))?;
+            self.files.push(file);
+        }
+        Ok(())
+    }
+
+    /// Writes a table as Parquet and as CSV; the CSV may differ.
+    fn write_frame(
+        &mut self,
+        name: &str,
+        frame: PolarsResult<DataFrame>,
+        for_csv: Option<PolarsResult<DataFrame>>,
+    ) -> Result<()> {
+        let file = self.run_dir.join(format!("{name}.parquet"));
+        let mut frame = frame.map_err(frame_error("build", &file))?;
+        write_parquet(&mut frame, &file)?;
+        let csv = self.run_dir.join(format!("{name}.csv"));
+        let mut frame = for_csv.unwrap_or(Ok(frame)).map_err(frame_error("build", &csv))?;
+        write_csv(&mut frame, &csv)?;
+        self.files.extend([file, csv]);
+        Ok(())
+    }
+
+    /// One line per committed trial; `reasons` is a list, or one text where lists cannot be written.
+    fn trials_frame(&self, lists: bool) -> PolarsResult<DataFrame> {
+        let trials = &self.trials;
+        let reasons = |end: &TrialEnd| -> Vec<String> {
+            end.reasons.iter().map(|reason| format!("{}: {}", reason.code, reason.message)).collect()
+        };
+        let reasons_column = if lists {
+            let mut builder = ListStringChunkedBuilder::new("reasons".into(), trials.len(), trials.len());
+            for end in trials {
+                builder.append_values_iter(reasons(end).iter().map(String::as_str));
+            }
+            builder.finish().into_column()
+        } else {
+            text("reasons", trials, |end| reasons(end).join("; "))
+        };
+        let clock = |end: &TrialEnd| end.clocks.values().next().cloned();
+        let t0 = |end: &TrialEnd| clock(end).map(|c| c.t0_ns.cast_signed().saturating_add(c.realtime_offset_ns));
+        let bound = |end: &TrialEnd| end.clocks.values().map(|c| c.error_bound_ns).max();
+        DataFrame::new_infer_height(vec![
+            numbers("point_id", trials, |end| end.point_id),
+            numbers("trial", trials, |end| u32::from(end.trial)).cast(&DataType::UInt16)?,
+            text("status", trials, |end| end.status.to_string()),
+            reasons_column,
+            numbers("seed", trials, |end| end.seed),
+            numbers("epoch", trials, |end| end.epoch),
+            Column::new("t0_ns".into(), trials.iter().map(t0).collect::<Vec<_>>()),
+            Column::new("clock_error_bound_ns".into(), trials.iter().map(bound).collect::<Vec<_>>()),
+        ])
+    }
+
+    fn phase_frame(&self) -> PolarsResult<DataFrame> {
+        let rows = &self.phase_rows;
+        DataFrame::new_infer_height(vec![
+            numbers("point_id", rows, |r| r.point_id),
+            numbers("trial", rows, |r| u32::from(r.trial)).cast(&DataType::UInt16)?,
+            text("phase", rows, |r| r.phase.clone()),
+            text("scope", rows, |r| r.scope.as_str().to_owned()),
+            text("subject", rows, |r| r.subject.clone()),
+            text("metric", rows, |r| r.metric.to_owned()),
+            text("unit", rows, |r| r.unit.to_owned()),
+            text("stat", rows, |r| r.stat.to_owned()),
+            numbers("value", rows, |r| r.value),
+            numbers("n", rows, |r| r.n),
+        ])
+    }
+
+    fn point_frame(&self) -> PolarsResult<DataFrame> {
+        let rows = &self.point_rows;
+        let end = |pick: fn((f64, f64)) -> f64| rows.iter().map(|r| r.interval.map(pick)).collect::<Vec<_>>();
+        DataFrame::new_infer_height(vec![
+            numbers("point_id", rows, |r| r.point_id),
+            text("phase", rows, |r| r.phase.clone()),
+            text("scope", rows, |r| r.scope.as_str().to_owned()),
+            text("subject", rows, |r| r.subject.clone()),
+            text("metric", rows, |r| r.metric.to_owned()),
+            text("unit", rows, |r| r.unit.to_owned()),
+            text("stat", rows, |r| r.stat.to_owned()),
+            numbers("value", rows, |r| r.value),
+            numbers("n", rows, |r| r.n),
+            Column::new("ci_low".into(), end(|(low, _)| low)),
+            Column::new("ci_high".into(), end(|(_, high)| high)),
+            numbers("n_trials", rows, |r| r.n_trials),
+            text("method", rows, |_| statistics::METHOD.to_owned()),
+        ])
+    }
+}
+
+fn text<T>(name: &str, rows: &[T], value: impl Fn(&T) -> String) -> Column {
+    Column::new(name.into(), rows.iter().map(value).collect::<Vec<_>>())
+}
+
+fn numbers<T, N>(name: &str, rows: &[T], value: impl Fn(&T) -> N) -> Column
+where
+    Series: NamedFrom<Vec<N>, [N]>,
+{
+    Column::new(name.into(), rows.iter().map(value).collect::<Vec<N>>())
 }

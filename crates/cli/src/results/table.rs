@@ -1,12 +1,169 @@
-//! Prints a summary.
+//! Prints a summary for people: the table, what is wrong with which trial, and where the files are.
 
+use std::fmt::Write as _;
 use std::io::Write;
 
-use super::Result;
-use super::summary::Summary;
+use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 
-/// Prints it for people, at most `width` characters wide.
+use super::journal::TrialEnd;
+use super::summary::{PointRow, Scope, Summary};
+use super::{Result, TrialStatus, io_error};
+
+/// Most lines about trials that are not ok; the rest is in `trials.csv`.
+const MOST_VERDICTS: usize = 20;
+/// Most notes; the rest is in `run.json`, or can be had by summarising again.
+const MOST_NOTES: usize = 10;
+
+/// Prints the result table, at most `width` characters wide, the verdicts that are not ok, and the files. A reader
+/// that went away is no error.
 pub fn print(summary: &Summary, out: &mut impl Write, width: u16) -> Result<()> {
-    let _ = (summary, out, width);
-    Ok(())
+    match out.write_all(text(summary, width).as_bytes()).and_then(|()| out.flush()) {
+        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(io_error("print the summary of", &summary.run_dir)(e))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What [`print`] prints.
+pub fn text(summary: &Summary, width: u16) -> String {
+    let mut out = String::new();
+    let groups = group_rows(summary);
+    if groups.is_empty() {
+        out.push_str("No trial that counts has data of a flow in a measured phase.\n");
+    } else {
+        let header = ["phase", "group", "sum Mbit/s", "per flow", "srtt ms", "retransmits", "fairness", "trials"];
+        out.push_str(&render(summary, &header, groups, width));
+        out.push_str(
+            "sum and per flow: mean over a phase of what the receivers got; ±: 95 % confidence over trials (t); \
+             trials: ok/degraded/failed\n",
+        );
+    }
+    let probes = probe_rows(summary);
+    if !probes.is_empty() {
+        let header = ["phase", "probe", "rtt ms", "median", "p95", "lost %"];
+        let _ = write!(out, "\n{}", render(summary, &header, probes, width));
+    }
+    verdicts(summary, &mut out);
+    limited(&mut out, "note: ", &summary.notes, MOST_NOTES, "run.json");
+    let _ = writeln!(out, "\nresults: {}", summary.run_dir.display());
+    let names = summary.files.iter().filter_map(|file| file.file_name()?.to_str());
+    let names: Vec<&str> = names.filter(|name| name.ends_with(".csv")).collect();
+    if !names.is_empty() {
+        let _ = writeln!(out, "  {} (Parquet beside them; every sample in tables/)", names.join(" "));
+    }
+    out
+}
+
+/// A line of a table: which point, and the cells after the factors.
+type Line = (u32, Vec<String>);
+
+fn render(summary: &Summary, header: &[&str], lines: Vec<Line>, width: u16) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::UTF8_HORIZONTAL_ONLY);
+    table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
+    let factors = summary.factors.iter().map(String::as_str);
+    table.set_header(factors.chain(header.iter().copied()));
+    let mut shown = None;
+    for (point, cells) in lines {
+        let levels = summary.points.get(&point);
+        let level = |factor: &String| {
+            let found = levels.into_iter().flatten().find(|(name, _)| name == factor);
+            found.map_or(String::new(), |(_, level)| level.clone())
+        };
+        let first = shown.replace(point) != Some(point);
+        let factors = summary.factors.iter().map(|f| if first { level(f) } else { String::new() });
+        let names = factors.chain(cells.iter().take(2).cloned()).map(Cell::new);
+        let numbers = cells.iter().skip(2).map(|c| Cell::new(c).set_alignment(CellAlignment::Right));
+        table.add_row(names.chain(numbers).collect::<Vec<_>>());
+    }
+    let lines: Vec<String> = table.lines().map(|line| line.trim_end().to_owned()).collect();
+    lines.join("\n") + "\n"
+}
+
+fn group_rows(summary: &Summary) -> Vec<Line> {
+    let sums = summary.point_rows.iter().filter(|r| r.scope == Scope::Group && r.metric == "throughput_sum");
+    sums.map(|sum| {
+        let find = |metric, stat| summary.find(sum.point_id, &sum.phase, Scope::Group, &sum.subject, metric, stat);
+        let cells = vec![
+            sum.phase.clone(),
+            sum.subject.clone(),
+            with_interval(Some(sum), 1e6),
+            plain(find("throughput_per_flow_mean", "mean"), 1e6),
+            with_interval(find("srtt", "mean"), 1e3),
+            find("retransmissions", "sum").map_or("-".to_owned(), |r| format!("{:.0}", r.value)),
+            find("jain_fairness_of_mean", "mean").map_or("-".to_owned(), |r| format!("{:.3}", r.value)),
+            tally(summary, sum.point_id),
+        ];
+        (sum.point_id, cells)
+    })
+    .collect()
+}
+
+fn probe_rows(summary: &Summary) -> Vec<Line> {
+    let lost = summary.point_rows.iter().filter(|r| r.scope == Scope::Probe && r.metric == "loss_share");
+    lost.map(|lost| {
+        let find = |stat| summary.find(lost.point_id, &lost.phase, Scope::Probe, &lost.subject, "rtt", stat);
+        let cells = vec![
+            lost.phase.clone(),
+            lost.subject.clone(),
+            with_interval(find("mean"), 1e3),
+            plain(find("median"), 1e3),
+            plain(find("p95"), 1e3),
+            format!("{:.1}", lost.value * 100.0),
+        ];
+        (lost.point_id, cells)
+    })
+    .collect()
+}
+
+fn with_interval(row: Option<&PointRow>, scale: f64) -> String {
+    let Some(row) = row else { return "-".to_owned() };
+    let half = row.interval.map(|(low, high)| (high - low) / 2.0 / scale);
+    let half = half.map_or(String::new(), |half| format!(" ± {half:.2}"));
+    format!("{:.2}{half}", row.value / scale)
+}
+
+fn plain(row: Option<&PointRow>, scale: f64) -> String {
+    row.map_or("-".to_owned(), |row| format!("{:.2}", row.value / scale))
+}
+
+/// Trials of a point by verdict.
+fn tally(summary: &Summary, point_id: u32) -> String {
+    let count = |statuses: &[TrialStatus]| {
+        let of_point = |end: &&TrialEnd| end.point_id == point_id && statuses.contains(&end.status);
+        summary.trials.iter().filter(of_point).count()
+    };
+    let failed = [TrialStatus::Failed, TrialStatus::Aborted];
+    format!("{}/{}/{}", count(&[TrialStatus::Ok]), count(&[TrialStatus::Degraded]), count(&failed))
+}
+
+/// What is wrong with trials that are not ok.
+fn verdicts(summary: &Summary, out: &mut String) {
+    let bad = summary.trials.iter().filter(|end| end.status != TrialStatus::Ok);
+    let line = |end: &TrialEnd, reason: &str| {
+        let levels = summary.points.get(&end.point_id).into_iter().flatten();
+        let levels: Vec<String> = levels.map(|(factor, level)| format!("{factor}={level}")).collect();
+        let levels = if levels.is_empty() { String::new() } else { format!(" ({})", levels.join(" ")) };
+        format!("point {}{levels}, trial {}: {}: {reason}", end.point_id, end.trial, end.status)
+    };
+    let lines: Vec<String> = bad
+        .flat_map(|end| {
+            let reasons = end.reasons.iter().map(|r| format!("{}: {}", r.code, r.message));
+            reasons.map(|reason| line(end, &reason)).collect::<Vec<_>>()
+        })
+        .collect();
+    limited(out, "", &lines, MOST_VERDICTS, "trials.csv");
+}
+
+fn limited(out: &mut String, prefix: &str, lines: &[String], most: usize, rest: &str) {
+    if !lines.is_empty() {
+        out.push('\n');
+    }
+    for line in lines.iter().take(most) {
+        let _ = writeln!(out, "{prefix}{line}");
+    }
+    if lines.len() > most {
+        let _ = writeln!(out, "... and {} more: see {rest}", lines.len() - most);
+    }
 }

@@ -1,13 +1,26 @@
-//! Judges a trial while its rows go by.
+//! Judges a trial while its rows go by: a few counters per flow, link and host, and no second pass over the files.
+//!
+//! Each check sits in a file of its own with the limits that it applies and why: [`host`], [`link`], [`flow`] and
+//! [`path`]. A trial is as bad as the worst thing found.
 
 use std::collections::BTreeMap;
 
 use ccbench_proto::plan::check::CheckedPlan;
-use ccbench_proto::wire::{Done, NodeInfo, RunEvent};
+use ccbench_proto::schedule;
+use ccbench_proto::wire::{Done, Event, NodeInfo, RunEvent, run_event::Of};
 use serde::{Deserialize, Serialize};
 
 use super::TrialStatus;
 use super::trial::NodeClock;
+use flow::FlowCheck;
+use host::HostCheck;
+use link::LinkCheck;
+use path::PathCheck;
+
+pub mod flow;
+pub mod host;
+pub mod link;
+pub mod path;
 
 /// What a complete trial is worth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -51,35 +64,131 @@ impl Reason {
 pub struct Verdict {
     /// The worst of the reasons.
     pub status: Status,
-    /// Everything that speaks against it.
+    /// Everything that speaks against it, worst first.
     pub reasons: Vec<Reason>,
+}
+
+/// What the checks found.
+#[derive(Debug, Default)]
+pub(crate) struct Findings(Vec<(Status, Reason)>);
+
+impl Findings {
+    /// One thing more.
+    pub(crate) fn add(&mut self, status: Status, code: &str, message: String) {
+        self.0.push((status, Reason::new(code, message)));
+    }
+
+    fn verdict(mut self) -> Verdict {
+        self.0.sort_by_key(|(status, _)| std::cmp::Reverse(*status));
+        Verdict {
+            status: self.0.first().map_or(Status::Ok, |(status, _)| *status),
+            reasons: self.0.into_iter().map(|(_, reason)| reason).collect(),
+        }
+    }
+}
+
+/// The trial's beginning and end on one node's clock.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Span {
+    pub(crate) t0_ns: u64,
+    pub(crate) end_ns: u64,
+}
+
+impl Span {
+    pub(crate) fn holds(&self, at_ns: u64) -> bool {
+        self.t0_ns <= at_ns && at_ns <= self.end_ns
+    }
+
+    /// Seconds since the trial's beginning.
+    pub(crate) fn seconds(&self, at_ns: u64) -> f64 {
+        (i128::from(at_ns) - i128::from(self.t0_ns)) as f64 / 1e9
+    }
 }
 
 /// Judges one trial.
 #[derive(Debug)]
 pub struct Judge {
-    nodes: BTreeMap<String, NodeInfo>,
+    spans: BTreeMap<String, Span>,
+    hosts: HostCheck,
+    links: LinkCheck,
+    flows: FlowCheck,
+    paths: PathCheck,
+    told: Findings,
 }
 
 impl Judge {
-    /// For one trial of a point, with what each node said of itself and where its clock stood.
+    /// For one trial of a point, with what each node said of itself and where its clock stood. A node without a clock
+    /// counts as lost.
     pub fn new(
         plan: &CheckedPlan,
-        nodes: BTreeMap<String, NodeInfo>,
+        nodes: &BTreeMap<String, NodeInfo>,
         clocks: &BTreeMap<String, NodeClock>,
     ) -> Self {
-        let _ = (plan, clocks);
-        Self { nodes }
+        let length_ns = schedule::length(plan).nanos();
+        let span = |clock: &NodeClock| Span {
+            t0_ns: clock.t0_ns,
+            end_ns: clock.t0_ns.saturating_add(length_ns),
+        };
+        Self {
+            spans: clocks.iter().map(|(node, clock)| (node.clone(), span(clock))).collect(),
+            hosts: HostCheck::new(nodes),
+            links: LinkCheck::new(plan.plan()),
+            flows: FlowCheck::new(plan),
+            paths: PathCheck::new(plan.plan()),
+            told: Findings::default(),
+        }
     }
 
     /// Takes one message of a node's stream.
     pub fn see(&mut self, node: &str, event: &RunEvent) {
-        let _ = (node, event);
+        let (Some(&span), Some(event)) = (self.spans.get(node), &event.of) else { return };
+        match event {
+            Of::FlowSample(row) => self.flows.sample(node, span, row),
+            Of::Interval(row) => self.flows.interval(span, row),
+            Of::Flow(row) => self.flows.flow(row),
+            Of::QdiscSample(row) => self.links.sample(node, span, row),
+            Of::LinkChange(row) => self.links.change(row),
+            Of::HostSample(row) => self.hosts.sample(node, span, row),
+            Of::Event(row) => self.event(node, row),
+            Of::Probe(_) | Of::Raw(_) | Of::Done(_) => {}
+        }
     }
 
-    /// The verdict. `done` holds the last message of every node whose stream ended as it should.
+    fn event(&mut self, node: &str, event: &Event) {
+        let said = || format!("{node}: {}: {}", event.subject, event.message);
+        match event.kind.as_str() {
+            "base_rtt" => self.paths.base_rtt(node, event),
+            "flow_error" => self.told.add(Status::Failed, "flow_error", said()),
+            kind if kind == "error" || kind.ends_with("_error") => {
+                self.told.add(Status::Degraded, kind, said());
+            }
+            _ => {}
+        }
+    }
+
+    /// The verdict. `done` holds the last message of every node whose stream ended as it should; each of `errors`
+    /// fails the trial.
     pub fn finish(self, done: &BTreeMap<String, Done>, errors: &[String]) -> Verdict {
-        let _ = (done, errors, self.nodes);
-        Verdict { status: Status::Ok, reasons: vec![] }
+        let mut findings = self.told;
+        for error in errors {
+            findings.add(Status::Failed, "error", error.clone());
+        }
+        for node in self.spans.keys().filter(|node| !done.contains_key(*node)) {
+            let message = format!("{node}: its stream ended without a last word; rows may be missing");
+            findings.add(Status::Failed, "node_lost", message);
+        }
+        for (node, done) in done {
+            if done.rows_dropped > 0 {
+                let (dropped, sent) = (done.rows_dropped, done.rows_sent);
+                let message = format!("{node}: {dropped} rows dropped, {sent} sent: the controller was too slow");
+                findings.add(Status::Degraded, "rows_dropped", message);
+            }
+        }
+        self.flows.finish(done, &mut findings);
+        self.links.finish(&mut findings);
+        self.hosts.finish(&mut findings);
+        self.paths.finish(&mut findings);
+        findings.verdict()
     }
 }
+

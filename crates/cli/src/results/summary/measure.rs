@@ -1,0 +1,421 @@
+//! From aggregated rows to the metrics of each trial, phase, flow, group, probe and link.
+//!
+//! - **Throughput** of a group is what its receivers got: bytes over the real seconds that its intervals cover in
+//!   the phase (of the flow that covers the most), not over the seconds that were asked for. Where no receiver
+//!   reported, it is bytes acknowledged to the senders between the first and the last sample around the phase,
+//!   and where that is missing too, what senders handed to the kernel; a note says so. A flow's throughput has
+//!   the same denominator, so that flows add up to their group; a flow without data in a phase in which its group
+//!   runs counts with 0.
+//! - A **group runs in a phase** if its intervals cover half of it, or 2 % of it with three intervals or more: the
+//!   tail of an interval beyond a phase's edge is not a phase of its own.
+//! - **srtt** is the mean over all samples of the data sockets at the sending side, as the kernel smooths them.
+//! - **Retransmissions** are the growth of `total_retrans` from the last sample before the phase (0 at first) to
+//!   the last within it, summed over sockets.
+//! - **Fairness** is Jain's index over mean throughputs (`_of_mean`: not the mean of an index over time).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use polars::prelude::{Expr, col, lit};
+
+use super::query::{self, Lines, count, first, last, stats, sum};
+use super::statistics::jain;
+use super::{PhaseRow, Scope};
+use crate::results::Result;
+use crate::results::journal::{PhaseRecord, TrialEnd};
+use crate::results::store::RunDir;
+
+/// Covering this share of a phase, a group runs in it.
+const MOST_OF_A_PHASE: f64 = 0.5;
+/// Covering this share, and with [`ENOUGH_INTERVALS`], too.
+const SOME_OF_A_PHASE: f64 = 0.02;
+const ENOUGH_INTERVALS: u32 = 3;
+
+/// Point and repetition.
+type Trial = (u32, u16);
+/// Trial, phase, group.
+type GroupKey = (Trial, String, String);
+
+/// Bytes of one flow in one phase.
+#[derive(Debug, Clone, Copy, Default)]
+struct Carried {
+    bytes: f64,
+    seconds: f64,
+    intervals: u32,
+}
+
+/// What is known of the flows of one group in one phase, by flow.
+#[derive(Debug, Default)]
+struct GroupPhase {
+    received: BTreeMap<String, Carried>,
+    sent: BTreeMap<String, Carried>,
+    acked: BTreeMap<String, Carried>,
+    retransmissions: BTreeMap<String, f64>,
+    segments: BTreeMap<String, f64>,
+}
+
+/// Metrics, and what a reader must know about them.
+#[derive(Debug, Default)]
+pub(super) struct Measured {
+    pub(super) rows: Vec<PhaseRow>,
+    pub(super) notes: Vec<String>,
+}
+
+/// All metrics of these trials.
+pub(super) fn measure(run: &RunDir, trials: &[&TrialEnd]) -> Result<Measured> {
+    let mut measured = Measured::default();
+    let mut groups: BTreeMap<GroupKey, GroupPhase> = BTreeMap::new();
+    let mut flows: BTreeMap<(Trial, String), BTreeSet<String>> = BTreeMap::new();
+    let timeline = Timeline::new(trials);
+    if let Some(lines) = intervals(run, trials)? {
+        for line in 0..lines.len() {
+            take_interval(&lines, line, &mut groups, &mut flows);
+        }
+    }
+    if let Some(lines) = sockets(run, trials)? {
+        take_sockets(&lines, &timeline, &mut groups, &mut flows);
+    }
+    let mut out = Out { timeline: &timeline, measured: &mut measured };
+    out.throughputs(&groups, &flows);
+    for (scope, keys) in [(Scope::Flow, &["group", "flow_id"][..]), (Scope::Group, &["group"])] {
+        if let Some(lines) = query::group(run, "flow_samples", trials, sender(), keys, socket_stats())? {
+            out.samples(&lines, scope, &groups);
+        }
+    }
+    if let Some(lines) = probes(run, trials)? {
+        out.probes(&lines);
+    }
+    if let Some(lines) = links(run, trials)? {
+        out.links(&lines);
+    }
+    Ok(measured)
+}
+
+fn sender() -> Expr {
+    col("role").eq(lit("data")).and(col("side").eq(lit("snd")))
+}
+
+fn intervals(run: &RunDir, trials: &[&TrialEnd]) -> Result<Option<Lines>> {
+    let kept = col("omitted").not().and(col("seconds").gt(lit(0.0)));
+    let aggregates = vec![sum("bytes"), sum("seconds"), count("bytes")];
+    query::group(run, "intervals", trials, kept, &["group", "flow_id", "side"], aggregates)
+}
+
+fn sockets(run: &RunDir, trials: &[&TrialEnd]) -> Result<Option<Lines>> {
+    let aggregates = vec![
+        first("t_s"),
+        last("t_s"),
+        last("total_retrans_pkts"),
+        last("data_segs_out_pkts"),
+        last("bytes_acked"),
+        count("t_s"),
+    ];
+    query::group(run, "flow_samples", trials, sender(), &["group", "flow_id", "sport"], aggregates)
+}
+
+fn socket_stats() -> Vec<Expr> {
+    [stats("rtt_us"), stats("snd_cwnd_pkts")].concat()
+}
+
+fn probes(run: &RunDir, trials: &[&TrialEnd]) -> Result<Option<Lines>> {
+    let mut aggregates = stats("rtt_us");
+    aggregates.extend([sum("lost"), count("seq")]);
+    query::group(run, "probes", trials, lit(true), &["probe_id"], aggregates)
+}
+
+fn links(run: &RunDir, trials: &[&TrialEnd]) -> Result<Option<Lines>> {
+    let mut aggregates = stats("backlog_bytes");
+    aggregates.extend([first("t_s"), last("t_s"), last("sent_bytes"), first("sent_bytes")]);
+    aggregates.push(last("drops_pkts"));
+    query::group(run, "qdisc_samples", trials, lit(true), &["link", "handle", "kind"], aggregates)
+}
+
+/// When phases are, per trial.
+struct Timeline<'a>(BTreeMap<Trial, &'a [PhaseRecord]>);
+
+impl<'a> Timeline<'a> {
+    fn new(trials: &[&'a TrialEnd]) -> Self {
+        Self(trials.iter().map(|end| ((end.point_id, end.trial), end.phases.as_slice())).collect())
+    }
+
+    /// Position and record of a phase.
+    fn phase(&self, trial: Trial, name: &str) -> Option<(usize, &'a PhaseRecord)> {
+        self.0.get(&trial)?.iter().enumerate().find(|(_, phase)| phase.name == name)
+    }
+}
+
+fn take_interval(
+    lines: &Lines,
+    line: usize,
+    groups: &mut BTreeMap<GroupKey, GroupPhase>,
+    flows: &mut BTreeMap<(Trial, String), BTreeSet<String>>,
+) {
+    let (trial, group, flow) = (lines.trial(line), lines.text("group", line), lines.text("flow_id", line));
+    let carried = Carried {
+        bytes: lines.number("bytes", line).unwrap_or(0.0),
+        seconds: lines.number("seconds", line).unwrap_or(0.0),
+        intervals: lines.count("bytes.n", line),
+    };
+    flows.entry((trial, group.clone())).or_default().insert(flow.clone());
+    let phase = groups.entry((trial, lines.text("phase", line), group)).or_default();
+    let side = match lines.text("side", line).as_str() {
+        "rcv" => &mut phase.received,
+        _ => &mut phase.sent,
+    };
+    side.insert(flow, carried);
+}
+
+/// Counters of sockets grow from phase to phase; what a phase has is the growth.
+fn take_sockets(
+    lines: &Lines,
+    timeline: &Timeline<'_>,
+    groups: &mut BTreeMap<GroupKey, GroupPhase>,
+    flows: &mut BTreeMap<(Trial, String), BTreeSet<String>>,
+) {
+    let mut order: Vec<(usize, usize)> = (0..lines.len())
+        .filter_map(|line| {
+            let (position, _) = timeline.phase(lines.trial(line), &lines.text("phase", line))?;
+            Some((position, line))
+        })
+        .collect();
+    order.sort_unstable();
+    let mut before: BTreeMap<(Trial, String, u32), [f64; 4]> = BTreeMap::new();
+    for (_, line) in order {
+        let (trial, group, flow) = (lines.trial(line), lines.text("group", line), lines.text("flow_id", line));
+        let number = |name: &str| lines.number(name, line);
+        let begin = [0.0, 0.0, 0.0, number("t_s.first").unwrap_or(0.0)];
+        let socket = (trial, flow.clone(), lines.count("sport", line));
+        let past = before.entry(socket).or_insert(begin);
+        let now = [
+            number("total_retrans_pkts.last").unwrap_or(past[0]),
+            number("data_segs_out_pkts.last").unwrap_or(past[1]),
+            number("bytes_acked.last").unwrap_or(past[2]),
+            number("t_s.last").unwrap_or(past[3]),
+        ];
+        let [retrans, segments, bytes, seconds] = std::array::from_fn(|i| (now[i] - past[i]).max(0.0));
+        *past = now;
+        flows.entry((trial, group.clone())).or_default().insert(flow.clone());
+        let phase = groups.entry((trial, lines.text("phase", line), group)).or_default();
+        if number("total_retrans_pkts.last").is_some() {
+            *phase.retransmissions.entry(flow.clone()).or_default() += retrans;
+        }
+        *phase.segments.entry(flow.clone()).or_default() += segments;
+        let acked = phase.acked.entry(flow).or_default();
+        acked.bytes += bytes;
+        acked.seconds = acked.seconds.max(seconds);
+        acked.intervals += lines.count("t_s.n", line);
+    }
+}
+
+impl GroupPhase {
+    /// The best account of bytes that there is, and what to say of it.
+    fn carried(&self) -> (&BTreeMap<String, Carried>, Option<&'static str>) {
+        if !self.received.is_empty() {
+            (&self.received, None)
+        } else if self.acked.values().any(|c| c.bytes > 0.0) {
+            (&self.acked, Some("bytes acknowledged to the senders: no receiver reported intervals"))
+        } else {
+            (&self.sent, Some("what senders handed to the kernel: nothing else was reported"))
+        }
+    }
+
+    /// Seconds over which to take its rates; `None` if it does not run in this phase.
+    fn covered_s(&self, phase: &PhaseRecord) -> Option<f64> {
+        let (carried, _) = self.carried();
+        let seconds = carried.values().map(|c| c.seconds).fold(0.0, f64::max);
+        let intervals = carried.values().map(|c| c.intervals).max().unwrap_or(0);
+        let share = seconds / phase.seconds();
+        let runs = share >= MOST_OF_A_PHASE || (share >= SOME_OF_A_PHASE && intervals >= ENOUGH_INTERVALS);
+        (runs && seconds > 0.0).then_some(seconds)
+    }
+}
+
+/// Puts rows of measured phases together.
+struct Out<'a> {
+    timeline: &'a Timeline<'a>,
+    measured: &'a mut Measured,
+}
+
+/// Where a row belongs: trial, phase, scope, subject.
+type Place<'a> = (Trial, &'a str, Scope, &'a str);
+
+impl Out<'_> {
+    fn row(&mut self, place: Place<'_>, metric: &'static str, unit: &'static str, stat: &'static str, value: f64, n: u32) {
+        let ((point_id, trial), phase, scope, subject) = place;
+        self.measured.rows.push(PhaseRow {
+            point_id,
+            trial,
+            phase: phase.to_owned(),
+            scope,
+            subject: subject.to_owned(),
+            metric,
+            unit,
+            stat,
+            value,
+            n,
+        });
+    }
+
+    fn measured_phase(&self, trial: Trial, phase: &str) -> Option<&PhaseRecord> {
+        self.timeline.phase(trial, phase).map(|(_, record)| record).filter(|record| record.measure)
+    }
+
+    /// Throughput, fairness and retransmissions of flows, groups and all flows together.
+    fn throughputs(
+        &mut self,
+        groups: &BTreeMap<GroupKey, GroupPhase>,
+        flows: &BTreeMap<(Trial, String), BTreeSet<String>>,
+    ) {
+        let mut net: BTreeMap<(Trial, &str), Net> = BTreeMap::new();
+        for ((trial, phase, group), data) in groups {
+            let Some(seconds) = self.measured_phase(*trial, phase).and_then(|record| data.covered_s(record)) else {
+                continue;
+            };
+            let (carried, caveat) = data.carried();
+            if let Some(caveat) = caveat {
+                let (point_id, nr) = trial;
+                let note = format!("point {point_id}, trial {nr}, {phase}: throughput of `{group}` is {caveat}");
+                self.measured.notes.push(note);
+            }
+            let known = flows.get(&(*trial, group.clone())).into_iter().flatten();
+            let rate = |flow: &String| carried.get(flow).map_or(0.0, |c| c.bytes * 8.0 / seconds);
+            let rates: Vec<(&String, f64)> = known.map(|flow| (flow, rate(flow))).collect();
+            for (flow, bps) in &rates {
+                let n = carried.get(*flow).map_or(0, |c| c.intervals);
+                self.row((*trial, phase, Scope::Flow, flow), "throughput", "bit/s", "mean", *bps, n);
+                if let Some(packets) = data.retransmissions.get(*flow) {
+                    let place = (*trial, phase.as_str(), Scope::Flow, flow.as_str());
+                    self.row(place, "retransmissions", "packets", "sum", *packets, 1);
+                }
+            }
+            let group_net = Net {
+                rates: rates.iter().map(|(_, bps)| *bps).collect(),
+                retransmissions: data.retransmissions.values().copied().collect(),
+                segments: data.segments.values().sum(),
+            };
+            self.together((*trial, phase, Scope::Group, group), &group_net);
+            net.entry((*trial, phase)).or_default().add(group_net);
+        }
+        for ((trial, phase), all) in &net {
+            self.together((*trial, phase, Scope::Net, "all"), all);
+        }
+    }
+
+    fn together(&mut self, place: Place<'_>, net: &Net) {
+        let flows = net.rates.len() as u32;
+        let total: f64 = net.rates.iter().sum();
+        self.row(place, "throughput_sum", "bit/s", "mean", total, flows);
+        self.row(place, "throughput_per_flow_mean", "bit/s", "mean", total / f64::from(flows.max(1)), flows);
+        if let Some(index) = jain(&net.rates) {
+            self.row(place, "jain_fairness_of_mean", "1", "mean", index, flows);
+        }
+        if net.retransmissions.is_empty() {
+            return;
+        }
+        let packets: f64 = net.retransmissions.iter().sum();
+        let sockets = net.retransmissions.len() as u32;
+        self.row(place, "retransmissions", "packets", "sum", packets, sockets);
+        if net.segments > 0.0 {
+            self.row(place, "retransmission_share", "1", "mean", packets / net.segments, sockets);
+        }
+    }
+
+    /// Smoothed RTT and congestion window; only where the group runs.
+    fn samples(&mut self, lines: &Lines, scope: Scope, groups: &BTreeMap<GroupKey, GroupPhase>) {
+        for line in 0..lines.len() {
+            let (trial, phase, group) = (lines.trial(line), lines.text("phase", line), lines.text("group", line));
+            let Some(record) = self.measured_phase(trial, &phase) else { continue };
+            let data = groups.get(&(trial, phase.clone(), group.clone()));
+            if data.and_then(|data| data.covered_s(record)).is_none() {
+                continue;
+            }
+            let subject = if scope == Scope::Flow { lines.text("flow_id", line) } else { group };
+            let place = (trial, phase.as_str(), scope, subject.as_str());
+            for (stem, metric, unit) in [("rtt_us", "srtt", "us"), ("snd_cwnd_pkts", "cwnd", "packets")] {
+                let n = lines.count(&format!("{stem}.n"), line);
+                for (stat, value) in lines.stats(stem, line) {
+                    self.row(place, metric, unit, stat, value, n);
+                }
+            }
+        }
+    }
+
+    fn probes(&mut self, lines: &Lines) {
+        for line in 0..lines.len() {
+            let (trial, phase, probe) = (lines.trial(line), lines.text("phase", line), lines.text("probe_id", line));
+            if self.measured_phase(trial, &phase).is_none() {
+                continue;
+            }
+            let place = (trial, phase.as_str(), Scope::Probe, probe.as_str());
+            let answered = lines.count("rtt_us.n", line);
+            for (stat, value) in lines.stats("rtt_us", line) {
+                self.row(place, "rtt", "us", stat, value, answered);
+            }
+            let asked = lines.count("seq.n", line);
+            let lost = lines.number("lost", line).unwrap_or(0.0) / f64::from(asked.max(1));
+            self.row(place, "loss_share", "1", "mean", lost, asked);
+        }
+    }
+
+    /// Of the qdiscs of a link, the one that everything passes: it has sent the most.
+    fn links(&mut self, lines: &Lines) {
+        let mut whole: BTreeMap<(Trial, String), (f64, String)> = BTreeMap::new();
+        let name = |line| (lines.text("link", line), lines.text("handle", line) + &lines.text("kind", line));
+        for line in 0..lines.len() {
+            let (link, qdisc) = name(line);
+            let sent = lines.number("sent_bytes.last", line).unwrap_or(0.0);
+            let best = whole.entry((lines.trial(line), link)).or_insert((sent, qdisc.clone()));
+            if sent > best.0 {
+                *best = (sent, qdisc);
+            }
+        }
+        let mut order: Vec<(usize, usize)> = (0..lines.len())
+            .filter_map(|line| {
+                let (position, _) = self.timeline.phase(lines.trial(line), &lines.text("phase", line))?;
+                Some((position, line))
+            })
+            .collect();
+        order.sort_unstable();
+        let mut dropped_before: BTreeMap<(Trial, String), f64> = BTreeMap::new();
+        for (_, line) in order {
+            let (link, qdisc) = name(line);
+            let (trial, phase) = (lines.trial(line), lines.text("phase", line));
+            if whole.get(&(trial, link.clone())).is_none_or(|(_, best)| *best != qdisc) {
+                continue;
+            }
+            let dropped = lines.number("drops_pkts.last", line).unwrap_or(0.0);
+            let past = dropped_before.insert((trial, link.clone()), dropped).unwrap_or(0.0);
+            if self.measured_phase(trial, &phase).is_none() {
+                continue;
+            }
+            let place = (trial, phase.as_str(), Scope::Link, link.as_str());
+            let n = lines.count("backlog_bytes.n", line);
+            let grown = |stem: &str| {
+                let at = |end: &str| lines.number(&format!("{stem}.{end}"), line);
+                Some(at("last")? - at("first")?)
+            };
+            if let (Some(bytes), Some(seconds)) = (grown("sent_bytes"), grown("t_s").filter(|s| *s > 0.0)) {
+                self.row(place, "throughput", "bit/s", "mean", bytes * 8.0 / seconds, n);
+            }
+            self.row(place, "drops", "packets", "sum", (dropped - past).max(0.0), n);
+            for (stat, value) in lines.stats("backlog_bytes", line) {
+                self.row(place, "backlog", "bytes", stat, value, n);
+            }
+        }
+    }
+}
+
+/// Flows taken together.
+#[derive(Debug, Default)]
+struct Net {
+    rates: Vec<f64>,
+    retransmissions: Vec<f64>,
+    segments: f64,
+}
+
+impl Net {
+    fn add(&mut self, other: Self) {
+        self.rates.extend(other.rates);
+        self.retransmissions.extend(other.retransmissions);
+        self.segments += other.segments;
+    }
+}

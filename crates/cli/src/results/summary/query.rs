@@ -1,0 +1,133 @@
+//! Lazy Polars queries over the files of committed trials: rows become one line per trial, phase and flow (or group,
+//! probe, link).
+
+use polars::io::HiveOptions;
+use polars::prelude::*;
+
+use crate::results::journal::TrialEnd;
+use crate::results::store::RunDir;
+use crate::results::{Result, frame_error};
+
+/// Trials whose files one query reads; bounds the memory of a summary whatever the size of the run.
+pub(super) const BATCH: usize = 64;
+
+/// The statistics of a column of samples, with the names they have in the summary.
+pub(super) const STATS: [&str; 8] = ["mean", "median", "p5", "p95", "p99", "std", "min", "max"];
+
+/// A collected query.
+pub(super) struct Lines(DataFrame);
+
+impl Lines {
+    pub(super) fn len(&self) -> usize {
+        self.0.height()
+    }
+
+    /// Text of a line; empty if null.
+    pub(super) fn text(&self, name: &str, line: usize) -> String {
+        let column = self.0.column(name).and_then(|c| c.str());
+        column.ok().and_then(|c| c.get(line)).unwrap_or_default().to_owned()
+    }
+
+    /// A number of a line; `None` if null or not finite.
+    pub(super) fn number(&self, name: &str, line: usize) -> Option<f64> {
+        let column = self.0.column(name).and_then(|c| c.f64());
+        column.ok().and_then(|c| c.get(line)).filter(|v| v.is_finite())
+    }
+
+    /// A count of a line; 0 if null.
+    pub(super) fn count(&self, name: &str, line: usize) -> u32 {
+        self.number(name, line).unwrap_or(0.0) as u32
+    }
+
+    /// The trial of a line.
+    pub(super) fn trial(&self, line: usize) -> (u32, u16) {
+        (self.count("point_id", line), self.count("trial", line) as u16)
+    }
+
+    /// All statistics of `stem` of a line.
+    pub(super) fn stats(&self, stem: &str, line: usize) -> Vec<(&'static str, f64)> {
+        let value = |stat: &'static str| Some((stat, self.number(&format!("{stem}.{stat}"), line)?));
+        STATS.into_iter().filter_map(value).collect()
+    }
+}
+
+/// Groups the rows of one table by trial, phase and `keys`.
+pub(super) fn group(
+    run: &RunDir,
+    table: &str,
+    trials: &[&TrialEnd],
+    filter: Expr,
+    keys: &[&str],
+    aggregates: Vec<Expr>,
+) -> Result<Option<Lines>> {
+    let having = trials.iter().filter(|end| end.rows.contains_key(table));
+    let paths: Vec<_> = having.map(|end| run.part(table, end.point_id, end.trial)).collect();
+    if paths.is_empty() {
+        return Ok(None);
+    }
+    let dir = run.path().join("tables").join(table);
+    let failed = || frame_error("read", &dir);
+    let paths = paths.into_iter().map(PlRefPath::try_from_pathbuf).collect::<PolarsResult<Vec<_>>>();
+    let options = ScanArgsParquet {
+        hive_options: HiveOptions { enabled: Some(false), ..HiveOptions::default() },
+        glob: false,
+        allow_missing_columns: true,
+        ..ScanArgsParquet::default()
+    };
+    let scan = LazyFrame::scan_parquet_files(paths.map_err(failed())?.into(), options).map_err(failed())?;
+    let keys: Vec<Expr> = ["point_id", "trial", "phase"].iter().chain(keys).map(|name| col(*name)).collect();
+    let numbers = [col("point_id").cast(DataType::Float64), col("trial").cast(DataType::Float64)];
+    let frame = scan
+        .filter(col("phase").is_not_null().and(filter))
+        .group_by(&keys)
+        .agg(aggregates)
+        .sort_by_exprs(&keys, SortMultipleOptions::default())
+        .with_columns(numbers)
+        .collect()
+        .map_err(failed())?;
+    Ok(Some(Lines(frame)))
+}
+
+/// A sum as a float, named as its column.
+pub(super) fn sum(name: &str) -> Expr {
+    col(name).cast(DataType::Float64).sum().alias(name)
+}
+
+/// The largest value as a float, named `<column>.last`: of a counter, that of the last sample.
+pub(super) fn last(name: &str) -> Expr {
+    col(name).cast(DataType::Float64).max().alias(format!("{name}.last"))
+}
+
+/// The smallest value as a float, named `<column>.first`.
+pub(super) fn first(name: &str) -> Expr {
+    col(name).cast(DataType::Float64).min().alias(format!("{name}.first"))
+}
+
+/// How many values are not null, named `<column>.n`.
+pub(super) fn count(name: &str) -> Expr {
+    col(name).count().cast(DataType::Float64).alias(format!("{name}.n"))
+}
+
+/// All statistics of a column, named `<column>.<statistic>`, and its count.
+pub(super) fn stats(name: &str) -> Vec<Expr> {
+    let values = || col(name).cast(DataType::Float64);
+    let quantile = |q: f64| values().quantile(lit(q), QuantileMethod::Linear);
+    let mut all: Vec<Expr> = STATS
+        .into_iter()
+        .map(|stat| {
+            let expr = match stat {
+                "mean" => values().mean(),
+                "median" => values().median(),
+                "p5" => quantile(0.05),
+                "p95" => quantile(0.95),
+                "p99" => quantile(0.99),
+                "std" => values().std(1),
+                "min" => values().min(),
+                _ => values().max(),
+            };
+            expr.alias(format!("{name}.{stat}"))
+        })
+        .collect();
+    all.push(count(name));
+    all
+}

@@ -1,0 +1,75 @@
+//! The arithmetic over flows and over trials. Pure.
+
+use statrs::distribution::{ContinuousCDF as _, StudentsT};
+
+/// Share of intervals that hold the true mean, if trials are independent and their spread is not too skewed.
+pub const CONFIDENCE: f64 = 0.95;
+/// Name of the method that [`mean_with_interval`] uses.
+pub const METHOD: &str = "t95";
+
+/// A mean over trials.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Mean {
+    /// The arithmetic mean.
+    pub value: f64,
+    /// Lower and upper end of the confidence interval; `None` with fewer than two trials.
+    pub interval: Option<(f64, f64)>,
+}
+
+/// Mean and 95 % confidence interval by Student's t with n - 1 degrees of freedom. `None` of nothing.
+pub fn mean_with_interval(values: &[f64]) -> Option<Mean> {
+    if values.is_empty() {
+        return None;
+    }
+    let n = values.len() as f64;
+    let value = values.iter().sum::<f64>() / n;
+    Some(Mean { value, interval: half_width(values, value).map(|half| (value - half, value + half)) })
+}
+
+fn half_width(values: &[f64], mean: f64) -> Option<f64> {
+    if values.len() < 2 {
+        return None;
+    }
+    let n = values.len() as f64;
+    let variance = values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / (n - 1.0);
+    let t = StudentsT::new(0.0, 1.0, n - 1.0).ok()?.inverse_cdf((1.0 + CONFIDENCE) / 2.0);
+    Some(t * (variance / n).sqrt())
+}
+
+/// Jain's index of these shares: 1 when all are equal, 1/n when one has everything. `None` of fewer than two and of
+/// nothing but zeros.
+pub fn jain(shares: &[f64]) -> Option<f64> {
+    let sum: f64 = shares.iter().sum();
+    let squares: f64 = shares.iter().map(|x| x * x).sum();
+    (shares.len() >= 2 && squares > 0.0).then(|| sum * sum / (shares.len() as f64 * squares))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_interval_of_five_trials_is_that_of_the_tables() {
+        // t(0.975, 4) = 2.776445; mean 3, sample standard deviation sqrt(2.5).
+        let mean = mean_with_interval(&[1.0, 2.0, 3.0, 4.0, 5.0]).unwrap();
+        let (low, high) = mean.interval.unwrap();
+        let half = 2.776_445_105 * (2.5_f64 / 5.0).sqrt();
+        assert!((mean.value - 3.0).abs() < 1e-12);
+        assert!((low - (3.0 - half)).abs() < 1e-6 && (high - (3.0 + half)).abs() < 1e-6);
+    }
+
+    #[test]
+    fn one_trial_has_a_mean_and_no_interval() {
+        assert_eq!(mean_with_interval(&[7.0]), Some(Mean { value: 7.0, interval: None }));
+        assert_eq!(mean_with_interval(&[]), None);
+    }
+
+    #[test]
+    fn jain_of_the_seeds_two_flows_is_two_thirds() {
+        let index = jain(&[26.30, 4.49]).unwrap();
+        assert!((index - 0.6659).abs() < 1e-4, "{index}");
+        assert_eq!(jain(&[5.0, 5.0, 5.0]), Some(1.0));
+        assert_eq!(jain(&[5.0]), None);
+        assert_eq!(jain(&[0.0, 0.0]), None);
+    }
+}
