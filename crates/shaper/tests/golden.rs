@@ -1,6 +1,8 @@
 //! Our requests against those of the real `tc`, captured by `golden/capture.sh`. dualpi2 is derived from
 //! the kernel's headers, for no released `tc` that we could capture from knew it.
 
+#![allow(clippy::unwrap_used)]
+
 use ccbench_proto::plan::Queue;
 use ccbench_proto::resolve::PacketMatch;
 use ccbench_proto::units::{Bytes, Limit, Micros, Packets, Ppm, Rate};

@@ -1,6 +1,8 @@
 //! Kernel links in network namespaces of their own. These tests need root, iproute2, and a kernel with htb,
 //! tbf, u32 and veth; without them they fail.
 
+#![allow(clippy::unwrap_used)]
+
 use std::process::Command;
 
 use ccbench_proto::plan::{Backend, Queue, Shaper};

@@ -1,6 +1,7 @@
 //! Controlled delay.
 
 use ccbench_proto::plan::Queue;
+use ccbench_proto::units::Packets;
 
 use super::{BadQueue, Qdisc, micros};
 use crate::netlink::Message;
@@ -19,7 +20,7 @@ pub fn encode(queue: &Queue) -> Result<Qdisc, BadQueue> {
     let mut message = Message::attributes();
     if let Queue::Codel { limit, target, interval, ecn, ce_threshold } = queue {
         let attributes = [
-            (TCA_CODEL_LIMIT, limit.map(|p| p.get())),
+            (TCA_CODEL_LIMIT, limit.map(Packets::get)),
             (TCA_CODEL_INTERVAL, interval.map(micros)),
             (TCA_CODEL_TARGET, target.map(micros)),
             (TCA_CODEL_ECN, ecn.map(u32::from)),

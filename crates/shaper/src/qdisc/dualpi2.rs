@@ -1,6 +1,7 @@
 //! Dual-queue coupled AQM (Linux 6.17 and later).
 
 use ccbench_proto::plan::Queue;
+use ccbench_proto::units::Packets;
 
 use super::{BadQueue, Qdisc, micros};
 use crate::netlink::Message;
@@ -44,7 +45,7 @@ pub fn encode(queue: &Queue) -> Result<Qdisc, BadQueue> {
         let alpha = alpha.as_deref().map(|text| gain("alpha", text)).transpose()?;
         let beta = beta.as_deref().map(|text| gain("beta", text)).transpose()?;
         let words = [
-            (TCA_DUALPI2_LIMIT, limit.map(|p| p.get())),
+            (TCA_DUALPI2_LIMIT, limit.map(Packets::get)),
             (TCA_DUALPI2_TARGET, target.map(micros)),
             (TCA_DUALPI2_TUPDATE, tupdate.map(micros)),
             (TCA_DUALPI2_ALPHA, alpha),

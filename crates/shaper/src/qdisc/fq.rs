@@ -1,6 +1,7 @@
 //! Fair queueing with pacing.
 
 use ccbench_proto::plan::Queue;
+use ccbench_proto::units::Packets;
 
 use super::{BadQueue, Qdisc, micros};
 use crate::netlink::Message;
@@ -22,8 +23,8 @@ pub fn encode(queue: &Queue) -> Result<Qdisc, BadQueue> {
             message = message.attr_u32(TCA_FQ_BUCKETS_LOG, buckets_log(*buckets)?);
         }
         let attributes = [
-            (TCA_FQ_PLIMIT, limit.map(|p| p.get())),
-            (TCA_FQ_FLOW_PLIMIT, flow_limit.map(|p| p.get())),
+            (TCA_FQ_PLIMIT, limit.map(Packets::get)),
+            (TCA_FQ_FLOW_PLIMIT, flow_limit.map(Packets::get)),
             (TCA_FQ_ORPHAN_MASK, *orphan_mask),
             (TCA_FQ_CE_THRESHOLD, ce_threshold.map(micros)),
         ];

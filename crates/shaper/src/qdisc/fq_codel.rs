@@ -1,6 +1,7 @@
 //! CoDel per flow.
 
 use ccbench_proto::plan::Queue;
+use ccbench_proto::units::Packets;
 
 use super::{BadQueue, Qdisc, micros, size};
 use crate::netlink::Message;
@@ -32,7 +33,7 @@ pub fn encode(queue: &Queue) -> Result<Qdisc, BadQueue> {
     } = queue
     {
         let attributes = [
-            (TCA_FQ_CODEL_LIMIT, limit.map(|p| p.get())),
+            (TCA_FQ_CODEL_LIMIT, limit.map(Packets::get)),
             (TCA_FQ_CODEL_FLOWS, *flows),
             (TCA_FQ_CODEL_QUANTUM, quantum.map(size)),
             (TCA_FQ_CODEL_INTERVAL, interval.map(micros)),

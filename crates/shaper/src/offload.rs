@@ -1,0 +1,239 @@
+//! Segmentation and receive offloads of an interface, by ethtool's netlink family (Linux 5.6 and later).
+//!
+//! They are off on shaped paths: a queue would otherwise hold, drop and mark super-packets of up to 64 kB,
+//! which no bottleneck on a real path ever sees.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ShaperError;
+use crate::netlink::message::{Attrs, Message, NESTED, attrs, u16_at, u32_at};
+use crate::netlink::{self, ACK, Socket};
+
+const GENL_ID_CTRL: u16 = 0x10;
+const CTRL_CMD_GETFAMILY: u8 = 3;
+const CTRL_ATTR_FAMILY_ID: u16 = 1;
+const CTRL_ATTR_FAMILY_NAME: u16 = 2;
+const GENL_HEADER_BYTES: usize = 4;
+const ETHTOOL_MSG_FEATURES_GET: u8 = 11;
+const ETHTOOL_MSG_FEATURES_SET: u8 = 12;
+const ETHTOOL_A_HEADER_DEV_NAME: u16 = 2;
+const ETHTOOL_A_HEADER_FLAGS: u16 = 3;
+const ETHTOOL_FLAG_OMIT_REPLY: u32 = 2;
+const ETHTOOL_A_FEATURES_HEADER: u16 = 1;
+const ETHTOOL_A_FEATURES_HW: u16 = 2;
+const ETHTOOL_A_FEATURES_WANTED: u16 = 3;
+const ETHTOOL_A_FEATURES_ACTIVE: u16 = 4;
+const ETHTOOL_A_FEATURES_NOCHANGE: u16 = 5;
+const ETHTOOL_A_BITSET_NOMASK: u16 = 1;
+const ETHTOOL_A_BITSET_BITS: u16 = 3;
+const ETHTOOL_A_BITSET_BITS_BIT: u16 = 1;
+const ETHTOOL_A_BITSET_BIT_NAME: u16 = 2;
+const ETHTOOL_A_BITSET_BIT_VALUE: u16 = 3;
+const IFLA_GSO_MAX_SEGS: u16 = 40;
+const IFINFO_BYTES: usize = 16;
+/// A sender's TCP builds super-packets even with GSO off, and the device cuts them only behind its qdisc;
+/// this limit reaches TCP itself.
+const ONE_SEGMENT: u32 = 1;
+/// What the kernel gives every interface.
+const DEFAULT_SEGMENTS: u32 = 65_535;
+
+/// The offloads of an interface in `ethtool -K`'s short terms.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Offloads {
+    /// The device cuts TCP super-packets.
+    pub tso: bool,
+    /// The kernel cuts super-packets just before the device.
+    pub gso: bool,
+    /// The kernel glues received packets together.
+    pub gro: bool,
+}
+
+impl Offloads {
+    /// Everything off.
+    pub const OFF: Self = Self { tso: false, gso: false, gro: false };
+}
+
+/// The exact state of every feature that [`set`] may touch: what [`restore`] needs.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Features {
+    /// By the kernel's names (`tx-tcp-segmentation` ...): only those that can be changed on this device.
+    pub wanted: BTreeMap<String, bool>,
+    /// Most segments in one super-packet.
+    pub gso_max_segs: u32,
+}
+
+/// The offloads of `dev` that are in force.
+///
+/// # Errors
+/// No such interface, or a kernel without ethtool's netlink family (`ETHTOOL_NETLINK`).
+pub fn get(dev: &str) -> Result<Offloads, ShaperError> {
+    let found = read(&mut Socket::open_generic()?, dev)?;
+    let active = |name: &str| found.active.iter().any(|have| have == name);
+    Ok(Offloads {
+        tso: active("tx-tcp-segmentation"),
+        gso: active("tx-generic-segmentation"),
+        gro: active("rx-gro"),
+    })
+}
+
+/// Switches the offloads of `dev` and returns those that were in force before. What the device cannot
+/// change stays as it is; call [`get`] to see what came of it.
+///
+/// # Errors
+/// The kernel's answer.
+pub fn set(dev: &str, want: Offloads) -> Result<Offloads, ShaperError> {
+    let before = get(dev)?;
+    let now = snapshot(dev)?;
+    let wanted = now.wanted.keys().filter_map(|name| Some((name.clone(), wish(name, want)?)));
+    let gso_max_segs = match (want.gso, now.gso_max_segs) {
+        (false, _) => ONE_SEGMENT,
+        (true, ONE_SEGMENT) => DEFAULT_SEGMENTS,
+        (true, other) => other,
+    };
+    restore(dev, &Features { wanted: wanted.collect(), gso_max_segs })?;
+    Ok(before)
+}
+
+/// The state of every feature of `dev` that [`set`] may touch.
+///
+/// # Errors
+/// As [`get`].
+pub fn snapshot(dev: &str) -> Result<Features, ShaperError> {
+    let found = read(&mut Socket::open_generic()?, dev)?;
+    let changeable = found.hardware.iter().filter(|&name| !found.fixed.contains(name));
+    let ours = changeable.filter(|name| wish(name, Offloads::OFF).is_some());
+    let wanted = ours.map(|name| (name.clone(), found.wanted.contains(name))).collect();
+    Ok(Features { wanted, gso_max_segs: gso_max_segs(dev)? })
+}
+
+/// Makes the features of `dev` what they were. Idempotent.
+///
+/// # Errors
+/// The kernel's answer.
+pub fn restore(dev: &str, features: &Features) -> Result<(), ShaperError> {
+    let mut socket = Socket::open_generic()?;
+    let family = family(&mut socket)?;
+    let message = features_message(family, ETHTOOL_MSG_FEATURES_SET, dev, ETHTOOL_FLAG_OMIT_REPLY)
+        .nested(ETHTOOL_A_FEATURES_WANTED | NESTED, |m| {
+            m.nested(ETHTOOL_A_BITSET_BITS | NESTED, |mut m| {
+                for (name, &on) in &features.wanted {
+                    m = m.nested(ETHTOOL_A_BITSET_BITS_BIT | NESTED, |m| {
+                        let m = m.attr_str(ETHTOOL_A_BITSET_BIT_NAME, name);
+                        if on { m.attr(ETHTOOL_A_BITSET_BIT_VALUE, &[]) } else { m }
+                    });
+                }
+                m
+            })
+        });
+    if !features.wanted.is_empty() {
+        socket.request("switch offloads", dev, &message.finish())?;
+    }
+    let segments = Message::new(libc::RTM_NEWLINK, ACK)
+        .ifinfo(netlink::ifindex(dev)?)
+        .attr_u32(IFLA_GSO_MAX_SEGS, features.gso_max_segs)
+        .finish();
+    Socket::open()?.request("limit super-packets", dev, &segments)
+}
+
+/// What a feature should be for these offloads; `None`: not ours.
+fn wish(name: &str, want: Offloads) -> Option<bool> {
+    match name {
+        // Off by default everywhere: it breaks the IPv4 identification.
+        "tx-tcp-mangleid-segmentation" => Some(false),
+        "tx-generic-segmentation" | "tx-udp-segmentation" => Some(want.gso),
+        "rx-gro" => Some(want.gro),
+        // These glue packets together as well, and nobody who wants GRO needs them.
+        "rx-lro" | "rx-gro-hw" | "rx-gro-list" | "rx-udp-gro-forwarding" => Some(false),
+        _ if name.starts_with("tx-tcp") && name.ends_with("-segmentation") => Some(want.tso),
+        _ => None,
+    }
+}
+
+#[derive(Debug, Default)]
+struct Found {
+    hardware: Vec<String>,
+    wanted: Vec<String>,
+    active: Vec<String>,
+    fixed: Vec<String>,
+}
+
+fn read(socket: &mut Socket, dev: &str) -> Result<Found, ShaperError> {
+    let family = family(socket)?;
+    let message = features_message(family, ETHTOOL_MSG_FEATURES_GET, dev, 0).finish();
+    let mut found = Found::default();
+    let answer = socket.request_reply("read offloads", dev, &message, |_, body| {
+        let attributes = attrs(body.get(GENL_HEADER_BYTES..).unwrap_or(&[]));
+        let names = |kind| attributes.clone().find_kind(kind).map(bits).unwrap_or_default();
+        found = Found {
+            hardware: names(ETHTOOL_A_FEATURES_HW),
+            wanted: names(ETHTOOL_A_FEATURES_WANTED),
+            active: names(ETHTOOL_A_FEATURES_ACTIVE),
+            fixed: names(ETHTOOL_A_FEATURES_NOCHANGE),
+        };
+    });
+    match answer {
+        Err(error) if error.is_errno(libc::ENODEV) => {
+            Err(ShaperError::NotFound { what: "interface", name: dev.to_owned() })
+        }
+        other => other.map(|()| found),
+    }
+}
+
+/// The names of the bits that are set: those listed, or where the set comes with a mask, those listed with
+/// a value.
+fn bits(bitset: &[u8]) -> Vec<String> {
+    let set = attrs(bitset);
+    let plain = set.clone().find_kind(ETHTOOL_A_BITSET_NOMASK).is_some();
+    let listed = attrs(set.find_kind(ETHTOOL_A_BITSET_BITS).unwrap_or(&[]));
+    let name = |bit: Attrs<'_>| {
+        let set = plain || bit.clone().find_kind(ETHTOOL_A_BITSET_BIT_VALUE).is_some();
+        let mut bit = bit.filter(|a| set && a.kind == ETHTOOL_A_BITSET_BIT_NAME);
+        bit.next().map(|a| a.text())
+    };
+    listed.filter_map(|bit| name(bit.attrs())).collect()
+}
+
+fn features_message(family: u16, command: u8, dev: &str, flags: u32) -> Message {
+    Message::new(family, ACK)
+        .raw(&[command, 1, 0, 0])
+        .nested(ETHTOOL_A_FEATURES_HEADER | NESTED, |m| {
+            m.attr_str(ETHTOOL_A_HEADER_DEV_NAME, dev).attr_u32(ETHTOOL_A_HEADER_FLAGS, flags)
+        })
+}
+
+/// The number of ethtool's netlink family.
+fn family(socket: &mut Socket) -> Result<u16, ShaperError> {
+    let message = Message::new(GENL_ID_CTRL, ACK)
+        .raw(&[CTRL_CMD_GETFAMILY, 1, 0, 0])
+        .attr_str(CTRL_ATTR_FAMILY_NAME, "ethtool")
+        .finish();
+    let mut family = None;
+    let answer =
+        socket.request_reply("find netlink family ethtool", "this kernel", &message, |_, body| {
+            let attributes = attrs(body.get(GENL_HEADER_BYTES..).unwrap_or(&[]));
+            family = attributes.find_kind(CTRL_ATTR_FAMILY_ID).and_then(|id| u16_at(id, 0));
+        });
+    match (answer, family) {
+        (Ok(()), Some(family)) => Ok(family),
+        (Err(error), _) if !error.is_errno(libc::ENOENT) => Err(error),
+        _ => Err(ShaperError::Missing {
+            what: "netlink family ethtool".to_owned(),
+            config: "ETHTOOL_NETLINK",
+            way_out: "write `offloads = true` for the node, or use Linux 5.6 or later".to_owned(),
+        }),
+    }
+}
+
+fn gso_max_segs(dev: &str) -> Result<u32, ShaperError> {
+    let message = Message::new(libc::RTM_GETLINK, ACK).ifinfo(netlink::ifindex(dev)?).finish();
+    let mut segments = DEFAULT_SEGMENTS;
+    Socket::open()?.request_reply("read interface", dev, &message, |_, body| {
+        segments = attrs(body.get(IFINFO_BYTES..).unwrap_or(&[]))
+            .find_kind(IFLA_GSO_MAX_SEGS)
+            .and_then(|value| u32_at(value, 0))
+            .unwrap_or(segments);
+    })?;
+    Ok(segments)
+}

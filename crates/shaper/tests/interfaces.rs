@@ -1,0 +1,102 @@
+//! Offloads and routes in network namespaces of their own. These tests need root, iproute2 and ethtool;
+//! without them they fail.
+
+#![allow(clippy::unwrap_used)]
+
+use std::process::Command;
+
+use ccbench_shaper::netlink::{self, Socket};
+use ccbench_shaper::offload::{self, Offloads};
+use ccbench_shaper::{ShaperError, route};
+
+fn run(line: &str) -> String {
+    let mut words = line.split_whitespace();
+    let output = Command::new(words.next().unwrap()).args(words).output().unwrap();
+    assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Runs `body` on a thread with its own network namespace, which dies with it, and a veth pair `a0`, `a1`.
+fn in_netns(body: impl FnOnce() + Send + 'static) {
+    let thread = std::thread::spawn(move || {
+        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET)
+            .expect("these tests need root (CAP_SYS_ADMIN) to make a network namespace");
+        netlink::add_veth(&mut Socket::open().unwrap(), "a0", "a1").unwrap();
+        body();
+    });
+    if let Err(panic) = thread.join() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+/// What `ethtool -k` says of a feature.
+fn feature(dev: &str, name: &str) -> String {
+    let all = run(&format!("ethtool -k {dev}"));
+    let line = all.lines().find(|line| line.trim().starts_with(&format!("{name}:")));
+    line.unwrap_or_else(|| panic!("no {name} in {all}")).split_once(": ").unwrap().1.to_owned()
+}
+
+fn seen(dev: &str) -> [String; 4] {
+    [
+        "tcp-segmentation-offload",
+        "generic-segmentation-offload",
+        "generic-receive-offload",
+        "tx-udp-segmentation",
+    ]
+    .map(|name| feature(dev, name))
+}
+
+#[test]
+fn offloads_go_off_and_come_back_as_ethtool_sees_it() {
+    in_netns(|| {
+        run("ethtool -K a0 gro on");
+        let all = || (run("ethtool -k a0"), run("ip -d link show a0"));
+        let before = all();
+        let on = Offloads { tso: true, gso: true, gro: true };
+        assert_eq!(offload::get("a0").unwrap(), on);
+        let saved = offload::snapshot("a0").unwrap();
+
+        assert_eq!(offload::set("a0", Offloads::OFF).unwrap(), on);
+        assert_eq!(seen("a0"), ["off", "off", "off", "off"]);
+        assert_eq!(offload::get("a0").unwrap(), Offloads::OFF);
+        assert!(run("ip -d link show a0").contains("gso_max_segs 1 "));
+
+        assert_eq!(offload::set("a0", on).unwrap(), Offloads::OFF);
+        assert_eq!(seen("a0"), ["on", "on", "on", "on"]);
+
+        offload::set("a0", Offloads::OFF).unwrap();
+        let record = serde_json::to_string(&saved).unwrap();
+        offload::restore("a0", &serde_json::from_str(&record).unwrap()).unwrap();
+        assert_eq!(all(), before);
+    });
+}
+
+#[test]
+fn offloads_of_nothing_are_an_error_with_a_name() {
+    in_netns(|| {
+        let error = offload::get("nosuch0").unwrap_err();
+        assert!(matches!(error, ShaperError::NotFound { .. }), "{error}");
+        assert_eq!(error.to_string(), "no interface named nosuch0");
+    });
+}
+
+#[test]
+fn a_route_names_its_interface() {
+    in_netns(|| {
+        run("ip addr add 10.9.0.1/24 dev a0");
+        run("ip link set a0 up");
+        run("ip link set a1 up");
+        run("ip route add 10.8.0.0/16 via 10.9.0.2");
+        let dev = |address: &str| route::egress_dev(address.parse().unwrap());
+        assert_eq!(dev("10.9.0.7").unwrap(), "a0");
+        assert_eq!(dev("10.8.1.1").unwrap(), "a0");
+        let error = dev("192.0.2.1").unwrap_err();
+        assert_eq!(error.to_string(), "no route to an address named 192.0.2.1");
+
+        let all = route::interfaces().unwrap();
+        let a0 = all.iter().find(|i| i.name == "a0").unwrap();
+        assert_eq!((a0.driver.as_str(), a0.mtu_bytes, a0.up), ("veth", 1500, true));
+        assert_eq!(a0.addresses[0], "10.9.0.1/24");
+        assert_eq!((a0.tso, a0.gso, a0.root_qdisc.as_str()), (true, true, "noqueue"));
+    });
+}
