@@ -91,7 +91,8 @@ const DEFAULT_MILLI_BDP: u32 = 1500;
 const LEAST_FRAMES: u64 = 10;
 
 /// The canonical text of a plan: [`crate::plan::parse::parse`] and [`crate::plan::check::check`] read it
-/// back to the same plan. Every default is written out.
+/// back to the same plan. Defaults are written out, but for switches that are off and keys that mean nothing
+/// when absent.
 pub fn to_toml(plan: &CheckedPlan) -> String {
     toml::to_string(plan.plan()).expect(
         "a checked plan holds texts, whole numbers below 2^63, booleans, lists and tables only",
@@ -248,5 +249,109 @@ pub fn resolve_queue(queue: Option<&Queue>, rate: Option<Rate>, rtt: Micros) -> 
             Queue::Bfifo { limit: Limit::Bytes(limit_bytes(limit, rate, rtt)) }
         }
         other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(links: &str) -> Plan {
+        let text = format!(
+            r#"
+            name = "t"
+            [nodes]
+            a = {{}}
+            r = {{}}
+            b = {{}}
+            c = {{}}
+            [wires]
+            one = ["a", "r", "b"]
+            two = ["r", "c"]
+            [flows.f]
+            from = "a"
+            to = "b"
+            [[phases]]
+            name = "p"
+            length = "9s"
+            flows = ["f"]
+            {links}
+            "#
+        );
+        crate::plan::parse::parse(&text).unwrap_or_else(|e| panic!("{e:?}"))
+    }
+
+    fn ms(ms: u64) -> Micros {
+        Micros::from_millis(ms)
+    }
+
+    #[test]
+    fn the_base_rtt_is_what_the_flows_meet_there_and_back() {
+        let plan = plan(
+            r#"
+            [links.there]
+            node = "r"
+            toward = "b"
+            rate = "100mbit"
+            delay = "10ms"
+            [links.back]
+            node = "b"
+            dev = "to-r"
+            delay = "5ms"
+            [links.elsewhere]
+            node = "r"
+            toward = "c"
+            path = "default"
+            "#,
+        );
+        assert_eq!(base_rtt(&plan, "there"), ms(15));
+        assert_eq!(base_rtt(&plan, "back"), ms(15));
+        assert_eq!(base_rtt(&plan, "elsewhere"), ms(45), "no flow passes: the sum of all");
+        assert_eq!(base_rtt(&settle(&plan), "elsewhere"), ms(45));
+    }
+
+    #[test]
+    fn what_a_link_says_wins_over_its_preset_and_settling_twice_changes_nothing() {
+        let plan = plan(
+            r#"
+            [links.l]
+            node = "r"
+            toward = "b"
+            path = "aws-korea-china"
+            rate = "10mbit"
+            "#,
+        );
+        let settled = settle(&plan);
+        let link = &settled.links["l"];
+        assert_eq!(link.rate, Some(Rate::from_bits_per_sec(10_000_000)));
+        assert_eq!(link.delay, Some(ms(51)));
+        assert_eq!(link.loss, Ppm::new(600));
+        assert_eq!(link.queue, Some(Queue::Pfifo { limit: Limit::Packets(Packets::new(94)) }));
+        assert_eq!(link.path, None);
+        assert_eq!(settle(&settled), settled);
+    }
+
+    #[test]
+    fn limits_become_what_the_queue_counts() {
+        let rate = Rate::from_bits_per_sec(100_000_000);
+        let pfifo = |limit| match resolve_queue(Some(&Queue::Pfifo { limit }), Some(rate), ms(10)) {
+            Queue::Pfifo { limit: Limit::Packets(packets) } => packets.get(),
+            other => panic!("{other:?}"),
+        };
+        let bfifo = |limit| match resolve_queue(Some(&Queue::Bfifo { limit }), Some(rate), ms(10)) {
+            Queue::Bfifo { limit: Limit::Bytes(bytes) } => bytes.get(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(bfifo(Limit::MilliBdp(1500)), 187_500);
+        assert_eq!(bfifo(Limit::Time(ms(15))), 187_500);
+        assert_eq!(bfifo(Limit::Packets(Packets::new(40))), 40 * 1514);
+        assert_eq!(bfifo(Limit::MilliBdp(1)), 15_140, "ten frames at least");
+        assert_eq!(pfifo(Limit::MilliBdp(1500)), 124, "rounded up");
+        assert_eq!(pfifo(Limit::Bytes(Bytes::new(1))), 1);
+        assert_eq!(pfifo(Limit::Packets(Packets::new(40))), 40);
+        let default = resolve_queue(None, Some(rate), ms(10));
+        assert_eq!(default, Queue::Bfifo { limit: Limit::Bytes(Bytes::new(187_500)) });
+        let endless = resolve_queue(None, None, ms(10));
+        assert_eq!(endless, Queue::Pfifo { limit: Limit::Packets(ENDLESS) });
     }
 }

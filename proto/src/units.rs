@@ -201,7 +201,7 @@ fn scaled(
     };
     let denominator = 10u128.pow(fraction.len() as u32);
     let value = (whole * denominator + part) * u128::from(factor);
-    if value % denominator != 0 {
+    if !value.is_multiple_of(denominator) {
         return Err(fail("it is finer than one whole unit we can keep"));
     }
     u64::try_from(value / denominator).map_err(|_| fail("it is too large"))
@@ -316,7 +316,7 @@ fn write_scaled(f: &mut fmt::Formatter<'_>, value: u64, units: &[(&str, u64)]) -
     let (name, factor) = units
         .iter()
         .rev()
-        .find(|(_, factor)| value >= *factor && value % factor == 0)
+        .find(|(_, factor)| value >= *factor && value.is_multiple_of(*factor))
         .unwrap_or(&units[0]);
     write!(f, "{}{name}", value / factor)
 }

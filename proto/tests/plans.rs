@@ -1,6 +1,8 @@
 //! The plans under `tests/plans`: valid ones become the schedules under `tests/golden/schedule`, invalid
 //! ones fail with exactly their `.err`. `UPDATE_GOLDEN=1` rewrites both; read the diff.
 
+#![allow(clippy::unwrap_used, reason = "a test says by panicking")]
+
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 

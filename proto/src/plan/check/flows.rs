@@ -6,7 +6,7 @@ use crate::topology::Topology;
 use crate::units::{Micros, Rate};
 
 use super::Problems;
-use super::limits::{all_ours, known_node};
+use super::limits::{MAX_INTERVAL, all_ours, known_node};
 use super::links::needs_address;
 
 /// Longest name of a congestion control that the kernel takes.
@@ -178,8 +178,8 @@ fn times(plan: &Plan, name: &str, flow: &Flow, problems: &mut Problems) {
 fn probes(plan: &Plan, topology: &Topology, problems: &mut Problems) {
     for (name, probe) in &plan.probes {
         ends(plan, topology, ["probes", name], (&probe.from, &probe.to), problems);
-        if probe.every < Micros::from_millis(10) {
-            problems.error(&["probes", name, "every"], "must be 10ms or more");
+        if probe.every < Micros::from_millis(10) || probe.every > MAX_INTERVAL {
+            problems.error(&["probes", name, "every"], "must be from 10ms to 1h");
         }
         let end = spans(plan).last().map(|last| last.end).unwrap_or_default();
         if probe.every > end && !plan.phases.is_empty() {

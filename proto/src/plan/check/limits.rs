@@ -2,7 +2,7 @@
 
 use crate::plan::Plan;
 use crate::plan::parse::suggest::hint;
-use crate::units::Micros;
+use crate::units::{Micros, Rate};
 
 use super::Problems;
 
@@ -10,6 +10,10 @@ use super::Problems;
 pub(super) const MAX_TRIAL: Micros = Micros::from_secs(7 * 24 * 3600);
 /// Longest pause between trials.
 pub(super) const MAX_GAP: Micros = Micros::from_secs(24 * 3600);
+/// Fastest link.
+pub(super) const MAX_RATE: Rate = Rate::from_bits_per_sec(1_000_000_000_000);
+/// Longest sampling or probing interval.
+pub(super) const MAX_INTERVAL: Micros = Micros::from_secs(3600);
 /// Longest constant delay of a link.
 pub(super) const MAX_DELAY: Micros = Micros::from_secs(60);
 /// Most phases of a plan.

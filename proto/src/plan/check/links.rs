@@ -9,7 +9,7 @@ use crate::schedule::spans;
 use crate::topology::Topology;
 use crate::units::Rate;
 
-use super::limits::{MAX_CLASSES, MAX_DELAY, known_flow, known_node};
+use super::limits::{MAX_CLASSES, MAX_DELAY, MAX_RATE, known_flow, known_node};
 use super::{Problems, names, queues};
 
 pub(super) fn check(plan: &Plan, problems: &mut Problems) {
@@ -69,7 +69,6 @@ fn place(
     problems: &mut Problems,
 ) -> Option<(String, String)> {
     let node_known = known_node(plan, &["links", name, "node"], &link.node, problems);
-    let ours = plan.nodes.get(&link.node).is_some_and(|node| node.agent.is_none());
     match (&link.toward, &link.dev) {
         (Some(_), Some(_)) => {
             problems
@@ -83,65 +82,91 @@ fn place(
             );
             None
         }
-        (Some(toward), None) => {
-            let path = ["links", name, "toward"];
-            if !known_node(plan, &path, toward, problems) || !node_known {
-                return None;
-            }
-            if *toward == link.node {
-                problems.error(
-                    &path,
-                    format!("`{toward}` is the link's own node; name one that its traffic goes to"),
-                );
-                return None;
-            }
-            if !ours {
-                needs_address(
-                    plan,
-                    toward,
-                    &format!("`links.{name}` is found by the route to it"),
-                    problems,
-                );
-                return Some((link.node.clone(), format!("the interface toward `{toward}`")));
-            }
-            let dev = topology.egress(&link.node, toward);
-            if dev.is_none() && !plan.wires.is_empty() {
-                problems.error(
-                    &path,
-                    format!(
-                        "`{}` has no wire that leads to `{toward}`; join them under [wires]",
-                        link.node
-                    ),
-                );
-            }
-            Some((link.node.clone(), format!("the interface `{}`", dev?)))
+        (Some(toward), None) if node_known => {
+            toward_place(plan, topology, name, link, toward, problems)
         }
-        (None, Some(dev)) => {
-            let path = ["links", name, "dev"];
-            if let Some(why) = refuse_dev(dev) {
-                problems.error(&path, why);
-                return None;
-            }
-            if ours && node_known {
-                let node = topology.nodes.get(&link.node);
-                let devs: Vec<&str> = node
-                    .map(|node| node.interfaces.iter().map(|i| i.dev.as_str()).collect())
-                    .unwrap_or_default();
-                if !devs.contains(&dev.as_str()) {
-                    problems.error(
-                        &path,
-                        format!(
-                            "`{}` has no interface `{dev}`{}",
-                            link.node,
-                            hint(dev, &devs, "interfaces")
-                        ),
-                    );
-                    return None;
-                }
-            }
-            Some((link.node.clone(), format!("the interface `{dev}`")))
+        (Some(toward), None) => {
+            known_node(plan, &["links", name, "toward"], toward, problems);
+            None
+        }
+        (None, Some(dev)) => dev_place(plan, topology, name, link, dev, problems),
+    }
+}
+
+/// Whether ccbench makes this link's node.
+fn ours(plan: &Plan, link: &Link) -> bool {
+    plan.nodes.get(&link.node).is_some_and(|node| node.agent.is_none())
+}
+
+fn toward_place(
+    plan: &Plan,
+    topology: &Topology,
+    name: &str,
+    link: &Link,
+    toward: &str,
+    problems: &mut Problems,
+) -> Option<(String, String)> {
+    let path = ["links", name, "toward"];
+    if !known_node(plan, &path, toward, problems) {
+        return None;
+    }
+    if *toward == link.node {
+        problems.error(
+            &path,
+            format!("`{toward}` is the link's own node; name one that its traffic goes to"),
+        );
+        return None;
+    }
+    if !ours(plan, link) {
+        let because = format!("`links.{name}` is found by the route to it");
+        needs_address(plan, toward, &because, problems);
+        return Some((link.node.clone(), format!("the interface toward `{toward}`")));
+    }
+    let dev = topology.egress(&link.node, toward);
+    if dev.is_none() && !plan.wires.is_empty() {
+        problems.error(
+            &path,
+            format!(
+                "`{}` has no wire that leads to `{toward}`; join them under [wires]",
+                link.node
+            ),
+        );
+    }
+    Some((link.node.clone(), format!("the interface `{}`", dev?)))
+}
+
+fn dev_place(
+    plan: &Plan,
+    topology: &Topology,
+    name: &str,
+    link: &Link,
+    dev: &str,
+    problems: &mut Problems,
+) -> Option<(String, String)> {
+    let path = ["links", name, "dev"];
+    if let Some(why) = refuse_dev(dev) {
+        problems.error(&path, why);
+        return None;
+    }
+    if ours(plan, link) {
+        let devs: Vec<&str> = topology
+            .nodes
+            .get(&link.node)
+            .map(|node| node.interfaces.iter().map(|i| i.dev.as_str()).collect())
+            .unwrap_or_default();
+        if !devs.contains(&dev) {
+            problems.error(
+                &path,
+                format!(
+                    "`{}` has no interface `{dev}`{}",
+                    link.node,
+                    hint(dev, &devs, "interfaces")
+                ),
+            );
+            return None;
         }
     }
+    Some((link.node.clone(), format!("the interface `{dev}`")))
 }
 
 /// A node that traffic or a route search goes to must say where it is, when ccbench did not build it.
@@ -177,6 +202,9 @@ fn refuse_dev(dev: &str) -> Option<String> {
 fn characteristics(name: &str, link: &Link, preset_known: bool, problems: &mut Problems) {
     if link.rate == Some(Rate::from_bits_per_sec(0)) {
         problems.error(&["links", name, "rate"], "is zero; leave it out for a link without a rate");
+    }
+    if link.rate.is_some_and(|rate| rate > MAX_RATE) {
+        problems.error(&["links", name, "rate"], format!("must be {MAX_RATE} or less"));
     }
     if link.delay.is_some_and(|delay| delay > MAX_DELAY) {
         problems.error(&["links", name, "delay"], format!("must be {MAX_DELAY} or less"));
@@ -310,7 +338,7 @@ fn changes(plan: &Plan, settled: &Plan, problems: &mut Problems) {
     for (index, change) in plan.changes.iter().enumerate() {
         let number = index.to_string();
         let at = ["changes", &number, "at"];
-        if change.at >= end {
+        if change.at >= end && !plan.phases.is_empty() {
             problems
                 .error(&at, format!("{} is not inside the trial, which ends at {end}", change.at));
         }
@@ -322,8 +350,8 @@ fn changes(plan: &Plan, settled: &Plan, problems: &mut Problems) {
         }
         for (key, rate) in &change.set {
             let path = ["changes", &number, "set", key];
-            if rate.bits_per_sec() == 0 {
-                problems.error(&path, "a rate of zero; the least is 1bit");
+            if rate.bits_per_sec() == 0 || *rate > MAX_RATE {
+                problems.error(&path, format!("must be more than zero, and {MAX_RATE} or less"));
             }
             if let Some(earlier) = seen.insert((change.at, key), index) {
                 problems.error(&path, format!("`changes.{earlier}` sets this at the same instant"));

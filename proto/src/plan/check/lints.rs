@@ -64,6 +64,17 @@ fn buffer(path: &[&str], queue: &Queue, rate: Rate, rtt: Micros, problems: &mut 
     let product = bdp(rate, rtt).get();
     if let Queue::Pfifo { limit } | Queue::Bfifo { limit } = queue {
         let bytes = limit_bytes(*limit, rate, rtt);
+        if matches!(queue, Queue::Bfifo { .. }) && bytes.get() > u64::from(u32::MAX) {
+            problems.error(
+                &[path, &["limit"]].concat(),
+                format!(
+                    "`{limit}` is {}B; the kernel's queue holds at most {}B",
+                    bytes.get(),
+                    u32::MAX
+                ),
+            );
+            return;
+        }
         let chosen =
             !matches!(limit, Limit::MilliBdp(milli) if u64::from(*milli) <= MANY_BDP * 1000);
         if chosen && rtt.get() > 0 && bytes.get() > product.saturating_mul(MANY_BDP) {

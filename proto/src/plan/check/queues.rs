@@ -1,84 +1,48 @@
 //! Queues: parameters that the kernel would refuse, or worse, take.
 
 use crate::plan::Queue;
-use crate::units::{FRAME_BYTES, Limit, Micros, Packets, Rate};
+use crate::units::{Bytes, FRAME_BYTES, Limit, Micros, Packets, Rate};
 
 use super::Problems;
 
+/// Longest time that a parameter of a queue may be.
+const MAX_TIME: Micros = Micros::from_secs(60);
+
 pub(super) fn check(path: &[&str], queue: &Queue, rate: Option<Rate>, problems: &mut Problems) {
-    let mut wrong = |key: &'static str, why: String| {
-        problems.error(&[path, &[key]].concat(), why);
-    };
-    let no_packets = |limit: Option<Packets>| limit == Some(Packets::new(0));
-    let zero = |time: Option<Micros>| time == Some(Micros::new(0));
-    let holds_none = || "is zero: it would hold no packet".to_owned();
+    let mut wrong = |key: &'static str, why: String| problems.error(&[path, &[key]].concat(), why);
+    for (key, limit) in packet_limits(queue) {
+        if limit == Some(Packets::new(0)) {
+            wrong(key, "is zero: it would hold no packet".to_owned());
+        }
+    }
+    for (key, time, zero_ok) in times(queue) {
+        if time.is_some_and(|t| t > MAX_TIME || (t.get() == 0 && !zero_ok)) {
+            wrong(key, format!("must be more than zero, and {MAX_TIME} or less"));
+        }
+    }
+    if memory(queue).is_some_and(|m| m.get() == 0 || m.get() > u64::from(u32::MAX)) {
+        wrong("memory_limit", "must be from 1B to 4294967295B".to_owned());
+    }
     match queue {
         Queue::Pfifo { limit } | Queue::Bfifo { limit } => {
-            let bytes_kind = matches!(queue, Queue::Bfifo { .. });
-            if let Some(why) = refuse_limit(*limit, bytes_kind, rate) {
+            if let Some(why) = refuse_limit(*limit, rate) {
                 wrong("limit", why);
             }
         }
-        Queue::Fq { limit, flow_limit, buckets, .. } => {
-            if no_packets(*limit) {
-                wrong("limit", holds_none());
-            }
-            if no_packets(*flow_limit) {
-                wrong("flow_limit", holds_none());
-            }
+        Queue::Fq { buckets, .. } => {
             if buckets.is_some_and(|n| !n.is_power_of_two() || n > 262_144) {
                 wrong("buckets", "must be a power of two from 1 to 262144".to_owned());
             }
         }
-        Queue::Codel { limit, target, interval, .. } => {
-            if no_packets(*limit) {
-                wrong("limit", holds_none());
-            }
-            if zero(*target) {
-                wrong("target", "must be more than zero".to_owned());
-            }
-            if zero(*interval) {
-                wrong("interval", "must be more than zero".to_owned());
-            }
-        }
-        Queue::FqCodel { limit, flows, target, interval, quantum, memory_limit, .. } => {
-            if no_packets(*limit) {
-                wrong("limit", holds_none());
-            }
+        Queue::FqCodel { flows, quantum, .. } => {
             if flows.is_some_and(|n| n == 0 || n > 65_536) {
                 wrong("flows", "must be from 1 to 65536".to_owned());
-            }
-            if zero(*target) {
-                wrong("target", "must be more than zero".to_owned());
-            }
-            if zero(*interval) {
-                wrong("interval", "must be more than zero".to_owned());
             }
             if quantum.is_some_and(|q| q.get() < 256 || q.get() > 1 << 20) {
                 wrong("quantum", "must be from 256B to 1048576B".to_owned());
             }
-            if memory_limit.is_some_and(|m| m.get() == 0 || m.get() > u64::from(u32::MAX)) {
-                wrong("memory_limit", "must be from 1B to 4294967295B".to_owned());
-            }
         }
-        Queue::Cake { rtt, memory_limit } => {
-            if zero(*rtt) {
-                wrong("rtt", "must be more than zero".to_owned());
-            }
-            if memory_limit.is_some_and(|m| m.get() == 0 || m.get() > u64::from(u32::MAX)) {
-                wrong("memory_limit", "must be from 1B to 4294967295B".to_owned());
-            }
-        }
-        Queue::Dualpi2 { limit, target, tupdate, alpha, beta, coupling, .. } => {
-            if no_packets(*limit) {
-                wrong("limit", holds_none());
-            }
-            if zero(*target) {
-                wrong("target", "must be more than zero".to_owned());
-            }
-            if zero(*tupdate) {
-                wrong("tupdate", "must be more than zero".to_owned());
-            }
+        Queue::Dualpi2 { alpha, beta, coupling, .. } => {
             if alpha.as_deref().is_some_and(|gain| !is_gain(gain)) {
                 wrong(
                     "alpha",
@@ -95,6 +59,44 @@ pub(super) fn check(path: &[&str], queue: &Queue, rate: Option<Rate>, problems: 
                 wrong("coupling", "must be from 1 to 255".to_owned());
             }
         }
+        Queue::Codel { .. } | Queue::Cake { .. } => {}
+    }
+}
+
+fn packet_limits(queue: &Queue) -> Vec<(&'static str, Option<Packets>)> {
+    match queue {
+        Queue::Fq { limit, flow_limit, .. } => {
+            vec![("limit", *limit), ("flow_limit", *flow_limit)]
+        }
+        Queue::Codel { limit, .. }
+        | Queue::FqCodel { limit, .. }
+        | Queue::Dualpi2 { limit, .. } => vec![("limit", *limit)],
+        Queue::Pfifo { .. } | Queue::Bfifo { .. } | Queue::Cake { .. } => Vec::new(),
+    }
+}
+
+/// Key, time, and whether zero means something.
+fn times(queue: &Queue) -> Vec<(&'static str, Option<Micros>, bool)> {
+    match queue {
+        Queue::Fq { ce_threshold, .. } => vec![("ce_threshold", *ce_threshold, true)],
+        Queue::Codel { target, interval, ce_threshold, .. }
+        | Queue::FqCodel { target, interval, ce_threshold, .. } => vec![
+            ("target", *target, false),
+            ("interval", *interval, false),
+            ("ce_threshold", *ce_threshold, true),
+        ],
+        Queue::Cake { rtt, .. } => vec![("rtt", *rtt, false)],
+        Queue::Dualpi2 { target, tupdate, step, .. } => {
+            vec![("target", *target, false), ("tupdate", *tupdate, false), ("step", *step, true)]
+        }
+        Queue::Pfifo { .. } | Queue::Bfifo { .. } => Vec::new(),
+    }
+}
+
+fn memory(queue: &Queue) -> Option<Bytes> {
+    match queue {
+        Queue::FqCodel { memory_limit, .. } | Queue::Cake { memory_limit, .. } => *memory_limit,
+        _ => None,
     }
 }
 
@@ -106,7 +108,7 @@ fn is_gain(text: &str) -> bool {
         && text.parse::<f64>().is_ok_and(|gain| gain <= 256.0)
 }
 
-fn refuse_limit(limit: Limit, bytes_kind: bool, rate: Option<Rate>) -> Option<String> {
+fn refuse_limit(limit: Limit, rate: Option<Rate>) -> Option<String> {
     let zero = match limit {
         Limit::Bytes(bytes) => bytes.get() == 0,
         Limit::Packets(packets) => packets.get() == 0,
@@ -115,6 +117,9 @@ fn refuse_limit(limit: Limit, bytes_kind: bool, rate: Option<Rate>) -> Option<St
     };
     if zero {
         return Some("is zero: it would hold no packet".to_owned());
+    }
+    if matches!(limit, Limit::Time(time) if time > MAX_TIME) {
+        return Some(format!("must be {MAX_TIME} or less"));
     }
     let relative = matches!(limit, Limit::MilliBdp(_) | Limit::Time(_));
     if relative && rate.is_none() {
@@ -129,9 +134,6 @@ fn refuse_limit(limit: Limit, bytes_kind: bool, rate: Option<Rate>) -> Option<St
     };
     if bytes < FRAME_BYTES {
         return Some(format!("is {bytes}B: less than one full frame of {FRAME_BYTES}B"));
-    }
-    if bytes_kind && bytes > u64::from(u32::MAX) {
-        return Some(format!("is {bytes}B; the kernel's queue holds at most {}B", u32::MAX));
     }
     None
 }

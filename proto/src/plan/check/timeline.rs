@@ -7,7 +7,7 @@ use crate::schedule::spans;
 use crate::units::Micros;
 
 use super::Problems;
-use super::limits::{MAX_GAP, MAX_PHASES, MAX_TRIAL, MAX_TRIALS, known_flow};
+use super::limits::{MAX_GAP, MAX_INTERVAL, MAX_PHASES, MAX_TRIAL, MAX_TRIALS, known_flow};
 use super::matrix;
 
 /// Rules about the experiment as a whole.
@@ -47,8 +47,8 @@ pub(super) fn check_trial(plan: &Plan, problems: &mut Problems) {
     let one_ms = Micros::from_millis(1);
     let sample = &plan.sample;
     for (key, every) in [("tcp", sample.tcp), ("qdisc", sample.qdisc), ("host", sample.host)] {
-        if every < one_ms {
-            problems.error(&["sample", key], "must be 1ms or more");
+        if every < one_ms || every > MAX_INTERVAL {
+            problems.error(&["sample", key], "must be from 1ms to 1h");
         }
     }
     if plan.phases.is_empty() {
