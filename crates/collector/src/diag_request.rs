@@ -3,17 +3,21 @@
 use crate::diag_msg::NLMSG_HEADER_LEN;
 
 /// `AF_INET`.
-pub(crate) const AF_INET: u8 = 2;
+const AF_INET: u8 = 2;
 /// `AF_INET6`.
-pub(crate) const AF_INET6: u8 = 10;
+const AF_INET6: u8 = 10;
 
 /// `SOCK_DIAG_BY_FAMILY`, both as a request and as its answer.
 pub(crate) const SOCK_DIAG_BY_FAMILY: u16 = 20;
 
+/// The older request, whose answers come under the same number. It has no protocol to give and is for TCP;
+/// unlike the newer one it walks the kernel's socket table once for both address families.
+pub(crate) const TCPDIAG_GETSOCK: u16 = 18;
+
 const NLM_F_REQUEST: u16 = 0x1;
 const NLM_F_DUMP: u16 = 0x300;
 const IPPROTO_TCP: u8 = 6;
-const REQ_LEN: usize = 56;
+const SOCKID_LEN: usize = 48;
 const SEQ_AT: usize = 8;
 const INET_DIAG_REQ_BYTECODE: u16 = 1;
 
@@ -99,14 +103,51 @@ fn op(code: &mut Vec<u8>, kind: u8, yes: usize, no: usize) {
     code.extend_from_slice(&(no as u16).to_ne_bytes());
 }
 
-/// A whole dump request for one address family; its sequence number is patched by [`set_seq`].
-pub(crate) fn dump(family: u8, filter: Option<&[u8]>) -> Vec<u8> {
+/// Requests that together give every TCP socket once, both address families.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Requests {
+    /// Whole messages; [`set_seq`] patches their sequence number.
+    pub(crate) messages: Vec<Vec<u8>>,
+    /// The kernel filters by port.
+    pub(crate) filtered: bool,
+}
+
+/// Ways to ask, the best one last: when a kernel refuses it, the one before is next.
+pub(crate) fn ways(filter: Option<&[u8]>) -> Vec<Requests> {
+    let by_family = |filter: Option<&[u8]>| Requests {
+        messages: vec![by_family(AF_INET, filter), by_family(AF_INET6, filter)],
+        filtered: filter.is_some(),
+    };
+    let mut ways = vec![by_family(None)];
+    if filter.is_some() {
+        ways.push(by_family(filter));
+    }
+    ways.push(Requests { messages: vec![both_families(filter)], filtered: filter.is_some() });
+    ways
+}
+
+/// A dump of one address family (`struct inet_diag_req_v2`).
+fn by_family(family: u8, filter: Option<&[u8]>) -> Vec<u8> {
+    let mut request = vec![family, IPPROTO_TCP, EXTENSIONS, 0];
+    request.extend_from_slice(&STATES.to_ne_bytes());
+    request.resize(request.len() + SOCKID_LEN, 0);
+    message(SOCK_DIAG_BY_FAMILY, &request, filter)
+}
+
+/// A dump of both address families in one walk (`struct inet_diag_req`).
+fn both_families(filter: Option<&[u8]>) -> Vec<u8> {
+    let mut request = vec![AF_INET, 0, 0, EXTENSIONS];
+    request.resize(request.len() + SOCKID_LEN, 0);
+    request.extend_from_slice(&STATES.to_ne_bytes());
+    request.extend_from_slice(&0u32.to_ne_bytes());
+    message(TCPDIAG_GETSOCK, &request, filter)
+}
+
+fn message(kind: u16, request: &[u8], filter: Option<&[u8]>) -> Vec<u8> {
     let mut bytes = vec![0; NLMSG_HEADER_LEN];
-    bytes[4..6].copy_from_slice(&SOCK_DIAG_BY_FAMILY.to_ne_bytes());
+    bytes[4..6].copy_from_slice(&kind.to_ne_bytes());
     bytes[6..8].copy_from_slice(&(NLM_F_REQUEST | NLM_F_DUMP).to_ne_bytes());
-    bytes.extend_from_slice(&[family, IPPROTO_TCP, EXTENSIONS, 0]);
-    bytes.extend_from_slice(&STATES.to_ne_bytes());
-    bytes.resize(NLMSG_HEADER_LEN + REQ_LEN, 0);
+    bytes.extend_from_slice(request);
     if let Some(code) = filter {
         let len = (OP_LEN + code.len()) as u16;
         bytes.extend_from_slice(&len.to_ne_bytes());
@@ -171,7 +212,7 @@ mod tests {
     #[test]
     fn a_request_carries_family_protocol_states_and_filter() {
         let code = bytecode(&[range(End::Destination, 5201, 5201)]).unwrap();
-        let mut request = dump(AF_INET6, Some(&code));
+        let mut request = by_family(AF_INET6, Some(&code));
         set_seq(&mut request, 77);
         assert_eq!(u32_at(&request, 0), Some(request.len() as u32));
         assert_eq!(u16_at(&request, 4), Some(20));
@@ -182,7 +223,28 @@ mod tests {
         assert_eq!(u16_at(&request, 72), Some(20));
         assert_eq!(u16_at(&request, 74), Some(1));
         assert_eq!(&request[76..], &code[..]);
-        assert_eq!(dump(AF_INET, None).len(), 72);
+        assert_eq!(by_family(AF_INET, None).len(), 72);
+    }
+
+    #[test]
+    fn the_request_for_both_families_has_the_older_layout() {
+        let code = bytecode(&[range(End::Source, 5201, 5201)]).unwrap();
+        let request = both_families(Some(&code));
+        assert_eq!(u16_at(&request, 4), Some(18));
+        assert_eq!(request[16..20], [AF_INET, 0, 0, 0b1110]);
+        assert_eq!(u32_at(&request, 68), Some(0b1011_0011_0010));
+        assert_eq!(u16_at(&request, 76), Some(20));
+        assert_eq!(&request[80..], &code[..]);
+    }
+
+    #[test]
+    fn the_best_way_is_last_and_the_plainest_first() {
+        let shape = |filter: Option<&[u8]>| -> Vec<(usize, bool)> {
+            let all = ways(filter);
+            all.iter().map(|way| (way.messages.len(), way.filtered)).collect()
+        };
+        assert_eq!(shape(Some(&[0; 4])), [(2, false), (2, true), (1, true)]);
+        assert_eq!(shape(None), [(2, false), (1, false)]);
     }
 
     #[test]

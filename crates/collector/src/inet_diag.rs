@@ -8,13 +8,16 @@ use std::time::Duration;
 use ccbench_proto::wire::FlowSample;
 use netlink_sys::Socket;
 use netlink_sys::protocols::NETLINK_SOCK_DIAG;
+use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{RecvFlags, SendFlags};
 
 use crate::bytes::array;
 use crate::convert::{Instant, flow_sample};
 use crate::diag_msg::{DiagMsg, NetlinkMsg, next_msg};
-use crate::diag_request::{AF_INET, AF_INET6, SOCK_DIAG_BY_FAMILY, bytecode, dump, set_seq};
+use crate::diag_request::{
+    Requests, SOCK_DIAG_BY_FAMILY, TCPDIAG_GETSOCK, bytecode, set_seq, ways,
+};
 use crate::ports::PortMap;
 use crate::tcp_info::KernelVersion;
 use crate::{Drained, FlowPorts, SampleError, Sampler};
@@ -36,8 +39,9 @@ pub struct DiagSampler {
 struct Watch {
     socket: Socket,
     buffer: Vec<u8>,
-    requests: [Vec<u8>; 2],
-    filtered: bool,
+    way: Requests,
+    /// Plainer ways to ask, for a kernel that refuses this one; the next one last.
+    fallbacks: Vec<Requests>,
     seq: u32,
     pass: Pass,
 }
@@ -60,7 +64,7 @@ impl DiagSampler {
     /// Whether the kernel filters by port itself; otherwise it sends every TCP socket of the namespace.
     #[must_use]
     pub fn filters_in_kernel(&self) -> bool {
-        self.watch.as_ref().is_some_and(|watch| watch.filtered)
+        self.watch.as_ref().is_some_and(|watch| watch.way.filtered)
     }
 }
 
@@ -70,11 +74,15 @@ impl Sampler for DiagSampler {
         self.watch = None;
         let ports = PortMap::new(flows);
         let filter = bytecode(&ports.ranges());
+        let mut fallbacks = ways(filter.as_deref());
+        let Some(way) = fallbacks.pop() else {
+            return Ok(());
+        };
         self.watch = Some(Watch {
             socket: open()?,
             buffer: vec![0; BUFFER_LEN],
-            requests: [AF_INET, AF_INET6].map(|family| dump(family, filter.as_deref())),
-            filtered: filter.is_some(),
+            way,
+            fallbacks,
             seq: 0,
             pass: Pass {
                 ports,
@@ -101,36 +109,33 @@ impl Sampler for DiagSampler {
 impl Watch {
     fn drain(&mut self, at_ns: u64, into: &mut Vec<FlowSample>) -> Result<Drained, SampleError> {
         let rows_before = into.len();
-        let mut drained = Drained::default();
-        let result = self.dump_both(at_ns, into, &mut drained);
-        let result = match result {
-            Err(SampleError::Netlink { source, .. }) if self.filtered && refused(&source) => {
-                tracing::debug!(%source, "the kernel refuses the port filter; filtering here");
-                into.truncate(rows_before);
-                self.filtered = false;
-                self.requests = [AF_INET, AF_INET6].map(|family| dump(family, None));
-                drained = Drained::default();
-                self.pass.seen.retain(|_, &mut last| last != at_ns);
-                self.dump_both(at_ns, into, &mut drained)
-            }
-            other => other,
-        };
-        if result.is_err() {
-            // What is left of a broken dump must not meet the next one.
+        loop {
+            let mut drained = Drained::default();
+            let error = match self.dump_all(at_ns, into, &mut drained) {
+                Ok(()) => {
+                    self.pass.forget_closed(at_ns);
+                    return Ok(drained);
+                }
+                Err(error) => error,
+            };
+            // What is left of a broken dump must not meet the next one, nor its rows be told twice.
             self.socket = open()?;
+            into.truncate(rows_before);
+            self.pass.seen.retain(|_, &mut last| last != at_ns);
+            if !refused(&error) {
+                return Err(error);
+            }
+            self.way = self.fallbacks.pop().ok_or(error)?;
         }
-        result?;
-        self.pass.forget_closed(at_ns);
-        Ok(drained)
     }
 
-    fn dump_both(
+    fn dump_all(
         &mut self,
         at_ns: u64,
         into: &mut Vec<FlowSample>,
         drained: &mut Drained,
     ) -> Result<(), SampleError> {
-        for request in &mut self.requests {
+        for request in &mut self.way.messages {
             self.seq = self.seq.wrapping_add(1);
             set_seq(request, self.seq);
             rustix::net::send(&self.socket, request, SendFlags::empty())
@@ -165,7 +170,7 @@ impl Pass {
         drained: &mut Drained,
     ) -> Result<bool, SampleError> {
         match msg.kind {
-            SOCK_DIAG_BY_FAMILY => {
+            SOCK_DIAG_BY_FAMILY | TCPDIAG_GETSOCK => {
                 self.on_socket(&DiagMsg::parse(msg.payload)?, at_ns, into, drained);
             }
             NLMSG_DONE | NLMSG_ERROR => {
@@ -231,12 +236,98 @@ fn open() -> Result<Socket, SampleError> {
     Ok(socket)
 }
 
-/// The answers of kernels that know no filter, or not this one.
-fn refused(source: &io::Error) -> bool {
-    let errno = rustix::io::Errno::from_io_error(source);
-    matches!(errno, Some(rustix::io::Errno::INVAL | rustix::io::Errno::OPNOTSUPP))
+/// The answers of kernels that do not know this kind of request or of filter.
+fn refused(error: &SampleError) -> bool {
+    let SampleError::Netlink { source, .. } = error else {
+        return false;
+    };
+    matches!(
+        Errno::from_io_error(source),
+        Some(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOENT | Errno::PROTONOSUPPORT)
+    )
 }
 
 fn netlink(op: &'static str, source: io::Error) -> SampleError {
     SampleError::Netlink { op, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    const INTERVAL_NS: u64 = 100;
+
+    /// A sampler that watches one connection over loopback, which lives as long as the streams.
+    fn watching() -> (DiagSampler, TcpStream, TcpStream) {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        let client = TcpStream::connect(address).unwrap();
+        let (accepted, _) = listener.accept().unwrap();
+        let flow = FlowPorts {
+            group: "bulk".to_owned(),
+            server_port: address.port(),
+            client_port: client.local_addr().unwrap().port(),
+            count: 1,
+            listens: false,
+            reverse: true,
+        };
+        let mut sampler = DiagSampler::new();
+        sampler.start(&[flow], INTERVAL_NS).unwrap();
+        (sampler, client, accepted)
+    }
+
+    fn garbage() -> Requests {
+        ways(Some(&[99, 4, 4, 0])).pop().unwrap()
+    }
+
+    #[test]
+    fn every_way_to_ask_gives_the_same_row() {
+        let (mut sampler, _client, _accepted) = watching();
+        for at_ns in 1..4 {
+            let mut rows = Vec::new();
+            let drained = sampler.drain(at_ns, &mut rows).unwrap();
+            assert_eq!((drained.rows, rows.len()), (1, 1));
+            assert_eq!((&*rows[0].flow_id, &*rows[0].side), ("bulk/0", "rcv"));
+            assert_eq!(rows[0].gap_ns, u64::from(at_ns > 1));
+            assert!(rows[0].rtt_us.is_some() && !rows[0].cc.is_empty());
+            let watch = sampler.watch.as_mut().unwrap();
+            assert_eq!(watch.way.filtered, at_ns < 3);
+            if let Some(plainer) = watch.fallbacks.pop() {
+                watch.way = plainer;
+            }
+        }
+    }
+
+    #[test]
+    fn a_refused_request_gives_way_to_a_plainer_one() {
+        let (mut sampler, _client, _accepted) = watching();
+        let watch = sampler.watch.as_mut().unwrap();
+        watch.fallbacks.truncate(1);
+        watch.fallbacks.push(garbage());
+        watch.way = garbage();
+        let mut rows = Vec::new();
+        sampler.drain(1, &mut rows).unwrap();
+        assert_eq!(rows.len(), 1);
+        assert!(!sampler.filters_in_kernel());
+    }
+
+    #[test]
+    fn a_kernel_that_refuses_everything_is_an_error() {
+        let (mut sampler, _client, _accepted) = watching();
+        let watch = sampler.watch.as_mut().unwrap();
+        watch.fallbacks.clear();
+        watch.way = garbage();
+        let error = sampler.drain(1, &mut Vec::new()).unwrap_err().to_string();
+        assert!(error.starts_with("dump TCP sockets: "), "{error}");
+    }
+
+    #[test]
+    fn a_gap_is_counted_in_whole_samples() {
+        assert_eq!(missed(151, 100), 1);
+        assert_eq!(missed(249, 100), 1);
+        assert_eq!(missed(303, 100), 2);
+        assert_eq!(missed(5, 0), 0);
+    }
 }
