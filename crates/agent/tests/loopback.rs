@@ -1,0 +1,197 @@
+//! A real agent on a path socket: orders, refusals, and what it does when it is told to stop. No root.
+
+mod support;
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::{Command, Stdio};
+
+use ccbench_proto::wire;
+use nix::sys::signal::Signal;
+use support::{AGENT, Agent, LOOPBACK_PLAN, now_ns, prepare, wait_for};
+use tonic::Code;
+
+#[tokio::test]
+async fn a_node_describes_itself_and_tells_its_time() {
+    let agent = Agent::here();
+    let mut client = agent.connect().await;
+    let info = client.describe(wire::DescribeRequest {}).await.unwrap().into_inner();
+    assert_eq!(info.agent_version, env!("CARGO_PKG_VERSION"));
+    assert!(!info.kernel.is_empty() && info.cpus > 0, "{info:?}");
+    assert!(info.congestion_controls.iter().any(|cc| cc == "reno"), "{info:?}");
+    assert!(info.interfaces.iter().any(|i| i.name == "lo"), "{info:?}");
+
+    let before = now_ns();
+    let reply = client.clock(wire::ClockRequest {}).await.unwrap().into_inner();
+    let after = now_ns();
+    assert!(before <= reply.received_ns, "{reply:?}");
+    assert!(reply.received_ns <= reply.sent_ns && reply.sent_ns <= after, "{reply:?}");
+}
+
+#[tokio::test]
+async fn only_its_owner_may_use_the_socket_and_it_goes_with_the_agent() {
+    let mut agent = Agent::here();
+    drop(agent.connect().await);
+    let mode = std::fs::metadata(agent.socket()).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    agent.signal(Signal::SIGTERM);
+    assert!(agent.child.wait().unwrap().success());
+    assert!(support::gone(&agent.socket()));
+}
+
+#[tokio::test]
+async fn a_second_agent_does_not_take_a_live_ones_socket() {
+    let agent = Agent::here();
+    drop(agent.connect().await);
+    let other = Command::new(AGENT)
+        .args(["serve", "--ephemeral", "--listen", &format!("unix:{}", agent.socket().display())])
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&other.stderr);
+    assert!(!other.status.success() && said.contains("another agent listens there"), "{said}");
+}
+
+#[tokio::test]
+async fn orders_in_the_wrong_order_are_refused() {
+    let agent = Agent::here();
+    let mut client = agent.connect().await;
+    let run = wire::RunRequest { start_at_ns: 0, epoch: 1 };
+    let refused = client.run(run).await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    assert!(refused.message().contains("Prepare first"), "{refused:?}");
+
+    let reply = client.reset(wire::ResetRequest {}).await.unwrap().into_inner();
+    assert_eq!(reply, wire::ResetReply::default(), "always allowed");
+}
+
+#[tokio::test]
+async fn a_wrong_plan_is_refused_with_its_reason() {
+    let agent = Agent::here();
+    let mut client = agent.connect().await;
+    let refused = client.prepare(prepare("name = 3", "one", 1)).await.unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument);
+    let refused = client.prepare(prepare(LOOPBACK_PLAN, "three", 1)).await.unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument);
+    assert!(refused.message().contains("no node `three`; it has: one, two"), "{refused:?}");
+}
+
+/// A plan in which this node only watches: preparing it changes nothing, so no root is needed.
+const IDLE_PLAN: &str = r#"
+name = "idle"
+[nodes]
+one = {}
+two = {}
+[wires]
+w = ["one", "two"]
+[probes.rtt]
+kind = "ping"
+from = "two"
+to = "one"
+[[phases]]
+name = "only"
+length = "200ms"
+"#;
+
+#[tokio::test]
+async fn a_busy_node_names_its_holder_and_an_overtaken_controller_is_refused() {
+    let agent = Agent::here();
+    let mut client = agent.connect().await;
+    client.prepare(prepare(IDLE_PLAN, "one", 7)).await.unwrap();
+    let busy = client.prepare(prepare(IDLE_PLAN, "one", 8)).await.unwrap_err();
+    assert_eq!(busy.code(), Code::FailedPrecondition);
+    assert!(busy.message().contains("run test (point 0, trial 1, epoch 7)"), "{busy:?}");
+    let other = client.run(wire::RunRequest { start_at_ns: 0, epoch: 8 }).await.unwrap_err();
+    assert_eq!(other.code(), Code::FailedPrecondition);
+
+    client.reset(wire::ResetRequest {}).await.unwrap();
+    let stale = client.prepare(prepare(IDLE_PLAN, "one", 6)).await.unwrap_err();
+    assert_eq!(stale.code(), Code::FailedPrecondition);
+    assert!(stale.message().contains("another controller took over"), "{stale:?}");
+}
+
+#[tokio::test]
+async fn an_agent_started_again_still_knows_who_was_overtaken() {
+    let mut agent = Agent::here();
+    let mut client = agent.connect().await;
+    client.prepare(prepare(IDLE_PLAN, "one", 7)).await.unwrap();
+    agent.child.kill().unwrap();
+    agent.child.wait().unwrap();
+    let listen = format!("unix:{}", agent.socket().display());
+    agent.child = Command::new(AGENT)
+        .args(["serve", "--listen", &listen, "--state-dir"])
+        .arg(agent.state_dir())
+        .spawn()
+        .unwrap();
+    let stale = loop {
+        // The dead agent's socket is there until the new one takes it over.
+        let endpoint = tonic::transport::Endpoint::from_shared(listen.clone()).unwrap();
+        if let Ok(mut client) = wire::agent_client::AgentClient::connect(endpoint).await {
+            break client.prepare(prepare(IDLE_PLAN, "one", 6)).await.unwrap_err();
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    };
+    assert_eq!(stale.code(), Code::FailedPrecondition, "{stale:?}");
+}
+
+#[tokio::test]
+async fn a_lease_without_a_run_ends() {
+    let agent = Agent::here();
+    let mut client = agent.connect().await;
+    let mut request = prepare(IDLE_PLAN, "one", 1);
+    request.lease_ms = 100;
+    client.prepare(request).await.unwrap();
+    loop {
+        match client.prepare(prepare(IDLE_PLAN, "one", 1)).await {
+            Ok(_) => break,
+            Err(busy) => assert!(busy.message().contains("busy"), "{busy:?}"),
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_trial_without_traffic_runs_to_its_end() {
+    let agent = Agent::here();
+    let mut client = agent.connect().await;
+    client.prepare(prepare(IDLE_PLAN, "one", 1)).await.unwrap();
+    let start_at_ns = now_ns() + 50_000_000;
+    let run = wire::RunRequest { start_at_ns, epoch: 1 };
+    let mut rows = client.run(run).await.unwrap().into_inner();
+    let mut kinds = Vec::new();
+    while let Some(event) = rows.message().await.unwrap() {
+        match event.of.unwrap() {
+            wire::run_event::Of::Event(event) => kinds.push(event.kind),
+            wire::run_event::Of::Done(done) => {
+                assert_eq!(done.rows_dropped, 0);
+                kinds.push("done".into());
+            }
+            _ => {}
+        }
+    }
+    assert_eq!(kinds, ["phase_start", "trial_end", "done"]);
+}
+
+#[tokio::test]
+async fn beyond_loopback_needs_certificates() {
+    let output = Command::new(AGENT)
+        .args(["serve", "--ephemeral", "--listen", "tcp:0.0.0.0:0"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("--tls-cert"), "{said}");
+}
+
+#[tokio::test]
+async fn two_agents_do_not_share_a_state_directory() {
+    let agent = Agent::here();
+    wait_for("the lock", || agent.state_dir().join("lock").exists()).await;
+    drop(agent.connect().await);
+    let listen = format!("unix:{}", agent.dir.path().join("other.sock").display());
+    let output = Command::new(AGENT)
+        .args(["serve", "--listen", &listen, "--state-dir"])
+        .arg(agent.state_dir())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("--state-dir"), "{said}");
+}

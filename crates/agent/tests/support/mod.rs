@@ -1,0 +1,147 @@
+//! Starts real agents and talks to them.
+#![allow(dead_code, reason = "every test target uses its own part")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use ccbench_proto::wire;
+use ccbench_proto::wire::agent_client::AgentClient;
+use tonic::transport::{Channel, Endpoint};
+
+pub const AGENT: &str = env!("CARGO_BIN_EXE_ccbench-agent");
+
+/// An agent on a path socket in a folder of its own; killed on drop.
+pub struct Agent {
+    pub dir: tempfile::TempDir,
+    pub child: Child,
+}
+
+impl Agent {
+    /// In this network namespace.
+    pub fn here() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let child = serve(&dir, Command::new(AGENT));
+        Self { dir, child }
+    }
+
+    /// In a network namespace of its own, loopback up.
+    pub fn in_namespace() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut command = Command::new("unshare");
+        command.args(["-n", "sh", "-c", "ip link set lo up && exec \"$0\" \"$@\"", AGENT]);
+        let child = serve(&dir, command);
+        Self { dir, child }
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.dir.path().join("agent.sock")
+    }
+
+    pub fn state_dir(&self) -> PathBuf {
+        self.dir.path().join("state")
+    }
+
+    pub async fn connect(&self) -> AgentClient<Channel> {
+        wait_for("the agent's socket", || self.socket().exists()).await;
+        let address = format!("unix:{}", self.socket().display());
+        AgentClient::connect(Endpoint::from_shared(address).unwrap()).await.unwrap()
+    }
+
+    /// The processes below the agent.
+    pub fn children(&self) -> Vec<u32> {
+        children(self.child.id())
+    }
+
+    pub fn signal(&self, signal: nix::sys::signal::Signal) {
+        let pid = nix::unistd::Pid::from_raw(self.child.id().cast_signed());
+        nix::sys::signal::kill(pid, signal).unwrap();
+    }
+
+    /// What a command prints inside the agent's network namespace.
+    pub fn inside(&self, command: &[&str]) -> String {
+        let target = self.child.id().to_string();
+        let output =
+            Command::new("nsenter").args(["-n", "-t", &target]).args(command).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+fn serve(dir: &tempfile::TempDir, mut command: Command) -> Child {
+    let listen = format!("unix:{}", dir.path().join("agent.sock").display());
+    command.args(["serve", "--listen", &listen, "--state-dir"]).arg(dir.path().join("state"));
+    command.stdin(Stdio::null()).spawn().unwrap()
+}
+
+fn children(pid: u32) -> Vec<u32> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+    text.unwrap_or_default().split_whitespace().filter_map(|p| p.parse().ok()).collect()
+}
+
+/// Waits for a fact; fails after 10 s.
+pub async fn wait_for(what: &str, mut fact: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !fact() {
+        assert!(Instant::now() < deadline, "{what} did not come about within 10 s");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// A plan of one node that talks to itself: no links, so that nothing but loopback is needed.
+pub const LOOPBACK_PLAN: &str = r#"
+name = "loopback"
+[nodes.one]
+sysctl = { "net.ipv4.tcp_slow_start_after_idle" = 0 }
+[nodes.two]
+[wires]
+w = ["one", "two"]
+[flows.bulk]
+from = "one"
+to = "two"
+cc = "reno"
+count = 2
+rate = "50mbit"
+[probes.rtt]
+kind = "ping"
+from = "one"
+to = "two"
+every = "100ms"
+[[phases]]
+name = "only"
+length = "2s"
+flows = ["bulk"]
+"#;
+
+/// Prepares `node` of a plan, all of whose nodes have the address 127.0.0.1.
+pub fn prepare(plan: &str, node: &str, epoch: u64) -> wire::PrepareRequest {
+    let address = |node: &str| (node.to_owned(), "127.0.0.1".to_owned());
+    wire::PrepareRequest {
+        run_id: "test".into(),
+        node: node.into(),
+        plan_toml: plan.into(),
+        point_id: 0,
+        trial: 1,
+        seed: 1,
+        epoch,
+        addresses: [address("one"), address("two")].into(),
+        port_slot: 3,
+        lease_ms: 5_000,
+    }
+}
+
+/// CLOCK_MONOTONIC.
+pub fn now_ns() -> u64 {
+    ccbench_agent::clock::now_ns()
+}
+
+/// Whether a path is gone.
+pub fn gone(path: &Path) -> bool {
+    !path.exists()
+}
