@@ -239,7 +239,15 @@ fn over_trials(rows: &[PhaseRow], phases: &[String]) -> Vec<PointRow> {
 
 impl Summary {
     /// The mean over trials of one number; `None` if no counted trial has it.
-    pub fn find(&self, point_id: u32, phase: &str, scope: Scope, subject: &str, metric: &str, stat: &str) -> Option<&PointRow> {
+    pub fn find(
+        &self,
+        point_id: u32,
+        phase: &str,
+        scope: Scope,
+        subject: &str,
+        metric: &str,
+        stat: &str,
+    ) -> Option<&PointRow> {
         self.point_rows.iter().find(|row| {
             row.point_id == point_id
                 && row.phase == phase
@@ -297,10 +305,14 @@ impl Summary {
     fn trials_frame(&self, lists: bool) -> PolarsResult<DataFrame> {
         let trials = &self.trials;
         let reasons = |end: &TrialEnd| -> Vec<String> {
-            end.reasons.iter().map(|reason| format!("{}: {}", reason.code, reason.message)).collect()
+            end.reasons
+                .iter()
+                .map(|reason| format!("{}: {}", reason.code, reason.message))
+                .collect()
         };
         let reasons_column = if lists {
-            let mut builder = ListStringChunkedBuilder::new("reasons".into(), trials.len(), trials.len());
+            let mut builder =
+                ListStringChunkedBuilder::new("reasons".into(), trials.len(), trials.len());
             for end in trials {
                 builder.append_values_iter(reasons(end).iter().map(String::as_str));
             }
@@ -309,7 +321,9 @@ impl Summary {
             text("reasons", trials, |end| reasons(end).join("; "))
         };
         let clock = |end: &TrialEnd| end.clocks.values().next().cloned();
-        let t0 = |end: &TrialEnd| clock(end).map(|c| c.t0_ns.cast_signed().saturating_add(c.realtime_offset_ns));
+        let t0 = |end: &TrialEnd| {
+            clock(end).map(|c| c.t0_ns.cast_signed().saturating_add(c.realtime_offset_ns))
+        };
         let bound = |end: &TrialEnd| end.clocks.values().map(|c| c.error_bound_ns).max();
         DataFrame::new_infer_height(vec![
             numbers("point_id", trials, |end| end.point_id),
@@ -319,7 +333,10 @@ impl Summary {
             numbers("seed", trials, |end| end.seed),
             numbers("epoch", trials, |end| end.epoch),
             Column::new("t0_ns".into(), trials.iter().map(t0).collect::<Vec<_>>()),
-            Column::new("clock_error_bound_ns".into(), trials.iter().map(bound).collect::<Vec<_>>()),
+            Column::new(
+                "clock_error_bound_ns".into(),
+                trials.iter().map(bound).collect::<Vec<_>>(),
+            ),
         ])
     }
 
@@ -341,7 +358,9 @@ impl Summary {
 
     fn point_frame(&self) -> PolarsResult<DataFrame> {
         let rows = &self.point_rows;
-        let end = |pick: fn((f64, f64)) -> f64| rows.iter().map(|r| r.interval.map(pick)).collect::<Vec<_>>();
+        let end = |pick: fn((f64, f64)) -> f64| {
+            rows.iter().map(|r| r.interval.map(pick)).collect::<Vec<_>>()
+        };
         DataFrame::new_infer_height(vec![
             numbers("point_id", rows, |r| r.point_id),
             text("phase", rows, |r| r.phase.clone()),

@@ -32,7 +32,16 @@ pub fn text(summary: &Summary, width: u16) -> String {
     if groups.is_empty() {
         out.push_str("No trial that counts has data of a flow in a measured phase.\n");
     } else {
-        let header = ["phase", "group", "sum Mbit/s", "per flow", "srtt ms", "retransmits", "fairness", "trials"];
+        let header = [
+            "phase",
+            "group",
+            "sum Mbit/s",
+            "per flow",
+            "srtt ms",
+            "retransmits",
+            "fairness",
+            "trials",
+        ];
         out.push_str(&render(summary, &header, groups, width));
         out.push_str(
             "sum and per flow: mean over a phase of what the receivers got; ±: 95 % confidence over trials (t); \
@@ -50,7 +59,8 @@ pub fn text(summary: &Summary, width: u16) -> String {
     let names = summary.files.iter().filter_map(|file| file.file_name()?.to_str());
     let names: Vec<&str> = names.filter(|name| name.ends_with(".csv")).collect();
     if !names.is_empty() {
-        let _ = writeln!(out, "  {} (Parquet beside them; every sample in tables/)", names.join(" "));
+        let _ =
+            writeln!(out, "  {} (Parquet beside them; every sample in tables/)", names.join(" "));
     }
     out
 }
@@ -74,7 +84,8 @@ fn render(summary: &Summary, header: &[&str], lines: Vec<Line>, width: u16) -> S
         let first = shown.replace(point) != Some(point);
         let factors = summary.factors.iter().map(|f| if first { level(f) } else { String::new() });
         let names = factors.chain(cells.iter().take(2).cloned()).map(Cell::new);
-        let numbers = cells.iter().skip(2).map(|c| Cell::new(c).set_alignment(CellAlignment::Right));
+        let numbers =
+            cells.iter().skip(2).map(|c| Cell::new(c).set_alignment(CellAlignment::Right));
         table.add_row(names.chain(numbers).collect::<Vec<_>>());
     }
     let lines: Vec<String> = table.lines().map(|line| line.trim_end().to_owned()).collect();
@@ -82,9 +93,14 @@ fn render(summary: &Summary, header: &[&str], lines: Vec<Line>, width: u16) -> S
 }
 
 fn group_rows(summary: &Summary) -> Vec<Line> {
-    let sums = summary.point_rows.iter().filter(|r| r.scope == Scope::Group && r.metric == "throughput_sum");
+    let sums = summary
+        .point_rows
+        .iter()
+        .filter(|r| r.scope == Scope::Group && r.metric == "throughput_sum");
     sums.map(|sum| {
-        let find = |metric, stat| summary.find(sum.point_id, &sum.phase, Scope::Group, &sum.subject, metric, stat);
+        let find = |metric, stat| {
+            summary.find(sum.point_id, &sum.phase, Scope::Group, &sum.subject, metric, stat)
+        };
         let cells = vec![
             sum.phase.clone(),
             sum.subject.clone(),
@@ -92,7 +108,8 @@ fn group_rows(summary: &Summary) -> Vec<Line> {
             plain(find("throughput_per_flow_mean", "mean"), 1e6),
             with_interval(find("srtt", "mean"), 1e3),
             find("retransmissions", "sum").map_or("-".to_owned(), |r| format!("{:.0}", r.value)),
-            find("jain_fairness_of_mean", "mean").map_or("-".to_owned(), |r| format!("{:.3}", r.value)),
+            find("jain_fairness_of_mean", "mean")
+                .map_or("-".to_owned(), |r| format!("{:.3}", r.value)),
             tally(summary, sum.point_id),
         ];
         (sum.point_id, cells)
@@ -101,9 +118,12 @@ fn group_rows(summary: &Summary) -> Vec<Line> {
 }
 
 fn probe_rows(summary: &Summary) -> Vec<Line> {
-    let lost = summary.point_rows.iter().filter(|r| r.scope == Scope::Probe && r.metric == "loss_share");
+    let lost =
+        summary.point_rows.iter().filter(|r| r.scope == Scope::Probe && r.metric == "loss_share");
     lost.map(|lost| {
-        let find = |stat| summary.find(lost.point_id, &lost.phase, Scope::Probe, &lost.subject, "rtt", stat);
+        let find = |stat| {
+            summary.find(lost.point_id, &lost.phase, Scope::Probe, &lost.subject, "rtt", stat)
+        };
         let cells = vec![
             lost.phase.clone(),
             lost.subject.clone(),
@@ -143,8 +163,10 @@ fn verdicts(summary: &Summary, out: &mut String) {
     let bad = summary.trials.iter().filter(|end| end.status != TrialStatus::Ok);
     let line = |end: &TrialEnd, reason: &str| {
         let levels = summary.points.get(&end.point_id).into_iter().flatten();
-        let levels: Vec<String> = levels.map(|(factor, level)| format!("{factor}={level}")).collect();
-        let levels = if levels.is_empty() { String::new() } else { format!(" ({})", levels.join(" ")) };
+        let levels: Vec<String> =
+            levels.map(|(factor, level)| format!("{factor}={level}")).collect();
+        let levels =
+            if levels.is_empty() { String::new() } else { format!(" ({})", levels.join(" ")) };
         format!("point {}{levels}, trial {}: {}: {reason}", end.point_id, end.trial, end.status)
     };
     let lines: Vec<String> = bad

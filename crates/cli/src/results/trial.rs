@@ -362,3 +362,6 @@ fn rename_new(from: &Path, to: &Path, key: TrialKey, root: &Path) -> Result<()> 
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -174,13 +174,16 @@ impl Judge {
             findings.add(Status::Failed, "error", error.clone());
         }
         for node in self.spans.keys().filter(|node| !done.contains_key(*node)) {
-            let message = format!("{node}: its stream ended without a last word; rows may be missing");
+            let message =
+                format!("{node}: its stream ended without a last word; rows may be missing");
             findings.add(Status::Failed, "node_lost", message);
         }
         for (node, done) in done {
             if done.rows_dropped > 0 {
                 let (dropped, sent) = (done.rows_dropped, done.rows_sent);
-                let message = format!("{node}: {dropped} rows dropped, {sent} sent: the controller was too slow");
+                let message = format!(
+                    "{node}: {dropped} rows dropped, {sent} sent: the controller was too slow"
+                );
                 findings.add(Status::Degraded, "rows_dropped", message);
             }
         }
@@ -191,4 +194,3 @@ impl Judge {
         findings.verdict()
     }
 }
-

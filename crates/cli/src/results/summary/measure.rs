@@ -77,7 +77,9 @@ pub(super) fn measure(run: &RunDir, trials: &[&TrialEnd]) -> Result<Measured> {
     let mut out = Out { timeline: &timeline, measured: &mut measured };
     out.throughputs(&groups, &flows);
     for (scope, keys) in [(Scope::Flow, &["group", "flow_id"][..]), (Scope::Group, &["group"])] {
-        if let Some(lines) = query::group(run, "flow_samples", trials, sender(), keys, socket_stats())? {
+        if let Some(lines) =
+            query::group(run, "flow_samples", trials, sender(), keys, socket_stats())?
+        {
             out.samples(&lines, scope, &groups);
         }
     }
@@ -149,7 +151,8 @@ fn take_interval(
     groups: &mut BTreeMap<GroupKey, GroupPhase>,
     flows: &mut BTreeMap<(Trial, String), BTreeSet<String>>,
 ) {
-    let (trial, group, flow) = (lines.trial(line), lines.text("group", line), lines.text("flow_id", line));
+    let (trial, group, flow) =
+        (lines.trial(line), lines.text("group", line), lines.text("flow_id", line));
     let carried = Carried {
         bytes: lines.number("bytes", line).unwrap_or(0.0),
         seconds: lines.number("seconds", line).unwrap_or(0.0),
@@ -180,7 +183,8 @@ fn take_sockets(
     order.sort_unstable();
     let mut before: BTreeMap<(Trial, String, u32), [f64; 4]> = BTreeMap::new();
     for (_, line) in order {
-        let (trial, group, flow) = (lines.trial(line), lines.text("group", line), lines.text("flow_id", line));
+        let (trial, group, flow) =
+            (lines.trial(line), lines.text("group", line), lines.text("flow_id", line));
         let number = |name: &str| lines.number(name, line);
         let begin = [0.0, 0.0, 0.0, number("t_s.first").unwrap_or(0.0)];
         let socket = (trial, flow.clone(), lines.count("sport", line));
@@ -191,7 +195,8 @@ fn take_sockets(
             number("bytes_acked.last").unwrap_or(past[2]),
             number("t_s.last").unwrap_or(past[3]),
         ];
-        let [retrans, segments, bytes, seconds] = std::array::from_fn(|i| (now[i] - past[i]).max(0.0));
+        let [retrans, segments, bytes, seconds] =
+            std::array::from_fn(|i| (now[i] - past[i]).max(0.0));
         *past = now;
         flows.entry((trial, group.clone())).or_default().insert(flow.clone());
         let phase = groups.entry((trial, lines.text("phase", line), group)).or_default();
@@ -224,7 +229,8 @@ impl GroupPhase {
         let seconds = carried.values().map(|c| c.seconds).fold(0.0, f64::max);
         let intervals = carried.values().map(|c| c.intervals).max().unwrap_or(0);
         let share = seconds / phase.seconds();
-        let runs = share >= MOST_OF_A_PHASE || (share >= SOME_OF_A_PHASE && intervals >= ENOUGH_INTERVALS);
+        let runs =
+            share >= MOST_OF_A_PHASE || (share >= SOME_OF_A_PHASE && intervals >= ENOUGH_INTERVALS);
         (runs && seconds > 0.0).then_some(seconds)
     }
 }
@@ -239,7 +245,15 @@ struct Out<'a> {
 type Place<'a> = (Trial, &'a str, Scope, &'a str);
 
 impl Out<'_> {
-    fn row(&mut self, place: Place<'_>, metric: &'static str, unit: &'static str, stat: &'static str, value: f64, n: u32) {
+    fn row(
+        &mut self,
+        place: Place<'_>,
+        metric: &'static str,
+        unit: &'static str,
+        stat: &'static str,
+        value: f64,
+        n: u32,
+    ) {
         let ((point_id, trial), phase, scope, subject) = place;
         self.measured.rows.push(PhaseRow {
             point_id,
@@ -267,13 +281,17 @@ impl Out<'_> {
     ) {
         let mut net: BTreeMap<(Trial, &str), Net> = BTreeMap::new();
         for ((trial, phase, group), data) in groups {
-            let Some(seconds) = self.measured_phase(*trial, phase).and_then(|record| data.covered_s(record)) else {
+            let Some(seconds) =
+                self.measured_phase(*trial, phase).and_then(|record| data.covered_s(record))
+            else {
                 continue;
             };
             let (carried, caveat) = data.carried();
             if let Some(caveat) = caveat {
                 let (point_id, nr) = trial;
-                let note = format!("point {point_id}, trial {nr}, {phase}: throughput of `{group}` is {caveat}");
+                let note = format!(
+                    "point {point_id}, trial {nr}, {phase}: throughput of `{group}` is {caveat}"
+                );
                 self.measured.notes.push(note);
             }
             let known = flows.get(&(*trial, group.clone())).into_iter().flatten();
@@ -281,7 +299,14 @@ impl Out<'_> {
             let rates: Vec<(&String, f64)> = known.map(|flow| (flow, rate(flow))).collect();
             for (flow, bps) in &rates {
                 let n = carried.get(*flow).map_or(0, |c| c.intervals);
-                self.row((*trial, phase, Scope::Flow, flow), "throughput", "bit/s", "mean", *bps, n);
+                self.row(
+                    (*trial, phase, Scope::Flow, flow),
+                    "throughput",
+                    "bit/s",
+                    "mean",
+                    *bps,
+                    n,
+                );
                 if let Some(packets) = data.retransmissions.get(*flow) {
                     let place = (*trial, phase.as_str(), Scope::Flow, flow.as_str());
                     self.row(place, "retransmissions", "packets", "sum", *packets, 1);
@@ -304,7 +329,14 @@ impl Out<'_> {
         let flows = net.rates.len() as u32;
         let total: f64 = net.rates.iter().sum();
         self.row(place, "throughput_sum", "bit/s", "mean", total, flows);
-        self.row(place, "throughput_per_flow_mean", "bit/s", "mean", total / f64::from(flows.max(1)), flows);
+        self.row(
+            place,
+            "throughput_per_flow_mean",
+            "bit/s",
+            "mean",
+            total / f64::from(flows.max(1)),
+            flows,
+        );
         if let Some(index) = jain(&net.rates) {
             self.row(place, "jain_fairness_of_mean", "1", "mean", index, flows);
         }
@@ -322,7 +354,8 @@ impl Out<'_> {
     /// Smoothed RTT and congestion window; only where the group runs.
     fn samples(&mut self, lines: &Lines, scope: Scope, groups: &BTreeMap<GroupKey, GroupPhase>) {
         for line in 0..lines.len() {
-            let (trial, phase, group) = (lines.trial(line), lines.text("phase", line), lines.text("group", line));
+            let (trial, phase, group) =
+                (lines.trial(line), lines.text("phase", line), lines.text("group", line));
             let Some(record) = self.measured_phase(trial, &phase) else { continue };
             let data = groups.get(&(trial, phase.clone(), group.clone()));
             if data.and_then(|data| data.covered_s(record)).is_none() {
@@ -330,7 +363,9 @@ impl Out<'_> {
             }
             let subject = if scope == Scope::Flow { lines.text("flow_id", line) } else { group };
             let place = (trial, phase.as_str(), scope, subject.as_str());
-            for (stem, metric, unit) in [("rtt_us", "srtt", "us"), ("snd_cwnd_pkts", "cwnd", "packets")] {
+            for (stem, metric, unit) in
+                [("rtt_us", "srtt", "us"), ("snd_cwnd_pkts", "cwnd", "packets")]
+            {
                 let n = lines.count(&format!("{stem}.n"), line);
                 for (stat, value) in lines.stats(stem, line) {
                     self.row(place, metric, unit, stat, value, n);
@@ -341,7 +376,8 @@ impl Out<'_> {
 
     fn probes(&mut self, lines: &Lines) {
         for line in 0..lines.len() {
-            let (trial, phase, probe) = (lines.trial(line), lines.text("phase", line), lines.text("probe_id", line));
+            let (trial, phase, probe) =
+                (lines.trial(line), lines.text("phase", line), lines.text("probe_id", line));
             if self.measured_phase(trial, &phase).is_none() {
                 continue;
             }
@@ -359,7 +395,9 @@ impl Out<'_> {
     /// Of the qdiscs of a link, the one that everything passes: it has sent the most.
     fn links(&mut self, lines: &Lines) {
         let mut whole: BTreeMap<(Trial, String), (f64, String)> = BTreeMap::new();
-        let name = |line| (lines.text("link", line), lines.text("handle", line) + &lines.text("kind", line));
+        let name = |line| {
+            (lines.text("link", line), lines.text("handle", line) + &lines.text("kind", line))
+        };
         for line in 0..lines.len() {
             let (link, qdisc) = name(line);
             let sent = lines.number("sent_bytes.last", line).unwrap_or(0.0);
@@ -370,7 +408,8 @@ impl Out<'_> {
         }
         let mut order: Vec<(usize, usize)> = (0..lines.len())
             .filter_map(|line| {
-                let (position, _) = self.timeline.phase(lines.trial(line), &lines.text("phase", line))?;
+                let (position, _) =
+                    self.timeline.phase(lines.trial(line), &lines.text("phase", line))?;
                 Some((position, line))
             })
             .collect();
@@ -393,7 +432,9 @@ impl Out<'_> {
                 let at = |end: &str| lines.number(&format!("{stem}.{end}"), line);
                 Some(at("last")? - at("first")?)
             };
-            if let (Some(bytes), Some(seconds)) = (grown("sent_bytes"), grown("t_s").filter(|s| *s > 0.0)) {
+            if let (Some(bytes), Some(seconds)) =
+                (grown("sent_bytes"), grown("t_s").filter(|s| *s > 0.0))
+            {
                 self.row(place, "throughput", "bit/s", "mean", bytes * 8.0 / seconds, n);
             }
             self.row(place, "drops", "packets", "sum", (dropped - past).max(0.0), n);

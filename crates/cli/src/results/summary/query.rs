@@ -46,7 +46,8 @@ impl Lines {
 
     /// All statistics of `stem` of a line.
     pub(super) fn stats(&self, stem: &str, line: usize) -> Vec<(&'static str, f64)> {
-        let value = |stat: &'static str| Some((stat, self.number(&format!("{stem}.{stat}"), line)?));
+        let value =
+            |stat: &'static str| Some((stat, self.number(&format!("{stem}.{stat}"), line)?));
         STATS.into_iter().filter_map(value).collect()
     }
 }
@@ -67,15 +68,18 @@ pub(super) fn group(
     }
     let dir = run.path().join("tables").join(table);
     let failed = || frame_error("read", &dir);
-    let paths = paths.into_iter().map(PlRefPath::try_from_pathbuf).collect::<PolarsResult<Vec<_>>>();
+    let paths =
+        paths.into_iter().map(PlRefPath::try_from_pathbuf).collect::<PolarsResult<Vec<_>>>();
     let options = ScanArgsParquet {
         hive_options: HiveOptions { enabled: Some(false), ..HiveOptions::default() },
         glob: false,
         allow_missing_columns: true,
         ..ScanArgsParquet::default()
     };
-    let scan = LazyFrame::scan_parquet_files(paths.map_err(failed())?.into(), options).map_err(failed())?;
-    let keys: Vec<Expr> = ["point_id", "trial", "phase"].iter().chain(keys).map(|name| col(*name)).collect();
+    let scan =
+        LazyFrame::scan_parquet_files(paths.map_err(failed())?.into(), options).map_err(failed())?;
+    let keys: Vec<Expr> =
+        ["point_id", "trial", "phase"].iter().chain(keys).map(|name| col(*name)).collect();
     let numbers = [col("point_id").cast(DataType::Float64), col("trial").cast(DataType::Float64)];
     let frame = scan
         .filter(col("phase").is_not_null().and(filter))

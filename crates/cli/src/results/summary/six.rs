@@ -24,7 +24,8 @@ const COLUMNS: [(&str, &str, f64); 3] = [
 
 /// As [`six_columns`], of a summary that is there already.
 pub fn six_columns_of(summary: &Summary, group: &str) -> Result<String> {
-    let of_group = |row: &&PhaseRow| row.scope == Scope::Group && row.subject == group && row.stat == "mean";
+    let of_group =
+        |row: &&PhaseRow| row.scope == Scope::Group && row.subject == group && row.stat == "mean";
     let rows: Vec<&PhaseRow> = summary.phase_rows.iter().filter(of_group).collect();
     if rows.is_empty() {
         let known = summary.groups().join(", ");
@@ -51,7 +52,9 @@ pub fn six_columns_of(summary: &Summary, group: &str) -> Result<String> {
         for (_, metric, scale) in COLUMNS {
             for phase in &summary.phases {
                 let value = rows.iter().find(|r| {
-                    (r.point_id, r.trial) == (end.point_id, end.trial) && r.phase == *phase && r.metric == metric
+                    (r.point_id, r.trial) == (end.point_id, end.trial)
+                        && r.phase == *phase
+                        && r.metric == metric
                 });
                 fields.push(value.map_or(String::new(), |r| format!("{:.3}", r.value / scale)));
             }
@@ -64,5 +67,9 @@ pub fn six_columns_of(summary: &Summary, group: &str) -> Result<String> {
 
 /// A CSV field: quoted where it must be.
 fn quoted(field: &str) -> String {
-    if field.contains([',', '"', '\n']) { format!("\"{}\"", field.replace('"', "\"\"")) } else { field.to_owned() }
+    if field.contains([',', '"', '\n']) {
+        format!("\"{}\"", field.replace('"', "\"\""))
+    } else {
+        field.to_owned()
+    }
 }

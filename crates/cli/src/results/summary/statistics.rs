@@ -23,7 +23,10 @@ pub fn mean_with_interval(values: &[f64]) -> Option<Mean> {
     }
     let n = values.len() as f64;
     let value = values.iter().sum::<f64>() / n;
-    Some(Mean { value, interval: half_width(values, value).map(|half| (value - half, value + half)) })
+    Some(Mean {
+        value,
+        interval: half_width(values, value).map(|half| (value - half, value + half)),
+    })
 }
 
 fn half_width(values: &[f64], mean: f64) -> Option<f64> {

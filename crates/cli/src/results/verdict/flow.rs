@@ -46,9 +46,15 @@ struct Seen {
 impl FlowCheck {
     pub(crate) fn new(plan: &CheckedPlan) -> Self {
         let context = TrialContext { addresses: BTreeMap::new(), port_slot: 0, seed: 0 };
-        let clients = plan.plan().nodes.keys().flat_map(|node| schedule::task_for(plan, node, &context).clients);
-        let groups: BTreeMap<String, FlowTask> = clients.map(|task| (task.group.clone(), task)).collect();
-        let ids = groups.values().flat_map(|task| (0..task.count).map(|i| format!("{}/{i}", task.group)));
+        let clients = plan
+            .plan()
+            .nodes
+            .keys()
+            .flat_map(|node| schedule::task_for(plan, node, &context).clients);
+        let groups: BTreeMap<String, FlowTask> =
+            clients.map(|task| (task.group.clone(), task)).collect();
+        let ids =
+            groups.values().flat_map(|task| (0..task.count).map(|i| format!("{}/{i}", task.group)));
         Self {
             flows: ids.map(|id| (id, Seen::default())).collect(),
             groups,
@@ -89,7 +95,9 @@ impl FlowCheck {
     }
 
     pub(crate) fn flow(&mut self, row: &Flow) {
-        let Some(flow) = self.flows.get_mut(&row.flow_id).filter(|_| row.role == "data") else { return };
+        let Some(flow) = self.flows.get_mut(&row.flow_id).filter(|_| row.role == "data") else {
+            return;
+        };
         if row.bytes > 0
             && let Some(start_s) = row.start_s
         {
@@ -105,7 +113,8 @@ impl FlowCheck {
 
     pub(crate) fn finish(self, done: &BTreeMap<String, Done>, findings: &mut Findings) {
         let late_samples = |(node, done): (&String, &Done)| {
-            let seen = self.samples_by_node.get(node).copied().unwrap_or(0).max(done.samples_late).max(1);
+            let seen =
+                self.samples_by_node.get(node).copied().unwrap_or(0).max(done.samples_late).max(1);
             let share = done.samples_late as f64 / seen as f64;
             (share > LATE_SAMPLES_SHARE).then(|| {
                 format!(
@@ -136,7 +145,6 @@ impl FlowCheck {
 #[derive(Debug, Default)]
 struct Told(BTreeMap<&'static str, (Status, u32, String)>);
 
-
 impl Told {
     fn add(&mut self, status: Status, code: &'static str, first: String) {
         self.0.entry(code).or_insert((status, 0, first)).1 += 1;
@@ -144,7 +152,11 @@ impl Told {
 
     fn into_findings(self, task: &FlowTask, findings: &mut Findings) {
         for (code, (status, count, first)) in self.0 {
-            let of = if task.count > 1 { format!(" ({count} of {} flows)", task.count) } else { String::new() };
+            let of = if task.count > 1 {
+                format!(" ({count} of {} flows)", task.count)
+            } else {
+                String::new()
+            };
             findings.add(status, code, format!("flows.{}{of}: {first}", task.group));
         }
     }
@@ -166,7 +178,9 @@ impl Seen {
         };
         let late_s = first_s - start_s;
         if late_s > LATE_S {
-            let why = format!("first data {late_s:.2} s after its start at {start_s:.1} s (limit {LATE_S:.0} s)");
+            let why = format!(
+                "first data {late_s:.2} s after its start at {start_s:.1} s (limit {LATE_S:.0} s)"
+            );
             told.add(Status::Degraded, "flow_late", why);
         }
         if let Some(wanted) = task.cc.as_ref().filter(|cc| !self.cc.is_empty() && **cc != self.cc) {
@@ -184,7 +198,8 @@ impl Seen {
         let interval_s = every.as_secs_f64();
         let early_s = stop_s - self.last_sample_s;
         if early_s > EARLY_S + 2.0 * interval_s {
-            let why = format!("its socket was gone {early_s:.2} s before its end (limit {EARLY_S:.0} s)");
+            let why =
+                format!("its socket was gone {early_s:.2} s before its end (limit {EARLY_S:.0} s)");
             told.add(Status::Degraded, "flow_early", why);
         }
         let expected = (stop_s - first_s) / interval_s;

@@ -60,8 +60,10 @@ impl HostCheck {
                 findings.add(Status::Degraded, "cpu_bound", message);
             }
             if host.softnet_dropped > 0 {
-                let message =
-                    format!("{node}: the kernel dropped {} packets before any queue of the plan", host.softnet_dropped);
+                let message = format!(
+                    "{node}: the kernel dropped {} packets before any queue of the plan",
+                    host.softnet_dropped
+                );
                 findings.add(Status::Degraded, "softnet_dropped", message);
             }
         }

@@ -187,7 +187,8 @@ impl Series {
         }
         let low = self.full.iter().filter(|rate| rate.is_low(rate_bps)).count();
         let low_share = low as f64 / self.full.len().max(1) as f64;
-        let add = |sum: Rate, one: &Rate| Rate { bytes: sum.bytes + one.bytes, ns: sum.ns + one.ns };
+        let add =
+            |sum: Rate, one: &Rate| Rate { bytes: sum.bytes + one.bytes, ns: sum.ns + one.ns };
         let whole = self.full.iter().fold(Rate { bytes: 0, ns: 0 }, add);
         if whole.is_low(rate_bps) || low_share > LOW_WINDOWS_SHARE {
             let message = format!(

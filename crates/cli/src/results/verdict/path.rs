@@ -41,7 +41,9 @@ impl PathCheck {
 
     pub(crate) fn finish(self, findings: &mut Findings) {
         for ((from, to), measured_us) in &self.measured_us {
-            let Some(expected_us) = expected_us(&self.plan, &self.topology, from, to) else { continue };
+            let Some(expected_us) = expected_us(&self.plan, &self.topology, from, to) else {
+                continue;
+            };
             let most = expected_us * (1.0 + OVER_SHARE) + OVER_US;
             let least = expected_us * (1.0 - UNDER_SHARE) - UNDER_US;
             if *measured_us > most || *measured_us < least {

@@ -1,0 +1,249 @@
+//! Crashes at every step of the commit, and what a resumed run then finds.
+
+use ccbench_proto::units::Micros;
+use polars::prelude::*;
+
+use super::*;
+use crate::results::store::{RunDir, RunInfo};
+use crate::results::verdict::Status;
+
+fn info() -> RunInfo {
+    RunInfo {
+        plan_name: "crash".into(),
+        plan_text: "name = \"crash\"\n".into(),
+        resolved_text: "name = \"crash\"\n".into(),
+        plan_sha256: "0123456789abcdef".into(),
+        points: vec![(0, vec![])],
+        repeat: 3,
+        seed: 1,
+        command_line: vec!["ccbench".into(), "run".into()],
+        ccbench_version: "0.1.0".into(),
+        started_utc: jiff::Timestamp::from_second(1_700_000_000).unwrap(),
+        nodes: BTreeMap::new(),
+        topology: String::new(),
+        notes: vec![],
+        sets: vec![],
+    }
+}
+
+fn phases() -> Vec<PhaseSpan> {
+    vec![PhaseSpan {
+        name: "only".into(),
+        start: Micros::new(0),
+        end: Micros::from_secs(1),
+        measure: true,
+    }]
+}
+
+fn clocks() -> BTreeMap<String, NodeClock> {
+    let clock = NodeClock {
+        t0_ns: 5_000_000_000,
+        realtime_offset_ns: 1_700_000_000_000_000_000,
+        error_bound_ns: 100,
+        source: "shared".into(),
+        rtt_ns: 0,
+    };
+    BTreeMap::from([("src".to_owned(), clock)])
+}
+
+fn key(run: &RunDir, trial: u16) -> TrialKey {
+    TrialKey { point_id: 0, trial, seed: 9, epoch: run.next_epoch() }
+}
+
+fn event(of: Of) -> wire::RunEvent {
+    wire::RunEvent { of: Some(of) }
+}
+
+/// A trial with rows in three tables and a raw file: with `clock`, four tables and five renames.
+fn filled(run: &RunDir, trial: u16) -> TrialWriter<'_> {
+    let mut writer = run.begin_trial(key(run, trial), &phases(), clocks()).unwrap();
+    for i in 0..10u64 {
+        let sample = wire::FlowSample {
+            at_ns: 5_000_000_000 + i * 100_000_000,
+            flow_id: format!("main/{}", 9 - i),
+            ..Default::default()
+        };
+        writer.push("src", event(Of::FlowSample(sample))).unwrap();
+    }
+    writer.push("src", event(Of::Probe(wire::Probe::default()))).unwrap();
+    writer
+        .push("src", event(Of::Done(wire::Done { rows_sent: 11, ..Default::default() })))
+        .unwrap();
+    for piece in ["one ", "two"] {
+        let raw = wire::Raw { name: "agent.log".into(), data: piece.into() };
+        writer.push("src", event(Of::Raw(raw))).unwrap();
+    }
+    writer
+}
+
+fn good() -> Verdict {
+    Verdict { status: Status::Ok, reasons: vec![] }
+}
+
+fn leftovers(run: &RunDir) -> Vec<PathBuf> {
+    let mut found = vec![];
+    let mut dirs = vec![run.path().to_path_buf()];
+    while let Some(dir) = dirs.pop() {
+        for entry in std::fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            if name.starts_with(STAGING) || name == "trial-02" {
+                found.push(path);
+            } else if path.is_dir() {
+                dirs.push(path);
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn a_crash_after_any_number_of_renames_leaves_no_trial_and_a_resumed_run_does_it_again() {
+    for renames in 0..=5 {
+        let root = tempfile::tempdir().unwrap();
+        let run = RunDir::create(root.path(), &info()).unwrap();
+        filled(&run, 1).commit(&good()).unwrap();
+        let reached_end = filled(&run, 2).publish(TrialStatus::Ok, &[], renames).unwrap();
+        assert!(!reached_end, "{renames}");
+        assert!(!leftovers(&run).is_empty());
+        let path = run.path().to_path_buf();
+        assert_eq!(
+            RunDir::open(&path).unwrap().finished().len(),
+            1,
+            "a reader believes the journal only"
+        );
+        drop(run);
+
+        let run = RunDir::resume(&path, &info()).unwrap();
+        assert_eq!(leftovers(&run), Vec::<PathBuf>::new(), "after {renames} renames");
+        assert!(run.notes().iter().any(|note| note.contains("not committed")));
+        assert_eq!(run.finished().into_iter().collect::<Vec<_>>(), [(0, 1)]);
+        filled(&run, 2).commit(&good()).unwrap();
+        assert_eq!(run.finished().into_iter().collect::<Vec<_>>(), [(0, 1), (0, 2)]);
+        assert!(run.part("flow_samples", 0, 2).is_file());
+        assert_eq!(
+            std::fs::read_to_string(run.raw(0, 2).join("src/agent.log")).unwrap(),
+            "one two"
+        );
+    }
+}
+
+#[test]
+fn a_crash_after_the_last_journal_line_leaves_a_committed_trial() {
+    let root = tempfile::tempdir().unwrap();
+    let run = RunDir::create(root.path(), &info()).unwrap();
+    assert!(filled(&run, 2).publish(TrialStatus::Ok, &[], 6).unwrap());
+    let path = run.path().to_path_buf();
+    // As if killed before the staging directory was gone.
+    std::fs::create_dir(path.join(".tmp-77")).unwrap();
+    drop(run);
+    let run = RunDir::resume(&path, &info()).unwrap();
+    assert_eq!(run.finished().len(), 1);
+    assert!(!path.join(".tmp-77").exists());
+}
+
+#[test]
+fn a_torn_last_line_is_cut_off_and_said_and_its_trial_is_done_again() {
+    let root = tempfile::tempdir().unwrap();
+    let run = RunDir::create(root.path(), &info()).unwrap();
+    filled(&run, 1).commit(&good()).unwrap();
+    filled(&run, 2).commit(&good()).unwrap();
+    let path = run.path().to_path_buf();
+    drop(run);
+    let journal = path.join("journal.ndjson");
+    let bytes = std::fs::read(&journal).unwrap();
+    std::fs::write(&journal, &bytes[..bytes.len() - 7]).unwrap();
+    assert_eq!(RunDir::open(&path).unwrap().finished().len(), 1, "reading does not mend");
+
+    let run = RunDir::resume(&path, &info()).unwrap();
+    assert_eq!(run.finished().into_iter().collect::<Vec<_>>(), [(0, 1)]);
+    assert!(run.notes()[0].contains("unfinished line"), "{:?}", run.notes());
+    assert!(!run.part("flow_samples", 0, 2).exists());
+    filled(&run, 2).commit(&good()).unwrap();
+    assert_eq!(run.finished().len(), 2);
+}
+
+#[test]
+fn an_abandoned_trial_is_readable_marked_and_done_again() {
+    let root = tempfile::tempdir().unwrap();
+    let run = RunDir::create(root.path(), &info()).unwrap();
+    filled(&run, 1).abandon("interrupted").unwrap();
+    assert!(run.finished().is_empty());
+    let trials = run.trials();
+    assert_eq!(trials[0].status, TrialStatus::Aborted);
+    assert_eq!(trials[0].reasons[0].message, "interrupted");
+    assert_eq!(trials[0].rows["flow_samples"], 10);
+    assert!(run.part("flow_samples", 0, 1).is_file());
+    filled(&run, 1).commit(&good()).unwrap();
+    assert_eq!(run.finished().len(), 1);
+}
+
+#[test]
+fn resuming_with_another_plan_or_while_another_process_writes_is_refused() {
+    let root = tempfile::tempdir().unwrap();
+    let run = RunDir::create(root.path(), &info()).unwrap();
+    let other = RunInfo { plan_sha256: "fedcba9876543210".into(), ..info() };
+    let error = RunDir::resume(run.path(), &other).unwrap_err();
+    assert!(matches!(error, ResultsError::OtherPlan { .. }), "{error}");
+    let error = RunDir::resume(run.path(), &info()).unwrap_err();
+    assert!(matches!(error, ResultsError::InUse { .. }), "{error}");
+    let reader = RunDir::open(run.path()).unwrap();
+    let error = reader.begin_trial(key(&reader, 1), &phases(), clocks()).err().unwrap();
+    assert!(matches!(error, ResultsError::ReadOnly { .. }), "{error}");
+}
+
+#[test]
+fn raw_files_cannot_leave_their_directory() {
+    let root = tempfile::tempdir().unwrap();
+    let run = RunDir::create(root.path(), &info()).unwrap();
+    let mut writer = run.begin_trial(key(&run, 1), &phases(), clocks()).unwrap();
+    for name in ["../up", "", ".hidden", "a/b"] {
+        let raw = wire::Raw { name: name.into(), data: vec![1] };
+        let error = writer.push("src", event(Of::Raw(raw))).unwrap_err();
+        assert!(matches!(error, ResultsError::RawName { .. }), "{name}");
+    }
+    let error = writer.push("nobody", event(Of::Probe(wire::Probe::default()))).unwrap_err();
+    assert!(matches!(error, ResultsError::UnknownNode { .. }));
+}
+
+#[test]
+fn many_rows_become_row_groups_and_a_small_table_is_sorted_by_flow() {
+    let root = tempfile::tempdir().unwrap();
+    let run = RunDir::create(root.path(), &info()).unwrap();
+    let mut writer = filled(&run, 1);
+    writer.tables.probes = Part::new(&writer.staging, 100);
+    for i in 0..1050u32 {
+        let at_ns = 5_000_000_000 + u64::from(i) * 900_000;
+        let probe =
+            wire::Probe { at_ns, probe_id: "rtt".into(), seq: i, tos: 300, ..Default::default() };
+        writer.push("src", event(Of::Probe(probe))).unwrap();
+    }
+    assert!(
+        writer.staging.join("probes/part-0.parquet").is_file(),
+        "row groups leave before the end"
+    );
+    writer.commit(&good()).unwrap();
+
+    let read = |table| {
+        let file = File::open(run.part(table, 0, 1)).unwrap();
+        ParquetReader::new(file).finish().unwrap()
+    };
+    let probes = read("probes");
+    assert_eq!(probes.height(), 1050);
+    assert_eq!(
+        probes.column("tos").unwrap().null_count(),
+        1050,
+        "too large for its column: null, not wrapped"
+    );
+    let last = probes.column("t_s").unwrap().f64().unwrap().get(1049).unwrap();
+    assert!((last - 0.9441).abs() < 1e-9);
+    let samples = read("flow_samples");
+    let flows = samples.column("flow_id").unwrap().str().unwrap();
+    assert_eq!((flows.get(0), flows.get(9)), (Some("main/0"), Some("main/9")));
+    let t_ns = samples.column("t_ns").unwrap().i64().unwrap().get(9).unwrap();
+    assert_eq!(t_ns, 1_700_000_005_000_000_000);
+    assert_eq!(samples.column("rtt_us").unwrap().null_count(), 10, "absent is null, never 0");
+    assert!(!run.part("intervals", 0, 1).exists(), "a table without rows has no file");
+    let clock = read("clock");
+    assert_eq!(clock.column("monotonic_t0_ns").unwrap().u64().unwrap().get(0), Some(5_000_000_000));
+}
