@@ -331,3 +331,119 @@ fn auto_takes_the_kernel_where_it_can_and_says_why() {
         delayed.remove().unwrap();
     });
 }
+
+/// One of each kind of queue, with every parameter that a plan can give.
+fn queues() -> Vec<Queue> {
+    let (ms, packets, bytes) = (Micros::from_millis, Packets::new, Bytes::new);
+    vec![
+        Queue::Pfifo { limit: Limit::Packets(packets(100)) },
+        bfifo(100_000),
+        Queue::Fq {
+            limit: Some(packets(1000)),
+            flow_limit: Some(packets(200)),
+            buckets: Some(1024),
+            ce_threshold: Some(ms(1)),
+            orphan_mask: Some(1023),
+        },
+        Queue::Codel {
+            limit: Some(packets(500)),
+            target: Some(ms(5)),
+            interval: Some(ms(100)),
+            ecn: Some(true),
+            ce_threshold: Some(ms(1)),
+        },
+        Queue::FqCodel {
+            limit: Some(packets(500)),
+            flows: Some(64),
+            target: Some(ms(5)),
+            interval: Some(ms(100)),
+            quantum: Some(bytes(1514)),
+            ecn: Some(true),
+            ce_threshold: Some(ms(1)),
+            memory_limit: Some(bytes(4 << 20)),
+        },
+        Queue::Cake { rtt: Some(ms(50)), memory_limit: Some(bytes(4 << 20)) },
+        Queue::Dualpi2 {
+            limit: Some(packets(10_000)),
+            target: Some(ms(15)),
+            tupdate: Some(ms(16)),
+            alpha: Some("0.16".to_owned()),
+            beta: Some("3.2".to_owned()),
+            step: Some(ms(1)),
+            coupling: Some(2),
+            drop_on_overload: Some(true),
+            drop_dequeue: Some(true),
+            split_gso: Some(true),
+            classic_protection: Ppm::new(100_000),
+        },
+    ]
+}
+
+/// The tree of `config` is applied, carries packets, changes its rate, and goes away.
+fn works(config: &LinkConfig) {
+    let mut link = KernelLink::open(config, "a0", "").unwrap();
+    let state = link.state();
+    let needs = KernelLink::needs(config);
+    let kinds: Vec<_> = state.qdiscs.iter().map(|q| q.split(' ').next().unwrap()).collect();
+    assert!(needs.iter().all(|kind| kinds.contains(kind)), "{state:?} for {needs:?}");
+    send_datagrams(5, 9);
+    if config.rate.is_some() {
+        link.set_rate(mbit(30)).unwrap();
+    }
+    let mut rows = Vec::new();
+    link.counters(1, &mut rows).unwrap();
+    let qdiscs: Vec<_> = rows.iter().filter(|row| !row.kind.ends_with("class")).collect();
+    assert_eq!(qdiscs.len(), needs.len());
+    let root = qdiscs.iter().find(|row| row.parent == "root").unwrap();
+    assert!(root.sent_pkts + root.qlen_pkts >= 5, "{rows:?}");
+    println!("{:?}: {}", state.qdiscs, tc("qdisc show dev a0").replace('\n', " | "));
+    link.remove().unwrap();
+    assert!(tc("qdisc show dev a0").starts_with("qdisc noqueue 0: root"));
+}
+
+#[test]
+fn every_queue_that_this_kernel_has_works_under_every_shaper() {
+    in_netns(|| {
+        let probed = probe::supported_qdiscs();
+        println!("{probed:?}");
+        for queue in queues() {
+            for (shaper, rate) in
+                [(Shaper::Htb, Some(mbit(20))), (Shaper::Tbf, Some(mbit(20))), (Shaper::Htb, None)]
+            {
+                for (delay_us, loss_ppm) in [(0, 0), (10_001, 0), (0, 1000), (5_000, 1000)] {
+                    let config = LinkConfig {
+                        shaper,
+                        delay: Micros::new(delay_us),
+                        loss: Ppm::new(loss_ppm).unwrap(),
+                        ..link(rate, queue.clone())
+                    };
+                    if KernelLink::supports(&config, &probed).is_ok() {
+                        works(&config);
+                    }
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn a_users_queue_of_any_kind_comes_back() {
+    in_netns(|| {
+        let probed = probe::supported_qdiscs();
+        let asked = [
+            ("fq", "limit 500 flow_limit 50"),
+            ("codel", "limit 500 target 3ms ecn"),
+            ("fq_codel", "limit 500 flows 16 target 3ms"),
+            ("cake", "bandwidth 30mbit rtt 30ms"),
+            ("netem", "delay 7ms 1ms loss 2% limit 500"),
+            ("bfifo", "limit 9000"),
+        ];
+        for (kind, options) in asked.iter().filter(|a| probed.iter().any(|have| have == a.0)) {
+            tc(&format!("qdisc add dev a0 root handle 5: {kind} {options}"));
+            let before = tc("qdisc show dev a0");
+            drop(KernelLink::open(&link(Some(mbit(100)), bfifo(90_000)), "a0", "").unwrap());
+            assert_eq!(tc("qdisc show dev a0"), before);
+            tc("qdisc del dev a0 root");
+        }
+    });
+}
