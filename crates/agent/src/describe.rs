@@ -1,8 +1,13 @@
 //! What this node is and can do. Changes nothing.
 
+use std::sync::OnceLock;
+
 use ccbench_proto::wire;
 
 use crate::flow::process::Iperf3;
+
+/// Trying them makes a namespace, so it is done once.
+static QDISCS: OnceLock<Vec<String>> = OnceLock::new();
 
 /// Describes the node: the kernel's part from the collector, interfaces and qdiscs from the shaper, tools
 /// and rights from here.
@@ -13,6 +18,12 @@ pub async fn describe(iperf3: &Iperf3) -> wire::NodeInfo {
         ..Default::default()
     };
     ccbench_collector::describe(&mut info);
+    info.can_userspace_link = info.privileges != "unprivileged";
+    info.qdiscs = QDISCS.get_or_init(ccbench_shaper::probe::supported_qdiscs).clone();
+    match ccbench_shaper::route::interfaces() {
+        Ok(interfaces) => info.interfaces = interfaces,
+        Err(error) => info.notes.push(error.to_string()),
+    }
     match iperf3.version().await {
         Ok(version) => {
             info.iperf3_version = version.to_string();

@@ -2,8 +2,10 @@
 //! executor's tests need no root.
 
 use ccbench_proto::resolve::{Egress, LinkConfig};
+use ccbench_shaper::offload::{self, Features, Offloads};
 use ccbench_shaper::saved::{self, SavedRoot};
-use ccbench_shaper::{Link, ShaperError, netlink, user_link};
+use ccbench_shaper::{Link, ShaperError, netlink, route, user_link};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -15,11 +17,11 @@ pub trait Kernel: Send + Sync {
     /// # Errors
     /// No such interface, or no route.
     fn device(&self, egress: &Egress) -> Result<String, ShaperError>;
-    /// The state of the interface's segmentation offloads.
+    /// The state of the interface's segmentation offloads; nothing if all are off.
     ///
     /// # Errors
     /// The kernel refused.
-    fn save_offloads(&self, dev: &str) -> Result<Value, ShaperError>;
+    fn save_offloads(&self, dev: &str) -> Result<Option<Value>, ShaperError>;
     /// Switches TSO, GSO and GRO off.
     ///
     /// # Errors
@@ -56,45 +58,61 @@ impl Kernel for Machine {
     fn device(&self, egress: &Egress) -> Result<String, ShaperError> {
         match egress {
             Egress::Dev(dev) => Ok(dev.clone()),
-            Egress::Toward(address) => {
-                Err(ShaperError::NotFound { what: "route", name: address.to_string() })
-            }
+            Egress::Toward(address) => route::egress_dev(*address),
         }
     }
-    fn save_offloads(&self, _dev: &str) -> Result<Value, ShaperError> {
-        Ok(Value::Null)
+    fn save_offloads(&self, dev: &str) -> Result<Option<Value>, ShaperError> {
+        if offload::get(dev)? == Offloads::OFF {
+            return Ok(None);
+        }
+        Saved { ifindex: netlink::ifindex(dev)?, state: offload::snapshot(dev)? }
+            .to_json()
+            .map(Some)
     }
-    fn offloads_off(&self, _dev: &str) -> Result<(), ShaperError> {
-        Ok(())
+    fn offloads_off(&self, dev: &str) -> Result<(), ShaperError> {
+        offload::set(dev, Offloads::OFF).map(drop)
     }
-    fn restore_offloads(&self, _dev: &str, _before: &Value) -> Result<(), ShaperError> {
-        Ok(())
+    fn restore_offloads(&self, dev: &str, before: &Value) -> Result<(), ShaperError> {
+        match Saved::<Features>::still_on(dev, before)? {
+            Some(features) => offload::restore(dev, &features),
+            None => Ok(()),
+        }
     }
     fn save_root(&self, dev: &str) -> Result<Value, ShaperError> {
-        let saved = Root { ifindex: netlink::ifindex(dev)?, root: saved::snapshot(dev)? };
-        serde_json::to_value(saved).map_err(not_json("save a root qdisc"))
+        Saved { ifindex: netlink::ifindex(dev)?, state: saved::snapshot(dev)? }.to_json()
     }
     fn restore_root(&self, dev: &str, before: &Value) -> Result<(), ShaperError> {
-        let before: Root =
-            serde_json::from_value(before.clone()).map_err(not_json("read a saved root qdisc"))?;
-        match netlink::ifindex(dev) {
-            Ok(now) if now == before.ifindex => {}
-            Ok(_) | Err(ShaperError::NotFound { .. }) => return Ok(()),
-            Err(error) => return Err(error),
-        }
+        let Some(root) = Saved::<SavedRoot>::still_on(dev, before)? else { return Ok(()) };
         user_link::cleanup(dev)?;
-        saved::restore(dev, &before.root)
+        saved::restore(dev, &root)
     }
     fn open(&self, config: &LinkConfig, dev: &str) -> Result<Box<dyn Link>, ShaperError> {
         ccbench_shaper::open(config, dev)
     }
 }
 
-/// An interface's index tells it from another one that got its name later.
+/// The state of an interface; its index tells it from another one that got its name later.
 #[derive(Serialize, Deserialize)]
-struct Root {
+struct Saved<T> {
     ifindex: u32,
-    root: SavedRoot,
+    state: T,
+}
+
+impl<T: Serialize + DeserializeOwned> Saved<T> {
+    fn to_json(&self) -> Result<Value, ShaperError> {
+        serde_json::to_value(self).map_err(not_json("save an interface's state"))
+    }
+
+    /// The state, if the interface is still there and still the same.
+    fn still_on(dev: &str, json: &Value) -> Result<Option<T>, ShaperError> {
+        let saved: Self = serde_json::from_value(json.clone())
+            .map_err(not_json("read an interface's saved state"))?;
+        match netlink::ifindex(dev) {
+            Ok(now) => Ok((now == saved.ifindex).then_some(saved.state)),
+            Err(ShaperError::NotFound { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
 }
 
 fn not_json(op: &'static str) -> impl FnOnce(serde_json::Error) -> ShaperError {
@@ -142,8 +160,8 @@ pub(crate) mod fake {
                 Egress::Toward(address) => format!("to-{address}"),
             })
         }
-        fn save_offloads(&self, dev: &str) -> Result<Value, ShaperError> {
-            Ok(Value::from(dev))
+        fn save_offloads(&self, dev: &str) -> Result<Option<Value>, ShaperError> {
+            Ok((dev != "plain").then(|| Value::from(dev)))
         }
         fn offloads_off(&self, dev: &str) -> Result<(), ShaperError> {
             self.call(format!("offloads_off {dev}"))

@@ -154,7 +154,9 @@ fn switch_offloads_off(
     trial: &mut Trial,
 ) -> Result<(), AgentError> {
     let failed = |source| AgentError::Offloads { dev: dev.to_owned(), source };
-    let before = tools.kernel.save_offloads(dev).map_err(failed)?;
+    let Some(before) = tools.kernel.save_offloads(dev).map_err(failed)? else {
+        return Ok(());
+    };
     tools.undo.push(Step::Offloads { dev: dev.to_owned(), before })?;
     tools.kernel.offloads_off(dev).map_err(failed)?;
     trial.events.push(event("offloads_off", dev, "TSO, GSO and GRO are off"));

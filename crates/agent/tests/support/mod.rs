@@ -34,6 +34,15 @@ impl Agent {
         Self { dir, child }
     }
 
+    /// In the network namespace of another agent, with state of its own.
+    pub fn beside(other: &Self) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut command = Command::new("nsenter");
+        command.args(["-n", "-t", &other.child.id().to_string(), AGENT]);
+        let child = serve(&dir, command);
+        Self { dir, child }
+    }
+
     pub fn socket(&self) -> PathBuf {
         self.dir.path().join("agent.sock")
     }

@@ -1,0 +1,238 @@
+//! Whole trials with real iperf3 traffic over loopback: two agents in one network namespace made for the
+//! test. Needs root and iperf3; without them it fails.
+
+mod support;
+
+use std::collections::BTreeMap;
+
+use ccbench_proto::wire::agent_client::AgentClient;
+use ccbench_proto::wire::{self, run_event::Of};
+use nix::sys::signal::Signal;
+use support::{Agent, LOOPBACK_PLAN, now_ns, prepare, wait_for};
+use tonic::transport::Channel;
+
+/// Two agents in one namespace: "one" connects, "two" listens.
+struct Pair {
+    one: Agent,
+    two: Agent,
+    clients: [AgentClient<Channel>; 2],
+}
+
+impl Pair {
+    async fn start() -> Self {
+        assert!(nix::unistd::geteuid().is_root(), "this test makes a namespace: run it as root");
+        let one = Agent::in_namespace();
+        let first = one.connect().await;
+        let two = Agent::beside(&one);
+        let second = two.connect().await;
+        Self { one, two, clients: [first, second] }
+    }
+
+    async fn prepare(&mut self, plan: &str, epoch: u64) {
+        for (client, node) in self.clients.iter_mut().zip(["one", "two"]) {
+            client.prepare(prepare(plan, node, epoch)).await.unwrap();
+        }
+    }
+
+    async fn run(&mut self, epoch: u64) -> [tonic::Streaming<wire::RunEvent>; 2] {
+        let run = wire::RunRequest { start_at_ns: now_ns() + 300_000_000, epoch };
+        let [one, two] = &mut self.clients;
+        [one.run(run).await.unwrap().into_inner(), two.run(run).await.unwrap().into_inner()]
+    }
+
+    async fn reset(&mut self) {
+        for client in &mut self.clients {
+            let reply = client.reset(wire::ResetRequest {}).await.unwrap().into_inner();
+            assert!(reply.failed.is_empty(), "{reply:?}");
+        }
+    }
+
+    /// What a trial may change: settings, offloads, qdiscs, processes.
+    fn node_state(&self) -> String {
+        let offloads: String = self
+            .one
+            .inside(&["ethtool", "-k", "lo"])
+            .lines()
+            .filter(|line| line.contains("segmentation") || line.contains("receive-offload"))
+            .map(|line| format!("{line}\n"))
+            .collect();
+        let setting = "/proc/sys/net/ipv4/tcp_slow_start_after_idle";
+        format!(
+            "{offloads}{}{}{:?}{:?}",
+            self.one.inside(&["tc", "qdisc"]),
+            self.one.inside(&["cat", setting]),
+            self.one.children(),
+            self.two.children()
+        )
+    }
+}
+
+#[derive(Default)]
+struct Rows {
+    events: Vec<wire::Event>,
+    flows: Vec<wire::Flow>,
+    samples: Vec<wire::FlowSample>,
+    intervals: Vec<wire::Interval>,
+    probes: Vec<wire::Probe>,
+    hosts: usize,
+    raw: BTreeMap<String, Vec<u8>>,
+    done: Option<wire::Done>,
+}
+
+impl Rows {
+    async fn all(mut stream: tonic::Streaming<wire::RunEvent>) -> Self {
+        let mut rows = Self::default();
+        while let Some(event) = stream.message().await.unwrap() {
+            assert!(rows.done.is_none(), "Done is the last");
+            match event.of.unwrap() {
+                Of::FlowSample(row) => rows.samples.push(row),
+                Of::Interval(row) => rows.intervals.push(row),
+                Of::Probe(row) => rows.probes.push(row),
+                Of::HostSample(_) => rows.hosts += 1,
+                Of::Event(row) => rows.events.push(row),
+                Of::Flow(row) => rows.flows.push(row),
+                Of::Raw(raw) => rows.raw.entry(raw.name).or_default().extend(raw.data),
+                Of::Done(done) => rows.done = Some(done),
+                Of::QdiscSample(_) | Of::LinkChange(_) => {}
+            }
+        }
+        rows
+    }
+
+    fn events_of(&self, kind: &str) -> Vec<&wire::Event> {
+        self.events.iter().filter(|event| event.kind == kind).collect()
+    }
+}
+
+#[tokio::test]
+async fn a_trial_gives_every_kind_of_row_and_leaves_nothing() {
+    let mut pair = Pair::start().await;
+    let before = pair.node_state();
+    pair.prepare(LOOPBACK_PLAN, 1).await;
+    assert_ne!(pair.node_state(), before, "it did something");
+    let [one, two] = pair.run(1).await;
+    let (client, server) = tokio::join!(Rows::all(one), Rows::all(two));
+
+    for (rows, side, who) in [(&client, "snd", "client"), (&server, "rcv", "server")] {
+        assert_eq!(rows.events_of("flow_error"), Vec::<&wire::Event>::new());
+        let data: Vec<_> = rows.flows.iter().filter(|flow| flow.role == "data").collect();
+        assert_eq!((data.len(), rows.flows.len()), (2, 3), "{:?}", rows.flows);
+        // 50 Mbit/s for 2 s are 12.5 MB in each direction of time; iperf3's pacing is coarse.
+        assert!(data.iter().all(|flow| flow.bytes > 5_000_000), "{data:?}");
+        assert!(data.iter().all(|flow| flow.side == side && flow.exit_code == Some(0)));
+        assert!(rows.flows.iter().all(|flow| flow.cookie.is_some()), "{:?}", rows.flows);
+        assert!(rows.intervals.iter().all(|i| i.side == side && i.seconds > 0.0));
+        for stream in ["bulk/0", "bulk/1"] {
+            assert!(rows.intervals.iter().filter(|i| i.flow_id == stream).count() >= 19);
+            assert!(rows.samples.iter().any(|s| s.flow_id == stream && s.rtt_us.is_some()));
+        }
+        assert!(rows.samples.iter().any(|s| s.flow_id == "bulk/control"));
+        assert!(rows.hosts >= 3);
+        let raw = &rows.raw[&format!("iperf3-bulk-{who}.json")];
+        assert!(serde_json::from_slice::<serde_json::Value>(raw).is_ok());
+        assert_eq!(rows.done.unwrap().rows_dropped, 0);
+    }
+    let sending = client.flows.iter().filter(|flow| flow.role == "data");
+    assert!(sending.clone().all(|flow| flow.cc_actual == "reno"), "{:?}", client.flows);
+    assert!(sending.clone().all(|flow| flow.start_s.is_some_and(|s| (0.0..0.5).contains(&s))));
+    assert!(client.probes.len() >= 15 && client.probes.iter().all(|probe| !probe.lost));
+    let base = client.events_of("base_rtt");
+    assert!(base.len() == 1 && base[0].data_json.contains("min_us"), "{base:?}");
+    let kinds: Vec<_> = client.events.iter().map(|event| event.kind.as_str()).collect();
+    assert_eq!(kinds, ["base_rtt", "phase_start", "flow_start", "trial_end", "flow_end"]);
+
+    pair.reset().await;
+    assert_eq!(pair.node_state(), before);
+}
+
+#[tokio::test]
+async fn a_flow_without_a_listener_is_an_event_and_the_trial_goes_on() {
+    let mut pair = Pair::start().await;
+    let plan = LOOPBACK_PLAN.replace("length = \"2s\"", "length = \"500ms\"");
+    // Only the connecting node is prepared.
+    pair.clients[0].prepare(prepare(&plan, "one", 1)).await.unwrap();
+    let run = wire::RunRequest { start_at_ns: now_ns() + 100_000_000, epoch: 1 };
+    let rows = Rows::all(pair.clients[0].run(run).await.unwrap().into_inner()).await;
+    let errors = rows.events_of("flow_error");
+    assert!(errors.len() == 1 && errors[0].message.contains("refused"), "{errors:?}");
+    assert!(rows.done.is_some() && !rows.probes.is_empty());
+}
+
+#[tokio::test]
+async fn a_server_without_a_client_does_not_hang_and_an_odd_length_is_ended_by_hand() {
+    let mut pair = Pair::start().await;
+    let plan = LOOPBACK_PLAN.replace("length = \"2s\"", "length = \"700ms\"");
+    pair.prepare(&plan, 1).await;
+    let [one, two] = pair.run(1).await;
+    let (client, server) = tokio::join!(Rows::all(one), Rows::all(two));
+    for rows in [&client, &server] {
+        assert_eq!(rows.events_of("flow_error"), Vec::<&wire::Event>::new());
+        assert!(rows.intervals.len() >= 10, "{}", rows.intervals.len());
+    }
+    pair.reset().await;
+    // Now the server alone.
+    pair.clients[1].prepare(prepare(&plan, "two", 2)).await.unwrap();
+    let run = wire::RunRequest { start_at_ns: now_ns() + 100_000_000, epoch: 2 };
+    let rows = Rows::all(pair.clients[1].run(run).await.unwrap().into_inner()).await;
+    assert_eq!(rows.events_of("flow_error").len(), 1, "{:?}", rows.events);
+    pair.reset().await;
+}
+
+#[tokio::test]
+async fn a_lost_controller_means_undo() {
+    let mut pair = Pair::start().await;
+    let before = pair.node_state();
+    pair.prepare(LOOPBACK_PLAN, 1).await;
+    let streams = pair.run(1).await;
+    wait_for("traffic", || !pair.one.children().is_empty()).await;
+    drop(streams);
+    wait_for("the undo", || pair.node_state() == before).await;
+}
+
+#[tokio::test]
+async fn a_terminated_agent_undoes_and_a_killed_one_is_undone_at_the_next_start() {
+    let mut pair = Pair::start().await;
+    let before = pair.node_state();
+    pair.prepare(LOOPBACK_PLAN, 1).await;
+    pair.one.signal(Signal::SIGTERM);
+    assert!(pair.one.child.wait().unwrap().success());
+    let leaves = |agent: &Agent| agent.inside(&["ethtool", "-k", "lo"]);
+    drop((before, leaves(&pair.two)));
+
+    // Both had changed the same settings; the second was prepared when they were changed already.
+    let left = std::fs::read_to_string(pair.two.state_dir().join("undo.ndjson")).unwrap();
+    drop(left);
+    let mut again = Pair::start().await;
+    let before = again.node_state();
+    again.clients[0].prepare(prepare(LOOPBACK_PLAN, "one", 1)).await.unwrap();
+    assert_ne!(again.node_state(), before);
+    again.one.child.kill().unwrap();
+    again.one.child.wait().unwrap();
+    let undo = std::process::Command::new("nsenter")
+        .args(["-n", "-t", &again.two.child.id().to_string(), support::AGENT, "undo"])
+        .arg("--state-dir")
+        .arg(again.one.state_dir())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&undo.stdout);
+    assert!(undo.status.success() && said.contains("undone: sysctl"), "{said}");
+    let setting = "/proc/sys/net/ipv4/tcp_slow_start_after_idle";
+    assert_eq!(again.two.inside(&["cat", setting]).trim(), "1");
+    assert!(again.two.inside(&["ethtool", "-k", "lo"]).contains("tcp-segmentation-offload: on"));
+}
+
+#[tokio::test]
+async fn what_this_kernel_lacks_is_said_and_all_is_undone() {
+    let mut pair = Pair::start().await;
+    let before = pair.node_state();
+    let plan = LOOPBACK_PLAN.replace("cc = \"reno\"", "cc = \"nosuch\"");
+    let refused = pair.clients[0].prepare(prepare(&plan, "one", 1)).await.unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::Unimplemented);
+    assert!(refused.message().contains("`nosuch`") && refused.message().contains("reno"));
+    assert_eq!(pair.node_state(), before);
+
+    let plan = LOOPBACK_PLAN.replace("after_idle\" = 0", "after_idle\" = \"much\"");
+    let refused = pair.clients[0].prepare(prepare(&plan, "one", 2)).await.unwrap_err();
+    assert!(refused.message().contains("tcp_slow_start_after_idle = much"), "{refused:?}");
+    assert_eq!(pair.node_state(), before);
+}
