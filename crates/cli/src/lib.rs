@@ -57,7 +57,10 @@ fn log_to_stderr(verbose: u8) {
 
 fn dispatch(command: Command) -> Result<i32, CliError> {
     match command {
-        Command::Run(args) => block_on(run_plan(args)),
+        Command::Run(args) => {
+            let ran = block_on(run_plan(&args))?;
+            report_run(&args, ran)
+        }
         Command::Check(args) => check_plan(&args.plan, args.expand),
         Command::Summarize(args) => summarize(&args),
         Command::Describe(args) => block_on(describe(args)),
@@ -212,7 +215,14 @@ fn interrupts() -> Result<watch::Receiver<bool>, CliError> {
     Ok(receive)
 }
 
-async fn run_plan(args: RunArgs) -> Result<i32, CliError> {
+/// How a run went and where its results are.
+struct Ran {
+    dir: RunDir,
+    tally: Tally,
+    ended: Result<(), CliError>,
+}
+
+async fn run_plan(args: &RunArgs) -> Result<Ran, CliError> {
     let interrupt = interrupts()?;
     let (dir, loaded) = match (&args.resume, &args.plan) {
         (Some(path), _) => {
@@ -221,9 +231,7 @@ async fn run_plan(args: RunArgs) -> Result<i32, CliError> {
             (Some(dir), loaded)
         }
         (None, Some(path)) => (None, load(path, &args.sets)?),
-        (None, None) => {
-            return Err(CliError::Usage("name a plan, or --resume a results directory".into()));
-        }
+        (None, None) => return Err(CliError::Usage("name a plan, or --resume a results directory".into())),
     };
     let experiment = Experiment {
         resolved: resolve::to_toml(&loaded.plan),
@@ -236,7 +244,7 @@ async fn run_plan(args: RunArgs) -> Result<i32, CliError> {
     let nodes = experiment.open().await?;
     let dir = match dir {
         Some(dir) => dir,
-        None => RunDir::create(&args.out, &run_info(&experiment, &loaded.text, &args, &nodes))?,
+        None => RunDir::create(&args.out, &run_info(&experiment, &loaded.text, args, &nodes))?,
     };
     let trials = experiment.plan.points().len() as u32 * experiment.plan.plan().repeat;
     let mut live = Live::new(args.json, trials - dir.finished().len() as u32);
@@ -251,18 +259,23 @@ async fn run_plan(args: RunArgs) -> Result<i32, CliError> {
         Err(CliError::Interrupted) => RunStatus::Interrupted,
         Err(_) => RunStatus::Failed,
     })?;
-    if !dir.finished().is_empty() {
-        let summary = results::summary::summarize(dir.path())?;
+    Ok(Ran { dir, tally, ended })
+}
+
+/// Summary and table; outside the runtime, because Polars has one of its own.
+fn report_run(args: &RunArgs, ran: Ran) -> Result<i32, CliError> {
+    if !ran.dir.finished().is_empty() {
+        let summary = results::summary::summarize(ran.dir.path())?;
         if args.json {
-            print(&format!("{}\n", serde_json::json!({"event": "end", "results": dir.path()})))?;
+            print(&format!("{}\n", serde_json::json!({"event": "end", "results": ran.dir.path()})))?;
         } else {
             results::table::print(&summary, &mut std::io::stdout(), terminal_width())?;
         }
     }
-    if matches!(ended, Err(CliError::Interrupted)) {
-        live.say("resume", &format!("go on with: ccbench run --resume {}", dir.path().display()));
+    if matches!(ran.ended, Err(CliError::Interrupted)) {
+        eprintln!("go on with: ccbench run --resume {}", ran.dir.path().display());
     }
-    ended.map(|()| exit_code(tally, args.strict))
+    ran.ended.map(|()| exit_code(ran.tally, args.strict))
 }
 
 fn exit_code(tally: Tally, strict: bool) -> i32 {
