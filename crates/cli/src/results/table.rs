@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::io::Write;
 
-use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
+use comfy_table::{Cell, CellAlignment, ContentArrangement, LineStyle, Table, TableStyle};
 
 use super::journal::TrialEnd;
 use super::summary::{PointRow, Scope, Summary};
@@ -11,6 +11,9 @@ use super::{Result, TrialStatus, io_error};
 
 /// Most lines about trials that are not ok; the rest is in `trials.csv`.
 const MOST_VERDICTS: usize = 20;
+/// A line under the header; a point is set off by its factors.
+const STYLE: TableStyle =
+    TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
 /// Most notes; the rest is in `run.json`, or can be had by summarising again.
 const MOST_NOTES: usize = 10;
 
@@ -44,8 +47,8 @@ pub fn text(summary: &Summary, width: u16) -> String {
         ];
         out.push_str(&render(summary, &header, groups, width));
         out.push_str(
-            "sum and per flow: mean over a phase of what the receivers got; ±: 95 % confidence over trials (t); \
-             trials: ok/degraded/failed\n",
+            "\nsum and per flow: what the receivers got, mean over a phase. ±: 95 % confidence over trials.\n\
+             trials: ok/degraded/failed; failed ones are not in the means.\n",
         );
     }
     let probes = probe_rows(summary);
@@ -59,8 +62,11 @@ pub fn text(summary: &Summary, width: u16) -> String {
     let names = summary.files.iter().filter_map(|file| file.file_name()?.to_str());
     let names: Vec<&str> = names.filter(|name| name.ends_with(".csv")).collect();
     if !names.is_empty() {
-        let _ =
-            writeln!(out, "  {} (Parquet beside them; every sample in tables/)", names.join(" "));
+        let _ = writeln!(
+            out,
+            "  {}\n  (the same as .parquet beside them; every sample under tables/)",
+            names.join(" ")
+        );
     }
     out
 }
@@ -70,7 +76,7 @@ type Line = (u32, Vec<String>);
 
 fn render(summary: &Summary, header: &[&str], lines: Vec<Line>, width: u16) -> String {
     let mut table = Table::new();
-    table.load_style(presets::UTF8_HORIZONTAL_ONLY);
+    table.load_style(STYLE);
     table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
     let factors = summary.factors.iter().map(String::as_str);
     table.set_header(factors.chain(header.iter().copied()));
@@ -140,7 +146,7 @@ fn probe_rows(summary: &Summary) -> Vec<Line> {
 fn with_interval(row: Option<&PointRow>, scale: f64) -> String {
     let Some(row) = row else { return "-".to_owned() };
     let half = row.interval.map(|(low, high)| (high - low) / 2.0 / scale);
-    let half = half.map_or(String::new(), |half| format!(" ± {half:.2}"));
+    let half = half.map_or(String::new(), |half| format!("±{half:.2}"));
     format!("{:.2}{half}", row.value / scale)
 }
 

@@ -194,3 +194,6 @@ impl Judge {
         findings.verdict()
     }
 }
+
+#[cfg(test)]
+mod tests;

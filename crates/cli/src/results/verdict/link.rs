@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ccbench_proto::plan::Plan;
+use ccbench_proto::plan::{Link, Plan, Queue};
 use ccbench_proto::units::FRAME_BYTES;
 use ccbench_proto::wire::{LinkChange, QdiscSample};
 
@@ -27,8 +27,8 @@ type Key = (String, String, String, String);
 /// Counters per link.
 #[derive(Debug)]
 pub(crate) struct LinkCheck {
-    /// Links whose rate never changes.
-    rates_bps: BTreeMap<String, u64>,
+    /// Links whose rate never changes; `true` if they send whenever they have something to send.
+    rates_bps: BTreeMap<String, (u64, bool)>,
     series: BTreeMap<Key, Series>,
     failed_changes: BTreeMap<String, (u32, String)>,
 }
@@ -91,7 +91,9 @@ impl LinkCheck {
         let constant = plan.links.iter().filter(|(name, _)| !changes(name));
         Self {
             rates_bps: constant
-                .filter_map(|(name, link)| Some((name.clone(), link.rate?.bits_per_sec())))
+                .filter_map(|(name, link)| {
+                    Some((name.clone(), (link.rate?.bits_per_sec(), conserves_work(link))))
+                })
                 .collect(),
             series: BTreeMap::new(),
             failed_changes: BTreeMap::new(),
@@ -123,12 +125,15 @@ impl LinkCheck {
             let message = format!("link {link}: {count} changes failed; the first: {first}");
             findings.add(Status::Degraded, "link_change_failed", message);
         }
-        for (link, rate_bps) in &self.rates_bps {
+        for (link, (rate_bps, conserves_work)) in &self.rates_bps {
             // Of a tree of qdiscs the one that everything passes has sent the most.
             let of_link = self.series.iter().filter(|((_, name, _, _), _)| name == link);
             let whole = of_link.max_by_key(|(_, series)| (series.sent_bytes, series.full.len()));
             if let Some((_, series)) = whole {
-                series.judge_rate(link, *rate_bps, findings);
+                series.judge_high(link, *rate_bps, findings);
+                if *conserves_work {
+                    series.judge_low(link, *rate_bps, findings);
+                }
             }
         }
         for ((_, link, _, _), series) in &self.series {
@@ -145,6 +150,16 @@ impl LinkCheck {
             }
         }
     }
+}
+
+fn mbit(bps: f64) -> String {
+    format!("{:.3} Mbit/s", bps / 1e6)
+}
+
+/// sch_fq paces: packets may wait in it although the link is free.
+fn conserves_work(link: &Link) -> bool {
+    let paces = |queue: Option<&Queue>| matches!(queue, Some(Queue::Fq { .. }));
+    !paces(link.queue.as_ref()) && !link.classes.values().any(|class| paces(class.queue.as_ref()))
 }
 
 impl Series {
@@ -174,17 +189,19 @@ impl Series {
         self.window = Some(fresh);
     }
 
-    fn judge_rate(&self, link: &str, rate_bps: u64, findings: &mut Findings) {
-        let mbit = |bps: f64| format!("{:.3} Mbit/s", bps / 1e6);
-        let plan = mbit(rate_bps as f64);
+    fn judge_high(&self, link: &str, rate_bps: u64, findings: &mut Findings) {
         if let Some(fastest) = self.fastest.filter(|rate| rate.is_high(rate_bps)) {
             let message = format!(
-                "link {link}: {} in one second, the plan says {plan} (limit {:.0} % over)",
+                "link {link}: {} in one second, the plan says {} (limit {:.0} % over)",
                 mbit(fastest.bps()),
+                mbit(rate_bps as f64),
                 HIGH_SHARE * 100.0
             );
             findings.add(Status::Degraded, "link_rate_high", message);
         }
+    }
+
+    fn judge_low(&self, link: &str, rate_bps: u64, findings: &mut Findings) {
         let low = self.full.iter().filter(|rate| rate.is_low(rate_bps)).count();
         let low_share = low as f64 / self.full.len().max(1) as f64;
         let add =
@@ -192,10 +209,11 @@ impl Series {
         let whole = self.full.iter().fold(Rate { bytes: 0, ns: 0 }, add);
         if whole.is_low(rate_bps) || low_share > LOW_WINDOWS_SHARE {
             let message = format!(
-                "link {link}: {} while its queue was not empty, low in {low} of {} seconds; the plan says {plan} \
+                "link {link}: {} while its queue was not empty, low in {low} of {} seconds; the plan says {} \
                  (limit {:.0} % under)",
                 mbit(whole.bps()),
                 self.full.len(),
+                mbit(rate_bps as f64),
                 LOW_SHARE * 100.0
             );
             findings.add(Status::Degraded, "link_rate_low", message);

@@ -1,0 +1,349 @@
+//! Every check, once satisfied and once not. The trial: 10 s, `main` (two flows, cubic) from 0 to 10 s over a
+//! bottleneck of 8 Mbit/s (1 MB/s) and 10 ms of delay.
+
+use ccbench_proto::plan::{check, parse};
+use ccbench_proto::wire::{
+    Done, Event, Flow, FlowSample, HostSample, Interval, LinkChange, NodeInfo, QdiscSample,
+};
+
+use super::*;
+
+const PLAN: &str = r#"
+name = "judged"
+[nodes]
+src = {}
+mid = {}
+dst = {}
+[wires]
+path = ["src", "mid", "dst"]
+[links.bottleneck]
+node = "mid"
+toward = "dst"
+rate = "8mbit"
+queue = { kind = "bfifo", limit = "30000B" }
+[links.delay]
+node = "src"
+toward = "dst"
+delay = "10ms"
+[flows.main]
+from = "src"
+to = "dst"
+cc = "cubic"
+count = 2
+[[phases]]
+name = "only"
+length = "10s"
+flows = ["main"]
+"#;
+
+const T0_NS: u64 = 50_000_000_000;
+const MS: u64 = 1_000_000;
+
+fn at(ms: u64) -> u64 {
+    T0_NS + ms * MS
+}
+
+/// What happens in a trial; the defaults are a good one.
+#[derive(Clone)]
+struct Story {
+    busy_pct: f64,
+    busy_samples: u64,
+    softnet_dropped: u64,
+    bytes_per_s: u64,
+    backlog_bytes: u64,
+    base_rtt_us: f64,
+    cc: &'static str,
+    sampled_ms: (u64, u64),
+    sample_every_ms: u64,
+    first_data_ms: u64,
+    exit_code: Option<i32>,
+    late_pkts: u64,
+    change_rc: i32,
+    done: Done,
+    lost: bool,
+    event: Option<(&'static str, &'static str)>,
+    queue: &'static str,
+}
+
+impl Default for Story {
+    fn default() -> Self {
+        Self {
+            busy_pct: 100.0,
+            busy_samples: 4,
+            softnet_dropped: 0,
+            bytes_per_s: 1_000_000,
+            backlog_bytes: 20_000,
+            base_rtt_us: 10_150.0,
+            cc: "cubic",
+            sampled_ms: (100, 10_000),
+            sample_every_ms: 100,
+            first_data_ms: 200,
+            exit_code: Some(0),
+            late_pkts: 5,
+            change_rc: 0,
+            done: Done { rows_sent: 500, rows_dropped: 0, samples_late: 4, samples_missed: 0 },
+            lost: false,
+            event: None,
+            queue: "bfifo",
+        }
+    }
+}
+
+impl Story {
+    fn judged(&self) -> Verdict {
+        let text = match self.queue {
+            "fq" => PLAN.replace(r#"{ kind = "bfifo", limit = "30000B" }"#, r#"{ kind = "fq" }"#),
+            _ => PLAN.to_owned(),
+        };
+        let (plan, _) = check::check(parse::parse(&text).unwrap()).unwrap();
+        let clock = NodeClock {
+            t0_ns: T0_NS,
+            realtime_offset_ns: 0,
+            error_bound_ns: 0,
+            source: "shared".into(),
+            rtt_ns: 0,
+        };
+        let names = ["src", "mid", "dst"].map(str::to_owned);
+        let info = NodeInfo { boot_id: "one machine".into(), ..Default::default() };
+        let nodes = names.iter().map(|name| (name.clone(), info.clone())).collect();
+        let clocks = names.iter().map(|name| (name.clone(), clock.clone())).collect();
+        let mut judge = Judge::new(&plan, &nodes, &clocks);
+        let mut see = |node: &str, of: Of| judge.see(node, &RunEvent { of: Some(of) });
+        self.tell_machines(&mut see);
+        self.tell_flows(&mut see);
+        let mut done: BTreeMap<String, Done> =
+            names.into_iter().map(|name| (name, Done::default())).collect();
+        done.insert("src".into(), self.done);
+        if self.lost {
+            done.remove("dst");
+        }
+        judge.finish(&done, &[])
+    }
+
+    fn tell_machines(&self, see: &mut impl FnMut(&str, Of)) {
+        for i in 0..20 {
+            for node in ["src", "mid", "dst"] {
+                let cpu_max_busy_pct = if i < self.busy_samples { self.busy_pct } else { 50.0 };
+                let at_ns = at(i * 500);
+                let softnet_dropped = self.softnet_dropped;
+                see(
+                    node,
+                    Of::HostSample(HostSample {
+                        at_ns,
+                        cpu_max_busy_pct,
+                        softnet_dropped,
+                        ..Default::default()
+                    }),
+                );
+            }
+        }
+        for i in 0..100 {
+            for (kind, handle) in [("htb", "1:"), ("bfifo", "10:")] {
+                let row = QdiscSample {
+                    at_ns: at(i * 100),
+                    link: "bottleneck".into(),
+                    handle: handle.into(),
+                    kind: kind.into(),
+                    sent_bytes: i * self.bytes_per_s / 10,
+                    sent_pkts: 1000,
+                    backlog_bytes: if kind == "htb" { self.backlog_bytes } else { 0 },
+                    late_pkts: Some(self.late_pkts),
+                    ..Default::default()
+                };
+                // The leaf is empty now and then, which the root is not.
+                see("mid", Of::QdiscSample(row));
+            }
+        }
+        let change =
+            LinkChange { link: "bottleneck".into(), rc: self.change_rc, ..Default::default() };
+        see("mid", Of::LinkChange(change));
+        let rtt = Event {
+            at_ns: at(0),
+            kind: "base_rtt".into(),
+            subject: "dst".into(),
+            data_json: format!("{{\"min_us\": {}}}", self.base_rtt_us),
+            ..Default::default()
+        };
+        see("src", Of::Event(rtt));
+        if let Some((kind, message)) = self.event {
+            let event = Event {
+                kind: kind.into(),
+                subject: "main".into(),
+                message: message.into(),
+                ..Default::default()
+            };
+            see("src", Of::Event(event));
+        }
+    }
+
+    fn tell_flows(&self, see: &mut impl FnMut(&str, Of)) {
+        for index in 0..2 {
+            let flow_id = format!("main/{index}");
+            let (from, to) = self.sampled_ms;
+            for ms in (from..to).step_by(self.sample_every_ms as usize) {
+                let sample = FlowSample {
+                    at_ns: at(ms),
+                    flow_id: flow_id.clone(),
+                    group: "main".into(),
+                    side: "snd".into(),
+                    role: "data".into(),
+                    cc: self.cc.into(),
+                    bytes_acked: Some(if ms >= self.first_data_ms { ms } else { 0 }),
+                    ..Default::default()
+                };
+                see("src", Of::FlowSample(sample));
+            }
+            let interval = Interval {
+                at_ns: at(self.first_data_ms + 100),
+                flow_id: flow_id.clone(),
+                seconds: 0.1,
+                bytes: u64::from(self.first_data_ms < 10_000),
+                ..Default::default()
+            };
+            see("dst", Of::Interval(interval));
+            let row = Flow {
+                flow_id,
+                role: "data".into(),
+                exit_code: self.exit_code,
+                ..Default::default()
+            };
+            see("src", Of::Flow(row));
+        }
+    }
+}
+
+/// The story ends with exactly this reason.
+#[track_caller]
+fn only(story: &Story, status: Status, code: &str) -> String {
+    let verdict = story.judged();
+    let codes: Vec<&str> = verdict.reasons.iter().map(|r| r.code.as_str()).collect();
+    assert_eq!((verdict.status, codes), (status, vec![code]), "{:?}", verdict.reasons);
+    verdict.reasons[0].message.clone()
+}
+
+#[track_caller]
+fn fine(story: &Story) {
+    let verdict = story.judged();
+    assert_eq!((verdict.status, &verdict.reasons), (Status::Ok, &vec![]));
+}
+
+#[test]
+fn a_trial_as_planned_is_ok() {
+    fine(&Story::default());
+}
+
+#[test]
+fn a_cpu_busy_for_more_than_a_fifth_of_the_time_is_said_once_per_machine() {
+    let story = Story { busy_samples: 5, ..Story::default() };
+    only(&story, Status::Degraded, "cpu_bound");
+    fine(&Story { busy_samples: 20, busy_pct: 94.9, ..Story::default() });
+}
+
+#[test]
+fn packets_dropped_before_any_queue_degrade() {
+    let message = only(
+        &Story { softnet_dropped: 1, ..Story::default() },
+        Status::Degraded,
+        "softnet_dropped",
+    );
+    assert!(message.contains("20 packets"), "{message}");
+}
+
+#[test]
+fn a_backlogged_link_below_its_rate_degrades_and_an_idle_one_does_not() {
+    let story = Story { bytes_per_s: 950_000, ..Story::default() };
+    let message = only(&story, Status::Degraded, "link_rate_low");
+    assert!(message.contains("7.600 Mbit/s") && message.contains("8.000 Mbit/s"), "{message}");
+    fine(&Story { bytes_per_s: 975_000, ..Story::default() });
+    fine(&Story { bytes_per_s: 100_000, backlog_bytes: 0, ..Story::default() });
+    fine(&Story { bytes_per_s: 100_000, queue: "fq", ..Story::default() });
+}
+
+#[test]
+fn a_link_above_its_rate_degrades_with_or_without_a_backlog() {
+    for backlog_bytes in [0, 20_000] {
+        let story = Story { bytes_per_s: 1_040_000, backlog_bytes, ..Story::default() };
+        only(&story, Status::Degraded, "link_rate_high");
+    }
+    fine(&Story { bytes_per_s: 1_018_000, ..Story::default() });
+}
+
+#[test]
+fn an_idle_round_trip_off_the_configured_delay_degrades_both_ways() {
+    let over = Story { base_rtt_us: 11_700.0, ..Story::default() };
+    let message = only(&over, Status::Degraded, "base_rtt");
+    assert!(message.contains("11.70 ms") && message.contains("10.00 ms"), "{message}");
+    fine(&Story { base_rtt_us: 11_500.0, ..Story::default() });
+    only(&Story { base_rtt_us: 9_700.0, ..Story::default() }, Status::Degraded, "base_rtt");
+    fine(&Story { base_rtt_us: 9_990.0, ..Story::default() });
+}
+
+#[test]
+fn another_congestion_control_than_asked_for_fails() {
+    let message =
+        only(&Story { cc: "reno", ..Story::default() }, Status::Failed, "cc_not_in_force");
+    assert!(message.contains("2 of 2 flows") && message.contains("`reno`"), "{message}");
+    fine(&Story { cc: "", ..Story::default() });
+}
+
+#[test]
+fn dropped_rows_and_late_or_missing_samples_degrade() {
+    let done = |rows_dropped, samples_late| Done { rows_dropped, samples_late, ..Done::default() };
+    only(&Story { done: done(1, 0), ..Story::default() }, Status::Degraded, "rows_dropped");
+    only(&Story { done: done(0, 12), ..Story::default() }, Status::Degraded, "samples_late");
+    fine(&Story { done: done(0, 9), ..Story::default() });
+    only(&Story { sample_every_ms: 120, ..Story::default() }, Status::Degraded, "samples_missing");
+    fine(&Story { sample_every_ms: 108, ..Story::default() });
+}
+
+#[test]
+fn a_flow_that_starts_late_or_ends_early_degrades() {
+    let message =
+        only(&Story { first_data_ms: 1_300, ..Story::default() }, Status::Degraded, "flow_late");
+    assert!(message.contains("1.30 s after"), "{message}");
+    fine(&Story { first_data_ms: 1_000, ..Story::default() });
+    let verdict = Story { sampled_ms: (100, 8_000), ..Story::default() }.judged();
+    let codes: Vec<&str> = verdict.reasons.iter().map(|r| r.code.as_str()).collect();
+    assert_eq!(codes, ["flow_early", "samples_missing"]);
+    fine(&Story { sampled_ms: (100, 9_300), ..Story::default() });
+}
+
+#[test]
+fn a_flow_without_data_an_error_or_an_exit_code_is_dead() {
+    only(&Story { first_data_ms: 20_000, ..Story::default() }, Status::Failed, "flow_dead");
+    let story = Story { event: Some(("flow_error", "unable to connect")), ..Story::default() };
+    let message = only(&story, Status::Failed, "flow_error");
+    assert!(message.contains("unable to connect"), "{message}");
+    only(&Story { exit_code: Some(1), ..Story::default() }, Status::Degraded, "flow_exit");
+    fine(&Story { exit_code: None, ..Story::default() });
+    fine(&Story { event: Some(("flow_start", "")), ..Story::default() });
+}
+
+#[test]
+fn a_node_without_a_last_word_fails_the_trial() {
+    let message = only(&Story { lost: true, ..Story::default() }, Status::Failed, "node_lost");
+    assert!(message.starts_with("dst:"), "{message}");
+}
+
+#[test]
+fn a_userspace_link_that_is_late_for_more_than_one_packet_in_a_hundred_degrades() {
+    let verdict = Story { late_pkts: 11, ..Story::default() }.judged();
+    assert!(verdict.reasons.iter().all(|r| r.code == "link_late"));
+    assert_eq!(verdict.status, Status::Degraded);
+    fine(&Story { late_pkts: 10, ..Story::default() });
+}
+
+#[test]
+fn a_change_of_a_link_that_failed_degrades() {
+    let message =
+        only(&Story { change_rc: -22, ..Story::default() }, Status::Degraded, "link_change_failed");
+    assert!(message.contains("error -22"), "{message}");
+}
+
+#[test]
+fn the_worst_reason_decides_and_comes_first() {
+    let verdict = Story { busy_samples: 9, cc: "reno", lost: true, ..Story::default() }.judged();
+    assert_eq!(verdict.status, Status::Failed);
+    let codes: Vec<&str> = verdict.reasons.iter().map(|r| r.code.as_str()).collect();
+    assert_eq!(codes, ["node_lost", "cc_not_in_force", "cpu_bound"]);
+}

@@ -1,0 +1,408 @@
+//! A made-up run with known answers, through the same store, verdicts and summary that a real one takes.
+//! `UPDATE_GOLDEN=1` rewrites the golden files.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use ccbench::results::ResultsError;
+use ccbench::results::store::{NodeClock, RunDir, RunInfo, RunStatus, TrialKey, TrialWriter};
+use ccbench::results::summary::{self, Choice, Scope};
+use ccbench::results::table;
+use ccbench::results::verdict::{Reason, Status, Verdict};
+use ccbench_proto::schedule::PhaseSpan;
+use ccbench_proto::units::Micros;
+use ccbench_proto::wire::{self, run_event::Of};
+
+/// CLOCK_MONOTONIC of the trial's beginning, different on each node.
+const T0_NS: [(&str, u64); 2] = [("src", 7_000_000_000), ("dst", 91_000_000_000)];
+/// UTC of the trial's beginning.
+const T0_UTC_NS: u64 = 1_700_000_000_000_000_000;
+const STEP_NS: u64 = 100_000_000;
+
+fn info() -> RunInfo {
+    let level = |scheme: &str, buffer: &str| {
+        vec![("scheme".into(), scheme.into()), ("buffer".into(), buffer.into())]
+    };
+    RunInfo {
+        plan_name: "made-up".into(),
+        plan_text: "name = \"made-up\"\n".into(),
+        resolved_text: "name = \"made-up\"\n".into(),
+        plan_sha256: "5f3a".repeat(16),
+        points: vec![(0, level("cubic", "20")), (1, level("reno, \"classic\"", "40"))],
+        repeat: 2,
+        seed: 1,
+        command_line: vec!["ccbench".into(), "run".into(), "plan.toml".into()],
+        ccbench_version: "0.1.0".into(),
+        started_utc: jiff::Timestamp::from_second(1_700_000_000).unwrap(),
+        nodes: BTreeMap::from([("src".into(), wire::NodeInfo::default())]),
+        topology: String::new(),
+        notes: vec![],
+        sets: vec![],
+    }
+}
+
+fn phase(name: &str, start_s: u64, end_s: u64, measure: bool) -> PhaseSpan {
+    PhaseSpan {
+        name: name.into(),
+        start: Micros::from_secs(start_s),
+        end: Micros::from_secs(end_s),
+        measure,
+    }
+}
+
+/// A second to warm up, four alone, four together.
+fn phases() -> Vec<PhaseSpan> {
+    vec![phase("warm-up", 0, 1, false), phase("alone", 1, 5, true), phase("compete", 5, 9, true)]
+}
+
+fn clocks() -> BTreeMap<String, NodeClock> {
+    let clock = |t0_ns: u64| NodeClock {
+        t0_ns,
+        realtime_offset_ns: (T0_UTC_NS - t0_ns).cast_signed(),
+        error_bound_ns: 1_000,
+        source: "shared".into(),
+        rtt_ns: 0,
+    };
+    T0_NS.into_iter().map(|(node, t0_ns)| (node.to_owned(), clock(t0_ns))).collect()
+}
+
+fn begin(run: &RunDir, point_id: u32, trial: u16) -> TrialWriter<'_> {
+    let key = TrialKey { point_id, trial, seed: 3, epoch: run.next_epoch() };
+    run.begin_trial(key, &phases(), clocks()).unwrap()
+}
+
+/// A made-up flow: rates in bit/s, round trips in us.
+struct Flow {
+    group: &'static str,
+    index: u32,
+    start_s: f64,
+    rate_bps: [f64; 2],
+    rtt_us: [u32; 2],
+    retrans_per_s: u32,
+}
+
+impl Flow {
+    fn id(&self) -> String {
+        format!("{}/{}", self.group, self.index)
+    }
+
+    /// Intervals at the receiver, not aligned with the phases, and samples at the sender, until the end.
+    fn push(&self, writer: &mut TrialWriter<'_>, intervals: bool) {
+        let at = |node: &str, s: f64| {
+            let t0 = T0_NS.iter().find(|(name, _)| *name == node).unwrap().1;
+            t0 + (s * 1e9).round() as u64
+        };
+        let index = |s: f64| usize::from(s >= 5.0);
+        let mut acked = 0.0;
+        let steps = ((9.0 - self.start_s) * 10.0).round() as u64;
+        for step in 0..steps {
+            let begin_s = self.start_s + 0.03 + step as f64 * 0.1;
+            let bytes = self.rate_bps[index(begin_s + 0.05)] * 0.1 / 8.0;
+            let interval = wire::Interval {
+                at_ns: at("dst", begin_s + 0.1),
+                flow_id: self.id(),
+                group: self.group.into(),
+                side: "rcv".into(),
+                start_s: step as f64 * 0.1,
+                end_s: (step + 1) as f64 * 0.1,
+                seconds: 0.1,
+                bytes: bytes.round() as u64,
+                bits_per_second: bytes * 80.0,
+                ..Default::default()
+            };
+            if intervals {
+                push(writer, "dst", Of::Interval(interval));
+            }
+            let sample_s = self.start_s + step as f64 * 0.1;
+            acked += self.rate_bps[index(sample_s)] * 0.1 / 8.0;
+            let sample = wire::FlowSample {
+                at_ns: at("src", sample_s),
+                flow_id: self.id(),
+                group: self.group.into(),
+                side: "snd".into(),
+                role: "data".into(),
+                sample_src: "diag".into(),
+                gap_ns: STEP_NS,
+                cc: "cubic".into(),
+                sport: 10_000 + self.index,
+                rtt_us: Some(self.rtt_us[index(sample_s)]),
+                snd_cwnd_pkts: Some(10),
+                total_retrans_pkts: Some(
+                    (f64::from(self.retrans_per_s) * (sample_s + 1e-9)).floor() as u32,
+                ),
+                data_segs_out_pkts: Some((sample_s * 1000.0).round() as u32),
+                bytes_acked: Some(acked.round() as u64),
+                ..Default::default()
+            };
+            push(writer, "src", Of::FlowSample(sample));
+        }
+        // iperf3's control connection must not count.
+        let control = wire::FlowSample {
+            at_ns: at("src", 2.0),
+            flow_id: format!("{}/control", self.group),
+            group: self.group.into(),
+            side: "snd".into(),
+            role: "control".into(),
+            rtt_us: Some(9_999_999),
+            ..Default::default()
+        };
+        push(writer, "src", Of::FlowSample(control));
+    }
+}
+
+fn push(writer: &mut TrialWriter<'_>, node: &str, of: Of) {
+    writer.push(node, wire::RunEvent { of: Some(of) }).unwrap();
+}
+
+/// Two flows of `under_test` throughout, one of `cross` in the last phase.
+fn flows(shift: f64) -> [Flow; 3] {
+    let flow = |group, index, start_s, rate_bps, rtt_us, retrans_per_s| Flow {
+        group,
+        index,
+        start_s,
+        rate_bps,
+        rtt_us,
+        retrans_per_s,
+    };
+    [
+        flow("under_test", 0, 0.0, [60e6 + shift, 20e6], [11_000, 24_000], 2),
+        flow("under_test", 1, 0.0, [30e6, 10e6], [13_000, 26_000], 0),
+        flow("cross", 0, 5.0, [0.0, 60e6], [0, 25_000], 10),
+    ]
+}
+
+fn fill(writer: &mut TrialWriter<'_>, shift: f64) {
+    for flow in flows(shift) {
+        flow.push(writer, true);
+    }
+    for seq in 0..90u32 {
+        let probe = wire::Probe {
+            at_ns: T0_NS[0].1 + u64::from(seq) * STEP_NS,
+            probe_id: "rtt".into(),
+            kind: "ping".into(),
+            seq,
+            rtt_us: (seq % 10 != 0).then(|| 10_000.0 + f64::from(seq % 10)),
+            lost: seq % 10 == 0,
+            tos: 0,
+        };
+        push(writer, "src", Of::Probe(probe));
+        for (kind, share) in [("htb", 1), ("bfifo", 1), ("htb class", 0)] {
+            let counters = wire::QdiscSample {
+                at_ns: T0_NS[0].1 + u64::from(seq) * STEP_NS,
+                link: "bottleneck".into(),
+                iface: "to-dst".into(),
+                handle: format!("{}:", kind.len()),
+                kind: kind.into(),
+                sent_bytes: u64::from(seq) * 1_125_000 * share,
+                drops_pkts: u64::from(seq / 10) * share,
+                backlog_bytes: 3000,
+                ..Default::default()
+            };
+            push(writer, "src", Of::QdiscSample(counters));
+        }
+    }
+}
+
+fn verdict(status: Status, reasons: &[(&str, &str)]) -> Verdict {
+    Verdict {
+        status,
+        reasons: reasons.iter().map(|(code, message)| Reason::new(code, *message)).collect(),
+    }
+}
+
+/// Point 0: an ok and a degraded trial, 2 Mbit/s apart. Point 1: one ok, one failed.
+fn made_up(root: &Path) -> PathBuf {
+    let run = RunDir::create(root, &info()).unwrap();
+    let trials = [
+        (0, 1, 0.0, verdict(Status::Ok, &[])),
+        (
+            0,
+            2,
+            2e6,
+            verdict(Status::Degraded, &[("cpu_bound", "src: busy"), ("samples_late", "src: late")]),
+        ),
+        (1, 1, 0.0, verdict(Status::Ok, &[])),
+        (
+            1,
+            2,
+            30e6,
+            verdict(Status::Failed, &[("flow_dead", "flows.cross: not one byte of data")]),
+        ),
+    ];
+    for (point_id, trial, shift, verdict) in trials {
+        let mut writer = begin(&run, point_id, trial);
+        fill(&mut writer, shift);
+        writer.commit(&verdict).unwrap();
+    }
+    run.finish(RunStatus::Complete).unwrap();
+    run.path().to_path_buf()
+}
+
+/// CSV with its numbers at nine digits: the last ones depend on the order of a sum.
+fn rounded(csv: &str) -> String {
+    let round = |field: &str| match field.parse::<f64>() {
+        Ok(number) if field.contains('.') => format!("{number:.8e}"),
+        _ => field.to_owned(),
+    };
+    csv.lines()
+        .map(|line| line.split(',').map(round).collect::<Vec<_>>().join(",") + "\n")
+        .collect()
+}
+
+fn golden(name: &str, actual: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/results").join(name);
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, actual).unwrap();
+    }
+    let expected = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(expected == actual, "{name} differs (UPDATE_GOLDEN=1 rewrites it); now:\n{actual}");
+}
+
+#[test]
+fn the_summary_of_made_up_flows_is_what_they_were_made_of() {
+    let root = tempfile::tempdir().unwrap();
+    let path = made_up(root.path());
+    let summary = summary::summarize(&path).unwrap();
+    let value = |phase, scope, subject, metric, stat| {
+        summary
+            .find(0, phase, scope, subject, metric, stat)
+            .map(|row| (row.value * 1e3).round() / 1e3)
+    };
+    // Trials of 90 and 92 Mbit/s.
+    let sum =
+        summary.find(0, "alone", Scope::Group, "under_test", "throughput_sum", "mean").unwrap();
+    assert!((sum.value - 91e6).abs() < 1.0, "{sum:?}");
+    let (low, high) = sum.interval.unwrap();
+    let half = 12.706_204_736 * 1e6;
+    assert!(
+        (low - (91e6 - half)).abs() < 10.0 && (high - (91e6 + half)).abs() < 10.0,
+        "{low} {high}"
+    );
+    assert_eq!(sum.n_trials, 2);
+    assert_eq!(
+        value("alone", Scope::Group, "under_test", "throughput_per_flow_mean", "mean"),
+        Some(45.5e6)
+    );
+    assert_eq!(value("compete", Scope::Net, "all", "throughput_sum", "mean"), Some(90e6));
+    assert_eq!(value("alone", Scope::Group, "under_test", "srtt", "mean"), Some(12_000.0));
+    assert_eq!(value("compete", Scope::Group, "under_test", "srtt", "mean"), Some(25_000.0));
+    assert_eq!(value("compete", Scope::Flow, "under_test/1", "srtt", "max"), Some(26_000.0));
+    // 2 per second: floor(2 · 4.9) less floor(2 · 0.9), then floor(2 · 8.9) less that.
+    assert_eq!(value("alone", Scope::Group, "under_test", "retransmissions", "sum"), Some(8.0));
+    assert_eq!(value("compete", Scope::Group, "under_test", "retransmissions", "sum"), Some(8.0));
+    assert_eq!(value("compete", Scope::Group, "cross", "throughput_sum", "mean"), Some(60e6));
+    assert_eq!(
+        value("alone", Scope::Group, "cross", "throughput_sum", "mean"),
+        None,
+        "it does not run then"
+    );
+    assert_eq!(value("warm-up", Scope::Group, "under_test", "throughput_sum", "mean"), None);
+    let fairness = value("compete", Scope::Net, "all", "jain_fairness_of_mean", "mean").unwrap();
+    assert!((fairness - 90.0 * 90.0 / (3.0 * (400.0 + 100.0 + 3600.0))).abs() < 1e-3);
+    assert_eq!(value("alone", Scope::Probe, "rtt", "loss_share", "mean"), Some(0.1));
+    assert_eq!(value("alone", Scope::Probe, "rtt", "rtt", "median"), Some(10_005.0));
+    assert_eq!(value("alone", Scope::Link, "bottleneck", "throughput", "mean"), Some(90e6));
+    assert_eq!(value("alone", Scope::Link, "bottleneck", "drops", "sum"), Some(4.0));
+
+    let one =
+        summary.find(1, "alone", Scope::Group, "under_test", "throughput_sum", "mean").unwrap();
+    assert_eq!((one.n_trials, one.interval), (1, None), "the failed trial does not count");
+    let all = Choice { include_failed: true, ..Choice::default() };
+    let with_failed = summary::summarize_chosen(&path, all).unwrap();
+    let two =
+        with_failed.find(1, "alone", Scope::Group, "under_test", "throughput_sum", "mean").unwrap();
+    assert_eq!(two.n_trials, 2);
+}
+
+#[test]
+fn the_written_summary_and_the_printed_table_are_the_golden_ones() {
+    let root = tempfile::tempdir().unwrap();
+    let path = made_up(root.path());
+    let summary = summary::summarize(&path).unwrap();
+    for name in ["trials", "points", "summary_phase", "summary_point"] {
+        let csv = std::fs::read_to_string(path.join(name).with_extension("csv")).unwrap();
+        // Per-trial rows repeat what the points' rows show.
+        if name != "summary_phase" {
+            golden(&format!("{name}.csv"), &rounded(&csv));
+        }
+        assert!(path.join(name).with_extension("parquet").is_file());
+    }
+    golden("six_columns.csv", &summary::six_columns(&path, "under_test").unwrap());
+    let mut out = Vec::new();
+    table::print(&summary, &mut out, 120).unwrap();
+    let printed = String::from_utf8(out).unwrap().replace(&path.display().to_string(), "RESULTS");
+    golden("table.txt", &printed);
+    let widest =
+        printed.lines().take_while(|line| !line.is_empty()).map(|line| line.chars().count()).max();
+    assert!(widest <= Some(120));
+}
+
+#[test]
+fn without_intervals_throughput_is_what_was_acknowledged_and_a_note_says_so() {
+    let root = tempfile::tempdir().unwrap();
+    let run = RunDir::create(root.path(), &info()).unwrap();
+    let mut writer = begin(&run, 0, 1);
+    for flow in flows(0.0) {
+        flow.push(&mut writer, false);
+    }
+    writer.commit(&verdict(Status::Ok, &[])).unwrap();
+    let summary = summary::summarize(run.path()).unwrap();
+    let sum =
+        summary.find(0, "compete", Scope::Group, "under_test", "throughput_sum", "mean").unwrap();
+    assert!((sum.value - 30e6).abs() < 1.0, "{sum:?}");
+    assert!(summary.notes[0].contains("acknowledged"), "{:?}", summary.notes);
+}
+
+#[test]
+fn a_run_without_a_committed_trial_is_summarised_as_empty() {
+    let root = tempfile::tempdir().unwrap();
+    let run = RunDir::create(root.path(), &info()).unwrap();
+    let summary = summary::summarize(run.path()).unwrap();
+    assert!(summary.point_rows.is_empty());
+    assert!(table::text(&summary, 100).contains("No trial"));
+    let error = summary::six_columns(run.path(), "x").unwrap_err();
+    assert!(error.to_string().contains("there are: none"), "{error}");
+}
+
+#[test]
+fn a_directory_that_is_no_run_is_refused_with_the_way_out() {
+    let root = tempfile::tempdir().unwrap();
+    let error = summary::summarize(root.path()).unwrap_err();
+    assert!(matches!(error, ResultsError::NotARun { .. }));
+    assert!(error.to_string().contains("give the directory that `ccbench run` printed"), "{error}");
+}
+
+#[test]
+fn a_resumed_run_knows_what_is_left_and_keeps_the_provenance_of_both_sessions() {
+    let root = tempfile::tempdir().unwrap();
+    let run = RunDir::create(root.path(), &info()).unwrap();
+    let path = run.path().to_path_buf();
+    assert!(path.ends_with("made-up-20231114T221320Z-5f3a5f3a"));
+    for trial in [1, 2] {
+        let mut writer = begin(&run, 1, trial);
+        fill(&mut writer, 0.0);
+        writer.commit(&verdict(Status::Ok, &[])).unwrap();
+    }
+    run.finish(RunStatus::Interrupted).unwrap();
+    drop(run);
+    std::fs::remove_file(path.join("tables/probes/point=1/trial-02/part-0.parquet")).unwrap();
+    let run = RunDir::resume(&path, &info()).unwrap();
+    assert_eq!(
+        run.finished().into_iter().collect::<Vec<_>>(),
+        [(1, 1)],
+        "a trial with a file gone is done again"
+    );
+    let mut writer = begin(&run, 1, 2);
+    fill(&mut writer, 0.0);
+    writer.commit(&verdict(Status::Ok, &[])).unwrap();
+    run.finish(RunStatus::Complete).unwrap();
+    assert_eq!(run.finished().len(), 2);
+    let json: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(path.join("run.json")).unwrap()).unwrap();
+    assert_eq!(json["status"], "complete");
+    assert_eq!(json["sessions"].as_array().unwrap().len(), 2);
+    assert_eq!(json["trials"][1]["clocks"]["dst"]["error_bound_ns"], 1000);
+    let again = RunDir::create(root.path(), &info()).unwrap();
+    assert!(again.path().ends_with("made-up-20231114T221320Z-5f3a5f3a-2"));
+}
