@@ -395,8 +395,8 @@ fn works(config: &LinkConfig) {
     let qdiscs: Vec<_> = rows.iter().filter(|row| !row.kind.ends_with("class")).collect();
     assert_eq!(qdiscs.len(), needs.len());
     let root = qdiscs.iter().find(|row| row.parent == "root").unwrap();
-    assert!(root.sent_pkts + root.qlen_pkts >= 5, "{rows:?}");
-    println!("{:?}: {}", state.qdiscs, tc("qdisc show dev a0").replace('\n', " | "));
+    // Loss is random: what netem dropped has passed it too.
+    assert!(root.sent_pkts + root.qlen_pkts + root.drops_pkts >= 5, "{rows:?}");
     link.remove().unwrap();
     assert!(tc("qdisc show dev a0").starts_with("qdisc noqueue 0: root"));
 }
@@ -405,7 +405,6 @@ fn works(config: &LinkConfig) {
 fn every_queue_that_this_kernel_has_works_under_every_shaper() {
     in_netns(|| {
         let probed = probe::supported_qdiscs();
-        println!("{probed:?}");
         for queue in queues() {
             for (shaper, rate) in
                 [(Shaper::Htb, Some(mbit(20))), (Shaper::Tbf, Some(mbit(20))), (Shaper::Htb, None)]
