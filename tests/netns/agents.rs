@@ -30,10 +30,10 @@ fn loopback_plan(port: u16) -> String {
 name = "agents"
 [nodes.a]
 agent = "127.0.0.1:{port}"
-address = "127.0.0.1"
+address = "127.0.0.2"
 [nodes.b]
 agent = "127.0.0.1:{}"
-address = "127.0.0.1"
+address = "127.0.0.3"
 [flows.f]
 from = "a"
 to = "b"

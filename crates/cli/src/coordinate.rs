@@ -144,12 +144,16 @@ impl Experiment {
                     tally.count(verdict.status);
                     live.trial_end(&verdict);
                 }
+                Err(CliError::Interrupted) => {
+                    live.say("trial_end", &format!("{label}: abandoned"));
+                    result = Err(CliError::Interrupted);
+                    break;
+                }
                 Err(error) => {
-                    let stop = matches!(error, CliError::Interrupted | CliError::Results(_));
                     let reason = Reason::new("not_run", error.to_string());
                     live.trial_end(&Verdict { status: Status::Failed, reasons: vec![reason] });
                     tally.count(Status::Failed);
-                    if stop || !self.keep_going {
+                    if !self.keep_going || matches!(error, CliError::Results(_)) {
                         result = Err(error);
                         break;
                     }
