@@ -69,5 +69,5 @@ fn running_agents_are_driven_with_mutual_tls() {
 
     let output = bench.run(&["run", &plan, "--pki", "pki"]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output));
-    assert!(bench.results().join("tables/flow_samples/point=0/trial=01/part-0.parquet").exists());
+    assert!(bench.results().join("tables/flow_samples/point=0/trial-01/part-0.parquet").exists());
 }

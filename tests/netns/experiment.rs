@@ -32,7 +32,7 @@ fn a_plan_becomes_tables_and_leaves_nothing_behind() {
         assert!(results.join(file).exists(), "{file} is missing: {}", text(&output));
     }
     for table in ["flows", "flow_samples", "intervals", "probes", "qdisc_samples", "host_samples", "events", "clock"] {
-        let part = results.join("tables").join(table).join("point=0/trial=01/part-0.parquet");
+        let part = results.join("tables").join(table).join("point=0/trial-01/part-0.parquet");
         assert!(part.exists(), "{} is missing", part.display());
     }
     let csv = results.join("summary_phase.csv");
@@ -90,7 +90,7 @@ fn ctrl_c_keeps_what_is_finished_and_resume_does_the_rest() {
     assert_eq!(child.wait().unwrap().code(), Some(130), "{}", err());
     assert!(bench.processes().is_empty());
     let results = bench.results();
-    let part = |trial: u32| results.join(format!("tables/flows/point=0/trial={trial:02}/part-0.parquet"));
+    let part = |trial: u32| results.join(format!("tables/flows/point=0/trial-{trial:02}/part-0.parquet"));
     assert!(part(1).exists(), "{}", err());
     let first = std::fs::metadata(part(1)).unwrap().modified().unwrap();
     let output = bench.run(&["run", "--resume", &results.to_string_lossy()]);
@@ -114,5 +114,5 @@ fn a_dead_flow_is_a_verdict_and_not_a_hang() {
     let err = std::fs::read_to_string(bench.path("err")).unwrap_or_default();
     assert_eq!(code, Some(1), "{err}");
     assert!(err.contains("failed"), "{err}");
-    assert!(bench.results().join("tables/flow_samples/point=0/trial=01/part-0.parquet").exists());
+    assert!(bench.results().join("tables/flow_samples/point=0/trial-01/part-0.parquet").exists());
 }
