@@ -224,13 +224,9 @@ struct Ran {
 
 async fn run_plan(args: &RunArgs) -> Result<Ran, CliError> {
     let interrupt = interrupts()?;
-    let (dir, loaded) = match (&args.resume, &args.plan) {
-        (Some(path), _) => {
-            let dir = RunDir::open(path)?;
-            let loaded = load(&path.join("plan.resolved.toml"), &[])?;
-            (Some(dir), loaded)
-        }
-        (None, Some(path)) => (None, load(path, &args.sets)?),
+    let loaded = match (&args.resume, &args.plan) {
+        (Some(dir), _) => load(&dir.join("plan.resolved.toml"), &[])?,
+        (None, Some(plan)) => load(plan, &args.sets)?,
         (None, None) => return Err(CliError::Usage("name a plan, or --resume a results directory".into())),
     };
     let experiment = Experiment {
@@ -242,9 +238,10 @@ async fn run_plan(args: &RunArgs) -> Result<Ran, CliError> {
         keep_going: args.keep_going,
     };
     let nodes = experiment.open().await?;
-    let dir = match dir {
-        Some(dir) => dir,
-        None => RunDir::create(&args.out, &run_info(&experiment, &loaded.text, args, &nodes))?,
+    let info = run_info(&experiment, &loaded.text, args, &nodes);
+    let dir = match &args.resume {
+        Some(path) => RunDir::resume(path, &info)?,
+        None => RunDir::create(&args.out, &info)?,
     };
     let trials = experiment.plan.points().len() as u32 * experiment.plan.plan().repeat;
     let mut live = Live::new(args.json, trials - dir.finished().len() as u32);
