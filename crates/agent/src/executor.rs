@@ -32,6 +32,9 @@ use samples::{SampleTask, SamplerThread, TimedLink};
 
 /// After a trial's end the controller has this long to reset the node before it resets itself.
 const ENDED_LEASE_NS: u64 = 2_000_000_000;
+/// A trial may start this long ago, or this far ahead.
+const LATEST_START_NS: u64 = 1_000_000_000;
+const EARLIEST_START_NS: u64 = 600_000_000_000;
 /// A lease is at least this long, whatever a request says.
 const MIN_LEASE_MS: u32 = 100;
 /// A trial that is given up has killed its processes within this.
@@ -258,6 +261,8 @@ impl Executor {
         &mut self,
         request: &wire::RunRequest,
     ) -> Result<mpsc::Receiver<wire::RunEvent>, AgentError> {
+        self.session.clone().on(Command::Run { epoch: request.epoch })?;
+        check_start(request.start_at_ns, clock::now_ns())?;
         self.step(Command::Run { epoch: request.epoch })?;
         self.lease_end_ns = None;
         let (out, rows) = Outbox::new();
@@ -275,10 +280,10 @@ impl Executor {
         };
         let sampler = match SamplerThread::start(samples) {
             Ok(sampler) => sampler,
-            Err((error, links)) => {
-                self.keep_links(links);
+            Err(failed) => {
+                self.keep_links(failed.links);
                 self.lost("the samplers did not start").await;
-                return Err(error);
+                return Err(failed.error);
             }
         };
         let (cancel, cancelled) = watch::channel(false);
@@ -351,6 +356,22 @@ impl Executor {
         outcome.merge(self.parts.undo.undo_all(&*self.parts.kernel));
         outcome
     }
+}
+
+/// A start that is not about now is one on another machine's clock.
+fn check_start(start_at_ns: u64, now_ns: u64) -> Result<(), AgentError> {
+    let earliest = now_ns.saturating_sub(LATEST_START_NS);
+    if (earliest..now_ns + EARLIEST_START_NS).contains(&start_at_ns) {
+        return Ok(());
+    }
+    let off_s = (start_at_ns as f64 - now_ns as f64) / 1e9;
+    Err(AgentError::Request {
+        field: "start_at_ns",
+        why: format!(
+            "{off_s:.3} s from now on this node's CLOCK_MONOTONIC; ask Clock for it, and start within \
+             1 s before and 10 min after now"
+        ),
+    })
 }
 
 /// An agent that is started again must not obey a controller that was overtaken before.

@@ -95,6 +95,6 @@ pub struct FlowEnd {
     pub output: Vec<u8>,
     /// The output was longer than we keep.
     pub cut: bool,
-    /// The end of what it wrote to standard error.
+    /// The beginning of what it wrote to standard error.
     pub errors: String,
 }

@@ -1,6 +1,6 @@
 //! `ccbench-agent`: reads the command line and hands over.
 
-use std::io::Write as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -37,7 +37,12 @@ fn run(command: &Command) -> anyhow::Result<u8> {
 fn log_to_stderr() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("CCBENCH_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn,ccbench_agent=info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let colours = std::io::stderr().is_terminal();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(colours)
+        .init();
 }
 
 fn clean(root: &Path) -> anyhow::Result<u8> {

@@ -61,6 +61,10 @@ pub fn read(name: &str) -> Result<String, AgentError> {
 /// # Errors
 /// The name, the value and the kernel's answer.
 pub fn write(name: &str, value: &str) -> Result<(), AgentError> {
+    if name.replace('/', ".") == DEFAULT_CC {
+        let allowed = read(ALLOWED_CC)?;
+        check_default_cc(value, &allowed)?;
+    }
     put("set", name, value)?;
     let now = read(name)?;
     if normal(value) == now {
@@ -72,6 +76,26 @@ pub fn write(name: &str, value: &str) -> Result<(), AgentError> {
         value: format!(" = {value}"),
         source: io::Error::other(format!("the kernel made it `{now}`")),
         way_out: String::new(),
+    })
+}
+
+const DEFAULT_CC: &str = "net.ipv4.tcp_congestion_control";
+const ALLOWED_CC: &str = "net.ipv4.tcp_allowed_congestion_control";
+
+/// Kernels up to 7.2 at least leak a reference to a restricted congestion control's module when this is
+/// refused in a network namespace: it could never be unloaded again. So it is not even tried.
+fn check_default_cc(value: &str, allowed: &str) -> Result<(), AgentError> {
+    if allowed.split_whitespace().any(|cc| cc == value) {
+        return Ok(());
+    }
+    Err(AgentError::Sysctl {
+        op: "set",
+        name: DEFAULT_CC.to_owned(),
+        value: format!(" = {value}"),
+        source: io::ErrorKind::PermissionDenied.into(),
+        way_out: format!(
+            "; add it to {ALLOWED_CC} (now: {allowed}) outside of any namespace first"
+        ),
     })
 }
 
@@ -133,6 +157,15 @@ mod tests {
         ] {
             assert!(path_of(name).is_err(), "{name}");
         }
+    }
+
+    #[test]
+    fn a_restricted_default_congestion_control_is_not_tried() {
+        assert!(check_default_cc("cubic", "reno cubic").is_ok());
+        let error = check_default_cc("bbr", "reno cubic").unwrap_err().to_string();
+        assert!(
+            error.contains("tcp_congestion_control = bbr") && error.contains("now: reno cubic")
+        );
     }
 
     #[test]

@@ -1,4 +1,5 @@
 //! A real agent on a path socket: orders, refusals, and what it does when it is told to stop. No root.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod support;
 
@@ -102,6 +103,9 @@ async fn a_busy_node_names_its_holder_and_an_overtaken_controller_is_refused() {
     assert!(busy.message().contains("run test (point 0, trial 1, epoch 7)"), "{busy:?}");
     let other = client.run(wire::RunRequest { start_at_ns: 0, epoch: 8 }).await.unwrap_err();
     assert_eq!(other.code(), Code::FailedPrecondition);
+    let when = client.run(wire::RunRequest { start_at_ns: 0, epoch: 7 }).await.unwrap_err();
+    assert_eq!(when.code(), Code::InvalidArgument);
+    assert!(when.message().contains("CLOCK_MONOTONIC"), "{when:?}");
 
     client.reset(wire::ResetRequest {}).await.unwrap();
     let stale = client.prepare(prepare(IDLE_PLAN, "one", 6)).await.unwrap_err();
@@ -194,4 +198,129 @@ async fn two_agents_do_not_share_a_state_directory() {
         .unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && said.contains("--state-dir"), "{said}");
+}
+
+/// A port that was free a moment ago.
+fn free_port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+#[tokio::test]
+async fn a_controller_that_vanishes_without_a_word_is_noticed() {
+    let dir = tempfile::tempdir().unwrap();
+    let address = format!("127.0.0.1:{}", free_port());
+    let mut agent = Command::new(AGENT)
+        .args(["serve", "--listen", &format!("tcp:{address}"), "--state-dir"])
+        .arg(dir.path())
+        .spawn()
+        .unwrap();
+    let connect = async || {
+        wait_for("the agent's port", || std::net::TcpStream::connect(&address).is_ok()).await;
+        wire::agent_client::AgentClient::connect(format!("http://{address}")).await.unwrap()
+    };
+    let mut other = connect().await;
+    let plan = IDLE_PLAN.replace("200ms", "60s");
+    let (started, wait) = tokio::sync::oneshot::channel();
+    let request = prepare(&plan, "one", 1);
+    // This controller's thread stops turning: its sockets stay open, and nobody answers on them.
+    let frozen_address = address.clone();
+    let (thaw, thawed) = std::sync::mpsc::channel::<()>();
+    let frozen = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let rows = runtime.block_on(async {
+            let address = format!("http://{frozen_address}");
+            let mut client = wire::agent_client::AgentClient::connect(address).await.unwrap();
+            client.prepare(request).await.unwrap();
+            let run = wire::RunRequest { start_at_ns: now_ns(), epoch: 1 };
+            (client.run(run).await.unwrap(), client)
+        });
+        started.send(()).unwrap();
+        let _ = thawed.recv();
+        drop(rows);
+    });
+    wait.await.unwrap();
+    let busy = other.prepare(prepare(&plan, "one", 2)).await.unwrap_err();
+    assert!(busy.message().contains("is running"), "{busy:?}");
+    let limit = now_ns() + 10_000_000_000;
+    while other.prepare(prepare(&plan, "one", 2)).await.is_err() {
+        assert!(now_ns() < limit, "the vanished controller still holds the node");
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    drop(thaw);
+    frozen.join().unwrap();
+    agent.kill().unwrap();
+    agent.wait().unwrap();
+}
+
+mod tls {
+    use std::path::{Path, PathBuf};
+
+    use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+
+    pub struct Files {
+        pub cert: PathBuf,
+        pub key: PathBuf,
+    }
+
+    pub type Ca = CertifiedIssuer<'static, KeyPair>;
+
+    pub fn ca() -> Ca {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
+    }
+
+    pub fn issue(ca: &Ca, dir: &Path, name: &str) -> Files {
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+        let cert = params.signed_by(&key, ca).unwrap();
+        let files =
+            Files { cert: dir.join(format!("{name}.pem")), key: dir.join(format!("{name}.key")) };
+        std::fs::write(&files.cert, cert.pem()).unwrap();
+        std::fs::write(&files.key, key.serialize_pem()).unwrap();
+        files
+    }
+}
+
+#[tokio::test]
+async fn only_clients_with_a_certificate_of_the_authority_are_heard() {
+    use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
+    let dir = tempfile::tempdir().unwrap();
+    let (ca, foreign) = (tls::ca(), tls::ca());
+    let ca_file = dir.path().join("ca.pem");
+    std::fs::write(&ca_file, ca.pem()).unwrap();
+    let node = tls::issue(&ca, dir.path(), "node");
+    let port = free_port();
+    let mut agent = Command::new(AGENT)
+        .args(["serve", "--ephemeral", "--listen", &format!("tcp:0.0.0.0:{port}")])
+        .arg("--tls-cert")
+        .arg(&node.cert)
+        .arg("--tls-key")
+        .arg(&node.key)
+        .arg("--tls-ca")
+        .arg(&ca_file)
+        .spawn()
+        .unwrap();
+    wait_for("the agent's port", || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok())
+        .await;
+    let describe = async |identity: Option<tls::Files>| {
+        let mut config = ClientTlsConfig::new()
+            .ca_certificate(Certificate::from_pem(ca.pem()))
+            .domain_name("localhost");
+        if let Some(files) = identity {
+            let read = |path| std::fs::read(path).unwrap();
+            config = config.identity(Identity::from_pem(read(files.cert), read(files.key)));
+        }
+        let endpoint = Endpoint::from_shared(format!("https://127.0.0.1:{port}")).unwrap();
+        let channel = endpoint.tls_config(config).unwrap().connect().await.map_err(|_| ())?;
+        let mut client = wire::agent_client::AgentClient::new(channel);
+        client.clock(wire::ClockRequest {}).await.map(drop).map_err(|_| ())
+    };
+    let own = tls::issue(&ca, dir.path(), "controller");
+    let stranger = tls::issue(&foreign, dir.path(), "stranger");
+    assert!(describe(Some(own)).await.is_ok());
+    assert!(describe(Some(stranger)).await.is_err(), "another authority's");
+    assert!(describe(None).await.is_err(), "none at all");
+    agent.kill().unwrap();
+    agent.wait().unwrap();
 }

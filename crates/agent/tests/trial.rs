@@ -1,5 +1,6 @@
 //! Whole trials with real iperf3 traffic over loopback: two agents in one network namespace made for the
 //! test. Needs root and iperf3; without them it fails.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod support;
 
@@ -8,24 +9,26 @@ use std::collections::BTreeMap;
 use ccbench_proto::wire::agent_client::AgentClient;
 use ccbench_proto::wire::{self, run_event::Of};
 use nix::sys::signal::Signal;
-use support::{Agent, LOOPBACK_PLAN, now_ns, prepare, wait_for};
+use support::{Agent, LOOPBACK_PLAN, Namespace, now_ns, prepare, wait_for};
 use tonic::transport::Channel;
 
 /// Two agents in one namespace: "one" connects, "two" listens.
 struct Pair {
+    namespace: Namespace,
     one: Agent,
     two: Agent,
     clients: [AgentClient<Channel>; 2],
+    /// As it was found.
+    before: String,
 }
 
 impl Pair {
     async fn start() -> Self {
-        assert!(nix::unistd::geteuid().is_root(), "this test makes a namespace: run it as root");
-        let one = Agent::in_namespace();
-        let first = one.connect().await;
-        let two = Agent::beside(&one);
-        let second = two.connect().await;
-        Self { one, two, clients: [first, second] }
+        let namespace = Namespace::new().await;
+        let before = state_of(&namespace);
+        let (one, two) = (Agent::inside(&namespace), Agent::inside(&namespace));
+        let clients = [one.connect().await, two.connect().await];
+        Self { namespace, one, two, clients, before }
     }
 
     async fn prepare(&mut self, plan: &str, epoch: u64) {
@@ -47,24 +50,20 @@ impl Pair {
         }
     }
 
-    /// What a trial may change: settings, offloads, qdiscs, processes.
-    fn node_state(&self) -> String {
-        let offloads: String = self
-            .one
-            .inside(&["ethtool", "-k", "lo"])
-            .lines()
-            .filter(|line| line.contains("segmentation") || line.contains("receive-offload"))
-            .map(|line| format!("{line}\n"))
-            .collect();
-        let setting = "/proc/sys/net/ipv4/tcp_slow_start_after_idle";
-        format!(
-            "{offloads}{}{}{:?}{:?}",
-            self.one.inside(&["tc", "qdisc"]),
-            self.one.inside(&["cat", setting]),
-            self.one.children(),
-            self.two.children()
-        )
+    /// Every setting, offload, qdisc and process is as it was.
+    fn is_as_found(&self) -> bool {
+        state_of(&self.namespace) == self.before
+            && self.one.children().is_empty()
+            && self.two.children().is_empty()
     }
+}
+
+/// What a trial may change.
+fn state_of(namespace: &Namespace) -> String {
+    let features = namespace.run(&["ethtool", "-k", "lo"]);
+    let qdiscs = namespace.run(&["tc", "qdisc"]);
+    let setting = "/proc/sys/net/ipv4/tcp_slow_start_after_idle";
+    format!("{features}{qdiscs}{}", namespace.run(&["cat", setting]))
 }
 
 #[derive(Default)]
@@ -107,9 +106,8 @@ impl Rows {
 #[tokio::test]
 async fn a_trial_gives_every_kind_of_row_and_leaves_nothing() {
     let mut pair = Pair::start().await;
-    let before = pair.node_state();
     pair.prepare(LOOPBACK_PLAN, 1).await;
-    assert_ne!(pair.node_state(), before, "it did something");
+    assert!(!pair.is_as_found(), "it did something");
     let [one, two] = pair.run(1).await;
     let (client, server) = tokio::join!(Rows::all(one), Rows::all(two));
 
@@ -142,7 +140,7 @@ async fn a_trial_gives_every_kind_of_row_and_leaves_nothing() {
     assert_eq!(kinds, ["base_rtt", "phase_start", "flow_start", "trial_end", "flow_end"]);
 
     pair.reset().await;
-    assert_eq!(pair.node_state(), before);
+    assert!(pair.is_as_found());
 }
 
 #[tokio::test]
@@ -181,58 +179,55 @@ async fn a_server_without_a_client_does_not_hang_and_an_odd_length_is_ended_by_h
 #[tokio::test]
 async fn a_lost_controller_means_undo() {
     let mut pair = Pair::start().await;
-    let before = pair.node_state();
     pair.prepare(LOOPBACK_PLAN, 1).await;
     let streams = pair.run(1).await;
     wait_for("traffic", || !pair.one.children().is_empty()).await;
     drop(streams);
-    wait_for("the undo", || pair.node_state() == before).await;
+    wait_for("the undo", || pair.is_as_found()).await;
 }
 
 #[tokio::test]
-async fn a_terminated_agent_undoes_and_a_killed_one_is_undone_at_the_next_start() {
+async fn a_terminated_agent_undoes_first() {
     let mut pair = Pair::start().await;
-    let before = pair.node_state();
-    pair.prepare(LOOPBACK_PLAN, 1).await;
+    pair.clients[0].prepare(prepare(LOOPBACK_PLAN, "one", 1)).await.unwrap();
+    assert!(!pair.is_as_found(), "it did something");
     pair.one.signal(Signal::SIGTERM);
     assert!(pair.one.child.wait().unwrap().success());
-    let leaves = |agent: &Agent| agent.inside(&["ethtool", "-k", "lo"]);
-    drop((before, leaves(&pair.two)));
+    assert!(pair.is_as_found());
+}
 
-    // Both had changed the same settings; the second was prepared when they were changed already.
-    let left = std::fs::read_to_string(pair.two.state_dir().join("undo.ndjson")).unwrap();
-    drop(left);
-    let mut again = Pair::start().await;
-    let before = again.node_state();
-    again.clients[0].prepare(prepare(LOOPBACK_PLAN, "one", 1)).await.unwrap();
-    assert_ne!(again.node_state(), before);
-    again.one.child.kill().unwrap();
-    again.one.child.wait().unwrap();
-    let undo = std::process::Command::new("nsenter")
-        .args(["-n", "-t", &again.two.child.id().to_string(), support::AGENT, "undo"])
-        .arg("--state-dir")
-        .arg(again.one.state_dir())
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&undo.stdout);
-    assert!(undo.status.success() && said.contains("undone: sysctl"), "{said}");
-    let setting = "/proc/sys/net/ipv4/tcp_slow_start_after_idle";
-    assert_eq!(again.two.inside(&["cat", setting]).trim(), "1");
-    assert!(again.two.inside(&["ethtool", "-k", "lo"]).contains("tcp-segmentation-offload: on"));
+#[tokio::test]
+async fn a_killed_agent_takes_its_traffic_along_and_is_undone_by_hand() {
+    let mut pair = Pair::start().await;
+    pair.clients[1].prepare(prepare(LOOPBACK_PLAN, "two", 1)).await.unwrap();
+    pair.clients[0].prepare(prepare(LOOPBACK_PLAN, "one", 1)).await.unwrap();
+    let servers = pair.two.children();
+    assert_eq!(servers.len(), 1);
+    pair.two.child.kill().unwrap();
+    pair.two.child.wait().unwrap();
+    let server = format!("/proc/{}", servers[0]);
+    wait_for("the server's end", || !std::path::Path::new(&server).exists()).await;
+
+    pair.one.child.kill().unwrap();
+    pair.one.child.wait().unwrap();
+    assert!(!pair.is_as_found());
+    let (one, two) = (pair.one.undo(&pair.namespace), pair.two.undo(&pair.namespace));
+    assert!(one.contains("undone: sysctl") && two.contains("undone: offloads"), "{one}{two}");
+    assert!(pair.is_as_found());
+    assert_eq!(pair.one.undo(&pair.namespace), "", "nothing is left to undo");
 }
 
 #[tokio::test]
 async fn what_this_kernel_lacks_is_said_and_all_is_undone() {
     let mut pair = Pair::start().await;
-    let before = pair.node_state();
     let plan = LOOPBACK_PLAN.replace("cc = \"reno\"", "cc = \"nosuch\"");
     let refused = pair.clients[0].prepare(prepare(&plan, "one", 1)).await.unwrap_err();
     assert_eq!(refused.code(), tonic::Code::Unimplemented);
     assert!(refused.message().contains("`nosuch`") && refused.message().contains("reno"));
-    assert_eq!(pair.node_state(), before);
+    assert!(pair.is_as_found());
 
     let plan = LOOPBACK_PLAN.replace("after_idle\" = 0", "after_idle\" = \"much\"");
     let refused = pair.clients[0].prepare(prepare(&plan, "one", 2)).await.unwrap_err();
     assert!(refused.message().contains("tcp_slow_start_after_idle = much"), "{refused:?}");
-    assert_eq!(pair.node_state(), before);
+    assert!(pair.is_as_found());
 }

@@ -82,6 +82,14 @@ pub struct Finished {
     pub missed: u64,
 }
 
+/// Why the thread did not start, and the links that it would have taken.
+pub struct NotStarted {
+    /// Why.
+    pub error: AgentError,
+    /// Still in place.
+    pub links: Vec<Box<dyn Link>>,
+}
+
 /// The running thread.
 pub struct SamplerThread {
     stop: Arc<OwnedFd>,
@@ -94,7 +102,7 @@ impl SamplerThread {
     ///
     /// # Errors
     /// No thread, or the samplers could not be opened; the links come back with the error.
-    pub fn start(task: SampleTask) -> Result<Self, (AgentError, Vec<Box<dyn Link>>)> {
+    pub fn start(task: SampleTask) -> Result<Self, Box<NotStarted>> {
         let mut task = task;
         let mut open = || {
             let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
@@ -108,7 +116,9 @@ impl SamplerThread {
         };
         let (stop, host) = match open() {
             Ok(opened) => opened,
-            Err(error) => return Err((error, unwrap_links(task.links))),
+            Err(error) => {
+                return Err(Box::new(NotStarted { error, links: unwrap_links(task.links) }));
+            }
         };
         let (stop, seen) = (Arc::new(stop), Arc::new(Mutex::new(SeenMap::new())));
         let looper = Looper::new(task, host, Arc::clone(&stop), Arc::clone(&seen));
@@ -116,7 +126,10 @@ impl SamplerThread {
         let thread = std::thread::Builder::new()
             .name("samples".to_owned())
             .spawn(move || looper.run())
-            .map_err(|e| (AgentError::system("start the sampler thread")(e), Vec::new()))?;
+            .map_err(|e| NotStarted {
+                error: AgentError::system("start the sampler thread")(e),
+                links: Vec::new(),
+            })?;
         Ok(Self { stop, seen, thread })
     }
 
@@ -223,7 +236,9 @@ impl Looper {
     }
 
     fn run(mut self) -> Finished {
-        let (sample, start) = (self.task.sample.clone(), self.task.start_at_ns);
+        // A start in the past misses nothing: nobody could have sampled then.
+        let (sample, start) =
+            (self.task.sample.clone(), self.task.start_at_ns.max(clock::now_ns()));
         let mut tcp = Every::new(sample.tcp.nanos(), start);
         let mut qdisc = Every::new(sample.qdisc.nanos(), start);
         let mut host = Every::new(sample.host.nanos(), start);

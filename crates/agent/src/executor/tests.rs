@@ -1,1 +1,301 @@
+use std::collections::VecDeque;
+use std::sync::Mutex;
 
+use ccbench_collector::{Drained, FlowPorts, SampleError};
+use ccbench_proto::schedule::FlowTask;
+use wire::run_event::Of;
+
+use super::*;
+use crate::flow::{BoxFuture, End, FlowEnd, Progress, Traffic};
+use crate::kernel::fake::FakeKernel;
+
+/// One node of each kind of thing: a link that changes, a flow from here, and one to here.
+const PLAN: &str = r#"
+name = "fake"
+[nodes.one]
+address = "10.0.0.1"
+agent = "10.0.0.1:7700"
+[nodes.two]
+address = "10.0.0.2"
+agent = "10.0.0.2:7700"
+[links.l]
+node = "one"
+dev = "eth0"
+rate = "10mbit"
+queue = { kind = "pfifo", limit = "40p" }
+[flows.there]
+from = "one"
+to = "two"
+[flows.back]
+from = "two"
+to = "one"
+[[phases]]
+name = "only"
+length = "150ms"
+flows = ["there", "back"]
+[[changes]]
+at = "60ms"
+set = { "links.l.rate" = "5mbit" }
+"#;
+
+#[derive(Clone, Copy, PartialEq)]
+enum Script {
+    /// Ends when asked, with a good report.
+    Good,
+    /// Never listens.
+    Deaf,
+    /// Ends only when killed.
+    Stubborn,
+}
+
+/// Traffic by script; writes down what is asked of it.
+struct FakeSource {
+    script: Script,
+    asked: Arc<Mutex<Vec<String>>>,
+}
+
+struct FakeTraffic {
+    name: String,
+    script: Script,
+    asked: Arc<Mutex<Vec<String>>>,
+    over: watch::Sender<bool>,
+}
+
+fn write(asked: &Mutex<Vec<String>>, what: String) {
+    asked.lock().expect("no test panics while it holds this").push(what);
+}
+
+impl FlowSource for FakeSource {
+    fn find(&self) -> BoxFuture<'_, Result<(), AgentError>> {
+        Box::pin(async { Ok(()) })
+    }
+    fn tool(&self) -> String {
+        "fake 1".into()
+    }
+    fn start(&self, task: &FlowTask, end: End) -> Result<Box<dyn Traffic>, AgentError> {
+        let name = format!("{} {}", task.group, end.name());
+        write(&self.asked, format!("start {name}"));
+        let asked = Arc::clone(&self.asked);
+        Ok(Box::new(FakeTraffic {
+            name,
+            script: self.script,
+            asked,
+            over: watch::channel(false).0,
+        }))
+    }
+}
+
+const REPORT: &str = r#"{"start":{},"intervals":[{"streams":[{"start":0,"end":0.1,"seconds":0.1,
+    "bytes":1000}]}],"end":{}}"#;
+
+impl Traffic for FakeTraffic {
+    fn listening(&mut self) -> BoxFuture<'_, Result<(), String>> {
+        let deaf = self.script == Script::Deaf;
+        Box::pin(async move { if deaf { Err("it does not listen".into()) } else { Ok(()) } })
+    }
+    fn next(&mut self) -> BoxFuture<'_, Progress> {
+        let mut over = self.over.subscribe();
+        Box::pin(async move {
+            drop(over.wait_for(|&over| over).await);
+            Progress::Ended(FlowEnd { output: REPORT.into(), ..FlowEnd::default() })
+        })
+    }
+    fn stop(&mut self, how: Stop) {
+        write(&self.asked, format!("{how:?} {}", self.name));
+        if self.script != Script::Stubborn || how == Stop::Kill {
+            self.over.send_replace(true);
+        }
+    }
+}
+
+/// Gives the rows it was made with, one per pass.
+struct FakeSampler(VecDeque<wire::FlowSample>);
+
+impl Sampler for FakeSampler {
+    fn start(&mut self, flows: &[FlowPorts], _: u64) -> Result<(), SampleError> {
+        let row = |ports: &FlowPorts| wire::FlowSample {
+            flow_id: format!("{}/0", ports.group),
+            side: if ports.listens { "rcv" } else { "snd" }.into(),
+            cc: "fakecc".into(),
+            ..Default::default()
+        };
+        self.0 = flows.iter().map(row).collect();
+        Ok(())
+    }
+    fn drain(
+        &mut self,
+        at_ns: u64,
+        into: &mut Vec<wire::FlowSample>,
+    ) -> Result<Drained, SampleError> {
+        into.extend(self.0.pop_front().map(|row| wire::FlowSample { at_ns, ..row }));
+        Ok(Drained::default())
+    }
+    fn stop(&mut self) {}
+}
+
+struct Rig {
+    handle: Handle,
+    kernel: FakeKernel,
+    asked: Arc<Mutex<Vec<String>>>,
+}
+
+impl Rig {
+    fn new(script: Script, kernel: FakeKernel) -> Self {
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let handle = spawn(Parts {
+            kernel: Arc::new(kernel.clone()),
+            source: Arc::new(FakeSource { script, asked: Arc::clone(&asked) }),
+            sampler: || Box::new(FakeSampler(VecDeque::new())),
+            undo: Undo::in_memory(),
+            epoch_file: None,
+        });
+        Self { handle, kernel, asked }
+    }
+
+    async fn prepare(&self) -> Result<wire::PrepareReply, AgentError> {
+        let request = wire::PrepareRequest {
+            run_id: "r".into(),
+            node: "one".into(),
+            plan_toml: PLAN.into(),
+            epoch: 1,
+            lease_ms: 60_000,
+            ..Default::default()
+        };
+        self.handle.prepare(request).await
+    }
+
+    async fn run(&self) -> mpsc::Receiver<wire::RunEvent> {
+        let start_at_ns = clock::now_ns() + 20_000_000;
+        self.handle.run(wire::RunRequest { start_at_ns, epoch: 1 }).await.expect("it is prepared")
+    }
+
+    fn asked(&self) -> Vec<String> {
+        self.asked.lock().expect("no test panics while it holds this").clone()
+    }
+}
+
+async fn all(mut rows: mpsc::Receiver<wire::RunEvent>) -> Vec<Of> {
+    let mut found = Vec::new();
+    while let Some(event) = rows.recv().await {
+        found.extend(event.of);
+    }
+    found
+}
+
+const UNDONE: [&str; 3] = ["remove l", "restore_offloads to-10.0.0.2", "restore_offloads eth0"];
+
+#[tokio::test]
+async fn a_trial_is_prepared_run_and_reset() {
+    let rig = Rig::new(Script::Good, FakeKernel::default());
+    let reply = rig.prepare().await.unwrap();
+    assert_eq!(reply.links.len(), 1);
+    let kinds: Vec<_> = reply.events.iter().map(|event| event.kind.as_str()).collect();
+    assert_eq!(kinds, ["offloads_off", "offloads_off", "link_up"]);
+    assert_eq!(rig.asked(), ["start back server"]);
+
+    let rows = all(rig.run().await).await;
+    let has = |test: fn(&Of) -> bool| rows.iter().any(test);
+    assert!(has(|of| matches!(of, Of::FlowSample(s) if s.flow_id == "there/0")));
+    assert!(has(|of| matches!(of, Of::QdiscSample(s) if s.link == "l")));
+    assert!(has(|of| matches!(of, Of::LinkChange(c)
+        if c.rate_bps == Some(5_000_000) && c.rc == 0 && c.applied_at_ns >= c.asked_at_ns)));
+    assert!(has(|of| matches!(of, Of::Interval(i) if i.group == "there" && i.side == "snd")));
+    assert!(has(|of| matches!(of, Of::Interval(i) if i.group == "back" && i.side == "rcv")));
+    assert!(has(|of| matches!(of, Of::Flow(f)
+        if f.flow_id == "there/0" && f.cc_actual == "fakecc" && f.tool == "fake 1")));
+    assert!(has(|of| matches!(of, Of::Raw(raw) if raw.name == "iperf3-back-server.json")));
+    assert!(matches!(rows.last(), Some(Of::Done(_))));
+    assert!(!rig.kernel.calls().contains(&"remove l".to_owned()), "before the reset");
+
+    let reply = rig.handle.reset().await.unwrap();
+    assert!(reply.failed.is_empty(), "{reply:?}");
+    let calls = rig.kernel.calls();
+    assert_eq!(calls[calls.len() - 3..], UNDONE);
+    assert!(calls.contains(&"set_rate l 5mbit".to_owned()), "{calls:?}");
+}
+
+#[tokio::test]
+async fn a_prepare_that_fails_half_way_is_undone() {
+    let rig = Rig::new(Script::Good, FakeKernel::failing("open l on eth0"));
+    let error = rig.prepare().await.unwrap_err().to_string();
+    assert!(error.starts_with("link l: "), "{error}");
+    let calls = rig.kernel.calls();
+    assert_eq!(
+        calls,
+        [
+            "offloads_off eth0",
+            "offloads_off to-10.0.0.2",
+            "open l on eth0",
+            "restore_root eth0",
+            "restore_offloads to-10.0.0.2",
+            "restore_offloads eth0",
+        ]
+    );
+    assert!(rig.asked().is_empty());
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_listen_fails_the_prepare() {
+    let rig = Rig::new(Script::Deaf, FakeKernel::default());
+    let error = rig.prepare().await.unwrap_err().to_string();
+    assert!(error.contains("iperf3 server on 10.0.0.1:5201: it does not listen"), "{error}");
+    assert_eq!(rig.asked(), ["start back server", "Kill back server"]);
+    assert!(rig.kernel.calls().contains(&"remove l".to_owned()));
+}
+
+#[tokio::test]
+async fn a_lost_stream_undoes_everything() {
+    let rig = Rig::new(Script::Good, FakeKernel::default());
+    rig.prepare().await.unwrap();
+    let mut rows = rig.run().await;
+    rows.recv().await.expect("it began");
+    drop(rows);
+    // A reset waits in line behind the undo.
+    let reply = rig.handle.reset().await.unwrap();
+    let calls = rig.kernel.calls();
+    assert_eq!(calls[calls.len() - 3..], UNDONE, "{reply:?}");
+    assert!(rig.asked().contains(&"Kill back server".to_owned()), "{:?}", rig.asked());
+    assert!(rig.prepare().await.is_ok(), "the node is free again");
+}
+
+#[tokio::test]
+async fn a_reset_ends_a_running_trial() {
+    let rig = Rig::new(Script::Stubborn, FakeKernel::default());
+    rig.prepare().await.unwrap();
+    let rows = rig.run().await;
+    let reply = rig.handle.reset().await.unwrap();
+    assert!(reply.failed.is_empty(), "{reply:?}");
+    assert!(reply.undone.contains(&"traffic processes".to_owned()), "{reply:?}");
+    assert!(!all(rows).await.iter().any(|of| matches!(of, Of::Done(_))), "it was not finished");
+}
+
+#[tokio::test]
+async fn what_does_not_end_is_asked_then_told_then_killed() {
+    let rig = Rig::new(Script::Stubborn, FakeKernel::default());
+    rig.prepare().await.unwrap();
+    let rows = all(rig.run().await).await;
+    let client: Vec<_> =
+        rig.asked().into_iter().filter(|asked| asked.ends_with("there client")).collect();
+    assert_eq!(
+        client,
+        [
+            "start there client",
+            "Interrupt there client",
+            "Terminate there client",
+            "Kill there client",
+        ]
+    );
+    let killed = |of: &&Of| matches!(of, Of::Event(e) if e.kind == "flow_error" && e.message.contains("was killed"));
+    assert_eq!(rows.iter().filter(killed).count(), 2, "client and server");
+}
+
+#[tokio::test]
+async fn when_its_last_handle_is_gone_the_executor_undoes() {
+    let rig = Rig::new(Script::Good, FakeKernel::default());
+    rig.prepare().await.unwrap();
+    let Rig { handle, kernel, .. } = rig;
+    drop(handle);
+    while !kernel.calls().contains(&UNDONE[2].to_owned()) {
+        tokio::task::yield_now().await;
+    }
+}

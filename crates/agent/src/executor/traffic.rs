@@ -59,7 +59,7 @@ struct Insist {
 fn insistence(task: &FlowTask, end: End, start_at_ns: u64) -> Vec<Insist> {
     let stop = start_at_ns + task.stop.nanos();
     let patience = if end == End::Server { 2 * GRACE_NS } else { GRACE_NS };
-    let whole_seconds = (task.stop - task.start).get() % 1_000_000 == 0;
+    let whole_seconds = (task.stop - task.start).get().is_multiple_of(1_000_000);
     let mut steps = Vec::new();
     // iperf3 counts whole seconds only: any other length is ended by hand.
     if end == End::Client && !whole_seconds {

@@ -111,12 +111,13 @@ impl Pinger {
     }
 
     /// The next reply: its sequence number and the kernel's time (CLOCK_REALTIME) of its arrival.
-    async fn receive(&self) -> io::Result<(u16, i64)> {
+    async fn receive(&self) -> (u16, i64) {
         loop {
-            match self.socket.async_io(Interest::READABLE, || self.receive_now()).await {
-                Ok(Some(reply)) => return Ok(reply),
-                // Not ours, or an ICMP error reported on the socket: the request is lost by time.
-                Ok(None) | Err(_) => {}
+            // What is not ours, or an ICMP error reported on the socket: the request is lost by time.
+            if let Ok(Some(reply)) =
+                self.socket.async_io(Interest::READABLE, || self.receive_now()).await
+            {
+                return reply;
             }
         }
     }
@@ -180,7 +181,7 @@ pub async fn base_rtt(
             else {
                 break;
             };
-            let (seq, at) = reply?;
+            let (seq, at) = reply;
             if let Some(rtt) = sent.remove(&seq).and_then(|s| rtt_us(s, at)) {
                 best = Some(best.map_or(rtt, |b| b.min(rtt)));
                 replies += 1;
@@ -219,7 +220,7 @@ pub async fn probe(
         let wake = due.min(oldest.unwrap_or(u64::MAX)).min(end_at_ns);
         tokio::select! {
             reply = pinger.receive() => {
-                let (low, at) = reply?;
+                let (low, at) = reply;
                 let found = waiting.keys().copied().find(|&s| s as u16 == low);
                 if let Some(sent) = found.and_then(|s| waiting.remove(&s)) {
                     emit(row(found.unwrap_or_default(), sent.at_ns, rtt_us(sent, at)));

@@ -144,12 +144,9 @@ impl Process {
                 Read::Output(bytes) => self.keep(&bytes),
                 Read::Errors(bytes) if bytes.is_empty() => self.stderr = None,
                 Read::Errors(bytes) => {
-                    let errors = &mut self.end.errors;
-                    errors.push_str(&String::from_utf8_lossy(&bytes));
-                    if errors.len() > MAX_ERRORS_BYTES {
-                        let from = errors.ceil_char_boundary(errors.len() - MAX_ERRORS_BYTES);
-                        errors.drain(..from);
-                    }
+                    let text = String::from_utf8_lossy(&bytes);
+                    let room = MAX_ERRORS_BYTES.saturating_sub(self.end.errors.len());
+                    self.end.errors.extend(text.chars().take(room));
                 }
                 Read::Exit(status) => self.status = Some(status),
                 Read::Late => return Progress::Ended(self.ended()),

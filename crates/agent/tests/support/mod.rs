@@ -1,5 +1,6 @@
 //! Starts real agents and talks to them.
 #![allow(dead_code, reason = "every test target uses its own part")]
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -25,20 +26,11 @@ impl Agent {
         Self { dir, child }
     }
 
-    /// In a network namespace of its own, loopback up.
-    pub fn in_namespace() -> Self {
+    /// In that network namespace.
+    pub fn inside(namespace: &Namespace) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let mut command = Command::new("unshare");
-        command.args(["-n", "sh", "-c", "ip link set lo up && exec \"$0\" \"$@\"", AGENT]);
-        let child = serve(&dir, command);
-        Self { dir, child }
-    }
-
-    /// In the network namespace of another agent, with state of its own.
-    pub fn beside(other: &Self) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let mut command = Command::new("nsenter");
-        command.args(["-n", "-t", &other.child.id().to_string(), AGENT]);
+        let mut command = namespace.enter();
+        command.arg(AGENT);
         let child = serve(&dir, command);
         Self { dir, child }
     }
@@ -67,12 +59,49 @@ impl Agent {
         nix::sys::signal::kill(pid, signal).unwrap();
     }
 
-    /// What a command prints inside the agent's network namespace.
-    pub fn inside(&self, command: &[&str]) -> String {
-        let target = self.child.id().to_string();
-        let output =
-            Command::new("nsenter").args(["-n", "-t", &target]).args(command).output().unwrap();
-        String::from_utf8_lossy(&output.stdout).into_owned()
+    /// `ccbench-agent undo` on what this agent left; what it prints.
+    pub fn undo(&self, namespace: &Namespace) -> String {
+        let state = self.state_dir().display().to_string();
+        namespace.run(&[AGENT, "undo", "--state-dir", &state])
+    }
+}
+
+/// A network namespace, loopback up, that lives as long as this does.
+pub struct Namespace {
+    holder: Child,
+}
+
+impl Namespace {
+    pub async fn new() -> Self {
+        assert!(nix::unistd::geteuid().is_root(), "this test makes a namespace: run it as root");
+        let holder = Command::new("unshare").args(["-n", "sleep", "600"]).spawn().unwrap();
+        let namespace = Self { holder };
+        let link = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/net")).ok();
+        let pid = namespace.holder.id().to_string();
+        wait_for("the namespace", || link(&pid).is_some_and(|own| Some(own) != link("self"))).await;
+        namespace.run(&["ip", "link", "set", "lo", "up"]);
+        namespace
+    }
+
+    /// The beginning of a command line whose program runs inside.
+    pub fn enter(&self) -> Command {
+        let mut command = Command::new("nsenter");
+        command.args(["-n", "-t", &self.holder.id().to_string(), "--"]);
+        command
+    }
+
+    /// What a command prints inside.
+    pub fn run(&self, command: &[&str]) -> String {
+        let output = self.enter().args(command).output().unwrap();
+        assert!(output.status.success(), "{command:?}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        drop(self.holder.kill());
+        drop(self.holder.wait());
     }
 }
 
