@@ -1,11 +1,13 @@
 //! One Parquet file being written: rows gather in builders and leave them as row groups, so that a trial of any
 //! length needs the memory of one row group per table.
 
+use std::cmp::Ordering;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use polars::io::parquet::write::BatchedWriter;
 use polars::prelude::*;
+use polars_parquet::write::schema_to_metadata_key;
 
 use super::columns::{Columns, Origin};
 use super::{Result, frame_error, io_error};
@@ -70,9 +72,8 @@ impl<C: Columns> Part<C> {
 
     fn flush(&mut self, meta: &Metadata) -> Result<()> {
         let refused = |op| frame_error(op, &self.path);
-        let order = SortMultipleOptions::default().with_maintain_order(true);
         let taken = self.columns.take().map_err(refused("gather the rows of"))?;
-        let mut frame = taken.sort(C::SORT, order).map_err(refused("sort the rows of"))?;
+        let mut frame = sorted(&taken, C::SORT).map_err(refused("sort the rows of"))?;
         frame.rechunk_mut();
         if self.writer.is_none() {
             if let Some(dir) = self.path.parent() {
@@ -81,8 +82,7 @@ impl<C: Columns> Part<C> {
             let file = File::create_new(&self.path).map_err(io_error("create", &self.path))?;
             let writer = ParquetWriter::new(file)
                 .with_compression(ParquetCompression::Zstd(None))
-                .with_key_value_metadata(Some(KeyValueMetadata::from_static(meta.0.clone())))
-                .set_parallel(false)
+                .with_key_value_metadata(Some(footer(meta, &frame)))
                 .batched(frame.schema())
                 .map_err(refused("begin"))?;
             self.writer = Some(writer);
@@ -94,6 +94,44 @@ impl<C: Columns> Part<C> {
         self.waiting = 0;
         Ok(())
     }
+}
+
+/// The rows in this order, equal ones as they came. Polars' own sort of several columns takes as long as writing them
+/// does where dependencies are built without optimisation.
+fn sorted(frame: &DataFrame, by: &[&str]) -> PolarsResult<DataFrame> {
+    enum Key<'a> {
+        Text(Vec<Option<&'a str>>),
+        Number(Vec<Option<i64>>),
+    }
+    let key = |name: &&str| {
+        let column = frame.column(name)?;
+        Ok(match column.str() {
+            Ok(texts) => Key::Text(texts.iter().collect()),
+            Err(_) => Key::Number(column.i64()?.iter().collect()),
+        })
+    };
+    let keys = by.iter().map(key).collect::<PolarsResult<Vec<_>>>()?;
+    let compare = |a: &IdxSize, b: &IdxSize| {
+        let (a, b) = (*a as usize, *b as usize);
+        let orders = keys.iter().map(|key| match key {
+            Key::Text(values) => values[a].cmp(&values[b]),
+            Key::Number(values) => values[a].cmp(&values[b]),
+        });
+        orders.fold(Ordering::Equal, Ordering::then)
+    };
+    let mut order: Vec<IdxSize> = (0..frame.height() as IdxSize).collect();
+    order.sort_by(compare);
+    frame.take(&IdxCa::from_vec(PlSmallStr::EMPTY, order))
+}
+
+/// The footer's key-value pairs. Polars would describe text columns as Arrow's `string_view`, which readers before
+/// 2024 refuse and pandas cannot put in lists; the plain string type says the same of the same bytes.
+fn footer(meta: &Metadata, frame: &DataFrame) -> KeyValueMetadata {
+    let schema = frame.schema().to_arrow(CompatLevel::oldest());
+    let arrow = schema_to_metadata_key(&schema);
+    let pairs = meta.0.iter().cloned();
+    let described = arrow.value.map(|value| (arrow.key, value));
+    KeyValueMetadata::from_static(pairs.chain(described).collect())
 }
 
 /// Key-value pairs of every file's footer.
@@ -108,7 +146,9 @@ pub(crate) fn sync(path: &Path) -> Result<()> {
 /// Puts a whole table into one Parquet file, in place of an older one.
 pub(crate) fn write_parquet(frame: &mut DataFrame, path: &Path) -> Result<()> {
     write_new(path, |file| {
-        let writer = ParquetWriter::new(file).with_compression(ParquetCompression::Zstd(None));
+        let writer = ParquetWriter::new(file)
+            .with_compression(ParquetCompression::Zstd(None))
+            .with_key_value_metadata(Some(footer(&Metadata(vec![]), frame)));
         writer.finish(frame).map(drop)
     })
 }
