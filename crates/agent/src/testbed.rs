@@ -75,6 +75,10 @@ fn hold(args: &Args) -> Result<(), TestbedError> {
         "notes": notes,
         "nodes": world.record().nodes,
     });
+    // What an earlier one left behind is no hurry, and no reason to fail.
+    if let Some(root) = args.dir.parent() {
+        let _ = sweep::sweep(root);
+    }
     // From here on a reader that has gone shows as the end of the life line, not as an error.
     let _ = print_line(&ready);
     while let Wake::Child = life_line.wait(None)? {

@@ -21,6 +21,8 @@ pub struct Testbed {
     child: Child,
     life_line: Option<ChildStdin>,
     dir: PathBuf,
+    /// Held while this process lives: what distinguishes a folder in use from one left behind.
+    _lock: std::fs::File,
     /// What the testbed said about itself.
     pub ready: Ready,
     /// Deaths of agents, as they are noticed.
@@ -82,7 +84,7 @@ impl Testbed {
     /// What the testbed said, or that it could not be started at all.
     pub async fn start(plan_toml: &str, id: &str, rootless: bool) -> Result<Self, CliError> {
         let dir = state_root().join(id);
-        make_private_dir(&dir)?;
+        let lock = make_private_dir(&dir)?;
         let agent = agent_binary();
         let mut command = Command::new(&agent);
         command.arg("testbed").arg("--dir").arg(&dir);
@@ -127,7 +129,7 @@ impl Testbed {
                 }
             }
         });
-        Ok(Self { child, life_line: Some(life_line), dir, ready, deaths })
+        Ok(Self { child, life_line: Some(life_line), dir, _lock: lock, ready, deaths })
     }
 
     /// Ends everything in it and waits until it is gone.
@@ -140,11 +142,21 @@ impl Testbed {
     }
 }
 
-fn make_private_dir(dir: &Path) -> Result<(), CliError> {
+/// Makes the folder and locks it.
+fn make_private_dir(dir: &Path) -> Result<std::fs::File, CliError> {
     use std::os::unix::fs::DirBuilderExt;
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(|source| {
-        CliError::File { op: "make the state folder", path: dir.to_owned(), source }
-    })
+    let fail = |source| CliError::File { op: "make the state folder", path: dir.to_owned(), source };
+    // A sweep may remove the folder between making and locking it: then make it again.
+    for _ in 0..3 {
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(fail)?;
+        let Ok(lock) = std::fs::File::open(dir) else { continue };
+        rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive)
+            .map_err(|e| fail(e.into()))?;
+        if dir.exists() {
+            return Ok(lock);
+        }
+    }
+    Err(fail(std::io::ErrorKind::NotFound.into()))
 }
 
 /// The folders of experiments that are running now, newest last.

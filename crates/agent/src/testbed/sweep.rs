@@ -18,8 +18,9 @@ pub struct Swept {
 }
 
 /// Removes the run directories under `root` whose testbed is dead: those with a `testbed.json` of an earlier
-/// boot, or of a process that has ended. Every other directory is left alone, and no process is touched:
-/// agents of a dead testbed cannot exist.
+/// boot, or of a process that has ended, and empty ones that no controller has locked (it was killed before its
+/// testbed's first act). Every other directory is left alone, and no process is touched: agents of a dead
+/// testbed cannot exist.
 ///
 /// # Errors
 /// `root` cannot be listed; that it does not exist is no error.
@@ -33,8 +34,14 @@ pub fn sweep(root: &Path) -> io::Result<Swept> {
     let mut dirs = Vec::new();
     for entry in entries {
         let entry = entry?;
-        if entry.file_type()?.is_dir() && entry.path().join(FILE).is_file() {
-            dirs.push(entry.path());
+        let path = entry.path();
+        if !entry.file_type()?.is_dir() || entry.file_name().as_encoded_bytes().starts_with(b"agent-") {
+            continue;
+        }
+        if path.join(FILE).is_file() {
+            dirs.push(path);
+        } else if !locked(&path) && std::fs::remove_dir(&path).is_ok() {
+            swept.removed.push(path);
         }
     }
     dirs.sort();
@@ -50,6 +57,14 @@ pub fn sweep(root: &Path) -> io::Result<Swept> {
         }
     }
     Ok(swept)
+}
+
+/// A controller holds a lock on its run directory for as long as it lives.
+fn locked(dir: &Path) -> bool {
+    let held = std::fs::File::open(dir).and_then(|file| {
+        Ok(rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive)?)
+    });
+    held.is_err()
 }
 
 /// True when the directory itself is gone. A testbed killed while it was being built has no nodes in its
@@ -91,6 +106,9 @@ mod tests {
             dir
         };
         let (gone, kept, live, other) = (make("gone"), make("kept"), make("live"), make("other"));
+        let (early, starting) = (make("early"), make("starting"));
+        let lock = std::fs::File::open(&starting).unwrap();
+        rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
         dead().store(&gone).unwrap();
         std::fs::write(gone.join("src.sock"), "").unwrap();
         std::fs::write(gone.join("src.log"), "").unwrap();
@@ -101,7 +119,8 @@ mod tests {
 
         let swept = sweep(root.path()).unwrap();
 
-        let expected = Swept { removed: vec![gone], emptied: vec![kept], live: vec![live] };
+        assert!(starting.exists() && !make("agent-1").as_os_str().is_empty());
+        let expected = Swept { removed: vec![early, gone], emptied: vec![kept], live: vec![live] };
         assert_eq!(swept, expected);
         assert!(root.path().join("kept/results.parquet").exists());
         assert!(root.path().join("other/src.sock").exists());
