@@ -1,6 +1,8 @@
 //! A made-up run with known answers, through the same store, verdicts and summary that a real one takes.
 //! `UPDATE_GOLDEN=1` rewrites the golden files.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -352,6 +354,51 @@ fn without_intervals_throughput_is_what_was_acknowledged_and_a_note_says_so() {
         summary.find(0, "compete", Scope::Group, "under_test", "throughput_sum", "mean").unwrap();
     assert!((sum.value - 30e6).abs() < 1.0, "{sum:?}");
     assert!(summary.notes[0].contains("acknowledged"), "{:?}", summary.notes);
+}
+
+/// As the made-up flows, but that `cross` must end when it in fact begins.
+const ENDS_EARLY: &str = r#"
+name = "made-up"
+[nodes]
+src = {}
+dst = {}
+[wires]
+path = ["src", "dst"]
+[flows.under_test]
+from = "src"
+to = "dst"
+[flows.cross]
+from = "src"
+to = "dst"
+[[phases]]
+name = "warm-up"
+length = "1s"
+measure = false
+flows = ["under_test", "cross"]
+[[phases]]
+name = "alone"
+length = "4s"
+flows = ["under_test", "cross"]
+[[phases]]
+name = "compete"
+length = "4s"
+flows = ["under_test"]
+"#;
+
+#[test]
+fn what_drains_after_a_groups_end_is_no_phase_of_its_own() {
+    let root = tempfile::tempdir().unwrap();
+    let run = RunDir::create(root.path(), &RunInfo { resolved_text: ENDS_EARLY.into(), ..info() })
+        .unwrap();
+    let mut writer = begin(&run, 0, 1);
+    fill(&mut writer, 0.0);
+    writer.commit(&verdict(Status::Ok, &[])).unwrap();
+    let summary = summary::summarize(run.path()).unwrap();
+    let has =
+        |group| summary.find(0, "compete", Scope::Group, group, "throughput_sum", "mean").is_some();
+    assert!(has("under_test") && !has("cross"));
+    let net = summary.find(0, "compete", Scope::Net, "all", "throughput_sum", "mean").unwrap();
+    assert!((net.value - 30e6).abs() < 1.0);
 }
 
 #[test]

@@ -28,6 +28,9 @@ use super::record::{RunRecord, Session, replace};
 pub use super::trial::{NodeClock, TrialKey, TrialWriter};
 use super::{Result, ResultsError, TrialStatus, frame_error, io_error};
 
+/// Each factor and its level at one point.
+pub type Levels = Vec<(String, String)>;
+
 /// What a run is, for its provenance.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunInfo {
@@ -40,7 +43,7 @@ pub struct RunInfo {
     /// Of `resolved_text`, in hexadecimal.
     pub plan_sha256: String,
     /// Every point: its id, and each factor's level.
-    pub points: Vec<(u32, Vec<(String, String)>)>,
+    pub points: Vec<(u32, Levels)>,
     /// Trials per point.
     pub repeat: u32,
     /// The plan's.
@@ -238,7 +241,7 @@ impl RunDir {
     }
 
     /// Names of the factors, and every point's id and levels.
-    pub fn points(&self) -> (Vec<String>, BTreeMap<u32, Vec<(String, String)>>) {
+    pub fn points(&self) -> (Vec<String>, BTreeMap<u32, Levels>) {
         let state = self.inner.state();
         let points = state.record.points.iter().map(|p| (p.point_id, p.levels.clone()));
         (state.record.factors.clone(), points.collect())

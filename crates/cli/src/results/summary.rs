@@ -163,8 +163,9 @@ pub(crate) fn compute(run_dir: &Path, choice: Choice) -> Result<Summary> {
     let trials = run.trials();
     let counted: Vec<&TrialEnd> = trials.iter().filter(|end| choice.takes(end.status)).collect();
     let (mut phase_rows, mut notes) = (vec![], run.notes());
+    let schedule = measure::Schedule::of(&run);
     for batch in counted.chunks(query::BATCH) {
-        let measured = measure::measure(&run, batch)?;
+        let measured = measure::measure(&run, batch, &schedule)?;
         phase_rows.extend(measured.rows);
         notes.extend(measured.notes);
     }

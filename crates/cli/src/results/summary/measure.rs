@@ -6,8 +6,9 @@
 //!   and where that is missing too, what senders handed to the kernel; a note says so. A flow's throughput has
 //!   the same denominator, so that flows add up to their group; a flow without data in a phase in which its group
 //!   runs counts with 0.
-//! - A **group runs in a phase** if its intervals cover half of it, or 2 % of it with three intervals or more: the
-//!   tail of an interval beyond a phase's edge is not a phase of its own.
+//! - A **group runs in a phase** if the plan lets it: what drains after a group's end is not a phase of its own. Where
+//!   the run's plan cannot be read, it runs in a phase that its intervals cover half, or a tenth with three intervals
+//!   or more.
 //! - **srtt** is the mean over all samples of the data sockets at the sending side, as the kernel smooths them.
 //! - **Retransmissions** are the growth of `total_retrans` from the last sample before the phase (0 at first) to
 //!   the last within it, summed over sockets.
@@ -15,6 +16,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use ccbench_proto::plan::{check, parse};
+use ccbench_proto::schedule::{self, FlowTask, Point, TrialContext};
 use polars::prelude::{Expr, col, lit};
 
 use super::query::{self, Lines, count, first, last, stats, sum};
@@ -24,10 +27,10 @@ use crate::results::Result;
 use crate::results::journal::{PhaseRecord, TrialEnd};
 use crate::results::store::RunDir;
 
-/// Covering this share of a phase, a group runs in it.
+/// Without a plan: covering this share of a phase, a group runs in it.
 const MOST_OF_A_PHASE: f64 = 0.5;
 /// Covering this share, and with [`ENOUGH_INTERVALS`], too.
-const SOME_OF_A_PHASE: f64 = 0.02;
+const SOME_OF_A_PHASE: f64 = 0.1;
 const ENOUGH_INTERVALS: u32 = 3;
 
 /// Point and repetition.
@@ -60,8 +63,38 @@ pub(super) struct Measured {
     pub(super) notes: Vec<String>,
 }
 
+/// When the plan lets each group of each point run, in seconds since the trial's beginning.
+pub(super) struct Schedule(Option<BTreeMap<(u32, String), (f64, f64)>>);
+
+impl Schedule {
+    /// From the run's own plan.
+    pub(super) fn of(run: &RunDir) -> Self {
+        let text =
+            std::fs::read_to_string(run.path().join("plan.resolved.toml")).unwrap_or_default();
+        let plan = parse::parse(&text).and_then(check::check).ok();
+        let context = TrialContext { addresses: BTreeMap::new(), port_slot: 0, seed: 0 };
+        let spans = |point: Point| {
+            let nodes = point.plan.plan().nodes.keys();
+            let tasks =
+                nodes.flat_map(|node| schedule::task_for(&point.plan, node, &context).clients);
+            let span = |task: FlowTask| {
+                ((point.id, task.group), (task.start.as_secs_f64(), task.stop.as_secs_f64()))
+            };
+            tasks.map(span).collect::<Vec<_>>()
+        };
+        Self(plan.map(|(plan, _)| plan.points().into_iter().flat_map(spans).collect()))
+    }
+
+    /// Whether a group may run in a phase; `None` if the plan is not known.
+    fn allows(&self, point_id: u32, group: &str, phase: &PhaseRecord) -> Option<bool> {
+        let span = self.0.as_ref()?.get(&(point_id, group.to_owned()));
+        let (begin_s, end_s) = (phase.start_us as f64 / 1e6, phase.end_us as f64 / 1e6);
+        Some(span.is_some_and(|(start_s, stop_s)| *start_s < end_s && *stop_s > begin_s))
+    }
+}
+
 /// All metrics of these trials.
-pub(super) fn measure(run: &RunDir, trials: &[&TrialEnd]) -> Result<Measured> {
+pub(super) fn measure(run: &RunDir, trials: &[&TrialEnd], schedule: &Schedule) -> Result<Measured> {
     let mut measured = Measured::default();
     let mut groups: BTreeMap<GroupKey, GroupPhase> = BTreeMap::new();
     let mut flows: BTreeMap<(Trial, String), BTreeSet<String>> = BTreeMap::new();
@@ -74,7 +107,7 @@ pub(super) fn measure(run: &RunDir, trials: &[&TrialEnd]) -> Result<Measured> {
     if let Some(lines) = sockets(run, trials)? {
         take_sockets(&lines, &timeline, &mut groups, &mut flows);
     }
-    let mut out = Out { timeline: &timeline, measured: &mut measured };
+    let mut out = Out { timeline: &timeline, schedule, measured: &mut measured };
     out.throughputs(&groups, &flows);
     for (scope, keys) in [(Scope::Flow, &["group", "flow_id"][..]), (Scope::Group, &["group"])] {
         if let Some(lines) =
@@ -223,21 +256,22 @@ impl GroupPhase {
         }
     }
 
-    /// Seconds over which to take its rates; `None` if it does not run in this phase.
-    fn covered_s(&self, phase: &PhaseRecord) -> Option<f64> {
+    /// Seconds over which to take its rates; `None` if it does not run in this phase. `allowed` is what the plan says.
+    fn covered_s(&self, phase: &PhaseRecord, allowed: Option<bool>) -> Option<f64> {
         let (carried, _) = self.carried();
         let seconds = carried.values().map(|c| c.seconds).fold(0.0, f64::max);
         let intervals = carried.values().map(|c| c.intervals).max().unwrap_or(0);
         let share = seconds / phase.seconds();
-        let runs =
+        let seems =
             share >= MOST_OF_A_PHASE || (share >= SOME_OF_A_PHASE && intervals >= ENOUGH_INTERVALS);
-        (runs && seconds > 0.0).then_some(seconds)
+        (allowed.unwrap_or(seems) && seconds > 0.0).then_some(seconds)
     }
 }
 
 /// Puts rows of measured phases together.
 struct Out<'a> {
     timeline: &'a Timeline<'a>,
+    schedule: &'a Schedule,
     measured: &'a mut Measured,
 }
 
@@ -273,6 +307,12 @@ impl Out<'_> {
         self.timeline.phase(trial, phase).map(|(_, record)| record).filter(|record| record.measure)
     }
 
+    /// Seconds over which to take a group's rates; `None` if it does not run in this phase, or that is not measured.
+    fn running_s(&self, trial: Trial, phase: &str, group: &str, data: &GroupPhase) -> Option<f64> {
+        let record = self.measured_phase(trial, phase)?;
+        data.covered_s(record, self.schedule.allows(trial.0, group, record))
+    }
+
     /// Throughput, fairness and retransmissions of flows, groups and all flows together.
     fn throughputs(
         &mut self,
@@ -281,9 +321,7 @@ impl Out<'_> {
     ) {
         let mut net: BTreeMap<(Trial, &str), Net> = BTreeMap::new();
         for ((trial, phase, group), data) in groups {
-            let Some(seconds) =
-                self.measured_phase(*trial, phase).and_then(|record| data.covered_s(record))
-            else {
+            let Some(seconds) = self.running_s(*trial, phase, group, data) else {
                 continue;
             };
             let (carried, caveat) = data.carried();
@@ -356,9 +394,8 @@ impl Out<'_> {
         for line in 0..lines.len() {
             let (trial, phase, group) =
                 (lines.trial(line), lines.text("phase", line), lines.text("group", line));
-            let Some(record) = self.measured_phase(trial, &phase) else { continue };
             let data = groups.get(&(trial, phase.clone(), group.clone()));
-            if data.and_then(|data| data.covered_s(record)).is_none() {
+            if data.and_then(|data| self.running_s(trial, &phase, &group, data)).is_none() {
                 continue;
             }
             let subject = if scope == Scope::Flow { lines.text("flow_id", line) } else { group };
