@@ -96,6 +96,15 @@ impl Bench {
         found
     }
 
+    /// Inodes of the network namespaces that this experiment's processes are in, other than the test's own.
+    pub fn namespaces(&self) -> BTreeSet<String> {
+        let own = std::fs::read_link("/proc/self/ns/net").unwrap_or_default();
+        let links = self.processes().into_iter().filter_map(|(pid, _)| {
+            std::fs::read_link(format!("/proc/{pid}/ns/net")).ok()
+        });
+        links.filter(|link| *link != own).map(|link| link.to_string_lossy().into_owned()).collect()
+    }
+
     /// The one results directory that a run made.
     ///
     /// # Panics
