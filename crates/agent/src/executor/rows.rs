@@ -1,10 +1,12 @@
 //! From what a flow's end left to its rows. Pure.
 //!
-//! How exact `at_ns` of an interval is: iperf3 3.12 does not say when on our clock it began. The sending
-//! side's first sample tells how long data had been outstanding, which is right to about a millisecond for
-//! a flow that always has data; for a flow with a rate limit, and on the receiving side, the beginning is
-//! known to lie between two samples and the middle is taken. With `--json-stream` (3.17) a row's time is
-//! when its line was read.
+//! How exact `at_ns` of an interval is: iperf3 3.12 does not say when on our clock it began. But our samples
+//! say how many bytes the application had written (or received) at which time, and the report says after
+//! how many seconds it had: the median difference is its time zero, right to about a millisecond (with a rate
+//! limit: to the time of one of iperf3's 128 KiB blocks). Where too
+//! few samples match, the sender's first sample tells how long it had been busy; and where that is not
+//! known either, the beginning lies between two samples and the middle is taken. With `--json-stream` (3.17)
+//! a row's time is when its line was read.
 
 use ccbench_proto::schedule::FlowTask;
 use ccbench_proto::wire;
@@ -47,17 +49,53 @@ impl Ran<'_> {
 }
 
 /// When iperf3's own time zero was, on our clock.
-pub fn zero_ns(ran: &Ran<'_>, seen: &SeenMap) -> u64 {
+pub fn zero_ns(ran: &Ran<'_>, report: &Report, seen: &SeenMap) -> u64 {
     let not_before = match ran.end {
         End::Client => ran.launched_at_ns,
         // It has been listening since long before.
         End::Server => ran.start_at_ns + ran.task.start.nanos(),
     };
+    let Some(first_at_ns) = ran.sockets(seen).map(|(_, s)| s.first_at_ns).min() else {
+        return not_before;
+    };
+    let mut zeros: Vec<u64> =
+        ran.sockets(seen).flat_map(|(stream, s)| matched_zeros(ran, report, stream, s)).collect();
+    if zeros.len() >= MIN_MATCHES {
+        zeros.sort_unstable();
+        return zeros[zeros.len() / 2].clamp(not_before.min(first_at_ns), first_at_ns);
+    }
     let client = ran.end == End::Client;
     ran.sockets(seen)
         .map(|(_, s)| socket_zero_ns(s, not_before, client))
         .min()
         .unwrap_or(not_before)
+}
+
+/// Fewer than this, and one odd sample would decide.
+const MIN_MATCHES: usize = 3;
+/// iperf3's cookie: what a client writes to a data connection before the test.
+const COOKIE_BYTES: u64 = 37;
+
+/// For each sample of a stream, the time zero by which the report has as many bytes then.
+fn matched_zeros(ran: &Ran<'_>, report: &Report, stream: u32, seen: &Seen) -> Vec<u64> {
+    let mut ends = vec![(0.0, 0.0)];
+    let mut total = 0.0;
+    for i in report.intervals.iter().filter(|i| i.stream == stream && i.values.bytes > 0.0) {
+        total += i.values.bytes;
+        ends.push((i.values.end, total));
+    }
+    let cookie = if ran.task.reverse { 0 } else { COOKIE_BYTES };
+    let mut zeros = Vec::new();
+    for &(at_ns, bytes) in &seen.points {
+        let bytes = bytes.saturating_sub(cookie) as f64;
+        let Some(after) = ends.windows(2).find(|w| w[0].1 < bytes && bytes <= w[1].1) else {
+            continue;
+        };
+        let ((from_s, from), (to_s, to)) = (after[0], after[1]);
+        let elapsed_s = from_s + (to_s - from_s) * (bytes - from) / (to - from);
+        zeros.push(at_ns.saturating_sub((elapsed_s.max(0.0) * 1e9) as u64));
+    }
+    zeros
 }
 
 fn socket_zero_ns(seen: &Seen, not_before_ns: u64, client: bool) -> u64 {
@@ -141,7 +179,8 @@ pub fn flows(
         src_ip: task.from_ip.to_string(),
         dst_ip: task.to_ip.to_string(),
         dport: task.server_port.into(),
-        exit_code: Some(exit_code),
+        // A process that we ended by signal says 1: that is no verdict on the flow.
+        exit_code: (!ended_by_order(ran, report)).then_some(exit_code),
         side: side.to_owned(),
         tool: ran.tool.to_owned(),
         ..Default::default()
@@ -212,14 +251,22 @@ fn bytes(
 /// A flow that ends this much before its time ended early.
 const EARLY_NS: u64 = 300_000_000;
 
+fn is_early(ran: &Ran<'_>) -> bool {
+    ran.ended_at_ns + EARLY_NS < ran.stop_at_ns()
+}
+
+/// Our agent, or the other end's, ended it at its time.
+fn ended_by_order(ran: &Ran<'_>, report: &Report) -> bool {
+    let ordered = |error: &str| error.contains("terminated") || error.contains("interrupt");
+    report.error.as_deref().is_some_and(ordered) && !is_early(ran)
+}
+
 /// What went wrong with this end, if anything. `killed`: it did not end when asked.
 pub fn trouble(ran: &Ran<'_>, end: &FlowEnd, report: &Report, killed: bool) -> Option<String> {
-    let early = ran.ended_at_ns + EARLY_NS < ran.stop_at_ns();
-    if let Some(error) = &report.error {
-        // We, or the other end's agent, ended it at its time.
-        if early || !(error.contains("terminated") || error.contains("interrupt")) {
-            return Some(format!("iperf3 {}: {error}", ran.end.name()));
-        }
+    if let Some(error) = &report.error
+        && !ended_by_order(ran, report)
+    {
+        return Some(format!("iperf3 {}: {error}", ran.end.name()));
     }
     let said = end.errors.trim();
     let said = if said.is_empty() { String::new() } else { format!(": {said}") };
@@ -233,7 +280,7 @@ pub fn trouble(ran: &Ran<'_>, end: &FlowEnd, report: &Report, killed: bool) -> O
             end.exit_code
         ));
     }
-    if early {
+    if is_early(ran) {
         let short = (ran.stop_at_ns() - ran.ended_at_ns) as f64 / 1e9;
         return Some(format!("iperf3 {} ended {short:.1} s early{said}", ran.end.name()));
     }

@@ -67,7 +67,13 @@ pub struct Seen {
     pub bytes_acked: Option<u64>,
     /// Last count.
     pub bytes_received: Option<u64>,
+    /// When, and how much the application had written (sending) or the kernel had received.
+    pub points: Vec<(u64, u64)>,
 }
+
+/// Enough to place a report in time by its median.
+const MAX_POINTS: usize = 64;
+const POINT_GAP_NS: u64 = 50_000_000;
 
 /// (flow_id, side) to what was seen.
 pub type SeenMap = BTreeMap<(String, String), Seen>;
@@ -368,6 +374,15 @@ fn errno(error: &ShaperError) -> i32 {
     -code.unwrap_or(libc::EIO)
 }
 
+/// What iperf3 counts, as the kernel sees it.
+fn application_bytes(sample: &wire::FlowSample) -> Option<u64> {
+    if sample.side != "snd" {
+        return sample.bytes_received;
+    }
+    let sent = sample.bytes_sent?.saturating_sub(sample.bytes_retrans?);
+    Some(sent + u64::from(sample.notsent_bytes?))
+}
+
 fn note(seen: &mut SeenMap, sample: &wire::FlowSample, last_pass_ns: u64) {
     let port = |port: u32| u16::try_from(port).unwrap_or_default();
     let known = seen.entry((sample.flow_id.clone(), sample.side.clone())).or_insert_with(|| Seen {
@@ -381,6 +396,13 @@ fn note(seen: &mut SeenMap, sample: &wire::FlowSample, last_pass_ns: u64) {
     });
     if known.cc != sample.cc && !sample.cc.is_empty() {
         known.cc.clone_from(&sample.cc);
+    }
+    let spaced = known.points.last().is_none_or(|last| sample.at_ns >= last.0 + POINT_GAP_NS);
+    if known.points.len() < MAX_POINTS
+        && spaced
+        && let Some(bytes) = application_bytes(sample)
+    {
+        known.points.push((sample.at_ns, bytes));
     }
     known.cookie = sample.cookie.or(known.cookie);
     known.bytes_acked = sample.bytes_acked.or(known.bytes_acked);

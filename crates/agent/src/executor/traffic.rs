@@ -158,7 +158,7 @@ async fn report(
     let report = if streamed { live } else { Report::from_json(&left.output, numbering) };
     let (zero_ns, flows) = {
         let seen = lock(&stage.seen);
-        let zero_ns = rows::zero_ns(ran, &seen);
+        let zero_ns = rows::zero_ns(ran, &report, &seen);
         (zero_ns, rows::flows(ran, &report, left.exit_code, zero_ns, &seen))
     };
     if !streamed {

@@ -55,24 +55,48 @@ fn seen(side: &str, busy_us: Option<u64>) -> SeenMap {
 
 #[test]
 fn a_busy_sender_tells_when_it_began() {
+    let none = Report::default();
     let task = task();
     // 80 ms busy, of which the first 20 ms with the cookie: the test began 60 ms before the sample.
-    let zero = zero_ns(&ran(&task, End::Client), &seen("snd", Some(80_000)));
+    let zero = zero_ns(&ran(&task, End::Client), &none, &seen("snd", Some(80_000)));
     assert_eq!(zero, 1_040 * MS);
 }
 
 #[test]
 fn a_receiver_began_between_two_samples() {
+    let none = Report::default();
     let task = FlowTask { reverse: true, ..task() };
-    assert_eq!(zero_ns(&ran(&task, End::Client), &seen("rcv", None)), 1_050 * MS);
+    assert_eq!(zero_ns(&ran(&task, End::Client), &none, &seen("rcv", None)), 1_050 * MS);
 }
 
 #[test]
 fn a_beginning_is_never_before_the_process() {
+    let none = Report::default();
     let task = task();
-    let zero = zero_ns(&ran(&task, End::Client), &seen("snd", Some(9_000_000)));
+    let zero = zero_ns(&ran(&task, End::Client), &none, &seen("snd", Some(9_000_000)));
     assert_eq!(zero, 1_000 * MS);
-    assert_eq!(zero_ns(&ran(&task, End::Client), &SeenMap::new()), 1_000 * MS);
+    assert_eq!(zero_ns(&ran(&task, End::Client), &none, &SeenMap::new()), 1_000 * MS);
+}
+
+#[test]
+fn samples_place_the_report_in_time() {
+    let task = FlowTask { cc: None, ..task() };
+    let report = report();
+    let mut seen = seen("snd", None);
+    // What the application had written 0.1, 0.2 ... seconds after the real beginning, one sample being odd.
+    let began = 1_033 * MS;
+    let mut total = 37;
+    let mut points: Vec<(u64, u64)> = report.intervals[..6]
+        .iter()
+        .map(|i| {
+            total += i.values.bytes as u64;
+            (began + (i.values.end * 1e9) as u64, total)
+        })
+        .collect();
+    points[2].0 += 30 * MS;
+    seen.values_mut().for_each(|socket| socket.points.clone_from(&points));
+    let zero = zero_ns(&ran(&task, End::Client), &report, &seen);
+    assert!(zero.abs_diff(began) < MS, "{zero}");
 }
 
 #[test]
@@ -117,6 +141,7 @@ fn only_real_trouble_is_trouble() {
     let mut interrupted = report();
     interrupted.error = Some("interrupt - the client has terminated".into());
     assert_eq!(trouble(&run, &end, &interrupted, false), None, "at its time");
+    assert_eq!(flows(&run, &interrupted, 1, 0, &SeenMap::new())[0].exit_code, None);
     let early = Ran { ended_at_ns: 1_500 * MS, ..run.clone() };
     assert!(trouble(&early, &end, &interrupted, false).unwrap().contains("terminated"));
     assert!(trouble(&early, &end, &good, false).unwrap().contains("0.5 s early"));
