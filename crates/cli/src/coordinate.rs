@@ -243,7 +243,7 @@ struct Trial<'a> {
 
 /// One message of one node's stream, or its end.
 enum Heard {
-    Event(wire::RunEvent),
+    Event(Box<wire::RunEvent>),
     End(Option<String>),
 }
 
@@ -343,7 +343,7 @@ async fn listen(
             loop {
                 match stream.message().await {
                     Ok(Some(event)) => {
-                        if send.send((node.clone(), Heard::Event(event))).await.is_err() {
+                        if send.send((node.clone(), Heard::Event(Box::new(event)))).await.is_err() {
                             return;
                         }
                     }
@@ -385,9 +385,9 @@ impl Book<'_> {
     fn keep(&mut self, node: &str, event: wire::RunEvent) -> Result<(), CliError> {
         if let Some(wire::run_event::Of::Done(done)) = &event.of {
             self.done.insert(node.to_owned(), *done);
-            return Ok(());
+        } else {
+            self.judge.see(node, &event);
         }
-        self.judge.see(node, &event);
         self.writer.push(node, event)?;
         Ok(())
     }
@@ -412,7 +412,7 @@ impl Book<'_> {
                     None => return Ok(()),
                     Some((node, Heard::Event(event))) => {
                         live.row(&node, &event);
-                        self.keep(&node, event)?;
+                        self.keep(&node, *event)?;
                     }
                     Some((node, Heard::End(why))) => {
                         if let Some(why) = why {
