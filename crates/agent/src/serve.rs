@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::future::Future;
+use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use std::time::Duration;
 
 use ccbench_proto::wire::agent_server::AgentServer;
 use futures_util::StreamExt as _;
-use tokio::net::{UnixListener, UnixStream};
+use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio_stream::wrappers::{TcpListenerStream, UnixListenerStream};
 use tonic::transport::Server;
 
@@ -46,49 +47,9 @@ pub async fn serve(args: &ServeArgs, shutdown: impl Future<Output = ()>) -> Resu
     let stopped = async { drop(stopped.await) };
     let server = async {
         match &args.listen {
-            Listen::Unix(path) => {
-                let socket = RemovedOnDrop(path);
-                let listener = listen_unix(path)?;
-                let incoming =
-                    UnixListenerStream::new(listener).filter_map(|s| async { may_connect(s) });
-                let served = Server::builder()
-                    .serve_with_incoming_shutdown(service, Box::pin(incoming), stopped)
-                    .await;
-                drop(socket);
-                served
-            }
-            Listen::Tcp(address) => {
-                let tls = tls::server_config(args)?;
-                if tls.is_none() && !address.ip().is_loopback() {
-                    return Err(AgentError::Listen {
-                        address: address.to_string(),
-                        why: "beyond loopback an agent needs --tls-cert, --tls-key and --tls-ca \
-                              (make them with `ccbench pki`)"
-                            .to_owned(),
-                    });
-                }
-                let listen = |e: std::io::Error| AgentError::Listen {
-                    address: address.to_string(),
-                    why: e.to_string(),
-                };
-                let listener = tokio::net::TcpListener::bind(address).await.map_err(listen)?;
-                let bound = listener.local_addr().map_err(listen)?;
-                tracing::info!(address = %bound, tls = tls.is_some(), "listening");
-                let mut server = Server::builder()
-                    .tcp_nodelay(true)
-                    .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
-                    .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT));
-                if let Some(tls) = tls {
-                    server = server.tls_config(tls).map_err(|source| AgentError::Serve {
-                        address: address.to_string(),
-                        source,
-                    })?;
-                }
-                let incoming = TcpListenerStream::new(listener);
-                server.serve_with_incoming_shutdown(service, incoming, stopped).await
-            }
+            Listen::Unix(path) => serve_unix(path, service, stopped).await,
+            Listen::Tcp(address) => serve_tcp(*address, args, service, stopped).await,
         }
-        .map_err(|source| AgentError::Serve { address: format!("{:?}", args.listen), source })
     };
     tokio::pin!(server);
     tokio::select! {
@@ -101,6 +62,52 @@ pub async fn serve(args: &ServeArgs, shutdown: impl Future<Output = ()>) -> Resu
             Ok(())
         }
     }
+}
+
+type Service = AgentServer<AgentService>;
+
+async fn serve_unix(
+    path: &Path,
+    service: Service,
+    stopped: impl Future<Output = ()>,
+) -> Result<(), AgentError> {
+    let listener = listen_unix(path)?;
+    let _socket = RemovedOnDrop(path);
+    let incoming = UnixListenerStream::new(listener).filter_map(|s| async { may_connect(s) });
+    Server::builder()
+        .serve_with_incoming_shutdown(service, Box::pin(incoming), stopped)
+        .await
+        .map_err(|source| AgentError::Serve { address: format!("unix:{}", path.display()), source })
+}
+
+async fn serve_tcp(
+    address: SocketAddr,
+    args: &ServeArgs,
+    service: Service,
+    stopped: impl Future<Output = ()>,
+) -> Result<(), AgentError> {
+    let refused = |why: String| AgentError::Listen { address: format!("tcp:{address}"), why };
+    let failed = |source| AgentError::Serve { address: format!("tcp:{address}"), source };
+    let tls = tls::server_config(args)?;
+    if tls.is_none() && !address.ip().is_loopback() {
+        return Err(refused(
+            "beyond loopback an agent needs --tls-cert, --tls-key and --tls-ca (make them with \
+             `ccbench pki`)"
+                .to_owned(),
+        ));
+    }
+    let listener = TcpListener::bind(address).await.map_err(|e| refused(e.to_string()))?;
+    let bound = listener.local_addr().map_err(|e| refused(e.to_string()))?;
+    tracing::info!(address = %bound, tls = tls.is_some(), "listening");
+    let mut server = Server::builder()
+        .tcp_nodelay(true)
+        .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
+        .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT));
+    if let Some(tls) = tls {
+        server = server.tls_config(tls).map_err(failed)?;
+    }
+    let incoming = TcpListenerStream::new(listener);
+    server.serve_with_incoming_shutdown(service, incoming, stopped).await.map_err(failed)
 }
 
 /// The undo stack, where the epoch is kept, and the lock on both; what a dead agent left is undone first.
