@@ -221,9 +221,7 @@ impl Datapath {
                     }
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Sent::Blocked,
-                Err(e)
-                    if e.raw_os_error() == Some(libc::ENOBUFS) && self.refusals < REFUSALS =>
-                {
+                Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) && self.refusals < REFUSALS => {
                     self.refusals += 1;
                     return Sent::Refused;
                 }

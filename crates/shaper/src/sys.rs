@@ -1,6 +1,9 @@
 //! The system calls of the packet path that no safe library offers without allocating: packet sockets and
 //! their batches. The only unsafe code of this crate.
-#![expect(unsafe_code, reason = "recvmmsg, sendmmsg and packet socket options have no safe wrapper")]
+#![expect(
+    unsafe_code,
+    reason = "recvmmsg, sendmmsg and packet socket options have no safe wrapper"
+)]
 
 use std::io;
 use std::mem::{size_of, zeroed};

@@ -47,6 +47,8 @@ pub struct UserLink {
 #[derive(Debug, Clone, Copy)]
 struct Privileges {
     nice: bool,
+    /// Whether niceness counts only among the processes of this session (`kernel.sched_autogroup_enabled`).
+    autogroup: bool,
     timer_slack: bool,
 }
 
@@ -121,7 +123,7 @@ impl Link for UserLink {
             FifoLimit::Bytes(bytes) => format!("bfifo limit {bytes}B"),
             FifoLimit::Packets(packets) => format!("pfifo limit {packets}p"),
         };
-        let Privileges { nice, timer_slack } = self.privileges;
+        let Privileges { nice, autogroup, timer_slack } = self.privileges;
         wire::LinkState {
             link: self.name.clone(),
             dev: self.dev.clone(),
@@ -134,8 +136,9 @@ impl Link for UserLink {
                     delay_ns / 1000
                 ),
                 format!(
-                    "thread nice {}, timer slack {}",
+                    "thread nice {}{}, timer slack {}",
                     if nice { "-20" } else { "0 (refused -20)" },
+                    if nice && autogroup { " (within its session only: autogroup)" } else { "" },
                     if timer_slack { "1ns" } else { "default" },
                 ),
             ],
@@ -296,7 +299,8 @@ fn start(mut datapath: Datapath) -> Result<(JoinHandle<()>, Privileges), ShaperE
             datapath.run();
         })
         .map_err(system("start the packet loop"))?;
-    let privileges = told.recv().unwrap_or(Privileges { nice: false, timer_slack: false });
+    let privileges =
+        told.recv().unwrap_or(Privileges { nice: false, autogroup: false, timer_slack: false });
     Ok((thread, privileges))
 }
 
@@ -306,6 +310,8 @@ impl Privileges {
         let me = rustix::thread::gettid();
         Self {
             nice: rustix::process::setpriority_process(Some(me), -20).is_ok(),
+            autogroup: std::fs::read_to_string("/proc/sys/kernel/sched_autogroup_enabled")
+                .is_ok_and(|text| text.trim() == "1"),
             timer_slack: rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1))
                 .is_ok(),
         }

@@ -71,9 +71,7 @@ impl<'a> Frames<'a> {
     /// Bytes that a slot must have to take any of the frames, vnet header included.
     pub(crate) fn slot_bytes(&self) -> usize {
         VNET_BYTES
-            + self.cut.map_or(self.frame.len(), |cut| {
-                self.frame.len().min(cut.headers + cut.size)
-            })
+            + self.cut.map_or(self.frame.len(), |cut| self.frame.len().min(cut.headers + cut.size))
     }
 
     /// Writes the next frame with its vnet header into `slot` (of at least [`Self::slot_bytes`]) and returns
@@ -149,17 +147,11 @@ impl Cut {
             _ => return Err(Uncuttable::UnknownKind),
         };
         // Only the kernel knows how long the IPv6 extension headers are.
-        let transport = if vnet.flags & NEEDS_CSUM != 0 {
-            usize::from(vnet.csum_start)
-        } else {
-            network_end
-        };
+        let transport =
+            if vnet.flags & NEEDS_CSUM != 0 { usize::from(vnet.csum_start) } else { network_end };
         let plain = transport == network_end;
         let (wanted, least) = if tcp { (TCP, 20) } else { (UDP, 8) };
-        if transport < network_end
-            || (!ipv6 && !plain)
-            || (plain && protocol != wanted)
-        {
+        if transport < network_end || (!ipv6 && !plain) || (plain && protocol != wanted) {
             return Err(Uncuttable::Malformed);
         }
         let header = frame.get(transport..).ok_or(Uncuttable::Malformed)?;

@@ -59,7 +59,8 @@ impl Plumbing {
                 link: link.to_owned(),
                 backend: "userspace",
                 what: format!("{dev}, which is not an Ethernet interface"),
-                way_out: "use backend = \"kernel\", or an interface with Ethernet headers".to_owned(),
+                way_out: "use backend = \"kernel\", or an interface with Ethernet headers"
+                    .to_owned(),
             });
         };
         let own_clsact = match hook(&mut socket, dev.index)? {
@@ -98,10 +99,8 @@ impl Plumbing {
 
     fn prepare_pair(&mut self, entry: &str, reader: &str) -> Result<(), ShaperError> {
         let read = |socket: &mut Socket, name: &str| {
-            read_interface(socket, name)?.ok_or_else(|| ShaperError::NotFound {
-                what: "interface",
-                name: name.to_owned(),
-            })
+            read_interface(socket, name)?
+                .ok_or_else(|| ShaperError::NotFound { what: "interface", name: name.to_owned() })
         };
         self.entry = Some(read(&mut self.socket, entry)?);
         self.reader = Some(read(&mut self.socket, reader)?);
@@ -212,9 +211,11 @@ pub fn cleanup(dev: &str) -> Result<bool, ShaperError> {
 
 /// Removes our filters from an interface, and its clsact qdisc if that is ours and nobody else uses it.
 fn undirect(socket: &mut Socket, index: u32, own_clsact: bool) -> Result<(), ShaperError> {
-    if matches!(hook(socket, index)?, Hook::None) {
-        return Ok(());
-    }
+    match hook(socket, index) {
+        Ok(Hook::None) => return Ok(()),
+        Err(error) if error.is_errno(libc::ENODEV) => return Ok(()),
+        other => other?,
+    };
     for (prio, ethertype) in FILTERS {
         gone_is_fine(del_redirect(socket, index, ethertype, prio))?;
     }
@@ -272,7 +273,9 @@ fn read_interface(socket: &mut Socket, name: &str) -> Result<Option<Interface>, 
     let mut found = None;
     socket.request_reply("read interface", name, &message, |_, body| {
         let of = |kind| {
-            attrs(body.get(16..).unwrap_or(&[])).find(|a: &Attr<'_>| a.kind == kind).map(|a| a.value)
+            attrs(body.get(16..).unwrap_or(&[]))
+                .find(|a: &Attr<'_>| a.kind == kind)
+                .map(|a| a.value)
         };
         let address = of(IFLA_ADDRESS).and_then(|value| <[u8; 6]>::try_from(value).ok());
         let mtu_bytes = of(IFLA_MTU).and_then(|value| u32_at(value, 0));
@@ -316,10 +319,10 @@ fn redirect_unicast(ifindex: u32, ethertype: u16, prio: u16, target: u32) -> Vec
         .nested(TCA_OPTIONS, |m| {
             m.nested(TCA_U32_ACT, |m| {
                 m.nested(1, |m| {
-                    m.attr_str(TCA_ACT_KIND, "mirred").nested(
-                        TCA_ACT_OPTIONS | netlink::message::NESTED,
-                        |m| m.attr(TCA_MIRRED_PARMS, &mirred),
-                    )
+                    m.attr_str(TCA_ACT_KIND, "mirred")
+                        .nested(TCA_ACT_OPTIONS | netlink::message::NESTED, |m| {
+                            m.attr(TCA_MIRRED_PARMS, &mirred)
+                        })
                 })
             })
             .attr(TCA_U32_SEL, &selector)

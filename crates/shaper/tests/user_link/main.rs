@@ -93,7 +93,8 @@ fn receive(socket: &UdpSocket, count: u64) -> Vec<u32> {
     let mut datagram = [0; 2000];
     (0..count)
         .map(|nth| {
-            let length = socket.recv(&mut datagram).unwrap_or_else(|e| panic!("datagram {nth}: {e}"));
+            let length =
+                socket.recv(&mut datagram).unwrap_or_else(|e| panic!("datagram {nth}: {e}"));
             assert_eq!(length, DATAGRAM);
             u32::from_be_bytes(datagram[..4].try_into().unwrap())
         })
@@ -173,6 +174,7 @@ fn transfer(lab: &Lab, address: &'static str, bytes: u64) {
     });
     lab.src.run(move || {
         let mut stream = TcpStream::connect((address, 9001)).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
         let all: Vec<u8> = (0..bytes).map(byte_at).collect();
         stream.write_all(&all).unwrap();
     });
