@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# What ccbench itself costs: from command to first data packet, per trial beyond its own length, and CPU of
+# controller and agents with 10 flows sampled every 100 ms. Usage: overhead.sh FOLDER-OF-BINARIES
+set -euo pipefail
+bin=$1
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+export CCBENCH_STATE=$dir/state
+
+cat > "$dir/plan.toml" <<'PLAN'
+name = "overhead"
+repeat = 3
+[nodes]
+src = {}
+router = {}
+emulator = {}
+dst = {}
+[wires]
+path = ["src", "router", "emulator", "dst"]
+[links.bottleneck]
+node = "router"
+toward = "dst"
+rate = "100mbit"
+queue = { kind = "bfifo", limit = "187500B" }
+[links.delay]
+node = "emulator"
+toward = "dst"
+delay = "10ms"
+[flows.ten]
+from = "src"
+to = "dst"
+cc = "cubic"
+count = 10
+[[phases]]
+name = "only"
+length = "20s"
+flows = ["ten"]
+PLAN
+
+# Of all threads of this experiment's controller, testbed and agents: user + system ticks, in two sums:
+# everything but the packet path, and the packet path (one thread per userspace link).
+ticks() {
+    local pid stat control=0 path=0 spent
+    for pid in $(pgrep -f 'ccbench run|ccbench-agent (serve|testbed)' || true); do
+        grep -zqx "CCBENCH_STATE=$CCBENCH_STATE" "/proc/$pid/environ" 2>/dev/null || continue
+        for stat in /proc/"$pid"/task/*/stat; do
+            spent=$(sed 's/.*) //' "$stat" 2>/dev/null | awk '{ print $12 + $13 }')
+            if grep -q '(ccbench-link)' "$stat" 2>/dev/null; then
+                path=$((path + ${spent:-0}))
+            else
+                control=$((control + ${spent:-0}))
+            fi
+        done
+    done
+    echo "$control $path"
+}
+
+began_ns=$(date +%s%N)
+"$bin/ccbench" run "$dir/plan.toml" --json --out "$dir/results" > "$dir/out" 2> "$dir/err" &
+run=$!
+sleep 8
+read -r control1 path1 <<< "$(ticks)"; t1=$(date +%s%N)
+sleep 10
+read -r control2 path2 <<< "$(ticks)"; t2=$(date +%s%N)
+wait "$run" || { cat "$dir/out" "$dir/err"; exit 1; }
+ended_ns=$(date +%s%N)
+
+hz=$(getconf CLK_TCK)
+awk -v c=$((control2 - control1)) -v p=$((path2 - path1)) -v hz="$hz" -v ns=$((t2 - t1)) 'BEGIN {
+    s = ns / 1e9
+    printf "controller and four agents, 10 flows at 100 ms: %.1f %% of one core (goal 10); packet path of the userspace delay: %.1f %%\n", 100 * c / hz / s, 100 * p / hz / s
+}'
+awk -v ns=$((ended_ns - began_ns)) 'BEGIN { s = ns / 1e9; printf "3 trials of 20 s took %.2f s: %.2f s per trial beyond its length (goal 2)\n", s, (s - 60) / 3 }'
+# t0_ns of the first trial: the only 19-digit number that is UTC nanoseconds, last but one column.
+t0=$(grep -oE '[0-9]{19}' <<< "$(head -2 "$dir"/results/*/trials.csv | tail -1)" | tail -1)
+awk -v a="$began_ns" -v b="$t0" 'BEGIN { printf "from command to the first flow'"'"'s start: %.2f s (goal 2)\n", (b - a) / 1e9 }'
+grep '"trial_end"' "$dir/out"
