@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what ccbench needs beside a Rust toolchain: iperf3 (traffic), iproute2 (ss and ip, used by the
+# Installs what ccbench needs beside a Rust toolchain: iperf3 (traffic), iproute2 and ethtool (used by the
 # tests as independent witnesses) and a C linker. Does nothing where all of it is there.
 set -euo pipefail
 
@@ -8,7 +8,7 @@ if ! command -v cargo >/dev/null; then
     exit 1
 fi
 
-declare -A package=([iperf3]=iperf3 [ss]=iproute2 [ip]=iproute2 [cc]=gcc)
+declare -A package=([iperf3]=iperf3 [ss]=iproute2 [ip]=iproute2 [ethtool]=ethtool [cc]=gcc)
 missing=()
 for program in "${!package[@]}"; do
     PATH="$PATH:/usr/sbin:/sbin" command -v "$program" >/dev/null || missing+=("${package[$program]}")
