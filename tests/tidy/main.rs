@@ -14,7 +14,8 @@ fn files(ending: &str) -> Vec<PathBuf> {
     fn walk(dir: &Path, ending: &str, found: &mut Vec<PathBuf>) {
         for entry in std::fs::read_dir(dir).unwrap().flatten() {
             let path = entry.path();
-            let hidden = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));
+            let hidden =
+                path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));
             if path.is_dir() && !hidden && !path.ends_with("target") && !path.ends_with("results") {
                 walk(&path, ending, found);
             } else if path.to_string_lossy().ends_with(ending) {
@@ -64,7 +65,11 @@ fn crates_depend_only_downwards() {
                 only("polars", &["ccbench"], dependency);
                 only("tonic", &["ccbench-proto", "ccbench-agent", "ccbench"], dependency);
                 only("tokio", &["ccbench-agent", "ccbench"], dependency);
-                only("netlink-sys", &["ccbench-shaper", "ccbench-collector", "ccbench-agent"], dependency);
+                only(
+                    "netlink-sys",
+                    &["ccbench-shaper", "ccbench-collector", "ccbench-agent"],
+                    dependency,
+                );
             }
         }
     }
@@ -82,16 +87,22 @@ fn files_and_functions_are_short() {
         // rustfmt guarantees that a function ends with a brace at the indentation it began with.
         for (start, line) in lines.iter().enumerate() {
             let indent = line.len() - line.trim_start().len();
-            let head = line.trim_start().trim_start_matches("pub ").trim_start_matches("pub(crate) ");
+            let head =
+                line.trim_start().trim_start_matches("pub ").trim_start_matches("pub(crate) ");
             let head = head.trim_start_matches("const ").trim_start_matches("async ");
             if !head.starts_with("fn ") {
                 continue;
             }
-            let end = (start..lines.len())
-                .find(|&i| lines[i].len() > indent && lines[i].trim() == "}" && lines[i].len() - 1 == indent);
+            let end = (start..lines.len()).find(|&i| {
+                lines[i].len() > indent && lines[i].trim() == "}" && lines[i].len() - 1 == indent
+            });
             let length = end.map_or(0, |end| end - start + 1);
             if length > MOST_FUNCTION_LINES {
-                long.push(format!("{}:{}: {length} lines (at most {MOST_FUNCTION_LINES})", shown(&path), start + 1));
+                long.push(format!(
+                    "{}:{}: {length} lines (at most {MOST_FUNCTION_LINES})",
+                    shown(&path),
+                    start + 1
+                ));
             }
         }
     }
@@ -106,7 +117,11 @@ fn unsafe_code_stays_behind_its_doors() {
         let name = shown(&path);
         let text = std::fs::read_to_string(&path).unwrap();
         let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
-        let uses = code.filter(|line| line.contains(concat!("unsafe", " {")) || line.contains(concat!("unsafe", " fn"))).count();
+        let uses = code
+            .filter(|line| {
+                line.contains(concat!("unsafe", " {")) || line.contains(concat!("unsafe", " fn"))
+            })
+            .count();
         assert!(uses == 0 || doors.contains(name.as_str()), "{name} uses unsafe code");
     }
 }
@@ -116,9 +131,45 @@ fn nothing_names_a_path_of_a_developers_machine() {
     for ending in [".rs", ".md", ".toml", ".sh", ".proto", "Makefile"] {
         for path in files(ending) {
             let text = std::fs::read_to_string(&path).unwrap();
-            for place in [concat!("/wo", "rk/"), concat!("/ro", "ot/"), concat!("/tmp/tar", "get")] {
+            for place in [concat!("/wo", "rk/"), concat!("/ro", "ot/"), concat!("/tmp/tar", "get")]
+            {
                 assert!(!text.contains(place), "{} names {place}", shown(&path));
             }
+        }
+    }
+}
+
+#[test]
+fn every_column_is_in_the_manual() {
+    let proto =
+        std::fs::read_to_string(source_root().join("proto/ccbench/v1/agent.proto")).unwrap();
+    let manual = std::fs::read_to_string(source_root().join("docs/results.md")).unwrap();
+    for message in [
+        "Flow",
+        "FlowSample",
+        "Interval",
+        "Probe",
+        "QdiscSample",
+        "LinkChange",
+        "HostSample",
+        "Event",
+    ] {
+        let body = proto
+            .split(&format!("message {message} {{"))
+            .nth(1)
+            .and_then(|rest| rest.split("\n}").next());
+        for field in body.unwrap_or_else(|| panic!("no message {message}")).lines() {
+            let Some(name) =
+                field.split(" = ").next().and_then(|left| left.split_whitespace().last())
+            else {
+                continue;
+            };
+            let column = name.replace("_at_ns", "_t_ns").replace("at_ns", "t_ns");
+            let is_field = field.contains(" = ");
+            assert!(
+                !is_field || manual.contains(&format!("| {column} |")),
+                "docs/results.md lacks {message}'s {column}"
+            );
         }
     }
 }
