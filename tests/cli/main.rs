@@ -35,7 +35,9 @@ fn a_wrong_plan_shows_every_problem_and_runs_nothing() {
 
 #[test]
 fn shipped_plans_are_sound() {
-    for plan in ["quickstart.toml", "coexistence/1v1.toml", "coexistence/5v5.toml", "coexistence/10v1.toml"] {
+    for plan in
+        ["quickstart.toml", "coexistence/1v1.toml", "coexistence/5v5.toml", "coexistence/10v1.toml"]
+    {
         let path = source_root().join("plans").join(plan);
         let output = Bench::new().run(&["check", &path.to_string_lossy()]);
         assert_eq!(output.status.code(), Some(0), "{plan}: {}", text(&output));
@@ -60,7 +62,10 @@ fn certificates_are_never_overwritten_and_keys_are_private() {
     use std::os::unix::fs::PermissionsExt;
     let bench = Bench::new();
     assert_eq!(bench.run(&["pki", "init", "pki"]).status.code(), Some(0));
-    assert_eq!(bench.run(&["pki", "node", "pki", "node1.example", "10.0.0.1"]).status.code(), Some(0));
+    assert_eq!(
+        bench.run(&["pki", "node", "pki", "node1.example", "10.0.0.1"]).status.code(),
+        Some(0)
+    );
     for key in ["ca.key", "controller.key", "node1.example.key"] {
         let mode = std::fs::metadata(bench.path("pki").join(key)).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600, "{key}");

@@ -53,7 +53,14 @@ fn running_agents_are_driven_with_mutual_tls() {
     let bench = Bench::new();
     assert_eq!(bench.run(&["pki", "init", "pki"]).status.code(), Some(0));
     assert_eq!(bench.run(&["pki", "node", "pki", "127.0.0.1"]).status.code(), Some(0));
-    let tls = ["--tls-ca", "pki/ca.pem", "--tls-cert", "pki/127.0.0.1.pem", "--tls-key", "pki/127.0.0.1.key"];
+    let tls = [
+        "--tls-ca",
+        "pki/ca.pem",
+        "--tls-cert",
+        "pki/127.0.0.1.pem",
+        "--tls-key",
+        "pki/127.0.0.1.key",
+    ];
     let _agents = [serve(&bench, 47_700, &tls), serve(&bench, 47_701, &tls)];
     let listening = |port: u16| std::net::TcpStream::connect(("127.0.0.1", port)).is_ok();
     wait_for("both agents", Duration::from_secs(10), || listening(47_700) && listening(47_701));

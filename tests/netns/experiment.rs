@@ -31,34 +31,61 @@ fn a_plan_becomes_tables_and_leaves_nothing_behind() {
     let said = std::fs::read_to_string(bench.path("err")).unwrap_or_default();
     assert_eq!(code, Some(0), "{said}");
     let results = bench.results();
-    for file in ["plan.toml", "plan.resolved.toml", "run.json", "journal.ndjson", "trials.parquet", "summary_point.csv"] {
+    for file in [
+        "plan.toml",
+        "plan.resolved.toml",
+        "run.json",
+        "journal.ndjson",
+        "trials.parquet",
+        "summary_point.csv",
+    ] {
         assert!(results.join(file).exists(), "{file} is missing: {said}");
     }
-    for table in ["flows", "flow_samples", "intervals", "probes", "qdisc_samples", "host_samples", "events", "clock"] {
+    for table in [
+        "flows",
+        "flow_samples",
+        "intervals",
+        "probes",
+        "qdisc_samples",
+        "host_samples",
+        "events",
+        "clock",
+    ] {
         let part = results.join("tables").join(table).join("point=0/trial-01/part-0.parquet");
         assert!(part.exists(), "{} is missing", part.display());
     }
     let csv = results.join("summary_phase.csv");
     let of = |phase, subject, metric, column| {
-        let wanted = [("phase", phase), ("scope", "group"), ("subject", subject), ("metric", metric)];
-        value(&csv, &wanted, column).unwrap_or_else(|| panic!("no {metric} of {subject} in {phase}"))
+        let wanted =
+            [("phase", phase), ("scope", "group"), ("subject", subject), ("metric", metric)];
+        value(&csv, &wanted, column)
+            .unwrap_or_else(|| panic!("no {metric} of {subject} in {phase}"))
     };
     let alone = of("alone", "first", "throughput_sum", "value") / 1e6;
     assert!((80.0..=97.0).contains(&alone), "one flow fills the link: {alone} Mbit/s");
     let together = (of("together", "first", "throughput_sum", "value")
         + of("together", "second", "throughput_sum", "value"))
         / 1e6;
-    assert!((85.0..=100.0).contains(&together), "two flows share the link: {together} Mbit/s (each over its own seconds)");
+    assert!(
+        (85.0..=100.0).contains(&together),
+        "two flows share the link: {together} Mbit/s (each over its own seconds)"
+    );
     assert!(bench.processes().is_empty(), "left: {:?}", bench.processes());
-    wait_for("no namespace of ours is left", Duration::from_secs(5), || namespaces().is_disjoint(&made));
+    wait_for("no namespace of ours is left", Duration::from_secs(5), || {
+        namespaces().is_disjoint(&made)
+    });
 }
 
 #[test]
 fn two_experiments_at_once_do_not_meet() {
     need_root();
     let (one, two) = (Bench::new(), Bench::new());
-    let plans = [one.write("p.toml", &plan("one", "2s", 1)), two.write("p.toml", &plan("two", "2s", 1))];
-    let mut children = [one.spawn(&["run", &plans[0].to_string_lossy()]), two.spawn(&["run", &plans[1].to_string_lossy()])];
+    let plans =
+        [one.write("p.toml", &plan("one", "2s", 1)), two.write("p.toml", &plan("two", "2s", 1))];
+    let mut children = [
+        one.spawn(&["run", &plans[0].to_string_lossy()]),
+        two.spawn(&["run", &plans[1].to_string_lossy()]),
+    ];
     for (child, bench) in children.iter_mut().zip([&one, &two]) {
         let status = child.wait().unwrap();
         let err = std::fs::read_to_string(bench.path("err")).unwrap_or_default();
@@ -73,10 +100,21 @@ fn without_root_the_same_plan_runs_in_a_user_namespace() {
     need_root();
     let bench = Bench::new();
     let plan = bench.write("plan.toml", &plan("rootless", "2s", 1));
-    let output = bench.run(&["run", "--rootless", &plan.to_string_lossy(), "--set", "flows.second.cc=cubic"]);
+    let output = bench.run(&[
+        "run",
+        "--rootless",
+        &plan.to_string_lossy(),
+        "--set",
+        "flows.second.cc=cubic",
+    ]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output));
     let csv = bench.results().join("summary_phase.csv");
-    let wanted = [("phase", "alone"), ("scope", "group"), ("subject", "first"), ("metric", "throughput_sum")];
+    let wanted = [
+        ("phase", "alone"),
+        ("scope", "group"),
+        ("subject", "first"),
+        ("metric", "throughput_sum"),
+    ];
     assert!(value(&csv, &wanted, "value").is_some_and(|bps| bps > 70e6), "{}", text(&output));
 }
 
@@ -93,13 +131,18 @@ fn ctrl_c_keeps_what_is_finished_and_resume_does_the_rest() {
     assert_eq!(child.wait().unwrap().code(), Some(130), "{}", err());
     assert!(bench.processes().is_empty());
     let results = bench.results();
-    let part = |trial: u32| results.join(format!("tables/flows/point=0/trial-{trial:02}/part-0.parquet"));
+    let part =
+        |trial: u32| results.join(format!("tables/flows/point=0/trial-{trial:02}/part-0.parquet"));
     assert!(part(1).exists(), "{}", err());
     let first = std::fs::metadata(part(1)).unwrap().modified().unwrap();
     let output = bench.run(&["run", "--resume", &results.to_string_lossy()]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output));
     assert!((1..=3).all(|trial| part(trial).exists()), "{}", text(&output));
-    assert_eq!(std::fs::metadata(part(1)).unwrap().modified().unwrap(), first, "a finished trial is not run again");
+    assert_eq!(
+        std::fs::metadata(part(1)).unwrap().modified().unwrap(),
+        first,
+        "a finished trial is not run again"
+    );
 }
 
 #[test]
@@ -108,7 +151,12 @@ fn a_dead_flow_is_a_verdict_and_not_a_hang() {
     let bench = Bench::new();
     let plan = bench.write("plan.toml", &plan("dead", "4s", 1));
     let mut child = bench.spawn(&["run", &plan.to_string_lossy()]);
-    let client = || bench.processes().into_iter().find(|(_, line)| line.starts_with("iperf3") && line.contains(" -c "));
+    let client = || {
+        bench
+            .processes()
+            .into_iter()
+            .find(|(_, line)| line.starts_with("iperf3") && line.contains(" -c "))
+    };
     wait_for("an iperf3 client", Duration::from_secs(20), || client().is_some());
     let (pid, _) = client().unwrap();
     let pid = rustix::process::Pid::from_raw(pid as i32).unwrap();

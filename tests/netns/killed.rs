@@ -14,7 +14,8 @@ struct Dice(u64);
 
 impl Dice {
     fn roll(&mut self, sides: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % sides
     }
 }
@@ -28,29 +29,46 @@ fn fifty_kills_at_random_moments_leave_nothing_behind() {
         let plan = bench.write("plan.toml", &plan("killed", "400ms", 2));
         let mut controller = bench.spawn(&["run", &plan.to_string_lossy()]);
         std::thread::sleep(Duration::from_millis(dice.roll(2600)));
-        let kind = ["ccbench run", "ccbench-agent serve", "ccbench-agent testbed", "iperf3"][dice.roll(4) as usize];
+        let kind = ["ccbench run", "ccbench-agent serve", "ccbench-agent testbed", "iperf3"]
+            [dice.roll(4) as usize];
         let made = bench.namespaces();
         let processes = bench.processes();
-        let victims: Vec<&(u32, String)> =
-            processes.iter().filter(|(_, line)| line.contains(kind.split(' ').next().unwrap_or(kind)) && line.contains(kind.split(' ').next_back().unwrap_or(kind))).collect();
-        let victim = victims.get(dice.roll(victims.len().max(1) as u64) as usize).map(|(pid, _)| *pid);
+        let victims: Vec<&(u32, String)> = processes
+            .iter()
+            .filter(|(_, line)| {
+                line.contains(kind.split(' ').next().unwrap_or(kind))
+                    && line.contains(kind.split(' ').next_back().unwrap_or(kind))
+            })
+            .collect();
+        let victim =
+            victims.get(dice.roll(victims.len().max(1) as u64) as usize).map(|(pid, _)| *pid);
         if let Some(pid) = victim.and_then(|pid| Pid::from_raw(pid as i32)) {
             // It may have ended by itself meanwhile.
             let _ = kill_process(pid, Signal::KILL);
         }
-        wait_for(&format!("round {round}: the controller's end after killing {kind}"), Duration::from_secs(40), || {
-            controller.try_wait().unwrap().is_some()
-        });
-        wait_for(&format!("round {round} ({kind}): no process is left"), Duration::from_secs(5), || {
-            bench.processes().is_empty()
-        });
-        wait_for(&format!("round {round} ({kind}): no namespace is left"), Duration::from_secs(5), || {
-            namespaces().is_disjoint(&made)
-        });
+        wait_for(
+            &format!("round {round}: the controller's end after killing {kind}"),
+            Duration::from_secs(40),
+            || controller.try_wait().unwrap().is_some(),
+        );
+        wait_for(
+            &format!("round {round} ({kind}): no process is left"),
+            Duration::from_secs(5),
+            || bench.processes().is_empty(),
+        );
+        wait_for(
+            &format!("round {round} ({kind}): no namespace is left"),
+            Duration::from_secs(5),
+            || namespaces().is_disjoint(&made),
+        );
         if bench.path("results").exists() {
             let results = bench.results();
             let output = bench.run(&["summarize", &results.to_string_lossy()]);
-            assert!(output.status.code().is_some_and(|code| code < 2), "round {round} ({kind}): {}", text(&output));
+            assert!(
+                output.status.code().is_some_and(|code| code < 2),
+                "round {round} ({kind}): {}",
+                text(&output)
+            );
         }
         let cleaned = bench.run(&["clean"]);
         assert_eq!(cleaned.status.code(), Some(0), "round {round} ({kind}): {}", text(&cleaned));

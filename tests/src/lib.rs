@@ -86,7 +86,9 @@ impl Bench {
         let mark = format!("CCBENCH_STATE={}", self.path("state").display());
         let mut found = Vec::new();
         for pid in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
-            let Some(pid) = pid.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+            let Some(pid) = pid.file_name().to_str().and_then(|name| name.parse().ok()) else {
+                continue;
+            };
             let environ = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
             if environ.split(|byte| *byte == 0).any(|entry| entry == mark.as_bytes()) {
                 let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
@@ -99,9 +101,10 @@ impl Bench {
     /// Inodes of the network namespaces that this experiment's processes are in, other than the test's own.
     pub fn namespaces(&self) -> BTreeSet<String> {
         let own = std::fs::read_link("/proc/self/ns/net").unwrap_or_default();
-        let links = self.processes().into_iter().filter_map(|(pid, _)| {
-            std::fs::read_link(format!("/proc/{pid}/ns/net")).ok()
-        });
+        let links = self
+            .processes()
+            .into_iter()
+            .filter_map(|(pid, _)| std::fs::read_link(format!("/proc/{pid}/ns/net")).ok());
         links.filter(|link| *link != own).map(|link| link.to_string_lossy().into_owned()).collect()
     }
 
@@ -157,5 +160,8 @@ pub fn text(output: &Output) -> String {
 /// # Panics
 /// When not root.
 pub fn need_root() {
-    assert!(rustix::process::geteuid().is_root(), "namespace tests need root (or leave out --features netns)");
+    assert!(
+        rustix::process::geteuid().is_root(),
+        "namespace tests need root (or leave out --features netns)"
+    );
 }
