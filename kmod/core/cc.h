@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The contract between a congestion control's core and its hosts (kernel module, BPF program, simulator).
+ *
+ * A core NAME is a header with three structs and eight functions, all of the same shape:
+ *
+ *   struct cc_NAME_params   set by the user, u32 each; the table cc_NAME_table gives unit, range and default
+ *   struct cc_NAME_state    per connection, at most CC_STATE_BYTES (what the kernel keeps per socket)
+ *   struct cc_NAME_stats    what one can plot, u32 each, named and with units in cc_NAME_stat_table
+ *
+ *   cc_NAME_check (params, fault)          0, or -1 and the parameter that is wrong
+ *   cc_NAME_init  (state, params, ack, out)        host calls: init
+ *   cc_NAME_on_rtt(state, params, ack)                         pkts_acked, only with a valid sample
+ *   cc_NAME_on_ack(state, params, ack, out)                    cong_avoid, or cong_control (CC_OWNS_CWND)
+ *   cc_NAME_on_loss(state, params, ack) -> ssthresh, pkts      ssthresh (fast retransmit, RTO and ECE alike)
+ *   cc_NAME_on_event(state, params, event, ack, out)           set_state, cwnd_event
+ *   cc_NAME_undo(state, params, ack) -> cwnd, pkts             undo_cwnd
+ *   cc_NAME_read(state, params, ack, stats)                    after on_ack when out->flags has CC_OUT_ROUND
+ *
+ * The host fills struct cc_ack from the socket, calls, and writes what differs in struct cc_out back.
+ * A core never sees a socket, a clock, or a random source other than cc_ack.random.
+ *
+ * Units: time in us, windows and counts in packets (of one MSS), sequence numbers in bytes modulo 2^32.
+ */
+#ifndef CC_CC_H
+#define CC_CC_H
+
+#include "platform.h"
+
+#define CC_STATE_BYTES 104	/* ICSK_CA_PRIV_SIZE of every kernel from 4.20 on */
+#define CC_MIN_CWND 2u		/* pkts; no core answers less */
+#define CC_INFINITE 0x7fffffffu /* ssthresh before the first loss, pkts */
+#define CC_NO_RTT 0xffffffffu	/* us; "no sample yet" in a running minimum */
+
+/* Values equal the kernel's TCP_CA_*. */
+enum cc_ca_state { CC_OPEN, CC_DISORDER, CC_CWR, CC_RECOVERY, CC_LOSS };
+
+/* The first five: this state is being entered (cc_ack.ca_state still is the old one). */
+enum cc_event {
+	CC_EVENT_OPEN,
+	CC_EVENT_DISORDER,
+	CC_EVENT_CWR,
+	CC_EVENT_RECOVERY,
+	CC_EVENT_LOSS,
+	CC_EVENT_RESTART,  /* CA_EVENT_CWND_RESTART: idle for longer than an RTO */
+	CC_EVENT_TX_START, /* CA_EVENT_TX_START: first transmission with nothing in flight */
+	CC_EVENT_RTO,	   /* CA_EVENT_LOSS: retransmission timeout; on_loss has just been called */
+	CC_EVENTS
+};
+
+/* cc_ack.flags */
+#define CC_CWND_LIMITED 1u /* the window, not the application, held the sender back */
+#define CC_APP_LIMITED 2u  /* the rate sample was taken while the application had nothing to send */
+#define CC_ECN 4u	   /* ECN feedback was negotiated; ce_pkts counts */
+
+/* cc_out.flags */
+#define CC_OUT_ROUND 1u /* a round ended: cc_NAME_read gives a new row */
+
+/* What a core asks of its host: CC_NAME_WANTS. */
+#define CC_OWNS_CWND 1u	  /* hook cong_control: neither PRR nor the stack's pacing */
+#define CC_WANTS_ECN 2u	  /* ECN with one echo per mark (DCTCP-style or AccECN) */
+#define CC_WANTS_ECT1 4u  /* and ECT(1) on data */
+#define CC_WANTS_PACING 8u /* enable pacing at init */
+
+struct cc_ack {
+	u64 now_us;		       /* tcp_mstamp */
+	u32 rtt_us;		       /* this ack's sample; 0 if it gave none */
+	u32 srtt_us;		       /* smoothed RTT (the kernel's srtt_us >> 3) */
+	u32 mdev_us;		       /* RTT deviation, in the kernel's scale; only ratios count */
+	u32 rtt_min_us;		       /* windowed minimum; 0 or CC_NO_RTT if unknown */
+	u32 acked_pkts;		       /* newly delivered by this ack */
+	u32 lost_pkts;		       /* newly marked lost by this ack */
+	u32 ce_pkts;		       /* newly delivered with CE by this ack: the step of delivered_ce */
+	u32 inflight_pkts;	       /* after this ack */
+	u32 prior_inflight_pkts;       /* before this ack */
+	u32 cwnd_pkts;
+	u32 ssthresh_pkts;
+	u32 cwnd_clamp_pkts;
+	u32 prior_cwnd_pkts;	       /* cwnd before the last reduction, for undo */
+	u32 una_seq;		       /* first unacknowledged byte, after this ack */
+	u32 nxt_seq;		       /* next byte to be sent */
+	u32 delivered_pkts;	       /* running count, wraps */
+	u32 rate_prior_delivered_pkts; /* delivered_pkts when the acked packet left; for rounds */
+	u32 rate_delivered_pkts;       /* delivered within rate_interval_us; 0 if no sample */
+	u32 rate_interval_us;
+	u32 mss_bytes;
+	u32 random;		       /* uniform over u32, fresh for every call */
+	u32 ca_state;		       /* enum cc_ca_state */
+	u32 flags;
+};
+
+struct cc_out {
+	u64 pacing_bytes_per_sec; /* 0: leave as it is */
+	u32 cwnd_pkts;
+	u32 ssthresh_pkts;
+	u32 flags;
+};
+
+/* One parameter: a row of cc_NAME_table, in the order of the struct's fields. */
+struct cc_param {
+	const char *name, *unit, *doc;
+	u32 fallback, min, max;
+};
+
+struct cc_stat {
+	const char *name, *unit;
+};
+
+/* Why a set of parameters is refused. why is null if the value is outside min..max. */
+struct cc_fault {
+	const char *name, *unit, *why;
+	u32 value, min, max;
+};
+
+#define CC_PARAMS_MAX 32
+
+#define CC_PARAM_FIELD(name, unit, fallback, min, max, doc) u32 name;
+#define CC_PARAM_DEFAULT(name, unit, fallback, min, max, doc) .name = (fallback),
+#define CC_PARAM_ROW(name, unit, fallback, min, max, doc) {#name, unit, doc, fallback, min, max},
+#define CC_STAT_FIELD(name, unit) u32 name;
+#define CC_STAT_ROW(name, unit) {#name, unit},
+
+/* Structs and tables of core NAME from its lists PARAMS(X) and STATS(X). */
+#define CC_SHAPE(NAME, PARAMS, STATS)                                                              \
+	struct cc_##NAME##_params {                                                                \
+		PARAMS(CC_PARAM_FIELD)                                                             \
+	};                                                                                         \
+	struct cc_##NAME##_stats {                                                                 \
+		STATS(CC_STAT_FIELD)                                                               \
+	};                                                                                         \
+	CC_TABLE struct cc_##NAME##_params cc_##NAME##_defaults = {PARAMS(CC_PARAM_DEFAULT)};      \
+	CC_TABLE struct cc_param cc_##NAME##_table[] = {PARAMS(CC_PARAM_ROW)};                     \
+	CC_TABLE struct cc_stat cc_##NAME##_stat_table[] = {STATS(CC_STAT_ROW)};                   \
+	CC_ASSERT(sizeof(cc_##NAME##_table) / sizeof(struct cc_param) <= CC_PARAMS_MAX, #NAME)
+
+#define CC_PARAM_COUNT(NAME) ((u32)(sizeof(struct cc_##NAME##_params) / sizeof(u32)))
+
+#define CC_STATE_FITS(NAME)                                                                        \
+	CC_ASSERT(sizeof(struct cc_##NAME##_state) <= CC_STATE_BYTES, #NAME " state too big")
+
+/* Every value within its own range? Rules between parameters are cc_NAME_check's. */
+CC_FN int cc_check_ranges(const struct cc_param *table, const u32 *values, u32 count,
+			  struct cc_fault *fault)
+{
+	u32 i;
+
+	for (i = 0; i < CC_PARAMS_MAX; i++) {
+		if (i >= count)
+			break;
+		if (values[i] >= table[i].min && values[i] <= table[i].max)
+			continue;
+		fault->name = table[i].name;
+		fault->unit = table[i].unit;
+		fault->why = 0;
+		fault->value = values[i];
+		fault->min = table[i].min;
+		fault->max = table[i].max;
+		return -1;
+	}
+	return 0;
+}
+
+CC_FN int cc_refuse(struct cc_fault *fault, const char *name, u32 value, const char *why)
+{
+	fault->name = name;
+	fault->unit = "";
+	fault->why = why;
+	fault->value = value;
+	fault->min = 0;
+	fault->max = 0;
+	return -1;
+}
+
+CC_FN u32 cc_min(u32 a, u32 b)
+{
+	return a < b ? a : b;
+}
+
+CC_FN u32 cc_max(u32 a, u32 b)
+{
+	return a > b ? a : b;
+}
+
+/* a - b, not below 0. */
+CC_FN u32 cc_minus(u32 a, u32 b)
+{
+	return a > b ? a - b : 0;
+}
+
+CC_FN u32 cc_u32(u64 a)
+{
+	return a > 0xffffffffu ? 0xffffffffu : (u32)a;
+}
+
+/* value * num / den of quantities up to 2^32; den == 0 gives the largest value. */
+CC_FN u32 cc_scale(u32 value, u32 num, u32 den)
+{
+	return den ? cc_u32(cc_div64((u64)value * num, den)) : 0xffffffffu;
+}
+
+/* Is sequence number (or wrapping counter) a after b? */
+CC_FN int cc_after(u32 a, u32 b)
+{
+	return a != b && a - b < 0x80000000u;
+}
+
+CC_FN int cc_in_slow_start(u32 cwnd_pkts, u32 ssthresh_pkts)
+{
+	return cwnd_pkts < ssthresh_pkts;
+}
+
+/* What the core answers if it changes nothing. */
+CC_FN void cc_keep(const struct cc_ack *a, struct cc_out *out)
+{
+	out->pacing_bytes_per_sec = 0;
+	out->cwnd_pkts = a->cwnd_pkts;
+	out->ssthresh_pkts = a->ssthresh_pkts;
+	out->flags = 0;
+}
+
+CC_FN u32 cc_bound_cwnd(const struct cc_ack *a, u64 cwnd_pkts)
+{
+	u32 cwnd = cc_min(cc_u32(cwnd_pkts), a->cwnd_clamp_pkts);
+
+	return cc_max(cwnd, CC_MIN_CWND);
+}
+
+/* One packet more per packet acked, not beyond ssthresh. */
+CC_FN void cc_slow_start(const struct cc_ack *a, struct cc_out *out)
+{
+	u64 grown = (u64)out->cwnd_pkts + a->acked_pkts;
+
+	if (grown > out->ssthresh_pkts)
+		grown = out->ssthresh_pkts;
+	out->cwnd_pkts = cc_bound_cwnd(a, grown);
+}
+
+/*
+ * RFC 5681's increase: slow start below ssthresh, then one packet per window. *count holds the packets
+ * acked since the last step. What slow start leaves over at ssthresh counts for avoidance.
+ */
+CC_FN void cc_reno_increase(u32 *count, const struct cc_ack *a, struct cc_out *out)
+{
+	u32 acked = a->acked_pkts, room, steps;
+	u64 sum;
+
+	out->cwnd_pkts = cc_bound_cwnd(a, out->cwnd_pkts);
+	if (!(a->flags & CC_CWND_LIMITED))
+		return;
+	if (cc_in_slow_start(out->cwnd_pkts, out->ssthresh_pkts)) {
+		room = out->ssthresh_pkts - out->cwnd_pkts;
+		out->cwnd_pkts += cc_min(acked, room);
+		acked = cc_minus(acked, room);
+	}
+	if (acked) {
+		sum = (u64)*count + acked;
+		steps = (u32)cc_div64(sum, out->cwnd_pkts);
+		*count = (u32)(sum - (u64)steps * out->cwnd_pkts);
+		out->cwnd_pkts += steps;
+	}
+	out->cwnd_pkts = cc_bound_cwnd(a, out->cwnd_pkts);
+}
+
+CC_FN u32 cc_half(u32 cwnd_pkts)
+{
+	return cc_max(cwnd_pkts >> 1, CC_MIN_CWND);
+}
+
+CC_FN u32 cc_plain_undo(const struct cc_ack *a)
+{
+	return cc_max(cc_max(a->cwnd_pkts, a->prior_cwnd_pkts), CC_MIN_CWND);
+}
+
+#endif

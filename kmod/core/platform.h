@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The three machines that a core runs on: kernel module, BPF, host. The only place in core/ that asks which.
+ * Gives u8..u64, s32, CC_FN (every function of a core), CC_TABLE (constant tables, dropped where unused),
+ * CC_ASSERT (at compile time) and cc_div64 (the only division).
+ */
+#ifndef CC_PLATFORM_H
+#define CC_PLATFORM_H
+
+#if defined(__KERNEL__)
+
+#include <linux/build_bug.h>
+#include <linux/compiler.h>
+#include <linux/math64.h>
+#include <linux/types.h>
+#define CC_FN static inline __maybe_unused
+#define CC_DIV64(a, b) div64_u64(a, b)
+
+#elif defined(__bpf__)
+
+/* The includer brings u8..u64 and s32 with its vmlinux.h. */
+#define CC_FN static inline __attribute__((always_inline, unused))
+#define CC_DIV64(a, b) ((a) / (b))
+
+#else
+
+#include <stdint.h>
+typedef uint8_t u8;
+typedef uint16_t u16;
+typedef uint32_t u32;
+typedef uint64_t u64;
+typedef int32_t s32;
+#define CC_FN static inline __attribute__((unused))
+#define CC_DIV64(a, b) ((a) / (b))
+
+#endif
+
+#define CC_TABLE static const __attribute__((unused))
+#define CC_ASSERT(condition, text) _Static_assert(condition, text)
+
+/* a over b, rounded down. The caller has made sure that b is not zero. */
+CC_FN u64 cc_div64(u64 a, u64 b)
+{
+	return CC_DIV64(a, b);
+}
+
+#endif

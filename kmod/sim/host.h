@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The host's side of the contract in core/cc.h: every core behind one table of functions, called through a
+ * struct cc_conn that checks the invariants after each call and can report each call to a tracer.
+ */
+#ifndef CC_HOST_H
+#define CC_HOST_H
+
+#include <stddef.h>
+#include <stdio.h>
+
+#include "../core/cc.h"
+
+struct cc_ops {
+	const char *name;
+	u32 wants; /* CC_OWNS_CWND ... */
+	u32 state_bytes;
+	const struct cc_param *params;
+	u32 param_count;
+	const u32 *defaults;
+	const struct cc_stat *stats;
+	u32 stat_count;
+	int (*check)(const u32 *params, struct cc_fault *fault);
+	void (*init)(void *state, const u32 *params, const struct cc_ack *a, struct cc_out *out);
+	void (*on_rtt)(void *state, const u32 *params, const struct cc_ack *a);
+	void (*on_ack)(void *state, const u32 *params, const struct cc_ack *a, struct cc_out *out);
+	u32 (*on_loss)(void *state, const u32 *params, const struct cc_ack *a);
+	void (*on_event)(void *state, const u32 *params, u32 event, const struct cc_ack *a,
+			 struct cc_out *out);
+	u32 (*undo)(void *state, const u32 *params, const struct cc_ack *a);
+	void (*read)(const void *state, const u32 *params, const struct cc_ack *a, u32 *stats);
+};
+
+enum cc_call { CALL_INIT, CALL_RTT, CALL_ACK, CALL_LOSS, CALL_EVENT, CALL_UNDO, CALLS };
+extern const char *const cc_call_names[CALLS];
+extern const char *const cc_event_names[CC_EVENTS];
+
+/* What a call answered: cwnd and ssthresh as the host now has them. */
+struct cc_answer {
+	enum cc_call call;
+	u32 event;
+	struct cc_out out;
+};
+
+typedef void cc_trace_fn(void *context, const struct cc_ack *a, const struct cc_answer *answer);
+
+/* One connection's congestion control. */
+struct cc_conn {
+	const struct cc_ops *ops;
+	u32 params[CC_PARAMS_MAX];
+	u64 state[CC_STATE_BYTES / 8 + 1]; /* the last word is a canary */
+	cc_trace_fn *trace;
+	void *trace_context;
+};
+
+/* A core by its own name ("ta"), null if there is none. A null name gives the first, for listing. */
+const struct cc_ops *cc_find(const char *name);
+const struct cc_ops *const *cc_all(u32 *count);
+
+/* A scheme is a core with preset parameters: "ta_grad" is ta with compete=1 comeback=1. */
+struct cc_scheme {
+	const char *name, *core, *preset;
+};
+const struct cc_scheme *cc_schemes(u32 *count);
+
+/*
+ * conn from "ta_grad,betao=3000": a scheme or core, then parameters. 0, or -1 with a message of at most
+ * size bytes that names what is wrong and what is allowed.
+ */
+int cc_conn_parse(struct cc_conn *conn, const char *text, char *message, size_t size);
+void cc_fault_text(const struct cc_ops *ops, const struct cc_fault *fault, char *message, size_t size);
+
+/* The calls. *a holds the connection; cwnd, ssthresh are the caller's to apply from the result. */
+void cc_call_init(struct cc_conn *conn, const struct cc_ack *a, struct cc_out *out);
+void cc_call_rtt(struct cc_conn *conn, const struct cc_ack *a);
+void cc_call_ack(struct cc_conn *conn, const struct cc_ack *a, struct cc_out *out);
+u32 cc_call_loss(struct cc_conn *conn, const struct cc_ack *a);
+void cc_call_event(struct cc_conn *conn, u32 event, const struct cc_ack *a, struct cc_out *out);
+u32 cc_call_undo(struct cc_conn *conn, const struct cc_ack *a);
+void cc_call_read(const struct cc_conn *conn, const struct cc_ack *a, u32 *stats);
+
+/* A broken invariant: prints what and ends the process with status 3. */
+void cc_broken(const struct cc_conn *conn, const struct cc_ack *a, const char *what, u64 value);
+
+/* Small deterministic generator (xorshift64*); *seed must not be zero. */
+u32 cc_random(u64 *seed);
+
+#endif

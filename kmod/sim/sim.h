@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * A deterministic one-bottleneck simulator in integer time.
+ *
+ *   senders -> [FIFO, limit in bytes, step marking] -> rate -> delay -> receivers -> acks -> senders
+ *
+ * Greedy senders, one ACK per packet, loss found as RACK finds it (three later packets delivered), PRR, RTO,
+ * delivery-rate samples and pacing: what the Linux stack does around a congestion control, no more. No ACK
+ * aggregation, no TSO, no reordering on the path. The same configuration gives the same packets everywhere.
+ *
+ * Units: ns inside, us at the contract; bytes on the wire.
+ */
+#ifndef CC_SIM_H
+#define CC_SIM_H
+
+#include "host.h"
+
+#define SIM_MSS 1448u	/* payload bytes per packet */
+#define SIM_FRAME 1514u /* bytes on the wire per packet */
+#define SIM_FLOWS_MAX 64
+#define SIM_WINDOW 16384u /* most packets a flow can have in flight */
+
+struct sim_path {
+	u64 rate_bps;
+	u32 delay_us;	 /* bottleneck to receiver and back, without queue and serialisation */
+	u32 queue_bytes; /* limit of the FIFO, the packet being sent not counted */
+	u32 mark_us;	 /* CE on ECN packets that waited longer; 0: never */
+	u32 jitter_us;	 /* an ACK is late by up to this; order is kept */
+	u64 seed;
+};
+
+struct sim_flow_config {
+	struct cc_conn conn;
+	u64 start_us, stop_us;
+	u32 extra_delay_us; /* on top of the path's */
+};
+
+/* What an observer may read of a flow. */
+struct sim_flow_view {
+	const struct cc_conn *conn;
+	u64 delivered_pkts, sent_pkts, retransmitted_pkts, marked_pkts, dropped_pkts;
+	u32 timeouts, recoveries;
+	u32 cwnd_pkts, ssthresh_pkts, srtt_us, inflight_pkts, ca_state;
+	u64 pacing_bytes_per_sec;
+};
+
+struct sim;
+
+/* Both may be null. sample runs every sample_us; round when a core says CC_OUT_ROUND. */
+struct sim_observer {
+	void *context;
+	u32 sample_us;
+	void (*sample)(void *context, u64 now_us, struct sim *sim);
+	void (*round)(void *context, u64 now_us, u32 flow, const struct cc_conn *conn,
+		      const struct cc_ack *a);
+};
+
+struct sim *sim_new(const struct sim_path *path, const struct sim_observer *observer);
+void sim_free(struct sim *sim);
+
+/* Index of the new flow. */
+u32 sim_add(struct sim *sim, const struct sim_flow_config *config);
+u32 sim_flow_count(const struct sim *sim);
+struct sim_flow_view sim_view(const struct sim *sim, u32 flow);
+u32 sim_queue_bytes(const struct sim *sim);
+
+/* Runs until end_us of simulated time. */
+void sim_run(struct sim *sim, u64 end_us);
+
+#endif
