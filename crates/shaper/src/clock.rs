@@ -16,6 +16,11 @@ pub fn real_minus_monotonic_ns() -> i64 {
     real.wrapping_sub(monotonic).cast_signed()
 }
 
+/// Processor time that the calling thread has used, in nanoseconds. A system call.
+pub fn thread_cpu_ns() -> u64 {
+    nanos(clock_gettime(ClockId::ThreadCPUTime))
+}
+
 fn nanos(time: Timespec) -> u64 {
     time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
 }

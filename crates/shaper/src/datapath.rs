@@ -19,8 +19,10 @@ use crate::clock::{monotonic_ns, real_minus_monotonic_ns};
 use crate::sys::{Received, RxBatch, TxBatch};
 use packet::{Arena, Packet};
 use segment::Frames;
+use thread::Class;
 use vnet::VNET_BYTES;
 
+pub(crate) mod duty;
 pub(crate) mod line;
 pub(crate) mod loss;
 pub(crate) mod model;
@@ -28,11 +30,13 @@ pub(crate) mod packet;
 pub(crate) mod queue;
 pub(crate) mod segment;
 pub(crate) mod shared;
+pub(crate) mod thread;
 pub(crate) mod vnet;
 
 pub(crate) use model::{LinkModel, LinkSpec};
 pub(crate) use queue::FifoLimit;
 pub(crate) use shared::{Counters, Shared};
+pub(crate) use thread::Privileges;
 
 /// Super-packets read with one system call. A full one costs about 10 µs to cut, during which nothing leaves.
 const RX_PACKETS: usize = 8;
@@ -44,8 +48,10 @@ const TX_PACKETS: usize = 64;
 const SPIN_NS: u64 = 40_000;
 /// Share of the time that may be spun, in percent: a thread that always spins starves the softirqs that feed it.
 const SPIN_DUTY_PERCENT: u64 = 80;
-/// Spinning that may be saved up for.
+/// Spinning that may be saved up for: by an ordinary thread, which others of its processor interrupt, and by
+/// a real-time one, which they must wait for.
 const SPIN_CREDIT_NS: u64 = 5_000_000;
+const REAL_TIME_SPIN_CREDIT_NS: u64 = 500_000;
 /// The kernel may be late by a thousandth of a sleep, so longer ones are cut in two.
 const LONG_SLEEP_NS: u64 = 10_000_000;
 /// A packet due within this time is waited for without looking at new arrivals: they cannot be due before it.
@@ -144,8 +150,9 @@ impl Datapath {
         }
     }
 
-    /// Runs until [`Shared::stop`].
-    pub(crate) fn run(&mut self) {
+    /// Runs until [`Shared::stop`] on the calling thread, which has `privileges`.
+    pub(crate) fn run(&mut self, privileges: Privileges) {
+        let mut class = Class::new(privileges);
         while !self.shared.stop.load(Acquire) {
             self.take_rate();
             let before_ns = monotonic_ns();
@@ -157,10 +164,12 @@ impl Datapath {
             };
             self.model.advance(horizon_ns, self.arena.free_list());
             let sent = self.transmit();
+            self.counters.yields = class.yields();
             self.publish();
             if more.is_none() {
-                self.wait(sent);
+                self.wait(sent, &mut class);
             }
+            class.tick(monotonic_ns());
         }
     }
 
@@ -259,7 +268,7 @@ impl Datapath {
     }
 
     /// Waits until something is due, arrives or is said.
-    fn wait(&mut self, sent: Sent) {
+    fn wait(&mut self, sent: Sent, class: &mut Class) {
         match sent {
             Sent::All => {}
             Sent::Blocked => {
@@ -280,12 +289,15 @@ impl Datapath {
             return;
         }
         let left_ns = due_ns - now_ns;
-        let spin_ns = if self.spin.allows(now_ns, SPIN_NS) { SPIN_NS } else { 0 };
+        let credit_ns = if class.real_time() { REAL_TIME_SPIN_CREDIT_NS } else { SPIN_CREDIT_NS };
+        let may_spin = self.spin.allows(now_ns, SPIN_NS, credit_ns) && class.may_spin();
+        let spin_ns = if may_spin { SPIN_NS } else { 0 };
         if left_ns <= spin_ns {
             while monotonic_ns() < due_ns {
                 std::hint::spin_loop();
             }
             self.spin.spend(left_ns);
+            class.spun(left_ns);
             return;
         }
         let sleep_ns = match left_ns - spin_ns {
@@ -299,6 +311,10 @@ impl Datapath {
         ];
         let heard = if left_ns <= DEAF_NS { 1 } else { 2 };
         self.sleep(&mut fds[..heard], timeout_ns);
+        if let Some(asked_ns) = timeout_ns {
+            let woke_ns = monotonic_ns();
+            class.overslept(woke_ns, woke_ns.saturating_sub(now_ns + asked_ns));
+        }
     }
 
     /// Polls `fds`, the first of which is the eventfd, and empties that.
@@ -358,10 +374,10 @@ impl SpinBudget {
         Self { credit_ns: SPIN_CREDIT_NS, seen_ns: now_ns }
     }
 
-    /// Whether `ns` may be spun from `now_ns` on.
-    fn allows(&mut self, now_ns: u64, ns: u64) -> bool {
+    /// Whether `ns` may be spun from `now_ns` on, when at most `most_ns` are saved up.
+    fn allows(&mut self, now_ns: u64, ns: u64, most_ns: u64) -> bool {
         let earned = now_ns.saturating_sub(self.seen_ns).saturating_mul(SPIN_DUTY_PERCENT) / 100;
-        self.credit_ns = self.credit_ns.saturating_add(earned).min(SPIN_CREDIT_NS);
+        self.credit_ns = self.credit_ns.saturating_add(earned).min(most_ns);
         self.seen_ns = now_ns;
         self.credit_ns >= ns
     }
@@ -396,7 +412,7 @@ mod tests {
         let mut budget = SpinBudget::new(0);
         let (mut now_ns, mut spun_ns) = (0, 0);
         while now_ns < 1_000_000_000 {
-            if budget.allows(now_ns, SPIN_NS) {
+            if budget.allows(now_ns, SPIN_NS, SPIN_CREDIT_NS) {
                 budget.spend(SPIN_NS);
                 spun_ns += SPIN_NS;
             }

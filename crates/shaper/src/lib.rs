@@ -60,7 +60,9 @@ pub fn open(config: &LinkConfig, dev: &str) -> Result<Box<dyn Link>, ShaperError
         Backend::Kernel => {
             Ok(Box::new(KernelLink::open(config, dev, "backend = \"kernel\" in the plan")?))
         }
-        Backend::Userspace => userspace(config, dev, "backend = \"userspace\" in the plan".to_owned()),
+        Backend::Userspace => {
+            userspace(config, dev, "backend = \"userspace\" in the plan".to_owned())
+        }
         Backend::Auto => {
             let why = format!("auto: this kernel has {}", KernelLink::needs(config).join(", "));
             match KernelLink::open(config, dev, &why) {

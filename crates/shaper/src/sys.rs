@@ -60,6 +60,31 @@ pub(crate) fn set_option(
     if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
+/// Makes the calling thread a real-time one (`SCHED_FIFO`); what it starts will be ordinary.
+pub(crate) fn set_fifo(priority: libc::c_int) -> io::Result<()> {
+    set_scheduler(libc::SCHED_FIFO, priority)
+}
+
+/// Makes the calling thread an ordinary one of the niceness that it had.
+pub(crate) fn set_ordinary() -> io::Result<()> {
+    set_scheduler(libc::SCHED_OTHER, 0)
+}
+
+fn set_scheduler(policy: libc::c_int, priority: libc::c_int) -> io::Result<()> {
+    let parameters = priority;
+    // SAFETY: a sched_param is one int, which lives through the call; 0 is the calling thread. Not by the
+    // C library's function, which some of them refuse to have.
+    let rc = unsafe {
+        libc::syscall(
+            libc::SYS_sched_setscheduler,
+            0,
+            policy | libc::SCHED_RESET_ON_FORK,
+            &raw const parameters,
+        )
+    };
+    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
 /// Packets that the socket's buffer had no room for since the last call.
 pub(crate) fn take_packet_drops(fd: BorrowedFd<'_>) -> io::Result<u64> {
     // SAFETY: all zeroes is a valid tpacket_stats.

@@ -17,7 +17,7 @@ use ccbench_proto::wire;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::clock::monotonic_ns;
-use crate::datapath::{Datapath, Ends, FifoLimit, LinkSpec, Shared};
+use crate::datapath::{Datapath, Ends, FifoLimit, LinkSpec, Privileges, Shared};
 use crate::{Link, ShaperError, sys};
 use plumbing::Plumbing;
 
@@ -41,15 +41,6 @@ pub struct UserLink {
     socket_drops: u64,
     loop_thread: Option<JoinHandle<()>>,
     privileges: Privileges,
-}
-
-/// What the packet loop's thread got of what it asked for.
-#[derive(Debug, Clone, Copy)]
-struct Privileges {
-    nice: bool,
-    /// Whether niceness counts only among the processes of this session (`kernel.sched_autogroup_enabled`).
-    autogroup: bool,
-    timer_slack: bool,
 }
 
 impl UserLink {
@@ -123,7 +114,6 @@ impl Link for UserLink {
             FifoLimit::Bytes(bytes) => format!("bfifo limit {bytes}B"),
             FifoLimit::Packets(packets) => format!("pfifo limit {packets}p"),
         };
-        let Privileges { nice, autogroup, timer_slack } = self.privileges;
         wire::LinkState {
             link: self.name.clone(),
             dev: self.dev.clone(),
@@ -135,12 +125,7 @@ impl Link for UserLink {
                     "userspace {queue} rate {rate} delay {}us loss {loss_ppm}ppm",
                     delay_ns / 1000
                 ),
-                format!(
-                    "thread nice {}{}, timer slack {}",
-                    if nice { "-20" } else { "0 (refused -20)" },
-                    if nice && autogroup { " (within its session only: autogroup)" } else { "" },
-                    if timer_slack { "1ns" } else { "default" },
-                ),
+                self.privileges.text(self.shared.counters.read().yields),
             ],
         }
     }
@@ -295,27 +280,13 @@ fn start(mut datapath: Datapath) -> Result<(JoinHandle<()>, Privileges), ShaperE
     let thread = std::thread::Builder::new()
         .name("ccbench-link".to_owned())
         .spawn(move || {
-            let _ = tell.send(Privileges::claim());
-            datapath.run();
+            let privileges = Privileges::claim();
+            let _ = tell.send(privileges);
+            datapath.run(privileges);
         })
         .map_err(system("start the packet loop"))?;
-    let privileges =
-        told.recv().unwrap_or(Privileges { nice: false, autogroup: false, timer_slack: false });
+    let privileges = told.recv().unwrap_or_default();
     Ok((thread, privileges))
-}
-
-impl Privileges {
-    /// For the calling thread.
-    fn claim() -> Self {
-        let me = rustix::thread::gettid();
-        Self {
-            nice: rustix::process::setpriority_process(Some(me), -20).is_ok(),
-            autogroup: std::fs::read_to_string("/proc/sys/kernel/sched_autogroup_enabled")
-                .is_ok_and(|text| text.trim() == "1"),
-            timer_slack: rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1))
-                .is_ok(),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -77,4 +77,6 @@ counters! {
     late_pkts,
     /// The longest time a frame was released after it was due, nanoseconds.
     max_late_ns,
+    /// How often the thread gave its real-time priority up for a while.
+    yields,
 }
