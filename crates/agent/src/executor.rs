@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ccbench_collector::Sampler;
-use ccbench_proto::wire;
+use ccbench_proto::wire::{self, run_event::Of};
 use ccbench_shaper::Link;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
@@ -270,6 +270,10 @@ impl Executor {
             self.lost("the prepared trial is gone").await;
             return Err(AgentError::Stopping);
         };
+        // Before anything else can write: they are the first rows.
+        for change in std::mem::take(&mut self.trial.applied) {
+            out.offer(Of::LinkChange(change));
+        }
         let samples = SampleTask {
             sampler: (self.parts.sampler)(),
             flows: run::flow_ports(&task),

@@ -7,8 +7,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ccbench_proto::plan::{check, parse};
-use ccbench_proto::resolve::Egress;
+use ccbench_proto::resolve::{Egress, LinkConfig};
 use ccbench_proto::schedule::{self, FlowTask, NodeTask, TrialContext};
+use ccbench_proto::units::Rate;
 use ccbench_proto::wire;
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, setsockopt, socket, sockopt::TcpCongestion,
@@ -16,6 +17,7 @@ use nix::sys::socket::{
 
 use super::outbox::event;
 use super::samples::TimedLink;
+use crate::clock;
 use crate::error::AgentError;
 use crate::flow::{End, FlowSource, Traffic};
 use crate::kernel::Kernel;
@@ -33,6 +35,8 @@ pub struct Trial {
     pub servers: Vec<(FlowTask, Box<dyn Traffic>)>,
     /// What was done.
     pub events: Vec<wire::Event>,
+    /// The first application of each link, for the beginning of the trial's rows.
+    pub applied: Vec<wire::LinkChange>,
 }
 
 /// Reads the request's plan and finds this node's part of the trial.
@@ -175,13 +179,35 @@ fn make_links(
         let dev = devices.get(&("link", name.clone())).cloned().unwrap_or_default();
         let before = tools.kernel.save_root(&dev).map_err(failed)?;
         tools.undo.push(Step::Link { link: name.clone(), dev: dev.clone(), before })?;
+        let asked_at_ns = clock::now_ns();
         let open = tools.kernel.open(&link.config, &dev).map_err(failed)?;
+        trial.applied.push(applied(&link.config, &dev, asked_at_ns, clock::now_ns()));
         let state = open.state();
         trial.links.push(TimedLink { link: open, dev, changes: link.changes.clone() });
         let message = format!("{} on {}: {}", state.backend, state.dev, state.why);
         trial.events.push(event("link_up", name, message));
     }
     Ok(())
+}
+
+/// A link that could not be applied has no row: its Prepare fails.
+fn applied(
+    config: &LinkConfig,
+    dev: &str,
+    asked_at_ns: u64,
+    applied_at_ns: u64,
+) -> wire::LinkChange {
+    wire::LinkChange {
+        asked_at_ns,
+        applied_at_ns,
+        link: config.name.clone(),
+        iface: dev.to_owned(),
+        rate_bps: config.rate.map(Rate::bits_per_sec),
+        delay_us: Some(config.delay.get()),
+        loss_ppm: Some(config.loss.get()),
+        source: "plan".to_owned(),
+        rc: 0,
+    }
 }
 
 /// iperf3 sets it on both ends, so both must have it. Trying it makes the kernel load its module.

@@ -1,13 +1,11 @@
 use std::collections::VecDeque;
 use std::sync::Mutex;
 
-use ccbench_collector::{Drained, FlowPorts, SampleError};
-use ccbench_proto::schedule::FlowTask;
-use wire::run_event::Of;
-
 use super::*;
 use crate::flow::{BoxFuture, End, FlowEnd, Progress, Traffic};
 use crate::kernel::fake::FakeKernel;
+use ccbench_collector::{Drained, FlowPorts, SampleError};
+use ccbench_proto::schedule::FlowTask;
 
 /// One node of each kind of thing: a link that changes, a flow from here, and one to here.
 const PLAN: &str = r#"
@@ -195,6 +193,14 @@ async fn a_trial_is_prepared_run_and_reset() {
 
     let rows = all(rig.run().await).await;
     let has = |test: fn(&Of) -> bool| rows.iter().any(test);
+    let Some(Of::LinkChange(first)) = rows.first() else { panic!("{:?}", rows.first()) };
+    assert_eq!((first.link.as_str(), first.iface.as_str()), ("l", "eth0"));
+    assert_eq!((first.source.as_str(), first.rc), ("plan", 0));
+    assert_eq!(
+        (first.rate_bps, first.delay_us, first.loss_ppm),
+        (Some(10_000_000), Some(0), Some(0))
+    );
+    assert!(first.asked_at_ns > 0 && first.applied_at_ns >= first.asked_at_ns, "{first:?}");
     assert!(has(|of| matches!(of, Of::FlowSample(s) if s.flow_id == "there/0")));
     assert!(has(|of| matches!(of, Of::QdiscSample(s) if s.link == "l")));
     assert!(has(|of| matches!(of, Of::LinkChange(c)
