@@ -59,16 +59,19 @@ for j in $(seq "$trials"); do
     for k in 0 1 2; do
         row+=,$(sed "1,$((k * lines))d" cut.txt | head -$lines | awk '{ s += $4; n++ } END { printf "%.2f", s / n }')
     done
-    # Data sockets of the first server: not the control connection (fd=3), not the second server.
-    sed -e '/fd=3/d' -e "/$to:5202/d" ss-$j.txt | sed -e ':a; /<->$/ { N; s/<->\n//; ba; }' | grep iperf3 > one.txt
-    paste -d, <(awk '{ print $1 }' one.txt) \
-        <(grep -oP '\brtt:.*?(\s|$)' one.txt | awk -F '[:,]' '{ print $2 }' | tr -d ' ' | cut -d/ -f1) > srtt.csv
-    first=$(head -1 srtt.csv | cut -d, -f1)
-    for k in 0 1 2; do
-        row+=,$(awk -F, -v a="$first" -v p="$phase" -v k=$k '$1 >= a + k * p && (k == 2 || $1 < a + (k + 1) * p) { s += $2; n++ }
-            END { printf "%.2f", s / n }' srtt.csv)
+    # Data sockets of the first server, not the second's. The study drops the control connection by its
+    # descriptor, 3; iperf3 3.12's is 4, so as written the script averages the idle control connection in.
+    for control in 3 4; do
+        sed -e "/fd=$control)/d" -e "/$to:5202/d" ss-$j.txt | sed -e ':a; /<->$/ { N; s/<->\n//; ba; }' | grep iperf3 > one.txt
+        paste -d, <(awk '{ print $1 }' one.txt) \
+            <(grep -oP '\brtt:.*?(\s|$)' one.txt | awk -F '[:,]' '{ print $2 }' | tr -d ' ' | cut -d/ -f1) > srtt.csv
+        first=$(head -1 srtt.csv | cut -d, -f1)
+        columns=$(for k in 0 1 2; do
+            awk -F, -v a="$first" -v p="$phase" -v k=$k '$1 >= a + k * p && (k == 2 || $1 < a + (k + 1) * p) { s += $2; n++ }
+                END { printf ",%.2f", s / n }' srtt.csv
+        done)
+        echo "by hand (control connection is fd=$control),$row$columns"
     done
-    echo "by hand,$row"
     sleep 2
 done
 kill -INT $held "${servers[@]}" 2> /dev/null || true
