@@ -220,7 +220,7 @@ CC_FN void cc_keep(const struct cc_ack *a, struct cc_out *out)
 
 CC_FN u32 cc_bound_cwnd(const struct cc_ack *a, u64 cwnd_pkts)
 {
-	u32 cwnd = cc_min(cc_u32(cwnd_pkts), a->cwnd_clamp_pkts);
+	u32 cwnd = cc_min(cc_min(cc_u32(cwnd_pkts), a->cwnd_clamp_pkts), CC_INFINITE);
 
 	return cc_max(cwnd, CC_MIN_CWND);
 }
@@ -256,7 +256,7 @@ CC_FN void cc_reno_increase(u32 *count, const struct cc_ack *a, struct cc_out *o
 		sum = (u64)*count + acked;
 		steps = (u32)cc_div64(sum, out->cwnd_pkts);
 		*count = (u32)(sum - (u64)steps * out->cwnd_pkts);
-		out->cwnd_pkts += steps;
+		out->cwnd_pkts = cc_bound_cwnd(a, (u64)out->cwnd_pkts + steps);
 	}
 	out->cwnd_pkts = cc_bound_cwnd(a, out->cwnd_pkts);
 }

@@ -83,7 +83,7 @@ CC_FN void cc_round_leave_slow_start(u32 base_us, u32 min_rtt_us, struct cc_out 
 
 	if (target != 0xffffffffu)
 		target++;
-	out->cwnd_pkts = cc_min(out->cwnd_pkts, target);
+	out->cwnd_pkts = cc_max(cc_min(out->cwnd_pkts, target), CC_MIN_CWND);
 	out->ssthresh_pkts = cc_min(out->ssthresh_pkts, out->cwnd_pkts);
 }
 

@@ -3,12 +3,27 @@
 #ifndef CC_SCHEMES_H
 #define CC_SCHEMES_H
 
+#include "cx.h"
+#include "ta.h"
 #include "vegas.h"
 
 /* X(core, what it asks of its host) */
-#define CC_CORES(X) X(vegas, CC_VEGAS_WANTS)
+#define CC_CORES(X)                                                                                \
+	X(vegas, CC_VEGAS_WANTS)                                                                   \
+	X(ta, CC_TA_WANTS)                                                                         \
+	X(cx, CC_CX_WANTS)
 
 /* X(scheme, core, parameters that differ from the core's defaults) */
-#define CC_SCHEMES(X) X(vegas, vegas, "")
+#define CC_SCHEMES(X)                                                                              \
+	X(vegas, vegas, "")                                                                        \
+	X(ta, ta, "compete=1,comeback=0")                                                          \
+	X(ta_grad, ta, "compete=1,comeback=1")                                                     \
+	X(ta_per, ta, "compete=1,comeback=1,P1=200,P2=5,drop=95")                           \
+	X(cx, cx, "betao=2000,del_th=4000,del_max=150000")                                         \
+	X(cx_rttvar, cx, "mdev_scaling=1,betao=2000,del_th=4000,del_max=150000")                   \
+	X(cx_shadow, cx, "shadow=1,betao=2000,del_th=4000,del_max=150000")                         \
+	X(cx15, cx, "betao=2000,del_th=4000,del_max=15000")                                        \
+	X(cx15_rttvar, cx, "mdev_scaling=1,betao=2000,del_th=4000,del_max=15000")                  \
+	X(cx15_shadow, cx, "shadow=1,betao=2000,del_th=4000,del_max=15000")
 
 #endif

@@ -145,7 +145,7 @@ CC_FN u32 cc_cubic_on_loss(struct cc_cubic_state *st, const struct cc_cubic_para
 	st->count = 0;
 	st->wmax = cwnd < st->last_wmax ? cc_scale(cwnd, 1024 + 717, 2048) : cwnd;
 	st->last_wmax = cwnd;
-	return cc_max(cc_scale(cwnd, 717, 1024), CC_MIN_CWND);
+	return cc_max(cc_scale(cc_min(cwnd, CC_INFINITE), 717, 1024), CC_MIN_CWND);
 }
 
 CC_FN void cc_cubic_on_event(struct cc_cubic_state *st, const struct cc_cubic_params *p, u32 event,

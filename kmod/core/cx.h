@@ -1,0 +1,320 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Cx-TCP, with RTT-deviation scaling and with a shadow window.
+ *
+ * Sources: Budzisz, Stanojevic, Shorten, Baker, "A strategy for fair coexistence of loss and delay-based
+ * congestion control algorithms", IEEE Comm. Letters 13(7), 2009, in the study's form (parameter names are the
+ * study's); the shadow window from Hayes and Armitage, "Improved coexistence and loss tolerance for delay
+ * based TCP congestion control", IEEE LCN 2010 (CHD).
+ *
+ * Differences: one draw per round, as the study and CHD do (the paper draws per ACK); queueing delay and the
+ * scaled probability saturate; base RTT is the kernel's minimum by default. The study's shadow version could
+ * not be read: here it is CHD's on the study's law, without CHD's tolerance of losses at short queues.
+ *
+ *   probability of a delay back-off per round, by queueing delay q = srtt - base:
+ *
+ *     p_max |          /\__
+ *           |         /    \___   falls as ((del_max - q) / (del_max - del_th))^power:
+ *           |        /         \____  where loss-based flows hold the queue, Cx behaves like Reno
+ *     p_min |_______/               \______________
+ *                betao  del_th        del_max      q
+ *
+ *   [grow: + increase per round] -- any ACK beyond base + betao, draw < p --> [cut: half, or alpha/2]
+ *                                -- loss: Reno; with shadow, from the window that delay had taken
+ *
+ * Units: us, pkts; p in 1/1000; alpha in 1/256.
+ */
+#ifndef CC_CX_H
+#define CC_CX_H
+
+#include "round.h"
+
+#define CC_CX_WANTS 0u
+#define CC_CX_POWER_MAX 8
+
+/* name, unit, default, min, max, meaning */
+#define CC_CX_PARAMS(X)                                                                            \
+	X(betao, "us", 2000, 0, 1000000, "queueing delay below which there is no back-off")        \
+	X(del_th, "us", 4000, 1, 10000000, "queueing delay of the highest back-off probability")   \
+	X(del_max, "us", 15000, 2, 100000000, "queueing delay from which the probability is p_min") \
+	X(p_max, "1/1000", 1000, 0, 1000, "highest back-off probability per round")                \
+	X(p_min, "1/1000", 0, 0, 1000, "probability at del_max and beyond")                        \
+	X(power, "exponent", 4, 1, 8, "of the falling part")                                       \
+	X(fractional, "flag", 0, 0, 1, "cut by alpha/2 instead of a half")                         \
+	X(gradual_mark, "flag", 0, 0, 1, "below del_th, weigh marks by p in alpha")                \
+	X(mdev_scaling, "flag", 0, 0, 1, "scale p by least over present RTT deviation")            \
+	X(g, "shift", 4, 1, 8, "weight of a round in alpha is 1/2^g")                              \
+	X(gamma, "-", 4, 0, 64, "gain of rtt_fairness 2")                                          \
+	X(rtt_fairness, "mode", 0, 0, 2, "increase: 0 one, 1 by base RTT, 2 by base over srtt")    \
+	X(hardcoding, "mode", 1, 0, 3, "base RTT: 0 basedelay_hc, 1 kernel's, 2 own, 3 larger of both") \
+	X(basedelay_hc, "us", 2000, 1, 1000000, "base RTT of hardcoding 0")                        \
+	X(shadow, "flag", 0, 0, 1, "keep a shadow window and restore it on loss")                  \
+	X(shadow_cap, "windows", 0, 0, 64, "shadow window at most this many windows; 0: no limit")
+
+#define CC_CX_STATS(X)                                                                             \
+	X(probability, "1/1000")                                                                   \
+	X(queue_us, "us")                                                                          \
+	X(base_us, "us")                                                                           \
+	X(alpha, "1/256")                                                                          \
+	X(mdev_least_us, "us")                                                                     \
+	X(shadow_pkts, "pkts")                                                                     \
+	X(competing, "flag")                                                                       \
+	X(samples, "acks")                                                                         \
+	X(marked, "acks")                                                                          \
+	X(backoffs, "count")
+
+CC_SHAPE(cx, CC_CX_PARAMS, CC_CX_STATS);
+
+struct cc_cx_state {
+	struct cc_round round;
+	u32 betao_us, del_th_us, del_max_us; /* as they were at init */
+	u32 own_base_us;
+	u32 mdev_least_us;
+	u32 shadow_pkts;
+	u32 last_cut_queue_us;
+	u32 queue_us;
+	u32 last_samples, last_marked;
+	u32 backoffs;
+	u16 alpha;
+	u16 probability;
+	u32 competing;
+};
+CC_STATE_FITS(cx);
+
+CC_FN int cc_cx_check(const struct cc_cx_params *p, struct cc_fault *fault)
+{
+	if (cc_check_ranges(cc_cx_table, (const u32 *)p, CC_PARAM_COUNT(cx), fault))
+		return -1;
+	if (p->del_th <= p->betao)
+		return cc_refuse(fault, "del_th", p->del_th, "must exceed betao");
+	if (p->del_max <= p->del_th)
+		return cc_refuse(fault, "del_max", p->del_max, "must exceed del_th");
+	if (p->p_min > p->p_max)
+		return cc_refuse(fault, "p_min", p->p_min, "must not exceed p_max");
+	if (p->shadow_cap && !p->shadow)
+		return cc_refuse(fault, "shadow_cap", p->shadow_cap, "needs shadow = 1");
+	return 0;
+}
+
+CC_FN void cc_cx_init(struct cc_cx_state *st, const struct cc_cx_params *p, const struct cc_ack *a,
+		      struct cc_out *out)
+{
+	st->betao_us = p->betao;
+	st->del_th_us = p->del_th;
+	st->del_max_us = p->del_max;
+	st->own_base_us = CC_NO_RTT;
+	st->mdev_least_us = CC_NO_RTT;
+	st->shadow_pkts = a->cwnd_pkts;
+	st->last_cut_queue_us = 0;
+	st->queue_us = 0;
+	st->last_samples = 0;
+	st->last_marked = 0;
+	st->backoffs = 0;
+	st->alpha = CC_ALPHA_ONE;
+	st->probability = 0;
+	st->competing = 0;
+	st->round.count = 0;
+	cc_round_start(&st->round, a);
+	cc_keep(a, out);
+}
+
+CC_FN u32 cc_cx_base(const struct cc_cx_state *st, const struct cc_cx_params *p,
+		     const struct cc_ack *a)
+{
+	return cc_round_base(p->hardcoding, p->basedelay_hc, st->own_base_us, a);
+}
+
+CC_FN void cc_cx_on_rtt(struct cc_cx_state *st, const struct cc_cx_params *p,
+			const struct cc_ack *a)
+{
+	u32 rtt_us = cc_max(a->rtt_us, 1);
+
+	st->own_base_us = cc_min(st->own_base_us, rtt_us);
+	st->mdev_least_us = cc_min(st->mdev_least_us, cc_max(a->mdev_us, 1));
+	cc_round_sample(&st->round, rtt_us, (u64)cc_cx_base(st, p, a) + st->betao_us);
+}
+
+/* The back-off curve at queueing delay q, in 1/1000. */
+CC_FN u32 cc_cx_curve(const struct cc_cx_state *st, const struct cc_cx_params *p, u32 q_us)
+{
+	u32 p_max = cc_min(p->p_max, 1000), p_min = cc_min(p->p_min, p_max), share = 1000, fraction, i;
+
+	if (q_us <= st->betao_us)
+		return 0;
+	if (q_us < st->del_th_us)
+		return cc_scale(p_max, q_us - st->betao_us, st->del_th_us - st->betao_us);
+	if (q_us >= st->del_max_us)
+		return p_min;
+	fraction = cc_scale(1000, st->del_max_us - q_us, st->del_max_us - st->del_th_us);
+	fraction = cc_min(fraction, 1000);
+	for (i = 0; i < CC_CX_POWER_MAX; i++)
+		if (i < p->power)
+			share = cc_scale(share, fraction, 1000);
+	return p_min + cc_scale(p_max - p_min, share, 1000);
+}
+
+/* The same, less where the RTT varies more than it did at its quietest. */
+CC_FN u32 cc_cx_probability(const struct cc_cx_state *st, const struct cc_cx_params *p, u32 q_us,
+			    u32 mdev_us)
+{
+	u32 probability = cc_cx_curve(st, p, q_us);
+
+	if (!p->mdev_scaling)
+		return probability;
+	probability = cc_scale(probability, cc_max(st->mdev_least_us, 1), cc_max(mdev_us, 1));
+	return cc_min(probability, cc_min(p->p_max, 1000));
+}
+
+/* Remember the window that delay is about to take, if others hold the queue or it still grows. */
+CC_FN void cc_cx_shadow(struct cc_cx_state *st, u32 cwnd_pkts, u32 max_queue_us)
+{
+	if (max_queue_us > st->del_th_us)
+		st->competing = 1;
+	if (st->competing || max_queue_us > st->last_cut_queue_us)
+		st->shadow_pkts = cc_max(st->shadow_pkts, cwnd_pkts);
+	else
+		st->shadow_pkts = 0;
+	st->last_cut_queue_us = max_queue_us;
+}
+
+CC_FN void cc_cx_avoid(struct cc_cx_state *st, const struct cc_cx_params *p, u32 base_us,
+		       const struct cc_ack *a, struct cc_out *out)
+{
+	const struct cc_round *r = &st->round;
+	u32 draw = (u32)(((u64)a->random * 1000) >> 32);
+	u32 step;
+
+	if (!r->marked || draw >= st->probability) {
+		step = cc_round_increase(p->rtt_fairness, p->gamma, base_us, a->srtt_us);
+		out->cwnd_pkts = cc_bound_cwnd(a, (u64)out->cwnd_pkts + step);
+		return;
+	}
+	st->backoffs++;
+	if (p->shadow)
+		cc_cx_shadow(st, out->cwnd_pkts, cc_minus(r->max_rtt_us, base_us));
+	if (p->fractional)
+		out->cwnd_pkts = cc_round_cut(out->cwnd_pkts, st->alpha);
+	else
+		out->cwnd_pkts >>= 1;
+	out->cwnd_pkts = cc_bound_cwnd(a, out->cwnd_pkts);
+	out->ssthresh_pkts = cc_min(out->ssthresh_pkts, out->cwnd_pkts);
+}
+
+CC_FN void cc_cx_decide(struct cc_cx_state *st, const struct cc_cx_params *p, u32 base_us,
+			const struct cc_ack *a, struct cc_out *out)
+{
+	const struct cc_round *r = &st->round;
+
+	if (!cc_in_slow_start(out->cwnd_pkts, out->ssthresh_pkts))
+		cc_cx_avoid(st, p, base_us, a, out);
+	else if (r->marked)
+		cc_round_leave_slow_start(base_us, r->min_rtt_us, out);
+	else
+		cc_slow_start(a, out);
+	cc_round_bound(a, out);
+}
+
+/* What a round says about delay: probability, alpha, and whether the queue still looks like competition. */
+CC_FN void cc_cx_observe(struct cc_cx_state *st, const struct cc_cx_params *p, u32 base_us,
+			 const struct cc_ack *a)
+{
+	const struct cc_round *r = &st->round;
+	u32 marked = r->marked;
+
+	st->last_samples = r->samples;
+	st->last_marked = r->marked;
+	if (!r->samples)
+		return;
+	st->queue_us = cc_minus(a->srtt_us, base_us);
+	st->probability = (u16)cc_cx_probability(st, p, st->queue_us, a->mdev_us);
+	if (p->gradual_mark && st->queue_us < st->del_th_us)
+		marked = cc_scale(marked, st->probability, 1000);
+	st->alpha = (u16)cc_round_alpha(st->alpha, marked, r->samples, p->g);
+	if (cc_minus(r->max_rtt_us, base_us) <= st->del_th_us)
+		st->competing = 0;
+}
+
+CC_FN void cc_cx_follow(struct cc_cx_state *st, const struct cc_cx_params *p,
+			const struct cc_ack *a, const struct cc_out *out)
+{
+	if (!p->shadow || !st->shadow_pkts)
+		return;
+	st->shadow_pkts = cc_u32((u64)st->shadow_pkts + cc_minus(out->cwnd_pkts, a->cwnd_pkts));
+	if (p->shadow_cap)
+		st->shadow_pkts = cc_min(st->shadow_pkts, cc_u32((u64)p->shadow_cap * out->cwnd_pkts));
+}
+
+CC_FN void cc_cx_on_ack(struct cc_cx_state *st, const struct cc_cx_params *p,
+			const struct cc_ack *a, struct cc_out *out)
+{
+	struct cc_round *r = &st->round;
+	u32 base_us = cc_cx_base(st, p, a);
+
+	cc_keep(a, out);
+	if (!r->active) {
+		cc_reno_increase(&r->count, a, out);
+	} else if (!cc_round_over(r, a)) {
+		if (cc_in_slow_start(out->cwnd_pkts, out->ssthresh_pkts))
+			cc_slow_start(a, out);
+		out->cwnd_pkts = cc_bound_cwnd(a, out->cwnd_pkts);
+	} else {
+		cc_cx_observe(st, p, base_us, a);
+		if (r->samples > 2)
+			cc_cx_decide(st, p, base_us, a, out);
+		else
+			cc_reno_increase(&r->count, a, out);
+		cc_round_start(r, a);
+		out->flags |= CC_OUT_ROUND;
+	}
+	cc_cx_follow(st, p, a, out);
+}
+
+CC_FN u32 cc_cx_on_loss(struct cc_cx_state *st, const struct cc_cx_params *p,
+			const struct cc_ack *a)
+{
+	u32 base_us = cc_cx_base(st, p, a), window = a->cwnd_pkts;
+
+	if (p->shadow) {
+		if (st->competing && cc_minus(a->srtt_us, base_us) > st->del_th_us)
+			window = cc_max(window, st->shadow_pkts);
+		if (st->shadow_pkts)
+			st->shadow_pkts = cc_half(st->shadow_pkts);
+	}
+	return cc_half(window);
+}
+
+CC_FN void cc_cx_on_event(struct cc_cx_state *st, const struct cc_cx_params *p, u32 event,
+			  const struct cc_ack *a, struct cc_out *out)
+{
+	(void)p;
+	cc_keep(a, out);
+	cc_round_event(&st->round, event, a);
+	if (event == CC_EVENT_RTO) {
+		st->shadow_pkts = 0;
+		st->competing = 0;
+	}
+}
+
+CC_FN u32 cc_cx_undo(struct cc_cx_state *st, const struct cc_cx_params *p, const struct cc_ack *a)
+{
+	(void)st;
+	(void)p;
+	return cc_plain_undo(a);
+}
+
+CC_FN void cc_cx_read(const struct cc_cx_state *st, const struct cc_cx_params *p,
+		      const struct cc_ack *a, struct cc_cx_stats *s)
+{
+	s->probability = st->probability;
+	s->queue_us = st->queue_us;
+	s->base_us = cc_cx_base(st, p, a);
+	s->alpha = st->alpha;
+	s->mdev_least_us = st->mdev_least_us;
+	s->shadow_pkts = p->shadow ? st->shadow_pkts : 0;
+	s->competing = st->competing;
+	s->samples = st->last_samples;
+	s->marked = st->last_marked;
+	s->backoffs = st->backoffs;
+}
+
+#endif
