@@ -10,11 +10,12 @@ use crate::flow::process::Iperf3;
 static QDISCS: OnceLock<Vec<String>> = OnceLock::new();
 
 /// Describes the node: the kernel's part from the collector, interfaces and qdiscs from the shaper, tools
-/// and rights from here.
-pub async fn describe(iperf3: &Iperf3) -> wire::NodeInfo {
+/// and rights from here; `notes` are what was found out at the start.
+pub async fn describe(iperf3: &Iperf3, notes: &[String]) -> wire::NodeInfo {
     let mut info = wire::NodeInfo {
         agent_version: env!("CARGO_PKG_VERSION").to_owned(),
         privileges: privileges().to_owned(),
+        notes: notes.to_vec(),
         ..Default::default()
     };
     ccbench_collector::describe(&mut info);

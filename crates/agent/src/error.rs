@@ -96,8 +96,8 @@ pub enum AgentError {
         /// Why.
         source: SampleError,
     },
-    /// The undo journal could not be used.
-    #[error("{op} the undo journal {path}: {source}")]
+    /// The undo journal, or what is kept beside it, could not be used.
+    #[error("{op} the undo journal's {path}: {source}{}", more_room(.source))]
     Journal {
         /// "write", "read" ...
         op: &'static str,
@@ -150,5 +150,18 @@ impl AgentError {
     pub(crate) fn system(op: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let op = op.into();
         move |source| Self::System { op, source }
+    }
+}
+
+/// What to do when a file could not be written.
+fn more_room(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::StorageFull
+        | io::ErrorKind::QuotaExceeded
+        | io::ErrorKind::ReadOnlyFilesystem => {
+            "; nothing is changed that could not be undone: make room there, or start the agent with another \
+             --state-dir"
+        }
+        _ => "",
     }
 }

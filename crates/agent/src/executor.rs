@@ -52,6 +52,8 @@ pub struct Parts {
     pub undo: Undo,
     /// Where the highest epoch is kept over restarts, if anywhere.
     pub epoch_file: Option<PathBuf>,
+    /// The control group that a trial's traffic runs in, made and removed with the trial.
+    pub traffic_group: Option<PathBuf>,
 }
 
 /// Sends orders to the executor.
@@ -239,6 +241,7 @@ impl Executor {
             kernel: &*self.parts.kernel,
             source: &self.parts.source,
             undo: &mut self.parts.undo,
+            traffic_group: self.parts.traffic_group.as_deref(),
         };
         let made = match keep_epoch(self.parts.epoch_file.as_ref(), request.epoch) {
             Ok(()) => prepare::prepare(task, &mut tools, &mut self.trial).await,

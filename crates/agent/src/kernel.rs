@@ -5,6 +5,7 @@ use ccbench_proto::resolve::{Egress, LinkConfig};
 use ccbench_shaper::offload::{self, Features, Offloads};
 use ccbench_shaper::saved::{self, SavedRoot};
 use ccbench_shaper::{Link, ShaperError, netlink, route, user_link};
+use nix::ifaddrs::getifaddrs;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -65,37 +66,57 @@ impl Kernel for Machine {
         if offload::get(dev)? == Offloads::OFF {
             return Ok(None);
         }
-        Saved { ifindex: netlink::ifindex(dev)?, state: offload::snapshot(dev)? }
-            .to_json()
-            .map(Some)
+        Saved::of(dev, offload::snapshot(dev)?)?.to_json().map(Some)
     }
     fn offloads_off(&self, dev: &str) -> Result<(), ShaperError> {
         offload::set(dev, Offloads::OFF).map(drop)
     }
     fn restore_offloads(&self, dev: &str, before: &Value) -> Result<(), ShaperError> {
-        match Saved::<Features>::still_on(dev, before)? {
-            Some(features) => offload::restore(dev, &features),
-            None => Ok(()),
-        }
+        let saved = Saved::<Features>::from_json(before)?;
+        if saved.is_still(dev)? { offload::restore(dev, &saved.state) } else { Ok(()) }
     }
     fn save_root(&self, dev: &str) -> Result<Value, ShaperError> {
-        Saved { ifindex: netlink::ifindex(dev)?, state: saved::snapshot(dev)? }.to_json()
+        Saved::of(dev, saved::snapshot(dev)?)?.to_json()
     }
     fn restore_root(&self, dev: &str, before: &Value) -> Result<(), ShaperError> {
-        let Some(root) = Saved::<SavedRoot>::still_on(dev, before)? else { return Ok(()) };
+        let saved = Saved::<SavedRoot>::from_json(before)?;
+        if !saved.is_still(dev)? {
+            return remove_orphan(saved.ifindex);
+        }
         user_link::cleanup(dev)?;
-        saved::restore(dev, &root)
+        saved::restore(dev, &saved.state)
     }
     fn open(&self, config: &LinkConfig, dev: &str) -> Result<Box<dyn Link>, ShaperError> {
         ccbench_shaper::open(config, dev)
     }
 }
 
-/// The state of an interface; its index tells it from another one that got its name later.
+/// Of an interface that is gone: a dead agent's userspace link stays, because it is a device of its own.
+fn remove_orphan(ifindex: u32) -> Result<(), ShaperError> {
+    let entry = format!("ccbu{ifindex}a");
+    if netlink::ifname(ifindex).is_ok() || netlink::ifindex(&entry).is_err() {
+        return Ok(());
+    }
+    netlink::delete_link(&mut netlink::Socket::open()?, &entry)
+}
+
+/// The state of an interface; index and address tell it from another one that got its name later.
 #[derive(Serialize, Deserialize)]
 struct Saved<T> {
     ifindex: u32,
+    address: Option<[u8; 6]>,
     state: T,
+}
+
+/// The interface's Ethernet address, if it has one.
+fn address(dev: &str) -> Result<Option<[u8; 6]>, ShaperError> {
+    let all = getifaddrs().map_err(|e| ShaperError::System {
+        op: "list the interfaces' addresses",
+        source: e.into(),
+    })?;
+    let link =
+        all.filter(|i| i.interface_name == dev).find_map(|i| i.address?.as_link_addr()?.addr());
+    Ok(link)
 }
 
 impl<T: Serialize + DeserializeOwned> Saved<T> {
@@ -103,15 +124,29 @@ impl<T: Serialize + DeserializeOwned> Saved<T> {
         serde_json::to_value(self).map_err(not_json("save an interface's state"))
     }
 
-    /// The state, if the interface is still there and still the same.
-    fn still_on(dev: &str, json: &Value) -> Result<Option<T>, ShaperError> {
-        let saved: Self = serde_json::from_value(json.clone())
-            .map_err(not_json("read an interface's saved state"))?;
-        match netlink::ifindex(dev) {
-            Ok(now) => Ok((now == saved.ifindex).then_some(saved.state)),
-            Err(ShaperError::NotFound { .. }) => Ok(None),
-            Err(error) => Err(error),
+    fn of(dev: &str, state: T) -> Result<Self, ShaperError> {
+        Ok(Self { ifindex: netlink::ifindex(dev)?, address: address(dev)?, state })
+    }
+
+    fn from_json(json: &Value) -> Result<Self, ShaperError> {
+        serde_json::from_value(json.clone()).map_err(not_json("read an interface's saved state"))
+    }
+
+    /// Whether the interface is still there and still the same.
+    fn is_still(&self, dev: &str) -> Result<bool, ShaperError> {
+        let now = match netlink::ifindex(dev) {
+            Ok(now) => now,
+            Err(ShaperError::NotFound { .. }) => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        let same = now == self.ifindex && address(dev)? == self.address;
+        if !same {
+            tracing::warn!(
+                dev,
+                "it is another interface than the one that was changed: left alone"
+            );
         }
+        Ok(same)
     }
 }
 

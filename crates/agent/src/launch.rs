@@ -4,17 +4,18 @@
 use std::ffi::OsString;
 use std::io::ErrorKind;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use nix::sys::signal::SigSet;
 
+use crate::cgroup;
 use crate::testbed::child::{EnterError, tie_to_parent};
 
 /// `ccbench-agent launch`
 #[derive(Debug, Clone, clap::Args)]
 pub struct Args {
-    /// Move into this control group first, making it if need be (left out where that is not allowed)
+    /// Move into this control group first; without it nothing is started
     #[arg(long, value_name = "PATH")]
     pub cgroup: Option<PathBuf>,
     /// The pid of the process that starts this one; if that is no longer the parent, exit at once
@@ -40,8 +41,12 @@ const NOT_STARTED: u8 = 126;
 /// The parent has ended, or this process could not be tied to it.
 pub fn main(args: &Args) -> Result<u8, EnterError> {
     tie_to_parent(args.parent)?;
-    if let Some(cgroup) = &args.cgroup {
-        join_cgroup(cgroup);
+    // In the agent's own group its limits would distort the traffic: rather none at all.
+    if let Some(group) = &args.cgroup
+        && let Err(error) = cgroup::join(group)
+    {
+        eprintln!("ccbench-agent: join control group {}: {error}", group.display());
+        return Ok(NOT_STARTED);
     }
     // The agent may have protected itself from the OOM killer and blocked signals; both pass through exec.
     let _ = std::fs::write("/proc/self/oom_score_adj", "0");
@@ -65,10 +70,4 @@ pub(crate) fn exec(command: &[OsString]) -> u8 {
     }
     eprintln!("ccbench-agent: run {name}: {error}");
     NOT_STARTED
-}
-
-/// Best effort: without delegated control groups the traffic stays in the agent's, which has no limits then.
-fn join_cgroup(path: &Path) {
-    let _ = std::fs::create_dir(path);
-    let _ = std::fs::write(path.join("cgroup.procs"), "0");
 }

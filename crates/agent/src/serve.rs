@@ -15,6 +15,7 @@ use tokio_stream::wrappers::{TcpListenerStream, UnixListenerStream};
 use tonic::transport::Server;
 
 use crate::args::{Listen, ServeArgs};
+use crate::cgroup::{self, Placement};
 use crate::error::AgentError;
 use crate::executor::{self, Handle, Parts};
 use crate::flow::FlowSource;
@@ -33,16 +34,23 @@ const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(1);
 /// # Errors
 /// The address cannot be listened on, or a certificate is wrong.
 pub async fn serve(args: &ServeArgs, shutdown: impl Future<Output = ()>) -> Result<(), AgentError> {
-    let (undo, epoch_file, _lock) = state(args)?;
-    let iperf3 = Arc::new(Iperf3::default());
+    let (mut undo, epoch_file, _lock) = state(args)?;
+    // A testbed is started by hand, outside of any service.
+    let Placement { group, notes } =
+        if args.ephemeral { Placement::default() } else { cgroup::place(&mut undo) };
+    for note in &notes {
+        tracing::warn!(note);
+    }
+    let iperf3 = Arc::new(Iperf3::in_group(group.clone()));
     let executor = executor::spawn(Parts {
         kernel: Arc::new(Machine),
         source: Arc::clone(&iperf3) as Arc<dyn FlowSource>,
         sampler: ccbench_collector::pick,
         undo,
         epoch_file,
+        traffic_group: group,
     });
-    let service = AgentServer::new(AgentService::new(executor.clone(), iperf3));
+    let service = AgentServer::new(AgentService::new(executor.clone(), iperf3, notes));
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let stopped = async { drop(stopped.await) };
     let server = async {

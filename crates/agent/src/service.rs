@@ -19,12 +19,13 @@ use crate::flow::process::Iperf3;
 pub struct AgentService {
     executor: Handle,
     iperf3: Arc<Iperf3>,
+    notes: Arc<[String]>,
 }
 
 impl AgentService {
-    /// A service that gives its orders to `executor`.
-    pub fn new(executor: Handle, iperf3: Arc<Iperf3>) -> Self {
-        Self { executor, iperf3 }
+    /// A service that gives its orders to `executor`; `notes` are for Describe.
+    pub fn new(executor: Handle, iperf3: Arc<Iperf3>, notes: Vec<String>) -> Self {
+        Self { executor, iperf3, notes: notes.into() }
     }
 }
 
@@ -37,7 +38,7 @@ impl wire::agent_server::Agent for AgentService {
         &self,
         _: Request<wire::DescribeRequest>,
     ) -> Result<Response<wire::NodeInfo>, Status> {
-        Ok(Response::new(describe::describe(&self.iperf3).await))
+        Ok(Response::new(describe::describe(&self.iperf3, &self.notes).await))
     }
 
     async fn clock(

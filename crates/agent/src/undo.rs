@@ -1,12 +1,14 @@
 //! How to undo what was done to the machine. A step is on the stack, and on disk where the machine outlives
 //! us, before the change it undoes is made; so whenever we die, the next start finds all of it.
 
+use std::borrow::Cow;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::cgroup;
 use crate::error::AgentError;
 use crate::kernel::{Kernel, Machine};
 use crate::sysctl::{self, Saved};
@@ -33,6 +35,11 @@ pub enum Step {
         /// As the shaper saved it.
         before: serde_json::Value,
     },
+    /// Kill what is left in the control group of traffic and remove it. Its name is of one agent's life.
+    TrafficGroup {
+        /// Its folder.
+        folder: PathBuf,
+    },
 }
 
 impl std::fmt::Display for Step {
@@ -41,6 +48,7 @@ impl std::fmt::Display for Step {
             Self::Sysctl(saved) => write!(f, "sysctl {} = {}", saved.name, saved.before),
             Self::Offloads { dev, .. } => write!(f, "offloads of {dev}"),
             Self::Link { link, dev, .. } => write!(f, "link {link} on {dev}"),
+            Self::TrafficGroup { folder } => write!(f, "control group {}", folder.display()),
         }
     }
 }
@@ -87,6 +95,16 @@ pub struct Undo {
 struct Journal {
     path: PathBuf,
     file: File,
+    boot_id: String,
+}
+
+/// A line of the journal.
+#[derive(Debug, Serialize, Deserialize)]
+struct Line<'a> {
+    /// What is undone is of this boot: no change outlives the kernel it was made to.
+    boot_id: Cow<'a, str>,
+    #[serde(flatten)]
+    step: Cow<'a, Step>,
 }
 
 impl Undo {
@@ -110,7 +128,8 @@ impl Undo {
             Ok(file)
         };
         let file = open().map_err(failed("open", &path))?;
-        Ok(Self { steps: Vec::new(), journal: Some(Journal { path, file }) })
+        let journal = Journal { path, file, boot_id: boot_id() };
+        Ok(Self { steps: Vec::new(), journal: Some(journal) })
     }
 
     /// Records how to undo a change; only after this may the change be made.
@@ -130,9 +149,11 @@ impl Undo {
         self.steps.retain(|step| !matches!(step, Step::Link { link, .. } if link == name));
     }
 
-    /// Undoes everything, last first. What fails stays in the journal for the next start.
+    /// Undoes everything, last first. What fails stays, here and in the journal: it is tried again at the
+    /// next reset and at the next start.
     pub fn undo_all(&mut self, kernel: &dyn Kernel) -> Outcome {
         let (outcome, left) = undo_steps(std::mem::take(&mut self.steps), kernel);
+        self.steps.clone_from(&left);
         if let Some(journal) = &mut self.journal
             && let Err(error) = journal.rewrite(&left)
         {
@@ -158,6 +179,7 @@ fn undo_steps(steps: Vec<Step>, kernel: &dyn Kernel) -> (Outcome, Vec<Step>) {
             Step::Link { dev, before, .. } => {
                 kernel.restore_root(dev, before).map_err(|e| e.to_string())
             }
+            Step::TrafficGroup { folder } => cgroup::remove(folder).map_err(|e| e.to_string()),
         };
         let ok = result.is_ok();
         outcome.note(&step, result);
@@ -171,24 +193,48 @@ fn undo_steps(steps: Vec<Step>, kernel: &dyn Kernel) -> (Outcome, Vec<Step>) {
 
 impl Journal {
     fn append(&mut self, step: &Step) -> io::Result<()> {
-        let mut line = serde_json::to_vec(step)?;
-        line.push(b'\n');
-        self.file.write_all(&line)?;
+        self.file.write_all(&line(step, &self.boot_id)?)?;
         self.file.sync_data()
     }
 
+    /// All or nothing: whoever dies here leaves the old journal or the new one.
     fn rewrite(&mut self, steps: &[Step]) -> io::Result<()> {
-        self.file.set_len(0)?;
-        for step in steps {
-            self.append(step)?;
+        if steps.is_empty() {
+            self.file.set_len(0)?;
+            return self.file.sync_data();
         }
-        self.file.sync_data()
+        let fresh = self.path.with_extension("new");
+        let mut file = OpenOptions::new().create(true).append(true).open(&fresh)?;
+        file.set_len(0)?;
+        for step in steps {
+            file.write_all(&line(step, &self.boot_id)?)?;
+        }
+        file.sync_data()?;
+        std::fs::rename(&fresh, &self.path)?;
+        self.file = file;
+        Ok(())
     }
 }
 
-/// Reads a journal. A torn last line is of a change that was never made.
-fn read_steps(text: &str) -> Vec<Step> {
-    text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+fn line(step: &Step, boot_id: &str) -> io::Result<Vec<u8>> {
+    let line = Line { boot_id: Cow::Borrowed(boot_id), step: Cow::Borrowed(step) };
+    let mut line = serde_json::to_vec(&line)?;
+    line.push(b'\n');
+    Ok(line)
+}
+
+/// Of the running kernel; empty without /proc.
+fn boot_id() -> String {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
+    text.unwrap_or_default().trim().to_owned()
+}
+
+/// Reads a journal: what is to be undone, and how many steps are of an earlier boot, whose kernel took the
+/// changes with it. A torn last line is of a change that was never made.
+fn read_steps(text: &str, boot_id: &str) -> (Vec<Step>, usize) {
+    let lines = text.lines().filter_map(|line| serde_json::from_str::<Line<'_>>(line).ok());
+    let (now, earlier): (Vec<_>, Vec<_>) = lines.partition(|line| line.boot_id == boot_id);
+    (now.into_iter().map(|line| line.step.into_owned()).collect(), earlier.len())
 }
 
 /// Undoes what the dead agent of `state_dir` left, if anything; what fails stays in its journal.
@@ -206,7 +252,11 @@ fn replay_with(state_dir: &Path, kernel: &dyn Kernel) -> Result<Outcome, AgentEr
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Outcome::default()),
         Err(error) => return Err(failed("read", &path)(error)),
     };
-    let (outcome, left) = undo_steps(read_steps(&text), kernel);
+    let (steps, discarded) = read_steps(&text, &boot_id());
+    if discarded > 0 {
+        tracing::info!(discarded, path = %path.display(), "left alone what an earlier boot did");
+    }
+    let (outcome, left) = undo_steps(steps, kernel);
     let mut undo = Undo::journaled(state_dir)?;
     if let Some(journal) = &mut undo.journal {
         journal.rewrite(&left).map_err(failed("write", &path))?;
@@ -318,9 +368,44 @@ mod tests {
     fn a_torn_line_and_a_missing_file_are_nothing() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(replay(dir.path()).unwrap(), Outcome::default());
-        let whole = serde_json::to_string(&offloads("a")).unwrap();
-        let text = format!("{whole}\n{}", &whole[..20]);
-        assert_eq!(read_steps(&text), [offloads("a")]);
+        let whole = String::from_utf8(line(&offloads("a"), "now").unwrap()).unwrap();
+        let text = format!("{whole}{}", &whole[..60]);
+        assert_eq!(read_steps(&text, "now"), (vec![offloads("a")], 0));
+    }
+
+    #[test]
+    fn what_an_earlier_boot_did_is_discarded() {
+        let dir = tempfile::tempdir().unwrap();
+        let group = Step::TrafficGroup { folder: "/x".into() };
+        let saved = Saved { name: "net.x".into(), before: "1".into() };
+        let text: Vec<u8> = [
+            line(&offloads("a"), "an-earlier-boot").unwrap(),
+            line(&group, "an-earlier-boot").unwrap(),
+            line(&Step::Sysctl(saved), "an-earlier-boot").unwrap(),
+            line(&offloads("b"), &boot_id()).unwrap(),
+        ]
+        .concat();
+        assert_eq!(read_steps(std::str::from_utf8(&text).unwrap(), &boot_id()).1, 3);
+        std::fs::write(dir.path().join(FILE), text).unwrap();
+        let kernel = FakeKernel::default();
+        replay_with(dir.path(), &kernel).unwrap();
+        assert_eq!(kernel.calls(), ["restore_offloads b"]);
+        assert_eq!(std::fs::read(dir.path().join(FILE)).unwrap(), b"");
+    }
+
+    #[test]
+    fn what_failed_is_tried_again_and_not_forgotten_by_the_next_trial() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut undo = Undo::journaled(dir.path()).unwrap();
+        undo.push(offloads("a")).unwrap();
+        let kernel = FakeKernel::failing("restore_offloads a");
+        assert_eq!(undo.undo_all(&kernel).failed.len(), 1);
+        undo.push(offloads("b")).unwrap();
+        assert_eq!(undo.undo_all(&kernel).failed.len(), 1);
+        drop(undo);
+        let kernel = FakeKernel::default();
+        replay_with(dir.path(), &kernel).unwrap();
+        assert_eq!(kernel.calls(), ["restore_offloads a"]);
     }
 
     #[test]

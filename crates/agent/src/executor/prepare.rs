@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::net::IpAddr;
+use std::path::Path;
 use std::sync::Arc;
 
 use ccbench_proto::plan::{check, parse};
@@ -17,6 +18,7 @@ use nix::sys::socket::{
 
 use super::outbox::event;
 use super::samples::TimedLink;
+use crate::cgroup;
 use crate::clock;
 use crate::error::AgentError;
 use crate::flow::{End, FlowSource, Traffic};
@@ -82,6 +84,8 @@ pub struct Tools<'a> {
     pub source: &'a Arc<dyn FlowSource>,
     /// Takes the undo of every change first.
     pub undo: &'a mut Undo,
+    /// Where traffic is to run, if not beside the agent.
+    pub traffic_group: Option<&'a Path>,
 }
 
 /// Makes the node ready. What is made goes into `trial` at once, so that the caller can undo it on an error.
@@ -226,13 +230,18 @@ fn check_congestion_control(flow: &FlowTask) -> Result<(), AgentError> {
 
 async fn start_servers(
     task: &NodeTask,
-    tools: &Tools<'_>,
+    tools: &mut Tools<'_>,
     trial: &mut Trial,
 ) -> Result<(), AgentError> {
     if task.servers.is_empty() && task.clients.is_empty() {
         return Ok(());
     }
     tools.source.find().await?;
+    if let Some(group) = tools.traffic_group {
+        tools.undo.push(Step::TrafficGroup { folder: group.to_owned() })?;
+        let op = format!("make control group {} for traffic", group.display());
+        cgroup::make(group).map_err(AgentError::system(op))?;
+    }
     // All are started before any is waited for: a start takes milliseconds, and they overlap.
     for flow in &task.servers {
         let traffic = tools.source.start(flow, End::Server)?;

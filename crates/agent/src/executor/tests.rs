@@ -146,6 +146,7 @@ impl Rig {
             sampler: || Box::new(FakeSampler(VecDeque::new())),
             undo: Undo::in_memory(),
             epoch_file: None,
+            traffic_group: None,
         });
         Self { handle, kernel, asked }
     }

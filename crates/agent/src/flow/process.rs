@@ -1,6 +1,7 @@
 //! iperf3 as a process: started through `ccbench-agent launch`, so that it dies with the agent; its output
 //! read as it comes, within limits.
 
+use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
@@ -29,9 +30,15 @@ const PIPE_LIMIT: Duration = Duration::from_millis(500);
 #[derive(Debug, Default)]
 pub struct Iperf3 {
     found: OnceCell<Version>,
+    group: Option<PathBuf>,
 }
 
 impl Iperf3 {
+    /// Every iperf3 runs in this control group, which is there by then; without one, in the agent's.
+    pub fn in_group(group: Option<PathBuf>) -> Self {
+        Self { group, ..Self::default() }
+    }
+
     /// The installed version, asked for once and within 2 s.
     ///
     /// # Errors
@@ -73,9 +80,14 @@ impl FlowSource for Iperf3 {
         };
         let launcher =
             std::env::current_exe().map_err(AgentError::system("find this program's file"))?;
+        let mut command = Command::new(launcher);
+        command.args(["launch", "--parent", &std::process::id().to_string()]);
+        if let Some(group) = &self.group {
+            command.arg("--cgroup").arg(group);
+        }
         // Its own process group: a Ctrl-C at the agent's terminal is the agent's to handle.
-        let mut child = Command::new(launcher)
-            .args(["launch", "--parent", &std::process::id().to_string(), "--", "iperf3"])
+        let mut child = command
+            .args(["--", "iperf3"])
             .args(&args)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
