@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use ccbench_proto::plan;
-use ccbench_proto::plan::check::{CheckedPlan, PlanProblem, Severity, check};
+use ccbench_proto::plan::check::{CheckedPlan, PlanProblem, Severity, check, read};
 use ccbench_proto::plan::parse::{parse, parse_with};
 use ccbench_proto::resolve::to_toml;
 use ccbench_proto::schedule::{
@@ -48,13 +48,17 @@ fn golden(path: &Path, actual: &str, wrong: &mut Vec<String>) {
 
 fn print(problems: &[PlanProblem]) -> String {
     problems.iter().fold(String::new(), |mut text, p| {
-        let _ = writeln!(text, "{}: {p}", p.severity);
+        let line = p.line.map(|line| format!("{line}: ")).unwrap_or_default();
+        let _ = writeln!(text, "{}: {line}{p}", p.severity);
         text
     })
 }
 
 fn checked(text: &str) -> Result<(CheckedPlan, Vec<PlanProblem>), Vec<PlanProblem>> {
-    check(parse(text)?)
+    let read = read(text, &[]);
+    let in_two_steps = parse(text).and_then(check);
+    assert_eq!(read.is_ok(), in_two_steps.is_ok(), "{text}");
+    read
 }
 
 #[test]
@@ -316,7 +320,7 @@ fn a_wrong_override_says_what_to_write() {
     );
     says(
         "links.bottleneck.rait=1mbit",
-        "links.bottleneck.rait: is not a key of a plan; did you mean `rate`?",
+        "links.bottleneck.rait: is not a key of a link; did you mean `rate`?",
     );
     says("links.bottleneck.rate", "write it as KEY=VALUE");
     says("phases.first.length=1s", "name an element by its number, `phases.0`");

@@ -2,6 +2,8 @@
 //! point of the matrix is checked, because it is a point that runs, not the plan.
 
 use super::Plan;
+use super::parse::lost::Lost;
+use super::parse::read_text;
 use super::parse::set::join_key;
 use crate::resolve;
 use crate::schedule::Point;
@@ -30,6 +32,11 @@ pub struct PlanProblem {
     pub why: String,
     /// An error stops the plan; a warning is a lint about something that misleads.
     pub severity: Severity,
+    /// Line of the plan's text, from 1, with the key or the nearest table around it; `None` when it is written
+    /// nowhere: from `--set`, or missing from the plan as a whole.
+    pub line: Option<u32>,
+    /// The segments of the key whose line that is.
+    pub(crate) place: Vec<String>,
 }
 
 /// How bad a problem is.
@@ -65,27 +72,57 @@ impl CheckedPlan {
     pub fn points(&self) -> Vec<Point> {
         matrix::expand(&self.0)
             .filter_map(|cell| {
-                let plan = resolve::settle(&cell.plan.ok()?);
+                let plan = resolve::settle(&cell.plan?);
                 Some(Point { id: cell.id, factors: cell.factors, plan: Self(plan) })
             })
             .collect()
     }
 }
 
-/// Checks a plan at every point of its matrix. The warnings come with the plan.
+/// Reads a plan's text with overrides (`links.bottleneck.rate=50mbit`) and checks it at every point of its
+/// matrix. The warnings come with the plan. Problems are in the order of their lines.
+///
+/// # Errors
+/// Every problem there is, warnings too, when at least one is an error: what cannot be read, and what is
+/// wrong with the rest. What may only follow from something unreadable is left out.
+pub fn read(
+    text: &str,
+    sets: &[String],
+) -> Result<(CheckedPlan, Vec<PlanProblem>), Vec<PlanProblem>> {
+    let (reading, lines) = read_text(text, sets).map_err(|problem| vec![problem])?;
+    let mut found = reading.problems;
+    if let Some(plan) = &reading.plan {
+        found.extend(find(plan, reading.lost));
+    }
+    lines.number(&mut found);
+    match reading.plan {
+        Some(plan) if found.iter().all(|p| p.severity < Severity::Error) => {
+            Ok((CheckedPlan(plan), found))
+        }
+        _ => Err(found),
+    }
+}
+
+/// Checks a plan at every point of its matrix. The warnings come with the plan. Without the plan's text no
+/// problem has a line; see [`read`].
 ///
 /// # Errors
 /// Every problem there is, warnings too, when at least one is an error.
 pub fn check(plan: Plan) -> Result<(CheckedPlan, Vec<PlanProblem>), Vec<PlanProblem>> {
-    let mut problems = Problems::default();
-    whole(&plan, &mut problems);
-    matrix::check(&plan, &mut problems);
-    matrix::check_points(&plan, &mut problems, at_point);
-    let found = problems.0;
+    let found = find(&plan, Lost::default());
     if found.iter().any(|p| p.severity == Severity::Error) {
         return Err(found);
     }
     Ok((CheckedPlan(plan), found))
+}
+
+/// Every problem of a plan, as far as it does not follow from what is lost of it.
+fn find(plan: &Plan, lost: Lost) -> Vec<PlanProblem> {
+    let mut problems = Problems { found: Vec::new(), lost };
+    whole(plan, &mut problems);
+    matrix::check(plan, &mut problems);
+    matrix::check_points(plan, &mut problems, at_point);
+    problems.found
 }
 
 /// Rules about what is the same at every point.
@@ -104,20 +141,48 @@ fn at_point(plan: &Plan, problems: &mut Problems) {
     lints::check(plan, problems);
 }
 
-/// What has been found so far.
+/// What has been found so far, and what cannot be judged.
 #[derive(Debug, Default)]
-struct Problems(Vec<PlanProblem>);
+struct Problems {
+    found: Vec<PlanProblem>,
+    lost: Lost,
+}
 
 impl Problems {
+    /// An error that follows from what is at the path and under it.
     fn error(&mut self, path: &[&str], why: impl Into<String>) {
-        self.add(path, why.into(), Severity::Error);
+        self.error_from(path, &[path], why);
     }
 
-    fn warning(&mut self, path: &[&str], why: impl Into<String>) {
-        self.add(path, why.into(), Severity::Warning);
+    /// An error that follows from the values at these places.
+    fn error_from(&mut self, path: &[&str], reads: &[&[&str]], why: impl Into<String>) {
+        self.add(path, reads, why.into(), Severity::Error);
     }
 
-    fn add(&mut self, path: &[&str], why: String, severity: Severity) {
-        self.0.push(PlanProblem { path: join_key(path), why, severity });
+    /// A warning that follows from the values at these places.
+    fn warning_from(&mut self, path: &[&str], reads: &[&[&str]], why: impl Into<String>) {
+        self.add(path, reads, why.into(), Severity::Warning);
     }
+
+    /// Whether something at, above or under one of these places could not be read.
+    fn lost(&self, reads: &[&[&str]]) -> bool {
+        reads.iter().any(|place| self.lost.touches(place))
+    }
+
+    /// From here on, what is at the path says nothing.
+    fn doubt(&mut self, path: &[&str]) {
+        self.lost.doubt(owned(path));
+    }
+
+    fn add(&mut self, path: &[&str], reads: &[&[&str]], why: String, severity: Severity) {
+        let place = owned(path);
+        if self.lost.covers(&place) || self.lost(reads) {
+            return;
+        }
+        self.found.push(PlanProblem { path: join_key(path), why, severity, line: None, place });
+    }
+}
+
+fn owned(path: &[&str]) -> Vec<String> {
+    path.iter().map(|segment| (*segment).to_owned()).collect()
 }

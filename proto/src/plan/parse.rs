@@ -7,21 +7,27 @@ use toml::{Table, Value};
 
 use super::Plan;
 use super::check::{PlanProblem, Severity};
+use lines::Lines;
+use lost::Lost;
 use place::{At, Fault, Misfit};
 
+pub(crate) mod lines;
+pub(crate) mod lost;
 mod place;
 pub(crate) mod set;
 pub(crate) mod suggest;
 
 /// Most problems that are collected before giving up.
 const MAX_PROBLEMS: usize = 100;
+/// Keys that are easily written below a table's header by mistake.
+const OF_THE_PLAN: &[&str] = &["about", "gap", "order", "repeat", "seed"];
 /// Largest plan that is read, in bytes.
 const MAX_TEXT: usize = 4 << 20;
 
 /// A plan from its TOML text.
 ///
 /// # Errors
-/// One problem with line and column where the text is not TOML, otherwise every problem there is.
+/// One problem where the text is not TOML, otherwise all that cannot be read.
 pub fn parse(text: &str) -> Result<Plan, Vec<PlanProblem>> {
     parse_with(text, &[])
 }
@@ -31,16 +37,66 @@ pub fn parse(text: &str) -> Result<Plan, Vec<PlanProblem>> {
 /// # Errors
 /// As [`parse`]; the path of a problem with an override begins with `--set`.
 pub fn parse_with(text: &str, sets: &[String]) -> Result<Plan, Vec<PlanProblem>> {
-    if text.len() > MAX_TEXT {
-        return Err(vec![error("the plan", "is longer than 4 MiB; is this the right file?")]);
+    let (mut reading, lines) = read_text(text, sets).map_err(|problem| vec![problem])?;
+    match reading.plan {
+        Some(plan) if reading.problems.is_empty() => Ok(plan),
+        _ => {
+            lines.number(&mut reading.problems);
+            Err(reading.problems)
+        }
     }
-    let mut table: Table = toml::from_str(text).map_err(|e| vec![not_toml(text, &e)])?;
-    let problems: Vec<PlanProblem> = sets
-        .iter()
-        .filter_map(|assignment| set::apply(&mut table, assignment).err())
-        .map(|(path, why)| error(&path, &why))
-        .collect();
-    if problems.is_empty() { from_table(table) } else { Err(problems) }
+}
+
+/// What could be read of a plan.
+pub(crate) struct Reading {
+    /// The plan without what is lost; `None` when too much is.
+    pub(crate) plan: Option<Plan>,
+    /// What could not be read, and why.
+    pub(crate) problems: Vec<PlanProblem>,
+    /// What the plan lacks because of the problems.
+    pub(crate) lost: Lost,
+}
+
+/// Reads what can be read of a text with its overrides. Fails where the text is not TOML.
+pub(crate) fn read_text<'t>(
+    text: &'t str,
+    sets: &[String],
+) -> Result<(Reading, Lines<'t>), PlanProblem> {
+    if text.len() > MAX_TEXT {
+        let why = "is longer than 4 MiB; is this the right file?".to_owned();
+        return Err(PlanProblem { path: "the plan".to_owned(), ..error(&[], why) });
+    }
+    let mut table: Table = toml::from_str(text).map_err(|e| not_toml(text, &e))?;
+    let (mut changed, mut refused, mut lost) = (Vec::new(), Vec::new(), Lost::default());
+    for assignment in sets {
+        match set::apply(&mut table, assignment) {
+            Ok(key) => changed.push(key),
+            Err((path, why)) => {
+                refused.push(PlanProblem { path, ..error(&[], why) });
+                lost.join(unset(assignment));
+            }
+        }
+    }
+    let mut reading = salvage(table);
+    reading.lost.join(lost);
+    reading.problems.splice(0..0, refused);
+    Ok((reading, Lines::new(text, changed)))
+}
+
+/// What a refused override may have been meant for.
+fn unset(assignment: &str) -> Lost {
+    let mut lost = Lost::default();
+    let key = set::split_assignment(assignment).and_then(|(key, _)| set::split_key(key).ok());
+    match key {
+        Some(mut key) if key[0] != "matrix" => {
+            if let Some(name) = key.get_mut(1) {
+                "*".clone_into(name);
+            }
+            lost.doubt(key);
+        }
+        _ => lost.doubt(Vec::new()),
+    }
+    lost
 }
 
 /// The one problem of a text that is not TOML.
@@ -54,35 +110,51 @@ fn not_toml(text: &str, e: &toml::de::Error) -> PlanProblem {
     let shown: String = there.chars().filter(|c| !c.is_control()).take(60).collect();
     let place =
         if shown.is_empty() { String::new() } else { format!(" (the line reads `{shown}`)") };
-    error(&format!("line {line}, column {column}"), &format!("this is not TOML: {what}{place}"))
+    PlanProblem {
+        path: format!("not TOML at column {column}"),
+        line: u32::try_from(line).ok(),
+        ..error(&[], format!("{what}{place}"))
+    }
 }
 
 /// A plan from its table.
 pub(crate) fn from_table(table: Table) -> Result<Plan, Vec<PlanProblem>> {
+    let reading = salvage(table);
+    match reading.plan {
+        Some(plan) if reading.problems.is_empty() => Ok(plan),
+        _ => Err(reading.problems),
+    }
+}
+
+/// Reads what can be read of a plan's table.
+pub(crate) fn salvage(table: Table) -> Reading {
     let mut value = Value::Table(table);
     let mut problems: Vec<PlanProblem> = Vec::new();
-    let mut filled: Vec<Vec<String>> = Vec::new();
+    let mut lost = Lost::default();
     for _ in 0..10 * MAX_PROBLEMS {
         let misfit = match read(&value) {
-            Ok(plan) if problems.is_empty() => return Ok(plan),
-            Ok(_) => return Err(problems),
+            Ok(plan) => return Reading { plan: Some(plan), problems, lost },
             Err(misfit) => narrow(&value, misfit),
         };
         let place = problem_place(&misfit);
-        if !filled.contains(&place) {
-            problems
-                .push(error(&set::join_key(&place), &words(&misfit, &place, find(&value, &place))));
-            filled.push(place);
+        if !lost.dropped(&place) {
+            problems.push(error(&place, words(&misfit, &place, find(&value, &place))));
         }
-        if problems.len() >= MAX_PROBLEMS || !mend(&mut value, &misfit) {
+        if problems.len() >= MAX_PROBLEMS || !mend(&mut value, &misfit, &mut lost) {
             break;
         }
     }
-    Err(problems)
+    Reading { plan: None, problems, lost }
 }
 
-fn error(path: &str, why: &str) -> PlanProblem {
-    PlanProblem { path: path.to_owned(), why: why.to_owned(), severity: Severity::Error }
+fn error(place: &[String], why: String) -> PlanProblem {
+    PlanProblem {
+        path: set::join_key(place),
+        why,
+        severity: Severity::Error,
+        line: None,
+        place: place.to_vec(),
+    }
 }
 
 fn read(value: &Value) -> Result<Plan, Misfit> {
@@ -144,8 +216,13 @@ fn problem_place(misfit: &Misfit) -> Vec<String> {
 /// What is wrong and how to mend it.
 fn words(misfit: &Misfit, place: &[String], value: Option<&Value>) -> String {
     match &misfit.fault {
+        Fault::Unknown(key, known) if place.len() > 1 && OF_THE_PLAN.contains(&key.as_str()) => format!(
+            "is not a key of {}; `{key}` belongs to the plan itself: write it above the first `[table]` ({known})",
+            owner(place),
+            known = suggest::list_of(known, "known here")
+        ),
         Fault::Unknown(key, known) => {
-            format!("is not a key of a plan{}", suggest::hint(key, known, "known here"))
+            format!("is not a key of {}{}", owner(place), suggest::hint(key, known, "known here"))
         }
         Fault::Missing(key) => format!("is missing; write it like `{}`", example(key, place)),
         Fault::Word(word, known) => {
@@ -160,11 +237,30 @@ fn words(misfit: &Misfit, place: &[String], value: Option<&Value>) -> String {
             "must be a whole number or text in quotes".to_owned()
         }
         Fault::Other(text) if text.contains("IP address") => {
-
             let written = value.map(Value::to_string).unwrap_or_default();
             format!("{written} is not an IP address; write it like \"10.0.0.1\"")
         }
         Fault::Other(text) => text.clone(),
+    }
+}
+
+/// What the key at this place would belong to, in words.
+fn owner(place: &[String]) -> &'static str {
+    let segments: Vec<&str> = place.iter().map(String::as_str).collect();
+    match segments[..] {
+        [_] => "a plan",
+        ["sample", _] => "`sample`",
+        [.., "queue", _] => "this kind of queue",
+        [.., "match", _] => "`match`",
+        ["links", _, "classes", _, _] => "a class",
+        ["links", _, _] => "a link",
+        ["flows", _, _] => "a flow group",
+        ["nodes", _, _] => "a node",
+        ["path", _, _] => "a path",
+        ["probes", _, _] => "a probe",
+        ["phases", _, _] => "a phase",
+        ["changes", _, _] => "a change",
+        _ => "this table",
     }
 }
 
@@ -192,17 +288,40 @@ fn example(key: &str, place: &[String]) -> String {
     text.to_owned()
 }
 
-/// Makes the misfit go away so that the next one shows; `false` when it cannot.
-fn mend(value: &mut Value, misfit: &Misfit) -> bool {
-    let place = problem_place(misfit);
-    let Some((last, parent)) = place.split_last() else { return false };
-    if last == "kind" && parent.last().is_some_and(|p| p == "queue") {
-        return remove(value, parent);
+/// Makes the misfit go away so that the next one shows, and notes what is lost by it; `false` when it cannot.
+fn mend(value: &mut Value, misfit: &Misfit, lost: &mut Lost) -> bool {
+    let mut place = problem_place(misfit);
+    if let [.., parent, last] = &place[..]
+        && last == "kind"
+        && parent == "queue"
+    {
+        place.pop();
     }
-    match misfit.fault {
+    if let [matrix, rest @ ..] = &place[..]
+        && matrix == "matrix"
+        && rest.len() < 2
+    {
+        let name = rest.first().map_or("", String::as_str);
+        lost.factor(name, find(value, &place));
+    }
+    if let Fault::Unknown(key, known) = &misfit.fault
+        && let Some((_, parent)) = place.split_last()
+        && let Some(table) = find(value, parent).and_then(Value::as_table)
+    {
+        lost.misspelt(&place, table, suggest::closest(key, known), known);
+        if OF_THE_PLAN.contains(&key.as_str()) {
+            lost.lose(vec![key.clone()]);
+        }
+    }
+    let mended = match misfit.fault {
+        Fault::Missing(_) if place.last().is_some_and(|last| last == "queue") => {
+            remove(value, &place)
+        }
         Fault::Missing(_) => fill(value, misfit, &place),
         _ => remove(value, &place) || fill(value, misfit, &place),
-    }
+    };
+    lost.lose(place);
+    mended
 }
 
 /// Drops a key of a table; elements of lists stay, so that the places of later ones keep their numbers.

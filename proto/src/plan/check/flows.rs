@@ -6,7 +6,7 @@ use crate::topology::Topology;
 use crate::units::{Micros, Rate};
 
 use super::Problems;
-use super::limits::{MAX_INTERVAL, all_ours, known_node};
+use super::limits::{AGENTS, LENGTHS, MAX_INTERVAL, PHASE_FLOWS, all_ours, known_node};
 use super::links::needs_address;
 
 /// Longest name of a congestion control that the kernel takes.
@@ -16,19 +16,24 @@ const MAX_COUNT: u32 = 128;
 
 pub(super) fn check(plan: &Plan, problems: &mut Problems) {
     if plan.flows.is_empty() && plan.probes.is_empty() {
-        problems
-            .error(&["flows"], "there is no flow group and no probe: nothing would be measured");
+        problems.error_from(
+            &["flows"],
+            &[&["flows"], &["probes"]],
+            "there is no flow group and no probe: nothing would be measured; write `[flows.a]` with `from` and `to`",
+        );
     }
     if plan.flows.len() > MAX_GROUPS as usize {
-        problems.error(
+        problems.error_from(
             &["flows"],
+            &[],
             format!("there are {} groups; {MAX_GROUPS} are allowed", plan.flows.len()),
         );
     }
     let sockets: u64 = plan.flows.values().map(|flow| u64::from(flow.count)).sum();
     if sockets > u64::from(MAX_SOCKETS) {
-        problems.error(
+        problems.error_from(
             &["flows"],
+            &[&["flows", "*", "count"]],
             format!("their counts sum to {sockets} sockets; {MAX_SOCKETS} are allowed"),
         );
     }
@@ -86,8 +91,9 @@ fn ends(
         return;
     }
     if from == to {
-        problems.error(
+        problems.error_from(
             &[table, name, "to"],
+            &[],
             format!("`{to}` is where it comes from; name another node"),
         );
         return;
@@ -96,8 +102,9 @@ fn ends(
     needs_address(plan, from, &because, problems);
     needs_address(plan, to, &because, problems);
     if all_ours(plan) && !plan.wires.is_empty() && topology.path(from, to).is_none() {
-        problems.error(
+        problems.error_from(
             &[table, name],
+            &[&["wires"], AGENTS],
             format!("no wires lead from `{from}` to `{to}`; join them under [wires]"),
         );
     }
@@ -105,8 +112,9 @@ fn ends(
     if let (Some(a), Some(b)) = (address(from), address(to))
         && a.is_ipv4() != b.is_ipv4()
     {
-        problems.error(
+        problems.error_from(
             &[table, name],
+            &[],
             format!("`{from}` has {a} and `{to}` has {b}: one is IPv4, one is IPv6"),
         );
     }
@@ -125,15 +133,17 @@ fn times(plan: &Plan, name: &str, flow: &Flow, problems: &mut Problems) {
         .collect();
     if flow.start.is_none() && flow.stop.is_none() {
         if named.is_empty() && !plan.phases.is_empty() {
-            problems.error(
+            problems.error_from(
                 &["flows", name],
+                &[&["flows", name, "start"], &["flows", name, "stop"], PHASE_FLOWS],
                 "never runs: name it in `flows` of a phase, or give it `start` and `stop`",
             );
         }
         if let Some(gap) = named.windows(2).find(|pair| pair[1] != pair[0] + 1) {
             let phase = |index: usize| plan.phases[index].name.as_str();
-            problems.error(
+            problems.error_from(
                 &["phases", &gap[1].to_string(), "flows"],
+                &[&["flows", name, "start"], &["flows", name, "stop"], PHASE_FLOWS],
                 format!(
                     "`{name}` stopped after phase `{}` and would start a second time in `{}`; a group runs once: \
                      make a second group for the second run, or name it in the phases between",
@@ -145,8 +155,9 @@ fn times(plan: &Plan, name: &str, flow: &Flow, problems: &mut Problems) {
         return;
     }
     if let Some(first) = named.first() {
-        problems.error(
+        problems.error_from(
             &["flows", name, if flow.start.is_some() { "start" } else { "stop" }],
+            &[&["phases", &first.to_string(), "flows"]],
             format!(
                 "the group has `start` or `stop` and is named by phase `{}` too; keep one of the two",
                 plan.phases[*first].name
@@ -155,21 +166,24 @@ fn times(plan: &Plan, name: &str, flow: &Flow, problems: &mut Problems) {
     }
     let (start, stop) = (flow.start.unwrap_or_default(), flow.stop.unwrap_or(end));
     if flow.stop.is_some() && start >= stop {
-        problems.error(
+        problems.error_from(
             &["flows", name, "stop"],
+            &[&["flows", name, "start"]],
             format!(
                 "{stop} is not after the start at {start}; both count from the trial's beginning"
             ),
         );
     } else if start >= end && !plan.phases.is_empty() {
-        problems.error(
+        problems.error_from(
             &["flows", name, "start"],
+            &[LENGTHS],
             format!("{start} is not inside the trial, which ends at {end}"),
         );
     }
     if stop > end && !plan.phases.is_empty() {
-        problems.error(
+        problems.error_from(
             &["flows", name, "stop"],
+            &[LENGTHS],
             format!("{stop} is after the trial's end at {end}; lengthen the last phase, or leave `stop` out"),
         );
     }
@@ -183,8 +197,9 @@ fn probes(plan: &Plan, topology: &Topology, problems: &mut Problems) {
         }
         let end = spans(plan).last().map(|last| last.end).unwrap_or_default();
         if probe.every > end && !plan.phases.is_empty() {
-            problems.warning(
+            problems.warning_from(
                 &["probes", name, "every"],
+                &[LENGTHS],
                 format!("{} is longer than the trial of {end}: it measures once", probe.every),
             );
         }

@@ -25,26 +25,42 @@ pub(super) const MAX_CLASSES: usize = 128;
 /// Most trials of an experiment.
 pub(super) const MAX_TRIALS: usize = 100_000;
 
-/// Reports a word that names no node.
+/// Where nodes say who makes them.
+pub(super) const AGENTS: &[&str] = &["nodes", "*", "agent"];
+/// Where phases say how long they last: together, when a trial ends.
+pub(super) const LENGTHS: &[&str] = &["phases", "*", "length"];
+/// Where phases name the groups that run in them.
+pub(super) const PHASE_FLOWS: &[&str] = &["phases", "*", "flows"];
+
+/// Whether a word names a node; reports it when it does not. What could not be read names none.
 pub(super) fn known_node(plan: &Plan, path: &[&str], name: &str, problems: &mut Problems) -> bool {
-    if plan.nodes.contains_key(name) {
-        return true;
-    }
-    let names: Vec<&str> = plan.nodes.keys().map(String::as_str).collect();
-    problems.error(path, format!("there is no node `{name}`{}", hint(name, &names, "nodes")));
-    false
+    let what = ("nodes", "node");
+    known(plan.nodes.keys(), what, path, name, problems)
 }
 
-/// Reports a word that names no flow group.
+/// Whether a word names a flow group; reports it when it does not.
 pub(super) fn known_flow(plan: &Plan, path: &[&str], name: &str, problems: &mut Problems) -> bool {
-    if plan.flows.contains_key(name) {
-        return true;
+    let what = ("flows", "flow group");
+    known(plan.flows.keys(), what, path, name, problems)
+}
+
+fn known<'p>(
+    mut names: impl Iterator<Item = &'p String> + Clone,
+    (table, what): (&str, &str),
+    path: &[&str],
+    name: &str,
+    problems: &mut Problems,
+) -> bool {
+    let known: Vec<&str> = names.clone().map(String::as_str).collect();
+    if names.any(|known| known == name) {
+        return !problems.lost(&[path]);
     }
-    let names: Vec<&str> = plan.flows.keys().map(String::as_str).collect();
-    problems.error(
+    problems.error_from(
         path,
-        format!("there is no flow group `{name}`{}", hint(name, &names, "flow groups")),
+        &[path, &[table, name]],
+        format!("there is no {what} `{name}`{}", hint(name, &known, &format!("{what}s"))),
     );
+    problems.doubt(path);
     false
 }
 

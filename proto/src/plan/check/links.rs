@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::plan::parse::set::join_key;
 use crate::plan::parse::suggest::{hint, list};
 use crate::plan::{Class, Link, Plan, Shaper};
 use crate::resolve::{builtin_paths, settle};
@@ -9,7 +10,7 @@ use crate::schedule::spans;
 use crate::topology::Topology;
 use crate::units::Rate;
 
-use super::limits::{MAX_CLASSES, MAX_DELAY, MAX_RATE, known_flow, known_node};
+use super::limits::{AGENTS, LENGTHS, MAX_CLASSES, MAX_DELAY, MAX_RATE, known_flow, known_node};
 use super::{Problems, names, queues};
 
 pub(super) fn check(plan: &Plan, problems: &mut Problems) {
@@ -21,8 +22,14 @@ pub(super) fn check(plan: &Plan, problems: &mut Problems) {
         if let Some(egress) = place(plan, &topology, name, written, problems)
             && let Some(other) = egresses.insert(egress.clone(), name)
         {
-            problems.error(
+            let places = [name.as_str(), other]
+                .map(|link| ["node", "toward", "dev"].map(|key| ["links", link, key]));
+            let mut reads: Vec<&[&str]> =
+                places.iter().flatten().map(<[&str; 3]>::as_slice).collect();
+            reads.extend([&["wires"], AGENTS]);
+            problems.error_from(
                 &["links", name],
+                &reads,
                 format!(
                     "shapes {} of `{}`, as `links.{other}` does; make them one link with rate, delay and loss together",
                     egress.1, egress.0
@@ -31,15 +38,42 @@ pub(super) fn check(plan: &Plan, problems: &mut Problems) {
         }
         // `settle` keeps the names.
         let Some(link) = settled.links.get(name) else { continue };
-        characteristics(name, link, preset_known, problems);
-        classes(plan, name, link, problems);
+        let from = Sources::of(name, written, preset_known);
+        characteristics(&from, link, problems);
+        classes(plan, &from, link, problems);
     }
     for (name, preset) in &plan.path {
         if let Some(queue) = &preset.queue {
-            queues::check(&["path", name, "queue"], queue, preset.rate, problems);
+            let rate: &[&str] = &["path", name, "rate"];
+            queues::check(&["path", name, "queue"], queue, (preset.rate, &[rate]), problems);
         }
     }
     changes(plan, &settled, problems);
+}
+
+/// Where the characteristics of a link may be written.
+struct Sources<'p> {
+    name: &'p str,
+    preset: Option<&'p str>,
+    preset_known: bool,
+}
+
+impl<'p> Sources<'p> {
+    fn of(name: &'p str, link: &'p Link, preset_known: bool) -> Self {
+        Self { name, preset: link.path.as_deref(), preset_known }
+    }
+
+    /// The places that decide on one of them.
+    fn reads(&self, key: &'p str) -> Vec<Vec<&'p str>> {
+        let own = [vec!["links", self.name, key], vec!["links", self.name, "path"]];
+        own.into_iter().chain(self.preset.map(|preset| vec!["path", preset, key])).collect()
+    }
+
+    /// Whether one of these is written where it cannot be read.
+    fn lost(&self, keys: &[&'p str], problems: &Problems) -> bool {
+        let reads = keys.iter().flat_map(|key| self.reads(key));
+        !self.preset_known || reads.into_iter().any(|read| problems.lost(&[&read]))
+    }
 }
 
 /// Whether a link's preset is known, if it has one.
@@ -50,8 +84,9 @@ fn preset(plan: &Plan, name: &str, link: &Link, problems: &mut Problems) -> bool
         return true;
     }
     let known: Vec<&str> = plan.path.keys().chain(builtin.keys()).map(String::as_str).collect();
-    problems.error(
+    problems.error_from(
         &["links", name, "path"],
+        &[&["path", path]],
         format!(
             "there is no preset `{path}`{}",
             hint(path, &known, "[path] tables and built-in ones")
@@ -71,14 +106,15 @@ fn place(
     let node_known = known_node(plan, &["links", name, "node"], &link.node, problems);
     match (&link.toward, &link.dev) {
         (Some(_), Some(_)) => {
-            problems
-                .error(&["links", name], "has both `toward` and `dev`; keep the one that you mean");
+            let why = "has both `toward` and `dev`; keep the one that you mean";
+            problems.error_from(&["links", name], &[], why);
             None
         }
         (None, None) => {
-            problems.error(
+            problems.error_from(
                 &["links", name],
-                "which interface? Write `toward = \"dst\"` (the one that the route to this node leaves by) or `dev = \"eth1\"`",
+                &[&["links", name, "toward"], &["links", name, "dev"]],
+                "on which interface? Write `toward = \"dst\"` (the one that the route to this node leaves by) or `dev = \"eth1\"`",
             );
             None
         }
@@ -124,8 +160,9 @@ fn toward_place(
     }
     let dev = topology.egress(&link.node, toward);
     if dev.is_none() && !plan.wires.is_empty() {
-        problems.error(
+        problems.error_from(
             &path,
+            &[&["wires"], AGENTS],
             format!(
                 "`{}` has no wire that leads to `{toward}`; join them under [wires]",
                 link.node
@@ -155,8 +192,9 @@ fn dev_place(
             .map(|node| node.interfaces.iter().map(|i| i.dev.as_str()).collect())
             .unwrap_or_default();
         if !devs.contains(&dev) {
-            problems.error(
+            problems.error_from(
                 &path,
+                &[&["wires"], AGENTS, &["links", name, "node"]],
                 format!(
                     "`{}` has no interface `{dev}`{}",
                     link.node,
@@ -175,15 +213,16 @@ pub(super) fn needs_address(plan: &Plan, node: &str, because: &str, problems: &m
     if found.agent.is_none() || found.address.is_some() {
         return;
     }
-    let before = problems.0.len();
-    problems.error(
-        &["nodes", node, "address"],
-        format!("is missing: {because}; write its address in the experiment's network, like `address = \"10.0.1.1\"`"),
-    );
-    let path = problems.0[before].path.clone();
-    if problems.0[..before].iter().any(|p| p.path == path && p.why.starts_with("is missing")) {
-        problems.0.truncate(before);
+    let missing = "is missing: ";
+    let place = join_key(&["nodes", node, "address"]);
+    if problems.found.iter().any(|p| p.path == place && p.why.starts_with(missing)) {
+        return;
     }
+    problems.error_from(
+        &["nodes", node, "address"],
+        &[&["nodes", node, "agent"]],
+        format!("{missing}{because}; write its address in the experiment's network, like `address = \"10.0.1.1\"`"),
+    );
 }
 
 /// Why this cannot be a device's name, if it cannot.
@@ -199,7 +238,8 @@ fn refuse_dev(dev: &str) -> Option<String> {
     ))
 }
 
-fn characteristics(name: &str, link: &Link, preset_known: bool, problems: &mut Problems) {
+fn characteristics(from: &Sources<'_>, link: &Link, problems: &mut Problems) {
+    let name = from.name;
     if link.rate == Some(Rate::from_bits_per_sec(0)) {
         problems.error(&["links", name, "rate"], "is zero; leave it out for a link without a rate");
     }
@@ -212,34 +252,37 @@ fn characteristics(name: &str, link: &Link, preset_known: bool, problems: &mut P
     if link.loss.is_some_and(|loss| loss.get() == 1_000_000) {
         problems.error(&["links", name, "loss"], "is everything: no packet would get through");
     }
-    if link.rate.is_none() {
-        if link.queue.is_some() && preset_known {
-            problems.error(
-                &["links", name, "queue"],
-                "needs a rate to build up at; add `rate`, or leave the queue out",
-            );
+    let rate_lost = from.lost(&["rate"], problems);
+    if link.rate.is_none() && !rate_lost {
+        if link.queue.is_some() {
+            let why = "needs a rate to build up at; add `rate`, or leave the queue out";
+            problems.error_from(&["links", name, "queue"], &[], why);
         }
         if !link.classes.is_empty() {
-            problems.error(&["links", name, "classes"], "share a rate; add `rate` to the link");
+            let why = "share the link's rate, and it has none; add `rate` to the link";
+            problems.error_from(&["links", name, "classes"], &[], why);
         }
-        if link.delay.is_none() && link.loss.is_none() && preset_known {
-            problems.warning(
-                &["links", name],
-                "does nothing; give it a rate, a delay or a loss, or leave it out",
-            );
+        if link.delay.is_none() && link.loss.is_none() && !from.lost(&["delay", "loss"], problems) {
+            let why = "does nothing; give it a rate, a delay or a loss, or leave it out";
+            problems.warning_from(&["links", name], &[], why);
         }
-    } else if let Some(queue) = &link.queue {
-        queues::check(&["links", name, "queue"], queue, link.rate, problems);
+    }
+    if let (Some(rate), Some(queue)) = (link.rate, &link.queue) {
+        let reads = from.reads("rate");
+        let reads: Vec<&[&str]> = reads.iter().map(Vec::as_slice).collect();
+        queues::check(&["links", name, "queue"], queue, (Some(rate), &reads), problems);
     }
 }
 
-fn classes(plan: &Plan, name: &str, link: &Link, problems: &mut Problems) {
+fn classes(plan: &Plan, from: &Sources<'_>, link: &Link, problems: &mut Problems) {
+    let name = from.name;
     if link.classes.is_empty() {
         return;
     }
     if link.classes.len() > MAX_CLASSES {
-        problems.error(
+        problems.error_from(
             &["links", name, "classes"],
+            &[],
             format!("there are {}; {MAX_CLASSES} are allowed", link.classes.len()),
         );
     }
@@ -249,21 +292,25 @@ fn classes(plan: &Plan, name: &str, link: &Link, problems: &mut Problems) {
             "\"tbf\" has no classes; leave `shaper` out (HTB), or leave out the classes",
         );
     }
+    let link_rate = link.rate.filter(|_| !from.lost(&["rate"], problems));
     for (class_name, class) in &link.classes {
         let at = ["links", name, "classes", class_name];
-        class_rates(&at, class, link.rate, problems);
+        class_rates(&at, class, link_rate, problems);
         if let Some(queue) = &class.queue {
-            queues::check(&[&at[..], &["queue"]].concat(), queue, Some(class.rate), problems);
+            let rate: &[&str] = &["links", name, "classes", class_name, "rate"];
+            let place = [&at[..], &["queue"]].concat();
+            queues::check(&place, queue, (Some(class.rate), &[rate]), problems);
         }
         class_match(plan, &at, class, problems);
     }
     let sum: u64 =
         link.classes.values().fold(0, |sum, c| sum.saturating_add(c.rate.bits_per_sec()));
-    if let Some(rate) = link.rate
+    if let Some(rate) = link_rate
         && sum > rate.bits_per_sec()
     {
-        problems.error(
+        problems.error_from(
             &["links", name, "classes"],
+            &[&["links", name, "classes", "*", "rate"]],
             format!(
                 "their guaranteed rates sum to {}, more than the link's {rate}; lower them, and let them borrow with `ceil`",
                 Rate::from_bits_per_sec(sum)
@@ -279,13 +326,19 @@ fn class_rates(at: &[&str], class: &Class, link_rate: Option<Rate>, problems: &m
     let Some(ceil) = class.ceil else { return };
     let path = [at, &["ceil"]].concat();
     if ceil < class.rate {
-        problems
-            .error(&path, format!("{ceil} is below the class's guaranteed rate of {}", class.rate));
+        let why = format!(
+            "{ceil} is below the class's guaranteed rate of {}; raise it, or leave it out",
+            class.rate
+        );
+        problems.error_from(&path, &[&[at, &["rate"]].concat()], why);
     }
     if let Some(rate) = link_rate
         && ceil > rate
     {
-        problems.error(&path, format!("{ceil} is above the link's rate of {rate}"));
+        problems.error(
+            &path,
+            format!("{ceil} is above the link's rate of {rate}: more than that it cannot borrow"),
+        );
     }
 }
 
@@ -314,8 +367,9 @@ fn class_match(plan: &Plan, at: &[&str], class: &Class, problems: &mut Problems)
                 && *node != group.from
                 && *node != group.to
             {
-                problems.error(
+                problems.error_from(
                     &path(key),
+                    &[&["flows", flow, "from"], &["flows", flow, "to"]],
                     format!(
                         "no packet of `{flow}` matches: the group runs between `{}` and `{}`",
                         group.from, group.to
@@ -339,8 +393,8 @@ fn changes(plan: &Plan, settled: &Plan, problems: &mut Problems) {
         let number = index.to_string();
         let at = ["changes", &number, "at"];
         if change.at >= end && !plan.phases.is_empty() {
-            problems
-                .error(&at, format!("{} is not inside the trial, which ends at {end}", change.at));
+            let why = format!("{} is not inside the trial, which ends at {end}", change.at);
+            problems.error_from(&at, &[LENGTHS], why);
         }
         if change.set.is_empty() {
             problems.error(
@@ -354,39 +408,61 @@ fn changes(plan: &Plan, settled: &Plan, problems: &mut Problems) {
                 problems.error(&path, format!("must be more than zero, and {MAX_RATE} or less"));
             }
             if let Some(earlier) = seen.insert((change.at, key), index) {
-                problems.error(&path, format!("`changes.{earlier}` sets this at the same instant"));
+                problems.error_from(
+                    &path,
+                    &[&at, &["changes", &earlier.to_string(), "at"]],
+                    format!(
+                        "`changes.{earlier}` sets this at the same instant; leave one of the two out"
+                    ),
+                );
             }
-            if let Some(why) = refuse_change(settled, key, *rate) {
-                problems.error(&path, why);
-            }
+            refuse_change(plan, settled, &path, *rate, problems);
         }
     }
 }
 
-/// Why this key cannot change to this rate in the course of a trial, if it cannot.
-fn refuse_change(settled: &Plan, key: &str, rate: Rate) -> Option<String> {
+/// Reports a key, the path's last segment, that cannot change to this rate in the course of a trial.
+fn refuse_change(
+    plan: &Plan,
+    settled: &Plan,
+    path: &[&str; 4],
+    rate: Rate,
+    problems: &mut Problems,
+) {
+    let key = path[3];
     let link_name = key.strip_prefix("links.").and_then(|rest| rest.strip_suffix(".rate"));
     let names: Vec<&str> = settled.links.keys().map(String::as_str).collect();
     let Some(link_name) = link_name.filter(|name| names::refuse(name, usize::MAX).is_none()) else {
-        return Some(format!(
+        let why = format!(
             "only a link's rate can change during a trial: write `\"links.NAME.rate\"` (links: {})",
             list(&names)
-        ));
+        );
+        problems.error_from(path, &[], why);
+        return;
     };
-    let Some(link) = settled.links.get(link_name) else {
-        return Some(format!("there is no link `{link_name}`{}", hint(link_name, &names, "links")));
+    let (Some(link), Some(written)) = (settled.links.get(link_name), plan.links.get(link_name))
+    else {
+        let why = format!("there is no link `{link_name}`{}", hint(link_name, &names, "links"));
+        problems.error_from(path, &[&["links", link_name]], why);
+        return;
     };
     if link.rate.is_none() {
-        return Some(format!(
-            "`links.{link_name}` has no rate to change; give it the one it begins with"
-        ));
+        let preset = written.path.as_deref();
+        let known = preset.is_none_or(|p| plan.path.contains_key(p));
+        if !Sources::of(link_name, written, known).lost(&["rate"], problems) {
+            let why = format!(
+                "`links.{link_name}` has no rate to change; give it the one it begins with"
+            );
+            problems.error(path, why);
+        }
     }
     let sum: u64 =
         link.classes.values().fold(0, |sum, c| sum.saturating_add(c.rate.bits_per_sec()));
-    (sum > rate.bits_per_sec()).then(|| {
-        format!(
+    if link.rate.is_some() && sum > rate.bits_per_sec() {
+        let why = format!(
             "{rate} is less than the guaranteed rates of the link's classes, {}",
             Rate::from_bits_per_sec(sum)
-        )
-    })
+        );
+        problems.error_from(path, &[path, &["links", link_name, "classes", "*", "rate"]], why);
+    }
 }

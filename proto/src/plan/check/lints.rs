@@ -4,6 +4,7 @@ use crate::plan::{Plan, Queue};
 use crate::resolve::{base_rtt, bdp, limit_bytes, settle};
 use crate::units::{Bytes, FRAME_BYTES, Limit, Micros, Rate};
 
+use super::limits::AGENTS;
 use super::{Problems, Severity};
 
 /// Below this many packets a bandwidth-delay product or a threshold is noise.
@@ -17,10 +18,27 @@ const FAST_SAMPLE: Micros = Micros::from_millis(10);
 /// How many sockets are many.
 const MANY_SOCKETS: u64 = 50;
 
+/// What decides on the base round-trip time of a link.
+const ROUND_TRIP: &[&[&str]] = &[
+    &["wires"],
+    &["path"],
+    AGENTS,
+    &["links", "*", "node"],
+    &["links", "*", "toward"],
+    &["links", "*", "dev"],
+    &["links", "*", "path"],
+    &["links", "*", "delay"],
+    &["flows", "*", "from"],
+    &["flows", "*", "to"],
+];
+
 pub(super) fn check(plan: &Plan, problems: &mut Problems) {
     let settled = settle(plan);
     for (name, link) in &settled.links {
         let Some(rate) = link.rate.filter(|rate| rate.bits_per_sec() > 0) else { continue };
+        if problems.lost(ROUND_TRIP) || problems.lost(&[&["links", name, "rate"]]) {
+            continue;
+        }
         let rtt = base_rtt(&settled, name);
         bandwidth_delay(&["links", name, "rate"], rate, rtt, problems);
         if let Some(queue) = &link.queue {
@@ -29,6 +47,7 @@ pub(super) fn check(plan: &Plan, problems: &mut Problems) {
         for (class_name, class) in &link.classes {
             if let Some(queue) = &class.queue
                 && class.rate.bits_per_sec() > 0
+                && !problems.lost(&[&["links", name, "classes", class_name, "rate"]])
             {
                 let path = ["links", name, "classes", class_name, "queue"];
                 buffer(&path, queue, class.rate, rtt, problems);
@@ -44,13 +63,15 @@ pub(super) fn check(plan: &Plan, problems: &mut Problems) {
 fn bandwidth_delay(path: &[&str], rate: Rate, rtt: Micros, problems: &mut Problems) {
     let packets = bdp(rate, rtt).get() / FRAME_BYTES;
     if rtt.get() == 0 {
-        problems.warning(
+        problems.warning_from(
             path,
+            &[],
             "no link on its paths has a delay: the base round-trip time is the machine's own, and a few packets fill the path",
         );
     } else if packets < FEW_PACKETS {
-        problems.warning(
+        problems.warning_from(
             path,
+            &[],
             format!(
                 "{rate} times the base round-trip time of {rtt} is {}B, less than {FEW_PACKETS} packets: \
                  congestion windows cannot get small enough to be fair",
@@ -78,8 +99,9 @@ fn buffer(path: &[&str], queue: &Queue, rate: Rate, rtt: Micros, problems: &mut 
         let chosen =
             !matches!(limit, Limit::MilliBdp(milli) if u64::from(*milli) <= MANY_BDP * 1000);
         if chosen && rtt.get() > 0 && bytes.get() > product.saturating_mul(MANY_BDP) {
-            problems.warning(
+            problems.warning_from(
                 &[path, &["limit"]].concat(),
+                &[],
                 format!(
                     "`{limit}` is {} bandwidth-delay products ({} when full): a loss-based flow needs very long to fill it",
                     bytes.get() / product.max(1),
@@ -97,8 +119,9 @@ fn buffer(path: &[&str], queue: &Queue, rate: Rate, rtt: Micros, problems: &mut 
     };
     let least = drain_time(rate, Bytes::new(FEW_PACKETS * FRAME_BYTES));
     if let Some(threshold) = threshold.filter(|t| *t < least) {
-        problems.warning(
+        problems.warning_from(
             &[path, &[key]].concat(),
+            &[],
             format!(
                 "{threshold} is less than the {least} that {FEW_PACKETS} full packets take at {rate}: it marks what is no queue"
             ),
@@ -116,15 +139,22 @@ fn unlimited(plan: &Plan, settled: &Plan, problems: &mut Problems) {
     let greedy = plan.flows.values().any(|flow| flow.rate.is_none());
     let ours = plan.nodes.values().all(|node| node.agent.is_none());
     let doubtful =
-        problems.0.iter().any(|p| p.severity == Severity::Error && p.path.starts_with("links"));
+        problems.found.iter().any(|p| p.severity == Severity::Error && p.path.starts_with("links"));
     if !doubtful
         && greedy
         && ours
         && !plan.links.is_empty()
         && settled.links.values().all(|l| l.rate.is_none())
     {
-        problems.warning(
+        problems.warning_from(
             &["links"],
+            &[
+                &["links", "*", "rate"],
+                &["links", "*", "path"],
+                &["path"],
+                &["flows", "*", "rate"],
+                AGENTS,
+            ],
             "none has a rate: the flows are limited by this machine's CPU, and that is what is measured",
         );
     }
@@ -133,8 +163,9 @@ fn unlimited(plan: &Plan, settled: &Plan, problems: &mut Problems) {
 fn offloads(plan: &Plan, problems: &mut Problems) {
     for (name, _) in plan.nodes.iter().filter(|(_, node)| node.offloads) {
         if plan.links.values().any(|link| link.node == *name) {
-            problems.warning(
+            problems.warning_from(
                 &["nodes", name, "offloads"],
+                &[&["links", "*", "node"]],
                 "segmentation offloads stay on at a node with links: queues count and drop super-packets of up to 64 KiB",
             );
         }
@@ -144,8 +175,9 @@ fn offloads(plan: &Plan, problems: &mut Problems) {
 fn sampling(plan: &Plan, problems: &mut Problems) {
     let sockets: u64 = plan.flows.values().map(|flow| u64::from(flow.count)).sum();
     if plan.sample.tcp < FAST_SAMPLE && sockets > MANY_SOCKETS {
-        problems.warning(
+        problems.warning_from(
             &["sample", "tcp"],
+            &[&["flows", "*", "count"]],
             format!("{} with {sockets} sockets costs CPU time that the flows may need; {FAST_SAMPLE} is safe", plan.sample.tcp),
         );
     }
@@ -155,9 +187,14 @@ fn short_phases(settled: &Plan, problems: &mut Problems) {
     let rtt = settled.links.keys().map(|name| base_rtt(settled, name)).max().unwrap_or_default();
     let least = Micros::new(rtt.get().saturating_mul(FEW_ROUND_TRIPS));
     for (index, phase) in settled.phases.iter().enumerate() {
+        let number = index.to_string();
+        if problems.lost(&[&["phases", &number, "measure"]]) {
+            continue;
+        }
         if phase.measure && phase.length.get() > 0 && phase.length < least {
-            problems.warning(
-                &["phases", &index.to_string(), "length"],
+            problems.warning_from(
+                &["phases", &number, "length"],
+                ROUND_TRIP,
                 format!("{} is less than {FEW_ROUND_TRIPS} round trips of {rtt}: the flows will not have settled", phase.length),
             );
         }

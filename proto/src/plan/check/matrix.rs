@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use toml::{Table, Value};
 
-use crate::plan::parse::{from_table, set};
+use crate::plan::parse::lost::Lost;
+use crate::plan::parse::{Reading, from_table, salvage, set};
 use crate::plan::{Factor, Plan};
 
 use super::{PlanProblem, Problems, Severity, names};
@@ -24,14 +25,36 @@ pub(super) const MAX_POINTS: usize = 10_000;
 /// A level of a factor: its name and the keys it sets.
 pub(super) struct Level {
     pub(super) name: String,
-    pub(super) keys: Vec<(Vec<String>, Value)>,
+    pub(super) keys: Vec<Setting>,
+    /// Whether one of its keys is none, and is not among them.
+    pub(super) incomplete: bool,
+}
+
+/// A key that a level sets, and where that is written.
+pub(super) struct Setting {
+    pub(super) key: Vec<String>,
+    pub(super) value: Value,
+    pub(super) place: Vec<String>,
 }
 
 /// One combination of levels, and the plan it makes.
 pub(super) struct Cell {
     pub(super) id: u32,
     pub(super) factors: Vec<(String, String)>,
-    pub(super) plan: Result<Plan, Vec<PlanProblem>>,
+    pub(super) plan: Option<Plan>,
+    /// Why there is no plan, or not all of it.
+    unread: Vec<PlanProblem>,
+    lost: Lost,
+    /// The keys that its levels set, each with the place where that is written.
+    set_at: Vec<(Vec<String>, Vec<String>)>,
+}
+
+impl Cell {
+    /// Where the value at a place is written.
+    fn written(&self, place: &[String]) -> Vec<String> {
+        let level = self.set_at.iter().find(|(key, _)| place.starts_with(key));
+        level.map_or_else(|| place.to_vec(), |(key, at)| [at, &place[key.len()..]].concat())
+    }
 }
 
 /// A value as it appears in a result column: text without its quotes.
@@ -41,28 +64,32 @@ pub(super) fn label(value: &Value) -> String {
 
 /// The levels of a factor; keys that are not dotted keys are left out (they are reported elsewhere).
 pub(super) fn levels(name: &str, factor: &Factor) -> Vec<Level> {
+    let place = |rest: &[&str]| {
+        ["matrix", name].iter().chain(rest).map(|segment| (*segment).to_owned()).collect()
+    };
     match factor {
-        Factor::Values(values) => values
-            .iter()
-            .map(|value| Level {
-                name: label(value),
-                keys: set::split_key(name)
-                    .ok()
-                    .map(|key| (key, value.clone()))
-                    .into_iter()
-                    .collect(),
-            })
-            .collect(),
-        Factor::Levels(levels) => levels
-            .iter()
-            .map(|(name, keys)| Level {
-                name: name.clone(),
-                keys: keys
-                    .iter()
-                    .filter_map(|(key, value)| Some((set::split_key(key).ok()?, value.clone())))
-                    .collect(),
-            })
-            .collect(),
+        Factor::Values(values) => {
+            let key = set::split_key(name).ok();
+            let level = |(index, value): (usize, &Value)| {
+                let key = key.clone().into_iter();
+                let place: Vec<String> = place(&[&index.to_string()]);
+                let setting = |key| Setting { key, value: value.clone(), place: place.clone() };
+                Level { name: label(value), keys: key.map(setting).collect(), incomplete: false }
+            };
+            values.iter().enumerate().map(level).collect()
+        }
+        Factor::Levels(levels) => {
+            let level = |(level, keys): (&String, &BTreeMap<String, Value>)| {
+                let setting = |(key, value): (&String, &Value)| {
+                    let place = place(&[level, key]);
+                    Some(Setting { key: set::split_key(key).ok()?, value: value.clone(), place })
+                };
+                let settings: Vec<Setting> = keys.iter().filter_map(setting).collect();
+                let incomplete = settings.len() < keys.len();
+                Level { name: level.clone(), keys: settings, incomplete }
+            };
+            levels.iter().map(level).collect()
+        }
     }
 }
 
@@ -96,22 +123,34 @@ pub(super) fn expand(plan: &Plan) -> impl Iterator<Item = Cell> {
         }
         chosen.reverse();
         let names = chosen.iter().map(|(n, l)| ((*n).clone(), l.name.clone())).collect();
-        let plan = match (&base, &unvaried) {
-            (Some(base), _) => from_table(with(base, chosen.iter().flat_map(|(_, l)| &l.keys))),
-            (None, Some(plan)) => Ok(plan.clone()),
-            (None, None) => Err(Vec::new()),
+        let settings = || chosen.iter().flat_map(|(_, level)| &level.keys);
+        let mut cell = match (&base, &unvaried) {
+            (Some(base), _) => with(base, settings()),
+            (None, plan) => {
+                Reading { plan: plan.clone(), problems: Vec::new(), lost: Lost::default() }
+            }
         };
-        Cell { id: id as u32, factors: names, plan }
+        if chosen.iter().any(|(_, level)| level.incomplete) {
+            cell.lost.doubt(Vec::new());
+        }
+        let set_at = settings().map(|set| (set.key.clone(), set.place.clone())).collect();
+        let (plan, unread, lost) = (cell.plan, cell.problems, cell.lost);
+        Cell { id: id as u32, factors: names, plan, unread, lost, set_at }
     })
 }
 
-/// The table with these keys set. A key that cannot, or must not, be set is reported with its factor.
-fn with<'k>(base: &Table, keys: impl Iterator<Item = &'k (Vec<String>, Value)>) -> Table {
+/// The plan with these keys set. A key that cannot, or must not, be set is reported with its factor.
+fn with<'k>(base: &Table, settings: impl Iterator<Item = &'k Setting>) -> Reading {
     let mut table = base.clone();
-    for (key, value) in keys.filter(|(key, _)| may_vary(key)) {
-        let _ = set::set_key(&mut table, key, value.clone());
+    let mut unset = Lost::default();
+    for Setting { key, value, .. } in settings {
+        if !may_vary(key) || set::set_key(&mut table, key, value.clone()).is_err() {
+            unset.doubt(key.clone());
+        }
     }
-    table
+    let mut reading = salvage(table);
+    reading.lost.join(unset);
+    reading
 }
 
 /// Rules about factors and levels, whatever the points turn out to be.
@@ -136,18 +175,19 @@ pub(super) fn check(plan: &Plan, problems: &mut Problems) {
         let mut keys: Vec<Vec<String>> = Vec::new();
         for (index, level) in levels.iter().enumerate() {
             level_name(name, factor, &levels, index, problems);
-            for (key, value) in level.keys.iter().filter(|(key, _)| key.len() > 1) {
-                level_key(&base, name, factor, level, index, (key, value), problems);
-                if !keys.contains(key) {
-                    keys.push(key.clone());
+            for setting in level.keys.iter().filter(|setting| setting.key.len() > 1) {
+                level_key(&base, setting, problems);
+                if !keys.contains(&setting.key) {
+                    keys.push(setting.key.clone());
                 }
             }
         }
         for key in &keys {
             if let Some((_, other)) = set_by.iter().find(|(earlier, _)| set::overlap(earlier, key))
             {
-                problems.error(
+                problems.error_from(
                     &["matrix", name],
+                    &[],
                     format!(
                         "sets `{}`, as the factor `{other}` does; only one of them would be heard",
                         set::join_key(key)
@@ -225,24 +265,14 @@ fn level_name(
 }
 
 /// One key of a level: it may vary, it exists, and the value fits.
-fn level_key(
-    base: &Table,
-    factor_name: &str,
-    factor: &Factor,
-    level: &Level,
-    index: usize,
-    (key, value): (&[String], &Value),
-    problems: &mut Problems,
-) {
+fn level_key(base: &Table, setting: &Setting, problems: &mut Problems) {
+    let Setting { key, value, place } = setting;
     let dotted = set::join_key(key);
-    let number = index.to_string();
-    let path: Vec<&str> = match factor {
-        Factor::Values(_) => vec!["matrix", factor_name, &number],
-        Factor::Levels(_) => vec!["matrix", factor_name, &level.name, &dotted],
-    };
+    let path: Vec<&str> = place.iter().map(String::as_str).collect();
     if !may_vary(key) {
-        problems.error(
+        problems.error_from(
             &path,
+            &[],
             format!(
                 "`{dotted}` is the same for the whole experiment; the matrix may vary links, flows, phases, probes, changes, \
                  path, sample, and `sysctl` and `offloads` of a node"
@@ -252,15 +282,16 @@ fn level_key(
     }
     let mut table = base.clone();
     if let Err(why) = set::set_key(&mut table, key, value.clone()) {
-        problems.error(&path, why);
+        let reads: Vec<&str> = key.iter().map(String::as_str).collect();
+        problems.error_from(&path, &[&reads], why);
         return;
     }
     for problem in from_table(table).err().unwrap_or_default() {
         // What is missing around the key may be set by another factor; the points tell.
-        if !set::split_key(&problem.path).is_ok_and(|place| set::overlap(&place, key)) {
+        if !set::overlap(&problem.place, key) {
             continue;
         }
-        let why = if problem.path == dotted {
+        let why = if problem.place == *key {
             problem.why
         } else {
             format!("`{}` {}", problem.path, problem.why)
@@ -288,48 +319,99 @@ pub(super) fn check_points(
     problems: &mut Problems,
     at_point: impl Fn(&Plan, &mut Problems),
 ) {
-    let levels_are_right = !problems.0.iter().any(|p| p.path.starts_with("matrix"));
+    let levels_are_right =
+        !problems.found.iter().any(|p| p.place.first().is_some_and(|first| first == "matrix"));
     let too_many = count(plan) > MAX_POINTS;
-    let mut checked = 0_usize;
-    let mut found: Vec<(PlanProblem, usize, String)> = Vec::new();
-    let mut index: BTreeMap<(String, String), usize> = BTreeMap::new();
-    for cell in expand(plan).take(if too_many { 1 } else { MAX_POINTS }) {
-        let mut here = Problems::default();
-        match cell.plan {
-            Ok(plan) => at_point(&plan, &mut here),
-            Err(unread) if levels_are_right => here.0 = unread,
-            Err(_) => continue,
+    let some = without_empty_factors(plan, problems);
+    if problems.lost.any_key() {
+        return;
+    }
+    let mut found = Found::default();
+    for cell in expand(&some).take(if too_many { 1 } else { MAX_POINTS }) {
+        let mut here = Problems { found: Vec::new(), lost: problems.lost.clone() };
+        if levels_are_right {
+            let news = cell.unread.iter().filter(|p| !here.lost.covers(&p.place));
+            here.found = news.cloned().collect();
         }
-        checked += 1;
-        for problem in here.0 {
-            let at =
-                *index.entry((problem.path.clone(), problem.why.clone())).or_insert_with(|| {
-                    let name: Vec<String> = cell
-                        .factors
-                        .iter()
-                        .map(|(factor, level)| format!("{factor}={level}"))
-                        .collect();
-                    found.push((problem, 0, name.join(", ")));
-                    found.len() - 1
-                });
-            found[at].1 += 1;
+        let whole = cell.lost.is_empty();
+        here.lost.join(cell.lost.clone());
+        if let Some(plan) = &cell.plan {
+            at_point(plan, &mut here);
+        }
+        found.add(&cell, whole, here.found);
+    }
+    problems.found.extend(found.problems());
+}
+
+/// The plan without factors that have no levels; what they would set is in doubt.
+fn without_empty_factors(plan: &Plan, problems: &mut Problems) -> Plan {
+    let mut some = plan.clone();
+    some.matrix.retain(|name, factor| {
+        let empty = levels(name, factor).is_empty();
+        if empty {
+            problems.lost.factor(name, None);
+        }
+        !empty
+    });
+    some
+}
+
+/// The problems of all points.
+#[derive(Default)]
+struct Found {
+    /// How many points were read whole, and how many not.
+    whole: usize,
+    parts: usize,
+    problems: Vec<Repeated>,
+    index: BTreeMap<(String, String), usize>,
+}
+
+/// A problem, at how many points it is, and the first of them.
+struct Repeated {
+    problem: PlanProblem,
+    whole: usize,
+    parts: usize,
+    first: String,
+}
+
+impl Found {
+    fn add(&mut self, cell: &Cell, whole: bool, problems: Vec<PlanProblem>) {
+        *(if whole { &mut self.whole } else { &mut self.parts }) += 1;
+        for mut problem in problems {
+            let at = *self.index.entry((problem.path.clone(), problem.why.clone())).or_insert_with(
+                || {
+                    problem.place = cell.written(&problem.place);
+                    let name = |(factor, level): &(String, String)| format!("{factor}={level}");
+                    let first = cell.factors.iter().map(name).collect::<Vec<_>>().join(", ");
+                    self.problems.push(Repeated { problem, whole: 0, parts: 0, first });
+                    self.problems.len() - 1
+                },
+            );
+            let repeated = &mut self.problems[at];
+            *(if whole { &mut repeated.whole } else { &mut repeated.parts }) += 1;
         }
     }
-    let mut like_it: BTreeMap<(String, Severity), usize> = BTreeMap::new();
-    for (mut problem, times, first) in found {
-        let alike = like_it.entry((problem.path.clone(), problem.severity)).or_default();
-        *alike += 1;
-        if times < checked {
-            if *alike > MAX_ALIKE {
-                continue;
+
+    fn problems(self) -> impl Iterator<Item = PlanProblem> {
+        let mut like_it: BTreeMap<(String, Severity), usize> = BTreeMap::new();
+        self.problems.into_iter().filter_map(move |found| {
+            let Repeated { mut problem, whole, parts, first } = found;
+            let alike = like_it.entry((problem.path.clone(), problem.severity)).or_default();
+            *alike += 1;
+            // At a point that was not read whole a problem may be missing: it does not count against one.
+            let everywhere = whole == self.whole && (self.whole > 0 || parts == self.parts);
+            if !everywhere {
+                if *alike > MAX_ALIKE {
+                    return None;
+                }
+                let of = if whole > 1 {
+                    format!("{whole} of {} points, first ", self.whole)
+                } else {
+                    String::new()
+                };
+                problem.why = format!("{} (at {of}{first})", problem.why);
             }
-            let of = if times == 1 {
-                String::new()
-            } else {
-                format!("{times} of {checked} points, first ")
-            };
-            problem.why = format!("{} (at {of}{first})", problem.why);
-        }
-        problems.0.push(problem);
+            Some(problem)
+        })
     }
 }

@@ -29,7 +29,7 @@ pub(super) fn refuse(name: &str, max: usize) -> Option<String> {
 /// Reports a name that cannot be one.
 pub(super) fn name(path: &[&str], name: &str, problems: &mut Problems) {
     if let Some(why) = refuse(name, MAX_NAME) {
-        problems.error(path, why);
+        problems.error_from(path, &[], why);
     }
 }
 

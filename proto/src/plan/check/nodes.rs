@@ -7,15 +7,15 @@ use crate::plan::{Node, Plan, SysctlValue};
 use crate::topology::MAX_SEGMENTS;
 
 use super::Problems;
-use super::limits::{MAX_NODES, all_ours, known_node};
+use super::limits::{AGENTS, MAX_NODES, all_ours, known_node};
 
 pub(super) fn check(plan: &Plan, problems: &mut Problems) {
     if plan.nodes.is_empty() {
         problems.error(&["nodes"], "there are none; write a line for each, like `src = {}`");
     }
     if plan.nodes.len() > MAX_NODES {
-        problems
-            .error(&["nodes"], format!("there are {}; {MAX_NODES} are allowed", plan.nodes.len()));
+        let why = format!("there are {}; {MAX_NODES} are allowed", plan.nodes.len());
+        problems.error_from(&["nodes"], &[], why);
     }
     mixture(plan, problems);
     let mut agents: BTreeMap<&str, &str> = BTreeMap::new();
@@ -36,7 +36,7 @@ pub(super) fn check(plan: &Plan, problems: &mut Problems) {
             address_of(name, node, address, &mut addresses, problems);
         }
     }
-    if all_ours(plan) {
+    if all_ours(plan) && !problems.lost(&[AGENTS]) {
         wires(plan, problems);
     }
 }
@@ -61,8 +61,9 @@ fn mixture(plan: &Plan, problems: &mut Problems) {
     if with > 0
         && let Some(first) = without.first()
     {
-        problems.error(
+        problems.error_from(
             &["nodes", first, "agent"],
+            &[AGENTS],
             format!(
                 "is missing, while {with} of {} nodes have one: give every node an agent (`agent = \"host:7700\"`), or none",
                 plan.nodes.len()
@@ -100,8 +101,9 @@ fn address_of<'p>(
 ) {
     let path = ["nodes", name, "address"];
     if node.agent.is_none() {
-        problems.error(
+        problems.error_from(
             &path,
+            &[&["nodes", name, "agent"]],
             "ccbench chooses the addresses of the namespaces it makes: leave it out, or name the node's `agent`",
         );
     }
@@ -157,14 +159,16 @@ fn wires(plan: &Plan, problems: &mut Problems) {
             known_node(plan, &path, node, problems);
             wired.push(node);
             if index > 0 && chain[index - 1] == *node {
-                problems.error(&path, format!("`{node}` is wired to itself"));
+                let why = format!("`{node}` is wired to itself: name each node once in a row");
+                problems.error_from(&path, &[&["wires", name, &(index - 1).to_string()]], why);
             }
         }
         segments += chain.len().saturating_sub(1);
     }
     if segments > MAX_SEGMENTS {
-        problems.error(
+        problems.error_from(
             &["wires"],
+            &[],
             format!("there are {segments} segments between nodes; {MAX_SEGMENTS} are allowed"),
         );
     }
@@ -176,6 +180,7 @@ fn wires(plan: &Plan, problems: &mut Problems) {
         return;
     }
     for name in plan.nodes.keys().filter(|n| plan.nodes.len() > 1 && !wired.contains(&n.as_str())) {
-        problems.warning(&["nodes", name], "no wire reaches this node");
+        let why = "no wire reaches this node; name it in a chain under [wires], or leave it out";
+        problems.warning_from(&["nodes", name], &[&["wires"]], why);
     }
 }

@@ -4,11 +4,21 @@ use crate::plan::Queue;
 use crate::units::{Bytes, FRAME_BYTES, Limit, Micros, Packets, Rate};
 
 use super::Problems;
+use super::limits::MAX_RATE;
 
 /// Longest time that a parameter of a queue may be.
 const MAX_TIME: Micros = Micros::from_secs(60);
 
-pub(super) fn check(path: &[&str], queue: &Queue, rate: Option<Rate>, problems: &mut Problems) {
+/// Checks the queue at the path. `rate`: what it drains at, and the places that decide on that.
+pub(super) fn check(
+    path: &[&str],
+    queue: &Queue,
+    (rate, rate_reads): (Option<Rate>, &[&[&str]]),
+    problems: &mut Problems,
+) {
+    if let Queue::Pfifo { limit } | Queue::Bfifo { limit } = queue {
+        limit_of_fifo(path, *limit, (rate, rate_reads), problems);
+    }
     let mut wrong = |key: &'static str, why: String| problems.error(&[path, &[key]].concat(), why);
     for (key, limit) in packet_limits(queue) {
         if limit == Some(Packets::new(0)) {
@@ -24,11 +34,6 @@ pub(super) fn check(path: &[&str], queue: &Queue, rate: Option<Rate>, problems: 
         wrong("memory_limit", "must be from 1B to 4294967295B".to_owned());
     }
     match queue {
-        Queue::Pfifo { limit } | Queue::Bfifo { limit } => {
-            if let Some(why) = refuse_limit(*limit, rate) {
-                wrong("limit", why);
-            }
-        }
         Queue::Fq { buckets, .. } => {
             if buckets.is_some_and(|n| !n.is_power_of_two() || n > 262_144) {
                 wrong("buckets", "must be a power of two from 1 to 262144".to_owned());
@@ -59,7 +64,7 @@ pub(super) fn check(path: &[&str], queue: &Queue, rate: Option<Rate>, problems: 
                 wrong("coupling", "must be from 1 to 255".to_owned());
             }
         }
-        Queue::Codel { .. } | Queue::Cake { .. } => {}
+        Queue::Pfifo { .. } | Queue::Bfifo { .. } | Queue::Codel { .. } | Queue::Cake { .. } => {}
     }
 }
 
@@ -106,6 +111,20 @@ fn is_gain(text: &str) -> bool {
         && text.starts_with(|c: char| c.is_ascii_digit())
         && text.chars().all(|c| c.is_ascii_digit() || c == '.')
         && text.parse::<f64>().is_ok_and(|gain| gain <= 256.0)
+}
+
+fn limit_of_fifo(
+    path: &[&str],
+    limit: Limit,
+    (rate, rate_reads): (Option<Rate>, &[&[&str]]),
+    problems: &mut Problems,
+) {
+    let place = [path, &["limit"]].concat();
+    let Some(why) = refuse_limit(limit, rate) else { return };
+    let by_rate = matches!(limit, Limit::MilliBdp(_) | Limit::Time(_));
+    let whatever_the_rate = !by_rate || refuse_limit(limit, Some(MAX_RATE)).is_some();
+    problems.error_from(&place, if whatever_the_rate { &[] } else { rate_reads }, why);
+    problems.doubt(&place);
 }
 
 fn refuse_limit(limit: Limit, rate: Option<Rate>) -> Option<String> {

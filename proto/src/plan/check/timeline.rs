@@ -7,7 +7,9 @@ use crate::schedule::spans;
 use crate::units::Micros;
 
 use super::Problems;
-use super::limits::{MAX_GAP, MAX_INTERVAL, MAX_PHASES, MAX_TRIAL, MAX_TRIALS, known_flow};
+use super::limits::{
+    LENGTHS, MAX_GAP, MAX_INTERVAL, MAX_PHASES, MAX_TRIAL, MAX_TRIALS, known_flow,
+};
 use super::matrix;
 
 /// Rules about the experiment as a whole.
@@ -18,15 +20,17 @@ pub(super) fn check_experiment(plan: &Plan, problems: &mut Problems) {
         problems.error(&["repeat"], format!("must be {} or less", u16::MAX));
     }
     if plan.repeat == 1 {
-        problems.warning(
+        problems.warning_from(
             &["repeat"],
+            &[],
             "one trial gives no confidence interval: the difference between two points may be chance; 5 is usual",
         );
     }
     let trials = matrix::count(plan).saturating_mul(plan.repeat as usize);
     if trials > MAX_TRIALS {
-        problems.error(
+        problems.error_from(
             &["repeat"],
+            &[&["matrix"]],
             format!(
                 "{} points run {} times are {trials} trials; {MAX_TRIALS} are allowed",
                 matrix::count(plan),
@@ -59,8 +63,9 @@ pub(super) fn check_trial(plan: &Plan, problems: &mut Problems) {
         return;
     }
     if plan.phases.len() > MAX_PHASES {
-        problems.error(
+        problems.error_from(
             &["phases"],
+            &[],
             format!("there are {}; {MAX_PHASES} are allowed", plan.phases.len()),
         );
     }
@@ -68,8 +73,9 @@ pub(super) fn check_trial(plan: &Plan, problems: &mut Problems) {
     for (index, phase) in plan.phases.iter().enumerate() {
         let number = index.to_string();
         if let Some(earlier) = seen.insert(&phase.name, index) {
-            problems.error(
+            problems.error_from(
                 &["phases", &number, "name"],
+                &[&["phases", &earlier.to_string(), "name"]],
                 format!(
                     "`{}` is the name of `phases.{earlier}` already; results are told apart by it",
                     phase.name
@@ -77,32 +83,40 @@ pub(super) fn check_trial(plan: &Plan, problems: &mut Problems) {
             );
         }
         if phase.length.get() == 0 {
-            problems.error(&["phases", &number, "length"], "is zero");
+            problems
+                .error(&["phases", &number, "length"], "is zero; write it like `length = \"60s\"`");
+            problems.doubt(&["phases", &number, "length"]);
         }
         for (i, flow) in phase.flows.iter().enumerate() {
             let place = i.to_string();
             let path = ["phases", &number, "flows", &place];
             known_flow(plan, &path, flow, problems);
-            if phase.flows[..i].contains(flow) {
-                problems.error(&path, format!("`{flow}` is named twice in this phase"));
+            if let Some(earlier) = phase.flows[..i].iter().position(|other| other == flow) {
+                let why = format!("`{flow}` is named twice in this phase; once is enough");
+                let read = ["phases", &number, "flows", &earlier.to_string()];
+                problems.error_from(&path, &[&read], why);
             }
         }
     }
     let end = spans(plan).last().map(|last| last.end).unwrap_or_default();
     if end > MAX_TRIAL {
-        problems.error(
+        problems.error_from(
             &["phases"],
+            &[LENGTHS],
             format!("their lengths sum to {end}; a trial lasts a week (604800s) at most"),
         );
     }
     if !plan.phases.iter().any(|phase| phase.measure) {
-        problems
-            .warning(&["phases"], "every phase has `measure = false`: the summaries will be empty");
+        let why = "every phase has `measure = false`: the summaries will be empty";
+        problems.warning_from(&["phases"], &[&["phases", "*", "measure"]], why);
     }
     for (index, phase) in plan.phases.iter().enumerate() {
         if phase.length < sample.tcp && phase.length.get() > 0 && phase.measure {
-            problems.warning(
-                &["phases", &index.to_string(), "length"],
+            let number = index.to_string();
+            let measure: &[&str] = &["phases", &number, "measure"];
+            problems.warning_from(
+                &["phases", &number, "length"],
+                &[measure, &["sample", "tcp"]],
                 format!(
                     "{} is shorter than `sample.tcp`, {}: it may hold no sample",
                     phase.length, sample.tcp

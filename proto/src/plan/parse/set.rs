@@ -167,8 +167,9 @@ pub(crate) fn split_assignment(text: &str) -> Option<(&str, &str)> {
 }
 
 /// Applies one `key=value` of `--set`. On a factor of the matrix it chooses among its levels
-/// (`matrix.scheme=bbr`); on a key that a factor of plain values varies it leaves this one value.
-pub(crate) fn apply(table: &mut Table, assignment: &str) -> Result<(), (String, String)> {
+/// (`matrix.scheme=bbr`); on a key that a factor of plain values varies it leaves this one value. The result
+/// is the key that has a new value.
+pub(crate) fn apply(table: &mut Table, assignment: &str) -> Result<Vec<String>, (String, String)> {
     let Some((key, value)) = split_assignment(assignment) else {
         let why = "write it as KEY=VALUE, like `links.bottleneck.rate=50mbit`".to_owned();
         return Err((format!("--set {assignment}"), why));
@@ -180,14 +181,14 @@ pub(crate) fn apply(table: &mut Table, assignment: &str) -> Result<(), (String, 
     if let [matrix, factor] = &segments[..]
         && matrix == "matrix"
     {
-        return choose_levels(table, factor, value).map_err(fail);
+        return choose_levels(table, factor, value).map(|()| segments.clone()).map_err(fail);
     }
     if let Some(matrix) = table.get_mut("matrix").and_then(Value::as_table_mut) {
         for (factor, levels) in matrix.iter_mut() {
             match levels {
                 Value::Array(values) if split_key(factor).as_ref() == Ok(&segments) => {
                     *values = vec![value];
-                    return Ok(());
+                    return Ok(vec!["matrix".to_owned(), factor.clone()]);
                 }
                 Value::Table(levels) if sets(levels, &segments) => {
                     return Err(fail(format!(
@@ -201,7 +202,7 @@ pub(crate) fn apply(table: &mut Table, assignment: &str) -> Result<(), (String, 
             }
         }
     }
-    set_key(table, &segments, value).map_err(fail)
+    set_key(table, &segments, value).map(|()| segments).map_err(fail)
 }
 
 /// Whether any level of a factor sets this key, a table around it, or a key inside it.

@@ -59,12 +59,14 @@ pub(crate) fn hint(word: &str, candidates: &[&str], known: &str) -> String {
     if let Some(near) = closest(word, candidates) {
         let _ = write!(text, "; did you mean `{near}`?");
     }
-    if candidates.is_empty() {
-        let _ = write!(text, " ({known}: none)");
-    } else {
-        let _ = write!(text, " ({known}: {})", list(candidates));
-    }
+    let _ = write!(text, " ({})", list_of(candidates, known));
     text
+}
+
+/// `known: `a`, `b``, or `known: none`.
+pub(crate) fn list_of(candidates: &[&str], known: &str) -> String {
+    let words = if candidates.is_empty() { "none".to_owned() } else { list(candidates) };
+    format!("{known}: {words}")
 }
 
 /// The words, each in backquotes; at most twenty.

@@ -1,0 +1,149 @@
+//! What could not be read of a plan: rules that depend on it would only report its consequences.
+
+use toml::{Table, Value};
+
+use super::set::split_key;
+
+/// Keys whose values are not what their author meant.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Lost {
+    /// Dropped, or replaced by something that only fits.
+    keys: Vec<Vec<String>>,
+    /// Perhaps meant by a key that is none.
+    doubted: Vec<Vec<String>>,
+    /// A factor that might set anything.
+    matrix: bool,
+}
+
+impl Lost {
+    /// This key was dropped or replaced.
+    pub(crate) fn lose(&mut self, key: Vec<String>) {
+        self.keys.push(key);
+    }
+
+    /// This key may have another value than it seems; its segments may be `*`.
+    pub(crate) fn doubt(&mut self, key: Vec<String>) {
+        self.doubted.push(key);
+    }
+
+    /// All that is lost in the other, too.
+    pub(crate) fn join(&mut self, other: Self) {
+        self.keys.extend(other.keys);
+        self.doubted.extend(other.doubted);
+        self.matrix |= other.matrix;
+    }
+
+    /// Whether nothing was lost.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.keys.is_empty() && self.doubted.is_empty() && !self.matrix
+    }
+
+    /// Whether a whole factor was lost without a word on what it sets.
+    pub(crate) fn any_key(&self) -> bool {
+        self.matrix
+    }
+
+    /// Whether this place was dropped, or lies under one that was.
+    pub(crate) fn dropped(&self, place: &[String]) -> bool {
+        self.keys.iter().any(|key| under(key, place))
+    }
+
+    /// Whether this place is in doubt, or lies under one that is.
+    pub(crate) fn covers(&self, place: &[String]) -> bool {
+        self.keys.iter().chain(&self.doubted).any(|key| under(key, place))
+    }
+
+    /// Whether something at, above or under this place is lost; `*` stands for every segment.
+    pub(crate) fn touches(&self, place: &[&str]) -> bool {
+        let same = |(a, b): (&String, &&str)| a == b || a == "*" || *b == "*";
+        self.keys.iter().chain(&self.doubted).any(|key| key.iter().zip(place).all(same))
+    }
+
+    /// A factor with this value is gone, or sets nothing: what it would set is in doubt.
+    pub(crate) fn factor(&mut self, name: &str, value: Option<&Value>) {
+        let named = split_key(name).ok().filter(|key| key.len() > 1);
+        let keys = named.map_or_else(|| value.map(keys_in).unwrap_or_default(), |key| vec![key]);
+        self.matrix |= keys.is_empty();
+        self.doubted.extend(keys);
+    }
+
+    /// An unknown key of a table: what its author may have meant by it.
+    pub(crate) fn misspelt(
+        &mut self,
+        place: &[String],
+        table: &Table,
+        meant: Option<&str>,
+        known: &[&str],
+    ) {
+        let Some((written, parent)) = place.split_last() else { return };
+        let child = |key: &str| [parent, &[key.to_owned()]].concat();
+        match meant {
+            Some(meant) if table.contains_key(meant) => {
+                let inner = table.get(written).and_then(Value::as_table);
+                for key in inner.into_iter().flat_map(Table::keys) {
+                    self.doubted.push([&child(meant)[..], std::slice::from_ref(key)].concat());
+                }
+            }
+            Some(meant) => self.keys.push(child(meant)),
+            None => {
+                let absent = known.iter().filter(|key| !table.contains_key(**key));
+                self.doubted.extend(absent.map(|key| child(key)));
+            }
+        }
+    }
+}
+
+/// Whether the place is the key or lies under it.
+fn under(key: &[String], place: &[String]) -> bool {
+    key.len() <= place.len() && key.iter().zip(place).all(|(a, b)| a == b || a == "*" || b == "*")
+}
+
+/// The dotted keys that are written anywhere in a value.
+fn keys_in(value: &Value) -> Vec<Vec<String>> {
+    let mut keys: Vec<Vec<String>> = Vec::new();
+    match value {
+        Value::Table(table) => {
+            for (key, inner) in table {
+                match split_key(key) {
+                    Ok(segments) if segments.len() > 1 => keys.push(segments),
+                    _ => keys.extend(keys_in(inner)),
+                }
+            }
+        }
+        Value::Array(items) => keys.extend(items.iter().flat_map(keys_in)),
+        _ => {}
+    }
+    keys
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(text: &str) -> Vec<String> {
+        text.split('.').map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn what_is_lost_touches_what_is_above_and_below_it() {
+        let mut lost = Lost::default();
+        lost.lose(key("links.l.queue"));
+        assert!(lost.touches(&["links"]) && lost.touches(&["links", "*", "queue", "limit"]));
+        assert!(!lost.touches(&["links", "l", "rate"]) && !lost.touches(&["links", "m"]));
+        assert!(lost.dropped(&key("links.l.queue.kind")) && !lost.dropped(&key("links.l")));
+        lost.doubt(key("flows.*.cc"));
+        assert!(lost.covers(&key("flows.a.cc")) && !lost.dropped(&key("flows.a.cc")));
+    }
+
+    #[test]
+    fn a_lost_factor_leaves_the_keys_that_it_names_in_doubt() {
+        let value: Table = toml::from_str("v = [{ few = { \"flows.a.count\" = 1 } }]").unwrap();
+        let mut lost = Lost::default();
+        lost.factor("x", value.get("v"));
+        assert!(lost.touches(&["flows", "a", "count"]) && !lost.any_key());
+        lost.factor("links.l.rate", None);
+        assert!(lost.touches(&["links", "l", "rate"]) && !lost.any_key());
+        lost.factor("scheme", Some(&Value::Integer(1)));
+        assert!(lost.any_key());
+    }
+}
