@@ -16,8 +16,7 @@ use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 
-use ccbench_proto::plan::check::{CheckedPlan, PlanProblem, Severity, check};
-use ccbench_proto::plan::parse::parse_with;
+use ccbench_proto::plan::check::{self, CheckedPlan, PlanProblem, Severity};
 use ccbench_proto::resolve;
 use clap::{CommandFactory, Parser};
 use tokio::sync::watch;
@@ -121,22 +120,27 @@ struct Loaded {
 fn load(path: &Path, sets: &[String]) -> Result<Loaded, CliError> {
     let text = std::fs::read_to_string(path)
         .map_err(|source| CliError::PlanFile { path: path.to_owned(), source })?;
-    let checked = parse_with(&text, sets).and_then(check);
-    let (plan, warnings) = checked.map_err(|problems| {
-        report(&problems);
+    let (plan, warnings) = check::read(&text, sets).map_err(|problems| {
+        report(path, &problems);
         CliError::Plan { path: path.to_owned(), problems }
     })?;
-    report(&warnings);
+    report(path, &warnings);
     Ok(Loaded { text, plan })
 }
 
-fn report(problems: &[PlanProblem]) {
+/// Prints problems as `FILE:LINE: key: why`, which editors and terminals follow.
+fn report(path: &Path, problems: &[PlanProblem]) {
     for problem in problems {
         let severity = match problem.severity {
             Severity::Error => "error",
             Severity::Warning => "warning",
         };
-        eprintln!("{severity}: {problem}");
+        let file = path.display();
+        match problem.line {
+            Some(line) => eprintln!("{severity}: {file}:{line}: {problem}"),
+            None if problem.path.starts_with("--set") => eprintln!("{severity}: {problem}"),
+            None => eprintln!("{severity}: {file}: {problem}"),
+        }
     }
 }
 
