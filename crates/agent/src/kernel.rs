@@ -94,7 +94,8 @@ impl Kernel for Machine {
 /// Of an interface that is gone: a dead agent's userspace link stays, because it is a device of its own.
 fn remove_orphan(ifindex: u32) -> Result<(), ShaperError> {
     let entry = format!("ccbu{ifindex}a");
-    if netlink::ifname(ifindex).is_ok() || netlink::ifindex(&entry).is_err() {
+    let taken = netlink::ifname(ifindex).is_ok_and(|name| !name.is_empty());
+    if taken || netlink::ifindex(&entry).is_err() {
         return Ok(());
     }
     netlink::delete_link(&mut netlink::Socket::open()?, &entry)

@@ -1,7 +1,7 @@
 //! Kernel settings: read, set, put back. Only names under `net.` are ever written.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::error::AgentError;
 
@@ -56,6 +56,48 @@ pub fn read(name: &str) -> Result<String, AgentError> {
     })
 }
 
+/// The setting as it is, last, and before it all that the kernel changes along with it: a setting for all
+/// interfaces or for new ones changes those of the interfaces, and forwarding changes redirects.
+///
+/// # Errors
+/// The name is refused, or the kernel has no such setting.
+pub fn save(name: &str) -> Result<Vec<Saved>, AgentError> {
+    let of = |name: String| read(&name).map(|before| Saved { name, before });
+    let along = changed_along(&path_of(name)?, Path::new("/proc/sys"));
+    // What cannot be read (an interface with an odd name) the kernel's own change has to put back.
+    let mut saved: Vec<Saved> = along.into_iter().filter_map(|other| of(other).ok()).collect();
+    saved.push(of(name.to_owned())?);
+    Ok(saved)
+}
+
+/// In the reverse of the order to put them back in: first the interfaces, then new ones, then all.
+fn changed_along(path: &Path, root: &Path) -> Vec<String> {
+    let Ok(name) = path.strip_prefix("/proc/sys/net") else { return Vec::new() };
+    let parts: Vec<&str> = name.iter().filter_map(|part| part.to_str()).collect();
+    let (version, key) = match parts[..] {
+        ["ipv4", "ip_forward"] => ("ipv4", "forwarding"),
+        [version, "conf", "all" | "default", key] => (version, key),
+        _ => return Vec::new(),
+    };
+    let keys = if key == "forwarding" { vec![key, "accept_redirects"] } else { vec![key] };
+    let conf = root.join("net").join(version).join("conf");
+    let mut devs: Vec<String> = std::fs::read_dir(conf)
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .collect();
+    devs.sort_by_key(|dev| match dev.as_str() {
+        "all" => 2,
+        "default" => 1,
+        _ => 0,
+    });
+    let names = |dev: &String| {
+        let of = |key| format!("net/{version}/conf/{dev}/{key}");
+        keys.iter().map(of).collect::<Vec<_>>()
+    };
+    devs.iter().flat_map(names).collect()
+}
+
 /// Sets it, and reads it back.
 ///
 /// # Errors
@@ -99,12 +141,18 @@ fn check_default_cc(value: &str, allowed: &str) -> Result<(), AgentError> {
     })
 }
 
-/// Puts back what was.
+/// Puts back what was, if it is not so already. What belongs to an interface that is gone is gone.
 ///
 /// # Errors
 /// The name, the value and the kernel's answer.
 pub fn restore(saved: &Saved) -> Result<(), AgentError> {
-    put("restore", &saved.name, &saved.before)
+    match read(&saved.name) {
+        Ok(now) if now == normal(&saved.before) => Ok(()),
+        Err(AgentError::Sysctl { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+            Ok(())
+        }
+        _ => put("restore", &saved.name, &saved.before),
+    }
 }
 
 fn put(op: &'static str, name: &str, value: &str) -> Result<(), AgentError> {
@@ -140,6 +188,25 @@ mod tests {
             path("net/ipv4/conf/eth0.5/rp_filter"),
             PathBuf::from("/proc/sys/net/ipv4/conf/eth0.5/rp_filter")
         );
+    }
+
+    #[test]
+    fn what_changes_along_is_known_and_put_back_from_all_to_one() {
+        let root = tempfile::tempdir().unwrap();
+        for dev in ["all", "default", "eth0.5"] {
+            std::fs::create_dir_all(root.path().join("net/ipv4/conf").join(dev)).unwrap();
+        }
+        let along = |name: &str| changed_along(&path_of(name).unwrap(), root.path());
+        let of = |dev: &str, key: &str| format!("net/ipv4/conf/{dev}/{key}");
+        assert_eq!(
+            along("net.ipv4.conf.default.rp_filter"),
+            ["eth0.5", "default", "all"].map(|dev| of(dev, "rp_filter"))
+        );
+        let forwarding = along("net.ipv4.ip_forward");
+        assert_eq!(forwarding.len(), 6);
+        assert!(forwarding.contains(&of("eth0.5", "accept_redirects")), "{forwarding:?}");
+        assert_eq!(along("net.ipv4.conf.eth0.rp_filter"), Vec::<String>::new());
+        assert_eq!(along("net.ipv4.tcp_ecn"), Vec::<String>::new());
     }
 
     #[test]

@@ -23,7 +23,7 @@ use crate::clock;
 use crate::error::AgentError;
 use crate::flow::{End, FlowSource, Traffic};
 use crate::kernel::Kernel;
-use crate::sysctl::{self, Saved};
+use crate::sysctl;
 use crate::undo::{Step, Undo};
 
 /// A prepared trial: everything that dies with it.
@@ -122,12 +122,19 @@ fn set_sysctls(
     tools: &mut Tools<'_>,
     trial: &mut Trial,
 ) -> Result<(), AgentError> {
+    // All are read before any is written: some change others.
+    let mut saved = Vec::new();
+    for (name, _) in &task.sysctls {
+        saved.extend(sysctl::save(name)?);
+    }
+    for saved in &saved {
+        tools.undo.push(Step::Sysctl(saved.clone()))?;
+    }
     for (name, value) in &task.sysctls {
-        let before = sysctl::read(name)?;
-        tools.undo.push(Step::Sysctl(Saved { name: name.clone(), before: before.clone() }))?;
         sysctl::write(name, value)?;
-        let message = format!("{before} -> {value}");
-        trial.events.push(event("sysctl", name, message));
+        let before = saved.iter().find(|saved| saved.name == *name);
+        let before = before.map_or("?", |saved| saved.before.as_str());
+        trial.events.push(event("sysctl", name, format!("{before} -> {value}")));
     }
     Ok(())
 }

@@ -35,6 +35,28 @@ impl Agent {
         Self { dir, child }
     }
 
+    /// With a command line before the agent's own, whose folders are made by then.
+    pub fn by(command: impl FnOnce(&Path) -> Command) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("state")).unwrap();
+        let command = command(dir.path());
+        let child = serve(&dir, command);
+        Self { dir, child }
+    }
+
+    /// Kills it, and waits for its end.
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Another agent with the same folders, once this one is dead.
+    pub fn again(&mut self, mut command: Command) {
+        drop(std::fs::remove_file(self.socket()));
+        command.arg(AGENT);
+        self.child = serve(&self.dir, command);
+    }
+
     pub fn socket(&self) -> PathBuf {
         self.dir.path().join("agent.sock")
     }
@@ -121,6 +143,37 @@ fn serve(dir: &tempfile::TempDir, mut command: Command) -> Child {
 fn children(pid: u32) -> Vec<u32> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
     text.unwrap_or_default().split_whitespace().filter_map(|p| p.parse().ok()).collect()
+}
+
+/// All that a trial may change in a namespace with these interfaces.
+pub fn everything(namespace: &Namespace, devs: &[&str]) -> String {
+    let mut all = String::new();
+    for command in [
+        "ip -d link",
+        "ip address",
+        "ip route show table all",
+        "tc -d qdisc",
+        "sysctl -a -r ^net 2>/dev/null || true",
+    ] {
+        all += &format!("# {command}\n{}", namespace.run(&["sh", "-c", command]));
+    }
+    for dev in devs {
+        for command in ["tc filter show dev D", "tc filter show dev D egress", "ethtool -k D"] {
+            let command = command.replace('D', dev);
+            all += &format!("# {command}\n{}", namespace.run(&["sh", "-c", &command]));
+        }
+    }
+    all
+}
+
+/// What is in one text and not in the other, to be read by people.
+pub fn difference(before: &str, after: &str) -> String {
+    let lines = |text: &str, other: &str, sign: char| {
+        let other: Vec<&str> = other.lines().collect();
+        let only = text.lines().filter(|line| !other.contains(line));
+        only.map(|line| format!("{sign} {line}\n")).collect::<String>()
+    };
+    lines(before, after, '-') + &lines(after, before, '+')
 }
 
 /// Waits for a fact; fails after 10 s.
