@@ -240,8 +240,43 @@ fn words(misfit: &Misfit, place: &[String], value: Option<&Value>) -> String {
             let written = value.map(Value::to_string).unwrap_or_default();
             format!("{written} is not an IP address; write it like \"10.0.0.1\"")
         }
-        Fault::Other(text) => text.clone(),
+        Fault::Other(text) => refine(text, place, value),
     }
+}
+
+/// A type's refusal in the terms of the key it is about.
+fn refine(text: &str, place: &[String], value: Option<&Value>) -> String {
+    let range = match place.last().map_or("", String::as_str) {
+        "count" => "from 1 to 128",
+        "repeat" | "port" => "from 1 to 65535",
+        "dscp" => "from 0 to 63",
+        _ => "",
+    };
+    let number = ["from 0 to 4294967295", "from 0 to 65535", "from 0 to 255"];
+    if let Some(any) = number.iter().find(|any| !range.is_empty() && text.contains(*any)) {
+        return text.replace(any, range);
+    }
+    let example = match (place, value) {
+        ([list], Some(Value::Table(_))) if list == "phases" || list == "changes" => {
+            format!("; write its header in two brackets, `[[{list}]]`")
+        }
+        ([tables], Some(Value::Array(_))) if tables == "nodes" => {
+            "; write `[nodes]` and below it a line for each node, `src = {}`".to_owned()
+        }
+        ([tables], Some(Value::Array(_)))
+            if ["path", "links", "flows", "probes"].contains(&tables.as_str()) =>
+        {
+            format!("; write a header for each, like `[{tables}.a]`")
+        }
+        (_, Some(Value::Datetime(_))) if text.starts_with("must be any value") => {
+            return "must not be a date: no key of a plan takes one".to_owned();
+        }
+        (_, Some(Value::String(word))) if text.starts_with("must be a list") => {
+            format!("; write it like `[\"{}\"]`", word.escape_debug())
+        }
+        _ => String::new(),
+    };
+    format!("{text}{example}")
 }
 
 /// What the key at this place would belong to, in words.
@@ -308,9 +343,10 @@ fn mend(value: &mut Value, misfit: &Misfit, lost: &mut Lost) -> bool {
         && let Some((_, parent)) = place.split_last()
         && let Some(table) = find(value, parent).and_then(Value::as_table)
     {
-        lost.misspelt(&place, table, suggest::closest(key, known), known);
         if OF_THE_PLAN.contains(&key.as_str()) {
             lost.lose(vec![key.clone()]);
+        } else {
+            lost.misspelt(&place, table, suggest::closest(key, known), known);
         }
     }
     let mended = match misfit.fault {

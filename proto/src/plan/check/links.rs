@@ -18,7 +18,7 @@ pub(super) fn check(plan: &Plan, problems: &mut Problems) {
     let settled = settle(plan);
     let mut egresses: BTreeMap<(String, String), &str> = BTreeMap::new();
     for (name, written) in &plan.links {
-        let preset_known = preset(plan, name, written, problems);
+        preset(plan, name, written, problems);
         if let Some(egress) = place(plan, &topology, name, written, problems)
             && let Some(other) = egresses.insert(egress.clone(), name)
         {
@@ -38,7 +38,7 @@ pub(super) fn check(plan: &Plan, problems: &mut Problems) {
         }
         // `settle` keeps the names.
         let Some(link) = settled.links.get(name) else { continue };
-        let from = Sources::of(name, written, preset_known);
+        let from = Sources::of(name, written);
         characteristics(&from, link, problems);
         classes(plan, &from, link, problems);
     }
@@ -55,12 +55,11 @@ pub(super) fn check(plan: &Plan, problems: &mut Problems) {
 struct Sources<'p> {
     name: &'p str,
     preset: Option<&'p str>,
-    preset_known: bool,
 }
 
 impl<'p> Sources<'p> {
-    fn of(name: &'p str, link: &'p Link, preset_known: bool) -> Self {
-        Self { name, preset: link.path.as_deref(), preset_known }
+    fn of(name: &'p str, link: &'p Link) -> Self {
+        Self { name, preset: link.path.as_deref() }
     }
 
     /// The places that decide on one of them.
@@ -71,19 +70,21 @@ impl<'p> Sources<'p> {
 
     /// Whether one of these is written where it cannot be read.
     fn lost(&self, keys: &[&'p str], problems: &Problems) -> bool {
-        let reads = keys.iter().flat_map(|key| self.reads(key));
-        !self.preset_known || reads.into_iter().any(|read| problems.lost(&[&read]))
+        let mut reads = keys.iter().flat_map(|key| self.reads(key));
+        reads.any(|read| problems.lost(&[&read]))
     }
 }
 
-/// Whether a link's preset is known, if it has one.
-fn preset(plan: &Plan, name: &str, link: &Link, problems: &mut Problems) -> bool {
-    let Some(path) = &link.path else { return true };
+/// Reports a preset that there is not.
+fn preset(plan: &Plan, name: &str, link: &Link, problems: &mut Problems) {
+    let Some(path) = &link.path else { return };
     let builtin = builtin_paths();
     if plan.path.contains_key(path) || builtin.contains_key(path) {
-        return true;
+        return;
     }
-    let known: Vec<&str> = plan.path.keys().chain(builtin.keys()).map(String::as_str).collect();
+    let own = plan.path.keys();
+    let others = builtin.keys().filter(|name| !plan.path.contains_key(*name));
+    let known: Vec<&str> = own.chain(others).map(String::as_str).collect();
     problems.error_from(
         &["links", name, "path"],
         &[&["path", path]],
@@ -92,7 +93,7 @@ fn preset(plan: &Plan, name: &str, link: &Link, problems: &mut Problems) -> bool
             hint(path, &known, "[path] tables and built-in ones")
         ),
     );
-    false
+    problems.doubt(&["links", name, "path"]);
 }
 
 /// Checks where a link is; the result says which two links are on the same interface.
@@ -267,9 +268,11 @@ fn characteristics(from: &Sources<'_>, link: &Link, problems: &mut Problems) {
             problems.warning_from(&["links", name], &[], why);
         }
     }
-    if let (Some(rate), Some(queue)) = (link.rate, &link.queue) {
+    if let Some(queue) = &link.queue {
         let reads = from.reads("rate");
         let reads: Vec<&[&str]> = reads.iter().map(Vec::as_slice).collect();
+        // That a rate is missing was said above.
+        let rate = link.rate.unwrap_or(MAX_RATE);
         queues::check(&["links", name, "queue"], queue, (Some(rate), &reads), problems);
     }
 }
@@ -447,9 +450,7 @@ fn refuse_change(
         return;
     };
     if link.rate.is_none() {
-        let preset = written.path.as_deref();
-        let known = preset.is_none_or(|p| plan.path.contains_key(p));
-        if !Sources::of(link_name, written, known).lost(&["rate"], problems) {
+        if !Sources::of(link_name, written).lost(&["rate"], problems) {
             let why = format!(
                 "`links.{link_name}` has no rate to change; give it the one it begins with"
             );

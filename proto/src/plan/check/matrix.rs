@@ -50,6 +50,18 @@ pub(super) struct Cell {
 }
 
 impl Cell {
+    /// The keys that its levels set, or would set, to what could not be read.
+    fn unread_levels(&self, lost: &Lost) -> Lost {
+        let mut unset = Lost::default();
+        for (key, _) in self.set_at.iter().filter(|(_, place)| lost.covers(place)) {
+            unset.doubt(key.clone());
+        }
+        for (factor, level) in &self.factors {
+            lost.of_level(factor, level).into_iter().for_each(|key| unset.doubt(key));
+        }
+        unset
+    }
+
     /// Where the value at a place is written.
     fn written(&self, place: &[String]) -> Vec<String> {
         let level = self.set_at.iter().find(|(key, _)| place.starts_with(key));
@@ -328,12 +340,14 @@ pub(super) fn check_points(
     }
     let mut found = Found::default();
     for cell in expand(&some).take(if too_many { 1 } else { MAX_POINTS }) {
+        let unset = cell.unread_levels(&problems.lost);
+        let whole = cell.lost.is_empty() && unset.is_empty();
         let mut here = Problems { found: Vec::new(), lost: problems.lost.clone() };
+        here.lost.join(unset);
         if levels_are_right {
             let news = cell.unread.iter().filter(|p| !here.lost.covers(&p.place));
             here.found = news.cloned().collect();
         }
-        let whole = cell.lost.is_empty();
         here.lost.join(cell.lost.clone());
         if let Some(plan) = &cell.plan {
             at_point(plan, &mut here);
@@ -359,59 +373,82 @@ fn without_empty_factors(plan: &Plan, problems: &mut Problems) -> Plan {
 /// The problems of all points.
 #[derive(Default)]
 struct Found {
-    /// How many points were read whole, and how many not.
-    whole: usize,
+    /// The points that were read whole.
+    whole: Vec<Factors>,
+    /// How many were not.
     parts: usize,
     problems: Vec<Repeated>,
     index: BTreeMap<(String, String), usize>,
 }
 
-/// A problem, at how many points it is, and the first of them.
+/// A point: its factors' levels.
+type Factors = Vec<(String, String)>;
+
+/// A problem, at how many points it is, the first of them, and the levels that they share.
 struct Repeated {
     problem: PlanProblem,
     whole: usize,
     parts: usize,
-    first: String,
+    first: Factors,
+    shared: Factors,
 }
 
 impl Found {
     fn add(&mut self, cell: &Cell, whole: bool, problems: Vec<PlanProblem>) {
-        *(if whole { &mut self.whole } else { &mut self.parts }) += 1;
+        if whole {
+            self.whole.push(cell.factors.clone());
+        } else {
+            self.parts += 1;
+        }
         for mut problem in problems {
-            let at = *self.index.entry((problem.path.clone(), problem.why.clone())).or_insert_with(
-                || {
-                    problem.place = cell.written(&problem.place);
-                    let name = |(factor, level): &(String, String)| format!("{factor}={level}");
-                    let first = cell.factors.iter().map(name).collect::<Vec<_>>().join(", ");
-                    self.problems.push(Repeated { problem, whole: 0, parts: 0, first });
-                    self.problems.len() - 1
-                },
-            );
+            let key = (problem.path.clone(), problem.why.clone());
+            let at = *self.index.entry(key).or_insert_with(|| {
+                problem.place = cell.written(&problem.place);
+                let (first, shared) = (cell.factors.clone(), cell.factors.clone());
+                self.problems.push(Repeated { problem, whole: 0, parts: 0, first, shared });
+                self.problems.len() - 1
+            });
             let repeated = &mut self.problems[at];
             *(if whole { &mut repeated.whole } else { &mut repeated.parts }) += 1;
+            repeated.shared.retain(|level| cell.factors.contains(level));
         }
     }
 
-    fn problems(self) -> impl Iterator<Item = PlanProblem> {
+    fn problems(self) -> Vec<PlanProblem> {
         let mut like_it: BTreeMap<(String, Severity), usize> = BTreeMap::new();
-        self.problems.into_iter().filter_map(move |found| {
-            let Repeated { mut problem, whole, parts, first } = found;
+        let mut all = Vec::new();
+        for mut found in self.problems {
+            let problem = &mut found.problem;
             let alike = like_it.entry((problem.path.clone(), problem.severity)).or_default();
             *alike += 1;
             // At a point that was not read whole a problem may be missing: it does not count against one.
-            let everywhere = whole == self.whole && (self.whole > 0 || parts == self.parts);
-            if !everywhere {
-                if *alike > MAX_ALIKE {
-                    return None;
-                }
-                let of = if whole > 1 {
-                    format!("{whole} of {} points, first ", self.whole)
-                } else {
-                    String::new()
-                };
-                problem.why = format!("{} (at {of}{first})", problem.why);
+            let everywhere = found.whole == self.whole.len()
+                && (!self.whole.is_empty() || found.parts == self.parts);
+            if !everywhere && *alike > MAX_ALIKE {
+                continue;
             }
-            Some(problem)
-        })
+            if !everywhere {
+                let with_these = |point: &&Factors| found.shared.iter().all(|l| point.contains(l));
+                let alone = found.whole + found.parts == 1;
+                let all_with_these = found.whole > 0
+                    && !found.shared.is_empty()
+                    && self.whole.iter().filter(with_these).count() == found.whole;
+                let at = if alone || all_with_these {
+                    levels_of(&found.shared)
+                } else {
+                    let more = found.whole + found.parts - 1;
+                    format!("{} and {more} more points", levels_of(&found.first))
+                };
+                problem.why = format!("{} (at {at})", problem.why);
+            }
+            all.push(found.problem);
+        }
+        all
     }
+}
+
+/// `rate=10mbit, scheme=bbr`.
+fn levels_of(point: &Factors) -> String {
+    let levels: Vec<String> = point.iter().map(|(f, level)| format!("{f}={level}")).collect();
+    levels.join(", ")
 }

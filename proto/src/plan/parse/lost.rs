@@ -78,18 +78,31 @@ impl Lost {
         let Some((written, parent)) = place.split_last() else { return };
         let child = |key: &str| [parent, &[key.to_owned()]].concat();
         match meant {
-            Some(meant) if table.contains_key(meant) => {
+            Some(meant) if !table.contains_key(meant) => self.keys.push(child(meant)),
+            _ => {
                 let inner = table.get(written).and_then(Value::as_table);
-                for key in inner.into_iter().flat_map(Table::keys) {
-                    self.doubted.push([&child(meant)[..], std::slice::from_ref(key)].concat());
+                let maybe = known.iter().filter(|key| meant.is_none_or(|meant| meant == **key));
+                for key in maybe {
+                    if !table.contains_key(*key) {
+                        self.doubted.push(child(key));
+                    }
+                    for name in inner.into_iter().flat_map(Table::keys) {
+                        self.doubted.push([&child(key)[..], std::slice::from_ref(name)].concat());
+                    }
                 }
             }
-            Some(meant) => self.keys.push(child(meant)),
-            None => {
-                let absent = known.iter().filter(|key| !table.contains_key(**key));
-                self.doubted.extend(absent.map(|key| child(key)));
-            }
         }
+    }
+
+    /// The keys that a level of a factor would set if they could be read.
+    pub(crate) fn of_level(&self, factor: &str, level: &str) -> Vec<Vec<String>> {
+        let of = |key: &Vec<String>| match &key[..] {
+            [matrix, f, l, key, ..] if matrix == "matrix" && f == factor && l == level => {
+                split_key(key).ok()
+            }
+            _ => None,
+        };
+        self.keys.iter().filter_map(of).collect()
     }
 }
 

@@ -86,6 +86,14 @@ fn needed(expected: &dyn Expected) -> String {
         "internally tagged enum Queue" => {
             "a table like { kind = \"bfifo\", limit = \"187500B\" }".to_owned()
         }
+        "struct Node" => "a table like {} or { agent = \"host:7700\" }".to_owned(),
+        "struct Link" => "a table with `node`, `toward` and `rate`".to_owned(),
+        "struct Flow" => "a table with `from` and `to`".to_owned(),
+        "struct Probe" => "a table with `kind`, `from` and `to`".to_owned(),
+        "struct Phase" => "a table with `name`, `length` and `flows`".to_owned(),
+        "struct Change" => "a table with `at` and `set`".to_owned(),
+        "struct Class" => "a table with `rate` and `match`".to_owned(),
+        "struct Match" => "a table like { to = \"dst\" }".to_owned(),
         "a map" => "a table".to_owned(),
         other if other.starts_with("struct ") => "a table".to_owned(),
         other => other.to_owned(),
