@@ -4,7 +4,6 @@
 #![allow(clippy::unwrap_used, reason = "a test says by panicking")]
 
 use std::fmt::Write as _;
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use ccbench_proto::plan;
@@ -15,7 +14,9 @@ use ccbench_proto::schedule::{
     FlowTask, LinkTask, NodeTask, TrialContext, length, phases, runs, task_for,
 };
 use ccbench_proto::topology::Topology;
-use toml::de::{DeTable, DeValue};
+
+#[path = "plans/salvage.rs"]
+mod salvage;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -103,112 +104,6 @@ fn valid_plans_become_their_golden_schedules() {
         round_trips(&file, &plan);
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-}
-
-/// Where each value of a plan without tables and lists of its own is, and its dotted key.
-fn leaves(text: &str) -> Vec<(String, Range<usize>)> {
-    fn walk(
-        way: &str,
-        value: &toml::Spanned<DeValue<'_>>,
-        found: &mut Vec<(String, Range<usize>)>,
-    ) {
-        match value.get_ref() {
-            DeValue::Table(table) => {
-                for (key, value) in table {
-                    walk(&format!("{way}.{}", key.get_ref()), value, found);
-                }
-            }
-            DeValue::Array(items) => {
-                for (index, item) in items.iter().enumerate() {
-                    walk(&format!("{way}.{index}"), item, found);
-                }
-            }
-            _ => found.push((way.to_owned(), value.span())),
-        }
-    }
-    let mut found = Vec::new();
-    for (key, value) in DeTable::parse(text).unwrap().into_inner() {
-        walk(key.get_ref(), &value, &mut found);
-    }
-    found
-}
-
-/// One value that cannot be read is one problem, on its line, and no rule reports what follows from it.
-#[test]
-fn an_unreadable_value_has_no_consequences() {
-    let mut spurious = Vec::new();
-    let mut tried = 0;
-    let mut files = tomls("tests/plans/valid");
-    files.extend(tomls("plans"));
-    for file in files {
-        let text = std::fs::read_to_string(&file).unwrap();
-        let usual: Vec<String> =
-            read(&text, &[]).unwrap().1.iter().map(|p| p.why.clone()).collect();
-        for (key, span) in leaves(&text) {
-            let mut wrong = text.clone();
-            wrong.replace_range(span.clone(), "1979-05-27");
-            let line = u32::try_from(text[..span.start].matches('\n').count() + 1).unwrap();
-            tried += 1;
-            let Err(problems) = read(&wrong, &[]) else {
-                spurious.push(format!("{} {key}: passes", stem(&file)));
-                continue;
-            };
-            let (errors, warnings): (Vec<_>, Vec<_>) =
-                problems.into_iter().partition(|p| p.severity == Severity::Error);
-            let news = warnings.iter().any(|w| !usual.contains(&w.why));
-            if errors.len() != 1 || errors[0].line != Some(line) || news {
-                let all = print(&errors) + &print(&warnings);
-                spurious.push(format!("{} {key} at line {line}:\n{all}", stem(&file)));
-            }
-        }
-    }
-    assert!(tried > 300, "only {tried} values");
-    assert!(spurious.is_empty(), "{}", spurious.join("\n"));
-}
-
-/// The same for a key that is misspelt.
-#[test]
-fn a_misspelt_key_has_no_consequences() {
-    let mut spurious = Vec::new();
-    for file in tomls("tests/plans/valid") {
-        let text = std::fs::read_to_string(&file).unwrap();
-        let usual: Vec<String> =
-            read(&text, &[]).unwrap().1.iter().map(|p| p.why.clone()).collect();
-        for word in [
-            "rate", "delay", "toward", "node", "queue", "from", "to", "count", "cc", "start",
-            "flows", "length", "measure", "agent", "address", "path", "dev", "classes", "loss",
-            "limit", "at", "set", "every", "repeat", "wires", "links", "nodes",
-        ] {
-            for (at, _) in text.match_indices(word) {
-                let alone = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
-                let (before, after) = (&text[..at], &text[at + word.len()..]);
-                let is_key = after.trim_start().starts_with('=')
-                    || before.ends_with('[') && after.starts_with(']');
-                if alone(before.chars().next_back()) || alone(after.chars().next()) || !is_key {
-                    continue;
-                }
-                let names = before.lines().next_back().unwrap_or_default();
-                if names.contains(['#', '"']) {
-                    continue;
-                }
-                for typo in [format!("{word}x"), "zzzzzz".to_owned()] {
-                    let wrong = format!("{before}{typo}{after}");
-                    let Err(problems) = read(&wrong, &[]) else { continue };
-                    let errors = problems.iter().filter(|p| p.severity == Severity::Error).count();
-                    let news = problems
-                        .iter()
-                        .any(|p| p.severity == Severity::Warning && !usual.contains(&p.why));
-                    let missing =
-                        problems.iter().filter(|p| p.why.starts_with("is missing")).count();
-                    if errors - missing != 1 || missing > 1 || news {
-                        let all = print(&problems);
-                        spurious.push(format!("{} {word} as {typo}:\n{all}", stem(&file)));
-                    }
-                }
-            }
-        }
-    }
-    assert!(spurious.is_empty(), "{}", spurious.join("\n"));
 }
 
 /// The resolved text reads back to the same plan, for the plan and for each of its points.
@@ -440,6 +335,29 @@ fn a_wrong_override_says_what_to_write() {
     says("=1", "is not a dotted key");
     says("matrix.scheme=bbr", "there is no factor `scheme`");
     says("links.bottleneck.rate=fast", "`fast` is not a rate");
+}
+
+#[test]
+fn overrides_and_the_plan_are_judged_together() {
+    let text = std::fs::read_to_string(root().join("tests/plans/invalid/zero-rate.toml")).unwrap();
+    let said = |sets: &[&str]| {
+        let sets: Vec<String> = sets.iter().map(|s| (*s).to_owned()).collect();
+        read(&text, &sets).map(|_| ()).map_err(|p| print(&p)).err().unwrap_or_default()
+    };
+    let rate = "error: 16: links.bottleneck.rate: is zero";
+    assert!(said(&[]).starts_with(rate));
+    assert_eq!(said(&["links.bottleneck.rate=1mbit"]), "");
+    let both = said(&["flows.a.count=\"many\"", "repaet=3"]);
+    let lines: Vec<&str> = both.lines().collect();
+    assert_eq!(lines.len(), 3, "{both}");
+    assert!(lines[0].starts_with("error: flows.a.count: must be a whole number from 1 to 128"));
+    assert!(lines[0].ends_with("(from `--set flows.a.count`)"), "{both}");
+    assert!(lines[1].starts_with("error: repaet: is not a key of a plan; did you mean `repeat`?"));
+    assert!(lines[2].starts_with(rate), "{both}");
+    // The refused override might have mended the rate.
+    let refused = said(&["links.botleneck.rate=1mbit"]);
+    assert_eq!(refused.lines().count(), 1, "{refused}");
+    assert!(refused.starts_with("error: --set links.botleneck.rate: there is no link"));
 }
 
 #[test]

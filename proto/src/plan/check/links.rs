@@ -449,13 +449,10 @@ fn refuse_change(
         problems.error_from(path, &[&["links", link_name]], why);
         return;
     };
-    if link.rate.is_none() {
-        if !Sources::of(link_name, written).lost(&["rate"], problems) {
-            let why = format!(
-                "`links.{link_name}` has no rate to change; give it the one it begins with"
-            );
-            problems.error(path, why);
-        }
+    if link.rate.is_none() && !Sources::of(link_name, written).lost(&["rate"], problems) {
+        let why =
+            format!("`links.{link_name}` has no rate to change; give it the one it begins with");
+        problems.error(path, why);
     }
     let sum: u64 =
         link.classes.values().fold(0, |sum, c| sum.saturating_add(c.rate.bits_per_sec()));

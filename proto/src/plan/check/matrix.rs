@@ -375,8 +375,8 @@ fn without_empty_factors(plan: &Plan, problems: &mut Problems) -> Plan {
 struct Found {
     /// The points that were read whole.
     whole: Vec<Factors>,
-    /// How many were not.
-    parts: usize,
+    /// Those that were not: a problem may be missing there, which does not count against it.
+    parts: Vec<Factors>,
     problems: Vec<Repeated>,
     index: BTreeMap<(String, String), usize>,
 }
@@ -395,11 +395,7 @@ struct Repeated {
 
 impl Found {
     fn add(&mut self, cell: &Cell, whole: bool, problems: Vec<PlanProblem>) {
-        if whole {
-            self.whole.push(cell.factors.clone());
-        } else {
-            self.parts += 1;
-        }
+        (if whole { &mut self.whole } else { &mut self.parts }).push(cell.factors.clone());
         for mut problem in problems {
             let key = (problem.path.clone(), problem.why.clone());
             let at = *self.index.entry(key).or_insert_with(|| {
@@ -414,36 +410,44 @@ impl Found {
         }
     }
 
-    fn problems(self) -> Vec<PlanProblem> {
+    fn problems(mut self) -> Vec<PlanProblem> {
         let mut like_it: BTreeMap<(String, Severity), usize> = BTreeMap::new();
         let mut all = Vec::new();
-        for mut found in self.problems {
-            let problem = &mut found.problem;
+        for mut found in std::mem::take(&mut self.problems) {
+            let problem = &found.problem;
             let alike = like_it.entry((problem.path.clone(), problem.severity)).or_default();
             *alike += 1;
-            // At a point that was not read whole a problem may be missing: it does not count against one.
-            let everywhere = found.whole == self.whole.len()
-                && (!self.whole.is_empty() || found.parts == self.parts);
-            if !everywhere && *alike > MAX_ALIKE {
-                continue;
-            }
-            if !everywhere {
-                let with_these = |point: &&Factors| found.shared.iter().all(|l| point.contains(l));
-                let alone = found.whole + found.parts == 1;
-                let all_with_these = found.whole > 0
-                    && !found.shared.is_empty()
-                    && self.whole.iter().filter(with_these).count() == found.whole;
-                let at = if alone || all_with_these {
-                    levels_of(&found.shared)
-                } else {
-                    let more = found.whole + found.parts - 1;
-                    format!("{} and {more} more points", levels_of(&found.first))
-                };
-                problem.why = format!("{} (at {at})", problem.why);
+            let at = self.place_of(&found);
+            if let Some(at) = at {
+                if *alike > MAX_ALIKE {
+                    continue;
+                }
+                found.problem.why = format!("{} (at {at})", found.problem.why);
             }
             all.push(found.problem);
         }
         all
+    }
+
+    /// Which points have a problem; `None` when all do.
+    fn place_of(&self, found: &Repeated) -> Option<String> {
+        let (points, times) = if found.whole > 0 || found.parts == 0 {
+            (&self.whole, found.whole)
+        } else {
+            (&self.parts, found.parts)
+        };
+        if times == points.len() && (found.whole > 0 || self.whole.is_empty()) {
+            return None;
+        }
+        let with_shared = |point: &&Factors| found.shared.iter().all(|level| point.contains(level));
+        if !found.shared.is_empty() && points.iter().filter(with_shared).count() == times {
+            return Some(levels_of(&found.shared));
+        }
+        let more = match found.whole + found.parts - 1 {
+            1 => "one more point".to_owned(),
+            more => format!("{more} more points"),
+        };
+        Some(format!("{}, and {more}", levels_of(&found.first)))
     }
 }
 
