@@ -60,7 +60,8 @@ pub enum AgentError {
     },
     /// The kernel has no such congestion control.
     #[error(
-        "flow {group}: this kernel has no congestion control `{cc}` ({source}); it has: {available}"
+        "flow {group}: this kernel has no congestion control `{cc}` ({source}); it has: \
+         {available}{way_out}"
     )]
     CongestionControl {
         /// The flow group.
@@ -69,11 +70,15 @@ pub enum AgentError {
         cc: String,
         /// What there is.
         available: String,
+        /// What would bring it, beginning with "; ", or nothing.
+        way_out: String,
         /// The kernel's answer.
         source: io::Error,
     },
     /// iperf3 is not installed.
-    #[error("run iperf3: {source}; install it (package iperf3)")]
+    #[error(
+        "run iperf3: {source}; install it on this node (apt install iperf3), on the PATH of the agent"
+    )]
     NoIperf3 {
         /// Why it did not start.
         source: io::Error,

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod args;
+pub mod cc;
 pub mod cgroup;
 pub mod clock;
 pub mod describe;

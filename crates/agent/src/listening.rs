@@ -1,26 +1,95 @@
-//! Whether something listens on a TCP port of this network namespace.
+//! Who listens on the TCP ports of this network namespace.
 
-/// Looks into /proc/self/net/tcp and tcp6; listeners come first there, so the first other socket ends it.
-pub fn listens(port: u16) -> bool {
-    ["/proc/self/net/tcp", "/proc/self/net/tcp6"].iter().any(|path| {
-        use std::io::BufRead as _;
-        let Ok(file) = std::fs::File::open(path) else { return false };
-        std::io::BufReader::new(file)
-            .lines()
-            .skip(1)
-            .map_while(Result::ok)
-            .map_while(|line| listener(&line))
-            .any(|found| found == port)
+use std::io::BufRead as _;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::Path;
+
+/// A listening socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Listener {
+    /// Where; unspecified: on all addresses.
+    pub address: IpAddr,
+    /// The port.
+    pub port: u16,
+    /// The socket's number, as in `/proc/PID/fd`.
+    inode: u64,
+}
+
+/// All listeners on a port. Looks into /proc/self/net/tcp and tcp6; listeners come first there, so the first
+/// other socket ends it.
+fn listeners(port: u16) -> Vec<Listener> {
+    let of = |path: &str| {
+        let file = std::fs::File::open(path).ok();
+        let lines = file
+            .into_iter()
+            .flat_map(|file| std::io::BufReader::new(file).lines().skip(1).map_while(Result::ok));
+        lines.map_while(|line| listener(&line)).filter(|l| l.port == port).collect::<Vec<_>>()
+    };
+    let mut found = of("/proc/self/net/tcp");
+    found.extend(of("/proc/self/net/tcp6"));
+    found
+}
+
+/// Whether the process `pid` listens on a port; where nobody may look into that process, whether anybody does.
+pub fn listens(pid: u32, port: u16) -> bool {
+    listeners(port)
+        .iter()
+        .any(|l| holds(Path::new(&format!("/proc/{pid}/fd")), l.inode) != Some(false))
+}
+
+/// Who listens so that nobody else can listen on this address and port: `0.0.0.0:5201 (nginx, pid 7)`.
+pub fn in_the_way(address: IpAddr, port: u16) -> Option<String> {
+    let taken = |l: &Listener| l.address.is_unspecified() || l.address == address;
+    let listener = listeners(port).into_iter().find(taken)?;
+    let who =
+        owner(listener.inode).unwrap_or_else(|| "of a process that cannot be seen".to_owned());
+    Some(format!("{} ({who})", std::net::SocketAddr::new(listener.address, port)))
+}
+
+/// Name and pid of a process that holds a socket.
+fn owner(inode: u64) -> Option<String> {
+    std::fs::read_dir("/proc").ok()?.flatten().find_map(|entry| {
+        let pid = entry.file_name().to_str()?.parse::<u32>().ok()?;
+        if holds(&entry.path().join("fd"), inode) != Some(true) {
+            return None;
+        }
+        let name = std::fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
+        Some(format!("{}, pid {pid}", name.trim()))
     })
 }
 
-/// The port of a listening socket's line; none for any other socket.
-fn listener(line: &str) -> Option<u16> {
+/// Whether a process's descriptors have this socket among them; nothing if they cannot be read.
+fn holds(descriptors: &Path, inode: u64) -> Option<bool> {
+    let name = format!("socket:[{inode}]");
+    let entries = std::fs::read_dir(descriptors).ok()?;
+    let is_it =
+        |path: std::path::PathBuf| std::fs::read_link(path).is_ok_and(|to| to == Path::new(&name));
+    Some(entries.flatten().any(|entry| is_it(entry.path())))
+}
+
+/// A listening socket's line; none for any other socket.
+fn listener(line: &str) -> Option<Listener> {
     let mut fields = line.split_whitespace().skip(1);
     let local = fields.next()?;
     let state = fields.nth(1)?;
-    let (_, port) = local.rsplit_once(':')?;
-    (state == "0A").then(|| u16::from_str_radix(port, 16).ok())?
+    let inode = fields.nth(5)?.parse().ok()?;
+    let (address, port) = local.rsplit_once(':')?;
+    let port = u16::from_str_radix(port, 16).ok()?;
+    (state == "0A").then_some(Listener { address: address_of(address)?, port, inode })
+}
+
+/// The kernel prints words of four bytes in the machine's order.
+fn address_of(digits: &str) -> Option<IpAddr> {
+    let word =
+        |at: usize| Some(u32::from_str_radix(digits.get(at..at + 8)?, 16).ok()?.to_ne_bytes());
+    match digits.len() {
+        8 => Some(Ipv4Addr::from(word(0)?).into()),
+        32 => {
+            let bytes = [word(0)?, word(8)?, word(16)?, word(24)?].concat();
+            Some(Ipv6Addr::from(<[u8; 16]>::try_from(bytes).ok()?).into())
+        }
+        _ => None,
+    }
 }
 
 #[cfg(test)]
@@ -28,19 +97,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_tells_port_and_state() {
-        let line = "   0: 0100007F:1451 00000000:0000 0A 00000000:00000000 00:00000000 00000000";
-        assert_eq!(listener(line), Some(5201));
+    #[cfg(target_endian = "little")]
+    fn a_line_tells_address_port_and_state() {
+        let line = "   0: 0100007F:1451 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        \
+                    0 4711 1 0000000000000000 100 0 0 10 0";
+        let found = listener(line).unwrap();
+        assert_eq!(found, Listener { address: [127, 0, 0, 1].into(), port: 5201, inode: 4711 });
         assert_eq!(listener(&line.replace(" 0A ", " 01 ")), None);
         assert_eq!(listener("sl local_address rem_address st"), None);
+        assert_eq!(
+            address_of("00000000000000000000000001000000"),
+            Some(IpAddr::V6(Ipv6Addr::LOCALHOST))
+        );
+        assert_eq!(address_of("0000000"), None);
     }
 
     #[test]
-    fn our_own_listener_is_seen() {
+    fn our_own_listener_is_seen_and_named() {
         let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = socket.local_addr().unwrap().port();
-        assert!(listens(port));
+        let here = IpAddr::from([127, 0, 0, 1]);
+        assert!(listens(std::process::id(), port));
+        let who = in_the_way(here, port).unwrap();
+        let (address, pid) = (format!("127.0.0.1:{port} ("), std::process::id());
+        assert!(who.starts_with(&address) && who.ends_with(&format!(", pid {pid})")), "{who}");
+        assert_eq!(in_the_way([127, 0, 0, 2].into(), port), None);
         drop(socket);
-        assert!(!listens(port));
+        assert!(!listens(std::process::id(), port));
+        assert_eq!(in_the_way(here, port), None);
     }
 }

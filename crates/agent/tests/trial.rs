@@ -4,104 +4,10 @@
 
 mod support;
 
-use std::collections::BTreeMap;
-
-use ccbench_proto::wire::agent_client::AgentClient;
-use ccbench_proto::wire::{self, run_event::Of};
+use ccbench_proto::wire;
 use nix::sys::signal::Signal;
-use support::{Agent, LOOPBACK_PLAN, Namespace, now_ns, prepare, wait_for};
-use tonic::transport::Channel;
-
-/// Two agents in one namespace: "one" connects, "two" listens.
-struct Pair {
-    namespace: Namespace,
-    one: Agent,
-    two: Agent,
-    clients: [AgentClient<Channel>; 2],
-    /// As it was found.
-    before: String,
-}
-
-impl Pair {
-    async fn start() -> Self {
-        let namespace = Namespace::new().await;
-        let before = state_of(&namespace);
-        let (one, two) = (Agent::inside(&namespace), Agent::inside(&namespace));
-        let clients = [one.connect().await, two.connect().await];
-        Self { namespace, one, two, clients, before }
-    }
-
-    async fn prepare(&mut self, plan: &str, epoch: u64) {
-        for (client, node) in self.clients.iter_mut().zip(["one", "two"]) {
-            client.prepare(prepare(plan, node, epoch)).await.unwrap();
-        }
-    }
-
-    async fn run(&mut self, epoch: u64) -> [tonic::Streaming<wire::RunEvent>; 2] {
-        let run = wire::RunRequest { start_at_ns: now_ns() + 300_000_000, epoch };
-        let [one, two] = &mut self.clients;
-        [one.run(run).await.unwrap().into_inner(), two.run(run).await.unwrap().into_inner()]
-    }
-
-    async fn reset(&mut self) {
-        for client in &mut self.clients {
-            let reply = client.reset(wire::ResetRequest {}).await.unwrap().into_inner();
-            assert!(reply.failed.is_empty(), "{reply:?}");
-        }
-    }
-
-    /// Every setting, offload, qdisc and process is as it was.
-    fn is_as_found(&self) -> bool {
-        state_of(&self.namespace) == self.before
-            && self.one.children().is_empty()
-            && self.two.children().is_empty()
-    }
-}
-
-/// What a trial may change.
-fn state_of(namespace: &Namespace) -> String {
-    let features = namespace.run(&["ethtool", "-k", "lo"]);
-    let qdiscs = namespace.run(&["tc", "qdisc"]);
-    let setting = "/proc/sys/net/ipv4/tcp_slow_start_after_idle";
-    format!("{features}{qdiscs}{}", namespace.run(&["cat", setting]))
-}
-
-#[derive(Default)]
-struct Rows {
-    events: Vec<wire::Event>,
-    flows: Vec<wire::Flow>,
-    samples: Vec<wire::FlowSample>,
-    intervals: Vec<wire::Interval>,
-    probes: Vec<wire::Probe>,
-    hosts: usize,
-    raw: BTreeMap<String, Vec<u8>>,
-    done: Option<wire::Done>,
-}
-
-impl Rows {
-    async fn all(mut stream: tonic::Streaming<wire::RunEvent>) -> Self {
-        let mut rows = Self::default();
-        while let Some(event) = stream.message().await.unwrap() {
-            assert!(rows.done.is_none(), "Done is the last");
-            match event.of.unwrap() {
-                Of::FlowSample(row) => rows.samples.push(row),
-                Of::Interval(row) => rows.intervals.push(row),
-                Of::Probe(row) => rows.probes.push(row),
-                Of::HostSample(_) => rows.hosts += 1,
-                Of::Event(row) => rows.events.push(row),
-                Of::Flow(row) => rows.flows.push(row),
-                Of::Raw(raw) => rows.raw.entry(raw.name).or_default().extend(raw.data),
-                Of::Done(done) => rows.done = Some(done),
-                Of::QdiscSample(_) | Of::LinkChange(_) => {}
-            }
-        }
-        rows
-    }
-
-    fn events_of(&self, kind: &str) -> Vec<&wire::Event> {
-        self.events.iter().filter(|event| event.kind == kind).collect()
-    }
-}
+use support::pair::{Pair, Rows};
+use support::{LOOPBACK_PLAN, now_ns, prepare, wait_for};
 
 #[tokio::test]
 async fn a_trial_gives_every_kind_of_row_and_leaves_nothing() {

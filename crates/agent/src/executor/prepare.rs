@@ -2,7 +2,6 @@
 //! and on an error the caller undoes what there is.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsString;
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -12,12 +11,10 @@ use ccbench_proto::resolve::{Egress, LinkConfig};
 use ccbench_proto::schedule::{self, FlowTask, NodeTask, TrialContext};
 use ccbench_proto::units::Rate;
 use ccbench_proto::wire;
-use nix::sys::socket::{
-    AddressFamily, SockFlag, SockType, setsockopt, socket, sockopt::TcpCongestion,
-};
 
 use super::outbox::event;
 use super::samples::TimedLink;
+use crate::cc;
 use crate::cgroup;
 use crate::clock;
 use crate::error::AgentError;
@@ -97,7 +94,16 @@ pub async fn prepare(
     tools: &mut Tools<'_>,
     trial: &mut Trial,
 ) -> Result<wire::PrepareReply, AgentError> {
+    let flows = || task.clients.iter().chain(&task.servers);
+    // What is not here at all is found before anything is changed.
+    if flows().next().is_some() {
+        tools.source.find().await?;
+    }
     set_sysctls(&task, tools, trial)?;
+    // iperf3 sets it on both ends, so both must have it.
+    for flow in flows() {
+        flow.cc.as_ref().map_or(Ok(()), |cc| cc::check(&flow.group, cc))?;
+    }
     let devices = devices(&task, tools.kernel)?;
     if !task.keep_offloads {
         for dev in devices.values().collect::<BTreeSet<_>>() {
@@ -105,9 +111,6 @@ pub async fn prepare(
         }
     }
     make_links(&task, &devices, tools, trial)?;
-    for flow in task.clients.iter().chain(&task.servers) {
-        check_congestion_control(flow)?;
-    }
     start_servers(&task, tools, trial).await?;
     let reply = wire::PrepareReply {
         links: trial.links.iter().map(|timed| timed.link.state()).collect(),
@@ -221,20 +224,6 @@ fn applied(
     }
 }
 
-/// iperf3 sets it on both ends, so both must have it. Trying it makes the kernel load its module.
-fn check_congestion_control(flow: &FlowTask) -> Result<(), AgentError> {
-    let Some(cc) = &flow.cc else { return Ok(()) };
-    let flags = SockFlag::SOCK_CLOEXEC;
-    let tried = socket(AddressFamily::Inet, SockType::Stream, flags, None)
-        .and_then(|fd| setsockopt(&fd, TcpCongestion, &OsString::from(cc)));
-    tried.map_err(|errno| AgentError::CongestionControl {
-        group: flow.group.clone(),
-        cc: cc.clone(),
-        available: sysctl::read("net.ipv4.tcp_available_congestion_control").unwrap_or_default(),
-        source: errno.into(),
-    })
-}
-
 async fn start_servers(
     task: &NodeTask,
     tools: &mut Tools<'_>,
@@ -243,7 +232,6 @@ async fn start_servers(
     if task.servers.is_empty() && task.clients.is_empty() {
         return Ok(());
     }
-    tools.source.find().await?;
     if let Some(group) = tools.traffic_group {
         tools.undo.push(Step::TrafficGroup { folder: group.to_owned() })?;
         let op = format!("make control group {} for traffic", group.display());

@@ -1,6 +1,7 @@
 //! iperf3 as a process: started through `ccbench-agent launch`, so that it dies with the agent; its output
 //! read as it comes, within limits.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
@@ -104,7 +105,7 @@ impl FlowSource for Iperf3 {
             status: None,
             by_line: version.has_json_stream(),
             line: Vec::new(),
-            port: (end == End::Server).then_some(task.server_port),
+            listens_on: (end == End::Server).then_some((task.to_ip, task.server_port)),
         }))
     }
 }
@@ -118,7 +119,8 @@ struct Process {
     by_line: bool,
     /// A line whose end has not come yet.
     line: Vec<u8>,
-    port: Option<u16>,
+    /// Of a server.
+    listens_on: Option<(IpAddr, u16)>,
 }
 
 enum Read {
@@ -205,14 +207,18 @@ async fn chunk(stream: Option<&mut (impl AsyncRead + Unpin)>) -> Vec<u8> {
 impl Traffic for Process {
     fn listening(&mut self) -> BoxFuture<'_, Result<(), String>> {
         Box::pin(async {
-            let Some(port) = self.port else { return Ok(()) };
+            let Some((address, port)) = self.listens_on else { return Ok(()) };
             let deadline = clock::now_ns() + LISTEN_LIMIT.as_nanos() as u64;
             loop {
-                if listening::listens(port) {
-                    return Ok(());
-                }
                 if let Ok(Some(_)) = self.child.try_wait() {
-                    return Err(self.last_words().await);
+                    let words = self.last_words().await;
+                    return Err(match listening::in_the_way(address, port) {
+                        Some(who) => format!("{words}; {who} listens there: end it"),
+                        None => words,
+                    });
+                }
+                if self.child.id().is_some_and(|pid| listening::listens(pid, port)) {
+                    return Ok(());
                 }
                 if clock::now_ns() > deadline {
                     return Err("it did not listen within 2 s".to_owned());

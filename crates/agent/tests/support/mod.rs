@@ -2,6 +2,8 @@
 #![allow(dead_code, reason = "every test target uses its own part")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+pub mod pair;
+
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};

@@ -1,0 +1,105 @@
+//! Two agents in one namespace, and what they send.
+
+use std::collections::BTreeMap;
+
+use ccbench_proto::wire::agent_client::AgentClient;
+use ccbench_proto::wire::{self, run_event::Of};
+use tonic::transport::Channel;
+
+use super::{Agent, Namespace, now_ns, prepare};
+
+/// Two agents in one namespace: "one" connects, "two" listens.
+pub struct Pair {
+    pub namespace: Namespace,
+    pub one: Agent,
+    pub two: Agent,
+    pub clients: [AgentClient<Channel>; 2],
+    /// As it was found.
+    pub before: String,
+}
+
+impl Pair {
+    pub async fn start() -> Self {
+        let namespace = Namespace::new().await;
+        let before = state_of(&namespace);
+        let (one, two) = (Agent::inside(&namespace), Agent::inside(&namespace));
+        let clients = [one.connect().await, two.connect().await];
+        Self { namespace, one, two, clients, before }
+    }
+
+    pub async fn prepare(&mut self, plan: &str, epoch: u64) {
+        for (client, node) in self.clients.iter_mut().zip(["one", "two"]) {
+            client.prepare(prepare(plan, node, epoch)).await.unwrap();
+        }
+    }
+
+    pub async fn run(&mut self, epoch: u64) -> [tonic::Streaming<wire::RunEvent>; 2] {
+        let run = wire::RunRequest { start_at_ns: now_ns() + 300_000_000, epoch };
+        let [one, two] = &mut self.clients;
+        [one.run(run).await.unwrap().into_inner(), two.run(run).await.unwrap().into_inner()]
+    }
+
+    pub async fn reset(&mut self) {
+        for client in &mut self.clients {
+            let reply = client.reset(wire::ResetRequest {}).await.unwrap().into_inner();
+            assert!(reply.failed.is_empty(), "{reply:?}");
+        }
+    }
+
+    /// Every setting, offload, qdisc and process is as it was.
+    pub fn is_as_found(&self) -> bool {
+        state_of(&self.namespace) == self.before
+            && self.one.children().is_empty()
+            && self.two.children().is_empty()
+    }
+}
+
+/// What a trial may change.
+fn state_of(namespace: &Namespace) -> String {
+    let features = namespace.run(&["ethtool", "-k", "lo"]);
+    let qdiscs = namespace.run(&["tc", "qdisc"]);
+    let setting = "/proc/sys/net/ipv4/tcp_slow_start_after_idle";
+    format!("{features}{qdiscs}{}", namespace.run(&["cat", setting]))
+}
+
+#[derive(Default)]
+pub struct Rows {
+    pub events: Vec<wire::Event>,
+    pub flows: Vec<wire::Flow>,
+    pub samples: Vec<wire::FlowSample>,
+    pub intervals: Vec<wire::Interval>,
+    pub probes: Vec<wire::Probe>,
+    pub hosts: usize,
+    pub raw: BTreeMap<String, Vec<u8>>,
+    pub done: Option<wire::Done>,
+}
+
+impl Rows {
+    pub async fn all(mut stream: tonic::Streaming<wire::RunEvent>) -> Self {
+        let mut rows = Self::default();
+        while let Some(event) = stream.message().await.unwrap() {
+            rows.take(event);
+        }
+        rows
+    }
+
+    /// One more message.
+    pub fn take(&mut self, event: wire::RunEvent) {
+        assert!(self.done.is_none(), "Done is the last");
+        match event.of.unwrap() {
+            Of::FlowSample(row) => self.samples.push(row),
+            Of::Interval(row) => self.intervals.push(row),
+            Of::Probe(row) => self.probes.push(row),
+            Of::HostSample(_) => self.hosts += 1,
+            Of::Event(row) => self.events.push(row),
+            Of::Flow(row) => self.flows.push(row),
+            Of::Raw(raw) => self.raw.entry(raw.name).or_default().extend(raw.data),
+            Of::Done(done) => self.done = Some(done),
+            Of::QdiscSample(_) | Of::LinkChange(_) => {}
+        }
+    }
+
+    pub fn events_of(&self, kind: &str) -> Vec<&wire::Event> {
+        self.events.iter().filter(|event| event.kind == kind).collect()
+    }
+}

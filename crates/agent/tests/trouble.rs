@@ -1,0 +1,121 @@
+//! What goes wrong with real iperf3 traffic, and how it is told. Needs root and iperf3; without them it fails.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod support;
+
+use ccbench_proto::wire;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use support::pair::{Pair, Rows};
+use support::{AGENT, Agent, LOOPBACK_PLAN, Namespace, difference, everything, prepare, wait_for};
+
+#[tokio::test]
+async fn a_server_killed_in_mid_flow_is_told_by_both_ends() {
+    let mut pair = Pair::start().await;
+    pair.prepare(LOOPBACK_PLAN, 1).await;
+    let servers = pair.two.children();
+    assert_eq!(servers.len(), 1);
+    let [one, mut two] = pair.run(1).await;
+    let client = tokio::spawn(Rows::all(one));
+    // Until the server's end has sent data samples, the flow is on.
+    let mut rows = Rows::default();
+    while !rows.samples.iter().any(|s| s.bytes_received.is_some_and(|bytes| bytes > 1_000_000)) {
+        rows.take(two.message().await.unwrap().unwrap());
+    }
+    kill(Pid::from_raw(servers[0].cast_signed()), Signal::SIGKILL).unwrap();
+    while let Some(event) = two.message().await.unwrap() {
+        rows.take(event);
+    }
+    let client = client.await.unwrap();
+    let told = rows.events_of("flow_error");
+    assert!(told.len() == 1 && told[0].message.contains("iperf3 server"), "{:?}", rows.events);
+    assert!(rows.flows.iter().all(|flow| flow.exit_code == Some(-9)), "{:?}", rows.flows);
+    let told = client.events_of("flow_error");
+    assert!(told.len() == 1 && told[0].message.contains("iperf3 client"), "{:?}", client.events);
+    assert!(rows.done.is_some() && client.done.is_some());
+    pair.reset().await;
+    assert!(pair.is_as_found());
+}
+
+#[tokio::test]
+async fn without_iperf3_the_prepare_says_how_to_get_it() {
+    let namespace = Namespace::new().await;
+    let agent = Agent::by(|dir| {
+        let mut command = namespace.enter();
+        command.arg("env").arg(format!("PATH={}", dir.display())).arg(AGENT);
+        command
+    });
+    let mut client = agent.connect().await;
+    let before = everything(&namespace, &["lo"]);
+    let info = client.describe(wire::DescribeRequest {}).await.unwrap().into_inner();
+    assert_eq!(info.iperf3_version, "");
+    assert!(info.notes.iter().any(|note| note.contains("install")), "{:?}", info.notes);
+    for node in ["one", "two"] {
+        let refused = client.prepare(prepare(LOOPBACK_PLAN, node, 1)).await.unwrap_err();
+        assert_eq!(refused.code(), tonic::Code::Unimplemented);
+        let said = refused.message();
+        assert!(said.starts_with("run iperf3: ") && said.contains("apt install iperf3"), "{said}");
+    }
+    assert_eq!(difference(&before, &everything(&namespace, &["lo"])), "");
+}
+
+/// Something that listens inside a namespace until it is dropped.
+struct Other(std::process::Child);
+
+impl Other {
+    async fn listen(namespace: &Namespace, address: &str, port: u16) -> Self {
+        let mut command = namespace.enter();
+        let port = port.to_string();
+        command.args(["iperf3", "-s", "-B", address, "-p", &port]);
+        let other = Self(command.stdout(std::process::Stdio::null()).spawn().unwrap());
+        let port = format!(":{port}");
+        wait_for("the other listener", || namespace.run(&["ss", "-ltnH"]).contains(&port)).await;
+        other
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
+#[tokio::test]
+async fn whoever_has_taken_the_port_is_named() {
+    let mut pair = Pair::start().await;
+    let port = ccbench_proto::schedule::server_port(3, 0);
+    for address in ["127.0.0.1", "0.0.0.0"] {
+        let other = Other::listen(&pair.namespace, address, port).await;
+        let refused = pair.clients[1].prepare(prepare(LOOPBACK_PLAN, "two", 1)).await.unwrap_err();
+        let holder = format!("{address}:{port} (iperf3, pid {}) listens there", other.0.id());
+        for part in ["flow bulk", "Address already in use", &holder] {
+            assert!(refused.message().contains(part), "{part} is not in {refused:?}");
+        }
+        drop(other);
+        assert!(pair.is_as_found());
+    }
+    // Whoever listens elsewhere on the port is in nobody's way.
+    let _other = Other::listen(&pair.namespace, "127.0.0.2", port).await;
+    pair.clients[1].prepare(prepare(LOOPBACK_PLAN, "two", 1)).await.unwrap();
+    pair.reset().await;
+}
+
+#[tokio::test]
+async fn a_congestion_control_that_is_nowhere_is_refused_before_any_link() {
+    let mut pair = Pair::start().await;
+    let plan = LOOPBACK_PLAN.replace("cc = \"reno\"", "cc = \"nosuch\"");
+    for (client, node) in pair.clients.iter_mut().zip(["one", "two"]) {
+        let refused = client.prepare(prepare(&plan, node, 1)).await.unwrap_err();
+        let said = refused.message();
+        let has = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control");
+        for cc in has.unwrap().split_whitespace() {
+            assert!(said.contains(cc), "{cc} is not in {said}");
+        }
+        let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+        let modules = format!("/lib/modules/{}/modules.dep", release.trim());
+        let told = said.contains("has no module tcp_nosuch");
+        assert_eq!(told, std::path::Path::new(&modules).exists(), "{said}");
+    }
+    assert!(pair.is_as_found());
+}
