@@ -135,9 +135,9 @@ fn whole(plan: &Plan, problems: &mut Problems) {
 fn at_point(plan: &Plan, problems: &mut Problems) {
     names::check(plan, problems);
     nodes::check_settings(plan, problems);
+    timeline::check_trial(plan, problems);
     links::check(plan, problems);
     flows::check(plan, problems);
-    timeline::check_trial(plan, problems);
     lints::check(plan, problems);
 }
 

@@ -48,6 +48,7 @@ pub fn parse_with(text: &str, sets: &[String]) -> Result<Plan, Vec<PlanProblem>>
 }
 
 /// What could be read of a plan.
+#[derive(Default)]
 pub(crate) struct Reading {
     /// The plan without what is lost; `None` when too much is.
     pub(crate) plan: Option<Plan>,
@@ -55,6 +56,8 @@ pub(crate) struct Reading {
     pub(crate) problems: Vec<PlanProblem>,
     /// What the plan lacks because of the problems.
     pub(crate) lost: Lost,
+    /// Keys that were read elsewhere than they are written: the key, and where it is written.
+    pub(crate) moved: Vec<(Vec<String>, Vec<String>)>,
 }
 
 /// Reads what can be read of a text with its overrides. Fails where the text is not TOML.
@@ -80,7 +83,8 @@ pub(crate) fn read_text<'t>(
     let mut reading = salvage(table);
     reading.lost.join(lost);
     reading.problems.splice(0..0, refused);
-    Ok((reading, Lines::new(text, changed)))
+    let moved = std::mem::take(&mut reading.moved);
+    Ok((reading, Lines::new(text, changed, moved)))
 }
 
 /// What a refused override may have been meant for.
@@ -131,20 +135,25 @@ pub(crate) fn salvage(table: Table) -> Reading {
     let mut value = Value::Table(table);
     let mut problems: Vec<PlanProblem> = Vec::new();
     let mut lost = Lost::default();
+    let mut moved = Vec::new();
     for _ in 0..10 * MAX_PROBLEMS {
         let misfit = match read(&value) {
-            Ok(plan) => return Reading { plan: Some(plan), problems, lost },
+            Ok(plan) => return Reading { plan: Some(plan), problems, lost, moved },
             Err(misfit) => narrow(&value, misfit),
         };
         let place = problem_place(&misfit);
         if !lost.dropped(&place) {
             problems.push(error(&place, words(&misfit, &place, find(&value, &place))));
         }
+        if let Some(from_to) = take_as_meant(&mut value, &misfit, &place) {
+            moved.push(from_to);
+            continue;
+        }
         if problems.len() >= MAX_PROBLEMS || !mend(&mut value, &misfit, &mut lost) {
             break;
         }
     }
-    Reading { plan: None, problems, lost }
+    Reading { plan: None, problems, lost, moved }
 }
 
 fn error(place: &[String], why: String) -> PlanProblem {
@@ -321,6 +330,34 @@ fn example(key: &str, place: &[String]) -> String {
         _ => return format!("{key} = ..."),
     };
     text.to_owned()
+}
+
+/// Reads `[link.x]` as `[links.x]` and `[phases]` as `[[phases]]`, so that what is in them is judged too. The
+/// result is the key it is read as, and the key it is written as.
+fn take_as_meant(
+    value: &mut Value,
+    misfit: &Misfit,
+    place: &[String],
+) -> Option<(Vec<String>, Vec<String>)> {
+    let ([written], Some(plan)) = (place, value.as_table_mut()) else { return None };
+    match &misfit.fault {
+        Fault::Unknown(_, known) => {
+            let meant = format!("{written}s");
+            if !known.contains(&meant.as_str()) || plan.contains_key(&meant) {
+                return None;
+            }
+            let inner = plan.remove(written)?;
+            plan.insert(meant.clone(), inner);
+            Some((vec![meant], vec![written.clone()]))
+        }
+        Fault::Other(_) if ["phases", "changes"].contains(&written.as_str()) => {
+            let one = plan.get_mut(written).filter(|inner| inner.is_table())?;
+            let only = std::mem::replace(one, Value::Array(Vec::new()));
+            *one = Value::Array(vec![only]);
+            Some((vec![written.clone(), "0".to_owned()], vec![written.clone()]))
+        }
+        _ => None,
+    }
 }
 
 /// Makes the misfit go away so that the next one shows, and notes what is lost by it; `false` when it cannot.

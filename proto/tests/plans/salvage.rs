@@ -99,7 +99,8 @@ fn a_misspelt_key_has_no_consequences() {
                 if names.contains(['#', '"']) {
                     continue;
                 }
-                for typo in [format!("{word}x"), "zzzzzz".to_owned()] {
+                let singular = word.strip_suffix('s').unwrap_or("zz");
+                for typo in [format!("{word}x"), "zzzzzz".to_owned(), singular.to_owned()] {
                     let wrong = format!("{before}{typo}{after}");
                     let Err(problems) = read(&wrong, &[]) else { continue };
                     let errors = problems.iter().filter(|p| p.severity == Severity::Error).count();

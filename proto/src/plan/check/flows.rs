@@ -53,7 +53,10 @@ pub(super) fn check(plan: &Plan, problems: &mut Problems) {
             problems.error(&path("cc"), why);
         }
         if flow.rate == Some(Rate::from_bits_per_sec(0)) {
-            problems.error(&path("rate"), "is zero; leave it out for as fast as possible");
+            problems.error(
+                &path("rate"),
+                "is zero: it would send nothing; leave it out for as fast as possible",
+            );
         }
         if flow.interval < Micros::from_millis(100) || flow.interval > Micros::from_secs(60) {
             problems.error(&path("interval"), "must be from 100ms to 60s, iperf3's own limits");
@@ -115,7 +118,7 @@ fn ends(
         problems.error_from(
             &[table, name],
             &[],
-            format!("`{from}` has {a} and `{to}` has {b}: one is IPv4, one is IPv6"),
+            format!("`{from}` has {a} and `{to}` has {b}: one is IPv4, one is IPv6; give both the same kind"),
         );
     }
 }
@@ -177,7 +180,7 @@ fn times(plan: &Plan, name: &str, flow: &Flow, problems: &mut Problems) {
         problems.error_from(
             &["flows", name, "start"],
             &[LENGTHS],
-            format!("{start} is not inside the trial, which ends at {end}"),
+            format!("{start} is not inside the trial, which ends at {end}; start earlier, or lengthen the last phase"),
         );
     }
     if stop > end && !plan.phases.is_empty() {

@@ -251,7 +251,10 @@ fn characteristics(from: &Sources<'_>, link: &Link, problems: &mut Problems) {
         problems.error(&["links", name, "delay"], format!("must be {MAX_DELAY} or less"));
     }
     if link.loss.is_some_and(|loss| loss.get() == 1_000_000) {
-        problems.error(&["links", name, "loss"], "is everything: no packet would get through");
+        problems.error(
+            &["links", name, "loss"],
+            "is 100%: no packet would get through; write less, like \"1%\"",
+        );
     }
     let rate_lost = from.lost(&["rate"], problems);
     if link.rate.is_none() && !rate_lost {
@@ -396,7 +399,10 @@ fn changes(plan: &Plan, settled: &Plan, problems: &mut Problems) {
         let number = index.to_string();
         let at = ["changes", &number, "at"];
         if change.at >= end && !plan.phases.is_empty() {
-            let why = format!("{} is not inside the trial, which ends at {end}", change.at);
+            let why = format!(
+                "{} is not inside the trial, which ends at {end}; change earlier, or lengthen the last phase",
+                change.at
+            );
             problems.error_from(&at, &[LENGTHS], why);
         }
         if change.set.is_empty() {
@@ -458,7 +464,7 @@ fn refuse_change(
         link.classes.values().fold(0, |sum, c| sum.saturating_add(c.rate.bits_per_sec()));
     if link.rate.is_some() && sum > rate.bits_per_sec() {
         let why = format!(
-            "{rate} is less than the guaranteed rates of the link's classes, {}",
+            "{rate} is less than the guaranteed rates of the link's classes, {} together; lower those",
             Rate::from_bits_per_sec(sum)
         );
         problems.error_from(path, &[path, &["links", link_name, "classes", "*", "rate"]], why);

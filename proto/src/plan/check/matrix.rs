@@ -138,9 +138,7 @@ pub(super) fn expand(plan: &Plan) -> impl Iterator<Item = Cell> {
         let settings = || chosen.iter().flat_map(|(_, level)| &level.keys);
         let mut cell = match (&base, &unvaried) {
             (Some(base), _) => with(base, settings()),
-            (None, plan) => {
-                Reading { plan: plan.clone(), problems: Vec::new(), lost: Lost::default() }
-            }
+            (None, plan) => Reading { plan: plan.clone(), ..Reading::default() },
         };
         if chosen.iter().any(|(_, level)| level.incomplete) {
             cell.lost.doubt(Vec::new());
@@ -201,7 +199,7 @@ pub(super) fn check(plan: &Plan, problems: &mut Problems) {
                     &["matrix", name],
                     &[],
                     format!(
-                        "sets `{}`, as the factor `{other}` does; only one of them would be heard",
+                        "sets `{}`, as the factor `{other}` does; let only one of them set it",
                         set::join_key(key)
                     ),
                 );

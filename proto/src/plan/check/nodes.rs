@@ -108,10 +108,13 @@ fn address_of<'p>(
         );
     }
     if address.is_unspecified() || address.is_multicast() {
-        problems.error(&path, format!("`{address}` is not the address of one host"));
+        problems.error(&path, format!("`{address}` is not the address of one host; write the node's own, like \"10.0.1.1\""));
     }
     if let Some(other) = seen.insert(address, name) {
-        problems.error(&path, format!("`{address}` is the address of `{other}` already"));
+        problems.error(
+            &path,
+            format!("`{address}` is the address of `{other}` already; every node has its own"),
+        );
     }
 }
 
@@ -136,7 +139,7 @@ fn sysctl(path: &[&str], key: &str, value: &SysctlValue, problems: &mut Problems
     {
         problems.error(
             path,
-            "the value is empty, longer than 1024 characters, or holds a control character",
+            "the value is empty, longer than 1024 characters, or holds a control character; write it like \"4096 131072 6291456\"",
         );
     }
 }

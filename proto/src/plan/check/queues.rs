@@ -22,7 +22,7 @@ pub(super) fn check(
     let mut wrong = |key: &'static str, why: String| problems.error(&[path, &[key]].concat(), why);
     for (key, limit) in packet_limits(queue) {
         if limit == Some(Packets::new(0)) {
-            wrong(key, "is zero: it would hold no packet".to_owned());
+            wrong(key, "is zero: it would hold no packet; raise it".to_owned());
         }
     }
     for (key, time, zero_ok) in times(queue) {
@@ -135,7 +135,7 @@ fn refuse_limit(limit: Limit, rate: Option<Rate>) -> Option<String> {
         Limit::Time(time) => time.get() == 0,
     };
     if zero {
-        return Some("is zero: it would hold no packet".to_owned());
+        return Some("is zero: it would hold no packet; raise it".to_owned());
     }
     if matches!(limit, Limit::Time(time) if time > MAX_TIME) {
         return Some(format!("must be {MAX_TIME} or less"));
@@ -152,7 +152,9 @@ fn refuse_limit(limit: Limit, rate: Option<Rate>) -> Option<String> {
         Limit::Packets(_) | Limit::MilliBdp(_) => FRAME_BYTES,
     };
     if bytes < FRAME_BYTES {
-        return Some(format!("is {bytes}B: less than one full frame of {FRAME_BYTES}B"));
+        return Some(format!(
+            "is {bytes}B: less than one full frame of {FRAME_BYTES}B, so nothing would fit; raise it"
+        ));
     }
     None
 }

@@ -15,7 +15,7 @@ use super::matrix;
 /// Rules about the experiment as a whole.
 pub(super) fn check_experiment(plan: &Plan, problems: &mut Problems) {
     if plan.repeat == 0 {
-        problems.error(&["repeat"], "is zero: nothing would run");
+        problems.error(&["repeat"], "is zero: nothing would run; 5 is usual");
     } else if plan.repeat > u32::from(u16::MAX) {
         problems.error(&["repeat"], format!("must be {} or less", u16::MAX));
     }

@@ -12,15 +12,22 @@ pub(crate) struct Lines<'t> {
     starts: Vec<usize>,
     /// Keys whose values come from `--set`, not from the text.
     set: Vec<Vec<String>>,
+    /// Keys that are written as others.
+    moved: Vec<(Vec<String>, Vec<String>)>,
 }
 
 impl<'t> Lines<'t> {
     /// The lines of a text; none has a number where it is not TOML. `set`: the keys that `--set` changed.
-    pub(crate) fn new(text: &'t str, set: Vec<Vec<String>>) -> Self {
+    /// `moved`: keys, each with the one that it is written as.
+    pub(crate) fn new(
+        text: &'t str,
+        set: Vec<Vec<String>>,
+        moved: Vec<(Vec<String>, Vec<String>)>,
+    ) -> Self {
         let root = DeTable::parse(text).ok().map(toml::Spanned::into_inner);
         let breaks = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n');
         let starts = std::iter::once(0).chain(breaks.map(|(at, _)| at + 1)).collect();
-        Self { root, starts, set }
+        Self { root, starts, set, moved }
     }
 
     /// The line, from 1, that a byte of the text is on.
@@ -29,7 +36,17 @@ impl<'t> Lines<'t> {
     }
 
     /// The line of a key, or of the nearest table around it that is written.
-    pub(crate) fn of(&self, place: &[String]) -> Option<u32> {
+    pub(crate) fn of(&self, asked: &[String]) -> Option<u32> {
+        let mut place = asked.to_vec();
+        for (key, written) in self.moved.iter().rev() {
+            if place.starts_with(key) {
+                place.splice(..key.len(), written.iter().cloned());
+            }
+        }
+        self.of_written(&place)
+    }
+
+    fn of_written(&self, place: &[String]) -> Option<u32> {
         let mut table = self.root.as_ref();
         let mut array = None;
         let mut byte = None;
@@ -77,7 +94,7 @@ mod tests {
     fn every_key_has_the_line_it_is_written_on() {
         let text = "name = 'x'\n\n[links.a]\nnode = 'n'\nqueue = { kind = 'fq' }\n[[phases]]\nname = 'p'\n\
                     [[phases]]\nflows = [\n  'a',\n  'b',\n]\n[links.b.queue]\nx.y = 1\n";
-        let lines = Lines::new(text, Vec::new());
+        let lines = Lines::new(text, Vec::new(), Vec::new());
         let line = |key: &str| {
             let segments: Vec<String> = key.split('.').map(str::to_owned).collect();
             lines.of(&segments)
