@@ -23,6 +23,7 @@ use thread::Class;
 use vnet::VNET_BYTES;
 
 pub(crate) mod duty;
+pub(crate) mod header;
 pub(crate) mod line;
 pub(crate) mod loss;
 pub(crate) mod model;
@@ -34,7 +35,7 @@ pub(crate) mod thread;
 pub(crate) mod vnet;
 
 pub(crate) use model::{LinkModel, LinkSpec};
-pub(crate) use queue::FifoLimit;
+pub(crate) use queue::{FifoLimit, QueueSpec};
 pub(crate) use shared::{Counters, Shared};
 pub(crate) use thread::Privileges;
 
@@ -66,6 +67,8 @@ const LATE_NS: u64 = 1_000_000;
 const LEAST_SLOTS: u64 = 16_384;
 /// The memory of one link at most. Pages are touched only as they are needed.
 const MEMORY_CAP_BYTES: u64 = 512 << 20;
+/// Header of an Ethernet frame.
+const ETHERNET_BYTES: u32 = 14;
 /// The smallest Ethernet frame, to turn bytes into a number of frames.
 const LEAST_FRAME_BYTES: u64 = 60;
 /// Taken for the rate of an unshaped link when its memory is sized.
@@ -90,6 +93,8 @@ pub(crate) struct Datapath {
     wake: Arc<OwnedFd>,
     shared: Arc<Shared>,
     model: LinkModel,
+    /// Whether the queue looks at more than sizes and times.
+    classify: bool,
     delay_ns: u64,
     arena: Arena,
     rx: RxBatch,
@@ -114,10 +119,7 @@ enum Sent {
 
 /// How many frames a link may have to hold: its queue and its delay in small frames, within the memory cap.
 pub(crate) fn slots_for(spec: &LinkSpec, slot_bytes: usize) -> u32 {
-    let queue = match spec.limit {
-        FifoLimit::Bytes(bytes) => bytes / LEAST_FRAME_BYTES,
-        FifoLimit::Packets(packets) => packets,
-    };
+    let queue = spec.queue.most_packets(LEAST_FRAME_BYTES);
     let rate = u128::from(spec.rate_bps.unwrap_or(UNSHAPED_BPS));
     let in_delay = rate * u128::from(spec.delay_ns) / 8_000_000_000 / u128::from(LEAST_FRAME_BYTES);
     let wanted = u128::from(queue) + in_delay + u128::from(LEAST_SLOTS);
@@ -134,11 +136,13 @@ impl Datapath {
     ) -> Self {
         let slot_bytes = (VNET_BYTES + 18 + ends.mtu_bytes as usize).next_multiple_of(64);
         let slots = slots_for(spec, slot_bytes);
+        let frame_bytes = ends.mtu_bytes + ETHERNET_BYTES;
         Self {
             ends,
             wake,
             shared,
-            model: LinkModel::new(spec, slots as usize),
+            model: LinkModel::new(spec, slots as usize, frame_bytes),
+            classify: !matches!(spec.queue, QueueSpec::Fifo(_)),
             delay_ns: spec.delay_ns,
             arena: Arena::new(slots, slot_bytes),
             rx: RxBatch::new(RX_PACKETS, RX_PACKET_BYTES),
@@ -163,6 +167,7 @@ impl Datapath {
                 None => before_ns,
             };
             self.model.advance(horizon_ns, self.arena.free_list());
+            self.mark();
             let sent = self.transmit();
             self.counters.yields = class.yields();
             self.publish();
@@ -210,9 +215,25 @@ impl Datapath {
             {
                 continue;
             }
-            admit(&received, arrived_ns, &mut self.model, &mut self.arena, &mut self.counters);
+            let packet = match received.bytes.get(VNET_BYTES..) {
+                Some(frame) if self.classify => Packet {
+                    at_ns: arrived_ns,
+                    flow: header::flow(frame),
+                    ecn: header::ecn(frame),
+                    ..Packet::default()
+                },
+                _ => Packet { at_ns: arrived_ns, ..Packet::default() },
+            };
+            admit(&received, packet, &mut self.model, &mut self.arena, &mut self.counters);
         }
         (count == self.rx.capacity()).then_some(arrived_ns)
+    }
+
+    /// Writes the marks of the packets that may leave now.
+    fn mark(&mut self) {
+        while let Some(slot) = self.model.next_marked() {
+            header::mark_ce(&mut self.arena.slot_mut(slot)[VNET_BYTES..]);
+        }
     }
 
     fn transmit(&mut self) -> Sent {
@@ -257,9 +278,23 @@ impl Datapath {
 
     fn publish(&mut self) {
         let counts = self.model.counts();
+        let queue = self.model.queue_stats();
         let (backlog_pkts, backlog_bytes) = self.model.backlog();
         self.counters.lost_pkts = counts.lost;
-        self.counters.overlimit_pkts = counts.overlimit;
+        self.counters.overlimit_pkts = queue.overlimit;
+        self.counters.queue_overmemory_pkts = queue.overmemory;
+        self.counters.early_pkts = queue.early;
+        self.counters.ecn_mark_pkts = queue.ecn_mark;
+        self.counters.ce_mark_pkts = queue.ce_mark;
+        self.counters.step_mark_pkts = queue.step_mark;
+        self.counters.prob = queue.prob;
+        self.counters.delay_c_ns = queue.delay_c_ns;
+        self.counters.delay_l_ns = queue.delay_l_ns;
+        self.counters.pkts_in_c = queue.pkts_in_c;
+        self.counters.pkts_in_l = queue.pkts_in_l;
+        self.counters.credit = queue.credit.cast_unsigned();
+        self.counters.maxq_pkts = queue.maxq;
+        self.counters.flows = queue.flows;
         self.counters.backlog_pkts = backlog_pkts;
         self.counters.backlog_bytes = backlog_bytes;
         self.counters.memory_bytes = (self.arena.used() * self.arena.slot_bytes()) as u64;
@@ -331,10 +366,10 @@ impl Datapath {
     }
 }
 
-/// Cuts a packet and offers every frame to the link.
+/// Cuts a packet and offers every frame, which is like `packet` but for slot and bytes, to the link.
 fn admit(
     received: &Received<'_>,
-    at_ns: u64,
+    packet: Packet,
     model: &mut LinkModel,
     arena: &mut Arena,
     counters: &mut Counters,
@@ -356,7 +391,7 @@ fn admit(
             arena.free_list().push(slot);
             return;
         };
-        let packet = Packet { slot, bytes: (length - VNET_BYTES) as u32, at_ns };
+        let packet = Packet { slot, bytes: (length - VNET_BYTES) as u32, ..packet };
         if !model.arrive(packet) {
             arena.free_list().push(slot);
         }
@@ -398,7 +433,7 @@ mod tests {
             delay_ns,
             loss_ppm: 0,
             seed: 0,
-            limit,
+            queue: QueueSpec::Fifo(limit),
         };
         // 187 500 B of queue and 125 000 B of delay in frames of 60 B.
         let e1 = spec(Some(100_000_000), 10_000_000, FifoLimit::Bytes(187_500));

@@ -148,9 +148,9 @@ fn missing(what: &str, kind: &str, config: &LinkConfig) -> ShaperError {
     ShaperError::Missing { what: format!("{what} {kind}"), config: option, way_out }
 }
 
-/// Whether the userspace back end can do what a link asks for: no classes and no AQM so far.
+/// Whether the userspace back end can do what a link asks for: all but classes and cake.
 pub(crate) fn userspace_can(config: &LinkConfig) -> bool {
-    config.classes.is_empty() && matches!(config.queue, Queue::Pfifo { .. } | Queue::Bfifo { .. })
+    config.classes.is_empty() && !matches!(config.queue, Queue::Cake { .. })
 }
 
 /// The parent of `ingress` and `clsact`, which queue nothing.

@@ -10,18 +10,19 @@ use std::sync::atomic::Ordering::Release;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
-use ccbench_proto::plan::Queue;
 use ccbench_proto::resolve::LinkConfig;
-use ccbench_proto::units::{Limit, Rate};
+use ccbench_proto::units::Rate;
 use ccbench_proto::wire;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::clock::monotonic_ns;
-use crate::datapath::{Datapath, Ends, FifoLimit, LinkSpec, Privileges, Shared};
+use crate::datapath::{Counters, Datapath, Ends, LinkSpec, Privileges, QueueSpec, Shared};
 use crate::{Link, ShaperError, sys};
 use plumbing::Plumbing;
+use spec::spec_of;
 
 mod plumbing;
+mod spec;
 
 pub use plumbing::cleanup;
 
@@ -48,8 +49,7 @@ impl UserLink {
     /// `CAP_NET_RAW` there.
     ///
     /// # Errors
-    /// [`ShaperError::Unsupported`] for classes, queues other than `pfifo` and `bfifo`, and interfaces that are
-    /// not Ethernet; [`ShaperError::Occupied`] if the interface has such a link or filters in the way already;
+    /// [`ShaperError::Unsupported`] for classes, the queue `cake`, and interfaces that are not Ethernet; [`ShaperError::Occupied`] if the interface has such a link or filters in the way already;
     /// what the kernel refused.
     pub fn open(config: &LinkConfig, dev: &str) -> Result<Self, ShaperError> {
         let spec = spec_of(config)?;
@@ -108,12 +108,9 @@ impl UserLink {
 
 impl Link for UserLink {
     fn state(&self) -> wire::LinkState {
-        let LinkSpec { rate_bps, delay_ns, loss_ppm, limit, .. } = self.spec;
+        let LinkSpec { rate_bps, delay_ns, loss_ppm, queue, .. } = self.spec;
         let rate = rate_bps.map_or("none".to_owned(), |bps| format!("{bps}bit"));
-        let queue = match limit {
-            FifoLimit::Bytes(bytes) => format!("bfifo limit {bytes}B"),
-            FifoLimit::Packets(packets) => format!("pfifo limit {packets}p"),
-        };
+        let queue = spec::text(&queue);
         wire::LinkState {
             link: self.name.clone(),
             dev: self.dev.clone(),
@@ -146,8 +143,8 @@ impl Link for UserLink {
         self.socket_drops += sys::take_packet_drops(self.rx.as_fd())
             .map_err(system("read a packet socket's statistics"))?;
         let now = self.shared.counters.read();
-        let overmemory = now.overmemory_pkts + self.socket_drops;
-        into.push(wire::QdiscSample {
+        let overmemory = now.overmemory_pkts + now.queue_overmemory_pkts + self.socket_drops;
+        let mut row = wire::QdiscSample {
             at_ns,
             link: self.name.clone(),
             iface: self.dev.clone(),
@@ -157,6 +154,7 @@ impl Link for UserLink {
             sent_pkts: now.sent_pkts,
             drops_pkts: now.lost_pkts
                 + now.overlimit_pkts
+                + now.early_pkts
                 + overmemory
                 + now.unfit_pkts
                 + now.device_pkts,
@@ -169,7 +167,9 @@ impl Link for UserLink {
             late_pkts: Some(now.late_pkts),
             max_late_us: Some(now.max_late_ns.div_ceil(1000)),
             ..wire::QdiscSample::default()
-        });
+        };
+        fill_queue(&self.spec.queue, &now, &mut row);
+        into.push(row);
         Ok(())
     }
 
@@ -189,53 +189,39 @@ impl Drop for UserLink {
     }
 }
 
-fn system(op: &'static str) -> impl FnOnce(std::io::Error) -> ShaperError {
-    move |source| ShaperError::System { op, source }
+/// What the kernel's qdisc of the same kind tells about itself.
+fn fill_queue(queue: &QueueSpec, now: &Counters, row: &mut wire::QdiscSample) {
+    match queue {
+        QueueSpec::Fifo(_) => {}
+        QueueSpec::Codel(_) => {
+            row.ecn_mark_pkts = Some(now.ecn_mark_pkts);
+            row.ce_mark_pkts = Some(now.ce_mark_pkts);
+        }
+        QueueSpec::FqCodel(_) => {
+            row.ecn_mark_pkts = Some(now.ecn_mark_pkts);
+            row.ce_mark_pkts = Some(now.ce_mark_pkts);
+            row.flows = Some(now.flows);
+        }
+        QueueSpec::Fq(_) => {
+            row.ce_mark_pkts = Some(now.ce_mark_pkts);
+            row.flows = Some(now.flows);
+        }
+        QueueSpec::Dualpi2(_) => {
+            row.ecn_mark_pkts = Some(now.ecn_mark_pkts);
+            row.step_mark_pkts = Some(now.step_mark_pkts);
+            row.prob = Some(now.prob as f64 / 4_294_967_296.0);
+            row.delay_c_us = Some(now.delay_c_ns / 1000);
+            row.delay_l_us = Some(now.delay_l_ns / 1000);
+            row.pkts_in_c = Some(now.pkts_in_c);
+            row.pkts_in_l = Some(now.pkts_in_l);
+            row.credit = Some(now.credit.cast_signed());
+            row.maxq_pkts = Some(now.maxq_pkts);
+        }
+    }
 }
 
-/// What the data path is to do, or why it cannot.
-fn spec_of(config: &LinkConfig) -> Result<LinkSpec, ShaperError> {
-    let refuse = |what: &str, way_out: &str| ShaperError::Unsupported {
-        link: config.name.clone(),
-        backend: "userspace",
-        what: what.to_owned(),
-        way_out: way_out.to_owned(),
-    };
-    if !config.classes.is_empty() {
-        return Err(refuse("classes", "use backend = \"kernel\", or a link without classes"));
-    }
-    let limit = match &config.queue {
-        Queue::Bfifo { limit: Limit::Bytes(bytes) } => FifoLimit::Bytes(bytes.get()),
-        Queue::Pfifo { limit: Limit::Packets(packets) } => {
-            FifoLimit::Packets(u64::from(packets.get()))
-        }
-        Queue::Bfifo { .. } | Queue::Pfifo { .. } => {
-            return Err(refuse(
-                "a queue limit that is neither bytes (bfifo) nor packets (pfifo)",
-                "write it like \"187500B\" or \"40p\"",
-            ));
-        }
-        other => {
-            let kind = match other {
-                Queue::Fq { .. } => "fq",
-                Queue::Codel { .. } => "codel",
-                Queue::FqCodel { .. } => "fq_codel",
-                Queue::Cake { .. } => "cake",
-                _ => "dualpi2",
-            };
-            return Err(refuse(
-                &format!("queue {kind}"),
-                "use backend = \"kernel\" on a kernel that has it, or a queue of kind bfifo or pfifo",
-            ));
-        }
-    };
-    Ok(LinkSpec {
-        rate_bps: config.rate.map(Rate::bits_per_sec),
-        delay_ns: config.delay.nanos(),
-        loss_ppm: config.loss.get(),
-        seed: config.seed,
-        limit,
-    })
+fn system(op: &'static str) -> impl FnOnce(std::io::Error) -> ShaperError {
+    move |source| ShaperError::System { op, source }
 }
 
 fn reading_socket(ifindex: u32) -> Result<OwnedFd, ShaperError> {
@@ -287,64 +273,4 @@ fn start(mut datapath: Datapath) -> Result<(JoinHandle<()>, Privileges), ShaperE
         .map_err(system("start the packet loop"))?;
     let privileges = told.recv().unwrap_or_default();
     Ok((thread, privileges))
-}
-
-#[cfg(test)]
-mod tests {
-    use ccbench_proto::plan::{Backend, Shaper};
-    use ccbench_proto::resolve::ClassConfig;
-    use ccbench_proto::units::{Bytes, Micros, Packets, Ppm};
-
-    use super::*;
-
-    fn config(queue: Queue) -> LinkConfig {
-        LinkConfig {
-            name: "bottleneck".to_owned(),
-            rate: Some(Rate::from_bits_per_sec(1_000_000)),
-            delay: Micros::from_millis(10),
-            loss: Ppm::default(),
-            queue,
-            shaper: Shaper::Htb,
-            backend: Backend::Userspace,
-            classes: Vec::new(),
-            seed: 3,
-        }
-    }
-
-    #[test]
-    fn what_it_cannot_do_is_refused_with_a_way_out() {
-        let codel = Queue::Codel {
-            limit: None,
-            target: None,
-            interval: None,
-            ecn: None,
-            ce_threshold: None,
-        };
-        assert_eq!(
-            spec_of(&config(codel)).unwrap_err().to_string(),
-            "link bottleneck: the userspace back end cannot do queue codel; use backend = \"kernel\" on a \
-             kernel that has it, or a queue of kind bfifo or pfifo"
-        );
-        let fifo = Queue::Bfifo { limit: Limit::Bytes(Bytes::new(1000)) };
-        let mut classes = config(fifo.clone());
-        classes.classes.push(ClassConfig {
-            name: "a".to_owned(),
-            rate: Rate::from_bits_per_sec(1),
-            ceil: Rate::from_bits_per_sec(1),
-            matches: Vec::new(),
-            queue: fifo,
-        });
-        assert!(matches!(spec_of(&classes), Err(ShaperError::Unsupported { .. })));
-        let unresolved = Queue::Pfifo { limit: Limit::MilliBdp(1500) };
-        assert!(matches!(spec_of(&config(unresolved)), Err(ShaperError::Unsupported { .. })));
-    }
-
-    #[test]
-    fn a_fifo_is_taken_over() {
-        let spec =
-            spec_of(&config(Queue::Pfifo { limit: Limit::Packets(Packets::new(40)) })).unwrap();
-        assert_eq!(spec.limit, FifoLimit::Packets(40));
-        assert_eq!(spec.delay_ns, 10_000_000);
-        assert_eq!(spec.rate_bps, Some(1_000_000));
-    }
 }

@@ -5,22 +5,35 @@
 pub(crate) struct Loss {
     /// A packet is lost if its draw is below this, of 2^64.
     below: u128,
-    state: u64,
+    random: Random,
 }
 
 impl Loss {
     /// Loses `ppm` parts of a million.
     pub(crate) fn new(ppm: u32, seed: u64) -> Self {
-        Self { below: (u128::from(ppm) << 64) / 1_000_000, state: seed }
+        Self { below: (u128::from(ppm) << 64) / 1_000_000, random: Random::new(seed) }
     }
 
     /// Whether the next packet is lost.
     pub(crate) fn next_is_lost(&mut self) -> bool {
-        self.below > 0 && u128::from(self.draw()) < self.below
+        self.below > 0 && u128::from(self.random.draw()) < self.below
+    }
+}
+
+/// Draws that are a function of the seed and their number alone.
+#[derive(Debug)]
+pub(crate) struct Random {
+    state: u64,
+}
+
+impl Random {
+    /// The draws of `seed`.
+    pub(crate) fn new(seed: u64) -> Self {
+        Self { state: seed }
     }
 
-    /// SplitMix64 (Steele, Lea, Flood 2014): a counter through a mixing function.
-    fn draw(&mut self) -> u64 {
+    /// The next 64 bits. SplitMix64 (Steele, Lea, Flood 2014): a counter through a mixing function.
+    pub(crate) fn draw(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.state;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -35,9 +48,9 @@ mod tests {
 
     #[test]
     fn draws_are_those_of_splitmix64() {
-        let mut loss = Loss::new(1, 1_234_567);
-        assert_eq!(loss.draw(), 6_457_827_717_110_365_317);
-        assert_eq!(loss.draw(), 3_203_168_211_198_807_973);
+        let mut random = Random::new(1_234_567);
+        assert_eq!(random.draw(), 6_457_827_717_110_365_317);
+        assert_eq!(random.draw(), 3_203_168_211_198_807_973);
     }
 
     #[test]

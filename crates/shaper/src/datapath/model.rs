@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use super::line::Line;
 use super::loss::Loss;
 use super::packet::Packet;
-use super::queue::{Fifo, FifoLimit};
+use super::queue::{Discipline, QueueSpec, QueueStats};
 
 /// What a link does to packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,21 +17,21 @@ pub(crate) struct LinkSpec {
     pub(crate) delay_ns: u64,
     /// Independent random loss in front of the delay, parts per million.
     pub(crate) loss_ppm: u32,
-    /// Seeds the loss.
+    /// Seeds what is random.
     pub(crate) seed: u64,
-    /// The queue's limit.
-    pub(crate) limit: FifoLimit,
+    /// The queue in front of the rate.
+    pub(crate) queue: QueueSpec,
 }
 
-/// Packets counted since the start. `arrived = lost + overlimit + in the link + departed`.
+/// Packets counted since the start. `arrived = lost + dropped + in the link + departed`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     /// Offered to the link.
     pub(crate) arrived: u64,
     /// Lost at random.
     pub(crate) lost: u64,
-    /// Dropped because the queue was full.
-    pub(crate) overlimit: u64,
+    /// Dropped by the queue.
+    pub(crate) dropped: u64,
     /// Handed out by [`LinkModel::pop_departed`].
     pub(crate) departed: u64,
 }
@@ -43,27 +43,31 @@ pub(crate) struct LinkModel {
     loss: Loss,
     /// `at_ns`: when the packet will have been delayed.
     delayed: VecDeque<Packet>,
-    queue: Fifo,
+    queue: Discipline,
     line: Line,
     in_service: Option<Packet>,
     /// `at_ns`: when the packet left the line, hence is due.
     departed: VecDeque<Packet>,
+    /// Slots of departed packets whose bytes are to be marked.
+    marked: Vec<u32>,
     last_arrival_ns: u64,
     advanced_ns: u64,
     counts: Counts,
 }
 
 impl LinkModel {
-    /// An empty link that never allocates as long as at most `capacity` packets are in it.
-    pub(crate) fn new(spec: &LinkSpec, capacity: usize) -> Self {
+    /// An empty link for slots below `capacity` and frames of at most `frame_bytes`. It never allocates as long
+    /// as at most `capacity` packets are in it.
+    pub(crate) fn new(spec: &LinkSpec, capacity: usize, frame_bytes: u32) -> Self {
         Self {
             delay_ns: spec.delay_ns,
             loss: Loss::new(spec.loss_ppm, spec.seed),
             delayed: VecDeque::with_capacity(capacity),
-            queue: Fifo::new(spec.limit, capacity),
+            queue: Discipline::new(&spec.queue, capacity, frame_bytes, !spec.seed),
             line: Line::new(spec.rate_bps),
             in_service: None,
             departed: VecDeque::with_capacity(capacity),
+            marked: Vec::with_capacity(capacity),
             last_arrival_ns: 0,
             advanced_ns: 0,
             counts: Counts::default(),
@@ -92,23 +96,26 @@ impl LinkModel {
             let ends_ns = if self.line.is_busy() { self.line.end_ns() } else { u64::MAX };
             let enters_ns = self.delayed.front().map_or(u64::MAX, |packet| packet.at_ns);
             if ends_ns.min(enters_ns) > now_ns {
-                return;
+                return self.queue.pass_time(now_ns);
             }
             // At the same instant the line ends first and makes room.
             if ends_ns <= enters_ns {
-                self.end_transmission();
+                self.end_transmission(freed);
             } else if let Some(packet) = self.delayed.pop_front() {
                 self.enter_queue(packet, freed);
             }
         }
     }
 
-    fn end_transmission(&mut self) {
+    fn end_transmission(&mut self, freed: &mut Vec<u32>) {
         let end_ns = self.line.finish();
         if let Some(packet) = self.in_service.take() {
+            if packet.marked {
+                self.marked.push(packet.slot);
+            }
             self.departed.push_back(Packet { at_ns: end_ns, ..packet });
         }
-        self.serve(end_ns);
+        self.serve(end_ns, freed);
     }
 
     fn enter_queue(&mut self, packet: Packet, freed: &mut Vec<u32>) {
@@ -119,20 +126,15 @@ impl LinkModel {
             return;
         }
         let at_ns = packet.at_ns;
-        match self.queue.enqueue(at_ns, packet) {
-            Ok(()) => self.serve(at_ns),
-            Err(dropped) => {
-                self.counts.overlimit += 1;
-                freed.push(dropped.slot);
-            }
-        }
+        self.queue.enqueue(at_ns, packet, freed);
+        self.serve(at_ns, freed);
     }
 
-    fn serve(&mut self, now_ns: u64) {
+    fn serve(&mut self, now_ns: u64, freed: &mut Vec<u32>) {
         if self.line.is_busy() {
             return;
         }
-        if let Some(packet) = self.queue.dequeue(now_ns) {
+        if let Some(packet) = self.queue.dequeue(now_ns, freed) {
             self.line.start(now_ns, packet.bytes);
             self.in_service = Some(packet);
         }
@@ -170,9 +172,14 @@ impl LinkModel {
         Some(packet)
     }
 
+    /// The slot of a departed packet that is to be marked before it is sent; each is told once.
+    pub(crate) fn next_marked(&mut self) -> Option<u32> {
+        self.marked.pop()
+    }
+
     /// Packets and bytes in the queue (not in the delay, not on the line).
     pub(crate) fn backlog(&self) -> (u64, u64) {
-        (self.queue.len() as u64, self.queue.bytes())
+        self.queue.backlog()
     }
 
     /// The rate in bit/s; `None` is unlimited.
@@ -180,9 +187,14 @@ impl LinkModel {
         self.line.rate_bps()
     }
 
+    /// What the queue did, and how it stands.
+    pub(crate) fn queue_stats(&self) -> QueueStats {
+        self.queue.stats(self.advanced_ns)
+    }
+
     /// What happened since the start.
     pub(crate) fn counts(&self) -> Counts {
-        self.counts
+        Counts { dropped: self.queue_stats().dropped(), ..self.counts }
     }
 }
 

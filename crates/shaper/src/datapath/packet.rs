@@ -1,7 +1,9 @@
 //! One packet on its way, and the store that its bytes lie in.
 
+use super::header::Ecn;
+
 /// One frame of at most the interface's MTU: where its bytes are and what the link counts for it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Packet {
     /// Index in the [`Arena`].
     pub(crate) slot: u32,
@@ -9,6 +11,27 @@ pub(crate) struct Packet {
     pub(crate) bytes: u32,
     /// When the packet reached the place where it now is, `CLOCK_MONOTONIC` nanoseconds.
     pub(crate) at_ns: u64,
+    /// The same for all packets of a flow.
+    pub(crate) flow: u32,
+    /// As it arrived, or CE once marked.
+    pub(crate) ecn: Ecn,
+    /// It became CE here: its bytes are to be changed before it leaves.
+    pub(crate) marked: bool,
+}
+
+impl Packet {
+    /// Marks it; returns whether it is CE now (a packet that is not ECN-capable cannot be marked).
+    pub(crate) fn mark(&mut self) -> bool {
+        match self.ecn {
+            Ecn::NotEct => false,
+            Ecn::Ce => true,
+            Ecn::Ect0 | Ecn::Ect1 => {
+                self.ecn = Ecn::Ce;
+                self.marked = true;
+                true
+            }
+        }
+    }
 }
 
 /// A fixed number of slots for frames. The slot freed last is used first: the memory touched is what the

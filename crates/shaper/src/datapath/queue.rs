@@ -1,92 +1,173 @@
-//! The queue in front of a rate. Pure: it is told the time and owns no bytes.
+//! The queue in front of a rate. Every discipline is a pure state machine: it is told the time, owns no
+//! bytes and no clock, and allocates nothing once it is made.
 
-use std::collections::VecDeque;
+use codel::{Codel, CodelSpec};
+use dualpi2::{Dualpi2, Dualpi2Spec};
+use fifo::Fifo;
+use fq::{Fq, FqSpec};
+use fq_codel::{FqCodel, FqCodelSpec};
 
 use super::packet::Packet;
 
-/// How much a [`Fifo`] holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum FifoLimit {
-    /// Sum of the frames' bytes (`bfifo`).
-    Bytes(u64),
-    /// Number of frames (`pfifo`).
-    Packets(u64),
-}
-
-/// First in, first out, with the tail dropped at the limit. As with `bfifo` under HTB, the limit covers the
-/// waiting packets and not the one being transmitted.
-#[derive(Debug)]
-pub(crate) struct Fifo {
-    limit: FifoLimit,
-    packets: VecDeque<Packet>,
-    bytes: u64,
-}
-
-impl Fifo {
-    /// An empty queue that never allocates as long as at most `capacity` packets are in it.
-    pub(crate) fn new(limit: FifoLimit, capacity: usize) -> Self {
-        Self { limit, packets: VecDeque::with_capacity(capacity), bytes: 0 }
-    }
-
-    /// Appends `packet` as it arrives at `now_ns`, or gives it back if it does not fit.
-    pub(crate) fn enqueue(&mut self, now_ns: u64, packet: Packet) -> Result<(), Packet> {
-        let fits = match self.limit {
-            FifoLimit::Bytes(limit) => self.bytes + u64::from(packet.bytes) <= limit,
-            FifoLimit::Packets(limit) => (self.packets.len() as u64) < limit,
-        };
-        if !fits {
-            return Err(packet);
-        }
-        self.bytes += u64::from(packet.bytes);
-        self.packets.push_back(Packet { at_ns: now_ns, ..packet });
-        Ok(())
-    }
-
-    /// Takes the next packet to transmit.
-    pub(crate) fn dequeue(&mut self, _now_ns: u64) -> Option<Packet> {
-        let packet = self.packets.pop_front()?;
-        self.bytes -= u64::from(packet.bytes);
-        Some(packet)
-    }
-
-    /// Packets waiting.
-    pub(crate) fn len(&self) -> usize {
-        self.packets.len()
-    }
-
-    /// Bytes waiting.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.bytes
-    }
-}
-
+pub(crate) mod chains;
+pub(crate) mod codel;
+pub(crate) mod dualpi2;
+pub(crate) mod fifo;
+pub(crate) mod fq;
+pub(crate) mod fq_codel;
 #[cfg(test)]
-mod tests {
-    use super::*;
+mod tests;
 
-    fn packet(bytes: u32) -> Packet {
-        Packet { slot: 0, bytes, at_ns: 0 }
+pub(crate) use fifo::FifoLimit;
+
+/// Which discipline, with its parameters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum QueueSpec {
+    /// First in, first out.
+    Fifo(FifoLimit),
+    /// RFC 8289.
+    Codel(CodelSpec),
+    /// RFC 8290.
+    FqCodel(FqCodelSpec),
+    /// Fair queueing.
+    Fq(FqSpec),
+    /// RFC 9332.
+    Dualpi2(Dualpi2Spec),
+}
+
+/// What a queue did since its start, and how it stands. What a discipline has no notion of stays zero.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct QueueStats {
+    /// Packets dropped because the queue was full.
+    pub(crate) overlimit: u64,
+    /// Packets dropped because the queue's own limit of memory was reached.
+    pub(crate) overmemory: u64,
+    /// Packets dropped by the control law.
+    pub(crate) early: u64,
+    /// Packets marked by the control law.
+    pub(crate) ecn_mark: u64,
+    /// Packets marked because they stayed longer than `ce_threshold`.
+    pub(crate) ce_mark: u64,
+    /// Packets marked by the step; among `ecn_mark` too, as the kernel counts.
+    pub(crate) step_mark: u64,
+    /// Probability of the control law, of 2^32.
+    pub(crate) prob: u64,
+    /// Time that the classic and the low-latency queue's first packets have waited.
+    pub(crate) delay_c_ns: u64,
+    pub(crate) delay_l_ns: u64,
+    /// Packets that entered them.
+    pub(crate) pkts_in_c: u64,
+    pub(crate) pkts_in_l: u64,
+    /// Whose turn it is between them: the low-latency queue's unless positive.
+    pub(crate) credit: i64,
+    /// The most packets there ever were.
+    pub(crate) maxq: u64,
+    /// Flows with a queue of their own that is in use.
+    pub(crate) flows: u64,
+}
+
+impl QueueStats {
+    /// Packets that came in and will not go out.
+    pub(crate) fn dropped(&self) -> u64 {
+        self.overlimit + self.overmemory + self.early
+    }
+}
+
+/// A queue of any discipline.
+#[derive(Debug)]
+pub(crate) enum Discipline {
+    Fifo(Fifo),
+    Codel(Box<Codel>),
+    FqCodel(Box<FqCodel>),
+    Fq(Box<Fq>),
+    Dualpi2(Box<Dualpi2>),
+}
+
+impl Discipline {
+    /// An empty queue for slots below `capacity` and frames of at most `frame_bytes`; `seed` is for what it
+    /// decides at random.
+    pub(crate) fn new(spec: &QueueSpec, capacity: usize, frame_bytes: u32, seed: u64) -> Self {
+        match *spec {
+            QueueSpec::Fifo(limit) => Self::Fifo(Fifo::new(limit, capacity)),
+            QueueSpec::Codel(spec) => {
+                Self::Codel(Box::new(Codel::new(spec, capacity, frame_bytes)))
+            }
+            QueueSpec::FqCodel(spec) => {
+                Self::FqCodel(Box::new(FqCodel::new(spec, capacity, frame_bytes)))
+            }
+            QueueSpec::Fq(spec) => Self::Fq(Box::new(Fq::new(spec, capacity, frame_bytes))),
+            QueueSpec::Dualpi2(spec) => {
+                Self::Dualpi2(Box::new(Dualpi2::new(spec, capacity, frame_bytes, seed)))
+            }
+        }
     }
 
-    #[test]
-    fn a_byte_limit_is_filled_to_the_last_byte() {
-        let mut queue = Fifo::new(FifoLimit::Bytes(3000), 8);
-        assert!(queue.enqueue(1, packet(1500)).is_ok());
-        assert_eq!(queue.enqueue(2, packet(1501)), Err(packet(1501)));
-        assert!(queue.enqueue(3, packet(1500)).is_ok());
-        assert!(queue.enqueue(4, packet(1)).is_err());
-        assert_eq!((queue.len(), queue.bytes()), (2, 3000));
-        assert_eq!(queue.dequeue(9).map(|p| p.at_ns), Some(1));
-        assert_eq!(queue.dequeue(9).map(|p| p.at_ns), Some(3));
-        assert_eq!(queue.dequeue(9), None);
-        assert_eq!(queue.bytes(), 0);
+    /// `packet` arrives at `now_ns`. Slots of packets that are dropped for it, perhaps its own, go to `dropped`.
+    pub(crate) fn enqueue(&mut self, now_ns: u64, packet: Packet, dropped: &mut Vec<u32>) {
+        let packet = Packet { at_ns: now_ns, ..packet };
+        match self {
+            Self::Fifo(queue) => queue.enqueue(packet, dropped),
+            Self::Codel(queue) => queue.enqueue(packet, dropped),
+            Self::FqCodel(queue) => queue.enqueue(packet, dropped),
+            Self::Fq(queue) => queue.enqueue(packet, dropped),
+            Self::Dualpi2(queue) => queue.enqueue(packet, dropped),
+        }
     }
 
-    #[test]
-    fn a_packet_limit_counts_packets() {
-        let mut queue = Fifo::new(FifoLimit::Packets(2), 8);
-        assert!(queue.enqueue(0, packet(9000)).is_ok());
-        assert!(queue.enqueue(0, packet(60)).is_ok());
-        assert!(queue.enqueue(0, packet(60)).is_err());
+    /// The next packet to transmit at `now_ns`, if any is left: slots of those dropped on the way go to
+    /// `dropped`.
+    pub(crate) fn dequeue(&mut self, now_ns: u64, dropped: &mut Vec<u32>) -> Option<Packet> {
+        match self {
+            Self::Fifo(queue) => queue.dequeue(),
+            Self::Codel(queue) => queue.dequeue(now_ns, dropped),
+            Self::FqCodel(queue) => queue.dequeue(now_ns, dropped),
+            Self::Fq(queue) => queue.dequeue(now_ns),
+            Self::Dualpi2(queue) => queue.dequeue(now_ns, dropped),
+        }
+    }
+
+    /// It is `now_ns`, and everything before has been told.
+    pub(crate) fn pass_time(&mut self, now_ns: u64) {
+        if let Self::Dualpi2(queue) = self {
+            queue.pass_time(now_ns);
+        }
+    }
+
+    /// Packets and bytes waiting.
+    pub(crate) fn backlog(&self) -> (u64, u64) {
+        match self {
+            Self::Fifo(queue) => (queue.len() as u64, queue.bytes()),
+            Self::Codel(queue) => queue.backlog(),
+            Self::FqCodel(queue) => queue.backlog(),
+            Self::Fq(queue) => queue.backlog(),
+            Self::Dualpi2(queue) => queue.backlog(),
+        }
+    }
+
+    /// What it did until `now_ns`.
+    pub(crate) fn stats(&self, now_ns: u64) -> QueueStats {
+        match self {
+            Self::Fifo(queue) => {
+                QueueStats { overlimit: queue.overlimit(), ..QueueStats::default() }
+            }
+            Self::Codel(queue) => queue.stats(),
+            Self::FqCodel(queue) => queue.stats(),
+            Self::Fq(queue) => queue.stats(),
+            Self::Dualpi2(queue) => queue.stats(now_ns),
+        }
+    }
+}
+
+impl QueueSpec {
+    /// How many frames the queue may hold, if the smallest has `least_frame_bytes`.
+    pub(crate) fn most_packets(&self, least_frame_bytes: u64) -> u64 {
+        match *self {
+            Self::Fifo(FifoLimit::Bytes(bytes)) => bytes / least_frame_bytes,
+            Self::Fifo(FifoLimit::Packets(packets)) => packets,
+            Self::Codel(CodelSpec { limit, .. })
+            | Self::FqCodel(FqCodelSpec { limit, .. })
+            | Self::Fq(FqSpec { limit, .. })
+            | Self::Dualpi2(Dualpi2Spec { limit, .. }) => u64::from(limit),
+        }
     }
 }

@@ -59,6 +59,28 @@ counters! {
     lost_pkts,
     /// Dropped because the queue was full.
     overlimit_pkts,
+    /// Dropped because the queue's own limit of memory was reached.
+    queue_overmemory_pkts,
+    /// Dropped by the queue's control law.
+    early_pkts,
+    /// Marked by the control law; by `ce_threshold`; by the step (among the first too).
+    ecn_mark_pkts,
+    ce_mark_pkts,
+    step_mark_pkts,
+    /// The control law's probability now, of 2^32.
+    prob,
+    /// How long the first packet of the classic and the low-latency queue has waited now.
+    delay_c_ns,
+    delay_l_ns,
+    /// Frames that entered them.
+    pkts_in_c,
+    pkts_in_l,
+    /// The scheduler's credit between them now, an `i64` as it is.
+    credit,
+    /// The most frames that were ever in the queue.
+    maxq_pkts,
+    /// Flows in the queue now.
+    flows,
     /// Dropped because the link's memory was full.
     overmemory_pkts,
     /// Super-packets that could not be cut and frames larger than the MTU was at the start.

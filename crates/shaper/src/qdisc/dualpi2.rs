@@ -72,7 +72,7 @@ pub fn encode(queue: &Queue) -> Result<Qdisc, BadQueue> {
 }
 
 /// A gain in Hz as text, in 1/256 Hz rounded to nearest.
-fn gain(name: &str, text: &str) -> Result<u32, BadQueue> {
+pub(crate) fn gain(name: &str, text: &str) -> Result<u32, BadQueue> {
     let scaled = text.trim().parse::<f64>().map(|hz| (hz * GAIN_SCALE).round());
     match scaled {
         Ok(scaled) if (1.0..=MOST_GAIN).contains(&scaled) => Ok(scaled as u32),
@@ -83,7 +83,8 @@ fn gain(name: &str, text: &str) -> Result<u32, BadQueue> {
     }
 }
 
-fn factor(coupling: u32) -> Result<u8, BadQueue> {
+/// The coupling factor as the kernel's byte.
+pub(crate) fn factor(coupling: u32) -> Result<u8, BadQueue> {
     u8::try_from(coupling).ok().filter(|&k| k > 0).ok_or_else(|| BadQueue {
         what: format!("dualpi2 cannot have coupling = {coupling}"),
         way_out: "write 1 to 255".to_owned(),

@@ -33,7 +33,8 @@ pub fn encode(queue: &Queue) -> Result<Qdisc, BadQueue> {
     Ok(Qdisc { kind: "fq", options: message.into_attributes() })
 }
 
-fn buckets_log(buckets: u32) -> Result<u32, BadQueue> {
+/// The number of buckets as a power of two.
+pub(crate) fn buckets_log(buckets: u32) -> Result<u32, BadQueue> {
     if buckets.is_power_of_two() {
         return Ok(buckets.ilog2());
     }

@@ -17,6 +17,7 @@ use ccbench_shaper::{Link, ShaperError};
 
 use lab::{DST, DST6, Lab, SRC};
 
+mod aqm;
 mod lab;
 
 /// For a fact that must come about.

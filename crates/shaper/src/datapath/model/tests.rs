@@ -1,13 +1,14 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::datapath::queue::FifoLimit;
 
 fn spec(rate_bps: Option<u64>, delay_ns: u64, limit: FifoLimit) -> LinkSpec {
-    LinkSpec { rate_bps, delay_ns, loss_ppm: 0, seed: 1, limit }
+    LinkSpec { rate_bps, delay_ns, loss_ppm: 0, seed: 1, queue: QueueSpec::Fifo(limit) }
 }
 
 fn packet(slot: u32, at_ns: u64, bytes: u32) -> Packet {
-    Packet { slot, bytes, at_ns }
+    Packet { slot, bytes, at_ns, ..Packet::default() }
 }
 
 fn drain(link: &mut LinkModel) -> Vec<(u32, u64)> {
@@ -16,7 +17,7 @@ fn drain(link: &mut LinkModel) -> Vec<(u32, u64)> {
 
 #[test]
 fn a_packet_takes_its_delay_and_its_transmission() {
-    let mut link = LinkModel::new(&spec(Some(8_000_000), 10_000, FifoLimit::Packets(10)), 16);
+    let mut link = LinkModel::new(&spec(Some(8_000_000), 10_000, FifoLimit::Packets(10)), 16, 1514);
     let mut freed = Vec::new();
     assert_eq!(link.next_due_ns(), u64::MAX);
     assert!(link.arrive(packet(1, 500, 1000)));
@@ -30,7 +31,7 @@ fn a_packet_takes_its_delay_and_its_transmission() {
 
 #[test]
 fn the_packet_on_the_line_does_not_count_against_the_limit() {
-    let mut link = LinkModel::new(&spec(Some(8_000_000), 0, FifoLimit::Packets(2)), 16);
+    let mut link = LinkModel::new(&spec(Some(8_000_000), 0, FifoLimit::Packets(2)), 16, 1514);
     let mut freed = Vec::new();
     for slot in 0..5 {
         link.arrive(packet(slot, 0, 1000));
@@ -40,12 +41,12 @@ fn the_packet_on_the_line_does_not_count_against_the_limit() {
     assert_eq!(link.backlog(), (2, 2000));
     link.advance(10_000_000, &mut freed);
     assert_eq!(drain(&mut link), [(0, 1_000_000), (1, 2_000_000), (2, 3_000_000)]);
-    assert_eq!(link.counts().overlimit, 2);
+    assert_eq!(link.counts().dropped, 2);
 }
 
 #[test]
 fn a_late_thread_computes_the_same_times() {
-    let make = || LinkModel::new(&spec(Some(1_000_000), 5_000, FifoLimit::Bytes(4_000)), 64);
+    let make = || LinkModel::new(&spec(Some(1_000_000), 5_000, FifoLimit::Bytes(4_000)), 64, 1514);
     let (mut prompt, mut late) = (make(), make());
     let (mut freed_prompt, mut freed_late) = (Vec::new(), Vec::new());
     for slot in 0..20 {
@@ -63,7 +64,7 @@ fn a_late_thread_computes_the_same_times() {
 
 #[test]
 fn a_change_of_rate_moves_what_is_on_the_line_and_behind_it() {
-    let mut link = LinkModel::new(&spec(Some(8_000_000), 0, FifoLimit::Packets(10)), 16);
+    let mut link = LinkModel::new(&spec(Some(8_000_000), 0, FifoLimit::Packets(10)), 16, 1514);
     let mut freed = Vec::new();
     link.arrive(packet(0, 0, 1000));
     link.arrive(packet(1, 0, 1000));
@@ -74,7 +75,7 @@ fn a_change_of_rate_moves_what_is_on_the_line_and_behind_it() {
 
 #[test]
 fn without_a_rate_only_the_delay_counts() {
-    let mut link = LinkModel::new(&spec(None, 10_000_000, FifoLimit::Packets(1)), 64);
+    let mut link = LinkModel::new(&spec(None, 10_000_000, FifoLimit::Packets(1)), 64, 1514);
     let mut freed = Vec::new();
     for slot in 0..50 {
         link.arrive(packet(slot, 100, 1514));
@@ -99,8 +100,9 @@ proptest! {
         end in 0_u64..500_000_000,
     ) {
         let limit = if by_bytes { FifoLimit::Bytes(limit * 1514) } else { FifoLimit::Packets(limit) };
-        let spec = LinkSpec { rate_bps: Some(rate), delay_ns: delay, loss_ppm, seed: rate, limit };
-        let mut link = LinkModel::new(&spec, arrivals.len());
+        let queue = QueueSpec::Fifo(limit);
+        let spec = LinkSpec { rate_bps: Some(rate), delay_ns: delay, loss_ppm, seed: rate, queue };
+        let mut link = LinkModel::new(&spec, arrivals.len(), 1514);
         let mut freed = Vec::new();
         let mut now = 0;
         let mut sent = Vec::new();
@@ -118,13 +120,13 @@ proptest! {
         out.extend(drain(&mut link));
 
         let counts = link.counts();
-        let inside = link.delayed.len() + link.queue.len() + usize::from(link.in_service.is_some());
+        let (queued_pkts, queued) = link.queue.backlog();
+        let inside = link.delayed.len() + queued_pkts as usize + usize::from(link.in_service.is_some());
         prop_assert_eq!(counts.arrived as usize, arrivals.len());
-        prop_assert_eq!(counts.overlimit as usize, freed.len());
+        prop_assert_eq!(counts.dropped as usize, freed.len());
         prop_assert_eq!(counts.departed as usize, out.len());
-        prop_assert_eq!(counts.arrived, counts.lost + counts.overlimit + counts.departed + inside as u64);
-        let queued: u64 = link.queue.bytes();
-        prop_assert!(by_bytes || link.queue.len() as u64 <= 50, "{}", queued);
+        prop_assert_eq!(counts.arrived, counts.lost + counts.dropped + counts.departed + inside as u64);
+        prop_assert!(by_bytes || queued_pkts <= 50, "{}", queued);
 
         prop_assert!(out.windows(2).all(|two| two[0].0 < two[1].0 && two[0].1 <= two[1].1));
         let mut free_at = 0;

@@ -1,0 +1,221 @@
+//! What a queue must know of a frame, and the one thing that it changes in it: the ECN field of the IP header.
+
+const ETHERNET_BYTES: usize = 14;
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+
+/// The ECN field (RFC 3168, RFC 9331).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Ecn {
+    /// Not ECN-capable, or not IP.
+    #[default]
+    NotEct,
+    /// ECN-capable, L4S.
+    Ect1,
+    /// ECN-capable, classic.
+    Ect0,
+    /// Congestion experienced.
+    Ce,
+}
+
+impl Ecn {
+    fn of(bits: u8) -> Self {
+        match bits & 3 {
+            0 => Self::NotEct,
+            1 => Self::Ect1,
+            2 => Self::Ect0,
+            _ => Self::Ce,
+        }
+    }
+}
+
+/// The IP header of a frame.
+enum Ip {
+    V4,
+    V6,
+}
+
+fn ip(frame: &[u8]) -> Option<Ip> {
+    match frame.get(12..15)? {
+        [0x08, 0x00, first] if first >> 4 == 4 && frame.len() >= ETHERNET_BYTES + 20 => {
+            Some(Ip::V4)
+        }
+        [0x86, 0xdd, first] if first >> 4 == 6 && frame.len() >= ETHERNET_BYTES + 40 => {
+            Some(Ip::V6)
+        }
+        _ => None,
+    }
+}
+
+/// The ECN field of an Ethernet frame.
+pub(crate) fn ecn(frame: &[u8]) -> Ecn {
+    match ip(frame) {
+        Some(Ip::V4) => Ecn::of(frame[15]),
+        Some(Ip::V6) => Ecn::of(frame[15] >> 4),
+        None => Ecn::NotEct,
+    }
+}
+
+/// A number that is the same for all frames of a flow: addresses, protocol and ports. Fragments and protocols
+/// without ports go by their addresses. Not seeded: the same traffic makes the same queues.
+pub(crate) fn flow(frame: &[u8]) -> u32 {
+    let (addresses, protocol, ports) = match ip(frame) {
+        Some(Ip::V4) => {
+            let whole = u16::from_be_bytes([frame[20], frame[21]]) & 0x3fff == 0;
+            let ports = ETHERNET_BYTES + usize::from(frame[14] & 15) * 4;
+            (&frame[26..34], frame[23], whole.then_some(ports))
+        }
+        Some(Ip::V6) => (&frame[22..54], frame[20], Some(54)),
+        None => return 0,
+    };
+    let mut state = mix(0, u64::from(protocol));
+    let (words, _) = addresses.as_chunks::<4>();
+    for word in words {
+        state = mix(state, u64::from(u32::from_be_bytes(*word)));
+    }
+    if let (TCP | UDP, Some(at)) = (protocol, ports)
+        && let Some(&[a, b, c, d]) = frame.get(at..at + 4)
+    {
+        state = mix(state, u64::from(u32::from_be_bytes([a, b, c, d])));
+    }
+    (state >> 32) as u32
+}
+
+/// One round of a multiply-and-fold hash.
+fn mix(state: u64, word: u64) -> u64 {
+    let wide = u128::from(state ^ word ^ 0x9e37_79b9_7f4a_7c15) * 0xbf58_476d_1ce4_e5b9;
+    (wide as u64) ^ ((wide >> 64) as u64)
+}
+
+/// Sets the ECN field to CE and puts the IPv4 header's checksum right (RFC 1624: `HC' = ~(~HC + ~m + m')`).
+/// What is not IP stays as it is.
+pub(crate) fn mark_ce(frame: &mut [u8]) {
+    match ip(frame) {
+        Some(Ip::V4) => {
+            let before = u16::from_be_bytes([frame[14], frame[15]]);
+            let after = before | 3;
+            frame[15] |= 3;
+            let checksum = u16::from_be_bytes([frame[24], frame[25]]);
+            let sum = u32::from(!checksum) + u32::from(!before) + u32::from(after);
+            let sum = (sum & 0xffff) + (sum >> 16);
+            let sum = (sum & 0xffff) + (sum >> 16);
+            frame[24..26].copy_from_slice(&(!(sum as u16)).to_be_bytes());
+        }
+        Some(Ip::V6) => frame[15] |= 0x30,
+        None => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn checksum(header: &[u8]) -> u16 {
+        let words = header.chunks(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]])));
+        let mut sum: u32 = words.sum();
+        while sum >> 16 != 0 {
+            sum = (sum & 0xffff) + (sum >> 16);
+        }
+        !(sum as u16)
+    }
+
+    /// An IPv4 frame whose header is these 20 bytes, with version, length and checksum put right.
+    fn v4(header: [u8; 20], payload: &[u8]) -> Vec<u8> {
+        let mut frame = vec![0; 12];
+        frame.extend([0x08, 0x00]);
+        frame.extend(header);
+        frame[14] = 0x45;
+        frame[24..26].fill(0);
+        let sum = checksum(&frame[14..34]);
+        frame[24..26].copy_from_slice(&sum.to_be_bytes());
+        frame.extend(payload);
+        frame
+    }
+
+    fn v6(class: u8) -> Vec<u8> {
+        let mut frame = vec![0; 12];
+        frame.extend([0x86, 0xdd, 0x60 | class >> 4, class << 4 | 0x0a]);
+        frame.resize(60, 7);
+        frame[20] = TCP;
+        frame
+    }
+
+    proptest! {
+        #[test]
+        fn a_marked_header_has_the_checksum_of_its_bytes(header in any::<[u8; 20]>()) {
+            let mut frame = v4(header, &[]);
+            mark_ce(&mut frame);
+            prop_assert_eq!(ecn(&frame), Ecn::Ce);
+            prop_assert_eq!(frame[15] & !3, header[1] & !3);
+            // Both zeroes of the ones' complement mean the same.
+            let sum = u16::from_be_bytes([frame[24], frame[25]]);
+            frame[24..26].fill(0);
+            let whole = checksum(&frame[14..34]);
+            prop_assert!(sum == whole || [sum, whole] == [0xffff, 0] || [sum, whole] == [0, 0xffff]);
+        }
+
+        #[test]
+        fn no_bytes_make_it_panic(mut frame in proptest::collection::vec(any::<u8>(), 0..80), ip in 0..3) {
+            if frame.len() > 14 && ip > 0 {
+                let ethertype = if ip == 1 { [0x08, 0x00] } else { [0x86, 0xdd] };
+                frame[12..14].copy_from_slice(&ethertype);
+            }
+            let before = frame.len();
+            ecn(&frame);
+            flow(&frame);
+            mark_ce(&mut frame);
+            prop_assert_eq!(frame.len(), before);
+        }
+    }
+
+    #[test]
+    fn every_codepoint_is_read_and_marked_in_both_versions() {
+        for (bits, wanted) in [(0, Ecn::NotEct), (1, Ecn::Ect1), (2, Ecn::Ect0), (3, Ecn::Ce)] {
+            let class = 0xb8 | bits;
+            let mut header = [9; 20];
+            header[1] = class;
+            assert_eq!(ecn(&v4(header, &[])), wanted);
+            let mut six = v6(class);
+            assert_eq!(ecn(&six), wanted);
+            mark_ce(&mut six);
+            // DSCP and flow label stay.
+            assert_eq!(six[14..16], [0x6b, 0xba]);
+        }
+    }
+
+    #[test]
+    fn what_is_not_ip_stays_as_it_is() {
+        let mut arp = vec![1; 60];
+        arp[12..14].copy_from_slice(&[0x08, 0x06]);
+        let before = arp.clone();
+        mark_ce(&mut arp);
+        assert_eq!((ecn(&arp), flow(&arp), &arp), (Ecn::NotEct, 0, &before));
+    }
+
+    #[test]
+    fn flows_are_told_apart_by_ports_unless_fragments() {
+        let mut header = [1; 20];
+        header[9] = TCP;
+        header[6..8].fill(0);
+        let a = flow(&v4(header, &[0, 80, 1, 1]));
+        assert_eq!(a, flow(&v4(header, &[0, 80, 1, 1, 99])));
+        assert_ne!(a, flow(&v4(header, &[0, 80, 1, 2])));
+        header[6] = 0x20;
+        assert_eq!(flow(&v4(header, &[0, 80, 1, 1])), flow(&v4(header, &[0, 80, 1, 2])));
+    }
+
+    #[test]
+    fn flows_spread_over_few_queues() {
+        let mut counts = [0; 16];
+        for port in 0..1600_u16 {
+            let mut header = [1; 20];
+            header[9] = UDP;
+            header[6..8].fill(0);
+            let [high, low] = port.to_be_bytes();
+            counts[flow(&v4(header, &[0x30, high, low, 0])) as usize % 16] += 1;
+        }
+        assert!(counts.iter().all(|count| (60..150).contains(count)), "{counts:?}");
+    }
+}

@@ -1,0 +1,201 @@
+//! What holds of every discipline.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::datapath::header::Ecn;
+use crate::datapath::model::{LinkModel, LinkSpec};
+
+const US: u64 = 1_000;
+
+/// One of each, small enough for all limits to be reached.
+fn specs() -> Vec<QueueSpec> {
+    let law = codel::LawSpec {
+        target_ns: 500 * US,
+        interval_ns: 5_000 * US,
+        ecn: true,
+        ce_threshold_ns: Some(2_000 * US),
+    };
+    let early = Dualpi2Spec { limit: 40, target_ns: 1_000 * US, ..Dualpi2Spec::default() };
+    vec![
+        QueueSpec::Fifo(FifoLimit::Packets(20)),
+        QueueSpec::Codel(CodelSpec { limit: 30, law }),
+        QueueSpec::Codel(CodelSpec { limit: 30, law: codel::LawSpec { ecn: false, ..law } }),
+        QueueSpec::FqCodel(FqCodelSpec { limit: 30, flows: 4, law, ..FqCodelSpec::default() }),
+        QueueSpec::FqCodel(FqCodelSpec { memory_limit: 20_000, law, ..FqCodelSpec::default() }),
+        QueueSpec::Fq(FqSpec { limit: 30, flow_limit: 12, mask: 3, ce_threshold_ns: Some(US) }),
+        QueueSpec::Dualpi2(early),
+        QueueSpec::Dualpi2(Dualpi2Spec { at_dequeue: false, drop_on_overload: false, ..early }),
+    ]
+}
+
+fn ecn(number: u64) -> Ecn {
+    [Ecn::NotEct, Ecn::Ect1, Ecn::Ect0, Ecn::Ce][number as usize % 4]
+}
+
+proptest! {
+    /// Whatever comes in leaves once, in its flow's order, with at most a mark added, or is counted.
+    #[test]
+    fn packets_are_conserved_and_flows_keep_their_order(
+        which in 0..specs().len(),
+        events in proptest::collection::vec((0_u64..400 * US, 60_u32..1515, 0_u64..16, 0_u8..3), 1..400),
+    ) {
+        let mut queue = Discipline::new(&specs()[which], events.len(), 1514, 5);
+        let (mut now_ns, mut sent, mut out, mut dropped) = (0, Vec::new(), Vec::new(), Vec::new());
+        for &(gap_ns, bytes, kind, dequeues) in &events {
+            now_ns += gap_ns;
+            let packet = Packet {
+                slot: sent.len() as u32,
+                bytes,
+                flow: (kind / 4) as u32,
+                ecn: ecn(kind),
+                ..Packet::default()
+            };
+            sent.push(packet);
+            queue.enqueue(now_ns, packet, &mut dropped);
+            for _ in 0..dequeues {
+                out.extend(queue.dequeue(now_ns, &mut dropped));
+            }
+        }
+        let (packets, bytes) = queue.backlog();
+        let stats = queue.stats(now_ns);
+        prop_assert_eq!(sent.len(), out.len() + dropped.len() + packets as usize);
+        prop_assert_eq!(stats.dropped(), dropped.len() as u64);
+        prop_assert!(packets <= 40 || matches!(specs()[which], QueueSpec::FqCodel(_)));
+        while let Some(packet) = queue.dequeue(now_ns, &mut dropped) {
+            out.push(packet);
+        }
+        prop_assert_eq!((sent.len(), queue.backlog()), (out.len() + dropped.len(), (0, 0)));
+        prop_assert_eq!(queue.dequeue(now_ns, &mut dropped), None);
+        prop_assert!(packets > 0 || bytes == 0);
+
+        let mut seen: Vec<u32> = out.iter().map(|p| p.slot).chain(dropped.iter().copied()).collect();
+        seen.sort_unstable();
+        prop_assert_eq!(seen, (0..sent.len() as u32).collect::<Vec<_>>());
+        for packet in &out {
+            let before = sent[packet.slot as usize];
+            prop_assert_eq!((packet.bytes, packet.flow), (before.bytes, before.flow));
+            let may_mark = matches!(before.ecn, Ecn::Ect0 | Ecn::Ect1);
+            let right = if packet.marked {
+                may_mark && packet.ecn == Ecn::Ce
+            } else {
+                packet.ecn == before.ecn
+            };
+            prop_assert!(right, "{packet:?}");
+        }
+        // DualPI2 keeps the order of what shares its queue.
+        let is_low = |p: &Packet| matches!(sent[p.slot as usize].ecn, Ecn::Ect1 | Ecn::Ce);
+        for flow in 0..4 {
+            for low in [false, true] {
+                let of: Vec<u32> = out
+                    .iter()
+                    .filter(|p| p.flow == flow && is_low(p) == low)
+                    .map(|p| p.slot)
+                    .collect();
+                prop_assert!(of.is_sorted(), "{:?}", of);
+            }
+        }
+    }
+
+    /// A thread that wakes late decides the same.
+    #[test]
+    fn decisions_depend_on_the_packets_times_alone(
+        which in 0..specs().len(),
+        arrivals in proptest::collection::vec((0_u64..200 * US, 60_u32..1515, 0_u64..16), 1..200),
+        looks in proptest::collection::vec(any::<bool>(), 200),
+    ) {
+        let spec = LinkSpec {
+            rate_bps: Some(50_000_000),
+            delay_ns: 100 * US,
+            loss_ppm: 0,
+            seed: 3,
+            queue: specs()[which],
+        };
+        let run = |prompt: bool| {
+            let mut link = LinkModel::new(&spec, arrivals.len(), 1514);
+            let (mut now_ns, mut freed, mut marked) = (1_000, Vec::new(), Vec::new());
+            link.advance(0, &mut freed);
+            for (nth, &(gap_ns, bytes, kind)) in arrivals.iter().enumerate() {
+                now_ns += gap_ns;
+                let (slot, flow) = (nth as u32, (kind / 4) as u32);
+                link.arrive(Packet { slot, bytes, at_ns: now_ns, flow, ecn: ecn(kind), marked: false });
+                if prompt || looks[nth] {
+                    link.advance(now_ns, &mut freed);
+                }
+            }
+            link.advance(now_ns + 1_000_000 * US, &mut freed);
+            while let Some(slot) = link.next_marked() {
+                marked.push(slot);
+            }
+            marked.sort_unstable();
+            let out: Vec<Packet> = std::iter::from_fn(|| link.pop_departed()).collect();
+            assert_eq!(link.counts().arrived, (out.len() + freed.len()) as u64);
+            assert_eq!(marked.len(), out.iter().filter(|p| p.marked).count());
+            (out, freed, marked)
+        };
+        prop_assert_eq!(run(true), run(false));
+    }
+}
+
+/// Arrivals of 12 Mbit/s in frames of 1500 bytes at a line of 10 Mbit/s, every fourth frame ECT(1), Not-ECT,
+/// ECT(0) and CE; then silence. What became of them, in the order in which they left: `-` dropped or marked `*`.
+fn story(queue: QueueSpec) -> String {
+    let spec = LinkSpec { rate_bps: Some(10_000_000), delay_ns: 0, loss_ppm: 0, seed: 7, queue };
+    let mut link = LinkModel::new(&spec, 400, 1514);
+    let mut freed = Vec::new();
+    link.advance(0, &mut freed);
+    for slot in 0..400_u32 {
+        let at_ns = 1_000 + u64::from(slot) * 1_000_000;
+        let kind = u64::from(slot);
+        link.arrive(Packet {
+            slot,
+            bytes: 1500,
+            at_ns,
+            flow: slot % 3,
+            ecn: ecn(kind),
+            marked: false,
+        });
+    }
+    link.advance(10_000_000_000, &mut freed);
+    freed.sort_unstable();
+    let marked: Vec<String> = std::iter::from_fn(|| link.pop_departed())
+        .filter(|p| p.marked)
+        .map(|p| format!("*{}", p.slot))
+        .collect();
+    let dropped: Vec<String> = freed.iter().map(|slot| format!("-{slot}")).collect();
+    [dropped, marked].concat().join(" ")
+}
+
+#[test]
+fn golden_sequences() {
+    let law = codel::LawSpec { ecn: true, ..codel::LawSpec::default() };
+    let cases = [
+        (
+            QueueSpec::Fifo(FifoLimit::Packets(50)),
+            "-301 -307 -313 -319 -325 -331 -337 -343 -349 -355 -361 -367 -373 -379 -385 -391 -397",
+        ),
+        (QueueSpec::Codel(CodelSpec { law, ..CodelSpec::default() }), "-252 -380 *109 *193 *301"),
+        (QueueSpec::Codel(CodelSpec::default()), "-109 -194 -254 -303 -346 -384"),
+        (
+            QueueSpec::FqCodel(FqCodelSpec::default()),
+            "-344 *109 *110 *193 *194 *253 *254 *301 *302 *345 *381",
+        ),
+        (
+            QueueSpec::Fq(FqSpec { ce_threshold_ns: Some(60_000 * US), ..FqSpec::default() }),
+            "*293 *298 *302 *305 *309 *310 *313 *314 *318 *317 *321 *322 *325 *326 *329 *330 *333 *334 \
+             *337 *338 *341 *342 *345 *346 *349 *350 *353 *354 *357 *358 *361 *362 *365 *366 *369 *370 \
+             *373 *374 *377 *378 *381 *382 *385 *386 *389 *390 *393 *394 *397 *398",
+        ),
+        (
+            QueueSpec::Dualpi2(Dualpi2Spec { step_ns: 60_000 * US, ..Dualpi2Spec::default() }),
+            "-144 -148 -200 -242 -258 -268 -278 -284 -296 -304 -308 -312 -326 -340 -357 -371 -372 -377 \
+             -381 -385 -389 -397 *89 *93 *105 *129 *149 *157 *169 *185 *189 *197 *213 *221 *225 *229 \
+             *158 *233 *237 *245 *249 *253 *265 *269 *273 *277 *281 *285 *289 *206 *301 *305 *309 *313 \
+             *317 *321 *325 *329 *333 *337 *341 *345 *349 *353 *361 *365 *369 *373 *393 *334 *358 *366 \
+             *378",
+        ),
+    ];
+    for (queue, wanted) in cases {
+        assert_eq!(story(queue), wanted, "{queue:?}");
+    }
+}

@@ -1,0 +1,135 @@
+//! Marking queues with real traffic.
+
+use super::*;
+
+/// A counter of the kernel's, of a node.
+fn nstat(node: &lab::Node, name: &str) -> u64 {
+    let text = node.command(&format!("nstat -asz {name}"));
+    let line = text.lines().find(|line| line.starts_with(name)).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+fn dualpi2(target: Option<Micros>) -> Queue {
+    Queue::Dualpi2 {
+        limit: None,
+        target,
+        tupdate: None,
+        alpha: None,
+        beta: None,
+        step: None,
+        coupling: None,
+        drop_on_overload: None,
+        drop_dequeue: None,
+        split_gso: None,
+        classic_protection: None,
+    }
+}
+
+#[test]
+fn the_step_marks_a_burst_of_l4s_and_the_receiver_sees_every_mark() {
+    let lab = Lab::new();
+    let socket = receiver(&lab);
+    warm_up(&lab, &socket);
+    // Checksums of UDP and IP are verified at the far end.
+    lab.router.command("ethtool -K r1 tx off");
+    let mut link = shape(&lab, LinkConfig { rate: mbit(10), queue: dualpi2(None), ..config() });
+    lab.src.run(|| {
+        let socket = UdpSocket::bind((SRC, 0)).unwrap();
+        rustix::net::sockopt::set_ip_tos(&socket, 1).unwrap();
+        for number in 0..30_u32 {
+            let mut datagram = [0; DATAGRAM];
+            datagram[..4].copy_from_slice(&number.to_be_bytes());
+            socket.send_to(&datagram, (DST, 9000)).unwrap();
+        }
+    });
+    assert_eq!(receive(&socket, 30), (0..30).collect::<Vec<_>>());
+    let row = await_sample(&mut link, |row| row.sent_pkts == 30);
+    assert_eq!((row.pkts_in_l, row.pkts_in_c, row.drops_pkts), (Some(30), Some(0), 0));
+    // A frame takes 0.83 ms: unless the sender was interrupted, the third and all after it wait over 1 ms.
+    let marks = row.step_mark_pkts.unwrap();
+    assert!((10..=28).contains(&marks), "{marks} marks");
+    assert_eq!(nstat(&lab.dst, "IpExtInCEPkts"), marks);
+    assert_eq!(nstat(&lab.dst, "IpInHdrErrors"), 0);
+}
+
+#[test]
+fn tcp_with_classic_ecn_is_marked_not_dropped_and_waits_for_about_the_target() {
+    let lab = Lab::new();
+    for node in [&lab.src, &lab.dst] {
+        node.run(|| std::fs::write("/proc/sys/net/ipv4/tcp_ecn", "1").unwrap());
+    }
+    let mut link = shape(&lab, LinkConfig { rate: mbit(20), queue: dualpi2(None), ..config() });
+    let mut marks = 0;
+    for address in [DST, DST6] {
+        let lab = &lab;
+        let (tell, told) = std::sync::mpsc::channel();
+        let mut delays_us = std::thread::scope(|scope| {
+            scope.spawn(move || {
+                transfer(lab, address, 8_000_000);
+                tell.send(()).unwrap();
+            });
+            let mut delays_us = Vec::new();
+            while told.recv_timeout(Duration::from_millis(10)).is_err() {
+                let row = sample(&mut link);
+                delays_us.extend(row.delay_c_us.filter(|_| row.qlen_pkts > 0));
+                if delays_us.len() > 10_000 {
+                    break;
+                }
+            }
+            delays_us
+        });
+        delays_us.sort_unstable();
+        let median = delays_us[delays_us.len() / 2];
+        assert!((4_000..45_000).contains(&median), "{address}: median of {median} us");
+        let row = sample(&mut link);
+        let so_far = row.ecn_mark_pkts.unwrap();
+        assert!(so_far > marks, "{address}: {row:?}");
+        assert!(row.prob.unwrap() < 0.5, "{row:?}");
+        marks = so_far;
+    }
+    let row = sample(&mut link);
+    // But for the handshake, in which nothing is ECN-capable, all of it could be marked.
+    assert!(row.drops_pkts <= 2, "{row:?}");
+    let seen = nstat(&lab.src, "TcpExtTCPDeliveredCE");
+    assert!(seen > 0, "of {marks} marks the sender heard of none");
+}
+
+#[test]
+fn every_queue_of_a_plan_but_cake_carries_traffic() {
+    let ecn = Some(true);
+    let threshold = Some(Micros::from_millis(1));
+    let queues = [
+        Queue::Codel { limit: None, target: None, interval: None, ecn, ce_threshold: threshold },
+        Queue::FqCodel {
+            limit: None,
+            flows: None,
+            target: None,
+            interval: None,
+            quantum: None,
+            ecn,
+            ce_threshold: threshold,
+            memory_limit: None,
+        },
+        Queue::Fq {
+            limit: None,
+            flow_limit: Some(Packets::new(1000)),
+            buckets: Some(1),
+            ce_threshold: threshold,
+            orphan_mask: None,
+        },
+        dualpi2(threshold),
+    ];
+    let lab = Lab::new();
+    for node in [&lab.src, &lab.dst] {
+        node.run(|| std::fs::write("/proc/sys/net/ipv4/tcp_ecn", "1").unwrap());
+    }
+    for queue in queues {
+        let kind = ccbench_shaper::qdisc::kind(&queue);
+        let mut link = shape(&lab, LinkConfig { rate: mbit(50), queue, ..config() });
+        transfer(&lab, DST, 5_000_000);
+        let row = sample(&mut link);
+        let marks = row.ecn_mark_pkts.unwrap_or(0) + row.ce_mark_pkts.unwrap_or(0);
+        assert!(marks > 0, "{kind}: {row:?}");
+        assert!(link.state().qdiscs[1].contains(&format!("userspace {kind} ")), "{kind}");
+    }
+}
