@@ -26,6 +26,7 @@ use super::journal::{self, Entry, Journal, Replay, TrialEnd};
 use super::part::{sync, write_parquet};
 use super::record::{RunRecord, Session, replace};
 pub use super::trial::{NodeClock, TrialKey, TrialWriter};
+use super::verdict::Reason;
 use super::{Result, ResultsError, TrialStatus, frame_error, io_error};
 
 /// Each factor and its level at one point.
@@ -230,6 +231,25 @@ impl RunDir {
         whole.map(|end| (end.point_id, end.trial)).collect()
     }
 
+    /// Trials committed as failed, those that could not even be prepared among them. What they left is replaced when
+    /// they are [begun](RunDir::begin_trial) again.
+    pub fn failed(&self) -> BTreeSet<(u32, u16)> {
+        let state = self.inner.state();
+        let committed = state.log.replay().committed.values();
+        let failed = committed.filter(|end| end.status == TrialStatus::Failed);
+        failed.map(|end| (end.point_id, end.trial)).collect()
+    }
+
+    /// How many committed trials of all sessions are ok, degraded and failed; aborted ones are none of them.
+    pub fn counts(&self) -> (u32, u32, u32) {
+        let state = self.inner.state();
+        let count = |status| {
+            let committed = state.log.replay().committed.values();
+            committed.filter(|end| end.status == status).count() as u32
+        };
+        (count(TrialStatus::Ok), count(TrialStatus::Degraded), count(TrialStatus::Failed))
+    }
+
     /// Every committed trial with its verdict, aborted ones too, in order of point and repetition.
     pub fn trials(&self) -> Vec<TrialEnd> {
         self.inner.state().log.replay().committed.values().cloned().collect()
@@ -266,6 +286,25 @@ impl RunDir {
         clocks: BTreeMap<String, NodeClock>,
     ) -> Result<TrialWriter<'_>> {
         TrialWriter::begin(&self.inner, run, phases, clocks)
+    }
+
+    /// Commits a trial that could not even be prepared: failed for this reason (its code is `not_run`), without a row.
+    /// What an earlier attempt at it left is removed.
+    pub fn record_not_run(&self, run: TrialKey, reason: &Reason) -> Result<()> {
+        let TrialKey { point_id, trial, seed, epoch } = run;
+        self.inner.append(Entry::TrialBegin { point_id, trial, seed, epoch })?;
+        self.inner.clear(point_id, trial)?;
+        self.inner.append(Entry::TrialEnd(TrialEnd {
+            point_id,
+            trial,
+            seed,
+            epoch,
+            status: TrialStatus::Failed,
+            reasons: vec![reason.clone()],
+            rows: BTreeMap::new(),
+            phases: vec![],
+            clocks: BTreeMap::new(),
+        }))
     }
 
     /// Writes how the run stands, and the committed trials with their clocks, to `run.json`.

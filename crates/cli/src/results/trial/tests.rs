@@ -179,6 +179,33 @@ fn an_abandoned_trial_is_readable_marked_and_done_again() {
 }
 
 #[test]
+fn a_trial_that_could_not_be_prepared_is_recorded_as_failed_and_can_be_done_again() {
+    let root = tempfile::tempdir().unwrap();
+    let run = RunDir::create(root.path(), &info()).unwrap();
+    filled(&run, 1).commit(&good()).unwrap();
+    let failed = Verdict { status: Status::Failed, reasons: vec![Reason::new("flow_dead", "why")] };
+    filled(&run, 2).commit(&failed).unwrap();
+    run.record_not_run(key(&run, 2), &Reason::new("not_run", "a port is taken")).unwrap();
+    run.record_not_run(key(&run, 3), &Reason::new("not_run", "a port is taken")).unwrap();
+    filled(&run, 4).abandon("interrupted").unwrap();
+    assert!(!run.part("flow_samples", 0, 2).exists(), "what the failed attempt left is replaced");
+    let path = run.path().to_path_buf();
+    drop(run);
+
+    let run = RunDir::resume(&path, &info()).unwrap();
+    assert_eq!(run.counts(), (1, 0, 2));
+    assert_eq!(run.failed().into_iter().collect::<Vec<_>>(), [(0, 2), (0, 3)]);
+    assert_eq!(run.finished().len(), 3, "they are done again only if asked for");
+    let summary = crate::results::summary::summarize(&path).unwrap();
+    assert_eq!(summary.trials.len(), 4);
+    let trials = std::fs::read_to_string(path.join("trials.csv")).unwrap();
+    assert!(trials.contains("0,3,failed,not_run: a port is taken,"), "{trials}");
+    filled(&run, 3).commit(&good()).unwrap();
+    assert_eq!((run.counts(), run.failed().len()), ((2, 0, 1), 1));
+    assert!(run.part("flow_samples", 0, 3).is_file());
+}
+
+#[test]
 fn resuming_with_another_plan_or_while_another_process_writes_is_refused() {
     let root = tempfile::tempdir().unwrap();
     let run = RunDir::create(root.path(), &info()).unwrap();
