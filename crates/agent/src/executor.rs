@@ -27,6 +27,7 @@ mod samples;
 mod traffic;
 
 use outbox::Outbox;
+pub use outbox::Outgoing;
 use prepare::{Tools, Trial};
 use samples::{SampleTask, SamplerThread, TimedLink};
 
@@ -67,7 +68,7 @@ type Answer<T> = oneshot::Sender<Result<T, AgentError>>;
 #[derive(Debug)]
 enum Order {
     Prepare(Box<wire::PrepareRequest>, Answer<wire::PrepareReply>),
-    Run(wire::RunRequest, Answer<mpsc::Receiver<wire::RunEvent>>),
+    Run(wire::RunRequest, Answer<mpsc::Receiver<Outgoing>>),
     Reset(Answer<wire::ResetReply>),
 }
 
@@ -96,7 +97,7 @@ impl Handle {
     pub async fn run(
         &self,
         request: wire::RunRequest,
-    ) -> Result<mpsc::Receiver<wire::RunEvent>, AgentError> {
+    ) -> Result<mpsc::Receiver<Outgoing>, AgentError> {
         self.ask(|answer| Order::Run(request, answer)).await
     }
 
@@ -263,7 +264,7 @@ impl Executor {
     async fn run(
         &mut self,
         request: &wire::RunRequest,
-    ) -> Result<mpsc::Receiver<wire::RunEvent>, AgentError> {
+    ) -> Result<mpsc::Receiver<Outgoing>, AgentError> {
         self.session.clone().on(Command::Run { epoch: request.epoch })?;
         check_start(request.start_at_ns, clock::now_ns())?;
         self.step(Command::Run { epoch: request.epoch })?;
@@ -306,7 +307,7 @@ impl Executor {
         if let Some(running) = self.running.take() {
             let finished = running.sampler.stop();
             self.keep_links(finished.links);
-            running.out.done(finished.late, finished.missed).await;
+            running.out.done(finished.late, finished.missed);
         }
         if let Err(error) = self.step(Command::RunDone) {
             tracing::error!(%error, "end of a trial");
@@ -334,7 +335,7 @@ impl Executor {
         self.lease_end_ns = None;
         let mut outcome = Outcome::default();
         if let Some(mut running) = self.running.take() {
-            // Nobody reads any more, so nothing waits for room in the channel from here on.
+            running.out.give_up();
             let _ = running.cancel.send(true);
             let ended = tokio::time::timeout(GIVE_UP_LIMIT, &mut running.timeline).await;
             running.timeline.abort();

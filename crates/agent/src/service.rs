@@ -66,7 +66,8 @@ impl wire::agent_server::Agent for AgentService {
         request: Request<wire::RunRequest>,
     ) -> Result<Response<Self::RunStream>, Status> {
         let events = self.executor.run(request.into_inner()).await.map_err(|e| status(&e))?;
-        let events = tokio_stream::wrappers::ReceiverStream::new(events).map(Ok);
+        let events = tokio_stream::wrappers::ReceiverStream::new(events);
+        let events = events.map(|outgoing| Ok(outgoing.event));
         Ok(Response::new(Box::pin(events)))
     }
 

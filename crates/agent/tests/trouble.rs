@@ -119,3 +119,43 @@ async fn a_congestion_control_that_is_nowhere_is_refused_before_any_link() {
     }
     assert!(pair.is_as_found());
 }
+
+/// The most memory that a process ever used, in MiB.
+fn most_memory_mib(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.split_whitespace().next().unwrap().parse::<u64>().unwrap() / 1024
+}
+
+#[tokio::test]
+async fn a_controller_that_stalls_costs_rows_that_are_counted_and_nothing_else() {
+    let mut pair = Pair::start().await;
+    // 21 sockets, 200 samples a second: far more in three seconds than may wait.
+    let plan = LOOPBACK_PLAN
+        .replace("length = \"2s\"", "length = \"4s\"")
+        .replace("count = 2", "count = 20")
+        .replace("50mbit", "1mbit")
+        + "[sample]\ntcp = \"5ms\"\n";
+    pair.clients[0] = pair.one.connect_narrow().await;
+    pair.prepare(&plan, 1).await;
+    let [one, two] = pair.run(1).await;
+    let server = tokio::spawn(Rows::all(two));
+    tokio::time::sleep(std::time::Duration::from_millis(3_300)).await;
+    let (client, server) = (Rows::all(one).await, server.await.unwrap());
+    let (done, read) = (client.done.unwrap(), server.done.unwrap());
+    assert!(done.rows_dropped > 0, "{done:?}");
+    assert_eq!(read.rows_dropped, 0, "{read:?}");
+    // What was lost is counted, whoever reads: both ends have about as many samples.
+    let all = done.rows_sent + done.rows_dropped;
+    assert!(all * 4 > read.rows_sent * 3, "{done:?} against {read:?}");
+    // Sampling went on all the time, and the end of the trial came as always.
+    let (first, last) = (client.samples.first().unwrap(), client.samples.last().unwrap());
+    assert!(last.at_ns - first.at_ns > 3_500_000_000, "{} ns", last.at_ns - first.at_ns);
+    assert_eq!(client.events_of("trial_end").len(), 1);
+    assert_eq!(client.events_of("flow_error"), Vec::<&wire::Event>::new());
+    assert_eq!(client.flows.iter().filter(|flow| flow.role == "data").count(), 20);
+    let memory_mib = most_memory_mib(pair.one.child.id());
+    assert!(memory_mib < 64, "{memory_mib} MiB");
+    pair.reset().await;
+    assert!(pair.is_as_found());
+}

@@ -1,27 +1,57 @@
 //! The one way out for rows: a bounded channel that never blocks the hot side, and the count of what did
 //! not fit.
 
-use std::sync::Arc;
+use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ccbench_proto::wire::{self, run_event::Of};
-use tokio::sync::mpsc;
+use tokio::sync::mpsc::{self, error::TrySendError};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::clock;
 
-/// Rows that wait for the controller at most: about 8 MiB.
+/// Rows that wait for the controller at most: about 8 MiB. One more place is kept for the last message.
 const CAPACITY: usize = 8192;
-/// How long a row that is not hot waits for room.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a row that is not hot waits for room, and all rows of a trial together: a controller that reads,
+/// but ever so slowly, must not draw a trial out.
+const PATIENCE: Patience =
+    Patience { each: Duration::from_secs(2), together: Duration::from_secs(4) };
 /// A file's piece: well under gRPC's message limit of 4 MiB.
 const PIECE_BYTES: usize = 512 << 10;
+/// Pieces of files that wait for the controller at most: 8 MiB.
+const PIECES: usize = 16;
+
+#[derive(Debug, Clone, Copy)]
+struct Patience {
+    each: Duration,
+    together: Duration,
+}
+
+/// A row on its way to the controller.
+#[derive(Debug)]
+pub struct Outgoing {
+    /// The row.
+    pub event: wire::RunEvent,
+    /// Held by a piece of a file until somebody takes it.
+    _room: Option<OwnedSemaphorePermit>,
+}
+
+impl Outgoing {
+    fn new(of: Of, room: Option<OwnedSemaphorePermit>) -> Self {
+        Self { event: wire::RunEvent { of: Some(of) }, _room: room }
+    }
+}
 
 /// Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Outbox {
-    events: mpsc::Sender<wire::RunEvent>,
-    patience: Duration,
+    rows: mpsc::Sender<Outgoing>,
+    /// The place of the last message.
+    last: Arc<Mutex<Option<mpsc::OwnedPermit<Outgoing>>>>,
+    pieces: Arc<Semaphore>,
+    each: Duration,
     counts: Arc<Counts>,
 }
 
@@ -31,36 +61,61 @@ struct Counts {
     dropped: AtomicU64,
     /// The controller let a patient row down: nobody waits again until there is room.
     stuck: AtomicBool,
+    /// What is left of the patience of all rows together.
+    patience_ns: AtomicU64,
 }
 
 impl Outbox {
     /// An outbox and what comes out of it.
-    pub fn new() -> (Self, mpsc::Receiver<wire::RunEvent>) {
+    pub fn new() -> (Self, mpsc::Receiver<Outgoing>) {
         Self::with_patience(PATIENCE)
     }
 
-    fn with_patience(patience: Duration) -> (Self, mpsc::Receiver<wire::RunEvent>) {
-        let (events, rows) = mpsc::channel(CAPACITY);
-        (Self { events, patience, counts: Arc::default() }, rows)
+    fn with_patience(patience: Patience) -> (Self, mpsc::Receiver<Outgoing>) {
+        let (rows, outgoing) = mpsc::channel(CAPACITY + 1);
+        let last = Arc::new(Mutex::new(rows.clone().try_reserve_owned().ok()));
+        let together = u64::try_from(patience.together.as_nanos()).unwrap_or(u64::MAX);
+        let counts = Counts { patience_ns: together.into(), ..Counts::default() };
+        let (pieces, counts) = (Arc::new(Semaphore::new(PIECES)), Arc::new(counts));
+        (Self { rows, last, pieces, each: patience.each, counts }, outgoing)
     }
 
     /// For the hot side: sends now or drops and counts.
     pub fn offer(&self, of: Of) {
-        let ok = self.events.try_send(wire::RunEvent { of: Some(of) }).is_ok();
+        let ok = self.rows.try_send(Outgoing::new(of, None)).is_ok();
         self.count(ok);
     }
 
     /// For everything else: waits for room, but not for ever.
     pub async fn send(&self, of: Of) {
-        let event = wire::RunEvent { of: Some(of) };
-        let ok = if self.counts.stuck.load(Ordering::Relaxed) {
-            self.events.try_send(event).is_ok()
-        } else {
-            let sent = tokio::time::timeout(self.patience, self.events.send(event)).await;
-            matches!(sent, Ok(Ok(())))
-        };
+        let ok = self.put(Outgoing::new(of, None)).await;
         self.counts.stuck.store(!ok, Ordering::Relaxed);
         self.count(ok);
+    }
+
+    async fn put(&self, outgoing: Outgoing) -> bool {
+        match self.rows.try_send(outgoing) {
+            Ok(()) => true,
+            Err(TrySendError::Closed(_)) => false,
+            Err(TrySendError::Full(outgoing)) => {
+                matches!(self.patiently(self.rows.send(outgoing)).await, Some(Ok(())))
+            }
+        }
+    }
+
+    /// Waits, within what is left of the patience.
+    async fn patiently<T>(&self, what: impl Future<Output = T>) -> Option<T> {
+        if self.counts.stuck.load(Ordering::Relaxed) {
+            return None;
+        }
+        let left = Duration::from_nanos(self.counts.patience_ns.load(Ordering::Relaxed));
+        let from_ns = clock::now_ns();
+        let came = tokio::time::timeout(self.each.min(left), what).await;
+        let waited_ns = clock::now_ns().saturating_sub(from_ns);
+        let less = |left: u64| Some(left.saturating_sub(waited_ns));
+        // It fails only if the closure says so, and it does not.
+        let _ = self.counts.patience_ns.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        came.ok()
     }
 
     fn count(&self, ok: bool) {
@@ -76,24 +131,46 @@ impl Outbox {
     /// A file for the trial's raw/ directory.
     pub async fn raw(&self, name: &str, data: &[u8]) {
         for piece in data.chunks(PIECE_BYTES) {
-            self.send(Of::Raw(wire::Raw { name: name.to_owned(), data: piece.to_vec() })).await;
+            let room = match Arc::clone(&self.pieces).try_acquire_owned() {
+                Ok(room) => Some(room),
+                Err(_) => {
+                    let room = self.patiently(Arc::clone(&self.pieces).acquire_owned()).await;
+                    room.and_then(Result::ok)
+                }
+            };
+            let Some(room) = room else {
+                self.counts.stuck.store(true, Ordering::Relaxed);
+                self.count(false);
+                continue;
+            };
+            let raw = wire::Raw { name: name.to_owned(), data: piece.to_vec() };
+            let ok = self.put(Outgoing::new(Of::Raw(raw), Some(room))).await;
+            self.counts.stuck.store(!ok, Ordering::Relaxed);
+            self.count(ok);
         }
     }
 
-    /// The last message of a stream.
-    pub async fn done(&self, samples_late: u64, samples_missed: u64) {
+    /// The last message of a stream; it always finds its place.
+    pub fn done(&self, samples_late: u64, samples_missed: u64) {
         let done = wire::Done {
             rows_sent: self.counts.sent.load(Ordering::Relaxed),
             rows_dropped: self.counts.dropped.load(Ordering::Relaxed),
             samples_late,
             samples_missed,
         };
-        self.send(Of::Done(done)).await;
+        if let Some(place) = self.last.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            place.send(Outgoing::new(Of::Done(done), None));
+        }
+    }
+
+    /// From now on nothing waits for room.
+    pub fn give_up(&self) {
+        self.counts.patience_ns.store(0, Ordering::Relaxed);
     }
 
     /// Resolves when the controller is gone.
     pub async fn lost(&self) {
-        self.events.closed().await;
+        self.rows.closed().await;
     }
 }
 
@@ -112,10 +189,30 @@ pub fn event(kind: &str, subject: &str, message: impl Into<String>) -> wire::Eve
 mod tests {
     use super::*;
 
+    const SHORT: Patience =
+        Patience { each: Duration::from_millis(10), together: Duration::from_millis(100) };
+
+    fn full(patience: Patience) -> (Outbox, mpsc::Receiver<Outgoing>) {
+        let (outbox, rows) = Outbox::with_patience(patience);
+        for _ in 0..CAPACITY {
+            outbox.offer(Of::Probe(wire::Probe::default()));
+        }
+        (outbox, rows)
+    }
+
+    async fn all(mut rows: mpsc::Receiver<Outgoing>) -> Vec<Of> {
+        rows.close();
+        let mut found = Vec::new();
+        while let Some(outgoing) = rows.recv().await {
+            found.extend(outgoing.event.of);
+        }
+        found
+    }
+
     #[tokio::test]
     async fn a_slow_controller_costs_rows_and_never_time() {
-        let (outbox, mut rows) = Outbox::with_patience(Duration::from_millis(10));
-        for _ in 0..CAPACITY + 5 {
+        let (outbox, mut rows) = full(SHORT);
+        for _ in 0..5 {
             outbox.offer(Of::Probe(wire::Probe::default()));
         }
         outbox.event("late", "x", "").await;
@@ -123,18 +220,67 @@ mod tests {
         for _ in 0..10 {
             rows.recv().await.expect("it is full");
         }
-        outbox.done(1, 2).await;
-        rows.close();
-        let mut last = None;
-        while let Some(event) = rows.recv().await {
-            last = event.of;
-        }
+        outbox.event("in time", "z", "").await;
+        outbox.done(1, 2);
         let done = wire::Done {
-            rows_sent: CAPACITY as u64,
+            rows_sent: CAPACITY as u64 + 1,
             rows_dropped: 7,
             samples_late: 1,
             samples_missed: 2,
         };
-        assert_eq!(last, Some(Of::Done(done)));
+        assert_eq!(all(rows).await.last(), Some(&Of::Done(done)));
+    }
+
+    #[tokio::test]
+    async fn the_last_message_finds_its_place_though_nobody_reads() {
+        let (outbox, rows) = full(SHORT);
+        outbox.event("late", "x", "").await;
+        outbox.done(0, 0);
+        outbox.offer(Of::Probe(wire::Probe::default()));
+        let found = all(rows).await;
+        assert_eq!(found.len(), CAPACITY + 1);
+        assert!(matches!(found.last(), Some(Of::Done(done)) if done.rows_dropped == 1));
+    }
+
+    #[tokio::test]
+    async fn a_controller_that_reads_ever_so_slowly_uses_up_all_patience() {
+        let (outbox, mut rows) = full(Patience { each: Duration::from_secs(60), ..SHORT });
+        let reader = tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(Duration::from_millis(7)).await;
+                if rows.recv().await.is_none() {
+                    return;
+                }
+            }
+        });
+        let patience = || outbox.counts.patience_ns.load(Ordering::Relaxed);
+        let mut tries = 0;
+        while patience() > 0 {
+            outbox.event("slow", "x", "").await;
+            tries += 1;
+            assert!(tries < 1000, "{} ns of patience are left", patience());
+        }
+        drop(outbox);
+        reader.abort();
+    }
+
+    #[tokio::test]
+    async fn files_wait_within_their_own_room() {
+        let (outbox, mut rows) = Outbox::with_patience(SHORT);
+        let file = vec![7; PIECE_BYTES * (PIECES + 3)];
+        outbox.raw("a", &file).await;
+        outbox.event("small", "x", "").await;
+        assert_eq!(rows.len(), PIECES + 1, "a row still finds room");
+        for _ in 0..4 {
+            rows.recv().await.expect("a piece");
+        }
+        outbox.raw("b", &file[..PIECE_BYTES * 4]).await;
+        outbox.done(0, 0);
+        let found = all(rows).await;
+        assert!(
+            matches!(found.last(), Some(Of::Done(done)) if done.rows_dropped == 3),
+            "{:?}",
+            found.last()
+        );
     }
 }

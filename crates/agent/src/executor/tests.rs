@@ -131,6 +131,24 @@ impl Sampler for FakeSampler {
     fn stop(&mut self) {}
 }
 
+/// Gives more rows at every pass than any controller reads.
+struct Flood;
+
+impl Sampler for Flood {
+    fn start(&mut self, _: &[FlowPorts], _: u64) -> Result<(), SampleError> {
+        Ok(())
+    }
+    fn drain(
+        &mut self,
+        at_ns: u64,
+        into: &mut Vec<wire::FlowSample>,
+    ) -> Result<Drained, SampleError> {
+        into.extend((0..10_000).map(|_| wire::FlowSample { at_ns, ..Default::default() }));
+        Ok(Drained::default())
+    }
+    fn stop(&mut self) {}
+}
+
 struct Rig {
     handle: Handle,
     kernel: FakeKernel,
@@ -139,11 +157,15 @@ struct Rig {
 
 impl Rig {
     fn new(script: Script, kernel: FakeKernel) -> Self {
+        Self::sampled(script, kernel, || Box::new(FakeSampler(VecDeque::new())))
+    }
+
+    fn sampled(script: Script, kernel: FakeKernel, sampler: fn() -> Box<dyn Sampler>) -> Self {
         let asked = Arc::new(Mutex::new(Vec::new()));
         let handle = spawn(Parts {
             kernel: Arc::new(kernel.clone()),
             source: Arc::new(FakeSource { script, asked: Arc::clone(&asked) }),
-            sampler: || Box::new(FakeSampler(VecDeque::new())),
+            sampler,
             undo: Undo::in_memory(),
             epoch_file: None,
             traffic_group: None,
@@ -163,7 +185,7 @@ impl Rig {
         self.handle.prepare(request).await
     }
 
-    async fn run(&self) -> mpsc::Receiver<wire::RunEvent> {
+    async fn run(&self) -> mpsc::Receiver<Outgoing> {
         let start_at_ns = clock::now_ns() + 20_000_000;
         self.handle.run(wire::RunRequest { start_at_ns, epoch: 1 }).await.expect("it is prepared")
     }
@@ -173,10 +195,10 @@ impl Rig {
     }
 }
 
-async fn all(mut rows: mpsc::Receiver<wire::RunEvent>) -> Vec<Of> {
+async fn all(mut rows: mpsc::Receiver<Outgoing>) -> Vec<Of> {
     let mut found = Vec::new();
-    while let Some(event) = rows.recv().await {
-        found.extend(event.of);
+    while let Some(outgoing) = rows.recv().await {
+        found.extend(outgoing.event.of);
     }
     found
 }
@@ -305,4 +327,22 @@ async fn when_its_last_handle_is_gone_the_executor_undoes() {
     while !kernel.calls().contains(&UNDONE[2].to_owned()) {
         tokio::task::yield_now().await;
     }
+}
+
+#[tokio::test]
+async fn a_controller_that_reads_nothing_until_the_end_still_gets_the_last_message() {
+    let rig = Rig::sampled(Script::Good, FakeKernel::default(), || Box::new(Flood));
+    rig.prepare().await.unwrap();
+    let rows = rig.run().await;
+    let limit = clock::now_ns() + 20_000_000_000;
+    while !rows.is_closed() {
+        assert!(clock::now_ns() < limit, "the trial does not end");
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    let rows = all(rows).await;
+    let Some(Of::Done(done)) = rows.last() else { panic!("{:?}", rows.last()) };
+    assert!(done.rows_dropped > 0, "{done:?}");
+    assert_eq!(done.rows_sent, rows.len() as u64 - 1);
+    assert!(rows.len() < 10_000, "{} rows waited", rows.len());
+    assert!(rig.handle.reset().await.unwrap().failed.is_empty());
 }

@@ -68,9 +68,18 @@ impl Agent {
     }
 
     pub async fn connect(&self) -> AgentClient<Channel> {
+        AgentClient::connect(self.endpoint().await).await.unwrap()
+    }
+
+    /// So that what is not read does not leave the agent.
+    pub async fn connect_narrow(&self) -> AgentClient<Channel> {
+        let endpoint = self.endpoint().await.initial_stream_window_size(65_535);
+        AgentClient::connect(endpoint).await.unwrap()
+    }
+
+    async fn endpoint(&self) -> Endpoint {
         wait_for("the agent's socket", || self.socket().exists()).await;
-        let address = format!("unix:{}", self.socket().display());
-        AgentClient::connect(Endpoint::from_shared(address).unwrap()).await.unwrap()
+        Endpoint::from_shared(format!("unix:{}", self.socket().display())).unwrap()
     }
 
     /// The processes below the agent.
