@@ -10,12 +10,12 @@
  *
  *   cc_NAME_check (params, fault)          0, or -1 and the parameter that is wrong
  *   cc_NAME_init  (state, params, ack, out)        host calls: init
- *   cc_NAME_on_rtt(state, params, ack)                         pkts_acked, only with a valid sample
+ *   cc_NAME_on_sample(state, params, ack) -> flags             pkts_acked: every ACK of data, in every state
  *   cc_NAME_on_ack(state, params, ack, out)                    cong_avoid, or cong_control (CC_OWNS_CWND)
  *   cc_NAME_on_loss(state, params, ack) -> ssthresh, pkts      ssthresh (fast retransmit, RTO and ECE alike)
  *   cc_NAME_on_event(state, params, event, ack, out)           set_state, cwnd_event
  *   cc_NAME_undo(state, params, ack) -> cwnd, pkts             undo_cwnd
- *   cc_NAME_read(state, params, ack, stats)                    after on_ack when out->flags has CC_OUT_ROUND
+ *   cc_NAME_read(state, params, ack, stats)                    when flags of on_sample or on_ack have CC_OUT_ROUND
  *
  * The host fills struct cc_ack from the socket, calls, and writes what differs in struct cc_out back.
  * A core never sees a socket, a clock, or a random source other than cc_ack.random.
@@ -51,7 +51,7 @@ enum cc_event {
 /* cc_ack.flags */
 #define CC_CWND_LIMITED 1u /* the window, not the application, held the sender back */
 #define CC_APP_LIMITED 2u  /* the rate sample was taken while the application had nothing to send */
-#define CC_ECN 4u	   /* ECN feedback was negotiated; ce_pkts counts */
+#define CC_ECN 4u	   /* ECN feedback was negotiated; delivered_ce_pkts counts */
 
 /* cc_out.flags */
 #define CC_OUT_ROUND 1u /* a round ended: cc_NAME_read gives a new row */
@@ -70,7 +70,6 @@ struct cc_ack {
 	u32 rtt_min_us;		       /* windowed minimum; 0 or CC_NO_RTT if unknown */
 	u32 acked_pkts;		       /* newly delivered by this ack */
 	u32 lost_pkts;		       /* newly marked lost by this ack */
-	u32 ce_pkts;		       /* newly delivered with CE by this ack: the step of delivered_ce */
 	u32 inflight_pkts;	       /* after this ack */
 	u32 prior_inflight_pkts;       /* before this ack */
 	u32 cwnd_pkts;
@@ -80,6 +79,7 @@ struct cc_ack {
 	u32 una_seq;		       /* first unacknowledged byte, after this ack */
 	u32 nxt_seq;		       /* next byte to be sent */
 	u32 delivered_pkts;	       /* running count, wraps */
+	u32 delivered_ce_pkts;	       /* of these with CE: running count, wraps */
 	u32 rate_prior_delivered_pkts; /* delivered_pkts when the acked packet left; for rounds */
 	u32 rate_delivered_pkts;       /* delivered within rate_interval_us; 0 if no sample */
 	u32 rate_interval_us;

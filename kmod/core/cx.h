@@ -124,14 +124,17 @@ CC_FN u32 cc_cx_base(const struct cc_cx_state *st, const struct cc_cx_params *p,
 	return cc_round_base(p->hardcoding, p->basedelay_hc, st->own_base_us, a);
 }
 
-CC_FN void cc_cx_on_rtt(struct cc_cx_state *st, const struct cc_cx_params *p,
-			const struct cc_ack *a)
+CC_FN u32 cc_cx_on_sample(struct cc_cx_state *st, const struct cc_cx_params *p,
+			     const struct cc_ack *a)
 {
-	u32 rtt_us = cc_max(a->rtt_us, 1);
+	u32 rtt_us = a->rtt_us;
 
+	if (!rtt_us)
+		return 0;
 	st->own_base_us = cc_min(st->own_base_us, rtt_us);
 	st->mdev_least_us = cc_min(st->mdev_least_us, cc_max(a->mdev_us, 1));
 	cc_round_sample(&st->round, rtt_us, (u64)cc_cx_base(st, p, a) + st->betao_us);
+	return 0;
 }
 
 /* The back-off curve at queueing delay q, in 1/1000. */

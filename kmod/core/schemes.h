@@ -4,6 +4,9 @@
 #define CC_SCHEMES_H
 
 #include "cx.h"
+#include "dctcp.h"
+#include "echo.h"
+#include "prague.h"
 #include "ta.h"
 #include "vegas.h"
 
@@ -11,7 +14,9 @@
 #define CC_CORES(X)                                                                                \
 	X(vegas, CC_VEGAS_WANTS)                                                                   \
 	X(ta, CC_TA_WANTS)                                                                         \
-	X(cx, CC_CX_WANTS)
+	X(cx, CC_CX_WANTS)                                                                         \
+	X(dctcp, CC_DCTCP_WANTS)                                                                   \
+	X(prague, CC_PRAGUE_WANTS)
 
 /* X(scheme, core, parameters that differ from the core's defaults) */
 #define CC_SCHEMES(X)                                                                              \
@@ -24,6 +29,8 @@
 	X(cx_shadow, cx, "shadow=1,betao=2000,del_th=4000,del_max=150000")                         \
 	X(cx15, cx, "betao=2000,del_th=4000,del_max=15000")                                        \
 	X(cx15_rttvar, cx, "mdev_scaling=1,betao=2000,del_th=4000,del_max=15000")                  \
-	X(cx15_shadow, cx, "shadow=1,betao=2000,del_th=4000,del_max=15000")
+	X(cx15_shadow, cx, "shadow=1,betao=2000,del_th=4000,del_max=15000")                        \
+	X(dctcp, dctcp, "")                                                                        \
+	X(prague, prague, "")
 
 #endif

@@ -131,13 +131,16 @@ CC_FN u32 cc_ta_base(const struct cc_ta_state *st, const struct cc_ta_params *p,
 	return cc_round_base(p->hardcoding, p->basedelay_hc, st->own_base_us, a);
 }
 
-CC_FN void cc_ta_on_rtt(struct cc_ta_state *st, const struct cc_ta_params *p,
-			const struct cc_ack *a)
+CC_FN u32 cc_ta_on_sample(struct cc_ta_state *st, const struct cc_ta_params *p,
+			     const struct cc_ack *a)
 {
-	u32 rtt_us = cc_max(a->rtt_us, 1);
+	u32 rtt_us = a->rtt_us;
 
+	if (!rtt_us)
+		return 0;
 	st->own_base_us = cc_min(st->own_base_us, rtt_us);
 	cc_round_sample(&st->round, rtt_us, (u64)cc_ta_base(st, p, a) + st->beta_us);
+	return 0;
 }
 
 /* Every ACK above the threshold, round after round: somebody else fills the queue. */

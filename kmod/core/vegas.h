@@ -69,14 +69,17 @@ CC_FN void cc_vegas_init(struct cc_vegas_state *st, const struct cc_vegas_params
 	cc_keep(a, out);
 }
 
-CC_FN void cc_vegas_on_rtt(struct cc_vegas_state *st, const struct cc_vegas_params *p,
-			   const struct cc_ack *a)
+CC_FN u32 cc_vegas_on_sample(struct cc_vegas_state *st, const struct cc_vegas_params *p,
+			     const struct cc_ack *a)
 {
 	u32 rtt_us = cc_min(a->rtt_us, CC_NO_RTT - 2) + 1; /* never zero */
 
 	(void)p;
+	if (!a->rtt_us)
+		return 0;
 	st->base_us = cc_min(st->base_us, rtt_us);
 	cc_round_sample(&st->round, rtt_us, CC_NO_RTT);
+	return 0;
 }
 
 CC_FN void cc_vegas_decide(struct cc_vegas_state *st, const struct cc_vegas_params *p,

@@ -17,9 +17,9 @@ typedef int s32;
 		cc_##NAME##_init(&NAME##_state, &NAME##_params, a, out);                           \
 		return 0;                                                                          \
 	}                                                                                          \
-	int NAME##_rtt(struct cc_ack *a)                                                           \
+	int NAME##_sample(struct cc_ack *a)                                                           \
 	{                                                                                          \
-		cc_##NAME##_on_rtt(&NAME##_state, &NAME##_params, a);                              \
+		cc_##NAME##_on_sample(&NAME##_state, &NAME##_params, a);                              \
 		return 0;                                                                          \
 	}                                                                                          \
 	int NAME##_ack(struct cc_ack *a, struct cc_out *out)                                       \

@@ -37,15 +37,18 @@ CC_FN void cc_cubic_init(struct cc_cubic_state *st, const struct cc_cubic_params
 	cc_keep(a, out);
 }
 
-CC_FN void cc_cubic_on_rtt(struct cc_cubic_state *st, const struct cc_cubic_params *p,
+CC_FN u32 cc_cubic_on_sample(struct cc_cubic_state *st, const struct cc_cubic_params *p,
 			   const struct cc_ack *a)
 {
 	(void)p;
+	if (!a->rtt_us)
+		return 0;
 	st->base_us = cc_min(st->base_us, a->rtt_us);
 	if (st->round_samples < 8) {
 		st->round_samples++;
 		st->round_min_us = cc_min(st->round_min_us, a->rtt_us);
 	}
+	return 0;
 }
 
 /* Largest r with r^3 <= x. */

@@ -66,7 +66,7 @@ static void plausible(struct cc_ack *a, u64 *seed)
 	a->rtt_min_us = 10000;
 	a->acked_pkts = between(seed, 0, 4);
 	a->lost_pkts = between(seed, 0, 19) ? 0 : between(seed, 1, 5);
-	a->ce_pkts = between(seed, 0, a->acked_pkts);
+	a->delivered_ce_pkts += between(seed, 0, a->acked_pkts);
 	a->inflight_pkts = between(seed, 0, a->cwnd_pkts);
 	a->prior_inflight_pkts = a->inflight_pkts + a->acked_pkts;
 	a->una_seq += a->acked_pkts * 1448;
@@ -99,8 +99,8 @@ static void one_call(struct cc_conn *conn, struct cc_ack *a, u64 *seed)
 	u32 stats[CC_PARAMS_MAX], kind = between(seed, 0, 99), event;
 
 	if (kind < 70) {
-		if (a->rtt_us)
-			cc_call_rtt(conn, a);
+		if (a->acked_pkts)
+			cc_call_sample(conn, a);
 		cc_call_ack(conn, a, &out);
 		a->cwnd_pkts = out.cwnd_pkts;
 		a->ssthresh_pkts = out.ssthresh_pkts;

@@ -17,9 +17,9 @@
 	{                                                                                          \
 		cc_##NAME##_init(st, (const struct cc_##NAME##_params *)p, a, o);                  \
 	}                                                                                          \
-	static void NAME##_on_rtt(void *st, const u32 *p, const struct cc_ack *a)                  \
+	static u32 NAME##_on_sample(void *st, const u32 *p, const struct cc_ack *a)                \
 	{                                                                                          \
-		cc_##NAME##_on_rtt(st, (const struct cc_##NAME##_params *)p, a);                   \
+		return cc_##NAME##_on_sample(st, (const struct cc_##NAME##_params *)p, a);         \
 	}                                                                                          \
 	static void NAME##_on_ack(void *st, const u32 *p, const struct cc_ack *a,                  \
 				  struct cc_out *o)                                                \
@@ -55,7 +55,7 @@
 		.stat_count = sizeof(struct cc_##NAME##_stats) / sizeof(u32),                      \
 		.check = NAME##_check,                                                             \
 		.init = NAME##_init,                                                               \
-		.on_rtt = NAME##_on_rtt,                                                           \
+		.on_sample = NAME##_on_sample,                                                     \
 		.on_ack = NAME##_on_ack,                                                           \
 		.on_loss = NAME##_on_loss,                                                         \
 		.on_event = NAME##_on_event,                                                       \
@@ -73,7 +73,7 @@ static const struct cc_ops *const all[] = {CC_CORES(ENTRY) & cubic_ops, &reno_op
 #define SCHEME(NAME, CORE, PRESET) {#NAME, #CORE, PRESET},
 static const struct cc_scheme schemes[] = {CC_SCHEMES(SCHEME)};
 
-const char *const cc_call_names[CALLS] = {"init", "rtt", "ack", "loss", "event", "undo"};
+const char *const cc_call_names[CALLS] = {"init", "sample", "ack", "loss", "event", "undo"};
 const char *const cc_event_names[CC_EVENTS] = {"open",	   "disorder", "cwr",	   "recovery",
 					       "losing", "restart",  "tx_start", "rto"};
 
@@ -227,13 +227,15 @@ void cc_call_init(struct cc_conn *conn, const struct cc_ack *a, struct cc_out *o
 	report(conn, a, &answer);
 }
 
-void cc_call_rtt(struct cc_conn *conn, const struct cc_ack *a)
+u32 cc_call_sample(struct cc_conn *conn, const struct cc_ack *a)
 {
-	struct cc_answer answer = {.call = CALL_RTT};
+	struct cc_answer answer = {.call = CALL_SAMPLE};
+	u32 flags = conn->ops->on_sample(conn->state, conn->params, a);
 
-	conn->ops->on_rtt(conn->state, conn->params, a);
 	cc_keep(a, &answer.out);
+	answer.out.flags = flags;
 	report(conn, a, &answer);
+	return flags;
 }
 
 void cc_call_ack(struct cc_conn *conn, const struct cc_ack *a, struct cc_out *out)

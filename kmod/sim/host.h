@@ -22,7 +22,7 @@ struct cc_ops {
 	u32 stat_count;
 	int (*check)(const u32 *params, struct cc_fault *fault);
 	void (*init)(void *state, const u32 *params, const struct cc_ack *a, struct cc_out *out);
-	void (*on_rtt)(void *state, const u32 *params, const struct cc_ack *a);
+	u32 (*on_sample)(void *state, const u32 *params, const struct cc_ack *a);
 	void (*on_ack)(void *state, const u32 *params, const struct cc_ack *a, struct cc_out *out);
 	u32 (*on_loss)(void *state, const u32 *params, const struct cc_ack *a);
 	void (*on_event)(void *state, const u32 *params, u32 event, const struct cc_ack *a,
@@ -31,7 +31,7 @@ struct cc_ops {
 	void (*read)(const void *state, const u32 *params, const struct cc_ack *a, u32 *stats);
 };
 
-enum cc_call { CALL_INIT, CALL_RTT, CALL_ACK, CALL_LOSS, CALL_EVENT, CALL_UNDO, CALLS };
+enum cc_call { CALL_INIT, CALL_SAMPLE, CALL_ACK, CALL_LOSS, CALL_EVENT, CALL_UNDO, CALLS };
 extern const char *const cc_call_names[CALLS];
 extern const char *const cc_event_names[CC_EVENTS];
 
@@ -72,7 +72,7 @@ void cc_fault_text(const struct cc_ops *ops, const struct cc_fault *fault, char 
 
 /* The calls. *a holds the connection; cwnd, ssthresh are the caller's to apply from the result. */
 void cc_call_init(struct cc_conn *conn, const struct cc_ack *a, struct cc_out *out);
-void cc_call_rtt(struct cc_conn *conn, const struct cc_ack *a);
+u32 cc_call_sample(struct cc_conn *conn, const struct cc_ack *a);
 void cc_call_ack(struct cc_conn *conn, const struct cc_ack *a, struct cc_out *out);
 u32 cc_call_loss(struct cc_conn *conn, const struct cc_ack *a);
 void cc_call_event(struct cc_conn *conn, u32 event, const struct cc_ack *a, struct cc_out *out);

@@ -27,12 +27,13 @@ CC_FN void cc_reno_init(struct cc_reno_state *st, const struct cc_reno_params *p
 	cc_keep(a, out);
 }
 
-CC_FN void cc_reno_on_rtt(struct cc_reno_state *st, const struct cc_reno_params *p,
+CC_FN u32 cc_reno_on_sample(struct cc_reno_state *st, const struct cc_reno_params *p,
 			  const struct cc_ack *a)
 {
 	(void)st;
 	(void)p;
 	(void)a;
+	return 0;
 }
 
 CC_FN void cc_reno_on_ack(struct cc_reno_state *st, const struct cc_reno_params *p,

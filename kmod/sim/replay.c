@@ -12,9 +12,9 @@ struct field {
 
 static const struct field fields[] = {
 	FIELD(rtt_us), FIELD(srtt_us), FIELD(mdev_us), FIELD(rtt_min_us), FIELD(acked_pkts),
-	FIELD(lost_pkts), FIELD(ce_pkts), FIELD(inflight_pkts), FIELD(prior_inflight_pkts),
+	FIELD(lost_pkts), FIELD(inflight_pkts), FIELD(prior_inflight_pkts),
 	FIELD(cwnd_pkts), FIELD(ssthresh_pkts), FIELD(cwnd_clamp_pkts), FIELD(prior_cwnd_pkts),
-	FIELD(una_seq), FIELD(nxt_seq), FIELD(delivered_pkts), FIELD(rate_prior_delivered_pkts),
+	FIELD(una_seq), FIELD(nxt_seq), FIELD(delivered_pkts), FIELD(delivered_ce_pkts), FIELD(rate_prior_delivered_pkts),
 	FIELD(rate_delivered_pkts), FIELD(rate_interval_us), FIELD(mss_bytes), FIELD(random),
 	FIELD(ca_state), FIELD(flags),
 };
@@ -70,6 +70,7 @@ struct script {
 	struct cc_ack a;
 	u64 seed;
 	u32 dt_us;
+	u32 ce_pkts;
 	int started;
 	char *message;
 	size_t size;
@@ -97,6 +98,10 @@ static int set_fields(struct script *s, struct cc_ack *a, char *rest)
 		value = strtoul(equals + 1, &end, 10);
 		if (*end || end == equals + 1)
 			return complain(s, "not a number:", equals + 1);
+		if (!strcmp(word, "ce")) {
+			s->ce_pkts = (u32)value;
+			continue;
+		}
 		if (!strcmp(word, "dt_us")) {
 			s->dt_us = (u32)value;
 			continue;
@@ -132,6 +137,7 @@ static int one_ack(struct script *s, char *rest)
 	a.prior_inflight_pkts = a.cwnd_pkts;
 	a.rate_prior_delivered_pkts = a.delivered_pkts - a.cwnd_pkts;
 	a.delivered_pkts += a.acked_pkts;
+	a.delivered_ce_pkts += cc_min(s->ce_pkts, a.acked_pkts);
 	if (a.rtt_us && !a.rate_interval_us) {
 		a.rate_interval_us = a.rtt_us;
 		a.rate_delivered_pkts = a.cwnd_pkts;
@@ -140,8 +146,8 @@ static int one_ack(struct script *s, char *rest)
 	s->a.una_seq = a.una_seq;
 	s->a.nxt_seq = a.nxt_seq;
 	s->a.delivered_pkts = a.delivered_pkts;
-	if (a.rtt_us)
-		cc_call_rtt(&s->conn, &a);
+	s->a.delivered_ce_pkts = a.delivered_ce_pkts;
+	cc_call_sample(&s->conn, &a);
 	cc_call_ack(&s->conn, &a, &out);
 	take(s, &out);
 	return 0;
@@ -266,8 +272,8 @@ static int call_from_row(struct cc_conn *conn, const char *name, const struct cc
 		}
 	if (!strcmp(name, "init"))
 		cc_call_init(conn, a, out);
-	else if (!strcmp(name, "rtt"))
-		cc_call_rtt(conn, a);
+	else if (!strcmp(name, "sample"))
+		out->flags = cc_call_sample(conn, a);
 	else if (!strcmp(name, "ack"))
 		cc_call_ack(conn, a, out);
 	else if (!strcmp(name, "loss"))

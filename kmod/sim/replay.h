@@ -4,10 +4,11 @@
  *
  * A script (scripts/NAME.acks) has one line per call. Blank lines and what follows # are ignored.
  *   cc SCHEME[,param=value...]   first line
- *   set field=value ...          fields of struct cc_ack that hold until set again; dt_us: time between acks
+ *   set field=value ...          fields of struct cc_ack that hold until set again; dt_us: time between acks;
+ *                             ce: packets with CE in each ack
  *   init | loss | undo
  *   event NAME
- *   ack [field=value ...]        values for this ack only; rtt_us not zero calls on_rtt before on_ack
+ *   ack [field=value ...]        values for this ack only (but dt_us, ce); on_sample, then on_ack
  *   repeat N ack [...]
  * For every ack the clock advances by dt_us, una by the packets acked, and nxt_seq is a full window ahead.
  * cwnd and ssthresh follow what the core answers, unless a line sets them.

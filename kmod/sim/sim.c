@@ -48,8 +48,9 @@ struct flow {
 	u32 srtt8_us, mdev4_us, rtt_min_us;
 	u64 delivered_ns, first_sent_ns;
 	u64 pacing;
+	u32 limited_until;
 	u8 limited, started, stopped;
-	u64 delivered, sent_count, again_count, marked, dropped;
+	u64 delivered, delivered_ce, sent_count, again_count, marked, dropped;
 	u32 timeouts, recoveries;
 	u32 lost_now;
 };
@@ -173,6 +174,7 @@ static struct cc_ack view_of(struct sim *sim, struct flow *f)
 		.una_seq = wire_seq(f->una),
 		.nxt_seq = wire_seq(f->nxt),
 		.delivered_pkts = (u32)f->delivered,
+		.delivered_ce_pkts = (u32)f->delivered_ce,
 		.rate_prior_delivered_pkts = (u32)f->delivered,
 		.mss_bytes = SIM_MSS,
 		.random = cc_random(&sim->seed),
@@ -306,7 +308,7 @@ static void try_send(struct sim *sim, struct flow *f)
 
 	f->send_at_ns = NEVER;
 	while (f->inflight < f->cwnd && f->next - f->head < SIM_WINDOW) {
-		u64 gap_ns = f->pacing ? SIM_FRAME * 1000000000ull / f->pacing : 0;
+		u64 gap_ns = f->pacing ? SIM_MSS * 1000000000ull / f->pacing : 0;
 		u32 seq;
 		int again = 0;
 
@@ -330,8 +332,13 @@ static void try_send(struct sim *sim, struct flow *f)
 			break;
 		}
 	}
-	/* Paced senders count as limited by the window if it is full when they stop. */
-	f->limited = f->inflight >= f->cwnd || f->cwnd < f->ssthresh;
+	/* As the stack judges it: once the window was full, it holds for a window. */
+	if (f->inflight >= f->cwnd) {
+		f->limited = 1;
+		f->limited_until = f->nxt;
+	} else if ((s32)(f->una - f->limited_until) > 0) {
+		f->limited = f->cwnd < f->ssthresh;
+	}
 }
 
 static void begin(struct sim *sim, struct flow *f)
@@ -440,6 +447,12 @@ static void change_state(struct sim *sim, struct flow *f, int ce)
 	}
 }
 
+static void tell_round(struct sim *sim, struct flow *f, const struct cc_ack *a, u32 flags)
+{
+	if ((flags & CC_OUT_ROUND) && sim->observer.round)
+		sim->observer.round(sim->observer.context, a->now_us, index_of(sim, f), f->conn, a);
+}
+
 static void on_ack(struct sim *sim, struct flow *f)
 {
 	struct ack_in_flight ack = f->acks[f->ack_head++ & MASK];
@@ -461,6 +474,7 @@ static void on_ack(struct sim *sim, struct flow *f)
 	if (fresh) {
 		f->received[p.seq & MASK] = 1;
 		f->delivered++;
+		f->delivered_ce += ack.ce;
 		f->delivered_ns = sim->now_ns;
 	}
 	while (f->una != f->nxt && f->received[f->una & MASK])
@@ -476,10 +490,9 @@ static void on_ack(struct sim *sim, struct flow *f)
 	a.prior_inflight_pkts = prior_inflight;
 	a.acked_pkts = (u32)fresh;
 	a.lost_pkts = f->lost_now;
-	a.ce_pkts = fresh && ack.ce;
 	rate_sample(sim, f, &p, &a);
-	if (rtt_us)
-		cc_call_rtt(f->conn, &a);
+	if (fresh)
+		tell_round(sim, f, &a, cc_call_sample(f->conn, &a));
 	if (!(f->conn->ops->wants & CC_OWNS_CWND)) {
 		if (f->state == CC_CWR || f->state == CC_RECOVERY) {
 			prr(f, (u32)fresh);
@@ -491,8 +504,7 @@ static void on_ack(struct sim *sim, struct flow *f)
 	}
 	cc_call_ack(f->conn, &a, &out);
 	apply(f, &out);
-	if ((out.flags & CC_OUT_ROUND) && sim->observer.round)
-		sim->observer.round(sim->observer.context, a.now_us, index_of(sim, f), f->conn, &a);
+	tell_round(sim, f, &a, out.flags);
 send:
 	if (f->send_at_ns == NEVER)
 		try_send(sim, f);

@@ -80,7 +80,7 @@ CC_FN struct cc_out test_round(struct cc_conn *conn, struct cc_ack *a, u32 sampl
 
 	for (i = 0; i < samples; i++) {
 		a->rtt_us = rtt_us;
-		cc_call_rtt(conn, a);
+		cc_call_sample(conn, a);
 	}
 	a->rtt_us = 0;
 	a->una_seq = a->nxt_seq + 1;

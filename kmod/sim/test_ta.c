@@ -56,7 +56,7 @@ static void a_round_with_one_fast_ack_is_not_starved(void)
 
 	rounds(&conn, &a, 3, 20000);
 	a.rtt_us = 11000;
-	cc_call_rtt(&conn, &a);
+	cc_call_sample(&conn, &a);
 	test_round(&conn, &a, 4, 20000);
 	CHECK_EQ(test_stat(&conn, &a, "starved"), 0);
 	rounds(&conn, &a, 4, 20000);
@@ -154,13 +154,13 @@ static void the_dip_is_the_least_rtt_unless_told_otherwise(void)
 	struct cc_conn conn = in_trial("ta_per,P1=10,P2=3", &a);
 
 	a.rtt_us = 23199;
-	cc_call_rtt(&conn, &a);
+	cc_call_sample(&conn, &a);
 	test_round(&conn, &a, 4, 30000);
 	CHECK_EQ(test_stat(&conn, &a, "resets"), 1);
 	a = test_ack();
 	conn = in_trial("ta_per,P1=10,P2=3,dip_least=0", &a);
 	a.rtt_us = 23199;
-	cc_call_rtt(&conn, &a);
+	cc_call_sample(&conn, &a);
 	test_round(&conn, &a, 4, 30000);
 	CHECK_EQ(test_stat(&conn, &a, "resets"), 0);
 }
@@ -198,7 +198,7 @@ static void alpha_is_a_moving_average_of_the_marked_share(void)
 	test_round(&conn, &a, 5, 11000);
 	CHECK_EQ(test_stat(&conn, &a, "alpha"), 240);
 	a.rtt_us = 12001;
-	cc_call_rtt(&conn, &a);
+	cc_call_sample(&conn, &a);
 	test_round(&conn, &a, 3, 11000);
 	CHECK_EQ(test_stat(&conn, &a, "alpha"), 229);
 }

@@ -7,7 +7,7 @@ static struct cc_conn with_base(const char *text, struct cc_ack *a)
 	struct cc_conn conn = test_conn(text, a);
 
 	a->rtt_us = 9999;
-	cc_call_rtt(&conn, a);
+	cc_call_sample(&conn, a);
 	return conn;
 }
 
@@ -106,7 +106,7 @@ static void idle_forgets_the_base(void)
 
 	cc_call_event(&conn, CC_EVENT_RESTART, &a, &out);
 	a.rtt_us = 30000;
-	cc_call_rtt(&conn, &a);
+	cc_call_sample(&conn, &a);
 	CHECK_EQ(test_stat(&conn, &a, "base_us"), 30001);
 }
 

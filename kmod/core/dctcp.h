@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * DCTCP.
+ *
+ * Source: RFC 8257, sections 3.3 and 3.4.
+ *
+ * Differences: the share of marks counts packets, not bytes; alpha has 24 bits, so it reaches 1 and all but
+ * reaches 0; without ECN feedback it is Reno.
+ *
+ *                        end of window: alpha += (marked/acked - alpha) / 2^shift
+ *   [grow as Reno] ----------------------------------------------------------------> [grow as Reno]
+ *        | an ACK echoes CE (at most once per window, the stack enters CWR): ssthresh = cwnd (1 - alpha/2)
+ *        | loss, RTO: ssthresh = cwnd / 2
+ *
+ * Units: pkts; alpha in 1/1024, kept in 1/2^24.
+ */
+#ifndef CC_DCTCP_H
+#define CC_DCTCP_H
+
+#include "cc.h"
+
+#define CC_DCTCP_WANTS CC_WANTS_ECN
+#define CC_DCTCP_ONE (1u << 24)
+
+/* name, unit, default, min, max, meaning */
+#define CC_DCTCP_PARAMS(X)                                                                         \
+	X(shift, "shift", 4, 1, 10, "weight of a window in alpha is 1/2^shift")                    \
+	X(alpha_on_init, "1/1024", 1024, 0, 1024, "alpha of a new connection")
+
+#define CC_DCTCP_STATS(X)                                                                          \
+	X(alpha, "1/1024")                                                                         \
+	X(acked_pkts, "pkts")                                                                      \
+	X(ce_pkts, "pkts")
+
+CC_SHAPE(dctcp, CC_DCTCP_PARAMS, CC_DCTCP_STATS);
+
+struct cc_dctcp_state {
+	u64 alpha; /* 1/2^24 */
+	u32 end_seq;
+	u32 seen_pkts, seen_ce_pkts; /* the running counts when this window began */
+	u32 acked_pkts, ce_pkts;     /* in the last window */
+	u32 loss_cwnd_pkts;
+	u32 count; /* of cc_reno_increase */
+};
+CC_STATE_FITS(dctcp);
+
+CC_FN int cc_dctcp_check(const struct cc_dctcp_params *p, struct cc_fault *fault)
+{
+	return cc_check_ranges(cc_dctcp_table, (const u32 *)p, CC_PARAM_COUNT(dctcp), fault);
+}
+
+CC_FN void cc_dctcp_init(struct cc_dctcp_state *st, const struct cc_dctcp_params *p,
+			 const struct cc_ack *a, struct cc_out *out)
+{
+	st->alpha = (u64)cc_min(p->alpha_on_init, 1024) << 14;
+	st->end_seq = a->nxt_seq;
+	st->seen_pkts = a->delivered_pkts;
+	st->seen_ce_pkts = a->delivered_ce_pkts;
+	st->acked_pkts = 0;
+	st->ce_pkts = 0;
+	st->loss_cwnd_pkts = 0;
+	st->count = 0;
+	cc_keep(a, out);
+}
+
+/* alpha (1 - 1/2^shift) + F/2^shift, with F = marked / acked in 1/2^24 */
+CC_FN u64 cc_dctcp_average(u64 alpha, u32 marked, u32 acked, u32 shift)
+{
+	u64 share;
+
+	shift &= 15;
+	share = cc_div64((u64)cc_min(marked, acked) << 24, acked ? acked : 1);
+	return alpha - (alpha >> shift) + (share >> shift);
+}
+
+/* Counts in every state: a flow whose every window is marked may never leave CWR for long. */
+CC_FN u32 cc_dctcp_on_sample(struct cc_dctcp_state *st, const struct cc_dctcp_params *p,
+			     const struct cc_ack *a)
+{
+	u32 acked = a->delivered_pkts - st->seen_pkts, marked = a->delivered_ce_pkts - st->seen_ce_pkts;
+
+	if (!cc_after(a->una_seq, st->end_seq))
+		return 0;
+	if (acked && (a->flags & CC_ECN))
+		st->alpha = cc_dctcp_average(st->alpha, marked, acked, p->shift);
+	st->acked_pkts = acked;
+	st->ce_pkts = marked;
+	st->seen_pkts = a->delivered_pkts;
+	st->seen_ce_pkts = a->delivered_ce_pkts;
+	st->end_seq = a->nxt_seq;
+	return CC_OUT_ROUND;
+}
+
+CC_FN void cc_dctcp_on_ack(struct cc_dctcp_state *st, const struct cc_dctcp_params *p,
+			   const struct cc_ack *a, struct cc_out *out)
+{
+	(void)p;
+	cc_keep(a, out);
+	cc_reno_increase(&st->count, a, out);
+}
+
+/* The stack asks before it says why. A loss says so right after, by CC_EVENT_RECOVERY or CC_EVENT_RTO. */
+CC_FN u32 cc_dctcp_on_loss(struct cc_dctcp_state *st, const struct cc_dctcp_params *p,
+			   const struct cc_ack *a)
+{
+	u64 cut = ((u64)a->cwnd_pkts * st->alpha) >> 25;
+
+	(void)p;
+	st->loss_cwnd_pkts = a->cwnd_pkts;
+	if (!(a->flags & CC_ECN))
+		return cc_half(a->cwnd_pkts);
+	return cc_min(cc_max(cc_minus(a->cwnd_pkts, cc_u32(cut)), CC_MIN_CWND), CC_INFINITE);
+}
+
+CC_FN void cc_dctcp_on_event(struct cc_dctcp_state *st, const struct cc_dctcp_params *p, u32 event,
+			     const struct cc_ack *a, struct cc_out *out)
+{
+	(void)p;
+	cc_keep(a, out);
+	if ((event == CC_EVENT_RECOVERY && a->ca_state != CC_RECOVERY) || event == CC_EVENT_RTO) {
+		st->loss_cwnd_pkts = a->cwnd_pkts;
+		out->ssthresh_pkts = cc_half(a->cwnd_pkts);
+	}
+	if (event == CC_EVENT_RESTART || event == CC_EVENT_TX_START) {
+		st->end_seq = a->nxt_seq;
+		st->seen_pkts = a->delivered_pkts;
+		st->seen_ce_pkts = a->delivered_ce_pkts;
+	}
+}
+
+CC_FN u32 cc_dctcp_undo(struct cc_dctcp_state *st, const struct cc_dctcp_params *p,
+			const struct cc_ack *a)
+{
+	(void)p;
+	return cc_max(cc_max(a->cwnd_pkts, st->loss_cwnd_pkts), CC_MIN_CWND);
+}
+
+CC_FN void cc_dctcp_read(const struct cc_dctcp_state *st, const struct cc_dctcp_params *p,
+			 const struct cc_ack *a, struct cc_dctcp_stats *s)
+{
+	(void)p;
+	(void)a;
+	s->alpha = (u32)(st->alpha >> 14);
+	s->acked_pkts = st->acked_pkts;
+	s->ce_pkts = st->ce_pkts;
+}
+
+#endif

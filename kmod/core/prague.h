@@ -1,0 +1,372 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * TCP Prague.
+ *
+ * Sources: RFC 9330, RFC 9331 (Prague requirements), RFC 8257 (alpha),
+ * draft-briscoe-iccrg-prague-congestion-control-04.
+ *
+ * Differences: always a fractional window (no rate mode: it needs 128-bit products); the window follows its
+ * fractional value by at most one packet per packet acked, up and down; after a timeout the fractional window
+ * starts anew from one packet and slow start runs while the stack is in Loss; pacing is not dithered. Without ECN
+ * feedback it is Reno (fallback 1); fallback 2 also halves if ten marked rounds in a row have a queue beyond
+ * 10 ms, as a classic AQM would make one.
+ *
+ *                  first CE: halve (alpha_init 0)
+ *   [slow start] ----------------------------------> [avoidance: + inc per window of unmarked ACKs]
+ *        ^                                               | CWR: - alpha/2, once per RTT and rtt_target
+ *        |  RTO: one packet                              | loss: half, no increase until Open
+ *        +------------------------------------------------
+ *
+ * inc = 1 packet per RTT, or (srtt / rtt_target)^2 for a shorter RTT once rtt_transition rounds have passed
+ * since slow start: the rate then grows as that of a flow with RTT rtt_target.
+ *
+ * Units: us, pkts; alpha in 1/2^24, kept times 2^alpha_shift; windows in 1/2^20 pkts.
+ */
+#ifndef CC_PRAGUE_H
+#define CC_PRAGUE_H
+
+#include "cc.h"
+
+#define CC_PRAGUE_WANTS (CC_OWNS_CWND | CC_WANTS_ECN | CC_WANTS_ECT1 | CC_WANTS_PACING)
+#define CC_PRAGUE_ALPHA 24		/* bits of alpha's fraction */
+#define CC_PRAGUE_FRAC 20		/* bits of the window's fraction */
+#define CC_PRAGUE_CWND_MAX (1u << 22)	/* pkts; keeps every product below 2^64 */
+#define CC_PRAGUE_RATE_MIN 12500u	/* bytes/s: 100 kbit/s */
+#define CC_PRAGUE_CLASSIC_US 10000u
+#define CC_PRAGUE_CLASSIC_ROUNDS 10u
+
+/* name, unit, default, min, max, meaning */
+#define CC_PRAGUE_PARAMS(X)                                                                        \
+	X(rtt_target_us, "us", 25000, 0, 100000, "RTT whose rate shorter paths imitate; 0: off")   \
+	X(rtt_transition, "rounds", 4, 0, 1000, "rounds after slow start before they do")          \
+	X(alpha_shift, "shift", 4, 1, 8, "weight of a round in alpha is 1/2^alpha_shift")          \
+	X(alpha_init, "mode", 0, 0, 1, "alpha starts at 0 and the first mark halves, or at 1")     \
+	X(burst_shift, "2^-n s", 12, 8, 16, "longest burst, in time at the paced rate")            \
+	X(fallback, "mode", 1, 0, 2, "0 none, 1 Reno without ECN, 2 also behind a classic AQM")
+
+#define CC_PRAGUE_STATS(X)                                                                         \
+	X(alpha, "1/1048576")                                                                      \
+	X(frac_cwnd_milli, "pkts/1000")                                                            \
+	X(increase_ppm, "pkts/1000000")                                                            \
+	X(acked_pkts, "pkts")                                                                      \
+	X(ce_pkts, "pkts")                                                                         \
+	X(rounds_since_slow_start, "rounds")                                                       \
+	X(reductions, "count")                                                                     \
+	X(classic_rounds, "rounds")
+
+CC_SHAPE(prague, CC_PRAGUE_PARAMS, CC_PRAGUE_STATS);
+
+struct cc_prague_state {
+	u64 alpha;   /* 1/2^24, times 2^alpha_shift */
+	u64 frac;    /* window, 1/2^20 pkts */
+	u64 alpha_stamp_us, cut_stamp_us;
+	u32 increase; /* per window, 1/2^20 pkts */
+	u32 end_seq;
+	u32 seen_pkts, seen_ce_pkts; /* the running counts at the last update of alpha */
+	u32 ack_ce_pkts;	     /* and of CE at the last ACK */
+	u32 acked_pkts, ce_pkts;     /* in the last round */
+	u32 rounds; /* since slow start */
+	u32 loss_cwnd_pkts;
+	u32 reductions;
+	u32 classic_rounds;
+	u8 saw_ce, in_loss, after_timeout;
+	u8 cut_seen; /* a reduction has happened at cut_stamp_us */
+};
+CC_STATE_FITS(prague);
+
+CC_FN int cc_prague_check(const struct cc_prague_params *p, struct cc_fault *fault)
+{
+	return cc_check_ranges(cc_prague_table, (const u32 *)p, CC_PARAM_COUNT(prague), fault);
+}
+
+CC_FN u64 cc_prague_frac(u32 pkts)
+{
+	return (u64)cc_min(cc_max(pkts, CC_MIN_CWND), CC_PRAGUE_CWND_MAX) << CC_PRAGUE_FRAC;
+}
+
+CC_FN u32 cc_prague_ceil(u64 frac)
+{
+	return cc_u32((frac + (1u << CC_PRAGUE_FRAC) - 1) >> CC_PRAGUE_FRAC);
+}
+
+CC_FN void cc_prague_set(struct cc_prague_state *st, u64 frac)
+{
+	u64 least = (u64)CC_MIN_CWND << CC_PRAGUE_FRAC;
+	u64 most = (u64)CC_PRAGUE_CWND_MAX << CC_PRAGUE_FRAC;
+
+	if (frac < least)
+		frac = least;
+	st->frac = frac > most ? most : frac;
+}
+
+CC_FN u32 cc_prague_shift(const struct cc_prague_params *p)
+{
+	return cc_min(p->alpha_shift, 8);
+}
+
+/* Is this a Prague flow at all, or Reno for want of feedback? */
+CC_FN int cc_prague_is_reno(const struct cc_prague_params *p, const struct cc_ack *a)
+{
+	return p->fallback && !(a->flags & CC_ECN);
+}
+
+CC_FN void cc_prague_init(struct cc_prague_state *st, const struct cc_prague_params *p,
+			  const struct cc_ack *a, struct cc_out *out)
+{
+	st->alpha = p->alpha_init ? (u64)1 << (CC_PRAGUE_ALPHA + cc_prague_shift(p)) : 0;
+	st->frac = cc_prague_frac(a->cwnd_pkts);
+	st->alpha_stamp_us = a->now_us;
+	st->cut_stamp_us = 0;
+	st->increase = 1u << CC_PRAGUE_FRAC;
+	st->end_seq = a->nxt_seq;
+	st->seen_pkts = a->delivered_pkts;
+	st->seen_ce_pkts = a->delivered_ce_pkts;
+	st->ack_ce_pkts = a->delivered_ce_pkts;
+	st->acked_pkts = 0;
+	st->ce_pkts = 0;
+	st->rounds = 0;
+	st->loss_cwnd_pkts = 0;
+	st->reductions = 0;
+	st->classic_rounds = 0;
+	st->saw_ce = 0;
+	st->in_loss = 0;
+	st->after_timeout = 0;
+	st->cut_seen = 0;
+	cc_keep(a, out);
+}
+
+CC_FN u32 cc_prague_on_sample(struct cc_prague_state *st, const struct cc_prague_params *p,
+			    const struct cc_ack *a)
+{
+	(void)st;
+	(void)p;
+	(void)a;
+	return 0;
+}
+
+/* Does this flow act as one with RTT rtt_target? */
+CC_FN int cc_prague_rtt_independent(const struct cc_prague_state *st,
+				    const struct cc_prague_params *p, const struct cc_ack *a)
+{
+	return a->srtt_us < p->rtt_target_us && st->rounds >= p->rtt_transition &&
+	       !cc_in_slow_start(a->cwnd_pkts, a->ssthresh_pkts) && !cc_prague_is_reno(p, a);
+}
+
+/* (srtt / target)^2 of a packet: each ratio in 1/2^20, srtt < target */
+CC_FN u32 cc_prague_increase(u32 srtt_us, u32 target_us)
+{
+	u64 ratio = cc_div64((u64)srtt_us << CC_PRAGUE_FRAC, target_us ? target_us : 1);
+
+	return cc_max((u32)((ratio * ratio) >> CC_PRAGUE_FRAC), 1);
+}
+
+/* One update of alpha by the share of marks, remainder kept. */
+CC_FN u64 cc_prague_average(u64 alpha, u32 marked, u32 acked, u32 shift)
+{
+	u64 share = cc_div64((u64)cc_min(marked, acked) << CC_PRAGUE_ALPHA, acked ? acked : 1);
+
+	return alpha - (alpha >> shift) + share;
+}
+
+CC_FN void cc_prague_round(struct cc_prague_state *st, const struct cc_prague_params *p,
+			   const struct cc_ack *a)
+{
+	int deep = a->rtt_min_us && cc_minus(a->srtt_us, a->rtt_min_us) > CC_PRAGUE_CLASSIC_US;
+
+	st->acked_pkts = a->delivered_pkts - st->seen_pkts;
+	st->ce_pkts = a->delivered_ce_pkts - st->seen_ce_pkts;
+	st->seen_pkts = a->delivered_pkts;
+	st->seen_ce_pkts = a->delivered_ce_pkts;
+	if (st->saw_ce && st->acked_pkts)
+		st->alpha = cc_prague_average(st->alpha, st->ce_pkts, st->acked_pkts,
+					      cc_prague_shift(p));
+	if (st->ce_pkts)
+		st->classic_rounds = deep ? cc_min(st->classic_rounds + 1, 1000) : 0;
+	st->alpha_stamp_us = a->now_us;
+	st->end_seq = a->nxt_seq;
+	if (cc_in_slow_start(a->cwnd_pkts, a->ssthresh_pkts))
+		st->rounds = 0;
+	else if (st->rounds < 0xffff)
+		st->rounds++;
+	st->increase = cc_prague_rtt_independent(st, p, a)
+			       ? cc_prague_increase(a->srtt_us, p->rtt_target_us)
+			       : 1u << CC_PRAGUE_FRAC;
+}
+
+CC_FN int cc_prague_round_over(const struct cc_prague_state *st, const struct cc_prague_params *p,
+			       const struct cc_ack *a)
+{
+	if (!cc_after(a->una_seq, st->end_seq))
+		return 0;
+	return !cc_prague_rtt_independent(st, p, a) ||
+	       a->now_us - st->alpha_stamp_us >= p->rtt_target_us;
+}
+
+CC_FN void cc_prague_grow(struct cc_prague_state *st, const struct cc_ack *a, u32 ce_pkts)
+{
+	u32 unmarked = cc_min(cc_minus(a->acked_pkts, ce_pkts), 1u << 20), room, slow;
+
+	if (!unmarked || st->in_loss || !(a->flags & CC_CWND_LIMITED))
+		return;
+	room = cc_minus(a->ssthresh_pkts, cc_prague_ceil(st->frac));
+	slow = cc_min(unmarked, room);
+	if (slow)
+		cc_prague_set(st, st->frac + ((u64)slow << CC_PRAGUE_FRAC));
+	unmarked -= slow;
+	if (unmarked)
+		cc_prague_set(st, st->frac + cc_div64(((u64)unmarked * st->increase) << CC_PRAGUE_FRAC,
+						      st->frac));
+}
+
+/* The whole window follows the fractional one, one packet per packet acked. */
+CC_FN u32 cc_prague_follow(const struct cc_prague_state *st, const struct cc_ack *a)
+{
+	u32 target = cc_prague_ceil(st->frac), step = cc_max(a->acked_pkts, 1);
+
+	if (a->cwnd_pkts < target)
+		return cc_bound_cwnd(a, cc_min(target, cc_u32((u64)a->cwnd_pkts + step)));
+	return cc_bound_cwnd(a, cc_max(target, cc_minus(a->cwnd_pkts, step)));
+}
+
+CC_FN u64 cc_prague_pacing(const struct cc_ack *a, u32 cwnd_pkts, u32 ssthresh_pkts)
+{
+	u64 bytes = (u64)cc_max(cwnd_pkts, a->inflight_pkts) * cc_min(a->mss_bytes, 1u << 16);
+	u64 rate;
+
+	if (!a->srtt_us)
+		return 0;
+	if (bytes > (u64)1 << 42)
+		bytes = (u64)1 << 42;
+	rate = cc_div64(bytes * 1000000, a->srtt_us);
+	if (cwnd_pkts < ssthresh_pkts >> 1)
+		rate <<= 1;
+	return rate > CC_PRAGUE_RATE_MIN ? rate : CC_PRAGUE_RATE_MIN;
+}
+
+CC_FN void cc_prague_on_ack(struct cc_prague_state *st, const struct cc_prague_params *p,
+			    const struct cc_ack *a, struct cc_out *out)
+{
+	u32 ce_pkts = a->delivered_ce_pkts - st->ack_ce_pkts;
+
+	cc_keep(a, out);
+	st->ack_ce_pkts = a->delivered_ce_pkts;
+	if (st->after_timeout) {
+		cc_prague_set(st, cc_prague_frac(a->cwnd_pkts));
+		st->after_timeout = 0;
+	}
+	if (ce_pkts && !st->saw_ce) {
+		st->saw_ce = 1;
+		if (!p->alpha_init) {
+			cc_prague_set(st, st->frac >> 1);
+			out->ssthresh_pkts = cc_prague_ceil(st->frac);
+			st->reductions++;
+		}
+	}
+	cc_prague_grow(st, a, ce_pkts);
+	if (cc_prague_round_over(st, p, a)) {
+		cc_prague_round(st, p, a);
+		out->flags |= CC_OUT_ROUND;
+	}
+	out->cwnd_pkts = cc_prague_follow(st, a);
+	out->pacing_bytes_per_sec = cc_prague_pacing(a, out->cwnd_pkts, out->ssthresh_pkts);
+}
+
+/* The reduction is on_event's; the stack's question is answered with what is in force. */
+CC_FN u32 cc_prague_on_loss(struct cc_prague_state *st, const struct cc_prague_params *p,
+			    const struct cc_ack *a)
+{
+	(void)st;
+	(void)p;
+	return cc_min(cc_max(a->ssthresh_pkts, CC_MIN_CWND), CC_INFINITE);
+}
+
+CC_FN void cc_prague_cut(struct cc_prague_state *st, u64 frac, struct cc_out *out)
+{
+	cc_prague_set(st, frac);
+	out->ssthresh_pkts = cc_prague_ceil(st->frac);
+	st->reductions++;
+}
+
+/* frac - frac * alpha / 2, rounded to nearest */
+CC_FN u64 cc_prague_less(u64 frac, u64 alpha, u32 shift)
+{
+	u64 one = (u64)1 << CC_PRAGUE_ALPHA, share = alpha >> shift;
+	u64 half;
+
+	if (share > one)
+		share = one;
+	/* 42 bits of frac times 20 of alpha: 62 bits */
+	half = (frac * (share >> 4) + ((u64)1 << 20)) >> 21;
+	return frac - half;
+}
+
+CC_FN void cc_prague_on_ce(struct cc_prague_state *st, const struct cc_prague_params *p,
+			   const struct cc_ack *a, struct cc_out *out)
+{
+	u64 alpha = st->alpha;
+
+	if (st->cut_seen && cc_prague_rtt_independent(st, p, a) &&
+	    a->now_us - st->cut_stamp_us < p->rtt_target_us)
+		return;
+	st->cut_stamp_us = a->now_us;
+	st->cut_seen = 1;
+	if (p->fallback == 2 && st->classic_rounds >= CC_PRAGUE_CLASSIC_ROUNDS)
+		alpha = (u64)1 << (CC_PRAGUE_ALPHA + cc_prague_shift(p));
+	if (st->saw_ce || p->alpha_init)
+		cc_prague_cut(st, cc_prague_less(st->frac, alpha, cc_prague_shift(p)), out);
+}
+
+CC_FN void cc_prague_on_event(struct cc_prague_state *st, const struct cc_prague_params *p,
+			      u32 event, const struct cc_ack *a, struct cc_out *out)
+{
+	cc_keep(a, out);
+	if (event == CC_EVENT_CWR) {
+		cc_prague_on_ce(st, p, a, out);
+	} else if (event == CC_EVENT_RECOVERY && a->ca_state != CC_RECOVERY) {
+		st->loss_cwnd_pkts = a->cwnd_pkts;
+		st->in_loss = 1;
+		cc_prague_cut(st, st->frac >> 1, out);
+	} else if (event == CC_EVENT_RTO) {
+		st->loss_cwnd_pkts = a->cwnd_pkts;
+		cc_prague_cut(st, st->frac >> 1, out);
+		st->after_timeout = 1;
+		st->in_loss = 0;
+	} else if (event == CC_EVENT_OPEN) {
+		st->in_loss = 0;
+	}
+}
+
+CC_FN u32 cc_prague_undo(struct cc_prague_state *st, const struct cc_prague_params *p,
+			 const struct cc_ack *a)
+{
+	u32 cwnd = cc_max(cc_max(a->cwnd_pkts, st->loss_cwnd_pkts), CC_MIN_CWND);
+
+	(void)p;
+	st->frac = cc_prague_frac(cwnd);
+	return cwnd;
+}
+
+/* Segments per burst at this pacing rate, for a host that can set them: at least one. */
+CC_FN u32 cc_prague_burst_segs(const struct cc_prague_params *p, u64 pacing_bytes_per_sec,
+			       u32 mss_bytes)
+{
+	u64 bytes = pacing_bytes_per_sec >> (p->burst_shift & 31);
+
+	return cc_max(cc_u32(cc_div64(bytes, mss_bytes ? mss_bytes : 1)), 1);
+}
+
+CC_FN void cc_prague_read(const struct cc_prague_state *st, const struct cc_prague_params *p,
+			  const struct cc_ack *a, struct cc_prague_stats *s)
+{
+	(void)a;
+	s->alpha = (u32)(st->alpha >> (cc_prague_shift(p) + 4));
+	s->frac_cwnd_milli = cc_u32((st->frac * 1000) >> CC_PRAGUE_FRAC);
+	s->increase_ppm = (u32)(((u64)st->increase * 1000000) >> CC_PRAGUE_FRAC);
+	s->acked_pkts = st->acked_pkts;
+	s->ce_pkts = st->ce_pkts;
+	s->rounds_since_slow_start = st->rounds;
+	s->reductions = st->reductions;
+	s->classic_rounds = st->classic_rounds;
+}
+
+#endif
