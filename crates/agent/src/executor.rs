@@ -149,7 +149,7 @@ struct Executor {
 enum Wake {
     Order(Option<Order>),
     Lease,
-    Ended,
+    Ended { broken: bool },
     ControllerLost,
 }
 
@@ -162,7 +162,7 @@ impl Executor {
                     self.undo().await;
                     return;
                 }
-                Wake::Ended => self.ended().await,
+                Wake::Ended { broken } => self.ended(broken),
                 Wake::Lease => self.lost("the lease ended without an order").await,
                 Wake::ControllerLost => self.lost("the controller is gone").await,
             }
@@ -182,7 +182,7 @@ impl Executor {
                 Some(running) => tokio::select! {
                     // Its end is told before the loss: a controller that has all may leave.
                     biased;
-                    _ = &mut running.timeline => Wake::Ended,
+                    ended = &mut running.timeline => Wake::Ended { broken: ended.is_err() },
                     () = running.out.lost() => Wake::ControllerLost,
                 },
                 None => std::future::pending().await,
@@ -303,10 +303,19 @@ impl Executor {
     }
 
     /// The timeline is over: the last rows, then wait for the reset.
-    async fn ended(&mut self) {
+    fn ended(&mut self, broken: bool) {
         if let Some(running) = self.running.take() {
             let finished = running.sampler.stop();
             self.keep_links(finished.links);
+            let tell = |what, message| {
+                running.out.offer(Of::Event(outbox::event("agent_error", what, message)));
+            };
+            if broken {
+                tell("timeline", "it panicked: flows, probes and phases were given up");
+            }
+            if finished.broken {
+                tell("samples", "the thread panicked: samples and links ended there");
+            }
             running.out.done(finished.late, finished.missed);
         }
         if let Err(error) = self.step(Command::RunDone) {

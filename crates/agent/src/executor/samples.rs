@@ -86,6 +86,8 @@ pub struct Finished {
     pub late: u64,
     /// TCP samples that did not come.
     pub missed: u64,
+    /// The thread panicked: its links were dropped, which undoes them.
+    pub broken: bool,
 }
 
 /// Why the thread did not start, and the links that it would have taken.
@@ -150,7 +152,7 @@ impl SamplerThread {
         let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
         self.thread.join().unwrap_or_else(|_| {
             tracing::error!("the sampler thread panicked; its links were dropped");
-            Finished { links: Vec::new(), late: 0, missed: 0 }
+            Finished { links: Vec::new(), late: 0, missed: 0, broken: true }
         })
     }
 }
@@ -267,7 +269,12 @@ impl Looper {
             }
         }
         self.task.sampler.stop();
-        Finished { links: unwrap_links(self.task.links), late: self.late, missed: self.missed }
+        Finished {
+            links: unwrap_links(self.task.links),
+            late: self.late,
+            missed: self.missed,
+            broken: false,
+        }
     }
 
     /// Sleeps until `at_ns`; whether it was told to stop meanwhile.

@@ -346,3 +346,29 @@ async fn a_controller_that_reads_nothing_until_the_end_still_gets_the_last_messa
     assert!(rows.len() < 10_000, "{} rows waited", rows.len());
     assert!(rig.handle.reset().await.unwrap().failed.is_empty());
 }
+
+/// Panics at its first pass.
+struct Broken;
+
+impl Sampler for Broken {
+    fn start(&mut self, _: &[FlowPorts], _: u64) -> Result<(), SampleError> {
+        Ok(())
+    }
+    fn drain(&mut self, _: u64, _: &mut Vec<wire::FlowSample>) -> Result<Drained, SampleError> {
+        panic!("as the test wants")
+    }
+    fn stop(&mut self) {}
+}
+
+#[tokio::test]
+async fn a_sampler_that_panics_is_told_and_its_links_are_undone() {
+    let rig = Rig::sampled(Script::Good, FakeKernel::default(), || Box::new(Broken));
+    rig.prepare().await.unwrap();
+    let rows = all(rig.run().await).await;
+    let told =
+        |of: &Of| matches!(of, Of::Event(e) if e.kind == "agent_error" && e.subject == "samples");
+    assert_eq!(rows.iter().filter(|of| told(of)).count(), 1);
+    assert!(matches!(rows.last(), Some(Of::Done(_))));
+    assert!(rig.kernel.calls().contains(&"remove l".to_owned()));
+    assert!(rig.handle.reset().await.unwrap().failed.is_empty());
+}
