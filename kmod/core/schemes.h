@@ -3,6 +3,8 @@
 #ifndef CC_SCHEMES_H
 #define CC_SCHEMES_H
 
+#include "bbr2.h"
+#include "bbr3.h"
 #include "cx.h"
 #include "dctcp.h"
 #include "echo.h"
@@ -16,7 +18,9 @@
 	X(ta, CC_TA_WANTS)                                                                         \
 	X(cx, CC_CX_WANTS)                                                                         \
 	X(dctcp, CC_DCTCP_WANTS)                                                                   \
-	X(prague, CC_PRAGUE_WANTS)
+	X(prague, CC_PRAGUE_WANTS)                                                                 \
+	X(bbr2, CC_BBR2_WANTS)                                                                     \
+	X(bbr3, CC_BBR3_WANTS)
 
 /* X(scheme, core, parameters that differ from the core's defaults) */
 #define CC_SCHEMES(X)                                                                              \
@@ -31,6 +35,8 @@
 	X(cx15_rttvar, cx, "mdev_scaling=1,betao=2000,del_th=4000,del_max=15000")                  \
 	X(cx15_shadow, cx, "shadow=1,betao=2000,del_th=4000,del_max=15000")                        \
 	X(dctcp, dctcp, "")                                                                        \
-	X(prague, prague, "")
+	X(prague, prague, "")                                                                      \
+	X(bbr2, bbr2, "")                                                                          \
+	X(bbr3, bbr3, "")
 
 #endif

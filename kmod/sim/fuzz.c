@@ -7,6 +7,7 @@
  *
  * Usage: fuzz OPERATIONS_PER_CORE [SEED]
  */
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -85,9 +86,10 @@ static void wilder(struct cc_ack *a, u64 *seed)
 	u32 *value = &a->rtt_us;
 	u64 now = a->now_us + wild(seed);
 
-	for (i = 0; i < (sizeof(*a) - sizeof(a->now_us)) / sizeof(u32); i++)
+	for (i = 0; i < (sizeof(*a) - offsetof(struct cc_ack, rtt_us)) / sizeof(u32); i++)
 		value[i] = wild(seed);
 	a->now_us = now;
+	a->pacing_bytes_per_sec = (u64)wild(seed) << (wild(seed) & 31);
 	a->cwnd_pkts = between(seed, 0, 3) ? cwnd : cc_max(wild(seed), 1);
 	a->ssthresh_pkts = between(seed, 0, 3) ? ssthresh : cc_max(wild(seed) & CC_INFINITE, 2);
 	a->ca_state = state;

@@ -185,6 +185,16 @@ int cc_conn_parse(struct cc_conn *conn, const char *text, char *message, size_t 
 	return 0;
 }
 
+u32 cc_conn_wants(const struct cc_conn *conn)
+{
+	u32 i;
+
+	for (i = 0; i < conn->ops->param_count; i++)
+		if (!strcmp(conn->ops->params[i].name, "ecn_enable") && conn->params[i])
+			return conn->ops->wants | CC_WANTS_ECN;
+	return conn->ops->wants;
+}
+
 void cc_broken(const struct cc_conn *conn, const struct cc_ack *a, const char *what, u64 value)
 {
 	fprintf(stderr, "%s: %s: %llu (cwnd %u, ssthresh %u, clamp %u, now %llu us)\n",

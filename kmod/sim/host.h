@@ -70,6 +70,9 @@ const struct cc_scheme *cc_schemes(u32 *count);
 int cc_conn_parse(struct cc_conn *conn, const char *text, char *message, size_t size);
 void cc_fault_text(const struct cc_ops *ops, const struct cc_fault *fault, char *message, size_t size);
 
+/* What the core asks of its host with these parameters. */
+u32 cc_conn_wants(const struct cc_conn *conn);
+
 /* The calls. *a holds the connection; cwnd, ssthresh are the caller's to apply from the result. */
 void cc_call_init(struct cc_conn *conn, const struct cc_ack *a, struct cc_out *out);
 u32 cc_call_sample(struct cc_conn *conn, const struct cc_ack *a);

@@ -30,7 +30,7 @@ void replay_header(FILE *out, const struct cc_conn *conn, const char *scheme)
 	size_t i;
 	u32 k;
 
-	fprintf(out, "# cc %s\ncall,now_us", scheme);
+	fprintf(out, "# cc %s\ncall,now_us,pacing_bytes_per_sec", scheme);
 	for (i = 0; i < FIELDS; i++)
 		fprintf(out, ",%s", fields[i].name);
 	fprintf(out, ",to_cwnd_pkts,to_ssthresh_pkts,to_pacing_bytes_per_sec,to_flags");
@@ -53,7 +53,8 @@ void replay_row(void *context, const struct cc_ack *a, const struct cc_answer *a
 		fprintf(w->out, "%s", cc_event_names[answer->event]);
 	else
 		fprintf(w->out, "%s", cc_call_names[answer->call]);
-	fprintf(w->out, ",%llu", (unsigned long long)a->now_us);
+	fprintf(w->out, ",%llu,%llu", (unsigned long long)a->now_us,
+		(unsigned long long)a->pacing_bytes_per_sec);
 	for (i = 0; i < FIELDS; i++)
 		fprintf(w->out, ",%u", *field_of(&copy, i));
 	fprintf(w->out, ",%u,%u,%llu,%u", answer->out.cwnd_pkts, answer->out.ssthresh_pkts,
@@ -120,6 +121,8 @@ static void take(struct script *s, const struct cc_out *out)
 {
 	s->a.cwnd_pkts = out->cwnd_pkts;
 	s->a.ssthresh_pkts = out->ssthresh_pkts;
+	if (out->pacing_bytes_per_sec)
+		s->a.pacing_bytes_per_sec = out->pacing_bytes_per_sec;
 }
 
 static int one_ack(struct script *s, char *rest)
@@ -289,21 +292,22 @@ static int call_from_row(struct cc_conn *conn, const char *name, const struct cc
 static int check_row(struct cc_conn *conn, char *line)
 {
 	char *save = NULL, *name = strtok_r(line, ",", &save);
-	u64 value[1 + FIELDS + 4 + CC_PARAMS_MAX] = {0};
+	u64 value[2 + FIELDS + 4 + CC_PARAMS_MAX] = {0};
 	u32 count = 0, k, stats[CC_PARAMS_MAX] = {0};
 	struct cc_ack a = {0};
 	struct cc_out out;
-	const u64 *to = value + 1 + FIELDS;
+	const u64 *to = value + 2 + FIELDS;
 	char *word;
 	size_t i;
 
 	while (name && count < sizeof(value) / sizeof(value[0]) && (word = strtok_r(NULL, ",", &save)))
 		value[count++] = strtoull(word, NULL, 10);
-	if (!name || count != 1 + FIELDS + 4 + conn->ops->stat_count)
+	if (!name || count != 2 + FIELDS + 4 + conn->ops->stat_count)
 		return -1;
 	a.now_us = value[0];
+	a.pacing_bytes_per_sec = value[1];
 	for (i = 0; i < FIELDS; i++)
-		*field_of(&a, i) = (u32)value[1 + i];
+		*field_of(&a, i) = (u32)value[2 + i];
 	if (call_from_row(conn, name, &a, &out))
 		return -1;
 	if (out.cwnd_pkts != to[0] || out.ssthresh_pkts != to[1] || out.pacing_bytes_per_sec != to[2] ||

@@ -158,10 +158,11 @@ static u32 wire_seq(u32 packet)
 
 static struct cc_ack view_of(struct sim *sim, struct flow *f)
 {
-	int ecn = sim->path.mark_us && (f->conn->ops->wants & CC_WANTS_ECN);
+	int ecn = sim->path.mark_us && (cc_conn_wants(f->conn) & CC_WANTS_ECN);
 
 	return (struct cc_ack){
 		.now_us = sim->now_ns / US,
+		.pacing_bytes_per_sec = f->pacing,
 		.srtt_us = f->srtt8_us >> 3,
 		.mdev_us = f->mdev4_us,
 		.rtt_min_us = f->rtt_min_us,
@@ -230,7 +231,7 @@ static void start_wire(struct sim *sim)
 	sim->queue_head++;
 	sim->queue_bytes -= SIM_FRAME;
 	sim->wire = *q;
-	sim->wire_ce = sim->path.mark_us && (f->conn->ops->wants & CC_WANTS_ECN) &&
+	sim->wire_ce = sim->path.mark_us && (cc_conn_wants(f->conn) & CC_WANTS_ECN) &&
 		       waited_ns > sim->path.mark_us * US;
 	f->marked += sim->wire_ce;
 	sim->sent_at_ns = sim->now_ns + SIM_FRAME * 8 * 1000000000ull / sim->path.rate_bps;

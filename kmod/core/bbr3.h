@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * BBRv3-like.
+ *
+ * Sources: draft-ietf-ccwg-bbr; values as published for BBRv3.
+ *
+ * Named "-like" for the reasons in bbr2.h. Against BBRv2: STARTUP gains 2.77 and 2.0, DOWN at 0.91, a window of
+ * 2.25 BDP in UP, STARTUP left after six ACKs with loss, and UP ends when the bandwidth no longer grows.
+ *
+ * State diagram and units: bbr.h.
+ */
+#ifndef CC_BBR3_H
+#define CC_BBR3_H
+
+#include "bbr.h"
+
+#define CC_BBR3_WANTS CC_BBR_WANTS
+#define CC_BBR3_PARAMS(X) CC_BBR_LIST(X, 2773, 2000, 2250, 910, 6)
+
+CC_SHAPE(bbr3, CC_BBR3_PARAMS, CC_BBR_STATS);
+CC_ASSERT(sizeof(struct cc_bbr3_params) == sizeof(struct cc_bbr_params), "bbr3 parameters");
+
+struct cc_bbr3_state {
+	struct cc_bbr_state bbr;
+};
+CC_STATE_FITS(bbr3);
+
+CC_FN int cc_bbr3_check(const struct cc_bbr3_params *p, struct cc_fault *fault)
+{
+	return cc_check_ranges(cc_bbr3_table, (const u32 *)p, CC_PARAM_COUNT(bbr3), fault);
+}
+
+CC_FN const struct cc_bbr_params *cc_bbr3_of(const struct cc_bbr3_params *p)
+{
+	return (const struct cc_bbr_params *)p;
+}
+
+CC_FN void cc_bbr3_init(struct cc_bbr3_state *st, const struct cc_bbr3_params *p,
+			const struct cc_ack *a, struct cc_out *out)
+{
+	cc_bbr_init(&st->bbr, cc_bbr3_of(p), a, out);
+}
+
+CC_FN u32 cc_bbr3_on_sample(struct cc_bbr3_state *st, const struct cc_bbr3_params *p,
+			    const struct cc_ack *a)
+{
+	(void)st;
+	(void)p;
+	(void)a;
+	return 0;
+}
+
+CC_FN void cc_bbr3_on_ack(struct cc_bbr3_state *st, const struct cc_bbr3_params *p,
+			  const struct cc_ack *a, struct cc_out *out)
+{
+	cc_bbr_on_ack(&st->bbr, cc_bbr3_of(p), 3, a, out);
+}
+
+CC_FN u32 cc_bbr3_on_loss(struct cc_bbr3_state *st, const struct cc_bbr3_params *p,
+			  const struct cc_ack *a)
+{
+	(void)p;
+	return cc_bbr_on_loss(&st->bbr, a);
+}
+
+CC_FN void cc_bbr3_on_event(struct cc_bbr3_state *st, const struct cc_bbr3_params *p, u32 event,
+			    const struct cc_ack *a, struct cc_out *out)
+{
+	(void)p;
+	cc_bbr_on_event(&st->bbr, event, a, out);
+}
+
+CC_FN u32 cc_bbr3_undo(struct cc_bbr3_state *st, const struct cc_bbr3_params *p,
+		       const struct cc_ack *a)
+{
+	(void)p;
+	return cc_bbr_undo(&st->bbr, a);
+}
+
+CC_FN void cc_bbr3_read(const struct cc_bbr3_state *st, const struct cc_bbr3_params *p,
+			const struct cc_ack *a, struct cc_bbr3_stats *s)
+{
+	(void)p;
+	cc_bbr_read(&st->bbr, a, (struct cc_bbr_stats *)s);
+}
+
+#endif
