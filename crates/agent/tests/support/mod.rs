@@ -78,7 +78,9 @@ impl Agent {
     }
 
     async fn endpoint(&self) -> Endpoint {
-        wait_for("the agent's socket", || self.socket().exists()).await;
+        // The file is there a moment before anybody listens on it.
+        let connects = || std::os::unix::net::UnixStream::connect(self.socket()).is_ok();
+        wait_for("the agent's socket", connects).await;
         Endpoint::from_shared(format!("unix:{}", self.socket().display())).unwrap()
     }
 
