@@ -188,16 +188,24 @@ fn fill(writer: &mut TrialWriter<'_>, shift: f64) {
             tos: 0,
         };
         push(writer, "src", Of::Probe(probe));
-        for (kind, share) in [("htb", 1), ("bfifo", 1), ("htb class", 0)] {
+        // As the kernel tells it: class and root tie in bytes, and the inner class knows of no drop.
+        for (kind, handle, parent, queued) in [
+            ("htb", "1:", "root", 0),
+            ("htb class", "1:1", "root", 0),
+            ("htb class", "1:10", "1:1", 1),
+            ("bfifo", "10:", "1:10", 1),
+            ("bfifo", "11:", "1:11", 2),
+        ] {
             let counters = wire::QdiscSample {
                 at_ns: T0_NS[0].1 + u64::from(seq) * STEP_NS,
                 link: "bottleneck".into(),
                 iface: "to-dst".into(),
-                handle: format!("{}:", kind.len()),
+                handle: handle.into(),
+                parent: parent.into(),
                 kind: kind.into(),
-                sent_bytes: u64::from(seq) * 1_125_000 * share,
-                drops_pkts: u64::from(seq / 10) * share,
-                backlog_bytes: 3000,
+                sent_bytes: u64::from(seq) * 1_125_000 / (1 + queued),
+                drops_pkts: u64::from(seq / 10) * queued,
+                backlog_bytes: 1000 * queued,
                 ..Default::default()
             };
             push(writer, "src", Of::QdiscSample(counters));
@@ -305,7 +313,8 @@ fn the_summary_of_made_up_flows_is_what_they_were_made_of() {
     assert_eq!(value("alone", Scope::Probe, "rtt", "loss_share", "mean"), Some(0.1));
     assert_eq!(value("alone", Scope::Probe, "rtt", "rtt", "median"), Some(10_005.0));
     assert_eq!(value("alone", Scope::Link, "bottleneck", "throughput", "mean"), Some(90e6));
-    assert_eq!(value("alone", Scope::Link, "bottleneck", "drops", "sum"), Some(4.0));
+    assert_eq!(value("alone", Scope::Link, "bottleneck", "drops", "sum"), Some(12.0));
+    assert_eq!(value("alone", Scope::Link, "bottleneck", "backlog", "mean"), Some(3000.0));
 
     let one =
         summary.find(1, "alone", Scope::Group, "under_test", "throughput_sum", "mean").unwrap();

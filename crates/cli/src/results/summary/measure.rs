@@ -161,7 +161,7 @@ fn links(run: &RunDir, trials: &[&TrialEnd]) -> Result<Option<Lines>> {
     let mut aggregates = stats("backlog_bytes");
     aggregates.extend([first("t_s"), last("t_s"), last("sent_bytes"), first("sent_bytes")]);
     aggregates.push(last("drops_pkts"));
-    query::group(run, "qdisc_samples", trials, lit(true), &["link", "handle", "kind"], aggregates)
+    query::links(run, trials, aggregates)
 }
 
 /// When phases are, per trial.
@@ -429,20 +429,7 @@ impl Out<'_> {
         }
     }
 
-    /// Of the qdiscs of a link, the one that everything passes: it has sent the most.
     fn links(&mut self, lines: &Lines) {
-        let mut whole: BTreeMap<(Trial, String), (f64, String)> = BTreeMap::new();
-        let name = |line| {
-            (lines.text("link", line), lines.text("handle", line) + &lines.text("kind", line))
-        };
-        for line in 0..lines.len() {
-            let (link, qdisc) = name(line);
-            let sent = lines.number("sent_bytes.last", line).unwrap_or(0.0);
-            let best = whole.entry((lines.trial(line), link)).or_insert((sent, qdisc.clone()));
-            if sent > best.0 {
-                *best = (sent, qdisc);
-            }
-        }
         let mut order: Vec<(usize, usize)> = (0..lines.len())
             .filter_map(|line| {
                 let (position, _) =
@@ -453,11 +440,8 @@ impl Out<'_> {
         order.sort_unstable();
         let mut dropped_before: BTreeMap<(Trial, String), f64> = BTreeMap::new();
         for (_, line) in order {
-            let (link, qdisc) = name(line);
-            let (trial, phase) = (lines.trial(line), lines.text("phase", line));
-            if whole.get(&(trial, link.clone())).is_none_or(|(_, best)| *best != qdisc) {
-                continue;
-            }
+            let (trial, phase, link) =
+                (lines.trial(line), lines.text("phase", line), lines.text("link", line));
             let dropped = lines.number("drops_pkts.last", line).unwrap_or(0.0);
             let past = dropped_before.insert((trial, link.clone()), dropped).unwrap_or(0.0);
             if self.measured_phase(trial, &phase).is_none() {

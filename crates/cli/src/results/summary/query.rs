@@ -1,6 +1,8 @@
 //! Lazy Polars queries over the files of committed trials: rows become one line per trial, phase and flow (or group,
 //! probe, link).
 
+use std::path::PathBuf;
+
 use polars::io::HiveOptions;
 use polars::prelude::*;
 
@@ -61,12 +63,61 @@ pub(super) fn group(
     keys: &[&str],
     aggregates: Vec<Expr>,
 ) -> Result<Option<Lines>> {
+    let Some(scan) = scan(run, table, trials)? else { return Ok(None) };
+    let rows = scan.filter(col("phase").is_not_null().and(filter));
+    lines(run, table, rows, keys, aggregates).map(Some)
+}
+
+/// What each link as a whole sent, dropped and held, grouped by trial, phase and link. Of the qdiscs and classes of a
+/// link, the root qdisc has sent everything; its drops and backlog need not hold those of the queues below it, and
+/// above a netem they hold packets that wait for their delay, not for the link.
+pub(super) fn links(
+    run: &RunDir,
+    trials: &[&TrialEnd],
+    aggregates: Vec<Expr>,
+) -> Result<Option<Lines>> {
+    const TABLE: &str = "qdisc_samples";
+    let Some(scan) = scan(run, TABLE, trials)? else { return Ok(None) };
+    let is = |kind: &str| col("kind").eq(lit(kind));
+    let class = || is("htb class");
+    let root = || class().not().and(col("parent").eq(lit("root")));
+    let queue = || class().or(root()).or(is("netem")).not();
+    let of = |name: &str, which: Expr| col(name).cast(DataType::Float64).filter(which);
+    let whole = |name: &str| {
+        let below = larger(of(name, queue()).sum(), of(name, is("netem")).sum());
+        larger(of(name, root()).max().fill_null(lit(0.0)), below)
+    };
+    let all_sent = col("sent_bytes").cast(DataType::Float64).max();
+    let waiting = when(is("netem").any(true))
+        .then(of("backlog_bytes", queue()).sum())
+        .otherwise(whole("backlog_bytes"));
+    let instant: Vec<Expr> =
+        ["point_id", "trial", "phase", "link", "t_ns"].into_iter().map(col).collect();
+    let rows = scan.filter(col("phase").is_not_null()).group_by(&instant).agg([
+        col("t_s").first(),
+        of("sent_bytes", root()).max().fill_null(all_sent).alias("sent_bytes"),
+        whole("drops_pkts").alias("drops_pkts"),
+        waiting.alias("backlog_bytes"),
+    ]);
+    lines(run, TABLE, rows, &["link"], aggregates).map(Some)
+}
+
+fn larger(one: Expr, other: Expr) -> Expr {
+    when(one.clone().gt(other.clone())).then(one).otherwise(other)
+}
+
+fn dir(run: &RunDir, table: &str) -> PathBuf {
+    run.path().join("tables").join(table)
+}
+
+/// The files of one table of these trials; `None` if no trial has one.
+fn scan(run: &RunDir, table: &str, trials: &[&TrialEnd]) -> Result<Option<LazyFrame>> {
     let having = trials.iter().filter(|end| end.rows.contains_key(table));
     let paths: Vec<_> = having.map(|end| run.part(table, end.point_id, end.trial)).collect();
     if paths.is_empty() {
         return Ok(None);
     }
-    let dir = run.path().join("tables").join(table);
+    let dir = dir(run, table);
     let failed = || frame_error("read", &dir);
     let paths =
         paths.into_iter().map(PlRefPath::try_from_pathbuf).collect::<PolarsResult<Vec<_>>>();
@@ -76,20 +127,29 @@ pub(super) fn group(
         allow_missing_columns: true,
         ..ScanArgsParquet::default()
     };
-    let scan =
-        LazyFrame::scan_parquet_files(paths.map_err(failed())?.into(), options).map_err(failed())?;
+    LazyFrame::scan_parquet_files(paths.map_err(failed())?.into(), options)
+        .map(Some)
+        .map_err(failed())
+}
+
+/// Groups rows by trial, phase and `keys`.
+fn lines(
+    run: &RunDir,
+    table: &str,
+    rows: LazyFrame,
+    keys: &[&str],
+    aggregates: Vec<Expr>,
+) -> Result<Lines> {
     let keys: Vec<Expr> =
         ["point_id", "trial", "phase"].iter().chain(keys).map(|name| col(*name)).collect();
     let numbers = [col("point_id").cast(DataType::Float64), col("trial").cast(DataType::Float64)];
-    let frame = scan
-        .filter(col("phase").is_not_null().and(filter))
-        .group_by(&keys)
+    rows.group_by(&keys)
         .agg(aggregates)
         .sort_by_exprs(&keys, SortMultipleOptions::default())
         .with_columns(numbers)
         .collect()
-        .map_err(failed())?;
-    Ok(Some(Lines(frame)))
+        .map(Lines)
+        .map_err(frame_error("read", &dir(run, table)))
 }
 
 /// A sum as a float, named as its column.

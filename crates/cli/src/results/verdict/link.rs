@@ -21,8 +21,8 @@ pub const SLACK_BYTES: f64 = 4.0 * FRAME_BYTES as f64;
 /// Packets that the userspace path may release more than 1 ms late.
 pub const LATE_SHARE: f64 = 0.01;
 
-/// Which counters: node, link, handle and kind.
-type Key = (String, String, String, String);
+/// Which link of which node.
+type Key = (String, String);
 
 /// Counters per link.
 #[derive(Debug)]
@@ -35,15 +35,51 @@ pub(crate) struct LinkCheck {
 
 #[derive(Debug, Default)]
 struct Series {
-    sent_bytes: u64,
     sent_pkts: u64,
     late_pkts: u64,
     max_late_us: u64,
+    /// The rows of one instant, until one of the next comes.
+    instant: Option<Instant>,
     window: Option<Window>,
     /// Windows with a backlog throughout.
     full: Vec<Rate>,
     /// The fastest window of all.
     fastest: Option<Rate>,
+}
+
+/// The counters of all qdiscs and classes of a link, read together. The root qdisc has sent everything; its backlog
+/// need not hold that of the queues below it, and above a netem it holds packets that wait for their delay.
+#[derive(Debug, Clone, Copy, Default)]
+struct Instant {
+    at_ns: u64,
+    root_sent_bytes: Option<u64>,
+    most_sent_bytes: u64,
+    root_waits: bool,
+    queue_waits: bool,
+    delays: bool,
+}
+
+impl Instant {
+    fn add(&mut self, row: &QdiscSample) {
+        let waits = row.backlog_bytes > 0 || row.qlen_pkts > 0;
+        let class = row.kind.ends_with(" class");
+        self.most_sent_bytes = self.most_sent_bytes.max(row.sent_bytes);
+        self.delays |= row.kind == "netem";
+        if !class && row.parent == "root" {
+            self.root_sent_bytes = Some(row.sent_bytes);
+            self.root_waits |= waits;
+        } else if !class && row.kind != "netem" {
+            self.queue_waits |= waits;
+        }
+    }
+
+    fn window(self) -> Window {
+        Window {
+            at_ns: self.at_ns,
+            sent_bytes: self.root_sent_bytes.unwrap_or(self.most_sent_bytes),
+            backlogged: self.queue_waits || (self.root_waits && !self.delays),
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -111,32 +147,35 @@ impl LinkCheck {
         if !span.holds(row.at_ns) {
             return;
         }
-        let key = (node.to_owned(), row.link.clone(), row.handle.clone(), row.kind.clone());
+        let key = (node.to_owned(), row.link.clone());
         let series = self.series.entry(key).or_default();
-        series.sent_bytes = row.sent_bytes;
-        series.sent_pkts = row.sent_pkts;
-        series.late_pkts = row.late_pkts.unwrap_or(0);
-        series.max_late_us = series.max_late_us.max(row.max_late_us.unwrap_or(0));
-        series.advance(row);
+        if let Some(late_pkts) = row.late_pkts {
+            series.sent_pkts = row.sent_pkts;
+            series.late_pkts = late_pkts;
+            series.max_late_us = series.max_late_us.max(row.max_late_us.unwrap_or(0));
+        }
+        if series.instant.is_some_and(|instant| instant.at_ns != row.at_ns) {
+            series.advance();
+        }
+        let fresh = Instant { at_ns: row.at_ns, ..Instant::default() };
+        series.instant.get_or_insert(fresh).add(row);
     }
 
-    pub(crate) fn finish(self, findings: &mut Findings) {
+    pub(crate) fn finish(mut self, findings: &mut Findings) {
         for (link, (count, first)) in self.failed_changes {
             let message = format!("link {link}: {count} changes failed; the first: {first}");
             findings.add(Status::Degraded, "link_change_failed", message);
         }
         for (link, (rate_bps, conserves_work)) in &self.rates_bps {
-            // Of a tree of qdiscs the one that everything passes has sent the most.
-            let of_link = self.series.iter().filter(|((_, name, _, _), _)| name == link);
-            let whole = of_link.max_by_key(|(_, series)| (series.sent_bytes, series.full.len()));
-            if let Some((_, series)) = whole {
+            for (_, series) in self.series.iter_mut().filter(|((_, name), _)| name == link) {
+                series.advance();
                 series.judge_high(link, *rate_bps, findings);
                 if *conserves_work {
                     series.judge_low(link, *rate_bps, findings);
                 }
             }
         }
-        for ((_, link, _, _), series) in &self.series {
+        for ((_, link), series) in &self.series {
             let share = series.late_pkts as f64 / series.sent_pkts.max(1) as f64;
             if share > LATE_SHARE {
                 let message = format!(
@@ -163,16 +202,16 @@ fn conserves_work(link: &Link) -> bool {
 }
 
 impl Series {
-    fn advance(&mut self, row: &QdiscSample) {
-        let backlogged = row.backlog_bytes > 0 || row.qlen_pkts > 0;
-        let fresh = Window { at_ns: row.at_ns, sent_bytes: row.sent_bytes, backlogged };
+    /// Takes the instant that is complete.
+    fn advance(&mut self) {
+        let Some(fresh) = self.instant.take().map(Instant::window) else { return };
         let Some(window) = &mut self.window else {
             self.window = Some(fresh);
             return;
         };
-        window.backlogged &= backlogged;
-        let ns = row.at_ns.saturating_sub(window.at_ns);
-        let Some(bytes) = row.sent_bytes.checked_sub(window.sent_bytes) else {
+        window.backlogged &= fresh.backlogged;
+        let ns = fresh.at_ns.saturating_sub(window.at_ns);
+        let Some(bytes) = fresh.sent_bytes.checked_sub(window.sent_bytes) else {
             self.window = Some(fresh);
             return;
         };

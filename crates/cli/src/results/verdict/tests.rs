@@ -138,19 +138,24 @@ impl Story {
             }
         }
         for i in 0..100 {
-            for (kind, handle) in [("htb", "1:"), ("bfifo", "10:")] {
+            // The root's own backlog is that of all below it; class 1:1 ties with it in bytes and has none.
+            for (kind, handle, parent, share) in [
+                ("htb", "1:", "root", 1),
+                ("htb class", "1:1", "root", 0),
+                ("bfifo", "10:", "1:1", 0),
+            ] {
                 let row = QdiscSample {
                     at_ns: at(i * 100),
                     link: "bottleneck".into(),
                     handle: handle.into(),
+                    parent: parent.into(),
                     kind: kind.into(),
                     sent_bytes: i * self.bytes_per_s / 10,
                     sent_pkts: 1000,
-                    backlog_bytes: if kind == "htb" { self.backlog_bytes } else { 0 },
+                    backlog_bytes: self.backlog_bytes * share,
                     late_pkts: Some(self.late_pkts),
                     ..Default::default()
                 };
-                // The leaf is empty now and then, which the root is not.
                 see("mid", Of::QdiscSample(row));
             }
         }
