@@ -69,7 +69,7 @@ type Answer<T> = oneshot::Sender<Result<T, AgentError>>;
 enum Order {
     Prepare(Box<wire::PrepareRequest>, Answer<wire::PrepareReply>),
     Run(wire::RunRequest, Answer<mpsc::Receiver<Outgoing>>),
-    Reset(Answer<wire::ResetReply>),
+    Reset(wire::ResetRequest, Answer<wire::ResetReply>),
 }
 
 impl Handle {
@@ -104,9 +104,9 @@ impl Handle {
     /// Leaves the node as it was found.
     ///
     /// # Errors
-    /// The agent is stopping.
-    pub async fn reset(&self) -> Result<wire::ResetReply, AgentError> {
-        self.ask(Order::Reset).await
+    /// Someone else's trial is here, or the agent is stopping.
+    pub async fn reset(&self, request: wire::ResetRequest) -> Result<wire::ResetReply, AgentError> {
+        self.ask(|answer| Order::Reset(request, answer)).await
     }
 }
 
@@ -206,8 +206,8 @@ impl Executor {
                 let rows = self.run(&request).await;
                 let _ = answer.send(rows);
             }
-            Order::Reset(answer) => {
-                let outcome = match self.step(Command::Reset) {
+            Order::Reset(wire::ResetRequest { run_id, epoch }, answer) => {
+                let outcome = match self.step(Command::Reset { run_id, epoch }) {
                     Ok(_) => self.undo().await,
                     Err(error) => {
                         let _ = answer.send(Err(error));

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use ccbench_proto::wire::ResetRequest;
 use ccbench_proto::wire::agent_server::AgentServer;
 use futures_util::StreamExt as _;
 use tokio::net::{TcpListener, UnixListener, UnixStream};
@@ -137,7 +138,7 @@ fn state(args: &ServeArgs) -> Result<(Undo, Option<PathBuf>, Option<File>), Agen
 }
 
 async fn undo_all(executor: &Handle) {
-    match executor.reset().await {
+    match executor.reset(ResetRequest::default()).await {
         Ok(reply) if reply.failed.is_empty() => {}
         Ok(reply) => tracing::error!(failed = ?reply.failed, "not everything could be undone"),
         Err(error) => tracing::error!(%error, "undo"),

@@ -73,9 +73,9 @@ impl wire::agent_server::Agent for AgentService {
 
     async fn reset(
         &self,
-        _: Request<wire::ResetRequest>,
+        request: Request<wire::ResetRequest>,
     ) -> Result<Response<wire::ResetReply>, Status> {
-        self.executor.reset().await.map(Response::new).map_err(|e| status(&e))
+        self.executor.reset(request.into_inner()).await.map(Response::new).map_err(|e| status(&e))
     }
 }
 

@@ -33,6 +33,12 @@ impl fmt::Display for Holder {
     }
 }
 
+impl Holder {
+    fn may_be_reset_by(&self, run_id: &str, epoch: u64) -> bool {
+        run_id.is_empty() || (run_id == self.run_id && epoch >= self.epoch)
+    }
+}
+
 /// Where the node is between two trials.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum State {
@@ -47,6 +53,18 @@ pub enum State {
     Running(Holder),
     /// The trial is over and everything is still in place.
     Ended(Holder),
+}
+
+impl State {
+    fn holder(&self) -> Option<&Holder> {
+        match self {
+            Self::Idle => None,
+            Self::Preparing(holder)
+            | Self::Prepared(holder)
+            | Self::Running(holder)
+            | Self::Ended(holder) => Some(holder),
+        }
+    }
 }
 
 /// An order from outside, or what came of an action.
@@ -69,7 +87,12 @@ pub enum Command {
     /// The lease ran out, or the controller is gone.
     Lost,
     /// Leave the node as it was found.
-    Reset,
+    Reset {
+        /// Of the run that asks; empty: whoever holds the node.
+        run_id: String,
+        /// The trial's that asks.
+        epoch: u64,
+    },
 }
 
 /// What the executor must do.
@@ -117,6 +140,19 @@ pub enum Refused {
         /// Who is prepared.
         holder: Holder,
     },
+    /// A Reset of a trial that is not the asker's.
+    #[error(
+        "this node is held by {holder}, not by the trial to be reset (run {run_id}, epoch {epoch}); wait for \
+         its end, or Reset without a run_id"
+    )]
+    NotYours {
+        /// In the order.
+        run_id: String,
+        /// In the order.
+        epoch: u64,
+        /// Whose it is.
+        holder: Holder,
+    },
 }
 
 /// The node's state and the highest epoch it ever accepted.
@@ -160,7 +196,12 @@ impl Session {
             (State::Idle, Command::Run { .. }) => Err(Refused::NotPrepared),
             (state, Command::Run { .. }) => Err(busy(state)),
             (State::Running(holder), Command::RunDone) => go(State::Ended(holder), Action::None),
-            (_, Command::Reset) => go(State::Idle, Action::Undo),
+            (state, Command::Reset { run_id, epoch }) => match state.holder() {
+                Some(holder) if !holder.may_be_reset_by(&run_id, epoch) => {
+                    Err(Refused::NotYours { run_id, epoch, holder: holder.clone() })
+                }
+                _ => go(State::Idle, Action::Undo),
+            },
             (State::Idle, Command::Lost) => go(State::Idle, Action::None),
             (_, Command::Lost) => go(State::Idle, Action::Undo),
             (state, Command::PrepareDone { .. } | Command::RunDone) => go(state, Action::None),
@@ -200,7 +241,7 @@ mod tests {
         assert_eq!(action, Action::Run);
         let (ended, action) = running.on(Command::RunDone).expect("report");
         assert_eq!(action, Action::None);
-        let (idle, action) = ended.on(Command::Reset).expect("always");
+        let (idle, action) = ended.on(reset("r", 5)).expect("always");
         assert_eq!((idle.state, action), (State::Idle, Action::Undo));
     }
 
@@ -212,7 +253,7 @@ mod tests {
 
     #[test]
     fn an_overtaken_controller_is_refused_even_when_idle() {
-        let (idle, _) = prepared(5).on(Command::Reset).expect("always");
+        let (idle, _) = prepared(5).on(reset("r", 5)).expect("always");
         assert_eq!(
             idle.clone().on(Command::Prepare(holder(4))),
             Err(Refused::Stale { given: 4, last: 5 })
@@ -227,6 +268,38 @@ mod tests {
             prepared(5).on(Command::Run { epoch: 6 }),
             Err(Refused::OtherTrial { given: 6, .. })
         ));
+    }
+
+    fn reset(run_id: &str, epoch: u64) -> Command {
+        Command::Reset { run_id: run_id.into(), epoch }
+    }
+
+    #[test]
+    fn only_its_own_run_resets_a_trial() {
+        let states = [
+            prepared(5),
+            prepared(5).on(Command::Run { epoch: 5 }).expect("prepared").0,
+            Session::default().on(Command::Prepare(holder(5))).expect("idle").0,
+        ];
+        for held in states {
+            for (run_id, epoch) in [("other", 9), ("r", 4)] {
+                let refused = held.clone().on(reset(run_id, epoch)).expect_err("not its own");
+                let said = refused.to_string();
+                assert!(said.contains("run r (point 1, trial 2, epoch 5)"), "{said}");
+            }
+            for (run_id, epoch) in [("r", 5), ("r", 6), ("", 0)] {
+                let (idle, action) = held.clone().on(reset(run_id, epoch)).expect("its own");
+                assert_eq!((idle.state, action), (State::Idle, Action::Undo));
+            }
+        }
+    }
+
+    #[test]
+    fn anybody_resets_an_idle_node() {
+        let (idle, _) = prepared(5).on(reset("r", 5)).expect("its own");
+        for (run_id, epoch) in [("other", 1), ("r", 1), ("", 0)] {
+            assert!(idle.clone().on(reset(run_id, epoch)).is_ok(), "{run_id} {epoch}");
+        }
     }
 
     #[test]
@@ -249,7 +322,9 @@ mod tests {
             (0u64..6).prop_map(|epoch| Command::Run { epoch }),
             Just(Command::RunDone),
             Just(Command::Lost),
-            Just(Command::Reset),
+            (any::<bool>(), 0u64..6)
+                .prop_map(|(own, epoch)| reset(if own { "r" } else { "other" }, epoch)),
+            Just(reset("", 0)),
         ]
     }
 

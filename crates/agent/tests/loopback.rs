@@ -61,7 +61,7 @@ async fn orders_in_the_wrong_order_are_refused() {
     assert_eq!(refused.code(), Code::FailedPrecondition);
     assert!(refused.message().contains("Prepare first"), "{refused:?}");
 
-    let reply = client.reset(wire::ResetRequest {}).await.unwrap().into_inner();
+    let reply = client.reset(wire::ResetRequest::default()).await.unwrap().into_inner();
     assert_eq!(reply, wire::ResetReply::default(), "always allowed");
 }
 
@@ -107,10 +107,26 @@ async fn a_busy_node_names_its_holder_and_an_overtaken_controller_is_refused() {
     assert_eq!(when.code(), Code::InvalidArgument);
     assert!(when.message().contains("CLOCK_MONOTONIC"), "{when:?}");
 
-    client.reset(wire::ResetRequest {}).await.unwrap();
+    client.reset(wire::ResetRequest::default()).await.unwrap();
     let stale = client.prepare(prepare(IDLE_PLAN, "one", 6)).await.unwrap_err();
     assert_eq!(stale.code(), Code::FailedPrecondition);
     assert!(stale.message().contains("another controller took over"), "{stale:?}");
+}
+
+#[tokio::test]
+async fn another_runs_controller_cannot_reset_a_node_that_is_held() {
+    let agent = Agent::here();
+    let mut client = agent.connect().await;
+    client.prepare(prepare(IDLE_PLAN, "one", 7)).await.unwrap();
+    let reset = |run_id: &str, epoch| wire::ResetRequest { run_id: run_id.into(), epoch };
+    for (run_id, epoch) in [("other", 8), ("test", 6)] {
+        let refused = client.reset(reset(run_id, epoch)).await.unwrap_err();
+        assert_eq!(refused.code(), Code::FailedPrecondition);
+        assert!(refused.message().contains("run test (point 0, trial 1, epoch 7)"), "{refused:?}");
+    }
+    client.run(wire::RunRequest { start_at_ns: now_ns(), epoch: 7 }).await.expect("still prepared");
+    client.reset(reset("test", 7)).await.expect("its own");
+    client.reset(reset("other", 1)).await.expect("nobody holds it");
 }
 
 #[tokio::test]

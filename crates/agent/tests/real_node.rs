@@ -177,7 +177,7 @@ async fn a_full_disk_fails_the_prepare_and_all_is_undone() {
     assert_eq!(difference(&before, &everything(&namespace, &DEVS)), "");
     // The node is free, and what fits is still possible.
     client.prepare(prepare(PAIR_PLAN, "one", 2)).await.unwrap();
-    client.reset(wire::ResetRequest {}).await.unwrap();
+    client.reset(wire::ResetRequest::default()).await.unwrap();
     assert_eq!(difference(&before, &everything(&namespace, &DEVS)), "");
 }
 
@@ -195,7 +195,7 @@ async fn settings_that_change_others_are_undone_with_them() {
     let plan = PAIR_PLAN.replace("idle\" = 0", settings);
     client.prepare(prepare(&plan, "one", 1)).await.unwrap();
     assert!(difference(&before, &everything(&namespace, &DEVS)).contains("v1.rp_filter = 1"));
-    client.reset(wire::ResetRequest {}).await.unwrap();
+    client.reset(wire::ResetRequest::default()).await.unwrap();
     assert_eq!(difference(&before, &everything(&namespace, &DEVS)), "");
 }
 
@@ -296,7 +296,7 @@ async fn traffic_of_a_service_has_a_group_of_its_own_for_the_trial() {
     assert!(group_of(agent.children()[0]).ends_with(&*name), "{}", group_of(agent.children()[0]));
     // Whatever else got into it dies at the reset.
     let mut stray = stray_in(&groups[0]);
-    let reply = client.reset(wire::ResetRequest {}).await.unwrap().into_inner();
+    let reply = client.reset(wire::ResetRequest::default()).await.unwrap().into_inner();
     assert!(reply.failed.is_empty(), "{reply:?}");
     assert!(!stray.wait().unwrap().success());
     assert!(!groups[0].exists());
@@ -344,6 +344,6 @@ async fn where_no_group_can_be_made_the_way_out_is_told() {
     client.prepare(prepare(LOOPBACK_PLAN, "two", 1)).await.unwrap();
     wait_for("the server", || !agent.children().is_empty()).await;
     assert_eq!(group_of(agent.children()[0]), group_of(agent.child.id()));
-    client.reset(wire::ResetRequest {}).await.unwrap();
+    client.reset(wire::ResetRequest::default()).await.unwrap();
     agent.kill();
 }

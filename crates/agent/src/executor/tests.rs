@@ -236,7 +236,7 @@ async fn a_trial_is_prepared_run_and_reset() {
     assert!(matches!(rows.last(), Some(Of::Done(_))));
     assert!(!rig.kernel.calls().contains(&"remove l".to_owned()), "before the reset");
 
-    let reply = rig.handle.reset().await.unwrap();
+    let reply = rig.handle.reset(wire::ResetRequest::default()).await.unwrap();
     assert!(reply.failed.is_empty(), "{reply:?}");
     let calls = rig.kernel.calls();
     assert_eq!(calls[calls.len() - 3..], UNDONE);
@@ -280,7 +280,7 @@ async fn a_lost_stream_undoes_everything() {
     rows.recv().await.expect("it began");
     drop(rows);
     // A reset waits in line behind the undo.
-    let reply = rig.handle.reset().await.unwrap();
+    let reply = rig.handle.reset(wire::ResetRequest::default()).await.unwrap();
     let calls = rig.kernel.calls();
     assert_eq!(calls[calls.len() - 3..], UNDONE, "{reply:?}");
     assert!(rig.asked().contains(&"Kill back server".to_owned()), "{:?}", rig.asked());
@@ -292,7 +292,7 @@ async fn a_reset_ends_a_running_trial() {
     let rig = Rig::new(Script::Stubborn, FakeKernel::default());
     rig.prepare().await.unwrap();
     let rows = rig.run().await;
-    let reply = rig.handle.reset().await.unwrap();
+    let reply = rig.handle.reset(wire::ResetRequest::default()).await.unwrap();
     assert!(reply.failed.is_empty(), "{reply:?}");
     assert!(reply.undone.contains(&"traffic processes".to_owned()), "{reply:?}");
     assert!(!all(rows).await.iter().any(|of| matches!(of, Of::Done(_))), "it was not finished");
@@ -344,7 +344,7 @@ async fn a_controller_that_reads_nothing_until_the_end_still_gets_the_last_messa
     assert!(done.rows_dropped > 0, "{done:?}");
     assert_eq!(done.rows_sent, rows.len() as u64 - 1);
     assert!(rows.len() < 10_000, "{} rows waited", rows.len());
-    assert!(rig.handle.reset().await.unwrap().failed.is_empty());
+    assert!(rig.handle.reset(wire::ResetRequest::default()).await.unwrap().failed.is_empty());
 }
 
 /// Panics at its first pass.
@@ -370,5 +370,5 @@ async fn a_sampler_that_panics_is_told_and_its_links_are_undone() {
     assert_eq!(rows.iter().filter(|of| told(of)).count(), 1);
     assert!(matches!(rows.last(), Some(Of::Done(_))));
     assert!(rig.kernel.calls().contains(&"remove l".to_owned()));
-    assert!(rig.handle.reset().await.unwrap().failed.is_empty());
+    assert!(rig.handle.reset(wire::ResetRequest::default()).await.unwrap().failed.is_empty());
 }

@@ -41,7 +41,7 @@ impl Pair {
 
     pub async fn reset(&mut self) {
         for client in &mut self.clients {
-            let reply = client.reset(wire::ResetRequest {}).await.unwrap().into_inner();
+            let reply = client.reset(wire::ResetRequest::default()).await.unwrap().into_inner();
             assert!(reply.failed.is_empty(), "{reply:?}");
         }
     }
