@@ -89,6 +89,9 @@ pub struct RunArgs {
     /// Go on with this results directory after its last finished trial.
     #[arg(long, value_name = "DIR", conflicts_with = "plan", value_hint = ValueHint::DirPath)]
     pub resume: Option<PathBuf>,
+    /// With --resume: run trials anew that were judged failed.
+    #[arg(long, requires = "resume")]
+    pub retry_failed: bool,
     /// Print one JSON object per line instead of text.
     #[arg(long)]
     pub json: bool,

@@ -13,3 +13,8 @@ pub fn realtime_ns() -> i64 {
     let now = clock_gettime(ClockId::Realtime);
     now.tv_sec * 1_000_000_000 + now.tv_nsec
 }
+
+/// CLOCK_REALTIME minus CLOCK_MONOTONIC, in nanoseconds; read one right after the other.
+pub fn utc_minus_monotonic_ns() -> i64 {
+    realtime_ns() - monotonic_ns() as i64
+}

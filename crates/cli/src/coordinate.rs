@@ -1,7 +1,7 @@
 //! One experiment from plan to results: for each trial prepare all nodes, start all at the same instant,
 //! merge their streams, judge, commit, reset. During a trial the controller sends nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -61,20 +61,31 @@ pub struct Nodes {
     pub notes: Vec<String>,
     /// What was built, for the record: devices, addresses and routes, or where the agents are.
     pub topology: String,
-}
-
-/// How the experiment went.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub struct Tally {
-    /// Trials by verdict.
-    pub ok: u32,
-    /// Usable with care.
-    pub degraded: u32,
-    /// Not usable.
-    pub failed: u32,
+    /// A node of our own testbed did not answer.
+    broken: bool,
 }
 
 impl Experiment {
+    /// For a checked plan.
+    pub fn new(plan: CheckedPlan, rootless: bool, pki: Option<PathBuf>, keep_going: bool) -> Self {
+        let now = jiff::Timestamp::now().strftime("%Y%m%dT%H%M%SZ");
+        // Sorts by time, unique on this machine.
+        let id = format!("{now}-{}-{}", std::process::id(), plan.plan().name);
+        Self { resolved: resolve::to_toml(&plan), plan, id, rootless, pki, keep_going }
+    }
+
+    /// The trials that `dir` does not hold yet, in order.
+    pub fn left(&self, dir: &RunDir, retry_failed: bool) -> Vec<Run> {
+        let mut finished = dir.finished();
+        if retry_failed {
+            for trial in dir.failed() {
+                finished.remove(&trial);
+            }
+        }
+        let runs = schedule::runs(&self.plan).into_iter();
+        runs.filter(|run| !finished.contains(&(run.point_id, run.trial))).collect()
+    }
+
     /// Builds the testbed, or connects to the agents that the plan names.
     ///
     /// # Errors
@@ -93,7 +104,14 @@ impl Experiment {
             };
             let addresses: BTreeMap<_, _> = plan.nodes.iter().filter_map(address).collect();
             let topology = format!("{addresses:#?}");
-            return Ok(Nodes { testbed: None, fleet, addresses, notes: Vec::new(), topology });
+            return Ok(Nodes {
+                testbed: None,
+                fleet,
+                addresses,
+                notes: Vec::new(),
+                topology,
+                broken: false,
+            });
         }
         let testbed = Testbed::start(&self.resolved, &self.id, self.rootless).await?;
         let sockets = testbed.ready.nodes.iter();
@@ -105,10 +123,10 @@ impl Experiment {
         let addresses = plan.nodes.keys().filter_map(address).collect();
         let notes = testbed.ready.notes.clone();
         let topology = format!("{topology:#?}");
-        Ok(Nodes { testbed: Some(testbed), fleet, addresses, notes, topology })
+        Ok(Nodes { testbed: Some(testbed), fleet, addresses, notes, topology, broken: false })
     }
 
-    /// Runs every trial that `dir` does not hold yet.
+    /// Runs these trials.
     ///
     /// # Errors
     /// The first thing that makes going on pointless; finished trials are committed by then.
@@ -116,17 +134,12 @@ impl Experiment {
         &self,
         mut nodes: Nodes,
         dir: &RunDir,
+        runs: Vec<Run>,
         live: &mut Live,
         mut interrupt: watch::Receiver<bool>,
-    ) -> (Tally, Result<(), CliError>) {
+    ) -> Result<(), CliError> {
         let points: BTreeMap<u32, Point> =
             self.plan.points().into_iter().map(|point| (point.id, point)).collect();
-        let finished = dir.finished();
-        let runs: Vec<Run> = schedule::runs(&self.plan)
-            .into_iter()
-            .filter(|run| !finished.contains(&(run.point_id, run.trial)))
-            .collect();
-        let mut tally = Tally::default();
         let mut result = Ok(());
         for (done, run) in runs.iter().enumerate() {
             let Some(point) = points.get(&run.point_id) else { continue };
@@ -136,14 +149,12 @@ impl Experiment {
             }
             let rest = self.time_for(&points, runs.get(done + 1..).unwrap_or_default());
             let label = label(point, run.trial, self.plan.plan().repeat);
-            live.trial_start(&label, &schedule::phases(&point.plan), rest);
+            live.trial_start(run, &label, &schedule::phases(&point.plan), rest);
             let trial = Trial { experiment: self, point, run, dir };
             let ended = trial.run(&mut nodes, live, &mut interrupt).await;
+            let lost = nodes.lost();
             match ended {
-                Ok(verdict) => {
-                    tally.count(verdict.status);
-                    live.trial_end(&verdict);
-                }
+                Ok(verdict) => live.trial_end(&verdict),
                 Err(CliError::Interrupted) => {
                     live.say("trial_end", &format!("{label}: abandoned"));
                     result = Err(CliError::Interrupted);
@@ -152,22 +163,20 @@ impl Experiment {
                 Err(error) => {
                     let reason = Reason::new("not_run", error.to_string());
                     live.trial_end(&Verdict { status: Status::Failed, reasons: vec![reason] });
-                    tally.count(Status::Failed);
-                    if !self.keep_going || matches!(error, CliError::Results(_)) {
+                    let hopeless = !lost && !self.keep_going;
+                    if hopeless || matches!(error, CliError::Results(_)) {
                         result = Err(error);
                         break;
                     }
                 }
             }
-            if nodes.lost()
-                && let Err(error) = self.rebuild(&mut nodes).await
-            {
+            if lost && let Err(error) = self.rebuild(&mut nodes).await {
                 result = Err(error);
                 break;
             }
         }
         nodes.close().await;
-        (tally, result)
+        result
     }
 
     /// An agent of our own testbed died: its namespace went with it, so make everything anew.
@@ -186,20 +195,35 @@ impl Experiment {
     }
 }
 
-impl Tally {
-    fn count(&mut self, status: Status) {
-        match status {
-            Status::Ok => self.ok += 1,
-            Status::Degraded => self.degraded += 1,
-            Status::Failed => self.failed += 1,
-        }
-    }
-}
-
 impl Nodes {
-    /// An agent of our own testbed has died.
+    /// An agent of our own testbed has died or does not answer, or all of it has ended.
     fn lost(&mut self) -> bool {
-        self.testbed.as_mut().is_some_and(|testbed| testbed.deaths.try_recv().is_ok())
+        use mpsc::error::TryRecvError;
+        let broken = self.broken;
+        self.testbed
+            .as_mut()
+            .is_some_and(|testbed| broken || testbed.deaths.try_recv() != Err(TryRecvError::Empty))
+    }
+
+    /// Congestion controls that some point asks for and its sender does not have now. A module may still be loaded
+    /// when that point is prepared; where there are no modules it will fail, so say it before the first trial.
+    pub fn missing(&self, plan: &CheckedPlan) -> BTreeSet<String> {
+        let mut missing = BTreeSet::new();
+        for point in plan.points() {
+            for flow in point.plan.plan().flows.values() {
+                let sender = if flow.reverse { &flow.to } else { &flow.from };
+                let (Some(cc), Some(agent)) = (&flow.cc, self.fleet.agents.get(sender)) else {
+                    continue;
+                };
+                if !agent.info.congestion_controls.contains(cc) {
+                    let there = agent.info.congestion_controls.join(" ");
+                    missing.insert(format!(
+                        "{sender} has no congestion control {cc} now (it has {there})"
+                    ));
+                }
+            }
+        }
+        missing
     }
 
     /// Leaves every node as it was found.
@@ -254,25 +278,28 @@ impl Trial<'_> {
         live: &mut Live,
         interrupt: &mut watch::Receiver<bool>,
     ) -> Result<Verdict, CliError> {
-        let epoch = clock::realtime_ns().unsigned_abs() / 1000;
-        let prepared = self.prepare(nodes, epoch).await;
-        let replies = match prepared {
-            Ok(replies) => replies,
-            Err(error) => {
-                nodes.fleet.reset().await;
-                return Err(error);
-            }
-        };
         let offsets = nodes.fleet.clocks().await?;
-        let t0_ns = clock::monotonic_ns() + LEAD.as_nanos() as u64;
-        let clocks: BTreeMap<_, _> =
-            offsets.iter().map(|(node, offset)| (node.clone(), offset.node_clock(t0_ns))).collect();
         let key = TrialKey {
             point_id: self.run.point_id,
             trial: self.run.trial,
             seed: self.run.seed,
-            epoch,
+            epoch: clock::realtime_ns().unsigned_abs() / 1000,
         };
+        let run_id = &self.experiment.id;
+        let replies = match self.prepare(nodes, key.epoch).await {
+            Ok(replies) => replies,
+            Err(error) => {
+                nodes.fleet.reset(run_id, key.epoch).await;
+                self.dir.record_not_run(key, &Reason::new("not_run", error.to_string()))?;
+                return Err(error);
+            }
+        };
+        let t0_ns = clock::monotonic_ns() + LEAD.as_nanos() as u64;
+        let utc_ns = clock::utc_minus_monotonic_ns();
+        let clocks: BTreeMap<_, _> = offsets
+            .iter()
+            .map(|(node, offset)| (node.clone(), offset.node_clock(t0_ns, utc_ns)))
+            .collect();
         let phases = schedule::phases(&self.point.plan);
         let infos =
             nodes.fleet.agents.iter().map(|(node, agent)| (node.clone(), agent.info.clone()));
@@ -283,16 +310,23 @@ impl Trial<'_> {
         let (send, receive) = mpsc::channel(EVENTS_WAITING);
         for (node, agent) in &nodes.fleet.agents {
             let offset_ns = offsets.get(node).map_or(0, |offset| offset.offset_ns);
-            let request =
-                wire::RunRequest { start_at_ns: t0_ns.saturating_add_signed(offset_ns), epoch };
+            let start_at_ns = t0_ns.saturating_add_signed(offset_ns);
+            let request = wire::RunRequest { start_at_ns, epoch: key.epoch };
             tokio::spawn(listen(node.clone(), agent.client.clone(), request, send.clone()));
         }
         drop(send);
         let length = schedule::length(&self.point.plan);
-        let stopped = book.follow(receive, live, t0_ns, length, interrupt).await;
-        let failed_undo = nodes.fleet.reset().await;
-        for (node, failed) in &failed_undo {
-            book.errors.push(format!("{node}: could not be left as found: {}", failed.join("; ")));
+        let silent = nodes.fleet.agents.keys().cloned().collect();
+        let stopped = book.follow(receive, silent, live, (t0_ns, length), interrupt).await;
+        let failed_undo = nodes.fleet.reset(run_id, key.epoch).await;
+        // What an agent of our own testbed had changed is gone with its namespace.
+        if nodes.testbed.is_none() {
+            for (node, failed) in &failed_undo {
+                book.errors
+                    .push(format!("{node}: could not be left as found: {}", failed.join("; ")));
+            }
+        } else if !failed_undo.is_empty() {
+            nodes.broken = true;
         }
         if let Err(error) = stopped {
             book.writer.abandon(&error.to_string())?;
@@ -392,13 +426,13 @@ impl Book<'_> {
         Ok(())
     }
 
-    /// Until every node has ended its stream, the user stops, or a node is silent for too long.
+    /// Until every node has ended its stream, one of them is lost, or the user stops.
     async fn follow(
         &mut self,
         mut receive: mpsc::Receiver<(String, Heard)>,
+        mut silent: BTreeSet<String>,
         live: &mut Live,
-        t0_ns: u64,
-        length: Micros,
+        (t0_ns, length): (u64, Micros),
         interrupt: &mut watch::Receiver<bool>,
     ) -> Result<(), CliError> {
         let limit = Instant::now() + LEAD + length.duration() + REPORT_LIMIT;
@@ -414,10 +448,13 @@ impl Book<'_> {
                         live.row(&node, &event);
                         self.keep(&node, *event)?;
                     }
-                    Some((node, Heard::End(why))) => {
-                        if let Some(why) = why {
-                            self.errors.push(format!("node {node}: its stream broke: {why}"));
-                        }
+                    Some((node, Heard::End(None))) => {
+                        silent.remove(&node);
+                    }
+                    Some((node, Heard::End(Some(why)))) => {
+                        // Without one of its nodes the rest of the trial is worth nothing.
+                        self.errors.push(format!("node {node}: its stream broke: {why}"));
+                        return Ok(());
                     }
                 },
                 _ = tick.tick() => {
@@ -425,8 +462,9 @@ impl Book<'_> {
                     live.tick(Micros::new(elapsed_ns / 1000));
                 }
                 () = tokio::time::sleep_until(limit) => {
-                    let late = format!("a node was still silent {} s after the end", REPORT_LIMIT.as_secs());
-                    self.errors.push(late);
+                    let nodes: Vec<String> = silent.into_iter().collect();
+                    let limit_s = REPORT_LIMIT.as_secs();
+                    self.errors.push(format!("still silent {limit_s} s after the end: {}", nodes.join(", ")));
                     return Ok(());
                 }
             }

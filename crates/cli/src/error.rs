@@ -39,6 +39,14 @@ pub enum CliError {
         /// Its answer.
         why: String,
     },
+    /// A node cannot do what the plan asks for.
+    #[error("node {node} cannot do what the plan asks for: {why}")]
+    Impossible {
+        /// Its name in the plan.
+        node: String,
+        /// What, and the way out.
+        why: String,
+    },
     /// Results could not be written or read.
     #[error(transparent)]
     Results(#[from] crate::results::ResultsError),
@@ -64,7 +72,10 @@ impl CliError {
     /// The process's exit code (see `ccbench --help`).
     pub fn exit_code(&self) -> i32 {
         match self {
-            Self::PlanFile { .. } | Self::Plan { .. } | Self::Usage(_) => 2,
+            Self::PlanFile { .. }
+            | Self::Plan { .. }
+            | Self::Usage(_)
+            | Self::Impossible { .. } => 2,
             Self::Testbed(_) | Self::Node { .. } | Self::Pki(_) => 3,
             Self::Results(_) | Self::File { .. } => 1,
             Self::Interrupted => 130,

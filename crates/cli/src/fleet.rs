@@ -101,25 +101,27 @@ impl Fleet {
     /// Measures every node's clock against this machine's. Agents on this machine share it: no error at all.
     pub async fn clocks(&self) -> Result<BTreeMap<String, ClockOffset>, CliError> {
         let here = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        let mut offsets = BTreeMap::new();
-        for (node, agent) in &self.agents {
-            let shared = !here.is_empty() && agent.info.boot_id.trim() == here.trim();
+        let here = here.trim();
+        let measured = self.agents.iter().map(|(node, agent)| async move {
+            let shared = !here.is_empty() && agent.info.boot_id.trim() == here;
             let offset = if shared {
                 ClockOffset { offset_ns: 0, error_bound_ns: 0, rtt_ns: 0 }
             } else {
                 exchange(node, agent.client.clone()).await?
             };
-            offsets.insert(node.clone(), offset);
-        }
-        Ok(offsets)
+            Ok((node.clone(), offset))
+        });
+        join_all(measured).await.into_iter().collect()
     }
 
-    /// Leaves every node as it was found; returns what could not be undone, by node.
-    pub async fn reset(&self) -> BTreeMap<String, Vec<String>> {
+    /// Leaves every node that this run's trial `epoch` holds as it was found; returns what could not be undone,
+    /// by node.
+    pub async fn reset(&self, run_id: &str, epoch: u64) -> BTreeMap<String, Vec<String>> {
         let calls = self.agents.iter().map(|(node, agent)| {
             let mut client = agent.client.clone();
+            let request = wire::ResetRequest { run_id: run_id.to_owned(), epoch };
             async move {
-                let reply = call(node, "reset", client.reset(wire::ResetRequest {})).await;
+                let reply = call(node, "reset", client.reset(request)).await;
                 (node.clone(), reply.map_or_else(|e| vec![e.to_string()], |reply| reply.failed))
             }
         });
@@ -128,12 +130,12 @@ impl Fleet {
 }
 
 impl ClockOffset {
-    /// For the results: how this node's clock maps to UTC, as this machine's clock tells it.
-    pub fn node_clock(&self, t0_controller_ns: u64) -> NodeClock {
-        let utc_minus_controller = clock::realtime_ns() - clock::monotonic_ns() as i64;
+    /// For the results: how this node's clock maps to UTC. `utc_minus_monotonic_ns` is this machine's, read once
+    /// for all nodes.
+    pub fn node_clock(&self, t0_controller_ns: u64, utc_minus_monotonic_ns: i64) -> NodeClock {
         NodeClock {
             t0_ns: t0_controller_ns.saturating_add_signed(self.offset_ns),
-            realtime_offset_ns: utc_minus_controller - self.offset_ns,
+            realtime_offset_ns: utc_minus_monotonic_ns - self.offset_ns,
             error_bound_ns: self.error_bound_ns,
             source: if self.rtt_ns == 0 { "shared" } else { "exchange" }.to_owned(),
             rtt_ns: self.rtt_ns,
@@ -216,6 +218,10 @@ pub async fn call<T>(
     let fail = |why: String| CliError::Node { node: node.to_owned(), step, why };
     match timeout(CALL_LIMIT, answer).await {
         Ok(Ok(response)) => Ok(response.into_inner()),
+        Ok(Err(status)) if status.code() == tonic::Code::InvalidArgument => {
+            let (node, why) = (node.to_owned(), status.message().to_owned());
+            Err(CliError::Impossible { node, why })
+        }
         Ok(Err(status)) => Err(fail(status.message().to_owned())),
         Err(_) => Err(fail(format!("no answer within {} s", CALL_LIMIT.as_secs()))),
     }

@@ -10,6 +10,7 @@ mod live;
 mod local;
 mod pki;
 pub mod results;
+mod run;
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -19,13 +20,10 @@ use std::path::Path;
 use ccbench_proto::plan::check::{self, CheckedPlan, PlanProblem, Severity};
 use ccbench_proto::resolve;
 use clap::{CommandFactory, Parser};
-use tokio::sync::watch;
 
-use args::{Cli, Command, DescribeArgs, ExecArgs, PkiCommand, PlanArgs, RunArgs, SummarizeArgs};
-use coordinate::{Experiment, Tally};
+use args::{Cli, Command, DescribeArgs, ExecArgs, PkiCommand, PlanArgs, SummarizeArgs};
+use coordinate::Experiment;
 use error::CliError;
-use live::Live;
-use results::store::{RunDir, RunInfo, RunStatus};
 
 /// Runs one command line and returns the process's exit code (see `ccbench --help`).
 pub fn run(arguments: impl Iterator<Item = OsString>) -> i32 {
@@ -57,8 +55,8 @@ fn log_to_stderr(verbose: u8) {
 fn dispatch(command: Command) -> Result<i32, CliError> {
     match command {
         Command::Run(args) => {
-            let ran = block_on(run_plan(&args))?;
-            report_run(&args, ran)
+            let ran = block_on(run::run_plan(&args))?;
+            run::report(&args, ran)
         }
         Command::Check(args) => check_plan(&args.plan, args.expand),
         Command::Summarize(args) => summarize(&args),
@@ -189,140 +187,9 @@ fn terminal_width() -> u16 {
     rustix::termios::tcgetwinsize(std::io::stdout()).map_or(120, |size| size.ws_col.max(60))
 }
 
-/// A name for an experiment: sorts by time, unique on this machine.
-fn experiment_id(name: &str) -> String {
-    let now = jiff::Timestamp::now().strftime("%Y%m%dT%H%M%SZ");
-    format!("{now}-{}-{name}", std::process::id())
-}
-
-/// Turns true at the first SIGINT or SIGTERM; the second one ends the process at once.
-fn interrupts() -> Result<watch::Receiver<bool>, CliError> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let listen =
-        |kind| signal(kind).map_err(|e| CliError::Usage(format!("cannot catch signals: {e}")));
-    let (mut int, mut term) = (listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?);
-    let (send, receive) = watch::channel(false);
-    tokio::spawn(async move {
-        let mut asked = false;
-        loop {
-            tokio::select! { _ = int.recv() => {}, _ = term.recv() => {} }
-            if asked {
-                std::process::exit(130);
-            }
-            asked = true;
-            eprintln!(
-                "stopping: this trial is abandoned, finished ones are kept (again to stop at once)"
-            );
-            let _ = send.send(true);
-        }
-    });
-    Ok(receive)
-}
-
-/// How a run went and where its results are.
-struct Ran {
-    dir: RunDir,
-    tally: Tally,
-    ended: Result<(), CliError>,
-}
-
-async fn run_plan(args: &RunArgs) -> Result<Ran, CliError> {
-    let interrupt = interrupts()?;
-    let loaded = match (&args.resume, &args.plan) {
-        (Some(dir), _) => load(&dir.join("plan.resolved.toml"), &[])?,
-        (None, Some(plan)) => load(plan, &args.sets)?,
-        (None, None) => return Err(CliError::Usage("name a plan, or --resume a results directory".into())),
-    };
-    let experiment = Experiment {
-        resolved: resolve::to_toml(&loaded.plan),
-        id: experiment_id(&loaded.plan.plan().name),
-        plan: loaded.plan,
-        rootless: args.rootless,
-        pki: args.tls.pki.clone(),
-        keep_going: args.keep_going,
-    };
-    let nodes = experiment.open().await?;
-    let info = run_info(&experiment, &loaded.text, args, &nodes);
-    let dir = match &args.resume {
-        Some(path) => RunDir::resume(path, &info)?,
-        None => RunDir::create(&args.out, &info)?,
-    };
-    let trials = experiment.plan.points().len() as u32 * experiment.plan.plan().repeat;
-    let mut live = Live::new(args.json, trials - dir.finished().len() as u32);
-    for note in &nodes.notes {
-        live.say("note", &format!("note: {note}"));
-    }
-    live.say("results", &format!("results: {}", dir.path().display()));
-    let (tally, ended) = experiment.run(nodes, &dir, &mut live, interrupt).await;
-    live.finish();
-    dir.finish(match &ended {
-        Ok(()) => RunStatus::Complete,
-        Err(CliError::Interrupted) => RunStatus::Interrupted,
-        Err(_) => RunStatus::Failed,
-    })?;
-    Ok(Ran { dir, tally, ended })
-}
-
-/// Summary and table; outside the runtime, because Polars has one of its own.
-fn report_run(args: &RunArgs, ran: Ran) -> Result<i32, CliError> {
-    if !ran.dir.finished().is_empty() {
-        let summary = results::summary::summarize(ran.dir.path())?;
-        if args.json {
-            print(&format!("{}\n", serde_json::json!({"event": "end", "results": ran.dir.path()})))?;
-        } else {
-            results::table::print(&summary, &mut std::io::stdout(), terminal_width())?;
-        }
-    }
-    if matches!(ran.ended, Err(CliError::Interrupted)) {
-        eprintln!("go on with: ccbench run --resume {}", ran.dir.path().display());
-    }
-    ran.ended.map(|()| exit_code(ran.tally, args.strict))
-}
-
-fn exit_code(tally: Tally, strict: bool) -> i32 {
-    i32::from(tally.failed > 0 || (strict && tally.degraded > 0))
-}
-
-fn run_info(
-    experiment: &Experiment,
-    plan_text: &str,
-    args: &RunArgs,
-    nodes: &coordinate::Nodes,
-) -> RunInfo {
-    let plan = experiment.plan.plan();
-    RunInfo {
-        plan_name: plan.name.clone(),
-        plan_text: plan_text.to_owned(),
-        resolved_text: experiment.resolved.clone(),
-        plan_sha256: ccbench_proto::plan::digest(&experiment.resolved),
-        points: experiment
-            .plan
-            .points()
-            .into_iter()
-            .map(|point| (point.id, point.factors))
-            .collect(),
-        repeat: plan.repeat,
-        seed: plan.seed,
-        command_line: std::env::args().collect(),
-        started_utc: jiff::Timestamp::now(),
-        topology: nodes.topology.clone(),
-        ccbench_version: env!("CARGO_PKG_VERSION").to_owned(),
-        sets: args.sets.clone(),
-        nodes: nodes.fleet.agents.iter().map(|(node, a)| (node.clone(), a.info.clone())).collect(),
-        notes: nodes.notes.clone(),
-    }
-}
-
 async fn describe(args: DescribeArgs) -> Result<i32, CliError> {
     let loaded = load(&args.plan.plan, &args.plan.sets)?;
-    let experiment = Experiment {
-        resolved: resolve::to_toml(&loaded.plan),
-        id: experiment_id(&loaded.plan.plan().name),
-        plan: loaded.plan,
-        rootless: args.rootless,
-        pki: args.tls.pki,
-        keep_going: false,
-    };
+    let experiment = Experiment::new(loaded.plan, args.rootless, args.tls.pki, false);
     let nodes = experiment.open().await?;
     for (node, agent) in &nodes.fleet.agents {
         print(&describe_node(node, &agent.info))?;

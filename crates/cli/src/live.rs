@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::time::Duration;
 
-use ccbench_proto::schedule::PhaseSpan;
+use ccbench_proto::schedule::{PhaseSpan, Run};
 use ccbench_proto::units::Micros;
 use ccbench_proto::wire;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
 use crate::results::TrialStatus;
-use crate::results::verdict::{Status, Verdict};
+use crate::results::verdict::Verdict;
 
 /// Seconds between two status lines when the output is not a terminal.
 const PLAIN_EVERY_S: u64 = 10;
@@ -23,6 +23,8 @@ pub struct Live {
     trials: u32,
     done: u32,
     label: String,
+    /// Point and repetition of the trial that runs.
+    run: (u32, u16),
     phases: Vec<PhaseSpan>,
     length: Micros,
     phase: Option<usize>,
@@ -77,6 +79,7 @@ impl Live {
             trials,
             done: 0,
             label: String::new(),
+            run: (0, 0),
             phases: Vec::new(),
             length: Micros::default(),
             phase: None,
@@ -96,8 +99,9 @@ impl Live {
     }
 
     /// A trial begins: `label` names point and repetition; `rest` is what later trials will take.
-    pub fn trial_start(&mut self, label: &str, phases: &[PhaseSpan], rest: Duration) {
+    pub fn trial_start(&mut self, run: &Run, label: &str, phases: &[PhaseSpan], rest: Duration) {
         self.label = label.to_owned();
+        self.run = (run.point_id, run.trial);
         self.phases = phases.to_vec();
         self.length = phases.last().map_or(Micros::default(), |phase| phase.end);
         self.phase = None;
@@ -106,7 +110,8 @@ impl Live {
         self.sockets.clear();
         match &self.output {
             Output::Json => print_json(&json!({
-                "event": "trial_start", "trial": self.done + 1, "trials": self.trials, "label": label,
+                "event": "trial_start", "index": self.done + 1, "trials": self.trials,
+                "point_id": run.point_id, "trial": run.trial, "label": label,
                 "length_s": self.length.as_secs_f64(),
             })),
             Output::Plain => eprintln!(
@@ -150,8 +155,12 @@ impl Live {
             .map_or("starting", |p| p.name.as_str())
             .to_owned();
         let seconds = elapsed.get() / 1_000_000;
-        let due = new_phase || seconds >= self.last_plain_s + PLAIN_EVERY_S;
-        if matches!(self.output, Output::Plain | Output::Json) && !due {
+        let every_s = match self.output {
+            Output::Json => 1,
+            Output::Plain => PLAIN_EVERY_S,
+            Output::Bar(_) => 0,
+        };
+        if !new_phase && seconds < self.last_plain_s + every_s {
             return;
         }
         self.last_plain_s = seconds;
@@ -190,26 +199,19 @@ impl Live {
     /// A trial ended.
     pub fn trial_end(&mut self, verdict: &Verdict) {
         self.done += 1;
-        let reasons: Vec<&str> = verdict.reasons.iter().map(|r| r.message.as_str()).collect();
+        let status = TrialStatus::from(verdict.status).as_str();
         if let Output::Json = self.output {
+            let (point_id, trial) = self.run;
             print_json(&json!({
-                "event": "trial_end", "trial": self.done, "label": self.label,
-                "status": TrialStatus::from(verdict.status).as_str(), "reasons": reasons,
+                "event": "trial_end", "index": self.done, "point_id": point_id, "trial": trial,
+                "label": self.label, "status": status, "reasons": verdict.reasons,
             }));
             return;
         }
-        let mut text = format!(
-            "trial {}/{} {}: {}",
-            self.done,
-            self.trials,
-            self.label,
-            TrialStatus::from(verdict.status).as_str()
-        );
-        if verdict.status != Status::Ok {
-            for reason in reasons {
-                text.push_str("\n    ");
-                text.push_str(reason);
-            }
+        let mut text = format!("trial {}/{} {}: {status}", self.done, self.trials, self.label);
+        for reason in &verdict.reasons {
+            text.push_str("\n    ");
+            text.push_str(&reason.message);
         }
         self.say("trial_end", &text);
     }

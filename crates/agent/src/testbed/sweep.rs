@@ -35,7 +35,9 @@ pub fn sweep(root: &Path) -> io::Result<Swept> {
     for entry in entries {
         let entry = entry?;
         let path = entry.path();
-        if !entry.file_type()?.is_dir() || entry.file_name().as_encoded_bytes().starts_with(b"agent-") {
+        if !entry.file_type()?.is_dir()
+            || entry.file_name().as_encoded_bytes().starts_with(b"agent-")
+        {
             continue;
         }
         if path.join(FILE).is_file() {

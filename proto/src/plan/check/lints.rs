@@ -1,7 +1,8 @@
 //! Lints: plans that run, and mislead.
 
-use crate::plan::{Plan, Queue};
+use crate::plan::{Flow, Plan, Queue};
 use crate::resolve::{base_rtt, bdp, limit_bytes, settle};
+use crate::topology::Topology;
 use crate::units::{Bytes, FRAME_BYTES, Limit, Micros, Rate};
 
 use super::limits::AGENTS;
@@ -55,6 +56,7 @@ pub(super) fn check(plan: &Plan, problems: &mut Problems) {
         }
     }
     unlimited(plan, &settled, problems);
+    senders(&settled, problems);
     offloads(plan, problems);
     sampling(plan, problems);
     short_phases(&settled, problems);
@@ -157,6 +159,27 @@ fn unlimited(plan: &Plan, settled: &Plan, problems: &mut Problems) {
             ],
             "none has a rate: the flows are limited by this machine's CPU, and that is what is measured",
         );
+    }
+}
+
+/// TCP looks at its own machine's queues (TCP small queues) and does not fill them.
+fn senders(settled: &Plan, problems: &mut Problems) {
+    let topology = Topology::build(settled);
+    for (name, link) in settled.links.iter().filter(|(_, link)| link.rate.is_some()) {
+        let Some(toward) = &link.toward else { continue };
+        let device = topology.egress(&link.node, toward);
+        let leaves_here = |flow: &Flow| {
+            let (sender, receiver) =
+                if flow.reverse { (&flow.to, &flow.from) } else { (&flow.from, &flow.to) };
+            *sender == link.node && topology.egress(sender, receiver) == device
+        };
+        if device.is_some() && settled.flows.values().any(leaves_here) {
+            problems.warning_from(
+                &["links", name, "node"],
+                &[&["links", name, "toward"], &["flows", "*", "from"], &["flows", "*", "to"], &["flows", "*", "reverse"], &["wires"], AGENTS],
+                format!("`{}` sends flows through its own queue: its TCP sees that queue and does not fill it; put the bottleneck on a node between", link.node),
+            );
+        }
     }
 }
 
