@@ -61,13 +61,13 @@ fn make_pair(namespace: &Namespace, address: &str) {
     namespace.run(&["sh", "-c", &script]);
 }
 
-/// The kernel takes a moment to say that a new pair is up.
+/// The kernel takes a moment to say that a new pair is up, and longer to be sure of its addresses.
 async fn settled(namespace: &Namespace) -> String {
     let mut last = everything(namespace, &DEVS);
     loop {
         tokio::time::sleep(std::time::Duration::from_millis(300)).await;
         let now = everything(namespace, &DEVS);
-        if now == last {
+        if now == last && !now.contains("tentative") {
             return now;
         }
         last = now;
