@@ -218,7 +218,12 @@ pub async fn call<T>(
     let fail = |why: String| CliError::Node { node: node.to_owned(), step, why };
     match timeout(CALL_LIMIT, answer).await {
         Ok(Ok(response)) => Ok(response.into_inner()),
-        Ok(Err(status)) if status.code() == tonic::Code::InvalidArgument => {
+        Ok(Err(status))
+            if matches!(
+                status.code(),
+                tonic::Code::InvalidArgument | tonic::Code::Unimplemented
+            ) =>
+        {
             let (node, why) = (node.to_owned(), status.message().to_owned());
             Err(CliError::Impossible { node, why })
         }
