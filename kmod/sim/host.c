@@ -185,14 +185,20 @@ int cc_conn_parse(struct cc_conn *conn, const char *text, char *message, size_t 
 	return 0;
 }
 
-u32 cc_conn_wants(const struct cc_conn *conn)
+/* The parameter's value, 0 if the core has none of that name. */
+static u32 param_of(const struct cc_conn *conn, const char *name)
 {
 	u32 i;
 
 	for (i = 0; i < conn->ops->param_count; i++)
-		if (!strcmp(conn->ops->params[i].name, "ecn_enable") && conn->params[i])
-			return conn->ops->wants | CC_WANTS_ECN;
-	return conn->ops->wants;
+		if (!strcmp(conn->ops->params[i].name, name))
+			return conn->params[i];
+	return 0;
+}
+
+u32 cc_conn_wants(const struct cc_conn *conn)
+{
+	return conn->ops->wants | (param_of(conn, "ecn_enable") ? CC_WANTS_ECN : 0);
 }
 
 void cc_broken(const struct cc_conn *conn, const struct cc_ack *a, const char *what, u64 value)
@@ -267,6 +273,10 @@ u32 cc_call_loss(struct cc_conn *conn, const struct cc_ack *a)
 
 	if (ssthresh < CC_MIN_CWND || ssthresh > CC_INFINITE)
 		cc_broken(conn, a, "ssthresh after a loss", ssthresh);
+	/* Only a shadow window may answer more than the window that was lost. */
+	if (!(conn->ops->wants & CC_OWNS_CWND) && !param_of(conn, "shadow") &&
+	    ssthresh > cc_max(a->cwnd_pkts, CC_MIN_CWND))
+		cc_broken(conn, a, "ssthresh above the window after a loss", ssthresh);
 	cc_keep(a, &answer.out);
 	answer.out.ssthresh_pkts = ssthresh;
 	report(conn, a, &answer);
