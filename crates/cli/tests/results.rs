@@ -410,6 +410,40 @@ fn what_drains_after_a_groups_end_is_no_phase_of_its_own() {
     assert!((net.value - 30e6).abs() < 1.0);
 }
 
+/// As [`ENDS_EARLY`], but that `cross` must begin where the made-up one is a second late.
+#[test]
+fn a_group_that_is_late_is_marked_and_all_flows_together_stay_within_the_phase() {
+    let root = tempfile::tempdir().unwrap();
+    let text = ENDS_EARLY.replace("[\"under_test\"]", "[\"under_test\", \"cross\"]");
+    let run = RunDir::create(root.path(), &RunInfo { resolved_text: text, ..info() }).unwrap();
+    let mut writer = begin(&run, 0, 1);
+    for mut flow in flows(0.0) {
+        if flow.group == "cross" {
+            flow.start_s = 7.0;
+        }
+        flow.push(&mut writer, true);
+    }
+    writer.commit(&verdict(Status::Ok, &[])).unwrap();
+    let summary = summary::summarize(run.path()).unwrap();
+    let value = |scope, subject, metric| {
+        let row = summary.find(0, "compete", scope, subject, metric, "mean").unwrap();
+        (row.value * 1e3).round() / 1e3
+    };
+    assert_eq!(value(Scope::Group, "cross", "throughput_sum"), 60e6);
+    assert_eq!(value(Scope::Group, "cross", "coverage_share"), 0.5);
+    assert_eq!(value(Scope::Group, "under_test", "coverage_share"), 1.0);
+    assert_eq!(value(Scope::Net, "all", "throughput_sum"), 60e6, "30 throughout and 60 for half");
+    let fairness = value(Scope::Net, "all", "jain_fairness_of_mean");
+    assert!((fairness - 60.0 * 60.0 / (3.0 * (400.0 + 100.0 + 900.0))).abs() < 1e-3, "{fairness}");
+    let printed = table::text(&summary, 120);
+    assert!(printed.contains("60.00*"), "{printed}");
+    assert!(
+        printed.contains("* point 0, compete, cross: data was reported for only 50 %"),
+        "{printed}"
+    );
+    assert!(!printed.contains("under_test: data was"), "{printed}");
+}
+
 #[test]
 fn a_run_without_a_committed_trial_is_summarised_as_empty() {
     let root = tempfile::tempdir().unwrap();

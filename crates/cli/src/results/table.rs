@@ -14,6 +14,8 @@ const MOST_VERDICTS: usize = 20;
 /// A line under the header; a point is set off by its factors.
 const STYLE: TableStyle =
     TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
+/// A group whose throughput is over less than this share of its time is marked.
+const FULL_COVERAGE: f64 = 0.95;
 /// Most notes; the rest is in `run.json`, or can be had by summarising again.
 const MOST_NOTES: usize = 10;
 
@@ -50,6 +52,7 @@ pub fn text(summary: &Summary, width: u16) -> String {
             "\nsum and per flow: what the receivers got, mean over a phase. ±: 95 % confidence over trials.\n\
              trials: ok/degraded/failed; failed ones are not in the means.\n",
         );
+        limited(&mut out, "* ", &thin(summary), MOST_NOTES, "summary_phase.csv (coverage_share)");
     }
     let probes = probe_rows(summary);
     if !probes.is_empty() {
@@ -110,7 +113,7 @@ fn group_rows(summary: &Summary) -> Vec<Line> {
         let cells = vec![
             sum.phase.clone(),
             sum.subject.clone(),
-            with_interval(Some(sum), 1e6),
+            with_interval(Some(sum), 1e6) + if is_thin(summary, sum) { "*" } else { "" },
             plain(find("throughput_per_flow_mean", "mean"), 1e6),
             with_interval(find("srtt", "mean"), 1e3),
             find("retransmissions", "sum").map_or("-".to_owned(), |r| format!("{:.0}", r.value)),
@@ -119,6 +122,38 @@ fn group_rows(summary: &Summary) -> Vec<Line> {
             tally(summary, sum.point_id),
         ];
         (sum.point_id, cells)
+    })
+    .collect()
+}
+
+/// The least share of a group's time that its throughput is over, of all counted trials.
+fn coverage(summary: &Summary, group: &PointRow) -> Option<f64> {
+    let of_group = summary.phase_rows.iter().filter(|r| {
+        r.metric == "coverage_share"
+            && (r.point_id, &r.phase, &r.subject) == (group.point_id, &group.phase, &group.subject)
+    });
+    of_group.map(|r| r.value).min_by(f64::total_cmp)
+}
+
+fn is_thin(summary: &Summary, group: &PointRow) -> bool {
+    coverage(summary, group).is_some_and(|share| share < FULL_COVERAGE)
+}
+
+/// What to say of groups whose throughput is over less than their time.
+fn thin(summary: &Summary) -> Vec<String> {
+    let sums = summary
+        .point_rows
+        .iter()
+        .filter(|r| r.scope == Scope::Group && r.metric == "throughput_sum" && is_thin(summary, r));
+    sums.map(|sum| {
+        let share = coverage(summary, sum).unwrap_or(0.0) * 100.0;
+        format!(
+            "{}{}, {}: data was reported for only {share:.0} % of its time (in the worst trial), and the \
+             throughput is over that part",
+            if summary.points.len() > 1 { format!("point {}, ", sum.point_id) } else { String::new() },
+            sum.phase,
+            sum.subject
+        )
     })
     .collect()
 }

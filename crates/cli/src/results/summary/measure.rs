@@ -5,14 +5,17 @@
 //!   reported, it is bytes acknowledged to the senders between the first and the last sample around the phase,
 //!   and where that is missing too, what senders handed to the kernel; a note says so. A flow's throughput has
 //!   the same denominator, so that flows add up to their group; a flow without data in a phase in which its group
-//!   runs counts with 0.
+//!   runs counts with 0. Of all flows together it is all bytes over the phase's length, so that it never exceeds
+//!   the link.
+//! - **coverage_share** of a group is the seconds that its throughput is over, of those in which the plan lets it run.
 //! - A **group runs in a phase** if the plan lets it: what drains after a group's end is not a phase of its own. Where
 //!   the run's plan cannot be read, it runs in a phase that its intervals cover half, or a tenth with three intervals
 //!   or more.
 //! - **srtt** is the mean over all samples of the data sockets at the sending side, as the kernel smooths them.
 //! - **Retransmissions** are the growth of `total_retrans` from the last sample before the phase (0 at first) to
 //!   the last within it, summed over sockets.
-//! - **Fairness** is Jain's index over mean throughputs (`_of_mean`: not the mean of an index over time).
+//! - **Fairness** is Jain's index over what each flow got in the phase (`_of_mean`: not the mean of an index over
+//!   time).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -90,6 +93,14 @@ impl Schedule {
         let span = self.0.as_ref()?.get(&(point_id, group.to_owned()));
         let (begin_s, end_s) = (phase.start_us as f64 / 1e6, phase.end_us as f64 / 1e6);
         Some(span.is_some_and(|(start_s, stop_s)| *start_s < end_s && *stop_s > begin_s))
+    }
+
+    /// How many seconds of a phase the plan lets a group run; the whole phase if the plan is not known.
+    fn planned_s(&self, point_id: u32, group: &str, phase: &PhaseRecord) -> f64 {
+        let spans = self.0.as_ref();
+        let span = spans.and_then(|spans| spans.get(&(point_id, group.to_owned())));
+        let (begin_s, end_s) = (phase.start_us as f64 / 1e6, phase.end_us as f64 / 1e6);
+        span.map_or(end_s - begin_s, |(start_s, stop_s)| stop_s.min(end_s) - start_s.max(begin_s))
     }
 }
 
@@ -319,7 +330,7 @@ impl Out<'_> {
         groups: &BTreeMap<GroupKey, GroupPhase>,
         flows: &BTreeMap<(Trial, String), BTreeSet<String>>,
     ) {
-        let mut net: BTreeMap<(Trial, &str), Net> = BTreeMap::new();
+        let mut net: BTreeMap<(Trial, &str), Together> = BTreeMap::new();
         for ((trial, phase, group), data) in groups {
             let Some(seconds) = self.running_s(*trial, phase, group, data) else {
                 continue;
@@ -333,59 +344,62 @@ impl Out<'_> {
                 self.measured.notes.push(note);
             }
             let known = flows.get(&(*trial, group.clone())).into_iter().flatten();
-            let rate = |flow: &String| carried.get(flow).map_or(0.0, |c| c.bytes * 8.0 / seconds);
-            let rates: Vec<(&String, f64)> = known.map(|flow| (flow, rate(flow))).collect();
-            for (flow, bps) in &rates {
+            let bytes = |flow: &String| carried.get(flow).map_or(0.0, |c| c.bytes);
+            let flow_bytes: Vec<(&String, f64)> = known.map(|flow| (flow, bytes(flow))).collect();
+            for (flow, bytes) in &flow_bytes {
                 let n = carried.get(*flow).map_or(0, |c| c.intervals);
-                self.row(
-                    (*trial, phase, Scope::Flow, flow),
-                    "throughput",
-                    "bit/s",
-                    "mean",
-                    *bps,
-                    n,
-                );
+                let place = (*trial, phase.as_str(), Scope::Flow, flow.as_str());
+                self.row(place, "throughput", "bit/s", "mean", bytes * 8.0 / seconds, n);
                 if let Some(packets) = data.retransmissions.get(*flow) {
-                    let place = (*trial, phase.as_str(), Scope::Flow, flow.as_str());
                     self.row(place, "retransmissions", "packets", "sum", *packets, 1);
                 }
             }
-            let group_net = Net {
-                rates: rates.iter().map(|(_, bps)| *bps).collect(),
+            let together = Together {
+                bytes: flow_bytes.iter().map(|(_, bytes)| *bytes).collect(),
                 retransmissions: data.retransmissions.values().copied().collect(),
                 segments: data.segments.values().sum(),
             };
-            self.together((*trial, phase, Scope::Group, group), &group_net);
-            net.entry((*trial, phase)).or_default().add(group_net);
+            let place = (*trial, phase.as_str(), Scope::Group, group.as_str());
+            self.together(place, &together, seconds);
+            self.coverage(place, seconds, carried);
+            net.entry((*trial, phase)).or_default().add(together);
         }
         for ((trial, phase), all) in &net {
-            self.together((*trial, phase, Scope::Net, "all"), all);
+            let length_s = self.measured_phase(*trial, phase).map_or(0.0, PhaseRecord::seconds);
+            self.together((*trial, phase, Scope::Net, "all"), all, length_s);
         }
     }
 
-    fn together(&mut self, place: Place<'_>, net: &Net) {
-        let flows = net.rates.len() as u32;
-        let total: f64 = net.rates.iter().sum();
+    /// How much of a group's time in this phase its throughput is over.
+    fn coverage(&mut self, place: Place<'_>, seconds: f64, carried: &BTreeMap<String, Carried>) {
+        let (trial, phase, _, group) = place;
+        let planned_s = self
+            .measured_phase(trial, phase)
+            .map_or(0.0, |record| self.schedule.planned_s(trial.0, group, record));
+        if planned_s > 0.0 {
+            let n = carried.values().map(|c| c.intervals).sum();
+            self.row(place, "coverage_share", "1", "mean", seconds / planned_s, n);
+        }
+    }
+
+    /// Metrics of several flows, with their bytes over so many seconds.
+    fn together(&mut self, place: Place<'_>, all: &Together, seconds: f64) {
+        let flows = all.bytes.len() as u32;
+        let total = all.bytes.iter().sum::<f64>() * 8.0 / seconds;
         self.row(place, "throughput_sum", "bit/s", "mean", total, flows);
-        self.row(
-            place,
-            "throughput_per_flow_mean",
-            "bit/s",
-            "mean",
-            total / f64::from(flows.max(1)),
-            flows,
-        );
-        if let Some(index) = jain(&net.rates) {
+        let per_flow = total / f64::from(flows.max(1));
+        self.row(place, "throughput_per_flow_mean", "bit/s", "mean", per_flow, flows);
+        if let Some(index) = jain(&all.bytes) {
             self.row(place, "jain_fairness_of_mean", "1", "mean", index, flows);
         }
-        if net.retransmissions.is_empty() {
+        if all.retransmissions.is_empty() {
             return;
         }
-        let packets: f64 = net.retransmissions.iter().sum();
-        let sockets = net.retransmissions.len() as u32;
+        let packets: f64 = all.retransmissions.iter().sum();
+        let sockets = all.retransmissions.len() as u32;
         self.row(place, "retransmissions", "packets", "sum", packets, sockets);
-        if net.segments > 0.0 {
-            self.row(place, "retransmission_share", "1", "mean", packets / net.segments, sockets);
+        if all.segments > 0.0 {
+            self.row(place, "retransmission_share", "1", "mean", packets / all.segments, sockets);
         }
     }
 
@@ -468,15 +482,15 @@ impl Out<'_> {
 
 /// Flows taken together.
 #[derive(Debug, Default)]
-struct Net {
-    rates: Vec<f64>,
+struct Together {
+    bytes: Vec<f64>,
     retransmissions: Vec<f64>,
     segments: f64,
 }
 
-impl Net {
+impl Together {
     fn add(&mut self, other: Self) {
-        self.rates.extend(other.rates);
+        self.bytes.extend(other.bytes);
         self.retransmissions.extend(other.retransmissions);
         self.segments += other.segments;
     }
