@@ -94,6 +94,7 @@ impl Kernel for Machine {
 /// Of an interface that is gone: a dead agent's userspace link stays, because it is a device of its own.
 fn remove_orphan(ifindex: u32) -> Result<(), ShaperError> {
     let entry = format!("ccbu{ifindex}a");
+    // nix's if_indextoname answers an index that nobody has with an empty name.
     let taken = netlink::ifname(ifindex).is_ok_and(|name| !name.is_empty());
     if taken || netlink::ifindex(&entry).is_err() {
         return Ok(());
