@@ -1,4 +1,4 @@
-//! Did every flow run when it should, under the congestion control it should, and was it watched?
+//! Did every flow run when it should, without a break, under the congestion control it should, and was it watched?
 
 use std::collections::BTreeMap;
 
@@ -12,6 +12,19 @@ use super::{Findings, Span, Status};
 /// iperf3 needs two handshakes and a round of control messages before its first byte: tenths of a second on the
 /// longest paths of the plans. A second late is another experiment.
 pub const LATE_S: f64 = 1.0;
+/// What a connection has carried without a byte of data: iperf3's cookie, and the SYN and FIN that the kernel counts.
+pub const NOT_DATA_BYTES: u64 = 37 + 1 + 1;
+/// Growth of a counter that may be the FIN of a closing socket alone.
+const FIN_BYTES: u64 = 1;
+/// An unlimited flow that gets nothing across for longer than this and than [`STALLED_RTTS`] is not running: a
+/// retransmission timeout begins at a fifth of it and doubles.
+pub const STALLED_S: f64 = 1.0;
+/// Smoothed round trips without a new byte; loss recovery takes fewer.
+pub const STALLED_RTTS: f64 = 10.0;
+/// What was in buffers at a flow's end still arrives: iperf3 needs a few tenths of a second to stop ...
+pub const OVERRUN_S: f64 = 0.3;
+/// ... and the queue on the way empties within a few smoothed round trips.
+pub const OVERRUN_RTTS: f64 = 3.0;
 /// A flow whose socket is gone this long before its end has not run its time.
 pub const EARLY_S: f64 = 1.0;
 /// Nine of ten samples must be there: fewer and a phase's mean is some other phase's.
@@ -34,13 +47,70 @@ pub(crate) struct FlowCheck {
 /// One data flow, in seconds since the trial's beginning.
 #[derive(Debug, Default)]
 struct Seen {
-    first_data_s: Option<f64>,
+    /// Delivered, as the socket of each end counts it.
+    received: Progress,
+    acked: Progress,
+    /// First and last interval with data that the receiver reported, and the first of the sender.
+    received_s: Option<(f64, f64)>,
+    sent_s: Option<f64>,
+    /// Beginning of a flow that is only known to have had data in the end.
+    reported_s: Option<f64>,
+    srtt_s: f64,
     first_sample_s: Option<f64>,
     last_sample_s: f64,
     samples: u64,
     /// As the kernel last said on the sending side.
     cc: String,
     exit_code: Option<i32>,
+}
+
+/// How a counter of delivered bytes grew.
+#[derive(Debug, Default)]
+struct Progress {
+    bytes: u64,
+    last_sample_s: Option<f64>,
+    /// When it had data first, and the last sample before that.
+    first_data_s: Option<f64>,
+    no_data_s: Option<f64>,
+    /// The last sample that showed new bytes, and the one before it.
+    grew_s: Option<(f64, f64)>,
+    stall: Option<Stall>,
+}
+
+/// A time without a new byte.
+#[derive(Debug, Clone, Copy)]
+struct Stall {
+    from_s: f64,
+    length_s: f64,
+    limit_s: f64,
+}
+
+impl Progress {
+    /// A sample; a stall is looked for until `stop_s`.
+    fn sample(&mut self, at_s: f64, bytes: u64, srtt_s: f64, stop_s: f64) {
+        let before_s = self.last_sample_s.replace(at_s).unwrap_or(at_s);
+        let grew = bytes > self.bytes.saturating_add(FIN_BYTES);
+        self.bytes = self.bytes.max(bytes);
+        if bytes <= NOT_DATA_BYTES {
+            self.no_data_s = Some(at_s);
+        } else if self.first_data_s.is_none() || grew {
+            self.first_data_s.get_or_insert(at_s);
+            self.grew_s = Some((before_s, at_s));
+        } else if let Some((_, from_s)) = self.grew_s
+            && at_s <= stop_s
+        {
+            let stall = Stall {
+                from_s,
+                length_s: at_s - from_s,
+                limit_s: STALLED_S.max(STALLED_RTTS * srtt_s),
+            };
+            if stall.length_s > stall.limit_s
+                && self.stall.is_none_or(|worst| stall.length_s > worst.length_s)
+            {
+                self.stall = Some(stall);
+            }
+        }
+    }
 }
 
 impl FlowCheck {
@@ -71,13 +141,16 @@ impl FlowCheck {
             return;
         }
         let at_s = span.seconds(row.at_ns);
-        if row.bytes_acked.unwrap_or(0) > 0 || row.bytes_received.unwrap_or(0) > 0 {
-            flow.data_at(at_s);
-        }
+        let stop_s = self.groups.get(&row.group).map_or(self.end_s, |task| task.stop.as_secs_f64());
         if row.side != "snd" {
+            let bytes = row.bytes_received.unwrap_or(0);
+            flow.received.sample(at_s, bytes, flow.srtt_s, stop_s);
             return;
         }
-        let stop_s = self.groups.get(&row.group).map_or(self.end_s, |task| task.stop.as_secs_f64());
+        if let Some(rtt_us) = row.rtt_us {
+            flow.srtt_s = f64::from(rtt_us) / 1e6;
+        }
+        flow.acked.sample(at_s, row.bytes_acked.unwrap_or(0), flow.srtt_s, stop_s);
         if at_s <= stop_s {
             flow.samples += 1;
         }
@@ -89,8 +162,13 @@ impl FlowCheck {
     }
 
     pub(crate) fn interval(&mut self, span: Span, row: &Interval) {
-        if let Some(flow) = self.flows.get_mut(&row.flow_id).filter(|_| row.bytes > 0) {
-            flow.data_at(span.seconds(row.at_ns) - row.seconds);
+        let Some(flow) = self.flows.get_mut(&row.flow_id).filter(|_| row.bytes > 0) else { return };
+        let at_s = span.seconds(row.at_ns) - row.seconds;
+        if row.side == "snd" {
+            flow.sent_s = Some(flow.sent_s.map_or(at_s, |first| first.min(at_s)));
+        } else {
+            let (first_s, last_s) = flow.received_s.unwrap_or((at_s, at_s));
+            flow.received_s = Some((first_s.min(at_s), last_s.max(at_s)));
         }
     }
 
@@ -98,10 +176,8 @@ impl FlowCheck {
         let Some(flow) = self.flows.get_mut(&row.flow_id).filter(|_| row.role == "data") else {
             return;
         };
-        if row.bytes > 0
-            && let Some(start_s) = row.start_s
-        {
-            flow.data_at(start_s);
+        if row.bytes > NOT_DATA_BYTES {
+            flow.reported_s = flow.reported_s.or(row.start_s);
         }
         if flow.cc.is_empty() {
             flow.cc.clone_from(&row.cc_actual);
@@ -163,8 +239,34 @@ impl Told {
 }
 
 impl Seen {
-    fn data_at(&mut self, at_s: f64) {
-        self.first_data_s = Some(self.first_data_s.map_or(at_s, |first| first.min(at_s)));
+    /// The end whose count of delivered bytes is nearer to the truth; `None` without a sample of either.
+    fn delivered(&self) -> Option<&Progress> {
+        [&self.received, &self.acked].into_iter().find(|p| p.last_sample_s.is_some())
+    }
+
+    /// When the first byte of data arrived. Samples say when it had and when it had not; iperf3's intervals are finer,
+    /// but what a sender hands to its kernel has not arrived.
+    fn first_data_s(&self) -> Option<f64> {
+        let Some(delivered) = self.delivered() else {
+            return self.received_s.map(|(first_s, _)| first_s).or(self.sent_s).or(self.reported_s);
+        };
+        let sampled = [self.received.first_data_s, self.acked.first_data_s];
+        let reported = self.received_s.map(|(first_s, _)| first_s);
+        let first_s = sampled.into_iter().flatten().chain(reported).min_by(f64::total_cmp);
+        let least_s = delivered
+            .no_data_s
+            .filter(|least| delivered.first_data_s.is_some_and(|first| *least < first));
+        first_s
+            .or(self.reported_s)
+            .map(|first_s| least_s.map_or(first_s, |least| first_s.max(least)))
+    }
+
+    /// When data last arrived, at the earliest.
+    fn last_data_s(&self) -> Option<f64> {
+        match self.delivered() {
+            Some(delivered) => delivered.grew_s.map(|(before_s, _)| before_s),
+            None => self.received_s.map(|(_, last_s)| last_s),
+        }
     }
 
     fn judge(&self, task: &FlowTask, every: Micros, end_s: f64, told: &mut Told) {
@@ -172,14 +274,15 @@ impl Seen {
         if let Some(code) = self.exit_code {
             told.add(Status::Degraded, "flow_exit", format!("iperf3 ended with exit code {code}"));
         }
-        let Some(first_s) = self.first_data_s else {
-            told.add(Status::Failed, "flow_dead", "not one byte of data".to_owned());
+        let Some(first_s) = self.first_data_s() else {
+            let why = "not one byte of data arrived".to_owned();
+            told.add(Status::Failed, "flow_dead", why);
             return;
         };
         let late_s = first_s - start_s;
         if late_s > LATE_S {
             let why = format!(
-                "first data {late_s:.2} s after its start at {start_s:.1} s (limit {LATE_S:.0} s)"
+                "first data at {first_s:.2} s, {late_s:.2} s after its start at {start_s:.1} s (limit {LATE_S:.0} s)"
             );
             told.add(Status::Degraded, "flow_late", why);
         }
@@ -187,7 +290,28 @@ impl Seen {
             let why = format!("the kernel used `{}`, the plan says `{wanted}`", self.cc);
             told.add(Status::Failed, "cc_not_in_force", why);
         }
+        self.judge_delivery(task, stop_s, told);
         self.judge_samples(stop_s, every, told);
+    }
+
+    fn judge_delivery(&self, task: &FlowTask, stop_s: f64, told: &mut Told) {
+        if let Some(stall) = self.delivered().and_then(|p| p.stall).filter(|_| task.rate.is_none())
+        {
+            let why = format!(
+                "no new byte for {:.2} s from {:.2} s on (limit {:.2} s: {STALLED_S:.0} s or {STALLED_RTTS:.0} srtt)",
+                stall.length_s, stall.from_s, stall.limit_s
+            );
+            told.add(Status::Degraded, "flow_stalled", why);
+        }
+        let limit_s = OVERRUN_S.max(OVERRUN_RTTS * self.srtt_s);
+        if let Some(last_s) = self.last_data_s().filter(|last_s| *last_s > stop_s + limit_s) {
+            let why = format!(
+                "data still arrived at {last_s:.2} s, {:.2} s after its stop at {stop_s:.1} s \
+                 (limit {limit_s:.2} s: {OVERRUN_S} s or {OVERRUN_RTTS:.0} srtt)",
+                last_s - stop_s
+            );
+            told.add(Status::Degraded, "flow_overrun", why);
+        }
     }
 
     fn judge_samples(&self, stop_s: f64, every: Micros, told: &mut Told) {

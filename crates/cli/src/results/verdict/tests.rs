@@ -56,6 +56,9 @@ struct Story {
     sampled_ms: (u64, u64),
     sample_every_ms: u64,
     first_data_ms: u64,
+    stalled_ms: (u64, u64),
+    overrun_ms: u64,
+    srtt_ms: u32,
     exit_code: Option<i32>,
     late_pkts: u64,
     change_rc: i32,
@@ -78,6 +81,9 @@ impl Default for Story {
             sampled_ms: (100, 10_000),
             sample_every_ms: 100,
             first_data_ms: 200,
+            stalled_ms: (0, 0),
+            overrun_ms: 0,
+            srtt_ms: 20,
             exit_code: Some(0),
             late_pkts: 5,
             change_rc: 0,
@@ -181,6 +187,13 @@ impl Story {
         }
     }
 
+    /// Bytes of data that have arrived.
+    fn delivered(&self, ms: u64) -> u64 {
+        let (from, to) = self.stalled_ms;
+        let ms = if (from..to).contains(&ms) { from } else { ms };
+        (ms + 1).saturating_sub(self.first_data_ms) * 1000
+    }
+
     fn tell_flows(&self, see: &mut impl FnMut(&str, Of)) {
         for index in 0..2 {
             let flow_id = format!("main/{index}");
@@ -193,14 +206,29 @@ impl Story {
                     side: "snd".into(),
                     role: "data".into(),
                     cc: self.cc.into(),
-                    bytes_acked: Some(if ms >= self.first_data_ms { ms } else { 0 }),
+                    rtt_us: Some(self.srtt_ms * 1000),
+                    // SYN and cookie; from the first data on, 1000 bytes a millisecond but for the stall.
+                    bytes_acked: Some(38 + self.delivered(ms)),
                     ..Default::default()
                 };
                 see("src", Of::FlowSample(sample));
             }
+            for ms in (from..to + self.overrun_ms).step_by(self.sample_every_ms as usize) {
+                let sample = FlowSample {
+                    at_ns: at(ms),
+                    flow_id: flow_id.clone(),
+                    group: "main".into(),
+                    side: "rcv".into(),
+                    role: "data".into(),
+                    bytes_received: Some(37 + self.delivered(ms)),
+                    ..Default::default()
+                };
+                see("dst", Of::FlowSample(sample));
+            }
             let interval = Interval {
                 at_ns: at(self.first_data_ms + 100),
                 flow_id: flow_id.clone(),
+                side: "rcv".into(),
                 seconds: 0.1,
                 bytes: u64::from(self.first_data_ms < 10_000),
                 ..Default::default()
@@ -305,12 +333,33 @@ fn dropped_rows_and_late_or_missing_samples_degrade() {
 fn a_flow_that_starts_late_or_ends_early_degrades() {
     let message =
         only(&Story { first_data_ms: 1_300, ..Story::default() }, Status::Degraded, "flow_late");
-    assert!(message.contains("1.30 s after"), "{message}");
+    assert!(message.contains("first data at 1.30 s, 1.30 s after"), "{message}");
     fine(&Story { first_data_ms: 1_000, ..Story::default() });
     let verdict = Story { sampled_ms: (100, 8_000), ..Story::default() }.judged();
     let codes: Vec<&str> = verdict.reasons.iter().map(|r| r.code.as_str()).collect();
     assert_eq!(codes, ["flow_early", "samples_missing"]);
     fine(&Story { sampled_ms: (100, 9_300), ..Story::default() });
+}
+
+#[test]
+fn an_unlimited_flow_that_gets_nothing_across_for_long_is_stalled() {
+    let story = Story { stalled_ms: (3_000, 4_500), ..Story::default() };
+    let message = only(&story, Status::Degraded, "flow_stalled");
+    assert!(message.contains("no new byte for 1.40 s from 3.00 s on (limit 1.00 s"), "{message}");
+    fine(&Story { srtt_ms: 150, ..story.clone() });
+    fine(&Story { stalled_ms: (3_000, 4_000), ..Story::default() });
+}
+
+#[test]
+fn a_flow_that_still_delivers_after_its_stop_overruns() {
+    let story = Story { overrun_ms: 600, ..Story::default() };
+    let message = only(&story, Status::Degraded, "flow_overrun");
+    assert!(
+        message.contains("at 10.40 s, 0.40 s after its stop at 10.0 s (limit 0.30 s"),
+        "{message}"
+    );
+    fine(&Story { overrun_ms: 400, ..Story::default() });
+    fine(&Story { srtt_ms: 150, ..story });
 }
 
 #[test]
