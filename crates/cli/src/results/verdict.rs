@@ -131,7 +131,7 @@ impl Judge {
         };
         Self {
             spans: clocks.iter().map(|(node, clock)| (node.clone(), span(clock))).collect(),
-            hosts: HostCheck::new(nodes),
+            hosts: HostCheck::new(nodes, clocks),
             links: LinkCheck::new(plan.plan()),
             flows: FlowCheck::new(plan),
             paths: PathCheck::new(plan.plan()),

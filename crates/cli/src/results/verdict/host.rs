@@ -1,10 +1,10 @@
 //! Was a machine too busy for its numbers to be the network's?
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use ccbench_proto::wire::{HostSample, NodeInfo};
 
-use super::{Findings, Span, Status};
+use super::{Findings, NodeClock, Span, Status};
 
 /// A CPU this busy has no room left for the next packet's softirq: it delays packets itself.
 pub const BUSY_PCT: f64 = 95.0;
@@ -16,7 +16,8 @@ pub const FEWEST_SAMPLES: u32 = 3;
 /// Counters per machine; nodes that are namespaces of one machine share it, and one of them speaks for it.
 #[derive(Debug)]
 pub(crate) struct HostCheck {
-    speakers: BTreeSet<String>,
+    /// Each speaker, and what its machine is called.
+    speakers: BTreeMap<String, String>,
     hosts: BTreeMap<String, Host>,
 }
 
@@ -28,17 +29,39 @@ struct Host {
 }
 
 impl HostCheck {
-    pub(crate) fn new(nodes: &BTreeMap<String, NodeInfo>) -> Self {
-        let mut machines = BTreeSet::new();
-        let speaks = |(name, info): (&String, &NodeInfo)| {
-            let new = info.boot_id.is_empty() || machines.insert(info.boot_id.clone());
-            new.then(|| name.clone())
+    /// `clocks` tell which nodes are on the controller's machine.
+    pub(crate) fn new(
+        nodes: &BTreeMap<String, NodeInfo>,
+        clocks: &BTreeMap<String, NodeClock>,
+    ) -> Self {
+        let mut machines: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for (name, info) in nodes {
+            // Without a boot id a node is a machine of its own.
+            let machine = if info.boot_id.is_empty() { name } else { &info.boot_id };
+            machines.entry(machine).or_default().push(name);
+        }
+        let named = |names: Vec<&str>| {
+            let speaker = (*names.first()?).to_owned();
+            if names.len() == 1 {
+                return Some((speaker.clone(), speaker));
+            }
+            let here = clocks.get(&speaker).is_some_and(|clock| clock.source == "shared");
+            let host = nodes.get(&speaker).map_or("", |info| info.hostname.as_str());
+            let machine = match host {
+                _ if here => "this machine",
+                "" => "one machine",
+                host => host,
+            };
+            Some((speaker, format!("{machine} (nodes {})", names.join(", "))))
         };
-        Self { speakers: nodes.iter().filter_map(speaks).collect(), hosts: BTreeMap::new() }
+        Self {
+            speakers: machines.into_values().filter_map(named).collect(),
+            hosts: BTreeMap::new(),
+        }
     }
 
     pub(crate) fn sample(&mut self, node: &str, span: Span, row: &HostSample) {
-        if !span.holds(row.at_ns) || !self.speakers.contains(node) {
+        if !span.holds(row.at_ns) || !self.speakers.contains_key(node) {
             return;
         }
         let host = self.hosts.entry(node.to_owned()).or_default();
@@ -49,10 +72,11 @@ impl HostCheck {
 
     pub(crate) fn finish(self, findings: &mut Findings) {
         for (node, host) in self.hosts {
+            let machine = self.speakers.get(&node).unwrap_or(&node);
             let share = f64::from(host.busy) / f64::from(host.samples.max(1));
             if host.samples >= FEWEST_SAMPLES && share > BUSY_SHARE {
                 let message = format!(
-                    "{node}: the busiest CPU was at {BUSY_PCT} % or more in {:.0} % of {} samples (limit {:.0} %)",
+                    "{machine}: the busiest CPU was at {BUSY_PCT} % or more in {:.0} % of {} samples (limit {:.0} %)",
                     share * 100.0,
                     host.samples,
                     BUSY_SHARE * 100.0
@@ -61,7 +85,7 @@ impl HostCheck {
             }
             if host.softnet_dropped > 0 {
                 let message = format!(
-                    "{node}: the kernel dropped {} packets before any queue of the plan",
+                    "{machine}: the kernel dropped {} packets before any queue of the plan",
                     host.softnet_dropped
                 );
                 findings.add(Status::Degraded, "softnet_dropped", message);

@@ -268,7 +268,8 @@ fn a_trial_as_planned_is_ok() {
 #[test]
 fn a_cpu_busy_for_more_than_a_fifth_of_the_time_is_said_once_per_machine() {
     let story = Story { busy_samples: 5, ..Story::default() };
-    only(&story, Status::Degraded, "cpu_bound");
+    let message = only(&story, Status::Degraded, "cpu_bound");
+    assert!(message.starts_with("this machine (nodes dst, mid, src): the busiest"), "{message}");
     fine(&Story { busy_samples: 20, busy_pct: 94.9, ..Story::default() });
 }
 
