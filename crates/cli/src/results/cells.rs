@@ -62,7 +62,7 @@ pub(crate) struct Num<T: PolarsNumericType>(&'static str, PrimitiveChunkedBuilde
 pub(crate) struct Opt<T: PolarsNumericType>(&'static str, PrimitiveChunkedBuilder<T>);
 /// Numbers that protobuf carries in 32 bits and the table in fewer; too large becomes null.
 pub(crate) struct Narrow<T: PolarsNumericType>(&'static str, PrimitiveChunkedBuilder<T>);
-/// An instant of the node's clock as nanoseconds since 1970.
+/// An instant of the node's clock as nanoseconds since 1970; null for 0, which is no instant.
 pub(crate) struct UtcNs(&'static str, PrimitiveChunkedBuilder<Int64Type>);
 /// Yes or no.
 pub(crate) struct Bool(&'static str, BooleanChunkedBuilder);
@@ -72,6 +72,8 @@ pub(crate) struct OptBool(&'static str, BooleanChunkedBuilder);
 pub(crate) struct Text(&'static str, StringChunkedBuilder);
 /// Text or null; written with a dictionary.
 pub(crate) struct OptText(&'static str, StringChunkedBuilder);
+/// Text; null where empty; written with a dictionary.
+pub(crate) struct Said(&'static str, StringChunkedBuilder);
 /// Bytes; null where empty.
 pub(crate) struct Blob(&'static str, BinaryChunkedBuilder);
 
@@ -138,7 +140,7 @@ impl Cells for UtcNs {
         Self(name, PrimitiveChunkedBuilder::new(name.into(), FIRST_ROWS))
     }
     fn put(&mut self, value: u64, axis: &Axis) {
-        self.1.append_value(axis.utc_ns(value));
+        self.1.append_option((value > 0).then(|| axis.utc_ns(value)));
     }
     fn take(&mut self) -> Column {
         take!(self, PrimitiveChunkedBuilder<Int64Type>)
@@ -191,6 +193,19 @@ impl Cells for OptText {
     }
     fn put(&mut self, value: Option<String>, _: &Axis) {
         self.1.append_option(value);
+    }
+    fn take(&mut self) -> Column {
+        take!(self, StringChunkedBuilder)
+    }
+}
+
+impl Cells for Said {
+    type In = String;
+    fn new(name: &'static str) -> Self {
+        Self(name, StringChunkedBuilder::new(name.into(), FIRST_ROWS))
+    }
+    fn put(&mut self, value: String, _: &Axis) {
+        self.1.append_option((!value.is_empty()).then_some(value));
     }
     fn take(&mut self) -> Column {
         take!(self, StringChunkedBuilder)

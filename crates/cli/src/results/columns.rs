@@ -12,7 +12,9 @@
 use ccbench_proto::wire;
 use polars::prelude::*;
 
-use super::cells::{Axis, Blob, Bool, Cells, Narrow, Num, Opt, OptBool, OptText, Text, UtcNs};
+use super::cells::{
+    Axis, Blob, Bool, Cells, Narrow, Num, Opt, OptBool, OptText, Said, Text, UtcNs,
+};
 
 /// The columns that every table begins with.
 struct Keys {
@@ -45,7 +47,9 @@ struct When {
 
 impl From<u64> for When {
     fn from(at_ns: u64) -> Self {
-        Self { at_ns: Some(at_ns), phase_at_ns: Some(at_ns) }
+        // Protobuf's default: the row has no instant.
+        let at_ns = (at_ns > 0).then_some(at_ns);
+        Self { at_ns, phase_at_ns: at_ns }
     }
 }
 
@@ -157,7 +161,8 @@ fn flow_start(row: &wire::Flow, axis: &Axis) -> When {
 /// An interval is at its end, but in the phase of its middle.
 fn interval_middle(row: &wire::Interval, _: &Axis) -> When {
     let half_ns = (row.seconds.max(0.0) * 5e8) as u64;
-    When { at_ns: Some(row.at_ns), phase_at_ns: Some(row.at_ns.saturating_sub(half_ns)) }
+    let When { at_ns, .. } = row.at_ns.into();
+    When { at_ns, phase_at_ns: at_ns.map(|at_ns| at_ns.saturating_sub(half_ns)) }
 }
 
 /// Where a clock stood at the trial's beginning, as measured from the controller.
@@ -175,8 +180,8 @@ table! { FlowColumns, "flows", wire::Flow, flow_start, ["flow_id", "side"], {
     group: Text,
     node_src: Text,
     node_dst: Text,
-    cc_requested: Text,
-    cc_actual: Text,
+    cc_requested: Said,
+    cc_actual: Said,
     role: Text,
     src_ip: Text,
     dst_ip: Text,

@@ -181,7 +181,7 @@ impl<'a> TrialWriter<'a> {
     }
 
     /// Takes one message of a node's stream. Raw pieces go to the node's raw files; `Done` becomes an event
-    /// `stream_end` without an instant.
+    /// `stream_end` at the controller's time.
     pub fn push(&mut self, node: &str, event: wire::RunEvent) -> Result<()> {
         let Some(event) = event.of else { return Ok(()) };
         let Some(axis) = self.axes.get(node) else {
@@ -198,12 +198,15 @@ impl<'a> TrialWriter<'a> {
             Of::HostSample(row) => tables.host_samples.put(&origin, row, meta),
             Of::Event(row) => tables.events.put(&origin, row, meta),
             Of::Flow(row) => tables.flows.put(&origin, row, meta),
-            Of::Done(done) => tables.events.put(&origin, stream_end(&done), meta),
+            Of::Done(done) => {
+                let origin = Origin { axis: &self.controller, ..origin };
+                tables.events.put(&origin, stream_end(&done, now_ns()), meta)
+            }
             Of::Raw(raw) => self.append_raw(node, &raw),
         }
     }
 
-    /// An event of the controller itself, about the trial as a whole: it has no instant.
+    /// An event of the controller itself, about the trial as a whole, now.
     pub fn note(
         &mut self,
         kind: &str,
@@ -212,7 +215,7 @@ impl<'a> TrialWriter<'a> {
         data_json: &str,
     ) -> Result<()> {
         let row = wire::Event {
-            at_ns: 0,
+            at_ns: now_ns(),
             kind: kind.to_owned(),
             subject: subject.to_owned(),
             message: message.to_owned(),
@@ -312,7 +315,12 @@ impl<'a> TrialWriter<'a> {
     }
 }
 
-fn stream_end(done: &wire::Done) -> wire::Event {
+/// UTC of the controller, which is its axis, in nanoseconds since 1970.
+fn now_ns() -> u64 {
+    crate::clock::realtime_ns().unsigned_abs()
+}
+
+fn stream_end(done: &wire::Done, at_ns: u64) -> wire::Event {
     let data = serde_json::json!({
         "rows_sent": done.rows_sent,
         "rows_dropped": done.rows_dropped,
@@ -320,7 +328,7 @@ fn stream_end(done: &wire::Done) -> wire::Event {
         "samples_missed": done.samples_missed,
     });
     wire::Event {
-        at_ns: 0,
+        at_ns,
         kind: "stream_end".to_owned(),
         subject: String::new(),
         message: String::new(),

@@ -220,6 +220,46 @@ fn resuming_with_another_plan_or_while_another_process_writes_is_refused() {
 }
 
 #[test]
+fn the_controllers_events_have_its_time_and_rows_without_an_instant_have_none() {
+    let root = tempfile::tempdir().unwrap();
+    let run = RunDir::create(root.path(), &info()).unwrap();
+    let mut writer = filled(&run, 1);
+    let begun_ns = crate::clock::realtime_ns();
+    writer.note("link", "bottleneck", "kernel on to-dst", "{}").unwrap();
+    let flow = wire::Flow { cc_actual: "cubic".into(), ..Default::default() };
+    writer.push("src", event(Of::Flow(flow))).unwrap();
+    for at_ns in [0, 5_500_000_000] {
+        let change = wire::LinkChange { applied_at_ns: at_ns, ..Default::default() };
+        writer.push("src", event(Of::LinkChange(change))).unwrap();
+        let said = wire::Event { at_ns, kind: "error".into(), ..Default::default() };
+        writer.push("src", event(Of::Event(said))).unwrap();
+    }
+    writer.commit(&good()).unwrap();
+
+    let read = |table| {
+        let file = File::open(run.part(table, 0, 1)).unwrap();
+        ParquetReader::new(file).finish().unwrap()
+    };
+    let events = read("events");
+    let texts = |name| events.column(name).unwrap().str().unwrap().iter().collect::<Vec<_>>();
+    let at: Vec<Option<i64>> = events.column("t_ns").unwrap().i64().unwrap().iter().collect();
+    for (kind, at_ns) in texts("kind").into_iter().zip(&at) {
+        if kind != Some("error") {
+            assert!(at_ns.unwrap() >= begun_ns - 60_000_000_000, "{kind:?} {at_ns:?}");
+        }
+    }
+    assert_eq!(at.iter().filter(|at_ns| at_ns.is_none()).count(), 1);
+    assert_eq!(events.column("t_s").unwrap().null_count(), 1);
+    let flows = read("flows");
+    assert_eq!(flows.column("cc_requested").unwrap().null_count(), 1, "the kernel's default");
+    assert_eq!(flows.column("cc_actual").unwrap().null_count(), 0);
+    let changes = read("link_changes");
+    assert_eq!(changes.column("asked_t_ns").unwrap().null_count(), 2);
+    assert_eq!(changes.column("applied_t_ns").unwrap().null_count(), 1);
+    assert_eq!(changes.column("t_s").unwrap().null_count(), 1);
+}
+
+#[test]
 fn raw_files_cannot_leave_their_directory() {
     let root = tempfile::tempdir().unwrap();
     let run = RunDir::create(root.path(), &info()).unwrap();
