@@ -92,9 +92,12 @@ CC_FN u32 cc_bbr_headroom(const struct cc_bbr_state *st, const struct cc_bbr_par
 	return cc_max(cc_minus(st->inflight_hi, free), CC_BBR_MIN_CWND);
 }
 
-/* While a probe's packets are acknowledged: has it put too much in flight, or may it put more? */
-CC_FN void cc_bbr_upper_bound(struct cc_bbr_state *st, const struct cc_bbr_params *p,
-			      const struct cc_ack *a, int round_start)
+/*
+ * While a probe's packets are acknowledged: has it put too much in flight (returns 1, the first time), or may it
+ * put more?
+ */
+CC_STEP int cc_bbr_upper_bound(struct cc_bbr_state *st, const struct cc_bbr_params *p,
+			       const struct cc_ack *a, int round_start)
 {
 	int too_high = (u64)st->round_lost * 1000 > (u64)p->loss_permille * st->round_inflight;
 	u32 target, volume;
@@ -103,34 +106,33 @@ CC_FN void cc_bbr_upper_bound(struct cc_bbr_state *st, const struct cc_bbr_param
 		too_high = 1;
 	if (too_high && st->round_lost + st->round_inflight) {
 		if (!(st->is & CC_BBR_PROBING))
-			return;
+			return 0;
 		st->is &= (u8)~CC_BBR_PROBING;
 		st->is |= CC_BBR_TOO_HIGH;
 		target = cc_min(cc_bbr_bdp(st, cc_bbr_bw(st), 1000), a->cwnd_pkts);
 		target = cc_scale(target, cc_minus(100, p->cut_pct), 100);
 		st->inflight_hi = cc_max(st->round_inflight, cc_max(target, CC_BBR_MIN_CWND));
-		if (st->mode == CC_BBR_UP)
-			cc_bbr_start_down(st, p, a);
-		return;
+		return 1;
 	}
 	if (st->inflight_hi == CC_BBR_NONE)
-		return;
+		return 0;
 	if ((st->is & CC_BBR_PROBING) && a->prior_inflight_pkts > st->inflight_hi)
 		st->inflight_hi = a->prior_inflight_pkts;
 	if (st->mode != CC_BBR_UP)
-		return;
+		return 0;
 	if (round_start && st->up_rounds < 30)
 		st->up_rounds++;
 	if (!(a->flags & CC_CWND_LIMITED) || a->cwnd_pkts < st->inflight_hi)
-		return;
+		return 0;
 	/* One packet more per volume acked, and the volume halves every round. */
 	volume = cc_max(a->cwnd_pkts >> cc_min(st->up_rounds, 30), 1);
 	st->up_acked = cc_u32((u64)st->up_acked + a->acked_pkts);
 	if (st->up_acked < volume)
-		return;
+		return 0;
 	target = (u32)cc_div64(st->up_acked, volume);
 	st->up_acked -= target * volume;
 	st->inflight_hi = cc_min(cc_u32((u64)st->inflight_hi + target), CC_INFINITE);
+	return 0;
 }
 
 CC_FN int cc_bbr_time_to_probe(const struct cc_bbr_state *st, const struct cc_bbr_params *p,
@@ -171,7 +173,8 @@ CC_FN void cc_bbr_cycle(struct cc_bbr_state *st, const struct cc_bbr_params *p, 
 		cc_bbr_start_down(st, p, a);
 	if (st->mode == CC_BBR_STARTUP || st->mode == CC_BBR_DRAIN || st->mode == CC_BBR_PROBE_RTT)
 		return;
-	cc_bbr_upper_bound(st, p, a, round_start);
+	if (cc_bbr_upper_bound(st, p, a, round_start) && st->mode == CC_BBR_UP)
+		cc_bbr_start_down(st, p, a);
 	if (st->mode == CC_BBR_DOWN || st->mode == CC_BBR_CRUISE) {
 		if (cc_bbr_time_to_probe(st, p, a))
 			cc_bbr_start_refill(st, a);
@@ -207,25 +210,26 @@ CC_FN u32 cc_bbr_probe_rtt_cwnd(const struct cc_bbr_state *st, const struct cc_b
 	return cc_max(cc_bbr_bdp(st, cc_bbr_bw(st), p->probe_rtt_cwnd_pct * 10), CC_BBR_MIN_CWND);
 }
 
-CC_FN void cc_bbr_probe_rtt(struct cc_bbr_state *st, const struct cc_bbr_params *p,
-			    const struct cc_ack *a, int round_start, struct cc_out *out)
+/* Returns the window: as it is, or as it was before PROBE_RTT. */
+CC_FN u32 cc_bbr_probe_rtt(struct cc_bbr_state *st, const struct cc_bbr_params *p,
+			   const struct cc_ack *a, int round_start)
 {
-	u32 now_us = (u32)a->now_us;
+	u32 now_us = (u32)a->now_us, cwnd;
 
 	if (!st->probe_rtt_end_us) {
 		if (a->inflight_pkts > cc_bbr_probe_rtt_cwnd(st, p))
-			return;
+			return a->cwnd_pkts;
 		st->probe_rtt_end_us = (now_us + cc_min(p->probe_rtt_ms, 5000) * 1000) | 1;
 		st->is &= (u8)~CC_BBR_RTT_ROUND;
 		st->round_end_pkts = a->delivered_pkts;
-		return;
+		return a->cwnd_pkts;
 	}
 	if (round_start)
 		st->is |= CC_BBR_RTT_ROUND;
 	if (!(st->is & CC_BBR_RTT_ROUND) || !cc_after(now_us, st->probe_rtt_end_us))
-		return;
+		return a->cwnd_pkts;
 	st->low_rtt_at_us = now_us;
-	out->cwnd_pkts = cc_bbr_restored(st, a);
+	cwnd = cc_bbr_restored(st, a);
 	cc_bbr_no_lower_bounds(st);
 	if (st->is & CC_BBR_FULL) {
 		cc_bbr_start_down(st, p, a);
@@ -233,12 +237,14 @@ CC_FN void cc_bbr_probe_rtt(struct cc_bbr_state *st, const struct cc_bbr_params 
 	} else {
 		st->mode = CC_BBR_STARTUP;
 	}
+	return cwnd;
 }
 
-CC_FN void cc_bbr_rtt(struct cc_bbr_state *st, const struct cc_bbr_params *p,
-		      const struct cc_ack *a, int round_start, struct cc_out *out)
+/* The delay part of the model, and PROBE_RTT. Returns the window. */
+CC_STEP u32 cc_bbr_rtt(struct cc_bbr_state *st, const struct cc_bbr_params *p,
+		       const struct cc_ack *a, int round_start)
 {
-	u32 now_us = (u32)a->now_us;
+	u32 now_us = (u32)a->now_us, cwnd = a->cwnd_pkts;
 	int stale = now_us - st->low_rtt_at_us > cc_min(p->probe_rtt_interval_ms, 60000) * 1000;
 	int old = now_us - st->min_rtt_at_us > cc_min(p->min_rtt_window_ms, 60000) * 1000;
 
@@ -256,9 +262,10 @@ CC_FN void cc_bbr_rtt(struct cc_bbr_state *st, const struct cc_bbr_params *p,
 		cc_bbr_save(st, a);
 	}
 	if (st->mode == CC_BBR_PROBE_RTT)
-		cc_bbr_probe_rtt(st, p, a, round_start, out);
+		cwnd = cc_bbr_probe_rtt(st, p, a, round_start);
 	if (a->acked_pkts)
 		st->is &= (u8)~CC_BBR_IDLE;
+	return cwnd;
 }
 
 /* Three bursts beyond the BDP keep the sender busy while ACKs come in lumps. */
@@ -269,17 +276,17 @@ CC_FN u32 cc_bbr_quantum(const struct cc_ack *a)
 	return 3 * cc_min(cc_max(cc_u32(burst), 2), 44);
 }
 
-CC_FN void cc_bbr_window(struct cc_bbr_state *st, const struct cc_bbr_params *p,
-			 const struct cc_ack *a, struct cc_out *out)
+CC_STEP u32 cc_bbr_window(const struct cc_bbr_state *st, const struct cc_bbr_params *p,
+			  const struct cc_ack *a, u32 cwnd)
 {
 	u64 target = (u64)cc_bbr_bdp(st, cc_bbr_bw(st), cc_bbr_cwnd_gain(st, p)) + cc_bbr_quantum(a);
-	u64 grown = (u64)out->cwnd_pkts + a->acked_pkts;
+	u64 grown = (u64)cwnd + a->acked_pkts;
 	u32 cap = CC_BBR_NONE;
 
 	if (st->is & CC_BBR_FULL)
-		out->cwnd_pkts = cc_u32(grown < target ? grown : target);
-	else if (out->cwnd_pkts < target || st->min_rtt_us == CC_NO_RTT)
-		out->cwnd_pkts = cc_u32(grown);
+		cwnd = cc_u32(grown < target ? grown : target);
+	else if (cwnd < target || st->min_rtt_us == CC_NO_RTT)
+		cwnd = cc_u32(grown);
 	if (st->mode == CC_BBR_CRUISE || st->mode == CC_BBR_PROBE_RTT)
 		cap = cc_bbr_headroom(st, p);
 	else if (st->mode != CC_BBR_STARTUP && st->mode != CC_BBR_DRAIN)
@@ -287,8 +294,8 @@ CC_FN void cc_bbr_window(struct cc_bbr_state *st, const struct cc_bbr_params *p,
 	cap = cc_min(cap, st->inflight_lo);
 	if (st->mode == CC_BBR_PROBE_RTT)
 		cap = cc_min(cap, cc_bbr_probe_rtt_cwnd(st, p));
-	out->cwnd_pkts = cc_min(out->cwnd_pkts, cc_max(cap, CC_BBR_MIN_CWND));
-	out->cwnd_pkts = cc_bound_cwnd(a, cc_max(out->cwnd_pkts, CC_BBR_MIN_CWND));
+	cwnd = cc_min(cwnd, cc_max(cap, CC_BBR_MIN_CWND));
+	return cc_bound_cwnd(a, cc_max(cwnd, CC_BBR_MIN_CWND));
 }
 
 CC_FN void cc_bbr_on_ack(struct cc_bbr_state *st, const struct cc_bbr_params *p, u32 version,
@@ -299,8 +306,7 @@ CC_FN void cc_bbr_on_ack(struct cc_bbr_state *st, const struct cc_bbr_params *p,
 	cc_keep(a, out);
 	round_start = cc_bbr_sample(st, p, a);
 	cc_bbr_cycle(st, p, version, a, round_start);
-	cc_bbr_rtt(st, p, a, round_start, out);
-	cc_bbr_window(st, p, a, out);
+	out->cwnd_pkts = cc_bbr_window(st, p, a, cc_bbr_rtt(st, p, a, round_start));
 	out->pacing_bytes_per_sec = cc_bbr_pacing(st, p, a);
 	if (round_start)
 		out->flags |= CC_OUT_ROUND;

@@ -278,7 +278,7 @@ CC_FN void cc_bbr_round_start(struct cc_bbr_state *st, const struct cc_bbr_param
 }
 
 /* Takes the ACK's rate sample into the model. Returns whether it began a round. */
-CC_FN int cc_bbr_sample(struct cc_bbr_state *st, const struct cc_bbr_params *p,
+CC_STEP int cc_bbr_sample(struct cc_bbr_state *st, const struct cc_bbr_params *p,
 			const struct cc_ack *a)
 {
 	int valid = a->rate_delivered_pkts && a->rate_interval_us &&

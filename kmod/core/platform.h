@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * The three machines that a core runs on: kernel module, BPF, host. The only place in core/ that asks which.
- * Gives u8..u64, s32, CC_FN (every function of a core), CC_TABLE (constant tables, dropped where unused),
- * CC_ASSERT (at compile time) and cc_div64 (the only division).
+ * Gives u8..u64, s32, CC_FN (every function of a core), CC_STEP (the same for a large step, called rather than
+ * inlined in BPF, where the verifier would else follow the product of all steps' paths; it must return a number
+ * that the caller uses, or the verifier may find a pointer in the return register), CC_TABLE (constant tables,
+ * dropped where unused), CC_ASSERT (at compile time) and cc_div64 (the only division).
  */
 #ifndef CC_PLATFORM_H
 #define CC_PLATFORM_H
@@ -14,12 +16,14 @@
 #include <linux/math64.h>
 #include <linux/types.h>
 #define CC_FN static inline __maybe_unused
+#define CC_STEP CC_FN
 #define CC_DIV64(a, b) div64_u64(a, b)
 
 #elif defined(__bpf__)
 
 /* The includer brings u8..u64 and s32 with its vmlinux.h. */
 #define CC_FN static inline __attribute__((always_inline, unused))
+#define CC_STEP static __attribute__((noinline, unused))
 #define CC_DIV64(a, b) ((a) / (b))
 
 #else
@@ -31,6 +35,7 @@ typedef uint32_t u32;
 typedef uint64_t u64;
 typedef int32_t s32;
 #define CC_FN static inline __attribute__((unused))
+#define CC_STEP CC_FN
 #define CC_DIV64(a, b) ((a) / (b))
 
 #endif

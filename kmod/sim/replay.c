@@ -35,7 +35,7 @@ void replay_header(FILE *out, const struct cc_conn *conn, const char *scheme)
 		fprintf(out, ",%s", fields[i].name);
 	fprintf(out, ",to_cwnd_pkts,to_ssthresh_pkts,to_pacing_bytes_per_sec,to_flags");
 	for (k = 0; k < conn->ops->stat_count; k++)
-		fprintf(out, ",%s", conn->ops->stats[k].name);
+		fprintf(out, ",stat_%s", conn->ops->stats[k].name);
 	fputc('\n', out);
 }
 
