@@ -1,5 +1,8 @@
 //! What the packet loop's thread asks of the scheduler, and what it got.
 
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
 use crate::clock::{monotonic_ns, thread_cpu_ns};
 use crate::sys;
 
@@ -8,6 +11,8 @@ use super::duty::{DutyGuard, Verdict};
 /// Above ordinary processes and the kernel's RCU threads (1), below its threaded interrupt handlers (50),
 /// which bring the packets and the timers.
 const FIFO_PRIORITY: i32 = 10;
+/// Packet loops of this process.
+static LOOPS: AtomicU64 = AtomicU64::new(0);
 /// Without real time.
 const NICE: i32 = -20;
 
@@ -58,19 +63,27 @@ impl Privileges {
 #[derive(Debug)]
 pub(crate) struct Class {
     guard: DutyGuard,
+    processors: u64,
     yields: u64,
 }
 
 impl Class {
     /// For the calling thread, which has `privileges`.
     pub(crate) fn new(privileges: Privileges) -> Self {
-        Self { guard: DutyGuard::new(privileges.fifo, monotonic_ns(), thread_cpu_ns()), yields: 0 }
+        LOOPS.fetch_add(1, Relaxed);
+        Self {
+            guard: DutyGuard::new(privileges.fifo, monotonic_ns(), thread_cpu_ns()),
+            processors: std::thread::available_parallelism().map_or(1, |n| n.get() as u64),
+            yields: 0,
+        }
     }
 
     /// To be called in every round of the loop.
     pub(crate) fn tick(&mut self, now_ns: u64) {
         if self.guard.wants_sample(now_ns) {
-            let verdict = self.guard.sample(now_ns, thread_cpu_ns());
+            // The other end of a path is another process' node, with as many loops.
+            let sharers = (2 * LOOPS.load(Relaxed)).div_ceil(self.processors);
+            let verdict = self.guard.sample(now_ns, thread_cpu_ns(), sharers);
             self.obey(verdict);
         }
     }
@@ -116,6 +129,12 @@ impl Class {
                 }
             }
         }
+    }
+}
+
+impl Drop for Class {
+    fn drop(&mut self) {
+        LOOPS.fetch_sub(1, Relaxed);
     }
 }
 

@@ -263,6 +263,35 @@ fn random_loss_depends_on_the_seed_alone() {
     assert_ne!(pass(6), first);
 }
 
+/// Policy and real-time priority of the threads of this name.
+fn scheduling(name: &str) -> Vec<(u64, u64)> {
+    let threads = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    let of = |path: std::path::PathBuf| {
+        let stat = std::fs::read_to_string(path.join("stat")).ok()?;
+        let (head, tail) = stat.rsplit_once(") ")?;
+        let fields: Vec<&str> = tail.split(' ').collect();
+        let is_ours = head.ends_with(&format!("({name}"));
+        is_ours.then(|| (fields[38].parse().unwrap(), fields[37].parse().unwrap()))
+    };
+    threads.filter_map(|thread| of(thread.path())).collect()
+}
+
+#[test]
+fn the_state_says_what_the_thread_got() {
+    let lab = Lab::new();
+    let link = shape(&lab, config());
+    let state = link.state();
+    let got = scheduling("ccbench-link");
+    let said = &state.qdiscs[2];
+    // Tests beside this one have links too, of the same privileges.
+    if said.contains("SCHED_FIFO refused") {
+        assert!(got.iter().all(|&(policy, _)| policy == 0), "{said}: {got:?}");
+    } else {
+        assert!(said.contains("SCHED_FIFO 10"), "{said}");
+        assert!(got.contains(&(1, 10)), "{said}: {got:?}");
+    }
+}
+
 #[test]
 fn nothing_stays_behind() {
     let lab = Lab::new();
