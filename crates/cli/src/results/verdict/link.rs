@@ -18,6 +18,9 @@ pub const WINDOW_NS: u64 = 1_000_000_000;
 pub const LOW_WINDOWS_SHARE: f64 = 0.1;
 /// Bytes by which a window may be off at any rate: a burst, and the packet at either end.
 pub const SLACK_BYTES: f64 = 4.0 * FRAME_BYTES as f64;
+/// Left out on either side of a change of the rate: the change is as late as its thread, and a burst of the old rate
+/// may follow.
+pub const CHANGE_NS: u64 = 200_000_000;
 /// Packets that the userspace path may release more than 1 ms late.
 pub const LATE_SHARE: f64 = 0.01;
 
@@ -27,10 +30,51 @@ type Key = (String, String);
 /// Counters per link.
 #[derive(Debug)]
 pub(crate) struct LinkCheck {
-    /// Links whose rate never changes; `true` if they send whenever they have something to send.
-    rates_bps: BTreeMap<String, (u64, bool)>,
+    /// Links that have a rate.
+    rated: BTreeMap<String, Rated>,
     series: BTreeMap<Key, Series>,
     failed_changes: BTreeMap<String, (u32, String)>,
+}
+
+/// What the plan says of a link's rate.
+#[derive(Debug)]
+struct Rated {
+    legs: Vec<Leg>,
+    /// It sends whenever it has something to send.
+    conserves_work: bool,
+}
+
+/// A time of one rate, in nanoseconds since the trial's beginning.
+#[derive(Debug, Clone, Copy)]
+struct Leg {
+    from_ns: u64,
+    to_ns: u64,
+    rate_bps: u64,
+}
+
+impl Rated {
+    fn new(name: &str, link: &Link, plan: &Plan) -> Option<Self> {
+        let key = format!("links.{name}.rate");
+        let mut changes: Vec<(u64, u64)> = plan
+            .changes
+            .iter()
+            .filter_map(|change| Some((change.at.nanos(), change.set.get(&key)?.bits_per_sec())))
+            .collect();
+        changes.sort_by_key(|(at_ns, _)| *at_ns);
+        let mut legs =
+            vec![Leg { from_ns: 0, to_ns: u64::MAX, rate_bps: link.rate?.bits_per_sec() }];
+        for (at_ns, rate_bps) in changes {
+            if let Some(last) = legs.last_mut() {
+                last.to_ns = at_ns.saturating_sub(CHANGE_NS);
+            }
+            legs.push(Leg { from_ns: at_ns.saturating_add(CHANGE_NS), to_ns: u64::MAX, rate_bps });
+        }
+        Some(Self { legs, conserves_work: conserves_work(link) })
+    }
+
+    fn leg(&self, since_ns: u64) -> Option<usize> {
+        self.legs.iter().position(|leg| leg.from_ns <= since_ns && since_ns <= leg.to_ns)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -41,9 +85,16 @@ struct Series {
     /// The rows of one instant, until one of the next comes.
     instant: Option<Instant>,
     window: Option<Window>,
-    /// Windows with a backlog throughout.
+    /// By leg.
+    seen: BTreeMap<usize, Seen>,
+}
+
+/// Windows within one leg.
+#[derive(Debug, Default)]
+struct Seen {
+    /// Those with a backlog throughout.
     full: Vec<Rate>,
-    /// The fastest window of all.
+    /// The fastest of all.
     fastest: Option<Rate>,
 }
 
@@ -52,6 +103,7 @@ struct Series {
 #[derive(Debug, Clone, Copy, Default)]
 struct Instant {
     at_ns: u64,
+    leg: Option<usize>,
     root_sent_bytes: Option<u64>,
     most_sent_bytes: u64,
     root_waits: bool,
@@ -76,6 +128,7 @@ impl Instant {
     fn window(self) -> Window {
         Window {
             at_ns: self.at_ns,
+            leg: self.leg,
             sent_bytes: self.root_sent_bytes.unwrap_or(self.most_sent_bytes),
             backlogged: self.queue_waits || (self.root_waits && !self.delays),
         }
@@ -85,6 +138,7 @@ impl Instant {
 #[derive(Debug, Clone, Copy)]
 struct Window {
     at_ns: u64,
+    leg: Option<usize>,
     sent_bytes: u64,
     backlogged: bool,
 }
@@ -120,17 +174,10 @@ impl Rate {
 
 impl LinkCheck {
     pub(crate) fn new(plan: &Plan) -> Self {
-        let changes = |link: &str| {
-            let key = format!("links.{link}.rate");
-            plan.changes.iter().any(|change| change.set.contains_key(&key))
-        };
-        let constant = plan.links.iter().filter(|(name, _)| !changes(name));
+        let rated =
+            |(name, link): (&String, &Link)| Some((name.clone(), Rated::new(name, link, plan)?));
         Self {
-            rates_bps: constant
-                .filter_map(|(name, link)| {
-                    Some((name.clone(), (link.rate?.bits_per_sec(), conserves_work(link))))
-                })
-                .collect(),
+            rated: plan.links.iter().filter_map(rated).collect(),
             series: BTreeMap::new(),
             failed_changes: BTreeMap::new(),
         }
@@ -157,7 +204,9 @@ impl LinkCheck {
         if series.instant.is_some_and(|instant| instant.at_ns != row.at_ns) {
             series.advance();
         }
-        let fresh = Instant { at_ns: row.at_ns, ..Instant::default() };
+        let rated = self.rated.get(&row.link);
+        let leg = rated.and_then(|rated| rated.leg(row.at_ns.saturating_sub(span.t0_ns)));
+        let fresh = Instant { at_ns: row.at_ns, leg, ..Instant::default() };
         series.instant.get_or_insert(fresh).add(row);
     }
 
@@ -166,12 +215,18 @@ impl LinkCheck {
             let message = format!("link {link}: {count} changes failed; the first: {first}");
             findings.add(Status::Degraded, "link_change_failed", message);
         }
-        for (link, (rate_bps, conserves_work)) in &self.rates_bps {
-            for (_, series) in self.series.iter_mut().filter(|((_, name), _)| name == link) {
-                series.advance();
-                series.judge_high(link, *rate_bps, findings);
-                if *conserves_work {
-                    series.judge_low(link, *rate_bps, findings);
+        for ((_, link), series) in &mut self.series {
+            series.advance();
+            let Some(rated) = self.rated.get(link) else { continue };
+            for (leg, seen) in &series.seen {
+                let Some(leg) = rated.legs.get(*leg) else { continue };
+                let name = match rated.legs.len() {
+                    1 => format!("link {link}"),
+                    _ => format!("link {link} from {:.1} s on", leg.from_ns as f64 / 1e9),
+                };
+                seen.judge_high(&name, leg.rate_bps, findings);
+                if rated.conserves_work {
+                    seen.judge_low(&name, leg.rate_bps, findings);
                 }
             }
         }
@@ -211,7 +266,8 @@ impl Series {
         };
         window.backlogged &= fresh.backlogged;
         let ns = fresh.at_ns.saturating_sub(window.at_ns);
-        let Some(bytes) = fresh.sent_bytes.checked_sub(window.sent_bytes) else {
+        let bytes = fresh.sent_bytes.checked_sub(window.sent_bytes);
+        let (Some(bytes), Some(leg), true) = (bytes, fresh.leg, fresh.leg == window.leg) else {
             self.window = Some(fresh);
             return;
         };
@@ -219,19 +275,22 @@ impl Series {
             return;
         }
         let rate = Rate { bytes, ns };
-        if window.backlogged && self.full.len() < MOST_WINDOWS {
-            self.full.push(rate);
+        let seen = self.seen.entry(leg).or_default();
+        if window.backlogged && seen.full.len() < MOST_WINDOWS {
+            seen.full.push(rate);
         }
-        if self.fastest.is_none_or(|fastest| rate.bps() > fastest.bps()) {
-            self.fastest = Some(rate);
+        if seen.fastest.is_none_or(|fastest| rate.bps() > fastest.bps()) {
+            seen.fastest = Some(rate);
         }
         self.window = Some(fresh);
     }
+}
 
+impl Seen {
     fn judge_high(&self, link: &str, rate_bps: u64, findings: &mut Findings) {
         if let Some(fastest) = self.fastest.filter(|rate| rate.is_high(rate_bps)) {
             let message = format!(
-                "link {link}: {} in one second, the plan says {} (limit {:.0} % over)",
+                "{link}: {} in one second, the plan says {} (limit {:.0} % over)",
                 mbit(fastest.bps()),
                 mbit(rate_bps as f64),
                 HIGH_SHARE * 100.0
@@ -248,7 +307,7 @@ impl Series {
         let whole = self.full.iter().fold(Rate { bytes: 0, ns: 0 }, add);
         if whole.is_low(rate_bps) || low_share > LOW_WINDOWS_SHARE {
             let message = format!(
-                "link {link}: {} while its queue was not empty, low in {low} of {} seconds; the plan says {} \
+                "{link}: {} while its queue was not empty, low in {low} of {} seconds; the plan says {} \
                  (limit {:.0} % under)",
                 mbit(whole.bps()),
                 self.full.len(),

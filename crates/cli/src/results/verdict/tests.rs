@@ -66,6 +66,10 @@ struct Story {
     lost: bool,
     event: Option<(&'static str, &'static str)>,
     queue: &'static str,
+    /// When the plan changes the bottleneck's rate, and to what.
+    change: Option<(u64, &'static str)>,
+    /// From this instant on the bottleneck sends half.
+    halved_ms: u64,
 }
 
 impl Default for Story {
@@ -91,6 +95,8 @@ impl Default for Story {
             lost: false,
             event: None,
             queue: "bfifo",
+            change: None,
+            halved_ms: u64::MAX,
         }
     }
 }
@@ -101,6 +107,10 @@ impl Story {
             "fq" => PLAN.replace(r#"{ kind = "bfifo", limit = "30000B" }"#, r#"{ kind = "fq" }"#),
             _ => PLAN.to_owned(),
         };
+        let change = self.change.map_or(String::new(), |(at_ms, rate)| {
+            format!("[[changes]]\nat = \"{at_ms}ms\"\nset = {{ \"links.bottleneck.rate\" = \"{rate}\" }}\n")
+        });
+        let text = text + &change;
         let (plan, _) = check::check(parse::parse(&text).unwrap()).unwrap();
         let clock = NodeClock {
             t0_ns: T0_NS,
@@ -156,7 +166,7 @@ impl Story {
                     handle: handle.into(),
                     parent: parent.into(),
                     kind: kind.into(),
-                    sent_bytes: i * self.bytes_per_s / 10,
+                    sent_bytes: (i * 100 + (i * 100).min(self.halved_ms)) * self.bytes_per_s / 2000,
                     sent_pkts: 1000,
                     backlog_bytes: self.backlog_bytes * share,
                     late_pkts: Some(self.late_pkts),
@@ -300,6 +310,18 @@ fn a_link_above_its_rate_degrades_with_or_without_a_backlog() {
         only(&story, Status::Degraded, "link_rate_high");
     }
     fine(&Story { bytes_per_s: 1_018_000, ..Story::default() });
+}
+
+#[test]
+fn a_link_that_changes_is_judged_between_its_changes() {
+    let change = Some((4_000, "4mbit"));
+    fine(&Story { change, halved_ms: 4_100, ..Story::default() });
+    let never = Story { change, ..Story::default() };
+    let message = only(&never, Status::Degraded, "link_rate_high");
+    assert!(message.contains("link bottleneck from 4.2 s on: 8.000 Mbit/s"), "{message}");
+    let early = Story { change, halved_ms: 1_000, ..Story::default() };
+    let message = only(&early, Status::Degraded, "link_rate_low");
+    assert!(message.contains("link bottleneck from 0.0 s on"), "{message}");
 }
 
 #[test]
