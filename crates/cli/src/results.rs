@@ -15,6 +15,7 @@ mod cells;
 pub mod columns;
 pub mod journal;
 mod part;
+mod points;
 mod record;
 pub mod store;
 pub mod summary;

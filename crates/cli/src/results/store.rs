@@ -18,16 +18,16 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ccbench_proto::schedule::PhaseSpan;
 use ccbench_proto::wire::NodeInfo;
-use polars::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use super::columns::TABLES;
 use super::journal::{self, Entry, Journal, Replay, TrialEnd};
-use super::part::{sync, write_parquet};
+use super::part::sync;
+use super::points;
 use super::record::{RunRecord, Session, replace};
 pub use super::trial::{NodeClock, TrialKey, TrialWriter};
 use super::verdict::Reason;
-use super::{Result, ResultsError, TrialStatus, frame_error, io_error};
+use super::{Result, ResultsError, TrialStatus, io_error};
 
 /// Each factor and its level at one point.
 pub type Levels = Vec<(String, String)>;
@@ -140,7 +140,7 @@ impl RunDir {
         replace(&path, "plan.toml", info.plan_text.as_bytes())?;
         replace(&path, "plan.resolved.toml", info.resolved_text.as_bytes())?;
         let record = RunRecord::new(info);
-        write_points(&path, &record)?;
+        points::write(&path, &record)?;
         let mut journal = Journal::create(&path)?;
         journal.append(Entry::RunStart {
             plan_sha256: info.plan_sha256.clone(),
@@ -413,44 +413,4 @@ fn leftovers(path: &Path, journal: &Replay) -> Result<Vec<PathBuf>> {
         }
     }
     Ok(found)
-}
-
-/// `points.parquet`: one column per factor, as numbers where all its levels are.
-fn write_points(path: &Path, record: &RunRecord) -> Result<()> {
-    let file = path.join("points.parquet");
-    let mut frame = points_frame(record).map_err(frame_error("build", &file))?;
-    write_parquet(&mut frame, &file)
-}
-
-fn points_frame(record: &RunRecord) -> PolarsResult<DataFrame> {
-    let ids: Vec<u32> = record.points.iter().map(|p| p.point_id).collect();
-    let mut columns = vec![Column::new("point_id".into(), ids)];
-    for factor in &record.factors {
-        let level = |levels: &[(String, String)]| {
-            levels.iter().find(|(name, _)| name == factor).map(|(_, value)| value.clone())
-        };
-        let values: Vec<Option<String>> = record.points.iter().map(|p| level(&p.levels)).collect();
-        let name = match factor.as_str() {
-            "point_id" => "factor.point_id",
-            other => other,
-        };
-        columns.push(typed_column(name, &values));
-    }
-    DataFrame::new_infer_height(columns)
-}
-
-fn typed_column(name: &str, values: &[Option<String>]) -> Column {
-    fn all<T: std::str::FromStr>(values: &[Option<String>]) -> Option<Vec<Option<T>>> {
-        values
-            .iter()
-            .map(|v| v.as_ref().map(|v| v.parse().ok()).map_or(Some(None), |v| v.map(Some)))
-            .collect()
-    }
-    if let Some(numbers) = all::<i64>(values) {
-        return Column::new(name.into(), numbers);
-    }
-    if let Some(numbers) = all::<f64>(values) {
-        return Column::new(name.into(), numbers);
-    }
-    Column::new(name.into(), values)
 }

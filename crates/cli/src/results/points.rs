@@ -1,0 +1,107 @@
+//! `points.parquet`: what was varied, as numbers wherever it can be.
+
+use std::path::Path;
+use std::str::FromStr;
+
+use ccbench_proto::units::{Bytes, Micros, Rate};
+use polars::prelude::*;
+
+use super::part::write_parquet;
+use super::record::RunRecord;
+use super::{Result, frame_error};
+
+/// Writes the table: one column per factor, as numbers where all its levels are. Beside levels that all are rates,
+/// times or sizes with a unit stands a column with their numbers, `<factor>_bps`, `_us` or `_bytes`.
+pub(crate) fn write(path: &Path, record: &RunRecord) -> Result<()> {
+    let file = path.join("points.parquet");
+    let mut frame = frame(record).map_err(frame_error("build", &file))?;
+    write_parquet(&mut frame, &file)
+}
+
+fn frame(record: &RunRecord) -> PolarsResult<DataFrame> {
+    let ids: Vec<u32> = record.points.iter().map(|p| p.point_id).collect();
+    let mut columns = vec![Column::new("point_id".into(), ids)];
+    for factor in &record.factors {
+        let level = |levels: &[(String, String)]| {
+            levels.iter().find(|(name, _)| name == factor).map(|(_, value)| value.clone())
+        };
+        let values: Vec<Option<String>> = record.points.iter().map(|p| level(&p.levels)).collect();
+        let name = match factor.as_str() {
+            "point_id" => "factor.point_id",
+            other => other,
+        };
+        columns.push(typed_column(name, &values));
+        let taken = |twin: &str| record.factors.iter().any(|factor| factor == twin);
+        if let Some((suffix, numbers)) = quantities(&values) {
+            let twin = format!("{name}_{suffix}");
+            if !taken(&twin) {
+                columns.push(Column::new(twin.into(), numbers));
+            }
+        }
+    }
+    DataFrame::new_infer_height(columns)
+}
+
+/// What every level parses as; `None` if one does not.
+fn all<T: FromStr>(values: &[Option<String>]) -> Option<Vec<Option<T>>> {
+    values
+        .iter()
+        .map(|v| v.as_ref().map(|v| v.parse().ok()).map_or(Some(None), |v| v.map(Some)))
+        .collect()
+}
+
+fn typed_column(name: &str, values: &[Option<String>]) -> Column {
+    if let Some(numbers) = all::<i64>(values) {
+        return Column::new(name.into(), numbers);
+    }
+    if let Some(numbers) = all::<f64>(values) {
+        return Column::new(name.into(), numbers);
+    }
+    Column::new(name.into(), values)
+}
+
+/// The unit, as a column's name ends, and the numbers of levels that are quantities of one kind.
+fn quantities(values: &[Option<String>]) -> Option<(&'static str, Vec<Option<i64>>)> {
+    fn numbers<T: FromStr>(
+        values: &[Option<String>],
+        number: impl Fn(T) -> u64,
+    ) -> Option<Vec<Option<i64>>> {
+        let parsed = all::<T>(values)?;
+        let fits = |value: Option<T>| value.map(|v| i64::try_from(number(v)).unwrap_or(i64::MAX));
+        parsed.iter().any(Option::is_some).then(|| parsed.into_iter().map(fits).collect())
+    }
+    let found = |suffix| move |numbers| (suffix, numbers);
+    numbers(values, Rate::bits_per_sec)
+        .map(found("bps"))
+        .or_else(|| numbers(values, Micros::get).map(found("us")))
+        .or_else(|| numbers(values, Bytes::get).map(found("bytes")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(levels: &[&str]) -> Option<(&'static str, Vec<Option<i64>>)> {
+        let values: Vec<Option<String>> =
+            levels.iter().map(|l| (!l.is_empty()).then(|| (*l).to_owned())).collect();
+        quantities(&values)
+    }
+
+    #[test]
+    fn levels_with_a_unit_have_their_numbers_beside_them() {
+        assert_eq!(
+            of(&["10mbit", "1.5gbit"]),
+            Some(("bps", vec![Some(10_000_000), Some(1_500_000_000)]))
+        );
+        assert_eq!(
+            of(&["15ms", "", "1s"]),
+            Some(("us", vec![Some(15_000), None, Some(1_000_000)]))
+        );
+        assert_eq!(of(&["187500B", "256KiB"]), Some(("bytes", vec![Some(187_500), Some(262_144)])));
+        assert_eq!(of(&["10mbit", "15ms"]), None, "not of one kind");
+        assert_eq!(of(&["cubic", "reno"]), None);
+        assert_eq!(of(&["20", "40"]), None, "a number is one already");
+        assert_eq!(of(&["1.5bdp", "15ms"]), None);
+        assert_eq!(of(&["", ""]), None);
+    }
+}
