@@ -445,6 +445,22 @@ fn a_group_that_is_late_is_marked_and_all_flows_together_stay_within_the_phase()
 }
 
 #[test]
+fn what_cannot_be_written_can_still_be_printed_and_leaves_nothing_half_done() {
+    let root = tempfile::tempdir().unwrap();
+    let path = made_up(root.path());
+    // As root no mode keeps a file from being replaced; a directory in its place does.
+    std::fs::create_dir(path.join("summary_phase.csv")).unwrap();
+    let summary = summary::summarize(&path).unwrap();
+    let error = summary.written.as_ref().unwrap_err().to_string();
+    assert!(error.contains("replace") && error.contains("summary_phase.csv"), "{error}");
+    let printed = table::text(&summary, 120);
+    assert!(printed.contains("91.00±12.71") && printed.contains(&error), "{printed}");
+    let names = std::fs::read_dir(&path).unwrap().map(|e| e.unwrap().file_name());
+    let staged: Vec<_> = names.filter(|n| n.to_string_lossy().ends_with(".new")).collect();
+    assert!(staged.is_empty(), "{staged:?}");
+}
+
+#[test]
 fn a_run_without_a_committed_trial_is_summarised_as_empty() {
     let root = tempfile::tempdir().unwrap();
     let run = RunDir::create(root.path(), &info()).unwrap();

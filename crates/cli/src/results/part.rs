@@ -159,9 +159,25 @@ pub(crate) fn write_csv(frame: &mut DataFrame, path: &Path) -> Result<()> {
 }
 
 fn write_new(path: &Path, write: impl FnOnce(&File) -> PolarsResult<()>) -> Result<()> {
+    let staged = staged(path);
+    let written = File::create(&staged)
+        .map_err(io_error("create", &staged))
+        .and_then(|file| write(&file).map_err(frame_error("write", path)))
+        .and_then(|()| std::fs::rename(&staged, path).map_err(io_error("replace", path)));
+    unstage(&staged, written)
+}
+
+/// Where a file's new content is written before it takes the old one's place.
+pub(crate) fn staged(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let staged = path.with_file_name(format!(".{name}.new"));
-    let file = File::create(&staged).map_err(io_error("create", &staged))?;
-    write(&file).map_err(frame_error("write", &staged))?;
-    std::fs::rename(&staged, path).map_err(io_error("replace", path))
+    path.with_file_name(format!(".{name}.new"))
+}
+
+/// Leaves no half-written file behind.
+pub(crate) fn unstage(staged: &Path, written: Result<()>) -> Result<()> {
+    if written.is_err() {
+        // What could not be written may not be there to remove; the first error is the one to tell.
+        let _ = std::fs::remove_file(staged);
+    }
+    written
 }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::journal::TrialEnd;
-use super::part::sync;
+use super::part::{staged, sync, unstage};
 use super::store::{RunInfo, RunStatus};
 use super::{Result, ResultsError, SCHEMA_VERSION, io_error};
 
@@ -129,11 +129,14 @@ fn factors(info: &RunInfo) -> Vec<String> {
 /// Puts a file's new content in place of the old: a reader sees the one or the other, whatever dies when.
 pub(crate) fn replace(dir: &Path, name: &str, bytes: &[u8]) -> Result<()> {
     let path = dir.join(name);
-    let staged = dir.join(format!(".{name}.new"));
-    let mut file = std::fs::File::create(&staged).map_err(io_error("create", &staged))?;
-    file.write_all(bytes).map_err(io_error("write", &staged))?;
-    file.sync_all().map_err(io_error("make durable", &staged))?;
-    std::fs::rename(&staged, &path).map_err(io_error("replace", &path))?;
+    let staged = staged(&path);
+    let write = || {
+        let mut file = std::fs::File::create(&staged).map_err(io_error("create", &staged))?;
+        file.write_all(bytes).map_err(io_error("write", &path))?;
+        file.sync_all().map_err(io_error("make durable", &path))?;
+        std::fs::rename(&staged, &path).map_err(io_error("replace", &path))
+    };
+    unstage(&staged, write())?;
     sync(dir)
 }
 

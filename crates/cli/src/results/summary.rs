@@ -10,6 +10,7 @@ use polars::prelude::*;
 
 use super::journal::TrialEnd;
 use super::part::{write_csv, write_parquet};
+use super::record::replace;
 use super::store::{RunDir, RunStatus};
 use super::{Result, TrialStatus, frame_error};
 
@@ -120,7 +121,7 @@ impl Choice {
 }
 
 /// A run in numbers.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug)]
 pub struct Summary {
     /// Where the run is.
     pub run_dir: PathBuf,
@@ -142,10 +143,15 @@ pub struct Summary {
     pub notes: Vec<String>,
     /// What was written.
     pub files: Vec<PathBuf>,
+    /// Whether everything was written. The numbers are whole even if not: print them first.
+    pub written: Result<()>,
 }
 
-/// Summarises a results directory and writes `trials`, `points`, `summary_phase` and `summary_point` into it, each
+/// Summarises a results directory and [writes](Summary::write) `trials`, `points`, `summary_phase` and `summary_point` into it, each
 /// as Parquet and as CSV, and the six columns of the coexistence study for every group.
+///
+/// # Errors
+/// What keeps the numbers from being computed. That they cannot be written is in [`Summary::written`].
 pub fn summarize(run_dir: &Path) -> Result<Summary> {
     summarize_chosen(run_dir, Choice::default())
 }
@@ -153,12 +159,12 @@ pub fn summarize(run_dir: &Path) -> Result<Summary> {
 /// As [`summarize`], of these trials.
 pub fn summarize_chosen(run_dir: &Path, choice: Choice) -> Result<Summary> {
     let mut summary = compute(run_dir, choice)?;
-    summary.write()?;
+    summary.written = summary.write();
     Ok(summary)
 }
 
 /// Summarises without writing.
-pub(crate) fn compute(run_dir: &Path, choice: Choice) -> Result<Summary> {
+pub fn compute(run_dir: &Path, choice: Choice) -> Result<Summary> {
     let run = RunDir::open(run_dir)?;
     let trials = run.trials();
     let counted: Vec<&TrialEnd> = trials.iter().filter(|end| choice.takes(end.status)).collect();
@@ -187,6 +193,7 @@ pub(crate) fn compute(run_dir: &Path, choice: Choice) -> Result<Summary> {
         point_rows,
         notes,
         files: vec![],
+        written: Ok(()),
         trials,
     })
 }
@@ -266,7 +273,9 @@ impl Summary {
         names.into_iter().cloned().collect()
     }
 
-    fn write(&mut self) -> Result<()> {
+    /// Writes every table into the results directory, and what is written into `files`; stops at the first that the
+    /// file system refuses.
+    pub fn write(&mut self) -> Result<()> {
         let points = self.run_dir.join("points.parquet");
         let points_frame = ParquetReader::new(
             std::fs::File::open(&points).map_err(super::io_error("open", &points))?,
@@ -277,10 +286,10 @@ impl Summary {
         self.write_frame("summary_phase", self.phase_frame(), None)?;
         self.write_frame("summary_point", self.point_frame(), None)?;
         for group in self.groups() {
-            let file = self.run_dir.join(format!("six_columns-{group}.csv"));
+            let name = format!("six_columns-{group}.csv");
             let text = six_columns_of(self, &group)?;
-            std::fs::write(&file, text).map_err(super::io_error("write", &file))?;
-            self.files.push(file);
+            replace(&self.run_dir, &name, text.as_bytes())?;
+            self.files.push(self.run_dir.join(name));
         }
         Ok(())
     }

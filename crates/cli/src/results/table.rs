@@ -71,6 +71,9 @@ pub fn text(summary: &Summary, width: u16) -> String {
             names.join(" ")
         );
     }
+    if let Err(error) = &summary.written {
+        let _ = writeln!(out, "not all of it could be written: {error}");
+    }
     out
 }
 
