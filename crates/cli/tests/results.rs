@@ -242,6 +242,12 @@ fn made_up(root: &Path) -> PathBuf {
     for (point_id, trial, shift, verdict) in trials {
         let mut writer = begin(&run, point_id, trial);
         fill(&mut writer, shift);
+        let data = r#"{"backend":"userspace","why":"auto: this kernel has no qdisc netem (CONFIG_NET_SCH_NETEM)"}"#;
+        writer.note("link", "delay", "userspace on to-src", data).unwrap();
+        let data = r#"{"backend":"kernel","why":"auto: this kernel has htb, bfifo"}"#;
+        writer.note("link", "bottleneck", "kernel on to-dst", data).unwrap();
+        let data = r#"{"backend":"userspace","why":"backend = \"userspace\" in the plan"}"#;
+        writer.note("link", "asked-for", "userspace on to-dst", data).unwrap();
         writer.commit(&verdict).unwrap();
     }
     run.finish(RunStatus::Complete).unwrap();
@@ -466,7 +472,8 @@ fn a_run_without_a_committed_trial_is_summarised_as_empty() {
     let run = RunDir::create(root.path(), &info()).unwrap();
     let summary = summary::summarize(run.path()).unwrap();
     assert!(summary.point_rows.is_empty());
-    assert!(table::text(&summary, 100).contains("No trial"));
+    let printed = table::text(&summary, 100);
+    assert!(printed.starts_with("0 of 4 trials; the run is running\n\nNo trial"), "{printed}");
     let error = summary::six_columns(run.path(), "x").unwrap_err();
     assert!(error.to_string().contains("there are: none"), "{error}");
 }
@@ -492,6 +499,8 @@ fn a_resumed_run_knows_what_is_left_and_keeps_the_provenance_of_both_sessions() 
     }
     run.finish(RunStatus::Interrupted).unwrap();
     drop(run);
+    let printed = table::text(&summary::compute(&path, Choice::default()).unwrap(), 100);
+    assert!(printed.starts_with("2 of 4 trials; the run is interrupted\n"), "{printed}");
     std::fs::remove_file(path.join("tables/probes/point=1/trial-02/part-0.parquet")).unwrap();
     let run = RunDir::resume(&path, &info()).unwrap();
     assert_eq!(

@@ -255,6 +255,12 @@ impl RunDir {
         self.inner.state().log.replay().committed.values().cloned().collect()
     }
 
+    /// How many trials the plan has.
+    pub fn planned(&self) -> u32 {
+        let state = self.inner.state();
+        state.record.repeat * state.record.points.len() as u32
+    }
+
     /// The epoch to give the next trial: higher than any in the journal.
     pub fn next_epoch(&self) -> u64 {
         self.inner.state().log.replay().last_epoch + 1

@@ -3,7 +3,7 @@
 //! The journal decides which trials there are. Degraded trials count, and are marked wherever they are printed;
 //! failed and aborted ones stay out unless asked for. What each metric means is said in `measure`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use polars::prelude::*;
@@ -139,6 +139,10 @@ pub struct Summary {
     pub phase_rows: Vec<PhaseRow>,
     /// The numbers of each point.
     pub point_rows: Vec<PointRow>,
+    /// How many trials the plan has.
+    pub planned: u32,
+    /// Links that are emulated in userspace though the plan leaves the choice open, each with the reason.
+    pub fallbacks: Vec<String>,
     /// What a reader must know.
     pub notes: Vec<String>,
     /// What was written.
@@ -175,6 +179,11 @@ pub fn compute(run_dir: &Path, choice: Choice) -> Result<Summary> {
         phase_rows.extend(measured.rows);
         notes.extend(measured.notes);
     }
+    let mut links = BTreeSet::new();
+    for batch in trials.iter().collect::<Vec<_>>().chunks(query::BATCH) {
+        let told = query::events(&run, batch, "link")?;
+        links.extend(told.iter().filter_map(|(link, data)| fallback(link, data)));
+    }
     let phases = phase_names(&trials);
     let position = |name: &str| phases.iter().position(|phase| phase == name);
     phase_rows.sort_by(|a, b| {
@@ -186,6 +195,8 @@ pub fn compute(run_dir: &Path, choice: Choice) -> Result<Summary> {
     Ok(Summary {
         run_dir: run_dir.to_path_buf(),
         status: run.status(),
+        planned: run.planned(),
+        fallbacks: links.into_iter().collect(),
         factors,
         points,
         phases,
@@ -196,6 +207,17 @@ pub fn compute(run_dir: &Path, choice: Choice) -> Result<Summary> {
         written: Ok(()),
         trials,
     })
+}
+
+/// What to say of a link whose event tells that `backend = "auto"` could not take the kernel's qdiscs.
+fn fallback(link: &str, data_json: &str) -> Option<String> {
+    let data: serde_json::Value = serde_json::from_str(data_json).ok()?;
+    if data.get("backend")?.as_str()? != "userspace" {
+        return None;
+    }
+    let why = data.get("why")?.as_str()?.strip_prefix("auto: ")?;
+    let why = why.split(" (CONFIG_").next().unwrap_or(why);
+    Some(format!("link {link}: userspace ({why})"))
 }
 
 /// Measured phases of all trials, each once.

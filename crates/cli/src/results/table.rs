@@ -6,6 +6,7 @@ use std::io::Write;
 use comfy_table::{Cell, CellAlignment, ContentArrangement, LineStyle, Table, TableStyle};
 
 use super::journal::TrialEnd;
+use super::store::RunStatus;
 use super::summary::{PointRow, Scope, Summary};
 use super::{Result, TrialStatus, io_error};
 
@@ -32,7 +33,7 @@ pub fn print(summary: &Summary, out: &mut impl Write, width: u16) -> Result<()> 
 
 /// What [`print`] prints.
 pub fn text(summary: &Summary, width: u16) -> String {
-    let mut out = String::new();
+    let mut out = unfinished(summary).map_or(String::new(), |line| line + "\n\n");
     let groups = group_rows(summary);
     if groups.is_empty() {
         out.push_str("No trial that counts has data of a flow in a measured phase.\n");
@@ -60,6 +61,7 @@ pub fn text(summary: &Summary, width: u16) -> String {
         let _ = write!(out, "\n{}", render(summary, &header, probes, width));
     }
     verdicts(summary, &mut out);
+    limited(&mut out, "", &summary.fallbacks, MOST_NOTES, "the events of kind `link`");
     limited(&mut out, "note: ", &summary.notes, MOST_NOTES, "run.json");
     let _ = writeln!(out, "\nresults: {}", summary.run_dir.display());
     let names = summary.files.iter().filter_map(|file| file.file_name()?.to_str());
@@ -75,6 +77,17 @@ pub fn text(summary: &Summary, width: u16) -> String {
         let _ = writeln!(out, "not all of it could be written: {error}");
     }
     out
+}
+
+/// What to say of a run that has not all of its trials.
+fn unfinished(summary: &Summary) -> Option<String> {
+    let done = summary.trials.iter().filter(|end| end.status != TrialStatus::Aborted).count();
+    let how = match summary.status {
+        RunStatus::Complete if done >= summary.planned as usize => return None,
+        RunStatus::Complete => "incomplete",
+        other => other.as_str(),
+    };
+    Some(format!("{done} of {} trials; the run is {how}", summary.planned))
 }
 
 /// A line of a table: which point, and the cells after the factors.

@@ -68,6 +68,25 @@ pub(super) fn group(
     lines(run, table, rows, keys, aggregates).map(Some)
 }
 
+/// Subject and `data_json` of every event of a kind, each pair once.
+pub(super) fn events(
+    run: &RunDir,
+    trials: &[&TrialEnd],
+    kind: &str,
+) -> Result<Vec<(String, String)>> {
+    const TABLE: &str = "events";
+    let Some(scan) = scan(run, TABLE, trials)? else { return Ok(vec![]) };
+    let found = scan
+        .filter(col("kind").eq(lit(kind)))
+        .group_by([col("subject"), col("data_json")])
+        .agg([col("kind").count()])
+        .collect()
+        .map(Lines)
+        .map_err(frame_error("read", &dir(run, TABLE)))?;
+    let pair = |line| (found.text("subject", line), found.text("data_json", line));
+    Ok((0..found.len()).map(pair).collect())
+}
+
 /// What each link as a whole sent, dropped and held, grouped by trial, phase and link. Of the qdiscs and classes of a
 /// link, the root qdisc has sent everything; its drops and backlog need not hold those of the queues below it, and
 /// above a netem they hold packets that wait for their delay, not for the link.
