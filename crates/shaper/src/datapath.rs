@@ -106,6 +106,15 @@ pub(crate) struct Datapath {
     refusals: u32,
 }
 
+/// What was read with one system call.
+#[derive(Clone, Copy, Default)]
+struct Batch {
+    /// There may be more.
+    more: bool,
+    /// When the last packet arrived; 0 if none did.
+    last_ns: u64,
+}
+
 /// What the last attempt to send ended with.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sent {
@@ -160,18 +169,20 @@ impl Datapath {
         while !self.shared.stop.load(Acquire) {
             self.take_rate();
             let before_ns = monotonic_ns();
-            let more = self.receive(before_ns);
-            let horizon_ns = match more {
-                // What is still in the socket arrived after this.
-                Some(last_ns) => before_ns.min(last_ns.saturating_add(self.delay_ns)),
-                None => before_ns,
+            let Batch { more, last_ns } = self.receive(before_ns);
+            // What is still in the socket arrived after the last that was read, and after `before_ns` if that
+            // was all there was.
+            let horizon_ns = if more {
+                before_ns.min(last_ns.saturating_add(self.delay_ns))
+            } else {
+                before_ns.max(last_ns)
             };
             self.model.advance(horizon_ns, self.arena.free_list());
             self.mark();
             let sent = self.transmit();
             self.counters.yields = class.yields();
             self.publish();
-            if more.is_none() {
+            if !more {
                 self.wait(sent, &mut class);
             }
             class.tick(monotonic_ns());
@@ -188,20 +199,20 @@ impl Datapath {
         }
     }
 
-    /// Reads one batch. If there may be more, returns the arrival time of the last one read.
-    fn receive(&mut self, now_ns: u64) -> Option<u64> {
+    /// Reads one batch.
+    fn receive(&mut self, now_ns: u64) -> Batch {
         let count = match self.rx.receive(self.ends.rx.as_fd()) {
             Ok(count) => count,
             Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
                 // A kind of offload that has no vnet header (a tunnel's): the kernel threw the packet away.
                 self.counters.unfit_pkts += 1;
-                return Some(0);
+                return Batch { more: true, last_ns: 0 };
             }
             // Nothing there, or the interface went down: the next wake-up tells.
-            Err(_) => return None,
+            Err(_) => return Batch::default(),
         };
         if count == 0 {
-            return None;
+            return Batch::default();
         }
         let real_minus_monotonic = real_minus_monotonic_ns();
         let latest_ns = monotonic_ns();
@@ -226,7 +237,7 @@ impl Datapath {
             };
             admit(&received, packet, &mut self.model, &mut self.arena, &mut self.counters);
         }
-        (count == self.rx.capacity()).then_some(arrived_ns)
+        Batch { more: count == self.rx.capacity(), last_ns: arrived_ns }
     }
 
     /// Writes the marks of the packets that may leave now.

@@ -199,3 +199,48 @@ fn golden_sequences() {
         assert_eq!(story(queue), wanted, "{queue:?}");
     }
 }
+
+/// Nanoseconds per packet of each discipline, through the whole link with a standing queue of 100 packets. To be
+/// run by hand: `cargo test -p ccbench-shaper --lib cost_of_each -- --ignored --nocapture`.
+#[test]
+#[ignore = "measures, asserts nothing"]
+fn cost_of_each_discipline() {
+    const PACKETS: u64 = 2_000_000;
+    let law = codel::LawSpec { ecn: true, ..codel::LawSpec::default() };
+    for queue in [
+        QueueSpec::Fifo(FifoLimit::Packets(1000)),
+        QueueSpec::Codel(CodelSpec { law, ..CodelSpec::default() }),
+        QueueSpec::FqCodel(FqCodelSpec::default()),
+        QueueSpec::Fq(FqSpec { flow_limit: 1000, ..FqSpec::default() }),
+        QueueSpec::Dualpi2(Dualpi2Spec { limit: 1000, ..Dualpi2Spec::default() }),
+    ] {
+        let spec =
+            LinkSpec { rate_bps: Some(4_000_000_000), delay_ns: 0, loss_ppm: 0, seed: 1, queue };
+        let mut link = LinkModel::new(&spec, 2048, 1514);
+        let mut free: Vec<u32> = (0..2048).collect();
+        let began_ns = crate::clock::monotonic_ns();
+        let mut now_ns = 0;
+        for number in 0..PACKETS {
+            // 1500 bytes take 3 us; a burst first, then as fast as they leave.
+            now_ns += if number < 100 { 0 } else { 3_000 };
+            let slot = free.pop().unwrap();
+            let flow = (number % 16) as u32;
+            let kind = [Ecn::Ect0, Ecn::Ect1][number as usize % 2];
+            link.arrive(Packet {
+                slot,
+                bytes: 1500,
+                at_ns: now_ns,
+                flow,
+                ecn: kind,
+                marked: false,
+            });
+            link.advance(now_ns, &mut free);
+            while link.next_marked().is_some() {}
+            while let Some(packet) = link.pop_departed() {
+                free.push(packet.slot);
+            }
+        }
+        let took_ns = crate::clock::monotonic_ns() - began_ns;
+        println!("{:5} ns: {}", took_ns / PACKETS, format!("{queue:?}").split('(').next().unwrap());
+    }
+}
