@@ -284,7 +284,13 @@ fn a_missing_qdisc_is_named_with_its_option_and_the_way_out() {
                 link(Some(mbit(100)), codel),
                 "fq_codel",
                 "this kernel has no qdisc fq_codel (CONFIG_NET_SCH_FQ_CODEL); \
-                 use another kernel, e.g. with CONFIG_NET_SCH_FQ_CODEL=m",
+                 write `backend = \"userspace\"` for link down",
+            ),
+            (
+                link(Some(mbit(100)), Queue::Cake { rtt: None, memory_limit: None }),
+                "cake",
+                "this kernel has no qdisc cake (CONFIG_NET_SCH_CAKE); \
+                 use another kernel, e.g. with CONFIG_NET_SCH_CAKE=m",
             ),
         ];
         for (config, kind, text) in cases {
