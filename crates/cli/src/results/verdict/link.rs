@@ -42,7 +42,12 @@ struct Rated {
     legs: Vec<Leg>,
     /// It sends whenever it has something to send.
     conserves_work: bool,
+    /// It has slices, which may be full while the link is not.
+    sliced: bool,
 }
+
+/// The queue of what is in no slice, the one that may always take all that the link has left.
+const REMAINDER: &str = "10:";
 
 /// A time of one rate, in nanoseconds since the trial's beginning.
 #[derive(Debug, Clone, Copy)]
@@ -69,7 +74,7 @@ impl Rated {
             }
             legs.push(Leg { from_ns: at_ns.saturating_add(CHANGE_NS), to_ns: u64::MAX, rate_bps });
         }
-        Some(Self { legs, conserves_work: conserves_work(link) })
+        Some(Self { legs, conserves_work: conserves_work(link), sliced: !link.classes.is_empty() })
     }
 
     fn leg(&self, since_ns: u64) -> Option<usize> {
@@ -104,6 +109,7 @@ struct Seen {
 struct Instant {
     at_ns: u64,
     leg: Option<usize>,
+    sliced: bool,
     root_sent_bytes: Option<u64>,
     most_sent_bytes: u64,
     root_waits: bool,
@@ -121,7 +127,7 @@ impl Instant {
             self.root_sent_bytes = Some(row.sent_bytes);
             self.root_waits |= waits;
         } else if !class && row.kind != "netem" {
-            self.queue_waits |= waits;
+            self.queue_waits |= waits && (!self.sliced || row.handle == REMAINDER);
         }
     }
 
@@ -130,7 +136,7 @@ impl Instant {
             at_ns: self.at_ns,
             leg: self.leg,
             sent_bytes: self.root_sent_bytes.unwrap_or(self.most_sent_bytes),
-            backlogged: self.queue_waits || (self.root_waits && !self.delays),
+            backlogged: self.queue_waits || (self.root_waits && !self.delays && !self.sliced),
         }
     }
 }
@@ -206,7 +212,8 @@ impl LinkCheck {
         }
         let rated = self.rated.get(&row.link);
         let leg = rated.and_then(|rated| rated.leg(row.at_ns.saturating_sub(span.t0_ns)));
-        let fresh = Instant { at_ns: row.at_ns, leg, ..Instant::default() };
+        let sliced = rated.is_some_and(|rated| rated.sliced);
+        let fresh = Instant { at_ns: row.at_ns, leg, sliced, ..Instant::default() };
         series.instant.get_or_insert(fresh).add(row);
     }
 

@@ -105,6 +105,10 @@ impl Story {
     fn judged(&self) -> Verdict {
         let text = match self.queue {
             "fq" => PLAN.replace(r#"{ kind = "bfifo", limit = "30000B" }"#, r#"{ kind = "fq" }"#),
+            "sliced" => {
+                let slice = "[links.bottleneck.classes.slice]\nrate = \"4mbit\"\nmatch = { flow = \"main\" }\n";
+                PLAN.to_owned() + slice
+            }
             _ => PLAN.to_owned(),
         };
         let change = self.change.map_or(String::new(), |(at_ms, rate)| {
@@ -301,6 +305,8 @@ fn a_backlogged_link_below_its_rate_degrades_and_an_idle_one_does_not() {
     fine(&Story { bytes_per_s: 975_000, ..Story::default() });
     fine(&Story { bytes_per_s: 100_000, backlog_bytes: 0, ..Story::default() });
     fine(&Story { bytes_per_s: 100_000, queue: "fq", ..Story::default() });
+    // A slice is full, the link is not.
+    fine(&Story { bytes_per_s: 500_000, queue: "sliced", ..Story::default() });
 }
 
 #[test]
