@@ -164,6 +164,52 @@ static void loss_beyond_two_percent_ends_a_probe(void)
 	CHECK(test_stat(&conn, &a, "mode") == DOWN || test_stat(&conn, &a, "mode") == CRUISE);
 }
 
+/*
+ * ecn_alpha starts at 1 and loses a sixteenth in each of five unmarked rounds. A fully marked round in CRUISE
+ * then lowers inflight_lo from cwnd by a third of alpha. On a path longer than ecn_max_rtt_us, and by default,
+ * CE is not looked at.
+ */
+static void ce_lowers_inflight_lo_where_it_is_enabled(void)
+{
+	static const char *const schemes[] = {"bbr3,ecn_enable=1,ecn_max_rtt_us=10000",
+					      "bbr3,ecn_enable=1,ecn_max_rtt_us=9999", "bbr3"};
+	u32 i;
+
+	for (i = 0; i < 3; i++) {
+		struct cc_ack a = test_ack();
+		struct cc_conn conn;
+
+		a.flags |= CC_ECN;
+		conn = cruising(schemes[i], &a);
+		CHECK_EQ(test_stat(&conn, &a, "ecn_alpha"), i ? 1024 : 743); /* 960, 900, 844, 792, 743 */
+		a.cwnd_pkts = 200;
+		a.delivered_ce_pkts += 100;
+		round_ack(&conn, &a, 0);
+		/* 743 - 46 + 64 = 761; 200 * 761 * 333 / 1024000 = 49 */
+		CHECK_EQ(test_stat(&conn, &a, "ecn_alpha"), i ? 1024 : 761);
+		CHECK_EQ(test_stat(&conn, &a, "inflight_lo_pkts"), i ? CC_BBR_NONE : 151);
+	}
+}
+
+/* Two rounds in a row with more than half of the packets marked end STARTUP, bounded by what got through. */
+static void ce_ends_startup(void)
+{
+	struct cc_ack a = test_ack();
+	struct cc_conn conn;
+	u32 i;
+
+	a.flags |= CC_ECN;
+	a.inflight_pkts = 300;
+	conn = test_conn("bbr3,ecn_enable=1,ecn_max_rtt_us=0", &a);
+	for (i = 0; i < 2; i++) {
+		CHECK_EQ(test_stat(&conn, &a, "mode"), STARTUP);
+		a.delivered_ce_pkts += 51;
+		round_ack(&conn, &a, 0);
+	}
+	CHECK_EQ(test_stat(&conn, &a, "mode"), DRAIN);
+	CHECK_EQ(test_stat(&conn, &a, "inflight_hi_pkts"), 100);
+}
+
 /* 5 s with RTTs above the lowest: PROBE_RTT at half a BDP for 200 ms and a round, then the window is back. */
 static void probe_rtt_comes_after_five_seconds(void)
 {
@@ -241,6 +287,8 @@ int main(void)
 	loss_outside_a_probe_lowers_the_short_term_bounds();
 	a_probe_begins_after_its_wait();
 	loss_beyond_two_percent_ends_a_probe();
+	ce_lowers_inflight_lo_where_it_is_enabled();
+	ce_ends_startup();
 	probe_rtt_comes_after_five_seconds();
 	a_timeout_gives_the_window_back_when_open();
 	alone_it_fills_the_link_without_a_queue("bbr2");

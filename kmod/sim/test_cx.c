@@ -82,6 +82,19 @@ static void without_a_marked_ack_there_is_no_cut(void)
 	CHECK_EQ(a.cwnd_pkts, 10);
 }
 
+/* Two samples, both marked, p = 1000: too few for a decision, Reno's share of a packet instead. */
+static void two_samples_leave_it_to_reno(void)
+{
+	struct cc_ack a = test_ack();
+	struct cc_conn conn = opened("cx15", &a);
+
+	a.srtt_us = 14000;
+	test_round(&conn, &a, 2, 12001);
+	CHECK_EQ(a.cwnd_pkts, 20);
+	test_round(&conn, &a, 3, 12001);
+	CHECK_EQ(a.cwnd_pkts, 10);
+}
+
 /* alpha 256 cuts by half like the default; after an unmarked round it is 240: 20 - 20 * 240 / 512 -> 10 */
 static void fractional_cuts_by_alpha(void)
 {
@@ -218,6 +231,7 @@ int main(void)
 	deviation_scales_the_probability();
 	the_draw_decides();
 	without_a_marked_ack_there_is_no_cut();
+	two_samples_leave_it_to_reno();
 	fractional_cuts_by_alpha();
 	gradual_marking_weighs_marks_below_del_th();
 	a_round_without_samples_changes_nothing();

@@ -109,7 +109,10 @@ static void a_cut_per_rtt_target(void)
 	CHECK_EQ(a.ssthresh_pkts, 5);
 }
 
-/* (10000 / 25000)^2 = 0.16 packets per RTT, less two roundings down; from the target RTT on, and before the transition, 1 */
+/*
+ * (10000 / 25000)^2 = 0.16 packets per RTT, less two roundings down; 1 from the target RTT on, and before the
+ * transition
+ */
 static void a_short_rtt_grows_by_its_square(void)
 {
 	struct cc_ack a = ecn_ack();

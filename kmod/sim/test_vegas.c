@@ -34,6 +34,23 @@ static void a_queue_below_alpha_grows_by_one(void)
 	CHECK_EQ(a.cwnd_pkts, 21);
 }
 
+/* 20 * 2000 / 10000 = 4 is beta: hold. In slow start 20 * 500 / 10000 = 1 is gamma: one more per ACK. */
+static void a_queue_at_the_limit_is_within_it(void)
+{
+	struct cc_ack a = test_ack();
+	struct cc_conn conn = with_base("vegas", &a);
+
+	cc_call_event(&conn, CC_EVENT_OPEN, &a, &(struct cc_out){0});
+	test_round(&conn, &a, 5, 11999);
+	CHECK_EQ(test_stat(&conn, &a, "queue_pkts"), 4);
+	CHECK_EQ(a.cwnd_pkts, 20);
+	a.ssthresh_pkts = CC_INFINITE;
+	test_round(&conn, &a, 5, 10499);
+	CHECK_EQ(a.cwnd_pkts, 21);
+	CHECK_EQ(a.ssthresh_pkts, CC_INFINITE);
+	test_conn("vegas,alpha=4,beta=4,gamma=4", &a);
+}
+
 /* 20 * 2500 / 10000 = 5 > 4: one less, and ssthresh = min(10, 19) raised to 3/4 of 19 = 9 + 4 = 13 */
 static void a_queue_above_beta_shrinks_by_one(void)
 {
@@ -127,6 +144,7 @@ int main(void)
 {
 	a_queue_between_alpha_and_beta_holds_the_window();
 	a_queue_below_alpha_grows_by_one();
+	a_queue_at_the_limit_is_within_it();
 	a_queue_above_beta_shrinks_by_one();
 	slow_start_ends_at_the_window_without_a_queue();
 	two_samples_leave_it_to_reno();
