@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use ccbench_proto::schedule::FlowTask;
+use ccbench_proto::units::Rate;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -32,6 +33,11 @@ impl Version {
     /// It can write a line of JSON per interval as it goes (`--json-stream`, since 3.17).
     pub fn has_json_stream(self) -> bool {
         self >= Self { major: 3, minor: 17 }
+    }
+
+    /// It can be told how often to look at its rate limit (`--pacing-timer`, since 3.2).
+    fn has_pacing_timer(self) -> bool {
+        self >= Self { major: 3, minor: 2 }
     }
 }
 
@@ -71,11 +77,26 @@ pub fn client_args(task: &FlowTask, version: Version) -> Vec<String> {
     }
     if let Some(rate) = task.rate {
         args.extend(["-b".to_owned(), rate.bits_per_sec().to_string()]);
+        args.extend(["-l".to_owned(), block_bytes(rate).to_string()]);
+        if version.has_pacing_timer() {
+            args.extend(["--pacing-timer".to_owned(), "1000".to_owned()]);
+        }
     }
     if task.reverse {
         args.push("-R".to_owned());
     }
     args
+}
+
+/// A segment on a path of 1500 bytes.
+const LEAST_BLOCK_BYTES: u64 = 1448;
+/// What iperf3 writes at once by itself.
+const MOST_BLOCK_BYTES: u64 = 128 << 10;
+
+/// What a limited flow writes at once: 10 ms of its rate. iperf3 limits whole blocks, and its own ones are
+/// bursts of 90 packets.
+fn block_bytes(rate: Rate) -> u64 {
+    (rate.bits_per_sec() / 8 / 100).clamp(LEAST_BLOCK_BYTES, MOST_BLOCK_BYTES)
 }
 
 fn push_common(args: &mut Vec<String>, task: &FlowTask, version: Version) {

@@ -50,7 +50,7 @@ fn arguments_are_those_of_a_careful_hand() {
     assert_eq!(
         client_args(&task(), OLD).join(" "),
         "-c 10.0.1.2 -p 5201 -i 0.100 -J -B 10.0.0.1 --cport 10000 -P 5 -t 3 \
-         --connect-timeout 3000 -C reno -b 10000000"
+         --connect-timeout 3000 -C reno -b 10000000 -l 12500 --pacing-timer 1000"
     );
     let bare = FlowTask { cc: None, rate: None, reverse: true, ..task() };
     assert_eq!(
@@ -58,6 +58,12 @@ fn arguments_are_those_of_a_careful_hand() {
         "-c 10.0.1.2 -p 5201 -i 0.100 --json-stream -B 10.0.0.1 --cport 10000 -P 5 -t 3 \
          --connect-timeout 3000 -R"
     );
+}
+
+#[test]
+fn a_limited_flow_writes_ten_milliseconds_of_its_rate() {
+    let block = |mbit: u64| block_bytes(Rate::from_bits_per_sec(mbit * 1_000_000));
+    assert_eq!([1, 8, 104, 10_000].map(block), [1_448, 10_000, 130_000, 131_072]);
 }
 
 #[test]
