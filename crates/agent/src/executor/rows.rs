@@ -210,6 +210,8 @@ pub fn flows(
     };
     rows.push(wire::Flow {
         sport: client_port.unwrap_or_default().into(),
+        // Nobody asked for one on this connection.
+        cc_requested: String::new(),
         cc_actual: control.map(|s| s.cc.clone()).unwrap_or_default(),
         cookie: control.and_then(|s| s.cookie),
         bytes: control.and_then(|s| s.bytes_acked).unwrap_or_default(),

@@ -123,6 +123,7 @@ fn a_flow_has_a_row_per_connection_and_one_for_control() {
     assert!(data.stop_s.is_some_and(|s| (1.03..1.06).contains(&s)), "{data:?}");
     assert_eq!(data.bytes, report().totals[&0].received_bytes, "what the receiver reported");
     assert_eq!((control.flow_id.as_str(), control.role.as_str()), ("bulk/control", "control"));
+    assert_eq!(control.cc_requested, "", "nobody asked for one");
 }
 
 #[test]
