@@ -1,19 +1,15 @@
 //! From what a flow's end left to its rows. Pure.
-//!
-//! How exact `at_ns` of an interval is: iperf3 3.12 does not say when on our clock it began. But our samples
-//! say how many bytes the application had written (or received) at which time, and the report says after
-//! how many seconds it had: the median difference is its time zero, right to about a millisecond (with a rate
-//! limit: to the time of one of iperf3's 128 KiB blocks). Where too
-//! few samples match, the sender's first sample tells how long it had been busy; and where that is not
-//! known either, the beginning lies between two samples and the middle is taken. With `--json-stream` (3.17)
-//! a row's time is when its line was read.
 
 use ccbench_proto::schedule::FlowTask;
 use ccbench_proto::wire;
 
+pub use zero::zero_ns;
+
 use super::samples::{Seen, SeenMap};
 use crate::flow::iperf3::{IntervalValues, Report, Totals};
 use crate::flow::{End, FlowEnd};
+
+mod zero;
 
 /// One end of a flow group and when it ran.
 #[derive(Debug, Clone)]
@@ -46,69 +42,6 @@ impl Ran<'_> {
         (0..count)
             .filter_map(move |i| Some((i, seen.get(&(format!("{group}/{i}"), side.to_owned()))?)))
     }
-}
-
-/// When iperf3's own time zero was, on our clock.
-pub fn zero_ns(ran: &Ran<'_>, report: &Report, seen: &SeenMap) -> u64 {
-    let not_before = match ran.end {
-        End::Client => ran.launched_at_ns,
-        // It has been listening since long before.
-        End::Server => ran.start_at_ns + ran.task.start.nanos(),
-    };
-    let Some(first_at_ns) = ran.sockets(seen).map(|(_, s)| s.first_at_ns).min() else {
-        return not_before;
-    };
-    let mut zeros: Vec<u64> =
-        ran.sockets(seen).flat_map(|(stream, s)| matched_zeros(ran, report, stream, s)).collect();
-    if zeros.len() >= MIN_MATCHES {
-        zeros.sort_unstable();
-        return zeros[zeros.len() / 2].clamp(not_before.min(first_at_ns), first_at_ns);
-    }
-    let client = ran.end == End::Client;
-    ran.sockets(seen)
-        .map(|(_, s)| socket_zero_ns(s, not_before, client))
-        .min()
-        .unwrap_or(not_before)
-}
-
-/// Fewer than this, and one odd sample would decide.
-const MIN_MATCHES: usize = 3;
-/// iperf3's cookie: what a client writes to a data connection before the test.
-const COOKIE_BYTES: u64 = 37;
-
-/// For each sample of a stream, the time zero by which the report has as many bytes then.
-fn matched_zeros(ran: &Ran<'_>, report: &Report, stream: u32, seen: &Seen) -> Vec<u64> {
-    let mut ends = vec![(0.0, 0.0)];
-    let mut total = 0.0;
-    for i in report.intervals.iter().filter(|i| i.stream == stream && i.values.bytes > 0.0) {
-        total += i.values.bytes;
-        ends.push((i.values.end, total));
-    }
-    let cookie = if ran.task.reverse { 0 } else { COOKIE_BYTES };
-    let mut zeros = Vec::new();
-    for &(at_ns, bytes) in &seen.points {
-        let bytes = bytes.saturating_sub(cookie) as f64;
-        let Some(after) = ends.windows(2).find(|w| w[0].1 < bytes && bytes <= w[1].1) else {
-            continue;
-        };
-        let ((from_s, from), (to_s, to)) = (after[0], after[1]);
-        let elapsed_s = from_s + (to_s - from_s) * (bytes - from) / (to - from);
-        zeros.push(at_ns.saturating_sub((elapsed_s.max(0.0) * 1e9) as u64));
-    }
-    zeros
-}
-
-fn socket_zero_ns(seen: &Seen, not_before_ns: u64, client: bool) -> u64 {
-    let low = seen.not_before_ns.max(not_before_ns).min(seen.first_at_ns);
-    let guess = match seen.first_busy_us {
-        Some(busy_us) if busy_us > 0 => {
-            // A client is busy with iperf3's cookie one round trip before the test begins.
-            let cookie_us = if client { seen.first_min_rtt_us.unwrap_or(0).into() } else { 0 };
-            seen.first_at_ns.saturating_sub(busy_us.saturating_sub(cookie_us) * 1000)
-        }
-        _ => low.midpoint(seen.first_at_ns),
-    };
-    guess.clamp(low, seen.first_at_ns)
 }
 
 /// A row of table `intervals`.

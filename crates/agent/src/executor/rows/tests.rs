@@ -1,5 +1,5 @@
 use super::*;
-use crate::flow::iperf3::Numbering;
+use crate::flow::iperf3::{Numbering, StreamInterval};
 use ccbench_proto::units::Micros;
 
 const MS: u64 = 1_000_000;
@@ -63,10 +63,12 @@ fn a_busy_sender_tells_when_it_began() {
 }
 
 #[test]
-fn a_receiver_began_between_two_samples() {
+fn a_test_began_between_two_samples() {
     let none = Report::default();
     let task = FlowTask { reverse: true, ..task() };
-    assert_eq!(zero_ns(&ran(&task, End::Client), &none, &seen("rcv", None)), 1_050 * MS);
+    assert_eq!(zero_ns(&ran(&task, End::Server), &none, &seen("snd", None)), 1_050 * MS);
+    // A client is told so one round trip after its last connection was made.
+    assert_eq!(zero_ns(&ran(&task, End::Client), &none, &seen("rcv", None)), 1_070 * MS);
 }
 
 #[test]
@@ -97,6 +99,70 @@ fn samples_place_the_report_in_time() {
     seen.values_mut().for_each(|socket| socket.points.clone_from(&points));
     let zero = zero_ns(&ran(&task, End::Client), &report, &seen);
     assert!(zero.abs_diff(began) < MS, "{zero}");
+}
+
+/// A report of `count` streams and what was sampled of their sockets, which come one by one, 20 ms apart, from
+/// 1 s on; iperf3 begins at `began_ns`. `written` at so many milliseconds after its beginning.
+fn sequence(count: u32, began_ns: u64, written: impl Fn(u32, u64) -> u64) -> (Report, SeenMap) {
+    let (mut report, mut seen) = (Report::default(), SeenMap::new());
+    for stream in 0..count {
+        for k in 0..40 {
+            let (start, end) = (written(stream, k * 100), written(stream, k * 100 + 100));
+            let mut values = IntervalValues::default();
+            (values.start, values.end) = (k as f64 / 10.0, (k + 1) as f64 / 10.0);
+            (values.seconds, values.bytes) = (0.1, (end - start) as f64);
+            report.intervals.push(StreamInterval { stream, values });
+        }
+        let first_at_ns = 1_010 * MS + u64::from(stream) * 20 * MS;
+        let points = (0..64).map(|k| {
+            let at_ns = first_at_ns + k * 50 * MS;
+            let so_far = at_ns.checked_sub(began_ns).map_or(0, |ns| written(stream, ns / MS));
+            (at_ns, 37 + so_far)
+        });
+        let socket = Seen {
+            not_before_ns: first_at_ns - 10 * MS,
+            first_at_ns,
+            points: points.collect(),
+            ..Seen::default()
+        };
+        seen.insert((format!("bulk/{stream}"), "snd".to_owned()), socket);
+    }
+    (report, seen)
+}
+
+#[test]
+fn a_start_long_after_the_first_socket_was_seen_is_found() {
+    for (count, began_ns) in [(1, 1_700 * MS), (10, 1_215 * MS), (10, 2_150 * MS)] {
+        let (report, seen) = sequence(count, began_ns, |stream, ms| ms * (900 + u64::from(stream)));
+        let task = FlowTask { count, ..task() };
+        let zero = zero_ns(&ran(&task, End::Client), &report, &seen);
+        assert!(zero.abs_diff(began_ns) <= MS, "{count} sockets, {began_ns}: {zero}");
+    }
+}
+
+#[test]
+fn bytes_in_bursts_of_a_round_trip_place_a_report_as_well() {
+    for rtt_ms in [130, 400] {
+        let began_ns = 2_163 * MS;
+        let burst = |_, ms: u64| if ms == 0 { 0 } else { (1 + ms / rtt_ms).pow(2) * 14_480 };
+        let (report, seen) = sequence(10, began_ns, burst);
+        let task = FlowTask { count: 10, ..task() };
+        let zero = zero_ns(&ran(&task, End::Client), &report, &seen);
+        assert!(zero.abs_diff(began_ns) <= 30 * MS, "{rtt_ms} ms: {zero}");
+    }
+}
+
+#[test]
+fn without_bytes_a_start_is_when_the_last_socket_was_ready() {
+    let (_, mut seen) = sequence(10, u64::MAX, |_, _| 0);
+    let task = FlowTask { count: 10, ..task() };
+    let none = Report::default();
+    // The last socket came between 1180 and 1190 ms, and wrote its cookie 5 ms before it was seen.
+    assert_eq!(zero_ns(&ran(&task, End::Client), &none, &seen), 1_185 * MS);
+    for socket in seen.values_mut() {
+        (socket.first_busy_us, socket.first_min_rtt_us) = (Some(5_000), Some(100_000));
+    }
+    assert_eq!(zero_ns(&ran(&task, End::Client), &none, &seen), 1_285 * MS);
 }
 
 #[test]

@@ -1,0 +1,110 @@
+//! When iperf3's own time zero was, on our clock: iperf3 3.12 does not say.
+//!
+//! Zero is after its last data connection was made, which it makes one by one. Our samples
+//! say how many bytes the application had written (or the kernel received) at which time, and the report says
+//! how many it had at the end of each interval: so each sample says between which two ends it was taken, hence
+//! between which two times zero was. Where most of these spans overlap, zero is; within that, where bytes flow
+//! evenly, it is the median of what interpolation says. This is right to a part of an interval, and to about a
+//! millisecond where bytes flow evenly. Where too few samples match, zero is about when the last connection was
+//! ready. With `--json-stream` (3.17) a row's time is when its line was read.
+
+use super::Ran;
+use crate::executor::samples::{Seen, SeenMap};
+use crate::flow::End;
+use crate::flow::iperf3::Report;
+
+/// Fewer than this, and one odd sample would decide.
+const MIN_MATCHES: usize = 3;
+/// iperf3's cookie: what a client writes to a data connection before the test.
+const COOKIE_BYTES: u64 = 37;
+
+/// When iperf3's own time zero was, on our clock.
+pub fn zero_ns(ran: &Ran<'_>, report: &Report, seen: &SeenMap) -> u64 {
+    let launched_ns = match ran.end {
+        End::Client => ran.launched_at_ns,
+        // It has been listening since long before.
+        End::Server => ran.start_at_ns + ran.task.start.nanos(),
+    };
+    let Some((_, last)) = ran.sockets(seen).max_by_key(|(_, s)| s.first_at_ns) else {
+        return launched_ns;
+    };
+    let not_before_ns = last.not_before_ns.max(launched_ns);
+    let spans: Vec<Span> =
+        ran.sockets(seen).flat_map(|(stream, s)| spans(ran, report, stream, s)).collect();
+    if spans.len() >= MIN_MATCHES {
+        return common_ns(&spans).max(not_before_ns);
+    }
+    ready_ns(last, not_before_ns, ran.end == End::Client)
+}
+
+/// What one sample says about time zero.
+#[derive(Debug, Clone, Copy)]
+struct Span {
+    from_ns: u64,
+    to_ns: u64,
+    /// If bytes flowed evenly.
+    even_ns: Option<u64>,
+}
+
+fn spans(ran: &Ran<'_>, report: &Report, stream: u32, seen: &Seen) -> Vec<Span> {
+    let mut ends = vec![(0.0, 0.0)];
+    let mut total = 0.0;
+    for i in report.intervals.iter().filter(|i| i.stream == stream) {
+        total += i.values.bytes;
+        ends.push((i.values.end, total));
+    }
+    let cookie = if ran.task.reverse { 0 } else { COOKIE_BYTES };
+    let points = seen.points.iter().filter(|(_, bytes)| *bytes > COOKIE_BYTES);
+    points.filter_map(|&(at_ns, bytes)| span(&ends, at_ns, (bytes - cookie) as f64)).collect()
+}
+
+/// `ends`: seconds and bytes at the end of each interval, from (0, 0).
+fn span(ends: &[(f64, f64)], at_ns: u64, bytes: f64) -> Option<Span> {
+    let before = ends.iter().rposition(|end| end.1 < bytes)?;
+    let after = before + ends[before..].iter().position(|end| end.1 > bytes)?;
+    let zero = |elapsed_s: f64| at_ns.saturating_sub((elapsed_s.max(0.0) * 1e9) as u64);
+    let ((from_s, from), (to_s, to)) = (ends[before], ends[after]);
+    let even_s = match after - before {
+        1 => Some(from_s + (to_s - from_s) * (bytes - from) / (to - from)),
+        // Just at the end between the two.
+        2 => Some(ends[before + 1].0),
+        // Nothing flowed for whole intervals.
+        _ => None,
+    };
+    Some(Span { from_ns: zero(to_s), to_ns: zero(from_s), even_ns: even_s.map(zero) })
+}
+
+/// Where most spans overlap.
+fn common_ns(spans: &[Span]) -> u64 {
+    let opens = spans.iter().map(|span| (span.from_ns, 1));
+    let closes = spans.iter().map(|span| (span.to_ns, -1));
+    let mut edges: Vec<(u64, i64)> = opens.chain(closes).collect();
+    // What closes where another opens does not overlap it.
+    edges.sort_unstable();
+    let (mut open, mut most, mut best) = (0, 0, (0, 0));
+    for pair in edges.windows(2) {
+        open += pair[0].1;
+        let wide = pair[1].0 - pair[0].0;
+        if wide > 0 && open > most {
+            (most, best) = (open, (pair[0].0, pair[1].0));
+        }
+    }
+    let within = |zero: &u64| (best.0..=best.1).contains(zero);
+    let mut even: Vec<u64> = spans.iter().filter_map(|s| s.even_ns).filter(within).collect();
+    even.sort_unstable();
+    if even.len() >= MIN_MATCHES { even[even.len() / 2] } else { best.0.midpoint(best.1) }
+}
+
+/// When the last connection was ready for the test.
+fn ready_ns(last: &Seen, not_before_ns: u64, client: bool) -> u64 {
+    let low = not_before_ns.min(last.first_at_ns);
+    // A client is told to begin one round trip after it wrote its last cookie.
+    let rtt_ns = if client { u64::from(last.first_min_rtt_us.unwrap_or(0)) * 1000 } else { 0 };
+    let ready = match last.first_busy_us {
+        Some(busy_us) if busy_us > 0 => {
+            (last.first_at_ns + rtt_ns).saturating_sub(busy_us.saturating_mul(1000))
+        }
+        _ => low.midpoint(last.first_at_ns) + rtt_ns,
+    };
+    ready.clamp(low, last.first_at_ns + rtt_ns)
+}
