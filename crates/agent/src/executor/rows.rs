@@ -20,6 +20,8 @@ pub struct Ran<'a> {
     pub end: End,
     /// CLOCK_MONOTONIC when the process was started.
     pub launched_at_ns: u64,
+    /// CLOCK_MONOTONIC when it was interrupted, if it was.
+    pub interrupted_at_ns: Option<u64>,
     /// CLOCK_MONOTONIC when it was over.
     pub ended_at_ns: u64,
     /// The trial's beginning.
@@ -90,6 +92,15 @@ pub fn intervals(ran: &Ran<'_>, report: &Report, zero_ns: u64) -> Vec<wire::Inte
         interval(ran.task, ran.side(), i.stream, at_ns, &i.values)
     };
     report.intervals.iter().map(row).collect()
+}
+
+/// Adds what a report lacks because the other end ended this one first.
+pub fn add_rest(ran: &Ran<'_>, report: &mut Report, zero_ns: u64) {
+    let told = report.error.as_deref().is_some_and(|e| e.ends_with("has terminated"));
+    if told && !is_early(ran) {
+        let end_s = (ran.stop_at_ns() as f64 - zero_ns as f64) / 1e9;
+        report.add_rest(ran.side() == "snd", end_s);
+    }
 }
 
 /// The rows of table `flows`: one per data connection, one for the control connection.
@@ -190,9 +201,10 @@ fn is_early(ran: &Ran<'_>) -> bool {
     ran.ended_at_ns + EARLY_NS < ran.stop_at_ns()
 }
 
-/// Our agent, or the other end's, ended it at its time.
+/// Our agent, or the other end's, ended it at its time. Whatever an end with data complains about by then is
+/// about the connection to the other end, which is over as well.
 fn ended_by_order(ran: &Ran<'_>, report: &Report) -> bool {
-    let ordered = |error: &str| error.contains("terminated") || error.contains("interrupt");
+    let ordered = |error: &str| error.contains("terminated") || !report.intervals.is_empty();
     report.error.as_deref().is_some_and(ordered) && !is_early(ran)
 }
 

@@ -14,9 +14,9 @@ use crate::flow::iperf3::{Numbering, Report};
 use crate::flow::{End, FlowEnd, FlowSource, Progress, Stop, Traffic};
 
 const SECOND_NS: u64 = 1_000_000_000;
-/// After its stop a flow has this long to end by itself, and a server this much more, because it ends
-/// after its client; then it is asked firmly, then killed.
-const GRACE_NS: u64 = SECOND_NS;
+/// A flow that is interrupted reports at once and waits for nobody, whatever its round trip; this long after
+/// its stop something is wrong with it, and it is asked firmly, then killed.
+const GRACE_NS: u64 = 3 * SECOND_NS;
 /// Between two steps of insistence.
 const STEP_NS: u64 = SECOND_NS;
 /// A process that has been killed is gone within this.
@@ -55,19 +55,16 @@ struct Insist {
     how: Stop,
 }
 
-/// The steps of insistence for one end, in the order of time.
-fn insistence(task: &FlowTask, end: End, start_at_ns: u64) -> Vec<Insist> {
+/// The steps of insistence, in the order of time. Both ends are interrupted at the planned stop: iperf3's own
+/// `-t` counts from the end of its set-up, so many round trips after its start; and an end that is told by the
+/// other one that it is over leaves the last part of its last interval out of its report.
+fn insistence(task: &FlowTask, start_at_ns: u64) -> [Insist; 3] {
     let stop = start_at_ns + task.stop.nanos();
-    let patience = if end == End::Server { 2 * GRACE_NS } else { GRACE_NS };
-    let whole_seconds = (task.stop - task.start).get().is_multiple_of(1_000_000);
-    let mut steps = Vec::new();
-    // iperf3 counts whole seconds only: any other length is ended by hand.
-    if end == End::Client && !whole_seconds {
-        steps.push(Insist { at_ns: stop, how: Stop::Interrupt });
-    }
-    steps.push(Insist { at_ns: stop + patience, how: Stop::Terminate });
-    steps.push(Insist { at_ns: stop + patience + STEP_NS, how: Stop::Kill });
-    steps
+    [
+        Insist { at_ns: stop, how: Stop::Interrupt },
+        Insist { at_ns: stop + GRACE_NS, how: Stop::Terminate },
+        Insist { at_ns: stop + GRACE_NS + STEP_NS, how: Stop::Kill },
+    ]
 }
 
 /// Waits for the client's start, runs it, and sends its rows.
@@ -101,8 +98,10 @@ async fn run(
 ) {
     let numbering =
         Numbering { client_port: task.client_port, count: task.count, listens: end == End::Server };
-    let mut steps = insistence(task, end, stage.start_at_ns).into_iter().peekable();
+    let steps = insistence(task, stage.start_at_ns).to_vec();
+    let mut steps = steps.into_iter().peekable();
     let (mut live, mut killed, mut cancelled) = (Report::default(), false, false);
+    let mut interrupted_at_ns = None;
     let left = loop {
         let next_ns = steps.peek().map_or(clock::now_ns() + DEATH_NS, |step| step.at_ns);
         tokio::select! {
@@ -119,6 +118,9 @@ async fn run(
             },
             () = clock::sleep_until(next_ns) => match steps.next() {
                 Some(step) => {
+                    if step.how == Stop::Interrupt {
+                        interrupted_at_ns = Some(clock::now_ns());
+                    }
                     traffic.stop(step.how);
                     killed |= step.how == Stop::Kill;
                 }
@@ -139,6 +141,7 @@ async fn run(
         task,
         end,
         launched_at_ns,
+        interrupted_at_ns,
         ended_at_ns: clock::now_ns(),
         start_at_ns: stage.start_at_ns,
         tool: &stage.source.tool(),
@@ -155,10 +158,13 @@ async fn report(
     killed: bool,
 ) {
     let streamed = !live.intervals.is_empty();
-    let report = if streamed { live } else { Report::from_json(&left.output, numbering) };
+    let mut report = if streamed { live } else { Report::from_json(&left.output, numbering) };
     let (zero_ns, flows) = {
         let seen = lock(&stage.seen);
         let zero_ns = rows::zero_ns(ran, &report, &seen);
+        if !streamed {
+            rows::add_rest(ran, &mut report, zero_ns);
+        }
         (zero_ns, rows::flows(ran, &report, left.exit_code, zero_ns, &seen))
     };
     if !streamed {
@@ -185,7 +191,7 @@ mod tests {
     use ccbench_proto::units::Micros;
 
     #[test]
-    fn whole_seconds_end_by_themselves_and_others_by_hand() {
+    fn a_flow_is_ended_at_its_stop_whatever_its_length() {
         let mut task = FlowTask {
             group: "g".into(),
             from: "a".into(),
@@ -202,13 +208,12 @@ mod tests {
             stop: Micros::from_secs(3),
             interval: Micros::from_millis(100),
         };
-        let steps = |task: &FlowTask, end| -> Vec<(u64, Stop)> {
-            insistence(task, end, 0).iter().map(|s| (s.at_ns / 1_000_000, s.how)).collect()
-        };
-        assert_eq!(steps(&task, End::Client), [(4_000, Stop::Terminate), (5_000, Stop::Kill)]);
-        assert_eq!(steps(&task, End::Server), [(5_000, Stop::Terminate), (6_000, Stop::Kill)]);
+        let steps = |task: &FlowTask| insistence(task, 0).map(|s| (s.at_ns / 1_000_000, s.how));
+        assert_eq!(
+            steps(&task),
+            [(3_000, Stop::Interrupt), (6_000, Stop::Terminate), (7_000, Stop::Kill)]
+        );
         task.stop = Micros::from_millis(2_500);
-        assert_eq!(steps(&task, End::Client)[0], (2_500, Stop::Interrupt));
-        assert_eq!(steps(&task, End::Server).len(), 2);
+        assert_eq!(steps(&task)[0], (2_500, Stop::Interrupt));
     }
 }

@@ -59,7 +59,8 @@ pub fn server_args(task: &FlowTask, version: Version) -> Vec<String> {
 pub fn client_args(task: &FlowTask, version: Version) -> Vec<String> {
     let mut args = vec!["-c".to_owned(), task.to_ip.to_string()];
     push_common(&mut args, task, version);
-    let seconds = (task.stop - task.start).get().div_ceil(1_000_000).clamp(1, 86_400);
+    // It is ended by hand at its stop: `-t` only has to be longer, and iperf3 allows a day at most.
+    let seconds = ((task.stop - task.start).get().div_ceil(1_000_000) + SPARE_SECONDS).min(86_400);
     args.extend([
         "-B".to_owned(),
         task.from_ip.to_string(),
@@ -88,6 +89,8 @@ pub fn client_args(task: &FlowTask, version: Version) -> Vec<String> {
     args
 }
 
+/// How much longer than planned a client would run if it were not ended.
+const SPARE_SECONDS: u64 = 5;
 /// A segment on a path of 1500 bytes.
 const LEAST_BLOCK_BYTES: u64 = 1448;
 /// What iperf3 writes at once by itself.
@@ -330,7 +333,29 @@ impl Report {
     fn on_interval(&mut self, interval: Option<Interval>) {
         for (position, values) in interval.unwrap_or_default().streams.into_iter().enumerate() {
             let stream = self.stream_of(values.socket, position);
+            // An end that the other one has ended prints its last interval twice.
+            let last = self.intervals.iter().rev().find(|i| i.stream == stream);
+            if last.is_some_and(|i| i.values.end >= values.end && i.values.start >= values.start) {
+                continue;
+            }
             self.intervals.push(StreamInterval { stream, values });
+        }
+    }
+
+    /// An end that the other one has ended leaves the time after its last whole interval out of its intervals,
+    /// but not out of its totals: adds that part, up to `end_s` on the report's own clock.
+    pub fn add_rest(&mut self, sends: bool, end_s: f64) {
+        for (&stream, totals) in &self.totals {
+            let total = if sends { totals.sent_bytes } else { totals.received_bytes };
+            let own = || self.intervals.iter().filter(|i| i.stream == stream);
+            let bytes = total as f64 - own().map(|i| i.values.bytes).sum::<f64>();
+            let start = own().next_back().map_or(0.0, |i| i.values.end);
+            if bytes > 0.0 && start < end_s {
+                let seconds = end_s - start;
+                let values =
+                    IntervalValues { start, end: end_s, seconds, bytes, ..Default::default() };
+                self.intervals.push(StreamInterval { stream, values });
+            }
         }
     }
 

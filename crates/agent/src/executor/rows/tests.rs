@@ -28,6 +28,7 @@ fn ran(task: &FlowTask, end: End) -> Ran<'_> {
         task,
         end,
         launched_at_ns: 1_000 * MS,
+        interrupted_at_ns: None,
         ended_at_ns: 2_050 * MS,
         start_at_ns: 1_000 * MS,
         tool: "iperf3 3.12",
@@ -153,6 +154,19 @@ fn bytes_in_bursts_of_a_round_trip_place_a_report_as_well() {
 }
 
 #[test]
+fn an_interrupt_places_a_report_exactly() {
+    let (mut report, seen) = sequence(10, 1_700 * MS, |_, ms| ms * 900);
+    let task = FlowTask { count: 10, ..task() };
+    let run = Ran { interrupted_at_ns: Some(5_000 * MS), ..ran(&task, End::Client) };
+    report.totals.insert(0, Totals { end_s: 3.25, ..Totals::default() });
+    report.error = Some("interrupt - the client has terminated".into());
+    assert_eq!(zero_ns(&run, &report, &seen), 1_750 * MS);
+    report.error = Some("the server has terminated".into());
+    let zero = zero_ns(&run, &report, &seen);
+    assert!(zero.abs_diff(1_700 * MS) <= MS, "it was over before the interrupt: {zero}");
+}
+
+#[test]
 fn without_bytes_a_start_is_when_the_last_socket_was_ready() {
     let (_, mut seen) = sequence(10, u64::MAX, |_, _| 0);
     let task = FlowTask { count: 10, ..task() };
@@ -209,6 +223,21 @@ fn only_real_trouble_is_trouble() {
     interrupted.error = Some("interrupt - the client has terminated".into());
     assert_eq!(trouble(&run, &end, &interrupted, false), None, "at its time");
     assert_eq!(flows(&run, &interrupted, 1, 0, &SeenMap::new())[0].exit_code, None);
+    for late in [
+        "unable to receive results: Bad file descriptor",
+        "control socket has closed unexpectedly",
+        "unable to write to stream socket: Connection reset by peer",
+    ] {
+        let with = |error: &str, mut report: Report| {
+            report.error = Some(error.to_owned());
+            report
+        };
+        assert_eq!(trouble(&run, &end, &with(late, report()), false), None, "at its time");
+        let early = Ran { ended_at_ns: 1_500 * MS, ..run.clone() };
+        assert!(trouble(&early, &end, &with(late, report()), false).is_some(), "before its time");
+        let dead = with(late, Report::default());
+        assert!(trouble(&run, &end, &dead, false).is_some(), "without data");
+    }
     let early = Ran { ended_at_ns: 1_500 * MS, ..run.clone() };
     assert!(trouble(&early, &end, &interrupted, false).unwrap().contains("terminated"));
     assert!(trouble(&early, &end, &good, false).unwrap().contains("0.5 s early"));

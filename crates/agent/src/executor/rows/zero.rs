@@ -1,6 +1,8 @@
 //! When iperf3's own time zero was, on our clock: iperf3 3.12 does not say.
 //!
-//! Zero is after its last data connection was made, which it makes one by one. Our samples
+//! An end that we interrupted closes its last interval then, and the report says how many seconds after zero.
+//!
+//! For any other end: zero is after its last data connection was made, which it makes one by one. Our samples
 //! say how many bytes the application had written (or the kernel received) at which time, and the report says
 //! how many it had at the end of each interval: so each sample says between which two ends it was taken, hence
 //! between which two times zero was. Where most of these spans overlap, zero is; within that, where bytes flow
@@ -25,6 +27,9 @@ pub fn zero_ns(ran: &Ran<'_>, report: &Report, seen: &SeenMap) -> u64 {
         // It has been listening since long before.
         End::Server => ran.start_at_ns + ran.task.start.nanos(),
     };
+    if let Some(zero_ns) = interrupted_zero_ns(ran, report) {
+        return zero_ns.max(launched_ns);
+    }
     let Some((_, last)) = ran.sockets(seen).max_by_key(|(_, s)| s.first_at_ns) else {
         return launched_ns;
     };
@@ -35,6 +40,12 @@ pub fn zero_ns(ran: &Ran<'_>, report: &Report, seen: &SeenMap) -> u64 {
         return common_ns(&spans).max(not_before_ns);
     }
     ready_ns(last, not_before_ns, ran.end == End::Client)
+}
+
+fn interrupted_zero_ns(ran: &Ran<'_>, report: &Report) -> Option<u64> {
+    report.error.as_deref().filter(|error| error.starts_with("interrupt"))?;
+    let end_s = report.totals.values().map(|t| t.end_s).reduce(f64::max).filter(|s| *s > 0.0)?;
+    ran.interrupted_at_ns?.checked_sub((end_s * 1e9) as u64)
 }
 
 /// What one sample says about time zero.

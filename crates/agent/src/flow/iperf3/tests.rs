@@ -49,13 +49,13 @@ fn arguments_are_those_of_a_careful_hand() {
     assert_eq!(server_args(&task(), OLD).join(" "), "-s -1 -p 5201 -i 0.100 -J -B 10.0.1.2");
     assert_eq!(
         client_args(&task(), OLD).join(" "),
-        "-c 10.0.1.2 -p 5201 -i 0.100 -J -B 10.0.0.1 --cport 10000 -P 5 -t 3 \
+        "-c 10.0.1.2 -p 5201 -i 0.100 -J -B 10.0.0.1 --cport 10000 -P 5 -t 8 \
          --connect-timeout 3000 -C reno -b 10000000 -l 12500 --pacing-timer 1000"
     );
     let bare = FlowTask { cc: None, rate: None, reverse: true, ..task() };
     assert_eq!(
         client_args(&bare, Version { major: 3, minor: 17 }).join(" "),
-        "-c 10.0.1.2 -p 5201 -i 0.100 --json-stream -B 10.0.0.1 --cport 10000 -P 5 -t 3 \
+        "-c 10.0.1.2 -p 5201 -i 0.100 --json-stream -B 10.0.0.1 --cport 10000 -P 5 -t 8 \
          --connect-timeout 3000 -R"
     );
 }
@@ -120,6 +120,25 @@ fn an_interrupted_flow_keeps_its_rows() {
         Report::from_json(captured!("3.12-server-interrupted.json"), numbering(10_040, 1, true));
     assert_eq!(server.error.as_deref(), Some("the client has terminated"));
     assert!(!server.intervals.is_empty());
+}
+
+#[test]
+fn an_end_that_was_ended_says_nothing_twice_and_the_rest_is_added() {
+    let text = captured!("3.12-server-interrupted.json");
+    let mut server = Report::from_json(text, numbering(10_040, 1, true));
+    let times: Vec<(f64, f64)> =
+        server.intervals.iter().map(|i| (i.values.start, i.values.end)).collect();
+    assert!(times.windows(2).all(|w| w[0].1 <= w[1].0), "{times:?}");
+    let (count, total) = (times.len(), server.totals[&0].received_bytes);
+    let own: f64 = server.intervals.iter().map(|i| i.values.bytes).sum();
+    assert!(own < total as f64, "{own} of {total}");
+    server.add_rest(false, 1.25);
+    assert_eq!(server.intervals.len(), count + 1);
+    let rest = &server.intervals[count].values;
+    assert_eq!((rest.start, rest.end), (times[count - 1].1, 1.25));
+    assert_eq!(own + rest.bytes, total as f64);
+    server.add_rest(false, 2.0);
+    assert_eq!(server.intervals.len(), count + 1, "nothing is missing any more");
 }
 
 #[test]
