@@ -65,7 +65,7 @@ enum cc_event {
 struct cc_ack {
 	u64 now_us;		       /* tcp_mstamp */
 	u64 pacing_bytes_per_sec;      /* as in force */
-	u32 rtt_us;		       /* this ack's sample; 0 if it gave none */
+	u32 rtt_us;		       /* this ack's sample; 0 if it gave none, so a host passes 0 us as 1 */
 	u32 srtt_us;		       /* smoothed RTT (the kernel's srtt_us >> 3) */
 	u32 mdev_us;		       /* RTT deviation, in the kernel's scale; only ratios count */
 	u32 rtt_min_us;		       /* windowed minimum; 0 or CC_NO_RTT if unknown */
