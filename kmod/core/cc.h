@@ -8,14 +8,15 @@
  *   struct cc_NAME_state    per connection, at most CC_STATE_BYTES (what the kernel keeps per socket)
  *   struct cc_NAME_stats    what one can plot, u32 each, named and with units in cc_NAME_stat_table
  *
- *   cc_NAME_check (params, fault)          0, or -1 and the parameter that is wrong
- *   cc_NAME_init  (state, params, ack, out)        host calls: init
- *   cc_NAME_on_sample(state, params, ack) -> flags             pkts_acked: every ACK of data, in every state
- *   cc_NAME_on_ack(state, params, ack, out)                    cong_avoid, or cong_control (CC_OWNS_CWND)
- *   cc_NAME_on_loss(state, params, ack) -> ssthresh, pkts      ssthresh (fast retransmit, RTO and ECE alike)
- *   cc_NAME_on_event(state, params, event, ack, out)           set_state, cwnd_event
- *   cc_NAME_undo(state, params, ack) -> cwnd, pkts             undo_cwnd
- *   cc_NAME_read(state, params, ack, stats)                    when flags of on_sample or on_ack have CC_OUT_ROUND
+ *                                                             host calls it for
+ *   cc_NAME_check(params, fault)                              0, or -1 and the parameter that is wrong
+ *   cc_NAME_init(state, params, ack, out)                     init
+ *   cc_NAME_on_sample(state, params, ack) -> flags            pkts_acked: every ACK of data, in every state
+ *   cc_NAME_on_ack(state, params, ack, out)                   cong_avoid, or cong_control (CC_OWNS_CWND)
+ *   cc_NAME_on_loss(state, params, ack) -> ssthresh, pkts     ssthresh (fast retransmit, RTO and ECE alike)
+ *   cc_NAME_on_event(state, params, event, ack, out)          set_state, cwnd_event
+ *   cc_NAME_undo(state, params, ack) -> cwnd, pkts            undo_cwnd
+ *   cc_NAME_read(state, params, ack, stats)                   whenever flags have CC_OUT_ROUND
  *
  * The host fills struct cc_ack from the socket, calls, and writes what differs in struct cc_out back.
  * A core never sees a socket, a clock, or a random source other than cc_ack.random.
@@ -27,7 +28,7 @@
 
 #include "platform.h"
 
-#define CC_STATE_BYTES 104	/* ICSK_CA_PRIV_SIZE of every kernel from 4.20 on */
+#define CC_STATE_BYTES 104	/* ICSK_CA_PRIV_SIZE, as measured on 6.18; the module asserts its own kernel's */
 #define CC_MIN_CWND 2u		/* pkts; no core answers less */
 #define CC_INFINITE 0x7fffffffu /* ssthresh before the first loss, pkts */
 #define CC_NO_RTT 0xffffffffu	/* us; "no sample yet" in a running minimum */
