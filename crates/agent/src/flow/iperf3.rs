@@ -286,7 +286,8 @@ impl Report {
                     }
                 }
                 (b"end", true) => report.on_end(decode(member.value)),
-                (b"error", true) => report.error = decode(member.value),
+                // An end that is over may stumble once more while it leaves: the first error is the cause.
+                (b"error", true) => report.error = report.error.or_else(|| decode(member.value)),
                 _ => {}
             }
         }

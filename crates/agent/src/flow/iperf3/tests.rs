@@ -154,6 +154,7 @@ fn a_failure_is_in_the_reports_own_words() {
         error(captured!("3.12-server-client-killed.json")).as_deref(),
         Some("the client has unexpectedly closed the connection")
     );
+    assert_eq!(error(br#"{"error": "first", "error": "second"}"#).as_deref(), Some("first"));
 }
 
 #[test]
