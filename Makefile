@@ -19,10 +19,12 @@ demo: build
 
 # All tests: pure ones, and those in real namespaces with real iperf3 (root).
 test: build
+	$(MAKE) --no-print-directory -C kmod check
 	cargo test --locked --workspace --features netns -- --test-threads=2
 
 # What needs no root.
 test-fast:
+	$(MAKE) --no-print-directory -C kmod check
 	cargo test --locked --workspace
 
 lint:

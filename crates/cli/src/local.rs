@@ -145,7 +145,8 @@ impl Testbed {
 /// Makes the folder and locks it.
 fn make_private_dir(dir: &Path) -> Result<std::fs::File, CliError> {
     use std::os::unix::fs::DirBuilderExt;
-    let fail = |source| CliError::File { op: "make the state folder", path: dir.to_owned(), source };
+    let fail =
+        |source| CliError::File { op: "make the state folder", path: dir.to_owned(), source };
     // A sweep may remove the folder between making and locking it: then make it again.
     for _ in 0..3 {
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(fail)?;

@@ -82,6 +82,8 @@ pub fn report(args: &RunArgs, ran: Ran) -> Result<i32, CliError> {
         if !args.json {
             table::print(&summary, &mut std::io::stdout(), terminal_width())?;
         }
+        // Shown first: the numbers are there even where the disk is full.
+        summary.written?;
     }
     if args.json {
         let path = ran.dir.path();

@@ -9,9 +9,10 @@ use ccbench_proto::wire::{Done, Flow, FlowSample, Interval};
 
 use super::{Findings, Span, Status};
 
-/// iperf3 needs two handshakes and a round of control messages before its first byte: tenths of a second on the
-/// longest paths of the plans. A second late is another experiment.
+/// A second late, beside what iperf3 needs before its first byte, is another experiment ...
 pub const LATE_S: f64 = 1.0;
+/// ... and that is a round trip for each of its sockets, one after the other, and a few for its control messages.
+pub const SET_UP_RTTS: u32 = 4;
 /// What a connection has carried without a byte of data: iperf3's cookie, and the SYN and FIN that the kernel counts.
 pub const NOT_DATA_BYTES: u64 = 37 + 1 + 1;
 /// Growth of a counter that may be the FIN of a closing socket alone.
@@ -280,9 +281,11 @@ impl Seen {
             return;
         };
         let late_s = first_s - start_s;
-        if late_s > LATE_S {
+        let limit_s = LATE_S + f64::from(SET_UP_RTTS + task.count) * self.srtt_s;
+        if late_s > limit_s {
             let why = format!(
-                "first data at {first_s:.2} s, {late_s:.2} s after its start at {start_s:.1} s (limit {LATE_S:.0} s)"
+                "first data at {first_s:.2} s, {late_s:.2} s after its start at {start_s:.1} s (limit {limit_s:.2} s: \
+                 {LATE_S:.0} s and set-up)"
             );
             told.add(Status::Degraded, "flow_late", why);
         }
