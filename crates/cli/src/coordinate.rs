@@ -141,6 +141,7 @@ impl Experiment {
         let points: BTreeMap<u32, Point> =
             self.plan.points().into_iter().map(|point| (point.id, point)).collect();
         let mut result = Ok(());
+        let mut port_slot = 0;
         for (done, run) in runs.iter().enumerate() {
             let Some(point) = points.get(&run.point_id) else { continue };
             if done > 0 && !pause(self.plan.plan().gap, &mut interrupt).await {
@@ -150,7 +151,8 @@ impl Experiment {
             let rest = self.time_for(&points, runs.get(done + 1..).unwrap_or_default());
             let label = label(point, run.trial, self.plan.plan().repeat);
             live.trial_start(run, &label, &schedule::phases(&point.plan), rest);
-            let trial = Trial { experiment: self, point, run, dir };
+            port_slot = next_port_slot(port_slot, clock::realtime_ns());
+            let trial = Trial { experiment: self, point, run, dir, port_slot };
             let ended = trial.run(&mut nodes, live, &mut interrupt).await;
             let lost = nodes.lost();
             match ended {
@@ -235,6 +237,14 @@ impl Nodes {
     }
 }
 
+/// Number of the range of ports for the next trial, taken modulo [`schedule::PORT_SLOTS`]: one that no trial of the
+/// last minute (TIME_WAIT) has used, not even another experiment's on the same nodes. Ranges go by time, one
+/// every other second, and never back.
+fn next_port_slot(last: u32, utc_ns: i64) -> u32 {
+    let now = (utc_ns / 2_000_000_000) as u32;
+    now.max(last + 1)
+}
+
 /// Factors and repetition, for people.
 fn label(point: &Point, trial: u16, repeat: u32) -> String {
     let levels: Vec<String> =
@@ -263,6 +273,7 @@ struct Trial<'a> {
     point: &'a Point,
     run: &'a Run,
     dir: &'a RunDir,
+    port_slot: u32,
 }
 
 /// One message of one node's stream, or its end.
@@ -353,7 +364,7 @@ impl Trial<'_> {
                 seed: self.run.seed,
                 epoch,
                 addresses: nodes.addresses.clone().into_iter().collect(),
-                port_slot: self.run.index,
+                port_slot: self.port_slot,
                 lease_ms: LEASE.as_millis() as u32,
             };
             async move { client.prepare(request).await }
@@ -469,5 +480,19 @@ impl Book<'_> {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_go_by_time_and_never_back() {
+        let second = 1_000_000_000;
+        assert_eq!(next_port_slot(0, 100 * second), 50);
+        assert_eq!(next_port_slot(50, 101 * second), 51, "quick trials go ahead of time");
+        assert_eq!(next_port_slot(51, 102 * second), 52, "and are not caught up with");
+        assert_eq!(next_port_slot(52, 180 * second), 90);
     }
 }

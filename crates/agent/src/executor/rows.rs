@@ -204,8 +204,10 @@ fn is_early(ran: &Ran<'_>) -> bool {
 /// Our agent, or the other end's, ended it at its time. Whatever an end with data complains about by then is
 /// about the connection to the other end, which is over as well.
 fn ended_by_order(ran: &Ran<'_>, report: &Report) -> bool {
-    let ordered = |error: &str| error.contains("terminated") || !report.intervals.is_empty();
-    report.error.as_deref().is_some_and(ordered) && !is_early(ran)
+    let has_data = !report.intervals.is_empty();
+    let ordered = |error: &str| error.contains("terminated") || has_data;
+    let interrupted = ran.interrupted_at_ns.is_some() && has_data;
+    (interrupted || report.error.as_deref().is_some_and(ordered)) && !is_early(ran)
 }
 
 /// What went wrong with this end, if anything. `killed`: it did not end when asked.

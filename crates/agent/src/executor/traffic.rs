@@ -55,13 +55,15 @@ struct Insist {
     how: Stop,
 }
 
-/// The steps of insistence, in the order of time. Both ends are interrupted at the planned stop: iperf3's own
-/// `-t` counts from the end of its set-up, so many round trips after its start; and an end that is told by the
-/// other one that it is over leaves the last part of its last interval out of its report.
-fn insistence(task: &FlowTask, start_at_ns: u64) -> [Insist; 3] {
+/// The steps of insistence, in the order of time. The client is interrupted at the planned stop, because iperf3's
+/// own `-t` counts from the end of its set-up, so many round trips after its start. It tells the server, which
+/// is interrupted only if that does not reach it: iperf3 3.12 crashes now and then when its own signal and the
+/// other end's word arrive at once.
+fn insistence(task: &FlowTask, end: End, start_at_ns: u64) -> [Insist; 3] {
     let stop = start_at_ns + task.stop.nanos();
+    let told_ns = if end == End::Server { STEP_NS } else { 0 };
     [
-        Insist { at_ns: stop, how: Stop::Interrupt },
+        Insist { at_ns: stop + told_ns, how: Stop::Interrupt },
         Insist { at_ns: stop + GRACE_NS, how: Stop::Terminate },
         Insist { at_ns: stop + GRACE_NS + STEP_NS, how: Stop::Kill },
     ]
@@ -98,7 +100,7 @@ async fn run(
 ) {
     let numbering =
         Numbering { client_port: task.client_port, count: task.count, listens: end == End::Server };
-    let steps = insistence(task, stage.start_at_ns).to_vec();
+    let steps = insistence(task, end, stage.start_at_ns).to_vec();
     let mut steps = steps.into_iter().peekable();
     let (mut live, mut killed, mut cancelled) = (Report::default(), false, false);
     let mut interrupted_at_ns = None;
@@ -208,12 +210,14 @@ mod tests {
             stop: Micros::from_secs(3),
             interval: Micros::from_millis(100),
         };
-        let steps = |task: &FlowTask| insistence(task, 0).map(|s| (s.at_ns / 1_000_000, s.how));
+        let steps =
+            |task: &FlowTask, end| insistence(task, end, 0).map(|s| (s.at_ns / 1_000_000, s.how));
         assert_eq!(
-            steps(&task),
+            steps(&task, End::Client),
             [(3_000, Stop::Interrupt), (6_000, Stop::Terminate), (7_000, Stop::Kill)]
         );
         task.stop = Micros::from_millis(2_500);
-        assert_eq!(steps(&task)[0], (2_500, Stop::Interrupt));
+        assert_eq!(steps(&task, End::Client)[0], (2_500, Stop::Interrupt));
+        assert_eq!(steps(&task, End::Server)[0], (3_500, Stop::Interrupt), "if nobody told it");
     }
 }
