@@ -64,6 +64,8 @@ pub struct NodeTask {
     pub sysctls: Vec<(String, String)>,
     /// Leave segmentation offloads on.
     pub keep_offloads: bool,
+    /// The interfaces that ccbench made for this node; none where the node has an agent of its own.
+    pub wired: Vec<String>,
     /// Links on this node.
     pub links: Vec<LinkTask>,
     /// Flow groups whose listener is here.
@@ -306,6 +308,11 @@ pub fn task_for(plan: &CheckedPlan, node: &str, context: &TrialContext) -> NodeT
         sample: plan.sample.clone(),
         sysctls: here.sysctl.iter().map(|(k, v)| (k.clone(), v.to_string())).collect(),
         keep_offloads: here.offloads,
+        wired: topology
+            .nodes
+            .get(node)
+            .map(|made| made.interfaces.iter().map(|interface| interface.dev.clone()).collect())
+            .unwrap_or_default(),
         links: plan
             .links
             .iter()

@@ -106,7 +106,10 @@ pub async fn prepare(
     }
     let devices = devices(&task, tools.kernel)?;
     if !task.keep_offloads {
-        for dev in devices.values().collect::<BTreeSet<_>>() {
+        // A node that ccbench made has no other use for its interfaces: super-packets would also pass through
+        // those that nothing here shapes.
+        let made = task.wired.iter().filter(|dev| ccbench_shaper::netlink::ifindex(dev).is_ok());
+        for dev in devices.values().chain(made).collect::<BTreeSet<_>>() {
             switch_offloads_off(dev, tools, trial)?;
         }
     }
