@@ -305,6 +305,7 @@ impl Trial<'_> {
                 return Err(error);
             }
         };
+        self.dir.announce_trial(key)?;
         let t0_ns = clock::monotonic_ns() + LEAD.as_nanos() as u64;
         let utc_ns = clock::utc_minus_monotonic_ns();
         let clocks: BTreeMap<_, _> = offsets
@@ -315,7 +316,7 @@ impl Trial<'_> {
         let infos =
             nodes.fleet.agents.iter().map(|(node, agent)| (node.clone(), agent.info.clone()));
         let judge = Judge::new(&self.point.plan, &infos.collect(), &clocks);
-        let writer = self.dir.begin_trial(key, &phases, clocks)?;
+        let writer = self.dir.begin_announced(key, &phases, clocks)?;
         let mut book = Book { writer, judge, done: BTreeMap::new(), errors: Vec::new() };
         book.links(replies)?;
         let (send, receive) = mpsc::channel(EVENTS_WAITING);

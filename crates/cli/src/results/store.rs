@@ -291,6 +291,23 @@ impl RunDir {
         phases: &[PhaseSpan],
         clocks: BTreeMap<String, NodeClock>,
     ) -> Result<TrialWriter<'_>> {
+        self.announce_trial(run)?;
+        self.begin_announced(run, phases, clocks)
+    }
+
+    /// The part of [`RunDir::begin_trial`] that waits for the disk: to be done before the instant of the trial's
+    /// beginning is chosen.
+    pub fn announce_trial(&self, run: TrialKey) -> Result<()> {
+        TrialWriter::announce(&self.inner, run)
+    }
+
+    /// The rest of [`RunDir::begin_trial`], once the clocks are known.
+    pub fn begin_announced(
+        &self,
+        run: TrialKey,
+        phases: &[PhaseSpan],
+        clocks: BTreeMap<String, NodeClock>,
+    ) -> Result<TrialWriter<'_>> {
         TrialWriter::begin(&self.inner, run, phases, clocks)
     }
 

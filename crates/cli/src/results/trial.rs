@@ -127,16 +127,20 @@ impl Tables {
 }
 
 impl<'a> TrialWriter<'a> {
+    /// The slow part of a beginning: what waits for the disk.
+    pub(super) fn announce(inner: &Inner, key: TrialKey) -> Result<()> {
+        let TrialKey { point_id, trial, seed, epoch } = key;
+        inner.append(Entry::TrialBegin { point_id, trial, seed, epoch })?;
+        inner.clear(point_id, trial)
+    }
+
     pub(super) fn begin(
         inner: &'a Inner,
         key: TrialKey,
         phases: &[PhaseSpan],
         clocks: BTreeMap<String, NodeClock>,
     ) -> Result<Self> {
-        let TrialKey { point_id, trial, seed, epoch } = key;
-        inner.append(Entry::TrialBegin { point_id, trial, seed, epoch })?;
-        inner.clear(point_id, trial)?;
-        let staging = inner.path.join(format!("{STAGING}{epoch}"));
+        let staging = inner.path.join(format!("{STAGING}{}", key.epoch));
         std::fs::create_dir(&staging).map_err(io_error("create", &staging))?;
         let axis =
             |t0_ns, realtime_offset_ns| Axis { t0_ns, realtime_offset_ns, phases: phases.to_vec() };
