@@ -15,7 +15,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::clock;
 use crate::error::CliError;
-use crate::fleet::{Address, CALL_LIMIT, Fleet};
+use crate::fleet::{Address, CALL_LIMIT, ClockOffset, Fleet};
 use crate::live::Live;
 use crate::local::Testbed;
 use crate::results::store::{RunDir, TrialKey, TrialWriter};
@@ -305,6 +305,39 @@ impl Trial<'_> {
                 return Err(error);
             }
         };
+        let conducted = self.conduct(nodes, key, replies, &offsets, live, interrupt).await;
+        // However that went, the nodes are prepared.
+        let failed_undo = nodes.fleet.reset(run_id, key.epoch).await;
+        let (mut book, stopped) = conducted?;
+        // What an agent of our own testbed had changed is gone with its namespace.
+        if nodes.testbed.is_none() {
+            for (node, failed) in &failed_undo {
+                book.errors
+                    .push(format!("{node}: could not be left as found: {}", failed.join("; ")));
+            }
+        } else if !failed_undo.is_empty() {
+            nodes.broken = true;
+        }
+        if let Err(error) = stopped {
+            book.writer.abandon(&error.to_string())?;
+            return Err(error);
+        }
+        let verdict = book.judge.finish(&book.done, &book.errors);
+        book.writer.commit(&verdict)?;
+        Ok(verdict)
+    }
+
+    /// Starts all prepared nodes at the same instant and keeps what they send, until they end, one is lost, or the
+    /// user stops.
+    async fn conduct(
+        &self,
+        nodes: &Nodes,
+        key: TrialKey,
+        replies: BTreeMap<String, wire::PrepareReply>,
+        offsets: &BTreeMap<String, ClockOffset>,
+        live: &mut Live,
+        interrupt: &mut watch::Receiver<bool>,
+    ) -> Result<(Book<'_>, Result<(), CliError>), CliError> {
         self.dir.announce_trial(key)?;
         let t0_ns = clock::monotonic_ns() + LEAD.as_nanos() as u64;
         let utc_ns = clock::utc_minus_monotonic_ns();
@@ -330,23 +363,7 @@ impl Trial<'_> {
         let length = schedule::length(&self.point.plan);
         let silent = nodes.fleet.agents.keys().cloned().collect();
         let stopped = book.follow(receive, silent, live, (t0_ns, length), interrupt).await;
-        let failed_undo = nodes.fleet.reset(run_id, key.epoch).await;
-        // What an agent of our own testbed had changed is gone with its namespace.
-        if nodes.testbed.is_none() {
-            for (node, failed) in &failed_undo {
-                book.errors
-                    .push(format!("{node}: could not be left as found: {}", failed.join("; ")));
-            }
-        } else if !failed_undo.is_empty() {
-            nodes.broken = true;
-        }
-        if let Err(error) = stopped {
-            book.writer.abandon(&error.to_string())?;
-            return Err(error);
-        }
-        let verdict = book.judge.finish(&book.done, &book.errors);
-        book.writer.commit(&verdict)?;
-        Ok(verdict)
+        Ok((book, stopped))
     }
 
     async fn prepare(
