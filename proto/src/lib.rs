@@ -10,5 +10,6 @@ pub mod plan;
 pub mod resolve;
 pub mod schedule;
 pub mod topology;
+pub mod trace;
 pub mod units;
 pub mod wire;

@@ -9,7 +9,12 @@ use sha2::{Digest, Sha256};
 
 use crate::units::{Bytes, Limit, Micros, Packets, Ppm, Rate};
 
+pub use cc::{Cc, Via};
+pub use impair::{BurstLoss, Distribution, Jitter, OnEnd, Reorder, TraceStart, TraceUse};
+
+pub mod cc;
 pub mod check;
+pub mod impair;
 pub mod parse;
 
 /// A whole plan. Every `BTreeMap` key is a name its author chose; names become values in result columns.
@@ -36,6 +41,10 @@ pub struct Plan {
     /// How often to sample what.
     #[serde(default)]
     pub sample: Sample,
+    /// Keep every processor of ccbench's own machine from halting during a trial, so that timers are punctual
+    /// on virtual machines: one idle-priority thread per processor that yields to everything.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub keep_awake: bool,
     /// The machines, or namespaces where no agent is named.
     pub nodes: BTreeMap<String, Node>,
     /// Cabling between nodes: each a chain of node names. Used when ccbench builds the nodes.
@@ -47,6 +56,9 @@ pub struct Plan {
     /// Shaped links: each one direction of one interface.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub links: BTreeMap<String, Link>,
+    /// Instances of congestion controls, loaded before a trial and gone after it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub cc: BTreeMap<String, Cc>,
     /// Named groups of TCP flows.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub flows: BTreeMap<String, Flow>,
@@ -190,6 +202,31 @@ pub struct Link {
     /// Independent random loss.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss: Option<Ppm>,
+    /// Random delay around `delay`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub jitter: Option<Jitter>,
+    /// Loss in bursts, beside `loss`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub burst_loss: Option<BurstLoss>,
+    /// Share of packets that are delivered twice.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub duplicate: Option<Ppm>,
+    /// Packets that overtake.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reorder: Option<Reorder>,
+    /// Share of packets in which one bit behind the IP header is flipped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub corrupt: Option<Ppm>,
+    /// Rate, delay or loss as a file says; in place of `rate`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace: Option<TraceUse>,
+    /// Bytes that the line carries beside each IP packet: 14 is an Ethernet header (what the kernel's qdiscs
+    /// count), 0 none, 38 a whole frame with preamble, checksum and gap.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub overhead: Option<Bytes>,
+    /// Write down every packet of a userspace link, at most so many bytes of rows; absent: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub packet_log: Option<Bytes>,
     /// The queue in front of the rate; absent: 1.5 BDP of bytes, at least 10 packets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<Queue>,
@@ -241,6 +278,67 @@ pub enum Queue {
     Bfifo {
         /// Capacity.
         limit: Limit,
+    },
+    /// First in, first out, limited in packets; when it is full the oldest goes.
+    PfifoHeadDrop {
+        /// Capacity.
+        limit: Limit,
+    },
+    /// First in, first out, limited in bytes; when it is full the oldest go. Userspace only.
+    BfifoHeadDrop {
+        /// Capacity.
+        limit: Limit,
+    },
+    /// Proportional integral controller enhanced (RFC 8033).
+    Pie {
+        /// Capacity in packets.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        limit: Option<Packets>,
+        /// Delay to hold.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        target: Option<Micros>,
+        /// Time between two updates of the probability.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        tupdate: Option<Micros>,
+        /// Integral gain, 0 to 32, in sixteenths of a hertz as `tc` has it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        alpha: Option<u32>,
+        /// Proportional gain, 0 to 32, in sixteenths of a hertz.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        beta: Option<u32>,
+        /// Mark instead of dropping while the probability is low.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        ecn: Option<bool>,
+        /// Count bytes: small packets are dropped less.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        bytemode: Option<bool>,
+    },
+    /// Random early detection.
+    Red {
+        /// Capacity in bytes.
+        limit: Bytes,
+        /// Average queue from which packets are dropped or marked, bytes.
+        min: Bytes,
+        /// Average queue at which the probability is `probability`, bytes.
+        max: Bytes,
+        /// Probability at `max`; absent: 2 %.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        probability: Option<Ppm>,
+        /// Average packet, to turn idle time into packets; absent: 1000 B.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        avpkt: Option<Bytes>,
+        /// Packets that may burst; absent: (2 min + max) / (3 avpkt).
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        burst: Option<u32>,
+        /// Mark instead of dropping.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        ecn: Option<bool>,
+        /// Drop with certainty above `max` even what could be marked.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        harddrop: Option<bool>,
+        /// Let the probability find itself (Floyd's adaptive RED).
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        adaptive: Option<bool>,
     },
     /// Fair queueing with pacing (`sch_fq`).
     Fq {
@@ -361,6 +459,9 @@ pub struct Class {
     /// Most it may borrow up to; absent: the guaranteed rate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ceil: Option<Rate>,
+    /// Served before classes with a higher number, within its guarantee and beyond; absent: 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority: Option<u8>,
     /// Which packets.
     #[serde(rename = "match")]
     pub matches: Match,
@@ -388,6 +489,23 @@ pub struct Match {
     /// TCP or UDP port of either end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
+    /// The IP header's ECN field.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ecn: Option<Ecn>,
+}
+
+/// The IP header's ECN field.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Ecn {
+    /// 00.
+    NotEct = 0,
+    /// 01, L4S.
+    Ect1 = 1,
+    /// 10.
+    Ect0 = 2,
+    /// 11.
+    Ce = 3,
 }
 
 /// A named group of TCP flows, started and stopped together.

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use crate::plan::check::CheckedPlan;
-use crate::plan::{Backend, Link, PathPreset, Plan, Queue, Shaper};
+use crate::plan::{Backend, BurstLoss, Jitter, Link, PathPreset, Plan, Queue, Reorder, Shaper};
 use crate::topology::Topology;
+use crate::trace::Replay;
 use crate::units::{Bytes, FRAME_BYTES, Limit, Micros, Packets, Ppm, Rate};
 
 /// Everything a link's back end needs to know. In `queue` every [`crate::units::Limit`] is already
@@ -29,8 +30,34 @@ pub struct LinkConfig {
     pub backend: Backend,
     /// Slices of the rate.
     pub classes: Vec<ClassConfig>,
+    /// What it does to packets beside that.
+    pub impairments: Impairments,
+    /// How it changes in time.
+    pub trace: Option<Replay>,
+    /// Bytes beside each IP packet that the line carries; [`ETHERNET_BYTES`] is what kernel qdiscs count.
+    pub overhead: Bytes,
+    /// Write down every packet, at most so many bytes of rows.
+    pub packet_log: Option<Bytes>,
     /// Seeds everything random in this link in this trial.
     pub seed: u64,
+}
+
+/// Header of an Ethernet frame, in bytes.
+pub const ETHERNET_BYTES: Bytes = Bytes::new(14);
+
+/// What a link does to packets beside rate, constant delay, independent loss and queue. The default: nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Impairments {
+    /// Random delay around the constant one.
+    pub jitter: Option<Jitter>,
+    /// Loss in bursts, beside the independent one.
+    pub burst_loss: Option<BurstLoss>,
+    /// Share of packets that are delivered twice.
+    pub duplicate: Ppm,
+    /// Packets that overtake.
+    pub reorder: Option<Reorder>,
+    /// Share of packets in which one bit behind the IP header is flipped.
+    pub corrupt: Ppm,
 }
 
 /// A slice of a link's rate.
@@ -42,6 +69,8 @@ pub struct ClassConfig {
     pub rate: Rate,
     /// Most it may borrow up to.
     pub ceil: Rate,
+    /// Lower numbers are served first.
+    pub priority: u8,
     /// A packet belongs to the class if any of these matches.
     pub matches: Vec<PacketMatch>,
     /// Its queue.
@@ -61,6 +90,8 @@ pub struct PacketMatch {
     pub dport: Option<u16>,
     /// DSCP, 0 to 63.
     pub dscp: Option<u8>,
+    /// ECN field, 0 to 3.
+    pub ecn: Option<u8>,
 }
 
 /// The interface whose egress is shaped.
@@ -247,6 +278,15 @@ pub fn resolve_queue(queue: Option<&Queue>, rate: Option<Rate>, rtt: Micros) -> 
         }
         Queue::Bfifo { limit } => {
             Queue::Bfifo { limit: Limit::Bytes(limit_bytes(limit, rate, rtt)) }
+        }
+        Queue::PfifoHeadDrop { limit } => {
+            match resolve_queue(Some(&Queue::Pfifo { limit }), Some(rate), rtt) {
+                Queue::Pfifo { limit } => Queue::PfifoHeadDrop { limit },
+                other => other,
+            }
+        }
+        Queue::BfifoHeadDrop { limit } => {
+            Queue::BfifoHeadDrop { limit: Limit::Bytes(limit_bytes(limit, rate, rtt)) }
         }
         other => other,
     }

@@ -3,17 +3,20 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 use sha2::{Digest, Sha256};
 
 use crate::plan::check::CheckedPlan;
-use crate::plan::{Flow, Link, Match, Order, Plan, ProbeKind, Sample};
+use crate::plan::{Flow, Link, Match, Order, Plan, ProbeKind, Sample, TraceUse};
 use crate::resolve::{
-    self, ClassConfig, Egress, LinkConfig, PacketMatch, RateChange, base_rtt, resolve_queue,
+    self, ClassConfig, ETHERNET_BYTES, Egress, Impairments, LinkConfig, PacketMatch, RateChange,
+    base_rtt, resolve_queue,
 };
 use crate::topology::Topology;
+use crate::trace::{Replay, Trace};
 use crate::units::{Micros, Rate};
 
 /// One combination of the matrix's levels.
@@ -41,7 +44,7 @@ pub struct Run {
 }
 
 /// What a node must know beside the plan to do its part of a trial.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TrialContext {
     /// Node name to the address its peers use.
     pub addresses: BTreeMap<String, IpAddr>,
@@ -49,6 +52,8 @@ pub struct TrialContext {
     pub port_slot: u32,
     /// The trial's seed.
     pub seed: u64,
+    /// What the plan's trace files hold, by the name that the plan gives them.
+    pub traces: BTreeMap<String, Arc<Trace>>,
 }
 
 /// One node's part of one trial.
@@ -317,7 +322,10 @@ pub fn task_for(plan: &CheckedPlan, node: &str, context: &TrialContext) -> NodeT
             .links
             .iter()
             .filter(|(_, link)| link.node == node)
-            .map(|(name, link)| link_task(plan, name, link, &address, &flows, context.seed))
+            .map(|(name, link)| {
+                let context = (context.seed, &context.traces);
+                link_task(plan, name, link, &address, &flows, context)
+            })
             .collect(),
         servers: flows.iter().filter(|f| f.to == node).cloned().collect(),
         peers: peers.map(|(name, ip)| (name.clone(), ip)).collect(),
@@ -362,7 +370,7 @@ fn link_task(
     link: &Link,
     address: &impl Fn(&str) -> IpAddr,
     flows: &[FlowTask],
-    seed: u64,
+    (seed, traces): (u64, &BTreeMap<String, Arc<Trace>>),
 ) -> LinkTask {
     let rtt = base_rtt(plan, name);
     let classes = link
@@ -372,6 +380,7 @@ fn link_task(
             name: class_name.clone(),
             rate: class.rate,
             ceil: class.ceil.unwrap_or(class.rate),
+            priority: class.priority.unwrap_or_default(),
             matches: packet_matches(&class.matches, address, flows),
             queue: resolve_queue(class.queue.as_ref(), Some(class.rate), rtt),
         })
@@ -397,6 +406,16 @@ fn link_task(
             shaper: link.shaper,
             backend: link.backend,
             classes,
+            impairments: Impairments {
+                jitter: link.jitter,
+                burst_loss: link.burst_loss,
+                duplicate: link.duplicate.unwrap_or_default(),
+                reorder: link.reorder,
+                corrupt: link.corrupt.unwrap_or_default(),
+            },
+            trace: link.trace.as_ref().and_then(|used| replay(used, traces)),
+            overhead: link.overhead.unwrap_or(ETHERNET_BYTES),
+            packet_log: link.packet_log,
             seed: derive_u64(seed, &format!("link {name}"), &[]),
         },
         egress: match (&link.dev, &link.toward) {
@@ -405,6 +424,17 @@ fn link_task(
         },
         changes,
     }
+}
+
+/// A link's trace; `None` if its file was not given.
+fn replay(used: &TraceUse, traces: &BTreeMap<String, Arc<Trace>>) -> Option<Replay> {
+    Some(Replay {
+        trace: Arc::clone(traces.get(&used.file)?),
+        name: used.file.clone(),
+        on_end: used.on_end,
+        start: used.start,
+        floor: used.floor,
+    })
 }
 
 /// A class's match as header fields: any of the returned alternatives, all fields within one. Empty when the
@@ -418,6 +448,7 @@ fn packet_matches(
         src: wanted.from.as_deref().map(address),
         dst: wanted.to.as_deref().map(address),
         dscp: wanted.dscp,
+        ecn: wanted.ecn.map(|ecn| ecn as u8),
         ..PacketMatch::default()
     };
     let either_end = |port: u16| {
@@ -471,6 +502,7 @@ fn both(left: &[PacketMatch], right: &[PacketMatch]) -> Vec<PacketMatch> {
             sport: one(a.sport, b.sport)?,
             dport: one(a.dport, b.dport)?,
             dscp: one(a.dscp, b.dscp)?,
+            ecn: one(a.ecn, b.ecn)?,
         })
     };
     left.iter().flat_map(|a| right.iter().filter_map(move |b| pair(a, b))).collect()

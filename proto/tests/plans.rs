@@ -154,7 +154,7 @@ fn describe(plan: &CheckedPlan, warnings: &[PlanProblem]) -> String {
         for (name, node) in &point.plan.plan().nodes {
             addresses.extend(node.address.map(|address| (name.clone(), address)));
         }
-        let context = TrialContext { addresses, port_slot: 0, seed: 1 };
+        let context = TrialContext { addresses, port_slot: 0, seed: 1, ..TrialContext::default() };
         for node in point.plan.plan().nodes.keys() {
             task(&mut out, node, &task_for(&point.plan, node, &context));
         }
@@ -426,7 +426,8 @@ mod any_text {
         assert_eq!(again, plan, "resolved text reads back");
         for point in plan.points().iter().take(3) {
             let addresses = Topology::build(point.plan.plan()).addresses();
-            let context = TrialContext { addresses, port_slot: 40, seed: 1 };
+            let context =
+                TrialContext { addresses, port_slot: 40, seed: 1, ..TrialContext::default() };
             for node in point.plan.plan().nodes.keys() {
                 task_for(&point.plan, node, &context);
             }

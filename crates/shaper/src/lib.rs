@@ -46,6 +46,16 @@ pub trait Link: Send {
         at_ns: u64,
         into: &mut Vec<wire::QdiscSample>,
     ) -> Result<(), ShaperError>;
+    /// Plays the link's trace from `at_ns` (`CLOCK_MONOTONIC`) on; nothing for a link without one.
+    fn begin(&mut self, _at_ns: u64) -> Result<(), ShaperError> {
+        Ok(())
+    }
+    /// Appends the changes that a trace has made since the last call.
+    fn changes(&mut self, _into: &mut Vec<wire::LinkChange>) {}
+    /// Appends the packets that have been written down since the last call; nothing without `packet_log`.
+    fn packets(&mut self, _into: &mut Vec<wire::LinkPacket>) {}
+    /// How punctual it was so far: one row for packets (userspace), one for the steps of a trace.
+    fn timing(&mut self, _into: &mut Vec<wire::LinkTiming>) {}
     /// Takes the link away and puts back what was there before. Idempotent.
     fn remove(&mut self) -> Result<(), ShaperError>;
 }
@@ -102,6 +112,18 @@ impl Link for Chosen {
         into: &mut Vec<wire::QdiscSample>,
     ) -> Result<(), ShaperError> {
         self.link.counters(at_ns, into)
+    }
+    fn begin(&mut self, at_ns: u64) -> Result<(), ShaperError> {
+        self.link.begin(at_ns)
+    }
+    fn changes(&mut self, into: &mut Vec<wire::LinkChange>) {
+        self.link.changes(into);
+    }
+    fn packets(&mut self, into: &mut Vec<wire::LinkPacket>) {
+        self.link.packets(into);
+    }
+    fn timing(&mut self, into: &mut Vec<wire::LinkTiming>) {
+        self.link.timing(into);
     }
     fn remove(&mut self) -> Result<(), ShaperError> {
         self.link.remove()

@@ -84,6 +84,13 @@ pub fn queue(queue: &Queue) -> Result<Qdisc, BadQueue> {
         Queue::FqCodel { .. } => fq_codel::encode(queue),
         Queue::Cake { .. } => cake::encode(queue),
         Queue::Dualpi2 { .. } => dualpi2::encode(queue),
+        Queue::PfifoHeadDrop { .. }
+        | Queue::BfifoHeadDrop { .. }
+        | Queue::Pie { .. }
+        | Queue::Red { .. } => Err(BadQueue {
+            what: format!("queue {}", kind(queue)),
+            way_out: "write `backend = \"userspace\"` for this link".to_owned(),
+        }),
     }
 }
 
@@ -97,6 +104,10 @@ pub fn kind(queue: &Queue) -> &'static str {
         Queue::FqCodel { .. } => "fq_codel",
         Queue::Cake { .. } => "cake",
         Queue::Dualpi2 { .. } => "dualpi2",
+        Queue::PfifoHeadDrop { .. } => "pfifo_head_drop",
+        Queue::BfifoHeadDrop { .. } => "bfifo_head_drop",
+        Queue::Pie { .. } => "pie",
+        Queue::Red { .. } => "red",
     }
 }
 

@@ -56,6 +56,10 @@ fn link(rate: Option<Rate>, queue: Queue) -> LinkConfig {
         shaper: Shaper::Htb,
         backend: Backend::Kernel,
         classes: Vec::new(),
+        impairments: ccbench_proto::resolve::Impairments::default(),
+        trace: None,
+        overhead: ccbench_proto::resolve::ETHERNET_BYTES,
+        packet_log: None,
         seed: 1,
     }
 }
@@ -194,6 +198,7 @@ fn slices_take_what_matches_and_leave_the_rest() {
             name: "slice".to_owned(),
             rate: mbit(20),
             ceil: mbit(100),
+            priority: 0,
             matches,
             queue: Queue::Pfifo { limit: Limit::Packets(Packets::new(7)) },
         };

@@ -65,6 +65,7 @@ pub fn task_of(request: &wire::PrepareRequest) -> Result<NodeTask, AgentError> {
         addresses: request.addresses.iter().map(address).collect::<Result<_, _>>()?,
         port_slot: request.port_slot,
         seed: request.seed,
+        traces: BTreeMap::new(),
     };
     let mut task = schedule::task_for(&plan, &request.node, &context);
     // A group that no phase names never runs: it needs no listener either.

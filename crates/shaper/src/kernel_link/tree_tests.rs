@@ -24,6 +24,10 @@ fn link(rate: Option<Rate>) -> LinkConfig {
         shaper: Shaper::Htb,
         backend: Backend::Kernel,
         classes: Vec::new(),
+        impairments: ccbench_proto::resolve::Impairments::default(),
+        trace: None,
+        overhead: ccbench_proto::resolve::ETHERNET_BYTES,
+        packet_log: None,
         seed: 1,
     }
 }
@@ -75,6 +79,7 @@ fn sliced() -> LinkConfig {
         name: "slice".to_owned(),
         rate: mbit(rate),
         ceil: mbit(ceil),
+        priority: 0,
         matches: vec![PacketMatch {
             dst: Some(Ipv4Addr::new(10, 0, 0, 1).into()),
             dport: Some(5201),

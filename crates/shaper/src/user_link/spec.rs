@@ -53,6 +53,10 @@ fn queue_of(queue: &Queue) -> Result<QueueSpec, BadQueue> {
         Queue::FqCodel { .. } => fq_codel(queue),
         Queue::Fq { .. } => fq(queue),
         Queue::Dualpi2 { .. } => dualpi2(queue),
+        Queue::PfifoHeadDrop { .. }
+        | Queue::BfifoHeadDrop { .. }
+        | Queue::Pie { .. }
+        | Queue::Red { .. } => Err(bad(qdisc::kind(queue), "use another queue")),
         Queue::Cake { .. } => Err(bad(
             "queue cake",
             "use backend = \"kernel\" on a kernel that has it, or a queue of kind fq_codel",
@@ -239,6 +243,10 @@ mod tests {
             shaper: Shaper::Htb,
             backend: Backend::Userspace,
             classes: Vec::new(),
+            impairments: ccbench_proto::resolve::Impairments::default(),
+            trace: None,
+            overhead: ccbench_proto::resolve::ETHERNET_BYTES,
+            packet_log: None,
             seed: 3,
         }
     }
@@ -267,6 +275,7 @@ mod tests {
             name: "a".to_owned(),
             rate: Rate::from_bits_per_sec(1),
             ceil: Rate::from_bits_per_sec(1),
+            priority: 0,
             matches: Vec::new(),
             queue: fifo,
         });

@@ -38,6 +38,10 @@ fn config() -> LinkConfig {
         shaper: Shaper::Htb,
         backend: Backend::Userspace,
         classes: Vec::new(),
+        impairments: ccbench_proto::resolve::Impairments::default(),
+        trace: None,
+        overhead: ccbench_proto::resolve::ETHERNET_BYTES,
+        packet_log: None,
         seed: 11,
     }
 }

@@ -117,7 +117,7 @@ fn buffer(path: &[&str], queue: &Queue, rate: Rate, rtt: Micros, problems: &mut 
         | Queue::Codel { ce_threshold, .. }
         | Queue::FqCodel { ce_threshold, .. } => ("ce_threshold", *ce_threshold),
         Queue::Dualpi2 { step, .. } => ("step", *step),
-        Queue::Pfifo { .. } | Queue::Bfifo { .. } | Queue::Cake { .. } => return,
+        _ => return,
     };
     let least = drain_time(rate, Bytes::new(FEW_PACKETS * FRAME_BYTES));
     if let Some(threshold) = threshold.filter(|t| *t < least) {

@@ -16,7 +16,11 @@ pub(super) fn check(
     (rate, rate_reads): (Option<Rate>, &[&[&str]]),
     problems: &mut Problems,
 ) {
-    if let Queue::Pfifo { limit } | Queue::Bfifo { limit } = queue {
+    if let Queue::Pfifo { limit }
+    | Queue::Bfifo { limit }
+    | Queue::PfifoHeadDrop { limit }
+    | Queue::BfifoHeadDrop { limit } = queue
+    {
         limit_of_fifo(path, *limit, (rate, rate_reads), problems);
     }
     let mut wrong = |key: &'static str, why: String| problems.error(&[path, &[key]].concat(), why);
@@ -64,7 +68,7 @@ pub(super) fn check(
                 wrong("coupling", "must be from 1 to 255".to_owned());
             }
         }
-        Queue::Pfifo { .. } | Queue::Bfifo { .. } | Queue::Codel { .. } | Queue::Cake { .. } => {}
+        _ => {}
     }
 }
 
@@ -76,7 +80,8 @@ fn packet_limits(queue: &Queue) -> Vec<(&'static str, Option<Packets>)> {
         Queue::Codel { limit, .. }
         | Queue::FqCodel { limit, .. }
         | Queue::Dualpi2 { limit, .. } => vec![("limit", *limit)],
-        Queue::Pfifo { .. } | Queue::Bfifo { .. } | Queue::Cake { .. } => Vec::new(),
+        Queue::Pie { limit, .. } => vec![("limit", *limit)],
+        _ => Vec::new(),
     }
 }
 
@@ -94,7 +99,10 @@ fn times(queue: &Queue) -> Vec<(&'static str, Option<Micros>, bool)> {
         Queue::Dualpi2 { target, tupdate, step, .. } => {
             vec![("target", *target, false), ("tupdate", *tupdate, false), ("step", *step, true)]
         }
-        Queue::Pfifo { .. } | Queue::Bfifo { .. } => Vec::new(),
+        Queue::Pie { target, tupdate, .. } => {
+            vec![("target", *target, false), ("tupdate", *tupdate, false)]
+        }
+        _ => Vec::new(),
     }
 }
 

@@ -75,7 +75,7 @@ impl Schedule {
         let text =
             std::fs::read_to_string(run.path().join("plan.resolved.toml")).unwrap_or_default();
         let plan = parse::parse(&text).and_then(check::check).ok();
-        let context = TrialContext { addresses: BTreeMap::new(), port_slot: 0, seed: 0 };
+        let context = TrialContext::default();
         let spans = |point: Point| {
             let nodes = point.plan.plan().nodes.keys();
             let tasks =

@@ -116,7 +116,7 @@ impl Progress {
 
 impl FlowCheck {
     pub(crate) fn new(plan: &CheckedPlan) -> Self {
-        let context = TrialContext { addresses: BTreeMap::new(), port_slot: 0, seed: 0 };
+        let context = TrialContext::default();
         let clients = plan
             .plan()
             .nodes

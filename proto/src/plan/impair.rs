@@ -1,0 +1,104 @@
+//! What a link does to packets beside its rate, its constant delay and its queue.
+
+use serde::{Deserialize, Serialize};
+
+use crate::units::{Micros, Ppm, Rate};
+
+/// Random delay around a link's constant `delay`. Packets keep their order unless `reorder` says otherwise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Jitter {
+    /// Scale of the distribution: half the width (uniform), the standard deviation (normal), the scale (Pareto).
+    pub spread: Micros,
+    /// Shape.
+    #[serde(default)]
+    pub distribution: Distribution,
+    /// Correlation of a packet's draw with the previous one's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub correlation: Option<Ppm>,
+    /// A packet with less delay may overtake.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub reorder: bool,
+}
+
+/// Shape of a random delay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Distribution {
+    /// From `delay - spread` to `delay + spread`, each equally likely.
+    Uniform,
+    /// Mean `delay`, standard deviation `spread`; never below zero.
+    #[default]
+    Normal,
+    /// `delay` plus a Pareto (Lomax) variate of shape 3 and mean `spread`: only later, with a long tail.
+    Pareto,
+}
+
+/// Loss that comes in bursts: the Gilbert-Elliott model, one step per packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BurstLoss {
+    /// Probability of going from the good state to the bad one.
+    pub enter: Ppm,
+    /// Probability of going from the bad state to the good one; its inverse is the mean burst, in packets.
+    pub leave: Ppm,
+    /// Loss in the bad state; absent: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bad: Option<Ppm>,
+    /// Loss in the good state; absent: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub good: Option<Ppm>,
+}
+
+/// Packets that overtake.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Reorder {
+    /// Share of packets that are sent on at once instead of being delayed.
+    pub share: Ppm,
+}
+
+/// A link whose characteristics change as a file says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TraceUse {
+    /// The file, relative to the plan.
+    pub file: String,
+    /// sha256 of the file, hexadecimal; filled in when the plan is resolved, checked when it is given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sha256: Option<String>,
+    /// What follows its last row.
+    #[serde(default)]
+    pub on_end: OnEnd,
+    /// When its first row begins.
+    #[serde(default)]
+    pub start: TraceStart,
+    /// Rows below this rate are raised to it; absent: a row of zero stops the link (userspace) or is
+    /// refused (kernel).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub floor: Option<Rate>,
+}
+
+/// What follows a trace's last row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OnEnd {
+    /// The last row stays in force.
+    #[default]
+    Hold,
+    /// It begins again.
+    Loop,
+    /// Nothing passes any more.
+    Stop,
+}
+
+/// When a trace begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TraceStart {
+    /// With the trial. Before it (while the path is measured) the first row is in force.
+    #[default]
+    Trial,
+    /// When the first packet of the trial arrives.
+    FirstPacket,
+}
