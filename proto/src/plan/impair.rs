@@ -67,6 +67,10 @@ pub struct TraceUse {
     /// sha256 of the file, hexadecimal; filled in when the plan is resolved, checked when it is given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sha256: Option<String>,
+    /// The trace's mean rate over its length; filled in when the plan is resolved, checked when it is given.
+    /// Queue limits that are relative to a rate refer to it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mean_rate: Option<Rate>,
     /// What follows its last row.
     #[serde(default)]
     pub on_end: OnEnd,
