@@ -27,7 +27,7 @@ pub mod user_link;
 
 use ccbench_proto::plan::Backend;
 use ccbench_proto::resolve::LinkConfig;
-use ccbench_proto::units::Rate;
+use ccbench_proto::units::{Micros, Ppm, Rate};
 use ccbench_proto::wire;
 
 pub use error::ShaperError;
@@ -40,6 +40,14 @@ pub trait Link: Send {
     fn state(&self) -> wire::LinkState;
     /// Changes the rate at once. Hot: one system call or one atomic store, no allocation, no log.
     fn set_rate(&mut self, rate: Rate) -> Result<(), ShaperError>;
+    /// Changes the constant one-way delay at once, for packets that arrive from now on.
+    fn set_delay(&mut self, _delay: Micros) -> Result<(), ShaperError> {
+        Err(unchangeable(&self.state(), "delay"))
+    }
+    /// Changes the independent random loss at once.
+    fn set_loss(&mut self, _loss: Ppm) -> Result<(), ShaperError> {
+        Err(unchangeable(&self.state(), "loss"))
+    }
     /// Appends this link's counters at `at_ns`, one row per qdisc and class (or one for a userspace link).
     fn counters(
         &mut self,
@@ -58,6 +66,15 @@ pub trait Link: Send {
     fn timing(&mut self, _into: &mut Vec<wire::LinkTiming>) {}
     /// Takes the link away and puts back what was there before. Idempotent.
     fn remove(&mut self) -> Result<(), ShaperError>;
+}
+
+fn unchangeable(state: &wire::LinkState, what: &str) -> ShaperError {
+    ShaperError::Unsupported {
+        link: state.link.clone(),
+        backend: if state.backend == "userspace" { "userspace" } else { "kernel" },
+        what: format!("a change of its {what}"),
+        way_out: "write `backend = \"userspace\"`, or leave the change out".to_owned(),
+    }
 }
 
 /// Applies `config` to the egress of `dev` (in the calling thread's network namespace). What was there
@@ -105,6 +122,12 @@ impl Link for Chosen {
     }
     fn set_rate(&mut self, rate: Rate) -> Result<(), ShaperError> {
         self.link.set_rate(rate)
+    }
+    fn set_delay(&mut self, delay: Micros) -> Result<(), ShaperError> {
+        self.link.set_delay(delay)
+    }
+    fn set_loss(&mut self, loss: Ppm) -> Result<(), ShaperError> {
+        self.link.set_loss(loss)
     }
     fn counters(
         &mut self,
