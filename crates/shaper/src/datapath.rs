@@ -16,11 +16,11 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 
 use crate::clock::{monotonic_ns, real_minus_monotonic_ns};
-use crate::sys::{Received, RxBatch, TxBatch};
+use crate::sys::{RxBatch, TxBatch};
 use packet::{Arena, Packet};
 use segment::Frames;
 use thread::Class;
-use vnet::VNET_BYTES;
+use vnet::{TAG_BYTES, VNET_BYTES, put_tag};
 
 pub(crate) mod duty;
 pub(crate) mod header;
@@ -80,9 +80,9 @@ pub(crate) struct Ends {
     pub(crate) rx: OwnedFd,
     /// Packet socket bound to the shaped interface.
     pub(crate) tx: OwnedFd,
-    /// Ethernet address of the interface that packets are redirected to: what bears it as a source was
-    /// made there by the kernel and is no traffic.
-    pub(crate) own_address: [u8; 6],
+    /// Ethernet address of the interface that packets are redirected to, if they are: what bears it as a
+    /// source was made there by the kernel and is no traffic.
+    pub(crate) own_address: Option<[u8; 6]>,
     /// MTU of the shaped interface in bytes.
     pub(crate) mtu_bytes: u32,
 }
@@ -154,7 +154,7 @@ impl Datapath {
             classify: !matches!(spec.queue, QueueSpec::Fifo(_)),
             delay_ns: spec.delay_ns,
             arena: Arena::new(slots, slot_bytes),
-            rx: RxBatch::new(RX_PACKETS, RX_PACKET_BYTES),
+            rx: RxBatch::new(RX_PACKETS, TAG_BYTES, RX_PACKET_BYTES),
             tx: TxBatch::new(TX_PACKETS),
             counters: Counters::default(),
             rate_generation: 0,
@@ -201,7 +201,7 @@ impl Datapath {
 
     /// Reads one batch.
     fn receive(&mut self, now_ns: u64) -> Batch {
-        let count = match self.rx.receive(self.ends.rx.as_fd()) {
+        let count = match self.rx.receive(self.ends.rx.as_fd(), RX_PACKETS) {
             Ok(count) => count,
             Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
                 // A kind of offload that has no vnet header (a tunnel's): the kernel threw the packet away.
@@ -221,21 +221,32 @@ impl Datapath {
             arrived_ns = received.real_ns.map_or(now_ns, |real_ns| {
                 real_ns.wrapping_add_signed(real_minus_monotonic.wrapping_neg()).min(latest_ns)
             });
-            if received.bytes.get(VNET_BYTES + 6..VNET_BYTES + 12)
-                == Some(&self.ends.own_address[..])
-            {
+            let bytes = match received.vlan {
+                Some(tag) => {
+                    put_tag(received.bytes, tag);
+                    &*received.bytes
+                }
+                None => &received.bytes[TAG_BYTES..],
+            };
+            let frame = bytes.get(VNET_BYTES..).unwrap_or(&[]);
+            if self.ends.own_address.is_some_and(|own| frame.get(6..12) == Some(&own[..])) {
                 continue;
             }
-            let packet = match received.bytes.get(VNET_BYTES..) {
-                Some(frame) if self.classify => Packet {
+            let packet = if self.classify {
+                Packet {
                     at_ns: arrived_ns,
                     flow: header::flow(frame),
                     ecn: header::ecn(frame),
                     ..Packet::default()
-                },
-                _ => Packet { at_ns: arrived_ns, ..Packet::default() },
+                }
+            } else {
+                Packet { at_ns: arrived_ns, ..Packet::default() }
             };
-            admit(&received, packet, &mut self.model, &mut self.arena, &mut self.counters);
+            if received.truncated {
+                self.counters.unfit_pkts += 1;
+                continue;
+            }
+            admit(bytes, packet, &mut self.model, &mut self.arena, &mut self.counters);
         }
         Batch { more: count == self.rx.capacity(), last_ns: arrived_ns }
     }
@@ -379,14 +390,14 @@ impl Datapath {
 
 /// Cuts a packet and offers every frame, which is like `packet` but for slot and bytes, to the link.
 fn admit(
-    received: &Received<'_>,
+    bytes: &[u8],
     packet: Packet,
     model: &mut LinkModel,
     arena: &mut Arena,
     counters: &mut Counters,
 ) {
-    let frames = match Frames::new(received.bytes) {
-        Ok(frames) if !received.truncated && frames.slot_bytes() <= arena.slot_bytes() => frames,
+    let frames = match Frames::new(bytes) {
+        Ok(frames) if frames.slot_bytes() <= arena.slot_bytes() => frames,
         _ => {
             counters.unfit_pkts += 1;
             return;

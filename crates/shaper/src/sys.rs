@@ -85,6 +85,25 @@ fn set_scheduler(policy: libc::c_int, priority: libc::c_int) -> io::Result<()> {
     if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
+/// Has an interface take packets for all addresses as long as the socket is open.
+pub(crate) fn hear_all(fd: BorrowedFd<'_>, ifindex: u32) -> io::Result<()> {
+    // SAFETY: all zeroes is a valid packet_mreq.
+    let mut request: libc::packet_mreq = unsafe { zeroed() };
+    request.mr_ifindex = ifindex.cast_signed();
+    request.mr_type = libc::PACKET_MR_PROMISC as u16;
+    // SAFETY: the pointer is to a packet_mreq that lives through the call, with its size.
+    let rc = unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_PACKET,
+            libc::PACKET_ADD_MEMBERSHIP,
+            (&raw const request).cast(),
+            size_of::<libc::packet_mreq>() as libc::socklen_t,
+        )
+    };
+    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
 /// Packets that the socket's buffer had no room for since the last call.
 pub(crate) fn take_packet_drops(fd: BorrowedFd<'_>) -> io::Result<u64> {
     // SAFETY: all zeroes is a valid tpacket_stats.
@@ -103,12 +122,13 @@ pub(crate) fn take_packet_drops(fd: BorrowedFd<'_>) -> io::Result<u64> {
     if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(u64::from(stats.tp_drops)) }
 }
 
-/// Room for the one control message asked for (a `timespec`), aligned for it.
-const CONTROL_WORDS: usize = 8;
+/// Room for the two control messages asked for (a `timespec`, a `tpacket_auxdata`), aligned for them.
+const CONTROL_WORDS: usize = 12;
 
 /// Buffers to read several packets with one system call.
 pub(crate) struct RxBatch {
     bytes: Vec<u8>,
+    headroom: usize,
     packet_bytes: usize,
     control: Vec<[u64; CONTROL_WORDS]>,
     parts: Vec<libc::iovec>,
@@ -121,21 +141,24 @@ unsafe impl Send for RxBatch {}
 
 /// A packet as read.
 pub(crate) struct Received<'a> {
-    /// Vnet header and frame.
-    pub(crate) bytes: &'a [u8],
+    /// Headroom, vnet header and frame.
+    pub(crate) bytes: &'a mut [u8],
     /// Whether the buffer was too short for it.
     pub(crate) truncated: bool,
     /// `CLOCK_REALTIME` nanoseconds when the kernel got it; `None` without `SO_TIMESTAMPNS`.
     pub(crate) real_ns: Option<u64>,
+    /// The VLAN tag (protocol, then control information) that the kernel took out of the frame.
+    pub(crate) vlan: Option<[u8; 4]>,
 }
 
 impl RxBatch {
-    /// Buffers for `packets` packets of up to `packet_bytes` bytes.
-    pub(crate) fn new(packets: usize, packet_bytes: usize) -> Self {
+    /// Buffers for `packets` packets of up to `packet_bytes` bytes, with free bytes in front of each.
+    pub(crate) fn new(packets: usize, headroom: usize, packet_bytes: usize) -> Self {
         // SAFETY: all zeroes is a valid mmsghdr and a valid iovec.
         let (header, part) = unsafe { (zeroed::<libc::mmsghdr>(), zeroed::<libc::iovec>()) };
         Self {
-            bytes: vec![0; packets * packet_bytes],
+            bytes: vec![0; packets * (headroom + packet_bytes)],
+            headroom,
             packet_bytes,
             control: vec![[0; CONTROL_WORDS]; packets],
             parts: vec![part; packets],
@@ -149,27 +172,31 @@ impl RxBatch {
         self.headers.len()
     }
 
-    /// Reads what is there, without waiting; returns how many packets.
-    pub(crate) fn receive(&mut self, fd: BorrowedFd<'_>) -> io::Result<usize> {
+    /// Reads up to `most` packets of what is there, without waiting; returns how many.
+    pub(crate) fn receive(&mut self, fd: BorrowedFd<'_>, most: usize) -> io::Result<usize> {
         self.received = 0;
-        let slots = self.bytes.chunks_exact_mut(self.packet_bytes).zip(&mut self.control);
+        let slots =
+            self.bytes.chunks_exact_mut(self.headroom + self.packet_bytes).zip(&mut self.control);
+        let mut count = 0;
         for (header, (part, (bytes, control))) in
-            self.headers.iter_mut().zip(self.parts.iter_mut().zip(slots))
+            self.headers.iter_mut().zip(self.parts.iter_mut().zip(slots)).take(most)
         {
+            let bytes = &mut bytes[self.headroom..];
             part.iov_base = bytes.as_mut_ptr().cast();
             part.iov_len = bytes.len();
             header.msg_hdr.msg_iov = part;
             header.msg_hdr.msg_iovlen = 1;
             header.msg_hdr.msg_control = control.as_mut_ptr().cast();
             header.msg_hdr.msg_controllen = size_of_val(control) as _;
+            count += 1;
         }
-        // SAFETY: every header points to one iovec and one control buffer of the lengths it says, all owned by
-        // self and mutably borrowed through the call; the count is the number of headers.
+        // SAFETY: the first `count` headers point to one iovec and one control buffer each, of the lengths they say,
+        // all owned by self and mutably borrowed through the call.
         let count = unsafe {
             libc::recvmmsg(
                 fd.as_raw_fd(),
                 self.headers.as_mut_ptr(),
-                self.headers.len() as libc::c_uint,
+                count,
                 libc::MSG_DONTWAIT,
                 null_mut(),
             )
@@ -182,36 +209,58 @@ impl RxBatch {
     }
 
     /// The packets of the last [`Self::receive`].
-    pub(crate) fn packets(&self) -> impl Iterator<Item = Received<'_>> {
-        let slots = self.bytes.chunks_exact(self.packet_bytes);
-        self.headers[..self.received].iter().zip(slots).map(|(header, bytes)| Received {
-            bytes: &bytes[..(header.msg_len as usize).min(bytes.len())],
-            truncated: header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
-            real_ns: timestamp(&header.msg_hdr),
+    pub(crate) fn packets(&mut self) -> impl Iterator<Item = Received<'_>> {
+        let headroom = self.headroom;
+        let slots = self.bytes.chunks_exact_mut(headroom + self.packet_bytes);
+        self.headers[..self.received].iter().zip(slots).map(move |(header, bytes)| {
+            let end = (headroom + header.msg_len as usize).min(bytes.len());
+            let (real_ns, vlan) = control_of(&header.msg_hdr);
+            Received {
+                bytes: &mut bytes[..end],
+                truncated: header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
+                real_ns,
+                vlan,
+            }
         })
     }
 }
 
-/// Finds the time stamp among the control messages of a header that `receive` filled in.
-fn timestamp(header: &libc::msghdr) -> Option<u64> {
+/// The time stamp and the VLAN tag among the control messages of a header that `receive` filled in.
+fn control_of(header: &libc::msghdr) -> (Option<u64>, Option<[u8; 4]>) {
+    let (mut real_ns, mut vlan) = (None, None);
     // SAFETY: called only for headers that recvmmsg filled in, whose control buffer is still owned and
     // borrowed by the batch; the CMSG functions stay within msg_controllen.
     let mut control = unsafe { libc::CMSG_FIRSTHDR(header) };
     while !control.is_null() {
         // SAFETY: CMSG_FIRSTHDR and CMSG_NXTHDR return null or a whole header within the buffer.
         let message = unsafe { &*control };
-        if message.cmsg_level == libc::SOL_SOCKET && message.cmsg_type == libc::SCM_TIMESTAMPNS {
-            // SAFETY: a message of this type carries one timespec; read_unaligned asks for no alignment.
-            let time =
-                unsafe { libc::CMSG_DATA(control).cast::<libc::timespec>().read_unaligned() };
-            return Some(
-                time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned(),
-            );
+        match (message.cmsg_level, message.cmsg_type) {
+            (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS) => {
+                // SAFETY: a message of this type carries one timespec; read_unaligned asks for no alignment.
+                let time =
+                    unsafe { libc::CMSG_DATA(control).cast::<libc::timespec>().read_unaligned() };
+                real_ns = Some(
+                    time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned(),
+                );
+            }
+            (libc::SOL_PACKET, libc::PACKET_AUXDATA) => {
+                // SAFETY: a message of this type carries one tpacket_auxdata; read_unaligned asks for no alignment.
+                let aux = unsafe {
+                    libc::CMSG_DATA(control).cast::<libc::tpacket_auxdata>().read_unaligned()
+                };
+                if aux.tp_status & libc::TP_STATUS_VLAN_VALID != 0 {
+                    let known = aux.tp_status & libc::TP_STATUS_VLAN_TPID_VALID != 0;
+                    let protocol = if known { aux.tp_vlan_tpid } else { 0x8100 };
+                    let ([a, b], [c, d]) = (protocol.to_be_bytes(), aux.tp_vlan_tci.to_be_bytes());
+                    vlan = Some([a, b, c, d]);
+                }
+            }
+            _ => {}
         }
         // SAFETY: as for CMSG_FIRSTHDR.
         control = unsafe { libc::CMSG_NXTHDR(header, control) };
     }
-    None
+    (real_ns, vlan)
 }
 
 /// Headers to send several packets with one system call.

@@ -1,8 +1,9 @@
 //! A [`Link`] over the userspace data path: the control face. It lays the plumbing, starts the packet loop,
 //! and speaks to it only by atomics and an eventfd.
 //!
-//! What leaves the interface as unicast IP passes through the link; ARP, other protocols, and IP to broadcast
-//! and multicast addresses leave as they always did. The interface's own qdisc is passed by.
+//! On the egress of a routing node ([`UserLink::open`]), what leaves the interface as unicast IP passes through the
+//! link; ARP, other protocols, and IP to broadcast and multicast addresses leave as they always did. Between
+//! two interfaces ([`bridge`]), every frame passes through. The interface's own qdisc is passed by.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -23,18 +24,44 @@ use spec::spec_of;
 
 mod plumbing;
 mod spec;
+mod wire_form;
 
 pub use plumbing::cleanup;
+pub use wire_form::{Bridge, bridge};
 
 /// Receive and send buffers of the packet sockets. What the socket cannot hold is lost and counted.
 const SOCKET_BYTES: i32 = 32 << 20;
+
+/// Where packets are read.
+struct Inlet {
+    rx: OwnedFd,
+    own_address: Option<[u8; 6]>,
+}
+
+/// Where packets are sent.
+struct Outlet<'a> {
+    dev: &'a str,
+    ifindex: u32,
+    mtu_bytes: u32,
+}
+
+/// How packets come to the loop.
+enum Course {
+    /// Redirected from an interface's egress.
+    Egress(Plumbing),
+    /// Heard on another interface.
+    Heard {
+        /// Its name.
+        from: String,
+    },
+}
 
 /// One direction of one interface, shaped in user space.
 pub struct UserLink {
     name: String,
     dev: String,
     spec: LinkSpec,
-    plumbing: Plumbing,
+    course: Course,
     shared: Arc<Shared>,
     wake: Arc<OwnedFd>,
     /// The socket that the loop reads, to ask it what it had to throw away.
@@ -52,15 +79,31 @@ impl UserLink {
     /// [`ShaperError::Unsupported`] for classes, the queue `cake`, and interfaces that are not Ethernet; [`ShaperError::Occupied`] if the interface has such a link or filters in the way already;
     /// what the kernel refused.
     pub fn open(config: &LinkConfig, dev: &str) -> Result<Self, ShaperError> {
+        let mut plumbing = Plumbing::lay(&config.name, dev)?;
+        let inlet = Inlet {
+            rx: reading_socket(plumbing.reader())?,
+            own_address: Some(plumbing.entry_address()),
+        };
+        let outlet = Outlet { dev, ifindex: plumbing.ifindex(), mtu_bytes: plumbing.mtu_bytes() };
         let spec = spec_of(config)?;
-        let plumbing = Plumbing::lay(&config.name, dev)?;
-        let rx = reading_socket(plumbing.reader())?;
-        let tx = sending_socket(plumbing.ifindex())?;
+        let mut link = Self::start(config, spec, inlet, &outlet)?;
+        plumbing.redirect()?;
+        link.course = Course::Egress(plumbing);
+        Ok(link)
+    }
+
+    /// Starts the packet loop between two ends. What brings packets to the first is the caller's.
+    fn start(
+        config: &LinkConfig,
+        spec: LinkSpec,
+        inlet: Inlet,
+        outlet: &Outlet<'_>,
+    ) -> Result<Self, ShaperError> {
         let ends = Ends {
-            rx: rx.try_clone().map_err(system("duplicate a packet socket"))?,
-            tx,
-            own_address: plumbing.entry_address(),
-            mtu_bytes: plumbing.mtu_bytes(),
+            rx: inlet.rx.try_clone().map_err(system("duplicate a packet socket"))?,
+            tx: sending_socket(outlet.ifindex)?,
+            own_address: inlet.own_address,
+            mtu_bytes: outlet.mtu_bytes,
         };
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|e| system("make an eventfd")(e.into()))?;
@@ -68,20 +111,18 @@ impl UserLink {
         let shared = Arc::new(Shared::default());
         let (loop_thread, privileges) =
             start(Datapath::new(ends, &spec, Arc::clone(&wake), Arc::clone(&shared)))?;
-        let mut link = Self {
+        Ok(Self {
             name: config.name.clone(),
-            dev: dev.to_owned(),
+            dev: outlet.dev.to_owned(),
             spec,
-            plumbing,
+            course: Course::Heard { from: String::new() },
             shared,
             wake,
-            rx,
+            rx: inlet.rx,
             socket_drops: 0,
             loop_thread: Some(loop_thread),
             privileges,
-        };
-        link.plumbing.redirect()?;
-        Ok(link)
+        })
     }
 
     fn nudge(&self) {
@@ -117,7 +158,10 @@ impl Link for UserLink {
             backend: "userspace".to_owned(),
             why: String::new(),
             qdiscs: vec![
-                "clsact".to_owned(),
+                match &self.course {
+                    Course::Egress(_) => "clsact".to_owned(),
+                    Course::Heard { from } => format!("packet socket on {from}"),
+                },
                 format!(
                     "userspace {queue} rate {rate} delay {}us loss {loss_ppm}ppm",
                     delay_ns / 1000
@@ -175,9 +219,16 @@ impl Link for UserLink {
 
     /// Packets inside the link are dropped.
     fn remove(&mut self) -> Result<(), ShaperError> {
-        let undirected = self.plumbing.undirect();
+        let Course::Egress(plumbing) = &mut self.course else {
+            self.stop();
+            return Ok(());
+        };
+        let undirected = plumbing.undirect();
         self.stop();
-        undirected.and(self.plumbing.remove())
+        match &mut self.course {
+            Course::Egress(plumbing) => undirected.and(plumbing.remove()),
+            Course::Heard { .. } => undirected,
+        }
     }
 }
 
@@ -231,6 +282,8 @@ fn reading_socket(ifindex: u32) -> Result<OwnedFd, ShaperError> {
         .map_err(system("ignore outgoing packets (needs Linux 4.20)"))?;
     sys::set_option(fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1)
         .map_err(system("ask for receive times"))?;
+    sys::set_option(fd, libc::SOL_PACKET, libc::PACKET_AUXDATA, 1)
+        .map_err(system("ask for VLAN tags"))?;
     sys::bind_packet(fd, ifindex, libc::ETH_P_ALL as u16)
         .map_err(system("bind a packet socket"))?;
     Ok(socket)

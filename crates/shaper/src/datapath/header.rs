@@ -1,6 +1,8 @@
 //! What a queue must know of a frame, and the one thing that it changes in it: the ECN field of the IP header.
 
 const ETHERNET_BYTES: usize = 14;
+/// VLAN tags that are looked behind.
+const TAGS: usize = 2;
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 
@@ -29,20 +31,33 @@ impl Ecn {
     }
 }
 
-/// The IP header of a frame.
-enum Ip {
-    V4,
-    V6,
+/// An IP header and where in the frame it begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Ip {
+    V4(usize),
+    V6(usize),
 }
 
-fn ip(frame: &[u8]) -> Option<Ip> {
-    match frame.get(12..15)? {
-        [0x08, 0x00, first] if first >> 4 == 4 && frame.len() >= ETHERNET_BYTES + 20 => {
-            Some(Ip::V4)
+/// EtherType behind at most two VLAN tags, and where the frame goes on behind it.
+pub(crate) fn ethertype(frame: &[u8]) -> Option<(u16, usize)> {
+    let mut at = ETHERNET_BYTES - 2;
+    for _ in 0..=TAGS {
+        let kind = u16::from_be_bytes(*frame.get(at..)?.first_chunk()?);
+        if !matches!(kind, 0x8100 | 0x88a8) {
+            return Some((kind, at + 2));
         }
-        [0x86, 0xdd, first] if first >> 4 == 6 && frame.len() >= ETHERNET_BYTES + 40 => {
-            Some(Ip::V6)
-        }
+        at += 4;
+    }
+    None
+}
+
+/// The IP header of a frame, if its fixed part is there.
+pub(crate) fn ip(frame: &[u8]) -> Option<Ip> {
+    let (kind, at) = ethertype(frame)?;
+    let version = frame.get(at)? >> 4;
+    match (kind, version) {
+        (0x0800, 4) if frame.len() >= at + 20 => Some(Ip::V4(at)),
+        (0x86dd, 6) if frame.len() >= at + 40 => Some(Ip::V6(at)),
         _ => None,
     }
 }
@@ -50,8 +65,8 @@ fn ip(frame: &[u8]) -> Option<Ip> {
 /// The ECN field of an Ethernet frame.
 pub(crate) fn ecn(frame: &[u8]) -> Ecn {
     match ip(frame) {
-        Some(Ip::V4) => Ecn::of(frame[15]),
-        Some(Ip::V6) => Ecn::of(frame[15] >> 4),
+        Some(Ip::V4(at)) => Ecn::of(frame[at + 1]),
+        Some(Ip::V6(at)) => Ecn::of(frame[at + 1] >> 4),
         None => Ecn::NotEct,
     }
 }
@@ -60,12 +75,12 @@ pub(crate) fn ecn(frame: &[u8]) -> Ecn {
 /// without ports go by their addresses. Not seeded: the same traffic makes the same queues.
 pub(crate) fn flow(frame: &[u8]) -> u32 {
     let (addresses, protocol, ports) = match ip(frame) {
-        Some(Ip::V4) => {
-            let whole = u16::from_be_bytes([frame[20], frame[21]]) & 0x3fff == 0;
-            let ports = ETHERNET_BYTES + usize::from(frame[14] & 15) * 4;
-            (&frame[26..34], frame[23], whole.then_some(ports))
+        Some(Ip::V4(at)) => {
+            let whole = u16::from_be_bytes([frame[at + 6], frame[at + 7]]) & 0x3fff == 0;
+            let ports = at + usize::from(frame[at] & 15) * 4;
+            (&frame[at + 12..at + 20], frame[at + 9], whole.then_some(ports))
         }
-        Some(Ip::V6) => (&frame[22..54], frame[20], Some(54)),
+        Some(Ip::V6(at)) => (&frame[at + 8..at + 40], frame[at + 6], Some(at + 40)),
         None => return 0,
     };
     let mut state = mix(0, u64::from(protocol));
@@ -91,17 +106,18 @@ fn mix(state: u64, word: u64) -> u64 {
 /// What is not IP stays as it is.
 pub(crate) fn mark_ce(frame: &mut [u8]) {
     match ip(frame) {
-        Some(Ip::V4) => {
-            let before = u16::from_be_bytes([frame[14], frame[15]]);
+        Some(Ip::V4(at)) => {
+            let frame = &mut frame[at..];
+            let before = u16::from_be_bytes([frame[0], frame[1]]);
             let after = before | 3;
-            frame[15] |= 3;
-            let checksum = u16::from_be_bytes([frame[24], frame[25]]);
+            frame[1] |= 3;
+            let checksum = u16::from_be_bytes([frame[10], frame[11]]);
             let sum = u32::from(!checksum) + u32::from(!before) + u32::from(after);
             let sum = (sum & 0xffff) + (sum >> 16);
             let sum = (sum & 0xffff) + (sum >> 16);
-            frame[24..26].copy_from_slice(&(!(sum as u16)).to_be_bytes());
+            frame[10..12].copy_from_slice(&(!(sum as u16)).to_be_bytes());
         }
-        Some(Ip::V6) => frame[15] |= 0x30,
+        Some(Ip::V6(at)) => frame[at + 1] |= 0x30,
         None => {}
     }
 }

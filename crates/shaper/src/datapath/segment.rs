@@ -6,6 +6,8 @@ use super::vnet::{
     GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, NEEDS_CSUM, VNET_BYTES, Vnet,
 };
 
+use super::header::{self, Ip};
+
 const ETHERNET_BYTES: usize = 14;
 const IPV6_BYTES: usize = 40;
 const TCP: u8 = 6;
@@ -39,6 +41,8 @@ pub(crate) struct Frames<'a> {
 struct Cut {
     ipv6: bool,
     tcp: bool,
+    /// Where the network header begins.
+    network: usize,
     /// Where the transport header begins.
     transport: usize,
     /// All headers.
@@ -140,7 +144,7 @@ impl<'a> Frames<'a> {
 
 impl Cut {
     fn new(frame: &[u8], vnet: &Vnet) -> Result<Self, Uncuttable> {
-        let (ipv6, network_end, protocol) = network(frame)?;
+        let Network { ipv6, begin, end: network_end, protocol } = network(frame)?;
         let tcp = match (vnet.gso_type & !GSO_ECN, ipv6) {
             (GSO_TCPV4, false) | (GSO_TCPV6, true) => true,
             (GSO_UDP_L4, _) => false,
@@ -166,32 +170,33 @@ impl Cut {
         if header_bytes < least || headers > frame.len() || vnet.gso_size == 0 {
             return Err(Uncuttable::Malformed);
         }
-        let addresses = if ipv6 { &frame[22..54] } else { &frame[26..34] };
+        let addresses = if ipv6 { begin + 8..begin + 40 } else { begin + 12..begin + 20 };
         Ok(Self {
             ipv6,
             tcp,
             transport,
             headers,
             size: usize::from(vnet.gso_size),
-            id: u16::from_be_bytes([frame[18], frame[19]]),
+            network: begin,
+            id: u16::from_be_bytes([frame[begin + 4], frame[begin + 5]]),
             sequence,
-            pseudo: sum(addresses) + u32::from(wanted),
+            pseudo: sum(&frame[addresses]) + u32::from(wanted),
         })
     }
 
     /// Length, identification and header checksum of the segment in `out`.
     fn write_ip(&self, out: &mut [u8], index: u16) {
+        let length = out.len() - self.network;
+        let ip = &mut out[self.network..self.transport];
         if self.ipv6 {
-            let length = (out.len() - ETHERNET_BYTES - IPV6_BYTES) as u16;
-            out[18..20].copy_from_slice(&length.to_be_bytes());
+            ip[4..6].copy_from_slice(&((length - IPV6_BYTES) as u16).to_be_bytes());
             return;
         }
-        let length = (out.len() - ETHERNET_BYTES) as u16;
-        out[16..18].copy_from_slice(&length.to_be_bytes());
-        out[18..20].copy_from_slice(&self.id.wrapping_add(index).to_be_bytes());
-        out[24..26].fill(0);
-        let checksum = !fold(sum(&out[ETHERNET_BYTES..self.transport]));
-        out[24..26].copy_from_slice(&checksum.to_be_bytes());
+        ip[2..4].copy_from_slice(&(length as u16).to_be_bytes());
+        ip[4..6].copy_from_slice(&self.id.wrapping_add(index).to_be_bytes());
+        ip[10..12].fill(0);
+        let checksum = !fold(sum(ip));
+        ip[10..12].copy_from_slice(&checksum.to_be_bytes());
     }
 
     /// Sequence number, flags, length and pseudo header's sum of the segment in `out`, whose payload begins
@@ -216,20 +221,29 @@ impl Cut {
     }
 }
 
-/// Whether it is IPv6, where the network header ends (IPv6: without extensions), and the protocol after it.
-fn network(frame: &[u8]) -> Result<(bool, usize, u8), Uncuttable> {
-    let (ipv6, end, protocol) = match frame.get(12..15) {
-        Some([0x08, 0x00, first]) if first >> 4 == 4 && first & 15 >= 5 => {
-            (false, ETHERNET_BYTES + usize::from(first & 15) * 4, 23)
+/// The network header of a frame.
+struct Network {
+    ipv6: bool,
+    begin: usize,
+    /// Without extensions of IPv6.
+    end: usize,
+    protocol: u8,
+}
+
+fn network(frame: &[u8]) -> Result<Network, Uncuttable> {
+    let known = matches!(header::ethertype(frame), Some((0x0800 | 0x86dd, _)));
+    let (ipv6, begin, end, protocol) = match header::ip(frame) {
+        Some(Ip::V4(at)) if frame[at] & 15 >= 5 => {
+            (false, at, at + usize::from(frame[at] & 15) * 4, frame[at + 9])
         }
-        Some([0x86, 0xdd, first]) if first >> 4 == 6 => (true, ETHERNET_BYTES + IPV6_BYTES, 20),
-        Some([0x08, 0x00, _] | [0x86, 0xdd, _]) | None => return Err(Uncuttable::Malformed),
-        Some(_) => return Err(Uncuttable::UnknownKind),
+        Some(Ip::V6(at)) => (true, at, at + IPV6_BYTES, frame[at + 6]),
+        None if !known => return Err(Uncuttable::UnknownKind),
+        Some(Ip::V4(_)) | None => return Err(Uncuttable::Malformed),
     };
     if frame.len() < end {
         return Err(Uncuttable::Malformed);
     }
-    Ok((ipv6, end, frame[protocol]))
+    Ok(Network { ipv6, begin, end, protocol })
 }
 
 /// Sum of the 16-bit words in network byte order, unfolded; an odd last byte counts as a high one.

@@ -58,3 +58,56 @@ impl Vnet {
         [self.flags, self.gso_type, h0, h1, g0, g1, s0, s1, o0, o1]
     }
 }
+
+/// Bytes of a VLAN tag.
+pub(crate) const TAG_BYTES: usize = 4;
+
+/// Puts a VLAN tag that the kernel took out of a frame back into it. `buffer` is [`TAG_BYTES`] free bytes, the vnet
+/// header and the frame; then it is the vnet header and the longer frame.
+pub(crate) fn put_tag(buffer: &mut [u8], tag: [u8; TAG_BYTES]) {
+    const ADDRESSES: usize = 12;
+    let Some(vnet) = buffer.get(TAG_BYTES..).and_then(Vnet::read) else { return };
+    let begin = VNET_BYTES + ADDRESSES;
+    if buffer.len() < begin + TAG_BYTES {
+        return;
+    }
+    buffer.copy_within(TAG_BYTES..TAG_BYTES + begin, 0);
+    buffer[begin..begin + TAG_BYTES].copy_from_slice(&tag);
+    let later = |at: u16| if at > 0 { at.saturating_add(TAG_BYTES as u16) } else { 0 };
+    let vnet = Vnet { csum_start: later(vnet.csum_start), hdr_len: later(vnet.hdr_len), ..vnet };
+    buffer[..VNET_BYTES].copy_from_slice(&vnet.bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_tag_comes_between_addresses_and_protocol() {
+        let vnet = Vnet { flags: NEEDS_CSUM, csum_start: 34, csum_offset: 16, ..Vnet::default() };
+        let mut buffer = vec![0xee; TAG_BYTES];
+        buffer.extend(vnet.bytes());
+        buffer.extend(1..=12);
+        buffer.extend([8, 0, 0x45]);
+        put_tag(&mut buffer, [0x81, 0, 0x20, 7]);
+        assert_eq!(Vnet::read(&buffer), Some(Vnet { csum_start: 38, ..vnet }));
+        assert_eq!(
+            buffer[VNET_BYTES..],
+            [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 0x81, 0, 0x20, 7, 8, 0, 0x45]
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_it_panic(mut bytes in proptest::collection::vec(any::<u8>(), 0..60), tag: [u8; 4]) {
+            let before = bytes.len();
+            put_tag(&mut bytes, tag);
+            prop_assert_eq!(bytes.len(), before);
+            if let Some(vnet) = Vnet::read(&bytes) {
+                prop_assert_eq!(&vnet.bytes()[..], &bytes[..VNET_BYTES]);
+            }
+        }
+    }
+}

@@ -42,27 +42,20 @@ pub(super) struct Plumbing {
     redirected: bool,
 }
 
+/// An Ethernet interface.
 #[derive(Debug, Clone)]
-struct Interface {
-    name: String,
-    index: u32,
-    address: [u8; 6],
-    mtu_bytes: u32,
+pub(super) struct Interface {
+    pub(super) name: String,
+    pub(super) index: u32,
+    pub(super) address: [u8; 6],
+    pub(super) mtu_bytes: u32,
 }
 
 impl Plumbing {
     /// Makes the pair for `dev`, up and silent. Nothing is redirected yet.
     pub(super) fn lay(link: &str, dev: &str) -> Result<Self, ShaperError> {
         let mut socket = Socket::open()?;
-        let Some(dev) = read_interface(&mut socket, dev)? else {
-            return Err(ShaperError::Unsupported {
-                link: link.to_owned(),
-                backend: "userspace",
-                what: format!("{dev}, which is not an Ethernet interface"),
-                way_out: "use backend = \"kernel\", or an interface with Ethernet headers"
-                    .to_owned(),
-            });
-        };
+        let dev = ethernet_interface(&mut socket, link, dev)?;
         let own_clsact = match hook(&mut socket, dev.index)? {
             Hook::None => true,
             Hook::Clsact => false,
@@ -264,6 +257,20 @@ fn has_filters(socket: &mut Socket, index: u32) -> Result<bool, ShaperError> {
         socket.dump(&message, |_| any = true)?;
     }
     Ok(any)
+}
+
+/// Reads the interface that `link` is for, which must be Ethernet.
+pub(super) fn ethernet_interface(
+    socket: &mut Socket,
+    link: &str,
+    dev: &str,
+) -> Result<Interface, ShaperError> {
+    read_interface(socket, dev)?.ok_or_else(|| ShaperError::Unsupported {
+        link: link.to_owned(),
+        backend: "userspace",
+        what: format!("{dev}, which is not an Ethernet interface"),
+        way_out: "use backend = \"kernel\", or an interface with Ethernet headers".to_owned(),
+    })
 }
 
 /// Reads an interface; `None` if it is not Ethernet.

@@ -1,0 +1,74 @@
+//! A link between two interfaces, as a cable with two directions: what is heard on one of them is sent by the other.
+//!
+//! ```text
+//! left ─→ packet socket → datapath (forward, own thread)  → packet socket ─→ right
+//! left ←─ packet socket ← datapath (backward, own thread) ← packet socket ←─ right
+//! ```
+//!
+//! Every frame passes through, whatever its protocol, addresses and VLAN tags; each direction is a [`UserLink`]
+//! of its own. Nothing in the kernel is changed but that the interfaces listen to all addresses, which ends with
+//! the process however it ends. The interfaces should bear no addresses: the node's own kernel hears the
+//! frames too, and answers those that are for it.
+
+use std::os::fd::AsFd;
+
+use ccbench_proto::resolve::LinkConfig;
+
+use super::plumbing::{Interface, ethernet_interface};
+use super::spec::spec_of;
+use super::{Course, Inlet, Outlet, UserLink, reading_socket, system};
+use crate::netlink::Socket;
+use crate::{ShaperError, sys};
+
+/// Both directions of a link between two interfaces. Each is a [`crate::Link`]: its `dev` is where it sends.
+/// Undone by [`crate::Link::remove`] of either and on drop.
+pub struct Bridge {
+    /// From the left interface to the right one.
+    pub forward: UserLink,
+    /// From the right interface to the left one.
+    pub backward: UserLink,
+}
+
+/// Joins two Ethernet interfaces of the calling thread's network namespace by a link. Needs `CAP_NET_RAW` there.
+///
+/// # Errors
+/// [`ShaperError::Unsupported`] if both are the same, for interfaces that are not Ethernet, and for what
+/// [`UserLink::open`] cannot do either; [`ShaperError::NotFound`]; what the kernel refused.
+pub fn bridge(
+    left: &str,
+    right: &str,
+    forward: &LinkConfig,
+    backward: &LinkConfig,
+) -> Result<Bridge, ShaperError> {
+    let mut socket = Socket::open()?;
+    let left = ethernet_interface(&mut socket, &forward.name, left)?;
+    let right = ethernet_interface(&mut socket, &backward.name, right)?;
+    if left.index == right.index {
+        return Err(ShaperError::Unsupported {
+            link: forward.name.clone(),
+            backend: "userspace",
+            what: format!("{} at both ends", left.name),
+            way_out: "name two interfaces".to_owned(),
+        });
+    }
+    Ok(Bridge {
+        forward: direction(&left, &right, forward)?,
+        backward: direction(&right, &left, backward)?,
+    })
+}
+
+fn direction(
+    from: &Interface,
+    to: &Interface,
+    config: &LinkConfig,
+) -> Result<UserLink, ShaperError> {
+    let spec = spec_of(config)?;
+    let rx = reading_socket(from.index)?;
+    sys::hear_all(rx.as_fd(), from.index).map_err(system("listen to all addresses"))?;
+    let inlet = Inlet { rx, own_address: None };
+    let mtu_bytes = from.mtu_bytes.max(to.mtu_bytes);
+    let outlet = Outlet { dev: &to.name, ifindex: to.index, mtu_bytes };
+    let mut link = UserLink::start(config, spec, inlet, &outlet)?;
+    link.course = Course::Heard { from: from.name.clone() };
+    Ok(link)
+}
