@@ -8,7 +8,8 @@ use std::thread::JoinHandle;
 
 use ccbench_collector::{FlowPorts, HostSampler, Sampler};
 use ccbench_proto::plan::Sample;
-use ccbench_proto::resolve::RateChange;
+use ccbench_proto::resolve::TimedChange;
+use ccbench_proto::units::{Micros, Ppm, Rate};
 use ccbench_proto::wire::{self, run_event::Of};
 use ccbench_shaper::{Link, ShaperError};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
@@ -25,7 +26,20 @@ pub struct TimedLink {
     /// The interface.
     pub dev: String,
     /// Sorted by time.
-    pub changes: Vec<RateChange>,
+    pub changes: Vec<TimedChange>,
+}
+
+impl TimedLink {
+    /// Everything that the change sets, as far as it goes.
+    fn apply(&mut self, change: &TimedChange) -> Result<(), ShaperError> {
+        if let Some(rate) = change.rate {
+            self.link.set_rate(rate)?;
+        }
+        if let Some(delay) = change.delay {
+            self.link.set_delay(delay)?;
+        }
+        change.loss.map_or(Ok(()), |loss| self.link.set_loss(loss))
+    }
 }
 
 /// What the thread is to do.
@@ -190,7 +204,7 @@ impl Every {
 struct Change {
     due_ns: u64,
     link: usize,
-    change: RateChange,
+    change: TimedChange,
 }
 
 struct Looper {
@@ -298,16 +312,16 @@ impl Looper {
             && let Some(Change { due_ns, link, change }) = self.changes.pop()
         {
             let timed = &mut self.task.links[link];
-            let result = timed.link.set_rate(change.rate);
+            let result = timed.apply(&change);
             let applied_at_ns = clock::now_ns();
             self.task.out.offer(Of::LinkChange(wire::LinkChange {
                 asked_at_ns: due_ns,
                 applied_at_ns,
                 link: timed.link.state().link,
                 iface: timed.dev.clone(),
-                rate_bps: Some(change.rate.bits_per_sec()),
-                delay_us: None,
-                loss_ppm: None,
+                rate_bps: change.rate.map(Rate::bits_per_sec),
+                delay_us: change.delay.map(Micros::get),
+                loss_ppm: change.loss.map(Ppm::get),
                 source: change.source,
                 rc: result.as_ref().map_or_else(errno, |()| 0),
             }));

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ccbench_proto::plan::{Link, Plan, Queue};
+use ccbench_proto::plan::{Link, Plan, Queue, Setting};
 use ccbench_proto::units::FRAME_BYTES;
 use ccbench_proto::wire::{LinkChange, QdiscSample};
 
@@ -63,7 +63,10 @@ impl Rated {
         let mut changes: Vec<(u64, u64)> = plan
             .changes
             .iter()
-            .filter_map(|change| Some((change.at.nanos(), change.set.get(&key)?.bits_per_sec())))
+            .filter_map(|change| match change.set.get(&key)? {
+                Setting::Rate(rate) => Some((change.at.nanos(), rate.bits_per_sec())),
+                Setting::Delay(_) | Setting::Loss(_) => None,
+            })
             .collect();
         changes.sort_by_key(|(at_ns, _)| *at_ns);
         let mut legs =
