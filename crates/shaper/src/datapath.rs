@@ -24,6 +24,7 @@ use vnet::{TAG_BYTES, VNET_BYTES, put_tag};
 
 pub(crate) mod duty;
 pub(crate) mod header;
+pub(crate) mod join;
 pub(crate) mod line;
 pub(crate) mod loss;
 pub(crate) mod model;
@@ -60,6 +61,8 @@ const DEAF_NS: u64 = 500_000;
 /// Pause before a packet that the device refused is offered again, and how often that is done.
 const REFUSED_NS: u64 = 50_000;
 const REFUSALS: u32 = 3;
+/// How long nothing is joined after the device refused a joined packet.
+const UNJOINED_NS: u64 = 1_000_000_000;
 /// Released later than this is counted as late.
 const LATE_NS: u64 = 1_000_000;
 
@@ -99,11 +102,80 @@ pub(crate) struct Datapath {
     arena: Arena,
     rx: RxBatch,
     tx: TxBatch,
+    writes: Vec<Write>,
+    /// Until then nothing is joined, because the device refused it.
+    join_from_ns: u64,
     counters: Counters,
     rate_generation: u64,
     spin: SpinBudget,
     /// How often in a row the device refused the packet that is due longest.
     refusals: u32,
+}
+
+/// One packet to be written: a frame, or several joined.
+struct Write {
+    first: usize,
+    count: usize,
+    head_bytes: usize,
+    head: [u8; join::HEAD_BYTES],
+}
+
+/// The packets that are due at `now_ns`.
+#[derive(Clone, Copy)]
+struct Due<'a> {
+    model: &'a LinkModel,
+    arena: &'a Arena,
+    now_ns: u64,
+}
+
+impl<'a> Due<'a> {
+    fn packet(self, nth: usize) -> Option<&'a [u8]> {
+        let packet = self.model.peek_departed(nth).filter(|packet| packet.at_ns <= self.now_ns)?;
+        Some(&self.arena.slot(packet.slot)[..VNET_BYTES + packet.bytes as usize])
+    }
+
+    /// Decides what is written with one system call.
+    fn plan(self, joining: bool, writes: &mut Vec<Write>) {
+        writes.clear();
+        let mut nth = 0;
+        let mut first = self.packet(0);
+        while let Some(packet) = first
+            && writes.len() < TX_PACKETS
+        {
+            let mut next = self.packet(nth + 1);
+            let mut write =
+                Write { first: nth, count: 1, head_bytes: 0, head: [0; join::HEAD_BYTES] };
+            if joining
+                && next.is_some()
+                && let Some(mut group) = join::Group::begin(packet)
+            {
+                while let Some(other) = next
+                    && group.extend(packet, other)
+                {
+                    next = self.packet(nth + group.count());
+                }
+                if group.count() > 1 {
+                    group.write_head(packet, &mut write.head);
+                    write.head_bytes = group.head_bytes();
+                    write.count = group.count();
+                }
+            }
+            nth += write.count;
+            first = next;
+            writes.push(write);
+        }
+    }
+
+    /// The bytes of a write.
+    fn parts<'b>(self, write: &'b Write) -> impl Iterator<Item = &'b [u8]>
+    where
+        'a: 'b,
+    {
+        let packets =
+            (write.first..write.first + write.count).filter_map(move |nth| self.packet(nth));
+        let head = (write.head_bytes > 0).then(|| &write.head[..write.head_bytes]);
+        head.into_iter().chain(packets.map(move |packet| &packet[write.head_bytes..]))
+    }
 }
 
 /// What was read with one system call.
@@ -155,7 +227,9 @@ impl Datapath {
             delay_ns: spec.delay_ns,
             arena: Arena::new(slots, slot_bytes),
             rx: RxBatch::new(RX_PACKETS, TAG_BYTES, RX_PACKET_BYTES),
-            tx: TxBatch::new(TX_PACKETS),
+            tx: TxBatch::new(TX_PACKETS, TX_PACKETS * (1 + join::MOST_JOINED)),
+            writes: Vec::with_capacity(TX_PACKETS),
+            join_from_ns: 0,
             counters: Counters::default(),
             rate_generation: 0,
             spin: SpinBudget::new(monotonic_ns()),
@@ -261,18 +335,27 @@ impl Datapath {
     fn transmit(&mut self) -> Sent {
         loop {
             let now_ns = monotonic_ns();
-            let (model, arena) = (&self.model, &self.arena);
-            let due = (0..)
-                .map_while(|nth| model.peek_departed(nth).filter(|packet| packet.at_ns <= now_ns))
-                .map(|packet| &arena.slot(packet.slot)[..VNET_BYTES + packet.bytes as usize]);
-            match self.tx.send(self.ends.tx.as_fd(), due) {
-                Ok(0) => return Sent::All,
+            let joining = now_ns >= self.join_from_ns;
+            let due = Due { model: &self.model, arena: &self.arena, now_ns };
+            let writes = &mut self.writes;
+            due.plan(joining, writes);
+            if writes.is_empty() {
+                return Sent::All;
+            }
+            let mut outgoing = self.tx.begin();
+            for write in writes.iter() {
+                outgoing.add(due.parts(write));
+            }
+            match outgoing.send(self.ends.tx.as_fd()) {
                 Ok(count) => {
-                    for _ in 0..count {
+                    let packets: usize = self.writes[..count].iter().map(|write| write.count).sum();
+                    for _ in 0..packets {
                         self.take_out(now_ns, true);
                     }
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Sent::Blocked,
+                // Nothing of it went out. A device that cannot cut takes no joined packets.
+                Err(_) if self.writes[0].count > 1 => self.join_from_ns = now_ns + UNJOINED_NS,
                 Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) && self.refusals < REFUSALS => {
                     self.refusals += 1;
                     return Sent::Refused;
