@@ -17,19 +17,24 @@ use rustix::time::Timespec;
 
 use crate::clock::{monotonic_ns, real_minus_monotonic_ns};
 use crate::sys::{RxBatch, TxBatch};
+use classes::Matcher;
+use model::Arrival;
 use packet::{Arena, Packet};
 use segment::Frames;
 use thread::Class;
 use vnet::{TAG_BYTES, VNET_BYTES, put_tag};
 
+pub(crate) mod classes;
 pub(crate) mod duty;
 pub(crate) mod header;
+pub(crate) mod impair;
 pub(crate) mod join;
 pub(crate) mod line;
 pub(crate) mod loss;
 pub(crate) mod model;
 pub(crate) mod packet;
 pub(crate) mod queue;
+pub(crate) mod random;
 pub(crate) mod segment;
 pub(crate) mod shared;
 pub(crate) mod thread;
@@ -98,7 +103,7 @@ pub(crate) struct Datapath {
     model: LinkModel,
     /// Whether the queue looks at more than sizes and times.
     classify: bool,
-    delay_ns: u64,
+    matcher: Matcher,
     arena: Arena,
     rx: RxBatch,
     tx: TxBatch,
@@ -200,9 +205,10 @@ enum Sent {
 
 /// How many frames a link may have to hold: its queue and its delay in small frames, within the memory cap.
 pub(crate) fn slots_for(spec: &LinkSpec, slot_bytes: usize) -> u32 {
-    let queue = spec.queue.most_packets(LEAST_FRAME_BYTES);
+    let queue = spec.most_packets(LEAST_FRAME_BYTES);
     let rate = u128::from(spec.rate_bps.unwrap_or(UNSHAPED_BPS));
-    let in_delay = rate * u128::from(spec.delay_ns) / 8_000_000_000 / u128::from(LEAST_FRAME_BYTES);
+    let delay_ns = u128::from(spec.usual_delay_ns());
+    let in_delay = rate * delay_ns / 8_000_000_000 / u128::from(LEAST_FRAME_BYTES);
     let wanted = u128::from(queue) + in_delay + u128::from(LEAST_SLOTS);
     wanted.min(u128::from(MEMORY_CAP_BYTES / slot_bytes as u64)) as u32
 }
@@ -223,8 +229,8 @@ impl Datapath {
             wake,
             shared,
             model: LinkModel::new(spec, slots as usize, frame_bytes),
-            classify: !matches!(spec.queue, QueueSpec::Fifo(_)),
-            delay_ns: spec.delay_ns,
+            classify: spec.classifies(),
+            matcher: Matcher::new(&spec.classes),
             arena: Arena::new(slots, slot_bytes),
             rx: RxBatch::new(RX_PACKETS, TAG_BYTES, RX_PACKET_BYTES),
             tx: TxBatch::new(TX_PACKETS, TX_PACKETS * (1 + join::MOST_JOINED)),
@@ -247,7 +253,7 @@ impl Datapath {
             // What is still in the socket arrived after the last that was read, and after `before_ns` if that
             // was all there was.
             let horizon_ns = if more {
-                before_ns.min(last_ns.saturating_add(self.delay_ns))
+                before_ns.min(last_ns.saturating_add(self.model.least_delay_ns()))
             } else {
                 before_ns.max(last_ns)
             };
@@ -310,6 +316,7 @@ impl Datapath {
                 Packet {
                     at_ns: arrived_ns,
                     flow: header::flow(frame),
+                    class: self.matcher.class_of(frame),
                     ecn: header::ecn(frame),
                     ..Packet::default()
                 }
@@ -449,7 +456,8 @@ impl Datapath {
             PollFd::new(&*self.wake, PollFlags::IN),
             PollFd::new(&self.ends.rx, PollFlags::IN),
         ];
-        let heard = if left_ns <= DEAF_NS { 1 } else { 2 };
+        let deaf = left_ns <= DEAF_NS && !self.model.may_overtake();
+        let heard = if deaf { 1 } else { 2 };
         self.sleep(&mut fds[..heard], timeout_ns);
         if let Some(asked_ns) = timeout_ns {
             let woke_ns = monotonic_ns();
@@ -497,8 +505,25 @@ fn admit(
             return;
         };
         let packet = Packet { slot, bytes: (length - VNET_BYTES) as u32, ..packet };
-        if !model.arrive(packet) {
-            arena.free_list().push(slot);
+        match model.arrive(packet) {
+            Arrival::In => {}
+            Arrival::Lost => arena.free_list().push(slot),
+            Arrival::Changed { flip, copy_due_ns } => {
+                if let Some(at_ns) = copy_due_ns {
+                    match arena.take() {
+                        Some(copy) => {
+                            arena.copy(slot, copy, length);
+                            model.arrive_copy(Packet { slot: copy, at_ns, ..packet });
+                        }
+                        None => counters.overmemory_pkts += 1,
+                    }
+                }
+                if let Some(draw) = flip {
+                    let frame = &mut arena.slot_mut(slot)[..length];
+                    vnet::complete_checksum(frame);
+                    header::flip_bit(&mut frame[VNET_BYTES..], draw);
+                }
+            }
         }
     }
 }
@@ -536,9 +561,8 @@ mod tests {
         let spec = |rate_bps, delay_ns, limit| LinkSpec {
             rate_bps,
             delay_ns,
-            loss_ppm: 0,
-            seed: 0,
             queue: QueueSpec::Fifo(limit),
+            ..LinkSpec::default()
         };
         // 187 500 B of queue and 125 000 B of delay in frames of 60 B.
         let e1 = spec(Some(100_000_000), 10_000_000, FifoLimit::Bytes(187_500));

@@ -148,9 +148,10 @@ fn missing(what: &str, kind: &str, config: &LinkConfig) -> ShaperError {
     ShaperError::Missing { what: format!("{what} {kind}"), config: option, way_out }
 }
 
-/// Whether the userspace back end can do what a link asks for: all but classes and cake.
+/// Whether the userspace back end can do what a link asks for: all but cake.
 pub(crate) fn userspace_can(config: &LinkConfig) -> bool {
-    config.classes.is_empty() && !matches!(config.queue, Queue::Cake { .. })
+    let queues = config.classes.iter().map(|class| &class.queue).chain([&config.queue]);
+    !queues.into_iter().any(|queue| matches!(queue, Queue::Cake { .. }))
 }
 
 /// The parent of `ingress` and `clsact`, which queue nothing.

@@ -4,7 +4,7 @@ use super::*;
 use crate::datapath::queue::FifoLimit;
 
 fn spec(rate_bps: Option<u64>, delay_ns: u64, limit: FifoLimit) -> LinkSpec {
-    LinkSpec { rate_bps, delay_ns, loss_ppm: 0, seed: 1, queue: QueueSpec::Fifo(limit) }
+    LinkSpec { rate_bps, delay_ns, seed: 1, queue: QueueSpec::Fifo(limit), ..LinkSpec::default() }
 }
 
 fn packet(slot: u32, at_ns: u64, bytes: u32) -> Packet {
@@ -20,7 +20,7 @@ fn a_packet_takes_its_delay_and_its_transmission() {
     let mut link = LinkModel::new(&spec(Some(8_000_000), 10_000, FifoLimit::Packets(10)), 16, 1514);
     let mut freed = Vec::new();
     assert_eq!(link.next_due_ns(), u64::MAX);
-    assert!(link.arrive(packet(1, 500, 1000)));
+    assert_eq!(link.arrive(packet(1, 500, 1000)), Arrival::In);
     assert_eq!(link.next_due_ns(), 500 + 10_000 + 1_000_000);
     link.advance(1_010_499, &mut freed);
     assert_eq!(link.next_due_ns(), 1_010_500);
@@ -101,7 +101,14 @@ proptest! {
     ) {
         let limit = if by_bytes { FifoLimit::Bytes(limit * 1514) } else { FifoLimit::Packets(limit) };
         let queue = QueueSpec::Fifo(limit);
-        let spec = LinkSpec { rate_bps: Some(rate), delay_ns: delay, loss_ppm, seed: rate, queue };
+        let spec = LinkSpec {
+            rate_bps: Some(rate),
+            delay_ns: delay,
+            loss_ppm,
+            seed: rate,
+            queue,
+            ..LinkSpec::default()
+        };
         let mut link = LinkModel::new(&spec, arrivals.len(), 1514);
         let mut freed = Vec::new();
         let mut now = 0;
@@ -110,7 +117,7 @@ proptest! {
         for (slot, (gap, bytes, advance)) in arrivals.iter().enumerate() {
             now += gap;
             let entered = link.arrive(packet(slot as u32, now, *bytes));
-            sent.push((now, *bytes, entered));
+            sent.push((now, *bytes, entered == Arrival::In));
             if *advance {
                 link.advance(now, &mut freed);
                 out.extend(drain(&mut link));
@@ -120,8 +127,8 @@ proptest! {
         out.extend(drain(&mut link));
 
         let counts = link.counts();
-        let (queued_pkts, queued) = link.queue.backlog();
-        let inside = link.delayed.len() + queued_pkts as usize + usize::from(link.in_service.is_some());
+        let (queued_pkts, queued) = link.backlog();
+        let inside = link.inside();
         prop_assert_eq!(counts.arrived as usize, arrivals.len());
         prop_assert_eq!(counts.dropped as usize, freed.len());
         prop_assert_eq!(counts.departed as usize, out.len());
