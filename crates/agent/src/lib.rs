@@ -14,6 +14,7 @@ pub mod executor;
 pub mod flow;
 pub mod kernel;
 pub mod launch;
+pub mod link;
 pub mod listening;
 pub mod serve;
 pub mod service;
