@@ -124,8 +124,8 @@ impl KernelLink {
     fn patch(&mut self, rate: Rate) {
         match &self.control {
             RateControl::Unlimited => {}
-            RateControl::Tbf { limit } => {
-                tree::bucket(rate, self.frame_bytes, *limit).patch(&mut self.change);
+            RateControl::Tbf { limit, overhead } => {
+                tree::bucket(rate, self.frame_bytes, *limit, *overhead).patch(&mut self.change);
             }
             RateControl::Htb { base, classes } => {
                 for (slot, part) in classes.iter().zip(&self.parts) {
@@ -168,8 +168,8 @@ fn change_messages(
 ) -> (Vec<u8>, Vec<Range<usize>>) {
     let messages = match (control, rate) {
         (RateControl::Unlimited, _) | (_, None) => Vec::new(),
-        (RateControl::Tbf { limit }, Some(rate)) => {
-            let bucket = tree::bucket(rate, frame_bytes, *limit);
+        (RateControl::Tbf { limit, overhead }, Some(rate)) => {
+            let bucket = tree::bucket(rate, frame_bytes, *limit, *overhead);
             vec![bucket.encode_wide().change(ifindex, tree::ROOT_HANDLE, ROOT)]
         }
         (RateControl::Htb { base, classes }, Some(rate)) => classes

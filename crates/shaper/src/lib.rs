@@ -100,6 +100,12 @@ pub fn open(config: &LinkConfig, dev: &str) -> Result<Box<dyn Link>, ShaperError
                     let why = format!("auto: this kernel has no {what} (CONFIG_{option})");
                     userspace(config, dev, why)
                 }
+                Err(ShaperError::Unsupported { what, .. })
+                    if kernel_link::userspace_can(config) =>
+                {
+                    let why = format!("auto: the kernel's qdiscs cannot do {what}");
+                    userspace(config, dev, why)
+                }
                 Err(error) => Err(error),
             }
         }

@@ -191,11 +191,12 @@ pub(crate) fn burst_ticks(rate: Rate, bytes: u32) -> u32 {
 
 /// `struct tc_ratespec`. Link layer 1 (Ethernet) makes the kernel compute with the rate itself and ignore
 /// the rate tables that `tc` still sends along; `cell_log` and `cell_align` belong to those tables and
-/// are filled in as `tc` does.
-pub(crate) fn ratespec(rate: Rate) -> [u8; 12] {
+/// are filled in as `tc` does. `overhead_bytes` are added to every packet.
+pub(crate) fn ratespec(rate: Rate, overhead_bytes: u16) -> [u8; 12] {
     let mut spec = [0; 12];
     spec[0] = 3;
     spec[1] = 1;
+    spec[2..4].copy_from_slice(&overhead_bytes.to_ne_bytes());
     spec[4..6].copy_from_slice(&(-1_i16).to_ne_bytes());
     let per_second = u32::try_from(rate.bytes_per_sec()).unwrap_or(u32::MAX);
     spec[8..12].copy_from_slice(&per_second.to_ne_bytes());

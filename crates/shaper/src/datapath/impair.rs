@@ -158,7 +158,7 @@ impl Wander {
 
 /// The standard normal distribution function, by the complementary error function of Press et al. ("Numerical
 /// Recipes", relative error below 1.2e-7 everywhere).
-fn below(x: f64) -> f64 {
+pub(crate) fn below(x: f64) -> f64 {
     const TERMS: [f64; 10] = [
         -1.265_512_23,
         1.000_023_68,

@@ -9,9 +9,12 @@ use crate::netlink::Message;
 const TCA_RED_PARMS: u16 = 1;
 const TCA_RED_STAB: u16 = 2;
 const TCA_RED_MAX_P: u16 = 3;
-const TC_RED_ECN: u8 = 1;
-const TC_RED_HARDDROP: u8 = 2;
-const TC_RED_ADAPTATIVE: u8 = 4;
+const TCA_RED_FLAGS: u16 = 4;
+const TC_RED_ECN: u32 = 1;
+const TC_RED_HARDDROP: u32 = 2;
+const TC_RED_ADAPTATIVE: u32 = 4;
+/// Those, and to drop nothing that could not be marked: all are said, on or off.
+const ALL_FLAGS: u32 = 15;
 /// Entries of the table that turns idle time into steps of the average.
 const STAB_BYTES: usize = 256;
 /// A step that makes the average vanish.
@@ -106,11 +109,12 @@ pub fn encode(queue: &Queue, rate: Option<Rate>) -> Result<Qdisc, BadQueue> {
     ];
     let flags = flags.into_iter().filter(|(on, _)| *on).fold(0, |all, (_, flag)| all | flag);
     let slope = slope_log(params.max - params.min, share)?;
-    parms[12..].copy_from_slice(&[params.weight_log as u8, slope, cell_log, flags]);
+    parms[12..].copy_from_slice(&[params.weight_log as u8, slope, cell_log, 0]);
     let options = Message::attributes()
         .attr(TCA_RED_PARMS, &parms)
         .attr(TCA_RED_STAB, &stab)
-        .attr_u32(TCA_RED_MAX_P, (share * f64::from(u32::MAX) + 0.5) as u32)
+        .attr_u32(TCA_RED_MAX_P, (share * f64::from(u32::MAX)) as u32)
+        .attr(TCA_RED_FLAGS, &[flags.to_ne_bytes(), ALL_FLAGS.to_ne_bytes()].concat())
         .into_attributes();
     Ok(Qdisc { kind: "red", options })
 }
