@@ -15,6 +15,7 @@
 pub mod clock;
 mod datapath;
 pub mod error;
+pub mod keep_awake;
 pub mod kernel_link;
 pub mod netlink;
 pub mod offload;

@@ -71,6 +71,11 @@ pub(crate) fn set_ordinary() -> io::Result<()> {
     set_scheduler(libc::SCHED_OTHER, 0)
 }
 
+/// Makes the calling thread one that runs only when no other wants to.
+pub(crate) fn set_idle() -> io::Result<()> {
+    set_scheduler(libc::SCHED_IDLE, 0)
+}
+
 fn set_scheduler(policy: libc::c_int, priority: libc::c_int) -> io::Result<()> {
     let parameters = priority;
     // SAFETY: a sched_param is one int, which lives through the call; 0 is the calling thread. Not by the
