@@ -44,7 +44,6 @@ capture netem_delay $leaf netem delay 15ms limit 1000
 capture netem_loss $leaf netem delay 0ms loss 0.1% limit 1000
 capture netem_both $leaf netem delay 5000ms loss 50% limit 100000
 capture netem_jitter $leaf netem delay 20ms 5ms 25% limit 1000
-capture netem_normal $leaf netem delay 20ms 5ms distribution normal limit 1000
 capture netem_ordered $leaf netem delay 20ms 5ms limit 1000 rate 8tbit
 capture netem_gemodel $leaf netem delay 20ms loss gemodel 1% 25% 50% 0.1% limit 1000
 capture netem_damage $leaf netem delay 20ms reorder 2% duplicate 1% corrupt 0.5% limit 1000
