@@ -9,6 +9,7 @@ use crate::units::{Ppm, Rate};
 mod cursor;
 mod detect;
 mod error;
+pub mod generate;
 mod netem;
 mod number;
 mod random;

@@ -99,7 +99,7 @@ pub(super) fn detect(name: &str, text: &str) -> Result<Format, TraceError> {
     }
     match columns.len() {
         1 => Ok(Format::Mahimahi),
-        2 if !first.contains(',') => Ok(Format::Timed),
+        2 if !first.contains([',', ';']) => Ok(Format::Timed),
         2 => pairs(name, text),
         5 | 8..=10 => Ok(Format::TheaterQ),
         count => {
