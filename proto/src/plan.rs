@@ -79,7 +79,12 @@ pub struct Plan {
 
 /// The sha256 of a resolved plan's text, in hexadecimal.
 pub fn digest(text: &str) -> String {
-    Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+    digest_bytes(text.as_bytes())
+}
+
+/// The sha256 of a file's content, in hexadecimal.
+pub fn digest_bytes(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn one() -> u32 {

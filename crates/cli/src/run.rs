@@ -33,8 +33,8 @@ pub async fn run_plan(args: &RunArgs) -> Result<Ran, CliError> {
             return Err(CliError::Usage("name a plan, or --resume a results directory".into()));
         }
     };
-    let experiment =
-        Experiment::new(loaded.plan, args.rootless, args.tls.pki.clone(), args.keep_going);
+    let text = loaded.text.clone();
+    let experiment = Experiment::new(loaded, args.rootless, args.tls.pki.clone(), args.keep_going);
     if let Some(path) = &args.resume {
         let dir = RunDir::open(path)?;
         if experiment.left(&dir, args.retry_failed).is_empty() {
@@ -43,7 +43,7 @@ pub async fn run_plan(args: &RunArgs) -> Result<Ran, CliError> {
         }
     }
     let nodes = experiment.open().await?;
-    let info = run_info(&experiment, &loaded.text, args, &nodes);
+    let info = run_info(&experiment, &text, args, &nodes);
     let made = match &args.resume {
         Some(path) => RunDir::resume(path, &info),
         None => RunDir::create(&args.out, &info),
@@ -143,5 +143,6 @@ fn run_info(experiment: &Experiment, plan_text: &str, args: &RunArgs, nodes: &No
         sets: args.sets.clone(),
         nodes: nodes.fleet.agents.iter().map(|(node, a)| (node.clone(), a.info.clone())).collect(),
         notes: nodes.notes.clone(),
+        traces: experiment.stored_traces(),
     }
 }

@@ -82,13 +82,13 @@ fn a_traces_mean_rate_is_what_relative_limits_refer_to() {
 #[test]
 fn opportunities_have_a_mean_too() {
     let at_ns = (1..=1000).map(|ms| ms * 1_000_000).collect();
-    let all = Opportunities { at_ns, bytes: 1504, length_ns: 1_000_000_000 };
+    let all = Opportunities { at_ns, bytes: 1500, length_ns: 1_000_000_000 };
     let trace = Arc::new(Trace::Opportunities(all));
     let facts = TraceFacts { sha256: SHA.to_owned(), trace };
     let sets = ["links.l.trace.on_end=loop"];
     let (plan, _) = read(&sets, files(&[("a.csv", Ok(facts))])).unwrap();
     let mean = plan.plan().links["l"].trace.as_ref().unwrap().mean_rate;
-    assert_eq!(mean, Some(Rate::from_bits_per_sec(12_032_000)));
+    assert_eq!(mean, Some(Rate::from_bits_per_sec(12_112_000)));
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::plan::parse::set;
 use crate::plan::{Backend, Link, OnEnd, Plan, TraceStart};
+use crate::resolve::ETHERNET_BYTES;
 use crate::schedule::spans;
 use crate::trace::{Steps, Trace};
 use crate::units::{FRAME_BYTES, Micros, Rate};
@@ -38,8 +39,10 @@ impl Trace {
         }
     }
 
-    /// The mean rate over the trace's length, rows below the floor raised to it; `None` where rows say none.
-    pub(crate) fn mean_over_length(&self, floor: Option<Rate>) -> Option<Rate> {
+    /// The mean rate on a link over the trace's length: rows below the floor raised to it, an opportunity with the
+    /// link's overhead; `None` where rows say none.
+    fn mean_on(&self, link: &Link) -> Option<Rate> {
+        let floor = link.trace.as_ref().and_then(|used| used.floor);
         let (bits, length_ns) = match self {
             Self::Steps(steps) => {
                 let ends = steps.steps.iter().skip(1).map(|step| step.at_ns);
@@ -52,7 +55,9 @@ impl Trace {
                 (bits, steps.length_ns)
             }
             Self::Opportunities(all) => {
-                let bits = all.at_ns.len() as u128 * u128::from(all.bytes) * 8 * SECOND_NS;
+                let overhead = link.overhead.unwrap_or(ETHERNET_BYTES).get();
+                let bytes = u128::from(all.bytes) + u128::from(overhead);
+                let bits = all.at_ns.len() as u128 * bytes * 8 * SECOND_NS;
                 (bits, all.length_ns)
             }
         };
@@ -102,11 +107,13 @@ pub(super) fn fill_unvaried(plan: &mut Plan, files: &TraceFiles) {
 }
 
 fn fill_link(link: &mut Link, files: &TraceFiles) {
-    let Some(used) = &mut link.trace else { return };
-    let Some(Ok(facts)) = files.get(&used.file) else { return };
-    used.sha256.get_or_insert_with(|| facts.sha256.clone());
-    if used.mean_rate.is_none() {
-        used.mean_rate = facts.trace.mean_over_length(used.floor);
+    let Some(Ok(facts)) = link.trace.as_ref().and_then(|used| files.get(&used.file)) else {
+        return;
+    };
+    let mean_rate = facts.trace.mean_on(link);
+    if let Some(used) = &mut link.trace {
+        used.sha256.get_or_insert_with(|| facts.sha256.clone());
+        used.mean_rate = used.mean_rate.or(mean_rate);
     }
 }
 
@@ -164,7 +171,7 @@ fn contents(plan: &Plan, name: &str, link: &Link, facts: &TraceFacts, problems: 
             ),
         );
     }
-    let mean = facts.trace.mean_over_length(used.floor);
+    let mean = facts.trace.mean_on(link);
     if used.mean_rate != mean {
         let mean = mean.map_or("none".to_owned(), |rate| rate.to_string());
         let why = format!("the mean of `{}` is {mean}; leave it out", used.file);
