@@ -3,6 +3,7 @@
 
 use std::io::Write as _;
 
+use ccbench_shaper::keep_awake::KeepAwake;
 use nix::sys::signal::Signal;
 
 mod addresses;
@@ -94,11 +95,11 @@ fn form(args: &Args) -> Result<Form<'_>, LinkError> {
 }
 
 /// The processors are kept awake while this lives.
-fn keep_awake(args: &Args, output: &Output) -> Option<()> {
-    if args.keep_awake {
-        output.say("warning: --keep-awake is not there yet");
+fn keep_awake(args: &Args, output: &Output) -> Option<KeepAwake> {
+    if !args.keep_awake {
+        return None;
     }
-    None
+    KeepAwake::start().inspect_err(|e| output.say(&format!("warning: --keep-awake: {e}"))).ok()
 }
 
 /// An interrupt or a request to terminate ends the link.

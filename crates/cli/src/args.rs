@@ -37,6 +37,13 @@ pub enum Command {
     Describe(DescribeArgs),
     /// Run a command inside a node of a running experiment: `ccbench exec src -- ss -ti`.
     Exec(ExecArgs),
+    /// Run an emulated link by itself, or a command behind one: `ccbench link --rate 10mbit -- iperf3 …`.
+    #[command(disable_help_flag = true)]
+    Link {
+        /// See `ccbench link --help`.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "OPTIONS AND COMMAND")]
+        arguments: Vec<OsString>,
+    },
     /// Remove what dead experiments of this machine left behind (and nothing else).
     Clean,
     /// Make a certificate authority, and certificates for nodes and controllers.

@@ -6,6 +6,7 @@ mod clock;
 mod coordinate;
 mod error;
 mod fleet;
+mod link;
 mod live;
 mod local;
 mod pki;
@@ -31,6 +32,12 @@ use traces::Traces;
 
 /// Runs one command line and returns the process's exit code (see `ccbench --help`).
 pub fn run(arguments: impl Iterator<Item = OsString>) -> i32 {
+    let arguments: Vec<OsString> = arguments.collect();
+    if let Some(rest) = link::arguments(&arguments) {
+        let error = link::exec(rest);
+        eprintln!("ccbench: {error}");
+        return error.exit_code();
+    }
     let cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
         Err(error) => {
@@ -66,6 +73,7 @@ fn dispatch(command: Command) -> Result<i32, CliError> {
         Command::Summarize(args) => summarize(&args),
         Command::Describe(args) => block_on(describe(args)),
         Command::Exec(args) => Err(exec(&args)),
+        Command::Link { arguments } => Err(link::exec(&arguments)),
         Command::Clean => {
             let mut clean = std::process::Command::new(local::agent_binary());
             Err(replace(clean.arg("clean").arg("--root").arg(local::state_root())))

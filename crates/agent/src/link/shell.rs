@@ -191,6 +191,10 @@ impl Drop for Shell {
             let _ = killpg(pid(&server), Signal::SIGKILL);
             let _ = server.wait();
         }
+        // The kernel does it too, but takes its time.
+        if let Ok(mut middle) = Net::open() {
+            let _ = middle.remove(OUTER);
+        }
     }
 }
 

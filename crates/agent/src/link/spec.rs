@@ -17,7 +17,7 @@ use super::args::{Args, Down, RateOrNone, Start};
 use super::error::LinkError;
 use super::text;
 
-/// Where there is no delay to reckon a queue from: what an interface of Linux has.
+/// Where there is no delay or no steady rate to reckon a queue from: what an interface of Linux has.
 const QUEUE: Limit = Limit::Packets(Packets::new(1000));
 /// Longer than any trace and within what a plan allows.
 const LENGTH: &str = "1h";
@@ -197,7 +197,8 @@ fn link<R: Fn(&Path) -> Result<(String, Trace), String>>(
 /// The queue of a plan's link, from `--aqm` and `--queue`.
 fn queue(one: &Down, flag: &str, rtt: Micros) -> Result<Value, LinkError> {
     let wrong = |key: &str, why: String| LinkError::Flag { flag: format!("{flag}{key}"), why };
-    let usual = if rtt.get() > 0 { Limit::MilliBdp(1500) } else { QUEUE };
+    let steady = one.trace.is_none() && rtt.get() > 0;
+    let usual = if steady { Limit::MilliBdp(1500) } else { QUEUE };
     let Some(aqm) = &one.aqm else {
         let limit = one.queue.unwrap_or(usual);
         let kind = if matches!(limit, Limit::Packets(_)) { "pfifo" } else { "bfifo" };
@@ -348,7 +349,9 @@ mod tests {
         let spec = spec_of("--trace mahimahi --up-trace steps --delay 20ms").unwrap();
         let (down, up) = (spec.down.trace.unwrap(), spec.up.trace.unwrap());
         assert_eq!((down.on_end, up.on_end), (OnEnd::Loop, OnEnd::Hold));
-        assert_eq!(bytes(&spec.up.queue), 60_000, "of the trace's mean rate");
+        assert_eq!(spec.up.queue, Queue::Pfifo { limit: QUEUE }, "a trace's rate is not steady");
+        let spec = spec_of("--trace steps --delay 20ms --queue 1.5bdp").unwrap();
+        assert_eq!(bytes(&spec.down.queue), 60_000, "of the trace's mean rate");
         let spec = spec_of("--trace mahimahi --on-end stop --up-rate 5mbit").unwrap();
         assert_eq!(spec.down.trace.unwrap().on_end, OnEnd::Stop);
         assert!(spec.up.trace.is_none() && spec.up.rate.is_some());

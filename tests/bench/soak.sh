@@ -1,0 +1,113 @@
+#!/usr/bin/env bash
+# Soak of `ccbench link`: four TCP flows through it for a while, between two namespaces. Samples the link's memory and
+# its figures every second, prints a table, and fails if memory grows, if lateness does, or if the link's virtual clock
+# drifts from the real one: bytes sent against rate × time, over the longest stretch in which every second was full (to
+# 0.5 %; in others the senders, short of processor time or recovering from losses, left the queue empty).
+# Usage: soak.sh FOLDER-OF-BINARIES [SECONDS] [RATE in Mbit/s]      (root; iperf3, iproute2)
+set -euo pipefail
+bin=$1
+seconds=${2:-120}
+rate=${3:-500}
+
+if [ "${CCBENCH_SOAK:-}" != inside ]; then
+    CCBENCH_SOAK=inside exec unshare -n "$0" "$bin" "$seconds" "$rate"
+fi
+
+dir=$(mktemp -d)
+children=()
+finish() {
+    for pid in "${children[@]}"; do kill "$pid" 2>/dev/null || true; done
+    wait 2>/dev/null || true
+    rm -rf "$dir"
+}
+trap finish EXIT
+
+ip link set lo up
+for side in left right; do
+    unshare -n sleep infinity &
+    children+=($!)
+    declare "$side=$!"
+done
+own=$(readlink /proc/self/ns/net)
+for pid in "$left" "$right"; do
+    until [ "$(readlink "/proc/$pid/ns/net")" != "$own" ]; do sleep 0.05; done
+done
+host=0
+for pid in "$left" "$right"; do
+    host=$((host + 1))
+    ip link add "soak$host" type veth peer name end netns "$pid"
+    ip link set "soak$host" up
+    nsenter -t "$pid" -n ip addr add "10.9.0.$host/24" dev end
+    nsenter -t "$pid" -n ip link set end up
+    nsenter -t "$pid" -n ip link set lo up
+done
+
+agent=$bin/ccbench-agent
+: > "$dir/link"
+"$agent" link --left soak1 --right soak2 --rate "${rate}mbit" --delay 5ms --queue 20ms --up-rate none \
+    --stats-json "$dir/stats" --for "$((seconds + 5))s" ${SOAK_FLAGS:-} 2> "$dir/link" &
+link=$!
+children+=("$link")
+until grep -q '^up (' "$dir/link"; do
+    kill -0 "$link" || { cat "$dir/link"; exit 1; }
+    sleep 0.05
+done
+nsenter -t "$right" -n iperf3 -s -1 > "$dir/server" 2>&1 &
+children+=($!)
+sleep 0.5
+nsenter -t "$left" -n iperf3 -c 10.9.0.2 -P 4 -C cubic -t "$seconds" \
+    > "$dir/client" 2>&1 &
+children+=($!)
+
+while kill -0 "$link" 2>/dev/null; do
+    sed -n 's/^VmRSS:[[:space:]]*\([0-9]*\).*/\1/p' "/proc/$link/status" >> "$dir/rss" 2>/dev/null || true
+    sleep 1
+done
+wait "$link" || { cat "$dir/link"; exit 1; }
+sed -n '/released late/p;/^down (.*dropped/p;/^up (.*dropped/p' "$dir/link"
+
+# One line per second: time, bytes, drops, queue, p50, p99, max, late; then the sums and the verdict.
+grep '"direction":"down"' "$dir/stats" | grep -v '"final"' | awk -v rate="$rate" -v rss="$dir/rss" -v seconds="$seconds" '
+function get(key,   at, rest) {
+    at = index($0, "\"" key "\":")
+    if (!at) return ""
+    rest = substr($0, at + length(key) + 3)
+    sub(/[,}].*/, "", rest)
+    return rest
+}
+function most(from, to,   n, found) {
+    for (n = from; n <= to; n++) if (memory[n] > found) found = memory[n]
+    return found + 0
+}
+BEGIN {
+    while ((getline line < rss) > 0) memory[++samples] = line + 0
+    every = int(seconds / 12); if (every < 1) every = 1
+    printf "%7s %11s %8s %9s %8s %8s %8s %7s %10s\n", "s", "Mbit/s", "drops", "queue us", "p50 us", "p99 us", "max us", "late", "RSS kB"
+}
+{
+    t = get("t_s"); long = get("seconds"); bytes = get("bytes"); drops = get("drops_pkts")
+    late += get("late_pkts")
+    if (NR % every == 0)
+        printf "%7.0f %11.2f %8d %9s %8s %8s %8s %7d %10d\n", t, bytes * 8 / long / 1e6, drops, get("queue_delay_us"),
+            get("lateness_p50_us"), get("lateness_p99_us"), get("lateness_max_us"), late, memory[NR]
+    ahead_now = bytes * 8 / rate / 1e6 - long
+    if (ahead_now > -0.005 * long) { busy += long; ahead += ahead_now; full++ } else { busy = 0; ahead = 0 }
+    if (busy > longest) { longest = busy; drift = ahead }
+    # A window of a second may begin or end in the middle of a packet, or a late one.
+    if (bytes * 8 > rate * 1e6 * long + 8e6 * rate * 1e-3 * 10) over++
+}
+END {
+    quarter = int(samples / 4)
+    before = most(quarter + 1, 2 * quarter); after = most(3 * quarter + 1, samples)
+    printf "memory: most %d kB in the second quarter, %d kB in the last\n", before, after
+    printf "clock: %+.3f ms (%+.1f ppm) against rate × time in the longest full stretch, %.0f s; %d of %d s were full\n",
+        drift * 1e3, longest ? drift / longest * 1e6 : 0, longest, full, NR
+    bad = 0
+    if (after > before + 256) { print "FAILED: memory grows"; bad = 1 }
+    if (over) { printf "FAILED: more than the rate passed in %d s\n", over; bad = 1 }
+    if (longest < 5) { print "FAILED: the senders could not fill the link for 5 s in a row, so nothing can be told of its clock"; bad = 1 }
+    limit = 2e-3 + 20e-6 * longest
+    if (drift > limit || drift < -limit) { print "FAILED: the clock drifts"; bad = 1 }
+    exit bad
+}'
+echo "soak: ${seconds} s at ${rate} Mbit/s: no growth, no drift"
