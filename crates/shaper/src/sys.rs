@@ -173,11 +173,6 @@ impl RxBatch {
         }
     }
 
-    /// How many packets one call reads at most.
-    pub(crate) fn capacity(&self) -> usize {
-        self.headers.len()
-    }
-
     /// Reads up to `most` packets of what is there, without waiting; returns how many.
     pub(crate) fn receive(&mut self, fd: BorrowedFd<'_>, most: usize) -> io::Result<usize> {
         self.received = 0;

@@ -239,6 +239,12 @@ impl LinkModel {
         }
     }
 
+    /// When [`Self::advance`] has something to do next.
+    pub(crate) fn next_event_ns(&self) -> u64 {
+        let serves_ns = if self.line.is_busy() { self.line.end_ns() } else { self.wake_ns };
+        serves_ns.min(self.delay.next_ns())
+    }
+
     fn end_transmission(&mut self, freed: &mut Vec<u32>) {
         let end_ns = self.line.finish();
         if let Some(packet) = self.in_service.take() {
@@ -286,7 +292,9 @@ impl LinkModel {
 
     fn start(&mut self, now_ns: u64, packet: Packet) {
         self.line.start(now_ns, on_line(packet.bytes, self.extra_bytes));
-        self.in_service = Some(packet);
+        let waited_us =
+            (now_ns.saturating_sub(packet.at_ns) / 1000).min(u64::from(u32::MAX)) as u32;
+        self.in_service = Some(Packet { queued_ns: packet.at_ns, waited_us, ..packet });
     }
 
     /// From `at_ns` on the rate is another, and the classes' rates in proportion. What happened before is
