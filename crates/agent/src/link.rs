@@ -152,15 +152,15 @@ fn around_command(
     output: Output,
     signals: &Signals,
 ) -> Result<u8, LinkError> {
-    let root = nix::unistd::geteuid().is_root();
-    if args.rootless || !root {
+    let rootless = args.rootless || !shell::may_make_namespaces();
+    if rootless {
         userns::isolate(true).map_err(|e| LinkError::Usage(e.to_string()))?;
         output.say(
             "without root: the command can reach the other end of the link and nothing of this machine; \
              start servers there with --outside, or `nsenter --net=$CCBENCH_LINK_OUTSIDE SERVER`",
         );
     }
-    let mut shell = Shell::make(args.rootless || !root)?;
+    let mut shell = Shell::make(rootless)?;
     if let Some(text) = &args.outside {
         shell.start_server(text)?;
     }

@@ -216,6 +216,15 @@ fn launch(words: &[OsString]) -> Result<Command, LinkError> {
     Ok(command)
 }
 
+/// Whether this process needs no user namespace of its own: not where it is no root, or one that a container
+/// keeps down.
+pub(crate) fn may_make_namespaces() -> bool {
+    let root = nix::unistd::geteuid().is_root();
+    // A thread that is thrown away, and the namespace with it.
+    let attempt = || std::thread::spawn(|| unshare(CloneFlags::CLONE_NEWNET).is_ok()).join();
+    root && attempt().unwrap_or(false)
+}
+
 fn own_namespace() -> Result<File, LinkError> {
     File::open("/proc/thread-self/ns/net").map_err(LinkError::system("open the network namespace"))
 }
