@@ -4,7 +4,7 @@ export CARGO_TARGET_DIR ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ccbench/target
 BIN := $(CARGO_TARGET_DIR)/debug
 PREFIX ?= /usr/local
 
-.PHONY: all demo test test-fast lint bench install uninstall setup build man
+.PHONY: all demo test test-fast test-vm lint bench install uninstall setup build man
 
 all: build
 
@@ -26,6 +26,10 @@ test: build
 test-fast:
 	$(MAKE) --no-print-directory -C kmod check
 	cargo test --locked --workspace
+
+# Modules and BPF objects in Debian's kernels, emulated: minutes, and 2 GB in the cache the first time.
+test-vm:
+	tests/vm/run.sh
 
 lint:
 	cargo fmt --all --check
