@@ -116,6 +116,7 @@ pub(crate) struct Datapath {
     counters: Counters,
     recorder: Recorder,
     rate_generation: u64,
+    begin_at_ns: u64,
     delay_generation: u64,
     loss_generation: u64,
     /// Packets to be read at once.
@@ -181,6 +182,7 @@ impl Datapath {
             join_from_ns: 0,
             counters: Counters::default(),
             rate_generation: 0,
+            begin_at_ns: 0,
             delay_generation: 0,
             loss_generation: 0,
             rx_most: RX_LARGE,
@@ -261,6 +263,11 @@ impl Datapath {
         if self.recorder.is_logging() && self.arena.free_list().len() > before {
             let slots = &self.arena.free_list()[before..];
             self.recorder.dropped_by_queue(slots, self.model.queue_stats());
+        }
+        let begin_at_ns = self.shared.begin_at_ns.load(Acquire);
+        if begin_at_ns != self.begin_at_ns {
+            self.begin_at_ns = begin_at_ns;
+            self.model.begin(begin_at_ns);
         }
     }
 
@@ -403,6 +410,7 @@ impl Datapath {
         self.counters.backlog_bytes = backlog_bytes;
         self.counters.memory_bytes = (self.arena.used() * self.arena.slot_bytes()) as u64;
         self.counters.rate_bps = self.model.rate_bps().unwrap_or(u64::MAX);
+        self.counters.trace_began_ns = self.model.trace_began_ns();
         self.shared.counters.publish(&self.counters);
     }
 

@@ -18,6 +18,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::clock::monotonic_ns;
 use crate::datapath::{Datapath, Ends, LinkSpec, Privileges, Shared};
+use crate::replay::{self, Played};
 use crate::{Link, ShaperError, sys};
 use plumbing::Plumbing;
 use spec::spec_of;
@@ -70,6 +71,7 @@ pub struct UserLink {
     socket_drops: u64,
     loop_thread: Option<JoinHandle<()>>,
     privileges: Privileges,
+    played: Option<Played>,
 }
 
 impl UserLink {
@@ -123,6 +125,7 @@ impl UserLink {
             socket_drops: 0,
             loop_thread: Some(loop_thread),
             privileges,
+            played: config.trace.as_ref().map(Played::new),
         })
     }
 
@@ -174,6 +177,9 @@ impl Link for UserLink {
 
     fn set_rate(&mut self, rate: Rate) -> Result<(), ShaperError> {
         self.check_running()?;
+        if self.played.is_some() {
+            return Err(replay::has_its_own_rates(&self.name, "userspace"));
+        }
         self.shared.ask_rate(monotonic_ns(), rate.bits_per_sec());
         self.nudge();
         Ok(())
@@ -232,6 +238,22 @@ impl Link for UserLink {
         Ok(())
     }
 
+    fn begin(&mut self, at_ns: u64) -> Result<(), ShaperError> {
+        self.check_running()?;
+        self.shared.begin_at_ns.store(at_ns, Release);
+        self.nudge();
+        Ok(())
+    }
+
+    fn changes(&mut self, into: &mut Vec<wire::LinkChange>) {
+        let Some(played) = &mut self.played else { return };
+        match self.shared.counters.read().trace_began_ns {
+            0 => {}
+            began_ns => played.begin(began_ns),
+        }
+        played.rows(monotonic_ns(), (&self.name, &self.dev), into);
+    }
+
     fn packets(&mut self, into: &mut Vec<wire::LinkPacket>) {
         let rows = std::iter::from_fn(|| self.shared.log.as_ref()?.read());
         into.extend(rows.map(|row| report::packet(&self.name, &self.dev, &row)));
@@ -244,6 +266,14 @@ impl Link for UserLink {
             iface: self.dev.clone(),
             ..wire::LinkTiming::default()
         };
+        if let Some(played) = self.played.as_ref().filter(|played| played.count() > 0) {
+            // Computed with, when they are due: never late.
+            into.push(wire::LinkTiming {
+                what: "steps".to_owned(),
+                count: played.count(),
+                ..row.clone()
+            });
+        }
         let late = self.shared.counters.read().late_pkts;
         into.push(report::packets_timing(&self.shared.lateness, late, row.clone()));
         into.extend(self.shared.log.as_ref().map(|log| report::log_timing(log, row)));

@@ -17,6 +17,8 @@ pub(crate) struct Shared {
     pub(crate) rate_at_ns: AtomicU64,
     /// Grows with every change, after the two above are written.
     pub(crate) rate_generation: AtomicU64,
+    /// When the trial begins, which a trace may wait for, `CLOCK_MONOTONIC` nanoseconds; 0: not said yet.
+    pub(crate) begin_at_ns: AtomicU64,
     /// Likewise, with a generation of its own: a delay in nanoseconds and when it was asked for, and a loss in
     /// parts per million.
     pub(crate) delay_ns: AtomicU64,
@@ -133,4 +135,6 @@ counters! {
     max_late_ns,
     /// How often the thread gave its real-time priority up for a while.
     yields,
+    /// When the trace began or will begin, `CLOCK_MONOTONIC` nanoseconds; 0 if that is not known yet.
+    trace_began_ns,
 }
