@@ -163,7 +163,7 @@ pub(crate) fn flip_bit(frame: &mut [u8], draw: u64) {
     };
     let end = end.min(frame.len());
     if start < end {
-        let bit = (u128::from(draw) * ((end - start) as u128 * 8) >> 64) as usize;
+        let bit = ((u128::from(draw) * ((end - start) as u128 * 8)) >> 64) as usize;
         frame[start + bit / 8] ^= 1 << (bit % 8);
     }
 }

@@ -166,13 +166,11 @@ mod impaired {
         Some(Jitter { spread: Micros::from_millis(4), distribution, correlation: None, reorder })
     }
 
+    type Story = (Vec<(u32, u64)>, Vec<(u32, u64)>, Vec<u32>);
+
     /// Everything that happens to these arrivals: what left and when, with the copies' slots above 10 000, the
     /// bits to be flipped, what was lost.
-    fn story(
-        impairments: Impairments,
-        loss_ppm: u32,
-        arrivals: u32,
-    ) -> (Vec<(u32, u64)>, Vec<(u32, u64)>, Vec<u32>) {
+    fn story(impairments: Impairments, loss_ppm: u32, arrivals: u32) -> Story {
         let spec = LinkSpec { impairments, loss_ppm, ..spec(Some(1_000_000_000), 10 * MS, LIMIT) };
         let mut link = LinkModel::new(&spec, 20_000, 1514);
         let (mut freed, mut flips, mut lost, mut out) = (vec![], vec![], vec![], vec![]);
@@ -205,7 +203,7 @@ mod impaired {
 
     const LIMIT: FifoLimit = FifoLimit::Packets(10_000);
 
-    fn slots((out, ..): &(Vec<(u32, u64)>, Vec<(u32, u64)>, Vec<u32>)) -> Vec<u32> {
+    fn slots((out, ..): &Story) -> Vec<u32> {
         out.iter().map(|(slot, _)| *slot).collect()
     }
 

@@ -198,7 +198,7 @@ impl Simulation {
             self.tags[slot as usize] = (flow, sender.next, now_ns);
             let upto = sender.next;
             self.link.arrive(Packet { slot, bytes: FRAME, at_ns: now_ns, ecn, ..<_>::default() });
-            if upto % 64 == 0 || self.senders[flow].out.len() <= 2 {
+            if upto.is_multiple_of(64) || self.senders[flow].out.len() <= 2 {
                 self.schedule(now_ns + 250 * MS, Event::Silence { flow, upto });
             }
         }
