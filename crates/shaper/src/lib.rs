@@ -13,7 +13,6 @@
 //! log or lock.
 
 pub mod bpf;
-pub mod bpf;
 pub mod clock;
 mod datapath;
 pub mod error;
@@ -24,6 +23,7 @@ pub mod offload;
 pub mod probe;
 pub mod qdisc;
 mod replay;
+mod replay_thread;
 pub mod route;
 pub mod saved;
 mod sys;
