@@ -225,7 +225,7 @@ fn queue(one: &Down, flag: &str, rtt: Micros) -> Result<Value, LinkError> {
     if let Some(limit) = limit {
         fields.push(("limit".to_owned(), Some(limit.to_string())));
     }
-    let queue: Queue = text::build(fields).map_err(|why| wrong("aqm", why))?;
+    let queue: Queue = text::build(&fields).map_err(|why| wrong("aqm", why))?;
     Ok(json!(queue))
 }
 
