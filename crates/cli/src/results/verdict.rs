@@ -153,7 +153,7 @@ impl Judge {
             Of::LinkTiming(row) => self.links.timing(node, row),
             Of::HostSample(row) => self.hosts.sample(node, span, row),
             Of::Event(row) => self.event(node, row),
-            Of::LinkPacket(_) | Of::Probe(_) | Of::Raw(_) | Of::Done(_) => {}
+            Of::LinkPacket(_) | Of::CcState(_) | Of::Probe(_) | Of::Raw(_) | Of::Done(_) => {}
         }
     }
 
