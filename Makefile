@@ -35,10 +35,12 @@ lint:
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets --features netns -- -D warnings
 
-# Ratios measured in one run: cost of controller and agents, start-up, overhead per trial, sampling.
+# Ratios measured in one run: cost of controller and agents, start-up, overhead per trial, sampling; and of userspace
+# links beside plain veth.
 bench: build
 	tests/bench/overhead.sh $(BIN)
 	cargo run --locked -p ccbench-collector --example diag_cost
+	cargo run --locked -p ccbench-shaper --example link_bench
 
 install: setup
 	cargo build --locked --release -p ccbench -p ccbench-agent
