@@ -240,6 +240,11 @@ impl Datapath {
             self.loss_generation = generation;
             self.model.set_loss(shared.loss_ppm.load(Relaxed) as u32);
         }
+        let begin_at_ns = shared.begin_at_ns.load(Acquire);
+        if begin_at_ns != self.begin_at_ns {
+            self.begin_at_ns = begin_at_ns;
+            self.model.begin(begin_at_ns);
+        }
     }
 
     /// Lets everything happen until `horizon_ns`; with a log step by step, to know why each packet was dropped.
@@ -263,11 +268,6 @@ impl Datapath {
         if self.recorder.is_logging() && self.arena.free_list().len() > before {
             let slots = &self.arena.free_list()[before..];
             self.recorder.dropped_by_queue(slots, self.model.queue_stats());
-        }
-        let begin_at_ns = self.shared.begin_at_ns.load(Acquire);
-        if begin_at_ns != self.begin_at_ns {
-            self.begin_at_ns = begin_at_ns;
-            self.model.begin(begin_at_ns);
         }
     }
 

@@ -17,8 +17,6 @@ pub(crate) struct Shared {
     pub(crate) rate_at_ns: AtomicU64,
     /// Grows with every change, after the two above are written.
     pub(crate) rate_generation: AtomicU64,
-    /// When the trial begins, which a trace may wait for, `CLOCK_MONOTONIC` nanoseconds; 0: not said yet.
-    pub(crate) begin_at_ns: AtomicU64,
     /// Likewise, with a generation of its own: a delay in nanoseconds and when it was asked for, and a loss in
     /// parts per million.
     pub(crate) delay_ns: AtomicU64,
@@ -26,6 +24,8 @@ pub(crate) struct Shared {
     pub(crate) delay_generation: AtomicU64,
     pub(crate) loss_ppm: AtomicU64,
     pub(crate) loss_generation: AtomicU64,
+    /// When the trial begins, which a trace may wait for, `CLOCK_MONOTONIC` nanoseconds; 0: not said yet.
+    pub(crate) begin_at_ns: AtomicU64,
     /// Written by the loop.
     pub(crate) counters: Published,
     /// How late packets were released; written by the loop.
