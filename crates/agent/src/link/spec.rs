@@ -84,7 +84,7 @@ pub(crate) fn build(
     Ok(Spec {
         down: config("left").ok_or_else(missing)?,
         up: config("right").ok_or_else(missing)?,
-        warnings: warnings.iter().filter(|w| is_of_queue(w)).map(worded).collect(),
+        warnings: warnings.iter().filter(|w| is_of_queue(w, args)).map(worded).collect(),
     })
 }
 
@@ -244,8 +244,10 @@ fn absolute(limit: Limit, in_bytes: bool, one: &Down, rtt: Micros) -> Option<Lim
     }
 }
 
-fn is_of_queue(problem: &PlanProblem) -> bool {
-    problem.path.starts_with("links.") && problem.path.contains(".queue")
+/// Whether it is about a queue that was asked for.
+fn is_of_queue(problem: &PlanProblem, args: &Args) -> bool {
+    let asked = args.down.queue.is_some() || args.up.queue.is_some();
+    asked && problem.path.starts_with("links.") && problem.path.contains(".queue")
 }
 
 fn refused(found: &[PlanProblem]) -> LinkError {
