@@ -12,6 +12,7 @@ mod local;
 mod pki;
 pub mod results;
 mod run;
+mod trace;
 mod traces;
 
 use std::collections::BTreeMap;
@@ -74,6 +75,7 @@ fn dispatch(command: Command) -> Result<i32, CliError> {
         Command::Describe(args) => block_on(describe(args)),
         Command::Exec(args) => Err(exec(&args)),
         Command::Link { arguments } => Err(link::exec(&arguments)),
+        Command::Trace(command) => trace::run(command),
         Command::Clean => {
             let mut clean = std::process::Command::new(local::agent_binary());
             Err(replace(clean.arg("clean").arg("--root").arg(local::state_root())))
