@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ccbench_collector::Sampler;
+use ccbench_collector::{Awake, Sampler};
 use ccbench_proto::wire::{self, run_event::Of};
 use ccbench_shaper::Link;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -289,6 +289,11 @@ impl Executor {
             sampler: (self.parts.sampler)(),
             flows: run::flow_ports(&task),
             sample: task.sample.clone(),
+            awake: match (task.kept_awake, awake.is_some()) {
+                (_, true) => Awake::ByThis,
+                (true, false) => Awake::ByAnother,
+                (false, false) => Awake::No,
+            },
             links: std::mem::take(&mut self.trial.links),
             start_at_ns: request.start_at_ns,
             out: out.clone(),
