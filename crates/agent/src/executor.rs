@@ -28,6 +28,7 @@ mod traffic;
 
 use outbox::Outbox;
 pub use outbox::Outgoing;
+pub(crate) use outbox::event;
 use prepare::{Tools, Trial};
 use samples::{SampleTask, SamplerThread, TimedLink};
 
@@ -351,6 +352,9 @@ impl Executor {
             }
             if finished.broken {
                 tell("samples", "the thread panicked: samples and links ended there");
+            }
+            for event in self.trial.ecn.counts() {
+                running.out.offer(Of::Event(event));
             }
             running.out.done(finished.late, finished.missed);
         }
