@@ -1,5 +1,6 @@
 #!/bin/bash
 # Every congestion control as module and as BPF object in real Debian kernels: make test-vm. Usage: run.sh [SERIES ...]
+# CCBENCH_VM_ONLY="ta prague" runs only these; CCBENCH_VM_LIMIT_S (900) is the time that one kernel may take.
 # Needs about 2 GB in the cache folder, and installs what is missing of Debian's packages (as root).
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
@@ -23,6 +24,7 @@ trap 'rm -rf "$work"' EXIT
 make -s -C "$kmod" bpf build/ccsim
 mkdir -p "$work/files/bpf" "$work/files/mods"
 "$here/loader.sh" "$work/files/load"
+echo "${CCBENCH_VM_ONLY:-vegas ta cx dctcp prague bbr2 bbr3}" >"$work/files/only"
 cp "$kmod"/build/bpf/ccb_*.bpf.o "$work/files/bpf/"
 "$kmod/sim/bpf_agree.py" "$kmod/build/ccsim" --rows "$work/files/rows.bin"
 
