@@ -196,14 +196,20 @@ fn save(path: &Path, bytes: &[u8]) -> Result<(), CliError> {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+    use crate::args::{Cli, Command};
 
     fn folder() -> tempfile::TempDir {
         tempfile::tempdir().unwrap()
     }
 
     fn ccbench(arguments: &[&str]) -> i32 {
-        crate::run(["ccbench", "trace"].iter().chain(arguments).map(Into::into))
+        let line = ["ccbench", "trace"].iter().chain(arguments);
+        let Ok(cli) = Cli::try_parse_from(line) else { return 2 };
+        let Command::Trace(command) = cli.command else { panic!("no trace command") };
+        run(command).unwrap_or_else(|error| error.exit_code())
     }
 
     #[test]

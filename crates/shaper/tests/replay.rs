@@ -1,6 +1,7 @@
 //! Traces on both back ends, with real traffic in network namespaces: what is delivered follows the trace. Needs root,
 //! iproute2 and a kernel with htb, clsact, u32, mirred and veth. Real traces are read from the folder that
-//! CCBENCH_TRACES names, CCBENCH_TRACE_SECONDS of each (all if unset).
+//! CCBENCH_TRACES names: CCBENCH_TRACE_SECONDS of each (all if unset), rates divided by CCBENCH_TRACE_SCALE for
+//! machines that cannot carry gigabits, and only those whose path has CCBENCH_TRACE_ONLY in it.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::io::{Read, Write};
@@ -262,6 +263,8 @@ fn real_traces_are_followed_on_both_back_ends() {
     let most =
         std::env::var("CCBENCH_TRACE_SECONDS").map_or(f64::MAX, |text| text.parse().unwrap());
     let only = std::env::var("CCBENCH_TRACE_ONLY").unwrap_or_default();
+    let scale = std::env::var("CCBENCH_TRACE_SCALE").map_or(1, |text| text.parse().unwrap());
+    let mut failed = Vec::new();
     for file in [
         "mmwave/sl-tput.csv",
         "mmwave/sb-tput.csv",
@@ -274,7 +277,7 @@ fn real_traces_are_followed_on_both_back_ends() {
             continue;
         }
         let bytes = std::fs::read(std::path::Path::new(&folder).join(file)).unwrap();
-        let trace = trace::parse(file, &bytes).unwrap();
+        let trace = scaled(trace::parse(file, &bytes).unwrap(), scale);
         let seconds = (trace.length_ns() as f64 / 1e9).min(most).floor();
         for backend in [Backend::Userspace, Backend::Kernel] {
             let trace = match (backend, &trace) {
@@ -300,7 +303,19 @@ fn real_traces_are_followed_on_both_back_ends() {
             );
             let (most, least) =
                 if backend == Backend::Userspace { (0.02, 0.99) } else { (0.2, 0.95) };
-            assert!(outcome.mean_error < most && outcome.correlation > least, "{file} {backend:?}");
+            if outcome.mean_error > most || outcome.correlation < least {
+                failed.push(format!("{file} {backend:?}"));
+            }
         }
     }
+    assert!(failed.is_empty(), "{failed:?}");
+}
+
+/// The same shape at a fraction of the rate.
+fn scaled(trace: Trace, divisor: u64) -> Trace {
+    let Trace::Steps(mut steps) = trace else { return trace };
+    for step in &mut steps.steps {
+        step.rate = step.rate.map(|rate| Rate::from_bits_per_sec(rate.bits_per_sec() / divisor));
+    }
+    Trace::Steps(steps)
 }
