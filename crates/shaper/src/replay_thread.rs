@@ -17,9 +17,9 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::thread::{ClockId, clock_nanosleep_absolute};
 use rustix::time::Timespec;
 
-use crate::ShaperError;
 use crate::clock::monotonic_ns;
 use crate::datapath::thread::{Class, Privileges};
+use crate::{ShaperError, sys};
 
 /// The sleep ends so long before a step is due, and the rest is spun: a fortieth of the time between steps within
 /// these bounds. A busy processor wakes a thread up to some 200 µs late.
@@ -30,6 +30,8 @@ const SPIN_PART: u64 = 40;
 pub(crate) const LEAST_GAP_NS: u64 = 200_000;
 /// A step that comes so much after its time is late.
 pub(crate) const LATE_NS: u64 = 200_000;
+/// Above the packet loops, which may have much to do; a step is over at once.
+const FIFO_PRIORITY: i32 = 20;
 /// Until so long before a step the thread can be told to stop.
 const DEAF_NS: u64 = 5_000_000;
 /// Steps that may be written down and not yet fetched.
@@ -204,6 +206,10 @@ struct Player<C> {
 impl<C: Changer> Player<C> {
     fn run(&mut self) {
         let mut class = Class::new(Privileges::claim());
+        if class.real_time() {
+            // Without it the thread stays among the packet loops, as it does after it has yielded.
+            let _ = sys::set_fifo(FIFO_PRIORITY);
+        }
         let mut begin_ns = NOT_YET;
         // When the last step was applied.
         let mut last_ns = 0;
