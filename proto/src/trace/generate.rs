@@ -213,7 +213,6 @@ const MOBB: Wlan = Wlan {
     blocked_rows: 2.0,
     deep_share: 0.2,
     deep_mbit: (-200.0, 770.0),
-    ..SL
 };
 
 struct Made {
