@@ -156,9 +156,9 @@ parameters() {
 one_bpf() { # ALGORITHM
 	name=b_$1; flags=1
 	case $1 in dctcp | prague) flags=3 ;; esac
-	/load /bpf/ccb_$1.bpf.o $name $flags >/tmp/load.$1 2>&1 &
+	ROWS=/tmp/rows.$1 /load /bpf/ccb_$1.bpf.o $name $flags >/tmp/load.$1 2>&1 &
 	loader=$!
-	for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do grep -q attached /tmp/load.$1 && break; sleep 0.2; done
+	for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do grep -q attached /tmp/load.$1 2>/dev/null && break; sleep 0.2; done
 	available $name || { fail "bpf $1 does not load: $(tail -3 /tmp/load.$1)"; kill $loader 2>/dev/null; return; }
 	ok "bpf $1 loads"
 	case $1 in
@@ -170,6 +170,7 @@ one_bpf() { # ALGORITHM
 	rows=$(sed -n 's/rows //p' /tmp/load.$1)
 	check "bpf $1: rows $rows" "${rows:-0}" -gt 10
 	available $name && fail "bpf $1 is still registered"
+	[ $failed = 0 ] || awk 'NR % 25 == 1' /tmp/rows.$1 | cut -c1-110
 }
 
 path
