@@ -201,8 +201,10 @@ fn decide_own(can: &Capabilities, wants: Wants, via: Via) -> (Mode, u32, String)
 pub struct End {
     /// The flow group.
     pub group: String,
-    /// The congestion control's name in the kernel.
+    /// The congestion control's name in the plan.
     pub cc: String,
+    /// And in this node's kernel.
+    pub kernel_name: String,
     /// What it wants.
     pub wants: Wants,
     /// Who registered it.
@@ -220,7 +222,7 @@ pub fn ends(task: &NodeTask, became: impl Fn(&str) -> (String, Via)) -> Vec<End>
     let end = |flow: &FlowTask, listens: bool| {
         let name = flow.cc.as_deref()?;
         let wants = wants(name, task.cc.get(name));
-        let (cc, via) = became(name);
+        let (kernel_name, via) = became(name);
         let ports = if listens {
             vec![flow.server_port]
         } else {
@@ -228,7 +230,8 @@ pub fn ends(task: &NodeTask, became: impl Fn(&str) -> (String, Via)) -> Vec<End>
         };
         wants.any().then(|| End {
             group: flow.group.clone(),
-            cc,
+            cc: name.to_owned(),
+            kernel_name,
             wants,
             via,
             ports,

@@ -35,6 +35,15 @@ pub enum Step {
         /// As the shaper saved it.
         before: serde_json::Value,
     },
+    /// Take a classifier off the way out of an interface. Only where the kernel does not do it when we are gone.
+    Classifier {
+        /// The interface, by a number that no other one of this boot had before it.
+        ifindex: u32,
+        /// Its name.
+        dev: String,
+        /// The qdisc clsact is ours as well.
+        own_clsact: bool,
+    },
     /// Kill what is left in the control group of traffic and remove it. Its name is of one agent's life.
     TrafficGroup {
         /// Its folder.
@@ -48,6 +57,7 @@ impl std::fmt::Display for Step {
             Self::Sysctl(saved) => write!(f, "sysctl {} = {}", saved.name, saved.before),
             Self::Offloads { dev, .. } => write!(f, "offloads of {dev}"),
             Self::Link { link, dev, .. } => write!(f, "link {link} on {dev}"),
+            Self::Classifier { dev, .. } => write!(f, "classifier of {dev}"),
             Self::TrafficGroup { folder } => write!(f, "control group {}", folder.display()),
         }
     }
@@ -178,6 +188,10 @@ fn undo_steps(steps: Vec<Step>, kernel: &dyn Kernel) -> (Outcome, Vec<Step>) {
             }
             Step::Link { dev, before, .. } => {
                 kernel.restore_root(dev, before).map_err(|e| e.to_string())
+            }
+            Step::Classifier { ifindex, own_clsact, .. } => {
+                ccbench_shaper::bpf::remove_classifier(*ifindex, *own_clsact)
+                    .map_err(|e| e.to_string())
             }
             Step::TrafficGroup { folder } => cgroup::remove(folder).map_err(|e| e.to_string()),
         };

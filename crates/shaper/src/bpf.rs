@@ -4,7 +4,12 @@ use std::io;
 use std::net::UdpSocket;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
-use crate::sys;
+use crate::netlink::{self, Socket};
+use crate::user_link::plumbing::{self, CLASSIFIER};
+use crate::{ShaperError, sys};
+
+/// Priority of a classifier in clsact, before that of a userspace link's redirect.
+pub const CLSACT_PRIORITY: u16 = CLASSIFIER.0;
 
 /// Attaches a loaded classifier (`BPF_PROG_TYPE_SCHED_CLS`) to the way out of an interface, in front of every filter of
 /// clsact, a userspace link's redirect included. It is detached when the descriptor is closed, so also when its owner
@@ -24,4 +29,32 @@ pub fn netns_cookie() -> io::Result<u64> {
     // Any socket does; this one is never bound to an address that anybody could send to.
     let socket = UdpSocket::bind("0.0.0.0:0").or_else(|_| UdpSocket::bind("[::]:0"))?;
     sys::netns_cookie(socket.as_fd())
+}
+
+/// Whether an interface has a qdisc clsact that is not a userspace link's and goes with it.
+///
+/// # Errors
+/// The kernel refused.
+pub fn has_foreign_clsact(ifindex: u32) -> Result<bool, ShaperError> {
+    plumbing::has_foreign_clsact(&mut Socket::open()?, ifindex)
+}
+
+/// Gives an interface the qdisc clsact, if it has none.
+///
+/// # Errors
+/// The kernel refused.
+pub fn add_clsact(ifindex: u32) -> Result<(), ShaperError> {
+    match netlink::add_clsact(&mut Socket::open()?, ifindex) {
+        Err(error) if error.is_errno(libc::EEXIST) => Ok(()),
+        other => other,
+    }
+}
+
+/// Removes the classifier of priority [`CLSACT_PRIORITY`] from the way out of an interface, and clsact too if that is ours
+/// and nobody else uses it; what is gone already is fine.
+///
+/// # Errors
+/// The kernel refused.
+pub fn remove_classifier(ifindex: u32, own_clsact: bool) -> Result<(), ShaperError> {
+    plumbing::remove_classifier(ifindex, own_clsact)
 }

@@ -23,7 +23,7 @@ use crate::{Link, ShaperError, sys};
 use plumbing::Plumbing;
 use spec::spec_of;
 
-mod plumbing;
+pub(crate) mod plumbing;
 mod report;
 mod spec;
 mod wire_form;

@@ -59,12 +59,12 @@ pub fn apply(
     let ports: BTreeMap<u16, String> = decided
         .iter()
         .filter(wanted)
-        .flat_map(|(end, _)| end.ports.iter().map(|port| (*port, end.cc.clone())))
+        .flat_map(|(end, _)| end.ports.iter().map(|port| (*port, end.kernel_name.clone())))
         .collect();
     if let Err(why) = in_force.hook(&ports, node) {
         let instead = set_default_cc(&ends, task, node);
         for (_, decision) in decided.iter_mut().filter(|(_, d)| d.mode != Mode::None) {
-            no_hook(decision, &why, instead.as_ref());
+            no_hook(decision, &why, &instead);
         }
     }
     if decided.iter().any(|(_, decision)| decision.mode == Mode::AccecnSysctl)
@@ -81,7 +81,7 @@ pub fn apply(
                 true => Some(in_force.rewrite(end, node)),
                 false => None,
             };
-            told(end, decision, ect1)
+            told(end, decision, ect1.as_ref())
         })
         .collect();
     (in_force, events)
@@ -98,7 +98,7 @@ fn decide_all<'e>(
 }
 
 /// Without the hook: the namespace's default if that is nobody else's, or no ECN.
-fn no_hook(decision: &mut Decision, why: &str, instead: Result<&(), &String>) {
+fn no_hook(decision: &mut Decision, why: &str, instead: &Result<(), String>) {
     match instead {
         Ok(()) => {
             decision.reason +=
@@ -116,9 +116,10 @@ fn no_hook(decision: &mut Decision, why: &str, instead: Result<&(), &String>) {
 /// Makes the one congestion control of all flows of this node the namespace's default.
 fn set_default_cc(ends: &[End], task: &NodeTask, node: &mut Node<'_>) -> Result<(), String> {
     let flows = task.clients.len() + task.servers.len();
-    let one = ends.first().filter(|first| ends.iter().all(|end| end.cc == first.cc));
+    let one =
+        ends.first().filter(|first| ends.iter().all(|end| end.kernel_name == first.kernel_name));
     match one.filter(|_| ends.len() == flows) {
-        Some(end) => set(DEFAULT_CC, &end.cc, node),
+        Some(end) => set(DEFAULT_CC, &end.kernel_name, node),
         None => Err("the namespace's default would be other flows' too".to_owned()),
     }
 }
@@ -131,10 +132,10 @@ fn set(name: &str, value: &str, node: &mut Node<'_>) -> Result<(), String> {
     sysctl::write(name, value).map_err(|e| e.to_string())
 }
 
-fn told(end: &End, decision: &Decision, ect1: Option<Result<String, String>>) -> wire::Event {
+fn told(end: &End, decision: &Decision, ect1: Option<&Result<String, String>>) -> wire::Event {
     let (asked, mode) = (end.wants.name(), decision.mode.name());
     let side = if end.sends { "snd" } else { "rcv" };
-    let ect1_text = match &ect1 {
+    let ect1_text = match ect1 {
         Some(Ok(dev)) => format!("; ECT(1) by rewrite on the way out of {dev}"),
         Some(Err(why)) => format!("; no ECT(1): {why}"),
         None => String::new(),
@@ -143,13 +144,14 @@ fn told(end: &End, decision: &Decision, ect1: Option<Result<String, String>>) ->
     let data = json!({
         "side": side,
         "cc": end.cc,
+        "kernel_name": end.kernel_name,
         "asked": asked,
         "mode": mode,
         "reason": decision.reason,
         "counts_marks": decision.mode.counts_marks(),
         "ect1_wanted": end.sends && end.wants.ect1,
-        "ect1_dev": ect1.as_ref().and_then(|done| done.as_ref().ok()),
-        "ect1_error": ect1.as_ref().and_then(|done| done.as_ref().err()),
+        "ect1_dev": ect1.and_then(|done| done.as_ref().ok()),
+        "ect1_error": ect1.and_then(|done| done.as_ref().err()),
     });
     wire::Event { data_json: data.to_string(), ..event("ecn", &end.group, message) }
 }
@@ -176,16 +178,16 @@ impl InForce {
 
     /// The interface; one program serves all flows of one congestion control.
     #[cfg(feature = "ebpf")]
-    fn rewrite(&mut self, end: &End, node: &Node<'_>) -> Result<String, String> {
+    fn rewrite(&mut self, end: &End, node: &mut Node<'_>) -> Result<String, String> {
         let dev = node.kernel.device(&Egress::Toward(end.peer)).map_err(|e| e.to_string())?;
-        if !self.ect1.iter().any(|there| there.dev == dev && there.cc == end.cc) {
-            self.ect1.push(Ect1::attach(&dev, &end.cc)?);
+        if !self.ect1.iter().any(|there| there.dev == dev && there.cc == end.kernel_name) {
+            self.ect1.push(Ect1::attach(&dev, &end.kernel_name, node.undo)?);
         }
         Ok(dev)
     }
 
     #[cfg(not(feature = "ebpf"))]
-    fn rewrite(&mut self, end: &End, node: &Node<'_>) -> Result<String, String> {
+    fn rewrite(&mut self, end: &End, node: &mut Node<'_>) -> Result<String, String> {
         let dev = node.kernel.device(&Egress::Toward(end.peer)).map_err(|e| e.to_string())?;
         Err(format!("no program for {dev}: built without the feature ebpf"))
     }

@@ -4,12 +4,15 @@
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::File;
-use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use crate::cc::bpf::Log;
+use crate::undo::{Step, Undo};
 use ccbench_shaper::{bpf, netlink};
-use libbpf_rs::{Link, Map, MapCore as _, MapFlags, Object, ObjectBuilder, OpenObject};
+use libbpf_rs::{
+    Link, Map, MapCore as _, MapFlags, Object, ObjectBuilder, OpenObject, TC_EGRESS, TcHookBuilder,
+};
 
 const EARLY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/early.bpf.o"));
 const ECT1: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/ect1.bpf.o"));
@@ -68,7 +71,7 @@ impl Early {
 /// Turns ECT(0) into ECT(1) in what one congestion control sends out of one interface.
 #[derive(Debug)]
 pub struct Ect1 {
-    _link: OwnedFd,
+    _link: Option<OwnedFd>,
     object: Object,
     /// The interface.
     pub dev: String,
@@ -81,22 +84,53 @@ impl Ect1 {
     ///
     /// # Errors
     /// What the kernel does not have or allow, in words.
-    pub fn attach(dev: &str, cc: &str) -> Result<Self, String> {
+    pub fn attach(dev: &str, cc: &str, undo: &mut Undo) -> Result<Self, String> {
+        let (index, object) = Self::load(dev, cc)?;
+        let program = object.progs_mut().next().ok_or("ect1 has no program")?;
+        let link = match bpf::attach_tcx_egress(program.as_fd(), index) {
+            Ok(link) => Some(link),
+            // Before Linux 6.6 the kernel has no other place than clsact, where programs stay.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+                attach_clsact(program.as_fd(), (dev, index), undo)?;
+                None
+            }
+            Err(error) => return Err(format!("attach to the way out of {dev}: {error}")),
+        };
+        Ok(Self { _link: link, object, dev: dev.to_owned(), cc: cc.to_owned() })
+    }
+
+    fn load(dev: &str, cc: &str) -> Result<(u32, Object), String> {
         let index = netlink::ifindex(dev).map_err(|e| e.to_string())?;
         let mut open = open(ECT1, "ect1")?;
         patch(&mut open, ".rodata.ect1", 0, &name(cc)?)?;
         patch(&mut open, ".rodata.ect1", 20, &link_header_bytes(dev).to_ne_bytes())?;
-        let object = quietly(|| load(open, "ect1"))?;
-        let program = object.progs_mut().next().ok_or("ect1 has no program")?;
-        let link = bpf::attach_tcx_egress(program.as_fd(), index)
-            .map_err(|e| format!("attach to the way out of {dev} (TCX, Linux 6.6): {e}"))?;
-        Ok(Self { _link: link, object, dev: dev.to_owned(), cc: cc.to_owned() })
+        Ok((index, quietly(|| load(open, "ect1"))?))
     }
 
     /// Packets rewritten so far.
     pub fn rewritten(&self) -> u64 {
         count(&self.object, ".data.ect1", 0)
     }
+}
+
+/// Attaches a classifier in clsact, in front of a userspace link's redirect; `undo` takes it off.
+fn attach_clsact(
+    program: BorrowedFd<'_>,
+    (dev, index): (&str, u32),
+    undo: &mut Undo,
+) -> Result<(), String> {
+    let own_clsact = !bpf::has_foreign_clsact(index).map_err(|e| e.to_string())?;
+    undo.push(Step::Classifier { ifindex: index, dev: dev.to_owned(), own_clsact })
+        .map_err(|e| e.to_string())?;
+    if own_clsact {
+        bpf::add_clsact(index).map_err(|e| e.to_string())?;
+    }
+    let attached = TcHookBuilder::new(program)
+        .ifindex(index.cast_signed())
+        .priority(u32::from(bpf::CLSACT_PRIORITY))
+        .hook(TC_EGRESS)
+        .attach();
+    attached.map(drop).map_err(|e| format!("attach to clsact of {dev}: {}", words(&e)))
 }
 
 /// Registers a congestion control with these flags, and takes it back at once.
@@ -189,4 +223,40 @@ fn link_header_bytes(dev: &str) -> u32 {
     let ethernet =
         matches!(kind, Some(kind) if kind == ETHERNET.0 || kind == libc::ARPHRD_LOOPBACK);
     if ethernet || kind.is_none() { ETHERNET.1 } else { 0 }
+}
+
+#[cfg(all(test, feature = "netns"))]
+mod tests {
+    use super::*;
+    use crate::kernel::Machine;
+
+    fn tc(args: &str) -> String {
+        let output = std::process::Command::new("tc").args(args.split(' ')).output();
+        String::from_utf8(output.expect("tc is installed").stdout).expect("text")
+    }
+
+    /// Where there is TCX nothing else would try it.
+    #[test]
+    fn a_classifier_in_clsact_is_undone_with_or_without_an_earlier_clsact() {
+        let in_namespace = || {
+            nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+            for earlier in [false, true] {
+                if earlier {
+                    tc("qdisc add dev lo clsact");
+                }
+                let before = tc("qdisc show dev lo");
+                let mut undo = Undo::in_memory();
+                let (index, object) = Ect1::load("lo", "reno").unwrap();
+                let program = object.progs_mut().next().unwrap();
+                attach_clsact(program.as_fd(), ("lo", index), &mut undo).unwrap();
+                let filters = tc("filter show dev lo egress");
+                assert!(filters.contains("bpf") && filters.contains("direct-action"), "{filters}");
+                let outcome = undo.undo_all(&Machine);
+                assert_eq!((outcome.undone.len(), outcome.failed.len()), (1, 0), "{outcome:?}");
+                assert_eq!(tc("filter show dev lo egress"), "");
+                assert_eq!(tc("qdisc show dev lo"), before);
+            }
+        };
+        std::thread::spawn(in_namespace).join().unwrap();
+    }
 }

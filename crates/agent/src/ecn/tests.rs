@@ -123,6 +123,6 @@ fn only_the_sockets_of_flows_that_want_it_are_chosen() {
     let told: Vec<_> =
         found.iter().map(|end| (end.group.as_str(), end.ports.clone(), end.sends)).collect();
     assert_eq!(told, [("l4s", vec![10_000, 10_001], true), ("back", vec![5201], true)]);
-    assert!(found.iter().all(|end| end.cc == "k_p"));
+    assert!(found.iter().all(|end| end.kernel_name == "k_p" && end.cc == "p"));
     assert_eq!(found[1].peer, std::net::IpAddr::from([10, 0, 0, 1]));
 }

@@ -12,7 +12,7 @@ use std::io;
 use crate::ShaperError;
 use crate::netlink::{
     self, ACK, CREATE, DUMP, Message, Socket, add_clsact, del_clsact, del_redirect, delete_link,
-    ifindex,
+    filter_info, ifindex,
     message::{Attr, TCMSG_BYTES, attrs, u16_at, u32_at},
 };
 
@@ -214,6 +214,36 @@ fn undirect(socket: &mut Socket, index: u32, own_clsact: bool) -> Result<(), Sha
     }
     if own_clsact && !has_filters(socket, index)? {
         gone_is_fine(del_clsact(socket, index))?;
+    }
+    Ok(())
+}
+
+/// Priority and protocol (all) of a BPF classifier in clsact: before the redirect of a link on the same interface.
+pub(crate) const CLASSIFIER: (u16, u16) = (0xcc01, libc::ETH_P_ALL as u16);
+
+/// Whether an interface has a clsact that no link of ours made.
+pub(crate) fn has_foreign_clsact(socket: &mut Socket, index: u32) -> Result<bool, ShaperError> {
+    let links = ifindex(&format!("ccbu{index}c")).is_ok();
+    Ok(!links && matches!(hook(socket, index)?, Hook::Clsact))
+}
+
+/// Removes [`CLASSIFIER`] from an interface, and its clsact qdisc if that is ours and nobody else uses it.
+pub(crate) fn remove_classifier(index: u32, own_clsact: bool) -> Result<(), ShaperError> {
+    let mut socket = Socket::open()?;
+    match hook(&mut socket, index) {
+        Ok(Hook::Clsact) => {}
+        Ok(Hook::None | Hook::Ingress) => return Ok(()),
+        Err(error) if error.is_errno(libc::ENODEV) => return Ok(()),
+        Err(error) => return Err(error),
+    }
+    let (prio, protocol) = CLASSIFIER;
+    let message = Message::new(libc::RTM_DELTFILTER, ACK)
+        .tcmsg(index, 0, CLSACT_EGRESS, filter_info(prio, protocol))
+        .attr_str(TCA_KIND, "bpf")
+        .finish();
+    gone_is_fine(socket.request("remove classifier", &format!("interface #{index}"), &message))?;
+    if own_clsact && !has_filters(&mut socket, index)? {
+        gone_is_fine(del_clsact(&mut socket, index))?;
     }
     Ok(())
 }
