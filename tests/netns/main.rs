@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod agents;
+mod congestion;
 mod experiment;
 mod killed;
 

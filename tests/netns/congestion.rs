@@ -1,0 +1,57 @@
+//! ccbench's own congestion controls from plan to tables.
+
+use std::time::Duration;
+
+use ccbench_tests::{Bench, need_root, text, wait_for};
+
+use crate::plan;
+
+fn available() -> Vec<String> {
+    let text = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control");
+    text.unwrap().split_whitespace().map(str::to_owned).collect()
+}
+
+/// Two instances of one algorithm against each other.
+fn instances(phase: &str) -> String {
+    let flows = plan("instances", phase, 1)
+        .replace("cc = \"cubic\"", "cc = \"quick\"")
+        .replace("cc = \"reno\"", "cc = \"slow\"");
+    let own = "[cc.quick]\nalgorithm = \"ta\"\nparams = { betao = 1000 }\n\n[cc.slow]\nalgorithm = \"ta\"\nparams \
+               = { betao = 6000 }\n\n[flows.first]";
+    flows.replace("[flows.first]", own)
+}
+
+#[test]
+fn instances_of_one_algorithm_become_flows_and_rows_of_state() {
+    need_root();
+    let bench = Bench::new();
+    let plan = bench.write("plan.toml", &instances("2s"));
+    let ran = bench.run(&["run", &plan.to_string_lossy()]);
+    assert_eq!(ran.status.code(), Some(0), "{}", text(&ran));
+    let results = bench.results();
+    let part = results.join("tables/cc_state/point=0/trial-01/part-0.parquet");
+    assert!(part.exists(), "{}", text(&ran));
+    let trials = std::fs::read_to_string(results.join("trials.csv")).unwrap();
+    assert!(!trials.contains("cc_"), "the right ones, and no row of state lost: {trials}");
+}
+
+#[test]
+fn a_killed_testbed_leaves_no_congestion_control_in_the_kernel() {
+    need_root();
+    let bench = Bench::new();
+    let plan = bench.write("plan.toml", &instances("20s"));
+    let before = available();
+    let mut child = bench.spawn(&["run", &plan.to_string_lossy()]);
+    let made = || {
+        let new = available().into_iter().filter(|name| !before.contains(name));
+        new.filter(|name| name.starts_with("ta.")).collect::<Vec<_>>()
+    };
+    wait_for("two instances", Duration::from_secs(20), || made().len() >= 2);
+    let names = made();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    wait_for("they are gone", Duration::from_secs(30), || {
+        let there = available();
+        names.iter().all(|name| !there.contains(name))
+    });
+}
