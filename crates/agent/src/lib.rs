@@ -12,6 +12,7 @@ pub mod enter;
 pub mod error;
 pub mod executor;
 pub mod flow;
+pub mod guest;
 pub mod kernel;
 pub mod launch;
 pub mod listening;

@@ -37,6 +37,9 @@ pub enum Command {
     Describe(DescribeArgs),
     /// Run a command inside a node of a running experiment: `ccbench exec src -- ss -ti`.
     Exec(ExecArgs),
+    /// The lab: a virtual machine whose clock counts instructions (see `run --lab`).
+    #[command(subcommand)]
+    Lab(LabCommand),
     /// Remove what dead experiments of this machine left behind (and nothing else).
     Clean,
     /// Make a certificate authority, and certificates for nodes and controllers.
@@ -104,9 +107,29 @@ pub struct RunArgs {
     /// Build the topology in a user namespace even as root.
     #[arg(long)]
     pub rootless: bool,
+    /// Run every trial in the lab: a virtual machine of its own whose clock counts instructions, so that the
+    /// result depends on the plan and its seed alone. Needs no root; `ccbench lab build` once before.
+    #[arg(long)]
+    pub lab: bool,
+    /// With --lab: how many times faster the guest's processor is against its network, instead of measuring.
+    #[arg(long, requires = "lab", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=500))]
+    pub dilation: Option<u32>,
     /// How to reach agents.
     #[command(flatten)]
     pub tls: TlsArgs,
+}
+
+/// Sub-commands of `lab`.
+#[derive(Debug, Subcommand)]
+pub enum LabCommand {
+    /// Build the lab's kernel into the cache (about 15 minutes, once); at once if it is there.
+    Build,
+    /// Open a prompt in the lab's machine. `poweroff -f` or Ctrl-A X leaves.
+    Shell {
+        /// How many times faster the guest's processor is against its network.
+        #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=500))]
+        dilation: u32,
+    },
 }
 
 /// Arguments of `check`.

@@ -6,6 +6,7 @@ mod clock;
 mod coordinate;
 mod error;
 mod fleet;
+mod lab;
 mod live;
 mod local;
 mod pki;
@@ -21,7 +22,7 @@ use ccbench_proto::plan::check::{self, CheckedPlan, PlanProblem, Severity};
 use ccbench_proto::resolve;
 use clap::{CommandFactory, Parser};
 
-use args::{Cli, Command, DescribeArgs, ExecArgs, PkiCommand, PlanArgs, SummarizeArgs};
+use args::{Cli, Command, DescribeArgs, ExecArgs, LabCommand, PkiCommand, PlanArgs, SummarizeArgs};
 use coordinate::Experiment;
 use error::CliError;
 
@@ -62,6 +63,7 @@ fn dispatch(command: Command) -> Result<i32, CliError> {
         Command::Summarize(args) => summarize(&args),
         Command::Describe(args) => block_on(describe(args)),
         Command::Exec(args) => Err(exec(&args)),
+        Command::Lab(command) => lab_command(&command),
         Command::Clean => {
             let mut clean = std::process::Command::new(local::agent_binary());
             Err(replace(clean.arg("clean").arg("--root").arg(local::state_root())))
@@ -93,6 +95,23 @@ fn dispatch(command: Command) -> Result<i32, CliError> {
                 source,
             })
         }
+    }
+}
+
+fn lab_command(command: &LabCommand) -> Result<i32, CliError> {
+    match command {
+        LabCommand::Build => {
+            let kernel = lab::build()?;
+            let lab = lab::Lab::open()?;
+            print(&format!(
+                "{} ({}), {}\n{}\n",
+                kernel.release,
+                kernel.version,
+                lab.emulator,
+                kernel.image.display()
+            ))
+        }
+        LabCommand::Shell { dilation } => Err(replace(&mut lab::Lab::open()?.shell(*dilation)?)),
     }
 }
 
