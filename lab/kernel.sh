@@ -9,7 +9,7 @@ out=$2
 package=linux-source-7.3
 suite=trixie-backports
 
-die() { echo "lab: $*" >&2; exit 1; }
+. "$here/apt.sh"
 
 declare -A brings=([gcc]=gcc [make]=make [flex]=flex [bison]=bison [bc]=bc [pahole]=dwarves [xz]=xz-utils [lz4]=lz4
     [python3]=python3 [patch]=patch [dpkg]=dpkg [apt-get]=apt)
@@ -28,17 +28,9 @@ free_mb=$(df -Pm "$out" | awk 'NR == 2 {print $4}')
 
 work=$(mktemp -d "$out/build.XXXXXX")
 trap 'rm -rf "$work"' EXIT
-mirror=$(apt-get indextargets --format '$(SITE)' 'Created-By: Packages' | grep -m1 -E 'deb\.debian\.org/debian/?$|/debian/?$' || true)
-[ -n "$mirror" ] || die "no Debian mirror among the system's package sources"
-mkdir -p "$work/apt/lists/partial" "$work/apt/cache/archives/partial" "$work/deb"
-keyring=/usr/share/keyrings/debian-archive-keyring.gpg
-echo "deb [signed-by=$keyring] $mirror $suite main" > "$work/apt/sources.list"
-apt=(apt-get -q -o "Dir::Etc::sourcelist=$work/apt/sources.list" -o Dir::Etc::sourceparts=/dev/null
-    -o "Dir::State::lists=$work/apt/lists" -o "Dir::Cache=$work/apt/cache" -o Acquire::Check-Valid-Until=false
-    -o "APT::Sandbox::User=$(id -un)" -o Debug::NoLocking=1)
-"${apt[@]}" update >"$work/apt.log" 2>&1 || die "cannot read $suite from $mirror: $(tail -1 "$work/apt.log")"
-(cd "$work/deb" && "${apt[@]}" download "$package" >>"$work/apt.log" 2>&1) ||
-    die "cannot download $package: $(tail -1 "$work/apt.log")"
+mkdir "$work/deb"
+(cd "$work/deb" && apt "$suite" apt-get download "$package" >"$work/log" 2>&1) ||
+    die "cannot download $package: $(tail -1 "$work/log")"
 deb=("$work"/deb/*.deb)
 version=$(dpkg-deb -f "${deb[0]}" Version)
 echo "lab: $package $version"

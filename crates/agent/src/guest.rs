@@ -38,7 +38,7 @@ const MESSAGE_LIMIT: usize = 64 << 20;
 
 /// Never returns: the machine is switched off, or a shell takes over where the initramfs has no task.
 pub fn main() -> ! {
-    if let Err(error) = machine::mount_all() {
+    if let Err(error) = machine::mount_all().and_then(|()| machine::load_modules()) {
         eprintln!("ccbench guest: {error}");
         machine::off();
     }

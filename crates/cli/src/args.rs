@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueHint};
 
+use crate::lab::Series;
+
 /// Congestion-control experiments from one plan file.
 ///
 /// A plan names nodes, links, flows and phases; `ccbench run` builds the topology in network namespaces of
@@ -111,6 +113,9 @@ pub struct RunArgs {
     /// result depends on the plan and its seed alone. Needs no root; `ccbench lab build` once before.
     #[arg(long)]
     pub lab: bool,
+    /// With --lab: which kernel.
+    #[arg(long, requires = "lab", value_enum, default_value_t)]
+    pub kernel: Series,
     /// With --lab: how many times faster the guest's processor is against its network, instead of measuring.
     #[arg(long, requires = "lab", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=500))]
     pub dilation: Option<u32>,
@@ -123,9 +128,16 @@ pub struct RunArgs {
 #[derive(Debug, Subcommand)]
 pub enum LabCommand {
     /// Build the lab's kernel into the cache (about 15 minutes, once); at once if it is there.
-    Build,
+    Build {
+        /// Which kernel; stock ones are fetched.
+        #[arg(long, value_enum, default_value_t)]
+        kernel: Series,
+    },
     /// Open a prompt in the lab's machine. `poweroff -f` or Ctrl-A X leaves.
     Shell {
+        /// Which kernel.
+        #[arg(long, value_enum, default_value_t)]
+        kernel: Series,
         /// How many times faster the guest's processor is against its network.
         #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=500))]
         dilation: u32,

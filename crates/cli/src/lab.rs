@@ -13,15 +13,16 @@ use tokio::process::{Child, Command};
 use tokio::sync::mpsc;
 
 use crate::local::agent_binary;
-use qemu::{Machine, QEMU};
+use qemu::{Board, Machine, QEMU};
 
 pub mod cpio;
 pub mod qemu;
 pub mod trial;
 mod userland;
 
-/// The recipe of the kernel: all of it decides on the cache's key.
-const RECIPE: [(&str, &str); 4] = [
+/// What builds or fetches kernels; the parts that a kernel needs decide on its place in the cache.
+const RECIPE: [(&str, &str); 6] = [
+    ("apt.sh", include_str!("../../../lab/apt.sh")),
     ("kernel.sh", include_str!("../../../lab/kernel.sh")),
     ("kernel.config", include_str!("../../../lab/kernel.config")),
     ("patches/0001-idle-nops.patch", include_str!("../../../lab/patches/0001-idle-nops.patch")),
@@ -29,7 +30,67 @@ const RECIPE: [(&str, &str); 4] = [
         "patches/0002-lapic-timer-mhz.patch",
         include_str!("../../../lab/patches/0002-lapic-timer-mhz.patch"),
     ),
+    ("debian.sh", include_str!("../../../lab/debian.sh")),
 ];
+
+/// Which kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, clap::ValueEnum)]
+pub enum Series {
+    /// The lab's own, with every qdisc and congestion control, repeatable to the byte.
+    #[default]
+    Own,
+    /// Stock Debian 12.
+    #[value(name = "6.1")]
+    Debian61,
+    /// Stock Debian 13.
+    #[value(name = "6.12")]
+    Debian612,
+    /// Stock, from Debian 13's backports.
+    #[value(name = "7.2")]
+    Debian72,
+}
+
+impl Series {
+    /// Its name for people and folders.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Own => "own",
+            Self::Debian61 => "6.1",
+            Self::Debian612 => "6.12",
+            Self::Debian72 => "7.2",
+        }
+    }
+
+    fn folder(self) -> PathBuf {
+        let parts = RECIPE.iter().filter(|(name, _)| match self {
+            Self::Own => *name != "debian.sh",
+            _ => matches!(*name, "apt.sh" | "debian.sh"),
+        });
+        let mut hash = Sha256::new();
+        for (name, text) in parts {
+            hash.update(name);
+            hash.update([0]);
+            hash.update(text);
+            hash.update([0]);
+        }
+        let key: String = hash.finalize().iter().take(6).map(|b| format!("{b:02x}")).collect();
+        cache().join(format!("kernel-{}-{key}", self.name()))
+    }
+
+    fn image(self) -> &'static str {
+        if self == Self::Own { "vmlinux" } else { "vmlinuz" }
+    }
+
+    /// The command that brings it.
+    fn way_out(self) -> String {
+        match self {
+            Self::Own => "run `ccbench lab build` (about 15 minutes, once)".to_owned(),
+            other => {
+                format!("run `ccbench lab build --kernel {}` (about a minute, once)", other.name())
+            }
+        }
+    }
+}
 
 /// What can go wrong in the lab.
 #[derive(Debug, thiserror::Error)]
@@ -71,8 +132,12 @@ pub enum LabError {
 /// A kernel that the lab can boot.
 #[derive(Debug, Clone)]
 pub struct Kernel {
+    /// Which.
+    pub series: Series,
     /// The image.
     pub image: PathBuf,
+    /// Its modules, if it has any.
+    modules: Option<PathBuf>,
     /// `uname -r`.
     pub release: String,
     /// Source package and version.
@@ -86,39 +151,28 @@ pub fn cache() -> PathBuf {
     base.unwrap_or_else(std::env::temp_dir).join("ccbench/lab")
 }
 
-fn kernel_folder() -> PathBuf {
-    let mut hash = Sha256::new();
-    for (name, text) in RECIPE {
-        hash.update(name);
-        hash.update([0]);
-        hash.update(text);
-        hash.update([0]);
-    }
-    let key: String = hash.finalize().iter().take(6).map(|b| format!("{b:02x}")).collect();
-    cache().join(format!("kernel-{key}"))
-}
-
-/// The lab's kernel, if it is built.
-pub fn kernel() -> Option<Kernel> {
-    let folder = kernel_folder();
+/// A kernel, if it is built or fetched.
+pub fn kernel(series: Series) -> Option<Kernel> {
+    let folder = series.folder();
     let text = |name: &str| {
         std::fs::read_to_string(folder.join(name)).ok().map(|text| text.trim().to_owned())
     };
-    let image = folder.join("vmlinux");
+    let image = folder.join(series.image());
     // Moved there last.
     image.exists().then_some(())?;
-    Some(Kernel { image, release: text("release")?, version: text("version")? })
+    let modules = (series != Series::Own).then(|| folder.join("modules"));
+    Some(Kernel { series, image, modules, release: text("release")?, version: text("version")? })
 }
 
 /// Builds the kernel if it is not there.
 ///
 /// # Errors
 /// What is missing, with the command that brings it.
-pub fn build() -> Result<Kernel, LabError> {
-    if let Some(kernel) = kernel() {
+pub fn build(series: Series) -> Result<Kernel, LabError> {
+    if let Some(kernel) = kernel(series) {
         return Ok(kernel);
     }
-    let folder = kernel_folder();
+    let folder = series.folder();
     let io = |op, path: &Path| {
         let path = path.to_owned();
         move |source| LabError::Io { op, path, source }
@@ -129,17 +183,18 @@ pub fn build() -> Result<Kernel, LabError> {
         let made = path.parent().map_or(Ok(()), std::fs::create_dir_all);
         made.and_then(|()| std::fs::write(&path, text)).map_err(io("write", &path))?;
     }
-    let status = std::process::Command::new("bash")
-        .arg(recipe.path().join("kernel.sh"))
-        .arg(recipe.path())
-        .arg(&folder)
-        .status()
-        .map_err(io("start bash for", recipe.path()))?;
+    let script = if series == Series::Own { "kernel.sh" } else { "debian.sh" };
+    let mut command = std::process::Command::new("bash");
+    command.arg(recipe.path().join(script)).arg(recipe.path()).arg(&folder);
+    if series != Series::Own {
+        command.arg(series.name());
+    }
+    let status = command.status().map_err(io("start bash for", recipe.path()))?;
     if !status.success() {
         return Err(LabError::Build { status });
     }
-    kernel().ok_or_else(|| LabError::Missing {
-        what: format!("{}", folder.join("vmlinux").display()),
+    kernel(series).ok_or_else(|| LabError::Missing {
+        what: format!("{}", folder.join(series.image()).display()),
         way_out: "remove that folder and run `ccbench lab build` again".to_owned(),
     })
 }
@@ -160,7 +215,7 @@ impl Lab {
     ///
     /// # Errors
     /// What is missing, with the command that brings it.
-    pub fn open() -> Result<Self, LabError> {
+    pub fn open(series: Series) -> Result<Self, LabError> {
         let told = std::process::Command::new(QEMU).arg("--version").output();
         let told = told.map_err(|_| LabError::Missing {
             what: QEMU.to_owned(),
@@ -168,18 +223,17 @@ impl Lab {
         })?;
         let told = String::from_utf8_lossy(&told.stdout).into_owned();
         let emulator = told.lines().next().unwrap_or("QEMU, unknown version").to_owned();
-        let kernel = kernel().ok_or_else(|| LabError::Missing {
-            what: "its kernel".to_owned(),
-            way_out: "run `ccbench lab build` (about 15 minutes, once)".to_owned(),
+        let kernel = kernel(series).ok_or_else(|| LabError::Missing {
+            what: format!("kernel {}", series.name()),
+            way_out: series.way_out(),
         })?;
         let mut userland = Vec::new();
         let agent =
             userland::find(&agent_binary().display().to_string()).unwrap_or_else(agent_binary);
-        userland::archive(&agent)?.write(&mut userland).map_err(|source| LabError::Io {
-            op: "pack",
-            path: agent,
-            source,
-        })?;
+        let modules = kernel.modules.as_deref().map(|folder| (folder, kernel.release.as_str()));
+        userland::archive(&agent, modules)?
+            .write(&mut userland)
+            .map_err(|source| LabError::Io { op: "pack", path: agent, source })?;
         let userland_sha256 =
             Sha256::digest(&userland).iter().map(|b| format!("{b:02x}")).collect();
         Ok(Self { kernel, emulator, userland, userland_sha256 })
@@ -216,6 +270,7 @@ impl Lab {
             console: folder.join("console"),
             said: folder.join("said"),
             memory_mib: 768,
+            board: if self.kernel.series == Series::Own { Board::Micro } else { Board::Pc },
             seed,
             dilation,
         }
@@ -300,7 +355,9 @@ impl Boot {
                 Some(status) => return Err(self.broken(format!("ended with {status}"))),
                 None if heard.elapsed() > SILENCE => {
                     let seconds = SILENCE.as_secs();
-                    return Err(self.broken(format!("has said nothing for {seconds} s and was stopped")));
+                    return Err(
+                        self.broken(format!("has said nothing for {seconds} s and was stopped"))
+                    );
                 }
                 None => tokio::time::sleep(LOOK).await,
             }

@@ -100,9 +100,9 @@ fn dispatch(command: Command) -> Result<i32, CliError> {
 
 fn lab_command(command: &LabCommand) -> Result<i32, CliError> {
     match command {
-        LabCommand::Build => {
-            let kernel = lab::build()?;
-            let lab = lab::Lab::open()?;
+        LabCommand::Build { kernel } => {
+            let kernel = lab::build(*kernel)?;
+            let lab = lab::Lab::open(kernel.series)?;
             print(&format!(
                 "{} ({}), {}\n{}\n",
                 kernel.release,
@@ -111,7 +111,9 @@ fn lab_command(command: &LabCommand) -> Result<i32, CliError> {
                 kernel.image.display()
             ))
         }
-        LabCommand::Shell { dilation } => Err(replace(&mut lab::Lab::open()?.shell(*dilation)?)),
+        LabCommand::Shell { kernel, dilation } => {
+            Err(replace(&mut lab::Lab::open(*kernel)?.shell(*dilation)?))
+        }
     }
 }
 

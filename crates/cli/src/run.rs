@@ -148,7 +148,7 @@ async fn run_in_lab(
         let why = format!("--lab builds its nodes itself, but node {node} names an agent");
         return Err(CliError::Usage(why));
     }
-    let lab = Lab::open()?;
+    let lab = Lab::open(args.kernel)?;
     let points = experiment.plan.points();
     let mut survey = Survey::default();
     // Every point may cost another: the dearest decides, so that points can be compared.

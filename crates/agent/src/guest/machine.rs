@@ -37,6 +37,18 @@ pub fn mount_all() -> io::Result<()> {
     Ok(())
 }
 
+/// Loads what this machine's devices need, where the kernel comes with modules. Qdiscs and congestion controls are
+/// then loaded by the kernel itself as they are asked for.
+pub fn load_modules() -> io::Result<()> {
+    if !Path::new("/lib/modules").exists() {
+        return Ok(());
+    }
+    let loaded = std::process::Command::new("/sbin/modprobe")
+        .args(["-a", "virtio_pci", "virtio_console", "veth", "tcp_diag"])
+        .status()?;
+    if loaded.success() { Ok(()) } else { Err(io::Error::other(format!("modprobe: {loaded}"))) }
+}
+
 /// The port named `ccbench`, for writing.
 pub fn port() -> io::Result<File> {
     let root = Path::new("/sys/class/virtio-ports");

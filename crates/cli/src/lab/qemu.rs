@@ -15,11 +15,23 @@ pub struct Machine {
     pub said: PathBuf,
     /// Memory in MiB.
     pub memory_mib: u32,
+    /// What kind of machine.
+    pub board: Board,
     /// Feeds everything random in the guest.
     pub seed: u64,
     /// How many instructions of the guest make a nanosecond of its time: its processor's speed against its
     /// network's.
     pub dilation: u32,
+}
+
+/// What a kernel can run on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Board {
+    /// The lab's own kernel: nothing to calibrate against, nothing that ticks by itself. Repeatable to the byte.
+    Micro,
+    /// A stock kernel: an old PC, whose clock counts instructions too. It cannot be dilated, and two runs are
+    /// close but not equal.
+    Pc,
 }
 
 /// The emulator.
@@ -29,10 +41,21 @@ impl Machine {
     /// Arguments for [`QEMU`].
     pub fn arguments(&self) -> Vec<String> {
         let said = escaped(&self.said);
-        let mut arguments: Vec<String> = [
-            // No PIT, PIC, ACPI or PCI: nothing to calibrate against, nothing that ticks by itself.
-            "-M",
-            "microvm,acpi=off,pit=off,pic=off,rtc=on,isa-serial=on",
+        let board: &[&str] = match self.board {
+            Board::Micro => &[
+                "-M",
+                "microvm,acpi=off,pit=off,pic=off,rtc=on,isa-serial=on",
+                // An eventfd would hand the port's work to another thread, at another instant each time.
+                "-global",
+                "virtio-mmio.ioeventfd=off",
+                "-device",
+                "virtio-serial-device",
+            ],
+            Board::Pc => &["-M", "pc,hpet=off", "-device", "virtio-serial-pci,ioeventfd=off"],
+        };
+        let common = [
+            "-device",
+            "virtserialport,chardev=said,name=ccbench",
             "-nodefaults",
             "-no-user-config",
             "-no-reboot",
@@ -47,16 +70,9 @@ impl Machine {
             "max",
             "-rtc",
             "base=2026-01-01T00:00:00,clock=vm",
-            // An eventfd would hand the port's work to another thread, at another instant each time.
-            "-global",
-            "virtio-mmio.ioeventfd=off",
-            "-device",
-            "virtio-serial-device",
-            "-device",
-            "virtserialport,chardev=said,name=ccbench",
-        ]
-        .map(str::to_owned)
-        .into();
+        ];
+        let mut arguments: Vec<String> =
+            board.iter().chain(&common).map(|argument| (*argument).to_owned()).collect();
         arguments.extend([
             "-m".to_owned(),
             self.memory_mib.to_string(),
@@ -88,12 +104,18 @@ impl Machine {
 
     /// The kernel's command line.
     fn command_line(&self) -> String {
-        let khz = u64::from(self.dilation) * 1_000_000;
-        let mhz = u64::from(self.dilation) * 1000;
-        format!(
-            "console=ttyS0 quiet panic=-1 reboot=t idle=poll nokaslr norandmaps mitigations=off \
-             no_timer_check tsc=reliable tsc_early_khz={khz} lapic_timer_mhz={mhz}"
-        )
+        let common =
+            "console=ttyS0 quiet panic=-1 nokaslr norandmaps mitigations=off no_timer_check";
+        match self.board {
+            Board::Micro => {
+                let khz = u64::from(self.dilation) * 1_000_000;
+                let mhz = u64::from(self.dilation) * 1000;
+                format!(
+                    "{common} reboot=t idle=poll tsc=reliable tsc_early_khz={khz} lapic_timer_mhz={mhz}"
+                )
+            }
+            Board::Pc => format!("{common} reboot=t"),
+        }
     }
 }
 
@@ -114,6 +136,7 @@ mod tests {
             console: "/r/a,b/console".into(),
             said: "/r/a,b/said".into(),
             memory_mib: 512,
+            board: Board::Micro,
             seed: 7,
             dilation: 10,
         };

@@ -17,11 +17,11 @@ const COMFORTS: [&str; 14] = [
     "sysctl", "dmesg",
 ];
 
-/// The machine's files, without a task.
+/// The machine's files, without a task. `modules`: the folder of a kernel's modules, and its release.
 ///
 /// # Errors
 /// A program that must be there is not, or one cannot be read.
-pub fn archive(agent: &Path) -> Result<Archive, LabError> {
+pub fn archive(agent: &Path, modules: Option<(&Path, &str)>) -> Result<Archive, LabError> {
     let mut archive = Archive::default();
     for folder in ["proc", "sys", "dev", "run", "tmp", "root", "lab", "etc"] {
         archive.folder(folder);
@@ -42,6 +42,14 @@ pub fn archive(agent: &Path) -> Result<Archive, LabError> {
         if let Some(path) = find(name) {
             add(&mut archive, &mut libraries, &path, &format!("bin/{name}"))?;
         }
+    }
+    if let Some((folder, release)) = modules {
+        let modprobe = find("modprobe").ok_or_else(|| LabError::Missing {
+            what: "modprobe".to_owned(),
+            way_out: "run `apt-get install kmod` as root".to_owned(),
+        })?;
+        add(&mut archive, &mut libraries, &modprobe, "sbin/modprobe")?;
+        add_folder(&mut archive, folder, &format!("lib/modules/{release}"))?;
     }
     for library in libraries {
         let data = read(&library)?;
@@ -66,6 +74,21 @@ fn add(
 ) -> Result<(), LabError> {
     archive.file(name, 0o755, stripped(program)?);
     libraries.extend(linked(program));
+    Ok(())
+}
+
+/// Adds all files below a folder.
+fn add_folder(archive: &mut Archive, folder: &Path, name: &str) -> Result<(), LabError> {
+    let io = |source| LabError::Io { op: "read", path: folder.to_owned(), source };
+    for entry in std::fs::read_dir(folder).map_err(io)? {
+        let entry = entry.map_err(io)?;
+        let to = format!("{name}/{}", entry.file_name().to_string_lossy());
+        if entry.file_type().map_err(io)?.is_dir() {
+            add_folder(archive, &entry.path(), &to)?;
+        } else {
+            archive.file(&to, 0o644, read(&entry.path())?);
+        }
+    }
     Ok(())
 }
 
