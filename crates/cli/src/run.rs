@@ -176,6 +176,7 @@ async fn run_in_lab(
     }?;
     let left = experiment.left(&dir, args.retry_failed);
     let mut live = Live::new(args.json, left.len() as u32);
+    live.in_lab();
     for note in &info.notes {
         live.say("note", &format!("note: {note}"));
     }
