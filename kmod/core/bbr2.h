@@ -30,6 +30,8 @@ struct cc_bbr2_state {
 };
 CC_STATE_FITS(bbr2);
 
+#define CC_BBR2_RULES(X) /* none between parameters */
+
 CC_FN int cc_bbr2_check(const struct cc_bbr2_params *p, struct cc_fault *fault)
 {
 	return cc_check_ranges(cc_bbr2_table, (const u32 *)p, CC_PARAM_COUNT(bbr2), fault);

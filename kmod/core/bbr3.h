@@ -25,6 +25,8 @@ struct cc_bbr3_state {
 };
 CC_STATE_FITS(bbr3);
 
+#define CC_BBR3_RULES(X) /* none between parameters */
+
 CC_FN int cc_bbr3_check(const struct cc_bbr3_params *p, struct cc_fault *fault)
 {
 	return cc_check_ranges(cc_bbr3_table, (const u32 *)p, CC_PARAM_COUNT(bbr3), fault);

@@ -135,6 +135,14 @@ struct cc_fault {
 	CC_TABLE struct cc_stat cc_##NAME##_stat_table[] = {STATS(CC_STAT_ROW)};                   \
 	CC_ASSERT(sizeof(cc_##NAME##_table) / sizeof(struct cc_param) <= CC_PARAMS_MAX, #NAME)
 
+/*
+ * Rules between parameters, X(the one to blame, when, what must hold, why it must): expressions of p. As a list, so
+ * that tables for other languages come from the same text.
+ */
+#define CC_RULE(blamed, when, holds, why)                                                          \
+	if ((when) && !(holds))                                                                    \
+		return cc_refuse(fault, #blamed, p->blamed, why);
+
 #define CC_PARAM_COUNT(NAME) ((u32)(sizeof(struct cc_##NAME##_params) / sizeof(u32)))
 
 #define CC_STATE_FITS(NAME)                                                                        \

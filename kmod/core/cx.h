@@ -81,18 +81,18 @@ struct cc_cx_state {
 };
 CC_STATE_FITS(cx);
 
+/* blamed, when, what must hold, why */
+#define CC_CX_RULES(X)                                                                          \
+	X(del_th, 1, p->del_th > p->betao, "must exceed betao")                                    \
+	X(del_max, 1, p->del_max > p->del_th, "must exceed del_th")                                \
+	X(p_min, 1, p->p_min <= p->p_max, "must not exceed p_max")                                 \
+	X(shadow_cap, p->shadow_cap, p->shadow >= 1, "needs shadow = 1")
+
 CC_FN int cc_cx_check(const struct cc_cx_params *p, struct cc_fault *fault)
 {
 	if (cc_check_ranges(cc_cx_table, (const u32 *)p, CC_PARAM_COUNT(cx), fault))
 		return -1;
-	if (p->del_th <= p->betao)
-		return cc_refuse(fault, "del_th", p->del_th, "must exceed betao");
-	if (p->del_max <= p->del_th)
-		return cc_refuse(fault, "del_max", p->del_max, "must exceed del_th");
-	if (p->p_min > p->p_max)
-		return cc_refuse(fault, "p_min", p->p_min, "must not exceed p_max");
-	if (p->shadow_cap && !p->shadow)
-		return cc_refuse(fault, "shadow_cap", p->shadow_cap, "needs shadow = 1");
+	CC_CX_RULES(CC_RULE)
 	return 0;
 }
 

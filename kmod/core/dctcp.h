@@ -44,6 +44,8 @@ struct cc_dctcp_state {
 };
 CC_STATE_FITS(dctcp);
 
+#define CC_DCTCP_RULES(X) /* none between parameters */
+
 CC_FN int cc_dctcp_check(const struct cc_dctcp_params *p, struct cc_fault *fault)
 {
 	return cc_check_ranges(cc_dctcp_table, (const u32 *)p, CC_PARAM_COUNT(dctcp), fault);

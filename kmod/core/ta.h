@@ -87,18 +87,18 @@ struct cc_ta_state {
 };
 CC_STATE_FITS(ta);
 
+/* blamed, when, what must hold, why */
+#define CC_TA_RULES(X)                                                                          \
+	X(starve_rst, 1, p->starve_rst <= p->inc_thresh, "must not exceed inc_thresh")             \
+	X(P1, p->P1, p->P1 >= 10, "must be 0 (off) or at least 10 rounds")                         \
+	X(P2, p->P1, p->P2 < p->P1, "must be shorter than P1")                                     \
+	X(P1, p->P1, p->comeback >= 1, "periodic backoff needs comeback = 1")
+
 CC_FN int cc_ta_check(const struct cc_ta_params *p, struct cc_fault *fault)
 {
 	if (cc_check_ranges(cc_ta_table, (const u32 *)p, CC_PARAM_COUNT(ta), fault))
 		return -1;
-	if (p->starve_rst > p->inc_thresh)
-		return cc_refuse(fault, "starve_rst", p->starve_rst, "must not exceed inc_thresh");
-	if (p->P1 && p->P1 < 10)
-		return cc_refuse(fault, "P1", p->P1, "must be 0 (off) or at least 10 rounds");
-	if (p->P1 && p->P2 >= p->P1)
-		return cc_refuse(fault, "P2", p->P2, "must be shorter than P1");
-	if (p->P1 && !p->comeback)
-		return cc_refuse(fault, "P1", p->P1, "periodic backoff needs comeback = 1");
+	CC_TA_RULES(CC_RULE)
 	return 0;
 }
 

@@ -45,14 +45,16 @@ struct cc_vegas_state {
 };
 CC_STATE_FITS(vegas);
 
+/* blamed, when, what must hold, why */
+#define CC_VEGAS_RULES(X)                                                                          \
+	X(alpha, 1, p->alpha <= p->beta, "must not exceed beta")                                   \
+	X(gamma, 1, p->gamma <= p->beta, "must not exceed beta")
+
 CC_FN int cc_vegas_check(const struct cc_vegas_params *p, struct cc_fault *fault)
 {
 	if (cc_check_ranges(cc_vegas_table, (const u32 *)p, CC_PARAM_COUNT(vegas), fault))
 		return -1;
-	if (p->alpha > p->beta)
-		return cc_refuse(fault, "alpha", p->alpha, "must not exceed beta");
-	if (p->gamma > p->beta)
-		return cc_refuse(fault, "gamma", p->gamma, "must not exceed beta");
+	CC_VEGAS_RULES(CC_RULE)
 	return 0;
 }
 

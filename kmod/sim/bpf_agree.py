@@ -4,6 +4,8 @@
 
 Loads each core as a program of type syscall (the verifier has its say), feeds it every row's inputs and
 compares every output. Also bounds what the verifier has to follow. Usage: bpf_agree.py CCSIM CLANG
+
+bpf_agree.py CCSIM --rows FILE writes the golden rows for module ccb_agree (tests/vm) instead, and needs none of these.
 """
 import csv
 import ctypes
@@ -98,30 +100,53 @@ def parameters(scheme, cores, schemes):
     return core, list(values.values())
 
 
+def golden(ccsim):
+    """Per golden file: its path, core, parameters, and rows of line, kind, event, now, pacing, ack, outputs."""
+    cores = table(ccsim, "params")
+    schemes = {row["scheme"]: (row["core"], row["parameters"]) for row in table(ccsim, "schemes")}
+    for path in sorted(glob.glob(os.path.join(HERE, "golden", "*.csv"))):
+        with open(path, encoding="ascii") as file:
+            lines = file.read().splitlines()
+        core, values = parameters(lines[0].removeprefix("# cc "), cores, schemes)
+        first_out, rows = lines[1].split(",").index("to_cwnd_pkts"), []
+        for number, line in enumerate(lines[2:], 3):
+            name, *numbers = line.split(",")
+            numbers = [int(text) for text in numbers]
+            kind, event = (CALLS[name], 0) if name in CALLS else (4, EVENTS.index(name))
+            rows.append((number, kind, event, *numbers[:2], numbers[2:first_out - 1], numbers[first_out - 1:]))
+        yield path, core, values, rows
+
+
+def write_rows(ccsim, target):
+    """As struct call of bpf_agree.bpf.c, with the outputs that are wanted; a call of kind PARAMS names the core."""
+    cores = list(dict.fromkeys(row["core"] for row in table(ccsim, "params")))
+
+    def padded(values):
+        return values + [0] * (32 - len(values))
+    with open(target, "wb") as file:
+        for _, core, values, rows in golden(ccsim):
+            file.write(CALL.pack(SET_PARAMS, cores.index(core), 0, 0, *[0] * ACK_FIELDS, 0, 0, 0, 0, *padded(values)))
+            for _, kind, event, now_us, pacing, ack, want in rows:
+                cwnd, ssthresh, to_pacing, flags, *stats = want
+                file.write(CALL.pack(kind, event, now_us, pacing, *ack, to_pacing, cwnd, ssthresh, flags,
+                                     *padded(stats)))
+
+
 def main():
+    if len(sys.argv) == 4 and sys.argv[2] == "--rows":
+        return write_rows(sys.argv[1], sys.argv[3])
     if len(sys.argv) != 3 or os.geteuid() != 0:
         sys.exit("usage, as root: bpf_agree.py CCSIM CLANG")
     ccsim, clang = sys.argv[1:]
     lib, programs, calls = libbpf(), {}, 0
-    cores = table(ccsim, "params")
-    schemes = {row["scheme"]: (row["core"], row["parameters"]) for row in table(ccsim, "schemes")}
     with tempfile.TemporaryDirectory() as folder:
-        for path in sorted(glob.glob(os.path.join(HERE, "golden", "*.csv"))):
-            with open(path, encoding="ascii") as file:
-                lines = file.read().splitlines()
-            core, values = parameters(lines[0].removeprefix("# cc "), cores, schemes)
+        for path, core, values, rows in golden(ccsim):
             if core not in programs:
                 programs[core] = Program(lib, clang, core, folder)
-            program, head = programs[core], lines[1].split(",")
-            first_out = head.index("to_cwnd_pkts")
+            program = programs[core]
             program.call(SET_PARAMS, 0, 0, 0, [0] * ACK_FIELDS, values)
-            for number, line in enumerate(lines[2:], 3):
-                name, *numbers = line.split(",")
-                numbers = [int(text) for text in numbers]
-                ack, want = numbers[2:first_out - 1], numbers[first_out - 1:]
-                kind = CALLS.get(name, 4)
-                event = 0 if name in CALLS else EVENTS.index(name)
-                got = program.call(kind, event, numbers[0], numbers[1], ack, [])[:len(want)]
+            for number, kind, event, now_us, pacing, ack, want in rows:
+                got = program.call(kind, event, now_us, pacing, ack, [])[:len(want)]
                 calls += 1
                 if got != want:
                     sys.exit(f"{path}:{number}: BPF answers {got}, the host {want}")

@@ -11,11 +11,13 @@ use crate::units::{Bytes, Limit, Micros, Packets, Ppm, Rate};
 
 pub use cc::{Cc, Via};
 pub use impair::{BurstLoss, Distribution, Jitter, OnEnd, Reorder, TraceStart, TraceUse};
+pub use timeline::{Change, Phase, Setting};
 
 pub mod cc;
 pub mod check;
 pub mod impair;
 pub mod parse;
+pub mod timeline;
 
 /// A whole plan. Every `BTreeMap` key is a name its author chose; names become values in result columns.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -41,7 +43,7 @@ pub struct Plan {
     /// How often to sample what.
     #[serde(default)]
     pub sample: Sample,
-    /// Keep every processor of ccbench's own machine from halting during a trial, so that timers are punctual
+    /// Keep every processor of the nodes' machines from halting during a trial, so that timers are punctual
     /// on virtual machines: one idle-priority thread per processor that yields to everything.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub keep_awake: bool,
@@ -77,7 +79,12 @@ pub struct Plan {
 
 /// The sha256 of a resolved plan's text, in hexadecimal.
 pub fn digest(text: &str) -> String {
-    Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+    digest_bytes(text.as_bytes())
+}
+
+/// The sha256 of a file's content, in hexadecimal.
+pub fn digest_bytes(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn one() -> u32 {
@@ -574,32 +581,6 @@ fn is_zero(tos: &u8) -> bool {
 pub enum ProbeKind {
     /// ICMP echo.
     Ping,
-}
-
-/// A stretch of the timeline.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Phase {
-    /// Its name in the results.
-    pub name: String,
-    /// How long it lasts.
-    pub length: Micros,
-    /// Flow groups that run in it; a group keeps running through consecutive phases that name it.
-    #[serde(default = "Vec::new", skip_serializing_if = "Vec::is_empty")]
-    pub flows: Vec<String>,
-    /// Leave it out of the summaries (a warm-up).
-    #[serde(default = "yes", skip_serializing_if = "Clone::clone")]
-    pub measure: bool,
-}
-
-/// Link settings that change at an instant.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Change {
-    /// When, after the trial's beginning.
-    pub at: Micros,
-    /// `links.NAME.rate` to its new value.
-    pub set: BTreeMap<String, Rate>,
 }
 
 /// A factor of the matrix. Its name is the table's key.

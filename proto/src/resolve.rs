@@ -103,13 +103,17 @@ pub enum Egress {
     Toward(IpAddr),
 }
 
-/// A change of a link's rate at an instant of the trial.
+/// A change of a link at an instant of the trial. What is absent stays.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RateChange {
+pub struct TimedChange {
     /// After the trial's beginning.
     pub at: Micros,
     /// The new rate.
-    pub rate: Rate,
+    pub rate: Option<Rate>,
+    /// The new constant one-way delay.
+    pub delay: Option<Micros>,
+    /// The new independent random loss.
+    pub loss: Option<Ppm>,
     /// `"change 1"`: which of the plan's changes.
     pub source: String,
 }
@@ -165,7 +169,7 @@ pub fn settle(plan: &Plan) -> Plan {
         {
             merge(link, preset);
         }
-        if link.rate.is_some() {
+        if drain_rate(link).is_some() {
             link.queue.get_or_insert_with(default_queue);
         }
         for class in link.classes.values_mut() {
@@ -176,8 +180,17 @@ pub fn settle(plan: &Plan) -> Plan {
     settled
 }
 
+/// The rate that a link's queue drains at: its own, or the mean of its trace's; `None` where there is neither,
+/// or the trace has not been read yet.
+pub fn drain_rate(link: &Link) -> Option<Rate> {
+    link.rate.or_else(|| link.trace.as_ref()?.mean_rate)
+}
+
 fn merge(link: &mut Link, preset: PathPreset) {
-    link.rate = link.rate.or(preset.rate);
+    let traced = link.trace.as_ref().is_some_and(|trace| trace.mean_rate.is_some());
+    if !traced {
+        link.rate = link.rate.or(preset.rate);
+    }
     link.delay = link.delay.or(preset.delay);
     link.loss = link.loss.or(preset.loss);
     if link.queue.is_none() {

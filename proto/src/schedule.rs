@@ -10,10 +10,10 @@ use rand_chacha::rand_core::{RngCore, SeedableRng};
 use sha2::{Digest, Sha256};
 
 use crate::plan::check::CheckedPlan;
-use crate::plan::{Flow, Link, Match, Order, Plan, ProbeKind, Sample, TraceUse};
+use crate::plan::{Flow, Link, Match, Order, Plan, ProbeKind, Sample, Setting, TraceUse};
 use crate::resolve::{
-    self, ClassConfig, ETHERNET_BYTES, Egress, Impairments, LinkConfig, PacketMatch, RateChange,
-    base_rtt, resolve_queue,
+    self, ClassConfig, ETHERNET_BYTES, Egress, Impairments, LinkConfig, PacketMatch, TimedChange,
+    base_rtt, drain_rate, resolve_queue,
 };
 use crate::topology::Topology;
 use crate::trace::{Replay, Trace};
@@ -69,6 +69,9 @@ pub struct NodeTask {
     pub sysctls: Vec<(String, String)>,
     /// Leave segmentation offloads on.
     pub keep_offloads: bool,
+    /// Keep this machine's processors from halting. Of the nodes that ccbench makes on one machine only the first
+    /// does it, for all.
+    pub keep_awake: bool,
     /// The interfaces that ccbench made for this node; none where the node has an agent of its own.
     pub wired: Vec<String>,
     /// Links on this node.
@@ -104,7 +107,7 @@ pub struct LinkTask {
     /// Which interface.
     pub egress: Egress,
     /// How it changes, sorted by time.
-    pub changes: Vec<RateChange>,
+    pub changes: Vec<TimedChange>,
 }
 
 /// A flow group: the same value on the node that connects and on the one that listens.
@@ -313,6 +316,7 @@ pub fn task_for(plan: &CheckedPlan, node: &str, context: &TrialContext) -> NodeT
         sample: plan.sample.clone(),
         sysctls: here.sysctl.iter().map(|(k, v)| (k.clone(), v.to_string())).collect(),
         keep_offloads: here.offloads,
+        keep_awake: plan.keep_awake && speaks_for_its_machine(plan, node),
         wired: topology
             .nodes
             .get(node)
@@ -332,6 +336,13 @@ pub fn task_for(plan: &CheckedPlan, node: &str, context: &TrialContext) -> NodeT
         clients,
         probes,
     }
+}
+
+/// Whether a node is on a machine of its own, or the first (by name) of those that share ccbench's.
+fn speaks_for_its_machine(plan: &Plan, node: &str) -> bool {
+    let first_of_ours = || plan.nodes.iter().find(|(_, other)| other.agent.is_none());
+    let own = plan.nodes.get(node).is_some_and(|here| here.agent.is_some());
+    own || first_of_ours().is_some_and(|(first, _)| first == node)
 }
 
 /// Every flow group of the plan with its ports and its times, in name order.
@@ -385,24 +396,13 @@ fn link_task(
             queue: resolve_queue(class.queue.as_ref(), Some(class.rate), rtt),
         })
         .collect();
-    let key = format!("links.{name}.rate");
-    let mut changes: Vec<RateChange> = plan
-        .changes
-        .iter()
-        .zip(1..)
-        .filter_map(|(change, number)| {
-            let rate = *change.set.get(&key)?;
-            Some(RateChange { at: change.at, rate, source: format!("change {number}") })
-        })
-        .collect();
-    changes.sort_by_key(|change| change.at);
     LinkTask {
         config: LinkConfig {
             name: name.to_owned(),
             rate: link.rate,
             delay: link.delay.unwrap_or_default(),
             loss: link.loss.unwrap_or_default(),
-            queue: resolve_queue(link.queue.as_ref(), link.rate, rtt),
+            queue: resolve_queue(link.queue.as_ref(), drain_rate(link), rtt),
             shaper: link.shaper,
             backend: link.backend,
             classes,
@@ -422,8 +422,37 @@ fn link_task(
             (Some(dev), _) => Egress::Dev(dev.clone()),
             (None, toward) => Egress::Toward(address(toward.as_deref().unwrap_or_default())),
         },
-        changes,
+        changes: timed_changes(plan, name),
     }
+}
+
+/// How a link changes, sorted by time: what one entry of the plan sets at a link is one change.
+fn timed_changes(plan: &Plan, link: &str) -> Vec<TimedChange> {
+    let mut changes: Vec<TimedChange> = Vec::new();
+    for (change, number) in plan.changes.iter().zip(1..) {
+        let of = |key| change.set.get(&format!("links.{link}.{key}")).copied();
+        let set = TimedChange {
+            at: change.at,
+            rate: of("rate").and_then(|value| match value {
+                Setting::Rate(rate) => Some(rate),
+                _ => None,
+            }),
+            delay: of("delay").and_then(|value| match value {
+                Setting::Delay(delay) => Some(delay),
+                _ => None,
+            }),
+            loss: of("loss").and_then(|value| match value {
+                Setting::Loss(loss) => Some(loss),
+                _ => None,
+            }),
+            source: format!("change {number}"),
+        };
+        if set.rate.is_some() || set.delay.is_some() || set.loss.is_some() {
+            changes.push(set);
+        }
+    }
+    changes.sort_by_key(|change| change.at);
+    changes
 }
 
 /// A link's trace; `None` if its file was not given.

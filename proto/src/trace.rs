@@ -6,6 +6,91 @@ use std::sync::Arc;
 use crate::plan::impair::{OnEnd, TraceStart};
 use crate::units::{Ppm, Rate};
 
+mod cursor;
+mod detect;
+mod error;
+pub mod generate;
+mod netem;
+mod number;
+mod random;
+mod summary;
+mod text;
+mod write;
+
+pub use cursor::{Cursor, OpportunityCursor, Piece};
+pub use detect::Format;
+pub use error::{TraceError, TraceProblem};
+pub use summary::Summary;
+pub use write::write;
+
+/// Largest file that is read, in bytes.
+pub const MAX_FILE_BYTES: usize = 64 << 20;
+/// Most rows (or opportunities) of a trace.
+pub const MAX_ROWS: usize = 4_000_000;
+/// Longest trace, nanoseconds: 31 days.
+pub const MAX_LENGTH_NS: u64 = 31 * 86_400 * 1_000_000_000;
+/// Highest rate of a row.
+pub const MAX_RATE: Rate = Rate::from_bits_per_sec(1_000_000_000_000);
+/// Longest one-way delay of a row, nanoseconds: a minute.
+pub const MAX_DELAY_NS: u64 = 60_000_000_000;
+
+/// Reads a trace in whichever format it is: the content decides, the name's ending only where the content
+/// fits several. `name` serves messages too.
+///
+/// # Errors
+/// What is wrong with it, line by line.
+pub fn parse(name: &str, bytes: &[u8]) -> Result<Trace, TraceError> {
+    let text = text_of(name, bytes)?;
+    let format = detect::detect(name, text)?;
+    parse_text(name, text, format)
+}
+
+/// Reads a trace in a format that is known.
+///
+/// # Errors
+/// What is wrong with it, line by line.
+pub fn parse_as(name: &str, bytes: &[u8], format: Format) -> Result<Trace, TraceError> {
+    parse_text(name, text_of(name, bytes)?, format)
+}
+
+/// The format that [`parse`] would read this as.
+///
+/// # Errors
+/// It is no text, or looks like none of the formats.
+pub fn format_of(name: &str, bytes: &[u8]) -> Result<Format, TraceError> {
+    detect::detect(name, text_of(name, bytes)?)
+}
+
+fn parse_text(name: &str, text: &str, format: Format) -> Result<Trace, TraceError> {
+    match format {
+        Format::Netem => netem::parse(name, text).map(Trace::Steps),
+        other => text::parse(name, text, other),
+    }
+}
+
+fn text_of<'a>(name: &str, bytes: &'a [u8]) -> Result<&'a str, TraceError> {
+    let refuse = |line, what: String| Err(TraceError::one(name, None, line, what));
+    if bytes.len() > MAX_FILE_BYTES {
+        let (have, most) = (bytes.len() >> 20, MAX_FILE_BYTES >> 20);
+        return refuse(0, format!("it has {have} MiB; {most} are allowed: make its rows longer"));
+    }
+    if bytes.starts_with(b"PAR1") {
+        return refuse(
+            0,
+            "it is Parquet, which plans cannot name: `ccbench trace convert` turns it into text"
+                .to_owned(),
+        );
+    }
+    let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
+    match std::str::from_utf8(bytes) {
+        Ok(text) => Ok(text),
+        Err(error) => {
+            let line = bytes[..error.valid_up_to()].iter().filter(|&&b| b == b'\n').count() + 1;
+            refuse(line as u32, "it is not text (UTF-8)".to_owned())
+        }
+    }
+}
+
 /// How a link changes in time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Trace {
@@ -45,7 +130,8 @@ pub struct Step {
 pub struct Opportunities {
     /// Nanoseconds after the trace's beginning, each an opportunity.
     pub at_ns: Vec<u64>,
-    /// IP bytes that one opportunity carries (mahimahi: 1504, of which 4 are its TUN header).
+    /// IP bytes that one opportunity carries (mahimahi: 1500, its 1504 less its TUN header of 4). The line
+    /// adds the link's `overhead` to this and to every packet.
     pub bytes: u32,
     /// When the trace ends: mahimahi's last instant.
     pub length_ns: u64,
@@ -65,3 +151,48 @@ pub struct Replay {
     /// Rows below this rate are raised to it.
     pub floor: Option<Rate>,
 }
+
+impl Trace {
+    /// When its last row ends, nanoseconds after its beginning; more than zero.
+    pub fn length_ns(&self) -> u64 {
+        match self {
+            Self::Steps(steps) => steps.length_ns,
+            Self::Opportunities(all) => all.length_ns,
+        }
+    }
+
+    /// Number of its rows, or of its opportunities.
+    pub fn rows(&self) -> usize {
+        match self {
+            Self::Steps(steps) => steps.steps.len(),
+            Self::Opportunities(all) => all.at_ns.len(),
+        }
+    }
+
+    /// Its mean rate over its length, rounded down; `None` where a row has no rate. IP bytes only for
+    /// opportunities.
+    pub fn mean_rate(&self) -> Option<Rate> {
+        let bits = match self {
+            Self::Steps(steps) => steps.spans().try_fold(0_u128, |sum, (step, length_ns)| {
+                let rate = step.rate?.bits_per_sec();
+                Some(sum + u128::from(rate) * u128::from(length_ns))
+            })?,
+            Self::Opportunities(all) => {
+                all.at_ns.len() as u128 * u128::from(all.bytes) * 8_000_000_000
+            }
+        };
+        let mean = bits / u128::from(self.length_ns().max(1));
+        Some(Rate::from_bits_per_sec(u64::try_from(mean).unwrap_or(u64::MAX)))
+    }
+}
+
+impl Steps {
+    /// Every step and how long it is in force, nanoseconds.
+    pub fn spans(&self) -> impl Iterator<Item = (&Step, u64)> {
+        let ends = self.steps.iter().skip(1).map(|step| step.at_ns).chain([self.length_ns]);
+        self.steps.iter().zip(ends).map(|(step, end_ns)| (step, end_ns.saturating_sub(step.at_ns)))
+    }
+}
+
+#[cfg(test)]
+mod tests;

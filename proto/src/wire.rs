@@ -5,3 +5,6 @@ tonic::include_proto!("ccbench.v1");
 
 /// The encoded descriptor set, so that a test can compare row messages with result columns.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/agent.descriptors.bin"));
+
+/// Longest message between controller and agent, in bytes: a request with its trace files.
+pub const MESSAGE_LIMIT: usize = 64 << 20;

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use ccbench_proto::plan;
 use ccbench_proto::plan::check::{CheckedPlan, PlanProblem, Severity, check, read};
 use ccbench_proto::plan::parse::{parse, parse_with};
-use ccbench_proto::resolve::to_toml;
+use ccbench_proto::resolve::{ETHERNET_BYTES, Impairments, to_toml};
 use ccbench_proto::schedule::{
     FlowTask, LinkTask, NodeTask, TrialContext, length, phases, runs, task_for,
 };
@@ -17,6 +17,8 @@ use ccbench_proto::topology::Topology;
 
 #[path = "plans/salvage.rs"]
 mod salvage;
+#[path = "plans/traces.rs"]
+mod traces;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -182,6 +184,9 @@ fn task(out: &mut String, node: &str, task: &NodeTask) {
         task.sample.host,
         if task.keep_offloads { "kept" } else { "off" }
     );
+    if task.keep_awake {
+        let _ = writeln!(out, "  keeps its machine awake");
+    }
     for (key, value) in &task.sysctls {
         let _ = writeln!(out, "  sysctl {key} = {value}");
     }
@@ -213,18 +218,33 @@ fn link(out: &mut String, task: &LinkTask) {
         "  link {} at {:?}: {rate} delay {} loss {} {:?} {:?} {:?} seed {:016x}",
         c.name, task.egress, c.delay, c.loss, c.shaper, c.backend, c.queue, c.seed
     );
+    let i = &c.impairments;
+    if *i != Impairments::default() {
+        let _ = writeln!(
+            out,
+            "    {:?} {:?} duplicate {} {:?} corrupt {}",
+            i.jitter, i.burst_loss, i.duplicate, i.reorder, i.corrupt
+        );
+    }
+    if c.overhead != ETHERNET_BYTES || c.packet_log.is_some() {
+        let _ = writeln!(out, "    overhead {} packet log {:?}", c.overhead, c.packet_log);
+    }
     for class in &c.classes {
         let _ = writeln!(
             out,
-            "    class {}: {} up to {} {:?}",
-            class.name, class.rate, class.ceil, class.queue
+            "    class {}: {} up to {} priority {} {:?}",
+            class.name, class.rate, class.ceil, class.priority, class.queue
         );
         for m in &class.matches {
             let _ = writeln!(out, "      {m:?}");
         }
     }
     for change in &task.changes {
-        let _ = writeln!(out, "    at {} {} ({})", change.at, change.rate, change.source);
+        let rate = change.rate.map(|rate| rate.to_string());
+        let delay = change.delay.map(|delay| format!("delay {delay}"));
+        let loss = change.loss.map(|loss| format!("loss {loss}"));
+        let set: Vec<String> = [rate, delay, loss].into_iter().flatten().collect();
+        let _ = writeln!(out, "    at {} {} ({})", change.at, set.join(" "), change.source);
     }
 }
 
@@ -252,7 +272,11 @@ fn flow(out: &mut String, what: &str, f: &FlowTask) {
 #[test]
 fn the_manual_names_every_key_of_a_plan() {
     let manual = std::fs::read_to_string(root().join("docs/plan.md")).unwrap();
-    let source = std::fs::read_to_string(root().join("proto/src/plan.rs")).unwrap();
+    let sources = ["plan.rs", "plan/cc.rs", "plan/impair.rs", "plan/timeline.rs"];
+    let source: String = sources
+        .iter()
+        .map(|file| std::fs::read_to_string(root().join("proto/src").join(file)).unwrap())
+        .collect();
     let fields: Vec<&str> = source
         .lines()
         .map(str::trim)

@@ -151,6 +151,8 @@ fn every_column_is_in_the_manual() {
         "Probe",
         "QdiscSample",
         "LinkChange",
+        "LinkTiming",
+        "LinkPacket",
         "HostSample",
         "Event",
     ] {

@@ -27,6 +27,11 @@ pub enum Command {
     Launch(crate::launch::Args),
     /// Run a command inside another process's network namespace (started by `ccbench exec`)
     Enter(crate::enter::Args),
+    /// Run an emulated link by itself, or a command behind one (`ccbench link`)
+    Link(Box<crate::link::Args>),
+    /// Undo what a link did to an interface when the link is gone (started by `link`)
+    #[command(hide = true)]
+    LinkGuard(crate::link::GuardArgs),
     /// Remove what dead testbeds and agents left behind under the run directory
     Clean(CleanArgs),
     /// Undo what a dead agent left behind, from the journal in one state directory

@@ -135,6 +135,8 @@ struct Running {
     sampler: SamplerThread,
     out: Outbox,
     cancel: watch::Sender<bool>,
+    /// Held, if the plan wants it.
+    _awake: Option<Box<dyn Send>>,
 }
 
 struct Executor {
@@ -162,7 +164,7 @@ impl Executor {
                     self.undo().await;
                     return;
                 }
-                Wake::Ended { broken } => self.ended(broken),
+                Wake::Ended { broken } => self.ended(broken).await,
                 Wake::Lease => self.lost("the lease ended without an order").await,
                 Wake::ControllerLost => self.lost("the controller is gone").await,
             }
@@ -278,6 +280,11 @@ impl Executor {
         for change in std::mem::take(&mut self.trial.applied) {
             out.offer(Of::LinkChange(change));
         }
+        if let Err(error) = self.begin_links(request.start_at_ns) {
+            self.lost("a link's trace did not begin").await;
+            return Err(error);
+        }
+        let awake = if task.keep_awake { self.keep_awake(&out) } else { None };
         let samples = SampleTask {
             sampler: (self.parts.sampler)(),
             flows: run::flow_ports(&task),
@@ -298,15 +305,39 @@ impl Executor {
         let stage = run::stage(&self.parts.source, request.start_at_ns, &out, &sampler, cancelled);
         let servers = std::mem::take(&mut self.trial.servers);
         let timeline = tokio::spawn(async move { run::timeline(&task, servers, stage).await });
-        self.running = Some(Running { timeline, sampler, out, cancel });
+        self.running = Some(Running { timeline, sampler, out, cancel, _awake: awake });
         Ok(rows)
     }
 
+    fn begin_links(&mut self, start_at_ns: u64) -> Result<(), AgentError> {
+        for timed in &mut self.trial.links {
+            if let Err(source) = timed.link.begin(start_at_ns) {
+                return Err(AgentError::Link { link: timed.link.state().link, source });
+            }
+        }
+        Ok(())
+    }
+
+    /// A trial can do without, but its readers must know.
+    fn keep_awake(&self, out: &Outbox) -> Option<Box<dyn Send>> {
+        let (kind, message, awake) = match self.parts.kernel.keep_awake() {
+            Ok(awake) => {
+                ("keep_awake", "no processor halts during this trial".to_owned(), Some(awake))
+            }
+            Err(error) => ("keep_awake_error", error.to_string(), None),
+        };
+        out.offer(Of::Event(outbox::event(kind, "processors", message)));
+        awake
+    }
+
     /// The timeline is over: the last rows, then wait for the reset.
-    fn ended(&mut self, broken: bool) {
+    async fn ended(&mut self, broken: bool) {
         if let Some(running) = self.running.take() {
             let finished = running.sampler.stop();
             self.keep_links(finished.links);
+            for row in finished.rows {
+                running.out.send(row).await;
+            }
             let tell = |what, message| {
                 running.out.offer(Of::Event(outbox::event("agent_error", what, message)));
             };

@@ -2,6 +2,7 @@
 //! executor's tests need no root.
 
 use ccbench_proto::resolve::{Egress, LinkConfig};
+use ccbench_shaper::keep_awake::KeepAwake;
 use ccbench_shaper::offload::{self, Features, Offloads};
 use ccbench_shaper::saved::{self, SavedRoot};
 use ccbench_shaper::{Link, ShaperError, netlink, route, user_link};
@@ -49,6 +50,11 @@ pub trait Kernel: Send + Sync {
     /// # Errors
     /// What the kernel lacks or refuses.
     fn open(&self, config: &LinkConfig, dev: &str) -> Result<Box<dyn Link>, ShaperError>;
+    /// Keeps the processors from halting until the guard is dropped.
+    ///
+    /// # Errors
+    /// The kernel refused.
+    fn keep_awake(&self) -> Result<Box<dyn Send>, ShaperError>;
 }
 
 /// The real machine.
@@ -88,6 +94,12 @@ impl Kernel for Machine {
     }
     fn open(&self, config: &LinkConfig, dev: &str) -> Result<Box<dyn Link>, ShaperError> {
         ccbench_shaper::open(config, dev)
+    }
+    fn keep_awake(&self) -> Result<Box<dyn Send>, ShaperError> {
+        let awake = KeepAwake::start();
+        let awake = awake
+            .map_err(|source| ShaperError::System { op: "keep the processors awake", source })?;
+        Ok(Box::new(awake))
     }
 }
 
@@ -161,7 +173,7 @@ fn not_json(op: &'static str) -> impl FnOnce(serde_json::Error) -> ShaperError {
 pub(crate) mod fake {
     use std::sync::{Arc, Mutex};
 
-    use ccbench_proto::units::Rate;
+    use ccbench_proto::units::{Micros, Rate};
     use ccbench_proto::wire;
 
     use super::*;
@@ -214,7 +226,16 @@ pub(crate) mod fake {
         }
         fn open(&self, config: &LinkConfig, dev: &str) -> Result<Box<dyn Link>, ShaperError> {
             self.call(format!("open {} on {dev}", config.name))?;
-            Ok(Box::new(FakeLink { name: config.name.clone(), kernel: self.clone(), up: true }))
+            Ok(Box::new(FakeLink {
+                name: config.name.clone(),
+                kernel: self.clone(),
+                up: true,
+                changed: true,
+            }))
+        }
+        fn keep_awake(&self) -> Result<Box<dyn Send>, ShaperError> {
+            self.call("keep_awake".to_owned())?;
+            Ok(Box::new(()))
         }
     }
 
@@ -222,6 +243,8 @@ pub(crate) mod fake {
         name: String,
         kernel: FakeKernel,
         up: bool,
+        /// A change of its trace has not been told.
+        changed: bool,
     }
 
     impl Link for FakeLink {
@@ -230,6 +253,23 @@ pub(crate) mod fake {
         }
         fn set_rate(&mut self, rate: Rate) -> Result<(), ShaperError> {
             self.kernel.call(format!("set_rate {} {rate}", self.name))
+        }
+        fn set_delay(&mut self, delay: Micros) -> Result<(), ShaperError> {
+            self.kernel.call(format!("set_delay {} {delay}", self.name))
+        }
+        fn begin(&mut self, _at_ns: u64) -> Result<(), ShaperError> {
+            self.kernel.call(format!("begin {}", self.name))
+        }
+        fn changes(&mut self, into: &mut Vec<wire::LinkChange>) {
+            if std::mem::take(&mut self.changed) {
+                into.push(wire::LinkChange { source: "trace row 2".into(), ..Default::default() });
+            }
+        }
+        fn packets(&mut self, into: &mut Vec<wire::LinkPacket>) {
+            into.extend((0..2).map(|_| wire::LinkPacket::default()));
+        }
+        fn timing(&mut self, into: &mut Vec<wire::LinkTiming>) {
+            into.push(wire::LinkTiming { link: self.name.clone(), ..Default::default() });
         }
         fn counters(
             &mut self,

@@ -15,6 +15,7 @@ pub mod flow;
 pub mod guest;
 pub mod kernel;
 pub mod launch;
+pub mod link;
 pub mod listening;
 pub mod serve;
 pub mod service;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ccbench_proto::wire::ResetRequest;
+use ccbench_proto::wire::{self, ResetRequest};
 use ccbench_proto::wire::agent_server::AgentServer;
 use futures_util::StreamExt as _;
 use tokio::net::{TcpListener, UnixListener, UnixStream};
@@ -51,7 +51,8 @@ pub async fn serve(args: &ServeArgs, shutdown: impl Future<Output = ()>) -> Resu
         epoch_file,
         traffic_group: group,
     });
-    let service = AgentServer::new(AgentService::new(executor.clone(), iperf3, notes));
+    let service = AgentServer::new(AgentService::new(executor.clone(), iperf3, notes))
+        .max_decoding_message_size(wire::MESSAGE_LIMIT);
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let stopped = async { drop(stopped.await) };
     let server = async {

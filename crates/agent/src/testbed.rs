@@ -21,7 +21,7 @@ mod netns;
 pub mod record;
 mod rtnl;
 pub mod sweep;
-mod userns;
+pub(crate) mod userns;
 mod world;
 
 pub use error::TestbedError;

@@ -20,6 +20,7 @@ use crate::live::Live;
 use crate::local::Testbed;
 use crate::results::store::{RunDir, TrialKey, TrialWriter};
 use crate::results::verdict::{Judge, Reason, Status, Verdict};
+use crate::{Loaded, traces};
 
 /// From "all nodes are ready" to the first phase: time for the start to reach every node and for the base
 /// RTT to be measured on the idle path.
@@ -40,6 +41,8 @@ pub struct Experiment {
     pub plan: CheckedPlan,
     /// Its canonical text.
     pub resolved: String,
+    /// Contents of its trace files, by the name that the plan gives them.
+    traces: BTreeMap<String, Vec<u8>>,
     /// Names the experiment: its sockets' folder and the agents' log lines.
     pub id: String,
     /// In a user namespace even as root.
@@ -67,11 +70,27 @@ pub struct Nodes {
 
 impl Experiment {
     /// For a checked plan.
-    pub fn new(plan: CheckedPlan, rootless: bool, pki: Option<PathBuf>, keep_going: bool) -> Self {
+    pub fn new(loaded: Loaded, rootless: bool, pki: Option<PathBuf>, keep_going: bool) -> Self {
+        let Loaded { plan, traces, .. } = loaded;
         let now = jiff::Timestamp::now().strftime("%Y%m%dT%H%M%SZ");
         // Sorts by time, unique on this machine.
         let id = format!("{now}-{}-{}", std::process::id(), plan.plan().name);
-        Self { resolved: resolve::to_toml(&plan), plan, id, rootless, pki, keep_going }
+        Self { resolved: resolve::to_toml(&plan), plan, traces, id, rootless, pki, keep_going }
+    }
+
+    /// The trace files under the names that they have in the results directory.
+    pub fn stored_traces(&self) -> BTreeMap<PathBuf, Vec<u8>> {
+        let names = traces::stored_names(&self.traces.keys().cloned().collect());
+        let copy = |(file, name)| Some((name, self.traces.get(&file)?.clone()));
+        names.into_iter().filter_map(copy).collect()
+    }
+
+    /// The trace files of a node's links at a point.
+    pub(crate) fn files_for(&self, point: &Point, node: &str) -> BTreeMap<String, Vec<u8>> {
+        let links = point.plan.plan().links.values().filter(|link| link.node == node);
+        let files = links.filter_map(|link| Some(&link.trace.as_ref()?.file));
+        let content = |file: &String| Some((file.clone(), self.traces.get(file)?.clone()));
+        files.filter_map(content).collect()
     }
 
     /// The trials that `dir` does not hold yet, in order.
@@ -384,6 +403,7 @@ impl Trial<'_> {
                 addresses: nodes.addresses.clone().into_iter().collect(),
                 port_slot: self.port_slot,
                 lease_ms: LEASE.as_millis() as u32,
+                files: self.experiment.files_for(self.point, node),
             };
             async move { client.prepare(request).await }
         };

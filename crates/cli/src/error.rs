@@ -16,12 +16,14 @@ pub enum CliError {
         source: std::io::Error,
     },
     /// The plan is wrong; the problems have all been printed.
-    #[error("{path}: {} problem(s); nothing was run", problems.len())]
+    #[error("{path}: {} problem(s); nothing was run", problems.len() + files)]
     Plan {
         /// The file.
         path: PathBuf,
         /// All of them.
         problems: Vec<PlanProblem>,
+        /// Trace files that cannot be understood.
+        files: usize,
     },
     /// The command makes no sense.
     #[error("{0}")]

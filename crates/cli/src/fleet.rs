@@ -19,8 +19,6 @@ use crate::results::store::NodeClock;
 
 /// Longest wait for an agent's answer outside a trial.
 pub const CALL_LIMIT: Duration = Duration::from_secs(15);
-/// Largest message an agent may send.
-const MESSAGE_LIMIT: usize = 16 << 20;
 /// Time stamp exchanges before a trial with agents on other machines.
 const CLOCK_EXCHANGES: usize = 64;
 
@@ -72,7 +70,8 @@ impl Fleet {
             let tls = tls.clone();
             async move {
                 let channel = connect(&node, &address, tls).await?;
-                let mut client = AgentClient::new(channel).max_decoding_message_size(MESSAGE_LIMIT);
+                let mut client =
+                    AgentClient::new(channel).max_decoding_message_size(wire::MESSAGE_LIMIT);
                 let info =
                     call(&node, "describe", client.describe(wire::DescribeRequest {})).await?;
                 Ok::<_, CliError>((node, Agent { client, info }))

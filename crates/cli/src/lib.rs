@@ -12,7 +12,9 @@ mod local;
 mod pki;
 pub mod results;
 mod run;
+mod traces;
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::Write;
 use std::os::unix::process::CommandExt;
@@ -20,11 +22,13 @@ use std::path::Path;
 
 use ccbench_proto::plan::check::{self, CheckedPlan, PlanProblem, Severity};
 use ccbench_proto::resolve;
+use ccbench_proto::trace::TraceError;
 use clap::{CommandFactory, Parser};
 
 use args::{Cli, Command, DescribeArgs, ExecArgs, LabCommand, PkiCommand, PlanArgs, SummarizeArgs};
 use coordinate::Experiment;
 use error::CliError;
+use traces::Traces;
 
 /// Runs one command line and returns the process's exit code (see `ccbench --help`).
 pub fn run(arguments: impl Iterator<Item = OsString>) -> i32 {
@@ -134,17 +138,38 @@ fn print(text: &str) -> Result<i32, CliError> {
 struct Loaded {
     text: String,
     plan: CheckedPlan,
+    /// Contents of its trace files, by the name that the plan gives them.
+    traces: BTreeMap<String, Vec<u8>>,
 }
 
 fn load(path: &Path, sets: &[String]) -> Result<Loaded, CliError> {
     let text = std::fs::read_to_string(path)
         .map_err(|source| CliError::PlanFile { path: path.to_owned(), source })?;
-    let (plan, warnings) = check::read(&text, sets).map_err(|problems| {
+    let Traces { facts, contents, wrong } = traces::read(path, &check::trace_files(&text, sets));
+    for (file, error) in &wrong {
+        report_trace(file, error);
+    }
+    let failed = |problems| CliError::Plan { path: path.to_owned(), problems, files: wrong.len() };
+    let (plan, warnings) = check::read_with(&text, sets, facts).map_err(|problems| {
         report(path, &problems);
-        CliError::Plan { path: path.to_owned(), problems }
+        failed(problems)
     })?;
     report(path, &warnings);
-    Ok(Loaded { text, plan })
+    if !wrong.is_empty() {
+        return Err(failed(Vec::new()));
+    }
+    Ok(Loaded { text, plan, traces: contents })
+}
+
+/// Prints what is wrong with a trace file, as [`report`] does.
+fn report_trace(file: &Path, error: &TraceError) {
+    for problem in &error.problems {
+        let line = if problem.line > 0 { format!("{}:", problem.line) } else { String::new() };
+        eprintln!("error: {}:{line} {}", file.display(), problem.what);
+    }
+    if error.more > 0 {
+        eprintln!("error: {}: and {} more", file.display(), error.more);
+    }
 }
 
 /// Prints problems as `FILE:LINE: key: why`, which editors and terminals follow.
@@ -211,7 +236,7 @@ fn terminal_width() -> u16 {
 
 async fn describe(args: DescribeArgs) -> Result<i32, CliError> {
     let loaded = load(&args.plan.plan, &args.plan.sets)?;
-    let experiment = Experiment::new(loaded.plan, args.rootless, args.tls.pki, false);
+    let experiment = Experiment::new(loaded, args.rootless, args.tls.pki, false);
     let nodes = experiment.open().await?;
     for (node, agent) in &nodes.fleet.agents {
         print(&describe_node(node, &agent.info))?;

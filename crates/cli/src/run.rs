@@ -36,8 +36,8 @@ pub async fn run_plan(args: &RunArgs) -> Result<Ran, CliError> {
             return Err(CliError::Usage("name a plan, or --resume a results directory".into()));
         }
     };
-    let experiment =
-        Experiment::new(loaded.plan, args.rootless, args.tls.pki.clone(), args.keep_going);
+    let text = loaded.text.clone();
+    let experiment = Experiment::new(loaded, args.rootless, args.tls.pki.clone(), args.keep_going);
     if let Some(path) = &args.resume {
         let dir = RunDir::open(path)?;
         if experiment.left(&dir, args.retry_failed).is_empty() {
@@ -46,7 +46,7 @@ pub async fn run_plan(args: &RunArgs) -> Result<Ran, CliError> {
         }
     }
     if args.lab {
-        return run_in_lab(args, &experiment, &loaded.text, interrupt).await;
+        return run_in_lab(args, &experiment, &text, interrupt).await;
     }
     let nodes = experiment.open().await?;
     let about = About {
@@ -54,7 +54,7 @@ pub async fn run_plan(args: &RunArgs) -> Result<Ran, CliError> {
         nodes: nodes.fleet.agents.iter().map(|(node, a)| (node.clone(), a.info.clone())).collect(),
         notes: nodes.notes.clone(),
     };
-    let info = run_info(&experiment, &loaded.text, args, about);
+    let info = run_info(&experiment, &text, args, about);
     let made = match &args.resume {
         Some(path) => RunDir::resume(path, &info),
         None => RunDir::create(&args.out, &info),
@@ -153,7 +153,7 @@ async fn run_in_lab(
     let mut survey = Survey::default();
     // Every point may cost another: the dearest decides, so that points can be compared.
     for point in &points {
-        let seen = lab.survey(point).await?;
+        let seen = lab.survey(experiment, point).await?;
         survey.busy_pct = survey.busy_pct.max(seen.busy_pct);
         survey.nodes.extend(seen.nodes);
     }
@@ -216,5 +216,6 @@ fn run_info(experiment: &Experiment, plan_text: &str, args: &RunArgs, about: Abo
         sets: args.sets.clone(),
         nodes: about.nodes,
         notes: about.notes,
+        traces: experiment.stored_traces(),
     }
 }

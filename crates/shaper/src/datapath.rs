@@ -17,18 +17,24 @@ use rustix::time::Timespec;
 
 use crate::clock::{monotonic_ns, real_minus_monotonic_ns};
 use crate::sys::{RxBatch, TxBatch};
+use classes::Matcher;
+use model::Arrival;
 use packet::{Arena, Packet};
 use segment::Frames;
 use thread::Class;
 use vnet::{TAG_BYTES, VNET_BYTES, put_tag};
 
+pub(crate) mod classes;
 pub(crate) mod duty;
 pub(crate) mod header;
+pub(crate) mod impair;
+pub(crate) mod join;
 pub(crate) mod line;
 pub(crate) mod loss;
 pub(crate) mod model;
 pub(crate) mod packet;
 pub(crate) mod queue;
+pub(crate) mod random;
 pub(crate) mod segment;
 pub(crate) mod shared;
 pub(crate) mod thread;
@@ -60,6 +66,8 @@ const DEAF_NS: u64 = 500_000;
 /// Pause before a packet that the device refused is offered again, and how often that is done.
 const REFUSED_NS: u64 = 50_000;
 const REFUSALS: u32 = 3;
+/// How long nothing is joined after the device refused a joined packet.
+const UNJOINED_NS: u64 = 1_000_000_000;
 /// Released later than this is counted as late.
 const LATE_NS: u64 = 1_000_000;
 
@@ -95,15 +103,84 @@ pub(crate) struct Datapath {
     model: LinkModel,
     /// Whether the queue looks at more than sizes and times.
     classify: bool,
-    delay_ns: u64,
+    matcher: Matcher,
     arena: Arena,
     rx: RxBatch,
     tx: TxBatch,
+    writes: Vec<Write>,
+    /// Until then nothing is joined, because the device refused it.
+    join_from_ns: u64,
     counters: Counters,
     rate_generation: u64,
     spin: SpinBudget,
     /// How often in a row the device refused the packet that is due longest.
     refusals: u32,
+}
+
+/// One packet to be written: a frame, or several joined.
+struct Write {
+    first: usize,
+    count: usize,
+    head_bytes: usize,
+    head: [u8; join::HEAD_BYTES],
+}
+
+/// The packets that are due at `now_ns`.
+#[derive(Clone, Copy)]
+struct Due<'a> {
+    model: &'a LinkModel,
+    arena: &'a Arena,
+    now_ns: u64,
+}
+
+impl<'a> Due<'a> {
+    fn packet(self, nth: usize) -> Option<&'a [u8]> {
+        let packet = self.model.peek_departed(nth).filter(|packet| packet.at_ns <= self.now_ns)?;
+        Some(&self.arena.slot(packet.slot)[..VNET_BYTES + packet.bytes as usize])
+    }
+
+    /// Decides what is written with one system call.
+    fn plan(self, joining: bool, writes: &mut Vec<Write>) {
+        writes.clear();
+        let mut nth = 0;
+        let mut first = self.packet(0);
+        while let Some(packet) = first
+            && writes.len() < TX_PACKETS
+        {
+            let mut next = self.packet(nth + 1);
+            let mut write =
+                Write { first: nth, count: 1, head_bytes: 0, head: [0; join::HEAD_BYTES] };
+            if joining
+                && next.is_some()
+                && let Some(mut group) = join::Group::begin(packet)
+            {
+                while let Some(other) = next
+                    && group.extend(packet, other)
+                {
+                    next = self.packet(nth + group.count());
+                }
+                if group.count() > 1 {
+                    group.write_head(packet, &mut write.head);
+                    write.head_bytes = group.head_bytes();
+                    write.count = group.count();
+                }
+            }
+            nth += write.count;
+            first = next;
+            writes.push(write);
+        }
+    }
+
+    /// The bytes of a write.
+    fn parts<'b>(self, write: &'b Write) -> impl Iterator<Item = &'b [u8]>
+    where
+        'a: 'b,
+    {
+        let packets =
+            (write.first..write.first + write.count).filter_map(move |nth| self.packet(nth));
+        let head = (write.head_bytes > 0).then(|| &write.head[..write.head_bytes]);
+        head.into_iter().chain(packets.map(move |packet| &packet[write.head_bytes..]))
+    }
 }
 
 /// What was read with one system call.
@@ -128,9 +205,10 @@ enum Sent {
 
 /// How many frames a link may have to hold: its queue and its delay in small frames, within the memory cap.
 pub(crate) fn slots_for(spec: &LinkSpec, slot_bytes: usize) -> u32 {
-    let queue = spec.queue.most_packets(LEAST_FRAME_BYTES);
+    let queue = spec.most_packets(LEAST_FRAME_BYTES);
     let rate = u128::from(spec.rate_bps.unwrap_or(UNSHAPED_BPS));
-    let in_delay = rate * u128::from(spec.delay_ns) / 8_000_000_000 / u128::from(LEAST_FRAME_BYTES);
+    let delay_ns = u128::from(spec.usual_delay_ns());
+    let in_delay = rate * delay_ns / 8_000_000_000 / u128::from(LEAST_FRAME_BYTES);
     let wanted = u128::from(queue) + in_delay + u128::from(LEAST_SLOTS);
     wanted.min(u128::from(MEMORY_CAP_BYTES / slot_bytes as u64)) as u32
 }
@@ -151,11 +229,13 @@ impl Datapath {
             wake,
             shared,
             model: LinkModel::new(spec, slots as usize, frame_bytes),
-            classify: !matches!(spec.queue, QueueSpec::Fifo(_)),
-            delay_ns: spec.delay_ns,
+            classify: spec.classifies(),
+            matcher: Matcher::new(&spec.classes),
             arena: Arena::new(slots, slot_bytes),
             rx: RxBatch::new(RX_PACKETS, TAG_BYTES, RX_PACKET_BYTES),
-            tx: TxBatch::new(TX_PACKETS),
+            tx: TxBatch::new(TX_PACKETS, TX_PACKETS * (1 + join::MOST_JOINED)),
+            writes: Vec::with_capacity(TX_PACKETS),
+            join_from_ns: 0,
             counters: Counters::default(),
             rate_generation: 0,
             spin: SpinBudget::new(monotonic_ns()),
@@ -173,7 +253,7 @@ impl Datapath {
             // What is still in the socket arrived after the last that was read, and after `before_ns` if that
             // was all there was.
             let horizon_ns = if more {
-                before_ns.min(last_ns.saturating_add(self.delay_ns))
+                before_ns.min(last_ns.saturating_add(self.model.least_delay_ns()))
             } else {
                 before_ns.max(last_ns)
             };
@@ -236,6 +316,7 @@ impl Datapath {
                 Packet {
                     at_ns: arrived_ns,
                     flow: header::flow(frame),
+                    class: self.matcher.class_of(frame),
                     ecn: header::ecn(frame),
                     ..Packet::default()
                 }
@@ -261,18 +342,27 @@ impl Datapath {
     fn transmit(&mut self) -> Sent {
         loop {
             let now_ns = monotonic_ns();
-            let (model, arena) = (&self.model, &self.arena);
-            let due = (0..)
-                .map_while(|nth| model.peek_departed(nth).filter(|packet| packet.at_ns <= now_ns))
-                .map(|packet| &arena.slot(packet.slot)[..VNET_BYTES + packet.bytes as usize]);
-            match self.tx.send(self.ends.tx.as_fd(), due) {
-                Ok(0) => return Sent::All,
+            let joining = now_ns >= self.join_from_ns;
+            let due = Due { model: &self.model, arena: &self.arena, now_ns };
+            let writes = &mut self.writes;
+            due.plan(joining, writes);
+            if writes.is_empty() {
+                return Sent::All;
+            }
+            let mut outgoing = self.tx.begin();
+            for write in writes.iter() {
+                outgoing.add(due.parts(write));
+            }
+            match outgoing.send(self.ends.tx.as_fd()) {
                 Ok(count) => {
-                    for _ in 0..count {
+                    let packets: usize = self.writes[..count].iter().map(|write| write.count).sum();
+                    for _ in 0..packets {
                         self.take_out(now_ns, true);
                     }
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Sent::Blocked,
+                // Nothing of it went out. A device that cannot cut takes no joined packets.
+                Err(_) if self.writes[0].count > 1 => self.join_from_ns = now_ns + UNJOINED_NS,
                 Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) && self.refusals < REFUSALS => {
                     self.refusals += 1;
                     return Sent::Refused;
@@ -366,7 +456,8 @@ impl Datapath {
             PollFd::new(&*self.wake, PollFlags::IN),
             PollFd::new(&self.ends.rx, PollFlags::IN),
         ];
-        let heard = if left_ns <= DEAF_NS { 1 } else { 2 };
+        let deaf = left_ns <= DEAF_NS && !self.model.may_overtake();
+        let heard = if deaf { 1 } else { 2 };
         self.sleep(&mut fds[..heard], timeout_ns);
         if let Some(asked_ns) = timeout_ns {
             let woke_ns = monotonic_ns();
@@ -414,8 +505,25 @@ fn admit(
             return;
         };
         let packet = Packet { slot, bytes: (length - VNET_BYTES) as u32, ..packet };
-        if !model.arrive(packet) {
-            arena.free_list().push(slot);
+        match model.arrive(packet) {
+            Arrival::In => {}
+            Arrival::Lost => arena.free_list().push(slot),
+            Arrival::Changed { flip, copy_due_ns } => {
+                if let Some(at_ns) = copy_due_ns {
+                    match arena.take() {
+                        Some(copy) => {
+                            arena.copy(slot, copy, length);
+                            model.arrive_copy(Packet { slot: copy, at_ns, ..packet });
+                        }
+                        None => counters.overmemory_pkts += 1,
+                    }
+                }
+                if let Some(draw) = flip {
+                    let frame = &mut arena.slot_mut(slot)[..length];
+                    vnet::complete_checksum(frame);
+                    header::flip_bit(&mut frame[VNET_BYTES..], draw);
+                }
+            }
         }
     }
 }
@@ -453,9 +561,8 @@ mod tests {
         let spec = |rate_bps, delay_ns, limit| LinkSpec {
             rate_bps,
             delay_ns,
-            loss_ppm: 0,
-            seed: 0,
             queue: QueueSpec::Fifo(limit),
+            ..LinkSpec::default()
         };
         // 187 500 B of queue and 125 000 B of delay in frames of 60 B.
         let e1 = spec(Some(100_000_000), 10_000_000, FifoLimit::Bytes(187_500));

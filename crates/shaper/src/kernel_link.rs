@@ -124,8 +124,8 @@ impl KernelLink {
     fn patch(&mut self, rate: Rate) {
         match &self.control {
             RateControl::Unlimited => {}
-            RateControl::Tbf { limit } => {
-                tree::bucket(rate, self.frame_bytes, *limit).patch(&mut self.change);
+            RateControl::Tbf { limit, overhead } => {
+                tree::bucket(rate, self.frame_bytes, *limit, *overhead).patch(&mut self.change);
             }
             RateControl::Htb { base, classes } => {
                 for (slot, part) in classes.iter().zip(&self.parts) {
@@ -148,9 +148,10 @@ fn missing(what: &str, kind: &str, config: &LinkConfig) -> ShaperError {
     ShaperError::Missing { what: format!("{what} {kind}"), config: option, way_out }
 }
 
-/// Whether the userspace back end can do what a link asks for: all but classes and cake.
+/// Whether the userspace back end can do what a link asks for: all but cake.
 pub(crate) fn userspace_can(config: &LinkConfig) -> bool {
-    config.classes.is_empty() && !matches!(config.queue, Queue::Cake { .. })
+    let queues = config.classes.iter().map(|class| &class.queue).chain([&config.queue]);
+    !queues.into_iter().any(|queue| matches!(queue, Queue::Cake { .. }))
 }
 
 /// The parent of `ingress` and `clsact`, which queue nothing.
@@ -167,8 +168,8 @@ fn change_messages(
 ) -> (Vec<u8>, Vec<Range<usize>>) {
     let messages = match (control, rate) {
         (RateControl::Unlimited, _) | (_, None) => Vec::new(),
-        (RateControl::Tbf { limit }, Some(rate)) => {
-            let bucket = tree::bucket(rate, frame_bytes, *limit);
+        (RateControl::Tbf { limit, overhead }, Some(rate)) => {
+            let bucket = tree::bucket(rate, frame_bytes, *limit, *overhead);
             vec![bucket.encode_wide().change(ifindex, tree::ROOT_HANDLE, ROOT)]
         }
         (RateControl::Htb { base, classes }, Some(rate)) => classes

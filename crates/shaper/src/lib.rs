@@ -15,6 +15,7 @@
 pub mod clock;
 mod datapath;
 pub mod error;
+pub mod keep_awake;
 pub mod kernel_link;
 pub mod netlink;
 pub mod offload;
@@ -98,6 +99,12 @@ pub fn open(config: &LinkConfig, dev: &str) -> Result<Box<dyn Link>, ShaperError
                     if kernel_link::userspace_can(config) =>
                 {
                     let why = format!("auto: this kernel has no {what} (CONFIG_{option})");
+                    userspace(config, dev, why)
+                }
+                Err(ShaperError::Unsupported { what, .. })
+                    if kernel_link::userspace_can(config) =>
+                {
+                    let why = format!("auto: the kernel's qdiscs cannot do {what}");
                     userspace(config, dev, why)
                 }
                 Err(error) => Err(error),

@@ -6,8 +6,21 @@ use crate::netlink::{self, CREATE, Socket};
 use crate::qdisc::{ROOT, TCA_KIND};
 
 /// Every kind that a plan can ask for.
-pub const KINDS: &[&str] =
-    &["htb", "tbf", "netem", "pfifo", "bfifo", "fq", "codel", "fq_codel", "cake", "dualpi2"];
+pub const KINDS: &[&str] = &[
+    "htb",
+    "tbf",
+    "netem",
+    "pfifo",
+    "bfifo",
+    "pfifo_head_drop",
+    "fq",
+    "codel",
+    "fq_codel",
+    "pie",
+    "red",
+    "cake",
+    "dualpi2",
+];
 
 /// The kernel option of a qdisc, filter or action, without `CONFIG_`.
 pub fn missing_config(kind: &str) -> &'static str {
@@ -17,6 +30,8 @@ pub fn missing_config(kind: &str) -> &'static str {
         "netem" => "NET_SCH_NETEM",
         "fq" => "NET_SCH_FQ",
         "codel" => "NET_SCH_CODEL",
+        "pie" => "NET_SCH_PIE",
+        "red" => "NET_SCH_RED",
         "fq_codel" => "NET_SCH_FQ_CODEL",
         "cake" => "NET_SCH_CAKE",
         "dualpi2" => "NET_SCH_DUALPI2",
@@ -100,7 +115,7 @@ fn from_files(files: &str) -> Vec<String> {
             word == module || word.strip_prefix(&module).is_some_and(|rest| rest.starts_with(".ko"))
         })
     };
-    let always = |kind: &str| matches!(kind, "pfifo" | "bfifo");
+    let always = |kind: &str| matches!(kind, "pfifo" | "bfifo" | "pfifo_head_drop");
     KINDS.iter().filter(|kind| always(kind) || named(kind)).map(|&kind| kind.to_owned()).collect()
 }
 
@@ -113,13 +128,16 @@ mod tests {
         let files = "sch_htb 32768 1 - Live 0x0\n\
                      kernel/net/sched/sch_tbf.ko\n\
                      kernel/net/sched/sch_fq_codel.ko.zst: kernel/x/y.ko\n";
-        assert_eq!(from_files(files), ["htb", "tbf", "pfifo", "bfifo", "fq_codel"]);
+        assert_eq!(
+            from_files(files),
+            ["htb", "tbf", "pfifo", "bfifo", "pfifo_head_drop", "fq_codel"]
+        );
         assert_eq!(from_files(""), Vec::<String>::new());
     }
 
     #[test]
     fn every_kind_has_an_option() {
-        for kind in KINDS.iter().filter(|kind| !kind.ends_with("fifo")) {
+        for kind in KINDS.iter().filter(|kind| !kind.contains("fifo")) {
             let option = missing_config(kind);
             assert_eq!(option, format!("NET_SCH_{}", kind.to_uppercase()));
         }

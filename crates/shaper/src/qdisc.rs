@@ -17,6 +17,8 @@ pub mod fq;
 pub mod fq_codel;
 pub mod htb;
 pub mod netem;
+pub mod pie;
+pub mod red;
 pub mod stats;
 pub mod tbf;
 
@@ -76,6 +78,14 @@ pub(crate) fn options_attribute(kind: &str) -> u16 {
 /// # Errors
 /// A limit that still depends on rate and delay, or a value that the kernel cannot express.
 pub fn queue(queue: &Queue) -> Result<Qdisc, BadQueue> {
+    queue_at(queue, None)
+}
+
+/// As [`queue`](fn@queue), for a queue that is drained at `rate`, which one kind must know.
+///
+/// # Errors
+/// As [`queue`](fn@queue).
+pub fn queue_at(queue: &Queue, rate: Option<Rate>) -> Result<Qdisc, BadQueue> {
     match queue {
         Queue::Pfifo { limit } => Ok(fifo::pfifo(packets(*limit)?)),
         Queue::Bfifo { limit } => Ok(fifo::bfifo(bytes(*limit)?)),
@@ -84,10 +94,10 @@ pub fn queue(queue: &Queue) -> Result<Qdisc, BadQueue> {
         Queue::FqCodel { .. } => fq_codel::encode(queue),
         Queue::Cake { .. } => cake::encode(queue),
         Queue::Dualpi2 { .. } => dualpi2::encode(queue),
-        Queue::PfifoHeadDrop { .. }
-        | Queue::BfifoHeadDrop { .. }
-        | Queue::Pie { .. }
-        | Queue::Red { .. } => Err(BadQueue {
+        Queue::PfifoHeadDrop { limit } => Ok(fifo::pfifo_head_drop(packets(*limit)?)),
+        Queue::Pie { .. } => pie::encode(queue),
+        Queue::Red { .. } => red::encode(queue, rate),
+        Queue::BfifoHeadDrop { .. } => Err(BadQueue {
             what: format!("queue {}", kind(queue)),
             way_out: "write `backend = \"userspace\"` for this link".to_owned(),
         }),
@@ -114,7 +124,7 @@ pub fn kind(queue: &Queue) -> &'static str {
 /// A limit in the unit of the queue's own kind (bytes for bfifo), as a parent `tbf` must repeat it.
 pub fn limit_in_own_unit(queue: &Queue) -> Option<u32> {
     match queue {
-        Queue::Pfifo { limit } => packets(*limit).ok(),
+        Queue::Pfifo { limit } | Queue::PfifoHeadDrop { limit } => packets(*limit).ok(),
         Queue::Bfifo { limit } => bytes(*limit).ok(),
         _ => None,
     }
@@ -181,11 +191,12 @@ pub(crate) fn burst_ticks(rate: Rate, bytes: u32) -> u32 {
 
 /// `struct tc_ratespec`. Link layer 1 (Ethernet) makes the kernel compute with the rate itself and ignore
 /// the rate tables that `tc` still sends along; `cell_log` and `cell_align` belong to those tables and
-/// are filled in as `tc` does.
-pub(crate) fn ratespec(rate: Rate) -> [u8; 12] {
+/// are filled in as `tc` does. `overhead_bytes` are added to every packet.
+pub(crate) fn ratespec(rate: Rate, overhead_bytes: u16) -> [u8; 12] {
     let mut spec = [0; 12];
     spec[0] = 3;
     spec[1] = 1;
+    spec[2..4].copy_from_slice(&overhead_bytes.to_ne_bytes());
     spec[4..6].copy_from_slice(&(-1_i16).to_ne_bytes());
     let per_second = u32::try_from(rate.bytes_per_sec()).unwrap_or(u32::MAX);
     spec[8..12].copy_from_slice(&per_second.to_ne_bytes());

@@ -6,6 +6,7 @@
 )]
 
 use std::io;
+use std::marker::PhantomData;
 use std::mem::{size_of, zeroed};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::null_mut;
@@ -68,6 +69,11 @@ pub(crate) fn set_fifo(priority: libc::c_int) -> io::Result<()> {
 /// Makes the calling thread an ordinary one of the niceness that it had.
 pub(crate) fn set_ordinary() -> io::Result<()> {
     set_scheduler(libc::SCHED_OTHER, 0)
+}
+
+/// Makes the calling thread one that runs only when no other wants to.
+pub(crate) fn set_idle() -> io::Result<()> {
+    set_scheduler(libc::SCHED_IDLE, 0)
 }
 
 fn set_scheduler(policy: libc::c_int, priority: libc::c_int) -> io::Result<()> {
@@ -263,7 +269,7 @@ fn control_of(header: &libc::msghdr) -> (Option<u64>, Option<[u8; 4]>) {
     (real_ns, vlan)
 }
 
-/// Headers to send several packets with one system call.
+/// Headers to send several packets, each in several parts, with one system call.
 pub(crate) struct TxBatch {
     parts: Vec<libc::iovec>,
     headers: Vec<libc::mmsghdr>,
@@ -273,35 +279,60 @@ pub(crate) struct TxBatch {
 unsafe impl Send for TxBatch {}
 
 impl TxBatch {
-    /// For up to `packets` packets at once.
-    pub(crate) fn new(packets: usize) -> Self {
+    /// For up to `packets` packets at once, of up to `parts` parts together.
+    pub(crate) fn new(packets: usize, parts: usize) -> Self {
         // SAFETY: all zeroes is a valid mmsghdr and a valid iovec.
         let (header, part) = unsafe { (zeroed::<libc::mmsghdr>(), zeroed::<libc::iovec>()) };
-        Self { parts: vec![part; packets], headers: vec![header; packets] }
+        Self { parts: vec![part; parts], headers: vec![header; packets] }
     }
 
-    /// Sends `packets` (each vnet header and frame; as many as the batch has room for) without waiting;
-    /// returns how many were taken. An error is that of the first.
-    pub(crate) fn send<'a>(
-        &mut self,
-        fd: BorrowedFd<'_>,
-        packets: impl Iterator<Item = &'a [u8]>,
-    ) -> io::Result<usize> {
-        let mut count = 0;
-        for ((part, header), bytes) in self.parts.iter_mut().zip(&mut self.headers).zip(packets) {
-            part.iov_base = bytes.as_ptr().cast_mut().cast();
-            part.iov_len = bytes.len();
-            header.msg_hdr.msg_iov = part;
-            header.msg_hdr.msg_iovlen = 1;
-            count += 1;
+    /// Packets to be sent together; none yet.
+    pub(crate) fn begin(&mut self) -> Outgoing<'_, '_> {
+        Outgoing { batch: self, packets: 0, parts: 0, bytes: PhantomData }
+    }
+}
+
+/// Packets to be sent with one system call, made of bytes that are borrowed until then.
+pub(crate) struct Outgoing<'batch, 'bytes> {
+    batch: &'batch mut TxBatch,
+    packets: usize,
+    parts: usize,
+    bytes: PhantomData<&'bytes [u8]>,
+}
+
+impl<'bytes> Outgoing<'_, 'bytes> {
+    /// Adds a packet (vnet header and frame) made of `parts`; `false` if there is no room for it.
+    pub(crate) fn add(&mut self, parts: impl Iterator<Item = &'bytes [u8]>) -> bool {
+        let begin = self.parts;
+        let Some(header) = self.batch.headers.get_mut(self.packets) else { return false };
+        let mut end = begin;
+        for part in parts {
+            let Some(room) = self.batch.parts.get_mut(end) else { return false };
+            room.iov_base = part.as_ptr().cast_mut().cast();
+            room.iov_len = part.len();
+            end += 1;
         }
-        if count == 0 {
+        header.msg_hdr.msg_iov = self.batch.parts[begin..].as_mut_ptr();
+        header.msg_hdr.msg_iovlen = (end - begin) as _;
+        self.parts = end;
+        self.packets += 1;
+        true
+    }
+
+    /// Sends them without waiting; returns how many were taken. An error is that of the first.
+    pub(crate) fn send(self, fd: BorrowedFd<'_>) -> io::Result<usize> {
+        if self.packets == 0 {
             return Ok(0);
         }
-        // SAFETY: the first `count` headers point to one iovec each, which points to bytes borrowed for 'a, which
-        // outlives the call; sendmmsg only reads them. Name and control are null.
+        // SAFETY: the first `packets` headers point to iovecs that `add` wrote since `begin`, which point to bytes
+        // borrowed for 'bytes, which outlives self; sendmmsg only reads them. Name and control are null.
         let sent = unsafe {
-            libc::sendmmsg(fd.as_raw_fd(), self.headers.as_mut_ptr(), count, libc::MSG_DONTWAIT)
+            libc::sendmmsg(
+                fd.as_raw_fd(),
+                self.batch.headers.as_mut_ptr(),
+                self.packets as libc::c_uint,
+                libc::MSG_DONTWAIT,
+            )
         };
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(sent as usize) }
     }

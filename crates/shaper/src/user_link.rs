@@ -243,7 +243,17 @@ impl Drop for UserLink {
 /// What the kernel's qdisc of the same kind tells about itself.
 fn fill_queue(queue: &QueueSpec, now: &Counters, row: &mut wire::QdiscSample) {
     match queue {
-        QueueSpec::Fifo(_) => {}
+        QueueSpec::Fifo(_) | QueueSpec::HeadDrop(_) => {}
+        QueueSpec::Red(_) => {
+            row.ecn_mark_pkts = Some(now.ecn_mark_pkts);
+            row.prob = Some(now.prob as f64 / 4_294_967_296.0);
+        }
+        QueueSpec::Pie(_) => {
+            row.ecn_mark_pkts = Some(now.ecn_mark_pkts);
+            row.prob = Some(now.prob as f64 / 4_294_967_296.0);
+            row.delay_c_us = Some(now.delay_c_ns / 1000);
+            row.maxq_pkts = Some(now.maxq_pkts);
+        }
         QueueSpec::Codel(_) => {
             row.ecn_mark_pkts = Some(now.ecn_mark_pkts);
             row.ce_mark_pkts = Some(now.ce_mark_pkts);

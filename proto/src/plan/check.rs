@@ -1,14 +1,19 @@
 //! Cross-field rules: a plan becomes a [`CheckedPlan`], or the list of all that is wrong with it. Every
 //! point of the matrix is checked, because it is a point that runs, not the plan.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
 use super::Plan;
 use super::parse::lost::Lost;
 use super::parse::read_text;
 use super::parse::set::join_key;
 use crate::resolve;
 use crate::schedule::Point;
+use crate::trace::Trace;
 
 mod flows;
+mod impair;
 mod limits;
 mod links;
 mod lints;
@@ -17,10 +22,17 @@ mod names;
 mod nodes;
 mod queues;
 mod timeline;
+mod traces;
 
-/// A plan that passed every check. Only [`check`] makes one; only it can be scheduled.
+pub use traces::{TraceFacts, TraceFiles};
+
+/// A plan that passed every check. Only this module makes one; only it can be scheduled.
 #[derive(Debug, Clone, PartialEq)]
-pub struct CheckedPlan(Plan);
+pub struct CheckedPlan {
+    plan: Plan,
+    /// The trace files that its points may name.
+    traces: Arc<TraceFiles>,
+}
 
 /// One problem, its place in the plan, and what to do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -58,29 +70,43 @@ impl std::fmt::Display for Severity {
 }
 
 impl CheckedPlan {
+    fn new(mut plan: Plan, traces: Arc<TraceFiles>) -> Self {
+        traces::fill_unvaried(&mut plan, &traces);
+        Self { plan, traces }
+    }
+
     /// The plan's contents.
     pub fn plan(&self) -> &Plan {
-        &self.0
+        &self.plan
+    }
+
+    /// What a trace file of the plan holds, by the name that the plan gives it; `None` if it has not been read.
+    pub fn trace(&self, file: &str) -> Option<&Arc<Trace>> {
+        self.traces.get(file)?.as_ref().ok().map(|facts| &facts.trace)
     }
 
     /// How many points the matrix has; 1 without one.
     pub fn point_count(&self) -> u32 {
-        matrix::count(&self.0).min(matrix::MAX_POINTS) as u32
+        matrix::count(&self.plan).min(matrix::MAX_POINTS) as u32
     }
 
     /// Every combination of the matrix's levels, in order: the last factor (by name) changes fastest.
     pub fn points(&self) -> Vec<Point> {
-        matrix::expand(&self.0)
+        matrix::expand(&self.plan)
             .filter_map(|cell| {
-                let plan = resolve::settle(&cell.plan?);
-                Some(Point { id: cell.id, factors: cell.factors, plan: Self(plan) })
+                let mut plan = cell.plan?;
+                traces::fill(&mut plan, &self.traces);
+                let plan = resolve::settle(&plan);
+                let plan = Self { plan, traces: Arc::clone(&self.traces) };
+                Some(Point { id: cell.id, factors: cell.factors, plan })
             })
             .collect()
     }
 }
 
 /// Reads a plan's text with overrides (`links.bottleneck.rate=50mbit`) and checks it at every point of its
-/// matrix. The warnings come with the plan. Problems are in the order of their lines.
+/// matrix. The warnings come with the plan. Problems are in the order of their lines. What depends on the contents
+/// of trace files is not judged; see [`read_with`].
 ///
 /// # Errors
 /// Every problem there is, warnings too, when at least one is an error: what cannot be read, and what is
@@ -89,18 +115,37 @@ pub fn read(
     text: &str,
     sets: &[String],
 ) -> Result<(CheckedPlan, Vec<PlanProblem>), Vec<PlanProblem>> {
+    read_with(text, sets, TraceFiles::new())
+}
+
+/// As [`read`], with what the trace files hold that [`trace_files`] names.
+///
+/// # Errors
+/// As [`read`]; files that cannot be read are problems of the plan.
+pub fn read_with(
+    text: &str,
+    sets: &[String],
+    traces: TraceFiles,
+) -> Result<(CheckedPlan, Vec<PlanProblem>), Vec<PlanProblem>> {
     let (reading, lines) = read_text(text, sets).map_err(|problem| vec![problem])?;
     let mut found = reading.problems;
+    let traces = Arc::new(traces);
     if let Some(plan) = &reading.plan {
-        found.extend(find(plan, reading.lost));
+        found.extend(find(plan, reading.lost, &traces));
     }
     lines.number(&mut found);
     match reading.plan {
         Some(plan) if found.iter().all(|p| p.severity < Severity::Error) => {
-            Ok((CheckedPlan(plan), found))
+            Ok((CheckedPlan::new(plan, traces), found))
         }
         _ => Err(found),
     }
+}
+
+/// The trace files that some point of a plan names, as far as it can be read.
+pub fn trace_files(text: &str, sets: &[String]) -> BTreeSet<String> {
+    let plan = read_text(text, sets).ok().and_then(|(reading, _)| reading.plan);
+    plan.as_ref().map(traces::files).unwrap_or_default()
 }
 
 /// Checks a plan at every point of its matrix. The warnings come with the plan. Without the plan's text no
@@ -109,16 +154,17 @@ pub fn read(
 /// # Errors
 /// Every problem there is, warnings too, when at least one is an error.
 pub fn check(plan: Plan) -> Result<(CheckedPlan, Vec<PlanProblem>), Vec<PlanProblem>> {
-    let found = find(&plan, Lost::default());
+    let traces = Arc::default();
+    let found = find(&plan, Lost::default(), &traces);
     if found.iter().any(|p| p.severity == Severity::Error) {
         return Err(found);
     }
-    Ok((CheckedPlan(plan), found))
+    Ok((CheckedPlan::new(plan, traces), found))
 }
 
 /// Every problem of a plan, as far as it does not follow from what is lost of it.
-fn find(plan: &Plan, lost: Lost) -> Vec<PlanProblem> {
-    let mut problems = Problems { found: Vec::new(), lost };
+fn find(plan: &Plan, lost: Lost, traces: &Arc<TraceFiles>) -> Vec<PlanProblem> {
+    let mut problems = Problems { found: Vec::new(), lost, traces: Arc::clone(traces) };
     whole(plan, &mut problems);
     matrix::check(plan, &mut problems);
     matrix::check_points(plan, &mut problems, at_point);
@@ -133,6 +179,9 @@ fn whole(plan: &Plan, problems: &mut Problems) {
 
 /// Rules about one point, with its presets not yet merged.
 fn at_point(plan: &Plan, problems: &mut Problems) {
+    let mut plan = plan.clone();
+    traces::fill(&mut plan, &problems.traces);
+    let plan = &plan;
     names::check(plan, problems);
     nodes::check_settings(plan, problems);
     timeline::check_trial(plan, problems);
@@ -146,6 +195,7 @@ fn at_point(plan: &Plan, problems: &mut Problems) {
 struct Problems {
     found: Vec<PlanProblem>,
     lost: Lost,
+    traces: Arc<TraceFiles>,
 }
 
 impl Problems {

@@ -20,7 +20,7 @@ pub(crate) mod suggest;
 /// Most problems that are collected before giving up.
 const MAX_PROBLEMS: usize = 100;
 /// Keys that are easily written below a table's header by mistake.
-const OF_THE_PLAN: &[&str] = &["about", "gap", "order", "repeat", "seed"];
+const OF_THE_PLAN: &[&str] = &["about", "gap", "keep_awake", "order", "repeat", "seed"];
 /// Largest plan that is read, in bytes.
 const MAX_TEXT: usize = 4 << 20;
 
@@ -259,6 +259,7 @@ fn refine(text: &str, place: &[String], value: Option<&Value>) -> String {
         "count" => "from 1 to 128",
         "repeat" | "port" => "from 1 to 65535",
         "dscp" => "from 0 to 63",
+        "priority" => "from 0 to 7",
         _ => "",
     };
     let number = ["from 0 to 4294967295", "from 0 to 65535", "from 0 to 255"];
@@ -273,7 +274,7 @@ fn refine(text: &str, place: &[String], value: Option<&Value>) -> String {
             "; write `[nodes]` and below it a line for each node, `src = {}`".to_owned()
         }
         ([tables], Some(Value::Array(_)))
-            if ["path", "links", "flows", "probes"].contains(&tables.as_str()) =>
+            if ["path", "links", "flows", "probes", "cc"].contains(&tables.as_str()) =>
         {
             format!("; write a header for each, like `[{tables}.a]`")
         }
@@ -296,6 +297,11 @@ fn owner(place: &[String]) -> &'static str {
         ["sample", _] => "`sample`",
         [.., "queue", _] => "this kind of queue",
         [.., "match", _] => "`match`",
+        ["links", _, "trace", _] => "`trace`",
+        ["links", _, "jitter", _] => "`jitter`",
+        ["links", _, "burst_loss", _] => "`burst_loss`",
+        ["links", _, "reorder", _] => "`reorder`",
+        ["cc", _, _] => "a congestion control",
         ["links", _, "classes", _, _] => "a class",
         ["links", _, _] => "a link",
         ["flows", _, _] => "a flow group",
@@ -325,6 +331,12 @@ fn example(key: &str, place: &[String]) -> String {
         ("limit", _) => "limit = \"187500B\"",
         ("rate", _) => "rate = \"10mbit\"",
         ("match", _) => "match = { to = \"dst\" }",
+        ("file", _) => "file = \"traces/lte.csv\"",
+        ("spread", _) => "spread = \"2ms\"",
+        ("enter", _) => "enter = \"1%\"",
+        ("leave", _) => "leave = \"25%\"",
+        ("share", _) => "share = \"1%\"",
+        ("algorithm", _) => "algorithm = \"vegas\"",
         ("at", _) => "at = \"30s\"",
         ("set", _) => "set = { \"links.bottleneck.rate\" = \"20mbit\" }",
         _ => return format!("{key} = ..."),

@@ -86,6 +86,11 @@ impl Outbox {
         self.count(ok);
     }
 
+    /// How many rows may be offered before the rest of the room is for what must not wait.
+    pub fn room_for_many(&self) -> usize {
+        self.rows.capacity().saturating_sub(CAPACITY / 2)
+    }
+
     /// For everything else: waits for room, but not for ever.
     pub async fn send(&self, of: Of) {
         let ok = self.put(Outgoing::new(of, None)).await;

@@ -6,9 +6,10 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-use ccbench_proto::plan::{check, parse};
+use ccbench_proto::plan::{check, digest_bytes, parse};
 use ccbench_proto::resolve::{Egress, LinkConfig};
 use ccbench_proto::schedule::{self, FlowTask, NodeTask, TrialContext};
+use ccbench_proto::trace::{self, Trace};
 use ccbench_proto::units::Rate;
 use ccbench_proto::wire;
 
@@ -65,13 +66,38 @@ pub fn task_of(request: &wire::PrepareRequest) -> Result<NodeTask, AgentError> {
         addresses: request.addresses.iter().map(address).collect::<Result<_, _>>()?,
         port_slot: request.port_slot,
         seed: request.seed,
-        traces: BTreeMap::new(),
+        traces: traces(request, &plan)?,
     };
     let mut task = schedule::task_for(&plan, &request.node, &context);
     // A group that no phase names never runs: it needs no listener either.
     task.servers.retain(|flow| flow.start < flow.stop);
     task.clients.retain(|flow| flow.start < flow.stop);
     Ok(task)
+}
+
+/// What the trace files of this node's links hold.
+fn traces(
+    request: &wire::PrepareRequest,
+    plan: &check::CheckedPlan,
+) -> Result<BTreeMap<String, Arc<Trace>>, AgentError> {
+    let wrong = |why| AgentError::Request { field: "files", why };
+    let mut traces = BTreeMap::new();
+    let here = plan.plan().links.values().filter(|link| link.node == request.node);
+    for used in here.filter_map(|link| link.trace.as_ref()) {
+        let file = &used.file;
+        let Some(bytes) = request.files.get(file) else {
+            return Err(wrong(format!("the trace `{file}` is missing")));
+        };
+        let found = digest_bytes(bytes);
+        if let Some(wanted) = used.sha256.as_ref().filter(|wanted| **wanted != found) {
+            let why = format!("the trace `{file}` has sha256 {found}, the plan says {wanted}");
+            return Err(wrong(why));
+        }
+        let trace = trace::parse(file, bytes)
+            .map_err(|error| wrong(format!("the trace `{file}`: {error}")))?;
+        traces.insert(file.clone(), Arc::new(trace));
+    }
+    Ok(traces)
 }
 
 /// What preparing needs of the node.

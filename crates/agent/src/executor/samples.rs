@@ -8,7 +8,8 @@ use std::thread::JoinHandle;
 
 use ccbench_collector::{FlowPorts, HostSampler, Sampler};
 use ccbench_proto::plan::Sample;
-use ccbench_proto::resolve::RateChange;
+use ccbench_proto::resolve::TimedChange;
+use ccbench_proto::units::{Micros, Ppm, Rate};
 use ccbench_proto::wire::{self, run_event::Of};
 use ccbench_shaper::{Link, ShaperError};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
@@ -25,7 +26,20 @@ pub struct TimedLink {
     /// The interface.
     pub dev: String,
     /// Sorted by time.
-    pub changes: Vec<RateChange>,
+    pub changes: Vec<TimedChange>,
+}
+
+impl TimedLink {
+    /// Everything that the change sets, as far as it goes.
+    fn apply(&mut self, change: &TimedChange) -> Result<(), ShaperError> {
+        if let Some(rate) = change.rate {
+            self.link.set_rate(rate)?;
+        }
+        if let Some(delay) = change.delay {
+            self.link.set_delay(delay)?;
+        }
+        change.loss.map_or(Ok(()), |loss| self.link.set_loss(loss))
+    }
 }
 
 /// What the thread is to do.
@@ -75,6 +89,9 @@ pub struct Seen {
 const MAX_POINTS: usize = 64;
 const POINT_GAP_NS: u64 = 50_000_000;
 
+/// While packets wait for room, how often to look for it.
+const PACKETS_GAP_NS: u64 = 10_000_000;
+
 /// (flow_id, side) to what was seen.
 pub type SeenMap = BTreeMap<(String, String), Seen>;
 
@@ -86,6 +103,8 @@ pub struct Finished {
     pub late: u64,
     /// TCP samples that did not come.
     pub missed: u64,
+    /// The last rows: packets that had found no room yet, and how punctual the links were.
+    pub rows: Vec<Of>,
     /// The thread panicked: its links were dropped, which undoes them.
     pub broken: bool,
 }
@@ -152,7 +171,7 @@ impl SamplerThread {
         let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
         self.thread.join().unwrap_or_else(|_| {
             tracing::error!("the sampler thread panicked; its links were dropped");
-            Finished { links: Vec::new(), late: 0, missed: 0, broken: true }
+            Finished { links: Vec::new(), late: 0, missed: 0, rows: Vec::new(), broken: true }
         })
     }
 }
@@ -190,7 +209,7 @@ impl Every {
 struct Change {
     due_ns: u64,
     link: usize,
-    change: RateChange,
+    change: TimedChange,
 }
 
 struct Looper {
@@ -206,6 +225,11 @@ struct Looper {
     failed: BTreeMap<&'static str, ()>,
     samples: Vec<wire::FlowSample>,
     counters: Vec<wire::QdiscSample>,
+    by_trace: Vec<wire::LinkChange>,
+    /// Packets of all links that have not been sent yet.
+    packets: Vec<wire::LinkPacket>,
+    /// How many of them have been, from the beginning.
+    packets_sent: usize,
 }
 
 impl Looper {
@@ -240,6 +264,9 @@ impl Looper {
             failed: BTreeMap::new(),
             samples: Vec::new(),
             counters: Vec::new(),
+            by_trace: Vec::new(),
+            packets: Vec::new(),
+            packets_sent: 0,
         }
     }
 
@@ -253,6 +280,11 @@ impl Looper {
         loop {
             let change_ns = self.changes.last().map_or(u64::MAX, |change| change.due_ns);
             let next = change_ns.min(tcp.due_ns).min(qdisc.due_ns).min(host.due_ns);
+            let next = if self.packets.is_empty() {
+                next
+            } else {
+                next.min(clock::now_ns() + PACKETS_GAP_NS)
+            };
             if self.stopped_before(next) {
                 break;
             }
@@ -267,9 +299,11 @@ impl Looper {
             if host.take(clock::now_ns()).is_some() {
                 self.sample_host();
             }
+            self.send_packets();
         }
         self.task.sampler.stop();
         Finished {
+            rows: self.last_rows(),
             links: unwrap_links(self.task.links),
             late: self.late,
             missed: self.missed,
@@ -298,16 +332,16 @@ impl Looper {
             && let Some(Change { due_ns, link, change }) = self.changes.pop()
         {
             let timed = &mut self.task.links[link];
-            let result = timed.link.set_rate(change.rate);
+            let result = timed.apply(&change);
             let applied_at_ns = clock::now_ns();
             self.task.out.offer(Of::LinkChange(wire::LinkChange {
                 asked_at_ns: due_ns,
                 applied_at_ns,
                 link: timed.link.state().link,
                 iface: timed.dev.clone(),
-                rate_bps: Some(change.rate.bits_per_sec()),
-                delay_us: None,
-                loss_ppm: None,
+                rate_bps: change.rate.map(Rate::bits_per_sec),
+                delay_us: change.delay.map(Micros::get),
+                loss_ppm: change.loss.map(Ppm::get),
                 source: change.source,
                 rc: result.as_ref().map_or_else(errno, |()| 0),
             }));
@@ -354,6 +388,43 @@ impl Looper {
         for error in errors {
             self.fail("links", &error);
         }
+        self.hear_links();
+    }
+
+    /// What the links tell of themselves, beside counters.
+    fn hear_links(&mut self) {
+        for timed in &mut self.task.links {
+            timed.link.changes(&mut self.by_trace);
+            timed.link.packets(&mut self.packets);
+        }
+        for change in self.by_trace.drain(..) {
+            self.task.out.offer(Of::LinkChange(change));
+        }
+    }
+
+    /// Packets come in thousands: they leave half of the room to all other rows, and wait for it.
+    fn send_packets(&mut self) {
+        let room = self.task.out.room_for_many();
+        let end = self.packets.len().min(self.packets_sent + room);
+        for packet in self.packets.get(self.packets_sent..end).unwrap_or_default() {
+            self.task.out.offer(Of::LinkPacket(packet.clone()));
+        }
+        self.packets_sent = end;
+        if end == self.packets.len() {
+            self.packets.clear();
+            self.packets_sent = 0;
+        }
+    }
+
+    fn last_rows(&mut self) -> Vec<Of> {
+        self.hear_links();
+        let packets = self.packets.drain(..).skip(self.packets_sent);
+        let mut timing = Vec::new();
+        for timed in &mut self.task.links {
+            timed.link.timing(&mut timing);
+        }
+        let timing = timing.into_iter().map(Of::LinkTiming);
+        timing.chain(packets.map(Of::LinkPacket)).collect()
     }
 
     fn sample_host(&mut self) {

@@ -10,6 +10,7 @@ use ccbench_proto::schedule::FlowTask;
 /// One node of each kind of thing: a link that changes, a flow from here, and one to here.
 const PLAN: &str = r#"
 name = "fake"
+keep_awake = true
 [nodes.one]
 address = "10.0.0.1"
 agent = "10.0.0.1:7700"
@@ -20,6 +21,7 @@ agent = "10.0.0.2:7700"
 node = "one"
 dev = "eth0"
 rate = "10mbit"
+backend = "userspace"
 queue = { kind = "pfifo", limit = "40p" }
 [flows.there]
 from = "one"
@@ -33,7 +35,7 @@ length = "150ms"
 flows = ["there", "back"]
 [[changes]]
 at = "60ms"
-set = { "links.l.rate" = "5mbit" }
+set = { "links.l.rate" = "5mbit", "links.l.delay" = "7ms" }
 "#;
 
 #[derive(Clone, Copy, PartialEq)]
@@ -227,7 +229,12 @@ async fn a_trial_is_prepared_run_and_reset() {
     assert!(has(|of| matches!(of, Of::FlowSample(s) if s.flow_id == "there/0")));
     assert!(has(|of| matches!(of, Of::QdiscSample(s) if s.link == "l")));
     assert!(has(|of| matches!(of, Of::LinkChange(c)
-        if c.rate_bps == Some(5_000_000) && c.rc == 0 && c.applied_at_ns >= c.asked_at_ns)));
+        if c.rate_bps == Some(5_000_000) && c.delay_us == Some(7_000) && c.rc == 0 && c.applied_at_ns >= c.asked_at_ns)));
+    assert!(has(|of| matches!(of, Of::LinkChange(c) if c.source == "trace row 2")));
+    assert!(has(|of| matches!(of, Of::LinkPacket(_))));
+    let timing = |of: &Of| matches!(of, Of::LinkTiming(row) if row.link == "l");
+    assert_eq!(rows.iter().filter(|of| timing(of)).count(), 1, "once, at the end");
+    assert!(has(|of| matches!(of, Of::Event(e) if e.kind == "keep_awake")));
     assert!(has(|of| matches!(of, Of::Interval(i) if i.group == "there" && i.side == "snd")));
     assert!(has(|of| matches!(of, Of::Interval(i) if i.group == "back" && i.side == "rcv")));
     assert!(has(|of| matches!(of, Of::Flow(f)
@@ -240,7 +247,35 @@ async fn a_trial_is_prepared_run_and_reset() {
     assert!(reply.failed.is_empty(), "{reply:?}");
     let calls = rig.kernel.calls();
     assert_eq!(calls[calls.len() - 3..], UNDONE);
-    assert!(calls.contains(&"set_rate l 5mbit".to_owned()), "{calls:?}");
+    let on_time = ["keep_awake", "set_rate l 5mbit", "set_delay l 7ms"].map(str::to_owned);
+    assert!(on_time.iter().all(|call| calls.contains(call)), "{calls:?}");
+    assert_eq!(calls.iter().filter(|call| *call == "begin l").count(), 1);
+}
+
+#[tokio::test]
+async fn a_traced_link_needs_its_file_and_the_right_one() {
+    let plan = PLAN.replace("rate = \"10mbit\"", "trace = { file = \"a.csv\" }");
+    let plan = plan.replace("\"links.l.rate\" = \"5mbit\", ", "");
+    let request = |plan: &str, files: &[(&str, &str)]| wire::PrepareRequest {
+        run_id: "r".into(),
+        node: "one".into(),
+        plan_toml: plan.into(),
+        epoch: 1,
+        files: files.iter().map(|(name, text)| ((*name).into(), (*text).into())).collect(),
+        ..Default::default()
+    };
+    let refused = |plan: &str, files: &[(&str, &str)]| {
+        prepare::task_of(&request(plan, files)).unwrap_err().to_string()
+    };
+    assert!(refused(&plan, &[]).contains("files: the trace `a.csv` is missing"));
+    let error = refused(&plan, &[("a.csv", "5,fast\n")]);
+    assert!(error.contains("files: the trace `a.csv`: line 1"), "{error}");
+    let file = [("a.csv", "10,1\n5,1\n")];
+    let other = plan.replace("a.csv\"", &format!("a.csv\", sha256 = \"{}\"", "0".repeat(64)));
+    assert!(refused(&other, &file).contains("the plan says 0000"));
+    let task = prepare::task_of(&request(&plan, &file)).unwrap();
+    let replay = task.links[0].config.trace.as_ref().unwrap();
+    assert_eq!((replay.name.as_str(), replay.trace.rows()), ("a.csv", 2));
 }
 
 #[tokio::test]

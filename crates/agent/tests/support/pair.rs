@@ -95,7 +95,7 @@ impl Rows {
             Of::Flow(row) => self.flows.push(row),
             Of::Raw(raw) => self.raw.entry(raw.name).or_default().extend(raw.data),
             Of::Done(done) => self.done = Some(done),
-            Of::QdiscSample(_) | Of::LinkChange(_) => {}
+            Of::QdiscSample(_) | Of::LinkChange(_) | Of::LinkTiming(_) | Of::LinkPacket(_) => {}
         }
     }
 

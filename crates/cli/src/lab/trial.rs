@@ -52,9 +52,9 @@ impl Lab {
     ///
     /// # Errors
     /// The machine did not come up, or the plan cannot be run in it.
-    pub async fn survey(&self, point: &Point) -> Result<Survey, CliError> {
+    pub async fn survey(&self, experiment: &Experiment, point: &Point) -> Result<Survey, CliError> {
         let short = shortened(&point.plan);
-        let task = task(&short, point.id, 1, 1);
+        let task = task(experiment, point, &short, (1, 1));
         let dir = folder()?;
         let boot = self.boot(dir.path(), &task, 1, CALIBRATION_DILATION)?;
         let (send, mut receive) = mpsc::channel(WORDS_WAITING);
@@ -77,7 +77,7 @@ impl Lab {
     /// One trial.
     async fn trial(
         &self,
-        (point, run): (&Point, &Run),
+        (experiment, point, run): (&Experiment, &Point, &Run),
         dilation: u32,
         dir: &RunDir,
         live: &mut Live,
@@ -89,7 +89,7 @@ impl Lab {
             seed: run.seed,
             epoch: dir.next_epoch(),
         };
-        let task = task(&point.plan, point.id, run.trial, run.seed);
+        let task = task(experiment, point, &point.plan, (run.trial, run.seed));
         let files = folder()?;
         let boot = self.boot(files.path(), &task, run.seed, dilation)?;
         let (send, mut receive) = mpsc::channel(WORDS_WAITING);
@@ -217,7 +217,7 @@ impl Experiment {
             let rest = self.time_for(&points, runs.get(done + 1..).unwrap_or_default());
             let label = label(point, run.trial, self.plan.plan().repeat);
             live.trial_start(run, &label, &schedule::phases(&point.plan), rest);
-            match lab.trial((point, run), dilation, dir, live, &mut interrupt).await {
+            match lab.trial((self, point, run), dilation, dir, live, &mut interrupt).await {
                 Ok(verdict) => live.trial_end(&verdict),
                 Err(CliError::Interrupted) => {
                     live.say("trial_end", &format!("{label}: abandoned"));
@@ -273,7 +273,12 @@ fn shortened(plan: &CheckedPlan) -> CheckedPlan {
 }
 
 /// What the guest is to do. Nothing in it depends on this machine or on the time.
-fn task(plan: &CheckedPlan, point_id: u32, trial: u16, seed: u64) -> wire::LabTask {
+fn task(
+    experiment: &Experiment,
+    point: &Point,
+    plan: &CheckedPlan,
+    (trial, seed): (u16, u64),
+) -> wire::LabTask {
     let plan_toml = resolve::to_toml(plan);
     let topology = Topology::build(plan.plan());
     let address = |name: &String| Some((name.clone(), topology.address(name)?.to_string()));
@@ -283,13 +288,14 @@ fn task(plan: &CheckedPlan, point_id: u32, trial: u16, seed: u64) -> wire::LabTa
         run_id: "lab".to_owned(),
         node: node.clone(),
         plan_toml: plan_toml.clone(),
-        point_id,
+        point_id: point.id,
         trial: u32::from(trial),
         seed,
         epoch: 1,
         addresses: addresses.clone().into_iter().collect(),
         port_slot: 0,
         lease_ms: LEASE_MS,
+        files: experiment.files_for(point, node),
     };
     wire::LabTask {
         resolved_toml: plan_toml.clone(),

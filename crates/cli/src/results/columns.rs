@@ -366,6 +366,33 @@ table! { LinkChangeColumns, "link_changes", wire::LinkChange, |row, _| row.appli
     rc: Num<Int32Type>,
 } }
 
+table! { LinkTimingColumns, "link_timing", wire::LinkTiming, |row, _| row.at_ns.into(), ["link", "what"], {
+    link: Text,
+    iface: Text,
+    what: Text,
+    count: Num<UInt64Type>,
+    late: Num<UInt64Type>,
+    missed: Num<UInt64Type>,
+    p50_us: Num<Float64Type>,
+    p90_us: Num<Float64Type>,
+    p99_us: Num<Float64Type>,
+    max_us: Num<Float64Type>,
+} }
+
+table! { LinkPacketColumns, "link_packets", wire::LinkPacket, |row, _| row.at_ns.into(), ["link", "t_ns"], {
+    link: Text,
+    iface: Text,
+    bytes: Num<UInt32Type>,
+    flow: Num<UInt32Type>,
+    ecn: Narrow<UInt8Type>,
+    fate: Text,
+    marked: Bool,
+    queued_ns: Opt<UInt64Type>,
+    due_ns: Opt<UInt64Type>,
+    sent_ns: Opt<UInt64Type>,
+    sojourn_us: Opt<UInt64Type>,
+} }
+
 table! { HostSampleColumns, "host_samples", wire::HostSample, |row, _| row.at_ns.into(), ["node", "t_ns"], {
     gap_ns: Num<UInt64Type>,
     cpu_user_pct: Num<Float64Type>,
@@ -399,13 +426,15 @@ table! { ClockColumns, "clock", ClockRow, |row, _| row.at_ns.into(), ["node", "t
 } }
 
 /// Names of all tables, which are also their directories' names.
-pub const TABLES: [&str; 9] = [
+pub const TABLES: [&str; 11] = [
     FlowColumns::TABLE,
     FlowSampleColumns::TABLE,
     IntervalColumns::TABLE,
     ProbeColumns::TABLE,
     QdiscSampleColumns::TABLE,
     LinkChangeColumns::TABLE,
+    LinkTimingColumns::TABLE,
+    LinkPacketColumns::TABLE,
     HostSampleColumns::TABLE,
     EventColumns::TABLE,
     ClockColumns::TABLE,
@@ -449,6 +478,8 @@ mod tests {
             missing::<ProbeColumns>("Probe"),
             missing::<QdiscSampleColumns>("QdiscSample"),
             missing::<LinkChangeColumns>("LinkChange"),
+            missing::<LinkTimingColumns>("LinkTiming"),
+            missing::<LinkPacketColumns>("LinkPacket"),
             missing::<HostSampleColumns>("HostSample"),
             missing::<EventColumns>("Event"),
         ]
@@ -461,7 +492,7 @@ mod tests {
         let set = FileDescriptorSet::decode(wire::DESCRIPTORS).unwrap();
         let mut messages = set.file.iter().flat_map(|f| &f.message_type);
         let event = messages.find(|m| m.name() == "RunEvent").unwrap();
-        assert_eq!(event.field.len(), 8 + 2, "a new kind of row needs a table here");
+        assert_eq!(event.field.len(), 10 + 2, "a new kind of row needs a table here");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! results/<plan>-<utc>-<shorthash>/
-//!   plan.toml  plan.resolved.toml  run.json  journal.ndjson  points.parquet
+//!   plan.toml  plan.resolved.toml  run.json  journal.ndjson  points.parquet  traces/<file>
 //!   tables/<table>/point=<id>/trial-<nn>/part-0.parquet
 //!   raw/point=<id>/trial-<nn>/<node>/<file>
 //! ```
@@ -63,6 +63,8 @@ pub struct RunInfo {
     pub notes: Vec<String>,
     /// `--set` overrides.
     pub sets: Vec<String>,
+    /// Trace files, by their names under `traces/`.
+    pub traces: BTreeMap<PathBuf, Vec<u8>>,
 }
 
 /// How a run stands.
@@ -139,6 +141,9 @@ impl RunDir {
         }
         replace(&path, "plan.toml", info.plan_text.as_bytes())?;
         replace(&path, "plan.resolved.toml", info.resolved_text.as_bytes())?;
+        for (name, bytes) in &info.traces {
+            keep_trace(&path.join("traces").join(name), bytes)?;
+        }
         let record = RunRecord::new(info);
         points::write(&path, &record)?;
         let mut journal = Journal::create(&path)?;
@@ -374,6 +379,13 @@ pub(super) fn trial_dir(parent: &Path, point_id: u32, trial: u16) -> PathBuf {
 
 /// Prefix of a trial's directory while it is written.
 pub(super) const STAGING: &str = ".tmp-";
+
+/// Writes a copy of a trace file.
+fn keep_trace(path: &Path, bytes: &[u8]) -> Result<()> {
+    let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else { return Ok(()) };
+    std::fs::create_dir_all(dir).map_err(io_error("create", dir))?;
+    replace(dir, &name.to_string_lossy(), bytes)
+}
 
 fn directory_name(info: &RunInfo) -> String {
     let utc = info.started_utc.strftime("%Y%m%dT%H%M%SZ");

@@ -27,7 +27,8 @@ use serde::{Deserialize, Serialize};
 use super::cells::Axis;
 use super::columns::{
     ClockColumns, ClockRow, EventColumns, FlowColumns, FlowSampleColumns, HostSampleColumns,
-    IntervalColumns, LinkChangeColumns, Origin, ProbeColumns, QdiscSampleColumns,
+    IntervalColumns, LinkChangeColumns, LinkPacketColumns, LinkTimingColumns, Origin, ProbeColumns,
+    QdiscSampleColumns,
 };
 use super::journal::{Entry, PhaseRecord, TrialEnd};
 use super::part::{Metadata, Part, ROW_GROUP_ROWS, sync};
@@ -92,6 +93,8 @@ struct Tables {
     probes: Part<ProbeColumns>,
     qdisc_samples: Part<QdiscSampleColumns>,
     link_changes: Part<LinkChangeColumns>,
+    link_timing: Part<LinkTimingColumns>,
+    link_packets: Part<LinkPacketColumns>,
     host_samples: Part<HostSampleColumns>,
     events: Part<EventColumns>,
     clock: Part<ClockColumns>,
@@ -106,6 +109,8 @@ impl Tables {
             probes: Part::new(dir, limit),
             qdisc_samples: Part::new(dir, limit),
             link_changes: Part::new(dir, limit),
+            link_timing: Part::new(dir, limit),
+            link_packets: Part::new(dir, limit),
             host_samples: Part::new(dir, limit),
             events: Part::new(dir, limit),
             clock: Part::new(dir, limit),
@@ -120,6 +125,8 @@ impl Tables {
             self.probes.finish(meta)?,
             self.qdisc_samples.finish(meta)?,
             self.link_changes.finish(meta)?,
+            self.link_timing.finish(meta)?,
+            self.link_packets.finish(meta)?,
             self.host_samples.finish(meta)?,
             self.events.finish(meta)?,
             self.clock.finish(meta)?,
@@ -213,6 +220,8 @@ impl<'a> TrialWriter<'a> {
             Of::Probe(row) => tables.probes.put(&origin, row, meta),
             Of::QdiscSample(row) => tables.qdisc_samples.put(&origin, row, meta),
             Of::LinkChange(row) => tables.link_changes.put(&origin, row, meta),
+            Of::LinkTiming(row) => tables.link_timing.put(&origin, row, meta),
+            Of::LinkPacket(row) => tables.link_packets.put(&origin, row, meta),
             Of::HostSample(row) => tables.host_samples.put(&origin, row, meta),
             Of::Event(row) => tables.events.put(&origin, row, meta),
             Of::Flow(row) => tables.flows.put(&origin, row, meta),

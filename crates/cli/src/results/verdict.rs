@@ -17,10 +17,12 @@ use host::HostCheck;
 use link::LinkCheck;
 use path::PathCheck;
 
+mod curve;
 pub mod flow;
 pub mod host;
 pub mod link;
 pub mod path;
+pub mod timing;
 
 /// What a complete trial is worth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -132,7 +134,7 @@ impl Judge {
         Self {
             spans: clocks.iter().map(|(node, clock)| (node.clone(), span(clock))).collect(),
             hosts: HostCheck::new(nodes, clocks),
-            links: LinkCheck::new(plan.plan()),
+            links: LinkCheck::new(plan),
             flows: FlowCheck::new(plan),
             paths: PathCheck::new(plan.plan()),
             told: Findings::default(),
@@ -148,9 +150,10 @@ impl Judge {
             Of::Flow(row) => self.flows.flow(row),
             Of::QdiscSample(row) => self.links.sample(node, span, row),
             Of::LinkChange(row) => self.links.change(row),
+            Of::LinkTiming(row) => self.links.timing(node, row),
             Of::HostSample(row) => self.hosts.sample(node, span, row),
             Of::Event(row) => self.event(node, row),
-            Of::Probe(_) | Of::Raw(_) | Of::Done(_) => {}
+            Of::LinkPacket(_) | Of::Probe(_) | Of::Raw(_) | Of::Done(_) => {}
         }
     }
 
@@ -188,7 +191,7 @@ impl Judge {
             }
         }
         self.flows.finish(done, &mut findings);
-        self.links.finish(&mut findings);
+        self.links.finish(&self.spans, &mut findings);
         self.hosts.finish(&mut findings);
         self.paths.finish(&mut findings);
         findings.verdict()

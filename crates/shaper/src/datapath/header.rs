@@ -96,6 +96,65 @@ pub(crate) fn flow(frame: &[u8]) -> u32 {
     (state >> 32) as u32
 }
 
+/// What the classes of a link may look at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Fields {
+    /// Whether it is IPv6.
+    pub(crate) v6: bool,
+    /// Addresses, those of IPv4 in the lowest 32 bits.
+    pub(crate) src: u128,
+    pub(crate) dst: u128,
+    /// Ports of TCP and UDP: `[source, destination]`. Not of later fragments, which carry none, nor behind
+    /// extension headers of IPv6.
+    pub(crate) ports: Option<[u16; 2]>,
+    /// 0 to 63.
+    pub(crate) dscp: u8,
+    /// 0 to 3.
+    pub(crate) ecn: u8,
+}
+
+/// The fields of an IP packet in an Ethernet frame, with or without VLAN tags; `None` for anything else.
+pub(crate) fn fields(frame: &[u8]) -> Option<Fields> {
+    let number = |at: usize, bytes: usize| {
+        frame[at..at + bytes].iter().fold(0, |number, &byte| number << 8 | u128::from(byte))
+    };
+    let (v6, src, dst, traffic_class, protocol, ports) = match ip(frame)? {
+        Ip::V4(at) => {
+            let first = u16::from_be_bytes([frame[at + 6], frame[at + 7]]) & 0x1fff == 0;
+            let ports = first.then_some(at + usize::from(frame[at] & 15) * 4);
+            (false, number(at + 12, 4), number(at + 16, 4), frame[at + 1], frame[at + 9], ports)
+        }
+        Ip::V6(at) => {
+            let class = frame[at] << 4 | frame[at + 1] >> 4;
+            (true, number(at + 8, 16), number(at + 24, 16), class, frame[at + 6], Some(at + 40))
+        }
+    };
+    let ports = match (protocol, ports) {
+        (TCP | UDP, Some(at)) => frame
+            .get(at..at + 4)
+            .map(|p| [u16::from_be_bytes([p[0], p[1]]), u16::from_be_bytes([p[2], p[3]])]),
+        _ => None,
+    };
+    Some(Fields { v6, src, dst, ports, dscp: traffic_class >> 2, ecn: traffic_class & 3 })
+}
+
+/// Flips the bit that `draw` says, somewhere behind the IP header (behind the Ethernet header of what is not
+/// IP). A frame without such bytes stays as it is. No checksum is put right.
+pub(crate) fn flip_bit(frame: &mut [u8], draw: u64) {
+    // Not in what an Ethernet frame is padded with.
+    let word = |at: usize| usize::from(u16::from_be_bytes([frame[at], frame[at + 1]]));
+    let (start, end) = match ip(frame) {
+        Some(Ip::V4(at)) => (at + usize::from(frame[at] & 15) * 4, at + word(at + 2)),
+        Some(Ip::V6(at)) => (at + 40, at + 40 + word(at + 4)),
+        None => (ETHERNET_BYTES, frame.len()),
+    };
+    let end = end.min(frame.len());
+    if start < end {
+        let bit = (u128::from(draw) * ((end - start) as u128 * 8) >> 64) as usize;
+        frame[start + bit / 8] ^= 1 << (bit % 8);
+    }
+}
+
 /// One round of a multiply-and-fold hash.
 fn mix(state: u64, word: u64) -> u64 {
     let wide = u128::from(state ^ word ^ 0x9e37_79b9_7f4a_7c15) * 0xbf58_476d_1ce4_e5b9;
@@ -181,6 +240,8 @@ mod tests {
             let before = frame.len();
             ecn(&frame);
             flow(&frame);
+            fields(&frame);
+            flip_bit(&mut frame.clone(), u64::MAX);
             mark_ce(&mut frame);
             prop_assert_eq!(frame.len(), before);
         }
@@ -199,6 +260,53 @@ mod tests {
             // DSCP and flow label stay.
             assert_eq!(six[14..16], [0x6b, 0xba]);
         }
+    }
+
+    #[test]
+    fn the_fields_of_both_versions_are_read() {
+        let mut header = [0; 20];
+        header[1] = 46 << 2 | 1;
+        header[9] = UDP;
+        header[12..16].copy_from_slice(&[10, 0, 0, 1]);
+        header[16..20].copy_from_slice(&[10, 0, 0, 2]);
+        let four = fields(&v4(header, &[0, 80, 1, 1])).unwrap();
+        let wanted = Fields {
+            v6: false,
+            src: 0x0a00_0001,
+            dst: 0x0a00_0002,
+            ports: Some([80, 257]),
+            dscp: 46,
+            ecn: 1,
+        };
+        assert_eq!(four, wanted);
+        // A later fragment has no ports; the first has.
+        header[7] = 1;
+        assert_eq!(fields(&v4(header, &[0, 80, 1, 1])).unwrap().ports, None);
+        (header[6], header[7]) = (0x20, 0);
+        assert_eq!(fields(&v4(header, &[0, 80, 1, 1])).unwrap().ports, Some([80, 257]));
+        let six = fields(&v6(46 << 2 | 2)).unwrap();
+        assert_eq!((six.v6, six.dscp, six.ecn, six.ports), (true, 46, 2, Some([0x0707, 0x0707])));
+        assert_eq!(six.src, u128::from_be_bytes([7; 16]));
+        assert_eq!(fields(&[0; 60]), None);
+    }
+
+    #[test]
+    fn one_bit_behind_the_header_is_flipped() {
+        let mut header = [0; 20];
+        header[3] = 28;
+        let before = v4(header, &[0; 20]);
+        let mut seen = std::collections::BTreeSet::new();
+        for nth in 0..64_u64 {
+            let mut after = before.clone();
+            flip_bit(&mut after, (nth << 58) + 5);
+            let changed: Vec<usize> = (0..after.len()).filter(|&i| after[i] != before[i]).collect();
+            assert_eq!(changed.len(), 1);
+            // Eight bytes of payload; what follows is padding.
+            assert!((34..42).contains(&changed[0]));
+            assert_eq!((after[changed[0]] ^ before[changed[0]]).count_ones(), 1);
+            seen.insert((changed[0], after[changed[0]]));
+        }
+        assert_eq!(seen.len(), 64, "every bit");
     }
 
     #[test]

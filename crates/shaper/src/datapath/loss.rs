@@ -1,44 +1,84 @@
-//! Independent random loss.
+//! Random loss: independent from packet to packet, and in bursts.
 
-/// Decides for one packet after the other. The n-th decision is a function of the seed and n alone.
+use ccbench_proto::plan::BurstLoss;
+use ccbench_proto::units::Ppm;
+
+use super::random::{Chance, Purpose, Random};
+
+/// Both kinds of loss together: a packet is lost if either loses it.
 #[derive(Debug)]
 pub(crate) struct Loss {
-    /// A packet is lost if its draw is below this, of 2^64.
-    below: u128,
-    random: Random,
+    independent: Chance,
+    burst: Option<Gilbert>,
 }
 
 impl Loss {
-    /// Loses `ppm` parts of a million.
-    pub(crate) fn new(ppm: u32, seed: u64) -> Self {
-        Self { below: (u128::from(ppm) << 64) / 1_000_000, random: Random::new(seed) }
+    /// Loses `ppm` parts of a million independently, and what `burst` loses.
+    pub(crate) fn new(ppm: u32, burst: Option<BurstLoss>, seed: u64) -> Self {
+        Self {
+            independent: Chance::new(ppm, seed, Purpose::Loss),
+            burst: burst.map(|burst| Gilbert::new(burst, seed)),
+        }
+    }
+
+    /// From now on the independent loss is `ppm` parts of a million.
+    pub(crate) fn set(&mut self, ppm: u32) {
+        self.independent.set(ppm);
     }
 
     /// Whether the next packet is lost.
+    #[inline]
     pub(crate) fn next_is_lost(&mut self) -> bool {
-        self.below > 0 && u128::from(self.random.draw()) < self.below
+        // Both draw, whatever the other says: adding one does not change the other.
+        let independent = self.independent.happens();
+        let burst = self.burst.as_mut().is_some_and(Gilbert::next_is_lost);
+        independent | burst
     }
 }
 
-/// Draws that are a function of the seed and their number alone.
+/// The Gilbert-Elliott model: two states, one step per packet, a loss probability in each.
 #[derive(Debug)]
-pub(crate) struct Random {
-    state: u64,
+struct Gilbert {
+    enter: Below,
+    leave: Below,
+    bad: Below,
+    good: Below,
+    is_bad: bool,
+    state: Random,
+    loss: Random,
 }
 
-impl Random {
-    /// The draws of `seed`.
-    pub(crate) fn new(seed: u64) -> Self {
-        Self { state: seed }
+/// A draw below this happens, of 2^64.
+#[derive(Debug, Clone, Copy)]
+struct Below(u128);
+
+impl Below {
+    fn new(share: Ppm) -> Self {
+        Self((u128::from(share.get()) << 64) / 1_000_000)
+    }
+    fn holds(self, draw: u64) -> bool {
+        u128::from(draw) < self.0
+    }
+}
+
+impl Gilbert {
+    fn new(spec: BurstLoss, seed: u64) -> Self {
+        Self {
+            enter: Below::new(spec.enter),
+            leave: Below::new(spec.leave),
+            bad: spec.bad.map_or(Below(1 << 64), Below::new),
+            good: Below::new(spec.good.unwrap_or_default()),
+            is_bad: false,
+            state: Random::new(seed, Purpose::BurstState),
+            loss: Random::new(seed, Purpose::BurstLoss),
+        }
     }
 
-    /// The next 64 bits. SplitMix64 (Steele, Lea, Flood 2014): a counter through a mixing function.
-    pub(crate) fn draw(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+    fn next_is_lost(&mut self) -> bool {
+        let turn = if self.is_bad { self.leave } else { self.enter };
+        self.is_bad ^= turn.holds(self.state.draw());
+        let lost = if self.is_bad { self.bad } else { self.good };
+        lost.holds(self.loss.draw())
     }
 }
 
@@ -46,30 +86,62 @@ impl Random {
 mod tests {
     use super::*;
 
-    #[test]
-    fn draws_are_those_of_splitmix64() {
-        let mut random = Random::new(1_234_567);
-        assert_eq!(random.draw(), 6_457_827_717_110_365_317);
-        assert_eq!(random.draw(), 3_203_168_211_198_807_973);
+    fn ppm(n: u32) -> Ppm {
+        Ppm::new(n).unwrap()
+    }
+
+    fn bursts(enter: u32, leave: u32) -> BurstLoss {
+        BurstLoss { enter: ppm(enter), leave: ppm(leave), bad: None, good: None }
+    }
+
+    /// Share lost and mean length of a run of losses.
+    fn figures(mut loss: Loss, packets: u32) -> (f64, f64) {
+        let (mut lost, mut runs, mut before) = (0, 0, false);
+        for _ in 0..packets {
+            let now = loss.next_is_lost();
+            lost += u32::from(now);
+            runs += u32::from(now && !before);
+            before = now;
+        }
+        (f64::from(lost) / f64::from(packets), f64::from(lost) / f64::from(runs))
     }
 
     #[test]
-    fn a_seed_decides_and_the_share_is_right() {
-        let decide = |seed| {
-            let mut loss = Loss::new(10_000, seed);
-            (0..1_000_000).filter(|_| loss.next_is_lost()).collect::<Vec<u32>>()
+    fn a_burst_is_as_long_and_as_frequent_as_the_model_says() {
+        // Stationary share of the bad state: enter / (enter + leave); mean run: 1 / leave.
+        let (share, run) = figures(Loss::new(0, Some(bursts(10_000, 250_000)), 3), 1_000_000);
+        assert!((share - 0.01 / 0.26).abs() < 0.002, "{share}");
+        assert!((run - 4.0).abs() < 0.1, "{run}");
+        // With loss in both states the share is that of a mixture.
+        let mixed = BurstLoss {
+            bad: Some(ppm(500_000)),
+            good: Some(ppm(1_000)),
+            ..bursts(10_000, 250_000)
         };
-        let lost = decide(7);
-        assert_eq!(lost, decide(7));
-        assert_ne!(lost, decide(8));
-        // 1 % of a million, five standard deviations wide.
-        assert!((9_500..10_500).contains(&lost.len()), "{}", lost.len());
+        let (share, _) = figures(Loss::new(0, Some(mixed), 3), 1_000_000);
+        let wanted = 0.01 / 0.26 * 0.5 + 0.25 / 0.26 * 0.001;
+        assert!((share - wanted).abs() < 0.001, "{share} {wanted}");
     }
 
     #[test]
-    fn nothing_and_everything() {
-        assert!(!(0..1000).any(|_| Loss::new(0, 1).next_is_lost()));
-        let mut all = Loss::new(1_000_000, 1);
-        assert!((0..1000).all(|_| all.next_is_lost()));
+    fn one_kind_of_loss_does_not_change_the_other() {
+        let lost = |mut loss: Loss| {
+            (0..100_000)
+                .filter(|_| loss.next_is_lost())
+                .collect::<std::collections::BTreeSet<u32>>()
+        };
+        let independent = lost(Loss::new(5_000, None, 9));
+        let burst = lost(Loss::new(0, Some(bursts(2_000, 300_000)), 9));
+        let both = lost(Loss::new(5_000, Some(bursts(2_000, 300_000)), 9));
+        assert_eq!(both, &independent | &burst);
+        assert!(!independent.is_empty() && !burst.is_empty());
+    }
+
+    #[test]
+    fn a_change_of_loss_counts_from_the_next_packet() {
+        let mut loss = Loss::new(0, None, 1);
+        assert!(!loss.next_is_lost());
+        loss.set(1_000_000);
+        assert!(loss.next_is_lost());
     }
 }

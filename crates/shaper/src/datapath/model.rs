@@ -1,15 +1,23 @@
-//! The link itself, without any I/O: loss, then a constant delay, then the queue, then the line. It runs
-//! on the packets' own times, so that a thread that wakes late releases late but computes nothing wrong.
+//! The link itself, without any I/O: impairments and a delay, then the queue, then the line. It runs on the
+//! packets' own times, so that a thread that wakes late releases late but computes nothing wrong.
 
 use std::collections::VecDeque;
 
+use ccbench_proto::resolve::Impairments;
+
+use super::classes::ClassSpec;
+use super::impair::{Impair, usual_excess_ns};
 use super::line::Line;
-use super::loss::Loss;
 use super::packet::Packet;
+use super::queue::slices::{Next, Slices, SlicesSpec};
 use super::queue::{Discipline, QueueSpec, QueueStats};
+use super::random::{Purpose, Random};
+use delay::Delay;
+
+mod delay;
 
 /// What a link does to packets.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LinkSpec {
     /// Rate in bit/s; `None`: unshaped.
     pub(crate) rate_bps: Option<u64>,
@@ -19,33 +27,109 @@ pub(crate) struct LinkSpec {
     pub(crate) loss_ppm: u32,
     /// Seeds what is random.
     pub(crate) seed: u64,
-    /// The queue in front of the rate.
+    /// The queue in front of the rate, for what no class matches.
     pub(crate) queue: QueueSpec,
+    /// Slices of the rate; none: all packets share the queue.
+    pub(crate) classes: Vec<ClassSpec>,
+    /// What it does to packets beside that.
+    pub(crate) impairments: Impairments,
+    /// Bytes that the line carries beside each IP packet; 14 is an Ethernet header.
+    pub(crate) overhead_bytes: u32,
 }
 
-/// Packets counted since the start. `arrived = lost + dropped + in the link + departed`.
+impl Default for LinkSpec {
+    /// An unshaped link that does nothing.
+    fn default() -> Self {
+        Self {
+            rate_bps: None,
+            delay_ns: 0,
+            loss_ppm: 0,
+            seed: 0,
+            queue: QueueSpec::default(),
+            classes: Vec::new(),
+            impairments: Impairments::default(),
+            overhead_bytes: ETHERNET_BYTES,
+        }
+    }
+}
+
+impl LinkSpec {
+    /// How long a packet is usually delayed at most, nanoseconds: what memory is sized for.
+    pub(crate) fn usual_delay_ns(&self) -> u64 {
+        self.delay_ns.saturating_add(usual_excess_ns(self.impairments.jitter))
+    }
+
+    /// Whether anything looks at more of a packet than its size and its time.
+    pub(crate) fn classifies(&self) -> bool {
+        !matches!(self.queue, QueueSpec::Fifo(_) | QueueSpec::HeadDrop(_))
+            || !self.classes.is_empty()
+    }
+
+    /// How many frames its queues may hold together, if the smallest has `least_frame_bytes`.
+    pub(crate) fn most_packets(&self, least_frame_bytes: u64) -> u64 {
+        let queues = self.classes.iter().map(|class| &class.queue).chain([&self.queue]);
+        queues.map(|queue| queue.most_packets(least_frame_bytes)).fold(0, u64::saturating_add)
+    }
+}
+
+/// Header of an Ethernet frame: what a frame's bytes hold beside the IP packet.
+const ETHERNET_BYTES: u32 = 14;
+
+/// Packets counted since the start. `arrived + duplicated = lost + dropped + in the link + departed`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     /// Offered to the link.
     pub(crate) arrived: u64,
     /// Lost at random.
     pub(crate) lost: u64,
+    /// Copies that entered the link.
+    pub(crate) duplicated: u64,
+    /// Packets of which a bit was to be flipped.
+    pub(crate) corrupted: u64,
     /// Dropped by the queue.
     pub(crate) dropped: u64,
     /// Handed out by [`LinkModel::pop_departed`].
     pub(crate) departed: u64,
 }
 
+/// What became of a packet that arrived, and what is left for the owner of its bytes to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Arrival {
+    /// It is lost, and its slot is the caller's again.
+    Lost,
+    /// It is in the link.
+    In,
+    /// It is in the link; the caller may have to change or copy it.
+    Changed {
+        /// Flip the bit that this draw says.
+        flip: Option<u64>,
+        /// When the delay of the copy ends: copy the bytes as they arrived, and hand the copy to
+        /// [`LinkModel::arrive_copy`].
+        copy_due_ns: Option<u64>,
+    },
+}
+
+/// The queue, or one per class.
+#[derive(Debug)]
+enum Stage {
+    One(Discipline),
+    Sliced(Box<Slices>),
+}
+
 /// A link.
 #[derive(Debug)]
 pub(crate) struct LinkModel {
-    delay_ns: u64,
-    loss: Loss,
-    /// `at_ns`: when the packet will have been delayed.
-    delayed: VecDeque<Packet>,
-    queue: Discipline,
+    delay: Delay,
+    impair: Box<Impair>,
+    /// Whether anything random can happen.
+    impaired: bool,
+    stage: Stage,
     line: Line,
+    /// Added to a frame's bytes on the line.
+    extra_bytes: i32,
     in_service: Option<Packet>,
+    /// When a class that has to wait may send, while the line is idle.
+    wake_ns: u64,
     /// `at_ns`: when the packet left the line, hence is due.
     departed: VecDeque<Packet>,
     /// Slots of departed packets whose bytes are to be marked.
@@ -59,13 +143,36 @@ impl LinkModel {
     /// An empty link for slots below `capacity` and frames of at most `frame_bytes`. It never allocates as long
     /// as at most `capacity` packets are in it.
     pub(crate) fn new(spec: &LinkSpec, capacity: usize, frame_bytes: u32) -> Self {
+        let impaired = spec.loss_ppm > 0 || spec.impairments != Impairments::default();
+        let impair = Impair::new(spec.loss_ppm, &spec.impairments, spec.seed);
+        let queue = |index: u8, queue: &QueueSpec| {
+            let random = Random::new(spec.seed, Purpose::Queue(index));
+            Discipline::new(queue, capacity, frame_bytes, random)
+        };
+        let extra_bytes = spec.overhead_bytes.cast_signed() - ETHERNET_BYTES.cast_signed();
+        let stage = match spec.rate_bps {
+            Some(rate_bps) if !spec.classes.is_empty() => {
+                let sliced = SlicesSpec { rate_bps, frame_bytes, extra_bytes };
+                let own = (None, queue(0, &spec.queue));
+                let slices = (1..).zip(&spec.classes);
+                let slices = slices.map(|(index, class)| (Some(class), queue(index, &class.queue)));
+                Stage::Sliced(Box::new(Slices::new(sliced, std::iter::once(own).chain(slices))))
+            }
+            _ => Stage::One(queue(0, &spec.queue)),
+        };
         Self {
-            delay_ns: spec.delay_ns,
-            loss: Loss::new(spec.loss_ppm, spec.seed),
-            delayed: VecDeque::with_capacity(capacity),
-            queue: Discipline::new(&spec.queue, capacity, frame_bytes, !spec.seed),
+            delay: Delay::new(
+                spec.delay_ns,
+                (spec.impairments.jitter.is_some_and(|j| j.reorder), impair.may_overtake()),
+                capacity,
+            ),
+            impair: Box::new(impair),
+            impaired,
+            stage,
             line: Line::new(spec.rate_bps),
+            extra_bytes,
             in_service: None,
+            wake_ns: u64::MAX,
             departed: VecDeque::with_capacity(capacity),
             marked: Vec::with_capacity(capacity),
             last_arrival_ns: 0,
@@ -74,35 +181,60 @@ impl LinkModel {
         }
     }
 
-    /// A packet arrives at `packet.at_ns`. Returns whether it is in the link now; if not, it is lost and its
-    /// slot is the caller's again.
-    pub(crate) fn arrive(&mut self, packet: Packet) -> bool {
+    /// A packet arrives at `packet.at_ns`.
+    #[inline]
+    pub(crate) fn arrive(&mut self, packet: Packet) -> Arrival {
         self.counts.arrived += 1;
-        if self.loss.next_is_lost() {
-            self.counts.lost += 1;
-            return false;
-        }
         // Two packets of one batch may carry times in the wrong order when the wall clock is being slewed.
         self.last_arrival_ns = self.last_arrival_ns.max(packet.at_ns);
-        self.delayed.push_back(Packet { at_ns: self.last_arrival_ns + self.delay_ns, ..packet });
-        true
+        let packet = Packet { at_ns: self.last_arrival_ns, ..packet };
+        if !self.impaired {
+            self.delay.enter(packet, 0, false);
+            return Arrival::In;
+        }
+        let fate = self.impair.next();
+        if fate.lost {
+            self.counts.lost += 1;
+            return Arrival::Lost;
+        }
+        let due_ns = self.delay.enter(packet, fate.jitter_ns, fate.at_once);
+        if !fate.twice && fate.flip.is_none() {
+            return Arrival::In;
+        }
+        self.counts.corrupted += u64::from(fate.flip.is_some());
+        Arrival::Changed { flip: fate.flip, copy_due_ns: fate.twice.then_some(due_ns) }
+    }
+
+    /// The copy that [`Self::arrive`] asked for, with a slot of its own, right behind the original:
+    /// `packet.at_ns` is the `copy_due_ns` that it told.
+    pub(crate) fn arrive_copy(&mut self, packet: Packet) {
+        self.counts.duplicated += 1;
+        self.delay.follow(packet);
     }
 
     /// Lets everything happen that happens until `now_ns`. Slots of packets that the queue dropped go to
-    /// `freed`. Every packet that arrived before `now_ns` minus the delay must have been told.
+    /// `freed`. Every packet that arrived before `now_ns` minus [`Self::least_delay_ns`] must have been told.
     pub(crate) fn advance(&mut self, now_ns: u64, freed: &mut Vec<u32>) {
         self.advanced_ns = self.advanced_ns.max(now_ns);
         loop {
-            let ends_ns = if self.line.is_busy() { self.line.end_ns() } else { u64::MAX };
-            let enters_ns = self.delayed.front().map_or(u64::MAX, |packet| packet.at_ns);
-            if ends_ns.min(enters_ns) > now_ns {
-                return self.queue.pass_time(now_ns);
+            let serves_ns = if self.line.is_busy() { self.line.end_ns() } else { self.wake_ns };
+            let enters_ns = self.delay.next_ns();
+            if serves_ns.min(enters_ns) > now_ns {
+                match &mut self.stage {
+                    Stage::One(queue) => queue.pass_time(now_ns),
+                    Stage::Sliced(slices) => slices.pass_time(now_ns),
+                }
+                return;
             }
             // At the same instant the line ends first and makes room.
-            if ends_ns <= enters_ns {
+            if serves_ns > enters_ns {
+                if let Some(packet) = self.delay.pop() {
+                    self.enter_queue(packet, freed);
+                }
+            } else if self.line.is_busy() {
                 self.end_transmission(freed);
-            } else if let Some(packet) = self.delayed.pop_front() {
-                self.enter_queue(packet, freed);
+            } else {
+                self.serve(serves_ns, freed);
             }
         }
     }
@@ -121,43 +253,90 @@ impl LinkModel {
     fn enter_queue(&mut self, packet: Packet, freed: &mut Vec<u32>) {
         if self.line.rate_bps().is_none() && !self.line.is_busy() {
             // No rate, no queue: its limit is without meaning.
-            self.line.start(packet.at_ns, packet.bytes);
-            self.in_service = Some(packet);
+            self.start(packet.at_ns, packet);
             return;
         }
         let at_ns = packet.at_ns;
-        self.queue.enqueue(at_ns, packet, freed);
-        self.serve(at_ns, freed);
+        match &mut self.stage {
+            Stage::One(queue) => queue.enqueue(at_ns, packet, freed),
+            Stage::Sliced(slices) => slices.enqueue(at_ns, packet, freed),
+        }
+        if !self.line.is_busy() {
+            self.serve(at_ns, freed);
+        }
     }
 
+    /// The line is idle and may take a packet.
     fn serve(&mut self, now_ns: u64, freed: &mut Vec<u32>) {
-        if self.line.is_busy() {
-            return;
-        }
-        if let Some(packet) = self.queue.dequeue(now_ns, freed) {
-            self.line.start(now_ns, packet.bytes);
-            self.in_service = Some(packet);
+        let next = match &mut self.stage {
+            Stage::One(queue) => queue.dequeue(now_ns, freed),
+            Stage::Sliced(slices) => match slices.dequeue(now_ns, freed) {
+                Next::Packet(packet) => Some(packet),
+                Next::At(wake_ns) => {
+                    self.wake_ns = wake_ns;
+                    return;
+                }
+            },
+        };
+        self.wake_ns = u64::MAX;
+        if let Some(packet) = next {
+            self.start(now_ns, packet);
         }
     }
 
-    /// From `at_ns` on the rate is another. What happened before is computed with the old one, unless it was
-    /// told too late: then the change counts from the time up to which everything has happened.
+    fn start(&mut self, now_ns: u64, packet: Packet) {
+        self.line.start(now_ns, on_line(packet.bytes, self.extra_bytes));
+        self.in_service = Some(packet);
+    }
+
+    /// From `at_ns` on the rate is another, and the classes' rates in proportion. What happened before is
+    /// computed with the old one, unless it was told too late: then the change counts from the time up to which
+    /// everything has happened.
     pub(crate) fn set_rate(&mut self, at_ns: u64, rate_bps: Option<u64>, freed: &mut Vec<u32>) {
         self.advance(at_ns, freed);
         self.line.set_rate(self.advanced_ns, rate_bps);
+        if let (Stage::Sliced(slices), Some(rate_bps)) = (&mut self.stage, rate_bps) {
+            slices.set_rate(self.advanced_ns, rate_bps);
+            if !self.line.is_busy() {
+                self.serve(self.advanced_ns, freed);
+            }
+        }
     }
 
-    /// When the next packet is due, if no other arrives before; `u64::MAX` if none is.
+    /// Packets that arrive at `at_ns` or later are delayed by `delay_ns`. They stay in order: a shorter delay
+    /// does not let them overtake those before, unless the link reorders.
+    pub(crate) fn set_delay(&mut self, at_ns: u64, delay_ns: u64) {
+        self.delay.set(at_ns, delay_ns);
+    }
+
+    /// From the next packet on, `loss_ppm` parts of a million are lost independently.
+    pub(crate) fn set_loss(&mut self, loss_ppm: u32) {
+        self.impair.set_loss(loss_ppm);
+        self.impaired |= loss_ppm > 0;
+    }
+
+    /// The shortest delay that a packet arriving now may have.
+    pub(crate) fn least_delay_ns(&self) -> u64 {
+        self.impair.least_delay_ns(self.delay.least_ns())
+    }
+
+    /// Whether a packet may be due before one that arrived earlier and is not in the queue yet.
+    pub(crate) fn may_overtake(&self) -> bool {
+        self.delay.may_overtake()
+    }
+
+    /// When the next packet is due, if no other arrives before, or a little earlier; `u64::MAX` if none is.
     pub(crate) fn next_due_ns(&self) -> u64 {
         if let Some(packet) = self.departed.front() {
-            packet.at_ns
-        } else if self.line.is_busy() {
-            self.line.end_ns()
-        } else if let Some(packet) = self.delayed.front() {
-            self.line.would_end_ns(packet.at_ns, packet.bytes)
-        } else {
-            u64::MAX
+            return packet.at_ns;
         }
+        if self.line.is_busy() {
+            return self.line.end_ns();
+        }
+        let entering = self.delay.next().map_or(u64::MAX, |packet| {
+            self.line.would_end_ns(packet.at_ns, on_line(packet.bytes, self.extra_bytes))
+        });
+        entering.min(self.wake_ns)
     }
 
     /// The packet that is due longest, with `at_ns` the time it was due.
@@ -177,9 +356,12 @@ impl LinkModel {
         self.marked.pop()
     }
 
-    /// Packets and bytes in the queue (not in the delay, not on the line).
+    /// Packets and bytes in the queues (not in the delay, not on the line).
     pub(crate) fn backlog(&self) -> (u64, u64) {
-        self.queue.backlog()
+        match &self.stage {
+            Stage::One(queue) => queue.backlog(),
+            Stage::Sliced(slices) => slices.backlog(),
+        }
     }
 
     /// The rate in bit/s; `None` is unlimited.
@@ -187,15 +369,29 @@ impl LinkModel {
         self.line.rate_bps()
     }
 
-    /// What the queue did, and how it stands.
+    /// What the queues did together, and how they stand.
     pub(crate) fn queue_stats(&self) -> QueueStats {
-        self.queue.stats(self.advanced_ns)
+        match &self.stage {
+            Stage::One(queue) => queue.stats(self.advanced_ns),
+            Stage::Sliced(slices) => slices.stats(self.advanced_ns),
+        }
     }
 
     /// What happened since the start.
     pub(crate) fn counts(&self) -> Counts {
         Counts { dropped: self.queue_stats().dropped(), ..self.counts }
     }
+
+    #[cfg(test)]
+    pub(crate) fn inside(&self) -> usize {
+        let (queued, _) = self.backlog();
+        self.delay.len() + queued as usize + usize::from(self.in_service.is_some())
+    }
+}
+
+/// What a frame takes of the line.
+pub(crate) fn on_line(frame_bytes: u32, extra_bytes: i32) -> u32 {
+    frame_bytes.saturating_add_signed(extra_bytes).max(1)
 }
 
 #[cfg(test)]

@@ -13,6 +13,8 @@ pub(crate) struct Packet {
     pub(crate) at_ns: u64,
     /// The same for all packets of a flow.
     pub(crate) flow: u32,
+    /// Which of the link's classes; 0 is what no class matches.
+    pub(crate) class: u8,
     /// As it arrived, or CE once marked.
     pub(crate) ecn: Ecn,
     /// It became CE here: its bytes are to be changed before it leaves.
@@ -71,6 +73,12 @@ impl Arena {
     /// Slots in use.
     pub(crate) fn used(&self) -> usize {
         self.bytes.len() / self.slot_bytes - self.free.len()
+    }
+
+    /// Copies the first `bytes` bytes of one slot to another.
+    pub(crate) fn copy(&mut self, from: u32, to: u32, bytes: usize) {
+        let start = from as usize * self.slot_bytes;
+        self.bytes.copy_within(start..start + bytes, to as usize * self.slot_bytes);
     }
 
     /// The bytes of a slot.

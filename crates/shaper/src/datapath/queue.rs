@@ -6,8 +6,11 @@ use dualpi2::{Dualpi2, Dualpi2Spec};
 use fifo::Fifo;
 use fq::{Fq, FqSpec};
 use fq_codel::{FqCodel, FqCodelSpec};
+use pie::{Pie, PieSpec};
+use red::{Red, RedSpec};
 
 use super::packet::Packet;
+use super::random::Random;
 
 pub(crate) mod chains;
 pub(crate) mod codel;
@@ -15,8 +18,12 @@ pub(crate) mod dualpi2;
 pub(crate) mod fifo;
 pub(crate) mod fq;
 pub(crate) mod fq_codel;
+pub(crate) mod pie;
+pub(crate) mod red;
+pub(crate) mod slices;
 #[cfg(test)]
 mod tests;
+pub(crate) mod turns;
 
 pub(crate) use fifo::FifoLimit;
 
@@ -25,6 +32,12 @@ pub(crate) use fifo::FifoLimit;
 pub(crate) enum QueueSpec {
     /// First in, first out.
     Fifo(FifoLimit),
+    /// First in, first out; when it is full the oldest goes.
+    HeadDrop(FifoLimit),
+    /// RFC 8033.
+    Pie(PieSpec),
+    /// Random early detection.
+    Red(RedSpec),
     /// RFC 8289.
     Codel(CodelSpec),
     /// RFC 8290.
@@ -33,6 +46,12 @@ pub(crate) enum QueueSpec {
     Fq(FqSpec),
     /// RFC 9332.
     Dualpi2(Dualpi2Spec),
+}
+
+impl Default for QueueSpec {
+    fn default() -> Self {
+        Self::Fifo(FifoLimit::Packets(1000))
+    }
 }
 
 /// What a queue did since its start, and how it stands. What a discipline has no notion of stays zero.
@@ -67,6 +86,23 @@ pub(crate) struct QueueStats {
 }
 
 impl QueueStats {
+    /// Adds another queue's counts; of what is no count, the larger stays.
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.overlimit += other.overlimit;
+        self.overmemory += other.overmemory;
+        self.early += other.early;
+        self.ecn_mark += other.ecn_mark;
+        self.ce_mark += other.ce_mark;
+        self.step_mark += other.step_mark;
+        self.pkts_in_c += other.pkts_in_c;
+        self.pkts_in_l += other.pkts_in_l;
+        self.flows += other.flows;
+        self.prob = self.prob.max(other.prob);
+        self.delay_c_ns = self.delay_c_ns.max(other.delay_c_ns);
+        self.delay_l_ns = self.delay_l_ns.max(other.delay_l_ns);
+        self.maxq = self.maxq.max(other.maxq);
+    }
+
     /// Packets that came in and will not go out.
     pub(crate) fn dropped(&self) -> u64 {
         self.overlimit + self.overmemory + self.early
@@ -77,6 +113,9 @@ impl QueueStats {
 #[derive(Debug)]
 pub(crate) enum Discipline {
     Fifo(Fifo),
+    HeadDrop(Fifo),
+    Pie(Box<Pie>),
+    Red(Box<Red>),
     Codel(Box<Codel>),
     FqCodel(Box<FqCodel>),
     Fq(Box<Fq>),
@@ -84,11 +123,16 @@ pub(crate) enum Discipline {
 }
 
 impl Discipline {
-    /// An empty queue for slots below `capacity` and frames of at most `frame_bytes`; `seed` is for what it
-    /// decides at random.
-    pub(crate) fn new(spec: &QueueSpec, capacity: usize, frame_bytes: u32, seed: u64) -> Self {
+    /// An empty queue for slots below `capacity` and frames of at most `frame_bytes`; `random` is for
+    /// what it decides at random.
+    pub(crate) fn new(spec: &QueueSpec, capacity: usize, frame_bytes: u32, random: Random) -> Self {
         match *spec {
             QueueSpec::Fifo(limit) => Self::Fifo(Fifo::new(limit, capacity)),
+            QueueSpec::HeadDrop(limit) => Self::HeadDrop(Fifo::new(limit, capacity)),
+            QueueSpec::Pie(spec) => {
+                Self::Pie(Box::new(Pie::new(spec, capacity, frame_bytes, random)))
+            }
+            QueueSpec::Red(spec) => Self::Red(Box::new(Red::new(spec, capacity, random))),
             QueueSpec::Codel(spec) => {
                 Self::Codel(Box::new(Codel::new(spec, capacity, frame_bytes)))
             }
@@ -97,7 +141,7 @@ impl Discipline {
             }
             QueueSpec::Fq(spec) => Self::Fq(Box::new(Fq::new(spec, capacity, frame_bytes))),
             QueueSpec::Dualpi2(spec) => {
-                Self::Dualpi2(Box::new(Dualpi2::new(spec, capacity, frame_bytes, seed)))
+                Self::Dualpi2(Box::new(Dualpi2::new(spec, capacity, frame_bytes, random)))
             }
         }
     }
@@ -107,6 +151,9 @@ impl Discipline {
         let packet = Packet { at_ns: now_ns, ..packet };
         match self {
             Self::Fifo(queue) => queue.enqueue(packet, dropped),
+            Self::HeadDrop(queue) => queue.enqueue_dropping_head(packet, dropped),
+            Self::Pie(queue) => queue.enqueue(packet, dropped),
+            Self::Red(queue) => queue.enqueue(packet, dropped),
             Self::Codel(queue) => queue.enqueue(packet, dropped),
             Self::FqCodel(queue) => queue.enqueue(packet, dropped),
             Self::Fq(queue) => queue.enqueue(packet, dropped),
@@ -118,7 +165,9 @@ impl Discipline {
     /// `dropped`.
     pub(crate) fn dequeue(&mut self, now_ns: u64, dropped: &mut Vec<u32>) -> Option<Packet> {
         match self {
-            Self::Fifo(queue) => queue.dequeue(),
+            Self::Fifo(queue) | Self::HeadDrop(queue) => queue.dequeue(),
+            Self::Pie(queue) => queue.dequeue(now_ns),
+            Self::Red(queue) => queue.dequeue(now_ns),
             Self::Codel(queue) => queue.dequeue(now_ns, dropped),
             Self::FqCodel(queue) => queue.dequeue(now_ns, dropped),
             Self::Fq(queue) => queue.dequeue(now_ns),
@@ -128,15 +177,20 @@ impl Discipline {
 
     /// It is `now_ns`, and everything before has been told.
     pub(crate) fn pass_time(&mut self, now_ns: u64) {
-        if let Self::Dualpi2(queue) = self {
-            queue.pass_time(now_ns);
+        match self {
+            Self::Dualpi2(queue) => queue.pass_time(now_ns),
+            Self::Pie(queue) => queue.pass_time(now_ns),
+            Self::Red(queue) => queue.pass_time(now_ns),
+            _ => {}
         }
     }
 
     /// Packets and bytes waiting.
     pub(crate) fn backlog(&self) -> (u64, u64) {
         match self {
-            Self::Fifo(queue) => (queue.len() as u64, queue.bytes()),
+            Self::Fifo(queue) | Self::HeadDrop(queue) => (queue.len() as u64, queue.bytes()),
+            Self::Pie(queue) => queue.backlog(),
+            Self::Red(queue) => queue.backlog(),
             Self::Codel(queue) => queue.backlog(),
             Self::FqCodel(queue) => queue.backlog(),
             Self::Fq(queue) => queue.backlog(),
@@ -147,7 +201,9 @@ impl Discipline {
     /// What it did until `now_ns`.
     pub(crate) fn stats(&self, now_ns: u64) -> QueueStats {
         match self {
-            Self::Fifo(queue) => {
+            Self::Pie(queue) => queue.stats(),
+            Self::Red(queue) => queue.stats(),
+            Self::Fifo(queue) | Self::HeadDrop(queue) => {
                 QueueStats { overlimit: queue.overlimit(), ..QueueStats::default() }
             }
             Self::Codel(queue) => queue.stats(),
@@ -162,9 +218,13 @@ impl QueueSpec {
     /// How many frames the queue may hold, if the smallest has `least_frame_bytes`.
     pub(crate) fn most_packets(&self, least_frame_bytes: u64) -> u64 {
         match *self {
-            Self::Fifo(FifoLimit::Bytes(bytes)) => bytes / least_frame_bytes,
-            Self::Fifo(FifoLimit::Packets(packets)) => packets,
-            Self::Codel(CodelSpec { limit, .. })
+            Self::Fifo(FifoLimit::Bytes(bytes))
+            | Self::HeadDrop(FifoLimit::Bytes(bytes))
+            | Self::Red(RedSpec { limit: bytes, .. }) => bytes / least_frame_bytes,
+            Self::Fifo(FifoLimit::Packets(packets))
+            | Self::HeadDrop(FifoLimit::Packets(packets)) => packets,
+            Self::Pie(PieSpec { limit, .. })
+            | Self::Codel(CodelSpec { limit, .. })
             | Self::FqCodel(FqCodelSpec { limit, .. })
             | Self::Fq(FqSpec { limit, .. })
             | Self::Dualpi2(Dualpi2Spec { limit, .. }) => u64::from(limit),

@@ -92,6 +92,7 @@ impl<'a> Frames<'a> {
         let end = VNET_BYTES + cut.headers + take;
         let vnet = Vnet {
             flags: NEEDS_CSUM,
+            hdr_len: cut.headers as u16,
             csum_start: cut.transport as u16,
             csum_offset: if cut.tcp { 16 } else { 6 },
             ..Vnet::default()
@@ -247,13 +248,13 @@ fn network(frame: &[u8]) -> Result<Network, Uncuttable> {
 }
 
 /// Sum of the 16-bit words in network byte order, unfolded; an odd last byte counts as a high one.
-fn sum(bytes: &[u8]) -> u32 {
+pub(super) fn sum(bytes: &[u8]) -> u32 {
     let (words, rest) = bytes.as_chunks::<2>();
     let whole: u32 = words.iter().map(|&word| u32::from(u16::from_be_bytes(word))).sum();
     whole + rest.first().map_or(0, |&byte| u32::from(byte) << 8)
 }
 
-fn fold(mut sum: u32) -> u16 {
+pub(super) fn fold(mut sum: u32) -> u16 {
     while sum >> 16 != 0 {
         sum = (sum & 0xffff) + (sum >> 16);
     }

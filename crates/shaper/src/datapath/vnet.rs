@@ -78,6 +78,34 @@ pub(crate) fn put_tag(buffer: &mut [u8], tag: [u8; TAG_BYTES]) {
     buffer[..VNET_BYTES].copy_from_slice(&vnet.bytes());
 }
 
+/// Computes the checksum that a frame behind its vnet header leaves to be computed, and says so. What the header
+/// says beyond the frame's end is left alone.
+pub(crate) fn complete_checksum(slot: &mut [u8]) {
+    let Some(vnet) = Vnet::read(slot) else { return };
+    if vnet.flags & NEEDS_CSUM == 0 {
+        return;
+    }
+    let start = VNET_BYTES + usize::from(vnet.csum_start);
+    let at = start + usize::from(vnet.csum_offset);
+    if at + 2 > slot.len() {
+        return;
+    }
+    let words = slot[start..].chunks(2);
+    let word = |pair: &[u8]| u16::from_be_bytes([pair[0], pair.get(1).copied().unwrap_or(0)]);
+    let sum: u64 = words.map(|pair| u64::from(word(pair))).sum();
+    let mut folded = sum;
+    while folded >> 16 != 0 {
+        folded = (folded & 0xffff) + (folded >> 16);
+    }
+    let checksum = match !(folded as u16) {
+        // UDP's zero would mean that there is none.
+        0 => 0xffff,
+        other => other,
+    };
+    slot[at..at + 2].copy_from_slice(&checksum.to_be_bytes());
+    slot[..VNET_BYTES].copy_from_slice(&Vnet::default().bytes());
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

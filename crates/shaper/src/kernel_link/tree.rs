@@ -16,11 +16,11 @@
 //! both ends of a path; this one leaves the queue's counters free of packets that are merely under way.
 
 use ccbench_proto::plan::{Queue, Shaper};
-use ccbench_proto::resolve::LinkConfig;
+use ccbench_proto::resolve::{ETHERNET_BYTES, Impairments, LinkConfig};
 use ccbench_proto::units::Rate;
 
 use crate::qdisc::{
-    self, BadQueue, Qdisc, ROOT, burst_bytes, filter, handle_text, htb, netem, tbf,
+    self, BadQueue, Qdisc, ROOT, burst_bytes, filter, handle_text, htb, netem, netem::Netem, tbf,
 };
 
 /// The rate shaper's handle, or whatever is the root.
@@ -30,6 +30,8 @@ const FIRST_QUEUE: u32 = 0x10;
 const FIRST_NETEM: u32 = 0x100;
 /// A shaper cannot stand still, and HTB would remember what a packet cost at this rate for up to a minute.
 const LEAST_RATE: Rate = Rate::from_bits_per_sec(8_000);
+/// Taken for the rate of a link without one.
+const UNSHAPED: Rate = Rate::from_bits_per_sec(10_000_000_000);
 /// The largest quantum for which HTB does not complain.
 const MOST_QUANTUM_BYTES: u64 = 200_000;
 
@@ -50,7 +52,7 @@ pub(crate) enum RateControl {
     /// Nothing does.
     Unlimited,
     /// A token bucket over a queue with this limit.
-    Tbf { limit: u32 },
+    Tbf { limit: u32, overhead: u16 },
     /// Classes; the first is the link's.
     Htb { base: Rate, classes: Vec<Slot> },
 }
@@ -65,6 +67,8 @@ pub(crate) struct Slot {
     /// Ceiling when the link has its base rate.
     ceil: Rate,
     quantum_bytes: u32,
+    priority: u32,
+    overhead_bytes: u16,
 }
 
 /// Everything that a link is made of.
@@ -100,7 +104,7 @@ pub(crate) fn kinds(config: &LinkConfig) -> Vec<&'static str> {
 }
 
 fn needs_netem(config: &LinkConfig) -> bool {
-    config.delay.get() > 0 || config.loss.get() > 0
+    config.delay.get() > 0 || config.loss.get() > 0 || config.impairments != Impairments::default()
 }
 
 /// Without a rate no queue builds up, and a short one would drop the packets that come out of netem
@@ -113,30 +117,32 @@ fn needs_queue(config: &LinkConfig) -> bool {
 
 /// Plans the tree of a link for an interface whose largest frame has `frame_bytes`.
 pub(crate) fn plan(config: &LinkConfig, ifindex: u32, frame_bytes: u32) -> Result<Tree, BadQueue> {
+    let overhead = overhead(config)?;
+    refuse(config)?;
     let mut builder = Builder { ifindex, requests: Vec::new() };
     let control = match (config.rate, config.shaper) {
         (None, _) => {
-            builder.leaf(config, &config.queue, ROOT, None)?;
+            builder.leaf(config, (&config.queue, UNSHAPED), ROOT, None)?;
             RateControl::Unlimited
         }
         (Some(rate), Shaper::Tbf) if config.classes.is_empty() => {
             // Above an AQM or netem the kernel ignores this limit, but it must not be zero.
             let limit = qdisc::limit_in_own_unit(&config.queue).unwrap_or(1);
-            let bucket = bucket(rate, frame_bytes, limit);
+            let bucket = bucket(rate, frame_bytes, limit, overhead);
             builder.qdisc(&bucket.encode(), ROOT_HANDLE, ROOT);
-            builder.leaf(config, &config.queue, ROOT_HANDLE | 1, Some(0))?;
-            RateControl::Tbf { limit }
+            builder.leaf(config, (&config.queue, rate), ROOT_HANDLE | 1, Some(0))?;
+            RateControl::Tbf { limit, overhead }
         }
         (Some(rate), _) => {
-            let slots = slots(config, rate, frame_bytes);
+            let slots = slots(config, rate, frame_bytes, overhead);
             let first_leaf = usize::from(slots.len() > 1);
             let default = (slots[first_leaf].class & 0xffff) as u16;
             builder.qdisc(&htb::root(default), ROOT_HANDLE, ROOT);
             for slot in &slots {
                 builder.class(slot, &slot.at(rate, rate, frame_bytes));
             }
-            let slices = config.classes.iter().map(|class| &class.queue);
-            let queues = std::iter::once(&config.queue).chain(slices);
+            let slices = config.classes.iter().map(|class| (&class.queue, class.rate));
+            let queues = std::iter::once((&config.queue, rate)).chain(slices);
             for (index, (slot, queue)) in (0..).zip(slots[first_leaf..].iter().zip(queues)) {
                 builder.leaf(config, queue, slot.class, Some(index))?;
             }
@@ -152,14 +158,47 @@ pub(crate) fn plan(config: &LinkConfig, ifindex: u32, frame_bytes: u32) -> Resul
 }
 
 /// A token bucket for this rate.
-pub(crate) fn bucket(rate: Rate, frame_bytes: u32, limit: u32) -> tbf::Bucket {
+pub(crate) fn bucket(rate: Rate, frame_bytes: u32, limit: u32, overhead_bytes: u16) -> tbf::Bucket {
     let rate = rate.max(LEAST_RATE);
-    tbf::Bucket { rate, burst_bytes: burst_bytes(rate, frame_bytes), limit }
+    tbf::Bucket { rate, burst_bytes: burst_bytes(rate, frame_bytes), limit, overhead_bytes }
+}
+
+/// What the kernel adds to every packet: what the line carries beside an Ethernet header.
+fn overhead(config: &LinkConfig) -> Result<u16, BadQueue> {
+    let asked = config.overhead.get();
+    let more = asked.checked_sub(ETHERNET_BYTES.get()).and_then(|more| u16::try_from(more).ok());
+    match (more, config.rate) {
+        (Some(more), _) => Ok(more),
+        // Nothing is charged where no rate is.
+        (None, None) => Ok(0),
+        (None, Some(_)) => Err(BadQueue {
+            what: format!(
+                "overhead = \"{asked}B\", for its qdiscs count the Ethernet header, 14 B"
+            ),
+            way_out: "write `backend = \"userspace\"` for this link, or 14B or more".to_owned(),
+        }),
+    }
+}
+
+/// What the kernel would take, but do otherwise.
+fn refuse(config: &LinkConfig) -> Result<(), BadQueue> {
+    let bad = |what: &str| {
+        let way_out = "write `backend = \"userspace\"` for this link".to_owned();
+        Err(BadQueue { what: what.to_owned(), way_out })
+    };
+    if config.packet_log.is_some() {
+        return bad("a log of packets");
+    }
+    // Since 6.16 a tree with several netems must not have one that duplicates.
+    if config.impairments.duplicate.get() > 0 && !config.classes.is_empty() {
+        return bad("duplication on a link with classes");
+    }
+    Ok(())
 }
 
 /// The link's class first; without slices it is also the leaf, otherwise the class of the remainder
 /// follows, then the slices.
-fn slots(config: &LinkConfig, rate: Rate, frame_bytes: u32) -> Vec<Slot> {
+fn slots(config: &LinkConfig, rate: Rate, frame_bytes: u32, overhead_bytes: u16) -> Vec<Slot> {
     let bits = Rate::bits_per_sec;
     let guaranteed: u64 = config.classes.iter().map(|class| bits(class.rate)).sum();
     // HTB refuses a rate of zero; what is left over can always borrow up to the link's rate.
@@ -173,22 +212,25 @@ fn slots(config: &LinkConfig, rate: Rate, frame_bytes: u32) -> Vec<Slot> {
         let share = u128::from(frame_bytes) * u128::from(bits(rate)) / u128::from(least);
         (share.min(u128::from(MOST_QUANTUM_BYTES)) as u32).max(frame_bytes)
     };
-    let slot = |class, parent, rate, ceil| Slot {
+    let slot = |class, parent, rate, ceil, priority| Slot {
         class,
         parent,
         rate,
         ceil,
         quantum_bytes: quantum(rate),
+        priority: u32::from(priority),
+        overhead_bytes,
     };
-    let mut slots = vec![slot(LINK_CLASS, ROOT_HANDLE, rate, rate)];
+    let mut slots = vec![slot(LINK_CLASS, ROOT_HANDLE, rate, rate, 0)];
     slots[0].quantum_bytes = frame_bytes;
     if config.classes.is_empty() {
         return slots;
     }
-    slots.push(slot(ROOT_HANDLE | FIRST_QUEUE, LINK_CLASS, remainder, rate));
+    slots.push(slot(ROOT_HANDLE | FIRST_QUEUE, LINK_CLASS, remainder, rate, 0));
     for (index, class) in (1..).zip(&config.classes) {
         let id = ROOT_HANDLE | (FIRST_QUEUE + index);
-        slots.push(slot(id, LINK_CLASS, class.rate, class.ceil.max(class.rate)));
+        let ceil = class.ceil.max(class.rate);
+        slots.push(slot(id, LINK_CLASS, class.rate, ceil, class.priority));
     }
     slots
 }
@@ -212,6 +254,8 @@ impl Slot {
             burst_bytes: burst_bytes(rate, frame_bytes),
             cburst_bytes: burst_bytes(ceil, frame_bytes),
             quantum_bytes: self.quantum_bytes,
+            priority: self.priority,
+            overhead_bytes: self.overhead_bytes,
         }
     }
 }
@@ -246,12 +290,12 @@ impl Builder {
         });
     }
 
-    /// Delay and loss, then the queue, below `parent`. `index` counts the leaves of a shaper; without one
+    /// Delay and loss, then the queue with the rate that drains it, below `parent`. `index` counts the leaves of a shaper; without one
     /// the first of them is the root.
     fn leaf(
         &mut self,
         config: &LinkConfig,
-        queue: &Queue,
+        (queue, rate): (&Queue, Rate),
         mut parent: u32,
         index: Option<u32>,
     ) -> Result<(), BadQueue> {
@@ -259,14 +303,15 @@ impl Builder {
         let mut queue_handle = handle(FIRST_QUEUE);
         if needs_netem(config) {
             let queued = qdisc::limit_in_own_unit(queue).unwrap_or(0);
-            let limit = netem::limit_pkts(config.rate, config.delay, queued);
-            let netem = netem::encode(config.delay, config.loss, limit, config.seed);
-            self.qdisc(&netem, handle(FIRST_NETEM), parent);
+            let LinkConfig { delay, loss, impairments, seed, .. } = *config;
+            let limit_pkts = netem::limit_pkts(config.rate, delay, impairments.jitter, queued);
+            let netem = Netem { delay, loss, impairments, limit_pkts, seed };
+            self.qdisc(&netem.encode(), handle(FIRST_NETEM), parent);
             parent = handle(FIRST_NETEM) | 1;
             queue_handle = (FIRST_QUEUE + index.unwrap_or(0)) << 16;
         }
         if needs_queue(config) {
-            self.qdisc(&qdisc::queue(queue)?, queue_handle, parent);
+            self.qdisc(&qdisc::queue_at(queue, Some(rate))?, queue_handle, parent);
         }
         Ok(())
     }

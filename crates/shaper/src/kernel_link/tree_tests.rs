@@ -126,10 +126,39 @@ fn slices_leave_the_remainder_to_the_rest() {
 }
 
 #[test]
+fn priority_and_overhead_reach_every_class() {
+    let mut config = LinkConfig { overhead: Bytes::new(38), ..sliced() };
+    config.classes[1].priority = 5;
+    let RateControl::Htb { base, classes } = plan(&config, 3, 1518).unwrap().control else {
+        panic!("not htb")
+    };
+    let found: Vec<_> = classes.iter().map(|c| c.at(base, mbit(70), 1518)).collect();
+    assert_eq!(found.iter().map(|c| c.priority).collect::<Vec<_>>(), [0, 0, 0, 5]);
+    assert!(found.iter().all(|c| c.overhead_bytes == 24));
+    let less = LinkConfig { overhead: Bytes::new(0), ..sliced() };
+    assert!(plan(&less, 3, 1518).unwrap_err().what.contains("overhead = \"0B\""));
+    assert!(plan(&LinkConfig { overhead: Bytes::new(0), ..link(None) }, 3, 1518).is_ok());
+}
+
+#[test]
+fn any_impairment_needs_netem_and_what_it_cannot_do_is_refused() {
+    let share = Ppm::new(10_000).unwrap();
+    let impairments = Impairments { corrupt: share, ..Impairments::default() };
+    let config = LinkConfig { impairments, ..link(Some(mbit(100))) };
+    assert_eq!(kinds(&config), ["htb", "netem", "bfifo"]);
+    assert_eq!(ops(&config)[2..], ["qdisc netem 100: at 1:1", "qdisc bfifo 10: at 100:1"]);
+    let twice = Impairments { duplicate: share, ..Impairments::default() };
+    assert!(plan(&LinkConfig { impairments: twice, ..config }, 3, 1518).is_ok());
+    assert!(plan(&LinkConfig { impairments: twice, ..sliced() }, 3, 1518).is_err());
+    let logged = LinkConfig { packet_log: Some(Bytes::new(1)), ..link(Some(mbit(100))) };
+    assert!(plan(&logged, 3, 1518).is_err());
+}
+
+#[test]
 fn slices_that_take_all_leave_the_rest_one_percent() {
     let mut config = sliced();
     config.classes[0].rate = mbit(70);
-    let slots = slots(&config, mbit(100), 1518);
+    let slots = slots(&config, mbit(100), 1518, 0);
     assert_eq!(slots[1].rate, mbit(1));
     assert!(slots.iter().all(|s| s.quantum_bytes <= 200_000));
 }
@@ -140,5 +169,5 @@ fn a_rate_of_zero_is_the_least_rate() {
         panic!("not htb")
     };
     assert_eq!(classes[0].at(base, Rate::from_bits_per_sec(0), 1518).rate, LEAST_RATE);
-    assert_eq!(bucket(Rate::from_bits_per_sec(0), 1518, 1).rate, LEAST_RATE);
+    assert_eq!(bucket(Rate::from_bits_per_sec(0), 1518, 1, 0).rate, LEAST_RATE);
 }

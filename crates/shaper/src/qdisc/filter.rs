@@ -110,6 +110,9 @@ impl Filter {
         if let Some(dscp) = wanted.dscp {
             self.key(0, 0x00fc_0000, u32::from(dscp) << 18);
         }
+        if let Some(ecn) = wanted.ecn {
+            self.key(0, 0x0003_0000, u32::from(ecn) << 16);
+        }
         if let Some(protocol) = protocol {
             // A header of five words, so that the ports are where we look for them.
             self.key(0, 0x0f00_0000, 0x0500_0000);
@@ -121,6 +124,9 @@ impl Filter {
     fn match_v6(&mut self, wanted: &PacketMatch, protocol: Option<u8>) {
         if let Some(dscp) = wanted.dscp {
             self.key(0, 0x0fc0_0000, u32::from(dscp) << 22);
+        }
+        if let Some(ecn) = wanted.ecn {
+            self.key(0, 0x0030_0000, u32::from(ecn) << 20);
         }
         if let Some(protocol) = protocol {
             self.key(4, 0x0000_ff00, u32::from(protocol) << 8);

@@ -39,19 +39,24 @@ pub struct Class {
     /// Bytes it may send in its turn when it borrows; without it the kernel derives one from the rate and
     /// warns in its log above 16 Mbit/s.
     pub quantum_bytes: u32,
+    /// 0 to 7; lower numbers are served first.
+    pub priority: u32,
+    /// Added to every packet's bytes, which are those of the Ethernet frame.
+    pub overhead_bytes: u16,
 }
 
 impl Class {
     /// `struct tc_htb_opt`.
     fn parms(&self) -> [u8; PARMS_BYTES] {
         let mut parms = [0; PARMS_BYTES];
-        parms[..12].copy_from_slice(&ratespec(self.rate));
-        parms[12..24].copy_from_slice(&ratespec(self.ceil));
+        parms[..12].copy_from_slice(&ratespec(self.rate, self.overhead_bytes));
+        parms[12..24].copy_from_slice(&ratespec(self.ceil, self.overhead_bytes));
         let buffer = burst_ticks(self.rate, self.burst_bytes);
         let cbuffer = burst_ticks(self.ceil, self.cburst_bytes);
         parms[24..28].copy_from_slice(&buffer.to_ne_bytes());
         parms[28..32].copy_from_slice(&cbuffer.to_ne_bytes());
         parms[32..36].copy_from_slice(&self.quantum_bytes.to_ne_bytes());
+        parms[40..44].copy_from_slice(&self.priority.to_ne_bytes());
         parms
     }
 
@@ -111,7 +116,15 @@ mod tests {
     fn a_patched_message_is_the_message_of_the_new_rate() {
         let class = |bits| {
             let rate = Rate::from_bits_per_sec(bits);
-            Class { rate, ceil: rate, burst_bytes: 1600, cburst_bytes: 1600, quantum_bytes: 1514 }
+            Class {
+                rate,
+                ceil: rate,
+                burst_bytes: 1600,
+                cburst_bytes: 1600,
+                quantum_bytes: 1514,
+                priority: 2,
+                overhead_bytes: 24,
+            }
         };
         let mut message = class(1_000_000).change(3, 0x1_0001, 0x1_0000);
         class(80_000_000_000).patch(&mut message);

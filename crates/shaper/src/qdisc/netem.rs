@@ -1,35 +1,170 @@
-//! Network emulator: constant delay and independent loss.
+//! Network emulator: delay, constant or random, loss, duplication, reordering, corruption.
+//!
+//! Where it differs from a userspace link: correlation mixes two draws, so that a correlated random delay varies
+//! less than an uncorrelated one; a corrupted bit may lie in any header.
 
+use ccbench_proto::plan::{BurstLoss, Distribution, Jitter};
+use ccbench_proto::resolve::Impairments;
 use ccbench_proto::units::{Micros, Ppm, Rate};
 
 use super::Qdisc;
+use crate::datapath::impair::{below, usual_excess_ns};
 use crate::netlink::Message;
+use crate::netlink::message::NESTED;
 
+const TCA_NETEM_CORR: u16 = 1;
+const TCA_NETEM_DELAY_DIST: u16 = 2;
+const TCA_NETEM_REORDER: u16 = 3;
+const TCA_NETEM_CORRUPT: u16 = 4;
+const TCA_NETEM_LOSS: u16 = 5;
+const TCA_NETEM_RATE: u16 = 6;
+const TCA_NETEM_RATE64: u16 = 8;
 const TCA_NETEM_LATENCY64: u16 = 10;
+const TCA_NETEM_JITTER64: u16 = 11;
 const TCA_NETEM_PRNG_SEED: u16 = 14;
+const NETEM_LOSS_GE: u16 = 2;
 /// Smallest frame on an Ethernet, without preamble and checksum.
 const SMALLEST_FRAME_BYTES: u64 = 60;
 const LEAST_LIMIT_PKTS: u64 = 100_000;
 const MOST_LIMIT_PKTS: u64 = 4_000_000;
+/// A rate at which no packet takes a nanosecond, bytes per second. Any rate makes netem keep its packets in
+/// order, which it otherwise does not under a random delay.
+const ORDERLY_RATE: u64 = 1_000_000_000_000;
+/// Entries of the table of a distribution, and what stands for one spread in it.
+const TABLE_ENTRIES: u32 = 4096;
+const TABLE_SCALE: f64 = 8192.0;
+/// The table ends at four spreads; this distribution's tail is longer, so its spread is told so many times larger.
+const PARETO_SPREADS: u64 = 8;
 
-/// Constant one-way delay and independent loss, holding at most `limit_pkts`. `seed` fixes which packets
-/// are lost; kernels before 6.6 ignore it.
-pub fn encode(delay: Micros, loss: Ppm, limit_pkts: u32, seed: u64) -> Qdisc {
-    let ns = delay.nanos();
-    let ticks = u32::try_from(ns >> 6).unwrap_or(u32::MAX);
-    let mut options = [0; 24];
-    for (at, word) in [ticks, limit_pkts, share(loss)].into_iter().enumerate() {
-        options[at * 4..at * 4 + 4].copy_from_slice(&word.to_ne_bytes());
+/// What one netem does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Netem {
+    /// Constant one-way delay.
+    pub delay: Micros,
+    /// Independent loss.
+    pub loss: Ppm,
+    /// The rest.
+    pub impairments: Impairments,
+    /// Packets that it holds at most, with those of the queue below it.
+    pub limit_pkts: u32,
+    /// Fixes what is random; kernels before 6.6 ignore it. Zero: left to the kernel.
+    pub seed: u64,
+}
+
+impl Netem {
+    /// As a new qdisc.
+    pub fn encode(&self) -> Qdisc {
+        let Impairments { jitter, burst_loss, duplicate, reorder, corrupt } = self.impairments;
+        let spread_ns = jitter.map_or(0, told_spread_ns);
+        let independent = if burst_loss.is_some() { 0 } else { share(self.loss) };
+        let words = [
+            ticks(self.delay.nanos()),
+            self.limit_pkts,
+            independent,
+            // The gap: every packet may be one of those that overtake.
+            u32::from(reorder.is_some()),
+            share(duplicate),
+            ticks(spread_ns),
+        ];
+        let options: Vec<u8> = words.into_iter().flat_map(u32::to_ne_bytes).collect();
+        let mut message = Message::attributes().raw(&options);
+        if let Some(correlation) = jitter.and_then(|jitter| jitter.correlation) {
+            message = message.attr(TCA_NETEM_CORR, &pair(&[share(correlation), 0, 0]));
+        }
+        if let Some(reorder) = reorder {
+            message = message.attr(TCA_NETEM_REORDER, &pair(&[share(reorder.share), 0]));
+        }
+        if corrupt.get() > 0 {
+            message = message.attr(TCA_NETEM_CORRUPT, &pair(&[share(corrupt), 0]));
+        }
+        if let Some(burst) = burst_loss {
+            let model = gilbert(burst, self.loss);
+            message =
+                message.nested(TCA_NETEM_LOSS | NESTED, |m| m.attr(NETEM_LOSS_GE, &pair(&model)));
+        }
+        message = exact(message, TCA_NETEM_LATENCY64, self.delay.nanos());
+        message = exact(message, TCA_NETEM_JITTER64, spread_ns);
+        if jitter.is_some_and(|jitter| !jitter.reorder) {
+            message = message
+                .attr_u64(TCA_NETEM_RATE64, ORDERLY_RATE)
+                .attr(TCA_NETEM_RATE, &pair(&[u32::MAX, 0, 0, 0]));
+        }
+        let random = self.impairments != Impairments::default() || self.loss.get() > 0;
+        if random && self.seed != 0 {
+            message = message.attr_u64(TCA_NETEM_PRNG_SEED, self.seed);
+        }
+        if let Some(table) = jitter.and_then(|jitter| table(jitter.distribution)) {
+            message = message.attr(TCA_NETEM_DELAY_DIST, &table);
+        }
+        Qdisc { kind: "netem", options: message.into_attributes() }
     }
-    let mut message = Message::attributes().raw(&options);
-    // The field above is in ticks of 64 ns and ends at 275 s; this one is exact.
-    if u64::from(ticks) << 6 != ns {
-        message = message.attr_u64(TCA_NETEM_LATENCY64, ns);
+}
+
+fn pair(words: &[u32]) -> Vec<u8> {
+    words.iter().copied().flat_map(u32::to_ne_bytes).collect()
+}
+
+fn ticks(ns: u64) -> u32 {
+    u32::try_from(ns >> 6).unwrap_or(u32::MAX)
+}
+
+/// Time in nanoseconds, where the ticks of 64 ns, which end at 275 s, do not say it exactly.
+fn exact(message: Message, attribute: u16, ns: u64) -> Message {
+    if u64::from(ticks(ns)) << 6 == ns { message } else { message.attr_u64(attribute, ns) }
+}
+
+/// The Gilbert-Elliott model with independent loss on top: enter, leave, what is kept in the bad state, what is
+/// lost in the good one.
+fn gilbert(burst: BurstLoss, loss: Ppm) -> [u32; 4] {
+    // Lost is what either of the two loses.
+    let either = |state: u32| {
+        let kept = u64::from(1_000_000 - state) * u64::from(1_000_000 - loss.get());
+        1_000_000_000_000 - kept
+    };
+    let fine = |lost: u64| {
+        let scaled = u128::from(lost) * u128::from(u32::MAX) + 500_000_000_000;
+        u32::try_from(scaled / 1_000_000_000_000).unwrap_or(u32::MAX)
+    };
+    let bad = fine(either(burst.bad.map_or(1_000_000, Ppm::get)));
+    let good = fine(either(burst.good.map_or(0, Ppm::get)));
+    [share(burst.enter), share(burst.leave), u32::MAX - bad, good]
+}
+
+fn told_spread_ns(jitter: Jitter) -> u64 {
+    let times = if jitter.distribution == Distribution::Pareto { PARETO_SPREADS } else { 1 };
+    jitter.spread.nanos().saturating_mul(times)
+}
+
+/// A distribution as netem draws from it: its quantiles in the middle of equal steps. Without a table it is
+/// uniform.
+fn table(distribution: Distribution) -> Option<Vec<u8>> {
+    let quantile = |rank: f64| match distribution {
+        Distribution::Uniform => None,
+        Distribution::Normal => Some(normal_quantile(rank)),
+        Distribution::Pareto => {
+            Some(2.0 * ((1.0 - rank).powf(-1.0 / 3.0) - 1.0) / PARETO_SPREADS as f64)
+        }
+    };
+    let mut table = Vec::with_capacity(2 * TABLE_ENTRIES as usize);
+    for entry in 0..TABLE_ENTRIES {
+        let value = quantile((f64::from(entry) + 0.5) / f64::from(TABLE_ENTRIES))? * TABLE_SCALE;
+        let value = value.round().clamp(f64::from(i16::MIN), f64::from(i16::MAX)) as i16;
+        table.extend(value.to_ne_bytes());
     }
-    if loss.get() > 0 && seed != 0 {
-        message = message.attr_u64(TCA_NETEM_PRNG_SEED, seed);
+    Some(table)
+}
+
+fn normal_quantile(rank: f64) -> f64 {
+    let (mut low, mut high) = (-9.0, 9.0);
+    for _ in 0..60 {
+        let middle = f64::midpoint(low, high);
+        if below(middle) < rank {
+            low = middle;
+        } else {
+            high = middle;
+        }
     }
-    Qdisc { kind: "netem", options: message.into_attributes() }
+    low
 }
 
 /// A probability as the kernel's share of 2^32 - 1, rounded to nearest.
@@ -41,9 +176,15 @@ fn share(loss: Ppm) -> u32 {
 /// How many packets netem may hold, itself and the queue below it together, so that it never drops one
 /// silently: its default of 1000 packets is 120 ms at 100 Mbit/s. What arrives comes at the rate of the
 /// hop before, not of this link, so there is room for ten times the link's rate in smallest frames.
-pub fn limit_pkts(rate: Option<Rate>, delay: Micros, queue_pkts: u32) -> u32 {
+pub fn limit_pkts(
+    rate: Option<Rate>,
+    delay: Micros,
+    jitter: Option<Jitter>,
+    queue_pkts: u32,
+) -> u32 {
+    let longest = Micros::new(delay.get().saturating_add(usual_excess_ns(jitter) / 1000));
     let in_flight = rate.map_or(MOST_LIMIT_PKTS, |rate| {
-        rate.over(delay).get().saturating_mul(10) / SMALLEST_FRAME_BYTES
+        rate.over(longest).get().saturating_mul(10) / SMALLEST_FRAME_BYTES
     });
     let limit = in_flight.clamp(LEAST_LIMIT_PKTS, MOST_LIMIT_PKTS) + u64::from(queue_pkts);
     u32::try_from(limit).unwrap_or(u32::MAX)
@@ -56,14 +197,22 @@ mod tests {
     #[test]
     fn the_limit_never_silently_drops() {
         let gigabit = Some(Rate::from_bits_per_sec(1_000_000_000));
-        assert_eq!(limit_pkts(gigabit, Micros::from_millis(10), 0), 208_333);
-        assert_eq!(limit_pkts(None, Micros::from_millis(10), 0), 4_000_000);
-        assert_eq!(limit_pkts(gigabit, Micros::new(1), 50), 100_050);
+        let ms = Micros::from_millis;
+        assert_eq!(limit_pkts(gigabit, ms(10), None, 0), 208_333);
+        assert_eq!(limit_pkts(None, ms(10), None, 0), 4_000_000);
+        assert_eq!(limit_pkts(gigabit, Micros::new(1), None, 50), 100_050);
+        let normal = Distribution::Normal;
+        let jitter =
+            Jitter { spread: ms(5), distribution: normal, correlation: None, reorder: false };
+        assert_eq!(limit_pkts(gigabit, ms(10), Some(jitter), 0), 625_000);
     }
 
     #[test]
     fn a_delay_that_is_no_whole_tick_is_sent_exactly() {
-        let encoded = |us| encode(Micros::new(us), Ppm::default(), 1000, 0).options.len();
+        let encoded = |us| {
+            let delay = Micros::new(us);
+            Netem { delay, limit_pkts: 1000, ..Netem::default() }.encode().options.len()
+        };
         assert_eq!(encoded(8), 24);
         assert_eq!(encoded(1), 24 + 12);
         assert_eq!(encoded(300_000_000), 24 + 12);
@@ -75,5 +224,38 @@ mod tests {
         assert_eq!(ppm(0), 0);
         assert_eq!(ppm(500_000), 0x8000_0000);
         assert_eq!(ppm(1_000_000), u32::MAX);
+    }
+
+    #[test]
+    fn independent_loss_beside_bursts_is_part_of_both_states() {
+        let ppm = |n| Ppm::new(n).unwrap();
+        let burst = BurstLoss {
+            enter: ppm(10_000),
+            leave: ppm(250_000),
+            bad: Some(ppm(500_000)),
+            good: None,
+        };
+        // 1 - (1-0.5)(1-0.2) = 0.6, kept 0.4; 0.2.
+        let [_, _, kept, good] = gilbert(burst, ppm(200_000));
+        let part = |share: u32| f64::from(share) / f64::from(u32::MAX);
+        assert!((part(kept) - 0.4).abs() < 1e-9 && (part(good) - 0.2).abs() < 1e-9);
+        assert_eq!(gilbert(BurstLoss { bad: None, ..burst }, ppm(0))[2..], [0, 0]);
+    }
+
+    #[test]
+    fn tables_have_the_moments_of_their_distributions() {
+        let values = |distribution| -> Vec<f64> {
+            let bytes = table(distribution).unwrap();
+            let words = bytes.chunks(2).map(|b| i16::from_ne_bytes([b[0], b[1]]));
+            words.map(|v| f64::from(v) / TABLE_SCALE).collect()
+        };
+        let mean = |of: &[f64]| of.iter().sum::<f64>() / of.len() as f64;
+        let normal = values(Distribution::Normal);
+        assert_eq!((normal.len(), table(Distribution::Uniform)), (4096, None));
+        let squares: Vec<f64> = normal.iter().map(|x| x * x).collect();
+        assert!(mean(&normal).abs() < 1e-4 && (mean(&squares) - 1.0).abs() < 2e-3);
+        let pareto = values(Distribution::Pareto);
+        let told = mean(&pareto) * PARETO_SPREADS as f64;
+        assert!((told - 1.0).abs() < 0.01 && pareto.iter().all(|&x| x >= 0.0), "{told}");
     }
 }

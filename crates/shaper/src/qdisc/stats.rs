@@ -63,6 +63,8 @@ impl<'a> Listed<'a> {
                 match kind.as_str() {
                     "htb" if class => htb_class(own, into),
                     "fq" => fq(own, into),
+                    "pie" => pie(own, into),
+                    "red" => into.ecn_mark_pkts = word(own, 12),
                     "codel" => codel(own, into),
                     "fq_codel" => fq_codel(own, into),
                     "dualpi2" => dualpi2(own, into),
@@ -149,6 +151,15 @@ fn fq_codel(own: &[u8], into: &mut QdiscSample) {
     into.ce_mark_pkts = word(own, 28);
     into.memory_used_bytes = word(own, 32);
     into.drop_overmemory_pkts = word(own, 36);
+}
+
+/// `struct tc_pie_xstats`.
+fn pie(own: &[u8], into: &mut QdiscSample) {
+    into.prob = u64_at(own, 0).map(|p| p as f64 / 2.0_f64.powi(64));
+    into.delay_c_us = word(own, 8);
+    into.drop_overlimit_pkts = word(own, 28);
+    into.maxq_pkts = word(own, 32);
+    into.ecn_mark_pkts = word(own, 36);
 }
 
 /// `struct tc_dualpi2_xstats`.
@@ -243,6 +254,13 @@ mod tests {
         assert_eq!((dualpi2.delay_c_us, dualpi2.step_mark_pkts), (Some(101), Some(107)));
         assert_eq!((dualpi2.credit, dualpi2.memory_used_bytes), (Some(108), Some(109)));
 
+        let mut own = (1_u64 << 62).to_ne_bytes().to_vec();
+        own.extend(words(8));
+        let pie = row("pie", &own, false);
+        assert_eq!((pie.prob, pie.delay_c_us, pie.maxq_pkts), (Some(0.25), Some(100), Some(106)));
+        assert_eq!((pie.ecn_mark_pkts, pie.drop_overlimit_pkts), (Some(107), Some(105)));
+        assert_eq!(row("red", &words(4), false).ecn_mark_pkts, Some(103));
+
         let fq = row("fq", &words(26), false);
         assert_eq!(fq.flows, Some(116));
         assert_eq!(fq.ce_mark_pkts, Some(120 | 121 << 32));
@@ -278,7 +296,7 @@ mod tests {
         use ccbench_proto::units::Rate;
         for bits in [100_000_000, 80_000_000_000] {
             let rate = Rate::from_bits_per_sec(bits);
-            let bucket = Bucket { rate, burst_bytes: 3000, limit: 9 };
+            let bucket = Bucket { rate, burst_bytes: 3000, limit: 9, overhead_bytes: 0 };
             let bytes = body("tbf", &bucket.encode().options, &[]);
             let mut row = QdiscSample::default();
             Listed::parse(&bytes).unwrap().row(false, &mut row);

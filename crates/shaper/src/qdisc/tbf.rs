@@ -22,13 +22,15 @@ pub struct Bucket {
     /// In the unit of the queue below it (bytes for bfifo, packets for pfifo), because the kernel sets that
     /// queue's limit whenever the token bucket changes.
     pub limit: u32,
+    /// Added to every packet's bytes, which are those of the Ethernet frame.
+    pub overhead_bytes: u16,
 }
 
 impl Bucket {
     /// `struct tc_tbf_qopt`.
     fn parms(&self) -> [u8; PARMS_BYTES] {
         let mut parms = [0; PARMS_BYTES];
-        parms[..12].copy_from_slice(&ratespec(self.rate));
+        parms[..12].copy_from_slice(&ratespec(self.rate, self.overhead_bytes));
         parms[24..28].copy_from_slice(&self.limit.to_ne_bytes());
         let buffer = burst_ticks(self.rate, self.burst_bytes);
         parms[28..32].copy_from_slice(&buffer.to_ne_bytes());
@@ -82,8 +84,12 @@ mod tests {
 
     #[test]
     fn a_patched_message_is_the_message_of_the_new_rate() {
-        let bucket =
-            |bits| Bucket { rate: Rate::from_bits_per_sec(bits), burst_bytes: 1600, limit: 9 };
+        let bucket = |bits| Bucket {
+            rate: Rate::from_bits_per_sec(bits),
+            burst_bytes: 1600,
+            limit: 9,
+            overhead_bytes: 4,
+        };
         let mut message = bucket(1_000_000).encode_wide().change(3, 0x1_0000, super::super::ROOT);
         bucket(80_000_000_000).patch(&mut message);
         let wide = bucket(80_000_000_000).encode_wide();

@@ -1,14 +1,17 @@
 //! From a plan's link to what the data path is to do, or why it cannot.
 
 use ccbench_proto::plan::Queue;
-use ccbench_proto::resolve::LinkConfig;
-use ccbench_proto::units::{Bytes, Limit, Micros, Packets, Rate};
+use ccbench_proto::resolve::{ClassConfig, LinkConfig};
+use ccbench_proto::units::{Bytes, Limit, Micros, Packets, Ppm, Rate};
 
 use crate::ShaperError;
+use crate::datapath::classes::ClassSpec;
 use crate::datapath::queue::codel::{CodelSpec, LawSpec};
 use crate::datapath::queue::dualpi2::Dualpi2Spec;
 use crate::datapath::queue::fq::FqSpec;
 use crate::datapath::queue::fq_codel::FqCodelSpec;
+use crate::datapath::queue::pie::PieSpec;
+use crate::datapath::queue::red::RedSpec;
 use crate::datapath::{FifoLimit, LinkSpec, QueueSpec};
 use crate::qdisc::{self, BadQueue};
 
@@ -20,16 +23,30 @@ pub(super) fn spec_of(config: &LinkConfig) -> Result<LinkSpec, ShaperError> {
         what: bad.what,
         way_out: bad.way_out,
     };
-    if !config.classes.is_empty() {
-        let way_out = "use backend = \"kernel\", or a link without classes";
-        return Err(refuse(bad("classes", way_out)));
+    if !config.classes.is_empty() && config.rate.is_none() {
+        return Err(refuse(bad("classes without a rate", "give the link a rate")));
     }
+    let classes = config.classes.iter().map(class_of).collect::<Result<_, _>>().map_err(refuse)?;
     Ok(LinkSpec {
         rate_bps: config.rate.map(Rate::bits_per_sec),
         delay_ns: config.delay.nanos(),
         loss_ppm: config.loss.get(),
         seed: config.seed,
-        queue: queue_of(&config.queue).map_err(refuse)?,
+        queue: queue_of(&config.queue, config.rate).map_err(refuse)?,
+        classes,
+        impairments: config.impairments,
+        overhead_bytes: u32::try_from(config.overhead.get()).unwrap_or(u32::MAX),
+    })
+}
+
+fn class_of(class: &ClassConfig) -> Result<ClassSpec, BadQueue> {
+    Ok(ClassSpec {
+        name: class.name.clone(),
+        rate_bps: class.rate.bits_per_sec(),
+        ceil_bps: class.ceil.bits_per_sec(),
+        priority: class.priority,
+        queue: queue_of(&class.queue, Some(class.rate))?,
+        matches: class.matches.clone(),
     })
 }
 
@@ -37,31 +54,66 @@ fn bad(what: &str, way_out: &str) -> BadQueue {
     BadQueue { what: what.to_owned(), way_out: way_out.to_owned() }
 }
 
-fn queue_of(queue: &Queue) -> Result<QueueSpec, BadQueue> {
+/// `rate`: what the queue is drained at.
+fn queue_of(queue: &Queue, rate: Option<Rate>) -> Result<QueueSpec, BadQueue> {
     match queue {
-        Queue::Bfifo { limit: Limit::Bytes(bytes) } => {
-            Ok(QueueSpec::Fifo(FifoLimit::Bytes(bytes.get())))
+        Queue::Bfifo { limit } | Queue::Pfifo { limit } => Ok(QueueSpec::Fifo(fifo_limit(*limit)?)),
+        Queue::BfifoHeadDrop { limit } | Queue::PfifoHeadDrop { limit } => {
+            Ok(QueueSpec::HeadDrop(fifo_limit(*limit)?))
         }
-        Queue::Pfifo { limit: Limit::Packets(packets) } => {
-            Ok(QueueSpec::Fifo(FifoLimit::Packets(u64::from(packets.get()))))
-        }
-        Queue::Bfifo { .. } | Queue::Pfifo { .. } => Err(bad(
-            "a queue limit that is neither bytes (bfifo) nor packets (pfifo)",
-            "write it like \"187500B\" or \"40p\"",
-        )),
+        Queue::Pie { .. } => Ok(pie(queue)),
+        Queue::Red { .. } => red(queue, rate),
         Queue::Codel { .. } => Ok(codel(queue)),
         Queue::FqCodel { .. } => fq_codel(queue),
         Queue::Fq { .. } => fq(queue),
         Queue::Dualpi2 { .. } => dualpi2(queue),
-        Queue::PfifoHeadDrop { .. }
-        | Queue::BfifoHeadDrop { .. }
-        | Queue::Pie { .. }
-        | Queue::Red { .. } => Err(bad(qdisc::kind(queue), "use another queue")),
         Queue::Cake { .. } => Err(bad(
             "queue cake",
             "use backend = \"kernel\" on a kernel that has it, or a queue of kind fq_codel",
         )),
     }
+}
+
+fn fifo_limit(limit: Limit) -> Result<FifoLimit, BadQueue> {
+    match limit {
+        Limit::Bytes(bytes) => Ok(FifoLimit::Bytes(bytes.get())),
+        Limit::Packets(packets) => Ok(FifoLimit::Packets(u64::from(packets.get()))),
+        Limit::MilliBdp(_) | Limit::Time(_) => Err(bad(
+            "a queue limit that is neither bytes (bfifo) nor packets (pfifo)",
+            "write it like \"187500B\" or \"40p\"",
+        )),
+    }
+}
+
+fn pie(queue: &Queue) -> QueueSpec {
+    let mut spec = PieSpec::default();
+    if let Queue::Pie { limit, target, tupdate, alpha, beta, ecn, bytemode } = queue {
+        spec.limit = limit.map_or(spec.limit, Packets::get);
+        spec.target_ns = target.map_or(spec.target_ns, Micros::nanos);
+        spec.update_ns = tupdate.map_or(spec.update_ns, Micros::nanos);
+        spec.alpha = alpha.unwrap_or(spec.alpha);
+        spec.beta = beta.unwrap_or(spec.beta);
+        spec.ecn = ecn.unwrap_or(spec.ecn);
+        spec.bytemode = bytemode.unwrap_or(spec.bytemode);
+    }
+    QueueSpec::Pie(spec)
+}
+
+fn red(queue: &Queue, rate: Option<Rate>) -> Result<QueueSpec, BadQueue> {
+    let params = qdisc::red::params(queue)?;
+    let per_second = rate.map_or(u64::MAX, Rate::bits_per_sec).max(1);
+    let idle_packet_ns = u128::from(params.avpkt) * 8_000_000_000 / u128::from(per_second);
+    Ok(QueueSpec::Red(RedSpec {
+        limit: u64::from(params.limit),
+        min: u64::from(params.min),
+        max: u64::from(params.max),
+        probability_ppm: params.probability.get(),
+        weight_log: params.weight_log,
+        idle_packet_ns: u64::try_from(idle_packet_ns).unwrap_or(u64::MAX),
+        ecn: params.ecn,
+        harddrop: params.harddrop,
+        adaptive: params.adaptive,
+    }))
 }
 
 fn law(
@@ -192,6 +244,31 @@ pub(super) fn text(queue: &QueueSpec) -> String {
     match queue {
         QueueSpec::Fifo(FifoLimit::Bytes(bytes)) => format!("bfifo limit {bytes}B"),
         QueueSpec::Fifo(FifoLimit::Packets(packets)) => format!("pfifo limit {packets}p"),
+        QueueSpec::HeadDrop(FifoLimit::Bytes(bytes)) => format!("bfifo_head_drop limit {bytes}B"),
+        QueueSpec::HeadDrop(FifoLimit::Packets(packets)) => {
+            format!("pfifo_head_drop limit {packets}p")
+        }
+        QueueSpec::Pie(spec) => format!(
+            "pie limit {}p target {} tupdate {} alpha {} beta {}{}{}",
+            spec.limit,
+            us(spec.target_ns),
+            us(spec.update_ns),
+            spec.alpha,
+            spec.beta,
+            if spec.ecn { " ecn" } else { "" },
+            if spec.bytemode { " bytemode" } else { "" },
+        ),
+        QueueSpec::Red(spec) => format!(
+            "red limit {}B min {}B max {}B probability {} ewma 1/2^{}{}{}{}",
+            spec.limit,
+            spec.min,
+            spec.max,
+            Ppm::new(spec.probability_ppm).unwrap_or_default(),
+            spec.weight_log,
+            if spec.ecn { " ecn" } else { "" },
+            if spec.harddrop { " harddrop" } else { "" },
+            if spec.adaptive { " adaptive" } else { "" },
+        ),
         QueueSpec::Codel(spec) => format!("codel limit {}p {}", spec.limit, law(&spec.law)),
         QueueSpec::FqCodel(spec) => format!(
             "fq_codel limit {}p flows {} quantum {} {} memory_limit {}B",
@@ -228,7 +305,6 @@ pub(super) fn text(queue: &QueueSpec) -> String {
 #[cfg(test)]
 mod tests {
     use ccbench_proto::plan::{Backend, Shaper};
-    use ccbench_proto::resolve::ClassConfig;
     use ccbench_proto::units::Ppm;
 
     use super::*;
@@ -269,17 +345,6 @@ mod tests {
             "link bottleneck: the userspace back end cannot do queue cake; use backend = \"kernel\" on a \
              kernel that has it, or a queue of kind fq_codel"
         );
-        let fifo = Queue::Bfifo { limit: Limit::Bytes(Bytes::new(1000)) };
-        let mut classes = config(fifo.clone());
-        classes.classes.push(ClassConfig {
-            name: "a".to_owned(),
-            rate: Rate::from_bits_per_sec(1),
-            ceil: Rate::from_bits_per_sec(1),
-            priority: 0,
-            matches: Vec::new(),
-            queue: fifo,
-        });
-        assert!(matches!(spec_of(&classes), Err(ShaperError::Unsupported { .. })));
         for refused in [
             r#"{"kind": "pfifo", "limit": "1.5bdp"}"#,
             r#"{"kind": "fq", "buckets": 3}"#,

@@ -34,6 +34,8 @@ capture htb_class class add dev v0 parent 1: classid 1:10 htb rate 100mbit ceil 
 capture htb_class_ceil class add dev v0 parent 1:1 classid 1:11 htb rate 20mbit ceil 100mbit burst 1600 cburst 3200 quantum 1514
 capture htb_class_fast class add dev v0 parent 1: classid 1:10 htb rate 40gbit ceil 40gbit burst 1250000 cburst 1250000 quantum 60000
 capture htb_class_change class change dev v0 parent 1: classid 1:1 htb rate 50mbit ceil 50mbit burst 1600 cburst 1600 quantum 1514
+capture htb_class_prio class add dev v0 parent 1:1 classid 1:11 htb rate 20mbit ceil 100mbit burst 1600 cburst 3200 quantum 1514 prio 3 overhead 24
+capture tbf_overhead qdisc add dev v0 root handle 1: tbf rate 100mbit burst 3200 limit 187500 overhead 24
 capture tbf qdisc add dev v0 root handle 1: tbf rate 100mbit burst 3200 limit 187500
 capture tbf_fast qdisc add dev v0 root handle 1: tbf rate 40gbit burst 1250000 limit 187500
 capture pfifo $leaf pfifo limit 100
@@ -41,6 +43,15 @@ capture bfifo $leaf bfifo limit 187500
 capture netem_delay $leaf netem delay 15ms limit 1000
 capture netem_loss $leaf netem delay 0ms loss 0.1% limit 1000
 capture netem_both $leaf netem delay 5000ms loss 50% limit 100000
+capture netem_jitter $leaf netem delay 20ms 5ms 25% limit 1000
+capture netem_ordered $leaf netem delay 20ms 5ms limit 1000 rate 8tbit
+capture netem_gemodel $leaf netem delay 20ms loss gemodel 1% 25% 50% 0.1% limit 1000
+capture netem_damage $leaf netem delay 20ms reorder 2% duplicate 1% corrupt 0.5% limit 1000
+capture pfifo_head_drop $leaf pfifo_head_drop limit 100
+capture pie $leaf pie limit 500 target 20ms tupdate 30ms alpha 4 beta 25 ecn bytemode
+capture pie_plain $leaf pie
+capture red $leaf red limit 400000 min 30000 max 90000 avpkt 1000 burst 55 probability 0.05 bandwidth 100mbit ecn harddrop adaptive
+capture red_plain $leaf red limit 400000 min 30000 max 90000 avpkt 1000 bandwidth 10mbit
 capture fq $leaf fq limit 1000 flow_limit 200 buckets 1 ce_threshold 1ms orphan_mask 1023
 capture fq_plain $leaf fq
 capture codel $leaf codel limit 500 target 5ms interval 100ms ecn ce_threshold 1ms
@@ -52,3 +63,5 @@ capture cake_plain $leaf cake
 capture u32_dst filter add dev v0 parent 1: protocol ip prio 1 u32 match ip dst 10.0.1.2/32 match ip dsfield 0xb8 0xfc flowid 1:11
 capture u32_ports filter add dev v0 parent 1: protocol ip prio 1 u32 match ip src 10.0.1.2/32 match ip ihl 5 0x0f match ip protocol 6 0xff match ip sport 5201 0xffff match ip dport 40000 0xffff flowid 1:11
 capture u32_v6 filter add dev v0 parent 1: protocol ipv6 prio 2 u32 match ip6 dst fd00::1/128 match ip6 protocol 17 0xff match ip6 dport 5201 0xffff flowid 1:11
+capture u32_ecn filter add dev v0 parent 1: protocol ip prio 1 u32 match ip dst 10.0.1.2/32 match ip dsfield 0xb9 0xff flowid 1:11
+capture u32_v6_ecn filter add dev v0 parent 1: protocol ipv6 prio 2 u32 match ip6 dst fd00::1/128 match u32 0x00100000 0x00300000 at 0 flowid 1:11

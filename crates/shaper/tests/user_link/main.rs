@@ -18,6 +18,7 @@ use ccbench_shaper::{Link, ShaperError};
 use lab::{DST, DST6, Lab, SRC};
 
 mod aqm;
+mod impair;
 mod lab;
 
 /// For a fact that must come about.

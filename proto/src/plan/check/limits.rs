@@ -22,6 +22,8 @@ pub(super) const MAX_PHASES: usize = 1_000;
 pub(super) const MAX_NODES: usize = 200;
 /// Most classes of a link.
 pub(super) const MAX_CLASSES: usize = 128;
+/// Last priority of a class, as the kernel's HTB has it.
+pub(super) const MAX_PRIORITY: u8 = 7;
 /// Most trials of an experiment.
 pub(super) const MAX_TRIALS: usize = 100_000;
 

@@ -4,14 +4,16 @@ use std::collections::BTreeMap;
 
 use crate::plan::parse::set::join_key;
 use crate::plan::parse::suggest::{hint, list};
-use crate::plan::{Class, Link, Plan, Shaper};
-use crate::resolve::{builtin_paths, settle};
+use crate::plan::{Backend, Class, Link, Plan, Setting, Shaper};
+use crate::resolve::{builtin_paths, drain_rate, settle};
 use crate::schedule::spans;
 use crate::topology::Topology;
 use crate::units::Rate;
 
-use super::limits::{AGENTS, LENGTHS, MAX_CLASSES, MAX_DELAY, MAX_RATE, known_flow, known_node};
-use super::{Problems, names, queues};
+use super::limits::{
+    AGENTS, LENGTHS, MAX_CLASSES, MAX_DELAY, MAX_PRIORITY, MAX_RATE, known_flow, known_node,
+};
+use super::{Problems, impair, names, queues, traces};
 
 pub(super) fn check(plan: &Plan, problems: &mut Problems) {
     let topology = Topology::build(plan);
@@ -40,6 +42,8 @@ pub(super) fn check(plan: &Plan, problems: &mut Problems) {
         let Some(link) = settled.links.get(name) else { continue };
         let from = Sources::of(name, written);
         characteristics(&from, link, problems);
+        impair::check(name, written, link, problems);
+        traces::check(plan, name, written, link, problems);
         classes(plan, &from, link, problems);
     }
     for (name, preset) in &plan.path {
@@ -256,8 +260,10 @@ fn characteristics(from: &Sources<'_>, link: &Link, problems: &mut Problems) {
             "is 100%: no packet would get through; write less, like \"1%\"",
         );
     }
-    let rate_lost = from.lost(&["rate"], problems);
-    if link.rate.is_none() && !rate_lost {
+    // Until its trace has been read nobody knows whether that gives it a rate.
+    let rate_lost = from.lost(&["rate", "trace"], problems)
+        || (link.trace.is_some() && !traces::is_known(link, problems));
+    if drain_rate(link).is_none() && !rate_lost {
         if link.queue.is_some() {
             let why = "needs a rate to build up at; add `rate`, or leave the queue out";
             problems.error_from(&["links", name, "queue"], &[], why);
@@ -266,7 +272,7 @@ fn characteristics(from: &Sources<'_>, link: &Link, problems: &mut Problems) {
             let why = "share the link's rate, and it has none; add `rate` to the link";
             problems.error_from(&["links", name, "classes"], &[], why);
         }
-        if link.delay.is_none() && link.loss.is_none() && !from.lost(&["delay", "loss"], problems) {
+        if does_nothing(link) && !from.lost(&["delay", "loss"], problems) {
             let why = "does nothing; give it a rate, a delay or a loss, or leave it out";
             problems.warning_from(&["links", name], &[], why);
         }
@@ -275,9 +281,20 @@ fn characteristics(from: &Sources<'_>, link: &Link, problems: &mut Problems) {
         let reads = from.reads("rate");
         let reads: Vec<&[&str]> = reads.iter().map(Vec::as_slice).collect();
         // That a rate is missing was said above.
-        let rate = link.rate.unwrap_or(MAX_RATE);
+        let rate = drain_rate(link).unwrap_or(MAX_RATE);
         queues::check(&["links", name, "queue"], queue, (Some(rate), &reads), problems);
     }
+}
+
+fn does_nothing(link: &Link) -> bool {
+    link.delay.is_none()
+        && link.loss.is_none()
+        && link.jitter.is_none()
+        && link.burst_loss.is_none()
+        && link.duplicate.is_none()
+        && link.corrupt.is_none()
+        && link.packet_log.is_none()
+        && link.trace.is_none()
 }
 
 fn classes(plan: &Plan, from: &Sources<'_>, link: &Link, problems: &mut Problems) {
@@ -302,6 +319,10 @@ fn classes(plan: &Plan, from: &Sources<'_>, link: &Link, problems: &mut Problems
     for (class_name, class) in &link.classes {
         let at = ["links", name, "classes", class_name];
         class_rates(&at, class, link_rate, problems);
+        if class.priority.is_some_and(|priority| priority > MAX_PRIORITY) {
+            let why = format!("must be from 0 (served first) to {MAX_PRIORITY}");
+            problems.error(&[&at[..], &["priority"]].concat(), why);
+        }
         if let Some(queue) = &class.queue {
             let rate: &[&str] = &["links", name, "classes", class_name, "rate"];
             let place = [&at[..], &["queue"]].concat();
@@ -354,7 +375,7 @@ fn class_match(plan: &Plan, at: &[&str], class: &Class, problems: &mut Problems)
     if *wanted == crate::plan::Match::default() {
         problems.error(
             &[at, &["match"]].concat(),
-            "is empty; say which packets belong to the class: `to`, `from`, `flow`, `dscp` or `port`",
+            "is empty; say which packets belong to the class: `to`, `from`, `flow`, `dscp`, `ecn` or `port`",
         );
     }
     for (key, node) in [("to", &wanted.to), ("from", &wanted.from)] {
@@ -411,11 +432,8 @@ fn changes(plan: &Plan, settled: &Plan, problems: &mut Problems) {
                 "is empty; write it like `set = { \"links.bottleneck.rate\" = \"20mbit\" }`",
             );
         }
-        for (key, rate) in &change.set {
+        for (key, value) in &change.set {
             let path = ["changes", &number, "set", key];
-            if rate.bits_per_sec() == 0 || *rate > MAX_RATE {
-                problems.error(&path, format!("must be more than zero, and {MAX_RATE} or less"));
-            }
             if let Some(earlier) = seen.insert((change.at, key), index) {
                 problems.error_from(
                     &path,
@@ -425,39 +443,80 @@ fn changes(plan: &Plan, settled: &Plan, problems: &mut Problems) {
                     ),
                 );
             }
-            refuse_change(plan, settled, &path, *rate, problems);
+            refuse_change(plan, settled, &path, *value, problems);
         }
     }
 }
 
-/// Reports a key, the path's last segment, that cannot change to this rate in the course of a trial.
+/// Reports a key, the path's last segment, that cannot change to this value in the course of a trial.
 fn refuse_change(
     plan: &Plan,
     settled: &Plan,
     path: &[&str; 4],
-    rate: Rate,
+    value: Setting,
     problems: &mut Problems,
 ) {
-    let key = path[3];
-    let link_name = key.strip_prefix("links.").and_then(|rest| rest.strip_suffix(".rate"));
+    let (name, key) =
+        path[3].strip_prefix("links.").and_then(|k| k.rsplit_once('.')).unwrap_or_default();
     let names: Vec<&str> = settled.links.keys().map(String::as_str).collect();
-    let Some(link_name) = link_name.filter(|name| names::refuse(name, usize::MAX).is_none()) else {
+    if !["rate", "delay", "loss"].contains(&key) || names::refuse(name, usize::MAX).is_some() {
         let why = format!(
-            "only a link's rate can change during a trial: write `\"links.NAME.rate\"` (links: {})",
+            "only a link's rate, delay and loss can change during a trial: write `\"links.NAME.rate\"`, `.delay` or `.loss` (links: {})",
             list(&names)
         );
         problems.error_from(path, &[], why);
         return;
-    };
-    let (Some(link), Some(written)) = (settled.links.get(link_name), plan.links.get(link_name))
-    else {
-        let why = format!("there is no link `{link_name}`{}", hint(link_name, &names, "links"));
-        problems.error_from(path, &[&["links", link_name]], why);
+    }
+    let (Some(link), Some(written)) = (settled.links.get(name), plan.links.get(name)) else {
+        let why = format!("there is no link `{name}`{}", hint(name, &names, "links"));
+        problems.error_from(path, &[&["links", name]], why);
         return;
     };
-    if link.rate.is_none() && !Sources::of(link_name, written).lost(&["rate"], problems) {
-        let why =
-            format!("`links.{link_name}` has no rate to change; give it the one it begins with");
+    let from = Sources::of(name, written);
+    match (key, value) {
+        ("rate", Setting::Rate(rate)) => change_of_rate(&from, link, path, rate, problems),
+        ("delay", Setting::Delay(delay)) => {
+            if delay > MAX_DELAY {
+                problems.error(path, format!("must be {MAX_DELAY} or less"));
+            }
+            needs_netem(&from, link, path, problems);
+        }
+        ("loss", Setting::Loss(loss)) => {
+            if loss.get() == 1_000_000 {
+                problems.error(path, "is 100%: no packet would get through; write less");
+            }
+            needs_netem(&from, link, path, problems);
+        }
+        (_, value) => {
+            let example = match key {
+                "rate" => "\"20mbit\"",
+                "delay" => "\"20ms\"",
+                _ => "\"0.1%\"",
+            };
+            let why = format!("`{value}` is a {}; write it like {example}", value.key());
+            problems.error(path, why);
+        }
+    }
+}
+
+fn change_of_rate(
+    from: &Sources<'_>,
+    link: &Link,
+    path: &[&str; 4],
+    rate: Rate,
+    problems: &mut Problems,
+) {
+    let name = from.name;
+    if rate.bits_per_sec() == 0 || rate > MAX_RATE {
+        problems.error(path, format!("must be more than zero, and {MAX_RATE} or less"));
+    }
+    if link.rate.is_none() && !from.lost(&["rate"], problems) {
+        let why = match link.trace {
+            Some(_) => format!("the trace of `links.{name}` sets its rate; change it there"),
+            None => {
+                format!("`links.{name}` has no rate to change; give it the one it begins with")
+            }
+        };
         problems.error(path, why);
     }
     let sum: u64 =
@@ -467,6 +526,21 @@ fn refuse_change(
             "{rate} is less than the guaranteed rates of the link's classes, {} together; lower those",
             Rate::from_bits_per_sec(sum)
         );
-        problems.error_from(path, &[path, &["links", link_name, "classes", "*", "rate"]], why);
+        problems.error_from(path, &[path, &["links", name, "classes", "*", "rate"]], why);
     }
+}
+
+/// In the kernel delay and loss are a netem's, which is there only if the link begins with one of them.
+fn needs_netem(from: &Sources<'_>, link: &Link, path: &[&str; 4], problems: &mut Problems) {
+    let begins = link.delay.is_some_and(|delay| delay.get() > 0)
+        || link.loss.is_some_and(|loss| loss.get() > 0);
+    if begins || link.backend == Backend::Userspace || from.lost(&["delay", "loss"], problems) {
+        return;
+    }
+    let name = from.name;
+    let why = format!(
+        "`links.{name}` begins without a delay and a loss, so a kernel link has nothing to change; give it a small \
+         delay to begin with, or write `backend = \"userspace\"` there"
+    );
+    problems.error_from(path, &[&["links", name, "backend"]], why);
 }

@@ -1,7 +1,7 @@
 //! Lints: plans that run, and mislead.
 
 use crate::plan::{Flow, Plan, Queue};
-use crate::resolve::{base_rtt, bdp, limit_bytes, settle};
+use crate::resolve::{base_rtt, bdp, drain_rate, limit_bytes, settle};
 use crate::topology::Topology;
 use crate::units::{Bytes, FRAME_BYTES, Limit, Micros, Rate};
 
@@ -36,12 +36,17 @@ const ROUND_TRIP: &[&[&str]] = &[
 pub(super) fn check(plan: &Plan, problems: &mut Problems) {
     let settled = settle(plan);
     for (name, link) in &settled.links {
-        let Some(rate) = link.rate.filter(|rate| rate.bits_per_sec() > 0) else { continue };
-        if problems.lost(ROUND_TRIP) || problems.lost(&[&["links", name, "rate"]]) {
+        let Some(rate) = drain_rate(link).filter(|rate| rate.bits_per_sec() > 0) else { continue };
+        let key = if link.rate.is_some() { "rate" } else { "trace" };
+        if problems.lost(ROUND_TRIP) || problems.lost(&[&["links", name, key]]) {
             continue;
         }
         let rtt = base_rtt(&settled, name);
-        bandwidth_delay(&["links", name, "rate"], rate, rtt, problems);
+        bandwidth_delay(&["links", name, key], rate, rtt, problems);
+        if rate.bits_per_sec() < FRAME_BYTES * 8 {
+            let why = format!("{rate}: a full packet takes more than a second");
+            problems.warning_from(&["links", name, key], &[], why);
+        }
         if let Some(queue) = &link.queue {
             buffer(&["links", name, "queue"], queue, rate, rtt, problems);
         }
@@ -85,7 +90,11 @@ fn bandwidth_delay(path: &[&str], rate: Rate, rtt: Micros, problems: &mut Proble
 
 fn buffer(path: &[&str], queue: &Queue, rate: Rate, rtt: Micros, problems: &mut Problems) {
     let product = bdp(rate, rtt).get();
-    if let Queue::Pfifo { limit } | Queue::Bfifo { limit } = queue {
+    if let Queue::Pfifo { limit }
+    | Queue::Bfifo { limit }
+    | Queue::PfifoHeadDrop { limit }
+    | Queue::BfifoHeadDrop { limit } = queue
+    {
         let bytes = limit_bytes(*limit, rate, rtt);
         if matches!(queue, Queue::Bfifo { .. }) && bytes.get() > u64::from(u32::MAX) {
             problems.error(
@@ -146,7 +155,7 @@ fn unlimited(plan: &Plan, settled: &Plan, problems: &mut Problems) {
         && greedy
         && ours
         && !plan.links.is_empty()
-        && settled.links.values().all(|l| l.rate.is_none())
+        && settled.links.values().all(|l| l.rate.is_none() && l.trace.is_none())
     {
         problems.warning_from(
             &["links"],
@@ -165,7 +174,9 @@ fn unlimited(plan: &Plan, settled: &Plan, problems: &mut Problems) {
 /// TCP looks at its own machine's queues (TCP small queues) and does not fill them.
 fn senders(settled: &Plan, problems: &mut Problems) {
     let topology = Topology::build(settled);
-    for (name, link) in settled.links.iter().filter(|(_, link)| link.rate.is_some()) {
+    for (name, link) in
+        settled.links.iter().filter(|(_, link)| link.rate.is_some() || link.trace.is_some())
+    {
         let Some(toward) = &link.toward else { continue };
         let device = topology.egress(&link.node, toward);
         let leaves_here = |flow: &Flow| {

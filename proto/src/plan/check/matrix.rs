@@ -1,6 +1,7 @@
 //! The matrix: every combination of its factors' levels, each a plan of its own.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use toml::{Table, Value};
 
@@ -285,7 +286,7 @@ fn level_key(base: &Table, setting: &Setting, problems: &mut Problems) {
             &[],
             format!(
                 "`{dotted}` is the same for the whole experiment; the matrix may vary links, flows, phases, probes, changes, \
-                 path, sample, and `sysctl` and `offloads` of a node"
+                 path, sample, cc, and `sysctl` and `offloads` of a node"
             ),
         );
         return;
@@ -315,9 +316,8 @@ fn may_vary(key: &[String]) -> bool {
     let segments: Vec<&str> = key.iter().map(String::as_str).collect();
     match segments[..] {
         ["nodes", _, inner, ..] => inner == "sysctl" || inner == "offloads",
-        [first, ..] => {
-            ["links", "flows", "phases", "probes", "changes", "path", "sample"].contains(&first)
-        }
+        [first, ..] => ["links", "flows", "phases", "probes", "changes", "path", "sample", "cc"]
+            .contains(&first),
         [] => false,
     }
 }
@@ -340,7 +340,8 @@ pub(super) fn check_points(
     for cell in expand(&some).take(if too_many { 1 } else { MAX_POINTS }) {
         let unset = cell.unread_levels(&problems.lost);
         let whole = cell.lost.is_empty() && unset.is_empty();
-        let mut here = Problems { found: Vec::new(), lost: problems.lost.clone() };
+        let (lost, traces) = (problems.lost.clone(), Arc::clone(&problems.traces));
+        let mut here = Problems { found: Vec::new(), lost, traces };
         here.lost.join(unset);
         if levels_are_right {
             let news = cell.unread.iter().filter(|p| !here.lost.covers(&p.place));

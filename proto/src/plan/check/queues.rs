@@ -51,6 +51,14 @@ pub(super) fn check(
                 wrong("quantum", "must be from 256B to 1048576B".to_owned());
             }
         }
+        Queue::Pie { alpha, beta, .. } => {
+            for (key, gain) in [("alpha", alpha), ("beta", beta)] {
+                if gain.is_some_and(|gain| gain > 32) {
+                    wrong(key, "must be from 0 to 32, in sixteenths of a hertz".to_owned());
+                }
+            }
+        }
+        Queue::Red { .. } => red(queue, wrong),
         Queue::Dualpi2 { alpha, beta, coupling, .. } => {
             if alpha.as_deref().is_some_and(|gain| !is_gain(gain)) {
                 wrong(
@@ -69,6 +77,36 @@ pub(super) fn check(
             }
         }
         _ => {}
+    }
+}
+
+/// Random early detection: what `tc` would refuse, and what would never drop.
+fn red(queue: &Queue, mut wrong: impl FnMut(&'static str, String)) {
+    let Queue::Red { limit, min, max, probability, avpkt, burst, .. } = queue else { return };
+    let most = Bytes::new(u64::from(u32::MAX));
+    let packet = avpkt.unwrap_or(Bytes::new(1000)).get();
+    if limit.get() < FRAME_BYTES || *limit > most {
+        wrong("limit", format!("must be from {FRAME_BYTES}B (a full frame) to {most}"));
+    }
+    if packet == 0 || packet > 65_535 {
+        return wrong("avpkt", "must be from 1B to 65535B".to_owned());
+    }
+    if min.get() == 0 || min >= max {
+        return wrong("min", "must be more than zero and less than `max`".to_owned());
+    }
+    if max > limit {
+        let why = format!("is above the queue's `limit` of {limit}, so it would never be reached");
+        wrong("max", why);
+    }
+    if probability.is_some_and(|share| share.get() == 0) {
+        wrong("probability", "is zero: nothing would be dropped before `max`; raise it".to_owned());
+    }
+    // The weight of the average is chosen so that such a burst stays below `min`.
+    let usual = (2 * min.get() + max.get()) / (3 * packet);
+    let least = min.get().div_ceil(packet);
+    if burst.map_or(usual, u64::from) < least {
+        let key = if burst.is_some() { "burst" } else { "avpkt" };
+        wrong(key, format!("leaves no weight for the average: `burst` must be {least} or more"));
     }
 }
 

@@ -23,6 +23,7 @@ fn info() -> RunInfo {
         topology: String::new(),
         notes: vec![],
         sets: vec![],
+        traces: BTreeMap::new(),
     }
 }
 

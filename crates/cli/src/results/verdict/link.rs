@@ -2,10 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use ccbench_proto::plan::{Link, Plan, Queue};
+use ccbench_proto::plan::check::CheckedPlan;
+use ccbench_proto::plan::{Link, Plan, Queue, Setting, TraceStart};
+use ccbench_proto::resolve::ETHERNET_BYTES;
+use ccbench_proto::trace::Trace;
 use ccbench_proto::units::FRAME_BYTES;
-use ccbench_proto::wire::{LinkChange, QdiscSample};
+use ccbench_proto::wire::{LinkChange, LinkTiming, QdiscSample};
 
+use super::curve::Curve;
+use super::timing::Timing;
 use super::{Findings, Span, Status};
 
 /// A backlogged link must send; 3 % is several times what HTB's rate table and the sampling instant account for.
@@ -21,8 +26,10 @@ pub const SLACK_BYTES: f64 = 4.0 * FRAME_BYTES as f64;
 /// Left out on either side of a change of the rate: the change is as late as its thread, and a burst of the old rate
 /// may follow.
 pub const CHANGE_NS: u64 = 200_000_000;
-/// Packets that the userspace path may release more than 1 ms late.
-pub const LATE_SHARE: f64 = 0.01;
+/// A traced rate may be applied, and a sample taken, this much off; at a jump of the rate that is many bytes.
+pub const STEP_NS: u64 = 2_000_000;
+/// Of a single delivery opportunity a packet may leave a part unused.
+pub const LOW_OPPORTUNITY_SHARE: f64 = 0.1;
 
 /// Which link of which node.
 type Key = (String, String);
@@ -34,16 +41,28 @@ pub(crate) struct LinkCheck {
     rated: BTreeMap<String, Rated>,
     series: BTreeMap<Key, Series>,
     failed_changes: BTreeMap<String, (u32, String)>,
+    timing: Timing,
 }
 
 /// What the plan says of a link's rate.
 #[derive(Debug)]
 struct Rated {
-    legs: Vec<Leg>,
+    pace: Pace,
+    /// Bytes that the rate counts beside what counters count, per packet.
+    beside: f64,
     /// It sends whenever it has something to send.
     conserves_work: bool,
     /// It has slices, which may be full while the link is not.
     sliced: bool,
+}
+
+/// What a link may send, over time.
+#[derive(Debug)]
+enum Pace {
+    /// Constant but for the plan's changes.
+    Legs(Vec<Leg>),
+    /// As a trace says, and how much less is still no wonder.
+    Curve(Curve, f64),
 }
 
 /// The queue of what is in no slice, the one that may always take all that the link has left.
@@ -58,35 +77,95 @@ struct Leg {
 }
 
 impl Rated {
-    fn new(name: &str, link: &Link, plan: &Plan) -> Option<Self> {
-        let key = format!("links.{name}.rate");
-        let mut changes: Vec<(u64, u64)> = plan
-            .changes
-            .iter()
-            .filter_map(|change| Some((change.at.nanos(), change.set.get(&key)?.bits_per_sec())))
-            .collect();
-        changes.sort_by_key(|(at_ns, _)| *at_ns);
-        let mut legs =
-            vec![Leg { from_ns: 0, to_ns: u64::MAX, rate_bps: link.rate?.bits_per_sec() }];
-        for (at_ns, rate_bps) in changes {
-            if let Some(last) = legs.last_mut() {
-                last.to_ns = at_ns.saturating_sub(CHANGE_NS);
-            }
-            legs.push(Leg { from_ns: at_ns.saturating_add(CHANGE_NS), to_ns: u64::MAX, rate_bps });
-        }
-        Some(Self { legs, conserves_work: conserves_work(link), sliced: !link.classes.is_empty() })
+    fn new(name: &str, link: &Link, plan: &CheckedPlan) -> Option<Self> {
+        let counted = ETHERNET_BYTES.get() as f64;
+        let overhead = link.overhead.map_or(counted, |bytes| bytes.get() as f64);
+        let traced = || {
+            let used = link.trace.as_ref().filter(|used| used.start == TraceStart::Trial)?;
+            let trace = plan.trace(&used.file)?;
+            let low_share = match **trace {
+                Trace::Steps(_) => LOW_SHARE,
+                Trace::Opportunities(_) => LOW_OPPORTUNITY_SHARE,
+            };
+            Some(Pace::Curve(Curve::new(trace, used, overhead)?, low_share))
+        };
+        let pace = traced().or_else(|| Some(Pace::Legs(legs(name, link, plan.plan())?)))?;
+        Some(Self {
+            pace,
+            beside: overhead - counted,
+            conserves_work: conserves_work(link),
+            sliced: !link.classes.is_empty(),
+        })
     }
 
+    /// Which stretch of the trial an instant belongs to; windows do not reach over two.
     fn leg(&self, since_ns: u64) -> Option<usize> {
-        self.legs.iter().position(|leg| leg.from_ns <= since_ns && since_ns <= leg.to_ns)
+        match &self.pace {
+            Pace::Legs(legs) => {
+                legs.iter().position(|leg| leg.from_ns <= since_ns && since_ns <= leg.to_ns)
+            }
+            Pace::Curve(..) => Some(0),
+        }
     }
+
+    /// What a window of a leg may have sent, and by how much that may be wrong.
+    fn ideal_bytes(&self, leg: usize, (from_ns, to_ns): (u64, u64)) -> (f64, f64) {
+        match &self.pace {
+            Pace::Legs(legs) => {
+                let rate_bps = legs.get(leg).map_or(0, |leg| leg.rate_bps);
+                (rate_bps as f64 / 8e9 * (to_ns - from_ns) as f64, SLACK_BYTES)
+            }
+            Pace::Curve(curve, _) => {
+                let slack = SLACK_BYTES + curve.burst((from_ns, to_ns), STEP_NS);
+                (curve.bytes(from_ns, to_ns), slack)
+            }
+        }
+    }
+
+    fn low_share(&self) -> f64 {
+        match self.pace {
+            Pace::Legs(_) => LOW_SHARE,
+            Pace::Curve(_, share) => share,
+        }
+    }
+
+    /// A leg's link, for people.
+    fn name(&self, link: &str, leg: usize) -> String {
+        match &self.pace {
+            Pace::Legs(legs) if legs.len() > 1 => {
+                let from_ns = legs.get(leg).map_or(0, |leg| leg.from_ns);
+                format!("link {link} from {:.1} s on", from_ns as f64 / 1e9)
+            }
+            Pace::Legs(_) => format!("link {link}"),
+            Pace::Curve(..) => format!("link {link}, by its trace"),
+        }
+    }
+}
+
+/// The rates of a link without a trace, one after the other.
+fn legs(name: &str, link: &Link, plan: &Plan) -> Option<Vec<Leg>> {
+    let key = format!("links.{name}.rate");
+    let mut changes: Vec<(u64, u64)> = plan
+        .changes
+        .iter()
+        .filter_map(|change| match change.set.get(&key)? {
+            Setting::Rate(rate) => Some((change.at.nanos(), rate.bits_per_sec())),
+            Setting::Delay(_) | Setting::Loss(_) => None,
+        })
+        .collect();
+    changes.sort_by_key(|(at_ns, _)| *at_ns);
+    let mut legs = vec![Leg { from_ns: 0, to_ns: u64::MAX, rate_bps: link.rate?.bits_per_sec() }];
+    for (at_ns, rate_bps) in changes {
+        if let Some(last) = legs.last_mut() {
+            last.to_ns = at_ns.saturating_sub(CHANGE_NS);
+        }
+        legs.push(Leg { from_ns: at_ns.saturating_add(CHANGE_NS), to_ns: u64::MAX, rate_bps });
+    }
+    Some(legs)
 }
 
 #[derive(Debug, Default)]
 struct Series {
-    sent_pkts: u64,
-    late_pkts: u64,
-    max_late_us: u64,
     /// The rows of one instant, until one of the next comes.
     instant: Option<Instant>,
     window: Option<Window>,
@@ -98,9 +177,9 @@ struct Series {
 #[derive(Debug, Default)]
 struct Seen {
     /// Those with a backlog throughout.
-    full: Vec<Rate>,
-    /// The fastest of all.
-    fastest: Option<Rate>,
+    full: Vec<Sent>,
+    /// The one that was most above what it may be.
+    fastest: Option<Sent>,
 }
 
 /// The counters of all qdiscs and classes of a link, read together. The root qdisc has sent everything; its backlog
@@ -110,8 +189,8 @@ struct Instant {
     at_ns: u64,
     leg: Option<usize>,
     sliced: bool,
-    root_sent_bytes: Option<u64>,
-    most_sent_bytes: u64,
+    root_sent: Option<(u64, u64)>,
+    most_sent: (u64, u64),
     root_waits: bool,
     queue_waits: bool,
     delays: bool,
@@ -121,10 +200,11 @@ impl Instant {
     fn add(&mut self, row: &QdiscSample) {
         let waits = row.backlog_bytes > 0 || row.qlen_pkts > 0;
         let class = row.kind.ends_with(" class");
-        self.most_sent_bytes = self.most_sent_bytes.max(row.sent_bytes);
+        let sent = (row.sent_bytes, row.sent_pkts);
+        self.most_sent = self.most_sent.max(sent);
         self.delays |= row.kind == "netem";
         if !class && row.parent == "root" {
-            self.root_sent_bytes = Some(row.sent_bytes);
+            self.root_sent = Some(sent);
             self.root_waits |= waits;
         } else if !class && row.kind != "netem" {
             self.queue_waits |= waits && (!self.sliced || row.handle == REMAINDER);
@@ -135,7 +215,7 @@ impl Instant {
         Window {
             at_ns: self.at_ns,
             leg: self.leg,
-            sent_bytes: self.root_sent_bytes.unwrap_or(self.most_sent_bytes),
+            sent: self.root_sent.unwrap_or(self.most_sent),
             backlogged: self.queue_waits || (self.root_waits && !self.delays && !self.sliced),
         }
     }
@@ -145,48 +225,57 @@ impl Instant {
 struct Window {
     at_ns: u64,
     leg: Option<usize>,
-    sent_bytes: u64,
+    /// Bytes and packets.
+    sent: (u64, u64),
     backlogged: bool,
 }
 
-/// Bytes in a time.
+/// What was sent in a time, and what could have been.
 #[derive(Debug, Clone, Copy)]
-struct Rate {
-    bytes: u64,
+struct Sent {
+    bytes: f64,
+    ideal_bytes: f64,
+    slack_bytes: f64,
     ns: u64,
 }
 
 /// Windows kept per series; a longer trial is judged by its first hours.
 const MOST_WINDOWS: usize = 20_000;
 
-impl Rate {
-    fn bps(self) -> f64 {
-        self.bytes as f64 * 8e9 / self.ns.max(1) as f64
+impl Sent {
+    fn is_low(self, share: f64) -> bool {
+        self.bytes < self.ideal_bytes * (1.0 - share) - self.slack_bytes
     }
 
-    /// What a link of this rate would have sent in this time.
-    fn ideal_bytes(self, rate_bps: u64) -> f64 {
-        rate_bps as f64 / 8e9 * self.ns as f64
+    fn is_high(self) -> bool {
+        self.above() > 0.0
     }
 
-    fn is_low(self, rate_bps: u64) -> bool {
-        (self.bytes as f64) < self.ideal_bytes(rate_bps) * (1.0 - LOW_SHARE) - SLACK_BYTES
+    /// How much more it is than it may be.
+    fn above(self) -> f64 {
+        self.bytes - self.ideal_bytes * (1.0 + HIGH_SHARE) - self.slack_bytes
     }
 
-    fn is_high(self, rate_bps: u64) -> bool {
-        self.bytes as f64 > self.ideal_bytes(rate_bps) * (1.0 + HIGH_SHARE) + SLACK_BYTES
+    /// A number of bytes as a rate, for people.
+    fn mbit(self, bytes: f64) -> String {
+        format!("{:.3} Mbit/s", bytes * 8e3 / self.ns.max(1) as f64)
     }
 }
 
 impl LinkCheck {
-    pub(crate) fn new(plan: &Plan) -> Self {
+    pub(crate) fn new(plan: &CheckedPlan) -> Self {
         let rated =
             |(name, link): (&String, &Link)| Some((name.clone(), Rated::new(name, link, plan)?));
         Self {
-            rated: plan.links.iter().filter_map(rated).collect(),
+            rated: plan.plan().links.iter().filter_map(rated).collect(),
             series: BTreeMap::new(),
             failed_changes: BTreeMap::new(),
+            timing: Timing::default(),
         }
+    }
+
+    pub(crate) fn timing(&mut self, node: &str, row: &LinkTiming) {
+        self.timing.row(node, row);
     }
 
     pub(crate) fn change(&mut self, row: &LinkChange) {
@@ -200,61 +289,40 @@ impl LinkCheck {
         if !span.holds(row.at_ns) {
             return;
         }
+        self.timing.sample(node, row);
         let key = (node.to_owned(), row.link.clone());
         let series = self.series.entry(key).or_default();
-        if let Some(late_pkts) = row.late_pkts {
-            series.sent_pkts = row.sent_pkts;
-            series.late_pkts = late_pkts;
-            series.max_late_us = series.max_late_us.max(row.max_late_us.unwrap_or(0));
-        }
-        if series.instant.is_some_and(|instant| instant.at_ns != row.at_ns) {
-            series.advance();
-        }
         let rated = self.rated.get(&row.link);
+        if series.instant.is_some_and(|instant| instant.at_ns != row.at_ns) {
+            series.advance(rated, span);
+        }
         let leg = rated.and_then(|rated| rated.leg(row.at_ns.saturating_sub(span.t0_ns)));
         let sliced = rated.is_some_and(|rated| rated.sliced);
         let fresh = Instant { at_ns: row.at_ns, leg, sliced, ..Instant::default() };
         series.instant.get_or_insert(fresh).add(row);
     }
 
-    pub(crate) fn finish(mut self, findings: &mut Findings) {
+    /// `spans`: the trial on each node's clock.
+    pub(crate) fn finish(mut self, spans: &BTreeMap<String, Span>, findings: &mut Findings) {
         for (link, (count, first)) in self.failed_changes {
             let message = format!("link {link}: {count} changes failed; the first: {first}");
             findings.add(Status::Degraded, "link_change_failed", message);
         }
-        for ((_, link), series) in &mut self.series {
-            series.advance();
-            let Some(rated) = self.rated.get(link) else { continue };
+        for ((node, link), series) in &mut self.series {
+            let (Some(rated), Some(span)) = (self.rated.get(link), spans.get(node)) else {
+                continue;
+            };
+            series.advance(Some(rated), *span);
             for (leg, seen) in &series.seen {
-                let Some(leg) = rated.legs.get(*leg) else { continue };
-                let name = match rated.legs.len() {
-                    1 => format!("link {link}"),
-                    _ => format!("link {link} from {:.1} s on", leg.from_ns as f64 / 1e9),
-                };
-                seen.judge_high(&name, leg.rate_bps, findings);
+                let name = rated.name(link, *leg);
+                seen.judge_high(&name, findings);
                 if rated.conserves_work {
-                    seen.judge_low(&name, leg.rate_bps, findings);
+                    seen.judge_low(&name, rated.low_share(), findings);
                 }
             }
         }
-        for ((_, link), series) in &self.series {
-            let share = series.late_pkts as f64 / series.sent_pkts.max(1) as f64;
-            if share > LATE_SHARE {
-                let message = format!(
-                    "link {link}: {:.1} % of {} packets left more than 1 ms late, the worst {} us (limit {:.0} %)",
-                    share * 100.0,
-                    series.sent_pkts,
-                    series.max_late_us,
-                    LATE_SHARE * 100.0
-                );
-                findings.add(Status::Degraded, "link_late", message);
-            }
-        }
+        self.timing.finish(findings);
     }
-}
-
-fn mbit(bps: f64) -> String {
-    format!("{:.3} Mbit/s", bps / 1e6)
 }
 
 /// sch_fq paces: packets may wait in it although the link is free.
@@ -265,7 +333,7 @@ fn conserves_work(link: &Link) -> bool {
 
 impl Series {
     /// Takes the instant that is complete.
-    fn advance(&mut self) {
+    fn advance(&mut self, rated: Option<&Rated>, span: Span) {
         let Some(fresh) = self.instant.take().map(Instant::window) else { return };
         let Some(window) = &mut self.window else {
             self.window = Some(fresh);
@@ -273,53 +341,65 @@ impl Series {
         };
         window.backlogged &= fresh.backlogged;
         let ns = fresh.at_ns.saturating_sub(window.at_ns);
-        let bytes = fresh.sent_bytes.checked_sub(window.sent_bytes);
-        let (Some(bytes), Some(leg), true) = (bytes, fresh.leg, fresh.leg == window.leg) else {
+        let bytes = fresh.sent.0.checked_sub(window.sent.0);
+        let same_leg = fresh.leg == window.leg;
+        let (Some(bytes), Some(leg), Some(rated), true) = (bytes, fresh.leg, rated, same_leg)
+        else {
             self.window = Some(fresh);
             return;
         };
         if ns < WINDOW_NS {
             return;
         }
-        let rate = Rate { bytes, ns };
+        let since = |at_ns: u64| at_ns.saturating_sub(span.t0_ns);
+        let (ideal_bytes, slack_bytes) =
+            rated.ideal_bytes(leg, (since(window.at_ns), since(fresh.at_ns)));
+        let packets = fresh.sent.1.saturating_sub(window.sent.1) as f64;
+        let bytes = (bytes as f64 + rated.beside * packets).max(0.0);
+        let sent = Sent { bytes, ideal_bytes, slack_bytes, ns };
         let seen = self.seen.entry(leg).or_default();
         if window.backlogged && seen.full.len() < MOST_WINDOWS {
-            seen.full.push(rate);
+            seen.full.push(sent);
         }
-        if seen.fastest.is_none_or(|fastest| rate.bps() > fastest.bps()) {
-            seen.fastest = Some(rate);
+        if seen.fastest.is_none_or(|fastest| sent.above() > fastest.above()) {
+            seen.fastest = Some(sent);
         }
         self.window = Some(fresh);
     }
 }
 
 impl Seen {
-    fn judge_high(&self, link: &str, rate_bps: u64, findings: &mut Findings) {
-        if let Some(fastest) = self.fastest.filter(|rate| rate.is_high(rate_bps)) {
+    fn judge_high(&self, link: &str, findings: &mut Findings) {
+        if let Some(fastest) = self.fastest.filter(|sent| sent.is_high()) {
             let message = format!(
                 "{link}: {} in one second, the plan says {} (limit {:.0} % over)",
-                mbit(fastest.bps()),
-                mbit(rate_bps as f64),
+                fastest.mbit(fastest.bytes),
+                fastest.mbit(fastest.ideal_bytes),
                 HIGH_SHARE * 100.0
             );
             findings.add(Status::Degraded, "link_rate_high", message);
         }
     }
 
-    fn judge_low(&self, link: &str, rate_bps: u64, findings: &mut Findings) {
-        let low = self.full.iter().filter(|rate| rate.is_low(rate_bps)).count();
+    fn judge_low(&self, link: &str, share: f64, findings: &mut Findings) {
+        let low = self.full.iter().filter(|sent| sent.is_low(share)).count();
         let low_share = low as f64 / self.full.len().max(1) as f64;
-        let add =
-            |sum: Rate, one: &Rate| Rate { bytes: sum.bytes + one.bytes, ns: sum.ns + one.ns };
-        let whole = self.full.iter().fold(Rate { bytes: 0, ns: 0 }, add);
-        if whole.is_low(rate_bps) || low_share > LOW_WINDOWS_SHARE {
+        let none = Sent { bytes: 0.0, ideal_bytes: 0.0, slack_bytes: SLACK_BYTES, ns: 0 };
+        let add = |sum: Sent, one: &Sent| Sent {
+            bytes: sum.bytes + one.bytes,
+            ideal_bytes: sum.ideal_bytes + one.ideal_bytes,
+            slack_bytes: sum.slack_bytes,
+            ns: sum.ns + one.ns,
+        };
+        let whole = self.full.iter().fold(none, add);
+        if whole.is_low(share) || low_share > LOW_WINDOWS_SHARE {
             let message = format!(
                 "{link}: {} while its queue was not empty, low in {low} of {} seconds; the plan says {} \
                  (limit {:.0} % under)",
-                mbit(whole.bps()),
+                whole.mbit(whole.bytes),
                 self.full.len(),
-                mbit(rate_bps as f64),
-                LOW_SHARE * 100.0
+                whole.mbit(whole.ideal_bytes),
+                share * 100.0
             );
             findings.add(Status::Degraded, "link_rate_low", message);
         }

@@ -1,9 +1,13 @@
 //! Every check, once satisfied and once not. The trial: 10 s, `main` (two flows, cubic) from 0 to 10 s over a
 //! bottleneck of 8 Mbit/s (1 MB/s) and 10 ms of delay.
 
+use ccbench_proto::plan::check::TraceFacts;
 use ccbench_proto::plan::{check, parse};
+use ccbench_proto::trace::{Step, Steps, Trace};
+use ccbench_proto::units::Rate;
 use ccbench_proto::wire::{
-    Done, Event, Flow, FlowSample, HostSample, Interval, LinkChange, NodeInfo, QdiscSample,
+    Done, Event, Flow, FlowSample, HostSample, Interval, LinkChange, LinkTiming, NodeInfo,
+    QdiscSample,
 };
 
 use super::*;
@@ -70,6 +74,9 @@ struct Story {
     change: Option<(u64, &'static str)>,
     /// From this instant on the bottleneck sends half.
     halved_ms: u64,
+    /// The bottleneck's rate comes from a trace: 8 Mbit/s, from 4 s on 4.
+    traced: bool,
+    timing: Option<LinkTiming>,
 }
 
 impl Default for Story {
@@ -97,6 +104,8 @@ impl Default for Story {
             queue: "bfifo",
             change: None,
             halved_ms: u64::MAX,
+            traced: false,
+            timing: None,
         }
     }
 }
@@ -115,7 +124,10 @@ impl Story {
             format!("[[changes]]\nat = \"{at_ms}ms\"\nset = {{ \"links.bottleneck.rate\" = \"{rate}\" }}\n")
         });
         let text = text + &change;
-        let (plan, _) = check::check(parse::parse(&text).unwrap()).unwrap();
+        let (plan, _) = match self.traced {
+            true => read_traced(&text),
+            false => check::check(parse::parse(&text).unwrap()).unwrap(),
+        };
         let clock = NodeClock {
             t0_ns: T0_NS,
             realtime_offset_ns: 0,
@@ -182,6 +194,9 @@ impl Story {
         let change =
             LinkChange { link: "bottleneck".into(), rc: self.change_rc, ..Default::default() };
         see("mid", Of::LinkChange(change));
+        if let Some(row) = &self.timing {
+            see("mid", Of::LinkTiming(row.clone()));
+        }
         let rtt = Event {
             at_ns: at(0),
             kind: "base_rtt".into(),
@@ -259,6 +274,21 @@ impl Story {
     }
 }
 
+/// The plan with a trace in place of the rate.
+fn read_traced(text: &str) -> (CheckedPlan, Vec<check::PlanProblem>) {
+    let text = text.replace("rate = \"8mbit\"", "trace = { file = \"a.csv\" }");
+    let step = |s: u64, mbit: u64| Step {
+        at_ns: s * 1000 * MS,
+        rate: Some(Rate::from_bits_per_sec(mbit * 1_000_000)),
+        delay_ns: None,
+        loss: None,
+        line: 0,
+    };
+    let steps = Steps { steps: vec![step(0, 8), step(4, 4)], length_ns: 10_000 * MS };
+    let facts = TraceFacts { sha256: "0".repeat(64), trace: Trace::Steps(steps).into() };
+    check::read_with(&text, &[], [("a.csv".to_owned(), Ok(facts))].into()).unwrap()
+}
+
 /// The story ends with exactly this reason.
 #[track_caller]
 fn only(story: &Story, status: Status, code: &str) -> String {
@@ -328,6 +358,71 @@ fn a_link_that_changes_is_judged_between_its_changes() {
     let early = Story { change, halved_ms: 1_000, ..Story::default() };
     let message = only(&early, Status::Degraded, "link_rate_low");
     assert!(message.contains("link bottleneck from 0.0 s on"), "{message}");
+}
+
+#[test]
+fn a_traced_link_is_judged_by_its_trace() {
+    fine(&Story { traced: true, halved_ms: 4_000, ..Story::default() });
+    let idle = Story { traced: true, bytes_per_s: 100_000, backlog_bytes: 0, ..Story::default() };
+    fine(&idle);
+    let constant = Story { traced: true, ..Story::default() };
+    let message = only(&constant, Status::Degraded, "link_rate_high");
+    assert!(
+        message.contains("by its trace: 8.000 Mbit/s in one second, the plan says 4.000"),
+        "{message}"
+    );
+    let early = Story { traced: true, halved_ms: 1_000, ..Story::default() };
+    let message = only(&early, Status::Degraded, "link_rate_low");
+    assert!(message.contains("low in 3 of 9 seconds"), "{message}");
+}
+
+#[test]
+fn late_steps_of_a_trace_degrade_and_missed_ones_fail() {
+    let steps = |p99_us, missed| Story {
+        timing: Some(LinkTiming {
+            link: "bottleneck".into(),
+            what: "steps".into(),
+            count: 1000,
+            missed,
+            p99_us,
+            max_us: 2_000.0,
+            ..LinkTiming::default()
+        }),
+        ..Story::default()
+    };
+    fine(&steps(1_000.0, 1));
+    let message = only(&steps(1_100.0, 0), Status::Degraded, "trace_late");
+    assert!(message.contains("1100 us (p99), 2000 us at most, and 0 of 1000"), "{message}");
+    only(&steps(10.0, 2), Status::Degraded, "trace_late");
+    only(&steps(10.0, 101), Status::Failed, "trace_late");
+}
+
+#[test]
+fn the_last_word_on_packets_is_the_links_own() {
+    let packets = |late, max_us| Story {
+        timing: Some(LinkTiming {
+            link: "bottleneck".into(),
+            what: "packets".into(),
+            count: 10_000,
+            late,
+            max_us,
+            ..LinkTiming::default()
+        }),
+        ..Story::default()
+    };
+    fine(&packets(100, 99_000.0));
+    only(&packets(101, 0.0), Status::Degraded, "link_late");
+    let message = only(&packets(1, 200_000.0), Status::Degraded, "link_late");
+    assert!(message.contains("the worst 200000 us"), "{message}");
+    only(&packets(1_001, 2_000.0), Status::Failed, "link_late");
+}
+
+#[test]
+fn packets_missing_in_the_log_degrade() {
+    let timing = LinkTiming { what: "log".into(), count: 5, missed: 7, ..LinkTiming::default() };
+    let story = Story { timing: Some(timing), ..Story::default() };
+    let message = only(&story, Status::Degraded, "packets_not_logged");
+    assert!(message.contains("7 packets are not in the packet log, 5 are"), "{message}");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use super::*;
 use crate::datapath::queue::FifoLimit;
 
 fn spec(rate_bps: Option<u64>, delay_ns: u64, limit: FifoLimit) -> LinkSpec {
-    LinkSpec { rate_bps, delay_ns, loss_ppm: 0, seed: 1, queue: QueueSpec::Fifo(limit) }
+    LinkSpec { rate_bps, delay_ns, seed: 1, queue: QueueSpec::Fifo(limit), ..LinkSpec::default() }
 }
 
 fn packet(slot: u32, at_ns: u64, bytes: u32) -> Packet {
@@ -20,7 +20,7 @@ fn a_packet_takes_its_delay_and_its_transmission() {
     let mut link = LinkModel::new(&spec(Some(8_000_000), 10_000, FifoLimit::Packets(10)), 16, 1514);
     let mut freed = Vec::new();
     assert_eq!(link.next_due_ns(), u64::MAX);
-    assert!(link.arrive(packet(1, 500, 1000)));
+    assert_eq!(link.arrive(packet(1, 500, 1000)), Arrival::In);
     assert_eq!(link.next_due_ns(), 500 + 10_000 + 1_000_000);
     link.advance(1_010_499, &mut freed);
     assert_eq!(link.next_due_ns(), 1_010_500);
@@ -101,7 +101,14 @@ proptest! {
     ) {
         let limit = if by_bytes { FifoLimit::Bytes(limit * 1514) } else { FifoLimit::Packets(limit) };
         let queue = QueueSpec::Fifo(limit);
-        let spec = LinkSpec { rate_bps: Some(rate), delay_ns: delay, loss_ppm, seed: rate, queue };
+        let spec = LinkSpec {
+            rate_bps: Some(rate),
+            delay_ns: delay,
+            loss_ppm,
+            seed: rate,
+            queue,
+            ..LinkSpec::default()
+        };
         let mut link = LinkModel::new(&spec, arrivals.len(), 1514);
         let mut freed = Vec::new();
         let mut now = 0;
@@ -110,7 +117,7 @@ proptest! {
         for (slot, (gap, bytes, advance)) in arrivals.iter().enumerate() {
             now += gap;
             let entered = link.arrive(packet(slot as u32, now, *bytes));
-            sent.push((now, *bytes, entered));
+            sent.push((now, *bytes, entered == Arrival::In));
             if *advance {
                 link.advance(now, &mut freed);
                 out.extend(drain(&mut link));
@@ -120,8 +127,8 @@ proptest! {
         out.extend(drain(&mut link));
 
         let counts = link.counts();
-        let (queued_pkts, queued) = link.queue.backlog();
-        let inside = link.delayed.len() + queued_pkts as usize + usize::from(link.in_service.is_some());
+        let (queued_pkts, queued) = link.backlog();
+        let inside = link.inside();
         prop_assert_eq!(counts.arrived as usize, arrivals.len());
         prop_assert_eq!(counts.dropped as usize, freed.len());
         prop_assert_eq!(counts.departed as usize, out.len());
@@ -138,6 +145,184 @@ proptest! {
             // Rounded down, with at most one nanosecond carried.
             prop_assert!(due >= start + takes && due <= start + takes + 1, "{due} {start} {takes}");
             free_at = due;
+        }
+    }
+}
+
+mod impaired {
+    use ccbench_proto::plan::{BurstLoss, Distribution, Jitter, Reorder};
+    use ccbench_proto::resolve::Impairments;
+    use ccbench_proto::units::{Micros, Ppm};
+
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn ppm(n: u32) -> Ppm {
+        Ppm::new(n).unwrap()
+    }
+
+    fn jitter(distribution: Distribution, reorder: bool) -> Option<Jitter> {
+        Some(Jitter { spread: Micros::from_millis(4), distribution, correlation: None, reorder })
+    }
+
+    /// Everything that happens to these arrivals: what left and when, with the copies' slots above 10 000, the
+    /// bits to be flipped, what was lost.
+    fn story(
+        impairments: Impairments,
+        loss_ppm: u32,
+        arrivals: u32,
+    ) -> (Vec<(u32, u64)>, Vec<(u32, u64)>, Vec<u32>) {
+        let spec = LinkSpec { impairments, loss_ppm, ..spec(Some(1_000_000_000), 10 * MS, LIMIT) };
+        let mut link = LinkModel::new(&spec, 20_000, 1514);
+        let (mut freed, mut flips, mut lost, mut out) = (vec![], vec![], vec![], vec![]);
+        for slot in 0..arrivals {
+            let at_ns = u64::from(slot) * 200_000 + 1;
+            let arrival = packet(slot, at_ns, 1000);
+            match link.arrive(arrival) {
+                Arrival::In => {}
+                Arrival::Lost => lost.push(slot),
+                Arrival::Changed { flip, copy_due_ns } => {
+                    flips.extend(flip.map(|draw| (slot, draw)));
+                    if let Some(at_ns) = copy_due_ns {
+                        link.arrive_copy(Packet { slot: slot + 10_000, at_ns, ..arrival });
+                    }
+                }
+            }
+            // All that may have left cannot be passed by what comes.
+            link.advance(at_ns, &mut freed);
+            out.extend(drain(&mut link));
+        }
+        link.advance(1 << 50, &mut freed);
+        out.extend(drain(&mut link));
+        let counts = link.counts();
+        assert_eq!(counts.arrived + counts.duplicated, counts.lost + counts.departed);
+        assert_eq!((counts.lost, counts.corrupted), (lost.len() as u64, flips.len() as u64));
+        assert!(freed.is_empty() && link.inside() == 0);
+        assert!(out.windows(2).all(|two| two[0].1 <= two[1].1));
+        (out, flips, lost)
+    }
+
+    const LIMIT: FifoLimit = FifoLimit::Packets(10_000);
+
+    fn slots((out, ..): &(Vec<(u32, u64)>, Vec<(u32, u64)>, Vec<u32>)) -> Vec<u32> {
+        out.iter().map(|(slot, _)| *slot).collect()
+    }
+
+    #[test]
+    fn the_same_seed_and_the_same_arrivals_tell_the_same_story() {
+        let everything = Impairments {
+            jitter: jitter(Distribution::Pareto, true),
+            burst_loss: Some(BurstLoss {
+                enter: ppm(10_000),
+                leave: ppm(200_000),
+                bad: None,
+                good: None,
+            }),
+            duplicate: ppm(30_000),
+            reorder: Some(Reorder { share: ppm(50_000) }),
+            corrupt: ppm(20_000),
+        };
+        let told = story(everything, 10_000, 3_000);
+        assert_eq!(told, story(everything, 10_000, 3_000));
+        let twice = told.0.iter().filter(|(slot, _)| *slot >= 10_000).count();
+        assert!((50..120).contains(&twice) && (30..90).contains(&told.1.len()), "{twice}");
+        assert!((100..260).contains(&told.2.len()), "{}", told.2.len());
+        // Less asked for, the same decisions on the rest.
+        let fewer = Impairments { duplicate: ppm(0), reorder: None, ..everything };
+        let other = story(fewer, 10_000, 3_000);
+        assert_eq!((other.1, other.2), (told.1, told.2));
+    }
+
+    #[test]
+    fn random_delay_keeps_the_order_unless_told_otherwise() {
+        for distribution in [Distribution::Uniform, Distribution::Normal, Distribution::Pareto] {
+            let asked = |reorder| Impairments {
+                jitter: jitter(distribution, reorder),
+                ..Impairments::default()
+            };
+            let kept = story(asked(false), 0, 2_000);
+            assert_eq!(slots(&kept), (0..2_000).collect::<Vec<_>>(), "{distribution:?}");
+            let free = story(asked(true), 0, 2_000);
+            assert!(!slots(&free).is_sorted());
+            // Each packet's own delay is the same draw in both; waiting for those before only adds.
+            let due = |of: &[(u32, u64)]| {
+                let mut of = of.to_vec();
+                of.sort_unstable();
+                of
+            };
+            for (kept, free) in due(&kept.0).iter().zip(due(&free.0)) {
+                assert!(kept.1 + 9_000 >= free.1, "{kept:?} {free:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_copy_follows_its_original_at_once() {
+        let asked = Impairments { duplicate: ppm(1_000_000), ..Impairments::default() };
+        for asked in [asked, Impairments { jitter: jitter(Distribution::Normal, true), ..asked }] {
+            let told = story(asked, 0, 200);
+            for pair in told.0.chunks(2) {
+                assert_eq!(pair[0].0 + 10_000, pair[1].0);
+            }
+        }
+    }
+
+    #[test]
+    fn overtakers_are_not_delayed_and_the_others_keep_their_order() {
+        let reorder = Some(Reorder { share: ppm(100_000) });
+        let told = story(Impairments { reorder, ..Impairments::default() }, 0, 1_000);
+        let arrived = |slot: u32| u64::from(slot) * 200_000 + 1;
+        let (soon, late): (Vec<_>, Vec<_>) =
+            told.0.iter().partition(|(slot, at_ns)| at_ns - arrived(*slot) < 5 * MS);
+        assert!((70..130).contains(&soon.len()), "{}", soon.len());
+        // 1000 bytes take 8 us; two may want the line at the same time.
+        assert!(soon.iter().all(|(slot, at_ns)| at_ns - arrived(*slot) <= 16_000));
+        assert!(late.iter().all(|(slot, at_ns)| at_ns - arrived(*slot) >= 10 * MS + 8_000));
+        assert!(late.windows(2).all(|two| two[0].0 < two[1].0));
+    }
+
+    #[test]
+    fn a_new_delay_counts_for_later_arrivals_and_lets_none_overtake() {
+        let mut link = LinkModel::new(&spec(None, 10 * MS, LIMIT), 64, 1514);
+        let mut freed = Vec::new();
+        link.arrive(packet(0, MS, 1000));
+        link.set_delay(2 * MS, 3 * MS);
+        // Told late, but arrived before the change.
+        link.arrive(packet(1, MS + 5, 1000));
+        link.arrive(packet(2, 2 * MS, 1000));
+        link.arrive(packet(3, 9 * MS, 1000));
+        link.set_delay(10 * MS, 30 * MS);
+        link.arrive(packet(4, 10 * MS, 1000));
+        link.advance(100 * MS, &mut freed);
+        let wanted = [(0, 11 * MS), (1, 11 * MS + 5), (2, 11 * MS + 5), (3, 12 * MS), (4, 40 * MS)];
+        assert_eq!(drain(&mut link), wanted);
+    }
+
+    #[test]
+    fn a_new_loss_counts_from_the_next_arrival() {
+        let mut link = LinkModel::new(&spec(None, 0, LIMIT), 64, 1514);
+        assert_eq!(link.arrive(packet(0, 1, 1000)), Arrival::In);
+        link.set_loss(1_000_000);
+        assert_eq!(link.arrive(packet(1, 2, 1000)), Arrival::Lost);
+        link.set_loss(0);
+        assert_eq!(link.arrive(packet(2, 3, 1000)), Arrival::In);
+    }
+
+    #[test]
+    fn overhead_is_charged_on_the_line_and_not_in_the_queue() {
+        for (overhead_bytes, took_ns) in [(14, 1_000_000), (38, 1_024_000), (0, 986_000)] {
+            let spec =
+                LinkSpec { overhead_bytes, ..spec(Some(8_000_000), 0, FifoLimit::Bytes(1_000)) };
+            let mut link = LinkModel::new(&spec, 16, 1514);
+            let mut freed = Vec::new();
+            for slot in 0..3 {
+                link.arrive(packet(slot, 0, 1000));
+            }
+            link.advance(0, &mut freed);
+            assert_eq!((link.backlog(), freed.as_slice()), ((1, 1000), &[2][..]));
+            link.advance(10 * MS, &mut freed);
+            assert_eq!(drain(&mut link), [(0, took_ns), (1, 2 * took_ns)]);
         }
     }
 }

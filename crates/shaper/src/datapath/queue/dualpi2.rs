@@ -4,8 +4,8 @@
 use super::QueueStats;
 use super::fifo::{Fifo, FifoLimit};
 use crate::datapath::header::Ecn;
-use crate::datapath::loss::Random;
 use crate::datapath::packet::Packet;
+use crate::datapath::random::Random;
 
 /// A probability of one.
 const ONE: u64 = 1 << 32;
@@ -71,7 +71,12 @@ pub(crate) struct Dualpi2 {
 
 impl Dualpi2 {
     /// Empty; never allocates as long as at most `capacity` packets are in it.
-    pub(crate) fn new(spec: Dualpi2Spec, capacity: usize, frame_bytes: u32, seed: u64) -> Self {
+    pub(crate) fn new(
+        spec: Dualpi2Spec,
+        capacity: usize,
+        frame_bytes: u32,
+        random: Random,
+    ) -> Self {
         // The limit is that of both together.
         let fifo = || Fifo::new(FifoLimit::Packets(u64::MAX), capacity);
         let mut queue = Self {
@@ -79,7 +84,7 @@ impl Dualpi2 {
             frame_bytes,
             classic: fifo(),
             low: fifo(),
-            random: Random::new(seed),
+            random,
             update_at_ns: None,
             prob: 0,
             last_delay_ns: 0,
@@ -239,15 +244,20 @@ impl Dualpi2 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::datapath::random::Purpose;
 
     const MS: u64 = 1_000_000;
+
+    fn empty(spec: Dualpi2Spec, capacity: usize, frame_bytes: u32, seed: u64) -> Dualpi2 {
+        Dualpi2::new(spec, capacity, frame_bytes, Random::new(seed, Purpose::Queue(0)))
+    }
 
     fn packet(slot: u32, ecn: Ecn, at_ns: u64) -> Packet {
         Packet { slot, bytes: 1514, ecn, at_ns, ..Packet::default() }
     }
 
     fn filled(spec: Dualpi2Spec, classic: u32, low: u32) -> Dualpi2 {
-        let mut queue = Dualpi2::new(spec, 10_000, 1514, 1);
+        let mut queue = empty(spec, 10_000, 1514, 1);
         for slot in 0..classic + low {
             let ecn = if slot < classic { Ecn::NotEct } else { Ecn::Ect1 };
             queue.enqueue(packet(slot, ecn, 0), &mut Vec::new());
@@ -284,13 +294,13 @@ mod tests {
 
     /// Shares of packets marked and dropped with a fixed probability.
     fn fate(spec: Dualpi2Spec, prob: u64, ecn: Ecn) -> (f64, f64) {
-        let mut queue = Dualpi2::new(spec, 64, 100, 9);
+        let mut queue = empty(spec, 64, 100, 9);
         queue.prob = prob;
         let never = u64::MAX / 4;
         queue.update_at_ns = Some(never);
         let (mut freed, mut marked) = (Vec::new(), 0);
         for _ in 0..50_000 {
-            while queue.backlog().0 < 5 {
+            while queue.backlog().0 < 30 {
                 queue.enqueue(packet(0, ecn, 0), &mut freed);
             }
             let out = queue.dequeue(0, &mut freed).unwrap();
@@ -348,7 +358,7 @@ mod tests {
 
     #[test]
     fn congestion_experienced_before_counts_as_l4s() {
-        let mut queue = Dualpi2::new(Dualpi2Spec::default(), 8, 1514, 1);
+        let mut queue = empty(Dualpi2Spec::default(), 8, 1514, 1);
         queue.enqueue(packet(0, Ecn::Ce, 0), &mut Vec::new());
         assert_eq!(queue.stats(0).pkts_in_l, 1);
     }

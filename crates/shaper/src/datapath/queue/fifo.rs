@@ -13,7 +13,7 @@ pub(crate) enum FifoLimit {
     Packets(u64),
 }
 
-/// First in, first out, with the tail dropped at the limit. As with `bfifo` under HTB, the limit covers the
+/// First in, first out, with the tail or the head dropped at the limit. As with `bfifo` under HTB, the limit covers the
 /// waiting packets and not the one being transmitted.
 #[derive(Debug)]
 pub(crate) struct Fifo {
@@ -31,16 +31,33 @@ impl Fifo {
 
     /// Appends `packet`, or drops it if it does not fit.
     pub(crate) fn enqueue(&mut self, packet: Packet, dropped: &mut Vec<u32>) {
-        let fits = match self.limit {
-            FifoLimit::Bytes(limit) => self.bytes + u64::from(packet.bytes) <= limit,
-            FifoLimit::Packets(limit) => (self.packets.len() as u64) < limit,
-        };
-        if fits {
+        if self.fits(packet.bytes) {
             self.bytes += u64::from(packet.bytes);
             self.packets.push_back(packet);
         } else {
             self.overlimit += 1;
             dropped.push(packet.slot);
+        }
+    }
+
+    /// Appends `packet`, and drops from the head until it fits; what would not fit alone is dropped itself.
+    pub(crate) fn enqueue_dropping_head(&mut self, packet: Packet, dropped: &mut Vec<u32>) {
+        let fits_alone = match self.limit {
+            FifoLimit::Bytes(limit) => u64::from(packet.bytes) <= limit,
+            FifoLimit::Packets(limit) => limit > 0,
+        };
+        while fits_alone && !self.fits(packet.bytes) {
+            let Some(oldest) = self.dequeue() else { break };
+            self.overlimit += 1;
+            dropped.push(oldest.slot);
+        }
+        self.enqueue(packet, dropped);
+    }
+
+    fn fits(&self, bytes: u32) -> bool {
+        match self.limit {
+            FifoLimit::Bytes(limit) => self.bytes + u64::from(bytes) <= limit,
+            FifoLimit::Packets(limit) => (self.packets.len() as u64) < limit,
         }
     }
 
@@ -93,6 +110,26 @@ mod tests {
         assert_eq!(queue.dequeue().map(|p| p.slot), Some(2));
         assert_eq!(queue.dequeue(), None);
         assert_eq!(queue.bytes(), 0);
+    }
+
+    #[test]
+    fn a_full_queue_may_drop_its_oldest_instead() {
+        let mut queue = Fifo::new(FifoLimit::Packets(2), 8);
+        let mut dropped = Vec::new();
+        for slot in 0..5 {
+            queue.enqueue_dropping_head(packet(slot, 9000), &mut dropped);
+        }
+        assert_eq!((dropped, queue.overlimit()), (vec![0, 1, 2], 3));
+        assert_eq!(queue.dequeue().map(|p| p.slot), Some(3));
+
+        let mut queue = Fifo::new(FifoLimit::Bytes(3000), 8);
+        let mut dropped = Vec::new();
+        for (slot, bytes) in [(0, 1000), (1, 1000), (2, 1000), (3, 1500), (4, 3001), (5, 100)] {
+            queue.enqueue_dropping_head(packet(slot, bytes), &mut dropped);
+        }
+        // 1500 bytes need two heads to go; what is larger than the limit goes alone.
+        assert_eq!(dropped, [0, 1, 4]);
+        assert_eq!((queue.len(), queue.bytes()), (3, 2600));
     }
 
     #[test]

@@ -1,9 +1,8 @@
 //! Fair queueing as `sch_fq` does it for forwarded packets: no pacing, one band.
 
-use std::collections::VecDeque;
-
 use super::QueueStats;
 use super::chains::{Chain, Chains};
+use super::turns::Turns;
 use crate::datapath::packet::Packet;
 
 /// A flow that was idle for this long may send a whole quantum at once again.
@@ -45,8 +44,7 @@ pub(crate) struct Fq {
     quantum: i64,
     chains: Chains,
     flows: Vec<Flow>,
-    new: VecDeque<u32>,
-    old: VecDeque<u32>,
+    turns: Turns,
     packets: u64,
     bytes: u64,
     stats: QueueStats,
@@ -68,8 +66,7 @@ impl Fq {
             quantum: 2 * i64::from(frame_bytes.max(1)),
             chains: Chains::new(capacity),
             flows: vec![flow; flows],
-            new: VecDeque::with_capacity(flows),
-            old: VecDeque::with_capacity(flows),
+            turns: Turns::new(flows),
             packets: 0,
             bytes: 0,
             stats: QueueStats::default(),
@@ -87,7 +84,7 @@ impl Fq {
         }
         if !flow.listed {
             flow.listed = true;
-            self.new.push_back(index);
+            self.turns.join(index);
             if packet.at_ns.saturating_sub(flow.emptied_ns) > REFILL_NS {
                 flow.credit = flow.credit.max(self.quantum);
             }
@@ -100,14 +97,11 @@ impl Fq {
 
     pub(crate) fn dequeue(&mut self, now_ns: u64) -> Option<Packet> {
         loop {
-            let from_new = !self.new.is_empty();
-            let list = if from_new { &mut self.new } else { &mut self.old };
-            let index = *list.front()?;
+            let (index, is_new) = self.turns.front()?;
             let flow = &mut self.flows[index as usize];
             if flow.credit <= 0 {
                 flow.credit += self.quantum;
-                list.pop_front();
-                self.old.push_back(index);
+                self.turns.rotate();
                 continue;
             }
             if let Some(mut packet) = self.chains.pop(&mut flow.chain) {
@@ -121,10 +115,11 @@ impl Fq {
                 }
                 return Some(packet);
             }
-            list.pop_front();
-            if from_new {
-                self.old.push_back(index);
+            // A new flow waits for its turn among the old ones once, so that it is not new again at once.
+            if is_new {
+                self.turns.rotate();
             } else {
+                self.turns.leave();
                 flow.listed = false;
             }
         }
@@ -136,7 +131,7 @@ impl Fq {
     }
 
     pub(crate) fn stats(&self) -> QueueStats {
-        QueueStats { flows: (self.new.len() + self.old.len()) as u64, ..self.stats }
+        QueueStats { flows: self.turns.len() as u64, ..self.stats }
     }
 }
 

@@ -1,10 +1,9 @@
 //! CoDel per flow (RFC 8290): deficit round robin over hashed queues, new flows first.
 
-use std::collections::VecDeque;
-
 use super::QueueStats;
 use super::chains::{Chain, Chains};
 use super::codel::{Law, LawSpec, Source};
+use super::turns::Turns;
 use crate::datapath::packet::Packet;
 
 /// Packets dropped at once from the fattest flow when the queue is full; finding it takes a look at all.
@@ -54,8 +53,7 @@ pub(crate) struct FqCodel {
     quantum: i64,
     chains: Chains,
     flows: Vec<Flow>,
-    new: VecDeque<u32>,
-    old: VecDeque<u32>,
+    turns: Turns,
     packets: u64,
     bytes: u64,
     stats: QueueStats,
@@ -92,8 +90,7 @@ impl FqCodel {
             quantum: i64::from(spec.quantum.unwrap_or(frame_bytes).max(1)),
             chains: Chains::new(capacity),
             flows: vec![Flow::default(); flows],
-            new: VecDeque::with_capacity(flows),
-            old: VecDeque::with_capacity(flows),
+            turns: Turns::new(flows),
             packets: 0,
             bytes: 0,
             stats: QueueStats::default(),
@@ -109,7 +106,7 @@ impl FqCodel {
         if !flow.listed {
             flow.listed = true;
             flow.deficit = self.quantum;
-            self.new.push_back(index);
+            self.turns.join(index);
         }
         self.stats.maxq = self.stats.maxq.max(self.packets);
         let too_much = self.bytes > self.spec.memory_limit;
@@ -142,14 +139,11 @@ impl FqCodel {
 
     pub(crate) fn dequeue(&mut self, now_ns: u64, dropped: &mut Vec<u32>) -> Option<Packet> {
         loop {
-            let from_new = !self.new.is_empty();
-            let list = if from_new { &mut self.new } else { &mut self.old };
-            let index = *list.front()?;
+            let (index, is_new) = self.turns.front()?;
             let flow = &mut self.flows[index as usize];
             if flow.deficit <= 0 {
                 flow.deficit += self.quantum;
-                list.pop_front();
-                self.old.push_back(index);
+                self.turns.rotate();
                 continue;
             }
             let mut source = FlowSource {
@@ -164,11 +158,11 @@ impl FqCodel {
                 flow.deficit -= i64::from(packet.bytes);
                 return Some(packet);
             }
-            list.pop_front();
             // A new flow waits for its turn among the old ones once, so that it is not new again at once.
-            if from_new && !self.old.is_empty() {
-                self.old.push_back(index);
+            if is_new && !self.turns.no_old() {
+                self.turns.rotate();
             } else {
+                self.turns.leave();
                 flow.listed = false;
             }
         }
@@ -180,7 +174,7 @@ impl FqCodel {
     }
 
     pub(crate) fn stats(&self) -> QueueStats {
-        QueueStats { flows: (self.new.len() + self.old.len()) as u64, ..self.stats }
+        QueueStats { flows: self.turns.len() as u64, ..self.stats }
     }
 }
 

@@ -1,0 +1,173 @@
+//! `ccbench link`: an emulated link by itself, between two interfaces, on the egress of one, or around a
+//! command. It leaves nothing: not after an interrupt, not after a kill -9.
+
+use std::io::Write as _;
+
+use nix::sys::signal::Signal;
+
+mod addresses;
+pub mod args;
+mod between;
+mod egress;
+mod error;
+mod net;
+mod output;
+mod report;
+mod session;
+mod shell;
+mod signals;
+mod spec;
+mod text;
+mod trace_file;
+
+pub use args::Args;
+pub use egress::{GuardArgs, guard};
+pub use error::LinkError;
+
+use crate::testbed::userns;
+use egress::Egress;
+use output::Output;
+use session::{Direction, Session};
+use shell::Shell;
+use signals::{Caught, Signals};
+use spec::Spec;
+
+/// What is asked for.
+enum Form<'a> {
+    Between(&'a str, &'a str),
+    Egress(&'a str),
+    Shell,
+}
+
+/// Runs the link and returns the exit code; what went wrong has been said. To be called on the main thread of a
+/// process that has no other.
+pub fn main(args: &Args) -> u8 {
+    match run(args) {
+        Ok(code) => code,
+        Err(error) => {
+            let code = error.exit_code();
+            // Nobody to tell is no reason to end differently.
+            let _ = writeln!(std::io::stderr(), "ccbench link: {error}");
+            code
+        }
+    }
+}
+
+fn run(args: &Args) -> Result<u8, LinkError> {
+    let form = form(args)?;
+    if args.interval.get() == 0 {
+        return Err(LinkError::Usage("--interval must be more than zero, like 1s".to_owned()));
+    }
+    let spec = spec::build(args, trace_file::read)?;
+    let output = Output::open(args)?;
+    for warning in &spec.warnings {
+        output.say(&format!("warning: {warning}"));
+    }
+    // Before any thread is started, so that all have them blocked.
+    let signals = Signals::open()?;
+    match form {
+        Form::Between(left, right) => between_two(args, (left, right), &spec, output, &signals),
+        Form::Egress(dev) => egress_of(args, dev, &spec, output, &signals),
+        Form::Shell => around_command(args, &spec, output, &signals),
+    }
+}
+
+fn form(args: &Args) -> Result<Form<'_>, LinkError> {
+    let usage = |why: &str| {
+        LinkError::Usage(format!(
+            "{why}; write --left A --right B (two interfaces), --dev X (one), or -- COMMAND; see --help"
+        ))
+    };
+    match (&args.left, &args.right, &args.dev, args.command.is_empty()) {
+        (Some(left), Some(right), None, true) => Ok(Form::Between(left, right)),
+        (None, None, Some(dev), true) => Ok(Form::Egress(dev)),
+        (None, None, None, false) => Ok(Form::Shell),
+        (_, _, _, false) => {
+            Err(usage("a command runs in a network of its own and takes no interfaces"))
+        }
+        _ => Err(usage("what is to be linked?")),
+    }
+    .and_then(|form| match (&form, &args.outside, args.rootless) {
+        (Form::Shell, _, _) | (_, None, false) => Ok(form),
+        _ => Err(usage("--outside and --rootless are for a command")),
+    })
+}
+
+/// The processors are kept awake while this lives.
+fn keep_awake(args: &Args, output: &Output) -> Option<()> {
+    if args.keep_awake {
+        output.say("warning: --keep-awake is not there yet");
+    }
+    None
+}
+
+/// An interrupt or a request to terminate ends the link.
+fn until_asked(caught: Caught) -> Option<u8> {
+    (caught.signal != Signal::SIGCHLD).then_some(0)
+}
+
+fn say_all(output: &Output, directions: &[Direction]) {
+    for one in directions {
+        output.say(&one.describe());
+    }
+}
+
+fn between_two(
+    args: &Args,
+    (left, right): (&str, &str),
+    spec: &Spec,
+    output: Output,
+    signals: &Signals,
+) -> Result<u8, LinkError> {
+    let (_holds, warnings) = between::take(left, right)?;
+    for warning in warnings {
+        output.say(&format!("warning: {warning}"));
+    }
+    let directions = between::join((left, right), (left, right), spec)?;
+    let _awake = keep_awake(args, &output);
+    say_all(&output, &directions);
+    Session::begin(args, directions, output)?.run(signals, until_asked)
+}
+
+fn egress_of(
+    args: &Args,
+    dev: &str,
+    spec: &Spec,
+    output: Output,
+    signals: &Signals,
+) -> Result<u8, LinkError> {
+    let (egress, direction) = Egress::open(dev, spec)?;
+    let _awake = keep_awake(args, &output);
+    let directions = vec![direction];
+    say_all(&output, &directions);
+    let code = Session::begin(args, directions, output)?.run(signals, until_asked)?;
+    let failed = egress.close().failed;
+    if failed.is_empty() { Ok(code) } else { Err(LinkError::Usage(failed.join("\n"))) }
+}
+
+fn around_command(
+    args: &Args,
+    spec: &Spec,
+    output: Output,
+    signals: &Signals,
+) -> Result<u8, LinkError> {
+    let root = nix::unistd::geteuid().is_root();
+    if args.rootless || !root {
+        userns::isolate(true).map_err(|e| LinkError::Usage(e.to_string()))?;
+        output.say(
+            "without root: the command can reach the other end of the link and nothing of this machine; \
+             start servers there with --outside, or `nsenter --net=$CCBENCH_LINK_OUTSIDE SERVER`",
+        );
+    }
+    let mut shell = Shell::make(args.rootless || !root)?;
+    if let Some(text) = &args.outside {
+        shell.start_server(text)?;
+    }
+    let directions = between::join((shell::OUTER, shell::INNER), ("outside", "command"), spec)?;
+    let _awake = keep_awake(args, &output);
+    say_all(&output, &directions);
+    output.say(&shell.describe());
+    let session = Session::begin(args, directions, output)?;
+    shell.start(&args.command)?;
+    session.run(signals, |caught| shell.on_signal(caught))
+}

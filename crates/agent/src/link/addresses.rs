@@ -1,0 +1,198 @@
+//! Addresses for the networks of commands. Every shell gets a block of its own and hands parts of it to the
+//! shells inside it, so that one route per shell leads to all that is in it and nothing needs translating.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::str::FromStr;
+
+/// A block of IPv4 addresses. Its first addresses are the shell's own pair; IPv6 has the same block below a
+/// prefix of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Block {
+    base: u32,
+    prefix: u8,
+}
+
+/// Where the blocks of outermost shells are looked for: what mahimahi uses too, then what is for benchmarks, then
+/// what is private.
+const POOLS: [(Ipv4Addr, u8); 4] = [
+    (Ipv4Addr::new(100, 64, 0, 0), 10),
+    (Ipv4Addr::new(198, 18, 0, 0), 15),
+    (Ipv4Addr::new(10, 0, 0, 0), 8),
+    (Ipv4Addr::new(172, 16, 0, 0), 12),
+];
+/// Of an outermost shell's block.
+const OUTERMOST: u8 = 18;
+/// A block has two to the power of this many parts.
+const PART_BITS: u8 = 3;
+/// Of the smallest block: only a pair.
+const PAIR: u8 = 30;
+/// The IPv6 addresses: a locally made prefix, its last 32 bits the IPv4 address.
+const V6: u128 = 0xfdcc_be4c_0011_0000_0000_0000_0000_0000;
+/// How much longer an IPv6 prefix is than its IPv4 counterpart.
+const V6_BITS: u8 = 96;
+
+impl Block {
+    fn new(base: Ipv4Addr, prefix: u8) -> Option<Self> {
+        let base = base.to_bits();
+        let fits = prefix <= PAIR && base & !mask(prefix) == 0;
+        fits.then_some(Self { base, prefix })
+    }
+
+    /// Length of its prefix.
+    pub(crate) fn prefix(self) -> u8 {
+        self.prefix
+    }
+
+    /// Its first address.
+    pub(crate) fn base(self) -> Ipv4Addr {
+        Ipv4Addr::from_bits(self.base)
+    }
+
+    /// The end of the link outside the command's network.
+    pub(crate) fn outer(self) -> Ipv4Addr {
+        Ipv4Addr::from_bits(self.base + 1)
+    }
+
+    /// The end inside it.
+    pub(crate) fn inner(self) -> Ipv4Addr {
+        Ipv4Addr::from_bits(self.base + 2)
+    }
+
+    /// Whether it and `base/prefix` have an address in common.
+    fn overlaps(self, base: u32, prefix: u8) -> bool {
+        let shorter = mask(self.prefix.min(prefix));
+        self.base & shorter == base & shorter
+    }
+
+    /// Its parts but the first, which its own pair is in; none if it is too small.
+    fn parts(self) -> impl Iterator<Item = Self> {
+        let prefix = self.prefix + PART_BITS;
+        let count = if prefix <= PAIR { 1 << PART_BITS } else { 0 };
+        (1..count).map(move |part| Self { base: self.base + (part << (32 - prefix)), prefix })
+    }
+}
+
+impl std::fmt::Display for Block {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.base(), self.prefix)
+    }
+}
+
+impl FromStr for Block {
+    type Err = ();
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (base, prefix) = text.split_once('/').ok_or(())?;
+        Self::new(base.parse().map_err(drop)?, prefix.parse().map_err(drop)?).ok_or(())
+    }
+}
+
+fn mask(prefix: u8) -> u32 {
+    u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0)
+}
+
+/// The IPv6 address that goes with an IPv4 one.
+pub(crate) fn v6(address: Ipv4Addr) -> Ipv6Addr {
+    Ipv6Addr::from_bits(V6 | u128::from(address.to_bits()))
+}
+
+/// The IPv6 prefix length that goes with an IPv4 one.
+pub(crate) fn v6_prefix(prefix: u8) -> u8 {
+    prefix + V6_BITS
+}
+
+/// The blocks that a new shell may have, best first: parts of the one that the shell around it has, else any
+/// that no route of this machine touches.
+pub(crate) fn free(
+    around: Option<Block>,
+    routes: &[(Ipv4Addr, u8)],
+) -> impl Iterator<Item = Block> {
+    let is_free = move |block: &Block| {
+        routes.iter().all(|&(base, prefix)| {
+            // The default route, and the routes that lead to the whole block that we are inside of.
+            let leads_here = around.is_some_and(|around| prefix <= around.prefix);
+            prefix == 0 || leads_here || !block.overlaps(base.to_bits(), prefix)
+        })
+    };
+    let parts = around.into_iter().flat_map(Block::parts);
+    let whole = POOLS.into_iter().filter(move |_| around.is_none()).flat_map(|(base, prefix)| {
+        (0..1_u32 << (OUTERMOST - prefix)).map(move |n| Block {
+            base: base.to_bits() + (n << (32 - OUTERMOST)),
+            prefix: OUTERMOST,
+        })
+    });
+    parts.chain(whole).filter(is_free)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn block(text: &str) -> Block {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn the_outermost_shell_avoids_every_route() {
+        let none = free(None, &[]).next().unwrap();
+        assert_eq!(none.to_string(), "100.64.0.0/18");
+        assert_eq!((none.outer(), none.inner()), ([100, 64, 0, 1].into(), [100, 64, 0, 2].into()));
+        let routes = [
+            (Ipv4Addr::UNSPECIFIED, 0),
+            (Ipv4Addr::new(100, 64, 0, 0), 16),
+            (Ipv4Addr::new(100, 65, 9, 7), 32),
+        ];
+        assert_eq!(free(None, &routes).next().unwrap().to_string(), "100.65.64.0/18");
+        let cgnat = [(Ipv4Addr::new(100, 64, 0, 0), 10)];
+        assert_eq!(free(None, &cgnat).next().unwrap().to_string(), "198.18.0.0/18");
+        let all: Vec<_> = POOLS.into_iter().collect();
+        assert_eq!(free(None, &all).next(), None);
+    }
+
+    #[test]
+    fn shells_inside_get_parts_until_there_are_none() {
+        let mut around = block("100.64.0.0/18");
+        let mut depth = 1;
+        let routes = [(Ipv4Addr::UNSPECIFIED, 0), (Ipv4Addr::new(100, 64, 0, 0), 30)];
+        while let Some(part) = free(Some(around), &routes).next() {
+            assert!(around.overlaps(part.base, part.prefix));
+            assert!(part.base > around.base + 3, "its own pair is not given away");
+            (around, depth) = (part, depth + 1);
+        }
+        assert_eq!(depth, 5);
+        let taken = [(Ipv4Addr::new(100, 64, 8, 0), 21)];
+        let next = free(Some(block("100.64.0.0/18")), &taken).next().unwrap();
+        assert_eq!(next.to_string(), "100.64.16.0/21");
+    }
+
+    #[test]
+    fn both_families_have_the_same_plan() {
+        assert_eq!(v6(Ipv4Addr::new(100, 64, 0, 1)).to_string(), "fdcc:be4c:11::6440:1");
+        assert_eq!(v6_prefix(30), 126);
+    }
+
+    #[test]
+    fn only_blocks_are_blocks() {
+        for bad in ["", "100.64.0.0", "100.64.0.1/18", "100.64.0.0/31", "x/18", "100.64.0.0/999"] {
+            assert!(bad.parse::<Block>().is_err(), "{bad}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_free_is_free(
+            routes in proptest::collection::vec((any::<u32>(), 1_u8..=32), 0..50),
+        ) {
+            let routes: Vec<_> = routes
+                .into_iter()
+                .map(|(base, prefix)| (Ipv4Addr::from_bits(base & mask(prefix)), prefix))
+                .collect();
+            for block in free(None, &routes).take(20) {
+                for &(base, prefix) in &routes {
+                    prop_assert!(!block.overlaps(base.to_bits(), prefix));
+                }
+            }
+        }
+    }
+}

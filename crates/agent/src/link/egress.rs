@@ -1,0 +1,153 @@
+//! One interface whose egress is shaped. What is changed about it outlives this process, so it is written to
+//! an undo journal first; a guard, a process of its own, replays that when this one is killed, and if the guard is
+//! killed too, the next link on the interface does.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use nix::sys::signal::{SigSet, Signal};
+
+use super::between::{Hold, find};
+use super::error::LinkError;
+use super::net::{Device, Net};
+use super::report::Name;
+use super::session::Direction;
+use super::spec::{DOWN, Spec};
+use crate::error::AgentError;
+use crate::kernel::{Kernel as _, Machine};
+use crate::undo::{self, Outcome, Step, Undo};
+
+const FLAG: &str = "--dev";
+
+/// `ccbench-agent link-guard`: waits for the end of its standard input, then undoes what a journal says.
+#[derive(Debug, Clone, clap::Args)]
+pub struct GuardArgs {
+    /// Folder of the journal
+    #[arg(long)]
+    pub state_dir: PathBuf,
+}
+
+/// See [`GuardArgs`]. Returns the exit code.
+pub fn guard(args: &GuardArgs) -> u8 {
+    // What is typed at the terminal and what ends a session is not for this process.
+    let _ = nix::unistd::setsid();
+    let mut mask = SigSet::empty();
+    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
+        mask.add(signal);
+    }
+    let _ = mask.thread_block();
+    let mut rest = Vec::new();
+    let _ = std::io::stdin().read_to_end(&mut rest);
+    // Held by whoever has come after and undoes it itself.
+    let Ok(_lock) = undo::lock(&args.state_dir) else { return 0 };
+    match undo::replay(&args.state_dir) {
+        Ok(outcome) if outcome.failed.is_empty() => {
+            let _ = std::fs::remove_dir_all(&args.state_dir);
+            0
+        }
+        _ => 1,
+    }
+}
+
+/// A shaped interface.
+pub(crate) struct Egress {
+    undo: Undo,
+    state_dir: PathBuf,
+    guard: Option<Child>,
+    lock: Option<File>,
+    _hold: Hold,
+}
+
+impl Egress {
+    /// Shapes the egress of `dev` in the calling thread's namespace.
+    ///
+    /// # Errors
+    /// It is not there, somebody else shapes it, or the shaper refuses.
+    pub(crate) fn open(dev: &str, spec: &Spec) -> Result<(Self, Direction), LinkError> {
+        let device = find(&mut Net::open()?, FLAG, dev)?;
+        let hold = Hold::take(FLAG, &device)?;
+        let state_dir = state_dir(&device);
+        let lock = undo::lock(&state_dir).map_err(journal)?;
+        // Of one that was killed, guard and all.
+        undo::replay(&state_dir).map_err(journal)?;
+        let undo = Undo::journaled(&state_dir).map_err(journal)?;
+        let guard = start_guard(&state_dir)?;
+        let mut egress =
+            Self { undo, state_dir, guard: Some(guard), lock: Some(lock), _hold: hold };
+        let direction = egress.shape(dev, spec)?;
+        Ok((egress, direction))
+    }
+
+    fn shape(&mut self, dev: &str, spec: &Spec) -> Result<Direction, LinkError> {
+        let refused = || LinkError::shaper(format!("{FLAG} {dev}"));
+        if let Some(before) = Machine.save_offloads(dev).map_err(refused())? {
+            self.undo.push(Step::Offloads { dev: dev.to_owned(), before }).map_err(journal)?;
+            Machine.offloads_off(dev).map_err(refused())?;
+        }
+        let before = Machine.save_root(dev).map_err(refused())?;
+        let step = Step::Link { link: DOWN.to_owned(), dev: dev.to_owned(), before };
+        self.undo.push(step).map_err(journal)?;
+        let link = Machine.open(&spec.down, dev).map_err(refused())?;
+        let name = Name { direction: DOWN, from: "this node".to_owned(), to: dev.to_owned() };
+        Ok(Direction::new(name, link))
+    }
+
+    /// Puts everything back; the link itself must be gone. Says what could not be.
+    pub(crate) fn close(mut self) -> Outcome {
+        self.restore()
+    }
+
+    fn restore(&mut self) -> Outcome {
+        let outcome = self.undo.undo_all(&Machine);
+        drop(self.lock.take());
+        if let Some(mut guard) = self.guard.take() {
+            drop(guard.stdin.take());
+            // It finds nothing to do and removes the folder.
+            let _ = guard.wait();
+        }
+        outcome
+    }
+}
+
+impl Drop for Egress {
+    fn drop(&mut self) {
+        if self.guard.is_some() {
+            for line in self.restore().failed {
+                tracing::error!(dir = %self.state_dir.display(), "not undone: {line}");
+            }
+        }
+    }
+}
+
+fn journal(error: AgentError) -> LinkError {
+    LinkError::Usage(format!("{FLAG}: {error}"))
+}
+
+/// Where the journal of a link on this interface is.
+fn state_dir(device: &Device) -> PathBuf {
+    let name = format!("link-{}-{}", undo::netns_inode(), device.index);
+    if let Some(root) = std::env::var_os("CCBENCH_STATE") {
+        return PathBuf::from(root).join(name);
+    }
+    let root = Path::new("/run/ccbench");
+    if std::fs::create_dir_all(root.join(&name)).is_ok() {
+        return root.join(name);
+    }
+    let user = format!("ccbench-{}", rustix::process::geteuid().as_raw());
+    std::env::temp_dir().join(user).join(name)
+}
+
+fn start_guard(state_dir: &Path) -> Result<Child, LinkError> {
+    let program = std::env::current_exe().map_err(LinkError::system("find this program"))?;
+    Command::new(program)
+        .arg("link-guard")
+        .arg("--state-dir")
+        .arg(state_dir)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(LinkError::system("start the guard of the link"))
+}

@@ -1,0 +1,333 @@
+//! rtnetlink for the command's network: a socket speaks for the namespace it was opened in.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::RawFd;
+
+use netlink_packet_core::{
+    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload,
+};
+use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage, AddressScope};
+use netlink_packet_route::link::{
+    InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
+};
+use netlink_packet_route::neighbour::{
+    NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
+};
+use netlink_packet_route::route::{
+    RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteProtocol, RouteScope,
+    RouteType,
+};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
+
+use super::error::LinkError;
+
+/// A socket for one namespace.
+#[derive(Debug)]
+pub(crate) struct Net {
+    socket: Socket,
+    sequence: u32,
+    buffer: Vec<u8>,
+}
+
+/// An interface as it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Device {
+    /// Its name.
+    pub(crate) name: String,
+    /// Its number in its namespace.
+    pub(crate) index: u32,
+    /// The largest packet it carries, bytes.
+    pub(crate) mtu_bytes: u32,
+    /// Its Ethernet address; empty for interfaces without one.
+    pub(crate) mac: Vec<u8>,
+    /// It is in operation.
+    pub(crate) up: bool,
+}
+
+impl Net {
+    /// Opens a socket in the calling thread's namespace.
+    ///
+    /// # Errors
+    /// The kernel gave none.
+    pub(crate) fn open() -> Result<Self, LinkError> {
+        let open = || -> io::Result<Socket> {
+            let mut socket = Socket::new(NETLINK_ROUTE)?;
+            socket.bind_auto()?;
+            socket.connect(&SocketAddr::new(0, 0))?;
+            Ok(socket)
+        };
+        let socket = open().map_err(LinkError::system("open an rtnetlink socket"))?;
+        Ok(Self { socket, sequence: 0, buffer: vec![0; 64 << 10] })
+    }
+
+    /// All interfaces.
+    ///
+    /// # Errors
+    /// The kernel's answer.
+    pub(crate) fn devices(&mut self) -> Result<Vec<Device>, LinkError> {
+        let message = RouteNetlinkMessage::GetLink(LinkMessage::default());
+        let mut found = Vec::new();
+        self.request(
+            message,
+            NLM_F_DUMP,
+            || "read the interfaces".to_owned(),
+            |answer| {
+                if let RouteNetlinkMessage::NewLink(link) = answer {
+                    found.push(device(link));
+                }
+            },
+        )?;
+        Ok(found)
+    }
+
+    /// The interface of this name.
+    ///
+    /// # Errors
+    /// The kernel's answer.
+    pub(crate) fn device(&mut self, name: &str) -> Result<Option<Device>, LinkError> {
+        Ok(self.devices()?.into_iter().find(|device| device.name == name))
+    }
+
+    /// The destinations of all IPv4 routes of all tables, with their prefix lengths.
+    ///
+    /// # Errors
+    /// The kernel's answer.
+    pub(crate) fn routes(&mut self) -> Result<Vec<(Ipv4Addr, u8)>, LinkError> {
+        let mut message = RouteMessage::default();
+        message.header.address_family = AddressFamily::Inet;
+        let message = RouteNetlinkMessage::GetRoute(message);
+        let mut found = Vec::new();
+        self.request(
+            message,
+            NLM_F_DUMP,
+            || "read the routes".to_owned(),
+            |answer| {
+                let RouteNetlinkMessage::NewRoute(route) = answer else { return };
+                for attribute in &route.attributes {
+                    if let RouteAttribute::Destination(RouteAddress::Inet(to)) = attribute {
+                        found.push((*to, route.header.destination_prefix_length));
+                    }
+                }
+            },
+        )?;
+        Ok(found)
+    }
+
+    /// Makes a pair of virtual Ethernet interfaces: `name` here, `peer` in the namespace `peer_netns`.
+    ///
+    /// # Errors
+    /// The kernel's answer.
+    pub(crate) fn add_pair(
+        &mut self,
+        name: &str,
+        peer: &str,
+        peer_netns: RawFd,
+    ) -> Result<(), LinkError> {
+        let mut far = LinkMessage::default();
+        far.attributes =
+            vec![LinkAttribute::IfName(peer.to_owned()), LinkAttribute::NetNsFd(peer_netns)];
+        let mut near = LinkMessage::default();
+        near.attributes = vec![
+            LinkAttribute::IfName(name.to_owned()),
+            LinkAttribute::LinkInfo(vec![
+                LinkInfo::Kind(InfoKind::Veth),
+                LinkInfo::Data(InfoData::Veth(InfoVeth::Peer(far))),
+            ]),
+        ];
+        let operation = || format!("make the interfaces {name} and {peer} (veth)");
+        self.create(RouteNetlinkMessage::NewLink(near), operation)
+    }
+
+    /// Sets an interface up.
+    ///
+    /// # Errors
+    /// The kernel's answer.
+    pub(crate) fn set_up(&mut self, device: &Device) -> Result<(), LinkError> {
+        let mut message = LinkMessage::default();
+        message.header.index = device.index;
+        message.header.flags = LinkFlags::Up;
+        message.header.change_mask = LinkFlags::Up;
+        let operation = || format!("set {} up", device.name);
+        self.request(RouteNetlinkMessage::NewLink(message), NLM_F_ACK, operation, |_| {})
+    }
+
+    /// Gives an interface an address, without asking whether somebody else has it.
+    ///
+    /// # Errors
+    /// The kernel's answer.
+    pub(crate) fn add_address(
+        &mut self,
+        device: &Device,
+        address: IpAddr,
+        prefix: u8,
+    ) -> Result<(), LinkError> {
+        let mut message = AddressMessage::default();
+        message.header.family = family(address);
+        message.header.prefix_len = prefix;
+        message.header.scope = AddressScope::Universe;
+        message.header.index = device.index;
+        message.attributes =
+            vec![AddressAttribute::Local(address), AddressAttribute::Address(address)];
+        if address.is_ipv6() {
+            message.attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
+        }
+        let operation = || format!("add address {address}/{prefix} to {}", device.name);
+        self.create(RouteNetlinkMessage::NewAddress(message), operation)
+    }
+
+    /// Adds a route to `to/prefix` by way of `via`, which need not be reachable yet, unless there is one.
+    ///
+    /// # Errors
+    /// The kernel's answer; see [`is_taken`].
+    pub(crate) fn add_route(
+        &mut self,
+        device: &Device,
+        to: IpAddr,
+        prefix: u8,
+        via: IpAddr,
+    ) -> Result<(), LinkError> {
+        let mut message = RouteMessage::default();
+        message.header.address_family = family(to);
+        message.header.destination_prefix_length = prefix;
+        message.header.table = RouteHeader::RT_TABLE_MAIN;
+        message.header.protocol = RouteProtocol::Static;
+        message.header.scope = RouteScope::Universe;
+        message.header.flags = RouteFlags::Onlink;
+        message.header.kind = RouteType::Unicast;
+        message.attributes =
+            vec![RouteAttribute::Oif(device.index), RouteAttribute::Gateway(route_address(via))];
+        if prefix > 0 {
+            message.attributes.push(RouteAttribute::Destination(route_address(to)));
+        }
+        let operation = || format!("add route {to}/{prefix} to {}", device.name);
+        self.create(RouteNetlinkMessage::NewRoute(message), operation)
+    }
+
+    /// Says for good which Ethernet address a neighbour has.
+    ///
+    /// # Errors
+    /// The kernel's answer.
+    pub(crate) fn add_neighbour(
+        &mut self,
+        device: &Device,
+        address: IpAddr,
+        mac: &[u8],
+    ) -> Result<(), LinkError> {
+        let mut message = NeighbourMessage::default();
+        message.header.family = family(address);
+        message.header.ifindex = device.index;
+        message.header.state = NeighbourState::Permanent;
+        message.header.kind = RouteType::Unspec;
+        let destination = match address {
+            IpAddr::V4(v4) => NeighbourAddress::Inet(v4),
+            IpAddr::V6(v6) => NeighbourAddress::Inet6(v6),
+        };
+        message.attributes = vec![
+            NeighbourAttribute::Destination(destination),
+            NeighbourAttribute::LinkLayerAddress(mac.to_vec()),
+        ];
+        let operation = || format!("add neighbour {address} to {}", device.name);
+        self.create(RouteNetlinkMessage::NewNeighbour(message), operation)
+    }
+
+    fn create(
+        &mut self,
+        message: RouteNetlinkMessage,
+        operation: impl FnOnce() -> String,
+    ) -> Result<(), LinkError> {
+        self.request(message, NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL, operation, |_| {})
+    }
+
+    fn request(
+        &mut self,
+        message: RouteNetlinkMessage,
+        flags: u16,
+        operation: impl FnOnce() -> String,
+        each: impl FnMut(&RouteNetlinkMessage),
+    ) -> Result<(), LinkError> {
+        self.exchange(message, flags, each)
+            .map_err(|source| LinkError::Netlink { operation: operation(), source })
+    }
+
+    /// Sends a request and reads until its acknowledgement or the end of its dump.
+    fn exchange(
+        &mut self,
+        message: RouteNetlinkMessage,
+        flags: u16,
+        mut each: impl FnMut(&RouteNetlinkMessage),
+    ) -> io::Result<()> {
+        let mut message = NetlinkMessage::from(message);
+        self.sequence = self.sequence.wrapping_add(1);
+        message.header.flags = NLM_F_REQUEST | flags;
+        message.header.sequence_number = self.sequence;
+        message.finalize();
+        let mut bytes = vec![0; message.buffer_len()];
+        message.serialize(&mut bytes);
+        self.socket.send(&bytes, 0)?;
+        loop {
+            let length = self.socket.recv(&mut &mut self.buffer[..], 0)?;
+            let mut rest = &self.buffer[..length];
+            while rest.len() >= 16 {
+                let answer = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest)
+                    .map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
+                let size = (answer.header.length as usize).next_multiple_of(4);
+                rest = rest.get(size.max(16)..).unwrap_or_default();
+                if answer.header.sequence_number != self.sequence {
+                    continue;
+                }
+                match answer.payload {
+                    NetlinkPayload::Error(error) if error.code.is_none() => return Ok(()),
+                    NetlinkPayload::Error(error) => return Err(error.to_io()),
+                    NetlinkPayload::Done(_) => return Ok(()),
+                    NetlinkPayload::InnerMessage(inner) => each(&inner),
+                    _ => {}
+                }
+            }
+        }
+    }
+}
+
+/// The kernel refused because there is such a thing already.
+pub(crate) fn is_taken(error: &LinkError) -> bool {
+    matches!(error, LinkError::Netlink { source, .. } if source.kind() == io::ErrorKind::AlreadyExists)
+}
+
+fn device(link: &LinkMessage) -> Device {
+    let mut device = Device {
+        name: String::new(),
+        index: link.header.index,
+        mtu_bytes: 0,
+        mac: Vec::new(),
+        up: link.header.flags.contains(LinkFlags::Up),
+    };
+    for attribute in &link.attributes {
+        match attribute {
+            LinkAttribute::IfName(name) => device.name.clone_from(name),
+            LinkAttribute::Mtu(bytes) => device.mtu_bytes = *bytes,
+            LinkAttribute::Address(mac) => device.mac.clone_from(mac),
+            _ => {}
+        }
+    }
+    device
+}
+
+fn family(address: IpAddr) -> AddressFamily {
+    if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }
+}
+
+fn route_address(address: IpAddr) -> RouteAddress {
+    match address {
+        IpAddr::V4(v4) => RouteAddress::Inet(v4),
+        IpAddr::V6(v6) => RouteAddress::Inet6(v6),
+    }
+}
+
+/// Where all addresses of a family are.
+pub(crate) fn everywhere(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    }
+}

@@ -1,0 +1,210 @@
+//! Where a link's figures go: live to the terminal, as JSON to a file, packet by packet to another.
+
+use std::fs::File;
+use std::io::{self, BufWriter, IsTerminal as _, Write};
+use std::path::{Path, PathBuf};
+
+use ccbench_proto::wire::LinkPacket;
+
+use super::args::Args;
+use super::error::LinkError;
+use super::report::Stretch;
+
+/// Narrower than any terminal that is in use where the width is not known.
+const WIDTH: usize = 100;
+
+/// The columns of the packet log: those of the table `link_packets`.
+const COLUMNS: &str =
+    "t_ns,direction,bytes,flow,ecn,fate,marked,queued_t_ns,due_t_ns,sent_t_ns,sojourn_us";
+
+/// Everything that is written while a link runs.
+pub(crate) struct Output {
+    json: Option<Sheet>,
+    packets: Option<Sheet>,
+    /// Live figures.
+    live: bool,
+    terminal: bool,
+    drawn: usize,
+    quiet: bool,
+}
+
+struct Sheet {
+    flag: &'static str,
+    path: PathBuf,
+    to: BufWriter<Box<dyn Write>>,
+}
+
+impl Sheet {
+    fn open(flag: &'static str, path: &Path) -> Result<Self, LinkError> {
+        let to: Box<dyn Write> = if path.as_os_str() == "-" {
+            Box::new(io::stdout())
+        } else {
+            let failed = |source| LinkError::File { flag, path: path.to_owned(), source };
+            Box::new(File::create(path).map_err(failed)?)
+        };
+        Ok(Self { flag, path: path.to_owned(), to: BufWriter::new(to) })
+    }
+
+    fn write(
+        &mut self,
+        write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+    ) -> Result<(), LinkError> {
+        write(&mut self.to).map_err(|source| {
+            let path = self.path.clone();
+            LinkError::File { flag: self.flag, path, source }
+        })
+    }
+}
+
+impl Output {
+    /// Opens the files of `args`. Live figures only without a command, whose terminal it would be.
+    ///
+    /// # Errors
+    /// A file cannot be made.
+    pub(crate) fn open(args: &Args) -> Result<Self, LinkError> {
+        let sheet = |flag, path: &Option<PathBuf>| {
+            path.as_deref().map(|path| Sheet::open(flag, path)).transpose()
+        };
+        let mut packets = sheet("--packet-log", &args.packet_log)?;
+        if let Some(sheet) = &mut packets {
+            sheet.write(|to| writeln!(to, "{COLUMNS}"))?;
+        }
+        Ok(Self {
+            json: sheet("--stats-json", &args.stats_json)?,
+            packets,
+            live: args.command.is_empty() && !args.quiet,
+            terminal: io::stderr().is_terminal(),
+            drawn: 0,
+            quiet: args.quiet,
+        })
+    }
+
+    /// Whether packets are to be written down.
+    pub(crate) fn wants_packets(&self) -> bool {
+        self.packets.is_some()
+    }
+
+    /// For people, unless they asked for quiet.
+    pub(crate) fn say(&self, text: &str) {
+        if !self.quiet {
+            // Whoever closed standard error does not want to know.
+            let _ = writeln!(io::stderr(), "{text}");
+        }
+    }
+
+    /// The figures of an interval.
+    ///
+    /// # Errors
+    /// They cannot be written.
+    pub(crate) fn interval(&mut self, stretches: &[Stretch<'_>]) -> Result<(), LinkError> {
+        self.json(stretches, false)?;
+        if !self.live {
+            return Ok(());
+        }
+        let mut text = String::new();
+        if self.terminal && self.drawn > 0 {
+            text += &format!("\x1b[{}A", self.drawn);
+        }
+        let width = width();
+        for stretch in stretches {
+            let line = stretch.live();
+            if self.terminal {
+                text += "\r\x1b[2K";
+                text.extend(line.chars().take(width.saturating_sub(1)));
+            } else {
+                text += &line;
+            }
+            text.push('\n');
+        }
+        self.drawn = stretches.len();
+        let _ = io::stderr().write_all(text.as_bytes());
+        Ok(())
+    }
+
+    /// The totals.
+    ///
+    /// # Errors
+    /// They cannot be written.
+    pub(crate) fn totals(&mut self, stretches: &[Stretch<'_>]) -> Result<(), LinkError> {
+        for stretch in stretches {
+            self.say(&stretch.totals());
+        }
+        self.json(stretches, true)?;
+        match &mut self.packets {
+            Some(sheet) => sheet.write(|to| to.flush()),
+            None => Ok(()),
+        }
+    }
+
+    fn json(&mut self, stretches: &[Stretch<'_>], is_final: bool) -> Result<(), LinkError> {
+        let Some(sheet) = &mut self.json else { return Ok(()) };
+        sheet.write(|to| {
+            for stretch in stretches {
+                writeln!(to, "{}", stretch.json(is_final))?;
+            }
+            to.flush()
+        })
+    }
+
+    /// Writes packets down.
+    ///
+    /// # Errors
+    /// They cannot be written.
+    pub(crate) fn packets(
+        &mut self,
+        direction: &str,
+        packets: &[LinkPacket],
+    ) -> Result<(), LinkError> {
+        let Some(sheet) = &mut self.packets else { return Ok(()) };
+        sheet.write(|to| packets.iter().try_for_each(|packet| row(to, direction, packet)))
+    }
+}
+
+fn row(to: &mut dyn Write, direction: &str, packet: &LinkPacket) -> io::Result<()> {
+    let number = |value: Option<u64>| value.map_or(String::new(), |value| value.to_string());
+    let LinkPacket { at_ns, bytes, flow, ecn, fate, marked, .. } = packet;
+    writeln!(
+        to,
+        "{at_ns},{direction},{bytes},{flow},{ecn},{fate},{},{},{},{},{}",
+        u8::from(*marked),
+        number(packet.queued_ns),
+        number(packet.due_ns),
+        number(packet.sent_ns),
+        number(packet.sojourn_us),
+    )
+}
+
+fn width() -> usize {
+    match rustix::termios::tcgetwinsize(io::stderr()) {
+        Ok(size) if size.ws_col > 0 => size.ws_col.into(),
+        _ => WIDTH,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_packet_is_a_line_with_all_columns() {
+        let mut line = Vec::new();
+        let packet = LinkPacket {
+            at_ns: 7,
+            bytes: 1514,
+            fate: "sent".to_owned(),
+            marked: true,
+            due_ns: Some(9),
+            ..LinkPacket::default()
+        };
+        row(&mut line, "up", &packet).unwrap();
+        let line = String::from_utf8(line).unwrap();
+        assert_eq!(line, "7,up,1514,0,0,sent,1,,9,,\n");
+        assert_eq!(line.matches(',').count(), COLUMNS.matches(',').count());
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_made_is_named() {
+        let error = Sheet::open("--stats-json", Path::new("/nowhere/x")).err().unwrap();
+        assert!(error.to_string().starts_with("--stats-json /nowhere/x: "), "{error}");
+    }
+}

@@ -1,0 +1,336 @@
+//! What a direction of the link did, in figures: read from its counters, as differences over an interval, as JSON
+//! and as text.
+
+use ccbench_proto::wire::{LinkTiming, QdiscSample};
+use serde_json::{Value, json};
+
+/// A direction's counters at an instant, since its beginning.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Reading {
+    /// `CLOCK_MONOTONIC`, nanoseconds.
+    pub(crate) at_ns: u64,
+    pub(crate) packets: u64,
+    pub(crate) bytes: u64,
+    /// All that were dropped, and of these: the queue was full, its memory was full.
+    pub(crate) drops: u64,
+    pub(crate) overlimit: u64,
+    pub(crate) overmemory: u64,
+    /// Packets that were marked CE.
+    pub(crate) marks: u64,
+    /// In the queue now.
+    pub(crate) queue_bytes: u64,
+    pub(crate) queue_pkts: u64,
+    /// The rate now, bit/s; `None`: unshaped.
+    pub(crate) rate_bps: Option<u64>,
+    /// Packets more than 1 ms late; `None` where the kernel does the link.
+    pub(crate) late_pkts: Option<u64>,
+    pub(crate) max_late_us: Option<u64>,
+    /// How late packets were, and the steps of a trace.
+    pub(crate) packet_timing: Option<LinkTiming>,
+    pub(crate) step_timing: Option<LinkTiming>,
+}
+
+impl Reading {
+    /// From what the link says of itself. The root's row has what passed; rows below it have their marks.
+    pub(crate) fn of(at_ns: u64, rows: &[QdiscSample], timing: &[LinkTiming]) -> Self {
+        let timing_of = |what: &str| timing.iter().find(|row| row.what == what).cloned();
+        let mut reading = Self {
+            at_ns,
+            packet_timing: timing_of("packets"),
+            step_timing: timing_of("steps"),
+            ..Self::default()
+        };
+        for row in rows {
+            reading.marks +=
+                row.ecn_mark_pkts.unwrap_or_default() + row.ce_mark_pkts.unwrap_or_default();
+            reading.overlimit += row.drop_overlimit_pkts.unwrap_or_default();
+            reading.overmemory += row.drop_overmemory_pkts.unwrap_or_default();
+            reading.rate_bps = reading.rate_bps.or(row.rate_bps);
+            if row.parent == "root" {
+                reading.packets = row.sent_pkts;
+                reading.bytes = row.sent_bytes;
+                reading.drops = row.drops_pkts;
+                reading.queue_bytes = row.backlog_bytes;
+                reading.queue_pkts = row.qlen_pkts;
+                reading.late_pkts = row.late_pkts;
+                reading.max_late_us = row.max_late_us;
+            }
+        }
+        reading
+    }
+
+    /// How long what is in the queue takes to drain, microseconds; `None` without a rate.
+    fn queue_delay_us(&self) -> Option<u64> {
+        let rate_bps = self.rate_bps.filter(|&rate_bps| rate_bps > 0)?;
+        let us = u128::from(self.queue_bytes) * 8_000_000 / u128::from(rate_bps);
+        u64::try_from(us).ok()
+    }
+}
+
+/// What a direction is called and where it leads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Name {
+    pub(crate) direction: &'static str,
+    pub(crate) from: String,
+    pub(crate) to: String,
+}
+
+/// A direction over a stretch of time.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Stretch<'a> {
+    pub(crate) name: &'a Name,
+    /// When the link began, nanoseconds.
+    pub(crate) began_ns: u64,
+    pub(crate) before: &'a Reading,
+    pub(crate) now: &'a Reading,
+}
+
+impl Stretch<'_> {
+    fn of(&self, counter: impl Fn(&Reading) -> u64) -> u64 {
+        counter(self.now).saturating_sub(counter(self.before))
+    }
+
+    fn seconds(&self) -> f64 {
+        self.now.at_ns.saturating_sub(self.before.at_ns) as f64 / 1e9
+    }
+
+    /// Delivered, bit/s.
+    fn delivered_bps(&self) -> f64 {
+        let seconds = self.seconds();
+        if seconds > 0.0 { self.of(|r| r.bytes) as f64 * 8.0 / seconds } else { 0.0 }
+    }
+
+    /// As an object. Counts are of the stretch; lateness percentiles are since the link began.
+    pub(crate) fn json(&self, is_final: bool) -> Value {
+        let Self { name, now, .. } = self;
+        let (overlimit, overmemory) = (self.of(|r| r.overlimit), self.of(|r| r.overmemory));
+        let timing = now.packet_timing.as_ref();
+        let mut object = json!({
+            "t_s": round(now.at_ns.saturating_sub(self.began_ns) as f64 / 1e9, 1e6),
+            "seconds": round(self.seconds(), 1e6),
+            "direction": name.direction,
+            "from": name.from,
+            "to": name.to,
+            "packets": self.of(|r| r.packets),
+            "bytes": self.of(|r| r.bytes),
+            "rate_bps": self.delivered_bps().round(),
+            "link_rate_bps": now.rate_bps,
+            "drops_pkts": self.of(|r| r.drops),
+            "drops": {
+                "overlimit": overlimit,
+                "overmemory": overmemory,
+                "other": self.of(|r| r.drops).saturating_sub(overlimit + overmemory),
+            },
+            "marks": self.of(|r| r.marks),
+            "queue_bytes": now.queue_bytes,
+            "queue_pkts": now.queue_pkts,
+            "queue_delay_us": now.queue_delay_us(),
+            "lateness_p50_us": timing.map(|row| round(row.p50_us, 1e3)),
+            "lateness_p99_us": timing.map(|row| round(row.p99_us, 1e3)),
+            "lateness_max_us": timing.map(|row| round(row.max_us, 1e3)).or(now.max_late_us.map(|us| us as f64)),
+            "late_pkts": now.late_pkts.map(|_| self.of(|r| r.late_pkts.unwrap_or_default())),
+        });
+        if let Some(steps) = &now.step_timing {
+            object["trace_steps"] = json!({
+                "count": steps.count,
+                "missed": steps.missed,
+                "lateness_p50_us": round(steps.p50_us, 1e3),
+                "lateness_p99_us": round(steps.p99_us, 1e3),
+                "lateness_max_us": round(steps.max_us, 1e3),
+            });
+        }
+        if is_final {
+            object["final"] = json!(true);
+        }
+        object
+    }
+
+    /// One line while it runs.
+    pub(crate) fn live(&self) -> String {
+        let now = self.now;
+        let of = now.rate_bps.map_or(String::new(), |bps| format!(" of {}", rate(bps as f64)));
+        let mut line = format!(
+            "{:>8.1} s  {:<4} {:>11}{of}  queue {} p {}",
+            now.at_ns.saturating_sub(self.began_ns) as f64 / 1e9,
+            self.name.direction,
+            rate(self.delivered_bps()),
+            now.queue_pkts,
+            size(now.queue_bytes),
+        );
+        if let Some(us) = now.queue_delay_us() {
+            line += &format!(" {}", time(us as f64));
+        }
+        line += &format!("  drops {}  marks {}", self.of(|r| r.drops), self.of(|r| r.marks));
+        if let Some(timing) = &now.packet_timing {
+            line += &format!(
+                "  late p50 {} p99 {} max {}",
+                time(timing.p50_us),
+                time(timing.p99_us),
+                time(timing.max_us)
+            );
+        } else if let Some(us) = now.max_late_us {
+            line += &format!("  late max {}", time(us as f64));
+        }
+        line
+    }
+
+    /// The totals at the end, in a few lines.
+    pub(crate) fn totals(&self) -> String {
+        let (now, Name { direction, from, to }) = (self.now, self.name);
+        let (overlimit, overmemory) = (self.of(|r| r.overlimit), self.of(|r| r.overmemory));
+        let drops = self.of(|r| r.drops);
+        let mut text = format!(
+            "{direction} ({from} → {to}): {} packets, {} in {:.3} s ({}); dropped {drops}",
+            self.of(|r| r.packets),
+            size(self.of(|r| r.bytes)),
+            self.seconds(),
+            rate(self.delivered_bps()),
+        );
+        if drops > 0 {
+            let other = drops.saturating_sub(overlimit + overmemory);
+            let causes = [("queue full", overlimit), ("memory full", overmemory), ("other", other)];
+            let causes: Vec<String> = causes
+                .iter()
+                .filter(|(_, count)| *count > 0)
+                .map(|(cause, count)| format!("{cause} {count}"))
+                .collect();
+            text += &format!(" ({})", causes.join(", "));
+        }
+        text += &format!(", marked {}", self.of(|r| r.marks));
+        if let Some(row) = &now.packet_timing {
+            text += &format!("\n  released late by {}; {} more than 1 ms", spread(row), row.late);
+        } else if let Some(us) = now.max_late_us {
+            let late = now.late_pkts.unwrap_or_default();
+            text +=
+                &format!("\n  released late by at most {}; {late} more than 1 ms", time(us as f64));
+        }
+        if let Some(row) = &now.step_timing {
+            text += &format!(
+                "\n  {} steps of the trace, applied late by {}; {} more than 200 us, {} overtaken by the next",
+                row.count,
+                spread(row),
+                row.late,
+                row.missed
+            );
+        }
+        text
+    }
+}
+
+fn spread(row: &LinkTiming) -> String {
+    format!(
+        "p50 {} p90 {} p99 {} max {}",
+        time(row.p50_us),
+        time(row.p90_us),
+        time(row.p99_us),
+        time(row.max_us)
+    )
+}
+
+fn round(value: f64, parts: f64) -> f64 {
+    (value * parts).round() / parts
+}
+
+fn scaled(value: f64, units: &[(f64, &str)]) -> String {
+    let (factor, unit) =
+        units.iter().rev().find(|(factor, _)| value >= *factor).unwrap_or(&units[0]);
+    let value = value / factor;
+    let digits = if *factor == 1.0 || value >= 100.0 {
+        0
+    } else if value >= 10.0 {
+        1
+    } else {
+        2
+    };
+    format!("{value:.digits$} {unit}")
+}
+
+fn rate(bps: f64) -> String {
+    scaled(bps, &[(1.0, "bit/s"), (1e3, "kbit/s"), (1e6, "Mbit/s"), (1e9, "Gbit/s")])
+}
+
+fn size(bytes: u64) -> String {
+    scaled(bytes as f64, &[(1.0, "B"), (1e3, "kB"), (1e6, "MB"), (1e9, "GB")])
+}
+
+fn time(us: f64) -> String {
+    if us > 0.0 && us < 10.0 {
+        return format!("{us:.1} us");
+    }
+    scaled(us, &[(1.0, "us"), (1e3, "ms"), (1e6, "s")])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name() -> Name {
+        Name { direction: "down", from: "a".to_owned(), to: "b".to_owned() }
+    }
+
+    fn row(parent: &str) -> QdiscSample {
+        QdiscSample { parent: parent.to_owned(), ..QdiscSample::default() }
+    }
+
+    #[test]
+    fn a_stretch_is_a_difference() {
+        let rows = [
+            QdiscSample {
+                sent_pkts: 100,
+                sent_bytes: 125_000,
+                drops_pkts: 7,
+                drop_overlimit_pkts: Some(4),
+                backlog_bytes: 12_500,
+                qlen_pkts: 10,
+                rate_bps: Some(1_000_000),
+                late_pkts: Some(3),
+                max_late_us: Some(2_000),
+                ..row("root")
+            },
+            QdiscSample { ecn_mark_pkts: Some(5), sent_pkts: 1, ..row("1:1") },
+        ];
+        let now = Reading::of(2_000_000_000, &rows, &[]);
+        let before =
+            Reading { at_ns: 1_000_000_000, packets: 40, bytes: 50_000, ..Reading::default() };
+        let name = name();
+        let stretch = Stretch { name: &name, began_ns: 0, before: &before, now: &now };
+        let json = stretch.json(false);
+        for (key, wanted) in [
+            ("t_s", json!(2.0)),
+            ("packets", json!(60)),
+            ("bytes", json!(75_000)),
+            ("rate_bps", json!(600_000.0)),
+            ("drops", json!({"overlimit": 4, "overmemory": 0, "other": 3})),
+            ("marks", json!(5)),
+            ("queue_delay_us", json!(100_000)),
+            ("late_pkts", json!(3)),
+            ("lateness_max_us", json!(2000.0)),
+            ("lateness_p50_us", Value::Null),
+            ("final", Value::Null),
+        ] {
+            assert_eq!(json[key], wanted, "{key}");
+        }
+        assert_eq!(stretch.json(true)["final"], json!(true));
+        let live = stretch.live();
+        assert!(live.contains("600 kbit/s of 1.00 Mbit/s  queue 10 p 12.5 kB 100 ms"), "{live}");
+        let totals = stretch.totals();
+        assert!(totals.contains("dropped 7 (queue full 4, other 3), marked 5"), "{totals}");
+    }
+
+    #[test]
+    fn nothing_is_divided_by_nothing() {
+        let (name, empty) = (name(), Reading::default());
+        let stretch = Stretch { name: &name, began_ns: 0, before: &empty, now: &empty };
+        assert_eq!(stretch.json(false)["rate_bps"], json!(0.0));
+        assert_eq!(stretch.json(false)["queue_delay_us"], Value::Null);
+        assert!(stretch.live().contains("0 bit/s"));
+        assert!(stretch.totals().contains("0 packets, 0 B"));
+    }
+
+    #[test]
+    fn figures_have_three_digits_or_so() {
+        assert_eq!(rate(99_950_000.0), "100.0 Mbit/s".replace("100.0", "100.0"));
+        assert_eq!((rate(1.5e9).as_str(), rate(0.0).as_str()), ("1.50 Gbit/s", "0 bit/s"));
+        assert_eq!((time(2.34).as_str(), time(15_000.0).as_str()), ("2.3 us", "15.0 ms"));
+    }
+}

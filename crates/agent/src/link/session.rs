@@ -1,0 +1,186 @@
+//! A link while it runs: reads its counters at every interval, writes them down, and ends it in order.
+
+use std::time::Duration;
+
+use ccbench_shaper::Link;
+
+use super::args::{Args, Start};
+use super::error::LinkError;
+use super::output::Output;
+use super::report::{Name, Reading, Stretch};
+use super::signals::{Caught, Signals};
+use crate::clock;
+
+/// How often packets and changes are fetched from the links, which have room for so many only.
+const FETCH: Duration = Duration::from_millis(50);
+
+/// One direction.
+pub(crate) struct Direction {
+    name: Name,
+    link: Box<dyn Link>,
+    first: Reading,
+    last: Reading,
+}
+
+impl Direction {
+    /// A link that has just been made.
+    pub(crate) fn new(name: Name, link: Box<dyn Link>) -> Self {
+        Self { name, link, first: Reading::default(), last: Reading::default() }
+    }
+
+    /// What it is, for people.
+    pub(crate) fn describe(&self) -> String {
+        let state = self.link.state();
+        let Name { direction, from, to } = &self.name;
+        let why = if state.why.is_empty() { String::new() } else { format!(" ({})", state.why) };
+        format!("{direction} ({from} → {to}): {}{why}: {}", state.backend, state.qdiscs.join("; "))
+    }
+
+    fn read(&mut self, at_ns: u64) -> Result<Reading, LinkError> {
+        let (mut rows, mut timing) = (Vec::new(), Vec::new());
+        let flag = || format!("the link {}", self.name.direction);
+        self.link.counters(at_ns, &mut rows).map_err(LinkError::shaper(flag()))?;
+        self.link.timing(&mut timing);
+        Ok(Reading::of(at_ns, &rows, &timing))
+    }
+}
+
+/// All directions and where their figures go.
+pub(crate) struct Session {
+    directions: Vec<Direction>,
+    output: Output,
+    interval_ns: u64,
+    began_ns: u64,
+    /// When it ends by itself.
+    end_ns: u64,
+}
+
+impl Session {
+    /// Begins to count, and the traces with it.
+    ///
+    /// # Errors
+    /// A link does not answer, or `--start` is past.
+    pub(crate) fn begin(
+        args: &Args,
+        mut directions: Vec<Direction>,
+        output: Output,
+    ) -> Result<Self, LinkError> {
+        let (now_ns, real_ns) = clock::now_both_ns();
+        let start_ns = match args.start {
+            Start::Now | Start::FirstPacket => now_ns,
+            Start::At(at_ns) => {
+                let ahead_ns = i128::from(at_ns) - i128::from(real_ns);
+                let ahead_ns = u64::try_from(ahead_ns).map_err(|_| LinkError::Flag {
+                    flag: "--start".to_owned(),
+                    why: "that instant is past; give the machines longer to get ready".to_owned(),
+                })?;
+                now_ns.saturating_add(ahead_ns)
+            }
+        };
+        for one in &mut directions {
+            one.link.begin(start_ns).map_err(LinkError::shaper("--trace"))?;
+            one.first = one.read(now_ns)?;
+            one.last = one.first.clone();
+        }
+        let end_ns = args.length.map_or(u64::MAX, |length| now_ns.saturating_add(length.nanos()));
+        let interval_ns = args.interval.nanos();
+        Ok(Self { directions, output, interval_ns, began_ns: now_ns, end_ns })
+    }
+
+    /// Runs until `on_signal` gives an exit code or the time is over (exit code 0), then writes the totals.
+    ///
+    /// # Errors
+    /// A link broke, or the figures cannot be written.
+    pub(crate) fn run(
+        mut self,
+        signals: &Signals,
+        mut on_signal: impl FnMut(Caught) -> Option<u8>,
+    ) -> Result<u8, LinkError> {
+        let mut next_ns = self.began_ns + self.interval_ns;
+        let code = loop {
+            let now_ns = clock::now_ns();
+            self.fetch()?;
+            if now_ns >= self.end_ns {
+                break 0;
+            }
+            if now_ns >= next_ns {
+                self.report(now_ns)?;
+                // Intervals that were slept through are one long one.
+                next_ns +=
+                    (now_ns - next_ns) / self.interval_ns * self.interval_ns + self.interval_ns;
+            }
+            let mut limit = clock::until(next_ns.min(self.end_ns));
+            if self.output.wants_packets() {
+                limit = limit.min(FETCH);
+            }
+            if let Some(caught) = signals.wait(limit)?
+                && let Some(code) = on_signal(caught)
+            {
+                break code;
+            }
+        };
+        self.finish()?;
+        Ok(code)
+    }
+
+    /// Takes what the links have written down since the last time.
+    fn fetch(&mut self) -> Result<(), LinkError> {
+        let (mut packets, mut changes) = (Vec::new(), Vec::new());
+        for one in &mut self.directions {
+            // What a trace changed is summed up in its timing.
+            one.link.changes(&mut changes);
+            if self.output.wants_packets() {
+                one.link.packets(&mut packets);
+                self.output.packets(one.name.direction, &packets)?;
+                packets.clear();
+            }
+        }
+        Ok(())
+    }
+
+    fn report(&mut self, now_ns: u64) -> Result<(), LinkError> {
+        let mut readings = Vec::new();
+        for one in &mut self.directions {
+            readings.push(one.read(now_ns)?);
+        }
+        let stretches: Vec<Stretch<'_>> = self
+            .directions
+            .iter()
+            .zip(&readings)
+            .map(|(one, now)| Stretch {
+                name: &one.name,
+                began_ns: self.began_ns,
+                before: &one.last,
+                now,
+            })
+            .collect();
+        self.output.interval(&stretches)?;
+        for (one, now) in self.directions.iter_mut().zip(readings) {
+            one.last = now;
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<(), LinkError> {
+        let now_ns = clock::now_ns();
+        for one in &mut self.directions {
+            one.last = one.read(now_ns)?;
+        }
+        self.fetch()?;
+        let stretches: Vec<Stretch<'_>> = self
+            .directions
+            .iter()
+            .map(|one| Stretch {
+                name: &one.name,
+                began_ns: self.began_ns,
+                before: &one.first,
+                now: &one.last,
+            })
+            .collect();
+        self.output.totals(&stretches)?;
+        for one in &mut self.directions {
+            one.link.remove().map_err(LinkError::shaper("end the link"))?;
+        }
+        Ok(())
+    }
+}

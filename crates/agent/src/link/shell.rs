@@ -1,0 +1,315 @@
+//! A command behind the link, in a network namespace of its own.
+//!
+//! ```text
+//!  this namespace │ an unnamed one, where the link is     │ the command's
+//!  ccl42 ─────────┼─ outer ═ down ═> inner ───────────────┼─ ccbench0
+//!  100.64.0.1     │        <═  up  ═                      │ 100.64.0.2, default route
+//! ```
+//!
+//! Nothing has a name in the file system: when this process ends, however it does, the middle namespace dies, and the
+//! interfaces, addresses and routes on both sides with it.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::process::{Child, Command, ExitStatus};
+
+use nix::sched::{CloneFlags, setns, unshare};
+use nix::sys::signal::{Signal, kill, killpg};
+use nix::unistd::Pid;
+
+use super::addresses::{self, Block};
+use super::error::LinkError;
+use super::net::{Device, Net, everywhere, is_taken};
+use super::signals::Caught;
+
+/// The far ends' names in the middle.
+pub(crate) const OUTER: &str = "outer";
+/// The one towards the command.
+pub(crate) const INNER: &str = "inner";
+/// The command's interface.
+const COMMANDS: &str = "ccbench0";
+const LOOPBACK: &str = "lo";
+
+/// The block of the shell around this one.
+const BLOCK_VARIABLE: &str = "CCBENCH_LINK_BLOCK";
+/// The other end's address.
+const HOST_VARIABLE: &str = "CCBENCH_LINK_HOST";
+/// Its IPv6 address.
+const HOST6_VARIABLE: &str = "CCBENCH_LINK_HOST6";
+/// The namespace of the other end, to enter it.
+const OUTSIDE_VARIABLE: &str = "CCBENCH_LINK_OUTSIDE";
+/// mahimahi's: the outermost shell's other end.
+const BASE_VARIABLE: &str = "MAHIMAHI_BASE";
+
+/// Exit code of a command that was killed, without its signal.
+const KILLED: i32 = 128;
+
+/// Settings of the command's namespace, written before it has interfaces. Shells inside it need it to forward.
+const SETTINGS: &[(&str, &str)] = &[
+    ("ipv4/ip_forward", "1"),
+    ("ipv6/conf/all/forwarding", "1"),
+    ("ipv4/conf/all/rp_filter", "0"),
+    ("ipv4/conf/default/rp_filter", "0"),
+    ("ipv6/conf/default/accept_ra", "0"),
+    ("ipv6/conf/default/router_solicitations", "0"),
+];
+/// Settings of the middle: nothing of its own among the packets.
+const SILENT: &[(&str, &str)] =
+    &[("ipv6/conf/all/disable_ipv6", "1"), ("ipv6/conf/default/disable_ipv6", "1")];
+
+/// The namespaces, the addresses and the processes.
+pub(crate) struct Shell {
+    outside: File,
+    inside: File,
+    middle: File,
+    block: Block,
+    command: Option<Child>,
+    server: Option<Child>,
+    terminated: bool,
+}
+
+impl Shell {
+    /// Makes the command's namespace and the way to it, up to the two interfaces [`OUTER`] and [`INNER`], which
+    /// the calling thread, the only one of this process, then shares a namespace with. `own_outside`: the namespace
+    /// outside is new too.
+    ///
+    /// # Errors
+    /// The kernel refused.
+    pub(crate) fn make(own_outside: bool) -> Result<Self, LinkError> {
+        let mut here = Net::open()?;
+        if own_outside {
+            let loopback = expect(&mut here, LOOPBACK)?;
+            here.set_up(&loopback)?;
+        }
+        let around = around();
+        let outside = own_namespace()?;
+        let (inside, mut there) = enter_new(SETTINGS)?;
+        let (middle, mut between) = enter_new(SILENT)?;
+        let device = format!("ccl{}", std::process::id());
+        between.add_pair(OUTER, &device, outside.as_raw_fd())?;
+        between.add_pair(INNER, COMMANDS, inside.as_raw_fd())?;
+        for name in [OUTER, INNER] {
+            let device = expect(&mut between, name)?;
+            between.set_up(&device)?;
+        }
+        let block = configure((&mut here, &device), &mut there, around)?;
+        Ok(Self { outside, inside, middle, block, command: None, server: None, terminated: false })
+    }
+
+    /// What the command can reach, for people.
+    pub(crate) fn describe(&self) -> String {
+        format!(
+            "the command has {} and {}; the other end of the link is {} and {} (${HOST_VARIABLE}, ${HOST6_VARIABLE})",
+            self.block.inner(),
+            addresses::v6(self.block.inner()),
+            self.block.outer(),
+            addresses::v6(self.block.outer()),
+        )
+    }
+
+    /// Runs `text` by `sh -c` at the other end of the link.
+    ///
+    /// # Errors
+    /// It could not be started.
+    pub(crate) fn start_server(&mut self, text: &str) -> Result<(), LinkError> {
+        let mut command = launch(&[OsString::from("sh"), "-c".into(), text.into()])?;
+        // What is typed at the terminal is for the command.
+        command.process_group(0);
+        self.server = Some(self.spawn(&mut command, &self.outside, "sh")?);
+        Ok(())
+    }
+
+    /// Runs the command.
+    ///
+    /// # Errors
+    /// It could not be started.
+    pub(crate) fn start(&mut self, words: &[OsString]) -> Result<(), LinkError> {
+        let mut command = launch(words)?;
+        let host = self.block.outer().to_string();
+        command.env(HOST_VARIABLE, &host);
+        command.env(HOST6_VARIABLE, addresses::v6(self.block.outer()).to_string());
+        command.env(BLOCK_VARIABLE, self.block.to_string());
+        let own = std::process::id();
+        command.env(OUTSIDE_VARIABLE, format!("/proc/{own}/fd/{}", self.outside.as_raw_fd()));
+        if std::env::var_os(BASE_VARIABLE).is_none() {
+            command.env(BASE_VARIABLE, &host);
+        }
+        let name = words.first().map(|word| word.to_string_lossy().into_owned());
+        self.command = Some(self.spawn(&mut command, &self.inside, &name.unwrap_or_default())?);
+        Ok(())
+    }
+
+    /// A child has the namespace of the thread that makes it.
+    fn spawn(&self, command: &mut Command, at: &File, name: &str) -> Result<Child, LinkError> {
+        let enter = |namespace: &File| {
+            setns(namespace, CloneFlags::CLONE_NEWNET)
+                .map_err(LinkError::system("enter a network namespace"))
+        };
+        enter(at)?;
+        let child = command.spawn();
+        enter(&self.middle)?;
+        child.map_err(LinkError::system(format!("start {name}")))
+    }
+
+    /// What a signal means: the command's exit code once it has ended. Others are handed on to the command, but
+    /// for what the terminal has sent it already; the second request to terminate kills it.
+    pub(crate) fn on_signal(&mut self, caught: Caught) -> Option<u8> {
+        let Some(command) = &mut self.command else { return Some(1) };
+        if let Ok(Some(status)) = command.try_wait() {
+            self.command = None;
+            return Some(exit_code(status));
+        }
+        if let Some(server) = &mut self.server
+            && let Ok(Some(status)) = server.try_wait()
+        {
+            self.server = None;
+            if !status.success() {
+                eprintln!("ccbench link: the command of --outside has ended: {status}");
+            }
+        }
+        if caught.signal == Signal::SIGCHLD || caught.typed {
+            return None;
+        }
+        let signal = if self.terminated { Signal::SIGKILL } else { caught.signal };
+        self.terminated |= caught.signal == Signal::SIGTERM;
+        let _ = kill(pid(command), signal);
+        None
+    }
+}
+
+impl Drop for Shell {
+    fn drop(&mut self) {
+        if let Some(mut command) = self.command.take() {
+            let _ = kill(pid(&command), Signal::SIGKILL);
+            let _ = command.wait();
+        }
+        if let Some(mut server) = self.server.take() {
+            let _ = killpg(pid(&server), Signal::SIGTERM);
+            let _ = killpg(pid(&server), Signal::SIGKILL);
+            let _ = server.wait();
+        }
+    }
+}
+
+fn pid(child: &Child) -> Pid {
+    Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX))
+}
+
+fn exit_code(status: ExitStatus) -> u8 {
+    let code = status.code().or(status.signal().map(|signal| KILLED + signal));
+    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX)
+}
+
+/// A command that dies with this process.
+fn launch(words: &[OsString]) -> Result<Command, LinkError> {
+    let program = std::env::current_exe().map_err(LinkError::system("find this program"))?;
+    let mut command = Command::new(program);
+    command.arg("launch").arg("--parent").arg(std::process::id().to_string()).arg("--");
+    command.args(words);
+    Ok(command)
+}
+
+fn own_namespace() -> Result<File, LinkError> {
+    File::open("/proc/thread-self/ns/net").map_err(LinkError::system("open the network namespace"))
+}
+
+/// Moves the calling thread into a new namespace, which has the loopback interface up.
+fn enter_new(settings: &[(&str, &str)]) -> Result<(File, Net), LinkError> {
+    unshare(CloneFlags::CLONE_NEWNET).map_err(LinkError::system("make a network namespace"))?;
+    for (key, value) in settings {
+        // A kernel without IPv6 does not have them all, and a read-only /proc/sys leaves the defaults.
+        let _ = std::fs::write(format!("/proc/sys/net/{key}"), value);
+    }
+    let mut net = Net::open()?;
+    let loopback = expect(&mut net, LOOPBACK)?;
+    net.set_up(&loopback)?;
+    Ok((own_namespace()?, net))
+}
+
+fn expect(net: &mut Net, name: &str) -> Result<Device, LinkError> {
+    net.device(name)?.ok_or_else(|| LinkError::Netlink {
+        operation: format!("find the interface {name} that was just made"),
+        source: std::io::ErrorKind::NotFound.into(),
+    })
+}
+
+/// Gives both ends addresses and each a way to the other.
+fn configure(
+    (here, device): (&mut Net, &str),
+    there: &mut Net,
+    around: Option<Block>,
+) -> Result<Block, LinkError> {
+    let (outer, inner) = (expect(here, device)?, expect(there, COMMANDS)?);
+    here.set_up(&outer)?;
+    there.set_up(&inner)?;
+    let routes = here.routes()?;
+    for block in addresses::free(around, &routes) {
+        // The route is the claim: of two that start at once one is refused and takes the next.
+        let via = block.inner().into();
+        match here.add_route(&outer, block.base().into(), block.prefix(), via) {
+            Err(error) if is_taken(&error) => continue,
+            other => other?,
+        }
+        let ends = (block.outer(), block.inner());
+        address(here, &outer, ends.0, (ends.1, &inner.mac), None)?;
+        address(there, &inner, ends.1, (ends.0, &outer.mac), Some(ends.0))?;
+        let base = addresses::v6(block.base()).into();
+        let via = addresses::v6(block.inner()).into();
+        // Without IPv6 there is no such route.
+        let _ = here.add_route(&outer, base, addresses::v6_prefix(block.prefix()), via);
+        return Ok(block);
+    }
+    let nested = around.map_or("", |_| ", or the shells are nested too deeply");
+    Err(LinkError::NoAddresses { nested })
+}
+
+/// One end's addresses, its neighbour, and by way of whom it reaches everything.
+fn address(
+    net: &mut Net,
+    device: &Device,
+    own: Ipv4Addr,
+    (neighbour, mac): (Ipv4Addr, &[u8]),
+    default: Option<Ipv4Addr>,
+) -> Result<(), LinkError> {
+    const PAIR: u8 = 30;
+    let both = |address: Ipv4Addr| {
+        [(IpAddr::V4(address), PAIR), (addresses::v6(address).into(), addresses::v6_prefix(PAIR))]
+    };
+    for ((own, prefix), (neighbour, _)) in both(own).into_iter().zip(both(neighbour)) {
+        let mut set = || -> Result<(), LinkError> {
+            net.add_address(device, own, prefix)?;
+            net.add_neighbour(device, neighbour, mac)?;
+            match default {
+                Some(_) => net.add_route(device, everywhere(own), 0, neighbour),
+                None => Ok(()),
+            }
+        };
+        match set() {
+            // There may be none on this machine.
+            Err(error) if own.is_ipv6() => tracing::debug!(%error, "no IPv6 for the command"),
+            other => other?,
+        }
+    }
+    Ok(())
+}
+
+/// The block of the shell around this one, if this is its network and not another that inherited the variable.
+fn around() -> Option<Block> {
+    let block: Block = std::env::var(BLOCK_VARIABLE).ok()?.parse().ok()?;
+    UdpSocket::bind((block.inner(), 0)).ok().map(|_| block)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exit_codes_are_those_of_shells() {
+        assert_eq!(exit_code(ExitStatus::from_raw(0)), 0);
+        assert_eq!(exit_code(ExitStatus::from_raw(3 << 8)), 3);
+        assert_eq!(exit_code(ExitStatus::from_raw(9)), 137);
+    }
+}

@@ -1,0 +1,181 @@
+//! Flags whose value is a small table: `fq_codel,limit=1000p,target=5ms,ecn`. They are read through the plan's
+//! own serde form, so every key has the plan's name and every value the plan's unit.
+
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+/// A number can be text to one key (`alpha` of dualpi2) and a number to another (`alpha` of pie): so many keys
+/// with numbers are tried both ways.
+const MOST_NUMBERS: usize = 8;
+
+/// Reads one word of a fixed set, like `hold`.
+///
+/// # Errors
+/// The word is not in the set; the message has it.
+pub(crate) fn word<T: DeserializeOwned>(text: &str) -> Result<T, String> {
+    serde_json::from_value(Value::String(text.to_owned())).map_err(|e| e.to_string())
+}
+
+/// Reads `WORD,key=value,key` where the first word, if it has no `=`, is the value of `first`, and any other
+/// word without `=` is `true`.
+///
+/// # Errors
+/// What is wrong, in words for people.
+pub(crate) fn table<T: DeserializeOwned>(first: &str, text: &str) -> Result<T, String> {
+    build(fields(first, text)?)
+}
+
+/// The keys and values of a table, all values as they are written; `true` for a key without one.
+pub(crate) fn fields(first: &str, text: &str) -> Result<Vec<(String, Option<String>)>, String> {
+    let mut found: Vec<(String, Option<String>)> = Vec::new();
+    for (position, part) in text.split(',').enumerate() {
+        let part = part.trim();
+        let (key, value) = match part.split_once('=') {
+            Some((key, value)) => (key.trim(), Some(value.trim().to_owned())),
+            None if position == 0 => (first, Some(part.to_owned())),
+            None => (part, None),
+        };
+        if key.is_empty() || value.as_deref() == Some("") {
+            return Err(format!(
+                "`{part}` is neither KEY=VALUE nor KEY; write it like {first},key=value"
+            ));
+        }
+        if found.iter().any(|(other, _)| other == key) {
+            return Err(format!("`{key}` is given twice"));
+        }
+        found.push((key.to_owned(), value));
+    }
+    Ok(found)
+}
+
+/// From keys and values to what they mean.
+pub(crate) fn build<T: DeserializeOwned>(
+    fields: Vec<(String, Option<String>)>,
+) -> Result<T, String> {
+    let numbers: Vec<String> = fields
+        .iter()
+        .filter(|(_, value)| value.as_ref().is_some_and(|value| value.parse::<u64>().is_ok()))
+        .map(|(key, _)| key.clone())
+        .take(MOST_NUMBERS)
+        .collect();
+    let mut said = None;
+    for as_text in 0..1_u32 << numbers.len() {
+        let value = value_of(&fields, |key| {
+            numbers.iter().position(|number| number == key).is_some_and(|n| as_text >> n & 1 == 1)
+        });
+        match serde_json::from_value(value) {
+            Ok(built) => return Ok(built),
+            Err(error) => {
+                // A wrong type is what the other attempt is for; anything else is what to say.
+                let error = error.to_string();
+                let telling = !error.starts_with("invalid type");
+                if said.is_none() || telling {
+                    said = Some(error);
+                }
+            }
+        }
+    }
+    Err(said.unwrap_or_default())
+}
+
+fn value_of(fields: &[(String, Option<String>)], is_text: impl Fn(&str) -> bool) -> Value {
+    let value = |key: &str, value: &Option<String>| match value.as_deref() {
+        None | Some("true") => Value::Bool(true),
+        Some("false") => Value::Bool(false),
+        Some(text) => match text.parse::<u64>() {
+            Ok(number) if !is_text(key) => Value::from(number),
+            _ => Value::String(text.to_owned()),
+        },
+    };
+    let map: Map<String, Value> =
+        fields.iter().map(|(key, text)| (key.clone(), value(key, text))).collect();
+    Value::Object(map)
+}
+
+#[cfg(test)]
+mod tests {
+    use ccbench_proto::plan::{BurstLoss, Distribution, Jitter, OnEnd, Queue};
+    use ccbench_proto::units::{Micros, Packets};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_queue_has_the_plans_names_and_units() {
+        let queue: Queue = table("kind", "fq_codel,limit=1000p,flows=64,target=1ms,ecn").unwrap();
+        let wanted = r#"{"kind":"fq_codel","limit":"1000p","flows":64,"target":"1ms","ecn":true}"#;
+        assert_eq!(queue, serde_json::from_str(wanted).unwrap());
+        // The same key is a number here and a text there.
+        assert!(matches!(table("kind", "pie,alpha=2"), Ok(Queue::Pie { alpha: Some(2), .. })));
+        let dualpi2: Queue = table("kind", "dualpi2,alpha=1,beta=3.2,coupling=3").unwrap();
+        assert!(
+            matches!(&dualpi2, Queue::Dualpi2 { alpha: Some(a), coupling: Some(3), .. } if a == "1")
+        );
+        assert!(matches!(
+            table("kind", "codel,limit=7p,ecn=false"),
+            Ok(Queue::Codel { limit, ecn: Some(false), .. }) if limit == Some(Packets::new(7))
+        ));
+    }
+
+    #[test]
+    fn impairments_are_tables_too() {
+        let jitter: Jitter = table("spread", "2ms,distribution=pareto,correlation=25%").unwrap();
+        assert_eq!(jitter.spread, Micros::from_millis(2));
+        assert_eq!((jitter.distribution, jitter.reorder), (Distribution::Pareto, false));
+        let burst: BurstLoss = table("enter", "1%,leave=20%").unwrap();
+        assert_eq!((burst.enter.get(), burst.leave.get()), (10_000, 200_000));
+        assert_eq!(word::<OnEnd>("loop"), Ok(OnEnd::Loop));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        for (text, wanted) in [
+            ("codell", "unknown variant `codell`, expected one of `pfifo`"),
+            ("codel,targt=5ms", "unknown field `targt`"),
+            ("codel,target=5", "the unit is missing"),
+            ("codel,target=5furlongs", "the unit is unknown"),
+            ("codel,target=5ms,target=6ms", "`target` is given twice"),
+            ("codel,,ecn", "neither KEY=VALUE nor KEY"),
+            ("codel,limit=", "neither KEY=VALUE nor KEY"),
+            ("red,limit=90kB", "missing field `min`"),
+        ] {
+            let said = table::<Queue>("kind", text).unwrap_err();
+            assert!(said.contains(wanted), "{text}: {said}");
+        }
+        assert!(word::<OnEnd>("holt").unwrap_err().contains("expected one of `hold`"));
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_panics(text in ".{0,60}") {
+            let _ = table::<Queue>("kind", &text);
+            let _ = table::<Jitter>("spread", &text);
+            let _ = table::<BurstLoss>("enter", &text);
+        }
+
+        #[test]
+        fn almost_right_texts_do_not_panic(
+            kind in "(pfifo|codel|fq_codel|fq|pie|red|dualpi2|cake)",
+            parts in proptest::collection::vec("[a-z_]{1,8}(=[0-9a-zB%.]{0,6})?", 0..5),
+            real in proptest::collection::vec(
+                "(limit|target|interval|alpha|beta|coupling|flows|min|max)=[0-9]{1,4}(p|B|ms|us|)", 0..9),
+        ) {
+            let text = [vec![kind], real, parts].concat().join(",");
+            let _ = table::<Queue>("kind", &text);
+        }
+
+        #[test]
+        fn what_is_written_is_read_again(limit in 1_u32..1_000_000, target_us in 1_u64..10_000_000) {
+            let text = format!("codel,limit={limit}p,target={target_us}us");
+            let queue: Queue = table("kind", &text).unwrap();
+            let wanted = Queue::Codel {
+                limit: Some(Packets::new(limit)),
+                target: Some(Micros::new(target_us)),
+                interval: None,
+                ecn: None,
+                ce_threshold: None,
+            };
+            prop_assert_eq!(queue, wanted);
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Did links keep their times: the packets of userspace links, the steps of traces?
+
+use std::collections::BTreeMap;
+
+use ccbench_proto::wire::{LinkTiming, QdiscSample};
+
+use super::{Findings, Status};
+
+/// Packets that the userspace path may release more than 1 ms late.
+pub const LATE_SHARE: f64 = 0.01;
+/// With so many late packets the link was not the plan's.
+pub const FAILED_LATE_SHARE: f64 = 0.1;
+/// A single packet may be this late, in microseconds; above it the link stood still, most likely because its thread got
+/// no processor.
+pub const MAX_LATE_US: f64 = 100_000.0;
+/// Lateness of a trace's steps that one in a hundred may exceed, in microseconds: short against the steps of any trace
+/// in use, and five times what a loaded machine shows.
+pub const STEP_P99_US: f64 = 1_000.0;
+/// Steps that the next one may overtake before they are applied.
+pub const MISSED_SHARE: f64 = 0.001;
+/// With so many missed steps the trace was not the plan's.
+pub const FAILED_MISSED_SHARE: f64 = 0.1;
+
+/// What is known of every link's times.
+#[derive(Debug, Default)]
+pub(crate) struct Timing {
+    /// By node and link: the last counters of a userspace link.
+    packets: BTreeMap<(String, String), Packets>,
+    steps: Vec<LinkTiming>,
+    logs: Vec<LinkTiming>,
+}
+
+#[derive(Debug, Default)]
+struct Packets {
+    sent: u64,
+    late: u64,
+    max_us: f64,
+    p99_us: Option<f64>,
+}
+
+impl Timing {
+    pub(crate) fn sample(&mut self, node: &str, row: &QdiscSample) {
+        let Some(late) = row.late_pkts else { return };
+        let packets = self.packets.entry((node.to_owned(), row.link.clone())).or_default();
+        packets.sent = packets.sent.max(row.sent_pkts);
+        packets.late = packets.late.max(late);
+        packets.max_us = packets.max_us.max(row.max_late_us.unwrap_or(0) as f64);
+    }
+
+    pub(crate) fn row(&mut self, node: &str, row: &LinkTiming) {
+        match row.what.as_str() {
+            "packets" => {
+                let key = (node.to_owned(), row.link.clone());
+                let packets = self.packets.entry(key).or_default();
+                packets.sent = row.count;
+                packets.late = row.late;
+                packets.max_us = row.max_us;
+                packets.p99_us = Some(row.p99_us);
+            }
+            "steps" => self.steps.push(row.clone()),
+            "log" => self.logs.push(row.clone()),
+            _ => {}
+        }
+    }
+
+    pub(crate) fn finish(self, findings: &mut Findings) {
+        for ((_, link), packets) in &self.packets {
+            packets.judge(link, findings);
+        }
+        for row in &self.steps {
+            judge_steps(row, findings);
+        }
+        for row in self.logs.iter().filter(|row| row.missed > 0) {
+            let message = format!(
+                "link {}: {} packets are not in the packet log, {} are; raise `packet_log`",
+                row.link, row.missed, row.count
+            );
+            findings.add(Status::Degraded, "packets_not_logged", message);
+        }
+    }
+}
+
+impl Packets {
+    fn judge(&self, link: &str, findings: &mut Findings) {
+        let share = self.late as f64 / self.sent.max(1) as f64;
+        let status = match share {
+            _ if share > FAILED_LATE_SHARE => Status::Failed,
+            _ if share > LATE_SHARE || self.max_us > MAX_LATE_US => Status::Degraded,
+            _ => return,
+        };
+        let p99 = self.p99_us.map_or(String::new(), |us| format!(", p99 {us:.0} us"));
+        let message = format!(
+            "link {link}: {:.1} % of {} packets left more than 1 ms late{p99}, the worst {:.0} us (limits {:.0} %, and \
+             {:.0} us for the worst): its thread got too little of the processor",
+            share * 100.0,
+            self.sent,
+            self.max_us,
+            LATE_SHARE * 100.0,
+            MAX_LATE_US
+        );
+        findings.add(status, "link_late", message);
+    }
+}
+
+fn judge_steps(row: &LinkTiming, findings: &mut Findings) {
+    let missed = row.missed as f64 / row.count.max(1) as f64;
+    let status = match missed {
+        _ if missed > FAILED_MISSED_SHARE => Status::Failed,
+        _ if missed > MISSED_SHARE || row.p99_us > STEP_P99_US => Status::Degraded,
+        _ => return,
+    };
+    let message = format!(
+        "link {}: the steps of its trace were late by {:.0} us (p50), {:.0} us (p99), {:.0} us at most, and {} of {} were \
+         missed (limits {STEP_P99_US:.0} us for p99, {:.1} % missed)",
+        row.link,
+        row.p50_us,
+        row.p99_us,
+        row.max_us,
+        row.missed,
+        row.count,
+        MISSED_SHARE * 100.0
+    );
+    findings.add(status, "trace_late", message);
+}

@@ -1,0 +1,194 @@
+//! Which class of a link a packet belongs to: a list of rules, the first that matches wins, as the kernel's
+//! `u32` filters of the same plan do.
+
+use std::net::IpAddr;
+
+use ccbench_proto::resolve::PacketMatch;
+
+use super::header::{self, Fields};
+use super::queue::QueueSpec;
+
+/// A slice of a link's rate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ClassSpec {
+    /// Its name in the plan.
+    pub(crate) name: String,
+    /// Guaranteed, bit/s, when the link has the rate that it begins with.
+    pub(crate) rate_bps: u64,
+    /// Most it may borrow up to, bit/s.
+    pub(crate) ceil_bps: u64,
+    /// Lower numbers are served first.
+    pub(crate) priority: u8,
+    /// Its queue.
+    pub(crate) queue: QueueSpec,
+    /// A packet belongs to the class if any of these matches.
+    pub(crate) matches: Vec<PacketMatch>,
+}
+
+/// The rules of all classes.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Matcher {
+    rules: Vec<Rule>,
+}
+
+/// One rule: what is given must be equal.
+#[derive(Debug, Clone, Copy)]
+struct Rule {
+    class: u8,
+    v6: Option<bool>,
+    src: Option<u128>,
+    dst: Option<u128>,
+    sport: Option<u16>,
+    dport: Option<u16>,
+    dscp: Option<u8>,
+    ecn: Option<u8>,
+}
+
+impl Matcher {
+    /// The rules of these classes, which are numbered from 1; at most 255.
+    pub(crate) fn new(classes: &[ClassSpec]) -> Self {
+        let rules = (1..=u8::MAX)
+            .zip(classes)
+            .flat_map(|(class, spec)| spec.matches.iter().filter_map(move |m| Rule::new(class, m)));
+        Self { rules: rules.collect() }
+    }
+
+    /// The class of an Ethernet frame; 0 if none matches, as for what is not IP.
+    #[inline]
+    pub(crate) fn class_of(&self, frame: &[u8]) -> u8 {
+        if self.rules.is_empty() {
+            return 0;
+        }
+        let Some(fields) = header::fields(frame) else { return 0 };
+        self.rules.iter().find(|rule| rule.holds(&fields)).map_or(0, |rule| rule.class)
+    }
+}
+
+impl Rule {
+    /// `None` if nothing can match: addresses of two families.
+    fn new(class: u8, wanted: &PacketMatch) -> Option<Self> {
+        let family = |address: Option<IpAddr>| address.map(|a| a.is_ipv6());
+        let (src, dst) = (family(wanted.src), family(wanted.dst));
+        if src.is_some() && dst.is_some() && src != dst {
+            return None;
+        }
+        let bits = |address: IpAddr| match address {
+            IpAddr::V4(four) => u128::from(four.to_bits()),
+            IpAddr::V6(six) => six.to_bits(),
+        };
+        Some(Self {
+            class,
+            v6: src.or(dst),
+            src: wanted.src.map(bits),
+            dst: wanted.dst.map(bits),
+            sport: wanted.sport,
+            dport: wanted.dport,
+            dscp: wanted.dscp,
+            ecn: wanted.ecn,
+        })
+    }
+
+    fn holds(&self, fields: &Fields) -> bool {
+        fn same<T: PartialEq>(wanted: Option<T>, found: Option<T>) -> bool {
+            wanted.is_none() || wanted == found
+        }
+        let port = |which: usize| fields.ports.map(|ports| ports[which]);
+        same(self.v6, Some(fields.v6))
+            && same(self.src, Some(fields.src))
+            && same(self.dst, Some(fields.dst))
+            && same(self.sport, port(0))
+            && same(self.dport, port(1))
+            && same(self.dscp, Some(fields.dscp))
+            && same(self.ecn, Some(fields.ecn))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::datapath::queue::FifoLimit;
+
+    fn class(matches: Vec<PacketMatch>) -> ClassSpec {
+        ClassSpec {
+            name: String::new(),
+            rate_bps: 1,
+            ceil_bps: 1,
+            priority: 0,
+            queue: QueueSpec::Fifo(FifoLimit::Packets(1)),
+            matches,
+        }
+    }
+
+    /// UDP over IPv4 from 10.0.0.1:1000 to 10.0.0.2:2000, with this TOS byte.
+    fn four(tos: u8) -> Vec<u8> {
+        let mut frame = vec![0; 12];
+        frame.extend([8, 0, 0x45, tos, 0, 40, 0, 0, 0, 0, 64, 17, 0, 0]);
+        frame.extend([10, 0, 0, 1, 10, 0, 0, 2, 1000_u16.to_be_bytes()[0], 232, 7, 208]);
+        frame.resize(60, 0);
+        frame
+    }
+
+    fn six(tos: u8) -> Vec<u8> {
+        let mut frame = vec![0; 12];
+        frame.extend([0x86, 0xdd, 0x60 | tos >> 4, tos << 4, 0, 0, 0, 20, 6, 64]);
+        frame.extend([0; 15]);
+        frame.push(1);
+        frame.extend([0; 15]);
+        frame.extend([2, 3, 232, 7, 208]);
+        frame.resize(80, 0);
+        frame
+    }
+
+    #[test]
+    fn every_field_decides_and_all_that_are_given_must_match() {
+        let is = |wanted: PacketMatch, frame: &[u8]| {
+            Matcher::new(&[class(vec![wanted])]).class_of(frame) == 1
+        };
+        let none = PacketMatch::default();
+        let address = |text: &str| text.parse().ok();
+        for (frame, src, dst, other) in
+            [(four(0xb9), "10.0.0.1", "10.0.0.2", "::a00:1"), (six(0xb9), "::1", "::2", "0.0.0.1")]
+        {
+            assert!(is(none.clone(), &frame));
+            assert!(is(PacketMatch { src: address(src), ..none.clone() }, &frame));
+            assert!(is(PacketMatch { dst: address(dst), ..none.clone() }, &frame));
+            assert!(!is(PacketMatch { src: address(dst), ..none.clone() }, &frame));
+            // The same number in the other family is another address.
+            assert!(!is(PacketMatch { src: address(other), ..none.clone() }, &frame));
+            for (port, side) in [(1000, true), (2000, false)] {
+                let of = |side: bool| PacketMatch {
+                    sport: side.then_some(port),
+                    dport: (!side).then_some(port),
+                    ..none.clone()
+                };
+                assert!(is(of(side), &frame) && !is(of(!side), &frame), "{port}");
+            }
+            assert!(is(PacketMatch { dscp: Some(46), ecn: Some(1), ..none.clone() }, &frame));
+            assert!(!is(PacketMatch { dscp: Some(46), ecn: Some(2), ..none.clone() }, &frame));
+            assert!(!is(PacketMatch { dscp: Some(0), ecn: Some(1), ..none.clone() }, &frame));
+        }
+        let mixed = PacketMatch { src: address("10.0.0.1"), dst: address("::2"), ..none.clone() };
+        assert!(!is(mixed, &four(0)));
+        let mut arp = four(0);
+        arp[13] = 6;
+        assert!(!is(none, &arp));
+    }
+
+    #[test]
+    fn the_first_class_that_matches_wins() {
+        let dport = |port| PacketMatch { dport: Some(port), ..PacketMatch::default() };
+        let dscp = PacketMatch { dscp: Some(46), ..PacketMatch::default() };
+        let matcher = Matcher::new(&[
+            class(vec![dport(1), dport(3)]),
+            class(vec![dport(2000), dport(1)]),
+            class(vec![dscp]),
+        ]);
+        assert_eq!(matcher.class_of(&four(0xb8)), 2);
+        assert_eq!(matcher.class_of(&four(0)), 2);
+        let mut other = four(0xb8);
+        other[36..38].copy_from_slice(&[0, 99]);
+        assert_eq!(matcher.class_of(&other), 3);
+        other[15] = 0;
+        assert_eq!(matcher.class_of(&other), 0);
+    }
+}

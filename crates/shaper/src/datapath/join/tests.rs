@@ -1,0 +1,147 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::datapath::segment::Frames;
+
+fn cut(packet: &[u8]) -> Vec<Vec<u8>> {
+    let mut frames = Frames::new(packet).unwrap();
+    let mut slot = vec![0; frames.slot_bytes()];
+    let mut all = Vec::new();
+    while let Some(length) = frames.next_into(&mut slot) {
+        all.push(slot[..length].to_vec());
+    }
+    all
+}
+
+/// What is written for `packets`: each joined group or single packet, as bytes.
+fn join(packets: &[Vec<u8>]) -> Vec<(usize, Vec<u8>)> {
+    let mut written = Vec::new();
+    let mut nth = 0;
+    while nth < packets.len() {
+        let first = &packets[nth];
+        let Some(mut group) = Group::begin(first) else {
+            written.push((1, first.clone()));
+            nth += 1;
+            continue;
+        };
+        while packets.get(nth + group.count()).is_some_and(|next| group.extend(first, next)) {}
+        let count = group.count();
+        if count == 1 {
+            written.push((1, first.clone()));
+        } else {
+            let mut head = [0; HEAD_BYTES];
+            group.write_head(first, &mut head);
+            let mut bytes = head[..group.head_bytes()].to_vec();
+            for packet in &packets[nth..nth + count] {
+                bytes.extend_from_slice(&packet[group.head_bytes()..]);
+            }
+            written.push((count, bytes));
+        }
+        nth += count;
+    }
+    written
+}
+
+/// A TCP super-packet: VLAN tags, IP version, payload, segment size, flags, identification.
+fn super_packet(tags: usize, ipv6: bool, payload: usize, size: u16, flags: u8, id: u16) -> Vec<u8> {
+    let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1];
+    for _ in 0..tags {
+        frame.extend([0x81, 0, 0, 9]);
+    }
+    let total = |bytes: usize| (bytes as u16).to_be_bytes();
+    if ipv6 {
+        frame.extend([0x86, 0xdd, 0x60, 0x20, 0, 1]);
+        frame.extend(total(20 + payload));
+        frame.extend([TCP, 64]);
+        frame.extend([0xfd; 32]);
+    } else {
+        frame.extend([8, 0, 0x45, 2]);
+        frame.extend(total(40 + payload));
+        frame.extend(id.to_be_bytes());
+        frame.extend([0x40, 0, 64, TCP, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+    }
+    let transport = frame.len();
+    frame.extend([0, 80, 1, 1, 0xff, 0xff, 0xff, 0, 0, 0, 0, 7, 0x50, flags, 1, 0, 0, 0, 0, 0]);
+    frame.extend((0..payload).map(|at| at as u8));
+    let vnet = Vnet {
+        flags: NEEDS_CSUM,
+        gso_type: if ipv6 { GSO_TCPV6 } else { GSO_TCPV4 },
+        hdr_len: 0,
+        gso_size: size,
+        csum_start: transport as u16,
+        csum_offset: TCP_CHECKSUM,
+    };
+    [&vnet.bytes()[..], &frame].concat()
+}
+
+#[test]
+fn segments_of_one_packet_are_joined_by_eights() {
+    for (tags, ipv6) in [(0, false), (1, false), (0, true), (2, true)] {
+        let packets = cut(&super_packet(tags, ipv6, 2050, 100, ACK | PSH, 0xfffe));
+        let counts: Vec<_> = join(&packets).iter().map(|(count, _)| *count).collect();
+        assert_eq!(counts, [8, 8, 5], "{tags} tags, IPv6 {ipv6}");
+    }
+}
+
+#[test]
+fn what_was_marked_or_does_not_follow_stays_alone() {
+    let mut packets = cut(&super_packet(0, false, 600, 100, ACK, 7));
+    header::mark_ce(&mut packets[2][VNET_BYTES..]);
+    packets.remove(4);
+    let counts: Vec<_> = join(&packets).iter().map(|(count, _)| *count).collect();
+    assert_eq!(counts, [2, 1, 1, 1]);
+}
+
+#[test]
+fn only_plain_data_is_joined() {
+    for flags in [ACK | 0x80, ACK | 0x20, ACK | 0x02, ACK | 0x04, 0] {
+        let packets = cut(&super_packet(0, false, 300, 100, flags, 7));
+        let counts: Vec<_> = join(&packets).iter().map(|(count, _)| *count).collect();
+        assert_eq!(counts, [1, 1, 1], "{flags:#x}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn cutting_what_was_joined_gives_back_every_byte(
+        (tags, ipv6) in (0..3_usize, any::<bool>()),
+        (payload, size) in (1..6000_usize, 60..1500_u16),
+        (flags, id) in (any::<u8>(), any::<u16>()),
+        changes in proptest::collection::vec((any::<prop::sample::Index>(), 0..130_usize, any::<u8>()), 0..4),
+    ) {
+        let mut packets = cut(&super_packet(tags, ipv6, payload, size, flags, id));
+        for (which, at, value) in changes {
+            let which = which.index(packets.len());
+            if let Some(byte) = packets[which].get_mut(at) {
+                *byte = value;
+            }
+        }
+        let mut back = Vec::new();
+        for (count, bytes) in join(&packets) {
+            if count == 1 {
+                back.push(bytes);
+            } else {
+                let again = cut(&bytes);
+                prop_assert_eq!(again.len(), count);
+                back.extend(again);
+            }
+        }
+        prop_assert_eq!(back.len(), packets.len());
+        for (one, other) in back.iter().zip(&packets) {
+            // The hint of the header's length may differ.
+            prop_assert_eq!(&one[4..], &other[4..]);
+            prop_assert_eq!(&one[..2], &other[..2]);
+        }
+    }
+
+    #[test]
+    fn no_bytes_make_it_panic(
+        first in proptest::collection::vec(any::<u8>(), 0..120),
+        second in proptest::collection::vec(any::<u8>(), 0..120),
+    ) {
+        if let Some(mut group) = Group::begin(&first) {
+            group.extend(&first, &second);
+            group.write_head(&first, &mut [0; HEAD_BYTES]);
+        }
+    }
+}

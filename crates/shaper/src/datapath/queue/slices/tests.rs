@@ -1,0 +1,228 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::datapath::classes::ClassSpec;
+use crate::datapath::model::{LinkModel, LinkSpec};
+use crate::datapath::queue::{FifoLimit, QueueSpec};
+
+const MBIT: u64 = 1_000_000;
+const SECOND: u64 = 1_000_000_000;
+
+fn class(rate: u64, ceil: u64, priority: u8) -> ClassSpec {
+    ClassSpec {
+        name: String::new(),
+        rate_bps: rate * MBIT,
+        ceil_bps: ceil * MBIT,
+        priority,
+        queue: QueueSpec::Fifo(FifoLimit::Packets(100)),
+        matches: Vec::new(),
+    }
+}
+
+fn link(rate: u64, classes: Vec<ClassSpec>) -> LinkSpec {
+    LinkSpec {
+        rate_bps: Some(rate * MBIT),
+        queue: QueueSpec::Fifo(FifoLimit::Packets(100)),
+        classes,
+        ..LinkSpec::default()
+    }
+}
+
+/// Sends at these rates (Mbit/s, by class, 0 is the rest) for `seconds`; frames of 1250 bytes. What left of
+/// each class, Mbit/s, over the second half.
+fn shares(spec: &LinkSpec, offered: &[u64], seconds: u64) -> Vec<f64> {
+    let mut model = LinkModel::new(spec, 4096, 1514);
+    let mut free: Vec<u32> = (0..4096).collect();
+    let mut sent = vec![0_u64; offered.len()];
+    let mut owed = vec![0_u64; offered.len()];
+    // A frame of 1250 bytes per millisecond is 10 Mbit/s.
+    let (step_ns, end_ns) = (100_000, seconds * SECOND);
+    for now_ns in (0..end_ns).step_by(step_ns as usize) {
+        for (class, rate) in offered.iter().enumerate() {
+            owed[class] += rate;
+            while owed[class] >= 100 {
+                owed[class] -= 100;
+                let slot = free.pop().unwrap();
+                let (class, at_ns) = (class as u8, now_ns);
+                model.arrive(Packet { slot, bytes: 1250, at_ns, class, ..Packet::default() });
+            }
+        }
+        model.advance(now_ns, &mut free);
+        while let Some(packet) = model.pop_departed() {
+            free.push(packet.slot);
+            if packet.at_ns >= end_ns / 2 {
+                sent[usize::from(packet.class)] += 10_000;
+            }
+        }
+    }
+    sent.iter().map(|bits| *bits as f64 / (end_ns / 2) as f64 * 1e9 / 1e6).collect()
+}
+
+#[track_caller]
+fn near(found: &[f64], wanted: &[f64]) {
+    let close = |(a, b): (&f64, &f64)| (a - b).abs() <= 0.02 * b + 0.05;
+    assert!(found.iter().zip(wanted).all(close), "{found:?}, not {wanted:?}");
+}
+
+#[test]
+fn everyone_has_the_guarantee_and_the_rest_is_shared_by_rate() {
+    // 20 and 30 guaranteed, 50 for the rest: all busy, all get just that.
+    let spec = link(100, vec![class(20, 100, 0), class(30, 100, 0)]);
+    near(&shares(&spec, &[200, 200, 200], 4), &[50.0, 20.0, 30.0]);
+    // Without the rest, 50 is shared 2:3.
+    near(&shares(&spec, &[0, 200, 200], 4), &[0.0, 40.0, 60.0]);
+    // One alone has all.
+    near(&shares(&spec, &[0, 200, 0], 4), &[0.0, 100.0, 0.0]);
+    // Who asks for less has what it asks for.
+    near(&shares(&spec, &[5, 200, 10], 4), &[5.0, 85.0, 10.0]);
+}
+
+#[test]
+fn a_ceiling_is_exact_and_leaves_the_line_idle_if_nobody_else_sends() {
+    let spec = link(100, vec![class(20, 35, 0), class(30, 100, 0)]);
+    near(&shares(&spec, &[0, 200, 0], 4), &[0.0, 35.0, 0.0]);
+    near(&shares(&spec, &[0, 200, 200], 4), &[0.0, 35.0, 65.0]);
+    // To the nanosecond: packets of a slice at its ceiling are equally far apart.
+    let mut model = LinkModel::new(&link(100, vec![class(7, 7, 0)]), 256, 1514);
+    for slot in 0..100 {
+        let packet = Packet { slot, bytes: 1000, at_ns: 1, class: 1, ..Packet::default() };
+        model.arrive(packet);
+    }
+    model.advance(SECOND, &mut Vec::new());
+    let times: Vec<u64> = std::iter::from_fn(|| model.pop_departed()).map(|p| p.at_ns).collect();
+    assert_eq!(times.len(), 100);
+    // 8000 bit at 7 Mbit/s are 1142857.14 ns; a full bucket allowed a burst first.
+    let steady: Vec<u64> = times.windows(2).map(|two| two[1] - two[0]).skip(20).collect();
+    assert!(steady.iter().all(|gap| (1_142_857..=1_142_858).contains(gap)), "{steady:?}");
+    let mean = steady.iter().sum::<u64>() as f64 / steady.len() as f64;
+    assert!((mean - 1_142_857.142_857).abs() < 0.02, "{mean}");
+}
+
+#[test]
+fn what_is_left_goes_to_the_first_priority() {
+    let spec = link(100, vec![class(20, 100, 1), class(30, 100, 2)]);
+    // The rest has priority 0.
+    near(&shares(&spec, &[200, 200, 200], 4), &[50.0, 20.0, 30.0]);
+    near(&shares(&spec, &[0, 200, 200], 4), &[0.0, 70.0, 30.0]);
+    near(&shares(&spec, &[10, 200, 200], 4), &[10.0, 60.0, 30.0]);
+    near(&shares(&spec, &[200, 0, 200], 4), &[70.0, 0.0, 30.0]);
+}
+
+#[test]
+fn unequal_slices_keep_their_weights() {
+    let spec = link(100, vec![class(1, 100, 0), class(50, 100, 0), class(10, 100, 0)]);
+    let wanted: Vec<f64> = [1.0, 50.0, 10.0].iter().map(|r| r * 100.0 / 61.0).collect();
+    near(&shares(&spec, &[0, 300, 300, 300], 20), &[0.0, wanted[0], wanted[1], wanted[2]]);
+}
+
+#[test]
+fn a_new_rate_of_the_link_scales_every_slice() {
+    let spec = link(100, vec![class(20, 40, 0), class(30, 100, 0)]);
+    let mut model = LinkModel::new(&spec, 4096, 1514);
+    let mut freed = Vec::new();
+    model.set_rate(0, Some(50 * MBIT), &mut freed);
+    let mut sent = [0; 3];
+    let mut free: Vec<u32> = (0..4096).collect();
+    for ms in 0..2000 {
+        for class in [1, 2] {
+            for _ in 0..10 {
+                let slot = free.pop().unwrap();
+                let at_ns = ms * 1_000_000;
+                model.arrive(Packet { slot, bytes: 1250, at_ns, class, ..Packet::default() });
+            }
+        }
+        model.advance(ms * 1_000_000, &mut free);
+        while let Some(packet) = model.pop_departed() {
+            free.push(packet.slot);
+            if packet.at_ns >= SECOND {
+                sent[usize::from(packet.class)] += 1;
+            }
+        }
+    }
+    // 5000 frames per second: a ceiling of 20 Mbit/s, 2000, for the first.
+    assert!((1990..=2010).contains(&sent[1]) && (2985..=3010).contains(&sent[2]), "{sent:?}");
+}
+
+#[test]
+fn the_line_waits_for_a_ceiling_and_says_until_when() {
+    let mut model = LinkModel::new(&link(100, vec![class(1, 1, 0)]), 64, 1514);
+    for slot in 0..20 {
+        let packet = Packet { slot, bytes: 1250, at_ns: 0, class: 1, ..Packet::default() };
+        model.arrive(packet);
+    }
+    let mut freed = Vec::new();
+    let (mut left, mut last_ns, mut now_ns) = (0, 0, 0);
+    while left < 20 {
+        model.advance(now_ns, &mut freed);
+        while let Some(packet) = model.pop_departed() {
+            left += 1;
+            last_ns = packet.at_ns;
+        }
+        let due_ns = model.next_due_ns();
+        assert!(left == 20 || due_ns > now_ns, "{left} at {now_ns}");
+        now_ns = due_ns;
+    }
+    // 20 frames of 10 ms each, less what the full bucket allowed at once.
+    assert!((150_000_000..=180_000_000).contains(&last_ns), "{last_ns}");
+    assert!(freed.is_empty());
+}
+
+proptest! {
+    /// The line never idles while a slice below its ceiling waits; nobody exceeds a ceiling; in = out + queued.
+    #[test]
+    fn it_is_work_conserving_and_respects_ceilings(
+        classes in proptest::collection::vec((1_u64..40, 0_u64..80, 0_u8..3), 1..5),
+        arrivals in proptest::collection::vec((0_u64..300_000, 60_u32..1515, 0_u8..6), 1..300),
+    ) {
+        let specs: Vec<ClassSpec> =
+            classes.iter().map(|&(rate, more, priority)| class(rate, rate + more, priority)).collect();
+        let spec = link(100, specs.clone());
+        let mut model = LinkModel::new(&spec, arrivals.len(), 1514);
+        let (mut now_ns, mut freed) = (0, Vec::new());
+        for (slot, &(gap_ns, bytes, class)) in arrivals.iter().enumerate() {
+            now_ns += gap_ns;
+            let slot = slot as u32;
+            model.arrive(Packet { slot, bytes, at_ns: now_ns, class, ..Packet::default() });
+        }
+        model.advance(now_ns + 3_600 * SECOND, &mut freed);
+        let out: Vec<Packet> = std::iter::from_fn(|| model.pop_departed()).collect();
+        prop_assert_eq!(out.len() + freed.len(), arrivals.len());
+        prop_assert_eq!(model.backlog(), (0, 0));
+        for (nth, class) in (1_u8..).zip(&specs) {
+            let of: Vec<&Packet> = out.iter().filter(|p| p.class == nth).collect();
+            // Order within a class.
+            prop_assert!(of.windows(2).all(|two| two[0].slot < two[1].slot));
+            if class.ceil_bps < 100 * MBIT {
+                let burst = 8.0 * 1514.0 * (2.0 * classes.len() as f64 + 6.0);
+                let bits: u64 = of.iter().map(|p| u64::from(p.bytes) * 8).sum();
+                if let (Some(first), Some(last)) = (of.first(), of.last()) {
+                    let allowed = class.ceil_bps as f64 * (last.at_ns - first.at_ns) as f64 / 1e9;
+                    prop_assert!(bits as f64 <= allowed + burst, "{bits} {allowed}");
+                }
+            }
+        }
+        // What no class matches may have the whole link: while one of its packets waits, the line is busy.
+        let rest: Vec<&Packet> = out
+            .iter()
+            .filter(|p| p.class == 0 || usize::from(p.class) > specs.len())
+            .collect();
+        let mut arrived = vec![0; arrivals.len()];
+        let mut at_ns = 0;
+        for (slot, (gap_ns, _, _)) in arrivals.iter().enumerate() {
+            at_ns += gap_ns;
+            arrived[slot] = at_ns;
+        }
+        for packet in rest {
+            let since_ns = arrived[packet.slot as usize];
+            let busy: u64 = out
+                .iter()
+                .map(|p| {
+                    let begins = p.at_ns.saturating_sub(u64::from(p.bytes) * 80);
+                    p.at_ns.min(packet.at_ns).saturating_sub(begins.max(since_ns))
+                })
+                .sum();
+            let waited_ns = packet.at_ns - since_ns;
+            prop_assert!(busy + 2 * out.len() as u64 >= waited_ns, "idle for {}", waited_ns - busy);
+        }
+    }
+}

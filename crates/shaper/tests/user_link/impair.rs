@@ -1,0 +1,117 @@
+//! Impairments and classes with real packets.
+
+use ccbench_proto::plan::{Jitter, Reorder};
+use ccbench_proto::resolve::{ClassConfig, Impairments, PacketMatch};
+
+use super::*;
+
+fn share(ppm: u32) -> Ppm {
+    Ppm::new(ppm).unwrap()
+}
+
+fn impaired(impairments: Impairments) -> LinkConfig {
+    LinkConfig { delay: Micros::from_millis(5), impairments, ..config() }
+}
+
+#[test]
+fn every_packet_twice() {
+    let lab = Lab::new();
+    let socket = receiver(&lab);
+    warm_up(&lab, &socket);
+    let _link =
+        shape(&lab, impaired(Impairments { duplicate: share(1_000_000), ..<_>::default() }));
+    send(&lab, 0..20, Duration::from_millis(1));
+    let wanted: Vec<u32> = (0..20).flat_map(|number| [number, number]).collect();
+    assert_eq!(receive(&socket, 40), wanted);
+    assert_nothing_more(&socket);
+}
+
+#[test]
+fn a_flipped_bit_is_found_by_the_receivers_checksum() {
+    let lab = Lab::new();
+    let socket = receiver(&lab);
+    warm_up(&lab, &socket);
+    let mut link =
+        shape(&lab, impaired(Impairments { corrupt: share(1_000_000), ..<_>::default() }));
+    send(&lab, 0..40, Duration::ZERO);
+    await_sample(&mut link, |row| row.sent_pkts >= 40);
+    link.remove().unwrap();
+    // What follows arrives unharmed, and after all of the others.
+    send(&lab, 99..100, Duration::ZERO);
+    let mut first = receive(&socket, 1);
+    while first.last() != Some(&99) {
+        first.extend(receive(&socket, 1));
+    }
+    // A bit of the length or of the port may make another error of it than a bad checksum.
+    assert_eq!(first, [99]);
+    let counted = |name: &str| -> u64 {
+        let text = lab.dst.command(&format!("nstat -asz {name}"));
+        let line = text.lines().find(|line| line.starts_with(name)).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    };
+    assert!(counted("UdpInCsumErrors") >= 30, "{}", counted("UdpInCsumErrors"));
+}
+
+#[test]
+fn overtaking_is_asked_for_or_does_not_happen() {
+    let jitter = |reorder| Impairments {
+        jitter: Some(Jitter {
+            spread: Micros::from_millis(3),
+            distribution: <_>::default(),
+            correlation: None,
+            reorder,
+        }),
+        ..<_>::default()
+    };
+    let overtakers =
+        Impairments { reorder: Some(Reorder { share: share(200_000) }), ..<_>::default() };
+    for (impairments, in_order) in
+        [(jitter(false), true), (jitter(true), false), (overtakers, false)]
+    {
+        let lab = Lab::new();
+        let socket = receiver(&lab);
+        warm_up(&lab, &socket);
+        let _link = shape(&lab, impaired(impairments));
+        send(&lab, 0..60, Duration::from_micros(300));
+        let mut numbers = receive(&socket, 60);
+        assert_eq!(numbers.is_sorted(), in_order, "{impairments:?}: {numbers:?}");
+        numbers.sort_unstable();
+        assert_eq!(numbers, (0..60).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn a_class_passes_what_waits_in_the_links_own_queue() {
+    let lab = Lab::new();
+    let socket = receiver(&lab);
+    warm_up(&lab, &socket);
+    let voice = ClassConfig {
+        name: "voice".to_owned(),
+        rate: Rate::from_bits_per_sec(1_000_000),
+        ceil: Rate::from_bits_per_sec(2_000_000),
+        priority: 0,
+        matches: vec![PacketMatch { dscp: Some(46), ..PacketMatch::default() }],
+        queue: config().queue,
+    };
+    let mut link = shape(&lab, LinkConfig { rate: mbit(2), classes: vec![voice], ..config() });
+    lab.src.run(|| {
+        let socket = UdpSocket::bind((SRC, 0)).unwrap();
+        for number in 0..50_u32 {
+            if number == 40 {
+                rustix::net::sockopt::set_ip_tos(&socket, 46 << 2).unwrap();
+            }
+            let mut datagram = [0; DATAGRAM];
+            datagram[..4].copy_from_slice(&number.to_be_bytes());
+            socket.send_to(&datagram, (DST, 9000)).unwrap();
+        }
+    });
+    let numbers = receive(&socket, 50);
+    // 40 frames wait for 160 ms; those of the class, sent last, take every other turn from when they came.
+    let last = |from: u32, to: u32| numbers.iter().rposition(|n| (from..to).contains(n)).unwrap();
+    assert!(last(40, 50) < last(0, 40), "{numbers:?}");
+    for (from, to) in [(0, 40), (40, 50)] {
+        let of: Vec<u32> = numbers.iter().copied().filter(|n| (from..to).contains(n)).collect();
+        assert_eq!(of, (from..to).collect::<Vec<_>>());
+    }
+    assert_eq!(sample(&mut link).drops_pkts, 0);
+}

@@ -1,0 +1,7 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+#include "kernel.bpf.h"
+#include "../core/dctcp.h"
+#define CCB dctcp
+#define CCB_NAME "ccb_dctcp"
+#define CCB_WANTS CC_DCTCP_WANTS
+#include "adapter.bpf.h"

@@ -1,0 +1,7 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+#include "kernel.bpf.h"
+#include "../core/vegas.h"
+#define CCB vegas
+#define CCB_NAME "ccb_vegas"
+#define CCB_WANTS CC_VEGAS_WANTS
+#include "adapter.bpf.h"

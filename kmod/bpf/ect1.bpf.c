@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Egress classifier (tcx or clsact, direct action) of a sender's interface: ECT(0) becomes ECT(1) in packets of chosen
+ * sockets, for kernels that cannot send ECT(1) themselves. CE and Not-ECT are left alone. See README.md.
+ */
+#include "kernel.bpf.h"
+
+char _license[] SEC("license") = "Dual BSD/GPL";
+
+struct {
+	char cc_prefix[16]; /* sockets whose congestion control's name begins so; empty: not asked */
+	u32 mark;	    /* and whose skb->mark is this; 0: not asked */
+	u32 link_bytes;	    /* length of the interface's link header: 14, or 0 for a tun */
+} ect1_config SEC(".rodata.ect1") = {
+	.link_bytes = 14,
+};
+
+struct {
+	u64 rewritten; /* packets as this hook sees them: one of GSO counts once */
+} ect1_count SEC(".data.ect1");
+
+struct tcp_congestion_ops___name {
+	char name[16];
+} KERNEL;
+
+struct inet_connection_sock___ops {
+	const struct tcp_congestion_ops___name *icsk_ca_ops;
+} KERNEL;
+
+struct tcp_sock___ops {
+	struct inet_connection_sock___ops inet_conn;
+} KERNEL;
+
+/* The program's context in the kernel's ABI, up to sk. */
+struct __sk_buff {
+	u32 len, pkt_type, mark, queue_mapping, protocol, vlan[3], priority, ingress_ifindex, ifindex;
+	u32 tc_index, cb[5], hash, tc_classid, data, data_end, napi_id, family, remote_ip4, local_ip4;
+	u32 remote_ip6[4], local_ip6[4], remote_port, local_port, data_meta;
+	u64 flow_keys, tstamp;
+	u32 wire_len, gso_segs;
+	void *sk;
+};
+
+static long (*const bpf_skb_store_bytes)(void *skb, u32 at, const void *from, u32 len, u64 flags) = (void *)9;
+static long (*const bpf_l3_csum_replace)(void *skb, u32 at, u64 from, u64 to, u64 size) = (void *)10;
+static long (*const bpf_skb_load_bytes)(const void *skb, u32 at, void *to, u32 len) = (void *)26;
+static void *(*const bpf_skc_to_tcp_sock)(void *sk) = (void *)137;
+
+#define TC_ACT_UNSPEC -1
+
+INLINE int chosen(struct __sk_buff *skb)
+{
+	const struct tcp_sock___ops *tp;
+	void *sk = skb->sk;
+	u32 i;
+
+	if (ect1_config.mark && skb->mark != ect1_config.mark)
+		return 0;
+	if (!ect1_config.cc_prefix[0])
+		return 1;
+	if (!sk)
+		return 0;
+	tp = bpf_skc_to_tcp_sock(sk);
+	if (!tp)
+		return 0;
+	/* Fields of the kernel's are read at constant offsets only. */
+#pragma unroll
+	for (i = 0; i < 15; i++)
+		if (ect1_config.cc_prefix[i] &&
+		    tp->inet_conn.icsk_ca_ops->name[i] != ect1_config.cc_prefix[i])
+			return 0;
+	return 1;
+}
+
+SEC("tcx/egress") int ect1(struct __sk_buff *skb)
+{
+	u32 at = ect1_config.link_bytes;
+	u8 head[2], tos;
+
+	if (skb->protocol == __builtin_bswap16(0x0800)) {
+		if (bpf_skb_load_bytes(skb, at, head, 2) || (head[1] & 3) != 2 || !chosen(skb))
+			return TC_ACT_UNSPEC;
+		tos = (head[1] & ~3) | 1;
+		/* The word of version, length and traffic class, as it lies in the packet. */
+		bpf_l3_csum_replace(skb, at + 10, head[0] | head[1] << 8, head[0] | tos << 8, 2);
+		bpf_skb_store_bytes(skb, at + 1, &tos, 1, 0);
+	} else if (skb->protocol == __builtin_bswap16(0x86dd)) {
+		if (bpf_skb_load_bytes(skb, at, head, 2) || (head[1] >> 4 & 3) != 2 || !chosen(skb))
+			return TC_ACT_UNSPEC;
+		tos = (head[1] & ~0x30) | 0x10;
+		bpf_skb_store_bytes(skb, at + 1, &tos, 1, 0);
+	} else {
+		return TC_ACT_UNSPEC;
+	}
+	__sync_fetch_and_add(&ect1_count.rewritten, 1);
+	return TC_ACT_UNSPEC;
+}

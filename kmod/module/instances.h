@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Parameters and instances. The module's own parameters are those of its first instance, ccb_NAME. Further instances
+ * with parameters of their own, in /sys/module/ccb_NAME/parameters:
+ *
+ *   echo "ta_slow betao=5000 comeback=0" >add     others at their defaults
+ *   echo ta_slow >remove                          for new sockets; the old ones keep it until they close
+ *   cat instances                                 every instance with the parameters in force, a line each
+ *
+ * A wrong value is refused with a line in the kernel's log, never clamped.
+ */
+#ifndef CCB_INSTANCES_H
+#define CCB_INSTANCES_H
+
+#include <linux/ctype.h>
+#include <linux/list.h>
+#include <linux/mutex.h>
+#include <linux/slab.h>
+#include <linux/string.h>
+
+struct ccb_instance {
+	struct tcp_congestion_ops ops;
+	struct CORE(_params) params;
+	struct list_head list;
+	bool registered;
+};
+
+static struct ccb_instance ccb_first;
+static LIST_HEAD(ccb_instances);
+static DEFINE_MUTEX(ccb_lock); /* of the list, and of changes to parameters */
+static bool ccb_ready;	       /* init is over: every write is checked against all rules */
+
+#define CCB_TABLE CORE(_table)
+#define CCB_PARAMS ARRAY_SIZE(CCB_TABLE)
+
+static int ccb_refuse(const char *who, const struct cc_fault *f)
+{
+	if (f->why)
+		pr_err("%s: %s = %u: %s\n", who, f->name, f->value, f->why);
+	else
+		pr_err("%s: %s = %u: allowed are %u to %u (%s)\n", who, f->name, f->value, f->min, f->max,
+		       f->unit);
+	return -EINVAL;
+}
+
+static int ccb_check(const char *who, const struct CORE(_params) *params)
+{
+	struct cc_fault fault;
+
+	return CORE(_check)(params, &fault) ? ccb_refuse(who, &fault) : 0;
+}
+
+static int ccb_number(const char *who, const char *name, const char *text, u32 *value)
+{
+	if (!kstrtou32(text, 10, value))
+		return 0;
+	pr_err("%s: %s = \"%s\": not a number\n", who, name, text);
+	return -EINVAL;
+}
+
+/* Parameters of the first instance: all rules at once at insmod, one write at a time afterwards. */
+static int ccb_param_set(const char *text, const struct kernel_param *kp)
+{
+	struct CORE(_params) next;
+	u32 at = (u32 *)kp->arg - (u32 *)&ccb_first.params, value;
+	char word[16];
+	int err;
+
+	if (strscpy(word, text, sizeof(word)) < 0)
+		return -EINVAL;
+	err = ccb_number(CCB_NAME, kp->name, strim(word), &value);
+	if (err)
+		return err;
+	mutex_lock(&ccb_lock);
+	next = ccb_first.params;
+	((u32 *)&next)[at] = value;
+	if (ccb_ready)
+		err = ccb_check(CCB_NAME, &next);
+	if (!err)
+		WRITE_ONCE(*(u32 *)kp->arg, value);
+	mutex_unlock(&ccb_lock);
+	return err;
+}
+
+static int ccb_param_get(char *text, const struct kernel_param *kp)
+{
+	return sysfs_emit(text, "%u\n", *(u32 *)kp->arg);
+}
+
+static const struct kernel_param_ops ccb_param_ops = {.set = ccb_param_set, .get = ccb_param_get};
+
+#define CCB_PARAM(name, unit, fallback, min, max, doc)                                             \
+	module_param_cb(name, &ccb_param_ops, &ccb_first.params.name, 0644);                       \
+	MODULE_PARM_DESC(name, doc " [" unit ", " #min ".." #max ", default " #fallback "]");
+
+CCB_PARAM_LIST(CCB_PARAM)
+
+static int ccb_one(struct ccb_instance *in, char *word)
+{
+	char *value = strchr(word, '=');
+	u32 i;
+
+	if (value)
+		*value++ = 0;
+	for (i = 0; value && i < CCB_PARAMS; i++)
+		if (!strcmp(CCB_TABLE[i].name, word))
+			return ccb_number(in->ops.name, word, value, (u32 *)&in->params + i);
+	pr_err("%s: \"%s\": write PARAMETER=NUMBER; parameters are listed in instances\n", in->ops.name, word);
+	return -EINVAL;
+}
+
+/* "NAME key=value ..." */
+static int ccb_parse(struct ccb_instance *in, char *text)
+{
+	char *word;
+	int err = 0;
+
+	text = strim(text);
+	word = strsep(&text, " \t");
+	if (!*word || strscpy(in->ops.name, word, sizeof(in->ops.name)) < 0) {
+		pr_err("\"%s\": a name has 1 to %d characters\n", word, TCP_CA_NAME_MAX - 1);
+		return -EINVAL;
+	}
+	while (!err && (word = strsep(&text, " \t")))
+		if (*word)
+			err = ccb_one(in, word);
+	return err ? err : ccb_check(in->ops.name, &in->params);
+}
+
+static int ccb_add(const char *text, const struct kernel_param *kp)
+{
+	struct ccb_instance *in = kzalloc(sizeof(*in), GFP_KERNEL);
+	char *copy = kstrdup(text, GFP_KERNEL);
+	int err = -ENOMEM;
+
+	if (!in || !copy)
+		goto out;
+	in->ops = ccb_first.ops;
+	memset(&in->ops.list, 0, sizeof(in->ops.list));
+	in->params = CORE(_defaults);
+	err = ccb_ready ? ccb_parse(in, copy) : -EBUSY;
+	if (err)
+		goto out;
+	mutex_lock(&ccb_lock);
+	err = tcp_register_congestion_control(&in->ops);
+	if (!err) {
+		in->registered = true;
+		list_add_tail(&in->list, &ccb_instances);
+	} else {
+		pr_err("%s: the kernel refuses it: %d%s\n", in->ops.name, err,
+		       err == -EEXIST ? " (the name is taken)" : "");
+	}
+	mutex_unlock(&ccb_lock);
+out:
+	kfree(copy);
+	if (err)
+		kfree(in);
+	return err;
+}
+
+/* Its memory stays until the module goes: sockets may still use it. */
+static int ccb_remove(const char *text, const struct kernel_param *kp)
+{
+	struct ccb_instance *in;
+	char name[TCP_CA_NAME_MAX];
+	int err = -ENOENT;
+
+	if (strscpy(name, text, sizeof(name)) < 0)
+		return -EINVAL;
+	mutex_lock(&ccb_lock);
+	list_for_each_entry(in, &ccb_instances, list) {
+		if (!in->registered || strcmp(in->ops.name, strim(name)))
+			continue;
+		tcp_unregister_congestion_control(&in->ops);
+		in->registered = false;
+		err = 0;
+		break;
+	}
+	mutex_unlock(&ccb_lock);
+	return err;
+}
+
+static int ccb_list(char *text, const struct kernel_param *kp)
+{
+	struct ccb_instance *in;
+	int at = 0;
+	u32 i;
+
+	mutex_lock(&ccb_lock);
+	list_for_each_entry(in, &ccb_instances, list) {
+		if (!in->registered)
+			continue;
+		at += sysfs_emit_at(text, at, "%s", in->ops.name);
+		for (i = 0; i < CCB_PARAMS; i++)
+			at += sysfs_emit_at(text, at, " %s=%u", CCB_TABLE[i].name, ((u32 *)&in->params)[i]);
+		at += sysfs_emit_at(text, at, "\n");
+	}
+	mutex_unlock(&ccb_lock);
+	return at;
+}
+
+static const struct kernel_param_ops ccb_add_ops = {.set = ccb_add};
+static const struct kernel_param_ops ccb_remove_ops = {.set = ccb_remove};
+static const struct kernel_param_ops ccb_list_ops = {.get = ccb_list};
+module_param_cb(add, &ccb_add_ops, NULL, 0200);
+MODULE_PARM_DESC(add, "write \"NAME parameter=value ...\": one more instance (after loading)");
+module_param_cb(remove, &ccb_remove_ops, NULL, 0200);
+MODULE_PARM_DESC(remove, "write NAME: no new sockets for this instance");
+module_param_cb(instances, &ccb_list_ops, NULL, 0444);
+MODULE_PARM_DESC(instances, "instances and their parameters");
+
+/* Every instance gone from the kernel's list; no socket uses one, or the module would not be leaving. */
+static void ccb_drop_all(void)
+{
+	struct ccb_instance *in, *next;
+
+	list_for_each_entry_safe(in, next, &ccb_instances, list) {
+		if (in->registered)
+			tcp_unregister_congestion_control(&in->ops);
+		list_del(&in->list);
+		if (in != &ccb_first)
+			kfree(in);
+	}
+}
+
+#endif

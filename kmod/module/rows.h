@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Inner state out: /dev/ccb_NAME. Every open file gets, from then on, one row per round trip of the sockets in its
+ * opener's network namespace, laid out as the BPF adapter's rows (../bpf/README.md). A read takes whole rows, as many
+ * as there are and fit, and never waits: EAGAIN if there is none. Rows that found the file's buffer full are counted
+ * in parameter rows_lost. Nobody reading costs one test per round.
+ */
+#ifndef CCB_ROWS_H
+#define CCB_ROWS_H
+
+#include <linux/fs.h>
+#include <linux/miscdevice.h>
+#include <linux/nsproxy.h>
+#include <linux/sched.h>
+#include <linux/spinlock.h>
+#include <linux/uaccess.h>
+#include <linux/vmalloc.h>
+#include <net/net_namespace.h>
+
+#define CCB_ROWS 16384 /* per open file; a power of two */
+
+struct ccb_row {
+	u64 at_ns; /* CLOCK_MONOTONIC */
+	u64 socket_cookie;
+	u64 netns_cookie;
+	u32 round;
+	u16 local_port, remote_port;
+	u32 stats[CCB_STATS];
+};
+
+struct ccb_reader {
+	struct list_head list;
+	u64 netns_cookie;
+	u32 head, tail; /* written, read; they wrap */
+	struct ccb_row rows[CCB_ROWS];
+};
+
+static LIST_HEAD(ccb_readers);
+static DEFINE_SPINLOCK(ccb_readers_lock);
+static ulong ccb_rows_lost;
+module_param_named(rows_lost, ccb_rows_lost, ulong, 0444);
+MODULE_PARM_DESC(rows_lost, "rows that found a reader's buffer full");
+
+static bool ccb_rows_wanted(void)
+{
+	return !list_empty(&ccb_readers);
+}
+
+static void ccb_rows_add(const struct ccb_row *row)
+{
+	struct ccb_reader *r;
+
+	spin_lock_bh(&ccb_readers_lock);
+	list_for_each_entry(r, &ccb_readers, list) {
+		if (r->netns_cookie != row->netns_cookie)
+			continue;
+		if (r->head - r->tail == CCB_ROWS) {
+			ccb_rows_lost++;
+			continue;
+		}
+		r->rows[r->head++ & (CCB_ROWS - 1)] = *row;
+	}
+	spin_unlock_bh(&ccb_readers_lock);
+}
+
+static int ccb_rows_open(struct inode *inode, struct file *file)
+{
+	struct ccb_reader *r = vzalloc(sizeof(*r));
+
+	if (!r)
+		return -ENOMEM;
+	r->netns_cookie = current->nsproxy->net_ns->net_cookie;
+	file->private_data = r;
+	spin_lock_bh(&ccb_readers_lock);
+	list_add(&r->list, &ccb_readers);
+	spin_unlock_bh(&ccb_readers_lock);
+	return 0;
+}
+
+static int ccb_rows_release(struct inode *inode, struct file *file)
+{
+	struct ccb_reader *r = file->private_data;
+
+	spin_lock_bh(&ccb_readers_lock);
+	list_del(&r->list);
+	spin_unlock_bh(&ccb_readers_lock);
+	vfree(r);
+	return 0;
+}
+
+static ssize_t ccb_rows_read(struct file *file, char __user *to, size_t size, loff_t *at)
+{
+	struct ccb_reader *r = file->private_data;
+	struct ccb_row row;
+	size_t done = 0;
+	bool any;
+
+	if (size < sizeof(row))
+		return -EINVAL;
+	while (size - done >= sizeof(row)) {
+		spin_lock_bh(&ccb_readers_lock);
+		any = r->head != r->tail;
+		if (any)
+			row = r->rows[r->tail++ & (CCB_ROWS - 1)];
+		spin_unlock_bh(&ccb_readers_lock);
+		if (!any)
+			break;
+		if (copy_to_user(to + done, &row, sizeof(row)))
+			return -EFAULT;
+		done += sizeof(row);
+	}
+	return done ? done : -EAGAIN;
+}
+
+static const struct file_operations ccb_rows_files = {
+	.owner = THIS_MODULE,
+	.open = ccb_rows_open,
+	.release = ccb_rows_release,
+	.read = ccb_rows_read,
+};
+
+static struct miscdevice ccb_rows_device = {
+	.minor = MISC_DYNAMIC_MINOR,
+	.name = CCB_NAME,
+	.fops = &ccb_rows_files,
+	.mode = 0400,
+};
+
+#endif

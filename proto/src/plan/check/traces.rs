@@ -1,0 +1,267 @@
+//! Traces: what can be said of their use, and, once their files have been read, of what they hold.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::plan::parse::set;
+use crate::plan::{Backend, Link, OnEnd, Plan, TraceStart};
+use crate::resolve::ETHERNET_BYTES;
+use crate::schedule::spans;
+use crate::trace::{Steps, Trace};
+use crate::units::{FRAME_BYTES, Micros, Rate};
+
+use super::limits::{LENGTHS, MAX_DELAY, MAX_RATE};
+use super::{Problems, matrix};
+
+/// Nanoseconds of a second.
+const SECOND_NS: u128 = 1_000_000_000;
+/// Longest name of a trace file.
+const MAX_FILE: usize = 1024;
+
+/// A trace file that has been read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TraceFacts {
+    /// Of the file, hexadecimal.
+    pub sha256: String,
+    /// What it holds.
+    pub trace: Arc<Trace>,
+}
+
+/// What became of the plan's trace files, by the name that the plan gives them: what they hold, or why they cannot be
+/// read. A file that is not among them has not been looked for.
+pub type TraceFiles = BTreeMap<String, Result<TraceFacts, String>>;
+
+impl Trace {
+    fn steps(&self) -> Option<&Steps> {
+        match self {
+            Self::Steps(steps) => Some(steps),
+            Self::Opportunities(_) => None,
+        }
+    }
+
+    /// The mean rate on a link over the trace's length: rows below the floor raised to it, an opportunity with the
+    /// link's overhead; `None` where rows say none.
+    fn mean_on(&self, link: &Link) -> Option<Rate> {
+        let floor = link.trace.as_ref().and_then(|used| used.floor);
+        let (bits, length_ns) = match self {
+            Self::Steps(steps) => {
+                let ends = steps.steps.iter().skip(1).map(|step| step.at_ns);
+                let mut bits: u128 = 0;
+                for (step, end_ns) in steps.steps.iter().zip(ends.chain([steps.length_ns])) {
+                    let rate = step.rate?.max(floor.unwrap_or(Rate::from_bits_per_sec(0)));
+                    let length_ns = end_ns.saturating_sub(step.at_ns);
+                    bits += u128::from(rate.bits_per_sec()) * u128::from(length_ns);
+                }
+                (bits, steps.length_ns)
+            }
+            Self::Opportunities(all) => {
+                let overhead = link.overhead.unwrap_or(ETHERNET_BYTES).get();
+                let bytes = u128::from(all.bytes) + u128::from(overhead);
+                let bits = all.at_ns.len() as u128 * bytes * 8 * SECOND_NS;
+                (bits, all.length_ns)
+            }
+        };
+        let mean = bits / u128::from(length_ns.max(1));
+        Some(Rate::from_bits_per_sec(u64::try_from(mean).unwrap_or(u64::MAX)))
+    }
+
+    /// When its last row ends.
+    fn length(&self) -> Micros {
+        Micros::new(
+            match self {
+                Self::Steps(steps) => steps.length_ns,
+                Self::Opportunities(all) => all.length_ns,
+            } / 1000,
+        )
+    }
+}
+
+/// Every trace file that some point of the plan names.
+pub(super) fn files(plan: &Plan) -> BTreeSet<String> {
+    let points = matrix::expand(plan).filter_map(|cell| cell.plan);
+    let links = points.flat_map(|point| point.links.into_values());
+    links.filter_map(|link| Some(link.trace?.file)).collect()
+}
+
+/// Writes down what the files tell: their sha256 and their mean rate.
+pub(super) fn fill(plan: &mut Plan, files: &TraceFiles) {
+    for link in plan.links.values_mut() {
+        fill_link(link, files);
+    }
+}
+
+/// As [`fill`], where the trace is the same at all points.
+pub(super) fn fill_unvaried(plan: &mut Plan, files: &TraceFiles) {
+    let varied: Vec<Vec<String>> = plan
+        .matrix
+        .iter()
+        .flat_map(|(name, factor)| matrix::levels(name, factor))
+        .flat_map(|level| level.keys.into_iter().map(|setting| setting.key))
+        .collect();
+    for (name, link) in &mut plan.links {
+        let place = ["links", name, "trace"].map(str::to_owned);
+        if !varied.iter().any(|key| set::overlap(key, &place)) {
+            fill_link(link, files);
+        }
+    }
+}
+
+fn fill_link(link: &mut Link, files: &TraceFiles) {
+    let Some(Ok(facts)) = link.trace.as_ref().and_then(|used| files.get(&used.file)) else {
+        return;
+    };
+    let mean_rate = facts.trace.mean_on(link);
+    if let Some(used) = &mut link.trace {
+        used.sha256.get_or_insert_with(|| facts.sha256.clone());
+        used.mean_rate = used.mean_rate.or(mean_rate);
+    }
+}
+
+/// Whether what a link's trace holds is known.
+pub(super) fn is_known(link: &Link, problems: &Problems) -> bool {
+    let known = |file: &str| problems.traces.get(file).is_some_and(Result::is_ok);
+    link.trace.as_ref().is_some_and(|used| used.mean_rate.is_some() || known(&used.file))
+}
+
+/// Rules about one link's trace. `written` is the link as its author wrote it, `link` with its preset.
+pub(super) fn check(plan: &Plan, name: &str, written: &Link, link: &Link, problems: &mut Problems) {
+    let Some(used) = &written.trace else { return };
+    let at = |key| ["links", name, "trace", key];
+    if used.file.is_empty() || used.file.len() > MAX_FILE || used.file.contains(char::is_control) {
+        problems.error(&at("file"), "must be the path of a file, relative to the plan's folder");
+    }
+    if let Some(sha256) = &used.sha256
+        && (sha256.len() != 64 || !sha256.chars().all(|c| matches!(c, '0'..='9' | 'a'..='f')))
+    {
+        problems.error(&at("sha256"), "must be 64 hexadecimal digits in lower case; `sha256sum` prints them, and without it ccbench fills it in");
+        problems.doubt(&at("sha256"));
+    }
+    if used.floor.is_some_and(|floor| floor.bits_per_sec() == 0 || floor > MAX_RATE) {
+        problems.error(&at("floor"), format!("must be more than zero, and {MAX_RATE} or less"));
+    }
+    if link.rate.is_some() && used.mean_rate.is_some() {
+        let why = "its file gives the rate; leave the link's `rate` out (`floor` raises low rows)";
+        problems.error_from(&["links", name, "trace"], &[&["links", name, "rate"]], why);
+    }
+    if written.backend == Backend::Kernel && used.start == TraceStart::FirstPacket {
+        let why = "\"first-packet\" needs ccbench's own packet path; leave `backend` out, or start with the trial";
+        problems.error_from(&at("start"), &[&["links", name, "backend"]], why);
+    }
+    match problems.traces.get(&used.file).cloned() {
+        None => {}
+        Some(Err(why)) => {
+            problems.error(&at("file"), format!("`{}`: {why}", used.file.escape_debug()));
+        }
+        Some(Ok(facts)) => contents(plan, name, written, &facts, problems),
+    }
+}
+
+/// Rules about what the file holds.
+fn contents(plan: &Plan, name: &str, link: &Link, facts: &TraceFacts, problems: &mut Problems) {
+    let Some(used) = &link.trace else { return };
+    let at = |key| ["links", name, "trace", key];
+    // What was filled in agrees; only what is written may not.
+    if used.sha256.as_ref().is_some_and(|sha256| *sha256 != facts.sha256) {
+        problems.error_from(
+            &at("sha256"),
+            &[&at("file")],
+            format!(
+                "`{}` is another file now: its sha256 is {}; bring the old one back, or leave this out",
+                used.file, facts.sha256
+            ),
+        );
+    }
+    let mean = facts.trace.mean_on(link);
+    if used.mean_rate != mean {
+        let mean = mean.map_or("none".to_owned(), |rate| rate.to_string());
+        let why = format!("the mean of `{}` is {mean}; leave it out", used.file);
+        problems.error_from(&at("mean_rate"), &[&at("file"), &at("floor")], why);
+    }
+    if used.mean_rate == Some(Rate::from_bits_per_sec(0)) {
+        let why = format!("`{}` never lets anything pass: its mean rate is zero", used.file);
+        problems.error_from(&at("file"), &[&at("floor")], why);
+    }
+    if let Some(steps) = facts.trace.steps() {
+        rows(name, link, steps, problems);
+    }
+    length(plan, name, &used.file, used.on_end, facts.trace.length(), problems);
+}
+
+/// Rules about the rows of a trace.
+fn rows(name: &str, link: &Link, steps: &Steps, problems: &mut Problems) {
+    let Some(used) = &link.trace else { return };
+    let (file, floor) = (&used.file, used.floor.unwrap_or(Rate::from_bits_per_sec(0)));
+    let at = |key| ["links", name, "trace", key];
+    let row = |line: u32| if line > 0 { format!("line {line}") } else { "a row".to_owned() };
+    let rates = || steps.steps.iter().filter_map(|step| Some((step.line, step.rate?.max(floor))));
+    if let Some((line, rate)) = rates().find(|(_, rate)| *rate > MAX_RATE) {
+        let why = format!("{} of `{file}` is {rate}; {MAX_RATE} are allowed", row(line));
+        problems.error(&at("file"), why);
+    }
+    let delays = || steps.steps.iter().filter_map(|step| Some((step.line, step.delay_ns?)));
+    if let Some((line, delay_ns)) = delays().find(|(_, delay)| *delay > MAX_DELAY.nanos()) {
+        let delay = Micros::new(delay_ns / 1000);
+        let why = format!("{} of `{file}` is {delay}; {MAX_DELAY} are allowed", row(line));
+        problems.error(&at("file"), why);
+    }
+    if link.backend == Backend::Kernel {
+        let reads: &[&[&str]] = &[&["links", name, "backend"], &["links", name, "trace", "floor"]];
+        let others = steps.steps.iter().find(|step| step.delay_ns.is_some() || step.loss.is_some());
+        if let Some(step) = others {
+            let why = format!(
+                "{} of `{file}` gives a delay or a loss, and the kernel back end plays rates only; leave `backend` out",
+                row(step.line)
+            );
+            problems.error_from(&at("file"), reads, why);
+        }
+        if let Some((line, _)) = rates().find(|(_, rate)| rate.bits_per_sec() == 0) {
+            let why = format!(
+                "{} of `{file}` is a rate of zero, which kernel qdiscs do not have; write a `floor`, like \"100kbit\", or leave `backend` out",
+                row(line)
+            );
+            problems.error_from(&at("file"), reads, why);
+        }
+    }
+    let least = rates().map(|(_, rate)| rate).min();
+    let sum: u64 =
+        link.classes.values().fold(0, |sum, class| sum.saturating_add(class.rate.bits_per_sec()));
+    if let Some(least) = least.filter(|least| least.bits_per_sec() < sum) {
+        problems.error_from(
+            &["links", name, "classes"],
+            &[&["links", name, "classes", "*", "rate"], &at("floor")],
+            format!(
+                "their guaranteed rates sum to {}, and `{file}` goes down to {least}; lower them, or raise the trace's `floor`",
+                Rate::from_bits_per_sec(sum)
+            ),
+        );
+    }
+    let slow = |rate: Rate| (1..FRAME_BYTES * 8).contains(&rate.bits_per_sec());
+    if let Some((line, rate)) = rates().find(|(_, rate)| slow(*rate)) {
+        let why = format!(
+            "{} of `{file}` is {rate}: a full packet takes more than a second; a `floor` raises such rows",
+            row(line)
+        );
+        problems.warning_from(&at("file"), &[&at("floor")], why);
+    }
+}
+
+/// Warns of a trace that the trial outlasts.
+fn length(
+    plan: &Plan,
+    name: &str,
+    file: &str,
+    on_end: OnEnd,
+    length: Micros,
+    problems: &mut Problems,
+) {
+    let end = spans(plan).last().map(|last| last.end).unwrap_or_default();
+    if on_end == OnEnd::Hold && length < end {
+        problems.warning_from(
+            &["links", name, "trace"],
+            &[LENGTHS, &["links", name, "trace", "on_end"]],
+            format!(
+                "`{file}` lasts {length}, the trial {end}: its last row stays in force for the rest; `on_end = \"loop\"` begins it again"
+            ),
+        );
+    }
+}

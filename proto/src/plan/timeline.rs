@@ -1,0 +1,98 @@
+//! `[[phases]]` and `[[changes]]`: what happens when.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::units::{Micros, Ppm, Rate};
+
+/// A stretch of the timeline.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Phase {
+    /// Its name in the results.
+    pub name: String,
+    /// How long it lasts.
+    pub length: Micros,
+    /// Flow groups that run in it; a group keeps running through consecutive phases that name it.
+    #[serde(default = "Vec::new", skip_serializing_if = "Vec::is_empty")]
+    pub flows: Vec<String>,
+    /// Leave it out of the summaries (a warm-up).
+    #[serde(default = "super::yes", skip_serializing_if = "Clone::clone")]
+    pub measure: bool,
+}
+
+/// Link settings that change at an instant.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Change {
+    /// When, after the trial's beginning.
+    pub at: Micros,
+    /// `links.NAME.rate`, `.delay` or `.loss` to its new value.
+    pub set: BTreeMap<String, Setting>,
+}
+
+/// A value that may change in the course of a trial. Its unit says what it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Setting {
+    /// `"20mbit"`.
+    Rate(Rate),
+    /// `"20ms"`.
+    Delay(Micros),
+    /// `"0.1%"`.
+    Loss(Ppm),
+}
+
+impl Setting {
+    /// The key of a link that it is a value of.
+    pub const fn key(self) -> &'static str {
+        match self {
+            Self::Rate(_) => "rate",
+            Self::Delay(_) => "delay",
+            Self::Loss(_) => "loss",
+        }
+    }
+}
+
+impl fmt::Display for Setting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rate(rate) => rate.fmt(f),
+            Self::Delay(delay) => delay.fmt(f),
+            Self::Loss(loss) => loss.fmt(f),
+        }
+    }
+}
+
+impl Serialize for Setting {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Setting {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        struct Text;
+        impl serde::de::Visitor<'_> for Text {
+            type Value = Setting;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(
+                    "a rate (\"20mbit\"), a time (\"20ms\") or a share (\"0.1%\") in quotes",
+                )
+            }
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Setting, E> {
+                let rate = match text.parse() {
+                    Ok(rate) => return Ok(Setting::Rate(rate)),
+                    Err(error) => error,
+                };
+                let delay = text.parse().map(Setting::Delay).ok();
+                let setting = delay.or_else(|| text.parse().map(Setting::Loss).ok());
+                setting.ok_or_else(|| {
+                    E::custom(format!("{rate} (or a delay like \"20ms\", or a loss like \"0.1%\")"))
+                })
+            }
+        }
+        d.deserialize_str(Text)
+    }
+}

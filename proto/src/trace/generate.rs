@@ -1,0 +1,431 @@
+//! Made-up traces. The same kind, seed, length and rate give the same trace on every machine.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::random::Draws;
+use super::{Format, MAX_LENGTH_NS, MAX_RATE, MAX_ROWS, Opportunities, Step, Steps, Trace};
+use crate::units::{Micros, Rate};
+
+const MS_NS: u64 = 1_000_000;
+
+/// What to make up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// 60 GHz WLAN, nothing moves: about 2.9 Gbit/s, at times 2.3.
+    Sl,
+    /// 60 GHz WLAN, short blockages: down to about 1 Gbit/s for a second or two.
+    Sb,
+    /// 60 GHz WLAN, long blockages: 1.5 Gbit/s and less for ten seconds.
+    Lb,
+    /// 60 GHz WLAN, mobility and blockages: up to 3.85 Gbit/s, now and then nothing.
+    Mobb,
+    /// A cellular downlink, as opportunities: 5 Mbit/s in the mean, with fades and outages.
+    Lte,
+    /// Random levels of 5 s each, from an eighth of the rate to all of it.
+    Steps,
+    /// From a tenth of the rate to all of it in 10 s, again and again.
+    Sawtooth,
+    /// A random walk between a tenth of the rate and all of it.
+    RandomWalk,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 8] = [
+        Self::Sl,
+        Self::Sb,
+        Self::Lb,
+        Self::Mobb,
+        Self::Lte,
+        Self::Steps,
+        Self::Sawtooth,
+        Self::RandomWalk,
+    ];
+
+    /// As it is written on command lines.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Sl => "sl",
+            Self::Sb => "sb",
+            Self::Lb => "lb",
+            Self::Mobb => "mobb",
+            Self::Lte => "lte",
+            Self::Steps => "steps",
+            Self::Sawtooth => "sawtooth",
+            Self::RandomWalk => "random-walk",
+        }
+    }
+
+    /// The format that traces of this kind usually come in.
+    pub const fn format(self) -> Format {
+        match self {
+            Self::Sl | Self::Sb | Self::Lb | Self::Mobb => Format::Dwell,
+            Self::Lte => Format::Mahimahi,
+            Self::Steps | Self::Sawtooth | Self::RandomWalk => Format::Ccbench,
+        }
+    }
+
+    /// The rate that it has if none is asked for; `None` if it has its own.
+    pub const fn default_rate(self) -> Option<Rate> {
+        match self {
+            Self::Steps | Self::Sawtooth | Self::RandomWalk => {
+                Some(Rate::from_bits_per_sec(100_000_000))
+            }
+            Self::Sl | Self::Sb | Self::Lb | Self::Mobb | Self::Lte => None,
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Kind {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        Self::ALL.into_iter().find(|kind| kind.name() == text).ok_or_else(|| {
+            let names: Vec<_> = Self::ALL.iter().map(|kind| kind.name()).collect();
+            format!("`{text}` cannot be generated; there are {}", names.join(", "))
+        })
+    }
+}
+
+/// Makes a trace up. `rate` is the highest of steps, sawtooth and random walk; the others have their own.
+///
+/// # Errors
+/// A length or a rate that no trace can have, or a rate for a kind that has its own.
+pub fn generate(
+    kind: Kind,
+    seed: u64,
+    length: Micros,
+    rate: Option<Rate>,
+) -> Result<Trace, String> {
+    let length_ns = length.nanos();
+    if !(MS_NS..=MAX_LENGTH_NS).contains(&length_ns) {
+        return Err(format!("a length of {length} cannot be; from 1 ms to 31 days can"));
+    }
+    if rate.is_some() && kind.default_rate().is_none() {
+        return Err(format!("`{kind}` has rates of its own"));
+    }
+    let top = rate.or(kind.default_rate()).map_or(0, Rate::bits_per_sec);
+    if top > MAX_RATE.bits_per_sec() || rate.is_some_and(|rate| rate.bits_per_sec() < 1000) {
+        return Err(format!("a rate of {top} bit/s cannot be; from 1 kbit/s to {MAX_RATE} can"));
+    }
+    let mut made = Made { draws: Draws::new(seed), steps: Vec::new(), at_ns: 0, length_ns };
+    match kind {
+        Kind::Lte => return lte(&mut made.draws, length_ns).map(Trace::Opportunities),
+        Kind::Sl => made.wlan(&SL),
+        Kind::Sb => made.wlan(&SB),
+        Kind::Lb => made.wlan(&LB),
+        Kind::Mobb => made.wlan(&MOBB),
+        Kind::Steps => made.levels(top),
+        Kind::Sawtooth => made.sawtooth(top),
+        Kind::RandomWalk => made.random_walk(top),
+    }
+    if made.steps.len() > MAX_ROWS {
+        return Err(format!("that would be {} rows; {MAX_ROWS} are allowed", made.steps.len()));
+    }
+    Ok(Trace::Steps(Steps { steps: made.steps, length_ns }))
+}
+
+/// One level that a 60 GHz link is found at: its share of the time, centre and spread, Mbit/s.
+struct Level {
+    share: f64,
+    mbit: f64,
+    spread: f64,
+}
+
+/// A scenario on 60 GHz. Reports come every 0.25 to 0.3 s, and the level usually changes only after ten.
+struct Wlan {
+    dwell_ms: f64,
+    plateau_rows: f64,
+    most_mbit: f64,
+    levels: &'static [Level],
+    /// From the end of a blockage to the next, seconds; none with zero.
+    gap_s: (f64, f64),
+    blocked_s: (f64, f64),
+    blocked_mbit: (f64, f64),
+    /// How many rows a blocked level lasts, and the share of rows that are deeper still, down to that.
+    blocked_rows: f64,
+    deep_share: f64,
+    deep_mbit: (f64, f64),
+}
+
+const SL: Wlan = Wlan {
+    dwell_ms: 303.7,
+    plateau_rows: 10.0,
+    most_mbit: 3080.0,
+    levels: &[
+        Level { share: 0.93, mbit: 2950.0, spread: 65.0 },
+        Level { share: 0.07, mbit: 2310.0, spread: 0.0 },
+    ],
+    gap_s: (0.0, 0.0),
+    blocked_s: (0.0, 0.0),
+    blocked_mbit: (0.0, 0.0),
+    blocked_rows: 1.0,
+    deep_share: 0.0,
+    deep_mbit: (0.0, 0.0),
+};
+
+const SB: Wlan = Wlan {
+    dwell_ms: 301.1,
+    levels: &[
+        Level { share: 0.73, mbit: 3000.0, spread: 80.0 },
+        Level { share: 0.27, mbit: 2310.0, spread: 0.0 },
+    ],
+    gap_s: (8.0, 22.0),
+    blocked_s: (0.6, 1.8),
+    blocked_mbit: (962.0, 1155.0),
+    blocked_rows: 6.0,
+    ..SL
+};
+
+const LB: Wlan = Wlan {
+    dwell_ms: 303.5,
+    levels: &[
+        Level { share: 0.82, mbit: 3000.0, spread: 80.0 },
+        Level { share: 0.18, mbit: 2310.0, spread: 0.0 },
+    ],
+    gap_s: (11.0, 16.0),
+    blocked_s: (5.0, 8.5),
+    blocked_mbit: (1540.0, 2000.0),
+    blocked_rows: 5.0,
+    deep_share: 0.05,
+    deep_mbit: (0.0, 1155.0),
+    ..SL
+};
+
+const MOBB: Wlan = Wlan {
+    dwell_ms: 253.7,
+    plateau_rows: 9.0,
+    most_mbit: 3850.0,
+    levels: &[
+        Level { share: 0.40, mbit: 3790.0, spread: 60.0 },
+        Level { share: 0.26, mbit: 2960.0, spread: 60.0 },
+        Level { share: 0.34, mbit: 2310.0, spread: 0.0 },
+    ],
+    gap_s: (3.0, 11.0),
+    blocked_s: (0.25, 1.1),
+    blocked_mbit: (900.0, 1200.0),
+    blocked_rows: 2.0,
+    deep_share: 0.2,
+    deep_mbit: (0.0, 770.0),
+    ..SL
+};
+
+struct Made {
+    draws: Draws,
+    steps: Vec<Step>,
+    at_ns: u64,
+    length_ns: u64,
+}
+
+impl Made {
+    /// One more row; `false` once the trace is complete.
+    fn push(&mut self, bps: f64, lasts_ns: u64) -> bool {
+        if self.at_ns >= self.length_ns || self.steps.len() > MAX_ROWS {
+            return false;
+        }
+        let rate = Some(Rate::from_bits_per_sec(bps as u64));
+        let step = Step { at_ns: self.at_ns, rate, delay_ns: None, loss: None, line: 0 };
+        self.steps.push(step);
+        self.at_ns += lasts_ns.max(1);
+        true
+    }
+
+    fn wlan(&mut self, of: &Wlan) {
+        let gap = |draws: &mut Draws| match of.gap_s {
+            (_, 0.0) => f64::MAX,
+            (low, high) => draws.between(low, high),
+        };
+        let mut block_s = gap(&mut self.draws);
+        let (mut until_s, mut left, mut level) = (0.0, 0.0, 0.0);
+        loop {
+            let at_s = self.at_ns as f64 / 1e9;
+            let blocked = at_s >= block_s;
+            if blocked && until_s < block_s {
+                until_s = block_s + self.draws.between(of.blocked_s.0, of.blocked_s.1);
+                left = 0.0;
+            } else if blocked && at_s >= until_s {
+                block_s = until_s + gap(&mut self.draws);
+                left = 0.0;
+                continue;
+            }
+            if left < 1.0 && blocked {
+                level = self.draws.between(of.blocked_mbit.0, of.blocked_mbit.1);
+                left = of.blocked_rows * self.draws.between(0.5, 1.5);
+            } else if left < 1.0 {
+                level = draw_level(of, &mut self.draws);
+                left = of.plateau_rows + self.draws.between(0.0, 1.5);
+            }
+            left -= 1.0;
+            let deep = blocked && self.draws.unit() < of.deep_share;
+            let mbit =
+                if deep { self.draws.between(of.deep_mbit.0, of.deep_mbit.1) } else { level };
+            // As the originals are written: whole Mbit/s, hundredths of a second.
+            let hundredths = (of.dwell_ms + 4.5 * self.draws.normal()) / 10.0 + 0.5;
+            let lasts_ns = (hundredths as u64).max(1) * 10 * MS_NS;
+            if !self.push(f64::from(mbit as u32) * 1e6, lasts_ns) {
+                return;
+            }
+        }
+    }
+
+    fn levels(&mut self, top: u64) {
+        let mut last = 8;
+        loop {
+            // One of the seven other levels.
+            let eighths = 1 + (last + (self.draws.unit() * 7.0) as u64) % 8;
+            last = eighths;
+            if !self.push(top as f64 * eighths as f64 / 8.0, 5_000 * MS_NS) {
+                return;
+            }
+        }
+    }
+
+    fn sawtooth(&mut self, top: u64) {
+        for row in 0_u32.. {
+            let share = 0.1 + 0.9 * f64::from(row % 100) / 99.0;
+            if !self.push(top as f64 * share, 100 * MS_NS) {
+                return;
+            }
+        }
+    }
+
+    fn random_walk(&mut self, top: u64) {
+        let mut share: f64 = 0.5;
+        while self.push(top as f64 * share, 100 * MS_NS) {
+            share *= 1.0 + 0.08 * self.draws.normal();
+            // Reflected at both ends.
+            if share > 1.0 {
+                share = 2.0 - share;
+            }
+            share = if share < 0.1 { 0.2 - share } else { share }.clamp(0.1, 1.0);
+        }
+    }
+}
+
+fn draw_level(of: &Wlan, draws: &mut Draws) -> f64 {
+    let mut drawn = draws.unit();
+    let mut levels = of.levels.iter();
+    let level = levels.find(|level| {
+        drawn -= level.share;
+        drawn < 0.0
+    });
+    let level = level.unwrap_or(&of.levels[0]);
+    (level.mbit + level.spread * draws.normal()).clamp(0.0, of.most_mbit)
+}
+
+/// Every millisecond as many opportunities as a Poisson process has whose rate wanders, slowly with the
+/// distance and fast with the fading, and is zero in outages.
+fn lte(draws: &mut Draws, length_ns: u64) -> Result<Opportunities, String> {
+    const BYTES: u32 = 1500;
+    const PACKETS_PER_MS: f64 = 5.0e6 / 12_000.0 / 1000.0;
+    let length_ms = length_ns / MS_NS;
+    let (mut slow, mut fast) = (draws.normal(), draws.normal());
+    let (mut now, mut outage_ms) = (PACKETS_PER_MS, 0.0_f64);
+    let mut wait = draws.exponential();
+    let mut at_ns = Vec::new();
+    for ms in 0..length_ms {
+        if ms % 20 == 0 {
+            // 0.994 and 0.9 of it are left after 20 ms: memories of 3.3 s and 0.2 s.
+            slow = 0.994 * slow + 0.1094 * draws.normal();
+            fast = 0.9 * fast + 0.4359 * draws.normal();
+            now = PACKETS_PER_MS * (1.0 + 0.72 * slow + 0.5 * fast).max(0.02);
+            if outage_ms <= 0.0 && draws.unit() < 0.0012 {
+                outage_ms = 1000.0 * draws.exponential();
+            }
+            outage_ms -= 20.0;
+        }
+        if outage_ms > 0.0 {
+            continue;
+        }
+        wait -= now;
+        while wait <= 0.0 {
+            at_ns.push(ms * MS_NS);
+            wait += draws.exponential();
+        }
+        if at_ns.len() > MAX_ROWS {
+            return Err(format!("that would be more than {MAX_ROWS} opportunities"));
+        }
+    }
+    // mahimahi's traces end with their last instant.
+    at_ns.push(length_ms * MS_NS);
+    Ok(Opportunities { at_ns, bytes: BYTES, length_ns: length_ms * MS_NS })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn figures(trace: &Trace) -> (f64, f64, f64) {
+        let rates = trace.rates();
+        let weigh = |of: &dyn Fn(f64) -> f64| {
+            let sum: f64 = rates
+                .iter()
+                .map(|(rate, ns)| of(rate.unwrap().bits_per_sec() as f64 / 1e6) * *ns as f64)
+                .sum();
+            sum / rates.iter().map(|(_, ns)| *ns as f64).sum::<f64>()
+        };
+        let mean = weigh(&|mbit| mbit);
+        let deviation = weigh(&|mbit| (mbit - mean) * (mbit - mean)).sqrt();
+        (mean, deviation, weigh(&|mbit| f64::from(u8::from(mbit < 1900.0))))
+    }
+
+    /// Mean and deviation in Mbit/s and the share of the time below 1900 Mbit/s of the measured traces, and how
+    /// far the mean of twenty seeds may be from each.
+    #[test]
+    fn look_alikes_have_the_figures_of_what_they_look_like() {
+        for (kind, mean, deviation, blocked) in [
+            (Kind::Sl, 2905.0, 172.0, 0.0),
+            (Kind::Sb, 2726.0, 516.0, 0.06),
+            (Kind::Lb, 2520.0, 620.0, 0.21),
+            (Kind::Mobb, 2961.0, 826.0, 0.06),
+            (Kind::Lte, 5.0, 4.0, 1.0),
+        ] {
+            let made: Vec<_> = (0..20)
+                .map(|seed| figures(&generate(kind, seed, Micros::from_secs(120), None).unwrap()))
+                .collect();
+            let over = |of: fn(&(f64, f64, f64)) -> f64| made.iter().map(of).sum::<f64>() / 20.0;
+            let found = (over(|f| f.0), over(|f| f.1), over(|f| f.2));
+            let near =
+                |found: f64, wanted: f64, share: f64| (found - wanted).abs() <= share * wanted;
+            assert!(
+                near(found.0, mean, 0.05) && near(found.1, deviation, 0.15),
+                "{kind}: {found:?}, wanted {mean}, {deviation}"
+            );
+            assert!((found.2 - blocked).abs() <= 0.08, "{kind}: {found:?}, wanted {blocked}");
+        }
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_bytes_and_they_read_back() {
+        for kind in Kind::ALL {
+            let text = |seed| {
+                let trace = generate(kind, seed, Micros::from_secs(20), None).unwrap();
+                crate::trace::write(&trace, kind.format()).unwrap()
+            };
+            assert_eq!(text(1), text(1), "{kind}");
+            if kind != Kind::Sawtooth {
+                assert_ne!(text(1), text(2), "{kind}");
+            }
+            let read = crate::trace::parse("made", text(1).as_bytes()).unwrap();
+            assert!(read.length_ns().abs_diff(20_000_000_000) < 400_000_000, "{kind}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_made_is_refused() {
+        let second = Micros::from_secs(1);
+        let rate = |bps| Some(Rate::from_bits_per_sec(bps));
+        assert!(generate(Kind::Sl, 1, Micros::new(1), None).is_err());
+        assert!(generate(Kind::Sl, 1, Micros::new(u64::MAX), None).is_err());
+        assert!(generate(Kind::Sl, 1, second, rate(1_000_000)).is_err());
+        assert!(generate(Kind::Steps, 1, second, rate(10)).is_err());
+        assert!(generate(Kind::Steps, 1, second, rate(1 << 60)).is_err());
+        assert!(generate(Kind::Sawtooth, 1, Micros::from_secs(3600 * 24 * 30), None).is_err());
+    }
+}

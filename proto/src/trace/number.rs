@@ -1,0 +1,114 @@
+//! Decimal numbers as exact integers of a smaller unit: no floating point, so that what a file says is what is
+//! replayed.
+
+/// More digits than any number of a trace has.
+const MOST_DIGITS: usize = 30;
+
+/// `text` times 10^`digits`, rounded to the nearest integer. Accepts `1`, `0.5`, `.5`, `+1.`, `1e3`, `2.5e-4`.
+///
+/// # Errors
+/// What is wrong with it, to be put behind the number.
+pub(super) fn scaled(text: &str, digits: u32) -> Result<u64, &'static str> {
+    let unsigned = text.strip_prefix('+').unwrap_or(text);
+    if let Some(rest) = unsigned.strip_prefix('-') {
+        // Minus zero is how some programs print zero.
+        return match scaled(rest, digits) {
+            Ok(0) => Ok(0),
+            Ok(_) => Err("is negative"),
+            Err(_) => Err("is not a number"),
+        };
+    }
+    let (mantissa, exponent) = match unsigned.split_once(['e', 'E']) {
+        None => (unsigned, 0),
+        Some((mantissa, exponent)) => {
+            (mantissa, exponent.parse::<i16>().map_err(|_| "is not a number")?)
+        }
+    };
+    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    if whole.is_empty() && fraction.is_empty()
+        || !whole.bytes().chain(fraction.bytes()).all(|byte| byte.is_ascii_digit())
+    {
+        return Err("is not a number");
+    }
+    let whole = whole.trim_start_matches('0');
+    let fraction = fraction.trim_end_matches('0');
+    if whole.len() + fraction.len() > MOST_DIGITS {
+        return Err("has too many digits");
+    }
+    let mut value: u128 = 0;
+    for byte in whole.bytes().chain(fraction.bytes()) {
+        value = value * 10 + u128::from(byte - b'0');
+    }
+    if value == 0 {
+        return Ok(0);
+    }
+    let power = i64::from(exponent) + i64::from(digits) - fraction.len() as i64;
+    let value = if power >= 0 {
+        let factor = u32::try_from(power).ok().and_then(|power| 10_u128.checked_pow(power));
+        factor.and_then(|factor| value.checked_mul(factor)).ok_or("is too large")?
+    } else {
+        match u32::try_from(-power).ok().and_then(|power| 10_u128.checked_pow(power)) {
+            Some(divisor) => (value + divisor / 2) / divisor,
+            None => 0,
+        }
+    };
+    u64::try_from(value).map_err(|_| "is too large")
+}
+
+/// `units` of 10^-`digits` as a decimal without needless zeros: the inverse of [`scaled`].
+pub(super) fn text(units: u64, digits: u32) -> String {
+    let one = 10_u64.pow(digits);
+    let fraction = format!("{:0width$}", units % one, width = digits as usize);
+    let fraction = fraction.trim_end_matches('0');
+    if digits == 0 || fraction.is_empty() {
+        (units / one).to_string()
+    } else {
+        format!("{}.{fraction}", units / one)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn decimals_are_exact() {
+        for (given, digits, wanted) in [
+            ("0.31", 9, 310_000_000),
+            ("2310", 6, 2_310_000_000),
+            (".5", 1, 5),
+            ("+7.", 0, 7),
+            ("1e3", 0, 1000),
+            ("2.5e-4", 6, 250),
+            ("-0.0", 3, 0),
+            ("0.0000004", 6, 0),
+            ("0.0000005", 6, 1),
+            ("1e-400", 9, 0),
+            ("18446744073709551615", 0, u64::MAX),
+        ] {
+            assert_eq!(scaled(given, digits), Ok(wanted), "{given}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_number_is_refused() {
+        for given in
+            ["", ".", "NaN", "inf", "1,5", "1 2", "0x10", "1e", "--1", "1.2.3", "٣", "1e1.5"]
+        {
+            assert_eq!(scaled(given, 6), Err("is not a number"), "{given}");
+        }
+        assert_eq!(scaled("-1", 6), Err("is negative"));
+        assert_eq!(scaled("18446744073709551616", 0), Err("is too large"));
+        assert_eq!(scaled("1e40", 0), Err("is too large"));
+        assert_eq!(scaled(&"1".repeat(31), 0), Err("has too many digits"));
+    }
+
+    proptest! {
+        #[test]
+        fn text_reads_back(units: u64, digits in 0_u32..10) {
+            prop_assert_eq!(scaled(&text(units, digits), digits), Ok(units));
+        }
+    }
+}

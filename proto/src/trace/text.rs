@@ -1,0 +1,329 @@
+//! The formats that have a row per line.
+
+use super::detect::{of_header, shown};
+use super::error::Problems;
+use super::number::scaled;
+use super::{
+    Format, MAX_DELAY_NS, MAX_LENGTH_NS, MAX_RATE, MAX_ROWS, Opportunities, Step, Steps, Trace,
+    TraceError,
+};
+use crate::units::{Ppm, Rate};
+
+/// IP bytes of one of mahimahi's opportunities.
+const MAHIMAHI_BYTES: u32 = 1500;
+/// TheaterQ's shares are of this.
+const THEATERQ_ALL: u64 = u32::MAX as u64;
+
+/// Lines that say something, with their numbers from 1: not the empty ones nor those that begin with `#`.
+pub(super) fn lines(text: &str) -> impl Iterator<Item = (u32, &str)> {
+    (1..)
+        .zip(text.lines())
+        .map(|(number, line)| (number, line.trim()))
+        .filter(|(_, line)| !line.is_empty() && !line.starts_with('#'))
+}
+
+/// The columns of a line: separated by commas or semicolons if it has any, else by blanks.
+pub(super) fn fields(line: &str) -> impl Iterator<Item = &str> {
+    let separated = line.contains([',', ';']);
+    line.split(move |c: char| if separated { matches!(c, ',' | ';') } else { c.is_whitespace() })
+        .map(str::trim)
+        .filter(move |field| separated || !field.is_empty())
+}
+
+/// Reads any format but netem-trace's.
+pub(super) fn parse(name: &str, text: &str, format: Format) -> Result<Trace, TraceError> {
+    let mut reader = Reader::new(text, format);
+    reader.read(text);
+    reader.end(name)
+}
+
+/// A row as it was read: what it says of its beginning or of its length, and what is then in force.
+struct Row {
+    time: Time,
+    step: Step,
+}
+
+#[derive(Clone, Copy)]
+enum Time {
+    At(u64),
+    Lasts(u64),
+}
+
+/// What a column of ccbench's own format holds.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Column {
+    Time,
+    Rate,
+    Delay,
+    Loss,
+}
+
+struct Reader {
+    format: Format,
+    columns: Vec<Column>,
+    steps: Vec<Step>,
+    at_ns: Vec<u64>,
+    /// Where the next row begins if it only says how long it lasts; how long the last one lasted.
+    next_ns: u64,
+    /// Line of a row that only ends the trace.
+    ended: Option<u32>,
+    problems: Problems,
+}
+
+impl Reader {
+    fn new(text: &str, format: Format) -> Self {
+        // Most lines have some ten bytes.
+        let rows = (text.len() / 8).min(MAX_ROWS);
+        let (steps, at_ns) = if format == Format::Mahimahi { (0, rows) } else { (rows / 2, 0) };
+        Self {
+            format,
+            columns: Vec::new(),
+            steps: Vec::with_capacity(steps),
+            at_ns: Vec::with_capacity(at_ns),
+            next_ns: 0,
+            ended: None,
+            problems: Problems::default(),
+        }
+    }
+
+    fn read(&mut self, text: &str) {
+        let mut first = true;
+        for (number, line) in lines(text) {
+            if std::mem::take(&mut first) && self.take_header(number, line) {
+                continue;
+            }
+            let taken = match self.format {
+                Format::Mahimahi => self.take_opportunity(number, line),
+                _ => self.row(number, line).and_then(|row| self.take_row(row)),
+            };
+            if let Err(what) = taken {
+                self.problems.push(number, what);
+            }
+            if self.steps.len().max(self.at_ns.len()) > MAX_ROWS {
+                let what = format!("there are more than {MAX_ROWS} rows; make them longer");
+                return self.problems.push(number, what);
+            }
+        }
+    }
+
+    /// Whether the line is a header, which is taken.
+    fn take_header(&mut self, number: u32, line: &str) -> bool {
+        let columns: Vec<&str> = fields(line).collect();
+        let named = of_header(&columns) == Some(self.format);
+        if self.format != Format::Ccbench {
+            return named;
+        }
+        for column in columns {
+            let column = match column.to_ascii_lowercase().as_str() {
+                "t_us" => Column::Time,
+                "rate_bps" => Column::Rate,
+                "delay_us" => Column::Delay,
+                "loss_ppm" => Column::Loss,
+                _ => {
+                    let what = format!(
+                        "the column `{}` is unknown; there are t_us, rate_bps, delay_us, loss_ppm",
+                        shown(column)
+                    );
+                    self.problems.push(number, what);
+                    continue;
+                }
+            };
+            if self.columns.contains(&column) {
+                self.problems.push(number, "a column is there twice".to_owned());
+            }
+            self.columns.push(column);
+        }
+        if self.columns.first() != Some(&Column::Time) || self.columns.len() < 2 {
+            let what = "the header must begin with `t_us` and name one more column at least";
+            self.problems.push(number, what.to_owned());
+        }
+        true
+    }
+
+    fn take_opportunity(&mut self, number: u32, line: &str) -> Result<(), String> {
+        let ms: u64 = line.parse().map_err(|_| {
+            format!("`{}` is not a whole number of milliseconds, zero or more", shown(line))
+        })?;
+        let at_ns = ms.checked_mul(1_000_000).filter(|&at_ns| at_ns <= MAX_LENGTH_NS);
+        let at_ns = at_ns.ok_or_else(|| too_long(line))?;
+        if self.at_ns.last().is_some_and(|&last| at_ns < last) {
+            return Err(format!("time goes back to {ms} ms"));
+        }
+        let _ = number;
+        self.at_ns.push(at_ns);
+        Ok(())
+    }
+
+    fn row(&self, number: u32, line: &str) -> Result<Row, String> {
+        let columns: Vec<&str> = fields(line).collect();
+        let mut step = Step { at_ns: 0, rate: None, delay_ns: None, loss: None, line: number };
+        let time = match (self.format, columns.as_slice()) {
+            (Format::Dwell, [rate, dwell]) => {
+                step.rate = Some(rate_of(rate, 6)?);
+                Time::Lasts(dwell_of(dwell, 9)?)
+            }
+            (Format::Timed, [time, rate]) => {
+                step.rate = Some(rate_of(rate, 6)?);
+                Time::At(time_of(time, 9)?)
+            }
+            (Format::TheaterQ, [keep, latency, rate, loss, _limit]) => {
+                theaterq(&mut step, latency, rate, loss)?;
+                Time::Lasts(dwell_of(keep, 3)?)
+            }
+            (Format::TheaterQ, [keep, latency, jitter, rate, loss, _limit, duplicated, ..])
+                if (8..=10).contains(&columns.len()) =>
+            {
+                for (what, field) in [("jitter", jitter), ("duplication", duplicated)] {
+                    if number_of(field, 0)? != 0 {
+                        return Err(format!(
+                            "the {what} `{}` cannot change in time here; write 0, and give the link a constant one",
+                            shown(field)
+                        ));
+                    }
+                }
+                theaterq(&mut step, latency, rate, loss)?;
+                Time::Lasts(dwell_of(keep, 3)?)
+            }
+            (Format::Ccbench, fields) if fields.len() == self.columns.len() => {
+                let mut time = Time::At(0);
+                for (column, &field) in self.columns.iter().zip(fields) {
+                    match column {
+                        Column::Time => time = Time::At(time_of(field, 3)?),
+                        _ if field.is_empty() => {}
+                        Column::Rate => step.rate = Some(rate_of(field, 0)?),
+                        Column::Delay => step.delay_ns = Some(delay_of(field, 3)?),
+                        Column::Loss => step.loss = Some(loss_of(field, number_of(field, 0)?)?),
+                    }
+                }
+                time
+            }
+            (_, found) => {
+                return Err(format!("`{}` has {} column(s)", shown(line), found.len()));
+            }
+        };
+        Ok(Row { time, step })
+    }
+
+    fn take_row(&mut self, Row { time, mut step }: Row) -> Result<(), String> {
+        if let Some(line) = self.ended {
+            return Err(format!(
+                "it follows line {line}, which gave nothing and so ended the trace"
+            ));
+        }
+        match time {
+            Time::Lasts(length_ns) => {
+                step.at_ns = self.next_ns;
+                let end_ns = self.next_ns.saturating_add(length_ns);
+                if end_ns > MAX_LENGTH_NS {
+                    return Err(too_long("it"));
+                }
+                self.next_ns = end_ns;
+            }
+            Time::At(at_ns) => {
+                step.at_ns = at_ns;
+                match self.steps.last() {
+                    None if at_ns > 0 => {
+                        return Err("the first row must be at time zero".to_owned());
+                    }
+                    Some(last) if at_ns <= last.at_ns => {
+                        let which = if at_ns == last.at_ns { "stands still" } else { "goes back" };
+                        return Err(format!("time {which} at {} s", at_ns as f64 / 1e9));
+                    }
+                    _ => {}
+                }
+                // The last row has no end of its own: it lasts as long as the one before it.
+                let length_ns = self.steps.last().map_or(1_000_000_000, |last| at_ns - last.at_ns);
+                self.next_ns = at_ns + length_ns;
+                let nothing = step.rate.is_none() && step.delay_ns.is_none() && step.loss.is_none();
+                if nothing && !self.steps.is_empty() {
+                    self.ended = Some(step.line);
+                    self.next_ns = at_ns;
+                    return Ok(());
+                }
+                if nothing {
+                    return Err("the first row gives nothing".to_owned());
+                }
+            }
+        }
+        self.steps.push(step);
+        Ok(())
+    }
+
+    fn end(self, name: &str) -> Result<Trace, TraceError> {
+        let Self { format, mut steps, at_ns, next_ns, mut problems, .. } = self;
+        if problems.is_empty() && steps.is_empty() && at_ns.is_empty() {
+            problems.push(0, "it has no rows".to_owned());
+        }
+        if problems.is_empty() && format == Format::Mahimahi && at_ns.last() == Some(&0) {
+            problems.push(0, "it lasts no time: its last instant is 0 ms".to_owned());
+        }
+        if !problems.is_empty() {
+            return Err(problems.refuse(name, format));
+        }
+        if let Some(&length_ns) = at_ns.last() {
+            let bytes = MAHIMAHI_BYTES;
+            return Ok(Trace::Opportunities(Opportunities { at_ns, bytes, length_ns }));
+        }
+        steps.shrink_to_fit();
+        Ok(Trace::Steps(Steps { steps, length_ns: next_ns }))
+    }
+}
+
+fn theaterq(step: &mut Step, latency: &str, rate: &str, loss: &str) -> Result<(), String> {
+    step.delay_ns = Some(delay_of(latency, 0)?);
+    // Zero is no limit there.
+    step.rate = Some(rate_of(rate, 0)?).filter(|rate| rate.bits_per_sec() > 0);
+    let share = number_of(loss, 0)?;
+    if share > THEATERQ_ALL {
+        return Err(format!(
+            "the loss `{}` is more than {THEATERQ_ALL}, which is all",
+            shown(loss)
+        ));
+    }
+    step.loss = Some(loss_of(loss, (share * 1_000_000 + THEATERQ_ALL / 2) / THEATERQ_ALL)?);
+    Ok(())
+}
+
+fn number_of(field: &str, digits: u32) -> Result<u64, String> {
+    scaled(field, digits).map_err(|why| format!("`{}` {why}", shown(field)))
+}
+
+pub(super) fn rate_of(field: &str, digits: u32) -> Result<Rate, String> {
+    let rate = Rate::from_bits_per_sec(number_of(field, digits)?);
+    if rate > MAX_RATE {
+        return Err(format!("the rate `{}` is beyond {MAX_RATE}", shown(field)));
+    }
+    Ok(rate)
+}
+
+fn time_of(field: &str, digits: u32) -> Result<u64, String> {
+    match number_of(field, digits)? {
+        long if long > MAX_LENGTH_NS => Err(too_long(field)),
+        at_ns => Ok(at_ns),
+    }
+}
+
+fn dwell_of(field: &str, digits: u32) -> Result<u64, String> {
+    match time_of(field, digits)? {
+        0 => Err(format!("it lasts no time (`{}`)", shown(field))),
+        length_ns => Ok(length_ns),
+    }
+}
+
+fn delay_of(field: &str, digits: u32) -> Result<u64, String> {
+    match number_of(field, digits)? {
+        long if long > MAX_DELAY_NS => Err(format!("the delay `{}` is beyond 60 s", shown(field))),
+        delay_ns => Ok(delay_ns),
+    }
+}
+
+fn loss_of(field: &str, ppm: u64) -> Result<Ppm, String> {
+    u32::try_from(ppm)
+        .ok()
+        .and_then(Ppm::new)
+        .ok_or_else(|| format!("the loss `{}` is more than all packets", shown(field)))
+}
+
+fn too_long(field: &str) -> String {
+    format!("`{}` is beyond {} days", shown(field), MAX_LENGTH_NS / 86_400_000_000_000)
+}

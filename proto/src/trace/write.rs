@@ -1,0 +1,172 @@
+//! A trace as text.
+
+use std::fmt::Write as _;
+
+use super::number::text;
+use super::{Format, Opportunities, Step, Steps, Trace};
+use crate::units::Ppm;
+
+/// The trace as a file of `format`.
+///
+/// # Errors
+/// What this format cannot say, and which one can.
+pub fn write(trace: &Trace, format: Format) -> Result<String, String> {
+    match (trace, format) {
+        (Trace::Opportunities(all), Format::Mahimahi) => mahimahi(all),
+        (Trace::Steps(steps), Format::Mahimahi) => mahimahi(&opportunities(steps)?),
+        (Trace::Opportunities(all), other) => write(&Trace::Steps(counted(all)), other),
+        (Trace::Steps(steps), Format::Ccbench) => ccbench(steps),
+        (Trace::Steps(steps), Format::Dwell) => rates(steps, |text_out, _, rate, length_ns| {
+            let _ = writeln!(text_out, "{},{}", text(rate, 6), text(length_ns, 9));
+        }),
+        (Trace::Steps(steps), Format::Timed) => rates(steps, |text_out, at_ns, rate, _| {
+            let _ = writeln!(text_out, "{} {}", text(at_ns, 9), text(rate, 6));
+        }),
+        (Trace::Steps(steps), Format::Netem) => netem(steps),
+        (Trace::Steps(steps), Format::TheaterQ) => theaterq(steps),
+    }
+}
+
+/// Opportunities become the rate of so long.
+const WINDOW_NS: u64 = 100_000_000;
+/// What mahimahi makes of more would fill disks.
+const MOST_OPPORTUNITIES: u128 = 20_000_000;
+
+fn only_rates(steps: &Steps) -> Result<(), String> {
+    match steps.steps.iter().find(|step| step.delay_ns.is_some() || step.loss.is_some()) {
+        Some(_) => Err(
+            "rows give a delay or a loss, which this format has not; `ccbench` and `theaterq` have"
+                .to_owned(),
+        ),
+        None => Ok(()),
+    }
+}
+
+fn rates(steps: &Steps, mut row: impl FnMut(&mut String, u64, u64, u64)) -> Result<String, String> {
+    only_rates(steps)?;
+    let mut all = String::new();
+    for (step, length_ns) in steps.spans() {
+        let rate = step.rate.ok_or("a row has no rate")?.bits_per_sec();
+        row(&mut all, step.at_ns, rate, length_ns);
+    }
+    Ok(all)
+}
+
+fn ccbench(steps: &Steps) -> Result<String, String> {
+    let has = |is: fn(&Step) -> bool| steps.steps.iter().any(is);
+    let delay = has(|step| step.delay_ns.is_some());
+    let loss = has(|step| step.loss.is_some());
+    let mut all = "t_us,rate_bps".to_owned();
+    all.push_str(if delay { ",delay_us" } else { "" });
+    all.push_str(if loss { ",loss_ppm" } else { "" });
+    all.push('\n');
+    for step in &steps.steps {
+        let rate = step.rate.map_or(String::new(), |rate| rate.bits_per_sec().to_string());
+        let _ = write!(all, "{},{rate}", text(step.at_ns, 3));
+        if delay {
+            let _ = write!(all, ",{}", step.delay_ns.map_or(String::new(), |ns| text(ns, 3)));
+        }
+        if loss {
+            let _ =
+                write!(all, ",{}", step.loss.map_or(String::new(), |ppm| ppm.get().to_string()));
+        }
+        all.push('\n');
+    }
+    // An empty row ends the trace.
+    let commas = 1 + usize::from(delay) + usize::from(loss);
+    let _ = writeln!(all, "{}{}", text(steps.length_ns, 3), ",".repeat(commas));
+    Ok(all)
+}
+
+fn netem(steps: &Steps) -> Result<String, String> {
+    let mut all = "{\"RepeatedBwPatternConfig\":{\"pattern\":[\n".to_owned();
+    let body = rates(steps, |text_out, at_ns, rate, length_ns| {
+        let comma = if at_ns > 0 { ",\n" } else { "" };
+        let (giga, rest) = (rate / 1_000_000_000, rate % 1_000_000_000);
+        let (secs, nanos) = (length_ns / 1_000_000_000, length_ns % 1_000_000_000);
+        let _ = write!(
+            text_out,
+            "{comma}{{\"StaticBwConfig\":{{\"bw\":{{\"gbps\":{giga},\"bps\":{rest}}},\"duration\":{{\"secs\":{secs},\"nanos\":{nanos}}}}}}}"
+        );
+    })?;
+    all.push_str(&body);
+    all.push_str("\n],\"count\":1}}\n");
+    Ok(all)
+}
+
+fn theaterq(steps: &Steps) -> Result<String, String> {
+    let mut all = String::new();
+    let mut begin_us = 0;
+    for (step, length_ns) in steps.spans() {
+        // Whole microseconds that do not add up errors.
+        let end_us = (step.at_ns + length_ns + 500) / 1000;
+        let rate = match step.rate.map(crate::units::Rate::bits_per_sec) {
+            // There zero is no limit; one bit per second is the nearest to nothing.
+            Some(bps) => bps.max(1),
+            None => 0,
+        };
+        let loss = u64::from(step.loss.map_or(0, Ppm::get)) * u64::from(u32::MAX) / 1_000_000;
+        if end_us > begin_us {
+            let _ = writeln!(
+                all,
+                "{},{},{rate},{loss},1000",
+                end_us - begin_us,
+                step.delay_ns.unwrap_or(0)
+            );
+        }
+        begin_us = end_us.max(begin_us);
+    }
+    Ok(all)
+}
+
+fn mahimahi(all: &Opportunities) -> Result<String, String> {
+    let mut lines = String::with_capacity(all.at_ns.len() * 7);
+    for at_ns in &all.at_ns {
+        let _ = writeln!(lines, "{}", (at_ns + 500_000) / 1_000_000);
+    }
+    match all.at_ns.last() {
+        Some(&last) if last >= 500_000 => Ok(lines),
+        _ => Err("it holds no packet, or lasts less than a millisecond".to_owned()),
+    }
+}
+
+/// An opportunity whenever the rate has carried another 1500 bytes.
+fn opportunities(steps: &Steps) -> Result<Opportunities, String> {
+    only_rates(steps)?;
+    let bytes = 1500;
+    let quantum = u128::from(bytes) * 8_000_000_000;
+    let (mut at_ns, mut credit) = (Vec::new(), 0_u128);
+    for (step, length_ns) in steps.spans() {
+        let rate = u128::from(step.rate.ok_or("a row has no rate")?.bits_per_sec());
+        if (credit + rate * u128::from(length_ns)) / quantum + at_ns.len() as u128
+            > MOST_OPPORTUNITIES
+        {
+            return Err(format!("that would be more than {MOST_OPPORTUNITIES} lines"));
+        }
+        let mut done_ns = 0;
+        while rate > 0 {
+            let wait_ns = (quantum - credit).div_ceil(rate);
+            let Ok(wait_ns) = u64::try_from(wait_ns) else { break };
+            if wait_ns > length_ns - done_ns {
+                break;
+            }
+            done_ns += wait_ns;
+            credit = credit + rate * u128::from(wait_ns) - quantum;
+            at_ns.push(step.at_ns + done_ns);
+        }
+        credit += rate * u128::from(length_ns - done_ns);
+    }
+    let length_ns = steps.length_ns;
+    Ok(Opportunities { at_ns, bytes, length_ns })
+}
+
+/// Opportunities as the rate of every 100 ms.
+fn counted(all: &Opportunities) -> Steps {
+    let rates = Trace::Opportunities(all.clone()).rates();
+    let steps = (0..)
+        .map(|nth| nth * WINDOW_NS)
+        .zip(&rates)
+        .map(|(at_ns, (rate, _))| Step { at_ns, rate: *rate, delay_ns: None, loss: None, line: 0 })
+        .collect();
+    Steps { steps, length_ns: all.length_ns }
+}

@@ -1,0 +1,147 @@
+//! What depends on the contents of trace files.
+
+use std::sync::Arc;
+
+use ccbench_proto::plan::check::{
+    CheckedPlan, PlanProblem, TraceFacts, TraceFiles, read_with, trace_files,
+};
+use ccbench_proto::resolve::to_toml;
+use ccbench_proto::schedule::{TrialContext, task_for};
+use ccbench_proto::trace::{Opportunities, Step, Steps, Trace};
+use ccbench_proto::units::Rate;
+
+const PLAN: &str = r#"
+name = "traced"
+repeat = 2
+[nodes]
+src = {}
+router = {}
+dst = {}
+[wires]
+path = ["src", "router", "dst"]
+[links.l]
+node = "router"
+toward = "dst"
+delay = "10ms"
+trace = { file = "a.csv" }
+[flows.f]
+from = "src"
+to = "dst"
+[[phases]]
+name = "all"
+length = "20s"
+flows = ["f"]
+"#;
+
+const SHA: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
+
+fn step(at_s: u64, mbit: Option<u64>) -> Step {
+    let rate = mbit.map(|mbit| Rate::from_bits_per_sec(mbit * 1_000_000));
+    Step { at_ns: at_s * 1_000_000_000, rate, delay_ns: None, loss: None, line: at_s as u32 + 1 }
+}
+
+fn steps(steps: Vec<Step>, length_s: u64) -> Result<TraceFacts, String> {
+    let trace = Trace::Steps(Steps { steps, length_ns: length_s * 1_000_000_000 });
+    Ok(TraceFacts { sha256: SHA.to_owned(), trace: Arc::new(trace) })
+}
+
+fn files(all: &[(&str, Result<TraceFacts, String>)]) -> TraceFiles {
+    all.iter().map(|(name, facts)| ((*name).to_owned(), facts.clone())).collect()
+}
+
+fn read(
+    sets: &[&str],
+    traces: TraceFiles,
+) -> Result<(CheckedPlan, Vec<PlanProblem>), Vec<PlanProblem>> {
+    let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
+    read_with(PLAN, &sets, traces)
+}
+
+fn refused(sets: &[&str], traces: TraceFiles) -> String {
+    let problems = read(sets, traces).map(|_| ()).expect_err("it is wrong");
+    problems.iter().map(|p| format!("{}: {p}\n", p.line.unwrap_or(0))).collect()
+}
+
+#[test]
+fn a_traces_mean_rate_is_what_relative_limits_refer_to() {
+    // 10 mbit for 5 s, 30 for 15: 25 on average.
+    let facts = steps(vec![step(0, Some(10)), step(5, Some(30))], 20);
+    let (plan, warnings) = read(&[], files(&[("a.csv", facts)])).unwrap();
+    assert!(warnings.is_empty(), "{warnings:?}");
+    let text = to_toml(&plan);
+    assert!(text.contains("mean_rate = \"25mbit\"") && text.contains(SHA), "{text}");
+    let point = &plan.points()[0].plan;
+    let task = task_for(point, "router", &TrialContext::default());
+    // 1.5 times what 25 mbit carry in 10 ms.
+    assert!(format!("{:?}", task.links[0].config.queue).contains("46875"), "{task:?}");
+    // The agent reads the resolved text without the files.
+    let again = ccbench_proto::plan::check::read(&to_toml(point), &[]).unwrap().0;
+    assert_eq!(task_for(&again, "router", &TrialContext::default()), task);
+}
+
+#[test]
+fn opportunities_have_a_mean_too() {
+    let at_ns = (1..=1000).map(|ms| ms * 1_000_000).collect();
+    let all = Opportunities { at_ns, bytes: 1500, length_ns: 1_000_000_000 };
+    let trace = Arc::new(Trace::Opportunities(all));
+    let facts = TraceFacts { sha256: SHA.to_owned(), trace };
+    let sets = ["links.l.trace.on_end=loop"];
+    let (plan, _) = read(&sets, files(&[("a.csv", Ok(facts))])).unwrap();
+    let mean = plan.plan().links["l"].trace.as_ref().unwrap().mean_rate;
+    assert_eq!(mean, Some(Rate::from_bits_per_sec(12_112_000)));
+}
+
+#[test]
+fn each_point_has_its_own_file() {
+    let sets = ["matrix.\"links.l.trace.file\"=[\"a.csv\", \"b.csv\"]"];
+    let owned: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
+    assert_eq!(trace_files(PLAN, &owned).into_iter().collect::<Vec<_>>(), ["a.csv", "b.csv"]);
+    let facts = [
+        ("a.csv", steps(vec![step(0, Some(10))], 20)),
+        ("b.csv", steps(vec![step(0, Some(40))], 20)),
+    ];
+    let (plan, _) = read(&sets, files(&facts)).unwrap();
+    assert_eq!(plan.plan().links["l"].trace.as_ref().unwrap().mean_rate, None, "it varies");
+    let means: Vec<String> = plan
+        .points()
+        .iter()
+        .map(|p| p.plan.plan().links["l"].trace.as_ref().unwrap().mean_rate.unwrap().to_string())
+        .collect();
+    assert_eq!(means, ["10mbit", "40mbit"]);
+}
+
+#[test]
+fn what_the_file_says_is_judged_with_the_plan() {
+    let good = || steps(vec![step(0, Some(10)), step(5, Some(0))], 20);
+    let a = |facts| files(&[("a.csv", facts)]);
+    let said = refused(&[], a(Err("there is no such file".to_owned())));
+    assert_eq!(said, "14: links.l.trace.file: `a.csv`: there is no such file\n");
+    let said = refused(&["links.l.rate=10mbit"], a(good()));
+    assert!(said.contains("links.l.trace: its file gives the rate"), "{said}");
+    let said = refused(&["links.l.backend=kernel"], a(good()));
+    assert!(said.contains("line 6 of `a.csv` is a rate of zero"), "{said}");
+    assert!(read(&["links.l.backend=kernel", "links.l.trace.floor=1mbit"], a(good())).is_ok());
+    let said = refused(&[&format!("links.l.trace.sha256={}", "b".repeat(64))], a(good()));
+    assert!(said.contains("is another file now"), "{said}");
+    let said = refused(&["links.l.trace.mean_rate=9mbit"], a(good()));
+    assert!(said.contains("the mean of `a.csv` is 2500kbit"), "{said}");
+    let nothing = || steps(vec![step(0, Some(0))], 20);
+    assert!(refused(&[], a(nothing())).contains("never lets anything pass"));
+    let delay = Step { delay_ns: Some(1_000), ..step(0, None) };
+    let said =
+        refused(&["links.l.backend=kernel", "links.l.rate=1mbit"], a(steps(vec![delay], 20)));
+    assert!(said.contains("plays rates only"), "{said}");
+    let said = refused(
+        &["links.l.queue={ kind = \"bfifo\", limit = \"1bdp\" }"],
+        a(steps(vec![delay], 20)),
+    );
+    assert!(said.contains("links.l.queue: needs a rate"), "{said}");
+}
+
+#[test]
+fn a_trace_that_the_trial_outlasts_is_worth_a_warning() {
+    let facts = || files(&[("a.csv", steps(vec![step(0, Some(10))], 5))]);
+    let warned = |sets: &[&str]| read(sets, facts()).unwrap().1.len();
+    assert_eq!(warned(&[]), 1);
+    assert_eq!(warned(&["links.l.trace.on_end=loop"]), 0);
+}
