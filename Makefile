@@ -4,7 +4,7 @@ export CARGO_TARGET_DIR ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ccbench/target
 BIN := $(CARGO_TARGET_DIR)/debug
 PREFIX ?= /usr/local
 
-.PHONY: all demo test test-fast test-lab lab lint bench install uninstall setup build man
+.PHONY: all demo test test-fast test-lab test-vm lab lint bench install uninstall setup build man
 
 all: build
 
@@ -36,14 +36,20 @@ test-fast:
 	$(MAKE) --no-print-directory -C kmod check
 	cargo test --locked --workspace
 
+# Modules and BPF objects in Debian's kernels, emulated: minutes, and 2 GB in the cache the first time.
+test-vm:
+	tests/vm/run.sh
+
 lint:
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets --features netns -- -D warnings
 
-# Ratios measured in one run: cost of controller and agents, start-up, overhead per trial, sampling.
+# Ratios measured in one run: cost of controller and agents, start-up, overhead per trial, sampling; and of userspace
+# links beside plain veth.
 bench: build
 	tests/bench/overhead.sh $(BIN)
 	cargo run --locked -p ccbench-collector --example diag_cost
+	cargo run --locked -p ccbench-shaper --example link_bench
 
 install: setup
 	cargo build --locked --release -p ccbench -p ccbench-agent

@@ -111,8 +111,12 @@ INLINE void ccb_apply(struct tcp_sock *tp, const struct cc_ack *a, const struct 
 		tp->snd_cwnd = out->cwnd_pkts;
 	if (out->ssthresh_pkts != a->ssthresh_pkts)
 		tp->snd_ssthresh = out->ssthresh_pkts;
-	if (out->pacing_bytes_per_sec)
-		ccb_sk(tp)->sk_pacing_rate = out->pacing_bytes_per_sec;
+	if (out->pacing_bytes_per_sec) {
+		u64 most = ccb_sk(tp)->sk_max_pacing_rate;
+
+		ccb_sk(tp)->sk_pacing_rate =
+			out->pacing_bytes_per_sec < most ? out->pacing_bytes_per_sec : most;
+	}
 }
 
 /* One row per round. */
@@ -294,6 +298,12 @@ SEC("struct_ops/ccb_cong_control") int ccb_cong_control(u64 *ctx)
 	ccb_on_ack(tp, &a);
 	return 0;
 }
+
+SEC("struct_ops/ccb_sndbuf_expand") int ccb_sndbuf_expand(u64 *ctx)
+{
+	(void)ctx;
+	return 3; /* windows: the core may slow-start during recovery */
+}
 #else
 SEC("struct_ops/ccb_pkts_acked") int ccb_pkts_acked(u64 *ctx)
 {
@@ -334,6 +344,7 @@ SEC(".struct_ops.link") struct tcp_congestion_ops ccb = {
 	.cwnd_event_tx_start = (void *)ccb_tx_start,
 #if CCB_WANTS & CC_OWNS_CWND
 	.cong_control = (void *)ccb_cong_control,
+	.sndbuf_expand = (void *)ccb_sndbuf_expand,
 #else
 	.pkts_acked = (void *)ccb_pkts_acked,
 	.cong_avoid = (void *)ccb_cong_avoid,

@@ -8,9 +8,9 @@
 char _license[] SEC("license") = "Dual BSD/GPL";
 
 struct {
-	char cc_prefix[16]; /* sockets whose congestion control's name begins so; empty: not asked */
-	u32 mark;	    /* and whose skb->mark is this; 0: not asked */
-	u32 link_bytes;	    /* length of the interface's link header: 14, or 0 for a tun */
+	char cc[16]; /* sockets with the congestion control of this name; empty: not asked */
+	u32 mark;    /* and whose skb->mark is this; 0: not asked */
+	u32 link_bytes; /* length of the interface's link header: 14, or 0 for a tun */
 } ect1_config SEC(".rodata.ect1") = {
 	.link_bytes = 14,
 };
@@ -52,11 +52,11 @@ INLINE int chosen(struct __sk_buff *skb)
 {
 	const struct tcp_sock___ops *tp;
 	void *sk = skb->sk;
-	u32 i;
+	u32 i, ended = 0;
 
 	if (ect1_config.mark && skb->mark != ect1_config.mark)
 		return 0;
-	if (!ect1_config.cc_prefix[0])
+	if (!ect1_config.cc[0])
 		return 1;
 	if (!sk)
 		return 0;
@@ -66,9 +66,11 @@ INLINE int chosen(struct __sk_buff *skb)
 	/* Fields of the kernel's are read at constant offsets only. */
 #pragma unroll
 	for (i = 0; i < 15; i++)
-		if (ect1_config.cc_prefix[i] &&
-		    tp->inet_conn.icsk_ca_ops->name[i] != ect1_config.cc_prefix[i])
-			return 0;
+		if (!ended) {
+			if (tp->inet_conn.icsk_ca_ops->name[i] != ect1_config.cc[i])
+				return 0;
+			ended = !ect1_config.cc[i];
+		}
 	return 1;
 }
 

@@ -36,7 +36,7 @@ struct sock_common {
 
 struct sock {
 	struct sock_common __sk_common;
-	unsigned long sk_pacing_rate;
+	unsigned long sk_pacing_rate, sk_max_pacing_rate;
 	u32 sk_pacing_status;
 } KERNEL;
 
@@ -103,6 +103,7 @@ struct tcp_congestion_ops {
 	void (*pkts_acked)(struct sock *sk, const struct ack_sample *sample);
 	void (*cong_control)(struct sock *sk, u32 ack, int flag, const struct rate_sample *rs);
 	u32 (*undo_cwnd)(struct sock *sk);
+	u32 (*sndbuf_expand)(struct sock *sk);
 	void (*init)(struct sock *sk);
 };
 

@@ -6,6 +6,7 @@
 //! interface with a rate, a delay and a queue. A **flow group** is a number of TCP sockets that start
 //! and stop together. A **node** is a machine or a namespace, with one **agent**.
 
+pub mod cc;
 pub mod plan;
 pub mod resolve;
 pub mod schedule;

@@ -10,7 +10,7 @@ use rand_chacha::rand_core::{RngCore, SeedableRng};
 use sha2::{Digest, Sha256};
 
 use crate::plan::check::CheckedPlan;
-use crate::plan::{Flow, Link, Match, Order, Plan, ProbeKind, Sample, Setting, TraceUse};
+use crate::plan::{Cc, Flow, Link, Match, Order, Plan, ProbeKind, Sample, Setting, TraceUse};
 use crate::resolve::{
     self, ClassConfig, ETHERNET_BYTES, Egress, Impairments, LinkConfig, PacketMatch, TimedChange,
     base_rtt, drain_rate, resolve_queue,
@@ -72,6 +72,8 @@ pub struct NodeTask {
     /// Keep this machine's processors from halting. Of the nodes that ccbench makes on one machine only the first
     /// does it, for all.
     pub keep_awake: bool,
+    /// Somebody keeps this machine's processors from halting.
+    pub kept_awake: bool,
     /// The interfaces that ccbench made for this node; none where the node has an agent of its own.
     pub wired: Vec<String>,
     /// Links on this node.
@@ -80,6 +82,8 @@ pub struct NodeTask {
     pub servers: Vec<FlowTask>,
     /// Flow groups that connect from here.
     pub clients: Vec<FlowTask>,
+    /// The plan's instances of congestion controls that flows of this node use, by name.
+    pub cc: BTreeMap<String, Cc>,
     /// Probes that measure from here.
     pub probes: Vec<ProbeTask>,
     /// Every other node that traffic of this node goes to, for the base RTT measured before the start.
@@ -316,6 +320,7 @@ pub fn task_for(plan: &CheckedPlan, node: &str, context: &TrialContext) -> NodeT
         sample: plan.sample.clone(),
         sysctls: here.sysctl.iter().map(|(k, v)| (k.clone(), v.to_string())).collect(),
         keep_offloads: here.offloads,
+        kept_awake: plan.keep_awake,
         keep_awake: plan.keep_awake && speaks_for_its_machine(plan, node),
         wired: topology
             .nodes
@@ -330,6 +335,12 @@ pub fn task_for(plan: &CheckedPlan, node: &str, context: &TrialContext) -> NodeT
                 let context = (context.seed, &context.traces);
                 link_task(plan, name, link, &address, &flows, context)
             })
+            .collect(),
+        cc: flows
+            .iter()
+            .filter(|f| f.from == node || f.to == node)
+            .filter_map(|f| plan.cc.get_key_value(f.cc.as_ref()?))
+            .map(|(name, cc)| (name.clone(), cc.clone()))
             .collect(),
         servers: flows.iter().filter(|f| f.to == node).cloned().collect(),
         peers: peers.map(|(name, ip)| (name.clone(), ip)).collect(),

@@ -116,6 +116,13 @@ fn limits(folder: &Path) -> Vec<String> {
     ["memory.max", "memory.high", "cpu.max"].into_iter().filter_map(read).collect()
 }
 
+/// The folder of this process's own group, if control groups version 2 are mounted where it can be seen.
+pub fn own_folder() -> Option<PathBuf> {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let (cgroup, mountinfo) = (read("/proc/self/cgroup"), read("/proc/self/mountinfo"));
+    mount(&mountinfo)?.folder(own_path(&cgroup)?)
+}
+
 /// Finds out where traffic of this agent is to run; tries it, with its undo recorded first.
 pub fn place(undo: &mut Undo) -> Placement {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();

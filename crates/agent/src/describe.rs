@@ -25,6 +25,7 @@ pub async fn describe(iperf3: &Iperf3, notes: &[String]) -> wire::NodeInfo {
         Ok(interfaces) => info.interfaces = interfaces,
         Err(error) => info.notes.push(error.to_string()),
     }
+    info.ecn = crate::ecn::probe::capabilities().modes().into_iter().map(str::to_owned).collect();
     match iperf3.version().await {
         Ok(version) => {
             info.iperf3_version = version.to_string();

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ccbench_collector::Sampler;
+use ccbench_collector::{Awake, Sampler};
 use ccbench_proto::wire::{self, run_event::Of};
 use ccbench_shaper::Link;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -28,6 +28,7 @@ mod traffic;
 
 use outbox::Outbox;
 pub use outbox::Outgoing;
+pub(crate) use outbox::event;
 use prepare::{Tools, Trial};
 use samples::{SampleTask, SamplerThread, TimedLink};
 
@@ -289,6 +290,11 @@ impl Executor {
             sampler: (self.parts.sampler)(),
             flows: run::flow_ports(&task),
             sample: task.sample.clone(),
+            awake: match (task.kept_awake, awake.is_some()) {
+                (_, true) => Awake::ByThis,
+                (true, false) => Awake::ByAnother,
+                (false, false) => Awake::No,
+            },
             links: std::mem::take(&mut self.trial.links),
             start_at_ns: request.start_at_ns,
             out: out.clone(),
@@ -346,6 +352,9 @@ impl Executor {
             }
             if finished.broken {
                 tell("samples", "the thread panicked: samples and links ended there");
+            }
+            for event in self.trial.ecn.counts() {
+                running.out.offer(Of::Event(event));
             }
             running.out.done(finished.late, finished.missed);
         }

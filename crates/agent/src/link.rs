@@ -3,6 +3,7 @@
 
 use std::io::Write as _;
 
+use ccbench_shaper::keep_awake::KeepAwake;
 use nix::sys::signal::Signal;
 
 mod addresses;
@@ -94,11 +95,11 @@ fn form(args: &Args) -> Result<Form<'_>, LinkError> {
 }
 
 /// The processors are kept awake while this lives.
-fn keep_awake(args: &Args, output: &Output) -> Option<()> {
-    if args.keep_awake {
-        output.say("warning: --keep-awake is not there yet");
+fn keep_awake(args: &Args, output: &Output) -> Option<KeepAwake> {
+    if !args.keep_awake {
+        return None;
     }
-    None
+    KeepAwake::start().inspect_err(|e| output.say(&format!("warning: --keep-awake: {e}"))).ok()
 }
 
 /// An interrupt or a request to terminate ends the link.
@@ -151,15 +152,15 @@ fn around_command(
     output: Output,
     signals: &Signals,
 ) -> Result<u8, LinkError> {
-    let root = nix::unistd::geteuid().is_root();
-    if args.rootless || !root {
+    let rootless = args.rootless || !shell::may_make_namespaces();
+    if rootless {
         userns::isolate(true).map_err(|e| LinkError::Usage(e.to_string()))?;
         output.say(
             "without root: the command can reach the other end of the link and nothing of this machine; \
              start servers there with --outside, or `nsenter --net=$CCBENCH_LINK_OUTSIDE SERVER`",
         );
     }
-    let mut shell = Shell::make(args.rootless || !root)?;
+    let mut shell = Shell::make(rootless)?;
     if let Some(text) = &args.outside {
         shell.start_server(text)?;
     }

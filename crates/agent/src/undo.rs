@@ -271,8 +271,13 @@ fn replay_with(state_dir: &Path, kernel: &dyn Kernel) -> Result<Outcome, AgentEr
 pub fn clean(run_dir: &Path) -> Result<Outcome, AgentError> {
     let mut outcome = Outcome::default();
     let own = default_state_dir();
-    let dir = run_dir.join(own.file_name().unwrap_or_default());
-    if dir.is_dir() {
+    let mut dirs = vec![run_dir.join(own.file_name().unwrap_or_default())];
+    // Those of `ccbench link --dev` bear the interface's index too.
+    let of_links = format!("link-{}-", netns_inode());
+    dirs.extend(std::fs::read_dir(run_dir).into_iter().flatten().flatten().filter_map(|entry| {
+        entry.file_name().to_string_lossy().starts_with(&of_links).then(|| entry.path())
+    }));
+    for dir in dirs.into_iter().filter(|dir| dir.is_dir()) {
         match lock(&dir) {
             Ok(_lock) => outcome.merge(replay(&dir)?),
             Err(error) => outcome.failed.push(error.to_string()),

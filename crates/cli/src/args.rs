@@ -3,9 +3,13 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use ccbench_proto::trace::Format;
+use ccbench_proto::trace::generate::Kind;
+use ccbench_proto::units::{Micros, Rate};
 use clap::{Args, Parser, Subcommand, ValueHint};
 
 use crate::lab::Series;
+use crate::trace::Output;
 
 /// Congestion-control experiments from one plan file.
 ///
@@ -42,6 +46,20 @@ pub enum Command {
     /// The lab: a virtual machine whose clock counts instructions (see `run --lab`).
     #[command(subcommand)]
     Lab(LabCommand),
+    /// Run an emulated link by itself, or a command behind one: `ccbench link --rate 10mbit -- iperf3 …`.
+    #[command(disable_help_flag = true)]
+    Link {
+        /// See `ccbench link --help`.
+        #[arg(
+            trailing_var_arg = true,
+            allow_hyphen_values = true,
+            value_name = "OPTIONS AND COMMAND"
+        )]
+        arguments: Vec<OsString>,
+    },
+    /// Look at capacity traces, convert them, draw them, or make some up.
+    #[command(subcommand)]
+    Trace(TraceCommand),
     /// Remove what dead experiments of this machine left behind (and nothing else).
     Clean,
     /// Make a certificate authority, and certificates for nodes and controllers.
@@ -211,4 +229,67 @@ pub enum PkiCommand {
         #[arg(required = true)]
         names: Vec<String>,
     },
+}
+
+/// Sub-commands of `trace`.
+#[derive(Debug, Subcommand)]
+pub enum TraceCommand {
+    /// Print format, length, rows and rates of traces, or every line that is wrong.
+    Info {
+        /// The files: mahimahi, `rate_mbit,dwell_s`, `t_s rate_mbit`, netem-trace JSON, TheaterQ, ccbench's CSV or Parquet.
+        #[arg(required = true, value_hint = ValueHint::FilePath)]
+        files: Vec<PathBuf>,
+    },
+    /// Write a trace in another format.
+    Convert(ConvertArgs),
+    /// Draw the rate over time as SVG.
+    Plot {
+        /// The trace.
+        #[arg(value_hint = ValueHint::FilePath)]
+        file: PathBuf,
+        /// The picture to write; - is standard output.
+        #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+        output: PathBuf,
+    },
+    /// Make a trace up. The same kind, seed and length give the same bytes.
+    Generate(GenerateArgs),
+}
+
+/// Arguments of `trace convert`.
+#[derive(Debug, Args)]
+pub struct ConvertArgs {
+    /// The trace to read.
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub input: PathBuf,
+    /// The file to write; - is standard output.
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub output: PathBuf,
+    /// mahimahi, dwell, timed, netem-trace, theaterq, ccbench or parquet [default: by the output's ending, else ccbench].
+    #[arg(long)]
+    pub format: Option<Output>,
+    /// What the input is, if that cannot be told.
+    #[arg(long, value_name = "FORMAT")]
+    pub from: Option<Format>,
+}
+
+/// Arguments of `trace generate`.
+#[derive(Debug, Args)]
+pub struct GenerateArgs {
+    /// 60 GHz WLAN: sl (static), sb and lb (short, long blockages), mobb (mobility); lte; steps, sawtooth, random-walk.
+    pub kind: Kind,
+    /// What is random in it.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// How long it lasts.
+    #[arg(long, default_value = "120s")]
+    pub length: Micros,
+    /// The highest rate of steps, sawtooth and random-walk [default: 100mbit]; the others have their own.
+    #[arg(long)]
+    pub rate: Option<Rate>,
+    /// The file to write; - is standard output.
+    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub output: PathBuf,
+    /// mahimahi, dwell, timed, netem-trace, theaterq, ccbench or parquet [default: what the kind usually comes in].
+    #[arg(long)]
+    pub format: Option<Output>,
 }

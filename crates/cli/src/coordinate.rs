@@ -66,6 +66,8 @@ pub struct Nodes {
     pub topology: String,
     /// A node of our own testbed did not answer.
     broken: bool,
+    /// A trial has been prepared on them.
+    used: bool,
 }
 
 impl Experiment {
@@ -130,6 +132,7 @@ impl Experiment {
                 notes: Vec::new(),
                 topology,
                 broken: false,
+                used: false,
             });
         }
         let testbed = Testbed::start(&self.resolved, &self.id, self.rootless).await?;
@@ -142,7 +145,15 @@ impl Experiment {
         let addresses = plan.nodes.keys().filter_map(address).collect();
         let notes = testbed.ready.notes.clone();
         let topology = format!("{topology:#?}");
-        Ok(Nodes { testbed: Some(testbed), fleet, addresses, notes, topology, broken: false })
+        Ok(Nodes {
+            testbed: Some(testbed),
+            fleet,
+            addresses,
+            notes,
+            topology,
+            broken: false,
+            used: false,
+        })
     }
 
     /// Runs these trials.
@@ -172,8 +183,10 @@ impl Experiment {
             live.trial_start(run, &label, &schedule::phases(&point.plan), rest);
             port_slot = next_port_slot(port_slot, clock::realtime_ns());
             let trial = Trial { experiment: self, point, run, dir, port_slot };
-            let ended = trial.run(&mut nodes, live, &mut interrupt).await;
-            let lost = nodes.lost();
+            let ended = trial.attempt(&mut nodes, live, &mut interrupt).await;
+            let failed = matches!(&ended, Ok(verdict) if verdict.status == Status::Failed);
+            // What failed one trial of a testbed may be the testbed, and it is built in a second.
+            let lost = nodes.lost() || (failed && nodes.testbed.is_some());
             match ended {
                 Ok(verdict) => live.trial_end(&verdict),
                 Err(CliError::Interrupted) => {
@@ -200,7 +213,8 @@ impl Experiment {
         result
     }
 
-    /// An agent of our own testbed died: its namespace went with it, so make everything anew.
+    /// Our own testbed is damaged (an agent died, and its namespace with it; or somebody changed something in it):
+    /// makes everything anew.
     async fn rebuild(&self, nodes: &mut Nodes) -> Result<(), CliError> {
         if let Some(testbed) = nodes.testbed.take() {
             testbed.stop().await;
@@ -302,6 +316,27 @@ enum Heard {
 }
 
 impl Trial<'_> {
+    /// Runs it; once more on a new testbed, if it cannot be run on the one that there is.
+    async fn attempt(
+        &self,
+        nodes: &mut Nodes,
+        live: &mut Live,
+        interrupt: &mut watch::Receiver<bool>,
+    ) -> Result<Verdict, CliError> {
+        let ended = self.run(nodes, live, interrupt).await;
+        let error = match &ended {
+            Ok(_) | Err(CliError::Interrupted | CliError::Results(_)) => return ended,
+            Err(error) => error,
+        };
+        if nodes.testbed.is_none() || !nodes.used {
+            return ended;
+        }
+        let text = format!("{error}; trying once more, on a testbed that is built anew");
+        live.say("testbed", &text);
+        self.experiment.rebuild(nodes).await?;
+        self.run(nodes, live, interrupt).await
+    }
+
     async fn run(
         &self,
         nodes: &mut Nodes,
@@ -324,6 +359,7 @@ impl Trial<'_> {
                 return Err(error);
             }
         };
+        nodes.used = true;
         let conducted = self.conduct(nodes, key, replies, &offsets, live, interrupt).await;
         // However that went, the nodes are prepared.
         let failed_undo = nodes.fleet.reset(run_id, key.epoch).await;
@@ -468,6 +504,18 @@ impl<'a> Book<'a> {
                 });
                 let message = format!("{} on {} ({})", link.backend, link.dev, link.why);
                 self.writer.note("link", &link.link, &message, &data.to_string())?;
+            }
+            for cc in reply.congestion_controls {
+                let params: BTreeMap<_, _> = cc.params.iter().collect();
+                let data = serde_json::json!({
+                    "node": node, "algorithm": cc.algorithm, "kernel_name": cc.kernel_name, "via": cc.via,
+                    "why": cc.why, "params": params,
+                });
+                let message = format!(
+                    "{node}: {} as {} by {} ({})",
+                    cc.algorithm, cc.kernel_name, cc.via, cc.why
+                );
+                self.writer.note("congestion_control", &cc.name, &message, &data.to_string())?;
             }
         }
         Ok(())

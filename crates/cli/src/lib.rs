@@ -7,11 +7,13 @@ mod coordinate;
 mod error;
 mod fleet;
 mod lab;
+mod link;
 mod live;
 mod local;
 mod pki;
 pub mod results;
 mod run;
+mod trace;
 mod traces;
 
 use std::collections::BTreeMap;
@@ -32,6 +34,12 @@ use traces::Traces;
 
 /// Runs one command line and returns the process's exit code (see `ccbench --help`).
 pub fn run(arguments: impl Iterator<Item = OsString>) -> i32 {
+    let arguments: Vec<OsString> = arguments.collect();
+    if let Some(rest) = link::arguments(&arguments) {
+        let error = link::exec(rest);
+        eprintln!("ccbench: {error}");
+        return error.exit_code();
+    }
     let cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
         Err(error) => {
@@ -68,6 +76,8 @@ fn dispatch(command: Command) -> Result<i32, CliError> {
         Command::Describe(args) => block_on(describe(args)),
         Command::Exec(args) => Err(exec(&args)),
         Command::Lab(command) => lab_command(&command),
+        Command::Link { arguments } => Err(link::exec(&arguments)),
+        Command::Trace(command) => trace::run(command),
         Command::Clean => {
             let mut clean = std::process::Command::new(local::agent_binary());
             Err(replace(clean.arg("clean").arg("--root").arg(local::state_root())))

@@ -30,6 +30,19 @@ pub struct HostSampler {
     before: Counters,
     last_at_ns: Option<u64>,
     last_cpu: CpuShares,
+    awake: Awake,
+}
+
+/// Who keeps the machine's processors from halting, in time that nobody else wants: accounts leave it out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Awake {
+    /// Nobody.
+    #[default]
+    No,
+    /// Niced threads of another process.
+    ByAnother,
+    /// Niced threads of the process that is sampled.
+    ByThis,
 }
 
 /// Everything cumulative, at one instant.
@@ -72,9 +85,16 @@ impl HostSampler {
             before: Counters::default(),
             last_at_ns: None,
             last_cpu: CpuShares::IDLE,
+            awake: Awake::No,
         };
         sampler.before = sampler.read()?;
         Ok(sampler)
+    }
+
+    /// Leaves threads out that keep the processors awake: their time is idle.
+    #[must_use]
+    pub fn awake(self, awake: Awake) -> Self {
+        Self { awake, ..self }
     }
 
     /// What changed since the previous call (or since `new`). Counters that went back, as those of an
@@ -89,9 +109,14 @@ impl HostSampler {
         let gap_ns = self.last_at_ns.map_or(0, |last_at_ns| at_ns.saturating_sub(last_at_ns));
         self.last_at_ns = Some(at_ns);
         // Without a tick in between there is nothing to share out: what was true last stays.
-        let shares = CpuShares::between(&before.cpu, &now.cpu).unwrap_or(self.last_cpu);
+        let shares = CpuShares::between(&before.cpu, &now.cpu, self.awake != Awake::No);
+        let shares = shares.unwrap_or(self.last_cpu);
         self.last_cpu = shares;
-        let own_ticks = now.own.ticks.saturating_sub(before.own.ticks);
+        let awake_ticks = match self.awake {
+            Awake::ByThis => now.cpu.all.since(&before.cpu.all).nice,
+            Awake::No | Awake::ByAnother => 0,
+        };
+        let own_ticks = now.own.ticks.saturating_sub(before.own.ticks).saturating_sub(awake_ticks);
         Ok(HostSample {
             at_ns,
             gap_ns,
@@ -128,15 +153,19 @@ impl CpuShares {
         Self { user: 0.0, system: 0.0, softirq: 0.0, steal: 0.0, idle: 100.0, max_busy: 0.0 };
 
     /// `None` if no tick passed.
-    fn between(before: &CpuTimes, now: &CpuTimes) -> Option<Self> {
-        let spent = now.all.since(&before.all);
+    fn between(before: &CpuTimes, now: &CpuTimes, niced_is_idle: bool) -> Option<Self> {
+        let settle = |ticks: procfs::CpuTicks| {
+            let to = if niced_is_idle { (0, ticks.nice) } else { (ticks.nice, 0) };
+            procfs::CpuTicks { user: ticks.user + to.0, nice: 0, idle: ticks.idle + to.1, ..ticks }
+        };
+        let spent = settle(now.all.since(&before.all));
         let total = spent.total();
         if total == 0 {
             return None;
         }
         let share = |ticks: u64| percent(ticks, total);
         let busiest = |(now, before): (&procfs::Cpu, &procfs::Cpu)| {
-            let spent = now.times.since(&before.times);
+            let spent = settle(now.times.since(&before.times));
             (now.index == before.index && spent.total() > 0)
                 .then(|| percent(spent.total() - spent.idle, spent.total()))
         };
@@ -231,7 +260,7 @@ mod tests {
     use super::*;
 
     fn ticks(user: u64, system: u64, softirq: u64, steal: u64, idle: u64) -> CpuTicks {
-        CpuTicks { user, system, softirq, steal, idle }
+        CpuTicks { user, nice: 0, system, softirq, steal, idle }
     }
 
     fn two_cpus(first: CpuTicks, second: CpuTicks) -> CpuTimes {
@@ -251,14 +280,25 @@ mod tests {
     fn shares_are_of_all_cpus_and_the_busiest_is_named_apart() {
         let before = two_cpus(ticks(0, 0, 0, 0, 100), ticks(50, 0, 0, 0, 0));
         let now = two_cpus(ticks(10, 20, 30, 20, 120), ticks(60, 0, 0, 0, 90));
-        let shares = CpuShares::between(&before, &now).unwrap();
+        let shares = CpuShares::between(&before, &now, false).unwrap();
         assert_eq!(shares.user, 10.0);
         assert_eq!(shares.system, 10.0);
         assert_eq!(shares.softirq, 15.0);
         assert_eq!(shares.steal, 10.0);
         assert_eq!(shares.idle, 55.0);
         assert_eq!(shares.max_busy, 80.0);
-        assert_eq!(CpuShares::between(&now, &now), None);
+        assert_eq!(CpuShares::between(&now, &now, false), None);
+    }
+
+    #[test]
+    fn threads_that_keep_awake_are_idle_time() {
+        let before = two_cpus(ticks(0, 0, 0, 0, 0), ticks(0, 0, 0, 0, 0));
+        let mut now = two_cpus(ticks(10, 0, 0, 0, 0), ticks(10, 0, 0, 0, 0));
+        now.all.nice = 180;
+        now.each.iter_mut().for_each(|cpu| cpu.times.nice = 90);
+        let of = |niced_is_idle| CpuShares::between(&before, &now, niced_is_idle).unwrap();
+        assert_eq!((of(true).user, of(true).idle, of(true).max_busy), (10.0, 90.0, 10.0));
+        assert_eq!((of(false).user, of(false).idle, of(false).max_busy), (100.0, 0.0, 100.0));
     }
 
     #[test]
@@ -266,7 +306,7 @@ mod tests {
         let before = two_cpus(ticks(0, 0, 0, 0, 0), ticks(0, 0, 0, 0, 0));
         let mut now = two_cpus(ticks(10, 0, 0, 0, 90), ticks(100, 0, 0, 0, 0));
         now.each[1].index = 3;
-        assert_eq!(CpuShares::between(&before, &now).unwrap().max_busy, 10.0);
+        assert_eq!(CpuShares::between(&before, &now, false).unwrap().max_busy, 10.0);
     }
 
     #[test]

@@ -20,7 +20,7 @@ use ccbench_proto::wire;
 
 pub use describe::describe;
 pub use error::SampleError;
-pub use host::HostSampler;
+pub use host::{Awake, HostSampler};
 pub use inet_diag::DiagSampler;
 
 /// Which sockets belong to which flow group on this node, told apart by port (never by descriptor).

@@ -10,6 +10,7 @@ use ccbench_proto::plan::{Backend, Queue, Shaper};
 use ccbench_proto::resolve::{ETHERNET_BYTES, Impairments, LinkConfig};
 use ccbench_proto::units::{Bytes, Limit, Micros, Ppm, Rate};
 use ccbench_shaper::Link;
+use ccbench_shaper::keep_awake::KeepAwake;
 use ccbench_shaper::user_link::bridge;
 
 fn main() -> ExitCode {
@@ -50,6 +51,11 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     };
     let left = text("left").ok_or("--left INTERFACE is missing")?;
     let right = text("right").ok_or("--right INTERFACE is missing")?;
+    let _awake = arguments
+        .iter()
+        .any(|argument| argument == "--keep-awake")
+        .then(KeepAwake::start)
+        .transpose()?;
     let mut link = bridge(left, right, &config, &config)?;
     std::io::stdin().read_to_end(&mut Vec::new())?;
     if arguments.iter().any(|argument| argument == "--stats") {

@@ -18,10 +18,14 @@ use rustix::time::Timespec;
 use crate::clock::{monotonic_ns, real_minus_monotonic_ns};
 use crate::sys::{RxBatch, TxBatch};
 use classes::Matcher;
+use log::Fate;
 use model::Arrival;
 use packet::{Arena, Packet};
+use record::Recorder;
 use segment::Frames;
+use spin::Spin;
 use thread::Class;
+use transmit::{Due, MOST_WRITES, Write};
 use vnet::{TAG_BYTES, VNET_BYTES, put_tag};
 
 pub(crate) mod classes;
@@ -29,15 +33,20 @@ pub(crate) mod duty;
 pub(crate) mod header;
 pub(crate) mod impair;
 pub(crate) mod join;
+pub(crate) mod lateness;
 pub(crate) mod line;
+pub(crate) mod log;
 pub(crate) mod loss;
 pub(crate) mod model;
 pub(crate) mod packet;
 pub(crate) mod queue;
 pub(crate) mod random;
+pub(crate) mod record;
 pub(crate) mod segment;
 pub(crate) mod shared;
+pub(crate) mod spin;
 pub(crate) mod thread;
+pub(crate) mod transmit;
 pub(crate) mod vnet;
 
 pub(crate) use model::{LinkModel, LinkSpec};
@@ -45,20 +54,14 @@ pub(crate) use queue::{FifoLimit, QueueSpec};
 pub(crate) use shared::{Counters, Shared};
 pub(crate) use thread::Privileges;
 
-/// Super-packets read with one system call. A full one costs about 10 µs to cut, during which nothing leaves.
-const RX_PACKETS: usize = 8;
+/// Packets read with one system call: of large ones few, because a full super-packet costs about 10 µs to cut,
+/// during which nothing leaves; of small ones many.
+const RX_LARGE: usize = 8;
+const RX_SMALL: usize = 64;
+/// Packets below this on average are small.
+const SMALL_BYTES: usize = 2_048;
 /// The largest super-packet: an IP packet of 64 KiB, its Ethernet header with a VLAN tag, the vnet header.
 const RX_PACKET_BYTES: usize = VNET_BYTES + 18 + 65_536;
-/// Frames sent with one system call.
-const TX_PACKETS: usize = 64;
-/// The sleep ends this long before the next packet is due; the rest is spun.
-const SPIN_NS: u64 = 40_000;
-/// Share of the time that may be spun, in percent: a thread that always spins starves the softirqs that feed it.
-const SPIN_DUTY_PERCENT: u64 = 80;
-/// Spinning that may be saved up for: by an ordinary thread, which others of its processor interrupt, and by
-/// a real-time one, which they must wait for.
-const SPIN_CREDIT_NS: u64 = 5_000_000;
-const REAL_TIME_SPIN_CREDIT_NS: u64 = 500_000;
 /// The kernel may be late by a thousandth of a sleep, so longer ones are cut in two.
 const LONG_SLEEP_NS: u64 = 10_000_000;
 /// A packet due within this time is waited for without looking at new arrivals: they cannot be due before it.
@@ -111,76 +114,16 @@ pub(crate) struct Datapath {
     /// Until then nothing is joined, because the device refused it.
     join_from_ns: u64,
     counters: Counters,
+    recorder: Recorder,
     rate_generation: u64,
-    spin: SpinBudget,
+    begin_at_ns: u64,
+    delay_generation: u64,
+    loss_generation: u64,
+    /// Packets to be read at once.
+    rx_most: usize,
+    spin: Spin,
     /// How often in a row the device refused the packet that is due longest.
     refusals: u32,
-}
-
-/// One packet to be written: a frame, or several joined.
-struct Write {
-    first: usize,
-    count: usize,
-    head_bytes: usize,
-    head: [u8; join::HEAD_BYTES],
-}
-
-/// The packets that are due at `now_ns`.
-#[derive(Clone, Copy)]
-struct Due<'a> {
-    model: &'a LinkModel,
-    arena: &'a Arena,
-    now_ns: u64,
-}
-
-impl<'a> Due<'a> {
-    fn packet(self, nth: usize) -> Option<&'a [u8]> {
-        let packet = self.model.peek_departed(nth).filter(|packet| packet.at_ns <= self.now_ns)?;
-        Some(&self.arena.slot(packet.slot)[..VNET_BYTES + packet.bytes as usize])
-    }
-
-    /// Decides what is written with one system call.
-    fn plan(self, joining: bool, writes: &mut Vec<Write>) {
-        writes.clear();
-        let mut nth = 0;
-        let mut first = self.packet(0);
-        while let Some(packet) = first
-            && writes.len() < TX_PACKETS
-        {
-            let mut next = self.packet(nth + 1);
-            let mut write =
-                Write { first: nth, count: 1, head_bytes: 0, head: [0; join::HEAD_BYTES] };
-            if joining
-                && next.is_some()
-                && let Some(mut group) = join::Group::begin(packet)
-            {
-                while let Some(other) = next
-                    && group.extend(packet, other)
-                {
-                    next = self.packet(nth + group.count());
-                }
-                if group.count() > 1 {
-                    group.write_head(packet, &mut write.head);
-                    write.head_bytes = group.head_bytes();
-                    write.count = group.count();
-                }
-            }
-            nth += write.count;
-            first = next;
-            writes.push(write);
-        }
-    }
-
-    /// The bytes of a write.
-    fn parts<'b>(self, write: &'b Write) -> impl Iterator<Item = &'b [u8]>
-    where
-        'a: 'b,
-    {
-        let packets =
-            (write.first..write.first + write.count).filter_map(move |nth| self.packet(nth));
-        let head = (write.head_bytes > 0).then(|| &write.head[..write.head_bytes]);
-        head.into_iter().chain(packets.map(move |packet| &packet[write.head_bytes..]))
-    }
 }
 
 /// What was read with one system call.
@@ -227,18 +170,23 @@ impl Datapath {
         Self {
             ends,
             wake,
-            shared,
+            recorder: Recorder::new(Arc::clone(&shared), slots),
             model: LinkModel::new(spec, slots as usize, frame_bytes),
-            classify: spec.classifies(),
+            classify: spec.classifies() || shared.log.is_some(),
+            shared,
             matcher: Matcher::new(&spec.classes),
             arena: Arena::new(slots, slot_bytes),
-            rx: RxBatch::new(RX_PACKETS, TAG_BYTES, RX_PACKET_BYTES),
-            tx: TxBatch::new(TX_PACKETS, TX_PACKETS * (1 + join::MOST_JOINED)),
-            writes: Vec::with_capacity(TX_PACKETS),
+            rx: RxBatch::new(RX_SMALL, TAG_BYTES, RX_PACKET_BYTES),
+            tx: TxBatch::new(MOST_WRITES, MOST_WRITES * (1 + join::MOST_JOINED)),
+            writes: Vec::with_capacity(MOST_WRITES),
             join_from_ns: 0,
             counters: Counters::default(),
             rate_generation: 0,
-            spin: SpinBudget::new(monotonic_ns()),
+            begin_at_ns: 0,
+            delay_generation: 0,
+            loss_generation: 0,
+            rx_most: RX_LARGE,
+            spin: Spin::new(monotonic_ns()),
             refusals: 0,
         }
     }
@@ -247,7 +195,7 @@ impl Datapath {
     pub(crate) fn run(&mut self, privileges: Privileges) {
         let mut class = Class::new(privileges);
         while !self.shared.stop.load(Acquire) {
-            self.take_rate();
+            self.take_changes();
             let before_ns = monotonic_ns();
             let Batch { more, last_ns } = self.receive(before_ns);
             // What is still in the socket arrived after the last that was read, and after `before_ns` if that
@@ -257,7 +205,7 @@ impl Datapath {
             } else {
                 before_ns.max(last_ns)
             };
-            self.model.advance(horizon_ns, self.arena.free_list());
+            self.advance(horizon_ns);
             self.mark();
             let sent = self.transmit();
             self.counters.yields = class.yields();
@@ -269,19 +217,63 @@ impl Datapath {
         }
     }
 
-    fn take_rate(&mut self) {
-        let generation = self.shared.rate_generation.load(Acquire);
+    fn take_changes(&mut self) {
+        let shared = &*self.shared;
+        let generation = shared.rate_generation.load(Acquire);
         if generation != self.rate_generation {
             self.rate_generation = generation;
-            let at_ns = self.shared.rate_at_ns.load(Relaxed);
-            let rate_bps = self.shared.rate_bps.load(Relaxed);
+            let at_ns = shared.rate_at_ns.load(Relaxed);
+            let rate_bps = shared.rate_bps.load(Relaxed);
+            let freed = self.arena.free_list().len();
             self.model.set_rate(at_ns, Some(rate_bps), self.arena.free_list());
+            self.log_drops(freed);
+        }
+        let shared = &*self.shared;
+        let generation = shared.delay_generation.load(Acquire);
+        if generation != self.delay_generation {
+            self.delay_generation = generation;
+            let at_ns = shared.delay_at_ns.load(Relaxed);
+            self.model.set_delay(at_ns, shared.delay_ns.load(Relaxed));
+        }
+        let generation = shared.loss_generation.load(Acquire);
+        if generation != self.loss_generation {
+            self.loss_generation = generation;
+            self.model.set_loss(shared.loss_ppm.load(Relaxed) as u32);
+        }
+        let begin_at_ns = shared.begin_at_ns.load(Acquire);
+        if begin_at_ns != self.begin_at_ns {
+            self.begin_at_ns = begin_at_ns;
+            self.model.begin(begin_at_ns);
+        }
+    }
+
+    /// Lets everything happen until `horizon_ns`; with a log step by step, to know why each packet was dropped.
+    fn advance(&mut self, horizon_ns: u64) {
+        if !self.recorder.is_logging() {
+            return self.model.advance(horizon_ns, self.arena.free_list());
+        }
+        loop {
+            let step_ns = self.model.next_event_ns().min(horizon_ns);
+            let freed = self.arena.free_list().len();
+            self.model.advance(step_ns, self.arena.free_list());
+            self.log_drops(freed);
+            if step_ns >= horizon_ns {
+                return;
+            }
+        }
+    }
+
+    /// The queue has freed slots since there were `before` free ones.
+    fn log_drops(&mut self, before: usize) {
+        if self.recorder.is_logging() && self.arena.free_list().len() > before {
+            let slots = &self.arena.free_list()[before..];
+            self.recorder.dropped_by_queue(slots, self.model.queue_stats());
         }
     }
 
     /// Reads one batch.
     fn receive(&mut self, now_ns: u64) -> Batch {
-        let count = match self.rx.receive(self.ends.rx.as_fd(), RX_PACKETS) {
+        let count = match self.rx.receive(self.ends.rx.as_fd(), self.rx_most) {
             Ok(count) => count,
             Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
                 // A kind of offload that has no vnet header (a tunnel's): the kernel threw the packet away.
@@ -297,10 +289,12 @@ impl Datapath {
         let real_minus_monotonic = real_minus_monotonic_ns();
         let latest_ns = monotonic_ns();
         let mut arrived_ns = now_ns;
+        let mut bytes_read = 0;
         for received in self.rx.packets() {
             arrived_ns = received.real_ns.map_or(now_ns, |real_ns| {
                 real_ns.wrapping_add_signed(real_minus_monotonic.wrapping_neg()).min(latest_ns)
             });
+            bytes_read += received.bytes.len();
             let bytes = match received.vlan {
                 Some(tag) => {
                     put_tag(received.bytes, tag);
@@ -325,11 +319,15 @@ impl Datapath {
             };
             if received.truncated {
                 self.counters.unfit_pkts += 1;
+                self.recorder.dropped(&packet, Fate::Unfit);
                 continue;
             }
-            admit(bytes, packet, &mut self.model, &mut self.arena, &mut self.counters);
+            let store = (&mut self.arena, &mut self.recorder);
+            admit(bytes, packet, &mut self.model, store, &mut self.counters);
         }
-        Batch { more: count == self.rx.capacity(), last_ns: arrived_ns }
+        let more = count == self.rx_most;
+        self.rx_most = if more && bytes_read < count * SMALL_BYTES { RX_SMALL } else { RX_LARGE };
+        Batch { more, last_ns: arrived_ns }
     }
 
     /// Writes the marks of the packets that may leave now.
@@ -376,6 +374,7 @@ impl Datapath {
     fn take_out(&mut self, now_ns: u64, sent: bool) {
         self.refusals = 0;
         let Some(packet) = self.model.pop_departed() else { return };
+        self.recorder.released(&packet, now_ns, sent);
         self.arena.free_list().push(packet.slot);
         if !sent {
             self.counters.device_pkts += 1;
@@ -411,6 +410,7 @@ impl Datapath {
         self.counters.backlog_bytes = backlog_bytes;
         self.counters.memory_bytes = (self.arena.used() * self.arena.slot_bytes()) as u64;
         self.counters.rate_bps = self.model.rate_bps().unwrap_or(u64::MAX);
+        self.counters.trace_began_ns = self.model.trace_began_ns();
         self.shared.counters.publish(&self.counters);
     }
 
@@ -436,9 +436,8 @@ impl Datapath {
             return;
         }
         let left_ns = due_ns - now_ns;
-        let credit_ns = if class.real_time() { REAL_TIME_SPIN_CREDIT_NS } else { SPIN_CREDIT_NS };
-        let may_spin = self.spin.allows(now_ns, SPIN_NS, credit_ns) && class.may_spin();
-        let spin_ns = if may_spin { SPIN_NS } else { 0 };
+        let may_spin = self.spin.allows(now_ns, class.real_time()) && class.may_spin();
+        let spin_ns = if may_spin { self.spin.margin_ns() } else { 0 };
         if left_ns <= spin_ns {
             while monotonic_ns() < due_ns {
                 std::hint::spin_loop();
@@ -461,7 +460,11 @@ impl Datapath {
         self.sleep(&mut fds[..heard], timeout_ns);
         if let Some(asked_ns) = timeout_ns {
             let woke_ns = monotonic_ns();
-            class.overslept(woke_ns, woke_ns.saturating_sub(now_ns + asked_ns));
+            let late_ns = woke_ns.checked_sub(now_ns + asked_ns);
+            if let Some(late_ns) = late_ns {
+                self.spin.overslept(late_ns);
+                class.overslept(woke_ns, late_ns);
+            }
         }
     }
 
@@ -484,20 +487,22 @@ fn admit(
     bytes: &[u8],
     packet: Packet,
     model: &mut LinkModel,
-    arena: &mut Arena,
+    (arena, recorder): (&mut Arena, &mut Recorder),
     counters: &mut Counters,
 ) {
-    let frames = match Frames::new(bytes) {
+    let mut frames = match Frames::new(bytes) {
         Ok(frames) if frames.slot_bytes() <= arena.slot_bytes() => frames,
         _ => {
             counters.unfit_pkts += 1;
-            return;
+            let bytes = bytes.len().saturating_sub(VNET_BYTES) as u32;
+            return recorder.dropped(&Packet { bytes, ..packet }, Fate::Unfit);
         }
     };
-    let mut frames = frames;
     while frames.remain() {
         let Some(slot) = arena.take() else {
-            counters.overmemory_pkts += frames.skip_rest();
+            let left = frames.skip_rest();
+            counters.overmemory_pkts += left;
+            (0..left).for_each(|_| recorder.dropped(&packet, Fate::Overmemory));
             return;
         };
         let Some(length) = frames.next_into(arena.slot_mut(slot)) else {
@@ -505,17 +510,25 @@ fn admit(
             return;
         };
         let packet = Packet { slot, bytes: (length - VNET_BYTES) as u32, ..packet };
+        recorder.arrived(&packet);
         match model.arrive(packet) {
             Arrival::In => {}
-            Arrival::Lost => arena.free_list().push(slot),
+            Arrival::Lost => {
+                recorder.dropped(&packet, Fate::Lost);
+                arena.free_list().push(slot);
+            }
             Arrival::Changed { flip, copy_due_ns } => {
                 if let Some(at_ns) = copy_due_ns {
                     match arena.take() {
                         Some(copy) => {
                             arena.copy(slot, copy, length);
+                            recorder.copied(slot, copy);
                             model.arrive_copy(Packet { slot: copy, at_ns, ..packet });
                         }
-                        None => counters.overmemory_pkts += 1,
+                        None => {
+                            counters.overmemory_pkts += 1;
+                            recorder.dropped(&packet, Fate::Overmemory);
+                        }
                     }
                 }
                 if let Some(draw) = flip {
@@ -525,30 +538,6 @@ fn admit(
                 }
             }
         }
-    }
-}
-
-/// Rations spinning.
-struct SpinBudget {
-    credit_ns: u64,
-    seen_ns: u64,
-}
-
-impl SpinBudget {
-    fn new(now_ns: u64) -> Self {
-        Self { credit_ns: SPIN_CREDIT_NS, seen_ns: now_ns }
-    }
-
-    /// Whether `ns` may be spun from `now_ns` on, when at most `most_ns` are saved up.
-    fn allows(&mut self, now_ns: u64, ns: u64, most_ns: u64) -> bool {
-        let earned = now_ns.saturating_sub(self.seen_ns).saturating_mul(SPIN_DUTY_PERCENT) / 100;
-        self.credit_ns = self.credit_ns.saturating_add(earned).min(most_ns);
-        self.seen_ns = now_ns;
-        self.credit_ns >= ns
-    }
-
-    fn spend(&mut self, ns: u64) {
-        self.credit_ns = self.credit_ns.saturating_sub(ns);
     }
 }
 
@@ -569,19 +558,5 @@ mod tests {
         assert_eq!(slots_for(&e1, 1600), 16_384 + 3_125 + 2_083);
         let huge = spec(None, 10_000_000_000, FifoLimit::Packets(u64::MAX));
         assert_eq!(slots_for(&huge, 1600), (512 << 20) / 1600);
-    }
-
-    #[test]
-    fn spinning_is_rationed() {
-        let mut budget = SpinBudget::new(0);
-        let (mut now_ns, mut spun_ns) = (0, 0);
-        while now_ns < 1_000_000_000 {
-            if budget.allows(now_ns, SPIN_NS, SPIN_CREDIT_NS) {
-                budget.spend(SPIN_NS);
-                spun_ns += SPIN_NS;
-            }
-            now_ns += SPIN_NS;
-        }
-        assert!((790_000_000..=806_000_000).contains(&spun_ns), "{spun_ns}");
     }
 }

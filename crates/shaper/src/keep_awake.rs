@@ -75,6 +75,8 @@ impl Drop for KeepAwake {
 fn settle(processor: usize) -> io::Result<()> {
     // First, so that it disturbs nobody from then on.
     sys::set_idle()?;
+    // Accounts of processor time tell it from everybody else's by this.
+    rustix::process::nice(19)?;
     let mut only = CpuSet::new();
     only.set(processor);
     Ok(sched_setaffinity(None, &only)?)

@@ -4,16 +4,19 @@ use std::ops::Range;
 
 use ccbench_proto::plan::Queue;
 use ccbench_proto::resolve::LinkConfig;
+use ccbench_proto::trace::{Cursor, Replay};
 use ccbench_proto::units::Rate;
 use ccbench_proto::wire;
 
 use crate::netlink::{self, Refusal, Socket};
 use crate::qdisc::{ROOT, handle_text};
 use crate::saved::{self, SavedRoot};
-use crate::{Link, ShaperError, probe};
+use crate::{Link, ShaperError, probe, replay};
 
+mod traced;
 mod tree;
 
+use traced::{Messages, Traced};
 use tree::{RateControl, Request, Tree};
 
 /// One direction of one interface, shaped by qdiscs. Removed on drop.
@@ -32,6 +35,7 @@ pub struct KernelLink {
     why: String,
     /// As read back once all was applied.
     qdiscs: Vec<String>,
+    traced: Option<Traced>,
     removed: bool,
 }
 
@@ -43,6 +47,8 @@ impl KernelLink {
     /// [`ShaperError::Missing`] for a qdisc that this kernel lacks, [`ShaperError::Occupied`] for one that
     /// we could not put back, [`ShaperError::Netlink`] otherwise.
     pub fn open(config: &LinkConfig, dev: &str, why: &str) -> Result<Self, ShaperError> {
+        traced::refuse(config)?;
+        let config = &*replay::with_rate(config);
         let ifindex = netlink::ifindex(dev)?;
         let mut socket = Socket::open()?;
         let frame_bytes = netlink::frame_bytes(&mut socket, ifindex, dev)?;
@@ -67,6 +73,7 @@ impl KernelLink {
             parts,
             why: why.to_owned(),
             qdiscs: Vec::new(),
+            traced: None,
             removed: false,
         };
         // From here on dropping `link` puts back what was there.
@@ -77,6 +84,9 @@ impl KernelLink {
             link.apply(request, config)?;
         }
         link.qdiscs = link.read_back()?;
+        if let Some(replay) = &config.trace {
+            link.load(replay)?;
+        }
         Ok(link)
     }
 
@@ -85,7 +95,8 @@ impl KernelLink {
     /// # Errors
     /// [`ShaperError::Missing`] for the first qdisc that is not among them.
     pub fn supports(config: &LinkConfig, probed: &[String]) -> Result<(), ShaperError> {
-        match tree::kinds(config).into_iter().find(|kind| !probed.iter().any(|have| have == kind)) {
+        traced::refuse(config)?;
+        match Self::needs(config).into_iter().find(|kind| !probed.iter().any(|have| have == kind)) {
             Some(kind) => Err(missing("qdisc", kind, config)),
             None => Ok(()),
         }
@@ -93,7 +104,7 @@ impl KernelLink {
 
     /// The kinds of qdisc that this link needs.
     pub fn needs(config: &LinkConfig) -> Vec<&'static str> {
-        tree::kinds(config)
+        tree::kinds(&replay::with_rate(config))
     }
 
     /// What was there before: enough to put it back from another process, see [`saved::restore`].
@@ -121,19 +132,28 @@ impl KernelLink {
         Ok(found.into_iter().map(|(_, text)| text).collect())
     }
 
-    fn patch(&mut self, rate: Rate) {
-        match &self.control {
-            RateControl::Unlimited => {}
-            RateControl::Tbf { limit, overhead } => {
-                tree::bucket(rate, self.frame_bytes, *limit, *overhead).patch(&mut self.change);
-            }
-            RateControl::Htb { base, classes } => {
-                for (slot, part) in classes.iter().zip(&self.parts) {
-                    let class = slot.at(*base, rate, self.frame_bytes);
-                    class.patch(&mut self.change[part.clone()]);
-                }
-            }
+    /// The rate from now on.
+    fn change(&mut self, rate: Rate) -> Result<(), ShaperError> {
+        tree::patch(&self.control, rate, self.frame_bytes, &mut self.change, &self.parts);
+        let sent = self.socket.request_all(&mut self.change, &self.parts);
+        sent.map_err(|refusal: Refusal| refusal.on("change rate", &self.dev))
+    }
+
+    /// Puts the trace's first row in force and gets ready to play it.
+    fn load(&mut self, replay: &Replay) -> Result<(), ShaperError> {
+        let cursor = Cursor::new(replay, u64::MAX);
+        if let Some(rate) = cursor.and_then(|cursor| cursor.piece().rate) {
+            self.change(rate)?;
         }
+        let messages = Messages {
+            socket: Socket::open()?,
+            control: self.control.clone(),
+            frame_bytes: self.frame_bytes,
+            bytes: self.change.clone(),
+            parts: self.parts.clone(),
+        };
+        self.traced = Traced::start(replay, messages)?;
+        Ok(())
     }
 }
 
@@ -213,9 +233,29 @@ impl Link for KernelLink {
                 way_out: "give the link a rate in the plan".to_owned(),
             });
         }
-        self.patch(rate);
-        let sent = self.socket.request_all(&mut self.change, &self.parts);
-        sent.map_err(|refusal: Refusal| refusal.on("change rate", &self.dev))
+        if self.traced.is_some() {
+            return Err(replay::has_its_own_rates(&self.link, "kernel"));
+        }
+        self.change(rate)
+    }
+
+    fn begin(&mut self, at_ns: u64) -> Result<(), ShaperError> {
+        if let Some(traced) = &self.traced {
+            traced.begin(at_ns);
+        }
+        Ok(())
+    }
+
+    fn changes(&mut self, into: &mut Vec<wire::LinkChange>) {
+        if let Some(traced) = &mut self.traced {
+            traced.changes((&self.link, &self.dev), into);
+        }
+    }
+
+    fn timing(&mut self, into: &mut Vec<wire::LinkTiming>) {
+        if let Some(traced) = &mut self.traced {
+            into.extend(traced.timing((&self.link, &self.dev)));
+        }
     }
 
     fn counters(
@@ -247,6 +287,9 @@ impl Link for KernelLink {
     }
 
     fn remove(&mut self) -> Result<(), ShaperError> {
+        if let Some(traced) = &mut self.traced {
+            traced.stop();
+        }
         if self.removed {
             return Ok(());
         }

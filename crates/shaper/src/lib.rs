@@ -12,6 +12,7 @@
 //! This crate knows no gRPC, no plan file and no tokio; it blocks, and its hot threads never allocate,
 //! log or lock.
 
+pub mod bpf;
 pub mod clock;
 mod datapath;
 pub mod error;
@@ -21,6 +22,8 @@ pub mod netlink;
 pub mod offload;
 pub mod probe;
 pub mod qdisc;
+mod replay;
+mod replay_thread;
 pub mod route;
 pub mod saved;
 mod sys;

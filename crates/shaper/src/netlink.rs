@@ -132,12 +132,27 @@ impl Socket {
         messages: &mut [u8],
         parts: &[Range<usize>],
     ) -> Result<(), Refusal> {
+        self.number(messages, parts);
+        self.send_numbered(messages)?;
+        self.take_answer()
+    }
+
+    /// The first part of [`Self::request_all`]: numbers the messages.
+    pub(crate) fn number(&mut self, messages: &mut [u8], parts: &[Range<usize>]) {
         self.sequence = self.sequence.wrapping_add(1);
         for part in parts {
             let sequence = self.sequence.to_ne_bytes();
             messages[part.start + 8..part.start + 12].copy_from_slice(&sequence);
         }
-        self.inner.send(messages, 0)?;
+    }
+
+    /// The second: sends them. The kernel has carried them out, or refused, when this returns.
+    pub(crate) fn send_numbered(&self, messages: &[u8]) -> io::Result<()> {
+        self.inner.send(messages, 0).map(|_| ())
+    }
+
+    /// The third: waits for the answer.
+    pub(crate) fn take_answer(&mut self) -> Result<(), Refusal> {
         self.collect(&mut |_, _| {})
     }
 

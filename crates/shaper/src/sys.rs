@@ -173,11 +173,6 @@ impl RxBatch {
         }
     }
 
-    /// How many packets one call reads at most.
-    pub(crate) fn capacity(&self) -> usize {
-        self.headers.len()
-    }
-
     /// Reads up to `most` packets of what is there, without waiting; returns how many.
     pub(crate) fn receive(&mut self, fd: BorrowedFd<'_>, most: usize) -> io::Result<usize> {
         self.received = 0;
@@ -336,4 +331,46 @@ impl<'bytes> Outgoing<'_, 'bytes> {
         };
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(sent as usize) }
     }
+}
+
+/// Attaches a loaded classifier to the way out of an interface of this network namespace, in front of clsact; it is
+/// detached when the descriptor is closed. Linux 6.6 or newer.
+pub(crate) fn attach_tcx_egress(program: BorrowedFd<'_>, ifindex: u32) -> io::Result<OwnedFd> {
+    const BPF_LINK_CREATE: libc::c_long = 28;
+    const BPF_TCX_EGRESS: u32 = 47;
+    // The beginning of the kernel's union bpf_attr: program, interface, where, flags; then no neighbour.
+    let attributes: [u32; 12] =
+        [program.as_raw_fd().cast_unsigned(), ifindex, BPF_TCX_EGRESS, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    // SAFETY: the kernel reads `size_of` bytes of attributes that live through the call, and no pointer in them.
+    let fd = unsafe {
+        libc::syscall(
+            libc::SYS_bpf,
+            BPF_LINK_CREATE,
+            attributes.as_ptr(),
+            size_of_val(&attributes) as libc::c_long,
+        )
+    };
+    let fd = i32::try_from(fd).unwrap_or(-1);
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor was just opened and nobody else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// The number that the kernel gives a socket's network namespace: like its inode, but never used again.
+pub(crate) fn netns_cookie(socket: BorrowedFd<'_>) -> io::Result<u64> {
+    const SO_NETNS_COOKIE: libc::c_int = 71;
+    let (mut cookie, mut bytes) = (0u64, size_of::<u64>() as libc::socklen_t);
+    // SAFETY: both pointers are to locals that live through the call, and `bytes` is the size of the first.
+    let rc = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_NETNS_COOKIE,
+            (&raw mut cookie).cast(),
+            &raw mut bytes,
+        )
+    };
+    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(cookie) }
 }

@@ -12,17 +12,19 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 
 use ccbench_proto::resolve::LinkConfig;
-use ccbench_proto::units::Rate;
+use ccbench_proto::units::{Bytes, Micros, Ppm, Rate};
 use ccbench_proto::wire;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::clock::monotonic_ns;
-use crate::datapath::{Counters, Datapath, Ends, LinkSpec, Privileges, QueueSpec, Shared};
+use crate::datapath::{Datapath, Ends, LinkSpec, Privileges, Shared};
+use crate::replay::{self, Played};
 use crate::{Link, ShaperError, sys};
 use plumbing::Plumbing;
 use spec::spec_of;
 
 mod plumbing;
+mod report;
 mod spec;
 mod wire_form;
 
@@ -69,6 +71,7 @@ pub struct UserLink {
     socket_drops: u64,
     loop_thread: Option<JoinHandle<()>>,
     privileges: Privileges,
+    played: Option<Played>,
 }
 
 impl UserLink {
@@ -108,7 +111,7 @@ impl UserLink {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|e| system("make an eventfd")(e.into()))?;
         let wake = Arc::new(wake);
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(Shared::new(config.packet_log.map(Bytes::get)));
         let (loop_thread, privileges) =
             start(Datapath::new(ends, &spec, Arc::clone(&wake), Arc::clone(&shared)))?;
         Ok(Self {
@@ -122,6 +125,7 @@ impl UserLink {
             socket_drops: 0,
             loop_thread: Some(loop_thread),
             privileges,
+            played: config.trace.as_ref().map(Played::new),
         })
     }
 
@@ -173,7 +177,24 @@ impl Link for UserLink {
 
     fn set_rate(&mut self, rate: Rate) -> Result<(), ShaperError> {
         self.check_running()?;
+        if self.played.is_some() {
+            return Err(replay::has_its_own_rates(&self.name, "userspace"));
+        }
         self.shared.ask_rate(monotonic_ns(), rate.bits_per_sec());
+        self.nudge();
+        Ok(())
+    }
+
+    fn set_delay(&mut self, delay: Micros) -> Result<(), ShaperError> {
+        self.check_running()?;
+        self.shared.ask_delay(monotonic_ns(), delay.nanos());
+        self.nudge();
+        Ok(())
+    }
+
+    fn set_loss(&mut self, loss: Ppm) -> Result<(), ShaperError> {
+        self.check_running()?;
+        self.shared.ask_loss(loss.get());
         self.nudge();
         Ok(())
     }
@@ -212,9 +233,50 @@ impl Link for UserLink {
             max_late_us: Some(now.max_late_ns.div_ceil(1000)),
             ..wire::QdiscSample::default()
         };
-        fill_queue(&self.spec.queue, &now, &mut row);
+        report::fill_queue(&self.spec.queue, &now, &mut row);
         into.push(row);
         Ok(())
+    }
+
+    fn begin(&mut self, at_ns: u64) -> Result<(), ShaperError> {
+        self.check_running()?;
+        self.shared.begin_at_ns.store(at_ns, Release);
+        self.nudge();
+        Ok(())
+    }
+
+    fn changes(&mut self, into: &mut Vec<wire::LinkChange>) {
+        let Some(played) = &mut self.played else { return };
+        match self.shared.counters.read().trace_began_ns {
+            0 => {}
+            began_ns => played.begin(began_ns),
+        }
+        played.rows(monotonic_ns(), (&self.name, &self.dev), into);
+    }
+
+    fn packets(&mut self, into: &mut Vec<wire::LinkPacket>) {
+        let rows = std::iter::from_fn(|| self.shared.log.as_ref()?.read());
+        into.extend(rows.map(|row| report::packet(&self.name, &self.dev, &row)));
+    }
+
+    fn timing(&mut self, into: &mut Vec<wire::LinkTiming>) {
+        let row = wire::LinkTiming {
+            at_ns: monotonic_ns(),
+            link: self.name.clone(),
+            iface: self.dev.clone(),
+            ..wire::LinkTiming::default()
+        };
+        if let Some(played) = self.played.as_ref().filter(|played| played.count() > 0) {
+            // Computed with, when they are due: never late.
+            into.push(wire::LinkTiming {
+                what: "steps".to_owned(),
+                count: played.count(),
+                ..row.clone()
+            });
+        }
+        let late = self.shared.counters.read().late_pkts;
+        into.push(report::packets_timing(&self.shared.lateness, late, row.clone()));
+        into.extend(self.shared.log.as_ref().map(|log| report::log_timing(log, row)));
     }
 
     /// Packets inside the link are dropped.
@@ -236,47 +298,6 @@ impl Drop for UserLink {
     fn drop(&mut self) {
         if let Err(error) = self.remove() {
             tracing::warn!(link = self.name, %error, "a userspace link left something behind");
-        }
-    }
-}
-
-/// What the kernel's qdisc of the same kind tells about itself.
-fn fill_queue(queue: &QueueSpec, now: &Counters, row: &mut wire::QdiscSample) {
-    match queue {
-        QueueSpec::Fifo(_) | QueueSpec::HeadDrop(_) => {}
-        QueueSpec::Red(_) => {
-            row.ecn_mark_pkts = Some(now.ecn_mark_pkts);
-            row.prob = Some(now.prob as f64 / 4_294_967_296.0);
-        }
-        QueueSpec::Pie(_) => {
-            row.ecn_mark_pkts = Some(now.ecn_mark_pkts);
-            row.prob = Some(now.prob as f64 / 4_294_967_296.0);
-            row.delay_c_us = Some(now.delay_c_ns / 1000);
-            row.maxq_pkts = Some(now.maxq_pkts);
-        }
-        QueueSpec::Codel(_) => {
-            row.ecn_mark_pkts = Some(now.ecn_mark_pkts);
-            row.ce_mark_pkts = Some(now.ce_mark_pkts);
-        }
-        QueueSpec::FqCodel(_) => {
-            row.ecn_mark_pkts = Some(now.ecn_mark_pkts);
-            row.ce_mark_pkts = Some(now.ce_mark_pkts);
-            row.flows = Some(now.flows);
-        }
-        QueueSpec::Fq(_) => {
-            row.ce_mark_pkts = Some(now.ce_mark_pkts);
-            row.flows = Some(now.flows);
-        }
-        QueueSpec::Dualpi2(_) => {
-            row.ecn_mark_pkts = Some(now.ecn_mark_pkts);
-            row.step_mark_pkts = Some(now.step_mark_pkts);
-            row.prob = Some(now.prob as f64 / 4_294_967_296.0);
-            row.delay_c_us = Some(now.delay_c_ns / 1000);
-            row.delay_l_us = Some(now.delay_l_ns / 1000);
-            row.pkts_in_c = Some(now.pkts_in_c);
-            row.pkts_in_l = Some(now.pkts_in_l);
-            row.credit = Some(now.credit.cast_signed());
-            row.maxq_pkts = Some(now.maxq_pkts);
         }
     }
 }

@@ -12,6 +12,7 @@ use crate::resolve;
 use crate::schedule::Point;
 use crate::trace::Trace;
 
+mod cc;
 mod flows;
 mod impair;
 mod limits;
@@ -186,6 +187,7 @@ fn at_point(plan: &Plan, problems: &mut Problems) {
     nodes::check_settings(plan, problems);
     timeline::check_trial(plan, problems);
     links::check(plan, problems);
+    cc::check(plan, problems);
     flows::check(plan, problems);
     lints::check(plan, problems);
 }

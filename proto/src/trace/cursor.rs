@@ -76,6 +76,12 @@ impl Cursor {
         self.place = Place::Before;
     }
 
+    /// Goes to where `other` is, a copy of this one.
+    pub fn follow(&mut self, other: &Self) {
+        self.begin_ns = other.begin_ns;
+        self.place = other.place;
+    }
+
     /// When the trace begins; `u64::MAX` is not yet.
     pub fn begin_ns(&self) -> u64 {
         self.begin_ns

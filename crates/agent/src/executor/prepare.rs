@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
+use ccbench_proto::plan::Via;
 use ccbench_proto::plan::{check, digest_bytes, parse};
 use ccbench_proto::resolve::{Egress, LinkConfig};
 use ccbench_proto::schedule::{self, FlowTask, NodeTask, TrialContext};
@@ -18,6 +19,7 @@ use super::samples::TimedLink;
 use crate::cc;
 use crate::cgroup;
 use crate::clock;
+use crate::ecn;
 use crate::error::AgentError;
 use crate::flow::{End, FlowSource, Traffic};
 use crate::kernel::Kernel;
@@ -31,6 +33,8 @@ pub struct Trial {
     pub task: Option<NodeTask>,
     /// In place.
     pub links: Vec<TimedLink>,
+    /// ECN of this node's flows; gone when dropped.
+    pub ecn: ecn::InForce,
     /// Listening.
     pub servers: Vec<(FlowTask, Box<dyn Traffic>)>,
     /// What was done.
@@ -145,6 +149,7 @@ pub async fn prepare(
     let reply = wire::PrepareReply {
         links: trial.links.iter().map(|timed| timed.link.state()).collect(),
         events: std::mem::take(&mut trial.events),
+        congestion_controls: Vec::new(),
     };
     trial.task = Some(task);
     Ok(reply)
@@ -254,6 +259,21 @@ fn applied(
     }
 }
 
+/// Before the first socket: what listens must have its congestion control before a handshake.
+fn put_ecn_in_force(task: &NodeTask, tools: &mut Tools<'_>, trial: &mut Trial) {
+    let group = tools.traffic_group;
+    let mut node = ecn::apply::Node { kernel: tools.kernel, undo: tools.undo, group };
+    let became = |name: &str| match task.cc.get(name) {
+        Some(cc) if !ccbench_proto::cc::is_kernels(cc) => {
+            (name.to_owned(), if cc.via == Via::Auto { Via::Bpf } else { cc.via })
+        }
+        _ => (name.to_owned(), Via::Builtin),
+    };
+    let (in_force, events) = ecn::apply::apply(task, became, &mut node);
+    trial.ecn = in_force;
+    trial.events.extend(events);
+}
+
 async fn start_servers(
     task: &NodeTask,
     tools: &mut Tools<'_>,
@@ -267,6 +287,7 @@ async fn start_servers(
         let op = format!("make control group {} for traffic", group.display());
         cgroup::make(group).map_err(AgentError::system(op))?;
     }
+    put_ecn_in_force(task, tools, trial);
     // All are started before any is waited for: a start takes milliseconds, and they overlap.
     for flow in &task.servers {
         let traffic = tools.source.start(flow, End::Server)?;

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use ccbench_collector::{FlowPorts, HostSampler, Sampler};
+use ccbench_collector::{Awake, FlowPorts, HostSampler, Sampler};
 use ccbench_proto::plan::Sample;
 use ccbench_proto::resolve::TimedChange;
 use ccbench_proto::units::{Micros, Ppm, Rate};
@@ -50,6 +50,8 @@ pub struct SampleTask {
     pub flows: Vec<FlowPorts>,
     /// How often.
     pub sample: Sample,
+    /// Who keeps the processors from halting.
+    pub awake: Awake,
     /// All links of this node.
     pub links: Vec<TimedLink>,
     /// The trial's beginning.
@@ -139,7 +141,7 @@ impl SamplerThread {
                 .map_err(|source| AgentError::Sample { what: "TCP sockets", source })?;
             let host = HostSampler::new(std::process::id())
                 .map_err(|source| AgentError::Sample { what: "the host", source })?;
-            Ok((stop, host))
+            Ok((stop, host.awake(task.awake)))
         };
         let (stop, host) = match open() {
             Ok(opened) => opened,

@@ -114,7 +114,7 @@ macro_rules! direction {
             pub delay: Option<Micros>,
             /// Its queue's limit
             #[arg(id = concat!($prefix, "queue"), long = concat!($prefix, "queue"), value_name = "LIMIT",
-                help = "Queue limit: 187500B, 40p, 15ms or 1.5bdp of the two delays [default: 1.5bdp of bytes, 1000p where there is no delay; the AQM's own with --aqm]")]
+                help = "Queue limit: 187500B, 40p, 15ms or 1.5bdp of the two delays [default: 1.5bdp of bytes; 1000p with a trace or without a delay; the AQM's own with --aqm]")]
             pub queue: Option<Limit>,
             /// Its queue
             #[arg(id = concat!($prefix, "aqm"), long = concat!($prefix, "aqm"), value_name = "KIND[,KEY=VALUE…]",

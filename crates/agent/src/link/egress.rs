@@ -69,10 +69,10 @@ impl Egress {
         let device = find(&mut Net::open()?, FLAG, dev)?;
         let hold = Hold::take(FLAG, &device)?;
         let state_dir = state_dir(&device);
-        let lock = undo::lock(&state_dir).map_err(journal)?;
+        let lock = undo::lock(&state_dir).map_err(|e| journal(&e))?;
         // Of one that was killed, guard and all.
-        undo::replay(&state_dir).map_err(journal)?;
-        let undo = Undo::journaled(&state_dir).map_err(journal)?;
+        undo::replay(&state_dir).map_err(|e| journal(&e))?;
+        let undo = Undo::journaled(&state_dir).map_err(|e| journal(&e))?;
         let guard = start_guard(&state_dir)?;
         let mut egress =
             Self { undo, state_dir, guard: Some(guard), lock: Some(lock), _hold: hold };
@@ -83,12 +83,14 @@ impl Egress {
     fn shape(&mut self, dev: &str, spec: &Spec) -> Result<Direction, LinkError> {
         let refused = || LinkError::shaper(format!("{FLAG} {dev}"));
         if let Some(before) = Machine.save_offloads(dev).map_err(refused())? {
-            self.undo.push(Step::Offloads { dev: dev.to_owned(), before }).map_err(journal)?;
+            self.undo
+                .push(Step::Offloads { dev: dev.to_owned(), before })
+                .map_err(|e| journal(&e))?;
             Machine.offloads_off(dev).map_err(refused())?;
         }
         let before = Machine.save_root(dev).map_err(refused())?;
         let step = Step::Link { link: DOWN.to_owned(), dev: dev.to_owned(), before };
-        self.undo.push(step).map_err(journal)?;
+        self.undo.push(step).map_err(|e| journal(&e))?;
         let link = Machine.open(&spec.down, dev).map_err(refused())?;
         let name = Name { direction: DOWN, from: "this node".to_owned(), to: dev.to_owned() };
         Ok(Direction::new(name, link))
@@ -121,7 +123,7 @@ impl Drop for Egress {
     }
 }
 
-fn journal(error: AgentError) -> LinkError {
+fn journal(error: &AgentError) -> LinkError {
     LinkError::Usage(format!("{FLAG}: {error}"))
 }
 

@@ -62,7 +62,7 @@ pub enum LinkError {
         /// Which flags it is about.
         flag: String,
         /// Why.
-        source: ShaperError,
+        source: Box<ShaperError>,
         /// What to do, with a leading `; `, or empty.
         hint: &'static str,
     },
@@ -131,7 +131,7 @@ impl LinkError {
                 }
                 _ => "",
             };
-            Self::Shaper { flag, source, hint }
+            Self::Shaper { flag, source: Box::new(source), hint }
         }
     }
 

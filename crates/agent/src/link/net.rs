@@ -140,6 +140,17 @@ impl Net {
         self.create(RouteNetlinkMessage::NewLink(near), operation)
     }
 
+    /// Removes an interface, and its peer with it.
+    ///
+    /// # Errors
+    /// The kernel's answer.
+    pub(crate) fn remove(&mut self, name: &str) -> Result<(), LinkError> {
+        let mut message = LinkMessage::default();
+        message.attributes = vec![LinkAttribute::IfName(name.to_owned())];
+        let operation = || format!("remove {name}");
+        self.request(RouteNetlinkMessage::DelLink(message), NLM_F_ACK, operation, |_| {})
+    }
+
     /// Sets an interface up.
     ///
     /// # Errors

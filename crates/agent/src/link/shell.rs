@@ -191,6 +191,10 @@ impl Drop for Shell {
             let _ = killpg(pid(&server), Signal::SIGKILL);
             let _ = server.wait();
         }
+        // The kernel does it too, but takes its time.
+        if let Ok(mut middle) = Net::open() {
+            let _ = middle.remove(OUTER);
+        }
     }
 }
 
@@ -210,6 +214,15 @@ fn launch(words: &[OsString]) -> Result<Command, LinkError> {
     command.arg("launch").arg("--parent").arg(std::process::id().to_string()).arg("--");
     command.args(words);
     Ok(command)
+}
+
+/// Whether this process needs no user namespace of its own: not where it is no root, or one that a container
+/// keeps down.
+pub(crate) fn may_make_namespaces() -> bool {
+    let root = nix::unistd::geteuid().is_root();
+    // A thread that is thrown away, and the namespace with it.
+    let attempt = || std::thread::spawn(|| unshare(CloneFlags::CLONE_NEWNET).is_ok()).join();
+    root && attempt().unwrap_or(false)
 }
 
 fn own_namespace() -> Result<File, LinkError> {

@@ -17,7 +17,7 @@ use super::args::{Args, Down, RateOrNone, Start};
 use super::error::LinkError;
 use super::text;
 
-/// Where there is no delay to reckon a queue from: what an interface of Linux has.
+/// Where there is no delay or no steady rate to reckon a queue from: what an interface of Linux has.
 const QUEUE: Limit = Limit::Packets(Packets::new(1000));
 /// Longer than any trace and within what a plan allows.
 const LENGTH: &str = "1h";
@@ -84,7 +84,7 @@ pub(crate) fn build(
     Ok(Spec {
         down: config("left").ok_or_else(missing)?,
         up: config("right").ok_or_else(missing)?,
-        warnings: warnings.iter().filter(|w| is_of_queue(w)).map(worded).collect(),
+        warnings: warnings.iter().filter(|w| is_of_queue(w, args)).map(worded).collect(),
     })
 }
 
@@ -197,7 +197,8 @@ fn link<R: Fn(&Path) -> Result<(String, Trace), String>>(
 /// The queue of a plan's link, from `--aqm` and `--queue`.
 fn queue(one: &Down, flag: &str, rtt: Micros) -> Result<Value, LinkError> {
     let wrong = |key: &str, why: String| LinkError::Flag { flag: format!("{flag}{key}"), why };
-    let usual = if rtt.get() > 0 { Limit::MilliBdp(1500) } else { QUEUE };
+    let steady = one.trace.is_none() && rtt.get() > 0;
+    let usual = if steady { Limit::MilliBdp(1500) } else { QUEUE };
     let Some(aqm) = &one.aqm else {
         let limit = one.queue.unwrap_or(usual);
         let kind = if matches!(limit, Limit::Packets(_)) { "pfifo" } else { "bfifo" };
@@ -224,7 +225,7 @@ fn queue(one: &Down, flag: &str, rtt: Micros) -> Result<Value, LinkError> {
     if let Some(limit) = limit {
         fields.push(("limit".to_owned(), Some(limit.to_string())));
     }
-    let queue: Queue = text::build(fields).map_err(|why| wrong("aqm", why))?;
+    let queue: Queue = text::build(&fields).map_err(|why| wrong("aqm", why))?;
     Ok(json!(queue))
 }
 
@@ -243,8 +244,10 @@ fn absolute(limit: Limit, in_bytes: bool, one: &Down, rtt: Micros) -> Option<Lim
     }
 }
 
-fn is_of_queue(problem: &PlanProblem) -> bool {
-    problem.path.starts_with("links.") && problem.path.contains(".queue")
+/// Whether it is about a queue that was asked for.
+fn is_of_queue(problem: &PlanProblem, args: &Args) -> bool {
+    let asked = args.down.queue.is_some() || args.up.queue.is_some();
+    asked && problem.path.starts_with("links.") && problem.path.contains(".queue")
 }
 
 fn refused(found: &[PlanProblem]) -> LinkError {
@@ -348,7 +351,9 @@ mod tests {
         let spec = spec_of("--trace mahimahi --up-trace steps --delay 20ms").unwrap();
         let (down, up) = (spec.down.trace.unwrap(), spec.up.trace.unwrap());
         assert_eq!((down.on_end, up.on_end), (OnEnd::Loop, OnEnd::Hold));
-        assert_eq!(bytes(&spec.up.queue), 60_000, "of the trace's mean rate");
+        assert_eq!(spec.up.queue, Queue::Pfifo { limit: QUEUE }, "a trace's rate is not steady");
+        let spec = spec_of("--trace steps --delay 20ms --queue 1.5bdp").unwrap();
+        assert_eq!(bytes(&spec.down.queue), 60_000, "of the trace's mean rate");
         let spec = spec_of("--trace mahimahi --on-end stop --up-rate 5mbit").unwrap();
         assert_eq!(spec.down.trace.unwrap().on_end, OnEnd::Stop);
         assert!(spec.up.trace.is_none() && spec.up.rate.is_some());

@@ -22,7 +22,7 @@ pub(crate) fn word<T: DeserializeOwned>(text: &str) -> Result<T, String> {
 /// # Errors
 /// What is wrong, in words for people.
 pub(crate) fn table<T: DeserializeOwned>(first: &str, text: &str) -> Result<T, String> {
-    build(fields(first, text)?)
+    build(&fields(first, text)?)
 }
 
 /// The keys and values of a table, all values as they are written; `true` for a key without one.
@@ -49,9 +49,7 @@ pub(crate) fn fields(first: &str, text: &str) -> Result<Vec<(String, Option<Stri
 }
 
 /// From keys and values to what they mean.
-pub(crate) fn build<T: DeserializeOwned>(
-    fields: Vec<(String, Option<String>)>,
-) -> Result<T, String> {
+pub(crate) fn build<T: DeserializeOwned>(fields: &[(String, Option<String>)]) -> Result<T, String> {
     let numbers: Vec<String> = fields
         .iter()
         .filter(|(_, value)| value.as_ref().is_some_and(|value| value.parse::<u64>().is_ok()))
@@ -60,7 +58,7 @@ pub(crate) fn build<T: DeserializeOwned>(
         .collect();
     let mut said = None;
     for as_text in 0..1_u32 << numbers.len() {
-        let value = value_of(&fields, |key| {
+        let value = value_of(fields, |key| {
             numbers.iter().position(|number| number == key).is_some_and(|n| as_text >> n & 1 == 1)
         });
         match serde_json::from_value(value) {

@@ -393,6 +393,20 @@ table! { LinkPacketColumns, "link_packets", wire::LinkPacket, |row, _| row.at_ns
     sojourn_us: Opt<UInt64Type>,
 } }
 
+table! { CcStateColumns, "cc_state", wire::CcState, |row, _| row.at_ns.into(), ["flow_id", "t_ns"], {
+    flow_id: Text,
+    group: Text,
+    cc: Text,
+    algorithm: Text,
+    cookie: Opt<UInt64Type>,
+    sport: Narrow<UInt16Type>,
+    dport: Narrow<UInt16Type>,
+    round: Num<UInt64Type>,
+    variable: Text,
+    unit: Text,
+    value: Num<Float64Type>,
+} }
+
 table! { HostSampleColumns, "host_samples", wire::HostSample, |row, _| row.at_ns.into(), ["node", "t_ns"], {
     gap_ns: Num<UInt64Type>,
     cpu_user_pct: Num<Float64Type>,
@@ -426,7 +440,7 @@ table! { ClockColumns, "clock", ClockRow, |row, _| row.at_ns.into(), ["node", "t
 } }
 
 /// Names of all tables, which are also their directories' names.
-pub const TABLES: [&str; 11] = [
+pub const TABLES: [&str; 12] = [
     FlowColumns::TABLE,
     FlowSampleColumns::TABLE,
     IntervalColumns::TABLE,
@@ -435,6 +449,7 @@ pub const TABLES: [&str; 11] = [
     LinkChangeColumns::TABLE,
     LinkTimingColumns::TABLE,
     LinkPacketColumns::TABLE,
+    CcStateColumns::TABLE,
     HostSampleColumns::TABLE,
     EventColumns::TABLE,
     ClockColumns::TABLE,
@@ -480,6 +495,7 @@ mod tests {
             missing::<LinkChangeColumns>("LinkChange"),
             missing::<LinkTimingColumns>("LinkTiming"),
             missing::<LinkPacketColumns>("LinkPacket"),
+            missing::<CcStateColumns>("CcState"),
             missing::<HostSampleColumns>("HostSample"),
             missing::<EventColumns>("Event"),
         ]
@@ -492,7 +508,7 @@ mod tests {
         let set = FileDescriptorSet::decode(wire::DESCRIPTORS).unwrap();
         let mut messages = set.file.iter().flat_map(|f| &f.message_type);
         let event = messages.find(|m| m.name() == "RunEvent").unwrap();
-        assert_eq!(event.field.len(), 10 + 2, "a new kind of row needs a table here");
+        assert_eq!(event.field.len(), 10 + 3, "a new kind of row needs a table here");
     }
 
     #[test]

@@ -60,6 +60,11 @@ pub fn text(summary: &Summary, width: u16) -> String {
         let header = ["phase", "probe", "rtt ms", "median", "p95", "lost %"];
         let _ = write!(out, "\n{}", render(summary, &header, probes, width));
     }
+    let late = lateness_rows(summary);
+    if !late.is_empty() {
+        let header = ["link", "lateness of", "p50 us", "p90 us", "p99 us", "most us"];
+        let _ = write!(out, "\n{}", render(summary, &header, late, width));
+    }
     verdicts(summary, &mut out);
     limited(&mut out, "", &summary.fallbacks, MOST_NOTES, "the events of kind `link`");
     limited(&mut out, "note: ", &summary.notes, MOST_NOTES, "run.json");
@@ -190,6 +195,30 @@ fn probe_rows(summary: &Summary) -> Vec<Line> {
             format!("{:.1}", lost.value * 100.0),
         ];
         (lost.point_id, cells)
+    })
+    .collect()
+}
+
+/// How late links released packets and changed their rates.
+fn lateness_rows(summary: &Summary) -> Vec<Line> {
+    let late = summary.point_rows.iter().filter(|r| r.stat == "p50");
+    let late = late.filter(|r| ["packet_lateness", "step_lateness"].contains(&r.metric));
+    late.map(|p50| {
+        let find = |stat| {
+            let row =
+                summary.find(p50.point_id, &p50.phase, p50.scope, &p50.subject, p50.metric, stat);
+            row.map_or("-".to_owned(), |row| format!("{:.1}", row.value))
+        };
+        let what = if p50.metric == "step_lateness" { "trace steps" } else { "packets" };
+        let cells = vec![
+            p50.subject.clone(),
+            what.to_owned(),
+            find("p50"),
+            find("p90"),
+            find("p99"),
+            find("max"),
+        ];
+        (p50.point_id, cells)
     })
     .collect()
 }

@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 
 use super::cells::Axis;
 use super::columns::{
-    ClockColumns, ClockRow, EventColumns, FlowColumns, FlowSampleColumns, HostSampleColumns,
+    CcStateColumns, ClockColumns, ClockRow, EventColumns, FlowColumns, FlowSampleColumns, HostSampleColumns,
     IntervalColumns, LinkChangeColumns, LinkPacketColumns, LinkTimingColumns, Origin, ProbeColumns,
     QdiscSampleColumns,
 };
@@ -95,6 +95,7 @@ struct Tables {
     link_changes: Part<LinkChangeColumns>,
     link_timing: Part<LinkTimingColumns>,
     link_packets: Part<LinkPacketColumns>,
+    cc_state: Part<CcStateColumns>,
     host_samples: Part<HostSampleColumns>,
     events: Part<EventColumns>,
     clock: Part<ClockColumns>,
@@ -111,6 +112,7 @@ impl Tables {
             link_changes: Part::new(dir, limit),
             link_timing: Part::new(dir, limit),
             link_packets: Part::new(dir, limit),
+            cc_state: Part::new(dir, limit),
             host_samples: Part::new(dir, limit),
             events: Part::new(dir, limit),
             clock: Part::new(dir, limit),
@@ -127,6 +129,7 @@ impl Tables {
             self.link_changes.finish(meta)?,
             self.link_timing.finish(meta)?,
             self.link_packets.finish(meta)?,
+            self.cc_state.finish(meta)?,
             self.host_samples.finish(meta)?,
             self.events.finish(meta)?,
             self.clock.finish(meta)?,
@@ -222,6 +225,7 @@ impl<'a> TrialWriter<'a> {
             Of::LinkChange(row) => tables.link_changes.put(&origin, row, meta),
             Of::LinkTiming(row) => tables.link_timing.put(&origin, row, meta),
             Of::LinkPacket(row) => tables.link_packets.put(&origin, row, meta),
+            Of::CcState(row) => tables.cc_state.put(&origin, row, meta),
             Of::HostSample(row) => tables.host_samples.put(&origin, row, meta),
             Of::Event(row) => tables.events.put(&origin, row, meta),
             Of::Flow(row) => tables.flows.put(&origin, row, meta),

@@ -1,6 +1,6 @@
 //! Judges a trial while its rows go by: a few counters per flow, link and host, and no second pass over the files.
 //!
-//! Each check sits in a file of its own with the limits that it applies and why: [`host`], [`link`], [`flow`] and
+//! Each check sits in a file of its own with the limits that it applies and why: [`host`], [`link`], [`flow`], [`ecn`] and
 //! [`path`]. A trial is as bad as the worst thing found.
 
 use std::collections::BTreeMap;
@@ -12,12 +12,14 @@ use serde::{Deserialize, Serialize};
 
 use super::TrialStatus;
 use super::trial::NodeClock;
+use ecn::EcnCheck;
 use flow::FlowCheck;
 use host::HostCheck;
 use link::LinkCheck;
 use path::PathCheck;
 
 mod curve;
+pub mod ecn;
 pub mod flow;
 pub mod host;
 pub mod link;
@@ -115,6 +117,7 @@ pub struct Judge {
     links: LinkCheck,
     flows: FlowCheck,
     paths: PathCheck,
+    ecn: EcnCheck,
     told: Findings,
 }
 
@@ -137,6 +140,7 @@ impl Judge {
             links: LinkCheck::new(plan),
             flows: FlowCheck::new(plan),
             paths: PathCheck::new(plan.plan()),
+            ecn: EcnCheck::new(plan),
             told: Findings::default(),
         }
     }
@@ -145,15 +149,21 @@ impl Judge {
     pub fn see(&mut self, node: &str, event: &RunEvent) {
         let (Some(&span), Some(event)) = (self.spans.get(node), &event.of) else { return };
         match event {
-            Of::FlowSample(row) => self.flows.sample(node, span, row),
+            Of::FlowSample(row) => {
+                self.flows.sample(node, span, row);
+                self.ecn.sample(span, row);
+            }
             Of::Interval(row) => self.flows.interval(span, row),
             Of::Flow(row) => self.flows.flow(row),
-            Of::QdiscSample(row) => self.links.sample(node, span, row),
+            Of::QdiscSample(row) => {
+                self.links.sample(node, span, row);
+                self.ecn.queue(node, span, row);
+            }
             Of::LinkChange(row) => self.links.change(row),
             Of::LinkTiming(row) => self.links.timing(node, row),
             Of::HostSample(row) => self.hosts.sample(node, span, row),
             Of::Event(row) => self.event(node, row),
-            Of::LinkPacket(_) | Of::Probe(_) | Of::Raw(_) | Of::Done(_) => {}
+            Of::LinkPacket(_) | Of::CcState(_) | Of::Probe(_) | Of::Raw(_) | Of::Done(_) => {}
         }
     }
 
@@ -161,6 +171,7 @@ impl Judge {
         let said = || format!("{node}: {}: {}", event.subject, event.message);
         match event.kind.as_str() {
             "base_rtt" => self.paths.base_rtt(node, event),
+            "ecn" => self.ecn.event(node, event),
             "flow_error" => self.told.add(Status::Failed, "flow_error", said()),
             kind if kind == "error" || kind.ends_with("_error") => {
                 self.told.add(Status::Degraded, kind, said());
@@ -194,6 +205,7 @@ impl Judge {
         self.links.finish(&self.spans, &mut findings);
         self.hosts.finish(&mut findings);
         self.paths.finish(&mut findings);
+        self.ecn.finish(&mut findings);
         findings.verdict()
     }
 }

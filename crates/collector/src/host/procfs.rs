@@ -21,8 +21,10 @@ pub struct Cpu {
 /// Where the time of a CPU went, in clock ticks. Their sum is all of its time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CpuTicks {
-    /// Programs, niced ones and guests included.
+    /// Programs, guests included.
     pub user: u64,
+    /// Programs that made themselves less important.
+    pub nice: u64,
     /// The kernel on behalf of programs.
     pub system: u64,
     /// Interrupts, hard and soft.
@@ -64,7 +66,7 @@ impl CpuTicks {
     /// All of the time.
     #[must_use]
     pub fn total(&self) -> u64 {
-        self.user + self.system + self.softirq + self.steal + self.idle
+        self.user + self.nice + self.system + self.softirq + self.steal + self.idle
     }
 
     /// The difference to an earlier reading; a part that went back, as idle time of some kernels does,
@@ -73,6 +75,7 @@ impl CpuTicks {
     pub fn since(&self, before: &Self) -> Self {
         Self {
             user: self.user.saturating_sub(before.user),
+            nice: self.nice.saturating_sub(before.nice),
             system: self.system.saturating_sub(before.system),
             softirq: self.softirq.saturating_sub(before.softirq),
             steal: self.steal.saturating_sub(before.steal),
@@ -108,7 +111,8 @@ fn cpu_ticks(numbers: &str) -> Option<CpuTicks> {
     }
     let [user, nice, system, idle, iowait, irq, softirq, steal] = parts;
     (count >= 4).then_some(CpuTicks {
-        user: user.saturating_add(nice),
+        user,
+        nice,
         system,
         softirq: irq.saturating_add(softirq),
         steal,
@@ -177,7 +181,7 @@ mod tests {
                     cpu3 21737 2 9226 104051 665 3 73 20 0 0\n\
                     intr 406938 0 0\nctxt 12\n";
         let times = cpu_times(text).unwrap();
-        assert_eq!(times.all.user, 41_810);
+        assert_eq!((times.all.user, times.all.nice), (41_807, 3));
         assert_eq!(times.all.system, 14_924);
         assert_eq!(times.all.softirq, 111);
         assert_eq!(times.all.steal, 40);

@@ -89,7 +89,7 @@ impl Rule {
     }
 
     fn holds(&self, fields: &Fields) -> bool {
-        fn same<T: PartialEq>(wanted: Option<T>, found: Option<T>) -> bool {
+        fn same<T: PartialEq + Copy>(wanted: Option<T>, found: Option<T>) -> bool {
             wanted.is_none() || wanted == found
         }
         let port = |which: usize| fields.ports.map(|ports| ports[which]);

@@ -21,6 +21,19 @@ pub(crate) enum Ecn {
 }
 
 impl Ecn {
+    /// By number, in the order of declaration.
+    pub(crate) const ALL: [Self; 4] = [Self::NotEct, Self::Ect1, Self::Ect0, Self::Ce];
+
+    /// The field's two bits.
+    pub(crate) fn bits(self) -> u32 {
+        match self {
+            Self::NotEct => 0,
+            Self::Ect1 => 1,
+            Self::Ect0 => 2,
+            Self::Ce => 3,
+        }
+    }
+
     fn of(bits: u8) -> Self {
         match bits & 3 {
             0 => Self::NotEct,
@@ -150,7 +163,7 @@ pub(crate) fn flip_bit(frame: &mut [u8], draw: u64) {
     };
     let end = end.min(frame.len());
     if start < end {
-        let bit = (u128::from(draw) * ((end - start) as u128 * 8) >> 64) as usize;
+        let bit = ((u128::from(draw) * ((end - start) as u128 * 8)) >> 64) as usize;
         frame[start + bit / 8] ^= 1 << (bit % 8);
     }
 }

@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 
 use ccbench_proto::resolve::Impairments;
+use ccbench_proto::trace::Replay;
 
 use super::classes::ClassSpec;
 use super::impair::{Impair, usual_excess_ns};
@@ -13,8 +14,10 @@ use super::queue::slices::{Next, Slices, SlicesSpec};
 use super::queue::{Discipline, QueueSpec, QueueStats};
 use super::random::{Purpose, Random};
 use delay::Delay;
+use traced::Traced;
 
 mod delay;
+mod traced;
 
 /// What a link does to packets.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,6 +38,8 @@ pub(crate) struct LinkSpec {
     pub(crate) impairments: Impairments,
     /// Bytes that the line carries beside each IP packet; 14 is an Ethernet header.
     pub(crate) overhead_bytes: u32,
+    /// How it changes in time. The rate is then the trace's; `rate_bps` is its mean.
+    pub(crate) trace: Option<Replay>,
 }
 
 impl Default for LinkSpec {
@@ -49,6 +54,7 @@ impl Default for LinkSpec {
             classes: Vec::new(),
             impairments: Impairments::default(),
             overhead_bytes: ETHERNET_BYTES,
+            trace: None,
         }
     }
 }
@@ -56,7 +62,8 @@ impl Default for LinkSpec {
 impl LinkSpec {
     /// How long a packet is usually delayed at most, nanoseconds: what memory is sized for.
     pub(crate) fn usual_delay_ns(&self) -> u64 {
-        self.delay_ns.saturating_add(usual_excess_ns(self.impairments.jitter))
+        let longest_ns = self.trace.as_ref().map_or(0, traced::longest_delay_ns);
+        self.delay_ns.max(longest_ns).saturating_add(usual_excess_ns(self.impairments.jitter))
     }
 
     /// Whether anything looks at more of a packet than its size and its time.
@@ -137,6 +144,9 @@ pub(crate) struct LinkModel {
     last_arrival_ns: u64,
     advanced_ns: u64,
     counts: Counts,
+    traced: Option<Box<Traced>>,
+    /// A packet that arrives then or later has to look at the trace.
+    next_row_ns: u64,
 }
 
 impl LinkModel {
@@ -150,6 +160,7 @@ impl LinkModel {
             Discipline::new(queue, capacity, frame_bytes, random)
         };
         let extra_bytes = spec.overhead_bytes.cast_signed() - ETHERNET_BYTES.cast_signed();
+        let traced = spec.trace.as_ref().map(|replay| Box::new(Traced::new(replay, spec)));
         let stage = match spec.rate_bps {
             Some(rate_bps) if !spec.classes.is_empty() => {
                 let sliced = SlicesSpec { rate_bps, frame_bytes, extra_bytes };
@@ -169,7 +180,10 @@ impl LinkModel {
             impair: Box::new(impair),
             impaired,
             stage,
-            line: Line::new(spec.rate_bps),
+            line: match &spec.trace {
+                Some(replay) => Line::of_trace(replay, spec.rate_bps, spec.overhead_bytes),
+                None => Line::new(spec.rate_bps),
+            },
             extra_bytes,
             in_service: None,
             wake_ns: u64::MAX,
@@ -178,6 +192,38 @@ impl LinkModel {
             last_arrival_ns: 0,
             advanced_ns: 0,
             counts: Counts::default(),
+            next_row_ns: if traced.is_some() { 0 } else { u64::MAX },
+            traced,
+        }
+    }
+
+    /// The trace begins at `at_ns`, which may be to come; one that begins with the first packet, with the first
+    /// that arrives then or later.
+    pub(crate) fn begin(&mut self, at_ns: u64) {
+        let Some(traced) = &mut self.traced else { return };
+        if let Some(begin_ns) = traced.arm(at_ns) {
+            self.line.begin(begin_ns);
+        }
+        self.next_row_ns = traced.next_ns();
+    }
+
+    /// When the trace began or will begin; 0 if that is not known yet.
+    pub(crate) fn trace_began_ns(&self) -> u64 {
+        self.traced.as_ref().map_or(0, |traced| traced.began_ns())
+    }
+
+    /// A packet arrives at `at_ns`: what the trace says of packets that arrive.
+    #[cold]
+    fn follow_trace(&mut self, at_ns: u64) {
+        let Some(traced) = &mut self.traced else { return };
+        if let Some(begin_ns) = traced.arrival(at_ns) {
+            self.line.begin(begin_ns);
+        }
+        let row = traced.row(at_ns);
+        self.next_row_ns = traced.next_ns();
+        if let Some((delay_ns, loss_ppm)) = row {
+            self.set_delay(at_ns, delay_ns);
+            self.set_loss(loss_ppm);
         }
     }
 
@@ -188,6 +234,9 @@ impl LinkModel {
         // Two packets of one batch may carry times in the wrong order when the wall clock is being slewed.
         self.last_arrival_ns = self.last_arrival_ns.max(packet.at_ns);
         let packet = Packet { at_ns: self.last_arrival_ns, ..packet };
+        if packet.at_ns >= self.next_row_ns {
+            self.follow_trace(packet.at_ns);
+        }
         if !self.impaired {
             self.delay.enter(packet, 0, false);
             return Arrival::In;
@@ -219,9 +268,22 @@ impl LinkModel {
         loop {
             let serves_ns = if self.line.is_busy() { self.line.end_ns() } else { self.wake_ns };
             let enters_ns = self.delay.next_ns();
-            if serves_ns.min(enters_ns) > now_ns {
+            let next_ns = serves_ns.min(enters_ns);
+            if let Stage::Sliced(slices) = &mut self.stage
+                && let Some((at_ns, rate)) = self.line.next_step(next_ns.min(now_ns))
+            {
+                slices.set_rate(at_ns, rate.unwrap_or(u64::MAX));
+                if !self.line.is_busy() {
+                    self.serve(at_ns, freed);
+                }
+                continue;
+            }
+            if next_ns > now_ns {
                 match &mut self.stage {
-                    Stage::One(queue) => queue.pass_time(now_ns),
+                    Stage::One(queue) => {
+                        self.line.pass_time(now_ns);
+                        queue.pass_time(now_ns);
+                    }
                     Stage::Sliced(slices) => slices.pass_time(now_ns),
                 }
                 return;
@@ -239,6 +301,12 @@ impl LinkModel {
         }
     }
 
+    /// When [`Self::advance`] has something to do next.
+    pub(crate) fn next_event_ns(&self) -> u64 {
+        let serves_ns = if self.line.is_busy() { self.line.end_ns() } else { self.wake_ns };
+        serves_ns.min(self.delay.next_ns())
+    }
+
     fn end_transmission(&mut self, freed: &mut Vec<u32>) {
         let end_ns = self.line.finish();
         if let Some(packet) = self.in_service.take() {
@@ -251,7 +319,7 @@ impl LinkModel {
     }
 
     fn enter_queue(&mut self, packet: Packet, freed: &mut Vec<u32>) {
-        if self.line.rate_bps().is_none() && !self.line.is_busy() {
+        if !self.line.is_busy() && self.line.is_unlimited(packet.at_ns) {
             // No rate, no queue: its limit is without meaning.
             self.start(packet.at_ns, packet);
             return;
@@ -286,7 +354,9 @@ impl LinkModel {
 
     fn start(&mut self, now_ns: u64, packet: Packet) {
         self.line.start(now_ns, on_line(packet.bytes, self.extra_bytes));
-        self.in_service = Some(packet);
+        let waited_us =
+            (now_ns.saturating_sub(packet.at_ns) / 1000).min(u64::from(u32::MAX)) as u32;
+        self.in_service = Some(Packet { queued_ns: packet.at_ns, waited_us, ..packet });
     }
 
     /// From `at_ns` on the rate is another, and the classes' rates in proportion. What happened before is
@@ -317,7 +387,8 @@ impl LinkModel {
 
     /// The shortest delay that a packet arriving now may have.
     pub(crate) fn least_delay_ns(&self) -> u64 {
-        self.impair.least_delay_ns(self.delay.least_ns())
+        let traced_ns = self.traced.as_ref().map_or(u64::MAX, |traced| traced.least_delay_ns());
+        self.impair.least_delay_ns(self.delay.least_ns().min(traced_ns))
     }
 
     /// Whether a packet may be due before one that arrived earlier and is not in the queue yet.
@@ -336,7 +407,13 @@ impl LinkModel {
         let entering = self.delay.next().map_or(u64::MAX, |packet| {
             self.line.would_end_ns(packet.at_ns, on_line(packet.bytes, self.extra_bytes))
         });
-        entering.min(self.wake_ns)
+        // A step may let a class go that has to wait.
+        let step_ns = if self.wake_ns == u64::MAX && self.backlog().0 == 0 {
+            u64::MAX
+        } else {
+            self.line.next_step_ns()
+        };
+        entering.min(self.wake_ns).min(step_ns)
     }
 
     /// The packet that is due longest, with `at_ns` the time it was due.

@@ -11,6 +11,9 @@ pub(crate) struct Packet {
     pub(crate) bytes: u32,
     /// When the packet reached the place where it now is, `CLOCK_MONOTONIC` nanoseconds.
     pub(crate) at_ns: u64,
+    /// Once the line has taken it: when it entered the queue, and how long it waited there.
+    pub(crate) queued_ns: u64,
+    pub(crate) waited_us: u32,
     /// The same for all packets of a flow.
     pub(crate) flow: u32,
     /// Which of the link's classes; 0 is what no class matches.

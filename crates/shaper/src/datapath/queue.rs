@@ -22,6 +22,8 @@ pub(crate) mod pie;
 pub(crate) mod red;
 pub(crate) mod slices;
 #[cfg(test)]
+mod bench;
+#[cfg(test)]
 mod tests;
 pub(crate) mod turns;
 

@@ -3,6 +3,9 @@
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
+use super::lateness::Lateness;
+use super::log::Log;
+
 /// Shared by one packet loop and its control face.
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
@@ -14,11 +17,42 @@ pub(crate) struct Shared {
     pub(crate) rate_at_ns: AtomicU64,
     /// Grows with every change, after the two above are written.
     pub(crate) rate_generation: AtomicU64,
+    /// Likewise, with a generation of its own: a delay in nanoseconds and when it was asked for, and a loss in
+    /// parts per million.
+    pub(crate) delay_ns: AtomicU64,
+    pub(crate) delay_at_ns: AtomicU64,
+    pub(crate) delay_generation: AtomicU64,
+    pub(crate) loss_ppm: AtomicU64,
+    pub(crate) loss_generation: AtomicU64,
+    /// When the trial begins, which a trace may wait for, `CLOCK_MONOTONIC` nanoseconds; 0: not said yet.
+    pub(crate) begin_at_ns: AtomicU64,
     /// Written by the loop.
     pub(crate) counters: Published,
+    /// How late packets were released; written by the loop.
+    pub(crate) lateness: Lateness,
+    /// Every packet, if that was asked for; written by the loop.
+    pub(crate) log: Option<Log>,
 }
 
 impl Shared {
+    /// With a log of at most so many bytes of rows, if any.
+    pub(crate) fn new(log_bytes: Option<u64>) -> Self {
+        Self { log: log_bytes.map(Log::new), ..Self::default() }
+    }
+
+    /// Asks for a delay as of `at_ns`.
+    pub(crate) fn ask_delay(&self, at_ns: u64, delay_ns: u64) {
+        self.delay_at_ns.store(at_ns, Relaxed);
+        self.delay_ns.store(delay_ns, Relaxed);
+        self.delay_generation.fetch_add(1, Release);
+    }
+
+    /// Asks for a loss.
+    pub(crate) fn ask_loss(&self, loss_ppm: u32) {
+        self.loss_ppm.store(u64::from(loss_ppm), Relaxed);
+        self.loss_generation.fetch_add(1, Release);
+    }
+
     /// Asks for a rate as of `at_ns`.
     pub(crate) fn ask_rate(&self, at_ns: u64, rate_bps: u64) {
         self.rate_at_ns.store(at_ns, Relaxed);
@@ -101,4 +135,6 @@ counters! {
     max_late_ns,
     /// How often the thread gave its real-time priority up for a while.
     yields,
+    /// When the trace began or will begin, `CLOCK_MONOTONIC` nanoseconds; 0 if that is not known yet.
+    trace_began_ns,
 }

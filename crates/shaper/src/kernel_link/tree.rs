@@ -15,6 +15,8 @@
 //! link's rate. The other order (queue, rate, delay) would need a second interface, and is the same to
 //! both ends of a path; this one leaves the queue's counters free of packets that are merely under way.
 
+use std::ops::Range;
+
 use ccbench_proto::plan::{Queue, Shaper};
 use ccbench_proto::resolve::{ETHERNET_BYTES, Impairments, LinkConfig};
 use ccbench_proto::units::Rate;
@@ -155,6 +157,27 @@ pub(crate) fn plan(config: &LinkConfig, ifindex: u32, frame_bytes: u32) -> Resul
         }
     };
     Ok(Tree { requests: builder.requests, control, frame_bytes })
+}
+
+/// Writes the rate into the messages that change it, one per class.
+pub(crate) fn patch(
+    control: &RateControl,
+    rate: Rate,
+    frame_bytes: u32,
+    messages: &mut [u8],
+    parts: &[Range<usize>],
+) {
+    match control {
+        RateControl::Unlimited => {}
+        RateControl::Tbf { limit, overhead } => {
+            bucket(rate, frame_bytes, *limit, *overhead).patch(messages);
+        }
+        RateControl::Htb { base, classes } => {
+            for (slot, part) in classes.iter().zip(parts) {
+                slot.at(*base, rate, frame_bytes).patch(&mut messages[part.clone()]);
+            }
+        }
+    }
 }
 
 /// A token bucket for this rate.

@@ -14,9 +14,11 @@ use crate::datapath::queue::pie::PieSpec;
 use crate::datapath::queue::red::RedSpec;
 use crate::datapath::{FifoLimit, LinkSpec, QueueSpec};
 use crate::qdisc::{self, BadQueue};
+use crate::replay::with_rate;
 
 /// What the data path is to do for `config`.
 pub(super) fn spec_of(config: &LinkConfig) -> Result<LinkSpec, ShaperError> {
+    let config = &*with_rate(config);
     let refuse = |bad: BadQueue| ShaperError::Unsupported {
         link: config.name.clone(),
         backend: "userspace",
@@ -36,6 +38,7 @@ pub(super) fn spec_of(config: &LinkConfig) -> Result<LinkSpec, ShaperError> {
         classes,
         impairments: config.impairments,
         overhead_bytes: u32::try_from(config.overhead.get()).unwrap_or(u32::MAX),
+        trace: config.trace.clone(),
     })
 }
 

@@ -97,12 +97,49 @@ pub const DST: &str = "10.2.0.2";
 /// The receiver's address, IPv6.
 pub const DST6: &str = "fd02::2";
 
+/// The receiver's addresses in [`Lab::flat`].
+pub const FLAT_DST: &str = "10.3.0.2";
+pub const FLAT_DST6: &str = "fd03::2";
+
 impl Lab {
-    pub fn new() -> Self {
+    fn wired() -> Self {
         let lab = Self { src: Node::new(), router: Node::new(), dst: Node::new() };
         let (src, dst) = (lab.src.tid, lab.dst.tid);
         lab.router.ip(&format!("link add r0 type veth peer name s0 netns {src}"));
         lab.router.ip(&format!("link add r1 type veth peer name d0 netns {dst}"));
+        lab
+    }
+
+    /// Both ends in one network, 10.3.0.0/24 and fd03::/64; nothing joins them yet.
+    pub fn flat() -> Self {
+        let lab = Self::wired();
+        let ends = [(&lab.src, "s0", 1), (&lab.dst, "d0", 2)];
+        for (node, dev, host) in ends {
+            node.ip(&format!("addr add 10.3.0.{host}/24 dev {dev}"));
+            node.ip(&format!("addr add fd03::{host}/64 dev {dev} nodad"));
+            node.ip(&format!("link set {dev} up"));
+        }
+        lab.router.ip("link set r0 up");
+        lab.router.ip("link set r1 up");
+        lab.await_carriers();
+        lab
+    }
+
+    /// What is sent before an interface has noticed its peer is lost.
+    fn await_carriers(&self) {
+        let start = std::time::Instant::now();
+        let ends =
+            [(&self.src, "s0"), (&self.router, "r0"), (&self.router, "r1"), (&self.dst, "d0")];
+        for (node, dev) in ends {
+            while !node.ip(&format!("-o link show dev {dev}")).contains("state UP") {
+                assert!(start.elapsed() < super::PATIENCE, "{dev} has no carrier");
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+        }
+    }
+
+    pub fn new() -> Self {
+        let lab = Self::wired();
         let ends = [
             (&lab.src, "s0", "10.1.0.1/24", "fd01::1/64"),
             (&lab.router, "r0", "10.1.0.2/24", "fd01::2/64"),
@@ -122,6 +159,7 @@ impl Lab {
         lab.src.ip("-6 route add default via fd01::2");
         lab.dst.ip("route add default via 10.2.0.1");
         lab.dst.ip("-6 route add default via fd02::1");
+        lab.await_carriers();
         lab
     }
 }

@@ -15,11 +15,12 @@ use ccbench_proto::wire::QdiscSample;
 use ccbench_shaper::user_link::{UserLink, cleanup};
 use ccbench_shaper::{Link, ShaperError};
 
-use lab::{DST, DST6, Lab, SRC};
+use lab::{DST, DST6, FLAT_DST, FLAT_DST6, Lab, SRC};
 
 mod aqm;
 mod impair;
 mod lab;
+mod wire_form;
 
 /// For a fact that must come about.
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -1,5 +1,6 @@
 //! Flow groups and probes.
 
+use crate::cc::refuse_kernel_name;
 use crate::plan::{Flow, Plan};
 use crate::schedule::{MAX_GROUPS, MAX_SOCKETS, spans};
 use crate::topology::Topology;
@@ -9,8 +10,6 @@ use super::Problems;
 use super::limits::{AGENTS, LENGTHS, MAX_INTERVAL, PHASE_FLOWS, all_ours, known_node};
 use super::links::needs_address;
 
-/// Longest name of a congestion control that the kernel takes.
-const MAX_CC: usize = 15;
 /// Most parallel streams of one iperf3.
 const MAX_COUNT: u32 = 128;
 
@@ -47,8 +46,9 @@ pub(super) fn check(plan: &Plan, problems: &mut Problems) {
                 format!("must be from 1 to {MAX_COUNT}, the parallel streams of one iperf3; use more groups for more"),
             );
         }
-        if let Some(cc) = &flow.cc
-            && let Some(why) = refuse_cc(cc)
+        // An instance's name is the plan's own affair: the kernel gets another.
+        if let Some(cc) = flow.cc.as_ref().filter(|cc| !plan.cc.contains_key(*cc))
+            && let Some(why) = refuse_kernel_name(cc)
         {
             problems.error(&path("cc"), why);
         }
@@ -64,19 +64,6 @@ pub(super) fn check(plan: &Plan, problems: &mut Problems) {
         times(plan, name, flow, problems);
     }
     probes(plan, &topology, problems);
-}
-
-/// Why the kernel would not take this as a congestion control's name, if it would not.
-fn refuse_cc(cc: &str) -> Option<String> {
-    let good = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
-    let fits = !cc.is_empty() && cc.len() <= MAX_CC;
-    if fits && cc.chars().all(good) && !cc.starts_with('-') {
-        return None;
-    }
-    Some(format!(
-        "`{}` is not a congestion control's name: 1 to {MAX_CC} letters, digits, `_` and `-`, like \"cubic\"",
-        cc.escape_debug()
-    ))
 }
 
 /// The two ends of a flow group or a probe: known, different, connected, with addresses.

@@ -38,10 +38,8 @@ pub(super) fn check(
         wrong("memory_limit", "must be from 1B to 4294967295B".to_owned());
     }
     match queue {
-        Queue::Fq { buckets, .. } => {
-            if buckets.is_some_and(|n| !n.is_power_of_two() || n > 262_144) {
-                wrong("buckets", "must be a power of two from 1 to 262144".to_owned());
-            }
+        Queue::Fq { buckets: Some(n), .. } if !n.is_power_of_two() || *n > 262_144 => {
+            wrong("buckets", "must be a power of two from 1 to 262144".to_owned());
         }
         Queue::FqCodel { flows, quantum, .. } => {
             if flows.is_some_and(|n| n == 0 || n > 65_536) {

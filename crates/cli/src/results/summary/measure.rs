@@ -14,6 +14,7 @@
 //! - **srtt** is the mean over all samples of the data sockets at the sending side, as the kernel smooths them.
 //! - **Retransmissions** are the growth of `total_retrans` from the last sample before the phase (0 at first) to
 //!   the last within it, summed over sockets.
+//! - **packet_lateness** and **step_lateness** of a link are over the whole trial, under a phase `(trial)`.
 //! - **Fairness** is Jain's index over what each flow got in the phase (`_of_mean`: not the mean of an index over
 //!   time).
 
@@ -35,6 +36,9 @@ const MOST_OF_A_PHASE: f64 = 0.5;
 /// Covering this share, and with [`ENOUGH_INTERVALS`], too.
 const SOME_OF_A_PHASE: f64 = 0.1;
 const ENOUGH_INTERVALS: u32 = 3;
+
+/// What stands for a phase in rows about a whole trial.
+pub(super) const WHOLE_TRIAL: &str = "(trial)";
 
 /// Point and repetition.
 type Trial = (u32, u16);
@@ -132,6 +136,9 @@ pub(super) fn measure(run: &RunDir, trials: &[&TrialEnd], schedule: &Schedule) -
     }
     if let Some(lines) = links(run, trials)? {
         out.links(&lines);
+    }
+    for row in query::timing(run, trials)? {
+        out.timing(&row);
     }
     Ok(measured)
 }
@@ -440,6 +447,22 @@ impl Out<'_> {
             let asked = lines.count("seq.n", line);
             let lost = lines.number("lost", line).unwrap_or(0.0) / f64::from(asked.max(1));
             self.row(place, "loss_share", "1", "mean", lost, asked);
+        }
+    }
+
+    /// How late packets and steps were, which is known of a trial as a whole.
+    fn timing(&mut self, row: &query::TimingRow) {
+        let metric = match row.what.as_str() {
+            "packets" => "packet_lateness",
+            "steps" => "step_lateness",
+            _ => return,
+        };
+        let place = (row.trial, WHOLE_TRIAL, Scope::Link, row.link.as_str());
+        let n = u32::try_from(row.count).unwrap_or(u32::MAX);
+        for (stat, us) in
+            [("p50", row.us[0]), ("p90", row.us[1]), ("p99", row.us[2]), ("max", row.us[3])]
+        {
+            self.row(place, metric, "us", stat, us, n);
         }
     }
 

@@ -87,6 +87,39 @@ pub(super) fn events(
     Ok((0..found.len()).map(pair).collect())
 }
 
+/// How punctual a link was in one trial.
+pub(super) struct TimingRow {
+    pub(super) trial: (u32, u16),
+    pub(super) link: String,
+    pub(super) what: String,
+    pub(super) count: u64,
+    /// Lateness in microseconds: median, p90, p99, most.
+    pub(super) us: [f64; 4],
+}
+
+/// How punctual the links were.
+pub(super) fn timing(run: &RunDir, trials: &[&TrialEnd]) -> Result<Vec<TimingRow>> {
+    const TABLE: &str = "link_timing";
+    const US: [&str; 4] = ["p50_us", "p90_us", "p99_us", "max_us"];
+    let Some(scan) = scan(run, TABLE, trials)? else { return Ok(vec![]) };
+    let number = |name: &str| col(name).cast(DataType::Float64);
+    let keys = ["point_id", "trial", "link", "what"].map(col);
+    let found = scan
+        .sort_by_exprs(keys, SortMultipleOptions::default())
+        .with_columns(["point_id", "trial", "count"].map(number))
+        .collect()
+        .map(Lines)
+        .map_err(frame_error("read", &dir(run, TABLE)))?;
+    let row = |line| TimingRow {
+        trial: found.trial(line),
+        link: found.text("link", line),
+        what: found.text("what", line),
+        count: found.number("count", line).unwrap_or(0.0) as u64,
+        us: US.map(|name| found.number(name, line).unwrap_or(0.0)),
+    };
+    Ok((0..found.len()).map(row).collect())
+}
+
 /// What each link as a whole sent, dropped and held, grouped by trial, phase and link. Of the qdiscs and classes of a
 /// link, the root qdisc has sent everything; its drops and backlog need not hold those of the queues below it, and
 /// above a netem they hold packets that wait for their delay, not for the link.

@@ -124,7 +124,14 @@ impl Delay {
 
     pub(super) fn pop(&mut self) -> Option<Packet> {
         match &mut self.under_way {
-            UnderWay::InOrder(queue) => queue.pop_front(),
+            UnderWay::InOrder(queue) => {
+                let packet = queue.pop_front();
+                if queue.is_empty() {
+                    // Begin again where the cache is warm, instead of walking through all of the memory.
+                    queue.clear();
+                }
+                packet
+            }
             UnderWay::Sorted { heap, .. } => heap.pop().map(|Reverse(ranked)| ranked.packet),
         }
     }

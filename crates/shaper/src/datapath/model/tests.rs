@@ -166,13 +166,11 @@ mod impaired {
         Some(Jitter { spread: Micros::from_millis(4), distribution, correlation: None, reorder })
     }
 
+    type Story = (Vec<(u32, u64)>, Vec<(u32, u64)>, Vec<u32>);
+
     /// Everything that happens to these arrivals: what left and when, with the copies' slots above 10 000, the
     /// bits to be flipped, what was lost.
-    fn story(
-        impairments: Impairments,
-        loss_ppm: u32,
-        arrivals: u32,
-    ) -> (Vec<(u32, u64)>, Vec<(u32, u64)>, Vec<u32>) {
+    fn story(impairments: Impairments, loss_ppm: u32, arrivals: u32) -> Story {
         let spec = LinkSpec { impairments, loss_ppm, ..spec(Some(1_000_000_000), 10 * MS, LIMIT) };
         let mut link = LinkModel::new(&spec, 20_000, 1514);
         let (mut freed, mut flips, mut lost, mut out) = (vec![], vec![], vec![], vec![]);
@@ -205,7 +203,7 @@ mod impaired {
 
     const LIMIT: FifoLimit = FifoLimit::Packets(10_000);
 
-    fn slots((out, ..): &(Vec<(u32, u64)>, Vec<(u32, u64)>, Vec<u32>)) -> Vec<u32> {
+    fn slots((out, ..): &Story) -> Vec<u32> {
         out.iter().map(|(slot, _)| *slot).collect()
     }
 
@@ -324,5 +322,78 @@ mod impaired {
             link.advance(10 * MS, &mut freed);
             assert_eq!(drain(&mut link), [(0, took_ns), (1, 2 * took_ns)]);
         }
+    }
+}
+
+mod traces {
+    use std::sync::Arc;
+
+    use ccbench_proto::plan::{OnEnd, TraceStart};
+    use ccbench_proto::trace::{self, Replay};
+
+    use super::*;
+
+    fn traced(text: &str, start: TraceStart) -> LinkSpec {
+        let trace = Arc::new(trace::parse("t", text.as_bytes()).unwrap());
+        let name = "t".to_owned();
+        let replay = Replay { trace, name, on_end: OnEnd::Hold, start, floor: None };
+        LinkSpec { trace: Some(replay), ..spec(Some(1), 5 * MS, LIMIT) }
+    }
+
+    const MS: u64 = 1_000_000;
+    const LIMIT: FifoLimit = FifoLimit::Packets(100);
+
+    /// When packets of 1000 bytes are due that arrive at these times.
+    fn due(model: &mut LinkModel, arrivals: &[u64]) -> Vec<u64> {
+        let mut freed = Vec::new();
+        let mut due = Vec::new();
+        for (slot, &at_ns) in (0..).zip(arrivals) {
+            model.arrive(Packet { at_ns, bytes: 1000, slot, ..Packet::default() });
+            model.advance(at_ns, &mut freed);
+        }
+        model.advance(1_000_000 * MS, &mut freed);
+        while let Some(packet) = model.pop_departed() {
+            due.push(packet.at_ns);
+        }
+        due
+    }
+
+    #[test]
+    fn delay_and_rate_follow_the_rows_and_the_configuration_fills_gaps() {
+        let text = "t_us,rate_bps,delay_us\n0,8000000,1000\n10000,4000000,\n20000,8000000,2000\n";
+        let mut model = LinkModel::new(&traced(text, TraceStart::Trial), 100, 1514);
+        // Before its beginning the first row is in force.
+        assert_eq!(due(&mut model, &[0]), [2 * MS]);
+        model = LinkModel::new(&traced(text, TraceStart::Trial), 100, 1514);
+        model.begin(100 * MS);
+        // 1 ms of delay and of line; 5 ms (the link's own) and 2; 2 and 1.
+        let at = [100 * MS, 111 * MS, 121 * MS];
+        assert_eq!(due(&mut model, &at), [102 * MS, 118 * MS, 124 * MS]);
+        assert_eq!(model.trace_began_ns(), 100 * MS);
+    }
+
+    #[test]
+    fn a_trace_may_begin_with_the_first_packet_of_the_trial() {
+        let text = "t_us,rate_bps\n0,8000000\n2000,4000000\n";
+        let spec = LinkSpec { delay_ns: 0, ..traced(text, TraceStart::FirstPacket) };
+        let mut model = LinkModel::new(&spec, 100, 1514);
+        assert_eq!(due(&mut model, &[50 * MS]), [51 * MS]);
+        model = LinkModel::new(&spec, 100, 1514);
+        model.begin(60 * MS);
+        let at = [50 * MS, 70 * MS, 71 * MS, 72 * MS];
+        assert_eq!(due(&mut model, &at), [51 * MS, 71 * MS, 72 * MS, 74 * MS]);
+        assert_eq!(model.trace_began_ns(), 70 * MS);
+    }
+
+    #[test]
+    fn loss_follows_the_rows() {
+        let text = "t_us,loss_ppm\n0,0\n10000,1000000\n20000,0\n";
+        let spec = LinkSpec { rate_bps: None, ..traced(text, TraceStart::Trial) };
+        let mut model = LinkModel::new(&spec, 100, 1514);
+        model.begin(0);
+        let at: Vec<u64> = (0..30).map(|nth| nth * MS).collect();
+        let due = due(&mut model, &at);
+        assert_eq!((due.len(), model.counts().lost), (20, 10));
+        assert!(due.iter().all(|&at| !(15 * MS..25 * MS).contains(&at)));
     }
 }

@@ -242,6 +242,8 @@ impl Dualpi2 {
 }
 
 #[cfg(test)]
+mod flows;
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::datapath::random::Purpose;

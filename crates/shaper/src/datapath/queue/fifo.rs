@@ -64,6 +64,10 @@ impl Fifo {
     /// Takes the next packet to transmit.
     pub(crate) fn dequeue(&mut self) -> Option<Packet> {
         let packet = self.packets.pop_front()?;
+        if self.packets.is_empty() {
+            // Begin again where the cache is warm, instead of walking through all of the memory.
+            self.packets.clear();
+        }
         self.bytes -= u64::from(packet.bytes);
         Some(packet)
     }

@@ -124,6 +124,88 @@ proptest! {
         }
     }
 
+    /// Whatever parameters a plan may have: nothing is lost, nothing panics, the limits hold.
+    #[test]
+    fn any_parameters_conserve_packets(
+        kind in 0..8,
+        (limit, small, any) in (1_u32..60, 0_u32..40, any::<u32>()),
+        (time_ns, other_ns) in (1_000..60_000_000_000_u64, 1_000..60_000_000_000_u64),
+        (a, b, c, d) in any::<(bool, bool, bool, bool)>(),
+        events in proptest::collection::vec((0_u64..3_000 * US, 60_u32..1515, 0_u64..16, 0_u8..3), 1..150),
+    ) {
+        let ce_threshold_ns = a.then_some(other_ns % 5_000_000);
+        // Short times too, or no law would ever act.
+        let (time_ns, other_ns) =
+            if b { (time_ns % 3_000_000 + 1_000, other_ns % 9_000_000 + 1_000) } else { (time_ns, other_ns) };
+        let law = codel::LawSpec { target_ns: time_ns, interval_ns: other_ns, ecn: c, ce_threshold_ns };
+        let bytes = u64::from(limit) * 100 + 1514;
+        let spec = match kind {
+            0 => QueueSpec::HeadDrop(FifoLimit::Bytes(bytes)),
+            1 => QueueSpec::HeadDrop(FifoLimit::Packets(u64::from(limit))),
+            2 => QueueSpec::Codel(CodelSpec { limit, law }),
+            3 => QueueSpec::FqCodel(FqCodelSpec {
+                limit,
+                flows: any % 65_536 + 1,
+                quantum: d.then_some(256 + any % (1 << 20)),
+                memory_limit: if a { bytes } else { 1 },
+                law,
+            }),
+            4 => QueueSpec::Fq(FqSpec { limit, flow_limit: small + 1, mask: any, ce_threshold_ns }),
+            5 => QueueSpec::Pie(PieSpec {
+                limit,
+                target_ns: time_ns,
+                update_ns: other_ns,
+                alpha: any % 33,
+                beta: small.min(32),
+                ecn: c,
+                bytemode: d,
+            }),
+            6 => QueueSpec::Red(RedSpec {
+                limit: bytes,
+                min: bytes / 3,
+                max: bytes - u64::from(small),
+                probability_ppm: any % 1_000_000 + 1,
+                weight_log: any % 31 + 1,
+                idle_packet_ns: time_ns,
+                ecn: c,
+                harddrop: d,
+                adaptive: a,
+            }),
+            _ => QueueSpec::Dualpi2(Dualpi2Spec {
+                limit,
+                target_ns: time_ns,
+                update_ns: other_ns,
+                alpha: any % 65_537,
+                beta: any / 65_537 + 1,
+                step_ns: time_ns % 2_000_000,
+                coupling: (any % 255) as u8 + 1,
+                drop_on_overload: a,
+                at_dequeue: c,
+                classic_percent: (any % 101) as u8,
+            }),
+        };
+        let mut queue = Discipline::new(&spec, events.len(), 1514, random(9));
+        let (mut now_ns, mut out, mut dropped) = (0, Vec::new(), Vec::new());
+        for (slot, &(gap_ns, bytes, kind, dequeues)) in events.iter().enumerate() {
+            now_ns += gap_ns;
+            let (slot, flow) = (slot as u32, (kind / 4) as u32);
+            let packet = Packet { slot, bytes, flow, ecn: ecn(kind), ..Packet::default() };
+            queue.enqueue(now_ns, packet, &mut dropped);
+            for _ in 0..dequeues {
+                out.extend(queue.dequeue(now_ns, &mut dropped).map(|packet| packet.slot));
+            }
+            prop_assert!(queue.backlog().0 <= spec.most_packets(60));
+        }
+        now_ns += 3_000_000_000;
+        queue.pass_time(now_ns);
+        out.extend(std::iter::from_fn(|| queue.dequeue(now_ns, &mut dropped)).map(|p| p.slot));
+        prop_assert_eq!(queue.stats(now_ns).dropped(), dropped.len() as u64);
+        prop_assert_eq!(queue.backlog(), (0, 0));
+        out.extend(&dropped);
+        out.sort_unstable();
+        prop_assert_eq!(out, (0..events.len() as u32).collect::<Vec<_>>());
+    }
+
     /// A thread that wakes late decides the same.
     #[test]
     fn decisions_depend_on_the_packets_times_alone(

@@ -1,0 +1,244 @@
+//! ECN as congestion controls with one echo per mark need it: which way of feedback both ends use, decided from
+//! what this kernel accepts, and said aloud. Pure; the machine is asked in [`probe`] and changed in [`apply`].
+//!
+//! The congestion control is in force before the handshake, on both ends and for the flow's own sockets alone, by a
+//! hook in their control group ([`hooks`]): iperf3 sets it after `connect`, when ECN is already negotiated, and a
+//! namespace's default would be every flow's. ECN itself is then asked for by the congestion control's own flags, so no
+//! kernel setting is touched. Only where the hook cannot be had, and nobody else is in the namespace, its defaults are
+//! changed instead.
+
+use ccbench_proto::cc;
+use ccbench_proto::plan::{Cc, Via};
+use ccbench_proto::schedule::{FlowTask, NodeTask};
+
+pub mod apply;
+#[cfg(feature = "ebpf")]
+pub mod hooks;
+pub mod probe;
+
+pub use apply::InForce;
+
+/// Flags of the kernel's `struct tcp_congestion_ops`.
+pub mod flag {
+    /// A namespace may have it as its default.
+    pub const NON_RESTRICTED: u32 = 1;
+    /// Negotiates ECN whatever `tcp_ecn` says, and sends ECT.
+    pub const NEEDS_ECN: u32 = 2;
+    /// Negotiates AccECN.
+    pub const NEEDS_ACCECN: u32 = 4;
+    /// Sends ECT(1) in the handshake.
+    pub const ECT_1_NEGOTIATION: u32 = 8;
+    /// Goes without ECN where the other end has no AccECN.
+    pub const NO_FALLBACK_RFC3168: u32 = 16;
+    /// What AccECN takes at least.
+    pub const ACCECN: u32 = NON_RESTRICTED | NEEDS_ECN | NEEDS_ACCECN | ECT_1_NEGOTIATION;
+}
+
+/// How marks get back to the sender, best first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// AccECN (RFC 9768), asked for by the congestion control's flags.
+    AccecnStructOps,
+    /// AccECN, asked for by `tcp_ecn = 3`, which every flow of the node then negotiates.
+    AccecnSysctl,
+    /// The receiver's congestion control echoes every mark, as DCTCP does (RFC 8257).
+    DctcpFeedback,
+    /// One echo per round trip: counts of marks mean nothing.
+    Rfc3168,
+    /// No ECN.
+    None,
+}
+
+impl Mode {
+    /// As in the rows: "accecn_struct_ops" ...
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::AccecnStructOps => "accecn_struct_ops",
+            Self::AccecnSysctl => "accecn_sysctl",
+            Self::DctcpFeedback => "dctcp_feedback",
+            Self::Rfc3168 => "rfc3168",
+            Self::None => "none",
+        }
+    }
+
+    /// Whether a sender can count its marks.
+    pub fn counts_marks(self) -> bool {
+        matches!(self, Self::AccecnStructOps | Self::AccecnSysctl | Self::DctcpFeedback)
+    }
+}
+
+/// What a kernel accepts, as tried at run time.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Capabilities {
+    /// `tcp_ecn` may be 3: AccECN for everybody.
+    pub accecn_sysctl: bool,
+    /// The most flags that a BPF congestion control was registered with; none: it cannot be registered.
+    pub ops_flags: u32,
+    /// Why BPF congestion controls cannot be registered, if so.
+    pub ops_why: String,
+}
+
+impl Capabilities {
+    /// The ways of feedback that are possible here, best first, as in `NodeInfo.ecn`.
+    pub fn modes(&self) -> Vec<&'static str> {
+        let accecn = self.ops_flags & flag::ACCECN == flag::ACCECN;
+        let possible = [
+            (Mode::AccecnStructOps, accecn),
+            (Mode::AccecnSysctl, self.accecn_sysctl),
+            (Mode::DctcpFeedback, self.ops_flags & flag::NEEDS_ECN != 0),
+            (Mode::Rfc3168, true),
+        ];
+        possible.into_iter().filter(|(_, can)| *can).map(|(mode, _)| mode.name()).collect()
+    }
+}
+
+/// What an algorithm asks of ECN.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Wants {
+    /// To count marks, and where AccECN is to be had, that.
+    pub accecn: bool,
+    /// To count marks by an echo of its own on the receiving end.
+    pub echo: bool,
+    /// ECT(1) on data, which the kernel does not give it.
+    pub ect1: bool,
+}
+
+impl Wants {
+    /// Whether it asks for anything.
+    pub fn any(self) -> bool {
+        self.accecn || self.echo
+    }
+
+    /// What is asked for, in a word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self { accecn: true, .. } => "accecn",
+            Self { echo: true, .. } => "dctcp_feedback",
+            _ => "none",
+        }
+    }
+}
+
+/// What the congestion control of a flow wants: an instance of the plan's, or one that the kernel calls so.
+pub fn wants(name: &str, instance: Option<&Cc>) -> Wants {
+    let algorithm = instance.map_or(name, |cc| cc.algorithm.as_str());
+    let kernels = instance.is_none_or(cc::is_kernels);
+    match (kernels, algorithm) {
+        (true, "dctcp") => Wants { echo: true, ..Wants::default() },
+        (true, "prague") => Wants { accecn: true, ..Wants::default() },
+        (true, _) => Wants::default(),
+        (false, _) => cc::scheme(algorithm).map_or_else(Wants::default, |(_, core)| Wants {
+            accecn: core.wants_ecn && core.wants_ect1,
+            echo: core.wants_ecn,
+            ect1: core.wants_ect1,
+        }),
+    }
+}
+
+/// What is used, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Decision {
+    /// The way of feedback.
+    pub mode: Mode,
+    /// Flags for a BPF congestion control.
+    pub flags: u32,
+    /// For people.
+    pub reason: String,
+}
+
+/// The best way that this kernel has for what an algorithm wants. `via` says who registers it; `tcp_ecn` is what the
+/// plan sets on this node, if it does.
+pub fn decide(can: &Capabilities, wants: Wants, via: Via, tcp_ecn: Option<&str>) -> Decision {
+    let plain = flag::NON_RESTRICTED;
+    let (mode, flags, reason) = if !wants.any() {
+        (Mode::None, plain, "the algorithm does not ask for ECN".to_owned())
+    } else if tcp_ecn == Some("0") {
+        (Mode::None, plain, "the plan sets tcp_ecn = 0 on this node".to_owned())
+    } else if via == Via::Builtin || via == Via::Auto {
+        let (mode, reason) = decide_builtin(can, wants);
+        (mode, plain, reason)
+    } else {
+        decide_own(can, wants, via)
+    };
+    Decision { mode, flags, reason }
+}
+
+fn decide_builtin(can: &Capabilities, wants: Wants) -> (Mode, String) {
+    if wants.echo {
+        (Mode::DctcpFeedback, "the kernel's own echoes every mark, on both ends".to_owned())
+    } else if can.accecn_sysctl {
+        let all = "tcp_ecn = 3 works here; every flow of this node negotiates AccECN with it";
+        (Mode::AccecnSysctl, all.to_owned())
+    } else {
+        (Mode::Rfc3168, "this kernel refuses tcp_ecn = 3 (AccECN)".to_owned())
+    }
+}
+
+fn decide_own(can: &Capabilities, wants: Wants, via: Via) -> (Mode, u32, String) {
+    let accecn = can.ops_flags & flag::ACCECN == flag::ACCECN;
+    let echo = flag::NON_RESTRICTED | flag::NEEDS_ECN;
+    if wants.accecn && accecn {
+        let reason =
+            format!("this kernel takes AccECN by flags {:#x} of a congestion control", can.ops_flags);
+        return (Mode::AccecnStructOps, can.ops_flags, reason);
+    }
+    if !wants.accecn {
+        return (Mode::DctcpFeedback, echo, "the algorithm's receiver echoes every mark".to_owned());
+    }
+    let why = match (via, can.ops_flags) {
+        (Via::Bpf, 0) => format!("no BPF congestion control can be registered: {}", can.ops_why),
+        (_, flags) => format!(
+            "this kernel has no AccECN for it (flags {:#x} accepted, {:#x} needed); the receiver echoes every mark",
+            flags,
+            flag::ACCECN
+        ),
+    };
+    (Mode::DctcpFeedback, echo, why)
+}
+
+/// One end of a flow group on this node whose congestion control wants ECN.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct End {
+    /// The flow group.
+    pub group: String,
+    /// The congestion control's name in the kernel.
+    pub cc: String,
+    /// What it wants.
+    pub wants: Wants,
+    /// Who registered it.
+    pub via: Via,
+    /// Local ports whose sockets get it before the handshake: of the data connections, or the listener's.
+    pub ports: Vec<u16>,
+    /// This end sends the data.
+    pub sends: bool,
+    /// The other end's address.
+    pub peer: std::net::IpAddr,
+}
+
+/// The ends on this node that want ECN. `kernel_name` and `via` say what became of a plan's instance.
+pub fn ends(task: &NodeTask, became: impl Fn(&str) -> (String, Via)) -> Vec<End> {
+    let end = |flow: &FlowTask, listens: bool| {
+        let name = flow.cc.as_deref()?;
+        let wants = wants(name, task.cc.get(name));
+        let (cc, via) = became(name);
+        let ports = if listens {
+            vec![flow.server_port]
+        } else {
+            (0..flow.count).map(|i| flow.client_port + i as u16).collect()
+        };
+        wants.any().then(|| End {
+            group: flow.group.clone(),
+            cc,
+            wants,
+            via,
+            ports,
+            sends: listens == flow.reverse,
+            peer: if listens { flow.from_ip } else { flow.to_ip },
+        })
+    };
+    let clients = task.clients.iter().filter_map(|flow| end(flow, false));
+    clients.chain(task.servers.iter().filter_map(|flow| end(flow, true))).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,183 @@
+//! The BPF programs of ECN: the congestion control before the handshake, ECT(1) at egress, and the trial of flags. All
+//! are attached by descriptors of this process, so they are gone when it is.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::path::Path;
+
+use ccbench_shaper::{bpf, netlink};
+use libbpf_rs::{Link, Map, MapCore as _, MapFlags, Object, ObjectBuilder, OpenObject};
+
+const EARLY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/early.bpf.o"));
+const ECT1: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/ect1.bpf.o"));
+const PROBE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/probe.bpf.o"));
+
+/// Bytes of a congestion control's name in the kernel, its end included.
+const NAME_BYTES: usize = 16;
+/// Kernels before 6.4 do not know it.
+const BPF_F_LINK: u32 = 0x2000;
+/// `ARPHRD_ETHER`, and the bytes of its header.
+const ETHERNET: (u16, u32) = (1, 14);
+
+/// Sets congestion controls of sockets of one control group before their handshake, by local port.
+#[derive(Debug)]
+pub struct Early {
+    _links: Vec<Link>,
+    object: Object,
+}
+
+impl Early {
+    /// For processes in `group` and this network namespace. Ports without a congestion control are left alone.
+    ///
+    /// # Errors
+    /// What the kernel does not have or allow, in words.
+    pub fn attach(group: &Path, ports: &BTreeMap<u16, String>) -> Result<Self, String> {
+        let cookie = bpf::netns_cookie().map_err(|e| format!("cookie of the namespace: {e}"))?;
+        let folder = File::open(group).map_err(|e| format!("open {}: {e}", group.display()))?;
+        let mut open = open(EARLY, "early")?;
+        patch(&mut open, ".rodata.early", 0, &cookie.to_ne_bytes())?;
+        let object = load(open, "early")?;
+        let table = map(&object, "early_ports")?;
+        for (port, cc) in ports {
+            let key = u32::from(*port).to_ne_bytes();
+            table
+                .update(&key, &name(cc)?, MapFlags::ANY)
+                .map_err(|e| format!("note port {port} for BPF: {e}"))?;
+        }
+        let links = object
+            .progs_mut()
+            .map(|program| {
+                program.attach_cgroup(folder.as_raw_fd()).map_err(|e| {
+                    let (what, group) = (program.name().to_string_lossy(), group.display());
+                    format!("attach {what} to control group {group}: {}", words(&e))
+                })
+            })
+            .collect::<Result<Vec<Link>, String>>()?;
+        Ok(Self { _links: links, object })
+    }
+
+    /// Sockets whose congestion control was set, and refusals by the kernel.
+    pub fn counts(&self) -> (u64, u64) {
+        (count(&self.object, ".data.early", 0), count(&self.object, ".data.early", 8))
+    }
+}
+
+/// Turns ECT(0) into ECT(1) in what one congestion control sends out of one interface.
+#[derive(Debug)]
+pub struct Ect1 {
+    _link: OwnedFd,
+    object: Object,
+    /// The interface.
+    pub dev: String,
+    /// The congestion control's name in the kernel.
+    pub cc: String,
+}
+
+impl Ect1 {
+    /// For sockets of this network namespace with the congestion control `cc` that send out of `dev`.
+    ///
+    /// # Errors
+    /// What the kernel does not have or allow, in words.
+    pub fn attach(dev: &str, cc: &str) -> Result<Self, String> {
+        let index = netlink::ifindex(dev).map_err(|e| e.to_string())?;
+        let mut open = open(ECT1, "ect1")?;
+        patch(&mut open, ".rodata.ect1", 0, &name(cc)?)?;
+        patch(&mut open, ".rodata.ect1", 20, &link_header_bytes(dev).to_ne_bytes())?;
+        let object = load(open, "ect1")?;
+        let program = object.progs_mut().next().ok_or("ect1 has no program")?;
+        let link = bpf::attach_tcx_egress(program.as_fd(), index)
+            .map_err(|e| format!("attach to the way out of {dev} (TCX, Linux 6.6): {e}"))?;
+        Ok(Self { _link: link, object, dev: dev.to_owned(), cc: cc.to_owned() })
+    }
+
+    /// Packets rewritten so far.
+    pub fn rewritten(&self) -> u64 {
+        count(&self.object, ".data.ect1", 0)
+    }
+}
+
+/// Registers a congestion control with these flags, and takes it back at once.
+///
+/// # Errors
+/// The kernel refused, in words.
+pub fn try_flags(flags: u32) -> Result<(), String> {
+    let with_link = try_flags_as(flags, true);
+    with_link.or_else(|_| try_flags_as(flags, false))
+}
+
+fn try_flags_as(flags: u32, link: bool) -> Result<(), String> {
+    let mut open = open(PROBE, "probe")?;
+    // Names are global to the machine: no two agents may try at once under one.
+    patch(&mut open, "probe", 0, &name(&format!("ccbp{}", std::process::id()))?)?;
+    patch(&mut open, "probe", NAME_BYTES, &flags.to_ne_bytes())?;
+    if !link && let Some(mut map) = open.maps_mut().find(|map| map.name() == OsStr::new("probe")) {
+        let flags = map.map_flags() & !BPF_F_LINK;
+        map.set_map_flags(flags).map_err(|e| words(&e))?;
+    }
+    let mut object = load(open, "probe")?;
+    let mut maps = object.maps_mut();
+    let mut map =
+        maps.find(|map| map.name() == OsStr::new("probe")).ok_or("probe has no such map")?;
+    map.attach_struct_ops().map(drop).map_err(|e| words(&e))
+}
+
+fn open(object: &[u8], what: &str) -> Result<OpenObject, String> {
+    ObjectBuilder::default()
+        .open_memory(object)
+        .map_err(|e| format!("read the BPF object {what}: {}", words(&e)))
+}
+
+fn load(open: OpenObject, what: &str) -> Result<Object, String> {
+    open.load().map_err(|e| format!("load the BPF object {what}: {}", words(&e)))
+}
+
+/// An error with its causes.
+fn words(error: &libbpf_rs::Error) -> String {
+    format!("{error:#}")
+}
+
+fn patch(open: &mut OpenObject, map: &str, at: usize, bytes: &[u8]) -> Result<(), String> {
+    let missing = || format!("the BPF object has no {map} of {} bytes", at + bytes.len());
+    let mut found = open.maps_mut().find(|m| m.name() == OsStr::new(map)).ok_or_else(missing)?;
+    let value = found.initial_value_mut().ok_or_else(missing)?;
+    value.get_mut(at..at + bytes.len()).ok_or_else(missing)?.copy_from_slice(bytes);
+    Ok(())
+}
+
+fn map<'obj>(object: &'obj Object, name: &str) -> Result<Map<'obj>, String> {
+    let found = object.maps().find(|map| map.name() == OsStr::new(name));
+    found.ok_or_else(|| format!("the BPF object has no map {name}"))
+}
+
+/// A counter in a section of data; 0 if it cannot be read.
+fn count(object: &Object, section: &str, at: usize) -> u64 {
+    let value = map(object, section)
+        .ok()
+        .and_then(|map| map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).ok()?);
+    let bytes = value.as_ref().and_then(|value| value.get(at..at + 8)?.try_into().ok());
+    bytes.map_or(0, u64::from_ne_bytes)
+}
+
+/// As the kernel keeps it.
+fn name(cc: &str) -> Result<[u8; NAME_BYTES], String> {
+    let mut bytes = [0; NAME_BYTES];
+    match bytes[..NAME_BYTES - 1].get_mut(..cc.len()) {
+        Some(room) => room.copy_from_slice(cc.as_bytes()),
+        None => return Err(format!("`{cc}` is longer than {} bytes", NAME_BYTES - 1)),
+    }
+    Ok(bytes)
+}
+
+/// Of the interface; what has no Ethernet address has no header.
+fn link_header_bytes(dev: &str) -> u32 {
+    let all = nix::ifaddrs::getifaddrs().into_iter().flatten();
+    let kind = all
+        .filter(|i| i.interface_name == dev)
+        .find_map(|i| Some(i.address?.as_link_addr()?.hatype()));
+    // The loopback's header looks like Ethernet's.
+    let ethernet =
+        matches!(kind, Some(kind) if kind == ETHERNET.0 || kind == libc::ARPHRD_LOOPBACK);
+    if ethernet || kind.is_none() { ETHERNET.1 } else { 0 }
+}

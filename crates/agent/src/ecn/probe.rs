@@ -1,0 +1,47 @@
+//! What this kernel accepts, tried once at run time; nothing is told from its version.
+
+use std::sync::OnceLock;
+
+use super::Capabilities;
+#[cfg(feature = "ebpf")]
+use super::flag;
+
+static FOUND: OnceLock<Capabilities> = OnceLock::new();
+
+/// Tried when first needed: it makes a network namespace and registers a congestion control for an instant.
+pub fn capabilities() -> &'static Capabilities {
+    FOUND.get_or_init(|| {
+        let (ops_flags, ops_why) = ops_flags();
+        Capabilities { accecn_sysctl: accecn_sysctl(), ops_flags, ops_why }
+    })
+}
+
+/// In a namespace of its own, which dies with the thread that made it.
+fn accecn_sysctl() -> bool {
+    let tried = std::thread::Builder::new().name("probe-ecn".to_owned()).spawn(|| {
+        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).is_ok()
+            && std::fs::write("/proc/sys/net/ipv4/tcp_ecn", "3").is_ok()
+    });
+    tried.is_ok_and(|thread| thread.join().unwrap_or(false))
+}
+
+/// The most that are accepted together; else none, and why.
+#[cfg(feature = "ebpf")]
+fn ops_flags() -> (u32, String) {
+    let plain = flag::NON_RESTRICTED;
+    let sets =
+        [flag::ACCECN | flag::NO_FALLBACK_RFC3168, flag::ACCECN, plain | flag::NEEDS_ECN, plain];
+    let mut why = String::new();
+    for set in sets {
+        match super::hooks::try_flags(set) {
+            Ok(()) => return (set, String::new()),
+            Err(error) => why = error,
+        }
+    }
+    (0, why)
+}
+
+#[cfg(not(feature = "ebpf"))]
+fn ops_flags() -> (u32, String) {
+    (0, "this ccbench-agent was built without the feature ebpf".to_owned())
+}

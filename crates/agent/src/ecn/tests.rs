@@ -1,0 +1,128 @@
+use std::collections::BTreeMap;
+
+use ccbench_proto::plan::{Cc, Via};
+
+use super::*;
+
+const PRAGUE: Wants = Wants { accecn: true, echo: true, ect1: true };
+const DCTCP: Wants = Wants { accecn: false, echo: true, ect1: false };
+
+fn kernel(ops_flags: u32, accecn_sysctl: bool) -> Capabilities {
+    Capabilities { accecn_sysctl, ops_flags, ops_why: "no BTF".into() }
+}
+
+fn cc(algorithm: &str, via: Via) -> Cc {
+    Cc { algorithm: algorithm.into(), params: BTreeMap::new(), via }
+}
+
+#[test]
+fn the_best_way_that_the_kernel_has() {
+    let mode = |flags, sysctl, wants, via| decide(&kernel(flags, sysctl), wants, via, None).mode;
+    for (flags, sysctl, wants, via, wanted) in [
+        (0x1f, false, PRAGUE, Via::Bpf, Mode::AccecnStructOps),
+        (0x0f, true, PRAGUE, Via::Bpf, Mode::AccecnStructOps),
+        (0x1f, true, PRAGUE, Via::Module, Mode::AccecnStructOps),
+        (0x03, false, PRAGUE, Via::Bpf, Mode::DctcpFeedback),
+        (0x07, false, PRAGUE, Via::Bpf, Mode::DctcpFeedback),
+        (0x00, false, PRAGUE, Via::Module, Mode::DctcpFeedback),
+        (0x1f, true, DCTCP, Via::Bpf, Mode::DctcpFeedback),
+        (0x1f, true, DCTCP, Via::Builtin, Mode::DctcpFeedback),
+        (0x1f, true, Wants::default(), Via::Bpf, Mode::None),
+    ] {
+        assert_eq!(
+            mode(flags, sysctl, wants, via),
+            wanted,
+            "{flags:#x} {sysctl} {wants:?} {via:?}"
+        );
+    }
+    let kernels_prague = Wants { accecn: true, ..Wants::default() };
+    assert_eq!(mode(0x1f, true, kernels_prague, Via::Builtin), Mode::AccecnSysctl);
+    assert_eq!(mode(0x1f, false, kernels_prague, Via::Builtin), Mode::Rfc3168);
+}
+
+#[test]
+fn flags_are_those_of_the_mode() {
+    let flags =
+        |kernel_flags, wants| decide(&kernel(kernel_flags, false), wants, Via::Bpf, None).flags;
+    assert_eq!(flags(0x1f, PRAGUE), 0x1f, "no fallback to RFC 3168 where that can be said");
+    assert_eq!(flags(0x0f, PRAGUE), 0x0f);
+    assert_eq!(flags(0x03, PRAGUE), 0x03);
+    assert_eq!(flags(0x1f, DCTCP), 0x03);
+    assert_eq!(flags(0x1f, Wants::default()), 0x01);
+}
+
+#[test]
+fn the_plan_may_switch_it_off() {
+    let off = decide(&kernel(0x1f, true), PRAGUE, Via::Bpf, Some("0"));
+    assert_eq!((off.mode, off.flags), (Mode::None, flag::NON_RESTRICTED));
+    assert!(off.reason.contains("tcp_ecn = 0"), "{}", off.reason);
+    assert_eq!(
+        decide(&kernel(0x1f, true), PRAGUE, Via::Bpf, Some("1")).mode,
+        Mode::AccecnStructOps
+    );
+}
+
+#[test]
+fn every_decision_says_why() {
+    for flags in [0, 3, 0x1f] {
+        for via in [Via::Bpf, Via::Module, Via::Builtin] {
+            for wants in [PRAGUE, DCTCP, Wants::default()] {
+                assert!(!decide(&kernel(flags, false), wants, via, None).reason.is_empty());
+            }
+        }
+    }
+    let old = decide(&kernel(3, false), PRAGUE, Via::Bpf, None).reason;
+    assert!(old.contains("0x3 accepted") && old.contains("0xf needed"), "{old}");
+    assert!(decide(&kernel(0, false), PRAGUE, Via::Bpf, None).reason.contains("no BTF"));
+}
+
+#[test]
+fn what_algorithms_want() {
+    assert_eq!(wants("p", Some(&cc("prague", Via::Bpf))), PRAGUE);
+    assert_eq!(wants("d", Some(&cc("dctcp", Via::Bpf))), DCTCP);
+    assert_eq!(wants("d", Some(&cc("dctcp", Via::Builtin))), DCTCP);
+    assert_eq!(wants("dctcp", None), DCTCP, "the kernel's");
+    assert_eq!(wants("prague", None), Wants { accecn: true, ..Wants::default() }, "the kernel's");
+    for plain in ["cubic", "bbr", "reno"] {
+        assert!(!wants(plain, None).any());
+    }
+    assert!(!wants("t", Some(&cc("ta", Via::Auto))).any());
+}
+
+#[test]
+fn what_can_be_had_is_listed_best_first() {
+    assert_eq!(kernel(0x1f, false).modes(), ["accecn_struct_ops", "dctcp_feedback", "rfc3168"]);
+    assert_eq!(kernel(0, true).modes(), ["accecn_sysctl", "rfc3168"]);
+}
+
+#[test]
+fn only_the_sockets_of_flows_that_want_it_are_chosen() {
+    let flow = |group: &str, cc: &str, client_port, reverse| FlowTask {
+        group: group.into(),
+        from: "a".into(),
+        to: "b".into(),
+        from_ip: [10, 0, 0, 1].into(),
+        to_ip: [10, 0, 0, 2].into(),
+        server_port: 5201,
+        client_port,
+        count: 2,
+        cc: Some(cc.into()),
+        reverse,
+        rate: None,
+        start: ccbench_proto::units::Micros::from_secs(0),
+        stop: ccbench_proto::units::Micros::from_secs(1),
+        interval: ccbench_proto::units::Micros::from_millis(100),
+    };
+    let plan = ccbench_proto::plan::parse::parse(include_str!("tests.toml")).unwrap();
+    let (plan, _) = ccbench_proto::plan::check::check(plan).unwrap();
+    let mut task = ccbench_proto::schedule::task_for(&plan, "a", &Default::default());
+    task.cc = BTreeMap::from([("p".to_owned(), cc("prague", Via::Bpf))]);
+    task.clients = vec![flow("l4s", "p", 10_000, false), flow("classic", "cubic", 10_002, false)];
+    task.servers = vec![flow("back", "p", 10_004, true)];
+    let found = ends(&task, |name| (format!("k_{name}"), Via::Bpf));
+    let told: Vec<_> =
+        found.iter().map(|end| (end.group.as_str(), end.ports.clone(), end.sends)).collect();
+    assert_eq!(told, [("l4s", vec![10_000, 10_001], true), ("back", vec![5201], true)]);
+    assert!(found.iter().all(|end| end.cc == "k_p"));
+    assert_eq!(found[1].peer, std::net::IpAddr::from([10, 0, 0, 1]));
+}

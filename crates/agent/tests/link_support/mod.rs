@@ -1,0 +1,333 @@
+//! Three nodes in a row in unnamed network namespaces, and links started in the middle one.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::io::Read;
+use std::net::UdpSocket;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use nix::sched::{CloneFlags, setns};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+pub const AGENT: &str = env!("CARGO_BIN_EXE_ccbench-agent");
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// `la1 10.9.0.1 ─ lb0` (middle) `lc0 ─ lc1 10.9.0.2`.
+pub struct Lab {
+    holders: Vec<Child>,
+    dir: tempfile::TempDir,
+}
+
+impl Lab {
+    pub fn new() -> Self {
+        let holder = || {
+            let mut command = Command::new("unshare");
+            command.args(["-n", "sleep", "1000"]).spawn().unwrap()
+        };
+        let holders = (0..3).map(|_| holder()).collect();
+        let lab = Self { holders, dir: tempfile::tempdir().unwrap() };
+        for node in lab.nodes() {
+            let own = std::fs::read_link("/proc/self/ns/net").unwrap();
+            wait_for("a namespace", || {
+                std::fs::read_link(format!("/proc/{node}/ns/net")).is_ok_and(|it| it != own)
+            });
+            lab.ip(node, "link set lo up");
+        }
+        let (left, right) = (lab.left(), lab.right());
+        lab.ip(lab.middle(), &format!("link add lb0 type veth peer name la1 netns {left}"));
+        lab.ip(lab.middle(), &format!("link add lc0 type veth peer name lc1 netns {right}"));
+        for dev in ["lb0", "lc0"] {
+            let knob = format!("net/ipv6/conf/{dev}/disable_ipv6");
+            inside(lab.middle(), move || std::fs::write(format!("/proc/sys/{knob}"), "1").unwrap());
+            lab.ip(lab.middle(), &format!("link set {dev} up"));
+        }
+        for (node, dev, host) in [(left, "la1", 1), (right, "lc1", 2)] {
+            lab.ip(node, &format!("addr add 10.9.0.{host}/24 dev {dev}"));
+            lab.ip(node, &format!("addr add fd09::{host}/64 dev {dev} nodad"));
+            lab.ip(node, &format!("link set {dev} up"));
+        }
+        lab
+    }
+
+    fn nodes(&self) -> [u32; 3] {
+        [0, 1, 2].map(|node| self.holders[node].id())
+    }
+
+    /// Each by a process in it.
+    pub fn left(&self) -> u32 {
+        self.nodes()[0]
+    }
+
+    pub fn middle(&self) -> u32 {
+        self.nodes()[1]
+    }
+
+    pub fn right(&self) -> u32 {
+        self.nodes()[2]
+    }
+
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// A command line that continues inside a node.
+    pub fn enter(&self, node: u32) -> Command {
+        let mut command = Command::new("nsenter");
+        command.args(["-t", &node.to_string(), "-n"]);
+        command.env("CCBENCH_STATE", self.dir.path().join("state"));
+        command.env_remove("MAHIMAHI_BASE").env_remove("CCBENCH_LINK_BLOCK");
+        command
+    }
+
+    pub fn ip(&self, node: u32, arguments: &str) -> String {
+        let ended = run(self.enter(node).arg("ip").args(arguments.split(' ')));
+        assert_eq!(ended.code, Some(0), "ip {arguments}: {}", ended.stderr);
+        ended.stdout
+    }
+
+    /// A link in the middle, once it is there.
+    pub fn link(&self, flags: &str) -> Running {
+        let mut command = self.enter(self.middle());
+        command.args([AGENT, "link"]).args(flags.split_whitespace());
+        let mut running = Running::start(&mut command);
+        let last = if flags.contains("--dev") { "down (" } else { "up (" };
+        wait_for("the link", || {
+            assert!(!running.has_ended(), "{flags}: {}", running.stderr());
+            running.stderr().contains(last)
+        });
+        running
+    }
+
+    /// A link in the middle that comes to nothing.
+    pub fn refused(&self, flags: &str) -> Ended {
+        run(self.enter(self.middle()).args([AGENT, "link"]).args(flags.split_whitespace()))
+    }
+
+    /// A command behind a link of the middle.
+    pub fn command(&self, flags: &str, words: &[&str]) -> Ended {
+        let mut command = self.enter(self.middle());
+        command.args([AGENT, "link"]).args(flags.split_whitespace()).arg("--").args(words);
+        run(&mut command)
+    }
+
+    /// All that a link could change about the middle.
+    pub fn state_of_middle(&self) -> String {
+        let tc = |what: &str| {
+            run(self.enter(self.middle()).args(["tc", what, "show", "dev", "lb0"])).stdout
+        };
+        let filters =
+            run(self.enter(self.middle()).args(["tc", "filter", "show", "dev", "lb0", "egress"]));
+        let links = self.ip(self.middle(), "-d link show");
+        // Its counters are none of it.
+        let offloads = run(self.enter(self.middle()).args(["ethtool", "-k", "lb0"])).stdout;
+        format!("{links}\n{}\n{}\n{offloads}", tc("qdisc"), filters.stdout)
+    }
+
+    pub fn promiscuity(&self) -> u32 {
+        let text = self.ip(self.middle(), "-d link show");
+        let counts = text.split("promiscuity ").skip(1);
+        counts.map(|rest| rest.split_whitespace().next().unwrap().parse::<u32>().unwrap()).sum()
+    }
+
+    /// Packets that an interface has received.
+    pub fn received(&self, node: u32, dev: &str) -> u64 {
+        let text = self.ip(node, &format!("-j -s link show {dev}"));
+        let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+        json[0]["stats64"]["rx"]["packets"].as_u64().unwrap()
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        for holder in &mut self.holders {
+            let _ = holder.kill();
+            let _ = holder.wait();
+        }
+    }
+}
+
+/// How a command ended.
+pub struct Ended {
+    pub code: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+pub fn run(command: &mut Command) -> Ended {
+    Running::start(command).wait()
+}
+
+/// A process whose outputs are collected.
+pub struct Running {
+    child: Child,
+    outputs: [Output; 2],
+}
+
+struct Output {
+    text: Arc<std::sync::Mutex<String>>,
+    reader: std::thread::JoinHandle<()>,
+}
+
+impl Output {
+    fn of(mut from: impl Read + Send + 'static) -> Self {
+        let text = Arc::new(std::sync::Mutex::new(String::new()));
+        let shared = Arc::clone(&text);
+        let reader = std::thread::spawn(move || {
+            let mut chunk = [0; 4096];
+            while let Ok(count @ 1..) = from.read(&mut chunk) {
+                shared.lock().unwrap().push_str(&String::from_utf8_lossy(&chunk[..count]));
+            }
+        });
+        Self { text, reader }
+    }
+}
+
+impl Running {
+    pub fn start(command: &mut Command) -> Self {
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let outputs =
+            [Output::of(child.stdout.take().unwrap()), Output::of(child.stderr.take().unwrap())];
+        Self { child, outputs }
+    }
+
+    pub fn stderr(&self) -> String {
+        self.outputs[1].text.lock().unwrap().clone()
+    }
+
+    pub fn has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Sends a signal and waits for the end.
+    pub fn end(self, signal: Signal) -> Ended {
+        kill(Pid::from_raw(self.child.id() as i32), signal).unwrap();
+        self.wait()
+    }
+
+    pub fn wait(mut self) -> Ended {
+        let mut code = None;
+        wait_for("the end of a process", || match self.child.try_wait().unwrap() {
+            Some(status) => {
+                code = status.code();
+                true
+            }
+            None => false,
+        });
+        let [stdout, stderr] = self.outputs.map(|output| {
+            output.reader.join().unwrap();
+            output.text.lock().unwrap().clone()
+        });
+        Ended { code, stdout, stderr }
+    }
+
+    /// Whether a process of this name is below it.
+    pub fn runs(&self, name: &str) -> bool {
+        let comm = std::fs::read_to_string(format!("/proc/{}/comm", self.youngest_child()));
+        comm.is_ok_and(|comm| comm.trim() == name)
+    }
+
+    /// The first child's first child, and so on.
+    pub fn youngest_child(&self) -> u32 {
+        let mut pid = self.child.id();
+        loop {
+            let path = format!("/proc/{pid}/task/{pid}/children");
+            let children = std::fs::read_to_string(path).unwrap_or_default();
+            match children.split_whitespace().next() {
+                Some(child) => pid = child.parse().unwrap(),
+                None => return pid,
+            }
+        }
+    }
+}
+
+/// Runs a closure on a thread in the network namespace of a process.
+pub fn inside<T: Send + 'static>(node: u32, run: impl FnOnce() -> T + Send + 'static) -> T {
+    let thread = std::thread::spawn(move || {
+        let namespace = std::fs::File::open(format!("/proc/{node}/ns/net")).unwrap();
+        setns(namespace, CloneFlags::CLONE_NEWNET).unwrap();
+        run()
+    });
+    thread.join().unwrap()
+}
+
+/// Sends back what comes to port 7007 of an address, until it is dropped.
+pub struct Echo {
+    stop: Arc<AtomicBool>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+pub fn udp_echo(node: u32, address: &'static str) -> Echo {
+    let stop = Arc::new(AtomicBool::new(false));
+    let socket = inside(node, move || UdpSocket::bind((address, 7007)).unwrap());
+    socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+    let stopped = Arc::clone(&stop);
+    let thread = std::thread::spawn(move || {
+        let mut bytes = [0; 2000];
+        while !stopped.load(Ordering::Relaxed) {
+            if let Ok((count, from)) = socket.recv_from(&mut bytes) {
+                let _ = socket.send_to(&bytes[..count], from);
+            }
+        }
+    });
+    Echo { stop, thread: Some(thread) }
+}
+
+impl Drop for Echo {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.take().unwrap().join().unwrap();
+    }
+}
+
+/// The shortest of some round trips to the echo at an address, by whichever family it is of.
+pub fn exchange(address: &str, text: &'static [u8]) -> Duration {
+    let any = if address.contains(':') { "[::]:0" } else { "0.0.0.0:0" };
+    let socket = UdpSocket::bind(any).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+    let mut times = Vec::new();
+    let deadline = Instant::now() + LIMIT;
+    while times.len() < 5 {
+        assert!(Instant::now() < deadline, "no answer from {address}");
+        let sent = Instant::now();
+        if socket.send_to(text, (address, 7007)).is_err() {
+            continue;
+        }
+        let mut bytes = [0; 2000];
+        if let Ok(count) = socket.recv(&mut bytes) {
+            assert_eq!(&bytes[..count], text);
+            times.push(sent.elapsed());
+        }
+    }
+    times.into_iter().min().unwrap()
+}
+
+/// Sends packets as fast as they go.
+pub fn blast(to: &str, count: usize, bytes: usize) {
+    let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+    for _ in 0..count {
+        socket.send_to(&vec![0; bytes], to).unwrap();
+    }
+}
+
+/// Waits until something is so.
+pub fn wait_for(what: &str, mut so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + LIMIT;
+    while !so() {
+        assert!(Instant::now() < deadline, "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}

@@ -1,0 +1,290 @@
+//! Had every flow whose congestion control counts marks the feedback for it, and did it count what the links marked?
+
+use std::collections::BTreeMap;
+
+use ccbench_proto::plan::check::CheckedPlan;
+use ccbench_proto::wire::{Event, FlowSample, QdiscSample};
+use serde::Deserialize;
+
+use super::{Findings, Span, Status};
+
+/// Counted and marked may differ by this share (retransmissions acknowledged twice, marks on segments that a receiver
+/// joined) ...
+pub const COUNT_SHARE: f64 = 0.02;
+/// ... and by a few marks per flow, which the handshake bears: nobody counts those.
+pub const COUNT_SLACK_PKTS: f64 = 3.0;
+/// Marks whose acknowledgement a flow's last sample need not have seen: those of its last two smoothed round trips.
+pub const PENDING_RTTS: f64 = 2.0;
+/// `TCPI_OPT_ECN`: the handshake agreed on ECN.
+const NEGOTIATED: u32 = 8;
+
+/// What the nodes said, the senders counted and the links marked.
+#[derive(Debug)]
+pub(crate) struct EcnCheck {
+    every_s: f64,
+    said: BTreeMap<String, Vec<Said>>,
+    flows: BTreeMap<String, Seen>,
+    links: BTreeMap<(String, String, String), Marks>,
+}
+
+/// What a node said of one end of a flow group (event `ecn`).
+#[derive(Debug, Deserialize)]
+struct Said {
+    #[serde(skip)]
+    node: String,
+    cc: String,
+    asked: String,
+    mode: String,
+    reason: String,
+    counts_marks: bool,
+    ect1_error: Option<String>,
+}
+
+/// One data flow at its sender.
+#[derive(Debug, Default)]
+struct Seen {
+    group: String,
+    negotiated: bool,
+    counted_pkts: u32,
+    last_s: f64,
+    srtt_s: f64,
+}
+
+/// Counters of one queue over time: seconds, marks, drops.
+#[derive(Debug, Default)]
+struct Marks(Vec<(f64, u64, u64)>);
+
+impl Marks {
+    fn total(&self) -> u64 {
+        self.0.last().map_or(0, |(_, marks, _)| *marks)
+    }
+
+    fn drops(&self) -> u64 {
+        self.0.last().map_or(0, |(_, _, drops)| *drops)
+    }
+
+    /// Marks within a time, rather too many than too few.
+    fn within(&self, (from_s, to_s): (f64, f64)) -> u64 {
+        let before = self.0.iter().take_while(|(at_s, ..)| *at_s <= from_s).last();
+        let after = self.0.iter().find(|(at_s, ..)| *at_s >= to_s);
+        let from = before.map_or(0, |(_, marks, _)| *marks);
+        after.map_or(self.total(), |(_, marks, _)| *marks).saturating_sub(from)
+    }
+}
+
+impl EcnCheck {
+    pub(crate) fn new(plan: &CheckedPlan) -> Self {
+        let sample = &plan.plan().sample;
+        Self {
+            every_s: sample.tcp.as_secs_f64() + sample.qdisc.as_secs_f64(),
+            said: BTreeMap::new(),
+            flows: BTreeMap::new(),
+            links: BTreeMap::new(),
+        }
+    }
+
+    pub(crate) fn event(&mut self, node: &str, event: &Event) {
+        if let Ok(said) = serde_json::from_str::<Said>(&event.data_json) {
+            let said = Said { node: node.to_owned(), ..said };
+            self.said.entry(event.subject.clone()).or_default().push(said);
+        }
+    }
+
+    pub(crate) fn sample(&mut self, span: Span, row: &FlowSample) {
+        if row.role != "data" || row.side != "snd" {
+            return;
+        }
+        let flow = self.flows.entry(row.flow_id.clone()).or_default();
+        flow.group.clone_from(&row.group);
+        flow.negotiated |= row.options.is_some_and(|options| options & NEGOTIATED != 0);
+        flow.counted_pkts = flow.counted_pkts.max(row.delivered_ce_pkts.unwrap_or(0));
+        flow.last_s = flow.last_s.max(span.seconds(row.at_ns));
+        flow.srtt_s = row.rtt_us.map_or(flow.srtt_s, |rtt_us| f64::from(rtt_us) / 1e6);
+    }
+
+    pub(crate) fn queue(&mut self, node: &str, span: Span, row: &QdiscSample) {
+        let marks = match (row.ecn_mark_pkts, row.ce_mark_pkts) {
+            (None, None) => return,
+            (law, threshold) => law.unwrap_or(0) + threshold.unwrap_or(0),
+        };
+        let key = (node.to_owned(), row.link.clone(), row.handle.clone());
+        let at = (span.seconds(row.at_ns), marks, row.drops_pkts);
+        self.links.entry(key).or_default().0.push(at);
+    }
+
+    pub(crate) fn finish(self, findings: &mut Findings) {
+        let mut all_count = !self.said.is_empty();
+        for (group, said) in &self.said {
+            if let Some(why) = fallback(said).or_else(|| self.not_negotiated(group)) {
+                all_count = false;
+                let message = format!("flows.{group}: {why}");
+                findings.add(Status::Degraded, "ecn_fallback", message);
+            }
+        }
+        // Of a mark on somebody else's packet nobody knows whether it was counted.
+        let strangers =
+            self.flows.values().any(|flow| flow.negotiated && !self.said.contains_key(&flow.group));
+        if all_count && !strangers {
+            self.judge_counts(findings);
+        }
+    }
+
+    fn not_negotiated(&self, group: &str) -> Option<String> {
+        let own = || self.flows.values().filter(|flow| flow.group == group);
+        let without = own().filter(|flow| !flow.negotiated).count();
+        (without > 0).then(|| {
+            format!(
+                "the handshake of {without} of {} connections did not agree on ECN",
+                own().count()
+            )
+        })
+    }
+
+    fn judge_counts(&self, findings: &mut Findings) {
+        let flows = || self.flows.values().filter(|flow| flow.negotiated);
+        let counted: f64 = flows().map(|flow| f64::from(flow.counted_pkts)).sum();
+        let marked = self.links.values().map(Marks::total).sum::<u64>() as f64;
+        let dropped = self.links.values().map(Marks::drops).sum::<u64>() as f64;
+        let ends = merged(flows().map(|flow| {
+            let pending_s = self.every_s + PENDING_RTTS * flow.srtt_s;
+            (flow.last_s - pending_s, flow.last_s + self.every_s)
+        }));
+        let pending: u64 =
+            ends.iter().flat_map(|end| self.links.values().map(|m| m.within(*end))).sum();
+        let slack = COUNT_SLACK_PKTS * flows().count() as f64;
+        let least = marked * (1.0 - COUNT_SHARE) - slack - pending as f64 - dropped;
+        let most = marked * (1.0 + COUNT_SHARE) + slack;
+        if counted < least || counted > most {
+            let message = format!(
+                "senders counted {counted:.0} CE marks, the links made {marked:.0} (limits {:.0} to {most:.0}: {:.0} %, \
+                 {COUNT_SLACK_PKTS:.0} per flow, {pending} on the way at the flows' ends, {dropped:.0} dropped packets)",
+                least.max(0.0),
+                COUNT_SHARE * 100.0
+            );
+            findings.add(Status::Degraded, "ce_count_off", message);
+        }
+    }
+}
+
+/// Why the ends of a group have not the feedback that was asked for, if so.
+fn fallback(said: &[Said]) -> Option<String> {
+    let told = |end: &Said| {
+        format!("{} asked for {}, {} has {}: {}", end.cc, end.asked, end.node, end.mode, end.reason)
+    };
+    if let Some(end) = said.iter().find(|end| !end.counts_marks) {
+        return Some(told(end));
+    }
+    let first = said.first()?;
+    if let Some(other) = said.iter().find(|end| end.mode != first.mode) {
+        return Some(format!("the ends differ: {}; {}", told(first), told(other)));
+    }
+    let no_ect1 = said.iter().find_map(|end| Some((end, end.ect1_error.as_ref()?)));
+    no_ect1.map(|(end, why)| format!("data of {} is ECT(0), not ECT(1): {why}", end.cc))
+}
+
+/// Times without overlap.
+fn merged(times: impl Iterator<Item = (f64, f64)>) -> Vec<(f64, f64)> {
+    let mut times: Vec<(f64, f64)> = times.collect();
+    times.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let mut apart: Vec<(f64, f64)> = Vec::new();
+    for (from_s, to_s) in times {
+        match apart.last_mut() {
+            Some(last) if from_s <= last.1 => last.1 = last.1.max(to_s),
+            _ => apart.push((from_s, to_s)),
+        }
+    }
+    apart
+}
+
+#[cfg(test)]
+mod tests {
+    use ccbench_proto::plan::{check, parse};
+
+    use super::*;
+
+    const SPAN: Span = Span { t0_ns: 0, end_ns: 10_000_000_000 };
+    const PLAN: &str = include_str!("ecn.toml");
+
+    /// Two nodes in this mode, flow `l4s/0` that counted `counted`, a link that marked 100 a second for 10 s.
+    fn judge(modes: [&str; 2], negotiated: bool, counted: u32, stranger: bool) -> Vec<String> {
+        let (plan, _) = check::check(parse::parse(PLAN).unwrap()).unwrap();
+        let mut ecn = EcnCheck::new(&plan);
+        for (node, mode) in ["src", "dst"].into_iter().zip(modes) {
+            let counts = matches!(mode, "dctcp_feedback" | "accecn_struct_ops");
+            let data_json = format!(
+                r#"{{"cc":"prague","asked":"accecn","mode":"{mode}","reason":"so","counts_marks":{counts},"ect1_error":null}}"#
+            );
+            let event = Event { subject: "l4s".into(), data_json, ..Default::default() };
+            ecn.event(node, &event);
+        }
+        for tenth in 1..=100u64 {
+            let at_ns = tenth * 100_000_000;
+            let row = |group: &str, ecn: bool, ce: u64| FlowSample {
+                at_ns,
+                flow_id: format!("{group}/0"),
+                group: group.into(),
+                side: "snd".into(),
+                role: "data".into(),
+                options: Some(if ecn { 15 } else { 7 }),
+                rtt_us: Some(15_000),
+                delivered_ce_pkts: Some(ce as u32),
+                ..Default::default()
+            };
+            ecn.sample(SPAN, &row("l4s", negotiated, u64::from(counted) * tenth / 100));
+            if stranger {
+                ecn.sample(SPAN, &row("classic", true, 0));
+            }
+            let link = QdiscSample {
+                at_ns,
+                link: "bottleneck".into(),
+                ce_mark_pkts: Some(tenth * 10),
+                ..Default::default()
+            };
+            ecn.queue("router", SPAN, &link);
+        }
+        let mut findings = Findings::default();
+        ecn.finish(&mut findings);
+        findings
+            .0
+            .into_iter()
+            .map(|(_, reason)| format!("{} {}", reason.code, reason.message))
+            .collect()
+    }
+
+    const ACCECN: [&str; 2] = ["accecn_struct_ops"; 2];
+
+    #[test]
+    fn counted_is_marked() {
+        for counted in [1000, 1020, 960] {
+            assert_eq!(judge(ACCECN, true, counted, false), Vec::<String>::new(), "{counted}");
+        }
+        for counted in [1040, 930, 0, 5000] {
+            let told = judge(ACCECN, true, counted, false);
+            assert_eq!(told.len(), 1, "{counted}");
+            assert!(told[0].starts_with("ce_count_off senders counted"), "{told:?}");
+        }
+    }
+
+    #[test]
+    fn without_counts_nothing_is_compared() {
+        assert_eq!(judge(ACCECN, true, 0, true), Vec::<String>::new(), "marks may be the other's");
+        let told = judge(["rfc3168"; 2], true, 0, false);
+        assert_eq!(told, ["ecn_fallback flows.l4s: prague asked for accecn, src has rfc3168: so"]);
+    }
+
+    #[test]
+    fn a_fallback_is_told() {
+        let told = judge(["accecn_struct_ops", "none"], true, 1000, false);
+        assert_eq!(told, ["ecn_fallback flows.l4s: prague asked for accecn, dst has none: so"]);
+        let told = judge(["accecn_struct_ops", "dctcp_feedback"], true, 1000, false);
+        assert!(told[0].contains("the ends differ"), "{told:?}");
+        let told = judge(ACCECN, false, 0, false);
+        assert!(told[0].contains("1 of 1 connections did not agree"), "{told:?}");
+    }
+
+    #[test]
+    fn ends_of_flows_are_counted_once() {
+        let times = [(5.0, 6.0), (1.0, 2.0), (1.5, 3.0), (2.5, 2.75)];
+        assert_eq!(merged(times.into_iter()), [(1.0, 3.0), (5.0, 6.0)]);
+    }
+}

@@ -1,0 +1,260 @@
+//! `ccbench trace`: looks at capacity traces, converts, draws and makes them up. Formats are read and written
+//! by [`ccbench_proto::trace`]; what is here is files, Parquet and pictures.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use ccbench_proto::trace::generate::{Kind, generate};
+use ccbench_proto::trace::{self, Format, Trace, TraceError};
+use ccbench_proto::units::Rate;
+
+use crate::args::{ConvertArgs, GenerateArgs, TraceCommand};
+use crate::error::CliError;
+use crate::print;
+
+mod parquet;
+mod plot;
+
+/// A format that `ccbench trace` writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Output {
+    Text(Format),
+    Parquet,
+}
+
+impl std::str::FromStr for Output {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "parquet" => Ok(Self::Parquet),
+            _ => text.parse().map(Self::Text).map_err(|why: String| format!("{why}, parquet")),
+        }
+    }
+}
+
+impl Output {
+    /// What a file's ending asks for.
+    fn of(path: &Path) -> Option<Self> {
+        match path.extension()?.to_str()?.to_ascii_lowercase().as_str() {
+            "parquet" => Some(Self::Parquet),
+            "json" => Some(Self::Text(Format::Netem)),
+            "csv" => Some(Self::Text(Format::Ccbench)),
+            "up" | "down" | "mahimahi" => Some(Self::Text(Format::Mahimahi)),
+            _ => None,
+        }
+    }
+}
+
+/// Runs one of the sub-commands.
+pub(crate) fn run(command: TraceCommand) -> Result<i32, CliError> {
+    match command {
+        TraceCommand::Info { files } => info(&files),
+        TraceCommand::Convert(args) => convert(&args),
+        TraceCommand::Plot { file, output } => {
+            let (trace, _) = read(&file, None)?;
+            save(&output, plot::svg(&file.to_string_lossy(), &trace).as_bytes())?;
+            Ok(0)
+        }
+        TraceCommand::Generate(args) => make_up(&args),
+    }
+}
+
+/// Reads a trace of any format, and which it was; every problem is printed as `FILE:LINE: why`.
+fn read(path: &Path, format: Option<Format>) -> Result<(Trace, String), CliError> {
+    let cannot = |why: String| CliError::Usage(format!("cannot read {}: {why}", path.display()));
+    let length = std::fs::metadata(path).map_err(|e| cannot(e.to_string()))?.len();
+    if length > trace::MAX_FILE_BYTES as u64 {
+        return Err(cannot(format!(
+            "it has {} MiB; {} are allowed",
+            length >> 20,
+            trace::MAX_FILE_BYTES >> 20
+        )));
+    }
+    let bytes = std::fs::read(path).map_err(|e| cannot(e.to_string()))?;
+    let name = path.to_string_lossy();
+    let refused = |error: TraceError| refuse(path, &error);
+    if bytes.starts_with(b"PAR1") {
+        let text = parquet::to_text(bytes).map_err(cannot)?;
+        let read = trace::parse_as(&name, text.as_bytes(), Format::Ccbench);
+        return Ok((read.map_err(refused)?, "parquet: ccbench's columns".to_owned()));
+    }
+    let format = match format {
+        Some(format) => format,
+        None => trace::format_of(&name, &bytes).map_err(refused)?,
+    };
+    let read = trace::parse_as(&name, &bytes, format).map_err(refused)?;
+    Ok((read, format.to_string()))
+}
+
+fn refuse(path: &Path, error: &TraceError) -> CliError {
+    let file = path.display();
+    crate::report_trace(path, error);
+    let count = error.problems.len() + error.more;
+    let read_as = error.format.map_or(String::new(), |format| format!(" (read as {format})"));
+    CliError::Usage(format!("{file}: {count} problem(s){read_as}"))
+}
+
+fn info(files: &[std::path::PathBuf]) -> Result<i32, CliError> {
+    let mut failed = None;
+    for path in files {
+        match read(path, None) {
+            Ok((trace, format)) => {
+                print(&describe(path, &trace, &format))?;
+            }
+            // The others may be right.
+            Err(error) => {
+                eprintln!("ccbench: {error}");
+                failed = Some(error.exit_code());
+            }
+        }
+    }
+    Ok(failed.unwrap_or(0))
+}
+
+fn describe(path: &Path, trace: &Trace, format: &str) -> String {
+    let figures = trace.summary();
+    let mut text = format!("{}\n", path.display());
+    let mut line = |what: &str, value: String| {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "  {what:<10} {value}");
+    };
+    let rate = |rate: Option<Rate>| {
+        rate.map_or("none".to_owned(), |rate| plot::rate_text(rate.bits_per_sec() as f64))
+    };
+    line("format", format.to_owned());
+    line("length", format!("{:.3} s", figures.length.as_secs_f64()));
+    match trace {
+        Trace::Steps(_) => line("rows", figures.rows.to_string()),
+        Trace::Opportunities(all) => {
+            line("packets", format!("{} of {} B of IP", figures.rows, all.bytes));
+        }
+    }
+    line("mean", rate(figures.mean_rate));
+    let over = if matches!(trace, Trace::Steps(_)) { "" } else { " over 100 ms" };
+    line("range", format!("{} to {}{over}", rate(figures.min_rate), rate(figures.max_rate)));
+    line("at zero", format!("{:.2} % of the time", f64::from(figures.zero_ppm) / 10_000.0));
+    if figures.has_delay || figures.has_loss {
+        let have = [(figures.has_delay, "delay"), (figures.has_loss, "loss")];
+        let have: Vec<_> = have.into_iter().filter_map(|(has, what)| has.then_some(what)).collect();
+        line("also", have.join(", "));
+    }
+    if figures.zero_ppm > 0 && matches!(trace, Trace::Steps(_)) {
+        line("note", "the kernel back end needs a `floor` for rows of zero".to_owned());
+    }
+    text
+}
+
+fn convert(args: &ConvertArgs) -> Result<i32, CliError> {
+    let (trace, _) = read(&args.input, args.from)?;
+    let output = args.format.or_else(|| Output::of(&args.output));
+    write(&args.output, &trace, output.unwrap_or(Output::Text(Format::Ccbench)))
+}
+
+fn make_up(args: &GenerateArgs) -> Result<i32, CliError> {
+    let kind: Kind = args.kind;
+    let made = generate(kind, args.seed, args.length, args.rate).map_err(CliError::Usage)?;
+    let asked = args.format.or_else(|| match Output::of(&args.output) {
+        // Also how traces of rates and dwells end.
+        Some(Output::Text(Format::Ccbench)) | None => None,
+        other => other,
+    });
+    write(&args.output, &made, asked.unwrap_or(Output::Text(kind.format())))
+}
+
+fn write(path: &Path, trace: &Trace, output: Output) -> Result<i32, CliError> {
+    let text = |format| {
+        trace::write(trace, format)
+            .map_err(|why| CliError::Usage(format!("cannot write {}: {why}", path.display())))
+    };
+    match output {
+        Output::Text(format) => save(path, text(format)?.as_bytes())?,
+        Output::Parquet => {
+            let Trace::Steps(steps) =
+                trace::parse_as("", text(Format::Ccbench)?.as_bytes(), Format::Ccbench)
+                    .map_err(|error| CliError::Usage(error.to_string()))?
+            else {
+                return Err(CliError::Usage("Parquet holds rows only".to_owned()));
+            };
+            let bytes = parquet::of_steps(&steps).map_err(CliError::Usage)?;
+            save(path, &bytes)?;
+        }
+    }
+    Ok(0)
+}
+
+fn save(path: &Path, bytes: &[u8]) -> Result<(), CliError> {
+    if path.as_os_str() == "-" {
+        let _ = std::io::Write::write_all(&mut std::io::stdout(), bytes);
+        return Ok(());
+    }
+    std::fs::write(path, bytes).map_err(|source| CliError::File {
+        op: "write",
+        path: path.to_owned(),
+        source,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::args::{Cli, Command};
+
+    fn folder() -> tempfile::TempDir {
+        tempfile::tempdir().unwrap()
+    }
+
+    fn ccbench(arguments: &[&str]) -> i32 {
+        let line = ["ccbench", "trace"].iter().chain(arguments);
+        let Ok(cli) = Cli::try_parse_from(line) else { return 2 };
+        let Command::Trace(command) = cli.command else { panic!("no trace command") };
+        run(command).unwrap_or_else(|error| error.exit_code())
+    }
+
+    #[test]
+    fn every_format_goes_through_parquet_and_back() {
+        let dir = folder();
+        let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+        let text = "t_us,rate_bps,delay_us,loss_ppm\n0,1000000,20000,\n0.5,2000000,,100\n3000,0,1,0\n4000,,,\n";
+        std::fs::write(at("in.csv"), text).unwrap();
+        assert_eq!(ccbench(&["convert", &at("in.csv"), &at("a.parquet")]), 0);
+        assert_eq!(ccbench(&["convert", &at("a.parquet"), &at("out.csv")]), 0);
+        assert_eq!(std::fs::read_to_string(at("out.csv")).unwrap(), text);
+        assert_eq!(ccbench(&["info", &at("a.parquet"), &at("in.csv")]), 0);
+        assert_eq!(ccbench(&["plot", &at("in.csv"), "-o", &at("p.svg")]), 0);
+        assert!(std::fs::read_to_string(at("p.svg")).unwrap().starts_with("<svg"));
+    }
+
+    #[test]
+    fn made_up_traces_are_the_same_for_the_same_seed() {
+        let dir = folder();
+        let make = |kind: &str, seed: &str, name: &str| {
+            let path = dir.path().join(name);
+            let out = path.to_str().unwrap();
+            let code = ccbench(&["generate", kind, "--seed", seed, "--length", "5s", "-o", out]);
+            assert_eq!(code, 0, "{kind}");
+            std::fs::read(path).unwrap()
+        };
+        for kind in Kind::ALL {
+            assert_eq!(make(kind.name(), "1", "a.csv"), make(kind.name(), "1", "b.csv"));
+        }
+        assert_ne!(make("lb", "1", "a.csv"), make("lb", "2", "b.csv"));
+    }
+
+    #[test]
+    fn bad_input_is_exit_code_two_and_an_unwritable_file_one() {
+        let dir = folder();
+        let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+        std::fs::write(at("bad.csv"), "10,1\n-1,1\n").unwrap();
+        std::fs::write(at("good.csv"), "10,1\n").unwrap();
+        std::fs::write(at("bad.parquet"), "PAR1 and nothing").unwrap();
+        assert_eq!(ccbench(&["info", &at("bad.csv"), &at("good.csv")]), 2);
+        assert_eq!(ccbench(&["info", &at("absent.csv")]), 2);
+        assert_eq!(ccbench(&["info", &at("bad.parquet")]), 2);
+        assert_eq!(ccbench(&["convert", &at("bad.csv"), &at("x.csv")]), 2);
+        assert_eq!(ccbench(&["generate", "nothing", "-o", &at("x")]), 2);
+        assert_eq!(ccbench(&["generate", "sl", "--rate", "1mbit", "-o", &at("x")]), 2);
+        assert_eq!(ccbench(&["plot", &at("good.csv"), "-o", &at("no/where.svg")]), 1);
+    }
+}

@@ -1,0 +1,188 @@
+//! A trace as an SVG picture that can be read on light and on dark ground.
+
+use std::fmt::Write as _;
+
+use ccbench_proto::trace::Trace;
+use ccbench_proto::units::Rate;
+
+const WIDTH: f64 = 900.0;
+const HEIGHT: f64 = 320.0;
+const LEFT: f64 = 70.0;
+const RIGHT: f64 = 20.0;
+const TOP: f64 = 46.0;
+const BOTTOM: f64 = 48.0;
+/// More points than pixels help nobody.
+const MOST_POINTS: usize = 6_000;
+
+const STYLE: &str = "text{font:13px system-ui,sans-serif;fill:#333}.title{font-weight:600}.grid{stroke:#8884;stroke-width:1}\
+.axis{stroke:#888;stroke-width:1}.rate{fill:none;stroke:#1667b7;stroke-width:1.5}.area{fill:#1667b7;fill-opacity:.14}\
+.mean{stroke:#b5541a;stroke-width:1.2;stroke-dasharray:6 4}.ground{fill:#fff}\
+@media(prefers-color-scheme:dark){text{fill:#ddd}.rate{stroke:#6cb2f5}.area{fill:#6cb2f5}.mean{stroke:#f0a36b}.ground{fill:#16181c}}";
+
+/// A rate with a readable unit.
+pub(super) fn rate_text(bps: f64) -> String {
+    let (scale, unit) = unit_of(bps);
+    let value = bps / scale;
+    let digits = if value >= 100.0 || value == 0.0 { 0 } else { 2 };
+    format!("{value:.digits$} {unit}")
+}
+
+fn unit_of(bps: f64) -> (f64, &'static str) {
+    match bps {
+        giga if giga >= 1e9 => (1e9, "Gbit/s"),
+        mega if mega >= 1e6 => (1e6, "Mbit/s"),
+        kilo if kilo >= 1e3 => (1e3, "kbit/s"),
+        _ => (1.0, "bit/s"),
+    }
+}
+
+/// A round step that divides `span` into about `parts`.
+fn round_step(span: f64, parts: f64) -> f64 {
+    let rough = span / parts;
+    let power = 10_f64.powf(rough.log10().floor());
+    let step = [1.0, 2.0, 2.5, 5.0].into_iter().find(|step| step * power >= rough);
+    step.unwrap_or(10.0) * power
+}
+
+/// `2.50` as `2.5`.
+fn short(value: f64) -> String {
+    let text = format!("{value:.3}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+fn escaped(text: &str) -> String {
+    text.chars()
+        .filter(|c| !c.is_control())
+        .map(|c| match c {
+            '<' => "&lt;".to_owned(),
+            '>' => "&gt;".to_owned(),
+            '&' => "&amp;".to_owned(),
+            '"' => "&quot;".to_owned(),
+            other => other.to_string(),
+        })
+        .collect()
+}
+
+/// Rates and how long each lasts; neighbours are joined, weighted by time, if there are too many to be seen.
+fn points(trace: &Trace) -> Vec<(f64, f64)> {
+    let rates = trace.rates();
+    let group = rates.len().div_ceil(MOST_POINTS).max(1);
+    rates
+        .chunks(group)
+        .map(|rows| {
+            let seconds: f64 = rows.iter().map(|row| row.1 as f64 / 1e9).sum();
+            let bps = |rate: Option<Rate>| rate.map_or(0.0, |rate| rate.bits_per_sec() as f64);
+            let bits: f64 = rows.iter().map(|row| bps(row.0) * row.1 as f64 / 1e9).sum();
+            (bits / seconds.max(1e-9), seconds)
+        })
+        .collect()
+}
+
+/// The picture: rate over time, and the mean.
+pub(super) fn svg(name: &str, trace: &Trace) -> String {
+    let points = points(trace);
+    let length_s: f64 = points.iter().map(|point| point.1).sum();
+    let top_bps = points.iter().map(|point| point.0).fold(1.0, f64::max);
+    let (scale, unit) = unit_of(top_bps);
+    let rate_step = round_step(top_bps / scale, 5.0);
+    let most = (top_bps / scale / rate_step).ceil() * rate_step;
+    let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
+    let x = |seconds: f64| LEFT + (right - LEFT) * seconds / length_s;
+    let y = |bps: f64| bottom - (bottom - TOP) * bps / scale / most;
+
+    let mut all = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\">\n<style>{STYLE}</style>\n\
+         <rect class=\"ground\" width=\"{WIDTH}\" height=\"{HEIGHT}\"/>\n"
+    );
+    // Writing to a String cannot fail.
+    let mut put = |line: String| _ = writeln!(all, "{line}");
+    let mean = trace.mean_rate().map(|rate| rate.bits_per_sec() as f64);
+    let figures = mean.map_or(String::new(), |mean| format!(", mean {}", rate_text(mean)));
+    put(format!(
+        "<text class=\"title\" x=\"{LEFT}\" y=\"20\">{}: {} s{figures}</text>",
+        escaped(name),
+        short(length_s)
+    ));
+    put(format!("<text x=\"{LEFT}\" y=\"38\">{unit}</text>"));
+    for nth in 0..=(most / rate_step).round() as u32 {
+        let value = f64::from(nth) * rate_step;
+        let at = y(value * scale);
+        put(format!(
+            "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{right}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/>"
+        ));
+        put(format!(
+            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
+            LEFT - 8.0,
+            at + 4.0,
+            short(value)
+        ));
+    }
+    let time_step = round_step(length_s, 8.0);
+    for nth in 0..=(length_s / time_step + 1e-9) as u32 {
+        let (seconds, below) = (f64::from(nth) * time_step, bottom + 20.0);
+        put(format!(
+            "<text x=\"{:.1}\" y=\"{below}\" text-anchor=\"middle\">{}</text>",
+            x(seconds),
+            short(seconds)
+        ));
+    }
+    put(format!(
+        "<text x=\"{:.1}\" y=\"{}\" text-anchor=\"middle\">time in s</text>",
+        f64::midpoint(LEFT, right),
+        HEIGHT - 8.0
+    ));
+    let mut path = String::new();
+    let mut at_s = 0.0;
+    for (bps, seconds) in &points {
+        let (from, to, height) = (x(at_s), x(at_s + seconds), y(*bps));
+        let _ = write!(
+            path,
+            "{}{from:.1},{height:.1}H{to:.1}",
+            if path.is_empty() { 'M' } else { 'L' }
+        );
+        at_s += seconds;
+    }
+    put(format!("<path class=\"area\" d=\"{path}V{bottom}H{LEFT}Z\"/>"));
+    put(format!("<path class=\"rate\" d=\"{path}\"/>"));
+    if let Some(mean) = mean {
+        let at = y(mean);
+        put(format!(
+            "<line class=\"mean\" x1=\"{LEFT}\" x2=\"{right}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/>"
+        ));
+    }
+    put(format!("<path class=\"axis\" fill=\"none\" d=\"M{LEFT},{TOP}V{bottom}H{right}\"/>"));
+    put("</svg>".to_owned());
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_are_round() {
+        assert_eq!(
+            [round_step(120.0, 8.0), round_step(3.85, 5.0), round_step(0.7, 5.0)],
+            [20.0, 1.0, 0.2]
+        );
+        assert_eq!([short(2.5), short(20.0), short(0.0)], ["2.5", "20", "0"]);
+        assert_eq!(rate_text(2_310e6), "2.31 Gbit/s");
+        assert_eq!(rate_text(0.0), "0 bit/s");
+    }
+
+    #[test]
+    fn a_picture_has_axes_with_units_and_no_foreign_markup() {
+        let trace = ccbench_proto::trace::parse("t", b"10,1\n0,1\n40,2\n").unwrap();
+        let svg = svg("<a&b>", &trace);
+        for wanted in [
+            "&lt;a&amp;b&gt;: 4 s, mean 22.50 Mbit/s",
+            ">Mbit/s<",
+            "time in s",
+            ">40<",
+            "prefers-color-scheme",
+        ] {
+            assert!(svg.contains(wanted), "{wanted} in {svg}");
+        }
+        assert!(svg.contains("M70.0,") && !svg.contains("NaN"));
+    }
+}

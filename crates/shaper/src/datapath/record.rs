@@ -1,0 +1,111 @@
+//! What is written down of single packets: how late each left, and with a log, what became of each.
+
+use std::sync::Arc;
+
+use super::header::Ecn;
+use super::log::{Fate, Log, Passed, Row};
+use super::packet::Packet;
+use super::queue::QueueStats;
+use super::shared::Shared;
+
+/// What is known of a packet from its arrival on.
+#[derive(Debug, Clone, Copy, Default)]
+struct Note {
+    arrived_ns: u64,
+    bytes: u32,
+    flow: u32,
+    ecn: Ecn,
+}
+
+/// Writes packets down for the control face.
+#[derive(Debug)]
+pub(crate) struct Recorder {
+    shared: Arc<Shared>,
+    /// By slot; empty without a log.
+    notes: Vec<Note>,
+    /// The queue's drops by cause so far.
+    told: QueueStats,
+}
+
+impl Recorder {
+    /// For slots below `slots`.
+    pub(crate) fn new(shared: Arc<Shared>, slots: u32) -> Self {
+        let noted = if shared.log.is_some() { slots as usize } else { 0 };
+        Self { shared, notes: vec![Note::default(); noted], told: QueueStats::default() }
+    }
+
+    /// Whether there is a log.
+    pub(crate) fn is_logging(&self) -> bool {
+        !self.notes.is_empty()
+    }
+
+    /// A packet arrived in its slot.
+    pub(crate) fn arrived(&mut self, packet: &Packet) {
+        if let Some(note) = self.notes.get_mut(packet.slot as usize) {
+            let Packet { bytes, at_ns, flow, ecn, .. } = *packet;
+            *note = Note { arrived_ns: at_ns, bytes, flow, ecn };
+        }
+    }
+
+    /// What arrived in one slot is in another, too.
+    pub(crate) fn copied(&mut self, from: u32, to: u32) {
+        if let Some(note) = self.notes.get(from as usize).copied() {
+            self.notes[to as usize] = note;
+        }
+    }
+
+    /// A packet that has arrived in no slot, or will not stay there, was dropped.
+    pub(crate) fn dropped(&self, packet: &Packet, fate: Fate) {
+        let Packet { bytes, at_ns, flow, ecn, .. } = *packet;
+        self.write(&Row { arrived_ns: at_ns, bytes, flow, ecn, fate, marked: false, passed: None });
+    }
+
+    /// The queue dropped the packets in `slots` within one step, after which its counts are `stats`. Of several causes
+    /// in one step the order is a guess.
+    pub(crate) fn dropped_by_queue(&mut self, slots: &[u32], stats: QueueStats) {
+        let early = stats.early - self.told.early;
+        let overlimit = stats.overlimit - self.told.overlimit;
+        self.told = stats;
+        for (nth, slot) in (0..).zip(slots) {
+            let Note { arrived_ns, bytes, flow, ecn } = self.notes[*slot as usize];
+            let fate = match nth {
+                nth if nth < early => Fate::Early,
+                nth if nth < early + overlimit => Fate::Overlimit,
+                _ => Fate::Overmemory,
+            };
+            self.write(&Row { arrived_ns, bytes, flow, ecn, fate, marked: false, passed: None });
+        }
+    }
+
+    /// A packet that was due at `packet.at_ns` was sent at `now_ns`, or the device refused it for good.
+    pub(crate) fn released(&self, packet: &Packet, now_ns: u64, sent: bool) {
+        if sent {
+            self.shared.lateness.record(now_ns.saturating_sub(packet.at_ns));
+        }
+        let Some(note) = self.notes.get(packet.slot as usize) else { return };
+        self.write(&Row {
+            arrived_ns: note.arrived_ns,
+            bytes: note.bytes,
+            flow: note.flow,
+            ecn: note.ecn,
+            fate: if sent { Fate::Sent } else { Fate::Device },
+            marked: packet.marked,
+            passed: Some(Passed {
+                queued_ns: packet.queued_ns,
+                waited_us: packet.waited_us,
+                due_ns: packet.at_ns,
+                sent_ns: sent.then_some(now_ns),
+            }),
+        });
+    }
+
+    fn write(&self, row: &Row) {
+        if let Some(log) = self.log() {
+            log.write(row);
+        }
+    }
+
+    fn log(&self) -> Option<&Log> {
+        self.shared.log.as_ref()
+    }
+}

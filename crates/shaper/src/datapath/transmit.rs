@@ -1,0 +1,74 @@
+//! What is written with one system call: the packets that are due, joined where that is the same.
+
+use super::join::{Group, HEAD_BYTES};
+use super::model::LinkModel;
+use super::packet::Arena;
+use super::vnet::VNET_BYTES;
+
+/// Writes with one system call.
+pub(crate) const MOST_WRITES: usize = 64;
+
+/// One packet to be written: a frame, or several joined.
+pub(crate) struct Write {
+    pub(crate) first: usize,
+    pub(crate) count: usize,
+    head_bytes: usize,
+    head: [u8; HEAD_BYTES],
+}
+
+/// The packets that are due at `now_ns`.
+#[derive(Clone, Copy)]
+pub(crate) struct Due<'a> {
+    pub(crate) model: &'a LinkModel,
+    pub(crate) arena: &'a Arena,
+    pub(crate) now_ns: u64,
+}
+
+impl<'a> Due<'a> {
+    fn packet(self, nth: usize) -> Option<&'a [u8]> {
+        let packet = self.model.peek_departed(nth).filter(|packet| packet.at_ns <= self.now_ns)?;
+        Some(&self.arena.slot(packet.slot)[..VNET_BYTES + packet.bytes as usize])
+    }
+
+    /// Decides what is written with one system call.
+    pub(crate) fn plan(self, joining: bool, writes: &mut Vec<Write>) {
+        writes.clear();
+        let mut nth = 0;
+        let mut first = self.packet(0);
+        while let Some(packet) = first
+            && writes.len() < MOST_WRITES
+        {
+            let mut next = self.packet(nth + 1);
+            let mut write = Write { first: nth, count: 1, head_bytes: 0, head: [0; HEAD_BYTES] };
+            if joining
+                && next.is_some()
+                && let Some(mut group) = Group::begin(packet)
+            {
+                while let Some(other) = next
+                    && group.extend(packet, other)
+                {
+                    next = self.packet(nth + group.count());
+                }
+                if group.count() > 1 {
+                    group.write_head(packet, &mut write.head);
+                    write.head_bytes = group.head_bytes();
+                    write.count = group.count();
+                }
+            }
+            nth += write.count;
+            first = next;
+            writes.push(write);
+        }
+    }
+
+    /// The bytes of a write.
+    pub(crate) fn parts<'b>(self, write: &'b Write) -> impl Iterator<Item = &'b [u8]>
+    where
+        'a: 'b,
+    {
+        let packets =
+            (write.first..write.first + write.count).filter_map(move |nth| self.packet(nth));
+        let head = (write.head_bytes > 0).then(|| &write.head[..write.head_bytes]);
+        head.into_iter().chain(packets.map(move |packet| &packet[write.head_bytes..]))
+    }
+}

@@ -1,0 +1,152 @@
+//! A kernel link's trace: what qdiscs can play of traces, the messages, and what came of them.
+
+use std::io;
+use std::ops::Range;
+
+use ccbench_proto::plan::{OnEnd, TraceStart};
+use ccbench_proto::resolve::LinkConfig;
+use ccbench_proto::trace::{Cursor, Replay, Trace};
+use ccbench_proto::units::Rate;
+use ccbench_proto::wire;
+
+use super::tree::{self, RateControl};
+use crate::ShaperError;
+use crate::clock::monotonic_ns;
+use crate::netlink::Socket;
+use crate::replay::source;
+use crate::replay_thread::{Applied, Changer, LATE_NS, ReplayThread};
+
+/// A trace on its way through the kernel's qdiscs.
+#[derive(Debug)]
+pub(super) struct Traced {
+    thread: ReplayThread,
+    /// Lateness of every step that has been fetched, nanoseconds.
+    late_ns: Vec<u64>,
+    /// Fetched for their lateness, not handed out yet.
+    waiting: Vec<Applied>,
+}
+
+/// Why a trace cannot be played by qdiscs.
+pub(super) fn refuse(config: &LinkConfig) -> Result<(), ShaperError> {
+    let Some(replay) = &config.trace else { return Ok(()) };
+    let link = &config.name;
+    let refuse = |what: String, way_out: String| {
+        Err(ShaperError::Unsupported { link: link.clone(), backend: "kernel", what, way_out })
+    };
+    let userspace = || format!("write `backend = \"userspace\"` for link {link}");
+    let Replay { name, floor, .. } = replay;
+    let Trace::Steps(steps) = &*replay.trace else {
+        return refuse(format!("the packet opportunities of {name}"), userspace());
+    };
+    if replay.start == TraceStart::FirstPacket {
+        return refuse("a trace that begins with the first packet".to_owned(), userspace());
+    }
+    if replay.on_end == OnEnd::Stop {
+        let way_out = format!("{}, or another `on_end`", userspace());
+        return refuse("a trace at whose end nothing passes".to_owned(), way_out);
+    }
+    for step in &steps.steps {
+        let place = format!("{name}:{}", step.line);
+        if step.delay_ns.is_some() || step.loss.is_some() {
+            return refuse(format!("the delay or loss in {place}"), userspace());
+        }
+        match step.rate.map(|rate| rate.max(floor.unwrap_or(Rate::from_bits_per_sec(0)))) {
+            None => return refuse(format!("the row without a rate in {place}"), userspace()),
+            Some(rate) if rate.bits_per_sec() == 0 => {
+                let way_out =
+                    format!("give the trace a `floor`, like \"100kbit\", or {}", userspace());
+                return refuse(format!("the rate of zero in {place}"), way_out);
+            }
+            Some(_) => {}
+        }
+    }
+    Ok(())
+}
+
+/// The messages of a change of rate, and where they are sent.
+pub(super) struct Messages {
+    pub(super) socket: Socket,
+    pub(super) control: RateControl,
+    pub(super) frame_bytes: u32,
+    pub(super) bytes: Vec<u8>,
+    pub(super) parts: Vec<Range<usize>>,
+}
+
+impl Changer for Messages {
+    fn prepare(&mut self, rate: Rate) {
+        tree::patch(&self.control, rate, self.frame_bytes, &mut self.bytes, &self.parts);
+        self.socket.number(&mut self.bytes, &self.parts);
+    }
+
+    fn send(&mut self) -> io::Result<()> {
+        self.socket.send_numbered(&self.bytes)
+    }
+
+    fn answer(&mut self) -> i32 {
+        match self.socket.take_answer() {
+            Ok(()) => 0,
+            Err(refusal) => -refusal.source.raw_os_error().unwrap_or(libc::EIO),
+        }
+    }
+}
+
+impl Traced {
+    /// Starts the thread that will play the trace; it waits for [`Self::begin`].
+    pub(super) fn start(replay: &Replay, messages: Messages) -> Result<Option<Self>, ShaperError> {
+        let Some(cursor) = Cursor::new(replay, u64::MAX) else { return Ok(None) };
+        let thread = ReplayThread::start(cursor, messages)?;
+        Ok(Some(Self { thread, late_ns: Vec::new(), waiting: Vec::new() }))
+    }
+
+    pub(super) fn begin(&self, at_ns: u64) {
+        self.thread.begin(at_ns);
+    }
+
+    pub(super) fn stop(&mut self) {
+        self.thread.stop();
+    }
+
+    fn fetch(&mut self) {
+        while let Some(step) = self.thread.next_applied() {
+            self.late_ns.push(step.applied_ns.saturating_sub(step.asked_ns));
+            self.waiting.push(step);
+        }
+    }
+
+    /// Appends a row per step since the last call; `names` are the link's and its interface's.
+    pub(super) fn changes(&mut self, names: (&str, &str), into: &mut Vec<wire::LinkChange>) {
+        self.fetch();
+        into.extend(self.waiting.drain(..).map(|step| wire::LinkChange {
+            asked_at_ns: step.asked_ns,
+            applied_at_ns: step.applied_ns,
+            link: names.0.to_owned(),
+            iface: names.1.to_owned(),
+            rate_bps: Some(step.rate_bps),
+            source: source(step.row),
+            rc: step.rc,
+            ..wire::LinkChange::default()
+        }));
+    }
+
+    /// How punctual all steps so far were; `None` if there was none.
+    pub(super) fn timing(&mut self, names: (&str, &str)) -> Option<wire::LinkTiming> {
+        self.fetch();
+        let mut late_ns = self.late_ns.clone();
+        late_ns.sort_unstable();
+        let last = late_ns.len().checked_sub(1)?;
+        let us = |percent: usize| late_ns[last * percent / 100] as f64 / 1000.0;
+        Some(wire::LinkTiming {
+            at_ns: monotonic_ns(),
+            link: names.0.to_owned(),
+            iface: names.1.to_owned(),
+            what: "steps".to_owned(),
+            count: late_ns.len() as u64 + self.thread.lost(),
+            late: late_ns.iter().filter(|&&ns| ns > LATE_NS).count() as u64,
+            missed: self.thread.missed(),
+            p50_us: us(50),
+            p90_us: us(90),
+            p99_us: us(99),
+            max_us: us(100),
+        })
+    }
+}

@@ -1,0 +1,141 @@
+//! What both back ends need of a trace.
+
+use std::borrow::Cow;
+
+use ccbench_proto::resolve::LinkConfig;
+use ccbench_proto::trace::{Cursor, Piece, Replay, Trace};
+use ccbench_proto::units::Rate;
+use ccbench_proto::wire;
+
+use crate::ShaperError;
+
+/// Rows handed out by one call at most: the rest follows with the next.
+const MOST_ROWS: usize = 100_000;
+
+/// `config` with the mean rate of its trace, if it has one and no rate.
+pub(crate) fn with_rate(config: &LinkConfig) -> Cow<'_, LinkConfig> {
+    let mean = match (&config.trace, config.rate) {
+        (Some(replay), None) => mean_rate(replay),
+        _ => None,
+    };
+    match mean {
+        None => Cow::Borrowed(config),
+        rate => Cow::Owned(LinkConfig { rate, ..config.clone() }),
+    }
+}
+
+/// The mean rate, rows below the floor raised to it.
+fn mean_rate(replay: &Replay) -> Option<Rate> {
+    match (&*replay.trace, replay.floor) {
+        (Trace::Steps(steps), Some(floor)) => {
+            let sum = steps.spans().try_fold(0_u128, |sum, (step, length_ns)| {
+                let rate = step.rate?.max(floor);
+                Some(sum + u128::from(rate.bits_per_sec()) * u128::from(length_ns))
+            })?;
+            let mean = sum / u128::from(steps.length_ns.max(1));
+            Some(Rate::from_bits_per_sec(mean as u64))
+        }
+        (trace, _) => trace.mean_rate(),
+    }
+}
+
+/// The rows that a userspace link's trace has played: they are applied when they are due, by
+/// construction, so nobody has to write them down.
+#[derive(Debug)]
+pub(crate) struct Played {
+    /// At the row that was handed out last.
+    cursor: Option<Cursor>,
+    /// A trace of opportunities has one row, for its beginning.
+    begin_ns: Option<u64>,
+    mean: Option<Rate>,
+    rows: u64,
+}
+
+impl Played {
+    /// Of a trace that has not begun.
+    pub(crate) fn new(replay: &Replay) -> Self {
+        let cursor = Cursor::new(replay, u64::MAX);
+        Self { cursor, begin_ns: None, mean: replay.trace.mean_rate(), rows: 0 }
+    }
+
+    /// The trace begins at `at_ns`; told again, nothing changes.
+    pub(crate) fn begin(&mut self, at_ns: u64) {
+        if self.begin_ns.is_none() {
+            self.begin_ns = Some(at_ns);
+            if let Some(cursor) = &mut self.cursor {
+                cursor.begin(at_ns);
+            }
+        }
+    }
+
+    /// Appends what was due by `now_ns` since the last call.
+    pub(crate) fn rows(
+        &mut self,
+        now_ns: u64,
+        names: (&str, &str),
+        into: &mut Vec<wire::LinkChange>,
+    ) {
+        let Some(begin_ns) = self.begin_ns else { return };
+        let Some(cursor) = &mut self.cursor else {
+            if self.rows == 0 && begin_ns <= now_ns {
+                self.rows = 1;
+                let rate_bps = self.mean.map(Rate::bits_per_sec);
+                let source = "trace: opportunities, at this mean".to_owned();
+                into.push(wire::LinkChange { rate_bps, source, ..at(begin_ns, begin_ns, names) });
+            }
+            return;
+        };
+        for _ in 0..MOST_ROWS {
+            if cursor.piece().until_ns > now_ns || !cursor.advance() {
+                return;
+            }
+            let piece = cursor.piece();
+            self.rows += 1;
+            into.push(change(&piece, piece.from_ns, names));
+        }
+    }
+
+    /// How many rows have been handed out.
+    pub(crate) fn count(&self) -> u64 {
+        self.rows
+    }
+}
+
+fn at(asked_at_ns: u64, applied_at_ns: u64, (link, iface): (&str, &str)) -> wire::LinkChange {
+    wire::LinkChange {
+        asked_at_ns,
+        applied_at_ns,
+        link: link.to_owned(),
+        iface: iface.to_owned(),
+        ..wire::LinkChange::default()
+    }
+}
+
+/// The row of a piece that was applied at `applied_at_ns`; `names` are the link's and its interface's.
+fn change(piece: &Piece, applied_at_ns: u64, names: (&str, &str)) -> wire::LinkChange {
+    wire::LinkChange {
+        rate_bps: piece.rate.map(Rate::bits_per_sec),
+        delay_us: piece.delay_ns.map(|ns| ns / 1000),
+        loss_ppm: piece.loss.map(ccbench_proto::units::Ppm::get),
+        source: source(piece.row),
+        ..at(piece.from_ns, applied_at_ns, names)
+    }
+}
+
+/// Which row of a trace a change is from.
+pub(crate) fn source(row: u32) -> String {
+    match row {
+        0 => "trace: its end".to_owned(),
+        row => format!("trace row {row}"),
+    }
+}
+
+/// Why a link with a trace refuses a rate.
+pub(crate) fn has_its_own_rates(link: &str, backend: &'static str) -> ShaperError {
+    ShaperError::Unsupported {
+        link: link.to_owned(),
+        backend,
+        what: "a change of rate beside a trace".to_owned(),
+        way_out: "write the change into the trace, or leave one of the two out".to_owned(),
+    }
+}

@@ -1,0 +1,321 @@
+//! Traces on both back ends, with real traffic in network namespaces: what is delivered follows the trace. Needs root,
+//! iproute2 and a kernel with htb, clsact, u32, mirred and veth. Real traces are read from the folder that
+//! CCBENCH_TRACES names: CCBENCH_TRACE_SECONDS of each (all if unset), rates divided by CCBENCH_TRACE_SCALE for
+//! machines that cannot carry gigabits, and only those whose path has CCBENCH_TRACE_ONLY in it.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+use ccbench_proto::plan::{Backend, OnEnd, Queue, Shaper, TraceStart};
+use ccbench_proto::resolve::{ETHERNET_BYTES, Impairments, LinkConfig};
+use ccbench_proto::trace::{self, Cursor, Format, Replay, Trace};
+use ccbench_proto::units::{Bytes, Limit, Micros, Ppm, Rate};
+use ccbench_proto::wire::{LinkChange, LinkTiming};
+use ccbench_shaper::clock::monotonic_ns;
+use ccbench_shaper::{Link, ShaperError};
+use lab::{DST, Lab};
+
+#[allow(dead_code, reason = "other tests need more of it")]
+#[path = "user_link/lab.rs"]
+mod lab;
+
+/// For a fact that must come about.
+const PATIENCE: Duration = Duration::from_secs(20);
+const STREAMS: usize = 4;
+
+fn config(trace: Trace, on_end: OnEnd, backend: Backend) -> LinkConfig {
+    let mean = trace.mean_rate().unwrap().bits_per_sec();
+    let replay = Replay {
+        trace: Arc::new(trace),
+        name: "test".to_owned(),
+        on_end,
+        start: TraceStart::Trial,
+        floor: (backend == Backend::Kernel).then(|| Rate::from_bits_per_sec(1_000_000)),
+    };
+    // 50 ms of the mean: never empty while the flows are on.
+    let limit = Limit::Bytes(Bytes::new((mean / 8 / 20).max(200_000)));
+    LinkConfig {
+        name: "bottleneck".to_owned(),
+        rate: None,
+        delay: Micros::default(),
+        loss: Ppm::default(),
+        queue: Queue::Bfifo { limit },
+        shaper: Shaper::Htb,
+        backend,
+        classes: Vec::new(),
+        impairments: Impairments::default(),
+        trace: Some(replay),
+        overhead: ETHERNET_BYTES,
+        packet_log: None,
+        seed: 3,
+    }
+}
+
+/// How what was delivered compares with the trace, window by window.
+#[derive(Debug)]
+struct Outcome {
+    /// Sum of the differences' amounts, of the sum of what the trace says.
+    mean_error: f64,
+    total_error: f64,
+    correlation: f64,
+    changes: Vec<LinkChange>,
+    timing: Vec<LinkTiming>,
+}
+
+fn charged(link: &mut dyn Link) -> u64 {
+    let mut rows = Vec::new();
+    link.counters(monotonic_ns(), &mut rows).unwrap();
+    rows.iter().find(|row| matches!(row.kind.as_str(), "htb" | "userspace")).unwrap().sent_bytes
+}
+
+/// Sends as much as the link takes for `seconds` of its trace and compares.
+fn play(config: LinkConfig, seconds: f64, window_s: f64) -> Outcome {
+    let lab = Lab::new();
+    let replay = config.trace.clone().unwrap();
+    let mut link = lab.router.run(move || ccbench_shaper::open(&config, "r1").unwrap());
+    let stop = Arc::new(AtomicBool::new(false));
+    let received = lab.dst.start(|| {
+        let listener = TcpListener::bind((DST, 5000)).unwrap();
+        let drain = |mut stream: TcpStream| {
+            let mut buffer = vec![0; 1 << 18];
+            while stream.read(&mut buffer).is_ok_and(|bytes| bytes > 0) {}
+        };
+        let threads: Vec<_> = (0..STREAMS)
+            .map(|_| listener.accept().unwrap().0)
+            .map(|stream| std::thread::spawn(move || drain(stream)))
+            .collect();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    });
+    let going = Arc::clone(&stop);
+    let sent = lab.src.start(move || {
+        let threads: Vec<_> = (0..STREAMS)
+            .map(|_| {
+                let start = std::time::Instant::now();
+                let mut stream = loop {
+                    match TcpStream::connect((DST, 5000)) {
+                        Ok(stream) => break stream,
+                        Err(e) if start.elapsed() > PATIENCE => panic!("{e}"),
+                        Err(_) => std::thread::sleep(Duration::from_millis(10)),
+                    }
+                };
+                stream.set_write_timeout(Some(Duration::from_secs(3))).unwrap();
+                let going = Arc::clone(&going);
+                std::thread::spawn(move || {
+                    let block = vec![0; 1 << 18];
+                    while !going.load(Relaxed) {
+                        // A row of zero may outlast the limit.
+                        let _ = stream.write(&block);
+                    }
+                })
+            })
+            .collect();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    });
+    // The flows open their windows at the first row.
+    std::thread::sleep(Duration::from_secs(1));
+    let begin_ns = monotonic_ns() + 50_000_000;
+    link.begin(begin_ns).unwrap();
+    let end_ns = begin_ns + (seconds * 1e9) as u64;
+    let (mut samples, mut changes, mut timing) = (Vec::new(), Vec::new(), Vec::new());
+    while monotonic_ns() < end_ns + 50_000_000 {
+        let before_ns = monotonic_ns();
+        let bytes = charged(&mut *link);
+        samples.push((before_ns.midpoint(monotonic_ns()), bytes as f64));
+        link.changes(&mut changes);
+        std::thread::sleep(Duration::from_millis(4));
+    }
+    link.changes(&mut changes);
+    link.timing(&mut timing);
+    stop.store(true, Relaxed);
+    drop(link);
+    let _ = sent.recv();
+    let _ = received.recv();
+    let delivered = |at_ns: u64| {
+        let after = samples.partition_point(|sample| sample.0 < at_ns);
+        let [(t0, b0), (t1, b1)] = [samples[after - 1], samples[after]];
+        b0 + (b1 - b0) * (at_ns - t0) as f64 / (t1 - t0) as f64
+    };
+    let windows = (seconds / window_s) as u64;
+    let edges: Vec<u64> =
+        (0..=windows).map(|nth| begin_ns + (nth as f64 * window_s * 1e9) as u64).collect();
+    let had: Vec<f64> =
+        edges.windows(2).map(|edge| delivered(edge[1]) - delivered(edge[0])).collect();
+    let due: Vec<f64> =
+        edges.windows(2).map(|edge| capacity(&replay, begin_ns, edge[0], edge[1])).collect();
+    let sum = |all: &[f64]| all.iter().sum::<f64>();
+    let off: f64 = had.iter().zip(&due).map(|(had, due)| (had - due).abs()).sum();
+    Outcome {
+        mean_error: off / sum(&due),
+        total_error: sum(&had) / sum(&due) - 1.0,
+        correlation: correlation(&had, &due),
+        changes,
+        timing,
+    }
+}
+
+/// Bytes that a trace carries from one instant to another.
+fn capacity(replay: &Replay, begin_ns: u64, from_ns: u64, to_ns: u64) -> f64 {
+    let Some(mut cursor) = Cursor::new(replay, begin_ns) else {
+        let Trace::Opportunities(all) = &*replay.trace else { unreachable!() };
+        let within = |at: &&u64| (from_ns - begin_ns..to_ns - begin_ns).contains(*at);
+        // Full frames: 1500 of IP and the header.
+        return all.at_ns.iter().filter(within).count() as f64 * 1514.0;
+    };
+    cursor.seek(from_ns);
+    let mut bits = 0.0;
+    loop {
+        let piece = cursor.piece();
+        let (from, to) = (piece.from_ns.max(from_ns), piece.until_ns.min(to_ns));
+        bits += piece.rate.unwrap().bits_per_sec() as f64 * to.saturating_sub(from) as f64 / 1e9;
+        if piece.until_ns >= to_ns || !cursor.advance() {
+            return bits / 8.0;
+        }
+    }
+}
+
+fn correlation(one: &[f64], other: &[f64]) -> f64 {
+    let mean = |all: &[f64]| all.iter().sum::<f64>() / all.len() as f64;
+    let (m, n) = (mean(one), mean(other));
+    let both: f64 = one.iter().zip(other).map(|(a, b)| (a - m) * (b - n)).sum();
+    let square = |all: &[f64], mean: f64| all.iter().map(|a| (a - mean).powi(2)).sum::<f64>();
+    both / (square(one, m) * square(other, n)).sqrt()
+}
+
+/// Three seconds from 6 to 40 Mbit/s.
+const SHORT: &str =
+    "20,0.3\n40,0.2\n6,0.4\n30,0.05\n12,0.25\n36,0.3\n8,0.1\n24,0.4\n16,0.5\n40,0.5\n";
+
+fn short() -> Trace {
+    trace::parse("short", SHORT.as_bytes()).unwrap()
+}
+
+#[test]
+fn userspace_follows_a_trace_and_tells_its_rows() {
+    let outcome = play(config(short(), OnEnd::Loop, Backend::Userspace), 4.0, 0.25);
+    assert!(outcome.mean_error < 0.02 && outcome.correlation > 0.998, "{outcome:?}");
+    assert!(outcome.changes.len() >= 13, "{outcome:?}");
+    assert!(outcome.changes.iter().all(|row| row.asked_at_ns == row.applied_at_ns && row.rc == 0));
+    assert_eq!(
+        (&*outcome.changes[1].source, outcome.changes[1].rate_bps),
+        ("trace row 2", Some(40_000_000))
+    );
+    assert!(outcome.timing.iter().any(|row| row.what == "steps" && row.count >= 13));
+}
+
+#[test]
+fn the_kernel_follows_a_trace_and_tells_when_every_step_came() {
+    let outcome = play(config(short(), OnEnd::Loop, Backend::Kernel), 4.0, 0.25);
+    assert!(outcome.mean_error < 0.08 && outcome.correlation > 0.98, "{outcome:?}");
+    assert!(outcome.changes.len() >= 13, "{outcome:?}");
+    assert!(outcome.changes.iter().all(|row| row.applied_at_ns >= row.asked_at_ns && row.rc == 0));
+    let steps = outcome.timing.iter().find(|row| row.what == "steps").unwrap();
+    assert!(steps.count >= 13 && steps.p50_us <= steps.p99_us && steps.p99_us <= steps.max_us);
+}
+
+#[test]
+fn opportunities_are_honoured() {
+    let made = trace::generate::generate(trace::generate::Kind::Lte, 5, Micros::from_secs(4), None);
+    let outcome = play(config(made.unwrap(), OnEnd::Loop, Backend::Userspace), 3.9, 0.3);
+    assert!(outcome.mean_error < 0.03 && outcome.correlation > 0.995, "{outcome:?}");
+    assert_eq!(outcome.changes.len(), 1);
+}
+
+#[test]
+fn what_qdiscs_cannot_play_is_refused_with_its_line() {
+    let refused = |text: &str, on_end| {
+        let trace = trace::parse("t.csv", text.as_bytes()).unwrap();
+        let mut config = config(trace, on_end, Backend::Kernel);
+        let replay = config.trace.as_mut().unwrap();
+        replay.floor = None;
+        let lab = Lab::new();
+        let error = lab.router.run(move || ccbench_shaper::open(&config, "r1").err().unwrap());
+        assert!(matches!(error, ShaperError::Unsupported { .. }), "{error}");
+        error.to_string()
+    };
+    let zero = refused("10,1\n0,1\n", OnEnd::Hold);
+    assert!(zero.contains("test:2") && zero.contains("`floor`"), "{zero}");
+    assert!(refused("10,1\n", OnEnd::Stop).contains("userspace"));
+    assert!(refused("1\n2\n3\n", OnEnd::Hold).contains("opportunities"));
+    assert!(refused("t_us,rate_bps,delay_us\n0,8000000,1\n", OnEnd::Hold).contains("test:2"));
+}
+
+#[test]
+fn auto_takes_userspace_for_what_qdiscs_cannot_play() {
+    let trace = trace::parse("t.csv", b"10,1\n0,1\n").unwrap();
+    let mut config = config(trace, OnEnd::Hold, Backend::Auto);
+    config.trace.as_mut().unwrap().floor = None;
+    let lab = Lab::new();
+    let mut link = lab.router.run(move || ccbench_shaper::open(&config, "r1").unwrap());
+    assert_eq!(link.state().backend, "userspace", "{:?}", link.state());
+    assert!(link.set_rate(Rate::from_bits_per_sec(1)).is_err());
+}
+
+#[test]
+fn real_traces_are_followed_on_both_back_ends() {
+    let Some(folder) = std::env::var_os("CCBENCH_TRACES") else {
+        println!("skipped: CCBENCH_TRACES names no folder of real traces");
+        return;
+    };
+    let most =
+        std::env::var("CCBENCH_TRACE_SECONDS").map_or(f64::MAX, |text| text.parse().unwrap());
+    let only = std::env::var("CCBENCH_TRACE_ONLY").unwrap_or_default();
+    let scale = std::env::var("CCBENCH_TRACE_SCALE").map_or(1, |text| text.parse().unwrap());
+    let mut failed = Vec::new();
+    for file in [
+        "mmwave/sl-tput.csv",
+        "mmwave/sb-tput.csv",
+        "mmwave/lb-tput.csv",
+        "mmwave/mobb-tput.csv",
+        "mahimahi/Verizon-LTE-short.down",
+        "mahimahi/ATT-LTE-driving-2016.down",
+    ] {
+        if !file.contains(&only) {
+            continue;
+        }
+        let bytes = std::fs::read(std::path::Path::new(&folder).join(file)).unwrap();
+        let trace = scaled(trace::parse(file, &bytes).unwrap(), scale);
+        let seconds = (trace.length_ns() as f64 / 1e9).min(most).floor();
+        for backend in [Backend::Userspace, Backend::Kernel] {
+            let trace = match (backend, &trace) {
+                // Qdiscs have rates only: those of every 100 ms.
+                (Backend::Kernel, Trace::Opportunities(_)) => {
+                    let text = trace::write(&trace, Format::Timed).unwrap();
+                    trace::parse_as(file, text.as_bytes(), Format::Timed).unwrap()
+                }
+                _ => trace.clone(),
+            };
+            let outcome = play(config(trace, OnEnd::Hold, backend), seconds, 1.0);
+            println!(
+                "{file} {backend:?}: {seconds} s, mean error {:.2} %, total {:+.2} %, correlation {:.5}, {} rows, steps {:?}",
+                outcome.mean_error * 100.0,
+                outcome.total_error * 100.0,
+                outcome.correlation,
+                outcome.changes.len(),
+                outcome
+                    .timing
+                    .iter()
+                    .find(|row| row.what == "steps")
+                    .map(|row| (row.p50_us, row.p99_us, row.max_us, row.missed)),
+            );
+            let (most, least) =
+                if backend == Backend::Userspace { (0.02, 0.99) } else { (0.2, 0.95) };
+            if outcome.mean_error > most || outcome.correlation < least {
+                failed.push(format!("{file} {backend:?}"));
+            }
+        }
+    }
+    assert!(failed.is_empty(), "{failed:?}");
+}
+
+/// The same shape at a fraction of the rate.
+fn scaled(trace: Trace, divisor: u64) -> Trace {
+    let Trace::Steps(mut steps) = trace else { return trace };
+    for step in &mut steps.steps {
+        step.rate = step.rate.map(|rate| Rate::from_bits_per_sec(rate.bits_per_sec() / divisor));
+    }
+    Trace::Steps(steps)
+}

@@ -1,0 +1,87 @@
+//! A link between two interfaces.
+
+use ccbench_shaper::user_link::{Bridge, bridge};
+
+use super::*;
+
+/// Datagrams that a log is to have room for; bytes of a row.
+const LOGGED: u64 = 10;
+const ROW_BYTES: u64 = 48;
+
+fn join(lab: &Lab, forward: LinkConfig, backward: LinkConfig) -> Bridge {
+    lab.router.run(move || bridge("r0", "r1", &forward, &backward).unwrap())
+}
+
+#[test]
+fn every_protocol_passes_a_link_between_two_interfaces() {
+    let lab = Lab::flat();
+    // Resolving the neighbour takes broadcasts and multicasts in both directions.
+    let slow = LinkConfig { rate: mbit(200), delay: Micros::from_millis(1), ..config() };
+    let mut link = join(&lab, slow.clone(), slow);
+    transfer(&lab, FLAT_DST, 5_000_000);
+    transfer(&lab, FLAT_DST6, 5_000_000);
+    let (there, back) = (sample(&mut link.forward), sample(&mut link.backward));
+    assert!(there.sent_pkts >= 10_000_000 / 1448, "{there:?}");
+    assert!(back.sent_pkts > 100 && back.sent_bytes < there.sent_bytes / 10, "{back:?}");
+    assert_eq!((there.iface.as_str(), back.iface.as_str()), ("r1", "r0"));
+    let wrong = lab.dst.command("nstat -az TcpInCsumErrors IpInHdrErrors Ip6InHdrErrors");
+    assert!(
+        wrong.lines().skip(1).all(|line| line.split_whitespace().nth(1) == Some("0")),
+        "{wrong}"
+    );
+    link.forward.remove().unwrap();
+    link.backward.remove().unwrap();
+    assert!(lab.router.ip("-d link show r1").contains("promiscuity 1"));
+    drop(link);
+    assert!(lab.router.ip("-d link show r1").contains("promiscuity 0"));
+}
+
+#[test]
+fn one_interface_has_no_other_end() {
+    let lab = Lab::flat();
+    let same = lab.router.run(|| bridge("r0", "r0", &config(), &config()).map(|_| ()));
+    assert!(matches!(same, Err(ShaperError::Unsupported { .. })), "{same:?}");
+    let none = lab.router.run(|| bridge("r0", "nosuchdev", &config(), &config()).map(|_| ()));
+    assert!(
+        matches!(none, Err(ShaperError::NotFound { .. } | ShaperError::Netlink { .. })),
+        "{none:?}"
+    );
+}
+
+#[test]
+fn every_packet_is_written_down_until_the_budget_ends() {
+    let lab = Lab::new();
+    let socket = receiver(&lab);
+    warm_up(&lab, &socket);
+    let queue = Queue::Pfifo { limit: Limit::Packets(Packets::new(3)) };
+    let packet_log = Some(Bytes::new(LOGGED * ROW_BYTES));
+    let mut link = shape(&lab, LinkConfig { rate: mbit(1), queue, packet_log, ..config() });
+    send(&lab, 0..12, Duration::ZERO);
+    let row = await_sample(&mut link, |row| row.sent_pkts + row.drops_pkts == 12);
+    let mut packets = Vec::new();
+    link.packets(&mut packets);
+    assert_eq!(packets.len() as u64, LOGGED);
+    let sent: Vec<_> = packets.iter().filter(|packet| packet.fate == "sent").collect();
+    let dropped = packets.iter().filter(|packet| packet.fate == "overlimit").count();
+    assert_eq!(sent.len() + dropped, packets.len());
+    // Dropped on arrival, hence before the first that was sent but for one.
+    assert_eq!(dropped as u64, row.drops_pkts);
+    for packet in &sent {
+        assert_eq!((packet.bytes, packet.ecn, packet.marked), (FRAME as u32, 0, false));
+        let (queued, due, sent) = (packet.queued_ns, packet.due_ns, packet.sent_ns);
+        assert!(queued == Some(packet.at_ns) && due > queued && sent >= due, "{packet:?}");
+        // 1042 B at 1 Mbit/s.
+        let on_the_line_us = 8_336;
+        let waited_us = (due.unwrap() - queued.unwrap()) / 1000 - on_the_line_us;
+        assert!(packet.sojourn_us.unwrap().abs_diff(waited_us) <= 1, "{packet:?}");
+    }
+    assert!(packets.iter().all(|packet| packet.flow == packets[0].flow && packet.flow != 0));
+    let mut timing = Vec::new();
+    link.timing(&mut timing);
+    let of = |what: &str| timing.iter().find(|row| row.what == what).unwrap();
+    assert_eq!((of("log").count, of("log").missed), (LOGGED, 12 - LOGGED));
+    let released = of("packets");
+    assert_eq!((released.count, Some(released.late)), (row.sent_pkts, row.late_pkts));
+    assert!(released.p50_us <= released.p99_us && released.p99_us <= released.max_us);
+    assert_eq!(row.max_late_us, Some((released.max_us).ceil() as u64));
+}

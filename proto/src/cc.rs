@@ -1,0 +1,405 @@
+//! ccbench's own congestion controls: their algorithms, parameters, rules and inner state, as `kmod` generated them
+//! from the C cores (`kmod/schemes.json`), and what a plan's `[cc.NAME]` comes to.
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+use serde::Deserialize;
+
+use crate::plan::parse::suggest;
+use crate::plan::{Cc, SysctlValue, Via};
+
+/// All of ccbench's own.
+#[derive(Debug, Deserialize)]
+pub struct Table {
+    /// The C cores.
+    pub cores: Vec<Core>,
+    /// The names that a plan's `algorithm` may have: a core and the parameters that make the scheme.
+    pub schemes: Vec<Scheme>,
+}
+
+/// One C core: `kmod/core/NAME.h`, module `ccb_NAME`, BPF object `ccb_NAME`.
+#[derive(Debug, Deserialize)]
+pub struct Core {
+    /// Its name.
+    pub name: String,
+    /// It sets the window at every ACK itself, and paces.
+    pub owns_cwnd: bool,
+    /// It needs ECN with one echo per mark, so both ends must have it before they connect.
+    pub wants_ecn: bool,
+    /// It needs ECT(1) on its data.
+    pub wants_ect1: bool,
+    /// It needs pacing.
+    pub wants_pacing: bool,
+    /// In the order of the kernel's structure.
+    pub params: Vec<Param>,
+    /// What parameters must be to one another.
+    pub rules: Vec<Rule>,
+    /// Inner state, in the order of its rows.
+    pub stats: Vec<Stat>,
+}
+
+/// A parameter of a core.
+#[derive(Debug, Deserialize)]
+pub struct Param {
+    /// Its name, the study's where it has one.
+    pub name: String,
+    /// "us", "%", "rounds", "flag" ...
+    pub unit: String,
+    /// Of the core; a scheme may have another.
+    pub default: u32,
+    /// Lowest value.
+    pub min: u32,
+    /// Highest value.
+    pub max: u32,
+    /// One line.
+    pub doc: String,
+}
+
+/// `left relation right` must hold, if the parameter `when` is not zero.
+#[derive(Debug, Deserialize)]
+pub struct Rule {
+    /// The parameter to blame.
+    pub blamed: String,
+    /// Always, if none.
+    pub when: Option<String>,
+    /// A parameter or a number.
+    pub left: Operand,
+    /// `<`, `<=`, `>`, `>=`, `==` or `!=`.
+    pub relation: String,
+    /// A parameter or a number.
+    pub right: Operand,
+    /// What is wrong if it does not hold.
+    pub why: String,
+}
+
+/// A side of a rule.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+pub enum Operand {
+    /// A number.
+    Number(u32),
+    /// A parameter's name.
+    Param(String),
+}
+
+/// A variable of a core's inner state.
+#[derive(Debug, Deserialize)]
+pub struct Stat {
+    /// Its name.
+    pub name: String,
+    /// "us", "1/256", "pkts" ...
+    pub unit: String,
+}
+
+/// A named scheme: a core with parameters.
+#[derive(Debug, Deserialize)]
+pub struct Scheme {
+    /// What a plan writes as `algorithm`.
+    pub name: String,
+    /// The core.
+    pub core: String,
+    /// Parameters that differ from the core's defaults.
+    pub params: BTreeMap<String, u32>,
+}
+
+/// What mainline kernels call theirs, in the image or as modules.
+pub const KERNELS: &[&str] = &[
+    "reno",
+    "cubic",
+    "bbr",
+    "bic",
+    "cdg",
+    "dctcp",
+    "highspeed",
+    "htcp",
+    "hybla",
+    "illinois",
+    "lp",
+    "nv",
+    "scalable",
+    "vegas",
+    "veno",
+    "westwood",
+    "yeah",
+];
+
+/// Longest name that the kernel takes.
+pub const MAX_KERNEL_NAME: usize = 15;
+
+static TABLE: LazyLock<Table> = LazyLock::new(|| {
+    serde_json::from_str(include_str!("../../kmod/schemes.json"))
+        .expect("a test reads the embedded table")
+});
+
+/// All of ccbench's own.
+pub fn table() -> &'static Table {
+    &TABLE
+}
+
+/// One of ccbench's own by the name that plans use, and its core.
+pub fn scheme(name: &str) -> Option<(&'static Scheme, &'static Core)> {
+    let scheme = TABLE.schemes.iter().find(|scheme| scheme.name == name)?;
+    let core = TABLE.cores.iter().find(|core| core.name == scheme.core)?;
+    Some((scheme, core))
+}
+
+/// What is wrong with an instance, and at which of its keys.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wrong {
+    /// `["algorithm"]`, or `["params", NAME]`.
+    pub key: Vec<String>,
+    /// What is wrong and how to mend it.
+    pub why: String,
+}
+
+/// What an instance is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Instance {
+    /// One of ccbench's own.
+    Own {
+        /// The core's name.
+        core: &'static str,
+        /// Every parameter in force, in the order of [`Core::params`].
+        params: Vec<(String, u32)>,
+    },
+    /// The kernel's: parameters of its module, unchecked.
+    Kernel {
+        /// As the plan writes them.
+        params: Vec<(String, String)>,
+    },
+}
+
+/// Whether an instance is one of the kernel's own: it says so, or ccbench has none of that name.
+pub fn is_kernels(cc: &Cc) -> bool {
+    cc.via == Via::Builtin || cc.via == Via::Auto && scheme(&cc.algorithm).is_none()
+}
+
+/// What `[cc.NAME]` comes to.
+///
+/// # Errors
+/// Everything that is wrong with it, as far as it can be told without its kernel.
+pub fn resolve(cc: &Cc) -> Result<Instance, Vec<Wrong>> {
+    if let Some(why) = refuse_kernel_name(&cc.algorithm) {
+        return Err(vec![Wrong { key: vec!["algorithm".into()], why }]);
+    }
+    if is_kernels(cc) && (cc.via == Via::Builtin || KERNELS.contains(&cc.algorithm.as_str())) {
+        let params = cc.params.iter().map(|(name, value)| (name.clone(), value.to_string()));
+        return Ok(Instance::Kernel { params: params.collect() });
+    }
+    let Some((scheme, core)) = scheme(&cc.algorithm) else {
+        return Err(vec![Wrong { key: vec!["algorithm".into()], why: unknown(cc) }]);
+    };
+    let mut wrong = Vec::new();
+    for (name, value) in &cc.params {
+        if let Err(why) = core.value(name, value) {
+            wrong.push(Wrong { key: vec!["params".into(), name.clone()], why });
+        }
+    }
+    if !wrong.is_empty() {
+        return Err(wrong);
+    }
+    let params: Vec<(String, u32)> = core
+        .params
+        .iter()
+        .map(|param| {
+            let written = cc.params.get(&param.name).and_then(|v| core.value(&param.name, v).ok());
+            let value = written
+                .or_else(|| scheme.params.get(&param.name).copied())
+                .unwrap_or(param.default);
+            (param.name.clone(), value)
+        })
+        .collect();
+    let wrong: Vec<Wrong> =
+        core.rules.iter().filter_map(|rule| rule.broken_by(cc, &params)).collect();
+    if wrong.is_empty() { Ok(Instance::Own { core: &core.name, params }) } else { Err(wrong) }
+}
+
+fn unknown(cc: &Cc) -> String {
+    let own: Vec<&str> = TABLE.schemes.iter().map(|scheme| scheme.name.as_str()).collect();
+    let hint = suggest::hint(&cc.algorithm, &own, "ccbench's own");
+    if cc.via == Via::Auto {
+        let known: Vec<&str> = own.iter().chain(KERNELS).copied().collect();
+        let near = suggest::closest(&cc.algorithm, &known);
+        let near = near.map_or(String::new(), |near| format!("; did you mean `{near}`?"));
+        return format!(
+            "`{}` is none of ccbench's congestion controls and none of Linux's{near} (ccbench's own: {}); for one \
+             that only your kernel has write `via = \"builtin\"`",
+            cc.algorithm,
+            suggest::list(&own)
+        );
+    }
+    format!("ccbench has no congestion control `{}` to load itself{hint}", cc.algorithm)
+}
+
+/// Why the kernel would not take this as a congestion control's name, if it would not.
+pub fn refuse_kernel_name(cc: &str) -> Option<String> {
+    let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+    let fits = !cc.is_empty() && cc.len() <= MAX_KERNEL_NAME;
+    if fits && cc.chars().all(good) && !cc.starts_with(['-', '.']) {
+        return None;
+    }
+    Some(format!(
+        "`{}` is not a congestion control's name: 1 to {MAX_KERNEL_NAME} letters, digits, `_` and `-`, like \
+         \"cubic\"",
+        cc.escape_debug()
+    ))
+}
+
+impl Core {
+    /// The parameter's value, if it has that parameter and the value is within its range.
+    ///
+    /// # Errors
+    /// What is wrong, with the range and its unit. Nothing is clamped.
+    pub fn value(&self, name: &str, value: &SysctlValue) -> Result<u32, String> {
+        let Some(param) = self.params.iter().find(|param| param.name == name) else {
+            let known: Vec<&str> = self.params.iter().map(|p| p.name.as_str()).collect();
+            let hint = suggest::hint(name, &known, "its parameters");
+            return Err(format!("`{}` has no parameter `{name}`{hint}", self.name));
+        };
+        let number = match value {
+            SysctlValue::Number(number) => *number,
+            SysctlValue::Text(text) => text.trim().parse().map_err(|_| {
+                format!("`{}` is not a number; {}", text.escape_debug(), param.range())
+            })?,
+        };
+        let fits = u32::try_from(number).ok().filter(|n| (param.min..=param.max).contains(n));
+        fits.ok_or_else(|| format!("{number} is out of range: {}", param.range()))
+    }
+}
+
+impl Param {
+    /// "from 100 to 1000000 us, 2000 by default: initial threshold".
+    pub fn range(&self) -> String {
+        let Self { min, max, unit, default, doc, .. } = self;
+        format!("it is from {min} to {max} ({unit}), {default} by default: {doc}")
+    }
+}
+
+impl Rule {
+    fn broken_by(&self, cc: &Cc, params: &[(String, u32)]) -> Option<Wrong> {
+        let of = |name: &str| params.iter().find(|(n, _)| n == name).map_or(0, |(_, v)| *v);
+        let side = |operand: &Operand| match operand {
+            Operand::Number(number) => *number,
+            Operand::Param(name) => of(name),
+        };
+        if self.when.as_deref().is_some_and(|when| of(when) == 0) {
+            return None;
+        }
+        let (left, right) = (side(&self.left), side(&self.right));
+        let holds = match self.relation.as_str() {
+            "<" => left < right,
+            "<=" => left <= right,
+            ">" => left > right,
+            ">=" => left >= right,
+            "==" => left == right,
+            _ => left != right,
+        };
+        if holds {
+            return None;
+        }
+        let told = |operand: &Operand| match operand {
+            Operand::Number(_) => None,
+            Operand::Param(name) if *name == self.blamed => None,
+            Operand::Param(name) => Some(format!("{name} = {}", of(name))),
+        };
+        let others: Vec<String> =
+            [told(&self.left), told(&self.right)].into_iter().flatten().collect();
+        let with = if others.is_empty() {
+            String::new()
+        } else {
+            format!(" (with {})", others.join(", "))
+        };
+        // What the plan does not write has no place there.
+        let key = if cc.params.contains_key(&self.blamed) {
+            vec!["params".into(), self.blamed.clone()]
+        } else {
+            vec!["params".into()]
+        };
+        Some(Wrong {
+            key,
+            why: format!("{} = {}: {}{with}", self.blamed, of(&self.blamed), self.why),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cc(algorithm: &str, params: &[(&str, i64)]) -> Cc {
+        let params =
+            params.iter().map(|(k, v)| ((*k).to_owned(), SysctlValue::Number(*v))).collect();
+        Cc { algorithm: algorithm.into(), params, via: Via::Auto }
+    }
+    fn why(cc: &Cc) -> String {
+        resolve(cc)
+            .unwrap_err()
+            .into_iter()
+            .map(|w| format!("{}: {}", w.key.join("."), w.why))
+            .collect()
+    }
+    fn value(cc: &Cc, name: &str) -> u32 {
+        let Ok(Instance::Own { params, .. }) = resolve(cc) else { panic!("{:?}", resolve(cc)) };
+        params.iter().find(|(n, _)| n == name).unwrap().1
+    }
+
+    #[test]
+    fn every_scheme_is_a_core_with_parameters_that_it_allows() {
+        assert!(table().cores.len() >= 7);
+        for name in
+            "vegas ta ta_grad ta_per cx cx_rttvar cx_shadow dctcp prague bbr2 bbr3".split(' ')
+        {
+            assert!(scheme(name).is_some(), "{name}");
+        }
+        for scheme in &table().schemes {
+            assert!(
+                matches!(resolve(&cc(&scheme.name, &[])), Ok(Instance::Own { .. })),
+                "{scheme:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_scheme_differs_from_its_core_and_a_plan_from_the_scheme() {
+        assert_eq!(value(&cc("ta", &[]), "comeback"), 0);
+        assert_eq!(value(&cc("ta_grad", &[]), "comeback"), 1);
+        assert_eq!(value(&cc("ta_per", &[]), "P1"), 200);
+        assert_eq!(value(&cc("ta_per", &[("P1", 100)]), "P1"), 100);
+        assert_eq!(value(&cc("ta", &[]), "betao"), 2000);
+    }
+
+    #[test]
+    fn wrong_parameters_are_refused_with_range_and_unit() {
+        let out = why(&cc("ta", &[("betao", 5)]));
+        assert_eq!(
+            out,
+            "params.betao: 5 is out of range: it is from 100 to 1000000 (us), 2000 by default: initial and lowest \
+             threshold above the base RTT"
+        );
+        assert!(why(&cc("ta", &[("betao", -1)])).contains("-1 is out of range"));
+        assert!(why(&cc("ta", &[("betao", 1 << 33)])).contains("out of range"));
+        assert!(why(&cc("ta", &[("comback", 1)])).contains("did you mean `comeback`?"));
+    }
+
+    #[test]
+    fn rules_between_parameters_name_both() {
+        let out = why(&cc("ta", &[("P1", 20), ("comeback", 0)]));
+        assert_eq!(
+            out,
+            "params.P1: P1 = 20: periodic backoff needs comeback = 1 (with comeback = 0)"
+        );
+        let out = why(&cc("ta", &[("inc_thresh", 2)]));
+        assert_eq!(out, "params: starve_rst = 5: must not exceed inc_thresh (with inc_thresh = 2)");
+    }
+
+    #[test]
+    fn an_unknown_algorithm_has_a_hint_and_a_kernels_own_is_left_to_the_kernel() {
+        assert!(why(&cc("ta_gard", &[])).contains("did you mean `ta_grad`?"));
+        assert!(why(&cc("cubik", &[])).contains("did you mean `cubic`?"));
+        assert!(why(&Cc { via: Via::Bpf, ..cc("cubic", &[]) }).contains("no congestion control"));
+        assert!(why(&cc("much_too_long_name", &[])).contains("1 to 15"));
+        let own = Cc { via: Via::Builtin, ..cc("home_made", &[("x", 1)]) };
+        assert_eq!(resolve(&own), Ok(Instance::Kernel { params: vec![("x".into(), "1".into())] }));
+    }
+}

@@ -1,0 +1,78 @@
+//! `[cc.NAME]`: what is wrong with it can be told from the embedded table, long before a kernel is asked.
+
+use crate::cc::{self, Instance};
+use crate::plan::{Cc, Plan};
+
+use super::{Problems, names};
+
+pub(super) fn check(plan: &Plan, problems: &mut Problems) {
+    for (name, cc) in &plan.cc {
+        names::name(&["cc", name], name, problems);
+        shadows(name, cc, problems);
+        for wrong in cc::resolve(cc).err().unwrap_or_default() {
+            let path: Vec<&str> =
+                ["cc", name].into_iter().chain(wrong.key.iter().map(String::as_str)).collect();
+            problems.error_from(&path, &[&["cc", name]], wrong.why);
+        }
+    }
+    one_set_of_parameters(plan, problems);
+    without_instance(plan, problems);
+}
+
+/// ccbench's own are loaded for an instance only.
+fn without_instance(plan: &Plan, problems: &mut Problems) {
+    for (flow, cc) in plan.flows.iter().filter_map(|(name, flow)| Some((name, flow.cc.as_ref()?))) {
+        let own = cc::scheme(cc).is_some() && !cc::KERNELS.contains(&cc.as_str());
+        if own && !plan.cc.contains_key(cc) {
+            problems.warning_from(
+                &["flows", flow, "cc"],
+                &[&["cc"]],
+                format!(
+                    "`{cc}` is one of ccbench's own, but no table says to load it: the kernel must have it already; to load \
+                     it, write `[cc.{cc}]` with `algorithm = \"{cc}\"`"
+                ),
+            );
+        }
+    }
+}
+
+/// A flow's `cc` must not mean two things.
+fn shadows(name: &str, cc: &Cc, problems: &mut Problems) {
+    let same = cc::is_kernels(cc) && cc.algorithm == name;
+    if cc::KERNELS.contains(&name) && !same {
+        problems.error_from(
+            &["cc", name],
+            &[],
+            format!(
+                "`{name}` is a congestion control of the kernel: a flow's `cc = \"{name}\"` would mean another; choose \
+                 another name, like `my_{name}`"
+            ),
+        );
+    }
+}
+
+/// A congestion control of the kernel has one set of parameters for the whole machine.
+fn one_set_of_parameters(plan: &Plan, problems: &mut Problems) {
+    let used = |name: &str| plan.flows.values().any(|flow| flow.cc.as_deref() == Some(name));
+    let kernels: Vec<(&String, &Cc, Instance)> = plan
+        .cc
+        .iter()
+        .filter(|(name, cc)| cc::is_kernels(cc) && used(name))
+        .filter_map(|(name, cc)| Some((name, cc, cc::resolve(cc).ok()?)))
+        .collect();
+    for (index, (name, cc, instance)) in kernels.iter().enumerate() {
+        let other =
+            kernels[..index].iter().find(|(_, c, i)| c.algorithm == cc.algorithm && i != instance);
+        if let Some((other, ..)) = other {
+            problems.error_from(
+                &["cc", name, "params"],
+                &[&["cc", other], &["cc", name], &["flows", "*", "cc"]],
+                format!(
+                    "`cc.{other}` sets other parameters of the kernel's `{}`, which has one set for the whole machine; \
+                     compare them in two points of the matrix",
+                    cc.algorithm
+                ),
+            );
+        }
+    }
+}
