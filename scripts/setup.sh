@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what ccbench needs beside a Rust toolchain: iperf3 (traffic), iproute2 and ethtool (used by the
-# tests as independent witnesses) and a C linker. With --lab also what the lab needs (docs/lab.md): QEMU and what builds
-# a kernel. Does nothing where all of it is there.
+# tests as independent witnesses), a C linker, and for the congestion controls in BPF clang, libelf and zlib. With --lab also
+# what the lab needs (docs/lab.md): QEMU and what builds a kernel. Does nothing where all of it is there.
 set -euo pipefail
 
 if ! command -v cargo >/dev/null; then
@@ -18,11 +18,20 @@ missing=()
 for program in "${!package[@]}"; do
     PATH="$PATH:/usr/sbin:/sbin" command -v "$program" >/dev/null || missing+=("${package[$program]}")
 done
-if [ "${1:-}" = --lab ]; then
-    for header in gelf.h:libelf-dev zlib.h:zlib1g-dev; do
-        echo "#include <${header%%:*}>" | cc -E - >/dev/null 2>&1 || missing+=("${header##*:}")
+[ -e /usr/include/libelf.h ] || missing+=(libelf-dev)
+[ -e /usr/include/zlib.h ] || missing+=(zlib1g-dev)
+
+# The same as in crates/agent/build.rs.
+clang_wanted=16
+has_clang() {
+    local name version
+    for name in ${CLANG:-clang clang-21 clang-20 clang-19 clang-18 clang-17 clang-16}; do
+        version=$("$name" --version 2>/dev/null | sed -n 's/.*version \([0-9]*\)\..*/\1/p' | head -n 1)
+        [ -n "$version" ] && [ "$version" -ge "$clang_wanted" ] && return 0
     done
-fi
+    return 1
+}
+has_clang || missing+=(clang)
 [ ${#missing[@]} -eq 0 ] && exit 0
 
 if ! command -v apt-get >/dev/null; then
@@ -34,8 +43,20 @@ if [ "$(id -u)" -ne 0 ]; then
     command -v sudo >/dev/null || { echo "setup: as root, please: apt-get install ${missing[*]}" >&2; exit 1; }
     as_root=(sudo)
 fi
-echo "setup: installing ${missing[*]}"
 # iperf3's package asks whether to run it as a service: it must not.
 export DEBIAN_FRONTEND=noninteractive
 "${as_root[@]}" apt-get update -qq
+# Where the default clang is too old, the newest that there is.
+for index in "${!missing[@]}"; do
+    [ "${missing[index]}" = clang ] || continue
+    default=$(apt-cache policy clang | sed -n 's/.*Candidate: \(1:\)\?\([0-9]*\)\..*/\2/p')
+    [ "${default:-0}" -ge "$clang_wanted" ] && continue
+    for version in 21 20 19 18 17 16; do
+        if apt-cache show "clang-$version" >/dev/null 2>&1; then
+            missing[index]=clang-$version
+            break
+        fi
+    done
+done
+echo "setup: installing ${missing[*]}"
 "${as_root[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * One core as a congestion control in BPF. The includer defines CCB (the core's name), CCB_WANTS (CC_NAME_WANTS) and
- * CCB_NAME (the default name in the kernel), includes the core, then this. README.md is the contract with loaders.
+ * One core as a congestion control in BPF. The includer includes the core, defines CCB (its name), CCB_NAME (the default
+ * name in the kernel), CCB_WANTS and CCB_PARAM_LIST, then includes this. README.md is the contract with loaders.
  */
 #if CCB_WANTS & CC_WANTS_ECN
 #include "../core/echo.h"
@@ -26,6 +26,7 @@ struct {
 } ccb_config SEC(".rodata.ccb") = {
 	.record = 1,
 	.params_count = sizeof(struct CORE(_params)) / sizeof(u32),
+	.params = {CCB_PARAM_LIST(CC_PARAM_DEFAULT)},
 };
 
 /* Rows that found the ring full. */

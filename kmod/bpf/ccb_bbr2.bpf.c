@@ -4,4 +4,5 @@
 #define CCB bbr2
 #define CCB_NAME "ccb_bbr2"
 #define CCB_WANTS CC_BBR2_WANTS
+#define CCB_PARAM_LIST CC_BBR2_PARAMS
 #include "adapter.bpf.h"

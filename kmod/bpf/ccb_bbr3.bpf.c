@@ -4,4 +4,5 @@
 #define CCB bbr3
 #define CCB_NAME "ccb_bbr3"
 #define CCB_WANTS CC_BBR3_WANTS
+#define CCB_PARAM_LIST CC_BBR3_PARAMS
 #include "adapter.bpf.h"

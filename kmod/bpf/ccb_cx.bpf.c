@@ -4,4 +4,5 @@
 #define CCB cx
 #define CCB_NAME "ccb_cx"
 #define CCB_WANTS CC_CX_WANTS
+#define CCB_PARAM_LIST CC_CX_PARAMS
 #include "adapter.bpf.h"

@@ -4,4 +4,5 @@
 #define CCB dctcp
 #define CCB_NAME "ccb_dctcp"
 #define CCB_WANTS CC_DCTCP_WANTS
+#define CCB_PARAM_LIST CC_DCTCP_PARAMS
 #include "adapter.bpf.h"

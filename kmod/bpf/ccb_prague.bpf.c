@@ -4,4 +4,5 @@
 #define CCB prague
 #define CCB_NAME "ccb_prague"
 #define CCB_WANTS CC_PRAGUE_WANTS
+#define CCB_PARAM_LIST CC_PRAGUE_PARAMS
 #include "adapter.bpf.h"

@@ -4,4 +4,5 @@
 #define CCB ta
 #define CCB_NAME "ccb_ta"
 #define CCB_WANTS CC_TA_WANTS
+#define CCB_PARAM_LIST CC_TA_PARAMS
 #include "adapter.bpf.h"

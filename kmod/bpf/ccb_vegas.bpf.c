@@ -4,4 +4,5 @@
 #define CCB vegas
 #define CCB_NAME "ccb_vegas"
 #define CCB_WANTS CC_VEGAS_WANTS
+#define CCB_PARAM_LIST CC_VEGAS_PARAMS
 #include "adapter.bpf.h"

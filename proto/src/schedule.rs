@@ -57,7 +57,7 @@ pub struct TrialContext {
 }
 
 /// One node's part of one trial.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct NodeTask {
     /// The timeline.
     pub phases: Vec<PhaseSpan>,

@@ -105,7 +105,7 @@ BEGIN {
     late += get("late_pkts")
     if (NR % every == 0)
         printf "%7.0f %11.2f %8d %9s %8s %8s %8s %7d %10d\n", t, bytes * 8 / long / 1e6, drops, get("queue_delay_us"),
-            get("lateness_p50_us"), get("lateness_p99_us"), get("lateness_max_us"), late, resident[NR]
+            get("lateness_p50_us"), get("lateness_p99_us"), get("lateness_max_us"), late, resident[NR < samples ? NR : samples]
     ahead_now = bytes * 8 / rate / 1e6 - long
     if (get("queue_bytes") > 0) off[++queued] = ahead_now / long
     if (ahead_now > -0.0005 * long) { busy += long; ahead += ahead_now; full++ } else { busy = 0; ahead = 0 }

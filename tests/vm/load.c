@@ -13,12 +13,20 @@
 #include <unistd.h>
 
 static unsigned long long rows;
+static FILE *to; /* every row as text, if asked for by ROWS=FILE in the environment */
 static volatile sig_atomic_t stop;
 
 static int on_row(void *context, void *row, size_t size)
 {
-	(void)context, (void)row, (void)size;
+	const unsigned *words = row;
+	size_t i;
+
+	(void)context;
 	rows++;
+	if (!to)
+		return 0;
+	for (i = 6; i < size / sizeof(*words); i++)
+		fprintf(to, "%u%c", words[i], i + 1 < size / sizeof(*words) ? ' ' : '\n');
 	return 0;
 }
 
@@ -80,6 +88,7 @@ int main(int argc, char **argv)
 		perror("load: attach");
 		return 1;
 	}
+	to = getenv("ROWS") ? fopen(getenv("ROWS"), "w") : NULL;
 	ring = ring_buffer__new(bpf_map__fd(bpf_object__find_map_by_name(object, "ccb_rows")), on_row, NULL, NULL);
 	puts("attached");
 	fflush(stdout);
@@ -90,5 +99,7 @@ int main(int argc, char **argv)
 	ring_buffer__consume(ring);
 	printf("rows %llu\n", rows);
 	bpf_link__destroy(link);
+	if (to)
+		fclose(to);
 	return 0;
 }

@@ -28,6 +28,7 @@ pub enum Command {
     /// Run a command inside another process's network namespace (started by `ccbench exec`)
     Enter(crate::enter::Args),
     /// Run an emulated link by itself, or a command behind one (`ccbench link`)
+    #[command(long_about = crate::link::args::ABOUT)]
     Link(Box<crate::link::Args>),
     /// Undo what a link did to an interface when the link is gone (started by `link`)
     #[command(hide = true)]

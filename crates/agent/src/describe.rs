@@ -37,7 +37,7 @@ pub async fn describe(iperf3: &Iperf3, notes: &[String]) -> wire::NodeInfo {
 }
 
 /// "root", "user-namespace" (root there, nobody outside) or "unprivileged".
-fn privileges() -> &'static str {
+pub(crate) fn privileges() -> &'static str {
     if !rustix::process::geteuid().is_root() {
         return "unprivileged";
     }

@@ -75,6 +75,16 @@ pub enum AgentError {
         /// The kernel's answer.
         source: io::Error,
     },
+    /// An instance of a congestion control cannot be had.
+    #[error("cc.{name}: {algorithm} cannot be loaded: {why}")]
+    Cc {
+        /// The instance's name in the plan.
+        name: String,
+        /// Its algorithm.
+        algorithm: String,
+        /// What was refused, and what to do.
+        why: String,
+    },
     /// iperf3 is not installed.
     #[error(
         "run iperf3: {source}; install it on this node (apt install iperf3), on the PATH of the agent"

@@ -11,6 +11,7 @@ use ccbench_shaper::Link;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
+use crate::cc::TrialId;
 use crate::clock;
 use crate::error::AgentError;
 use crate::flow::FlowSource;
@@ -246,6 +247,10 @@ impl Executor {
             source: &self.parts.source,
             undo: &mut self.parts.undo,
             traffic_group: self.parts.traffic_group.as_deref(),
+            here: (
+                TrialId { run_id: request.run_id.clone(), epoch: request.epoch },
+                &request.node,
+            ),
         };
         let made = match keep_epoch(self.parts.epoch_file.as_ref(), request.epoch) {
             Ok(()) => prepare::prepare(task, &mut tools, &mut self.trial).await,
@@ -272,7 +277,7 @@ impl Executor {
         check_start(request.start_at_ns, clock::now_ns())?;
         self.step(Command::Run { epoch: request.epoch })?;
         self.lease_end_ns = None;
-        let (out, rows) = Outbox::new();
+        let (out, rows) = Outbox::new(self.trial.cc.names());
         let Some(task) = self.trial.task.clone() else {
             self.lost("the prepared trial is gone").await;
             return Err(AgentError::Stopping);
@@ -286,7 +291,10 @@ impl Executor {
             return Err(error);
         }
         let awake = if task.keep_awake { self.keep_awake(&out) } else { None };
+        let (cc, unread) = self.trial.cc.readers();
+        unread.into_iter().for_each(|event| out.offer(Of::Event(event)));
         let samples = SampleTask {
+            cc,
             sampler: (self.parts.sampler)(),
             flows: run::flow_ports(&task),
             sample: task.sample.clone(),
@@ -353,7 +361,8 @@ impl Executor {
             if finished.broken {
                 tell("samples", "the thread panicked: samples and links ended there");
             }
-            for event in self.trial.ecn.counts() {
+            let counts = self.trial.ecn.counts();
+            for event in counts.into_iter().chain(self.trial.cc.losses()) {
                 running.out.offer(Of::Event(event));
             }
             running.out.done(finished.late, finished.missed);
@@ -410,6 +419,7 @@ impl Executor {
             }
             outcome.note(format!("link {name} on {}", timed.dev), removed);
         }
+        outcome.merge(trial.cc.remove());
         outcome.merge(self.parts.undo.undo_all(&*self.parts.kernel));
         outcome
     }

@@ -35,6 +35,10 @@ const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(1);
 /// # Errors
 /// The address cannot be listened on, or a certificate is wrong.
 pub async fn serve(args: &ServeArgs, shutdown: impl Future<Output = ()>) -> Result<(), AgentError> {
+    let left = crate::cc::global::sweep();
+    if left != undo::Outcome::default() {
+        tracing::warn!(undone = ?left.undone, failed = ?left.failed, "congestion controls that a dead agent left");
+    }
     let (mut undo, epoch_file, _lock) = state(args)?;
     // A testbed is started by hand, outside of any service.
     let Placement { group, notes } =

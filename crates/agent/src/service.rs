@@ -94,7 +94,7 @@ fn status(error: &AgentError) -> Status {
             ShaperError::NotFound { .. } => Status::invalid_argument(message),
             ShaperError::Netlink { .. } | ShaperError::System { .. } => Status::internal(message),
         },
-        AgentError::CongestionControl { .. } | AgentError::NoIperf3 { .. } => {
+        AgentError::CongestionControl { .. } | AgentError::Cc { .. } | AgentError::NoIperf3 { .. } => {
             Status::unimplemented(message)
         }
         AgentError::Sysctl { .. }

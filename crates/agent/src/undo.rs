@@ -269,7 +269,7 @@ fn replay_with(state_dir: &Path, kernel: &dyn Kernel) -> Result<Outcome, AgentEr
 /// # Errors
 /// The folder cannot be read.
 pub fn clean(run_dir: &Path) -> Result<Outcome, AgentError> {
-    let mut outcome = Outcome::default();
+    let mut outcome = crate::cc::global::sweep();
     let own = default_state_dir();
     let mut dirs = vec![run_dir.join(own.file_name().unwrap_or_default())];
     // Those of `ccbench link --dev` bear the interface's index too.

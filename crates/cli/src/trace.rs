@@ -216,7 +216,7 @@ mod tests {
     fn every_format_goes_through_parquet_and_back() {
         let dir = folder();
         let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
-        let text = "t_us,rate_bps,delay_us,loss_ppm\n0,1000000,20000,\n0.5,2000000,,100\n3000,0,1,0\n4000,,,\n";
+        let text = "t_us,rate_bps,delay_us,loss_ppm\n0,1000000,20000,\n1.5,2000000,,100\n3000,0,1,0\n4000,,,\n";
         std::fs::write(at("in.csv"), text).unwrap();
         assert_eq!(ccbench(&["convert", &at("in.csv"), &at("a.parquet")]), 0);
         assert_eq!(ccbench(&["convert", &at("a.parquet"), &at("out.csv")]), 0);

@@ -17,16 +17,21 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::thread::{ClockId, clock_nanosleep_absolute};
 use rustix::time::Timespec;
 
-use crate::ShaperError;
 use crate::clock::monotonic_ns;
 use crate::datapath::thread::{Class, Privileges};
+use crate::{ShaperError, sys};
 
-/// The sleep ends this long before a step is due; the rest is spun.
-const SPIN_NS: u64 = 60_000;
+/// The sleep ends so long before a step is due, and the rest is spun: a fortieth of the time between steps within
+/// these bounds. A busy processor wakes a thread up to some 200 µs late.
+const LEAST_SPIN_NS: u64 = 60_000;
+const MOST_SPIN_NS: u64 = 250_000;
+const SPIN_PART: u64 = 40;
 /// Steps are at least so far apart: what comes thicker is left out and counted.
 pub(crate) const LEAST_GAP_NS: u64 = 200_000;
 /// A step that comes so much after its time is late.
 pub(crate) const LATE_NS: u64 = 200_000;
+/// Above the packet loops, which may have much to do; a step is over at once.
+const FIFO_PRIORITY: i32 = 20;
 /// Until so long before a step the thread can be told to stop.
 const DEAF_NS: u64 = 5_000_000;
 /// Steps that may be written down and not yet fetched.
@@ -201,6 +206,10 @@ struct Player<C> {
 impl<C: Changer> Player<C> {
     fn run(&mut self) {
         let mut class = Class::new(Privileges::claim());
+        if class.real_time() {
+            // Without it the thread stays among the packet loops, as it does after it has yielded.
+            let _ = sys::set_fifo(FIFO_PRIORITY);
+        }
         let mut begin_ns = NOT_YET;
         // When the last step was applied.
         let mut last_ns = 0;
@@ -223,7 +232,8 @@ impl<C: Changer> Player<C> {
                 self.sleep_until(due_ns - DEAF_NS);
                 continue;
             }
-            wait(due_ns, &mut class);
+            let spin_ns = (due_ns - last_ns) / SPIN_PART;
+            wait(due_ns, spin_ns.clamp(LEAST_SPIN_NS, MOST_SPIN_NS), &mut class);
             let sent = self.changer.send();
             last_ns = monotonic_ns();
             let rc = match sent {
@@ -270,9 +280,9 @@ impl<C: Changer> Player<C> {
     }
 }
 
-/// Returns at `due_ns`, or at once if that is past.
-fn wait(due_ns: u64, class: &mut Class) {
-    let spin_ns = if class.may_spin() { SPIN_NS } else { 0 };
+/// Returns at `due_ns`, or at once if that is past; spins the last `spin_ns` of it.
+fn wait(due_ns: u64, spin_ns: u64, class: &mut Class) {
+    let spin_ns = if class.may_spin() { spin_ns } else { 0 };
     let asleep_ns = due_ns.saturating_sub(spin_ns);
     if asleep_ns > monotonic_ns() {
         let until = Timespec {

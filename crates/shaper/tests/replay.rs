@@ -4,8 +4,7 @@
 //! machines that cannot carry gigabits, and only those whose path has CCBENCH_TRACE_ONLY in it.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::UdpSocket;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
@@ -17,7 +16,9 @@ use ccbench_proto::units::{Bytes, Limit, Micros, Ppm, Rate};
 use ccbench_proto::wire::{LinkChange, LinkTiming};
 use ccbench_shaper::clock::monotonic_ns;
 use ccbench_shaper::{Link, ShaperError};
-use lab::{DST, Lab};
+use lab::{DST, Lab, SRC};
+use nix::sys::socket::setsockopt;
+use nix::sys::socket::sockopt::UdpGsoSegment;
 
 #[allow(dead_code, reason = "other tests need more of it")]
 #[path = "user_link/lab.rs"]
@@ -25,7 +26,6 @@ mod lab;
 
 /// For a fact that must come about.
 const PATIENCE: Duration = Duration::from_secs(20);
-const STREAMS: usize = 4;
 
 fn config(trace: Trace, on_end: OnEnd, backend: Backend) -> LinkConfig {
     let mean = trace.mean_rate().unwrap().bits_per_sec();
@@ -72,51 +72,40 @@ fn charged(link: &mut dyn Link) -> u64 {
     rows.iter().find(|row| matches!(row.kind.as_str(), "htb" | "userspace")).unwrap().sent_bytes
 }
 
-/// Sends as much as the link takes for `seconds` of its trace and compares.
+/// Sends full frames at a rate that the link never has, so that its queue is never empty.
+fn flood(going: &AtomicBool, bps: u64) {
+    const PAYLOAD: usize = 1472;
+    const FRAMES: usize = 40;
+    let socket = UdpSocket::bind((SRC, 0)).unwrap();
+    socket.connect((DST, 5000)).unwrap();
+    // The kernel cuts them.
+    setsockopt(&socket, UdpGsoSegment, &(PAYLOAD as i32)).unwrap();
+    let block = vec![0; PAYLOAD * FRAMES];
+    let start_ns = monotonic_ns();
+    let mut sent_bits = 0;
+    while !going.load(Relaxed) {
+        let owed_bits = u128::from(bps) * u128::from(monotonic_ns() - start_ns) / 1_000_000_000;
+        while sent_bits < owed_bits {
+            let _ = socket.send(&block);
+            sent_bits += (1514 * FRAMES * 8) as u128;
+        }
+        std::thread::sleep(Duration::from_micros(500));
+    }
+}
+
+/// Sends more than the link takes for `seconds` of its trace and compares.
 fn play(config: LinkConfig, seconds: f64, window_s: f64) -> Outcome {
     let lab = Lab::new();
     let replay = config.trace.clone().unwrap();
     let mut link = lab.router.run(move || ccbench_shaper::open(&config, "r1").unwrap());
+    // Nobody reads: what the socket cannot hold is thrown away without an answer.
+    let sink = lab.dst.run(|| UdpSocket::bind((DST, 5000)).unwrap());
     let stop = Arc::new(AtomicBool::new(false));
-    let received = lab.dst.start(|| {
-        let listener = TcpListener::bind((DST, 5000)).unwrap();
-        let drain = |mut stream: TcpStream| {
-            let mut buffer = vec![0; 1 << 18];
-            while stream.read(&mut buffer).is_ok_and(|bytes| bytes > 0) {}
-        };
-        let threads: Vec<_> = (0..STREAMS)
-            .map(|_| listener.accept().unwrap().0)
-            .map(|stream| std::thread::spawn(move || drain(stream)))
-            .collect();
-        threads.into_iter().for_each(|thread| thread.join().unwrap());
-    });
     let going = Arc::clone(&stop);
-    let sent = lab.src.start(move || {
-        let threads: Vec<_> = (0..STREAMS)
-            .map(|_| {
-                let start = std::time::Instant::now();
-                let mut stream = loop {
-                    match TcpStream::connect((DST, 5000)) {
-                        Ok(stream) => break stream,
-                        Err(e) if start.elapsed() > PATIENCE => panic!("{e}"),
-                        Err(_) => std::thread::sleep(Duration::from_millis(10)),
-                    }
-                };
-                stream.set_write_timeout(Some(Duration::from_secs(3))).unwrap();
-                let going = Arc::clone(&going);
-                std::thread::spawn(move || {
-                    let block = vec![0; 1 << 18];
-                    while !going.load(Relaxed) {
-                        // A row of zero may outlast the limit.
-                        let _ = stream.write(&block);
-                    }
-                })
-            })
-            .collect();
-        threads.into_iter().for_each(|thread| thread.join().unwrap());
-    });
-    // The flows open their windows at the first row.
-    std::thread::sleep(Duration::from_secs(1));
+    let most_bps = replay.trace.summary().max_rate.unwrap().bits_per_sec();
+    let sent = lab.src.start(move || flood(&going, most_bps + most_bps / 5 + 2_000_000));
+    // The queue fills at the first row.
+    std::thread::sleep(Duration::from_millis(300));
     let begin_ns = monotonic_ns() + 50_000_000;
     link.begin(begin_ns).unwrap();
     let end_ns = begin_ns + (seconds * 1e9) as u64;
@@ -132,8 +121,8 @@ fn play(config: LinkConfig, seconds: f64, window_s: f64) -> Outcome {
     link.timing(&mut timing);
     stop.store(true, Relaxed);
     drop(link);
-    let _ = sent.recv();
-    let _ = received.recv();
+    sent.recv().unwrap();
+    drop(sink);
     let delivered = |at_ns: u64| {
         let after = samples.partition_point(|sample| sample.0 < at_ns);
         let [(t0, b0), (t1, b1)] = [samples[after - 1], samples[after]];

@@ -32,6 +32,8 @@ pub struct Cursor {
     floor: Rate,
     begin_ns: u64,
     place: Place,
+    /// What one lap carries in bit·ns/s; `None` if a row has no rate of its own.
+    lap_work: Option<u128>,
 }
 
 /// Where a cursor is.
@@ -51,16 +53,20 @@ impl Cursor {
     /// A cursor before the trace's beginning at `begin_ns` (`u64::MAX`: it has none yet); `None` if the trace
     /// is none of steps.
     pub fn new(replay: &Replay, begin_ns: u64) -> Option<Self> {
-        match &*replay.trace {
-            Trace::Opportunities(_) => None,
-            Trace::Steps(_) => Some(Self {
-                trace: Arc::clone(&replay.trace),
-                on_end: replay.on_end,
-                floor: replay.floor.unwrap_or(Rate::from_bits_per_sec(0)),
-                begin_ns,
-                place: Place::Before,
-            }),
-        }
+        let Trace::Steps(steps) = &*replay.trace else { return None };
+        let floor = replay.floor.unwrap_or(Rate::from_bits_per_sec(0));
+        let lap_work = steps.spans().try_fold(0_u128, |sum, (step, length_ns)| {
+            let rate = step.rate?.max(floor).bits_per_sec();
+            Some(sum + u128::from(rate) * u128::from(length_ns))
+        });
+        Some(Self {
+            trace: Arc::clone(&replay.trace),
+            on_end: replay.on_end,
+            floor,
+            begin_ns,
+            place: Place::Before,
+            lap_work,
+        })
     }
 
     fn steps(&self) -> &Steps {
@@ -175,23 +181,42 @@ impl Cursor {
         unset_bps: Option<u64>,
     ) -> Option<(u64, u64)> {
         loop {
+            self.skip_laps(&mut from_ns, &mut work)?;
             let piece = self.piece();
             let Some(rate) = piece.rate.map(Rate::bits_per_sec).or(unset_bps) else {
                 return Some((from_ns, 0));
             };
-            if rate > 0 {
-                let end_ns = from_ns.checked_add(work / rate)?;
-                if end_ns < piece.until_ns || end_ns == piece.until_ns && work % rate == 0 {
-                    return Some((end_ns, work % rate));
+            if let (Some(lasts_ns), Some(left)) = (work.checked_div(rate), work.checked_rem(rate)) {
+                let end_ns = from_ns.checked_add(lasts_ns)?;
+                if end_ns < piece.until_ns || end_ns == piece.until_ns && left == 0 {
+                    return Some((end_ns, left));
                 }
                 // No overflow: it ends within the work that there is.
-                work -= rate * piece.until_ns.saturating_sub(from_ns).min(work / rate);
+                work -= rate * piece.until_ns.saturating_sub(from_ns).min(lasts_ns);
             }
             from_ns = from_ns.max(piece.until_ns);
             if !self.advance() {
                 return None;
             }
         }
+    }
+
+    /// At the beginning of a lap: passes over those that the work takes whole. `None`: no lap does any of it.
+    fn skip_laps(&mut self, from_ns: &mut u64, work: &mut u64) -> Option<()> {
+        let (Place::Row { index: 0, lap_ns }, OnEnd::Loop, Some(lap_work)) =
+            (self.place, self.on_end, self.lap_work)
+        else {
+            return Some(());
+        };
+        if *from_ns != lap_ns || u128::from(*work) <= lap_work {
+            return Some(());
+        }
+        let laps = u128::from(*work - 1).checked_div(lap_work)?;
+        *work -= (laps * lap_work) as u64;
+        let passed_ns = u64::try_from(laps * u128::from(self.steps().length_ns)).ok()?;
+        *from_ns = lap_ns.checked_add(passed_ns)?;
+        self.place = Place::Row { index: 0, lap_ns: *from_ns };
+        Some(())
     }
 }
 
@@ -380,6 +405,18 @@ mod tests {
         let mut cursor = Cursor::new(&replay, 5).unwrap();
         assert_eq!(cursor.carry(5, 99, None), Some((14, 9)));
         assert_eq!(cursor.carry(14, 19, None), None);
+    }
+
+    #[test]
+    fn a_trace_of_nothing_that_loops_carries_nothing_and_says_so() {
+        let mut replay = replay(steps(&[(0, 0), (10, 0)], 20), OnEnd::Loop);
+        replay.floor = None;
+        assert_eq!(Cursor::new(&replay, 0).unwrap().carry(3, 1, None), None);
+        // Millions of laps are no millions of steps.
+        let mut slow = self::replay(steps(&[(0, 0), (10, 1)], 20), OnEnd::Loop);
+        slow.floor = None;
+        let mut cursor = Cursor::new(&slow, 0).unwrap();
+        assert_eq!(cursor.carry(0, 10_000_000_000_005, None), Some((20_000_000_000_015, 0)));
     }
 
     fn opportunities(ms: &[u64], on_end: OnEnd) -> OpportunityCursor {

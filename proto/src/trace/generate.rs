@@ -148,7 +148,7 @@ struct Wlan {
     gap_s: (f64, f64),
     blocked_s: (f64, f64),
     blocked_mbit: (f64, f64),
-    /// How many rows a blocked level lasts, and the share of rows that are deeper still, down to that.
+    /// How many rows a blocked level lasts, and the share of rows that are deeper still, in that range; below zero is zero.
     blocked_rows: f64,
     deep_share: f64,
     deep_mbit: (f64, f64),
@@ -194,7 +194,7 @@ const LB: Wlan = Wlan {
     blocked_mbit: (1540.0, 2000.0),
     blocked_rows: 5.0,
     deep_share: 0.05,
-    deep_mbit: (0.0, 1155.0),
+    deep_mbit: (-400.0, 1155.0),
     ..SL
 };
 
@@ -212,8 +212,7 @@ const MOBB: Wlan = Wlan {
     blocked_mbit: (900.0, 1200.0),
     blocked_rows: 2.0,
     deep_share: 0.2,
-    deep_mbit: (0.0, 770.0),
-    ..SL
+    deep_mbit: (-200.0, 770.0),
 };
 
 struct Made {

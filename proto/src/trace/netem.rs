@@ -70,6 +70,9 @@ impl Player {
         if rate > MAX_RATE {
             return Err(format!("{path}: the rate {rate} is beyond {MAX_RATE}"));
         }
+        if length_ns < super::text::LEAST_NS {
+            return Err(format!("{path}: a row lasts less than a microsecond"));
+        }
         if self.steps.len() >= MAX_ROWS {
             return Err(format!("{path}: there are more than {MAX_ROWS} rows"));
         }

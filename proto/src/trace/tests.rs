@@ -100,10 +100,10 @@ fn theaterq_simple_and_extended() {
 
 #[test]
 fn our_own_columns_may_be_empty_and_an_empty_row_is_the_end() {
-    let text = "t_us,rate_bps,delay_us,loss_ppm\n0,1000000,,\n0.5,,20000,1000000\n3,,,\n";
+    let text = "t_us,rate_bps,delay_us,loss_ppm\n0,1000000,,\n1.5,,20000,1000000\n3,,,\n";
     let Ok(Trace::Steps(steps)) = read(text) else { panic!("no steps") };
     assert_eq!(steps.length_ns, 3000);
-    assert_eq!(steps.steps[1].at_ns, 500);
+    assert_eq!(steps.steps[1].at_ns, 1500);
     assert_eq!(steps.steps[1].rate, None);
     assert_eq!(steps.steps[1].delay_ns, Some(20 * MS));
     assert_eq!(steps.steps[1].loss, Ppm::new(1_000_000));
@@ -150,7 +150,8 @@ fn what_is_no_model_is_refused_with_its_place() {
         (r#"{"StaticBwConfig":{"bw":"-2bps"}}"#, "no bandwidth"),
         (r#"{"StaticBwConfig":{"duration":"1 fortnight"}}"#, "no duration"),
         (r#"{"NormalizedBwConfig":{"step":"0s"}}"#, "the step is zero"),
-        (r#"{"NormalizedBwConfig":{"step":"1ns","duration":"1h"}}"#, "more than 4000000 rows"),
+        (r#"{"NormalizedBwConfig":{"step":"1us","duration":"1h"}}"#, "more than 4000000 rows"),
+        (r#"{"StaticBwConfig":{"duration":"1ns"}}"#, "less than a microsecond"),
         (r#"{"SawtoothBwConfig":{"bottom":"2bps","top":"1bps"}}"#, "bottom is above top"),
         (r#"{"SawtoothBwConfig":{"interval":"0s"}}"#, "the interval is zero"),
         (r#"{"SawtoothBwConfig":{"duty_ratio":2}}"#, "between 0 and 1"),
@@ -187,6 +188,8 @@ fn files_that_are_no_traces_are_refused() {
     assert!(why("0 1\n0 2\n").contains("line 2: time stands still"));
     assert!(why("0 1\n2 2\n1 2\n").contains("line 3: time goes back"));
     assert!(why("1 1\n2 2\n").contains("must be at time zero"));
+    assert!(why("10,1\n10,0.0000009\n").contains("line 2: a row lasts less than a microsecond"));
+    assert!(why("t_us,rate_bps\n0,1\n0.9,2\n").contains("line 3: a row lasts less"));
     assert!(why("1,9999999\n").contains("beyond 31 days"));
     assert!(why("rate_mbit,dwell_s\n").contains("no rows"));
     let error = parse("t", b"1,1\n\xff\xfe").unwrap_err();

@@ -11,6 +11,8 @@ use crate::units::{Ppm, Rate};
 
 /// IP bytes of one of mahimahi's opportunities.
 const MAHIMAHI_BYTES: u32 = 1500;
+/// Shortest row, nanoseconds.
+pub(super) const LEAST_NS: u64 = 1000;
 /// TheaterQ's shares are of this.
 const THEATERQ_ALL: u64 = u32::MAX as u64;
 
@@ -229,6 +231,7 @@ impl Reader {
                         let which = if at_ns == last.at_ns { "stands still" } else { "goes back" };
                         return Err(format!("time {which} at {} s", at_ns as f64 / 1e9));
                     }
+                    Some(last) if at_ns - last.at_ns < LEAST_NS => return Err(too_short()),
                     _ => {}
                 }
                 // The last row has no end of its own: it lasts as long as the one before it.
@@ -306,6 +309,7 @@ fn time_of(field: &str, digits: u32) -> Result<u64, String> {
 fn dwell_of(field: &str, digits: u32) -> Result<u64, String> {
     match time_of(field, digits)? {
         0 => Err(format!("it lasts no time (`{}`)", shown(field))),
+        short if short < LEAST_NS => Err(too_short()),
         length_ns => Ok(length_ns),
     }
 }
@@ -322,6 +326,10 @@ fn loss_of(field: &str, ppm: u64) -> Result<Ppm, String> {
         .ok()
         .and_then(Ppm::new)
         .ok_or_else(|| format!("the loss `{}` is more than all packets", shown(field)))
+}
+
+fn too_short() -> String {
+    "a row lasts less than a microsecond".to_owned()
 }
 
 fn too_long(field: &str) -> String {

@@ -144,9 +144,11 @@ fn opportunities(steps: &Steps) -> Result<Opportunities, String> {
             return Err(format!("that would be more than {MOST_OPPORTUNITIES} lines"));
         }
         let mut done_ns = 0;
-        while rate > 0 {
-            let wait_ns = (quantum - credit).div_ceil(rate);
-            let Ok(wait_ns) = u64::try_from(wait_ns) else { break };
+        // At a rate of zero it takes for ever.
+        loop {
+            let wait_ns = (quantum - credit).checked_add(rate.saturating_sub(1));
+            let wait_ns = wait_ns.and_then(|sum| sum.checked_div(rate));
+            let Some(Ok(wait_ns)) = wait_ns.map(u64::try_from) else { break };
             if wait_ns > length_ns - done_ns {
                 break;
             }

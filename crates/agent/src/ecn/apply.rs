@@ -19,7 +19,7 @@ use crate::sysctl;
 use crate::undo::{Step, Undo};
 use crate::{cgroup, ecn};
 
-const TCP_ECN: &str = "net.ipv4.tcp_ecn";
+pub(crate) const TCP_ECN: &str = "net.ipv4.tcp_ecn";
 const DEFAULT_CC: &str = "net.ipv4.tcp_congestion_control";
 
 /// What is attached for a trial; dropped, it is gone.

@@ -10,6 +10,7 @@ use ccbench_proto::wire::{self, run_event::Of};
 use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::cc::Names;
 use crate::clock;
 
 /// Rows that wait for the controller at most: about 8 MiB. One more place is kept for the last message.
@@ -53,6 +54,7 @@ pub struct Outbox {
     pieces: Arc<Semaphore>,
     each: Duration,
     counts: Arc<Counts>,
+    names: Arc<Names>,
 }
 
 #[derive(Debug, Default)]
@@ -67,8 +69,10 @@ struct Counts {
 
 impl Outbox {
     /// An outbox and what comes out of it.
-    pub fn new() -> (Self, mpsc::Receiver<Outgoing>) {
-        Self::with_patience(PATIENCE)
+    /// Whatever leaves says the plan's `names` of congestion controls.
+    pub fn new(names: Names) -> (Self, mpsc::Receiver<Outgoing>) {
+        let (outbox, rows) = Self::with_patience(PATIENCE);
+        (Self { names: Arc::new(names), ..outbox }, rows)
     }
 
     fn with_patience(patience: Patience) -> (Self, mpsc::Receiver<Outgoing>) {
@@ -77,11 +81,12 @@ impl Outbox {
         let together = u64::try_from(patience.together.as_nanos()).unwrap_or(u64::MAX);
         let counts = Counts { patience_ns: together.into(), ..Counts::default() };
         let (pieces, counts) = (Arc::new(Semaphore::new(PIECES)), Arc::new(counts));
-        (Self { rows, last, pieces, each: patience.each, counts }, outgoing)
+        (Self { rows, last, pieces, each: patience.each, counts, names: Arc::default() }, outgoing)
     }
 
     /// For the hot side: sends now or drops and counts.
-    pub fn offer(&self, of: Of) {
+    pub fn offer(&self, mut of: Of) {
+        self.names.translate(&mut of);
         let ok = self.rows.try_send(Outgoing::new(of, None)).is_ok();
         self.count(ok);
     }
@@ -92,7 +97,8 @@ impl Outbox {
     }
 
     /// For everything else: waits for room, but not for ever.
-    pub async fn send(&self, of: Of) {
+    pub async fn send(&self, mut of: Of) {
+        self.names.translate(&mut of);
         let ok = self.put(Outgoing::new(of, None)).await;
         self.counts.stuck.store(!ok, Ordering::Relaxed);
         self.count(ok);

@@ -6,7 +6,6 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-use ccbench_proto::plan::Via;
 use ccbench_proto::plan::{check, digest_bytes, parse};
 use ccbench_proto::resolve::{Egress, LinkConfig};
 use ccbench_proto::schedule::{self, FlowTask, NodeTask, TrialContext};
@@ -33,6 +32,8 @@ pub struct Trial {
     pub task: Option<NodeTask>,
     /// In place.
     pub links: Vec<TimedLink>,
+    /// Congestion controls of this node's flows; gone when dropped.
+    pub cc: cc::InForce,
     /// ECN of this node's flows; gone when dropped.
     pub ecn: ecn::InForce,
     /// Listening.
@@ -114,6 +115,8 @@ pub struct Tools<'a> {
     pub undo: &'a mut Undo,
     /// Where traffic is to run, if not beside the agent.
     pub traffic_group: Option<&'a Path>,
+    /// The trial, and this node's name in the plan.
+    pub here: (cc::TrialId, &'a str),
 }
 
 /// Makes the node ready. What is made goes into `trial` at once, so that the caller can undo it on an error.
@@ -121,7 +124,7 @@ pub struct Tools<'a> {
 /// # Errors
 /// The first thing that could not be done.
 pub async fn prepare(
-    task: NodeTask,
+    mut task: NodeTask,
     tools: &mut Tools<'_>,
     trial: &mut Trial,
 ) -> Result<wire::PrepareReply, AgentError> {
@@ -132,7 +135,9 @@ pub async fn prepare(
     }
     set_sysctls(&task, tools, trial)?;
     // iperf3 sets it on both ends, so both must have it.
-    for flow in flows() {
+    let (id, node) = &tools.here;
+    trial.cc = cc::load(&task, id, node)?;
+    for flow in flows().filter(|flow| !task.cc.contains_key(flow.cc.as_deref().unwrap_or(""))) {
         flow.cc.as_ref().map_or(Ok(()), |cc| cc::check(&flow.group, cc))?;
     }
     let devices = devices(&task, tools.kernel)?;
@@ -149,8 +154,9 @@ pub async fn prepare(
     let reply = wire::PrepareReply {
         links: trial.links.iter().map(|timed| timed.link.state()).collect(),
         events: std::mem::take(&mut trial.events),
-        congestion_controls: Vec::new(),
+        congestion_controls: trial.cc.told(),
     };
+    trial.cc.rename(&mut task);
     trial.task = Some(task);
     Ok(reply)
 }
@@ -263,12 +269,7 @@ fn applied(
 fn put_ecn_in_force(task: &NodeTask, tools: &mut Tools<'_>, trial: &mut Trial) {
     let group = tools.traffic_group;
     let mut node = ecn::apply::Node { kernel: tools.kernel, undo: tools.undo, group };
-    let became = |name: &str| match task.cc.get(name) {
-        Some(cc) if !ccbench_proto::cc::is_kernels(cc) => {
-            (name.to_owned(), if cc.via == Via::Auto { Via::Bpf } else { cc.via })
-        }
-        _ => (name.to_owned(), Via::Builtin),
-    };
+    let became = |name: &str| trial.cc.became(name);
     let (in_force, events) = ecn::apply::apply(task, became, &mut node);
     trial.ecn = in_force;
     trial.events.extend(events);

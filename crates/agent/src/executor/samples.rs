@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
+use ccbench_collector::ports::PortMap;
 use ccbench_collector::{Awake, FlowPorts, HostSampler, Sampler};
 use ccbench_proto::plan::Sample;
 use ccbench_proto::resolve::TimedChange;
@@ -16,6 +17,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::time::Timespec;
 
 use super::outbox::{Outbox, event};
+use crate::cc;
 use crate::clock;
 use crate::error::AgentError;
 
@@ -48,6 +50,8 @@ pub struct SampleTask {
     pub sampler: Box<dyn Sampler>,
     /// Which sockets.
     pub flows: Vec<FlowPorts>,
+    /// Inner state of congestion controls.
+    pub cc: cc::state::Reader,
     /// How often.
     pub sample: Sample,
     /// Who keeps the processors from halting.
@@ -93,6 +97,9 @@ const POINT_GAP_NS: u64 = 50_000_000;
 
 /// While packets wait for room, how often to look for it.
 const PACKETS_GAP_NS: u64 = 10_000_000;
+
+/// How often inner state is read, at most.
+const STATE_GAP_NS: u64 = 100_000_000;
 
 /// (flow_id, side) to what was seen.
 pub type SeenMap = BTreeMap<(String, String), Seen>;
@@ -225,6 +232,8 @@ struct Looper {
     missed: u64,
     last_pass_ns: u64,
     failed: BTreeMap<&'static str, ()>,
+    ports: PortMap,
+    states: Vec<wire::CcState>,
     samples: Vec<wire::FlowSample>,
     counters: Vec<wire::QdiscSample>,
     by_trace: Vec<wire::LinkChange>,
@@ -254,6 +263,7 @@ impl Looper {
             })
             .collect();
         changes.sort_by_key(|change| std::cmp::Reverse(change.due_ns));
+        let ports = PortMap::new(&task.flows);
         Self {
             last_pass_ns: start,
             task,
@@ -264,6 +274,8 @@ impl Looper {
             late: 0,
             missed: 0,
             failed: BTreeMap::new(),
+            ports,
+            states: Vec::new(),
             samples: Vec::new(),
             counters: Vec::new(),
             by_trace: Vec::new(),
@@ -277,11 +289,14 @@ impl Looper {
         let (sample, start) =
             (self.task.sample.clone(), self.task.start_at_ns.max(clock::now_ns()));
         let mut tcp = Every::new(sample.tcp.nanos(), start);
+        // Rings are small: they are emptied however seldom sockets are sampled.
+        let state_ns = if self.task.cc.is_empty() { u64::MAX / 4 } else { STATE_GAP_NS };
+        let mut state = Every::new(state_ns.min(sample.tcp.nanos().max(1)), start);
         let mut qdisc = Every::new(sample.qdisc.nanos(), start);
         let mut host = Every::new(sample.host.nanos(), start);
         loop {
             let change_ns = self.changes.last().map_or(u64::MAX, |change| change.due_ns);
-            let next = change_ns.min(tcp.due_ns).min(qdisc.due_ns).min(host.due_ns);
+            let next = change_ns.min(tcp.due_ns).min(qdisc.due_ns).min(host.due_ns).min(state.due_ns);
             let next = if self.packets.is_empty() {
                 next
             } else {
@@ -294,6 +309,9 @@ impl Looper {
             if let Some(missed) = tcp.take(clock::now_ns()) {
                 self.missed += missed;
                 self.sample_tcp();
+            }
+            if state.take(clock::now_ns()).is_some() {
+                self.sample_states();
             }
             if qdisc.take(clock::now_ns()).is_some() {
                 self.sample_links();
@@ -377,6 +395,13 @@ impl Looper {
         }
     }
 
+    fn sample_states(&mut self) {
+        self.task.cc.drain(&self.ports, &mut self.states);
+        for state in self.states.drain(..) {
+            self.task.out.offer(Of::CcState(state));
+        }
+    }
+
     fn sample_links(&mut self) {
         let mut errors = Vec::new();
         for timed in &mut self.task.links {
@@ -419,6 +444,14 @@ impl Looper {
     }
 
     fn last_rows(&mut self) -> Vec<Of> {
+        self.sample_states();
+        if self.task.cc.thinned() > 0 {
+            let message = format!(
+                "{} rounds of inner state were left out to keep within the bound of rows",
+                self.task.cc.thinned()
+            );
+            self.task.out.offer(Of::Event(event("cc_state_thinned", "", message)));
+        }
         self.hear_links();
         let packets = self.packets.drain(..).skip(self.packets_sent);
         let mut timing = Vec::new();

@@ -9,7 +9,8 @@ use ccbench_proto::units::{Bytes, Limit, Micros, Ppm, Rate, UnitError};
 
 use super::text;
 
-const ABOUT: &str = "An emulated link by itself: rate, delay, queue, losses, traces.\n\n\
+/// Of `ccbench link --help`.
+pub(crate) const ABOUT: &str = "An emulated link by itself: rate, delay, queue, losses, traces.\n\n\
 Three forms:\n  \
 ccbench link --left A --right B [OPTIONS]   joins two interfaces of this network namespace at layer 2, in \
 both directions, until it is interrupted\n  \
@@ -36,7 +37,7 @@ made or broke; 2 the command line is wrong; 126, 127 the COMMAND could not be st
 
 /// `ccbench link`
 #[derive(Debug, Clone, Default, clap::Args)]
-#[command(about = "Run an emulated link by itself, or a command behind one", long_about = ABOUT, after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES)]
 pub struct Args {
     /// One of the two interfaces to join
     #[arg(long, value_name = "IFACE", requires = "right", help_heading = "Where")]

@@ -78,6 +78,20 @@ fn points(trace: &Trace) -> Vec<(f64, f64)> {
         .collect()
 }
 
+/// A line that steps from rate to rate.
+fn outline(points: &[(f64, f64)], x: impl Fn(f64) -> f64, y: impl Fn(f64) -> f64) -> String {
+    let mut path = String::new();
+    let mut at_s = 0.0;
+    for (bps, seconds) in points {
+        let (from, to, height) = (x(at_s), x(at_s + seconds), y(*bps));
+        let command = if path.is_empty() { 'M' } else { 'L' };
+        // Writing to a String cannot fail.
+        let _ = write!(path, "{command}{from:.1},{height:.1}H{to:.1}");
+        at_s += seconds;
+    }
+    path
+}
+
 /// The picture: rate over time, and the mean.
 pub(super) fn svg(name: &str, trace: &Trace) -> String {
     let points = points(trace);
@@ -131,17 +145,7 @@ pub(super) fn svg(name: &str, trace: &Trace) -> String {
         f64::midpoint(LEFT, right),
         HEIGHT - 8.0
     ));
-    let mut path = String::new();
-    let mut at_s = 0.0;
-    for (bps, seconds) in &points {
-        let (from, to, height) = (x(at_s), x(at_s + seconds), y(*bps));
-        let _ = write!(
-            path,
-            "{}{from:.1},{height:.1}H{to:.1}",
-            if path.is_empty() { 'M' } else { 'L' }
-        );
-        at_s += seconds;
-    }
+    let path = outline(&points, x, y);
     put(format!("<path class=\"area\" d=\"{path}V{bottom}H{LEFT}Z\"/>"));
     put(format!("<path class=\"rate\" d=\"{path}\"/>"));
     if let Some(mean) = mean {

@@ -1,0 +1,197 @@
+//! What the kernel calls an instance. Its names are global to the machine, across network namespaces, and short; an
+//! instance's name in the plan is neither. So every agent registers under a name of its own, and everything that
+//! leaves it says the plan's.
+
+use std::collections::BTreeMap;
+
+use ccbench_proto::cc::{self, MAX_KERNEL_NAME};
+use ccbench_proto::schedule::{FlowTask, NodeTask};
+use ccbench_proto::wire::run_event::Of;
+
+/// Which trial of which run: no two that may be on one machine have the same.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TrialId {
+    /// The run's id.
+    pub run_id: String,
+    /// The trial's epoch.
+    pub epoch: u64,
+}
+
+/// Letters and digits of the part that makes a name unique.
+const UNIQUE: usize = 5;
+const DIGITS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
+
+/// The name in the kernel of an instance that a node registers: the algorithm, as far as it has room, and what makes
+/// it unique, like `ta_grad.4x0v9`.
+pub fn kernel_name(trial: &TrialId, node: &str, instance: &str, algorithm: &str) -> String {
+    let text = format!("{} {} {node} {instance}", trial.run_id, trial.epoch);
+    // FNV-1a: names of one machine must differ, nobody chooses them to be alike.
+    let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    let digit = |at: usize| char::from(DIGITS[(hash >> (64 - 5 * (at + 1))) as usize & 31]);
+    let unique: String = (0..UNIQUE).map(digit).collect();
+    // What struct_ops takes; a plan's algorithm is one of ours.
+    let good = |c: &char| c.is_ascii_alphanumeric() || *c == '_';
+    let kind: String = algorithm.chars().filter(good).take(MAX_KERNEL_NAME - UNIQUE - 1).collect();
+    format!("{kind}.{unique}")
+}
+
+/// The node that sends the data of a flow, and so registers its congestion control.
+pub fn sender(flow: &FlowTask) -> &str {
+    if flow.reverse { &flow.to } else { &flow.from }
+}
+
+/// From what the kernel says to what the plan says.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Names {
+    /// By flow group: name in the plan, and in the kernel of the sender.
+    flows: BTreeMap<String, (String, String)>,
+    /// By name in the kernel.
+    instances: BTreeMap<String, String>,
+}
+
+impl Names {
+    /// Of all flows of this node with an instance; `node` is its own name.
+    pub fn new(task: &NodeTask, trial: &TrialId, node: &str) -> Self {
+        let mut names = Self::default();
+        for flow in task.clients.iter().chain(&task.servers) {
+            let Some((plan, cc)) = flow.cc.as_ref().and_then(|cc| task.cc.get_key_value(cc)) else {
+                continue;
+            };
+            let of = |node: &str| {
+                if cc::is_kernels(cc) {
+                    return cc.algorithm.clone();
+                }
+                kernel_name(trial, node, plan, &cc.algorithm)
+            };
+            let kernels = of(sender(flow));
+            for kernels in [&kernels, &of(node)] {
+                names.instances.entry(kernels.clone()).or_insert_with(|| plan.clone());
+            }
+            names.flows.insert(flow.group.clone(), (plan.clone(), kernels));
+        }
+        names
+    }
+
+    /// What the sender's kernel calls the congestion control of this flow.
+    pub fn of_flow(&self, flow: &FlowTask) -> Option<&str> {
+        self.flows.get(&flow.group).map(|(_, kernels)| kernels.as_str())
+    }
+
+    /// Flow groups with an instance, each with its name in the plan.
+    pub fn groups(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.flows.iter().map(|(group, (plan, _))| (group.as_str(), plan.as_str()))
+    }
+
+    /// What the plan calls what the kernel calls so, if that is an instance's name. An instance of the kernel's own is
+    /// told from the bare one by the flow group that uses it.
+    fn in_plan(&self, group: &str, kernels: &str) -> Option<&str> {
+        match self.flows.get(group) {
+            Some((plan, name)) if name == kernels => Some(plan),
+            _ if kernels.contains('.') => self.instances.get(kernels).map(String::as_str),
+            _ => None,
+        }
+    }
+
+    /// Puts the plan's names into a row.
+    pub fn translate(&self, of: &mut Of) {
+        let put = |group: &str, cc: &mut String| {
+            if let Some(plan) = self.in_plan(group, cc) {
+                plan.clone_into(cc);
+            }
+        };
+        match of {
+            _ if self.flows.is_empty() => {}
+            Of::FlowSample(row) => put(&row.group, &mut row.cc),
+            Of::Flow(row) => {
+                put(&row.group, &mut row.cc_requested);
+                put(&row.group, &mut row.cc_actual);
+            }
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ccbench_proto::plan::{Cc, Via};
+    use ccbench_proto::units::Micros;
+    use ccbench_proto::wire;
+
+    use super::*;
+
+    fn trial(epoch: u64) -> TrialId {
+        TrialId { run_id: "r".into(), epoch }
+    }
+
+    #[test]
+    fn a_name_fits_the_kernel_and_differs_by_trial_node_and_instance() {
+        let name = kernel_name(&trial(1), "src", "scheme", "cx_rttvar");
+        assert!(name.starts_with("cx_rttvar.") && name.len() == 15, "{name}");
+        assert!(kernel_name(&trial(1), "src", "scheme", "cx15_rttvar").starts_with("cx15_rttv."));
+        let others = [
+            kernel_name(&trial(2), "src", "scheme", "cx_rttvar"),
+            kernel_name(&trial(1), "dst", "scheme", "cx_rttvar"),
+            kernel_name(&trial(1), "src", "other", "cx_rttvar"),
+        ];
+        assert!(others.iter().all(|other| *other != name), "{name} {others:?}");
+        assert_eq!(name, kernel_name(&trial(1), "src", "scheme", "cx_rttvar"));
+    }
+
+    pub(in crate::cc) fn flow(group: &str, from: &str, cc: &str) -> FlowTask {
+        FlowTask {
+            group: group.into(),
+            from: from.into(),
+            to: "dst".into(),
+            from_ip: [10, 0, 0, 1].into(),
+            to_ip: [10, 0, 0, 2].into(),
+            server_port: 5201,
+            client_port: 10_000,
+            count: 2,
+            cc: Some(cc.into()),
+            reverse: false,
+            rate: None,
+            start: Micros::default(),
+            stop: Micros::from_secs(1),
+            interval: Micros::from_millis(100),
+        }
+    }
+
+    #[test]
+    fn rows_say_what_the_plan_says() {
+        let cc = |algorithm: &str| Cc {
+            algorithm: algorithm.into(),
+            params: BTreeMap::new(),
+            via: Via::Auto,
+        };
+        let task = NodeTask {
+            cc: [("fast".to_owned(), cc("ta")), ("tuned".to_owned(), cc("cubic"))].into(),
+            clients: vec![
+                flow("a", "src", "fast"),
+                flow("b", "src", "tuned"),
+                flow("c", "src", "cubic"),
+            ],
+            ..ccbench_proto::schedule::NodeTask::default()
+        };
+        let names = Names::new(&task, &trial(1), "src");
+        let kernels = names.of_flow(&task.clients[0]).unwrap().to_owned();
+        assert_eq!(names.of_flow(&task.clients[1]), Some("cubic"));
+        assert_eq!(names.of_flow(&task.clients[2]), None);
+        let seen = |group: &str, cc: &str| {
+            let mut of = Of::FlowSample(wire::FlowSample {
+                group: group.into(),
+                cc: cc.into(),
+                ..Default::default()
+            });
+            names.translate(&mut of);
+            let Of::FlowSample(row) = of else { panic!("it was one") };
+            row.cc
+        };
+        assert_eq!(seen("a", &kernels), "fast");
+        assert_eq!(seen("c", &kernels), "fast", "a flow under the wrong one is seen to be");
+        assert_eq!(seen("b", "cubic"), "tuned");
+        assert_eq!(seen("c", "cubic"), "cubic");
+        assert_eq!(seen("a", "reno"), "reno");
+    }
+}

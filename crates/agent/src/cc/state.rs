@@ -1,0 +1,260 @@
+//! Rows of inner state: from the instances' rings, one record per round trip and socket, to rows of `cc_state`, one per
+//! variable. What one node may send in a second is bounded; beyond it rounds are left out evenly.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read as _;
+
+use ccbench_collector::ports::PortMap;
+use ccbench_proto::cc::Core;
+use ccbench_proto::wire;
+
+#[cfg(feature = "ebpf")]
+use super::bpf::Ring;
+
+/// Rows of one node in a second, about: a tenth of what its stream carries with ease.
+const ROWS_PER_S: u64 = 2000;
+/// Records taken from one ring at once.
+const AT_ONCE: usize = 4096;
+/// Where the variables begin in a record.
+const STATS: usize = 32;
+/// Sockets that keep their turn.
+const MAX_SOCKETS: usize = 4096;
+
+/// One record as the adapters write it (`kmod/bpf/README.md`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Record {
+    /// CLOCK_MONOTONIC.
+    pub at_ns: u64,
+    /// 0: nobody has asked for it.
+    pub cookie: u64,
+    /// Of the socket, from 1.
+    pub round: u32,
+    /// Local port.
+    pub sport: u16,
+    /// Remote port.
+    pub dport: u16,
+    /// In the order of the core's table.
+    pub stats: Vec<u32>,
+}
+
+impl Record {
+    /// Reads one; `None` if it is too short.
+    pub fn read(bytes: &[u8], stats: usize) -> Option<Self> {
+        let u64_at = |at: usize| Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
+        let u32_at = |at: usize| Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
+        let u16_at = |at: usize| Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?));
+        Some(Self {
+            at_ns: u64_at(0)?,
+            cookie: u64_at(8)?,
+            round: u32_at(24)?,
+            sport: u16_at(28)?,
+            dport: u16_at(30)?,
+            stats: (0..stats).map(|i| u32_at(STATS + 4 * i)).collect::<Option<_>>()?,
+        })
+    }
+}
+
+/// Where records come from.
+pub enum Source {
+    /// The ring of a BPF instance.
+    #[cfg(feature = "ebpf")]
+    Ring(Ring),
+    /// A core's module, all its instances.
+    Device(File),
+}
+
+impl Source {
+    fn take(&mut self, stats: usize) -> Vec<Record> {
+        match self {
+            #[cfg(feature = "ebpf")]
+            Self::Ring(ring) => {
+                ring.take(AT_ONCE).iter().filter_map(|b| Record::read(b, stats)).collect()
+            }
+            Self::Device(file) => {
+                let size = (STATS + 4 * stats).next_multiple_of(8);
+                let mut bytes = vec![0; size * AT_ONCE];
+                // Nothing there is an error of its own (EAGAIN).
+                let read = file.read(&mut bytes).unwrap_or(0);
+                bytes[..read].chunks_exact(size).filter_map(|b| Record::read(b, stats)).collect()
+            }
+        }
+    }
+}
+
+/// The readers of a node's instances, for the sampler's thread.
+#[derive(Default)]
+pub struct Reader {
+    sources: Vec<(&'static Core, Source)>,
+    /// Flow group to the plan's name of the instance, and its algorithm.
+    groups: BTreeMap<String, (String, String)>,
+    /// When each socket had its last row.
+    last_ns: BTreeMap<(u16, u16), u64>,
+    /// Rounds left out so far.
+    thinned: u64,
+}
+
+impl Reader {
+    /// Of these sources, for the flow groups with an instance.
+    pub fn new(
+        sources: Vec<(&'static Core, Source)>,
+        groups: BTreeMap<String, (String, String)>,
+    ) -> Self {
+        Self { sources, groups, ..Self::default() }
+    }
+
+    /// Whether there is nothing to read.
+    pub fn is_empty(&self) -> bool {
+        self.sources.is_empty()
+    }
+
+    /// Rounds that were left out to keep within the bound.
+    pub fn thinned(&self) -> u64 {
+        self.thinned
+    }
+
+    /// What came since the last time, of sockets of these flows.
+    pub fn drain(&mut self, ports: &PortMap, into: &mut Vec<wire::CcState>) {
+        let mut sources = std::mem::take(&mut self.sources);
+        for (core, source) in &mut sources {
+            for record in source.take(core.stats.len()) {
+                self.put(core, &record, ports, into);
+            }
+        }
+        self.sources = sources;
+    }
+
+    fn put(
+        &mut self,
+        core: &Core,
+        record: &Record,
+        ports: &PortMap,
+        into: &mut Vec<wire::CcState>,
+    ) {
+        let Some(socket) = ports.classify(record.sport, record.dport) else { return };
+        let Some((cc, algorithm)) = self.groups.get(socket.group) else { return };
+        if socket.role != "data" {
+            return;
+        }
+        if !has_its_turn(&mut self.last_ns, core, record) {
+            self.thinned += 1;
+            return;
+        }
+        into.extend(core.stats.iter().zip(&record.stats).map(|(stat, value)| wire::CcState {
+            at_ns: record.at_ns,
+            flow_id: socket.flow_id.to_owned(),
+            group: socket.group.to_owned(),
+            cc: cc.clone(),
+            algorithm: algorithm.clone(),
+            cookie: (record.cookie > 0).then_some(record.cookie),
+            sport: u32::from(record.sport),
+            dport: u32::from(record.dport),
+            round: u64::from(record.round),
+            variable: stat.name.clone(),
+            unit: stat.unit.clone(),
+            value: f64::from(*value),
+        }));
+    }
+}
+
+/// Every socket has the same share of the rows.
+fn has_its_turn(last_ns: &mut BTreeMap<(u16, u16), u64>, core: &Core, record: &Record) -> bool {
+    let socket = (record.sport, record.dport);
+    let sockets = last_ns.len().max(1) as u64;
+    let gap_ns = 1_000_000_000 * core.stats.len() as u64 * sockets / ROWS_PER_S;
+    match last_ns.get_mut(&socket) {
+        Some(last) if record.at_ns < last.saturating_add(gap_ns) => false,
+        Some(last) => {
+            *last = record.at_ns;
+            true
+        }
+        None => {
+            if last_ns.len() < MAX_SOCKETS {
+                last_ns.insert(socket, record.at_ns);
+            }
+            true
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ccbench_collector::FlowPorts;
+
+    use super::*;
+
+    fn core() -> &'static Core {
+        ccbench_proto::cc::scheme("ta").unwrap().1
+    }
+
+    fn bytes(at_ns: u64, sport: u16) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        bytes.extend(at_ns.to_ne_bytes());
+        bytes.extend(77u64.to_ne_bytes());
+        bytes.extend(1u64.to_ne_bytes());
+        bytes.extend(9u32.to_ne_bytes());
+        bytes.extend(sport.to_ne_bytes());
+        bytes.extend(5201u16.to_ne_bytes());
+        (0..core().stats.len() as u32).for_each(|i| bytes.extend((100 + i).to_ne_bytes()));
+        bytes
+    }
+
+    fn rows(records: &[Record]) -> (Vec<wire::CcState>, u64) {
+        let flow = FlowPorts {
+            group: "a".into(),
+            server_port: 5201,
+            client_port: 10_000,
+            count: 20,
+            listens: false,
+            reverse: false,
+        };
+        let groups = [("a".to_owned(), ("scheme".to_owned(), "ta".to_owned()))].into();
+        let (mut reader, ports) = (Reader::new(Vec::new(), groups), PortMap::new(&[flow]));
+        let mut rows = Vec::new();
+        records.iter().for_each(|record| reader.put(core(), record, &ports, &mut rows));
+        (rows, reader.thinned())
+    }
+
+    #[test]
+    fn a_record_becomes_a_row_for_every_variable() {
+        let stats = core().stats.len();
+        assert_eq!(Record::read(&bytes(5, 10_001)[..40], stats), None);
+        let record = Record::read(&bytes(5, 10_001), stats).unwrap();
+        let (rows, _) = rows(&[record]);
+        assert_eq!(rows.len(), stats);
+        let row = &rows[2];
+        assert_eq!((row.flow_id.as_str(), row.cc.as_str(), row.round), ("a/1", "scheme", 9));
+        assert_eq!(
+            (row.variable.as_str(), row.unit.as_str(), row.value),
+            ("alpha", "1/256", 102.0)
+        );
+        assert_eq!((row.cookie, row.at_ns), (Some(77), 5));
+    }
+
+    #[test]
+    fn sockets_of_others_have_no_rows() {
+        let stats = core().stats.len();
+        let strange = Record::read(&bytes(5, 4_000), stats).unwrap();
+        assert_eq!(rows(&[Record { dport: 80, ..strange.clone() }]).0.len(), 0);
+        assert_eq!(rows(&[strange]).0.len(), 0, "a control connection neither");
+    }
+
+    #[test]
+    fn many_sockets_share_a_bounded_number_of_rows() {
+        let stats = core().stats.len();
+        let one = Record::read(&bytes(0, 10_000), stats).unwrap();
+        let every_10_ms = |sockets: u16| -> Vec<Record> {
+            (0..300u64)
+                .flat_map(|i| (0..sockets).map(move |s| (i, s)))
+                .map(|(i, s)| Record { at_ns: i * 10_000_000, sport: 10_000 + s, ..one.clone() })
+                .collect()
+        };
+        let (few, thinned) = rows(&every_10_ms(1));
+        assert_eq!((few.len(), thinned), (300 * stats, 0));
+        let (many, thinned) = rows(&every_10_ms(20));
+        assert!(many.len() as u64 <= 3 * ROWS_PER_S + 20 * stats as u64, "{}", many.len());
+        assert!(many.len() as u64 > 2 * ROWS_PER_S && thinned > 0, "{}", many.len());
+        let of = |id: &str| many.iter().filter(|row| row.flow_id == id).count();
+        assert!(of("a/0").abs_diff(of("a/19")) <= 2 * stats, "{} {}", of("a/0"), of("a/19"));
+    }
+}
