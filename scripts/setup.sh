@@ -9,9 +9,9 @@ if ! command -v cargo >/dev/null; then
     exit 1
 fi
 
-declare -A package=([iperf3]=iperf3 [ss]=iproute2 [ip]=iproute2 [ethtool]=ethtool [cc]=gcc)
+declare -A package=([iperf3]=iperf3 [ss]=iproute2 [ip]=iproute2 [ethtool]=ethtool [cc]=gcc [make]=make [pkg-config]=pkg-config)
 if [ "${1:-}" = --lab ]; then
-    package+=([qemu-system-x86_64]=qemu-system-x86 [make]=make [flex]=flex [bison]=bison [bc]=bc [pahole]=dwarves [xz]=xz-utils
+    package+=([qemu-system-x86_64]=qemu-system-x86 [flex]=flex [bison]=bison [bc]=bc [pahole]=dwarves [xz]=xz-utils
         [lz4]=lz4 [python3]=python3 [patch]=patch [depmod]=kmod [strip]=binutils)
 fi
 missing=()
