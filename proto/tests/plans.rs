@@ -90,6 +90,7 @@ fn valid_plans_become_their_golden_schedules() {
     assert!(files.len() >= 12, "only {} valid plans", files.len());
     files.extend(tomls("plans"));
     files.extend(tomls("plans/coexistence"));
+    files.extend(tomls("plans/l4s"));
     let mut wrong = Vec::new();
     for file in files {
         let text = std::fs::read_to_string(&file).unwrap();

@@ -36,8 +36,8 @@ fn config(trace: Trace, on_end: OnEnd, backend: Backend) -> LinkConfig {
         start: TraceStart::Trial,
         floor: (backend == Backend::Kernel).then(|| Rate::from_bits_per_sec(1_000_000)),
     };
-    // 50 ms of the mean: never empty while the flows are on.
-    let limit = Limit::Bytes(Bytes::new((mean / 8 / 20).max(200_000)));
+    // Enough for what a trace carries at once.
+    let limit = Limit::Bytes(Bytes::new((mean / 8 / 20).max(2_000_000)));
     LinkConfig {
         name: "bottleneck".to_owned(),
         rate: None,

@@ -336,7 +336,7 @@ impl Ring {
 }
 
 /// What libbpf says while it loads; it has one listener for the whole process.
-struct Log {
+pub(crate) struct Log {
     _one: MutexGuard<'static, ()>,
     before: Option<(PrintLevel, fn(PrintLevel, String))>,
 }
@@ -345,7 +345,8 @@ static LOADING: Mutex<()> = Mutex::new(());
 static SAID: Mutex<String> = Mutex::new(String::new());
 
 impl Log {
-    fn begin() -> Self {
+    /// Listens until it is dropped; another load waits for that.
+    pub(crate) fn begin() -> Self {
         let one = lock(&LOADING);
         lock(&SAID).clear();
         let before = set_print(Some((PrintLevel::Warn, |_, text| lock(&SAID).push_str(&text))));
@@ -353,7 +354,7 @@ impl Log {
     }
 
     /// The last lines that say something.
-    fn tail(&self) -> String {
+    pub(crate) fn tail(&self) -> String {
         let said = lock(&SAID);
         tail(&said)
     }

@@ -7,6 +7,7 @@ use std::fs::File;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::path::Path;
 
+use crate::cc::bpf::Log;
 use ccbench_shaper::{bpf, netlink};
 use libbpf_rs::{Link, Map, MapCore as _, MapFlags, Object, ObjectBuilder, OpenObject};
 
@@ -38,7 +39,7 @@ impl Early {
         let folder = File::open(group).map_err(|e| format!("open {}: {e}", group.display()))?;
         let mut open = open(EARLY, "early")?;
         patch(&mut open, ".rodata.early", 0, &cookie.to_ne_bytes())?;
-        let object = load(open, "early")?;
+        let object = quietly(|| load(open, "early"))?;
         let table = map(&object, "early_ports")?;
         for (port, cc) in ports {
             let key = u32::from(*port).to_ne_bytes();
@@ -85,7 +86,7 @@ impl Ect1 {
         let mut open = open(ECT1, "ect1")?;
         patch(&mut open, ".rodata.ect1", 0, &name(cc)?)?;
         patch(&mut open, ".rodata.ect1", 20, &link_header_bytes(dev).to_ne_bytes())?;
-        let object = load(open, "ect1")?;
+        let object = quietly(|| load(open, "ect1"))?;
         let program = object.progs_mut().next().ok_or("ect1 has no program")?;
         let link = bpf::attach_tcx_egress(program.as_fd(), index)
             .map_err(|e| format!("attach to the way out of {dev} (TCX, Linux 6.6): {e}"))?;
@@ -103,8 +104,7 @@ impl Ect1 {
 /// # Errors
 /// The kernel refused, in words.
 pub fn try_flags(flags: u32) -> Result<(), String> {
-    let with_link = try_flags_as(flags, true);
-    with_link.or_else(|_| try_flags_as(flags, false))
+    quietly(|| try_flags_as(flags, true).or_else(|_| try_flags_as(flags, false)))
 }
 
 fn try_flags_as(flags: u32, link: bool) -> Result<(), String> {
@@ -121,6 +121,15 @@ fn try_flags_as(flags: u32, link: bool) -> Result<(), String> {
     let mut map =
         maps.find(|map| map.name() == OsStr::new("probe")).ok_or("probe has no such map")?;
     map.attach_struct_ops().map(drop).map_err(|e| words(&e))
+}
+
+/// What libbpf and the verifier say goes into the error, not to the terminal.
+fn quietly<T>(what: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    let log = Log::begin();
+    what().map_err(|error| match log.tail() {
+        said if said.is_empty() => error,
+        said => format!("{error}; the kernel said: {said}"),
+    })
 }
 
 fn open(object: &[u8], what: &str) -> Result<OpenObject, String> {

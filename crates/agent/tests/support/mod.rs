@@ -118,6 +118,11 @@ impl Namespace {
         namespace
     }
 
+    /// A process inside.
+    pub fn pid(&self) -> u32 {
+        self.holder.id()
+    }
+
     /// The beginning of a command line whose program runs inside.
     pub fn enter(&self) -> Command {
         let mut command = Command::new("nsenter");

@@ -139,7 +139,7 @@ impl Judge {
             hosts: HostCheck::new(nodes, clocks),
             links: LinkCheck::new(plan),
             flows: FlowCheck::new(plan),
-            paths: PathCheck::new(plan.plan()),
+            paths: PathCheck::new(plan),
             ecn: EcnCheck::new(plan),
             told: Findings::default(),
         }

@@ -392,7 +392,8 @@ impl Seen {
             ns: sum.ns + one.ns,
         };
         let whole = self.full.iter().fold(none, add);
-        if whole.is_low(share) || low_share > LOW_WINDOWS_SHARE {
+        // A single second may have had a moment without a queue between two samples.
+        if whole.is_low(share) || (low > 1 && low_share > LOW_WINDOWS_SHARE) {
             let message = format!(
                 "{link}: {} while its queue was not empty, low in {low} of {} seconds; the plan says {} \
                  (limit {:.0} % under)",

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use ccbench_proto::plan::{Link, Plan};
+use ccbench_proto::plan::check::CheckedPlan;
+use ccbench_proto::plan::{Distribution, Jitter, Link, Plan};
 use ccbench_proto::topology::Topology;
 use ccbench_proto::wire::Event;
 
@@ -22,13 +23,29 @@ pub const UNDER_US: f64 = 50.0;
 pub(crate) struct PathCheck {
     plan: Plan,
     topology: Topology,
+    /// Links whose delay comes from a file.
+    traced: Vec<String>,
     measured_us: BTreeMap<(String, String), f64>,
 }
 
 impl PathCheck {
-    pub(crate) fn new(plan: &Plan) -> Self {
-        let topology = Topology::build(plan);
-        Self { plan: plan.clone(), topology, measured_us: BTreeMap::new() }
+    pub(crate) fn new(checked: &CheckedPlan) -> Self {
+        let plan = checked.plan();
+        let traced = |link: &Link| {
+            let trace = link.trace.as_ref().and_then(|used| checked.trace(&used.file));
+            trace.is_some_and(|trace| trace.summary().has_delay)
+        };
+        Self {
+            topology: Topology::build(plan),
+            traced: plan
+                .links
+                .iter()
+                .filter(|(_, link)| traced(link))
+                .map(|(name, _)| name.clone())
+                .collect(),
+            plan: plan.clone(),
+            measured_us: BTreeMap::new(),
+        }
     }
 
     /// An event `base_rtt`: `subject` is the peer, `data_json` has `min_us`.
@@ -41,11 +58,11 @@ impl PathCheck {
 
     pub(crate) fn finish(self, findings: &mut Findings) {
         for ((from, to), measured_us) in &self.measured_us {
-            let Some(expected_us) = expected_us(&self.plan, &self.topology, from, to) else {
+            let Some((expected_us, jitter_us)) = self.expected_us(from, to) else {
                 continue;
             };
-            let most = expected_us * (1.0 + OVER_SHARE) + OVER_US;
-            let least = expected_us * (1.0 - UNDER_SHARE) - UNDER_US;
+            let most = expected_us * (1.0 + OVER_SHARE) + OVER_US + jitter_us;
+            let least = expected_us * (1.0 - UNDER_SHARE) - UNDER_US - jitter_us;
             if *measured_us > most || *measured_us < least {
                 let message = format!(
                     "{from} to {to}: the idle round trip was {:.2} ms, the links' delays add up to {:.2} ms \
@@ -59,16 +76,32 @@ impl PathCheck {
             }
         }
     }
+
+    /// Sum of the delays of all links there and back, and by how much that may be off at random. `None` where ccbench
+    /// did not do the cabling, or a file gives a delay: it cannot know what delay the real path has.
+    fn expected_us(&self, from: &str, to: &str) -> Option<(f64, f64)> {
+        let Self { plan, topology, traced, .. } = self;
+        let mut hops = topology.path(from, to)?;
+        hops.extend(topology.path(to, from)?);
+        let on_path =
+            |link: &&Link| hops.iter().any(|(node, dev)| shapes(link, topology, node, dev));
+        if plan.links.iter().any(|(name, link)| traced.contains(name) && on_path(&link)) {
+            return None;
+        }
+        let links = || plan.links.values().filter(on_path);
+        let delays = links().filter_map(|link| link.delay).map(|delay| delay.get() as f64);
+        let jitters = links().filter_map(|link| link.jitter.as_ref()).map(reach_us);
+        Some((delays.sum(), jitters.sum()))
+    }
 }
 
-/// Sum of the delays of all links there and back. `None` where ccbench did not do the cabling: it cannot know what
-/// delay the real path has.
-fn expected_us(plan: &Plan, topology: &Topology, from: &str, to: &str) -> Option<f64> {
-    let mut hops = topology.path(from, to)?;
-    hops.extend(topology.path(to, from)?);
-    let on_path = |link: &&Link| hops.iter().any(|(node, dev)| shapes(link, topology, node, dev));
-    let delays = plan.links.values().filter(on_path).filter_map(|link| link.delay);
-    Some(delays.map(|delay| delay.get() as f64).sum())
+/// How far off a few packets may be.
+fn reach_us(jitter: &Jitter) -> f64 {
+    let times = match jitter.distribution {
+        Distribution::Uniform => 1.0,
+        Distribution::Normal | Distribution::Pareto => 3.0,
+    };
+    times * jitter.spread.get() as f64
 }
 
 fn shapes(link: &Link, topology: &Topology, node: &str, dev: &str) -> bool {

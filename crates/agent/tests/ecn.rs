@@ -1,0 +1,254 @@
+//! ECN of real flows between two namespaces over a userspace link that marks: what is on the wire, what is counted, who
+//! has it and who has not, and that nothing stays. Needs root, iperf3 and a kernel that takes BPF congestion controls.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod support;
+
+use std::collections::BTreeSet;
+
+use ccbench_proto::wire::agent_client::AgentClient;
+use ccbench_proto::wire::{self, run_event::Of};
+use serde_json::Value;
+use support::{Agent, Namespace, difference, everything, now_ns, prepare, wait_for};
+use tonic::transport::Channel;
+
+/// A link that marks beyond 1 ms, a flow that counts marks, and one that wants none.
+const PLAN: &str = r#"
+name = "ecn"
+[nodes.one]
+address = "10.9.0.1"
+agent = "10.9.0.1:7700"
+[nodes.two]
+address = "10.9.0.2"
+agent = "10.9.0.2:7700"
+[links.marking]
+node = "one"
+toward = "two"
+rate = "20mbit"
+delay = "5ms"
+backend = "userspace"
+queue = { kind = "fq", limit = "1000p", buckets = 1, ce_threshold = "1ms" }
+[cc.l4s]
+algorithm = "ALGORITHM"
+[flows.marked]
+from = "one"
+to = "two"
+cc = "l4s"
+[flows.plain]
+from = "one"
+to = "two"
+cc = "cubic"
+rate = "1mbit"
+[[phases]]
+name = "only"
+length = "4s"
+flows = ["marked", "plain"]
+"#;
+
+struct Nodes {
+    namespaces: [Namespace; 2],
+    agents: [Agent; 2],
+    clients: [AgentClient<Channel>; 2],
+    before: [String; 2],
+    /// What the kernel called their congestion controls.
+    registered: Vec<String>,
+}
+
+/// All that a trial may change but the machine's list of congestion controls, which other tests change as well.
+fn own_state(namespace: &Namespace, dev: &str) -> String {
+    let all = everything(namespace, &[dev]);
+    all.lines()
+        .filter(|line| !line.contains("_congestion_control"))
+        .map(|l| format!("{l}\n"))
+        .collect()
+}
+
+#[derive(Default)]
+struct Seen {
+    events: Vec<wire::Event>,
+    flows: Vec<wire::Flow>,
+    samples: Vec<wire::FlowSample>,
+    queue: Vec<wire::QdiscSample>,
+}
+
+impl Nodes {
+    async fn start() -> Self {
+        let namespaces = [Namespace::new().await, Namespace::new().await];
+        let script = format!(
+            "ip link add v0 address 02:00:00:00:00:10 type veth peer name v1 address 02:00:00:00:00:20 && \
+             ip link set v1 netns {} && ip addr add 10.9.0.1/24 dev v0 && ip link set v0 up",
+            namespaces[1].pid()
+        );
+        namespaces[0].run(&["sh", "-c", &script]);
+        namespaces[1].run(&["sh", "-c", "ip addr add 10.9.0.2/24 dev v1 && ip link set v1 up"]);
+        for (namespace, dev) in namespaces.iter().zip(["v0", "v1"]) {
+            let sure = || !namespace.run(&["ip", "addr", "show", dev]).contains("tentative");
+            wait_for("sure addresses", sure).await;
+        }
+        let before = [own_state(&namespaces[0], "v0"), own_state(&namespaces[1], "v1")];
+        let agents = [Agent::inside(&namespaces[0]), Agent::inside(&namespaces[1])];
+        let clients = [agents[0].connect().await, agents[1].connect().await];
+        Self { namespaces, agents, clients, before, registered: Vec::new() }
+    }
+
+    /// Of the first node, or the second; what it says.
+    async fn prepare(&mut self, plan: &str, index: usize) -> Seen {
+        let mut request = prepare(plan, ["one", "two"][index], 1);
+        // By this its congestion controls have other names than another test's.
+        request.run_id = self.agents[0].dir.path().display().to_string();
+        request.addresses.insert("one".into(), "10.9.0.1".into());
+        request.addresses.insert("two".into(), "10.9.0.2".into());
+        let reply = self.clients[index].prepare(request).await.unwrap().into_inner();
+        self.registered.extend(reply.congestion_controls.into_iter().map(|cc| cc.kernel_name));
+        Seen { events: reply.events, ..Seen::default() }
+    }
+
+    async fn run(&mut self, algorithm: &str) -> [Seen; 2] {
+        let plan = PLAN.replace("ALGORITHM", algorithm);
+        let mut seen = [self.prepare(&plan, 0).await, self.prepare(&plan, 1).await];
+        let run = wire::RunRequest { start_at_ns: now_ns() + 300_000_000, epoch: 1 };
+        let [one, two] = &mut self.clients;
+        let (one, two) = (one.run(run).await.unwrap(), two.run(run).await.unwrap());
+        let [first, second] = &mut seen;
+        tokio::join!(first.all(one.into_inner()), second.all(two.into_inner()));
+        seen
+    }
+
+    /// Programs that the agents hold in the kernel.
+    fn held(&self) -> usize {
+        let files = self.agents.iter().flat_map(|agent| {
+            std::fs::read_dir(format!("/proc/{}/fd", agent.child.id())).unwrap().flatten()
+        });
+        let links = files.filter_map(|file| std::fs::read_link(file.path()).ok());
+        links.filter(|link| link.to_string_lossy().contains("bpf")).count()
+    }
+
+    async fn reset(&mut self) {
+        for client in &mut self.clients {
+            let reply = client.reset(wire::ResetRequest::default()).await.unwrap().into_inner();
+            assert!(reply.failed.is_empty(), "{reply:?}");
+        }
+        for ((namespace, dev), before) in self.namespaces.iter().zip(["v0", "v1"]).zip(&self.before)
+        {
+            assert_eq!(difference(before, &own_state(namespace, dev)), "");
+        }
+        let list = "/proc/sys/net/ipv4/tcp_available_congestion_control";
+        let left = std::fs::read_to_string(list).unwrap();
+        assert!(!self.registered.is_empty());
+        for name in &self.registered {
+            assert!(!left.split_whitespace().any(|there| there == name), "{name} is left: {left}");
+        }
+        assert_eq!(self.held(), 0, "BPF programs, maps or links are left");
+    }
+}
+
+impl Seen {
+    async fn all(&mut self, mut stream: tonic::Streaming<wire::RunEvent>) {
+        while let Some(event) = stream.message().await.unwrap() {
+            match event.of.unwrap() {
+                Of::Event(row) => self.events.push(row),
+                Of::Flow(row) => self.flows.push(row),
+                Of::FlowSample(row) => self.samples.push(row),
+                Of::QdiscSample(row) => self.queue.push(row),
+                _ => {}
+            }
+        }
+    }
+
+    fn data(&self, kind: &str) -> Vec<Value> {
+        let of_kind = self.events.iter().filter(|event| event.kind == kind);
+        of_kind.map(|event| serde_json::from_str(&event.data_json).unwrap()).collect()
+    }
+
+    /// Of the data connections of a group: whether their handshake agreed on ECN.
+    fn negotiated(&self, group: &str, role: &str) -> BTreeSet<bool> {
+        let own = self.samples.iter().filter(|s| s.group == group && s.role == role);
+        own.filter_map(|s| s.options).map(|options| options & 8 != 0).collect()
+    }
+}
+
+/// The queue's marks so far, both kinds.
+fn marks(row: &wire::QdiscSample) -> u64 {
+    row.ce_mark_pkts.unwrap_or(0) + row.ecn_mark_pkts.unwrap_or(0)
+}
+
+/// Marks are counted: as many as were made until the last sample, less those still on their way.
+fn counted_are_marked(sender: &Seen) {
+    let own = sender.samples.iter().filter(|s| s.group == "marked" && s.role == "data");
+    let last = own.max_by_key(|s| s.at_ns).unwrap();
+    let counted = u64::from(last.delivered_ce_pkts.unwrap());
+    let until = |at_ns| sender.queue.iter().filter(|row| row.at_ns <= at_ns).map(marks).max();
+    let least = until(last.at_ns - 400_000_000).unwrap();
+    let most = sender.queue.iter().map(marks).max().unwrap();
+    assert!(least > 20, "the link marked: {least}");
+    assert!(
+        (least * 98 / 100..=most + most / 50 + 2).contains(&counted),
+        "counted {counted}, marked {least} to {most}"
+    );
+}
+
+#[tokio::test]
+async fn prague_has_ect1_and_exact_counts_and_its_neighbour_nothing_of_it() {
+    let mut nodes = Nodes::start().await;
+    let best = {
+        let info = nodes.clients[0].describe(wire::DescribeRequest {}).await.unwrap().into_inner();
+        info.ecn.first().cloned().unwrap()
+    };
+    assert_ne!(best, "rfc3168", "this kernel takes BPF congestion controls");
+    let [sender, receiver] = nodes.run("prague").await;
+    for (seen, side) in [(&sender, "snd"), (&receiver, "rcv")] {
+        let told = seen.data("ecn");
+        assert_eq!(told.len(), 1, "one end of one group: {told:?}");
+        assert_eq!((&told[0]["mode"], &told[0]["side"]), (&best.clone().into(), &side.into()));
+        assert_eq!(seen.negotiated("marked", "data"), [true].into(), "{side}");
+        assert_eq!(seen.negotiated("plain", "data"), [false].into(), "{side}");
+        assert_eq!(seen.negotiated("marked", "control"), [false].into(), "{side}");
+        assert_eq!(seen.data("ecn_sockets")[0]["refused"], 0);
+    }
+    let ect1 = &sender.data("ecn_ect1")[0];
+    let sent = sender.samples.iter().filter(|s| s.group == "marked" && s.role == "data");
+    let sent = sent.filter_map(|s| s.data_segs_out_pkts).max().unwrap();
+    let rewritten = ect1["rewritten"].as_u64().unwrap();
+    assert!(rewritten >= u64::from(sent) * 95 / 100, "{rewritten} of {sent} segments");
+    assert!(receiver.data("ecn_ect1").is_empty(), "only a sender's data");
+    if best == "accecn_struct_ops" {
+        let own = receiver.samples.iter().filter(|s| s.group == "marked" && s.role == "data");
+        let of = |field: fn(&wire::FlowSample) -> Option<u32>| {
+            own.clone().filter_map(field).max().unwrap_or(0)
+        };
+        let (ect1, ect0) = (of(|s| s.received_e1_bytes), of(|s| s.received_e0_bytes));
+        assert!(
+            ect1 > 0 && ect0 == 0,
+            "the receiver's kernel saw {ect1} B ECT(1), {ect0} B ECT(0)"
+        );
+    }
+    counted_are_marked(&sender);
+    let data = sender.flows.iter().find(|f| f.group == "marked" && f.role == "data").unwrap();
+    assert_eq!(data.cc_actual, "l4s", "by its name in the plan");
+    nodes.reset().await;
+}
+
+#[tokio::test]
+async fn dctcp_counts_by_its_receivers_echo_and_stays_ect0() {
+    let mut nodes = Nodes::start().await;
+    let [sender, receiver] = nodes.run("dctcp").await;
+    for seen in [&sender, &receiver] {
+        assert_eq!(seen.data("ecn")[0]["mode"], "dctcp_feedback");
+        assert_eq!(seen.negotiated("marked", "data"), [true].into());
+        assert_eq!(seen.negotiated("plain", "data"), [false].into());
+    }
+    assert!(sender.data("ecn_ect1").is_empty());
+    counted_are_marked(&sender);
+    nodes.reset().await;
+}
+
+#[tokio::test]
+async fn a_plan_that_switches_ecn_off_gets_none_and_is_told() {
+    let mut nodes = Nodes::start().await;
+    let off = PLAN.replace("[nodes.one]\n", "[nodes.one]\nsysctl = { \"net.ipv4.tcp_ecn\" = 0 }\n");
+    let seen = nodes.prepare(&off.replace("ALGORITHM", "prague"), 0).await;
+    let told = &seen.data("ecn")[0];
+    assert_eq!(told["mode"], "none");
+    assert!(told["reason"].as_str().unwrap().contains("tcp_ecn = 0"), "{told}");
+    nodes.reset().await;
+}
