@@ -30,6 +30,8 @@ pub enum Command {
     /// Run an emulated link by itself, or a command behind one (`ccbench link`)
     #[command(long_about = crate::link::args::ABOUT)]
     Link(Box<crate::link::Args>),
+    /// Congestion controls: list, show, load and unload (`ccbench cc`)
+    Cc(crate::cc::command::Args),
     /// Undo what a link did to an interface when the link is gone (started by `link`)
     #[command(hide = true)]
     LinkGuard(crate::link::GuardArgs),

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use ccbench_agent::args::{Cli, Command, ServeArgs};
-use ccbench_agent::{enter, launch, link, serve, testbed, undo};
+use ccbench_agent::{cc, enter, launch, link, serve, testbed, undo};
 use clap::Parser as _;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -36,6 +36,7 @@ fn run(command: &Command) -> anyhow::Result<u8> {
             log_to_stderr();
             Ok(link::main(args))
         }
+        Command::Cc(args) => Ok(cc::command::main(args)),
         Command::LinkGuard(args) => Ok(link::guard(args)),
         Command::Clean(args) => clean(&args.run_dir),
         Command::Undo(args) => say(&undo::replay(&args.state_dir)?),

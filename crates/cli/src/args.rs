@@ -57,6 +57,13 @@ pub enum Command {
         )]
         arguments: Vec<OsString>,
     },
+    /// Congestion controls: list, show, load and unload them by hand.
+    #[command(disable_help_flag = true)]
+    Cc {
+        /// See `ccbench cc --help`.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "OPTIONS")]
+        arguments: Vec<OsString>,
+    },
     /// Look at capacity traces, convert them, draw them, or make some up.
     #[command(subcommand)]
     Trace(TraceCommand),

@@ -250,7 +250,9 @@ impl Nodes {
                 let (Some(cc), Some(agent)) = (&flow.cc, self.fleet.agents.get(sender)) else {
                     continue;
                 };
-                if !agent.info.congestion_controls.contains(cc) {
+                // An instance is loaded when its point is prepared.
+                let loaded = point.plan.plan().cc.contains_key(cc);
+                if !loaded && !agent.info.congestion_controls.contains(cc) {
                     let there = agent.info.congestion_controls.join(" ");
                     missing.insert(format!(
                         "{sender} has no congestion control {cc} now (it has {there})"

@@ -2,6 +2,7 @@
 //! it. It never touches a kernel setting itself and knows nodes only through the wire protocol.
 
 mod args;
+mod cc;
 mod clock;
 mod coordinate;
 mod error;
@@ -37,6 +38,11 @@ pub fn run(arguments: impl Iterator<Item = OsString>) -> i32 {
     let arguments: Vec<OsString> = arguments.collect();
     if let Some(rest) = link::arguments(&arguments) {
         let error = link::exec(rest);
+        eprintln!("ccbench: {error}");
+        return error.exit_code();
+    }
+    if let Some(rest) = cc::arguments(&arguments) {
+        let error = cc::exec(rest);
         eprintln!("ccbench: {error}");
         return error.exit_code();
     }
@@ -76,6 +82,7 @@ fn dispatch(command: Command) -> Result<i32, CliError> {
         Command::Describe(args) => block_on(describe(args)),
         Command::Exec(args) => Err(exec(&args)),
         Command::Lab(command) => lab_command(&command),
+        Command::Cc { arguments } => Err(cc::exec(&arguments)),
         Command::Link { arguments } => Err(link::exec(&arguments)),
         Command::Trace(command) => trace::run(command),
         Command::Clean => {

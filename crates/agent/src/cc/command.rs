@@ -1,1 +1,422 @@
-//! placeholder
+//! `ccbench cc`: what congestion controls there are, and one by hand.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::path::Path;
+
+use ccbench_proto::cc::{self, Core, KERNELS, Scheme};
+use ccbench_proto::plan::{Cc, SysctlValue, Via};
+
+use super::global::Record;
+use super::{module, sysfs};
+
+const EXAMPLES: &str = "Examples:\n  \
+ccbench cc list\n  \
+ccbench cc show ta_grad\n  \
+ccbench cc load ta --as my_ta betao=5000 comeback=1     until it is interrupted\n  \
+iperf3 -c HOST -C my_ta                                 meanwhile, in another shell\n  \
+ccbench cc load prague --pin && ccbench cc unload ccb_prague\n\n\
+Exit codes: 0; 1 it cannot be loaded or unloaded; 2 the command line is wrong.";
+
+/// `ccbench cc`
+#[derive(Debug, Clone, clap::Args)]
+#[command(about = "Congestion controls: list, show, load and unload", after_help = EXAMPLES)]
+pub struct Args {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Clone, clap::Subcommand)]
+pub enum Command {
+    /// All that plans may name: ccbench's own and the kernel's, and how each would be loaded here
+    List,
+    /// Parameters with units, defaults and ranges, and the inner state, of one
+    Show {
+        /// Its name
+        name: String,
+    },
+    /// Put one into the kernel, for every program of this machine
+    Load(LoadArgs),
+    /// Take one out again that was pinned, or that is a module's
+    Unload {
+        /// Its name in the kernel
+        name: String,
+    },
+}
+
+/// `ccbench cc load`
+#[derive(Debug, Clone, clap::Args)]
+pub struct LoadArgs {
+    /// One of ccbench's own
+    pub name: String,
+    /// Parameters that differ from its defaults: `betao=5000`
+    #[arg(value_name = "KEY=VALUE")]
+    pub params: Vec<String>,
+    /// What the kernel shall call it, at most 15 characters [default: ccb_NAME]
+    #[arg(long = "as", value_name = "KERNELNAME")]
+    pub kernel_name: Option<String>,
+    /// How
+    #[arg(long, value_name = "HOW", default_value = "auto", value_parser = ["auto", "bpf", "module"])]
+    pub via: String,
+    /// Keep it until this command is interrupted (the default)
+    #[arg(long, conflicts_with = "pin")]
+    pub hold: bool,
+    /// Keep it until `ccbench cc unload` or a reboot
+    #[arg(long)]
+    pub pin: bool,
+}
+
+/// Runs it; the exit code.
+pub fn main(args: &Args) -> u8 {
+    let done = match &args.command {
+        Command::List => Ok(list()),
+        Command::Show { name } => show(name),
+        Command::Load(args) => return exit(load(args)),
+        Command::Unload { name } => unload(name),
+    };
+    exit(done.map(|text| {
+        // A closed pipe is its reader's wish.
+        let _ = std::io::stdout().write_all(text.as_bytes());
+    }))
+}
+
+fn exit(done: Result<(), String>) -> u8 {
+    match done {
+        Ok(()) => 0,
+        Err(why) => {
+            eprintln!("ccbench: {why}");
+            1
+        }
+    }
+}
+
+fn list() -> String {
+    let mut text =
+        String::from("ccbench's own (write `[cc.NAME]` with `algorithm = …` in a plan):\n");
+    let mut last = String::new();
+    for scheme in &cc::table().schemes {
+        let Some((_, core)) = cc::scheme(&scheme.name) else { continue };
+        let how = match super::choose(Via::Auto, core) {
+            Ok((via, why)) => format!("loaded by {}: {why}", super::via_name(via)),
+            Err(why) => format!("cannot be loaded here: {why}"),
+        };
+        // Most machines have one way for all.
+        if how != last {
+            let _ = writeln!(text, " {how}");
+            last = how;
+        }
+        let _ = writeln!(text, "  {:<12} {}", scheme.name, differs(scheme));
+    }
+    text.push_str("the kernel's:\n");
+    let available = sysfs::available();
+    for name in &available {
+        let params = sysfs::parameters(&format!("tcp_{name}"));
+        let params: Vec<&str> = params.keys().map(String::as_str).collect();
+        let with = if params.is_empty() {
+            String::new()
+        } else {
+            format!("; parameters: {}", params.join(", "))
+        };
+        let kind = if KERNELS.contains(&name.as_str()) { "builtin" } else { "registered now" };
+        let _ = writeln!(text, "  {name:<15} {kind}{with}");
+    }
+    let release = sysfs::release();
+    for name in KERNELS.iter().filter(|name| !available.iter().any(|a| a == *name)) {
+        let module = format!("tcp_{name}");
+        let there = sysfs::on_disk(Path::new("/lib/modules"), &release, &module);
+        let how = match there {
+            Some(true) => format!("module {module}, loaded when it is first used"),
+            Some(false) => format!("not there: {release} has no module {module}"),
+            None => "not there: not in the image, and this kernel has no modules".to_owned(),
+        };
+        let _ = writeln!(text, "  {name:<15} {how}");
+    }
+    text
+}
+
+fn differs(scheme: &Scheme) -> String {
+    let params: Vec<String> =
+        scheme.params.iter().map(|(name, value)| format!("{name} = {value}")).collect();
+    let core =
+        if scheme.core == scheme.name { String::new() } else { format!("{} with ", scheme.core) };
+    if params.is_empty() {
+        "its defaults".to_owned()
+    } else {
+        format!("{core}{}", params.join(", "))
+    }
+}
+
+fn show(name: &str) -> Result<String, String> {
+    let Some((scheme, core)) = cc::scheme(name) else {
+        return show_kernels(name);
+    };
+    let mut text = format!("{name}: {}\n", differs(scheme));
+    let _ = writeln!(text, "core {}{}", core.name, asks(core));
+    text.push_str("\nparameters:\n");
+    for param in &core.params {
+        let value = scheme.params.get(&param.name).copied().unwrap_or(param.default);
+        let _ = writeln!(
+            text,
+            "  {:<14} {value:>8} {:<10} {} to {}: {}",
+            param.name, param.unit, param.min, param.max, param.doc
+        );
+    }
+    for rule in &core.rules {
+        let _ = writeln!(text, "  {}: {}", rule.blamed, rule.why);
+    }
+    text.push_str("\ninner state, once per round trip (table cc_state):\n");
+    for stat in &core.stats {
+        let _ = writeln!(text, "  {:<24} {}", stat.name, stat.unit);
+    }
+    let bpf = super::bpf_possible().map_or_else(|why| format!("no: {why}"), |()| "yes".to_owned());
+    let module =
+        module::possible(core).map_or_else(|why| format!("no: {why}"), |()| "yes".to_owned());
+    let _ = writeln!(text, "\nby BPF: {bpf}\nas a module: {module}");
+    Ok(text)
+}
+
+fn asks(core: &Core) -> String {
+    let asks = [
+        (core.owns_cwnd, "sets the window at every ACK"),
+        (core.wants_pacing, "paces"),
+        (core.wants_ecn, "counts ECN marks, so both ends need it before they connect"),
+        (core.wants_ect1, "sends ECT(1)"),
+    ];
+    let asks: Vec<&str> = asks.into_iter().filter(|(yes, _)| *yes).map(|(_, what)| what).collect();
+    if asks.is_empty() { String::new() } else { format!(": {}", asks.join(", ")) }
+}
+
+fn show_kernels(name: &str) -> Result<String, String> {
+    let cc = Cc { algorithm: name.to_owned(), params: Default::default(), via: Via::Auto };
+    if !sysfs::available().iter().any(|there| there == name) {
+        super::check("-", name).map_err(|error| {
+            let hint = cc::resolve(&cc).err().and_then(|wrong| Some(wrong.into_iter().next()?.why));
+            hint.unwrap_or_else(|| error.to_string().replacen("flow -: ", "", 1))
+        })?;
+    }
+    let params = sysfs::parameters(&format!("tcp_{name}"));
+    let mut text = format!("{name}: the kernel's own\n");
+    if params.is_empty() {
+        text.push_str("no parameters\n");
+    }
+    for (name, value) in params {
+        let _ = writeln!(text, "  {name:<24} {value}");
+    }
+    Ok(text)
+}
+
+/// What is typed, as a plan would have it.
+fn instance(args: &LoadArgs) -> Result<Cc, String> {
+    let mut params = std::collections::BTreeMap::new();
+    for pair in &args.params {
+        let (name, value) = pair
+            .split_once('=')
+            .ok_or_else(|| format!("`{pair}` is no KEY=VALUE, like betao=5000"))?;
+        params.insert(name.to_owned(), SysctlValue::Text(value.to_owned()));
+    }
+    let via = match args.via.as_str() {
+        "bpf" => Via::Bpf,
+        "module" => Via::Module,
+        _ => Via::Auto,
+    };
+    Ok(Cc { algorithm: args.name.clone(), params, via })
+}
+
+fn load(args: &LoadArgs) -> Result<(), String> {
+    let cc = instance(args)?;
+    let Some((_, core)) = cc::scheme(&cc.algorithm).filter(|_| !cc::is_kernels(&cc)) else {
+        let own: Vec<&str> = cc::table().schemes.iter().map(|s| s.name.as_str()).collect();
+        return Err(format!(
+            "`{}` is none of ccbench's own ({}); the kernel's own need no loading",
+            cc.algorithm,
+            own.join(", ")
+        ));
+    };
+    let params = match cc::resolve(&cc) {
+        Ok(cc::Instance::Own { params, .. }) => params,
+        Ok(cc::Instance::Kernel { .. }) => Vec::new(),
+        Err(wrong) => return Err(wrong.into_iter().map(|w| w.why).collect::<Vec<_>>().join("\n")),
+    };
+    let name = args.kernel_name.clone().unwrap_or_else(|| format!("ccb_{}", cc.algorithm));
+    if let Some(why) = refuse(&name) {
+        return Err(why);
+    }
+    let (via, why) = super::choose(cc.via, core)?;
+    let mut record = Record::default();
+    if via == Via::Module {
+        let in_force = module::register(core, &name, &params, &mut record)?;
+        say(&name, &cc.algorithm, "module", &why, &in_force);
+        if args.pin {
+            record.forget();
+        } else {
+            wait();
+        }
+        return Ok(());
+    }
+    by_bpf(args, core, &name, &params, &why, &mut record)
+}
+
+/// `struct_ops` takes fewer characters than a plan.
+fn refuse(name: &str) -> Option<String> {
+    let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.');
+    if name.len() > cc::MAX_KERNEL_NAME {
+        return Some(format!(
+            "`{name}` is {} characters long; the kernel takes {}: choose another with --as",
+            name.len(),
+            cc::MAX_KERNEL_NAME
+        ));
+    }
+    if name.is_empty() || !name.chars().all(good) {
+        return Some(format!("`{name}` is no name for the kernel: letters, digits, `_` and `.`"));
+    }
+    KERNELS
+        .contains(&name)
+        .then(|| format!("`{name}` is one of the kernel's own: choose another with --as"))
+}
+
+#[cfg(feature = "ebpf")]
+fn by_bpf(
+    args: &LoadArgs,
+    core: &'static Core,
+    name: &str,
+    params: &[(String, u32)],
+    why: &str,
+    record: &mut Record,
+) -> Result<(), String> {
+    let wants = crate::ecn::wants(&args.name, instance(args).ok().as_ref());
+    let flags = match wants.any() {
+        true => crate::ecn::decide(crate::ecn::probe::capabilities(), wants, Via::Bpf, None).flags,
+        false => crate::ecn::flag::NON_RESTRICTED,
+    };
+    let wanted = super::bpf::Wanted { core, kernel_name: name, params, flags, netns_cookie: None };
+    let registered = super::bpf::register(&wanted, record)?;
+    let names = params.iter().map(|(name, _)| name.clone());
+    let in_force = names.zip(registered.params().iter().map(u32::to_string)).collect::<Vec<_>>();
+    if !args.pin {
+        say(name, &args.name, "bpf", why, &in_force);
+        wait();
+        return Ok(());
+    }
+    if registered.outlives {
+        record.forget();
+        std::mem::forget(registered);
+    } else {
+        let path = registered.pin(name)?;
+        println!("pinned as {}", path.display());
+    }
+    say(name, &args.name, "bpf", why, &in_force);
+    Ok(())
+}
+
+#[cfg(not(feature = "ebpf"))]
+fn by_bpf(
+    _: &LoadArgs,
+    _: &'static Core,
+    _: &str,
+    _: &[(String, u32)],
+    _: &str,
+    _: &mut Record,
+) -> Result<(), String> {
+    Err(super::NO_EBPF.to_owned())
+}
+
+fn say(name: &str, algorithm: &str, via: &str, why: &str, params: &[(String, String)]) {
+    let params: Vec<String> =
+        params.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    println!("{algorithm} is `{name}` in this kernel, by {via} ({why}): {}", params.join(" "));
+    // Whoever waits for this line may begin.
+    let _ = std::io::stdout().flush();
+}
+
+/// Until it is interrupted or told to end.
+fn wait() {
+    eprintln!("until this is interrupted (Ctrl-C)");
+    let mut set = nix::sys::signal::SigSet::empty();
+    for signal in [nix::sys::signal::SIGINT, nix::sys::signal::SIGTERM, nix::sys::signal::SIGHUP] {
+        set.add(signal);
+    }
+    if set.thread_block().is_ok() {
+        let _ = set.wait();
+    }
+}
+
+fn unload(name: &str) -> Result<String, String> {
+    if KERNELS.contains(&name) {
+        return Err(format!(
+            "`{name}` is the kernel's own: ccbench takes out only what it brought"
+        ));
+    }
+    if !sysfs::available().iter().any(|there| there == name) {
+        return Err(format!(
+            "this kernel has no congestion control `{name}` (`ccbench cc list` shows those it has)"
+        ));
+    }
+    #[cfg(feature = "ebpf")]
+    {
+        let pin = Path::new(super::bpf::PINS).join(name);
+        if pin.exists() {
+            std::fs::remove_file(&pin).map_err(|e| format!("remove {}: {e}", pin.display()))?;
+            return gone(name);
+        }
+    }
+    for core in &cc::table().cores {
+        let module = format!("ccb_{}", core.name);
+        let instances =
+            std::fs::read_to_string(sysfs::parameter(&module, "instances")).unwrap_or_default();
+        if instances.lines().any(|line| line.split_whitespace().next() == Some(name)) {
+            if name == module {
+                sysfs::rmmod(&module)?;
+            } else {
+                sysfs::write(&sysfs::parameter(&module, "remove"), name)?;
+            }
+            return gone(name);
+        }
+    }
+    #[cfg(feature = "ebpf")]
+    if super::bpf::unregister(name).is_ok() {
+        return gone(name);
+    }
+    Err(format!(
+        "`{name}` is held by a process (a trial, or `ccbench cc load`) or is not ccbench's: end that process"
+    ))
+}
+
+/// The kernel takes a moment to forget it.
+fn gone(name: &str) -> Result<String, String> {
+    for _ in 0..100 {
+        if !sysfs::available().iter().any(|there| there == name) {
+            return Ok(format!("{name} is gone; sockets that use it keep it until they close\n"));
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    Err(format!("`{name}` is still there: another process holds it too"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_of_ours_is_listed_and_shown() {
+        let text = list();
+        for scheme in &cc::table().schemes {
+            assert!(text.contains(&format!("  {} ", scheme.name)), "{text}");
+            let shown = show(&scheme.name).unwrap();
+            assert!(shown.contains("parameters:") && shown.contains("as a module: "), "{shown}");
+        }
+        assert!(text.contains("  reno "), "{text}");
+        assert!(show("ta_grad").unwrap().contains("comeback              1 flag"));
+        assert!(show("reno").unwrap().contains("the kernel's own"));
+        assert!(show("ta_gard").unwrap_err().contains("did you mean `ta_grad`?"));
+    }
+
+    #[test]
+    fn a_name_that_the_kernel_does_not_take_is_refused() {
+        assert!(refuse("sixteen_letters_").unwrap().contains("16 characters"));
+        assert!(refuse("a-b").unwrap().contains("letters, digits"));
+        assert!(refuse("cubic").unwrap().contains("kernel's own"));
+        assert_eq!(refuse("ccb_cx15_rttvar"), None);
+    }
+}

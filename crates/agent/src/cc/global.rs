@@ -139,6 +139,15 @@ impl Record {
         Ok(())
     }
 
+    /// What was done so far stays.
+    pub fn forget(&mut self) {
+        self.steps.clear();
+        if let Some((path, _)) = self.file.take() {
+            // Whoever finds it would undo what shall stay.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+
     /// Undoes everything, last first.
     pub fn undo(&mut self) -> Outcome {
         let mut outcome = Outcome::default();

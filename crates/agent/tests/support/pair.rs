@@ -70,6 +70,7 @@ pub struct Rows {
     pub intervals: Vec<wire::Interval>,
     pub probes: Vec<wire::Probe>,
     pub hosts: usize,
+    pub states: Vec<wire::CcState>,
     pub raw: BTreeMap<String, Vec<u8>>,
     pub done: Option<wire::Done>,
 }
@@ -91,6 +92,7 @@ impl Rows {
             Of::Interval(row) => self.intervals.push(row),
             Of::Probe(row) => self.probes.push(row),
             Of::HostSample(_) => self.hosts += 1,
+            Of::CcState(row) => self.states.push(row),
             Of::Event(row) => self.events.push(row),
             Of::Flow(row) => self.flows.push(row),
             Of::Raw(raw) => self.raw.entry(raw.name).or_default().extend(raw.data),

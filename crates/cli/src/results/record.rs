@@ -177,6 +177,7 @@ fn node_json(node: &NodeInfo) -> Value {
         "privileges": node.privileges,
         "notes": node.notes,
         "netns_inode": node.netns_inode,
+        "ecn": node.ecn,
     })
 }
 

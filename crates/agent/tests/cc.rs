@@ -1,0 +1,251 @@
+//! Congestion controls of a plan in a real kernel: loaded under names of their own, seen in every row by the plan's, and
+//! gone after the trial, whatever ends it. Needs root, iperf3 and a kernel with struct_ops.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod support;
+
+use std::process::{Command, Stdio};
+
+use ccbench_agent::cc::TrialId;
+use ccbench_agent::cc::names::kernel_name;
+use ccbench_proto::wire;
+use support::pair::{Pair, Rows};
+use support::{AGENT, LOOPBACK_PLAN, wait_for};
+
+/// Three flows: two instances of one algorithm, and the kernel's own.
+fn plan(seconds: &str) -> String {
+    let flow = |name: &str, cc: &str| {
+        format!("[flows.{name}]\nfrom = \"one\"\nto = \"two\"\ncc = \"{cc}\"\nrate = \"20mbit\"\n")
+    };
+    let own = "[cc.quick]\nalgorithm = \"ta\"\nparams = { betao = 1000 }\nvia = \"bpf\"\n[cc.slow]\nalgorithm = \
+               \"ta\"\nparams = { betao = 9000, compete = 0 }\nvia = \"bpf\"\n";
+    let flows = format!("{}{}{}", flow("a", "quick"), flow("b", "slow"), flow("c", "cubic"));
+    let from = LOOPBACK_PLAN.find("[flows.bulk]").unwrap();
+    let to = LOOPBACK_PLAN.find("[probes.rtt]").unwrap();
+    let text = format!("{}{own}{flows}{}", &LOOPBACK_PLAN[..from], &LOOPBACK_PLAN[to..]);
+    text.replace("[\"bulk\"]", "[\"a\", \"b\", \"c\"]")
+        .replace("length = \"2s\"", &format!("length = \"{seconds}\""))
+}
+
+fn available() -> Vec<String> {
+    let text = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control");
+    text.unwrap().split_whitespace().map(str::to_owned).collect()
+}
+
+/// Names in the kernel are the machine's, and another run of these tests may be on it.
+fn run_id() -> String {
+    format!("test-{}", std::process::id())
+}
+
+fn prepare(plan: &str, node: &str, epoch: u64) -> wire::PrepareRequest {
+    wire::PrepareRequest { run_id: run_id(), ..support::prepare(plan, node, epoch) }
+}
+
+/// What an agent says it registered; by name in the plan.
+fn told<'r>(reply: &'r wire::PrepareReply, name: &str) -> &'r wire::CongestionControl {
+    reply.congestion_controls.iter().find(|cc| cc.name == name).unwrap()
+}
+
+#[tokio::test]
+async fn instances_with_parameters_of_their_own_carry_flows_and_are_gone() {
+    let mut pair = Pair::start().await;
+    let plan = plan("2s");
+    let reply = pair.clients[0].prepare(prepare(&plan, "one", 1)).await.unwrap().into_inner();
+    let other = pair.clients[1].prepare(prepare(&plan, "two", 1)).await.unwrap().into_inner();
+    assert!(other.congestion_controls.is_empty(), "it only receives: {other:?}");
+    let (quick, slow) = (told(&reply, "quick"), told(&reply, "slow"));
+    assert_eq!((quick.algorithm.as_str(), quick.via.as_str()), ("ta", "bpf"));
+    assert_eq!((quick.params["betao"].as_str(), quick.params["compete"].as_str()), ("1000", "1"));
+    assert_eq!((slow.params["betao"].as_str(), slow.params["compete"].as_str()), ("9000", "0"));
+    for cc in [quick, slow] {
+        assert!(available().contains(&cc.kernel_name), "{cc:?}");
+    }
+    let [one, two] = pair.run(1).await;
+    let (client, server) = tokio::join!(Rows::all(one), Rows::all(two));
+    for rows in [&client, &server] {
+        assert!(rows.events.iter().all(|e| !e.kind.ends_with("error")), "{:?}", rows.events);
+    }
+    for (group, cc) in [("a", "quick"), ("b", "slow"), ("c", "cubic")] {
+        let flow = client.flows.iter().find(|f| f.group == group && f.role == "data").unwrap();
+        assert_eq!((flow.cc_requested.as_str(), flow.cc_actual.as_str()), (cc, cc));
+        let samples = || client.samples.iter().filter(|s| s.group == group && s.role == "data");
+        assert!(samples().filter(|s| s.cc == cc).count() >= 10, "{group}");
+        assert!(server.flows.iter().any(|f| f.group == group && f.cc_requested == cc));
+    }
+    let of = |group: &str, variable: &str| {
+        let rows = client.states.iter().filter(|s| s.group == group && s.variable == variable);
+        rows.cloned().collect::<Vec<_>>()
+    };
+    for (group, cc) in [("a", "quick"), ("b", "slow")] {
+        let rows = of(group, "threshold_us");
+        assert!(rows.len() >= 10, "{} rows of {group}", rows.len());
+        assert!(rows.iter().all(|r| r.cc == cc && r.algorithm == "ta" && r.unit == "us"));
+        assert!(rows.windows(2).all(|pair| pair[0].round < pair[1].round));
+        assert!(rows.iter().all(|r| r.flow_id == format!("{group}/0")));
+        assert!(rows.last().unwrap().cookie.is_some(), "the sampler has asked for it by then");
+    }
+    // compete = 0: the threshold never rises above what the plan says.
+    let base: Vec<f64> = of("b", "base_us").iter().map(|row| row.value).collect();
+    let threshold: Vec<f64> = of("b", "threshold_us").iter().map(|row| row.value).collect();
+    assert!(
+        threshold.iter().all(|value| (9_000.0..40_000.0).contains(value)),
+        "{threshold:?} {base:?}"
+    );
+    assert!(of("c", "threshold_us").is_empty() && server.states.is_empty());
+    let names = [quick.kernel_name.clone(), slow.kernel_name.clone()];
+    pair.reset().await;
+    assert!(names.iter().all(|name| !available().contains(name)), "{:?}", available());
+    assert!(pair.is_as_found());
+}
+
+#[tokio::test]
+async fn a_killed_agent_leaves_none_registered() {
+    let mut pair = Pair::start().await;
+    let reply =
+        pair.clients[0].prepare(prepare(&plan("60s"), "one", 2)).await.unwrap().into_inner();
+    let names: Vec<String> =
+        reply.congestion_controls.iter().map(|cc| cc.kernel_name.clone()).collect();
+    assert!(names.len() == 2 && names.iter().all(|name| available().contains(name)), "{names:?}");
+    pair.one.kill();
+    wait_for("the kernel forgets them", || names.iter().all(|name| !available().contains(name)))
+        .await;
+}
+
+#[tokio::test]
+async fn what_cannot_be_loaded_is_said_and_nothing_stays() {
+    let mut pair = Pair::start().await;
+    let one_more = "[cc.mine]\nalgorithm = \"vegas\"\nvia = \"module\"\n[flows.d]\nfrom = \"one\"\nto = \"two\"\n\
+                    cc = \"mine\"\nstart = \"0s\"\n[probes.rtt]";
+    let plan = plan("2s").replace("[probes.rtt]", one_more);
+    let module = std::path::Path::new("/sys/module/ccb_vegas").exists();
+    if !module {
+        let refused = pair.clients[0].prepare(prepare(&plan, "one", 3)).await.unwrap_err();
+        assert_eq!(refused.code(), tonic::Code::Unimplemented);
+        let why = refused.message();
+        assert!(why.starts_with("cc.mine: vegas cannot be loaded: "), "{why}");
+        assert!(why.contains("module"), "{why}");
+    }
+    let tuned =
+        plan.replace("via = \"module\"", "via = \"builtin\"").replace("\"vegas\"", "\"cubic\"");
+    let unknown = tuned.replace("via = \"builtin\"", "via = \"builtin\"\nparams = { no_such = 1 }");
+    let refused = pair.clients[0].prepare(prepare(&unknown, "one", 4)).await.unwrap_err();
+    assert!(refused.message().contains("has no parameter `no_such` (it has: "), "{refused:?}");
+    for (instance, epoch) in [("quick", 3), ("slow", 3), ("quick", 4), ("slow", 4)] {
+        let trial = TrialId { run_id: run_id(), epoch };
+        let name = kernel_name(&trial, "one", instance, "ta");
+        assert!(!available().contains(&name), "not even one that could be loaded stays");
+    }
+    assert!(pair.is_as_found());
+}
+
+#[tokio::test]
+async fn parameters_of_the_kernels_own_are_set_and_put_back() {
+    let path = "/sys/module/tcp_cubic/parameters/beta";
+    let before = std::fs::read_to_string(path).unwrap();
+    let mut pair = Pair::start().await;
+    let plan = LOOPBACK_PLAN.replace("cc = \"reno\"", "cc = \"softer\"").replace(
+        "[probes.rtt]",
+        "[cc.softer]\nalgorithm = \"cubic\"\nparams = { beta = 800 }\n[probes.rtt]",
+    );
+    let reply = pair.clients[0].prepare(prepare(&plan, "one", 5)).await.unwrap().into_inner();
+    let cc = told(&reply, "softer");
+    assert_eq!((cc.via.as_str(), cc.kernel_name.as_str()), ("builtin", "cubic"));
+    assert_eq!(cc.params["beta"], "800");
+    assert_eq!(std::fs::read_to_string(path).unwrap().trim(), "800");
+    pair.clients[0].reset(wire::ResetRequest::default()).await.unwrap();
+    assert_eq!(std::fs::read_to_string(path).unwrap(), before);
+    // Killed, its record is what the next start goes by.
+    pair.clients[0].prepare(prepare(&plan, "one", 6)).await.unwrap();
+    pair.one.kill();
+    assert_eq!(std::fs::read_to_string(path).unwrap().trim(), "800");
+    pair.one.again(pair.namespace.enter());
+    let mut client = pair.one.connect().await;
+    client.describe(wire::DescribeRequest {}).await.unwrap();
+    assert_eq!(std::fs::read_to_string(path).unwrap(), before);
+}
+
+#[tokio::test]
+async fn without_the_right_to_it_the_way_out_is_named() {
+    let script = "ip link set lo up && exec \"$0\" \"$@\"";
+    let agent = support::Agent::by(|_| {
+        let mut command = Command::new("unshare");
+        command.args(["--user", "--map-root-user", "--net", "sh", "-c", script, AGENT]);
+        command
+    });
+    let plan = plan("1s").replace("sysctl = ", "# ");
+    let refused = agent.connect().await.prepare(prepare(&plan, "one", 7)).await.unwrap_err();
+    assert!(refused.message().contains("run ccbench as root"), "{refused:?}");
+}
+
+/// `ccbench-agent cc` with these words.
+fn cc(words: &[&str]) -> Command {
+    let mut command = Command::new(AGENT);
+    command.arg("cc").args(words).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+#[tokio::test]
+async fn one_is_loaded_by_hand_until_its_command_ends() {
+    let name = format!("t{}", std::process::id());
+    let mut held = cc(&["load", "ta", "--as", &name, "betao=5000"]).spawn().unwrap();
+    wait_for("it is registered", || available().contains(&name)).await;
+    let again = cc(&["load", "cx", "--as", &name]).output().unwrap();
+    let said = String::from_utf8_lossy(&again.stderr).into_owned();
+    assert_eq!(again.status.code(), Some(1));
+    assert!(said.contains(&format!("the name `{name}` is taken")), "{said}");
+    let unload = cc(&["unload", &name]).output().unwrap();
+    assert!(String::from_utf8_lossy(&unload.stderr).contains("held by a process"), "{unload:?}");
+    held.kill().unwrap();
+    let told = held.wait_with_output().unwrap();
+    assert!(String::from_utf8_lossy(&told.stdout).contains("betao=5000"), "{told:?}");
+    wait_for("it is gone", || !available().contains(&name)).await;
+    for (words, why) in [
+        (vec!["load", "ta_gard"], "none of ccbench's own"),
+        (vec!["load", "ta", "betao=5"], "from 100 to 1000000 (us)"),
+        (vec!["load", "ta", "betoa=5000"], "did you mean `betao`?"),
+        (vec!["load", "ta", "--as", "a_name_that_is_too_long"], "the kernel takes 15"),
+        (vec!["unload", "no_such_cc"], "has no congestion control `no_such_cc`"),
+    ] {
+        let refused = cc(&words).output().unwrap();
+        assert_eq!(refused.status.code(), Some(1), "{words:?}");
+        assert!(String::from_utf8_lossy(&refused.stderr).contains(why), "{refused:?}");
+    }
+}
+
+/// Every core passes this kernel's verifier, and is gone again.
+#[tokio::test]
+async fn every_core_can_be_registered() {
+    for core in &ccbench_proto::cc::table().cores {
+        let name = format!("t{}_{}", core.name, std::process::id());
+        let mut held = cc(&["load", &core.name, "--as", &name]).spawn().unwrap();
+        wait_for(&core.name, || available().contains(&name) || held.try_wait().unwrap().is_some())
+            .await;
+        assert!(available().contains(&name), "{}: {:?}", core.name, held.wait_with_output());
+        held.kill().unwrap();
+        held.wait().unwrap();
+        wait_for("it is gone", || !available().contains(&name)).await;
+    }
+}
+
+#[test]
+fn what_the_kernel_refuses_is_told_and_nothing_stays() {
+    use ccbench_agent::cc::bpf::{Wanted, register};
+    use ccbench_agent::cc::global::Record;
+    let (_, core) = ccbench_proto::cc::scheme("vegas").unwrap();
+    let params: Vec<(String, u32)> =
+        core.params.iter().map(|p| (p.name.clone(), p.default)).collect();
+    let name = format!("r{}", std::process::id());
+    let good = Wanted { core, kernel_name: &name, params: &params, flags: 1, netns_cookie: None };
+    let refused = |wanted: &Wanted<'_>| {
+        register(wanted, &mut Record::default()).expect_err("the kernel does not know that")
+    };
+    let why = refused(&Wanted { flags: 1 << 31, ..good.clone() });
+    assert!(why.contains("`via = \"module\"`"), "{why}");
+    let why = refused(&Wanted { kernel_name: "a!b", ..good.clone() });
+    assert!(!why.is_empty() && !available().iter().any(|n| n == "a!b"), "{why}");
+    assert!(!available().contains(&name));
+    let held = register(&good, &mut Record::default()).unwrap();
+    let why = refused(&good);
+    assert!(why.contains("is taken"), "{why}");
+    drop(held);
+}
