@@ -4,7 +4,7 @@ export CARGO_TARGET_DIR ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ccbench/target
 BIN := $(CARGO_TARGET_DIR)/debug
 PREFIX ?= /usr/local
 
-.PHONY: all demo test test-fast test-vm lint bench install uninstall setup build man
+.PHONY: all demo test test-fast test-lab test-vm lab lint bench install uninstall setup build man
 
 all: build
 
@@ -21,6 +21,15 @@ demo: build
 test: build
 	$(MAKE) --no-print-directory -C kmod check
 	cargo test --locked --workspace --features netns -- --test-threads=2
+
+# The lab's kernels and QEMU; the first time this takes about 20 minutes.
+lab: build
+	@scripts/setup.sh --lab
+	$(BIN)/ccbench lab build
+
+# What needs the lab.
+test-lab: lab
+	cargo test --locked -p ccbench-tests --features lab --test lab -- --test-threads=1
 
 # What needs no root.
 test-fast:

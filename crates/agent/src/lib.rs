@@ -13,6 +13,7 @@ pub mod enter;
 pub mod error;
 pub mod executor;
 pub mod flow;
+pub mod guest;
 pub mod kernel;
 pub mod launch;
 pub mod link;

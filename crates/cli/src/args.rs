@@ -8,6 +8,7 @@ use ccbench_proto::trace::generate::Kind;
 use ccbench_proto::units::{Micros, Rate};
 use clap::{Args, Parser, Subcommand, ValueHint};
 
+use crate::lab::Series;
 use crate::trace::Output;
 
 /// Congestion-control experiments from one plan file.
@@ -42,6 +43,9 @@ pub enum Command {
     Describe(DescribeArgs),
     /// Run a command inside a node of a running experiment: `ccbench exec src -- ss -ti`.
     Exec(ExecArgs),
+    /// The lab: a virtual machine whose clock counts instructions (see `run --lab`).
+    #[command(subcommand)]
+    Lab(LabCommand),
     /// Run an emulated link by itself, or a command behind one: `ccbench link --rate 10mbit -- iperf3 …`.
     #[command(disable_help_flag = true)]
     Link {
@@ -130,9 +134,39 @@ pub struct RunArgs {
     /// Build the topology in a user namespace even as root.
     #[arg(long)]
     pub rootless: bool,
+    /// Run every trial in the lab: a virtual machine of its own whose clock counts instructions, so that the
+    /// result depends on the plan and its seed alone. Needs no root; `ccbench lab build` once before.
+    #[arg(long)]
+    pub lab: bool,
+    /// With --lab: which kernel.
+    #[arg(long, requires = "lab", value_enum, default_value_t)]
+    pub kernel: Series,
+    /// With --lab: how many times faster the guest's processor is against its network, instead of measuring.
+    #[arg(long, requires = "lab", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=500))]
+    pub dilation: Option<u32>,
     /// How to reach agents.
     #[command(flatten)]
     pub tls: TlsArgs,
+}
+
+/// Sub-commands of `lab`.
+#[derive(Debug, Subcommand)]
+pub enum LabCommand {
+    /// Build the lab's kernel into the cache (about 15 minutes, once); at once if it is there.
+    Build {
+        /// Which kernel; stock ones are fetched.
+        #[arg(long, value_enum, default_value_t)]
+        kernel: Series,
+    },
+    /// Open a prompt in the lab's machine. `poweroff -f` or Ctrl-A X leaves.
+    Shell {
+        /// Which kernel.
+        #[arg(long, value_enum, default_value_t)]
+        kernel: Series,
+        /// How many times faster the guest's processor is against its network.
+        #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=500))]
+        dilation: u32,
+    },
 }
 
 /// Arguments of `check`.

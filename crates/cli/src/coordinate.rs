@@ -1,7 +1,7 @@
 //! One experiment from plan to results: for each trial prepare all nodes, start all at the same instant,
 //! merge their streams, judge, commit, reset. During a trial the controller sends nothing.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -85,6 +85,14 @@ impl Experiment {
         let names = traces::stored_names(&self.traces.keys().cloned().collect());
         let copy = |(file, name)| Some((name, self.traces.get(&file)?.clone()));
         names.into_iter().filter_map(copy).collect()
+    }
+
+    /// The trace files of a node's links at a point.
+    pub(crate) fn files_for(&self, point: &Point, node: &str) -> BTreeMap<String, Vec<u8>> {
+        let links = point.plan.plan().links.values().filter(|link| link.node == node);
+        let files = links.filter_map(|link| Some(&link.trace.as_ref()?.file));
+        let content = |file: &String| Some((file.clone(), self.traces.get(file)?.clone()));
+        files.filter_map(content).collect()
     }
 
     /// The trials that `dir` does not hold yet, in order.
@@ -215,7 +223,7 @@ impl Experiment {
         Ok(())
     }
 
-    fn time_for(&self, points: &BTreeMap<u32, Point>, runs: &[Run]) -> Duration {
+    pub(crate) fn time_for(&self, points: &BTreeMap<u32, Point>, runs: &[Run]) -> Duration {
         let each = TRIAL_OVERHEAD + self.plan.plan().gap.duration();
         let lengths = runs.iter().filter_map(|run| points.get(&run.point_id));
         lengths.map(|point| schedule::length(&point.plan).duration() + each).sum()
@@ -273,7 +281,7 @@ fn next_port_slot(last: u32, utc_ns: i64) -> u32 {
 }
 
 /// Factors and repetition, for people.
-fn label(point: &Point, trial: u16, repeat: u32) -> String {
+pub(crate) fn label(point: &Point, trial: u16, repeat: u32) -> String {
     let levels: Vec<String> =
         point.factors.iter().map(|(factor, level)| format!("{factor}={level}")).collect();
     let of = format!("repeat {trial}/{repeat}");
@@ -289,7 +297,7 @@ async fn pause(gap: Micros, interrupt: &mut watch::Receiver<bool>) -> bool {
 }
 
 /// Completes when the user wants to stop.
-async fn interrupted(interrupt: &mut watch::Receiver<bool>) {
+pub(crate) async fn interrupted(interrupt: &mut watch::Receiver<bool>) {
     if interrupt.wait_for(|stop| *stop).await.is_err() {
         std::future::pending::<()>().await;
     }
@@ -399,7 +407,7 @@ impl Trial<'_> {
             nodes.fleet.agents.iter().map(|(node, agent)| (node.clone(), agent.info.clone()));
         let judge = Judge::new(&self.point.plan, &infos.collect(), &clocks);
         let writer = self.dir.begin_announced(key, &phases, clocks)?;
-        let mut book = Book { writer, judge, done: BTreeMap::new(), errors: Vec::new() };
+        let mut book = Book::new(writer, judge);
         book.links(replies)?;
         let (send, receive) = mpsc::channel(EVENTS_WAITING);
         for (node, agent) in &nodes.fleet.agents {
@@ -433,22 +441,11 @@ impl Trial<'_> {
                 addresses: nodes.addresses.clone().into_iter().collect(),
                 port_slot: self.port_slot,
                 lease_ms: LEASE.as_millis() as u32,
-                files: self.files_for(node),
+                files: self.experiment.files_for(self.point, node),
             };
             async move { client.prepare(request).await }
         };
         nodes.fleet.all("prepare", request).await
-    }
-}
-
-impl Trial<'_> {
-    /// The trace files of a node's links.
-    fn files_for(&self, node: &str) -> HashMap<String, Vec<u8>> {
-        let links = self.point.plan.plan().links.values().filter(|link| link.node == node);
-        let files = links.filter_map(|link| Some(&link.trace.as_ref()?.file));
-        let content =
-            |file: &String| Some((file.clone(), self.experiment.traces.get(file)?.clone()));
-        files.filter_map(content).collect()
     }
 }
 
@@ -482,15 +479,23 @@ async fn listen(
 }
 
 /// Everything that is kept of a trial while it runs.
-struct Book<'a> {
-    writer: TrialWriter<'a>,
-    judge: Judge,
-    done: BTreeMap<String, wire::Done>,
-    errors: Vec<String>,
+pub(crate) struct Book<'a> {
+    pub(crate) writer: TrialWriter<'a>,
+    pub(crate) judge: Judge,
+    pub(crate) done: BTreeMap<String, wire::Done>,
+    pub(crate) errors: Vec<String>,
 }
 
-impl Book<'_> {
-    fn links(&mut self, replies: BTreeMap<String, wire::PrepareReply>) -> Result<(), CliError> {
+impl<'a> Book<'a> {
+    /// An empty one.
+    pub(crate) fn new(writer: TrialWriter<'a>, judge: Judge) -> Self {
+        Self { writer, judge, done: BTreeMap::new(), errors: Vec::new() }
+    }
+
+    pub(crate) fn links(
+        &mut self,
+        replies: BTreeMap<String, wire::PrepareReply>,
+    ) -> Result<(), CliError> {
         for (node, reply) in replies {
             for event in reply.events {
                 self.keep(&node, wire::RunEvent { of: Some(wire::run_event::Of::Event(event)) })?;
@@ -518,7 +523,7 @@ impl Book<'_> {
         Ok(())
     }
 
-    fn keep(&mut self, node: &str, event: wire::RunEvent) -> Result<(), CliError> {
+    pub(crate) fn keep(&mut self, node: &str, event: wire::RunEvent) -> Result<(), CliError> {
         if let Some(wire::run_event::Of::Done(done)) = &event.of {
             self.done.insert(node.to_owned(), *done);
         } else {

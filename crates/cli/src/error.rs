@@ -62,6 +62,9 @@ pub enum CliError {
         /// Why.
         source: std::io::Error,
     },
+    /// The lab's machine.
+    #[error(transparent)]
+    Lab(#[from] crate::lab::LabError),
     /// Certificates.
     #[error("pki: {0}")]
     Pki(String),
@@ -78,7 +81,7 @@ impl CliError {
             | Self::Plan { .. }
             | Self::Usage(_)
             | Self::Impossible { .. } => 2,
-            Self::Testbed(_) | Self::Node { .. } | Self::Pki(_) => 3,
+            Self::Testbed(_) | Self::Node { .. } | Self::Pki(_) | Self::Lab(_) => 3,
             Self::Results(_) | Self::File { .. } => 1,
             Self::Interrupted => 130,
         }

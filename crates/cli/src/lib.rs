@@ -7,6 +7,7 @@ mod clock;
 mod coordinate;
 mod error;
 mod fleet;
+mod lab;
 mod link;
 mod live;
 mod local;
@@ -27,7 +28,7 @@ use ccbench_proto::resolve;
 use ccbench_proto::trace::TraceError;
 use clap::{CommandFactory, Parser};
 
-use args::{Cli, Command, DescribeArgs, ExecArgs, PkiCommand, PlanArgs, SummarizeArgs};
+use args::{Cli, Command, DescribeArgs, ExecArgs, LabCommand, PkiCommand, PlanArgs, SummarizeArgs};
 use coordinate::Experiment;
 use error::CliError;
 use traces::Traces;
@@ -80,6 +81,7 @@ fn dispatch(command: Command) -> Result<i32, CliError> {
         Command::Summarize(args) => summarize(&args),
         Command::Describe(args) => block_on(describe(args)),
         Command::Exec(args) => Err(exec(&args)),
+        Command::Lab(command) => lab_command(&command),
         Command::Cc { arguments } => Err(cc::exec(&arguments)),
         Command::Link { arguments } => Err(link::exec(&arguments)),
         Command::Trace(command) => trace::run(command),
@@ -113,6 +115,25 @@ fn dispatch(command: Command) -> Result<i32, CliError> {
                 path: dir,
                 source,
             })
+        }
+    }
+}
+
+fn lab_command(command: &LabCommand) -> Result<i32, CliError> {
+    match command {
+        LabCommand::Build { kernel } => {
+            let kernel = lab::build(*kernel)?;
+            let lab = lab::Lab::open(kernel.series)?;
+            print(&format!(
+                "{} ({}), {}\n{}\n",
+                kernel.release,
+                kernel.version,
+                lab.emulator,
+                kernel.image.display()
+            ))
+        }
+        LabCommand::Shell { kernel, dilation } => {
+            Err(replace(&mut lab::Lab::open(*kernel)?.shell(*dilation)?))
         }
     }
 }

@@ -32,6 +32,14 @@ pub struct Live {
     /// Time that the trials after this one will take.
     rest: Duration,
     sockets: BTreeMap<(String, String), Socket>,
+    lab: Option<WallTime>,
+}
+
+/// In the lab the experiment's time is the guest's; this is how ours goes beside it.
+struct WallTime {
+    since: tokio::time::Instant,
+    /// Seconds of ours for one of the guest's, as the last tick saw it.
+    per_guest_s: f64,
 }
 
 enum Output {
@@ -86,7 +94,13 @@ impl Live {
             last_plain_s: 0,
             rest: Duration::ZERO,
             sockets: BTreeMap::new(),
+            lab: None,
         }
+    }
+
+    /// The trials run in the lab.
+    pub fn in_lab(&mut self) {
+        self.lab = Some(WallTime { since: tokio::time::Instant::now(), per_guest_s: 1.0 });
     }
 
     /// Something worth a line of its own.
@@ -108,6 +122,9 @@ impl Live {
         self.last_plain_s = 0;
         self.rest = rest;
         self.sockets.clear();
+        if let Some(wall) = &mut self.lab {
+            wall.since = tokio::time::Instant::now();
+        }
         match &self.output {
             Output::Json => print_json(&json!({
                 "event": "trial_start", "index": self.done + 1, "trials": self.trials,
@@ -165,19 +182,29 @@ impl Live {
         }
         self.last_plain_s = seconds;
         let groups = self.groups_now();
-        let left = (self.length - elapsed).duration() + self.rest;
+        let mut left = (self.length - elapsed).duration() + self.rest;
         let shown = elapsed.min(self.length);
+        let mut wall_s = None;
+        if let Some(wall) = &mut self.lab {
+            let passed_s = wall.since.elapsed().as_secs_f64();
+            if shown.get() > 0 {
+                wall.per_guest_s = passed_s / shown.as_secs_f64();
+            }
+            left = left.mul_f64(wall.per_guest_s);
+            wall_s = Some(passed_s);
+        }
+        let wall_text = wall_s.map_or(String::new(), |s| format!(" (wall {s:.0} s)"));
         match &self.output {
             Output::Json => print_json(&json!({
                 "event": "progress", "phase": name, "elapsed_s": shown.as_secs_f64(),
-                "left_s": left.as_secs(),
+                "left_s": left.as_secs(), "wall_s": wall_s,
                 "groups": groups.iter().map(|g| json!({
                     "group": g.name, "throughput_bps": g.bits_per_s.round(), "srtt_us": g.rtt_us,
                 })).collect::<Vec<_>>(),
             })),
             Output::Plain => {
                 eprintln!(
-                    "  {:>4} s  {name:<12} {}",
+                    "  {:>4} s{wall_text}  {name:<12} {}",
                     shown.get() / 1_000_000,
                     groups_text(&groups)
                 );
@@ -185,7 +212,7 @@ impl Live {
             Output::Bar(bar) => {
                 bar.set_position(shown.get());
                 bar.set_message(format!(
-                    "{}/{} {} · {name} · {} left · {}",
+                    "{}/{} {} · {name} · {} left{wall_text} · {}",
                     self.done + 1,
                     self.trials,
                     self.label,

@@ -1,11 +1,14 @@
 //! `ccbench run`: what happens around the trials.
 
 use ccbench_proto::schedule;
+use ccbench_proto::topology::Topology;
 use tokio::sync::watch;
 
 use crate::args::RunArgs;
-use crate::coordinate::{Experiment, Nodes};
+use crate::coordinate::Experiment;
 use crate::error::CliError;
+use crate::lab::Lab;
+use crate::lab::trial::{Survey, dilation_for};
 use crate::live::Live;
 use crate::results::store::{RunDir, RunInfo, RunStatus};
 use crate::results::{summary, table};
@@ -42,8 +45,16 @@ pub async fn run_plan(args: &RunArgs) -> Result<Ran, CliError> {
             return Ok(Ran { dir, ended: Ok(()) });
         }
     }
+    if args.lab {
+        return run_in_lab(args, &experiment, &text, interrupt).await;
+    }
     let nodes = experiment.open().await?;
-    let info = run_info(&experiment, &text, args, &nodes);
+    let about = About {
+        topology: nodes.topology.clone(),
+        nodes: nodes.fleet.agents.iter().map(|(node, a)| (node.clone(), a.info.clone())).collect(),
+        notes: nodes.notes.clone(),
+    };
+    let info = run_info(&experiment, &text, args, about);
     let made = match &args.resume {
         Some(path) => RunDir::resume(path, &info),
         None => RunDir::create(&args.out, &info),
@@ -125,7 +136,69 @@ fn interrupts() -> Result<watch::Receiver<bool>, CliError> {
     Ok(receive)
 }
 
-fn run_info(experiment: &Experiment, plan_text: &str, args: &RunArgs, nodes: &Nodes) -> RunInfo {
+/// The same plan in the lab.
+async fn run_in_lab(
+    args: &RunArgs,
+    experiment: &Experiment,
+    plan_text: &str,
+    interrupt: watch::Receiver<bool>,
+) -> Result<Ran, CliError> {
+    let plan = experiment.plan.plan();
+    if let Some((node, _)) = plan.nodes.iter().find(|(_, node)| node.agent.is_some()) {
+        let why = format!("--lab builds its nodes itself, but node {node} names an agent");
+        return Err(CliError::Usage(why));
+    }
+    let lab = Lab::open(args.kernel)?;
+    let points = experiment.plan.points();
+    let mut survey = Survey::default();
+    // Every point may cost another: the dearest decides, so that points can be compared.
+    for point in &points {
+        let seen = lab.survey(experiment, point).await?;
+        survey.busy_pct = survey.busy_pct.max(seen.busy_pct);
+        survey.nodes.extend(seen.nodes);
+    }
+    let dilation = args.dilation.unwrap_or_else(|| dilation_for(survey.busy_pct));
+    let how = if args.dilation.is_some() { "as asked" } else { "chosen by a short calibration" };
+    let about = About {
+        topology: format!("{:#?}", Topology::build(plan)),
+        nodes: survey.nodes,
+        notes: vec![format!(
+            "lab: {} {}, {}, dilation {dilation} ({how})",
+            lab.kernel().version,
+            lab.kernel().release,
+            lab.emulator
+        )],
+    };
+    let info = run_info(experiment, plan_text, args, about);
+    let dir = match &args.resume {
+        Some(path) => RunDir::resume(path, &info),
+        None => RunDir::create(&args.out, &info),
+    }?;
+    let left = experiment.left(&dir, args.retry_failed);
+    let mut live = Live::new(args.json, left.len() as u32);
+    live.in_lab();
+    for note in &info.notes {
+        live.say("note", &format!("note: {note}"));
+    }
+    live.say("results", &format!("results: {}", dir.path().display()));
+    let ended = experiment.run_in_lab(&lab, dilation, &dir, left, &mut live, interrupt).await;
+    live.finish();
+    dir.finish(match &ended {
+        Ok(()) if experiment.left(&dir, false).is_empty() => RunStatus::Complete,
+        Err(CliError::Interrupted) => RunStatus::Interrupted,
+        _ => RunStatus::Failed,
+    })?;
+    Ok(Ran { dir, ended })
+}
+
+/// What is known of the nodes before the first trial.
+struct About {
+    topology: String,
+    nodes: std::collections::BTreeMap<String, ccbench_proto::wire::NodeInfo>,
+    notes: Vec<String>,
+}
+
+fn run_info(experiment: &Experiment, plan_text: &str, args: &RunArgs, about: About) -> RunInfo {
     let plan = experiment.plan.plan();
     let points = experiment.plan.points().into_iter();
     RunInfo {
@@ -138,11 +211,11 @@ fn run_info(experiment: &Experiment, plan_text: &str, args: &RunArgs, nodes: &No
         seed: plan.seed,
         command_line: std::env::args().collect(),
         started_utc: jiff::Timestamp::now(),
-        topology: nodes.topology.clone(),
+        topology: about.topology,
         ccbench_version: env!("CARGO_PKG_VERSION").to_owned(),
         sets: args.sets.clone(),
-        nodes: nodes.fleet.agents.iter().map(|(node, a)| (node.clone(), a.info.clone())).collect(),
-        notes: nodes.notes.clone(),
+        nodes: about.nodes,
+        notes: about.notes,
         traces: experiment.stored_traces(),
     }
 }

@@ -242,7 +242,7 @@ pub fn prepare(plan: &str, node: &str, epoch: u64) -> wire::PrepareRequest {
         addresses: [address("one"), address("two")].into(),
         port_slot: 3,
         lease_ms: 5_000,
-        files: std::collections::HashMap::new(),
+        files: std::collections::BTreeMap::new(),
     }
 }
 

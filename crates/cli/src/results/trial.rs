@@ -82,6 +82,8 @@ pub struct TrialWriter<'a> {
     meta: Metadata,
     tables: Tables,
     raw: BTreeMap<(String, String), File>,
+    /// UTC as the lab's machine has it; without one the controller's own clock counts.
+    told_utc_ns: Option<u64>,
 }
 
 struct Tables {
@@ -169,6 +171,7 @@ impl<'a> TrialWriter<'a> {
             meta: metadata(inner, &clocks),
             tables: Tables::new(&staging, ROW_GROUP_ROWS),
             raw: BTreeMap::new(),
+            told_utc_ns: None,
             clocks,
             staging,
             inner,
@@ -194,6 +197,16 @@ impl<'a> TrialWriter<'a> {
         Ok(())
     }
 
+    /// From now on it is this late for the controller's own events: in the lab, what the machine's clock says.
+    pub fn tell_time(&mut self, utc_ns: u64) {
+        self.told_utc_ns = Some(utc_ns);
+    }
+
+    /// UTC of the controller, which is its axis, in nanoseconds since 1970.
+    fn now_ns(&self) -> u64 {
+        self.told_utc_ns.unwrap_or_else(|| crate::clock::realtime_ns().unsigned_abs())
+    }
+
     /// Takes one message of a node's stream. Raw pieces go to the node's raw files; `Done` becomes an event
     /// `stream_end` at the controller's time.
     pub fn push(&mut self, node: &str, event: wire::RunEvent) -> Result<()> {
@@ -202,6 +215,7 @@ impl<'a> TrialWriter<'a> {
             return Err(ResultsError::UnknownNode { node: node.to_owned() });
         };
         let origin = Origin { point_id: self.key.point_id, trial: self.key.trial, node, axis };
+        let now_ns = self.now_ns();
         let (tables, meta) = (&mut self.tables, &self.meta);
         match event {
             Of::FlowSample(row) => tables.flow_samples.put(&origin, row, meta),
@@ -217,7 +231,7 @@ impl<'a> TrialWriter<'a> {
             Of::Flow(row) => tables.flows.put(&origin, row, meta),
             Of::Done(done) => {
                 let origin = Origin { axis: &self.controller, ..origin };
-                tables.events.put(&origin, stream_end(&done, now_ns()), meta)
+                tables.events.put(&origin, stream_end(&done, now_ns), meta)
             }
             Of::Raw(raw) => self.append_raw(node, &raw),
         }
@@ -232,7 +246,7 @@ impl<'a> TrialWriter<'a> {
         data_json: &str,
     ) -> Result<()> {
         let row = wire::Event {
-            at_ns: now_ns(),
+            at_ns: self.now_ns(),
             kind: kind.to_owned(),
             subject: subject.to_owned(),
             message: message.to_owned(),
@@ -330,11 +344,6 @@ impl<'a> TrialWriter<'a> {
             None => Ok(()),
         }
     }
-}
-
-/// UTC of the controller, which is its axis, in nanoseconds since 1970.
-fn now_ns() -> u64 {
-    crate::clock::realtime_ns().unsigned_abs()
 }
 
 fn stream_end(done: &wire::Done, at_ns: u64) -> wire::Event {

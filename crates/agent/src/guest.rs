@@ -1,0 +1,279 @@
+//! `ccbench-agent guest`: process 1 of the lab's virtual machine. It makes the machine fit for a testbed, runs the
+//! one trial that it finds in its initramfs, says all there is to say on a one-way port, and switches the
+//! machine off. Nothing reaches it from outside while it runs: that would disturb a clock that counts
+//! instructions.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use ccbench_proto::wire;
+use ccbench_proto::wire::agent_client::AgentClient;
+use ccbench_proto::wire::lab_said::Of;
+use hyper_util::rt::TokioIo;
+use prost::Message as _;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::process::{Child, Command};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tonic::transport::{Channel, Endpoint};
+
+use crate::clock;
+
+mod machine;
+
+/// Where the controller puts the task.
+pub const TASK: &str = "/lab/task.pb";
+/// This program, in the guest.
+pub const AGENT: &str = "/bin/ccbench-agent";
+/// Longest wait for a node's answer, guest time.
+const CALL_LIMIT: Duration = Duration::from_secs(60);
+/// Events on their way from the nodes' streams to the port.
+const EVENTS_WAITING: usize = 4096;
+/// Largest message of an agent.
+const MESSAGE_LIMIT: usize = 64 << 20;
+
+/// Never returns: the machine is switched off, or a shell takes over where the initramfs has no task.
+pub fn main() -> ! {
+    if let Err(error) = machine::mount_all().and_then(|()| machine::load_modules()) {
+        eprintln!("ccbench guest: {error}");
+        machine::off();
+    }
+    if !Path::new(TASK).exists() {
+        machine::shell();
+    }
+    if let Err(error) = run() {
+        eprintln!("ccbench guest: {error}");
+    }
+    machine::off()
+}
+
+fn run() -> std::io::Result<()> {
+    let mut port = Port { to: machine::port()?, buffer: Vec::new() };
+    let task = wire::LabTask::decode(std::fs::read(TASK)?.as_slice())
+        .map_err(|e| std::io::Error::other(format!("{TASK}: {e}")))?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(trial(&task, &mut port))
+}
+
+/// What stops a trial.
+struct Failure {
+    node: String,
+    step: &'static str,
+    why: String,
+    impossible: bool,
+}
+
+/// The one-way port.
+struct Port {
+    to: File,
+    buffer: Vec<u8>,
+}
+
+impl Port {
+    fn say(&mut self, of: Of) -> std::io::Result<()> {
+        self.buffer.clear();
+        wire::LabSaid { of: Some(of) }
+            .encode_length_delimited(&mut self.buffer)
+            .map_err(std::io::Error::other)?;
+        self.to.write_all(&self.buffer)
+    }
+}
+
+async fn trial(task: &wire::LabTask, port: &mut Port) -> std::io::Result<()> {
+    let mut nodes = Nodes::default();
+    let failed = conduct(task, &mut nodes, port).await?;
+    if let Some(Failure { node, step, why, impossible }) = failed {
+        let step = step.to_owned();
+        port.say(Of::Failed(wire::LabFailed { node, step, why, impossible }))?;
+    }
+    for (node, client) in &mut nodes.clients {
+        let reply = call(node, "reset", client.reset(wire::ResetRequest::default())).await;
+        let failed = reply.map_or_else(|e| vec![e.why], |reply| reply.failed);
+        port.say(Of::Undone(wire::LabUndone { node: node.clone(), failed }))?;
+    }
+    port.say(Of::Done(wire::LabDone { busy_pct: nodes.busy_pct }))?;
+    port.to.flush()
+}
+
+/// The testbed and its agents.
+#[derive(Default)]
+struct Nodes {
+    testbed: Option<Child>,
+    clients: BTreeMap<String, AgentClient<Channel>>,
+    busy_pct: f64,
+}
+
+/// `Ok(Some(..))`: the trial failed and it can be told; `Err`: not even that.
+async fn conduct(
+    task: &wire::LabTask,
+    nodes: &mut Nodes,
+    port: &mut Port,
+) -> std::io::Result<Option<Failure>> {
+    match prepare(task, nodes, port).await? {
+        Some(failure) => return Ok(Some(failure)),
+        None => port.to.flush()?,
+    }
+    let t0_ns = clock::now_ns() + task.lead_ns;
+    let realtime_minus_monotonic_ns = machine::realtime_minus_monotonic_ns();
+    port.say(Of::Start(wire::LabStart { t0_ns, realtime_minus_monotonic_ns }))?;
+    let (send, mut receive) = mpsc::channel(EVENTS_WAITING);
+    for request in &task.prepare {
+        let Some(client) = nodes.clients.get(&request.node) else { continue };
+        let run = wire::RunRequest { start_at_ns: t0_ns, epoch: request.epoch };
+        tokio::spawn(listen(request.node.clone(), client.clone(), run, send.clone()));
+    }
+    drop(send);
+    let before = machine::Busy::now();
+    let limit = tokio::time::Instant::now() + Duration::from_nanos(task.lead_ns + task.limit_ns);
+    loop {
+        match tokio::time::timeout_at(limit, receive.recv()).await {
+            Ok(Some(said)) => port.say(said)?,
+            Ok(None) => break,
+            Err(_) => {
+                let why = "still silent long after the trial's end".to_owned();
+                let node = String::new();
+                return Ok(Some(Failure { node, step: "run", why, impossible: false }));
+            }
+        }
+    }
+    nodes.busy_pct = before.share_until(&machine::Busy::now());
+    Ok(None)
+}
+
+async fn prepare(
+    task: &wire::LabTask,
+    nodes: &mut Nodes,
+    port: &mut Port,
+) -> std::io::Result<Option<Failure>> {
+    let sockets = match testbed(&task.resolved_toml, nodes).await {
+        Ok(sockets) => sockets,
+        Err(why) => {
+            let node = String::new();
+            return Ok(Some(Failure { node, step: "build", why, impossible: false }));
+        }
+    };
+    for (node, socket) in sockets {
+        match connect(&node, socket).await {
+            Ok((client, info)) => {
+                port.say(Of::Node(wire::LabNode { node: node.clone(), info: Some(info) }))?;
+                nodes.clients.insert(node, client);
+            }
+            Err(failure) => return Ok(Some(failure)),
+        }
+    }
+    // One after the other: what happens at the same time in another order would be another trial.
+    for request in &task.prepare {
+        let node = &request.node;
+        let Some(client) = nodes.clients.get_mut(node) else {
+            let why = "the testbed has no such node".to_owned();
+            let node = node.clone();
+            return Ok(Some(Failure { node, step: "prepare", why, impossible: false }));
+        };
+        match call(node, "prepare", client.prepare(request.clone())).await {
+            Ok(reply) => {
+                let prepared = wire::LabPrepared { node: node.clone(), reply: Some(reply) };
+                port.say(Of::Prepared(prepared))?;
+            }
+            Err(failure) => return Ok(Some(failure)),
+        }
+    }
+    Ok(None)
+}
+
+/// Starts the testbed; sockets by node.
+async fn testbed(plan: &str, nodes: &mut Nodes) -> Result<BTreeMap<String, PathBuf>, String> {
+    let dir = "/run/ccbench/lab";
+    std::fs::create_dir_all(dir).map_err(|e| format!("make {dir}: {e}"))?;
+    let mut child = Command::new(AGENT)
+        .args(["testbed", "--dir", dir])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(|e| format!("start {AGENT}: {e}"))?;
+    let (Some(mut life_line), Some(out)) = (child.stdin.take(), child.stdout.take()) else {
+        return Err("the testbed's pipes are gone".to_owned());
+    };
+    // A testbed that is gone already shows as a missing first line.
+    let _ = life_line.write_all(format!("{plan}\n---END---\n").as_bytes()).await;
+    child.stdin = Some(life_line);
+    nodes.testbed = Some(child);
+    let line = timeout(CALL_LIMIT, BufReader::new(out).lines().next_line()).await;
+    let line = line.ok().and_then(Result::ok).flatten().ok_or("the testbed ended unready")?;
+    let ready: serde_json::Value =
+        serde_json::from_str(&line).map_err(|e| format!("unreadable answer {line:?}: {e}"))?;
+    let made = ready["nodes"].as_object().ok_or_else(|| ready["error"].to_string())?;
+    let socket = |(node, made): (&String, &serde_json::Value)| {
+        Some((node.clone(), PathBuf::from(made["socket"].as_str()?)))
+    };
+    Ok(made.iter().filter_map(socket).collect())
+}
+
+async fn connect(
+    node: &str,
+    socket: PathBuf,
+) -> Result<(AgentClient<Channel>, wire::NodeInfo), Failure> {
+    let shown = socket.display().to_string();
+    let connector = tower::service_fn(move |_: tonic::codegen::http::Uri| {
+        let socket = socket.clone();
+        async move { tokio::net::UnixStream::connect(socket).await.map(TokioIo::new) }
+    });
+    let endpoint = Endpoint::from_static("http://agent.invalid");
+    let channel = endpoint.connect_with_connector(connector).await.map_err(|e| Failure {
+        node: node.to_owned(),
+        step: "connect",
+        why: format!("{shown}: {e}"),
+        impossible: false,
+    })?;
+    let mut client = AgentClient::new(channel)
+        .max_decoding_message_size(MESSAGE_LIMIT)
+        .max_encoding_message_size(MESSAGE_LIMIT);
+    let info = call(node, "describe", client.describe(wire::DescribeRequest {})).await?;
+    Ok((client, info))
+}
+
+async fn call<T>(
+    node: &str,
+    step: &'static str,
+    answer: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>,
+) -> Result<T, Failure> {
+    let failed = |why: String, impossible| Failure { node: node.to_owned(), step, why, impossible };
+    match timeout(CALL_LIMIT, answer).await {
+        Ok(Ok(response)) => Ok(response.into_inner()),
+        Ok(Err(status)) => {
+            use tonic::Code::{InvalidArgument, Unimplemented};
+            let impossible = matches!(status.code(), InvalidArgument | Unimplemented);
+            Err(failed(status.message().to_owned(), impossible))
+        }
+        Err(_) => Err(failed(format!("no answer within {} s", CALL_LIMIT.as_secs()), false)),
+    }
+}
+
+/// Passes one node's stream on, and says how it ended.
+async fn listen(
+    node: String,
+    mut client: AgentClient<Channel>,
+    request: wire::RunRequest,
+    send: mpsc::Sender<Of>,
+) {
+    let why = match call(&node, "run", client.run(request)).await {
+        Err(failure) => failure.why,
+        Ok(mut stream) => loop {
+            match stream.message().await {
+                Ok(Some(event)) => {
+                    let row = wire::LabRow { node: node.clone(), event: Some(event) };
+                    if send.send(Of::Row(row)).await.is_err() {
+                        return;
+                    }
+                }
+                Ok(None) => break String::new(),
+                Err(status) => break status.message().to_owned(),
+            }
+        },
+    };
+    // The receiver is gone only when the trial has been given up.
+    let _ = send.send(Of::End(wire::LabEnd { node, why })).await;
+}

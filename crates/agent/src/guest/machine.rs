@@ -1,0 +1,132 @@
+//! What a process 1 has to do for its machine.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+
+use nix::mount::{MsFlags, mount};
+use rustix::time::{ClockId, clock_gettime};
+
+/// File system type, where, options.
+const MOUNTS: [(&str, &str, &str); 9] = [
+    ("proc", "/proc", ""),
+    ("sysfs", "/sys", ""),
+    ("devtmpfs", "/dev", ""),
+    ("devpts", "/dev/pts", ""),
+    ("tmpfs", "/dev/shm", ""),
+    ("tmpfs", "/run", "mode=0755"),
+    ("tmpfs", "/tmp", ""),
+    ("bpf", "/sys/fs/bpf", ""),
+    ("cgroup2", "/sys/fs/cgroup", ""),
+];
+
+/// Mounts what programs expect. What this kernel lacks is left out, but for `/proc` and `/dev`.
+pub fn mount_all() -> io::Result<()> {
+    for (kind, at, options) in MOUNTS {
+        // Exists already, or the mount below says why it cannot.
+        let _ = fs::create_dir_all(at);
+        match mount(Some(kind), at, Some(kind), MsFlags::empty(), Some(options)) {
+            Err(nix::errno::Errno::EBUSY) | Ok(()) => {}
+            Err(e) if matches!(at, "/proc" | "/dev") => {
+                return Err(io::Error::other(format!("mount {kind} on {at}: {e}")));
+            }
+            Err(_) => {}
+        }
+    }
+    Ok(())
+}
+
+/// Loads what this machine's devices need, where the kernel comes with modules. Qdiscs and congestion controls are
+/// then loaded by the kernel itself as they are asked for.
+pub fn load_modules() -> io::Result<()> {
+    if !Path::new("/lib/modules").exists() {
+        return Ok(());
+    }
+    let loaded = std::process::Command::new("/sbin/modprobe")
+        .args(["-a", "virtio_pci", "virtio_console", "veth", "tcp_diag"])
+        .status()?;
+    if loaded.success() { Ok(()) } else { Err(io::Error::other(format!("modprobe: {loaded}"))) }
+}
+
+/// The port named `ccbench`, for writing.
+pub fn port() -> io::Result<File> {
+    let root = Path::new("/sys/class/virtio-ports");
+    for entry in fs::read_dir(root)? {
+        let entry = entry?;
+        let name = fs::read_to_string(entry.path().join("name")).unwrap_or_default();
+        if name.trim() == "ccbench" {
+            return OpenOptions::new().write(true).open(Path::new("/dev").join(entry.file_name()));
+        }
+    }
+    Err(io::Error::other("the machine has no virtio port named ccbench"))
+}
+
+/// CLOCK_REALTIME minus CLOCK_MONOTONIC.
+pub fn realtime_minus_monotonic_ns() -> i64 {
+    let ns = |id| {
+        let now = clock_gettime(id);
+        now.tv_sec * 1_000_000_000 + now.tv_nsec
+    };
+    ns(ClockId::Realtime) - ns(ClockId::Monotonic)
+}
+
+/// Processor time so far.
+pub struct Busy {
+    busy: u64,
+    all: u64,
+}
+
+impl Busy {
+    /// As the kernel counts it now.
+    pub fn now() -> Self {
+        Self::parse(&fs::read_to_string("/proc/stat").unwrap_or_default())
+    }
+
+    /// The first line: user, nice, system, idle, iowait, irq, softirq, steal.
+    fn parse(stat: &str) -> Self {
+        let line = stat.lines().next().unwrap_or_default();
+        let ticks: Vec<u64> =
+            line.split_ascii_whitespace().skip(1).take(8).filter_map(|t| t.parse().ok()).collect();
+        let all = ticks.iter().sum();
+        let idle: u64 = ticks.iter().skip(3).take(2).sum();
+        Self { busy: all - idle, all }
+    }
+
+    /// Share of the time between two readings that was busy, in percent.
+    pub fn share_until(&self, later: &Self) -> f64 {
+        let all = later.all.saturating_sub(self.all);
+        if all == 0 {
+            return 0.0;
+        }
+        100.0 * later.busy.saturating_sub(self.busy) as f64 / all as f64
+    }
+}
+
+/// A shell for people.
+pub fn shell() -> ! {
+    let error = std::process::Command::new("/bin/sh").arg("-l").exec();
+    eprintln!("ccbench guest: /bin/sh: {error}");
+    off()
+}
+
+/// Ends the machine: QEMU is told not to reboot.
+pub fn off() -> ! {
+    // At once, as Alt-SysRq-B does. Should the kernel not have that, the end of process 1 is a panic, which ends
+    // the machine as well.
+    let _ = fs::write("/proc/sysrq-trigger", "b");
+    std::process::exit(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn idle_and_waiting_are_not_busy() {
+        let before = Busy::parse("cpu  10 0 20 100 5 1 4 0 0 0\ncpu0 1 2 3\n");
+        let after = Busy::parse("cpu  20 0 30 180 5 1 4 0 0 0\n");
+        assert!((before.share_until(&after) - 20.0).abs() < 1e-9);
+        assert!(before.share_until(&before).abs() < f64::EPSILON);
+    }
+}

@@ -1,0 +1,345 @@
+//! Trials in the lab: the same plan, rows, verdicts and tables as on this machine's own namespaces.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use ccbench_proto::plan::check::{CheckedPlan, check};
+use ccbench_proto::schedule::{self, Point, Run};
+use ccbench_proto::topology::Topology;
+use ccbench_proto::units::Micros;
+use ccbench_proto::wire::lab_said::Of;
+use ccbench_proto::{resolve, wire};
+use tokio::sync::{mpsc, watch};
+
+use super::Lab;
+use crate::coordinate::{Book, Experiment, interrupted, label};
+use crate::error::CliError;
+use crate::live::Live;
+use crate::results::store::{NodeClock, RunDir, TrialKey};
+use crate::results::verdict::{Judge, Reason, Status, Verdict};
+
+/// From "all are ready" to the first phase, guest time: the base RTT is measured meanwhile.
+const LEAD_NS: u64 = 350_000_000;
+/// What a node may still be reporting after the last phase, guest time.
+const REPORT_NS: u64 = 12_000_000_000;
+/// Nothing may pass in the guest that undoes a prepared node.
+const LEASE_MS: u32 = 600_000;
+/// Messages between the reader of the guest's words and the book.
+const WORDS_WAITING: usize = 4096;
+/// Share of the guest's processor from which its network may be distorted, and from which it surely is.
+const BUSY_DEGRADED_PCT: f64 = 60.0;
+const BUSY_FAILED_PCT: f64 = 90.0;
+/// What the automatic choice of the dilation aims at.
+const BUSY_WANTED_PCT: f64 = 35.0;
+/// Dilations that are chosen from.
+const DILATIONS: [u32; 7] = [1, 2, 5, 10, 20, 50, 100];
+/// What the calibration runs at, and for how long.
+const CALIBRATION_DILATION: u32 = 20;
+const CALIBRATION: Micros = Micros::from_millis(1500);
+
+/// What a machine said about itself before any trial.
+#[derive(Debug, Clone, Default)]
+pub struct Survey {
+    /// By node.
+    pub nodes: BTreeMap<String, wire::NodeInfo>,
+    /// Share of the processor that was busy while flows ran, percent.
+    pub busy_pct: f64,
+}
+
+impl Lab {
+    /// Boots once to ask every node of this point what it is, and runs the first instants of the busiest phase to
+    /// see what its traffic costs.
+    ///
+    /// # Errors
+    /// The machine did not come up, or the plan cannot be run in it.
+    pub async fn survey(&self, experiment: &Experiment, point: &Point) -> Result<Survey, CliError> {
+        let short = shortened(&point.plan);
+        let task = task(experiment, point, &short, (1, 1));
+        let dir = folder()?;
+        let boot = self.boot(dir.path(), &task, 1, CALIBRATION_DILATION)?;
+        let (send, mut receive) = mpsc::channel(WORDS_WAITING);
+        let follow = tokio::spawn(boot.follow(send));
+        let (mut survey, mut failed) = (Survey::default(), None);
+        while let Some(said) = receive.recv().await {
+            match said.of {
+                Some(Of::Node(node)) => {
+                    survey.nodes.insert(node.node, node.info.unwrap_or_default());
+                }
+                Some(Of::Failed(why)) => failed = Some(failure(why)),
+                Some(Of::Done(done)) => survey.busy_pct = done.busy_pct,
+                _ => {}
+            }
+        }
+        follow.await.map_err(|e| CliError::Testbed(e.to_string()))??;
+        failed.map_or(Ok(survey), Err)
+    }
+
+    /// One trial.
+    async fn trial(
+        &self,
+        (experiment, point, run): (&Experiment, &Point, &Run),
+        dilation: u32,
+        dir: &RunDir,
+        live: &mut Live,
+        interrupt: &mut watch::Receiver<bool>,
+    ) -> Result<Verdict, CliError> {
+        let key = TrialKey {
+            point_id: run.point_id,
+            trial: run.trial,
+            seed: run.seed,
+            epoch: dir.next_epoch(),
+        };
+        let task = task(experiment, point, &point.plan, (run.trial, run.seed));
+        let files = folder()?;
+        let boot = self.boot(files.path(), &task, run.seed, dilation)?;
+        let (send, mut receive) = mpsc::channel(WORDS_WAITING);
+        let follow = tokio::spawn(boot.follow(send));
+        let mut infos = BTreeMap::new();
+        let mut replies = BTreeMap::new();
+        let mut errors: Vec<String> = Vec::new();
+        let mut book: Option<Book<'_>> = None;
+        let (mut t0_ns, mut utc_minus_guest_ns, mut busy_pct) = (0, 0, 0.0);
+        loop {
+            let said = tokio::select! {
+                biased;
+                () = interrupted(interrupt) => {
+                    follow.abort();
+                    if let Some(book) = book {
+                        book.writer.abandon("interrupted")?;
+                    }
+                    return Err(CliError::Interrupted);
+                }
+                said = receive.recv() => said,
+            };
+            let Some(of) = said.and_then(|said| said.of) else { break };
+            match (of, &mut book) {
+                (Of::Node(node), _) => {
+                    infos.insert(node.node, node.info.unwrap_or_default());
+                }
+                (Of::Prepared(prepared), _) => {
+                    replies.insert(prepared.node, prepared.reply.unwrap_or_default());
+                }
+                (Of::Start(start), none) => {
+                    t0_ns = start.t0_ns;
+                    dir.announce_trial(key)?;
+                    let clock = NodeClock {
+                        t0_ns,
+                        realtime_offset_ns: start.realtime_minus_monotonic_ns,
+                        error_bound_ns: 0,
+                        source: "shared".to_owned(),
+                        rtt_ns: 0,
+                    };
+                    let clocks: BTreeMap<_, _> =
+                        infos.keys().map(|node: &String| (node.clone(), clock.clone())).collect();
+                    let phases = schedule::phases(&point.plan);
+                    let judge = Judge::new(&point.plan, &infos, &clocks);
+                    let writer = dir.begin_announced(key, &phases, clocks)?;
+                    let mut begun = Book::new(writer, judge);
+                    utc_minus_guest_ns = start.realtime_minus_monotonic_ns;
+                    begun.writer.tell_time(t0_ns.saturating_add_signed(utc_minus_guest_ns));
+                    begun.links(std::mem::take(&mut replies))?;
+                    *none = Some(begun);
+                }
+                (Of::Row(row), Some(book)) => {
+                    let event = row.event.unwrap_or_default();
+                    if let Some(wire::run_event::Of::HostSample(sample)) = &event.of {
+                        live.tick(Micros::new(sample.at_ns.saturating_sub(t0_ns) / 1000));
+                        let utc_ns = sample.at_ns.saturating_add_signed(utc_minus_guest_ns);
+                        book.writer.tell_time(utc_ns);
+                    }
+                    live.row(&row.node, &event);
+                    book.keep(&row.node, event)?;
+                }
+                (Of::End(end), _) if !end.why.is_empty() => {
+                    errors.push(format!("node {}: its stream broke: {}", end.node, end.why));
+                }
+                (Of::Undone(undone), _) if !undone.failed.is_empty() => {
+                    let what = undone.failed.join("; ");
+                    errors.push(format!("{}: could not be left as found: {what}", undone.node));
+                }
+                (Of::Failed(why), None) => {
+                    let error = failure(why);
+                    dir.record_not_run(key, &Reason::new("not_run", error.to_string()))?;
+                    return Err(error);
+                }
+                (Of::Failed(why), Some(_)) => errors.push(failure(why).to_string()),
+                (Of::Done(done), _) => busy_pct = done.busy_pct,
+                (Of::Row(_) | Of::End(_) | Of::Undone(_), _) => {}
+            }
+        }
+        let ended = follow.await.map_err(|e| CliError::Testbed(e.to_string()))?;
+        let Some(mut book) = book else {
+            let error = ended.err().map_or_else(
+                || CliError::Testbed("the lab's machine ended without a trial".into()),
+                CliError::from,
+            );
+            dir.record_not_run(key, &Reason::new("not_run", error.to_string()))?;
+            return Err(error);
+        };
+        book.errors = errors;
+        book.errors.extend(ended.err().map(|error| error.to_string()));
+        let message = format!(
+            "{}; {} {}; dilation {dilation}; seed {}; guest busy {busy_pct:.1} %",
+            self.emulator,
+            self.kernel().version,
+            self.kernel().release,
+            run.seed
+        );
+        let data = serde_json::json!({
+            "emulator": self.emulator, "kernel": self.kernel().release, "source": self.kernel().version,
+            "userland_sha256": self.userland_sha256, "dilation": dilation, "seed": run.seed, "busy_pct": busy_pct,
+        });
+        book.writer.note("lab", "machine", &message, &data.to_string())?;
+        let verdict = with_busy(book.judge.finish(&book.done, &book.errors), busy_pct, dilation);
+        book.writer.commit(&verdict)?;
+        Ok(verdict)
+    }
+}
+
+impl Experiment {
+    /// Runs these trials in the lab, each in a machine of its own.
+    ///
+    /// # Errors
+    /// The first thing that makes going on pointless; finished trials are committed by then.
+    pub async fn run_in_lab(
+        &self,
+        lab: &Lab,
+        dilation: u32,
+        dir: &RunDir,
+        runs: Vec<Run>,
+        live: &mut Live,
+        mut interrupt: watch::Receiver<bool>,
+    ) -> Result<(), CliError> {
+        let points: BTreeMap<u32, Point> =
+            self.plan.points().into_iter().map(|point| (point.id, point)).collect();
+        for (done, run) in runs.iter().enumerate() {
+            let Some(point) = points.get(&run.point_id) else { continue };
+            let rest = self.time_for(&points, runs.get(done + 1..).unwrap_or_default());
+            let label = label(point, run.trial, self.plan.plan().repeat);
+            live.trial_start(run, &label, &schedule::phases(&point.plan), rest);
+            match lab.trial((self, point, run), dilation, dir, live, &mut interrupt).await {
+                Ok(verdict) => live.trial_end(&verdict),
+                Err(CliError::Interrupted) => {
+                    live.say("trial_end", &format!("{label}: abandoned"));
+                    return Err(CliError::Interrupted);
+                }
+                Err(error) => {
+                    let reason = Reason::new("not_run", error.to_string());
+                    live.trial_end(&Verdict { status: Status::Failed, reasons: vec![reason] });
+                    if !self.keep_going || matches!(error, CliError::Results(_)) {
+                        return Err(error);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The smallest dilation at which traffic that kept the guest busy for `busy_pct` at the calibration's dilation
+/// leaves it idle enough.
+pub fn dilation_for(busy_pct: f64) -> u32 {
+    let needed = f64::from(CALIBRATION_DILATION) * busy_pct / BUSY_WANTED_PCT;
+    let enough = DILATIONS.iter().find(|dilation| f64::from(**dilation) >= needed);
+    enough.or(DILATIONS.last()).copied().unwrap_or(1)
+}
+
+fn with_busy(mut verdict: Verdict, busy_pct: f64, dilation: u32) -> Verdict {
+    if busy_pct > BUSY_DEGRADED_PCT {
+        let why = format!(
+            "the lab's processor was busy for {busy_pct:.0} % of the time: traffic may have waited for it; \
+             use a larger dilation than {dilation} (--dilation)"
+        );
+        let status = if busy_pct > BUSY_FAILED_PCT { Status::Failed } else { Status::Degraded };
+        verdict.status = verdict.status.max(status);
+        verdict.reasons.push(Reason::new("lab_busy", why));
+    }
+    verdict
+}
+
+/// The plan with all its flows in one short phase: what the calibration runs.
+fn shortened(plan: &CheckedPlan) -> CheckedPlan {
+    let mut short = plan.plan().clone();
+    let busiest = short.phases.iter().max_by_key(|phase| phase.flows.len()).cloned();
+    if let Some(mut phase) = busiest {
+        phase.length = CALIBRATION;
+        short.phases = vec![phase];
+        short.changes.clear();
+        for flow in short.flows.values_mut() {
+            (flow.start, flow.stop) = (None, None);
+        }
+    }
+    check(short).map_or_else(|_| plan.clone(), |(plan, _)| plan)
+}
+
+/// What the guest is to do. Nothing in it depends on this machine or on the time.
+fn task(
+    experiment: &Experiment,
+    point: &Point,
+    plan: &CheckedPlan,
+    (trial, seed): (u16, u64),
+) -> wire::LabTask {
+    let plan_toml = resolve::to_toml(plan);
+    let topology = Topology::build(plan.plan());
+    let address = |name: &String| Some((name.clone(), topology.address(name)?.to_string()));
+    let addresses: BTreeMap<String, String> =
+        plan.plan().nodes.keys().filter_map(address).collect();
+    let prepare = |node: &String| wire::PrepareRequest {
+        run_id: "lab".to_owned(),
+        node: node.clone(),
+        plan_toml: plan_toml.clone(),
+        point_id: point.id,
+        trial: u32::from(trial),
+        seed,
+        epoch: 1,
+        addresses: addresses.clone().into_iter().collect(),
+        port_slot: 0,
+        lease_ms: LEASE_MS,
+        files: experiment.files_for(point, node),
+    };
+    wire::LabTask {
+        resolved_toml: plan_toml.clone(),
+        prepare: plan.plan().nodes.keys().map(prepare).collect(),
+        lead_ns: LEAD_NS,
+        limit_ns: schedule::length(plan).nanos() + REPORT_NS,
+    }
+}
+
+fn failure(why: wire::LabFailed) -> CliError {
+    let wire::LabFailed { node, step, why, impossible } = why;
+    match (node.is_empty(), impossible) {
+        (false, true) => CliError::Impossible { node, why },
+        (true, _) => CliError::Testbed(format!("in the lab, {step}: {why}")),
+        (false, false) => CliError::Testbed(format!("in the lab, node {node}, {step}: {why}")),
+    }
+}
+
+/// For a boot's files.
+fn folder() -> Result<tempfile::TempDir, CliError> {
+    tempfile::Builder::new().prefix("ccbench-lab-").tempdir().map_err(|source| CliError::File {
+        op: "make a folder in",
+        path: PathBuf::from(std::env::temp_dir()),
+        source,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_dilation_leaves_the_guest_idle_enough() {
+        assert_eq!(dilation_for(1.0), 1);
+        assert_eq!(dilation_for(17.5), 10);
+        assert_eq!(dilation_for(18.0), 20);
+        assert_eq!(dilation_for(100.0), 100);
+    }
+
+    #[test]
+    fn a_busy_guest_is_judged() {
+        let ok = || Verdict { status: Status::Ok, reasons: Vec::new() };
+        assert_eq!(with_busy(ok(), 60.0, 1).status, Status::Ok);
+        assert_eq!(with_busy(ok(), 61.0, 1).status, Status::Degraded);
+        assert_eq!(with_busy(ok(), 91.0, 1).status, Status::Failed);
+    }
+}

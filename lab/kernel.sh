@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# Builds the lab's kernel from Debian's source package: kernel.sh HERE OUT
+#   HERE  folder of kernel.config and patches/
+#   OUT   folder that gets `vmlinux` (stripped, PVH), `config` and `version`; made whole or not at all
+# Needs no root. Downloads with the system's apt client, from the system's own mirror, with lists of its own.
+set -euo pipefail
+here=$(cd "$1" && pwd)
+out=$2
+package=linux-source-7.3
+suite=trixie-backports
+
+. "$here/apt.sh"
+
+declare -A brings=([gcc]=gcc [make]=make [flex]=flex [bison]=bison [bc]=bc [pahole]=dwarves [xz]=xz-utils [lz4]=lz4
+    [python3]=python3 [patch]=patch [dpkg]=dpkg [apt-get]=apt)
+missing=()
+for tool in "${!brings[@]}"; do command -v "$tool" >/dev/null || missing+=("${brings[$tool]}"); done
+for header in gelf.h:libelf-dev zlib.h:zlib1g-dev; do
+    echo "#include <${header%%:*}>" | gcc -E - >/dev/null 2>&1 || missing+=("${header##*:}")
+done
+[ ${#missing[@]} -eq 0 ] || die "missing: run \`apt-get install ${missing[*]}\` as root"
+have=$(pahole --version | tr -dc '0-9.')
+[ "$(printf '%s\n1.22\n' "$have" | sort -V | head -1)" = 1.22 ] ||
+    die "pahole $have cannot write the kernel's BTF: 1.22 or newer is needed (package dwarves)"
+mkdir -p "$out"
+free_mb=$(df -Pm "$out" | awk 'NR == 2 {print $4}')
+[ "$free_mb" -ge 4500 ] || die "$out has $free_mb MB free; the build needs 4500 MB (1 MB stays per kernel MB built)"
+
+work=$(mktemp -d "$out/build.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+mkdir "$work/deb"
+(cd "$work/deb" && apt "$suite" apt-get download "$package" >"$work/log" 2>&1) ||
+    die "cannot download $package: $(tail -1 "$work/log")"
+deb=("$work"/deb/*.deb)
+version=$(dpkg-deb -f "${deb[0]}" Version)
+echo "lab: $package $version"
+dpkg-deb -x "${deb[0]}" "$work/deb"
+mkdir "$work/src"
+tar -C "$work/src" --strip-components=1 -xf "$work/deb/usr/src/$package.tar.xz"
+rm -rf "$work/deb"
+for patch in "$here"/patches/*.patch; do
+    patch -s -d "$work/src" -p1 <"$patch" || die "$(basename "$patch") does not apply to $package $version"
+done
+make=(make -s -C "$work/src" O="$work/b" KBUILD_BUILD_USER=ccbench KBUILD_BUILD_HOST=lab "KBUILD_BUILD_TIMESTAMP=2026-01-01" KBUILD_BUILD_VERSION=1)
+"${make[@]}" KCONFIG_ALLCONFIG="$here/kernel.config" allnoconfig
+while read -r line; do
+    case $line in CONFIG_*=*) grep -qxF "$line" "$work/b/.config" || die "the kernel's configuration refuses $line" ;; esac
+done <"$here/kernel.config"
+"${make[@]}" -j"$(nproc)" vmlinux
+strip -s -o "$work/vmlinux" "$work/b/vmlinux"
+cp "$work/b/.config" "$work/config"
+"${make[@]}" kernelrelease >"$work/release"
+echo "$package $version" >"$work/version"
+for file in config release version vmlinux; do mv "$work/$file" "$out/$file"; done

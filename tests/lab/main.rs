@@ -1,0 +1,121 @@
+//! The lab: a real kernel on a virtual clock. One test boots it; where QEMU or the lab's kernel is missing it says so
+//! and passes (`make lab` brings both). With the feature `lab` missing is a failure.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use ccbench_tests::{Bench, text};
+
+/// Two nodes and netem between them: what no other kernel here has.
+fn plan(seed: u32) -> String {
+    format!(
+        r#"
+        name = "lab"
+        seed = {seed}
+        [nodes]
+        a = {{}}
+        b = {{}}
+        [wires]
+        only = ["a", "b"]
+        [links.there]
+        node = "a"
+        toward = "b"
+        rate = "10mbit"
+        backend = "kernel"
+        queue = {{ kind = "fq_codel" }}
+        [links.back]
+        node = "b"
+        toward = "a"
+        delay = "5ms"
+        loss = "0.5%"
+        backend = "kernel"
+        [flows.f]
+        from = "a"
+        to = "b"
+        cc = "cubic"
+        [[phases]]
+        name = "p"
+        length = "3s"
+        flows = ["f"]
+        "#
+    )
+}
+
+/// Every table's bytes, by path below `tables`.
+fn tables(bench: &Bench) -> BTreeMap<String, Vec<u8>> {
+    fn walk(root: &Path, dir: &Path, found: &mut BTreeMap<String, Vec<u8>>) {
+        for entry in std::fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                walk(root, &path, found);
+            } else {
+                let name = path.strip_prefix(root).unwrap().display().to_string();
+                found.insert(name, std::fs::read(&path).unwrap());
+            }
+        }
+    }
+    let root = bench.results().join("tables");
+    let mut found = BTreeMap::new();
+    walk(&root, &root, &mut found);
+    found
+}
+
+/// Runs the plan in the lab; `None` where there is none.
+fn run(seed: u32) -> Option<BTreeMap<String, Vec<u8>>> {
+    let bench = Bench::new();
+    let path = bench.write("plan.toml", &plan(seed));
+    let done = bench.run(&["run", &path.to_string_lossy(), "--lab", "--dilation", "5"]);
+    let said = text(&done);
+    if done.status.code() == Some(3) && said.contains("the lab needs") && !cfg!(feature = "lab") {
+        eprintln!("skipped: {}", said.lines().last().unwrap_or_default());
+        return None;
+    }
+    assert_eq!(done.status.code(), Some(0), "{said}");
+    Some(tables(&bench))
+}
+
+/// One busy loop per processor, ended with the test.
+struct Load(Vec<Child>);
+
+impl Load {
+    fn new() -> Self {
+        let spin = || {
+            Command::new("sh")
+                .args(["-c", "while :; do :; done"])
+                .stdin(Stdio::null())
+                .spawn()
+                .unwrap()
+        };
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        Self((0..cpus).map(|_| spin()).collect())
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            // Only fails for one that has ended, which none does by itself.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+#[test]
+fn a_trial_is_the_same_to_the_byte_whatever_the_host_does() {
+    let Some(quiet) = run(1) else { return };
+    assert!(quiet.len() >= 7, "{:?}", quiet.keys());
+    let loaded = {
+        let _load = Load::new();
+        run(1).unwrap()
+    };
+    for (name, bytes) in &quiet {
+        assert!(loaded.get(name) == Some(bytes), "{name} differs between two runs of one seed");
+    }
+    let samples = |tables: &BTreeMap<String, Vec<u8>>| {
+        tables.iter().find(|(name, _)| name.starts_with("flow_samples")).unwrap().1.clone()
+    };
+    let other = run(2).unwrap();
+    assert!(samples(&other) != samples(&quiet), "another seed is another trial");
+}
