@@ -8,9 +8,8 @@ use std::process::Command;
 /// The oldest that compiles them.
 const CLANG: u32 = 16;
 /// In the order in which they are tried, after `$CLANG`.
-const NAMES: &[&str] = &[
-    "clang", "clang-21", "clang-20", "clang-19", "clang-18", "clang-17", "clang-16",
-];
+const NAMES: &[&str] =
+    &["clang", "clang-21", "clang-20", "clang-19", "clang-18", "clang-17", "clang-16"];
 
 fn main() {
     println!("cargo:rerun-if-env-changed=CLANG");

@@ -15,7 +15,6 @@ use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, setsockopt, socket, sockopt::TcpCongestion,
 };
 
-use crate::describe;
 use crate::ecn;
 use crate::error::AgentError;
 use crate::executor::event;
@@ -349,7 +348,7 @@ pub fn choose(via: Via, core: &Core) -> Result<(Via, String), String> {
 /// What is missing, and what to do.
 pub fn bpf_possible() -> Result<(), String> {
     #[cfg(feature = "ebpf")]
-    return bpf::possible(describe::privileges());
+    return bpf::possible(crate::describe::privileges());
     #[cfg(not(feature = "ebpf"))]
     Err(NO_EBPF.to_owned())
 }

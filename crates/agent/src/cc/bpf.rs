@@ -11,7 +11,7 @@ use libbpf_rs::btf::types::Struct;
 use libbpf_rs::query::MapInfoIter;
 use libbpf_rs::{
     ErrorKind, Link, MapCore as _, MapFlags, MapHandle, MapType, Object, ObjectBuilder, OpenObject,
-    PrintLevel, RingBuffer, RingBufferBuilder, set_print,
+    PrintCallback, PrintLevel, RingBuffer, RingBufferBuilder, set_print,
 };
 
 use super::global::{Record, Step};
@@ -338,7 +338,7 @@ impl Ring {
 /// What libbpf says while it loads; it has one listener for the whole process.
 pub(crate) struct Log {
     _one: MutexGuard<'static, ()>,
-    before: Option<(PrintLevel, fn(PrintLevel, String))>,
+    before: Option<(PrintLevel, PrintCallback)>,
 }
 
 static LOADING: Mutex<()> = Mutex::new(());
