@@ -278,6 +278,7 @@ fn describe_node(node: &str, info: &ccbench_proto::wire::NodeInfo) -> String {
     line("congestion controls", info.congestion_controls.join(" "));
     line("default", info.default_congestion_control.clone());
     line("qdiscs", info.qdiscs.join(" "));
+    line("ecn", info.ecn.join(" "));
     for interface in &info.interfaces {
         let on = |name: &str, on: bool| if on { format!(" {name}") } else { String::new() };
         let offloads =
