@@ -178,12 +178,18 @@ fn decide_own(can: &Capabilities, wants: Wants, via: Via) -> (Mode, u32, String)
     let accecn = can.ops_flags & flag::ACCECN == flag::ACCECN;
     let echo = flag::NON_RESTRICTED | flag::NEEDS_ECN;
     if wants.accecn && accecn {
-        let reason =
-            format!("this kernel takes AccECN by flags {:#x} of a congestion control", can.ops_flags);
+        let reason = format!(
+            "this kernel takes AccECN by flags {:#x} of a congestion control",
+            can.ops_flags
+        );
         return (Mode::AccecnStructOps, can.ops_flags, reason);
     }
     if !wants.accecn {
-        return (Mode::DctcpFeedback, echo, "the algorithm's receiver echoes every mark".to_owned());
+        return (
+            Mode::DctcpFeedback,
+            echo,
+            "the algorithm's receiver echoes every mark".to_owned(),
+        );
     }
     let why = match (via, can.ops_flags) {
         (Via::Bpf, 0) => format!("no BPF congestion control can be registered: {}", can.ops_why),

@@ -247,10 +247,7 @@ impl Executor {
             source: &self.parts.source,
             undo: &mut self.parts.undo,
             traffic_group: self.parts.traffic_group.as_deref(),
-            here: (
-                TrialId { run_id: request.run_id.clone(), epoch: request.epoch },
-                &request.node,
-            ),
+            here: (TrialId { run_id: request.run_id.clone(), epoch: request.epoch }, &request.node),
         };
         let made = match keep_epoch(self.parts.epoch_file.as_ref(), request.epoch) {
             Ok(()) => prepare::prepare(task, &mut tools, &mut self.trial).await,

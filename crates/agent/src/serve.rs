@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ccbench_proto::wire::{self, ResetRequest};
 use ccbench_proto::wire::agent_server::AgentServer;
+use ccbench_proto::wire::{self, ResetRequest};
 use futures_util::StreamExt as _;
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio_stream::wrappers::{TcpListenerStream, UnixListenerStream};

@@ -94,9 +94,9 @@ fn status(error: &AgentError) -> Status {
             ShaperError::NotFound { .. } => Status::invalid_argument(message),
             ShaperError::Netlink { .. } | ShaperError::System { .. } => Status::internal(message),
         },
-        AgentError::CongestionControl { .. } | AgentError::Cc { .. } | AgentError::NoIperf3 { .. } => {
-            Status::unimplemented(message)
-        }
+        AgentError::CongestionControl { .. }
+        | AgentError::Cc { .. }
+        | AgentError::NoIperf3 { .. } => Status::unimplemented(message),
         AgentError::Sysctl { .. }
         | AgentError::Server { .. }
         | AgentError::Sample { .. }

@@ -227,16 +227,17 @@ fn without_root_there_is_a_network_of_ones_own_and_a_server_in_it() {
     let lab = Lab::new();
     let script = "id -u; n=0; until iperf3 -c $CCBENCH_LINK_HOST -n 100K > /dev/null 2>&1; do n=$((n+1)); \
                   test $n -lt 100 || exit 3; sleep 0.05; done";
+    // The build folder may be root's alone.
+    let folder = tempfile::tempdir().unwrap();
+    let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(folder.path(), everybody).unwrap();
+    let agent = folder.path().join("ccbench-agent");
+    std::fs::copy(AGENT, &agent).unwrap();
     let mut command = std::process::Command::new("setpriv");
-    command.args([
-        "--reuid=65534",
-        "--regid=65534",
-        "--clear-groups",
-        AGENT,
-        "link",
-        "--delay",
-        "1ms",
-    ]);
+    command
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
+        .arg(&agent)
+        .args(["link", "--delay", "1ms"]);
     command.args(["--outside", "exec iperf3 -s > /dev/null", "--", "sh", "-c", script]);
     let ended = run(&mut command);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);

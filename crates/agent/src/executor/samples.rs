@@ -296,7 +296,8 @@ impl Looper {
         let mut host = Every::new(sample.host.nanos(), start);
         loop {
             let change_ns = self.changes.last().map_or(u64::MAX, |change| change.due_ns);
-            let next = change_ns.min(tcp.due_ns).min(qdisc.due_ns).min(host.due_ns).min(state.due_ns);
+            let next =
+                change_ns.min(tcp.due_ns).min(qdisc.due_ns).min(host.due_ns).min(state.due_ns);
             let next = if self.packets.is_empty() {
                 next
             } else {

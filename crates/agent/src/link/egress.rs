@@ -40,8 +40,8 @@ pub fn guard(args: &GuardArgs) -> u8 {
     let _ = mask.thread_block();
     let mut rest = Vec::new();
     let _ = std::io::stdin().read_to_end(&mut rest);
-    // Held by whoever has come after and undoes it itself.
-    let Ok(_lock) = undo::lock(&args.state_dir) else { return 0 };
+    // A dying process closes its files one after the other: the pipe's end may come before the lock's.
+    let Some(_lock) = lock_soon(&args.state_dir) else { return 0 };
     match undo::replay(&args.state_dir) {
         Ok(outcome) if outcome.failed.is_empty() => {
             let _ = std::fs::remove_dir_all(&args.state_dir);
@@ -49,6 +49,18 @@ pub fn guard(args: &GuardArgs) -> u8 {
         }
         _ => 1,
     }
+}
+
+/// The journal's lock; `None` if another process keeps it, which has come after and undoes it itself.
+fn lock_soon(state_dir: &Path) -> Option<File> {
+    const TRIES: u32 = 100;
+    for _ in 0..TRIES {
+        if let Ok(lock) = undo::lock(state_dir) {
+            return Some(lock);
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    None
 }
 
 /// A shaped interface.

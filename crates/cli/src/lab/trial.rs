@@ -11,7 +11,7 @@ use ccbench_proto::wire::lab_said::Of;
 use ccbench_proto::{resolve, wire};
 use tokio::sync::{mpsc, watch};
 
-use super::Lab;
+use super::{Kernel, Lab};
 use crate::coordinate::{Book, Experiment, interrupted, label};
 use crate::error::CliError;
 use crate::live::Live;
@@ -83,28 +83,20 @@ impl Lab {
         live: &mut Live,
         interrupt: &mut watch::Receiver<bool>,
     ) -> Result<Verdict, CliError> {
-        let key = TrialKey {
-            point_id: run.point_id,
-            trial: run.trial,
-            seed: run.seed,
-            epoch: dir.next_epoch(),
-        };
+        let (point_id, trial, seed) = (run.point_id, run.trial, run.seed);
+        let key = TrialKey { point_id, trial, seed, epoch: dir.next_epoch() };
         let task = task(experiment, point, &point.plan, (run.trial, run.seed));
         let files = folder()?;
         let boot = self.boot(files.path(), &task, run.seed, dilation)?;
         let (send, mut receive) = mpsc::channel(WORDS_WAITING);
         let follow = tokio::spawn(boot.follow(send));
-        let mut infos = BTreeMap::new();
-        let mut replies = BTreeMap::new();
-        let mut errors: Vec<String> = Vec::new();
-        let mut book: Option<Book<'_>> = None;
-        let (mut t0_ns, mut utc_minus_guest_ns, mut busy_pct) = (0, 0, 0.0);
+        let mut ear = Ear::new(key, point, dir);
         loop {
             let said = tokio::select! {
                 biased;
                 () = interrupted(interrupt) => {
                     follow.abort();
-                    if let Some(book) = book {
+                    if let Some(book) = ear.book {
                         book.writer.abandon("interrupted")?;
                     }
                     return Err(CliError::Interrupted);
@@ -112,63 +104,10 @@ impl Lab {
                 said = receive.recv() => said,
             };
             let Some(of) = said.and_then(|said| said.of) else { break };
-            match (of, &mut book) {
-                (Of::Node(node), _) => {
-                    infos.insert(node.node, node.info.unwrap_or_default());
-                }
-                (Of::Prepared(prepared), _) => {
-                    replies.insert(prepared.node, prepared.reply.unwrap_or_default());
-                }
-                (Of::Start(start), none) => {
-                    t0_ns = start.t0_ns;
-                    dir.announce_trial(key)?;
-                    let clock = NodeClock {
-                        t0_ns,
-                        realtime_offset_ns: start.realtime_minus_monotonic_ns,
-                        error_bound_ns: 0,
-                        source: "shared".to_owned(),
-                        rtt_ns: 0,
-                    };
-                    let clocks: BTreeMap<_, _> =
-                        infos.keys().map(|node: &String| (node.clone(), clock.clone())).collect();
-                    let phases = schedule::phases(&point.plan);
-                    let judge = Judge::new(&point.plan, &infos, &clocks);
-                    let writer = dir.begin_announced(key, &phases, clocks)?;
-                    let mut begun = Book::new(writer, judge);
-                    utc_minus_guest_ns = start.realtime_minus_monotonic_ns;
-                    begun.writer.tell_time(t0_ns.saturating_add_signed(utc_minus_guest_ns));
-                    begun.links(std::mem::take(&mut replies))?;
-                    *none = Some(begun);
-                }
-                (Of::Row(row), Some(book)) => {
-                    let event = row.event.unwrap_or_default();
-                    if let Some(wire::run_event::Of::HostSample(sample)) = &event.of {
-                        live.tick(Micros::new(sample.at_ns.saturating_sub(t0_ns) / 1000));
-                        let utc_ns = sample.at_ns.saturating_add_signed(utc_minus_guest_ns);
-                        book.writer.tell_time(utc_ns);
-                    }
-                    live.row(&row.node, &event);
-                    book.keep(&row.node, event)?;
-                }
-                (Of::End(end), _) if !end.why.is_empty() => {
-                    errors.push(format!("node {}: its stream broke: {}", end.node, end.why));
-                }
-                (Of::Undone(undone), _) if !undone.failed.is_empty() => {
-                    let what = undone.failed.join("; ");
-                    errors.push(format!("{}: could not be left as found: {what}", undone.node));
-                }
-                (Of::Failed(why), None) => {
-                    let error = failure(why);
-                    dir.record_not_run(key, &Reason::new("not_run", error.to_string()))?;
-                    return Err(error);
-                }
-                (Of::Failed(why), Some(_)) => errors.push(failure(why).to_string()),
-                (Of::Done(done), _) => busy_pct = done.busy_pct,
-                (Of::Row(_) | Of::End(_) | Of::Undone(_), _) => {}
-            }
+            ear.hear(of, live)?;
         }
         let ended = follow.await.map_err(|e| CliError::Testbed(e.to_string()))?;
-        let Some(mut book) = book else {
+        let Some(mut book) = ear.book else {
             let error = ended.err().map_or_else(
                 || CliError::Testbed("the lab's machine ended without a trial".into()),
                 CliError::from,
@@ -176,23 +115,127 @@ impl Lab {
             dir.record_not_run(key, &Reason::new("not_run", error.to_string()))?;
             return Err(error);
         };
-        book.errors = errors;
+        book.errors = ear.errors;
         book.errors.extend(ended.err().map(|error| error.to_string()));
-        let message = format!(
-            "{}; {} {}; dilation {dilation}; seed {}; guest busy {busy_pct:.1} %",
-            self.emulator,
-            self.kernel().version,
-            self.kernel().release,
-            run.seed
-        );
-        let data = serde_json::json!({
-            "emulator": self.emulator, "kernel": self.kernel().release, "source": self.kernel().version,
-            "userland_sha256": self.userland_sha256, "dilation": dilation, "seed": run.seed, "busy_pct": busy_pct,
-        });
-        book.writer.note("lab", "machine", &message, &data.to_string())?;
+        let busy_pct = ear.busy_pct;
+        self.note(&mut book, dilation, run.seed, busy_pct)?;
         let verdict = with_busy(book.judge.finish(&book.done, &book.errors), busy_pct, dilation);
         book.writer.commit(&verdict)?;
         Ok(verdict)
+    }
+
+    /// What the trial ran in.
+    fn note(
+        &self,
+        book: &mut Book<'_>,
+        dilation: u32,
+        seed: u64,
+        busy_pct: f64,
+    ) -> Result<(), CliError> {
+        let Kernel { version, release, .. } = self.kernel();
+        let message = format!(
+            "{}; {version} {release}; dilation {dilation}; seed {seed}; guest busy {busy_pct:.1} %",
+            self.emulator
+        );
+        let data = serde_json::json!({
+            "emulator": self.emulator, "kernel": release, "source": version,
+            "userland_sha256": self.userland_sha256, "dilation": dilation, "seed": seed, "busy_pct": busy_pct,
+        });
+        Ok(book.writer.note("lab", "machine", &message, &data.to_string())?)
+    }
+}
+
+/// Keeps what a guest says of one trial.
+struct Ear<'a> {
+    key: TrialKey,
+    point: &'a Point,
+    dir: &'a RunDir,
+    infos: BTreeMap<String, wire::NodeInfo>,
+    replies: BTreeMap<String, wire::PrepareReply>,
+    /// From the start of the trial on.
+    book: Option<Book<'a>>,
+    errors: Vec<String>,
+    t0_ns: u64,
+    utc_minus_guest_ns: i64,
+    busy_pct: f64,
+}
+
+impl<'a> Ear<'a> {
+    fn new(key: TrialKey, point: &'a Point, dir: &'a RunDir) -> Self {
+        Self {
+            key,
+            point,
+            dir,
+            infos: BTreeMap::new(),
+            replies: BTreeMap::new(),
+            book: None,
+            errors: Vec::new(),
+            t0_ns: 0,
+            utc_minus_guest_ns: 0,
+            busy_pct: 0.0,
+        }
+    }
+
+    fn hear(&mut self, of: Of, live: &mut Live) -> Result<(), CliError> {
+        match (of, &mut self.book) {
+            (Of::Node(node), _) => {
+                self.infos.insert(node.node, node.info.unwrap_or_default());
+            }
+            (Of::Prepared(prepared), _) => {
+                self.replies.insert(prepared.node, prepared.reply.unwrap_or_default());
+            }
+            (Of::Start(start), _) => self.begin(start)?,
+            (Of::Row(row), Some(book)) => {
+                let event = row.event.unwrap_or_default();
+                if let Some(wire::run_event::Of::HostSample(sample)) = &event.of {
+                    live.tick(Micros::new(sample.at_ns.saturating_sub(self.t0_ns) / 1000));
+                    let utc_ns = sample.at_ns.saturating_add_signed(self.utc_minus_guest_ns);
+                    book.writer.tell_time(utc_ns);
+                }
+                live.row(&row.node, &event);
+                book.keep(&row.node, event)?;
+            }
+            (Of::End(end), _) if !end.why.is_empty() => {
+                self.errors.push(format!("node {}: its stream broke: {}", end.node, end.why));
+            }
+            (Of::Undone(undone), _) if !undone.failed.is_empty() => {
+                let what = undone.failed.join("; ");
+                self.errors.push(format!("{}: could not be left as found: {what}", undone.node));
+            }
+            (Of::Failed(why), None) => {
+                let error = failure(why);
+                let reason = Reason::new("not_run", error.to_string());
+                self.dir.record_not_run(self.key, &reason)?;
+                return Err(error);
+            }
+            (Of::Failed(why), Some(_)) => self.errors.push(failure(why).to_string()),
+            (Of::Done(done), _) => self.busy_pct = done.busy_pct,
+            (Of::Row(_) | Of::End(_) | Of::Undone(_), _) => {}
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, start: wire::LabStart) -> Result<(), CliError> {
+        self.t0_ns = start.t0_ns;
+        self.utc_minus_guest_ns = start.realtime_minus_monotonic_ns;
+        self.dir.announce_trial(self.key)?;
+        let clock = NodeClock {
+            t0_ns: start.t0_ns,
+            realtime_offset_ns: start.realtime_minus_monotonic_ns,
+            error_bound_ns: 0,
+            source: "shared".to_owned(),
+            rtt_ns: 0,
+        };
+        let clocks: BTreeMap<_, _> =
+            self.infos.keys().map(|node| (node.clone(), clock.clone())).collect();
+        let phases = schedule::phases(&self.point.plan);
+        let judge = Judge::new(&self.point.plan, &self.infos, &clocks);
+        let writer = self.dir.begin_announced(self.key, &phases, clocks)?;
+        let mut book = Book::new(writer, judge);
+        book.writer.tell_time(self.t0_ns.saturating_add_signed(self.utc_minus_guest_ns));
+        book.links(std::mem::take(&mut self.replies))?;
+        self.book = Some(book);
+        Ok(())
     }
 }
 

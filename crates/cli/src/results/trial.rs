@@ -26,9 +26,9 @@ use serde::{Deserialize, Serialize};
 
 use super::cells::Axis;
 use super::columns::{
-    CcStateColumns, ClockColumns, ClockRow, EventColumns, FlowColumns, FlowSampleColumns, HostSampleColumns,
-    IntervalColumns, LinkChangeColumns, LinkPacketColumns, LinkTimingColumns, Origin, ProbeColumns,
-    QdiscSampleColumns,
+    CcStateColumns, ClockColumns, ClockRow, EventColumns, FlowColumns, FlowSampleColumns,
+    HostSampleColumns, IntervalColumns, LinkChangeColumns, LinkPacketColumns, LinkTimingColumns,
+    Origin, ProbeColumns, QdiscSampleColumns,
 };
 use super::journal::{Entry, PhaseRecord, TrialEnd};
 use super::part::{Metadata, Part, ROW_GROUP_ROWS, sync};

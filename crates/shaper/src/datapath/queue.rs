@@ -12,6 +12,8 @@ use red::{Red, RedSpec};
 use super::packet::Packet;
 use super::random::Random;
 
+#[cfg(test)]
+mod bench;
 pub(crate) mod chains;
 pub(crate) mod codel;
 pub(crate) mod dualpi2;
@@ -21,8 +23,6 @@ pub(crate) mod fq_codel;
 pub(crate) mod pie;
 pub(crate) mod red;
 pub(crate) mod slices;
-#[cfg(test)]
-mod bench;
 #[cfg(test)]
 mod tests;
 pub(crate) mod turns;

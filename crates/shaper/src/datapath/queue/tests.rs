@@ -133,57 +133,7 @@ proptest! {
         (a, b, c, d) in any::<(bool, bool, bool, bool)>(),
         events in proptest::collection::vec((0_u64..3_000 * US, 60_u32..1515, 0_u64..16, 0_u8..3), 1..150),
     ) {
-        let ce_threshold_ns = a.then_some(other_ns % 5_000_000);
-        // Short times too, or no law would ever act.
-        let (time_ns, other_ns) =
-            if b { (time_ns % 3_000_000 + 1_000, other_ns % 9_000_000 + 1_000) } else { (time_ns, other_ns) };
-        let law = codel::LawSpec { target_ns: time_ns, interval_ns: other_ns, ecn: c, ce_threshold_ns };
-        let bytes = u64::from(limit) * 100 + 1514;
-        let spec = match kind {
-            0 => QueueSpec::HeadDrop(FifoLimit::Bytes(bytes)),
-            1 => QueueSpec::HeadDrop(FifoLimit::Packets(u64::from(limit))),
-            2 => QueueSpec::Codel(CodelSpec { limit, law }),
-            3 => QueueSpec::FqCodel(FqCodelSpec {
-                limit,
-                flows: any % 65_536 + 1,
-                quantum: d.then_some(256 + any % (1 << 20)),
-                memory_limit: if a { bytes } else { 1 },
-                law,
-            }),
-            4 => QueueSpec::Fq(FqSpec { limit, flow_limit: small + 1, mask: any, ce_threshold_ns }),
-            5 => QueueSpec::Pie(PieSpec {
-                limit,
-                target_ns: time_ns,
-                update_ns: other_ns,
-                alpha: any % 33,
-                beta: small.min(32),
-                ecn: c,
-                bytemode: d,
-            }),
-            6 => QueueSpec::Red(RedSpec {
-                limit: bytes,
-                min: bytes / 3,
-                max: bytes - u64::from(small),
-                probability_ppm: any % 1_000_000 + 1,
-                weight_log: any % 31 + 1,
-                idle_packet_ns: time_ns,
-                ecn: c,
-                harddrop: d,
-                adaptive: a,
-            }),
-            _ => QueueSpec::Dualpi2(Dualpi2Spec {
-                limit,
-                target_ns: time_ns,
-                update_ns: other_ns,
-                alpha: any % 65_537,
-                beta: any / 65_537 + 1,
-                step_ns: time_ns % 2_000_000,
-                coupling: (any % 255) as u8 + 1,
-                drop_on_overload: a,
-                at_dequeue: c,
-                classic_percent: (any % 101) as u8,
-            }),
-        };
+        let spec = any_spec(kind, (limit, small, any), (time_ns, other_ns), (a, b, c, d));
         let mut queue = Discipline::new(&spec, events.len(), 1514, random(9));
         let (mut now_ns, mut out, mut dropped) = (0, Vec::new(), Vec::new());
         for (slot, &(gap_ns, bytes, kind, dequeues)) in events.iter().enumerate() {
@@ -275,8 +225,71 @@ fn story(queue: QueueSpec) -> String {
     [dropped, marked].concat().join(" ")
 }
 
-#[test]
-fn golden_sequences() {
+/// A queue of this kind with parameters made from these numbers, within what a plan may have.
+fn any_spec(
+    kind: i32,
+    (limit, small, any): (u32, u32, u32),
+    (time_ns, other_ns): (u64, u64),
+    (a, b, c, d): (bool, bool, bool, bool),
+) -> QueueSpec {
+    let bytes = u64::from(limit) * 100 + 1514;
+    let ce_threshold_ns = a.then_some(other_ns % 5_000_000);
+    // Short times too, or no law would ever act.
+    let (time_ns, other_ns) = if b {
+        (time_ns % 3_000_000 + 1_000, other_ns % 9_000_000 + 1_000)
+    } else {
+        (time_ns, other_ns)
+    };
+    let law = codel::LawSpec { target_ns: time_ns, interval_ns: other_ns, ecn: c, ce_threshold_ns };
+    match kind {
+        0 => QueueSpec::HeadDrop(FifoLimit::Bytes(bytes)),
+        1 => QueueSpec::HeadDrop(FifoLimit::Packets(u64::from(limit))),
+        2 => QueueSpec::Codel(CodelSpec { limit, law }),
+        3 => QueueSpec::FqCodel(FqCodelSpec {
+            limit,
+            flows: any % 65_536 + 1,
+            quantum: d.then_some(256 + any % (1 << 20)),
+            memory_limit: if a { bytes } else { 1 },
+            law,
+        }),
+        4 => QueueSpec::Fq(FqSpec { limit, flow_limit: small + 1, mask: any, ce_threshold_ns }),
+        5 => QueueSpec::Pie(PieSpec {
+            limit,
+            target_ns: time_ns,
+            update_ns: other_ns,
+            alpha: any % 33,
+            beta: small.min(32),
+            ecn: c,
+            bytemode: d,
+        }),
+        6 => QueueSpec::Red(RedSpec {
+            limit: bytes,
+            min: bytes / 3,
+            max: bytes - u64::from(small),
+            probability_ppm: any % 1_000_000 + 1,
+            weight_log: any % 31 + 1,
+            idle_packet_ns: time_ns,
+            ecn: c,
+            harddrop: d,
+            adaptive: a,
+        }),
+        _ => QueueSpec::Dualpi2(Dualpi2Spec {
+            limit,
+            target_ns: time_ns,
+            update_ns: other_ns,
+            alpha: any % 65_537,
+            beta: any / 65_537 + 1,
+            step_ns: time_ns % 2_000_000,
+            coupling: (any % 255) as u8 + 1,
+            drop_on_overload: a,
+            at_dequeue: c,
+            classic_percent: (any % 101) as u8,
+        }),
+    }
+}
+
+/// Queues, and what they drop (-) and mark (*).
+fn golden_cases() -> Vec<(QueueSpec, &'static str)> {
     let law = codel::LawSpec { ecn: true, ..codel::LawSpec::default() };
     let prompt = PieSpec {
         target_ns: 5_000 * US,
@@ -285,7 +298,7 @@ fn golden_sequences() {
         beta: 32,
         ..PieSpec::default()
     };
-    let cases = [
+    vec![
         (
             QueueSpec::Fifo(FifoLimit::Packets(50)),
             "-301 -307 -313 -319 -325 -331 -337 -343 -349 -355 -361 -367 -373 -379 -385 -391 -397",
@@ -340,8 +353,12 @@ fn golden_sequences() {
              *294 *297 *298 *301 *302 *305 *306 *309 *310 *313 *314 *317 *318 *321 *322 *330 *333 \
              *334 *337 *338 *358 *362 *365 *366 *369 *370 *373 *374 *377 *378 *389 *393 *394",
         ),
-    ];
-    let wrong: Vec<String> = cases
+    ]
+}
+
+#[test]
+fn golden_sequences() {
+    let wrong: Vec<String> = golden_cases()
         .into_iter()
         .filter_map(|(queue, wanted)| {
             let found = story(queue);
