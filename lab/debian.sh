@@ -2,7 +2,7 @@
 # Fetches a stock Debian kernel for the lab: debian.sh HERE OUT SERIES
 #   HERE    folder of apt.sh
 #   OUT     folder that gets `vmlinuz`, `modules/` (those that experiments use, unpacked), `release` and `version`
-#   SERIES  6.1, 6.12 or 7.2
+#   SERIES  6.1 or 6.12
 # Needs no root.
 set -euo pipefail
 here=$(cd "$1" && pwd)
@@ -21,15 +21,14 @@ PATH="$PATH:/usr/sbin:/sbin"
 case $series in
 6.1) suite=bookworm-security pattern='linux-image-6\.1\.0-[0-9]+-amd64' ;;
 6.12) suite=bookworm-backports pattern='linux-image-6\.12\.[0-9]+\+deb12-amd64' ;;
-7.2) suite=trixie-backports pattern='linux-(binary|modules)-7\.2\.[0-9]+\+deb13-amd64' ;;
-*) die "no kernel series $series: 6.1, 6.12 or 7.2" ;;
+*) die "no kernel series $series: 6.1 or 6.12" ;;
 esac
 mkdir -p "$out"
 work=$(mktemp -d "$out/build.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 mkdir "$work/deb" "$work/root"
 names=$(apt "$suite" apt-cache pkgnames linux- | grep -xE "$pattern" | sort -V) || die "$suite has no kernel $series"
-newest=$(tail -1 <<<"$names" | sed -E 's/^linux-(image|binary|modules)-//')
+newest=$(tail -1 <<<"$names" | sed 's/^linux-image-//')
 packages=$(grep -F -- "-$newest" <<<"$names")
 # shellcheck disable=SC2086
 (cd "$work/deb" && apt "$suite" apt-get download $packages >"$work/log" 2>&1) || die "cannot download $packages: $(tail -1 "$work/log")"

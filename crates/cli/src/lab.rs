@@ -45,9 +45,6 @@ pub enum Series {
     /// Stock Debian 13.
     #[value(name = "6.12")]
     Debian612,
-    /// Stock, from Debian 13's backports.
-    #[value(name = "7.2")]
-    Debian72,
 }
 
 impl Series {
@@ -57,7 +54,6 @@ impl Series {
             Self::Own => "own",
             Self::Debian61 => "6.1",
             Self::Debian612 => "6.12",
-            Self::Debian72 => "7.2",
         }
     }
 
