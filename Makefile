@@ -44,12 +44,13 @@ lint:
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets --features netns -- -D warnings
 
-# Ratios measured in one run: cost of controller and agents, start-up, overhead per trial, sampling; and of userspace
-# links beside plain veth.
+# Ratios measured in one run: cost of controller and agents, start-up, overhead per trial, sampling; of userspace links
+# beside plain veth; and of watching acknowledgements.
 bench: build
 	tests/bench/overhead.sh $(BIN)
 	cargo run --locked -p ccbench-collector --example diag_cost
 	cargo run --locked -p ccbench-shaper --example link_bench
+	cargo run --locked -p ccbench-agent --example ack_cost
 
 install: setup
 	cargo build --locked --release -p ccbench -p ccbench-agent

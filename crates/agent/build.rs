@@ -2,18 +2,17 @@
 //! feature `ebpf` needs clang only here.
 
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 
-/// The oldest that compiles them.
-const CLANG: u32 = 16;
-/// In the order in which they are tried, after `$CLANG`.
-const NAMES: &[&str] =
-    &["clang", "clang-21", "clang-20", "clang-19", "clang-18", "clang-17", "clang-16"];
+use clang::{clang, compile, env};
+
+#[path = "../collector/build/clang.rs"]
+mod clang;
 
 fn main() {
     println!("cargo:rerun-if-env-changed=CLANG");
     println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rerun-if-changed=../collector/build");
     if std::env::var_os("CARGO_FEATURE_EBPF").is_none() {
         return;
     }
@@ -50,48 +49,4 @@ fn build() -> Result<(), String> {
     table.push_str("];\n");
     let file = out.join("objects.rs");
     std::fs::write(&file, table).map_err(|e| format!("write {}: {e}", file.display()))
-}
-
-fn env(name: &str) -> Result<String, String> {
-    std::env::var(name).map_err(|e| format!("{name}: {e}"))
-}
-
-fn compile(clang: &str, source: &Path, object: &Path) -> Result<(), String> {
-    let flags = ["-target", "bpf", "-mcpu=v3", "-O2", "-g", "-Wall", "-fno-strict-aliasing", "-c"];
-    let ran = Command::new(clang).args(flags).arg("-o").arg(object).arg(source).output();
-    let ran = ran.map_err(|e| format!("run {clang}: {e}"))?;
-    if ran.status.success() {
-        return Ok(());
-    }
-    let said = String::from_utf8_lossy(&ran.stderr);
-    Err(format!("{clang} cannot compile {} for BPF:\n{said}", source.display()))
-}
-
-/// A clang that is new enough and knows BPF.
-fn clang() -> Result<String, String> {
-    let wanted = std::env::var("CLANG").ok();
-    let names: Vec<&str> = match &wanted {
-        Some(name) => vec![name],
-        None => NAMES.to_vec(),
-    };
-    let mut found = Vec::new();
-    for name in names {
-        match version(name) {
-            Some(version) if version >= CLANG => return Ok(name.to_owned()),
-            Some(version) => found.push(format!("{name} is version {version}")),
-            None => {}
-        }
-    }
-    let seen = if found.is_empty() { String::new() } else { format!(" ({})", found.join(", ")) };
-    Err(format!(
-        "ccbench-agent carries its congestion controls as BPF programs, and compiling them needs clang {CLANG} or newer{seen}.\n\
-         Run scripts/setup.sh, or `apt-get install clang libelf-dev zlib1g-dev`, or name one with CLANG=/path/to/clang;\n\
-         or build without them: cargo build --no-default-features -p ccbench-agent"
-    ))
-}
-
-fn version(clang: &str) -> Option<u32> {
-    let ran = Command::new(clang).arg("--version").output().ok()?;
-    let said = String::from_utf8_lossy(&ran.stdout).into_owned();
-    said.split("version ").nth(1)?.split('.').next()?.trim().parse().ok()
 }

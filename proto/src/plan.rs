@@ -11,12 +11,14 @@ use crate::units::{Bytes, Limit, Micros, Packets, Ppm, Rate};
 
 pub use cc::{Cc, Via};
 pub use impair::{BurstLoss, Distribution, Jitter, OnEnd, Reorder, TraceStart, TraceUse};
+pub use sample::{Acks, Sample};
 pub use timeline::{Change, Phase, Setting};
 
 pub mod cc;
 pub mod check;
 pub mod impair;
 pub mod parse;
+pub mod sample;
 pub mod timeline;
 
 /// A whole plan. Every `BTreeMap` key is a name its author chose; names become values in result columns.
@@ -106,28 +108,6 @@ pub enum Order {
     Random,
     /// Point by point as written.
     AsWritten,
-}
-
-/// Sampling intervals.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Sample {
-    /// `TCP_INFO` of every socket of every flow.
-    pub tcp: Micros,
-    /// Queue counters of every shaped interface.
-    pub qdisc: Micros,
-    /// CPU and softirq of every node's host.
-    pub host: Micros,
-}
-
-impl Default for Sample {
-    fn default() -> Self {
-        Self {
-            tcp: Micros::from_millis(100),
-            qdisc: Micros::from_millis(100),
-            host: Micros::from_millis(500),
-        }
-    }
 }
 
 /// One machine of the experiment.

@@ -6,9 +6,9 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use ccbench_proto::plan;
 use ccbench_proto::plan::check::{CheckedPlan, PlanProblem, Severity, check, read};
 use ccbench_proto::plan::parse::{parse, parse_with};
+use ccbench_proto::plan::{self, Acks};
 use ccbench_proto::resolve::{ETHERNET_BYTES, Impairments, to_toml};
 use ccbench_proto::schedule::{
     FlowTask, LinkTask, NodeTask, TrialContext, length, phases, runs, task_for,
@@ -177,9 +177,13 @@ fn wires(out: &mut String, topology: &Topology) {
 }
 
 fn task(out: &mut String, node: &str, task: &NodeTask) {
+    let acks = match task.sample.acks {
+        acks if acks == Acks::default() => String::new(),
+        acks => format!(" acks {acks}"),
+    };
     let _ = writeln!(
         out,
-        "{node}: sample tcp {} qdisc {} host {}, offloads {}",
+        "{node}: sample tcp {}{acks} qdisc {} host {}, offloads {}",
         task.sample.tcp,
         task.sample.qdisc,
         task.sample.host,

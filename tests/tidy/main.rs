@@ -153,6 +153,9 @@ fn every_column_is_in_the_manual() {
         "LinkChange",
         "LinkTiming",
         "LinkPacket",
+        "Acks",
+        "TcpEvent",
+        "AckCount",
         "HostSample",
         "Event",
     ] {

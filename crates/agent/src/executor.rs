@@ -20,6 +20,7 @@ use crate::kernel::Kernel;
 use crate::session::{Action, Command, Holder, Session};
 use crate::undo::{Outcome, Undo};
 
+mod acks;
 mod outbox;
 mod prepare;
 mod rows;
@@ -27,6 +28,8 @@ mod run;
 mod samples;
 mod traffic;
 
+use acks::AckThread;
+pub use acks::OpenAcks;
 use outbox::Outbox;
 pub use outbox::Outgoing;
 pub(crate) use outbox::event;
@@ -51,6 +54,8 @@ pub struct Parts {
     pub source: Arc<dyn FlowSource>,
     /// Makes a sampler of TCP sockets.
     pub sampler: fn() -> Box<dyn Sampler>,
+    /// Watches acknowledgements.
+    pub acks: OpenAcks,
     /// Takes the undo of every change.
     pub undo: Undo,
     /// Where the highest epoch is kept over restarts, if anywhere.
@@ -135,6 +140,7 @@ pub fn spawn(parts: Parts) -> Handle {
 struct Running {
     timeline: JoinHandle<()>,
     sampler: SamplerThread,
+    acks: Option<AckThread>,
     out: Outbox,
     cancel: watch::Sender<bool>,
     /// Held, if the plan wants it.
@@ -245,6 +251,7 @@ impl Executor {
         let mut tools = Tools {
             kernel: &*self.parts.kernel,
             source: &self.parts.source,
+            acks: self.parts.acks,
             undo: &mut self.parts.undo,
             traffic_group: self.parts.traffic_group.as_deref(),
             here: (TrialId { run_id: request.run_id.clone(), epoch: request.epoch }, &request.node),
@@ -312,12 +319,20 @@ impl Executor {
                 return Err(failed.error);
             }
         };
+        let acks = self.take_acks(&out);
         let (cancel, cancelled) = watch::channel(false);
         let stage = run::stage(&self.parts.source, request.start_at_ns, &out, &sampler, cancelled);
         let servers = std::mem::take(&mut self.trial.servers);
         let timeline = tokio::spawn(async move { run::timeline(&task, servers, stage).await });
-        self.running = Some(Running { timeline, sampler, out, cancel, _awake: awake });
+        self.running = Some(Running { timeline, sampler, acks, out, cancel, _awake: awake });
         Ok(rows)
+    }
+
+    /// Without the thread there are no such rows, but there is a trial.
+    fn take_acks(&mut self, out: &Outbox) -> Option<AckThread> {
+        let started = AckThread::start(self.trial.acks.take()?, out.clone());
+        let told = |error: AgentError| outbox::event("acks_error", "sockets", error.to_string());
+        started.map_err(|error| out.offer(Of::Event(told(error)))).ok()
     }
 
     fn begin_links(&mut self, start_at_ns: u64) -> Result<(), AgentError> {
@@ -346,7 +361,8 @@ impl Executor {
         if let Some(running) = self.running.take() {
             let finished = running.sampler.stop();
             self.keep_links(finished.links);
-            for row in finished.rows {
+            let acks = running.acks.map(AckThread::stop).unwrap_or_default();
+            for row in finished.rows.into_iter().chain(acks) {
                 running.out.send(row).await;
             }
             let tell = |what, message| {
@@ -398,6 +414,7 @@ impl Executor {
             outcome.note("traffic processes", ended);
             let finished = running.sampler.stop();
             self.keep_links(finished.links);
+            drop(running.acks.map(AckThread::stop));
         }
         let trial = std::mem::take(&mut self.trial);
         for (flow, mut server) in trial.servers {

@@ -51,6 +51,7 @@ pub async fn serve(args: &ServeArgs, shutdown: impl Future<Output = ()>) -> Resu
         kernel: Arc::new(Machine),
         source: Arc::clone(&iperf3) as Arc<dyn FlowSource>,
         sampler: ccbench_collector::pick,
+        acks: ccbench_collector::acks::open,
         undo,
         epoch_file,
         traffic_group: group,

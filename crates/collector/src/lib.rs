@@ -3,6 +3,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod acks;
 mod bytes;
 pub mod cc_info;
 pub mod clock;

@@ -104,6 +104,10 @@ impl Names {
         match of {
             _ if self.flows.is_empty() => {}
             Of::FlowSample(row) => put(&row.group, &mut row.cc),
+            Of::Acks(rows) => put(&rows.group, &mut rows.cc),
+            Of::TcpEvents(rows) => {
+                rows.events.iter_mut().for_each(|row| put(&row.group, &mut row.cc));
+            }
             Of::Flow(row) => {
                 put(&row.group, &mut row.cc_requested);
                 put(&row.group, &mut row.cc_actual);

@@ -23,6 +23,8 @@ const PATIENCE: Patience =
 const PIECE_BYTES: usize = 512 << 10;
 /// Pieces of files that wait for the controller at most: 8 MiB.
 const PIECES: usize = 16;
+/// Batches of rows that wait for the controller at most: about 16 MiB.
+const BATCHES: usize = 64;
 
 #[derive(Debug, Clone, Copy)]
 struct Patience {
@@ -35,7 +37,7 @@ struct Patience {
 pub struct Outgoing {
     /// The row.
     pub event: wire::RunEvent,
-    /// Held by a piece of a file until somebody takes it.
+    /// Held by a piece of a file, or by a batch of rows, until somebody takes it.
     _room: Option<OwnedSemaphorePermit>,
 }
 
@@ -52,6 +54,7 @@ pub struct Outbox {
     /// The place of the last message.
     last: Arc<Mutex<Option<mpsc::OwnedPermit<Outgoing>>>>,
     pieces: Arc<Semaphore>,
+    batches: Arc<Semaphore>,
     each: Duration,
     counts: Arc<Counts>,
     names: Arc<Names>,
@@ -80,8 +83,9 @@ impl Outbox {
         let last = Arc::new(Mutex::new(rows.clone().try_reserve_owned().ok()));
         let together = u64::try_from(patience.together.as_nanos()).unwrap_or(u64::MAX);
         let counts = Counts { patience_ns: together.into(), ..Counts::default() };
-        let (pieces, counts) = (Arc::new(Semaphore::new(PIECES)), Arc::new(counts));
-        (Self { rows, last, pieces, each: patience.each, counts, names: Arc::default() }, outgoing)
+        let [pieces, batches] = [PIECES, BATCHES].map(|room| Arc::new(Semaphore::new(room)));
+        let (each, counts, names) = (patience.each, Arc::new(counts), Arc::default());
+        (Self { rows, last, pieces, batches, each, counts, names }, outgoing)
     }
 
     /// For the hot side: sends now or drops and counts.
@@ -94,6 +98,21 @@ impl Outbox {
     /// How many rows may be offered before the rest of the room is for what must not wait.
     pub fn room_for_many(&self) -> usize {
         self.rows.capacity().saturating_sub(CAPACITY / 2)
+    }
+
+    /// For many rows in one message: sends now or gives them back, for the caller to count. They have a room of their own.
+    pub fn offer_batch(&self, mut of: Of) -> Result<(), Of> {
+        let Ok(room) = Arc::clone(&self.batches).try_acquire_owned() else { return Err(of) };
+        self.names.translate(&mut of);
+        match self.rows.try_send(Outgoing::new(of, Some(room))) {
+            Ok(()) => {
+                self.count(true);
+                Ok(())
+            }
+            Err(TrySendError::Full(outgoing) | TrySendError::Closed(outgoing)) => {
+                outgoing.event.of.map_or(Ok(()), Err)
+            }
+        }
     }
 
     /// For everything else: waits for room, but not for ever.
@@ -273,6 +292,23 @@ mod tests {
         }
         drop(outbox);
         reader.abort();
+    }
+
+    #[tokio::test]
+    async fn a_batch_without_room_comes_back() {
+        let (outbox, mut rows) = Outbox::with_patience(SHORT);
+        let batch = |at_ns| Of::Acks(wire::Acks { at_ns: vec![at_ns], ..Default::default() });
+        for at_ns in 0..BATCHES as u64 {
+            assert_eq!(outbox.offer_batch(batch(at_ns)), Ok(()));
+        }
+        assert_eq!(outbox.offer_batch(batch(100)), Err(batch(100)));
+        outbox.offer(Of::Probe(wire::Probe::default()));
+        assert_eq!(rows.len(), BATCHES + 1, "a row still finds room");
+        drop(rows.recv().await);
+        assert_eq!(outbox.offer_batch(batch(101)), Ok(()));
+        outbox.done(0, 0);
+        let found = all(rows).await;
+        assert!(matches!(found.last(), Some(Of::Done(done)) if done.rows_dropped == 0));
     }
 
     #[tokio::test]

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
+use ccbench_collector::acks::AckSource;
 use ccbench_proto::plan::{check, digest_bytes, parse};
 use ccbench_proto::resolve::{Egress, LinkConfig};
 use ccbench_proto::schedule::{self, FlowTask, NodeTask, TrialContext};
@@ -13,6 +14,7 @@ use ccbench_proto::trace::{self, Trace};
 use ccbench_proto::units::Rate;
 use ccbench_proto::wire;
 
+use super::acks::{self, OpenAcks};
 use super::outbox::event;
 use super::samples::TimedLink;
 use crate::cc;
@@ -36,6 +38,8 @@ pub struct Trial {
     pub cc: cc::InForce,
     /// ECN of this node's flows; gone when dropped.
     pub ecn: ecn::InForce,
+    /// Watch acknowledgements until dropped.
+    pub acks: Option<Box<dyn AckSource>>,
     /// Listening.
     pub servers: Vec<(FlowTask, Box<dyn Traffic>)>,
     /// What was done.
@@ -111,6 +115,8 @@ pub struct Tools<'a> {
     pub kernel: &'a dyn Kernel,
     /// Starts traffic.
     pub source: &'a Arc<dyn FlowSource>,
+    /// Watches acknowledgements.
+    pub acks: OpenAcks,
     /// Takes the undo of every change first.
     pub undo: &'a mut Undo,
     /// Where traffic is to run, if not beside the agent.
@@ -151,6 +157,9 @@ pub async fn prepare(
     }
     make_links(&task, &devices, tools, trial)?;
     start_servers(&task, tools, trial).await?;
+    let (acks, told) = acks::watch(&task, tools.acks);
+    trial.acks = acks;
+    trial.events.extend(told);
     let reply = wire::PrepareReply {
         links: trial.links.iter().map(|timed| timed.link.state()).collect(),
         events: std::mem::take(&mut trial.events),

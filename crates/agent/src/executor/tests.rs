@@ -4,7 +4,9 @@ use std::sync::Mutex;
 use super::*;
 use crate::flow::{BoxFuture, End, FlowEnd, Progress, Traffic};
 use crate::kernel::fake::FakeKernel;
+use ccbench_collector::acks::AckSource;
 use ccbench_collector::{Drained, FlowPorts, SampleError};
+use ccbench_proto::plan::Acks;
 use ccbench_proto::schedule::FlowTask;
 
 /// One node of each kind of thing: a link that changes, a flow from here, and one to here.
@@ -151,6 +153,27 @@ impl Sampler for Flood {
     fn stop(&mut self) {}
 }
 
+/// Has a batch, and a socket that lost a row.
+struct FakeAcks(Vec<String>);
+
+impl AckSource for FakeAcks {
+    fn drain(&mut self, now_ns: u64, all: bool, into: &mut Vec<Of>) {
+        if all {
+            into.push(Of::Acks(wire::Acks { at_ns: vec![now_ns], ..Default::default() }));
+        }
+    }
+    fn refused(&mut self, _: &Of) {}
+    fn counts(&mut self, at_ns: u64) -> Vec<wire::AckCount> {
+        vec![wire::AckCount { at_ns, lost_rows: 1, ..Default::default() }]
+    }
+    fn period(&self) -> Duration {
+        Duration::from_millis(5)
+    }
+    fn notes(&self) -> &[String] {
+        &self.0
+    }
+}
+
 struct Rig {
     handle: Handle,
     kernel: FakeKernel,
@@ -168,6 +191,10 @@ impl Rig {
             kernel: Arc::new(kernel.clone()),
             source: Arc::new(FakeSource { script, asked: Arc::clone(&asked) }),
             sampler,
+            acks: |watch| match watch.acks {
+                Acks::Every => Err("no".to_owned()),
+                acks => Ok(Box::new(FakeAcks(vec![acks.to_string()]))),
+            },
             undo: Undo::in_memory(),
             epoch_file: None,
             traffic_group: None,
@@ -213,7 +240,8 @@ async fn a_trial_is_prepared_run_and_reset() {
     let reply = rig.prepare().await.unwrap();
     assert_eq!(reply.links.len(), 1);
     let kinds: Vec<_> = reply.events.iter().map(|event| event.kind.as_str()).collect();
-    assert_eq!(kinds, ["offloads_off", "offloads_off", "link_up"]);
+    assert_eq!(kinds, ["offloads_off", "offloads_off", "link_up", "acks"]);
+    assert_eq!(reply.events[3].message, "10ms", "the default");
     assert_eq!(rig.asked(), ["start back server"]);
 
     let rows = all(rig.run().await).await;
@@ -232,6 +260,8 @@ async fn a_trial_is_prepared_run_and_reset() {
         if c.rate_bps == Some(5_000_000) && c.delay_us == Some(7_000) && c.rc == 0 && c.applied_at_ns >= c.asked_at_ns)));
     assert!(has(|of| matches!(of, Of::LinkChange(c) if c.source == "trace row 2")));
     assert!(has(|of| matches!(of, Of::LinkPacket(_))));
+    assert!(has(|of| matches!(of, Of::Acks(rows) if rows.at_ns.len() == 1)));
+    assert!(has(|of| matches!(of, Of::AckCount(count) if count.lost_rows == 1)));
     let timing = |of: &Of| matches!(of, Of::LinkTiming(row) if row.link == "l");
     assert_eq!(rows.iter().filter(|of| timing(of)).count(), 1, "once, at the end");
     assert!(has(|of| matches!(of, Of::Event(e) if e.kind == "keep_awake")));

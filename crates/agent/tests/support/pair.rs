@@ -71,6 +71,10 @@ pub struct Rows {
     pub probes: Vec<wire::Probe>,
     pub hosts: usize,
     pub states: Vec<wire::CcState>,
+    pub queue: Vec<wire::QdiscSample>,
+    pub acks: Vec<wire::Acks>,
+    pub tcp_events: Vec<wire::TcpEvent>,
+    pub ack_counts: Vec<wire::AckCount>,
     pub raw: BTreeMap<String, Vec<u8>>,
     pub done: Option<wire::Done>,
 }
@@ -97,7 +101,11 @@ impl Rows {
             Of::Flow(row) => self.flows.push(row),
             Of::Raw(raw) => self.raw.entry(raw.name).or_default().extend(raw.data),
             Of::Done(done) => self.done = Some(done),
-            Of::QdiscSample(_) | Of::LinkChange(_) | Of::LinkTiming(_) | Of::LinkPacket(_) => {}
+            Of::QdiscSample(row) => self.queue.push(row),
+            Of::Acks(rows) => self.acks.push(rows),
+            Of::TcpEvents(rows) => self.tcp_events.extend(rows.events),
+            Of::AckCount(row) => self.ack_counts.push(row),
+            Of::LinkChange(_) | Of::LinkTiming(_) | Of::LinkPacket(_) => {}
         }
     }
 

@@ -102,8 +102,8 @@ pub(crate) trait Columns: Sized {
     const FIELDS: &'static [(&'static str, &'static str)];
     /// Empty.
     fn new() -> Self;
-    /// One row more.
-    fn put(&mut self, origin: &Origin<'_>, row: Self::Row);
+    /// What one message holds more: how many rows.
+    fn put(&mut self, origin: &Origin<'_>, row: Self::Row) -> usize;
     /// The rows so far; starts anew.
     fn take(&mut self) -> PolarsResult<DataFrame>;
 }
@@ -137,10 +137,11 @@ macro_rules! table {
                 Self { keys: Keys::new(), $($field: <$cells>::new(column!($field $($column)?)),)* }
             }
 
-            fn put(&mut self, origin: &Origin<'_>, row: $row) {
+            fn put(&mut self, origin: &Origin<'_>, row: $row) -> usize {
                 let when: fn(&$row, &Axis) -> When = $when;
                 self.keys.put(origin, &when(&row, origin.axis));
                 $(self.$field.put(row.$field, origin.axis);)*
+                1
             }
 
             fn take(&mut self) -> PolarsResult<DataFrame> {
@@ -151,6 +152,10 @@ macro_rules! table {
         }
     };
 }
+
+// Behind the macros that it uses.
+mod acks;
+pub(crate) use acks::{AckColumns, AckCountColumns, TcpEventColumns};
 
 /// When a flow began; a flow that never did has no instant.
 fn flow_start(row: &wire::Flow, axis: &Axis) -> When {
@@ -440,7 +445,7 @@ table! { ClockColumns, "clock", ClockRow, |row, _| row.at_ns.into(), ["node", "t
 } }
 
 /// Names of all tables, which are also their directories' names.
-pub const TABLES: [&str; 12] = [
+pub const TABLES: [&str; 15] = [
     FlowColumns::TABLE,
     FlowSampleColumns::TABLE,
     IntervalColumns::TABLE,
@@ -450,6 +455,9 @@ pub const TABLES: [&str; 12] = [
     LinkTimingColumns::TABLE,
     LinkPacketColumns::TABLE,
     CcStateColumns::TABLE,
+    AckColumns::TABLE,
+    TcpEventColumns::TABLE,
+    AckCountColumns::TABLE,
     HostSampleColumns::TABLE,
     EventColumns::TABLE,
     ClockColumns::TABLE,
@@ -496,6 +504,9 @@ mod tests {
             missing::<LinkTimingColumns>("LinkTiming"),
             missing::<LinkPacketColumns>("LinkPacket"),
             missing::<CcStateColumns>("CcState"),
+            missing::<AckColumns>("Acks"),
+            missing::<TcpEventColumns>("TcpEvent"),
+            missing::<AckCountColumns>("AckCount"),
             missing::<HostSampleColumns>("HostSample"),
             missing::<EventColumns>("Event"),
         ]
@@ -508,7 +519,7 @@ mod tests {
         let set = FileDescriptorSet::decode(wire::DESCRIPTORS).unwrap();
         let mut messages = set.file.iter().flat_map(|f| &f.message_type);
         let event = messages.find(|m| m.name() == "RunEvent").unwrap();
-        assert_eq!(event.field.len(), 10 + 3, "a new kind of row needs a table here");
+        assert_eq!(event.field.len(), 10 + 6, "a new kind of row needs a table here");
     }
 
     #[test]

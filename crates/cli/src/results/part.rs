@@ -46,10 +46,9 @@ impl<C: Columns> Part<C> {
         }
     }
 
-    /// Takes a row; writes a row group when enough have gathered.
+    /// Takes a row, or a batch of them; writes a row group when enough have gathered.
     pub(crate) fn put(&mut self, origin: &Origin<'_>, row: C::Row, meta: &Metadata) -> Result<()> {
-        self.columns.put(origin, row);
-        self.waiting += 1;
+        self.waiting += self.columns.put(origin, row);
         if self.waiting >= self.limit { self.flush(meta) } else { Ok(()) }
     }
 

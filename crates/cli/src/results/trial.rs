@@ -26,9 +26,9 @@ use serde::{Deserialize, Serialize};
 
 use super::cells::Axis;
 use super::columns::{
-    CcStateColumns, ClockColumns, ClockRow, EventColumns, FlowColumns, FlowSampleColumns,
-    HostSampleColumns, IntervalColumns, LinkChangeColumns, LinkPacketColumns, LinkTimingColumns,
-    Origin, ProbeColumns, QdiscSampleColumns,
+    AckColumns, AckCountColumns, CcStateColumns, ClockColumns, ClockRow, EventColumns, FlowColumns,
+    FlowSampleColumns, HostSampleColumns, IntervalColumns, LinkChangeColumns, LinkPacketColumns,
+    LinkTimingColumns, Origin, ProbeColumns, QdiscSampleColumns, TcpEventColumns,
 };
 use super::journal::{Entry, PhaseRecord, TrialEnd};
 use super::part::{Metadata, Part, ROW_GROUP_ROWS, sync};
@@ -96,6 +96,9 @@ struct Tables {
     link_timing: Part<LinkTimingColumns>,
     link_packets: Part<LinkPacketColumns>,
     cc_state: Part<CcStateColumns>,
+    acks: Part<AckColumns>,
+    tcp_events: Part<TcpEventColumns>,
+    ack_counts: Part<AckCountColumns>,
     host_samples: Part<HostSampleColumns>,
     events: Part<EventColumns>,
     clock: Part<ClockColumns>,
@@ -113,6 +116,9 @@ impl Tables {
             link_timing: Part::new(dir, limit),
             link_packets: Part::new(dir, limit),
             cc_state: Part::new(dir, limit),
+            acks: Part::new(dir, limit),
+            tcp_events: Part::new(dir, limit),
+            ack_counts: Part::new(dir, limit),
             host_samples: Part::new(dir, limit),
             events: Part::new(dir, limit),
             clock: Part::new(dir, limit),
@@ -130,6 +136,9 @@ impl Tables {
             self.link_timing.finish(meta)?,
             self.link_packets.finish(meta)?,
             self.cc_state.finish(meta)?,
+            self.acks.finish(meta)?,
+            self.tcp_events.finish(meta)?,
+            self.ack_counts.finish(meta)?,
             self.host_samples.finish(meta)?,
             self.events.finish(meta)?,
             self.clock.finish(meta)?,
@@ -226,6 +235,12 @@ impl<'a> TrialWriter<'a> {
             Of::LinkTiming(row) => tables.link_timing.put(&origin, row, meta),
             Of::LinkPacket(row) => tables.link_packets.put(&origin, row, meta),
             Of::CcState(row) => tables.cc_state.put(&origin, row, meta),
+            Of::Acks(rows) => tables.acks.put(&origin, rows, meta),
+            Of::TcpEvents(rows) => rows
+                .events
+                .into_iter()
+                .try_for_each(|row| tables.tcp_events.put(&origin, row, meta)),
+            Of::AckCount(row) => tables.ack_counts.put(&origin, row, meta),
             Of::HostSample(row) => tables.host_samples.put(&origin, row, meta),
             Of::Event(row) => tables.events.put(&origin, row, meta),
             Of::Flow(row) => tables.flows.put(&origin, row, meta),

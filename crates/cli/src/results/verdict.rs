@@ -18,6 +18,7 @@ use host::HostCheck;
 use link::LinkCheck;
 use path::PathCheck;
 
+pub mod acks;
 mod curve;
 pub mod ecn;
 pub mod flow;
@@ -163,7 +164,9 @@ impl Judge {
             Of::LinkTiming(row) => self.links.timing(node, row),
             Of::HostSample(row) => self.hosts.sample(node, span, row),
             Of::Event(row) => self.event(node, row),
+            Of::AckCount(row) => acks::lost(node, row, &mut self.told),
             Of::LinkPacket(_) | Of::CcState(_) | Of::Probe(_) | Of::Raw(_) | Of::Done(_) => {}
+            Of::Acks(_) | Of::TcpEvents(_) => {}
         }
     }
 

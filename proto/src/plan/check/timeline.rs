@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::plan::Plan;
+use crate::plan::{Acks, Plan};
 use crate::schedule::spans;
 use crate::units::Micros;
 
@@ -54,6 +54,12 @@ pub(super) fn check_trial(plan: &Plan, problems: &mut Problems) {
         if every < one_ms || every > MAX_INTERVAL {
             problems.error(&["sample", key], "must be from 1ms to 1h");
         }
+    }
+    if let Acks::AtMost(gap) = sample.acks
+        && (gap < one_ms || gap > MAX_INTERVAL)
+    {
+        let why = "must be from 1ms to 1h, or \"every-ack\", \"on-change\" or \"off\"";
+        problems.error(&["sample", "acks"], why);
     }
     if plan.phases.is_empty() {
         problems.error(

@@ -1,0 +1,392 @@
+//! Rows of acknowledgements of real flows between two namespaces, beside what others say of the same flows: inet_diag, a
+//! packet socket, and the link that drops and marks. Needs root, iperf3 and a kernel that takes BPF tracing programs.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsRawFd as _;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use ccbench_collector::FlowPorts;
+use ccbench_collector::acks::{self, Watch};
+use ccbench_proto::plan::Acks;
+use ccbench_proto::wire::agent_client::AgentClient;
+use ccbench_proto::wire::{self, run_event::Of};
+use nix::sched::{CloneFlags, setns, unshare};
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, setsockopt, socket, sockopt,
+};
+use nix::sys::time::TimeVal;
+use support::pair::Rows;
+use support::{Agent, Namespace, now_ns, prepare, wait_for};
+use tonic::transport::Channel;
+
+/// Two phases of one flow over a link whose queue is short.
+const PLAN: &str = r#"
+name = "acks"
+[sample]
+tcp = "10ms"
+acks = "MODE"
+[nodes.one]
+address = "10.9.0.1"
+agent = "10.9.0.1:7700"
+sysctl = { "net.ipv4.tcp_ecn" = 1 }
+[nodes.two]
+address = "10.9.0.2"
+agent = "10.9.0.2:7700"
+sysctl = { "net.ipv4.tcp_ecn" = 1 }
+[links.bottleneck]
+node = "one"
+toward = "two"
+rate = "20mbit"
+delay = "5ms"
+backend = "userspace"
+queue = QUEUE
+[flows.bulk]
+from = "one"
+to = "two"
+cc = "cubic"
+[[phases]]
+name = "only"
+length = "3s"
+flows = ["bulk"]
+"#;
+
+const DROPS: &str = r#"{ kind = "bfifo", limit = "20000B" }"#;
+const MARKS: &str = r#"{ kind = "fq", limit = "1000p", buckets = 1, ce_threshold = "1ms" }"#;
+
+struct Nodes {
+    namespaces: [Namespace; 2],
+    agents: [Agent; 2],
+    clients: [AgentClient<Channel>; 2],
+}
+
+impl Nodes {
+    async fn start() -> Self {
+        let namespaces = [Namespace::new().await, Namespace::new().await];
+        let script = format!(
+            "ip link add v0 address 02:00:00:00:00:10 type veth peer name v1 address 02:00:00:00:00:20 && \
+             ip link set v1 netns {} && ip addr add 10.9.0.1/24 dev v0 && ip link set v0 up",
+            namespaces[1].pid()
+        );
+        namespaces[0].run(&["sh", "-c", &script]);
+        namespaces[1].run(&["sh", "-c", "ip addr add 10.9.0.2/24 dev v1 && ip link set v1 up"]);
+        let agents = [Agent::inside(&namespaces[0]), Agent::inside(&namespaces[1])];
+        let clients = [agents[0].connect().await, agents[1].connect().await];
+        Self { namespaces, agents, clients }
+    }
+
+    async fn prepare(&mut self, mode: &str, queue: &str) -> Vec<wire::Event> {
+        let plan = PLAN.replace("MODE", mode).replace("QUEUE", queue);
+        let mut events = Vec::new();
+        for (client, node) in self.clients.iter_mut().zip(["one", "two"]) {
+            let mut request = prepare(&plan, node, 1);
+            request.addresses.insert("one".into(), "10.9.0.1".into());
+            request.addresses.insert("two".into(), "10.9.0.2".into());
+            events.extend(client.prepare(request).await.unwrap().into_inner().events);
+        }
+        events
+    }
+
+    async fn run(&mut self) -> [Rows; 2] {
+        let run = wire::RunRequest { start_at_ns: now_ns() + 300_000_000, epoch: 1 };
+        let [one, two] = &mut self.clients;
+        let (one, two) = (one.run(run).await.unwrap(), two.run(run).await.unwrap());
+        let (one, two) = tokio::join!(Rows::all(one.into_inner()), Rows::all(two.into_inner()));
+        [one, two]
+    }
+
+    async fn reset(&mut self) {
+        for client in &mut self.clients {
+            client.reset(wire::ResetRequest::default()).await.unwrap();
+        }
+        for agent in &self.agents {
+            assert_eq!(bpf_ids(agent.child.id()), BTreeSet::new(), "something is held");
+        }
+    }
+}
+
+/// The kernel's objects that a process holds: ("prog_id", 12) and so on.
+fn bpf_ids(pid: u32) -> BTreeSet<(String, u32)> {
+    let mut found = BTreeSet::new();
+    for file in std::fs::read_dir(format!("/proc/{pid}/fdinfo")).unwrap().flatten() {
+        let text = std::fs::read_to_string(file.path()).unwrap_or_default();
+        for (key, value) in text.lines().filter_map(|line| line.split_once(':')) {
+            if ["prog_id", "map_id", "link_id"].contains(&key) {
+                found.insert((key.to_owned(), value.trim().parse().unwrap()));
+            }
+        }
+    }
+    found
+}
+
+/// All that there is in this kernel.
+fn all_bpf_ids() -> BTreeSet<(String, u32)> {
+    use libbpf_rs::query::{LinkInfoIter, MapInfoIter, ProgInfoIter};
+    let programs = ProgInfoIter::default().map(|info| ("prog_id".to_owned(), info.id));
+    let maps = MapInfoIter::default().map(|info| ("map_id".to_owned(), info.id));
+    let links = LinkInfoIter::default().map(|info| ("link_id".to_owned(), info.id));
+    programs.chain(maps).chain(links).collect()
+}
+
+/// One row of the data connection as a row, of the columns that are compared.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Row {
+    at_ns: u64,
+    segments: u64,
+    segs_in: u64,
+    cwnd: u32,
+    rtt_us: u32,
+    rttvar_us: u32,
+    delivered: u32,
+    retrans: u32,
+    lost: u32,
+}
+
+fn at<T: Copy>(column: &[T], row: usize) -> T {
+    *column.get(row).unwrap_or(&column[0])
+}
+
+fn rows_of(batches: &[wire::Acks]) -> Vec<Row> {
+    let of = |batch: &wire::Acks, row: usize| Row {
+        at_ns: batch.at_ns[row],
+        segments: at(&batch.segments, row),
+        segs_in: at(&batch.segs_in_pkts, row).into(),
+        cwnd: at(&batch.snd_cwnd_pkts, row),
+        rtt_us: at(&batch.rtt_us, row),
+        rttvar_us: at(&batch.rttvar_us, row),
+        delivered: at(&batch.delivered_pkts, row),
+        retrans: at(&batch.total_retrans_pkts, row),
+        lost: at(&batch.lost_pkts, row),
+    };
+    let data = batches.iter().filter(|batch| batch.role == "data");
+    let mut rows: Vec<Row> =
+        data.flat_map(|batch| (0..batch.at_ns.len()).map(|row| of(batch, row))).collect();
+    rows.sort_by_key(|row| row.at_ns);
+    rows
+}
+
+/// Of the data connection.
+fn count_of(rows: &Rows) -> &wire::AckCount {
+    let mut data = rows.ack_counts.iter().filter(|count| count.role == "data");
+    let count = data.next().unwrap();
+    assert!(data.next().is_none(), "one data connection: {:?}", rows.ack_counts);
+    assert_eq!((count.lost_rows, count.refused_rows, count.lost_events), (0, 0, 0), "{count:?}");
+    count
+}
+
+/// Counts the TCP segments that come to `port` in a namespace, by a packet socket.
+fn count_segments(namespace: &Namespace, stop: Arc<AtomicBool>) -> thread::JoinHandle<Vec<u16>> {
+    let net = File::open(format!("/proc/{}/ns/net", namespace.pid())).unwrap();
+    thread::spawn(move || {
+        setns(&net, CloneFlags::CLONE_NEWNET).unwrap();
+        let tap = socket(
+            AddressFamily::Packet,
+            SockType::Datagram,
+            SockFlag::empty(),
+            SockProtocol::EthAll,
+        )
+        .unwrap();
+        setsockopt(&tap, sockopt::ReceiveTimeout, &TimeVal::new(0, 50_000)).unwrap();
+        setsockopt(&tap, sockopt::RcvBufForce, &(32 << 20)).unwrap();
+        let (mut to, mut packet) = (Vec::new(), [0; 128]);
+        while !stop.load(Ordering::Relaxed) {
+            let Ok(length) = recv(tap.as_raw_fd(), &mut packet, MsgFlags::MSG_TRUNC) else {
+                continue;
+            };
+            let head = usize::from(packet[0] & 15) * 4;
+            // From the other node, so it came in.
+            if length >= 40 && packet[9] == 6 && packet[12..16] == [10, 9, 0, 2] {
+                to.push(u16::from_be_bytes([packet[head + 2], packet[head + 3]]));
+            }
+        }
+        to
+    })
+}
+
+#[tokio::test]
+async fn every_acknowledgement_has_a_row_that_agrees_with_polls_and_with_the_wire() {
+    let mut nodes = Nodes::start().await;
+    let told = nodes.prepare("every-ack", DROPS).await;
+    let told: Vec<_> = told.iter().filter(|event| event.kind.starts_with("acks")).collect();
+    assert!(told.len() == 2 && told[0].kind == "acks", "{told:?}");
+    let stop = Arc::new(AtomicBool::new(false));
+    let tap = count_segments(&nodes.namespaces[0], Arc::clone(&stop));
+    let [sender, receiver] = nodes.run().await;
+    stop.store(true, Ordering::Relaxed);
+    let on_wire = tap.join().unwrap();
+
+    let rows = rows_of(&sender.acks);
+    let count = count_of(&sender);
+    assert_eq!((rows.len() as u64, count.rows), (count.segments, count.segments), "{count:?}");
+    assert!(rows.iter().enumerate().all(|(index, row)| row.segments == index as u64 + 1));
+    let data = sender.flows.iter().find(|flow| flow.role == "data").unwrap();
+    let on_wire = on_wire.iter().filter(|&&port| u32::from(port) == data.sport).count() as u64;
+    // The handshake's answer and what comes when this end has closed, a window at most, are not among the rows.
+    let rest = on_wire.checked_sub(count.segments).unwrap();
+    assert!(rows.len() > 1000 && (1..=64).contains(&rest), "{on_wire} on the wire, {count:?}");
+    // The kernel counts the handshake's answer too, and what still waits for a busy socket.
+    let ahead = rows.iter().map(|row| row.segs_in.checked_sub(row.segments).unwrap());
+    assert_eq!(ahead.min(), Some(1));
+
+    agrees_with_polls(&rows, &sender.samples);
+    events_explain_the_rows(&rows, &sender.tcp_events);
+    let received = &receiver.acks.iter().find(|batch| batch.role == "data").unwrap();
+    assert!(received.side == "rcv" && received.bytes_received.len() > 1, "{received:?}");
+    nodes.reset().await;
+}
+
+/// What inet_diag said is what a row near it says.
+fn agrees_with_polls(rows: &[Row], samples: &[wire::FlowSample]) {
+    let (first, last) = (rows[0].at_ns, rows[rows.len() - 1].at_ns);
+    let polls = samples.iter().filter(|s| s.role == "data" && first < s.at_ns && s.at_ns < last);
+    let (mut exact, mut all) = (0, 0);
+    for poll in polls {
+        all += 1;
+        let next = rows.partition_point(|row| row.at_ns <= poll.at_ns);
+        let near = &rows[next.saturating_sub(3)..rows.len().min(next + 4)];
+        let (delivered, retrans) = (poll.delivered_pkts.unwrap(), poll.total_retrans_pkts.unwrap());
+        assert!(near[0].delivered <= delivered && near[0].retrans <= retrans, "{poll:?} {near:?}");
+        let same = |row: &Row| {
+            row.delivered == delivered
+                && Some(row.cwnd) == poll.snd_cwnd_pkts
+                && Some(row.rtt_us) == poll.rtt_us
+                && Some(row.rttvar_us) == poll.rttvar_us
+        };
+        exact += usize::from(near.iter().any(same));
+    }
+    assert!(all > 100 && exact * 100 >= all * 95, "{exact} of {all} polls are among the rows");
+}
+
+/// Retransmissions and changes of state, told as they happen, sum up to what the rows say.
+fn events_explain_the_rows(rows: &[Row], events: &[wire::TcpEvent]) {
+    let of = |kind: &'static str| events.iter().filter(move |e| e.role == "data" && e.kind == kind);
+    let last = &rows[rows.len() - 1];
+    let before_last = of("retransmit").filter(|event| event.at_ns < last.at_ns);
+    let told: u32 = before_last.map(|event| event.count).sum();
+    assert!(told > 0, "the queue is short");
+    assert_eq!(told, last.retrans, "packets sent again");
+    let states: Vec<_> = of("ca_state").map(|e| (e.ca_state_before.unwrap(), e.ca_state)).collect();
+    assert!(states.iter().any(|&(_, after)| after == 3), "recovery: {states:?}");
+    assert_eq!(states[0].0, 0, "it begins open");
+    assert!(
+        states.windows(2).all(|pair| pair[0].1 == pair[1].0),
+        "one leads to the next: {states:?}"
+    );
+    assert_eq!(of("cc").map(|event| &*event.cc).collect::<Vec<_>>(), ["cubic"]);
+}
+
+#[tokio::test]
+async fn marks_are_told_as_they_arrive() {
+    let mut nodes = Nodes::start().await;
+    nodes.prepare("10ms", MARKS).await;
+    let [sender, receiver] = nodes.run().await;
+    let made = sender.queue.iter().filter_map(|row| row.ce_mark_pkts).max().unwrap();
+    let arrived: u64 =
+        receiver.tcp_events.iter().filter(|e| e.kind == "ce").map(|e| u64::from(e.count)).sum();
+    assert!(made > 20, "the link marks");
+    // The last sample of the queue is up to 100 ms old; what comes after the connection's end is not seen.
+    assert!(arrived.abs_diff(made) <= made / 20 + 3, "{made} made, {arrived} arrived");
+    let counted = sender.tcp_events.iter().filter(|e| e.kind == "ce" && e.side == "snd");
+    assert!(counted.count() > 0, "the sender hears of them");
+
+    let rows = rows_of(&sender.acks);
+    let count = count_of(&sender);
+    let gaps: Vec<u64> = rows.windows(2).map(|pair| pair[1].at_ns - pair[0].at_ns).collect();
+    assert!(gaps.iter().all(|&gap| gap >= 10_000_000), "{:?}", gaps.iter().min());
+    assert!(rows.len() > 100 && rows.len() as u64 == count.rows && count.rows < count.segments / 2);
+    nodes.reset().await;
+}
+
+#[tokio::test]
+async fn a_row_on_change_differs_from_the_one_before() {
+    let mut nodes = Nodes::start().await;
+    nodes.prepare("on-change", DROPS).await;
+    let [sender, _] = nodes.run().await;
+    let (rows, count) = (rows_of(&sender.acks), count_of(&sender));
+    assert!(
+        rows.len() > 20 && (rows.len() as u64) < count.segments,
+        "{} rows, {count:?}",
+        rows.len()
+    );
+    // A change of another column than these may have made a row too, but seldom.
+    let same = |pair: &[Row]| {
+        (pair[0].cwnd, pair[0].retrans, pair[0].lost)
+            == (pair[1].cwnd, pair[1].retrans, pair[1].lost)
+    };
+    let same = rows.windows(2).filter(|pair| same(pair)).count();
+    assert!(same * 4 < rows.len(), "{same} of {} rows tell nothing new", rows.len());
+    nodes.reset().await;
+}
+
+#[tokio::test]
+async fn a_killed_agent_leaves_no_program_map_or_link() {
+    let mut nodes = Nodes::start().await;
+    nodes.prepare("every-ack", DROPS).await;
+    let held = bpf_ids(nodes.agents[0].child.id());
+    assert!(held.iter().any(|(kind, _)| kind == "prog_id"), "{held:?}");
+    assert!(held.iter().any(|(kind, _)| kind == "map_id"), "{held:?}");
+    nodes.agents[0].kill();
+    wait_for("the end of all of them", || all_bpf_ids().is_disjoint(&held)).await;
+    nodes.clients[1].reset(wire::ResetRequest::default()).await.unwrap();
+}
+
+/// Both ends of a connection in a namespace of this thread.
+fn connection() -> (TcpStream, TcpStream, FlowPorts) {
+    unshare(CloneFlags::CLONE_NEWNET).unwrap();
+    assert!(Command::new("ip").args(["link", "set", "lo", "up"]).status().unwrap().success());
+    let listener = TcpListener::bind(("127.0.0.1", 5201)).unwrap();
+    let sender = TcpStream::connect(("127.0.0.1", 5201)).unwrap();
+    let flow = FlowPorts {
+        group: "bulk".to_owned(),
+        server_port: 5201,
+        client_port: sender.local_addr().unwrap().port(),
+        count: 1,
+        listens: false,
+        reverse: false,
+    };
+    (sender, listener.accept().unwrap().0, flow)
+}
+
+/// A byte there and a byte back, so many times: a segment each.
+fn exchange(mut one: TcpStream, mut two: TcpStream, times: usize) {
+    one.set_nodelay(true).unwrap();
+    two.set_nodelay(true).unwrap();
+    for _ in 0..times {
+        one.write_all(&[1]).unwrap();
+        two.read_exact(&mut [0]).unwrap();
+        two.write_all(&[1]).unwrap();
+        one.read_exact(&mut [0]).unwrap();
+    }
+}
+
+#[test]
+fn a_ring_that_nobody_empties_is_a_counted_loss() {
+    let test = thread::spawn(|| {
+        let (sender, receiver, flow) = connection();
+        let netns_cookie = ccbench_shaper::bpf::netns_cookie().unwrap();
+        let watch = Watch { flows: &[flow], acks: Acks::Every, netns_cookie };
+        let mut source = acks::open(&watch).unwrap();
+        exchange(sender, receiver, 30_000);
+        let mut ready = Vec::new();
+        source.drain(now_ns(), true, &mut ready);
+        let batches = ready.iter().filter_map(|of| match of {
+            Of::Acks(batch) => Some(batch),
+            _ => None,
+        });
+        let rows: usize = batches.map(|batch| batch.at_ns.len()).sum();
+        let counts = source.counts(now_ns());
+        let count = counts.iter().find(|count| count.flow_id == "bulk/0").unwrap();
+        assert_eq!(count.rows, rows as u64);
+        assert!(count.rows > 10_000 && count.lost_rows > 0, "{count:?}");
+        assert_eq!(count.rows + count.lost_rows, count.segments, "{count:?}");
+    });
+    test.join().unwrap();
+}

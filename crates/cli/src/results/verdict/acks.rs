@@ -1,0 +1,78 @@
+//! Is the record of acknowledgements whole?
+
+use ccbench_proto::wire::AckCount;
+
+use super::{Findings, Status};
+
+/// A hole in the record of one socket, however small: whoever asks for every acknowledgement counts on each.
+pub(crate) fn lost(node: &str, row: &AckCount, findings: &mut Findings) {
+    let whose = match row.flow_id.as_str() {
+        "" => format!("{node}: sockets beyond the 4096 that are watched"),
+        flow => format!("{node}: {flow} ({})", row.side),
+    };
+    let (lost, refused) = (row.lost_rows, row.refused_rows);
+    if lost + refused > 0 {
+        let all = row.rows + lost + refused;
+        let message = format!(
+            "{whose}: {} of {all} rows in `acks` are missing: the ring was full for {lost}, the way to the controller \
+             for {refused}; ask for fewer, like `sample.acks = \"10ms\"`",
+            lost + refused
+        );
+        findings.add(Status::Degraded, "acks_lost", message);
+    }
+    if row.lost_events > 0 {
+        let message = format!(
+            "{whose}: {} rows in `tcp_events` are missing, {} are there",
+            row.lost_events, row.events
+        );
+        findings.add(Status::Degraded, "tcp_events_lost", message);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn judged(count: &AckCount) -> Vec<(String, String)> {
+        let mut findings = Findings::default();
+        lost("src", count, &mut findings);
+        let verdict = findings.verdict();
+        assert_eq!(verdict.status == Status::Ok, verdict.reasons.is_empty());
+        verdict.reasons.into_iter().map(|reason| (reason.code, reason.message)).collect()
+    }
+
+    #[test]
+    fn a_single_row_that_is_missing_degrades() {
+        let count = AckCount {
+            flow_id: "a/0".into(),
+            side: "snd".into(),
+            segments: 100,
+            rows: 97,
+            lost_rows: 2,
+            refused_rows: 1,
+            ..AckCount::default()
+        };
+        let expected = "src: a/0 (snd): 3 of 100 rows in `acks` are missing: the ring was full for 2, the way to the \
+                        controller for 1; ask for fewer, like `sample.acks = \"10ms\"`";
+        assert_eq!(judged(&count), [("acks_lost".to_owned(), expected.to_owned())]);
+        assert_eq!(judged(&AckCount { lost_rows: 0, refused_rows: 0, ..count }), []);
+    }
+
+    #[test]
+    fn events_and_sockets_beyond_the_limit_count_too() {
+        let events = AckCount {
+            flow_id: "a/0".into(),
+            side: "rcv".into(),
+            events: 5,
+            lost_events: 1,
+            ..Default::default()
+        };
+        let expected = "src: a/0 (rcv): 1 rows in `tcp_events` are missing, 5 are there";
+        assert_eq!(judged(&events), [("tcp_events_lost".to_owned(), expected.to_owned())]);
+        let beyond = judged(&AckCount { lost_rows: 7, ..Default::default() });
+        assert!(
+            beyond[0].1.starts_with("src: sockets beyond the 4096 that are watched: 7 of 7"),
+            "{beyond:?}"
+        );
+    }
+}

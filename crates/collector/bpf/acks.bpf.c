@@ -1,0 +1,477 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The state of a socket at every segment that comes to it, and what happens to it in between, into one ring.
+ * README.md has the contract with the loader. What is not watched is left after two or three loads.
+ */
+#include "tcp.bpf.h"
+
+char _license[] SEC("license") = "Dual BSD/GPL";
+
+enum { EVERY = 0, INTERVAL = 1, CHANGE = 2 };
+
+struct {
+	u64 netns_cookie; /* sockets of this network namespace; 0: none */
+	u64 snd_gap_ns;   /* least time between two rows of a sender (INTERVAL) */
+	u64 rcv_gap_ns;   /* and of a receiver, in every mode */
+	u32 mode;	  /* of senders */
+	u32 unused;
+} acks_config SEC(".rodata.acks");
+
+/* Which sockets, by port: the four bits below. */
+u8 acks_ports[65536] SEC(".rodata.ports");
+#define SND_LOCAL 1
+#define SND_REMOTE 2
+#define RCV_LOCAL 4
+#define RCV_REMOTE 8
+
+struct {
+	u64 unwatched; /* segments of sockets that found no room in acks_flows */
+	u64 after_ack; /* 1: senders are seen by the fexit program; to be set before anything is attached */
+} acks_global SEC(".data.acks");
+
+/* What is known of one socket. The first five are the user's to read. */
+struct flow {
+	u64 segments; /* that came */
+	u64 rows;     /* that went into the ring */
+	u64 lost;     /* that found the ring full */
+	u64 events, events_lost;
+	u64 last_ns; /* the last row */
+	u64 ca_ops;  /* whose name was told */
+	u32 ports;   /* local, and remote << 16 */
+	u32 cwnd, ssthresh, total_retrans, lost_out, delivered_ce, min_rtt, rcv_ooopack;
+	u8 ca_state, retransmits, seen, unused[5];
+};
+
+struct {
+	int (*type)[1]; /* BPF_MAP_TYPE_HASH */
+	int (*max_entries)[4096];
+	u64 *key; /* the socket's cookie */
+	struct flow *value;
+} acks_flows SEC(".maps");
+
+struct {
+	int (*type)[27]; /* BPF_MAP_TYPE_RINGBUF */
+	int (*max_entries)[4194304];
+} acks_ring SEC(".maps");
+
+enum { ROW = 1, CC = 2, RETRANSMIT = 3, RTO = 4, CA_STATE = 5, CE_MARK = 6 };
+
+/* Times in jiffies are the user's to convert. */
+struct row {
+	u32 kind, ports;
+	u64 at_ns, cookie, segments, lost_rows;
+	u64 bytes_acked, bytes_received, bytes_sent, bytes_retrans, pacing_rate;
+	u32 rtt_us, rttvar_us, min_rtt_us, rto_jiffies, ato_jiffies;
+	u32 snd_cwnd, snd_ssthresh, unacked, sacked, lost, retrans, reordering;
+	u32 delivered, delivered_ce, rate_delivered, rate_interval_us;
+	u32 total_retrans, segs_out, segs_in, data_segs_out, data_segs_in, notsent_bytes;
+	u32 snd_wnd, rcv_wnd, rcv_ssthresh, rcv_rtt_us, rcv_space, rcv_ooopack;
+	u32 dsack_dups, reord_seen, pmtu, snd_mss_rcv_mss, advmss_rehash;
+	u32 busy_jiffies, rwnd_limited_jiffies, sndbuf_limited_jiffies;
+	u32 total_rto_recoveries, total_rto_time_ms;
+	u32 received_ce, delivered_ecn_bytes[3], received_ecn_bytes[3];
+	u8 ca_state, retransmits, backoff, probes, app_limited, ecn_flags, accecn, has;
+};
+_Static_assert(sizeof(struct row) == 272, "src/acks/record.rs knows it");
+_Static_assert(sizeof(struct flow) == 96, "src/acks/bpf.rs knows it");
+#define HAS_RTO 1
+#define HAS_ACCECN 2
+
+/* All but rows. */
+struct event {
+	u32 kind, ports;
+	u64 at_ns, cookie;
+	u32 count, ca_state;
+	u32 snd_cwnd, snd_ssthresh, rtt_us, unacked, lost, total_retrans;
+	char cc[16]; /* CC */
+};
+_Static_assert(sizeof(struct event) == 72, "src/acks/record.rs knows it");
+
+INLINE struct sock_common *common(struct tcp_sock___acks *tp)
+{
+	return &tp->inet_conn.icsk_inet.sk.__sk_common;
+}
+
+/* Which of the four bits a socket of this namespace has; 0: it is not watched. */
+INLINE u32 role(struct sock *sk)
+{
+	u16 remote;
+
+	if (sk->__sk_common.skc_net.net->net_cookie != acks_config.netns_cookie)
+		return 0;
+	remote = __builtin_bswap16(sk->__sk_common.skc_dport);
+	return (acks_ports[sk->__sk_common.skc_num] & (SND_LOCAL | RCV_LOCAL)) |
+	       (acks_ports[remote] & (SND_REMOTE | RCV_REMOTE));
+}
+
+INLINE struct flow *flow_of(struct tcp_sock___acks *tp, u64 cookie)
+{
+	struct flow *flow = bpf_map_lookup_elem(&acks_flows, &cookie);
+
+	if (!flow) {
+		struct flow fresh = {};
+
+		fresh.ports = common(tp)->skc_num | (u32)__builtin_bswap16(common(tp)->skc_dport) << 16;
+		bpf_map_update_elem(&acks_flows, &cookie, &fresh, BPF_NOEXIST);
+		flow = bpf_map_lookup_elem(&acks_flows, &cookie);
+		if (!flow)
+			__sync_fetch_and_add(&acks_global.unwatched, 1);
+	}
+	return flow;
+}
+
+INLINE struct event *begin_event(struct tcp_sock___acks *tp, struct flow *flow, u64 cookie, u32 kind, u32 count)
+{
+	struct event *event = bpf_ringbuf_reserve(&acks_ring, sizeof(*event), 0);
+
+	if (!event) {
+		flow->events_lost++;
+		return 0;
+	}
+	flow->events++;
+	event->kind = kind;
+	event->ports = flow->ports;
+	event->at_ns = bpf_ktime_get_ns();
+	event->cookie = cookie;
+	event->count = count;
+	event->ca_state = BITS(tp, inet_conn.icsk_ca_state);
+	event->snd_cwnd = tp->snd_cwnd;
+	event->snd_ssthresh = tp->snd_ssthresh;
+	event->rtt_us = tp->srtt_us >> 3;
+	event->unacked = tp->packets_out;
+	event->lost = tp->lost_out;
+	event->total_retrans = tp->total_retrans;
+	__builtin_memset(event->cc, 0, sizeof(event->cc));
+	return event;
+}
+
+/* The name, when it is another than what was told. */
+INLINE void tell_cc(struct tcp_sock___acks *tp, struct flow *flow, u64 cookie)
+{
+	struct tcp_congestion_ops___acks *ops = tp->inet_conn.icsk_ca_ops;
+	struct event *event;
+
+	if ((u64)ops == flow->ca_ops)
+		return;
+	event = begin_event(tp, flow, cookie, CC, 0);
+	if (!event)
+		return;
+	bpf_probe_read_kernel_str(event->cc, sizeof(event->cc), ops->name);
+	flow->ca_ops = (u64)ops;
+	bpf_ringbuf_submit(event, BPF_RB_NO_WAKEUP);
+}
+
+INLINE void tell_ce(struct tcp_sock___acks *tp, struct flow *flow, u64 cookie, u32 count)
+{
+	struct event *event = begin_event(tp, flow, cookie, CE_MARK, count);
+
+	if (event)
+		bpf_ringbuf_submit(event, BPF_RB_NO_WAKEUP);
+}
+
+/* Takes note of what CHANGE looks at; whether any of it is another than before. */
+INLINE u32 changed(struct tcp_sock___acks *tp, struct flow *flow)
+{
+	u32 state = BITS(tp, inet_conn.icsk_ca_state), min_rtt = tp->rtt_min.s[0].v;
+	u32 differs = flow->cwnd ^ tp->snd_cwnd;
+
+	differs |= flow->ssthresh ^ tp->snd_ssthresh;
+	differs |= flow->total_retrans ^ tp->total_retrans;
+	differs |= flow->lost_out ^ tp->lost_out;
+	differs |= flow->delivered_ce ^ tp->delivered_ce;
+	differs |= flow->min_rtt ^ min_rtt;
+	differs |= flow->ca_state ^ state;
+	flow->cwnd = tp->snd_cwnd;
+	flow->ssthresh = tp->snd_ssthresh;
+	flow->total_retrans = tp->total_retrans;
+	flow->lost_out = tp->lost_out;
+	flow->min_rtt = min_rtt;
+	flow->ca_state = state;
+	return differs || !flow->seen;
+}
+
+/* How long the socket was busy, and limited by what, as tcp_get_info counts it. */
+INLINE void put_chrono(struct row *row, struct tcp_sock___acks *tp)
+{
+	u32 type = BITS(tp, chrono_type);
+	u32 now = type ? (u32)bpf_jiffies64() - tp->chrono_start : 0;
+
+	row->rwnd_limited_jiffies = tp->chrono_stat[1] + (type == 2 ? now : 0);
+	row->sndbuf_limited_jiffies = tp->chrono_stat[2] + (type == 3 ? now : 0);
+	row->busy_jiffies = tp->chrono_stat[0] + (type == 1 ? now : 0) + row->rwnd_limited_jiffies +
+			    row->sndbuf_limited_jiffies;
+}
+
+/* What not all kernels have; what is missing is 0, and its bit in `has` too. */
+INLINE void put_newer(struct row *row, struct tcp_sock___acks *tp)
+{
+	u32 rehash = tp->timeout_rehash;
+
+	row->has = 0;
+	row->accecn = 0;
+	if (HAS(tp, plb_rehash))
+		rehash += tp->plb_rehash;
+	row->advmss_rehash = tp->advmss | rehash << 16;
+	row->total_rto_recoveries = 0;
+	row->total_rto_time_ms = 0;
+	if (HAS(tp, total_rto)) {
+		row->has |= HAS_RTO;
+		row->total_rto_recoveries = tp->total_rto | (u32)tp->total_rto_recoveries << 16;
+		row->total_rto_time_ms = tp->total_rto_time;
+	}
+	if (HAS(tp, received_ecn_bytes)) {
+		row->has |= HAS_ACCECN;
+		row->received_ce = tp->received_ce;
+		row->delivered_ecn_bytes[0] = tp->delivered_ecn_bytes[0];
+		row->delivered_ecn_bytes[1] = tp->delivered_ecn_bytes[1];
+		row->delivered_ecn_bytes[2] = tp->delivered_ecn_bytes[2];
+		row->received_ecn_bytes[0] = tp->received_ecn_bytes[0];
+		row->received_ecn_bytes[1] = tp->received_ecn_bytes[1];
+		row->received_ecn_bytes[2] = tp->received_ecn_bytes[2];
+		row->accecn = BITS(tp, accecn_fail_mode) | BITS(tp, saw_accecn_opt) << 4;
+	} else {
+		row->received_ce = 0;
+		__builtin_memset(row->delivered_ecn_bytes, 0, sizeof(row->delivered_ecn_bytes));
+		__builtin_memset(row->received_ecn_bytes, 0, sizeof(row->received_ecn_bytes));
+	}
+}
+
+INLINE void put_sender(struct row *row, struct tcp_sock___acks *tp)
+{
+	row->bytes_acked = tp->bytes_acked;
+	row->bytes_sent = tp->bytes_sent;
+	row->bytes_retrans = tp->bytes_retrans;
+	row->pacing_rate = tp->inet_conn.icsk_inet.sk.sk_pacing_rate;
+	row->rtt_us = tp->srtt_us >> 3;
+	row->rttvar_us = tp->mdev_us >> 2;
+	row->min_rtt_us = tp->rtt_min.s[0].v;
+	row->rto_jiffies = tp->inet_conn.icsk_rto;
+	row->snd_cwnd = tp->snd_cwnd;
+	row->snd_ssthresh = tp->snd_ssthresh;
+	row->unacked = tp->packets_out;
+	row->sacked = tp->sacked_out;
+	row->lost = tp->lost_out;
+	row->retrans = tp->retrans_out;
+	row->reordering = tp->reordering;
+	row->delivered = tp->delivered;
+	row->delivered_ce = tp->delivered_ce;
+	row->rate_delivered = tp->rate_delivered;
+	row->rate_interval_us = tp->rate_interval_us;
+	row->total_retrans = tp->total_retrans;
+	row->segs_out = tp->segs_out;
+	row->data_segs_out = tp->data_segs_out;
+	row->notsent_bytes = tp->write_seq - tp->snd_nxt;
+	row->snd_wnd = tp->snd_wnd;
+	row->dsack_dups = tp->dsack_dups;
+	row->reord_seen = tp->reord_seen;
+	row->ca_state = BITS(tp, inet_conn.icsk_ca_state);
+	row->retransmits = tp->inet_conn.icsk_retransmits;
+	row->backoff = tp->inet_conn.icsk_backoff;
+	row->probes = tp->inet_conn.icsk_probes_out;
+	row->app_limited = BITS(tp, rate_app_limited);
+	put_chrono(row, tp);
+}
+
+INLINE void put_receiver(struct row *row, struct tcp_sock___acks *tp)
+{
+	row->bytes_received = tp->bytes_received;
+	row->segs_in = tp->segs_in;
+	row->data_segs_in = tp->data_segs_in;
+	row->rcv_wnd = tp->rcv_wnd;
+	row->rcv_ssthresh = tp->rcv_ssthresh;
+	row->rcv_rtt_us = tp->rcv_rtt_est.rtt_us >> 3;
+	row->rcv_space = tp->rcvq_space.space;
+	row->rcv_ooopack = tp->rcv_ooopack;
+	row->ato_jiffies = BITS(tp, inet_conn.icsk_ack.ato);
+	row->pmtu = tp->inet_conn.icsk_pmtu_cookie;
+	row->snd_mss_rcv_mss = tp->mss_cache | (u32)tp->inet_conn.icsk_ack.rcv_mss << 16;
+	row->ecn_flags = tp->ecn_flags;
+}
+
+INLINE void put_row(struct tcp_sock___acks *tp, struct flow *flow, u64 cookie, u64 now)
+{
+	struct row *row = bpf_ringbuf_reserve(&acks_ring, sizeof(*row), 0);
+
+	if (!row) {
+		flow->lost++;
+		return;
+	}
+	flow->rows++;
+	row->kind = ROW;
+	row->ports = flow->ports;
+	row->at_ns = now;
+	row->cookie = cookie;
+	row->segments = flow->segments;
+	row->lost_rows = flow->lost;
+	put_sender(row, tp);
+	put_receiver(row, tp);
+	put_newer(row, tp);
+	bpf_ringbuf_submit(row, BPF_RB_NO_WAKEUP);
+}
+
+/* An acknowledgement came to a sender. */
+INLINE void acknowledged(struct sock *sk)
+{
+	struct tcp_sock___acks *tp = bpf_skc_to_tcp_sock(sk);
+	struct flow *flow;
+	u64 cookie, now;
+	u32 keep = 1;
+
+	if (!tp)
+		return;
+	cookie = bpf_get_socket_cookie(sk);
+	flow = flow_of(tp, cookie);
+	if (!flow)
+		return;
+	flow->segments++;
+	tell_cc(tp, flow, cookie);
+	if (flow->seen && tp->delivered_ce != flow->delivered_ce)
+		tell_ce(tp, flow, cookie, tp->delivered_ce - flow->delivered_ce);
+	if (acks_config.mode == CHANGE)
+		keep = changed(tp, flow);
+	flow->delivered_ce = tp->delivered_ce;
+	flow->retransmits = tp->inet_conn.icsk_retransmits;
+	flow->seen = 1;
+	if (!keep)
+		return;
+	now = bpf_ktime_get_ns();
+	if (acks_config.mode == INTERVAL && now - flow->last_ns < acks_config.snd_gap_ns)
+		return;
+	flow->last_ns = now;
+	put_row(tp, flow, cookie, now);
+}
+
+/* The marked segments that a packet stands for: several where GRO joined them. */
+INLINE u32 marked(struct sk_buff *skb)
+{
+	struct skb_shared_info *info = (void *)0;
+	struct tcp_skb_cb *cb = (void *)0;
+	const u8 *field = (const u8 *)skb + FIELD_INFO(skb, cb, 0) + FIELD_INFO(cb, ip_dsfield, 0);
+	u16 segments = 0;
+
+	asm volatile("" : "+r"(field));
+	if ((*field & CE) != CE)
+		return 0;
+	bpf_probe_read_kernel(&segments, sizeof(segments),
+			      skb->head + skb->end + FIELD_INFO(info, gso_segs, 0));
+	return segments ? segments : 1;
+}
+
+/* A segment came to a receiver. */
+INLINE void received(struct sock *sk, struct sk_buff *skb)
+{
+	struct tcp_sock___acks *tp = bpf_skc_to_tcp_sock(sk);
+	struct flow *flow;
+	u64 cookie, now;
+	u32 marks;
+
+	if (!tp)
+		return;
+	cookie = bpf_get_socket_cookie(sk);
+	flow = flow_of(tp, cookie);
+	if (!flow)
+		return;
+	flow->segments++;
+	marks = marked(skb);
+	if (marks)
+		tell_ce(tp, flow, cookie, marks);
+	now = bpf_ktime_get_ns();
+	if (now - flow->last_ns < acks_config.rcv_gap_ns)
+		return;
+	flow->last_ns = now;
+	tell_cc(tp, flow, cookie);
+	put_row(tp, flow, cookie, now);
+}
+
+SEC("fexit/tcp_ack") int acks_after(u64 *ctx)
+{
+	struct sock *sk = (void *)ctx[0];
+
+	if (role(sk) & (SND_LOCAL | SND_REMOTE))
+		acknowledged(sk);
+	return 0;
+}
+
+SEC("tp_btf/tcp_probe") int acks_segment(u64 *ctx)
+{
+	struct sock *sk = (void *)ctx[0];
+	u32 roles = role(sk);
+
+	if (roles & (RCV_LOCAL | RCV_REMOTE))
+		received(sk, (void *)ctx[1]);
+	else if (roles && !acks_global.after_ack)
+		acknowledged(sk);
+	return 0;
+}
+
+INLINE int retransmitted(struct sock *sk, struct sk_buff *skb)
+{
+	struct tcp_skb_cb *cb = (void *)0;
+	struct event *event;
+	struct flow *flow;
+	u16 segments = 0;
+	u64 cookie;
+	struct tcp_sock___acks *tp;
+
+	if (!role(sk))
+		return 0;
+	tp = bpf_skc_to_tcp_sock(sk);
+	if (!tp)
+		return 0;
+	cookie = bpf_get_socket_cookie(sk);
+	flow = flow_of(tp, cookie);
+	if (!flow)
+		return 0;
+	/* The kernel counts a timeout just before it retransmits. */
+	if (tp->inet_conn.icsk_retransmits > flow->retransmits) {
+		flow->retransmits = tp->inet_conn.icsk_retransmits;
+		event = begin_event(tp, flow, cookie, RTO, flow->retransmits);
+		if (event)
+			bpf_ringbuf_submit(event, BPF_RB_NO_WAKEUP);
+	}
+	bpf_probe_read_kernel(&segments, sizeof(segments),
+			      (u8 *)skb + FIELD_INFO(skb, cb, 0) + FIELD_INFO(cb, tcp_gso_segs, 0));
+	event = begin_event(tp, flow, cookie, RETRANSMIT, segments ? segments : 1);
+	if (event)
+		bpf_ringbuf_submit(event, BPF_RB_NO_WAKEUP);
+	return 0;
+}
+
+SEC("tp_btf/tcp_retransmit_skb") int acks_resent(u64 *ctx)
+{
+	return retransmitted((void *)ctx[0], (void *)ctx[1]);
+}
+
+/* Newer kernels tell of failures too. */
+SEC("tp_btf/tcp_retransmit_skb") int acks_resent_err(u64 *ctx)
+{
+	return (int)ctx[2] ? 0 : retransmitted((void *)ctx[0], (void *)ctx[1]);
+}
+
+SEC("tp_btf/tcp_cong_state_set") int acks_state(u64 *ctx)
+{
+	struct sock *sk = (void *)ctx[0];
+	u8 state = ctx[1];
+	struct event *event;
+	struct flow *flow;
+	u64 cookie;
+	struct tcp_sock___acks *tp;
+
+	if (!role(sk))
+		return 0;
+	tp = bpf_skc_to_tcp_sock(sk);
+	if (!tp || BITS(tp, inet_conn.icsk_ca_state) == state)
+		return 0;
+	cookie = bpf_get_socket_cookie(sk);
+	flow = flow_of(tp, cookie);
+	if (!flow)
+		return 0;
+	event = begin_event(tp, flow, cookie, CA_STATE, 0);
+	if (event) {
+		/* It is about to be set: `count` has what it was. */
+		event->count = event->ca_state;
+		event->ca_state = state;
+		bpf_ringbuf_submit(event, BPF_RB_NO_WAKEUP);
+	}
+	return 0;
+}

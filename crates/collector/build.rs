@@ -1,0 +1,28 @@
+//! Compiles the programs of `bpf/`, if they are wanted (feature `ebpf`).
+
+use std::path::PathBuf;
+
+use clang::{clang, compile, env};
+
+#[path = "build/clang.rs"]
+mod clang;
+
+fn main() {
+    println!("cargo:rerun-if-env-changed=CLANG");
+    for path in ["build.rs", "build", "bpf", "../../kmod/bpf/kernel.bpf.h"] {
+        println!("cargo:rerun-if-changed={path}");
+    }
+    if std::env::var_os("CARGO_FEATURE_EBPF").is_none() {
+        return;
+    }
+    if let Err(why) = build() {
+        eprintln!("{why}");
+        std::process::exit(1);
+    }
+}
+
+fn build() -> Result<(), String> {
+    let source = PathBuf::from(env("CARGO_MANIFEST_DIR")?).join("bpf/acks.bpf.c");
+    let object = PathBuf::from(env("OUT_DIR")?).join("acks.bpf.o");
+    compile(&clang()?, &source, &object)
+}

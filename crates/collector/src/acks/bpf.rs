@@ -1,0 +1,273 @@
+//! Loads `bpf/acks.bpf.c` with aya, and empties its ring.
+
+use std::time::Duration;
+
+use aya::maps::{Array, HashMap, MapData, RingBuf};
+use aya::programs::{BtfTracePoint, FExit, ProgramError};
+use aya::{Btf, Ebpf, EbpfLoader};
+use ccbench_proto::plan::Acks;
+use ccbench_proto::wire::{self, run_event::Of};
+use rustix::time::{ClockId, clock_getres};
+
+use super::gather::Gather;
+use super::{AckSource, Watch, record, ring};
+use crate::FlowPorts;
+
+/// The programs, as an ELF file.
+static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/acks.bpf.o"));
+
+/// A receiver has a row at most so often, in every mode but the one with a time of its own.
+const RECEIVER_GAP_NS: u64 = 10_000_000;
+
+/// `struct flow`.
+type Flow = [u64; 12];
+
+/// The programs while they are attached.
+pub struct Source {
+    ring: RingBuf<MapData>,
+    flows: HashMap<MapData, u64, Flow>,
+    global: Array<MapData, [u64; 2]>,
+    /// Holds programs and links; they go with it.
+    _programs: Ebpf,
+    gather: Gather,
+    period: Duration,
+    mode: String,
+    hook: &'static str,
+    notes: Vec<String>,
+}
+
+impl Source {
+    /// Loads and attaches. Every step that fails says what it was.
+    pub fn open(watch: &Watch<'_>) -> Result<Self, String> {
+        let btf = Btf::from_sys_fs().map_err(|e| {
+            format!("read the kernel's types (CONFIG_DEBUG_INFO_BTF): {}", told(&e))
+        })?;
+        let (bytes, period) = ring(watch);
+        let (config, ports) = (config(watch), port_roles(watch.flows));
+        let mut programs = EbpfLoader::new()
+            .btf(Some(&btf))
+            .map_max_entries("acks_ring", bytes)
+            .override_global("acks_config", &config[..], true)
+            .override_global("acks_ports", &ports[..], true)
+            .load(OBJECT)
+            .map_err(|e| format!("load BPF maps (needs CAP_BPF and CAP_PERFMON): {}", told(&e)))?;
+        let mut notes = Vec::new();
+        let hook = load(&mut programs, &btf, &mut notes)?;
+        let mut global: Array<_, [u64; 2]> = take(&mut programs, ".data.acks")?;
+        let after_ack = u64::from(hook == AFTER);
+        global
+            .set(0, [0, after_ack], 0)
+            .map_err(|e| format!("set up BPF programs: {}", told(&e)))?;
+        let (ring, flows) = (take(&mut programs, "acks_ring")?, take(&mut programs, "acks_flows")?);
+        attach(&mut programs)?;
+        notes.insert(0, format!("senders are watched by {hook}, a row: {}", watch.acks));
+        let gather = Gather::new(watch.flows, tick_us());
+        let mode = watch.acks.to_string();
+        Ok(Self { ring, flows, global, _programs: programs, gather, period, mode, hook, notes })
+    }
+}
+
+/// The hook that sees a sender after an acknowledgement was taken in.
+const AFTER: &str = "fexit/tcp_ack";
+/// And the one that every kernel has, before it.
+const BEFORE: &str = "tp_btf/tcp_probe";
+
+/// Loads every program that this kernel takes; how senders are watched.
+fn load(programs: &mut Ebpf, btf: &Btf, notes: &mut Vec<String>) -> Result<&'static str, String> {
+    tracepoint(programs, "acks_segment", "tcp_probe", btf)
+        .map_err(|e| format!("load a BPF program at the tracepoint tcp_probe: {}", told(&e)))?;
+    // The one for newer kernels first: what it reads is refused on the others.
+    if tracepoint(programs, "acks_resent_err", "tcp_retransmit_skb", btf).is_err()
+        && let Err(e) = tracepoint(programs, "acks_resent", "tcp_retransmit_skb", btf)
+    {
+        notes.push(format!("no events of retransmissions: {}", told(&e)));
+    }
+    if let Err(e) = tracepoint(programs, "acks_state", "tcp_cong_state_set", btf) {
+        notes.push(format!("no events of changes of state: {}", told(&e)));
+    }
+    let after: Result<&mut FExit, _> = match programs.program_mut("acks_after") {
+        Some(program) => program.try_into(),
+        None => return Ok(BEFORE),
+    };
+    let refused = match after.and_then(|program| program.load("tcp_ack", btf)) {
+        Ok(()) => return Ok(AFTER),
+        Err(refused) => refused,
+    };
+    notes.push(format!(
+        "rows hold the state before an acknowledgement: {AFTER}: {}",
+        told(&refused)
+    ));
+    Ok(BEFORE)
+}
+
+fn tracepoint(programs: &mut Ebpf, name: &str, at: &str, btf: &Btf) -> Result<(), ProgramError> {
+    match programs.program_mut(name) {
+        Some(program) => <&mut BtfTracePoint>::try_from(program)?.load(at, btf),
+        None => Err(ProgramError::NotLoaded),
+    }
+}
+
+/// Attaches what was loaded.
+fn attach(programs: &mut Ebpf) -> Result<(), String> {
+    for (name, program) in programs.programs_mut() {
+        let attached = if let Ok(program) = <&mut FExit>::try_from(&mut *program) {
+            program.fd().is_ok().then(|| program.attach().map(drop))
+        } else if let Ok(program) = <&mut BtfTracePoint>::try_from(&mut *program) {
+            program.fd().is_ok().then(|| program.attach().map(drop))
+        } else {
+            None
+        };
+        attached.transpose().map_err(|e| format!("attach the BPF program {name}: {}", told(&e)))?;
+    }
+    Ok(())
+}
+
+fn take<M>(programs: &mut Ebpf, name: &str) -> Result<M, String>
+where
+    M: TryFrom<aya::maps::Map, Error = aya::maps::MapError>,
+{
+    let map = programs.take_map(name).ok_or_else(|| format!("the BPF object has no map {name}"))?;
+    map.try_into().map_err(|e| format!("open the BPF map {name}: {}", told(&e)))
+}
+
+/// An error with its causes, on one line.
+fn told(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.ends_with(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = error.source();
+    }
+    one_line(&text)
+}
+
+/// Of the verifier's log, which is for nobody's results, what it found wrong: the line before the figures at its end.
+fn one_line(text: &str) -> String {
+    let mut lines = text.lines();
+    let first = lines.next().unwrap_or_default();
+    let figures = ["verification time", "stack depth", "processed "];
+    let wrong =
+        |line: &&str| !line.trim().is_empty() && !figures.iter().any(|f| line.starts_with(f));
+    match lines.rfind(wrong) {
+        Some(last) => format!("{first} ... {last}"),
+        None => first.to_owned(),
+    }
+}
+
+/// `acks_config`.
+fn config(watch: &Watch<'_>) -> Vec<u8> {
+    let (mode, gap_ns): (u32, u64) = match watch.acks {
+        Acks::AtMost(gap) => (1, gap.nanos()),
+        Acks::Change => (2, 0),
+        Acks::Every | Acks::Off => (0, 0),
+    };
+    let rcv_gap_ns = if mode == 1 { gap_ns } else { RECEIVER_GAP_NS };
+    let words = [watch.netns_cookie, gap_ns, rcv_gap_ns].map(u64::to_ne_bytes).concat();
+    [words, [mode, 0].map(u32::to_ne_bytes).concat()].concat()
+}
+
+/// `acks_ports`: by port, whose it is (1: of a sender, 2: of a sender's peer, 4 and 8: of receivers).
+fn port_roles(flows: &[FlowPorts]) -> Vec<u8> {
+    let mut roles = vec![0; 65_536];
+    for flow in flows {
+        let sends = flow.listens == flow.reverse;
+        let bit = match (sends, flow.listens) {
+            (true, true) => 1,
+            (true, false) => 2,
+            (false, true) => 4,
+            (false, false) => 8,
+        };
+        roles[usize::from(flow.server_port)] |= bit;
+    }
+    roles
+}
+
+/// Length of a jiffy: the resolution of the coarse clocks.
+fn tick_us() -> u64 {
+    let tick = clock_getres(ClockId::MonotonicCoarse);
+    u64::try_from(tick.tv_nsec / 1000).unwrap_or(1).max(1)
+}
+
+impl AckSource for Source {
+    fn drain(&mut self, now_ns: u64, all: bool, into: &mut Vec<Of>) {
+        while let Some(record) = self.ring.next() {
+            self.gather.take(&record);
+        }
+        self.gather.drain(now_ns, all, into);
+    }
+
+    fn refused(&mut self, of: &Of) {
+        self.gather.refused(of);
+    }
+
+    fn counts(&mut self, at_ns: u64) -> Vec<wire::AckCount> {
+        let mut counts = Vec::new();
+        for (cookie, flow) in self.flows.iter().flatten() {
+            let [segments, _, lost, _, events_lost, _, _, ports, ..] = flow;
+            // The low half in memory; `ports` is followed by another field.
+            let (sport, dport) = record::ports(u32::from_ne_bytes(first_half(ports)));
+            let Some((whose, sent)) = self.gather.sent(cookie, sport, dport) else { continue };
+            counts.push(wire::AckCount {
+                at_ns,
+                flow_id: whose.flow_id.clone(),
+                group: whose.group.clone(),
+                side: whose.side.clone(),
+                role: whose.role.clone(),
+                cookie,
+                mode: self.mode.clone(),
+                hook: if whose.side == "snd" { self.hook } else { BEFORE }.to_owned(),
+                segments,
+                rows: sent.rows,
+                lost_rows: lost,
+                refused_rows: sent.refused_rows,
+                events: sent.events,
+                lost_events: events_lost + sent.refused_events,
+            });
+        }
+        // Segments of sockets beyond what the map holds belong to no flow in particular.
+        let unwatched =
+            self.global.get(&0, 0).map_or(0, |[unwatched, _]| unwatched) + self.gather.broken();
+        if unwatched > 0 {
+            let (mode, hook) = (self.mode.clone(), self.hook.to_owned());
+            let lost = wire::AckCount {
+                at_ns,
+                mode,
+                hook,
+                segments: unwatched,
+                lost_rows: unwatched,
+                ..Default::default()
+            };
+            counts.push(lost);
+        }
+        counts.sort_by(|a, b| (&a.flow_id, &a.side).cmp(&(&b.flow_id, &b.side)));
+        counts
+    }
+
+    fn period(&self) -> Duration {
+        self.period
+    }
+
+    fn notes(&self) -> &[String] {
+        &self.notes
+    }
+}
+
+fn first_half(word: u64) -> [u8; 4] {
+    let [a, b, c, d, ..] = word.to_ne_bytes();
+    [a, b, c, d]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_log_the_error_is_told() {
+        let log = "BPF_PROG_LOAD failed: 0: R1=ctx()\n1: (85) call x\ninvalid func x\nprocessed 2 insns\n\n";
+        assert_eq!(one_line(log), "BPF_PROG_LOAD failed: 0: R1=ctx() ... invalid func x");
+        assert_eq!(one_line("not permitted"), "not permitted");
+    }
+}

@@ -1,0 +1,303 @@
+//! From single records to batches of rows per socket, and to events. Pure: it is told records and the time.
+
+use std::collections::HashMap;
+
+use ccbench_proto::wire::{self, run_event::Of};
+
+use super::record::{self, Head, Kind, ROW_BYTES, Rows};
+use crate::FlowPorts;
+use crate::ports::PortMap;
+
+/// Rows of a batch: large enough that what is said once per batch costs nothing per row.
+const BATCH_ROWS: usize = 1024;
+/// A batch waits for more rows this long.
+const BATCH_NS: u64 = 100_000_000;
+/// Events of one message.
+const BATCH_EVENTS: usize = 1024;
+
+/// What waits to be sent.
+pub struct Gather {
+    ports: PortMap,
+    tick_us: u64,
+    /// By cookie, where in `sockets`.
+    index: HashMap<u64, usize>,
+    sockets: Vec<Socket>,
+    events: Vec<wire::TcpEvent>,
+    events_since_ns: u64,
+    ready: Vec<Of>,
+    /// Records that could not be read.
+    broken: u64,
+}
+
+struct Socket {
+    /// Without columns.
+    whose: wire::Acks,
+    rows: Vec<u8>,
+    since_ns: u64,
+    sent: Sent,
+}
+
+/// Of one socket, what went out and what did not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Sent {
+    /// Rows.
+    pub rows: u64,
+    /// Rows that were refused on their way.
+    pub refused_rows: u64,
+    /// Events.
+    pub events: u64,
+    /// Events that were refused on their way.
+    pub refused_events: u64,
+}
+
+impl Gather {
+    /// Of these flows' sockets, on a kernel whose jiffy is this long.
+    #[must_use]
+    pub fn new(flows: &[FlowPorts], tick_us: u64) -> Self {
+        Self {
+            ports: PortMap::new(flows),
+            tick_us,
+            index: HashMap::new(),
+            sockets: Vec::new(),
+            events: Vec::new(),
+            events_since_ns: 0,
+            ready: Vec::new(),
+            broken: 0,
+        }
+    }
+
+    /// Takes one record of the ring.
+    pub fn take(&mut self, bytes: &[u8]) {
+        let Some(head) = Head::read(bytes) else {
+            self.broken += 1;
+            return;
+        };
+        let Some(at) = self.socket(head.cookie, head.sport, head.dport) else { return };
+        match head.kind {
+            Kind::Row => {
+                let socket = &mut self.sockets[at];
+                if socket.rows.is_empty() {
+                    socket.since_ns = head.at_ns;
+                }
+                socket.rows.extend_from_slice(&bytes[..ROW_BYTES]);
+                if socket.rows.len() >= BATCH_ROWS * ROW_BYTES {
+                    self.close(at);
+                }
+            }
+            Kind::Cc => {
+                // A batch has one name.
+                self.close(at);
+                self.sockets[at].whose.cc = record::cc_name(bytes);
+                self.note(at, &head, bytes);
+            }
+            _ => self.note(at, &head, bytes),
+        }
+    }
+
+    /// The socket with this cookie; `None` if it is nobody's.
+    fn socket(&mut self, cookie: u64, sport: u16, dport: u16) -> Option<usize> {
+        if let Some(&at) = self.index.get(&cookie) {
+            return Some(at);
+        }
+        let role = self.ports.classify(sport, dport)?;
+        let whose = wire::Acks {
+            flow_id: role.flow_id.to_owned(),
+            group: role.group.to_owned(),
+            side: role.side.to_owned(),
+            role: role.role.to_owned(),
+            cookie,
+            sport: sport.into(),
+            dport: dport.into(),
+            ..wire::Acks::default()
+        };
+        let at = self.sockets.len();
+        self.sockets.push(Socket { whose, rows: Vec::new(), since_ns: 0, sent: Sent::default() });
+        self.index.insert(cookie, at);
+        Some(at)
+    }
+
+    fn note(&mut self, at: usize, head: &Head, bytes: &[u8]) {
+        let socket = &mut self.sockets[at];
+        socket.sent.events += 1;
+        let (whose, event) = (&socket.whose, record::event(head, bytes));
+        if self.events.is_empty() {
+            self.events_since_ns = head.at_ns;
+        }
+        self.events.push(wire::TcpEvent {
+            flow_id: whose.flow_id.clone(),
+            group: whose.group.clone(),
+            side: whose.side.clone(),
+            role: whose.role.clone(),
+            cc: whose.cc.clone(),
+            ..event
+        });
+        if self.events.len() >= BATCH_EVENTS {
+            self.close_events();
+        }
+    }
+
+    fn close(&mut self, at: usize) {
+        let socket = &mut self.sockets[at];
+        if socket.rows.is_empty() {
+            return;
+        }
+        let mut acks = socket.whose.clone();
+        Rows::new(&socket.rows, self.tick_us).fill(&mut acks);
+        socket.sent.rows += acks.at_ns.len() as u64;
+        socket.rows.clear();
+        self.ready.push(Of::Acks(acks));
+    }
+
+    fn close_events(&mut self) {
+        let events = std::mem::take(&mut self.events);
+        if !events.is_empty() {
+            self.ready.push(Of::TcpEvents(wire::TcpEvents { events }));
+        }
+    }
+
+    /// Appends full batches and those that have waited long enough at `now_ns`; with `all`, every one.
+    pub fn drain(&mut self, now_ns: u64, all: bool, into: &mut Vec<Of>) {
+        let due = |since_ns: u64| all || now_ns.saturating_sub(since_ns) >= BATCH_NS;
+        for at in 0..self.sockets.len() {
+            if due(self.sockets[at].since_ns) {
+                self.close(at);
+            }
+        }
+        if due(self.events_since_ns) {
+            self.close_events();
+        }
+        into.append(&mut self.ready);
+    }
+
+    /// What came out of [`Gather::drain`] did not go out.
+    pub fn refused(&mut self, of: &Of) {
+        let mut count = |cookie: u64, rows: u64, events: u64| {
+            if let Some(&at) = self.index.get(&cookie) {
+                let sent = &mut self.sockets[at].sent;
+                sent.rows -= rows;
+                sent.refused_rows += rows;
+                sent.events -= events;
+                sent.refused_events += events;
+            }
+        };
+        match of {
+            Of::Acks(acks) => count(acks.cookie, acks.at_ns.len() as u64, 0),
+            Of::TcpEvents(events) => {
+                events.events.iter().for_each(|event| count(event.cookie, 0, 1));
+            }
+            _ => {}
+        }
+    }
+
+    /// Whose socket it is, and what of it went out; `None` if it is nobody's.
+    pub fn sent(&mut self, cookie: u64, sport: u16, dport: u16) -> Option<(&wire::Acks, Sent)> {
+        let at = self.socket(cookie, sport, dport)?;
+        let socket = self.sockets.get(at)?;
+        Some((&socket.whose, socket.sent))
+    }
+
+    /// Records that could not be read: none, if both sides are of one version.
+    #[must_use]
+    pub fn broken(&self) -> u64 {
+        self.broken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gather() -> Gather {
+        let flow = FlowPorts {
+            group: "bulk".to_owned(),
+            server_port: 5201,
+            client_port: 40_000,
+            count: 2,
+            listens: false,
+            reverse: false,
+        };
+        Gather::new(&[flow], 4000)
+    }
+
+    fn record(kind: u32, at_ns: u64, cookie: u64, sport: u32) -> Vec<u8> {
+        let mut bytes = vec![0; if kind == 1 { ROW_BYTES } else { record::EVENT_BYTES }];
+        bytes[..4].copy_from_slice(&kind.to_ne_bytes());
+        bytes[4..8].copy_from_slice(&(sport | 5201 << 16).to_ne_bytes());
+        bytes[8..16].copy_from_slice(&at_ns.to_ne_bytes());
+        bytes[16..24].copy_from_slice(&cookie.to_ne_bytes());
+        if kind == 2 {
+            bytes[56..60].copy_from_slice(b"reno");
+        }
+        bytes
+    }
+
+    fn batches(gather: &mut Gather, now_ns: u64, all: bool) -> Vec<(String, String, usize)> {
+        let mut ready = Vec::new();
+        gather.drain(now_ns, all, &mut ready);
+        let told = |of: Of| match of {
+            Of::Acks(acks) => (acks.flow_id, acks.cc, acks.at_ns.len()),
+            Of::TcpEvents(events) => {
+                (events.events[0].kind.clone(), String::new(), events.events.len())
+            }
+            _ => panic!("nothing else comes out"),
+        };
+        ready.into_iter().map(told).collect()
+    }
+
+    #[test]
+    fn a_batch_is_of_one_socket_and_leaves_when_it_is_full_or_old() {
+        let mut gather = gather();
+        for at_ns in 0..BATCH_ROWS as u64 + 1 {
+            gather.take(&record(1, at_ns, 1, 40_000));
+        }
+        gather.take(&record(1, 5, 2, 40_001));
+        assert_eq!(batches(&mut gather, 10, false), [("bulk/0".into(), String::new(), BATCH_ROWS)]);
+        let rest = [("bulk/0".into(), String::new(), 1), ("bulk/1".into(), String::new(), 1)];
+        assert_eq!(batches(&mut gather, 2 * BATCH_NS, false), rest);
+        assert_eq!(batches(&mut gather, 3 * BATCH_NS, true), []);
+    }
+
+    #[test]
+    fn a_batch_is_of_one_congestion_control() {
+        let mut gather = gather();
+        gather.take(&record(1, 1, 1, 40_000));
+        gather.take(&record(2, 2, 1, 40_000));
+        gather.take(&record(1, 3, 1, 40_000));
+        let expected = [
+            ("bulk/0".into(), String::new(), 1),
+            ("bulk/0".into(), "reno".into(), 1),
+            ("cc".into(), String::new(), 1),
+        ];
+        assert_eq!(batches(&mut gather, 4, true), expected);
+    }
+
+    #[test]
+    fn what_is_refused_counts_as_lost() {
+        let mut gather = gather();
+        gather.take(&record(1, 1, 1, 40_000));
+        gather.take(&record(3, 2, 1, 40_000));
+        let mut ready = Vec::new();
+        gather.drain(0, true, &mut ready);
+        let sent = |rows, refused_rows, events, refused_events| Sent {
+            rows,
+            refused_rows,
+            events,
+            refused_events,
+        };
+        assert_eq!(gather.sent(1, 40_000, 5201).unwrap().1, sent(1, 0, 1, 0));
+        ready.iter().for_each(|of| gather.refused(of));
+        assert_eq!(gather.sent(1, 40_000, 5201).unwrap().1, sent(0, 1, 0, 1));
+    }
+
+    #[test]
+    fn other_sockets_and_garbage_are_left_out() {
+        let mut gather = gather();
+        let mut stranger = record(1, 1, 9, 40_000);
+        stranger[6..8].copy_from_slice(&80u16.to_ne_bytes());
+        gather.take(&stranger);
+        gather.take(&[1, 2, 3]);
+        gather.take(&record(77, 1, 1, 40_000));
+        assert_eq!(batches(&mut gather, 0, true), []);
+        assert_eq!(gather.broken(), 2);
+    }
+}
