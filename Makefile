@@ -51,6 +51,7 @@ bench: build
 	cargo run --locked -p ccbench-collector --example diag_cost
 	cargo run --locked -p ccbench-shaper --example link_bench
 	cargo run --locked -p ccbench-agent --example ack_cost
+	cargo run --locked -p ccbench-shaper --features bench --example queue_cost
 
 install: setup
 	cargo build --locked --release -p ccbench -p ccbench-agent
