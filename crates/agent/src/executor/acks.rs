@@ -99,3 +99,41 @@ fn work(mut source: Box<dyn AckSource>, out: &Outbox, stop: &OwnedFd) -> Vec<Of>
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use ccbench_proto::plan::{check, parse};
+    use ccbench_proto::schedule::{TrialContext, task_for};
+
+    use super::*;
+
+    /// What node `a` is to do.
+    fn task(acks: &str, flows: &str) -> NodeTask {
+        let text = format!(
+            "name = \"t\"\n[sample]\nacks = \"{acks}\"\n[nodes]\na = {{}}\nb = {{}}\nc = {{}}\n\
+             [wires]\nw = [\"a\", \"b\", \"c\"]\n[flows.f]\n{flows}\n\
+             [[phases]]\nname = \"p\"\nlength = \"1s\"\nflows = [\"f\"]\n"
+        );
+        let (plan, _) = check::check(parse::parse(&text).unwrap()).unwrap();
+        let address = |node: &str| (node.to_owned(), "127.0.0.1".parse().unwrap());
+        let addresses = [address("a"), address("b"), address("c")].into();
+        task_for(&plan, "a", &TrialContext { addresses, ..TrialContext::default() })
+    }
+
+    #[test]
+    fn a_node_without_the_means_says_so_and_goes_on() {
+        let here = task("every-ack", "from = \"a\"\nto = \"c\"");
+        let (source, told) = watch(&here, |_| Err("no BPF here".to_owned()));
+        let told = told.unwrap();
+        assert!(source.is_none() && told.kind == "acks_off", "{told:?}");
+        assert!(told.message.ends_with("samples are polled: no BPF here"), "{told:?}");
+    }
+
+    #[test]
+    fn nothing_is_loaded_where_nobody_asks() {
+        let refuse: OpenAcks = |_| Err("not to be opened".to_owned());
+        let off = task("off", "from = \"a\"\nto = \"c\"");
+        let elsewhere = task("every-ack", "from = \"b\"\nto = \"c\"");
+        assert!(watch(&off, refuse).1.is_none() && watch(&elsewhere, refuse).1.is_none());
+    }
+}

@@ -11,7 +11,7 @@ pub const EVENT_BYTES: usize = 72;
 
 /// Where the fields of `struct row` lie, in its order.
 macro_rules! layout {
-    ($at:expr; ) => { const _: () = assert!(($at + 7) / 8 * 8 == ROW_BYTES); };
+    ($at:expr; ) => { const _: () = assert!(($at as usize).next_multiple_of(8) == ROW_BYTES); };
     ($at:expr; $name:ident: $bytes:literal, $($rest:tt)*) => {
         const $name: usize = $at;
         layout! { $at + $bytes; $($rest)* }
