@@ -182,6 +182,15 @@ fn decide_own(can: &Capabilities, wants: Wants, via: Via) -> (Mode, u32, String)
         );
         return (Mode::AccecnStructOps, can.ops_flags, reason);
     }
+    if wants.accecn && can.accecn_sysctl {
+        let reason = format!(
+            "tcp_ecn = 3 works here, flags do not ({:#x} accepted, {:#x} needed); every flow of this node negotiates \
+             AccECN with it",
+            can.ops_flags,
+            flag::ACCECN
+        );
+        return (Mode::AccecnSysctl, echo, reason);
+    }
     if !wants.accecn {
         return (
             Mode::DctcpFeedback,
