@@ -189,7 +189,7 @@
       dash: DASHES[Math.floor(nth / COLOURS.length) % DASHES.length],
       width: 1.5,
       spanGaps: true,
-      points: { show: data[0].length < 200 },
+      points: { show: data[0].length < 200, fill: style("--back") },
       value: (_, value) => digits(value),
     }));
     const chart = new uPlot({
@@ -300,7 +300,7 @@
   const NODE = ["hostname", "kernel", "cpu_model", "cpus", "clocksource", "privileges", "iperf3_version", "congestion_controls"];
   const known = NODE.filter((key) => nodes.some(([, info]) => info[key] !== undefined));
   table(byId("nodes"), "Nodes", [{ title: "node", value: ([name]) => name },
-    ...known.map((key) => ({ title: key.replaceAll("_", " "), value: ([, info]) => text(info[key]), className: "reason" }))], nodes);
+    ...known.map((key) => ({ title: key.replaceAll("_", " "), value: ([, info]) => text(info[key]) }))], nodes);
   byId("plan").textContent = run.plan;
   byId("record").textContent = JSON.stringify(run.run, null, 2);
 
