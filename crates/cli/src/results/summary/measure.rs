@@ -490,7 +490,8 @@ impl Out<'_> {
     fn sampled(&mut self, phases: &BTreeMap<(Trial, String), Aligned>) {
         for ((trial, phase), aligned) in phases {
             let Some(record) = self.measured_phase(*trial, phase) else { continue };
-            let group = |flow: &str| flow.rsplit_once('/').map_or(flow, |(group, _)| group).to_owned();
+            let group =
+                |flow: &str| flow.rsplit_once('/').map_or(flow, |(group, _)| group).to_owned();
             let runs = |flow: &str| self.schedule.allows(trial.0, &group(flow), record);
             for (flow, metric, unit, stat, value, n) in aligned.numbers(runs) {
                 let (scope, subject) = flow.map_or((Scope::Net, "all"), |flow| (Scope::Flow, flow));

@@ -81,7 +81,8 @@ impl Aligned {
 
     /// All metrics of the phase, of the flows that `runs` says may run in it (`None`: it cannot tell).
     pub(super) fn numbers(&self, runs: impl Fn(&str) -> Option<bool>) -> Vec<Number<'_>> {
-        let defined = |instants: &[Instant]| instants.iter().filter(|i| i.mbit_per_s().is_some()).count();
+        let defined =
+            |instants: &[Instant]| instants.iter().filter(|i| i.mbit_per_s().is_some()).count();
         let flows: Vec<(&str, &[Instant])> = self
             .flows
             .iter()
