@@ -1,17 +1,16 @@
 //! `ccbench run`: what happens around the trials.
 
 use ccbench_proto::schedule;
-use ccbench_proto::topology::Topology;
 use tokio::sync::watch;
 
 use crate::args::RunArgs;
 use crate::coordinate::Experiment;
 use crate::error::CliError;
-use crate::lab::Lab;
-use crate::lab::trial::{Survey, dilation_for};
+use crate::lab::trial::Boots;
 use crate::live::Live;
 use crate::results::store::{RunDir, RunInfo, RunStatus};
 use crate::results::{summary, table};
+use crate::trials::{About, Ground};
 use crate::{load, print, terminal_width};
 
 /// How a run went and where its results are.
@@ -45,41 +44,62 @@ pub async fn run_plan(args: &RunArgs) -> Result<Ran, CliError> {
             return Ok(Ran { dir, ended: Ok(()) });
         }
     }
+    let asked = Asked { args, experiment: &experiment, plan_text: &text };
     if args.lab {
-        return run_in_lab(args, &experiment, &text, interrupt).await;
+        let boots = Boots::open(&experiment, args.kernel, args.dilation).await?;
+        return asked.run_on(boots, interrupt).await;
     }
-    let nodes = experiment.open().await?;
-    let about = About {
-        topology: nodes.topology.clone(),
-        nodes: nodes.fleet.agents.iter().map(|(node, a)| (node.clone(), a.info.clone())).collect(),
-        notes: nodes.notes.clone(),
-    };
-    let info = run_info(&experiment, &text, args, about);
-    let made = match &args.resume {
-        Some(path) => RunDir::resume(path, &info),
-        None => RunDir::create(&args.out, &info),
-    };
-    let dir = match made {
-        Ok(dir) => dir,
-        Err(error) => {
-            nodes.close().await;
-            return Err(error.into());
+    asked.run_on(experiment.open().await?, interrupt).await
+}
+
+/// What is to be run.
+struct Asked<'a> {
+    args: &'a RunArgs,
+    experiment: &'a Experiment,
+    plan_text: &'a str,
+}
+
+impl Asked<'_> {
+    /// Runs it, from making the results directory to its last line.
+    async fn run_on(
+        &self,
+        mut ground: impl Ground,
+        interrupt: watch::Receiver<bool>,
+    ) -> Result<Ran, CliError> {
+        let Self { args, experiment, plan_text } = *self;
+        let mut about = ground.about(experiment);
+        let missing = std::mem::take(&mut about.missing);
+        let info = run_info(experiment, plan_text, args, about);
+        let made = match &args.resume {
+            Some(path) => RunDir::resume(path, &info),
+            None => RunDir::create(&args.out, &info),
+        };
+        let dir = match made {
+            Ok(dir) => dir,
+            Err(error) => {
+                ground.close().await;
+                return Err(error.into());
+            }
+        };
+        let left = experiment.left(&dir, args.retry_failed);
+        let mut live = Live::new(args.json, left.len() as u32);
+        if ground.is_virtual() {
+            live.in_lab();
         }
-    };
-    let left = experiment.left(&dir, args.retry_failed);
-    let mut live = Live::new(args.json, left.len() as u32);
-    for note in nodes.notes.iter().chain(&nodes.missing(&experiment.plan)) {
-        live.say("note", &format!("note: {note}"));
+        for note in info.notes.iter().chain(&missing) {
+            live.say("note", &format!("note: {note}"));
+        }
+        live.say("results", &format!("results: {}", dir.path().display()));
+        let ended = experiment.run(&mut ground, &dir, left, &mut live, interrupt).await;
+        ground.close().await;
+        live.finish();
+        dir.finish(match &ended {
+            Ok(()) if experiment.left(&dir, false).is_empty() => RunStatus::Complete,
+            Err(CliError::Interrupted) => RunStatus::Interrupted,
+            _ => RunStatus::Failed,
+        })?;
+        Ok(Ran { dir, ended })
     }
-    live.say("results", &format!("results: {}", dir.path().display()));
-    let ended = experiment.run(nodes, &dir, left, &mut live, interrupt).await;
-    live.finish();
-    dir.finish(match &ended {
-        Ok(()) if experiment.left(&dir, false).is_empty() => RunStatus::Complete,
-        Err(CliError::Interrupted) => RunStatus::Interrupted,
-        _ => RunStatus::Failed,
-    })?;
-    Ok(Ran { dir, ended })
 }
 
 /// Summary and table; outside the runtime, because Polars has one of its own. Returns the exit code.
@@ -134,68 +154,6 @@ fn interrupts() -> Result<watch::Receiver<bool>, CliError> {
         }
     });
     Ok(receive)
-}
-
-/// The same plan in the lab.
-async fn run_in_lab(
-    args: &RunArgs,
-    experiment: &Experiment,
-    plan_text: &str,
-    interrupt: watch::Receiver<bool>,
-) -> Result<Ran, CliError> {
-    let plan = experiment.plan.plan();
-    if let Some((node, _)) = plan.nodes.iter().find(|(_, node)| node.agent.is_some()) {
-        let why = format!("--lab builds its nodes itself, but node {node} names an agent");
-        return Err(CliError::Usage(why));
-    }
-    let lab = Lab::open(args.kernel)?;
-    let points = experiment.plan.points();
-    let mut survey = Survey::default();
-    // Every point may cost another: the dearest decides, so that points can be compared.
-    for point in &points {
-        let seen = lab.survey(experiment, point).await?;
-        survey.busy_pct = survey.busy_pct.max(seen.busy_pct);
-        survey.nodes.extend(seen.nodes);
-    }
-    let dilation = args.dilation.unwrap_or_else(|| dilation_for(survey.busy_pct));
-    let how = if args.dilation.is_some() { "as asked" } else { "chosen by a short calibration" };
-    let about = About {
-        topology: format!("{:#?}", Topology::build(plan)),
-        nodes: survey.nodes,
-        notes: vec![format!(
-            "lab: {} {}, {}, dilation {dilation} ({how})",
-            lab.kernel().version,
-            lab.kernel().release,
-            lab.emulator
-        )],
-    };
-    let info = run_info(experiment, plan_text, args, about);
-    let dir = match &args.resume {
-        Some(path) => RunDir::resume(path, &info),
-        None => RunDir::create(&args.out, &info),
-    }?;
-    let left = experiment.left(&dir, args.retry_failed);
-    let mut live = Live::new(args.json, left.len() as u32);
-    live.in_lab();
-    for note in &info.notes {
-        live.say("note", &format!("note: {note}"));
-    }
-    live.say("results", &format!("results: {}", dir.path().display()));
-    let ended = experiment.run_in_lab(&lab, dilation, &dir, left, &mut live, interrupt).await;
-    live.finish();
-    dir.finish(match &ended {
-        Ok(()) if experiment.left(&dir, false).is_empty() => RunStatus::Complete,
-        Err(CliError::Interrupted) => RunStatus::Interrupted,
-        _ => RunStatus::Failed,
-    })?;
-    Ok(Ran { dir, ended })
-}
-
-/// What is known of the nodes before the first trial.
-struct About {
-    topology: String,
-    nodes: std::collections::BTreeMap<String, ccbench_proto::wire::NodeInfo>,
-    notes: Vec<String>,
 }
 
 fn run_info(experiment: &Experiment, plan_text: &str, args: &RunArgs, about: About) -> RunInfo {

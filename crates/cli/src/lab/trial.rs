@@ -1,22 +1,23 @@
 //! Trials in the lab: the same plan, rows, verdicts and tables as on this machine's own namespaces.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use ccbench_proto::plan::check::{CheckedPlan, check};
-use ccbench_proto::schedule::{self, Point, Run};
+use ccbench_proto::schedule::{self, Point};
 use ccbench_proto::topology::Topology;
 use ccbench_proto::units::Micros;
 use ccbench_proto::wire::lab_said::Of;
 use ccbench_proto::{resolve, wire};
 use tokio::sync::{mpsc, watch};
 
-use super::{Kernel, Lab};
-use crate::coordinate::{Book, Experiment, interrupted, label};
+use super::{Kernel, Lab, Series};
+use crate::coordinate::{Book, Experiment};
 use crate::error::CliError;
 use crate::live::Live;
 use crate::results::store::{NodeClock, RunDir, TrialKey};
 use crate::results::verdict::{Judge, Reason, Status, Verdict};
+use crate::trials::{About, Ground, Trial, interrupted};
 
 /// From "all are ready" to the first phase, guest time: the base RTT is measured meanwhile.
 const LEAD_NS: u64 = 350_000_000;
@@ -44,6 +45,46 @@ pub struct Survey {
     pub nodes: BTreeMap<String, wire::NodeInfo>,
     /// Share of the processor that was busy while flows ran, percent.
     pub busy_pct: f64,
+}
+
+/// The lab for an experiment: a machine for every trial.
+pub struct Boots {
+    lab: Lab,
+    dilation: u32,
+    survey: Survey,
+    note: String,
+}
+
+impl Boots {
+    /// Surveys every point, and chooses the dilation unless it is given.
+    ///
+    /// # Errors
+    /// The lab is not there, or the plan cannot run in it.
+    pub async fn open(
+        experiment: &Experiment,
+        series: Series,
+        dilation: Option<u32>,
+    ) -> Result<Self, CliError> {
+        let plan = experiment.plan.plan();
+        if let Some((node, _)) = plan.nodes.iter().find(|(_, node)| node.agent.is_some()) {
+            let why = format!("--lab builds its nodes itself, but node {node} names an agent");
+            return Err(CliError::Usage(why));
+        }
+        let lab = Lab::open(series)?;
+        let mut survey = Survey::default();
+        // Every point may cost another: the dearest decides, so that points can be compared.
+        for point in &experiment.plan.points() {
+            let seen = lab.survey(experiment, point).await?;
+            survey.busy_pct = survey.busy_pct.max(seen.busy_pct);
+            survey.nodes.extend(seen.nodes);
+        }
+        let how = if dilation.is_some() { "as asked" } else { "chosen by a short calibration" };
+        let dilation = dilation.unwrap_or_else(|| dilation_for(survey.busy_pct));
+        let Kernel { version, release, .. } = lab.kernel();
+        let note =
+            format!("lab: {version} {release}, {}, dilation {dilation} ({how})", lab.emulator);
+        Ok(Self { lab, dilation, survey, note })
+    }
 }
 
 impl Lab {
@@ -74,12 +115,10 @@ impl Lab {
         failed.map_or(Ok(survey), Err)
     }
 
-    /// One trial.
     async fn trial(
         &self,
-        (experiment, point, run): (&Experiment, &Point, &Run),
+        Trial { experiment, point, run, dir }: Trial<'_>,
         dilation: u32,
-        dir: &RunDir,
         live: &mut Live,
         interrupt: &mut watch::Receiver<bool>,
     ) -> Result<Verdict, CliError> {
@@ -239,44 +278,44 @@ impl<'a> Ear<'a> {
     }
 }
 
-impl Experiment {
-    /// Runs these trials in the lab, each in a machine of its own.
-    ///
-    /// # Errors
-    /// The first thing that makes going on pointless; finished trials are committed by then.
-    pub async fn run_in_lab(
-        &self,
-        lab: &Lab,
-        dilation: u32,
-        dir: &RunDir,
-        runs: Vec<Run>,
-        live: &mut Live,
-        mut interrupt: watch::Receiver<bool>,
-    ) -> Result<(), CliError> {
-        let points: BTreeMap<u32, Point> =
-            self.plan.points().into_iter().map(|point| (point.id, point)).collect();
-        for (done, run) in runs.iter().enumerate() {
-            let Some(point) = points.get(&run.point_id) else { continue };
-            let rest = self.time_for(&points, runs.get(done + 1..).unwrap_or_default());
-            let label = label(point, run.trial, self.plan.plan().repeat);
-            live.trial_start(run, &label, &schedule::phases(&point.plan), rest);
-            match lab.trial((self, point, run), dilation, dir, live, &mut interrupt).await {
-                Ok(verdict) => live.trial_end(&verdict),
-                Err(CliError::Interrupted) => {
-                    live.say("trial_end", &format!("{label}: abandoned"));
-                    return Err(CliError::Interrupted);
-                }
-                Err(error) => {
-                    let reason = Reason::new("not_run", error.to_string());
-                    live.trial_end(&Verdict { status: Status::Failed, reasons: vec![reason] });
-                    if !self.keep_going || matches!(error, CliError::Results(_)) {
-                        return Err(error);
-                    }
-                }
-            }
+impl Ground for Boots {
+    fn is_virtual(&self) -> bool {
+        true
+    }
+
+    fn about(&self, experiment: &Experiment) -> About {
+        About {
+            topology: format!("{:#?}", Topology::build(experiment.plan.plan())),
+            nodes: self.survey.nodes.clone(),
+            notes: vec![self.note.clone()],
+            missing: BTreeSet::new(),
         }
+    }
+
+    /// Nothing of a trial is left that could disturb the next.
+    fn gap(&self, _: &Experiment) -> Micros {
+        Micros::default()
+    }
+
+    async fn trial(
+        &mut self,
+        trial: Trial<'_>,
+        live: &mut Live,
+        interrupt: &mut watch::Receiver<bool>,
+    ) -> Result<Verdict, CliError> {
+        self.lab.trial(trial, self.dilation, live, interrupt).await
+    }
+
+    /// Every trial has a machine of its own.
+    fn lost(&mut self, _: bool) -> bool {
+        false
+    }
+
+    async fn rebuild(&mut self, _: &Experiment) -> Result<(), CliError> {
         Ok(())
     }
+
+    async fn close(self) {}
 }
 
 /// The smallest dilation at which traffic that kept the guest busy for `busy_pct` at the calibration's dilation
