@@ -6,7 +6,7 @@ use tokio::sync::watch;
 use crate::args::RunArgs;
 use crate::coordinate::Experiment;
 use crate::error::CliError;
-use crate::lab::trial::Boots;
+use crate::lab::boots::{AskedOfLab, Boots};
 use crate::live::Live;
 use crate::results::store::{RunDir, RunInfo, RunStatus};
 use crate::results::{summary, table};
@@ -24,7 +24,7 @@ pub struct Ran {
 /// # Errors
 /// What kept it from even beginning; how it ended is in [`Ran`].
 pub async fn run_plan(args: &RunArgs) -> Result<Ran, CliError> {
-    let interrupt = interrupts()?;
+    let mut interrupt = interrupts()?;
     let loaded = match (&args.resume, &args.plan) {
         (Some(dir), _) => {
             RunDir::open(dir)?;
@@ -45,11 +45,29 @@ pub async fn run_plan(args: &RunArgs) -> Result<Ran, CliError> {
         }
     }
     let asked = Asked { args, experiment: &experiment, plan_text: &text };
-    if args.lab {
-        let boots = Boots::open(&experiment, args.kernel, args.dilation).await?;
+    if let Some(asked_of_lab) = of_lab(args, &experiment)? {
+        let boots = Boots::open(&experiment, asked_of_lab, &mut interrupt).await?;
         return asked.run_on(boots, interrupt).await;
     }
     asked.run_on(experiment.open().await?, interrupt).await
+}
+
+/// What the lab is asked for, by the command or by the plan; `None`: the plan runs elsewhere.
+fn of_lab(args: &RunArgs, experiment: &Experiment) -> Result<Option<AskedOfLab>, CliError> {
+    let named = experiment.plan.points().iter().find_map(|point| point.plan.plan().kernel());
+    match (named, args.kernel) {
+        (Some(named), Some(kernel)) => Err(CliError::Usage(format!(
+            "--kernel {kernel}, but the plan names its kernels itself ({named} for one): leave out --kernel, or \
+             change the plan with `--set lab.kernel={kernel}`"
+        ))),
+        (None, _) if !args.lab && (args.kernel.is_some() || args.dilation.is_some()) => {
+            Err(CliError::Usage("--kernel and --dilation are the lab's: add --lab".to_owned()))
+        }
+        (None, _) if !args.lab => Ok(None),
+        (_, kernel) => {
+            Ok(Some(AskedOfLab { kernel: kernel.unwrap_or_default(), dilation: args.dilation }))
+        }
+    }
 }
 
 /// What is to be run.

@@ -1,6 +1,6 @@
 //! Trials in the lab: the same plan, rows, verdicts and tables as on this machine's own namespaces.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use ccbench_proto::plan::check::{CheckedPlan, check};
@@ -11,13 +11,13 @@ use ccbench_proto::wire::lab_said::Of;
 use ccbench_proto::{resolve, wire};
 use tokio::sync::{mpsc, watch};
 
-use super::{Kernel, Lab, Series};
+use super::{Kernel, Lab};
 use crate::coordinate::{Book, Experiment};
 use crate::error::CliError;
 use crate::live::Live;
 use crate::results::store::{NodeClock, RunDir, TrialKey};
 use crate::results::verdict::{Judge, Reason, Status, Verdict};
-use crate::trials::{About, Ground, Trial, interrupted};
+use crate::trials::{Trial, interrupted};
 
 /// From "all are ready" to the first phase, guest time: the base RTT is measured meanwhile.
 const LEAD_NS: u64 = 350_000_000;
@@ -30,12 +30,7 @@ const WORDS_WAITING: usize = 4096;
 /// Share of the guest's processor from which its network may be distorted, and from which it surely is.
 const BUSY_DEGRADED_PCT: f64 = 60.0;
 const BUSY_FAILED_PCT: f64 = 90.0;
-/// What the automatic choice of the dilation aims at.
-const BUSY_WANTED_PCT: f64 = 35.0;
-/// Dilations that are chosen from.
-const DILATIONS: [u32; 7] = [1, 2, 5, 10, 20, 50, 100];
-/// What the calibration runs at, and for how long.
-const CALIBRATION_DILATION: u32 = 20;
+/// How long the calibration runs.
 const CALIBRATION: Micros = Micros::from_millis(1500);
 
 /// What a machine said about itself before any trial.
@@ -47,61 +42,36 @@ pub struct Survey {
     pub busy_pct: f64,
 }
 
-/// The lab for an experiment: a machine for every trial.
-pub struct Boots {
-    lab: Lab,
-    dilation: u32,
-    survey: Survey,
-    note: String,
-}
-
-impl Boots {
-    /// Surveys every point, and chooses the dilation unless it is given.
-    ///
-    /// # Errors
-    /// The lab is not there, or the plan cannot run in it.
-    pub async fn open(
-        experiment: &Experiment,
-        series: Series,
-        dilation: Option<u32>,
-    ) -> Result<Self, CliError> {
-        let plan = experiment.plan.plan();
-        if let Some((node, _)) = plan.nodes.iter().find(|(_, node)| node.agent.is_some()) {
-            let why = format!("--lab builds its nodes itself, but node {node} names an agent");
-            return Err(CliError::Usage(why));
-        }
-        let lab = Lab::open(series)?;
-        let mut survey = Survey::default();
-        // Every point may cost another: the dearest decides, so that points can be compared.
-        for point in &experiment.plan.points() {
-            let seen = lab.survey(experiment, point).await?;
-            survey.busy_pct = survey.busy_pct.max(seen.busy_pct);
-            survey.nodes.extend(seen.nodes);
-        }
-        let how = if dilation.is_some() { "as asked" } else { "chosen by a short calibration" };
-        let dilation = dilation.unwrap_or_else(|| dilation_for(survey.busy_pct));
-        let Kernel { version, release, .. } = lab.kernel();
-        let note =
-            format!("lab: {version} {release}, {}, dilation {dilation} ({how})", lab.emulator);
-        Ok(Self { lab, dilation, survey, note })
-    }
-}
-
 impl Lab {
     /// Boots once to ask every node of this point what it is, and runs the first instants of the busiest phase to
     /// see what its traffic costs.
     ///
     /// # Errors
     /// The machine did not come up, or the plan cannot be run in it.
-    pub async fn survey(&self, experiment: &Experiment, point: &Point) -> Result<Survey, CliError> {
+    pub(super) async fn survey(
+        &self,
+        experiment: &Experiment,
+        point: &Point,
+        dilation: u32,
+        interrupt: &mut watch::Receiver<bool>,
+    ) -> Result<Survey, CliError> {
         let short = shortened(&point.plan);
         let task = task(experiment, point, &short, (1, 1));
         let dir = folder()?;
-        let boot = self.boot(dir.path(), &task, 1, CALIBRATION_DILATION)?;
+        let boot = self.boot(dir.path(), &task, 1, dilation)?;
         let (send, mut receive) = mpsc::channel(WORDS_WAITING);
         let follow = tokio::spawn(boot.follow(send));
         let (mut survey, mut failed) = (Survey::default(), None);
-        while let Some(said) = receive.recv().await {
+        loop {
+            let said = tokio::select! {
+                biased;
+                () = interrupted(interrupt) => {
+                    follow.abort();
+                    return Err(CliError::Interrupted);
+                }
+                said = receive.recv() => said,
+            };
+            let Some(said) = said else { break };
             match said.of {
                 Some(Of::Node(node)) => {
                     survey.nodes.insert(node.node, node.info.unwrap_or_default());
@@ -115,7 +85,7 @@ impl Lab {
         failed.map_or(Ok(survey), Err)
     }
 
-    async fn trial(
+    pub(super) async fn trial(
         &self,
         Trial { experiment, point, run, dir }: Trial<'_>,
         dilation: u32,
@@ -158,9 +128,17 @@ impl Lab {
         book.errors.extend(ended.err().map(|error| error.to_string()));
         let busy_pct = ear.busy_pct;
         self.note(&mut book, dilation, run.seed, busy_pct)?;
-        let verdict = with_busy(book.judge.finish(&book.done, &book.errors), busy_pct, dilation);
+        let verdict = book.judge.finish(&book.done, &book.errors);
+        let verdict = with_busy(verdict, busy_pct, self.way_out_of_busy(dilation));
         book.writer.commit(&verdict)?;
         Ok(verdict)
+    }
+
+    fn way_out_of_busy(&self, dilation: u32) -> String {
+        if self.kernel().dilates() {
+            return format!("use a larger dilation than {dilation} (--dilation)");
+        }
+        "a stock kernel cannot be dilated: ask for less traffic, or for the kernel `own`".to_owned()
     }
 
     /// What the trial ran in.
@@ -278,59 +256,11 @@ impl<'a> Ear<'a> {
     }
 }
 
-impl Ground for Boots {
-    fn is_virtual(&self) -> bool {
-        true
-    }
-
-    fn about(&self, experiment: &Experiment) -> About {
-        About {
-            topology: format!("{:#?}", Topology::build(experiment.plan.plan())),
-            nodes: self.survey.nodes.clone(),
-            notes: vec![self.note.clone()],
-            missing: BTreeSet::new(),
-        }
-    }
-
-    /// Nothing of a trial is left that could disturb the next.
-    fn gap(&self, _: &Experiment) -> Micros {
-        Micros::default()
-    }
-
-    async fn trial(
-        &mut self,
-        trial: Trial<'_>,
-        live: &mut Live,
-        interrupt: &mut watch::Receiver<bool>,
-    ) -> Result<Verdict, CliError> {
-        self.lab.trial(trial, self.dilation, live, interrupt).await
-    }
-
-    /// Every trial has a machine of its own.
-    fn lost(&mut self, _: bool) -> bool {
-        false
-    }
-
-    async fn rebuild(&mut self, _: &Experiment) -> Result<(), CliError> {
-        Ok(())
-    }
-
-    async fn close(self) {}
-}
-
-/// The smallest dilation at which traffic that kept the guest busy for `busy_pct` at the calibration's dilation
-/// leaves it idle enough.
-pub fn dilation_for(busy_pct: f64) -> u32 {
-    let needed = f64::from(CALIBRATION_DILATION) * busy_pct / BUSY_WANTED_PCT;
-    let enough = DILATIONS.iter().find(|dilation| f64::from(**dilation) >= needed);
-    enough.or(DILATIONS.last()).copied().unwrap_or(1)
-}
-
-fn with_busy(mut verdict: Verdict, busy_pct: f64, dilation: u32) -> Verdict {
+fn with_busy(mut verdict: Verdict, busy_pct: f64, way_out: String) -> Verdict {
     if busy_pct > BUSY_DEGRADED_PCT {
         let why = format!(
             "the lab's processor was busy for {busy_pct:.0} % of the time: traffic may have waited for it; \
-             use a larger dilation than {dilation} (--dilation)"
+             {way_out}"
         );
         let status = if busy_pct > BUSY_FAILED_PCT { Status::Failed } else { Status::Degraded };
         verdict.status = verdict.status.max(status);
@@ -410,18 +340,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_dilation_leaves_the_guest_idle_enough() {
-        assert_eq!(dilation_for(1.0), 1);
-        assert_eq!(dilation_for(17.5), 10);
-        assert_eq!(dilation_for(18.0), 20);
-        assert_eq!(dilation_for(100.0), 100);
-    }
-
-    #[test]
     fn a_busy_guest_is_judged() {
         let ok = || Verdict { status: Status::Ok, reasons: Vec::new() };
-        assert_eq!(with_busy(ok(), 60.0, 1).status, Status::Ok);
-        assert_eq!(with_busy(ok(), 61.0, 1).status, Status::Degraded);
-        assert_eq!(with_busy(ok(), 91.0, 1).status, Status::Failed);
+        assert_eq!(with_busy(ok(), 60.0, String::new()).status, Status::Ok);
+        assert_eq!(with_busy(ok(), 61.0, String::new()).status, Status::Degraded);
+        assert_eq!(with_busy(ok(), 91.0, String::new()).status, Status::Failed);
     }
 }
