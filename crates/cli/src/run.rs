@@ -6,7 +6,7 @@ use tokio::sync::watch;
 use crate::args::RunArgs;
 use crate::coordinate::Experiment;
 use crate::error::CliError;
-use crate::lab::boots::{AskedOfLab, Boots};
+use crate::lab::boots::{AskedOfLab, Boots, LAB_NOTE};
 use crate::live::Live;
 use crate::results::store::{RunDir, RunInfo, RunStatus};
 use crate::results::{summary, table};
@@ -37,16 +37,18 @@ pub async fn run_plan(args: &RunArgs) -> Result<Ran, CliError> {
     };
     let text = loaded.text.clone();
     let experiment = Experiment::new(loaded, args.rootless, args.tls.pki.clone(), args.keep_going);
+    let of_lab = of_lab(args, &experiment)?;
     if let Some(path) = &args.resume {
         let dir = RunDir::open(path)?;
+        where_it_began(&dir, of_lab.is_some())?;
         if experiment.left(&dir, args.retry_failed).is_empty() {
             eprintln!("{}: nothing is left to run", path.display());
             return Ok(Ran { dir, ended: Ok(()) });
         }
     }
     let asked = Asked { args, experiment: &experiment, plan_text: &text };
-    if let Some(asked_of_lab) = of_lab(args, &experiment)? {
-        let boots = Boots::open(&experiment, asked_of_lab, &mut interrupt).await?;
+    if let Some(of_lab) = of_lab {
+        let boots = Boots::open(&experiment, of_lab, &mut interrupt).await?;
         return asked.run_on(boots, interrupt).await;
     }
     asked.run_on(experiment.open().await?, interrupt).await
@@ -68,6 +70,17 @@ fn of_lab(args: &RunArgs, experiment: &Experiment) -> Result<Option<AskedOfLab>,
             Ok(Some(AskedOfLab { kernel: kernel.unwrap_or_default(), dilation: args.dilation }))
         }
     }
+}
+
+/// Refuses to go on elsewhere: trials in the lab and outside are not repetitions of one point.
+fn where_it_began(dir: &RunDir, in_lab: bool) -> Result<(), CliError> {
+    let began_in_lab = dir.notes().iter().any(|note| note.starts_with(LAB_NOTE));
+    match (began_in_lab, in_lab) {
+        (true, false) => Err("this run began in the lab: add --lab"),
+        (false, true) => Err("this run did not begin in the lab: leave out --lab"),
+        _ => Ok(()),
+    }
+    .map_err(|why| CliError::Usage(format!("{}: {why}", dir.path().display())))
 }
 
 /// What is to be run.

@@ -23,6 +23,9 @@ const DILATIONS: [u32; 7] = [1, 2, 5, 10, 20, 50, 100];
 /// What the calibration runs at.
 const CALIBRATION_DILATION: u32 = 20;
 
+/// How the note of a run in the lab begins.
+pub const LAB_NOTE: &str = "lab: ";
+
 /// What the command line asks of the lab.
 #[derive(Debug, Clone, Copy)]
 pub struct AskedOfLab {
@@ -107,7 +110,7 @@ impl Boots {
         }
         let Kernel { version, release, series, .. } = lab.kernel();
         self.notes.push(format!(
-            "lab: {version} {release}, {}, dilation {dilation} ({how})",
+            "{LAB_NOTE}{version} {release}, {}, dilation {dilation} ({how})",
             lab.emulator
         ));
         self.labs.insert(*series, (lab, dilation));
