@@ -50,6 +50,7 @@ bench: build
 	tests/bench/overhead.sh $(BIN)
 	cargo run --locked -p ccbench-collector --example diag_cost
 	cargo run --locked -p ccbench-shaper --example link_bench
+	cargo run --locked -p ccbench-shaper --features bench --example queue_cost
 
 install: setup
 	cargo build --locked --release -p ccbench -p ccbench-agent
