@@ -39,6 +39,8 @@ pub enum Command {
     Check(CheckArgs),
     /// Summarise a results directory again: tables, CSV and Parquet.
     Summarize(SummarizeArgs),
+    /// Put a results directory on one page: a single HTML file for a browser, also offline.
+    Report(ReportArgs),
     /// Show what the nodes of a plan are and can do (kernel, congestion controls, qdiscs, offloads).
     Describe(DescribeArgs),
     /// Run a command inside a node of a running experiment: `ccbench exec src -- ss -ti`.
@@ -190,6 +192,20 @@ pub struct SummarizeArgs {
     /// Also print the six columns of the coexistence study (throughput and srtt in each phase, per trial) for this flow group.
     #[arg(long, value_name = "GROUP")]
     pub six_columns: Option<String>,
+}
+
+/// Arguments of `report`.
+#[derive(Debug, Args)]
+pub struct ReportArgs {
+    /// The results directory.
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub run: PathBuf,
+    /// The file; left out, `report.html` in the results directory.
+    #[arg(long, short, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub output: Option<PathBuf>,
+    /// Count failed and aborted trials in the means too.
+    #[arg(long)]
+    pub include_failed: bool,
 }
 
 /// Arguments of `describe`.
