@@ -1,7 +1,7 @@
 //! Judges a trial while its rows go by: a few counters per flow, link and host, and no second pass over the files.
 //!
-//! Each check sits in a file of its own with the limits that it applies and why: [`host`], [`link`], [`flow`], [`ecn`] and
-//! [`path`]. A trial is as bad as the worst thing found.
+//! Each check sits in a file of its own with the limits that it applies and why: [`host`], [`link`], [`flow`], `begin`, [`ecn`]
+//! and [`path`]. A trial is as bad as the worst thing found.
 
 use std::collections::BTreeMap;
 
@@ -18,6 +18,7 @@ use host::HostCheck;
 use link::LinkCheck;
 use path::PathCheck;
 
+mod begin;
 mod curve;
 pub mod ecn;
 pub mod flow;
@@ -172,6 +173,8 @@ impl Judge {
         match event.kind.as_str() {
             "base_rtt" => self.paths.base_rtt(node, event),
             "ecn" => self.ecn.event(node, event),
+            "cc_in_force" => begin::began(node, event, &mut self.told),
+            "cc_sockets" => begin::sockets(node, event, &mut self.told),
             "flow_error" => self.told.add(Status::Failed, "flow_error", said()),
             kind if kind == "error" || kind.ends_with("_error") => {
                 self.told.add(Status::Degraded, kind, said());
