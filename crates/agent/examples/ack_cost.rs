@@ -25,6 +25,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 const PORT: u16 = 5201;
 const SECONDS: u64 = 4;
+const EVERY_10MS: Acks = Acks::AtMost(Micros::from_millis(10));
 const STATS: &str = "/proc/sys/kernel/bpf_stats_enabled";
 
 fn main() {
@@ -36,8 +37,7 @@ fn main() {
     println!(
         "sample.acks  flows  segments/s  rows/s  lost  refused  bpf_ns/run  user_ns/row  wire_B/row"
     );
-    let every_10ms = Acks::AtMost(Micros::from_millis(10));
-    for (mode, flows) in [(Acks::Every, 1), (Acks::Every, 4), (Acks::Change, 4), (every_10ms, 4)] {
+    for (mode, flows) in [(Acks::Every, 1), (Acks::Every, 4), (Acks::Change, 4), (EVERY_10MS, 4)] {
         thread::spawn(move || per_event(mode, flows)).join().unwrap();
     }
     println!("\n## Goodput of one flow, Gbit/s: without, with, without, with ...");
@@ -184,7 +184,7 @@ fn effect(offloads: bool) {
     let traffic = Traffic::start(1);
     let mut told = Vec::new();
     for pass in 0..10 {
-        let mut source = (pass % 2 == 1).then(|| open(Acks::default(), &ports(65_535)));
+        let mut source = (pass % 2 == 1).then(|| open(EVERY_10MS, &ports(65_535)));
         thread::sleep(Duration::from_millis(200));
         let (from, begin) = (traffic.bytes.load(Ordering::Relaxed), Instant::now());
         while begin.elapsed() < Duration::from_secs(1) {

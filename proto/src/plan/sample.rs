@@ -13,7 +13,8 @@ use crate::units::Micros;
 pub struct Sample {
     /// `TCP_INFO` of every socket of every flow, by polling.
     pub tcp: Micros,
-    /// The same sockets by eBPF, when a segment comes to them.
+    /// The same sockets by eBPF, when a segment comes to them. A plan that does not ask is written as ever.
+    #[serde(skip_serializing_if = "Acks::is_off")]
     pub acks: Acks,
     /// Queue counters of every shaped interface.
     pub qdisc: Micros,
@@ -33,9 +34,10 @@ impl Default for Sample {
 }
 
 /// Which acknowledgements leave a row.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Acks {
     /// None; nothing is loaded.
+    #[default]
     Off,
     /// Each (`"every-ack"`).
     Every,
@@ -45,10 +47,10 @@ pub enum Acks {
     AtMost(Micros),
 }
 
-impl Default for Acks {
-    /// A row in 10 ms: less than one per cent of a processor at the rates of a testbed.
-    fn default() -> Self {
-        Self::AtMost(Micros::from_millis(10))
+impl Acks {
+    /// Nobody asks.
+    pub fn is_off(&self) -> bool {
+        *self == Self::Off
     }
 }
 
@@ -113,7 +115,7 @@ mod tests {
             let acks: Acks = text.parse().unwrap();
             assert_eq!(acks.to_string(), text);
         }
-        assert_eq!(Acks::default().to_string(), "10ms");
+        assert!(Acks::default().is_off());
         assert!("sometimes".parse::<Acks>().is_err());
     }
 }

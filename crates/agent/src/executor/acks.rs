@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use ccbench_collector::acks::{AckSource, Watch};
-use ccbench_proto::plan::Acks;
 use ccbench_proto::schedule::NodeTask;
 use ccbench_proto::wire::{self, run_event::Of};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
@@ -24,7 +23,7 @@ pub type OpenAcks = fn(&Watch<'_>) -> Result<Box<dyn AckSource>, String>;
 /// find out by the event.
 pub fn watch(task: &NodeTask, open: OpenAcks) -> (Option<Box<dyn AckSource>>, Option<wire::Event>) {
     let flows = run::flow_ports(task);
-    if task.sample.acks == Acks::Off || flows.is_empty() {
+    if task.sample.acks.is_off() || flows.is_empty() {
         return (None, None);
     }
     let opened = ccbench_shaper::bpf::netns_cookie()

@@ -13,6 +13,8 @@ use ccbench_proto::schedule::FlowTask;
 const PLAN: &str = r#"
 name = "fake"
 keep_awake = true
+[sample]
+acks = "10ms"
 [nodes.one]
 address = "10.0.0.1"
 agent = "10.0.0.1:7700"
@@ -241,7 +243,7 @@ async fn a_trial_is_prepared_run_and_reset() {
     assert_eq!(reply.links.len(), 1);
     let kinds: Vec<_> = reply.events.iter().map(|event| event.kind.as_str()).collect();
     assert_eq!(kinds, ["offloads_off", "offloads_off", "link_up", "acks"]);
-    assert_eq!(reply.events[3].message, "10ms", "the default");
+    assert_eq!(reply.events[3].message, "10ms", "as the plan says");
     assert_eq!(rig.asked(), ["start back server"]);
 
     let rows = all(rig.run().await).await;
