@@ -18,6 +18,7 @@ pub mod kernel;
 pub mod launch;
 pub mod link;
 pub mod listening;
+pub mod probe;
 pub mod serve;
 pub mod service;
 pub mod session;

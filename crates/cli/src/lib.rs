@@ -7,6 +7,7 @@ mod clock;
 mod coordinate;
 mod error;
 mod fleet;
+mod import;
 mod lab;
 mod link;
 mod live;
@@ -79,6 +80,7 @@ fn dispatch(command: Command) -> Result<i32, CliError> {
         }
         Command::Check(args) => check_plan(&args.plan, args.expand),
         Command::Summarize(args) => summarize(&args),
+        Command::Import(args) => import::run(&args),
         Command::Describe(args) => block_on(describe(args)),
         Command::Exec(args) => Err(exec(&args)),
         Command::Lab(command) => lab_command(&command),

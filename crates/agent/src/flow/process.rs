@@ -249,9 +249,8 @@ impl Process {
     async fn last_words(&mut self) -> String {
         loop {
             if let Progress::Ended(end) = self.progress().await {
-                let numbering =
-                    super::iperf3::Numbering { client_port: 0, count: 0, listens: true };
-                let said = super::iperf3::Report::from_json(&end.output, numbering).error;
+                let numbering = Numbering { client_port: 0, count: 0, listens: true };
+                let said = Report::from_json(&end.output, numbering).error;
                 let said = said.unwrap_or_else(|| end.errors.trim().to_owned());
                 return format!("it ended with exit code {}: {said}", end.exit_code);
             }
