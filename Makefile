@@ -19,8 +19,9 @@ demo: build
 
 # All tests: pure ones, and those in real namespaces with real iperf3 (root).
 test: build
+	@scripts/setup.sh --test
 	$(MAKE) --no-print-directory -C kmod check
-	cargo test --locked --workspace --features netns -- --test-threads=2
+	cargo test --locked --workspace --features netns,browser -- --test-threads=2
 
 # The lab's kernels and QEMU; the first time this takes about 20 minutes.
 lab: build
@@ -42,7 +43,7 @@ test-vm:
 
 lint:
 	cargo fmt --all --check
-	cargo clippy --locked --workspace --all-targets --features netns -- -D warnings
+	cargo clippy --locked --workspace --all-targets --features netns,browser -- -D warnings
 
 # Ratios measured in one run: cost of controller and agents, start-up, overhead per trial, sampling; and of userspace
 # links beside plain veth.
@@ -50,6 +51,7 @@ bench: build
 	tests/bench/overhead.sh $(BIN)
 	cargo run --locked -p ccbench-collector --example diag_cost
 	cargo run --locked -p ccbench-shaper --example link_bench
+	cargo run --locked -p ccbench-shaper --features bench --example queue_cost
 
 install: setup
 	cargo build --locked --release -p ccbench -p ccbench-agent

@@ -241,6 +241,9 @@ pub struct Link {
     /// Write down every packet of a userspace link, at most so many bytes of rows; absent: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub packet_log: Option<Bytes>,
+    /// A userspace link may write packets that are due together as one super-packet; absent: yes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gso: Option<bool>,
     /// The queue in front of the rate; absent: 1.5 BDP of bytes, at least 10 packets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<Queue>,

@@ -38,6 +38,8 @@ pub struct LinkConfig {
     pub overhead: Bytes,
     /// Write down every packet, at most so many bytes of rows.
     pub packet_log: Option<Bytes>,
+    /// A userspace link may write packets that are due together as one super-packet.
+    pub gso: bool,
     /// Seeds everything random in this link in this trial.
     pub seed: u64,
 }

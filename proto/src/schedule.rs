@@ -414,6 +414,7 @@ fn link_task(
             trace: link.trace.as_ref().and_then(|used| replay(used, traces)),
             overhead: link.overhead.unwrap_or(ETHERNET_BYTES),
             packet_log: link.packet_log,
+            gso: link.gso.unwrap_or(true),
             seed: derive_u64(seed, &format!("link {name}"), &[]),
         },
         egress: match (&link.dev, &link.toward) {

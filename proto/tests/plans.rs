@@ -247,6 +247,9 @@ fn link(out: &mut String, task: &LinkTask) {
     if c.overhead != ETHERNET_BYTES || c.packet_log.is_some() {
         let _ = writeln!(out, "    overhead {} packet log {:?}", c.overhead, c.packet_log);
     }
+    if !c.gso {
+        let _ = writeln!(out, "    no gso");
+    }
     for class in &c.classes {
         let _ = writeln!(
             out,

@@ -42,6 +42,8 @@ pub enum Command {
     Summarize(SummarizeArgs),
     /// Put what ss, iperf3 and ping wrote elsewhere into the tables of a results directory.
     Import(ImportArgs),
+    /// Put a results directory on one page: a single HTML file for a browser, also offline.
+    Report(ReportArgs),
     /// Show what the nodes of a plan are and can do (kernel, congestion controls, qdiscs, offloads).
     Describe(DescribeArgs),
     /// Run a command inside a node of a running experiment: `ccbench exec src -- ss -ti`.
@@ -240,6 +242,20 @@ fn phase(text: &str) -> Result<(String, Micros), String> {
 
 fn day(text: &str) -> Result<Base, String> {
     Base::parse(text).ok_or_else(|| "write a day as 2024-09-30".to_owned())
+}
+
+/// Arguments of `report`.
+#[derive(Debug, Args)]
+pub struct ReportArgs {
+    /// The results directory.
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub run: PathBuf,
+    /// The file; left out, `report.html` in the results directory.
+    #[arg(long, short, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub output: Option<PathBuf>,
+    /// Count failed and aborted trials in the means too.
+    #[arg(long)]
+    pub include_failed: bool,
 }
 
 /// Arguments of `describe`.

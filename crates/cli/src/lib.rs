@@ -29,7 +29,10 @@ use ccbench_proto::resolve;
 use ccbench_proto::trace::TraceError;
 use clap::{CommandFactory, Parser};
 
-use args::{Cli, Command, DescribeArgs, ExecArgs, LabCommand, PkiCommand, PlanArgs, SummarizeArgs};
+use args::{
+    Cli, Command, DescribeArgs, ExecArgs, LabCommand, PkiCommand, PlanArgs, ReportArgs,
+    SummarizeArgs,
+};
 use coordinate::Experiment;
 use error::CliError;
 use traces::Traces;
@@ -81,6 +84,7 @@ fn dispatch(command: Command) -> Result<i32, CliError> {
         Command::Check(args) => check_plan(&args.plan, args.expand),
         Command::Summarize(args) => summarize(&args),
         Command::Import(args) => import::run(&args),
+        Command::Report(args) => write_report(&args),
         Command::Describe(args) => block_on(describe(args)),
         Command::Exec(args) => Err(exec(&args)),
         Command::Lab(command) => lab_command(&command),
@@ -247,6 +251,13 @@ fn summarize(args: &SummarizeArgs) -> Result<i32, CliError> {
     }
     // A directory that may only be read (somebody else's run) is no error: the table says it.
     Ok(0)
+}
+
+fn write_report(args: &ReportArgs) -> Result<i32, CliError> {
+    let file = args.output.clone().unwrap_or_else(|| args.run.join("report.html"));
+    let choice = results::summary::Choice { include_failed: args.include_failed, ..<_>::default() };
+    results::report::write(&args.run, choice, &file)?;
+    print(&format!("{}\n", file.display()))
 }
 
 fn terminal_width() -> u16 {

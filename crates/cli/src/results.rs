@@ -4,6 +4,7 @@
 //! - [`columns`] lists the columns of every table, in one place.
 //! - [`journal`] is the append-only record that decides which trials exist.
 //! - [`verdict`] judges a trial while its rows go by.
+//! - [`report`] puts a run on one page for a browser.
 //! - [`summary`] turns committed trials into means and confidence intervals; [`table`] prints them.
 
 use std::path::{Path, PathBuf};
@@ -17,6 +18,7 @@ pub mod journal;
 mod part;
 mod points;
 mod record;
+pub mod report;
 pub mod store;
 pub mod summary;
 pub mod table;

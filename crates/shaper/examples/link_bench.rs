@@ -49,6 +49,12 @@ fn main() {
     for queue in ["fq", "dualpi2"] {
         shares(1000, queue, repetitions);
     }
+    let fifo = report("a rate out of reach, bfifo, Gbit/s", repetitions, || fastest("bfifo"));
+    for queue in ["fq", "dualpi2"] {
+        let name = format!("a rate out of reach, {queue}, Gbit/s");
+        let other = report(&name, repetitions, || fastest(queue));
+        println!("{:<44}{:>10.3}", "  of bfifo", other / fifo);
+    }
     for awake in [false, true] {
         punctuality(awake, repetitions);
     }
@@ -85,6 +91,15 @@ fn sent_bytes(link: &mut UserLink) -> u64 {
 fn punctuality(awake: bool, repetitions: usize) {
     let with = if awake { ", kept awake" } else { "" };
     let _awake = awake.then(|| KeepAwake::start().unwrap());
+    let (mut p50, mut p99) = (Vec::new(), Vec::new());
+    for _ in 0..repetitions {
+        let mut late = oversleeps();
+        late.sort_by(f64::total_cmp);
+        p50.push(late[late.len() / 2]);
+        p99.push(late[late.len() * 99 / 100]);
+    }
+    show(&format!("floor: a sleep's lateness p50, us{with}"), p50);
+    show(&format!("floor: a sleep's lateness p99, us{with}"), p99);
     for (what, config) in
         [("10 ms delay", config(0, 10, "bfifo")), ("12 Mbit/s gap", config(12, 0, "bfifo"))]
     {
@@ -130,6 +145,7 @@ fn config(mbit: u64, delay_ms: u64, queue: &str) -> LinkConfig {
         trace: None,
         overhead: ETHERNET_BYTES,
         packet_log: None,
+        gso: true,
         seed: 1,
     }
 }
@@ -143,6 +159,12 @@ fn linked(config: &LinkConfig) -> (Lab, Bridge) {
 
 fn unshaped(queue: &str) -> f64 {
     let (lab, _link) = linked(&config(0, 0, queue));
+    tcp(&lab, FLAT_DST).0
+}
+
+/// Goodput in Gbit/s where every packet goes through queue and line, and the processor is the limit.
+fn fastest(queue: &str) -> f64 {
+    let (lab, _link) = linked(&config(100_000, 0, queue));
     tcp(&lab, FLAT_DST).0
 }
 
@@ -267,6 +289,23 @@ fn send_every(lab: &Lab, count: u64, every: Duration, bytes: usize) {
             socket.send(&datagram).unwrap();
         }
     });
+}
+
+/// How late a thread that does nothing else wakes from sleeps of a millisecond, microseconds: what the machine under
+/// this one adds to everything.
+fn oversleeps() -> Vec<f64> {
+    let sleeper = std::thread::spawn(|| {
+        nix::sys::prctl::set_timerslack(1).unwrap();
+        let nap = Duration::from_millis(1);
+        (0..3000)
+            .map(|_| {
+                let start = Instant::now();
+                std::thread::sleep(nap);
+                (start.elapsed() - nap).as_nanos() as f64 / 1e3
+            })
+            .collect()
+    });
+    sleeper.join().unwrap()
 }
 
 /// Errors of a one-way delay of 10 ms, microseconds.

@@ -40,6 +40,7 @@ fn config(trace: Trace) -> LinkConfig {
         }),
         overhead: ETHERNET_BYTES,
         packet_log: None,
+        gso: true,
         seed: 1,
     }
 }

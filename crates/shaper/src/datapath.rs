@@ -179,7 +179,7 @@ impl Datapath {
             rx: RxBatch::new(RX_SMALL, TAG_BYTES, RX_PACKET_BYTES),
             tx: TxBatch::new(MOST_WRITES, MOST_WRITES * (1 + join::MOST_JOINED)),
             writes: Vec::with_capacity(MOST_WRITES),
-            join_from_ns: 0,
+            join_from_ns: if spec.gso { 0 } else { u64::MAX },
             counters: Counters::default(),
             rate_generation: 0,
             begin_at_ns: 0,

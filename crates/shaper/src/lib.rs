@@ -35,6 +35,8 @@ use ccbench_proto::resolve::LinkConfig;
 use ccbench_proto::units::{Micros, Ppm, Rate};
 use ccbench_proto::wire;
 
+#[cfg(feature = "bench")]
+pub use datapath::queue::cost::{QueueCost, queue_costs};
 pub use error::ShaperError;
 use kernel_link::KernelLink;
 use user_link::UserLink;

@@ -227,6 +227,8 @@ impl Link for UserLink {
             qlen_pkts: now.backlog_pkts,
             drop_overlimit_pkts: Some(now.overlimit_pkts),
             drop_overmemory_pkts: Some(overmemory),
+            drop_early_pkts: Some(now.early_pkts),
+            drop_lost_pkts: Some(now.lost_pkts),
             memory_used_bytes: Some(now.memory_bytes),
             rate_bps: (now.rate_bps != u64::MAX).then_some(now.rate_bps),
             late_pkts: Some(now.late_pkts),

@@ -60,6 +60,7 @@ fn link(rate: Option<Rate>, queue: Queue) -> LinkConfig {
         trace: None,
         overhead: ccbench_proto::resolve::ETHERNET_BYTES,
         packet_log: None,
+        gso: true,
         seed: 1,
     }
 }

@@ -51,6 +51,7 @@ fn config(trace: Trace, on_end: OnEnd, backend: Backend) -> LinkConfig {
         trace: Some(replay),
         overhead: ETHERNET_BYTES,
         packet_log: None,
+        gso: true,
         seed: 3,
     }
 }

@@ -69,6 +69,9 @@ pub struct Args {
     /// Keep the processors from halting, for punctual timers on virtual machines: one idle-priority thread each
     #[arg(long, help_heading = "Both directions")]
     pub keep_awake: bool,
+    /// Write each packet by itself, even where several of a flow are due together (userspace)
+    #[arg(long, help_heading = "Both directions")]
+    pub no_gso: bool,
     /// Write one JSON object per interval and direction to FILE (`-`: standard output), and the totals at the end
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub stats_json: Option<PathBuf>,

@@ -4,9 +4,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::RawFd;
 
-use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload,
-};
+use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL};
 use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage, AddressScope};
 use netlink_packet_route::link::{
     InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
@@ -19,16 +17,14 @@ use netlink_packet_route::route::{
     RouteType,
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
-use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
 use super::error::LinkError;
+use crate::rtnetlink::Requests;
 
 /// A socket for one namespace.
 #[derive(Debug)]
 pub(crate) struct Net {
-    socket: Socket,
-    sequence: u32,
-    buffer: Vec<u8>,
+    requests: Requests,
 }
 
 /// An interface as it is.
@@ -52,14 +48,8 @@ impl Net {
     /// # Errors
     /// The kernel gave none.
     pub(crate) fn open() -> Result<Self, LinkError> {
-        let open = || -> io::Result<Socket> {
-            let mut socket = Socket::new(NETLINK_ROUTE)?;
-            socket.bind_auto()?;
-            socket.connect(&SocketAddr::new(0, 0))?;
-            Ok(socket)
-        };
-        let socket = open().map_err(LinkError::system("open an rtnetlink socket"))?;
-        Ok(Self { socket, sequence: 0, buffer: vec![0; 64 << 10] })
+        let requests = Requests::open().map_err(LinkError::system("open an rtnetlink socket"))?;
+        Ok(Self { requests })
     }
 
     /// All interfaces.
@@ -258,45 +248,9 @@ impl Net {
         operation: impl FnOnce() -> String,
         each: impl FnMut(&RouteNetlinkMessage),
     ) -> Result<(), LinkError> {
-        self.exchange(message, flags, each)
+        self.requests
+            .exchange(message, flags, each)
             .map_err(|source| LinkError::Netlink { operation: operation(), source })
-    }
-
-    /// Sends a request and reads until its acknowledgement or the end of its dump.
-    fn exchange(
-        &mut self,
-        message: RouteNetlinkMessage,
-        flags: u16,
-        mut each: impl FnMut(&RouteNetlinkMessage),
-    ) -> io::Result<()> {
-        let mut message = NetlinkMessage::from(message);
-        self.sequence = self.sequence.wrapping_add(1);
-        message.header.flags = NLM_F_REQUEST | flags;
-        message.header.sequence_number = self.sequence;
-        message.finalize();
-        let mut bytes = vec![0; message.buffer_len()];
-        message.serialize(&mut bytes);
-        self.socket.send(&bytes, 0)?;
-        loop {
-            let length = self.socket.recv(&mut &mut self.buffer[..], 0)?;
-            let mut rest = &self.buffer[..length];
-            while rest.len() >= 16 {
-                let answer = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest)
-                    .map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
-                let size = (answer.header.length as usize).next_multiple_of(4);
-                rest = rest.get(size.max(16)..).unwrap_or_default();
-                if answer.header.sequence_number != self.sequence {
-                    continue;
-                }
-                match answer.payload {
-                    NetlinkPayload::Error(error) if error.code.is_none() => return Ok(()),
-                    NetlinkPayload::Error(error) => return Err(error.to_io()),
-                    NetlinkPayload::Done(_) => return Ok(()),
-                    NetlinkPayload::InnerMessage(inner) => each(&inner),
-                    _ => {}
-                }
-            }
-        }
     }
 }
 

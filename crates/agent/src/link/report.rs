@@ -15,6 +15,9 @@ pub(crate) struct Reading {
     pub(crate) drops: u64,
     pub(crate) overlimit: u64,
     pub(crate) overmemory: u64,
+    /// The control law; random loss. 0 where the kernel does the link.
+    pub(crate) early: u64,
+    pub(crate) lost: u64,
     /// Packets that were marked CE.
     pub(crate) marks: u64,
     /// In the queue now.
@@ -45,6 +48,8 @@ impl Reading {
                 row.ecn_mark_pkts.unwrap_or_default() + row.ce_mark_pkts.unwrap_or_default();
             reading.overlimit += row.drop_overlimit_pkts.unwrap_or_default();
             reading.overmemory += row.drop_overmemory_pkts.unwrap_or_default();
+            reading.early += row.drop_early_pkts.unwrap_or_default();
+            reading.lost += row.drop_lost_pkts.unwrap_or_default();
             reading.rate_bps = reading.rate_bps.or(row.rate_bps);
             if row.parent == "root" {
                 reading.packets = row.sent_pkts;
@@ -94,6 +99,20 @@ impl Stretch<'_> {
         self.now.at_ns.saturating_sub(self.before.at_ns) as f64 / 1e9
     }
 
+    /// Why packets were dropped: as a key, in words, and how many.
+    fn causes(&self) -> [(&'static str, &'static str, u64); 5] {
+        let known = [
+            ("overlimit", "queue full", self.of(|r| r.overlimit)),
+            ("overmemory", "memory full", self.of(|r| r.overmemory)),
+            ("early", "control law", self.of(|r| r.early)),
+            ("lost", "random loss", self.of(|r| r.lost)),
+        ];
+        let sum: u64 = known.iter().map(|(_, _, count)| count).sum();
+        let [overlimit, overmemory, early, lost] = known;
+        let other = ("other", "other", self.of(|r| r.drops).saturating_sub(sum));
+        [overlimit, overmemory, early, lost, other]
+    }
+
     /// Delivered, bit/s.
     fn delivered_bps(&self) -> f64 {
         let seconds = self.seconds();
@@ -103,7 +122,11 @@ impl Stretch<'_> {
     /// As an object. Counts are of the stretch; lateness percentiles are since the link began.
     pub(crate) fn json(&self, is_final: bool) -> Value {
         let Self { name, now, .. } = self;
-        let (overlimit, overmemory) = (self.of(|r| r.overlimit), self.of(|r| r.overmemory));
+        let drops: serde_json::Map<String, Value> = self
+            .causes()
+            .into_iter()
+            .map(|(cause, _, count)| (cause.to_owned(), count.into()))
+            .collect();
         let timing = now.packet_timing.as_ref();
         let mut object = json!({
             "t_s": round(now.at_ns.saturating_sub(self.began_ns) as f64 / 1e9, 1e6),
@@ -116,11 +139,7 @@ impl Stretch<'_> {
             "rate_bps": self.delivered_bps().round(),
             "link_rate_bps": now.rate_bps,
             "drops_pkts": self.of(|r| r.drops),
-            "drops": {
-                "overlimit": overlimit,
-                "overmemory": overmemory,
-                "other": self.of(|r| r.drops).saturating_sub(overlimit + overmemory),
-            },
+            "drops": drops,
             "marks": self.of(|r| r.marks),
             "queue_bytes": now.queue_bytes,
             "queue_pkts": now.queue_pkts,
@@ -177,7 +196,6 @@ impl Stretch<'_> {
     /// The totals at the end, in a few lines.
     pub(crate) fn totals(&self) -> String {
         let (now, Name { direction, from, to }) = (self.now, self.name);
-        let (overlimit, overmemory) = (self.of(|r| r.overlimit), self.of(|r| r.overmemory));
         let drops = self.of(|r| r.drops);
         let mut text = format!(
             "{direction} ({from} → {to}): {} packets, {} in {:.3} s ({}); dropped {drops}",
@@ -187,12 +205,11 @@ impl Stretch<'_> {
             rate(self.delivered_bps()),
         );
         if drops > 0 {
-            let other = drops.saturating_sub(overlimit + overmemory);
-            let causes = [("queue full", overlimit), ("memory full", overmemory), ("other", other)];
-            let causes: Vec<String> = causes
+            let causes: Vec<String> = self
+                .causes()
                 .iter()
-                .filter(|(_, count)| *count > 0)
-                .map(|(cause, count)| format!("{cause} {count}"))
+                .filter(|(_, _, count)| *count > 0)
+                .map(|(_, cause, count)| format!("{cause} {count}"))
                 .collect();
             text += &format!(" ({})", causes.join(", "));
         }
@@ -280,6 +297,7 @@ mod tests {
                 sent_bytes: 125_000,
                 drops_pkts: 7,
                 drop_overlimit_pkts: Some(4),
+                drop_early_pkts: Some(1),
                 backlog_bytes: 12_500,
                 qlen_pkts: 10,
                 rate_bps: Some(1_000_000),
@@ -300,7 +318,7 @@ mod tests {
             ("packets", json!(60)),
             ("bytes", json!(75_000)),
             ("rate_bps", json!(600_000.0)),
-            ("drops", json!({"overlimit": 4, "overmemory": 0, "other": 3})),
+            ("drops", json!({"overlimit": 4, "overmemory": 0, "early": 1, "lost": 0, "other": 2})),
             ("marks", json!(5)),
             ("queue_delay_us", json!(100_000)),
             ("late_pkts", json!(3)),
@@ -314,7 +332,10 @@ mod tests {
         let live = stretch.live();
         assert!(live.contains("600 kbit/s of 1.00 Mbit/s  queue 10 p 12.5 kB 100 ms"), "{live}");
         let totals = stretch.totals();
-        assert!(totals.contains("dropped 7 (queue full 4, other 3), marked 5"), "{totals}");
+        assert!(
+            totals.contains("dropped 7 (queue full 4, control law 1, other 2), marked 5"),
+            "{totals}"
+        );
     }
 
     #[test]

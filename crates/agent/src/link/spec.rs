@@ -185,6 +185,7 @@ fn link<R: Fn(&Path) -> Result<(String, Trace), String>>(
         ("reorder", one.reorder.filter(|v| v.get() > 0).map(|share| json!({"share": share}))),
         ("corrupt", one.corrupt.filter(|v| v.get() > 0).map(|v| json!(v))),
         ("overhead", Some(json!(args.overhead))),
+        ("gso", args.no_gso.then_some(json!(false))),
         ("packet_log", args.packet_log.is_some().then(|| json!(args.packet_log_limit))),
     ] {
         if let Some(value) = value {
@@ -275,13 +276,17 @@ fn worded(problem: &PlanProblem) -> String {
         },
         Some("burst_loss") => ("burst-loss", parts.next()),
         Some("packet_log") => ("packet-log-limit", None),
+        Some("gso") => ("no-gso", None),
         Some(key @ ("reorder" | "jitter")) => (key, parts.next().filter(|key| *key != "share")),
         Some(key) => (key, None),
         None => ("rate", None),
     };
     let name = if name == "aqm" && rest.is_none() { "queue" } else { name };
-    let flag =
-        if matches!(name, "overhead" | "packet-log-limit" | "backend") { "--" } else { flag };
+    let flag = if matches!(name, "overhead" | "packet-log-limit" | "no-gso" | "backend") {
+        "--"
+    } else {
+        flag
+    };
     let rest = rest.map_or(String::new(), |key| format!(" {key}"));
     format!("{flag}{name}:{rest} {}", problem.why)
 }

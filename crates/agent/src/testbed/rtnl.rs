@@ -1,13 +1,10 @@
 //! rtnetlink, one request and its answer at a time: building a testbed has nothing to overlap.
 
-use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::RawFd;
 
 use ccbench_proto::topology::{Interface, Route};
-use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload,
-};
+use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL};
 use netlink_packet_route::address::{AddressAttribute, AddressMessage, AddressScope};
 use netlink_packet_route::link::{
     InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
@@ -19,9 +16,9 @@ use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType,
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
-use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
 use super::error::TestbedError;
+use crate::rtnetlink::Requests;
 
 /// The loopback interface's index in every namespace.
 pub const LO: u32 = 1;
@@ -32,9 +29,7 @@ const PREFIX_LEN: u8 = 24;
 /// A socket that speaks for the namespace it was opened in, whichever thread uses it.
 #[derive(Debug)]
 pub struct Rtnl {
-    socket: Socket,
-    sequence: u32,
-    buffer: Vec<u8>,
+    requests: Requests,
 }
 
 /// One end of a wire to be made.
@@ -54,17 +49,11 @@ impl Rtnl {
     /// # Errors
     /// The kernel gave none.
     pub fn open() -> Result<Self, TestbedError> {
-        let open = || -> io::Result<Socket> {
-            let mut socket = Socket::new(NETLINK_ROUTE)?;
-            socket.bind_auto()?;
-            socket.connect(&SocketAddr::new(0, 0))?;
-            Ok(socket)
-        };
-        let socket = open().map_err(|source| TestbedError::Netlink {
+        let requests = Requests::open().map_err(|source| TestbedError::Netlink {
             operation: "open an rtnetlink socket".into(),
             source,
         })?;
-        Ok(Self { socket, sequence: 0, buffer: vec![0; 8192] })
+        Ok(Self { requests })
     }
 
     /// Makes a pair of virtual Ethernet interfaces, each end in its own namespace from the first moment.
@@ -132,30 +121,9 @@ impl Rtnl {
         flags: u16,
         operation: impl FnOnce() -> String,
     ) -> Result<(), TestbedError> {
-        self.exchange(message, flags)
+        self.requests
+            .exchange(message, NLM_F_ACK | flags, |_| {})
             .map_err(|source| TestbedError::Netlink { operation: operation(), source })
-    }
-
-    fn exchange(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
-        let mut message = NetlinkMessage::from(message);
-        self.sequence = self.sequence.wrapping_add(1);
-        message.header.flags = NLM_F_REQUEST | NLM_F_ACK | flags;
-        message.header.sequence_number = self.sequence;
-        message.finalize();
-        let mut bytes = vec![0; message.buffer_len()];
-        message.serialize(&mut bytes);
-        self.socket.send(&bytes, 0)?;
-        loop {
-            let length = self.socket.recv(&mut &mut self.buffer[..], 0)?;
-            let answer = NetlinkMessage::<RouteNetlinkMessage>::deserialize(&self.buffer[..length])
-                .map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
-            if answer.header.sequence_number != self.sequence {
-                continue;
-            }
-            if let NetlinkPayload::Error(error) = answer.payload {
-                return if error.code.is_none() { Ok(()) } else { Err(error.to_io()) };
-            }
-        }
     }
 }
 

@@ -342,6 +342,8 @@ table! { QdiscSampleColumns, "qdisc_samples", wire::QdiscSample, |row, _| row.at
     step_mark_pkts: Opt<UInt64Type>,
     drop_overlimit_pkts: Opt<UInt64Type>,
     drop_overmemory_pkts: Opt<UInt64Type>,
+    drop_early_pkts: Opt<UInt64Type>,
+    drop_lost_pkts: Opt<UInt64Type>,
     prob: Opt<Float64Type>,
     delay_c_us: Opt<UInt64Type>,
     delay_l_us: Opt<UInt64Type>,

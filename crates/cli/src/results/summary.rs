@@ -15,7 +15,7 @@ use super::store::{RunDir, RunStatus};
 use super::{Result, TrialStatus, frame_error};
 
 mod measure;
-mod query;
+pub(in crate::results) mod query;
 mod six;
 pub mod statistics;
 

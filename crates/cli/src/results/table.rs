@@ -79,7 +79,7 @@ pub fn text(summary: &Summary, width: u16) -> String {
     if !names.is_empty() {
         let _ = writeln!(
             out,
-            "  {}\n  (the same as .parquet beside them; every sample under tables/)",
+            "  {}\n  (the same as .parquet beside them; every sample under tables/; `ccbench report` puts it all on one page)",
             names.join(" ")
         );
     }

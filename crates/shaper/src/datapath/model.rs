@@ -38,6 +38,8 @@ pub(crate) struct LinkSpec {
     pub(crate) impairments: Impairments,
     /// Bytes that the line carries beside each IP packet; 14 is an Ethernet header.
     pub(crate) overhead_bytes: u32,
+    /// Packets that are due together may be written as one.
+    pub(crate) gso: bool,
     /// How it changes in time. The rate is then the trace's; `rate_bps` is its mean.
     pub(crate) trace: Option<Replay>,
 }
@@ -54,6 +56,7 @@ impl Default for LinkSpec {
             classes: Vec::new(),
             impairments: Impairments::default(),
             overhead_bytes: ETHERNET_BYTES,
+            gso: true,
             trace: None,
         }
     }

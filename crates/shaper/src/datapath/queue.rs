@@ -12,10 +12,10 @@ use red::{Red, RedSpec};
 use super::packet::Packet;
 use super::random::Random;
 
-#[cfg(test)]
-mod bench;
 pub(crate) mod chains;
 pub(crate) mod codel;
+#[cfg(feature = "bench")]
+pub(crate) mod cost;
 pub(crate) mod dualpi2;
 pub(crate) mod fifo;
 pub(crate) mod fq;

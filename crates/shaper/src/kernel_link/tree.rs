@@ -212,6 +212,9 @@ fn refuse(config: &LinkConfig) -> Result<(), BadQueue> {
     if config.packet_log.is_some() {
         return bad("a log of packets");
     }
+    if !config.gso {
+        return bad("a link's own `gso`");
+    }
     // Since 6.16 a tree with several netems must not have one that duplicates.
     if config.impairments.duplicate.get() > 0 && !config.classes.is_empty() {
         return bad("duplication on a link with classes");

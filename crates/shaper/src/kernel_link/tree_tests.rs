@@ -28,6 +28,7 @@ fn link(rate: Option<Rate>) -> LinkConfig {
         trace: None,
         overhead: ccbench_proto::resolve::ETHERNET_BYTES,
         packet_log: None,
+        gso: true,
         seed: 1,
     }
 }

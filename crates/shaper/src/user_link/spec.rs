@@ -38,6 +38,7 @@ pub(super) fn spec_of(config: &LinkConfig) -> Result<LinkSpec, ShaperError> {
         classes,
         impairments: config.impairments,
         overhead_bytes: u32::try_from(config.overhead.get()).unwrap_or(u32::MAX),
+        gso: config.gso,
         trace: config.trace.clone(),
     })
 }
@@ -326,6 +327,7 @@ mod tests {
             trace: None,
             overhead: ccbench_proto::resolve::ETHERNET_BYTES,
             packet_log: None,
+            gso: true,
             seed: 3,
         }
     }

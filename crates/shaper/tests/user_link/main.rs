@@ -44,6 +44,7 @@ fn config() -> LinkConfig {
         trace: None,
         overhead: ccbench_proto::resolve::ETHERNET_BYTES,
         packet_log: None,
+        gso: true,
         seed: 11,
     }
 }
@@ -211,6 +212,26 @@ fn tcp_passes_intact_and_super_packets_are_cut() {
         .collect();
     assert_eq!(counts, ["0", "0", "0"], "{wrong}");
     assert_eq!(before.late_pkts.is_some(), before.max_late_us.is_some());
+}
+
+#[test]
+fn without_gso_every_packet_is_written_by_itself() {
+    let lab = Lab::new();
+    let written = || {
+        let text = lab.router.command("ip -s -j link show r1");
+        let all: serde_json::Value = serde_json::from_str(&text).unwrap();
+        all[0]["stats64"]["tx"]["packets"].as_u64().unwrap()
+    };
+    let mut together = [0, 0];
+    for (gso, together) in [false, true].into_iter().zip(&mut together) {
+        let mut link = shape(&lab, LinkConfig { delay: Micros::from_millis(2), gso, ..config() });
+        let before = (sample(&mut link).sent_pkts, written());
+        transfer(&lab, DST, 10_000_000);
+        let after = (sample(&mut link).sent_pkts, written());
+        *together = (after.0 - before.0).saturating_sub(after.1 - before.1);
+    }
+    // The connection's last packets may leave between two readings.
+    assert!(together[0] < 20 && together[1] > 1000, "{together:?}");
 }
 
 #[test]

@@ -49,6 +49,10 @@ pub(super) fn check(name: &str, written: &Link, link: &Link, problems: &mut Prob
             let why = "the kernel back end sees no packets; leave `backend` out, or this";
             problems.error_from(&["links", name, "packet_log"], backend, why);
         }
+        if link.gso.is_some() {
+            let why = "belongs to userspace links (kernel links have the node's `offloads`); leave `backend` out, or this";
+            problems.error_from(&["links", name, "gso"], backend, why);
+        }
         if link.overhead.is_some_and(|bytes| bytes != KERNEL_OVERHEAD) {
             let why = format!(
                 "the kernel's qdiscs count {KERNEL_OVERHEAD} here; leave `backend` out, or this"

@@ -294,6 +294,7 @@ fn does_nothing(link: &Link) -> bool {
         && link.duplicate.is_none()
         && link.corrupt.is_none()
         && link.packet_log.is_none()
+        && link.gso.is_none()
         && link.trace.is_none()
 }
 

@@ -17,27 +17,27 @@ pub(super) const BATCH: usize = 64;
 pub(super) const STATS: [&str; 8] = ["mean", "median", "p5", "p95", "p99", "std", "min", "max"];
 
 /// A collected query.
-pub(super) struct Lines(DataFrame);
+pub(in crate::results) struct Lines(DataFrame);
 
 impl Lines {
-    pub(super) fn len(&self) -> usize {
+    pub(in crate::results) fn len(&self) -> usize {
         self.0.height()
     }
 
     /// Text of a line; empty if null.
-    pub(super) fn text(&self, name: &str, line: usize) -> String {
+    pub(in crate::results) fn text(&self, name: &str, line: usize) -> String {
         let column = self.0.column(name).and_then(|c| c.str());
         column.ok().and_then(|c| c.get(line)).unwrap_or_default().to_owned()
     }
 
     /// A number of a line; `None` if null or not finite.
-    pub(super) fn number(&self, name: &str, line: usize) -> Option<f64> {
+    pub(in crate::results) fn number(&self, name: &str, line: usize) -> Option<f64> {
         let column = self.0.column(name).and_then(|c| c.f64());
         column.ok().and_then(|c| c.get(line)).filter(|v| v.is_finite())
     }
 
     /// A count of a line; 0 if null.
-    pub(super) fn count(&self, name: &str, line: usize) -> u32 {
+    pub(in crate::results) fn count(&self, name: &str, line: usize) -> u32 {
         self.number(name, line).unwrap_or(0.0) as u32
     }
 
@@ -86,10 +86,8 @@ pub(super) fn events(
     let found = scan
         .filter(col("kind").eq(lit(kind)))
         .group_by([col("subject"), col("data_json")])
-        .agg([col("kind").count()])
-        .collect()
-        .map(Lines)
-        .map_err(frame_error("read", &dir(run, TABLE)))?;
+        .agg([col("kind").count()]);
+    let found = collect(run, TABLE, found)?;
     let pair = |line| (found.text("subject", line), found.text("data_json", line));
     Ok((0..found.len()).map(pair).collect())
 }
@@ -113,10 +111,8 @@ pub(super) fn timing(run: &RunDir, trials: &[&TrialEnd]) -> Result<Vec<TimingRow
     let keys = ["point_id", "trial", "link", "what"].map(col);
     let found = scan
         .sort_by_exprs(keys, SortMultipleOptions::default())
-        .with_columns(["point_id", "trial", "count"].map(number))
-        .collect()
-        .map(Lines)
-        .map_err(frame_error("read", &dir(run, TABLE)))?;
+        .with_columns(["point_id", "trial", "count"].map(number));
+    let found = collect(run, TABLE, found)?;
     let row = |line| TimingRow {
         trial: found.trial(line),
         link: found.text("link", line),
@@ -127,16 +123,28 @@ pub(super) fn timing(run: &RunDir, trials: &[&TrialEnd]) -> Result<Vec<TimingRow
     Ok((0..found.len()).map(row).collect())
 }
 
-/// What each link as a whole sent, dropped and held, grouped by trial, phase and link. Of the qdiscs and classes of a
-/// link, the root qdisc has sent everything; its drops and backlog need not hold those of the queues below it, and
-/// above a netem they hold packets that wait for their delay, not for the link.
+const LINK_TABLE: &str = "qdisc_samples";
+
+/// What each link as a whole sent, dropped and held, grouped by trial, phase and link.
 pub(super) fn links(
     run: &RunDir,
     trials: &[&TrialEnd],
     aggregates: Vec<Expr>,
 ) -> Result<Option<Lines>> {
-    const TABLE: &str = "qdisc_samples";
-    let Some(scan) = scan(run, TABLE, trials)? else { return Ok(None) };
+    let Some(rows) = link_instants(run, trials)? else { return Ok(None) };
+    let rows = rows.filter(col("phase").is_not_null());
+    lines(run, LINK_TABLE, rows, &["link"], aggregates).map(Some)
+}
+
+/// What each link as a whole had sent and dropped and held at every instant: `sent_bytes`, `drops_pkts`, `backlog_bytes`
+/// beside `point_id`, `trial`, `phase`, `link`, `t_ns` and `t_s`. Of the qdiscs and classes of a link, the root qdisc has
+/// sent everything; its drops and backlog need not hold those of the queues below it, and above a netem they hold
+/// packets that wait for their delay, not for the link.
+pub(in crate::results) fn link_instants(
+    run: &RunDir,
+    trials: &[&TrialEnd],
+) -> Result<Option<LazyFrame>> {
+    let Some(scan) = scan(run, LINK_TABLE, trials)? else { return Ok(None) };
     let is = |kind: &str| col("kind").eq(lit(kind));
     let class = || is("htb class");
     let root = || class().not().and(col("parent").eq(lit("root")));
@@ -152,13 +160,13 @@ pub(super) fn links(
         .otherwise(whole("backlog_bytes"));
     let instant: Vec<Expr> =
         ["point_id", "trial", "phase", "link", "t_ns"].into_iter().map(col).collect();
-    let rows = scan.filter(col("phase").is_not_null()).group_by(&instant).agg([
+    let rows = scan.group_by(&instant).agg([
         col("t_s").first(),
         of("sent_bytes", root()).max().fill_null(all_sent).alias("sent_bytes"),
         whole("drops_pkts").alias("drops_pkts"),
         waiting.alias("backlog_bytes"),
     ]);
-    lines(run, TABLE, rows, &["link"], aggregates).map(Some)
+    Ok(Some(rows))
 }
 
 fn larger(one: Expr, other: Expr) -> Expr {
@@ -170,7 +178,11 @@ fn dir(run: &RunDir, table: &str) -> PathBuf {
 }
 
 /// The files of one table of these trials; `None` if no trial has one.
-fn scan(run: &RunDir, table: &str, trials: &[&TrialEnd]) -> Result<Option<LazyFrame>> {
+pub(in crate::results) fn scan(
+    run: &RunDir,
+    table: &str,
+    trials: &[&TrialEnd],
+) -> Result<Option<LazyFrame>> {
     let having = trials.iter().filter(|end| end.rows.contains_key(table));
     let paths: Vec<_> = having.map(|end| run.part(table, end.point_id, end.trial)).collect();
     if paths.is_empty() {
@@ -191,6 +203,11 @@ fn scan(run: &RunDir, table: &str, trials: &[&TrialEnd]) -> Result<Option<LazyFr
         .map_err(failed())
 }
 
+/// Reads what a query over one table gives.
+pub(in crate::results) fn collect(run: &RunDir, table: &str, rows: LazyFrame) -> Result<Lines> {
+    rows.collect().map(Lines).map_err(frame_error("read", &dir(run, table)))
+}
+
 /// Groups rows by trial, phase and `keys`.
 fn lines(
     run: &RunDir,
@@ -202,13 +219,12 @@ fn lines(
     let keys: Vec<Expr> =
         ["point_id", "trial", "phase"].iter().chain(keys).map(|name| col(*name)).collect();
     let numbers = [col("point_id").cast(DataType::Float64), col("trial").cast(DataType::Float64)];
-    rows.group_by(&keys)
+    let rows = rows
+        .group_by(&keys)
         .agg(aggregates)
         .sort_by_exprs(&keys, SortMultipleOptions::default())
-        .with_columns(numbers)
-        .collect()
-        .map(Lines)
-        .map_err(frame_error("read", &dir(run, table)))
+        .with_columns(numbers);
+    collect(run, table, rows)
 }
 
 /// A sum as a float, named as its column.

@@ -1,0 +1,310 @@
+"use strict";
+(() => {
+  const byId = (id) => document.getElementById(id);
+  const read = (id) => JSON.parse(byId(id)?.textContent ?? "null");
+  const run = read("run");
+  // Okabe and Ito's colours, which colour-blind people can tell apart.
+  const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#b8a800"];
+  const DASHES = [[], [8, 4], [2, 3]];
+
+  const make = (tag, text, properties = {}) => {
+    const element = Object.assign(document.createElement(tag), properties);
+    if (text !== undefined) element.textContent = text;
+    return element;
+  };
+  const plural = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;
+  const levels = (point) => run.points.find((p) => p.id === point)?.levels ?? [];
+  const trialName = (end) => {
+    const of = run.factors.map((factor, nth) => `${factor} ${levels(end.point_id)[nth]}`).join(", ");
+    return `${of ? of + ", " : ""}trial ${end.trial}`;
+  };
+
+  /** A table whose columns sort. Columns: {title, value(row), show(row) -> text or node, number}. */
+  const table = (element, caption, columns, rows) => {
+    if (!rows.length) return element.remove();
+    let [by, falling] = [null, false];
+    const draw = () => {
+      const value = by === null ? null : columns[by].value;
+      const order = (a, b) => (a === b ? 0 : a === null ? 1 : b === null ? -1 : (a < b) === falling ? 1 : -1);
+      const sorted = value ? [...rows].sort((a, b) => order(value(a), value(b))) : rows;
+      const head = make("tr");
+      columns.forEach((column, nth) => {
+        const cell = make("th", undefined, { scope: "col", className: column.number ? "number" : "" });
+        const sign = nth === by ? (falling ? " ▾" : " ▴") : "";
+        const button = make("button", column.title + sign, { type: "button" });
+        cell.setAttribute("aria-sort", nth === by ? (falling ? "descending" : "ascending") : "none");
+        button.addEventListener("click", () => {
+          [by, falling] = [nth, by === nth ? !falling : Boolean(column.number)];
+          draw();
+          element.querySelectorAll("thead button")[nth].focus();
+        });
+        cell.append(button);
+        head.append(cell);
+      });
+      const body = make("tbody");
+      for (const row of sorted) {
+        const line = make("tr");
+        for (const column of columns) {
+          const cell = make("td", undefined, { className: column.number ? "number" : column.className ?? "" });
+          const shown = column.show ? column.show(row) : column.value(row);
+          cell.append(shown ?? "-");
+          line.append(cell);
+        }
+        body.append(line);
+      }
+      const top = make("thead");
+      top.append(head);
+      element.replaceChildren(make("caption", caption), top, body);
+    };
+    draw();
+  };
+
+  /** Text of a number, as exact as one of the size of `like` deserves. */
+  const digits = (value, like = value) => {
+    if (value === null || value === undefined) return "-";
+    const size = Math.abs(like);
+    return value.toFixed(size >= 1000 || (value === like && Number.isInteger(value)) ? 0 : size >= 100 ? 1 : size >= 1 ? 2 : 4);
+  };
+
+  // Verdicts.
+  const counts = {};
+  for (const end of run.trials) counts[end.status] = (counts[end.status] ?? 0) + 1;
+  byId("name").textContent = run.name;
+  byId("what").textContent = `${run.directory} · ${plural(run.points.length, "point")} · ` +
+    `${run.trials.length} of ${plural(run.planned, "trial")} · ${run.status}`;
+  for (const status of ["ok", "degraded", "failed", "aborted"]) {
+    if (!counts[status]) continue;
+    byId("tally").append(make("span", `${counts[status]} ${status}`, { className: status }), " ");
+  }
+  const flawed = run.trials.flatMap((end) => end.reasons.map((reason) => ({ end, reason })));
+  const reasons = make("table");
+  const open = ({ end }) => {
+    const button = make("button", trialName(end), { type: "button" });
+    button.addEventListener("click", () => {
+      show(run.trials.indexOf(end));
+      byId("trial").scrollIntoView();
+      byId("which").focus();
+    });
+    return button;
+  };
+  byId("reasons").className = "wide";
+  byId("reasons").append(reasons);
+  table(reasons, "What speaks against a trial", [
+    { title: "trial", value: ({ end }) => trialName(end), show: open },
+    { title: "verdict", value: ({ end }) => end.status, show: ({ end }) => make("span", end.status, { className: end.status }) },
+    { title: "reason", value: ({ reason }) => reason.code },
+    { title: "what was seen", value: ({ reason }) => reason.message, className: "reason" },
+  ], flawed);
+  for (const note of [...run.fallbacks, ...run.notes]) byId("notes").append(make("li", note));
+
+  // Summary.
+  const find = (row, scope, subject, metric, stat) => run.rows.find((r) => r.point === row.point && r.phase === row.phase &&
+    r.scope === scope && r.subject === subject && r.metric === metric && r.stat === stat);
+  const withInterval = (row, unit) => {
+    if (!row) return null;
+    const shown = make("span", digits(row.value / unit));
+    if (row.low !== null) {
+      shown.append(make("span", ` ± ${digits((row.high - row.low) / 2 / unit, row.value / unit)}`, { className: "interval" }));
+      shown.title = `${digits(row.low / unit)} to ${digits(row.high / unit)}`;
+    }
+    return shown;
+  };
+  const factors = run.factors.map((factor, nth) => ({ title: factor, value: (row) => levels(row.point)[nth] }));
+  const phaseColumn = { title: "phase", value: (row) => run.phases.indexOf(row.phase), show: (row) => row.phase };
+  const summaryTable = (element, caption, scope, main, what, wanted) => {
+    const rows = run.rows.filter((r) => r.scope === scope && r.metric === main[0] && r.stat === main[1]);
+    const columns = wanted.map(([title, metric, stat, unit, best]) => {
+      const cell = (row) => find(row, scope, row.subject, metric, stat);
+      const value = (row) => cell(row)?.value ?? null;
+      const isBest = (row) => {
+        const others = rows.filter((other) => other.phase === row.phase).map(value).filter((v) => v !== null);
+        return best && others.length > 1 && value(row) !== null && new Set(others).size > 1 &&
+          value(row) === Math[best](...others);
+      };
+      const showCell = (row) => {
+        const shown = withInterval(cell(row), unit);
+        if (shown && isBest(row)) {
+          shown.classList.add("best");
+          shown.append(make("span", " (best)", { className: "hidden" }));
+        }
+        return shown;
+      };
+      return { title, value, show: showCell, number: true };
+    });
+    const trials = { title: "trials", value: (row) => row.trials, number: true };
+    table(element, caption, [...factors, phaseColumn, { title: what, value: (row) => row.subject }, ...columns, trials], rows);
+  };
+  summaryTable(byId("groups"), "Flow groups", "group", ["throughput_sum", "mean"], "group", [
+    ["sum Mbit/s", "throughput_sum", "mean", 1e6, "max"],
+    ["per flow Mbit/s", "throughput_per_flow_mean", "mean", 1e6, "max"],
+    ["srtt ms", "srtt", "mean", 1e3, "min"],
+    ["srtt p95 ms", "srtt", "p95", 1e3, "min"],
+    ["retransmits", "retransmissions", "sum", 1, "min"],
+    ["Jain's index", "jain_fairness_of_mean", "mean", 1, "max"],
+  ]);
+  summaryTable(byId("probes"), "Probes", "probe", ["rtt", "mean"], "probe", [
+    ["rtt ms", "rtt", "mean", 1e3, "min"],
+    ["median ms", "rtt", "median", 1e3, "min"],
+    ["p95 ms", "rtt", "p95", 1e3, "min"],
+  ]);
+
+  // Trial by trial.
+  let [current, charts] = [0, []];
+  const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const bands = (phases) => (chart) => {
+    const { ctx, bbox } = chart;
+    ctx.save();
+    ctx.beginPath();
+    ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
+    ctx.clip();
+    ctx.font = `${11 * devicePixelRatio}px system-ui, sans-serif`;
+    phases.forEach((phase, nth) => {
+      const from = chart.valToPos(phase.start_us / 1e6, "x", true);
+      const to = chart.valToPos(phase.end_us / 1e6, "x", true);
+      if (nth % 2 === 0) {
+        ctx.fillStyle = style("--band");
+        ctx.fillRect(from, bbox.top, to - from, bbox.height);
+      }
+      ctx.fillStyle = style("--faint");
+      ctx.fillText(phase.name, Math.max(from, bbox.left) + 4 * devicePixelRatio, bbox.top + 12 * devicePixelRatio);
+    });
+    ctx.restore();
+  };
+  const spoken = (panel) => panel.curves.map((curve) => {
+    const [low, high] = curve.value.reduce(([a, b], v) => [Math.min(a, v), Math.max(b, v)], [Infinity, -Infinity]);
+    return `${curve.name} from ${digits(low)} to ${digits(high)}`;
+  }).join("; ");
+  const draw = (panel, phases, place) => {
+    const figure = make("div");
+    figure.setAttribute("role", "group");
+    figure.setAttribute("aria-label", `${panel.title} in ${panel.unit}: ${spoken(panel)}`);
+    place.append(make("h3", `${panel.title}, ${panel.unit}`, { title: plural(panel.samples, "sample") }), figure);
+    const [ink, line] = [style("--ink"), style("--line")];
+    const axis = { stroke: ink, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1 } };
+    const data = uPlot.join(panel.curves.map((curve) => [curve.t_s, curve.value]));
+    const end = Math.max(...phases.map((phase) => phase.end_us / 1e6), data[0].at(-1) ?? 0);
+    const series = panel.curves.map((curve, nth) => ({
+      label: curve.name,
+      stroke: COLOURS[nth % COLOURS.length],
+      dash: DASHES[Math.floor(nth / COLOURS.length) % DASHES.length],
+      width: 1.5,
+      spanGaps: true,
+      points: { show: data[0].length < 200, fill: style("--back") },
+      value: (_, value) => digits(value),
+    }));
+    const chart = new uPlot({
+      width: place.clientWidth,
+      height: 220,
+      scales: { x: { time: false, range: (_, low, high) => (low === null ? [0, end] : [low, high]) },
+        y: { range: (_, low, high) => [Math.min(0, low ?? 0), (high ?? 1) * 1.05 || 1] } },
+      axes: [{ ...axis, values: (_, ticks) => ticks.map((t) => `${t} s`) }, { ...axis, size: 64 }],
+      cursor: { sync: { key: "trial" } },
+      series: [{ label: "time", value: (_, t) => (t === null ? "-" : `${t.toFixed(3)} s`) }, ...series],
+      hooks: { drawClear: [bands(phases)] },
+    }, data, figure);
+    // The legend can be used without a mouse.
+    figure.querySelectorAll(".u-legend .u-series th").forEach((entry, nth) => {
+      if (nth === 0) return;
+      Object.assign(entry, { tabIndex: 0, role: "button" });
+      entry.addEventListener("keydown", (event) => {
+        if (event.key !== "Enter" && event.key !== " ") return;
+        event.preventDefault();
+        entry.click();
+      });
+    });
+    return chart;
+  };
+  const show = (nth) => {
+    current = nth;
+    const end = run.trials[nth];
+    charts.forEach((chart) => chart.destroy());
+    charts = [];
+    const place = byId("panels");
+    place.replaceChildren();
+    if (!end) return;
+    byId("which").value = String(nth);
+    byId("previous").disabled = nth === 0;
+    byId("next").disabled = nth === run.trials.length - 1;
+    byId("verdict").replaceChildren(make("span", end.status, { className: end.status }),
+      end.reasons.length ? `: ${end.reasons.map((reason) => `${reason.code}: ${reason.message}`).join("; ")}` : "");
+    const panels = read(`curves-${end.point_id}-${end.trial}`) ?? [];
+    if (!panels.length) place.append(make("p", "This trial left no samples."));
+    charts = panels.map((panel) => draw(panel, end.phases, place));
+  };
+  run.trials.forEach((end, nth) => byId("which").append(make("option", `${trialName(end)} (${end.status})`, { value: String(nth) })));
+  byId("which").addEventListener("change", (event) => show(Number(event.target.value)));
+  byId("previous").addEventListener("click", () => show(current - 1));
+  byId("next").addEventListener("click", () => show(current + 1));
+  byId("all").addEventListener("click", () => show(current));
+  new ResizeObserver(() => charts.forEach((chart) => {
+    const width = byId("panels").clientWidth;
+    if (width !== chart.width) chart.setSize({ width, height: 220 });
+  })).observe(byId("panels"));
+
+  // Light and dark.
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const paint = (isDark) => {
+    document.documentElement.dataset.theme = isDark ? "dark" : "light";
+    byId("theme").textContent = isDark ? "Light" : "Dark";
+    show(current);
+  };
+  byId("theme").addEventListener("click", () => paint(document.documentElement.dataset.theme !== "dark"));
+  dark.addEventListener("change", () => paint(dark.matches));
+
+  // All metrics.
+  const options = (id, values) => byId(id).append(...["all", ...values].map((value) => make("option", value, { value })));
+  options("phase", [...new Set(run.rows.map((row) => row.phase))]);
+  options("scope", [...new Set(run.rows.map((row) => row.scope))]);
+  const MOST_ROWS = 500;
+  const list = () => {
+    const [phase, scope] = ["phase", "scope"].map((id) => byId(id).value);
+    const text = byId("search").value.toLowerCase();
+    const rows = run.rows.filter((row) => (phase === "all" || row.phase === phase) && (scope === "all" || row.scope === scope) &&
+      `${row.subject} ${row.metric} ${row.stat}`.toLowerCase().includes(text));
+    byId("found").textContent = rows.length > MOST_ROWS ? `the first ${MOST_ROWS} of ${rows.length} rows` : plural(rows.length, "row");
+    const old = byId("everything");
+    const fresh = make("table", undefined, { id: "everything" });
+    old.replaceWith(fresh);
+    const columns = [...factors, phaseColumn, { title: "of", value: (r) => `${r.scope} ${r.subject}` },
+      { title: "metric", value: (r) => r.metric }, { title: "stat", value: (r) => r.stat },
+      { title: "value", value: (r) => r.value, show: (r) => withInterval(r, 1), number: true },
+      { title: "unit", value: (r) => r.unit }, { title: "trials", value: (r) => r.trials, number: true }];
+    if (rows.length) table(fresh, "Means over trials", columns, rows.slice(0, MOST_ROWS));
+  };
+  for (const id of ["phase", "scope", "search"]) byId(id).addEventListener("input", list);
+
+  // Load the data.
+  const at = run.directory;
+  const snippets = {
+    "Python, polars": `import polars as pl\nrun = "${at}"\nsamples = pl.read_parquet(f"{run}/tables/flow_samples")\n` +
+      `data = samples.filter((pl.col("role") == "data") & (pl.col("side") == "snd"))\n` +
+      `print(data.group_by("phase", "group").agg(pl.col("rtt_us").mean()))`,
+    "Python, pandas": `import pandas as pd\nrun = "${at}"\nsamples = pd.read_parquet(f"{run}/tables/flow_samples")\n` +
+      `data = samples[(samples.role == "data") & (samples.side == "snd")]\nprint(data.groupby(["phase", "group"]).rtt_us.mean())`,
+    "DuckDB": `SELECT phase, "group", avg(rtt_us)\nFROM '${at}/tables/flow_samples/**/*.parquet'\n` +
+      `WHERE role = 'data' AND side = 'snd' GROUP BY ALL;`,
+    "R": `library(arrow)\nlibrary(dplyr)\nopen_dataset("${at}/tables/flow_samples") |>\n  filter(role == "data", side == "snd") |>\n` +
+      `  group_by(phase, group) |>\n  summarise(rtt_us = mean(rtt_us)) |>\n  collect()`,
+  };
+  for (const [name, code] of Object.entries(snippets)) byId("snippets").append(make("h3", name), make("pre", code));
+
+  // Provenance.
+  const session = run.run.sessions?.[0] ?? {};
+  const facts = { directory: run.directory, "plan's sha256": run.run.plan_sha256, seed: run.run.seed, started: session.started_utc,
+    ccbench: session.ccbench_version, command: session.command_line?.join(" "), overrides: session.sets?.join(" ") };
+  for (const [name, value] of Object.entries(facts)) {
+    if (value !== undefined && value !== "") byId("facts").append(make("dt", name), make("dd", String(value)));
+  }
+  const text = (value) => (value === undefined || value === null ? "" : Array.isArray(value) ? value.join(" ") : String(value));
+  const nodes = Object.entries(session.nodes ?? {});
+  const NODE = ["hostname", "kernel", "cpu_model", "cpus", "clocksource", "privileges", "iperf3_version", "congestion_controls"];
+  const known = NODE.filter((key) => nodes.some(([, info]) => info[key] !== undefined));
+  table(byId("nodes"), "Nodes", [{ title: "node", value: ([name]) => name },
+    ...known.map((key) => ({ title: key.replaceAll("_", " "), value: ([, info]) => text(info[key]) }))], nodes);
+  byId("plan").textContent = run.plan;
+  byId("record").textContent = JSON.stringify(run.run, null, 2);
+
+  list();
+  paint(dark.matches);
+  document.documentElement.dataset.ready = "yes";
+})();

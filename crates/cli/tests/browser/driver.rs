@@ -1,0 +1,140 @@
+//! A WebDriver client (W3C) that is just enough for one page: chromedriver speaks plain HTTP on loopback.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+/// Key under which WebDriver names an element.
+const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A headless browser with one window; gone when dropped.
+pub struct Browser {
+    driver: Child,
+    port: u16,
+    session: String,
+}
+
+impl Browser {
+    /// Starts one; `None` if there is no chromedriver.
+    pub fn start() -> Option<Self> {
+        let mut driver = Command::new("chromedriver")
+            .arg("--port=0")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .ok()?;
+        let lines = BufReader::new(driver.stdout.take().unwrap()).lines();
+        let port = lines.map_while(Result::ok).find_map(|line| {
+            line.strip_suffix('.')?.split_once("successfully on port ")?.1.parse().ok()
+        });
+        let mut browser = Self { driver, port: port.unwrap(), session: String::new() };
+        let arguments = [
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            "--window-size=1280,1000",
+        ];
+        let wanted = json!({ "capabilities": { "alwaysMatch": {
+            "browserName": "chrome",
+            "goog:chromeOptions": { "args": arguments },
+            "goog:loggingPrefs": { "browser": "ALL" },
+        }}});
+        let session = browser.http("POST", "/session", &wanted);
+        browser.session = session["sessionId"].as_str().unwrap().to_owned();
+        Some(browser)
+    }
+
+    fn http(&self, method: &str, path: &str, body: &Value) -> Value {
+        let answer = self.send(method, path, body).unwrap();
+        assert!(answer["error"].is_null(), "{method} {path}: {answer}");
+        answer
+    }
+
+    fn send(&self, method: &str, path: &str, body: &Value) -> std::io::Result<Value> {
+        let body = if method == "POST" { body.to_string() } else { String::new() };
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+            body.len()
+        );
+        stream.write_all((head + &body).as_bytes())?;
+        let mut answer = BufReader::new(stream);
+        let mut length = 0;
+        for line in answer.by_ref().lines() {
+            let line = line?.to_ascii_lowercase();
+            if let Some(bytes) = line.strip_prefix("content-length:") {
+                length = bytes.trim().parse().unwrap();
+            }
+            if line.is_empty() {
+                break;
+            }
+        }
+        let mut body = vec![0; length];
+        answer.read_exact(&mut body)?;
+        let mut answer: Value = serde_json::from_slice(&body)?;
+        Ok(answer["value"].take())
+    }
+
+    fn post(&self, path: &str, body: &Value) -> Value {
+        self.http("POST", &format!("/session/{}{path}", self.session), body)
+    }
+
+    /// Opens a file.
+    pub fn open(&self, file: &Path) {
+        self.post("/url", &json!({ "url": format!("file://{}", file.display()) }));
+    }
+
+    /// What a function body returns in the page.
+    pub fn eval(&self, script: &str) -> Value {
+        self.post("/execute/sync", &json!({ "script": script, "args": [] }))
+    }
+
+    fn element(&self, css: &str) -> String {
+        let found = self.post("/element", &json!({ "using": "css selector", "value": css }));
+        found[ELEMENT].as_str().unwrap().to_owned()
+    }
+
+    /// Clicks as a mouse does: what is covered or hidden cannot be clicked.
+    pub fn click(&self, css: &str) {
+        self.post(&format!("/element/{}/click", self.element(css)), &json!({}));
+    }
+
+    /// Types into an element.
+    pub fn keys(&self, css: &str, text: &str) {
+        self.post(&format!("/element/{}/value", self.element(css)), &json!({ "text": text }));
+    }
+
+    /// The text of an element as it is seen.
+    pub fn text(&self, css: &str) -> String {
+        let path = format!("/session/{}/element/{}/text", self.session, self.element(css));
+        self.http("GET", &path, &Value::Null).as_str().unwrap().to_owned()
+    }
+
+    /// Makes the window so large.
+    pub fn resize(&self, width: u32, height: u32) {
+        self.post("/window/rect", &json!({ "width": width, "height": height }));
+    }
+
+    /// What the console says.
+    pub fn console(&self) -> Vec<Value> {
+        let lines = self.post("/se/log", &json!({ "type": "browser" }));
+        lines.as_array().unwrap().clone()
+    }
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        // Ends the browser; the driver by itself would leave it.
+        let _ = self.send("DELETE", &format!("/session/{}", self.session), &Value::Null);
+        let _ = self.driver.kill();
+        let _ = self.driver.wait();
+    }
+}

@@ -1,0 +1,151 @@
+//! The report in a real browser. Without chromedriver it is skipped, with the feature `browser` a failure.
+
+use ccbench::results::report;
+use serde_json::{Value, json};
+
+use super::*;
+use driver::Browser;
+
+mod driver;
+
+/// The made-up run's page in a browser, and the folder that it is in.
+fn opened() -> Option<(Browser, tempfile::TempDir)> {
+    let root = tempfile::tempdir().unwrap();
+    let file = root.path().join("report.html");
+    report::write(&made_up(root.path()), Choice::default(), &file).unwrap();
+    let Some(browser) = Browser::start() else {
+        assert!(!cfg!(feature = "browser"), "there is no chromedriver: scripts/setup.sh --test");
+        println!("skipped: there is no chromedriver");
+        return None;
+    };
+    browser.open(&file);
+    assert_eq!(
+        browser.eval("return document.documentElement.dataset.ready"),
+        "yes",
+        "{:?}",
+        browser.console()
+    );
+    Some((browser, root))
+}
+
+fn column(browser: &Browser, table: &str, nth: usize) -> Value {
+    browser.eval(&format!(
+        "return [...document.querySelectorAll('{table} tbody tr td:nth-child({nth})')].map(cell => cell.textContent)"
+    ))
+}
+
+#[test]
+fn a_report_is_one_page_that_asks_nobody_for_anything() {
+    let Some((browser, _root)) = opened() else { return };
+    assert_eq!(browser.eval("return document.title"), "made-up · ccbench");
+    assert_eq!(browser.text("#tally"), "2 ok 1 degraded 1 failed");
+    let requests = browser.eval("return performance.getEntriesByType('resource').length");
+    assert_eq!((requests, browser.console()), (json!(0), vec![]));
+    // Throughput, round trip, window, retransmissions, probe, queue; drawn upon.
+    let drawn = browser.eval(
+        "return [...document.querySelectorAll('#panels canvas')].map(c => c.getContext('2d')
+           .getImageData(0, 0, c.width, c.height).data.some(byte => byte > 0))",
+    );
+    assert_eq!(drawn, json!([true, true, true, true, true, true]));
+    // On a telephone nothing but tables and code is wider than the screen.
+    browser.resize(500, 900);
+    // The curves follow the window, an instant later.
+    let wide = "return Math.max(0, document.documentElement.scrollWidth - innerWidth)";
+    let narrow = (0..100).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        browser.eval(wide) == 0
+    });
+    assert!(narrow, "{} pixels too wide", browser.eval(wide));
+}
+
+#[test]
+fn a_reports_tables_sort_and_mark_the_best() {
+    let Some((browser, _root)) = opened() else { return };
+    // Two points with two phases; one group is alone in the first.
+    let before = column(&browser, "#groups", 4);
+    assert_eq!(before.as_array().unwrap().len(), 6, "{before}");
+    browser.click("#groups th:nth-child(5) button");
+    let order = browser.eval("return document.querySelector('#groups th:nth-child(5)').ariaSort");
+    let sums = column(&browser, "#groups", 5);
+    let first =
+        |text: &Value| text.as_str().unwrap().split(' ').next().unwrap().parse::<f64>().unwrap();
+    let numbers: Vec<f64> = sums.as_array().unwrap().iter().map(first).collect();
+    assert_eq!((order, numbers.is_sorted_by(|a, b| a >= b)), (json!("descending"), true), "{sums}");
+    let best = browser.eval("return document.querySelector('#groups .best').textContent");
+    assert!(best.as_str().unwrap().contains("(best)"), "{best}");
+    // The same, by keyboard.
+    browser.keys("#groups th:nth-child(5) button", "\u{e007}");
+    let order = browser.eval("return document.querySelector('#groups th:nth-child(5)').ariaSort");
+    assert_eq!(order, "ascending");
+    browser.keys("#search", "jain");
+    let found = column(&browser, "#everything", 5);
+    assert!(!found.as_array().unwrap().is_empty());
+    assert!(
+        found.as_array().unwrap().iter().all(|metric| metric == "jain_fairness_of_mean"),
+        "{found}"
+    );
+}
+
+#[test]
+fn a_report_leads_from_a_verdict_to_the_trials_curves() {
+    let Some((browser, _root)) = opened() else { return };
+    assert_eq!(browser.text("#verdict"), "ok");
+    browser.click("#next");
+    assert_eq!(browser.text("#verdict"), "degraded: cpu_bound: src: busy; samples_late: src: late");
+    browser.click("#reasons tbody tr:last-child button");
+    assert_eq!(browser.text("#verdict"), "failed: flow_dead: flows.cross: not one byte of data");
+    assert_eq!(browser.eval("return document.activeElement.id"), "which");
+    browser.click("#previous");
+    assert_eq!(browser.text("#verdict"), "ok");
+    // A curve can be hidden without a mouse.
+    let hidden = "return document.querySelectorAll('#panels .u-legend .u-off').length";
+    assert_eq!(browser.eval(hidden), 0);
+    browser.keys("#panels .u-legend tr:nth-child(2) th", "\u{e007}");
+    assert_eq!(browser.eval(hidden), 1);
+    let theme = "return document.documentElement.dataset.theme";
+    let before = browser.eval(theme);
+    browser.click("#theme");
+    assert_ne!(browser.eval(theme), before);
+    assert_eq!(browser.console(), Vec::<Value>::new());
+}
+
+#[test]
+fn no_spike_is_lost_between_the_points_of_a_curve() {
+    let root = tempfile::tempdir().unwrap();
+    let run = RunDir::create(root.path(), &info()).unwrap();
+    let mut writer = begin(&run, 0, 1);
+    // 40 000 samples where a curve has 2000 points; one is high, one low.
+    for nth in 0..40_000_u32 {
+        let rtt_us = match nth {
+            12_345 => 77_000,
+            23_456 => 1_500,
+            _ => 10_000 + nth % 7,
+        };
+        let sample = wire::FlowSample {
+            at_ns: T0_NS[0].1 + u64::from(nth) * 9_000_000_000 / 40_000,
+            flow_id: "f/0".into(),
+            group: "f".into(),
+            side: "snd".into(),
+            role: "data".into(),
+            rtt_us: Some(rtt_us),
+            ..Default::default()
+        };
+        push(&mut writer, "src", Of::FlowSample(sample));
+    }
+    writer.commit(&verdict(Status::Ok, &[])).unwrap();
+    let page = report::html(run.path(), Choice::default()).unwrap();
+    let element = page.split_once("id=\"curves-0-1\">").unwrap().1.split_once('<').unwrap().0;
+    let panels: Value = serde_json::from_str(element).unwrap();
+    let panels = panels.as_array().unwrap();
+    let panel = panels.iter().find(|panel| panel["title"] == "Smoothed RTT").unwrap();
+    assert_eq!(panel["samples"], 40_000);
+    let curve = &panel["curves"][0];
+    let values: Vec<f64> =
+        curve["value"].as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect();
+    let times: Vec<f64> =
+        curve["t_s"].as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect();
+    assert!(values.len() <= 2000 && times.is_sorted(), "{} points", values.len());
+    let at = |value: f64| times[values.iter().position(|v| *v == value).unwrap()];
+    assert!((at(77.0) - 12_345.0 * 9.0 / 40_000.0).abs() < 1e-4);
+    assert!((at(1.5) - 23_456.0 * 9.0 / 40_000.0).abs() < 1e-4);
+}
