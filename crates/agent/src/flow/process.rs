@@ -13,6 +13,8 @@ use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::process::{Child, ChildStderr, ChildStdout, Command};
 use tokio::sync::OnceCell;
 
+use ccbench_proto::tools::iperf3::{Numbering, Report};
+
 use super::iperf3::{Version, client_args, server_args};
 use super::{BoxFuture, End, FlowEnd, FlowSource, Progress, Stop, Traffic};
 use crate::clock;

@@ -1,5 +1,5 @@
 use super::*;
-use ccbench_proto::tools::iperf3::{Numbering, StreamInterval};
+use ccbench_proto::tools::iperf3::{IntervalValues, Numbering};
 use ccbench_proto::units::Micros;
 
 const MS: u64 = 1_000_000;
