@@ -26,7 +26,7 @@ fn main() {
 fn build() -> Result<(), String> {
     let root = PathBuf::from(env("CARGO_MANIFEST_DIR")?).join("../../kmod");
     let out = PathBuf::from(env("OUT_DIR")?);
-    for folder in ["bpf", "core"] {
+    for folder in ["adapter", "bpf", "core"] {
         println!("cargo:rerun-if-changed={}", root.join(folder).display());
     }
     let clang = clang()?;

@@ -19,15 +19,6 @@
 
 #define CCB_ROWS 16384 /* per open file; a power of two */
 
-struct ccb_row {
-	u64 at_ns; /* CLOCK_MONOTONIC */
-	u64 socket_cookie;
-	u64 netns_cookie;
-	u32 round;
-	u16 local_port, remote_port;
-	u32 stats[CCB_STATS];
-};
-
 struct ccb_reader {
 	struct list_head list;
 	u64 netns_cookie;

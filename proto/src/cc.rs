@@ -1,107 +1,14 @@
 //! ccbench's own congestion controls: their algorithms, parameters, rules and inner state, as `kmod` generated them
 //! from the C cores (`kmod/schemes.json`), and what a plan's `[cc.NAME]` comes to.
 
-use std::collections::BTreeMap;
 use std::sync::LazyLock;
-
-use serde::Deserialize;
 
 use crate::plan::parse::suggest;
 use crate::plan::{Cc, SysctlValue, Via};
 
-/// All of ccbench's own.
-#[derive(Debug, Deserialize)]
-pub struct Table {
-    /// The C cores.
-    pub cores: Vec<Core>,
-    /// The names that a plan's `algorithm` may have: a core and the parameters that make the scheme.
-    pub schemes: Vec<Scheme>,
-}
+pub mod table;
 
-/// One C core: `kmod/core/NAME.h`, module `ccb_NAME`, BPF object `ccb_NAME`.
-#[derive(Debug, Deserialize)]
-pub struct Core {
-    /// Its name.
-    pub name: String,
-    /// It sets the window at every ACK itself, and paces.
-    pub owns_cwnd: bool,
-    /// It needs ECN with one echo per mark, so both ends must have it before they connect.
-    pub wants_ecn: bool,
-    /// It needs ECT(1) on its data.
-    pub wants_ect1: bool,
-    /// It needs pacing.
-    pub wants_pacing: bool,
-    /// In the order of the kernel's structure.
-    pub params: Vec<Param>,
-    /// What parameters must be to one another.
-    pub rules: Vec<Rule>,
-    /// Inner state, in the order of its rows.
-    pub stats: Vec<Stat>,
-}
-
-/// A parameter of a core.
-#[derive(Debug, Deserialize)]
-pub struct Param {
-    /// Its name, the study's where it has one.
-    pub name: String,
-    /// "us", "%", "rounds", "flag" ...
-    pub unit: String,
-    /// Of the core; a scheme may have another.
-    pub default: u32,
-    /// Lowest value.
-    pub min: u32,
-    /// Highest value.
-    pub max: u32,
-    /// One line.
-    pub doc: String,
-}
-
-/// `left relation right` must hold, if the parameter `when` is not zero.
-#[derive(Debug, Deserialize)]
-pub struct Rule {
-    /// The parameter to blame.
-    pub blamed: String,
-    /// Always, if none.
-    pub when: Option<String>,
-    /// A parameter or a number.
-    pub left: Operand,
-    /// `<`, `<=`, `>`, `>=`, `==` or `!=`.
-    pub relation: String,
-    /// A parameter or a number.
-    pub right: Operand,
-    /// What is wrong if it does not hold.
-    pub why: String,
-}
-
-/// A side of a rule.
-#[derive(Debug, Deserialize)]
-#[serde(untagged)]
-pub enum Operand {
-    /// A number.
-    Number(u32),
-    /// A parameter's name.
-    Param(String),
-}
-
-/// A variable of a core's inner state.
-#[derive(Debug, Deserialize)]
-pub struct Stat {
-    /// Its name.
-    pub name: String,
-    /// "us", "1/256", "pkts" ...
-    pub unit: String,
-}
-
-/// A named scheme: a core with parameters.
-#[derive(Debug, Deserialize)]
-pub struct Scheme {
-    /// What a plan writes as `algorithm`.
-    pub name: String,
-    /// The core.
-    pub core: String,
-    /// Parameters that differ from the core's defaults.
-    pub params: BTreeMap<String, u32>,
-}
+pub use table::{Core, Operand, Param, Rule, Scheme, Stat, Table};
 
 /// What mainline kernels call theirs, in the image or as modules.
 pub const KERNELS: &[&str] = &[
@@ -127,9 +34,9 @@ pub const KERNELS: &[&str] = &[
 /// Longest name that the kernel takes.
 pub const MAX_KERNEL_NAME: usize = 15;
 
+/// The build reads it by the same types and fails if it cannot, so it is never the empty one here.
 static TABLE: LazyLock<Table> = LazyLock::new(|| {
-    serde_json::from_str(include_str!("../../kmod/schemes.json"))
-        .expect("a test reads the embedded table")
+    serde_json::from_str(include_str!("../../kmod/schemes.json")).unwrap_or_default()
 });
 
 /// All of ccbench's own.

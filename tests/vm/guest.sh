@@ -177,6 +177,53 @@ one_bpf() { # ALGORITHM
 	[ $failed = 0 ] || awk 'NR % 25 == 1' /tmp/rows.$1 | cut -c1-110
 }
 
+# loaded NAME [KEY=VALUE | OPTION]...: the agent holds one and is killed; what is left, whoever starts next takes away.
+loaded() {
+	name=$1; shift
+	/agent cc load ta --as $name "$@" >/tmp/agent.$name 2>&1 &
+	agent=$!
+	for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do available $name && break; sleep 0.5; done
+}
+by_agent() {
+	release=$(uname -r)
+	loaded ag_bpf --via bpf betao=5000
+	if available ag_bpf; then ok "agent: bpf"; else fail "agent: bpf: $(cat /tmp/agent.ag_bpf)"; fi
+	flow ag_bpf 4 5201
+	read -r rate _ </tmp/ag_bpf
+	check "agent: bpf carries a flow: $rate" "$rate" -ge 50
+	kill -9 $agent; wait $agent 2>/dev/null
+	sleep 1
+	left=$(available ag_bpf && echo left || echo gone)
+	# Before 6.4 there are no links of struct_ops: it outlives its agent, and the next one unregisters it.
+	case $release in
+	6.[0-3].*) check "agent: bpf without a link after its kill: $left" $left = left ;;
+	*) check "agent: bpf after its kill: $left" $left = gone ;;
+	esac
+	/agent clean >/tmp/undo 2>&1
+	if available ag_bpf; then fail "agent: bpf is still there: $(cat /tmp/undo)"; else ok "agent: bpf is gone after clean"; fi
+
+	mkdir -p /lib/modules/$release/extra; : >/lib/modules/$release/modules.builtin
+	cp /other/ccb_ta.ko /lib/modules/$release/extra/
+	echo "extra/ccb_ta.ko:" >/lib/modules/$release/modules.dep
+	/agent cc load ta --as ag_mod --via module >/tmp/refused 2>&1 && fail "agent: another kernel's module is taken"
+	grep -q 'built for another kernel than this .*make -C kmod module-install' /tmp/refused &&
+		ok "agent: another kernel's module is refused in words" || fail "agent: another kernel's module: $(cat /tmp/refused)"
+	[ -e /sys/module/ccb_ta ] && fail "agent: another kernel's module is half there"
+	cp /mods/ccb_ta.ko /lib/modules/$release/extra/
+	loaded ag_mod --via module betao=7000
+	if available ag_mod; then ok "agent: module"; else fail "agent: module: $(cat /tmp/agent.ag_mod)"; fi
+	grep -q '^ag_mod .*betao=7000 ' /sys/module/ccb_ta/parameters/instances && ok "agent: the module's instance has its parameters" ||
+		fail "agent: instances: $(cat /sys/module/ccb_ta/parameters/instances)"
+	flow ag_mod 4 5201
+	read -r rate _ </tmp/ag_mod
+	check "agent: module carries a flow: $rate" "$rate" -ge 50
+	kill -9 $agent; wait $agent 2>/dev/null
+	sleep 3 # sockets that close still use it
+	available ag_mod && ok "agent: an instance of a module outlives its agent" || fail "agent: the instance is gone by itself"
+	/agent clean >/tmp/undo 2>&1
+	if available ag_mod || [ -e /sys/module/ccb_ta ]; then fail "agent: the module is still there: $(cat /tmp/undo)"; else ok "agent: instance and module are gone after clean"; fi
+}
+
 path
 if insmod /mods/ccb_agree.ko; then
 	cat /rows.bin >/dev/ccb_agree
@@ -185,7 +232,7 @@ if insmod /mods/ccb_agree.ko; then
 	rmmod ccb_agree
 fi
 all=$(cat /only)
-case " $all " in *" ta "*) parameters ;; esac
+case " $all " in *" ta "*) parameters; by_agent ;; esac
 for a in $all; do one_module $a; done
 for a in $all; do one_bpf $a; done
 dmesg | grep -E 'BUG|WARNING|Oops|Call Trace' && fail "the kernel complains"

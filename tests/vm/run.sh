@@ -24,6 +24,10 @@ trap 'rm -rf "$work"' EXIT
 make -s -C "$kmod" bpf build/ccsim
 mkdir -p "$work/files/bpf" "$work/files/mods"
 "$here/loader.sh" "$work/files/load"
+(cd "$here/../.." && cargo build --locked --quiet -p ccbench-agent)
+target=$(cd "$here/../.." && cargo metadata --locked --no-deps --format-version 1 |
+	python3 -c 'import json,sys; print(json.load(sys.stdin)["target_directory"])')
+strip -o "$work/files/agent" "$target/debug/ccbench-agent"
 echo "${CCBENCH_VM_ONLY:-vegas ta cx dctcp prague bbr2 bbr3}" >"$work/files/only"
 cp "$kmod"/build/bpf/ccb_*.bpf.o "$work/files/bpf/"
 "$kmod/sim/bpf_agree.py" "$kmod/build/ccsim" --rows "$work/files/rows.bin"
@@ -46,6 +50,9 @@ for one in $series; do
 	fi
 	cp "$work/$k"/module/*.ko "$work/$k"/agree/*.ko "$work/files/mods/"
 	strip -g "$work"/files/mods/*.ko
+	# The same module as another kernel's: what it was built for is a string in it.
+	mkdir -p "$work/files/other"
+	sed "s/vermagic=${k:0:3}/vermagic=9.9/" "$work/files/mods/ccb_ta.ko" >"$work/files/other/ccb_ta.ko"
 	start=$(date +%s)
 	"$here/boot.sh" "$k" "$root" "$here/guest.sh" "$work/files" "$limit" | tee "$work/$k.out"
 	grep -q '^@@ end 0' "$work/$k.out" && ! grep -q '^FAIL' "$work/$k.out" || failed="$failed $k"

@@ -233,14 +233,14 @@ impl InForce {
         self.names.clone()
     }
 
-    /// What an instance became on this node: its name in the kernel and how it got there. What is no instance is the
-    /// kernel's own by its own name.
-    pub fn became(&self, name: &str) -> (String, Via) {
-        let held = self.held.iter().find(|held| held.told.name == name);
-        held.map_or_else(
-            || (name.to_owned(), Via::Builtin),
-            |held| (held.told.kernel_name.clone(), via_of(&held.told.via)),
-        )
+    /// What a name of the plan is on this node: its name in the kernel and how it got there. None: an instance that only
+    /// other nodes need. What is no instance is the kernel's own by its own name.
+    pub fn became(&self, task: &NodeTask, name: &str) -> Option<(String, Via)> {
+        match self.held.iter().find(|held| held.told.name == name) {
+            Some(held) => Some((held.told.kernel_name.clone(), via_of(&held.told.via))),
+            None if task.cc.contains_key(name) => None,
+            None => Some((name.to_owned(), Via::Builtin)),
+        }
     }
 
     /// The flows' congestion controls as the kernel calls them.

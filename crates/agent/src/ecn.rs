@@ -1,11 +1,9 @@
 //! ECN as congestion controls with one echo per mark need it: which way of feedback both ends use, decided from
 //! what this kernel accepts, and said aloud. Pure; the machine is asked in [`probe`] and changed in [`apply`].
 //!
-//! The congestion control is in force before the handshake, on both ends and for the flow's own sockets alone, by a
-//! hook in their control group ([`hooks`]): iperf3 sets it after `connect`, when ECN is already negotiated, and a
-//! namespace's default would be every flow's. ECN itself is then asked for by the congestion control's own flags, so no
-//! kernel setting is touched. Only where the hook cannot be had, and nobody else is in the namespace, its defaults are
-//! changed instead.
+//! The congestion control is in force before the handshake, on both ends and for the flow's own sockets alone
+//! ([`crate::early`]). ECN itself is then asked for by the congestion control's own flags, so no kernel setting is
+//! touched.
 
 use ccbench_proto::cc;
 use ccbench_proto::plan::{Cc, Via};
@@ -184,6 +182,15 @@ fn decide_own(can: &Capabilities, wants: Wants, via: Via) -> (Mode, u32, String)
         );
         return (Mode::AccecnStructOps, can.ops_flags, reason);
     }
+    if wants.accecn && can.accecn_sysctl {
+        let reason = format!(
+            "tcp_ecn = 3 works here, flags do not ({:#x} accepted, {:#x} needed); every flow of this node negotiates \
+             AccECN with it",
+            can.ops_flags,
+            flag::ACCECN
+        );
+        return (Mode::AccecnSysctl, echo, reason);
+    }
     if !wants.accecn {
         return (
             Mode::DctcpFeedback,
@@ -215,32 +222,25 @@ pub struct End {
     pub wants: Wants,
     /// Who registered it.
     pub via: Via,
-    /// Local ports whose sockets get it before the handshake: of the data connections, or the listener's.
-    pub ports: Vec<u16>,
     /// This end sends the data.
     pub sends: bool,
     /// The other end's address.
     pub peer: std::net::IpAddr,
 }
 
-/// The ends on this node that want ECN. `kernel_name` and `via` say what became of a plan's instance.
-pub fn ends(task: &NodeTask, became: impl Fn(&str) -> (String, Via)) -> Vec<End> {
+/// The ends on this node that want ECN. `became` says what became of a plan's name here: its name in the kernel and who
+/// registered it.
+pub fn ends(task: &NodeTask, became: impl Fn(&str) -> Option<(String, Via)>) -> Vec<End> {
     let end = |flow: &FlowTask, listens: bool| {
         let name = flow.cc.as_deref()?;
         let wants = wants(name, task.cc.get(name));
-        let (kernel_name, via) = became(name);
-        let ports = if listens {
-            vec![flow.server_port]
-        } else {
-            (0..flow.count).map(|i| flow.client_port + i as u16).collect()
-        };
+        let (kernel_name, via) = became(name)?;
         wants.any().then(|| End {
             group: flow.group.clone(),
             cc: name.to_owned(),
             kernel_name,
             wants,
             via,
-            ports,
             sends: listens == flow.reverse,
             peer: if listens { flow.from_ip } else { flow.to_ip },
         })

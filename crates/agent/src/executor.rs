@@ -370,8 +370,8 @@ impl Executor {
             if finished.broken {
                 tell("samples", "the thread panicked: samples and links ended there");
             }
-            let counts = self.trial.ecn.counts();
-            for event in counts.into_iter().chain(self.trial.cc.losses()) {
+            let counts = self.trial.early.counts().into_iter().chain(self.trial.ecn.counts());
+            for event in counts.chain(self.trial.cc.losses()) {
                 running.out.offer(Of::Event(event));
             }
             running.out.done(finished.late, finished.missed);

@@ -8,6 +8,7 @@ pub mod cc;
 pub mod cgroup;
 pub mod clock;
 pub mod describe;
+pub mod early;
 pub mod ecn;
 pub mod enter;
 pub mod error;

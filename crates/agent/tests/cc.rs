@@ -65,6 +65,19 @@ async fn instances_with_parameters_of_their_own_carry_flows_and_are_gone() {
     for rows in [&client, &server] {
         assert!(rows.events.iter().all(|e| !e.kind.ends_with("error")), "{:?}", rows.events);
     }
+    for rows in [&client, &server] {
+        let told = |kind: &str| -> Vec<serde_json::Value> {
+            let data = rows.events_of(kind).into_iter().map(|e| serde_json::from_str(&e.data_json));
+            data.collect::<Result<_, _>>().unwrap()
+        };
+        let sockets = told("cc_sockets");
+        assert_eq!(sockets.len(), 3);
+        for seen in sockets {
+            let of = |field: &str| seen[field].as_u64().unwrap();
+            assert!(of("set") > 0 && of("refused") == 0 && of("ended") > 0, "{seen}");
+            assert_eq!(of("paced"), 0, "none of these congestion controls paces: {seen}");
+        }
+    }
     for (group, cc) in [("a", "quick"), ("b", "slow"), ("c", "cubic")] {
         let flow = client.flows.iter().find(|f| f.group == group && f.role == "data").unwrap();
         assert_eq!((flow.cc_requested.as_str(), flow.cc_actual.as_str()), (cc, cc));
@@ -209,6 +222,44 @@ async fn one_is_loaded_by_hand_until_its_command_ends() {
         let refused = cc(&words).output().unwrap();
         assert_eq!(refused.status.code(), Some(1), "{words:?}");
         assert!(String::from_utf8_lossy(&refused.stderr).contains(why), "{refused:?}");
+    }
+}
+
+/// The description of types that a BPF object brings along: one without the kernel's.
+fn types_of_an_object() -> Vec<u8> {
+    const MAGIC: [u8; 4] = [0x9f, 0xeb, 1, 0];
+    let object = std::fs::read(concat!(env!("OUT_DIR"), "/ect1.bpf.o")).unwrap();
+    let at = object.windows(4).position(|bytes| bytes == MAGIC).unwrap();
+    let u32_at =
+        |i: usize| u32::from_ne_bytes(object[at + i..at + i + 4].try_into().unwrap()) as usize;
+    // The header, then types, then names: struct btf_header of the kernel's ABI.
+    let bytes = u32_at(4) + (u32_at(8) + u32_at(12)).max(u32_at(16) + u32_at(20));
+    object[at..at + bytes].to_vec()
+}
+
+/// This kernel, made to look like one that lacks something, in a mount namespace.
+#[test]
+fn what_a_kernel_or_a_user_lacks_is_told_and_nothing_is_registered() {
+    let dir = tempfile::tempdir().unwrap();
+    let types = dir.path().join("types");
+    std::fs::write(&types, types_of_an_object()).unwrap();
+    let bind = format!("mount --bind {} /sys/kernel/btf/vmlinux", types.display());
+    let name = format!("l{}", std::process::id());
+    for (unshare, script, why) in [
+        ("--mount", "mount -t tmpfs none /sys/kernel/btf", "has no description of its types"),
+        ("--mount", bind.as_str(), "takes no congestion controls by BPF"),
+        // A user without a name here: no root of any kind.
+        ("--user", "true", "needs root"),
+    ] {
+        let script = format!("{script} && exec timeout 20 \"$0\" \"$@\"");
+        let refused = Command::new("unshare")
+            .args([unshare, "sh", "-c", &script, AGENT, "cc", "load", "ta", "--as", &name])
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert_eq!(refused.status.code(), Some(1), "{script}: {refused:?}");
+        assert!(said.contains(why), "{script}: {said}");
+        assert!(!available().contains(&name), "{script}");
     }
 }
 

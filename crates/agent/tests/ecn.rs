@@ -203,7 +203,11 @@ async fn prague_has_ect1_and_exact_counts_and_its_neighbour_nothing_of_it() {
         assert_eq!(seen.negotiated("marked", "data"), [true].into(), "{side}");
         assert_eq!(seen.negotiated("plain", "data"), [false].into(), "{side}");
         assert_eq!(seen.negotiated("marked", "control"), [false].into(), "{side}");
-        assert_eq!(seen.data("ecn_sockets")[0]["refused"], 0);
+        for sockets in seen.data("cc_sockets") {
+            assert!(sockets["refused"] == 0 && sockets["set"].as_u64().unwrap() > 0, "{sockets}");
+            // Prague paces; beside it nobody does.
+            assert_eq!(sockets["paced"].as_u64().unwrap() > 0, sockets["cc"] == "l4s", "{sockets}");
+        }
     }
     let ect1 = &sender.data("ecn_ect1")[0];
     let sent = sender.samples.iter().filter(|s| s.group == "marked" && s.role == "data");

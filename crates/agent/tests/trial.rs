@@ -43,7 +43,8 @@ async fn a_trial_gives_every_kind_of_row_and_leaves_nothing() {
     let base = client.events_of("base_rtt");
     assert!(base.len() == 1 && base[0].data_json.contains("min_us"), "{base:?}");
     let kinds: Vec<_> = client.events.iter().map(|event| event.kind.as_str()).collect();
-    assert_eq!(kinds, ["base_rtt", "phase_start", "flow_start", "trial_end", "flow_end"]);
+    let wanted = ["base_rtt", "phase_start", "flow_start", "trial_end", "flow_end", "cc_sockets"];
+    assert_eq!(kinds, wanted);
 
     pair.reset().await;
     assert!(pair.is_as_found());

@@ -508,16 +508,7 @@ impl<'a> Book<'a> {
                 self.writer.note("link", &link.link, &message, &data.to_string())?;
             }
             for cc in reply.congestion_controls {
-                let params: BTreeMap<_, _> = cc.params.iter().collect();
-                let data = serde_json::json!({
-                    "node": node, "algorithm": cc.algorithm, "kernel_name": cc.kernel_name, "via": cc.via,
-                    "why": cc.why, "params": params,
-                });
-                let message = format!(
-                    "{node}: {} as {} by {} ({})",
-                    cc.algorithm, cc.kernel_name, cc.via, cc.why
-                );
-                self.writer.note("congestion_control", &cc.name, &message, &data.to_string())?;
+                self.writer.congestion_control(&node, cc)?;
             }
         }
         Ok(())

@@ -110,19 +110,31 @@ fn kernel() -> &'static Kernel {
 /// # Errors
 /// What the kernel refused, the end of the verifier's log, and what to do.
 pub fn register(wanted: &Wanted<'_>, record: &mut Record) -> Result<Registered, String> {
+    let object = format!("ccb_{}", wanted.core.name);
+    let Some((_, bytes)) = OBJECTS.iter().find(|(name, _)| *name == object) else {
+        return Err(format!("this agent carries no object {object}: rebuild it"));
+    };
+    register_object(bytes, wanted, record)
+}
+
+fn register_object(
+    bytes: &[u8],
+    wanted: &Wanted<'_>,
+    record: &mut Record,
+) -> Result<Registered, String> {
     // The kernel would say "exists" as well, but only after the work.
     if sysfs::available().iter().any(|name| name == wanted.kernel_name) {
         return Err(taken(wanted.kernel_name));
     }
     let log = Log::begin();
-    let registered = register_as(wanted, true).or_else(|first| {
+    let registered = register_as(bytes, wanted, true).or_else(|first| {
         if first.kind != ErrorKind::InvalidInput {
             return Err(first);
         }
         // Before Linux 6.4 there are no links, and it outlives whoever is killed.
         let name = wanted.kernel_name.to_owned();
         record.push(Step::Bpf { name }).map_err(wrong)?;
-        register_as(wanted, false).map_err(|_| first)
+        register_as(bytes, wanted, false).map_err(|_| first)
     });
     registered.map_err(|failed| {
         let said = log.tail();
@@ -160,10 +172,7 @@ fn wrong(what: impl Into<String>) -> Failed {
     Failed { what: what.into(), kind: ErrorKind::InvalidData }
 }
 
-fn register_as(wanted: &Wanted<'_>, linked: bool) -> Result<Registered, Failed> {
-    let object = format!("ccb_{}", wanted.core.name);
-    let found = OBJECTS.iter().find(|(name, _)| *name == object);
-    let bytes = found.ok_or_else(|| wrong(format!("this agent carries no object {object}")))?.1;
+fn register_as(bytes: &[u8], wanted: &Wanted<'_>, linked: bool) -> Result<Registered, Failed> {
     let mut open =
         ObjectBuilder::default().open_memory(bytes).map_err(failed("read the BPF object"))?;
     patch_ops(&mut open, wanted, linked)?;
@@ -399,6 +408,32 @@ mod tests {
     fn a_user_namespace_is_told_what_to_do() {
         assert!(possible("user-namespace").unwrap_err().contains("run ccbench as root"));
         assert!(possible("unprivileged").unwrap_err().contains("needs root"));
+    }
+
+    /// Programs whose end is cut off, so that they run into nothing.
+    #[cfg(feature = "netns")]
+    #[test]
+    fn what_the_verifier_refuses_is_told_with_its_words_and_is_not_there() {
+        const EXIT: [u8; 8] = [0x95, 0, 0, 0, 0, 0, 0, 0];
+        const NOTHING: [u8; 8] = [0xbf, 0, 0, 0, 0, 0, 0, 0]; // r0 = r0
+        let core = ccbench_proto::cc::scheme("vegas").unwrap().1;
+        let whole = OBJECTS.iter().find(|(object, _)| *object == "ccb_vegas").unwrap().1;
+        let mut cut = whole.to_vec();
+        for word in cut.chunks_exact_mut(8).filter(|word| **word == EXIT) {
+            word.copy_from_slice(&NOTHING);
+        }
+        let params: Vec<(String, u32)> =
+            core.params.iter().map(|p| (p.name.clone(), p.default)).collect();
+        let name = format!("v{}", std::process::id());
+        let wanted =
+            Wanted { core, kernel_name: &name, params: &params, flags: 1, netns_cookie: None };
+        let why = register_object(&cut, &wanted, &mut Record::default()).unwrap_err();
+        for part in ["load it into the kernel", "via = \"module\"", "the kernel said:", "last insn"]
+        {
+            assert!(why.contains(part), "{why}");
+        }
+        assert!(!sysfs::available().contains(&name));
+        drop(register_object(whole, &wanted, &mut Record::default()).unwrap());
     }
 
     #[test]

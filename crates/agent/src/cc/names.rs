@@ -114,7 +114,7 @@ impl Names {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use ccbench_proto::plan::{Cc, Via};
     use ccbench_proto::units::Micros;
     use ccbench_proto::wire;
@@ -139,7 +139,7 @@ mod tests {
         assert_eq!(name, kernel_name(&trial(1), "src", "scheme", "cx_rttvar"));
     }
 
-    pub(in crate::cc) fn flow(group: &str, from: &str, cc: &str) -> FlowTask {
+    pub(crate) fn flow(group: &str, from: &str, cc: &str) -> FlowTask {
         FlowTask {
             group: group.into(),
             from: from.into(),

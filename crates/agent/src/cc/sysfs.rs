@@ -75,7 +75,8 @@ pub fn modprobe(module: &str) -> Result<(), String> {
 fn way_out(module: &str, said: &str) -> String {
     let own = module.starts_with("ccb_");
     let release = release();
-    if said.contains("Exec format") || said.contains("Invalid module format") {
+    // kmod's words, and busybox's.
+    if said.contains("Exec format") || said.to_lowercase().contains("invalid module format") {
         return format!(
             "; it was built for another kernel than this {release}: build it again{}",
             if own { " (make -C kmod module-install)" } else { "" }
@@ -139,6 +140,8 @@ mod tests {
     #[test]
     fn a_module_of_another_kernel_is_told_from_one_that_is_not_there() {
         let said = "modprobe: ERROR: could not insert 'ccb_ta': Exec format error";
+        assert!(way_out("ccb_ta", said).contains("another kernel"));
+        let said = "modprobe: can't load module ccb_ta (extra/ccb_ta.ko): invalid module format";
         assert!(way_out("ccb_ta", said).contains("another kernel"));
         let said = "modprobe: FATAL: Module ccb_ta not found in directory /lib/modules/6.1";
         assert!(way_out("ccb_ta", said).contains("make -C kmod module-install"));

@@ -1,32 +1,26 @@
 //! Puts what was decided into force for one trial, and says what became of it. Nothing here fails a trial: what cannot
 //! be had is a fallback, which the event names and the verdict sees.
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use ccbench_proto::plan::Via;
 use ccbench_proto::resolve::Egress;
 use ccbench_proto::schedule::NodeTask;
 use ccbench_proto::wire;
 use serde_json::json;
 
 #[cfg(feature = "ebpf")]
-use super::hooks::{Early, Ect1};
+use super::hooks::Ect1;
 use super::{Capabilities, Decision, End, Mode, decide, probe};
+use crate::early;
 use crate::executor::event;
 use crate::kernel::Kernel;
-use crate::sysctl;
-use crate::undo::{Step, Undo};
-use crate::{cgroup, ecn};
+use crate::undo::Undo;
 
 pub(crate) const TCP_ECN: &str = "net.ipv4.tcp_ecn";
-const DEFAULT_CC: &str = "net.ipv4.tcp_congestion_control";
 
 /// What is attached for a trial; dropped, it is gone.
 #[derive(Debug, Default)]
 pub struct InForce {
-    #[cfg(feature = "ebpf")]
-    early: Option<Early>,
     #[cfg(feature = "ebpf")]
     ect1: Vec<Ect1>,
 }
@@ -41,42 +35,51 @@ pub struct Node<'a> {
     pub group: Option<&'a Path>,
 }
 
-/// Puts ECN into force for the ends of flows on this node that want it, before any of their sockets is made. The events,
-/// one per end, say what was asked for, what is in force and why.
+/// An end of a flow group that wants ECN, and the best that this kernel has for it.
+#[derive(Debug, Clone)]
+pub struct Decided {
+    /// The end.
+    pub end: End,
+    /// What is to be used.
+    pub decision: Decision,
+}
+
+/// Decides for the ends of flows on this node that want ECN.
+pub fn decide_all(ends: Vec<End>, task: &NodeTask) -> Vec<Decided> {
+    let tcp_ecn = task.sysctls.iter().find(|(name, _)| name.replace('/', ".") == TCP_ECN);
+    let tcp_ecn = tcp_ecn.map(|(_, value)| value.as_str());
+    // Asking the kernel takes milliseconds; nobody needs it where no flow wants ECN.
+    let can = if ends.is_empty() { &Capabilities::default() } else { probe::capabilities() };
+    let of = |end: End| Decided { decision: decide(can, end.wants, end.via, tcp_ecn), end };
+    ends.into_iter().map(of).collect()
+}
+
+/// Puts it into force, once the congestion controls are (`early`) and before any socket is made. The events, one per end,
+/// say what was asked for, what is in force and why.
 pub fn apply(
-    task: &NodeTask,
-    became: impl Fn(&str) -> (String, Via),
+    mut decided: Vec<Decided>,
+    early: &early::InForce,
     node: &mut Node<'_>,
 ) -> (InForce, Vec<wire::Event>) {
-    let ends = ecn::ends(task, became);
     let mut in_force = InForce::default();
-    if ends.is_empty() {
-        return (in_force, Vec::new());
-    }
-    let can = probe::capabilities();
-    let mut decided = decide_all(&ends, task, can);
-    let wanted = |(_, decision): &&(&End, Decision)| decision.mode != Mode::None;
-    let ports: BTreeMap<u16, String> = decided
-        .iter()
-        .filter(wanted)
-        .flat_map(|(end, _)| end.ports.iter().map(|port| (*port, end.kernel_name.clone())))
-        .collect();
-    if let Err(why) = in_force.hook(&ports, node) {
-        let instead = set_default_cc(&ends, task, node);
-        for (_, decision) in decided.iter_mut().filter(|(_, d)| d.mode != Mode::None) {
-            no_hook(decision, &why, &instead);
+    for Decided { end, decision } in decided.iter_mut().filter(|d| d.decision.mode != Mode::None) {
+        match early.before_handshake(&end.group, end.sends) {
+            Ok(None) => {}
+            Ok(Some(how)) => decision.reason += &format!("; {how}"),
+            Err(why) => (decision.mode, decision.reason) = (Mode::None, why),
         }
     }
-    if decided.iter().any(|(_, decision)| decision.mode == Mode::AccecnSysctl)
-        && let Err(why) = set(TCP_ECN, "3", node)
+    let by_sysctl = |d: &Decided| d.decision.mode == Mode::AccecnSysctl;
+    if decided.iter().any(by_sysctl)
+        && let Err(why) = early::set(TCP_ECN, "3", node)
     {
-        for (_, decision) in decided.iter_mut().filter(|(_, d)| d.mode == Mode::AccecnSysctl) {
+        for Decided { decision, .. } in decided.iter_mut().filter(|d| by_sysctl(d)) {
             (decision.mode, decision.reason) = (Mode::Rfc3168, why.clone());
         }
     }
     let events = decided
         .iter()
-        .map(|(end, decision)| {
+        .map(|Decided { end, decision }| {
             let ect1 = match end.sends && end.wants.ect1 && decision.mode.counts_marks() {
                 true => Some(in_force.rewrite(end, node)),
                 false => None,
@@ -85,51 +88,6 @@ pub fn apply(
         })
         .collect();
     (in_force, events)
-}
-
-fn decide_all<'e>(
-    ends: &'e [End],
-    task: &NodeTask,
-    can: &Capabilities,
-) -> Vec<(&'e End, Decision)> {
-    let tcp_ecn = task.sysctls.iter().find(|(name, _)| name.replace('/', ".") == TCP_ECN);
-    let tcp_ecn = tcp_ecn.map(|(_, value)| value.as_str());
-    ends.iter().map(|end| (end, decide(can, end.wants, end.via, tcp_ecn))).collect()
-}
-
-/// Without the hook: the namespace's default if that is nobody else's, or no ECN.
-fn no_hook(decision: &mut Decision, why: &str, instead: &Result<(), String>) {
-    match instead {
-        Ok(()) => {
-            decision.reason +=
-                &format!("; in force by the namespace's default, because the hook is not: {why}");
-        }
-        Err(no) => {
-            decision.mode = Mode::None;
-            decision.reason = format!(
-                "the congestion control cannot be in force before the handshake: {why}; {no}"
-            );
-        }
-    }
-}
-
-/// Makes the one congestion control of all flows of this node the namespace's default.
-fn set_default_cc(ends: &[End], task: &NodeTask, node: &mut Node<'_>) -> Result<(), String> {
-    let flows = task.clients.len() + task.servers.len();
-    let one =
-        ends.first().filter(|first| ends.iter().all(|end| end.kernel_name == first.kernel_name));
-    match one.filter(|_| ends.len() == flows) {
-        Some(end) => set(DEFAULT_CC, &end.kernel_name, node),
-        None => Err("the namespace's default would be other flows' too".to_owned()),
-    }
-}
-
-fn set(name: &str, value: &str, node: &mut Node<'_>) -> Result<(), String> {
-    let saved = sysctl::save(name).map_err(|e| e.to_string())?;
-    for saved in saved {
-        node.undo.push(Step::Sysctl(saved)).map_err(|e| e.to_string())?;
-    }
-    sysctl::write(name, value).map_err(|e| e.to_string())
 }
 
 fn told(end: &End, decision: &Decision, ect1: Option<&Result<String, String>>) -> wire::Event {
@@ -157,25 +115,6 @@ fn told(end: &End, decision: &Decision, ect1: Option<&Result<String, String>>) -
 }
 
 impl InForce {
-    #[cfg(feature = "ebpf")]
-    fn hook(&mut self, ports: &BTreeMap<u16, String>, node: &Node<'_>) -> Result<(), String> {
-        if ports.is_empty() {
-            return Ok(());
-        }
-        let group = node.group.map(Path::to_owned).or_else(cgroup::own_folder);
-        let group: PathBuf = group.ok_or("this machine has no control groups version 2")?;
-        self.early = Some(Early::attach(&group, ports)?);
-        Ok(())
-    }
-
-    #[cfg(not(feature = "ebpf"))]
-    fn hook(&mut self, ports: &BTreeMap<u16, String>, _: &Node<'_>) -> Result<(), String> {
-        if ports.is_empty() {
-            return Ok(());
-        }
-        Err("this ccbench-agent was built without the feature ebpf".to_owned())
-    }
-
     /// The interface; one program serves all flows of one congestion control.
     #[cfg(feature = "ebpf")]
     fn rewrite(&mut self, end: &End, node: &mut Node<'_>) -> Result<String, String> {
@@ -196,12 +135,6 @@ impl InForce {
     #[cfg(feature = "ebpf")]
     pub fn counts(&self) -> Vec<wire::Event> {
         let mut events = Vec::new();
-        if let Some(early) = &self.early {
-            let (set, refused) = early.counts();
-            let message = format!("{set} sockets before their handshake, {refused} refused");
-            let data_json = json!({"set": set, "refused": refused}).to_string();
-            events.push(wire::Event { data_json, ..event("ecn_sockets", "", message) });
-        }
         for ect1 in &self.ect1 {
             let rewritten = ect1.rewritten();
             let message = format!("{rewritten} packets of {} from ECT(0) to ECT(1)", ect1.cc);

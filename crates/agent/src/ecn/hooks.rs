@@ -1,5 +1,5 @@
-//! The BPF programs of ECN: the congestion control before the handshake, ECT(1) at egress, and the trial of flags. All
-//! are attached by descriptors of this process, so they are gone when it is.
+//! The BPF programs beside the congestion controls: one that sets them before the handshake, one that makes ECT(1) at
+//! egress, and the trial of flags. All are attached by descriptors of this process, so they are gone when it is.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -8,6 +8,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use crate::cc::bpf::Log;
+use crate::early::Port;
 use crate::undo::{Step, Undo};
 use ccbench_shaper::{bpf, netlink};
 use libbpf_rs::{
@@ -20,6 +21,8 @@ const PROBE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/probe.bpf.o"));
 
 /// Bytes of a congestion control's name in the kernel, its end included.
 const NAME_BYTES: usize = 16;
+/// Of an entry of `early_ports`, the name first, then four counters.
+const EARLY_BYTES: usize = NAME_BYTES + 4 * 8;
 /// Kernels before 6.4 do not know it.
 const BPF_F_LINK: u32 = 0x2000;
 /// `ARPHRD_ETHER`, and the bytes of its header.
@@ -37,7 +40,7 @@ impl Early {
     ///
     /// # Errors
     /// What the kernel does not have or allow, in words.
-    pub fn attach(group: &Path, ports: &BTreeMap<u16, String>) -> Result<Self, String> {
+    pub fn attach(group: &Path, ports: &BTreeMap<Port, String>) -> Result<Self, String> {
         let cookie = bpf::netns_cookie().map_err(|e| format!("cookie of the namespace: {e}"))?;
         let folder = File::open(group).map_err(|e| format!("open {}: {e}", group.display()))?;
         let mut open = open(EARLY, "early")?;
@@ -45,10 +48,11 @@ impl Early {
         let object = quietly(|| load(open, "early"))?;
         let table = map(&object, "early_ports")?;
         for (port, cc) in ports {
-            let key = u32::from(*port).to_ne_bytes();
+            let mut value = [0; EARLY_BYTES];
+            value[..NAME_BYTES].copy_from_slice(&name(cc)?);
             table
-                .update(&key, &name(cc)?, MapFlags::ANY)
-                .map_err(|e| format!("note port {port} for BPF: {e}"))?;
+                .update(&key(*port), &value, MapFlags::ANY)
+                .map_err(|e| format!("note {port:?} for BPF: {e}"))?;
         }
         let links = object
             .progs_mut()
@@ -62,10 +66,23 @@ impl Early {
         Ok(Self { _links: links, object })
     }
 
-    /// Sockets whose congestion control was set, and refusals by the kernel.
-    pub fn counts(&self) -> (u64, u64) {
-        (count(&self.object, ".data.early", 0), count(&self.object, ".data.early", 8))
+    /// Of the sockets of a port: whose congestion control was set, refusals by the kernel, connections that ended, and
+    /// those of them that the kernel paced.
+    pub fn count(&self, port: Port) -> [u64; 4] {
+        let value = map(&self.object, "early_ports")
+            .ok()
+            .and_then(|map| map.lookup(&key(port), MapFlags::ANY).ok()?)
+            .unwrap_or_default();
+        std::array::from_fn(|i| u64_at(&value, NAME_BYTES + 8 * i))
     }
+}
+
+fn key(port: Port) -> [u8; 4] {
+    let number = match port {
+        Port::Local(port) => u32::from(port),
+        Port::Remote(port) => u32::from(port) | 0x1_0000,
+    };
+    number.to_ne_bytes()
 }
 
 /// Turns ECT(0) into ECT(1) in what one congestion control sends out of one interface.
@@ -199,8 +216,12 @@ fn count(object: &Object, section: &str, at: usize) -> u64 {
     let value = map(object, section)
         .ok()
         .and_then(|map| map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).ok()?);
-    let bytes = value.as_ref().and_then(|value| value.get(at..at + 8)?.try_into().ok());
-    bytes.map_or(0, u64::from_ne_bytes)
+    u64_at(&value.unwrap_or_default(), at)
+}
+
+/// 0 if it is not there.
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    bytes.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_ne_bytes)
 }
 
 /// As the kernel keeps it.

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-use ccbench_proto::plan::{check, digest_bytes, parse};
+use ccbench_proto::plan::{Via, check, digest_bytes, parse};
 use ccbench_proto::resolve::{Egress, LinkConfig};
 use ccbench_proto::schedule::{self, FlowTask, NodeTask, ProbeTask, TrialContext};
 use ccbench_proto::trace::{self, Trace};
@@ -18,6 +18,7 @@ use super::samples::TimedLink;
 use crate::cc;
 use crate::cgroup;
 use crate::clock;
+use crate::early;
 use crate::ecn;
 use crate::error::AgentError;
 use crate::flow::{End, FlowSource, Traffic};
@@ -35,6 +36,8 @@ pub struct Trial {
     pub links: Vec<TimedLink>,
     /// Congestion controls of this node's flows; gone when dropped.
     pub cc: cc::InForce,
+    /// What puts them into force before the handshake; gone when dropped.
+    pub early: early::InForce,
     /// ECN of this node's flows; gone when dropped.
     pub ecn: ecn::InForce,
     /// Listening.
@@ -275,12 +278,23 @@ fn applied(
     }
 }
 
-/// Before the first socket: what listens must have its congestion control before a handshake.
-fn put_ecn_in_force(task: &NodeTask, tools: &mut Tools<'_>, trial: &mut Trial) {
+/// Before the first socket: what connects and listens must have its congestion control before a handshake.
+fn put_cc_in_force(task: &NodeTask, tools: &mut Tools<'_>, trial: &mut Trial) {
     let group = tools.traffic_group;
     let mut node = ecn::apply::Node { kernel: tools.kernel, undo: tools.undo, group };
-    let became = |name: &str| trial.cc.became(name);
-    let (in_force, events) = ecn::apply::apply(task, became, &mut node);
+    let became = |name: &str| trial.cc.became(task, name);
+    let decided = ecn::apply::decide_all(ecn::ends(task, became), task);
+    // A congestion control whose own flags would negotiate it must not be there when no ECN is wanted.
+    let late = |group: &str| {
+        decided.iter().any(|d| {
+            d.end.group == group && d.decision.mode == ecn::Mode::None && d.end.via != Via::Bpf
+        })
+    };
+    let needed = decided.iter().any(|d| d.decision.mode != ecn::Mode::None);
+    let starts = early::starts(task, became, late);
+    trial.early = early::apply(starts, task, needed, &mut node);
+    trial.events.extend(trial.early.told());
+    let (in_force, events) = ecn::apply::apply(decided, &trial.early, &mut node);
     trial.ecn = in_force;
     trial.events.extend(events);
 }
@@ -310,7 +324,7 @@ async fn start_servers(
         let op = format!("make control group {} for traffic", group.display());
         cgroup::make(group).map_err(AgentError::system(op))?;
     }
-    put_ecn_in_force(task, tools, trial);
+    put_cc_in_force(task, tools, trial);
     // All are started before any is waited for: a start takes milliseconds, and they overlap.
     for flow in &task.servers {
         let traffic = tools.source.start(flow, End::Server)?;

@@ -73,6 +73,28 @@ pub struct TrialEnd {
     pub phases: Vec<PhaseRecord>,
     /// Each node's clock.
     pub clocks: BTreeMap<String, NodeClock>,
+    /// The congestion controls of the plan as the nodes had them in force, in the nodes' order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub congestion_controls: Vec<InForce>,
+}
+
+/// One congestion control of the plan (`[cc.NAME]`) as one node's kernel had it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InForce {
+    /// Which node.
+    pub node: String,
+    /// The name in the plan.
+    pub name: String,
+    /// The algorithm.
+    pub algorithm: String,
+    /// The name in the kernel, another one in every trial.
+    pub kernel_name: String,
+    /// `bpf`, `module` or `builtin`.
+    pub via: String,
+    /// Why so.
+    pub why: String,
+    /// Every parameter, read back from the kernel.
+    pub params: BTreeMap<String, String>,
 }
 
 /// A phase as the journal keeps it.
@@ -282,6 +304,7 @@ mod tests {
             rows: BTreeMap::new(),
             phases: vec![],
             clocks: BTreeMap::new(),
+            congestion_controls: vec![],
         })
     }
 

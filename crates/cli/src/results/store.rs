@@ -365,10 +365,11 @@ impl RunDir {
             rows: BTreeMap::new(),
             phases: vec![],
             clocks: BTreeMap::new(),
+            congestion_controls: vec![],
         }))
     }
 
-    /// Writes how the run stands, and the committed trials with their clocks, to `run.json`.
+    /// Writes how the run stands, and the committed trials with their clocks and congestion controls, to `run.json`.
     pub fn finish(&self, status: RunStatus) -> Result<()> {
         self.inner.append(Entry::RunEnd { status: status.as_str().to_owned() })?;
         let mut state = self.inner.state();

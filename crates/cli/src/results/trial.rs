@@ -30,7 +30,7 @@ use super::columns::{
     HostSampleColumns, IntervalColumns, LinkChangeColumns, LinkPacketColumns, LinkTimingColumns,
     Origin, ProbeColumns, QdiscSampleColumns,
 };
-use super::journal::{Entry, PhaseRecord, TrialEnd};
+use super::journal::{Entry, InForce, PhaseRecord, TrialEnd};
 use super::part::{Metadata, Part, ROW_GROUP_ROWS, sync};
 use super::store::{Inner, STAGING, trial_dir};
 use super::verdict::{Reason, Verdict};
@@ -76,6 +76,7 @@ pub struct TrialWriter<'a> {
     key: TrialKey,
     phases: Vec<PhaseRecord>,
     clocks: BTreeMap<String, NodeClock>,
+    congestion_controls: Vec<InForce>,
     axes: BTreeMap<String, Axis>,
     controller: Axis,
     staging: PathBuf,
@@ -173,6 +174,7 @@ impl<'a> TrialWriter<'a> {
             raw: BTreeMap::new(),
             told_utc_ns: None,
             clocks,
+            congestion_controls: vec![],
             staging,
             inner,
         };
@@ -261,6 +263,28 @@ impl<'a> TrialWriter<'a> {
         self.tables.events.put(&origin, row, &self.meta)
     }
 
+    /// What a node has in force of the plan's congestion controls: kept with the trial, and an event.
+    pub fn congestion_control(&mut self, node: &str, cc: wire::CongestionControl) -> Result<()> {
+        let cc = InForce {
+            node: node.to_owned(),
+            name: cc.name,
+            algorithm: cc.algorithm,
+            kernel_name: cc.kernel_name,
+            via: cc.via,
+            why: cc.why,
+            params: cc.params.into_iter().collect(),
+        };
+        let message =
+            format!("{node}: {} as {} by {} ({})", cc.algorithm, cc.kernel_name, cc.via, cc.why);
+        let data = serde_json::json!({
+            "node": cc.node, "algorithm": cc.algorithm, "kernel_name": cc.kernel_name, "via": cc.via,
+            "why": cc.why, "params": cc.params,
+        });
+        self.note("congestion_control", &cc.name, &message, &data.to_string())?;
+        self.congestion_controls.push(cc);
+        Ok(())
+    }
+
     /// Publishes the trial with its verdict.
     pub fn commit(self, verdict: &Verdict) -> Result<()> {
         self.publish(verdict.status.into(), &verdict.reasons, usize::MAX).map(drop)
@@ -312,6 +336,7 @@ impl<'a> TrialWriter<'a> {
             rows,
             phases: self.phases,
             clocks: self.clocks,
+            congestion_controls: self.congestion_controls,
         }))?;
         std::fs::remove_dir_all(&self.staging).map_err(io_error("remove", &self.staging))?;
         Ok(true)

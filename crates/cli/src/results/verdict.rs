@@ -1,6 +1,6 @@
 //! Judges a trial while its rows go by: a few counters per flow, link and host, and no second pass over the files.
 //!
-//! Each check sits in a file of its own with the limits that it applies and why: [`host`], [`link`], [`flow`], [`ecn`],
+//! Each check sits in a file of its own with the limits that it applies and why: [`host`], [`link`], [`flow`], `begin`, [`ecn`],
 //! [`path`] and [`probe`]. A trial is as bad as the worst thing found.
 
 use std::collections::BTreeMap;
@@ -19,6 +19,7 @@ use link::LinkCheck;
 use path::PathCheck;
 use probe::ProbeCheck;
 
+mod begin;
 mod curve;
 pub mod ecn;
 pub mod flow;
@@ -179,6 +180,8 @@ impl Judge {
             "ecn" => self.ecn.event(node, event),
             "capture" => self.capture(node, event),
             "capture_caveat" => self.told.add(Status::Degraded, "capture_caveat", said()),
+            "cc_in_force" => begin::began(node, event, &mut self.told),
+            "cc_sockets" => begin::sockets(node, event, &mut self.told),
             "flow_error" => self.told.add(Status::Failed, "flow_error", said()),
             kind if kind == "error" || kind.ends_with("_error") => {
                 self.told.add(Status::Degraded, kind, said());

@@ -262,6 +262,38 @@ fn the_controllers_events_have_its_time_and_rows_without_an_instant_have_none() 
 }
 
 #[test]
+fn the_parameters_in_force_are_in_the_runs_record_also_when_it_goes_on() {
+    let root = tempfile::tempdir().unwrap();
+    let run = RunDir::create(root.path(), &info()).unwrap();
+    let mut writer = filled(&run, 1);
+    let cc = wire::CongestionControl {
+        name: "scheme".into(),
+        algorithm: "ta".into(),
+        kernel_name: "ta.0a1b2".into(),
+        via: "bpf".into(),
+        why: "so".into(),
+        params: [("betao".to_owned(), "3000".to_owned())].into(),
+    };
+    writer.congestion_control("src", cc).unwrap();
+    writer.commit(&good()).unwrap();
+    let path = run.path().to_path_buf();
+    run.finish(crate::results::store::RunStatus::Interrupted).unwrap();
+    drop(run);
+    let record = || -> serde_json::Value {
+        serde_json::from_slice(&std::fs::read(path.join("run.json")).unwrap()).unwrap()
+    };
+    let in_force = |record: &serde_json::Value| record["trials"][0]["congestion_controls"].clone();
+    let first = in_force(&record());
+    assert_eq!((&first[0]["node"], &first[0]["name"]), (&"src".into(), &"scheme".into()));
+    assert_eq!((&first[0]["via"], &first[0]["params"]["betao"]), (&"bpf".into(), &"3000".into()));
+    let run = RunDir::resume(&path, &info()).unwrap();
+    filled(&run, 2).commit(&good()).unwrap();
+    run.finish(crate::results::store::RunStatus::Complete).unwrap();
+    assert_eq!(in_force(&record()), first);
+    assert!(record()["trials"][1].get("congestion_controls").is_none(), "none of its own");
+}
+
+#[test]
 fn raw_files_cannot_leave_their_directory() {
     let root = tempfile::tempdir().unwrap();
     let run = RunDir::create(root.path(), &info()).unwrap();

@@ -1,0 +1,459 @@
+//! The congestion control of every flow in force before its sockets have a connection. iperf3 sets it after `connect`:
+//! then ECN is already agreed on, and the namespace's default has already been initialised. Where that is `bbr` it has
+//! switched pacing on for the socket, nothing switches it off again, and every other congestion control would be paced.
+//!
+//! A hook in the control group of traffic chooses by port ([`crate::ecn::hooks::Early`]), so that what is no flow's is
+//! left alone. Where it cannot be had, the namespace's default is changed if the namespace is ccbench's own (or every
+//! flow in it needs the same one); elsewhere what flows began with is told, and the verdict sees it.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use ccbench_proto::plan::Via;
+use ccbench_proto::schedule::{FlowTask, NodeTask};
+use ccbench_proto::wire;
+use serde_json::json;
+
+use crate::cgroup;
+use crate::ecn::apply::Node;
+#[cfg(feature = "ebpf")]
+use crate::ecn::hooks::Early;
+use crate::executor::event;
+use crate::sysctl;
+use crate::undo::Step;
+
+const DEFAULT_CC: &str = "net.ipv4.tcp_congestion_control";
+/// Every kernel has it, every namespace may have it as its default, and it leaves nothing in a socket.
+const NEUTRAL: &str = "reno";
+/// How the names begin of those that switch pacing on in a socket for good: the kernel's and ccbench's.
+const PACING: &[&str] = &["bbr", "prague"];
+
+/// Which sockets of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Port {
+    /// Those that listen on it or connect from it.
+    Local(u16),
+    /// What connects to it otherwise: iperf3's control connection.
+    Remote(u16),
+}
+
+/// One end of a flow group with a congestion control on this node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Start {
+    /// The flow group.
+    pub group: String,
+    /// The congestion control's name in the plan.
+    pub cc: String,
+    /// And in this node's kernel; none: an instance that only the sending node has.
+    pub kernel_name: Option<String>,
+    /// What its sockets are to begin with.
+    pub begin: String,
+    /// Local ports of its data connections, or the listener's.
+    pub ports: Vec<u16>,
+    /// The port that its control connection goes to from here.
+    pub control: Option<u16>,
+    /// This end sends the data.
+    pub sends: bool,
+}
+
+/// The ends on this node. `became` says what became of a name of the plan on this node (none: an instance that is not
+/// here), `late` which groups must not have theirs before the handshake.
+pub fn starts(
+    task: &NodeTask,
+    became: impl Fn(&str) -> Option<(String, Via)>,
+    late: impl Fn(&str) -> bool,
+) -> Vec<Start> {
+    let start = |flow: &FlowTask, listens: bool| {
+        let cc = flow.cc.as_deref()?;
+        let kernel_name = became(cc).map(|(name, _)| name);
+        let begin = kernel_name.as_deref().filter(|_| !late(&flow.group)).unwrap_or(NEUTRAL);
+        Some(Start {
+            group: flow.group.clone(),
+            cc: cc.to_owned(),
+            begin: begin.to_owned(),
+            kernel_name,
+            ports: match listens {
+                true => vec![flow.server_port],
+                false => (0..flow.count).map(|i| flow.client_port + i as u16).collect(),
+            },
+            control: (!listens).then_some(flow.server_port),
+            sends: listens == flow.reverse,
+        })
+    };
+    let clients = task.clients.iter().filter_map(|flow| start(flow, false));
+    clients.chain(task.servers.iter().filter_map(|flow| start(flow, true))).collect()
+}
+
+/// How a flow's congestion control came to be in force.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum How {
+    /// Set on its sockets when they connect and listen.
+    BeforeConnect,
+    /// The namespace's default during the trial.
+    NamespaceDefault,
+    /// iperf3 sets it after `connect`.
+    AfterConnect,
+}
+
+impl How {
+    fn name(self) -> &'static str {
+        match self {
+            Self::BeforeConnect => "before_connect",
+            Self::NamespaceDefault => "namespace_default",
+            Self::AfterConnect => "after_connect",
+        }
+    }
+}
+
+/// What is in force for a trial; dropped, the hook is gone.
+#[derive(Debug, Default)]
+pub struct InForce {
+    starts: Vec<Start>,
+    /// Why there is no hook.
+    no_hook: Option<String>,
+    /// What the namespace's default is instead, or why it is as it was.
+    instead: Option<Result<String, String>>,
+    #[cfg(feature = "ebpf")]
+    hook: Option<Early>,
+}
+
+/// Puts them into force before any socket of a flow is made. `needed` says that something depends on it that is worth
+/// changing a default of somebody else's namespace for.
+pub fn apply(starts: Vec<Start>, task: &NodeTask, needed: bool, node: &mut Node<'_>) -> InForce {
+    let mut in_force = InForce { starts, ..InForce::default() };
+    if in_force.starts.is_empty() {
+        return in_force;
+    }
+    if let Err(why) = in_force.attach(node) {
+        in_force.no_hook = Some(why);
+        in_force.instead = Some(change_default(&in_force.starts, task, needed, node));
+    }
+    in_force
+}
+
+/// The new default.
+fn change_default(
+    starts: &[Start],
+    task: &NodeTask,
+    needed: bool,
+    node: &mut Node<'_>,
+) -> Result<String, String> {
+    if starts.len() != task.clients.len() + task.servers.len() {
+        return Err("the namespace's default would be that of flows without `cc` too".to_owned());
+    }
+    let own = task.wired.iter().any(|dev| ccbench_shaper::netlink::ifindex(dev).is_ok());
+    let one = starts.first().filter(|first| starts.iter().all(|s| s.begin == first.begin));
+    match one {
+        Some(start) if own || needed => {
+            set(DEFAULT_CC, &start.begin, node).map(|()| start.begin.clone())
+        }
+        _ => Err("the namespace's default would be other flows' too".to_owned()),
+    }
+    .or_else(|why| match own {
+        true => set(DEFAULT_CC, NEUTRAL, node).map(|()| NEUTRAL.to_owned()),
+        false => Err(why),
+    })
+}
+
+/// Sets a setting for the trial.
+pub(crate) fn set(name: &str, value: &str, node: &mut Node<'_>) -> Result<(), String> {
+    let saved = sysctl::save(name).map_err(|e| e.to_string())?;
+    for saved in saved {
+        node.undo.push(Step::Sysctl(saved)).map_err(|e| e.to_string())?;
+    }
+    sysctl::write(name, value).map_err(|e| e.to_string())
+}
+
+/// Whether its leftovers in a socket would pace another one.
+fn leaves_pacing(begin: &str, then: &str) -> bool {
+    let paces = |name: &str| PACING.iter().any(|kind| name.starts_with(kind));
+    paces(begin) && !paces(then)
+}
+
+impl InForce {
+    #[cfg(feature = "ebpf")]
+    fn attach(&mut self, node: &Node<'_>) -> Result<(), String> {
+        let group = node.group.map(Path::to_owned).or_else(cgroup::own_folder);
+        let group: PathBuf = group.ok_or("this machine has no control groups version 2")?;
+        self.hook = Some(Early::attach(&group, &choices(&self.starts))?);
+        Ok(())
+    }
+
+    #[cfg(not(feature = "ebpf"))]
+    fn attach(&mut self, _: &Node<'_>) -> Result<(), String> {
+        Err("this ccbench-agent was built without the feature ebpf".to_owned())
+    }
+
+    /// What a group's sockets begin with on this node, and how their congestion control comes into force.
+    fn of(&self, start: &Start) -> (String, How) {
+        let own = |begin: &str| start.kernel_name.as_deref().is_none_or(|name| name == begin);
+        let (begin, how) = match &self.instead {
+            None => (start.begin.clone(), How::BeforeConnect),
+            Some(Ok(default)) => (default.clone(), How::NamespaceDefault),
+            Some(Err(_)) => (sysctl::read(DEFAULT_CC).unwrap_or_default(), How::NamespaceDefault),
+        };
+        let how = if own(&begin) { how } else { How::AfterConnect };
+        (begin, how)
+    }
+
+    /// Why the congestion control of a group's end is not in force before the handshake, if so; and how it is.
+    ///
+    /// # Errors
+    /// The hook's trouble, and the default's.
+    pub fn before_handshake(&self, group: &str, sends: bool) -> Result<Option<String>, String> {
+        let start = self.starts.iter().find(|s| s.group == group && s.sends == sends);
+        let how = start.map_or(How::AfterConnect, |start| self.of(start).1);
+        let why = self.no_hook.as_deref().unwrap_or("the plan does not want it");
+        match how {
+            How::BeforeConnect => Ok(None),
+            How::NamespaceDefault => Ok(Some(format!(
+                "in force by the namespace's default, because the hook is not: {why}"
+            ))),
+            How::AfterConnect => {
+                let no = match &self.instead {
+                    Some(Err(no)) => format!("; {no}"),
+                    _ => String::new(),
+                };
+                Err(format!(
+                    "the congestion control cannot be in force before the handshake: {why}{no}"
+                ))
+            }
+        }
+    }
+
+    /// One event per end: what its sockets begin with, and how so.
+    pub fn told(&self) -> Vec<wire::Event> {
+        self.starts.iter().map(|start| self.told_of(start)).collect()
+    }
+
+    fn told_of(&self, start: &Start) -> wire::Event {
+        let (begin, how) = self.of(start);
+        let side = side(start);
+        let name = start.kernel_name.as_deref().unwrap_or(NEUTRAL);
+        let paced_by = (start.sends && leaves_pacing(&begin, name)).then_some(&begin);
+        let mut message =
+            format!("{} ({side}): {}, sockets begin with {begin}", start.cc, how.name());
+        for why in self.no_hook.iter().chain(self.instead.iter().filter_map(|i| i.as_ref().err())) {
+            message += &format!("; {why}");
+        }
+        if let Some(by) = paced_by {
+            message += &format!("; {by} leaves pacing on in them");
+        }
+        let data = json!({
+            "side": side,
+            "cc": start.cc,
+            "kernel_name": start.kernel_name,
+            "begins_with": begin,
+            "how": how.name(),
+            "no_hook": self.no_hook,
+            "paced_by": paced_by,
+        });
+        wire::Event { data_json: data.to_string(), ..event("cc_in_force", &start.group, message) }
+    }
+
+    /// What the hook did and saw so far, one event per end.
+    #[cfg(feature = "ebpf")]
+    pub fn counts(&self) -> Vec<wire::Event> {
+        let Some(hook) = &self.hook else { return Vec::new() };
+        let of = |start: &Start| {
+            let ports = start.ports.iter().map(|port| hook.count(Port::Local(*port)));
+            let all = ports.fold([0; 4], |all, one| std::array::from_fn(|i| all[i] + one[i]));
+            let [set, refused, ended, paced] = all;
+            let message = format!(
+                "{} ({}): {set} sockets set before their handshake, {refused} refused; the kernel paced {paced} of {ended}",
+                start.cc,
+                side(start)
+            );
+            let data = json!({
+                "side": side(start), "cc": start.cc,
+                "set": set, "refused": refused, "ended": ended, "paced": paced,
+            });
+            wire::Event {
+                data_json: data.to_string(),
+                ..event("cc_sockets", &start.group, message)
+            }
+        };
+        self.starts.iter().map(of).collect()
+    }
+
+    /// What the hook did: there is none.
+    #[cfg(not(feature = "ebpf"))]
+    pub fn counts(&self) -> Vec<wire::Event> {
+        Vec::new()
+    }
+}
+
+fn side(start: &Start) -> &'static str {
+    if start.sends { "snd" } else { "rcv" }
+}
+
+/// What each socket begins with. A control connection begins with what leaves no trace in it.
+#[cfg_attr(not(feature = "ebpf"), allow(dead_code, reason = "the hook's"))]
+fn choices(starts: &[Start]) -> BTreeMap<Port, String> {
+    let mut choices = BTreeMap::new();
+    for start in starts {
+        for port in &start.ports {
+            choices.insert(Port::Local(*port), start.begin.clone());
+        }
+        if let Some(port) = start.control {
+            choices.insert(Port::Remote(port), NEUTRAL.to_owned());
+        }
+    }
+    choices
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flow(group: &str, cc: Option<&str>, client_port: u16, reverse: bool) -> FlowTask {
+        FlowTask {
+            cc: cc.map(str::to_owned),
+            client_port,
+            server_port: 5201,
+            reverse,
+            ..crate::cc::names::tests::flow(group, "one", "x")
+        }
+    }
+
+    fn task() -> NodeTask {
+        NodeTask {
+            clients: vec![flow("a", Some("ours"), 10_000, false), flow("n", None, 10_002, false)],
+            servers: vec![flow("b", Some("there"), 10_004, false)],
+            ..NodeTask::default()
+        }
+    }
+
+    fn became(name: &str) -> Option<(String, Via)> {
+        (name != "there").then(|| (format!("{name}.12345"), Via::Bpf))
+    }
+
+    #[test]
+    fn sockets_of_flows_with_one_are_chosen_and_no_others() {
+        let found = starts(&task(), became, |_| false);
+        let told: Vec<_> = found
+            .iter()
+            .map(|s| (s.group.as_str(), s.begin.as_str(), s.ports.clone(), s.sends))
+            .collect();
+        assert_eq!(
+            told,
+            [
+                ("a", "ours.12345", vec![10_000, 10_001], true),
+                // Its receiver has no such congestion control, and needs none.
+                ("b", "reno", vec![5201], false),
+            ]
+        );
+        let all = choices(&found);
+        assert_eq!(all[&Port::Local(10_001)], "ours.12345");
+        assert_eq!(all[&Port::Remote(5201)], "reno", "its control connection");
+        assert!(!all.contains_key(&Port::Local(10_002)));
+    }
+
+    fn in_force(instead: Option<Result<String, String>>, late: bool) -> InForce {
+        let no_hook = instead.is_some().then(|| "no BPF".to_owned());
+        InForce {
+            starts: starts(&task(), became, |_| late),
+            no_hook,
+            instead,
+            ..InForce::default()
+        }
+    }
+
+    fn of(in_force: &InForce) -> Vec<(String, How)> {
+        in_force.starts.iter().map(|start| in_force.of(start)).collect()
+    }
+
+    #[test]
+    fn how_it_came_into_force_is_told() {
+        let text = |begin: &str, how| (begin.to_owned(), how);
+        assert_eq!(
+            of(&in_force(None, false)),
+            [text("ours.12345", How::BeforeConnect), text("reno", How::BeforeConnect)]
+        );
+        let late = in_force(None, true);
+        assert_eq!(of(&late)[0], text("reno", How::AfterConnect));
+        assert!(late.before_handshake("a", true).is_err());
+        let default = in_force(Some(Ok("ours.12345".into())), false);
+        assert_eq!(of(&default)[0], text("ours.12345", How::NamespaceDefault));
+        let why = default.before_handshake("a", true).unwrap().unwrap();
+        assert!(why.contains("no BPF"), "{why}");
+        let neutral = in_force(Some(Ok("reno".into())), false);
+        assert_eq!(of(&neutral)[0], text("reno", How::AfterConnect));
+        let refused = in_force(Some(Err("not ours".into())), false);
+        let why = refused.before_handshake("a", true).unwrap_err();
+        assert!(why.contains("no BPF") && why.contains("not ours"), "{why}");
+        assert_eq!(in_force(None, false).before_handshake("a", true), Ok(None));
+    }
+
+    #[test]
+    fn what_bbr_leaves_behind_is_told_of_senders_that_do_not_pace() {
+        assert!(leaves_pacing("bbr", "vegas.12345") && leaves_pacing("bbr", "cubic"));
+        assert!(!leaves_pacing("bbr", "bbr2.12345") && !leaves_pacing("cubic", "reno"));
+        assert!(!leaves_pacing("bbr", "prague.12345"));
+    }
+}
+
+/// Real sockets, with a default that paces: what it leaves behind, and that nothing is left where the hook chose.
+#[cfg(all(test, feature = "netns", feature = "ebpf"))]
+mod socket_tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+    use crate::cc::bpf::{Wanted, register};
+    use crate::cc::global::Record;
+
+    const SERVER: u16 = 5301;
+    const CLIENT: u16 = 20_100;
+
+    /// One megabyte with iperf3's `-C reno`, by sockets that begin with `begin`: connections that ended, and those that
+    /// the kernel paced, at the sender.
+    fn sent(begin: &str) -> (u64, u64) {
+        let group = cgroup::own_folder().expect("control groups version 2");
+        let all = [
+            (Port::Local(CLIENT), begin.to_owned()),
+            (Port::Local(SERVER), begin.to_owned()),
+            (Port::Remote(SERVER), begin.to_owned()),
+        ];
+        let hook = Early::attach(&group, &all.into()).expect("root, and a kernel with BPF");
+        let iperf3 = |words: &str| {
+            let mut command = Command::new("iperf3");
+            command.args(words.split(' ')).stdout(Stdio::null()).stderr(Stdio::null());
+            command
+        };
+        let mut server = iperf3("-s -1 -B 127.0.0.1 -p 5301").spawn().expect("iperf3 is installed");
+        let client = "-c 127.0.0.1 -B 127.0.0.1 -p 5301 --cport 20100 -n 1M -C reno";
+        // The server is not ready at once; a refused client is no connection.
+        let done = (0..100).any(|_| {
+            let done = iperf3(client).status().is_ok_and(|status| status.success());
+            if !done {
+                std::thread::sleep(std::time::Duration::from_millis(50));
+            }
+            done
+        });
+        let ended = server.wait();
+        assert!(done && ended.is_ok_and(|status| status.success()), "the flow ran");
+        let [set, refused, ended, paced] = hook.count(Port::Local(CLIENT));
+        assert!(set > 0 && refused == 0, "{set} set, {refused} refused");
+        (ended, paced)
+    }
+
+    #[test]
+    fn reno_is_paced_after_one_that_paces_and_not_where_it_was_first() {
+        let in_namespace = || {
+            nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+            let up = Command::new("ip").args(["link", "set", "lo", "up"]).status();
+            assert!(up.unwrap().success());
+            let (_, core) = ccbench_proto::cc::scheme("bbr2").unwrap();
+            let params: Vec<(String, u32)> =
+                core.params.iter().map(|p| (p.name.clone(), p.default)).collect();
+            let pacer = format!("p{}", std::process::id());
+            let wanted =
+                Wanted { core, kernel_name: &pacer, params: &params, flags: 1, netns_cookie: None };
+            let held = register(&wanted, &mut Record::default()).unwrap();
+            assert_eq!(sent(&pacer), (1, 1), "iperf3's reno came too late");
+            assert_eq!(sent("reno"), (1, 0));
+            drop(held);
+        };
+        std::thread::spawn(in_namespace).join().unwrap();
+    }
+}

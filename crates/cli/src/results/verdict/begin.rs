@@ -1,0 +1,89 @@
+//! Was every sender's congestion control alone with its socket? What another one left there (pacing, by bbr) stays.
+
+use ccbench_proto::wire::Event;
+use serde::Deserialize;
+
+use super::{Findings, Status};
+
+/// What a node said of one end of a flow group before the trial (event `cc_in_force`).
+#[derive(Debug, Deserialize)]
+struct Began {
+    cc: String,
+    how: String,
+    paced_by: Option<String>,
+    no_hook: Option<String>,
+}
+
+/// What its hook saw during the trial (event `cc_sockets`).
+#[derive(Debug, Deserialize)]
+struct Sockets {
+    cc: String,
+    set: u64,
+    refused: u64,
+}
+
+/// Judges what flows began with.
+pub(crate) fn began(node: &str, event: &Event, findings: &mut Findings) {
+    let Ok(began) = serde_json::from_str::<Began>(&event.data_json) else { return };
+    let Some(by) = began.paced_by else { return };
+    let why = began.no_hook.map_or(String::new(), |why| format!(" ({why})"));
+    let message = format!(
+        "flows.{}: {} was set {} on {node}{why}: its sockets began with {by}, which leaves them paced; set \
+         net.ipv4.tcp_congestion_control there to one that does not pace (cubic, reno)",
+        event.subject,
+        began.cc,
+        began.how.replace('_', " "),
+    );
+    findings.add(Status::Degraded, "cc_late", message);
+}
+
+/// Judges what was set before the handshake.
+pub(crate) fn sockets(node: &str, event: &Event, findings: &mut Findings) {
+    let Ok(seen) = serde_json::from_str::<Sockets>(&event.data_json) else { return };
+    if seen.refused > 0 {
+        let message = format!(
+            "flows.{}: {node}'s kernel refused {} to {} of {} sockets before their handshake",
+            event.subject,
+            seen.cc,
+            seen.refused,
+            seen.set + seen.refused
+        );
+        findings.add(Status::Degraded, "cc_late", message);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(judge: fn(&str, &Event, &mut Findings), data_json: &str) -> Vec<String> {
+        let mut findings = Findings::default();
+        let event =
+            Event { subject: "delay".into(), data_json: data_json.into(), ..Event::default() };
+        judge("src", &event, &mut findings);
+        let told = findings.verdict().reasons;
+        told.iter().map(|reason| format!("{} {}", reason.code, reason.message)).collect()
+    }
+
+    #[test]
+    fn leftovers_of_another_one_degrade() {
+        let late = r#"{"cc":"vegas","how":"after_connect","paced_by":"bbr","no_hook":"no BPF"}"#;
+        let told_of_it = told(began, late);
+        let [why] = &told_of_it[..] else { panic!("one reason: {told_of_it:?}") };
+        assert!(
+            why.starts_with("cc_late flows.delay: vegas was set after connect on src (no BPF)")
+        );
+        let fine = r#"{"cc":"vegas","how":"before_connect","paced_by":null,"no_hook":null}"#;
+        assert_eq!(told(began, fine), Vec::<String>::new());
+    }
+
+    #[test]
+    fn refusals_degrade() {
+        let of = |refused: u64| format!(r#"{{"cc":"vegas","set":3,"refused":{refused}}}"#);
+        assert_eq!(told(sockets, &of(0)), Vec::<String>::new());
+        assert!(
+            told(sockets, &of(1))[0]
+                .ends_with("refused vegas to 1 of 4 sockets before their handshake")
+        );
+    }
+}

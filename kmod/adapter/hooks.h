@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Between the kernel's hooks and a core: what both adapters do, in one text, so that they cannot come apart. An adapter
+ * has included socket.h, has in its file nothing but the kernel's entry points, and defines before it includes this:
+ *
+ *   ccb_of(tp), ccb_params(tp)                what the socket keeps; its instance's parameters
+ *   ccb_random()                              uniform over u32
+ *   ccb_cwnd_limited(tp)                      as the kernel's tcp_is_cwnd_limited
+ *   ccb_ca_state(tp)                          icsk_ca_state, a bit-field
+ *   CCB_ECN_MODE                              bits of ecn_flags: ECN was agreed on
+ *   ccb_pacing_rate(tp)                       bytes per second, as in force
+ *   ccb_set_cwnd(tp, pkts), ccb_set_pacing_rate(tp, bytes per second), ccb_start_pacing(tp)
+ *   ccb_row_wanted(tp), ccb_row_out(tp, round, stats)
+ *   ccb_ack_until(tp, seq)                    sends an ACK (CC_WANTS_ECN)
+ */
+#ifndef CCB_HOOKS_H
+#define CCB_HOOKS_H
+
+/* The socket as a core sees it; what an ACK brings is the caller's to add. */
+CC_FN void ccb_fill(struct tcp_sock *tp, struct cc_ack *a)
+{
+	a->now_us = tp->tcp_mstamp;
+	a->pacing_bytes_per_sec = ccb_pacing_rate(tp);
+	a->rtt_us = 0;
+	a->srtt_us = tp->srtt_us >> 3;
+	a->mdev_us = tp->mdev_us;
+	a->rtt_min_us = tp->rtt_min.s[0].v;
+	a->acked_pkts = 0;
+	a->lost_pkts = 0;
+	a->inflight_pkts = tp->packets_out - tp->sacked_out - tp->lost_out + tp->retrans_out;
+	a->prior_inflight_pkts = a->inflight_pkts;
+	a->cwnd_pkts = tp->snd_cwnd;
+	a->ssthresh_pkts = tp->snd_ssthresh;
+	a->cwnd_clamp_pkts = tp->snd_cwnd_clamp;
+	a->prior_cwnd_pkts = tp->prior_cwnd;
+	a->una_seq = tp->snd_una;
+	a->nxt_seq = tp->snd_nxt;
+	a->delivered_pkts = tp->delivered;
+	a->delivered_ce_pkts = tp->delivered_ce;
+	a->rate_prior_delivered_pkts = 0;
+	a->rate_delivered_pkts = 0;
+	a->rate_interval_us = 0;
+	a->mss_bytes = tp->mss_cache;
+	a->random = 0;
+	a->ca_state = ccb_ca_state(tp);
+	a->flags = tp->ecn_flags & CCB_ECN_MODE ? CC_ECN : 0;
+}
+
+/* Only what differs: a write that changes nothing is a cache line dirtied. */
+CC_FN void ccb_apply(struct tcp_sock *tp, const struct cc_ack *a, const struct cc_out *out)
+{
+	if (out->cwnd_pkts != a->cwnd_pkts)
+		ccb_set_cwnd(tp, out->cwnd_pkts);
+	if (out->ssthresh_pkts != a->ssthresh_pkts)
+		tp->snd_ssthresh = out->ssthresh_pkts;
+	if (out->pacing_bytes_per_sec)
+		ccb_set_pacing_rate(tp, out->pacing_bytes_per_sec);
+}
+
+CC_FN void ccb_row_fill(struct ccb_row *row, const struct sock *sk, u32 round,
+			const struct CORE(_stats) * stats)
+{
+	row->socket_cookie = (u64)sk->__sk_common.skc_cookie.counter;
+	row->round = round;
+	row->local_port = sk->__sk_common.skc_num;
+	row->remote_port = __builtin_bswap16((u16)sk->__sk_common.skc_dport);
+	__builtin_memcpy(row->stats, stats, sizeof(row->stats));
+}
+
+/* One row per round. */
+CC_FN void ccb_record(struct tcp_sock *tp, const struct cc_ack *a)
+{
+	struct ccb_socket *s = ccb_of(tp);
+	struct CORE(_stats) stats;
+
+	s->rounds++;
+	if (!ccb_row_wanted(tp))
+		return;
+	CORE(_read)(&s->state, ccb_params(tp), a, &stats);
+	ccb_row_out(tp, s->rounds, &stats);
+}
+
+CC_FN void ccb_on_init(struct tcp_sock *tp)
+{
+	struct ccb_socket *s = ccb_of(tp);
+	struct cc_ack a;
+	struct cc_out out;
+
+	ccb_fill(tp, &a);
+	a.random = ccb_random();
+	s->rounds = 0;
+#if CCB_WANTS & CC_WANTS_ECN
+	s->ce = 0;
+	s->before_seq = tp->rcv_nxt;
+#endif
+	CORE(_init)(&s->state, ccb_params(tp), &a, &out);
+	ccb_apply(tp, &a, &out);
+	if (CCB_WANTS & CC_WANTS_PACING)
+		ccb_start_pacing(tp);
+}
+
+CC_FN u32 ccb_on_loss(struct tcp_sock *tp)
+{
+	struct cc_ack a;
+
+	ccb_fill(tp, &a);
+	return CORE(_on_loss)(&ccb_of(tp)->state, ccb_params(tp), &a);
+}
+
+CC_FN u32 ccb_on_undo(struct tcp_sock *tp)
+{
+	struct cc_ack a;
+
+	ccb_fill(tp, &a);
+	return CORE(_undo)(&ccb_of(tp)->state, ccb_params(tp), &a);
+}
+
+CC_FN void ccb_on_event(struct tcp_sock *tp, u32 event)
+{
+	struct cc_ack a;
+	struct cc_out out;
+
+	ccb_fill(tp, &a);
+	if (tp->app_limited)
+		a.flags |= CC_APP_LIMITED;
+	CORE(_on_event)(&ccb_of(tp)->state, ccb_params(tp), event, &a, &out);
+	ccb_apply(tp, &a, &out);
+}
+
+CC_FN void ccb_on_state(struct tcp_sock *tp, u8 state)
+{
+	if (state <= CC_LOSS)
+		ccb_on_event(tp, state);
+}
+
+#if CCB_WANTS & CC_WANTS_ECN
+CC_FN void ccb_demand_cwr(struct tcp_sock *tp, u32 on)
+{
+	tp->ecn_flags = on ? tp->ecn_flags | TCP_ECN_DEMAND_CWR : tp->ecn_flags & ~TCP_ECN_DEMAND_CWR;
+}
+
+/* A data packet came, of the other kind than before or of the same; see ../core/echo.h. */
+CC_FN void ccb_on_mark(struct tcp_sock *tp, u32 ce)
+{
+	struct ccb_socket *s = ccb_of(tp);
+	u32 now_ce = s->ce;
+	u32 what = cc_echo(&now_ce, ce, tp->inet_conn.icsk_ack.pending & ICSK_ACK_TIMER);
+
+	if (what & CC_ECHO_ACK_BEFORE) {
+		ccb_demand_cwr(tp, s->ce);
+		ccb_ack_until(tp, s->before_seq);
+	}
+	ccb_demand_cwr(tp, what & CC_ECHO_ECE_ON);
+	if (what & CC_ECHO_ACK_NOW)
+		tp->inet_conn.icsk_ack.pending |= ICSK_ACK_NOW;
+	s->ce = now_ce;
+	s->before_seq = tp->rcv_nxt;
+}
+#endif
+
+CC_FN void ccb_on_cwnd_event(struct tcp_sock *tp, u32 event)
+{
+	if (event == CA_EVENT_TX_START)
+		ccb_on_event(tp, CC_EVENT_TX_START);
+	else if (event == CA_EVENT_CWND_RESTART)
+		ccb_on_event(tp, CC_EVENT_RESTART);
+	else if (event == CA_EVENT_LOSS)
+		ccb_on_event(tp, CC_EVENT_RTO);
+#if CCB_WANTS & CC_WANTS_ECN
+	else if (event == CA_EVENT_ECN_IS_CE || event == CA_EVENT_ECN_NO_CE)
+		ccb_on_mark(tp, event == CA_EVENT_ECN_IS_CE);
+#endif
+}
+
+CC_FN void ccb_on_ack(struct tcp_sock *tp, struct cc_ack *a)
+{
+	struct cc_out out;
+
+	a->random = ccb_random();
+	if (ccb_cwnd_limited(tp))
+		a->flags |= CC_CWND_LIMITED;
+	CORE(_on_ack)(&ccb_of(tp)->state, ccb_params(tp), a, &out);
+	ccb_apply(tp, a, &out);
+	if (out.flags & CC_OUT_ROUND)
+		ccb_record(tp, a);
+}
+
+/* A core takes 0 for no sample; the kernel's is negative then. */
+CC_FN u32 ccb_rtt_us(long rtt_us)
+{
+	return rtt_us > 0 ? (u32)rtt_us : rtt_us == 0;
+}
+
+#if CCB_WANTS & CC_OWNS_CWND
+CC_FN void ccb_on_cong_control(struct tcp_sock *tp, const struct rate_sample *rs)
+{
+	struct cc_ack a;
+
+	ccb_fill(tp, &a);
+	a.rtt_us = ccb_rtt_us(rs->rtt_us);
+	a.acked_pkts = rs->acked_sacked;
+	a.lost_pkts = (u32)rs->losses;
+	a.prior_inflight_pkts = rs->prior_in_flight;
+	if (rs->delivered > 0 && rs->interval_us > 0) {
+		a.rate_delivered_pkts = (u32)rs->delivered;
+		a.rate_interval_us = (u32)rs->interval_us;
+		a.rate_prior_delivered_pkts = rs->prior_delivered;
+	}
+	if (rs->is_app_limited)
+		a.flags |= CC_APP_LIMITED;
+	ccb_on_ack(tp, &a);
+}
+
+#define CCB_SNDBUF_WINDOWS 3 /* the core may slow-start during recovery */
+#else
+CC_FN void ccb_on_sample(struct tcp_sock *tp, const struct ack_sample *sample)
+{
+	struct cc_ack a;
+
+	ccb_fill(tp, &a);
+	a.rtt_us = ccb_rtt_us(sample->rtt_us);
+	a.acked_pkts = sample->pkts_acked;
+	if (CORE(_on_sample)(&ccb_of(tp)->state, ccb_params(tp), &a) & CC_OUT_ROUND)
+		ccb_record(tp, &a);
+}
+
+CC_FN void ccb_on_cong_avoid(struct tcp_sock *tp, u32 ack, u32 acked)
+{
+	struct cc_ack a;
+
+	ccb_fill(tp, &a);
+	a.una_seq = ack;
+	a.acked_pkts = acked;
+	a.prior_inflight_pkts = a.inflight_pkts + acked;
+	ccb_on_ack(tp, &a);
+}
+#endif
+
+#endif
