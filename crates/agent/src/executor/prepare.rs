@@ -162,7 +162,7 @@ pub async fn prepare(
     make_links(&task, &devices, tools, trial)?;
     start_servers(&task, tools, trial).await?;
     for probe in &task.served {
-        trial.answers.push(answer(probe, &trial.cc)?);
+        trial.answers.push(answer(probe, &task, &trial.cc)?);
     }
     let reply = wire::PrepareReply {
         links: trial.links.iter().map(|timed| timed.link.state()).collect(),
@@ -300,8 +300,13 @@ fn put_cc_in_force(task: &NodeTask, tools: &mut Tools<'_>, trial: &mut Trial) {
 }
 
 /// Starts what answers a probe.
-fn answer(probe: &ProbeTask, in_force: &cc::InForce) -> Result<serve::Server, AgentError> {
-    let cc = probe.cc.as_ref().map(|cc| in_force.became(cc).0);
+fn answer(
+    probe: &ProbeTask,
+    task: &NodeTask,
+    in_force: &cc::InForce,
+) -> Result<serve::Server, AgentError> {
+    // An instance that a web server here names is in force here.
+    let cc = probe.cc.as_ref().and_then(|cc| Some(in_force.became(task, cc)?.0));
     serve::start(probe, cc.as_deref()).map_err(|source| {
         let with = cc.map_or(String::new(), |cc| format!(" with congestion control {cc}"));
         let (ip, port) = (probe.to_ip, probe.port);
