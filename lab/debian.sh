@@ -2,7 +2,7 @@
 # Fetches a stock Debian kernel for the lab: debian.sh HERE OUT SERIES
 #   HERE    folder of apt.sh
 #   OUT     folder that gets `vmlinuz`, `modules/` (those that experiments use, unpacked), `release` and `version`
-#   SERIES  6.1 or 6.12
+#   SERIES  6.1, 6.12 or 7.2
 # Needs no root.
 set -euo pipefail
 here=$(cd "$1" && pwd)
@@ -21,20 +21,21 @@ PATH="$PATH:/usr/sbin:/sbin"
 case $series in
 6.1) suite=bookworm-security pattern='linux-image-6\.1\.0-[0-9]+-amd64' ;;
 6.12) suite=bookworm-backports pattern='linux-image-6\.12\.[0-9]+\+deb12-amd64' ;;
-*) die "no kernel series $series: 6.1 or 6.12" ;;
+7.2) suite=trixie-backports pattern='linux-(binary|modules|base)-7\.2\.[0-9]+\+deb13-amd64' ;;
+*) die "no kernel series $series: 6.1, 6.12 or 7.2" ;;
 esac
 mkdir -p "$out"
 work=$(mktemp -d "$out/build.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 mkdir "$work/deb" "$work/root"
 names=$(apt "$suite" apt-cache pkgnames linux- | grep -xE "$pattern" | sort -V) || die "$suite has no kernel $series"
-newest=$(tail -1 <<<"$names" | sed 's/^linux-image-//')
+newest=$(sed -E 's/^linux-(image|binary|modules|base)-//' <<<"$names" | sort -V | tail -1)
 packages=$(grep -F -- "-$newest" <<<"$names")
 # shellcheck disable=SC2086
 (cd "$work/deb" && apt "$suite" apt-get download $packages >"$work/log" 2>&1) || die "cannot download $packages: $(tail -1 "$work/log")"
 for deb in "$work"/deb/*.deb; do dpkg-deb -x "$deb" "$work/root"; done
 release=$newest
-image=$(find "$work/root" -name "vmlinuz-$release" | head -1)
+image=$(find "$work/root" -name "vmlinuz-$release" -o -path "*/lib/modules/$release/vmlinuz" | head -1)
 modules=$(find "$work/root" -type d -path "*/lib/modules/$release" | head -1)
 [ -n "$image" ] && [ -n "$modules" ] || die "$packages hold no kernel $release"
 
@@ -55,7 +56,10 @@ while IFS=': ' read -r path needs; do
         fi
     done
 done <"$modules/modules.dep"
-cp "$modules"/modules.{builtin,order} "$work/keep/lib/modules/$release/"
+for list in builtin order; do # 7.2's packages leave them to the installation
+    [ -e "$modules/modules.$list" ] || touch "$modules/modules.$list"
+    cp "$modules/modules.$list" "$work/keep/lib/modules/$release/"
+done
 depmod -b "$work/keep" "$release"
 cp "$image" "$work/vmlinuz"
 echo "$release" >"$work/release"

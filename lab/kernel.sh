@@ -21,10 +21,10 @@ done
 [ ${#missing[@]} -eq 0 ] || die "missing: run \`apt-get install ${missing[*]}\` as root"
 have=$(pahole --version | tr -dc '0-9.')
 [ "$(printf '%s\n1.22\n' "$have" | sort -V | head -1)" = 1.22 ] ||
-    die "pahole $have cannot write the kernel's BTF: 1.22 or newer is needed (package dwarves)"
+    die "pahole $have cannot write the kernel's BTF, 1.22 can: run \`apt-get install dwarves\` as root, on an older system with -t NAME-backports"
 mkdir -p "$out"
 free_mb=$(df -Pm "$out" | awk 'NR == 2 {print $4}')
-[ "$free_mb" -ge 4500 ] || die "$out has $free_mb MB free; the build needs 4500 MB (1 MB stays per kernel MB built)"
+[ "$free_mb" -ge 4500 ] || die "$out has $free_mb MB free; the build needs 4500 MB, of which 30 stay: make room, or run \`XDG_CACHE_HOME=FOLDER ccbench lab build\` with a folder on a larger disk"
 
 work=$(mktemp -d "$out/build.XXXXXX")
 trap 'rm -rf "$work"' EXIT

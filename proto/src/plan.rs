@@ -12,6 +12,8 @@ use crate::units::{Bytes, Limit, Micros, Packets, Ppm, Rate};
 pub use capture::Capture;
 pub use cc::{Cc, Via};
 pub use impair::{BurstLoss, Distribution, Jitter, OnEnd, Reorder, TraceStart, TraceUse};
+pub use lab::{LabUse, Series};
+pub use node::{Node, SysctlValue};
 pub use probe::{Probe, ProbeKind, Repeat};
 pub use timeline::{Change, Phase, Setting};
 
@@ -19,6 +21,8 @@ pub mod capture;
 pub mod cc;
 pub mod check;
 pub mod impair;
+pub mod lab;
+pub mod node;
 pub mod parse;
 pub mod probe;
 pub mod timeline;
@@ -51,6 +55,9 @@ pub struct Plan {
     /// on virtual machines: one idle-priority thread per processor that yields to everything.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub keep_awake: bool,
+    /// What the plan asks of the lab.
+    #[serde(default, skip_serializing_if = "LabUse::is_empty")]
+    pub lab: LabUse,
     /// The machines, or namespaces where no agent is named.
     pub nodes: BTreeMap<String, Node>,
     /// Cabling between nodes: each a chain of node names. Used when ccbench builds the nodes.
@@ -133,43 +140,6 @@ impl Default for Sample {
             tcp: Micros::from_millis(100),
             qdisc: Micros::from_millis(100),
             host: Micros::from_millis(500),
-        }
-    }
-}
-
-/// One machine of the experiment.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Node {
-    /// `host:port` of a running `ccbench-agent`; without it ccbench makes a namespace on this machine.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub agent: Option<String>,
-    /// Address that the experiment's traffic uses to reach this node; needed for flows to a node with an agent.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub address: Option<std::net::IpAddr>,
-    /// Kernel settings for the length of a trial, restored afterwards.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub sysctl: BTreeMap<String, SysctlValue>,
-    /// Leave TSO, GSO and GRO on (default: off on every shaped interface, or everywhere in namespaces).
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub offloads: bool,
-}
-
-/// A sysctl's value: a number or text.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged)]
-pub enum SysctlValue {
-    /// A number.
-    Number(i64),
-    /// Text, several numbers for example.
-    Text(String),
-}
-
-impl std::fmt::Display for SysctlValue {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Number(n) => n.fmt(f),
-            Self::Text(t) => t.fmt(f),
         }
     }
 }

@@ -91,6 +91,7 @@ fn valid_plans_become_their_golden_schedules() {
     files.extend(tomls("plans"));
     files.extend(tomls("plans/coexistence"));
     files.extend(tomls("plans/l4s"));
+    files.extend(tomls("plans/lab"));
     let mut wrong = Vec::new();
     for file in files {
         let text = std::fs::read_to_string(&file).unwrap();
@@ -293,17 +294,11 @@ fn flow(out: &mut String, what: &str, f: &FlowTask) {
 #[test]
 fn the_manual_names_every_key_of_a_plan() {
     let manual = std::fs::read_to_string(root().join("docs/plan.md")).unwrap();
-    let sources = [
-        "plan.rs",
-        "plan/capture.rs",
-        "plan/cc.rs",
-        "plan/impair.rs",
-        "plan/probe.rs",
-        "plan/timeline.rs",
-    ];
+    let sources = ["../plan", "capture", "cc", "impair", "lab", "node", "probe", "timeline"];
     let source: String = sources
         .iter()
-        .map(|file| std::fs::read_to_string(root().join("proto/src").join(file)).unwrap())
+        .map(|file| root().join("proto/src/plan").join(file).with_extension("rs"))
+        .map(|file| std::fs::read_to_string(file).unwrap())
         .collect();
     let fields: Vec<&str> = source
         .lines()

@@ -1,7 +1,16 @@
 //! The lab: a real kernel on a virtual clock. One test boots it; where QEMU or the lab's kernel is missing it says so
-//! and passes (`make lab` brings both). With the feature `lab` missing is a failure.
+//! and passes (`make lab` brings both). With the feature `lab` missing is a failure, and the long tests run too.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+#[cfg(feature = "lab")]
+mod judge;
+#[cfg(feature = "lab")]
+mod kernels;
+#[cfg(feature = "lab")]
+mod trouble;
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -100,6 +109,49 @@ impl Drop for Load {
             let _ = child.wait();
         }
     }
+}
+
+/// Runs the kernel's recipe with stand-ins for everything that it checks for, and these scripts instead of some.
+fn recipe(instead: &[(&str, &str)], without: &str) -> String {
+    let bench = Bench::new();
+    let tools = bench.path("tools");
+    std::fs::create_dir(&tools).unwrap();
+    let path = std::env::var("PATH").unwrap_or_default();
+    let find =
+        |name: &str| path.split(':').map(|dir| Path::new(dir).join(name)).find(|f| f.exists());
+    for name in ["bash", "cat", "tr", "sort", "head", "awk", "mkdir", "mktemp", "rm", "tail", "id"]
+    {
+        std::os::unix::fs::symlink(find(name).unwrap(), tools.join(name)).unwrap();
+    }
+    let stand_ins = "gcc make flex bison bc pahole xz lz4 python3 patch dpkg apt-get df".split(' ');
+    for name in stand_ins.filter(|name| *name != without) {
+        let act = instead.iter().find(|(of, _)| *of == name).map_or("exit 0", |(_, act)| act);
+        let file = tools.join(name);
+        std::fs::write(&file, format!("#!/bin/sh\n{act}\n")).unwrap();
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let lab = ccbench_tests::source_root().join("lab");
+    let mut command = Command::new(tools.join("bash"));
+    command.arg(lab.join("kernel.sh")).arg(&lab).arg(bench.path("out")).env("PATH", &tools);
+    let done = command.output().unwrap();
+    assert_eq!(done.status.code(), Some(1), "{}", text(&done));
+    String::from_utf8_lossy(&done.stderr).into_owned()
+}
+
+#[test]
+fn a_build_that_cannot_succeed_says_what_to_do() {
+    let good = ("pahole", "echo v1.25");
+    let said = recipe(&[good], "flex");
+    assert_eq!(said, "lab: missing: run `apt-get install flex` as root\n");
+    let said = recipe(&[("pahole", "echo v1.20")], "");
+    assert!(
+        said.contains("pahole 1.20 cannot") && said.contains("`apt-get install dwarves`"),
+        "{said}"
+    );
+    let full = "echo Filesystem; echo /dev/x 10000 9000 1000 90% /";
+    let said = recipe(&[good, ("df", full)], "");
+    assert!(said.contains("has 1000 MB free; the build needs 4500 MB"), "{said}");
+    assert!(said.contains("XDG_CACHE_HOME=FOLDER ccbench lab build"), "{said}");
 }
 
 #[test]

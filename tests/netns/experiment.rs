@@ -9,13 +9,9 @@ use crate::plan;
 
 /// Values of a CSV summary: (phase, scope, subject, metric) to value of the first trial or point.
 fn value(csv: &Path, wanted: &[(&str, &str)], column: &str) -> Option<f64> {
-    let text = std::fs::read_to_string(csv).unwrap();
-    let mut lines = text.lines();
-    let header: Vec<&str> = lines.next()?.split(',').collect();
-    let at = |name: &str| header.iter().position(|column| *column == name).unwrap();
-    lines.map(|line| line.split(',').collect::<Vec<_>>()).find_map(|row| {
-        let fits = wanted.iter().all(|(name, value)| row[at(name)] == *value);
-        fits.then(|| row[at(column)].parse().ok()).flatten()
+    ccbench_tests::csv(csv).into_iter().find_map(|row| {
+        let fits = wanted.iter().all(|(name, value)| row[*name] == *value);
+        fits.then(|| row[column].parse().ok()).flatten()
     })
 }
 

@@ -1,6 +1,6 @@
 //! What the cross-crate tests share: running the real binaries, and finding what they left behind.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -143,6 +143,18 @@ pub fn wait_for(what: &str, limit: Duration, mut fact: impl FnMut() -> bool) {
         assert!(Instant::now() < end, "waited {} s for: {what}", limit.as_secs());
         std::thread::sleep(Duration::from_millis(20));
     }
+}
+
+/// The rows of a summary, each by column; no value in them holds a comma.
+///
+/// # Panics
+/// When it cannot be read.
+#[expect(clippy::unwrap_used, reason = "a test may panic")]
+pub fn csv(path: &Path) -> Vec<BTreeMap<String, String>> {
+    let text = std::fs::read_to_string(path).unwrap();
+    let mut lines = text.lines().map(|line| line.split(',').map(str::to_owned));
+    let header: Vec<String> = lines.next().into_iter().flatten().collect();
+    lines.map(|line| header.iter().cloned().zip(line).collect()).collect()
 }
 
 /// Standard output and error as text, for messages.

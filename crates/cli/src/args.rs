@@ -3,13 +3,13 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use ccbench_proto::plan::Series;
 use ccbench_proto::tools::stamp::Base;
 use ccbench_proto::trace::Format;
 use ccbench_proto::trace::generate::Kind;
 use ccbench_proto::units::{Micros, Rate};
 use clap::{Args, Parser, Subcommand, ValueHint};
 
-use crate::lab::Series;
 use crate::trace::Output;
 
 /// Congestion-control experiments from one plan file.
@@ -140,14 +140,15 @@ pub struct RunArgs {
     #[arg(long)]
     pub rootless: bool,
     /// Run every trial in the lab: a virtual machine of its own whose clock counts instructions, so that the
-    /// result depends on the plan and its seed alone. Needs no root; `ccbench lab build` once before.
+    /// result depends on the plan and its seed alone. Needs no root; `ccbench lab build` once before. A plan that
+    /// names a kernel runs there anyway.
     #[arg(long)]
     pub lab: bool,
-    /// With --lab: which kernel.
-    #[arg(long, requires = "lab", value_enum, default_value_t)]
-    pub kernel: Series,
-    /// With --lab: how many times faster the guest's processor is against its network, instead of measuring.
-    #[arg(long, requires = "lab", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=500))]
+    /// In the lab: own, 6.1, 6.12 or 7.2, where the plan names none (`lab.kernel`) [default: own].
+    #[arg(long)]
+    pub kernel: Option<Series>,
+    /// In the lab: how many times faster the guest's processor is against its network, instead of measuring.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=500))]
     pub dilation: Option<u32>,
     /// How to reach agents.
     #[command(flatten)]
@@ -159,14 +160,14 @@ pub struct RunArgs {
 pub enum LabCommand {
     /// Build the lab's kernel into the cache (about 15 minutes, once); at once if it is there.
     Build {
-        /// Which kernel; stock ones are fetched.
-        #[arg(long, value_enum, default_value_t)]
+        /// own, 6.1, 6.12 or 7.2; stock ones are fetched.
+        #[arg(long, default_value_t)]
         kernel: Series,
     },
     /// Open a prompt in the lab's machine. `poweroff -f` or Ctrl-A X leaves.
     Shell {
-        /// Which kernel.
-        #[arg(long, value_enum, default_value_t)]
+        /// own, 6.1, 6.12 or 7.2.
+        #[arg(long, default_value_t)]
         kernel: Series,
         /// How many times faster the guest's processor is against its network.
         #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=500))]

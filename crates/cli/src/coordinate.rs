@@ -19,7 +19,8 @@ use crate::fleet::{Address, CALL_LIMIT, ClockOffset, Fleet};
 use crate::live::Live;
 use crate::local::Testbed;
 use crate::results::store::{RunDir, TrialKey, TrialWriter};
-use crate::results::verdict::{Judge, Reason, Status, Verdict};
+use crate::results::verdict::{Judge, Reason, Verdict};
+use crate::trials::{About, Ground, Trial, interrupted};
 use crate::{Loaded, traces};
 
 /// From "all nodes are ready" to the first phase: time for the start to reach every node and for the base
@@ -29,8 +30,6 @@ const LEAD: Duration = Duration::from_millis(350);
 const REPORT_LIMIT: Duration = Duration::from_secs(12);
 /// A node that has not heard of a prepared trial for this long undoes everything.
 const LEASE: Duration = Duration::from_secs(15);
-/// What a trial costs beside its own length, for the estimate of the time left.
-const TRIAL_OVERHEAD: Duration = Duration::from_millis(1500);
 /// Events waiting to be written; a full channel slows the streams down, and the agents count what they drop.
 const EVENTS_WAITING: usize = 4096;
 const TICK: Duration = Duration::from_millis(500);
@@ -68,6 +67,8 @@ pub struct Nodes {
     broken: bool,
     /// A trial has been prepared on them.
     used: bool,
+    /// The last trial's range of ports.
+    port_slot: u32,
 }
 
 impl Experiment {
@@ -133,6 +134,7 @@ impl Experiment {
                 topology,
                 broken: false,
                 used: false,
+                port_slot: 0,
             });
         }
         let testbed = Testbed::start(&self.resolved, &self.id, self.rootless).await?;
@@ -153,86 +155,63 @@ impl Experiment {
             topology,
             broken: false,
             used: false,
+            port_slot: 0,
         })
     }
+}
 
-    /// Runs these trials.
-    ///
-    /// # Errors
-    /// The first thing that makes going on pointless; finished trials are committed by then.
-    pub async fn run(
-        &self,
-        mut nodes: Nodes,
-        dir: &RunDir,
-        runs: Vec<Run>,
-        live: &mut Live,
-        mut interrupt: watch::Receiver<bool>,
-    ) -> Result<(), CliError> {
-        let points: BTreeMap<u32, Point> =
-            self.plan.points().into_iter().map(|point| (point.id, point)).collect();
-        let mut result = Ok(());
-        let mut port_slot = 0;
-        for (done, run) in runs.iter().enumerate() {
-            let Some(point) = points.get(&run.point_id) else { continue };
-            if done > 0 && !pause(self.plan.plan().gap, &mut interrupt).await {
-                result = Err(CliError::Interrupted);
-                break;
-            }
-            let rest = self.time_for(&points, runs.get(done + 1..).unwrap_or_default());
-            let label = label(point, run.trial, self.plan.plan().repeat);
-            live.trial_start(run, &label, &schedule::phases(&point.plan), rest);
-            port_slot = next_port_slot(port_slot, clock::realtime_ns());
-            let trial = Trial { experiment: self, point, run, dir, port_slot };
-            let ended = trial.attempt(&mut nodes, live, &mut interrupt).await;
-            let failed = matches!(&ended, Ok(verdict) if verdict.status == Status::Failed);
-            // What failed one trial of a testbed may be the testbed, and it is built in a second.
-            let lost = nodes.lost() || (failed && nodes.testbed.is_some());
-            match ended {
-                Ok(verdict) => live.trial_end(&verdict),
-                Err(CliError::Interrupted) => {
-                    live.say("trial_end", &format!("{label}: abandoned"));
-                    result = Err(CliError::Interrupted);
-                    break;
-                }
-                Err(error) => {
-                    let reason = Reason::new("not_run", error.to_string());
-                    live.trial_end(&Verdict { status: Status::Failed, reasons: vec![reason] });
-                    let hopeless = !lost && !self.keep_going;
-                    if hopeless || matches!(error, CliError::Results(_)) {
-                        result = Err(error);
-                        break;
-                    }
-                }
-            }
-            if lost && let Err(error) = self.rebuild(&mut nodes).await {
-                result = Err(error);
-                break;
-            }
+impl Ground for Nodes {
+    fn about(&self, experiment: &Experiment) -> About {
+        let agents = self.fleet.agents.iter();
+        About {
+            topology: self.topology.clone(),
+            nodes: agents.map(|(node, agent)| (node.clone(), agent.info.clone())).collect(),
+            notes: self.notes.clone(),
+            missing: self.missing(&experiment.plan),
         }
-        nodes.close().await;
-        result
+    }
+
+    fn gap(&self, experiment: &Experiment) -> Micros {
+        experiment.plan.plan().gap
+    }
+
+    async fn trial(
+        &mut self,
+        trial: Trial<'_>,
+        live: &mut Live,
+        interrupt: &mut watch::Receiver<bool>,
+    ) -> Result<Verdict, CliError> {
+        self.port_slot = next_port_slot(self.port_slot, clock::realtime_ns());
+        trial.attempt(self, live, interrupt).await
+    }
+
+    fn lost(&mut self, failed: bool) -> bool {
+        // What failed one trial of a testbed may be the testbed, and it is built in a second.
+        self.dead() || (failed && self.testbed.is_some())
     }
 
     /// Our own testbed is damaged (an agent died, and its namespace with it; or somebody changed something in it):
     /// makes everything anew.
-    async fn rebuild(&self, nodes: &mut Nodes) -> Result<(), CliError> {
-        if let Some(testbed) = nodes.testbed.take() {
+    async fn rebuild(&mut self, experiment: &Experiment) -> Result<(), CliError> {
+        if let Some(testbed) = self.testbed.take() {
             testbed.stop().await;
         }
-        *nodes = self.open().await?;
+        *self = Self { port_slot: self.port_slot, ..experiment.open().await? };
         Ok(())
     }
 
-    pub(crate) fn time_for(&self, points: &BTreeMap<u32, Point>, runs: &[Run]) -> Duration {
-        let each = TRIAL_OVERHEAD + self.plan.plan().gap.duration();
-        let lengths = runs.iter().filter_map(|run| points.get(&run.point_id));
-        lengths.map(|point| schedule::length(&point.plan).duration() + each).sum()
+    /// Leaves every node as it was found.
+    async fn close(self) {
+        drop(self.fleet);
+        if let Some(testbed) = self.testbed {
+            testbed.stop().await;
+        }
     }
 }
 
 impl Nodes {
     /// An agent of our own testbed has died or does not answer, or all of it has ended.
-    fn lost(&mut self) -> bool {
+    fn dead(&mut self) -> bool {
         use mpsc::error::TryRecvError;
         let broken = self.broken;
         self.testbed
@@ -242,7 +221,7 @@ impl Nodes {
 
     /// Congestion controls that some point asks for and its sender does not have now. A module may still be loaded
     /// when that point is prepared; where there are no modules it will fail, so say it before the first trial.
-    pub fn missing(&self, plan: &CheckedPlan) -> BTreeSet<String> {
+    fn missing(&self, plan: &CheckedPlan) -> BTreeSet<String> {
         let mut missing = BTreeSet::new();
         for point in plan.points() {
             for flow in point.plan.plan().flows.values() {
@@ -262,14 +241,6 @@ impl Nodes {
         }
         missing
     }
-
-    /// Leaves every node as it was found.
-    pub async fn close(self) {
-        drop(self.fleet);
-        if let Some(testbed) = self.testbed {
-            testbed.stop().await;
-        }
-    }
 }
 
 /// Number of the range of ports for the next trial, taken modulo [`schedule::PORT_SLOTS`]: one that no trial of the
@@ -278,37 +249,6 @@ impl Nodes {
 fn next_port_slot(last: u32, utc_ns: i64) -> u32 {
     let now = (utc_ns / 2_000_000_000) as u32;
     now.max(last + 1)
-}
-
-/// Factors and repetition, for people.
-pub(crate) fn label(point: &Point, trial: u16, repeat: u32) -> String {
-    let levels: Vec<String> =
-        point.factors.iter().map(|(factor, level)| format!("{factor}={level}")).collect();
-    let of = format!("repeat {trial}/{repeat}");
-    if levels.is_empty() { of } else { format!("{} {of}", levels.join(" ")) }
-}
-
-/// Sleeps for `gap`; false if interrupted.
-async fn pause(gap: Micros, interrupt: &mut watch::Receiver<bool>) -> bool {
-    tokio::select! {
-        () = tokio::time::sleep(gap.duration()) => true,
-        () = interrupted(interrupt) => false,
-    }
-}
-
-/// Completes when the user wants to stop.
-pub(crate) async fn interrupted(interrupt: &mut watch::Receiver<bool>) {
-    if interrupt.wait_for(|stop| *stop).await.is_err() {
-        std::future::pending::<()>().await;
-    }
-}
-
-struct Trial<'a> {
-    experiment: &'a Experiment,
-    point: &'a Point,
-    run: &'a Run,
-    dir: &'a RunDir,
-    port_slot: u32,
 }
 
 /// One message of one node's stream, or its end.
@@ -335,7 +275,7 @@ impl Trial<'_> {
         }
         let text = format!("{error}; trying once more, on a testbed that is built anew");
         live.say("testbed", &text);
-        self.experiment.rebuild(nodes).await?;
+        nodes.rebuild(self.experiment).await?;
         self.run(nodes, live, interrupt).await
     }
 
@@ -439,7 +379,7 @@ impl Trial<'_> {
                 seed: self.run.seed,
                 epoch,
                 addresses: nodes.addresses.clone().into_iter().collect(),
-                port_slot: self.port_slot,
+                port_slot: nodes.port_slot,
                 lease_ms: LEASE.as_millis() as u32,
                 files: self.experiment.files_for(self.point, node),
             };

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
+use ccbench_proto::plan::Series;
 use ccbench_proto::wire;
 use prost::Message as _;
 use sha2::{Digest as _, Sha256};
@@ -15,6 +16,7 @@ use tokio::sync::mpsc;
 use crate::local::agent_binary;
 use qemu::{Board, Machine, QEMU};
 
+pub mod boots;
 pub mod cpio;
 pub mod qemu;
 pub mod trial;
@@ -33,58 +35,33 @@ const RECIPE: [(&str, &str); 6] = [
     ("debian.sh", include_str!("../../../lab/debian.sh")),
 ];
 
-/// Which kernel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, clap::ValueEnum)]
-pub enum Series {
-    /// The lab's own, with every qdisc and congestion control, repeatable to the byte.
-    #[default]
-    Own,
-    /// Stock Debian 12.
-    #[value(name = "6.1")]
-    Debian61,
-    /// Stock Debian 13.
-    #[value(name = "6.12")]
-    Debian612,
+/// Where a kernel is kept.
+fn kernel_folder(series: Series) -> PathBuf {
+    let parts = RECIPE.iter().filter(|(name, _)| match series {
+        Series::Own => *name != "debian.sh",
+        _ => matches!(*name, "apt.sh" | "debian.sh"),
+    });
+    let mut hash = Sha256::new();
+    for (name, text) in parts {
+        hash.update(name);
+        hash.update([0]);
+        hash.update(text);
+        hash.update([0]);
+    }
+    let key: String = hash.finalize().iter().take(6).map(|b| format!("{b:02x}")).collect();
+    cache().join(format!("kernel-{series}-{key}"))
 }
 
-impl Series {
-    /// Its name for people and folders.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Own => "own",
-            Self::Debian61 => "6.1",
-            Self::Debian612 => "6.12",
-        }
-    }
+/// Its image's name in there.
+fn image_name(series: Series) -> &'static str {
+    if series == Series::Own { "vmlinux" } else { "vmlinuz" }
+}
 
-    fn folder(self) -> PathBuf {
-        let parts = RECIPE.iter().filter(|(name, _)| match self {
-            Self::Own => *name != "debian.sh",
-            _ => matches!(*name, "apt.sh" | "debian.sh"),
-        });
-        let mut hash = Sha256::new();
-        for (name, text) in parts {
-            hash.update(name);
-            hash.update([0]);
-            hash.update(text);
-            hash.update([0]);
-        }
-        let key: String = hash.finalize().iter().take(6).map(|b| format!("{b:02x}")).collect();
-        cache().join(format!("kernel-{}-{key}", self.name()))
-    }
-
-    fn image(self) -> &'static str {
-        if self == Self::Own { "vmlinux" } else { "vmlinuz" }
-    }
-
-    /// The command that brings it.
-    fn way_out(self) -> String {
-        match self {
-            Self::Own => "run `ccbench lab build` (about 15 minutes, once)".to_owned(),
-            other => {
-                format!("run `ccbench lab build --kernel {}` (about a minute, once)", other.name())
-            }
-        }
+/// The command that brings a kernel.
+fn way_out(series: Series) -> String {
+    match series {
+        Series::Own => "run `ccbench lab build` (about 15 minutes, once)".to_owned(),
+        other => format!("run `ccbench lab build --kernel {other}` (about a minute, once)"),
     }
 }
 
@@ -140,6 +117,13 @@ pub struct Kernel {
     pub version: String,
 }
 
+impl Kernel {
+    /// Whether its processor's speed can be told apart from its clock's: a stock kernel measures its timers itself.
+    pub fn dilates(&self) -> bool {
+        self.series == Series::Own
+    }
+}
+
 /// Where the lab keeps what it builds.
 pub fn cache() -> PathBuf {
     let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
@@ -149,11 +133,11 @@ pub fn cache() -> PathBuf {
 
 /// A kernel, if it is built or fetched.
 pub fn kernel(series: Series) -> Option<Kernel> {
-    let folder = series.folder();
+    let folder = kernel_folder(series);
     let text = |name: &str| {
         std::fs::read_to_string(folder.join(name)).ok().map(|text| text.trim().to_owned())
     };
-    let image = folder.join(series.image());
+    let image = folder.join(image_name(series));
     // Moved there last.
     image.exists().then_some(())?;
     let modules = (series != Series::Own).then(|| folder.join("modules"));
@@ -168,7 +152,7 @@ pub fn build(series: Series) -> Result<Kernel, LabError> {
     if let Some(kernel) = kernel(series) {
         return Ok(kernel);
     }
-    let folder = series.folder();
+    let folder = kernel_folder(series);
     let io = |op, path: &Path| {
         let path = path.to_owned();
         move |source| LabError::Io { op, path, source }
@@ -190,7 +174,7 @@ pub fn build(series: Series) -> Result<Kernel, LabError> {
         return Err(LabError::Build { status });
     }
     kernel(series).ok_or_else(|| LabError::Missing {
-        what: format!("{}", folder.join(series.image()).display()),
+        what: format!("{}", folder.join(image_name(series)).display()),
         way_out: "remove that folder and run `ccbench lab build` again".to_owned(),
     })
 }
@@ -220,8 +204,8 @@ impl Lab {
         let told = String::from_utf8_lossy(&told.stdout).into_owned();
         let emulator = told.lines().next().unwrap_or("QEMU, unknown version").to_owned();
         let kernel = kernel(series).ok_or_else(|| LabError::Missing {
-            what: format!("kernel {}", series.name()),
-            way_out: series.way_out(),
+            what: format!("kernel {series}"),
+            way_out: way_out(series),
         })?;
         let mut userland = Vec::new();
         let agent =
@@ -319,6 +303,12 @@ const LOOK: Duration = Duration::from_millis(50);
 /// A machine that says nothing for so long hangs: even a slow one has a sample to tell many times a minute.
 const SILENCE: Duration = Duration::from_secs(300);
 
+/// [`SILENCE`], or what `CCBENCH_LAB_SILENCE_S` says: for a machine much slower than the usual, and for tests.
+fn silence() -> Duration {
+    let told = std::env::var("CCBENCH_LAB_SILENCE_S").ok();
+    told.and_then(|s| s.parse().ok()).map_or(SILENCE, Duration::from_secs)
+}
+
 impl Boot {
     /// Passes on what the guest says until the machine ends.
     ///
@@ -329,6 +319,7 @@ impl Boot {
         let io = |source| LabError::Io { op: "read", path: path.clone(), source };
         let mut said = std::fs::File::open(&path).map_err(io)?;
         let (mut buffer, mut done) = (Vec::new(), false);
+        let silence = silence();
         let mut heard = tokio::time::Instant::now();
         loop {
             // Before the file is read: what was written until then is read after it.
@@ -349,8 +340,8 @@ impl Boot {
             match ended {
                 Some(_) if done => return Ok(()),
                 Some(status) => return Err(self.broken(format!("ended with {status}"))),
-                None if heard.elapsed() > SILENCE => {
-                    let seconds = SILENCE.as_secs();
+                None if heard.elapsed() > silence => {
+                    let seconds = silence.as_secs();
                     return Err(
                         self.broken(format!("has said nothing for {seconds} s and was stopped"))
                     );
@@ -362,7 +353,10 @@ impl Boot {
 
     fn broken(&self, how: String) -> LabError {
         let console = std::fs::read(&self.machine.console).unwrap_or_default();
-        LabError::Machine { how, tail: tail(&String::from_utf8_lossy(&console), 20) }
+        let console = String::from_utf8_lossy(&console);
+        // QEMU ends in order when a kernel that has panicked reboots.
+        let how = if console.contains("Kernel panic") { "panicked".to_owned() } else { how };
+        LabError::Machine { how, tail: tail(&console, 40) }
     }
 }
 

@@ -17,6 +17,7 @@ pub mod results;
 mod run;
 mod trace;
 mod traces;
+mod trials;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -36,6 +37,7 @@ use args::{
 use coordinate::Experiment;
 use error::CliError;
 use traces::Traces;
+use trials::Ground as _;
 
 /// Runs one command line and returns the process's exit code (see `ccbench --help`).
 pub fn run(arguments: impl Iterator<Item = OsString>) -> i32 {

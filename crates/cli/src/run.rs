@@ -1,17 +1,16 @@
 //! `ccbench run`: what happens around the trials.
 
 use ccbench_proto::schedule;
-use ccbench_proto::topology::Topology;
 use tokio::sync::watch;
 
 use crate::args::RunArgs;
 use crate::coordinate::Experiment;
 use crate::error::CliError;
-use crate::lab::Lab;
-use crate::lab::trial::{Survey, dilation_for};
+use crate::lab::boots::{AskedOfLab, Boots, LAB_NOTE};
 use crate::live::Live;
 use crate::results::store::{RunDir, RunInfo, RunStatus};
 use crate::results::{summary, table};
+use crate::trials::{About, Ground};
 use crate::{load, print, terminal_width};
 
 /// How a run went and where its results are.
@@ -25,7 +24,7 @@ pub struct Ran {
 /// # Errors
 /// What kept it from even beginning; how it ended is in [`Ran`].
 pub async fn run_plan(args: &RunArgs) -> Result<Ran, CliError> {
-    let interrupt = interrupts()?;
+    let mut interrupt = interrupts()?;
     let loaded = match (&args.resume, &args.plan) {
         (Some(dir), _) => {
             RunDir::open(dir)?;
@@ -38,48 +37,100 @@ pub async fn run_plan(args: &RunArgs) -> Result<Ran, CliError> {
     };
     let text = loaded.text.clone();
     let experiment = Experiment::new(loaded, args.rootless, args.tls.pki.clone(), args.keep_going);
+    let of_lab = of_lab(args, &experiment)?;
     if let Some(path) = &args.resume {
         let dir = RunDir::open(path)?;
+        where_it_began(&dir, of_lab.is_some())?;
         if experiment.left(&dir, args.retry_failed).is_empty() {
             eprintln!("{}: nothing is left to run", path.display());
             return Ok(Ran { dir, ended: Ok(()) });
         }
     }
-    if args.lab {
-        return run_in_lab(args, &experiment, &text, interrupt).await;
+    let asked = Asked { args, experiment: &experiment, plan_text: &text };
+    if let Some(of_lab) = of_lab {
+        let boots = Boots::open(&experiment, of_lab, &mut interrupt).await?;
+        return asked.run_on(boots, interrupt).await;
     }
-    let nodes = experiment.open().await?;
-    let about = About {
-        topology: nodes.topology.clone(),
-        nodes: nodes.fleet.agents.iter().map(|(node, a)| (node.clone(), a.info.clone())).collect(),
-        notes: nodes.notes.clone(),
-    };
-    let info = run_info(&experiment, &text, args, about);
-    let made = match &args.resume {
-        Some(path) => RunDir::resume(path, &info),
-        None => RunDir::create(&args.out, &info),
-    };
-    let dir = match made {
-        Ok(dir) => dir,
-        Err(error) => {
-            nodes.close().await;
-            return Err(error.into());
+    asked.run_on(experiment.open().await?, interrupt).await
+}
+
+/// What the lab is asked for, by the command or by the plan; `None`: the plan runs elsewhere.
+fn of_lab(args: &RunArgs, experiment: &Experiment) -> Result<Option<AskedOfLab>, CliError> {
+    let named = experiment.plan.points().iter().find_map(|point| point.plan.plan().kernel());
+    match (named, args.kernel) {
+        (Some(named), Some(kernel)) => Err(CliError::Usage(format!(
+            "--kernel {kernel}, but the plan names its kernels itself ({named} for one): leave out --kernel, or \
+             change the plan with `--set lab.kernel={kernel}`"
+        ))),
+        (None, _) if !args.lab && (args.kernel.is_some() || args.dilation.is_some()) => {
+            Err(CliError::Usage("--kernel and --dilation are the lab's: add --lab".to_owned()))
         }
-    };
-    let left = experiment.left(&dir, args.retry_failed);
-    let mut live = Live::new(args.json, left.len() as u32);
-    for note in nodes.notes.iter().chain(&nodes.missing(&experiment.plan)) {
-        live.say("note", &format!("note: {note}"));
+        (None, _) if !args.lab => Ok(None),
+        (_, kernel) => {
+            Ok(Some(AskedOfLab { kernel: kernel.unwrap_or_default(), dilation: args.dilation }))
+        }
     }
-    live.say("results", &format!("results: {}", dir.path().display()));
-    let ended = experiment.run(nodes, &dir, left, &mut live, interrupt).await;
-    live.finish();
-    dir.finish(match &ended {
-        Ok(()) if experiment.left(&dir, false).is_empty() => RunStatus::Complete,
-        Err(CliError::Interrupted) => RunStatus::Interrupted,
-        _ => RunStatus::Failed,
-    })?;
-    Ok(Ran { dir, ended })
+}
+
+/// Refuses to go on elsewhere: trials in the lab and outside are not repetitions of one point.
+fn where_it_began(dir: &RunDir, in_lab: bool) -> Result<(), CliError> {
+    let began_in_lab = dir.notes().iter().any(|note| note.starts_with(LAB_NOTE));
+    match (began_in_lab, in_lab) {
+        (true, false) => Err("this run began in the lab: add --lab"),
+        (false, true) => Err("this run did not begin in the lab: leave out --lab"),
+        _ => Ok(()),
+    }
+    .map_err(|why| CliError::Usage(format!("{}: {why}", dir.path().display())))
+}
+
+/// What is to be run.
+struct Asked<'a> {
+    args: &'a RunArgs,
+    experiment: &'a Experiment,
+    plan_text: &'a str,
+}
+
+impl Asked<'_> {
+    /// Runs it, from making the results directory to its last line.
+    async fn run_on(
+        &self,
+        mut ground: impl Ground,
+        interrupt: watch::Receiver<bool>,
+    ) -> Result<Ran, CliError> {
+        let Self { args, experiment, plan_text } = *self;
+        let mut about = ground.about(experiment);
+        let missing = std::mem::take(&mut about.missing);
+        let info = run_info(experiment, plan_text, args, about);
+        let made = match &args.resume {
+            Some(path) => RunDir::resume(path, &info),
+            None => RunDir::create(&args.out, &info),
+        };
+        let dir = match made {
+            Ok(dir) => dir,
+            Err(error) => {
+                ground.close().await;
+                return Err(error.into());
+            }
+        };
+        let left = experiment.left(&dir, args.retry_failed);
+        let mut live = Live::new(args.json, left.len() as u32);
+        if ground.is_virtual() {
+            live.in_lab();
+        }
+        for note in info.notes.iter().chain(&missing) {
+            live.say("note", &format!("note: {note}"));
+        }
+        live.say("results", &format!("results: {}", dir.path().display()));
+        let ended = experiment.run(&mut ground, &dir, left, &mut live, interrupt).await;
+        ground.close().await;
+        live.finish();
+        dir.finish(match &ended {
+            Ok(()) if experiment.left(&dir, false).is_empty() => RunStatus::Complete,
+            Err(CliError::Interrupted) => RunStatus::Interrupted,
+            _ => RunStatus::Failed,
+        })?;
+        Ok(Ran { dir, ended })
+    }
 }
 
 /// Summary and table; outside the runtime, because Polars has one of its own. Returns the exit code.
@@ -134,68 +185,6 @@ fn interrupts() -> Result<watch::Receiver<bool>, CliError> {
         }
     });
     Ok(receive)
-}
-
-/// The same plan in the lab.
-async fn run_in_lab(
-    args: &RunArgs,
-    experiment: &Experiment,
-    plan_text: &str,
-    interrupt: watch::Receiver<bool>,
-) -> Result<Ran, CliError> {
-    let plan = experiment.plan.plan();
-    if let Some((node, _)) = plan.nodes.iter().find(|(_, node)| node.agent.is_some()) {
-        let why = format!("--lab builds its nodes itself, but node {node} names an agent");
-        return Err(CliError::Usage(why));
-    }
-    let lab = Lab::open(args.kernel)?;
-    let points = experiment.plan.points();
-    let mut survey = Survey::default();
-    // Every point may cost another: the dearest decides, so that points can be compared.
-    for point in &points {
-        let seen = lab.survey(experiment, point).await?;
-        survey.busy_pct = survey.busy_pct.max(seen.busy_pct);
-        survey.nodes.extend(seen.nodes);
-    }
-    let dilation = args.dilation.unwrap_or_else(|| dilation_for(survey.busy_pct));
-    let how = if args.dilation.is_some() { "as asked" } else { "chosen by a short calibration" };
-    let about = About {
-        topology: format!("{:#?}", Topology::build(plan)),
-        nodes: survey.nodes,
-        notes: vec![format!(
-            "lab: {} {}, {}, dilation {dilation} ({how})",
-            lab.kernel().version,
-            lab.kernel().release,
-            lab.emulator
-        )],
-    };
-    let info = run_info(experiment, plan_text, args, about);
-    let dir = match &args.resume {
-        Some(path) => RunDir::resume(path, &info),
-        None => RunDir::create(&args.out, &info),
-    }?;
-    let left = experiment.left(&dir, args.retry_failed);
-    let mut live = Live::new(args.json, left.len() as u32);
-    live.in_lab();
-    for note in &info.notes {
-        live.say("note", &format!("note: {note}"));
-    }
-    live.say("results", &format!("results: {}", dir.path().display()));
-    let ended = experiment.run_in_lab(&lab, dilation, &dir, left, &mut live, interrupt).await;
-    live.finish();
-    dir.finish(match &ended {
-        Ok(()) if experiment.left(&dir, false).is_empty() => RunStatus::Complete,
-        Err(CliError::Interrupted) => RunStatus::Interrupted,
-        _ => RunStatus::Failed,
-    })?;
-    Ok(Ran { dir, ended })
-}
-
-/// What is known of the nodes before the first trial.
-struct About {
-    topology: String,
-    nodes: std::collections::BTreeMap<String, ccbench_proto::wire::NodeInfo>,
-    notes: Vec<String>,
 }
 
 fn run_info(experiment: &Experiment, plan_text: &str, args: &RunArgs, about: About) -> RunInfo {

@@ -295,6 +295,7 @@ fn owner(place: &[String]) -> &'static str {
     match segments[..] {
         [_] => "a plan",
         ["sample", _] => "`sample`",
+        ["lab", _] => "`lab`",
         [.., "queue", _] => "this kind of queue",
         [.., "match", _] => "`match`",
         ["links", _, "trace", _] => "`trace`",

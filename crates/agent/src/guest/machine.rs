@@ -43,10 +43,12 @@ pub fn load_modules() -> io::Result<()> {
     if !Path::new("/lib/modules").exists() {
         return Ok(());
     }
-    let loaded = std::process::Command::new("/sbin/modprobe")
+    // Not every kernel says what it has built in, so that a failure here says nothing: what is missing shows when it
+    // is used, and modprobe's words are on the console.
+    std::process::Command::new("/sbin/modprobe")
         .args(["-a", "virtio_pci", "virtio_console", "veth", "tcp_diag"])
-        .status()?;
-    if loaded.success() { Ok(()) } else { Err(io::Error::other(format!("modprobe: {loaded}"))) }
+        .status()
+        .map(|_| ())
 }
 
 /// The port named `ccbench`, for writing.

@@ -104,8 +104,7 @@ impl Machine {
 
     /// The kernel's command line.
     fn command_line(&self) -> String {
-        let common =
-            "console=ttyS0 quiet panic=-1 nokaslr norandmaps mitigations=off no_timer_check";
+        let common = "console=ttyS0 quiet panic=-1 sysctl.vm.panic_on_oom=1 nokaslr norandmaps mitigations=off no_timer_check";
         match self.board {
             Board::Micro => {
                 let khz = u64::from(self.dilation) * 1_000_000;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use ccbench_proto::plan::check::{CheckedPlan, check};
-use ccbench_proto::schedule::{self, Point, Run};
+use ccbench_proto::schedule::{self, Point};
 use ccbench_proto::topology::Topology;
 use ccbench_proto::units::Micros;
 use ccbench_proto::wire::lab_said::Of;
@@ -12,11 +12,12 @@ use ccbench_proto::{resolve, wire};
 use tokio::sync::{mpsc, watch};
 
 use super::{Kernel, Lab};
-use crate::coordinate::{Book, Experiment, interrupted, label};
+use crate::coordinate::{Book, Experiment};
 use crate::error::CliError;
 use crate::live::Live;
 use crate::results::store::{NodeClock, RunDir, TrialKey};
 use crate::results::verdict::{Judge, Reason, Status, Verdict};
+use crate::trials::{Trial, interrupted};
 
 /// From "all are ready" to the first phase, guest time: the base RTT is measured meanwhile.
 const LEAD_NS: u64 = 350_000_000;
@@ -29,12 +30,7 @@ const WORDS_WAITING: usize = 4096;
 /// Share of the guest's processor from which its network may be distorted, and from which it surely is.
 const BUSY_DEGRADED_PCT: f64 = 60.0;
 const BUSY_FAILED_PCT: f64 = 90.0;
-/// What the automatic choice of the dilation aims at.
-const BUSY_WANTED_PCT: f64 = 35.0;
-/// Dilations that are chosen from.
-const DILATIONS: [u32; 7] = [1, 2, 5, 10, 20, 50, 100];
-/// What the calibration runs at, and for how long.
-const CALIBRATION_DILATION: u32 = 20;
+/// How long the calibration runs.
 const CALIBRATION: Micros = Micros::from_millis(1500);
 
 /// What a machine said about itself before any trial.
@@ -52,15 +48,30 @@ impl Lab {
     ///
     /// # Errors
     /// The machine did not come up, or the plan cannot be run in it.
-    pub async fn survey(&self, experiment: &Experiment, point: &Point) -> Result<Survey, CliError> {
+    pub(super) async fn survey(
+        &self,
+        experiment: &Experiment,
+        point: &Point,
+        dilation: u32,
+        interrupt: &mut watch::Receiver<bool>,
+    ) -> Result<Survey, CliError> {
         let short = shortened(&point.plan);
         let task = task(experiment, point, &short, (1, 1));
         let dir = folder()?;
-        let boot = self.boot(dir.path(), &task, 1, CALIBRATION_DILATION)?;
+        let boot = self.boot(dir.path(), &task, 1, dilation)?;
         let (send, mut receive) = mpsc::channel(WORDS_WAITING);
         let follow = tokio::spawn(boot.follow(send));
         let (mut survey, mut failed) = (Survey::default(), None);
-        while let Some(said) = receive.recv().await {
+        loop {
+            let said = tokio::select! {
+                biased;
+                () = interrupted(interrupt) => {
+                    follow.abort();
+                    return Err(CliError::Interrupted);
+                }
+                said = receive.recv() => said,
+            };
+            let Some(said) = said else { break };
             match said.of {
                 Some(Of::Node(node)) => {
                     survey.nodes.insert(node.node, node.info.unwrap_or_default());
@@ -74,12 +85,10 @@ impl Lab {
         failed.map_or(Ok(survey), Err)
     }
 
-    /// One trial.
-    async fn trial(
+    pub(super) async fn trial(
         &self,
-        (experiment, point, run): (&Experiment, &Point, &Run),
+        Trial { experiment, point, run, dir }: Trial<'_>,
         dilation: u32,
-        dir: &RunDir,
         live: &mut Live,
         interrupt: &mut watch::Receiver<bool>,
     ) -> Result<Verdict, CliError> {
@@ -119,9 +128,17 @@ impl Lab {
         book.errors.extend(ended.err().map(|error| error.to_string()));
         let busy_pct = ear.busy_pct;
         self.note(&mut book, dilation, run.seed, busy_pct)?;
-        let verdict = with_busy(book.judge.finish(&book.done, &book.errors), busy_pct, dilation);
+        let verdict = book.judge.finish(&book.done, &book.errors);
+        let verdict = with_busy(verdict, busy_pct, self.way_out_of_busy(dilation));
         book.writer.commit(&verdict)?;
         Ok(verdict)
+    }
+
+    fn way_out_of_busy(&self, dilation: u32) -> String {
+        if self.kernel().dilates() {
+            return format!("use a larger dilation than {dilation} (--dilation)");
+        }
+        "a stock kernel cannot be dilated: ask for less traffic, or for the kernel `own`".to_owned()
     }
 
     /// What the trial ran in.
@@ -239,59 +256,11 @@ impl<'a> Ear<'a> {
     }
 }
 
-impl Experiment {
-    /// Runs these trials in the lab, each in a machine of its own.
-    ///
-    /// # Errors
-    /// The first thing that makes going on pointless; finished trials are committed by then.
-    pub async fn run_in_lab(
-        &self,
-        lab: &Lab,
-        dilation: u32,
-        dir: &RunDir,
-        runs: Vec<Run>,
-        live: &mut Live,
-        mut interrupt: watch::Receiver<bool>,
-    ) -> Result<(), CliError> {
-        let points: BTreeMap<u32, Point> =
-            self.plan.points().into_iter().map(|point| (point.id, point)).collect();
-        for (done, run) in runs.iter().enumerate() {
-            let Some(point) = points.get(&run.point_id) else { continue };
-            let rest = self.time_for(&points, runs.get(done + 1..).unwrap_or_default());
-            let label = label(point, run.trial, self.plan.plan().repeat);
-            live.trial_start(run, &label, &schedule::phases(&point.plan), rest);
-            match lab.trial((self, point, run), dilation, dir, live, &mut interrupt).await {
-                Ok(verdict) => live.trial_end(&verdict),
-                Err(CliError::Interrupted) => {
-                    live.say("trial_end", &format!("{label}: abandoned"));
-                    return Err(CliError::Interrupted);
-                }
-                Err(error) => {
-                    let reason = Reason::new("not_run", error.to_string());
-                    live.trial_end(&Verdict { status: Status::Failed, reasons: vec![reason] });
-                    if !self.keep_going || matches!(error, CliError::Results(_)) {
-                        return Err(error);
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
-/// The smallest dilation at which traffic that kept the guest busy for `busy_pct` at the calibration's dilation
-/// leaves it idle enough.
-pub fn dilation_for(busy_pct: f64) -> u32 {
-    let needed = f64::from(CALIBRATION_DILATION) * busy_pct / BUSY_WANTED_PCT;
-    let enough = DILATIONS.iter().find(|dilation| f64::from(**dilation) >= needed);
-    enough.or(DILATIONS.last()).copied().unwrap_or(1)
-}
-
-fn with_busy(mut verdict: Verdict, busy_pct: f64, dilation: u32) -> Verdict {
+fn with_busy(mut verdict: Verdict, busy_pct: f64, way_out: String) -> Verdict {
     if busy_pct > BUSY_DEGRADED_PCT {
         let why = format!(
             "the lab's processor was busy for {busy_pct:.0} % of the time: traffic may have waited for it; \
-             use a larger dilation than {dilation} (--dilation)"
+             {way_out}"
         );
         let status = if busy_pct > BUSY_FAILED_PCT { Status::Failed } else { Status::Degraded };
         verdict.status = verdict.status.max(status);
@@ -371,18 +340,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_dilation_leaves_the_guest_idle_enough() {
-        assert_eq!(dilation_for(1.0), 1);
-        assert_eq!(dilation_for(17.5), 10);
-        assert_eq!(dilation_for(18.0), 20);
-        assert_eq!(dilation_for(100.0), 100);
-    }
-
-    #[test]
     fn a_busy_guest_is_judged() {
         let ok = || Verdict { status: Status::Ok, reasons: Vec::new() };
-        assert_eq!(with_busy(ok(), 60.0, 1).status, Status::Ok);
-        assert_eq!(with_busy(ok(), 61.0, 1).status, Status::Degraded);
-        assert_eq!(with_busy(ok(), 91.0, 1).status, Status::Failed);
+        assert_eq!(with_busy(ok(), 60.0, String::new()).status, Status::Ok);
+        assert_eq!(with_busy(ok(), 61.0, String::new()).status, Status::Degraded);
+        assert_eq!(with_busy(ok(), 91.0, String::new()).status, Status::Failed);
     }
 }

@@ -12,9 +12,9 @@ use super::cpio::Archive;
 const FOLDERS: [&str; 6] =
     ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 /// For `ccbench lab shell`; left out where the host lacks them.
-const COMFORTS: [&str; 14] = [
+const COMFORTS: [&str; 16] = [
     "sh", "busybox", "ip", "tc", "ss", "ping", "tcpdump", "ethtool", "bpftool", "ls", "cat", "ps",
-    "sysctl", "dmesg",
+    "sysctl", "dmesg", "mkdir", "sleep",
 ];
 
 /// The machine's files, without a task. `modules`: the folder of a kernel's modules, and its release.

@@ -52,7 +52,7 @@ capture pie $leaf pie limit 500 target 20ms tupdate 30ms alpha 4 beta 25 ecn byt
 capture pie_plain $leaf pie
 capture red $leaf red limit 400000 min 30000 max 90000 avpkt 1000 burst 55 probability 0.05 bandwidth 100mbit ecn harddrop adaptive
 capture red_plain $leaf red limit 400000 min 30000 max 90000 avpkt 1000 bandwidth 10mbit
-capture fq $leaf fq limit 1000 flow_limit 200 buckets 1 ce_threshold 1ms orphan_mask 1023
+capture fq $leaf fq limit 1000 flow_limit 200 buckets 2 ce_threshold 1ms orphan_mask 1023
 capture fq_plain $leaf fq
 capture codel $leaf codel limit 500 target 5ms interval 100ms ecn ce_threshold 1ms
 capture codel_noecn $leaf codel noecn

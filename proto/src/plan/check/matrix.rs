@@ -286,7 +286,7 @@ fn level_key(base: &Table, setting: &Setting, problems: &mut Problems) {
             &[],
             format!(
                 "`{dotted}` is the same for the whole experiment; the matrix may vary links, flows, phases, probes, changes, \
-                 path, sample, cc, and `sysctl` and `offloads` of a node"
+                 path, sample, cc, lab, and `sysctl`, `offloads` and `kernel` of a node"
             ),
         );
         return;
@@ -315,9 +315,11 @@ fn level_key(base: &Table, setting: &Setting, problems: &mut Problems) {
 fn may_vary(key: &[String]) -> bool {
     let segments: Vec<&str> = key.iter().map(String::as_str).collect();
     match segments[..] {
-        ["nodes", _, inner, ..] => inner == "sysctl" || inner == "offloads",
-        [first, ..] => ["links", "flows", "phases", "probes", "changes", "path", "sample", "cc"]
-            .contains(&first),
+        ["nodes", _, inner, ..] => ["sysctl", "offloads", "kernel"].contains(&inner),
+        [first, ..] => {
+            ["links", "flows", "phases", "probes", "changes", "path", "sample", "cc", "lab"]
+                .contains(&first)
+        }
         [] => false,
     }
 }

@@ -1,0 +1,70 @@
+//! What goes wrong inside the machine ends the trial as failed, with the end of the console. The machine's tools are the
+//! host's, found by PATH: a script of the name `iperf3` gets into it.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use ccbench_tests::{Bench, csv, text};
+
+use crate::plan;
+
+/// The real one's name in the machine: that of a tool which a trial does not need.
+const REAL: &str = "tcpdump";
+
+/// Runs the plan in a machine in which `act` happens 4 s after a client has started.
+fn run(bench: &Bench, act: &str, environment: &[(&str, &str)]) -> Output {
+    let tools = bench.path("tools");
+    std::fs::create_dir(&tools).unwrap();
+    let path = std::env::var("PATH").unwrap_or_default();
+    let real = path.split(':').map(|dir| Path::new(dir).join("iperf3")).find(|file| file.exists());
+    std::fs::copy(real.unwrap(), tools.join(REAL)).unwrap();
+    let script = format!(
+        "#!/bin/sh\ncase \"$*\" in *-c*) ( sleep 4; {act} ) & ;; esac\nexec /bin/{REAL} \"$@\"\n"
+    );
+    let fake: PathBuf = tools.join("iperf3");
+    std::fs::write(&fake, script).unwrap();
+    std::fs::set_permissions(&fake, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let plan = bench.write("plan.toml", &plan(1).replace("length = \"3s\"", "length = \"8s\""));
+    let mut command: Command =
+        bench.command(&["run", &plan.to_string_lossy(), "--lab", "--dilation", "5"]);
+    command.env("PATH", format!("{}:{path}", tools.display())).envs(environment.iter().copied());
+    command.output().unwrap()
+}
+
+/// The one trial failed for a reason that holds these words, and what was said until then is kept.
+fn assert_failed(bench: &Bench, done: &Output, words: &[&str]) {
+    let said = text(done);
+    assert_eq!(done.status.code(), Some(1), "{said}");
+    let trials = std::fs::read_to_string(bench.results().join("trials.csv")).unwrap();
+    assert!(trials.contains("failed"), "{trials}");
+    for word in words {
+        assert!(said.contains(word), "no `{word}`: {said}");
+    }
+    assert!(!csv(&bench.results().join("points.csv")).is_empty());
+    let samples = bench.results().join("tables/flow_samples/point=0/trial-01/part-0.parquet");
+    assert!(samples.exists(), "what was said until then is kept: {said}");
+}
+
+#[test]
+fn a_panic_fails_the_trial() {
+    let bench = Bench::new();
+    let done = run(&bench, "echo c > /proc/sysrq-trigger", &[]);
+    assert_failed(&bench, &done, &["the lab's machine panicked", "sysrq triggered crash"]);
+}
+
+#[test]
+fn no_memory_left_fails_the_trial() {
+    let bench = Bench::new();
+    let done = run(&bench, "a=xxxxxxxx; while :; do a=$a$a; done", &[]);
+    assert_failed(&bench, &done, &["the lab's machine panicked", "Out of memory"]);
+}
+
+#[test]
+fn a_machine_that_says_nothing_fails_the_trial() {
+    let bench = Bench::new();
+    let freeze = "mkdir /sys/fs/cgroup/ice && echo 1 > /sys/fs/cgroup/ice/cgroup.procs && \
+                  echo 1 > /sys/fs/cgroup/ice/cgroup.freeze";
+    let done = run(&bench, freeze, &[("CCBENCH_LAB_SILENCE_S", "40")]);
+    assert_failed(&bench, &done, &["the lab's machine has said nothing for 40 s and was stopped"]);
+}
