@@ -111,6 +111,11 @@ impl Drop for Load {
     }
 }
 
+/// What a stand-in does. The compiler reads what it is given: who writes into a closed pipe fails.
+fn idle(name: &str) -> &'static str {
+    if name == "gcc" { "cat > /dev/null" } else { "exit 0" }
+}
+
 /// Runs the kernel's recipe with stand-ins for everything that it checks for, and these scripts instead of some.
 fn recipe(instead: &[(&str, &str)], without: &str) -> String {
     let bench = Bench::new();
@@ -125,7 +130,7 @@ fn recipe(instead: &[(&str, &str)], without: &str) -> String {
     }
     let stand_ins = "gcc make flex bison bc pahole xz lz4 python3 patch dpkg apt-get df".split(' ');
     for name in stand_ins.filter(|name| *name != without) {
-        let act = instead.iter().find(|(of, _)| *of == name).map_or("exit 0", |(_, act)| act);
+        let act = instead.iter().find(|(of, _)| *of == name).map_or(idle(name), |(_, act)| act);
         let file = tools.join(name);
         std::fs::write(&file, format!("#!/bin/sh\n{act}\n")).unwrap();
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).unwrap();
