@@ -8,6 +8,7 @@
  *   ccb_cwnd_limited(tp)                      as the kernel's tcp_is_cwnd_limited
  *   ccb_ca_state(tp)                          icsk_ca_state, a bit-field
  *   CCB_ECN_MODE                              bits of ecn_flags: ECN was agreed on
+ *   CCB_NTOHS(port)                           from network order
  *   ccb_pacing_rate(tp)                       bytes per second, as in force
  *   ccb_set_cwnd(tp, pkts), ccb_set_pacing_rate(tp, bytes per second), ccb_start_pacing(tp)
  *   ccb_row_wanted(tp), ccb_row_out(tp, round, stats)
@@ -63,7 +64,7 @@ CC_FN void ccb_row_fill(struct ccb_row *row, const struct sock *sk, u32 round,
 	row->socket_cookie = (u64)sk->__sk_common.skc_cookie.counter;
 	row->round = round;
 	row->local_port = sk->__sk_common.skc_num;
-	row->remote_port = __builtin_bswap16((u16)sk->__sk_common.skc_dport);
+	row->remote_port = CCB_NTOHS(sk->__sk_common.skc_dport);
 	__builtin_memcpy(row->stats, stats, sizeof(row->stats));
 }
 

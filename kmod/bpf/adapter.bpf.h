@@ -67,6 +67,7 @@ INLINE u32 ccb_ca_state(struct tcp_sock *tp)
 }
 
 #define CCB_ECN_MODE TCP_ECN_MODE
+#define CCB_NTOHS(port) __builtin_bswap16(port)
 
 INLINE u64 ccb_pacing_rate(struct tcp_sock *tp)
 {

@@ -46,6 +46,7 @@ static inline u32 ccb_ca_state(struct tcp_sock *tp)
 }
 
 #define CCB_ECN_MODE TCP_ECN_MODE_ANY
+#define CCB_NTOHS(port) ntohs(port)
 
 static inline u64 ccb_pacing_rate(struct tcp_sock *tp)
 {

@@ -7,6 +7,7 @@
 //! flow in it needs the same one); elsewhere what flows began with is told, and the verdict sees it.
 
 use std::collections::BTreeMap;
+#[cfg(feature = "ebpf")]
 use std::path::{Path, PathBuf};
 
 use ccbench_proto::plan::Via;
@@ -14,6 +15,7 @@ use ccbench_proto::schedule::{FlowTask, NodeTask};
 use ccbench_proto::wire;
 use serde_json::json;
 
+#[cfg(feature = "ebpf")]
 use crate::cgroup;
 use crate::ecn::apply::Node;
 #[cfg(feature = "ebpf")]

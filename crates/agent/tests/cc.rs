@@ -190,6 +190,62 @@ async fn without_the_right_to_it_the_way_out_is_named() {
     assert!(refused.message().contains("run ccbench as root"), "{refused:?}");
 }
 
+/// In a user namespace there is no hook: a namespace of ccbench's own gets a default that leaves nothing in a socket.
+#[tokio::test]
+async fn without_the_hook_the_default_of_our_own_namespace_is_changed_and_put_back() {
+    // What ccbench's testbed makes is known by its interface.
+    let script = "ip link set lo up && ip link add to-two type dummy && exec \"$0\" \"$@\"";
+    let agent = support::Agent::by(|_| {
+        let mut command = Command::new("unshare");
+        command.args(["--user", "--map-root-user", "--net", "sh", "-c", script, AGENT]);
+        command
+    });
+    let default = || {
+        let pid = agent.child.id().to_string();
+        let mut command = Command::new("nsenter");
+        command.args(["--user", "--net", "-t", &pid, "cat"]);
+        let read = command.arg("/proc/sys/net/ipv4/tcp_congestion_control").output().unwrap();
+        String::from_utf8(read.stdout).unwrap().trim().to_owned()
+    };
+    let mut client = agent.connect().await;
+    let before = default();
+    let other = "[flows.other]\nfrom = \"one\"\nto = \"two\"\ncc = \"cubic\"\n[probes.rtt]";
+    let mixed = LOOPBACK_PLAN
+        .replace("sysctl = ", "# ")
+        .replace("[probes.rtt]", other)
+        .replace("[\"bulk\"]", "[\"bulk\", \"other\"]");
+    let alone = mixed.replace("cc = \"reno\"", "cc = \"cubic\"");
+    // A restricted one may not be a namespace's default (and asking for it would leak a reference).
+    let allowed = "/proc/sys/net/ipv4/tcp_allowed_congestion_control";
+    let allowed = std::fs::read_to_string(allowed).unwrap();
+    let (cubic, how) = match allowed.split_whitespace().any(|name| name == "cubic") {
+        true => ("cubic", "namespace_default"),
+        false => ("reno", "after_connect"),
+    };
+    for (plan, epoch, wanted) in [
+        (&mixed, 8, [("bulk", "reno", "namespace_default"), ("other", "reno", "after_connect")]),
+        (&alone, 9, [("bulk", cubic, how), ("other", cubic, how)]),
+    ] {
+        let reply = client.prepare(prepare(plan, "one", epoch)).await.unwrap().into_inner();
+        assert_eq!(default(), wanted[0].1);
+        let told: Vec<(String, serde_json::Value)> = reply
+            .events
+            .iter()
+            .filter(|event| event.kind == "cc_in_force")
+            .map(|e| (e.subject.clone(), serde_json::from_str(&e.data_json).unwrap()))
+            .collect();
+        assert_eq!(told.len(), 2, "{told:?}");
+        for (group, begins_with, how) in wanted {
+            let (_, data) = told.iter().find(|(subject, _)| subject == group).unwrap();
+            assert_eq!((&data["begins_with"], &data["how"]), (&begins_with.into(), &how.into()));
+            assert!(data["paced_by"].is_null() && data["no_hook"].is_string(), "{data}");
+        }
+        let reply = client.reset(wire::ResetRequest::default()).await.unwrap().into_inner();
+        assert!(reply.failed.is_empty(), "{reply:?}");
+        assert_eq!(default(), before);
+    }
+}
+
 /// `ccbench-agent cc` with these words.
 fn cc(words: &[&str]) -> Command {
     let mut command = Command::new(AGENT);

@@ -16,6 +16,7 @@ use super::{Result, TrialStatus, frame_error};
 
 mod measure;
 pub(in crate::results) mod query;
+mod sampled;
 mod six;
 pub mod statistics;
 

@@ -15,8 +15,8 @@
 //! - **Retransmissions** are the growth of `total_retrans` from the last sample before the phase (0 at first) to
 //!   the last within it, summed over sockets.
 //! - **packet_lateness** and **step_lateness** of a link are over the whole trial, under a phase `(trial)`.
-//! - **Fairness** is Jain's index over what each flow got in the phase (`_of_mean`: not the mean of an index over
-//!   time).
+//! - **Fairness** is Jain's index over what each flow got in the phase (`_of_mean`); indices, utilities and power at
+//!   every instant and then averaged are in [`super::sampled`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,6 +25,7 @@ use ccbench_proto::schedule::{self, FlowTask, Point, TrialContext};
 use polars::prelude::{Expr, col, lit};
 
 use super::query::{self, Lines, count, first, last, stats, sum};
+use super::sampled::{Aligned, INSTANT_S};
 use super::statistics::jain;
 use super::{PhaseRow, Scope};
 use crate::results::Result;
@@ -149,7 +150,42 @@ pub(super) fn measure(run: &RunDir, trials: &[&TrialEnd], schedule: &Schedule) -
     for row in query::timing(run, trials)? {
         out.timing(&row);
     }
+    out.sampled(&aligned(run, trials)?);
     Ok(measured)
+}
+
+/// The flows of every measured phase on one grid of instants.
+fn aligned(run: &RunDir, trials: &[&TrialEnd]) -> Result<BTreeMap<(Trial, String), Aligned>> {
+    let mut all = BTreeMap::new();
+    for end in trials {
+        for phase in end.phases.iter().filter(|phase| phase.measure) {
+            let (start_s, end_s) = (phase.start_us as f64 / 1e6, phase.end_us as f64 / 1e6);
+            let key = ((end.point_id, end.trial), phase.name.clone());
+            all.insert(key, Aligned::new(start_s, end_s));
+        }
+    }
+    let mut each = |trial: Trial, take: &mut dyn FnMut(&mut Aligned)| {
+        all.range_mut((trial, String::new())..)
+            .take_while(|((of, _), _)| *of == trial)
+            .for_each(|(_, phase)| take(phase));
+    };
+    if let Some(lines) = query::intervals(run, trials)? {
+        for line in 0..lines.len() {
+            let number = |name: &str| lines.number(name, line);
+            let (Some(end_s), Some(seconds)) = (number("t_s"), number("seconds")) else { continue };
+            let (flow, bytes) = (lines.text("flow_id", line), number("bytes").unwrap_or(0.0));
+            each(lines.trial(line), &mut |phase| phase.interval(&flow, end_s, seconds, bytes));
+        }
+    }
+    if let Some(lines) = query::round_trips(run, trials, sender(), INSTANT_S)? {
+        for line in 0..lines.len() {
+            let number = |name: &str| lines.number(name, line);
+            let (Some(nth), Some(us)) = (number("instant"), number("rtt_us")) else { continue };
+            let flow = lines.text("flow_id", line);
+            each(lines.trial(line), &mut |phase| phase.srtt(&flow, nth as i64, us));
+        }
+    }
+    Ok(all)
 }
 
 fn sender() -> Expr {
@@ -460,6 +496,20 @@ impl Out<'_> {
             let asked = lines.count("seq.n", line);
             let lost = lines.number("lost", line).unwrap_or(0.0) / f64::from(asked.max(1));
             self.row(place, "loss_share", "1", "mean", lost, asked);
+        }
+    }
+
+    /// Metrics that are taken at every instant.
+    fn sampled(&mut self, phases: &BTreeMap<(Trial, String), Aligned>) {
+        for ((trial, phase), aligned) in phases {
+            let Some(record) = self.measured_phase(*trial, phase) else { continue };
+            let group =
+                |flow: &str| flow.rsplit_once('/').map_or(flow, |(group, _)| group).to_owned();
+            let runs = |flow: &str| self.schedule.allows(trial.0, &group(flow), record);
+            for (flow, metric, unit, stat, value, n) in aligned.numbers(runs) {
+                let (scope, subject) = flow.map_or((Scope::Net, "all"), |flow| (Scope::Flow, flow));
+                self.row((*trial, phase.as_str(), scope, subject), metric, unit, stat, value, n);
+            }
         }
     }
 

@@ -125,6 +125,38 @@ pub(super) fn timing(run: &RunDir, trials: &[&TrialEnd]) -> Result<Vec<TimingRow
 
 const LINK_TABLE: &str = "qdisc_samples";
 
+/// What receivers reported: `point_id`, `trial`, `flow_id`, and `t_s` (its end), `seconds`, `bytes` of each interval.
+pub(super) fn intervals(run: &RunDir, trials: &[&TrialEnd]) -> Result<Option<Lines>> {
+    const TABLE: &str = "intervals";
+    let Some(scan) = scan(run, TABLE, trials)? else { return Ok(None) };
+    let kept =
+        col("side").eq(lit("rcv")).and(col("omitted").not()).and(col("seconds").gt(lit(0.0)));
+    let number = |name: &str| col(name).cast(DataType::Float64);
+    let columns = ["point_id", "trial", "t_s", "seconds", "bytes"].map(number);
+    let rows = scan.filter(kept).select([&columns[..], &[col("flow_id")]].concat());
+    collect(run, TABLE, rows).map(Some)
+}
+
+/// Mean smoothed RTT of every flow in every `instant_s` of a trial: `point_id`, `trial`, `flow_id`, `instant`
+/// (number since the trial's beginning), `rtt_us`.
+pub(super) fn round_trips(
+    run: &RunDir,
+    trials: &[&TrialEnd],
+    of: Expr,
+    instant_s: f64,
+) -> Result<Option<Lines>> {
+    const TABLE: &str = "flow_samples";
+    let Some(scan) = scan(run, TABLE, trials)? else { return Ok(None) };
+    let number = |name: &str| col(name).cast(DataType::Float64);
+    let instant = (col("t_s") / lit(instant_s)).cast(DataType::Int64).cast(DataType::Float64);
+    let keys = [number("point_id"), number("trial"), col("flow_id"), instant.alias("instant")];
+    let rows = scan
+        .filter(of.and(col("rtt_us").is_not_null()).and(col("t_s").is_not_null()))
+        .group_by(keys)
+        .agg([number("rtt_us").mean()]);
+    collect(run, TABLE, rows).map(Some)
+}
+
 /// What each link as a whole sent, dropped and held, grouped by trial, phase and link.
 pub(super) fn links(
     run: &RunDir,

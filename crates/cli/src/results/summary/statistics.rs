@@ -47,6 +47,27 @@ pub fn jain(shares: &[f64]) -> Option<f64> {
     (shares.len() >= 2 && squares > 0.0).then(|| sum * sum / (shares.len() as f64 * squares))
 }
 
+/// The product of these shares, RFC 5166's measure: largest where a fixed sum is shared equally.
+pub fn product(shares: &[f64]) -> Option<f64> {
+    (shares.len() >= 2).then(|| shares.iter().product())
+}
+
+/// Shannon's entropy of what each has of the sum, over that of equal shares: 1 when all are equal, 0 when one has
+/// everything. Not ccperf's column of that name, whose definition is not published.
+pub fn entropy(shares: &[f64]) -> Option<f64> {
+    let sum: f64 = shares.iter().sum();
+    let parts = shares.iter().map(|x| x / sum).filter(|part| *part > 0.0);
+    let bits: f64 = parts.map(|part| -part * part.log2()).sum();
+    (shares.len() >= 2 && sum > 0.0).then(|| bits / (shares.len() as f64).log2())
+}
+
+/// The least share over the largest. `None` of fewer than two and of nothing but zeros.
+pub fn max_min(shares: &[f64]) -> Option<f64> {
+    let least = shares.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = shares.iter().copied().fold(0.0, f64::max);
+    (shares.len() >= 2 && most > 0.0).then(|| least / most)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -74,5 +95,25 @@ mod tests {
         assert_eq!(jain(&[5.0, 5.0, 5.0]), Some(1.0));
         assert_eq!(jain(&[5.0]), None);
         assert_eq!(jain(&[0.0, 0.0]), None);
+    }
+
+    #[test]
+    fn indices_of_fairness_depend_on_neither_order_nor_scale() {
+        let shares = [3.0, 1.0, 4.0, 1.5];
+        for index in [jain, entropy, max_min] {
+            let value = index(&shares).unwrap();
+            let scaled = index(&shares.map(|x| x * 1e6)).unwrap();
+            let turned = index(&[1.5, 4.0, 1.0, 3.0]).unwrap();
+            assert!((value - scaled).abs() < 1e-12 && (value - turned).abs() < 1e-12);
+            assert!(
+                value < index(&[2.0; 4]).unwrap()
+                    && (index(&[2.0; 4]).unwrap() - 1.0).abs() < 1e-12
+            );
+            assert_eq!((index(&[5.0]), index(&[0.0, 0.0])), (None, None));
+        }
+        // In bits, of the published two flows.
+        assert!((entropy(&[26.30, 4.49]).unwrap() - 0.5993).abs() < 1e-3);
+        assert_eq!((entropy(&[1.0, 0.0]), max_min(&[1.0, 0.0])), (Some(0.0), Some(0.0)));
+        assert_eq!((product(&[26.0, 4.0]), product(&[26.0])), (Some(104.0), None));
     }
 }
