@@ -20,6 +20,7 @@ use crate::kernel::Kernel;
 use crate::session::{Action, Command, Holder, Session};
 use crate::undo::{Outcome, Undo};
 
+mod captures;
 mod outbox;
 mod prepare;
 mod rows;
@@ -27,6 +28,7 @@ mod run;
 mod samples;
 mod traffic;
 
+use captures::Captures;
 use outbox::Outbox;
 pub use outbox::Outgoing;
 pub(crate) use outbox::event;
@@ -137,6 +139,7 @@ struct Running {
     sampler: SamplerThread,
     out: Outbox,
     cancel: watch::Sender<bool>,
+    captures: Captures,
     /// Held, if the plan wants it.
     _awake: Option<Box<dyn Send>>,
 }
@@ -287,6 +290,14 @@ impl Executor {
             self.lost("a link's trace did not begin").await;
             return Err(error);
         }
+        let captures = match Captures::start(&task, &*self.parts.kernel) {
+            Ok(captures) => captures,
+            Err(error) => {
+                self.lost("a capture did not start").await;
+                return Err(error);
+            }
+        };
+        captures.caveats(&self.trial.links).into_iter().for_each(|e| out.offer(Of::Event(e)));
         let awake = if task.keep_awake { self.keep_awake(&out) } else { None };
         let (cc, unread) = self.trial.cc.readers();
         unread.into_iter().for_each(|event| out.offer(Of::Event(event)));
@@ -316,7 +327,7 @@ impl Executor {
         let stage = run::stage(&self.parts.source, request.start_at_ns, &out, &sampler, cancelled);
         let servers = std::mem::take(&mut self.trial.servers);
         let timeline = tokio::spawn(async move { run::timeline(&task, servers, stage).await });
-        self.running = Some(Running { timeline, sampler, out, cancel, _awake: awake });
+        self.running = Some(Running { timeline, sampler, out, cancel, captures, _awake: awake });
         Ok(rows)
     }
 
@@ -349,6 +360,7 @@ impl Executor {
             for row in finished.rows {
                 running.out.send(row).await;
             }
+            running.captures.finish(&running.out).await;
             let tell = |what, message| {
                 running.out.offer(Of::Event(outbox::event("agent_error", what, message)));
             };
@@ -408,6 +420,8 @@ impl Executor {
             let ended = ended.await.map_err(|_| "still running after 3 s");
             outcome.note(format!("iperf3 server of {}", flow.group), ended);
         }
+        // What holds a congestion control goes before it.
+        drop(trial.answers);
         for mut timed in trial.links.into_iter().rev() {
             let name = timed.link.state().link;
             let removed = timed.link.remove();
