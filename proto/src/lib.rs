@@ -10,6 +10,7 @@ pub mod cc;
 pub mod plan;
 pub mod resolve;
 pub mod schedule;
+pub mod tools;
 pub mod topology;
 pub mod trace;
 pub mod units;

@@ -9,19 +9,23 @@ use sha2::{Digest, Sha256};
 
 use crate::units::{Bytes, Limit, Micros, Packets, Ppm, Rate};
 
+pub use capture::Capture;
 pub use cc::{Cc, Via};
 pub use impair::{BurstLoss, Distribution, Jitter, OnEnd, Reorder, TraceStart, TraceUse};
 pub use lab::{LabUse, Series};
 pub use node::{Node, SysctlValue};
+pub use probe::{Probe, ProbeKind, Repeat};
 pub use sample::{Acks, Sample};
 pub use timeline::{Change, Phase, Setting};
 
+pub mod capture;
 pub mod cc;
 pub mod check;
 pub mod impair;
 pub mod lab;
 pub mod node;
 pub mod parse;
+pub mod probe;
 pub mod sample;
 pub mod timeline;
 
@@ -76,6 +80,9 @@ pub struct Plan {
     /// Measurements beside the flows.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub probes: BTreeMap<String, Probe>,
+    /// Packets written to files.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub capture: BTreeMap<String, Capture>,
     /// The timeline.
     pub phases: Vec<Phase>,
     /// Link settings that change at an instant of the trial.
@@ -501,39 +508,6 @@ pub struct Flow {
 
 fn tenth() -> Micros {
     Micros::from_millis(100)
-}
-
-/// A measurement beside the flows, running for the whole trial.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Probe {
-    /// What is measured.
-    pub kind: ProbeKind,
-    /// Node that measures.
-    pub from: String,
-    /// Node that answers.
-    pub to: String,
-    /// Time between two measurements.
-    #[serde(default = "second")]
-    pub every: Micros,
-    /// The IP header's TOS byte, DSCP and ECN together.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub tos: u8,
-}
-
-fn second() -> Micros {
-    Micros::from_secs(1)
-}
-fn is_zero(tos: &u8) -> bool {
-    *tos == 0
-}
-
-/// What a probe measures.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum ProbeKind {
-    /// ICMP echo.
-    Ping,
 }
 
 /// A factor of the matrix. Its name is the table's key.

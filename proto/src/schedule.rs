@@ -10,7 +10,7 @@ use rand_chacha::rand_core::{RngCore, SeedableRng};
 use sha2::{Digest, Sha256};
 
 use crate::plan::check::CheckedPlan;
-use crate::plan::{Cc, Flow, Link, Match, Order, Plan, ProbeKind, Sample, Setting, TraceUse};
+use crate::plan::{Cc, Flow, Link, Match, Order, Plan, Sample, Setting, TraceUse};
 use crate::resolve::{
     self, ClassConfig, ETHERNET_BYTES, Egress, Impairments, LinkConfig, PacketMatch, TimedChange,
     base_rtt, drain_rate, resolve_queue,
@@ -18,6 +18,12 @@ use crate::resolve::{
 use crate::topology::Topology;
 use crate::trace::{Replay, Trace};
 use crate::units::{Micros, Rate};
+
+mod captures;
+mod probes;
+
+pub use captures::CaptureTask;
+pub use probes::{MAX_SERVED_PROBES, ProbeTask, probe_port};
 
 /// One combination of the matrix's levels.
 #[derive(Debug, Clone, PartialEq)]
@@ -86,6 +92,10 @@ pub struct NodeTask {
     pub cc: BTreeMap<String, Cc>,
     /// Probes that measure from here.
     pub probes: Vec<ProbeTask>,
+    /// Probes that are answered here, by what ccbench starts.
+    pub served: Vec<ProbeTask>,
+    /// Captures here.
+    pub captures: Vec<CaptureTask>,
     /// Every other node that traffic of this node goes to, for the base RTT measured before the start.
     pub peers: BTreeMap<String, IpAddr>,
 }
@@ -145,23 +155,6 @@ pub struct FlowTask {
     pub stop: Micros,
     /// Interval of iperf3's own rows.
     pub interval: Micros,
-}
-
-/// A probe that measures from this node.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ProbeTask {
-    /// Its name in the plan.
-    pub id: String,
-    /// What is measured.
-    pub kind: ProbeKind,
-    /// Who answers.
-    pub to: String,
-    /// The address of who answers.
-    pub to_ip: IpAddr,
-    /// Time between two measurements.
-    pub every: Micros,
-    /// The IP header's TOS byte.
-    pub tos: u8,
 }
 
 /// Number of port ranges that trials take in turn.
@@ -297,19 +290,9 @@ pub fn task_for(plan: &CheckedPlan, node: &str, context: &TrialContext) -> NodeT
     };
     let flows = flow_tasks(plan, &address, context.port_slot);
     let here = plan.nodes.get(node).cloned().unwrap_or_default();
-    let probes: Vec<ProbeTask> = plan
-        .probes
-        .iter()
-        .filter(|(_, probe)| probe.from == node)
-        .map(|(id, probe)| ProbeTask {
-            id: id.clone(),
-            kind: probe.kind,
-            to: probe.to.clone(),
-            to_ip: address(&probe.to),
-            every: probe.every,
-            tos: probe.tos,
-        })
-        .collect();
+    let all_probes = probes::tasks(plan, &address, context.port_slot);
+    let served = |probe: &&ProbeTask| probe.to == node && probe.kind.is_served();
+    let probes: Vec<ProbeTask> = all_probes.iter().filter(|p| p.from == node).cloned().collect();
     let clients: Vec<FlowTask> = flows.iter().filter(|f| f.from == node).cloned().collect();
     let towards = clients.iter().map(|f| (&f.to, f.to_ip));
     let peers = towards.chain(probes.iter().map(|p| (&p.to, p.to_ip)));
@@ -339,12 +322,16 @@ pub fn task_for(plan: &CheckedPlan, node: &str, context: &TrialContext) -> NodeT
         cc: flows
             .iter()
             .filter(|f| f.from == node || f.to == node)
-            .filter_map(|f| plan.cc.get_key_value(f.cc.as_ref()?))
+            .map(|f| &f.cc)
+            .chain(all_probes.iter().filter(served).map(|p| &p.cc))
+            .filter_map(|cc| plan.cc.get_key_value(cc.as_ref()?))
             .map(|(name, cc)| (name.clone(), cc.clone()))
             .collect(),
         servers: flows.iter().filter(|f| f.to == node).cloned().collect(),
         peers: peers.map(|(name, ip)| (name.clone(), ip)).collect(),
         clients,
+        captures: captures::tasks(plan, node, &address),
+        served: all_probes.iter().filter(served).cloned().collect(),
         probes,
     }
 }

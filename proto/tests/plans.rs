@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use ccbench_proto::plan::check::{CheckedPlan, PlanProblem, Severity, check, read};
 use ccbench_proto::plan::parse::{parse, parse_with};
-use ccbench_proto::plan::{self, Acks};
+use ccbench_proto::plan::{self, Acks, ProbeKind};
 use ccbench_proto::resolve::{ETHERNET_BYTES, Impairments, to_toml};
 use ccbench_proto::schedule::{
     FlowTask, LinkTask, NodeTask, TrialContext, length, phases, runs, task_for,
@@ -210,6 +210,23 @@ fn task(out: &mut String, node: &str, task: &NodeTask) {
             "  probe {} {:?} to {} {} every {} tos {}",
             p.id, p.kind, p.to, p.to_ip, p.every, p.tos
         );
+        if p.kind != ProbeKind::Ping {
+            let _ = writeln!(
+                out,
+                "    port {} {:?} start {} timeout {} bytes {} cc {:?} host {:?}",
+                p.port, p.repeat, p.start, p.timeout, p.bytes, p.cc, p.host
+            );
+        }
+    }
+    for p in &task.served {
+        let _ = writeln!(out, "  answer {} {:?} at {}:{}", p.id, p.kind, p.to_ip, p.port);
+    }
+    for c in &task.captures {
+        let _ = writeln!(
+            out,
+            "  capture {} {:?}: {} bytes of packets, {} files of {} bytes",
+            c.name, c.egress, c.snap_bytes, c.files, c.file_bytes
+        );
     }
     for (peer, address) in &task.peers {
         let _ = writeln!(out, "  peer {peer} {address}");
@@ -281,7 +298,7 @@ fn flow(out: &mut String, what: &str, f: &FlowTask) {
 #[test]
 fn the_manual_names_every_key_of_a_plan() {
     let manual = std::fs::read_to_string(root().join("docs/plan.md")).unwrap();
-    let sources = ["../plan", "cc", "impair", "lab", "node", "timeline"];
+    let sources = ["../plan", "capture", "cc", "impair", "lab", "node", "probe", "timeline"];
     let source: String = sources
         .iter()
         .map(|file| root().join("proto/src/plan").join(file).with_extension("rs"))
@@ -296,7 +313,8 @@ fn the_manual_names_every_key_of_a_plan() {
         .filter(|field| field.chars().all(|c| c.is_ascii_lowercase() || c == '_' || c == '2'))
         .collect();
     assert!(fields.len() > 70, "found only {fields:?}");
-    let mut words = vec!["pfifo", "bfifo", "fq", "codel", "fq_codel", "cake", "dualpi2", "ping"];
+    let mut words =
+        vec!["pfifo", "bfifo", "fq", "codel", "fq_codel", "cake", "dualpi2", "ping", "udp", "http"];
     let presets = ccbench_proto::resolve::builtin_paths();
     words.extend(fields);
     words.extend(presets.keys().map(String::as_str));

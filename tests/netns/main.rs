@@ -5,6 +5,7 @@ mod agents;
 mod congestion;
 mod experiment;
 mod killed;
+mod probes;
 
 /// E1's path in miniature, with phases short enough for a test.
 pub(crate) fn plan(name: &str, phase: &str, repeat: u32) -> String {

@@ -83,8 +83,8 @@ struct Held {
     bpf: Option<bpf::Registered>,
 }
 
-/// Puts every instance that this node needs into the kernel: those of flows that it sends, and those that need both
-/// ends. What is made is in the answer, so that an error takes all of it back.
+/// Puts every instance that this node needs into the kernel: those of flows that it sends and of
+/// web servers that it has for probes, and those that need both ends. What is made is in the answer, so that an error takes all of it back.
 ///
 /// # Errors
 /// The first instance that cannot be had, why, and what to do.
@@ -92,7 +92,9 @@ pub fn load(task: &NodeTask, trial: &TrialId, node: &str) -> Result<InForce, Age
     let mut all = InForce { names: Names::new(task, trial, node), ..InForce::default() };
     for (name, cc) in &task.cc {
         let flows = || task.clients.iter().chain(&task.servers);
-        let sends = flows().any(|f| f.cc.as_deref() == Some(name) && names::sender(f) == node);
+        let serves = task.served.iter().any(|probe| probe.cc.as_deref() == Some(name));
+        let sends =
+            serves || flows().any(|f| f.cc.as_deref() == Some(name) && names::sender(f) == node);
         let both_ends = ecn::wants(name, Some(cc)).any();
         // iperf3 sets the kernel's own on both ends.
         if !sends && !both_ends && !cc::is_kernels(cc) {

@@ -36,6 +36,14 @@ pub enum AgentError {
         /// Why.
         source: ShaperError,
     },
+    /// A capture could not begin.
+    #[error("capture {capture}: {source}")]
+    Capture {
+        /// The capture's name in the plan.
+        capture: String,
+        /// Why.
+        source: ShaperError,
+    },
     /// Segmentation offloads could not be switched.
     #[error("switch offloads off on {dev}: {source}")]
     Offloads {

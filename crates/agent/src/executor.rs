@@ -21,6 +21,7 @@ use crate::session::{Action, Command, Holder, Session};
 use crate::undo::{Outcome, Undo};
 
 mod acks;
+mod captures;
 mod outbox;
 mod prepare;
 mod rows;
@@ -30,6 +31,7 @@ mod traffic;
 
 use acks::AckThread;
 pub use acks::OpenAcks;
+use captures::Captures;
 use outbox::Outbox;
 pub use outbox::Outgoing;
 pub(crate) use outbox::event;
@@ -143,6 +145,7 @@ struct Running {
     acks: Option<AckThread>,
     out: Outbox,
     cancel: watch::Sender<bool>,
+    captures: Captures,
     /// Held, if the plan wants it.
     _awake: Option<Box<dyn Send>>,
 }
@@ -294,6 +297,14 @@ impl Executor {
             self.lost("a link's trace did not begin").await;
             return Err(error);
         }
+        let captures = match Captures::start(&task, &*self.parts.kernel) {
+            Ok(captures) => captures,
+            Err(error) => {
+                self.lost("a capture did not start").await;
+                return Err(error);
+            }
+        };
+        captures.caveats(&self.trial.links).into_iter().for_each(|e| out.offer(Of::Event(e)));
         let awake = if task.keep_awake { self.keep_awake(&out) } else { None };
         let (cc, unread) = self.trial.cc.readers();
         unread.into_iter().for_each(|event| out.offer(Of::Event(event)));
@@ -324,7 +335,8 @@ impl Executor {
         let stage = run::stage(&self.parts.source, request.start_at_ns, &out, &sampler, cancelled);
         let servers = std::mem::take(&mut self.trial.servers);
         let timeline = tokio::spawn(async move { run::timeline(&task, servers, stage).await });
-        self.running = Some(Running { timeline, sampler, acks, out, cancel, _awake: awake });
+        let running = Running { timeline, sampler, acks, out, cancel, captures, _awake: awake };
+        self.running = Some(running);
         Ok(rows)
     }
 
@@ -365,6 +377,7 @@ impl Executor {
             for row in finished.rows.into_iter().chain(acks) {
                 running.out.send(row).await;
             }
+            running.captures.finish(&running.out).await;
             let tell = |what, message| {
                 running.out.offer(Of::Event(outbox::event("agent_error", what, message)));
             };
@@ -425,6 +438,8 @@ impl Executor {
             let ended = ended.await.map_err(|_| "still running after 3 s");
             outcome.note(format!("iperf3 server of {}", flow.group), ended);
         }
+        // What holds a congestion control goes before it.
+        drop(trial.answers);
         for mut timed in trial.links.into_iter().rev() {
             let name = timed.link.state().link;
             let removed = timed.link.remove();

@@ -19,6 +19,7 @@ pub mod kernel;
 pub mod launch;
 pub mod link;
 pub mod listening;
+pub mod probe;
 mod rtnetlink;
 pub mod serve;
 pub mod service;

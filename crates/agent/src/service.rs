@@ -86,7 +86,9 @@ fn status(error: &AgentError) -> Status {
     match error {
         AgentError::Plan { .. } | AgentError::Request { .. } => Status::invalid_argument(message),
         AgentError::Refused(_) => Status::failed_precondition(message),
-        AgentError::Link { source, .. } | AgentError::Offloads { source, .. } => match source {
+        AgentError::Link { source, .. }
+        | AgentError::Capture { source, .. }
+        | AgentError::Offloads { source, .. } => match source {
             ShaperError::Missing { .. } | ShaperError::Unsupported { .. } => {
                 Status::unimplemented(message)
             }

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use ccbench_proto::plan::Series;
+use ccbench_proto::tools::stamp::Base;
 use ccbench_proto::trace::Format;
 use ccbench_proto::trace::generate::Kind;
 use ccbench_proto::units::{Micros, Rate};
@@ -39,6 +40,8 @@ pub enum Command {
     Check(CheckArgs),
     /// Summarise a results directory again: tables, CSV and Parquet.
     Summarize(SummarizeArgs),
+    /// Put what ss, iperf3 and ping wrote elsewhere into the tables of a results directory.
+    Import(ImportArgs),
     /// Put a results directory on one page: a single HTML file for a browser, also offline.
     Report(ReportArgs),
     /// Show what the nodes of a plan are and can do (kernel, congestion controls, qdiscs, offloads).
@@ -192,6 +195,54 @@ pub struct SummarizeArgs {
     /// Also print the six columns of the coexistence study (throughput and srtt in each phase, per trial) for this flow group.
     #[arg(long, value_name = "GROUP")]
     pub six_columns: Option<String>,
+}
+
+/// Arguments of `import`.
+#[derive(Debug, Args)]
+pub struct ImportArgs {
+    /// Files of `ss -ti` (with ts(1) in front or not), iperf3 (text, -J, --json-stream) and ping, and folders of them.
+    #[arg(required = true, value_hint = ValueHint::AnyPath)]
+    pub files: Vec<PathBuf>,
+    /// The results directory to make.
+    #[arg(short, long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub output: PathBuf,
+    /// The node that a file is from, if its name holds PART; without PART=, all others [default: imported].
+    #[arg(long = "node", value_name = "[PART=]NODE")]
+    pub nodes: Vec<String>,
+    /// Name of the flows to this server: `--group 5201=bulk`, `--group 10.0.3.1:5201=bulk` [default: their congestion control].
+    #[arg(long = "group", value_name = "SERVER=NAME", value_parser = group)]
+    pub groups: Vec<String>,
+    /// A phase, after the ones before it: `--phase alone=60s --phase compete=60s` [default: one over everything].
+    #[arg(long = "phase", value_name = "NAME=LENGTH", value_parser = phase)]
+    pub phases: Vec<(String, Micros)>,
+    /// The last number that stands alone in a file's name is its trial: `cubic-3-ss.txt` [default: one trial].
+    #[arg(long)]
+    pub trials: bool,
+    /// The day, where time stamps do not say it; year, where they do not say that.
+    #[arg(long, value_name = "YYYY-MM-DD", value_parser = day)]
+    pub date: Option<Base>,
+    /// Print every line that could not be read.
+    #[arg(long)]
+    pub all: bool,
+}
+
+fn group(text: &str) -> Result<String, String> {
+    let (server, name) = text.split_once('=').ok_or("write SERVER=NAME, as in 5201=bulk")?;
+    let port = server.rsplit(':').next().is_some_and(|port| port.parse::<u16>().is_ok());
+    match port && !name.is_empty() {
+        true => Ok(text.to_owned()),
+        false => Err("SERVER is a port, or an address and a port, as in 10.0.3.1:5201".to_owned()),
+    }
+}
+
+fn phase(text: &str) -> Result<(String, Micros), String> {
+    let (name, length) = text.split_once('=').ok_or("write NAME=LENGTH, as in alone=60s")?;
+    let length: Micros = length.parse().map_err(|why| format!("{why}"))?;
+    Ok((name.to_owned(), length))
+}
+
+fn day(text: &str) -> Result<Base, String> {
+    Base::parse(text).ok_or_else(|| "write a day as 2024-09-30".to_owned())
 }
 
 /// Arguments of `report`.

@@ -26,7 +26,7 @@ use crate::{Loaded, traces};
 /// From "all nodes are ready" to the first phase: time for the start to reach every node and for the base
 /// RTT to be measured on the idle path.
 const LEAD: Duration = Duration::from_millis(350);
-/// How long after the last phase a node may still be reporting before it counts as lost.
+/// After the last phase, nodes that report count as lost when none has said anything for so long.
 const REPORT_LIMIT: Duration = Duration::from_secs(12);
 /// A node that has not heard of a prepared trial for this long undoes everything.
 const LEASE: Duration = Duration::from_secs(15);
@@ -473,7 +473,7 @@ impl<'a> Book<'a> {
         (t0_ns, length): (u64, Micros),
         interrupt: &mut watch::Receiver<bool>,
     ) -> Result<(), CliError> {
-        let limit = Instant::now() + LEAD + length.duration() + REPORT_LIMIT;
+        let mut limit = Instant::now() + LEAD + length.duration() + REPORT_LIMIT;
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
         loop {
@@ -483,6 +483,7 @@ impl<'a> Book<'a> {
                 heard = receive.recv() => match heard {
                     None => return Ok(()),
                     Some((node, Heard::Event(event))) => {
+                        limit = limit.max(Instant::now() + REPORT_LIMIT);
                         live.row(&node, &event);
                         self.keep(&node, *event)?;
                     }

@@ -7,6 +7,7 @@ mod clock;
 mod coordinate;
 mod error;
 mod fleet;
+mod import;
 mod lab;
 mod link;
 mod live;
@@ -84,6 +85,7 @@ fn dispatch(command: Command) -> Result<i32, CliError> {
         }
         Command::Check(args) => check_plan(&args.plan, args.expand),
         Command::Summarize(args) => summarize(&args),
+        Command::Import(args) => import::run(&args),
         Command::Report(args) => write_report(&args),
         Command::Describe(args) => block_on(describe(args)),
         Command::Exec(args) => Err(exec(&args)),

@@ -32,6 +32,8 @@ pub struct Live {
     /// Time that the trials after this one will take.
     rest: Duration,
     sockets: BTreeMap<(String, String), Socket>,
+    /// What each probe measured last, in milliseconds; `None` if nothing came back.
+    probes: BTreeMap<String, Option<f64>>,
     lab: Option<WallTime>,
 }
 
@@ -94,6 +96,7 @@ impl Live {
             last_plain_s: 0,
             rest: Duration::ZERO,
             sockets: BTreeMap::new(),
+            probes: BTreeMap::new(),
             lab: None,
         }
     }
@@ -122,6 +125,7 @@ impl Live {
         self.last_plain_s = 0;
         self.rest = rest;
         self.sockets.clear();
+        self.probes.clear();
         if let Some(wall) = &mut self.lab {
             wall.since = tokio::time::Instant::now();
         }
@@ -143,7 +147,15 @@ impl Live {
 
     /// Takes note of a row.
     pub fn row(&mut self, node: &str, event: &wire::RunEvent) {
-        let Some(wire::run_event::Of::FlowSample(sample)) = &event.of else { return };
+        let sample = match &event.of {
+            Some(wire::run_event::Of::FlowSample(sample)) => sample,
+            Some(wire::run_event::Of::Probe(probe)) => {
+                let us = probe.total_us.or(probe.rtt_us);
+                self.probes.insert(probe.probe_id.clone(), us.map(|us| us / 1e3));
+                return;
+            }
+            _ => return,
+        };
         if sample.role != "data" {
             return;
         }
@@ -201,23 +213,26 @@ impl Live {
                 "groups": groups.iter().map(|g| json!({
                     "group": g.name, "throughput_bps": g.bits_per_s.round(), "srtt_us": g.rtt_us,
                 })).collect::<Vec<_>>(),
+                "probes_ms": self.probes,
             })),
             Output::Plain => {
                 eprintln!(
-                    "  {:>4} s{wall_text}  {name:<12} {}",
+                    "  {:>4} s{wall_text}  {name:<12} {}{}",
                     shown.get() / 1_000_000,
-                    groups_text(&groups)
+                    groups_text(&groups),
+                    probes_text(&self.probes)
                 );
             }
             Output::Bar(bar) => {
                 bar.set_position(shown.get());
                 bar.set_message(format!(
-                    "{}/{} {} · {name} · {} left{wall_text} · {}",
+                    "{}/{} {} · {name} · {} left{wall_text} · {}{}",
                     self.done + 1,
                     self.trials,
                     self.label,
                     clock_text(left),
-                    groups_text(&groups)
+                    groups_text(&groups),
+                    probes_text(&self.probes)
                 ));
             }
         }
@@ -275,6 +290,15 @@ impl Live {
             .map(|(name, (bits_per_s, rtts))| GroupNow { name, bits_per_s, rtt_us: mean(&rtts) })
             .collect()
     }
+}
+
+/// What each probe measured last: ` · rtt 20.7 ms · page lost`.
+fn probes_text(probes: &BTreeMap<String, Option<f64>>) -> String {
+    let one = |(name, ms): (&String, &Option<f64>)| match ms {
+        Some(ms) => format!(" · {name} {ms:.1} ms"),
+        None => format!(" · {name} lost"),
+    };
+    probes.iter().map(one).collect()
 }
 
 fn groups_text(groups: &[GroupNow]) -> String {

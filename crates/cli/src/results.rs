@@ -163,6 +163,12 @@ pub enum ResultsError {
         /// What is wrong with it.
         why: &'static str,
     },
+    /// A directory for an import has something in it.
+    #[error("{} is not empty; name a directory that does not exist yet", path.display())]
+    NotEmpty {
+        /// The directory.
+        path: PathBuf,
+    },
     /// A directory opened for reading cannot take trials.
     #[error("{} is open for reading only", path.display())]
     ReadOnly {

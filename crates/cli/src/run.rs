@@ -206,5 +206,6 @@ fn run_info(experiment: &Experiment, plan_text: &str, args: &RunArgs, about: Abo
         nodes: about.nodes,
         notes: about.notes,
         traces: experiment.stored_traces(),
+        imported: vec![],
     }
 }

@@ -43,6 +43,7 @@ fn info() -> RunInfo {
         notes: vec![],
         sets: vec![],
         traces: BTreeMap::new(),
+        imported: vec![],
     }
 }
 

@@ -8,6 +8,11 @@ pub fn monotonic_ns() -> u64 {
     nanos(clock_gettime(ClockId::Monotonic))
 }
 
+/// `CLOCK_REALTIME` in nanoseconds since 1970.
+pub fn realtime_ns() -> u64 {
+    nanos(clock_gettime(ClockId::Realtime))
+}
+
 /// What to subtract from `CLOCK_REALTIME` to get `CLOCK_MONOTONIC`, in nanoseconds, at this instant. Taken
 /// anew for every batch of packets, so that a step of the wall clock disturbs one batch at most.
 pub fn real_minus_monotonic_ns() -> i64 {

@@ -13,6 +13,7 @@
 //! log or lock.
 
 pub mod bpf;
+pub mod capture;
 pub mod clock;
 mod datapath;
 pub mod error;

@@ -155,6 +155,8 @@ pub(crate) struct Received<'a> {
     pub(crate) real_ns: Option<u64>,
     /// The VLAN tag (protocol, then control information) that the kernel took out of the frame.
     pub(crate) vlan: Option<[u8; 4]>,
+    /// What the frame had, if the buffer was too short for it; `None` without `PACKET_AUXDATA`.
+    pub(crate) length: Option<u32>,
 }
 
 impl RxBatch {
@@ -215,20 +217,29 @@ impl RxBatch {
         let slots = self.bytes.chunks_exact_mut(headroom + self.packet_bytes);
         self.headers[..self.received].iter().zip(slots).map(move |(header, bytes)| {
             let end = (headroom + header.msg_len as usize).min(bytes.len());
-            let (real_ns, vlan) = control_of(&header.msg_hdr);
+            let Control { real_ns, vlan, length } = control_of(&header.msg_hdr);
             Received {
                 bytes: &mut bytes[..end],
                 truncated: header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
                 real_ns,
                 vlan,
+                length,
             }
         })
     }
 }
 
-/// The time stamp and the VLAN tag among the control messages of a header that `receive` filled in.
-fn control_of(header: &libc::msghdr) -> (Option<u64>, Option<[u8; 4]>) {
-    let (mut real_ns, mut vlan) = (None, None);
+/// What control messages say of a packet.
+#[derive(Default)]
+struct Control {
+    real_ns: Option<u64>,
+    vlan: Option<[u8; 4]>,
+    length: Option<u32>,
+}
+
+/// The control messages of a header that `receive` filled in.
+fn control_of(header: &libc::msghdr) -> Control {
+    let mut said = Control::default();
     // SAFETY: called only for headers that recvmmsg filled in, whose control buffer is still owned and
     // borrowed by the batch; the CMSG functions stay within msg_controllen.
     let mut control = unsafe { libc::CMSG_FIRSTHDR(header) };
@@ -240,7 +251,7 @@ fn control_of(header: &libc::msghdr) -> (Option<u64>, Option<[u8; 4]>) {
                 // SAFETY: a message of this type carries one timespec; read_unaligned asks for no alignment.
                 let time =
                     unsafe { libc::CMSG_DATA(control).cast::<libc::timespec>().read_unaligned() };
-                real_ns = Some(
+                said.real_ns = Some(
                     time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned(),
                 );
             }
@@ -249,11 +260,12 @@ fn control_of(header: &libc::msghdr) -> (Option<u64>, Option<[u8; 4]>) {
                 let aux = unsafe {
                     libc::CMSG_DATA(control).cast::<libc::tpacket_auxdata>().read_unaligned()
                 };
+                said.length = Some(aux.tp_len);
                 if aux.tp_status & libc::TP_STATUS_VLAN_VALID != 0 {
                     let known = aux.tp_status & libc::TP_STATUS_VLAN_TPID_VALID != 0;
                     let protocol = if known { aux.tp_vlan_tpid } else { 0x8100 };
                     let ([a, b], [c, d]) = (protocol.to_be_bytes(), aux.tp_vlan_tci.to_be_bytes());
-                    vlan = Some([a, b, c, d]);
+                    said.vlan = Some([a, b, c, d]);
                 }
             }
             _ => {}
@@ -261,7 +273,7 @@ fn control_of(header: &libc::msghdr) -> (Option<u64>, Option<[u8; 4]>) {
         // SAFETY: as for CMSG_FIRSTHDR.
         control = unsafe { libc::CMSG_NXTHDR(header, control) };
     }
-    (real_ns, vlan)
+    said
 }
 
 /// Headers to send several packets, each in several parts, with one system call.

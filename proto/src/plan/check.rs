@@ -12,6 +12,7 @@ use crate::resolve;
 use crate::schedule::Point;
 use crate::trace::Trace;
 
+mod captures;
 mod cc;
 mod flows;
 mod impair;
@@ -21,6 +22,7 @@ mod lints;
 mod matrix;
 mod names;
 mod nodes;
+mod probes;
 mod queues;
 mod timeline;
 mod traces;
@@ -189,6 +191,7 @@ fn at_point(plan: &Plan, problems: &mut Problems) {
     links::check(plan, problems);
     cc::check(plan, problems);
     flows::check(plan, problems);
+    captures::check(plan, problems);
     lints::check(plan, problems);
 }
 

@@ -274,7 +274,7 @@ fn refine(text: &str, place: &[String], value: Option<&Value>) -> String {
             "; write `[nodes]` and below it a line for each node, `src = {}`".to_owned()
         }
         ([tables], Some(Value::Array(_)))
-            if ["path", "links", "flows", "probes", "cc"].contains(&tables.as_str()) =>
+            if ["path", "links", "flows", "probes", "cc", "capture"].contains(&tables.as_str()) =>
         {
             format!("; write a header for each, like `[{tables}.a]`")
         }
@@ -309,6 +309,7 @@ fn owner(place: &[String]) -> &'static str {
         ["nodes", _, _] => "a node",
         ["path", _, _] => "a path",
         ["probes", _, _] => "a probe",
+        ["capture", _, _] => "a capture",
         ["phases", _, _] => "a phase",
         ["changes", _, _] => "a change",
         _ => "this table",

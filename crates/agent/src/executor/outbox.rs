@@ -21,6 +21,8 @@ const PATIENCE: Patience =
     Patience { each: Duration::from_secs(2), together: Duration::from_secs(4) };
 /// A file's piece: well under gRPC's message limit of 4 MiB.
 const PIECE_BYTES: usize = 512 << 10;
+/// A controller that takes nothing for so long takes nothing any more.
+const PIECE_LIMIT: Duration = Duration::from_secs(5);
 /// Pieces of files that wait for the controller at most: 8 MiB.
 const PIECES: usize = 16;
 /// Batches of rows that wait for the controller at most: about 16 MiB.
@@ -178,6 +180,19 @@ impl Outbox {
             self.counts.stuck.store(!ok, Ordering::Relaxed);
             self.count(ok);
         }
+    }
+
+    /// A piece of a file that is sent when nothing else is left to do: waits as long as the controller takes any piece
+    /// within [`PIECE_LIMIT`]. Whether it was sent.
+    pub async fn raw_whole(&self, name: &str, piece: &[u8]) -> bool {
+        let sending = async {
+            let room = Arc::clone(&self.pieces).acquire_owned().await.ok()?;
+            let raw = wire::Raw { name: name.to_owned(), data: piece.to_vec() };
+            self.rows.send(Outgoing::new(Of::Raw(raw), Some(room))).await.ok()
+        };
+        let ok = matches!(tokio::time::timeout(PIECE_LIMIT, sending).await, Ok(Some(())));
+        self.count(ok);
+        ok
     }
 
     /// The last message of a stream; it always finds its place.

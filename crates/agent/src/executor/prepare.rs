@@ -9,7 +9,7 @@ use std::sync::Arc;
 use ccbench_collector::acks::AckSource;
 use ccbench_proto::plan::{Via, check, digest_bytes, parse};
 use ccbench_proto::resolve::{Egress, LinkConfig};
-use ccbench_proto::schedule::{self, FlowTask, NodeTask, TrialContext};
+use ccbench_proto::schedule::{self, FlowTask, NodeTask, ProbeTask, TrialContext};
 use ccbench_proto::trace::{self, Trace};
 use ccbench_proto::units::Rate;
 use ccbench_proto::wire;
@@ -25,6 +25,7 @@ use crate::ecn;
 use crate::error::AgentError;
 use crate::flow::{End, FlowSource, Traffic};
 use crate::kernel::Kernel;
+use crate::probe::serve;
 use crate::sysctl;
 use crate::undo::{Step, Undo};
 
@@ -45,6 +46,8 @@ pub struct Trial {
     pub acks: Option<Box<dyn AckSource>>,
     /// Listening.
     pub servers: Vec<(FlowTask, Box<dyn Traffic>)>,
+    /// Answer probes; gone when dropped.
+    pub answers: Vec<serve::Server>,
     /// What was done.
     pub events: Vec<wire::Event>,
     /// The first application of each link, for the beginning of the trial's rows.
@@ -149,6 +152,10 @@ pub async fn prepare(
     for flow in flows().filter(|flow| !task.cc.contains_key(flow.cc.as_deref().unwrap_or(""))) {
         flow.cc.as_ref().map_or(Ok(()), |cc| cc::check(&flow.group, cc))?;
     }
+    for probe in task.served.iter().filter(|p| !task.cc.contains_key(p.cc.as_deref().unwrap_or("")))
+    {
+        probe.cc.as_ref().map_or(Ok(()), |cc| cc::check(&probe.id, cc))?;
+    }
     let devices = devices(&task, tools.kernel)?;
     if !task.keep_offloads {
         // A node that ccbench made has no other use for its interfaces: super-packets would also pass through
@@ -160,6 +167,9 @@ pub async fn prepare(
     }
     make_links(&task, &devices, tools, trial)?;
     start_servers(&task, tools, trial).await?;
+    for probe in &task.served {
+        trial.answers.push(answer(probe, &task, &trial.cc)?);
+    }
     let (acks, told) = acks::watch(&task, tools.acks);
     trial.acks = acks;
     trial.events.extend(told);
@@ -296,6 +306,23 @@ fn put_cc_in_force(task: &NodeTask, tools: &mut Tools<'_>, trial: &mut Trial) {
     let (in_force, events) = ecn::apply::apply(decided, &trial.early, &mut node);
     trial.ecn = in_force;
     trial.events.extend(events);
+}
+
+/// Starts what answers a probe.
+fn answer(
+    probe: &ProbeTask,
+    task: &NodeTask,
+    in_force: &cc::InForce,
+) -> Result<serve::Server, AgentError> {
+    // An instance that a web server here names is in force here.
+    let cc = probe.cc.as_ref().and_then(|cc| Some(in_force.became(task, cc)?.0));
+    serve::start(probe, cc.as_deref()).map_err(|source| {
+        let with = cc.map_or(String::new(), |cc| format!(" with congestion control {cc}"));
+        let (ip, port) = (probe.to_ip, probe.port);
+        AgentError::system(format!("listen on {ip} port {port} for probe {}{with}", probe.id))(
+            source,
+        )
+    })
 }
 
 async fn start_servers(

@@ -6,8 +6,8 @@ use ccbench_proto::wire;
 pub use zero::zero_ns;
 
 use super::samples::{Seen, SeenMap};
-use crate::flow::iperf3::{IntervalValues, Report, Totals};
 use crate::flow::{End, FlowEnd};
+use ccbench_proto::tools::iperf3::{Report, StreamInterval, Totals};
 
 mod zero;
 
@@ -46,50 +46,11 @@ impl Ran<'_> {
     }
 }
 
-/// A row of table `intervals`.
-pub fn interval(
-    task: &FlowTask,
-    side: &str,
-    stream: u32,
-    at_ns: u64,
-    values: &IntervalValues,
-) -> wire::Interval {
-    let whole = |value: Option<f64>| value.map(|v| v as u64);
-    let small = |value: Option<f64>| value.map(|v| v as u32);
-    wire::Interval {
-        flow_id: format!("{}/{stream}", task.group),
-        group: task.group.clone(),
-        side: side.to_owned(),
-        stream,
-        at_ns,
-        start_s: values.start,
-        end_s: values.end,
-        seconds: values.seconds,
-        bytes: values.bytes as u64,
-        bits_per_second: if values.seconds > 0.0 {
-            values.bytes * 8.0 / values.seconds
-        } else {
-            0.0
-        },
-        retransmits: small(values.retransmits),
-        snd_cwnd_bytes: whole(values.snd_cwnd),
-        snd_wnd_bytes: whole(values.snd_wnd),
-        rtt_us: small(values.rtt),
-        rttvar_us: small(values.rttvar),
-        pmtu_bytes: small(values.pmtu),
-        reorder_pkts: small(values.reorder),
-        jitter_ms: values.jitter_ms,
-        lost_packets: whole(values.lost_packets),
-        packets: whole(values.packets),
-        omitted: values.omitted,
-    }
-}
-
 /// All rows of table `intervals` of a report that was read after the end.
 pub fn intervals(ran: &Ran<'_>, report: &Report, zero_ns: u64) -> Vec<wire::Interval> {
-    let row = |i: &crate::flow::iperf3::StreamInterval| {
+    let row = |i: &StreamInterval| {
         let at_ns = zero_ns + (i.values.end.max(0.0) * 1e9) as u64;
-        interval(ran.task, ran.side(), i.stream, at_ns, &i.values)
+        i.values.row(&ran.task.group, ran.side(), i.stream, at_ns)
     };
     report.intervals.iter().map(row).collect()
 }

@@ -3,19 +3,21 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ccbench_collector::FlowPorts;
-use ccbench_proto::schedule::{FlowTask, NodeTask};
+use ccbench_proto::schedule::{FlowTask, NodeTask, ProbeTask};
 use ccbench_proto::wire::run_event::Of;
 use futures_util::future::join_all;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 
 use super::outbox::{Outbox, event};
 use super::samples::SamplerThread;
 use super::traffic::{self, Stage};
 use crate::clock;
 use crate::flow::{FlowSource, Traffic, ping};
+use crate::probe::tcp::{self, End};
 
 /// Pings before the start, and the time between two.
 const BASE_PINGS: u16 = 5;
@@ -89,9 +91,8 @@ async fn phases(task: &NodeTask, stage: &Stage) {
 async fn probes(task: &NodeTask, stage: &Stage) {
     let end_at_ns = stage.start_at_ns + task.length.nanos();
     let run = task.probes.iter().map(|probe| async move {
-        let mut emit = |row| stage.out.offer(Of::Probe(row));
         tokio::select! {
-            done = ping::probe(probe, stage.start_at_ns, end_at_ns, &mut emit) => {
+            done = measure(probe, stage, end_at_ns) => {
                 if let Err(error) = done {
                     stage.out.event("probe_error", &probe.id, error.to_string()).await;
                 }
@@ -100,6 +101,38 @@ async fn probes(task: &NodeTask, stage: &Stage) {
         }
     });
     join_all(run).await;
+}
+
+async fn measure(probe: &ProbeTask, stage: &Stage, end_at_ns: u64) -> std::io::Result<()> {
+    let out = stage.out.clone();
+    let mut emit = move |row| out.offer(Of::Probe(row));
+    if !probe.kind.connects() {
+        return ping::probe(probe, stage.start_at_ns, end_at_ns, &mut emit).await;
+    }
+    let end = End { at_ns: end_at_ns, stop: Arc::default() };
+    let _stop = StopOnDrop(Arc::clone(&end.stop));
+    let (told, done) = oneshot::channel();
+    let (task, start_at_ns) = (probe.clone(), stage.start_at_ns);
+    let thread = std::thread::Builder::new().name(format!("probe-{}", probe.id));
+    thread.spawn(move || {
+        // Whoever waited may have given up.
+        let _ = told.send(tcp::run(&task, start_at_ns, &end, &mut emit));
+    })?;
+    let under_way = done.await.map_err(|_| std::io::Error::other("its thread died"))?;
+    if under_way {
+        let message = "the trial ended before the last measurement did; it has no row";
+        stage.out.event("probe_unfinished", &probe.id, message).await;
+    }
+    Ok(())
+}
+
+/// A thread whose result nobody waits for ends soon.
+struct StopOnDrop(Arc<AtomicBool>);
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// A stage for a trial whose samples already run.

@@ -10,8 +10,8 @@ use super::outbox::Outbox;
 use super::rows::{self, Ran};
 use super::samples::{SeenMap, lock};
 use crate::clock;
-use crate::flow::iperf3::{Numbering, Report};
 use crate::flow::{End, FlowEnd, FlowSource, Progress, Stop, Traffic};
+use ccbench_proto::tools::iperf3::{Numbering, Report};
 
 const SECOND_NS: u64 = 1_000_000_000;
 /// A flow that is interrupted reports at once and waits for nobody, whatever its round trip; this long after
@@ -112,7 +112,7 @@ async fn run(
                     let from = live.intervals.len();
                     live.on_line(&line, numbering);
                     for i in &live.intervals[from..] {
-                        let row = rows::interval(task, end.side(task), i.stream, at_ns, &i.values);
+                        let row = i.values.row(&task.group, end.side(task), i.stream, at_ns);
                         stage.out.send(Of::Interval(row)).await;
                     }
                 }

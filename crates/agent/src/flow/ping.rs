@@ -1,32 +1,38 @@
-//! ICMP echo from our own code: probes, and the base round-trip time before a trial. IPv4.
+//! Echoes from our own code, ICMP, ICMPv6 and UDP: probes, and the base round-trip time before a trial.
 //!
 //! The reply's time is the kernel's receive time stamp, so a busy agent does not lengthen a measured
 //! round trip; the request's is our clock right before the system call.
 
 use std::collections::BTreeMap;
 use std::io::{self, IoSliceMut};
-use std::net::{IpAddr, SocketAddrV4};
-use std::os::fd::AsRawFd as _;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
+use ccbench_proto::plan::{ProbeKind, Repeat};
 use ccbench_proto::schedule::ProbeTask;
 use ccbench_proto::wire;
 use nix::sys::socket::{
-    AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrIn,
-    recvmsg, sendto, setsockopt, socket, sockopt,
+    AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, SockProtocol, SockType,
+    SockaddrStorage, recvmsg, sendto, setsockopt, socket, sockopt,
 };
 use tokio::io::Interest;
 use tokio::net::UdpSocket;
 
 use crate::clock;
 
-const ECHO_REQUEST: u8 = 8;
-const ECHO_REPLY: u8 = 0;
+/// An echo's first byte, asked and answered; ours over UDP has the same form.
+pub const ECHO_REQUEST: u8 = 8;
+/// The answer's.
+pub const ECHO_REPLY: u8 = 0;
+const ECHO_REQUEST_V6: u8 = 128;
+const ECHO_REPLY_V6: u8 = 129;
 /// ICMP header, our mark, filling: 64 bytes of ICMP as ping(8) sends.
 const PACKET_BYTES: usize = 64;
 const MARK: std::ops::Range<usize> = 8..16;
-/// A reply that takes longer is a loss.
+const FLAGS: SockFlag = SockFlag::SOCK_NONBLOCK.union(SockFlag::SOCK_CLOEXEC);
+/// Before a trial, a reply that takes longer is a loss.
 const LOST_AFTER_NS: u64 = 1_000_000_000;
 
 /// The Internet checksum (RFC 1071) of an even number of bytes.
@@ -36,33 +42,60 @@ fn checksum(bytes: &[u8]) -> u16 {
     !((folded & 0xffff) + (folded >> 16)) as u16
 }
 
-fn echo_request(id: u16, seq: u16, mark: u64) -> [u8; PACKET_BYTES] {
+fn echo_request(how: How, id: u16, seq: u16, mark: u64) -> [u8; PACKET_BYTES] {
     let mut packet = [0u8; PACKET_BYTES];
-    packet[0] = ECHO_REQUEST;
+    packet[0] = how.request();
     packet[4..6].copy_from_slice(&id.to_be_bytes());
     packet[6..8].copy_from_slice(&seq.to_be_bytes());
     packet[MARK].copy_from_slice(&mark.to_be_bytes());
-    let sum = checksum(&packet);
-    packet[2..4].copy_from_slice(&sum.to_be_bytes());
+    // Over IPv6 the sum is over addresses too: the kernel's work.
+    if matches!(how, How::Icmp { .. }) {
+        let sum = checksum(&packet);
+        packet[2..4].copy_from_slice(&sum.to_be_bytes());
+    }
     packet
 }
 
 /// The sequence number of a reply to one of our own requests, told by the mark (a raw socket sees every
 /// reply of the node, and brings the IP header with it).
-fn echo_reply(packet: &[u8], raw: bool, mark: u64) -> Option<u16> {
+fn echo_reply(packet: &[u8], how: How, mark: u64) -> Option<u16> {
+    let raw = matches!(how, How::Icmp { raw: true });
     let header = if raw { usize::from(packet.first()? & 0xf) * 4 } else { 0 };
     let icmp = packet.get(header..)?;
-    let ours = icmp.first() == Some(&ECHO_REPLY) && icmp.get(MARK)? == mark.to_be_bytes();
+    let ours = icmp.first() == Some(&how.reply()) && icmp.get(MARK)? == mark.to_be_bytes();
     ours.then(|| Some(u16::from_be_bytes([*icmp.get(6)?, *icmp.get(7)?])))?
+}
+
+/// In what an echo is carried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum How {
+    /// IPv4; a raw socket sees the IP header too.
+    Icmp {
+        /// Else the kernel's own ping socket.
+        raw: bool,
+    },
+    /// IPv6: its raw sockets do not see the header.
+    Icmp6,
+    Udp,
+}
+
+impl How {
+    fn request(self) -> u8 {
+        if self == Self::Icmp6 { ECHO_REQUEST_V6 } else { ECHO_REQUEST }
+    }
+
+    fn reply(self) -> u8 {
+        if self == Self::Icmp6 { ECHO_REPLY_V6 } else { ECHO_REPLY }
+    }
 }
 
 /// Sends echo requests to one address and takes the replies.
 #[derive(Debug)]
 pub struct Pinger {
-    /// Not UDP: tokio has no type for other datagram sockets, and this one does what is needed.
+    /// Not always UDP: tokio has no type for other datagram sockets, and this one does what is needed.
     socket: UdpSocket,
-    raw: bool,
-    to: SockaddrIn,
+    how: How,
+    to: SockaddrStorage,
     id: u16,
     mark: u64,
 }
@@ -77,34 +110,45 @@ struct Sent {
 static NEXT_ID: AtomicU16 = AtomicU16::new(0);
 
 impl Pinger {
-    /// A socket: raw where we may, else the kernel's own ping socket.
+    /// Of ICMP echoes. A raw socket where we may, else the kernel's own ping socket.
     ///
     /// # Errors
-    /// IPv6, or the kernel allows neither (`net.ipv4.ping_group_range`).
+    /// The kernel allows neither (`net.ipv4.ping_group_range`).
     pub fn open(to: IpAddr, tos: u8) -> io::Result<Self> {
-        let IpAddr::V4(to) = to else {
-            return Err(io::Error::new(io::ErrorKind::Unsupported, "ping measures IPv4 only"));
+        let (family, protocol) = match to {
+            IpAddr::V4(_) => (AddressFamily::Inet, SockProtocol::Icmp),
+            IpAddr::V6(_) => (AddressFamily::Inet6, SockProtocol::IcmpV6),
         };
-        let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
-        let open = |kind| socket(AddressFamily::Inet, kind, flags, SockProtocol::Icmp);
-        let (fd, raw) = match open(SockType::Raw) {
+        let (fd, raw) = match socket(family, SockType::Raw, FLAGS, protocol) {
             Ok(fd) => (fd, true),
-            Err(_) => (open(SockType::Datagram)?, false),
+            Err(_) => (socket(family, SockType::Datagram, FLAGS, protocol)?, false),
         };
+        let how = if to.is_ipv4() { How::Icmp { raw } } else { How::Icmp6 };
+        Self::with(fd, how, SocketAddr::new(to, 0), tos)
+    }
+
+    /// Of echoes over UDP.
+    ///
+    /// # Errors
+    /// No socket.
+    pub fn open_udp(to: SocketAddr, tos: u8) -> io::Result<Self> {
+        let family = if to.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+        let fd = socket(family, SockType::Datagram, FLAGS, SockProtocol::Udp)?;
+        Self::with(fd, How::Udp, to, tos)
+    }
+
+    fn with(fd: OwnedFd, how: How, to: SocketAddr, tos: u8) -> io::Result<Self> {
         setsockopt(&fd, sockopt::ReceiveTimestampns, &true)?;
-        if tos != 0 {
-            setsockopt(&fd, sockopt::Ipv4Tos, &i32::from(tos))?;
-        }
+        set_tos(&fd, to.ip(), tos)?;
         let number = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         let id = (std::process::id() as u16).wrapping_mul(31).wrapping_add(number);
         let mark = clock::now_ns() ^ (u64::from(id) << 48);
-        let to = SockaddrIn::from(SocketAddrV4::new(to, 0));
         let socket = UdpSocket::from_std(std::net::UdpSocket::from(fd))?;
-        Ok(Self { socket, raw, to, id, mark })
+        Ok(Self { socket, how, to: SockaddrStorage::from(to), id, mark })
     }
 
     fn send(&self, seq: u16) -> io::Result<Sent> {
-        let packet = echo_request(self.id, seq, self.mark);
+        let packet = echo_request(self.how, self.id, seq, self.mark);
         let (at_ns, realtime_ns) = clock::now_both_ns();
         sendto(self.socket.as_raw_fd(), &packet, &self.to, MsgFlags::empty())?;
         Ok(Sent { at_ns, realtime_ns })
@@ -126,7 +170,7 @@ impl Pinger {
         let mut buffer = [0u8; 256];
         let mut control = nix::cmsg_space!(nix::sys::time::TimeSpec);
         let mut parts = [IoSliceMut::new(&mut buffer)];
-        let message = recvmsg::<SockaddrIn>(
+        let message = recvmsg::<SockaddrStorage>(
             self.socket.as_raw_fd(),
             &mut parts,
             Some(&mut control),
@@ -140,14 +184,14 @@ impl Pinger {
         });
         let bytes = message.bytes;
         let at = stamp.unwrap_or_else(|| clock::now_both_ns().1);
-        Ok(echo_reply(&buffer[..bytes], self.raw, self.mark).map(|seq| (seq, at)))
+        Ok(echo_reply(&buffer[..bytes], self.how, self.mark).map(|seq| (seq, at)))
     }
 }
 
-/// Round trip in microseconds; nothing if the wall clock was stepped in between.
-fn rtt_us(sent: Sent, received_realtime_ns: i64) -> Option<f64> {
+/// Round trip in microseconds; nothing if it took longer than `most_ns`, or the wall clock was stepped in between.
+fn rtt_us(sent: Sent, received_realtime_ns: i64, most_ns: u64) -> Option<f64> {
     let ns = received_realtime_ns - sent.realtime_ns;
-    (0..=LOST_AFTER_NS as i64).contains(&ns).then_some(ns as f64 / 1e3)
+    (0..=most_ns.cast_signed()).contains(&ns).then_some(ns as f64 / 1e3)
 }
 
 /// The lowest of `count` round trips `gap` apart, in microseconds, and how many came back; the last
@@ -182,13 +226,38 @@ pub async fn base_rtt(
                 break;
             };
             let (seq, at) = reply;
-            if let Some(rtt) = sent.remove(&seq).and_then(|s| rtt_us(s, at)) {
+            if let Some(rtt) = sent.remove(&seq).and_then(|s| rtt_us(s, at, LOST_AFTER_NS)) {
                 best = Some(best.map_or(rtt, |b| b.min(rtt)));
                 replies += 1;
             }
         }
     }
     Ok((best, replies))
+}
+
+/// A probe's row before anything is known.
+pub fn row(task: &ProbeTask, seq: u32, at_ns: u64) -> wire::Probe {
+    wire::Probe {
+        at_ns,
+        probe_id: task.id.clone(),
+        kind: task.kind.as_str().to_owned(),
+        seq,
+        tos: u32::from(task.tos),
+        ..Default::default()
+    }
+}
+
+/// Sets the TOS byte (IPv6: the traffic class) of what leaves by a socket.
+///
+/// # Errors
+/// The kernel's.
+pub fn set_tos(fd: &impl AsFd, ip: IpAddr, tos: u8) -> io::Result<()> {
+    let value = i32::from(tos);
+    match ip {
+        _ if tos == 0 => Ok(()),
+        IpAddr::V4(_) => Ok(setsockopt(fd, sockopt::Ipv4Tos, &value)?),
+        IpAddr::V6(_) => Ok(setsockopt(fd, sockopt::Ipv6TClass, &value)?),
+    }
 }
 
 /// Measures from `start_at_ns` to `end_at_ns` (CLOCK_MONOTONIC); every request becomes one row, handed to
@@ -202,28 +271,28 @@ pub async fn probe(
     end_at_ns: u64,
     emit: &mut (dyn FnMut(wire::Probe) + Send),
 ) -> io::Result<()> {
-    let pinger = Pinger::open(task.to_ip, task.tos)?;
+    let pinger = match task.kind {
+        ProbeKind::Udp => Pinger::open_udp(SocketAddr::new(task.to_ip, task.port), task.tos)?,
+        _ => Pinger::open(task.to_ip, task.tos)?,
+    };
+    let lost_after_ns = task.timeout.nanos();
     let mut waiting: BTreeMap<u32, Sent> = BTreeMap::new();
     let row = |seq: u32, at_ns: u64, rtt_us: Option<f64>| wire::Probe {
-        at_ns,
-        probe_id: task.id.clone(),
-        kind: "ping".to_owned(),
-        seq,
         rtt_us,
         lost: rtt_us.is_none(),
-        tos: u32::from(task.tos),
+        ..row(task, seq, at_ns)
     };
     let every = task.every.nanos().max(1_000_000);
-    let (mut seq, mut due) = (0u32, start_at_ns);
+    let (mut seq, mut due) = (0u32, start_at_ns + task.start.nanos());
     while clock::now_ns() < end_at_ns {
-        let oldest = waiting.values().next().map(|s| s.at_ns + LOST_AFTER_NS);
+        let oldest = waiting.values().next().map(|s| s.at_ns + lost_after_ns);
         let wake = due.min(oldest.unwrap_or(u64::MAX)).min(end_at_ns);
         tokio::select! {
             reply = pinger.receive() => {
                 let (low, at) = reply;
                 let found = waiting.keys().copied().find(|&s| s as u16 == low);
                 if let Some(sent) = found.and_then(|s| waiting.remove(&s)) {
-                    emit(row(found.unwrap_or_default(), sent.at_ns, rtt_us(sent, at)));
+                    emit(row(found.unwrap_or_default(), sent.at_ns, rtt_us(sent, at, lost_after_ns)));
                 }
             }
             () = clock::sleep_until(wake) => {
@@ -235,10 +304,13 @@ pub async fn probe(
                     }
                     seq += 1;
                     // A late wake-up skips what it missed instead of sending it in a burst.
-                    due += every * (1 + (now - due) / every);
+                    due = match task.repeat {
+                        Repeat::Once => u64::MAX,
+                        _ => due + every * (1 + (now - due) / every),
+                    };
                 }
                 while let Some((&old, &sent)) = waiting.first_key_value()
-                    && sent.at_ns + LOST_AFTER_NS <= now
+                    && sent.at_ns + lost_after_ns <= now
                 {
                     waiting.remove(&old);
                     emit(row(old, sent.at_ns, None));
@@ -257,37 +329,46 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    const RAW: How = How::Icmp { raw: true };
+    const PING: How = How::Icmp { raw: false };
+
     #[test]
     fn a_request_has_a_right_checksum() {
-        let packet = echo_request(0x1234, 7, 0xdead_beef);
+        let packet = echo_request(RAW, 0x1234, 7, 0xdead_beef);
         assert_eq!(checksum(&packet), 0, "the sum over a right packet is zero");
         assert_eq!(&packet[4..8], [0x12, 0x34, 0, 7]);
     }
 
     #[test]
     fn only_our_own_replies_count() {
-        let mut reply = echo_request(1, 9, 42);
+        let mut reply = echo_request(RAW, 1, 9, 42);
         reply[0] = ECHO_REPLY;
-        assert_eq!(echo_reply(&reply, false, 42), Some(9));
-        assert_eq!(echo_reply(&reply, false, 43), None);
+        assert_eq!(echo_reply(&reply, PING, 42), Some(9));
+        assert_eq!(echo_reply(&reply, PING, 43), None);
         let mut with_header = vec![0x45; 20];
         with_header.extend_from_slice(&reply);
-        assert_eq!(echo_reply(&with_header, true, 42), Some(9));
-        assert_eq!(echo_reply(&echo_request(1, 9, 42), false, 42), None, "our own request on lo");
+        assert_eq!(echo_reply(&with_header, RAW, 42), Some(9));
+        assert_eq!(
+            echo_reply(&echo_request(PING, 1, 9, 42), PING, 42),
+            None,
+            "our own request on lo"
+        );
     }
 
     proptest! {
         #[test]
         fn no_packet_makes_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..80), raw: bool) {
-            let _ = echo_reply(&bytes, raw, 1);
+            let _ = echo_reply(&bytes, How::Icmp { raw }, 1);
+            let _ = (echo_reply(&bytes, How::Icmp6, 1), echo_reply(&bytes, How::Udp, 1));
         }
     }
 
     #[test]
     fn a_stepped_wall_clock_gives_no_round_trip() {
         let sent = Sent { at_ns: 0, realtime_ns: 1_000_000 };
-        assert_eq!(rtt_us(sent, 3_000_000), Some(2_000.0));
-        assert_eq!(rtt_us(sent, 0), None);
-        assert_eq!(rtt_us(sent, 1_000_000 + 2_000_000_000), None);
+        assert_eq!(rtt_us(sent, 3_000_000, LOST_AFTER_NS), Some(2_000.0));
+        assert_eq!(rtt_us(sent, 0, LOST_AFTER_NS), None);
+        assert_eq!(rtt_us(sent, 1_000_000 + 2_000_000_000, LOST_AFTER_NS), None);
+        assert_eq!(rtt_us(sent, 1_000_000 + 2_000_000_000, u64::MAX >> 1), Some(2e6));
     }
 }

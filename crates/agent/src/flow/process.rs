@@ -13,6 +13,8 @@ use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::process::{Child, ChildStderr, ChildStdout, Command};
 use tokio::sync::OnceCell;
 
+use ccbench_proto::tools::iperf3::{Numbering, Report};
+
 use super::iperf3::{Version, client_args, server_args};
 use super::{BoxFuture, End, FlowEnd, FlowSource, Progress, Stop, Traffic};
 use crate::clock;
@@ -249,9 +251,8 @@ impl Process {
     async fn last_words(&mut self) -> String {
         loop {
             if let Progress::Ended(end) = self.progress().await {
-                let numbering =
-                    super::iperf3::Numbering { client_port: 0, count: 0, listens: true };
-                let said = super::iperf3::Report::from_json(&end.output, numbering).error;
+                let numbering = Numbering { client_port: 0, count: 0, listens: true };
+                let said = Report::from_json(&end.output, numbering).error;
                 let said = said.unwrap_or_else(|| end.errors.trim().to_owned());
                 return format!("it ended with exit code {}: {said}", end.exit_code);
             }

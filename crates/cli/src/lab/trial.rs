@@ -1,7 +1,6 @@
 //! Trials in the lab: the same plan, rows, verdicts and tables as on this machine's own namespaces.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
 use ccbench_proto::plan::check::{CheckedPlan, check};
 use ccbench_proto::schedule::{self, Point};
@@ -129,7 +128,7 @@ impl Lab {
         let busy_pct = ear.busy_pct;
         self.note(&mut book, dilation, run.seed, busy_pct)?;
         let verdict = book.judge.finish(&book.done, &book.errors);
-        let verdict = with_busy(verdict, busy_pct, self.way_out_of_busy(dilation));
+        let verdict = with_busy(verdict, busy_pct, &self.way_out_of_busy(dilation));
         book.writer.commit(&verdict)?;
         Ok(verdict)
     }
@@ -256,7 +255,7 @@ impl<'a> Ear<'a> {
     }
 }
 
-fn with_busy(mut verdict: Verdict, busy_pct: f64, way_out: String) -> Verdict {
+fn with_busy(mut verdict: Verdict, busy_pct: f64, way_out: &str) -> Verdict {
     if busy_pct > BUSY_DEGRADED_PCT {
         let why = format!(
             "the lab's processor was busy for {busy_pct:.0} % of the time: traffic may have waited for it; \
@@ -330,7 +329,7 @@ fn failure(why: wire::LabFailed) -> CliError {
 fn folder() -> Result<tempfile::TempDir, CliError> {
     tempfile::Builder::new().prefix("ccbench-lab-").tempdir().map_err(|source| CliError::File {
         op: "make a folder in",
-        path: PathBuf::from(std::env::temp_dir()),
+        path: std::env::temp_dir(),
         source,
     })
 }
@@ -342,8 +341,8 @@ mod tests {
     #[test]
     fn a_busy_guest_is_judged() {
         let ok = || Verdict { status: Status::Ok, reasons: Vec::new() };
-        assert_eq!(with_busy(ok(), 60.0, String::new()).status, Status::Ok);
-        assert_eq!(with_busy(ok(), 61.0, String::new()).status, Status::Degraded);
-        assert_eq!(with_busy(ok(), 91.0, String::new()).status, Status::Failed);
+        assert_eq!(with_busy(ok(), 60.0, "").status, Status::Ok);
+        assert_eq!(with_busy(ok(), 61.0, "").status, Status::Degraded);
+        assert_eq!(with_busy(ok(), 91.0, "").status, Status::Failed);
     }
 }

@@ -320,6 +320,13 @@ table! { ProbeColumns, "probes", wire::Probe, |row, _| row.at_ns.into(), ["probe
     rtt_us: Opt<Float64Type>,
     lost: Bool,
     tos: Narrow<UInt8Type>,
+    bytes: Opt<UInt64Type>,
+    dns_us: Opt<Float64Type>,
+    connect_us: Opt<Float64Type>,
+    ttfb_us: Opt<Float64Type>,
+    total_us: Opt<Float64Type>,
+    status: Opt<UInt32Type>,
+    error: Said,
 } }
 
 table! { QdiscSampleColumns, "qdisc_samples", wire::QdiscSample, |row, _| row.at_ns.into(), ["link", "handle", "t_ns"], {

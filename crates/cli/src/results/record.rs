@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::journal::TrialEnd;
 use super::part::{staged, sync, unstage};
-use super::store::{RunInfo, RunStatus};
+use super::store::{Imported, RunInfo, RunStatus};
 use super::{Result, ResultsError, SCHEMA_VERSION, io_error};
 
 /// The file's name in the results directory.
@@ -34,6 +34,9 @@ pub(crate) struct RunRecord {
     pub(crate) trials: Vec<TrialEnd>,
     /// Whatever a reader should know: torn journal, leftovers removed.
     pub(crate) notes: Vec<String>,
+    /// Files of other tools, if this is no run but an import.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) imported: Vec<Imported>,
 }
 
 /// One combination of the matrix.
@@ -85,6 +88,7 @@ impl RunRecord {
             topology: info.topology.clone(),
             trials: vec![],
             notes: info.notes.clone(),
+            imported: info.imported.clone(),
         }
     }
 

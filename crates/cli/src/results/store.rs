@@ -65,6 +65,25 @@ pub struct RunInfo {
     pub sets: Vec<String>,
     /// Trace files, by their names under `traces/`.
     pub traces: BTreeMap<PathBuf, Vec<u8>>,
+    /// Files of other tools that were imported; empty for a run.
+    pub imported: Vec<Imported>,
+}
+
+/// A file of another tool.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Imported {
+    /// Its path, as given.
+    pub file: String,
+    /// Of its content, in hexadecimal.
+    pub sha256: String,
+    /// The node that it was put down to.
+    pub node: String,
+    /// The trial that it was put down to.
+    pub trial: u16,
+    /// Lines that are not empty.
+    pub lines: u64,
+    /// Lines of which something is missing in the tables.
+    pub unread: u64,
 }
 
 /// How a run stands.
@@ -135,6 +154,21 @@ impl RunDir {
     pub fn create(root: &Path, info: &RunInfo) -> Result<Self> {
         std::fs::create_dir_all(root).map_err(io_error("create", root))?;
         let path = make_unique(root, &directory_name(info))?;
+        let run = Self::set_up(path, info)?;
+        sync(root)?;
+        Ok(run)
+    }
+
+    /// Makes exactly this directory, which must not exist or be empty.
+    pub fn create_at(path: &Path, info: &RunInfo) -> Result<Self> {
+        std::fs::create_dir_all(path).map_err(io_error("create", path))?;
+        if !list(path)?.is_empty() {
+            return Err(ResultsError::NotEmpty { path: path.to_path_buf() });
+        }
+        Self::set_up(path.to_path_buf(), info)
+    }
+
+    fn set_up(path: PathBuf, info: &RunInfo) -> Result<Self> {
         for dir in ["tables", "raw"] {
             let dir = path.join(dir);
             std::fs::create_dir(&dir).map_err(io_error("create", &dir))?;
@@ -152,7 +186,6 @@ impl RunDir {
             started_utc: info.started_utc.to_string(),
         })?;
         record.write(&path)?;
-        sync(root)?;
         Ok(Self::with(path, info.ccbench_version.clone(), record, Log::Write(journal)))
     }
 

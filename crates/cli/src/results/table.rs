@@ -60,6 +60,11 @@ pub fn text(summary: &Summary, width: u16) -> String {
         let header = ["phase", "probe", "rtt ms", "median", "p95", "lost %"];
         let _ = write!(out, "\n{}", render(summary, &header, probes, width));
     }
+    let fetches = fetch_rows(summary);
+    if !fetches.is_empty() {
+        let header = ["phase", "fetch", "total ms", "median", "p95", "first byte ms", "failed %"];
+        let _ = write!(out, "\n{}", render(summary, &header, fetches, width));
+    }
     let late = lateness_rows(summary);
     if !late.is_empty() {
         let header = ["link", "lateness of", "p50 us", "p90 us", "p99 us", "most us"];
@@ -179,24 +184,57 @@ fn thin(summary: &Summary) -> Vec<String> {
     .collect()
 }
 
-fn probe_rows(summary: &Summary) -> Vec<Line> {
+/// Each probe's share of losses; with a fetch's time, or without one.
+fn asked(summary: &Summary, fetches: bool) -> impl Iterator<Item = &PointRow> {
     let lost =
         summary.point_rows.iter().filter(|r| r.scope == Scope::Probe && r.metric == "loss_share");
-    lost.map(|lost| {
-        let find = |stat| {
-            summary.find(lost.point_id, &lost.phase, Scope::Probe, &lost.subject, "rtt", stat)
-        };
-        let cells = vec![
-            lost.phase.clone(),
-            lost.subject.clone(),
-            with_interval(find("mean"), 1e3),
-            plain(find("median"), 1e3),
-            plain(find("p95"), 1e3),
-            format!("{:.1}", lost.value * 100.0),
-        ];
-        (lost.point_id, cells)
-    })
-    .collect()
+    lost.filter(move |row| probed(summary, row, "fetch_time", "mean").is_some() == fetches)
+}
+
+/// Another number of the same probe and phase.
+fn probed<'a>(
+    summary: &'a Summary,
+    row: &PointRow,
+    metric: &str,
+    stat: &str,
+) -> Option<&'a PointRow> {
+    summary.find(row.point_id, &row.phase, Scope::Probe, &row.subject, metric, stat)
+}
+
+fn probe_rows(summary: &Summary) -> Vec<Line> {
+    asked(summary, false)
+        .map(|lost| {
+            let find = |stat| probed(summary, lost, "rtt", stat);
+            let cells = vec![
+                lost.phase.clone(),
+                lost.subject.clone(),
+                with_interval(find("mean"), 1e3),
+                plain(find("median"), 1e3),
+                plain(find("p95"), 1e3),
+                format!("{:.1}", lost.value * 100.0),
+            ];
+            (lost.point_id, cells)
+        })
+        .collect()
+}
+
+/// Files from a web server.
+fn fetch_rows(summary: &Summary) -> Vec<Line> {
+    asked(summary, true)
+        .map(|lost| {
+            let find = |stat| probed(summary, lost, "fetch_time", stat);
+            let cells = vec![
+                lost.phase.clone(),
+                lost.subject.clone(),
+                with_interval(find("mean"), 1e3),
+                plain(find("median"), 1e3),
+                plain(find("p95"), 1e3),
+                plain(probed(summary, lost, "first_byte_time", "mean"), 1e3),
+                format!("{:.1}", lost.value * 100.0),
+            ];
+            (lost.point_id, cells)
+        })
+        .collect()
 }
 
 /// How late links released packets and changed their rates.

@@ -1,7 +1,7 @@
 //! Judges a trial while its rows go by: a few counters per flow, link and host, and no second pass over the files.
 //!
-//! Each check sits in a file of its own with the limits that it applies and why: [`host`], [`link`], [`flow`], `begin`, [`ecn`]
-//! and [`path`]. A trial is as bad as the worst thing found.
+//! Each check sits in a file of its own with the limits that it applies and why: [`host`], [`link`], [`flow`], `begin`, [`ecn`],
+//! [`path`] and [`probe`]. A trial is as bad as the worst thing found.
 
 use std::collections::BTreeMap;
 
@@ -17,6 +17,7 @@ use flow::FlowCheck;
 use host::HostCheck;
 use link::LinkCheck;
 use path::PathCheck;
+use probe::ProbeCheck;
 
 pub mod acks;
 mod begin;
@@ -26,6 +27,7 @@ pub mod flow;
 pub mod host;
 pub mod link;
 pub mod path;
+pub mod probe;
 pub mod timing;
 
 /// What a complete trial is worth.
@@ -119,6 +121,7 @@ pub struct Judge {
     links: LinkCheck,
     flows: FlowCheck,
     paths: PathCheck,
+    probes: ProbeCheck,
     ecn: EcnCheck,
     told: Findings,
 }
@@ -142,6 +145,7 @@ impl Judge {
             links: LinkCheck::new(plan),
             flows: FlowCheck::new(plan),
             paths: PathCheck::new(plan),
+            probes: ProbeCheck::new(plan),
             ecn: EcnCheck::new(plan),
             told: Findings::default(),
         }
@@ -166,7 +170,8 @@ impl Judge {
             Of::HostSample(row) => self.hosts.sample(node, span, row),
             Of::Event(row) => self.event(node, row),
             Of::AckCount(row) => acks::lost(node, row, &mut self.told),
-            Of::LinkPacket(_) | Of::CcState(_) | Of::Probe(_) | Of::Raw(_) | Of::Done(_) => {}
+            Of::Probe(row) => self.probes.row(row),
+            Of::LinkPacket(_) | Of::CcState(_) | Of::Raw(_) | Of::Done(_) => {}
             Of::Acks(_) | Of::TcpEvents(_) => {}
         }
     }
@@ -176,6 +181,8 @@ impl Judge {
         match event.kind.as_str() {
             "base_rtt" => self.paths.base_rtt(node, event),
             "ecn" => self.ecn.event(node, event),
+            "capture" => self.capture(node, event),
+            "capture_caveat" => self.told.add(Status::Degraded, "capture_caveat", said()),
             "cc_in_force" => begin::began(node, event, &mut self.told),
             "cc_sockets" => begin::sockets(node, event, &mut self.told),
             "flow_error" => self.told.add(Status::Failed, "flow_error", said()),
@@ -183,6 +190,19 @@ impl Judge {
                 self.told.add(Status::Degraded, kind, said());
             }
             _ => {}
+        }
+    }
+
+    /// What a capture lost.
+    fn capture(&mut self, node: &str, event: &Event) {
+        let data: serde_json::Value = serde_json::from_str(&event.data_json).unwrap_or_default();
+        let count = |key: &str| data.get(key).and_then(serde_json::Value::as_u64).unwrap_or(0);
+        let said = || format!("{node}: {}: {}", event.subject, event.message);
+        if count("dropped") > 0 {
+            self.told.add(Status::Degraded, "capture_dropped", said());
+        }
+        if count("left_out") > 0 {
+            self.told.add(Status::Degraded, "capture_full", said());
         }
     }
 
@@ -211,6 +231,7 @@ impl Judge {
         self.links.finish(&self.spans, &mut findings);
         self.hosts.finish(&mut findings);
         self.paths.finish(&mut findings);
+        self.probes.finish(&mut findings);
         self.ecn.finish(&mut findings);
         findings.verdict()
     }

@@ -1,4 +1,4 @@
-//! Flow groups and probes.
+//! Flow groups.
 
 use crate::cc::refuse_kernel_name;
 use crate::plan::{Flow, Plan};
@@ -6,9 +6,9 @@ use crate::schedule::{MAX_GROUPS, MAX_SOCKETS, spans};
 use crate::topology::Topology;
 use crate::units::{Micros, Rate};
 
-use super::Problems;
-use super::limits::{AGENTS, LENGTHS, MAX_INTERVAL, PHASE_FLOWS, all_ours, known_node};
+use super::limits::{AGENTS, LENGTHS, PHASE_FLOWS, all_ours, known_node};
 use super::links::needs_address;
+use super::{Problems, probes};
 
 /// Most parallel streams of one iperf3.
 const MAX_COUNT: u32 = 128;
@@ -63,11 +63,11 @@ pub(super) fn check(plan: &Plan, problems: &mut Problems) {
         }
         times(plan, name, flow, problems);
     }
-    probes(plan, &topology, problems);
+    probes::check(plan, &topology, problems);
 }
 
 /// The two ends of a flow group or a probe: known, different, connected, with addresses.
-fn ends(
+pub(super) fn ends(
     plan: &Plan,
     topology: &Topology,
     at: [&str; 2],
@@ -176,22 +176,5 @@ fn times(plan: &Plan, name: &str, flow: &Flow, problems: &mut Problems) {
             &[LENGTHS],
             format!("{stop} is after the trial's end at {end}; lengthen the last phase, or leave `stop` out"),
         );
-    }
-}
-
-fn probes(plan: &Plan, topology: &Topology, problems: &mut Problems) {
-    for (name, probe) in &plan.probes {
-        ends(plan, topology, ["probes", name], (&probe.from, &probe.to), problems);
-        if probe.every < Micros::from_millis(10) || probe.every > MAX_INTERVAL {
-            problems.error(&["probes", name, "every"], "must be from 10ms to 1h");
-        }
-        let end = spans(plan).last().map(|last| last.end).unwrap_or_default();
-        if probe.every > end && !plan.phases.is_empty() {
-            problems.warning_from(
-                &["probes", name, "every"],
-                &[LENGTHS],
-                format!("{} is longer than the trial of {end}: it measures once", probe.every),
-            );
-        }
     }
 }

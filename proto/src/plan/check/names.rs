@@ -49,13 +49,14 @@ pub(super) fn check(plan: &Plan, problems: &mut Problems) {
             problems.error(&["about"], "holds a line break or a control character; write one line");
         }
     }
-    let tables: [(&str, Vec<&String>); 6] = [
+    let tables: [(&str, Vec<&String>); 7] = [
         ("nodes", plan.nodes.keys().collect()),
         ("wires", plan.wires.keys().collect()),
         ("path", plan.path.keys().collect()),
         ("links", plan.links.keys().collect()),
         ("flows", plan.flows.keys().collect()),
         ("probes", plan.probes.keys().collect()),
+        ("capture", plan.capture.keys().collect()),
     ];
     for (table, keys) in tables {
         for key in keys {

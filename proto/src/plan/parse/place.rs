@@ -90,6 +90,7 @@ fn needed(expected: &dyn Expected) -> String {
         "struct Link" => "a table with `node`, `toward` and `rate`".to_owned(),
         "struct Flow" => "a table with `from` and `to`".to_owned(),
         "struct Probe" => "a table with `kind`, `from` and `to`".to_owned(),
+        "struct Capture" => "a table with `node` and `toward`".to_owned(),
         "struct Phase" => "a table with `name`, `length` and `flows`".to_owned(),
         "struct Change" => "a table with `at` and `set`".to_owned(),
         "struct Class" => "a table with `rate` and `match`".to_owned(),

@@ -11,6 +11,7 @@ const NAMED: &[(&str, &str)] = &[
     ("links", "link"),
     ("flows", "flow group"),
     ("probes", "probe"),
+    ("capture", "capture"),
     ("classes", "class"),
 ];
 

@@ -1,5 +1,5 @@
 use super::*;
-use crate::flow::iperf3::{Numbering, StreamInterval};
+use ccbench_proto::tools::iperf3::{IntervalValues, Numbering};
 use ccbench_proto::units::Micros;
 
 const MS: u64 = 1_000_000;
@@ -36,8 +36,10 @@ fn ran(task: &FlowTask, end: End) -> Ran<'_> {
 }
 
 fn report() -> Report {
-    let text =
-        include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/iperf3/3.12-client-p1.json"));
+    let text = include_bytes!(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../proto/tests/iperf3/3.12-client-p1.json"
+    ));
     Report::from_json(text, Numbering { client_port: 10_000, count: 1, listens: false })
 }
 

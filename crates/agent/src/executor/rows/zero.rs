@@ -13,7 +13,7 @@
 use super::Ran;
 use crate::executor::samples::{Seen, SeenMap};
 use crate::flow::End;
-use crate::flow::iperf3::Report;
+use ccbench_proto::tools::iperf3::Report;
 
 /// Fewer than this, and one odd sample would decide.
 const MIN_MATCHES: usize = 3;

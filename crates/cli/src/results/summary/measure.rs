@@ -38,6 +38,15 @@ const MOST_OF_A_PHASE: f64 = 0.5;
 const SOME_OF_A_PHASE: f64 = 0.1;
 const ENOUGH_INTERVALS: u32 = 3;
 
+/// Columns of probes and their metrics.
+const PROBED: [(&str, &str); 5] = [
+    ("rtt_us", "rtt"),
+    ("dns_us", "dns_time"),
+    ("connect_us", "connect_time"),
+    ("ttfb_us", "first_byte_time"),
+    ("total_us", "fetch_time"),
+];
+
 /// What stands for a phase in rows about a whole trial.
 pub(super) const WHOLE_TRIAL: &str = "(trial)";
 
@@ -206,7 +215,9 @@ fn socket_stats() -> Vec<Expr> {
 }
 
 fn probes(run: &RunDir, trials: &[&TrialEnd]) -> Result<Option<Lines>> {
-    let mut aggregates = stats("rtt_us");
+    let known = query::columns(run, "probes", trials)?;
+    let there = PROBED.iter().filter(|(column, _)| known.iter().any(|name| name == column));
+    let mut aggregates: Vec<Expr> = there.flat_map(|(column, _)| stats(column)).collect();
     aggregates.extend([sum("lost"), count("seq")]);
     query::group(run, "probes", trials, lit(true), &["probe_id"], aggregates)
 }
@@ -476,9 +487,11 @@ impl Out<'_> {
                 continue;
             }
             let place = (trial, phase.as_str(), Scope::Probe, probe.as_str());
-            let answered = lines.count("rtt_us.n", line);
-            for (stat, value) in lines.stats("rtt_us", line) {
-                self.row(place, "rtt", "us", stat, value, answered);
+            for (column, metric) in PROBED {
+                let answered = lines.count(&format!("{column}.n"), line);
+                for (stat, value) in lines.stats(column, line) {
+                    self.row(place, metric, "us", stat, value, answered);
+                }
             }
             let asked = lines.count("seq.n", line);
             let lost = lines.number("lost", line).unwrap_or(0.0) / f64::from(asked.max(1));

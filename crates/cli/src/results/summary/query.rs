@@ -68,6 +68,13 @@ pub(super) fn group(
     lines(run, table, rows, keys, aggregates).map(Some)
 }
 
+/// Names of a table's columns; runs of an older version have fewer.
+pub(super) fn columns(run: &RunDir, table: &str, trials: &[&TrialEnd]) -> Result<Vec<String>> {
+    let Some(mut scan) = scan(run, table, trials)? else { return Ok(vec![]) };
+    let schema = scan.collect_schema().map_err(frame_error("read", &dir(run, table)))?;
+    Ok(schema.iter_names().map(ToString::to_string).collect())
+}
+
 /// Subject and `data_json` of every event of a kind, each pair once.
 pub(super) fn events(
     run: &RunDir,

@@ -38,6 +38,10 @@ pub(super) struct Aligned {
     flows: BTreeMap<String, Vec<Instant>>,
 }
 
+/// Of a rate.
+type Utility = fn(f64) -> f64;
+/// Of the rates of all flows.
+type Index = fn(&[f64]) -> Option<f64>;
 /// One number: flow (`None`: all together), metric, unit, statistic, value, instants in it.
 pub(super) type Number<'a> = (Option<&'a str>, &'static str, &'static str, &'static str, f64, u32);
 
@@ -101,7 +105,7 @@ impl Aligned {
             let power = |i: &Instant| Some(i.mbit_per_s()? * 1e6 / (i.srtt_us? / 1e6));
             mean(flow, "power", "bit/s/s", instants.iter().map(power), &mut numbers);
             let positive = |rate: f64| (rate > 0.0).then_some(rate);
-            let utilities: [(_, _, fn(f64) -> f64); 2] = [
+            let utilities: [(_, _, Utility); 2] = [
                 ("utility_pf", "ln(Mbit/s)", f64::ln),
                 ("utility_mpd", "s/Mbit", |rate| -1.0 / rate),
             ];
@@ -126,7 +130,7 @@ impl Aligned {
             }
         }
         if flows.len() > 1 {
-            let indices: [(_, _, fn(&[f64]) -> Option<f64>); 4] = [
+            let indices: [(_, _, Index); 4] = [
                 ("jain_fairness", "1", jain),
                 ("product_fairness", "(Mbit/s)^flows", product),
                 ("entropy_fairness", "1", entropy),
@@ -154,6 +158,8 @@ fn spread<'a>(
     let n = mbit.len() as f64;
     let mean = mbit.iter().sum::<f64>() / n;
     let std = (mbit.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / (n - 1.0)).sqrt();
+    // What is left of a constant rate by rounding.
+    let std = if std < mean * 1e-9 { 0.0 } else { std };
     into.push((flow, metric, "bit/s", "std", std * 1e6, mbit.len() as u32));
     if mean > 0.0 {
         into.push((flow, metric, "1", "cov", std / mean, mbit.len() as u32));

@@ -24,6 +24,7 @@ fn info() -> RunInfo {
         notes: vec![],
         sets: vec![],
         traces: BTreeMap::new(),
+        imported: vec![],
     }
 }
 

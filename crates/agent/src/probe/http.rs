@@ -1,0 +1,184 @@
+//! As much of HTTP/1.1 (RFC 9112) as a fetch needs. Pure.
+
+/// Longest head of a request or an answer.
+const MAX_HEAD: usize = 16 << 10;
+
+/// The request for a file.
+pub fn request(host: &str) -> Vec<u8> {
+    format!("GET / HTTP/1.1\r\nHost: {host}\r\nUser-Agent: ccbench\r\nAccept: */*\r\nConnection: close\r\n\r\n")
+        .into_bytes()
+}
+
+/// The head of the answer to it.
+pub fn answer(status: u16, bytes: u64) -> Vec<u8> {
+    let reason = match status {
+        200 => "OK",
+        405 => "Method Not Allowed",
+        _ => "Bad Request",
+    };
+    format!(
+        "HTTP/1.1 {status} {reason}\r\nContent-Type: application/octet-stream\r\nContent-Length: {bytes}\r\n\
+         Connection: close\r\n\r\n"
+    )
+    .into_bytes()
+}
+
+/// Takes a request as it arrives.
+#[derive(Debug, Default)]
+pub struct Asked {
+    head: Vec<u8>,
+}
+
+impl Asked {
+    /// More of it; the status to answer with once it is whole.
+    pub fn push(&mut self, bytes: &[u8]) -> Option<u16> {
+        self.head.extend_from_slice(bytes);
+        match head_end(&self.head) {
+            Some(_) if self.head.starts_with(b"GET /") => Some(200),
+            Some(_) => Some(405),
+            None => (self.head.len() > MAX_HEAD).then_some(400),
+        }
+    }
+}
+
+/// Takes an answer as it arrives.
+#[derive(Debug, Default)]
+pub struct Answer {
+    head: Vec<u8>,
+    /// Status code, once it is known.
+    pub status: Option<u16>,
+    /// Length of the body, if the server says.
+    length: Option<u64>,
+    /// Of the body, so far.
+    pub bytes: u64,
+}
+
+impl Answer {
+    /// More of it; whether that is all.
+    ///
+    /// # Errors
+    /// It is no answer in HTTP/1.
+    pub fn push(&mut self, bytes: &[u8]) -> Result<bool, String> {
+        if self.status.is_some() {
+            self.bytes += bytes.len() as u64;
+            return Ok(self.whole());
+        }
+        self.head.extend_from_slice(bytes);
+        let Some(end) = head_end(&self.head) else {
+            return match self.head.len() > MAX_HEAD {
+                true => Err("the answer's head does not end".to_owned()),
+                false => Ok(false),
+            };
+        };
+        let body = (self.head.len() - end) as u64;
+        let head = String::from_utf8_lossy(&self.head[..end]).into_owned();
+        let mut lines = head.split("\r\n");
+        let first = lines.next().unwrap_or_default();
+        let status =
+            first.strip_prefix("HTTP/1.").and_then(|rest| rest.split(' ').nth(1)?.parse().ok());
+        if status.is_none() {
+            return Err(format!(
+                "the answer begins with `{}`",
+                first.chars().take(40).collect::<String>()
+            ));
+        }
+        let lengths = lines.filter_map(|line| line.split_once(':'));
+        self.length = lengths
+            .filter(|(name, _)| name.eq_ignore_ascii_case("content-length"))
+            .find_map(|(_, value)| value.trim().parse().ok());
+        (self.status, self.bytes) = (status, body);
+        self.head = vec![];
+        Ok(self.whole())
+    }
+
+    fn whole(&self) -> bool {
+        self.length.is_some_and(|length| self.bytes >= length)
+    }
+
+    /// The server has closed the connection; whether the answer is whole.
+    ///
+    /// # Errors
+    /// It is not.
+    pub fn close(&self) -> Result<(), String> {
+        match (self.status, self.length) {
+            (None, _) => Err("the server closed the connection without an answer".to_owned()),
+            (_, Some(length)) if self.bytes < length => Err(format!(
+                "the server closed the connection after {} of {length} bytes",
+                self.bytes
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Where the body begins.
+fn head_end(text: &[u8]) -> Option<usize> {
+    text.windows(4).position(|four| four == b"\r\n\r\n").map(|at| at + 4)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_whole_exchange_in_any_pieces() {
+        for piece in [1, 3, 50, 1000] {
+            let mut asked = Asked::default();
+            let statuses: Vec<u16> =
+                request("10.0.0.1").chunks(piece).filter_map(|bytes| asked.push(bytes)).collect();
+            assert_eq!(statuses, [200]);
+            let mut text = answer(200, 300);
+            text.extend([b'x'; 300]);
+            let mut answer = Answer::default();
+            let ends: Vec<bool> =
+                text.chunks(piece).map(|bytes| answer.push(bytes).unwrap()).collect();
+            assert_eq!(ends.iter().filter(|end| **end).count(), 1, "at its last piece");
+            assert_eq!((answer.status, answer.bytes), (Some(200), 300));
+            answer.close().unwrap();
+        }
+    }
+
+    #[test]
+    fn what_is_cut_or_no_answer_is_told() {
+        let mut cut = Answer::default();
+        assert_eq!(
+            cut.close(),
+            Err("the server closed the connection without an answer".to_owned())
+        );
+        cut.push(&answer(200, 5)).unwrap();
+        cut.push(b"abc").unwrap();
+        assert_eq!(
+            cut.close(),
+            Err("the server closed the connection after 3 of 5 bytes".to_owned())
+        );
+        let wrong = Answer::default().push(b"SSH-2.0-OpenSSH\r\n\r\n");
+        assert_eq!(wrong, Err("the answer begins with `SSH-2.0-OpenSSH`".to_owned()));
+        assert!(Answer::default().push(&[b'x'; MAX_HEAD + 1]).is_err());
+    }
+
+    #[test]
+    fn an_answer_without_a_length_ends_with_the_connection() {
+        let mut answer = Answer::default();
+        assert_eq!(answer.push(b"HTTP/1.0 404 Not Found\r\nServer: x\r\n\r\nabc"), Ok(false));
+        assert_eq!((answer.status, answer.bytes), (Some(404), 3));
+        answer.close().unwrap();
+    }
+
+    #[test]
+    fn only_a_get_gets_something() {
+        assert_eq!(Asked::default().push(b"POST / HTTP/1.1\r\n\r\n"), Some(405));
+        assert_eq!(Asked::default().push(&[b'x'; MAX_HEAD + 1]), Some(400));
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_it_panic(pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 0..8)) {
+            let (mut asked, mut answer) = (Asked::default(), Answer::default());
+            for piece in pieces {
+                let _ = (asked.push(&piece), answer.push(&piece));
+            }
+            let _ = answer.close();
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! What answers probes on the other node: a web server with one file, and an echo over UDP. Each lives in threads of
+//! its own from Prepare to Reset.
+
+use std::ffi::OsString;
+use std::io::{self, Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsFd as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use ccbench_proto::plan::ProbeKind;
+use ccbench_proto::schedule::ProbeTask;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{setsockopt, sockopt};
+
+use super::http;
+use crate::flow::ping::{self, ECHO_REPLY, ECHO_REQUEST};
+
+/// A thread notices within this that it is no longer wanted.
+const SLICE_MS: u16 = 50;
+/// Connections at a time; a probe makes one.
+const MOST_CONNECTIONS: usize = 64;
+/// Written at once.
+const PIECE: [u8; 64 << 10] = [b'x'; 64 << 10];
+
+/// Answers until it is dropped.
+#[derive(Debug)]
+pub struct Server {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Server {
+    /// Waits for the listener: its port and its congestion control are free afterwards.
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // A thread that panicked is gone as well.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Listens for a probe. `cc` is the kernel's name of the congestion control.
+///
+/// # Errors
+/// The address is taken, or the kernel does not have this congestion control.
+pub fn start(task: &ProbeTask, cc: Option<&str>) -> io::Result<Server> {
+    let address = SocketAddr::new(task.to_ip, task.port);
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut server = Server { stop: Arc::clone(&stop), thread: None };
+    let thread = std::thread::Builder::new().name(format!("probe-{}", task.port));
+    if task.kind == ProbeKind::Udp {
+        let socket = UdpSocket::bind(address)?;
+        socket.set_read_timeout(Some(Duration::from_millis(SLICE_MS.into())))?;
+        ping::set_tos(&socket, task.to_ip, task.tos)?;
+        server.thread = Some(thread.spawn(move || echo(&socket, &stop))?);
+        return Ok(server);
+    }
+    // Connections inherit both.
+    let listener = TcpListener::bind(address)?;
+    ping::set_tos(&listener, task.to_ip, task.tos)?;
+    if let Some(cc) = cc {
+        setsockopt(&listener, sockopt::TcpCongestion, &OsString::from(cc))?;
+    }
+    listener.set_nonblocking(true)?;
+    let bytes = task.bytes;
+    server.thread = Some(thread.spawn(move || listen(&listener, bytes, &stop))?);
+    Ok(server)
+}
+
+fn echo(socket: &UdpSocket, stop: &AtomicBool) {
+    let mut buffer = [0; 2048];
+    while !stop.load(Ordering::Relaxed) {
+        let Ok((length, from)) = socket.recv_from(&mut buffer) else { continue };
+        // An answer is never answered.
+        if buffer[..length].first() == Some(&ECHO_REQUEST) {
+            buffer[0] = ECHO_REPLY;
+            // A full queue is a lost echo, which the other side counts.
+            let _ = socket.send_to(&buffer[..length], from);
+        }
+    }
+}
+
+fn listen(listener: &TcpListener, bytes: u64, stop: &Arc<AtomicBool>) {
+    let open = Arc::new(AtomicUsize::new(0));
+    while !stop.load(Ordering::Relaxed) {
+        // Whatever is wrong with the wait, accept() says.
+        let _ = poll(
+            &mut [PollFd::new(listener.as_fd(), PollFlags::POLLIN)],
+            PollTimeout::from(SLICE_MS),
+        );
+        let Ok((stream, _)) = listener.accept() else { continue };
+        if open.fetch_add(1, Ordering::Relaxed) >= MOST_CONNECTIONS {
+            open.fetch_sub(1, Ordering::Relaxed);
+            continue;
+        }
+        let (counted, stop) = (Arc::clone(&open), Arc::clone(stop));
+        let thread = std::thread::Builder::new().name("probe-answer".to_owned());
+        let serving = thread.spawn(move || {
+            // The other side sees what went wrong, and tells.
+            let _ = serve(stream, bytes, &stop);
+            counted.fetch_sub(1, Ordering::Relaxed);
+        });
+        if serving.is_err() {
+            open.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Repeats what waits for the other side until it is done or nobody wants it.
+fn patiently<T>(stop: &AtomicBool, mut what: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    use io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
+    loop {
+        match what() {
+            Err(e) if matches!(e.kind(), Interrupted | TimedOut | WouldBlock) => {
+                if stop.load(Ordering::Relaxed) {
+                    return Err(e);
+                }
+            }
+            done => return done,
+        }
+    }
+}
+
+fn serve(mut stream: TcpStream, bytes: u64, stop: &AtomicBool) -> io::Result<()> {
+    stream.set_nonblocking(false)?;
+    let slice = Some(Duration::from_millis(SLICE_MS.into()));
+    stream.set_read_timeout(slice)?;
+    stream.set_write_timeout(slice)?;
+    let mut asked = http::Asked::default();
+    let mut buffer = [0; 4096];
+    let status = loop {
+        let read = patiently(stop, || stream.read(&mut buffer))?;
+        if read == 0 {
+            return Ok(());
+        }
+        if let Some(status) = asked.push(&buffer[..read]) {
+            break status;
+        }
+    };
+    let mut left = if status == 200 { bytes } else { 0 };
+    // Head and beginning of the body in one write, so that they share a packet.
+    let mut first = http::answer(status, left);
+    let some = (PIECE.len() as u64).min(left) as usize;
+    first.extend_from_slice(&PIECE[..some]);
+    left -= some as u64;
+    write(&mut stream, &first, stop)?;
+    while left > 0 {
+        let some = (PIECE.len() as u64).min(left) as usize;
+        write(&mut stream, &PIECE[..some], stop)?;
+        left -= some as u64;
+    }
+    stream.shutdown(std::net::Shutdown::Write)
+}
+
+fn write(stream: &mut TcpStream, mut bytes: &[u8], stop: &AtomicBool) -> io::Result<()> {
+    while !bytes.is_empty() {
+        let written = patiently(stop, || stream.write(bytes))?;
+        if written == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        bytes = &bytes[written..];
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock;
+    use crate::probe::tcp::{End, run};
+    use ccbench_proto::plan::Repeat;
+    use ccbench_proto::units::Micros;
+    use ccbench_proto::wire;
+
+    fn task(kind: ProbeKind, port: u16, repeat: Repeat) -> ProbeTask {
+        ProbeTask {
+            id: "page".into(),
+            kind,
+            from: "a".into(),
+            to: "b".into(),
+            to_ip: [127, 0, 0, 1].into(),
+            port,
+            start: Micros::default(),
+            every: Micros::from_millis(10),
+            repeat,
+            timeout: Micros::from_secs(20),
+            tos: 0,
+            bytes: 177_669,
+            cc: Some("reno".into()),
+            host: None,
+        }
+    }
+
+    /// A port that was free a moment ago.
+    fn free_port() -> u16 {
+        TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    }
+
+    /// Rows until there are `most`, then the order to stop.
+    fn rows(task: &ProbeTask, most: usize) -> Vec<wire::Probe> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let end = End { at_ns: clock::now_ns() + 60_000_000_000, stop: Arc::clone(&stop) };
+        let mut rows = vec![];
+        run(task, clock::now_ns(), &end, &mut |row| {
+            rows.push(row);
+            stop.store(rows.len() >= most, Ordering::Relaxed);
+        });
+        rows
+    }
+
+    #[test]
+    fn a_fetch_has_all_its_times_in_order() {
+        let task = task(ProbeKind::Http, free_port(), Repeat::BackToBack);
+        let _server = start(&task, Some("reno")).unwrap();
+        let rows = rows(&task, 3);
+        assert_eq!(rows.iter().map(|row| row.seq).collect::<Vec<_>>(), [0, 1, 2]);
+        for row in rows {
+            assert_eq!(
+                (row.status, row.bytes, row.lost),
+                (Some(200), Some(177_669), false),
+                "{row:?}"
+            );
+            let (connect, first) = (row.connect_us.unwrap(), row.ttfb_us.unwrap());
+            assert!(connect <= first && first <= row.total_us.unwrap(), "{row:?}");
+            assert_eq!((row.dns_us, row.rtt_us), (None, None));
+        }
+    }
+
+    #[test]
+    fn a_name_is_looked_up_first() {
+        let named = ProbeTask {
+            host: Some("localhost".into()),
+            ..task(ProbeKind::Http, free_port(), Repeat::Once)
+        };
+        let _server = start(&named, None).unwrap();
+        let rows = rows(&named, 1);
+        assert!(rows[0].dns_us.unwrap() <= rows[0].total_us.unwrap(), "{rows:?}");
+    }
+
+    #[test]
+    fn a_connection_is_timed_and_one_that_is_refused_is_told() {
+        let connect = task(ProbeKind::TcpConnect, free_port(), Repeat::Interval);
+        let server = start(&connect, None).unwrap();
+        let made = rows(&connect, 2);
+        assert!(made.iter().all(|row| !row.lost && row.rtt_us == row.connect_us), "{made:?}");
+        drop(server);
+        let nobody = task(ProbeKind::Http, free_port(), Repeat::Once);
+        let refused = rows(&nobody, 1);
+        assert!(refused[0].lost && refused[0].error.contains("refused"), "{refused:?}");
+        assert_eq!(refused[0].total_us, None);
+    }
+
+    #[test]
+    fn at_the_trials_end_nothing_is_made_up() {
+        // It listens and never answers.
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let task = task(ProbeKind::Http, listener.local_addr().unwrap().port(), Repeat::Once);
+        let end = End { at_ns: clock::now_ns() + 100_000_000, stop: Arc::default() };
+        let mut rows = vec![];
+        let under_way = run(&task, clock::now_ns(), &end, &mut |row| rows.push(row));
+        assert!(under_way && rows.is_empty(), "{rows:?}");
+    }
+
+    #[test]
+    fn an_unknown_congestion_control_is_refused() {
+        assert!(
+            start(&task(ProbeKind::Http, free_port(), Repeat::Once), Some("nonesuch")).is_err()
+        );
+    }
+}

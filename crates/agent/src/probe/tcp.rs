@@ -1,0 +1,224 @@
+//! How long connect() and a fetch take, in a thread of their own.
+
+use std::io::{self, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
+use std::os::fd::{AsFd, AsRawFd as _};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use ccbench_proto::plan::{ProbeKind, Repeat};
+use ccbench_proto::schedule::ProbeTask;
+use ccbench_proto::wire;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockProtocol, SockType, SockaddrStorage, connect, getsockopt, socket,
+    sockopt,
+};
+
+use super::http;
+use crate::clock;
+use crate::flow::ping;
+
+/// A wait is no longer than this, so that the end of a trial is noticed.
+const SLICE_NS: u64 = 50_000_000;
+const READ_BYTES: usize = 64 << 10;
+
+/// Until when, and whether anybody still wants to know.
+struct Limit {
+    deadline_ns: u64,
+    end: End,
+}
+
+/// The end of the trial, and the order to end at once.
+#[derive(Debug, Clone)]
+pub struct End {
+    /// CLOCK_MONOTONIC.
+    pub at_ns: u64,
+    /// Set: everything ends.
+    pub stop: Arc<AtomicBool>,
+}
+
+impl End {
+    fn came(&self) -> bool {
+        self.stop.load(Ordering::Relaxed) || clock::now_ns() >= self.at_ns
+    }
+}
+
+/// Why a measurement gave nothing.
+#[derive(Debug, PartialEq, Eq)]
+enum Failed {
+    /// The trial's end came first: nobody knows how long it would have taken.
+    Ended,
+    /// In words.
+    Because(String),
+}
+
+/// Measures from `start_at_ns` to the trial's end (CLOCK_MONOTONIC) and hands over a row for every measurement that
+/// came to an end. Blocks. Returns whether one was under way at the end.
+pub fn run(
+    task: &ProbeTask,
+    start_at_ns: u64,
+    end: &End,
+    emit: &mut dyn FnMut(wire::Probe),
+) -> bool {
+    let (mut seq, mut due) = (0, start_at_ns + task.start.nanos());
+    let every = task.every.nanos().max(1_000_000);
+    loop {
+        while clock::now_ns() < due {
+            if end.came() {
+                return false;
+            }
+            std::thread::sleep(clock::until(due).min(std::time::Duration::from_nanos(SLICE_NS)));
+        }
+        if end.came() {
+            return false;
+        }
+        let at_ns = clock::now_ns();
+        let limit = Limit { deadline_ns: at_ns + task.timeout.nanos(), end: end.clone() };
+        let mut row = ping::row(task, seq, at_ns);
+        match measure(task, &limit, &mut row) {
+            Ok(()) => {}
+            Err(Failed::Ended) => return true,
+            Err(Failed::Because(why)) => (row.lost, row.error) = (true, why),
+        }
+        emit(row);
+        seq += 1;
+        let now = clock::now_ns();
+        due = match task.repeat {
+            Repeat::Once => return false,
+            Repeat::BackToBack => now,
+            // What took longer than the interval skips what it missed.
+            Repeat::Interval => due + every * (1 + now.saturating_sub(due) / every),
+        };
+        // Refused at once, again and again, is no measurement.
+        if task.repeat == Repeat::BackToBack && now - at_ns < PAUSE_NS {
+            due = at_ns + PAUSE_NS;
+        }
+    }
+}
+
+/// Back-to-back measurements begin at least so far apart.
+const PAUSE_NS: u64 = 1_000_000;
+
+fn us(from_ns: u64, to_ns: u64) -> f64 {
+    to_ns.saturating_sub(from_ns) as f64 / 1e3
+}
+
+fn measure(task: &ProbeTask, limit: &Limit, row: &mut wire::Probe) -> Result<(), Failed> {
+    let begin_ns = row.at_ns;
+    let mut to = SocketAddr::new(task.to_ip, task.port);
+    if let Some(host) = &task.host {
+        let found = (host.as_str(), task.port).to_socket_addrs();
+        row.dns_us = Some(us(begin_ns, clock::now_ns()));
+        let found = found.map_err(|e| Failed::Because(format!("cannot look up {host}: {e}")))?;
+        let alike = |address: &SocketAddr| address.is_ipv4() == task.to_ip.is_ipv4();
+        to = found.into_iter().find(alike).ok_or_else(|| {
+            Failed::Because(format!("{host} has no address of the kind of {}", task.to_ip))
+        })?;
+    }
+    let because = |what: &str| {
+        let what = what.to_owned();
+        move |error: io::Error| Failed::Because(format!("{what} {to}: {error}"))
+    };
+    let connect_ns = clock::now_ns();
+    let stream = connect_to(to, task.tos, limit, because("connect to"))?;
+    let connected_ns = clock::now_ns();
+    row.connect_us = Some(us(connect_ns, connected_ns));
+    if task.kind == ProbeKind::TcpConnect {
+        row.rtt_us = row.connect_us;
+        return Ok(());
+    }
+    let host = task.host.clone().unwrap_or_else(|| to.to_string());
+    fetch(stream, &http::request(&host), limit, row, because("fetch from"))
+}
+
+fn connect_to(
+    to: SocketAddr,
+    tos: u8,
+    limit: &Limit,
+    because: impl Fn(io::Error) -> Failed,
+) -> Result<TcpStream, Failed> {
+    let family = if to.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+    let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
+    let made = socket(family, SockType::Stream, flags, SockProtocol::Tcp);
+    let fd = made.map_err(|e| because(e.into()))?;
+    ping::set_tos(&fd, to.ip(), tos).map_err(&because)?;
+    match connect(fd.as_raw_fd(), &SockaddrStorage::from(to)) {
+        Ok(()) => {}
+        Err(Errno::EINPROGRESS) => {
+            limit.wait(&fd, PollFlags::POLLOUT, &because)?;
+            let error = getsockopt(&fd, sockopt::SocketError).map_err(|e| because(e.into()))?;
+            if error != 0 {
+                return Err(because(io::Error::from_raw_os_error(error)));
+            }
+        }
+        Err(error) => return Err(because(error.into())),
+    }
+    Ok(TcpStream::from(fd))
+}
+
+fn fetch(
+    mut stream: TcpStream,
+    request: &[u8],
+    limit: &Limit,
+    row: &mut wire::Probe,
+    because: impl Fn(io::Error) -> Failed,
+) -> Result<(), Failed> {
+    // It fits into any socket's buffer.
+    stream.write_all(request).map_err(&because)?;
+    let mut answer = http::Answer::default();
+    let mut buffer = vec![0; READ_BYTES];
+    loop {
+        limit.wait(&stream, PollFlags::POLLIN, &because)?;
+        let read = match stream.read(&mut buffer) {
+            Ok(read) => read,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+            Err(error) => return Err(because(error)),
+        };
+        let now_ns = clock::now_ns();
+        if read > 0 && row.ttfb_us.is_none() {
+            row.ttfb_us = Some(us(row.at_ns, now_ns));
+        }
+        let done = match read {
+            0 => answer.close().map(|()| true),
+            _ => answer.push(&buffer[..read]),
+        };
+        row.status = answer.status.map(u32::from);
+        row.bytes = Some(answer.bytes);
+        if done.map_err(Failed::Because)? {
+            row.total_us = Some(us(row.at_ns, now_ns));
+            return match answer.status {
+                Some(200..=299) => Ok(()),
+                _ => Err(Failed::Because("the server refused it".to_owned())),
+            };
+        }
+    }
+}
+
+impl Limit {
+    /// Until the socket is ready.
+    fn wait(
+        &self,
+        fd: &impl AsFd,
+        what: PollFlags,
+        because: impl Fn(io::Error) -> Failed,
+    ) -> Result<(), Failed> {
+        loop {
+            if self.end.came() {
+                return Err(Failed::Ended);
+            }
+            let left_ns = self.deadline_ns.saturating_sub(clock::now_ns());
+            if left_ns == 0 {
+                return Err(because(io::Error::from(io::ErrorKind::TimedOut)));
+            }
+            let slice_ms = left_ns.min(SLICE_NS).div_ceil(1_000_000);
+            let timeout = PollTimeout::try_from(slice_ms as i32).unwrap_or(PollTimeout::ZERO);
+            match poll(&mut [PollFd::new(fd.as_fd(), what)], timeout) {
+                Ok(0) | Err(Errno::EINTR) => {}
+                Ok(_) => return Ok(()),
+                Err(error) => return Err(because(error.into())),
+            }
+        }
+    }
+}

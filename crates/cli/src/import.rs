@@ -1,0 +1,286 @@
+//! `ccbench import`: what other tools wrote becomes a results directory like that of a run. Texts are read by
+//! [`ccbench_proto::tools`]; what is here is files, names from options, and the report.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use ccbench_proto::plan;
+use ccbench_proto::schedule::PhaseSpan;
+use ccbench_proto::tools::gather::{Gathered, Source, gather};
+use ccbench_proto::tools::text::{self, Found};
+use ccbench_proto::units::Micros;
+use ccbench_proto::wire::RunEvent;
+use sha2::{Digest, Sha256};
+
+use crate::args::ImportArgs;
+use crate::error::CliError;
+use crate::results::store::{Imported, NodeClock, RunDir, RunInfo, RunStatus, TrialKey};
+use crate::results::verdict::{Reason, Status, Verdict};
+use crate::{print, results, terminal_width};
+
+/// Lines of one file that are shown, without `--all`.
+const MOST_SHOWN: usize = 10;
+
+/// A file with the trial that it is of.
+struct File {
+    path: PathBuf,
+    trial: u16,
+    sha256: String,
+    source: Source,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &ImportArgs) -> Result<i32, CliError> {
+    let paths = files(&args.files)?;
+    let mut read = paths.iter().map(|path| read(path, args)).collect::<Result<Vec<_>, _>>()?;
+    if args.trials && read.iter().any(|file| file.trial == 0) {
+        read.iter_mut().for_each(|file| file.trial += 1);
+    }
+    unique_stems(&mut read);
+    let empty = |f: &Found| f.sockets.is_empty() && f.tests.is_empty() && f.pings.is_empty();
+    print(&told(&read, args.all))?;
+    if read.iter().all(|file| empty(&file.source.found)) {
+        return Err(CliError::Usage(format!(
+            "none of {} file(s) holds a line of ss, iperf3 or ping; nothing was written",
+            read.len()
+        )));
+    }
+    store(&read, args)?;
+    let summary = results::summary::summarize(&args.output)?;
+    results::table::print(&summary, &mut std::io::stdout(), terminal_width())?;
+    Ok(0)
+}
+
+/// The files, and all files in and below the folders; hidden ones are left out.
+fn files(given: &[PathBuf]) -> Result<Vec<PathBuf>, CliError> {
+    let failed = |op, path: &Path| {
+        let path = path.to_path_buf();
+        move |source| CliError::File { op, path, source }
+    };
+    let mut found = BTreeSet::new();
+    let mut waiting: Vec<PathBuf> = given.to_vec();
+    while let Some(path) = waiting.pop() {
+        if !std::fs::metadata(&path).map_err(failed("cannot read", &path))?.is_dir() {
+            found.insert(path);
+            continue;
+        }
+        for entry in std::fs::read_dir(&path).map_err(failed("cannot list", &path))? {
+            let entry = entry.map_err(failed("cannot list", &path))?;
+            if !entry.file_name().to_string_lossy().starts_with('.') {
+                waiting.push(entry.path());
+            }
+        }
+    }
+    Ok(found.into_iter().collect())
+}
+
+fn read(path: &Path, args: &ImportArgs) -> Result<File, CliError> {
+    let bytes = std::fs::read(path).map_err(|source| CliError::File {
+        op: "cannot read",
+        path: path.to_path_buf(),
+        source,
+    })?;
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+    let named = args.nodes.iter().find_map(|node| match node.split_once('=') {
+        Some((part, node)) => name.contains(part).then_some(node),
+        None => Some(node.as_str()),
+    });
+    Ok(File {
+        trial: if args.trials { number(&stem) } else { 1 },
+        sha256: Sha256::digest(&bytes).iter().fold(String::new(), |mut hex, byte| {
+            // Writing to a String cannot fail.
+            let _ = write!(hex, "{byte:02x}");
+            hex
+        }),
+        source: Source {
+            stem: plain(&stem),
+            node: named.unwrap_or("imported").to_owned(),
+            found: text::read(&bytes, args.date.unwrap_or_default()),
+        },
+        path: path.to_path_buf(),
+    })
+}
+
+/// A name that may become a value and a part of a file's name.
+fn plain(name: &str) -> String {
+    let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    name.chars().map(|c| if fits(c) { c } else { '-' }).collect()
+}
+
+/// The last number that stands alone in a name: `cubic-3-iperf` is trial 3.
+fn number(stem: &str) -> u16 {
+    let parts = stem.split(|c: char| !c.is_ascii_alphanumeric());
+    parts.filter_map(|part| part.parse().ok()).next_back().unwrap_or(1)
+}
+
+/// Files of one trial with the same name get their folder's in front.
+fn unique_stems(files: &mut [File]) {
+    let mut count: BTreeMap<(u16, String), u32> = BTreeMap::new();
+    for file in files.iter() {
+        *count.entry((file.trial, file.source.stem.clone())).or_default() += 1;
+    }
+    for file in files.iter_mut() {
+        let many = count.get(&(file.trial, file.source.stem.clone())).is_some_and(|&n| n > 1);
+        if many && let Some(whole) = file.path.with_extension("").to_str() {
+            file.source.stem = plain(whole.trim_start_matches(['.', '/']));
+        }
+    }
+}
+
+/// What was read, and every line that was not, as `FILE:LINE: why`.
+fn told(files: &[File], all: bool) -> String {
+    let mut text = String::new();
+    for file in files {
+        let (found, path) = (&file.source.found, file.path.display());
+        let intervals: usize = found.tests.iter().map(|test| test.report.intervals.len()).sum();
+        let replies: usize = found.pings.iter().map(|ping| ping.replies.len()).sum();
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            text,
+            "{path}: {} lines: {} samples, {} tests with {intervals} intervals, {replies} pings; {} not read",
+            found.lines,
+            found.sockets.len(),
+            found.tests.len(),
+            found.unread.len()
+        );
+        let most = if all { usize::MAX } else { MOST_SHOWN };
+        for unread in found.unread.iter().take(most) {
+            let _ = writeln!(text, "  {path}:{}: {} {}", unread.line, unread.why, unread.text);
+        }
+        if found.unread.len() > most {
+            let _ = writeln!(text, "  and {} more; --all shows them", found.unread.len() - most);
+        }
+    }
+    text
+}
+
+fn store(files: &[File], args: &ImportArgs) -> Result<(), CliError> {
+    let trials: BTreeSet<u16> = files.iter().map(|file| file.trial).collect();
+    let run = RunDir::create_at(&args.output, &info(files, trials.len() as u32))?;
+    let names = args.groups.iter().filter_map(|group| {
+        group.split_once('=').map(|(server, name)| (server.to_owned(), plain(name)))
+    });
+    let names = names.collect();
+    let mut notes = vec![];
+    for &trial in &trials {
+        let of_trial = || files.iter().filter(|file| file.trial == trial);
+        let sources: Vec<Source> = of_trial().map(|file| file.source.clone()).collect();
+        let gathered = gather(&sources, &names);
+        let unread: usize = sources.iter().map(|source| source.found.unread.len()).sum();
+        notes.extend(gathered.notes.iter().map(|note| format!("trial {trial}: {note}")));
+        let verdict = verdict(unread, &sources);
+        write(&run, trial, gathered, &args.phases, &verdict)?;
+    }
+    for note in &notes {
+        print(&format!("note: {note}\n"))?;
+    }
+    run.finish(RunStatus::Complete)?;
+    Ok(())
+}
+
+fn verdict(unread: usize, sources: &[Source]) -> Verdict {
+    let lines: u64 = sources.iter().map(|source| source.found.lines).sum();
+    if unread == 0 {
+        return Verdict { status: Status::Ok, reasons: vec![] };
+    }
+    let message = format!(
+        "{unread} of {lines} lines could not be read, or not wholly (table events, kind import)"
+    );
+    Verdict { status: Status::Degraded, reasons: vec![Reason::new("lines_unread", message)] }
+}
+
+fn write(
+    run: &RunDir,
+    trial: u16,
+    gathered: Gathered,
+    phases: &[(String, Micros)],
+    verdict: &Verdict,
+) -> Result<(), CliError> {
+    let clock = NodeClock {
+        t0_ns: gathered.begin_ns,
+        realtime_offset_ns: 0,
+        error_bound_ns: 0,
+        source: "imported".to_owned(),
+        rtt_ns: 0,
+    };
+    let clocks = gathered.rows.iter().map(|(node, _)| (node.clone(), clock.clone())).collect();
+    let key = TrialKey { point_id: 0, trial, seed: 0, epoch: run.next_epoch() };
+    let mut writer = run.begin_trial(key, &spans(&gathered, phases), clocks)?;
+    for (node, of) in gathered.rows {
+        writer.push(&node, RunEvent { of: Some(of) })?;
+    }
+    writer.commit(verdict)?;
+    Ok(())
+}
+
+/// The given phases one after the other from the beginning; without any a single one over everything.
+fn spans(gathered: &Gathered, phases: &[(String, Micros)]) -> Vec<PhaseSpan> {
+    if phases.is_empty() {
+        // An instant at a phase's end is not in it: the last row is a microsecond before.
+        let length = gathered.end_ns.saturating_sub(gathered.begin_ns) / 1000 + 1;
+        let (start, end) = (Micros::default(), Micros::new(length));
+        return vec![PhaseSpan { name: "all".to_owned(), start, end, measure: true }];
+    }
+    let mut start = Micros::default();
+    let mut spans = vec![];
+    for (name, length) in phases {
+        let end = start + *length;
+        spans.push(PhaseSpan { name: name.clone(), start, end, measure: true });
+        start = end;
+    }
+    spans
+}
+
+fn info(files: &[File], trials: u32) -> RunInfo {
+    let mut text =
+        "# Imported by `ccbench import`: there is no plan. Where the rows come from:\n".to_owned();
+    for file in files {
+        // Writing to a String cannot fail.
+        let _ =
+            writeln!(text, "# {} {}", file.sha256, file.path.display().to_string().escape_debug());
+    }
+    let imported = files.iter().map(|file| Imported {
+        file: file.path.display().to_string(),
+        sha256: file.sha256.clone(),
+        node: file.source.node.clone(),
+        trial: file.trial,
+        lines: file.source.found.lines,
+        unread: file.source.found.unread.len() as u64,
+    });
+    RunInfo {
+        plan_name: "import".to_owned(),
+        plan_sha256: plan::digest(&text),
+        plan_text: text.clone(),
+        resolved_text: text,
+        points: vec![(0, vec![])],
+        repeat: trials,
+        seed: 0,
+        command_line: std::env::args().collect(),
+        ccbench_version: env!("CARGO_PKG_VERSION").to_owned(),
+        started_utc: jiff::Timestamp::now(),
+        nodes: BTreeMap::new(),
+        topology: String::new(),
+        notes: vec![],
+        sets: vec![],
+        traces: BTreeMap::new(),
+        imported: imported.collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_number_of_a_name_is_its_trial() {
+        let numbers = ["cubic-3-iperf", "ta-1v1-12-ss", "sl-cubic-ss", "x_2.0_7"].map(number);
+        assert_eq!(numbers, [3, 12, 1, 7]);
+    }
+
+    #[test]
+    fn names_are_plain() {
+        assert_eq!(plain("my file (1).txt"), "my-file--1-.txt");
+    }
+}

@@ -1,0 +1,112 @@
+//! `ccbench import`: from other tools' files to a summary.
+
+use std::path::Path;
+use std::process::Command;
+
+use ccbench::results::TrialStatus;
+use ccbench::results::store::RunDir;
+use ccbench::results::summary::{Choice, Scope, Summary, compute};
+
+const UE1: &str =
+    include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../proto/tests/tools/ue1-ss.txt"));
+const UE2: &str =
+    include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../proto/tests/tools/ue2-ss.txt"));
+/// The end of the study's iperf3 run, and one interval line such as it would have had.
+const IPERF: &str = "\
+Connecting to host 10.203.1.3, port 5201
+[  5] local 10.0.5.1 port 35788 connected to 10.203.1.3 port 5201
+[ ID] Interval           Transfer     Bitrate         Retr
+[  5]   0.00-20.00  sec  47.8 MBytes  20.0 Mbits/sec  736             sender
+[  5]   0.00-20.00  sec  47.6 MBytes  20.0 Mbits/sec                  receiver
+";
+
+fn import(arguments: &[&Path], options: &[&str], output: &Path) -> i32 {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ccbench"));
+    command.arg("import").args(arguments).args(options).arg("--output").arg(output);
+    let done = command.output().unwrap();
+    println!("{}{}", String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+    done.status.code().unwrap()
+}
+
+fn mean(summary: &Summary, scope: Scope, subject: &str, metric: &str) -> Option<f64> {
+    let phase = summary.phases.first()?;
+    summary.find(0, phase, scope, subject, metric, "mean").map(|row| row.value)
+}
+
+#[test]
+fn the_studys_excerpts_become_a_run_that_can_be_summarised() {
+    let dir = tempfile::tempdir().unwrap();
+    let old = dir.path().join("old");
+    std::fs::create_dir(&old).unwrap();
+    std::fs::write(old.join("low-ss-ue1.txt"), UE1).unwrap();
+    std::fs::write(old.join("low-ss-ue2.txt"), format!("{UE2}how odd\n")).unwrap();
+    std::fs::write(old.join("cubic-result-ue2.json"), IPERF).unwrap();
+    let run = dir.path().join("run");
+    assert_eq!(import(&[&old], &["--node", "router1"], &run), 0);
+
+    let summary = compute(&run, Choice::default()).unwrap();
+    let srtt_ms = |group| mean(&summary, Scope::Group, group, "srtt").unwrap() / 1e3;
+    assert!((srtt_ms("cubic") - (4.104 + 5.62) / 2.0).abs() < 1e-9);
+    let throughput = mean(&summary, Scope::Group, "cubic", "throughput_sum").unwrap();
+    assert!(
+        (throughput - 47.6 * 8.0 * 1_048_576.0 / 20.0).abs() < 10.0,
+        "20.0 Mbit/s: {throughput}"
+    );
+
+    let opened = RunDir::open(&run).unwrap();
+    let trials = opened.trials();
+    assert_eq!(trials[0].status, TrialStatus::Degraded);
+    assert!(trials[0].reasons[0].message.starts_with("2 of "), "{:?}", trials[0].reasons);
+    assert_eq!(trials[0].rows["flow_samples"], 7);
+    let record: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(run.join("run.json")).unwrap()).unwrap();
+    let imported = record["imported"].as_array().unwrap();
+    assert_eq!(imported.len(), 3);
+    assert_eq!(imported[2]["unread"], 2);
+    assert_eq!(imported[2]["node"], "router1");
+    // A second import does not mix with the first.
+    assert_eq!(import(&[&old], &[], &run), 1);
+}
+
+#[test]
+fn phases_and_trials_come_from_options() {
+    let dir = tempfile::tempdir().unwrap();
+    let line = |second: u32, ms: u32| {
+        format!(
+            "{}.000000 tcp ESTAB 0 0 10.0.5.1:40000 10.0.3.1:5202 users:((\"iperf3\",pid=1,fd=5)) <->\n\
+             {0}.000000 \t ts sack vegas wscale:7,7 rto:204 rtt:{ms}/1 cwnd:10 bytes_sent:{second} \
+             bytes_acked:{second} minrtt:1\n",
+            1_725_877_500 + second
+        )
+    };
+    let paths: Vec<_> = (1..=2)
+        .map(|trial| {
+            let path = dir.path().join(format!("exp-{trial}-ss.txt"));
+            let text: String =
+                (0..20).map(|s| line(s, if s < 10 { 10 } else { 20 * trial })).collect();
+            std::fs::write(&path, text).unwrap();
+            path
+        })
+        .collect();
+    let run = dir.path().join("run");
+    let options =
+        ["--trials", "--phase", "alone=10s", "--phase", "compete=10s", "--group", "5202=late"];
+    assert_eq!(import(&[&paths[0], &paths[1]], &options, &run), 0);
+    let summary = compute(&run, Choice::default()).unwrap();
+    assert_eq!(summary.phases, ["alone", "compete"]);
+    let srtt = |phase| summary.find(0, phase, Scope::Group, "late", "srtt", "mean").unwrap();
+    assert_eq!((srtt("alone").value, srtt("alone").n_trials), (10_000.0, 2));
+    assert_eq!(srtt("compete").value, 30_000.0, "20 ms in the first trial, 40 in the second");
+    assert_eq!(summary.planned, 2);
+}
+
+#[test]
+fn what_holds_nothing_makes_no_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("notes.txt");
+    std::fs::write(&file, "to do\n").unwrap();
+    let run = dir.path().join("run");
+    assert_eq!(import(&[&file], &[], &run), 2);
+    assert!(!run.exists());
+    assert_eq!(import(&[&dir.path().join("absent")], &[], &run), 1);
+}

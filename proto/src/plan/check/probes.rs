@@ -1,0 +1,103 @@
+//! Probes.
+
+use crate::cc::refuse_kernel_name;
+use crate::plan::{Plan, Probe, Repeat};
+use crate::schedule::{MAX_SERVED_PROBES, spans};
+use crate::topology::Topology;
+use crate::units::{Bytes, Micros};
+
+use super::Problems;
+use super::flows::ends;
+use super::limits::{LENGTHS, MAX_INTERVAL};
+
+/// Largest body of a fetch.
+const MAX_BODY: Bytes = Bytes::new(1 << 40);
+
+pub(super) fn check(plan: &Plan, topology: &Topology, problems: &mut Problems) {
+    for (name, probe) in &plan.probes {
+        ends(plan, topology, ["probes", name], (&probe.from, &probe.to), problems);
+        times(plan, name, probe, problems);
+        keys(plan, name, probe, problems);
+    }
+    let served = plan.probes.values().filter(|probe| probe.kind.is_served()).count();
+    if served > MAX_SERVED_PROBES as usize {
+        problems.error_from(
+            &["probes"],
+            &[&["probes", "*", "kind"]],
+            format!("{served} of them need a listener; {MAX_SERVED_PROBES} may (pings need none)"),
+        );
+    }
+}
+
+fn times(plan: &Plan, name: &str, probe: &Probe, problems: &mut Problems) {
+    let path = |key: &'static str| ["probes", name, key];
+    let allowed = |time: Micros| time >= Micros::from_millis(10) && time <= MAX_INTERVAL;
+    if !allowed(probe.every) {
+        problems.error(&path("every"), "must be from 10ms to 1h");
+    }
+    if probe.timeout.is_some_and(|timeout| !allowed(timeout)) {
+        problems.error(&path("timeout"), "must be from 10ms to 1h");
+    }
+    let end = spans(plan).last().map(|last| last.end).unwrap_or_default();
+    if plan.phases.is_empty() {
+        return;
+    }
+    if probe.start >= end {
+        let why = format!("{} is not inside the trial, which ends at {end}", probe.start);
+        problems.error_from(&path("start"), &[LENGTHS], why);
+    } else if probe.every > end && probe.repeat == Repeat::Interval {
+        problems.warning_from(
+            &path("every"),
+            &[LENGTHS, &path("repeat")],
+            format!("{} is longer than the trial of {end}: it measures once", probe.every),
+        );
+    }
+}
+
+fn keys(plan: &Plan, name: &str, probe: &Probe, problems: &mut Problems) {
+    let path = |key: &'static str| ["probes", name, key];
+    let kind = probe.kind.as_str();
+    if probe.repeat == Repeat::BackToBack && !probe.kind.connects() {
+        let why = format!(
+            "back-to-back is for `tcp_connect` and `http`; give the {kind} a short `every`"
+        );
+        problems.error_from(&path("repeat"), &[&path("kind")], why);
+    }
+    let http = probe.kind == crate::plan::ProbeKind::Http;
+    match probe.bytes {
+        None if http => {
+            problems.error_from(
+                &["probes", name],
+                &[&path("bytes"), &path("kind")],
+                "an `http` probe needs `bytes`, the length of what it fetches, like bytes = \"177669B\"",
+            );
+        }
+        Some(bytes) if http && bytes > MAX_BODY => {
+            problems.error_from(&path("bytes"), &[&path("kind")], "must be at most 1TiB");
+        }
+        _ => {}
+    }
+    for (key, given) in [
+        ("bytes", probe.bytes.is_some()),
+        ("cc", probe.cc.is_some()),
+        ("host", probe.host.is_some()),
+    ] {
+        if given && !http {
+            let why = format!("is for `http`; a {kind} has none");
+            problems.error_from(&path(key), &[&path("kind")], why);
+        }
+    }
+    if let Some(cc) = probe.cc.as_ref().filter(|cc| http && !plan.cc.contains_key(*cc))
+        && let Some(why) = refuse_kernel_name(cc)
+    {
+        problems.error_from(&path("cc"), &[&path("kind")], why);
+    }
+    let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':');
+    if probe
+        .host
+        .as_ref()
+        .is_some_and(|host| host.is_empty() || host.len() > 253 || !host.chars().all(fits))
+    {
+        problems.error(&path("host"), "is not the name of a host, like \"server.example.org\"");
+    }
+}

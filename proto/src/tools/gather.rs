@@ -1,0 +1,388 @@
+//! What several files say of the same connections, as the rows of one trial. Pure.
+//!
+//! A flow is a connection: client's and server's address and port, which `ss` and iperf3 both write down. Connections
+//! to one server are a group. iperf3's control connection is the one that iperf3 does not list as a stream, else the
+//! one that its process opened first, else one that carries next to nothing beside others that do.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::json;
+
+use super::iperf3::{Connection, IntervalValues};
+use super::iperf3_text::Test;
+use super::ping;
+use super::ss::{Endpoint, Row, Socket, address};
+use super::text::Found;
+use crate::wire::{self, run_event::Of};
+
+mod roles;
+
+use roles::{Connections, Named};
+pub use roles::{Key, Names};
+
+/// A file that was read.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Source {
+    /// Its name without folder and ending.
+    pub stem: String,
+    /// Where it was written.
+    pub node: String,
+    /// What is in it.
+    pub found: Found,
+}
+
+/// The rows of one trial. Clocks are UTC: a row's `at_ns` is nanoseconds since 1970.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Gathered {
+    /// The earliest instant that a file names; a second after 1970 began if none does.
+    pub begin_ns: u64,
+    /// The latest.
+    pub end_ns: u64,
+    /// Every node's rows.
+    pub rows: Vec<(String, Of)>,
+    /// What a reader must know.
+    pub notes: Vec<String>,
+}
+
+const SECOND_NS: u64 = 1_000_000_000;
+/// The group and flow of samples whose socket nobody knows.
+const UNKNOWN: &str = "unknown";
+
+/// Puts together what the files say. `names`: names of groups by the server's port or address and port.
+pub fn gather(sources: &[Source], names: &Names) -> Gathered {
+    let connections = Connections::of(sources, names);
+    let named = connections.named(names);
+    let mut out = Gathered { begin_ns: begin_ns(sources), ..Default::default() };
+    let mut flows: BTreeMap<(String, Key, &'static str), wire::Flow> = BTreeMap::new();
+    for source in sources {
+        let mut last: BTreeMap<Key, u64> = BTreeMap::new();
+        for row in &source.found.sockets {
+            let key = row.socket.as_ref().map(|socket| connections.key(socket));
+            let sample = sample(row, key, &named, &connections, source, &mut last);
+            if let Some(key) = key {
+                let side = connections.side(source, key);
+                let flow = flow(&mut flows, &named, &connections, source, key, side);
+                take_sample(flow, &sample, out.begin_ns);
+            }
+            out.put(&source.node, sample.at_ns, Of::FlowSample(sample));
+        }
+        for (number, test) in source.found.tests.iter().enumerate() {
+            let place = Place { source, number, named: &named, connections: &connections };
+            place.test(test, &mut flows, &mut out);
+        }
+        pings(source, &mut out);
+        let told = event(source);
+        out.rows.push((source.node.clone(), told));
+    }
+    out.rows.extend(flows.into_iter().map(|((node, _, _), flow)| (node, Of::Flow(flow))));
+    out
+}
+
+impl Gathered {
+    fn put(&mut self, node: &str, at_ns: u64, row: Of) {
+        self.end_ns = self.end_ns.max(at_ns);
+        self.rows.push((node.to_owned(), row));
+    }
+}
+
+/// The earliest instant of all.
+fn begin_ns(sources: &[Source]) -> u64 {
+    let nanos = |seconds: f64| (seconds.max(0.0) * 1e9) as u64;
+    let of = |source: &Source| {
+        let sockets = source.found.sockets.iter().filter_map(|row| row.at_ns).min();
+        let tests = source.found.tests.iter().filter_map(|test| test.zero_s().map(nanos)).min();
+        let pings = source.found.pings.iter().filter_map(ping_begin).min();
+        [sockets, tests, pings].into_iter().flatten().min()
+    };
+    sources.iter().filter_map(of).min().unwrap_or(SECOND_NS)
+}
+
+fn sample(
+    row: &Row,
+    key: Option<Key>,
+    named: &BTreeMap<Key, Named>,
+    connections: &Connections,
+    source: &Source,
+    last: &mut BTreeMap<Key, u64>,
+) -> wire::FlowSample {
+    let mut sample = row.info.sample.clone();
+    sample.at_ns = row.at_ns.unwrap_or(0);
+    sample.sample_src = "ss".to_owned();
+    let name = key.and_then(|key| named.get(&key));
+    let unknown = || UNKNOWN.to_owned();
+    sample.flow_id = name.map_or_else(unknown, |name| name.flow_id.clone());
+    sample.group = name.map_or_else(unknown, |name| name.group.clone());
+    sample.role = name.map_or(UNKNOWN, |name| name.role).to_owned();
+    if let (Some(key), Some(socket)) = (key, &row.socket) {
+        sample.side = connections.side(source, key).to_owned();
+        sample.state = Some(socket.state);
+        (sample.sport, sample.dport) = (socket.local.port.into(), socket.peer.port.into());
+        let before = last.insert(key, sample.at_ns);
+        sample.gap_ns = before.map_or(0, |before| sample.at_ns.saturating_sub(before));
+    }
+    sample
+}
+
+/// The row of a connection as one node has it, made when it is first met.
+fn flow<'a>(
+    flows: &'a mut BTreeMap<(String, Key, &'static str), wire::Flow>,
+    named: &BTreeMap<Key, Named>,
+    connections: &Connections,
+    source: &Source,
+    key: Key,
+    side: &'static str,
+) -> &'a mut wire::Flow {
+    flows.entry((source.node.clone(), key, side)).or_insert_with(|| {
+        let name = named.get(&key);
+        let text = |pick: fn(&Named) -> &str| name.map_or(UNKNOWN, pick).to_owned();
+        wire::Flow {
+            flow_id: text(|name| &name.flow_id),
+            group: text(|name| &name.group),
+            role: text(|name| name.role),
+            node_src: connections.node(key.client),
+            node_dst: connections.node(key.server),
+            src_ip: key.client.ip.to_string(),
+            dst_ip: key.server.ip.to_string(),
+            sport: key.client.port.into(),
+            dport: key.server.port.into(),
+            side: side.to_owned(),
+            tool: "ss".to_owned(),
+            ..Default::default()
+        }
+    })
+}
+
+fn take_sample(flow: &mut wire::Flow, sample: &wire::FlowSample, begin_ns: u64) {
+    let bytes = if flow.side == "snd" { sample.bytes_acked } else { sample.bytes_received };
+    flow.bytes = flow.bytes.max(bytes.unwrap_or(0));
+    if flow.side == "snd" && !sample.cc.is_empty() {
+        flow.cc_actual.clone_from(&sample.cc);
+    }
+    if sample.at_ns > 0 {
+        let at_s = (sample.at_ns as f64 - begin_ns as f64) / 1e9;
+        seen(flow, at_s, at_s);
+    }
+}
+
+fn seen(flow: &mut wire::Flow, from_s: f64, to_s: f64) {
+    flow.start_s = Some(flow.start_s.map_or(from_s, |s| s.min(from_s)));
+    flow.stop_s = Some(flow.stop_s.map_or(to_s, |s| s.max(to_s)));
+}
+
+/// Where a test's rows belong.
+struct Place<'a> {
+    source: &'a Source,
+    /// Of the file's tests.
+    number: usize,
+    named: &'a BTreeMap<Key, Named>,
+    connections: &'a Connections,
+}
+
+impl Place<'_> {
+    fn test(
+        &self,
+        test: &Test,
+        flows: &mut BTreeMap<(String, Key, &'static str), wire::Flow>,
+        out: &mut Gathered,
+    ) {
+        let zero_ns = match test.zero_s() {
+            Some(seconds) => (seconds.max(0.0) * 1e9) as u64,
+            None => {
+                out.notes.push(format!(
+                    "{}: a test of iperf3 does not say when it began; put at the trial's beginning",
+                    self.source.stem
+                ));
+                out.begin_ns
+            }
+        };
+        for (stream, side, values) in intervals(test) {
+            let at_ns = zero_ns + (values.end.max(0.0) * 1e9) as u64;
+            let key = test.report.streams.get(&stream).and_then(|c| stream_key(c, test.listens()));
+            let (flow_id, group) = match key.and_then(|key| self.named.get(&key)) {
+                Some(name) => (name.flow_id.clone(), name.group.clone()),
+                None => self.nameless(stream),
+            };
+            let mut row = values.row(&group, side, stream, at_ns);
+            row.flow_id = flow_id;
+            out.put(&self.source.node, at_ns, Of::Interval(row));
+        }
+        let begin_s = (zero_ns as f64 - out.begin_ns as f64) / 1e9;
+        for (&stream, connection) in &test.report.streams {
+            let Some(key) = stream_key(connection, test.listens()) else { continue };
+            for side in sides(test, stream) {
+                let flow = flow(flows, self.named, self.connections, self.source, key, side);
+                take_stream(flow, test, stream, begin_s);
+            }
+        }
+        if let Some(error) = &test.report.error {
+            let row = wire::Event {
+                at_ns: zero_ns,
+                kind: "iperf3_error".to_owned(),
+                subject: self.source.stem.clone(),
+                message: error.clone(),
+                data_json: String::new(),
+            };
+            // Not `flow_error`: an interrupted test is how many end.
+            out.rows.push((self.source.node.clone(), Of::Event(row)));
+        }
+    }
+
+    /// A stream whose addresses are in the part of the text that is missing.
+    fn nameless(&self, stream: u32) -> (String, String) {
+        let group = match self.number {
+            0 => self.source.stem.clone(),
+            n => format!("{}-{}", self.source.stem, n + 1),
+        };
+        (format!("{group}/{stream}"), group)
+    }
+}
+
+/// Which connection a stream is.
+fn stream_key(connection: &Connection, listens: bool) -> Option<Key> {
+    let local = Endpoint { ip: address(&connection.local_host)?, port: connection.local_port };
+    let remote = Endpoint { ip: address(&connection.remote_host)?, port: connection.remote_port };
+    let (client, server) = if listens { (remote, local) } else { (local, remote) };
+    Some(Key { client, server })
+}
+
+/// All intervals of a test with their side; of a stream without any its totals, as one interval.
+fn intervals(test: &Test) -> Vec<(u32, &'static str, IntervalValues)> {
+    let own = own_side(test);
+    let side = |values: &IntervalValues| values.sender.map_or(own, name_of_side);
+    let mut all: Vec<_> = test
+        .report
+        .intervals
+        .iter()
+        .map(|i| (i.stream, side(&i.values), i.values.clone()))
+        .collect();
+    let with: BTreeSet<u32> = all.iter().map(|(stream, _, _)| *stream).collect();
+    for (stream, sender, values) in &test.totals {
+        if !with.contains(stream) && values.bytes > 0.0 {
+            all.push((*stream, name_of_side(*sender), values.clone()));
+        }
+    }
+    if test.totals.is_empty() {
+        for (&stream, totals) in test.report.totals.iter().filter(|(s, _)| !with.contains(s)) {
+            for (side, bytes) in [("snd", totals.sent_bytes), ("rcv", totals.received_bytes)] {
+                let (end, seconds) = (totals.end_s, totals.end_s);
+                let values =
+                    IntervalValues { end, seconds, bytes: bytes as f64, ..Default::default() };
+                if bytes > 0 {
+                    all.push((stream, side, values));
+                }
+            }
+        }
+    }
+    all
+}
+
+fn name_of_side(sender: bool) -> &'static str {
+    if sender { "snd" } else { "rcv" }
+}
+
+/// Which side of the data the end is that wrote the report.
+fn own_side(test: &Test) -> &'static str {
+    name_of_side(test.listens() == test.report.reverse.unwrap_or(false))
+}
+
+fn sides(test: &Test, stream: u32) -> BTreeSet<&'static str> {
+    let mut sides: BTreeSet<_> =
+        intervals(test).iter().filter(|(s, _, _)| *s == stream).map(|(_, side, _)| *side).collect();
+    if sides.is_empty() {
+        sides.insert(own_side(test));
+    }
+    sides
+}
+
+fn take_stream(flow: &mut wire::Flow, test: &Test, stream: u32, begin_s: f64) {
+    let report = &test.report;
+    let own = report.intervals.iter().filter(|i| i.stream == stream);
+    let moved: f64 = own.clone().map(|i| i.values.bytes).sum();
+    let totals = report.totals.get(&stream).copied().unwrap_or_default();
+    let end_s = own.last().map_or(totals.end_s, |i| i.values.end).max(totals.end_s);
+    let known = [totals.received_bytes, flow.bytes, totals.sent_bytes, moved as u64];
+    flow.bytes = known.into_iter().find(|&bytes| bytes > 0).unwrap_or(0);
+    if flow.side == "snd" && flow.cc_actual.is_empty() {
+        flow.cc_actual = report.sender_cc.clone().unwrap_or_default();
+    }
+    flow.tool = match report.version.as_str() {
+        "" => "iperf3".to_owned(),
+        version => version.replacen("iperf ", "iperf3 ", 1),
+    };
+    seen(flow, begin_s, begin_s + end_s);
+}
+
+/// When a run of ping began, if a line of it says.
+fn ping_begin(session: &ping::Session) -> Option<u64> {
+    let (seq, at_ns, rtt_us) =
+        session.replies.iter().find_map(|(seq, r)| Some((*seq, r.at_ns?, r.rtt_us?)))?;
+    let before_ns = u64::from(seq.saturating_sub(session.first())) * session.interval_ns();
+    Some(at_ns.saturating_sub((rtt_us * 1e3) as u64).saturating_sub(before_ns))
+}
+
+fn pings(source: &Source, out: &mut Gathered) {
+    for (number, session) in source.found.pings.iter().enumerate() {
+        let probe_id = match number {
+            0 => source.stem.clone(),
+            n => format!("{}-{}", source.stem, n + 1),
+        };
+        if session.replies.is_empty() {
+            if let Some(said) = session.said_ms {
+                out.notes.push(format!(
+                    "{}: {probe_id} has only ping's last lines (mean {} ms); that makes no rows",
+                    source.stem, said[1]
+                ));
+            }
+            continue;
+        }
+        let begin_ns = ping_begin(session).unwrap_or_else(|| {
+            out.notes.push(format!(
+                "{probe_id}: ping's lines have no time; put at the trial's beginning, {} ms apart",
+                session.interval_ns() / 1_000_000
+            ));
+            out.begin_ns
+        });
+        let lost = session.silent().into_iter().map(|seq| (seq, ping::Reply::default()));
+        for (seq, reply) in session.replies.iter().map(|(seq, r)| (*seq, *r)).chain(lost) {
+            let rtt_ns = reply.rtt_us.map_or(0, |us| (us * 1e3) as u64);
+            let after_ns = u64::from(seq.saturating_sub(session.first())) * session.interval_ns();
+            let at_ns = reply.at_ns.map_or(begin_ns + after_ns, |at| at.saturating_sub(rtt_ns));
+            let row = wire::Probe {
+                at_ns,
+                probe_id: probe_id.clone(),
+                kind: "ping".to_owned(),
+                seq,
+                rtt_us: reply.rtt_us,
+                lost: reply.rtt_us.is_none(),
+                ..Default::default()
+            };
+            out.put(&source.node, at_ns, Of::Probe(row));
+        }
+    }
+}
+
+/// What was read of a file and what not, for table `events`.
+fn event(source: &Source) -> Of {
+    const MOST_LINES: usize = 10_000;
+    let Found { lines, unread, .. } = &source.found;
+    let numbers: Vec<u64> = unread.iter().map(|u| u.line).take(MOST_LINES).collect();
+    let data = json!({ "lines": lines, "unread": unread.len(), "unread_lines": numbers });
+    Of::Event(wire::Event {
+        at_ns: 0,
+        kind: "import".to_owned(),
+        subject: source.stem.clone(),
+        message: format!("{} of {lines} lines were not read, or not wholly", unread.len()),
+        data_json: data.to_string(),
+    })
+}
+
+/// Client and server of a socket, if it is known which is which: `client` is the local end where it connects.
+fn ends(socket: &Socket, local_listens: bool) -> Key {
+    match local_listens {
+        true => Key { client: socket.peer, server: socket.local },
+        false => Key { client: socket.local, server: socket.peer },
+    }
+}
+
+#[cfg(test)]
+mod tests;

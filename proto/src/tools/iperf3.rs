@@ -1,0 +1,456 @@
+//! iperf3's JSON (3.1 to 3.21, `-J` and `--json-stream`) to numbers. Pure.
+//!
+//! Output is read by structure, not as one document, because a process that was killed or whose output
+//! was cut leaves half a document: every interval that is complete counts.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use super::iperf3_text::Addresses;
+use crate::wire;
+
+/// Where the group's data connections are, to number them by port: a server may accept them in another
+/// order than they were opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Numbering {
+    /// Data connection `i` has client port `client_port + i`.
+    pub client_port: u16,
+    /// Number of data connections.
+    pub count: u32,
+    /// The report is the listening end's.
+    pub listens: bool,
+}
+
+/// What one end reported.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Report {
+    /// "iperf 3.12".
+    pub version: String,
+    /// Stream number to its connection.
+    pub streams: BTreeMap<u32, Connection>,
+    /// Client port of the control connection, where the report says (the listening end's does).
+    pub control_port: Option<u16>,
+    /// In the order of time.
+    pub intervals: Vec<StreamInterval>,
+    /// Stream number to its totals.
+    pub totals: BTreeMap<u32, Totals>,
+    /// Congestion control of the sending end, where the report says.
+    pub sender_cc: Option<String>,
+    /// Congestion control of the receiving end, where the report says.
+    pub receiver_cc: Option<String>,
+    /// iperf3's own words about what went wrong.
+    pub error: Option<String>,
+    /// The report has an end; without it, it was cut.
+    pub complete: bool,
+    /// When the test began, in seconds since 1970 on that end's clock (3.20: to a millisecond, before to a second).
+    pub began_s: Option<f64>,
+    /// Whether the listening end sends, where the report says.
+    pub reverse: Option<bool>,
+    /// The report is the listening end's, as far as it says.
+    pub listens: bool,
+    sockets: BTreeMap<i64, u32>,
+}
+
+/// Addresses and ports of a data connection, as this end sees them.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[serde(default)]
+pub struct Connection {
+    /// iperf3's file descriptor: a label within one report, nothing more.
+    pub socket: i64,
+    /// This end's address.
+    pub local_host: String,
+    /// This end's port.
+    pub local_port: u16,
+    /// The other end's address.
+    pub remote_host: String,
+    /// The other end's port.
+    pub remote_port: u16,
+}
+
+/// One interval of one stream.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct StreamInterval {
+    /// Stream number.
+    pub stream: u32,
+    /// The numbers.
+    pub values: IntervalValues,
+}
+
+/// An interval's numbers, named as iperf3 names them; times in seconds since the stream's start.
+#[derive(Debug, Clone, PartialEq, Default, Deserialize)]
+#[serde(default)]
+pub struct IntervalValues {
+    /// iperf3's file descriptor: a label within one report, nothing more.
+    pub socket: i64,
+    /// Start.
+    pub start: f64,
+    /// End.
+    pub end: f64,
+    /// Real length.
+    pub seconds: f64,
+    /// Moved in it.
+    pub bytes: f64,
+    /// Sent again in it.
+    pub retransmits: Option<f64>,
+    /// Bytes.
+    pub snd_cwnd: Option<f64>,
+    /// Bytes.
+    pub snd_wnd: Option<f64>,
+    /// Microseconds.
+    pub rtt: Option<f64>,
+    /// Microseconds.
+    pub rttvar: Option<f64>,
+    /// Bytes.
+    pub pmtu: Option<f64>,
+    /// Packets.
+    pub reorder: Option<f64>,
+    /// Milliseconds (UDP).
+    pub jitter_ms: Option<f64>,
+    /// UDP.
+    pub lost_packets: Option<f64>,
+    /// UDP.
+    pub packets: Option<f64>,
+    /// Before the part that counts.
+    pub omitted: bool,
+    /// This end sent it, where the report says (3.7 and newer).
+    pub sender: Option<bool>,
+}
+
+impl IntervalValues {
+    /// A row of table `intervals`, of stream `stream` of a flow group.
+    pub fn row(&self, group: &str, side: &str, stream: u32, at_ns: u64) -> wire::Interval {
+        let whole = |value: Option<f64>| value.map(|v| v as u64);
+        let small = |value: Option<f64>| value.map(|v| v as u32);
+        wire::Interval {
+            flow_id: format!("{group}/{stream}"),
+            group: group.to_owned(),
+            side: side.to_owned(),
+            stream,
+            at_ns,
+            start_s: self.start,
+            end_s: self.end,
+            seconds: self.seconds,
+            bytes: self.bytes as u64,
+            bits_per_second: if self.seconds > 0.0 { self.bytes * 8.0 / self.seconds } else { 0.0 },
+            retransmits: small(self.retransmits),
+            snd_cwnd_bytes: whole(self.snd_cwnd),
+            snd_wnd_bytes: whole(self.snd_wnd),
+            rtt_us: small(self.rtt),
+            rttvar_us: small(self.rttvar),
+            pmtu_bytes: small(self.pmtu),
+            reorder_pkts: small(self.reorder),
+            jitter_ms: self.jitter_ms,
+            lost_packets: whole(self.lost_packets),
+            packets: whole(self.packets),
+            omitted: self.omitted,
+        }
+    }
+}
+
+/// A stream's totals.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Totals {
+    /// Written by the sender, if this end knows.
+    pub sent_bytes: u64,
+    /// Read by the receiver, if this end knows.
+    pub received_bytes: u64,
+    /// The stream's end, seconds since its start.
+    pub end_s: f64,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Start {
+    connected: Vec<Connection>,
+    version: String,
+    timestamp: Timestamp,
+    accepted_connection: Peer,
+    test_start: TestStart,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Timestamp {
+    timesecs: Option<f64>,
+    timemillisecs: Option<f64>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct TestStart {
+    reverse: Option<u8>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Peer {
+    port: Option<u16>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Interval {
+    streams: Vec<IntervalValues>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct End {
+    streams: Vec<EndStream>,
+    sender_tcp_congestion: Option<String>,
+    receiver_tcp_congestion: Option<String>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct EndStream {
+    sender: EndSide,
+    receiver: EndSide,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct EndSide {
+    socket: i64,
+    end: f64,
+    bytes: f64,
+}
+
+#[derive(Deserialize)]
+struct StreamLine {
+    event: String,
+    #[serde(default)]
+    data: serde_json::Value,
+}
+
+impl Report {
+    /// Reads what `-J` wrote: whole, cut anywhere, or with text around it. Never fails; what cannot be
+    /// read is not there.
+    pub fn from_json(text: &[u8], numbering: Numbering) -> Self {
+        let mut report = Self::default();
+        let Some(open) = text.iter().position(|&b| b == b'{') else {
+            return report;
+        };
+        for member in members(&text[open + 1..]) {
+            match (member.key, member.complete) {
+                (b"start", true) => report.on_start(decode(member.value), numbering),
+                (b"intervals", _) => {
+                    for element in elements(member.value) {
+                        report.on_interval(decode(element));
+                    }
+                }
+                (b"end", true) => report.on_end(decode(member.value)),
+                // An end that is over may stumble once more while it leaves: the first error is the cause.
+                (b"error", true) => report.error = report.error.or_else(|| decode(member.value)),
+                _ => {}
+            }
+        }
+        report
+    }
+
+    /// Reads one line of `--json-stream`; returns how many intervals it added.
+    pub fn on_line(&mut self, line: &[u8], numbering: Numbering) -> usize {
+        let Some(line) = decode::<StreamLine>(line) else {
+            return 0;
+        };
+        let before = self.intervals.len();
+        match line.event.as_str() {
+            "start" => self.on_start(serde_json::from_value(line.data).ok(), numbering),
+            "interval" => self.on_interval(serde_json::from_value(line.data).ok()),
+            "end" => self.on_end(serde_json::from_value(line.data).ok()),
+            "error" => self.error = line.data.as_str().map(str::to_owned),
+            _ => {}
+        }
+        self.intervals.len() - before
+    }
+
+    fn on_start(&mut self, start: Option<Start>, numbering: Numbering) {
+        let Some(start) = start else { return };
+        self.version = start.version;
+        let millis = start.timestamp.timemillisecs.map(|ms| ms / 1e3);
+        self.began_s = millis.or(start.timestamp.timesecs);
+        self.reverse = start.test_start.reverse.map(|reverse| reverse != 0);
+        self.listens = start.accepted_connection.port.is_some();
+        self.control_port = start.accepted_connection.port;
+        for (position, connection) in start.connected.into_iter().enumerate() {
+            let port =
+                if numbering.listens { connection.remote_port } else { connection.local_port };
+            let stream = match u32::from(port).checked_sub(u32::from(numbering.client_port)) {
+                Some(offset) if offset < numbering.count => offset,
+                _ => u32::try_from(position).unwrap_or(u32::MAX),
+            };
+            self.sockets.insert(connection.socket, stream);
+            self.streams.insert(stream, connection);
+        }
+    }
+
+    fn stream_of(&self, socket: i64, position: usize) -> u32 {
+        let fallback = u32::try_from(position).unwrap_or(u32::MAX);
+        self.sockets.get(&socket).copied().unwrap_or(fallback)
+    }
+
+    fn on_interval(&mut self, interval: Option<Interval>) {
+        for (position, values) in interval.unwrap_or_default().streams.into_iter().enumerate() {
+            let stream = self.stream_of(values.socket, position);
+            self.add(stream, values);
+        }
+    }
+
+    /// One interval more.
+    pub(super) fn add(&mut self, stream: u32, values: IntervalValues) {
+        // An end that the other one has ended prints its last interval twice; with `--bidir` a stream has one direction.
+        let last = self.intervals.iter().rev().find(|i| i.stream == stream);
+        if last.is_none_or(|i| i.values.end < values.end || i.values.start < values.start) {
+            self.intervals.push(StreamInterval { stream, values });
+        }
+    }
+
+    /// A stream's addresses and ports, as a text says them.
+    pub(super) fn connect(&mut self, stream: u32, (local, from, remote, to): Addresses) {
+        let connection = Connection {
+            socket: 0,
+            local_host: local,
+            local_port: from,
+            remote_host: remote,
+            remote_port: to,
+        };
+        self.streams.insert(stream, connection);
+    }
+
+    /// An end that the other one has ended leaves the time after its last whole interval out of its intervals,
+    /// but not out of its totals: adds that part, up to `end_s` on the report's own clock.
+    pub fn add_rest(&mut self, sends: bool, end_s: f64) {
+        for (&stream, totals) in &self.totals {
+            let total = if sends { totals.sent_bytes } else { totals.received_bytes };
+            let own = || self.intervals.iter().filter(|i| i.stream == stream);
+            let bytes = total as f64 - own().map(|i| i.values.bytes).sum::<f64>();
+            let start = own().next_back().map_or(0.0, |i| i.values.end);
+            if bytes > 0.0 && start < end_s {
+                let seconds = end_s - start;
+                let values =
+                    IntervalValues { start, end: end_s, seconds, bytes, ..Default::default() };
+                self.intervals.push(StreamInterval { stream, values });
+            }
+        }
+    }
+
+    fn on_end(&mut self, end: Option<End>) {
+        let Some(end) = end else { return };
+        self.complete = true;
+        self.sender_cc = end.sender_tcp_congestion;
+        self.receiver_cc = end.receiver_tcp_congestion;
+        for (position, stream) in end.streams.into_iter().enumerate() {
+            let number = self.stream_of(stream.sender.socket, position);
+            let totals = Totals {
+                sent_bytes: stream.sender.bytes as u64,
+                received_bytes: stream.receiver.bytes as u64,
+                end_s: stream.sender.end.max(stream.receiver.end),
+            };
+            self.totals.insert(number, totals);
+        }
+    }
+}
+
+fn decode<T: DeserializeOwned>(text: &[u8]) -> Option<T> {
+    serde_json::from_slice(text).ok()
+}
+
+/// Length of the JSON value at the beginning of `text`, and whether all of it is there.
+pub(super) fn document(text: &[u8]) -> (usize, bool) {
+    let (value, whole) = value_at(text);
+    (value.len(), whole)
+}
+
+/// A member of the document's outermost object.
+struct Member<'a> {
+    key: &'a [u8],
+    value: &'a [u8],
+    complete: bool,
+}
+
+/// The members of an object whose opening brace is already read; the last one may be cut.
+fn members(text: &[u8]) -> Vec<Member<'_>> {
+    let mut found = Vec::new();
+    let mut rest = text;
+    loop {
+        rest = skip(rest, b", \t\r\n");
+        if rest.first() != Some(&b'"') {
+            return found;
+        }
+        let (key, whole) = value_at(rest);
+        let after = skip(&rest[key.len()..], b" \t\r\n");
+        if !whole || key.len() < 2 || after.first() != Some(&b':') {
+            return found;
+        }
+        let after = skip(&after[1..], b" \t\r\n");
+        let (value, complete) = value_at(after);
+        found.push(Member { key: &key[1..key.len() - 1], value, complete });
+        if !complete {
+            return found;
+        }
+        rest = &after[value.len()..];
+    }
+}
+
+/// The complete elements of an array that may be cut.
+fn elements(array: &[u8]) -> Vec<&[u8]> {
+    let mut found = Vec::new();
+    let Some((b'[', mut rest)) = array.split_first() else {
+        return found;
+    };
+    loop {
+        rest = skip(rest, b", \t\r\n");
+        if rest.first() != Some(&b'{') {
+            return found;
+        }
+        let (element, complete) = value_at(rest);
+        if !complete {
+            return found;
+        }
+        found.push(element);
+        rest = &rest[element.len()..];
+    }
+}
+
+fn skip<'a>(text: &'a [u8], what: &[u8]) -> &'a [u8] {
+    &text[text.iter().position(|b| !what.contains(b)).unwrap_or(text.len())..]
+}
+
+/// The JSON value at the beginning of `text`, and whether all of it is there. A bare number or word at
+/// the very end counts as cut.
+fn value_at(text: &[u8]) -> (&[u8], bool) {
+    let (mut depth, mut in_string, mut escaped) = (0usize, false, false);
+    for (at, &byte) in text.iter().enumerate() {
+        if in_string {
+            match byte {
+                _ if escaped => escaped = false,
+                b'\\' => escaped = true,
+                b'"' => {
+                    in_string = false;
+                    if depth == 0 {
+                        return (&text[..=at], true);
+                    }
+                }
+                _ => {}
+            }
+            continue;
+        }
+        match byte {
+            b'"' => in_string = true,
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' if depth <= 1 => {
+                // Depth 0: a bare value ended by its container's bracket.
+                return if depth == 0 { (&text[..at], at > 0) } else { (&text[..=at], true) };
+            }
+            b'}' | b']' => depth -= 1,
+            b',' | b' ' | b'\t' | b'\r' | b'\n' if depth == 0 => return (&text[..at], at > 0),
+            _ => {}
+        }
+    }
+    (text, false)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,185 @@
+//! What ping(8) prints (iputils, busybox) as round trips. Pure.
+
+use std::collections::BTreeMap;
+
+/// The pings of a text, in order.
+#[derive(Debug, Default)]
+pub struct Sessions(Vec<Session>);
+
+/// One run of ping.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Session {
+    /// Where it begins, counted from 1.
+    pub line: u64,
+    /// Whom it asks, as typed.
+    pub host: String,
+    /// By the number that ping gave them, wrapped ones counted on.
+    pub replies: BTreeMap<u32, Reply>,
+    /// Requests sent, from its last lines.
+    pub transmitted: Option<u32>,
+    /// How long it took in milliseconds, from its last lines.
+    pub took_ms: Option<f64>,
+    /// Least, mean, greatest and deviation in milliseconds, as ping says: all that is left where the lines are not.
+    pub said_ms: Option<[f64; 4]>,
+    last: u32,
+}
+
+/// One answer.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Reply {
+    /// When it came, in nanoseconds since 1970, where the line says.
+    pub at_ns: Option<u64>,
+    /// Round trip in microseconds; `None` if there was no answer.
+    pub rtt_us: Option<f64>,
+}
+
+impl Sessions {
+    /// One line, without its stamp; `false` if ping did not write it.
+    pub fn take(&mut self, number: u64, at_ns: Option<u64>, text: &str) -> bool {
+        // Underscores and stars of a text that went through Markdown.
+        let clean = text.replace("\\_", "_").replace("**", "");
+        let line = clean.trim();
+        if let Some(rest) = line.strip_prefix("PING ") {
+            let host = rest.split([' ', '(', ':']).next().unwrap_or_default().to_owned();
+            self.0.push(Session { line: number, host, ..Default::default() });
+            return true;
+        }
+        if let Some(seq) = after(line, "icmp_seq=").or_else(|| after(line, " seq=")) {
+            return self.answer(number, at_ns, line, seq);
+        }
+        if line.starts_with("--- ") && line.contains("ping statistics") {
+            if self.0.is_empty() {
+                self.session(number, "");
+            }
+            return true;
+        }
+        self.last_lines(number, line)
+    }
+
+    fn session(&mut self, number: u64, host: &str) -> &mut Session {
+        let over = self.0.last().is_none_or(|s| s.transmitted.is_some());
+        if over {
+            self.0.push(Session { line: number, host: host.to_owned(), ..Default::default() });
+        }
+        let last = self.0.len() - 1;
+        &mut self.0[last]
+    }
+
+    /// A line with a sequence number.
+    fn answer(&mut self, number: u64, at_ns: Option<u64>, line: &str, seq: u32) -> bool {
+        let refused = ["no answer yet", "From ", "Request timeout"];
+        let rtt_us = match after_decimal(line, "time=").or_else(|| after_decimal(line, "time<")) {
+            Some(ms) => Some(ms * 1e3),
+            None if refused.iter().any(|begin| line.starts_with(begin)) => None,
+            None => return false,
+        };
+        let host = line.split("from ").nth(1).and_then(|rest| rest.split([' ', ':']).next());
+        let session = self.session(number, host.unwrap_or_default());
+        let seq = session.count_on(seq);
+        let reply = Reply { at_ns, rtt_us };
+        let known = session.replies.entry(seq).or_insert(reply);
+        // The first answer counts, not a duplicate; and an answer more than "no answer yet".
+        if known.rtt_us.is_none() {
+            *known = reply;
+        }
+        true
+    }
+
+    fn last_lines(&mut self, number: u64, line: &str) -> bool {
+        if let Some((sent, rest)) = line.split_once(" packets transmitted, ") {
+            let Ok(sent) = sent.parse() else { return false };
+            let session = self.session(number, "");
+            session.transmitted = Some(sent);
+            session.took_ms = after_decimal(rest, "time ");
+            return true;
+        }
+        let times = ["rtt min/avg/max/mdev = ", "round-trip min/avg/max = "];
+        if let Some(rest) = times.iter().find_map(|begin| line.strip_prefix(begin)) {
+            let numbers = rest.split([' ', '/']).map_while(decimal).collect::<Vec<_>>();
+            if let Some(last) = self.0.last_mut()
+                && let [least, mean, most, ref deviation @ ..] = numbers[..]
+            {
+                let deviation = deviation.first().copied().unwrap_or(f64::NAN);
+                last.said_ms = Some([least, mean, most, deviation]);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// All of them.
+    pub fn finish(self) -> Vec<Session> {
+        self.0
+    }
+}
+
+impl Session {
+    /// A sequence number that went round counted on.
+    fn count_on(&mut self, seq: u32) -> u32 {
+        const ROUND: u32 = 1 << 16;
+        if seq >= ROUND {
+            return seq;
+        }
+        let round = self.last / ROUND * ROUND;
+        let mut counted = round + seq;
+        if counted + ROUND / 2 < self.last {
+            counted += ROUND;
+        } else if counted > self.last + ROUND / 2 && round > 0 {
+            counted -= ROUND;
+        }
+        self.last = self.last.max(counted);
+        counted
+    }
+
+    /// Time between two requests in nanoseconds: from the last lines, else a second.
+    pub fn interval_ns(&self) -> u64 {
+        match (self.transmitted, self.took_ms) {
+            (Some(sent), Some(ms)) if sent > 1 => (ms * 1e6 / f64::from(sent - 1)) as u64,
+            _ => 1_000_000_000,
+        }
+    }
+
+    /// The number of the first request: iputils counts from 1, busybox from 0.
+    pub fn first(&self) -> u32 {
+        u32::from(!self.replies.contains_key(&0))
+    }
+
+    /// Requests that nothing came back of, though the last lines or a later answer say that they were sent. At most
+    /// a million are told.
+    pub fn silent(&self) -> Vec<u32> {
+        const MOST: u32 = 1 << 20;
+        if self.replies.is_empty() {
+            return vec![];
+        }
+        let last = self.replies.keys().next_back().map_or(0, |last| last + 1);
+        let sent = self.transmitted.map_or(0, |sent| sent.saturating_add(self.first()));
+        // Most lines of a text that is an excerpt are not lost packets.
+        let excerpt = self.replies.keys().next().is_some_and(|first| *first > self.first());
+        let (begin, end) = if excerpt { (last, last) } else { (self.first(), last.max(sent)) };
+        let asked = begin..end.min(begin.saturating_add(MOST));
+        asked.filter(|seq| !self.replies.contains_key(seq)).collect()
+    }
+}
+
+fn after(line: &str, key: &str) -> Option<u32> {
+    let (_, rest) = line.split_once(key)?;
+    let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+    rest[..end].parse().ok()
+}
+
+fn after_decimal(line: &str, key: &str) -> Option<f64> {
+    let (_, rest) = line.split_once(key)?;
+    let rest = rest.trim_start();
+    let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
+    let unit = rest[end..].trim_start();
+    // `time 59075ms`, `time=20.5 ms`; without its unit the number may have been cut.
+    decimal(&rest[..end]).filter(|_| unit.starts_with("ms"))
+}
+
+fn decimal(text: &str) -> Option<f64> {
+    let right = text.starts_with(|c: char| c.is_ascii_digit());
+    right.then(|| text.parse::<f64>().ok())?.filter(|number| number.is_finite() && *number < 1e9)
+}
+
+#[cfg(test)]
+mod tests;

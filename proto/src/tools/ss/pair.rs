@@ -1,0 +1,139 @@
+//! Whose second line is it?
+
+use std::collections::BTreeMap;
+
+use super::{Endpoint, Info, Line, Socket};
+
+/// A sample: a second line, and the socket that it belongs to.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Row {
+    /// Counted from 1: where the second line is.
+    pub line: u64,
+    /// When, in nanoseconds since 1970: the first line's stamp, else the second's.
+    pub at_ns: Option<u64>,
+    /// Whose; `None`: its first line is missing and it could be of several sockets, or of none that is known.
+    pub socket: Option<Socket>,
+    /// What.
+    pub info: Box<Info>,
+}
+
+/// Takes lines in their order and puts first and second lines together.
+#[derive(Debug, Default)]
+pub struct Pairing {
+    rows: Vec<Row>,
+    /// First lines whose second one has not come: line, stamp, socket.
+    waiting: Vec<(u64, Option<u64>, Socket)>,
+    /// Last known counters of each socket, and its last description.
+    known: BTreeMap<(Endpoint, Endpoint), Known>,
+    /// First lines of established sockets whose second never came.
+    alone: Vec<u64>,
+}
+
+#[derive(Debug, Clone)]
+struct Known {
+    socket: Socket,
+    last: Box<Info>,
+}
+
+/// More first lines than this without a second are of sockets that have none.
+const MOST_WAITING: usize = 8;
+/// The state whose sockets have a second line.
+const ESTABLISHED: u32 = 1;
+
+impl Pairing {
+    /// One line more.
+    pub fn take(&mut self, number: u64, at_ns: Option<u64>, line: Line) {
+        match line {
+            Line::Other => {}
+            Line::Socket(socket, Some(info)) => self.put(number, at_ns, Some(socket), info),
+            Line::Socket(socket, None) => {
+                let same = |w: &Socket| (w.local, w.peer) == (socket.local, socket.peer);
+                if let Some(at) = self.waiting.iter().position(|(_, _, w)| same(w)) {
+                    self.leave(at);
+                }
+                self.waiting.push((number, at_ns, socket));
+                if self.waiting.len() > MOST_WAITING {
+                    self.leave(0);
+                }
+            }
+            Line::Info(info) => {
+                let whose = self.right_before(number, &info).or_else(|| self.only_one(&info));
+                let key = whose.as_ref().map(|socket| (socket.local, socket.peer));
+                let first =
+                    self.waiting.iter().position(|(_, _, w)| Some((w.local, w.peer)) == key);
+                let stamp = first.and_then(|at| self.waiting.remove(at).1);
+                self.put(number, stamp.or(at_ns), whose, info);
+            }
+        }
+    }
+
+    /// No second line comes for this first one.
+    fn leave(&mut self, at: usize) {
+        let (line, _, socket) = self.waiting.remove(at);
+        if socket.state == ESTABLISHED {
+            self.alone.push(line);
+        }
+    }
+
+    /// The socket of the line before, unless the counters say that it cannot be.
+    fn right_before(&self, number: u64, info: &Info) -> Option<Socket> {
+        let (_, _, socket) = self.waiting.last().filter(|(at, _, _)| at + 1 >= number)?;
+        let known = self.known.get(&(socket.local, socket.peer));
+        known.is_none_or(|known| follows(&known.last, info)).then(|| socket.clone())
+    }
+
+    /// Of all sockets of the file: the only one whose counters this line can continue.
+    fn only_one(&self, info: &Info) -> Option<Socket> {
+        let mut fitting = self.known.values().filter(|known| follows(&known.last, info));
+        let first = fitting.next()?;
+        fitting.next().is_none().then(|| first.socket.clone())
+    }
+
+    fn put(&mut self, line: u64, at_ns: Option<u64>, socket: Option<Socket>, info: Box<Info>) {
+        if let Some(socket) = &socket {
+            let known = Known { socket: socket.clone(), last: info.clone() };
+            self.known.insert((socket.local, socket.peer), known);
+        }
+        self.rows.push(Row { line, at_ns, socket, info });
+    }
+
+    /// All rows, and the lines of sockets whose second line is missing. Whose a row before the first whole sample of
+    /// its socket is may be told by that sample.
+    pub fn finish(mut self) -> (Vec<Row>, Vec<u64>) {
+        while !self.waiting.is_empty() {
+            self.leave(0);
+        }
+        let mut first: Vec<Known> = vec![];
+        for row in &self.rows {
+            let Some(socket) = &row.socket else { continue };
+            if !first.iter().any(|k| (k.socket.local, k.socket.peer) == (socket.local, socket.peer))
+            {
+                first.push(Known { socket: socket.clone(), last: row.info.clone() });
+            }
+        }
+        for row in self.rows.iter_mut().take_while(|row| row.socket.is_none()) {
+            let mut fitting = first.iter().filter(|known| follows(&row.info, &known.last));
+            let found = fitting.next();
+            if fitting.next().is_none() {
+                row.socket = found.map(|known| known.socket.clone());
+            }
+        }
+        (self.rows, self.alone)
+    }
+}
+
+/// Whether `next` can be a later sample of the same socket: the same congestion control and scaling, no counter
+/// that fell, and at least one that says so.
+fn follows(last: &Info, next: &Info) -> bool {
+    let (a, b) = (&last.sample, &next.sample);
+    let same = a.cc == b.cc && a.snd_wscale == b.snd_wscale && a.rcv_wscale == b.rcv_wscale;
+    let counters = [
+        (a.bytes_sent, b.bytes_sent),
+        (a.bytes_acked, b.bytes_acked),
+        (a.bytes_received, b.bytes_received),
+        (a.data_segs_out_pkts.map(u64::from), b.data_segs_out_pkts.map(u64::from)),
+        (a.segs_in_pkts.map(u64::from), b.segs_in_pkts.map(u64::from)),
+    ];
+    let grows = counters.iter().all(|(a, b)| a.is_none() || b.is_none() || a <= b);
+    same && grows && counters.iter().any(|(a, b)| a.is_some() && b.is_some())
+}

@@ -1,0 +1,203 @@
+//! Walks over a file that other tools wrote, whichever. Pure.
+
+use super::iperf3::{Numbering, Report};
+use super::iperf3_text::{Test, Tests};
+use super::stamp::{self, Base};
+use super::{iperf3, ping, ss};
+
+/// What a file holds.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Found {
+    /// Samples of sockets.
+    pub sockets: Vec<ss::Row>,
+    /// Tests of iperf3, from JSON and from text.
+    pub tests: Vec<Test>,
+    /// Runs of ping.
+    pub pings: Vec<ping::Session>,
+    /// Lines that are not empty.
+    pub lines: u64,
+    /// Lines of which something is missing in the tables.
+    pub unread: Vec<Unread>,
+}
+
+/// A line that could not be read, or not wholly.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unread {
+    /// Counted from 1.
+    pub line: u64,
+    /// Its beginning.
+    pub text: String,
+    /// What is wrong with it.
+    pub why: String,
+}
+
+/// Most of a line that is shown.
+const SHOWN_CHARS: usize = 80;
+
+/// Streams are numbered as they are listed.
+const AS_LISTED: Numbering = Numbering { client_port: 0, count: 0, listens: false };
+
+/// Reads a file, whatever is in it.
+pub fn read(bytes: &[u8], base: Base) -> Found {
+    let mut walk = Walk { base, ..Default::default() };
+    let mut at = 0;
+    let mut number = 0;
+    while at < bytes.len() {
+        number += 1;
+        let end = bytes[at..].iter().position(|&b| b == b'\n').map_or(bytes.len(), |n| at + n);
+        let whole = end < bytes.len();
+        let line = String::from_utf8_lossy(&bytes[at..end]);
+        let (stamp, rest) = split(&line, base);
+        if rest.trim_start().starts_with('{') && !is_event(rest) {
+            let taken = walk.document(number, &bytes[at..]);
+            number += bytes[at..at + taken].iter().filter(|&&b| b == b'\n').count() as u64;
+            at += taken;
+            // What stands behind the document on its last line.
+            let end = bytes[at..].iter().position(|&b| b == b'\n').map_or(bytes.len(), |n| at + n);
+            let behind = String::from_utf8_lossy(&bytes[at..end]);
+            walk.line(number, None, &behind, end < bytes.len());
+            at = end + 1;
+            continue;
+        }
+        walk.torn(number, stamp, rest, whole);
+        at = end + 1;
+    }
+    walk.finish()
+}
+
+fn split(line: &str, base: Base) -> (Option<u64>, &str) {
+    stamp::strip(line, base).map_or((None, line), |(at_ns, rest)| (Some(at_ns), rest))
+}
+
+/// A line of `--json-stream`.
+fn is_event(text: &str) -> bool {
+    let inner = text.trim_start().trim_start_matches('{').trim_start();
+    inner.starts_with("\"event\"")
+}
+
+#[derive(Default)]
+struct Walk {
+    base: Base,
+    found: Found,
+    sockets: ss::Pairing,
+    tests: Tests,
+    pings: ping::Sessions,
+    /// The report of `--json-stream` lines.
+    stream: Option<Test>,
+}
+
+impl Walk {
+    /// A document of `-J`; how many bytes of it there are.
+    fn document(&mut self, number: u64, bytes: &[u8]) -> usize {
+        let open = bytes.iter().position(|&b| b == b'{').unwrap_or(0);
+        let (taken, whole) = iperf3::document(&bytes[open..]);
+        let text = &bytes[open..open + taken];
+        let report = Report::from_json(text, AS_LISTED);
+        let lines = text.split(|&b| b == b'\n').filter(|line| !line.trim_ascii().is_empty());
+        self.found.lines += lines.count() as u64;
+        let empty = report.intervals.is_empty() && report.error.is_none() && !report.complete;
+        if empty && report.streams.is_empty() {
+            let begin = String::from_utf8_lossy(&text[..text.len().min(400)]).into_owned();
+            self.unread(number, &begin, "JSON, but no report of iperf3");
+        } else {
+            if !whole || !report.complete && report.error.is_none() {
+                let last = number + text.iter().filter(|&&b| b == b'\n').count() as u64;
+                let kept = report.intervals.len();
+                self.unread(last, "", &format!("the report ends here; {kept} intervals are kept"));
+            }
+            self.found.tests.push(Test::of(number, report));
+        }
+        open + taken
+    }
+
+    /// A line that may be two.
+    fn torn(&mut self, number: u64, at_ns: Option<u64>, text: &str, whole: bool) {
+        let Some(at) = stamp::torn_at(text) else {
+            return self.line(number, at_ns, text, whole);
+        };
+        let (first, second) = text.split_at(at);
+        // Two lines that were joined on purpose (`sed 's/<->\n//'`), or a tear.
+        let joined = first.trim_end().ends_with("<->") || first.ends_with(char::is_whitespace);
+        self.line(number, at_ns, first, joined);
+        let (stamp, rest) = split(second, self.base);
+        self.torn(number, stamp.or(at_ns), rest, whole);
+    }
+
+    /// One line, or one part of a torn one. `whole`: it ends where its writer ended it.
+    fn line(&mut self, number: u64, at_ns: Option<u64>, text: &str, whole: bool) {
+        if text.trim().is_empty() {
+            return;
+        }
+        self.found.lines += 1;
+        if is_event(text) {
+            return self.event(number, at_ns, text);
+        }
+        if let Some(line) = ss::line(text, !whole) {
+            let flaw = match &line {
+                ss::Line::Info(info) | ss::Line::Socket(_, Some(info)) => info.flaw.clone(),
+                _ => None,
+            };
+            if let Some(flaw) = flaw {
+                self.unread(number, text, &format!("{flaw}; the rest is kept"));
+            }
+            self.sockets.take(number, at_ns, line);
+        } else if !self.tests.take(number, at_ns, text) && !self.pings.take(number, at_ns, text) {
+            let why =
+                if whole { "not a line of ss, iperf3 or ping" } else { "it ends in the middle" };
+            self.unread(number, text, why);
+        }
+    }
+
+    /// A line of `--json-stream`.
+    fn event(&mut self, number: u64, at_ns: Option<u64>, text: &str) {
+        let bytes = text.trim().as_bytes();
+        if !iperf3::document(bytes).1 {
+            return self.unread(number, text, "it ends in the middle");
+        }
+        let begins = text.contains("\"event\"")
+            && text.split("\"start\"").next().is_some_and(|b| b.len() < 20);
+        if begins && let Some(done) = self.stream.take() {
+            self.found.tests.push(done);
+        }
+        let test = self.stream.get_or_insert_with(|| Test::of(number, Report::default()));
+        let before = test.report.intervals.len();
+        test.report.on_line(bytes, AS_LISTED);
+        let last = test.report.intervals[before..].iter().map(|i| i.values.end).next_back();
+        if let Some(end_s) = last {
+            test.stamp(at_ns, end_s);
+        }
+    }
+
+    fn unread(&mut self, line: u64, text: &str, why: &str) {
+        let text: String = text.trim().chars().take(SHOWN_CHARS).collect();
+        self.found.unread.push(Unread { line, text, why: why.to_owned() });
+    }
+
+    fn finish(mut self) -> Found {
+        self.found.tests.extend(self.stream);
+        self.found.tests.extend(self.tests.finish());
+        self.found.tests.sort_by_key(|test| test.line);
+        let (rows, alone) = self.sockets.finish();
+        for line in alone {
+            let why = "the line with this socket's numbers is missing".to_owned();
+            self.found.unread.push(Unread { line, text: String::new(), why });
+        }
+        for row in rows {
+            if row.socket.is_none() {
+                let why = "whose line it is cannot be told; it is kept under `unknown`";
+                self.found.unread.push(Unread {
+                    line: row.line,
+                    text: String::new(),
+                    why: why.into(),
+                });
+            }
+            self.found.sockets.push(row);
+        }
+        self.found.pings = self.pings.finish();
+        self.found.unread.sort_by_key(|unread| unread.line);
+        self.found
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,191 @@
+//! Probes of every kind, and captures, from plan to results.
+
+use std::path::Path;
+use std::time::Duration;
+
+use ccbench_shaper::capture::pcapng;
+use ccbench_tests::{Bench, need_root, text, wait_for};
+
+/// The bufferbloat study's access link and page; the delay is on the way back.
+const PLAN: &str = r#"
+name = "page"
+
+[nodes]
+src = {}
+router = {}
+dst = {}
+
+[wires]
+path = ["src", "router", "dst"]
+
+[links.down]
+node = "router"
+toward = "src"
+rate = "1.5mbit"
+queue = { kind = "bfifo", limit = "151400B" }
+
+[probes.page]
+kind = "http"
+from = "src"
+to = "dst"
+bytes = "177669B"
+repeat = "back-to-back"
+cc = "reno"
+
+[probes.once]
+kind = "http"
+from = "src"
+to = "dst"
+bytes = "1000B"
+repeat = "once"
+start = "1s"
+
+[probes.connect]
+kind = "tcp_connect"
+from = "src"
+to = "dst"
+every = "200ms"
+
+[probes.rtt]
+kind = "ping"
+from = "src"
+to = "dst"
+every = "200ms"
+tos = 1
+
+[probes.udp]
+kind = "udp"
+from = "src"
+to = "dst"
+every = "200ms"
+tos = 1
+
+[capture.page]
+node = "src"
+toward = "dst"
+snap = "64B"
+
+[capture.ring]
+node = "dst"
+toward = "src"
+snap = "1514B"
+size = "100kB"
+files = 3
+
+[[phases]]
+name = "all"
+length = "4s"
+"#;
+
+/// Values of `column` in the rows of a CSV file whose other columns are as wanted.
+fn values(csv: &Path, wanted: &[(&str, &str)], column: &str) -> Vec<f64> {
+    let text = std::fs::read_to_string(csv).unwrap();
+    let mut lines = text.lines().map(|line| line.split(',').collect::<Vec<_>>());
+    let header = lines.next().unwrap();
+    let at = |name: &str| header.iter().position(|column| *column == name).unwrap();
+    let fits = |row: &Vec<&str>| wanted.iter().all(|(name, value)| row[at(name)] == *value);
+    lines.filter(fits).map(|row| row[at(column)].parse().unwrap()).collect()
+}
+
+/// TCP segments with data from the web server's port, of frames that were cut after their headers.
+fn data_segments(packets: &[pcapng::Packet<'_>]) -> usize {
+    let is_data = |p: &&pcapng::Packet<'_>| {
+        let ip = p.bytes.get(14..).unwrap_or_default();
+        let from_server =
+            ip.get(20..22).is_some_and(|port| u16::from_be_bytes([port[0], port[1]]) >= 6400);
+        ip.get(9) == Some(&6) && from_server && p.length > 100
+    };
+    packets.iter().filter(is_data).count()
+}
+
+#[test]
+fn every_probe_measures_and_captures_hold_its_packets() {
+    need_root();
+    let bench = Bench::new();
+    let plan = bench.write("plan.toml", PLAN);
+    let output = bench.run(&["run", &plan.to_string_lossy()]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+    let results = bench.results();
+    let csv = results.join("summary_phase.csv");
+    let of = |subject, metric, stat, column| {
+        let wanted = [("subject", subject), ("metric", metric), ("stat", stat)];
+        let found = values(&csv, &wanted, column);
+        assert_eq!(found.len(), 1, "{metric} of {subject}: {}", text(&output));
+        found[0]
+    };
+    // 177 669 bytes in 123 segments of 1514 bytes do not pass 1.5 Mbit/s in less.
+    assert!(of("page", "fetch_time", "min", "value") > 0.95e6);
+    assert!(of("page", "fetch_time", "mean", "n") >= 2.0, "back to back");
+    assert!(
+        of("page", "first_byte_time", "mean", "value") < of("page", "fetch_time", "mean", "value")
+    );
+    assert_eq!(of("once", "fetch_time", "mean", "n"), 1.0);
+    for (probe, metric) in [("connect", "rtt"), ("rtt", "rtt"), ("udp", "rtt")] {
+        assert!(of(probe, metric, "median", "value") > 0.0);
+        assert_eq!(of(probe, "loss_share", "mean", "value"), 0.0, "{probe}");
+    }
+    assert!(String::from_utf8_lossy(&output.stdout).contains("first byte ms"), "{}", text(&output));
+
+    let raw = results.join("raw/point=0/trial-01");
+    let file = std::fs::read(raw.join("src/capture-page.pcapng")).unwrap();
+    let packets = pcapng::read(&file).unwrap();
+    let fetches = of("page", "fetch_time", "mean", "n") as usize;
+    assert!(packets.iter().all(|packet| packet.bytes.len() <= 64));
+    assert!(
+        data_segments(&packets) >= fetches * 123,
+        "{} of {} packets",
+        data_segments(&packets),
+        packets.len()
+    );
+    let times: Vec<u64> = packets.iter().map(|packet| packet.at_ns).collect();
+    assert!(times.windows(2).filter(|pair| pair[0] > pair[1]).count() * 100 < times.len());
+    // 600 kB passed: of files of 100 kB the last three are kept.
+    let ring: Vec<_> = std::fs::read_dir(raw.join("dst")).unwrap().flatten().collect();
+    assert_eq!(ring.len(), 3, "{ring:?}");
+    for entry in ring {
+        let bytes = std::fs::read(entry.path()).unwrap();
+        assert!(bytes.len() <= 101_000 && !pcapng::read(&bytes).unwrap().is_empty());
+    }
+    assert!(bench.processes().is_empty(), "left: {:?}", bench.processes());
+}
+
+#[test]
+fn nothing_outlives_a_killed_controller() {
+    need_root();
+    let bench = Bench::new();
+    let plan = bench.write("plan.toml", &PLAN.replace("length = \"4s\"", "length = \"60s\""));
+    let mut child = bench.spawn(&["run", &plan.to_string_lossy()]);
+    let listens = || {
+        bench.processes().iter().any(|(pid, _)| {
+            let tasks =
+                std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+            tasks.into_iter().any(|task| {
+                std::fs::read_to_string(task.path().join("comm"))
+                    .is_ok_and(|name| name.starts_with("capture-"))
+            })
+        })
+    };
+    wait_for("a capture", Duration::from_secs(20), listens);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    wait_for("the end of everything", Duration::from_secs(10), || bench.processes().is_empty());
+}
+
+#[test]
+fn a_fetch_that_fails_is_in_the_verdict() {
+    need_root();
+    let bench = Bench::new();
+    let head = PLAN.split("[probes.page]").next().unwrap();
+    let plan = format!(
+        "{head}[probes.page]\nkind = \"http\"\nfrom = \"src\"\nto = \"dst\"\nbytes = \"177669B\"\ntimeout = \"100ms\"\n\
+         every = \"500ms\"\n\n[[phases]]\nname = \"all\"\nlength = \"1s\"\n"
+    );
+    let plan = bench.write("plan.toml", &plan);
+    let output = bench.run(&["run", "--strict", &plan.to_string_lossy()]);
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+    let trials = std::fs::read_to_string(bench.results().join("trials.csv")).unwrap();
+    assert!(
+        trials.contains("probe_dead: page: none of 2 http was answered; the first: fetch from"),
+        "{trials}"
+    );
+}
