@@ -189,6 +189,7 @@ fn fill(writer: &mut TrialWriter<'_>, shift: f64) {
             seq,
             rtt_us: (seq % 10 != 0).then(|| 10_000.0 + f64::from(seq % 10)),
             lost: seq % 10 == 0,
+            tos: 0,
             ..Default::default()
         };
         push(writer, "src", Of::Probe(probe));
