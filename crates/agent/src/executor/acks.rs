@@ -92,7 +92,7 @@ fn work(mut source: Box<dyn AckSource>, out: &Outbox, stop: &OwnedFd) -> Vec<Of>
             return ready;
         }
         for of in ready.drain(..) {
-            if let Err(of) = out.offer_batch(of) {
+            if let Some(of) = out.offer_batch(of) {
                 source.refused(&of);
             }
         }

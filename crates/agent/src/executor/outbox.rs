@@ -102,18 +102,16 @@ impl Outbox {
         self.rows.capacity().saturating_sub(CAPACITY / 2)
     }
 
-    /// For many rows in one message: sends now or gives them back, for the caller to count. They have a room of their own.
-    pub fn offer_batch(&self, mut of: Of) -> Result<(), Of> {
-        let Ok(room) = Arc::clone(&self.batches).try_acquire_owned() else { return Err(of) };
+    /// For many rows in one message: sends now, or gives them back, for the caller to count. They have a room of their own.
+    pub fn offer_batch(&self, mut of: Of) -> Option<Of> {
+        let Ok(room) = Arc::clone(&self.batches).try_acquire_owned() else { return Some(of) };
         self.names.translate(&mut of);
         match self.rows.try_send(Outgoing::new(of, Some(room))) {
             Ok(()) => {
                 self.count(true);
-                Ok(())
+                None
             }
-            Err(TrySendError::Full(outgoing) | TrySendError::Closed(outgoing)) => {
-                outgoing.event.of.map_or(Ok(()), Err)
-            }
+            Err(TrySendError::Full(outgoing) | TrySendError::Closed(outgoing)) => outgoing.event.of,
         }
     }
 
@@ -314,13 +312,13 @@ mod tests {
         let (outbox, mut rows) = Outbox::with_patience(SHORT);
         let batch = |at_ns| Of::Acks(wire::Acks { at_ns: vec![at_ns], ..Default::default() });
         for at_ns in 0..BATCHES as u64 {
-            assert_eq!(outbox.offer_batch(batch(at_ns)), Ok(()));
+            assert_eq!(outbox.offer_batch(batch(at_ns)), None);
         }
-        assert_eq!(outbox.offer_batch(batch(100)), Err(batch(100)));
+        assert_eq!(outbox.offer_batch(batch(100)), Some(batch(100)));
         outbox.offer(Of::Probe(wire::Probe::default()));
         assert_eq!(rows.len(), BATCHES + 1, "a row still finds room");
         drop(rows.recv().await);
-        assert_eq!(outbox.offer_batch(batch(101)), Ok(()));
+        assert_eq!(outbox.offer_batch(batch(101)), None);
         outbox.done(0, 0);
         let found = all(rows).await;
         assert!(matches!(found.last(), Some(Of::Done(done)) if done.rows_dropped == 0));
