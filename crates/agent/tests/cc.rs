@@ -194,7 +194,8 @@ async fn without_the_right_to_it_the_way_out_is_named() {
 #[tokio::test]
 async fn without_the_hook_the_default_of_our_own_namespace_is_changed_and_put_back() {
     // What ccbench's testbed makes is known by its interface.
-    let script = "ip link set lo up && ip link add to-two type veth peer name far && exec \"$0\" \"$@\"";
+    let script =
+        "ip link set lo up && ip link add to-two type veth peer name far && exec \"$0\" \"$@\"";
     let agent = support::Agent::by(|_| {
         let mut command = Command::new("unshare");
         command.args(["--user", "--map-root-user", "--net", "sh", "-c", script, AGENT]);
@@ -334,6 +335,7 @@ async fn every_core_can_be_registered() {
     }
 }
 
+#[cfg(feature = "ebpf")]
 #[test]
 fn what_the_kernel_refuses_is_told_and_nothing_stays() {
     use ccbench_agent::cc::bpf::{Wanted, register};

@@ -1,5 +1,7 @@
 //! `ccbench import`: from other tools' files to a summary.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 use std::path::Path;
 use std::process::Command;
 

@@ -76,7 +76,7 @@ impl Capture {
     ///
     /// # Errors
     /// There is no such interface, no right to listen (CAP_NET_RAW), or no place for a file under `folder`.
-    pub fn start(spec: CaptureSpec, folder: &Path) -> Result<Self, ShaperError> {
+    pub fn start(spec: &CaptureSpec, folder: &Path) -> Result<Self, ShaperError> {
         let system = |op| move |source| ShaperError::System { op, source };
         let ifindex = netlink::ifindex(&spec.dev)?;
         let socket =

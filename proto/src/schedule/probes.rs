@@ -52,12 +52,11 @@ pub fn probe_port(slot: u32, index: u32) -> u16 {
 pub(super) fn tasks(plan: &Plan, address: &impl Fn(&str) -> IpAddr, slot: u32) -> Vec<ProbeTask> {
     let mut served = 0;
     let mut port = |kind: ProbeKind| {
-        kind.is_served()
-            .then(|| {
-                served += 1;
-                probe_port(slot, served - 1)
-            })
-            .unwrap_or_default()
+        if !kind.is_served() {
+            return 0;
+        }
+        served += 1;
+        probe_port(slot, served - 1)
     };
     plan.probes
         .iter()

@@ -296,10 +296,10 @@ fn sides(test: &Test, stream: u32) -> BTreeSet<&'static str> {
 
 fn take_stream(flow: &mut wire::Flow, test: &Test, stream: u32, begin_s: f64) {
     let report = &test.report;
-    let own = report.intervals.iter().filter(|i| i.stream == stream);
+    let mut own = report.intervals.iter().filter(|i| i.stream == stream);
     let moved: f64 = own.clone().map(|i| i.values.bytes).sum();
     let totals = report.totals.get(&stream).copied().unwrap_or_default();
-    let end_s = own.last().map_or(totals.end_s, |i| i.values.end).max(totals.end_s);
+    let end_s = own.next_back().map_or(totals.end_s, |i| i.values.end).max(totals.end_s);
     let known = [totals.received_bytes, flow.bytes, totals.sent_bytes, moved as u64];
     flow.bytes = known.into_iter().find(|&bytes| bytes > 0).unwrap_or(0);
     if flow.side == "snd" && flow.cc_actual.is_empty() {

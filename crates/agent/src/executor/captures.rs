@@ -44,7 +44,7 @@ impl Captures {
                 file_bytes: capture.file_bytes,
                 files: capture.files,
             };
-            let running = Capture::start(spec, &std::env::temp_dir()).map_err(failed)?;
+            let running = Capture::start(&spec, &std::env::temp_dir()).map_err(failed)?;
             all.push(Running { name: name.clone(), dev, files: capture.files, capture: running });
         }
         Ok(Self(all))

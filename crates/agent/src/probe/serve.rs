@@ -23,7 +23,7 @@ const SLICE_MS: u16 = 50;
 /// Connections at a time; a probe makes one.
 const MOST_CONNECTIONS: usize = 64;
 /// Written at once.
-const PIECE: [u8; 64 << 10] = [b'x'; 64 << 10];
+static PIECE: [u8; 64 << 10] = [b'x'; 64 << 10];
 
 /// Answers until it is dropped.
 #[derive(Debug)]
