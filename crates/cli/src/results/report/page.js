@@ -98,8 +98,8 @@
   for (const note of [...run.fallbacks, ...run.notes]) byId("notes").append(make("li", note));
 
   // Summary.
-  const find = (row, scope, subject, metric, stat) => run.rows.find((r) => r.point === row.point && r.phase === row.phase &&
-    r.scope === scope && r.subject === subject && r.metric === metric && r.stat === stat);
+  const place = (point, phase, scope, subject, metric, stat) => [point, phase, scope, subject, metric, stat].join("\n");
+  const rowAt = new Map(run.rows.map((r) => [place(r.point, r.phase, r.scope, r.subject, r.metric, r.stat), r]));
   const withInterval = (row, unit) => {
     if (!row) return null;
     const shown = make("span", digits(row.value / unit));
@@ -114,13 +114,13 @@
   const summaryTable = (element, caption, scope, main, what, wanted) => {
     const rows = run.rows.filter((r) => r.scope === scope && r.metric === main[0] && r.stat === main[1]);
     const columns = wanted.map(([title, metric, stat, unit, best]) => {
-      const cell = (row) => find(row, scope, row.subject, metric, stat);
+      const cell = (row) => rowAt.get(place(row.point, row.phase, scope, row.subject, metric, stat));
       const value = (row) => cell(row)?.value ?? null;
-      const isBest = (row) => {
-        const others = rows.filter((other) => other.phase === row.phase).map(value).filter((v) => v !== null);
-        return best && others.length > 1 && value(row) !== null && new Set(others).size > 1 &&
-          value(row) === Math[best](...others);
-      };
+      const bests = new Map(run.phases.map((phase) => {
+        const values = new Set(rows.filter((row) => row.phase === phase).map(value).filter((v) => v !== null));
+        return [phase, values.size > 1 ? Math[best](...values) : undefined];
+      }));
+      const isBest = (row) => value(row) === bests.get(row.phase);
       const showCell = (row) => {
         const shown = withInterval(cell(row), unit);
         if (shown && isBest(row)) {
