@@ -202,39 +202,29 @@ fn probed<'a>(
 }
 
 fn probe_rows(summary: &Summary) -> Vec<Line> {
-    asked(summary, false)
-        .map(|lost| {
-            let find = |stat| probed(summary, lost, "rtt", stat);
-            let cells = vec![
-                lost.phase.clone(),
-                lost.subject.clone(),
-                with_interval(find("mean"), 1e3),
-                plain(find("median"), 1e3),
-                plain(find("p95"), 1e3),
-                format!("{:.1}", lost.value * 100.0),
-            ];
-            (lost.point_id, cells)
-        })
-        .collect()
+    asked(summary, false).map(|lost| probe_line(summary, lost, "rtt", &[])).collect()
 }
 
 /// Files from a web server.
 fn fetch_rows(summary: &Summary) -> Vec<Line> {
     asked(summary, true)
-        .map(|lost| {
-            let find = |stat| probed(summary, lost, "fetch_time", stat);
-            let cells = vec![
-                lost.phase.clone(),
-                lost.subject.clone(),
-                with_interval(find("mean"), 1e3),
-                plain(find("median"), 1e3),
-                plain(find("p95"), 1e3),
-                plain(probed(summary, lost, "first_byte_time", "mean"), 1e3),
-                format!("{:.1}", lost.value * 100.0),
-            ];
-            (lost.point_id, cells)
-        })
+        .map(|lost| probe_line(summary, lost, "fetch_time", &["first_byte_time"]))
         .collect()
+}
+
+/// Mean, median and 95th percentile of a probe's times, the means of `further` ones, and what was lost.
+fn probe_line(summary: &Summary, lost: &PointRow, time: &str, further: &[&str]) -> Line {
+    let find = |stat| probed(summary, lost, time, stat);
+    let mut cells = vec![
+        lost.phase.clone(),
+        lost.subject.clone(),
+        with_interval(find("mean"), 1e3),
+        plain(find("median"), 1e3),
+        plain(find("p95"), 1e3),
+    ];
+    cells.extend(further.iter().map(|time| plain(probed(summary, lost, time, "mean"), 1e3)));
+    cells.push(format!("{:.1}", lost.value * 100.0));
+    (lost.point_id, cells)
 }
 
 /// How late links released packets and changed their rates.
