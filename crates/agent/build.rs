@@ -4,22 +4,15 @@
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use clang::{clang, compile, env};
+use clang::{clang, compile, env, run};
 
 #[path = "../collector/build/clang.rs"]
 mod clang;
 
 fn main() {
-    println!("cargo:rerun-if-env-changed=CLANG");
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-changed=../collector/build");
-    if std::env::var_os("CARGO_FEATURE_EBPF").is_none() {
-        return;
-    }
-    if let Err(why) = build() {
-        eprintln!("{why}");
-        std::process::exit(1);
-    }
+    run(build);
 }
 
 fn build() -> Result<(), String> {

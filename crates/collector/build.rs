@@ -2,23 +2,16 @@
 
 use std::path::PathBuf;
 
-use clang::{clang, compile, env};
+use clang::{clang, compile, env, run};
 
 #[path = "build/clang.rs"]
 mod clang;
 
 fn main() {
-    println!("cargo:rerun-if-env-changed=CLANG");
     for path in ["build.rs", "build", "bpf", "../../kmod/bpf/kernel.bpf.h"] {
         println!("cargo:rerun-if-changed={path}");
     }
-    if std::env::var_os("CARGO_FEATURE_EBPF").is_none() {
-        return;
-    }
-    if let Err(why) = build() {
-        eprintln!("{why}");
-        std::process::exit(1);
-    }
+    run(build);
 }
 
 fn build() -> Result<(), String> {

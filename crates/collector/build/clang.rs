@@ -9,6 +9,18 @@ const CLANG: u32 = 16;
 const NAMES: &[&str] =
     &["clang", "clang-21", "clang-20", "clang-19", "clang-18", "clang-17", "clang-16"];
 
+/// What a build script does: nothing without the feature `ebpf`, and `build` with it.
+pub fn run(build: impl FnOnce() -> Result<(), String>) {
+    println!("cargo:rerun-if-env-changed=CLANG");
+    if std::env::var_os("CARGO_FEATURE_EBPF").is_none() {
+        return;
+    }
+    if let Err(why) = build() {
+        eprintln!("{why}");
+        std::process::exit(1);
+    }
+}
+
 /// A variable that Cargo sets.
 pub fn env(name: &str) -> Result<String, String> {
     std::env::var(name).map_err(|e| format!("{name}: {e}"))
