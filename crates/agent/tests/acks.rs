@@ -70,14 +70,7 @@ struct Nodes {
 
 impl Nodes {
     async fn start() -> Self {
-        let namespaces = [Namespace::new().await, Namespace::new().await];
-        let script = format!(
-            "ip link add v0 address 02:00:00:00:00:10 type veth peer name v1 address 02:00:00:00:00:20 && \
-             ip link set v1 netns {} && ip addr add 10.9.0.1/24 dev v0 && ip link set v0 up",
-            namespaces[1].pid()
-        );
-        namespaces[0].run(&["sh", "-c", &script]);
-        namespaces[1].run(&["sh", "-c", "ip addr add 10.9.0.2/24 dev v1 && ip link set v1 up"]);
+        let namespaces = Namespace::wired().await;
         let agents = [Agent::inside(&namespaces[0]), Agent::inside(&namespaces[1])];
         let clients = [agents[0].connect().await, agents[1].connect().await];
         Self { namespaces, agents, clients }

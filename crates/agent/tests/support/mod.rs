@@ -107,6 +107,19 @@ pub struct Namespace {
 }
 
 impl Namespace {
+    /// Two, with a wire between them: `v0` has 10.9.0.1/24 in the first, `v1` 10.9.0.2/24 in the second.
+    pub async fn wired() -> [Self; 2] {
+        let namespaces = [Self::new().await, Self::new().await];
+        let script = format!(
+            "ip link add v0 address 02:00:00:00:00:10 type veth peer name v1 address 02:00:00:00:00:20 && \
+             ip link set v1 netns {} && ip addr add 10.9.0.1/24 dev v0 && ip link set v0 up",
+            namespaces[1].pid()
+        );
+        namespaces[0].run(&["sh", "-c", &script]);
+        namespaces[1].run(&["sh", "-c", "ip addr add 10.9.0.2/24 dev v1 && ip link set v1 up"]);
+        namespaces
+    }
+
     pub async fn new() -> Self {
         assert!(nix::unistd::geteuid().is_root(), "this test makes a namespace: run it as root");
         let holder = Command::new("unshare").args(["-n", "sleep", "600"]).spawn().unwrap();
