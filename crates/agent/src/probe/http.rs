@@ -1,7 +1,10 @@
-//! As much of HTTP/1.1 (RFC 9112) as a fetch needs. Pure.
+//! As much of HTTP/1.1 (RFC 9112) as a fetch needs, over `httparse`. Pure.
 
-/// Longest head of a request or an answer.
+use httparse::{EMPTY_HEADER, Request, Response, Status};
+
+/// Longest head of a request or an answer, and most fields in it.
 const MAX_HEAD: usize = 16 << 10;
+const MAX_FIELDS: usize = 64;
 
 /// The request for a file.
 pub fn request(host: &str) -> Vec<u8> {
@@ -33,10 +36,13 @@ impl Asked {
     /// More of it; the status to answer with once it is whole.
     pub fn push(&mut self, bytes: &[u8]) -> Option<u16> {
         self.head.extend_from_slice(bytes);
-        match head_end(&self.head) {
-            Some(_) if self.head.starts_with(b"GET /") => Some(200),
-            Some(_) => Some(405),
-            None => (self.head.len() > MAX_HEAD).then_some(400),
+        let mut fields = [EMPTY_HEADER; MAX_FIELDS];
+        let mut request = Request::new(&mut fields);
+        match request.parse(&self.head) {
+            Ok(Status::Complete(_)) if request.method == Some("GET") => Some(200),
+            Ok(Status::Complete(_)) => Some(405),
+            Ok(Status::Partial) if self.head.len() <= MAX_HEAD => None,
+            _ => Some(400),
         }
     }
 }
@@ -64,29 +70,27 @@ impl Answer {
             return Ok(self.whole());
         }
         self.head.extend_from_slice(bytes);
-        let Some(end) = head_end(&self.head) else {
-            return match self.head.len() > MAX_HEAD {
-                true => Err("the answer's head does not end".to_owned()),
-                false => Ok(false),
-            };
-        };
-        let body = (self.head.len() - end) as u64;
-        let head = String::from_utf8_lossy(&self.head[..end]).into_owned();
-        let mut lines = head.split("\r\n");
-        let first = lines.next().unwrap_or_default();
-        let status =
-            first.strip_prefix("HTTP/1.").and_then(|rest| rest.split(' ').nth(1)?.parse().ok());
-        if status.is_none() {
-            return Err(format!(
-                "the answer begins with `{}`",
-                first.chars().take(40).collect::<String>()
-            ));
+        let mut fields = [EMPTY_HEADER; MAX_FIELDS];
+        let mut answer = Response::new(&mut fields);
+        match answer.parse(&self.head) {
+            Ok(Status::Complete(end)) => {
+                let length =
+                    answer.headers.iter().find(|f| f.name.eq_ignore_ascii_case("content-length"));
+                let number = |value: &[u8]| std::str::from_utf8(value).ok()?.trim().parse().ok();
+                self.length = length.and_then(|field| number(field.value));
+                (self.status, self.bytes) = (answer.code, (self.head.len() - end) as u64);
+            }
+            Ok(Status::Partial) if self.head.len() > MAX_HEAD => {
+                return Err("the answer's head does not end".to_owned());
+            }
+            Ok(Status::Partial) => return Ok(false),
+            Err(_) => {
+                let text = String::from_utf8_lossy(&self.head);
+                let first = text.lines().next().unwrap_or_default();
+                let begin: String = first.chars().take(40).collect();
+                return Err(format!("the answer begins with `{begin}`"));
+            }
         }
-        let lengths = lines.filter_map(|line| line.split_once(':'));
-        self.length = lengths
-            .filter(|(name, _)| name.eq_ignore_ascii_case("content-length"))
-            .find_map(|(_, value)| value.trim().parse().ok());
-        (self.status, self.bytes) = (status, body);
         self.head = vec![];
         Ok(self.whole())
     }
@@ -109,11 +113,6 @@ impl Answer {
             _ => Ok(()),
         }
     }
-}
-
-/// Where the body begins.
-fn head_end(text: &[u8]) -> Option<usize> {
-    text.windows(4).position(|four| four == b"\r\n\r\n").map(|at| at + 4)
 }
 
 #[cfg(test)]
