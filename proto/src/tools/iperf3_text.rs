@@ -12,8 +12,12 @@ use super::stamp;
 #[derive(Debug, Default)]
 pub struct Tests {
     tests: Vec<Test>,
-    /// A total whose "sender" or "receiver" is on the next line, where a text was wrapped.
-    wrapped: Option<(u32, IntervalValues)>,
+    /// A total whose "sender" or "receiver" is on the next line, where a text was wrapped; and its own line.
+    wrapped: Option<(u64, u32, IntervalValues)>,
+    /// Lines of totals whose end nobody named.
+    endless: Vec<u64>,
+    /// The line before was a separator: of several streams' intervals, or of intervals and summary, which has a heading.
+    separated: bool,
 }
 
 /// One test.
@@ -65,11 +69,13 @@ impl Tests {
     /// One line, without its stamp; `false` if iperf3 did not write it.
     pub fn take(&mut self, number: u64, at_ns: Option<u64>, text: &str) -> bool {
         let line = text.trim();
-        if let Some((stream, values)) = self.wrapped.take()
-            && let Some(sender) = end(line)
-        {
-            self.test(number).total(stream, sender, values);
-            return true;
+        let separated = std::mem::take(&mut self.separated);
+        if let Some((at, stream, values)) = self.wrapped.take() {
+            if let Some(sender) = end(line) {
+                self.test(number).total(stream, sender, values);
+                return true;
+            }
+            self.endless.push(at);
         }
         if let Some(port) = new_test(line) {
             // Server and client both say more than one such line before the first stream.
@@ -92,10 +98,10 @@ impl Tests {
         {
             return self.stream_line(number, at_ns, id, rest);
         }
-        self.other(number, line)
+        self.other(number, line, separated)
     }
 
-    fn other(&mut self, number: u64, line: &str) -> bool {
+    fn other(&mut self, number: u64, line: &str, separated: bool) -> bool {
         let said = |key: &str| line.strip_prefix(key).map(|rest| rest.trim().to_owned());
         if let Some(error) = said("iperf3: error - ").or_else(|| said("iperf3: interrupt - ")) {
             let report = &mut self.test(number).report;
@@ -112,6 +118,9 @@ impl Tests {
                 if self.test(number).over() {
                     self.tests.push(Test { line: number, ..Default::default() });
                 }
+                self.separated = true;
+            }
+            if separated && (line.starts_with("[ ID]") || line.starts_with("[ID]")) {
                 self.test(number).in_summary = true;
             }
             if line.starts_with("Reverse mode") {
@@ -151,7 +160,7 @@ impl Tests {
         let stream = test.stream(id);
         match read.end {
             Some(sender) => test.total(stream, sender, read.values),
-            None if test.in_summary => self.wrapped = Some((stream, read.values)),
+            None if test.in_summary => self.wrapped = Some((number, stream, read.values)),
             None => {
                 test.stamp(at_ns, read.values.end);
                 test.report.add(stream, read.values);
@@ -160,10 +169,11 @@ impl Tests {
         true
     }
 
-    /// All tests that hold anything.
-    pub fn finish(self) -> Vec<Test> {
+    /// All tests that hold anything, and the lines of totals that say neither "sender" nor "receiver".
+    pub fn finish(mut self) -> (Vec<Test>, Vec<u64>) {
+        self.endless.extend(self.wrapped.map(|(at, ..)| at));
         let holds = |test: &Test| !test.ids.is_empty() || test.report.error.is_some();
-        self.tests.into_iter().filter(holds).collect()
+        (self.tests.into_iter().filter(holds).collect(), self.endless)
     }
 }
 

@@ -175,7 +175,12 @@ impl Walk {
 
     fn finish(mut self) -> Found {
         self.found.tests.extend(self.stream);
-        self.found.tests.extend(self.tests.finish());
+        let (tests, endless) = self.tests.finish();
+        self.found.tests.extend(tests);
+        for line in endless {
+            let why = "a total that says neither \"sender\" nor \"receiver\"".to_owned();
+            self.found.unread.push(Unread { line, text: String::new(), why });
+        }
         self.found.tests.sort_by_key(|test| test.line);
         let (rows, alone) = self.sockets.finish();
         for line in alone {

@@ -7,7 +7,9 @@ fn read(text: &str) -> Vec<Test> {
         let taken = tests.take(at as u64 + 1, None, line);
         assert!(taken || line.trim().is_empty(), "{line}");
     }
-    tests.finish()
+    let (tests, endless) = tests.finish();
+    assert!(endless.is_empty(), "{endless:?}");
+    tests
 }
 
 /// iperf3 3.9 in the low-latency study, prague and then cubic: their last lines.
@@ -80,10 +82,22 @@ fn intervals_have_their_numbers() {
 }
 
 #[test]
-fn a_total_between_intervals_is_no_interval() {
-    // Wrapped totals: without their second line nobody knows whose they are.
+fn several_streams_intervals_are_separated_and_no_summary() {
     let tests = read(WHOLE);
-    assert_eq!(tests[0].report.intervals.len(), 2);
+    assert_eq!(tests[0].report.intervals.len(), 3);
+}
+
+#[test]
+fn a_total_without_its_second_line_is_no_interval_and_is_told() {
+    let heading = "[ ID] Interval           Transfer     Bandwidth";
+    let total = "[  5]   0.00-20.00  sec  33.2 MBytes  13.9 Mbits/sec";
+    let mut tests = Tests::default();
+    for (number, line) in (1..).zip(["- - - - -", heading, total, "iperf Done.", total]) {
+        tests.take(number, None, line);
+    }
+    let (tests, endless) = tests.finish();
+    assert!(tests[0].report.intervals.is_empty() && tests[0].totals.is_empty());
+    assert_eq!(endless, [3, 5]);
 }
 
 #[test]
@@ -123,7 +137,7 @@ fn time_zero_is_the_earliest_that_stamps_allow() {
     tests.take(1, Some(20_000_000_000), &line("0.10"));
     tests.take(2, Some(20_000_000_000), &line("5.00"));
     tests.take(3, Some(30_000_000_000), &line("9.00"));
-    assert_eq!(tests.finish()[0].zero_s(), Some(15.0), "the first line was kept back for 4.9 s");
+    assert_eq!(tests.finish().0[0].zero_s(), Some(15.0), "the first line was kept back for 4.9 s");
 }
 
 #[test]
@@ -148,7 +162,7 @@ proptest! {
         for line in lines {
             tests.take(1, Some(1), &line);
         }
-        for test in tests.finish() {
+        for test in tests.finish().0 {
             let _ = (test.zero_s(), test.server_port());
         }
     }
