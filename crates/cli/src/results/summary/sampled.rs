@@ -61,6 +61,10 @@ impl Aligned {
     /// Bytes that were received in the `seconds` before `end_s`, evenly.
     pub(super) fn interval(&mut self, flow: &str, end_s: f64, seconds: f64, bytes: f64) {
         let (start_s, first) = (end_s - seconds, self.first);
+        let last_s = (first + self.count as i64) as f64 * INSTANT_S;
+        if end_s <= first as f64 * INSTANT_S || start_s >= last_s {
+            return;
+        }
         let from = ((start_s / INSTANT_S).floor() as i64 - first).max(0);
         for (nth, instant) in self.flow(flow).iter_mut().enumerate().skip(from as usize) {
             let begin_s = (first + nth as i64) as f64 * INSTANT_S;
@@ -77,10 +81,9 @@ impl Aligned {
 
     /// Mean smoothed RTT of the samples in the instant `nth` since the trial's beginning.
     pub(super) fn srtt(&mut self, flow: &str, nth: i64, us: f64) {
-        let Ok(at) = usize::try_from(nth - self.first) else { return };
-        if let Some(instant) = self.flow(flow).get_mut(at) {
-            instant.srtt_us = Some(us);
-        }
+        let at = usize::try_from(nth - self.first).ok();
+        let Some(at) = at.filter(|at| *at < self.count) else { return };
+        self.flow(flow)[at].srtt_us = Some(us);
     }
 
     /// All metrics of the phase, of the flows that `runs` says may run in it (`None`: it cannot tell).
