@@ -11,7 +11,6 @@ use ccbench_proto::tools::gather::{Gathered, Source, gather};
 use ccbench_proto::tools::text::{self, Found};
 use ccbench_proto::units::Micros;
 use ccbench_proto::wire::RunEvent;
-use sha2::{Digest, Sha256};
 
 use crate::args::ImportArgs;
 use crate::error::CliError;
@@ -83,20 +82,15 @@ fn read(path: &Path, args: &ImportArgs) -> Result<File, CliError> {
     })?;
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let stem = path.file_stem().unwrap_or_default().to_string_lossy();
-    let named = args.nodes.iter().find_map(|node| match node.split_once('=') {
-        Some((part, node)) => name.contains(part).then_some(node),
-        None => Some(node.as_str()),
-    });
+    let mut parted = args.nodes.iter().filter_map(|node| node.split_once('='));
+    let by_part = parted.find(|(part, _)| name.contains(part)).map(|(_, node)| node);
+    let for_others = || args.nodes.iter().find(|node| !node.contains('=')).map(String::as_str);
     Ok(File {
         trial: if args.trials { number(&stem) } else { 1 },
-        sha256: Sha256::digest(&bytes).iter().fold(String::new(), |mut hex, byte| {
-            // Writing to a String cannot fail.
-            let _ = write!(hex, "{byte:02x}");
-            hex
-        }),
+        sha256: plan::digest_bytes(&bytes),
         source: Source {
             stem: plain(&stem),
-            node: named.unwrap_or("imported").to_owned(),
+            node: by_part.or_else(for_others).unwrap_or("imported").to_owned(),
             found: text::read(&bytes, args.date.unwrap_or_default()),
         },
         path: path.to_path_buf(),
@@ -115,7 +109,7 @@ fn number(stem: &str) -> u16 {
     parts.filter_map(|part| part.parse().ok()).next_back().unwrap_or(1)
 }
 
-/// Files of one trial with the same name get their folder's in front.
+/// Files of one trial with the same name get their folder's in front, and keep their ending.
 fn unique_stems(files: &mut [File]) {
     let mut count: BTreeMap<(u16, String), u32> = BTreeMap::new();
     for file in files.iter() {
@@ -123,7 +117,7 @@ fn unique_stems(files: &mut [File]) {
     }
     for file in files.iter_mut() {
         let many = count.get(&(file.trial, file.source.stem.clone())).is_some_and(|&n| n > 1);
-        if many && let Some(whole) = file.path.with_extension("").to_str() {
+        if many && let Some(whole) = file.path.to_str() {
             file.source.stem = plain(whole.trim_start_matches(['.', '/']));
         }
     }
