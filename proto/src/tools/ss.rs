@@ -203,10 +203,10 @@ fn info(text: &str, cut: bool) -> Option<Info> {
         }
     }
     (info.fields >= 2).then(|| {
-        complete(&mut info, options);
         if !wrong.is_empty() {
             info.flaw = Some(format!("cannot read {}", wrong.join(" ")));
         }
+        complete(&mut info, options);
         info
     })
 }
