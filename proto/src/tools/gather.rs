@@ -55,12 +55,14 @@ pub fn gather(sources: &[Source], names: &Names) -> Gathered {
     let mut out = Gathered { begin_ns: begin_ns(sources), ..Default::default() };
     let mut flows: BTreeMap<(String, Key, &'static str), wire::Flow> = BTreeMap::new();
     for source in sources {
-        let mut last: BTreeMap<Key, u64> = BTreeMap::new();
+        let mut last: BTreeMap<(Key, &'static str), u64> = BTreeMap::new();
         for row in &source.found.sockets {
-            let key = row.socket.as_ref().map(|socket| connections.key(socket));
-            let sample = sample(row, key, &named, &connections, source, &mut last);
-            if let Some(key) = key {
-                let side = connections.side(source, key);
+            let end = row.socket.as_ref().map(|socket| {
+                let key = connections.key(socket);
+                (key, connections.side(key, socket.local))
+            });
+            let sample = sample(row, end, &named, &mut last);
+            if let Some((key, side)) = end {
                 let flow = flow(&mut flows, &named, &connections, source, key, side);
                 take_sample(flow, &sample, out.begin_ns);
             }
@@ -99,25 +101,23 @@ fn begin_ns(sources: &[Source]) -> u64 {
 
 fn sample(
     row: &Row,
-    key: Option<Key>,
+    end: Option<(Key, &'static str)>,
     named: &BTreeMap<Key, Named>,
-    connections: &Connections,
-    source: &Source,
-    last: &mut BTreeMap<Key, u64>,
+    last: &mut BTreeMap<(Key, &'static str), u64>,
 ) -> wire::FlowSample {
     let mut sample = row.info.sample.clone();
     sample.at_ns = row.at_ns.unwrap_or(0);
     sample.sample_src = "ss".to_owned();
-    let name = key.and_then(|key| named.get(&key));
+    let name = end.and_then(|(key, _)| named.get(&key));
     let unknown = || UNKNOWN.to_owned();
     sample.flow_id = name.map_or_else(unknown, |name| name.flow_id.clone());
     sample.group = name.map_or_else(unknown, |name| name.group.clone());
     sample.role = name.map_or(UNKNOWN, |name| name.role).to_owned();
-    if let (Some(key), Some(socket)) = (key, &row.socket) {
-        sample.side = connections.side(source, key).to_owned();
+    if let (Some(end), Some(socket)) = (end, &row.socket) {
+        sample.side = end.1.to_owned();
         sample.state = Some(socket.state);
         (sample.sport, sample.dport) = (socket.local.port.into(), socket.peer.port.into());
-        let before = last.insert(key, sample.at_ns);
+        let before = last.insert(end, sample.at_ns);
         sample.gap_ns = before.map_or(0, |before| sample.at_ns.saturating_sub(before));
     }
     sample

@@ -34,8 +34,8 @@ pub(super) struct Connections {
     facts: BTreeMap<Key, Facts>,
     server_ports: BTreeSet<u16>,
     nodes: BTreeMap<std::net::IpAddr, String>,
-    /// Acknowledged to and received by a node's end of a connection: which is more says which side it is.
-    carried: BTreeMap<(String, Key), (u64, u64)>,
+    /// Acknowledged to and received by an end of a connection (`true`: the server's): which is more says which side it is.
+    carried: BTreeMap<(Key, bool), (u64, u64)>,
 }
 
 #[derive(Debug, Default)]
@@ -83,7 +83,7 @@ impl Connections {
                     sample.bytes_acked.or(sample.bytes_sent).unwrap_or(0),
                     sample.bytes_received.unwrap_or(0),
                 );
-                let carried = all.carried.entry((source.node.clone(), key)).or_default();
+                let carried = all.carried.entry((key, socket.local == key.server)).or_default();
                 *carried = (carried.0.max(acked), carried.1.max(received));
                 let sends = carried.0 >= carried.1;
                 let facts = all.meet(key);
@@ -119,9 +119,9 @@ impl Connections {
         ends(socket, local_listens)
     }
 
-    /// "snd" or "rcv": which side of the data this node's end of a connection is.
-    pub(super) fn side(&self, source: &Source, key: Key) -> &'static str {
-        let carried = self.carried.get(&(source.node.clone(), key));
+    /// "snd" or "rcv": which side of the data this end of its connection is.
+    pub(super) fn side(&self, key: Key, end: Endpoint) -> &'static str {
+        let carried = self.carried.get(&(key, end == key.server));
         if carried.is_none_or(|(acked, received)| acked >= received) { "snd" } else { "rcv" }
     }
 

@@ -104,6 +104,17 @@ fn the_other_end_is_the_receiving_side() {
 }
 
 #[test]
+fn two_ends_on_one_node_are_two_sides() {
+    let text = "1725877589.9 tcp ESTAB 0 0 10.0.5.1:55042 10.201.1.1:5201\n\
+        1725877589.9 \t cubic wscale:7,8 rto:204 rtt:9/4 cwnd:10 bytes_acked:5300000 bytes_received:37 rcv_space:14480\n\
+        1725877589.9 tcp ESTAB 0 0 10.201.1.1:5201 10.0.5.1:55042\n\
+        1725877589.9 \t cubic wscale:7,8 rto:204 rtt:9/4 cwnd:10 bytes_acked:37 bytes_received:5300000 rcv_space:14480\n";
+    let gathered = gather(&[source("both", "here", text.as_bytes())], &Names::new());
+    let sides: Vec<_> = samples(&gathered).iter().map(|s| s.side.clone()).collect();
+    assert_eq!(sides, ["snd", "rcv"]);
+}
+
+#[test]
 fn other_programs_sockets_are_no_flows_of_the_experiment() {
     let mut text = UE1.to_vec();
     text.extend_from_slice(
