@@ -90,23 +90,28 @@ impl Walk {
     /// A document of `-J`; how many bytes of it there are.
     fn document(&mut self, number: u64, bytes: &[u8]) -> usize {
         let open = bytes.iter().position(|&b| b == b'{').unwrap_or(0);
-        let (taken, whole) = iperf3::document(&bytes[open..]);
+        // Within a report braces are indented: one at a line's beginning is another's, where this one was cut.
+        let next = bytes[open..].windows(2).position(|two| two == b"\n{");
+        let limit = next.map_or(bytes.len(), |at| open + at);
+        let (taken, whole) = iperf3::document(&bytes[open..limit]);
         let text = &bytes[open..open + taken];
         let report = Report::from_json(text, AS_LISTED);
-        let lines = text.split(|&b| b == b'\n').filter(|line| !line.trim_ascii().is_empty());
-        self.found.lines += lines.count() as u64;
         let empty = report.intervals.is_empty() && report.error.is_none() && !report.complete;
         if empty && report.streams.is_empty() {
-            let begin = String::from_utf8_lossy(&text[..text.len().min(400)]).into_owned();
-            self.unread(number, &begin, "JSON, but no report of iperf3");
-        } else {
-            if !whole || !report.complete && report.error.is_none() {
-                let last = number + text.iter().filter(|&&b| b == b'\n').count() as u64;
-                let kept = report.intervals.len();
-                self.unread(last, "", &format!("the report ends here; {kept} intervals are kept"));
-            }
-            self.found.tests.push(Test::of(number, report));
+            // No report: what follows the line is judged by itself.
+            let line = bytes.split(|&b| b == b'\n').next().unwrap_or_default();
+            self.found.lines += 1;
+            self.unread(number, &String::from_utf8_lossy(line), "JSON, but no report of iperf3");
+            return line.len();
         }
+        let lines = text.split(|&b| b == b'\n').filter(|line| !line.trim_ascii().is_empty());
+        self.found.lines += lines.count() as u64;
+        if !whole || !report.complete && report.error.is_none() {
+            let last = number + text.iter().filter(|&&b| b == b'\n').count() as u64;
+            let kept = report.intervals.len();
+            self.unread(last, "", &format!("the report ends here; {kept} intervals are kept"));
+        }
+        self.found.tests.push(Test::of(number, report));
         open + taken
     }
 

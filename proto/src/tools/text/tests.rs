@@ -75,6 +75,26 @@ fn an_aborted_document_keeps_its_intervals_and_says_where_it_ends() {
 }
 
 #[test]
+fn a_cut_document_does_not_take_the_next_one_with_it() {
+    let mut text = JSON[..JSON.len() / 2].to_vec();
+    text.push(b'\n');
+    text.extend_from_slice(JSON);
+    let found = whole(&text);
+    let complete: Vec<bool> = found.tests.iter().map(|t| t.report.complete).collect();
+    assert_eq!(complete, [false, true]);
+    assert_eq!(found.unread.len(), 1);
+}
+
+#[test]
+fn a_brace_at_a_lines_beginning_costs_that_line() {
+    let mut text = UE1.to_vec();
+    text[0] = b'{';
+    let found = whole(&text);
+    assert_eq!(found.sockets.len(), 3, "its numbers are on the second line");
+    assert!(lines_of(&found).contains(&1));
+}
+
+#[test]
 fn a_stream_of_events_with_stamps() {
     let text = String::from_utf8(LINES.to_vec()).unwrap();
     let stamped: Vec<String> =
