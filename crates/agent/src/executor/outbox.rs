@@ -25,8 +25,10 @@ const PIECE_BYTES: usize = 512 << 10;
 const PIECE_LIMIT: Duration = Duration::from_secs(5);
 /// Pieces of files that wait for the controller at most: 8 MiB.
 const PIECES: usize = 16;
-/// Batches of rows that wait for the controller at most: about 16 MiB.
-const BATCHES: usize = 64;
+/// Rows in batches that wait for the controller at most: about 16 MiB.
+const BATCHED_ROWS: usize = 64 << 10;
+/// A batch counts as so many rows at least, so that batches take half of the channel's places at most.
+const LEAST_ROWS: usize = 2 * BATCHED_ROWS / CAPACITY;
 
 #[derive(Debug, Clone, Copy)]
 struct Patience {
@@ -85,7 +87,7 @@ impl Outbox {
         let last = Arc::new(Mutex::new(rows.clone().try_reserve_owned().ok()));
         let together = u64::try_from(patience.together.as_nanos()).unwrap_or(u64::MAX);
         let counts = Counts { patience_ns: together.into(), ..Counts::default() };
-        let [pieces, batches] = [PIECES, BATCHES].map(|room| Arc::new(Semaphore::new(room)));
+        let [pieces, batches] = [PIECES, BATCHED_ROWS].map(|room| Arc::new(Semaphore::new(room)));
         let (each, counts, names) = (patience.each, Arc::new(counts), Arc::default());
         (Self { rows, last, pieces, batches, each, counts, names }, outgoing)
     }
@@ -104,7 +106,16 @@ impl Outbox {
 
     /// For many rows in one message: sends now, or gives them back, for the caller to count. They have a room of their own.
     pub fn offer_batch(&self, mut of: Of) -> Option<Of> {
-        let Ok(room) = Arc::clone(&self.batches).try_acquire_owned() else { return Some(of) };
+        let rows = match &of {
+            Of::Acks(acks) => acks.at_ns.len(),
+            Of::TcpEvents(all) => all.events.len(),
+            _ => 1,
+        };
+        // More than there is room for never fits.
+        let rows = u32::try_from(rows.max(LEAST_ROWS)).unwrap_or(u32::MAX);
+        let Ok(room) = Arc::clone(&self.batches).try_acquire_many_owned(rows) else {
+            return Some(of);
+        };
         self.names.translate(&mut of);
         match self.rows.try_send(Outgoing::new(of, Some(room))) {
             Ok(()) => {
@@ -310,18 +321,34 @@ mod tests {
     #[tokio::test]
     async fn a_batch_without_room_comes_back() {
         let (outbox, mut rows) = Outbox::with_patience(SHORT);
-        let batch = |at_ns| Of::Acks(wire::Acks { at_ns: vec![at_ns], ..Default::default() });
-        for at_ns in 0..BATCHES as u64 {
+        let batch = |at_ns| Of::Acks(wire::Acks { at_ns: vec![at_ns; 1024], ..Default::default() });
+        let batches = BATCHED_ROWS / 1024;
+        for at_ns in 0..batches as u64 {
             assert_eq!(outbox.offer_batch(batch(at_ns)), None);
         }
         assert_eq!(outbox.offer_batch(batch(100)), Some(batch(100)));
         outbox.offer(Of::Probe(wire::Probe::default()));
-        assert_eq!(rows.len(), BATCHES + 1, "a row still finds room");
+        assert_eq!(rows.len(), batches + 1, "a row still finds room");
         drop(rows.recv().await);
         assert_eq!(outbox.offer_batch(batch(101)), None);
         outbox.done(0, 0);
         let found = all(rows).await;
         assert!(matches!(found.last(), Some(Of::Done(done)) if done.rows_dropped == 0));
+    }
+
+    /// As every interval, when each of many sockets has a few rows.
+    #[tokio::test]
+    async fn many_small_batches_find_room_and_leave_some() {
+        let (outbox, rows) = Outbox::with_patience(SHORT);
+        let batch = || Of::Acks(wire::Acks { at_ns: vec![1; 10], ..Default::default() });
+        let most = BATCHED_ROWS / LEAST_ROWS;
+        assert!((1000..=CAPACITY / 2).contains(&most));
+        for _ in 0..most {
+            assert_eq!(outbox.offer_batch(batch()), None);
+        }
+        assert_eq!(outbox.offer_batch(batch()), Some(batch()));
+        outbox.offer(Of::Probe(wire::Probe::default()));
+        assert_eq!(rows.len(), most + 1, "a row still finds room");
     }
 
     #[tokio::test]
