@@ -74,7 +74,13 @@ pub fn start(task: &ProbeTask, cc: Option<&str>) -> io::Result<Server> {
 fn echo(socket: &UdpSocket, stop: &AtomicBool) {
     let mut buffer = [0; 2048];
     while !stop.load(Ordering::Relaxed) {
-        let Ok((length, from)) = socket.recv_from(&mut buffer) else { continue };
+        let (length, from) = match socket.recv_from(&mut buffer) {
+            Ok(received) => received,
+            Err(error) => {
+                rest(&error);
+                continue;
+            }
+        };
         // An answer is never answered.
         if buffer[..length].first() == Some(&ECHO_REQUEST) {
             buffer[0] = ECHO_REPLY;
@@ -92,7 +98,13 @@ fn listen(listener: &TcpListener, bytes: u64, stop: &Arc<AtomicBool>) {
             &mut [PollFd::new(listener.as_fd(), PollFlags::POLLIN)],
             PollTimeout::from(SLICE_MS),
         );
-        let Ok((stream, _)) = listener.accept() else { continue };
+        let stream = match listener.accept() {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                rest(&error);
+                continue;
+            }
+        };
         if open.fetch_add(1, Ordering::Relaxed) >= MOST_CONNECTIONS {
             open.fetch_sub(1, Ordering::Relaxed);
             continue;
@@ -107,6 +119,14 @@ fn listen(listener: &TcpListener, bytes: u64, stop: &Arc<AtomicBool>) {
         if serving.is_err() {
             open.fetch_sub(1, Ordering::Relaxed);
         }
+    }
+}
+
+/// What only passes with time (no file descriptor left) is not tried again at once.
+fn rest(error: &io::Error) {
+    use io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
+    if !matches!(error.kind(), Interrupted | TimedOut | WouldBlock) {
+        std::thread::sleep(Duration::from_millis(SLICE_MS.into()));
     }
 }
 
