@@ -149,12 +149,11 @@ pub async fn prepare(
     // iperf3 sets it on both ends, so both must have it.
     let (id, node) = &tools.here;
     trial.cc = cc::load(&task, id, node)?;
-    for flow in flows().filter(|flow| !task.cc.contains_key(flow.cc.as_deref().unwrap_or(""))) {
-        flow.cc.as_ref().map_or(Ok(()), |cc| cc::check(&flow.group, cc))?;
-    }
-    for probe in task.served.iter().filter(|p| !task.cc.contains_key(p.cc.as_deref().unwrap_or("")))
-    {
-        probe.cc.as_ref().map_or(Ok(()), |cc| cc::check(&probe.id, cc))?;
+    let probes = task.served.iter().map(|probe| (&probe.id, &probe.cc));
+    for (name, cc) in flows().map(|flow| (&flow.group, &flow.cc)).chain(probes) {
+        if let Some(cc) = cc.as_ref().filter(|cc| !task.cc.contains_key(*cc)) {
+            cc::check(name, cc)?;
+        }
     }
     let devices = devices(&task, tools.kernel)?;
     if !task.keep_offloads {
