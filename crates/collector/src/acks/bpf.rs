@@ -17,6 +17,8 @@ use crate::FlowPorts;
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/acks.bpf.o"));
 
 /// A receiver has a row at most so often, in every mode but the one with a time of its own.
+/// Of `acks_ring`, as acks.bpf.c has it.
+const RING_BYTES: usize = 4 << 20;
 const RECEIVER_GAP_NS: u64 = 10_000_000;
 
 /// `struct flow`.
@@ -193,7 +195,9 @@ fn tick_us() -> u64 {
 
 impl AckSource for Source {
     fn drain(&mut self, now_ns: u64, all: bool, into: &mut Vec<Of>) {
-        while let Some(record) = self.ring.next() {
+        // A ringful at a time: what comes meanwhile is the next turn's, or this one would never end.
+        for _ in 0..RING_BYTES / record::EVENT_BYTES {
+            let Some(record) = self.ring.next() else { break };
             self.gather.take(&record);
         }
         self.gather.drain(now_ns, all, into);
