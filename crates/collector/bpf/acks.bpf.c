@@ -39,7 +39,8 @@ struct flow {
 	u64 ca_ops;  /* whose name was told */
 	u32 ports;   /* local, and remote << 16 */
 	u32 cwnd, ssthresh, total_retrans, lost_out, delivered_ce, min_rtt, rcv_ooopack;
-	u8 ca_state, retransmits, seen, unused[5];
+	u8 ca_state, retransmits, seen, unused;
+	u32 rto_una; /* what was unacknowledged at the last timeout */
 };
 
 struct {
@@ -330,7 +331,6 @@ INLINE void acknowledged(struct sock *sk)
 	if (acks_config.mode == CHANGE)
 		keep = changed(tp, flow);
 	flow->delivered_ce = tp->delivered_ce;
-	flow->retransmits = tp->inet_conn.icsk_retransmits;
 	flow->seen = 1;
 	if (!keep)
 		return;
@@ -410,6 +410,7 @@ INLINE int retransmitted(struct sock *sk, struct sk_buff *skb)
 	struct event *event;
 	struct flow *flow;
 	u16 segments = 0;
+	u32 timeouts;
 	u64 cookie;
 	struct tcp_sock___acks *tp;
 
@@ -422,10 +423,15 @@ INLINE int retransmitted(struct sock *sk, struct sk_buff *skb)
 	flow = flow_of(tp, cookie);
 	if (!flow)
 		return 0;
-	/* The kernel counts a timeout just before it retransmits. */
-	if (tp->inet_conn.icsk_retransmits > flow->retransmits) {
-		flow->retransmits = tp->inet_conn.icsk_retransmits;
-		event = begin_event(tp, flow, cookie, RTO, flow->retransmits);
+	/*
+	 * The kernel counts a timeout just before it retransmits, and begins anew when something is acknowledged, which
+	 * tcp_probe does not see: a timeout is new if there are more of them, or if others lie behind it.
+	 */
+	timeouts = tp->inet_conn.icsk_retransmits;
+	if (timeouts && (timeouts > flow->retransmits || tp->snd_una != flow->rto_una)) {
+		flow->retransmits = timeouts;
+		flow->rto_una = tp->snd_una;
+		event = begin_event(tp, flow, cookie, RTO, timeouts);
 		if (event)
 			bpf_ringbuf_submit(event, BPF_RB_NO_WAKEUP);
 	}

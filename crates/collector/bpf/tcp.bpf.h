@@ -34,7 +34,7 @@ struct tcp_sock___acks {
 	u64 bytes_sent, bytes_retrans, bytes_acked, bytes_received;
 	u8 chrono_type : 2, rate_app_limited : 1, ecn_flags;
 	u32 chrono_start, chrono_stat[3];
-	u32 write_seq, snd_nxt, srtt_us, mdev_us, packets_out, delivered, delivered_ce, rcv_wnd;
+	u32 write_seq, snd_una, snd_nxt, srtt_us, mdev_us, packets_out, delivered, delivered_ce, rcv_wnd;
 	u32 rate_delivered, rate_interval_us;
 	struct {
 		u32 rtt_us;
