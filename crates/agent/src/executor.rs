@@ -372,12 +372,13 @@ impl Executor {
     async fn ended(&mut self, broken: bool) {
         if let Some(running) = self.running.take() {
             let finished = running.sampler.stop();
+            let captured = running.captures.stop();
             self.keep_links(finished.links);
             let acks = running.acks.map(AckThread::stop).unwrap_or_default();
             for row in finished.rows.into_iter().chain(acks) {
                 running.out.send(row).await;
             }
-            running.captures.finish(&running.out).await;
+            captured.send(&running.out).await;
             let tell = |what, message| {
                 running.out.offer(Of::Event(outbox::event("agent_error", what, message)));
             };

@@ -6,7 +6,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Seek as _, SeekFrom, Write as _};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -106,13 +106,18 @@ impl Capture {
         Ok(Self { stop, thread: Some(thread) })
     }
 
+    /// Has it end within a twentieth of a second, without waiting for that.
+    pub fn ask_to_stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+
     /// Ends it, with what it left.
     pub fn stop(mut self) -> Captured {
         self.end().unwrap_or_default()
     }
 
     fn end(&mut self) -> Option<Captured> {
-        self.stop.store(true, Ordering::Relaxed);
+        self.ask_to_stop();
         let died = || Captured { error: Some("its thread died".to_owned()), ..Captured::default() };
         self.thread.take().map(|thread| thread.join().unwrap_or_else(|_| died()))
     }
@@ -124,12 +129,16 @@ impl Drop for Capture {
     }
 }
 
-/// Reads packets until it is told to stop, and then what is there.
+/// Reads packets until it is told to stop, and then what came until then.
 fn work(socket: &OwnedFd, files: &mut Files, stop: &AtomicBool) -> io::Result<()> {
     let mut batch = RxBatch::new(BATCH, 0, files.spec.snap_bytes as usize);
     let mut frame = Vec::with_capacity(files.spec.snap_bytes as usize + TAG_BYTES);
+    let mut until_ns = None;
     loop {
-        let last = stop.load(Ordering::Relaxed);
+        if until_ns.is_none() && stop.load(Ordering::Relaxed) {
+            until_ns = Some(clock::realtime_ns());
+        }
+        let last = until_ns.is_some();
         match batch.receive(socket.as_fd(), BATCH) {
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -146,10 +155,13 @@ fn work(socket: &OwnedFd, files: &mut Files, stop: &AtomicBool) -> io::Result<()
             // The interface went down; it may come back.
             Err(error) if error.raw_os_error() == Some(libc::ENETDOWN) && !last => continue,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) => return Err(error),
+            Err(error) => return Err(during(format!("read packets of {}", files.spec.dev))(error)),
         }
         for packet in batch.packets() {
             let at_ns = packet.real_ns.unwrap_or_else(clock::realtime_ns);
+            if until_ns.is_some_and(|until_ns| at_ns > until_ns) {
+                return Ok(());
+            }
             let length = packet.length.unwrap_or(packet.bytes.len() as u32);
             match packet.vlan {
                 Some(tag) if packet.bytes.len() >= ADDRESSES_BYTES => {
@@ -165,15 +177,24 @@ fn work(socket: &OwnedFd, files: &mut Files, stop: &AtomicBool) -> io::Result<()
     }
 }
 
+/// Says during what an error came.
+fn during(what: String) -> impl FnOnce(io::Error) -> io::Error {
+    move |error| io::Error::new(error.kind(), format!("{what}: {error}"))
+}
+
 /// The files of a capture.
 struct Files {
     spec: CaptureSpec,
+    /// Where they are.
+    folder: PathBuf,
     files: Vec<File>,
     /// Which is written to.
     current: usize,
     /// In the current one, with what waits to be written.
     length: u64,
     waiting: Vec<u8>,
+    /// In the current one without that.
+    written: u64,
     captured: Captured,
 }
 
@@ -181,9 +202,14 @@ impl Files {
     fn open(spec: CaptureSpec, folder: &Path) -> Result<Self, ShaperError> {
         let open = |_| nameless(folder);
         let files = (0..spec.files.max(1)).map(open).collect::<io::Result<Vec<_>>>();
+        let files = files.map_err(|source| ShaperError::System {
+            op: "make a capture's file",
+            source: in_folder(folder)(source),
+        })?;
         let mut this = Self {
-            files: files
-                .map_err(|source| ShaperError::System { op: "make a capture's file", source })?,
+            files,
+            folder: folder.to_path_buf(),
+            written: 0,
             current: 0,
             length: 0,
             waiting: Vec::with_capacity(PIECE_BYTES + 70_000),
@@ -198,6 +224,7 @@ impl Files {
         let CaptureSpec { dev, comment, snap_bytes, .. } = &self.spec;
         pcapng::begin(&mut self.waiting, dev, comment, *snap_bytes);
         self.length = self.waiting.len() as u64;
+        self.written = 0;
     }
 
     fn put(&mut self, at_ns: u64, bytes: &[u8], length: u32) -> io::Result<()> {
@@ -229,9 +256,18 @@ impl Files {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.files[self.current].write_all(&self.waiting)?;
+        let file = &mut self.files[self.current];
+        let done = file.write_all(&self.waiting);
+        match done {
+            Ok(()) => self.written += self.waiting.len() as u64,
+            // Half a packet would keep what follows from being read.
+            Err(_) => {
+                let _ = file.set_len(self.written);
+                let _ = file.seek(SeekFrom::Start(self.written));
+            }
+        }
         self.waiting.clear();
-        Ok(())
+        done.map_err(in_folder(&self.folder)).map_err(during("write a capture's file".to_owned()))
     }
 
     fn finish(mut self, socket: &OwnedFd, error: Option<io::Error>) -> Captured {
@@ -252,6 +288,15 @@ impl Files {
             }
         }
         self.captured
+    }
+}
+
+/// Says where, and how to have it elsewhere.
+fn in_folder(folder: &Path) -> impl FnOnce(io::Error) -> io::Error {
+    let folder = folder.display().to_string();
+    move |error| {
+        let text = format!("{error} (in {folder}; TMPDIR names another folder)");
+        io::Error::new(error.kind(), text)
     }
 }
 

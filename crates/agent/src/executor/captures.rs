@@ -1,10 +1,12 @@
 //! The captures of a trial: begun with it, and sent to the controller when its timeline is over.
 
+use std::fs::File;
 use std::io::Read as _;
 
 use ccbench_proto::schedule::NodeTask;
 use ccbench_proto::wire::{self, run_event::Of};
 use ccbench_shaper::capture::{Capture, CaptureSpec, Captured};
+use serde_json::json;
 
 use super::outbox::{Outbox, event};
 use super::samples::TimedLink;
@@ -69,36 +71,57 @@ impl Captures {
         self.0.iter().filter(blind).map(told).collect()
     }
 
-    /// Ends all, and sends what they left.
-    pub async fn finish(self, out: &Outbox) {
-        for running in self.0 {
-            let Running { name, files, capture, .. } = running;
-            // It ends within a twentieth of a second, and all it has then is in the files.
-            let captured = capture.stop();
+    /// Ends all at once, so that none hears what is sent of another.
+    pub fn stop(self) -> Stopped {
+        self.0.iter().for_each(|running| running.capture.ask_to_stop());
+        let stop = |running: Running| (running.name, running.files, running.capture.stop());
+        Stopped(self.0.into_iter().map(stop).collect())
+    }
+}
+
+/// What captures left: name, files of its ring, and the rest.
+#[derive(Debug)]
+pub struct Stopped(Vec<(String, u32, Captured)>);
+
+impl Stopped {
+    /// Sends it, until the controller takes no more.
+    pub async fn send(self, out: &Outbox) {
+        let mut taking = true;
+        for (name, ring, captured) in self.0 {
             tell(&name, &captured, out).await;
-            for (number, mut file) in (captured.overwritten..).zip(captured.files) {
-                let file_name = match files {
+            for (number, file) in (captured.overwritten..).zip(captured.files) {
+                let file_name = match ring {
                     1 => format!("capture-{name}.pcapng"),
                     _ => format!("capture-{name}-{number:03}.pcapng"),
                 };
-                let mut piece = vec![0; PIECE_BYTES];
-                loop {
-                    match file.read(&mut piece) {
-                        Ok(0) => break,
-                        Ok(read) => {
-                            if !out.raw_whole(&file_name, &piece[..read]).await {
-                                let why = "the controller did not take the file in time; its end is missing";
-                                out.event("capture_error", &name, why).await;
-                                break;
-                            }
-                        }
-                        Err(error) => {
-                            out.event("capture_error", &name, error.to_string()).await;
-                            break;
-                        }
-                    }
+                if let Err(why) = send_file(file, &file_name, &mut taking, out).await {
+                    out.event("capture_error", &name, format!("{file_name}: {why}")).await;
                 }
             }
+        }
+    }
+}
+
+/// Sends a file while the controller is `taking` pieces.
+async fn send_file(
+    mut file: File,
+    name: &str,
+    taking: &mut bool,
+    out: &Outbox,
+) -> Result<(), String> {
+    if !*taking {
+        return Err("it is missing: the controller took no more".to_owned());
+    }
+    let mut piece = vec![0; PIECE_BYTES];
+    loop {
+        let read =
+            file.read(&mut piece).map_err(|e| format!("its end is missing: read it: {e}"))?;
+        if read == 0 {
+            return Ok(());
+        }
+        *taking = out.raw_whole(name, &piece[..read]).await;
+        if !*taking {
+            return Err("the controller did not take it in time; its end is missing".to_owned());
         }
     }
 }
@@ -107,10 +130,11 @@ async fn tell(name: &str, captured: &Captured, out: &Outbox) {
     let Captured { packets, dropped, left_out, overwritten, .. } = captured;
     let message =
         format!("{packets} packets, {dropped} dropped, {left_out} after the file was full");
-    let data_json = format!(
-        r#"{{"packets":{packets},"dropped":{dropped},"left_out":{left_out},"files_overwritten":{overwritten}}}"#
-    );
-    out.send(Of::Event(wire::Event { data_json, ..event("capture", name, message) })).await;
+    let data = json!({
+        "packets": packets, "dropped": dropped, "left_out": left_out, "files_overwritten": overwritten,
+    });
+    let told = wire::Event { data_json: data.to_string(), ..event("capture", name, message) };
+    out.send(Of::Event(told)).await;
     if let Some(error) = &captured.error {
         out.event("capture_error", name, error.clone()).await;
     }
