@@ -196,7 +196,7 @@
       width: place.clientWidth,
       height: 220,
       scales: { x: { time: false, range: (_, low, high) => (low === null ? [0, end] : [low, high]) },
-        y: { range: (_, low, high) => [Math.min(0, low ?? 0), (high ?? 1) * 1.05 || 1] } },
+        y: { range: (_, low, high) => [Math.min(0, (low ?? 0) * 1.05), Math.max(0, (high ?? 1) * 1.05) || (low < 0 ? 0 : 1)] } },
       axes: [{ ...axis, values: (_, ticks) => ticks.map((t) => `${t} s`) }, { ...axis, size: 64 }],
       cursor: { sync: { key: "trial" } },
       series: [{ label: "time", value: (_, t) => (t === null ? "-" : `${t.toFixed(3)} s`) }, ...series],
