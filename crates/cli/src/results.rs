@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 mod cells;
 pub mod columns;
+mod encoding;
 pub mod journal;
 mod part;
 mod points;

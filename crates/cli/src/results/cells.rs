@@ -77,6 +77,20 @@ pub(crate) struct Said(&'static str, StringChunkedBuilder);
 /// Bytes; null where empty.
 pub(crate) struct Blob(&'static str, BinaryChunkedBuilder);
 
+impl Text {
+    /// Some rows more, all with this text.
+    pub(crate) fn repeat(&mut self, text: &str, rows: usize) {
+        (0..rows).for_each(|_| self.1.append_value(text));
+    }
+}
+
+impl OptText {
+    /// One row more.
+    pub(crate) fn say(&mut self, text: Option<&str>) {
+        self.1.append_option(text);
+    }
+}
+
 /// Ends a builder and puts a new one in its place.
 macro_rules! take {
     ($self:ident, $builder:ty) => {{

@@ -70,11 +70,11 @@ impl Keys {
         let axis = origin.axis;
         self.point_id.put(origin.point_id, axis);
         self.trial.put(origin.trial, axis);
-        self.node.put(origin.node.to_owned(), axis);
+        self.node.repeat(origin.node, 1);
         self.t_ns.put(when.at_ns.map(|at| axis.utc_ns(at)), axis);
         self.t_s.put(when.at_ns.map(|at| axis.seconds(at)), axis);
         let phase = when.phase_at_ns.and_then(|at| axis.phase(at));
-        self.phase.put(phase.map(str::to_owned), axis);
+        self.phase.say(phase);
     }
 
     fn take(&mut self) -> Vec<Column> {

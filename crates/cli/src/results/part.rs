@@ -1,46 +1,81 @@
-//! One Parquet file being written: rows gather in builders and leave them as row groups, so that a trial of any
+//! Parquet files being written: rows gather in builders and leave them as row groups, so that a trial of any
 //! length needs the memory of one row group per table.
 
 use std::cmp::Ordering;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use polars::io::parquet::write::BatchedWriter;
 use polars::prelude::*;
-use polars_parquet::write::schema_to_metadata_key;
+use polars_parquet::write::{
+    CompressionOptions, FileWriter, KeyValue, Version, WriteOptions, row_group_iter,
+    schema_to_metadata_key,
+};
 
 use super::columns::{Columns, Origin};
+use super::encoding::encodings;
 use super::{Result, frame_error, io_error};
 
 /// Rows of a row group.
 pub(crate) const ROW_GROUP_ROWS: usize = 128 * 1024;
+/// Of every column.
+const OPTIONS: WriteOptions = WriteOptions {
+    statistics: StatisticsOptions {
+        min_value: true,
+        max_value: true,
+        distinct_count: false,
+        null_count: true,
+        binary_statistics_truncate_length: None,
+    },
+    version: Version::V1,
+    compression: CompressionOptions::Zstd(None),
+    data_page_size: None,
+};
 
-/// The file of one table of one trial. There is no file until there is a row.
+/// Row groups of a file: what a writer keeps of each until the file's end grows with them. 8 million rows.
+const FILE_ROW_GROUPS: usize = 64;
+
+/// The files of one table of one trial. There is none until there is a row, and seldom more than one.
 pub(crate) struct Part<C> {
-    path: PathBuf,
+    dir: PathBuf,
     columns: C,
     waiting: usize,
     written: u64,
-    writer: Option<BatchedWriter<File>>,
+    /// Files that are complete.
+    files: usize,
+    writer: Option<Writer>,
     limit: usize,
+}
+
+/// A file that is being written.
+struct Writer {
+    file: FileWriter<File>,
+    /// Key-value pairs.
+    footer: Vec<KeyValue>,
+    row_groups: usize,
 }
 
 /// What becomes of a [`Part`].
 pub(crate) struct Finished {
     /// The table.
     pub(crate) table: &'static str,
-    /// Rows in the file.
+    /// Rows in its files.
     pub(crate) rows: u64,
 }
 
+/// The path of a table's file in the table's folder; they are numbered from 0.
+pub(crate) fn file(dir: &Path, number: usize) -> PathBuf {
+    dir.join(format!("part-{number}.parquet"))
+}
+
 impl<C: Columns> Part<C> {
-    /// The file will be `dir/TABLE/part-0.parquet`; a row group has at most `limit` rows.
+    /// The files will be `dir/TABLE/part-N.parquet`; a row group has at most `limit` rows.
     pub(crate) fn new(dir: &Path, limit: usize) -> Self {
         Self {
-            path: dir.join(C::TABLE).join("part-0.parquet"),
+            dir: dir.join(C::TABLE),
             columns: C::new(),
             waiting: 0,
             written: 0,
+            files: 0,
             writer: None,
             limit,
         }
@@ -52,47 +87,68 @@ impl<C: Columns> Part<C> {
         if self.waiting >= self.limit { self.flush(meta) } else { Ok(()) }
     }
 
-    /// Writes what is left and the footer, and makes the file durable.
+    /// Writes what is left and the footer, and makes the files durable.
     pub(crate) fn finish(mut self, meta: &Metadata) -> Result<Option<Finished>> {
         if self.waiting > 0 {
             self.flush(meta)?;
         }
-        let Some(writer) = self.writer else {
+        self.close()?;
+        if self.files == 0 {
             return Ok(None);
-        };
-        writer.finish().map_err(frame_error("finish", &self.path))?;
-        drop(writer);
-        sync(&self.path)?;
-        if let Some(dir) = self.path.parent() {
-            sync(dir)?;
         }
+        sync(&self.dir)?;
         Ok(Some(Finished { table: C::TABLE, rows: self.written }))
     }
 
     fn flush(&mut self, meta: &Metadata) -> Result<()> {
-        let refused = |op| frame_error(op, &self.path);
+        let path = file(&self.dir, self.files);
+        let refused = |op| frame_error(op, &path);
         let taken = self.columns.take().map_err(refused("gather the rows of"))?;
         let mut frame = sorted(&taken, C::SORT).map_err(refused("sort the rows of"))?;
         frame.rechunk_mut();
-        if self.writer.is_none() {
-            if let Some(dir) = self.path.parent() {
-                std::fs::create_dir_all(dir).map_err(io_error("create", dir))?;
-            }
-            let file = File::create_new(&self.path).map_err(io_error("create", &self.path))?;
-            let writer = ParquetWriter::new(file)
-                .with_compression(ParquetCompression::Zstd(None))
-                .with_key_value_metadata(Some(footer(meta, &frame)))
-                .batched(frame.schema())
-                .map_err(refused("begin"))?;
-            self.writer = Some(writer);
-        }
-        if let Some(writer) = &mut self.writer {
-            writer.write_batch(&frame).map_err(refused("write"))?;
-        }
+        let writer = match &mut self.writer {
+            Some(writer) => writer,
+            None => self.writer.insert(Writer::begin(&path, meta, &frame)?),
+        };
+        write(&mut writer.file, &frame).map_err(refused("write"))?;
+        writer.row_groups += 1;
+        let full = writer.row_groups >= FILE_ROW_GROUPS;
         self.written += self.waiting as u64;
         self.waiting = 0;
-        Ok(())
+        if full { self.close() } else { Ok(()) }
     }
+
+    fn close(&mut self) -> Result<()> {
+        let Some(mut writer) = self.writer.take() else { return Ok(()) };
+        let path = file(&self.dir, self.files);
+        writer.file.end(Some(writer.footer)).map_err(frame_error("finish", &path))?;
+        self.files += 1;
+        sync(&path)
+    }
+}
+
+impl Writer {
+    fn begin(path: &Path, meta: &Metadata, frame: &DataFrame) -> Result<Self> {
+        if let Some(dir) = path.parent() {
+            std::fs::create_dir_all(dir).map_err(io_error("create", dir))?;
+        }
+        let file = File::create_new(path).map_err(io_error("create", path))?;
+        let schema = frame.schema().to_arrow(CompatLevel::newest());
+        let file =
+            FileWriter::try_new(file, schema, OPTIONS).map_err(frame_error("begin", path))?;
+        Ok(Self { file, footer: footer(meta, frame), row_groups: 0 })
+    }
+}
+
+/// Adds a row group of one frame, whose columns are in one piece each.
+fn write(writer: &mut FileWriter<File>, frame: &DataFrame) -> PolarsResult<()> {
+    let fields = writer.parquet_schema().fields().to_vec();
+    for rows in frame.iter_chunks(CompatLevel::newest(), false) {
+        let encodings = encodings(frame)?.into();
+        let columns = row_group_iter(rows, encodings, fields.clone(), OPTIONS);
+        writer.write(frame.height() as u64, columns)?;
+    }
+    Ok(())
 }
 
 /// The rows in this order, equal ones as they came. Polars' own sort of several columns takes as long as writing them
@@ -119,18 +175,19 @@ fn sorted(frame: &DataFrame, by: &[&str]) -> PolarsResult<DataFrame> {
         orders.fold(Ordering::Equal, Ordering::then)
     };
     let mut order: Vec<IdxSize> = (0..frame.height() as IdxSize).collect();
+    if order.is_sorted_by(|a, b| compare(a, b).is_le()) {
+        return Ok(frame.clone());
+    }
     order.sort_by(compare);
     frame.take(&IdxCa::from_vec(PlSmallStr::EMPTY, order))
 }
 
 /// The footer's key-value pairs. Polars would describe text columns as Arrow's `string_view`, which readers before
 /// 2024 refuse and pandas cannot put in lists; the plain string type says the same of the same bytes.
-fn footer(meta: &Metadata, frame: &DataFrame) -> KeyValueMetadata {
+fn footer(meta: &Metadata, frame: &DataFrame) -> Vec<KeyValue> {
     let schema = frame.schema().to_arrow(CompatLevel::oldest());
-    let arrow = schema_to_metadata_key(&schema);
-    let pairs = meta.0.iter().cloned();
-    let described = arrow.value.map(|value| (arrow.key, value));
-    KeyValueMetadata::from_static(pairs.chain(described).collect())
+    let pairs = meta.0.iter().cloned().map(|(key, value)| KeyValue { key, value: Some(value) });
+    pairs.chain([schema_to_metadata_key(&schema)]).collect()
 }
 
 /// Key-value pairs of every file's footer.
@@ -144,10 +201,13 @@ pub(crate) fn sync(path: &Path) -> Result<()> {
 
 /// Puts a whole table into one Parquet file, in place of an older one.
 pub(crate) fn write_parquet(frame: &mut DataFrame, path: &Path) -> Result<()> {
+    let pairs = footer(&Metadata(vec![]), frame).into_iter();
+    let pairs = pairs.filter_map(|pair| Some((pair.key, pair.value?)));
+    let described = KeyValueMetadata::from_static(pairs.collect());
     write_new(path, |file| {
         let writer = ParquetWriter::new(file)
             .with_compression(ParquetCompression::Zstd(None))
-            .with_key_value_metadata(Some(footer(&Metadata(vec![]), frame)));
+            .with_key_value_metadata(Some(described));
         writer.finish(frame).map(drop)
     })
 }

@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 
 use super::columns::TABLES;
 use super::journal::{self, Entry, Journal, Replay, TrialEnd};
-use super::part::sync;
+use super::part::{self, sync};
 use super::points;
 use super::record::{RunRecord, Session, replace};
 pub use super::trial::{NodeClock, TrialKey, TrialWriter};
@@ -311,10 +311,21 @@ impl RunDir {
         (state.record.factors.clone(), points.collect())
     }
 
-    /// The file of one table of one trial, whether it exists or not.
+    /// The first file of one table of one trial, whether it exists or not.
     pub fn part(&self, table: &str, point_id: u32, trial: u16) -> PathBuf {
+        part::file(&self.trial_dir_of(table, point_id, trial), 0)
+    }
+
+    /// All files of one table of one trial, in the order in which they were written; the first one is among them, whether it
+    /// exists or not.
+    pub fn parts(&self, table: &str, point_id: u32, trial: u16) -> Vec<PathBuf> {
+        let dir = self.trial_dir_of(table, point_id, trial);
+        let later = (1..).map(|number| part::file(&dir, number)).take_while(|path| path.is_file());
+        std::iter::once(part::file(&dir, 0)).chain(later).collect()
+    }
+
+    fn trial_dir_of(&self, table: &str, point_id: u32, trial: u16) -> PathBuf {
         trial_dir(&self.inner.path.join("tables").join(table), point_id, trial)
-            .join("part-0.parquet")
     }
 
     /// The directory of one trial's raw files, whether it exists or not.

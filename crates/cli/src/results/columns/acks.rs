@@ -82,17 +82,17 @@ macro_rules! batch {
                 let (rows, axis) = (batch.at_ns.len(), origin.axis);
                 for (row, &at_ns) in batch.at_ns.iter().enumerate() {
                     self.keys.put(origin, &When::from(at_ns));
-                    self.flow_id.put(batch.flow_id.clone(), axis);
-                    self.group.put(batch.group.clone(), axis);
-                    self.side.put(batch.side.clone(), axis);
-                    self.role.put(batch.role.clone(), axis);
-                    self.cc.put(batch.cc.clone(), axis);
                     self.cookie.put(batch.cookie, axis);
                     self.sport.put(batch.sport, axis);
                     self.dport.put(batch.dport, axis);
                     let limited = batch.app_limited.get(row).or(batch.app_limited.first());
                     self.app_limited.put(limited.copied(), axis);
                 }
+                self.flow_id.repeat(&batch.flow_id, rows);
+                self.group.repeat(&batch.group, rows);
+                self.side.repeat(&batch.side, rows);
+                self.role.repeat(&batch.role, rows);
+                self.cc.repeat(&batch.cc, rows);
                 $(self.$field.put(&batch.$field, rows, axis);)*
                 rows
             }

@@ -216,7 +216,7 @@ pub(in crate::results) fn scan(
     trials: &[&TrialEnd],
 ) -> Result<Option<LazyFrame>> {
     let having = trials.iter().filter(|end| end.rows.contains_key(table));
-    let paths: Vec<_> = having.map(|end| run.part(table, end.point_id, end.trial)).collect();
+    let paths: Vec<_> = having.flat_map(|end| run.parts(table, end.point_id, end.trial)).collect();
     if paths.is_empty() {
         return Ok(None);
     }

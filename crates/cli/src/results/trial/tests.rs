@@ -308,11 +308,46 @@ fn raw_files_cannot_leave_their_directory() {
 }
 
 #[test]
+fn counters_come_back_as_they_were() {
+    let root = tempfile::tempdir().unwrap();
+    let run = RunDir::create(root.path(), &info()).unwrap();
+    let mut writer = run.begin_trial(key(&run, 1), &phases(), clocks()).unwrap();
+    // Beyond what is positive in the signed numbers that Parquet has, in the middle, and wrapping.
+    let small = |i: u64| (2_147_000_000 + i * 100_000) as u32;
+    let large = |i: u64| u64::MAX - 100 + i * 7;
+    for i in 0..20_000u64 {
+        let row = wire::FlowSample {
+            at_ns: 5_000_000_000 + i * 90_000 + i % 7,
+            flow_id: "a/0".into(),
+            segs_in_pkts: (i % 5 > 0).then(|| small(i)),
+            bytes_acked: Some(large(i % 14)),
+            rtt_us: Some(4_000_000_000 * (i % 2) as u32),
+            snd_cwnd_pkts: Some((i / 900) as u32),
+            ..Default::default()
+        };
+        writer.push("src", event(Of::FlowSample(row))).unwrap();
+    }
+    writer.commit(&good()).unwrap();
+    let file = File::open(run.part("flow_samples", 0, 1)).unwrap();
+    let frame = ParquetReader::new(file).finish().unwrap();
+    let u32s = |name: &str| frame.column(name).unwrap().u32().unwrap().clone();
+    let (segs, rtt, cwnd) = (u32s("segs_in_pkts"), u32s("rtt_us"), u32s("snd_cwnd_pkts"));
+    let acked = frame.column("bytes_acked").unwrap().u64().unwrap();
+    for i in 0..20_000u64 {
+        let row = i as usize;
+        assert_eq!(segs.get(row), (i % 5 > 0).then(|| small(i)));
+        assert_eq!(acked.get(row), Some(large(i % 14)));
+        assert_eq!(rtt.get(row), Some(4_000_000_000 * (i % 2) as u32));
+        assert_eq!(cwnd.get(row), Some((i / 900) as u32));
+    }
+}
+
+#[test]
 fn many_rows_become_row_groups_and_a_small_table_is_sorted_by_flow() {
     let root = tempfile::tempdir().unwrap();
     let run = RunDir::create(root.path(), &info()).unwrap();
     let mut writer = filled(&run, 1);
-    writer.tables.probes = Part::new(&writer.staging, 100);
+    writer.tables.probes = Part::new(&writer.staging, 10);
     for i in 0..1050u32 {
         let at_ns = 5_000_000_000 + u64::from(i) * 900_000;
         let probe =
@@ -326,25 +361,27 @@ fn many_rows_become_row_groups_and_a_small_table_is_sorted_by_flow() {
     writer.commit(&good()).unwrap();
 
     let read = |table| {
-        let file = File::open(run.part(table, 0, 1)).unwrap();
-        ParquetReader::new(file).finish().unwrap()
+        let files = run.parts(table, 0, 1).into_iter();
+        let read = |path| ParquetReader::new(File::open(path).unwrap()).finish().unwrap();
+        files.map(read).collect::<Vec<DataFrame>>()
     };
     let probes = read("probes");
-    assert_eq!(probes.height(), 1050);
+    let heights: Vec<usize> = probes.iter().map(DataFrame::height).collect();
+    assert_eq!(heights, [640, 410], "a file has 64 row groups");
     assert_eq!(
-        probes.column("tos").unwrap().null_count(),
-        1050,
+        probes[0].column("tos").unwrap().null_count(),
+        640,
         "too large for its column: null, not wrapped"
     );
-    let last = probes.column("t_s").unwrap().f64().unwrap().get(1049).unwrap();
+    let last = probes[1].column("t_s").unwrap().f64().unwrap().get(409).unwrap();
     assert!((last - 0.9441).abs() < 1e-9);
-    let samples = read("flow_samples");
+    let samples = read("flow_samples").remove(0);
     let flows = samples.column("flow_id").unwrap().str().unwrap();
     assert_eq!((flows.get(0), flows.get(9)), (Some("main/0"), Some("main/9")));
     let t_ns = samples.column("t_ns").unwrap().i64().unwrap().get(9).unwrap();
     assert_eq!(t_ns, 1_700_000_005_000_000_000);
     assert_eq!(samples.column("rtt_us").unwrap().null_count(), 10, "absent is null, never 0");
     assert!(!run.part("intervals", 0, 1).exists(), "a table without rows has no file");
-    let clock = read("clock");
+    let clock = read("clock").remove(0);
     assert_eq!(clock.column("monotonic_t0_ns").unwrap().u64().unwrap().get(0), Some(5_000_000_000));
 }

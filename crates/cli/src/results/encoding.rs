@@ -1,0 +1,112 @@
+//! How the numbers of a column become bytes: by a dictionary of what occurs, or as differences to the value before.
+//! Counters and times cost a fraction of a byte as differences and eight in a dictionary; what takes turns between few
+//! values, it is the other way round. Either way zstd comes after it.
+
+use std::collections::HashSet;
+
+use polars::prelude::*;
+use polars_parquet::write::Encoding;
+
+/// Values that Polars packs together, with as many bits each as the widest of their differences needs.
+const BLOCK: usize = 256;
+/// What a change of the value costs in a dictionary's indices at most, which are run-length encoded.
+const RUN_BYTES: usize = 3;
+
+/// The encoding of every column of a row group, in their order.
+pub(crate) fn encodings(frame: &DataFrame) -> PolarsResult<Vec<Vec<Encoding>>> {
+    frame.columns().iter().map(|column| Ok(vec![of(column)?])).collect()
+}
+
+fn of(column: &Column) -> PolarsResult<Encoding> {
+    // As Parquet carries them: unsigned ones as the signed ones of their size.
+    Ok(match column.dtype() {
+        DataType::UInt32 => {
+            cheaper(column.u32()?.iter().flatten().map(|v| i64::from(v.cast_signed())), 4)
+        }
+        DataType::UInt64 => cheaper(column.u64()?.iter().flatten().map(u64::cast_signed), 8),
+        DataType::Int64 => cheaper(column.i64()?.iter().flatten(), 8),
+        DataType::Boolean => Encoding::Plain,
+        _ => Encoding::RleDictionary,
+    })
+}
+
+/// The cheaper one for these values of so many bytes each, before compression.
+fn cheaper(values: impl Iterator<Item = i64>, value_bytes: usize) -> Encoding {
+    let values: Vec<i64> = values.collect();
+    let changes = values.windows(2).filter(|two| two[0] != two[1]).count();
+    let Some(differences) = differences_bytes(&values, value_bytes).filter(|_| changes > 0) else {
+        return Encoding::RleDictionary;
+    };
+    let mut distinct = HashSet::new();
+    for &value in &values {
+        if distinct.insert(value) && distinct.len() * value_bytes >= differences {
+            return Encoding::DeltaBinaryPacked;
+        }
+    }
+    let bits = (distinct.len() - 1).checked_ilog2().map_or(0, |log| log as usize + 1);
+    let indices = (values.len() * bits / 8).min(changes * RUN_BYTES);
+    if distinct.len() * value_bytes + indices < differences {
+        Encoding::RleDictionary
+    } else {
+        Encoding::DeltaBinaryPacked
+    }
+}
+
+/// Bytes that the differences take; `None` if one of them has more bits than readers allow a value of that size.
+fn differences_bytes(values: &[i64], value_bytes: usize) -> Option<usize> {
+    let mut before = values.first().copied()?;
+    let mut bytes = 0;
+    for block in values.chunks(BLOCK) {
+        let (mut least, mut most) = (i64::MAX, i64::MIN);
+        for &value in block {
+            let difference = value.wrapping_sub(before);
+            (least, most) = (least.min(difference), most.max(difference));
+            before = value;
+        }
+        let bits = (u64::BITS - most.abs_diff(least).leading_zeros()) as usize;
+        if bits > 8 * value_bytes || !fits(least, value_bytes) {
+            return None;
+        }
+        bytes += 10 + bits * BLOCK / 8;
+    }
+    Some(bytes)
+}
+
+fn fits(difference: i64, value_bytes: usize) -> bool {
+    value_bytes == 8 || i32::try_from(difference).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of_u32(values: impl IntoIterator<Item = u32>) -> Encoding {
+        cheaper(values.into_iter().map(|v| i64::from(v.cast_signed())), 4)
+    }
+
+    #[test]
+    fn counters_are_differences_and_states_a_dictionary() {
+        assert_eq!(of_u32((0..5000).map(|i| i * 3)), Encoding::DeltaBinaryPacked);
+        assert_eq!(of_u32((0..5000).map(|_| 7)), Encoding::RleDictionary);
+        assert_eq!(of_u32((0..5000).map(|i| i / 1000)), Encoding::RleDictionary);
+        // Two values that are far from each other, in turns.
+        assert_eq!(of_u32((0..5000).map(|i| i % 2 * 1_000_000)), Encoding::RleDictionary);
+        assert_eq!(of_u32([]), Encoding::RleDictionary);
+    }
+
+    #[test]
+    fn times_that_rows_share_are_a_dictionary() {
+        let at = |row: i64| (row % 100) * 100_000_000 + (row % 100) * 7919 % 1000;
+        assert_eq!(cheaper((0..5000).map(at), 8), Encoding::RleDictionary);
+        let alone = |row: i64| row * 10_000 + row * 7919 % 1000;
+        assert_eq!(cheaper((0..5000).map(alone), 8), Encoding::DeltaBinaryPacked);
+    }
+
+    #[test]
+    fn differences_wider_than_the_value_are_not_written() {
+        // As signed numbers from the largest to the least: a difference of 33 bits, which readers refuse.
+        let values = (0..5000)
+            .map(|i: u32| if i.is_multiple_of(2) { 0x7fff_0000 + i } else { 0x8000_0000 + i });
+        assert_eq!(of_u32(values), Encoding::RleDictionary);
+    }
+}
