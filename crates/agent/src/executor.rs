@@ -374,9 +374,12 @@ impl Executor {
             let finished = running.sampler.stop();
             let captured = running.captures.stop();
             self.keep_links(finished.links);
-            let acks = running.acks.map(AckThread::stop).unwrap_or_default();
-            for row in finished.rows.into_iter().chain(acks) {
+            let acks = running.acks.map(AckThread::stop);
+            for row in finished.rows {
                 running.out.send(row).await;
+            }
+            if let Some(left) = acks {
+                left.send(&running.out).await;
             }
             captured.send(&running.out).await;
             let tell = |what, message| {

@@ -46,7 +46,34 @@ pub fn watch(task: &NodeTask, open: OpenAcks) -> (Option<Box<dyn AckSource>>, Op
 /// The running thread.
 pub struct AckThread {
     stop: Arc<OwnedFd>,
-    thread: JoinHandle<Vec<Of>>,
+    thread: JoinHandle<Left>,
+}
+
+/// What is left of a thread that ended.
+#[derive(Default)]
+pub struct Left {
+    /// `None`: it panicked.
+    source: Option<Box<dyn AckSource>>,
+    rows: Vec<Of>,
+}
+
+impl Left {
+    /// Sends the last rows, and then the counts, in which those are that were not sent.
+    pub async fn send(self, out: &Outbox) {
+        let Some(mut source) = self.source else {
+            let why = "the thread panicked: rows of acknowledgements ended there";
+            return out.event("agent_error", "acks", why).await;
+        };
+        for row in self.rows {
+            let copy = row.clone();
+            if !out.send(row).await {
+                source.refused(&copy);
+            }
+        }
+        for count in source.counts(clock::now_ns()) {
+            out.send(Of::AckCount(count)).await;
+        }
+    }
 }
 
 impl AckThread {
@@ -66,18 +93,15 @@ impl AckThread {
         Ok(Self { stop, thread })
     }
 
-    /// Ends it; what is left to send, the counts last.
-    pub fn stop(self) -> Vec<Of> {
+    /// Ends it.
+    pub fn stop(self) -> Left {
         // An eventfd takes eight bytes in the machine's order; it fails only when already full.
         let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
-        self.thread.join().unwrap_or_else(|_| {
-            let why = "the thread panicked: rows of acknowledgements ended there";
-            vec![Of::Event(event("agent_error", "acks", why))]
-        })
+        self.thread.join().unwrap_or_default()
     }
 }
 
-fn work(mut source: Box<dyn AckSource>, out: &Outbox, stop: &OwnedFd) -> Vec<Of> {
+fn work(mut source: Box<dyn AckSource>, out: &Outbox, stop: &OwnedFd) -> Left {
     let period = source.period();
     let timeout =
         Timespec { tv_sec: period.as_secs() as i64, tv_nsec: i64::from(period.subsec_nanos()) };
@@ -87,9 +111,7 @@ fn work(mut source: Box<dyn AckSource>, out: &Outbox, stop: &OwnedFd) -> Vec<Of>
         let stopped = matches!(poll(&mut fds, Some(&timeout)), Ok(1..));
         source.drain(clock::now_ns(), stopped, &mut ready);
         if stopped {
-            let counts = source.counts(clock::now_ns());
-            ready.extend(counts.into_iter().map(Of::AckCount));
-            return ready;
+            return Left { source: Some(source), rows: ready };
         }
         for of in ready.drain(..) {
             if let Some(of) = out.offer_batch(of) {
@@ -101,10 +123,14 @@ fn work(mut source: Box<dyn AckSource>, out: &Outbox, stop: &OwnedFd) -> Vec<Of>
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+    use std::time::Duration;
+
     use ccbench_proto::plan::{check, parse};
     use ccbench_proto::schedule::{TrialContext, task_for};
 
     use super::*;
+    use crate::cc::Names;
 
     /// What node `a` is to do.
     fn task(acks: &str, flows: &str) -> NodeTask {
@@ -126,6 +152,49 @@ mod tests {
         let told = told.unwrap();
         assert!(source.is_none() && told.kind == "acks_off", "{told:?}");
         assert!(told.message.ends_with("samples are polled: no BPF here"), "{told:?}");
+    }
+
+    /// Writes down what it is asked.
+    struct Asked(Arc<Mutex<Vec<&'static str>>>);
+
+    impl Asked {
+        fn note(&self, what: &'static str) {
+            self.0.lock().unwrap().push(what);
+        }
+    }
+
+    impl AckSource for Asked {
+        fn drain(&mut self, _: u64, _: bool, _: &mut Vec<Of>) {}
+        fn refused(&mut self, of: &Of) {
+            assert!(matches!(of, Of::Acks(rows) if rows.at_ns == [1, 2]));
+            self.note("refused");
+        }
+        fn counts(&mut self, _: u64) -> Vec<wire::AckCount> {
+            self.note("counts");
+            vec![wire::AckCount::default()]
+        }
+        fn period(&self) -> Duration {
+            Duration::ZERO
+        }
+        fn notes(&self) -> &[String] {
+            &[]
+        }
+    }
+
+    #[tokio::test]
+    async fn the_counts_know_what_became_of_the_last_rows() {
+        let asked = Arc::default();
+        let left = || {
+            let rows = vec![Of::Acks(wire::Acks { at_ns: vec![1, 2], ..Default::default() })];
+            Left { source: Some(Box::new(Asked(Arc::clone(&asked)))), rows }
+        };
+        let (out, mut sent) = Outbox::new(Names::default());
+        left().send(&out).await;
+        assert!(matches!(sent.recv().await.unwrap().event.of, Some(Of::Acks(_))));
+        assert!(matches!(sent.recv().await.unwrap().event.of, Some(Of::AckCount(_))));
+        drop(sent);
+        left().send(&out).await;
+        assert_eq!(*asked.lock().unwrap(), ["counts", "refused", "counts"]);
     }
 
     #[test]

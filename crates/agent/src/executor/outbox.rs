@@ -126,12 +126,13 @@ impl Outbox {
         }
     }
 
-    /// For everything else: waits for room, but not for ever.
-    pub async fn send(&self, mut of: Of) {
+    /// For everything else: waits for room, but not for ever. Whether it was sent.
+    pub async fn send(&self, mut of: Of) -> bool {
         self.names.translate(&mut of);
         let ok = self.put(Outgoing::new(of, None)).await;
         self.counts.stuck.store(!ok, Ordering::Relaxed);
         self.count(ok);
+        ok
     }
 
     async fn put(&self, outgoing: Outgoing) -> bool {

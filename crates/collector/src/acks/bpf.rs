@@ -16,9 +16,9 @@ use crate::FlowPorts;
 /// The programs, as an ELF file.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/acks.bpf.o"));
 
-/// A receiver has a row at most so often, in every mode but the one with a time of its own.
 /// Of `acks_ring`, as acks.bpf.c has it.
 const RING_BYTES: usize = 4 << 20;
+/// A receiver has a row at most so often, in every mode but the one with a time of its own.
 const RECEIVER_GAP_NS: u64 = 10_000_000;
 
 /// `struct flow`.
@@ -54,13 +54,15 @@ impl Source {
             .load(OBJECT)
             .map_err(|e| format!("load BPF maps (needs CAP_BPF and CAP_PERFMON): {}", told(&e)))?;
         let mut notes = Vec::new();
-        let hook = load(&mut programs, &btf, &mut notes)?;
+        load(&mut programs, &btf, &mut notes)?;
+        let (hook, why) = sender_hook(after_ack(&mut programs, &btf));
+        notes.extend(why);
         let mut global: Array<_, [u64; 2]> = take(&mut programs, ".data.acks")?;
-        let after_ack = u64::from(hook == AFTER);
         global
-            .set(0, [0, after_ack], 0)
+            .set(0, [0, u64::from(hook == AFTER)], 0)
             .map_err(|e| format!("set up BPF programs: {}", told(&e)))?;
         let (ring, flows) = (take(&mut programs, "acks_ring")?, take(&mut programs, "acks_flows")?);
+        // What sees senders otherwise comes after it is told whether it must.
         attach(&mut programs)?;
         notes.insert(0, format!("senders are watched by {hook}, a row: {}", watch.acks));
         let gather = Gather::new(watch.flows, tick_us());
@@ -74,8 +76,8 @@ const AFTER: &str = "fexit/tcp_ack";
 /// And the one that every kernel has, before it.
 const BEFORE: &str = "tp_btf/tcp_probe";
 
-/// Loads every program that this kernel takes; how senders are watched.
-fn load(programs: &mut Ebpf, btf: &Btf, notes: &mut Vec<String>) -> Result<&'static str, String> {
+/// Loads every tracepoint's program that this kernel takes.
+fn load(programs: &mut Ebpf, btf: &Btf, notes: &mut Vec<String>) -> Result<(), String> {
     tracepoint(programs, "acks_segment", "tcp_probe", btf)
         .map_err(|e| format!("load a BPF program at the tracepoint tcp_probe: {}", told(&e)))?;
     // The one for newer kernels first: what it reads is refused on the others.
@@ -87,19 +89,27 @@ fn load(programs: &mut Ebpf, btf: &Btf, notes: &mut Vec<String>) -> Result<&'sta
     if let Err(e) = tracepoint(programs, "acks_state", "tcp_cong_state_set", btf) {
         notes.push(format!("no events of changes of state: {}", told(&e)));
     }
-    let after: Result<&mut FExit, _> = match programs.program_mut("acks_after") {
-        Some(program) => program.try_into(),
-        None => return Ok(BEFORE),
-    };
-    let refused = match after.and_then(|program| program.load("tcp_ack", btf)) {
-        Ok(()) => return Ok(AFTER),
-        Err(refused) => refused,
-    };
-    notes.push(format!(
-        "rows hold the state before an acknowledgement: {AFTER}: {}",
-        told(&refused)
-    ));
-    Ok(BEFORE)
+    Ok(())
+}
+
+/// Loads and attaches the program that sees senders after an acknowledgement. Kernels refuse either step: the first by
+/// policy, the second where the function cannot be patched, or too many programs are there already.
+fn after_ack(programs: &mut Ebpf, btf: &Btf) -> Result<(), ProgramError> {
+    let program = programs.program_mut("acks_after").ok_or(ProgramError::NotLoaded)?;
+    let program: &mut FExit = program.try_into()?;
+    program.load("tcp_ack", btf)?;
+    program.attach().map(drop).or_else(|refused| program.unload().and(Err(refused)))
+}
+
+/// How senders are watched after an attempt to see them after their acknowledgements, and for people, why it failed.
+fn sender_hook<E: std::error::Error>(after: Result<(), E>) -> (&'static str, Option<String>) {
+    match after {
+        Ok(()) => (AFTER, None),
+        Err(refused) => {
+            let why = told(&refused);
+            (BEFORE, Some(format!("rows hold the state before an acknowledgement: {AFTER}: {why}")))
+        }
+    }
 }
 
 fn tracepoint(programs: &mut Ebpf, name: &str, at: &str, btf: &Btf) -> Result<(), ProgramError> {
@@ -109,17 +119,13 @@ fn tracepoint(programs: &mut Ebpf, name: &str, at: &str, btf: &Btf) -> Result<()
     }
 }
 
-/// Attaches what was loaded.
+/// Attaches the tracepoints' programs that were loaded.
 fn attach(programs: &mut Ebpf) -> Result<(), String> {
     for (name, program) in programs.programs_mut() {
-        let attached = if let Ok(program) = <&mut FExit>::try_from(&mut *program) {
-            program.fd().is_ok().then(|| program.attach().map(drop))
-        } else if let Ok(program) = <&mut BtfTracePoint>::try_from(&mut *program) {
-            program.fd().is_ok().then(|| program.attach().map(drop))
-        } else {
-            None
-        };
-        attached.transpose().map_err(|e| format!("attach the BPF program {name}: {}", told(&e)))?;
+        let Ok(program) = <&mut BtfTracePoint>::try_from(program) else { continue };
+        if program.fd().is_ok() {
+            program.attach().map_err(|e| format!("attach the BPF program {name}: {}", told(&e)))?;
+        }
     }
     Ok(())
 }
@@ -267,6 +273,17 @@ fn first_half(word: u64) -> [u8; 4] {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_refusal_of_either_step_is_told_and_leaves_the_tracepoint() {
+        assert_eq!(sender_hook(Ok::<(), ProgramError>(())), (AFTER, None));
+        let (hook, why) = sender_hook(Err(ProgramError::AlreadyAttached));
+        assert_eq!(hook, BEFORE);
+        assert!(
+            why.unwrap()
+                .starts_with("rows hold the state before an acknowledgement: fexit/tcp_ack: ")
+        );
+    }
 
     #[test]
     fn of_a_log_the_error_is_told() {
