@@ -46,11 +46,10 @@ lint:
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets --features netns,browser -- -D warnings
 
-# Ratios measured in one run: cost of controller and agents, start-up, overhead per trial, sampling; of userspace links
-# beside plain veth; and of watching acknowledgements.
+# Ratios measured in one run: cost of controller and agents, start-up, overhead per trial; of userspace links beside plain
+# veth; and of watching sockets, by polling and at every acknowledgement.
 bench: build
 	tests/bench/overhead.sh $(BIN)
-	cargo run --locked -p ccbench-collector --example diag_cost
 	cargo run --locked -p ccbench-shaper --example link_bench
 	cargo run --locked -p ccbench-agent --example ack_cost
 	cargo run --locked -p ccbench-shaper --features bench --example queue_cost

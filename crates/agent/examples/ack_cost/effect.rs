@@ -1,0 +1,104 @@
+//! What a flow as fast as it can over veth pays for being watched at both ends.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::process::Command;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ccbench_collector::acks::AckSource;
+use ccbench_proto::plan::Acks;
+
+use crate::traffic::Traffic;
+use crate::{EVERY_10MS, median, namespace, now_ns, open_in, ports};
+
+const PAIRS: usize = 9;
+const THERE: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 2));
+
+pub fn print() {
+    println!(
+        "## Goodput of one flow over veth, watched in both namespaces in every second pass: Gbit/s, medians of {PAIRS}, and \
+         median, least and most of the {PAIRS} ratios of neighbours"
+    );
+    println!("sample.acks  segments       without   with  ratio");
+    for (mode, offloads) in
+        [(EVERY_10MS, true), (EVERY_10MS, false), (Acks::Every, true), (Acks::Every, false)]
+    {
+        thread::spawn(move || effect(mode, offloads)).join().unwrap();
+    }
+}
+
+/// Another namespace than the calling thread's, held by a thread that does there what it is asked.
+pub struct Namespace {
+    work: mpsc::Sender<Box<dyn FnOnce() + Send>>,
+    thread_id: i32,
+}
+
+impl Namespace {
+    fn new() -> Self {
+        let (work, asked) = mpsc::channel::<Box<dyn FnOnce() + Send>>();
+        let (tell, told) = mpsc::channel();
+        thread::spawn(move || {
+            namespace(true);
+            tell.send(rustix::thread::gettid().as_raw_nonzero().get()).unwrap();
+            asked.into_iter().for_each(|work| work());
+        });
+        Self { work, thread_id: told.recv().unwrap() }
+    }
+
+    pub fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
+        let (tell, told) = mpsc::channel();
+        self.work.send(Box::new(move || tell.send(work()).unwrap())).unwrap();
+        told.recv().unwrap()
+    }
+}
+
+fn shell(script: &str) {
+    assert!(Command::new("sh").args(["-ec", script]).status().unwrap().success(), "{script}");
+}
+
+fn effect(mode: Acks, offloads: bool) {
+    namespace(true);
+    let there = Namespace::new();
+    let plain = if offloads { "true" } else { "ethtool -K end tso off gso off gro off >/dev/null" };
+    shell(&format!(
+        "ip link add end type veth peer name end netns {} && ip addr add 10.77.0.1/24 dev end && ip link set end up && {plain}",
+        there.thread_id
+    ));
+    let other_end = format!("ip addr add {THERE}/24 dev end && ip link set end up && {plain}");
+    there.run(move || shell(&other_end));
+    let cookie = || ccbench_shaper::bpf::netns_cookie().unwrap();
+    let cookies = [cookie(), there.run(cookie)];
+    let traffic = Traffic::between(THERE, &there);
+    let mut told = [const { Vec::new() }; 2];
+    for pass in 0..2 * PAIRS {
+        let watch = |cookie| open_in(cookie, mode, &ports(65_535));
+        let mut sources: Vec<Box<dyn AckSource>> =
+            if pass % 2 == 1 { cookies.into_iter().map(watch).collect() } else { Vec::new() };
+        thread::sleep(Duration::from_millis(200));
+        let (from, begin) = (traffic.bytes.load(Ordering::Relaxed), Instant::now());
+        while begin.elapsed() < Duration::from_secs(1) {
+            thread::sleep(Duration::from_millis(10));
+            for source in &mut sources {
+                source.drain(now_ns(), false, &mut Vec::new());
+            }
+        }
+        let bits = (traffic.bytes.load(Ordering::Relaxed) - from) as f64 * 8.0;
+        told[pass % 2].push(bits / begin.elapsed().as_secs_f64() / 1e9);
+    }
+    let [without, with] = told;
+    let mut ratios: Vec<f64> = without.iter().zip(&with).map(|(off, on)| on / off).collect();
+    ratios.sort_by(f64::total_cmp);
+    println!(
+        "{:>11}  {:<13}  {:>7.2}  {:>5.2}  {:.3} ({:.3} to {:.3})",
+        mode.to_string(),
+        if offloads { "super-packets" } else { "1500 B" },
+        median(without),
+        median(with),
+        ratios[PAIRS / 2],
+        ratios[0],
+        ratios[PAIRS - 1],
+    );
+    traffic.end();
+}

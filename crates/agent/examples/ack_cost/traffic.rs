@@ -1,0 +1,83 @@
+//! Connections that send as fast as they can, or as fast as they are told to, until they are told to stop.
+
+use std::io::{Read as _, Write as _};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::PORT;
+
+/// A paced sender writes so often.
+const TURN: Duration = Duration::from_millis(1);
+
+pub struct Traffic {
+    stop: Arc<AtomicBool>,
+    /// That arrived.
+    pub bytes: Arc<AtomicU64>,
+    threads: Vec<thread::JoinHandle<()>>,
+}
+
+impl Traffic {
+    /// So many connections over loopback.
+    pub fn start(flows: u32) -> Self {
+        Self::paced(flows, None)
+    }
+
+    /// The same, each with so many bytes in a turn of a millisecond.
+    pub fn paced(flows: u32, turn_bytes: Option<usize>) -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, PORT)).unwrap();
+        let mut traffic = Self::none();
+        for _ in 0..flows {
+            let sender = TcpStream::connect((Ipv4Addr::LOCALHOST, PORT)).unwrap();
+            traffic.receive(listener.accept().unwrap().0);
+            traffic.send(sender, turn_bytes);
+        }
+        traffic
+    }
+
+    /// One connection to the namespace of `there`, in which it listens.
+    pub fn between(address: IpAddr, there: &crate::effect::Namespace) -> Self {
+        let listener =
+            there.run(move || TcpListener::bind(SocketAddr::new(address, PORT)).unwrap());
+        let sender = TcpStream::connect((address, PORT)).unwrap();
+        let mut traffic = Self::none();
+        traffic.receive(listener.accept().unwrap().0);
+        traffic.send(sender, None);
+        traffic
+    }
+
+    fn none() -> Self {
+        Self { stop: Arc::default(), bytes: Arc::default(), threads: Vec::new() }
+    }
+
+    fn send(&mut self, mut sender: TcpStream, turn_bytes: Option<usize>) {
+        let told = Arc::clone(&self.stop);
+        self.threads.push(thread::spawn(move || {
+            let block = vec![7; turn_bytes.unwrap_or(1 << 17)];
+            let mut next = Instant::now();
+            while !told.load(Ordering::Relaxed) && sender.write_all(&block).is_ok() {
+                if turn_bytes.is_some() {
+                    next += TURN;
+                    thread::sleep(next.saturating_duration_since(Instant::now()));
+                }
+            }
+        }));
+    }
+
+    fn receive(&mut self, mut receiver: TcpStream) {
+        let count = Arc::clone(&self.bytes);
+        self.threads.push(thread::spawn(move || {
+            let mut block = vec![0; 1 << 17];
+            while let Ok(read @ 1..) = receiver.read(&mut block) {
+                count.fetch_add(read as u64, Ordering::Relaxed);
+            }
+        }));
+    }
+
+    pub fn end(self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.threads.into_iter().for_each(|thread| thread.join().unwrap());
+    }
+}
