@@ -160,7 +160,7 @@ fn store(files: &[File], args: &ImportArgs) -> Result<(), CliError> {
     let mut notes = vec![];
     for &trial in &trials {
         let of_trial = || files.iter().filter(|file| file.trial == trial);
-        let sources: Vec<Source> = of_trial().map(|file| file.source.clone()).collect();
+        let sources: Vec<&Source> = of_trial().map(|file| &file.source).collect();
         let gathered = gather(&sources, &names);
         let unread: usize = sources.iter().map(|source| source.found.unread.len()).sum();
         notes.extend(gathered.notes.iter().map(|note| format!("trial {trial}: {note}")));
@@ -174,7 +174,7 @@ fn store(files: &[File], args: &ImportArgs) -> Result<(), CliError> {
     Ok(())
 }
 
-fn verdict(unread: usize, sources: &[Source]) -> Verdict {
+fn verdict(unread: usize, sources: &[&Source]) -> Verdict {
     let lines: u64 = sources.iter().map(|source| source.found.lines).sum();
     if unread == 0 {
         return Verdict { status: Status::Ok, reasons: vec![] };

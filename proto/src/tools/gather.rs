@@ -4,6 +4,7 @@
 //! to one server are a group. iperf3's control connection is the one that iperf3 does not list as a stream, else the
 //! one that its process opened first, else one that carries next to nothing beside others that do.
 
+use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::json;
@@ -49,12 +50,14 @@ const SECOND_NS: u64 = 1_000_000_000;
 const UNKNOWN: &str = "unknown";
 
 /// Puts together what the files say. `names`: names of groups by the server's port or address and port.
-pub fn gather(sources: &[Source], names: &Names) -> Gathered {
-    let connections = Connections::of(sources, names);
+pub fn gather<S: Borrow<Source>>(sources: &[S], names: &Names) -> Gathered {
+    let sources: Vec<&Source> = sources.iter().map(Borrow::borrow).collect();
+    let connections = Connections::of(&sources, names);
     let named = connections.named(names);
-    let mut out = Gathered { begin_ns: begin_ns(sources), ..Default::default() };
+    let mut out = Gathered { begin_ns: begin_ns(&sources), ..Default::default() };
     let mut flows: BTreeMap<(String, Key, &'static str), wire::Flow> = BTreeMap::new();
     for source in sources {
+        out.notes.extend(timeless(source));
         let mut last: BTreeMap<(Key, &'static str), u64> = BTreeMap::new();
         for row in &source.found.sockets {
             let end = row.socket.as_ref().map(|socket| {
@@ -88,7 +91,7 @@ impl Gathered {
 }
 
 /// The earliest instant of all.
-fn begin_ns(sources: &[Source]) -> u64 {
+fn begin_ns(sources: &[&Source]) -> u64 {
     let nanos = |seconds: f64| (seconds.max(0.0) * 1e9) as u64;
     let of = |source: &Source| {
         let sockets = source.found.sockets.iter().filter_map(|row| row.at_ns).min();
@@ -96,7 +99,20 @@ fn begin_ns(sources: &[Source]) -> u64 {
         let pings = source.found.pings.iter().filter_map(ping_begin).min();
         [sockets, tests, pings].into_iter().flatten().min()
     };
-    sources.iter().filter_map(of).min().unwrap_or(SECOND_NS)
+    sources.iter().filter_map(|source| of(source)).min().unwrap_or(SECOND_NS)
+}
+
+/// What to say of samples that no line dates.
+fn timeless(source: &Source) -> Option<String> {
+    let count = source.found.sockets.iter().filter(|row| row.at_ns.is_none()).count();
+    (count > 0).then(|| {
+        format!(
+            "{}: {count} of {} samples of ss have no time stamp: they are in no phase, and in no mean of one (next time: \
+             ss ... | ts '%.s')",
+            source.stem,
+            source.found.sockets.len()
+        )
+    })
 }
 
 fn sample(
@@ -195,7 +211,9 @@ impl Place<'_> {
                 out.begin_ns
             }
         };
+        let mut parts: BTreeMap<u32, Part> = BTreeMap::new();
         for (stream, side, values) in intervals(test) {
+            parts.entry(stream).or_default().sides.insert(side);
             let at_ns = zero_ns + (values.end.max(0.0) * 1e9) as u64;
             let key = test.report.streams.get(&stream).and_then(|c| stream_key(c, test.listens()));
             let (flow_id, group) = match key.and_then(|key| self.named.get(&key)) {
@@ -206,12 +224,21 @@ impl Place<'_> {
             row.flow_id = flow_id;
             out.put(&self.source.node, at_ns, Of::Interval(row));
         }
+        for interval in &test.report.intervals {
+            let part = parts.entry(interval.stream).or_default();
+            part.moved_bytes += interval.values.bytes;
+            part.end_s = Some(interval.values.end);
+        }
         let begin_s = (zero_ns as f64 - out.begin_ns as f64) / 1e9;
-        for (&stream, connection) in &test.report.streams {
+        for (stream, connection) in &test.report.streams {
             let Some(key) = stream_key(connection, test.listens()) else { continue };
-            for side in sides(test, stream) {
+            let mut part = parts.remove(stream).unwrap_or_default();
+            if part.sides.is_empty() {
+                part.sides.insert(own_side(test));
+            }
+            for &side in &part.sides {
                 let flow = flow(flows, self.named, self.connections, self.source, key, side);
-                take_stream(flow, test, stream, begin_s);
+                take_stream(flow, test, *stream, &part, begin_s);
             }
         }
         if let Some(error) = &test.report.error {
@@ -285,22 +312,20 @@ fn own_side(test: &Test) -> &'static str {
     name_of_side(test.listens() == test.report.reverse.unwrap_or(false))
 }
 
-fn sides(test: &Test, stream: u32) -> BTreeSet<&'static str> {
-    let mut sides: BTreeSet<_> =
-        intervals(test).iter().filter(|(s, _, _)| *s == stream).map(|(_, side, _)| *side).collect();
-    if sides.is_empty() {
-        sides.insert(own_side(test));
-    }
-    sides
+/// What a test's intervals say of one stream.
+#[derive(Default)]
+struct Part {
+    sides: BTreeSet<&'static str>,
+    moved_bytes: f64,
+    /// Of its last interval.
+    end_s: Option<f64>,
 }
 
-fn take_stream(flow: &mut wire::Flow, test: &Test, stream: u32, begin_s: f64) {
+fn take_stream(flow: &mut wire::Flow, test: &Test, stream: u32, part: &Part, begin_s: f64) {
     let report = &test.report;
-    let mut own = report.intervals.iter().filter(|i| i.stream == stream);
-    let moved: f64 = own.clone().map(|i| i.values.bytes).sum();
     let totals = report.totals.get(&stream).copied().unwrap_or_default();
-    let end_s = own.next_back().map_or(totals.end_s, |i| i.values.end).max(totals.end_s);
-    let known = [totals.received_bytes, flow.bytes, totals.sent_bytes, moved as u64];
+    let end_s = part.end_s.map_or(totals.end_s, |end_s| end_s.max(totals.end_s));
+    let known = [totals.received_bytes, flow.bytes, totals.sent_bytes, part.moved_bytes as u64];
     flow.bytes = known.into_iter().find(|&bytes| bytes > 0).unwrap_or(0);
     if flow.side == "snd" && flow.cc_actual.is_empty() {
         flow.cc_actual = report.sender_cc.clone().unwrap_or_default();

@@ -250,20 +250,18 @@ impl Report {
         report
     }
 
-    /// Reads one line of `--json-stream`; returns how many intervals it added.
-    pub fn on_line(&mut self, line: &[u8], numbering: Numbering) -> usize {
-        let Some(line) = decode::<StreamLine>(line) else {
-            return 0;
-        };
+    /// Reads one line of `--json-stream`; returns how many intervals it added, or `None` if it cannot be read.
+    pub fn on_line(&mut self, line: &[u8], numbering: Numbering) -> Option<usize> {
+        let line = decode::<StreamLine>(line)?;
         let before = self.intervals.len();
         match line.event.as_str() {
-            "start" => self.on_start(serde_json::from_value(line.data).ok(), numbering),
-            "interval" => self.on_interval(serde_json::from_value(line.data).ok()),
-            "end" => self.on_end(serde_json::from_value(line.data).ok()),
-            "error" => self.error = line.data.as_str().map(str::to_owned),
+            "start" => self.on_start(Some(serde_json::from_value(line.data).ok()?), numbering),
+            "interval" => self.on_interval(Some(serde_json::from_value(line.data).ok()?)),
+            "end" => self.on_end(Some(serde_json::from_value(line.data).ok()?)),
+            "error" => self.error = Some(line.data.as_str()?.to_owned()),
             _ => {}
         }
-        self.intervals.len() - before
+        Some(self.intervals.len() - before)
     }
 
     fn on_start(&mut self, start: Option<Start>, numbering: Numbering) {

@@ -40,7 +40,7 @@ pub struct Test {
 }
 
 /// Lines that are iperf3's and hold nothing for a table.
-const KNOWN: [&str; 22] = [
+const KNOWN: [&str; 21] = [
     "- - - -",
     "-----",
     "[ ID]",
@@ -54,7 +54,6 @@ const KNOWN: [&str; 22] = [
     "Test Complete.",
     "CPU Utilization:",
     "Target Bitrate:",
-    "      Cookie:",
     "TCP MSS:",
     "Reverse mode,",
     "Server output:",

@@ -56,18 +56,18 @@ pub fn strip(line: &str, base: Base) -> Option<(u64, &str)> {
         return Some((at(day, of_day(second)?), after(behind)));
     }
     let month = month(first)?;
-    let day = second.parse().ok().filter(|day| (1..=31).contains(day))?;
+    let day = real(base.year, month, second.parse().ok()?)?;
     let (clock, behind) = word(behind.trim_start())?;
-    Some((at((base.year, month, day), of_day(clock)?), after(behind)))
+    Some((at(day, of_day(clock)?), after(behind)))
 }
 
 /// When iperf3 says that a test began: `Mon, 09 Sep 2024 10:26:29 GMT`, in nanoseconds since 1970.
 pub fn of_date(text: &str) -> Option<u64> {
     let mut words = text.split_whitespace().skip(1);
-    let day = words.next()?.parse().ok().filter(|day| (1..=31).contains(day))?;
+    let day = words.next()?.parse().ok()?;
     let month = month(words.next()?)?;
-    let year = words.next()?.parse().ok().filter(|year| (1970..3000).contains(year))?;
-    Some(at((year, month, day), of_day(words.next()?)?))
+    let year = words.next()?.parse().ok()?;
+    Some(at(real(year, month, day)?, of_day(words.next()?)?))
 }
 
 /// Where, in the middle of a line, another line's stamp (`%.s`) begins: the line was torn there.
@@ -157,10 +157,20 @@ fn zone(text: &str) -> Option<i64> {
 
 fn date(text: &str) -> Option<(i64, u32, u32)> {
     let mut parts = text.split('-');
-    let year = parts.next()?.parse().ok().filter(|year| (1970..3000).contains(year))?;
-    let month = parts.next()?.parse().ok().filter(|month| (1..=12).contains(month))?;
-    let day = parts.next()?.parse().ok().filter(|day| (1..=31).contains(day))?;
-    parts.next().is_none().then_some((year, month, day))
+    let year = parts.next()?.parse().ok()?;
+    let month = parts.next()?.parse().ok()?;
+    let day = parts.next()?.parse().ok()?;
+    parts.next().is_none().then(|| real(year, month, day))?
+}
+
+/// A day that there is, of the years in which days can be measured.
+fn real(year: i64, month: u32, day: u32) -> Option<(i64, u32, u32)> {
+    if !(1970..3000).contains(&year) || !(1..=12).contains(&month) {
+        return None;
+    }
+    let next = if month == 12 { (year + 1, 1, 1) } else { (year, month + 1, 1) };
+    let length = days(next) - days((year, month, 1));
+    (1..=length).contains(&i64::from(day)).then_some((year, month, day))
 }
 
 fn month(text: &str) -> Option<u32> {
@@ -227,6 +237,9 @@ mod tests {
             "25:00:00 x",
             "Sep 40 10:26:29",
             "2024-13-01 10:26:29",
+            "2024-02-31 10:26:29",
+            "2023-02-29T10:26:29",
+            "Sep 31 10:26:29",
             "rtt:0.5/0.2",
             "10:26 x",
             "17258775890.1 x",
@@ -250,6 +263,9 @@ mod tests {
 
     #[test]
     fn leap_days_count() {
+        assert_eq!(Base::parse("2024-02-29"), Some(Base { year: 2024, month: 2, day: 29 }));
+        assert_eq!(Base::parse("2100-02-29"), None);
+        assert_eq!(Base::parse("2024-12-31").map(|base| base.day), Some(31));
         assert_eq!(days((1970, 1, 1)), 0);
         assert_eq!(days((2000, 3, 1)) - days((2000, 2, 28)), 2);
         assert_eq!(days((2100, 3, 1)) - days((2100, 2, 28)), 1);

@@ -166,10 +166,13 @@ impl Walk {
         }
         let test = self.stream.get_or_insert_with(|| Test::of(number, Report::default()));
         let before = test.report.intervals.len();
-        test.report.on_line(bytes, AS_LISTED);
+        let known = test.report.on_line(bytes, AS_LISTED).is_some();
         let last = test.report.intervals[before..].iter().map(|i| i.values.end).next_back();
         if let Some(end_s) = last {
             test.stamp(at_ns, end_s);
+        }
+        if !known {
+            self.unread(number, text, "an event of iperf3 that cannot be read");
         }
     }
 

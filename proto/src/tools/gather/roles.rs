@@ -54,7 +54,7 @@ const USUAL: std::ops::RangeInclusive<u16> = 5201..=5299;
 const CONTROL_BYTES: u64 = 100_000;
 
 impl Connections {
-    pub(super) fn of(sources: &[Source], names: &Names) -> Self {
+    pub(super) fn of(sources: &[&Source], names: &Names) -> Self {
         let mut all = Self::default();
         for name in names.keys() {
             all.server_ports
@@ -169,12 +169,10 @@ impl Connections {
                 roles.insert(*key, "other");
             }
         }
-        for keys in together.values() {
-            let listed = self
-                .facts
-                .iter()
-                .any(|(k, f)| f.listed && keys.iter().any(|key| key.server == k.server));
-            let control: Vec<Key> = match listed {
+        let listed = self.facts.iter().filter(|(_, facts)| facts.listed);
+        let listed: BTreeSet<Endpoint> = listed.map(|(key, _)| key.server).collect();
+        for ((server, _), keys) in &together {
+            let control: Vec<Key> = match listed.contains(server) {
                 true => keys.iter().filter(|key| !self.facts[key].listed).copied().collect(),
                 false => self.control_of(keys).into_iter().collect(),
             };

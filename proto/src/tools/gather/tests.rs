@@ -188,6 +188,21 @@ fn pings_become_probes_with_the_time_they_were_sent() {
 }
 
 #[test]
+fn samples_without_a_time_are_told() {
+    let text = String::from_utf8(UE1.to_vec()).unwrap();
+    let undated: String = text
+        .lines()
+        .map(|line| line.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.'))
+        .flat_map(|line| [line, "\n"])
+        .collect();
+    let gathered = gather(&[source("ue1", "src", undated.as_bytes())], &Names::new());
+    assert_eq!(samples(&gathered).iter().filter(|sample| sample.at_ns == 0).count(), 3);
+    let [note] = &gathered.notes[..] else { panic!("{:?}", gathered.notes) };
+    assert!(note.starts_with("ue1: 3 of 3 samples of ss have no time stamp"), "{note}");
+    assert!(gather(&[source("ue1", "src", UE1)], &Names::new()).notes.is_empty());
+}
+
+#[test]
 fn what_was_not_read_is_an_event() {
     let gathered = gather(&[source("x", "src", b"hello\n")], &Names::new());
     let Some((_, Of::Event(event))) = gathered.rows.first() else { panic!() };

@@ -1,6 +1,6 @@
 //! Whose second line is it?
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Endpoint, Info, Line, Socket};
 
@@ -103,11 +103,10 @@ impl Pairing {
         while !self.waiting.is_empty() {
             self.leave(0);
         }
-        let mut first: Vec<Known> = vec![];
+        let (mut first, mut met): (Vec<Known>, _) = (vec![], BTreeSet::new());
         for row in &self.rows {
             let Some(socket) = &row.socket else { continue };
-            if !first.iter().any(|k| (k.socket.local, k.socket.peer) == (socket.local, socket.peer))
-            {
+            if met.insert((socket.local, socket.peer)) {
                 first.push(Known { socket: socket.clone(), last: row.info.clone() });
             }
         }

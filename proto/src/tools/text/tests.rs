@@ -108,6 +108,16 @@ fn a_stream_of_events_with_stamps() {
     assert!(found.tests[0].report.error.as_deref().unwrap().starts_with("interrupt"));
 }
 
+#[test]
+fn an_event_that_cannot_be_read_is_counted() {
+    let mut text = LINES.to_vec();
+    text.extend_from_slice(b"{\"event\":\"interval\",\"data\":{\"streams\":7}}\n{\"event\":7}\n");
+    let found = whole(&text);
+    assert_eq!(found.tests[0].report.intervals.len(), 2);
+    let lines = LINES.iter().filter(|&&b| b == b'\n').count() as u64;
+    assert_eq!(lines_of(&found), [lines + 1, lines + 2]);
+}
+
 proptest! {
     #[test]
     fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
