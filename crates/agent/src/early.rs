@@ -115,6 +115,8 @@ pub struct InForce {
     no_hook: Option<String>,
     /// What the namespace's default is instead, or why it is as it was.
     instead: Option<Result<String, String>>,
+    /// The default that was left as it was.
+    default: String,
     #[cfg(feature = "ebpf")]
     hook: Option<Early>,
 }
@@ -129,6 +131,7 @@ pub fn apply(starts: Vec<Start>, task: &NodeTask, needed: bool, node: &mut Node<
     if let Err(why) = in_force.attach(node) {
         in_force.no_hook = Some(why);
         in_force.instead = Some(change_default(&in_force.starts, task, needed, node));
+        in_force.default = sysctl::read(DEFAULT_CC).unwrap_or_default();
     }
     in_force
 }
@@ -192,7 +195,7 @@ impl InForce {
         let (begin, how) = match &self.instead {
             None => (start.begin.clone(), How::BeforeConnect),
             Some(Ok(default)) => (default.clone(), How::NamespaceDefault),
-            Some(Err(_)) => (sysctl::read(DEFAULT_CC).unwrap_or_default(), How::NamespaceDefault),
+            Some(Err(_)) => (self.default.clone(), How::NamespaceDefault),
         };
         let how = if own(&begin) { how } else { How::AfterConnect };
         (begin, how)

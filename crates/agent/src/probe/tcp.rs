@@ -3,8 +3,8 @@
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
 use std::os::fd::{AsFd, AsRawFd as _};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 
 use ccbench_proto::plan::{ProbeKind, Repeat};
 use ccbench_proto::schedule::ProbeTask;
@@ -109,9 +109,8 @@ fn measure(task: &ProbeTask, limit: &Limit, row: &mut wire::Probe) -> Result<(),
     let begin_ns = row.at_ns;
     let mut to = SocketAddr::new(task.to_ip, task.port);
     if let Some(host) = &task.host {
-        let found = (host.as_str(), task.port).to_socket_addrs();
+        let found = look_up(host, task.port, limit)?;
         row.dns_us = Some(us(begin_ns, clock::now_ns()));
-        let found = found.map_err(|e| Failed::Because(format!("cannot look up {host}: {e}")))?;
         let alike = |address: &SocketAddr| address.is_ipv4() == task.to_ip.is_ipv4();
         to = found.into_iter().find(alike).ok_or_else(|| {
             Failed::Because(format!("{host} has no address of the kind of {}", task.to_ip))
@@ -131,6 +130,29 @@ fn measure(task: &ProbeTask, limit: &Limit, row: &mut wire::Probe) -> Result<(),
     }
     let host = task.host.clone().unwrap_or_else(|| to.to_string());
     fetch(stream, &http::request(&host), limit, row, because("fetch from"))
+}
+
+/// The system's resolver knows no limit of time: it is asked by a thread of its own, which is left alone when that is up.
+fn look_up(host: &str, port: u16, limit: &Limit) -> Result<Vec<SocketAddr>, Failed> {
+    let because = |why: io::Error| Failed::Because(format!("cannot look up {host}: {why}"));
+    let (tell, told) = mpsc::sync_channel(1);
+    let name = host.to_owned();
+    let ask = move || {
+        let found = (name.as_str(), port).to_socket_addrs().map(Vec::from_iter);
+        // Nobody waits any more: so be it.
+        let _ = tell.send(found);
+    };
+    std::thread::Builder::new().name("look-up".to_owned()).spawn(ask).map_err(because)?;
+    loop {
+        let slice_ns = limit.slice_ns(because)?;
+        match told.recv_timeout(std::time::Duration::from_nanos(slice_ns)) {
+            Ok(found) => return found.map_err(because),
+            Err(mpsc::RecvTimeoutError::Timeout) => {}
+            Err(mpsc::RecvTimeoutError::Disconnected) => {
+                return Err(because(io::Error::other("its thread panicked")));
+            }
+        }
+    }
 }
 
 fn connect_to(
@@ -197,6 +219,17 @@ fn fetch(
 }
 
 impl Limit {
+    /// How long to wait before the next look at clock and trial.
+    fn slice_ns(&self, because: impl FnOnce(io::Error) -> Failed) -> Result<u64, Failed> {
+        if self.end.came() {
+            return Err(Failed::Ended);
+        }
+        match self.deadline_ns.saturating_sub(clock::now_ns()) {
+            0 => Err(because(io::Error::from(io::ErrorKind::TimedOut))),
+            left_ns => Ok(left_ns.min(SLICE_NS)),
+        }
+    }
+
     /// Until the socket is ready.
     fn wait(
         &self,
@@ -205,14 +238,7 @@ impl Limit {
         because: impl Fn(io::Error) -> Failed,
     ) -> Result<(), Failed> {
         loop {
-            if self.end.came() {
-                return Err(Failed::Ended);
-            }
-            let left_ns = self.deadline_ns.saturating_sub(clock::now_ns());
-            if left_ns == 0 {
-                return Err(because(io::Error::from(io::ErrorKind::TimedOut)));
-            }
-            let slice_ms = left_ns.min(SLICE_NS).div_ceil(1_000_000);
+            let slice_ms = self.slice_ns(&because)?.div_ceil(1_000_000);
             let timeout = PollTimeout::try_from(slice_ms as i32).unwrap_or(PollTimeout::ZERO);
             match poll(&mut [PollFd::new(fd.as_fd(), what)], timeout) {
                 Ok(0) | Err(Errno::EINTR) => {}
@@ -220,5 +246,27 @@ impl Limit {
                 Err(error) => return Err(because(error.into())),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limit(deadline_ns: u64, stop: bool) -> Limit {
+        let end = End { at_ns: u64::MAX, stop: Arc::new(AtomicBool::new(stop)) };
+        Limit { deadline_ns, end }
+    }
+
+    #[test]
+    fn a_look_up_waits_neither_for_the_trials_end_nor_past_its_deadline() {
+        let found = look_up("localhost", 80, &limit(u64::MAX, false)).unwrap();
+        assert!(found.iter().all(|address| address.ip().is_loopback() && address.port() == 80));
+        assert_eq!(look_up("localhost", 80, &limit(u64::MAX, true)), Err(Failed::Ended));
+        let late = look_up("localhost", 80, &limit(0, false)).unwrap_err();
+        assert!(
+            matches!(&late, Failed::Because(why) if why.starts_with("cannot look up localhost: ")),
+            "{late:?}"
+        );
     }
 }

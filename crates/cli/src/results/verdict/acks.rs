@@ -6,27 +6,38 @@ use super::{Findings, Status};
 
 /// A hole in the record of one socket, however small: whoever asks for every acknowledgement counts on each.
 pub(crate) fn lost(node: &str, row: &AckCount, findings: &mut Findings) {
-    let whose = match row.flow_id.as_str() {
-        "" => format!("{node}: sockets beyond the 4096 that are watched"),
-        flow => format!("{node}: {flow} ({})", row.side),
-    };
     let (lost, refused) = (row.lost_rows, row.refused_rows);
+    if row.flow_id.is_empty() {
+        if lost > 0 {
+            let message = format!(
+                "{node}: {lost} segments left nothing in `acks`: they came to sockets beyond the 4096 that a node watches"
+            );
+            findings.add(Status::Degraded, "acks_lost", message);
+        }
+        return;
+    }
+    let whose = format!("{node}: {} ({})", row.flow_id, row.side);
     if lost + refused > 0 {
         let all = row.rows + lost + refused;
         let message = format!(
-            "{whose}: {} of {all} rows in `acks` are missing: the ring was full for {lost}, the way to the controller \
-             for {refused}; ask for fewer, like `sample.acks = \"10ms\"`",
-            lost + refused
+            "{whose}: {} missing from `acks`: {lost} because the ring between kernel and agent was full, {refused} because \
+             the way to the controller was; ask for fewer, like `sample.acks = \"10ms\"`",
+            of(lost + refused, all)
         );
         findings.add(Status::Degraded, "acks_lost", message);
     }
     if row.lost_events > 0 {
         let message = format!(
-            "{whose}: {} rows in `tcp_events` are missing, {} are there",
-            row.lost_events, row.events
+            "{whose}: {} missing from `tcp_events`: the ring between kernel and agent, or the way to the controller, was full",
+            of(row.lost_events, row.events + row.lost_events)
         );
         findings.add(Status::Degraded, "tcp_events_lost", message);
     }
+}
+
+/// "1 of 6 rows is".
+fn of(lost: u64, all: u64) -> String {
+    format!("{lost} of {all} rows {}", if lost == 1 { "is" } else { "are" })
 }
 
 #[cfg(test)]
@@ -52,8 +63,8 @@ mod tests {
             refused_rows: 1,
             ..AckCount::default()
         };
-        let expected = "src: a/0 (snd): 3 of 100 rows in `acks` are missing: the ring was full for 2, the way to the \
-                        controller for 1; ask for fewer, like `sample.acks = \"10ms\"`";
+        let expected = "src: a/0 (snd): 3 of 100 rows are missing from `acks`: 2 because the ring between kernel and agent \
+                        was full, 1 because the way to the controller was; ask for fewer, like `sample.acks = \"10ms\"`";
         assert_eq!(judged(&count), [("acks_lost".to_owned(), expected.to_owned())]);
         assert_eq!(judged(&AckCount { lost_rows: 0, refused_rows: 0, ..count }), []);
     }
@@ -67,11 +78,14 @@ mod tests {
             lost_events: 1,
             ..Default::default()
         };
-        let expected = "src: a/0 (rcv): 1 rows in `tcp_events` are missing, 5 are there";
+        let expected = "src: a/0 (rcv): 1 of 6 rows is missing from `tcp_events`: the ring between kernel and agent, or the \
+                        way to the controller, was full";
         assert_eq!(judged(&events), [("tcp_events_lost".to_owned(), expected.to_owned())]);
         let beyond = judged(&AckCount { lost_rows: 7, ..Default::default() });
         assert!(
-            beyond[0].1.starts_with("src: sockets beyond the 4096 that are watched: 7 of 7"),
+            beyond[0]
+                .1
+                .starts_with("src: 7 segments left nothing in `acks`: they came to sockets beyond"),
             "{beyond:?}"
         );
     }

@@ -2,6 +2,7 @@
 
 use ccbench_proto::wire::Event;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
 use super::{Findings, Status};
 
@@ -22,9 +23,22 @@ struct Sockets {
     refused: u64,
 }
 
+/// What an event says. That it cannot be read must not pass for a good word: agent and controller are of two builds.
+fn read<T: DeserializeOwned>(node: &str, event: &Event, findings: &mut Findings) -> Option<T> {
+    let read = serde_json::from_str(&event.data_json);
+    if let Err(error) = &read {
+        let message = format!(
+            "{node}: the event {} of flows.{} cannot be read ({error}); give node and controller the same build of ccbench",
+            event.kind, event.subject
+        );
+        findings.add(Status::Degraded, "event_unread", message);
+    }
+    read.ok()
+}
+
 /// Judges what flows began with.
 pub(crate) fn began(node: &str, event: &Event, findings: &mut Findings) {
-    let Ok(began) = serde_json::from_str::<Began>(&event.data_json) else { return };
+    let Some(began) = read::<Began>(node, event, findings) else { return };
     let Some(by) = began.paced_by else { return };
     let why = began.no_hook.map_or(String::new(), |why| format!(" ({why})"));
     let message = format!(
@@ -39,7 +53,7 @@ pub(crate) fn began(node: &str, event: &Event, findings: &mut Findings) {
 
 /// Judges what was set before the handshake.
 pub(crate) fn sockets(node: &str, event: &Event, findings: &mut Findings) {
-    let Ok(seen) = serde_json::from_str::<Sockets>(&event.data_json) else { return };
+    let Some(seen) = read::<Sockets>(node, event, findings) else { return };
     if seen.refused > 0 {
         let message = format!(
             "flows.{}: {node}'s kernel refused {} to {} of {} sockets before their handshake",
@@ -75,6 +89,17 @@ mod tests {
         );
         let fine = r#"{"cc":"vegas","how":"before_connect","paced_by":null,"no_hook":null}"#;
         assert_eq!(told(began, fine), Vec::<String>::new());
+    }
+
+    #[test]
+    fn what_cannot_be_read_degrades() {
+        for judge in [began, sockets] {
+            let told = told(judge, r#"{"cc":7}"#);
+            assert!(
+                told[0].starts_with("event_unread src: the event  of flows.delay cannot be read"),
+                "{told:?}"
+            );
+        }
     }
 
     #[test]
