@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what ccbench needs beside a Rust toolchain: iperf3 (traffic), iproute2 and ethtool (used by the
 # tests as independent witnesses), a C linker, and for the congestion controls in BPF clang, libelf and zlib. With --lab also
-# what the lab needs (docs/lab.md): QEMU and what builds a kernel; with --test a browser. Does nothing where all of it is there.
+# what the lab needs (docs/lab.md): QEMU and what builds a kernel; with --test a browser and tcpdump. Does nothing where all of it is there.
 set -euo pipefail
 
 if ! command -v cargo >/dev/null; then
@@ -14,8 +14,8 @@ if [ "${1:-}" = --lab ]; then
     package+=([qemu-system-x86_64]=qemu-system-x86 [flex]=flex [bison]=bison [bc]=bc [pahole]=dwarves [xz]=xz-utils
         [lz4]=lz4 [python3]=python3 [patch]=patch [depmod]=kmod [strip]=binutils)
 fi
-# What the report's tests look at it with.
-[ "${1:-}" = --test ] && package+=([chromium]=chromium [chromedriver]=chromium-driver)
+# What the tests look at reports and captures with.
+[ "${1:-}" = --test ] && package+=([chromium]=chromium [chromedriver]=chromium-driver [tcpdump]=tcpdump)
 missing=()
 for program in "${!package[@]}"; do
     PATH="$PATH:/usr/sbin:/sbin" command -v "$program" >/dev/null || missing+=("${package[$program]}")

@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 #[cfg(feature = "lab")]
+mod acks;
+#[cfg(feature = "lab")]
 mod judge;
 #[cfg(feature = "lab")]
 mod kernels;

@@ -1,6 +1,7 @@
 //! Probes of every kind, and captures, from plan to results.
 
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use ccbench_shaper::capture::pcapng;
@@ -98,6 +99,14 @@ fn data_segments(packets: &[pcapng::Packet<'_>]) -> usize {
     packets.iter().filter(is_data).count()
 }
 
+/// How many packets another program finds in a capture.
+fn read_by_tcpdump(file: &Path) -> usize {
+    let done = Command::new("tcpdump").args(["-nnqr", &file.to_string_lossy()]).output();
+    let done = done.expect("tcpdump is installed (make test does it)");
+    assert!(done.status.success(), "{}", text(&done));
+    String::from_utf8_lossy(&done.stdout).lines().count()
+}
+
 #[test]
 fn every_probe_measures_and_captures_hold_its_packets() {
     need_root();
@@ -139,12 +148,15 @@ fn every_probe_measures_and_captures_hold_its_packets() {
     );
     let times: Vec<u64> = packets.iter().map(|packet| packet.at_ns).collect();
     assert!(times.windows(2).filter(|pair| pair[0] > pair[1]).count() * 100 < times.len());
+    assert_eq!(read_by_tcpdump(&raw.join("src/capture-page.pcapng")), packets.len());
     // 600 kB passed: of files of 100 kB the last three are kept.
     let ring: Vec<_> = std::fs::read_dir(raw.join("dst")).unwrap().flatten().collect();
     assert_eq!(ring.len(), 3, "{ring:?}");
     for entry in ring {
         let bytes = std::fs::read(entry.path()).unwrap();
-        assert!(bytes.len() <= 101_000 && !pcapng::read(&bytes).unwrap().is_empty());
+        let packets = pcapng::read(&bytes).unwrap().len();
+        assert!(bytes.len() <= 101_000 && packets > 0);
+        assert_eq!(read_by_tcpdump(&entry.path()), packets, "{entry:?}");
     }
     assert!(bench.processes().is_empty(), "left: {:?}", bench.processes());
 }

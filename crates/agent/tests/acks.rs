@@ -24,6 +24,7 @@ use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, setsockopt, socket, sockopt,
 };
 use nix::sys::time::TimeVal;
+use socket2::{SockFilter, SockRef};
 use support::pair::Rows;
 use support::{Agent, Namespace, now_ns, prepare, wait_for};
 use tonic::transport::Channel;
@@ -59,6 +60,13 @@ length = "3s"
 flows = ["bulk"]
 "#;
 
+const CAPTURE: &str = r#"
+[capture.wire]
+node = "one"
+toward = "two"
+snap = "96B"
+"#;
+
 const DROPS: &str = r#"{ kind = "bfifo", limit = "20000B" }"#;
 const MARKS: &str = r#"{ kind = "fq", limit = "1000p", buckets = 1, ce_threshold = "1ms" }"#;
 
@@ -77,10 +85,13 @@ impl Nodes {
     }
 
     async fn prepare(&mut self, mode: &str, queue: &str) -> Vec<wire::Event> {
-        let plan = PLAN.replace("MODE", mode).replace("QUEUE", queue);
+        self.prepare_plan(&PLAN.replace("MODE", mode).replace("QUEUE", queue)).await
+    }
+
+    async fn prepare_plan(&mut self, plan: &str) -> Vec<wire::Event> {
         let mut events = Vec::new();
         for (client, node) in self.clients.iter_mut().zip(["one", "two"]) {
-            let mut request = prepare(&plan, node, 1);
+            let mut request = prepare(plan, node, 1);
             request.addresses.insert("one".into(), "10.9.0.1".into());
             request.addresses.insert("two".into(), "10.9.0.2".into());
             events.extend(client.prepare(request).await.unwrap().into_inner().events);
@@ -133,6 +144,7 @@ fn all_bpf_ids() -> BTreeSet<(String, u32)> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Row {
     at_ns: u64,
+    bytes_acked: u64,
     segments: u64,
     segs_in: u64,
     cwnd: u32,
@@ -150,6 +162,7 @@ fn at<T: Copy>(column: &[T], row: usize) -> T {
 fn rows_of(batches: &[wire::Acks]) -> Vec<Row> {
     let of = |batch: &wire::Acks, row: usize| Row {
         at_ns: batch.at_ns[row],
+        bytes_acked: at(&batch.bytes_acked, row),
         segments: at(&batch.segments, row),
         segs_in: at(&batch.segs_in_pkts, row).into(),
         cwnd: at(&batch.snd_cwnd_pkts, row),
@@ -207,7 +220,8 @@ fn count_segments(namespace: &Namespace, stop: Arc<AtomicBool>) -> thread::JoinH
 #[tokio::test]
 async fn every_acknowledgement_has_a_row_that_agrees_with_polls_and_with_the_wire() {
     let mut nodes = Nodes::start().await;
-    let told = nodes.prepare("every-ack", DROPS).await;
+    let plan = PLAN.replace("MODE", "every-ack").replace("QUEUE", DROPS) + CAPTURE;
+    let told = nodes.prepare_plan(&plan).await;
     let told: Vec<_> = told.iter().filter(|event| event.kind.starts_with("acks")).collect();
     assert!(told.len() == 2 && told[0].kind == "acks", "{told:?}");
     let stop = Arc::new(AtomicBool::new(false));
@@ -230,10 +244,48 @@ async fn every_acknowledgement_has_a_row_that_agrees_with_polls_and_with_the_wir
     assert_eq!(ahead.min(), Some(1));
 
     agrees_with_polls(&rows, &sender.samples);
+    agrees_with_the_capture(&rows, count, data.sport, &sender);
     events_explain_the_rows(&rows, &sender.tcp_events);
     let received = &receiver.acks.iter().find(|batch| batch.role == "data").unwrap();
     assert!(received.side == "rcv" && received.bytes_received.len() > 1, "{received:?}");
     nodes.reset().await;
+}
+
+/// Each acknowledgement that tcpdump finds in the capture is one row, and says what the row says.
+fn agrees_with_the_capture(rows: &[Row], count: &wire::AckCount, port: u32, sender: &Rows) {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), &sender.raw["capture-wire.pcapng"]).unwrap();
+    let dump = |filter: &str| {
+        let mut tcpdump = Command::new("tcpdump");
+        let done = tcpdump.args(["-nnSr", file.path().to_str().unwrap(), filter]).output();
+        let done = done.expect("tcpdump is installed");
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        String::from_utf8(done.stdout).unwrap().lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let told: serde_json::Value =
+        serde_json::from_str(&sender.events_of("capture")[0].data_json).unwrap();
+    assert_eq!(told["dropped"], 0);
+    assert_eq!(told["packets"], dump("").len());
+    let lines = dump(&format!("src host 10.9.0.2 and tcp dst port {port}"));
+    let number = |line: &String| -> u32 {
+        let (_, rest) = line.split_once(" ack ").unwrap();
+        rest.split([',', ' ']).next().unwrap().parse().unwrap()
+    };
+    let (handshake, lines) = lines.split_first().unwrap();
+    assert!(handshake.contains("Flags [S"), "{handshake}");
+    let mut most = 0;
+    let acked: Vec<u64> = lines
+        .iter()
+        .map(|line| {
+            most = most.max(u64::from(number(line).wrapping_sub(number(handshake))));
+            // The kernel counts the handshake's byte too.
+            most + 1
+        })
+        .collect();
+    // A row from before its acknowledgement says what the one before it brought.
+    let before = usize::from(count.hook != "fexit/tcp_ack");
+    let told: Vec<u64> = rows.iter().map(|row| row.bytes_acked).collect();
+    assert_eq!(told[before..], acked[..told.len() - before]);
 }
 
 /// What inet_diag said is what a row near it says.
@@ -274,6 +326,46 @@ fn events_explain_the_rows(rows: &[Row], events: &[wire::TcpEvent]) {
         "one leads to the next: {states:?}"
     );
     assert_eq!(of("cc").map(|event| &*event.cc).collect::<Vec<_>>(), ["cubic"]);
+}
+
+#[test]
+fn two_timeouts_with_an_acknowledgement_between_are_told_as_two() {
+    let test = thread::spawn(|| {
+        let (mut sender, mut receiver, flow) = connection();
+        let netns_cookie = ccbench_shaper::bpf::netns_cookie().unwrap();
+        let watch = Watch { flows: &[flow], acks: Acks::Every, netns_cookie };
+        let mut source = acks::open(&watch).unwrap();
+        let mut timeouts = move || -> Vec<u32> {
+            let mut ready = Vec::new();
+            source.drain(now_ns(), true, &mut ready);
+            let events = ready.into_iter().flat_map(|of| match of {
+                Of::TcpEvents(all) => all.events,
+                _ => Vec::new(),
+            });
+            events.filter(|event| event.kind == "rto").map(|event| event.count).collect()
+        };
+        // A socket's filter that lets nothing pass: what comes is dropped, and not acknowledged.
+        let nothing = [SockFilter::new(6, 0, 0, 0)];
+        for round in 0..2 {
+            SockRef::from(&receiver).attach_filter(&nothing).unwrap();
+            sender.write_all(&[1]).unwrap();
+            let end_ns = now_ns() + 20_000_000_000;
+            let mut told = Vec::new();
+            while told.is_empty() {
+                assert!(now_ns() < end_ns, "no timeout in round {round}");
+                thread::sleep(std::time::Duration::from_millis(10));
+                told = timeouts();
+            }
+            SockRef::from(&receiver).detach_filter().unwrap();
+            assert_eq!(told[0], 1, "round {round}: {told:?}");
+            receiver.read_exact(&mut [0]).unwrap();
+            receiver.write_all(&[1]).unwrap();
+            sender.read_exact(&mut [0]).unwrap();
+            let more = timeouts();
+            assert!(more.iter().all(|&count| count > 1), "round {round}: {more:?}");
+        }
+    });
+    test.join().unwrap();
 }
 
 #[tokio::test]
