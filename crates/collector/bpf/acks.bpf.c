@@ -96,11 +96,14 @@ INLINE struct sock_common *common(struct tcp_sock___acks *tp)
 /* Which of the four bits a socket of this namespace has; 0: it is not watched. */
 INLINE u32 role(struct sock *sk)
 {
-	u16 remote;
+	u32 remote;
 
 	if (sk->__sk_common.skc_net.net->net_cookie != acks_config.netns_cookie)
 		return 0;
+	/* Older verifiers (6.12) know nothing of a number whose bytes were swapped, and clang would drop the mask. */
 	remote = __builtin_bswap16(sk->__sk_common.skc_dport);
+	asm volatile("" : "+r"(remote));
+	remote &= 0xffff;
 	return (acks_ports[sk->__sk_common.skc_num] & (SND_LOCAL | RCV_LOCAL)) |
 	       (acks_ports[remote] & (SND_REMOTE | RCV_REMOTE));
 }
