@@ -80,8 +80,9 @@ impl Flood {
     fn new(watch: &Watch<'_>) -> Self {
         let flow: &FlowPorts = &watch.flows[0];
         let socket = |number: u64| Socket {
-            ports: u32::from(flow.client_port) + number as u32 | u32::from(flow.server_port) << 16,
-            cookie: 1 << 40 | number,
+            ports: (u32::from(flow.client_port) + number as u32)
+                | u32::from(flow.server_port) << 16,
+            cookie: (1 << 40) | number,
             segments: 0,
             bytes_acked: 1,
             delivered: 1,
