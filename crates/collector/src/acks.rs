@@ -28,10 +28,23 @@ const LONG_PERIOD: Duration = Duration::from_millis(100);
 pub struct Watch<'a> {
     /// Whose sockets.
     pub flows: &'a [FlowPorts],
-    /// Which acknowledgements leave a row.
+    /// Which acknowledgements leave a row. [`Acks::Auto`] is settled by [`Watch::acks`].
     pub acks: Acks,
     /// The cookie of the network namespace whose sockets they are.
     pub netns_cookie: u64,
+}
+
+impl Watch<'_> {
+    /// Sockets that these flows have: both ends may be here, and a control connection beside the data.
+    fn sockets(&self) -> u64 {
+        self.flows.iter().map(|flow| u64::from(flow.count) + 1).sum()
+    }
+
+    /// Which acknowledgements leave a row, of so many sockets.
+    #[must_use]
+    pub fn acks(&self) -> Acks {
+        self.acks.of_sockets(self.sockets())
+    }
 }
 
 /// Where rows come from. Real: a BPF program; fake: a script, in the agent's tests.
@@ -69,11 +82,9 @@ pub fn open(_: &Watch<'_>) -> Result<Box<dyn AckSource>, String> {
 /// Size of the ring, a power of two in bytes, and how often to empty it.
 #[cfg_attr(not(feature = "ebpf"), allow(dead_code))]
 fn ring(watch: &Watch<'_>) -> (u32, Duration) {
-    let Acks::AtMost(gap) = watch.acks else { return (RING_BYTES, PERIOD) };
-    // Both ends may be here, and a control connection beside the data.
-    let sockets: u64 = watch.flows.iter().map(|flow| u64::from(flow.count) + 1).sum();
+    let Acks::AtMost(gap) = watch.acks() else { return (RING_BYTES, PERIOD) };
     let rows = LONG_PERIOD.as_micros() as u64 / gap.get().max(1) + 1;
-    let need = sockets * rows * (record::ROW_BYTES as u64 + 8) * 4;
+    let need = watch.sockets() * rows * (record::ROW_BYTES as u64 + 8) * 4;
     match u32::try_from(need).ok().and_then(u32::checked_next_power_of_two) {
         Some(bytes) if bytes <= RING_BYTES => (bytes.max(LEAST_RING_BYTES), LONG_PERIOD),
         _ => (RING_BYTES, PERIOD),
@@ -106,5 +117,7 @@ mod tests {
         assert_eq!(ring_of(1, Acks::AtMost(Micros::from_millis(10))), (512 << 10, 100));
         assert_eq!(ring_of(128, Acks::AtMost(Micros::from_millis(10))), (2 << 20, 100));
         assert_eq!(ring_of(128, Acks::AtMost(Micros::from_millis(1))), (4 << 20, 10));
+        assert_eq!(ring_of(1, Acks::Auto), (512 << 10, 100));
+        assert_eq!(ring_of(1000, Acks::Auto), (4 << 20, 100));
     }
 }

@@ -14,7 +14,7 @@ pub struct Sample {
     /// `TCP_INFO` of every socket of every flow, by polling.
     pub tcp: Micros,
     /// The same sockets by eBPF, when a segment comes to them. A plan that does not ask is written as ever.
-    #[serde(skip_serializing_if = "Acks::is_off")]
+    #[serde(skip_serializing_if = "Acks::is_auto")]
     pub acks: Acks,
     /// Queue counters of every shaped interface.
     pub qdisc: Micros,
@@ -36,8 +36,10 @@ impl Default for Sample {
 /// Which acknowledgements leave a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Acks {
-    /// None; nothing is loaded.
+    /// At most one in 10 ms per socket; in longer, where a node has more than 100 sockets (`"auto"`).
     #[default]
+    Auto,
+    /// None; nothing is loaded.
     Off,
     /// Each (`"every-ack"`).
     Every,
@@ -47,20 +49,43 @@ pub enum Acks {
     AtMost(Micros),
 }
 
+/// Time between two rows of a socket that nobody asked for.
+const LEAST_GAP: Micros = Micros::from_millis(10);
+/// Rows in a second that nobody asked for, of a node.
+const MOST_ROWS: u64 = 10_000;
+
 impl Acks {
-    /// Nobody asks.
+    /// Nobody wants any.
     pub fn is_off(&self) -> bool {
         *self == Self::Off
     }
+
+    /// The plan does not say.
+    pub fn is_auto(&self) -> bool {
+        *self == Self::Auto
+    }
+
+    /// What it means for a node with so many sockets.
+    pub fn of_sockets(self, sockets: u64) -> Self {
+        match self {
+            Self::Auto => {
+                let gap = Micros::new(sockets.saturating_mul(1_000_000 / MOST_ROWS));
+                Self::AtMost(gap.max(LEAST_GAP))
+            }
+            asked => asked,
+        }
+    }
 }
 
-const EXPECTED: &str = "a time (\"10ms\"), \"every-ack\", \"on-change\" or \"off\" in quotes";
+const EXPECTED: &str =
+    "a time (\"10ms\"), \"auto\", \"every-ack\", \"on-change\" or \"off\" in quotes";
 
 impl FromStr for Acks {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
+            "auto" => Ok(Self::Auto),
             "off" => Ok(Self::Off),
             "every-ack" => Ok(Self::Every),
             "on-change" => Ok(Self::Change),
@@ -75,6 +100,7 @@ impl FromStr for Acks {
 impl fmt::Display for Acks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Auto => f.write_str("auto"),
             Self::Off => f.write_str("off"),
             Self::Every => f.write_str("every-ack"),
             Self::Change => f.write_str("on-change"),
@@ -111,11 +137,20 @@ mod tests {
 
     #[test]
     fn every_form_reads_back() {
-        for text in ["off", "every-ack", "on-change", "10ms", "1500us"] {
+        for text in ["auto", "off", "every-ack", "on-change", "10ms", "1500us"] {
             let acks: Acks = text.parse().unwrap();
             assert_eq!(acks.to_string(), text);
         }
-        assert!(Acks::default().is_off());
         assert!("sometimes".parse::<Acks>().is_err());
+    }
+
+    #[test]
+    fn what_nobody_asked_for_is_bounded_by_the_sockets() {
+        let gap = |ms| Acks::AtMost(Micros::from_millis(ms));
+        assert_eq!(Acks::default().of_sockets(1), gap(10));
+        assert_eq!(Acks::Auto.of_sockets(100), gap(10));
+        assert_eq!(Acks::Auto.of_sockets(1000), gap(100));
+        assert_eq!(gap(1).of_sockets(1000), gap(1));
+        assert_eq!(Acks::Off.of_sockets(1000), Acks::Off);
     }
 }

@@ -62,11 +62,11 @@ impl Source {
             .set(0, [0, u64::from(hook == AFTER)], 0)
             .map_err(|e| format!("set up BPF programs: {}", told(&e)))?;
         let (ring, flows) = (take(&mut programs, "acks_ring")?, take(&mut programs, "acks_flows")?);
+        let mode = mode(watch);
         // What sees senders otherwise comes after it is told whether it must.
         attach(&mut programs)?;
-        notes.insert(0, format!("senders are watched by {hook}, a row: {}", watch.acks));
+        notes.insert(0, format!("senders are watched by {hook}, a row: {mode}"));
         let gather = Gather::new(watch.flows, tick_us());
-        let mode = watch.acks.to_string();
         Ok(Self { ring, flows, global, _programs: programs, gather, period, mode, hook, notes })
     }
 }
@@ -144,8 +144,9 @@ fn told(error: &dyn std::error::Error) -> String {
     let mut cause = error.source();
     while let Some(error) = cause {
         let more = error.to_string();
-        if !text.ends_with(&more) {
-            text = format!("{text}: {more}");
+        // The log of the verifier comes after it.
+        if !text.contains(&more) {
+            text = format!("{}: {more}", text.trim_end());
         }
         cause = error.source();
     }
@@ -165,12 +166,20 @@ fn one_line(text: &str) -> String {
     }
 }
 
+/// What a plan says, and what that is here.
+fn mode(watch: &Watch<'_>) -> String {
+    match watch.acks {
+        Acks::Auto => format!("auto ({})", watch.acks()),
+        asked => asked.to_string(),
+    }
+}
+
 /// `acks_config`.
 fn config(watch: &Watch<'_>) -> Vec<u8> {
-    let (mode, gap_ns): (u32, u64) = match watch.acks {
+    let (mode, gap_ns): (u32, u64) = match watch.acks() {
         Acks::AtMost(gap) => (1, gap.nanos()),
         Acks::Change => (2, 0),
-        Acks::Every | Acks::Off => (0, 0),
+        Acks::Every | Acks::Auto | Acks::Off => (0, 0),
     };
     let rcv_gap_ns = if mode == 1 { gap_ns } else { RECEIVER_GAP_NS };
     let words = [watch.netns_cookie, gap_ns, rcv_gap_ns].map(u64::to_ne_bytes).concat();

@@ -58,7 +58,7 @@ pub(super) fn check_trial(plan: &Plan, problems: &mut Problems) {
     if let Acks::AtMost(gap) = sample.acks
         && (gap < one_ms || gap > MAX_INTERVAL)
     {
-        let why = "must be from 1ms to 1h, or \"every-ack\", \"on-change\" or \"off\"";
+        let why = "must be from 1ms to 1h, or \"auto\", \"every-ack\", \"on-change\" or \"off\"";
         problems.error(&["sample", "acks"], why);
     }
     if plan.phases.is_empty() {
