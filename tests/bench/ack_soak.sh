@@ -34,7 +34,7 @@ name = "soak"
 acks = "every-ack"
 [nodes]
 src = { agent = "127.0.0.1:7701", address = "127.0.0.1" }
-dst = { agent = "127.0.0.1:7702", address = "127.0.0.1" }
+dst = { agent = "127.0.0.1:7702", address = "127.0.0.2" }
 [flows.trickle]
 from = "src"
 to = "dst"

@@ -8,7 +8,7 @@ use ccbench_tests::{Bench, csv, source_root, text};
 /// kernel's mean and in the metric's own unit (the larger counts). Both are about twice what five seeds scatter.
 type Measure = (&'static str, &'static str, &'static str, &'static str, f64, f64);
 
-const SUM: Measure = ("net", "all", "throughput", "mean", 0.02, 0.0);
+const SUM: Measure = ("net", "all", "throughput_sum", "mean", 0.02, 0.0);
 const SRTT_ONE: Measure = ("group", "one", "srtt", "mean", 0.06, 300.0);
 const SRTT_TWO: Measure = ("group", "two", "srtt", "mean", 0.06, 300.0);
 const LOST_ONE: Measure = ("group", "one", "retransmission_share", "mean", 0.25, 0.001);
@@ -117,8 +117,16 @@ const ALL: [Measure; 5] = [SUM, SRTT_ONE, SRTT_TWO, LOST_ONE, LOST_TWO];
 
 #[test]
 fn fifos_and_codels_are_the_kernels() {
-    let levels = ["bfifo", "netem", "codel", "fq_codel"];
-    assert_alike(&compare("judge.toml", "discipline", &levels, &ALL));
+    assert_alike(&compare("judge.toml", "discipline", &["bfifo", "codel", "fq_codel"], &ALL));
+}
+
+/// Where random losses fall in eight seconds decides how long the queue gets: the round trips of one kernel scatter by 3 ms.
+#[test]
+fn jitter_and_losses_are_the_kernels() {
+    let scattered =
+        |(scope, subject, metric, stat, _, own): Measure| (scope, subject, metric, stat, 0.12, own);
+    let measures = [SUM, scattered(SRTT_ONE), scattered(SRTT_TWO), LOST_ONE, LOST_TWO];
+    assert_alike(&compare("judge.toml", "discipline", &["netem"], &measures));
 }
 
 #[test]
@@ -131,7 +139,7 @@ fn early_droppers_and_markers_are_the_kernels() {
 #[test]
 fn a_marking_threshold_is_the_kernels_but_for_its_bucket() {
     let measures = [
-        ("net", "all", "throughput", "mean", 0.08, 0.0),
+        ("net", "all", "throughput_sum", "mean", 0.08, 0.0),
         ("group", "one", "srtt", "mean", 0.1, 0.0),
         ("group", "two", "srtt", "mean", 0.1, 0.0),
         LOST_ONE,

@@ -13,7 +13,7 @@ use super::{Result, TrialStatus, io_error};
 /// Most lines about trials that are not ok; the rest is in `trials.csv`.
 const MOST_VERDICTS: usize = 20;
 /// A line under the header; a point is set off by its factors.
-const STYLE: TableStyle =
+pub(super) const STYLE: TableStyle =
     TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
 /// A group whose throughput is over less than this share of its time is marked.
 const FULL_COVERAGE: f64 = 0.95;
