@@ -118,6 +118,6 @@ mod tests {
         assert_eq!(ring_of(128, Acks::AtMost(Micros::from_millis(10))), (2 << 20, 100));
         assert_eq!(ring_of(128, Acks::AtMost(Micros::from_millis(1))), (4 << 20, 10));
         assert_eq!(ring_of(1, Acks::Auto), (512 << 10, 100));
-        assert_eq!(ring_of(1000, Acks::Auto), (4 << 20, 100));
+        assert_eq!(ring_of(1000, Acks::Auto), (2 << 20, 100));
     }
 }
