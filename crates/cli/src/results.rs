@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 mod cells;
 pub mod columns;
+pub mod expect;
 pub mod journal;
 mod part;
 mod points;

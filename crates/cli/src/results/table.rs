@@ -5,6 +5,7 @@ use std::io::Write;
 
 use comfy_table::{Cell, CellAlignment, ContentArrangement, LineStyle, Table, TableStyle};
 
+use super::expect::claims_text;
 use super::journal::TrialEnd;
 use super::store::RunStatus;
 use super::summary::{PointRow, Scope, Summary};
@@ -13,7 +14,7 @@ use super::{Result, TrialStatus, io_error};
 /// Most lines about trials that are not ok; the rest is in `trials.csv`.
 const MOST_VERDICTS: usize = 20;
 /// A line under the header; a point is set off by its factors.
-const STYLE: TableStyle =
+pub(super) const STYLE: TableStyle =
     TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
 /// A group whose throughput is over less than this share of its time is marked.
 const FULL_COVERAGE: f64 = 0.95;
@@ -23,7 +24,28 @@ const MOST_NOTES: usize = 10;
 /// Prints the result table, at most `width` characters wide, the verdicts that are not ok, and the files. A reader
 /// that went away is no error.
 pub fn print(summary: &Summary, out: &mut impl Write, width: u16) -> Result<()> {
-    match out.write_all(text(summary, width).as_bytes()).and_then(|()| out.flush()) {
+    put(summary, out, &text(summary, width))
+}
+
+/// Prints what became of the plan's claims, the verdicts that are not ok, and where everything else is.
+pub fn print_claims(summary: &Summary, out: &mut impl Write, width: u16) -> Result<()> {
+    let mut told = unfinished(summary).map_or(String::new(), |line| line + "\n\n");
+    told += &claims_text(&summary.expectations, width);
+    verdicts(summary, &mut told);
+    limited(&mut told, "", &summary.fallbacks, MOST_NOTES, "the events of kind `link`");
+    let dir = summary.run_dir.display();
+    let _ = writeln!(
+        told,
+        "\nresults: {dir}\n  ccbench summarize {dir}   every number\n  ccbench report {dir}      one page with every curve"
+    );
+    if let Err(error) = &summary.written {
+        let _ = writeln!(told, "not all of it could be written: {error}");
+    }
+    put(summary, out, &told)
+}
+
+fn put(summary: &Summary, out: &mut impl Write, text: &str) -> Result<()> {
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
             Err(io_error("print the summary of", &summary.run_dir)(e))
         }
@@ -69,6 +91,10 @@ pub fn text(summary: &Summary, width: u16) -> String {
     if !late.is_empty() {
         let header = ["link", "lateness of", "p50 us", "p90 us", "p99 us", "most us"];
         let _ = write!(out, "\n{}", render(summary, &header, late, width));
+    }
+    let claims = claims_text(&summary.expectations, width);
+    if !claims.is_empty() {
+        let _ = write!(out, "\n{claims}");
     }
     verdicts(summary, &mut out);
     limited(&mut out, "", &summary.fallbacks, MOST_NOTES, "the events of kind `link`");
