@@ -1,10 +1,13 @@
 //! Probes of every kind, and captures, from plan to results.
 
-use std::path::Path;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ccbench_shaper::capture::pcapng;
-use ccbench_tests::{Bench, need_root, text, wait_for};
+use ccbench_tests::{Bench, csv, need_root, text, wait_for};
+
+/// A row of a CSV file, by its columns.
+type Row = BTreeMap<String, String>;
 
 /// The bufferbloat study's access link and page; the delay is on the way back.
 const PLAN: &str = r#"
@@ -77,16 +80,6 @@ name = "all"
 length = "4s"
 "#;
 
-/// Values of `column` in the rows of a CSV file whose other columns are as wanted.
-fn values(csv: &Path, wanted: &[(&str, &str)], column: &str) -> Vec<f64> {
-    let text = std::fs::read_to_string(csv).unwrap();
-    let mut lines = text.lines().map(|line| line.split(',').collect::<Vec<_>>());
-    let header = lines.next().unwrap();
-    let at = |name: &str| header.iter().position(|column| *column == name).unwrap();
-    let fits = |row: &Vec<&str>| wanted.iter().all(|(name, value)| row[at(name)] == *value);
-    lines.filter(fits).map(|row| row[at(column)].parse().unwrap()).collect()
-}
-
 /// TCP segments with data from the web server's port, of frames that were cut after their headers.
 fn data_segments(packets: &[pcapng::Packet<'_>]) -> usize {
     let is_data = |p: &&pcapng::Packet<'_>| {
@@ -106,12 +99,13 @@ fn every_probe_measures_and_captures_hold_its_packets() {
     let output = bench.run(&["run", &plan.to_string_lossy()]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output));
     let results = bench.results();
-    let csv = results.join("summary_phase.csv");
+    let rows = csv(&results.join("summary_phase.csv"));
     let of = |subject, metric, stat, column| {
         let wanted = [("subject", subject), ("metric", metric), ("stat", stat)];
-        let found = values(&csv, &wanted, column);
+        let fits = |row: &&Row| wanted.iter().all(|(name, value)| row[*name] == *value);
+        let found: Vec<&Row> = rows.iter().filter(fits).collect();
         assert_eq!(found.len(), 1, "{metric} of {subject}: {}", text(&output));
-        found[0]
+        found[0][column].parse::<f64>().unwrap()
     };
     // 177 669 bytes in 123 segments of 1514 bytes do not pass 1.5 Mbit/s in less.
     assert!(of("page", "fetch_time", "min", "value") > 0.95e6);

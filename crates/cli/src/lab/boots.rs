@@ -64,15 +64,16 @@ impl Boots {
         let mut boots = Self { kernel: asked.kernel, labs, survey: Survey::default(), notes };
         let points = experiment.plan.points();
         let wanted: BTreeSet<Series> = points.iter().map(|point| boots.series(point)).collect();
-        for series in wanted {
-            let points = points.iter().filter(|point| boots.series(point) == series).collect();
-            let lab = Lab::open(series)?;
-            boots.add(lab, experiment, points, asked.dilation, interrupt).await?;
-        }
-        if asked.dilation.is_some() && !boots.labs.values().any(|(lab, _)| lab.kernel().dilates()) {
+        let open = |series| Ok((series, Lab::open(series)?));
+        let opened = wanted.into_iter().map(open).collect::<Result<Vec<_>, CliError>>()?;
+        if asked.dilation.is_some() && !opened.iter().any(|(_, lab)| lab.kernel().dilates()) {
             let why =
                 "a stock kernel cannot be dilated: leave out --dilation, or use the kernel `own`";
             return Err(CliError::Usage(why.to_owned()));
+        }
+        for (series, lab) in opened {
+            let points = points.iter().filter(|point| boots.series(point) == series).collect();
+            boots.add(lab, experiment, points, asked.dilation, interrupt).await?;
         }
         Ok(boots)
     }
