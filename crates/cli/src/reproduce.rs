@@ -75,8 +75,9 @@ fn list() -> Result<String, CliError> {
         }
     }
     out.push_str(
-        "\nNeeds root where a congestion control is loaded (`ccbench cc list` says how here). `--write DIR` writes the plan into\n\
-         a folder, to be changed and run with `ccbench run`. Exit code 4: a claim does not hold.\n",
+        "\nCongestion controls are loaded, which needs root (`ccbench cc list` says how here).\n\
+         `--write DIR` writes the plan as a file, to be changed and run with `ccbench run`.\n\
+         Exit code 4: a claim does not hold.\n",
     );
     Ok(out)
 }

@@ -108,7 +108,7 @@ pub(super) fn levels(name: &str, factor: &Factor) -> Vec<Level> {
 
 /// The plan as a table without its matrix, for keys to be set in.
 pub(super) fn base(plan: &Plan) -> Table {
-    Table::try_from(&bare(plan)).unwrap_or_default()
+    Table::try_from(bare(plan)).unwrap_or_default()
 }
 
 /// The plan without what is about all of its points.

@@ -101,84 +101,84 @@ fn what_the_other_number_leaves_out_is_as_in_the_claim() {
     assert_eq!((less.test.least, less.test.most), (Some(1000.0), Some(5000.0)));
 }
 
+/// A claim that is right.
+const RIGHT: &str =
+    "claim = \"c\"\nmetric = \"srtt\"\ngroup = \"long\"\nphase = \"alone\"\nbelow = \"20ms\"";
+
+/// What in it is replaced by what, and what is told then.
+const WRONG: &[(&str, &str, &str)] = &[
+    (
+        "group = \"long\"",
+        "group = \"lon\"",
+        "expect.0.group: there is no flow group `lon`; did you mean `long`?",
+    ),
+    ("phase = \"alone\"", "phase = \"warm\"", "expect.0.phase: `warm` has `measure = false`"),
+    (
+        "phase = \"alone\"\n",
+        "",
+        "expect.0.phase: is missing; name one (measured: `alone`, `loaded`)",
+    ),
+    (
+        "metric = \"srtt\"",
+        "metric = \"srt\"",
+        "expect.0.metric: `srt` is no metric of a group; did you mean `srtt`?",
+    ),
+    ("metric = \"srtt\"\n", "", "expect.0.metric: is missing"),
+    ("below = \"20ms\"", "below = 20", "expect.0.below: `20` has no unit; write it like \"26ms\""),
+    ("below = \"20ms\"", "below = \"20mbit\"", "expect.0.below: `20mbit` is not a length of time"),
+    ("below = \"20ms\"", "below = \"20ms\"\nabove = \"10ms\"", "write two claims"),
+    (
+        "below = \"20ms\"",
+        "between = [\"20ms\", \"10ms\"]",
+        "expect.0.between: the first must be the lower one",
+    ),
+    ("below = \"20ms\"", "", "expect.0.below: what must it be?"),
+    (
+        "below = \"20ms\"",
+        "below = \"20ms\"\nstat = \"p96\"",
+        "expect.0.stat: `srtt` has no statistic `p96`; did you mean `p95`?",
+    ),
+    ("below = \"20ms\"", "below = \"20ms\"\nprobe = \"page\"", "a number is of one subject"),
+    (
+        "below = \"20ms\"",
+        "below = \"20ms\"\nwhere = { queue = \"larg\" }",
+        "expect.0.where.queue: the factor has no level `larg`; did you mean `large`?",
+    ),
+    (
+        "below = \"20ms\"",
+        "below = \"20ms\"\nwhere = { que = \"large\" }",
+        "expect.0.where.que: the matrix has no factor `que`; did you mean `queue`?",
+    ),
+    (
+        "below = \"20ms\"",
+        "below = 2\nover = { phase = \"alone\" }",
+        "expect.0.over: is the same number",
+    ),
+    (
+        "below = \"20ms\"",
+        "below = 2\nover = { phse = \"loaded\" }",
+        "expect.0.over.phse: is not a key of `over`; did you mean `phase`?",
+    ),
+    (
+        "below = \"20ms\"",
+        "below = 2\nover = { phase = \"load\" }",
+        "expect.0.over.phase: there is no phase `load`; did you mean `loaded`?",
+    ),
+    ("below = \"20ms\"", "below = 2\nover = true", "expect.0.over: must be an amount like"),
+    ("claim = \"c\"\n", "", "expect.0.claim: is missing; write it like `claim = "),
+    ("claim = \"c\"", "claim = \"\"", "expect.0.claim: is empty"),
+    (
+        "claim = \"c\"",
+        "claim = \"c\"\nclam = 1",
+        "expect.0.clam: is not a key of a claim; did you mean `claim`?",
+    ),
+];
+
 #[test]
 fn what_is_wrong_is_told_with_its_place_and_the_way_out() {
-    let base =
-        "claim = \"c\"\nmetric = \"srtt\"\ngroup = \"long\"\nphase = \"alone\"\nbelow = \"20ms\"";
-    assert!(plan(base).is_ok());
-    let cases = [
-        (
-            "group = \"long\"",
-            "group = \"lon\"",
-            "expect.0.group: there is no flow group `lon`; did you mean `long`?",
-        ),
-        ("phase = \"alone\"", "phase = \"warm\"", "expect.0.phase: `warm` has `measure = false`"),
-        (
-            "phase = \"alone\"\n",
-            "",
-            "expect.0.phase: is missing; name one (measured: `alone`, `loaded`)",
-        ),
-        (
-            "metric = \"srtt\"",
-            "metric = \"srt\"",
-            "expect.0.metric: `srt` is no metric of a group; did you mean `srtt`?",
-        ),
-        ("metric = \"srtt\"\n", "", "expect.0.metric: is missing"),
-        (
-            "below = \"20ms\"",
-            "below = 20",
-            "expect.0.below: `20` has no unit; write it like \"26ms\"",
-        ),
-        ("below = \"20ms\"", "below = \"20mbit\"", "expect.0.below: `20mbit` is not a time"),
-        ("below = \"20ms\"", "below = \"20ms\"\nabove = \"10ms\"", "write two claims"),
-        (
-            "below = \"20ms\"",
-            "between = [\"20ms\", \"10ms\"]",
-            "expect.0.between: the first must be the lower one",
-        ),
-        ("below = \"20ms\"", "", "expect.0.below: what must it be?"),
-        (
-            "below = \"20ms\"",
-            "below = \"20ms\"\nstat = \"p96\"",
-            "expect.0.stat: `srtt` has no statistic `p96`; did you mean `p95`?",
-        ),
-        ("below = \"20ms\"", "below = \"20ms\"\nprobe = \"page\"", "a number is of one subject"),
-        (
-            "below = \"20ms\"",
-            "below = \"20ms\"\nwhere = { queue = \"larg\" }",
-            "expect.0.where.queue: the factor has no level `larg`; did you mean `large`?",
-        ),
-        (
-            "below = \"20ms\"",
-            "below = \"20ms\"\nwhere = { que = \"large\" }",
-            "expect.0.where.que: the matrix has no factor `que`; did you mean `queue`?",
-        ),
-        (
-            "below = \"20ms\"",
-            "below = 2\nover = { phase = \"alone\" }",
-            "expect.0.over: is the same number",
-        ),
-        (
-            "below = \"20ms\"",
-            "below = 2\nover = { phse = \"loaded\" }",
-            "expect.0.over.phse: is not a key of `over`; did you mean `phase`?",
-        ),
-        (
-            "below = \"20ms\"",
-            "below = 2\nover = { phase = \"load\" }",
-            "expect.0.over.phase: there is no phase `load`; did you mean `loaded`?",
-        ),
-        ("below = \"20ms\"", "below = 2\nover = true", "expect.0.over: must be an amount like"),
-        ("claim = \"c\"\n", "", "expect.0.claim: is missing; write it like `claim = "),
-        ("claim = \"c\"", "claim = \"\"", "expect.0.claim: is empty"),
-        (
-            "claim = \"c\"",
-            "claim = \"c\"\nclam = 1",
-            "expect.0.clam: is not a key of a claim; did you mean `claim`?",
-        ),
-    ];
-    for (from, to, wanted) in cases {
-        let text = base.replacen(from, to, 1);
+    assert!(plan(RIGHT).is_ok());
+    for (from, to, wanted) in WRONG {
+        let text = RIGHT.replacen(from, to, 1);
         let told = plan(&text).expect_err(&text);
         assert!(told.contains(wanted), "{text}\n{told}\nhas not: {wanted}");
         assert!(!told.starts_with("0: "), "no line: {told}");

@@ -163,15 +163,15 @@ pub(super) fn quantity(value: f64, unit: &'static str) -> String {
 }
 
 impl Expectation {
-    /// What it must be, for people: `< 12 Mbit/s`, `20 to 21.5 ms`; empty if it was not held against anything.
+    /// What it must be, for people: `≤ 12 Mbit/s`, `20 to 21.5 ms`; empty if it was not held against anything.
     pub fn must_be(&self) -> String {
         match self.test {
             Some(Test { least: Some(least), most: Some(most), unit }) => {
                 let (of, unit) = scale(most.abs(), unit);
                 with_unit(format!("{} to {}", digits(least / of), digits(most / of)), unit)
             }
-            Some(Test { least: Some(least), unit, .. }) => format!("> {}", quantity(least, unit)),
-            Some(Test { most: Some(most), unit, .. }) => format!("< {}", quantity(most, unit)),
+            Some(Test { least: Some(least), unit, .. }) => format!("≥ {}", quantity(least, unit)),
+            Some(Test { most: Some(most), unit, .. }) => format!("≤ {}", quantity(most, unit)),
             _ => String::new(),
         }
     }

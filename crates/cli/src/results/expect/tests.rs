@@ -118,7 +118,7 @@ fn a_claim_holds_or_not_by_the_mean_and_its_interval_is_told() {
         (found[0].shown().as_str(), found[0].must_be().as_str()),
         ("26 ±2.48 ms", "22.3 to 27.3 ms")
     );
-    assert_eq!(found[1].must_be(), "< 20 ms");
+    assert_eq!(found[1].must_be(), "≤ 20 ms");
 }
 
 #[test]
