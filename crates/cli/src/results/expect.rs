@@ -20,7 +20,7 @@ use super::summary::{PhaseRow, Summary, numbers, text};
 mod print;
 
 use print::quantity;
-pub use print::{tally, text as claims_text};
+pub use print::text as claims_text;
 
 /// What became of a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

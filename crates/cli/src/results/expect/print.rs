@@ -83,7 +83,7 @@ fn listed(numbers: &[usize]) -> String {
 }
 
 /// `12 of 15 claims hold, 2 do not, 1 not measured`.
-pub fn tally(rows: &[Expectation]) -> String {
+fn tally(rows: &[Expectation]) -> String {
     let count = |outcome| rows.iter().filter(|row| row.outcome == outcome).count();
     let mut text = format!("{} of {} claims hold", count(Outcome::Holds), rows.len());
     for (outcome, words) in [

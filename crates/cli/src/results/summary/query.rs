@@ -191,7 +191,7 @@ pub(in crate::results) fn link_instants(
     // By the control law and by the threshold; a step's are among the law's.
     let marked = || ["ecn_mark_pkts", "ce_mark_pkts"].map(|name| col(name).cast(DataType::Float64));
     let counted = marked().map(|marks| marks.is_not_null().any(true));
-    let [law, threshold] = marked().map(|marks| marks.sum());
+    let [law, threshold] = marked().map(Expr::sum);
     let [by_law, by_threshold] = counted;
     let marks = when(by_law.or(by_threshold)).then(law + threshold).otherwise(lit(NULL));
     let instant: Vec<Expr> =
