@@ -31,7 +31,7 @@ lab: build
 # What needs the lab: about 20 minutes on two processors, most of it the queues against the kernel's. Two tests at once:
 # nothing in the lab depends on the host's load.
 test-lab: lab
-	cargo test --locked -p ccbench-tests --features lab --test lab -- --test-threads=2
+	cargo test --locked --workspace --features netns,browser,lab --test lab -- --test-threads=2
 
 # What needs no root.
 test-fast:

@@ -82,6 +82,14 @@ pub fn is_kernels(cc: &Cc) -> bool {
     cc.via == Via::Builtin || cc.via == Via::Auto && scheme(&cc.algorithm).is_none()
 }
 
+/// Whether the algorithm has every ECN mark told to it, and so has both ends agree on ECN.
+pub fn counts_marks(cc: &Cc) -> bool {
+    match scheme(&cc.algorithm).filter(|_| !is_kernels(cc)) {
+        Some((_, core)) => core.wants_ecn,
+        None => matches!(cc.algorithm.as_str(), "dctcp" | "prague"),
+    }
+}
+
 /// What `[cc.NAME]` comes to.
 ///
 /// # Errors
@@ -89,6 +97,14 @@ pub fn is_kernels(cc: &Cc) -> bool {
 pub fn resolve(cc: &Cc) -> Result<Instance, Vec<Wrong>> {
     if let Some(why) = refuse_kernel_name(&cc.algorithm) {
         return Err(vec![Wrong { key: vec!["algorithm".into()], why }]);
+    }
+    if cc.ect1.is_some() && !counts_marks(cc) {
+        let why = format!(
+            "`{}` does not count ECN marks, and is not asked what its data are; leave `ect1` out, or take `dctcp` or \
+             `prague`",
+            cc.algorithm
+        );
+        return Err(vec![Wrong { key: vec!["ect1".into()], why }]);
     }
     if is_kernels(cc) && (cc.via == Via::Builtin || KERNELS.contains(&cc.algorithm.as_str())) {
         let params = cc.params.iter().map(|(name, value)| (name.clone(), value.to_string()));
@@ -237,7 +253,7 @@ mod tests {
     fn cc(algorithm: &str, params: &[(&str, i64)]) -> Cc {
         let params =
             params.iter().map(|(k, v)| ((*k).to_owned(), SysctlValue::Number(*v))).collect();
-        Cc { algorithm: algorithm.into(), params, via: Via::Auto }
+        Cc { algorithm: algorithm.into(), params, via: Via::Auto, ect1: None }
     }
     fn why(cc: &Cc) -> String {
         resolve(cc)
@@ -308,5 +324,19 @@ mod tests {
         assert!(why(&cc("much_too_long_name", &[])).contains("1 to 15"));
         let own = Cc { via: Via::Builtin, ..cc("home_made", &[("x", 1)]) };
         assert_eq!(resolve(&own), Ok(Instance::Kernel { params: vec![("x".into(), "1".into())] }));
+    }
+
+    #[test]
+    fn ect1_is_for_those_that_count_marks() {
+        let ect1 = |algorithm, via| Cc { ect1: Some(true), via, ..cc(algorithm, &[]) };
+        for (algorithm, via) in
+            [("dctcp", Via::Auto), ("dctcp", Via::Builtin), ("prague", Via::Builtin)]
+        {
+            assert!(resolve(&ect1(algorithm, via)).is_ok(), "{algorithm}");
+        }
+        for algorithm in ["cubic", "vegas"] {
+            let why = why(&ect1(algorithm, Via::Auto));
+            assert!(why.starts_with(&format!("ect1: `{algorithm}` does not count")), "{why}");
+        }
     }
 }

@@ -8,7 +8,7 @@ use ccbench_tests::{Bench, csv, source_root, text};
 /// kernel's mean and in the metric's own unit (the larger counts). Both are about twice what five seeds scatter.
 type Measure = (&'static str, &'static str, &'static str, &'static str, f64, f64);
 
-const SUM: Measure = ("net", "all", "throughput", "mean", 0.02, 0.0);
+const SUM: Measure = ("net", "all", "throughput_sum", "mean", 0.02, 0.0);
 const SRTT_ONE: Measure = ("group", "one", "srtt", "mean", 0.06, 300.0);
 const SRTT_TWO: Measure = ("group", "two", "srtt", "mean", 0.06, 300.0);
 const LOST_ONE: Measure = ("group", "one", "retransmission_share", "mean", 0.25, 0.001);
@@ -131,7 +131,7 @@ fn early_droppers_and_markers_are_the_kernels() {
 #[test]
 fn a_marking_threshold_is_the_kernels_but_for_its_bucket() {
     let measures = [
-        ("net", "all", "throughput", "mean", 0.08, 0.0),
+        ("net", "all", "throughput_sum", "mean", 0.08, 0.0),
         ("group", "one", "srtt", "mean", 0.1, 0.0),
         ("group", "two", "srtt", "mean", 0.1, 0.0),
         LOST_ONE,

@@ -121,7 +121,7 @@ impl Wants {
 pub fn wants(name: &str, instance: Option<&Cc>) -> Wants {
     let algorithm = instance.map_or(name, |cc| cc.algorithm.as_str());
     let kernels = instance.is_none_or(cc::is_kernels);
-    match (kernels, algorithm) {
+    let own = match (kernels, algorithm) {
         (true, "dctcp") => Wants { echo: true, ..Wants::default() },
         (true, "prague") => Wants { accecn: true, ..Wants::default() },
         (true, _) => Wants::default(),
@@ -130,7 +130,8 @@ pub fn wants(name: &str, instance: Option<&Cc>) -> Wants {
             echo: core.wants_ecn,
             ect1: core.wants_ect1,
         }),
-    }
+    };
+    Wants { ect1: instance.and_then(|cc| cc.ect1).unwrap_or(own.ect1), ..own }
 }
 
 /// What is used, and why.

@@ -18,6 +18,9 @@ pub struct Cc {
     /// How it gets into the kernel.
     #[serde(default)]
     pub via: Via,
+    /// Data as ECT(1) (L4S) or as ECT(0), of a congestion control that counts marks. Left out: as the algorithm does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ect1: Option<bool>,
 }
 
 /// How a congestion control gets into the kernel.

@@ -189,7 +189,8 @@ fn asks(core: &Core) -> String {
 }
 
 fn show_kernels(name: &str) -> Result<String, String> {
-    let cc = Cc { algorithm: name.to_owned(), params: Default::default(), via: Via::Auto };
+    let cc =
+        Cc { algorithm: name.to_owned(), params: Default::default(), via: Via::Auto, ect1: None };
     if !sysfs::available().iter().any(|there| there == name) {
         super::check("-", name).map_err(|error| {
             let hint = cc::resolve(&cc).err().and_then(|wrong| Some(wrong.into_iter().next()?.why));
@@ -221,7 +222,7 @@ fn instance(args: &LoadArgs) -> Result<Cc, String> {
         "module" => Via::Module,
         _ => Via::Auto,
     };
-    Ok(Cc { algorithm: args.name.clone(), params, via })
+    Ok(Cc { algorithm: args.name.clone(), params, via, ect1: None })
 }
 
 fn load(args: &LoadArgs) -> Result<(), String> {

@@ -168,6 +168,7 @@ pub(crate) mod tests {
             algorithm: algorithm.into(),
             params: BTreeMap::new(),
             via: Via::Auto,
+            ect1: None,
         };
         let task = NodeTask {
             cc: [("fast".to_owned(), cc("ta")), ("tuned".to_owned(), cc("cubic"))].into(),

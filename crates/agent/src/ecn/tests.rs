@@ -12,7 +12,7 @@ fn kernel(ops_flags: u32, accecn_sysctl: bool) -> Capabilities {
 }
 
 fn cc(algorithm: &str, via: Via) -> Cc {
-    Cc { algorithm: algorithm.into(), params: BTreeMap::new(), via }
+    Cc { algorithm: algorithm.into(), params: BTreeMap::new(), via, ect1: None }
 }
 
 #[test]
@@ -84,6 +84,10 @@ fn what_algorithms_want() {
     assert_eq!(wants("p", Some(&cc("prague", Via::Bpf))), PRAGUE);
     assert_eq!(wants("d", Some(&cc("dctcp", Via::Bpf))), DCTCP);
     assert_eq!(wants("d", Some(&cc("dctcp", Via::Builtin))), DCTCP);
+    let ect1 = Cc { ect1: Some(true), ..cc("dctcp", Via::Bpf) };
+    assert_eq!(wants("d", Some(&ect1)), Wants { ect1: true, ..DCTCP });
+    let ect0 = Cc { ect1: Some(false), ..cc("prague", Via::Bpf) };
+    assert_eq!(wants("p", Some(&ect0)), Wants { ect1: false, ..PRAGUE });
     assert_eq!(wants("dctcp", None), DCTCP, "the kernel's");
     assert_eq!(wants("prague", None), Wants { accecn: true, ..Wants::default() }, "the kernel's");
     for plain in ["cubic", "bbr", "reno"] {

@@ -15,6 +15,8 @@ pub const COUNT_SHARE: f64 = 0.02;
 pub const COUNT_SLACK_PKTS: f64 = 3.0;
 /// Marks whose acknowledgement a flow's last sample need not have seen: those of its last two smoothed round trips.
 pub const PENDING_RTTS: f64 = 2.0;
+/// The kernel's DualPI2 counts a packet in `ecn_mark` for the coupled mark and again for the step's (`dualpi2_mark`).
+const KERNEL_DUALPI2: &str = "dualpi2";
 /// `TCPI_OPT_ECN`: the handshake agreed on ECN.
 const NEGOTIATED: u32 = 8;
 
@@ -50,9 +52,9 @@ struct Seen {
     srtt_s: f64,
 }
 
-/// Counters of one queue over time: seconds, marks, drops.
+/// Counters of one queue over time: seconds, marks, drops; and marks that may have been counted twice.
 #[derive(Debug, Default)]
-struct Marks(Vec<(f64, u64, u64)>);
+struct Marks(Vec<(f64, u64, u64)>, u64);
 
 impl Marks {
     fn total(&self) -> u64 {
@@ -109,7 +111,11 @@ impl EcnCheck {
         };
         let key = (node.to_owned(), row.link.clone(), row.handle.clone());
         let at = (span.seconds(row.at_ns), marks, row.drops_pkts);
-        self.links.entry(key).or_default().0.push(at);
+        let queue = self.links.entry(key).or_default();
+        queue.0.push(at);
+        if row.kind == KERNEL_DUALPI2 {
+            queue.1 = row.step_mark_pkts.unwrap_or(0);
+        }
     }
 
     pub(crate) fn finish(self, findings: &mut Findings) {
@@ -145,6 +151,7 @@ impl EcnCheck {
         let counted: f64 = flows().map(|flow| f64::from(flow.counted_pkts)).sum();
         let marked = self.links.values().map(Marks::total).sum::<u64>() as f64;
         let dropped = self.links.values().map(Marks::drops).sum::<u64>() as f64;
+        let twice: u64 = self.links.values().map(|marks| marks.1).sum();
         let ends = merged(flows().map(|flow| {
             let pending_s = self.every_s + PENDING_RTTS * flow.srtt_s;
             (flow.last_s - pending_s, flow.last_s + self.every_s)
@@ -152,12 +159,13 @@ impl EcnCheck {
         let pending: u64 =
             ends.iter().flat_map(|end| self.links.values().map(|m| m.within(*end))).sum();
         let slack = COUNT_SLACK_PKTS * flows().count() as f64;
-        let least = marked * (1.0 - COUNT_SHARE) - slack - pending as f64 - dropped;
+        let least = marked * (1.0 - COUNT_SHARE) - slack - (pending + twice) as f64 - dropped;
         let most = marked * (1.0 + COUNT_SHARE) + slack;
         if counted < least || counted > most {
             let message = format!(
                 "senders counted {counted:.0} CE marks, the links made {marked:.0} (limits {:.0} to {most:.0}: {:.0} %, \
-                 {COUNT_SLACK_PKTS:.0} per flow, {pending} on the way at the flows' ends, {dropped:.0} dropped packets)",
+                 {COUNT_SLACK_PKTS:.0} per flow, {pending} on the way at the flows' ends, {dropped:.0} dropped packets, \
+                 {twice} by a step that may be counted twice)",
                 least.max(0.0),
                 COUNT_SHARE * 100.0
             );

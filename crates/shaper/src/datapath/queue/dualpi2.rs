@@ -133,8 +133,10 @@ impl Dualpi2 {
                 dropped.push(packet.slot);
                 continue;
             }
+            let unmarked = !packet.marked;
             if is_low && now_ns - packet.at_ns > self.spec.step_ns && packet.mark() {
-                self.stats.ecn_mark += 1;
+                // The kernel counts a packet again that its control law has marked before.
+                self.stats.ecn_mark += u64::from(unmarked);
                 self.stats.step_mark += 1;
             }
             // Only what makes the other queue wait counts.
@@ -356,6 +358,18 @@ mod tests {
             (stats.step_mark, stats.ecn_mark, stats.pkts_in_c, stats.pkts_in_l),
             (2, 2, 1, 4)
         );
+    }
+
+    #[test]
+    fn a_packet_that_both_mark_counts_once() {
+        let spec = Dualpi2Spec { drop_on_overload: false, ..Dualpi2Spec::default() };
+        let mut queue = filled(spec, 0, 4);
+        queue.prob = ONE / 2; // coupled: every packet
+        for _ in 0..4 {
+            assert!(queue.dequeue(2 * MS, &mut Vec::new()).unwrap().marked);
+        }
+        let stats = queue.stats(2 * MS);
+        assert_eq!((stats.ecn_mark, stats.step_mark), (4, 4));
     }
 
     #[test]
