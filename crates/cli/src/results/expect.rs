@@ -327,7 +327,7 @@ fn words(claim: &Claim) -> String {
         }
     };
     // Writing to a String cannot fail.
-    let _ = write!(words, ", {how} {other}");
+    let _ = write!(words, " {how} {other}");
     words
 }
 

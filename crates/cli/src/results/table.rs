@@ -13,6 +13,8 @@ use super::{Result, TrialStatus, io_error};
 
 /// Most lines about trials that are not ok; the rest is in `trials.csv`.
 const MOST_VERDICTS: usize = 20;
+/// As many below claims, which tell of them already.
+const FEW_VERDICTS: usize = 3;
 /// A line under the header; a point is set off by its factors.
 pub(super) const STYLE: TableStyle =
     TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
@@ -31,7 +33,7 @@ pub fn print(summary: &Summary, out: &mut impl Write, width: u16) -> Result<()> 
 pub fn print_claims(summary: &Summary, out: &mut impl Write, width: u16) -> Result<()> {
     let mut told = unfinished(summary).map_or(String::new(), |line| line + "\n\n");
     told += &claims_text(&summary.expectations, width);
-    verdicts(summary, &mut told);
+    verdicts(summary, &mut told, FEW_VERDICTS);
     limited(&mut told, "", &summary.fallbacks, MOST_NOTES, "the events of kind `link`");
     let dir = summary.run_dir.display();
     let _ = writeln!(
@@ -96,7 +98,7 @@ pub fn text(summary: &Summary, width: u16) -> String {
     if !claims.is_empty() {
         let _ = write!(out, "\n{claims}");
     }
-    verdicts(summary, &mut out);
+    verdicts(summary, &mut out, MOST_VERDICTS);
     limited(&mut out, "", &summary.fallbacks, MOST_NOTES, "the events of kind `link`");
     limited(&mut out, "note: ", &summary.notes, MOST_NOTES, "run.json");
     let _ = writeln!(out, "\nresults: {}", summary.run_dir.display());
@@ -299,7 +301,7 @@ fn tally(summary: &Summary, point_id: u32) -> String {
 }
 
 /// What is wrong with trials that are not ok.
-fn verdicts(summary: &Summary, out: &mut String) {
+fn verdicts(summary: &Summary, out: &mut String, most: usize) {
     let bad = summary.trials.iter().filter(|end| end.status != TrialStatus::Ok);
     let line = |end: &TrialEnd, reason: &str| {
         let levels = summary.points.get(&end.point_id).into_iter().flatten();
@@ -315,7 +317,7 @@ fn verdicts(summary: &Summary, out: &mut String) {
             reasons.map(|reason| line(end, &reason)).collect::<Vec<_>>()
         })
         .collect();
-    limited(out, "", &lines, MOST_VERDICTS, "trials.csv");
+    limited(out, "", &lines, most, "trials.csv");
 }
 
 fn limited(out: &mut String, prefix: &str, lines: &[String], most: usize, rest: &str) {

@@ -46,7 +46,7 @@ pub fn text(rows: &[Expectation], width: u16) -> String {
             Cell::new(format!("{}{noted}", holds(row.outcome))),
         ]);
     }
-    for (column, most) in [(2, 18), (3, 21), (4, 22), (5, 16)] {
+    for (column, most) in [(2, 18), (3, 21), (4, 22), (5, 10)] {
         if let Some(column) = table.column_mut(column) {
             column.set_constraint(ColumnConstraint::UpperBoundary(Width::Fixed(most)));
         }
@@ -103,7 +103,8 @@ fn holds(outcome: Outcome) -> &'static str {
     match outcome {
         Outcome::Holds => "yes",
         Outcome::DoesNotHold => "NO",
-        Outcome::NotMeasured => "not measured",
+        // Below the table stands why.
+        Outcome::NotMeasured => "?",
     }
 }
 
