@@ -4,7 +4,7 @@ export CARGO_TARGET_DIR ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ccbench/target
 BIN := $(CARGO_TARGET_DIR)/debug
 PREFIX ?= /usr/local
 
-.PHONY: all demo test test-fast test-lab test-vm lab lint bench install uninstall setup build man
+.PHONY: all demo test test-fast test-lab test-vm lab lint bench bench-results install uninstall setup build man
 
 all: build
 
@@ -47,13 +47,21 @@ lint:
 	cargo clippy --locked --workspace --all-targets --features netns,browser -- -D warnings
 
 # Ratios measured in one run: cost of controller and agents, start-up, overhead per trial, sampling; of userspace links
-# beside plain veth; and of watching acknowledgements.
+# beside plain veth; of watching acknowledgements; of a trial's processing beside the coexistence study's shell.
 bench: build
 	tests/bench/overhead.sh $(BIN)
 	cargo run --locked -p ccbench-collector --example diag_cost
 	cargo run --locked -p ccbench-shaper --example link_bench
 	cargo run --locked -p ccbench-agent --example ack_cost
 	cargo run --locked -p ccbench-shaper --features bench --example queue_cost
+	$(MAKE) --no-print-directory bench-results
+
+# What users run is a release build: the first time this takes a quarter of an hour. The second one needs 8 GB in TMPDIR.
+bench-results: setup
+	cargo build --locked --release -p ccbench --bins --example many_samples
+	tests/bench/pipeline.sh $(CARGO_TARGET_DIR)/release
+	tests/bench/pipeline.sh $(CARGO_TARGET_DIR)/release 10 1
+	tests/bench/summary.sh $(CARGO_TARGET_DIR)/release
 
 install: setup
 	cargo build --locked --release -p ccbench -p ccbench-agent

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs what ccbench needs beside a Rust toolchain: iperf3 (traffic), iproute2 and ethtool (used by the
 # tests as independent witnesses), a C linker, and for the congestion controls in BPF clang, libelf and zlib. With --lab also
-# what the lab needs (docs/lab.md): QEMU and what builds a kernel; with --test a browser. Does nothing where all of it is there.
+# what the lab needs (docs/lab.md): QEMU and what builds a kernel; with --test a browser, and Python's packages of
+# tests/notebooks/requirements.txt in a folder of their own. Does nothing where all of it is there.
 set -euo pipefail
 
 if ! command -v cargo >/dev/null; then
@@ -20,8 +21,21 @@ missing=()
 for program in "${!package[@]}"; do
     PATH="$PATH:/usr/sbin:/sbin" command -v "$program" >/dev/null || missing+=("${package[$program]}")
 done
+[ "${1:-}" = --test ] && { python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv); }
 [ -e /usr/include/libelf.h ] || missing+=(libelf-dev)
 [ -e /usr/include/zlib.h ] || missing+=(zlib1g-dev)
+
+# What notebooks are tested with: nothing of it is installed for the whole system.
+python_packages() {
+    local wanted venv
+    wanted=$(dirname "$0")/../tests/notebooks/requirements.txt
+    venv=${XDG_CACHE_HOME:-$HOME/.cache}/ccbench/python
+    cmp -s "$wanted" "$venv/installed.txt" && return
+    echo "setup: installing Python packages into $venv"
+    python3 -m venv --clear "$venv"
+    "$venv/bin/pip" install --quiet --disable-pip-version-check --requirement "$wanted"
+    cp "$wanted" "$venv/installed.txt"
+}
 
 # The same as in crates/agent/build.rs.
 clang_wanted=16
@@ -34,7 +48,10 @@ has_clang() {
     return 1
 }
 has_clang || missing+=(clang)
-[ ${#missing[@]} -eq 0 ] && exit 0
+if [ ${#missing[@]} -eq 0 ]; then
+    [ "${1:-}" = --test ] && python_packages
+    exit 0
+fi
 
 if ! command -v apt-get >/dev/null; then
     echo "setup: please install: ${missing[*]}" >&2
@@ -62,3 +79,5 @@ for index in "${!missing[@]}"; do
 done
 echo "setup: installing ${missing[*]}"
 "${as_root[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+[ "${1:-}" = --test ] && python_packages
+exit 0

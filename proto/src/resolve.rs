@@ -260,6 +260,20 @@ pub fn base_rtt(plan: &Plan, link: &str) -> Micros {
         .unwrap_or_else(all)
 }
 
+/// The slowest link that data of a flow group passes, by the rate that its queue drains at, and its name. Where the
+/// cabling is not known (nodes with agents), of all links. `None` where no link has a rate.
+pub fn bottleneck<'p>(plan: &'p Plan, group: &str) -> Option<(&'p str, &'p Link)> {
+    let flow = plan.flows.get(group)?;
+    let (from, to) = if flow.reverse { (&flow.to, &flow.from) } else { (&flow.from, &flow.to) };
+    let topology = Topology::build(plan);
+    let hops = topology.path(from, to);
+    let passed = |link: &Link| {
+        hops.as_ref().is_none_or(|hops| hops.iter().any(|hop| shapes(link, &topology, *hop)))
+    };
+    let rated = plan.links.iter().filter(|(_, link)| passed(link) && drain_rate(link).is_some());
+    rated.min_by_key(|(_, link)| drain_rate(link)).map(|(name, link)| (name.as_str(), link))
+}
+
 /// What `rate` carries in `rtt`: the bandwidth-delay product in bytes, rounded down.
 pub fn bdp(rate: Rate, rtt: Micros) -> Bytes {
     rate.over(rtt)

@@ -456,13 +456,13 @@ fn timed_changes(plan: &Plan, link: &str) -> Vec<TimedChange> {
 
 /// A link's trace; `None` if its file was not given.
 fn replay(used: &TraceUse, traces: &BTreeMap<String, Arc<Trace>>) -> Option<Replay> {
-    Some(Replay {
-        trace: Arc::clone(traces.get(&used.file)?),
-        name: used.file.clone(),
-        on_end: used.on_end,
-        start: used.start,
-        floor: used.floor,
-    })
+    Some(replay_of(used, Arc::clone(traces.get(&used.file)?)))
+}
+
+/// How a link plays this trace.
+pub fn replay_of(used: &TraceUse, trace: Arc<Trace>) -> Replay {
+    let TraceUse { file, on_end, start, floor, .. } = used;
+    Replay { trace, name: file.clone(), on_end: *on_end, start: *start, floor: *floor }
 }
 
 /// A class's match as header fields: any of the returned alternatives, all fields within one. Empty when the

@@ -4,6 +4,7 @@
 mod agents;
 mod congestion;
 mod experiment;
+mod figures;
 mod killed;
 mod probes;
 

@@ -10,6 +10,7 @@ use ccbench_proto::trace::generate::Kind;
 use ccbench_proto::units::{Micros, Rate};
 use clap::{Args, Parser, Subcommand, ValueHint};
 
+use crate::results::figure;
 use crate::trace::Output;
 
 /// Congestion-control experiments from one plan file.
@@ -47,6 +48,13 @@ pub enum Command {
     Import(ImportArgs),
     /// Put a results directory on one page: a single HTML file for a browser, also offline.
     Report(ReportArgs),
+    /// Write a run for other tools: tables as CSV, flent's data files, iperf3's JSON.
+    #[command(subcommand)]
+    Export(ExportCommand),
+    /// Compare two runs, or two levels of a factor: differences with intervals and effect sizes.
+    Compare(CompareArgs),
+    /// Draw figures for a paper (SVG and PNG), each with the CSV behind it.
+    Plot(PlotArgs),
     /// Show what the nodes of a plan are and can do (kernel, congestion controls, qdiscs, offloads).
     Describe(DescribeArgs),
     /// Run a command inside a node of a running experiment: `ccbench exec src -- ss -ti`.
@@ -293,6 +301,115 @@ pub struct ReportArgs {
     /// Count failed and aborted trials in the means too.
     #[arg(long)]
     pub include_failed: bool,
+}
+
+/// Sub-commands of `export`.
+#[derive(Debug, Subcommand)]
+pub enum ExportCommand {
+    /// Tables as CSV, all or some of them.
+    Csv {
+        /// The results directory.
+        #[arg(value_hint = ValueHint::DirPath)]
+        run: PathBuf,
+        /// Only these: `flow_samples`, `intervals`, `summary_point` …
+        #[arg(long = "table", value_name = "NAME", value_delimiter = ',')]
+        tables: Vec<String>,
+        /// The folder; - is standard output.
+        #[arg(short, long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+        output: PathBuf,
+    },
+    /// A .flent.gz file per trial, which flent and its GUI open as a test of its kind tcp_nup.
+    Flent(ExportArgs),
+    /// The JSON that each iperf3 wrote, a file per flow group and end.
+    Iperf3(ExportArgs),
+}
+
+/// Arguments of `export flent` and `export iperf3`.
+#[derive(Debug, Args)]
+pub struct ExportArgs {
+    /// The results directory.
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub run: PathBuf,
+    /// The folder.
+    #[arg(short, long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub output: PathBuf,
+}
+
+/// Arguments of `compare`.
+#[derive(Debug, Args)]
+pub struct CompareArgs {
+    /// A results directory.
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub a: PathBuf,
+    /// Another one.
+    #[arg(value_hint = ValueHint::DirPath, required_unless_present = "by", conflicts_with = "by")]
+    pub b: Option<PathBuf>,
+    /// Two levels of a factor of the one run instead: `--by scheme=cubic,bbr`.
+    #[arg(long, value_name = "FACTOR=LEVEL,LEVEL", value_parser = levels)]
+    pub by: Option<(String, String, String)>,
+    /// Metrics of the summary instead of the usual ones: `srtt`, `srtt:p95`, `throughput_sum:mean`.
+    #[arg(long = "metric", value_name = "NAME[:STAT]", value_delimiter = ',')]
+    pub metrics: Vec<String>,
+    /// Write the table as CSV too; - is standard output, instead of the table.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub csv: Option<PathBuf>,
+    /// Take failed and aborted trials too.
+    #[arg(long)]
+    pub include_failed: bool,
+}
+
+fn levels(text: &str) -> Result<(String, String, String), String> {
+    let how = || "write FACTOR=LEVEL,LEVEL, as in scheme=cubic,bbr".to_owned();
+    let (factor, levels) = text.split_once('=').ok_or_else(how)?;
+    let (one, other) = levels.split_once(',').ok_or_else(how)?;
+    Ok((factor.to_owned(), one.to_owned(), other.to_owned()))
+}
+
+/// Arguments of `plot`.
+#[derive(Debug, Args)]
+pub struct PlotArgs {
+    /// The results directory.
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub run: PathBuf,
+    /// What to draw.
+    #[arg(long, value_enum)]
+    pub kind: figure::Kind,
+    /// Only of these: a factor of the matrix, `point_id`, `trial`, `phase`, `group`, `flow_id`, `link` or `cc`, and its
+    /// value. Of several points there is a figure each, where one cannot hold them all.
+    #[arg(long = "where", value_name = "COLUMN=VALUE", value_parser = column)]
+    pub wheres: Vec<(String, String)>,
+    /// Metrics instead of the usual ones: of the summary (`srtt`, `srtt:p95`) for phases and heatmap; `throughput`, `srtt`, `cwnd`,
+    /// `in_flight`, `queue`, `rate`, `probe_rtt`, `retransmissions` for series; variables for cc_state.
+    #[arg(long = "metric", value_name = "NAME[:STAT]", value_delimiter = ',')]
+    pub metrics: Vec<String>,
+    /// A folder, or one file that ends in .svg or .png; left out, `figures` in the results directory.
+    #[arg(long, short, value_name = "FILE|DIR", value_hint = ValueHint::AnyPath)]
+    pub output: Option<PathBuf>,
+    /// What to write into a folder.
+    #[arg(long, value_enum, value_delimiter = ',', default_values = ["svg", "png"])]
+    pub format: Vec<figure::Format>,
+    /// Width; left out, 85 (a column of a paper) or 175 (two), by the kind.
+    #[arg(long, value_name = "MM", value_parser = millimetres)]
+    pub width_mm: Option<f64>,
+    /// Height; left out, what the kind needs.
+    #[arg(long, value_name = "MM", value_parser = millimetres)]
+    pub height_mm: Option<f64>,
+    /// Take failed and aborted trials too.
+    #[arg(long)]
+    pub include_failed: bool,
+}
+
+fn column(text: &str) -> Result<(String, String), String> {
+    let (column, value) = text.split_once('=').ok_or("write COLUMN=VALUE, as in trial=2")?;
+    Ok((column.to_owned(), value.to_owned()))
+}
+
+fn millimetres(text: &str) -> Result<f64, String> {
+    let mm: f64 = text.parse().map_err(|e| format!("{e}"))?;
+    match (30.0..=600.0).contains(&mm) {
+        true => Ok(mm),
+        false => Err("a figure is 30 to 600 mm wide and high".to_owned()),
+    }
 }
 
 /// Arguments of `describe`.

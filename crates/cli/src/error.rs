@@ -81,6 +81,7 @@ impl CliError {
             | Self::Plan { .. }
             | Self::Usage(_)
             | Self::Impossible { .. } => 2,
+            Self::Results(error) if error.is_of_the_command() => 2,
             Self::Testbed(_) | Self::Node { .. } | Self::Pki(_) | Self::Lab(_) => 3,
             Self::Results(_) | Self::File { .. } => 1,
             Self::Interrupted => 130,

@@ -17,6 +17,7 @@ mod reproduce;
 pub mod results;
 mod run;
 mod source;
+mod svg;
 mod trace;
 mod traces;
 mod trials;
@@ -30,8 +31,8 @@ use ccbench_proto::resolve;
 use clap::{CommandFactory, Parser};
 
 use args::{
-    CheckArgs, Cli, Command, DescribeArgs, ExecArgs, LabCommand, PkiCommand, ReportArgs,
-    SummarizeArgs,
+    CheckArgs, Cli, Command, CompareArgs, DescribeArgs, ExecArgs, ExportCommand, LabCommand,
+    PkiCommand, PlotArgs, ReportArgs, SummarizeArgs,
 };
 use coordinate::Experiment;
 use error::CliError;
@@ -87,6 +88,9 @@ fn dispatch(command: Command) -> Result<i32, CliError> {
         Command::Summarize(args) => summarize(&args),
         Command::Import(args) => import::run(&args),
         Command::Report(args) => write_report(&args),
+        Command::Compare(args) => compare(&args),
+        Command::Export(command) => export(&command),
+        Command::Plot(args) => plot(args),
         Command::Describe(args) => block_on(describe(args)),
         Command::Exec(args) => Err(exec(&args)),
         Command::Lab(command) => lab_command(&command),
@@ -213,6 +217,55 @@ fn write_report(args: &ReportArgs) -> Result<i32, CliError> {
     let choice = results::summary::Choice { include_failed: args.include_failed, ..<_>::default() };
     results::report::write(&args.run, choice, &file)?;
     print(&format!("{}\n", file.display()))
+}
+
+fn export(command: &ExportCommand) -> Result<i32, CliError> {
+    use results::export::{csv, flent, iperf3};
+    let written = match command {
+        ExportCommand::Csv { run, tables, output } => csv(run, tables, output),
+        ExportCommand::Flent(args) => flent(&args.run, &args.output),
+        ExportCommand::Iperf3(args) => iperf3(&args.run, &args.output),
+    };
+    for path in written? {
+        print(&format!("{}\n", path.display()))?;
+    }
+    Ok(0)
+}
+
+fn compare(args: &CompareArgs) -> Result<i32, CliError> {
+    use results::compare::{With, compare, csv, text};
+    let with = match (&args.b, &args.by) {
+        (Some(other), _) => With::Run(other),
+        (None, Some((factor, one, other))) => With::Levels(factor, one, other),
+        (None, None) => return Err(CliError::Usage("give a second run, or --by".to_owned())),
+    };
+    let choice = results::summary::Choice { include_failed: args.include_failed, ..<_>::default() };
+    let (names, compared) = compare(&args.a, &with, &args.metrics, choice)?;
+    if let Some(path) = &args.csv {
+        if path.as_os_str() == "-" {
+            return print(&csv(&compared));
+        }
+        let failed = |source| CliError::File { op: "write", path: path.clone(), source };
+        std::fs::write(path, csv(&compared)).map_err(failed)?;
+    }
+    print(&text(&names, &compared))
+}
+
+fn plot(args: PlotArgs) -> Result<i32, CliError> {
+    let request = results::figure::Request {
+        kind: args.kind,
+        wheres: args.wheres,
+        metrics: args.metrics,
+        width_mm: args.width_mm,
+        height_mm: args.height_mm,
+        choice: results::summary::Choice { include_failed: args.include_failed, ..<_>::default() },
+    };
+    let figures = results::figure::draw(&args.run, &request)?;
+    let output = args.output.unwrap_or_else(|| args.run.join("figures"));
+    for path in results::figure::write(&figures, &output, &args.format)? {
+        print(&format!("{}\n", path.display()))?;
+    }
+    Ok(0)
 }
 
 fn terminal_width() -> u16 {

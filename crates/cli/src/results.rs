@@ -4,7 +4,8 @@
 //! - [`columns`] lists the columns of every table, in one place.
 //! - [`journal`] is the append-only record that decides which trials exist.
 //! - [`verdict`] judges a trial while its rows go by.
-//! - [`report`] puts a run on one page for a browser.
+//! - [`report`] puts a run on one page for a browser; [`figure`] draws figures for a paper,
+//!   [`compare`] lays two runs side by side, [`export`] writes for other tools.
 //! - [`summary`] turns committed trials into means and confidence intervals; [`table`] prints them.
 
 use std::path::{Path, PathBuf};
@@ -14,12 +15,17 @@ use serde::{Deserialize, Serialize};
 
 mod cells;
 pub mod columns;
+pub mod compare;
+mod csv;
 pub mod expect;
+pub mod export;
+pub mod figure;
 pub mod journal;
 mod part;
 mod points;
 mod record;
 pub mod report;
+mod series;
 pub mod store;
 pub mod summary;
 pub mod table;
@@ -176,6 +182,69 @@ pub enum ResultsError {
         /// The results directory.
         path: PathBuf,
     },
+    /// A figure for which there is no data.
+    #[error("no {kind} figure of {}: {why}; {possible}", path.display())]
+    NoFigure {
+        /// The results directory.
+        path: PathBuf,
+        /// What was asked for.
+        kind: &'static str,
+        /// What is missing.
+        why: String,
+        /// The kinds that there is data for.
+        possible: String,
+    },
+    /// A choice of rows that the run does not have.
+    #[error("--where {column}={value}: {why}")]
+    Where {
+        /// Before the `=`.
+        column: String,
+        /// Behind it.
+        value: String,
+        /// What is wrong, and what there is.
+        why: String,
+    },
+    /// A metric that a figure or a comparison does not have.
+    #[error("there is no metric `{metric}` here; there are: {known}")]
+    UnknownMetric {
+        /// As asked.
+        metric: String,
+        /// Those that exist.
+        known: String,
+    },
+    /// A table that the run does not have.
+    #[error("there is no table `{table}` in this run; there are: {known}")]
+    UnknownTable {
+        /// As asked.
+        table: String,
+        /// Those that exist.
+        known: String,
+    },
+    /// One file for several figures.
+    #[error(
+        "{} would hold {} figures ({}); name a folder, or choose one with --where",
+        path.display(), stems.len(), stems.join(", ")
+    )]
+    ManyFigures {
+        /// The file.
+        path: PathBuf,
+        /// What they are called.
+        stems: Vec<String>,
+    },
+    /// A comparison of what has nothing in common.
+    #[error("nothing to compare: {why}")]
+    Unpaired {
+        /// What is missing, and what there is.
+        why: String,
+    },
+    /// A picture cannot be turned into pixels.
+    #[error("cannot draw {what} as PNG: {why}; make it smaller, or take --format svg")]
+    Picture {
+        /// Which.
+        what: String,
+        /// Why.
+        why: String,
+    },
     /// A flow group that no committed trial has.
     #[error("no committed trial has a flow group `{group}`; there are: {known}")]
     UnknownGroup {
@@ -184,6 +253,21 @@ pub enum ResultsError {
         /// Those that exist.
         known: String,
     },
+}
+
+impl ResultsError {
+    /// Whether the command asked for what the run does not have.
+    pub const fn is_of_the_command(&self) -> bool {
+        matches!(
+            self,
+            Self::NoFigure { .. }
+                | Self::Where { .. }
+                | Self::UnknownMetric { .. }
+                | Self::UnknownTable { .. }
+                | Self::ManyFigures { .. }
+                | Self::Unpaired { .. }
+        )
+    }
 }
 
 /// Result of everything here.

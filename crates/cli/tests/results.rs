@@ -16,6 +16,7 @@ use ccbench_proto::units::Micros;
 use ccbench_proto::wire::{self, run_event::Of};
 
 mod browser;
+mod figures;
 
 /// CLOCK_MONOTONIC of the trial's beginning, different on each node.
 const T0_NS: [(&str, u64); 2] = [("src", 7_000_000_000), ("dst", 91_000_000_000)];

@@ -8,9 +8,10 @@ use serde_json::Value;
 use super::journal::TrialEnd;
 use super::store::RunDir;
 use super::summary::{Choice, PointRow, Summary, compute};
-use super::{Result, io_error};
+use super::{Result, io_error, series};
 
-mod series;
+mod claims;
+mod snippets;
 
 const PAGE: &str = include_str!("report/page.html");
 const STYLE: &str = include_str!("report/page.css");
@@ -41,6 +42,8 @@ struct Page<'a> {
     rows: Vec<Value>,
     run: Value,
     plan: String,
+    snippets: Vec<snippets::Snippet>,
+    claims: Vec<Value>,
 }
 
 /// The page of a results directory. The numbers are those of [`compute`] with `choice`; the curves are of every trial
@@ -56,9 +59,12 @@ pub fn html(run_dir: &Path, choice: Choice) -> Result<String> {
         std::fs::read_to_string(&path).map_err(io_error("read", &path))
     };
     let record: Value = serde_json::from_str(&read("run.json")?).unwrap_or_default();
+    let directory = run_dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let page = Page {
         name: record["plan_name"].as_str().unwrap_or("run").to_owned(),
-        directory: run_dir.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+        snippets: snippets::of(&directory),
+        claims: claims::of(run_dir)?,
+        directory,
         status: summary.status.as_str(),
         planned: summary.planned,
         notes: &summary.notes,
@@ -74,7 +80,8 @@ pub fn html(run_dir: &Path, choice: Choice) -> Result<String> {
     let mut curves = String::new();
     let stretches = stretches(&summary.trials);
     for end in &summary.trials {
-        let panels = series::panels(&run, end, stretches)?;
+        let mut panels = series::panels(&run, end, stretches)?;
+        panels.extend(series::inner_states(&run, end, stretches)?);
         let id = format!("curves-{}-{}", end.point_id, end.trial);
         curves += &data(&id, &panels);
     }

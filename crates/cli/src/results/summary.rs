@@ -76,6 +76,12 @@ pub struct PointRow {
     pub interval: Option<(f64, f64)>,
     /// Trials in it.
     pub n_trials: u32,
+    /// The middle one of the trials' values.
+    pub median: f64,
+    /// Sample standard deviation over trials; `None` with fewer than two.
+    pub sd: Option<f64>,
+    /// As `interval`, by the percentile bootstrap.
+    pub bootstrap: Option<(f64, f64)>,
 }
 
 /// Which trials count.
@@ -88,7 +94,8 @@ pub struct Choice {
 }
 
 impl Choice {
-    fn takes(self, status: TrialStatus) -> bool {
+    /// Whether a trial with this verdict counts.
+    pub(in crate::results) fn takes(self, status: TrialStatus) -> bool {
         match status {
             TrialStatus::Ok => true,
             TrialStatus::Degraded => !self.only_ok,
@@ -148,12 +155,20 @@ pub fn summarize_chosen(run_dir: &Path, choice: Choice) -> Result<Summary> {
 
 /// Summarises without writing.
 pub fn compute(run_dir: &Path, choice: Choice) -> Result<Summary> {
+    compute_of(run_dir, |end| choice.takes(end.status))
+}
+
+/// As [`compute`], of the trials that `takes` says.
+pub(in crate::results) fn compute_of(
+    run_dir: &Path,
+    takes: impl Fn(&TrialEnd) -> bool,
+) -> Result<Summary> {
     let run = RunDir::open(run_dir)?;
     let trials = run.trials();
-    let counted: Vec<&TrialEnd> = trials.iter().filter(|end| choice.takes(end.status)).collect();
+    let counted: Vec<&TrialEnd> = trials.iter().filter(|end| takes(end)).collect();
     let (mut phase_rows, mut notes) = (vec![], run.notes());
     let schedule = measure::Schedule::of(&run);
-    for batch in counted.chunks(query::BATCH) {
+    for batch in query::batches(&counted) {
         let measured = measure::measure(&run, batch, &schedule)?;
         phase_rows.extend(measured.rows);
         notes.extend(measured.notes);
@@ -246,6 +261,9 @@ fn over_trials(rows: &[PhaseRow], phases: &[String]) -> Vec<PointRow> {
             n,
             interval: mean.interval,
             n_trials: values.len() as u32,
+            median: statistics::median(&values)?,
+            sd: statistics::variance(&values).map(f64::sqrt),
+            bootstrap: statistics::bootstrap(&[&values], |drawn| statistics::mean(&drawn[0])),
         })
     };
     series.into_values().filter_map(point_row).collect()
@@ -382,9 +400,11 @@ impl Summary {
 
     fn point_frame(&self) -> PolarsResult<DataFrame> {
         let rows = &self.point_rows;
-        let end = |pick: fn((f64, f64)) -> f64| {
-            rows.iter().map(|r| r.interval.map(pick)).collect::<Vec<_>>()
+        let ends = |of: fn(&PointRow) -> Option<(f64, f64)>, pick: fn((f64, f64)) -> f64| {
+            rows.iter().map(|r| of(r).map(pick)).collect::<Vec<_>>()
         };
+        let end = |pick| ends(|r| r.interval, pick);
+        let boot = |pick| ends(|r| r.bootstrap, pick);
         DataFrame::new_infer_height(vec![
             numbers("point_id", rows, |r| r.point_id),
             text("phase", rows, |r| r.phase.clone()),
@@ -399,6 +419,11 @@ impl Summary {
             Column::new("ci_high".into(), end(|(_, high)| high)),
             numbers("n_trials", rows, |r| r.n_trials),
             text("method", rows, |_| statistics::METHOD.to_owned()),
+            numbers("median", rows, |r| r.median),
+            Column::new("sd".into(), rows.iter().map(|r| r.sd).collect::<Vec<_>>()),
+            Column::new("boot_low".into(), boot(|(low, _)| low)),
+            Column::new("boot_high".into(), boot(|(_, high)| high)),
+            text("boot_method", rows, |_| statistics::BOOTSTRAP_METHOD.to_owned()),
         ])
     }
 }

@@ -31,7 +31,8 @@ pub fn print(summary: &Summary, out: &mut impl Write, width: u16) -> Result<()> 
 
 /// Prints what became of the plan's claims, the verdicts that are not ok, and where everything else is.
 pub fn print_claims(summary: &Summary, out: &mut impl Write, width: u16) -> Result<()> {
-    let mut told = unfinished(summary).map_or(String::new(), |line| line + "\n\n");
+    let mut told =
+        "\n".to_owned() + &unfinished(summary).map_or(String::new(), |line| line + "\n\n");
     told += &claims_text(&summary.expectations, width);
     verdicts(summary, &mut told, FEW_VERDICTS);
     limited(&mut told, "", &summary.fallbacks, MOST_NOTES, "the events of kind `link`");

@@ -5,6 +5,8 @@ use std::fmt::Write as _;
 use ccbench_proto::trace::Trace;
 use ccbench_proto::units::Rate;
 
+use crate::svg::{escaped, round_step, short};
+
 const WIDTH: f64 = 900.0;
 const HEIGHT: f64 = 320.0;
 const LEFT: f64 = 70.0;
@@ -34,33 +36,6 @@ fn unit_of(bps: f64) -> (f64, &'static str) {
         kilo if kilo >= 1e3 => (1e3, "kbit/s"),
         _ => (1.0, "bit/s"),
     }
-}
-
-/// A round step that divides `span` into about `parts`.
-fn round_step(span: f64, parts: f64) -> f64 {
-    let rough = span / parts;
-    let power = 10_f64.powf(rough.log10().floor());
-    let step = [1.0, 2.0, 2.5, 5.0].into_iter().find(|step| step * power >= rough);
-    step.unwrap_or(10.0) * power
-}
-
-/// `2.50` as `2.5`.
-fn short(value: f64) -> String {
-    let text = format!("{value:.3}");
-    text.trim_end_matches('0').trim_end_matches('.').to_owned()
-}
-
-fn escaped(text: &str) -> String {
-    text.chars()
-        .filter(|c| !c.is_control())
-        .map(|c| match c {
-            '<' => "&lt;".to_owned(),
-            '>' => "&gt;".to_owned(),
-            '&' => "&amp;".to_owned(),
-            '"' => "&quot;".to_owned(),
-            other => other.to_string(),
-        })
-        .collect()
 }
 
 /// Rates and how long each lasts; neighbours are joined, weighted by time, if there are too many to be seen.
@@ -164,12 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn steps_are_round() {
-        assert_eq!(
-            [round_step(120.0, 8.0), round_step(3.85, 5.0), round_step(0.7, 5.0)],
-            [20.0, 1.0, 0.2]
-        );
-        assert_eq!([short(2.5), short(20.0), short(0.0)], ["2.5", "20", "0"]);
+    fn rates_have_a_unit() {
         assert_eq!(rate_text(2_310e6), "2.31 Gbit/s");
         assert_eq!(rate_text(0.0), "0 bit/s");
     }

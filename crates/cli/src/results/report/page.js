@@ -97,6 +97,33 @@
   ], flawed);
   for (const note of [...run.fallbacks, ...run.notes]) byId("notes").append(make("li", note));
 
+  // Claims.
+  const HOW = { holds: "ok", does_not_hold: "failed", not_measured: "degraded" };
+  const bounds = ({ least, most }) => {
+    if (least === null) return most === null ? "" : `at most ${digits(most)}`;
+    return most === null ? `at least ${digits(least)}` : `${digits(least)} to ${digits(most)}`;
+  };
+  if (run.claims.length) {
+    for (const element of document.querySelectorAll("#claimed, nav a[href='#claimed']")) element.hidden = false;
+    const measured = (claim) => {
+      if (claim.measured === null) return "-";
+      const ends = claim.ci_low === null ? "" : ` (${digits(claim.ci_low)} to ${digits(claim.ci_high)})`;
+      return `${digits(claim.measured)}${ends}`;
+    };
+    table(byId("claims"), "Claim by claim", [
+      { title: "claim", value: (claim) => claim.claim, className: "reason" },
+      { title: "published", value: (claim) => [claim.published, claim.source].filter(Boolean).join(" · ") },
+      { title: "of", value: (claim) => [claim.number, claim.levels].filter(Boolean).join(", ") },
+      { title: "expected", value: bounds },
+      { title: "measured", value: (claim) => claim.measured, show: measured, number: true },
+      { title: "unit", value: (claim) => claim.unit },
+      { title: "trials", value: (claim) => claim.n_trials, number: true },
+      { title: "verdict", value: (claim) => claim.verdict,
+        show: (claim) => make("span", claim.verdict.replaceAll("_", " "), { className: HOW[claim.verdict] ?? "" }) },
+      { title: "why", value: (claim) => claim.why, className: "reason" },
+    ], run.claims);
+  }
+
   // Summary.
   const place = (point, phase, scope, subject, metric, stat) => [point, phase, scope, subject, metric, stat].join("\n");
   const rowAt = new Map(run.rows.map((r) => [place(r.point, r.phase, r.scope, r.subject, r.metric, r.stat), r]));
@@ -274,19 +301,7 @@
   for (const id of ["phase", "scope", "search"]) byId(id).addEventListener("input", list);
 
   // Load the data.
-  const at = run.directory;
-  const snippets = {
-    "Python, polars": `import polars as pl\nrun = "${at}"\nsamples = pl.read_parquet(f"{run}/tables/flow_samples")\n` +
-      `data = samples.filter((pl.col("role") == "data") & (pl.col("side") == "snd"))\n` +
-      `print(data.group_by("phase", "group").agg(pl.col("rtt_us").mean()))`,
-    "Python, pandas": `import pandas as pd\nrun = "${at}"\nsamples = pd.read_parquet(f"{run}/tables/flow_samples")\n` +
-      `data = samples[(samples.role == "data") & (samples.side == "snd")]\nprint(data.groupby(["phase", "group"]).rtt_us.mean())`,
-    "DuckDB": `SELECT phase, "group", avg(rtt_us)\nFROM '${at}/tables/flow_samples/**/*.parquet'\n` +
-      `WHERE role = 'data' AND side = 'snd' GROUP BY ALL;`,
-    "R": `library(arrow)\nlibrary(dplyr)\nopen_dataset("${at}/tables/flow_samples") |>\n  filter(role == "data", side == "snd") |>\n` +
-      `  group_by(phase, group) |>\n  summarise(rtt_us = mean(rtt_us)) |>\n  collect()`,
-  };
-  for (const [name, code] of Object.entries(snippets)) byId("snippets").append(make("h3", name), make("pre", code));
+  for (const { name, code } of run.snippets) byId("snippets").append(make("h3", name), make("pre", code));
 
   // Provenance.
   const session = run.run.sessions?.[0] ?? {};

@@ -24,7 +24,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ccbench_proto::metric::WHOLE_TRIAL;
 use ccbench_proto::schedule::{self, FlowTask, Point, TrialContext};
-use polars::prelude::{Expr, col, lit};
+use polars::prelude::{Expr, LazyFrame, col, lit};
 
 use super::harm;
 use super::query::{self, Lines, count, first, last, stats, sum};
@@ -127,15 +127,15 @@ pub(super) fn measure(run: &RunDir, trials: &[&TrialEnd], schedule: &Schedule) -
             take_interval(&lines, line, &mut groups, &mut flows);
         }
     }
-    if let Some(lines) = sockets(run, trials)? {
-        take_sockets(&lines, &timeline, &mut groups, &mut flows);
+    let senders = query::senders(run, trials)?;
+    if let Some(senders) = &senders {
+        take_sockets(&sockets(run, senders)?, &timeline, &mut groups, &mut flows);
     }
     let mut out = Out { timeline: &timeline, schedule, measured: &mut measured };
     out.throughputs(&groups, &flows);
     for (scope, keys) in [(Scope::Flow, &["group", "flow_id"][..]), (Scope::Group, &["group"])] {
-        if let Some(lines) =
-            query::group(run, "flow_samples", trials, sender(), keys, socket_stats())?
-        {
+        if let Some(senders) = &senders {
+            let lines = query::of_senders(run, senders, keys, socket_stats())?;
             out.samples(&lines, scope, &groups);
         }
     }
@@ -148,17 +148,19 @@ pub(super) fn measure(run: &RunDir, trials: &[&TrialEnd], schedule: &Schedule) -
     for row in query::timing(run, trials)? {
         out.timing(&row);
     }
-    out.sampled(&aligned(run, trials)?);
-    let position = |row: &PhaseRow| {
-        timeline.phase((row.point_id, row.trial), &row.phase).map_or(usize::MAX, |(nth, _)| nth)
-    };
-    let harm = harm::harm(&measured.rows, position);
+    out.sampled(&aligned(run, trials, senders.as_ref())?);
+    let nth = |row: &PhaseRow| timeline.phase((row.point_id, row.trial), &row.phase).map(|at| at.0);
+    let harm = harm::harm(&measured.rows, nth);
     measured.rows.extend(harm);
     Ok(measured)
 }
 
 /// The flows of every measured phase on one grid of instants.
-fn aligned(run: &RunDir, trials: &[&TrialEnd]) -> Result<BTreeMap<(Trial, String), Aligned>> {
+fn aligned(
+    run: &RunDir,
+    trials: &[&TrialEnd],
+    senders: Option<&LazyFrame>,
+) -> Result<BTreeMap<(Trial, String), Aligned>> {
     let mut all = BTreeMap::new();
     for end in trials {
         for phase in end.phases.iter().filter(|phase| phase.measure) {
@@ -180,7 +182,8 @@ fn aligned(run: &RunDir, trials: &[&TrialEnd]) -> Result<BTreeMap<(Trial, String
             each(lines.trial(line), &mut |phase| phase.interval(&flow, end_s, seconds, bytes));
         }
     }
-    if let Some(lines) = query::round_trips(run, trials, sender(), INSTANT_S)? {
+    if let Some(senders) = senders {
+        let lines = query::round_trips(run, senders, INSTANT_S)?;
         for line in 0..lines.len() {
             let number = |name: &str| lines.number(name, line);
             let (Some(nth), Some(us)) = (number("instant"), number("rtt_us")) else { continue };
@@ -191,17 +194,13 @@ fn aligned(run: &RunDir, trials: &[&TrialEnd]) -> Result<BTreeMap<(Trial, String
     Ok(all)
 }
 
-fn sender() -> Expr {
-    col("role").eq(lit("data")).and(col("side").eq(lit("snd")))
-}
-
 fn intervals(run: &RunDir, trials: &[&TrialEnd]) -> Result<Option<Lines>> {
     let kept = col("omitted").not().and(col("seconds").gt(lit(0.0)));
     let aggregates = vec![sum("bytes"), sum("seconds"), count("bytes")];
     query::group(run, "intervals", trials, kept, &["group", "flow_id", "side"], aggregates)
 }
 
-fn sockets(run: &RunDir, trials: &[&TrialEnd]) -> Result<Option<Lines>> {
+fn sockets(run: &RunDir, senders: &LazyFrame) -> Result<Lines> {
     let aggregates = vec![
         first("t_s"),
         last("t_s"),
@@ -210,7 +209,7 @@ fn sockets(run: &RunDir, trials: &[&TrialEnd]) -> Result<Option<Lines>> {
         last("bytes_acked"),
         count("t_s"),
     ];
-    query::group(run, "flow_samples", trials, sender(), &["group", "flow_id", "sport"], aggregates)
+    query::of_senders(run, senders, &["group", "flow_id", "sport"], aggregates)
 }
 
 fn socket_stats() -> Vec<Expr> {

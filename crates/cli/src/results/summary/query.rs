@@ -11,8 +11,24 @@ use crate::results::journal::TrialEnd;
 use crate::results::store::RunDir;
 use crate::results::{Result, frame_error};
 
-/// Trials whose files one query reads; bounds the memory of a summary whatever the size of the run.
+/// Trials whose files one query reads, and samples in them; bounds the memory of a summary whatever the size of the run.
 pub(super) const BATCH: usize = 64;
+const BATCH_ROWS: u64 = 4_000_000;
+
+/// Trials that are read together, in order.
+pub(super) fn batches<'t, 'a>(trials: &'t [&'a TrialEnd]) -> Vec<&'t [&'a TrialEnd]> {
+    let (mut batches, mut from, mut rows) = (Vec::new(), 0, 0);
+    for (at, end) in trials.iter().enumerate() {
+        let more: u64 = end.rows.values().sum();
+        if at > from && (rows + more > BATCH_ROWS || at - from == BATCH) {
+            batches.push(&trials[from..at]);
+            (from, rows) = (at, 0);
+        }
+        rows += more;
+    }
+    batches.extend((from < trials.len()).then(|| &trials[from..]));
+    batches
+}
 
 /// A collected query.
 pub(in crate::results) struct Lines(DataFrame);
@@ -40,7 +56,7 @@ impl Lines {
     }
 
     /// The trial of a line.
-    pub(super) fn trial(&self, line: usize) -> (u32, u16) {
+    pub(in crate::results) fn trial(&self, line: usize) -> (u32, u16) {
         (self.count("point_id", line), self.count("trial", line) as u16)
     }
 
@@ -105,7 +121,6 @@ pub(super) fn timing(run: &RunDir, trials: &[&TrialEnd]) -> Result<Vec<TimingRow
     const TABLE: &str = "link_timing";
     const US: [&str; 4] = ["p50_us", "p90_us", "p99_us", "max_us"];
     let Some(scan) = scan(run, TABLE, trials)? else { return Ok(vec![]) };
-    let number = |name: &str| col(name).cast(DataType::Float64);
     let keys = ["point_id", "trial", "link", "what"].map(col);
     let found = scan
         .sort_by_exprs(keys, SortMultipleOptions::default())
@@ -129,30 +144,62 @@ pub(super) fn intervals(run: &RunDir, trials: &[&TrialEnd]) -> Result<Option<Lin
     let Some(scan) = scan(run, TABLE, trials)? else { return Ok(None) };
     let kept =
         col("side").eq(lit("rcv")).and(col("omitted").not()).and(col("seconds").gt(lit(0.0)));
-    let number = |name: &str| col(name).cast(DataType::Float64);
     let columns = ["point_id", "trial", "t_s", "seconds", "bytes"].map(number);
     let rows = scan.filter(kept).select([&columns[..], &[col("flow_id")]].concat());
     collect(run, TABLE, rows).map(Some)
 }
 
+const SAMPLE_TABLE: &str = "flow_samples";
+/// Columns of [`senders`] that are categories.
+const NAMES: [&str; 3] = ["phase", "group", "flow_id"];
+
+/// What a summary takes of the data sockets at the sending side, read once.
+pub(super) fn senders(run: &RunDir, trials: &[&TrialEnd]) -> Result<Option<LazyFrame>> {
+    const COLUMNS: [&str; 12] = [
+        "point_id",
+        "trial",
+        "phase",
+        "group",
+        "flow_id",
+        "sport",
+        "t_s",
+        "rtt_us",
+        "snd_cwnd_pkts",
+        "total_retrans_pkts",
+        "data_segs_out_pkts",
+        "bytes_acked",
+    ];
+    let Some(scan) = scan(run, SAMPLE_TABLE, trials)? else { return Ok(None) };
+    // A few names millions of times: as numbers they are small and quickly compared.
+    let names = NAMES.map(|name| col(name).cast(DataType::from_categories(Categories::global())));
+    let rows = scan.filter(sender()).select(COLUMNS.map(col)).with_columns(names);
+    let rows = rows.collect().map_err(frame_error("read", &dir(run, SAMPLE_TABLE)))?;
+    Ok(Some(rows.lazy()))
+}
+
+/// Groups rows of [`senders`] by trial, phase and `keys`.
+pub(super) fn of_senders(
+    run: &RunDir,
+    senders: &LazyFrame,
+    keys: &[&str],
+    aggregates: Vec<Expr>,
+) -> Result<Lines> {
+    let rows = senders.clone().filter(col("phase").is_not_null());
+    lines(run, SAMPLE_TABLE, rows, keys, aggregates)
+}
+
 /// Mean smoothed RTT of every flow in every `instant_s` of a trial: `point_id`, `trial`, `flow_id`, `instant`
 /// (number since the trial's beginning), `rtt_us`.
-pub(super) fn round_trips(
-    run: &RunDir,
-    trials: &[&TrialEnd],
-    of: Expr,
-    instant_s: f64,
-) -> Result<Option<Lines>> {
-    const TABLE: &str = "flow_samples";
-    let Some(scan) = scan(run, TABLE, trials)? else { return Ok(None) };
-    let number = |name: &str| col(name).cast(DataType::Float64);
-    let instant = (col("t_s") / lit(instant_s)).cast(DataType::Int64).cast(DataType::Float64);
-    let keys = [number("point_id"), number("trial"), col("flow_id"), instant.alias("instant")];
-    let rows = scan
-        .filter(of.and(col("rtt_us").is_not_null()).and(col("t_s").is_not_null()))
-        .group_by(keys)
-        .agg([number("rtt_us").mean()]);
-    collect(run, TABLE, rows).map(Some)
+pub(super) fn round_trips(run: &RunDir, senders: &LazyFrame, instant_s: f64) -> Result<Lines> {
+    let instant = (col("t_s") / lit(instant_s)).cast(DataType::Int64).alias("instant");
+    let rows = senders
+        .clone()
+        .filter(col("rtt_us").is_not_null().and(col("t_s").is_not_null()))
+        .group_by([col("point_id"), col("trial"), col("flow_id"), instant])
+        .agg([number("rtt_us").mean()])
+        .with_columns(["point_id", "trial", "instant"].map(number))
+        .with_column(col("flow_id").cast(DataType::String));
+    collect(run, SAMPLE_TABLE, rows)
 }
 
 /// What each link as a whole sent, dropped and held, grouped by trial, phase and link.
@@ -166,10 +213,11 @@ pub(super) fn links(
     lines(run, LINK_TABLE, rows, &["link"], aggregates).map(Some)
 }
 
-/// What each link as a whole had sent, dropped, marked and held at every instant: `sent_bytes`, `drops_pkts`, `marks_pkts` (null
-/// where no queue counts marks), `backlog_bytes`, `rate_bps` and how long that backlog takes at that rate, `queue_delay_us`, beside `point_id`, `trial`, `phase`, `link`, `t_ns` and `t_s`. Of the qdiscs and classes of a link, the root qdisc has
-/// sent everything; its drops and backlog need not hold those of the queues below it, and above a netem they hold
-/// packets that wait for their delay, not for the link.
+/// What each link as a whole had sent, dropped, marked and held at every instant: `sent_bytes`, `drops_pkts`, `marks_pkts`
+/// (null where no queue counts marks), `backlog_bytes`, `rate_bps` and how long that backlog takes at that rate,
+/// `queue_delay_us`, beside `point_id`, `trial`, `phase`, `link`, `t_ns` and `t_s`. Of the qdiscs and classes of a link,
+/// the root qdisc has sent everything; its drops and backlog need not hold those of the queues below it, and above a netem
+/// they hold packets that wait for their delay, not for the link.
 pub(in crate::results) fn link_instants(
     run: &RunDir,
     trials: &[&TrialEnd],
@@ -259,13 +307,42 @@ fn lines(
 ) -> Result<Lines> {
     let keys: Vec<Expr> =
         ["point_id", "trial", "phase"].iter().chain(keys).map(|name| col(*name)).collect();
-    let numbers = [col("point_id").cast(DataType::Float64), col("trial").cast(DataType::Float64)];
+    let numbers = [number("point_id"), number("trial")];
+    // Categories sort by number, not by name.
+    let texts: Vec<Expr> = NAMES
+        .into_iter()
+        .filter(|name| keys.contains(&col(*name)))
+        .map(|name| col(name).cast(DataType::String))
+        .collect();
     let rows = rows
         .group_by(&keys)
         .agg(aggregates)
+        .with_columns(texts)
         .sort_by_exprs(&keys, SortMultipleOptions::default())
         .with_columns(numbers);
     collect(run, table, rows)
+}
+
+/// The data sockets at the sending side.
+pub(in crate::results) fn sender() -> Expr {
+    col("role").eq(lit("data")).and(col("side").eq(lit("snd")))
+}
+
+/// A column as floats.
+pub(in crate::results) fn number(name: &str) -> Expr {
+    col(name).cast(DataType::Float64)
+}
+
+/// Packets of a socket on their way: RFC 6675's pipe, as tcp_packets_in_flight has it.
+pub(in crate::results) fn in_flight() -> Expr {
+    number("unacked_pkts") - number("sacked_pkts") - number("lost_pkts") + number("retrans_pkts")
+}
+
+/// What receivers reported, without iperf3's last interval where it is a splinter of a few milliseconds: its rate says
+/// nothing.
+pub(in crate::results) fn whole_intervals() -> Expr {
+    let received = col("side").eq(lit("rcv")).and(col("omitted").not());
+    received.and(col("seconds").gt_eq(col("seconds").median() * lit(0.5)))
 }
 
 /// A sum as a float, named as its column.

@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use super::{Choice, PhaseRow, Scope, Summary, compute};
+use crate::results::csv::quoted;
 use crate::results::{Result, ResultsError};
 
 /// The six columns of one flow group as CSV, one line per counted trial: `throughput_sum_mbit_s.<phase>`, then
@@ -63,13 +64,4 @@ pub fn six_columns_of(summary: &Summary, group: &str) -> Result<String> {
         let _ = writeln!(out, "{}", fields.join(","));
     }
     Ok(out)
-}
-
-/// A CSV field: quoted where it must be.
-fn quoted(field: &str) -> String {
-    if field.contains([',', '"', '\n']) {
-        format!("\"{}\"", field.replace('"', "\"\""))
-    } else {
-        field.to_owned()
-    }
 }

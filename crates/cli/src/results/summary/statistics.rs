@@ -1,11 +1,18 @@
 //! The arithmetic over flows and over trials. Pure.
 
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{RngCore as _, SeedableRng as _};
 use statrs::distribution::{ContinuousCDF as _, StudentsT};
 
 /// Share of intervals that hold the true mean, if trials are independent and their spread is not too skewed.
 pub const CONFIDENCE: f64 = 0.95;
 /// Name of the method that [`mean_with_interval`] uses.
 pub const METHOD: &str = "t95";
+
+/// Name of the method that [`bootstrap`] uses.
+pub const BOOTSTRAP_METHOD: &str = "bootstrap95";
+/// How often [`bootstrap`] draws anew: the ends of a 95 % interval then move by a hundredth of its width or so.
+const RESAMPLES: usize = 2000;
 
 /// A mean over trials.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -18,25 +25,80 @@ pub struct Mean {
 
 /// Mean and 95 % confidence interval by Student's t with n - 1 degrees of freedom. `None` of nothing.
 pub fn mean_with_interval(values: &[f64]) -> Option<Mean> {
-    if values.is_empty() {
-        return None;
-    }
+    let value = mean(values)?;
+    Some(Mean { value, interval: half_width(values).map(|half| (value - half, value + half)) })
+}
+
+fn half_width(values: &[f64]) -> Option<f64> {
     let n = values.len() as f64;
-    let value = values.iter().sum::<f64>() / n;
-    Some(Mean {
-        value,
-        interval: half_width(values, value).map(|half| (value - half, value + half)),
+    Some(t_quantile(n - 1.0)? * (variance(values)? / n).sqrt())
+}
+
+/// Sample variance; `None` of fewer than two.
+pub fn variance(values: &[f64]) -> Option<f64> {
+    let n = values.len() as f64;
+    let mean = mean(values)?;
+    let squares = values.iter().map(|v| (v - mean).powi(2)).sum::<f64>();
+    (values.len() >= 2).then(|| squares / (n - 1.0))
+}
+
+/// Arithmetic mean; `None` of nothing.
+pub fn mean(values: &[f64]) -> Option<f64> {
+    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
+}
+
+/// The middle value, or the mean of the two middle ones; `None` of nothing.
+pub fn median(values: &[f64]) -> Option<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let upper = *sorted.get(sorted.len() / 2)?;
+    Some(if sorted.len() % 2 == 1 {
+        upper
+    } else {
+        f64::midpoint(sorted[sorted.len() / 2 - 1], upper)
     })
 }
 
-fn half_width(values: &[f64], mean: f64) -> Option<f64> {
-    if values.len() < 2 {
+/// How far Student's t reaches with so many degrees of freedom (they need not be whole).
+pub(in crate::results) fn t_quantile(freedom: f64) -> Option<f64> {
+    Some(StudentsT::new(0.0, 1.0, freedom).ok()?.inverse_cdf((1.0 + CONFIDENCE) / 2.0))
+}
+
+/// The percentile bootstrap's 95 % interval of a statistic of several samples that were drawn independently: each is
+/// drawn anew from itself, 2000 times, always in the same way. `None` where a sample has fewer than two values, or the
+/// statistic is not defined for half of the draws. Of few values it is too narrow (of 5: about 80 % instead of 95 %).
+pub fn bootstrap(
+    samples: &[&[f64]],
+    statistic: impl Fn(&[Vec<f64>]) -> Option<f64>,
+) -> Option<(f64, f64)> {
+    if samples.iter().any(|sample| sample.len() < 2) {
         return None;
     }
-    let n = values.len() as f64;
-    let variance = values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / (n - 1.0);
-    let t = StudentsT::new(0.0, 1.0, n - 1.0).ok()?.inverse_cdf((1.0 + CONFIDENCE) / 2.0);
-    Some(t * (variance / n).sqrt())
+    // Of equal values every draw is the same.
+    if samples.iter().all(|sample| sample.iter().all(|value| *value == sample[0])) {
+        let all: Vec<Vec<f64>> = samples.iter().map(|sample| sample.to_vec()).collect();
+        return statistic(&all).map(|value| (value, value));
+    }
+    let mut random = ChaCha8Rng::seed_from_u64(0);
+    let mut drawn: Vec<Vec<f64>> = samples.iter().map(|sample| sample.to_vec()).collect();
+    let mut found = Vec::with_capacity(RESAMPLES);
+    for _ in 0..RESAMPLES {
+        for (values, sample) in drawn.iter_mut().zip(samples) {
+            for value in values {
+                let share = u64::from(random.next_u32()) * sample.len() as u64;
+                *value = sample[(share >> 32) as usize];
+            }
+        }
+        found.extend(statistic(&drawn).filter(|value| value.is_finite()));
+    }
+    if found.len() * 2 < RESAMPLES {
+        return None;
+    }
+    let most = (found.len() - 1) as f64;
+    let mut at = |share: f64| {
+        *found.select_nth_unstable_by((most * share).round() as usize, f64::total_cmp).1
+    };
+    Some((at((1.0 - CONFIDENCE) / 2.0), at((1.0 + CONFIDENCE) / 2.0)))
 }
 
 /// Jain's index of these shares: 1 when all are equal, 1/n when one has everything. `None` of fewer than two and of
@@ -86,6 +148,30 @@ mod tests {
     fn one_trial_has_a_mean_and_no_interval() {
         assert_eq!(mean_with_interval(&[7.0]), Some(Mean { value: 7.0, interval: None }));
         assert_eq!(mean_with_interval(&[]), None);
+    }
+
+    #[test]
+    fn a_bootstrap_covers_the_mean_and_is_the_same_every_time() {
+        let values: Vec<f64> = (0..40).map(|n| f64::from(n * 37 % 41)).collect();
+        let mean_of = |drawn: &[Vec<f64>]| mean(&drawn[0]);
+        let (low, high) = bootstrap(&[&values], mean_of).unwrap();
+        let t = mean_with_interval(&values).unwrap();
+        let (t_low, t_high) = t.interval.unwrap();
+        assert!(low < t.value && t.value < high);
+        // Of many values both are about the same.
+        assert!((low - t_low).abs() < 0.6 && (high - t_high).abs() < 0.6, "{low} {high} {t:?}");
+        assert_eq!(bootstrap(&[&values], mean_of), Some((low, high)));
+        assert_eq!(bootstrap(&[&[1.0]], mean_of), None);
+        assert_eq!(bootstrap(&[&[2.0, 2.0, 2.0]], mean_of), Some((2.0, 2.0)));
+    }
+
+    #[test]
+    fn a_median_is_the_middle() {
+        assert_eq!(
+            [median(&[3.0, 1.0, 9.0]), median(&[4.0, 1.0, 2.0, 9.0]), median(&[])],
+            [Some(3.0), Some(3.0), None]
+        );
+        assert_eq!((variance(&[1.0]), variance(&[1.0, 3.0])), (None, Some(2.0)));
     }
 
     #[test]

@@ -1,0 +1,563 @@
+//! Two runs, or two levels of a factor of one run, side by side: differences with intervals and effect sizes.
+//!
+//! Trials are paired where both sides have the same trial of the same point with the same seed: then what was random in
+//! the plan was the same, and differences are taken trial by trial. Else both sides are independent samples.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use comfy_table::{Cell as TableCell, CellAlignment, ContentArrangement, Table as Printed};
+
+use super::csv::Table;
+use super::journal::TrialEnd;
+use super::summary::statistics::{bootstrap, mean, t_quantile, variance};
+use super::summary::{Choice, PhaseRow, Scope, Summary, compute};
+use super::table::STYLE;
+use super::{Result, ResultsError};
+
+/// What is compared.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum With<'a> {
+    /// Another run.
+    Run(&'a Path),
+    /// Two levels of a factor: its name, the one and the other.
+    Levels(&'a str, &'a str, &'a str),
+}
+
+/// Metrics and statistics where nobody said which.
+const USUAL: [(&str, &str); 8] = [
+    ("throughput_sum", "mean"),
+    ("srtt", "mean"),
+    ("retransmissions", "sum"),
+    ("jain_fairness_of_mean", "mean"),
+    ("rtt", "mean"),
+    ("fetch_time", "mean"),
+    ("backlog", "mean"),
+    ("drops", "sum"),
+];
+
+/// One comparison.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Compared {
+    /// Levels of the factors that both sides share.
+    pub point: String,
+    /// The phase's name.
+    pub phase: String,
+    /// What `subject` is.
+    pub scope: Scope,
+    /// The flow group, flow, probe or link.
+    pub subject: String,
+    /// What is measured.
+    pub metric: &'static str,
+    /// Its unit.
+    pub unit: &'static str,
+    /// How it is taken over the phase.
+    pub stat: &'static str,
+    /// The numbers.
+    pub numbers: Numbers,
+}
+
+/// Two samples and how they differ.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Numbers {
+    /// Trials of either side; the same where they are paired.
+    pub n: (u32, u32),
+    /// Whether differences were taken trial by trial.
+    pub paired: bool,
+    /// Means of either side.
+    pub means: (f64, f64),
+    /// The second less the first.
+    pub difference: f64,
+    /// Its 95 % interval: Student's t of the differences, or Welch's t.
+    pub t: Option<(f64, f64)>,
+    /// The same by the percentile bootstrap.
+    pub bootstrap: Option<(f64, f64)>,
+    /// The second over the first; `None` where the first is zero.
+    pub ratio: Option<f64>,
+    /// Its 95 % interval by the percentile bootstrap.
+    pub ratio_bootstrap: Option<(f64, f64)>,
+    /// Hedges' g: the difference over the pooled standard deviation of both sides, corrected for small samples. `None`
+    /// where nothing varies.
+    pub hedges_g: Option<f64>,
+}
+
+impl Numbers {
+    /// Of independent samples.
+    fn unpaired(a: &[f64], b: &[f64]) -> Option<Self> {
+        let difference = mean(b)? - mean(a)?;
+        let welch = || {
+            let (na, nb) = (a.len() as f64, b.len() as f64);
+            let (va, vb) = (variance(a)? / na, variance(b)? / nb);
+            let freedom = (va + vb).powi(2) / (va.powi(2) / (na - 1.0) + vb.powi(2) / (nb - 1.0));
+            let reach = if va + vb > 0.0 { t_quantile(freedom)? * (va + vb).sqrt() } else { 0.0 };
+            Some((difference - reach, difference + reach))
+        };
+        let drawn = |of: fn(f64, f64) -> f64| {
+            bootstrap(&[a, b], |both| Some(of(mean(&both[0])?, mean(&both[1])?)))
+        };
+        Some(Self::with(a, b, false, welch(), [drawn(|a, b| b - a), drawn(|a, b| b / a)]))
+    }
+
+    /// Of trials that belong together, in the same order.
+    fn paired(a: &[f64], b: &[f64]) -> Option<Self> {
+        let differences: Vec<f64> = a.iter().zip(b).map(|(a, b)| b - a).collect();
+        let difference = mean(&differences)?;
+        let n = differences.len() as f64;
+        let t = || {
+            let reach = t_quantile(n - 1.0)? * (variance(&differences)? / n).sqrt();
+            Some((difference - reach, difference + reach))
+        };
+        let pairs: Vec<f64> = (0..a.len()).map(|nth| nth as f64).collect();
+        let drawn = |of: fn(f64, f64) -> f64| {
+            bootstrap(&[&pairs], |drawn| {
+                let side = |values: &[f64]| {
+                    mean(&drawn[0].iter().map(|nth| values[*nth as usize]).collect::<Vec<_>>())
+                };
+                Some(of(side(a)?, side(b)?))
+            })
+        };
+        Some(Self::with(a, b, true, t(), [drawn(|a, b| b - a), drawn(|a, b| b / a)]))
+    }
+
+    fn with(
+        a: &[f64],
+        b: &[f64],
+        paired: bool,
+        t: Option<(f64, f64)>,
+        [bootstrap, ratio_bootstrap]: [Option<(f64, f64)>; 2],
+    ) -> Self {
+        let means = (mean(a).unwrap_or(f64::NAN), mean(b).unwrap_or(f64::NAN));
+        let ratio = (means.0 != 0.0).then(|| means.1 / means.0);
+        Self {
+            n: (a.len() as u32, b.len() as u32),
+            paired,
+            means,
+            difference: means.1 - means.0,
+            t,
+            bootstrap,
+            ratio,
+            ratio_bootstrap: ratio.and(ratio_bootstrap),
+            hedges_g: hedges_g(a, b),
+        }
+    }
+
+    /// Whether the t interval leaves out zero; `None` where there is no interval.
+    pub fn differs(&self) -> Option<bool> {
+        self.t.map(|(low, high)| low > 0.0 || high < 0.0)
+    }
+}
+
+/// Hedges' g with the approximate correction 1 - 3 / (4 (na + nb) - 9).
+fn hedges_g(a: &[f64], b: &[f64]) -> Option<f64> {
+    let (na, nb) = (a.len() as f64, b.len() as f64);
+    let pooled = ((na - 1.0) * variance(a)? + (nb - 1.0) * variance(b)?) / (na + nb - 2.0);
+    let correction = 1.0 - 3.0 / (4.0 * (na + nb) - 9.0);
+    (pooled > 0.0)
+        .then(|| correction * (mean(b).unwrap_or(0.0) - mean(a).unwrap_or(0.0)) / pooled.sqrt())
+}
+
+/// A side: its trials' numbers by what they are about, then by trial, with the trial's seed.
+struct Side {
+    name: String,
+    values: BTreeMap<About, BTreeMap<u16, (u64, f64)>>,
+}
+
+/// Point (levels of shared factors), position of the phase, scope, subject, metric and stat in the order of the summary.
+type About = (String, usize, Scope, String, usize);
+
+/// What both sides have in common, and what rows mean.
+struct Axis {
+    phases: Vec<String>,
+    metrics: Vec<(&'static str, &'static str, &'static str)>,
+}
+
+/// Compares, metric by metric; empty `metrics`: the usual ones (`name` or `name:stat`).
+///
+/// # Errors
+/// A run cannot be read, or both sides have nothing in common.
+pub fn compare(
+    run: &Path,
+    with: &With<'_>,
+    metrics: &[String],
+    choice: Choice,
+) -> Result<((String, String), Vec<Compared>)> {
+    let first = compute(run, choice)?;
+    let mut axis = Axis { phases: first.phases.clone(), metrics: Vec::new() };
+    let second;
+    let (one, other, names, points) = match with {
+        With::Levels(factor, level_a, level_b) => {
+            check_levels(&first, factor, &[level_a, level_b])?;
+            let of = |level: &str| {
+                takes_points(&first, |point| level_of(&first, point, factor) == Some(level))
+            };
+            let names = [level_a, level_b].map(|level| format!("{factor}={level}"));
+            (&first, &first, names, [of(level_a), of(level_b)])
+        }
+        With::Run(path) => {
+            second = compute(path, choice)?;
+            let name = |path: &Path| {
+                let last = path.file_name();
+                last.map_or_else(
+                    || path.display().to_string(),
+                    |n| n.to_string_lossy().into_owned(),
+                )
+            };
+            let points = [&first, &second].map(|summary| takes_points(summary, |_| true));
+            (&first, &second, [name(run), name(path)], points)
+        }
+    };
+    let shared = shared(one, other, &points);
+    let [name_a, name_b] = names;
+    let a = axis.side(one, name_a, &shared, &points[0]);
+    let b = axis.side(other, name_b, &shared, &points[1]);
+    let compared = axis.compared(&a, &b, metrics)?;
+    Ok(((a.name, b.name), compared))
+}
+
+/// Factors by whose levels points of both sides belong together: those that both have and that vary on a side. One that
+/// does not is what is compared, or the same.
+fn shared(a: &Summary, b: &Summary, points: &[BTreeSet<u32>; 2]) -> Vec<String> {
+    let varies = |summary: &Summary, points: &BTreeSet<u32>, factor: &str| {
+        let levels: BTreeSet<_> =
+            points.iter().map(|point| level_of(summary, *point, factor)).collect();
+        levels.len() > 1
+    };
+    let both = a.factors.iter().filter(|factor| b.factors.contains(factor));
+    both.filter(|f| varies(a, &points[0], f) || varies(b, &points[1], f)).cloned().collect()
+}
+
+fn level_of<'s>(summary: &'s Summary, point: u32, factor: &str) -> Option<&'s str> {
+    let levels = summary.points.get(&point)?;
+    levels.iter().find(|(name, _)| name == factor).map(|(_, level)| level.as_str())
+}
+
+fn takes_points(summary: &Summary, takes: impl Fn(u32) -> bool) -> BTreeSet<u32> {
+    summary.points.keys().copied().filter(|point| takes(*point)).collect()
+}
+
+fn check_levels(summary: &Summary, factor: &str, wanted: &[&str]) -> Result<()> {
+    let levels: BTreeSet<&str> =
+        summary.points.keys().filter_map(|point| level_of(summary, *point, factor)).collect();
+    if levels.is_empty() {
+        let known =
+            if summary.factors.is_empty() { "none".to_owned() } else { summary.factors.join(", ") };
+        return Err(ResultsError::Unpaired {
+            why: format!("this run has no factor `{factor}`; its factors: {known}"),
+        });
+    }
+    match wanted.iter().find(|level| !levels.contains(**level)) {
+        Some(level) => Err(ResultsError::Unpaired {
+            why: format!(
+                "`{factor}` has no level `{level}`; there are: {}",
+                levels.into_iter().collect::<Vec<_>>().join(", ")
+            ),
+        }),
+        None => Ok(()),
+    }
+}
+
+impl Axis {
+    fn rank(&mut self, row: &PhaseRow) -> usize {
+        let metric = (row.metric, row.stat, row.unit);
+        self.metrics.iter().position(|known| *known == metric).unwrap_or_else(|| {
+            self.metrics.push(metric);
+            self.metrics.len() - 1
+        })
+    }
+
+    fn side(
+        &mut self,
+        summary: &Summary,
+        name: String,
+        shared: &[String],
+        points: &BTreeSet<u32>,
+    ) -> Side {
+        let seeds: BTreeMap<(u32, u16), u64> = summary
+            .trials
+            .iter()
+            .map(|end: &TrialEnd| ((end.point_id, end.trial), end.seed))
+            .collect();
+        let mut values: BTreeMap<About, BTreeMap<u16, (u64, f64)>> = BTreeMap::new();
+        for row in summary.phase_rows.iter().filter(|row| points.contains(&row.point_id)) {
+            // Phases that only the other run has go behind.
+            let phase =
+                self.phases.iter().position(|name| *name == row.phase).unwrap_or_else(|| {
+                    self.phases.push(row.phase.clone());
+                    self.phases.len() - 1
+                });
+            let levels: Vec<&str> = shared
+                .iter()
+                .filter_map(|factor| level_of(summary, row.point_id, factor))
+                .collect();
+            let about = (levels.join(", "), phase, row.scope, row.subject.clone(), self.rank(row));
+            let seed = seeds.get(&(row.point_id, row.trial)).copied().unwrap_or_default();
+            values.entry(about).or_default().insert(row.trial, (seed, row.value));
+        }
+        Side { name, values }
+    }
+
+    fn compared(&self, a: &Side, b: &Side, asked: &[String]) -> Result<Vec<Compared>> {
+        let wanted = |(name, stat, _): &(&str, &str, &str)| {
+            let fits = |asked: &String| match asked.split_once(':') {
+                Some(both) => both == (*name, *stat),
+                None => asked == name,
+            };
+            if asked.is_empty() { USUAL.contains(&(*name, *stat)) } else { asked.iter().any(fits) }
+        };
+        let known: BTreeSet<String> =
+            self.metrics.iter().map(|(name, stat, _)| format!("{name}:{stat}")).collect();
+        for metric in asked {
+            let has = |known: &String| known == metric || known.split(':').next() == Some(metric);
+            if !known.iter().any(has) {
+                let known = known.iter().cloned().collect::<Vec<_>>().join(", ");
+                return Err(ResultsError::UnknownMetric { metric: metric.clone(), known });
+            }
+        }
+        let one = |(about, of_a): (&About, &BTreeMap<u16, (u64, f64)>)| {
+            let (point, phase, scope, subject, rank) = about;
+            let (metric, stat, unit) = self.metrics[*rank];
+            // Flows are compared as groups unless asked for.
+            if !wanted(&self.metrics[*rank]) || (asked.is_empty() && *scope == Scope::Flow) {
+                return None;
+            }
+            Some(Compared {
+                point: point.clone(),
+                phase: self.phases[*phase].clone(),
+                scope: *scope,
+                subject: subject.clone(),
+                metric,
+                unit,
+                stat,
+                numbers: numbers(of_a, b.values.get(about)?)?,
+            })
+        };
+        let found: Vec<Compared> = a.values.iter().filter_map(one).collect();
+        if found.is_empty() {
+            let subjects = |side: &Side| {
+                let of = |about: &About| [about.0.as_str(), &about.3].join(" ").trim().to_owned();
+                let names: BTreeSet<String> = side.values.keys().map(of).collect();
+                names.into_iter().collect::<Vec<_>>().join(", ")
+            };
+            return Err(ResultsError::Unpaired {
+                why: format!(
+                    "no phase with a flow group, probe or link has the same name, levels and a number on both sides; {} has {}; {} has {}",
+                    a.name,
+                    subjects(a),
+                    b.name,
+                    subjects(b)
+                ),
+            });
+        }
+        Ok(found)
+    }
+}
+
+/// Of what both sides have of one number: paired where all trials of both have each other's seed.
+fn numbers(a: &BTreeMap<u16, (u64, f64)>, b: &BTreeMap<u16, (u64, f64)>) -> Option<Numbers> {
+    let pairs: Vec<(f64, f64)> = a
+        .iter()
+        .filter_map(|(trial, (seed, of_a))| {
+            let (other, of_b) = b.get(trial)?;
+            (seed == other).then_some((*of_a, *of_b))
+        })
+        .collect();
+    if pairs.len() >= 2 || (pairs.len() == 1 && a.len() == 1 && b.len() == 1) {
+        let (a, b): (Vec<f64>, Vec<f64>) = pairs.into_iter().unzip();
+        return Numbers::paired(&a, &b);
+    }
+    let all = |side: &BTreeMap<u16, (u64, f64)>| {
+        side.values().map(|(_, value)| *value).collect::<Vec<_>>()
+    };
+    Numbers::unpaired(&all(a), &all(b))
+}
+
+/// The table for people. What is zero on both sides is left out.
+pub fn text((a, b): &(String, String), compared: &[Compared]) -> String {
+    let mut printed = Printed::new();
+    printed.load_style(STYLE);
+    printed.set_content_arrangement(ContentArrangement::Disabled);
+    let points: BTreeSet<&str> = compared.iter().map(|one| one.point.as_str()).collect();
+    let point = |one: &Compared| (points.len() > 1).then(|| one.point.clone());
+    let head = [
+        "phase",
+        "of",
+        "metric",
+        "A",
+        "B",
+        "B − A",
+        "95 % (t)",
+        "95 % (bootstrap)",
+        "B / A",
+        "g",
+        "n",
+    ];
+    printed.set_header((points.len() > 1).then_some("point").into_iter().chain(head));
+    for one in compared.iter().filter(|one| one.numbers.means != (0.0, 0.0)) {
+        let texts = point(one).into_iter().chain(names(one)).map(TableCell::new);
+        let numbers =
+            figures(one).map(|text| TableCell::new(text).set_alignment(CellAlignment::Right));
+        printed.add_row(texts.chain(numbers).collect::<Vec<_>>());
+    }
+    let lines: Vec<String> = printed.lines().map(|line| line.trim_end().to_owned()).collect();
+    format!(
+        "A: {a}\nB: {b}\n\n{}\n\n\
+         95 % (t): of the difference, by Student's t (pairs: of the trials' differences; else Welch's); *: it leaves out 0.\n\
+         95 % (bootstrap): by percentiles of 2000 draws, too narrow for few trials. g: Hedges' g, the difference over the\n\
+         pooled standard deviation. n: pairs of trials with the same seed, or trials of A + B.\n",
+        lines.join("\n")
+    )
+}
+
+/// What a line is about.
+fn names(one: &Compared) -> [String; 3] {
+    let (_, unit) = super::figure::readable(one.unit);
+    let stat = if ["mean", "sum"].contains(&one.stat) { "" } else { one.stat };
+    let words = [one.metric, stat, if unit == "1" { "" } else { unit }];
+    let words: Vec<&str> = words.into_iter().filter(|word| !word.is_empty()).collect();
+    [one.phase.clone(), format!("{} {}", one.scope.as_str(), one.subject), words.join(" ")]
+}
+
+/// Its numbers, all with the digits that the larger mean deserves.
+fn figures(one: &Compared) -> [String; 8] {
+    let n = &one.numbers;
+    let (scale, _) = super::figure::readable(one.unit);
+    let places = match n.means.0.abs().max(n.means.1.abs()) / scale {
+        v if v >= 1000.0 => 0,
+        v if v >= 100.0 => 1,
+        v if v >= 1.0 => 2,
+        _ => 4,
+    };
+    let number = |value: f64| format!("{:.places$}", value / scale);
+    let ends = |ends: Option<(f64, f64)>| {
+        ends.map_or("-".to_owned(), |(low, high)| format!("{} to {}", number(low), number(high)))
+    };
+    let mark = if n.differs() == Some(true) { " *" } else { "" };
+    let sign = if n.difference > 0.0 { "+" } else { "" };
+    let maybe = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.2}"));
+    [
+        number(n.means.0),
+        number(n.means.1),
+        format!("{sign}{}", number(n.difference)),
+        ends(n.t) + mark,
+        ends(n.bootstrap),
+        n.ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.3}")),
+        maybe(n.hedges_g),
+        if n.paired { format!("{} pairs", n.n.0) } else { format!("{} + {}", n.n.0, n.n.1) },
+    ]
+}
+
+/// The same as CSV, in the summary's units.
+pub fn csv(compared: &[Compared]) -> String {
+    let mut table = Table::new(&[
+        "point",
+        "phase",
+        "scope",
+        "subject",
+        "metric",
+        "stat",
+        "unit",
+        "mean_a",
+        "mean_b",
+        "n_a",
+        "n_b",
+        "paired",
+        "difference",
+        "t95_low",
+        "t95_high",
+        "bootstrap95_low",
+        "bootstrap95_high",
+        "ratio",
+        "ratio_bootstrap95_low",
+        "ratio_bootstrap95_high",
+        "hedges_g",
+    ]);
+    for one in compared {
+        let n = &one.numbers;
+        let (low, high) = (
+            |ends: Option<(f64, f64)>| ends.map(|e| e.0),
+            |ends: Option<(f64, f64)>| ends.map(|e| e.1),
+        );
+        table.row(&[
+            one.point.as_str().into(),
+            one.phase.as_str().into(),
+            one.scope.as_str().into(),
+            one.subject.as_str().into(),
+            one.metric.into(),
+            one.stat.into(),
+            one.unit.into(),
+            n.means.0.into(),
+            n.means.1.into(),
+            f64::from(n.n.0).into(),
+            f64::from(n.n.1).into(),
+            if n.paired { "true" } else { "false" }.into(),
+            n.difference.into(),
+            low(n.t).into(),
+            high(n.t).into(),
+            low(n.bootstrap).into(),
+            high(n.bootstrap).into(),
+            n.ratio.into(),
+            low(n.ratio_bootstrap).into(),
+            high(n.ratio_bootstrap).into(),
+            n.hedges_g.into(),
+        ]);
+    }
+    table.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn close(found: Option<f64>, wanted: f64) {
+        let found = found.unwrap();
+        assert!((found - wanted).abs() < 1e-3 * wanted.abs().max(1.0), "{found} is not {wanted}");
+    }
+
+    #[test]
+    fn welchs_interval_and_hedges_g_are_those_of_the_textbook() {
+        let (a, b) = ([1.0, 2.0, 3.0, 4.0], [2.0, 4.0, 4.0, 6.0]);
+        let n = Numbers::unpaired(&a, &b).unwrap();
+        assert!(!n.paired && n.n == (4, 4));
+        close(Some(n.difference), 1.5);
+        // Variances 5/3 and 8/3 of four values each: (va + vb)^2 / ((va^2 + vb^2) / 3) degrees of freedom, 5.70.
+        let (va, vb) = (5.0 / 12.0, 8.0 / 12.0);
+        let freedom: f64 = (va + vb) * (va + vb) / (va * va / 3.0 + vb * vb / 3.0);
+        close(Some(freedom), 5.697);
+        let reach = t_quantile(freedom).unwrap() * (va + vb).sqrt();
+        close(n.t.map(|t| t.0), 1.5 - reach);
+        // d = 1.5 / sqrt(13/6) = 1.0190; J = 1 - 3/23.
+        close(n.hedges_g, 1.0190 * (1.0 - 3.0 / 23.0));
+        close(n.ratio, 1.6);
+        assert_eq!(n.differs(), Some(false));
+    }
+
+    #[test]
+    fn pairs_show_a_difference_that_independent_samples_hide() {
+        let a = [10.0, 20.0, 30.0, 40.0, 50.0];
+        let b = [11.0, 21.1, 31.0, 40.9, 51.0];
+        let side = |values: &[f64], seeds: u64| -> BTreeMap<u16, (u64, f64)> {
+            values
+                .iter()
+                .zip(1..)
+                .map(|(v, trial)| (trial, (u64::from(trial) + seeds, *v)))
+                .collect()
+        };
+        let paired = numbers(&side(&a, 0), &side(&b, 0)).unwrap();
+        assert!(paired.paired && paired.differs() == Some(true), "{paired:?}");
+        let apart = numbers(&side(&a, 0), &side(&b, 7)).unwrap();
+        assert!(!apart.paired && apart.differs() == Some(false), "{apart:?}");
+        assert!((paired.difference - apart.difference).abs() < 1e-9);
+        // What the bootstrap says lies about the difference.
+        let (low, high) = paired.bootstrap.unwrap();
+        assert!(low > 0.9 && high < 1.1 && low < paired.difference && paired.difference < high);
+    }
+
+    #[test]
+    fn one_trial_has_a_difference_and_no_interval() {
+        let one = |value: f64| BTreeMap::from([(1_u16, (1_u64, value))]);
+        let n = numbers(&one(5.0), &one(0.0)).unwrap();
+        assert_eq!((n.difference, n.t, n.bootstrap, n.hedges_g), (-5.0, None, None, None));
+        let n = numbers(&one(0.0), &one(5.0)).unwrap();
+        assert_eq!((n.ratio, n.ratio_bootstrap), (None, None));
+    }
+}

@@ -1,0 +1,94 @@
+//! A run for other tools: tables as CSV, flent's data files, iperf3's JSON.
+
+use std::path::{Path, PathBuf};
+
+use polars::prelude::*;
+
+use super::journal::TrialEnd;
+use super::store::RunDir;
+use super::summary::query::scan;
+use super::{Result, ResultsError, frame_error, io_error};
+
+mod flent;
+mod iperf3;
+
+pub use flent::flent;
+pub use iperf3::iperf3;
+
+/// Tables that are one file of the run's directory.
+const WHOLE: [&str; 5] = ["trials", "points", "summary_phase", "summary_point", "expectations"];
+
+/// Tables that a run has rows of, those per sample and those of the summary.
+fn tables(run: &RunDir) -> Vec<String> {
+    let mut names: Vec<String> =
+        run.trials().iter().flat_map(|end| end.rows.keys().cloned()).collect();
+    names.sort();
+    names.dedup();
+    let whole = WHOLE.iter().filter(|name| run.path().join(format!("{name}.csv")).exists());
+    names.extend(whole.map(|name| (*name).to_owned()));
+    names
+}
+
+/// Writes one CSV file for each of these tables (empty: all) into a folder, trial after trial; `-` is standard output,
+/// for one table. Binary columns are left out. Returns what was written.
+///
+/// # Errors
+/// There is no such table, or the file system refuses.
+pub fn csv(run_dir: &Path, wanted: &[String], output: &Path) -> Result<Vec<PathBuf>> {
+    let run = RunDir::open(run_dir)?;
+    let known = tables(&run);
+    if let Some(table) = wanted.iter().find(|table| !known.contains(table)) {
+        return Err(ResultsError::UnknownTable { table: table.clone(), known: known.join(", ") });
+    }
+    let chosen = if wanted.is_empty() { known } else { wanted.to_vec() };
+    if output.as_os_str() == "-" {
+        for table in &chosen {
+            write_table(&run, table, std::io::stdout().lock(), output)?;
+        }
+        return Ok(vec![]);
+    }
+    std::fs::create_dir_all(output).map_err(io_error("make the folder", output))?;
+    let mut written = Vec::new();
+    for table in chosen {
+        let path = output.join(format!("{table}.csv"));
+        let file = std::fs::File::create(&path).map_err(io_error("create", &path))?;
+        write_table(&run, &table, std::io::BufWriter::new(file), &path)?;
+        written.push(path);
+    }
+    Ok(written)
+}
+
+/// One table, a trial at a time so that it need not fit into memory.
+fn write_table(run: &RunDir, table: &str, mut out: impl std::io::Write, path: &Path) -> Result<()> {
+    if WHOLE.contains(&table) {
+        let from = run.path().join(format!("{table}.csv"));
+        let mut file = std::fs::File::open(&from).map_err(io_error("open", &from))?;
+        std::io::copy(&mut file, &mut out).map_err(io_error("write", path))?;
+    } else {
+        let mut header = true;
+        for end in run.trials() {
+            let Some(rows) = scan(run, table, &[&end])? else { continue };
+            let frame = rows.collect().map_err(frame_error("read", run.path()))?;
+            let mut frame = plain(&frame).map_err(frame_error("read", run.path()))?;
+            let written = CsvWriter::new(&mut out).include_header(header).finish(&mut frame);
+            written.map_err(frame_error("write", path))?;
+            header = false;
+        }
+    }
+    out.flush().map_err(io_error("write", path))
+}
+
+/// What CSV can hold: no binary columns.
+fn plain(frame: &DataFrame) -> PolarsResult<DataFrame> {
+    let columns = frame.columns().iter().filter(|column| column.dtype() != &DataType::Binary);
+    DataFrame::new_infer_height(columns.cloned().collect())
+}
+
+/// Trials that left rows, and of each the part of a file's name that says which it is.
+fn named_trials(run: &RunDir) -> Vec<(TrialEnd, String)> {
+    let name = |end: TrialEnd| {
+        let name = format!("point-{}-trial-{:02}", end.point_id, end.trial);
+        (end, name)
+    };
+    run.trials().into_iter().filter(|end| !end.rows.is_empty()).map(name).collect()
+}

@@ -1,0 +1,200 @@
+//! Figures for a paper: SVG, PNG of the same picture, and the numbers behind it as CSV.
+//!
+//! - `data` chooses trials and tells what the plan makes of them (bottleneck, base RTT, ideal).
+//! - `canvas` and `axes` draw; `png` turns the drawing into pixels.
+//! - Each of the other modules lays out the figures of one or two kinds.
+
+use std::path::{Path, PathBuf};
+
+use super::summary::Choice;
+use super::{Result, ResultsError, io_error};
+
+mod axes;
+mod canvas;
+mod data;
+mod heatmap;
+mod instants;
+mod operating;
+mod phases;
+mod png;
+mod spread;
+mod time;
+
+use data::Data;
+pub(super) use phases::readable;
+
+/// Width of one column of a paper, and of two.
+pub const COLUMN_MM: f64 = 85.0;
+/// See [`COLUMN_MM`].
+pub const TWO_COLUMNS_MM: f64 = 175.0;
+
+/// What a figure shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Kind {
+    /// Bars: throughput and sRTT of a flow group in each phase, beside the ideal; a group of bars per point.
+    Phases,
+    /// Throughput, sRTT, cwnd, in flight, queue and link rate over the time of a trial.
+    Series,
+    /// Throughput and sRTT against packets in flight, with the optimum.
+    #[value(name = "operating_point", alias = "operating-point")]
+    OperatingPoint,
+    /// Mean sRTT against mean throughput, a mark per flow.
+    Plane,
+    /// Distribution of throughput and sRTT of every flow.
+    Ecdf,
+    /// What every flow got, beside the fair share.
+    Strips,
+    /// A metric over two factors of the matrix.
+    Heatmap,
+    /// Inner state of a congestion control under its cwnd.
+    #[value(name = "cc_state", alias = "cc-state")]
+    CcState,
+}
+
+impl Kind {
+    /// Every kind.
+    pub const ALL: [Self; 8] = [
+        Self::Phases,
+        Self::Series,
+        Self::OperatingPoint,
+        Self::Plane,
+        Self::Ecdf,
+        Self::Strips,
+        Self::Heatmap,
+        Self::CcState,
+    ];
+
+    /// As it is typed.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Phases => "phases",
+            Self::Series => "series",
+            Self::OperatingPoint => "operating_point",
+            Self::Plane => "plane",
+            Self::Ecdf => "ecdf",
+            Self::Strips => "strips",
+            Self::Heatmap => "heatmap",
+            Self::CcState => "cc_state",
+        }
+    }
+}
+
+/// What to write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Format {
+    /// For papers: sharp at any size, its text can be searched.
+    Svg,
+    /// For slides: 300 pixels per inch.
+    Png,
+}
+
+/// A wish for figures.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// What they show.
+    pub kind: Kind,
+    /// Only of these: column and value, as in `flows = 1v1`, `trial = 2`, `phase = compete`.
+    pub wheres: Vec<(String, String)>,
+    /// Which metrics; empty: those that the kind usually has.
+    pub metrics: Vec<String>,
+    /// Instead of the usual width.
+    pub width_mm: Option<f64>,
+    /// Instead of the usual height.
+    pub height_mm: Option<f64>,
+    /// Which trials count.
+    pub choice: Choice,
+}
+
+/// A figure and the numbers in it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Figure {
+    /// Of its files' names.
+    pub stem: String,
+    /// The picture, as SVG.
+    pub svg: String,
+    /// How wide, in points (1/72 inch).
+    pub width_points: f64,
+    /// The numbers behind it.
+    pub csv: String,
+}
+
+impl Figure {
+    /// The picture as PNG.
+    ///
+    /// # Errors
+    /// It is too large.
+    pub fn png(&self) -> Result<Vec<u8>> {
+        let failed = |why| ResultsError::Picture { what: self.stem.clone(), why };
+        png::png(&self.svg, self.width_points).map_err(failed)
+    }
+}
+
+/// All figures that a wish gives: of what is over trials one, of what is of a trial one for each point.
+///
+/// # Errors
+/// The run cannot be read, or has no data for it: then the error names the kinds that it has data for.
+pub fn draw(run_dir: &Path, request: &Request) -> Result<Vec<Figure>> {
+    let data = Data::open(run_dir, request)?;
+    let figures = match request.kind {
+        Kind::Phases => phases::draw(&data),
+        Kind::Series | Kind::CcState => time::draw(&data),
+        Kind::OperatingPoint | Kind::Plane => operating::draw(&data),
+        Kind::Ecdf | Kind::Strips => spread::draw(&data),
+        Kind::Heatmap => heatmap::draw(&data),
+    };
+    let figures = figures?;
+    if figures.is_empty() {
+        return Err(data.nothing("no trial that was chosen has data for it"));
+    }
+    Ok(figures)
+}
+
+/// Writes figures into a folder, or one to a file of that name; in either case the CSV beside them. Returns what was
+/// written.
+///
+/// # Errors
+/// Several figures for one file, or the file system refuses.
+pub fn write(figures: &[Figure], output: &Path, formats: &[Format]) -> Result<Vec<PathBuf>> {
+    let ending = output.extension().and_then(|ending| ending.to_str());
+    let of_file = match ending {
+        Some("svg") => Some(Format::Svg),
+        Some("png") => Some(Format::Png),
+        _ => None,
+    };
+    if of_file.is_some() && figures.len() > 1 {
+        return Err(ResultsError::ManyFigures {
+            path: output.to_path_buf(),
+            stems: figures.iter().map(|figure| figure.stem.clone()).collect(),
+        });
+    }
+    let folder = if of_file.is_some() { output.parent().unwrap_or(output) } else { output };
+    if !folder.as_os_str().is_empty() {
+        std::fs::create_dir_all(folder).map_err(io_error("make the folder", folder))?;
+    }
+    let mut written = Vec::new();
+    let mut put = |path: PathBuf, bytes: &[u8]| {
+        std::fs::write(&path, bytes).map_err(io_error("write", &path))?;
+        written.push(path);
+        Ok(())
+    };
+    for figure in figures {
+        let stem = match of_file {
+            Some(_) => output.with_extension(""),
+            None => folder.join(&figure.stem),
+        };
+        let file = |ending: &str| {
+            let mut name = stem.clone().into_os_string();
+            name.push(ending);
+            PathBuf::from(name)
+        };
+        let wanted = |format| of_file.map_or(formats.contains(&format), |only| only == format);
+        if wanted(Format::Svg) {
+            put(file(".svg"), figure.svg.as_bytes())?;
+        }
+        if wanted(Format::Png) {
+            put(file(".png"), &figure.png()?)?;
+        }
+        put(file(".csv"), figure.csv.as_bytes())?;
+    }
+    Ok(written)
+}

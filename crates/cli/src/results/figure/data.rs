@@ -1,0 +1,345 @@
+//! Which trials a figure is of, and what their plan makes of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ccbench_proto::plan::{Plan, Queue, check, parse};
+use ccbench_proto::resolve;
+use ccbench_proto::schedule::{self, FlowTask, Point, TrialContext};
+use ccbench_proto::units::Limit;
+
+use super::{Kind, Request};
+use crate::results::journal::{PhaseRecord, TrialEnd};
+use crate::results::store::{Levels, RunDir};
+use crate::results::summary::{Summary, compute_of};
+use crate::results::{Result, ResultsError};
+
+/// An Ethernet frame of a full segment: what a rate and a queue count.
+const FRAME_BYTES: f64 = 1514.0;
+
+/// The chosen part of a run.
+pub(super) struct Data {
+    pub(super) run: RunDir,
+    pub(super) request: Request,
+    /// Chosen trials that count, by point and number.
+    pub(super) trials: Vec<TrialEnd>,
+    pub(super) factors: Vec<String>,
+    points: BTreeMap<u32, Levels>,
+    /// Each point's plan; empty where the run's cannot be read.
+    plans: BTreeMap<u32, (Plan, Vec<Span>)>,
+}
+
+/// When a flow group runs, in seconds since the trial's beginning.
+struct Span {
+    group: String,
+    flows: u32,
+    start_s: f64,
+    stop_s: f64,
+}
+
+/// A point's plan with its links settled, and when its flows run.
+fn planned(point: &Point) -> (u32, (Plan, Vec<Span>)) {
+    let context = TrialContext::default();
+    let span = |task: FlowTask| Span {
+        group: task.group,
+        flows: task.count,
+        start_s: task.start.as_secs_f64(),
+        stop_s: task.stop.as_secs_f64(),
+    };
+    let nodes = point.plan.plan().nodes.keys();
+    let tasks = nodes.flat_map(|node| schedule::task_for(&point.plan, node, &context).clients);
+    (point.id, (resolve::settle(point.plan.plan()), tasks.map(span).collect()))
+}
+
+/// What the bottleneck of a flow group is, as the plan has it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Path {
+    pub(super) rate_bps: f64,
+    pub(super) base_rtt_ms: f64,
+    /// How long a full queue takes to drain; `None` where its kind has no limit that says so.
+    pub(super) full_queue_ms: Option<f64>,
+}
+
+impl Path {
+    /// The bandwidth-delay product in frames of 1514 bytes.
+    pub(super) fn bdp_packets(self) -> f64 {
+        self.rate_bps * self.base_rtt_ms / 1e3 / 8.0 / FRAME_BYTES
+    }
+}
+
+/// Columns that choose trials, beside factors.
+const OF_TRIALS: [&str; 2] = ["point_id", "trial"];
+/// Columns that choose what is in a figure.
+const OF_ROWS: [&str; 5] = ["phase", "group", "flow_id", "link", "cc"];
+
+impl Data {
+    /// Opens a run and chooses.
+    pub(super) fn open(path: &std::path::Path, request: &Request) -> Result<Self> {
+        let run = RunDir::open(path)?;
+        let (factors, points) = run.points();
+        let text = std::fs::read_to_string(path.join("plan.resolved.toml")).unwrap_or_default();
+        let plan = parse::parse(&text).and_then(check::check).ok();
+        let plans = plan.map_or(vec![], |(plan, _)| plan.points());
+        let plans = plans.iter().map(planned).collect();
+        let mut trials = run.trials();
+        trials.retain(|end| request.choice.takes(end.status));
+        let mut data = Self { run, request: request.clone(), trials, factors, points, plans };
+        for (column, value) in &request.wheres {
+            data.narrow(column, value)?;
+        }
+        if data.trials.is_empty() {
+            return Err(data.nothing("it has no trial that counts"));
+        }
+        Ok(data)
+    }
+
+    /// Keeps the trials with this value, or checks that a row's column has it.
+    fn narrow(&mut self, column: &str, value: &str) -> Result<()> {
+        let wrong = |why: String| ResultsError::Where {
+            column: column.to_owned(),
+            value: value.to_owned(),
+            why,
+        };
+        let of_trial = |end: &TrialEnd| match column {
+            "point_id" => end.point_id.to_string(),
+            "trial" => end.trial.to_string(),
+            factor => self.level(end.point_id, factor).unwrap_or_default().to_owned(),
+        };
+        if OF_TRIALS.contains(&column) || self.factors.iter().any(|factor| factor == column) {
+            let known: BTreeSet<String> = self.trials.iter().map(of_trial).collect();
+            if !known.contains(value) {
+                return Err(wrong(format!("there are: {}", listed(known))));
+            }
+            let kept = self.trials.iter().filter(|end| of_trial(end) == value).cloned().collect();
+            self.trials = kept;
+            return Ok(());
+        }
+        if !OF_ROWS.contains(&column) {
+            let known = self.factors.iter().map(String::as_str).chain(OF_TRIALS).chain(OF_ROWS);
+            return Err(wrong(format!("there are the columns {}", listed(known))));
+        }
+        let known: BTreeSet<String> = match column {
+            "phase" => self.phases().into_iter().map(|phase| phase.name).collect(),
+            "group" if !self.plans.is_empty() => {
+                self.plans.values().flat_map(|(plan, _)| plan.flows.keys().cloned()).collect()
+            }
+            _ => return Ok(()),
+        };
+        match known.contains(value) {
+            true => Ok(()),
+            false => Err(wrong(format!("there are: {}", listed(known)))),
+        }
+    }
+
+    /// A point's level of a factor.
+    pub(super) fn level(&self, point_id: u32, factor: &str) -> Option<&str> {
+        let levels = self.points.get(&point_id)?;
+        levels.iter().find(|(name, _)| name == factor).map(|(_, level)| level.as_str())
+    }
+
+    /// The value that a column of rows must have; `None`: any.
+    pub(super) fn wanted(&self, column: &str) -> Option<&str> {
+        let found = self.request.wheres.iter().find(|(name, _)| name == column);
+        found.map(|(_, value)| value.as_str())
+    }
+
+    /// Whether a row's column may have this value.
+    pub(super) fn takes(&self, column: &str, value: &str) -> bool {
+        self.wanted(column).is_none_or(|wanted| wanted == value)
+    }
+
+    /// Whether a flow is wanted.
+    pub(super) fn takes_flow(&self, flow: &str) -> bool {
+        self.takes("flow_id", flow) && self.takes("group", group_of(flow))
+    }
+
+    /// Chosen points, rising.
+    pub(super) fn points(&self) -> Vec<u32> {
+        let ids: BTreeSet<u32> = self.trials.iter().map(|end| end.point_id).collect();
+        ids.into_iter().collect()
+    }
+
+    /// Factors that the chosen points differ in.
+    pub(super) fn varied(&self) -> Vec<&str> {
+        let points = self.points();
+        let differs = |factor: &&str| {
+            let levels: BTreeSet<_> = points.iter().map(|id| self.level(*id, factor)).collect();
+            levels.len() > 1
+        };
+        self.factors.iter().map(String::as_str).filter(differs).collect()
+    }
+
+    /// What a point is called among the chosen ones: its levels of what varies.
+    pub(super) fn point_name(&self, point_id: u32) -> String {
+        let levels = self.varied().into_iter().filter_map(|factor| self.level(point_id, factor));
+        levels.collect::<Vec<_>>().join(", ")
+    }
+
+    /// Of a file's name: kind and, where there are several points, which.
+    pub(super) fn stem(&self, end: Option<&TrialEnd>) -> String {
+        let kind = self.request.kind.name();
+        let Some(end) = end else { return kind.to_owned() };
+        let levels = self.point_name(end.point_id).replace(", ", "-");
+        let levels: String = levels
+            .chars()
+            .map(|c| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' })
+            .collect();
+        [kind, &levels].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("-")
+    }
+
+    /// The first chosen trial of every chosen point.
+    pub(super) fn first_trials(&self) -> Vec<&TrialEnd> {
+        let mut seen = BTreeSet::new();
+        self.trials.iter().filter(|end| seen.insert(end.point_id)).collect()
+    }
+
+    /// Chosen trials of a point.
+    pub(super) fn trials_of(&self, point_id: u32) -> Vec<&TrialEnd> {
+        self.trials.iter().filter(|end| end.point_id == point_id).collect()
+    }
+
+    /// Measured phases of the first chosen trial that are wanted.
+    pub(super) fn phases(&self) -> Vec<PhaseRecord> {
+        let all = self.trials.first().map_or(vec![], |end| end.phases.clone());
+        all.into_iter().filter(|p| p.measure && self.takes("phase", &p.name)).collect()
+    }
+
+    /// A point's plan, if the run's can be read.
+    pub(super) fn plan(&self, point_id: u32) -> Option<&Plan> {
+        self.plans.get(&point_id).map(|(plan, _)| plan)
+    }
+
+    /// Names of a point's flow groups.
+    pub(super) fn groups(&self, point_id: Option<u32>) -> Vec<String> {
+        let plan = point_id.and_then(|id| self.plan(id));
+        plan.map_or(vec![], |plan| plan.flows.keys().cloned().collect())
+    }
+
+    /// The numbers of the chosen trials.
+    pub(super) fn summary(&self) -> Result<Summary> {
+        let chosen: BTreeSet<(u32, u16)> =
+            self.trials.iter().map(|end| (end.point_id, end.trial)).collect();
+        compute_of(self.run.path(), |end| chosen.contains(&(end.point_id, end.trial)))
+    }
+
+    /// Groups that the plan lets run in most of a phase, and how many flows each has.
+    pub(super) fn running(&self, point_id: u32, phase: &PhaseRecord) -> BTreeMap<&str, u32> {
+        let Some((_, spans)) = self.plans.get(&point_id) else { return BTreeMap::new() };
+        let (from_s, to_s) = (phase.start_us as f64 / 1e6, phase.end_us as f64 / 1e6);
+        let inside =
+            |span: &&Span| span.stop_s.min(to_s) - span.start_s.max(from_s) > 0.5 * (to_s - from_s);
+        spans.iter().filter(inside).map(|span| (span.group.as_str(), span.flows)).collect()
+    }
+
+    /// The group that runs in most phases, where there are several points: the others are what it competes with.
+    pub(super) fn under_test(&self, groups: &[String]) -> Option<String> {
+        let first = *self.points().first()?;
+        let phases = self.phases();
+        let present = |group: &&String| {
+            phases.iter().filter(|p| self.running(first, p).contains_key(group.as_str())).count()
+        };
+        // Of several, the first.
+        groups.iter().filter(|group| self.takes("group", group)).rev().max_by_key(present).cloned()
+    }
+
+    /// The phase in which most flows run, of those wanted.
+    pub(super) fn fullest_phase(&self, point_id: u32) -> Option<PhaseRecord> {
+        let flows = |phase: &PhaseRecord| self.running(point_id, phase).values().sum::<u32>();
+        // Of several, the first.
+        self.phases().into_iter().rev().max_by_key(flows)
+    }
+
+    /// The bottleneck of a group's flows.
+    pub(super) fn path(&self, point_id: u32, group: &str) -> Option<Path> {
+        let plan = self.plan(point_id)?;
+        let (name, link) = resolve::bottleneck(plan, group)?;
+        let rate = resolve::drain_rate(link)?;
+        let rtt = resolve::base_rtt(plan, name);
+        let bytes = match resolve::resolve_queue(link.queue.as_ref(), Some(rate), rtt) {
+            Queue::Bfifo { limit: Limit::Bytes(bytes) }
+            | Queue::BfifoHeadDrop { limit: Limit::Bytes(bytes) } => Some(bytes.get() as f64),
+            Queue::Pfifo { limit: Limit::Packets(packets) }
+            | Queue::PfifoHeadDrop { limit: Limit::Packets(packets) } => {
+                Some(f64::from(packets.get()) * FRAME_BYTES)
+            }
+            _ => None,
+        };
+        let rate_bps = rate.bits_per_sec() as f64;
+        (rate_bps > 0.0).then(|| Path {
+            rate_bps,
+            base_rtt_ms: rtt.as_secs_f64() * 1e3,
+            full_queue_ms: bytes.map(|bytes| bytes * 8.0 / rate_bps * 1e3),
+        })
+    }
+
+    /// That this kind has no data, and which have.
+    pub(super) fn nothing(&self, why: &str) -> ResultsError {
+        let has = |table: &str| {
+            let rows = |end: &TrialEnd| end.rows.get(table).is_some_and(|rows| *rows > 0);
+            self.run.trials().iter().any(rows)
+        };
+        let flows = has("flow_samples") || has("intervals");
+        let possible = |kind: &Kind| match kind {
+            Kind::CcState => has("cc_state"),
+            Kind::Series => flows || has("probes") || has("qdisc_samples"),
+            Kind::Heatmap => self.points.len() > 1 && flows,
+            Kind::OperatingPoint | Kind::Plane => has("flow_samples"),
+            _ => flows,
+        };
+        let names: Vec<&str> =
+            Kind::ALL.iter().filter(|kind| possible(kind)).map(|kind| kind.name()).collect();
+        ResultsError::NoFigure {
+            path: self.run.path().to_path_buf(),
+            kind: self.request.kind.name(),
+            why: why.to_owned(),
+            possible: match names.is_empty() {
+                true => "this run has no data for any kind".to_owned(),
+                false => format!("this run has data for: {}", names.join(", ")),
+            },
+        }
+    }
+}
+
+/// The group of a flow.
+pub(super) fn group_of(flow: &str) -> &str {
+    flow.rsplit_once('/').map_or(flow, |(group, _)| group)
+}
+
+fn listed<S: AsRef<str>>(names: impl IntoIterator<Item = S>) -> String {
+    let names: Vec<String> = names.into_iter().map(|name| name.as_ref().to_owned()).collect();
+    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+}
+
+/// Colour and dash of each flow: its own, or its group's where there are more than can be told apart.
+pub(super) fn looks(flows: &[String]) -> Vec<(usize, bool)> {
+    let groups: BTreeSet<&str> = flows.iter().map(|flow| group_of(flow)).collect();
+    let of_group = |flow: &str| groups.iter().position(|group| *group == group_of(flow));
+    let each = flows.len() <= super::canvas::COLOURS.len();
+    let look = |(nth, flow): (usize, &String)| match each {
+        true => (nth, true),
+        false => (of_group(flow).unwrap_or(0), false),
+    };
+    flows.iter().enumerate().map(look).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bandwidth_delay_product_is_in_frames() {
+        let path = Path { rate_bps: 100e6, base_rtt_ms: 10.0, full_queue_ms: Some(15.0) };
+        assert!((path.bdp_packets() - 82.56).abs() < 0.01, "{}", path.bdp_packets());
+    }
+
+    #[test]
+    fn many_flows_have_the_colour_of_their_group() {
+        let flows = |groups: &[(&str, usize)]| -> Vec<String> {
+            let of = |(group, n): &(&str, usize)| (0..*n).map(|i| format!("{group}/{i}")).collect();
+            groups.iter().flat_map(|group| -> Vec<String> { of(group) }).collect()
+        };
+        assert_eq!(looks(&flows(&[("a", 1), ("b", 1)])), [(0, true), (1, true)]);
+        let many = looks(&flows(&[("a", 5), ("b", 5)]));
+        assert!(many[..5].iter().all(|look| *look == (0, false)));
+        assert!(many[5..].iter().all(|look| *look == (1, false)));
+    }
+}

@@ -1,0 +1,363 @@
+//! Operating points: throughput and sRTT against what is in flight, and against each other.
+
+use std::collections::BTreeMap;
+
+use super::axes::{Axis, Frame, Key, left_margin, legend};
+use super::canvas::{Anchor, Canvas, FAINT, INK, Shape, Stroke, Style, colour, fitted, shape};
+use super::data::{Data, Path, group_of, looks};
+use super::instants::{Flow, Instant, Mean, Operating, flows, operating};
+use super::png::points;
+use super::{COLUMN_MM, Figure, Kind, TWO_COLUMNS_MM};
+use crate::results::Result;
+use crate::results::csv::Table;
+
+/// Of the optimum, which is no flow.
+const OPTIMUM: &str = "#c2185b";
+const MARK: f64 = 6.0;
+/// Dots of instants in a figure, about.
+const MOST_DOTS: usize = 3000;
+
+/// Figures of either kind.
+pub(super) fn draw(data: &Data) -> Result<Vec<Figure>> {
+    match data.request.kind {
+        Kind::Plane => plane(data).map(|figure| figure.into_iter().collect()),
+        _ => data
+            .first_trials()
+            .into_iter()
+            .filter_map(|end| against_in_flight(data, end.point_id).transpose())
+            .collect(),
+    }
+}
+
+/// A value of what operates.
+type Of = fn(&Operating) -> Mean;
+/// The same of one instant.
+type OfInstant = fn(&Instant) -> Option<f64>;
+
+/// Throughput and sRTT of a point's flows in one phase, against what is in flight.
+fn against_in_flight(data: &Data, point_id: u32) -> Result<Option<Figure>> {
+    let Some(phase) = data.fullest_phase(point_id) else { return Ok(None) };
+    let trials = data.trials_of(point_id);
+    let all = flows(data, point_id, &trials)?;
+    let (each, joint) = operating(&all, &phase.name);
+    let Some(joint) = joint else { return Ok(None) };
+    let names: Vec<String> = each.keys().cloned().collect();
+    let path = names.first().and_then(|flow| data.path(point_id, group_of(flow)));
+    let drawn = InFlight { each: &each, joint: &joint, path, names: &names };
+    let first = trials.first().map_or(0, |end| end.trial);
+    let dots: Vec<&Flow> =
+        all.iter().filter(|flow| flow.trial == first && flow.phase == phase.name).collect();
+    let end = trials.first().copied();
+    let mut stem = data.stem(end);
+    if data.phases().len() > 1 {
+        stem = format!("{stem}-{}", phase.name);
+    }
+    let width = points(data.request.width_mm.unwrap_or(COLUMN_MM));
+    let height = points(data.request.height_mm.unwrap_or(95.0));
+    let svg = drawn.sheet(&dots, width, height, &phase.name);
+    Ok(Some(Figure { stem, svg, width_points: width, csv: drawn.table(point_id, &phase.name) }))
+}
+
+/// What is in a figure of packets in flight.
+struct InFlight<'a> {
+    each: &'a BTreeMap<String, Operating>,
+    joint: &'a Operating,
+    path: Option<Path>,
+    names: &'a [String],
+}
+
+impl InFlight<'_> {
+    fn table(&self, point_id: u32, phase: &str) -> String {
+        let mut csv = Table::new(&[
+            "point_id",
+            "phase",
+            "subject",
+            "in_flight_pkts",
+            "in_flight_ci95_low",
+            "in_flight_ci95_high",
+            "throughput_mbit_s",
+            "throughput_ci95_low",
+            "throughput_ci95_high",
+            "srtt_ms",
+            "srtt_ci95_low",
+            "srtt_ci95_high",
+            "trials",
+        ]);
+        let joint = [("joint".to_owned(), self.joint.clone())];
+        let each = self.each.iter().map(|(flow, o)| (flow.clone(), o.clone()));
+        for (name, o) in each.chain(joint) {
+            let mut row = vec![f64::from(point_id).into(), phase.into(), name.as_str().into()];
+            for mean in [o.in_flight, o.mbit_per_s, o.srtt_ms] {
+                row.extend([
+                    mean.value.into(),
+                    mean.interval.map(|i| i.0).into(),
+                    mean.interval.map(|i| i.1).into(),
+                ]);
+            }
+            row.push(f64::from(o.trials).into());
+            csv.row(&row);
+        }
+        if let Some(path) = self.path {
+            let mut row = vec![f64::from(point_id).into(), phase.into(), "optimum".into()];
+            for value in [path.bdp_packets(), path.rate_bps / 1e6, path.base_rtt_ms] {
+                row.extend([value.into(), None.into(), None.into()]);
+            }
+            row.push(None.into());
+            csv.row(&row);
+        }
+        csv.finish()
+    }
+
+    fn sheet(&self, dots: &[&Flow], width: f64, height: f64, phase: &str) -> String {
+        let looks = looks(self.names);
+        let of_flow = |flow: &str| looks[self.names.iter().position(|n| n == flow).unwrap_or(0)];
+        let most = |of: Of, instant: OfInstant, optimum: Option<f64>| {
+            let means = self.each.values().chain([self.joint]).map(|o| of(o).value);
+            let dots = dots.iter().flat_map(|flow| flow.instants.iter().filter_map(instant));
+            means.chain(dots).chain(optimum).fold(0.0, f64::max)
+        };
+        let bdp = self.path.map(Path::bdp_packets);
+        let rate = self.path.map(|path| path.rate_bps / 1e6);
+        let base = self.path.map(|path| path.base_rtt_ms);
+        let x = Axis::linear(
+            "In flight (packets)",
+            0.0,
+            most(|o| o.in_flight, |i| i.in_flight, bdp),
+            6.0,
+        );
+        let rows: [(&str, Of, OfInstant, Option<f64>); 2] = [
+            ("Throughput (Mbit/s)", |o| o.mbit_per_s, |i| i.mbit_per_s, rate),
+            ("sRTT (ms)", |o| o.srtt_ms, |i| i.srtt_ms, base),
+        ];
+        let axes = rows.map(|(label, of, instant, optimum)| {
+            Axis::linear(label, 0.0, most(of, instant, optimum), 4.0)
+        });
+        let left = left_margin(&[&axes[0], &axes[1]], false);
+        let mut canvas = Canvas::new(width, height);
+        let room = width - left - 7.0;
+        let top = 3.0 + legend(Some(&mut canvas), &self.keys(&looks), (left, 3.0), room) + 3.0;
+        let frame =
+            |y: &Axis| Frame { left, top, width: room, height: 1.0, x: x.clone(), y: y.clone() };
+        let below = frame(&axes[0]).x_depth() + 2.0;
+        let each = (height - top - below - 8.0) / 2.0;
+        let every =
+            dots.iter().map(|flow| flow.instants.len()).sum::<usize>().div_ceil(MOST_DOTS).max(1);
+        for (nth, ((_, of, instant, optimum), axis)) in rows.into_iter().zip(&axes).enumerate() {
+            let frame = Frame { top: top + nth as f64 * (each + 8.0), height: each, ..frame(axis) };
+            frame.ground(&mut canvas, &[]);
+            canvas
+                .clip((frame.left - 4.0, frame.top - 4.0), (frame.width + 8.0, frame.height + 8.0));
+            for flow in dots {
+                let fill = colour(of_flow(&flow.flow).0);
+                for i in flow.instants.iter().step_by(every) {
+                    if let (Some(x), Some(y)) = (i.in_flight, instant(i)) {
+                        canvas.dot(frame.at(x, y), 0.7, fill, 0.3);
+                    }
+                }
+            }
+            for (flow, o) in self.each {
+                let look = of_flow(flow).0;
+                marked(&mut canvas, &frame, (o.in_flight, of(o)), (shape(look), colour(look)));
+            }
+            marked(
+                &mut canvas,
+                &frame,
+                (self.joint.in_flight, of(self.joint)),
+                (Shape::Diamond, INK),
+            );
+            if let (Some(x), Some(y)) = (bdp, optimum) {
+                canvas.mark(Shape::Star, frame.at(x, y), MARK + 1.0, OPTIMUM);
+            }
+            canvas.unclip();
+            frame.edges(&mut canvas, nth == 1, true);
+        }
+        canvas.finish(&format!("Throughput and sRTT against packets in flight, {phase}"))
+    }
+
+    fn keys(&self, looks: &[(usize, bool)]) -> Vec<(Key, String)> {
+        let mut keys: Vec<(Key, String)> = Vec::new();
+        for (flow, (nth, own)) in self.names.iter().zip(looks) {
+            let name = if *own { flow.as_str() } else { group_of(flow) };
+            if !keys.iter().any(|(_, known)| known == name) {
+                keys.push((Key::Mark(shape(*nth), colour(*nth)), name.to_owned()));
+            }
+        }
+        keys.push((Key::Mark(Shape::Diamond, INK), "joint".to_owned()));
+        if self.path.is_some() {
+            keys.push((Key::Mark(Shape::Star, OPTIMUM), "optimum".to_owned()));
+        }
+        keys
+    }
+}
+
+/// A mark with the intervals of both its means.
+fn marked(
+    canvas: &mut Canvas,
+    frame: &Frame,
+    (x, y): (Mean, Mean),
+    (shape, fill): (Shape, &'static str),
+) {
+    let thin = Stroke::new(fill, 0.7);
+    let (right, bottom) = (frame.left + frame.width, frame.top + frame.height);
+    if let Some((low, high)) = x.interval {
+        let ends = [low, high].map(|v| frame.at_x(v).clamp(frame.left, right));
+        canvas.line((ends[0], frame.at_y(y.value)), (ends[1], frame.at_y(y.value)), thin);
+    }
+    if let Some((low, high)) = y.interval {
+        let ends = [low, high].map(|v| frame.at_y(v).clamp(frame.top, bottom));
+        canvas.line((frame.at_x(x.value), ends[0]), (frame.at_x(x.value), ends[1]), thin);
+    }
+    canvas.mark(shape, frame.at(x.value, y.value), MARK, fill);
+}
+
+/// A mark of the plane.
+struct Mark {
+    point_id: u32,
+    phase: String,
+    flow: String,
+    operating: Operating,
+    /// What its colour and shape stand for.
+    series: usize,
+}
+
+/// Mean sRTT against mean throughput: a diagram per phase, a mark per flow; colours are flows, or points where there
+/// are several.
+fn plane(data: &Data) -> Result<Option<Figure>> {
+    let ids = data.points();
+    let phases: Vec<String> = data.phases().into_iter().map(|phase| phase.name).collect();
+    let (mut marks, mut names) = (Vec::new(), Vec::new());
+    let groups = data.groups(ids.first().copied());
+    let under_test = data.under_test(&groups).filter(|_| ids.len() > 1);
+    for (nth, point_id) in ids.iter().enumerate() {
+        let mut all = flows(data, *point_id, &data.trials_of(*point_id))?;
+        // Colours are points then, so there is one group.
+        all.retain(|flow| under_test.as_ref().is_none_or(|group| group_of(&flow.flow) == group));
+        let mut flow_names: Vec<String> = all.iter().map(|flow| flow.flow.clone()).collect();
+        flow_names.sort();
+        flow_names.dedup();
+        let looks = looks(&flow_names);
+        for phase in &phases {
+            for (flow, operating) in operating(&all, phase).0 {
+                let (look, own) =
+                    looks[flow_names.iter().position(|name| *name == flow).unwrap_or(0)];
+                let series = if ids.len() > 1 { nth } else { look };
+                let name = match (ids.len() > 1, own) {
+                    (true, _) => data.point_name(*point_id),
+                    (false, true) => flow.clone(),
+                    (false, false) => group_of(&flow).to_owned(),
+                };
+                if !names.contains(&(series, name.clone())) {
+                    names.push((series, name));
+                }
+                marks.push(Mark {
+                    point_id: *point_id,
+                    phase: phase.clone(),
+                    flow,
+                    operating,
+                    series,
+                });
+            }
+        }
+    }
+    if marks.is_empty() {
+        return Ok(None);
+    }
+    let csv = plane_table(data, &marks);
+    let whose = under_test.map_or(String::new(), |group| format!(" of {group}"));
+    let (svg, width_points) = plane_sheet(data, &marks, &names, (&phases, &whose));
+    Ok(Some(Figure { stem: data.stem(None), svg, width_points, csv }))
+}
+
+fn plane_table(data: &Data, marks: &[Mark]) -> String {
+    let mut csv = Table::new(&[
+        "point_id",
+        "point",
+        "phase",
+        "flow_id",
+        "srtt_ms",
+        "srtt_ci95_low",
+        "srtt_ci95_high",
+        "throughput_mbit_s",
+        "throughput_ci95_low",
+        "throughput_ci95_high",
+        "trials",
+    ]);
+    for mark in marks {
+        let mut row = vec![
+            f64::from(mark.point_id).into(),
+            data.point_name(mark.point_id).as_str().into(),
+            mark.phase.as_str().into(),
+            mark.flow.as_str().into(),
+        ];
+        for mean in [mark.operating.srtt_ms, mark.operating.mbit_per_s] {
+            let interval = mean.interval;
+            row.extend([
+                mean.value.into(),
+                interval.map(|i| i.0).into(),
+                interval.map(|i| i.1).into(),
+            ]);
+        }
+        row.push(f64::from(mark.operating.trials).into());
+        csv.row(&row);
+    }
+    csv.finish()
+}
+
+fn plane_sheet(
+    data: &Data,
+    marks: &[Mark],
+    names: &[(usize, String)],
+    (phases, whose): (&[String], &str),
+) -> (String, f64) {
+    let shown: Vec<&String> =
+        phases.iter().filter(|p| marks.iter().any(|m| m.phase == **p)).collect();
+    let usual = if shown.len() > 1 { TWO_COLUMNS_MM } else { COLUMN_MM };
+    let width = points(data.request.width_mm.unwrap_or(usual));
+    let height = points(data.request.height_mm.unwrap_or(68.0));
+    let path = marks.first().and_then(|m| data.path(m.point_id, group_of(&m.flow)));
+    let most = |of: Of| {
+        let end = |m: &Mark| {
+            let mean = of(&m.operating);
+            mean.interval.map_or(mean.value, |(_, high)| high.min(mean.value * 1.5))
+        };
+        marks.iter().map(end).fold(0.0, f64::max)
+    };
+    let rate = path.map_or(0.0, |path| path.rate_bps / 1e6);
+    let x = Axis::linear("Mean sRTT (ms)", 0.0, most(|o| o.srtt_ms), 4.0);
+    let label = format!("Throughput{whose} (Mbit/s)");
+    let y = Axis::linear(&label, 0.0, most(|o| o.mbit_per_s).max(rate), 5.0);
+    let left = left_margin(&[&y], false);
+    let mut canvas = Canvas::new(width, height);
+    let mut keys: Vec<(Key, String)> = names
+        .iter()
+        .map(|(nth, name)| (Key::Mark(shape(*nth), colour(*nth)), name.clone()))
+        .collect();
+    if path.is_some() {
+        keys.push((Key::Mark(Shape::Star, OPTIMUM), "optimum".to_owned()));
+    }
+    let room = width - left - 7.0;
+    let top = 3.0 + legend(Some(&mut canvas), &keys, (left, 3.0), room) + 10.0;
+    let gap = 12.0;
+    let each = (room - gap * (shown.len() as f64 - 1.0)) / shown.len() as f64;
+    let frame =
+        |left: f64| Frame { left, top, width: each, height: 1.0, x: x.clone(), y: y.clone() };
+    let tall = height - top - frame(left).x_depth() - 2.0;
+    for (nth, phase) in shown.iter().enumerate() {
+        let frame = Frame { height: tall, ..frame(left + nth as f64 * (each + gap)) };
+        frame.ground(&mut canvas, &[]);
+        let style = Style { colour: FAINT, ..Style::new(7.0, Anchor::Middle) };
+        canvas.text((frame.left + each / 2.0, top - 3.0), style, &fitted(phase, style, each));
+        if let Some(path) = path {
+            canvas.mark(Shape::Star, frame.at(path.base_rtt_ms, rate), MARK + 1.0, OPTIMUM);
+        }
+        for mark in marks.iter().filter(|mark| mark.phase == **phase) {
+            let means = (mark.operating.srtt_ms, mark.operating.mbit_per_s);
+            marked(&mut canvas, &frame, means, (shape(mark.series), colour(mark.series)));
+        }
+        frame.edges(&mut canvas, true, nth == 0);
+    }
+    (
+        canvas.finish("Mean sRTT against mean throughput of each flow, 95 % intervals over trials"),
+        width,
+    )
+}

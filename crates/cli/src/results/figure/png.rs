@@ -1,0 +1,77 @@
+//! The same picture as pixels, drawn from the SVG with the font that comes with ccbench: a server has none.
+
+use std::sync::Arc;
+
+use resvg::tiny_skia::{Pixmap, Transform};
+use resvg::usvg::{Options, Tree, fontdb::Database};
+
+use super::canvas::{BOLD, POINTS_PER_MM, REGULAR};
+
+/// What printers ask for.
+const PIXELS_PER_INCH: f64 = 300.0;
+
+/// A PNG file of an SVG picture of this width in points, with its resolution written in it.
+///
+/// # Errors
+/// The picture cannot be read or is too large.
+pub(super) fn png(svg: &str, width: f64) -> Result<Vec<u8>, String> {
+    let mut fonts = Database::new();
+    for font in [REGULAR, BOLD] {
+        fonts.load_font_data(font.to_vec());
+    }
+    fonts.set_sans_serif_family("Arimo");
+    let options = Options { fontdb: Arc::new(fonts), ..Options::default() };
+    let tree = Tree::from_str(svg, &options).map_err(|e| e.to_string())?;
+    let size = tree.size();
+    let scale = (width / 72.0 * PIXELS_PER_INCH) as f32 / size.width();
+    let (pixels_x, pixels_y) =
+        ((size.width() * scale).round() as u32, (size.height() * scale).round() as u32);
+    let mut pixmap = Pixmap::new(pixels_x, pixels_y)
+        .ok_or_else(|| format!("{pixels_x} × {pixels_y} pixels cannot be had"))?;
+    resvg::render(&tree, Transform::from_scale(scale, scale), &mut pixmap.as_mut());
+    let file = pixmap.encode_png().map_err(|e| e.to_string())?;
+    Ok(with_resolution(&file))
+}
+
+/// A PNG with the chunk that says how many pixels a metre has, so that it is placed in its size.
+fn with_resolution(file: &[u8]) -> Vec<u8> {
+    /// Signature and header.
+    const BEGIN: usize = 8 + 25;
+    let per_metre = (PIXELS_PER_INCH / 25.4 * 1000.0).round() as u32;
+    let mut chunk = b"pHYs".to_vec();
+    chunk.extend(per_metre.to_be_bytes());
+    chunk.extend(per_metre.to_be_bytes());
+    chunk.push(1);
+    let (begin, rest) = file.split_at(BEGIN.min(file.len()));
+    let mut out = begin.to_vec();
+    out.extend(9_u32.to_be_bytes());
+    let sum = crc32fast::hash(&chunk);
+    out.extend(chunk);
+    out.extend(sum.to_be_bytes());
+    out.extend(rest);
+    out
+}
+
+/// Millimetres as points.
+pub(super) fn points(mm: f64) -> f64 {
+    mm * POINTS_PER_MM
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::canvas::{Anchor, Canvas, Style};
+    use super::*;
+
+    #[test]
+    fn text_is_drawn_without_any_font_of_the_system() {
+        let mut canvas = Canvas::new(points(85.0), points(10.0));
+        canvas.text((10.0, 20.0), Style::new(12.0, Anchor::Start), "sRTT (ms)");
+        let file = png(&canvas.finish("t"), points(85.0)).unwrap();
+        let picture = Pixmap::decode_png(&file).unwrap();
+        assert_eq!((picture.width(), picture.height()), (1004, 118));
+        let dark = picture.pixels().iter().filter(|p| p.red() < 100).count();
+        assert!(dark > 300, "{dark} dark pixels");
+        let at = file.windows(4).position(|four| four == b"pHYs").unwrap();
+        assert_eq!(file[at + 4..at + 8], 11_811_u32.to_be_bytes());
+    }
+}

@@ -1,0 +1,188 @@
+//! Figures, comparisons and exports of the made-up run.
+
+use ccbench::results::compare::{With, compare};
+use ccbench::results::export;
+use ccbench::results::figure::{self, Figure, Format, Kind, Request};
+
+use super::*;
+
+fn request(kind: Kind, wheres: &[(&str, &str)]) -> Request {
+    Request {
+        kind,
+        wheres: wheres.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect(),
+        metrics: vec![],
+        width_mm: None,
+        height_mm: None,
+        choice: Choice::default(),
+    }
+}
+
+fn drawn(kind: Kind, wheres: &[(&str, &str)]) -> Vec<Figure> {
+    let root = tempfile::tempdir().unwrap();
+    figure::draw(&made_up(root.path()), &request(kind, wheres)).unwrap()
+}
+
+fn refused(kind: Kind, wheres: &[(&str, &str)]) -> String {
+    let root = tempfile::tempdir().unwrap();
+    let error = figure::draw(&made_up(root.path()), &request(kind, wheres)).unwrap_err();
+    assert!(error.is_of_the_command(), "{error}");
+    error.to_string()
+}
+
+/// Cells of the CSV's column in the rows that have these cells.
+fn cells(figure: &Figure, wanted: &[(&str, &str)], column: &str) -> Vec<String> {
+    let mut lines = figure.csv.lines().map(|line| line.split(',').collect::<Vec<_>>());
+    let header = lines.next().unwrap();
+    let at = |name: &str| header.iter().position(|column| *column == name).unwrap();
+    lines
+        .filter(|line| wanted.iter().all(|(name, cell)| line[at(name)] == *cell))
+        .map(|line| line[at(column)].to_owned())
+        .collect()
+}
+
+fn number(figure: &Figure, wanted: &[(&str, &str)], column: &str) -> f64 {
+    let found = cells(figure, wanted, column);
+    assert_eq!(found.len(), 1, "{wanted:?}: {found:?} in\n{}", figure.csv);
+    found[0].parse().unwrap()
+}
+
+#[test]
+fn bars_are_the_summarys_means_with_their_intervals() {
+    let figures = drawn(Kind::Phases, &[("scheme", "cubic")]);
+    let [one] = figures.as_slice() else { panic!("{}", figures.len()) };
+    let bar = [("metric", "Throughput (Mbit/s)"), ("group", "under_test"), ("phase", "alone")];
+    assert!((number(one, &bar, "mean") - 91.0).abs() < 1e-6);
+    let half = 12.706_204_736;
+    assert!((number(one, &bar, "ci95_low") - (91.0 - half)).abs() < 1e-4);
+    assert_eq!(number(one, &bar, "trials"), 2.0);
+    let rtt = [("metric", "Mean sRTT (ms)"), ("group", "under_test"), ("phase", "compete")];
+    assert!((number(one, &rtt, "mean") - 25.0).abs() < 1e-6);
+    // Who does not run has no bar.
+    assert!(cells(one, &[("group", "cross"), ("phase", "alone")], "mean").is_empty());
+    assert!(one.svg.contains(">Throughput (Mbit/s)<") && !one.svg.contains("NaN"), "{}", one.svg);
+}
+
+#[test]
+fn a_series_is_of_the_first_trial_that_counts_of_each_point() {
+    let figures = drawn(Kind::Series, &[]);
+    let stems: Vec<&str> = figures.iter().map(|figure| figure.stem.as_str()).collect();
+    assert_eq!(stems, ["series-cubic-20", "series-reno-_classic_-40"]);
+    let shown =
+        cells(&figures[0], &[("panel", "Smoothed RTT"), ("subject", "under_test/0")], "value");
+    assert!(shown.iter().any(|v| v == "11") && shown.iter().any(|v| v == "24"), "{shown:?}");
+    let panels = |figure: &Figure| {
+        let mut all = cells(figure, &[], "panel");
+        all.dedup();
+        all
+    };
+    let wanted = ["Throughput", "Smoothed RTT", "Congestion window", "In flight", "Queue"];
+    // Nothing in the made-up samples says what is in flight.
+    let there: Vec<&str> = wanted.into_iter().filter(|name| *name != "In flight").collect();
+    assert_eq!(panels(&figures[0]), there);
+    let second =
+        drawn(Kind::Series, &[("scheme", "cubic"), ("trial", "2"), ("flow_id", "cross/0")]);
+    assert_eq!(
+        cells(&second[0], &[("panel", "Throughput")], "subject")
+            .iter()
+            .filter(|s| *s != "cross/0")
+            .count(),
+        0
+    );
+    assert!(cells(&second[0], &[], "trial").iter().all(|trial| trial == "2"));
+}
+
+#[test]
+fn strips_and_distributions_are_of_what_flows_received() {
+    let figures = drawn(Kind::Strips, &[("scheme", "cubic"), ("phase", "compete")]);
+    let got = cells(&figures[0], &[("flow_id", "cross/0")], "throughput_mbit_s");
+    let got: Vec<f64> = got.iter().map(|cell| cell.parse().unwrap()).collect();
+    assert!(got.len() == 2 && got.iter().all(|mbit| (mbit - 60.0).abs() < 1.0), "{got:?}");
+    let figures = drawn(Kind::Ecdf, &[("scheme", "cubic"), ("phase", "compete")]);
+    let of = [("metric", "srtt_ms"), ("flow_id", "under_test/1")];
+    let shares = cells(&figures[0], &of, "share_at_most");
+    assert_eq!(shares.last().map(String::as_str), Some("1"));
+    assert!(cells(&figures[0], &of, "value").iter().all(|ms| ms == "26"));
+}
+
+#[test]
+fn a_heatmap_has_a_cell_per_point() {
+    let figures = drawn(Kind::Heatmap, &[("phase", "alone")]);
+    let mean = number(&figures[0], &[("point_id", "0")], "mean");
+    assert!((mean - 91e6).abs() < 10.0, "{mean}");
+    assert_eq!(cells(&figures[0], &[], "buffer"), ["20", "40"]);
+    assert!(refused(Kind::Heatmap, &[("scheme", "cubic")]).contains("one point"));
+}
+
+#[test]
+fn what_there_is_no_data_for_is_refused_with_what_there_is() {
+    let said = refused(Kind::CcState, &[]);
+    assert!(
+        said.contains("this run has data for: phases, series,") && !said.contains("cc_state,"),
+        "{said}"
+    );
+    let said = refused(Kind::Series, &[("scheme", "bbr")]);
+    assert!(said.contains("there are: cubic, reno"), "{said}");
+    let said = refused(Kind::Series, &[("colour", "red")]);
+    assert!(said.contains("scheme, buffer, point_id, trial, phase"), "{said}");
+    let root = tempfile::tempdir().unwrap();
+    let mut wish = request(Kind::Phases, &[]);
+    wish.metrics = vec!["speed".to_owned()];
+    let error = figure::draw(&made_up(root.path()), &wish).unwrap_err().to_string();
+    assert!(error.contains("throughput_sum:mean"), "{error}");
+}
+
+#[test]
+fn a_figure_is_three_files_and_pixels_of_the_right_size() {
+    let root = tempfile::tempdir().unwrap();
+    let figures = figure::draw(&made_up(root.path()), &request(Kind::Series, &[])).unwrap();
+    let formats = [Format::Svg, Format::Png];
+    let folder = root.path().join("figures");
+    let written = figure::write(&figures, &folder, &formats).unwrap();
+    assert_eq!(written.len(), 6, "{written:?}");
+    let png = std::fs::read(folder.join("series-cubic-20.png")).unwrap();
+    let width = u32::from_be_bytes(png[16..20].try_into().unwrap());
+    assert_eq!((&png[1..4], width), (&b"PNG"[..], 2067), "175 mm at 300 pixels per inch");
+    let many = figure::write(&figures, &root.path().join("one.svg"), &formats).unwrap_err();
+    assert!(many.to_string().contains("2 figures (series-cubic-20, series-reno"), "{many}");
+    let one = figure::write(&figures[..1], &root.path().join("one.svg"), &formats).unwrap();
+    let names: Vec<_> = one.iter().map(|path| path.file_name().unwrap().to_owned()).collect();
+    assert_eq!(names, ["one.svg", "one.csv"]);
+}
+
+#[test]
+fn two_points_are_compared_and_a_run_with_itself_does_not_differ() {
+    let root = tempfile::tempdir().unwrap();
+    let run = made_up(root.path());
+    let with = With::Levels("buffer", "20", "40");
+    let (names, compared) =
+        compare(&run, &with, &["throughput_sum".to_owned()], Choice::default()).unwrap();
+    assert_eq!(names, ("buffer=20".to_owned(), "buffer=40".to_owned()));
+    let alone = compared
+        .iter()
+        .find(|one| one.phase == "alone" && one.subject == "under_test" && one.stat == "mean");
+    let numbers = &alone.unwrap().numbers;
+    // 90 and 92 Mbit/s against 90; the failed trial is out.
+    assert_eq!((numbers.n, numbers.paired), ((2, 1), false));
+    assert!((numbers.difference + 1e6).abs() < 10.0, "{numbers:?}");
+    let (_, same) = compare(&run, &With::Run(&run), &[], Choice::default()).unwrap();
+    assert!(same.iter().all(|one| one.numbers.difference == 0.0), "{same:?}");
+    assert!(same.iter().any(|one| one.numbers.paired));
+    let error = compare(&run, &With::Levels("aqm", "a", "b"), &[], Choice::default()).unwrap_err();
+    assert!(error.to_string().contains("its factors: scheme, buffer"), "{error}");
+}
+
+#[test]
+fn tables_leave_as_csv_with_all_their_rows() {
+    let root = tempfile::tempdir().unwrap();
+    let run = made_up(root.path());
+    summary::summarize(&run).unwrap();
+    let folder = root.path().join("csv");
+    let written = export::csv(&run, &[], &folder).unwrap();
+    assert!(written.iter().any(|path| path.ends_with("flow_samples.csv")), "{written:?}");
+    let rows: u64 = RunDir::open(&run).unwrap().trials().iter().map(|end| end.rows["probes"]).sum();
+    let text = std::fs::read_to_string(folder.join("probes.csv")).unwrap();
+    assert_eq!(text.lines().count() as u64, rows + 1);
+    assert_eq!(text.lines().filter(|line| line.starts_with("point_id,")).count(), 1);
+    let samples = std::fs::read_to_string(folder.join("flow_samples.csv")).unwrap();
+    assert!(samples.lines().next().unwrap().contains(",rtt_us,") && !samples.contains("cc_info"));
+}

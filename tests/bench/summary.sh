@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# How long `ccbench summarize` takes over so many samples, and how much memory; then the report's size and time. Wants release builds.
+# Usage: summary.sh FOLDER-OF-BINARIES [SAMPLES] [TRIALS]; FOLDER also holds examples/many_samples. Needs about 5 GB per 100 million.
+set -euo pipefail
+bin=$1 samples=${2:-100000000} trials=${3:-20}
+dir=$(mktemp -d -p "${TMPDIR:-/var/tmp}")
+trap 'rm -rf "$dir"' EXIT
+begin=$(date +%s)
+run=$("$bin/examples/many_samples" "$dir" "$samples" "$trials")
+echo "$samples samples in $trials trials: made in $(($(date +%s) - begin)) s, $(du -sh "$run" | cut -f1)"
+measured() {
+    local what=$1; shift
+    python3 - "$what" "$@" << 'PY'
+import resource, subprocess, sys, time
+begin = time.monotonic()
+subprocess.run(sys.argv[2:], stdout=subprocess.DEVNULL, check=True)
+used = resource.getrusage(resource.RUSAGE_CHILDREN)
+print(f"{sys.argv[1]}: {time.monotonic() - begin:.1f} s, {used.ru_utime + used.ru_stime:.1f} s of CPU, {used.ru_maxrss / 2**20:.2f} GiB")
+PY
+}
+measured summarize "$bin/ccbench" summarize "$run"
+measured report "$bin/ccbench" report "$run" -o "$dir/report.html"
+echo "report: $(du -h "$dir/report.html" | cut -f1)"

@@ -1,0 +1,176 @@
+//! What a reader makes of one real run: figures of every kind, comparisons, notebooks, other tools' formats.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use ccbench_tests::{Bench, need_root, source_root, text};
+
+use crate::plan;
+
+/// Python with the packages that notebooks are tested with.
+fn python() -> Command {
+    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let cache =
+        cache.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache"))).unwrap();
+    let python = cache.join("ccbench/python/bin/python");
+    assert!(python.exists(), "{} is missing: scripts/setup.sh --test", python.display());
+    Command::new(python)
+}
+
+/// Fails with what a command said.
+fn succeed(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{command:?}: {}", text(&output));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn ends(folder: &Path, ending: &str) -> Vec<PathBuf> {
+    let files = std::fs::read_dir(folder).unwrap().flatten().map(|entry| entry.path());
+    let mut found: Vec<PathBuf> =
+        files.filter(|path| path.to_string_lossy().ends_with(ending)).collect();
+    found.sort();
+    found
+}
+
+#[test]
+fn a_real_run_becomes_figures_comparisons_and_notebooks() {
+    need_root();
+    let bench = Bench::new();
+    let text_of_plan = plan("figures", "3s", 2)
+        + "\n[matrix.scheme]\nslow = { \"links.bottleneck.rate\" = \"20mbit\" }\nfast = { \"links.bottleneck.rate\" = \"60mbit\" }\n";
+    let plan = bench.write("plan.toml", &text_of_plan);
+    succeed(&mut bench.command(&["run", &plan.to_string_lossy()]));
+    let results = bench.results();
+    let run = results.to_string_lossy().into_owned();
+    figures(&bench, &run);
+    comparison(&bench, &run);
+    exports(&bench, &run);
+    notebooks(&bench, &results);
+}
+
+fn figures(bench: &Bench, run: &str) {
+    let folder = bench.path("figures");
+    let output = folder.to_string_lossy().into_owned();
+    for (kind, count) in [
+        ("phases", 1),
+        ("series", 2),
+        ("operating_point", 2),
+        ("plane", 1),
+        ("ecdf", 2),
+        ("strips", 1),
+        ("heatmap", 1),
+    ] {
+        let said = succeed(&mut bench.command(&["plot", run, "--kind", kind, "-o", &output]));
+        // SVG, PNG and CSV of each.
+        assert_eq!(said.lines().count(), 3 * count, "{kind}: {said}");
+    }
+    // No module of ours ran, so there is no inner state: the error says what there is.
+    let refused = bench.run(&["plot", run, "--kind", "cc_state", "-o", &output]);
+    assert_eq!(refused.status.code(), Some(2), "{}", text(&refused));
+    assert!(
+        text(&refused).contains("this run has data for: phases, series,"),
+        "{}",
+        text(&refused)
+    );
+    let check = "import sys, xml.dom.minidom\n\
+        from PIL import Image\n\
+        for path in sys.argv[1:]:\n    \
+            xml.dom.minidom.parse(path)\n    \
+            picture = Image.open(path[:-3] + 'png').convert('L')\n    \
+            pixels = picture.histogram()\n    \
+            dark, all = sum(pixels[:200]), picture.width * picture.height\n    \
+            assert 0.002 < dark / all < 0.9, (path, dark, all)\n    \
+            rows = open(path[:-3] + 'csv').read().splitlines()\n    \
+            assert len(rows) > 2 and len(rows[0].split(',')) > 4, path\n";
+    let svgs = ends(&folder, ".svg");
+    assert_eq!(svgs.len(), 10, "{svgs:?}");
+    succeed(python().arg("-c").arg(check).args(&svgs));
+}
+
+fn comparison(bench: &Bench, run: &str) {
+    let csv = bench.path("by.csv");
+    let said = succeed(&mut bench.command(&[
+        "compare",
+        run,
+        "--by",
+        "scheme=slow,fast",
+        "--csv",
+        &csv.to_string_lossy(),
+    ]));
+    assert!(said.contains("throughput_sum") && said.contains("2 + 2"), "{said}");
+    let rows = ccbench_tests::csv(&csv);
+    let row = rows
+        .iter()
+        .find(|row| {
+            row["metric"] == "throughput_sum" && row["phase"] == "alone" && row["scope"] == "group"
+        })
+        .unwrap();
+    let number = |name: &str| row[name].parse::<f64>().unwrap();
+    assert!((2.4..3.4).contains(&number("ratio")), "60 over 20 Mbit/s: {row:?}");
+    assert!(number("t95_low") > 0.0 && number("hedges_g") > 1.0, "{row:?}");
+    // A run beside itself: the same seeds, so paired, and no difference.
+    let said =
+        succeed(&mut bench.command(&["compare", run, run, "--metric", "srtt", "--csv", "-"]));
+    assert!(said.contains(",true,0,0,0,"), "{said}");
+    let refused = bench.run(&["compare", run, "--by", "scheme=slow,slower"]);
+    assert_eq!(refused.status.code(), Some(2), "{}", text(&refused));
+    assert!(text(&refused).contains("there are: fast, slow"), "{}", text(&refused));
+}
+
+fn exports(bench: &Bench, run: &str) {
+    let to = |name: &str| bench.path(name).to_string_lossy().into_owned();
+    let said = succeed(&mut bench.command(&["export", "csv", run, "-o", &to("csv")]));
+    assert!(said.contains("flow_samples.csv") && said.contains("summary_point.csv"), "{said}");
+    let rows = ccbench_tests::csv(&bench.path("csv/intervals.csv"));
+    assert!(rows.iter().any(|row| row["trial"] == "2" && row["side"] == "rcv"), "{}", rows.len());
+    let one =
+        succeed(&mut bench.command(&["export", "csv", run, "--table", "intervals", "-o", "-"]));
+    assert_eq!(one.lines().count(), rows.len() + 1);
+    let refused = bench.run(&["export", "csv", run, "--table", "interval", "-o", "-"]);
+    assert_eq!(refused.status.code(), Some(2), "{}", text(&refused));
+
+    succeed(&mut bench.command(&["export", "iperf3", run, "-o", &to("iperf3")]));
+    let files = ends(&bench.path("iperf3"), ".json");
+    // Two points, two trials, two groups, two ends.
+    assert_eq!(files.len(), 16, "{files:?}");
+    for file in &files {
+        let object: serde_json::Value =
+            serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
+        assert!(object["start"]["version"].is_string(), "{}", file.display());
+        assert!(!object["intervals"].as_array().unwrap().is_empty(), "{}", file.display());
+    }
+
+    succeed(&mut bench.command(&["export", "flent", run, "-o", &to("flent")]));
+    let files = ends(&bench.path("flent"), ".flent.gz");
+    assert_eq!(files.len(), 4, "{files:?}");
+    // flent itself reads and draws them.
+    let check = "import sys\nfrom flent import resultset\n\
+        for path in sys.argv[1:]:\n    \
+            r = resultset.load(path)\n    \
+            rate = [v for v in r.series('TCP upload sum') if v is not None]\n    \
+            assert len(rate) > 20 and 5 < sum(rate) / len(rate) < 100, rate\n    \
+            assert any('tcp_rtt' in v for v in r.raw_values['TCP upload::1'])\n    \
+            assert max(v for v in r.series('Ping (ms) ICMP') if v is not None) > 9\n";
+    succeed(python().arg("-c").arg(check).args(&files));
+    let picture = bench.path("flent.png");
+    let drawn = ["-m", "flent", "-p", "upload_with_ping_and_tcp_rtt", "-o"];
+    succeed(python().args(drawn).arg(&picture).arg(&files[0]));
+    assert!(std::fs::metadata(&picture).unwrap().len() > 10_000);
+}
+
+fn notebooks(bench: &Bench, results: &Path) {
+    let report = bench.path("report.html");
+    let run = results.to_string_lossy();
+    succeed(&mut bench.command(&["report", &run, "-o", &report.to_string_lossy()]));
+    let folder = results.parent().unwrap();
+    let snippets = source_root().join("tests/notebooks/snippets.py");
+    let said = succeed(python().current_dir(folder).arg(snippets).arg(&report));
+    assert!(said.contains("4 snippets"), "{said}");
+    let pictures = bench.path("notebook");
+    std::fs::create_dir(&pictures).unwrap();
+    let notebook = source_root().join("notebooks/five_figures.py");
+    succeed(python().arg(notebook).arg(results).arg("-o").arg(&pictures));
+    let made = ends(&pictures, ".png");
+    assert_eq!(made.len(), 5, "{made:?}");
+    assert!(made.iter().all(|path| std::fs::metadata(path).unwrap().len() > 10_000), "{made:?}");
+}
