@@ -1,6 +1,7 @@
 //! The report in a real browser. Without chromedriver it is skipped, with the feature `browser` a failure.
 
 use ccbench::results::report;
+use polars::prelude::{ParquetWriter, df};
 use serde_json::{Value, json};
 
 use super::*;
@@ -10,9 +11,16 @@ mod driver;
 
 /// The made-up run's page in a browser, and the folder that it is in.
 fn opened() -> Option<(Browser, tempfile::TempDir)> {
+    opened_after(|_| ())
+}
+
+/// As [`opened`], after something was done in the run's directory.
+fn opened_after(done: impl Fn(&Path)) -> Option<(Browser, tempfile::TempDir)> {
     let root = tempfile::tempdir().unwrap();
     let file = root.path().join("report.html");
-    report::write(&made_up(root.path()), Choice::default(), &file).unwrap();
+    let run = made_up(root.path());
+    done(&run);
+    report::write(&run, Choice::default(), &file).unwrap();
     let Some(browser) = Browser::start() else {
         if cfg!(feature = "browser") {
             panic!("there is no chromedriver: scripts/setup.sh --test");
@@ -58,6 +66,43 @@ fn a_report_is_one_page_that_asks_nobody_for_anything() {
         browser.eval(wide) == 0
     });
     assert!(narrow, "{} pixels too wide", browser.eval(wide));
+}
+
+#[test]
+fn claims_stand_right_under_the_verdicts() {
+    let hidden = "return document.querySelector('#claimed').hidden";
+    let Some((browser, _root)) = opened() else { return };
+    assert_eq!(browser.eval(hidden), true, "this plan claims nothing");
+    drop(browser);
+    let claimed = opened_after(|run| {
+        let mut frame = df!(
+            "claim" => ["it starves", "its delay returns"],
+            "source" => [Some("the study"), None],
+            "published" => [Some("a few Mbit/s"), None],
+            "levels" => ["scheme=cubic", ""],
+            "number" => ["throughput_sum mean of group cross in compete", "srtt mean"],
+            "unit" => ["bit/s", "us"],
+            "least" => [None, Some(10_000.0)],
+            "most" => [Some(20e6), Some(12_000.0)],
+            "measured" => [Some(60e6), None],
+            "ci_low" => [Some(59e6), None],
+            "ci_high" => [Some(61e6), None],
+            "n_trials" => [2_u32, 0],
+            "verdict" => ["does_not_hold", "not_measured"],
+            "why" => ["", "no trial counts"],
+        )
+        .unwrap();
+        let file = std::fs::File::create(run.join("expectations.parquet")).unwrap();
+        ParquetWriter::new(file).finish(&mut frame).unwrap();
+    });
+    let Some((browser, _root)) = claimed else { return };
+    assert_eq!(browser.eval(hidden), false);
+    let next = "return document.querySelector('#verdicts').nextElementSibling.id";
+    assert_eq!(browser.eval(next), "claimed");
+    assert_eq!(column(&browser, "#claims", 1), json!(["does not hold", "not measured"]));
+    assert_eq!(column(&browser, "#claims", 4), json!(["at most 20 Mbit/s", "10 to 12 ms"]));
+    assert_eq!(column(&browser, "#claims", 5), json!(["60 (59.00 to 61.00) Mbit/s", "-"]));
+    assert_eq!(browser.console(), Vec::<Value>::new());
 }
 
 #[test]

@@ -208,6 +208,12 @@ impl Data {
         self.plans.get(&point_id).map(|(plan, _)| plan)
     }
 
+    /// Trace files of all points, by the names that the plan gives them.
+    pub(super) fn trace_files(&self) -> BTreeSet<String> {
+        let links = self.plans.values().flat_map(|(plan, _)| plan.links.values());
+        links.filter_map(|link| Some(link.trace.as_ref()?.file.clone())).collect()
+    }
+
     /// Names of a point's flow groups.
     pub(super) fn groups(&self, point_id: Option<u32>) -> Vec<String> {
         let plan = point_id.and_then(|id| self.plan(id));

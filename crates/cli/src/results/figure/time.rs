@@ -15,6 +15,7 @@ use crate::results::csv::Table;
 use crate::results::journal::TrialEnd;
 use crate::results::series::{self, Curve, Panel};
 use crate::results::{Result, ResultsError};
+use crate::traces::{FOLDER, stored_names};
 
 /// Stretches of time that a curve is cut into: finer than a printer's dots at a figure's width.
 const STRETCHES: u32 = 700;
@@ -154,9 +155,11 @@ const TRACED: &str = " (trace)";
 fn traces(data: &Data, end: &TrialEnd) -> Vec<Curve> {
     let Some(plan) = data.plan(end.point_id) else { return vec![] };
     let length_s = length_s(end);
+    let names = stored_names(&data.trace_files());
     let curve = |(name, link): (&String, &ccbench_proto::plan::Link)| {
         let used = link.trace.as_ref()?;
-        let bytes = std::fs::read(data.run.path().join("traces").join(&used.file)).ok()?;
+        let stored = data.run.path().join(FOLDER).join(names.get(&used.file)?);
+        let bytes = std::fs::read(stored).ok()?;
         let replay = schedule::replay_of(used, Arc::new(parse(&used.file, &bytes).ok()?));
         let (t_s, value) = replayed(&replay, length_s).into_iter().unzip();
         Some(Curve { name: format!("{name}{TRACED}"), t_s, value })

@@ -99,28 +99,37 @@
 
   // Claims.
   const HOW = { holds: "ok", does_not_hold: "failed", not_measured: "degraded" };
-  const bounds = ({ least, most }) => {
-    if (least === null) return most === null ? "" : `at most ${digits(most)}`;
-    return most === null ? `at least ${digits(least)}` : `${digits(least)} to ${digits(most)}`;
+  const READABLE = { us: [1e3, "ms"], "bit/s": [1e6, "Mbit/s"], bytes: [1e3, "kB"], 1: [1, ""] };
+  const readable = ({ unit }) => READABLE[unit] ?? [1, unit ?? ""];
+  const bounds = (claim) => {
+    const [scale, unit] = readable(claim);
+    const [least, most] = [claim.least, claim.most].map((bound) => (bound === null ? null : digits(bound / scale)));
+    if (least === null) return most === null ? "" : `at most ${most} ${unit}`;
+    return most === null ? `at least ${least} ${unit}` : `${least} to ${most} ${unit}`;
+  };
+  const measured = (claim) => {
+    if (claim.measured === null) return "-";
+    const [scale, unit] = readable(claim);
+    const shown = make("span", digits(claim.measured / scale));
+    if (claim.ci_low !== null) {
+      const ends = [claim.ci_low, claim.ci_high].map((end) => digits(end / scale, claim.measured / scale));
+      shown.append(make("span", ` (${ends.join(" to ")})`, { className: "interval" }));
+    }
+    shown.append(` ${unit}`);
+    return shown;
   };
   if (run.claims.length) {
     for (const element of document.querySelectorAll("#claimed, nav a[href='#claimed']")) element.hidden = false;
-    const measured = (claim) => {
-      if (claim.measured === null) return "-";
-      const ends = claim.ci_low === null ? "" : ` (${digits(claim.ci_low)} to ${digits(claim.ci_high)})`;
-      return `${digits(claim.measured)}${ends}`;
-    };
     table(byId("claims"), "Claim by claim", [
-      { title: "claim", value: (claim) => claim.claim, className: "reason" },
-      { title: "published", value: (claim) => [claim.published, claim.source].filter(Boolean).join(" · ") },
-      { title: "of", value: (claim) => [claim.number, claim.levels].filter(Boolean).join(", ") },
-      { title: "expected", value: bounds },
-      { title: "measured", value: (claim) => claim.measured, show: measured, number: true },
-      { title: "unit", value: (claim) => claim.unit },
-      { title: "trials", value: (claim) => claim.n_trials, number: true },
       { title: "verdict", value: (claim) => claim.verdict,
         show: (claim) => make("span", claim.verdict.replaceAll("_", " "), { className: HOW[claim.verdict] ?? "" }) },
-      { title: "why", value: (claim) => claim.why, className: "reason" },
+      { title: "claim", value: (claim) => claim.claim, className: "wrapped" },
+      { title: "published", value: (claim) => [claim.published, claim.source].filter(Boolean).join(" · "), className: "wrapped" },
+      { title: "expected", value: bounds },
+      { title: "measured", value: (claim) => claim.measured, show: measured, number: true },
+      { title: "trials", value: (claim) => claim.n_trials, number: true },
+      { title: "of", value: (claim) => [claim.number, claim.levels].filter(Boolean).join(", "), className: "wrapped" },
+      { title: "why", value: (claim) => claim.why, className: "wrapped" },
     ], run.claims);
   }
 
