@@ -117,8 +117,16 @@ const ALL: [Measure; 5] = [SUM, SRTT_ONE, SRTT_TWO, LOST_ONE, LOST_TWO];
 
 #[test]
 fn fifos_and_codels_are_the_kernels() {
-    let levels = ["bfifo", "netem", "codel", "fq_codel"];
-    assert_alike(&compare("judge.toml", "discipline", &levels, &ALL));
+    assert_alike(&compare("judge.toml", "discipline", &["bfifo", "codel", "fq_codel"], &ALL));
+}
+
+/// Where random losses fall in eight seconds decides how long the queue gets: the round trips of one kernel scatter by 3 ms.
+#[test]
+fn jitter_and_losses_are_the_kernels() {
+    let scattered =
+        |(scope, subject, metric, stat, _, own): Measure| (scope, subject, metric, stat, 0.12, own);
+    let measures = [SUM, scattered(SRTT_ONE), scattered(SRTT_TWO), LOST_ONE, LOST_TWO];
+    assert_alike(&compare("judge.toml", "discipline", &["netem"], &measures));
 }
 
 #[test]
