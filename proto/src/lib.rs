@@ -7,6 +7,7 @@
 //! and stop together. A **node** is a machine or a namespace, with one **agent**.
 
 pub mod cc;
+pub mod metric;
 pub mod plan;
 pub mod resolve;
 pub mod schedule;

@@ -11,6 +11,7 @@ use crate::units::{Bytes, Limit, Micros, Packets, Ppm, Rate};
 
 pub use capture::Capture;
 pub use cc::{Cc, Via};
+pub use expect::Expect;
 pub use impair::{BurstLoss, Distribution, Jitter, OnEnd, Reorder, TraceStart, TraceUse};
 pub use lab::{LabUse, Series};
 pub use node::{Node, SysctlValue};
@@ -21,6 +22,7 @@ pub use timeline::{Change, Phase, Setting};
 pub mod capture;
 pub mod cc;
 pub mod check;
+pub mod expect;
 pub mod impair;
 pub mod lab;
 pub mod node;
@@ -91,6 +93,12 @@ pub struct Plan {
     /// Factors: every combination of their levels is a point.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub matrix: BTreeMap<String, Factor>,
+    /// Claims about the results.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub expect: Vec<Expect>,
+    /// Overrides for a quick look. Of no use to a plan that is read already, so never written.
+    #[serde(default, skip_serializing)]
+    pub quick: BTreeMap<String, toml::Value>,
 }
 
 /// The sha256 of a resolved plan's text, in hexadecimal.

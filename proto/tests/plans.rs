@@ -92,6 +92,7 @@ fn valid_plans_become_their_golden_schedules() {
     files.extend(tomls("plans/coexistence"));
     files.extend(tomls("plans/l4s"));
     files.extend(tomls("plans/lab"));
+    files.extend(tomls("plans/dumbbell"));
     let mut wrong = Vec::new();
     for file in files {
         let text = std::fs::read_to_string(&file).unwrap();

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # How long `ccbench summarize` takes over so many samples, and how much memory; then the report's size and time. Wants release builds.
+# Memory is bounded by the larger of 4 million samples and one trial.
 # Usage: summary.sh FOLDER-OF-BINARIES [SAMPLES] [TRIALS]; FOLDER also holds examples/many_samples. Needs about 5 GB per 100 million.
 set -euo pipefail
 bin=$1 samples=${2:-100000000} trials=${3:-20}

@@ -85,3 +85,21 @@ fn help_and_completions_are_there() {
     assert_eq!(bench.run(&["man", "man"]).status.code(), Some(0));
     assert!(bench.path("man/ccbench-run.1").exists());
 }
+
+#[test]
+fn published_experiments_are_in_the_binary() {
+    let bench = Bench::new();
+    let list = bench.run(&["reproduce"]);
+    assert_eq!(list.status.code(), Some(0), "{}", text(&list));
+    for name in ["coexistence", "mmwave", "bufferbloat", "l4s", "vegas_friendliness"] {
+        assert!(out(&list).contains(name), "{name} is missing: {}", text(&list));
+    }
+    let unknown = bench.run(&["reproduce", "vegas_fairness"]);
+    assert_eq!(unknown.status.code(), Some(2), "{}", text(&unknown));
+    assert!(err(&unknown).contains("vegas_friendliness"), "{}", text(&unknown));
+    // Far from any clone, with its traces.
+    assert_eq!(bench.run(&["reproduce", "mmwave", "--write", "mm"]).status.code(), Some(0));
+    let check = bench.run(&["check", "mm/mmwave.toml", "--quick"]);
+    assert_eq!(check.status.code(), Some(0), "{}", text(&check));
+    assert!(out(&check).contains("8 point(s)"), "{}", text(&check));
+}

@@ -34,7 +34,7 @@ fn a_plan_runs_on_every_kernel_that_its_matrix_names() {
 
 #[test]
 fn a_prompt_answers_on_a_stock_kernel() {
-    use std::io::Write as _;
+    use std::io::{Read as _, Write as _};
     use std::process::Stdio;
     let bench = Bench::new();
     let built = bench.run(&["lab", "build", "--kernel", "6.1"]);
@@ -46,11 +46,17 @@ fn a_prompt_answers_on_a_stock_kernel() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // The console keeps what is typed until somebody reads it.
+    // What is typed before the prompt is there may be lost.
+    let mut out = child.stdout.take().unwrap();
+    let (mut said, mut byte) = (Vec::new(), [0]);
+    while !said.ends_with(b"# ") && out.read(&mut byte).unwrap() == 1 {
+        said.push(byte[0]);
+    }
     let typed =
         "echo the kernel is $(cat /proc/sys/kernel/osrelease)\necho b > /proc/sysrq-trigger\n";
     child.stdin.as_mut().unwrap().write_all(typed.as_bytes()).unwrap();
+    out.read_to_end(&mut said).unwrap();
     let done = child.wait_with_output().unwrap();
-    let said = String::from_utf8_lossy(&done.stdout).into_owned();
-    assert!(said.contains("the kernel is 6.1."), "{}", text(&done));
+    let said = String::from_utf8_lossy(&said).into_owned();
+    assert!(said.contains("the kernel is 6.1."), "{said}{}", text(&done));
 }

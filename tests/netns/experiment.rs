@@ -73,6 +73,46 @@ fn a_plan_becomes_tables_and_leaves_nothing_behind() {
 }
 
 #[test]
+fn claims_are_held_against_what_was_measured() {
+    need_root();
+    let bench = Bench::new();
+    let claims = r#"
+[quick]
+repeat = 1
+
+[[expect]]
+claim = "One flow fills the link"
+metric = "utilisation"
+link = "bottleneck"
+phase = "alone"
+above = 0.5
+
+[[expect]]
+claim = "Alone is more than beside another"
+metric = "throughput"
+group = "first"
+phase = "alone"
+over = { phase = "together" }
+above = 1
+
+[[expect]]
+claim = "A link of 100 Mbit/s carries a Gbit/s"
+metric = "throughput"
+phase = "alone"
+above = "1gbit"
+"#;
+    let plan = bench.write("plan.toml", &(plan("claims", "3s", 2) + claims));
+    let output = bench.run(&["run", &plan.to_string_lossy(), "--quick"]);
+    assert_eq!(output.status.code(), Some(4), "{}", text(&output));
+    let verdicts: Vec<String> = ccbench_tests::csv(&bench.results().join("expectations.csv"))
+        .into_iter()
+        .map(|row| format!("{} {}", row["verdict"], row["n_trials"]))
+        .collect();
+    assert_eq!(verdicts, ["holds 1", "holds 1", "does_not_hold 1"], "{}", text(&output));
+    assert!(text(&output).contains("2 of 3 claims hold, 1 does not."), "{}", text(&output));
+}
+
+#[test]
 fn two_experiments_at_once_do_not_meet() {
     need_root();
     let (one, two) = (Bench::new(), Bench::new());

@@ -28,8 +28,9 @@ pub struct Cli {
     pub verbose: u8,
 }
 
-const EXIT_CODES: &str = "Exit codes: 0 every trial is ok or degraded · 1 a trial failed · 2 the plan or the \
-command is wrong · 3 the testbed or an agent cannot be had · 130 interrupted.\nFirst steps: `ccbench check \
+const EXIT_CODES: &str = "Exit codes: 0 every trial is ok or degraded, and every claim that was measured holds · \
+1 a trial failed · 2 the plan or the command is wrong · 3 the testbed or an agent cannot be had · 4 a claim does not \
+hold · 130 interrupted.\nFirst steps: `ccbench check \
 plans/quickstart.toml`, then `ccbench run plans/quickstart.toml`.";
 
 /// The sub-commands.
@@ -39,6 +40,8 @@ pub enum Command {
     Run(RunArgs),
     /// Check a plan: print every problem with its place and its fix, and warn of what misleads.
     Check(CheckArgs),
+    /// Run a published experiment, and say which of its claims hold here. Without a name: which there are.
+    Reproduce(ReproduceArgs),
     /// Summarise a results directory again: tables, CSV and Parquet.
     Summarize(SummarizeArgs),
     /// Put what ss, iperf3 and ping wrote elsewhere into the tables of a results directory.
@@ -126,15 +129,42 @@ pub struct RunArgs {
     /// Override a key: `--set links.bottleneck.rate=50mbit`, `--set repeat=1`, `--set phases.0.length=5s`.
     #[arg(long = "set", value_name = "KEY=VALUE", conflicts_with = "resume")]
     pub sets: Vec<String>,
-    /// Where results directories are made.
-    #[arg(long, default_value = "results", value_name = "DIR", value_hint = ValueHint::DirPath)]
-    pub out: PathBuf,
     /// Go on with this results directory after its last finished trial.
     #[arg(long, value_name = "DIR", conflicts_with = "plan", value_hint = ValueHint::DirPath)]
     pub resume: Option<PathBuf>,
     /// With --resume: run trials anew that were judged failed.
     #[arg(long, requires = "resume")]
     pub retry_failed: bool,
+    /// How to run it.
+    #[command(flatten)]
+    pub how: HowArgs,
+}
+
+/// Arguments of `reproduce`.
+#[derive(Debug, Args)]
+pub struct ReproduceArgs {
+    /// Which one; left out: a list of them.
+    pub name: Option<String>,
+    /// Override a key of its plan, as in `ccbench run`.
+    #[arg(long = "set", value_name = "KEY=VALUE", requires = "name")]
+    pub sets: Vec<String>,
+    /// Write its plan and its traces into this folder, to be changed and run with `ccbench run`, instead of running it.
+    #[arg(long, value_name = "DIR", requires = "name", value_hint = ValueHint::DirPath)]
+    pub write: Option<PathBuf>,
+    /// How to run it.
+    #[command(flatten)]
+    pub how: HowArgs,
+}
+
+/// How a plan is run.
+#[derive(Debug, Args)]
+pub struct HowArgs {
+    /// A first look: the overrides of the plan's own `[quick]` (fewer trials, shorter phases). `--set` wins over them.
+    #[arg(long)]
+    pub quick: bool,
+    /// Where results directories are made.
+    #[arg(long, default_value = "results", value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub out: PathBuf,
     /// Print one JSON object per line instead of text.
     #[arg(long)]
     pub json: bool,
@@ -192,6 +222,9 @@ pub struct CheckArgs {
     /// Print the plan as it will run: presets, defaults and limits filled in, one point after the other.
     #[arg(long)]
     pub expand: bool,
+    /// With the overrides of its `[quick]`.
+    #[arg(long)]
+    pub quick: bool,
 }
 
 /// Arguments of `summarize`.
@@ -203,6 +236,9 @@ pub struct SummarizeArgs {
     /// Also print the six columns of the coexistence study (throughput and srtt in each phase, per trial) for this flow group.
     #[arg(long, value_name = "GROUP")]
     pub six_columns: Option<String>,
+    /// Hold the claims (`[[expect]]`) of this plan against the numbers, in place of those that the run was made with.
+    #[arg(long, value_name = "PLAN", value_hint = ValueHint::FilePath)]
+    pub expect: Option<PathBuf>,
 }
 
 /// Arguments of `import`.

@@ -20,8 +20,9 @@ use crate::live::Live;
 use crate::local::Testbed;
 use crate::results::store::{RunDir, TrialKey, TrialWriter};
 use crate::results::verdict::{Judge, Reason, Verdict};
+use crate::source::Loaded;
+use crate::traces;
 use crate::trials::{About, Ground, Trial, interrupted};
-use crate::{Loaded, traces};
 
 /// From "all nodes are ready" to the first phase: time for the start to reach every node and for the base
 /// RTT to be measured on the idle path.

@@ -13,31 +13,30 @@ mod link;
 mod live;
 mod local;
 mod pki;
+mod reproduce;
 pub mod results;
 mod run;
+mod source;
 mod svg;
 mod trace;
 mod traces;
 mod trials;
 
-use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::Write;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
 
-use ccbench_proto::plan::check::{self, CheckedPlan, PlanProblem, Severity};
+use ccbench_proto::plan::check::CheckedPlan;
 use ccbench_proto::resolve;
-use ccbench_proto::trace::TraceError;
 use clap::{CommandFactory, Parser};
 
 use args::{
-    Cli, Command, CompareArgs, DescribeArgs, ExecArgs, ExportCommand, LabCommand, PkiCommand,
-    PlanArgs, PlotArgs, ReportArgs, SummarizeArgs,
+    CheckArgs, Cli, Command, CompareArgs, DescribeArgs, ExecArgs, ExportCommand, LabCommand,
+    PkiCommand, PlotArgs, ReportArgs, SummarizeArgs,
 };
 use coordinate::Experiment;
 use error::CliError;
-use traces::Traces;
+use source::Source;
 use trials::Ground as _;
 
 /// Runs one command line and returns the process's exit code (see `ccbench --help`).
@@ -81,10 +80,11 @@ fn log_to_stderr(verbose: u8) {
 fn dispatch(command: Command) -> Result<i32, CliError> {
     match command {
         Command::Run(args) => {
-            let ran = block_on(run::run_plan(&args))?;
-            run::report(&args, ran)
+            let ran = block_on(run::run_plan(&args, run::source(&args)?))?;
+            run::report(&args, ran, run::Shown::Summary)
         }
-        Command::Check(args) => check_plan(&args.plan, args.expand),
+        Command::Reproduce(args) => reproduce::run(args),
+        Command::Check(args) => check_plan(&args),
         Command::Summarize(args) => summarize(&args),
         Command::Import(args) => import::run(&args),
         Command::Report(args) => write_report(&args),
@@ -163,63 +163,10 @@ fn print(text: &str) -> Result<i32, CliError> {
     Ok(0)
 }
 
-/// A plan's text and what it says, every problem printed.
-struct Loaded {
-    text: String,
-    plan: CheckedPlan,
-    /// Contents of its trace files, by the name that the plan gives them.
-    traces: BTreeMap<String, Vec<u8>>,
-}
-
-fn load(path: &Path, sets: &[String]) -> Result<Loaded, CliError> {
-    let text = std::fs::read_to_string(path)
-        .map_err(|source| CliError::PlanFile { path: path.to_owned(), source })?;
-    let Traces { facts, contents, wrong } = traces::read(path, &check::trace_files(&text, sets));
-    for (file, error) in &wrong {
-        report_trace(file, error);
-    }
-    let failed = |problems| CliError::Plan { path: path.to_owned(), problems, files: wrong.len() };
-    let (plan, warnings) = check::read_with(&text, sets, facts).map_err(|problems| {
-        report(path, &problems);
-        failed(problems)
-    })?;
-    report(path, &warnings);
-    if !wrong.is_empty() {
-        return Err(failed(Vec::new()));
-    }
-    Ok(Loaded { text, plan, traces: contents })
-}
-
-/// Prints what is wrong with a trace file, as [`report`] does.
-fn report_trace(file: &Path, error: &TraceError) {
-    for problem in &error.problems {
-        let line = if problem.line > 0 { format!("{}:", problem.line) } else { String::new() };
-        eprintln!("error: {}:{line} {}", file.display(), problem.what);
-    }
-    if error.more > 0 {
-        eprintln!("error: {}: and {} more", file.display(), error.more);
-    }
-}
-
-/// Prints problems as `FILE:LINE: key: why`, which editors and terminals follow.
-fn report(path: &Path, problems: &[PlanProblem]) {
-    for problem in problems {
-        let severity = match problem.severity {
-            Severity::Error => "error",
-            Severity::Warning => "warning",
-        };
-        let file = path.display();
-        match problem.line {
-            Some(line) => eprintln!("{severity}: {file}:{line}: {problem}"),
-            None if problem.path.starts_with("--set") => eprintln!("{severity}: {problem}"),
-            None => eprintln!("{severity}: {file}: {problem}"),
-        }
-    }
-}
-
-fn check_plan(args: &PlanArgs, expand: bool) -> Result<i32, CliError> {
-    let plan = load(&args.plan, &args.sets)?.plan;
-    if expand {
+fn check_plan(args: &CheckArgs) -> Result<i32, CliError> {
+    let source = Source::read(&args.plan.plan)?;
+    let plan = source.load(&source.sets(&args.plan.sets, args.quick)?)?.plan;
+    if args.expand {
         for point in plan.points() {
             let factors: Vec<String> =
                 point.factors.iter().map(|(factor, level)| format!("{factor} = {level}")).collect();
@@ -232,25 +179,31 @@ fn check_plan(args: &PlanArgs, expand: bool) -> Result<i32, CliError> {
         }
         return Ok(0);
     }
+    print(&format!("{}: {}\n", plan.plan().name, extent(&plan)))
+}
+
+/// How much a plan is to run, in words.
+fn extent(plan: &CheckedPlan) -> String {
+    let (points, repeat) = (plan.point_count(), plan.plan().repeat);
+    let trials = points * repeat;
+    format!("{points} point(s) × {repeat} = {trials} trial(s), {} of traffic", length(plan))
+}
+
+/// How long all trials of a plan are together, in words.
+fn length(plan: &CheckedPlan) -> String {
     let points = plan.points();
-    let trials = points.len() as u32 * plan.plan().repeat;
-    let length: f64 = points
-        .iter()
-        .map(|point| ccbench_proto::schedule::length(&point.plan).as_secs_f64())
-        .sum::<f64>()
-        * f64::from(plan.plan().repeat);
-    let length = std::time::Duration::from_secs_f64(length);
-    print(&format!(
-        "{}: {} point(s) × {} = {trials} trial(s), {} of traffic\n",
-        plan.plan().name,
-        points.len(),
-        plan.plan().repeat,
-        live::clock_text(length)
-    ))
+    let lengths = points.iter().map(|p| ccbench_proto::schedule::length(&p.plan).as_secs_f64());
+    let all = lengths.sum::<f64>() * f64::from(plan.plan().repeat);
+    live::clock_text(std::time::Duration::from_secs_f64(all))
 }
 
 fn summarize(args: &SummarizeArgs) -> Result<i32, CliError> {
-    let summary = results::summary::summarize(&args.run)?;
+    let choice = results::summary::Choice::default();
+    let mut summary = results::summary::compute(&args.run, choice)?;
+    if let Some(plan) = &args.expect {
+        summary.judge(Source::read(plan)?.load(&[])?.plan.plan());
+    }
+    summary.written = summary.write();
     results::table::print(&summary, &mut std::io::stdout(), terminal_width())?;
     if let Some(group) = &args.six_columns {
         print(&results::summary::six_columns(&args.run, group)?)?;
@@ -320,7 +273,7 @@ fn terminal_width() -> u16 {
 }
 
 async fn describe(args: DescribeArgs) -> Result<i32, CliError> {
-    let loaded = load(&args.plan.plan, &args.plan.sets)?;
+    let loaded = Source::read(&args.plan.plan)?.load(&args.plan.sets)?;
     let experiment = Experiment::new(loaded, args.rootless, args.tls.pki, false);
     let nodes = experiment.open().await?;
     for (node, agent) in &nodes.fleet.agents {

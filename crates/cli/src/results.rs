@@ -18,6 +18,7 @@ pub mod columns;
 pub mod compare;
 mod csv;
 mod encoding;
+pub mod expect;
 pub mod export;
 pub mod figure;
 pub mod journal;

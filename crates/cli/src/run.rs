@@ -8,10 +8,24 @@ use crate::coordinate::Experiment;
 use crate::error::CliError;
 use crate::lab::boots::{AskedOfLab, Boots, LAB_NOTE};
 use crate::live::Live;
+use crate::results::expect::Outcome;
 use crate::results::store::{RunDir, RunInfo, RunStatus};
 use crate::results::{summary, table};
+use crate::source::Source;
 use crate::trials::{About, Ground};
-use crate::{load, print, terminal_width};
+use crate::{print, terminal_width};
+
+/// Exit code where a claim does not hold.
+const CLAIM_REFUTED: i32 = 4;
+
+/// What is printed of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shown {
+    /// Every number and the claims.
+    Summary,
+    /// The claims.
+    Claims,
+}
 
 /// How a run went and where its results are.
 pub struct Ran {
@@ -19,24 +33,37 @@ pub struct Ran {
     ended: Result<(), CliError>,
 }
 
+/// The plan that is asked for, or that of the results directory to go on with.
+///
+/// # Errors
+/// There is none, or it cannot be read.
+pub fn source(args: &RunArgs) -> Result<Source, CliError> {
+    match (&args.resume, &args.plan) {
+        (Some(_), _) if args.how.quick => Err(CliError::Usage(
+            "--quick changes the plan, and --resume goes on with the one that was run: leave out --quick".into(),
+        )),
+        (Some(dir), _) => {
+            RunDir::open(dir)?;
+            Source::read(&dir.join("plan.resolved.toml"))
+        }
+        (None, Some(plan)) => Source::read(plan),
+        (None, None) => {
+            Err(CliError::Usage("name a plan, or --resume a results directory".into()))
+        }
+    }
+}
+
 /// Runs what is asked for and not done yet.
 ///
 /// # Errors
 /// What kept it from even beginning; how it ended is in [`Ran`].
-pub async fn run_plan(args: &RunArgs) -> Result<Ran, CliError> {
+pub async fn run_plan(args: &RunArgs, source: Source) -> Result<Ran, CliError> {
     let mut interrupt = interrupts()?;
-    let loaded = match (&args.resume, &args.plan) {
-        (Some(dir), _) => {
-            RunDir::open(dir)?;
-            load(&dir.join("plan.resolved.toml"), &[])?
-        }
-        (None, Some(plan)) => load(plan, &args.sets)?,
-        (None, None) => {
-            return Err(CliError::Usage("name a plan, or --resume a results directory".into()));
-        }
-    };
+    let sets = source.sets(&args.sets, args.how.quick)?;
+    let loaded = source.load(&sets)?;
     let text = loaded.text.clone();
-    let experiment = Experiment::new(loaded, args.rootless, args.tls.pki.clone(), args.keep_going);
+    let experiment =
+        Experiment::new(loaded, args.how.rootless, args.how.tls.pki.clone(), args.how.keep_going);
     let of_lab = of_lab(args, &experiment)?;
     if let Some(path) = &args.resume {
         let dir = RunDir::open(path)?;
@@ -46,7 +73,7 @@ pub async fn run_plan(args: &RunArgs) -> Result<Ran, CliError> {
             return Ok(Ran { dir, ended: Ok(()) });
         }
     }
-    let asked = Asked { args, experiment: &experiment, plan_text: &text };
+    let asked = Asked { args, experiment: &experiment, plan_text: &text, sets: &sets };
     if let Some(of_lab) = of_lab {
         let boots = Boots::open(&experiment, of_lab, &mut interrupt).await?;
         return asked.run_on(boots, interrupt).await;
@@ -57,17 +84,19 @@ pub async fn run_plan(args: &RunArgs) -> Result<Ran, CliError> {
 /// What the lab is asked for, by the command or by the plan; `None`: the plan runs elsewhere.
 fn of_lab(args: &RunArgs, experiment: &Experiment) -> Result<Option<AskedOfLab>, CliError> {
     let named = experiment.plan.points().iter().find_map(|point| point.plan.plan().kernel());
-    match (named, args.kernel) {
+    match (named, args.how.kernel) {
         (Some(named), Some(kernel)) => Err(CliError::Usage(format!(
             "--kernel {kernel}, but the plan names its kernels itself ({named} for one): leave out --kernel, or \
              change the plan with `--set lab.kernel={kernel}`"
         ))),
-        (None, _) if !args.lab && (args.kernel.is_some() || args.dilation.is_some()) => {
+        (None, _)
+            if !args.how.lab && (args.how.kernel.is_some() || args.how.dilation.is_some()) =>
+        {
             Err(CliError::Usage("--kernel and --dilation are the lab's: add --lab".to_owned()))
         }
-        (None, _) if !args.lab => Ok(None),
+        (None, _) if !args.how.lab => Ok(None),
         (_, kernel) => {
-            Ok(Some(AskedOfLab { kernel: kernel.unwrap_or_default(), dilation: args.dilation }))
+            Ok(Some(AskedOfLab { kernel: kernel.unwrap_or_default(), dilation: args.how.dilation }))
         }
     }
 }
@@ -88,6 +117,8 @@ struct Asked<'a> {
     args: &'a RunArgs,
     experiment: &'a Experiment,
     plan_text: &'a str,
+    /// Overrides, those of a quick look too.
+    sets: &'a [String],
 }
 
 impl Asked<'_> {
@@ -97,13 +128,13 @@ impl Asked<'_> {
         mut ground: impl Ground,
         interrupt: watch::Receiver<bool>,
     ) -> Result<Ran, CliError> {
-        let Self { args, experiment, plan_text } = *self;
+        let Self { args, experiment, .. } = *self;
         let mut about = ground.about(experiment);
         let missing = std::mem::take(&mut about.missing);
-        let info = run_info(experiment, plan_text, args, about);
+        let info = run_info(self, about);
         let made = match &args.resume {
             Some(path) => RunDir::resume(path, &info),
-            None => RunDir::create(&args.out, &info),
+            None => RunDir::create(&args.how.out, &info),
         };
         let dir = match made {
             Ok(dir) => dir,
@@ -113,7 +144,7 @@ impl Asked<'_> {
             }
         };
         let left = experiment.left(&dir, args.retry_failed);
-        let mut live = Live::new(args.json, left.len() as u32);
+        let mut live = Live::new(args.how.json, left.len() as u32);
         if ground.is_virtual() {
             live.in_lab();
         }
@@ -137,17 +168,26 @@ impl Asked<'_> {
 ///
 /// # Errors
 /// How the run ended, or that its results cannot be read.
-pub fn report(args: &RunArgs, ran: Ran) -> Result<i32, CliError> {
+pub fn report(args: &RunArgs, ran: Ran, shown: Shown) -> Result<i32, CliError> {
     let (ok, degraded, failed) = ran.dir.counts();
+    let mut refuted = false;
     if ok + degraded + failed > 0 {
         let summary = summary::summarize(ran.dir.path())?;
-        if !args.json {
-            table::print(&summary, &mut std::io::stdout(), terminal_width())?;
+        let claims = &summary.expectations;
+        refuted = claims.iter().any(|claim| claim.outcome == Outcome::DoesNotHold);
+        if args.how.json {
+            claims.iter().try_for_each(|claim| print(&format!("{}\n", claim.json())).map(drop))?;
+        } else {
+            let (out, width) = (&mut std::io::stdout(), terminal_width());
+            match shown {
+                Shown::Summary => table::print(&summary, out, width)?,
+                Shown::Claims => table::print_claims(&summary, out, width)?,
+            }
         }
         // Shown first: the numbers are there even where the disk is full.
         summary.written?;
     }
-    if args.json {
+    if args.how.json {
         let path = ran.dir.path();
         let end = serde_json::json!({
             "event": "end", "results": path, "status": ran.dir.status().as_str(),
@@ -159,7 +199,11 @@ pub fn report(args: &RunArgs, ran: Ran) -> Result<i32, CliError> {
         eprintln!("go on with: ccbench run --resume {}", ran.dir.path().display());
     }
     ran.ended?;
-    Ok(i32::from(failed > 0 || (args.strict && degraded > 0)))
+    Ok(match failed > 0 || (args.how.strict && degraded > 0) {
+        true => 1,
+        false if refuted => CLAIM_REFUTED,
+        false => 0,
+    })
 }
 
 /// Turns true at the first SIGINT or SIGTERM; the second one ends the process at once.
@@ -187,7 +231,8 @@ fn interrupts() -> Result<watch::Receiver<bool>, CliError> {
     Ok(receive)
 }
 
-fn run_info(experiment: &Experiment, plan_text: &str, args: &RunArgs, about: About) -> RunInfo {
+fn run_info(asked: &Asked<'_>, about: About) -> RunInfo {
+    let Asked { experiment, plan_text, sets, .. } = *asked;
     let plan = experiment.plan.plan();
     let points = experiment.plan.points().into_iter();
     RunInfo {
@@ -202,7 +247,7 @@ fn run_info(experiment: &Experiment, plan_text: &str, args: &RunArgs, about: Abo
         started_utc: jiff::Timestamp::now(),
         topology: about.topology,
         ccbench_version: env!("CARGO_PKG_VERSION").to_owned(),
-        sets: args.sets.clone(),
+        sets: sets.to_vec(),
         nodes: about.nodes,
         notes: about.notes,
         traces: experiment.stored_traces(),

@@ -88,7 +88,7 @@ fn read(path: &Path, format: Option<Format>) -> Result<(Trace, String), CliError
 
 fn refuse(path: &Path, error: &TraceError) -> CliError {
     let file = path.display();
-    crate::report_trace(path, error);
+    crate::source::report_trace(path, error);
     let count = error.problems.len() + error.more;
     let read_as = error.format.map_or(String::new(), |format| format!(" (read as {format})"));
     CliError::Usage(format!("{file}: {count} problem(s){read_as}"))

@@ -10,6 +10,8 @@ use ccbench_proto::plan::digest_bytes;
 use ccbench_proto::trace::{self, TraceError};
 use ccbench_proto::wire::MESSAGE_LIMIT;
 
+use crate::source::Embedded;
+
 /// Where results directories keep them.
 pub const FOLDER: &str = "traces";
 /// The plan that a results directory goes on with.
@@ -28,8 +30,8 @@ pub struct Traces {
     pub wrong: Vec<(PathBuf, TraceError)>,
 }
 
-/// Reads these files of the plan at `plan`.
-pub fn read(plan: &Path, files: &BTreeSet<String>) -> Traces {
+/// Reads these files of the plan at `plan`; those that are `embedded` are not looked for.
+pub fn read(plan: &Path, files: &BTreeSet<String>, embedded: Embedded) -> Traces {
     let folder = plan.parent().unwrap_or(Path::new(""));
     let resumed = plan.file_name().is_some_and(|name| name == RESOLVED);
     let stored = stored_names(files);
@@ -38,7 +40,8 @@ pub fn read(plan: &Path, files: &BTreeSet<String>) -> Traces {
         let copy = stored.get(file).map(|name| folder.join(FOLDER).join(name));
         let copy = copy.filter(|copy| resumed && copy.is_file());
         let path = copy.unwrap_or_else(|| folder.join(file));
-        let bytes = match content(&path) {
+        let brought = embedded.iter().find(|(name, _)| name == file);
+        let bytes = match brought.map_or_else(|| content(&path), |(_, bytes)| Ok(bytes.to_vec())) {
             Ok(bytes) => bytes,
             Err(why) => {
                 traces.facts.insert(file.clone(), Err(why));
@@ -118,7 +121,7 @@ mod tests {
     fn a_file_that_is_not_there_is_a_problem_of_the_plan() {
         let dir = tempfile::tempdir().unwrap();
         let files = ["none.csv".to_owned()].into();
-        let traces = read(&dir.path().join("plan.toml"), &files);
+        let traces = read(&dir.path().join("plan.toml"), &files, &[]);
         let why = traces.facts["none.csv"].clone().unwrap_err();
         assert!(why.contains("relative to the plan's folder"), "{why}");
         assert!(traces.contents.is_empty() && traces.wrong.is_empty());
@@ -130,7 +133,7 @@ mod tests {
         std::fs::create_dir_all(dir.path().join(FOLDER)).unwrap();
         std::fs::write(dir.path().join(FOLDER).join("a.csv"), "1,2\n").unwrap();
         let files = ["elsewhere/a.csv".to_owned()].into();
-        assert!(read(&dir.path().join(RESOLVED), &files).facts["elsewhere/a.csv"].is_ok());
-        assert!(read(&dir.path().join("plan.toml"), &files).facts["elsewhere/a.csv"].is_err());
+        assert!(read(&dir.path().join(RESOLVED), &files, &[]).facts["elsewhere/a.csv"].is_ok());
+        assert!(read(&dir.path().join("plan.toml"), &files, &[]).facts["elsewhere/a.csv"].is_err());
     }
 }

@@ -362,6 +362,19 @@ fn the_written_summary_and_the_printed_table_are_the_golden_ones() {
 }
 
 #[test]
+fn every_number_of_a_summary_is_a_metric_that_a_claim_can_name() {
+    let root = tempfile::tempdir().unwrap();
+    let path = made_up(root.path());
+    let summary = summary::compute(&path, Choice::default()).unwrap();
+    for row in &summary.phase_rows {
+        let metric = ccbench_proto::metric::find(row.metric, row.scope)
+            .unwrap_or_else(|| panic!("{row:?} is of no metric"));
+        assert!(metric.stats.contains(&row.stat), "{row:?}");
+        assert_eq!(metric.unit_of(row.stat), row.unit, "{row:?}");
+    }
+}
+
+#[test]
 fn without_intervals_throughput_is_what_was_acknowledged_and_a_note_says_so() {
     let root = tempfile::tempdir().unwrap();
     let run = RunDir::create(root.path(), &info()).unwrap();

@@ -14,6 +14,7 @@ use crate::trace::Trace;
 
 mod captures;
 mod cc;
+mod expects;
 mod flows;
 mod impair;
 mod limits;
@@ -27,6 +28,7 @@ mod queues;
 mod timeline;
 mod traces;
 
+pub use super::parse::quick::quick_sets;
 pub use traces::{TraceFacts, TraceFiles};
 
 /// A plan that passed every check. Only this module makes one; only it can be scheduled.
@@ -75,6 +77,7 @@ impl std::fmt::Display for Severity {
 impl CheckedPlan {
     fn new(mut plan: Plan, traces: Arc<TraceFiles>) -> Self {
         traces::fill_unvaried(&mut plan, &traces);
+        plan.quick.clear();
         Self { plan, traces }
     }
 
@@ -170,6 +173,7 @@ fn find(plan: &Plan, lost: Lost, traces: &Arc<TraceFiles>) -> Vec<PlanProblem> {
     let mut problems = Problems { found: Vec::new(), lost, traces: Arc::clone(traces) };
     whole(plan, &mut problems);
     matrix::check(plan, &mut problems);
+    expects::check(plan, &mut problems);
     matrix::check_points(plan, &mut problems, at_point);
     problems.found
 }

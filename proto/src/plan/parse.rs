@@ -14,13 +14,17 @@ use place::{At, Fault, Misfit};
 pub(crate) mod lines;
 pub(crate) mod lost;
 mod place;
+pub(crate) mod quick;
 pub(crate) mod set;
 pub(crate) mod suggest;
+mod unrun;
 
 /// Most problems that are collected before giving up.
 const MAX_PROBLEMS: usize = 100;
 /// Keys that are easily written below a table's header by mistake.
 const OF_THE_PLAN: &[&str] = &["about", "gap", "keep_awake", "order", "repeat", "seed"];
+/// Lists of tables.
+const LISTS: &[&str] = &["phases", "changes", "expect"];
 /// Largest plan that is read, in bytes.
 const MAX_TEXT: usize = 4 << 20;
 
@@ -70,7 +74,7 @@ pub(crate) fn read_text<'t>(
         return Err(PlanProblem { path: "the plan".to_owned(), ..error(&[], why) });
     }
     let mut table: Table = toml::from_str(text).map_err(|e| not_toml(text, &e))?;
-    let (mut changed, mut refused, mut lost) = (Vec::new(), Vec::new(), Lost::default());
+    let (mut changed, mut refused, mut lost) = (Vec::new(), quick::check(&table), Lost::default());
     for assignment in sets {
         match set::apply(&mut table, assignment) {
             Ok(key) => changed.push(key),
@@ -267,7 +271,7 @@ fn refine(text: &str, place: &[String], value: Option<&Value>) -> String {
         return text.replace(any, range);
     }
     let example = match (place, value) {
-        ([list], Some(Value::Table(_))) if list == "phases" || list == "changes" => {
+        ([list], Some(Value::Table(_))) if LISTS.contains(&list.as_str()) => {
             format!("; write its header in two brackets, `[[{list}]]`")
         }
         ([tables], Some(Value::Array(_))) if tables == "nodes" => {
@@ -312,6 +316,9 @@ fn owner(place: &[String]) -> &'static str {
         ["capture", _, _] => "a capture",
         ["phases", _, _] => "a phase",
         ["changes", _, _] => "a change",
+        ["expect", _, _] => "a claim",
+        ["expect", _, "over", _] => "`over`",
+        ["expect", _, "minus", _] => "`minus`",
         _ => "this table",
     }
 }
@@ -324,6 +331,7 @@ fn example(key: &str, place: &[String]) -> String {
         ("nodes", _) => "[nodes]` and below it a line for each node, `src = {}",
         ("phases", _) => "[[phases]]` with `name`, `length` and `flows",
         ("name", _) => "name = \"alone\"",
+        ("claim", _) => "claim = \"Vegas is starved by CUBIC\"",
         ("length", _) => "length = \"60s\"",
         ("node", _) => "node = \"router\"",
         ("from", _) => "from = \"src\"",
@@ -364,7 +372,7 @@ fn take_as_meant(
             plan.insert(meant.clone(), inner);
             Some((vec![meant], vec![written.clone()]))
         }
-        Fault::Other(_) if ["phases", "changes"].contains(&written.as_str()) => {
+        Fault::Other(_) if LISTS.contains(&written.as_str()) => {
             let one = plan.get_mut(written).filter(|inner| inner.is_table())?;
             let only = std::mem::replace(one, Value::Array(Vec::new()));
             *one = Value::Array(vec![only]);

@@ -171,7 +171,7 @@ struct Axis {
     metrics: Vec<(&'static str, &'static str, &'static str)>,
 }
 
-/// Compares, metric by metric; empty `metrics`: the usual ones (`name` or `name:stat`).
+/// Compares, metric by metric; empty `metrics`: the usual ones (`name`, which is its mean or sum, or `name:stat`).
 ///
 /// # Errors
 /// A run cannot be read, or both sides have nothing in common.
@@ -297,13 +297,18 @@ impl Axis {
     }
 
     fn compared(&self, a: &Side, b: &Side, asked: &[String]) -> Result<Vec<Compared>> {
+        // A name alone is its mean, or its sum.
+        let plain = |stat: &str| ["mean", "sum"].contains(&stat);
         let wanted = |(name, stat, _): &(&str, &str, &str)| {
             let fits = |asked: &String| match asked.split_once(':') {
                 Some(both) => both == (*name, *stat),
-                None => asked == name,
+                None => asked == name && plain(stat),
             };
             if asked.is_empty() { USUAL.contains(&(*name, *stat)) } else { asked.iter().any(fits) }
         };
+        // Flows are compared as groups where they can be.
+        let of_groups: BTreeSet<usize> =
+            a.values.keys().filter(|about| about.2 == Scope::Group).map(|about| about.4).collect();
         let known: BTreeSet<String> =
             self.metrics.iter().map(|(name, stat, _)| format!("{name}:{stat}")).collect();
         for metric in asked {
@@ -316,8 +321,8 @@ impl Axis {
         let one = |(about, of_a): (&About, &BTreeMap<u16, (u64, f64)>)| {
             let (point, phase, scope, subject, rank) = about;
             let (metric, stat, unit) = self.metrics[*rank];
-            // Flows are compared as groups unless asked for.
-            if !wanted(&self.metrics[*rank]) || (asked.is_empty() && *scope == Scope::Flow) {
+            let in_group = *scope == Scope::Flow && of_groups.contains(rank);
+            if !wanted(&self.metrics[*rank]) || in_group {
                 return None;
             }
             Some(Compared {

@@ -16,6 +16,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use ccbench_proto::plan::check::{self, CheckedPlan};
+use ccbench_proto::plan::parse;
 use ccbench_proto::schedule::PhaseSpan;
 use ccbench_proto::wire::NodeInfo;
 use serde::{Deserialize, Serialize};
@@ -291,6 +293,12 @@ impl RunDir {
     /// Every committed trial with its verdict, aborted ones too, in order of point and repetition.
     pub fn trials(&self) -> Vec<TrialEnd> {
         self.inner.state().log.replay().committed.values().cloned().collect()
+    }
+
+    /// The plan that it was made for; `None` if it cannot be read, or nothing was planned.
+    pub fn plan(&self) -> Option<CheckedPlan> {
+        let text = std::fs::read_to_string(self.inner.path.join("plan.resolved.toml")).ok()?;
+        parse::parse(&text).and_then(check::check).ok().map(|(plan, _)| plan)
     }
 
     /// How many trials the plan has.

@@ -6,49 +6,25 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use ccbench_proto::plan::Plan;
 use polars::prelude::*;
 
+use super::expect::{self, Expectation};
 use super::journal::TrialEnd;
 use super::part::{write_csv, write_parquet};
 use super::record::replace;
 use super::store::{RunDir, RunStatus};
 use super::{Result, TrialStatus, frame_error};
 
+mod harm;
 mod measure;
 pub(in crate::results) mod query;
 mod sampled;
 mod six;
 pub mod statistics;
 
+pub use ccbench_proto::metric::Scope;
 pub use six::{six_columns, six_columns_of};
-
-/// What a row of a summary is about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Scope {
-    /// All data flows together.
-    Net,
-    /// The flows of one group.
-    Group,
-    /// One flow.
-    Flow,
-    /// One probe.
-    Probe,
-    /// One link.
-    Link,
-}
-
-impl Scope {
-    /// As it is written in the column `scope`.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Net => "net",
-            Self::Group => "group",
-            Self::Flow => "flow",
-            Self::Probe => "probe",
-            Self::Link => "link",
-        }
-    }
-}
 
 /// One number of one trial: a row of `summary_phase`.
 #[derive(Debug, Clone, PartialEq)]
@@ -147,6 +123,8 @@ pub struct Summary {
     pub phase_rows: Vec<PhaseRow>,
     /// The numbers of each point.
     pub point_rows: Vec<PointRow>,
+    /// The plan's claims, held against the numbers.
+    pub expectations: Vec<Expectation>,
     /// How many trials the plan has.
     pub planned: u32,
     /// Links that are emulated in userspace though the plan leaves the choice open, each with the reason.
@@ -208,7 +186,7 @@ pub(in crate::results) fn compute_of(
     });
     let point_rows = over_trials(&phase_rows, &phases);
     let (factors, points) = run.points();
-    Ok(Summary {
+    let mut summary = Summary {
         run_dir: run_dir.to_path_buf(),
         status: run.status(),
         planned: run.planned(),
@@ -222,7 +200,12 @@ pub(in crate::results) fn compute_of(
         files: vec![],
         written: Ok(()),
         trials,
-    })
+        expectations: vec![],
+    };
+    if let Some(plan) = run.plan() {
+        summary.judge(plan.plan());
+    }
+    Ok(summary)
 }
 
 /// What to say of a link whose event tells that `backend = "auto"` could not take the kernel's qdiscs.
@@ -307,6 +290,11 @@ impl Summary {
         })
     }
 
+    /// Holds the claims of a plan against the numbers, in place of those of the run's own.
+    pub fn judge(&mut self, plan: &Plan) {
+        self.expectations = expect::judge(plan, self);
+    }
+
     /// Names of the flow groups.
     pub fn groups(&self) -> Vec<String> {
         let groups = self.phase_rows.iter().filter(|row| row.scope == Scope::Group);
@@ -326,6 +314,9 @@ impl Summary {
         self.write_frame("points", Ok(points_frame), None)?;
         self.write_frame("summary_phase", self.phase_frame(), None)?;
         self.write_frame("summary_point", self.point_frame(), None)?;
+        if !self.expectations.is_empty() {
+            self.write_frame("expectations", expect::frame(&self.expectations), None)?;
+        }
         for group in self.groups() {
             let name = format!("six_columns-{group}.csv");
             let text = six_columns_of(self, &group)?;
@@ -437,11 +428,11 @@ impl Summary {
     }
 }
 
-fn text<T>(name: &str, rows: &[T], value: impl Fn(&T) -> String) -> Column {
+pub(super) fn text<T>(name: &str, rows: &[T], value: impl Fn(&T) -> String) -> Column {
     Column::new(name.into(), rows.iter().map(value).collect::<Vec<_>>())
 }
 
-fn numbers<T, N>(name: &str, rows: &[T], value: impl Fn(&T) -> N) -> Column
+pub(super) fn numbers<T, N>(name: &str, rows: &[T], value: impl Fn(&T) -> N) -> Column
 where
     Series: NamedFrom<Vec<N>, [N]>,
 {

@@ -5,6 +5,7 @@ use std::io::Write;
 
 use comfy_table::{Cell, CellAlignment, ContentArrangement, LineStyle, Table, TableStyle};
 
+use super::expect::claims_text;
 use super::journal::TrialEnd;
 use super::store::RunStatus;
 use super::summary::{PointRow, Scope, Summary};
@@ -12,6 +13,8 @@ use super::{Result, TrialStatus, io_error};
 
 /// Most lines about trials that are not ok; the rest is in `trials.csv`.
 const MOST_VERDICTS: usize = 20;
+/// As many below claims, which tell of them already.
+const FEW_VERDICTS: usize = 3;
 /// A line under the header; a point is set off by its factors.
 pub(super) const STYLE: TableStyle =
     TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
@@ -23,7 +26,29 @@ const MOST_NOTES: usize = 10;
 /// Prints the result table, at most `width` characters wide, the verdicts that are not ok, and the files. A reader
 /// that went away is no error.
 pub fn print(summary: &Summary, out: &mut impl Write, width: u16) -> Result<()> {
-    match out.write_all(text(summary, width).as_bytes()).and_then(|()| out.flush()) {
+    put(summary, out, &text(summary, width))
+}
+
+/// Prints what became of the plan's claims, the verdicts that are not ok, and where everything else is.
+pub fn print_claims(summary: &Summary, out: &mut impl Write, width: u16) -> Result<()> {
+    let mut told =
+        "\n".to_owned() + &unfinished(summary).map_or(String::new(), |line| line + "\n\n");
+    told += &claims_text(&summary.expectations, width);
+    verdicts(summary, &mut told, FEW_VERDICTS);
+    limited(&mut told, "", &summary.fallbacks, MOST_NOTES, "the events of kind `link`");
+    let dir = summary.run_dir.display();
+    let _ = writeln!(
+        told,
+        "\nresults: {dir}\n  ccbench summarize {dir}   every number\n  ccbench report {dir}      one page with every curve"
+    );
+    if let Err(error) = &summary.written {
+        let _ = writeln!(told, "not all of it could be written: {error}");
+    }
+    put(summary, out, &told)
+}
+
+fn put(summary: &Summary, out: &mut impl Write, text: &str) -> Result<()> {
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
             Err(io_error("print the summary of", &summary.run_dir)(e))
         }
@@ -70,7 +95,11 @@ pub fn text(summary: &Summary, width: u16) -> String {
         let header = ["link", "lateness of", "p50 us", "p90 us", "p99 us", "most us"];
         let _ = write!(out, "\n{}", render(summary, &header, late, width));
     }
-    verdicts(summary, &mut out);
+    let claims = claims_text(&summary.expectations, width);
+    if !claims.is_empty() {
+        let _ = write!(out, "\n{claims}");
+    }
+    verdicts(summary, &mut out, MOST_VERDICTS);
     limited(&mut out, "", &summary.fallbacks, MOST_NOTES, "the events of kind `link`");
     limited(&mut out, "note: ", &summary.notes, MOST_NOTES, "run.json");
     let _ = writeln!(out, "\nresults: {}", summary.run_dir.display());
@@ -273,7 +302,7 @@ fn tally(summary: &Summary, point_id: u32) -> String {
 }
 
 /// What is wrong with trials that are not ok.
-fn verdicts(summary: &Summary, out: &mut String) {
+fn verdicts(summary: &Summary, out: &mut String, most: usize) {
     let bad = summary.trials.iter().filter(|end| end.status != TrialStatus::Ok);
     let line = |end: &TrialEnd, reason: &str| {
         let levels = summary.points.get(&end.point_id).into_iter().flatten();
@@ -289,7 +318,7 @@ fn verdicts(summary: &Summary, out: &mut String) {
             reasons.map(|reason| line(end, &reason)).collect::<Vec<_>>()
         })
         .collect();
-    limited(out, "", &lines, MOST_VERDICTS, "trials.csv");
+    limited(out, "", &lines, most, "trials.csv");
 }
 
 fn limited(out: &mut String, prefix: &str, lines: &[String], most: usize, rest: &str) {

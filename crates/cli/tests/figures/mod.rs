@@ -161,6 +161,8 @@ fn two_points_are_compared_and_a_run_with_itself_does_not_differ() {
         .iter()
         .find(|one| one.phase == "alone" && one.subject == "under_test" && one.stat == "mean");
     let numbers = &alone.unwrap().numbers;
+    // A name alone is its mean; what groups have is not said of each flow again.
+    assert!(compared.iter().all(|one| one.stat == "mean" && one.scope != Scope::Flow));
     // 90 and 92 Mbit/s against 90; the failed trial is out.
     assert_eq!((numbers.n, numbers.paired), ((2, 1), false));
     assert!((numbers.difference + 1e6).abs() < 10.0, "{numbers:?}");

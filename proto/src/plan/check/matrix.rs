@@ -108,8 +108,13 @@ pub(super) fn levels(name: &str, factor: &Factor) -> Vec<Level> {
 
 /// The plan as a table without its matrix, for keys to be set in.
 pub(super) fn base(plan: &Plan) -> Table {
-    let bare = Plan { matrix: BTreeMap::new(), ..plan.clone() };
-    Table::try_from(&bare).unwrap_or_default()
+    Table::try_from(bare(plan)).unwrap_or_default()
+}
+
+/// The plan without what is about all of its points.
+fn bare(plan: &Plan) -> Plan {
+    let (matrix, quick) = (BTreeMap::new(), BTreeMap::new());
+    Plan { matrix, quick, expect: Vec::new(), ..plan.clone() }
 }
 
 /// How many combinations there are; 1 without a matrix, 0 when a factor has no levels.
@@ -126,7 +131,7 @@ pub(super) fn expand(plan: &Plan) -> impl Iterator<Item = Cell> {
     let factors: Vec<(&String, Vec<Level>)> =
         plan.matrix.iter().map(|(name, factor)| (name, levels(name, factor))).collect();
     let base = (!plan.matrix.is_empty()).then(|| base(plan));
-    let unvaried = plan.matrix.is_empty().then(|| plan.clone());
+    let unvaried = plan.matrix.is_empty().then(|| bare(plan));
     (0..count(plan).min(MAX_POINTS)).map(move |id| {
         let mut left = id;
         let mut chosen: Vec<(&String, &Level)> = Vec::new();
@@ -187,7 +192,7 @@ pub(super) fn check(plan: &Plan, problems: &mut Problems) {
         for (index, level) in levels.iter().enumerate() {
             level_name(name, factor, &levels, index, problems);
             for setting in level.keys.iter().filter(|setting| setting.key.len() > 1) {
-                level_key(&base, setting, problems);
+                level_key(&base, setting, &level.keys, problems);
                 if !keys.contains(&setting.key) {
                     keys.push(setting.key.clone());
                 }
@@ -275,8 +280,8 @@ fn level_name(
     }
 }
 
-/// One key of a level: it may vary, it exists, and the value fits.
-fn level_key(base: &Table, setting: &Setting, problems: &mut Problems) {
+/// One key of a level: it may vary, it exists, and the value fits, with the others that the level sets.
+fn level_key(base: &Table, setting: &Setting, level: &[Setting], problems: &mut Problems) {
     let Setting { key, value, place } = setting;
     let dotted = set::join_key(key);
     let path: Vec<&str> = place.iter().map(String::as_str).collect();
@@ -296,6 +301,10 @@ fn level_key(base: &Table, setting: &Setting, problems: &mut Problems) {
         let reads: Vec<&str> = key.iter().map(String::as_str).collect();
         problems.error_from(&path, &[&reads], why);
         return;
+    }
+    for other in level.iter().filter(|other| other.key != *key && may_vary(&other.key)) {
+        // What cannot be set is that key's problem.
+        let _ = set::set_key(&mut table, &other.key, other.value.clone());
     }
     for problem in from_table(table).err().unwrap_or_default() {
         // What is missing around the key may be set by another factor; the points tell.

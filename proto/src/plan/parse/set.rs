@@ -3,6 +3,7 @@
 use toml::{Table, Value};
 
 use super::suggest::hint;
+use super::unrun;
 
 /// Tables whose entries are named by the author: an override never makes a new one half-filled.
 const NAMED: &[(&str, &str)] = &[
@@ -182,14 +183,20 @@ pub(crate) fn apply(table: &mut Table, assignment: &str) -> Result<Vec<String>, 
     if let [matrix, factor] = &segments[..]
         && matrix == "matrix"
     {
-        return choose_levels(table, factor, value).map(|()| segments.clone()).map_err(fail);
+        let before = table.get("matrix").and_then(|matrix| matrix.get(factor));
+        let before = before.map(unrun::names).unwrap_or_default();
+        choose_levels(table, factor, value).map_err(fail)?;
+        unrun::mark(table, factor, &before);
+        return Ok(segments);
     }
     if let Some(matrix) = table.get_mut("matrix").and_then(Value::as_table_mut) {
         for (factor, levels) in matrix.iter_mut() {
             match levels {
-                Value::Array(values) if split_key(factor).as_ref() == Ok(&segments) => {
-                    *values = vec![value];
-                    return Ok(vec!["matrix".to_owned(), factor.clone()]);
+                Value::Array(_) if split_key(factor).as_ref() == Ok(&segments) => {
+                    let (factor, before) = (factor.clone(), unrun::names(levels));
+                    *levels = Value::Array(vec![value]);
+                    unrun::mark(table, &factor, &before);
+                    return Ok(vec!["matrix".to_owned(), factor]);
                 }
                 Value::Table(levels) if sets(levels, &segments) => {
                     return Err(fail(format!(

@@ -15,15 +15,18 @@
 //! - **Retransmissions** are the growth of `total_retrans` from the last sample before the phase (0 at first) to
 //!   the last within it, summed over sockets.
 //! - **packet_lateness** and **step_lateness** of a link are over the whole trial, under a phase `(trial)`.
+//! - **utilisation** of a link is what it sent over its rate (the mean of it, where it changes). Its **queue_delay** at an
+//!   instant is how long what waits takes at the rate of that instant; of a link without a rate there is none.
 //! - **Fairness** is Jain's index over what each flow got in the phase (`_of_mean`); indices, utilities and power at
 //!   every instant and then averaged are in [`super::sampled`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ccbench_proto::plan::{check, parse};
+use ccbench_proto::metric::WHOLE_TRIAL;
 use ccbench_proto::schedule::{self, FlowTask, Point, TrialContext};
 use polars::prelude::{Expr, LazyFrame, col, lit};
 
+use super::harm;
 use super::query::{self, Lines, count, first, last, stats, sum};
 use super::sampled::{Aligned, INSTANT_S};
 use super::statistics::jain;
@@ -46,9 +49,6 @@ const PROBED: [(&str, &str); 5] = [
     ("ttfb_us", "first_byte_time"),
     ("total_us", "fetch_time"),
 ];
-
-/// What stands for a phase in rows about a whole trial.
-pub(super) const WHOLE_TRIAL: &str = "(trial)";
 
 /// Point and repetition.
 type Trial = (u32, u16);
@@ -86,9 +86,7 @@ pub(super) struct Schedule(Option<BTreeMap<(u32, String), (f64, f64)>>);
 impl Schedule {
     /// From the run's own plan.
     pub(super) fn of(run: &RunDir) -> Self {
-        let text =
-            std::fs::read_to_string(run.path().join("plan.resolved.toml")).unwrap_or_default();
-        let plan = parse::parse(&text).and_then(check::check).ok();
+        let plan = run.plan();
         let context = TrialContext::default();
         let spans = |point: Point| {
             let nodes = point.plan.plan().nodes.keys();
@@ -99,7 +97,7 @@ impl Schedule {
             };
             tasks.map(span).collect::<Vec<_>>()
         };
-        Self(plan.map(|(plan, _)| plan.points().into_iter().flat_map(spans).collect()))
+        Self(plan.map(|plan| plan.points().into_iter().flat_map(spans).collect()))
     }
 
     /// Whether a group may run in a phase; `None` if the plan is not known.
@@ -151,6 +149,9 @@ pub(super) fn measure(run: &RunDir, trials: &[&TrialEnd], schedule: &Schedule) -
         out.timing(&row);
     }
     out.sampled(&aligned(run, trials, senders.as_ref())?);
+    let nth = |row: &PhaseRow| timeline.phase((row.point_id, row.trial), &row.phase).map(|at| at.0);
+    let harm = harm::harm(&measured.rows, nth);
+    measured.rows.extend(harm);
     Ok(measured)
 }
 
@@ -224,9 +225,9 @@ fn probes(run: &RunDir, trials: &[&TrialEnd]) -> Result<Option<Lines>> {
 }
 
 fn links(run: &RunDir, trials: &[&TrialEnd]) -> Result<Option<Lines>> {
-    let mut aggregates = stats("backlog_bytes");
+    let mut aggregates = [stats("backlog_bytes"), stats("queue_delay_us")].concat();
     aggregates.extend([first("t_s"), last("t_s"), last("sent_bytes"), first("sent_bytes")]);
-    aggregates.push(last("drops_pkts"));
+    aggregates.extend([last("drops_pkts"), last("marks_pkts"), query::mean("rate_bps")]);
     query::links(run, trials, aggregates)
 }
 
@@ -539,12 +540,14 @@ impl Out<'_> {
             })
             .collect();
         order.sort_unstable();
-        let mut dropped_before: BTreeMap<(Trial, String), f64> = BTreeMap::new();
+        let mut before: BTreeMap<(Trial, String), [f64; 2]> = BTreeMap::new();
         for (_, line) in order {
             let (trial, phase, link) =
                 (lines.trial(line), lines.text("phase", line), lines.text("link", line));
-            let dropped = lines.number("drops_pkts.last", line).unwrap_or(0.0);
-            let past = dropped_before.insert((trial, link.clone()), dropped).unwrap_or(0.0);
+            let number = |name: &str| lines.number(name, line);
+            let (dropped, marked) = (number("drops_pkts.last"), number("marks_pkts.last"));
+            let counted = [dropped, marked].map(|count| count.unwrap_or(0.0));
+            let past = before.insert((trial, link.clone()), counted).unwrap_or_default();
             if self.measured_phase(trial, &phase).is_none() {
                 continue;
             }
@@ -557,11 +560,22 @@ impl Out<'_> {
             if let (Some(bytes), Some(seconds)) =
                 (grown("sent_bytes"), grown("t_s").filter(|s| *s > 0.0))
             {
-                self.row(place, "throughput", "bit/s", "mean", bytes * 8.0 / seconds, n);
+                let sent = bytes * 8.0 / seconds;
+                self.row(place, "throughput", "bit/s", "mean", sent, n);
+                if let Some(rate) = number("rate_bps.mean").filter(|rate| *rate > 0.0) {
+                    self.row(place, "utilisation", "1", "mean", sent / rate, n);
+                }
             }
-            self.row(place, "drops", "packets", "sum", (dropped - past).max(0.0), n);
-            for (stat, value) in lines.stats("backlog_bytes", line) {
-                self.row(place, "backlog", "bytes", stat, value, n);
+            self.row(place, "drops", "packets", "sum", (counted[0] - past[0]).max(0.0), n);
+            if marked.is_some() {
+                self.row(place, "marks", "packets", "sum", (counted[1] - past[1]).max(0.0), n);
+            }
+            for (stem, metric, unit) in
+                [("backlog_bytes", "backlog", "bytes"), ("queue_delay_us", "queue_delay", "us")]
+            {
+                for (stat, value) in lines.stats(stem, line) {
+                    self.row(place, metric, unit, stat, value, n);
+                }
             }
         }
     }

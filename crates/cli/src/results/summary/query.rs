@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 
+use ccbench_proto::metric::SAMPLED;
 use polars::io::HiveOptions;
 use polars::prelude::*;
 
@@ -28,9 +29,6 @@ pub(super) fn batches<'t, 'a>(trials: &'t [&'a TrialEnd]) -> Vec<&'t [&'a TrialE
     batches.extend((from < trials.len()).then(|| &trials[from..]));
     batches
 }
-
-/// The statistics of a column of samples, with the names they have in the summary.
-pub(super) const STATS: [&str; 8] = ["mean", "median", "p5", "p95", "p99", "std", "min", "max"];
 
 /// A collected query.
 pub(in crate::results) struct Lines(DataFrame);
@@ -66,7 +64,7 @@ impl Lines {
     pub(super) fn stats(&self, stem: &str, line: usize) -> Vec<(&'static str, f64)> {
         let value =
             |stat: &'static str| Some((stat, self.number(&format!("{stem}.{stat}"), line)?));
-        STATS.into_iter().filter_map(value).collect()
+        SAMPLED.into_iter().filter_map(value).collect()
     }
 }
 
@@ -215,10 +213,11 @@ pub(super) fn links(
     lines(run, LINK_TABLE, rows, &["link"], aggregates).map(Some)
 }
 
-/// What each link as a whole had sent and dropped and held at every instant: `sent_bytes`, `drops_pkts`, `backlog_bytes`
-/// beside `point_id`, `trial`, `phase`, `link`, `t_ns` and `t_s`. Of the qdiscs and classes of a link, the root qdisc has
-/// sent everything; its drops and backlog need not hold those of the queues below it, and above a netem they hold
-/// packets that wait for their delay, not for the link.
+/// What each link as a whole had sent, dropped, marked and held at every instant: `sent_bytes`, `drops_pkts`, `marks_pkts`
+/// (null where no queue counts marks), `backlog_bytes`, `rate_bps` and how long that backlog takes at that rate,
+/// `queue_delay_us`, beside `point_id`, `trial`, `phase`, `link`, `t_ns` and `t_s`. Of the qdiscs and classes of a link,
+/// the root qdisc has sent everything; its drops and backlog need not hold those of the queues below it, and above a netem
+/// they hold packets that wait for their delay, not for the link.
 pub(in crate::results) fn link_instants(
     run: &RunDir,
     trials: &[&TrialEnd],
@@ -237,15 +236,26 @@ pub(in crate::results) fn link_instants(
     let waiting = when(is("netem").any(true))
         .then(of("backlog_bytes", queue()).sum())
         .otherwise(whole("backlog_bytes"));
+    // By the control law and by the threshold; a step's are among the law's.
+    let marked = || ["ecn_mark_pkts", "ce_mark_pkts"].map(|name| col(name).cast(DataType::Float64));
+    let counted = marked().map(|marks| marks.is_not_null().any(true));
+    let [law, threshold] = marked().map(Expr::sum);
+    let [by_law, by_threshold] = counted;
+    let marks = when(by_law.or(by_threshold)).then(law + threshold).otherwise(lit(NULL));
     let instant: Vec<Expr> =
         ["point_id", "trial", "phase", "link", "t_ns"].into_iter().map(col).collect();
     let rows = scan.group_by(&instant).agg([
         col("t_s").first(),
         of("sent_bytes", root()).max().fill_null(all_sent).alias("sent_bytes"),
         whole("drops_pkts").alias("drops_pkts"),
+        marks.alias("marks_pkts"),
         waiting.alias("backlog_bytes"),
+        // Of a class that is a slice it is the slice's.
+        col("rate_bps").cast(DataType::Float64).max().alias("rate_bps"),
     ]);
-    Ok(Some(rows))
+    let delay = col("backlog_bytes") * lit(8e6) / col("rate_bps");
+    let delay = when(col("rate_bps").gt(lit(0.0))).then(delay).otherwise(lit(NULL));
+    Ok(Some(rows.with_column(delay.cast(DataType::Float64).alias("queue_delay_us"))))
 }
 
 fn larger(one: Expr, other: Expr) -> Expr {
@@ -350,6 +360,11 @@ pub(super) fn first(name: &str) -> Expr {
     col(name).cast(DataType::Float64).min().alias(format!("{name}.first"))
 }
 
+/// The mean as a float, named `<column>.mean`.
+pub(super) fn mean(name: &str) -> Expr {
+    col(name).cast(DataType::Float64).mean().alias(format!("{name}.mean"))
+}
+
 /// How many values are not null, named `<column>.n`.
 pub(super) fn count(name: &str) -> Expr {
     col(name).count().cast(DataType::Float64).alias(format!("{name}.n"))
@@ -359,7 +374,7 @@ pub(super) fn count(name: &str) -> Expr {
 pub(super) fn stats(name: &str) -> Vec<Expr> {
     let values = || col(name).cast(DataType::Float64);
     let quantile = |q: f64| values().quantile(lit(q), QuantileMethod::Linear);
-    let mut all: Vec<Expr> = STATS
+    let mut all: Vec<Expr> = SAMPLED
         .into_iter()
         .map(|stat| {
             let expr = match stat {

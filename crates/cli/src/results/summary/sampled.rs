@@ -11,6 +11,9 @@ use super::statistics::{entropy, jain, max_min, product};
 pub(super) const INSTANT_S: f64 = 0.1;
 /// An instant of which less than this share was reported is none.
 const LEAST_COVERED: f64 = 0.5;
+/// Flows have converged when Jain's index of so many instants is this: a second, and nine tenths.
+const CONVERGED_INSTANTS: usize = 10;
+const CONVERGED_JAIN: f64 = 0.9;
 /// Without a plan: a flow runs in a phase of which it has this share of instants.
 const SOME_OF_A_PHASE: f64 = 0.1;
 
@@ -143,9 +146,27 @@ impl Aligned {
                 let values = together.iter().map(|rates| of(rates.as_ref()?));
                 mean(None, metric, unit, values, &mut numbers);
             }
+            let converged = convergence_us(&together);
+            mean(None, "convergence_time", "us", std::iter::once(converged), &mut numbers);
+            if converged.is_none() {
+                numbers.push((None, "convergence_time", "1", "undefined", 1.0, 1));
+            }
         }
         numbers
     }
+}
+
+/// From the beginning to that of the first second in which what the flows got is shared fairly, all of them being there.
+fn convergence_us(together: &[Option<Vec<f64>>]) -> Option<f64> {
+    let fair = |second: &[Option<Vec<f64>>]| {
+        let rates: Option<Vec<&Vec<f64>>> = second.iter().map(Option::as_ref).collect();
+        let rates = rates?;
+        let flows = rates.first()?.len();
+        let sums: Vec<f64> = (0..flows).map(|flow| rates.iter().map(|at| at[flow]).sum()).collect();
+        jain(&sums).filter(|index| *index >= CONVERGED_JAIN)
+    };
+    let first = together.windows(CONVERGED_INSTANTS).position(|second| fair(second).is_some())?;
+    Some((first as f64 * INSTANT_S * 1e6).round())
 }
 
 /// Sample standard deviation in bit/s, and that over the mean.
@@ -263,6 +284,21 @@ mod tests {
         let numbers = aligned.numbers(|flow| Some(flow != "drained"));
         let jain = numbers.iter().find(|n| n.1 == "jain_fairness").unwrap();
         assert!((jain.4 - 0.8).abs() < 1e-9 && jain.5 == 4, "{jain:?}");
+    }
+
+    #[test]
+    fn flows_have_converged_with_the_first_second_that_they_share() {
+        let mut rates = vec![(30.0, 0.0); 20];
+        rates.extend([(19.0, 11.0); 10]);
+        rates.extend([(15.0, 15.0); 10]);
+        // 19 to 11 is an index of 0.93; with one instant of the second before it is 0.896.
+        close(find(&two(&rates), None, "convergence_time", "mean"), 2e6);
+        let never = two(&[(30.0, 1.0); 30]);
+        assert_eq!(find(&never, None, "convergence_time", "mean"), None);
+        assert_eq!(find(&never, None, "convergence_time", "undefined"), Some((1.0, 1)));
+        // Scaled and turned about it is the same.
+        let turned: Vec<(f64, f64)> = rates.iter().map(|(a, b)| (b * 7.0, a * 7.0)).collect();
+        close(find(&two(&turned), None, "convergence_time", "mean"), 2e6);
     }
 
     #[test]

@@ -1,0 +1,127 @@
+//! What there is to reproduce.
+
+use crate::source::{Embedded, Source};
+
+/// A published document.
+pub(super) struct Document {
+    /// What it is.
+    pub(super) title: &'static str,
+    /// Its experiments.
+    pub(super) entries: &'static [Entry],
+}
+
+/// An experiment.
+pub(super) struct Entry {
+    /// What to type.
+    pub(super) name: &'static str,
+    /// What it is, in a line.
+    pub(super) about: &'static str,
+    /// Its plan's file in the repository.
+    pub(super) path: &'static str,
+    /// The plan.
+    pub(super) text: &'static str,
+    /// Its trace files, as the plan names them.
+    pub(super) files: Embedded,
+}
+
+impl Entry {
+    pub(super) fn source(&self) -> Source {
+        Source::embedded(self.path, self.text, self.files)
+    }
+}
+
+/// An entry of a plan under `plans/`.
+macro_rules! entry {
+    ($name:literal, $about:literal, $path:literal $(, $folder:literal: $($file:literal)+)?) => {
+        Entry {
+            name: $name,
+            about: $about,
+            path: concat!("plans/", $path),
+            text: include_str!(concat!("../../../../plans/", $path)),
+            files: &[$($(($file, include_bytes!(concat!("../../../../plans/", $folder, $file)))),+)?],
+        }
+    };
+}
+
+/// Everything, in the order of the list.
+pub(super) const CATALOG: &[Document] = &[
+    Document {
+        title: "Coexistence of delay-based and loss-based TCP (study with seven schemes, 100 Mbit/s)",
+        entries: &[entry!(
+            "coexistence",
+            "seven delay-based schemes meet CUBIC and are left alone again",
+            "coexistence/all.toml"
+        )],
+    },
+    Document {
+        title: "Low-latency congestion control over mmWave links (study with four schemes, 3 Gbit/s)",
+        entries: &[
+            entry!("mmwave", "ten flows, four links, at a tenth of the rate: 300 Mbit/s", "mmwave.toml", "":
+                "traces/mmwave/sl-tenth.csv" "traces/mmwave/sb-tenth.csv" "traces/mmwave/lb-tenth.csv"
+                "traces/mmwave/mobb-tenth.csv"),
+            entry!("mmwave_3gbit", "the same at the full rate: wants a machine that forwards it", "mmwave-3gbit.toml", "":
+                "traces/mmwave/sl.csv" "traces/mmwave/sb.csv" "traces/mmwave/lb.csv" "traces/mmwave/mobb.csv"),
+        ],
+    },
+    Document {
+        title: "Bufferbloat at an access link (laboratory report, 1.5 Mbit/s)",
+        entries: &[entry!(
+            "bufferbloat",
+            "ping and a web page beside a long flow, with three queues",
+            "bufferbloat.toml"
+        )],
+    },
+    Document {
+        title: "L4S and slices (notes on Prague and CUBIC behind DualPI2, 25 Mbit/s)",
+        entries: &[
+            entry!(
+                "l4s",
+                "Prague and CUBIC share DualPI2, marking step 1 ms and 5 ms",
+                "l4s/receivers.toml"
+            ),
+            entry!(
+                "slices",
+                "two slices of a link, saturated and below their rates",
+                "l4s/two-slices.toml"
+            ),
+            entry!(
+                "l4s_sweep",
+                "AQM × buffer × ECN × receivers, ten trials each",
+                "l4s/sweep.toml"
+            ),
+        ],
+    },
+    Document {
+        title: "Vegas-friendliness on a static dumbbell (ccperf, experiment #95 and its suite, ns-3)",
+        entries: &[
+            entry!(
+                "vegas_friendliness",
+                "NewReno meets Vegas at 32 Mbit/s, 40 packets, 15 ms",
+                "dumbbell/vegas.toml"
+            ),
+            entry!(
+                "friendliness",
+                "each of Reno, Vegas, CUBIC and BBR against each",
+                "dumbbell/friendliness.toml"
+            ),
+            entry!("steady_state", "one flow over named paths", "dumbbell/steady-state.toml"),
+            entry!(
+                "fairness",
+                "four flows of a kind, together and one after the other",
+                "dumbbell/fairness.toml"
+            ),
+            entry!(
+                "rtt_fairness",
+                "two flows of a kind, 15 and 60 ms",
+                "dumbbell/rtt-fairness.toml"
+            ),
+            entry!(
+                "responsiveness",
+                "one flow, and a step of rate, delay or loss",
+                "dumbbell/responsiveness.toml"
+            ),
+            entry!("replay", "one flow over a cellular trace and a random walk", "dumbbell/replay.toml", "dumbbell/":
+                "traces/lte-30s.trace" "traces/random-walk.csv"),
+        ],
+    },
+];

@@ -1,0 +1,378 @@
+//! Holds the plan's claims (`[[expect]]`) against the numbers of a summary. Pure.
+//!
+//! A claim is held against the mean over trials. Where it relates two numbers, they are of the same trial, or, of two
+//! points, of the same repetition: the points of a repetition ran one after the other, so what drifts is in both.
+//! What cannot be measured is a row all the same, and says why.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use ccbench_proto::metric::Scope;
+use ccbench_proto::plan::Plan;
+use ccbench_proto::plan::expect::{Claim, Expect, Numbered, Operand, Relation, Test, levels};
+use polars::prelude::*;
+
+use super::TrialStatus;
+use super::journal::TrialEnd;
+use super::summary::statistics::mean_with_interval;
+use super::summary::{PhaseRow, Summary, numbers, text};
+
+mod print;
+
+use print::quantity;
+pub use print::text as claims_text;
+
+/// What became of a claim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// The mean over trials is as claimed.
+    Holds,
+    /// It is not.
+    DoesNotHold,
+    /// There is no such number.
+    NotMeasured,
+}
+
+impl Outcome {
+    /// As it is written in the column `verdict`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Holds => "holds",
+            Self::DoesNotHold => "does_not_hold",
+            Self::NotMeasured => "not_measured",
+        }
+    }
+}
+
+/// A claim and what was measured, at one point: a row of `expectations`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Expectation {
+    /// Which claim of the plan, counted from 0.
+    pub index: u32,
+    /// In words.
+    pub claim: String,
+    /// Who claims it.
+    pub source: Option<String>,
+    /// What the source says.
+    pub published: Option<String>,
+    /// Where it was measured; `None` if nowhere.
+    pub point_id: Option<u32>,
+    /// The levels of that point that the claim leaves open, `scheme=ta`.
+    pub levels: String,
+    /// The number, in words: `srtt mean of group long in alone`.
+    pub number: String,
+    /// The limits; `None` if there are none to hold it against.
+    pub test: Option<Test>,
+    /// The mean over trials.
+    pub measured: Option<f64>,
+    /// Its 95 % confidence interval; `None` with fewer than two trials.
+    pub interval: Option<(f64, f64)>,
+    /// Trials in it.
+    pub n_trials: u32,
+    /// Whether it holds.
+    pub outcome: Outcome,
+    /// Why it was not measured, or what to know of the measurement.
+    pub why: Vec<String>,
+}
+
+/// Point, phase, scope, subject, metric, statistic.
+type Key<'a> = (u32, &'a str, Scope, &'a str, &'a str, &'a str);
+/// By repetition.
+type Values = BTreeMap<u16, f64>;
+
+/// All claims of a plan, in its order, each at every point that it is about.
+pub fn judge(plan: &Plan, summary: &Summary) -> Vec<Expectation> {
+    let bench = Bench::new(summary);
+    let claims = plan.expect.iter().enumerate();
+    claims.flat_map(|(nth, expect)| bench.claim(nth as u32, expect, plan)).collect()
+}
+
+/// The numbers, found by what they are of.
+struct Bench<'a> {
+    summary: &'a Summary,
+    values: BTreeMap<Key<'a>, Values>,
+}
+
+impl<'a> Bench<'a> {
+    fn new(summary: &'a Summary) -> Self {
+        let mut values: BTreeMap<Key<'a>, Values> = BTreeMap::new();
+        for row in &summary.phase_rows {
+            let PhaseRow { point_id, phase, scope, subject, metric, stat, .. } = row;
+            let key = (*point_id, phase.as_str(), *scope, subject.as_str(), *metric, *stat);
+            values.entry(key).or_default().insert(row.trial, row.value);
+        }
+        Self { summary, values }
+    }
+
+    fn claim(&self, index: u32, expect: &Expect, plan: &Plan) -> Vec<Expectation> {
+        let bare = Expectation {
+            index,
+            claim: expect.claim.clone(),
+            source: expect.source.clone(),
+            published: expect.published.clone(),
+            point_id: None,
+            levels: String::new(),
+            number: String::new(),
+            test: None,
+            measured: None,
+            interval: None,
+            n_trials: 0,
+            outcome: Outcome::NotMeasured,
+            why: vec![],
+        };
+        let without = |why: String| vec![Expectation { why: vec![why], ..bare.clone() }];
+        if let Some(why) = &expect.skip {
+            return without(why.clone());
+        }
+        let Some(claim) = expect.claim(plan) else {
+            return without(
+                "the plan does not say what to measure: `ccbench check` tells".to_owned(),
+            );
+        };
+        let points: Vec<u32> = self.points(expect);
+        if points.is_empty() {
+            let at = expect.at.iter().map(|(factor, level)| (factor, levels(level).join(", ")));
+            let at: Vec<String> = at.map(|(factor, level)| format!("{factor} = {level}")).collect();
+            return without(format!("this run has no point with {}", at.join(" and ")));
+        }
+        let row = |point_id: u32| {
+            let mut row = Expectation {
+                point_id: Some(point_id),
+                levels: self.open_levels(point_id, &points),
+                number: words(&claim),
+                test: Some(claim.test),
+                ..bare.clone()
+            };
+            self.hold(&mut row, point_id, &claim);
+            row
+        };
+        points.iter().map(|point_id| row(*point_id)).collect()
+    }
+
+    /// The points that a claim is about.
+    fn points(&self, expect: &Expect) -> Vec<u32> {
+        let fits = |at: &[(String, String)]| {
+            expect.at.iter().all(|(factor, asked)| {
+                let here = at.iter().find(|(name, _)| name == factor);
+                here.is_some_and(|(_, level)| levels(asked).contains(level))
+            })
+        };
+        let points = self.summary.points.iter().filter(|(_, at)| fits(at));
+        points.map(|(id, _)| *id).collect()
+    }
+
+    /// The levels of a point in which these points differ.
+    fn open_levels(&self, point_id: u32, points: &[u32]) -> String {
+        let levels = |id: &u32| self.summary.points.get(id).into_iter().flatten();
+        let differs = |own: &&(String, String)| {
+            points.iter().any(|id| !levels(id).any(|level| level == *own))
+        };
+        let open = levels(&point_id).filter(differs);
+        open.map(|(factor, level)| format!("{factor}={level}")).collect::<Vec<_>>().join(" ")
+    }
+
+    /// Measures, and holds it against the limits.
+    fn hold(&self, row: &mut Expectation, point_id: u32, claim: &Claim) {
+        let values = match self.related(point_id, claim) {
+            Ok(values) => values,
+            Err(why) => {
+                row.why = vec![why];
+                return;
+            }
+        };
+        let Some(mean) = mean_with_interval(&values) else { return };
+        row.measured = Some(mean.value);
+        row.interval = mean.interval;
+        row.n_trials = values.len() as u32;
+        let holds = claim.test.holds(mean.value);
+        row.outcome = if holds { Outcome::Holds } else { Outcome::DoesNotHold };
+        let mut known = Vec::new();
+        let ends = mean.interval.map(|(low, high)| [low, high]);
+        if ends.is_some_and(|ends| ends.iter().any(|end| claim.test.holds(*end) != holds)) {
+            known.push("the 95 % interval reaches across the limit".to_owned());
+        }
+        known.extend(self.caveat(point_id));
+        row.why = known;
+    }
+
+    /// The number of each repetition, related as the claim says.
+    fn related(&self, point_id: u32, claim: &Claim) -> Result<Vec<f64>, String> {
+        let own = self.of(point_id, &claim.number)?;
+        let Some(relation) = &claim.relation else { return Ok(own.into_values().collect()) };
+        let (Relation::Over(operand) | Relation::Minus(operand)) = relation;
+        let other: Values = match operand {
+            Operand::Amount(amount) => own.keys().map(|trial| (*trial, *amount)).collect(),
+            Operand::Number(number) => self.of(point_id, number)?,
+        };
+        let over = matches!(relation, Relation::Over(_));
+        let pair = |(trial, value): (&u16, &f64)| {
+            let other = other.get(trial)?;
+            let value = if over { value / other } else { value - other };
+            value.is_finite().then_some(value)
+        };
+        let values: Vec<f64> = own.iter().filter_map(pair).collect();
+        if values.is_empty() {
+            return Err("no repetition has both numbers, or the second one is zero".to_owned());
+        }
+        Ok(values)
+    }
+
+    fn of(&self, point_id: u32, number: &Numbered) -> Result<Values, String> {
+        let point = self.other_point(point_id, number)?;
+        let key = (
+            point,
+            number.phase.as_str(),
+            number.scope,
+            number.subject.as_str(),
+            number.metric.name,
+            number.stat,
+        );
+        self.values.get(&key).cloned().ok_or_else(|| self.why_none(point, number))
+    }
+
+    /// The point itself, or the one that differs from it as the number says.
+    fn other_point(&self, point_id: u32, number: &Numbered) -> Result<u32, String> {
+        if number.at.is_empty() {
+            return Ok(point_id);
+        }
+        let mut wanted = self.summary.points.get(&point_id).cloned().unwrap_or_default();
+        for (factor, level) in &mut wanted {
+            if let Some(other) = number.at.get(factor) {
+                level.clone_from(other);
+            }
+        }
+        let found = self.summary.points.iter().find(|(_, at)| **at == wanted);
+        found.map(|(id, _)| *id).ok_or_else(|| {
+            let at: Vec<String> =
+                number.at.iter().map(|(f, level)| format!("{f} = {level}")).collect();
+            format!("this run has no point with {} to compare with", at.join(" and "))
+        })
+    }
+
+    fn trials_of(&self, point_id: u32) -> impl Iterator<Item = &'a TrialEnd> {
+        self.summary.trials.iter().filter(move |end| end.point_id == point_id)
+    }
+
+    fn why_none(&self, point_id: u32, number: &Numbered) -> String {
+        let trials: Vec<&TrialEnd> = self.trials_of(point_id).collect();
+        let lost =
+            |end: &&&TrialEnd| matches!(end.status, TrialStatus::Failed | TrialStatus::Aborted);
+        match (trials.first(), trials.iter().filter(lost).count()) {
+            (None, _) => "not run".to_owned(),
+            (Some(first), failed) if failed == trials.len() => {
+                let reason = first.reasons.first();
+                let reason =
+                    reason.map_or(String::new(), |r| format!(": {}: {}", r.code, r.message));
+                match failed {
+                    1 => format!("the trial failed{reason}"),
+                    many => format!("all {many} trials failed{reason}"),
+                }
+            }
+            _ => format!("no trial that counts has the {}", named(number)),
+        }
+    }
+
+    /// What to know of a point's trials.
+    fn caveat(&self, point_id: u32) -> Vec<String> {
+        let all = self.trials_of(point_id).count();
+        let of = |status: &[TrialStatus]| -> Vec<&TrialEnd> {
+            self.trials_of(point_id).filter(|end| status.contains(&end.status)).collect()
+        };
+        let told = |ends: Vec<&TrialEnd>, what: &str| {
+            let mut codes: Vec<&str> = ends
+                .iter()
+                .flat_map(|end| &end.reasons)
+                .map(|reason| reason.code.as_str())
+                .collect();
+            codes.sort_unstable();
+            codes.dedup();
+            let codes = codes.join(", ");
+            (!ends.is_empty()).then(|| format!("{} of {all} trials {what} ({codes})", ends.len()))
+        };
+        let degraded = told(of(&[TrialStatus::Degraded]), "degraded");
+        let failed = told(of(&[TrialStatus::Failed, TrialStatus::Aborted]), "failed");
+        degraded.into_iter().chain(failed).collect()
+    }
+}
+
+/// A number in words.
+fn named(number: &Numbered) -> String {
+    let Numbered { phase, scope, subject, metric, stat, .. } = number;
+    let stat = if *stat == metric.stats[0] { String::new() } else { format!(" ({stat})") };
+    let of = if *scope == Scope::Net {
+        "all flows".to_owned()
+    } else {
+        format!("{} {subject}", scope.as_str())
+    };
+    let phase = if metric.whole_trial { String::new() } else { format!(" in {phase}") };
+    format!("{}{stat} of {of}{phase}", metric.name)
+}
+
+/// What a claim measures, in words.
+fn words(claim: &Claim) -> String {
+    let mut words = named(&claim.number);
+    let unit = claim.number.metric.unit_of(claim.number.stat);
+    let (how, operand) = match &claim.relation {
+        None => return words,
+        Some(Relation::Over(operand)) => ("over", operand),
+        Some(Relation::Minus(operand)) => ("minus", operand),
+    };
+    let other = match operand {
+        Operand::Amount(amount) => quantity(*amount, unit),
+        Operand::Number(number) => {
+            let at: Vec<String> =
+                number.at.iter().map(|(f, level)| format!("{f}={level}")).collect();
+            let at = if at.is_empty() { String::new() } else { format!(" at {}", at.join(" ")) };
+            format!("{}{at}", named(number))
+        }
+    };
+    // Writing to a String cannot fail.
+    let _ = write!(words, " {how} {other}");
+    words
+}
+
+impl Expectation {
+    /// The event of `--json`.
+    pub fn json(&self) -> serde_json::Value {
+        let test = self.test;
+        serde_json::json!({
+            "event": "expectation", "claim": self.claim, "source": self.source, "published": self.published,
+            "point_id": self.point_id, "number": self.number, "unit": test.map(|test| test.unit),
+            "least": test.and_then(|test| test.least), "most": test.and_then(|test| test.most),
+            "measured": self.measured, "ci_low": self.interval.map(|(low, _)| low),
+            "ci_high": self.interval.map(|(_, high)| high), "n_trials": self.n_trials,
+            "verdict": self.outcome.as_str(), "why": self.why,
+        })
+    }
+}
+
+/// The table `expectations`.
+pub(super) fn frame(rows: &[Expectation]) -> PolarsResult<DataFrame> {
+    let maybe = |name: &str, value: fn(&Expectation) -> Option<String>| {
+        Column::new(name.into(), rows.iter().map(value).collect::<Vec<_>>())
+    };
+    let number = |name: &str, value: fn(&Expectation) -> Option<f64>| {
+        Column::new(name.into(), rows.iter().map(value).collect::<Vec<_>>())
+    };
+    DataFrame::new_infer_height(vec![
+        numbers("expectation", rows, |r| r.index),
+        text("claim", rows, |r| r.claim.clone()),
+        maybe("source", |r| r.source.clone()),
+        maybe("published", |r| r.published.clone()),
+        Column::new("point_id".into(), rows.iter().map(|r| r.point_id).collect::<Vec<_>>()),
+        text("levels", rows, |r| r.levels.clone()),
+        text("number", rows, |r| r.number.clone()),
+        maybe("unit", |r| r.test.map(|test| test.unit.to_owned())),
+        number("least", |r| r.test?.least),
+        number("most", |r| r.test?.most),
+        number("measured", |r| r.measured),
+        number("ci_low", |r| r.interval.map(|(low, _)| low)),
+        number("ci_high", |r| r.interval.map(|(_, high)| high)),
+        numbers("n_trials", rows, |r| r.n_trials),
+        text("verdict", rows, |r| r.outcome.as_str().to_owned()),
+        text("why", rows, |r| r.why.join("; ")),
+    ])
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,553 @@
+//! `[[expect]]`: a claim about the results, and the number that it is held to.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::de::value::MapAccessDeserializer;
+use serde::{Deserialize, Deserializer, Serialize};
+use toml::Value;
+
+use crate::metric::{self, Metric, Scope, WHOLE_TRIAL};
+use crate::units::{Bytes, Micros, Packets, Ppm, Rate};
+
+use super::Plan;
+use super::parse::suggest::hint;
+
+/// A claim.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Expect {
+    /// What is claimed, in words.
+    pub claim: String,
+    /// Who claims it, and where.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
+    /// What the source says of this number, as text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub published: Option<String>,
+    /// Factors, each with a level or a list of them: the points that it is about. Left out: every level.
+    #[serde(default, rename = "where", skip_serializing_if = "BTreeMap::is_empty")]
+    pub at: BTreeMap<String, Value>,
+    /// Name of the metric.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metric: Option<String>,
+    /// How it is taken over the phase; absent: the metric's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stat: Option<String>,
+    /// In which phase; absent: the only measured one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phase: Option<String>,
+    /// Of this flow group. Of all flows together, if no subject is named.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
+    /// Of this flow: `group/0`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flow: Option<String>,
+    /// Of this probe.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub probe: Option<String>,
+    /// Of this link.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub link: Option<String>,
+    /// Divide it by this: an amount, or another number of the same trial or repetition.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub over: Option<Against>,
+    /// Take this from it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub minus: Option<Against>,
+    /// It must be less.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub below: Option<Amount>,
+    /// It must be more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub above: Option<Amount>,
+    /// It must lie between these two.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub between: Option<[Amount; 2]>,
+    /// It must be the first, give or take the second (an amount, or a share of the first: `"10%"`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub near: Option<[Amount; 2]>,
+    /// Why it is not measured; it is listed all the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub skip: Option<String>,
+}
+
+/// Another number: what is left out is as in the claim.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Other {
+    /// Levels at which the other point differs.
+    #[serde(rename = "where", skip_serializing_if = "BTreeMap::is_empty")]
+    pub at: BTreeMap<String, Value>,
+    /// Name of the metric.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metric: Option<String>,
+    /// How it is taken over the phase.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stat: Option<String>,
+    /// In which phase.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub phase: Option<String>,
+    /// Of this flow group.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
+    /// Of this flow.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub flow: Option<String>,
+    /// Of this probe.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub probe: Option<String>,
+    /// Of this link.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub link: Option<String>,
+}
+
+/// What a number is divided by, or less by.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum Against {
+    /// Always the same.
+    Amount(Amount),
+    /// Measured too.
+    Number(Box<Other>),
+}
+
+/// A quantity of whatever the metric is of: `"12mbit"`, `"26ms"`, `0.95`, `"95%"`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum Amount {
+    /// Without a unit.
+    Number(f64),
+    /// With its unit.
+    Text(String),
+}
+
+const EXPECTED: &str = "an amount like \"12mbit\", \"26ms\" or 0.95";
+
+struct AmountVisitor;
+
+impl serde::de::Visitor<'_> for AmountVisitor {
+    type Value = Amount;
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(EXPECTED)
+    }
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Amount, E> {
+        Ok(Amount::Text(text.to_owned()))
+    }
+    fn visit_i64<E: serde::de::Error>(self, number: i64) -> Result<Amount, E> {
+        Ok(Amount::Number(number as f64))
+    }
+    fn visit_f64<E: serde::de::Error>(self, number: f64) -> Result<Amount, E> {
+        Ok(Amount::Number(number))
+    }
+}
+
+impl<'de> Deserialize<'de> for Amount {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        d.deserialize_any(AmountVisitor)
+    }
+}
+
+impl<'de> Deserialize<'de> for Against {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        struct Either;
+        impl<'de> serde::de::Visitor<'de> for Either {
+            type Value = Against;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{EXPECTED}, or a table like {{ phase = \"alone\" }}")
+            }
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Against, E> {
+                AmountVisitor.visit_str(text).map(Against::Amount)
+            }
+            fn visit_i64<E: serde::de::Error>(self, number: i64) -> Result<Against, E> {
+                AmountVisitor.visit_i64(number).map(Against::Amount)
+            }
+            fn visit_f64<E: serde::de::Error>(self, number: f64) -> Result<Against, E> {
+                AmountVisitor.visit_f64(number).map(Against::Amount)
+            }
+            fn visit_map<A: serde::de::MapAccess<'de>>(self, map: A) -> Result<Against, A::Error> {
+                Other::deserialize(MapAccessDeserializer::new(map))
+                    .map(|other| Against::Number(Box::new(other)))
+            }
+        }
+        d.deserialize_any(Either)
+    }
+}
+
+impl Amount {
+    /// The number in a unit of [`Metric`].
+    ///
+    /// # Errors
+    /// How it is written.
+    pub fn in_unit(&self, unit: &str) -> Result<f64, String> {
+        fn read<T: std::str::FromStr<Err: fmt::Display>>(
+            text: &str,
+            number: impl Fn(T) -> f64,
+        ) -> Result<f64, String> {
+            text.parse().map(number).map_err(|why| format!("{why}"))
+        }
+        match (unit, self) {
+            ("bit/s", Self::Text(text)) => read(text, |rate: Rate| rate.bits_per_sec() as f64),
+            ("us", Self::Text(text)) => read(text, |time: Micros| time.get() as f64),
+            ("bytes", Self::Text(text)) => read(text, |bytes: Bytes| bytes.get() as f64),
+            ("packets", Self::Text(text)) => {
+                read(text, |packets: Packets| f64::from(packets.get()))
+            }
+            ("1", Self::Text(text)) => read(text, |share: Ppm| f64::from(share.get()) / 1e6),
+            ("bit/s", Self::Number(n)) => {
+                Err(format!("`{n}` has no unit; write it like \"12mbit\""))
+            }
+            ("us", Self::Number(n)) => Err(format!("`{n}` has no unit; write it like \"26ms\"")),
+            ("bytes", Self::Number(n)) => {
+                Err(format!("`{n}` has no unit; write it like \"187500B\""))
+            }
+            (_, Self::Number(n)) if n.is_finite() => Ok(*n),
+            (unit, _) => Err(format!("must be a plain number: the metric's unit is {unit}")),
+        }
+    }
+}
+
+/// What a claim comes down to.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Claim {
+    /// The number.
+    pub number: Numbered,
+    /// What is done with it.
+    pub relation: Option<Relation>,
+    /// What it must be.
+    pub test: Test,
+}
+
+/// One number of a summary, of the claim's own point or of another.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Numbered {
+    /// Levels at which its point differs from the claim's.
+    pub at: BTreeMap<String, String>,
+    /// The phase, or [`WHOLE_TRIAL`].
+    pub phase: String,
+    /// What the subject is.
+    pub scope: Scope,
+    /// Its name; `all` for all flows together.
+    pub subject: String,
+    /// What is measured.
+    pub metric: &'static Metric,
+    /// How it is taken over the phase.
+    pub stat: &'static str,
+}
+
+/// What is done with a number before it is held against the limits.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Relation {
+    /// Divided by.
+    Over(Operand),
+    /// Less.
+    Minus(Operand),
+}
+
+/// The other one of two numbers.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Operand {
+    /// Always the same, in the metric's unit.
+    Amount(f64),
+    /// Measured.
+    Number(Numbered),
+}
+
+/// The limits of a number, in `unit`; they belong to what is allowed.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Test {
+    /// No less.
+    pub least: Option<f64>,
+    /// No more.
+    pub most: Option<f64>,
+    /// Of the limits and of what is compared.
+    pub unit: &'static str,
+}
+
+impl Test {
+    /// Whether a value is within the limits.
+    pub fn holds(&self, value: f64) -> bool {
+        self.least.is_none_or(|least| value >= least) && self.most.is_none_or(|most| value <= most)
+    }
+}
+
+/// A problem: the key under the claim, and what to do.
+pub(crate) type Fault = (Vec<&'static str>, String);
+
+/// What names a number, in the claim or in the other one.
+struct Naming<'a> {
+    /// Keys before the others: none, `over` or `minus`.
+    way: &'a [&'static str],
+    metric: Option<&'a str>,
+    stat: Option<&'a str>,
+    phase: Option<&'a str>,
+    subjects: [(&'static str, Scope, Option<&'a str>); 4],
+}
+
+impl Naming<'_> {
+    fn at(&self, key: &'static str) -> Vec<&'static str> {
+        [self.way, &[key]].concat()
+    }
+
+    fn number(&self, plan: &Plan) -> Result<Numbered, Vec<Fault>> {
+        let mut faults = Vec::new();
+        let subject = self.subject(plan, &mut faults);
+        let Some((scope, subject)) = subject else { return Err(faults) };
+        let Some(name) = self.metric else {
+            return Err(vec![(
+                self.at("metric"),
+                "is missing; write it like `metric = \"throughput\"`".to_owned(),
+            )]);
+        };
+        let Some(metric) = metric::find(name, scope) else {
+            let fits = metric::METRICS.iter().filter(|m| m.scopes.contains(&scope));
+            let names: Vec<&str> = fits.map(|m| m.name).collect();
+            let of = match scope {
+                Scope::Net => {
+                    "all flows together (name a `group`, `flow`, `probe` or `link` for theirs)"
+                        .to_owned()
+                }
+                scope => format!("a {}", scope.as_str()),
+            };
+            let why = format!("`{name}` is no metric of {of}{}", hint(name, &names, "known"));
+            return Err(vec![(self.at("metric"), why)]);
+        };
+        let stat = match self.stat {
+            None => Some(metric.stats[0]),
+            Some(stat) => metric.stats.iter().copied().find(|known| *known == stat),
+        };
+        if stat.is_none() {
+            let stat = self.stat.unwrap_or_default();
+            let why =
+                format!("`{name}` has no statistic `{stat}`{}", hint(stat, metric.stats, "it has"));
+            faults.push((self.at("stat"), why));
+        }
+        let phase = self.phase(plan, metric).map_err(|why| faults.push((self.at("phase"), why)));
+        match (stat, phase) {
+            (Some(stat), Ok(phase)) => {
+                Ok(Numbered { at: BTreeMap::new(), phase, scope, subject, metric, stat })
+            }
+            _ => Err(faults),
+        }
+    }
+
+    fn subject(&self, plan: &Plan, faults: &mut Vec<Fault>) -> Option<(Scope, String)> {
+        let mut named =
+            self.subjects.iter().filter_map(|(key, scope, name)| Some((*key, *scope, (*name)?)));
+        let Some((key, scope, name)) = named.next() else {
+            return Some((Scope::Net, "all".to_owned()));
+        };
+        if let Some((second, ..)) = named.next() {
+            faults.push((
+                self.at(second),
+                format!("a number is of one subject, and `{key}` names one already"),
+            ));
+            return None;
+        }
+        let (what, known): (&str, Vec<&str>) = match scope {
+            Scope::Probe => ("probe", plan.probes.keys().map(String::as_str).collect()),
+            Scope::Link => ("link", plan.links.keys().map(String::as_str).collect()),
+            _ => ("flow group", plan.flows.keys().map(String::as_str).collect()),
+        };
+        let entry = match (scope, name.rsplit_once('/')) {
+            (Scope::Flow, Some((group, number))) if number.parse::<u32>().is_ok() => group,
+            (Scope::Flow, _) => {
+                let why = format!(
+                    "`{name}` is no flow; write group and number, counted from 0: `\"{name}/0\"`"
+                );
+                faults.push((self.at(key), why));
+                return None;
+            }
+            _ => name,
+        };
+        if !known.contains(&entry) {
+            let why =
+                format!("there is no {what} `{entry}`{}", hint(entry, &known, &format!("{what}s")));
+            faults.push((self.at(key), why));
+            return None;
+        }
+        Some((scope, name.to_owned()))
+    }
+
+    fn phase(&self, plan: &Plan, metric: &Metric) -> Result<String, String> {
+        let measured: Vec<&str> =
+            plan.phases.iter().filter(|p| p.measure).map(|p| p.name.as_str()).collect();
+        match (self.phase, &measured[..]) {
+            (None, _) if metric.whole_trial => Ok(WHOLE_TRIAL.to_owned()),
+            (Some(_), _) if metric.whole_trial => {
+                Err(format!("`{}` is of the trial as a whole: leave out the phase", metric.name))
+            }
+            (None, [only]) => Ok((*only).to_owned()),
+            (None, many) => Err(format!(
+                "is missing; name one ({})",
+                super::parse::suggest::list_of(many, "measured")
+            )),
+            (Some(name), known) if known.contains(&name) => Ok(name.to_owned()),
+            (Some(name), _) if plan.phases.iter().any(|phase| phase.name == name) => {
+                Err(format!("`{name}` has `measure = false`: it is in no summary"))
+            }
+            (Some(name), known) => {
+                Err(format!("there is no phase `{name}`{}", hint(name, known, "phases")))
+            }
+        }
+    }
+}
+
+/// The text of a level in `where`.
+pub fn level(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+/// The levels of one factor in `where`.
+pub fn levels(value: &Value) -> Vec<String> {
+    value.as_array().map_or_else(|| vec![level(value)], |many| many.iter().map(level).collect())
+}
+
+impl Expect {
+    fn naming(&self) -> Naming<'_> {
+        Naming {
+            way: &[],
+            metric: self.metric.as_deref(),
+            stat: self.stat.as_deref(),
+            phase: self.phase.as_deref(),
+            subjects: [
+                ("group", Scope::Group, self.group.as_deref()),
+                ("flow", Scope::Flow, self.flow.as_deref()),
+                ("probe", Scope::Probe, self.probe.as_deref()),
+                ("link", Scope::Link, self.link.as_deref()),
+            ],
+        }
+    }
+
+    /// What the claim comes down to in a plan.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it, each with the key under the claim.
+    pub(crate) fn faults_or_claim(&self, plan: &Plan) -> Result<Claim, Vec<Fault>> {
+        let mut faults = Vec::new();
+        if let (Some(_), Some(_)) = (&self.over, &self.minus) {
+            faults.push((
+                vec!["minus"],
+                "`over` is there already; a claim has one of the two".to_owned(),
+            ));
+        }
+        let number = match self.naming().number(plan) {
+            Ok(number) => number,
+            Err(wrong) => return Err([faults, wrong].concat()),
+        };
+        let unit = number.metric.unit_of(number.stat);
+        let mut relation = None;
+        for (key, against) in [("over", &self.over), ("minus", &self.minus)] {
+            let Some(against) = against else { continue };
+            match self.operand(key, against, &number, plan) {
+                Ok(operand) if key == "over" => relation = Some(Relation::Over(operand)),
+                Ok(operand) => relation = Some(Relation::Minus(operand)),
+                Err(wrong) => faults.extend(wrong),
+            }
+        }
+        let unit = if self.over.is_some() { "1" } else { unit };
+        match self.test(unit) {
+            Ok(test) if faults.is_empty() => Ok(Claim { number, relation, test }),
+            Ok(_) => Err(faults),
+            Err(fault) => Err([faults, vec![fault]].concat()),
+        }
+    }
+
+    /// What the claim comes down to; `None` if it is not measured, or wrong.
+    pub fn claim(&self, plan: &Plan) -> Option<Claim> {
+        self.skip.is_none().then(|| self.faults_or_claim(plan).ok()).flatten()
+    }
+
+    fn operand(
+        &self,
+        key: &'static str,
+        against: &Against,
+        number: &Numbered,
+        plan: &Plan,
+    ) -> Result<Operand, Vec<Fault>> {
+        let unit = number.metric.unit_of(number.stat);
+        let other = match against {
+            Against::Amount(amount) => {
+                let value = amount.in_unit(unit).map_err(|why| vec![(vec![key], why)])?;
+                if key == "over" && value == 0.0 {
+                    return Err(vec![(
+                        vec![key],
+                        "is zero: nothing can be divided by it".to_owned(),
+                    )]);
+                }
+                return Ok(Operand::Amount(value));
+            }
+            Against::Number(other) => other,
+        };
+        let own = [&other.group, &other.flow, &other.probe, &other.link];
+        let mine = self.naming();
+        let subject = |nth: usize| {
+            let (key, scope, name) = mine.subjects[nth];
+            let inherit = own.iter().all(|name| name.is_none());
+            (key, scope, if inherit { name } else { own[nth].as_deref() })
+        };
+        let way = [key];
+        let naming = Naming {
+            way: &way,
+            metric: other.metric.as_deref().or(mine.metric),
+            stat: other.stat.as_deref().or(mine.stat.filter(|_| other.metric.is_none())),
+            phase: other.phase.as_deref().or(mine.phase),
+            subjects: std::array::from_fn(subject),
+        };
+        let mut found = naming.number(plan)?;
+        if found.metric.unit_of(found.stat) != unit && key == "minus" {
+            let why = format!("is in {}, the claim's number in {unit}", found.metric.unit);
+            return Err(vec![(vec![key], why)]);
+        }
+        found.at = other.at.iter().map(|(factor, value)| (factor.clone(), level(value))).collect();
+        if found == *number {
+            let why =
+                "is the same number; name what differs, like `{ phase = \"alone\" }`".to_owned();
+            return Err(vec![(vec![key], why)]);
+        }
+        Ok(Operand::Number(found))
+    }
+
+    fn test(&self, unit: &'static str) -> Result<Test, Fault> {
+        let value = |key: &'static str, amount: &Amount| {
+            amount.in_unit(unit).map_err(|why| (vec![key], why))
+        };
+        let test = |least, most| Test { least, most, unit };
+        let given = [
+            self.below.is_some(),
+            self.above.is_some(),
+            self.between.is_some(),
+            self.near.is_some(),
+        ];
+        match (given.iter().filter(|there| **there).count(), &self.below, &self.above, &self.between, &self.near) {
+            (1, Some(below), ..) => Ok(test(None, Some(value("below", below)?))),
+            (1, _, Some(above), ..) => Ok(test(Some(value("above", above)?), None)),
+            (1, _, _, Some([from, to]), _) => {
+                let (from, to) = (value("between", from)?, value("between", to)?);
+                if from > to {
+                    return Err((vec!["between"], "the first must be the lower one".to_owned()));
+                }
+                Ok(test(Some(from), Some(to)))
+            }
+            (1, _, _, _, Some([centre, tolerance])) => {
+                let centre = value("near", centre)?;
+                let share = |text: &String| text.parse().ok().map(|share: Ppm| f64::from(share.get()) / 1e6);
+                let half = match tolerance {
+                    Amount::Text(text) if share(text).is_some() => centre.abs() * share(text).unwrap_or(0.0),
+                    other => value("near", other)?.abs(),
+                };
+                Ok(test(Some(centre - half), Some(centre + half)))
+            }
+            (0, ..) => Err((
+                vec!["below"],
+                "what must it be? write `below`, `above`, `between = [a, b]` or `near = [value, tolerance]` \
+                 (or `skip = \"why\"`, if it cannot be measured)"
+                    .to_owned(),
+            )),
+            _ => Err((vec!["below"], "a claim has one of `below`, `above`, `between` and `near`; write two claims".to_owned())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,254 @@
+use super::*;
+
+const PLAN: &str = r#"
+    name = "t"
+    [nodes]
+    a = {}
+    b = {}
+    [wires]
+    w = ["a", "b"]
+    [links.down]
+    node = "a"
+    toward = "b"
+    rate = "10mbit"
+    [flows.long]
+    from = "a"
+    to = "b"
+    [flows.other]
+    from = "a"
+    to = "b"
+    [probes.page]
+    kind = "http"
+    bytes = "1000B"
+    from = "b"
+    to = "a"
+    [[phases]]
+    name = "warm"
+    length = "5s"
+    measure = false
+    [[phases]]
+    name = "alone"
+    length = "5s"
+    flows = ["long"]
+    [[phases]]
+    name = "loaded"
+    length = "5s"
+    flows = ["long", "other"]
+    [matrix.queue]
+    small = { "links.down.queue" = { kind = "pfifo", limit = "20p" } }
+    large = { "links.down.queue" = { kind = "pfifo", limit = "100p" } }
+"#;
+
+fn plan(claim: &str) -> Result<Plan, String> {
+    let text = format!("{PLAN}\n[[expect]]\n{claim}");
+    let read = crate::plan::check::read(&text, &[]);
+    let words = |problems: Vec<crate::plan::check::PlanProblem>| {
+        let errors = problems.iter().filter(|p| p.severity == crate::plan::check::Severity::Error);
+        errors.map(|p| format!("{}: {p}", p.line.unwrap_or(0))).collect::<Vec<_>>().join("\n")
+    };
+    read.map(|(plan, _)| plan.plan().clone()).map_err(words)
+}
+
+fn claim(text: &str) -> Claim {
+    let plan = plan(text).unwrap_or_else(|why| panic!("{text}: {why}"));
+    plan.expect[0].claim(&plan).unwrap()
+}
+
+#[test]
+fn a_claim_comes_down_to_a_number_and_limits() {
+    let found = claim(
+        r#"
+        claim = "c"
+        where = { queue = ["small", "large"] }
+        metric = "throughput"
+        group = "long"
+        phase = "alone"
+        near = ["26.3mbit", "10%"]"#,
+    );
+    assert_eq!((found.number.metric.name, found.number.stat), ("throughput_sum", "mean"));
+    assert_eq!((found.number.scope, found.number.subject.as_str()), (Scope::Group, "long"));
+    assert_eq!((found.test.least, found.test.most), (Some(23_670_000.0), Some(28_930_000.0)));
+    assert_eq!(found.test.unit, "bit/s");
+    assert!(found.test.holds(26e6) && found.test.holds(28_930_000.0) && !found.test.holds(29e6));
+}
+
+#[test]
+fn what_the_other_number_leaves_out_is_as_in_the_claim() {
+    let found = claim(
+        r#"
+        claim = "c"
+        metric = "fetch_time"
+        stat = "median"
+        probe = "page"
+        phase = "loaded"
+        over = { phase = "alone", where = { queue = "small" } }
+        above = 4"#,
+    );
+    let Some(Relation::Over(Operand::Number(other))) = &found.relation else { panic!("{found:?}") };
+    assert_eq!((other.phase.as_str(), other.stat), ("alone", "median"));
+    assert_eq!((other.scope, other.subject.as_str()), (Scope::Probe, "page"));
+    assert_eq!(other.at["queue"], "small");
+    assert_eq!((found.test.least, found.test.most, found.test.unit), (Some(4.0), None, "1"));
+    let share = claim(
+        "claim = \"c\"\nmetric = \"throughput\"\nphase = \"alone\"\nover = \"10mbit\"\nabove = \"95%\"",
+    );
+    assert_eq!(share.relation, Some(Relation::Over(Operand::Amount(1e7))));
+    assert_eq!((share.number.scope, share.test.least), (Scope::Net, Some(0.95)));
+    let less = claim(
+        "claim = \"c\"\nmetric = \"srtt\"\ngroup = \"long\"\nphase = \"loaded\"\nminus = \"10ms\"\nbetween = [\"1ms\", \"5ms\"]",
+    );
+    assert_eq!(less.relation, Some(Relation::Minus(Operand::Amount(10_000.0))));
+    assert_eq!((less.test.least, less.test.most), (Some(1000.0), Some(5000.0)));
+}
+
+/// A claim that is right.
+const RIGHT: &str =
+    "claim = \"c\"\nmetric = \"srtt\"\ngroup = \"long\"\nphase = \"alone\"\nbelow = \"20ms\"";
+
+/// What in it is replaced by what, and what is told then.
+const WRONG: &[(&str, &str, &str)] = &[
+    (
+        "group = \"long\"",
+        "group = \"lon\"",
+        "expect.0.group: there is no flow group `lon`; did you mean `long`?",
+    ),
+    ("phase = \"alone\"", "phase = \"warm\"", "expect.0.phase: `warm` has `measure = false`"),
+    (
+        "phase = \"alone\"\n",
+        "",
+        "expect.0.phase: is missing; name one (measured: `alone`, `loaded`)",
+    ),
+    (
+        "metric = \"srtt\"",
+        "metric = \"srt\"",
+        "expect.0.metric: `srt` is no metric of a group; did you mean `srtt`?",
+    ),
+    ("metric = \"srtt\"\n", "", "expect.0.metric: is missing"),
+    ("below = \"20ms\"", "below = 20", "expect.0.below: `20` has no unit; write it like \"26ms\""),
+    ("below = \"20ms\"", "below = \"20mbit\"", "expect.0.below: `20mbit` is not a length of time"),
+    ("below = \"20ms\"", "below = \"20ms\"\nabove = \"10ms\"", "write two claims"),
+    (
+        "below = \"20ms\"",
+        "between = [\"20ms\", \"10ms\"]",
+        "expect.0.between: the first must be the lower one",
+    ),
+    ("below = \"20ms\"", "", "expect.0.below: what must it be?"),
+    (
+        "below = \"20ms\"",
+        "below = \"20ms\"\nstat = \"p96\"",
+        "expect.0.stat: `srtt` has no statistic `p96`; did you mean `p95`?",
+    ),
+    ("below = \"20ms\"", "below = \"20ms\"\nprobe = \"page\"", "a number is of one subject"),
+    (
+        "below = \"20ms\"",
+        "below = \"20ms\"\nwhere = { queue = \"larg\" }",
+        "expect.0.where.queue: the factor has no level `larg`; did you mean `large`?",
+    ),
+    (
+        "below = \"20ms\"",
+        "below = \"20ms\"\nwhere = { que = \"large\" }",
+        "expect.0.where.que: the matrix has no factor `que`; did you mean `queue`?",
+    ),
+    (
+        "below = \"20ms\"",
+        "below = 2\nover = { phase = \"alone\" }",
+        "expect.0.over: is the same number",
+    ),
+    (
+        "below = \"20ms\"",
+        "below = 2\nover = { phse = \"loaded\" }",
+        "expect.0.over.phse: is not a key of `over`; did you mean `phase`?",
+    ),
+    (
+        "below = \"20ms\"",
+        "below = 2\nover = { phase = \"load\" }",
+        "expect.0.over.phase: there is no phase `load`; did you mean `loaded`?",
+    ),
+    ("below = \"20ms\"", "below = 2\nover = true", "expect.0.over: must be an amount like"),
+    ("claim = \"c\"\n", "", "expect.0.claim: is missing; write it like `claim = "),
+    ("claim = \"c\"", "claim = \"\"", "expect.0.claim: is empty"),
+    (
+        "claim = \"c\"",
+        "claim = \"c\"\nclam = 1",
+        "expect.0.clam: is not a key of a claim; did you mean `claim`?",
+    ),
+];
+
+#[test]
+fn what_is_wrong_is_told_with_its_place_and_the_way_out() {
+    assert!(plan(RIGHT).is_ok());
+    for (from, to, wanted) in WRONG {
+        let text = RIGHT.replacen(from, to, 1);
+        let told = plan(&text).expect_err(&text);
+        assert!(told.contains(wanted), "{text}\n{told}\nhas not: {wanted}");
+        assert!(!told.starts_with("0: "), "no line: {told}");
+        assert_eq!(told.lines().count(), 1, "one mistake, one problem: {told}");
+    }
+}
+
+#[test]
+fn a_claim_that_cannot_be_measured_says_why_and_needs_no_number() {
+    let plan = plan("claim = \"c\"\nskip = \"needs a base station\"").unwrap();
+    assert_eq!(plan.expect[0].claim(&plan), None);
+}
+
+#[test]
+fn claims_about_levels_that_are_not_run_say_so() {
+    let text = format!(
+        "{PLAN}\n{}",
+        r#"
+        [[expect]]
+        claim = "of the small queue"
+        where = { queue = "small" }
+        metric = "throughput"
+        phase = "alone"
+        above = "1mbit"
+        [[expect]]
+        claim = "of both"
+        where = { queue = ["small", "large"] }
+        metric = "throughput"
+        phase = "alone"
+        above = "1mbit"
+        [[expect]]
+        claim = "of one against the other"
+        where = { queue = "large" }
+        metric = "throughput"
+        phase = "alone"
+        over = { where = { queue = "small" } }
+        above = 1"#
+    );
+    let sets = ["matrix.queue=large".to_owned()];
+    let (plan, _) = crate::plan::check::read(&text, &sets).unwrap();
+    let skip = |nth: usize| plan.plan().expect[nth].skip.as_deref();
+    assert_eq!(skip(0), Some("not run: queue = small"));
+    assert_eq!(skip(1), None);
+    assert_eq!(levels(&plan.plan().expect[1].at["queue"]), ["large"]);
+    assert_eq!(skip(2), Some("not run: queue = small"));
+    // The plan that a run keeps says the same, and its points say nothing of claims.
+    let resolved = crate::resolve::to_toml(&plan);
+    let (again, _) = crate::plan::check::read(&resolved, &[]).unwrap();
+    assert_eq!(again.plan().expect, plan.plan().expect);
+    assert!(plan.points().iter().all(|point| point.plan.plan().expect.is_empty()));
+}
+
+#[test]
+fn a_quick_look_is_the_plans_own_overrides_and_what_is_set_wins() {
+    use crate::plan::check::{quick_sets, read};
+    let quick =
+        "\n[quick]\nrepeat = 2\n\"phases.1.length\" = \"1s\"\n\"matrix.queue\" = [\"small\"]\n";
+    let text = format!("{PLAN}{quick}");
+    let sets = quick_sets(&text, &["phases.1.length=3s".to_owned()]).unwrap();
+    let (plan, _) = read(&text, &sets).unwrap();
+    assert_eq!(plan.plan().repeat, 2);
+    assert_eq!(plan.plan().phases[1].length, Micros::from_millis(3000));
+    assert_eq!(plan.point_count(), 1);
+    let (whole, _) = read(&text, &[]).unwrap();
+    assert_eq!((whole.plan().repeat, whole.point_count()), (1, 2));
+    assert_eq!(quick_sets(PLAN, &[]), None);
+    let wrong = format!("{PLAN}\n[quick]\n\"phases.9.length\" = \"1s\"\n");
+    let told = read(&wrong, &[]).unwrap_err();
+    assert!(
+        told.iter().any(|p| p.path == "quick.\"phases.9.length\"" && p.line.is_some()),
+        "{told:?}"
+    );
+}

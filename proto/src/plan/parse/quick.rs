@@ -1,0 +1,38 @@
+//! `[quick]`: the overrides that make a first look of a plan, by the mechanism of `--set`.
+
+use toml::{Table, Value};
+
+use super::error;
+use super::set::{apply, overlap, split_assignment, split_key};
+use crate::plan::check::PlanProblem;
+
+/// The assignments of `[quick]`, for `--set`.
+fn assignments(table: &Table) -> Vec<(String, String)> {
+    let quick = table.get("quick").and_then(Value::as_table);
+    let pairs = quick.into_iter().flatten();
+    pairs.map(|(key, value)| (key.clone(), format!("{key}={value}"))).collect()
+}
+
+/// Overrides for a quick look at a plan: those of its `[quick]`, and `sets`, which win. `None` if it has none.
+pub fn quick_sets(text: &str, sets: &[String]) -> Option<Vec<String>> {
+    let table: Table = toml::from_str(text).ok()?;
+    table.get("quick")?.as_table()?;
+    let key = |assignment: &str| split_key(split_assignment(assignment)?.0).ok();
+    let given: Vec<Vec<String>> = sets.iter().filter_map(|set| key(set)).collect();
+    let of_plan = assignments(&table).into_iter().map(|(_, set)| set);
+    let beaten = |set: &String| key(set).is_some_and(|key| given.iter().any(|g| overlap(g, &key)));
+    Some(of_plan.filter(|set| !beaten(set)).chain(sets.iter().cloned()).collect())
+}
+
+/// What is wrong with the overrides of a plan's table as it is written.
+pub(super) fn check(table: &Table) -> Vec<PlanProblem> {
+    let mut quick = table.clone();
+    quick.remove("quick");
+    let mut wrong = Vec::new();
+    for (key, assignment) in assignments(table) {
+        if let Err((_, why)) = apply(&mut quick, &assignment) {
+            wrong.push(error(&["quick".to_owned(), key], why));
+        }
+    }
+    wrong
+}

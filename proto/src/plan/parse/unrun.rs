@@ -1,0 +1,44 @@
+//! Claims about levels that `--set` took out of the matrix: they stay in the plan, and say that they were not run.
+
+use toml::{Table, Value};
+
+use crate::plan::expect::{level, levels};
+
+/// The names of a factor's levels.
+pub(super) fn names(factor: &Value) -> Vec<String> {
+    match factor {
+        Value::Array(values) => values.iter().map(level).collect(),
+        Value::Table(levels) => levels.keys().cloned().collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// Marks the claims that are about levels of `factor` that it had `before` and has no more.
+pub(super) fn mark(table: &mut Table, factor: &str, before: &[String]) {
+    let left = table.get("matrix").and_then(|matrix| matrix.get(factor)).map(names);
+    let left = left.unwrap_or_default();
+    let gone = |level: &String| before.contains(level) && !left.contains(level);
+    let claims = table.get_mut("expect").and_then(Value::as_array_mut).into_iter().flatten();
+    for claim in claims.filter_map(Value::as_table_mut) {
+        let mut missing = Vec::new();
+        for other in ["over", "minus"] {
+            let at = claim.get(other).and_then(|other| other.get("where")?.get(factor));
+            missing.extend(at.map(level).filter(gone));
+        }
+        if let Some(at) = claim.get_mut("where").and_then(|at| at.get_mut(factor)) {
+            let asked = levels(at);
+            let there: Vec<&String> = asked.iter().filter(|level| !gone(level)).collect();
+            match there.len() {
+                0 => missing.extend(asked),
+                some if some < asked.len() => {
+                    *at = Value::Array(there.into_iter().cloned().map(Value::String).collect());
+                }
+                _ => {}
+            }
+        }
+        if !missing.is_empty() && !claim.contains_key("skip") {
+            let why = format!("not run: {factor} = {}", missing.join(", "));
+            claim.insert("skip".to_owned(), Value::String(why));
+        }
+    }
+}
