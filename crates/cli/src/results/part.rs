@@ -15,8 +15,8 @@ use super::columns::{Columns, Origin};
 use super::encoding::encodings;
 use super::{Result, frame_error, io_error};
 
-/// Rows of a row group.
-pub(crate) const ROW_GROUP_ROWS: usize = 128 * 1024;
+/// Rows of a row group. While one is written nothing else is done, and a node waits for an answer for a second.
+pub(crate) const ROW_GROUP_ROWS: usize = 32 * 1024;
 /// Of every column.
 const OPTIONS: WriteOptions = WriteOptions {
     statistics: StatisticsOptions {
@@ -32,7 +32,7 @@ const OPTIONS: WriteOptions = WriteOptions {
 };
 
 /// Row groups of a file: what a writer keeps of each until the file's end grows with them. 8 million rows.
-const FILE_ROW_GROUPS: usize = 64;
+const FILE_ROW_GROUPS: usize = 256;
 
 /// The files of one table of one trial. There is none until there is a row, and seldom more than one.
 pub(crate) struct Part<C> {
