@@ -347,7 +347,7 @@ fn many_rows_become_row_groups_and_a_small_table_is_sorted_by_flow() {
     let root = tempfile::tempdir().unwrap();
     let run = RunDir::create(root.path(), &info()).unwrap();
     let mut writer = filled(&run, 1);
-    writer.tables.probes = Part::new(&writer.staging, 10);
+    writer.tables.probes = Part::new(&writer.staging, 4);
     for i in 0..1050u32 {
         let at_ns = 5_000_000_000 + u64::from(i) * 900_000;
         let probe =
@@ -367,13 +367,13 @@ fn many_rows_become_row_groups_and_a_small_table_is_sorted_by_flow() {
     };
     let probes = read("probes");
     let heights: Vec<usize> = probes.iter().map(DataFrame::height).collect();
-    assert_eq!(heights, [640, 410], "a file has 64 row groups");
+    assert_eq!(heights, [1024, 26], "a file has 256 row groups");
     assert_eq!(
         probes[0].column("tos").unwrap().null_count(),
-        640,
+        1024,
         "too large for its column: null, not wrapped"
     );
-    let last = probes[1].column("t_s").unwrap().f64().unwrap().get(409).unwrap();
+    let last = probes[1].column("t_s").unwrap().f64().unwrap().get(25).unwrap();
     assert!((last - 0.9441).abs() < 1e-9);
     let samples = read("flow_samples").remove(0);
     let flows = samples.column("flow_id").unwrap().str().unwrap();
