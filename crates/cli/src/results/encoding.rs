@@ -2,8 +2,7 @@
 //! Counters and times cost a fraction of a byte as differences and eight in a dictionary; what takes turns between few
 //! values, it is the other way round. Either way zstd comes after it.
 
-use std::collections::HashSet;
-
+use polars::datatypes::{InitHashMaps, PlHashSet};
 use polars::prelude::*;
 use polars_parquet::write::Encoding;
 
@@ -34,10 +33,13 @@ fn of(column: &Column) -> PolarsResult<Encoding> {
 fn cheaper(values: impl Iterator<Item = i64>, value_bytes: usize) -> Encoding {
     let values: Vec<i64> = values.collect();
     let changes = values.windows(2).filter(|two| two[0] != two[1]).count();
-    let Some(differences) = differences_bytes(&values, value_bytes).filter(|_| changes > 0) else {
+    if changes == 0 {
+        return Encoding::RleDictionary;
+    }
+    let Some(differences) = differences_bytes(&values, value_bytes) else {
         return Encoding::RleDictionary;
     };
-    let mut distinct = HashSet::new();
+    let mut distinct = PlHashSet::new();
     for &value in &values {
         if distinct.insert(value) && distinct.len() * value_bytes >= differences {
             return Encoding::DeltaBinaryPacked;
@@ -54,9 +56,10 @@ fn cheaper(values: impl Iterator<Item = i64>, value_bytes: usize) -> Encoding {
 
 /// Bytes that the differences take; `None` if one of them has more bits than readers allow a value of that size.
 fn differences_bytes(values: &[i64], value_bytes: usize) -> Option<usize> {
-    let mut before = values.first().copied()?;
-    let mut bytes = 0;
-    for block in values.chunks(BLOCK) {
+    // The first value stands in the page's head, and the blocks begin behind it.
+    let (&first, rest) = values.split_first()?;
+    let (mut before, mut bytes) = (first, 0);
+    for block in rest.chunks(BLOCK) {
         let (mut least, mut most) = (i64::MAX, i64::MIN);
         for &value in block {
             let difference = value.wrapping_sub(before);
@@ -108,5 +111,18 @@ mod tests {
         let values = (0..5000)
             .map(|i: u32| if i.is_multiple_of(2) { 0x7fff_0000 + i } else { 0x8000_0000 + i });
         assert_eq!(of_u32(values), Encoding::RleDictionary);
+    }
+
+    #[test]
+    fn differences_are_judged_in_the_blocks_that_are_written() {
+        // Neither of the two differences around the 255th value is too wide by itself, but they are of one block.
+        let value = |i: usize| match i {
+            ..255 => -2_147_000_000 + i as i64,
+            255 => 2_147_000_000,
+            _ => 100_000_000 + i as i64,
+        };
+        let values: Vec<i64> = (0..2000).map(value).collect();
+        assert_eq!(differences_bytes(&values, 4), None);
+        assert_eq!(cheaper(values.into_iter(), 4), Encoding::RleDictionary);
     }
 }

@@ -143,9 +143,8 @@ impl Writer {
 /// Adds a row group of one frame, whose columns are in one piece each.
 fn write(writer: &mut FileWriter<File>, frame: &DataFrame) -> PolarsResult<()> {
     let fields = writer.parquet_schema().fields().to_vec();
-    for rows in frame.iter_chunks(CompatLevel::newest(), false) {
-        let encodings = encodings(frame)?.into();
-        let columns = row_group_iter(rows, encodings, fields.clone(), OPTIONS);
+    if let Some(rows) = frame.iter_chunks(CompatLevel::newest(), false).next() {
+        let columns = row_group_iter(rows, encodings(frame)?.into(), fields, OPTIONS);
         writer.write(frame.height() as u64, columns)?;
     }
     Ok(())
