@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use ccbench_agent::args::{Cli, Command};
 use ccbench_agent::executor::{self, Parts};
 use ccbench_agent::flow::process::Iperf3;
 use ccbench_agent::kernel::Machine;
@@ -20,6 +21,7 @@ use ccbench_collector::acks::record::ROW_BYTES;
 use ccbench_collector::acks::{AckSource, Watch};
 use ccbench_proto::wire::agent_server::AgentServer;
 use ccbench_proto::wire::{self, run_event::Of};
+use clap::Parser as _;
 use tokio_stream::wrappers::TcpListenerStream;
 
 static ROWS_PER_SECOND: AtomicU64 = AtomicU64::new(0);
@@ -28,6 +30,12 @@ const SECOND_NS: u64 = 1_000_000_000;
 const TICK_US: u64 = 4000;
 
 fn main() {
+    // Traffic is started through this program, as through the agent's.
+    if std::env::args().nth(1).as_deref() == Some("launch")
+        && let Command::Launch(args) = Cli::parse().command
+    {
+        std::process::exit(ccbench_agent::launch::main(&args).unwrap().into());
+    }
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [listen, rows, sockets] = &arguments[..] else { panic!("LISTEN ROWS_PER_SECOND SOCKETS") };
     let address: SocketAddr = listen.parse().unwrap();
@@ -187,22 +195,14 @@ impl AckSource for Flood {
         let mut counts = Vec::new();
         for socket in &self.sockets {
             let (sport, dport) = ((socket.ports & 0xffff) as u16, (socket.ports >> 16) as u16);
-            let Some((whose, sent)) = self.gather.sent(socket.cookie, sport, dport) else {
+            let Some(count) = self.gather.count(at_ns, socket.cookie, sport, dport) else {
                 continue;
             };
             counts.push(wire::AckCount {
-                at_ns,
-                flow_id: whose.flow_id.clone(),
-                group: whose.group.clone(),
-                side: whose.side.clone(),
-                role: whose.role.clone(),
-                cookie: socket.cookie,
                 mode: "every-ack".to_owned(),
                 hook: "made up".to_owned(),
                 segments: socket.segments,
-                rows: sent.rows,
-                refused_rows: sent.refused_rows,
-                ..Default::default()
+                ..count
             });
         }
         counts

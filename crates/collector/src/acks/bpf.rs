@@ -16,8 +16,6 @@ use crate::FlowPorts;
 /// The programs, as an ELF file.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/acks.bpf.o"));
 
-/// Of `acks_ring`, as acks.bpf.c has it.
-const RING_BYTES: usize = 4 << 20;
 /// A receiver has a row at most so often, in every mode but the one with a time of its own.
 const RECEIVER_GAP_NS: u64 = 10_000_000;
 
@@ -27,6 +25,7 @@ type Flow = [u64; 12];
 /// The programs while they are attached.
 pub struct Source {
     ring: RingBuf<MapData>,
+    ring_bytes: u32,
     flows: HashMap<MapData, u64, Flow>,
     global: Array<MapData, [u64; 2]>,
     /// Holds programs and links; they go with it.
@@ -55,19 +54,37 @@ impl Source {
             .map_err(|e| format!("load BPF maps (needs CAP_BPF and CAP_PERFMON): {}", told(&e)))?;
         let mut notes = Vec::new();
         load(&mut programs, &btf, &mut notes)?;
-        let (hook, why) = sender_hook(after_ack(&mut programs, &btf));
-        notes.extend(why);
         let mut global: Array<_, [u64; 2]> = take(&mut programs, ".data.acks")?;
-        global
-            .set(0, [0, u64::from(hook == AFTER)], 0)
-            .map_err(|e| format!("set up BPF programs: {}", told(&e)))?;
+        let mut after = |on: bool| {
+            let set = global.set(0, [0, u64::from(on)], 0);
+            set.map_err(|e| format!("set up BPF programs: {}", told(&e)))
+        };
+        // Before anything is attached: it counts from then on.
+        after(true)?;
+        let (hook, why) = sender_hook(after_ack(&mut programs, &btf));
+        if hook != AFTER {
+            after(false)?;
+        }
+        notes.extend(why);
         let (ring, flows) = (take(&mut programs, "acks_ring")?, take(&mut programs, "acks_flows")?);
         let mode = mode(watch);
         // What sees senders otherwise comes after it is told whether it must.
         attach(&mut programs)?;
         notes.insert(0, format!("senders are watched by {hook}, a row: {mode}"));
         let gather = Gather::new(watch.flows, tick_us());
-        Ok(Self { ring, flows, global, _programs: programs, gather, period, mode, hook, notes })
+        let ring_bytes = bytes;
+        Ok(Self {
+            ring,
+            ring_bytes,
+            flows,
+            global,
+            _programs: programs,
+            gather,
+            period,
+            mode,
+            hook,
+            notes,
+        })
     }
 }
 
@@ -98,7 +115,10 @@ fn after_ack(programs: &mut Ebpf, btf: &Btf) -> Result<(), ProgramError> {
     let program = programs.program_mut("acks_after").ok_or(ProgramError::NotLoaded)?;
     let program: &mut FExit = program.try_into()?;
     program.load("tcp_ack", btf)?;
-    program.attach().map(drop).or_else(|refused| program.unload().and(Err(refused)))
+    program.attach().map(drop).inspect_err(|_| {
+        // What is not attached does nothing; the refusal is what counts.
+        let _ = program.unload();
+    })
 }
 
 /// How senders are watched after an attempt to see them after their acknowledgements, and for people, why it failed.
@@ -211,7 +231,7 @@ fn tick_us() -> u64 {
 impl AckSource for Source {
     fn drain(&mut self, now_ns: u64, all: bool, into: &mut Vec<Of>) {
         // A ringful at a time: what comes meanwhile is the next turn's, or this one would never end.
-        for _ in 0..RING_BYTES / record::EVENT_BYTES {
+        for _ in 0..self.ring_bytes as usize / record::EVENT_BYTES {
             let Some(record) = self.ring.next() else { break };
             self.gather.take(&record);
         }
@@ -228,38 +248,30 @@ impl AckSource for Source {
             let [segments, _, lost, _, events_lost, _, _, ports, ..] = flow;
             // The low half in memory; `ports` is followed by another field.
             let (sport, dport) = record::ports(u32::from_ne_bytes(first_half(ports)));
-            let Some((whose, sent)) = self.gather.sent(cookie, sport, dport) else { continue };
+            let Some(count) = self.gather.count(at_ns, cookie, sport, dport) else { continue };
+            let hook = if count.side == "snd" { self.hook } else { BEFORE };
             counts.push(wire::AckCount {
-                at_ns,
-                flow_id: whose.flow_id.clone(),
-                group: whose.group.clone(),
-                side: whose.side.clone(),
-                role: whose.role.clone(),
-                cookie,
                 mode: self.mode.clone(),
-                hook: if whose.side == "snd" { self.hook } else { BEFORE }.to_owned(),
+                hook: hook.to_owned(),
                 segments,
-                rows: sent.rows,
                 lost_rows: lost,
-                refused_rows: sent.refused_rows,
-                events: sent.events,
-                lost_events: events_lost + sent.refused_events,
+                lost_events: events_lost + count.lost_events,
+                ..count
             });
         }
-        // Segments of sockets beyond what the map holds belong to no flow in particular.
-        let unwatched =
-            self.global.get(&0, 0).map_or(0, |[unwatched, _]| unwatched) + self.gather.broken();
-        if unwatched > 0 {
-            let (mode, hook) = (self.mode.clone(), self.hook.to_owned());
-            let lost = wire::AckCount {
+        // Segments of sockets beyond what the map holds belong to no flow in particular, nor do records that cannot be read.
+        let unwatched = self.global.get(&0, 0).map_or(0, |[unwatched, _]| unwatched);
+        let broken = self.gather.broken();
+        if unwatched + broken > 0 {
+            counts.push(wire::AckCount {
                 at_ns,
-                mode,
-                hook,
+                mode: self.mode.clone(),
+                hook: self.hook.to_owned(),
                 segments: unwatched,
                 lost_rows: unwatched,
+                refused_rows: broken,
                 ..Default::default()
-            };
-            counts.push(lost);
+            });
         }
         counts.sort_by(|a, b| (&a.flow_id, &a.side).cmp(&(&b.flow_id, &b.side)));
         counts

@@ -39,7 +39,7 @@ struct Socket {
 
 /// Of one socket, what went out and what did not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Sent {
+struct Sent {
     /// Rows.
     pub rows: u64,
     /// Rows that were refused on their way.
@@ -189,8 +189,32 @@ impl Gather {
         }
     }
 
-    /// Whose socket it is, and what of it went out; `None` if it is nobody's.
-    pub fn sent(&mut self, cookie: u64, sport: u16, dport: u16) -> Option<(&wire::Acks, Sent)> {
+    /// A row of `ack_counts` as far as it is known here: whose the socket is, what of it went out, and what was refused on its
+    /// way. `None` if it is nobody's.
+    pub fn count(
+        &mut self,
+        at_ns: u64,
+        cookie: u64,
+        sport: u16,
+        dport: u16,
+    ) -> Option<wire::AckCount> {
+        let (whose, sent) = self.sent(cookie, sport, dport)?;
+        Some(wire::AckCount {
+            at_ns,
+            flow_id: whose.flow_id.clone(),
+            group: whose.group.clone(),
+            side: whose.side.clone(),
+            role: whose.role.clone(),
+            cookie,
+            rows: sent.rows,
+            refused_rows: sent.refused_rows,
+            events: sent.events,
+            lost_events: sent.refused_events,
+            ..Default::default()
+        })
+    }
+
+    fn sent(&mut self, cookie: u64, sport: u16, dport: u16) -> Option<(&wire::Acks, Sent)> {
         let at = self.socket(cookie, sport, dport)?;
         let socket = self.sockets.get(at)?;
         Some((&socket.whose, socket.sent))

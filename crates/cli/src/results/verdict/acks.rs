@@ -4,7 +4,7 @@ use ccbench_proto::wire::AckCount;
 
 use super::{Findings, Status};
 
-/// A hole in the record of one socket, however small: whoever asks for every acknowledgement counts on each.
+/// A hole in the record of one socket, however small: whoever asks for acknowledgements counts on each.
 pub(crate) fn lost(node: &str, row: &AckCount, findings: &mut Findings) {
     let (lost, refused) = (row.lost_rows, row.refused_rows);
     if row.flow_id.is_empty() {
@@ -14,14 +14,27 @@ pub(crate) fn lost(node: &str, row: &AckCount, findings: &mut Findings) {
             );
             findings.add(Status::Degraded, "acks_lost", message);
         }
+        if refused > 0 {
+            let message = format!(
+                "{node}: {refused} records of BPF programs could not be read: agent and programs are of two builds; install \
+                 the agent anew, or write `sample.acks = \"off\"`"
+            );
+            findings.add(Status::Degraded, "acks_lost", message);
+        }
         return;
     }
     let whose = format!("{node}: {} ({})", row.flow_id, row.side);
     if lost + refused > 0 {
         let all = row.rows + lost + refused;
+        // What nobody asked for is at most one row in 10 ms already.
+        let fewer = if row.mode.starts_with("auto") {
+            "`sample.acks = \"100ms\"`, or for none: \"off\""
+        } else {
+            "`sample.acks = \"10ms\"`"
+        };
         let message = format!(
             "{whose}: {} missing from `acks`: {lost} because the ring between kernel and agent was full, {refused} because \
-             the way to the controller was; ask for fewer, like `sample.acks = \"10ms\"`",
+             the way to the controller was; ask for fewer, like {fewer}",
             of(lost + refused, all)
         );
         findings.add(Status::Degraded, "acks_lost", message);
@@ -81,6 +94,15 @@ mod tests {
         let expected = "src: a/0 (rcv): 1 of 6 rows is missing from `tcp_events`: the ring between kernel and agent, or the \
                         way to the controller, was full";
         assert_eq!(judged(&events), [("tcp_events_lost".to_owned(), expected.to_owned())]);
+        let unread = judged(&AckCount { refused_rows: 2, ..Default::default() });
+        assert!(unread[0].1.starts_with("src: 2 records of BPF programs could not be read"));
+        let unasked = AckCount {
+            flow_id: "a/0".into(),
+            mode: "auto (10ms)".into(),
+            lost_rows: 1,
+            ..Default::default()
+        };
+        assert!(judged(&unasked)[0].1.ends_with("`sample.acks = \"100ms\"`, or for none: \"off\""));
         let beyond = judged(&AckCount { lost_rows: 7, ..Default::default() });
         assert!(
             beyond[0]
