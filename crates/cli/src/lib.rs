@@ -198,15 +198,17 @@ fn length(plan: &CheckedPlan) -> String {
 }
 
 fn summarize(args: &SummarizeArgs) -> Result<i32, CliError> {
+    // Whether the other plan is right is told before anything is read.
+    let expect = args.expect.as_deref().map(|plan| Source::read(plan)?.load(&[])).transpose()?;
     let choice = results::summary::Choice::default();
     let mut summary = results::summary::compute(&args.run, choice)?;
-    if let Some(plan) = &args.expect {
-        summary.judge(Source::read(plan)?.load(&[])?.plan.plan());
+    if let Some(other) = &expect {
+        summary.judge(other.plan.plan());
     }
     summary.written = summary.write();
     results::table::print(&summary, &mut std::io::stdout(), terminal_width())?;
     if let Some(group) = &args.six_columns {
-        print(&results::summary::six_columns(&args.run, group)?)?;
+        print(&results::summary::six_columns_of(&summary, group)?)?;
     }
     // A directory that may only be read (somebody else's run) is no error: the table says it.
     Ok(0)

@@ -88,6 +88,10 @@ fn write(entry: &Entry, dir: &Path) -> Result<i32, CliError> {
     let plan = dir.join(file);
     let mut files = vec![(plan.clone(), entry.text.as_bytes())];
     files.extend(entry.files.iter().map(|(name, bytes)| (dir.join(name), *bytes)));
+    if let Some((there, _)) = files.iter().find(|(path, _)| path.exists()) {
+        let why = "is there already: name another folder for --write, or remove it";
+        return Err(CliError::Usage(format!("{} {why}", there.display())));
+    }
     for (path, bytes) in files {
         let failed = |source| CliError::File { op: "write", path: path.clone(), source };
         if let Some(parent) = path.parent() {

@@ -52,17 +52,12 @@ impl Source {
         })
     }
 
-    /// As [`Source::load`], of a plan that is known to be right; nothing is printed.
+    /// As [`Source::load`], of a plan that is known to be right; of what is right nothing is printed.
     ///
     /// # Errors
-    /// It is not right all the same.
+    /// It is not right all the same; every problem is printed.
     pub fn load_quietly(&self, sets: &[String]) -> Result<CheckedPlan, CliError> {
-        let files = check::trace_files(&self.text, sets);
-        let facts = traces::read(&self.path, &files, self.embedded).facts;
-        check::read_with(&self.text, sets, facts).map(|(plan, _)| plan).map_err(|problems| {
-            report(&self.path, &problems);
-            CliError::Plan { path: self.path.clone(), problems, files: 0 }
-        })
+        self.read_with(sets).map(|(loaded, _)| loaded.plan)
     }
 
     /// What it says with these overrides; every problem is printed.
@@ -70,6 +65,13 @@ impl Source {
     /// # Errors
     /// The plan is wrong.
     pub fn load(&self, sets: &[String]) -> Result<Loaded, CliError> {
+        let (loaded, warnings) = self.read_with(sets)?;
+        report(&self.path, &warnings);
+        Ok(loaded)
+    }
+
+    /// Reads and checks plan and traces; errors are printed, warnings are returned.
+    fn read_with(&self, sets: &[String]) -> Result<(Loaded, Vec<PlanProblem>), CliError> {
         let (path, text) = (&self.path, &self.text);
         let files = check::trace_files(text, sets);
         let Traces { facts, contents, wrong } = traces::read(path, &files, self.embedded);
@@ -81,11 +83,11 @@ impl Source {
             report(path, &problems);
             failed(problems)
         })?;
-        report(path, &warnings);
         if !wrong.is_empty() {
+            report(path, &warnings);
             return Err(failed(Vec::new()));
         }
-        Ok(Loaded { text: text.clone(), plan, traces: contents })
+        Ok((Loaded { text: text.clone(), plan, traces: contents }, warnings))
     }
 }
 

@@ -281,6 +281,8 @@ struct Naming<'a> {
     metric: Option<&'a str>,
     stat: Option<&'a str>,
     phase: Option<&'a str>,
+    /// The claim's, where the other number names none.
+    inherited_phase: Option<&'a str>,
     subjects: [(&'static str, Scope, Option<&'a str>); 4],
 }
 
@@ -372,7 +374,8 @@ impl Naming<'_> {
     fn phase(&self, plan: &Plan, metric: &Metric) -> Result<String, String> {
         let measured: Vec<&str> =
             plan.phases.iter().filter(|p| p.measure).map(|p| p.name.as_str()).collect();
-        match (self.phase, &measured[..]) {
+        let inherited = self.inherited_phase.filter(|_| !metric.whole_trial);
+        match (self.phase.or(inherited), &measured[..]) {
             (None, _) if metric.whole_trial => Ok(WHOLE_TRIAL.to_owned()),
             (Some(_), _) if metric.whole_trial => {
                 Err(format!("`{}` is of the trial as a whole: leave out the phase", metric.name))
@@ -393,7 +396,7 @@ impl Naming<'_> {
     }
 }
 
-/// The text of a level in `where`.
+/// The text of a level, in `where` and in the results: without a text's quotes.
 pub fn level(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
@@ -410,6 +413,7 @@ impl Expect {
             metric: self.metric.as_deref(),
             stat: self.stat.as_deref(),
             phase: self.phase.as_deref(),
+            inherited_phase: None,
             subjects: [
                 ("group", Scope::Group, self.group.as_deref()),
                 ("flow", Scope::Flow, self.flow.as_deref()),
@@ -491,12 +495,16 @@ impl Expect {
             way: &way,
             metric: other.metric.as_deref().or(mine.metric),
             stat: other.stat.as_deref().or(mine.stat.filter(|_| other.metric.is_none())),
-            phase: other.phase.as_deref().or(mine.phase),
+            phase: other.phase.as_deref(),
+            inherited_phase: mine.phase,
             subjects: std::array::from_fn(subject),
         };
         let mut found = naming.number(plan)?;
-        if found.metric.unit_of(found.stat) != unit && key == "minus" {
-            let why = format!("is in {}, the claim's number in {unit}", found.metric.unit);
+        let other_unit = found.metric.unit_of(found.stat);
+        if other_unit != unit && key == "minus" {
+            let why = format!(
+                "is in {other_unit}, the claim's number in {unit}: name one in the same unit, or write `over`"
+            );
             return Err(vec![(vec![key], why)]);
         }
         found.at = other.at.iter().map(|(factor, value)| (factor.clone(), level(value))).collect();
@@ -513,38 +521,38 @@ impl Expect {
             amount.in_unit(unit).map_err(|why| (vec![key], why))
         };
         let test = |least, most| Test { least, most, unit };
-        let given = [
-            self.below.is_some(),
-            self.above.is_some(),
-            self.between.is_some(),
-            self.near.is_some(),
-        ];
-        match (given.iter().filter(|there| **there).count(), &self.below, &self.above, &self.between, &self.near) {
-            (1, Some(below), ..) => Ok(test(None, Some(value("below", below)?))),
-            (1, _, Some(above), ..) => Ok(test(Some(value("above", above)?), None)),
-            (1, _, _, Some([from, to]), _) => {
+        match (&self.below, &self.above, &self.between, &self.near) {
+            (Some(below), None, None, None) => Ok(test(None, Some(value("below", below)?))),
+            (None, Some(above), None, None) => Ok(test(Some(value("above", above)?), None)),
+            (None, None, Some([from, to]), None) => {
                 let (from, to) = (value("between", from)?, value("between", to)?);
                 if from > to {
                     return Err((vec!["between"], "the first must be the lower one".to_owned()));
                 }
                 Ok(test(Some(from), Some(to)))
             }
-            (1, _, _, _, Some([centre, tolerance])) => {
+            (None, None, None, Some([centre, tolerance])) => {
                 let centre = value("near", centre)?;
-                let share = |text: &String| text.parse().ok().map(|share: Ppm| f64::from(share.get()) / 1e6);
-                let half = match tolerance {
-                    Amount::Text(text) if share(text).is_some() => centre.abs() * share(text).unwrap_or(0.0),
-                    other => value("near", other)?.abs(),
+                let share = match tolerance {
+                    Amount::Text(text) => text.parse::<Ppm>().ok(),
+                    Amount::Number(_) => None,
+                };
+                let half = match share {
+                    Some(share) => centre.abs() * f64::from(share.get()) / 1e6,
+                    None => value("near", tolerance)?.abs(),
                 };
                 Ok(test(Some(centre - half), Some(centre + half)))
             }
-            (0, ..) => Err((
+            (None, None, None, None) => Err((
                 vec!["below"],
                 "what must it be? write `below`, `above`, `between = [a, b]` or `near = [value, tolerance]` \
                  (or `skip = \"why\"`, if it cannot be measured)"
                     .to_owned(),
             )),
-            _ => Err((vec!["below"], "a claim has one of `below`, `above`, `between` and `near`; write two claims".to_owned())),
+            _ => Err((
+                vec!["below"],
+                "a claim has one of `below`, `above`, `between` and `near`; write two claims".to_owned(),
+            )),
         }
     }
 }

@@ -336,8 +336,8 @@ impl Expectation {
     pub fn json(&self) -> serde_json::Value {
         let test = self.test;
         serde_json::json!({
-            "event": "expectation", "claim": self.claim, "source": self.source, "published": self.published,
-            "point_id": self.point_id, "number": self.number, "unit": test.map(|test| test.unit),
+            "event": "expectation", "expectation": self.index, "claim": self.claim, "source": self.source, "published": self.published,
+            "point_id": self.point_id, "levels": self.levels, "number": self.number, "unit": test.map(|test| test.unit),
             "least": test.and_then(|test| test.least), "most": test.and_then(|test| test.most),
             "measured": self.measured, "ci_low": self.interval.map(|(low, _)| low),
             "ci_high": self.interval.map(|(_, high)| high), "n_trials": self.n_trials,

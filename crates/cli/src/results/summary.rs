@@ -167,7 +167,8 @@ pub(in crate::results) fn compute_of(
     let trials = run.trials();
     let counted: Vec<&TrialEnd> = trials.iter().filter(|end| takes(end)).collect();
     let (mut phase_rows, mut notes) = (vec![], run.notes());
-    let schedule = measure::Schedule::of(&run);
+    let plan = run.plan();
+    let schedule = measure::Schedule::of(plan.as_ref());
     for batch in query::batches(&counted) {
         let measured = measure::measure(&run, batch, &schedule)?;
         phase_rows.extend(measured.rows);
@@ -202,7 +203,7 @@ pub(in crate::results) fn compute_of(
         trials,
         expectations: vec![],
     };
-    if let Some(plan) = run.plan() {
+    if let Some(plan) = plan {
         summary.judge(plan.plan());
     }
     Ok(summary)
@@ -314,7 +315,12 @@ impl Summary {
         self.write_frame("points", Ok(points_frame), None)?;
         self.write_frame("summary_phase", self.phase_frame(), None)?;
         self.write_frame("summary_point", self.point_frame(), None)?;
-        if !self.expectations.is_empty() {
+        if self.expectations.is_empty() {
+            // Claims of another plan, held against these numbers before.
+            for ending in ["csv", "parquet"] {
+                let _ = std::fs::remove_file(self.run_dir.join(format!("expectations.{ending}")));
+            }
+        } else {
             self.write_frame("expectations", expect::frame(&self.expectations), None)?;
         }
         for group in self.groups() {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use toml::{Table, Value};
 
+use crate::plan::expect;
 use crate::plan::parse::lost::Lost;
 use crate::plan::parse::{Reading, from_table, salvage, set};
 use crate::plan::{Factor, Plan};
@@ -70,11 +71,6 @@ impl Cell {
     }
 }
 
-/// A value as it appears in a result column: text without its quotes.
-pub(super) fn label(value: &Value) -> String {
-    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
-}
-
 /// The levels of a factor; keys that are not dotted keys are left out (they are reported elsewhere).
 pub(super) fn levels(name: &str, factor: &Factor) -> Vec<Level> {
     let place = |rest: &[&str]| {
@@ -87,7 +83,11 @@ pub(super) fn levels(name: &str, factor: &Factor) -> Vec<Level> {
                 let key = key.clone().into_iter();
                 let place: Vec<String> = place(&[&index.to_string()]);
                 let setting = |key| Setting { key, value: value.clone(), place: place.clone() };
-                Level { name: label(value), keys: key.map(setting).collect(), incomplete: false }
+                Level {
+                    name: expect::level(value),
+                    keys: key.map(setting).collect(),
+                    incomplete: false,
+                }
             };
             values.iter().enumerate().map(level).collect()
         }

@@ -101,6 +101,23 @@ fn what_the_other_number_leaves_out_is_as_in_the_claim() {
     assert_eq!((less.test.least, less.test.most), (Some(1000.0), Some(5000.0)));
 }
 
+#[test]
+fn a_phase_is_not_inherited_by_what_is_of_the_whole_trial() {
+    let found = claim(
+        r#"
+        claim = "c"
+        metric = "srtt"
+        group = "long"
+        phase = "loaded"
+        minus = { metric = "packet_lateness", link = "down" }
+        below = "20ms""#,
+    );
+    let Some(Relation::Minus(Operand::Number(other))) = &found.relation else {
+        panic!("{found:?}")
+    };
+    assert_eq!(other.phase, WHOLE_TRIAL);
+}
+
 /// A claim that is right.
 const RIGHT: &str =
     "claim = \"c\"\nmetric = \"srtt\"\ngroup = \"long\"\nphase = \"alone\"\nbelow = \"20ms\"";
@@ -163,6 +180,11 @@ const WRONG: &[(&str, &str, &str)] = &[
         "below = \"20ms\"",
         "below = 2\nover = { phase = \"load\" }",
         "expect.0.over.phase: there is no phase `load`; did you mean `loaded`?",
+    ),
+    (
+        "below = \"20ms\"",
+        "below = \"20ms\"\nminus = { metric = \"retransmissions\" }",
+        "expect.0.minus: is in packets, the claim's number in us: name one in the same unit",
     ),
     ("below = \"20ms\"", "below = 2\nover = true", "expect.0.over: must be an amount like"),
     ("claim = \"c\"\n", "", "expect.0.claim: is missing; write it like `claim = "),

@@ -141,10 +141,8 @@ fn scale(most: f64, unit: &'static str) -> (f64, &'static str) {
 /// Three significant digits, without zeros at the end.
 fn digits(value: f64) -> String {
     let places = match value.abs() {
-        v if v >= 99.95 => 0,
-        v if v >= 9.995 => 1,
-        v if v >= 0.9995 => 2,
-        _ => 3,
+        0.0 => 0,
+        v => (2.0 - v.log10().floor()).clamp(0.0, 6.0) as usize,
     };
     let text = format!("{value:.places$}");
     if !text.contains('.') {

@@ -23,6 +23,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ccbench_proto::metric::WHOLE_TRIAL;
+use ccbench_proto::plan::check::CheckedPlan;
 use ccbench_proto::schedule::{self, FlowTask, Point, TrialContext};
 use polars::prelude::{Expr, LazyFrame, col, lit};
 
@@ -85,8 +86,7 @@ pub(super) struct Schedule(Option<BTreeMap<(u32, String), (f64, f64)>>);
 
 impl Schedule {
     /// From the run's own plan.
-    pub(super) fn of(run: &RunDir) -> Self {
-        let plan = run.plan();
+    pub(super) fn of(plan: Option<&CheckedPlan>) -> Self {
         let context = TrialContext::default();
         let spans = |point: Point| {
             let nodes = point.plan.plan().nodes.keys();
@@ -209,7 +209,7 @@ fn sockets(run: &RunDir, senders: &LazyFrame) -> Result<Lines> {
         last("bytes_acked"),
         count("t_s"),
     ];
-    query::of_senders(run, senders, &["group", "flow_id", "sport"], aggregates)
+    query::of_senders(run, senders, &["group", "flow_id"], aggregates)
 }
 
 fn socket_stats() -> Vec<Expr> {
@@ -281,14 +281,13 @@ fn take_sockets(
         })
         .collect();
     order.sort_unstable();
-    let mut before: BTreeMap<(Trial, String, u32), [f64; 4]> = BTreeMap::new();
+    let mut before: BTreeMap<(Trial, String), [f64; 4]> = BTreeMap::new();
     for (_, line) in order {
         let (trial, group, flow) =
             (lines.trial(line), lines.text("group", line), lines.text("flow_id", line));
         let number = |name: &str| lines.number(name, line);
         let begin = [0.0, 0.0, 0.0, number("t_s.first").unwrap_or(0.0)];
-        let socket = (trial, flow.clone(), lines.count("sport", line));
-        let past = before.entry(socket).or_insert(begin);
+        let past = before.entry((trial, flow.clone())).or_insert(begin);
         let now = [
             number("total_retrans_pkts.last").unwrap_or(past[0]),
             number("data_segs_out_pkts.last").unwrap_or(past[1]),

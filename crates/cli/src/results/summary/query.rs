@@ -155,13 +155,12 @@ const NAMES: [&str; 3] = ["phase", "group", "flow_id"];
 
 /// What a summary takes of the data sockets at the sending side, read once.
 pub(super) fn senders(run: &RunDir, trials: &[&TrialEnd]) -> Result<Option<LazyFrame>> {
-    const COLUMNS: [&str; 12] = [
+    const COLUMNS: [&str; 11] = [
         "point_id",
         "trial",
         "phase",
         "group",
         "flow_id",
-        "sport",
         "t_s",
         "rtt_us",
         "snd_cwnd_pkts",
