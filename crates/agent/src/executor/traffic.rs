@@ -103,6 +103,7 @@ async fn run(
     let steps = insistence(task, end, stage.start_at_ns).to_vec();
     let mut steps = steps.into_iter().peekable();
     let (mut live, mut killed, mut cancelled) = (Report::default(), false, false);
+    let mut unread = 0;
     let mut interrupted_at_ns = None;
     let left = loop {
         let next_ns = steps.peek().map_or(clock::now_ns() + DEATH_NS, |step| step.at_ns);
@@ -110,7 +111,7 @@ async fn run(
             progress = traffic.next() => match progress {
                 Progress::Line { at_ns, line } => {
                     let from = live.intervals.len();
-                    live.on_line(&line, numbering);
+                    unread += u32::from(live.on_line(&line, numbering).is_none());
                     for i in &live.intervals[from..] {
                         let row = i.values.row(&task.group, end.side(task), i.stream, at_ns);
                         stage.out.send(Of::Interval(row)).await;
@@ -138,6 +139,13 @@ async fn run(
     };
     if cancelled {
         return;
+    }
+    if unread > 0 {
+        let what = format!(
+            "{unread} lines of iperf3's report ({}) could not be read; they are in its raw file",
+            end.name()
+        );
+        stage.out.event("iperf3_unread", &task.group, what).await;
     }
     let ran = Ran {
         task,

@@ -4,7 +4,7 @@ use httparse::{EMPTY_HEADER, Request, Response, Status};
 
 /// Longest head of a request or an answer, and most fields in it.
 const MAX_HEAD: usize = 16 << 10;
-const MAX_FIELDS: usize = 64;
+const MAX_FIELDS: usize = 128;
 
 /// The request for a file.
 pub fn request(host: &str) -> Vec<u8> {

@@ -109,8 +109,10 @@ fn measure(task: &ProbeTask, limit: &Limit, row: &mut wire::Probe) -> Result<(),
     let begin_ns = row.at_ns;
     let mut to = SocketAddr::new(task.to_ip, task.port);
     if let Some(host) = &task.host {
-        let found = look_up(host, task.port, limit)?;
+        let found = look_up(host, task.port, limit);
+        // How long it takes to fail is a measurement too.
         row.dns_us = Some(us(begin_ns, clock::now_ns()));
+        let found = found?;
         let alike = |address: &SocketAddr| address.is_ipv4() == task.to_ip.is_ipv4();
         to = found.into_iter().find(alike).ok_or_else(|| {
             Failed::Because(format!("{host} has no address of the kind of {}", task.to_ip))
