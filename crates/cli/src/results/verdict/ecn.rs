@@ -52,23 +52,28 @@ struct Seen {
     srtt_s: f64,
 }
 
-/// Counters of one queue over time: seconds, marks, drops; and marks that may have been counted twice.
+/// What one queue counted.
 #[derive(Debug, Default)]
-struct Marks(Vec<(f64, u64, u64)>, u64);
+struct Marks {
+    /// Over time: seconds, marks, drops.
+    counters: Vec<(f64, u64, u64)>,
+    /// Marks that may be counted twice.
+    twice: u64,
+}
 
 impl Marks {
     fn total(&self) -> u64 {
-        self.0.last().map_or(0, |(_, marks, _)| *marks)
+        self.counters.last().map_or(0, |(_, marks, _)| *marks)
     }
 
     fn drops(&self) -> u64 {
-        self.0.last().map_or(0, |(_, _, drops)| *drops)
+        self.counters.last().map_or(0, |(_, _, drops)| *drops)
     }
 
     /// Marks within a time, rather too many than too few.
     fn within(&self, (from_s, to_s): (f64, f64)) -> u64 {
-        let before = self.0.iter().take_while(|(at_s, ..)| *at_s <= from_s).last();
-        let after = self.0.iter().find(|(at_s, ..)| *at_s >= to_s);
+        let before = self.counters.iter().take_while(|(at_s, ..)| *at_s <= from_s).last();
+        let after = self.counters.iter().find(|(at_s, ..)| *at_s >= to_s);
         let from = before.map_or(0, |(_, marks, _)| *marks);
         after.map_or(self.total(), |(_, marks, _)| *marks).saturating_sub(from)
     }
@@ -112,9 +117,9 @@ impl EcnCheck {
         let key = (node.to_owned(), row.link.clone(), row.handle.clone());
         let at = (span.seconds(row.at_ns), marks, row.drops_pkts);
         let queue = self.links.entry(key).or_default();
-        queue.0.push(at);
+        queue.counters.push(at);
         if row.kind == KERNEL_DUALPI2 {
-            queue.1 = row.step_mark_pkts.unwrap_or(0);
+            queue.twice = row.step_mark_pkts.unwrap_or(0).min(marks);
         }
     }
 
@@ -151,7 +156,7 @@ impl EcnCheck {
         let counted: f64 = flows().map(|flow| f64::from(flow.counted_pkts)).sum();
         let marked = self.links.values().map(Marks::total).sum::<u64>() as f64;
         let dropped = self.links.values().map(Marks::drops).sum::<u64>() as f64;
-        let twice: u64 = self.links.values().map(|marks| marks.1).sum();
+        let twice: u64 = self.links.values().map(|marks| marks.twice).sum();
         let ends = merged(flows().map(|flow| {
             let pending_s = self.every_s + PENDING_RTTS * flow.srtt_s;
             (flow.last_s - pending_s, flow.last_s + self.every_s)
