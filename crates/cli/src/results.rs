@@ -221,6 +221,20 @@ pub enum ResultsError {
         /// Those that exist.
         known: String,
     },
+    /// Several tables for standard output.
+    #[error("standard output is for one table; name it with --table (there are: {known})")]
+    ManyTables {
+        /// Those that exist.
+        known: String,
+    },
+    /// A run without what another tool would read.
+    #[error("{}: nothing to export: {why}; `ccbench export csv` writes every table that there is", path.display())]
+    NothingToExport {
+        /// The results directory.
+        path: PathBuf,
+        /// What is missing.
+        why: &'static str,
+    },
     /// One file for several figures.
     #[error(
         "{} would hold {} figures ({}); name a folder, or choose one with --where",
@@ -265,6 +279,8 @@ impl ResultsError {
                 | Self::Where { .. }
                 | Self::UnknownMetric { .. }
                 | Self::UnknownTable { .. }
+                | Self::ManyTables { .. }
+                | Self::NothingToExport { .. }
                 | Self::ManyFigures { .. }
                 | Self::Unpaired { .. }
         )

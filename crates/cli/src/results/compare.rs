@@ -64,6 +64,8 @@ pub struct Numbers {
     pub n: (u32, u32),
     /// Whether differences were taken trial by trial.
     pub paired: bool,
+    /// Trials of either side without one of the same seed on the other, where pairs were made.
+    pub left_out: u32,
     /// Means of either side.
     pub means: (f64, f64),
     /// The second less the first.
@@ -131,6 +133,7 @@ impl Numbers {
         Self {
             n: (a.len() as u32, b.len() as u32),
             paired,
+            left_out: 0,
             means,
             difference: means.1 - means.0,
             t,
@@ -207,6 +210,19 @@ pub fn compare(
         }
     };
     let shared = shared(one, other, &points);
+    for (side, points) in [(one, &points[0]), (other, &points[1])] {
+        let alone = |f: &&String| varies(side, points, f) && !shared.contains(f);
+        // Its points would be taken for one.
+        if let Some(factor) = side.factors.iter().find(alone) {
+            return Err(ResultsError::Unpaired {
+                why: format!(
+                    "{} varies `{factor}`, which the other run does not have; compare levels within one run: \
+                     --by {factor}=LEVEL,LEVEL",
+                    side.run_dir.display()
+                ),
+            });
+        }
+    }
     let [name_a, name_b] = names;
     let a = axis.side(one, name_a, &shared, &points[0]);
     let b = axis.side(other, name_b, &shared, &points[1]);
@@ -217,13 +233,14 @@ pub fn compare(
 /// Factors by whose levels points of both sides belong together: those that both have and that vary on a side. One that
 /// does not is what is compared, or the same.
 fn shared(a: &Summary, b: &Summary, points: &[BTreeSet<u32>; 2]) -> Vec<String> {
-    let varies = |summary: &Summary, points: &BTreeSet<u32>, factor: &str| {
-        let levels: BTreeSet<_> =
-            points.iter().map(|point| level_of(summary, *point, factor)).collect();
-        levels.len() > 1
-    };
     let both = a.factors.iter().filter(|factor| b.factors.contains(factor));
     both.filter(|f| varies(a, &points[0], f) || varies(b, &points[1], f)).cloned().collect()
+}
+
+fn varies(summary: &Summary, points: &BTreeSet<u32>, factor: &str) -> bool {
+    let levels: BTreeSet<_> =
+        points.iter().map(|point| level_of(summary, *point, factor)).collect();
+    levels.len() > 1
 }
 
 fn level_of<'s>(summary: &'s Summary, point: u32, factor: &str) -> Option<&'s str> {
@@ -357,7 +374,8 @@ impl Axis {
     }
 }
 
-/// Of what both sides have of one number: paired where all trials of both have each other's seed.
+/// Of what both sides have of one number: paired where two trials or more have each other's seed; the others are left out
+/// then, and counted.
 fn numbers(a: &BTreeMap<u16, (u64, f64)>, b: &BTreeMap<u16, (u64, f64)>) -> Option<Numbers> {
     let pairs: Vec<(f64, f64)> = a
         .iter()
@@ -367,8 +385,9 @@ fn numbers(a: &BTreeMap<u16, (u64, f64)>, b: &BTreeMap<u16, (u64, f64)>) -> Opti
         })
         .collect();
     if pairs.len() >= 2 || (pairs.len() == 1 && a.len() == 1 && b.len() == 1) {
+        let left_out = (a.len() + b.len() - 2 * pairs.len()) as u32;
         let (a, b): (Vec<f64>, Vec<f64>) = pairs.into_iter().unzip();
-        return Numbers::paired(&a, &b);
+        return Numbers::paired(&a, &b).map(|numbers| Numbers { left_out, ..numbers });
     }
     let all = |side: &BTreeMap<u16, (u64, f64)>| {
         side.values().map(|(_, value)| *value).collect::<Vec<_>>()
@@ -447,7 +466,11 @@ fn figures(one: &Compared) -> [String; 8] {
         ends(n.bootstrap),
         n.ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.3}")),
         maybe(n.hedges_g),
-        if n.paired { format!("{} pairs", n.n.0) } else { format!("{} + {}", n.n.0, n.n.1) },
+        match (n.paired, n.left_out) {
+            (true, 0) => format!("{} pairs", n.n.0),
+            (true, left_out) => format!("{} pairs, {left_out} left out", n.n.0),
+            (false, _) => format!("{} + {}", n.n.0, n.n.1),
+        },
     ]
 }
 
@@ -552,6 +575,9 @@ mod tests {
         let apart = numbers(&side(&a, 0), &side(&b, 7)).unwrap();
         assert!(!apart.paired && apart.differs() == Some(false), "{apart:?}");
         assert!((paired.difference - apart.difference).abs() < 1e-9);
+        let most = side(&b, 0).into_iter().filter(|(trial, _)| *trial > 2).collect();
+        let paired_three = numbers(&side(&a, 0), &most).unwrap();
+        assert_eq!((paired_three.n, paired_three.left_out), ((3, 3), 2));
         // What the bootstrap says lies about the difference.
         let (low, high) = paired.bootstrap.unwrap();
         assert!(low > 0.9 && high < 1.1 && low < paired.difference && paired.difference < high);

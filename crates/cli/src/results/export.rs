@@ -42,10 +42,14 @@ pub fn csv(run_dir: &Path, wanted: &[String], output: &Path) -> Result<Vec<PathB
     }
     let chosen = if wanted.is_empty() { known } else { wanted.to_vec() };
     if output.as_os_str() == "-" {
-        for table in &chosen {
-            write_table(&run, table, std::io::stdout().lock(), output)?;
-        }
-        return Ok(vec![]);
+        let [table] = &chosen[..] else {
+            return Err(ResultsError::ManyTables { known: chosen.join(", ") });
+        };
+        return match write_table(&run, table, std::io::stdout().lock(), output) {
+            // A reader that went away is no error.
+            Err(error) if !is_broken_pipe(&error) => Err(error),
+            _ => Ok(vec![]),
+        };
     }
     std::fs::create_dir_all(output).map_err(io_error("make the folder", output))?;
     let mut written = Vec::new();
@@ -58,6 +62,19 @@ pub fn csv(run_dir: &Path, wanted: &[String], output: &Path) -> Result<Vec<PathB
     Ok(written)
 }
 
+fn is_broken_pipe(error: &ResultsError) -> bool {
+    let mut causes = std::iter::successors(Some(error as &dyn std::error::Error), |e| e.source());
+    causes.any(|cause| {
+        let io = cause.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
+        let polars = cause.downcast_ref::<PolarsError>();
+        let polars = polars.and_then(|error| match error {
+            PolarsError::IO { error, .. } => Some(error.kind()),
+            _ => None,
+        });
+        io.or(polars) == Some(std::io::ErrorKind::BrokenPipe)
+    })
+}
+
 /// One table, a trial at a time so that it need not fit into memory.
 fn write_table(run: &RunDir, table: &str, mut out: impl std::io::Write, path: &Path) -> Result<()> {
     if WHOLE.contains(&table) {
@@ -65,14 +82,19 @@ fn write_table(run: &RunDir, table: &str, mut out: impl std::io::Write, path: &P
         let mut file = std::fs::File::open(&from).map_err(io_error("open", &from))?;
         std::io::copy(&mut file, &mut out).map_err(io_error("write", path))?;
     } else {
-        let mut header = true;
+        let mut header: Option<Vec<PlSmallStr>> = None;
         for end in run.trials() {
             let Some(rows) = scan(run, table, &[&end])? else { continue };
             let frame = rows.collect().map_err(frame_error("read", run.path()))?;
             let mut frame = plain(&frame).map_err(frame_error("read", run.path()))?;
-            let written = CsvWriter::new(&mut out).include_header(header).finish(&mut frame);
-            written.map_err(frame_error("write", path))?;
-            header = false;
+            // Another version of ccbench may have written this trial: the first one's columns are the file's.
+            if let Some(names) = &header {
+                frame =
+                    frame.select(names.iter().cloned()).map_err(frame_error("read", run.path()))?;
+            }
+            let mut writer = CsvWriter::new(&mut out).include_header(header.is_none());
+            writer.finish(&mut frame).map_err(frame_error("write", path))?;
+            header.get_or_insert_with(|| frame.get_column_names_owned());
         }
     }
     out.flush().map_err(io_error("write", path))
@@ -82,6 +104,14 @@ fn write_table(run: &RunDir, table: &str, mut out: impl std::io::Write, path: &P
 fn plain(frame: &DataFrame) -> PolarsResult<DataFrame> {
     let columns = frame.columns().iter().filter(|column| column.dtype() != &DataType::Binary);
     DataFrame::new_infer_height(columns.cloned().collect())
+}
+
+/// What was written, if anything was.
+fn some(written: Vec<PathBuf>, run_dir: &Path, why: &'static str) -> Result<Vec<PathBuf>> {
+    if written.is_empty() {
+        return Err(ResultsError::NothingToExport { path: run_dir.to_path_buf(), why });
+    }
+    Ok(written)
 }
 
 /// Trials that left rows, and of each the part of a file's name that says which it is.

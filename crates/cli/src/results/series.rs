@@ -4,12 +4,12 @@
 use polars::prelude::*;
 use serde::Serialize;
 
-use super::Result;
 use super::journal::TrialEnd;
 use super::store::RunDir;
 use super::summary::query::{
     Lines, collect, in_flight, link_instants, number, scan, sender, whole_intervals,
 };
+use super::{Result, frame_error};
 
 /// A diagram over the time of one trial.
 #[derive(Debug, Serialize)]
@@ -141,6 +141,8 @@ pub(in crate::results) fn inner_states(
 ) -> Result<Vec<Panel>> {
     const TABLE: &str = "cc_state";
     let Some(rows) = scan(run, TABLE, &[end])? else { return Ok(vec![]) };
+    let columns = ["cc", "variable", "unit", "flow_id", "t_s", "value"].map(col);
+    let rows = rows.select(columns).collect().map_err(frame_error("read", run.path()))?.lazy();
     let keys = ["cc", "variable", "unit"].map(col);
     let kinds = rows
         .clone()

@@ -465,7 +465,8 @@ fn remove(path: &Path) -> Result<()> {
     std::fs::remove_dir_all(path).map_err(io_error("remove", path))
 }
 
-fn list(dir: &Path) -> Result<Vec<PathBuf>> {
+/// What a folder holds, in order; nothing if there is none.
+pub(super) fn list(dir: &Path) -> Result<Vec<PathBuf>> {
     let refused = || io_error("list", dir);
     let entries = match std::fs::read_dir(dir) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(vec![]),

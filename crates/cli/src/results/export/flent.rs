@@ -8,11 +8,11 @@ use flate2::{Compression, write::GzEncoder};
 use polars::prelude::*;
 use serde_json::{Value, json};
 
-use super::named_trials;
+use super::{named_trials, some};
 use crate::results::journal::TrialEnd;
 use crate::results::store::RunDir;
 use crate::results::summary::query::{collect, number, scan, sender, whole_intervals};
-use crate::results::{Result, ResultsError, io_error};
+use crate::results::{Result, io_error};
 
 /// flent's step: its series share one axis of time.
 const STEP_S: f64 = 0.2;
@@ -42,13 +42,7 @@ pub fn flent(run_dir: &Path, output: &Path) -> Result<Vec<PathBuf>> {
         done.map_err(io_error("write", &to))?;
         written.push(to);
     }
-    if written.is_empty() {
-        return Err(ResultsError::NotARun {
-            path: run_dir.to_path_buf(),
-            why: "no trial has intervals of flows",
-        });
-    }
-    Ok(written)
+    some(written, run_dir, "no trial has intervals of flows")
 }
 
 /// The samples of each subject, in order of time. `values`: name and column.

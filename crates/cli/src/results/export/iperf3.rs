@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use super::named_trials;
-use crate::results::store::RunDir;
-use crate::results::{Result, ResultsError, io_error};
+use super::{named_trials, some};
+use crate::results::store::{RunDir, list};
+use crate::results::{Result, io_error};
 
 /// Copies what each iperf3 wrote into a folder, named by point, trial, node, flow group and end
 /// (`point-0-trial-01-src-bulk-client.json`). A stream of events (iperf3 3.17 and newer) is put together as the one object that
@@ -17,8 +17,8 @@ pub fn iperf3(run_dir: &Path, output: &Path) -> Result<Vec<PathBuf>> {
     let mut written = Vec::new();
     for (end, trial) in named_trials(&run) {
         let raw = run.raw(end.point_id, end.trial);
-        for node in entries(&raw) {
-            for file in entries(&node) {
+        for node in list(&raw)? {
+            for file in list(&node)? {
                 let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
                 let Some(rest) =
                     name.strip_prefix("iperf3-").filter(|name| name.ends_with(".json"))
@@ -34,25 +34,7 @@ pub fn iperf3(run_dir: &Path, output: &Path) -> Result<Vec<PathBuf>> {
             }
         }
     }
-    if written.is_empty() {
-        return Err(ResultsError::NotARun {
-            path: run_dir.to_path_buf(),
-            why: "no trial has files of iperf3 under raw/",
-        });
-    }
-    Ok(written)
-}
-
-/// What a folder holds, in order; nothing if there is none.
-fn entries(folder: &Path) -> Vec<PathBuf> {
-    let mut found: Vec<PathBuf> = std::fs::read_dir(folder)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .map(|entry| entry.path())
-        .collect();
-    found.sort();
-    found
+    some(written, run_dir, "no trial has files of iperf3 under raw/")
 }
 
 /// One JSON object of a stream of events; what is none stays as it is.

@@ -2,19 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ccbench_proto::plan::{Plan, Queue, check, parse};
+use ccbench_proto::plan::{Plan, Queue};
 use ccbench_proto::resolve;
 use ccbench_proto::schedule::{self, FlowTask, Point, TrialContext};
-use ccbench_proto::units::Limit;
+use ccbench_proto::units::{FRAME_BYTES, Limit};
 
 use super::{Kind, Request};
 use crate::results::journal::{PhaseRecord, TrialEnd};
 use crate::results::store::{Levels, RunDir};
 use crate::results::summary::{Summary, compute_of};
 use crate::results::{Result, ResultsError};
-
-/// An Ethernet frame of a full segment: what a rate and a queue count.
-const FRAME_BYTES: f64 = 1514.0;
 
 /// The chosen part of a run.
 pub(super) struct Data {
@@ -62,7 +59,7 @@ pub(super) struct Path {
 impl Path {
     /// The bandwidth-delay product in frames of 1514 bytes.
     pub(super) fn bdp_packets(self) -> f64 {
-        self.rate_bps * self.base_rtt_ms / 1e3 / 8.0 / FRAME_BYTES
+        self.rate_bps * self.base_rtt_ms / 1e3 / 8.0 / FRAME_BYTES as f64
     }
 }
 
@@ -76,9 +73,7 @@ impl Data {
     pub(super) fn open(path: &std::path::Path, request: &Request) -> Result<Self> {
         let run = RunDir::open(path)?;
         let (factors, points) = run.points();
-        let text = std::fs::read_to_string(path.join("plan.resolved.toml")).unwrap_or_default();
-        let plan = parse::parse(&text).and_then(check::check).ok();
-        let plans = plan.map_or(vec![], |(plan, _)| plan.points());
+        let plans = run.plan().map_or(vec![], |plan| plan.points());
         let plans = plans.iter().map(planned).collect();
         let mut trials = run.trials();
         trials.retain(|end| request.choice.takes(end.status));
@@ -197,10 +192,31 @@ impl Data {
         self.trials.iter().filter(|end| end.point_id == point_id).collect()
     }
 
-    /// Measured phases of the first chosen trial that are wanted.
+    /// Measured phases that are wanted, of the first chosen trial that has any: their names, which all points share.
     pub(super) fn phases(&self) -> Vec<PhaseRecord> {
-        let all = self.trials.first().map_or(vec![], |end| end.phases.clone());
+        self.phases_of(|_| true)
+    }
+
+    /// The same of the first such trial. Points may differ in how long phases are.
+    fn phases_of(&self, takes: impl Fn(&TrialEnd) -> bool) -> Vec<PhaseRecord> {
+        let first = self.trials.iter().find(|end| takes(end) && !end.phases.is_empty());
+        let all = first.map_or(vec![], |end| end.phases.clone());
         all.into_iter().filter(|p| p.measure && self.takes("phase", &p.name)).collect()
+    }
+
+    /// When a phase of a point begins and ends, in seconds since a trial's beginning.
+    fn span(&self, point_id: u32, phase: &str) -> Option<(f64, f64)> {
+        let phases = self.phases_of(|end| end.point_id == point_id);
+        let record = phases.iter().find(|record| record.name == phase)?;
+        Some((record.start_us as f64 / 1e6, record.end_us as f64 / 1e6))
+    }
+
+    /// Whether the plan lets a group run in some of a phase, as far as the plan can be read.
+    pub(super) fn may_run(&self, point_id: u32, phase: &str, group: &str) -> bool {
+        let Some((from_s, to_s)) = self.span(point_id, phase) else { return false };
+        let Some((_, spans)) = self.plans.get(&point_id) else { return true };
+        let inside = |span: &Span| span.start_s < to_s && span.stop_s > from_s;
+        spans.iter().any(|span| span.group == group && inside(span))
     }
 
     /// A point's plan, if the run's can be read.
@@ -228,9 +244,9 @@ impl Data {
     }
 
     /// Groups that the plan lets run in most of a phase, and how many flows each has.
-    pub(super) fn running(&self, point_id: u32, phase: &PhaseRecord) -> BTreeMap<&str, u32> {
-        let Some((_, spans)) = self.plans.get(&point_id) else { return BTreeMap::new() };
-        let (from_s, to_s) = (phase.start_us as f64 / 1e6, phase.end_us as f64 / 1e6);
+    pub(super) fn running(&self, point_id: u32, phase: &str) -> BTreeMap<&str, u32> {
+        let both = self.plans.get(&point_id).zip(self.span(point_id, phase));
+        let Some(((_, spans), (from_s, to_s))) = both else { return BTreeMap::new() };
         let inside =
             |span: &&Span| span.stop_s.min(to_s) - span.start_s.max(from_s) > 0.5 * (to_s - from_s);
         spans.iter().filter(inside).map(|span| (span.group.as_str(), span.flows)).collect()
@@ -241,7 +257,10 @@ impl Data {
         let first = *self.points().first()?;
         let phases = self.phases();
         let present = |group: &&String| {
-            phases.iter().filter(|p| self.running(first, p).contains_key(group.as_str())).count()
+            phases
+                .iter()
+                .filter(|p| self.running(first, &p.name).contains_key(group.as_str()))
+                .count()
         };
         // Of several, the first.
         groups.iter().filter(|group| self.takes("group", group)).rev().max_by_key(present).cloned()
@@ -249,7 +268,7 @@ impl Data {
 
     /// The phase in which most flows run, of those wanted.
     pub(super) fn fullest_phase(&self, point_id: u32) -> Option<PhaseRecord> {
-        let flows = |phase: &PhaseRecord| self.running(point_id, phase).values().sum::<u32>();
+        let flows = |phase: &PhaseRecord| self.running(point_id, &phase.name).values().sum::<u32>();
         // Of several, the first.
         self.phases().into_iter().rev().max_by_key(flows)
     }
@@ -265,7 +284,7 @@ impl Data {
             | Queue::BfifoHeadDrop { limit: Limit::Bytes(bytes) } => Some(bytes.get() as f64),
             Queue::Pfifo { limit: Limit::Packets(packets) }
             | Queue::PfifoHeadDrop { limit: Limit::Packets(packets) } => {
-                Some(f64::from(packets.get()) * FRAME_BYTES)
+                Some(f64::from(packets.get()) * FRAME_BYTES as f64)
             }
             _ => None,
         };

@@ -7,8 +7,11 @@ use polars::prelude::*;
 use super::data::{Data, group_of};
 use crate::results::Result;
 use crate::results::journal::TrialEnd;
-use crate::results::summary::query::{Lines, collect, in_flight, number, scan, sender};
-use crate::results::summary::statistics::mean_with_interval;
+use crate::results::summary::query::{
+    Lines, collect, in_flight, number, scan, sender, whole_intervals,
+};
+pub(super) use crate::results::summary::statistics::Mean;
+use crate::results::summary::statistics::{self, mean_with_interval};
 
 /// Length of an instant.
 pub(super) const INSTANT_S: f64 = 0.1;
@@ -32,8 +35,7 @@ pub(super) struct Flow {
 impl Flow {
     /// The mean of what is known.
     pub(super) fn mean(&self, of: fn(&Instant) -> Option<f64>) -> Option<f64> {
-        let values: Vec<f64> = self.instants.iter().filter_map(of).collect();
-        (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
+        statistics::mean(&self.instants.iter().filter_map(of).collect::<Vec<_>>())
     }
 }
 
@@ -56,12 +58,7 @@ pub(super) fn flows(data: &Data, point_id: u32, trials: &[&TrialEnd]) -> Result<
             instant.in_flight = lines.number("in_flight", line);
         });
     }
-    let phases = data.phases();
-    let runs = |phase: &str, flow: &str| {
-        let record = phases.iter().find(|record| record.name == phase);
-        let planned = data.plan(point_id).is_some();
-        record.is_some_and(|r| !planned || data.running(point_id, r).contains_key(group_of(flow)))
-    };
+    let runs = |phase: &str, flow: &str| data.may_run(point_id, phase, group_of(flow));
     let kept = found
         .into_iter()
         .filter(|((_, phase, flow), _)| runs(phase, flow) && data.takes_flow(flow));
@@ -101,11 +98,10 @@ fn grouped(
 fn received(data: &Data, trials: &[&TrialEnd]) -> Result<Option<Lines>> {
     const TABLE: &str = "intervals";
     let Some(rows) = scan(&data.run, TABLE, trials)? else { return Ok(None) };
-    let kept =
-        col("side").eq(lit("rcv")).and(col("omitted").not()).and(col("seconds").gt(lit(0.0)));
     let rate = number("bytes").sum() * lit(8e-6) / col("seconds").sum();
     let middle = col("t_s") - col("seconds") / lit(2.0);
-    grouped(data, TABLE, rows.filter(kept), middle, vec![rate.alias("mbit_per_s")]).map(Some)
+    grouped(data, TABLE, rows.filter(whole_intervals()), middle, vec![rate.alias("mbit_per_s")])
+        .map(Some)
 }
 
 /// Means of the samples in every instant.
@@ -117,20 +113,6 @@ fn sampled(data: &Data, trials: &[&TrialEnd]) -> Result<Option<Lines>> {
         in_flight().mean().alias("in_flight"),
     ];
     grouped(data, TABLE, rows.filter(sender()), col("t_s"), means).map(Some)
-}
-
-/// A mean over trials with its 95 % interval.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Mean {
-    pub(super) value: f64,
-    pub(super) interval: Option<(f64, f64)>,
-}
-
-impl Mean {
-    /// `None` of nothing.
-    pub(super) fn of(values: &[f64]) -> Option<Self> {
-        mean_with_interval(values).map(|mean| Self { value: mean.value, interval: mean.interval })
-    }
 }
 
 /// Where something operated, over trials.
@@ -163,7 +145,8 @@ pub(super) fn operating(
         *n += 1.0;
     }
     let over = |trials: Vec<[f64; 3]>| {
-        let of = |nth: usize| Mean::of(&trials.iter().map(|t| t[nth]).collect::<Vec<_>>());
+        let of =
+            |nth: usize| mean_with_interval(&trials.iter().map(|t| t[nth]).collect::<Vec<_>>());
         Some(Operating {
             mbit_per_s: of(0)?,
             srtt_ms: of(1)?,

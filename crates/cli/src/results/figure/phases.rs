@@ -163,7 +163,7 @@ fn bar(
 /// a full queue beside others.
 fn ideal(data: &Data, metric: &Metric, place: &Place, phase: &PhaseRecord) -> Option<f64> {
     let path = data.path(place.point_id, &place.group)?;
-    let running = data.running(place.point_id, phase);
+    let running = data.running(place.point_id, &phase.name);
     let mine = f64::from(*running.get(place.group.as_str())?);
     let all = f64::from(running.values().sum::<u32>());
     match (metric.name.as_str(), metric.stat.as_str()) {
