@@ -91,6 +91,8 @@ pub const METRICS: &[Metric] = &[
     metric("entropy_fairness", NET, "1", MEAN_OF_DEFINED),
     metric("max_min_fairness", NET, "1", MEAN_OF_DEFINED),
     metric("convergence_time", NET, "us", MEAN_OF_DEFINED),
+    metric("settling_time", &[Scope::Net, Scope::Group, Scope::Flow], "us", MEAN_OF_DEFINED),
+    metric("srtt_settling_time", SENDERS, "us", MEAN_OF_DEFINED),
     metric("utility_pf", &[Scope::Flow], "ln(Mbit/s)", MEAN_OF_DEFINED),
     metric("utility_pf", NET, "ln(Mbit/s)", SUM),
     metric("utility_mpd", &[Scope::Flow], "s/Mbit", MEAN_OF_DEFINED),

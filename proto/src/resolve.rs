@@ -137,20 +137,24 @@ pub fn to_toml(plan: &CheckedPlan) -> String {
 }
 
 /// The named paths that every plan knows: those of the Pantheon's calibrated emulators and of the WINDS
-/// satellite whose rate is constant (rate, one-way delay, loss, queue). A plan's own `[path]` tables win.
+/// satellite (rate, one-way delay, loss, queue). Those without a rate forward packets at random (Poisson): a trace says
+/// when. A plan's own `[path]` tables win.
 pub fn builtin_paths() -> BTreeMap<String, PathPreset> {
-    let paths: [(&str, u64, u64, u32, u32); 5] = [
+    let paths: [(&str, u64, u64, u32, u32); 8] = [
         ("default", 8_000_000, 30, 0, 20),
         ("india-aws-india", 100_420_000, 27, 0, 173),
         ("aws-korea-china", 77_720_000, 51, 600, 94),
         ("aws-california-mexico", 114_680_000, 45, 0, 450),
         ("winds-satellite", 42_000_000, 400, 7_400, 2_800),
+        ("nepal-aws-india", 0, 28, 47_700, 14),
+        ("mexico-cellular", 0, 88, 0, 130),
+        ("brazil-colombia-cellular", 0, 130, 0, 426),
     ];
     paths
         .into_iter()
         .map(|(name, rate_bps, delay_ms, loss_ppm, queue_pkts)| {
             let preset = PathPreset {
-                rate: Some(Rate::from_bits_per_sec(rate_bps)),
+                rate: (rate_bps > 0).then_some(Rate::from_bits_per_sec(rate_bps)),
                 delay: Some(Micros::from_millis(delay_ms)),
                 loss: Ppm::new(loss_ppm).filter(|loss| loss.get() > 0),
                 queue: Some(Queue::Pfifo { limit: Limit::Packets(Packets::new(queue_pkts)) }),

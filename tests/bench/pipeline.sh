@@ -94,10 +94,17 @@ begin=$(now)
     --phase start=60s --phase compete=60s --phase resume=60s -o run > import.out 2>&1 || { cat import.out; exit 1; }
 by_import=$(echo "scale=6; ($(now) - $begin) / $trials" | bc)
 "$bin/ccbench" summarize run > /dev/null
-rounds=5
+# The middle one of so many.
+for _ in $(seq 21); do
+    begin=$(now)
+    "$bin/ccbench" summarize run > table.txt
+    echo "$(now) - $begin" | bc
+done | sort -n > rounds.txt
+whole=$(sed -n 11p rounds.txt)
+by_summary=$(echo "scale=6; $whole / $trials" | bc)
 begin=$(now)
-for _ in $(seq $rounds); do "$bin/ccbench" summarize run > table.txt; done
-by_summary=$(echo "scale=6; ($(now) - $begin) / $trials / $rounds" | bc)
+for _ in $(seq 21); do "$bin/ccbench" --version > version.txt; done
+start=$(echo "scale=6; ($(now) - $begin) / 21" | bc)
 
 echo "the study's six columns (Mbit/s per flow and ms in three phases), then ccbench's:"
 cat study.csv
@@ -107,4 +114,5 @@ tail -n +2 run/six_columns-delay.csv | awk -F, '{ printf "%s,%s,%s,%s,%s,%s,%s\n
 paste -d, study.csv <(tail -n +2 run/six_columns-delay.csv) | awk -F, '
     { for (i = 0; i < 6; i++) { a = $(2 + i); b = $(14 + i); d = a > 0 ? (b - a) / a : 1; if (d < 0) d = -d; if (d > worst) worst = d } }
     END { printf "largest difference: %.2f %%\n", worst * 100; exit (worst > 0.02) }'
+echo "ccbench summarize takes 0$whole s for all, of which 0$start s are what any command of ccbench takes"
 echo "per trial: the study's shell $by_study s; ccbench summarize $by_summary s, $(echo "scale=1; $by_study / $by_summary" | bc) times faster; its import, once: $by_import s"

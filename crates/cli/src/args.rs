@@ -503,7 +503,7 @@ pub struct ConvertArgs {
 /// Arguments of `trace generate`.
 #[derive(Debug, Args)]
 pub struct GenerateArgs {
-    /// 60 GHz WLAN: sl (static), sb and lb (short, long blockages), mobb (mobility); lte; steps, sawtooth, random-walk.
+    /// 60 GHz WLAN: sl (static), sb and lb (short, long blockages), mobb (mobility); lte, poisson; steps, sawtooth, random-walk.
     pub kind: Kind,
     /// What is random in it.
     #[arg(long, default_value_t = 1)]
@@ -511,7 +511,8 @@ pub struct GenerateArgs {
     /// How long it lasts.
     #[arg(long, default_value = "120s")]
     pub length: Micros,
-    /// The highest rate of steps, sawtooth and random-walk [default: 100mbit]; the others have their own.
+    /// The highest rate of steps, sawtooth and random-walk [default: 100mbit], the mean of poisson [default: 3mbit]; the others have
+    /// their own.
     #[arg(long)]
     pub rate: Option<Rate>,
     /// The file to write; - is standard output.

@@ -22,6 +22,7 @@ pub mod expect;
 pub mod export;
 pub mod figure;
 pub mod journal;
+mod parallel;
 mod part;
 mod points;
 mod record;

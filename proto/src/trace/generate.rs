@@ -8,6 +8,8 @@ use super::{Format, MAX_LENGTH_NS, MAX_RATE, MAX_ROWS, Opportunities, Step, Step
 use crate::units::{Micros, Rate};
 
 const MS_NS: u64 = 1_000_000;
+/// What an opportunity carries.
+const BYTES: u32 = 1500;
 
 /// What to make up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,6 +24,8 @@ pub enum Kind {
     Mobb,
     /// A cellular downlink, as opportunities: 5 Mbit/s in the mean, with fades and outages.
     Lte,
+    /// Opportunities as a Poisson process has them: exponential gaps, the rate in the mean.
+    Poisson,
     /// Random levels of 5 s each, from an eighth of the rate to all of it.
     Steps,
     /// From a tenth of the rate to all of it in 10 s, again and again.
@@ -32,12 +36,13 @@ pub enum Kind {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Sl,
         Self::Sb,
         Self::Lb,
         Self::Mobb,
         Self::Lte,
+        Self::Poisson,
         Self::Steps,
         Self::Sawtooth,
         Self::RandomWalk,
@@ -51,6 +56,7 @@ impl Kind {
             Self::Lb => "lb",
             Self::Mobb => "mobb",
             Self::Lte => "lte",
+            Self::Poisson => "poisson",
             Self::Steps => "steps",
             Self::Sawtooth => "sawtooth",
             Self::RandomWalk => "random-walk",
@@ -61,7 +67,7 @@ impl Kind {
     pub const fn format(self) -> Format {
         match self {
             Self::Sl | Self::Sb | Self::Lb | Self::Mobb => Format::Dwell,
-            Self::Lte => Format::Mahimahi,
+            Self::Lte | Self::Poisson => Format::Mahimahi,
             Self::Steps | Self::Sawtooth | Self::RandomWalk => Format::Ccbench,
         }
     }
@@ -69,6 +75,7 @@ impl Kind {
     /// The rate that it has if none is asked for; `None` if it has its own.
     pub const fn default_rate(self) -> Option<Rate> {
         match self {
+            Self::Poisson => Some(Rate::from_bits_per_sec(3_000_000)),
             Self::Steps | Self::Sawtooth | Self::RandomWalk => {
                 Some(Rate::from_bits_per_sec(100_000_000))
             }
@@ -93,7 +100,8 @@ impl FromStr for Kind {
     }
 }
 
-/// Makes a trace up. `rate` is the highest of steps, sawtooth and random walk; the others have their own.
+/// Makes a trace up. `rate` is the highest of steps, sawtooth and random walk and the mean of a Poisson process; the others
+/// have their own.
 ///
 /// # Errors
 /// A length or a rate that no trace can have, or a rate for a kind that has its own.
@@ -117,6 +125,9 @@ pub fn generate(
     let mut made = Made { draws: Draws::new(seed), steps: Vec::new(), at_ns: 0, length_ns };
     match kind {
         Kind::Lte => return lte(&mut made.draws, length_ns).map(Trace::Opportunities),
+        Kind::Poisson => {
+            return poisson(&mut made.draws, length_ns, top).map(Trace::Opportunities);
+        }
         Kind::Sl => made.wlan(&SL),
         Kind::Sb => made.wlan(&SB),
         Kind::Lb => made.wlan(&LB),
@@ -321,7 +332,6 @@ fn draw_level(of: &Wlan, draws: &mut Draws) -> f64 {
 /// Every millisecond as many opportunities as a Poisson process has whose rate wanders, slowly with the
 /// distance and fast with the fading, and is zero in outages.
 fn lte(draws: &mut Draws, length_ns: u64) -> Result<Opportunities, String> {
-    const BYTES: u32 = 1500;
     const PACKETS_PER_MS: f64 = 5.0e6 / 12_000.0 / 1000.0;
     let length_ms = length_ns / MS_NS;
     let (mut slow, mut fast) = (draws.normal(), draws.normal());
@@ -347,13 +357,35 @@ fn lte(draws: &mut Draws, length_ns: u64) -> Result<Opportunities, String> {
             at_ns.push(ms * MS_NS);
             wait += draws.exponential();
         }
-        if at_ns.len() > MAX_ROWS {
-            return Err(format!("that would be more than {MAX_ROWS} opportunities"));
-        }
+        few_enough(&at_ns)?;
     }
-    // mahimahi's traces end with their last instant.
+    Ok(until(at_ns, length_ms))
+}
+
+/// Packets of 1500 bytes at exponential gaps, each in the millisecond that it falls into.
+fn poisson(draws: &mut Draws, length_ns: u64, bps: u64) -> Result<Opportunities, String> {
+    let gap_ns = f64::from(BYTES) * 8e9 / bps as f64;
+    let (length_ms, mut at_ns) = (length_ns / MS_NS, Vec::new());
+    let mut next_ns = draws.exponential() * gap_ns;
+    while next_ns < (length_ms * MS_NS) as f64 {
+        at_ns.push(next_ns as u64 / MS_NS * MS_NS);
+        next_ns += draws.exponential() * gap_ns;
+        few_enough(&at_ns)?;
+    }
+    Ok(until(at_ns, length_ms))
+}
+
+fn few_enough(at_ns: &[u64]) -> Result<(), String> {
+    if at_ns.len() > MAX_ROWS {
+        return Err(format!("that would be more than {MAX_ROWS} opportunities"));
+    }
+    Ok(())
+}
+
+/// mahimahi's traces end with their last instant.
+fn until(mut at_ns: Vec<u64>, length_ms: u64) -> Opportunities {
     at_ns.push(length_ms * MS_NS);
-    Ok(Opportunities { at_ns, bytes: BYTES, length_ns: length_ms * MS_NS })
+    Opportunities { at_ns, bytes: BYTES, length_ns: length_ms * MS_NS }
 }
 
 #[cfg(test)]
@@ -398,6 +430,24 @@ mod tests {
             );
             assert!((found.2 - blocked).abs() <= 0.08, "{kind}: {found:?}, wanted {blocked}");
         }
+    }
+
+    #[test]
+    fn a_poisson_process_has_its_rate_and_counts_that_vary_by_their_mean() {
+        // The cellular path of Mexico: 2.64 Mbit/s are 220 packets a second.
+        let rate = Some(Rate::from_bits_per_sec(2_640_000));
+        let made = generate(Kind::Poisson, 3, Micros::from_secs(600), rate).unwrap();
+        let Trace::Opportunities(made) = made else { panic!("rows") };
+        let mut counts = vec![0.0_f64; 600];
+        for at_ns in &made.at_ns[..made.at_ns.len() - 1] {
+            counts[(at_ns / 1_000_000_000) as usize] += 1.0;
+        }
+        let mean = counts.iter().sum::<f64>() / 600.0;
+        let variance = counts.iter().map(|n| (n - mean).powi(2)).sum::<f64>() / 599.0;
+        assert!((mean - 220.0).abs() < 3.0, "{mean}");
+        // Index of dispersion: 1 within 2.5 of its standard deviations, (2 / 599)^0.5.
+        assert!((variance / mean - 1.0).abs() < 0.145, "{variance} of {mean}");
+        assert!(generate(Kind::Poisson, 3, Micros::from_secs(3600 * 24 * 30), rate).is_err());
     }
 
     #[test]

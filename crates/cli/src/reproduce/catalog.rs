@@ -120,6 +120,13 @@ pub(super) const CATALOG: &[Document] = &[
                 "one flow, and a step of rate, delay or loss",
                 "dumbbell/responsiveness.toml"
             ),
+            entry!(
+                "repeated_steps",
+                "one flow, and a step every 10 s",
+                "dumbbell/repeated-steps.toml"
+            ),
+            entry!("poisson_paths", "one flow over the named paths whose packets pass at random", "dumbbell/poisson-paths.toml",
+                "dumbbell/": "traces/poisson-nepal.trace" "traces/poisson-mexico.trace" "traces/poisson-brazil.trace"),
             entry!("replay", "one flow over a cellular trace and a random walk", "dumbbell/replay.toml", "dumbbell/":
                 "traces/lte-30s.trace" "traces/random-walk.csv"),
         ],

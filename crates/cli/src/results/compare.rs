@@ -244,8 +244,7 @@ fn varies(summary: &Summary, points: &BTreeSet<u32>, factor: &str) -> bool {
 }
 
 fn level_of<'s>(summary: &'s Summary, point: u32, factor: &str) -> Option<&'s str> {
-    let levels = summary.points.get(&point)?;
-    levels.iter().find(|(name, _)| name == factor).map(|(_, level)| level.as_str())
+    super::store::level_of(summary.points.get(&point)?, factor)
 }
 
 fn takes_points(summary: &Summary, takes: impl Fn(u32) -> bool) -> BTreeSet<u32> {

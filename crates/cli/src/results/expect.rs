@@ -14,6 +14,7 @@ use polars::prelude::*;
 
 use super::TrialStatus;
 use super::journal::TrialEnd;
+use super::store::level_of;
 use super::summary::statistics::mean_with_interval;
 use super::summary::{PhaseRow, Summary, numbers, text};
 
@@ -153,8 +154,7 @@ impl<'a> Bench<'a> {
     fn points(&self, expect: &Expect) -> Vec<u32> {
         let fits = |at: &[(String, String)]| {
             expect.at.iter().all(|(factor, asked)| {
-                let here = at.iter().find(|(name, _)| name == factor);
-                here.is_some_and(|(_, level)| levels(asked).contains(level))
+                level_of(at, factor).is_some_and(|here| levels(asked).iter().any(|l| l == here))
             })
         };
         let points = self.summary.points.iter().filter(|(_, at)| fits(at));

@@ -121,10 +121,22 @@ impl From<&PhaseSpan> for PhaseRecord {
     }
 }
 
+impl TrialEnd {
+    /// How long it lasts, in seconds: to the end of its last phase.
+    pub fn length_s(&self) -> f64 {
+        self.phases.iter().map(|phase| phase.end_us).max().unwrap_or(0) as f64 / 1e6
+    }
+}
+
 impl PhaseRecord {
     /// How long it lasts.
     pub fn seconds(&self) -> f64 {
         Micros::new(self.end_us.saturating_sub(self.start_us)).as_secs_f64()
+    }
+
+    /// From and to, in seconds after the trial's beginning.
+    pub fn span_s(&self) -> (f64, f64) {
+        (self.start_us as f64 / 1e6, self.end_us as f64 / 1e6)
     }
 }
 

@@ -3,6 +3,7 @@
 
 use std::cmp::Ordering;
 use std::fs::File;
+use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use polars::prelude::*;
@@ -12,6 +13,7 @@ use polars_parquet::write::{
 };
 
 use super::columns::{Columns, Origin};
+use super::csv::quoted;
 use super::encoding::encodings;
 use super::{Result, frame_error, io_error};
 
@@ -141,7 +143,7 @@ impl Writer {
 }
 
 /// Adds a row group of one frame, whose columns are in one piece each.
-fn write(writer: &mut FileWriter<File>, frame: &DataFrame) -> PolarsResult<()> {
+fn write(writer: &mut FileWriter<impl Write>, frame: &DataFrame) -> PolarsResult<()> {
     let fields = writer.parquet_schema().fields().to_vec();
     if let Some(rows) = frame.iter_chunks(CompatLevel::newest(), false).next() {
         let columns = row_group_iter(rows, encodings(frame)?.into(), fields, OPTIONS);
@@ -198,30 +200,55 @@ pub(crate) fn sync(path: &Path) -> Result<()> {
     file.sync_all().map_err(io_error("make durable", path))
 }
 
+/// A table of fewer rows is written by one thread.
+const FEW_ROWS: usize = 32 * 1024;
+/// Rows of a row group of a table that is there as a whole.
+const WHOLE_ROW_GROUP_ROWS: usize = 256 * 1024;
+
 /// Puts a whole table into one Parquet file, in place of an older one.
-pub(crate) fn write_parquet(frame: &mut DataFrame, path: &Path) -> Result<()> {
-    let pairs = footer(&Metadata(vec![]), frame).into_iter();
-    let pairs = pairs.filter_map(|pair| Some((pair.key, pair.value?)));
-    let described = KeyValueMetadata::from_static(pairs.collect());
+pub(crate) fn write_parquet(frame: &DataFrame, path: &Path) -> Result<()> {
     write_new(path, |file| {
-        let writer = ParquetWriter::new(file)
-            .with_compression(ParquetCompression::Zstd(None))
-            .with_key_value_metadata(Some(described));
-        writer.finish(frame).map(drop)
+        let mut frame = frame.clone();
+        frame.rechunk_mut();
+        let schema = frame.schema().to_arrow(CompatLevel::newest());
+        let mut writer = FileWriter::try_new(file, schema, OPTIONS)?;
+        for from in (0..frame.height()).step_by(WHOLE_ROW_GROUP_ROWS) {
+            write(&mut writer, &frame.slice(from as i64, WHOLE_ROW_GROUP_ROWS))?;
+        }
+        writer.end(Some(footer(&Metadata(vec![]), &frame))).map(drop)
     })
 }
 
 /// Puts a whole table into one CSV file, in place of an older one.
-pub(crate) fn write_csv(frame: &mut DataFrame, path: &Path) -> Result<()> {
-    write_new(path, |file| CsvWriter::new(file).finish(frame))
+pub(crate) fn write_csv(frame: &DataFrame, path: &Path) -> Result<()> {
+    write_new(path, |file| {
+        // Polars' own header begins with 8 MB of zeros in memory, which take longer than a small table.
+        let names = frame.columns().iter().map(|column| quoted(column.name()));
+        writeln!(file, "{}", names.collect::<Vec<_>>().join(","))?;
+        let writer = CsvWriter::new(file).include_header(false);
+        // Threads that first have to be started cost more than such a table does.
+        let mut writer = if frame.height() < FEW_ROWS { writer.n_threads(1) } else { writer };
+        writer.finish(&mut frame.clone())
+    })
 }
 
-fn write_new(path: &Path, write: impl FnOnce(&File) -> PolarsResult<()>) -> Result<()> {
+/// Puts a text into a file, in place of an older one.
+pub(crate) fn write_text(text: &str, path: &Path) -> Result<()> {
+    write_new(path, |file| Ok(file.write_all(text.as_bytes())?))
+}
+
+/// What is written may come in pieces of a few bytes. It is not made durable: it can be worked out again.
+fn write_new(
+    path: &Path,
+    write: impl FnOnce(&mut BufWriter<File>) -> PolarsResult<()>,
+) -> Result<()> {
     let staged = staged(path);
-    let written = File::create(&staged)
-        .map_err(io_error("create", &staged))
-        .and_then(|file| write(&file).map_err(frame_error("write", path)))
-        .and_then(|()| std::fs::rename(&staged, path).map_err(io_error("replace", path)));
+    let written = File::create(&staged).map_err(io_error("create", &staged)).and_then(|file| {
+        let mut file = BufWriter::new(file);
+        write(&mut file).map_err(frame_error("write", path))?;
+        file.flush().map_err(io_error("write", path))?;
+        std::fs::rename(&staged, path).map_err(io_error("replace", path))
+    });
     unstage(&staged, written)
 }
 

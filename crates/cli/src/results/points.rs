@@ -7,25 +7,24 @@ use ccbench_proto::units::{Bytes, Micros, Rate};
 use polars::prelude::*;
 
 use super::part::write_parquet;
-use super::record::RunRecord;
+use super::record::{Point, RunRecord};
+use super::store::level_of;
 use super::{Result, frame_error};
 
 /// Writes the table: one column per factor, as numbers where all its levels are. Beside levels that all are rates,
 /// times or sizes with a unit stands a column with their numbers, `<factor>_bps`, `_us` or `_bytes`.
 pub(crate) fn write(path: &Path, record: &RunRecord) -> Result<()> {
     let file = path.join("points.parquet");
-    let mut frame = frame(record).map_err(frame_error("build", &file))?;
-    write_parquet(&mut frame, &file)
+    let frame = frame(record).map_err(frame_error("build", &file))?;
+    write_parquet(&frame, &file)
 }
 
 fn frame(record: &RunRecord) -> PolarsResult<DataFrame> {
     let ids: Vec<u32> = record.points.iter().map(|p| p.point_id).collect();
     let mut columns = vec![Column::new("point_id".into(), ids)];
     for factor in &record.factors {
-        let level = |levels: &[(String, String)]| {
-            levels.iter().find(|(name, _)| name == factor).map(|(_, value)| value.clone())
-        };
-        let values: Vec<Option<String>> = record.points.iter().map(|p| level(&p.levels)).collect();
+        let level = |point: &Point| level_of(&point.levels, factor).map(str::to_owned);
+        let values: Vec<Option<String>> = record.points.iter().map(level).collect();
         let name = match factor.as_str() {
             "point_id" => "factor.point_id",
             other => other,

@@ -129,8 +129,7 @@ pub(in crate::results) fn rates(
 
 /// How long a stretch of a trial is.
 fn stretch_s(end: &TrialEnd, stretches: u32) -> f64 {
-    let length_s = end.phases.iter().map(|phase| phase.end_us).max().unwrap_or(0) as f64 / 1e6;
-    (length_s / f64::from(stretches)).max(1e-6)
+    (end.length_s() / f64::from(stretches)).max(1e-6)
 }
 
 /// A panel per variable of the congestion controls' inner state.

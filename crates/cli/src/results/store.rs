@@ -34,6 +34,11 @@ use super::{Result, ResultsError, TrialStatus, io_error};
 /// Each factor and its level at one point.
 pub type Levels = Vec<(String, String)>;
 
+/// The level of a factor among these; `None` if it is not there.
+pub(super) fn level_of<'a>(levels: &'a [(String, String)], factor: &str) -> Option<&'a str> {
+    levels.iter().find(|(name, _)| name == factor).map(|(_, level)| level.as_str())
+}
+
 /// What a run is, for its provenance.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunInfo {

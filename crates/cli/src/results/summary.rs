@@ -11,17 +11,24 @@ use polars::prelude::*;
 
 use super::expect::{self, Expectation};
 use super::journal::TrialEnd;
-use super::part::{write_csv, write_parquet};
-use super::record::replace;
+use super::parallel::in_parallel;
+use super::part::{write_csv, write_parquet, write_text};
 use super::store::{RunDir, RunStatus};
 use super::{Result, TrialStatus, frame_error};
 
+mod flows;
 mod harm;
 mod measure;
 pub(in crate::results) mod query;
+mod rows;
 mod sampled;
+mod schedule;
+mod settling;
 mod six;
 pub mod statistics;
+
+pub(in crate::results) use schedule::group_of;
+use statistics::OverTrials;
 
 pub use ccbench_proto::metric::Scope;
 pub use six::{six_columns, six_columns_of};
@@ -137,6 +144,13 @@ pub struct Summary {
     pub written: Result<()>,
 }
 
+/// What is written into a file.
+enum Content {
+    Parquet(DataFrame),
+    Csv(DataFrame),
+    Text(String),
+}
+
 /// Summarises a results directory and [writes](Summary::write) `trials`, `points`, `summary_phase` and `summary_point` into it, each
 /// as Parquet and as CSV, and the six columns of the coexistence study for every group.
 ///
@@ -168,17 +182,13 @@ pub(in crate::results) fn compute_of(
     let counted: Vec<&TrialEnd> = trials.iter().filter(|end| takes(end)).collect();
     let (mut phase_rows, mut notes) = (vec![], run.notes());
     let plan = run.plan();
-    let schedule = measure::Schedule::of(plan.as_ref());
-    for batch in query::batches(&counted) {
-        let measured = measure::measure(&run, batch, &schedule)?;
-        phase_rows.extend(measured.rows);
-        notes.extend(measured.notes);
-    }
-    let mut links = BTreeSet::new();
-    for batch in trials.iter().collect::<Vec<_>>().chunks(query::BATCH) {
-        let told = query::events(&run, batch, "link")?;
-        links.extend(told.iter().filter_map(|(link, data)| fallback(link, data)));
-    }
+    let schedule = schedule::Schedule::of(plan.as_ref());
+    let measured = measure::measure(&run, &counted, &schedule)?;
+    phase_rows.extend(measured.rows);
+    notes.extend(measured.notes);
+    let told = query::events(&run, &trials, "link")?;
+    let links: BTreeSet<String> =
+        told.iter().filter_map(|(link, data)| fallback(link, data)).collect();
     let phases = phase_names(&trials);
     let position = |name: &str| phases.iter().position(|phase| phase == name);
     phase_rows.sort_by(|a, b| {
@@ -248,8 +258,11 @@ fn over_trials(rows: &[PhaseRow], phases: &[String]) -> Vec<PointRow> {
         values.push(row.value);
         *n += row.n;
     }
+    let mut over: BTreeMap<usize, OverTrials> = BTreeMap::new();
     let point_row = |(values, n, row): (Vec<f64>, u32, &PhaseRow)| {
-        let mean = statistics::mean_with_interval(&values)?;
+        let trials = values.len();
+        let over = over.entry(trials).or_insert_with(|| OverTrials::of(trials));
+        let mean = over.mean(&values)?;
         Some(PointRow {
             point_id: row.point_id,
             phase: row.phase.clone(),
@@ -264,7 +277,7 @@ fn over_trials(rows: &[PhaseRow], phases: &[String]) -> Vec<PointRow> {
             n_trials: values.len() as u32,
             median: statistics::median(&values)?,
             sd: statistics::variance(&values).map(f64::sqrt),
-            bootstrap: statistics::bootstrap(&[&values], |drawn| statistics::mean(&drawn[0])),
+            bootstrap: over.bootstrap(&values),
         })
     };
     series.into_values().filter_map(point_row).collect()
@@ -303,50 +316,56 @@ impl Summary {
         names.into_iter().cloned().collect()
     }
 
-    /// Writes every table into the results directory, and what is written into `files`; stops at the first that the
-    /// file system refuses.
+    /// Writes every table into the results directory, and what is written into `files`, up to the first that the file
+    /// system refuses.
     pub fn write(&mut self) -> Result<()> {
-        let points = self.run_dir.join("points.parquet");
-        let points_frame = ParquetReader::new(
-            std::fs::File::open(&points).map_err(super::io_error("open", &points))?,
-        );
-        let points_frame = points_frame.finish().map_err(frame_error("read", &points))?;
-        self.write_frame("trials", self.trials_frame(true), Some(self.trials_frame(false)))?;
-        self.write_frame("points", Ok(points_frame), None)?;
-        self.write_frame("summary_phase", self.phase_frame(), None)?;
-        self.write_frame("summary_point", self.point_frame(), None)?;
+        let mut contents = Vec::new();
+        let table = |name: &str, frame: PolarsResult<DataFrame>, for_csv: Option<DataFrame>| {
+            let frame = frame.map_err(frame_error("build", &self.run_dir.join(name)))?;
+            let csv = Content::Csv(for_csv.unwrap_or_else(|| frame.clone()));
+            let parquet = (format!("{name}.parquet"), Content::Parquet(frame));
+            Ok::<_, super::ResultsError>([parquet, (format!("{name}.csv"), csv)])
+        };
+        // Texts in place of lists, which CSV does not have.
+        let flat = self.trials_frame(false);
+        let flat = flat.map_err(frame_error("build", &self.run_dir.join("trials.csv")))?;
+        contents.extend(table("trials", self.trials_frame(true), Some(flat))?);
+        contents.push(("points.csv".to_owned(), Content::Csv(self.points_frame()?)));
+        contents.extend(table("summary_phase", self.phase_frame(), None)?);
+        contents.extend(table("summary_point", self.point_frame(), None)?);
         if self.expectations.is_empty() {
             // Claims of another plan, held against these numbers before.
             for ending in ["csv", "parquet"] {
                 let _ = std::fs::remove_file(self.run_dir.join(format!("expectations.{ending}")));
             }
         } else {
-            self.write_frame("expectations", expect::frame(&self.expectations), None)?;
+            contents.extend(table("expectations", expect::frame(&self.expectations), None)?);
         }
         for group in self.groups() {
-            let name = format!("six_columns-{group}.csv");
             let text = six_columns_of(self, &group)?;
-            replace(&self.run_dir, &name, text.as_bytes())?;
-            self.files.push(self.run_dir.join(name));
+            contents.push((format!("six_columns-{group}.csv"), Content::Text(text)));
+        }
+        let written = in_parallel(&contents, |(name, content)| {
+            let path = self.run_dir.join(name);
+            match content {
+                Content::Parquet(frame) => write_parquet(frame, &path),
+                Content::Csv(frame) => write_csv(frame, &path),
+                Content::Text(text) => write_text(text, &path),
+            }
+            .map(|()| path)
+        });
+        for path in written {
+            self.files.push(path?);
         }
         Ok(())
     }
 
-    /// Writes a table as Parquet and as CSV; the CSV may differ.
-    fn write_frame(
-        &mut self,
-        name: &str,
-        frame: PolarsResult<DataFrame>,
-        for_csv: Option<PolarsResult<DataFrame>>,
-    ) -> Result<()> {
-        let file = self.run_dir.join(format!("{name}.parquet"));
-        let mut frame = frame.map_err(frame_error("build", &file))?;
-        write_parquet(&mut frame, &file)?;
-        let csv = self.run_dir.join(format!("{name}.csv"));
-        let mut frame = for_csv.unwrap_or(Ok(frame)).map_err(frame_error("build", &csv))?;
-        write_csv(&mut frame, &csv)?;
-        self.files.extend([file, csv]);
-        Ok(())
+    /// The table `points`, which is there from the run's beginning, but not as CSV.
+    fn points_frame(&self) -> Result<DataFrame> {
+        let path = self.run_dir.join("points.parquet");
+        let file = std::fs::File::open(&path).map_err(super::io_error("open", &path))?;
+        let frame = ParquetReader::new(file).read_parallel(ParallelStrategy::None).finish();
+        frame.map_err(frame_error("read", &path))
     }
 
     /// One line per committed trial; `reasons` is a list, or one text where lists cannot be written.

@@ -7,7 +7,7 @@ use comfy_table::{Cell, CellAlignment, ContentArrangement, LineStyle, Table, Tab
 
 use super::expect::claims_text;
 use super::journal::TrialEnd;
-use super::store::RunStatus;
+use super::store::{RunStatus, level_of};
 use super::summary::{PointRow, Scope, Summary};
 use super::{Result, TrialStatus, io_error};
 
@@ -142,8 +142,7 @@ fn render(summary: &Summary, header: &[&str], lines: Vec<Line>, width: u16) -> S
     for (point, cells) in lines {
         let levels = summary.points.get(&point);
         let level = |factor: &String| {
-            let found = levels.into_iter().flatten().find(|(name, _)| name == factor);
-            found.map_or(String::new(), |(_, level)| level.clone())
+            levels.and_then(|levels| level_of(levels, factor)).unwrap_or_default().to_owned()
         };
         let first = shown.replace(point) != Some(point);
         let factors = summary.factors.iter().map(|f| if first { level(f) } else { String::new() });

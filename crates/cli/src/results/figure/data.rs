@@ -10,6 +10,7 @@ use ccbench_proto::units::{FRAME_BYTES, Limit};
 use super::{Kind, Request};
 use crate::results::journal::{PhaseRecord, TrialEnd};
 use crate::results::store::{Levels, RunDir};
+pub(super) use crate::results::summary::group_of;
 use crate::results::summary::{Summary, compute_of};
 use crate::results::{Result, ResultsError};
 
@@ -322,11 +323,6 @@ impl Data {
             },
         }
     }
-}
-
-/// The group of a flow.
-pub(super) fn group_of(flow: &str) -> &str {
-    flow.rsplit_once('/').map_or(flow, |(group, _)| group)
 }
 
 fn listed<S: AsRef<str>>(names: impl IntoIterator<Item = S>) -> String {

@@ -23,17 +23,20 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ccbench_proto::metric::WHOLE_TRIAL;
-use ccbench_proto::plan::check::CheckedPlan;
-use ccbench_proto::schedule::{self, FlowTask, Point, TrialContext};
-use polars::prelude::{Expr, LazyFrame, col, lit};
+use polars::prelude::{Expr, lit};
 
+use super::flows::{Carried, Flows, Sampled};
 use super::harm;
 use super::query::{self, Lines, count, first, last, stats, sum};
-use super::sampled::{Aligned, INSTANT_S};
-use super::statistics::jain;
+use super::rows::Names;
+use super::sampled::Grid;
+use super::schedule::{Schedule, group_of};
+use super::settling;
+use super::statistics::{self, jain};
 use super::{PhaseRow, Scope};
 use crate::results::Result;
 use crate::results::journal::{PhaseRecord, TrialEnd};
+use crate::results::parallel::in_parallel;
 use crate::results::store::RunDir;
 
 /// Without a plan: covering this share of a phase, a group runs in it.
@@ -56,14 +59,6 @@ type Trial = (u32, u16);
 /// Trial, phase, group.
 type GroupKey = (Trial, String, String);
 
-/// Bytes of one flow in one phase.
-#[derive(Debug, Clone, Copy, Default)]
-struct Carried {
-    bytes: f64,
-    seconds: f64,
-    intervals: u32,
-}
-
 /// What is known of the flows of one group in one phase, by flow.
 #[derive(Debug, Default)]
 struct GroupPhase {
@@ -81,139 +76,53 @@ pub(super) struct Measured {
     pub(super) notes: Vec<String>,
 }
 
-/// When the plan lets each group of each point run, in seconds since the trial's beginning.
-pub(super) struct Schedule(Option<BTreeMap<(u32, String), (f64, f64)>>);
-
-impl Schedule {
-    /// From the run's own plan.
-    pub(super) fn of(plan: Option<&CheckedPlan>) -> Self {
-        let context = TrialContext::default();
-        let spans = |point: Point| {
-            let nodes = point.plan.plan().nodes.keys();
-            let tasks =
-                nodes.flat_map(|node| schedule::task_for(&point.plan, node, &context).clients);
-            let span = |task: FlowTask| {
-                ((point.id, task.group), (task.start.as_secs_f64(), task.stop.as_secs_f64()))
-            };
-            tasks.map(span).collect::<Vec<_>>()
-        };
-        Self(plan.map(|plan| plan.points().into_iter().flat_map(spans).collect()))
-    }
-
-    /// Whether a group may run in a phase; `None` if the plan is not known.
-    fn allows(&self, point_id: u32, group: &str, phase: &PhaseRecord) -> Option<bool> {
-        let span = self.0.as_ref()?.get(&(point_id, group.to_owned()));
-        let (begin_s, end_s) = (phase.start_us as f64 / 1e6, phase.end_us as f64 / 1e6);
-        Some(span.is_some_and(|(start_s, stop_s)| *start_s < end_s && *stop_s > begin_s))
-    }
-
-    /// How many seconds of a phase the plan lets a group run; the whole phase if the plan is not known.
-    fn planned_s(&self, point_id: u32, group: &str, phase: &PhaseRecord) -> f64 {
-        let spans = self.0.as_ref();
-        let span = spans.and_then(|spans| spans.get(&(point_id, group.to_owned())));
-        let (begin_s, end_s) = (phase.start_us as f64 / 1e6, phase.end_us as f64 / 1e6);
-        span.map_or(end_s - begin_s, |(start_s, stop_s)| stop_s.min(end_s) - start_s.max(begin_s))
-    }
-}
-
 /// All metrics of these trials.
 pub(super) fn measure(run: &RunDir, trials: &[&TrialEnd], schedule: &Schedule) -> Result<Measured> {
     let mut measured = Measured::default();
-    let mut groups: BTreeMap<GroupKey, GroupPhase> = BTreeMap::new();
-    let mut flows: BTreeMap<(Trial, String), BTreeSet<String>> = BTreeMap::new();
+    for of_trial in in_parallel(trials, |end| of_flows(run, end, schedule)) {
+        let Measured { rows, notes } = of_trial?;
+        measured.rows.extend(rows);
+        measured.notes.extend(notes);
+    }
     let timeline = Timeline::new(trials);
-    if let Some(lines) = intervals(run, trials)? {
-        for line in 0..lines.len() {
-            take_interval(&lines, line, &mut groups, &mut flows);
-        }
-    }
-    let senders = query::senders(run, trials)?;
-    if let Some(senders) = &senders {
-        take_sockets(&sockets(run, senders)?, &timeline, &mut groups, &mut flows);
-    }
     let mut out = Out { timeline: &timeline, schedule, measured: &mut measured };
-    out.throughputs(&groups, &flows);
-    for (scope, keys) in [(Scope::Flow, &["group", "flow_id"][..]), (Scope::Group, &["group"])] {
-        if let Some(senders) = &senders {
-            let lines = query::of_senders(run, senders, keys, socket_stats())?;
-            out.samples(&lines, scope, &groups);
+    for batch in query::batches(trials) {
+        if let Some(lines) = probes(run, batch)? {
+            out.probes(&lines);
+        }
+        if let Some(lines) = links(run, batch)? {
+            out.links(&lines);
         }
     }
-    if let Some(lines) = probes(run, trials)? {
-        out.probes(&lines);
-    }
-    if let Some(lines) = links(run, trials)? {
-        out.links(&lines);
-    }
-    for row in query::timing(run, trials)? {
-        out.timing(&row);
-    }
-    out.sampled(&aligned(run, trials, senders.as_ref())?);
-    let nth = |row: &PhaseRow| timeline.phase((row.point_id, row.trial), &row.phase).map(|at| at.0);
-    let harm = harm::harm(&measured.rows, nth);
-    measured.rows.extend(harm);
     Ok(measured)
 }
 
-/// The flows of every measured phase on one grid of instants.
-fn aligned(
-    run: &RunDir,
-    trials: &[&TrialEnd],
-    senders: Option<&LazyFrame>,
-) -> Result<BTreeMap<(Trial, String), Aligned>> {
-    let mut all = BTreeMap::new();
-    for end in trials {
-        for phase in end.phases.iter().filter(|phase| phase.measure) {
-            let (start_s, end_s) = (phase.start_us as f64 / 1e6, phase.end_us as f64 / 1e6);
-            let key = ((end.point_id, end.trial), phase.name.clone());
-            all.insert(key, Aligned::new(start_s, end_s));
-        }
+/// The metrics of one trial but for those of links and probes.
+fn of_flows(run: &RunDir, end: &TrialEnd, schedule: &Schedule) -> Result<Measured> {
+    let mut measured = Measured::default();
+    let mut groups: BTreeMap<GroupKey, GroupPhase> = BTreeMap::new();
+    let mut names: BTreeMap<(Trial, String), BTreeSet<String>> = BTreeMap::new();
+    let trial = (end.point_id, end.trial);
+    let timeline = Timeline::new(&[end]);
+    let Flows { reported, sampled, grid } = Flows::read(run, end)?;
+    for ([phase, group, flow], reported) in reported {
+        names.entry((trial, group.clone())).or_default().insert(flow.clone());
+        let phase = groups.entry((trial, phase, group)).or_default();
+        phase.received.extend(reported.received.map(|carried| (flow.clone(), carried)));
+        phase.sent.extend(reported.sent.map(|carried| (flow.clone(), carried)));
     }
-    let mut each = |trial: Trial, take: &mut dyn FnMut(&mut Aligned)| {
-        all.range_mut((trial, String::new())..)
-            .take_while(|((of, _), _)| *of == trial)
-            .for_each(|(_, phase)| take(phase));
-    };
-    if let Some(lines) = query::intervals(run, trials)? {
-        for line in 0..lines.len() {
-            let number = |name: &str| lines.number(name, line);
-            let (Some(end_s), Some(seconds)) = (number("t_s"), number("seconds")) else { continue };
-            let (flow, bytes) = (lines.text("flow_id", line), number("bytes").unwrap_or(0.0));
-            each(lines.trial(line), &mut |phase| phase.interval(&flow, end_s, seconds, bytes));
-        }
+    take_sockets(&sampled, trial, &timeline, &mut groups, &mut names);
+    let mut out = Out { timeline: &timeline, schedule, measured: &mut measured };
+    out.throughputs(&groups, &names);
+    out.samples(trial, sampled, &groups);
+    out.sampled(trial, &grid);
+    for row in query::timing(run, end)? {
+        out.timing(trial, &row);
     }
-    if let Some(senders) = senders {
-        let lines = query::round_trips(run, senders, INSTANT_S)?;
-        for line in 0..lines.len() {
-            let number = |name: &str| lines.number(name, line);
-            let (Some(nth), Some(us)) = (number("instant"), number("rtt_us")) else { continue };
-            let flow = lines.text("flow_id", line);
-            each(lines.trial(line), &mut |phase| phase.srtt(&flow, nth as i64, us));
-        }
-    }
-    Ok(all)
-}
-
-fn intervals(run: &RunDir, trials: &[&TrialEnd]) -> Result<Option<Lines>> {
-    let kept = col("omitted").not().and(col("seconds").gt(lit(0.0)));
-    let aggregates = vec![sum("bytes"), sum("seconds"), count("bytes")];
-    query::group(run, "intervals", trials, kept, &["group", "flow_id", "side"], aggregates)
-}
-
-fn sockets(run: &RunDir, senders: &LazyFrame) -> Result<Lines> {
-    let aggregates = vec![
-        first("t_s"),
-        last("t_s"),
-        last("total_retrans_pkts"),
-        last("data_segs_out_pkts"),
-        last("bytes_acked"),
-        count("t_s"),
-    ];
-    query::of_senders(run, senders, &["group", "flow_id"], aggregates)
-}
-
-fn socket_stats() -> Vec<Expr> {
-    [stats("rtt_us"), stats("snd_cwnd_pkts")].concat()
+    let nth = |row: &PhaseRow| timeline.phase(trial, &row.phase).map(|at| at.0);
+    let harm = harm::harm(&measured.rows, nth);
+    measured.rows.extend(harm);
+    Ok(measured)
 }
 
 fn probes(run: &RunDir, trials: &[&TrialEnd]) -> Result<Option<Lines>> {
@@ -245,68 +154,42 @@ impl<'a> Timeline<'a> {
     }
 }
 
-fn take_interval(
-    lines: &Lines,
-    line: usize,
-    groups: &mut BTreeMap<GroupKey, GroupPhase>,
-    flows: &mut BTreeMap<(Trial, String), BTreeSet<String>>,
-) {
-    let (trial, group, flow) =
-        (lines.trial(line), lines.text("group", line), lines.text("flow_id", line));
-    let carried = Carried {
-        bytes: lines.number("bytes", line).unwrap_or(0.0),
-        seconds: lines.number("seconds", line).unwrap_or(0.0),
-        intervals: lines.count("bytes.n", line),
-    };
-    flows.entry((trial, group.clone())).or_default().insert(flow.clone());
-    let phase = groups.entry((trial, lines.text("phase", line), group)).or_default();
-    let side = match lines.text("side", line).as_str() {
-        "rcv" => &mut phase.received,
-        _ => &mut phase.sent,
-    };
-    side.insert(flow, carried);
-}
-
 /// Counters of sockets grow from phase to phase; what a phase has is the growth.
 fn take_sockets(
-    lines: &Lines,
+    sampled: &[(Names, Sampled)],
+    trial: Trial,
     timeline: &Timeline<'_>,
     groups: &mut BTreeMap<GroupKey, GroupPhase>,
-    flows: &mut BTreeMap<(Trial, String), BTreeSet<String>>,
+    names: &mut BTreeMap<(Trial, String), BTreeSet<String>>,
 ) {
-    let mut order: Vec<(usize, usize)> = (0..lines.len())
-        .filter_map(|line| {
-            let (position, _) = timeline.phase(lines.trial(line), &lines.text("phase", line))?;
-            Some((position, line))
-        })
-        .collect();
-    order.sort_unstable();
-    let mut before: BTreeMap<(Trial, String), [f64; 4]> = BTreeMap::new();
-    for (_, line) in order {
-        let (trial, group, flow) =
-            (lines.trial(line), lines.text("group", line), lines.text("flow_id", line));
-        let number = |name: &str| lines.number(name, line);
-        let begin = [0.0, 0.0, 0.0, number("t_s.first").unwrap_or(0.0)];
-        let past = before.entry((trial, flow.clone())).or_insert(begin);
+    let of_phase = |row: &'_ &(Names, Sampled)| timeline.phase(trial, &row.0[0]).map(|at| at.0);
+    let mut order: Vec<&(Names, Sampled)> =
+        sampled.iter().filter(|row| of_phase(row).is_some()).collect();
+    order.sort_by_key(of_phase);
+    let mut before: BTreeMap<&str, [f64; 4]> = BTreeMap::new();
+    for ([phase, group, flow], sampled) in order {
+        let [retrans, segments, acked] = sampled.counters;
+        let begin = [0.0, 0.0, 0.0, sampled.span_s.map_or(0.0, |(first_s, _)| first_s)];
+        let past = before.entry(flow).or_insert(begin);
         let now = [
-            number("total_retrans_pkts.last").unwrap_or(past[0]),
-            number("data_segs_out_pkts.last").unwrap_or(past[1]),
-            number("bytes_acked.last").unwrap_or(past[2]),
-            number("t_s.last").unwrap_or(past[3]),
+            retrans.unwrap_or(past[0]),
+            segments.unwrap_or(past[1]),
+            acked.unwrap_or(past[2]),
+            sampled.span_s.map_or(past[3], |(_, last_s)| last_s),
         ];
-        let [retrans, segments, bytes, seconds] =
+        let [new_retrans, segments, bytes, seconds] =
             std::array::from_fn(|i| (now[i] - past[i]).max(0.0));
         *past = now;
-        flows.entry((trial, group.clone())).or_default().insert(flow.clone());
-        let phase = groups.entry((trial, lines.text("phase", line), group)).or_default();
-        if number("total_retrans_pkts.last").is_some() {
-            *phase.retransmissions.entry(flow.clone()).or_default() += retrans;
+        names.entry((trial, group.clone())).or_default().insert(flow.clone());
+        let phase = groups.entry((trial, phase.clone(), group.clone())).or_default();
+        if retrans.is_some() {
+            *phase.retransmissions.entry(flow.clone()).or_default() += new_retrans;
         }
         *phase.segments.entry(flow.clone()).or_default() += segments;
-        let acked = phase.acked.entry(flow).or_default();
+        let acked = phase.acked.entry(flow.clone()).or_default();
         acked.bytes += bytes;
         acked.seconds = acked.seconds.max(seconds);
-        acked.intervals += lines.count("t_s.n", line);
+        acked.intervals += sampled.rows;
     }
 }
 
@@ -376,7 +259,7 @@ impl Out<'_> {
     /// Seconds over which to take a group's rates; `None` if it does not run in this phase, or that is not measured.
     fn running_s(&self, trial: Trial, phase: &str, group: &str, data: &GroupPhase) -> Option<f64> {
         let record = self.measured_phase(trial, phase)?;
-        data.covered_s(record, self.schedule.allows(trial.0, group, record))
+        data.covered_s(record, self.schedule.allows(trial.0, group, record.span_s()))
     }
 
     /// Throughput, fairness and retransmissions of flows, groups and all flows together.
@@ -430,7 +313,7 @@ impl Out<'_> {
         let (trial, phase, _, group) = place;
         let planned_s = self
             .measured_phase(trial, phase)
-            .map_or(0.0, |record| self.schedule.planned_s(trial.0, group, record));
+            .map_or(0.0, |record| self.schedule.planned_s(trial.0, group, record.span_s()));
         if planned_s > 0.0 {
             let n = carried.values().map(|c| c.intervals).sum();
             self.row(place, "coverage_share", "1", "mean", seconds / planned_s, n);
@@ -459,23 +342,42 @@ impl Out<'_> {
     }
 
     /// Smoothed RTT and congestion window; only where the group runs.
-    fn samples(&mut self, lines: &Lines, scope: Scope, groups: &BTreeMap<GroupKey, GroupPhase>) {
-        for line in 0..lines.len() {
-            let (trial, phase, group) =
-                (lines.trial(line), lines.text("phase", line), lines.text("group", line));
+    fn samples(
+        &mut self,
+        trial: Trial,
+        sampled: Vec<(Names, Sampled)>,
+        groups: &BTreeMap<GroupKey, GroupPhase>,
+    ) {
+        let mut of_group: Vec<([String; 2], [Vec<f64>; 2])> = Vec::new();
+        for ([phase, group, flow], sampled) in sampled {
             let data = groups.get(&(trial, phase.clone(), group.clone()));
             if data.and_then(|data| self.running_s(trial, &phase, &group, data)).is_none() {
                 continue;
             }
-            let subject = if scope == Scope::Flow { lines.text("flow_id", line) } else { group };
-            let place = (trial, phase.as_str(), scope, subject.as_str());
-            for (stem, metric, unit) in
-                [("rtt_us", "srtt", "us"), ("snd_cwnd_pkts", "cwnd", "packets")]
-            {
-                let n = lines.count(&format!("{stem}.n"), line);
-                for (stat, value) in lines.stats(stem, line) {
-                    self.row(place, metric, unit, stat, value, n);
+            let mut values = [sampled.srtt_us, sampled.cwnd_pkts];
+            self.statistics((trial, &phase, Scope::Flow, &flow), &mut values);
+            // Sorted by phase, then group.
+            match of_group.last_mut() {
+                Some(last) if last.0[0] == phase && last.0[1] == group => {
+                    for (all, values) in last.1.iter_mut().zip(&values) {
+                        all.extend_from_slice(values);
+                    }
                 }
+                _ => of_group.push(([phase, group], values)),
+            }
+        }
+        for ([phase, group], mut values) in of_group {
+            self.statistics((trial, &phase, Scope::Group, &group), &mut values);
+        }
+    }
+
+    /// All statistics of smoothed RTTs and congestion windows.
+    fn statistics(&mut self, place: Place<'_>, values: &mut [Vec<f64>; 2]) {
+        for ((metric, unit), values) in
+            [("srtt", "us"), ("cwnd", "packets")].into_iter().zip(values)
+        {
+            for (stat, value) in statistics::of_samples(values) {
+                self.row(place, metric, unit, stat, value, values.len() as u32);
             }
         }
     }
@@ -500,28 +402,37 @@ impl Out<'_> {
         }
     }
 
-    /// Metrics that are taken at every instant.
-    fn sampled(&mut self, phases: &BTreeMap<(Trial, String), Aligned>) {
-        for ((trial, phase), aligned) in phases {
-            let Some(record) = self.measured_phase(*trial, phase) else { continue };
-            let group =
-                |flow: &str| flow.rsplit_once('/').map_or(flow, |(group, _)| group).to_owned();
-            let runs = |flow: &str| self.schedule.allows(trial.0, &group(flow), record);
-            for (flow, metric, unit, stat, value, n) in aligned.numbers(runs) {
+    /// Metrics that are taken at every instant, and how long steps last.
+    fn sampled(&mut self, trial: Trial, grid: &Grid) {
+        let phases = self.timeline.0.get(&trial).copied().unwrap_or_default();
+        let schedule = self.schedule;
+        let runs = |(from_s, to_s): (f64, f64)| {
+            move |flow: &str| schedule.allows(trial.0, group_of(flow), (from_s, to_s))
+        };
+        let steps = schedule.steps(trial.0, phases);
+        for record in phases.iter().filter(|phase| phase.measure) {
+            let (start_s, end_s) = record.span_s();
+            let numbers = grid.between(start_s, end_s).numbers(runs(record.span_s()));
+            for (flow, metric, unit, stat, value, n) in numbers {
                 let (scope, subject) = flow.map_or((Scope::Net, "all"), |flow| (Scope::Flow, flow));
-                self.row((*trial, phase.as_str(), scope, subject), metric, unit, stat, value, n);
+                self.row((trial, &record.name, scope, subject), metric, unit, stat, value, n);
+            }
+            let here = steps.iter().filter(|(at_s, _)| (start_s..end_s).contains(at_s));
+            let settled = here.map(|span| grid.between(span.0, span.1).settling(runs(*span)));
+            for (scope, subject, metric, unit, stat, value, n) in settling::over_steps(settled) {
+                self.row((trial, &record.name, scope, &subject), metric, unit, stat, value, n);
             }
         }
     }
 
     /// How late packets and steps were, which is known of a trial as a whole.
-    fn timing(&mut self, row: &query::TimingRow) {
+    fn timing(&mut self, trial: Trial, row: &query::TimingRow) {
         let metric = match row.what.as_str() {
             "packets" => "packet_lateness",
             "steps" => "step_lateness",
             _ => return,
         };
-        let place = (row.trial, WHOLE_TRIAL, Scope::Link, row.link.as_str());
+        let place = (trial, WHOLE_TRIAL, Scope::Link, row.link.as_str());
         let n = u32::try_from(row.count).unwrap_or(u32::MAX);
         for (stat, us) in
             [("p50", row.us[0]), ("p90", row.us[1]), ("p99", row.us[2]), ("max", row.us[3])]

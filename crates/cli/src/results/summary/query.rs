@@ -1,12 +1,14 @@
 //! Lazy Polars queries over the files of committed trials: rows become one line per trial, phase and flow (or group,
 //! probe, link).
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use ccbench_proto::metric::SAMPLED;
 use polars::io::HiveOptions;
 use polars::prelude::*;
 
+use super::rows::{Texts, each_piece};
 use crate::results::journal::TrialEnd;
 use crate::results::store::RunDir;
 use crate::results::{Result, frame_error};
@@ -92,23 +94,25 @@ pub(super) fn columns(run: &RunDir, table: &str, trials: &[&TrialEnd]) -> Result
 /// Subject and `data_json` of every event of a kind, each pair once.
 pub(super) fn events(
     run: &RunDir,
-    trials: &[&TrialEnd],
+    trials: &[TrialEnd],
     kind: &str,
-) -> Result<Vec<(String, String)>> {
-    const TABLE: &str = "events";
-    let Some(scan) = scan(run, TABLE, trials)? else { return Ok(vec![]) };
-    let found = scan
-        .filter(col("kind").eq(lit(kind)))
-        .group_by([col("subject"), col("data_json")])
-        .agg([col("kind").count()]);
-    let found = collect(run, TABLE, found)?;
-    let pair = |line| (found.text("subject", line), found.text("data_json", line));
-    Ok((0..found.len()).map(pair).collect())
+) -> Result<BTreeSet<(String, String)>> {
+    let mut found = BTreeSet::new();
+    for end in trials {
+        each_piece(run, "events", end, &["kind", "subject", "data_json"], |piece| {
+            let [kinds, subjects, data] =
+                ["kind", "subject", "data_json"].map(|name| piece.texts(name));
+            for row in (0..piece.len()).filter(|row| kinds.get(*row) == Some(kind)) {
+                let text = |texts: &Texts<'_>| texts.get(row).unwrap_or_default().to_owned();
+                found.insert((text(&subjects), text(&data)));
+            }
+        })?;
+    }
+    Ok(found)
 }
 
 /// How punctual a link was in one trial.
 pub(super) struct TimingRow {
-    pub(super) trial: (u32, u16),
     pub(super) link: String,
     pub(super) what: String,
     pub(super) count: u64,
@@ -116,90 +120,26 @@ pub(super) struct TimingRow {
     pub(super) us: [f64; 4],
 }
 
-/// How punctual the links were.
-pub(super) fn timing(run: &RunDir, trials: &[&TrialEnd]) -> Result<Vec<TimingRow>> {
-    const TABLE: &str = "link_timing";
+/// How punctual the links of a trial were, in the order of their names.
+pub(super) fn timing(run: &RunDir, end: &TrialEnd) -> Result<Vec<TimingRow>> {
     const US: [&str; 4] = ["p50_us", "p90_us", "p99_us", "max_us"];
-    let Some(scan) = scan(run, TABLE, trials)? else { return Ok(vec![]) };
-    let keys = ["point_id", "trial", "link", "what"].map(col);
-    let found = scan
-        .sort_by_exprs(keys, SortMultipleOptions::default())
-        .with_columns(["point_id", "trial", "count"].map(number));
-    let found = collect(run, TABLE, found)?;
-    let row = |line| TimingRow {
-        trial: found.trial(line),
-        link: found.text("link", line),
-        what: found.text("what", line),
-        count: found.number("count", line).unwrap_or(0.0) as u64,
-        us: US.map(|name| found.number(name, line).unwrap_or(0.0)),
-    };
-    Ok((0..found.len()).map(row).collect())
+    let mut found = Vec::new();
+    let columns = [&["link", "what", "count"][..], &US].concat();
+    each_piece(run, "link_timing", end, &columns, |piece| {
+        let [link, what] = ["link", "what"].map(|name| piece.texts(name));
+        let (count, us) = (piece.numbers("count"), US.map(|name| piece.numbers(name)));
+        found.extend((0..piece.len()).map(|row| TimingRow {
+            link: link.get(row).unwrap_or_default().to_owned(),
+            what: what.get(row).unwrap_or_default().to_owned(),
+            count: count.get(row).unwrap_or(0.0) as u64,
+            us: us.each_ref().map(|us| us.get(row).unwrap_or(0.0)),
+        }));
+    })?;
+    found.sort_by(|a, b| (&a.link, &a.what).cmp(&(&b.link, &b.what)));
+    Ok(found)
 }
 
 const LINK_TABLE: &str = "qdisc_samples";
-
-/// What receivers reported: `point_id`, `trial`, `flow_id`, and `t_s` (its end), `seconds`, `bytes` of each interval.
-pub(super) fn intervals(run: &RunDir, trials: &[&TrialEnd]) -> Result<Option<Lines>> {
-    const TABLE: &str = "intervals";
-    let Some(scan) = scan(run, TABLE, trials)? else { return Ok(None) };
-    let kept =
-        col("side").eq(lit("rcv")).and(col("omitted").not()).and(col("seconds").gt(lit(0.0)));
-    let columns = ["point_id", "trial", "t_s", "seconds", "bytes"].map(number);
-    let rows = scan.filter(kept).select([&columns[..], &[col("flow_id")]].concat());
-    collect(run, TABLE, rows).map(Some)
-}
-
-const SAMPLE_TABLE: &str = "flow_samples";
-/// Columns of [`senders`] that are categories.
-const NAMES: [&str; 3] = ["phase", "group", "flow_id"];
-
-/// What a summary takes of the data sockets at the sending side, read once.
-pub(super) fn senders(run: &RunDir, trials: &[&TrialEnd]) -> Result<Option<LazyFrame>> {
-    const COLUMNS: [&str; 11] = [
-        "point_id",
-        "trial",
-        "phase",
-        "group",
-        "flow_id",
-        "t_s",
-        "rtt_us",
-        "snd_cwnd_pkts",
-        "total_retrans_pkts",
-        "data_segs_out_pkts",
-        "bytes_acked",
-    ];
-    let Some(scan) = scan(run, SAMPLE_TABLE, trials)? else { return Ok(None) };
-    // A few names millions of times: as numbers they are small and quickly compared.
-    let names = NAMES.map(|name| col(name).cast(DataType::from_categories(Categories::global())));
-    let rows = scan.filter(sender()).select(COLUMNS.map(col)).with_columns(names);
-    let rows = rows.collect().map_err(frame_error("read", &dir(run, SAMPLE_TABLE)))?;
-    Ok(Some(rows.lazy()))
-}
-
-/// Groups rows of [`senders`] by trial, phase and `keys`.
-pub(super) fn of_senders(
-    run: &RunDir,
-    senders: &LazyFrame,
-    keys: &[&str],
-    aggregates: Vec<Expr>,
-) -> Result<Lines> {
-    let rows = senders.clone().filter(col("phase").is_not_null());
-    lines(run, SAMPLE_TABLE, rows, keys, aggregates)
-}
-
-/// Mean smoothed RTT of every flow in every `instant_s` of a trial: `point_id`, `trial`, `flow_id`, `instant`
-/// (number since the trial's beginning), `rtt_us`.
-pub(super) fn round_trips(run: &RunDir, senders: &LazyFrame, instant_s: f64) -> Result<Lines> {
-    let instant = (col("t_s") / lit(instant_s)).cast(DataType::Int64).alias("instant");
-    let rows = senders
-        .clone()
-        .filter(col("rtt_us").is_not_null().and(col("t_s").is_not_null()))
-        .group_by([col("point_id"), col("trial"), col("flow_id"), instant])
-        .agg([number("rtt_us").mean()])
-        .with_columns(["point_id", "trial", "instant"].map(number))
-        .with_column(col("flow_id").cast(DataType::String));
-    collect(run, SAMPLE_TABLE, rows)
-}
 
 /// What each link as a whole sent, dropped and held, grouped by trial, phase and link.
 pub(super) fn links(
@@ -307,16 +247,9 @@ fn lines(
     let keys: Vec<Expr> =
         ["point_id", "trial", "phase"].iter().chain(keys).map(|name| col(*name)).collect();
     let numbers = [number("point_id"), number("trial")];
-    // Categories sort by number, not by name.
-    let texts: Vec<Expr> = NAMES
-        .into_iter()
-        .filter(|name| keys.contains(&col(*name)))
-        .map(|name| col(name).cast(DataType::String))
-        .collect();
     let rows = rows
         .group_by(&keys)
         .agg(aggregates)
-        .with_columns(texts)
         .sort_by_exprs(&keys, SortMultipleOptions::default())
         .with_columns(numbers);
     collect(run, table, rows)

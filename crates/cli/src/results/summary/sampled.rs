@@ -5,7 +5,10 @@
 
 use std::collections::BTreeMap;
 
-use super::statistics::{entropy, jain, max_min, product};
+use super::Scope;
+use super::schedule::group_of;
+use super::settling::{Settled, settled};
+use super::statistics::{self, entropy, jain, max_min, product};
 
 /// Length of an instant: iperf3's usual interval.
 pub(super) const INSTANT_S: f64 = 0.1;
@@ -22,7 +25,8 @@ const SOME_OF_A_PHASE: f64 = 0.1;
 pub(super) struct Instant {
     bytes: f64,
     covered_s: f64,
-    srtt_us: Option<f64>,
+    /// Sum of the samples, and how many.
+    srtt_us: (f64, u32),
 }
 
 impl Instant {
@@ -30,15 +34,29 @@ impl Instant {
     fn mbit_per_s(self) -> Option<f64> {
         (self.covered_s >= LEAST_COVERED * INSTANT_S).then(|| self.bytes * 8e-6 / self.covered_s)
     }
+
+    /// Mean smoothed RTT of its samples, µs.
+    fn srtt_us(self) -> Option<f64> {
+        let (sum, samples) = self.srtt_us;
+        (samples > 0).then(|| sum / f64::from(samples))
+    }
 }
 
-/// The flows of one trial in one phase, on the grid of the instants that lie within the phase.
+/// The flows of one trial on the grid of instants that begins with it.
 #[derive(Debug)]
-pub(super) struct Aligned {
-    /// Number of the phase's first instant since the trial's beginning.
-    first: i64,
+pub(super) struct Grid {
     count: usize,
-    flows: BTreeMap<String, Vec<Instant>>,
+    flows: Vec<(String, Vec<Instant>)>,
+    /// The flow that was asked for last: rows of one come one after the other.
+    last: usize,
+}
+
+/// What a [`Grid`] has of a stretch of the trial: the instants that lie within it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Aligned<'a> {
+    grid: &'a Grid,
+    first: usize,
+    count: usize,
 }
 
 /// Of a rate.
@@ -48,29 +66,30 @@ type Index = fn(&[f64]) -> Option<f64>;
 /// One number: flow (`None`: all together), metric, unit, statistic, value, instants in it.
 pub(super) type Number<'a> = (Option<&'a str>, &'static str, &'static str, &'static str, f64, u32);
 
-impl Aligned {
-    /// A phase from `start_s` to `end_s` after the trial's beginning.
-    pub(super) fn new(start_s: f64, end_s: f64) -> Self {
-        let first = (start_s / INSTANT_S - 1e-6).ceil();
-        let count = ((end_s / INSTANT_S + 1e-6).floor() - first).max(0.0);
-        Self { first: first as i64, count: count as usize, flows: BTreeMap::new() }
+impl Grid {
+    /// Of a trial that ends `end_s` after its beginning.
+    pub(super) fn new(end_s: f64) -> Self {
+        let count = (end_s / INSTANT_S + 1e-6).floor().max(0.0) as usize;
+        Self { count, flows: Vec::new(), last: 0 }
     }
 
-    fn flow(&mut self, name: &str) -> &mut Vec<Instant> {
-        let count = self.count;
-        self.flows.entry(name.to_owned()).or_insert_with(|| vec![Instant::default(); count])
+    fn flow(&mut self, name: &str) -> &mut [Instant] {
+        if self.flows.get(self.last).is_none_or(|(known, _)| known != name) {
+            let known = self.flows.iter().position(|(known, _)| known == name);
+            self.last = known.unwrap_or(self.flows.len());
+            if known.is_none() {
+                self.flows.push((name.to_owned(), vec![Instant::default(); self.count]));
+            }
+        }
+        &mut self.flows[self.last].1
     }
 
     /// Bytes that were received in the `seconds` before `end_s`, evenly.
     pub(super) fn interval(&mut self, flow: &str, end_s: f64, seconds: f64, bytes: f64) {
-        let (start_s, first) = (end_s - seconds, self.first);
-        let last_s = (first + self.count as i64) as f64 * INSTANT_S;
-        if end_s <= first as f64 * INSTANT_S || start_s >= last_s {
-            return;
-        }
-        let from = ((start_s / INSTANT_S).floor() as i64 - first).max(0);
-        for (nth, instant) in self.flow(flow).iter_mut().enumerate().skip(from as usize) {
-            let begin_s = (first + nth as i64) as f64 * INSTANT_S;
+        let start_s = end_s - seconds;
+        let from = (start_s / INSTANT_S).floor().max(0.0) as usize;
+        for (nth, instant) in self.flow(flow).iter_mut().enumerate().skip(from) {
+            let begin_s = nth as f64 * INSTANT_S;
             if begin_s >= end_s {
                 break;
             }
@@ -82,33 +101,51 @@ impl Aligned {
         }
     }
 
-    /// Mean smoothed RTT of the samples in the instant `nth` since the trial's beginning.
-    pub(super) fn srtt(&mut self, flow: &str, nth: i64, us: f64) {
-        let at = usize::try_from(nth - self.first).ok();
-        let Some(at) = at.filter(|at| *at < self.count) else { return };
-        self.flow(flow)[at].srtt_us = Some(us);
+    /// A sample of the smoothed RTT so long after the trial's beginning.
+    pub(super) fn srtt(&mut self, flow: &str, at_s: f64, us: f64) {
+        // Times that are tenths of a second begin an instant: 0.3 by 0.1 is less than 3.
+        let nth = at_s * (1.0 / INSTANT_S);
+        if nth >= 0.0 && (nth as usize) < self.count {
+            let (sum, samples) = &mut self.flow(flow)[nth as usize].srtt_us;
+            *sum += us;
+            *samples += 1;
+        }
+    }
+
+    /// What lies between two instants, in seconds after the trial's beginning.
+    pub(super) fn between(&self, start_s: f64, end_s: f64) -> Aligned<'_> {
+        let first = (start_s / INSTANT_S - 1e-6).ceil().max(0.0);
+        let end = (end_s / INSTANT_S + 1e-6).floor().min(self.count as f64);
+        Aligned { grid: self, first: first as usize, count: (end - first).max(0.0) as usize }
+    }
+}
+
+impl<'a> Aligned<'a> {
+    /// The flows that `runs` says may run here (`None`: it cannot tell) and of which something is known.
+    fn flows(self, runs: impl Fn(&str) -> Option<bool>) -> Vec<(&'a str, &'a [Instant])> {
+        let defined =
+            |instants: &[Instant]| instants.iter().filter(|i| i.mbit_per_s().is_some()).count();
+        let here = |(flow, instants): &'a (String, Vec<Instant>)| {
+            let instants = instants.get(self.first..self.first + self.count)?;
+            let known = defined(instants);
+            let seems = known as f64 >= SOME_OF_A_PHASE * self.count as f64;
+            (known > 0 && runs(flow).unwrap_or(seems)).then_some((flow.as_str(), instants))
+        };
+        let mut flows: Vec<_> = self.grid.flows.iter().filter_map(here).collect();
+        flows.sort_unstable_by_key(|(flow, _)| *flow);
+        flows
     }
 
     /// All metrics of the phase, of the flows that `runs` says may run in it (`None`: it cannot tell).
-    pub(super) fn numbers(&self, runs: impl Fn(&str) -> Option<bool>) -> Vec<Number<'_>> {
-        let defined =
-            |instants: &[Instant]| instants.iter().filter(|i| i.mbit_per_s().is_some()).count();
-        let flows: Vec<(&str, &[Instant])> = self
-            .flows
-            .iter()
-            .map(|(flow, instants)| (flow.as_str(), instants.as_slice()))
-            .filter(|(flow, instants)| {
-                let seems = defined(instants) as f64 >= SOME_OF_A_PHASE * self.count as f64;
-                runs(flow).unwrap_or(seems) && defined(instants) > 0
-            })
-            .collect();
+    pub(super) fn numbers(self, runs: impl Fn(&str) -> Option<bool>) -> Vec<Number<'a>> {
+        let flows = self.flows(runs);
         let mut numbers = Vec::new();
         let mut sums = [0.0; 2];
         for (flow, instants) in &flows {
             let flow = Some(*flow);
             let rates: Vec<f64> = instants.iter().filter_map(|i| i.mbit_per_s()).collect();
             spread(flow, "throughput", &rates, &mut numbers);
-            let power = |i: &Instant| Some(i.mbit_per_s()? * 1e6 / (i.srtt_us? / 1e6));
+            let power = |i: &Instant| Some(i.mbit_per_s()? * 1e6 / (i.srtt_us()? / 1e6));
             mean(flow, "power", "bit/s/s", instants.iter().map(power), &mut numbers);
             let positive = |rate: f64| (rate > 0.0).then_some(rate);
             let utilities: [(_, _, Utility); 2] = [
@@ -153,6 +190,37 @@ impl Aligned {
             }
         }
         numbers
+    }
+
+    /// When the throughput and the smoothed RTT of every flow, every group and of all flows have settled after a step at the
+    /// beginning; a group's throughput is the sum, its RTT the mean.
+    pub(super) fn settling(self, runs: impl Fn(&str) -> Option<bool>) -> Vec<Settled> {
+        let flows = self.flows(runs);
+        let mut all: BTreeMap<(Scope, &str), Vec<&[Instant]>> = BTreeMap::new();
+        for (flow, instants) in flows {
+            let places = [(Scope::Flow, flow), (Scope::Group, group_of(flow)), (Scope::Net, "all")];
+            for place in places {
+                all.entry(place).or_default().push(instants);
+            }
+        }
+        let mut found = Vec::new();
+        for ((scope, subject), flows) in all {
+            let mut judge = |metric, at: &dyn Fn(usize) -> Option<f64>| {
+                let instants: Vec<Option<f64>> = (0..self.count).map(at).collect();
+                if instants.iter().any(Option::is_some) {
+                    found.push((scope, subject.to_owned(), metric, settled(&instants)));
+                }
+            };
+            judge("settling_time", &|nth| flows.iter().map(|flow| flow[nth].mbit_per_s()).sum());
+            if scope != Scope::Net {
+                judge("srtt_settling_time", &|nth| {
+                    let known: Vec<f64> =
+                        flows.iter().filter_map(|flow| flow[nth].srtt_us()).collect();
+                    statistics::mean(&known)
+                });
+            }
+        }
+        found
     }
 }
 
@@ -217,15 +285,19 @@ fn mean<'a>(
 mod tests {
     use super::*;
 
-    fn find(aligned: &Aligned, flow: Option<&str>, metric: &str, stat: &str) -> Option<(f64, u32)> {
-        let numbers = aligned.numbers(|_| None);
+    fn whole(grid: &Grid) -> Aligned<'_> {
+        grid.between(0.0, 1e9)
+    }
+
+    fn find(grid: &Grid, flow: Option<&str>, metric: &str, stat: &str) -> Option<(f64, u32)> {
+        let numbers = whole(grid).numbers(|_| None);
         let found = numbers.iter().find(|n| (n.0, n.1, n.3) == (flow, metric, stat))?;
         Some((found.4, found.5))
     }
 
     /// Two flows with these rates in Mbit/s, an instant each.
-    fn two(rates: &[(f64, f64)]) -> Aligned {
-        let mut aligned = Aligned::new(0.0, rates.len() as f64 * INSTANT_S);
+    fn two(rates: &[(f64, f64)]) -> Grid {
+        let mut aligned = Grid::new(rates.len() as f64 * INSTANT_S);
         for (nth, (a, b)) in rates.iter().enumerate() {
             let end_s = (nth + 1) as f64 * INSTANT_S;
             aligned.interval("a", end_s, INSTANT_S, a * 1e6 / 8.0 * INSTANT_S);
@@ -270,7 +342,7 @@ mod tests {
         close(find(&aligned, Some("b"), "utility_pf", "mean"), 10.0_f64.ln());
         assert_eq!(find(&aligned, Some("a"), "utility_pf", "undefined"), None);
         // A flow that begins later: nothing can be said of both before.
-        let mut late = Aligned::new(0.0, 0.3);
+        let mut late = Grid::new(0.3);
         late.interval("a", 0.3, 0.3, 300.0);
         late.interval("b", 0.3, 0.1, 100.0);
         close(find(&late, None, "jain_fairness", "mean"), 1.0);
@@ -281,7 +353,7 @@ mod tests {
     fn what_drains_after_a_flows_end_is_no_flow_of_the_next_phase() {
         let mut aligned = two(&[(10.0, 30.0); 4]);
         aligned.interval("drained", 0.1, 0.1, 1.0);
-        let numbers = aligned.numbers(|flow| Some(flow != "drained"));
+        let numbers = whole(&aligned).numbers(|flow| Some(flow != "drained"));
         let jain = numbers.iter().find(|n| n.1 == "jain_fairness").unwrap();
         assert!((jain.4 - 0.8).abs() < 1e-9 && jain.5 == 4, "{jain:?}");
     }
@@ -303,21 +375,61 @@ mod tests {
 
     #[test]
     fn intervals_are_spread_over_the_instants_that_they_cover() {
-        let mut aligned = Aligned::new(1.0, 1.3);
+        let mut grid = Grid::new(1.3);
         // From 0.95 to 1.15 s: half an instant lies before the phase, half of one within it.
-        aligned.interval("a", 1.15, 0.2, 2000.0);
-        aligned.interval("a", 1.3, 0.15, 6000.0);
-        aligned.srtt("a", 10, 20_000.0);
-        aligned.srtt("a", 9, 1.0);
-        let rates: Vec<_> = aligned.flows["a"].iter().map(|i| i.mbit_per_s().unwrap()).collect();
-        let wanted = [0.08, (500.0 + 2000.0) * 8e-5, 0.32];
-        assert!(rates.iter().zip(wanted).all(|(a, b)| (a - b).abs() < 1e-9), "{rates:?}");
-        assert_eq!(find(&aligned, Some("a"), "power", "mean").unwrap().1, 1);
-        close(find(&aligned, Some("a"), "power", "mean"), 0.08e6 / 0.02);
-        // Outside of the phase.
-        aligned.interval("a", 0.9, 0.5, 1e9);
-        aligned.interval("a", 9.0, 0.5, 1e9);
-        let again: Vec<_> = aligned.flows["a"].iter().map(|i| i.mbit_per_s().unwrap()).collect();
-        assert_eq!(again, rates);
+        grid.interval("a", 1.15, 0.2, 2000.0);
+        grid.interval("a", 1.3, 0.15, 6000.0);
+        grid.srtt("a", 1.0, 20_000.0);
+        grid.srtt("a", 0.99, 1.0);
+        let rates = |grid: &Grid| -> Vec<Option<f64>> {
+            let flows = grid.between(1.0, 1.3).flows(|_| None);
+            flows[0].1.iter().map(|i| i.mbit_per_s()).collect()
+        };
+        let (before, wanted) = (rates(&grid), [0.08, (500.0 + 2000.0) * 8e-5, 0.32]);
+        assert!(
+            before.iter().zip(wanted).all(|(a, b)| (a.unwrap() - b).abs() < 1e-9),
+            "{before:?}"
+        );
+        let numbers = grid.between(1.0, 1.3).numbers(|_| None);
+        let power = numbers.iter().find(|n| n.1 == "power").unwrap();
+        assert!((power.4 - 0.08e6 / 0.02).abs() < 1e-6 && power.5 == 1, "{power:?}");
+        // Outside of the phase, and of the trial.
+        grid.interval("a", 0.9, 0.5, 1e9);
+        grid.interval("a", 9.0, 0.5, 1e9);
+        grid.srtt("a", 1.3, 1.0);
+        grid.srtt("a", -0.1, 1.0);
+        assert_eq!(rates(&grid), before);
+    }
+
+    #[test]
+    fn a_step_settles_for_flows_groups_and_all_together() {
+        let mut grid = Grid::new(20.0);
+        for nth in 1..=200 {
+            let end_s = f64::from(nth) * INSTANT_S;
+            // `a` gives way to `b` from the 5th to the 8th second; together they fill the link all the time.
+            let share = ((end_s - 5.0) / 3.0).clamp(0.0, 1.0);
+            grid.interval("a/0", end_s, INSTANT_S, 1e5 * (2.0 - share));
+            grid.interval("b/0", end_s, INSTANT_S, 1e5 * share);
+            grid.srtt("a/0", end_s - 0.05, 20_000.0);
+        }
+        let settled = grid.between(0.0, 20.0).settling(|_| None);
+        let of = |scope, subject: &str, metric: &str| {
+            let found =
+                settled.iter().find(|s| (s.0, s.1.as_str(), s.2) == (scope, subject, metric));
+            found.map(|found| found.3)
+        };
+        // Within a tenth of its share: 0.3 s before the end, and the second is averaged.
+        assert!(
+            matches!(of(Scope::Flow, "b/0", "settling_time"), Some(Some(70..=77))),
+            "{settled:?}"
+        );
+        assert_eq!(of(Scope::Group, "b", "settling_time"), of(Scope::Flow, "b/0", "settling_time"));
+        assert_eq!(of(Scope::Net, "all", "settling_time"), Some(Some(0)));
+        assert_eq!(of(Scope::Flow, "a/0", "srtt_settling_time"), Some(Some(0)));
+        assert_eq!(of(Scope::Flow, "b/0", "srtt_settling_time"), None, "never sampled");
+        assert_eq!(of(Scope::Net, "all", "srtt_settling_time"), None);
+        // The next step comes too soon.
+        let short = grid.between(0.0, 2.0).settling(|flow| Some(flow == "a/0"));
+        assert!(!short.is_empty() && short.iter().all(|settled| settled.3.is_none()), "{short:?}");
     }
 }

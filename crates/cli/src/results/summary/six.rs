@@ -2,11 +2,13 @@
 //! RTT in each phase. The study's scripts print the mean over a group's flows where they run several; here the sum
 //! and the mean per flow are both there, and named.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::Path;
 
 use super::{Choice, PhaseRow, Scope, Summary, compute};
 use crate::results::csv::quoted;
+use crate::results::store::level_of;
 use crate::results::{Result, ResultsError};
 
 /// The six columns of one flow group as CSV, one line per counted trial: `throughput_sum_mbit_s.<phase>`, then
@@ -40,24 +42,21 @@ pub fn six_columns_of(summary: &Summary, group: &str) -> Result<String> {
         names.extend(summary.phases.iter().map(|phase| quoted(&format!("{column}.{phase}"))));
     }
     let mut out = names.join(",") + "\n";
-    let counts = |point_id, trial| rows.iter().any(|r| r.point_id == point_id && r.trial == trial);
-    for end in summary.trials.iter().filter(|end| counts(end.point_id, end.trial)) {
+    let key = |r: &&PhaseRow| (r.point_id, r.trial, r.metric, r.phase.clone());
+    let values: BTreeMap<_, f64> = rows.iter().map(|r| (key(r), r.value)).collect();
+    let counted: BTreeSet<_> = rows.iter().map(|r| (r.point_id, r.trial)).collect();
+    for end in summary.trials.iter().filter(|end| counted.contains(&(end.point_id, end.trial))) {
         let levels = summary.points.get(&end.point_id);
         let level = |factor: &String| {
-            let found = levels.into_iter().flatten().find(|(name, _)| name == factor);
-            found.map_or(String::new(), |(_, level)| quoted(level))
+            levels.and_then(|levels| level_of(levels, factor)).map_or(String::new(), quoted)
         };
         let mut fields = vec![end.point_id.to_string()];
         fields.extend(summary.factors.iter().map(level));
         fields.extend([end.trial.to_string(), end.status.to_string()]);
         for (_, metric, scale) in COLUMNS {
             for phase in &summary.phases {
-                let value = rows.iter().find(|r| {
-                    (r.point_id, r.trial) == (end.point_id, end.trial)
-                        && r.phase == *phase
-                        && r.metric == metric
-                });
-                fields.push(value.map_or(String::new(), |r| format!("{:.3}", r.value / scale)));
+                let value = values.get(&(end.point_id, end.trial, metric, phase.clone()));
+                fields.push(value.map_or(String::new(), |value| format!("{:.3}", value / scale)));
             }
         }
         // Writing to a String cannot fail.

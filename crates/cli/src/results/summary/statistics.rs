@@ -1,5 +1,8 @@
 //! The arithmetic over flows and over trials. Pure.
 
+use std::collections::BTreeMap;
+
+use ccbench_proto::metric::SAMPLED;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore as _, SeedableRng as _};
 use statrs::distribution::{ContinuousCDF as _, StudentsT};
@@ -59,6 +62,38 @@ pub fn median(values: &[f64]) -> Option<f64> {
     })
 }
 
+/// The statistics [`SAMPLED`] of these samples, whose order it changes; the standard deviation is none of one sample. Quantiles
+/// are interpolated between the two samples beside them.
+pub(super) fn of_samples(values: &mut [f64]) -> Vec<(&'static str, f64)> {
+    let Some(mean) = mean(values) else { return vec![] };
+    let std = variance(values).map(f64::sqrt);
+    let [p5, median, p95, p99] = quantiles(values, [0.05, 0.5, 0.95, 0.99]);
+    // What the last quantile left on either side of it.
+    let least = values.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let all = [Some(mean), median, p5, p95, p99, std, Some(least), Some(most)];
+    SAMPLED.into_iter().zip(all).filter_map(|(stat, value)| Some((stat, value?))).collect()
+}
+
+/// Quantiles of these samples for ascending shares; changes the samples' order.
+fn quantiles<const N: usize>(values: &mut [f64], shares: [f64; N]) -> [Option<f64>; N] {
+    let most = values.len().saturating_sub(1) as f64;
+    let mut from = 0;
+    shares.map(|share| {
+        let at = most * share;
+        let below = at.floor();
+        // What is before `from` is not larger than what follows.
+        let rest = values.get_mut(from..).filter(|rest| !rest.is_empty())?;
+        let (_, lower, above) = rest.select_nth_unstable_by(below as usize - from, f64::total_cmp);
+        from = below as usize;
+        if at == below {
+            return Some(*lower);
+        }
+        let upper = above.iter().copied().fold(f64::INFINITY, f64::min);
+        Some((at - below) * (upper - *lower) + *lower)
+    })
+}
+
 /// How far Student's t reaches with so many degrees of freedom (they need not be whole).
 pub(in crate::results) fn t_quantile(freedom: f64) -> Option<f64> {
     Some(StudentsT::new(0.0, 1.0, freedom).ok()?.inverse_cdf((1.0 + CONFIDENCE) / 2.0))
@@ -85,8 +120,7 @@ pub fn bootstrap(
     for _ in 0..RESAMPLES {
         for (values, sample) in drawn.iter_mut().zip(samples) {
             for value in values {
-                let share = u64::from(random.next_u32()) * sample.len() as u64;
-                *value = sample[(share >> 32) as usize];
+                *value = sample[draw(&mut random, sample.len())];
             }
         }
         found.extend(statistic(&drawn).filter(|value| value.is_finite()));
@@ -94,11 +128,90 @@ pub fn bootstrap(
     if found.len() * 2 < RESAMPLES {
         return None;
     }
-    let most = (found.len() - 1) as f64;
-    let mut at = |share: f64| {
-        *found.select_nth_unstable_by((most * share).round() as usize, f64::total_cmp).1
-    };
-    Some((at((1.0 - CONFIDENCE) / 2.0), at((1.0 + CONFIDENCE) / 2.0)))
+    Some(ends(&mut found))
+}
+
+/// Draws of which more are selected from than sorted.
+const MANY_DRAWS: usize = 256;
+
+/// What the intervals over so many trials have in common, worked out once: of the summary's numbers there are thousands.
+pub(super) struct OverTrials {
+    t: Option<f64>,
+    /// How often each trial is in a draw of [`bootstrap`], and how many draws are so: of few trials there are few different ones.
+    draws: Vec<(Vec<f64>, usize)>,
+}
+
+impl OverTrials {
+    /// Of `n` trials.
+    pub(super) fn of(n: usize) -> Self {
+        let mut random = ChaCha8Rng::seed_from_u64(0);
+        let mut draws: BTreeMap<Vec<u32>, usize> = BTreeMap::new();
+        for _ in 0..if n < 2 { 0 } else { RESAMPLES } {
+            let mut times = vec![0; n];
+            (0..n).for_each(|_| times[draw(&mut random, n)] += 1);
+            *draws.entry(times).or_default() += 1;
+        }
+        let numbers = |times: Vec<u32>| times.into_iter().map(f64::from).collect();
+        let draws = draws.into_iter().map(|(times, of)| (numbers(times), of)).collect();
+        Self { t: t_quantile(n as f64 - 1.0), draws }
+    }
+
+    /// As [`mean_with_interval`], of `n` values.
+    pub(super) fn mean(&self, values: &[f64]) -> Option<Mean> {
+        let value = mean(values)?;
+        let half = self.t.zip(variance(values));
+        let half = half.map(|(t, variance)| t * (variance / values.len() as f64).sqrt());
+        Some(Mean { value, interval: half.map(|half| (value - half, value + half)) })
+    }
+
+    /// As [`bootstrap`] of the mean, of `n` values.
+    pub(super) fn bootstrap(&self, values: &[f64]) -> Option<(f64, f64)> {
+        let first = values.first()?;
+        if self.draws.is_empty() || values.iter().all(|value| value == first) {
+            return bootstrap(&[values], |drawn| mean(&drawn[0]));
+        }
+        let n = values.len() as f64;
+        let mean_of = |times: &[f64]| {
+            times.iter().zip(values).map(|(times, value)| times * value).sum::<f64>() / n
+        };
+        let means = self.draws.iter().map(|(times, of)| (mean_of(times), *of));
+        if self.draws.len() > MANY_DRAWS {
+            return Some(ends(
+                &mut means.flat_map(|(mean, of)| std::iter::repeat_n(mean, of)).collect::<Vec<_>>(),
+            ));
+        }
+        let mut means: Vec<(f64, usize)> = means.collect();
+        means.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let at = |nth: usize| {
+            let mut before = 0;
+            let found = means.iter().find(|(_, of)| {
+                before += of;
+                before > nth
+            });
+            found.map(|(mean, _)| *mean)
+        };
+        let [low, high] = positions(RESAMPLES);
+        at(low).zip(at(high))
+    }
+}
+
+/// One of `n`, each equally likely.
+fn draw(random: &mut ChaCha8Rng, n: usize) -> usize {
+    ((u64::from(random.next_u32()) * n as u64) >> 32) as usize
+}
+
+/// Of so many values in order, those between which are 95 %.
+fn positions(count: usize) -> [usize; 2] {
+    let most = (count - 1) as f64;
+    [(1.0 - CONFIDENCE) / 2.0, (1.0 + CONFIDENCE) / 2.0]
+        .map(|share| (most * share).round() as usize)
+}
+
+/// The values between which are 95 % of these; changes their order.
+fn ends(values: &mut [f64]) -> (f64, f64) {
+    let [low, high] =
+        positions(values.len()).map(|at| *values.select_nth_unstable_by(at, f64::total_cmp).1);
+    (low, high)
 }
 
 /// Jain's index of these shares: 1 when all are equal, 1/n when one has everything. `None` of fewer than two and of
@@ -133,6 +246,7 @@ pub fn max_min(shares: &[f64]) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn the_interval_of_five_trials_is_that_of_the_tables() {
@@ -163,6 +277,52 @@ mod tests {
         assert_eq!(bootstrap(&[&values], mean_of), Some((low, high)));
         assert_eq!(bootstrap(&[&[1.0]], mean_of), None);
         assert_eq!(bootstrap(&[&[2.0, 2.0, 2.0]], mean_of), Some((2.0, 2.0)));
+    }
+
+    #[test]
+    fn intervals_that_share_their_draws_are_those_that_do_not() {
+        for n in [1, 2, 3, 5, 12, 40] {
+            let values: Vec<f64> = (0..n).map(|nth| f64::from(nth * 37 % 41) / 3.0).collect();
+            let shared = OverTrials::of(n as usize);
+            assert_eq!(shared.mean(&values), mean_with_interval(&values));
+            let alone = bootstrap(&[&values], |drawn| mean(&drawn[0]));
+            let (shared, alone) = (shared.bootstrap(&values), alone);
+            let near = |a: f64, b: f64| (a - b).abs() < 1e-12 * a.abs().max(1.0);
+            match (shared, alone) {
+                (Some(a), Some(b)) => assert!(near(a.0, b.0) && near(a.1, b.1), "{n}: {a:?} {b:?}"),
+                (a, b) => assert_eq!(a, b, "{n}"),
+            }
+        }
+        assert_eq!(OverTrials::of(3).bootstrap(&[2.0, 2.0, 2.0]), Some((2.0, 2.0)));
+    }
+
+    proptest! {
+        #[test]
+        fn statistics_of_samples_are_those_of_their_order(
+            values in prop::collection::vec(0.0..1e6_f64, 1..200),
+        ) {
+            let mut sorted = values.clone();
+            sorted.sort_by(f64::total_cmp);
+            let found = of_samples(&mut values.clone());
+            let find = |stat: &str| found.iter().find(|(name, _)| *name == stat).map(|(_, v)| *v);
+            let most = (values.len() - 1) as f64;
+            for (stat, share) in [("p5", 0.05), ("median", 0.5), ("p95", 0.95), ("p99", 0.99)] {
+                let at = most * share;
+                let [lower, upper] = [at.floor(), at.ceil()].map(|at| sorted[at as usize]);
+                let wanted = lower + (upper - lower) * (at - at.floor());
+                prop_assert!((find(stat).unwrap() - wanted).abs() < 1e-6, "{stat}");
+            }
+            prop_assert!((find("median").unwrap() - median(&values).unwrap()).abs() < 1e-6);
+            prop_assert_eq!(find("min"), sorted.first().copied());
+            prop_assert_eq!(find("max"), sorted.last().copied());
+            prop_assert_eq!(find("std").is_some(), values.len() > 1);
+        }
+    }
+
+    #[test]
+    fn nothing_has_no_statistics() {
+        assert_eq!(of_samples(&mut []), vec![]);
+        assert_eq!(of_samples(&mut [3.0]).len(), 7);
     }
 
     #[test]

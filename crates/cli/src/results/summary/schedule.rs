@@ -1,0 +1,91 @@
+//! What the run's own plan says of when: which groups run, and at which instants something changes.
+
+use std::collections::BTreeMap;
+
+use ccbench_proto::plan::check::CheckedPlan;
+use ccbench_proto::schedule::{self, FlowTask, Point, TrialContext};
+
+use crate::results::journal::PhaseRecord;
+
+/// From and to, in seconds since the trial's beginning.
+pub(super) type Span = (f64, f64);
+
+/// When groups run and links change at each point; nothing if the plan cannot be read.
+pub(super) struct Schedule(Option<BTreeMap<u32, Timing>>);
+
+/// Of one point.
+struct Timing {
+    groups: BTreeMap<String, Span>,
+    /// When a link changes or a flow starts or stops.
+    steps_s: Vec<f64>,
+}
+
+impl Timing {
+    fn of(point: &Point) -> Self {
+        let context = TrialContext::default();
+        let plan = point.plan.plan();
+        let clients = plan
+            .nodes
+            .keys()
+            .flat_map(|node| schedule::task_for(&point.plan, node, &context).clients);
+        let span =
+            |task: FlowTask| (task.group, (task.start.as_secs_f64(), task.stop.as_secs_f64()));
+        let groups: BTreeMap<String, Span> = clients.map(span).collect();
+        let changes = plan.changes.iter().map(|change| change.at.as_secs_f64());
+        let mut steps_s: Vec<f64> = groups
+            .values()
+            .flat_map(|(start_s, stop_s)| [*start_s, *stop_s])
+            .chain(changes)
+            .collect();
+        steps_s.sort_by(f64::total_cmp);
+        steps_s.dedup();
+        Self { groups, steps_s }
+    }
+}
+
+impl Schedule {
+    /// From the run's own plan.
+    pub(super) fn of(plan: Option<&CheckedPlan>) -> Self {
+        let timing = |point: Point| (point.id, Timing::of(&point));
+        Self(plan.map(|plan| plan.points().into_iter().map(timing).collect()))
+    }
+
+    fn group(&self, point_id: u32, group: &str) -> Option<&Span> {
+        self.0.as_ref()?.get(&point_id)?.groups.get(group)
+    }
+
+    /// Whether a group may run meanwhile; `None` if the plan is not known.
+    pub(super) fn allows(
+        &self,
+        point_id: u32,
+        group: &str,
+        (begin_s, end_s): Span,
+    ) -> Option<bool> {
+        self.0.as_ref()?;
+        let span = self.group(point_id, group);
+        Some(span.is_some_and(|(start_s, stop_s)| *start_s < end_s && *stop_s > begin_s))
+    }
+
+    /// How many seconds the plan lets a group run meanwhile; all of them if the plan is not known.
+    pub(super) fn planned_s(&self, point_id: u32, group: &str, (begin_s, end_s): Span) -> f64 {
+        let span = self.group(point_id, group);
+        span.map_or(end_s - begin_s, |(start_s, stop_s)| stop_s.min(end_s) - start_s.max(begin_s))
+    }
+
+    /// Every step of a trial, up to the next one or the trial's end. If the plan is not known, every phase begins with one.
+    pub(super) fn steps(&self, point_id: u32, phases: &[PhaseRecord]) -> Vec<Span> {
+        let end_s = phases.last().map_or(0.0, |last| last.span_s().1);
+        let mut at: Vec<f64> = match &self.0 {
+            Some(points) => points.get(&point_id).map_or(vec![], |timing| timing.steps_s.clone()),
+            None => phases.iter().map(|phase| phase.span_s().0).collect(),
+        };
+        at.retain(|at_s| *at_s < end_s);
+        at.push(end_s);
+        at.windows(2).map(|pair| (pair[0], pair[1])).collect()
+    }
+}
+
+/// The group of a flow `GROUP/NUMBER`.
+pub(in crate::results) fn group_of(flow: &str) -> &str {
+    flow.rsplit_once('/').map_or(flow, |(group, _)| group)
+}
