@@ -9,6 +9,7 @@
 //! - [`summary`] turns committed trials into means and confidence intervals; [`table`] prints them.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use polars::error::PolarsError;
 use serde::{Deserialize, Serialize};
@@ -32,6 +33,7 @@ pub mod summary;
 pub mod table;
 pub mod trial;
 pub mod verdict;
+mod writing;
 
 /// Version of the results directory's layout and of the tables' columns; grows when a reader must know.
 pub const SCHEMA_VERSION: u32 = 1;
@@ -145,6 +147,15 @@ pub enum ResultsError {
         /// The results directory.
         path: PathBuf,
     },
+    /// A trial's files could not be written; every later step of the trial says so again.
+    #[error(transparent)]
+    Writing(Arc<ResultsError>),
+    /// The thread that writes a trial's files panicked.
+    #[error(
+        "the thread that writes the trial's tables broke off: a mistake in ccbench; \
+         `ccbench run --resume` does the trial again"
+    )]
+    WriterDied,
     /// The same trial was committed before.
     #[error("{} exists already: point {point_id}, trial {trial} was committed before", path.display())]
     Exists {
