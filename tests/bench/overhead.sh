@@ -37,31 +37,15 @@ length = "20s"
 flows = ["ten"]
 PLAN
 
-# Of all threads of this experiment's controller, testbed and agents: user + system ticks, in two sums:
-# everything but the packet path, and the packet path (one thread per userspace link).
-ticks() {
-    local pid stat control=0 path=0 spent
-    for pid in $(pgrep -f 'ccbench run|ccbench-agent (serve|testbed)' || true); do
-        grep -zqx "CCBENCH_STATE=$CCBENCH_STATE" "/proc/$pid/environ" 2>/dev/null || continue
-        for stat in /proc/"$pid"/task/*/stat; do
-            spent=$(sed 's/.*) //' "$stat" 2>/dev/null | awk '{ print $12 + $13 }')
-            if grep -q '(ccbench-link)' "$stat" 2>/dev/null; then
-                path=$((path + ${spent:-0}))
-            else
-                control=$((control + ${spent:-0}))
-            fi
-        done
-    done
-    echo "$control $path"
-}
+. "$(dirname "$0")/ticks.sh"
 
 began_ns=$(date +%s%N)
 "$bin/ccbench" run "$dir/plan.toml" --json --out "$dir/results" > "$dir/out" 2> "$dir/err" &
 run=$!
 sleep 8
-read -r control1 path1 <<< "$(ticks)"; t1=$(date +%s%N)
+read -r control1 path1 <<< "$(ticks 'ccbench run|ccbench-agent (serve|testbed)')"; t1=$(date +%s%N)
 sleep 10
-read -r control2 path2 <<< "$(ticks)"; t2=$(date +%s%N)
+read -r control2 path2 <<< "$(ticks 'ccbench run|ccbench-agent (serve|testbed)')"; t2=$(date +%s%N)
 wait "$run" || { cat "$dir/out" "$dir/err"; exit 1; }
 ended_ns=$(date +%s%N)
 
