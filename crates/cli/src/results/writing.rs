@@ -25,6 +25,8 @@ use super::{Result, ResultsError, io_error};
 
 /// Rows that wait at most, and one message more: two row groups, about 10 MB of `acks`.
 const QUEUE_ROWS: usize = 2 * ROW_GROUP_ROWS;
+/// A message counts as so many rows at least: a single one is as large as a dozen in a batch.
+const LEAST_ROWS: usize = 16;
 /// So much of a raw file counts as a row.
 const RAW_BYTES_OF_A_ROW: usize = 256;
 
@@ -35,6 +37,7 @@ pub(super) struct Job {
     pub(super) what: What,
 }
 
+#[expect(clippy::large_enum_variant, reason = "nearly all are rows, and a box for each costs more")]
 pub(super) enum What {
     /// A node said this, by its own clock.
     Row(Of),
@@ -45,7 +48,7 @@ pub(super) enum What {
 }
 
 impl Job {
-    /// How many rows it is, about.
+    /// How many rows of a batch it is as large as, about.
     fn rows(&self) -> usize {
         let rows = match &self.what {
             What::Row(Of::Acks(batch)) => batch.at_ns.len(),
@@ -53,7 +56,7 @@ impl Job {
             What::Row(Of::Raw(piece)) => piece.data.len() / RAW_BYTES_OF_A_ROW,
             _ => 1,
         };
-        rows.max(1)
+        rows.max(LEAST_ROWS)
     }
 }
 
@@ -129,13 +132,13 @@ fn work(queue: &Queue, mut files: Files) {
     let mourner = Mourner(queue);
     let ended = loop {
         match queue.next() {
-            Next::Job(job) => {
+            Ok(job) => {
                 if let Err(error) = files.put(job) {
                     break Err(error);
                 }
             }
-            Next::Finish => break files.finish(),
-            Next::Nothing => return,
+            Err(Wanted::Nothing) => return,
+            Err(_) => break files.finish(),
         }
     };
     queue.end(ended.map_err(Arc::new));
@@ -184,12 +187,6 @@ enum Wanted {
     Nothing,
 }
 
-enum Next {
-    Job(Job),
-    Finish,
-    Nothing,
-}
-
 impl Queue {
     fn state(&self) -> MutexGuard<'_, State> {
         // Nothing that panics is done while it is held.
@@ -212,12 +209,12 @@ impl Queue {
         Ok(())
     }
 
-    /// Waits for something to do.
-    fn next(&self) -> Next {
+    /// Waits for something to do: a job, or what is wanted instead.
+    fn next(&self) -> Result<Job, Wanted> {
         let mut state = self.state();
         loop {
             if state.wanted == Wanted::Nothing {
-                return Next::Nothing;
+                return Err(Wanted::Nothing);
             }
             if let Some(job) = state.jobs.pop_front() {
                 state.rows -= job.rows();
@@ -226,10 +223,10 @@ impl Queue {
                     self.room.notify_one();
                     self.told.notify_one();
                 }
-                return Next::Job(job);
+                return Ok(job);
             }
             if state.wanted == Wanted::Finish {
-                return Next::Finish;
+                return Err(Wanted::Finish);
             }
             state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
@@ -441,7 +438,7 @@ mod tests {
         }
         assert!(!is_ready(&queue).await);
         for _ in 0..31 {
-            assert!(matches!(queue.next(), Next::Job(_)));
+            assert!(queue.next().is_ok());
         }
         assert!(!is_ready(&queue).await, "woken when there is room for much, not for each message");
         let pushing = std::thread::spawn({
@@ -451,17 +448,17 @@ mod tests {
         let mut waiting = std::pin::pin!(queue.until(|state| !state.full));
         let before = std::future::poll_fn(|cx| Poll::Ready(waiting.as_mut().poll(cx))).await;
         assert!(before.is_pending());
-        assert!(matches!(queue.next(), Next::Job(_)));
+        assert!(queue.next().is_ok());
         waiting.await;
         pushing.join().unwrap().unwrap();
-        assert_eq!(queue.state().rows, 32 * 1024 + 1);
+        assert_eq!(queue.state().rows, 32 * 1024 + LEAST_ROWS);
     }
 
     #[test]
     fn large_raw_pieces_count_for_many_rows() {
         let raw = |bytes| wire::Raw { name: "x".into(), data: vec![0; bytes] };
         let rows = |bytes| Job { node: "src".into(), what: What::Row(Of::Raw(raw(bytes))) }.rows();
-        assert_eq!((rows(0), rows(512 << 10)), (1, 2048));
+        assert_eq!((rows(0), rows(512 << 10)), (LEAST_ROWS, 2048));
     }
 
     #[test]
