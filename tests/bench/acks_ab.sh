@@ -5,7 +5,7 @@
 # that limits it. Usage: acks_ab.sh FOLDER-OF-BINARIES [PAIRS] [SECONDS]     (root; iperf3)
 set -euo pipefail
 bin=$1
-pairs=${2:-7}
+pairs=${2:-5}
 seconds=${3:-6}
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT

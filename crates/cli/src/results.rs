@@ -75,7 +75,7 @@ impl std::fmt::Display for TrialStatus {
 #[non_exhaustive]
 pub enum ResultsError {
     /// The file system refused.
-    #[error("cannot {op} {}: {source}", path.display())]
+    #[error("cannot {op} {}: {source}{}", path.display(), way_out(source))]
     Io {
         /// What was tried.
         op: &'static str,
@@ -85,7 +85,7 @@ pub enum ResultsError {
         source: std::io::Error,
     },
     /// Polars refused.
-    #[error("cannot {op} {}: {source}", path.display())]
+    #[error("cannot {op} {}: {source}{}", path.display(), way_out_of(source))]
     Frame {
         /// What was tried.
         op: &'static str,
@@ -295,6 +295,23 @@ impl ResultsError {
                 | Self::ManyFigures { .. }
                 | Self::Unpaired { .. }
         )
+    }
+}
+
+/// Where the system's answer does not say what to do.
+fn way_out(error: &std::io::Error) -> &'static str {
+    match error.kind() {
+        std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
+            "; make room there (a run goes on with `ccbench run --resume`)"
+        }
+        _ => "",
+    }
+}
+
+fn way_out_of(error: &PolarsError) -> &'static str {
+    match error {
+        PolarsError::IO { error, .. } => way_out(error),
+        _ => "",
     }
 }
 
