@@ -10,8 +10,7 @@ seconds=${3:-6}
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 export CCBENCH_STATE=$dir/state
-. "$(dirname "$0")/ticks.sh"
-hz=$(getconf CLK_TCK)
+. "$(dirname "$0")/cpu.sh"
 
 plan() {
     cat <<PLAN
@@ -41,15 +40,15 @@ one() {
     run=$!
     until grep -q trial_start "$dir/out"; do kill -0 "$run" || { cat "$dir/out" "$dir/err" >&2; exit 1; }; sleep 0.05; done
     sleep 1.5
-    read -r before _ <<< "$(ticks 'ccbench-agent serve')"; t1=$(date +%s%N)
+    read -r before _ <<< "$(cpu_ns 'ccbench-agent serve')"; t1=$(date +%s%N)
     sleep $((seconds - 2))
-    read -r after _ <<< "$(ticks 'ccbench-agent serve')"; t2=$(date +%s%N)
+    read -r after _ <<< "$(cpu_ns 'ccbench-agent serve')"; t2=$(date +%s%N)
     # A trial that is not ok (a busy machine) is measured all the same.
     wait "$run" || [ $? -eq 1 ]
-    awk -F, -v ticks=$((after - before)) -v ns=$((t2 - t1)) -v hz="$hz" '
+    awk -F, -v spent=$((after - before)) -v ns=$((t2 - t1)) '
     NR == 1 { for (n = 1; n <= NF; n++) at[$n] = n; next }
     $at["scope"] == "group" && $at["metric"] == "throughput_sum" { mbps = $at["value"] / 1e6 }
-    END { printf "%.1f %.2f\n", mbps, 100 * ticks / hz / (ns / 1e9) }' "$dir"/results/*/summary_phase.csv
+    END { printf "%.1f %.3f\n", mbps, 100 * spent / ns }' "$dir"/results/*/summary_phase.csv
 }
 
 for what in 'as fast as it can' '500 Mbit/s'; do
@@ -77,7 +76,7 @@ for what in 'as fast as it can' '500 Mbit/s'; do
         n = asort_(ratio); asort_(more)
         printf "%s, %d pairs: %.0f Mbit/s off, %.0f auto, ratio %.3f (%.3f to %.3f)\n", what, n, middle(off), middle(auto),
             ratio[int((n + 1) / 2)], ratio[1], ratio[n]
-        printf "    both agents: %.1f %% of a core off, %.1f %% auto, ratio of the medians %.2f; differences %+.1f (%+.1f to %+.1f)\n",
+        printf "    both agents: %.2f %% of a core off, %.2f %% auto, ratio of the medians %.2f; differences %+.2f (%+.2f to %+.2f)\n",
             middle(cpu_off), middle(cpu_auto), middle(cpu_auto) / (middle(cpu_off) > 0 ? middle(cpu_off) : 0.01),
             more[int((n + 1) / 2)], more[1], more[n]
     }' "$dir/pairs"
