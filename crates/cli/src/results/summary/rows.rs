@@ -86,7 +86,7 @@ pub(super) fn each_piece(
     if !end.rows.contains_key(table) {
         return Ok(());
     }
-    for path in run.parts(table, end.point_id, end.trial) {
+    for path in run.files(end, table) {
         let open = || File::open(&path).map_err(io_error("open", &path));
         let mut whole = ParquetReader::new(open()?);
         let metadata = whole.get_metadata().map_err(frame_error("read", &path))?.clone();
