@@ -249,9 +249,21 @@ fn write_new(
         let mut file = BufWriter::new(file);
         write(&mut file).map_err(frame_error("write", path))?;
         file.flush().map_err(io_error("write", path))?;
-        std::fs::rename(&staged, path).map_err(io_error("replace", path))
+        take_place(&staged, path).map_err(io_error("replace", path))
     });
     unstage(&staged, written)
+}
+
+/// Renames, so that a reader finds the old file or the new one. They are exchanged where the file system can: a rename in place
+/// of a file makes ext4 write the new one out first, for 2 ms.
+fn take_place(staged: &Path, path: &Path) -> std::io::Result<()> {
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
+    let there = std::fs::symlink_metadata(path).is_ok_and(|old| old.is_file());
+    if there && renameat_with(CWD, staged, CWD, path, RenameFlags::EXCHANGE).is_ok() {
+        std::fs::remove_file(staged)
+    } else {
+        std::fs::rename(staged, path)
+    }
 }
 
 /// Where a file's new content is written before it takes the old one's place.
