@@ -212,6 +212,13 @@ CC_FN void ccb_on_cong_control(struct tcp_sock *tp, const struct rate_sample *rs
 	ccb_on_ack(tp, &a);
 }
 
+#if CCB_WANTS & CC_WANTS_BURSTS
+CC_FN u32 ccb_on_burst(struct tcp_sock *tp)
+{
+	return CORE(_burst_segs)(ccb_params(tp), ccb_pacing_rate(tp), tp->mss_cache);
+}
+#endif
+
 #define CCB_SNDBUF_WINDOWS 3 /* the core may slow-start during recovery */
 #else
 CC_FN void ccb_on_sample(struct tcp_sock *tp, const struct ack_sample *sample)

@@ -162,6 +162,13 @@ SEC("struct_ops/ccb_tx_start") int ccb_tx_start(u64 *ctx)
 	return 0;
 }
 
+#if CCB_WANTS & CC_WANTS_BURSTS
+SEC("struct_ops/ccb_min_tso_segs") int ccb_min_tso_segs(u64 *ctx)
+{
+	return (int)ccb_on_burst((void *)ctx[0]);
+}
+#endif
+
 #if CCB_WANTS & CC_OWNS_CWND
 SEC("struct_ops/ccb_cong_control") int ccb_cong_control(u64 *ctx)
 {
@@ -206,6 +213,9 @@ SEC(".struct_ops.link") struct tcp_congestion_ops ccb = {
 	.set_state = (void *)ccb_set_state,
 	.cwnd_event = (void *)ccb_cwnd_event,
 	.cwnd_event_tx_start = (void *)ccb_tx_start,
+#if CCB_WANTS & CC_WANTS_BURSTS
+	.min_tso_segs = (void *)ccb_min_tso_segs,
+#endif
 #if CCB_WANTS & CC_OWNS_CWND
 	.cong_control = (void *)ccb_cong_control,
 	.sndbuf_expand = (void *)ccb_sndbuf_expand,

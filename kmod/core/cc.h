@@ -62,6 +62,7 @@ enum cc_event {
 #define CC_WANTS_ECN 2u	  /* ECN with one echo per mark (DCTCP-style or AccECN) */
 #define CC_WANTS_ECT1 4u  /* and ECT(1) on data */
 #define CC_WANTS_PACING 8u /* enable pacing at init */
+#define CC_WANTS_BURSTS 16u /* least segments per burst by cc_NAME_burst_segs, instead of the sysctl's two */
 
 struct cc_ack {
 	u64 now_us;		       /* tcp_mstamp */

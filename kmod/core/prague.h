@@ -11,6 +11,10 @@
  * feedback it is Reno (fallback 1); fallback 2 also halves if ten marked rounds in a row have a queue beyond
  * 10 ms, as a classic AQM would make one.
  *
+ * Below two packets (RFC 9331, 4.3: small windows) the window stays at two and pacing holds the flow to the fraction, down
+ * to 100 kbit/s. The RTT it is a fraction of is the least smoothed one since then: packets that far apart are
+ * acknowledged late, in pairs, and a rate that followed would slow itself down. This is what rate mode is for.
+ *
  *                  first CE: halve (alpha_init 0)
  *   [slow start] ----------------------------------> [avoidance: + inc per window of unmarked ACKs]
  *        ^                                               | CWR: - alpha/2, once per RTT and rtt_target
@@ -27,11 +31,13 @@
 
 #include "cc.h"
 
-#define CC_PRAGUE_WANTS (CC_OWNS_CWND | CC_WANTS_ECN | CC_WANTS_ECT1 | CC_WANTS_PACING)
+#define CC_PRAGUE_WANTS (CC_OWNS_CWND | CC_WANTS_ECN | CC_WANTS_ECT1 | CC_WANTS_PACING | CC_WANTS_BURSTS)
 #define CC_PRAGUE_ALPHA 24		/* bits of alpha's fraction */
 #define CC_PRAGUE_FRAC 20		/* bits of the window's fraction */
 #define CC_PRAGUE_CWND_MAX (1u << 22)	/* pkts; keeps every product below 2^64 */
 #define CC_PRAGUE_RATE_MIN 12500u	/* bytes/s: 100 kbit/s */
+#define CC_PRAGUE_RATE_MIN_US 13107u /* the same in 1/2^20 bytes/us */
+#define CC_PRAGUE_SMALL ((u64)CC_MIN_CWND << CC_PRAGUE_FRAC)
 #define CC_PRAGUE_CLASSIC_US 10000u
 #define CC_PRAGUE_CLASSIC_ROUNDS 10u
 
@@ -69,6 +75,7 @@ struct cc_prague_state {
 	u32 loss_cwnd_pkts;
 	u32 reductions;
 	u32 classic_rounds;
+	u32 small_rtt_us; /* least smoothed RTT since the window is below two packets; 0: it is not */
 	u8 saw_ce, in_loss, after_timeout;
 	u8 cut_seen; /* a reduction has happened at cut_stamp_us */
 };
@@ -91,25 +98,48 @@ CC_FN u32 cc_prague_ceil(u64 frac)
 	return cc_u32((frac + (1u << CC_PRAGUE_FRAC) - 1) >> CC_PRAGUE_FRAC);
 }
 
-CC_FN void cc_prague_set(struct cc_prague_state *st, u64 frac)
+/* Is this a Prague flow at all, or Reno for want of feedback? */
+CC_FN int cc_prague_is_reno(const struct cc_prague_params *p, const struct cc_ack *a)
 {
-	u64 least = (u64)CC_MIN_CWND << CC_PRAGUE_FRAC;
+	return p->fallback && !(a->flags & CC_ECN);
+}
+
+CC_FN u32 cc_prague_rtt_us(const struct cc_prague_state *st, const struct cc_ack *a)
+{
+	return st->small_rtt_us ? cc_min(st->small_rtt_us, a->srtt_us) : a->srtt_us;
+}
+
+/* The window of the least rate, for Reno of two packets; in 1/2^20 pkts */
+CC_FN u64 cc_prague_least(const struct cc_prague_state *st, const struct cc_prague_params *p,
+			  const struct cc_ack *a)
+{
+	u64 least;
+
+	if (cc_prague_is_reno(p, a))
+		return CC_PRAGUE_SMALL;
+	least = cc_div64((u64)cc_prague_rtt_us(st, a) * CC_PRAGUE_RATE_MIN_US,
+			 a->mss_bytes ? a->mss_bytes : 1);
+	return least < CC_PRAGUE_SMALL ? least + 1 : CC_PRAGUE_SMALL;
+}
+
+CC_FN void cc_prague_set(struct cc_prague_state *st, const struct cc_prague_params *p,
+			 const struct cc_ack *a, u64 frac)
+{
+	u64 least = cc_prague_least(st, p, a);
 	u64 most = (u64)CC_PRAGUE_CWND_MAX << CC_PRAGUE_FRAC;
 
 	if (frac < least)
 		frac = least;
 	st->frac = frac > most ? most : frac;
+	if (st->frac >= CC_PRAGUE_SMALL)
+		st->small_rtt_us = 0;
+	else if (a->srtt_us)
+		st->small_rtt_us = cc_prague_rtt_us(st, a);
 }
 
 CC_FN u32 cc_prague_shift(const struct cc_prague_params *p)
 {
 	return cc_min(p->alpha_shift, 8);
-}
-
-/* Is this a Prague flow at all, or Reno for want of feedback? */
-CC_FN int cc_prague_is_reno(const struct cc_prague_params *p, const struct cc_ack *a)
-{
-	return p->fallback && !(a->flags & CC_ECN);
 }
 
 CC_FN void cc_prague_init(struct cc_prague_state *st, const struct cc_prague_params *p,
@@ -130,6 +160,7 @@ CC_FN void cc_prague_init(struct cc_prague_state *st, const struct cc_prague_par
 	st->loss_cwnd_pkts = 0;
 	st->reductions = 0;
 	st->classic_rounds = 0;
+	st->small_rtt_us = 0;
 	st->saw_ce = 0;
 	st->in_loss = 0;
 	st->after_timeout = 0;
@@ -150,7 +181,7 @@ CC_FN u32 cc_prague_on_sample(struct cc_prague_state *st, const struct cc_prague
 CC_FN int cc_prague_rtt_independent(const struct cc_prague_state *st,
 				    const struct cc_prague_params *p, const struct cc_ack *a)
 {
-	return a->srtt_us < p->rtt_target_us && st->rounds >= p->rtt_transition &&
+	return cc_prague_rtt_us(st, a) < p->rtt_target_us && st->rounds >= p->rtt_transition &&
 	       !cc_in_slow_start(a->cwnd_pkts, a->ssthresh_pkts) && !cc_prague_is_reno(p, a);
 }
 
@@ -191,7 +222,7 @@ CC_FN void cc_prague_round(struct cc_prague_state *st, const struct cc_prague_pa
 	else if (st->rounds < 0xffff)
 		st->rounds++;
 	st->increase = cc_prague_rtt_independent(st, p, a)
-			       ? cc_prague_increase(a->srtt_us, p->rtt_target_us)
+			       ? cc_prague_increase(cc_prague_rtt_us(st, a), p->rtt_target_us)
 			       : 1u << CC_PRAGUE_FRAC;
 }
 
@@ -204,20 +235,31 @@ CC_FN int cc_prague_round_over(const struct cc_prague_state *st, const struct cc
 	       a->now_us - st->alpha_stamp_us >= p->rtt_target_us;
 }
 
-CC_FN void cc_prague_grow(struct cc_prague_state *st, const struct cc_ack *a, u32 ce_pkts)
+/* What holds the sender back: its window, or below two packets its pacing */
+CC_FN int cc_prague_limited(const struct cc_prague_state *st, const struct cc_ack *a)
+{
+	return a->flags & CC_CWND_LIMITED || (st->small_rtt_us && !(a->flags & CC_APP_LIMITED));
+}
+
+CC_FN void cc_prague_grow(struct cc_prague_state *st, const struct cc_prague_params *p,
+			  const struct cc_ack *a, u32 ce_pkts)
 {
 	u32 unmarked = cc_min(cc_minus(a->acked_pkts, ce_pkts), 1u << 20), room, slow;
+	u64 more, most;
 
-	if (!unmarked || st->in_loss || !(a->flags & CC_CWND_LIMITED))
+	if (!unmarked || st->in_loss || !cc_prague_limited(st, a))
 		return;
-	room = cc_minus(a->ssthresh_pkts, cc_prague_ceil(st->frac));
+	room = cc_minus(a->ssthresh_pkts, cc_max(cc_prague_ceil(st->frac), CC_MIN_CWND));
 	slow = cc_min(unmarked, room);
 	if (slow)
-		cc_prague_set(st, st->frac + ((u64)slow << CC_PRAGUE_FRAC));
+		cc_prague_set(st, p, a, st->frac + ((u64)slow << CC_PRAGUE_FRAC));
 	unmarked -= slow;
-	if (unmarked)
-		cc_prague_set(st, st->frac + cc_div64(((u64)unmarked * st->increase) << CC_PRAGUE_FRAC,
-						      st->frac));
+	if (!unmarked)
+		return;
+	/* In a window below one packet one ACK stands for several RTTs: no more than slow start then. */
+	more = cc_div64(((u64)unmarked * st->increase) << CC_PRAGUE_FRAC, st->frac);
+	most = (u64)unmarked << CC_PRAGUE_FRAC;
+	cc_prague_set(st, p, a, st->frac + (more < most ? more : most));
 }
 
 /* The whole window follows the fractional one, one packet per packet acked. */
@@ -230,19 +272,33 @@ CC_FN u32 cc_prague_follow(const struct cc_prague_state *st, const struct cc_ack
 	return cc_bound_cwnd(a, cc_max(target, cc_minus(a->cwnd_pkts, step)));
 }
 
-CC_FN u64 cc_prague_pacing(const struct cc_ack *a, u32 cwnd_pkts, u32 ssthresh_pkts)
+CC_FN u64 cc_prague_pacing(const struct cc_prague_state *st, const struct cc_ack *a, u32 cwnd_pkts,
+			   u32 ssthresh_pkts)
 {
-	u64 bytes = (u64)cc_max(cwnd_pkts, a->inflight_pkts) * cc_min(a->mss_bytes, 1u << 16);
+	u64 mss_bytes = cc_min(a->mss_bytes, 1u << 16);
+	u64 bytes = cc_max(cwnd_pkts, a->inflight_pkts) * mss_bytes;
 	u64 rate;
 
 	if (!a->srtt_us)
 		return 0;
+	if (st->small_rtt_us) {
+		rate = cc_div64((st->frac * mss_bytes * 15625) >> 14, st->small_rtt_us);
+		return rate > CC_PRAGUE_RATE_MIN ? rate : CC_PRAGUE_RATE_MIN;
+	}
 	if (bytes > (u64)1 << 42)
 		bytes = (u64)1 << 42;
 	rate = cc_div64(bytes * 1000000, a->srtt_us);
 	if (cwnd_pkts < ssthresh_pkts >> 1)
 		rate <<= 1;
 	return rate > CC_PRAGUE_RATE_MIN ? rate : CC_PRAGUE_RATE_MIN;
+}
+
+CC_FN void cc_prague_cut(struct cc_prague_state *st, const struct cc_prague_params *p,
+			 const struct cc_ack *a, u64 frac, struct cc_out *out)
+{
+	cc_prague_set(st, p, a, frac);
+	out->ssthresh_pkts = cc_max(cc_prague_ceil(st->frac), CC_MIN_CWND);
+	st->reductions++;
 }
 
 CC_FN void cc_prague_on_ack(struct cc_prague_state *st, const struct cc_prague_params *p,
@@ -253,24 +309,22 @@ CC_FN void cc_prague_on_ack(struct cc_prague_state *st, const struct cc_prague_p
 	cc_keep(a, out);
 	st->ack_ce_pkts = a->delivered_ce_pkts;
 	if (st->after_timeout) {
-		cc_prague_set(st, cc_prague_frac(a->cwnd_pkts));
+		cc_prague_set(st, p, a, cc_prague_frac(a->cwnd_pkts));
 		st->after_timeout = 0;
 	}
 	if (ce_pkts && !st->saw_ce) {
 		st->saw_ce = 1;
 		if (!p->alpha_init) {
-			cc_prague_set(st, st->frac >> 1);
-			out->ssthresh_pkts = cc_prague_ceil(st->frac);
-			st->reductions++;
+			cc_prague_cut(st, p, a, st->frac >> 1, out);
 		}
 	}
-	cc_prague_grow(st, a, ce_pkts);
+	cc_prague_grow(st, p, a, ce_pkts);
 	if (cc_prague_round_over(st, p, a)) {
 		cc_prague_round(st, p, a);
 		out->flags |= CC_OUT_ROUND;
 	}
 	out->cwnd_pkts = cc_prague_follow(st, a);
-	out->pacing_bytes_per_sec = cc_prague_pacing(a, out->cwnd_pkts, out->ssthresh_pkts);
+	out->pacing_bytes_per_sec = cc_prague_pacing(st, a, out->cwnd_pkts, out->ssthresh_pkts);
 }
 
 /* The reduction is on_event's; the stack's question is answered with what is in force. */
@@ -280,13 +334,6 @@ CC_FN u32 cc_prague_on_loss(struct cc_prague_state *st, const struct cc_prague_p
 	(void)st;
 	(void)p;
 	return cc_min(cc_max(a->ssthresh_pkts, CC_MIN_CWND), CC_INFINITE);
-}
-
-CC_FN void cc_prague_cut(struct cc_prague_state *st, u64 frac, struct cc_out *out)
-{
-	cc_prague_set(st, frac);
-	out->ssthresh_pkts = cc_prague_ceil(st->frac);
-	st->reductions++;
 }
 
 /* frac - frac * alpha / 2, rounded to nearest */
@@ -315,7 +362,7 @@ CC_FN void cc_prague_on_ce(struct cc_prague_state *st, const struct cc_prague_pa
 	if (p->fallback == 2 && st->classic_rounds >= CC_PRAGUE_CLASSIC_ROUNDS)
 		alpha = (u64)1 << (CC_PRAGUE_ALPHA + cc_prague_shift(p));
 	if (st->saw_ce || p->alpha_init)
-		cc_prague_cut(st, cc_prague_less(st->frac, alpha, cc_prague_shift(p)), out);
+		cc_prague_cut(st, p, a, cc_prague_less(st->frac, alpha, cc_prague_shift(p)), out);
 }
 
 CC_FN void cc_prague_on_event(struct cc_prague_state *st, const struct cc_prague_params *p,
@@ -327,10 +374,10 @@ CC_FN void cc_prague_on_event(struct cc_prague_state *st, const struct cc_prague
 	} else if (event == CC_EVENT_RECOVERY && a->ca_state != CC_RECOVERY) {
 		st->loss_cwnd_pkts = a->cwnd_pkts;
 		st->in_loss = 1;
-		cc_prague_cut(st, st->frac >> 1, out);
+		cc_prague_cut(st, p, a, st->frac >> 1, out);
 	} else if (event == CC_EVENT_RTO) {
 		st->loss_cwnd_pkts = a->cwnd_pkts;
-		cc_prague_cut(st, st->frac >> 1, out);
+		cc_prague_cut(st, p, a, st->frac >> 1, out);
 		st->after_timeout = 1;
 		st->in_loss = 0;
 	} else if (event == CC_EVENT_OPEN) {
@@ -343,8 +390,7 @@ CC_FN u32 cc_prague_undo(struct cc_prague_state *st, const struct cc_prague_para
 {
 	u32 cwnd = cc_max(cc_max(a->cwnd_pkts, st->loss_cwnd_pkts), CC_MIN_CWND);
 
-	(void)p;
-	st->frac = cc_prague_frac(cwnd);
+	cc_prague_set(st, p, a, cc_prague_frac(cwnd));
 	return cwnd;
 }
 

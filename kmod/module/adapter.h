@@ -129,6 +129,13 @@ static void ccb_tx_start(struct sock *sk)
 }
 #endif
 
+#if CCB_WANTS & CC_WANTS_BURSTS
+static u32 ccb_min_tso_segs(struct sock *sk)
+{
+	return ccb_on_burst(tcp_sk(sk));
+}
+#endif
+
 #if CCB_WANTS & CC_OWNS_CWND
 CCB_CONG_CONTROL(ccb_cong_control)
 {
@@ -167,6 +174,9 @@ static struct ccb_instance ccb_first = {
 		.cwnd_event = ccb_cwnd_event,
 #ifdef CCB_HAS_TX_START
 		.cwnd_event_tx_start = ccb_tx_start,
+#endif
+#if CCB_WANTS & CC_WANTS_BURSTS
+		.min_tso_segs = ccb_min_tso_segs,
 #endif
 #if CCB_WANTS & CC_OWNS_CWND
 		.cong_control = ccb_cong_control,

@@ -232,6 +232,93 @@ static void pacing_follows_the_window(void)
 	CHECK_EQ(cc_prague_burst_segs(&cc_prague_defaults, 125000000, 1448), 21);
 }
 
+/* Two packets of 1448 B per RTT, made less by marks until the pacing holds them. */
+static struct cc_conn small(struct cc_ack *a)
+{
+	struct cc_conn conn;
+
+	*a = ecn_ack();
+	a->cwnd_pkts = 2;
+	a->ssthresh_pkts = 2;
+	a->srtt_us = 1000;
+	a->inflight_pkts = 1;
+	conn = test_conn("prague,alpha_init=1,rtt_transition=0", a);
+	event(&conn, a, CC_EVENT_CWR);
+	return conn;
+}
+
+/* alpha 1: 2 -> 1 packet in 1 ms is 1.448 MB/s, the window stays at 2; then 0.5; 100 kbit/s at the least */
+static void below_two_packets_pacing_holds_the_flow(void)
+{
+	struct cc_ack a;
+	struct cc_conn conn = small(&a);
+	u32 i;
+
+	CHECK_EQ(a.cwnd_pkts, 2);
+	CHECK_EQ(a.ssthresh_pkts, 2);
+	CHECK_EQ(ack(&conn, &a, 1, 1).pacing_bytes_per_sec, 1448000);
+	a.now_us += 25000;
+	event(&conn, &a, CC_EVENT_CWR);
+	CHECK_EQ(test_stat(&conn, &a, "frac_cwnd_milli"), 500);
+	CHECK_EQ(ack(&conn, &a, 1, 1).pacing_bytes_per_sec, 724000);
+	for (i = 0; i < 20; i++) {
+		a.now_us += 25000;
+		event(&conn, &a, CC_EVENT_CWR);
+	}
+	CHECK_EQ(ack(&conn, &a, 1, 1).pacing_bytes_per_sec, 12500);
+	CHECK_EQ(a.cwnd_pkts, 2);
+}
+
+/* An RTT that grows with the gap between packets leaves the rate and its growth, (1/25)^2 packets per RTT, as they were. */
+static void waiting_for_the_next_packet_does_not_slow_it(void)
+{
+	struct cc_ack a;
+	struct cc_conn conn = small(&a);
+
+	a.flags &= ~CC_CWND_LIMITED;
+	a.srtt_us = 30000;
+	a.now_us += 25000;
+	a.una_seq = a.nxt_seq;
+	ack(&conn, &a, 2, 2);
+	CHECK_EQ(test_stat(&conn, &a, "increase_ppm"), 1599);
+	CHECK_EQ(ack(&conn, &a, 2, 2).pacing_bytes_per_sec, 1448000);
+	ack(&conn, &a, 4, 0);
+	CHECK_EQ(test_stat(&conn, &a, "frac_cwnd_milli"), 1006);
+	a.flags |= CC_APP_LIMITED;
+	ack(&conn, &a, 4, 0);
+	CHECK_EQ(test_stat(&conn, &a, "frac_cwnd_milli"), 1006);
+}
+
+/* Before the transition one packet per RTT: half a window makes 0.5 + 1, not 0.5 + 1 / 0.5; then it is a window again. */
+static void growth_of_a_small_window_is_bounded(void)
+{
+	struct cc_ack a;
+	struct cc_conn conn;
+
+	a = ecn_ack();
+	a.cwnd_pkts = 2;
+	a.ssthresh_pkts = 2;
+	conn = test_conn("prague,alpha_init=1,rtt_target_us=0", &a);
+	event(&conn, &a, CC_EVENT_CWR);
+	event(&conn, &a, CC_EVENT_CWR);
+	ack(&conn, &a, 1, 0);
+	CHECK_EQ(test_stat(&conn, &a, "frac_cwnd_milli"), 1500);
+	ack(&conn, &a, 1, 0);
+	CHECK(test_stat(&conn, &a, "frac_cwnd_milli") > 2000);
+	CHECK_EQ(ack(&conn, &a, 1, 1).cwnd_pkts, 3);
+}
+
+static void reno_stays_at_two_packets(void)
+{
+	struct cc_ack a = test_ack();
+	struct cc_conn conn;
+
+	a.cwnd_pkts = 2;
+	conn = test_conn("prague", &a);
+	event(&conn, &a, CC_EVENT_RECOVERY);
+	CHECK_EQ(test_stat(&conn, &a, "frac_cwnd_milli"), 2000);
+}
+
 static void wrong_parameters_are_refused_by_name(void)
 {
 	test_refused("prague,rtt_target_us=100001",
@@ -254,6 +341,10 @@ int main(void)
 	without_ecn_it_grows_as_reno();
 	behind_a_classic_queue_fallback_2_halves();
 	pacing_follows_the_window();
+	below_two_packets_pacing_holds_the_flow();
+	waiting_for_the_next_packet_does_not_slow_it();
+	growth_of_a_small_window_is_bounded();
+	reno_stays_at_two_packets();
 	wrong_parameters_are_refused_by_name();
 	return test_done("prague");
 }
