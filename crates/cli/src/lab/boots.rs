@@ -100,6 +100,11 @@ impl Boots {
         // Every point may cost another: the dearest decides, so that points can be compared. Without that question
         // one boot tells what the nodes are.
         let looked_at = if calibrates { points.len() } else { 1 };
+        if looked_at > 1 {
+            eprintln!(
+                "lab: a look at {looked_at} points, to choose the dilation (`--dilation N` does without)"
+            );
+        }
         let mut busy_pct = 0.0_f64;
         for point in points.into_iter().take(looked_at) {
             let seen = lab.survey(experiment, point, dilation, interrupt).await?;

@@ -268,16 +268,26 @@ fn with_busy(mut verdict: Verdict, busy_pct: f64, way_out: &str) -> Verdict {
     verdict
 }
 
-/// The plan with all its flows in one short phase: what the calibration runs.
+/// The plan with the flows of its busiest phase, and those that begin by themselves, in one short phase: what the
+/// calibration runs.
 fn shortened(plan: &CheckedPlan) -> CheckedPlan {
     let mut short = plan.plan().clone();
     let busiest = short.phases.iter().max_by_key(|phase| phase.flows.len()).cloned();
     if let Some(mut phase) = busiest {
+        let by_themselves = short.flows.iter().filter(|(_, flow)| flow.start.is_some());
+        let missing =
+            by_themselves.map(|(name, _)| name).filter(|name| !phase.flows.contains(name));
+        let missing: Vec<String> = missing.cloned().collect();
+        phase.flows.extend(missing);
         phase.length = CALIBRATION;
         short.phases = vec![phase];
         short.changes.clear();
+        short.expect.clear();
         for flow in short.flows.values_mut() {
             (flow.start, flow.stop) = (None, None);
+        }
+        for probe in short.probes.values_mut() {
+            probe.start = Micros::default();
         }
     }
     check(short).map_or_else(|_| plan.clone(), |(plan, _)| plan)
@@ -336,7 +346,26 @@ fn folder() -> Result<tempfile::TempDir, CliError> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
+    use crate::source::Source;
+
+    /// Flows that begin by themselves, late probes, changes and claims about phases do not make it run for minutes.
+    #[test]
+    fn the_calibration_is_short() {
+        let plans = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../plans");
+        for name in ["bufferbloat", "l4s/step", "dumbbell/fairness", "dumbbell/responsiveness"] {
+            let path = plans.join(name).with_extension("toml");
+            let plan = Source::read(&path).unwrap().load_quietly(&[]).unwrap();
+            for point in plan.points() {
+                let short = shortened(&point.plan);
+                assert_eq!(schedule::length(&short), CALIBRATION, "{name} {:?}", point.factors);
+                let flows = short.plan().phases.iter().map(|phase| phase.flows.len()).max();
+                assert_eq!(flows, Some(plan.plan().flows.len()), "{name}");
+            }
+        }
+    }
 
     #[test]
     fn a_busy_guest_is_judged() {
