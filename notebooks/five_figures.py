@@ -177,9 +177,8 @@ def e5(run):
         for axis, values in zip(axes[1:], [rates, srtts]):
             axis.step(values, [(nth + 1) / len(values) for nth in range(len(values))], where="post")
     # From zero, and no mark at an edge.
-    axes[0].margins(0.15)
     axes[0].set(xlabel="Mean sRTT (ms)", ylabel="Throughput (Mbit/s)")
-    axes[0].set(xlim=(0, axes[0].get_xlim()[1]), ylim=(0, axes[0].get_ylim()[1]))
+    axes[0].set(xlim=(0, 1.1 * axes[0].dataLim.x1), ylim=(0, 1.1 * axes[0].dataLim.y1))
     axes[1].set(xlabel="Throughput (Mbit/s)", ylabel="Share of samples")
     axes[2].set(xlabel="sRTT (ms)")
     return with_legend(figure)
