@@ -47,12 +47,13 @@ lint:
 	cargo clippy --locked --workspace --all-targets --features netns,browser -- -D warnings
 
 # Ratios measured in one run: cost of controller and agents, start-up, overhead per trial; of userspace links beside plain
-# veth; of watching sockets, by polling and at every acknowledgement; of a trial's processing beside the coexistence study's
+# veth; of watching sockets, by polling and at every acknowledgement, and of runs with and without; of a trial's processing beside the coexistence study's
 # shell.
 bench: build
 	tests/bench/overhead.sh $(BIN)
 	cargo run --locked -p ccbench-shaper --example link_bench
 	cargo run --locked -p ccbench-agent --example ack_cost
+	tests/bench/acks_ab.sh $(BIN)
 	cargo run --locked -p ccbench-shaper --features bench --example queue_cost
 	$(MAKE) --no-print-directory bench-results
 

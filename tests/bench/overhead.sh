@@ -37,38 +37,20 @@ length = "20s"
 flows = ["ten"]
 PLAN
 
-# Of all threads of this experiment's controller, testbed and agents: user + system ticks, in two sums:
-# everything but the packet path, and the packet path (one thread per userspace link).
-ticks() {
-    local pid stat control=0 path=0 spent
-    for pid in $(pgrep -f 'ccbench run|ccbench-agent (serve|testbed)' || true); do
-        grep -zqx "CCBENCH_STATE=$CCBENCH_STATE" "/proc/$pid/environ" 2>/dev/null || continue
-        for stat in /proc/"$pid"/task/*/stat; do
-            spent=$(sed 's/.*) //' "$stat" 2>/dev/null | awk '{ print $12 + $13 }')
-            if grep -q '(ccbench-link)' "$stat" 2>/dev/null; then
-                path=$((path + ${spent:-0}))
-            else
-                control=$((control + ${spent:-0}))
-            fi
-        done
-    done
-    echo "$control $path"
-}
+. "$(dirname "$0")/cpu.sh"
 
 began_ns=$(date +%s%N)
 "$bin/ccbench" run "$dir/plan.toml" --json --out "$dir/results" > "$dir/out" 2> "$dir/err" &
 run=$!
 sleep 8
-read -r control1 path1 <<< "$(ticks)"; t1=$(date +%s%N)
+read -r control1 path1 <<< "$(cpu_ns 'ccbench run|ccbench-agent (serve|testbed)')"; t1=$(date +%s%N)
 sleep 10
-read -r control2 path2 <<< "$(ticks)"; t2=$(date +%s%N)
+read -r control2 path2 <<< "$(cpu_ns 'ccbench run|ccbench-agent (serve|testbed)')"; t2=$(date +%s%N)
 wait "$run" || { cat "$dir/out" "$dir/err"; exit 1; }
 ended_ns=$(date +%s%N)
 
-hz=$(getconf CLK_TCK)
-awk -v c=$((control2 - control1)) -v p=$((path2 - path1)) -v hz="$hz" -v ns=$((t2 - t1)) 'BEGIN {
-    s = ns / 1e9
-    printf "controller and four agents, 10 flows at 100 ms: %.1f %% of one core (goal 10); packet path of the userspace delay: %.1f %%\n", 100 * c / hz / s, 100 * p / hz / s
+awk -v c=$((control2 - control1)) -v p=$((path2 - path1)) -v ns=$((t2 - t1)) 'BEGIN {
+    printf "controller and four agents, 10 flows at 100 ms: %.1f %% of one core (goal 10); packet path of the userspace delay: %.1f %%\n", 100 * c / ns, 100 * p / ns
 }'
 awk -v ns=$((ended_ns - began_ns)) 'BEGIN { s = ns / 1e9; printf "3 trials of 20 s took %.2f s: %.2f s per trial beyond its length (goal 2)\n", s, (s - 60) / 3 }'
 # t0_ns of the first trial: the only 19-digit number that is UTC nanoseconds, last but one column.

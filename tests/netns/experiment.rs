@@ -1,9 +1,10 @@
 //! One experiment from plan to results.
 
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
-use ccbench_tests::{Bench, namespaces, need_root, text, wait_for};
+use ccbench_tests::{Bench, binary, namespaces, need_root, text, wait_for};
 
 use crate::plan;
 
@@ -202,4 +203,32 @@ fn a_dead_flow_is_a_verdict_and_not_a_hang() {
     assert_eq!(code, Some(1), "{err}");
     assert!(err.contains("failed"), "{err}");
     assert!(bench.results().join("tables/flow_samples/point=0/trial-01/part-0.parquet").exists());
+}
+
+#[test]
+fn a_disk_that_fills_up_ends_the_run_and_resume_does_the_rest() {
+    need_root();
+    let bench = Bench::new();
+    let plan = bench.write("plan.toml", &plan("full", "1s", 2));
+    std::fs::create_dir(bench.path("results")).unwrap();
+    // The disk is full from the end of the first trial until the run has ended.
+    let script = r#"
+        mount -t tmpfs -o size=16m none results
+        "$0" run "$1" & run=$!
+        until grep -qs trial_end results/*/journal.ndjson; do kill -0 $run || exit 1; sleep 0.02; done
+        dd if=/dev/zero of=results/fill bs=4k 2> dd
+        wait $run; echo "ended: $?"
+        rm results/fill
+        "$0" run --resume results/*; echo "resumed: $?"
+        grep -c trial_end results/*/journal.ndjson; ls -A results/*
+    "#;
+    let mut command = Command::new("unshare");
+    command.args(["-m", "sh", "-c", script]).arg(binary("ccbench")).arg(plan);
+    command.current_dir(bench.path("")).env("CCBENCH_STATE", bench.path("state"));
+    let output = text(&command.output().unwrap());
+    for part in ["No space left on device", "make room", "ended: 1\n", "resumed: 0\n"] {
+        assert!(output.contains(part), "{part:?}: {output}");
+    }
+    assert!(!output.contains("\n.tmp-"), "{output}");
+    assert!(bench.processes().is_empty());
 }

@@ -31,8 +31,9 @@ const LEAD: Duration = Duration::from_millis(350);
 const REPORT_LIMIT: Duration = Duration::from_secs(12);
 /// A node that has not heard of a prepared trial for this long undoes everything.
 const LEASE: Duration = Duration::from_secs(15);
-/// Events waiting to be written; a full channel slows the streams down, and the agents count what they drop.
-const EVENTS_WAITING: usize = 4096;
+/// Messages on their way from the streams to the book, each of up to a thousand rows. When the files' writer has no room
+/// they wait, which slows the streams down, and the agents count what they drop.
+const EVENTS_WAITING: usize = 64;
 const TICK: Duration = Duration::from_millis(500);
 
 /// What an experiment needs to run.
@@ -316,6 +317,8 @@ impl Trial<'_> {
         } else if !failed_undo.is_empty() {
             nodes.broken = true;
         }
+        // While rows are on their way to the disk the nodes' questions are still answered.
+        book.writer.finished().await;
         if let Err(error) = stopped {
             book.writer.abandon(&error.to_string())?;
             return Err(error);
@@ -481,7 +484,7 @@ impl<'a> Book<'a> {
             tokio::select! {
                 biased;
                 () = interrupted(interrupt) => return Err(CliError::Interrupted),
-                heard = receive.recv() => match heard {
+                heard = next(&self.writer, &mut receive) => match heard {
                     None => return Ok(()),
                     Some((node, Heard::Event(event))) => {
                         limit = limit.max(Instant::now() + REPORT_LIMIT);
@@ -502,6 +505,11 @@ impl<'a> Book<'a> {
                     live.tick(Micros::new(elapsed_ns / 1000));
                 }
                 () = tokio::time::sleep_until(limit) => {
+                    if !self.writer.has_room() {
+                        // It is the disk that keeps them waiting.
+                        limit = Instant::now() + REPORT_LIMIT;
+                        continue;
+                    }
                     let nodes: Vec<String> = silent.into_iter().collect();
                     let limit_s = REPORT_LIMIT.as_secs();
                     self.errors.push(format!("still silent {limit_s} s after the end: {}", nodes.join(", ")));
@@ -510,6 +518,12 @@ impl<'a> Book<'a> {
             }
         }
     }
+}
+
+/// The next message, once there is room for what it holds.
+async fn next<T>(writer: &TrialWriter<'_>, receive: &mut mpsc::Receiver<T>) -> Option<T> {
+    writer.room().await;
+    receive.recv().await
 }
 
 #[cfg(test)]

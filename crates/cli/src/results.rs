@@ -9,6 +9,7 @@
 //! - [`summary`] turns committed trials into means and confidence intervals; [`table`] prints them.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use polars::error::PolarsError;
 use serde::{Deserialize, Serialize};
@@ -32,6 +33,7 @@ pub mod summary;
 pub mod table;
 pub mod trial;
 pub mod verdict;
+mod writing;
 
 /// Version of the results directory's layout and of the tables' columns; grows when a reader must know.
 pub const SCHEMA_VERSION: u32 = 1;
@@ -73,7 +75,7 @@ impl std::fmt::Display for TrialStatus {
 #[non_exhaustive]
 pub enum ResultsError {
     /// The file system refused.
-    #[error("cannot {op} {}: {source}", path.display())]
+    #[error("cannot {op} {}: {source}{}", path.display(), way_out(source))]
     Io {
         /// What was tried.
         op: &'static str,
@@ -83,7 +85,7 @@ pub enum ResultsError {
         source: std::io::Error,
     },
     /// Polars refused.
-    #[error("cannot {op} {}: {source}", path.display())]
+    #[error("cannot {op} {}: {source}{}", path.display(), way_out_of(source))]
     Frame {
         /// What was tried.
         op: &'static str,
@@ -145,6 +147,15 @@ pub enum ResultsError {
         /// The results directory.
         path: PathBuf,
     },
+    /// A trial's files could not be written; every later step of the trial says so again.
+    #[error(transparent)]
+    Writing(Arc<ResultsError>),
+    /// The thread that writes a trial's files panicked.
+    #[error(
+        "the thread that writes the trial's tables broke off: a mistake in ccbench; \
+         `ccbench run --resume` does the trial again"
+    )]
+    WriterDied,
     /// The same trial was committed before.
     #[error("{} exists already: point {point_id}, trial {trial} was committed before", path.display())]
     Exists {
@@ -295,6 +306,23 @@ impl ResultsError {
                 | Self::Format { .. }
                 | Self::Unpaired { .. }
         )
+    }
+}
+
+/// Where the system's answer does not say what to do.
+fn way_out(error: &std::io::Error) -> &'static str {
+    match error.kind() {
+        std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
+            "; make room there (a run goes on with `ccbench run --resume`)"
+        }
+        _ => "",
+    }
+}
+
+fn way_out_of(error: &PolarsError) -> &'static str {
+    match error {
+        PolarsError::IO { error, .. } => way_out(error),
+        _ => "",
     }
 }
 

@@ -1,5 +1,6 @@
 //! What a flow as fast as it can over veth pays for being watched at both ends.
 
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 use std::process::Command;
 use std::sync::atomic::Ordering;
@@ -21,7 +22,7 @@ pub fn print() {
         "## Goodput of one flow over veth, watched in both namespaces in every second pass: Gbit/s, medians of {PAIRS}, and \
          median, least and most of the {PAIRS} ratios of neighbours"
     );
-    println!("sample.acks  segments       without   with  ratio");
+    println!("sample.acks  segments       {}", Pairs::HEAD);
     for (mode, offloads) in
         [(EVERY_10MS, true), (EVERY_10MS, false), (Acks::Every, true), (Acks::Every, false)]
     {
@@ -71,34 +72,58 @@ fn effect(mode: Acks, offloads: bool) {
     let cookie = || ccbench_shaper::bpf::netns_cookie().unwrap();
     let cookies = [cookie(), there.run(cookie)];
     let traffic = Traffic::between(THERE, &there);
-    let mut told = [const { Vec::new() }; 2];
-    for pass in 0..2 * PAIRS {
-        let watch = |cookie| open_in(cookie, mode, &ports(65_535));
-        let mut sources: Vec<Box<dyn AckSource>> =
-            if pass % 2 == 1 { cookies.into_iter().map(watch).collect() } else { Vec::new() };
-        thread::sleep(Duration::from_millis(200));
-        let (from, begin) = (traffic.bytes.load(Ordering::Relaxed), Instant::now());
-        while begin.elapsed() < Duration::from_secs(1) {
-            thread::sleep(Duration::from_millis(10));
-            for source in &mut sources {
-                source.drain(now_ns(), false, &mut Vec::new());
-            }
-        }
-        let bits = (traffic.bytes.load(Ordering::Relaxed) - from) as f64 * 8.0;
-        told[pass % 2].push(bits / begin.elapsed().as_secs_f64() / 1e9);
-    }
-    let [without, with] = told;
-    let mut ratios: Vec<f64> = without.iter().zip(&with).map(|(off, on)| on / off).collect();
-    ratios.sort_by(f64::total_cmp);
+    let watch = |cookie| open_in(cookie, mode, &ports(65_535));
+    let pairs = Pairs::of(&traffic, || cookies.into_iter().map(watch).collect());
     println!(
-        "{:>11}  {:<13}  {:>7.2}  {:>5.2}  {:.3} ({:.3} to {:.3})",
+        "{:>11}  {:<13}  {pairs}",
         mode.to_string(),
         if offloads { "super-packets" } else { "1500 B" },
-        median(without),
-        median(with),
-        ratios[PAIRS / 2],
-        ratios[0],
-        ratios[PAIRS - 1],
     );
     traffic.end();
+}
+
+/// Goodput of the same traffic without and with something, in turns, in Gbit/s.
+pub struct Pairs {
+    without: Vec<f64>,
+    with: Vec<f64>,
+}
+
+impl Pairs {
+    pub const HEAD: &str = "without   with  ratio";
+
+    pub fn of(traffic: &Traffic, something: impl Fn() -> Vec<Box<dyn AckSource>>) -> Self {
+        let mut told = [const { Vec::new() }; 2];
+        for pass in 0..2 * PAIRS {
+            let mut sources = if pass % 2 == 1 { something() } else { Vec::new() };
+            thread::sleep(Duration::from_millis(200));
+            let (from, begin) = (traffic.bytes.load(Ordering::Relaxed), Instant::now());
+            while begin.elapsed() < Duration::from_secs(1) {
+                thread::sleep(Duration::from_millis(10));
+                for source in &mut sources {
+                    source.drain(now_ns(), false, &mut Vec::new());
+                }
+            }
+            let bits = (traffic.bytes.load(Ordering::Relaxed) - from) as f64 * 8.0;
+            told[pass % 2].push(bits / begin.elapsed().as_secs_f64() / 1e9);
+        }
+        let [without, with] = told;
+        Self { without, with }
+    }
+}
+
+impl fmt::Display for Pairs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let neighbours = self.without.iter().zip(&self.with);
+        let mut ratios: Vec<f64> = neighbours.map(|(off, on)| on / off).collect();
+        ratios.sort_by(f64::total_cmp);
+        write!(
+            f,
+            "{:>7.2}  {:>5.2}  {:.3} ({:.3} to {:.3})",
+            median(self.without.iter().copied()),
+            median(self.with.iter().copied()),
+            ratios[PAIRS / 2],
+            ratios[0],
+            ratios[PAIRS - 1],
+        )
+    }
 }

@@ -2,7 +2,7 @@
 //! space, how many events in a second are taken without a loss, what a fast flow pays, and the processor time of each
 //! way to look at 10, 100 and 1000 sockets. Ratios within one run are what to watch.
 //!
-//! `ack_cost [events] [effect] [looks]`: only these parts.
+//! `ack_cost [events] [effect] [neighbours] [looks]`: only these parts.
 #![allow(clippy::unwrap_used, missing_docs, reason = "a benchmark may panic")]
 
 use std::process::Command;
@@ -22,6 +22,7 @@ mod effect;
 mod events;
 mod kernel;
 mod looks;
+mod neighbours;
 mod traffic;
 
 const PORT: u16 = 5201;
@@ -31,8 +32,12 @@ fn main() {
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, most.min(8192), most).unwrap();
     let wanted: Vec<String> = std::env::args().skip(1).collect();
-    let parts: [(&str, fn()); 3] =
-        [("events", events::print), ("effect", effect::print), ("looks", looks::print)];
+    let parts: [(&str, fn()); 4] = [
+        ("events", events::print),
+        ("effect", effect::print),
+        ("neighbours", neighbours::print),
+        ("looks", looks::print),
+    ];
     for (name, print) in parts {
         if wanted.is_empty() || wanted.iter().any(|one| one == name) {
             print();

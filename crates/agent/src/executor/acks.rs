@@ -65,9 +65,8 @@ impl Left {
             return out.event("agent_error", "acks", why).await;
         };
         for row in self.rows {
-            let copy = row.clone();
-            if !out.send(row).await {
-                source.refused(&copy);
+            if let Some(row) = out.try_to_send(row).await {
+                source.refused(&row);
             }
         }
         for count in source.counts(clock::now_ns()) {

@@ -127,21 +127,32 @@ impl Outbox {
     }
 
     /// For everything else: waits for room, but not for ever. Whether it was sent.
-    pub async fn send(&self, mut of: Of) -> bool {
-        self.names.translate(&mut of);
-        let ok = self.put(Outgoing::new(of, None)).await;
-        self.counts.stuck.store(!ok, Ordering::Relaxed);
-        self.count(ok);
-        ok
+    pub async fn send(&self, of: Of) -> bool {
+        self.try_to_send(of).await.is_none()
     }
 
-    async fn put(&self, outgoing: Outgoing) -> bool {
-        match self.rows.try_send(outgoing) {
-            Ok(()) => true,
-            Err(TrySendError::Closed(_)) => false,
-            Err(TrySendError::Full(outgoing)) => {
-                matches!(self.patiently(self.rows.send(outgoing)).await, Some(Ok(())))
+    /// The same; gives back what was not sent.
+    pub async fn try_to_send(&self, mut of: Of) -> Option<Of> {
+        self.names.translate(&mut of);
+        let back = self.put(Outgoing::new(of, None)).await;
+        self.counts.stuck.store(back.is_some(), Ordering::Relaxed);
+        self.count(back.is_none());
+        back
+    }
+
+    /// Gives back what was not sent.
+    async fn put(&self, outgoing: Outgoing) -> Option<Of> {
+        let outgoing = match self.rows.try_send(outgoing) {
+            Ok(()) => return None,
+            Err(TrySendError::Closed(outgoing)) => return outgoing.event.of,
+            Err(TrySendError::Full(outgoing)) => outgoing,
+        };
+        match self.patiently(self.rows.reserve()).await {
+            Some(Ok(place)) => {
+                place.send(outgoing);
+                None
             }
+            _ => outgoing.event.of,
         }
     }
 
@@ -186,7 +197,7 @@ impl Outbox {
                 continue;
             };
             let raw = wire::Raw { name: name.to_owned(), data: piece.to_vec() };
-            let ok = self.put(Outgoing::new(Of::Raw(raw), Some(room))).await;
+            let ok = self.put(Outgoing::new(Of::Raw(raw), Some(room))).await.is_none();
             self.counts.stuck.store(!ok, Ordering::Relaxed);
             self.count(ok);
         }

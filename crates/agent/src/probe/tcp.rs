@@ -63,6 +63,7 @@ pub fn run(
     emit: &mut dyn FnMut(wire::Probe),
 ) -> bool {
     let (mut seq, mut due) = (0, start_at_ns + task.start.nanos());
+    let mut names = LookUp::new(ask_system);
     let every = task.every.nanos().max(1_000_000);
     loop {
         while clock::now_ns() < due {
@@ -77,7 +78,7 @@ pub fn run(
         let at_ns = clock::now_ns();
         let limit = Limit { deadline_ns: at_ns + task.timeout.nanos(), end: end.clone() };
         let mut row = ping::row(task, seq, at_ns);
-        match measure(task, &limit, &mut row) {
+        match measure(task, &limit, &mut names, &mut row) {
             Ok(()) => {}
             Err(Failed::Ended) => return true,
             Err(Failed::Because(why)) => (row.lost, row.error) = (true, why),
@@ -105,11 +106,16 @@ fn us(from_ns: u64, to_ns: u64) -> f64 {
     to_ns.saturating_sub(from_ns) as f64 / 1e3
 }
 
-fn measure(task: &ProbeTask, limit: &Limit, row: &mut wire::Probe) -> Result<(), Failed> {
+fn measure(
+    task: &ProbeTask,
+    limit: &Limit,
+    names: &mut LookUp,
+    row: &mut wire::Probe,
+) -> Result<(), Failed> {
     let begin_ns = row.at_ns;
     let mut to = SocketAddr::new(task.to_ip, task.port);
     if let Some(host) = &task.host {
-        let found = look_up(host, task.port, limit);
+        let found = names.find(host, task.port, limit);
         // How long it takes to fail is a measurement too.
         row.dns_us = Some(us(begin_ns, clock::now_ns()));
         let found = found?;
@@ -134,26 +140,59 @@ fn measure(task: &ProbeTask, limit: &Limit, row: &mut wire::Probe) -> Result<(),
     fetch(stream, &http::request(&host), limit, row, because("fetch from"))
 }
 
-/// The system's resolver knows no limit of time: it is asked by a thread of its own, which is left alone when that is up.
-fn look_up(host: &str, port: u16, limit: &Limit) -> Result<Vec<SocketAddr>, Failed> {
-    let because = |why: io::Error| Failed::Because(format!("cannot look up {host}: {why}"));
-    let (tell, told) = mpsc::sync_channel(1);
-    let name = host.to_owned();
-    let ask = move || {
-        let found = (name.as_str(), port).to_socket_addrs().map(Vec::from_iter);
-        // Nobody waits any more: so be it.
-        let _ = tell.send(found);
-    };
-    std::thread::Builder::new().name("look-up".to_owned()).spawn(ask).map_err(because)?;
-    loop {
-        let slice_ns = limit.slice_ns(because)?;
-        match told.recv_timeout(std::time::Duration::from_nanos(slice_ns)) {
-            Ok(found) => return found.map_err(because),
-            Err(mpsc::RecvTimeoutError::Timeout) => {}
-            Err(mpsc::RecvTimeoutError::Disconnected) => {
-                return Err(because(io::Error::other("its thread panicked")));
-            }
+type Found = io::Result<Vec<SocketAddr>>;
+
+fn ask_system(host: &str, port: u16) -> Found {
+    (host, port).to_socket_addrs().map(Vec::from_iter)
+}
+
+/// Turns names into addresses. The system's resolver knows no limit of time: it is asked by a thread of its own, which is left
+/// alone when that is up. There is one such thread at most: while it hangs, nothing else is asked.
+struct LookUp {
+    ask: fn(&str, u16) -> Found,
+    /// Where the thread will answer.
+    pending: Option<mpsc::Receiver<Found>>,
+}
+
+impl LookUp {
+    fn new(ask: fn(&str, u16) -> Found) -> Self {
+        Self { ask, pending: None }
+    }
+
+    fn find(&mut self, host: &str, port: u16, limit: &Limit) -> Result<Vec<SocketAddr>, Failed> {
+        let because = |why: io::Error| Failed::Because(format!("cannot look up {host}: {why}"));
+        if self.pending.is_some() {
+            // The answer to an earlier measurement's question is dropped: it did not begin with this one.
+            let hangs = |why| because(io::Error::other(format!("{why}; an earlier look-up hangs")));
+            let _ = self.answer(limit, hangs)?;
         }
+        let (tell, told) = mpsc::sync_channel(1);
+        let (name, ask) = (host.to_owned(), self.ask);
+        // If nobody waits any more: so be it.
+        let work = move || drop(tell.send(ask(&name, port)));
+        std::thread::Builder::new().name("look-up".to_owned()).spawn(work).map_err(because)?;
+        self.pending = Some(told);
+        self.answer(limit, because)?.map_err(because)
+    }
+
+    /// What the thread says; it stays pending if the time is up before.
+    fn answer(
+        &mut self,
+        limit: &Limit,
+        because: impl Fn(io::Error) -> Failed,
+    ) -> Result<Found, Failed> {
+        while let Some(told) = &self.pending {
+            let slice_ns = limit.slice_ns(&because)?;
+            let answer = match told.recv_timeout(std::time::Duration::from_nanos(slice_ns)) {
+                Err(mpsc::RecvTimeoutError::Timeout) => continue,
+                Err(mpsc::RecvTimeoutError::Disconnected) => break,
+                Ok(found) => found,
+            };
+            self.pending = None;
+            return Ok(answer);
+        }
+        self.pending = None;
+        Ok(Err(io::Error::other("its thread panicked")))
     }
 }
 
@@ -253,6 +292,9 @@ impl Limit {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+    use std::sync::atomic::AtomicUsize;
+
     use super::*;
 
     fn limit(deadline_ns: u64, stop: bool) -> Limit {
@@ -262,13 +304,50 @@ mod tests {
 
     #[test]
     fn a_look_up_waits_neither_for_the_trials_end_nor_past_its_deadline() {
-        let found = look_up("localhost", 80, &limit(u64::MAX, false)).unwrap();
+        let look_up = |limit| LookUp::new(ask_system).find("localhost", 80, &limit);
+        let found = look_up(limit(u64::MAX, false)).unwrap();
         assert!(found.iter().all(|address| address.ip().is_loopback() && address.port() == 80));
-        assert_eq!(look_up("localhost", 80, &limit(u64::MAX, true)), Err(Failed::Ended));
-        let late = look_up("localhost", 80, &limit(0, false)).unwrap_err();
+        assert_eq!(look_up(limit(u64::MAX, true)), Err(Failed::Ended));
+        let late = look_up(limit(0, false)).unwrap_err();
         assert!(
             matches!(&late, Failed::Because(why) if why.starts_with("cannot look up localhost: ")),
             "{late:?}"
         );
+    }
+
+    #[test]
+    fn a_resolver_that_hangs_holds_one_thread() {
+        static ASKED: AtomicUsize = AtomicUsize::new(0);
+        static HANGS: Mutex<()> = Mutex::new(());
+        fn ask(_: &str, port: u16) -> Found {
+            let nth = ASKED.fetch_add(1, Ordering::SeqCst);
+            drop(HANGS.lock());
+            Ok(vec![SocketAddr::new([10, 0, 0, nth as u8].into(), port)])
+        }
+        let soon = || limit(clock::now_ns() + 20_000_000, false);
+        let mut names = LookUp::new(ask);
+        let hanging = HANGS.lock().unwrap();
+        let whys: Vec<_> = (0..5).map(|_| names.find("a.b", 80, &soon()).unwrap_err()).collect();
+        let said = |why: &Failed, what| matches!(why, Failed::Because(text) if text.contains(what));
+        assert!(!said(&whys[0], "an earlier look-up hangs"), "{whys:?}");
+        assert!(whys[1..].iter().all(|why| said(why, "an earlier look-up hangs")), "{whys:?}");
+        assert!(ASKED.load(Ordering::SeqCst) <= 1);
+        drop(hanging);
+        let found = names.find("a.b", 80, &limit(u64::MAX, false)).unwrap();
+        assert_eq!(
+            found,
+            [SocketAddr::from(([10, 0, 0, 1], 80))],
+            "the late answer is not this one's"
+        );
+        assert_eq!((ASKED.load(Ordering::SeqCst), names.pending.is_none()), (2, true));
+    }
+
+    #[test]
+    fn a_look_up_whose_thread_panics_is_told() {
+        let mut names = LookUp::new(|_, _| panic!("on purpose"));
+        for _ in 0..2 {
+            let why = names.find("a.b", 80, &limit(u64::MAX, false)).unwrap_err();
+            assert!(matches!(&why, Failed::Because(text) if text.ends_with("panicked")), "{why:?}");
+        }
     }
 }

@@ -109,7 +109,7 @@ impl Lab {
                     }
                     return Err(CliError::Interrupted);
                 }
-                said = receive.recv() => said,
+                said = ear.next(&mut receive) => said,
             };
             let Some(of) = said.and_then(|said| said.of) else { break };
             ear.hear(of, live)?;
@@ -190,6 +190,14 @@ impl<'a> Ear<'a> {
             utc_minus_guest_ns: 0,
             busy_pct: 0.0,
         }
+    }
+
+    /// The next message, once there is room for what it holds.
+    async fn next<T>(&self, receive: &mut mpsc::Receiver<T>) -> Option<T> {
+        if let Some(book) = &self.book {
+            book.writer.room().await;
+        }
+        receive.recv().await
     }
 
     fn hear(&mut self, of: Of, live: &mut Live) -> Result<(), CliError> {

@@ -69,6 +69,9 @@ pub struct TrialEnd {
     pub reasons: Vec<Reason>,
     /// Rows per table; a table without rows has no file.
     pub rows: BTreeMap<String, u64>,
+    /// Files of the tables that have more than one.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub files: BTreeMap<String, usize>,
     /// The timeline.
     pub phases: Vec<PhaseRecord>,
     /// Each node's clock.
@@ -302,6 +305,7 @@ mod tests {
             status: TrialStatus::Ok,
             reasons: vec![],
             rows: BTreeMap::new(),
+            files: BTreeMap::new(),
             phases: vec![],
             clocks: BTreeMap::new(),
             congestion_controls: vec![],

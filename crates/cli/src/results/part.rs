@@ -15,7 +15,7 @@ use super::columns::{Columns, Origin};
 use super::encoding::encodings;
 use super::{Result, frame_error, io_error};
 
-/// Rows of a row group. While one is written nothing else is done, and a node waits for an answer for a second.
+/// Rows of a row group: what a table holds in memory, and loses if ccbench is killed.
 pub(crate) const ROW_GROUP_ROWS: usize = 32 * 1024;
 /// Of every column.
 const OPTIONS: WriteOptions = WriteOptions {
@@ -60,6 +60,8 @@ pub(crate) struct Finished {
     pub(crate) table: &'static str,
     /// Rows in its files.
     pub(crate) rows: u64,
+    /// How many files it has.
+    pub(crate) files: usize,
 }
 
 /// The path of a table's file in the table's folder; they are numbered from 0.
@@ -97,7 +99,7 @@ impl<C: Columns> Part<C> {
             return Ok(None);
         }
         sync(&self.dir)?;
-        Ok(Some(Finished { table: C::TABLE, rows: self.written }))
+        Ok(Some(Finished { table: C::TABLE, rows: self.written, files: self.files }))
     }
 
     fn flush(&mut self, meta: &Metadata) -> Result<()> {

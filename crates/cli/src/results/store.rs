@@ -117,7 +117,7 @@ impl RunStatus {
 /// A results directory.
 #[derive(Debug)]
 pub struct RunDir {
-    inner: Inner,
+    pub(super) inner: Inner,
 }
 
 /// What a [`RunDir`] and its trials share.
@@ -126,6 +126,8 @@ pub(super) struct Inner {
     pub(super) path: PathBuf,
     pub(super) plan_sha256: String,
     pub(super) ccbench_version: String,
+    /// Rows of a row group at most.
+    pub(super) row_group_rows: usize,
     state: Mutex<State>,
 }
 
@@ -242,7 +244,8 @@ impl RunDir {
     fn with(path: PathBuf, ccbench_version: String, record: RunRecord, log: Log) -> Self {
         let plan_sha256 = record.plan_sha256.clone();
         let state = Mutex::new(State { record, log });
-        Self { inner: Inner { path, plan_sha256, ccbench_version, state } }
+        let row_group_rows = part::ROW_GROUP_ROWS;
+        Self { inner: Inner { path, plan_sha256, ccbench_version, row_group_rows, state } }
     }
 
     /// Where it is.
@@ -266,7 +269,10 @@ impl RunDir {
         let state = self.inner.state();
         let whole = state.log.replay().committed.values().filter(|end| {
             end.status != TrialStatus::Aborted
-                && end.rows.keys().all(|table| self.part(table, end.point_id, end.trial).is_file())
+                && end
+                    .rows
+                    .keys()
+                    .all(|table| self.files(end, table).iter().all(|file| file.is_file()))
         });
         whole.map(|end| (end.point_id, end.trial)).collect()
     }
@@ -324,12 +330,14 @@ impl RunDir {
         part::file(&self.trial_dir_of(table, point_id, trial), 0)
     }
 
-    /// All files of one table of one trial, in the order in which they were written; the first one is among them, whether it
-    /// exists or not.
-    pub fn parts(&self, table: &str, point_id: u32, trial: u16) -> Vec<PathBuf> {
-        let dir = self.trial_dir_of(table, point_id, trial);
-        let later = (1..).map(|number| part::file(&dir, number)).take_while(|path| path.is_file());
-        std::iter::once(part::file(&dir, 0)).chain(later).collect()
+    /// All files of one table of a committed trial, in the order in which they were written, whether they exist or not.
+    pub fn files(&self, end: &TrialEnd, table: &str) -> Vec<PathBuf> {
+        let dir = self.trial_dir_of(table, end.point_id, end.trial);
+        let counted = end.files.get(table).copied().unwrap_or(1);
+        // Journals of the first runs with several files do not say how many.
+        let later =
+            (counted..).map(|number| part::file(&dir, number)).take_while(|path| path.is_file());
+        (0..counted).map(|number| part::file(&dir, number)).chain(later).collect()
     }
 
     fn trial_dir_of(&self, table: &str, point_id: u32, trial: u16) -> PathBuf {
@@ -382,6 +390,7 @@ impl RunDir {
             status: TrialStatus::Failed,
             reasons: vec![reason.clone()],
             rows: BTreeMap::new(),
+            files: BTreeMap::new(),
             phases: vec![],
             clocks: BTreeMap::new(),
             congestion_controls: vec![],

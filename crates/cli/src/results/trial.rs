@@ -13,9 +13,7 @@
 //! trial does not exist, and `RunDir::resume` removes whatever steps 2 and 3 left. An [aborted](TrialWriter::abandon)
 //! trial goes the same way with its status in the `trial_end` line, so that what had arrived stays readable.
 
-use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
-use std::io::Write as _;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use ccbench_proto::schedule::PhaseSpan;
@@ -25,15 +23,12 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::cells::Axis;
-use super::columns::{
-    AckColumns, AckCountColumns, CcStateColumns, ClockColumns, ClockRow, EventColumns, FlowColumns,
-    FlowSampleColumns, HostSampleColumns, IntervalColumns, LinkChangeColumns, LinkPacketColumns,
-    LinkTimingColumns, Origin, ProbeColumns, QdiscSampleColumns, TcpEventColumns,
-};
+use super::columns::ClockRow;
 use super::journal::{Entry, InForce, PhaseRecord, TrialEnd};
-use super::part::{Metadata, Part, ROW_GROUP_ROWS, sync};
+use super::part::{Metadata, sync};
 use super::store::{Inner, STAGING, trial_dir};
 use super::verdict::{Reason, Verdict};
+use super::writing::{Files, Job, What, Writing};
 use super::{Result, ResultsError, SCHEMA_VERSION, TrialStatus, io_error};
 
 /// Most raw files of one trial.
@@ -70,82 +65,19 @@ pub struct NodeClock {
     pub rtt_ns: u64,
 }
 
-/// A trial being written. Dropping it uncommitted leaves only what a resumed run removes.
+/// A trial being written, by a thread of its own. Dropping it uncommitted leaves only what a resumed run removes.
 pub struct TrialWriter<'a> {
     inner: &'a Inner,
     key: TrialKey,
     phases: Vec<PhaseRecord>,
     clocks: BTreeMap<String, NodeClock>,
     congestion_controls: Vec<InForce>,
-    axes: BTreeMap<String, Axis>,
-    controller: Axis,
     staging: PathBuf,
-    meta: Metadata,
-    tables: Tables,
-    raw: BTreeMap<(String, String), File>,
+    writing: Writing,
+    /// Nodes and names of the raw files so far.
+    raw: BTreeSet<(String, String)>,
     /// UTC as the lab's machine has it; without one the controller's own clock counts.
     told_utc_ns: Option<u64>,
-}
-
-struct Tables {
-    flows: Part<FlowColumns>,
-    flow_samples: Part<FlowSampleColumns>,
-    intervals: Part<IntervalColumns>,
-    probes: Part<ProbeColumns>,
-    qdisc_samples: Part<QdiscSampleColumns>,
-    link_changes: Part<LinkChangeColumns>,
-    link_timing: Part<LinkTimingColumns>,
-    link_packets: Part<LinkPacketColumns>,
-    cc_state: Part<CcStateColumns>,
-    acks: Part<AckColumns>,
-    tcp_events: Part<TcpEventColumns>,
-    ack_counts: Part<AckCountColumns>,
-    host_samples: Part<HostSampleColumns>,
-    events: Part<EventColumns>,
-    clock: Part<ClockColumns>,
-}
-
-impl Tables {
-    fn new(dir: &Path, limit: usize) -> Self {
-        Self {
-            flows: Part::new(dir, limit),
-            flow_samples: Part::new(dir, limit),
-            intervals: Part::new(dir, limit),
-            probes: Part::new(dir, limit),
-            qdisc_samples: Part::new(dir, limit),
-            link_changes: Part::new(dir, limit),
-            link_timing: Part::new(dir, limit),
-            link_packets: Part::new(dir, limit),
-            cc_state: Part::new(dir, limit),
-            acks: Part::new(dir, limit),
-            tcp_events: Part::new(dir, limit),
-            ack_counts: Part::new(dir, limit),
-            host_samples: Part::new(dir, limit),
-            events: Part::new(dir, limit),
-            clock: Part::new(dir, limit),
-        }
-    }
-
-    fn finish(self, meta: &Metadata) -> Result<BTreeMap<String, u64>> {
-        let finished = [
-            self.flows.finish(meta)?,
-            self.flow_samples.finish(meta)?,
-            self.intervals.finish(meta)?,
-            self.probes.finish(meta)?,
-            self.qdisc_samples.finish(meta)?,
-            self.link_changes.finish(meta)?,
-            self.link_timing.finish(meta)?,
-            self.link_packets.finish(meta)?,
-            self.cc_state.finish(meta)?,
-            self.acks.finish(meta)?,
-            self.tcp_events.finish(meta)?,
-            self.ack_counts.finish(meta)?,
-            self.host_samples.finish(meta)?,
-            self.events.finish(meta)?,
-            self.clock.finish(meta)?,
-        ];
-        Ok(finished.into_iter().flatten().map(|f| (f.table.to_owned(), f.rows)).collect())
-    }
 }
 
 impl<'a> TrialWriter<'a> {
@@ -170,17 +102,20 @@ impl<'a> TrialWriter<'a> {
             .values()
             .next()
             .map_or(0, |c| axis(c.t0_ns, c.realtime_offset_ns).utc_ns(c.t0_ns));
-        let mut writer = Self {
+        let axes =
+            clocks.iter().map(|(node, c)| (node.clone(), axis(c.t0_ns, c.realtime_offset_ns)));
+        let files = Files::new(
+            (key.point_id, key.trial),
+            axes.collect(),
+            axis(t0_utc_ns.unsigned_abs(), 0),
+            metadata(inner, &clocks),
+            (staging.clone(), inner.row_group_rows),
+        );
+        let writer = Self {
             key,
             phases: phases.iter().map(PhaseRecord::from).collect(),
-            axes: clocks
-                .iter()
-                .map(|(node, c)| (node.clone(), axis(c.t0_ns, c.realtime_offset_ns)))
-                .collect(),
-            controller: axis(t0_utc_ns.unsigned_abs(), 0),
-            meta: metadata(inner, &clocks),
-            tables: Tables::new(&staging, ROW_GROUP_ROWS),
-            raw: BTreeMap::new(),
+            writing: Writing::start(files)?,
+            raw: BTreeSet::new(),
             told_utc_ns: None,
             clocks,
             congestion_controls: vec![],
@@ -191,7 +126,7 @@ impl<'a> TrialWriter<'a> {
         Ok(writer)
     }
 
-    fn write_clocks(&mut self) -> Result<()> {
+    fn write_clocks(&self) -> Result<()> {
         for (node, clock) in &self.clocks {
             let row = ClockRow {
                 at_ns: clock.t0_ns,
@@ -201,11 +136,25 @@ impl<'a> TrialWriter<'a> {
                 rtt_ns: clock.rtt_ns,
                 source: clock.source.clone(),
             };
-            let axis = &self.axes[node];
-            let origin = Origin { point_id: self.key.point_id, trial: self.key.trial, node, axis };
-            self.tables.clock.put(&origin, row, &self.meta)?;
+            self.writing.push(Job { node: node.clone(), what: What::Clock(row) })?;
         }
         Ok(())
+    }
+
+    /// Completes when [`TrialWriter::push`] will not have to wait for files to be written.
+    pub async fn room(&self) {
+        self.writing.room().await;
+    }
+
+    /// Whether [`TrialWriter::push`] will not have to wait.
+    pub fn has_room(&self) -> bool {
+        self.writing.has_room()
+    }
+
+    /// Completes when every row is in its file and the files are durable, or cannot be: [`TrialWriter::commit`] and
+    /// [`TrialWriter::abandon`], which say so, do not wait for that any more. Nothing can be pushed afterwards.
+    pub async fn finished(&self) {
+        self.writing.finished().await;
     }
 
     /// From now on it is this late for the controller's own events: in the lab, what the machine's clock says.
@@ -219,39 +168,24 @@ impl<'a> TrialWriter<'a> {
     }
 
     /// Takes one message of a node's stream. Raw pieces go to the node's raw files; `Done` becomes an event
-    /// `stream_end` at the controller's time.
+    /// `stream_end` at the controller's time. Waits while too many rows wait to be written.
+    ///
+    /// # Errors
+    /// The message is of nobody, or an earlier one could not be written.
     pub fn push(&mut self, node: &str, event: wire::RunEvent) -> Result<()> {
-        let Some(event) = event.of else { return Ok(()) };
-        let Some(axis) = self.axes.get(node) else {
+        let Some(of) = event.of else { return Ok(()) };
+        if !self.clocks.contains_key(node) {
             return Err(ResultsError::UnknownNode { node: node.to_owned() });
-        };
-        let origin = Origin { point_id: self.key.point_id, trial: self.key.trial, node, axis };
-        let now_ns = self.now_ns();
-        let (tables, meta) = (&mut self.tables, &self.meta);
-        match event {
-            Of::FlowSample(row) => tables.flow_samples.put(&origin, row, meta),
-            Of::Interval(row) => tables.intervals.put(&origin, row, meta),
-            Of::Probe(row) => tables.probes.put(&origin, row, meta),
-            Of::QdiscSample(row) => tables.qdisc_samples.put(&origin, row, meta),
-            Of::LinkChange(row) => tables.link_changes.put(&origin, row, meta),
-            Of::LinkTiming(row) => tables.link_timing.put(&origin, row, meta),
-            Of::LinkPacket(row) => tables.link_packets.put(&origin, row, meta),
-            Of::CcState(row) => tables.cc_state.put(&origin, row, meta),
-            Of::Acks(rows) => tables.acks.put(&origin, rows, meta),
-            Of::TcpEvents(rows) => rows
-                .events
-                .into_iter()
-                .try_for_each(|row| tables.tcp_events.put(&origin, row, meta)),
-            Of::AckCount(row) => tables.ack_counts.put(&origin, row, meta),
-            Of::HostSample(row) => tables.host_samples.put(&origin, row, meta),
-            Of::Event(row) => tables.events.put(&origin, row, meta),
-            Of::Flow(row) => tables.flows.put(&origin, row, meta),
-            Of::Done(done) => {
-                let origin = Origin { axis: &self.controller, ..origin };
-                tables.events.put(&origin, stream_end(&done, now_ns), meta)
-            }
-            Of::Raw(raw) => self.append_raw(node, &raw),
         }
+        let what = match of {
+            Of::Done(done) => What::Note(stream_end(&done, self.now_ns())),
+            Of::Raw(raw) => {
+                self.admit_raw(node, &raw.name)?;
+                What::Row(Of::Raw(raw))
+            }
+            of => What::Row(of),
+        };
+        self.writing.push(Job { node: node.to_owned(), what })
     }
 
     /// An event of the controller itself, about the trial as a whole, now.
@@ -269,13 +203,7 @@ impl<'a> TrialWriter<'a> {
             message: message.to_owned(),
             data_json: data_json.to_owned(),
         };
-        let origin = Origin {
-            point_id: self.key.point_id,
-            trial: self.key.trial,
-            node: CONTROLLER,
-            axis: &self.controller,
-        };
-        self.tables.events.put(&origin, row, &self.meta)
+        self.writing.push(Job { node: CONTROLLER.to_owned(), what: What::Note(row) })
     }
 
     /// What a node has in force of the plan's congestion controls: kept with the trial, and an event.
@@ -314,21 +242,16 @@ impl<'a> TrialWriter<'a> {
     /// Steps 2 to 4 of the commit. Stops, as if killed, after `renames` renames; `true` if it got to the end.
     fn publish(self, status: TrialStatus, reasons: &[Reason], renames: usize) -> Result<bool> {
         let TrialKey { point_id, trial, seed, epoch } = self.key;
-        let rows = self.tables.finish(&self.meta)?;
-        let has_raw = !self.raw.is_empty();
-        for ((node, name), file) in &self.raw {
-            let path = self.staging.join("raw").join(node).join(name);
-            file.sync_all().map_err(io_error("make durable", &path))?;
-            sync(&self.staging.join("raw").join(node))?;
-        }
-        drop(self.raw);
+        let written = self.writing.finish()?;
+        let rows: BTreeMap<_, _> = written.iter().map(|w| (w.table.to_owned(), w.rows)).collect();
+        let several = written.iter().filter(|w| w.files > 1);
+        let files = several.map(|w| (w.table.to_owned(), w.files)).collect();
         let place = |table: &String| {
             let parent = self.inner.path.join("tables").join(table);
             (self.staging.join(table), trial_dir(&parent, point_id, trial))
         };
         let mut moves: Vec<(PathBuf, PathBuf)> = rows.keys().map(place).collect();
-        if has_raw {
-            sync(&self.staging.join("raw"))?;
+        if !self.raw.is_empty() {
             let to = trial_dir(&self.inner.path.join("raw"), point_id, trial);
             moves.push((self.staging.join("raw"), to));
         }
@@ -349,6 +272,7 @@ impl<'a> TrialWriter<'a> {
             status,
             reasons: reasons.to_vec(),
             rows,
+            files,
             phases: self.phases,
             clocks: self.clocks,
             congestion_controls: self.congestion_controls,
@@ -357,32 +281,25 @@ impl<'a> TrialWriter<'a> {
         Ok(true)
     }
 
-    fn append_raw(&mut self, node: &str, raw: &wire::Raw) -> Result<()> {
+    /// Whether a raw file may have this name; its first piece makes it known.
+    fn admit_raw(&mut self, node: &str, name: &str) -> Result<()> {
         let refuse =
-            |why| ResultsError::RawName { node: node.to_owned(), name: raw.name.clone(), why };
-        for part in [node, &raw.name] {
+            |why| ResultsError::RawName { node: node.to_owned(), name: name.to_owned(), why };
+        for part in [node, name] {
             if part.is_empty() || part.starts_with('.') || part.contains(['/', '\0']) {
                 return Err(refuse(
                     "a name is not empty, does not begin with a dot and holds no slash",
                 ));
             }
         }
-        let key = (node.to_owned(), raw.name.clone());
-        if !self.raw.contains_key(&key) {
+        let key = (node.to_owned(), name.to_owned());
+        if !self.raw.contains(&key) {
             if self.raw.len() >= MAX_RAW_FILES {
                 return Err(refuse("too many raw files in one trial"));
             }
-            let dir = self.staging.join("raw").join(node);
-            std::fs::create_dir_all(&dir).map_err(io_error("create", &dir))?;
-            let path = dir.join(&raw.name);
-            let opened = OpenOptions::new().append(true).create_new(true).open(&path);
-            self.raw.insert(key.clone(), opened.map_err(io_error("create", &path))?);
+            self.raw.insert(key);
         }
-        let path = self.staging.join("raw").join(node).join(&raw.name);
-        match self.raw.get_mut(&key) {
-            Some(file) => file.write_all(&raw.data).map_err(io_error("write", &path)),
-            None => Ok(()),
-        }
+        Ok(())
     }
 }
 

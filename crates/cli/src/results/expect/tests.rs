@@ -58,6 +58,7 @@ fn end(point_id: u32, trial: u16, status: TrialStatus, reasons: Vec<Reason>) -> 
         status,
         reasons,
         rows: BTreeMap::new(),
+        files: BTreeMap::new(),
         phases: vec![],
         clocks: BTreeMap::new(),
         congestion_controls: vec![],

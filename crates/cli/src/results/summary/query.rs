@@ -272,7 +272,7 @@ pub(in crate::results) fn scan(
     trials: &[&TrialEnd],
 ) -> Result<Option<LazyFrame>> {
     let having = trials.iter().filter(|end| end.rows.contains_key(table));
-    let paths: Vec<_> = having.flat_map(|end| run.parts(table, end.point_id, end.trial)).collect();
+    let paths: Vec<_> = having.flat_map(|end| run.files(end, table)).collect();
     if paths.is_empty() {
         return Ok(None);
     }

@@ -1,5 +1,7 @@
 //! Crashes at every step of the commit, and what a resumed run then finds.
 
+use std::fs::File;
+
 use ccbench_proto::units::Micros;
 use polars::prelude::*;
 
@@ -342,30 +344,40 @@ fn counters_come_back_as_they_were() {
     }
 }
 
-#[test]
-fn many_rows_become_row_groups_and_a_small_table_is_sorted_by_flow() {
-    let root = tempfile::tempdir().unwrap();
-    let run = RunDir::create(root.path(), &info()).unwrap();
-    let mut writer = filled(&run, 1);
-    writer.tables.probes = Part::new(&writer.staging, 4);
+/// A trial with 1050 probes, in row groups of four rows.
+fn in_small_groups(run: &RunDir, trial: u16) -> TrialWriter<'_> {
+    let mut writer = run.begin_trial(key(run, trial), &phases(), clocks()).unwrap();
     for i in 0..1050u32 {
         let at_ns = 5_000_000_000 + u64::from(i) * 900_000;
         let probe =
             wire::Probe { at_ns, probe_id: "rtt".into(), seq: i, tos: 300, ..Default::default() };
         writer.push("src", event(Of::Probe(probe))).unwrap();
     }
-    assert!(
-        writer.staging.join("probes/part-0.parquet").is_file(),
-        "row groups leave before the end"
-    );
+    writer
+}
+
+#[test]
+fn many_rows_become_row_groups_and_a_small_table_is_sorted_by_flow() {
+    let root = tempfile::tempdir().unwrap();
+    let mut run = RunDir::create(root.path(), &info()).unwrap();
+    filled(&run, 1).commit(&good()).unwrap();
+    run.inner.row_group_rows = 4;
+    let writer = in_small_groups(&run, 2);
+    let first = writer.staging.join("probes/part-0.parquet");
+    let left = (0..3000).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        first.is_file()
+    });
+    assert!(left, "row groups leave before the end");
     writer.commit(&good()).unwrap();
 
-    let read = |table| {
-        let files = run.parts(table, 0, 1).into_iter();
+    let trials = run.trials();
+    let read = |trial: usize, table| {
+        let files = run.files(&trials[trial], table).into_iter();
         let read = |path| ParquetReader::new(File::open(path).unwrap()).finish().unwrap();
         files.map(read).collect::<Vec<DataFrame>>()
     };
-    let probes = read("probes");
+    let probes = read(1, "probes");
     let heights: Vec<usize> = probes.iter().map(DataFrame::height).collect();
     assert_eq!(heights, [1024, 26], "a file has 256 row groups");
     assert_eq!(
@@ -375,13 +387,59 @@ fn many_rows_become_row_groups_and_a_small_table_is_sorted_by_flow() {
     );
     let last = probes[1].column("t_s").unwrap().f64().unwrap().get(25).unwrap();
     assert!((last - 0.9441).abs() < 1e-9);
-    let samples = read("flow_samples").remove(0);
+    let samples = read(0, "flow_samples").remove(0);
     let flows = samples.column("flow_id").unwrap().str().unwrap();
     assert_eq!((flows.get(0), flows.get(9)), (Some("main/0"), Some("main/9")));
     let t_ns = samples.column("t_ns").unwrap().i64().unwrap().get(9).unwrap();
     assert_eq!(t_ns, 1_700_000_005_000_000_000);
     assert_eq!(samples.column("rtt_us").unwrap().null_count(), 10, "absent is null, never 0");
     assert!(!run.part("intervals", 0, 1).exists(), "a table without rows has no file");
-    let clock = read("clock").remove(0);
+    let clock = read(0, "clock").remove(0);
     assert_eq!(clock.column("monotonic_t0_ns").unwrap().u64().unwrap().get(0), Some(5_000_000_000));
+}
+
+#[test]
+fn a_trial_without_one_of_a_tables_files_is_done_again() {
+    let root = tempfile::tempdir().unwrap();
+    let mut run = RunDir::create(root.path(), &info()).unwrap();
+    run.inner.row_group_rows = 4;
+    for trial in [1, 2] {
+        in_small_groups(&run, trial).commit(&good()).unwrap();
+    }
+    let path = run.path().to_path_buf();
+    drop(run);
+    let run = RunDir::open(&path).unwrap();
+    assert_eq!(run.finished().len(), 2);
+    let trials = run.trials();
+    assert_eq!(trials[1].files, BTreeMap::from([("probes".to_owned(), 2)]), "and only that one");
+    let files = run.files(&trials[1], "probes");
+    assert!(files.len() == 2 && files[1].ends_with("part-1.parquet"), "{files:?}");
+    std::fs::remove_file(&files[1]).unwrap();
+    assert_eq!(run.finished().into_iter().collect::<Vec<_>>(), [(0, 1)]);
+    let unread = crate::results::summary::summarize(&path).unwrap_err().to_string();
+    assert!(unread.contains("part-1.parquet"), "{unread}");
+}
+
+#[test]
+fn what_cannot_be_written_is_told_by_every_later_step_and_commits_nothing() {
+    let root = tempfile::tempdir().unwrap();
+    let run = RunDir::create(root.path(), &info()).unwrap();
+    let blocked = |trial| {
+        let writer = filled(&run, trial);
+        std::fs::write(writer.staging.join("probes"), "in the way").unwrap();
+        writer
+    };
+    let says_so = |error: ResultsError| {
+        let text = error.to_string();
+        assert!(text.starts_with("cannot create") && text.contains("/probes"), "{text}");
+    };
+    says_so(blocked(1).commit(&good()).unwrap_err());
+    says_so(blocked(2).abandon("why").unwrap_err());
+    let mut writer = blocked(3);
+    let rt = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    rt.block_on(writer.finished());
+    rt.block_on(writer.room());
+    says_so(writer.push("src", event(Of::Probe(wire::Probe::default()))).unwrap_err());
+    says_so(writer.commit(&good()).unwrap_err());
+    assert!(run.trials().is_empty());
 }

@@ -1,0 +1,489 @@
+//! The thread that writes a trial's files: sorting, encoding and compressing rows takes long enough that a node would go
+//! without an answer if the thread that reads the nodes' streams did it.
+//!
+//! Rows reach it by a queue of [`QUEUE_ROWS`]. A full queue stops the reading of streams, so that the agents' own bounded
+//! ways fill up and count what they lose. An error ends the thread and is told by every later call.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fs::{File, OpenOptions};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use ccbench_proto::wire::{self, run_event::Of};
+use tokio::sync::Notify;
+
+use super::cells::Axis;
+use super::columns::{
+    AckColumns, AckCountColumns, CcStateColumns, ClockColumns, ClockRow, EventColumns, FlowColumns,
+    FlowSampleColumns, HostSampleColumns, IntervalColumns, LinkChangeColumns, LinkPacketColumns,
+    LinkTimingColumns, Origin, ProbeColumns, QdiscSampleColumns, TcpEventColumns,
+};
+use super::part::{Finished, Metadata, Part, ROW_GROUP_ROWS, sync};
+use super::{Result, ResultsError, io_error};
+
+/// Rows that wait at most, and one message more: two row groups, about 10 MB of `acks`.
+const QUEUE_ROWS: usize = 2 * ROW_GROUP_ROWS;
+/// A message counts as so many rows at least: a single one is as large as a dozen in a batch.
+const LEAST_ROWS: usize = 16;
+/// So much of a raw file counts as a row.
+const RAW_BYTES_OF_A_ROW: usize = 256;
+
+/// One thing to write.
+pub(super) struct Job {
+    /// The value of the column `node`.
+    pub(super) node: String,
+    pub(super) what: What,
+}
+
+#[expect(clippy::large_enum_variant, reason = "nearly all are rows, and a box for each costs more")]
+pub(super) enum What {
+    /// A node said this, by its own clock.
+    Row(Of),
+    /// The controller's event, by the controller's clock.
+    Note(wire::Event),
+    /// Where the node's clock stood.
+    Clock(ClockRow),
+}
+
+impl Job {
+    /// How many rows of a batch it is as large as, about.
+    fn rows(&self) -> usize {
+        let rows = match &self.what {
+            What::Row(Of::Acks(batch)) => batch.at_ns.len(),
+            What::Row(Of::TcpEvents(batch)) => batch.events.len(),
+            What::Row(Of::Raw(piece)) => piece.data.len() / RAW_BYTES_OF_A_ROW,
+            _ => 1,
+        };
+        rows.max(LEAST_ROWS)
+    }
+}
+
+/// What is written, by table.
+pub(super) type Written = Vec<Finished>;
+
+/// The thread, and the way to it. Dropped, it ends without finishing its files.
+pub(super) struct Writing {
+    queue: Arc<Queue>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Writing {
+    /// Starts it.
+    pub(super) fn start(files: Files) -> Result<Self> {
+        let queue = Arc::new(Queue::default());
+        let (to_thread, staging) = (Arc::clone(&queue), files.staging.clone());
+        let thread = std::thread::Builder::new()
+            .name("tables".to_owned())
+            .spawn(move || work(&to_thread, files))
+            .map_err(io_error("start the thread that writes", &staging))?;
+        Ok(Self { queue, thread: Some(thread) })
+    }
+
+    /// Completes when [`Writing::push`] will not have to wait.
+    pub(super) async fn room(&self) {
+        self.queue.until(|state| !state.full || state.ended.is_some()).await;
+    }
+
+    /// Whether [`Writing::push`] will not have to wait.
+    pub(super) fn has_room(&self) -> bool {
+        !self.queue.state().full
+    }
+
+    /// Takes a job; waits for room.
+    pub(super) fn push(&self, job: Job) -> Result<()> {
+        self.queue.push(job)
+    }
+
+    /// Writes what is left, and makes all files durable; later calls return the same. Completes when that is done.
+    pub(super) async fn finished(&self) {
+        self.queue.want(Wanted::Finish);
+        self.queue.until(|state| state.ended.is_some()).await;
+    }
+
+    /// The same, waiting.
+    pub(super) fn finish(mut self) -> Result<Written> {
+        self.queue.want(Wanted::Finish);
+        self.join();
+        match self.queue.state().ended.take() {
+            Some(Ok(written)) => Ok(written),
+            Some(Err(error)) => Err(ResultsError::Writing(error)),
+            None => Err(ResultsError::WriterDied),
+        }
+    }
+
+    fn join(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            // A panic was noted by `Mourner`.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        self.queue.want(Wanted::Nothing);
+        self.join();
+    }
+}
+
+fn work(queue: &Queue, mut files: Files) {
+    let mourner = Mourner(queue);
+    let ended = loop {
+        match queue.next() {
+            Ok(job) => {
+                if let Err(error) = files.put(job) {
+                    break Err(error);
+                }
+            }
+            Err(Wanted::Nothing) => return,
+            Err(_) => break files.finish(),
+        }
+    };
+    queue.end(ended.map_err(Arc::new));
+    drop(mourner);
+}
+
+/// Says so if the thread panics: nobody waits for a dead one.
+struct Mourner<'a>(&'a Queue);
+
+impl Drop for Mourner<'_> {
+    fn drop(&mut self) {
+        self.0.end(Err(Arc::new(ResultsError::WriterDied)));
+    }
+}
+
+/// Jobs on their way to the thread.
+#[derive(Default)]
+struct Queue {
+    state: Mutex<State>,
+    /// For the thread: there is something to do.
+    work: Condvar,
+    /// For whoever waits for room.
+    room: Condvar,
+    /// The same, and for the end.
+    told: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    jobs: VecDeque<Job>,
+    /// In `jobs`.
+    rows: usize,
+    /// From [`QUEUE_ROWS`] on, until half of them are gone.
+    full: bool,
+    wanted: Wanted,
+    ended: Option<Result<Written, Arc<ResultsError>>>,
+}
+
+#[derive(Default, Clone, Copy, PartialEq, Eq)]
+enum Wanted {
+    #[default]
+    Rows,
+    /// No more will come: write the end of every file.
+    Finish,
+    /// Drop everything.
+    Nothing,
+}
+
+impl Queue {
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing that panics is done while it is held.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn push(&self, job: Job) -> Result<()> {
+        let mut state = self.state();
+        while state.full && state.ended.is_none() {
+            state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        if let Some(Err(error)) = &state.ended {
+            return Err(ResultsError::Writing(Arc::clone(error)));
+        }
+        state.rows += job.rows();
+        state.full = state.rows >= QUEUE_ROWS;
+        state.jobs.push_back(job);
+        drop(state);
+        self.work.notify_one();
+        Ok(())
+    }
+
+    /// Waits for something to do: a job, or what is wanted instead.
+    fn next(&self) -> Result<Job, Wanted> {
+        let mut state = self.state();
+        loop {
+            if state.wanted == Wanted::Nothing {
+                return Err(Wanted::Nothing);
+            }
+            if let Some(job) = state.jobs.pop_front() {
+                state.rows -= job.rows();
+                if state.full && state.rows <= QUEUE_ROWS / 2 {
+                    state.full = false;
+                    self.room.notify_one();
+                    self.told.notify_one();
+                }
+                return Ok(job);
+            }
+            if state.wanted == Wanted::Finish {
+                return Err(Wanted::Finish);
+            }
+            state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Nothing will be written any more. The first end counts.
+    fn end(&self, ended: Result<Written, Arc<ResultsError>>) {
+        let mut state = self.state();
+        state.ended.get_or_insert(ended);
+        (state.rows, state.full) = (0, false);
+        let left = std::mem::take(&mut state.jobs);
+        drop(state);
+        drop(left);
+        self.room.notify_one();
+        self.told.notify_one();
+    }
+
+    fn want(&self, wanted: Wanted) {
+        self.state().wanted = wanted;
+        self.work.notify_one();
+    }
+
+    /// Completes when it is so. One task waits at a time.
+    async fn until(&self, so: impl Fn(&State) -> bool) {
+        while !so(&self.state()) {
+            self.told.notified().await;
+        }
+    }
+}
+
+/// Everything that a trial's files are made of. Only the thread has it.
+pub(super) struct Files {
+    pub(super) point_id: u32,
+    pub(super) trial: u16,
+    /// By node.
+    pub(super) axes: BTreeMap<String, Axis>,
+    pub(super) controller: Axis,
+    pub(super) meta: Metadata,
+    pub(super) staging: PathBuf,
+    tables: Tables,
+    raw: BTreeMap<(String, String), File>,
+}
+
+impl Files {
+    /// Of one trial, to be written under `staging`, with `meta` in every file's footer; a row group has at most so many rows.
+    pub(super) fn new(
+        (point_id, trial): (u32, u16),
+        axes: BTreeMap<String, Axis>,
+        controller: Axis,
+        meta: Metadata,
+        (staging, row_group_rows): (PathBuf, usize),
+    ) -> Self {
+        let tables = Tables::new(&staging, row_group_rows);
+        Self { point_id, trial, axes, controller, meta, staging, tables, raw: BTreeMap::new() }
+    }
+
+    fn put(&mut self, job: Job) -> Result<()> {
+        let Job { node, what } = job;
+        let axis = match what {
+            What::Note(_) => &self.controller,
+            _ => self.axes.get(&node).unwrap_or(&self.controller),
+        };
+        let (point_id, trial) = (self.point_id, self.trial);
+        let origin = Origin { point_id, trial, node: &node, axis };
+        match what {
+            What::Row(Of::Raw(piece)) => self.append_raw(&node, piece),
+            What::Row(of) => self.tables.put(&origin, of, &self.meta),
+            What::Note(event) => self.tables.events.put(&origin, event, &self.meta),
+            What::Clock(row) => self.tables.clock.put(&origin, row, &self.meta),
+        }
+    }
+
+    fn append_raw(&mut self, node: &str, piece: wire::Raw) -> Result<()> {
+        let dir = self.staging.join("raw").join(node);
+        let path = dir.join(&piece.name);
+        let key = (node.to_owned(), piece.name);
+        if !self.raw.contains_key(&key) {
+            std::fs::create_dir_all(&dir).map_err(io_error("create", &dir))?;
+            let opened = OpenOptions::new().append(true).create_new(true).open(&path);
+            self.raw.insert(key.clone(), opened.map_err(io_error("create", &path))?);
+        }
+        match self.raw.get_mut(&key) {
+            Some(file) => file.write_all(&piece.data).map_err(io_error("write", &path)),
+            None => Ok(()),
+        }
+    }
+
+    fn finish(self) -> Result<Written> {
+        let written = self.tables.finish(&self.meta)?;
+        for ((node, name), file) in &self.raw {
+            let dir = self.staging.join("raw").join(node);
+            file.sync_all().map_err(io_error("make durable", &dir.join(name)))?;
+            sync(&dir)?;
+        }
+        if !self.raw.is_empty() {
+            sync(&self.staging.join("raw"))?;
+        }
+        Ok(written)
+    }
+}
+
+struct Tables {
+    flows: Part<FlowColumns>,
+    flow_samples: Part<FlowSampleColumns>,
+    intervals: Part<IntervalColumns>,
+    probes: Part<ProbeColumns>,
+    qdisc_samples: Part<QdiscSampleColumns>,
+    link_changes: Part<LinkChangeColumns>,
+    link_timing: Part<LinkTimingColumns>,
+    link_packets: Part<LinkPacketColumns>,
+    cc_state: Part<CcStateColumns>,
+    acks: Part<AckColumns>,
+    tcp_events: Part<TcpEventColumns>,
+    ack_counts: Part<AckCountColumns>,
+    host_samples: Part<HostSampleColumns>,
+    events: Part<EventColumns>,
+    clock: Part<ClockColumns>,
+}
+
+impl Tables {
+    fn new(dir: &Path, limit: usize) -> Self {
+        Self {
+            flows: Part::new(dir, limit),
+            flow_samples: Part::new(dir, limit),
+            intervals: Part::new(dir, limit),
+            probes: Part::new(dir, limit),
+            qdisc_samples: Part::new(dir, limit),
+            link_changes: Part::new(dir, limit),
+            link_timing: Part::new(dir, limit),
+            link_packets: Part::new(dir, limit),
+            cc_state: Part::new(dir, limit),
+            acks: Part::new(dir, limit),
+            tcp_events: Part::new(dir, limit),
+            ack_counts: Part::new(dir, limit),
+            host_samples: Part::new(dir, limit),
+            events: Part::new(dir, limit),
+            clock: Part::new(dir, limit),
+        }
+    }
+
+    fn put(&mut self, origin: &Origin<'_>, of: Of, meta: &Metadata) -> Result<()> {
+        match of {
+            Of::FlowSample(row) => self.flow_samples.put(origin, row, meta),
+            Of::Interval(row) => self.intervals.put(origin, row, meta),
+            Of::Probe(row) => self.probes.put(origin, row, meta),
+            Of::QdiscSample(row) => self.qdisc_samples.put(origin, row, meta),
+            Of::LinkChange(row) => self.link_changes.put(origin, row, meta),
+            Of::LinkTiming(row) => self.link_timing.put(origin, row, meta),
+            Of::LinkPacket(row) => self.link_packets.put(origin, row, meta),
+            Of::CcState(row) => self.cc_state.put(origin, row, meta),
+            Of::Acks(rows) => self.acks.put(origin, rows, meta),
+            Of::TcpEvents(rows) => {
+                let mut rows = rows.events.into_iter();
+                rows.try_for_each(|row| self.tcp_events.put(origin, row, meta))
+            }
+            Of::AckCount(row) => self.ack_counts.put(origin, row, meta),
+            Of::HostSample(row) => self.host_samples.put(origin, row, meta),
+            Of::Event(row) => self.events.put(origin, row, meta),
+            Of::Flow(row) => self.flows.put(origin, row, meta),
+            // No rows of tables: a note of the controller, and a raw file.
+            Of::Done(_) | Of::Raw(_) => Ok(()),
+        }
+    }
+
+    fn finish(self, meta: &Metadata) -> Result<Written> {
+        let finished = [
+            self.flows.finish(meta)?,
+            self.flow_samples.finish(meta)?,
+            self.intervals.finish(meta)?,
+            self.probes.finish(meta)?,
+            self.qdisc_samples.finish(meta)?,
+            self.link_changes.finish(meta)?,
+            self.link_timing.finish(meta)?,
+            self.link_packets.finish(meta)?,
+            self.cc_state.finish(meta)?,
+            self.acks.finish(meta)?,
+            self.tcp_events.finish(meta)?,
+            self.ack_counts.finish(meta)?,
+            self.host_samples.finish(meta)?,
+            self.events.finish(meta)?,
+            self.clock.finish(meta)?,
+        ];
+        Ok(finished.into_iter().flatten().collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Poll;
+
+    use super::*;
+
+    fn batch(rows: usize) -> Job {
+        let acks = wire::Acks { at_ns: vec![1; rows], ..Default::default() };
+        Job { node: "src".into(), what: What::Row(Of::Acks(acks)) }
+    }
+
+    async fn is_ready(queue: &Queue) -> bool {
+        let mut waiting = std::pin::pin!(queue.until(|state| !state.full));
+        std::future::poll_fn(|cx| Poll::Ready(waiting.as_mut().poll(cx).is_ready())).await
+    }
+
+    #[tokio::test]
+    async fn rows_wait_when_two_row_groups_are_ahead_of_them_until_one_is_written() {
+        let queue = Arc::new(Queue::default());
+        for _ in 0..64 {
+            assert!(is_ready(&queue).await);
+            queue.push(batch(1024)).unwrap();
+        }
+        assert!(!is_ready(&queue).await);
+        for _ in 0..31 {
+            assert!(queue.next().is_ok());
+        }
+        assert!(!is_ready(&queue).await, "woken when there is room for much, not for each message");
+        let pushing = std::thread::spawn({
+            let queue = Arc::clone(&queue);
+            move || queue.push(batch(1))
+        });
+        let mut waiting = std::pin::pin!(queue.until(|state| !state.full));
+        let before = std::future::poll_fn(|cx| Poll::Ready(waiting.as_mut().poll(cx))).await;
+        assert!(before.is_pending());
+        assert!(queue.next().is_ok());
+        waiting.await;
+        pushing.join().unwrap().unwrap();
+        assert_eq!(queue.state().rows, 32 * 1024 + LEAST_ROWS);
+    }
+
+    #[test]
+    fn large_raw_pieces_count_for_many_rows() {
+        let raw = |bytes| wire::Raw { name: "x".into(), data: vec![0; bytes] };
+        let rows = |bytes| Job { node: "src".into(), what: What::Row(Of::Raw(raw(bytes))) }.rows();
+        assert_eq!((rows(0), rows(512 << 10)), (LEAST_ROWS, 2048));
+    }
+
+    #[test]
+    fn whoever_waits_for_room_learns_of_the_threads_end() {
+        let queue = Arc::new(Queue::default());
+        queue.push(batch(QUEUE_ROWS)).unwrap();
+        let pushing = std::thread::spawn({
+            let queue = Arc::clone(&queue);
+            move || queue.push(batch(1))
+        });
+        drop(Mourner(&queue));
+        let error = pushing.join().unwrap().unwrap_err();
+        assert!(error.to_string().contains("broke off"), "{error}");
+    }
+
+    #[test]
+    fn a_writer_that_is_dropped_takes_its_thread_with_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let axis = Axis { t0_ns: 0, realtime_offset_ns: 0, phases: vec![] };
+        let staging = (dir.path().to_path_buf(), 4);
+        let files = Files::new((0, 1), BTreeMap::new(), axis, Metadata(vec![]), staging);
+        let writing = Writing::start(files).unwrap();
+        let queue = Arc::clone(&writing.queue);
+        writing.push(batch(1)).unwrap();
+        drop(writing);
+        assert_eq!(Arc::strong_count(&queue), 1);
+    }
+}
