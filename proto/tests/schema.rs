@@ -1,5 +1,7 @@
 //! The JSON schema of plans and the reader of plans agree, and the manual's chapter is made of them.
 
+#![allow(clippy::unwrap_used, reason = "a test says by panicking")]
+
 use std::path::{Path, PathBuf};
 
 use boon::{Compiler, SchemaIndex, Schemas};

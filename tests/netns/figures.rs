@@ -169,7 +169,7 @@ fn notebooks(bench: &Bench, results: &Path) {
     let pictures = bench.path("notebook");
     std::fs::create_dir(&pictures).unwrap();
     let notebook = source_root().join("notebooks/five_figures.py");
-    succeed(python().arg(notebook).arg(results).arg("-o").arg(&pictures));
+    succeed(python().arg(&notebook).arg(results).arg("-o").arg(&pictures));
     let made = ends(&pictures, ".png");
     assert_eq!(made.len(), 5, "{made:?}");
     assert!(made.iter().all(|path| std::fs::metadata(path).unwrap().len() > 10_000), "{made:?}");
