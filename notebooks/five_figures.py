@@ -1,20 +1,20 @@
-"""One figure of each of the five documents, from the results directories of their plans.
+"""One figure of each of the five documents, from the results of their plans (`ccbench reproduce`).
 
 Cells begin with `# %%`: editors and Jupyter (jupytext) run them one by one. As a program:
 
-    python notebooks/five_figures.py RUN [--only e1,e5] [-o DIR]
+    python notebooks/five_figures.py [RESULTS] [e1=RUN …] [--only e1,e5] [-o DIR]
 
-RUN is a results directory. Every figure is drawn from what a run has: flow groups, phases, a probe, a link.
+RESULTS is the folder in which ccbench makes results directories (left out: `results`, or CCBENCH_RESULTS); of each document
+the newest run in it is taken. `e1=RUN` takes that run. RESULTS may be one run too: then every figure is drawn of it.
 Needs polars and matplotlib.
 """
 
 # %% Load a run: every table is one call.
-import argparse
+import json
+import os
+import sys
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import polars as pl
 
@@ -35,9 +35,13 @@ class Run:
 
     def __init__(self, path):
         self.path = Path(path)
+        if not (self.path / "run.json").exists():
+            raise FileNotFoundError(f"{path} is no results directory of ccbench: it has no run.json")
 
     def table(self, name):
         """All rows of a table of the trials that count."""
+        if not (self.path / "tables" / name).exists():
+            raise LookupError(f"{self.path} has no table {name}")
         rows = pl.read_parquet(self.path / "tables" / name)
         trials = pl.read_parquet(self.path / "trials.parquet")
         counted = trials.filter(pl.col("status").is_in(["ok", "degraded"])).select("point_id", "trial")
@@ -71,7 +75,7 @@ class Run:
 
 def with_legend(figure):
     """A legend above, where it covers nothing."""
-    figure.legend(loc="outside upper left", ncols=5)
+    figure.legend(loc="outside upper left", ncols=5 if figure.get_figwidth() > COLUMN else 2)
     return figure
 
 
@@ -118,7 +122,8 @@ def e2(run):
 def e3(run):
     probes, links = run.first(run.table("probes")), run.first(run.table("qdisc_samples"))
     figure, axes = plt.subplots(2, 1, figsize=(COLUMN, 3.2), sharex=True)
-    for (probe,), rows in probes.group_by("probe_id", maintain_order=True):
+    # Fetches have times of their own, but no round trip.
+    for (probe,), rows in probes.drop_nulls("rtt_us").group_by("probe_id", maintain_order=True):
         axes[0].plot(rows["t_s"], rows["rtt_us"] / 1e3, ".", markersize=2, label=probe)
     # The root qdisc counts what the queues below it hold.
     whole = links.group_by("link", "t_s").agg(pl.col("backlog_bytes").max()).sort("t_s")
@@ -152,6 +157,7 @@ def e4(run):
             axis.errorbar(of["point_id"], of["value"] / scale, yerr=half, fmt="o", markersize=4, capsize=2, label=shown)
         axis.set_ylabel(label)
         axis.set_ylim(bottom=0)
+    axes[1].margins(x=0.1)
     turned = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"} if len(names) > 3 else {}
     axes[1].set_xticks(points["point_id"].to_list(), names, **turned)
     return with_legend(figure)
@@ -170,26 +176,78 @@ def e5(run):
         axes[0].plot(srtts.mean(), rates.mean(), "o", label=flow)
         for axis, values in zip(axes[1:], [rates, srtts]):
             axis.step(values, [(nth + 1) / len(values) for nth in range(len(values))], where="post")
-    axes[0].set(xlabel="Mean sRTT (ms)", ylabel="Throughput (Mbit/s)", ylim=(0, None), xlim=(0, None))
+    # From zero, and no mark at an edge.
+    axes[0].set(xlabel="Mean sRTT (ms)", ylabel="Throughput (Mbit/s)")
+    axes[0].set(xlim=(0, 1.1 * axes[0].dataLim.x1), ylim=(0, 1.1 * axes[0].dataLim.y1))
     axes[1].set(xlabel="Throughput (Mbit/s)", ylabel="Share of samples")
     axes[2].set(xlabel="sRTT (ms)")
     return with_legend(figure)
 
 
-# %% All of them.
-def main():
-    figures = {"e1": e1, "e2": e2, "e3": e3, "e4": e4, "e5": e5}
+# %% Which runs: by hand, `RUNS = {"e1": "results/coexistence-…"}`, or the newest of each document.
+FIGURES = {"e1": e1, "e2": e2, "e3": e3, "e4": e4, "e5": e5}
+# Names of their plans; the first that was run is taken.
+PLANS = {
+    "e1": ["coexistence", "coexistence-5v5", "coexistence-10v1", "coexistence-1v1"],
+    "e2": ["mmwave", "mmwave-3gbit"],
+    "e3": ["bufferbloat"],
+    "e4": ["l4s-receivers", "slices", "l4s-sweep", "l4s-dualpi2", "l4s-step"],
+    "e5": ["vegas-friendliness", "friendliness", "steady-state"],
+}
+
+
+def newest(results):
+    """The newest run of each document in a folder of results directories; of a folder that is a run, that one for all."""
+    results = Path(results)
+    if (results / "run.json").exists():
+        return dict.fromkeys(FIGURES, results)
+    runs = {}
+    for path in sorted(results.glob("*/run.json"), key=lambda path: path.stat().st_mtime):
+        runs[json.loads(path.read_text())["plan_name"]] = path.parent
+    named = {figure: [runs[plan] for plan in plans if plan in runs] for figure, plans in PLANS.items()}
+    return {figure: found[0] for figure, found in named.items() if found}
+
+
+RUNS = newest(os.environ.get("CCBENCH_RESULTS", "results"))
+
+
+# %% All of them: shown in Jupyter, written as PNG by a program.
+def program():
+    import argparse
+
+    global RUNS
+    plt.switch_backend("Agg")
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("run", help="a results directory of ccbench")
-    parser.add_argument("--only", default=",".join(figures), help="which figures [%(default)s]")
+    parser.add_argument("runs", nargs="*", metavar="RESULTS|FIGURE=RUN", help="a folder of runs, or the run of a figure")
+    parser.add_argument("--only", default=",".join(FIGURES), help="which figures [%(default)s]")
     parser.add_argument("-o", "--output", default=".", help="folder for the pictures")
     args = parser.parse_args()
-    run = Run(args.run)
-    for name in args.only.split(","):
-        path = Path(args.output) / f"{name}.png"
-        figures[name](run).savefig(path, dpi=200)
-        print(path)
+    for given in args.runs:
+        figure, _, run = given.partition("=")
+        RUNS = {**RUNS, figure: run} if run and figure in FIGURES else newest(given)
+    wanted = args.only.split(",")
+    if unknown := set(wanted) - FIGURES.keys():
+        parser.error(f"there is no figure {', '.join(sorted(unknown))}; there are {', '.join(FIGURES)}")
+    if missing := [name for name in wanted if name not in RUNS]:
+        names = [f"{name} ({' or '.join(PLANS[name])})" for name in missing]
+        print(f"no run of {', '.join(names)}: left out", file=sys.stderr)
+    drawn = 0
+    for name in wanted:
+        if name in RUNS:
+            path = Path(args.output) / f"{name}.png"
+            try:
+                FIGURES[name](Run(RUNS[name])).savefig(path, dpi=200)
+            except LookupError as why:
+                print(f"{name}: {why}: left out", file=sys.stderr)
+                continue
+            print(path, RUNS[name])
+            drawn += 1
+    return 0 if drawn else 1
 
 
-if __name__ == "__main__":
-    main()
+if "get_ipython" in globals():
+    for name, run in RUNS.items():
+        FIGURES[name](Run(run))
+    plt.show()
+elif __name__ == "__main__":
+    sys.exit(program())

@@ -4,10 +4,12 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::units::{Bytes, Limit, Micros, Packets, Ppm, Rate};
+use crate::units::{Bytes, Micros, Ppm, Rate};
+use schema::Name;
 
 pub use capture::Capture;
 pub use cc::{Cc, Via};
@@ -16,6 +18,7 @@ pub use impair::{BurstLoss, Distribution, Jitter, OnEnd, Reorder, TraceStart, Tr
 pub use lab::{LabUse, Series};
 pub use node::{Node, SysctlValue};
 pub use probe::{Probe, ProbeKind, Repeat};
+pub use queue::Queue;
 pub use sample::{Acks, Sample};
 pub use timeline::{Change, Phase, Setting};
 
@@ -28,44 +31,56 @@ pub mod lab;
 pub mod node;
 pub mod parse;
 pub mod probe;
+pub mod queue;
+
+pub mod reference;
 pub mod sample;
+pub mod schema;
 pub mod timeline;
 
-/// A whole plan. Every `BTreeMap` key is a name its author chose; names become values in result columns.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// What stands above the first table, and the tables there are.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Plan {
-    /// Short name; becomes part of the results directory's name (letters, digits, `-`, `_`).
+    /// Becomes a part of the results directory's name; up to 64 letters, digits, `-` and `_`.
+    #[schemars(regex(pattern = schema::PLAN_NAME))]
     pub name: String,
-    /// One sentence on what is compared.
+    /// What is compared, in one line of text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub about: Option<String>,
-    /// Trials per point of the matrix.
+    /// Trials of every point; with 1 there is no confidence interval.
     #[serde(default = "one")]
+    #[schemars(range(min = 1, max = 65535))]
     pub repeat: u32,
     /// Pause between two trials.
     #[serde(default)]
+    #[schemars(extend("x-to" = "24h"))]
     pub gap: Micros,
-    /// Seeds the order of trials and everything random in them.
+    /// Seeds the order of the trials and everything random in them; the same seed gives the same order on
+    /// every machine.
     #[serde(default = "one_u64")]
     pub seed: u64,
     /// Order of the trials.
     #[serde(default)]
     pub order: Order,
-    /// How often to sample what.
+    /// How often to read what.
     #[serde(default)]
     pub sample: Sample,
     /// Keep every processor of the nodes' machines from halting during a trial, so that timers are punctual
-    /// on virtual machines: one idle-priority thread per processor that yields to everything.
+    /// on virtual machines: one idle-priority thread per processor that yields to everything. Recorded in
+    /// the results, whose figures of CPU use leave these threads out.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[schemars(extend("default" = false))]
     pub keep_awake: bool,
     /// What the plan asks of the lab.
     #[serde(default, skip_serializing_if = "LabUse::is_empty")]
     pub lab: LabUse,
     /// The machines, or namespaces where no agent is named.
     pub nodes: BTreeMap<String, Node>,
-    /// Cabling between nodes: each a chain of node names. Used when ccbench builds the nodes.
+    /// Cabling between the nodes that ccbench makes: each key is a name, its value a chain of nodes.
+    /// Ignored for nodes with agents.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(with = "BTreeMap<String, Vec<Name>>")]
     pub wires: BTreeMap<String, Vec<String>>,
     /// Named path characteristics that a link may take over with `path = "NAME"`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -96,8 +111,10 @@ pub struct Plan {
     /// Claims about the results.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub expect: Vec<Expect>,
-    /// Overrides for a quick look. Of no use to a plan that is read already, so never written.
+    /// Overrides for a first look, key = value: `--quick` applies them by the mechanism of `--set`.
+    // Of no use to a plan that is read already, so never written.
     #[serde(default, skip_serializing)]
+    #[schemars(with = "BTreeMap<String, serde_json::Value>")]
     pub quick: BTreeMap<String, toml::Value>,
 }
 
@@ -122,7 +139,7 @@ fn yes() -> bool {
 }
 
 /// Order in which trials run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Order {
     /// Shuffled within each repetition by the plan's seed, so that drift of the machine does not alias with a factor.
@@ -133,45 +150,51 @@ pub enum Order {
 }
 
 /// Path characteristics with a name.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct PathPreset {
-    /// Bottleneck rate.
+    /// Rate of the bottleneck; absent: the link's own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate: Option<Rate>,
-    /// One-way delay.
+    /// One-way delay; absent: the link's own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delay: Option<Micros>,
-    /// Independent random loss.
+    /// Independent random loss; absent: the link's own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub loss: Option<Ppm>,
-    /// The bottleneck's queue.
+    /// The bottleneck's queue; absent: the link's own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue: Option<Queue>,
 }
 
 /// One direction of one interface.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Link {
     /// The node whose egress is shaped.
+    #[schemars(with = "Name")]
     pub node: String,
-    /// The interface is the one that the route to this node leaves by. Exactly one of `toward` and `dev`.
+    /// The interface is the one that the route to this node leaves by. One of `toward` and `dev` must be
+    /// there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Name>")]
     pub toward: Option<String>,
-    /// The interface by name.
+    /// The interface, by its device name. One of `toward` and `dev` must be there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dev: Option<String>,
-    /// Take rate, delay, loss and queue from this preset; keys written here win.
+    /// Take `rate`, `delay`, `loss` and `queue` from this preset; what is written here wins.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Name>")]
     pub path: Option<String>,
-    /// Rate of the link; absent means unshaped.
+    /// Rate of the bottleneck; absent: unshaped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-to" = "1tbit"))]
     pub rate: Option<Rate>,
-    /// Constant one-way delay.
+    /// Constant one-way delay; absent: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-to" = "60s"))]
     pub delay: Option<Micros>,
-    /// Independent random loss.
+    /// Independent random loss; absent: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss: Option<Ppm>,
     /// Random delay around `delay`.
@@ -180,29 +203,34 @@ pub struct Link {
     /// Loss in bursts, beside `loss`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub burst_loss: Option<BurstLoss>,
-    /// Share of packets that are delivered twice.
+    /// Share of packets that are delivered twice; absent: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duplicate: Option<Ppm>,
-    /// Packets that overtake.
+    /// Packets that overtake; needs a `delay`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reorder: Option<Reorder>,
-    /// Share of packets in which one bit behind the IP header is flipped.
+    /// Share of packets in which one bit behind the IP header is flipped; absent: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub corrupt: Option<Ppm>,
     /// Rate, delay or loss as a file says; in place of `rate`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace: Option<TraceUse>,
-    /// Bytes that the line carries beside each IP packet: 14 is an Ethernet header (what the kernel's qdiscs
-    /// count), 0 none, 38 a whole frame with preamble, checksum and gap.
+    /// What the line carries beside each IP packet: 14 is an Ethernet header (what the kernel's qdiscs
+    /// count), 0 none, 38 a whole frame with preamble, checksum and gap. Other than 14 in userspace only;
+    /// absent: `"14B"`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-to" = "1000B"))]
     pub overhead: Option<Bytes>,
-    /// Write down every packet of a userspace link, at most so many bytes of rows; absent: none.
+    /// Write down every packet of a userspace link (table `link_packets`), at most so many bytes of rows;
+    /// absent: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub packet_log: Option<Bytes>,
-    /// A userspace link may write packets that are due together as one super-packet; absent: yes.
+    /// Packets of a flow that are due by the time a userspace link writes leave as one super-packet, whose
+    /// receiver acknowledges it as one; with `false` each is written by itself. It matters on links without
+    /// a rate and above about 1 Gbit/s; absent: `true`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gso: Option<bool>,
-    /// The queue in front of the rate; absent: 1.5 BDP of bytes, at least 10 packets.
+    /// What waits for the rate; needs a `rate`; absent: 1.5 BDP of bytes, at least 10 full frames.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<Queue>,
     /// Where it is done.
@@ -217,7 +245,7 @@ pub struct Link {
 }
 
 /// Where a link is done.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Backend {
     /// The kernel's qdisc where this kernel has all that is asked, otherwise userspace; the choice is recorded.
@@ -230,7 +258,7 @@ pub enum Backend {
 }
 
 /// Which kernel qdisc limits the rate.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Shaper {
     /// Hierarchical token bucket with one leaf class (the usual bottleneck).
@@ -240,193 +268,8 @@ pub enum Shaper {
     Tbf,
 }
 
-/// The queue of a link or of a class. Field names are those of `tc`; what is absent is the kernel's default.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, tag = "kind", rename_all = "snake_case")]
-pub enum Queue {
-    /// First in, first out, limited in packets.
-    Pfifo {
-        /// Capacity.
-        limit: Limit,
-    },
-    /// First in, first out, limited in bytes.
-    Bfifo {
-        /// Capacity.
-        limit: Limit,
-    },
-    /// First in, first out, limited in packets; when it is full the oldest goes.
-    PfifoHeadDrop {
-        /// Capacity.
-        limit: Limit,
-    },
-    /// First in, first out, limited in bytes; when it is full the oldest go. Userspace only.
-    BfifoHeadDrop {
-        /// Capacity.
-        limit: Limit,
-    },
-    /// Proportional integral controller enhanced (RFC 8033).
-    Pie {
-        /// Capacity in packets.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        limit: Option<Packets>,
-        /// Delay to hold.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        target: Option<Micros>,
-        /// Time between two updates of the probability.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        tupdate: Option<Micros>,
-        /// Integral gain, 0 to 32, in sixteenths of a hertz as `tc` has it.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        alpha: Option<u32>,
-        /// Proportional gain, 0 to 32, in sixteenths of a hertz.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        beta: Option<u32>,
-        /// Mark instead of dropping while the probability is low.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        ecn: Option<bool>,
-        /// Count bytes: small packets are dropped less.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        bytemode: Option<bool>,
-    },
-    /// Random early detection.
-    Red {
-        /// Capacity in bytes.
-        limit: Bytes,
-        /// Average queue from which packets are dropped or marked, bytes.
-        min: Bytes,
-        /// Average queue at which the probability is `probability`, bytes.
-        max: Bytes,
-        /// Probability at `max`; absent: 2 %.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        probability: Option<Ppm>,
-        /// Average packet, to turn idle time into packets; absent: 1000 B.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        avpkt: Option<Bytes>,
-        /// Packets that may burst; absent: (2 min + max) / (3 avpkt).
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        burst: Option<u32>,
-        /// Mark instead of dropping.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        ecn: Option<bool>,
-        /// Drop with certainty above `max` even what could be marked.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        harddrop: Option<bool>,
-        /// Let the probability find itself (Floyd's adaptive RED).
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        adaptive: Option<bool>,
-    },
-    /// Fair queueing with pacing (`sch_fq`).
-    Fq {
-        /// Packets in all queues.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        limit: Option<Packets>,
-        /// Packets in one queue.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        flow_limit: Option<Packets>,
-        /// Number of buckets, a power of two; 1 is a single queue.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        buckets: Option<u32>,
-        /// Mark ECT packets CE above this sojourn time.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        ce_threshold: Option<Micros>,
-        /// Mask of the hash for packets without a local socket.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        orphan_mask: Option<u32>,
-    },
-    /// Controlled delay (RFC 8289).
-    Codel {
-        /// Capacity in packets.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        limit: Option<Packets>,
-        /// Acceptable standing delay.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        target: Option<Micros>,
-        /// Width of the moving time window.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        interval: Option<Micros>,
-        /// Mark instead of dropping.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        ecn: Option<bool>,
-        /// Mark ECT packets CE above this sojourn time.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        ce_threshold: Option<Micros>,
-    },
-    /// CoDel per flow (RFC 8290).
-    FqCodel {
-        /// Capacity in packets.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        limit: Option<Packets>,
-        /// Number of queues.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        flows: Option<u32>,
-        /// Acceptable standing delay.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        target: Option<Micros>,
-        /// Width of the moving time window.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        interval: Option<Micros>,
-        /// Bytes a queue may send in its turn.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        quantum: Option<Bytes>,
-        /// Mark instead of dropping.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        ecn: Option<bool>,
-        /// Mark ECT packets CE above this sojourn time.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        ce_threshold: Option<Micros>,
-        /// Limit of the memory of all queues.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        memory_limit: Option<Bytes>,
-    },
-    /// Common applications kept enhanced; the rate stays with the link's shaper.
-    Cake {
-        /// Round-trip time that the AQM is tuned for.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        rtt: Option<Micros>,
-        /// Memory of the queue.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        memory_limit: Option<Bytes>,
-    },
-    /// Dual-queue coupled AQM for L4S (RFC 9332).
-    Dualpi2 {
-        /// Capacity in packets.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        limit: Option<Packets>,
-        /// Target delay of the classic queue.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        target: Option<Micros>,
-        /// Time between two updates of the probability.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        tupdate: Option<Micros>,
-        /// Integral gain in Hz, as text (`"0.15625"`).
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        alpha: Option<String>,
-        /// Proportional gain in Hz, as text (`"3.195312"`).
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        beta: Option<String>,
-        /// Step marking threshold of the low-latency queue.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        step: Option<Micros>,
-        /// Coupling factor k.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        coupling: Option<u32>,
-        /// Drop on overload (`true`) or overflow.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        drop_on_overload: Option<bool>,
-        /// Drop at dequeue (`true`) or at enqueue.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        drop_dequeue: Option<bool>,
-        /// Split super-packets on enqueue.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        split_gso: Option<bool>,
-        /// Share reserved for the classic queue.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        classic_protection: Option<Ppm>,
-    },
-}
-
 /// A slice of a link's rate.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Class {
     /// Guaranteed rate.
@@ -434,35 +277,41 @@ pub struct Class {
     /// Most it may borrow up to; absent: the guaranteed rate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ceil: Option<Rate>,
-    /// Served before classes with a higher number, within its guarantee and beyond; absent: 0.
+    /// Classes with a lower number are served first, within their guarantee and beyond; absent: `0`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(max = 7))]
     pub priority: Option<u8>,
-    /// Which packets.
+    /// Which packets; all given keys must match.
     #[serde(rename = "match")]
     pub matches: Match,
-    /// Its queue; absent: as the link's default.
+    /// Its queue; absent: 1.5 BDP of the class's rate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<Queue>,
 }
 
 /// Which packets belong to a class; all given keys must match.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Match {
     /// Destination node.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Name>")]
     pub to: Option<String>,
     /// Source node.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Name>")]
     pub from: Option<String>,
-    /// A flow group (its ports), data and acknowledgements alike.
+    /// A flow group's packets (its ports), data and acknowledgements alike.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Name>")]
     pub flow: Option<String>,
-    /// DSCP, 0 to 63.
+    /// The TOS byte divided by 4.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(max = 63))]
     pub dscp: Option<u8>,
     /// TCP or UDP port of either end.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
     pub port: Option<u16>,
     /// The IP header's ECN field.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -470,7 +319,7 @@ pub struct Match {
 }
 
 /// The IP header's ECN field.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Ecn {
     /// 00.
@@ -484,33 +333,39 @@ pub enum Ecn {
 }
 
 /// A named group of TCP flows, started and stopped together.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Flow {
-    /// Node that connects (and sends, unless `reverse`).
+    /// Node that connects, and sends unless `reverse`.
+    #[schemars(with = "Name")]
     pub from: String,
     /// Node that listens.
+    #[schemars(with = "Name")]
     pub to: String,
-    /// Congestion control of the sender; absent: the kernel's default.
+    /// The sender's congestion control: the kernel's, or a `[cc.NAME]`; absent: the kernel's default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cc: Option<String>,
-    /// Parallel sockets of one iperf3 (1 to 128).
+    /// Parallel sockets of one iperf3.
     #[serde(default = "one")]
+    #[schemars(range(min = 1, max = 128))]
     pub count: u32,
     /// The listener sends.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[schemars(extend("default" = false))]
     pub reverse: bool,
-    /// Application limit per socket.
+    /// The application's limit, per socket; absent: as fast as possible.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<Rate>,
-    /// Start this long after the trial's beginning, instead of with the first phase that names it.
+    /// When it starts, counted from the trial's beginning; absent: with the first phase that names it, or
+    /// with `stop` alone at the beginning.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start: Option<Micros>,
-    /// Stop this long after the trial's beginning.
+    /// When it stops; absent: at the end of the last phase that names it, or with `start` alone at the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop: Option<Micros>,
     /// Interval of iperf3's own rows.
     #[serde(default = "tenth")]
+    #[schemars(extend("x-from" = "100ms", "x-to" = "60s"))]
     pub interval: Micros,
 }
 
@@ -519,11 +374,15 @@ fn tenth() -> Micros {
 }
 
 /// A factor of the matrix. Its name is the table's key.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
+#[schemars(title = "list of values, or table of levels")]
 pub enum Factor {
     /// The factor's name is a plan key, and these are its values.
-    Values(Vec<toml::Value>),
+    Values(#[schemars(with = "Vec<serde_json::Value>")] Vec<toml::Value>),
     /// Named levels, each setting any number of plan keys.
-    Levels(BTreeMap<String, BTreeMap<String, toml::Value>>),
+    Levels(
+        #[schemars(with = "BTreeMap<String, BTreeMap<String, serde_json::Value>>")]
+        BTreeMap<String, BTreeMap<String, toml::Value>>,
+    ),
 }

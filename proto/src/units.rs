@@ -207,7 +207,7 @@ fn scaled(
     u64::try_from(value / denominator).map_err(|_| fail("it is too large"))
 }
 
-const RATE_UNITS: &[(&str, u64)] = &[
+pub(crate) const RATE_UNITS: &[(&str, u64)] = &[
     ("bit", 1),
     ("kbit", 1_000),
     ("mbit", 1_000_000),
@@ -218,7 +218,7 @@ const RATE_UNITS: &[(&str, u64)] = &[
     ("mbps", 1_000_000),
     ("gbps", 1_000_000_000),
 ];
-const BYTE_UNITS: &[(&str, u64)] = &[
+pub(crate) const BYTE_UNITS: &[(&str, u64)] = &[
     ("B", 1),
     ("kB", 1_000),
     ("MB", 1_000_000),
@@ -227,9 +227,9 @@ const BYTE_UNITS: &[(&str, u64)] = &[
     ("MiB", 1 << 20),
     ("GiB", 1 << 30),
 ];
-const PACKET_UNITS: &[(&str, u64)] =
+pub(crate) const PACKET_UNITS: &[(&str, u64)] =
     &[("p", 1), ("pkt", 1), ("pkts", 1), ("packet", 1), ("packets", 1)];
-const TIME_UNITS: &[(&str, u64)] = &[
+pub(crate) const TIME_UNITS: &[(&str, u64)] = &[
     ("us", 1),
     ("µs", 1),
     ("ms", 1_000),
@@ -237,7 +237,7 @@ const TIME_UNITS: &[(&str, u64)] = &[
     ("min", 60_000_000),
     ("h", 3_600_000_000),
 ];
-const SHARE_UNITS: &[(&str, u64)] = &[("%", 10_000), ("ppm", 1)];
+pub(crate) const SHARE_UNITS: &[(&str, u64)] = &[("%", 10_000), ("ppm", 1)];
 
 impl FromStr for Rate {
     type Err = UnitError;

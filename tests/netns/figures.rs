@@ -169,8 +169,44 @@ fn notebooks(bench: &Bench, results: &Path) {
     let pictures = bench.path("notebook");
     std::fs::create_dir(&pictures).unwrap();
     let notebook = source_root().join("notebooks/five_figures.py");
-    succeed(python().arg(notebook).arg(results).arg("-o").arg(&pictures));
+    succeed(python().arg(&notebook).arg(results).arg("-o").arg(&pictures));
     let made = ends(&pictures, ".png");
     assert_eq!(made.len(), 5, "{made:?}");
     assert!(made.iter().all(|path| std::fs::metadata(path).unwrap().len() > 10_000), "{made:?}");
+    of_each_document(bench, results, &notebook);
+}
+
+/// The newest run of a document's plan is found among others, one that is named is taken, and Jupyter shows the same.
+fn of_each_document(bench: &Bench, results: &Path, notebook: &Path) {
+    let (runs, pictures) = (bench.path("documents"), bench.path("each"));
+    std::fs::create_dir_all(&pictures).unwrap();
+    for name in ["bufferbloat", "other"] {
+        let run = runs.join(name);
+        std::fs::create_dir_all(&run).unwrap();
+        for file in std::fs::read_dir(results).unwrap().flatten() {
+            std::os::unix::fs::symlink(file.path(), run.join(file.file_name())).unwrap();
+        }
+        let record = std::fs::read_to_string(run.join("run.json")).unwrap();
+        let mut record: serde_json::Value = serde_json::from_str(&record).unwrap();
+        record["plan_name"] = name.into();
+        std::fs::remove_file(run.join("run.json")).unwrap();
+        std::fs::write(run.join("run.json"), record.to_string()).unwrap();
+    }
+    let named = format!("e5={}", results.display());
+    let mut program = python();
+    program.arg(notebook).arg(&runs).arg(&named).arg("-o").arg(&pictures);
+    let said = program.output().unwrap();
+    assert!(said.status.success(), "{}", text(&said));
+    assert!(text(&said).contains("no run of e1 (coexistence or "), "{}", text(&said));
+    let made: Vec<PathBuf> =
+        ends(&pictures, ".png").iter().map(|path| path.file_name().unwrap().into()).collect();
+    assert_eq!(made, [Path::new("e3.png"), Path::new("e5.png")]);
+    // What a kernel has: arguments of its own, and a function that scripts do not have.
+    let cells = "import matplotlib.pyplot as plt, sys\n\
+        cells = {'get_ipython': print, '__name__': '__main__'}\n\
+        exec(compile(open(sys.argv[1]).read(), sys.argv[1], 'exec'), cells)\n\
+        assert list(cells['RUNS']) == ['e3'] and len(plt.get_fignums()) == 1, cells['RUNS']\n";
+    let mut kernel = python();
+    kernel.env("CCBENCH_RESULTS", &runs).env("MPLBACKEND", "Agg");
+    succeed(kernel.arg("-c").arg(cells).arg(notebook).args(["-f", "kernel.json"]));
 }

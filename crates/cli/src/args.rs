@@ -40,6 +40,9 @@ pub enum Command {
     Run(RunArgs),
     /// Check a plan: print every problem with its place and its fix, and warn of what misleads.
     Check(CheckArgs),
+    /// What a plan may hold: every key with its type, default and meaning, for people and for editors.
+    #[command(subcommand)]
+    Plan(PlanCommand),
     /// Run a published experiment, and say which of its claims hold here. Without a name: which there are.
     Reproduce(ReproduceArgs),
     /// Summarise a results directory again: tables, CSV and Parquet.
@@ -225,6 +228,22 @@ pub struct CheckArgs {
     /// With the overrides of its `[quick]`.
     #[arg(long)]
     pub quick: bool,
+}
+
+/// Sub-commands of `plan`.
+#[derive(Debug, Subcommand)]
+pub enum PlanCommand {
+    /// Print the keys of a table, or all of them.
+    Reference {
+        /// A table, `links`, `links.trace`, or a kind of queue, `pie`; left out: all.
+        table: Option<String>,
+        /// As a chapter of the manual.
+        #[arg(long, conflicts_with = "table")]
+        markdown: bool,
+    },
+    /// Print a JSON schema of plans, with which editors complete and check them: write it to a file, and
+    /// `#:schema FILE` above the plan (Taplo, Even Better TOML).
+    Schema,
 }
 
 /// Arguments of `summarize`.

@@ -13,6 +13,7 @@ mod link;
 mod live;
 mod local;
 mod pki;
+mod plan;
 mod reproduce;
 pub mod results;
 mod run;
@@ -83,6 +84,7 @@ fn dispatch(command: Command) -> Result<i32, CliError> {
             let ran = block_on(run::run_plan(&args, run::source(&args)?))?;
             run::report(&args, ran, run::Shown::Summary)
         }
+        Command::Plan(command) => plan::run(&command),
         Command::Reproduce(args) => reproduce::run(args),
         Command::Check(args) => check_plan(&args),
         Command::Summarize(args) => summarize(&args),
@@ -222,14 +224,17 @@ fn write_report(args: &ReportArgs) -> Result<i32, CliError> {
 }
 
 fn export(command: &ExportCommand) -> Result<i32, CliError> {
-    use results::export::{csv, flent, iperf3};
-    let written = match command {
-        ExportCommand::Csv { run, tables, output } => csv(run, tables, output),
-        ExportCommand::Flent(args) => flent(&args.run, &args.output),
-        ExportCommand::Iperf3(args) => iperf3(&args.run, &args.output),
+    use results::export::{csv, failed_trials, flent, iperf3};
+    let (run, tables, written) = match command {
+        ExportCommand::Csv { run, tables, output } => (run, &tables[..], csv(run, tables, output)),
+        ExportCommand::Flent(args) => (&args.run, &[][..], flent(&args.run, &args.output)),
+        ExportCommand::Iperf3(args) => (&args.run, &[][..], iperf3(&args.run, &args.output)),
     };
     for path in written? {
         print(&format!("{}\n", path.display()))?;
+    }
+    if let Some(said) = failed_trials(run, tables)? {
+        eprintln!("ccbench: {said}");
     }
     Ok(0)
 }

@@ -258,6 +258,16 @@ pub enum ResultsError {
         /// What they are called.
         stems: Vec<String>,
     },
+    /// A figure for a file that is none of the formats.
+    #[error(
+        "{} is neither SVG nor PNG: name a file that ends in .svg or .png, or a folder; SVG becomes PDF with \
+        rsvg-convert, Inkscape or a browser",
+        path.display()
+    )]
+    Format {
+        /// The file.
+        path: PathBuf,
+    },
     /// A comparison of what has nothing in common.
     #[error("nothing to compare: {why}")]
     Unpaired {
@@ -294,6 +304,7 @@ impl ResultsError {
                 | Self::ManyTables { .. }
                 | Self::NothingToExport { .. }
                 | Self::ManyFigures { .. }
+                | Self::Format { .. }
                 | Self::Unpaired { .. }
         )
     }

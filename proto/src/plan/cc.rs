@@ -2,29 +2,34 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::SysctlValue;
 
 /// A congestion control with its parameters. Flows name it by its table's key.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Cc {
-    /// One of ccbench's own (`vegas`, `ta`, `prague` ...) or of the kernel (`cubic`, `bbr` ...).
+    /// One of ccbench's own (`vegas`, `ta`, `ta_grad`, `ta_per`, `cx`, `cx_rttvar`, `cx_shadow`, `dctcp`,
+    /// `prague`, `bbr2`, `bbr3`) or of the kernel (`cubic`, `bbr` …).
     pub algorithm: String,
-    /// Parameters that differ from their defaults. For the kernel's own: its module's parameters.
+    /// Parameters that differ from the algorithm's, by name; for the kernel's own those of its module. What
+    /// the algorithm does not have, or a value out of range, is an error.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub params: BTreeMap<String, SysctlValue>,
     /// How it gets into the kernel.
     #[serde(default)]
     pub via: Via,
-    /// Data as ECT(1) (L4S) or as ECT(0), of a congestion control that counts marks. Left out: as the algorithm does.
+    /// Data as ECT(1), which L4S queues take for theirs, or as ECT(0); for algorithms that count marks
+    /// (`dctcp`, `prague`): `dctcp` with `ect1 = true` is what many L4S studies use; absent: the
+    /// algorithm's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ect1: Option<bool>,
 }
 
 /// How a congestion control gets into the kernel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Via {
     /// The kernel's own if ccbench has none of that name; otherwise BPF where the kernel can, else the module.

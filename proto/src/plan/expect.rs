@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use schemars::JsonSchema;
 use serde::de::value::MapAccessDeserializer;
 use serde::{Deserialize, Deserializer, Serialize};
 use toml::Value;
@@ -12,72 +13,81 @@ use crate::units::{Bytes, Micros, Packets, Ppm, Rate};
 
 use super::Plan;
 use super::parse::suggest::hint;
+use super::schema::{Levels, Name, Scalar};
 
-/// A claim.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+/// A claim about the results: a number of the summary, and what it must be.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Expect {
-    /// What is claimed, in words.
+    /// What is claimed, in one line of text.
+    #[schemars(length(max = 200))]
     pub claim: String,
     /// Who claims it, and where.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
-    /// What the source says of this number, as text.
+    /// What they say of this number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub published: Option<String>,
-    /// Factors, each with a level or a list of them: the points that it is about. Left out: every level.
+    /// The points that it is about, each a row: factor = level, or a list of levels; absent: every point.
     #[serde(default, rename = "where", skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(with = "BTreeMap<String, Levels>")]
     pub at: BTreeMap<String, Value>,
-    /// Name of the metric.
+    /// A metric of the summary; `throughput` of a group or of all flows is their sum. Needed unless `skip`
+    /// is there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metric: Option<String>,
-    /// How it is taken over the phase; absent: the metric's own.
+    /// How it is taken over the phase: `"mean"`, `"median"`, `"p95"` …; absent: the metric's first one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stat: Option<String>,
-    /// In which phase; absent: the only measured one.
+    /// When; not for metrics of a whole trial; absent: the only measured one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Name>")]
     pub phase: Option<String>,
-    /// Of this flow group. Of all flows together, if no subject is named.
+    /// Of this flow group. Without `group`, `flow`, `probe` and `link` it is of all flows together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Name>")]
     pub group: Option<String>,
-    /// Of this flow: `group/0`.
+    /// Of this flow, a group and a number: `"bulk/0"`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flow: Option<String>,
     /// Of this probe.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Name>")]
     pub probe: Option<String>,
     /// Of this link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Name>")]
     pub link: Option<String>,
-    /// Divide it by this: an amount, or another number of the same trial or repetition.
+    /// Divide by it: an amount, or another number of the same trial or repetition.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub over: Option<Against>,
-    /// Take this from it.
+    /// Take it away; not with `over`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub minus: Option<Against>,
-    /// It must be less.
+    /// It must be less (equal is allowed). One of `below`, `above`, `between`, `near` must be there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub below: Option<Amount>,
-    /// It must be more.
+    /// It must be more (equal is allowed).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub above: Option<Amount>,
     /// It must lie between these two.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub between: Option<[Amount; 2]>,
-    /// It must be the first, give or take the second (an amount, or a share of the first: `"10%"`).
+    /// It must be the first, give or take the second: a share of the first (`"10%"`) or an amount.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub near: Option<[Amount; 2]>,
-    /// Why it is not measured; it is listed all the same.
+    /// Why it is not measured; it needs no number then, and is listed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub skip: Option<String>,
 }
 
 /// Another number: what is left out is as in the claim.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Other {
-    /// Levels at which the other point differs.
+    /// Levels at which the other point differs, one each.
     #[serde(rename = "where", skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(with = "BTreeMap<String, Scalar>")]
     pub at: BTreeMap<String, Value>,
     /// Name of the metric.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -87,23 +97,27 @@ pub struct Other {
     pub stat: Option<String>,
     /// In which phase.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Name>")]
     pub phase: Option<String>,
     /// Of this flow group.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Name>")]
     pub group: Option<String>,
     /// Of this flow.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub flow: Option<String>,
     /// Of this probe.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Name>")]
     pub probe: Option<String>,
     /// Of this link.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Name>")]
     pub link: Option<String>,
 }
 
 /// What a number is divided by, or less by.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Against {
     /// Always the same.
@@ -113,8 +127,9 @@ pub enum Against {
 }
 
 /// A quantity of whatever the metric is of: `"12mbit"`, `"26ms"`, `0.95`, `"95%"`.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 #[serde(untagged)]
+#[schemars(title = "amount")]
 pub enum Amount {
     /// Without a unit.
     Number(f64),

@@ -1,28 +1,30 @@
 //! What a link does to packets beside its rate, its constant delay and its queue.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::units::{Micros, Ppm, Rate};
 
 /// Random delay around a link's constant `delay`. Packets keep their order unless `reorder` says otherwise.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Jitter {
-    /// Scale of the distribution: half the width (uniform), the standard deviation (normal), the scale (Pareto).
+    /// Half the width (uniform), the standard deviation (normal), or the mean of what is added (Pareto).
     pub spread: Micros,
     /// Shape.
     #[serde(default)]
     pub distribution: Distribution,
-    /// Correlation of a packet's draw with the previous one's.
+    /// Correlation of a packet's draw with the previous one's; absent: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub correlation: Option<Ppm>,
-    /// A packet with less delay may overtake.
+    /// A packet with less delay may overtake; otherwise the order is kept.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[schemars(extend("default" = false))]
     pub reorder: bool,
 }
 
 /// Shape of a random delay.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Distribution {
     /// From `delay - spread` to `delay + spread`, each equally likely.
@@ -35,14 +37,14 @@ pub enum Distribution {
 }
 
 /// Loss that comes in bursts: the Gilbert-Elliott model, one step per packet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BurstLoss {
     /// Probability of going from the good state to the bad one.
     pub enter: Ppm,
-    /// Probability of going from the bad state to the good one; its inverse is the mean burst, in packets.
+    /// And back; its inverse is the mean burst, in packets.
     pub leave: Ppm,
-    /// Loss in the bad state; absent: all.
+    /// Loss in the bad state; absent: `"100%"`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bad: Option<Ppm>,
     /// Loss in the good state; absent: none.
@@ -51,24 +53,25 @@ pub struct BurstLoss {
 }
 
 /// Packets that overtake.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Reorder {
     /// Share of packets that are sent on at once instead of being delayed.
     pub share: Ppm,
 }
 
-/// A link whose characteristics change as a file says.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// The link's rate, delay or loss changes as a file says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TraceUse {
-    /// The file, relative to the plan.
+    /// The file, relative to the plan's folder.
     pub file: String,
-    /// sha256 of the file, hexadecimal; filled in when the plan is resolved, checked when it is given.
+    /// sha256 of the file, 64 hexadecimal digits; checked when it is written; absent: filled in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = super::schema::SHA256))]
     pub sha256: Option<String>,
-    /// The trace's mean rate over its length; filled in when the plan is resolved, checked when it is given.
-    /// Queue limits that are relative to a rate refer to it.
+    /// The trace's mean rate over its length: what queue limits in `bdp` and in time, and the default
+    /// queue, refer to; absent: filled in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mean_rate: Option<Rate>,
     /// What follows its last row.
@@ -77,14 +80,14 @@ pub struct TraceUse {
     /// When its first row begins.
     #[serde(default)]
     pub start: TraceStart,
-    /// Rows below this rate are raised to it; absent: a row of zero stops the link (userspace) or is
-    /// refused (kernel).
+    /// Rows below it are raised to it; absent: a row of zero stops a userspace link, and the kernel back
+    /// end refuses it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub floor: Option<Rate>,
 }
 
 /// What follows a trace's last row.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum OnEnd {
     /// The last row stays in force.
@@ -97,7 +100,7 @@ pub enum OnEnd {
 }
 
 /// When a trace begins.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum TraceStart {
     /// With the trial. Before it (while the path is measured) the first row is in force.

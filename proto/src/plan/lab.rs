@@ -1,14 +1,15 @@
 //! `[lab]`: which kernel the lab boots for a plan's trials.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Plan;
 
 /// What a plan asks of the lab. Naming a kernel is asking for the lab.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct LabUse {
-    /// The kernel of all nodes.
+    /// The kernel of all nodes: the plan then runs in the lab.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kernel: Option<Series>,
 }
@@ -21,7 +22,18 @@ impl LabUse {
 
 /// A kernel that the lab can boot, by the series of its releases.
 #[derive(
-    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Default,
+    Serialize,
+    Deserialize,
+    JsonSchema,
 )]
 pub enum Series {
     /// The lab's own, with every qdisc and congestion control, repeatable to the byte.

@@ -2,33 +2,41 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Series;
+use super::schema::Address;
 
 /// One machine of the experiment.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Node {
-    /// `host:port` of a running `ccbench-agent`; without it ccbench makes a namespace on this machine.
+    /// `host:port` of a running `ccbench-agent`; absent: a namespace that ccbench makes on this machine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
-    /// Address that the experiment's traffic uses to reach this node; needed for flows to a node with an agent.
+    /// The node's address in the experiment's network. Needed, when the node has an agent, for the ends of
+    /// flows and probes and for nodes that a link is `toward`; absent: ccbench chooses it.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Address>")]
     pub address: Option<std::net::IpAddr>,
-    /// Kernel settings for the length of a trial, restored afterwards.
+    /// Settings below `net.`, name to number or text, for the length of a trial; restored afterwards:
+    /// `sysctl = { "net.ipv4.tcp_ecn" = 1 }`. `net.ipv4.tcp_congestion_control` is refused: that is a
+    /// flow's `cc`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub sysctl: BTreeMap<String, SysctlValue>,
-    /// The kernel that the lab boots. One machine holds all nodes: those that name one name the same.
+    /// The same as `lab.kernel`, for a plan that says it of a node; all that are named must be equal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kernel: Option<Series>,
-    /// Leave TSO, GSO and GRO on (default: off on every shaped interface, or everywhere in namespaces).
+    /// Leave TSO, GSO and GRO on; otherwise they are off on shaped interfaces, and everywhere in
+    /// namespaces.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[schemars(extend("default" = false))]
     pub offloads: bool,
 }
 
 /// A sysctl's value: a number or text.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum SysctlValue {
     /// A number.

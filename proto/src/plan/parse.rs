@@ -174,6 +174,15 @@ fn read(value: &Value) -> Result<Plan, Misfit> {
     Plan::deserialize(At { value, path: Vec::new() })
 }
 
+/// The keys that the type at the innermost table of this value has, in the order of its declaration. The value holds
+/// nothing else than the way there, and in that table a key that no type has.
+pub(crate) fn keys_at(value: &Value) -> &'static [&'static str] {
+    match read(value) {
+        Err(Misfit { fault: Fault::Unknown(_, known), .. }) => known,
+        _ => &[],
+    }
+}
+
 /// Queues and factors are read through a buffer that forgets places. Finds the key whose removal makes the
 /// misfit go away.
 fn narrow(value: &Value, mut misfit: Misfit) -> Misfit {

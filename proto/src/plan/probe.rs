@@ -1,41 +1,54 @@
 //! Measurements beside the flows.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::schema::Name;
 use crate::units::{Bytes, Micros};
 
 /// A measurement beside the flows.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Probe {
     /// What is measured.
     pub kind: ProbeKind,
     /// Node that measures.
+    #[schemars(with = "Name")]
     pub from: String,
-    /// Node that answers.
+    /// Node that answers; ccbench starts the echo and the web server there.
+    #[schemars(with = "Name")]
     pub to: String,
-    /// When the first one begins, after the trial's beginning.
+    /// When the first one begins, counted from the trial's beginning.
     #[serde(default, skip_serializing_if = "is_beginning")]
+    #[schemars(extend("default" = "0us"))]
     pub start: Micros,
-    /// Time from the beginning of one to the beginning of the next.
+    /// From the beginning of one to that of the next; what takes longer skips what it missed.
     #[serde(default = "second")]
+    #[schemars(extend("x-from" = "10ms", "x-to" = "1h"))]
     pub every: Micros,
     /// Whether, and when, it is done again.
     #[serde(default, skip_serializing_if = "Repeat::is_interval")]
+    #[schemars(extend("default" = "interval"))]
     pub repeat: Repeat,
-    /// What takes longer has failed; `None`: as long as the kind usually may.
+    /// What takes longer is lost; absent: 1s (echoes), 10s (`tcp_connect`), 60s (`http`).
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-from" = "10ms", "x-to" = "1h"))]
     pub timeout: Option<Micros>,
-    /// The IP header's TOS byte, DSCP and ECN together.
+    /// The IP header's TOS byte, DSCP and ECN together, both ways (a ping's answer: as the kernel there
+    /// does; the ECN bits of TCP are the kernel's own).
     #[serde(default, skip_serializing_if = "is_zero")]
+    #[schemars(extend("default" = 0))]
     pub tos: u8,
-    /// `http`: length of the body.
+    /// `http`: length of the file, `"177669B"`; it must be there for this kind.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-to" = "1024GiB"))]
     pub bytes: Option<Bytes>,
-    /// `http`: the server's congestion control.
+    /// `http`: the web server's congestion control, the kernel's or a `[cc.NAME]`; absent: the kernel's
+    /// default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cc: Option<String>,
-    /// `http`: a name that is looked up before each fetch, in place of the address.
+    /// `http`: a name that is looked up on `from` before every fetch, in place of the address; `dns_us` is
+    /// how long that takes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
 }
@@ -53,12 +66,12 @@ fn is_zero(tos: &u8) -> bool {
 }
 
 /// What a probe measures.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ProbeKind {
-    /// ICMP echo.
+    /// ICMP echo (of IPv6, if the node's address is one).
     Ping,
-    /// An echo over UDP.
+    /// An echo of 64 bytes over UDP, for paths that treat ICMP apart, and for ECN.
     Udp,
     /// How long connect() takes.
     TcpConnect,
@@ -98,7 +111,7 @@ impl ProbeKind {
 }
 
 /// Whether a probe is done again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Repeat {
     /// At every interval.

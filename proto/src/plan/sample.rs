@@ -3,22 +3,28 @@
 use std::fmt;
 use std::str::FromStr;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::units::Micros;
 
 /// Sampling intervals.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Sample {
     /// `TCP_INFO` of every socket of every flow, by polling.
+    #[schemars(extend("x-from" = "1ms", "x-to" = "1h"))]
     pub tcp: Micros,
-    /// The same sockets by eBPF, when a segment comes to them. A plan that does not ask is written as ever.
+    /// The same sockets by eBPF, with the kernel's time, when a segment comes to them: tables `acks` and
+    /// `tcp_events`. Which acknowledgements leave a row.
     #[serde(skip_serializing_if = "Acks::is_auto")]
+    #[schemars(extend("x-from" = "1ms", "x-to" = "1h", "default" = "auto"))]
     pub acks: Acks,
-    /// Queue counters of every shaped interface.
+    /// Queue length and counters of every shaped interface.
+    #[schemars(extend("x-from" = "1ms", "x-to" = "1h"))]
     pub qdisc: Micros,
-    /// CPU and softirq of every node's host.
+    /// CPU and softirq of every node's machine.
+    #[schemars(extend("x-from" = "1ms", "x-to" = "1h"))]
     pub host: Micros,
 }
 

@@ -3,33 +3,40 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::schema::Name;
 use crate::units::{Micros, Ppm, Rate};
 
 /// A stretch of the timeline.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Phase {
     /// Its name in the results.
+    #[schemars(with = "Name")]
     pub name: String,
     /// How long it lasts.
     pub length: Micros,
     /// Flow groups that run in it; a group keeps running through consecutive phases that name it.
-    #[serde(default = "Vec::new", skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(with = "Vec<Name>")]
     pub flows: Vec<String>,
-    /// Leave it out of the summaries (a warm-up).
+    /// `false` leaves the phase out of the summaries: a warm-up.
     #[serde(default = "super::yes", skip_serializing_if = "Clone::clone")]
+    #[schemars(extend("default" = true))]
     pub measure: bool,
 }
 
 /// Link settings that change at an instant.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Change {
-    /// When, after the trial's beginning.
+    /// When, counted from the trial's beginning.
     pub at: Micros,
-    /// `links.NAME.rate`, `.delay` or `.loss` to its new value.
+    /// New values: `{ "links.NAME.rate" = "20mbit", "links.NAME.delay" = "20ms", "links.NAME.loss" = "0.1%"
+    /// }`, any of them. A link's rate can change if it has one, and no trace that gives it; delay and loss
+    /// if it begins with one of them, or is a userspace link.
     pub set: BTreeMap<String, Setting>,
 }
 

@@ -6,6 +6,7 @@ use polars::prelude::*;
 
 use super::journal::TrialEnd;
 use super::store::RunDir;
+use super::summary::Choice;
 use super::summary::query::scan;
 use super::{Result, ResultsError, frame_error, io_error};
 
@@ -98,6 +99,29 @@ fn write_table(run: &RunDir, table: &str, mut out: impl std::io::Write, path: &P
         }
     }
     out.flush().map_err(io_error("write", path))
+}
+
+/// A sentence about the trials whose rows are in what was exported though summaries leave them out; `None` if there are none.
+///
+/// # Errors
+/// The run cannot be read.
+pub fn failed_trials(run_dir: &Path, tables: &[String]) -> Result<Option<String>> {
+    if !tables.is_empty() && tables.iter().all(|table| WHOLE.contains(&table.as_str())) {
+        return Ok(None);
+    }
+    let run = RunDir::open(run_dir)?;
+    let counts = |end: &TrialEnd| Choice::default().takes(end.status);
+    let out: Vec<String> = named_trials(&run)
+        .into_iter()
+        .filter(|(end, _)| !counts(end))
+        .map(|(end, name)| format!("{name} ({})", end.status.as_str()))
+        .collect();
+    Ok((!out.is_empty()).then(|| {
+        format!(
+            "trials that summaries leave out are in it too, their `status` is in trials.csv: {}",
+            out.join(", ")
+        )
+    }))
 }
 
 /// What CSV can hold: no binary columns.

@@ -142,23 +142,46 @@ pub fn draw(run_dir: &Path, request: &Request) -> Result<Vec<Figure>> {
         Kind::Ecdf | Kind::Strips => spread::draw(&data),
         Kind::Heatmap => heatmap::draw(&data),
     };
-    let figures = figures?;
+    let mut figures = figures?;
     if figures.is_empty() {
         return Err(data.nothing("no trial that was chosen has data for it"));
     }
+    tell_apart(&mut figures);
     Ok(figures)
 }
+
+/// Numbers figures whose points' levels differ only in what a file's name cannot hold.
+fn tell_apart(figures: &mut [Figure]) {
+    let mut seen = std::collections::BTreeSet::new();
+    for figure in figures {
+        let stem = figure.stem.clone();
+        let mut nth = 2;
+        // Many file systems do not tell capitals from small letters.
+        while !seen.insert(figure.stem.to_lowercase()) {
+            figure.stem = format!("{stem}-{nth}");
+            nth += 1;
+        }
+    }
+}
+
+/// Endings of what people ask for and nobody draws here.
+const OTHER_FORMATS: [&str; 11] =
+    ["pdf", "eps", "ps", "jpg", "jpeg", "gif", "tif", "tiff", "webp", "csv", "html"];
 
 /// Writes figures into a folder, or one to a file of that name; in either case the CSV beside them. Returns what was
 /// written.
 ///
 /// # Errors
-/// Several figures for one file, or the file system refuses.
+/// Several figures for one file, a file of another format, or the file system refuses.
 pub fn write(figures: &[Figure], output: &Path, formats: &[Format]) -> Result<Vec<PathBuf>> {
     let ending = output.extension().and_then(|ending| ending.to_str());
     let of_file = match ending {
         Some("svg") => Some(Format::Svg),
         Some("png") => Some(Format::Png),
+        // A folder may have a dot in its name, but hardly such an ending.
+        Some(other) if OTHER_FORMATS.contains(&other) && !output.is_dir() => {
+            return Err(ResultsError::Format { path: output.to_path_buf() });
+        }
         _ => None,
     };
     if of_file.is_some() && figures.len() > 1 {
@@ -197,4 +220,34 @@ pub fn write(figures: &[Figure], output: &Path, formats: &[Format]) -> Result<Ve
         put(file(".csv"), figure.csv.as_bytes())?;
     }
     Ok(written)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn figure(stem: &str) -> Figure {
+        let (svg, csv) = ("<svg/>".to_owned(), "a\n1\n".to_owned());
+        Figure { stem: stem.to_owned(), svg, width_points: 1.0, csv }
+    }
+
+    #[test]
+    fn no_figure_overwrites_another() {
+        let mut figures = ["series-a_b", "series-A_b", "series-a_b-2", "series-c"].map(figure);
+        tell_apart(&mut figures);
+        let stems = figures.map(|figure| figure.stem);
+        assert_eq!(stems, ["series-a_b", "series-A_b-2", "series-a_b-2-2", "series-c"]);
+    }
+
+    #[test]
+    fn a_format_that_is_not_drawn_is_refused_and_a_folder_may_have_a_dot() {
+        let dir = tempfile::tempdir().unwrap();
+        let pdf = dir.path().join("fig.pdf");
+        let refused = write(&[figure("a")], &pdf, &[Format::Svg]).unwrap_err().to_string();
+        assert!(refused.contains("fig.pdf") && refused.contains(".svg"), "{refused}");
+        assert!(!pdf.exists());
+        let folder = dir.path().join("queue-1.5bdp");
+        assert_eq!(write(&[figure("a")], &folder, &[Format::Svg]).unwrap().len(), 2);
+        assert!(folder.join("a.svg").is_file());
+    }
 }

@@ -80,7 +80,7 @@ pub fn html(run_dir: &Path, choice: Choice) -> Result<String> {
     let mut curves = String::new();
     let stretches = stretches(&summary.trials);
     for end in &summary.trials {
-        let mut panels = series::panels(&run, end, stretches)?;
+        let mut panels = series::panels(&run, end, stretches, |title| title != series::RATE)?;
         panels.extend(series::inner_states(&run, end, stretches)?);
         let id = format!("curves-{}-{}", end.point_id, end.trial);
         curves += &data(&id, &panels);

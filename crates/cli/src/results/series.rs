@@ -88,43 +88,37 @@ fn sources() -> [Source; 3] {
     ]
 }
 
-/// All panels of one trial but those of [`inner_states`]; each curve has at most `2 * stretches` points. What has no
-/// samples has no panel.
+/// The panels of one trial that are wanted, by their titles, without those of [`inner_states`]; each curve has at most
+/// `2 * stretches` points. What has no samples has no panel; what nobody wants is not read.
 pub(in crate::results) fn panels(
     run: &RunDir,
     end: &TrialEnd,
     stretches: u32,
+    wanted: impl Fn(&str) -> bool,
 ) -> Result<Vec<Panel>> {
     let stretch_s = stretch_s(end, stretches);
     let trial = &[end];
     let mut panels = Vec::new();
-    for source in sources() {
+    for mut source in sources() {
+        source.values.retain(|value| wanted(value.title));
+        if source.values.is_empty() {
+            continue;
+        }
         let Some(rows) = scan(run, source.table, trial)? else { continue };
         let rows = rows.filter(source.filter);
         panels.extend(drawn(run, source.table, source.subject, rows, &source.values, stretch_s)?);
     }
-    if let Some(rows) = link_instants(run, trial)? {
-        let queued = Value { title: QUEUE, unit: "kB", of: col("backlog_bytes") / lit(1e3) };
-        panels.extend(drawn(run, "qdisc_samples", "link", rows, &[queued], stretch_s)?);
+    let mut values = vec![
+        Value { title: QUEUE, unit: "kB", of: col("backlog_bytes") / lit(1e3) },
+        Value { title: RATE, unit: "Mbit/s", of: col("rate_bps") / lit(1e6) },
+    ];
+    values.retain(|value| wanted(value.title));
+    if !values.is_empty()
+        && let Some(rows) = link_instants(run, trial)?
+    {
+        panels.extend(drawn(run, "qdisc_samples", "link", rows, &values, stretch_s)?);
     }
     Ok(panels)
-}
-
-/// The rate of every link that has one, at every instant.
-pub(in crate::results) fn rates(
-    run: &RunDir,
-    end: &TrialEnd,
-    stretches: u32,
-) -> Result<Option<Panel>> {
-    const TABLE: &str = "qdisc_samples";
-    let Some(rows) = scan(run, TABLE, &[end])? else { return Ok(None) };
-    // A link with classes has their rates below its own.
-    let rows = rows
-        .filter(col("rate_bps").is_not_null().and(col("t_s").is_not_null()))
-        .group_by([col("link"), col("t_s")])
-        .agg([col("rate_bps").max()]);
-    let rate = Value { title: RATE, unit: "Mbit/s", of: number("rate_bps") / lit(1e6) };
-    Ok(drawn(run, TABLE, "link", rows, &[rate], stretch_s(end, stretches))?.pop())
 }
 
 /// How long a stretch of a trial is.

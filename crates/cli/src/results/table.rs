@@ -16,7 +16,7 @@ const MOST_VERDICTS: usize = 20;
 /// As many below claims, which tell of them already.
 const FEW_VERDICTS: usize = 3;
 /// A line under the header; a point is set off by its factors.
-pub(super) const STYLE: TableStyle =
+pub(crate) const STYLE: TableStyle =
     TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
 /// A group whose throughput is over less than this share of its time is marked.
 const FULL_COVERAGE: f64 = 0.95;

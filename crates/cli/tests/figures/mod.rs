@@ -187,4 +187,8 @@ fn tables_leave_as_csv_with_all_their_rows() {
     assert_eq!(text.lines().filter(|line| line.starts_with("point_id,")).count(), 1);
     let samples = std::fs::read_to_string(folder.join("flow_samples.csv")).unwrap();
     assert!(samples.lines().next().unwrap().contains(",rtt_us,") && !samples.contains("cc_info"));
+    // The failed trial's rows are among them, which is said; a summary has none of it.
+    let said = export::failed_trials(&run, &["probes".to_owned()]).unwrap().unwrap();
+    assert!(said.contains("(failed)") && said.matches("trial-").count() == 1, "{said}");
+    assert_eq!(export::failed_trials(&run, &["summary_point".to_owned()]).unwrap(), None);
 }

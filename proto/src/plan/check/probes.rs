@@ -73,7 +73,7 @@ fn keys(plan: &Plan, name: &str, probe: &Probe, problems: &mut Problems) {
             );
         }
         Some(bytes) if http && bytes > MAX_BODY => {
-            problems.error_from(&path("bytes"), &[&path("kind")], "must be at most 1TiB");
+            problems.error_from(&path("bytes"), &[&path("kind")], "must be at most 1024GiB");
         }
         _ => {}
     }

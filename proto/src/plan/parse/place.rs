@@ -179,6 +179,19 @@ impl<'v> Deserializer<'v> for At<'v> {
         visitor.visit_newtype_struct(self)
     }
 
+    fn deserialize_struct<V: Visitor<'v>>(
+        self,
+        _name: &'static str,
+        _fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Misfit> {
+        match self.value {
+            // Serde would take a list for the fields in their order.
+            Value::Array(_) => Err(Misfit::invalid_type(self.unexpected(), &visitor)),
+            _ => self.deserialize_any(visitor),
+        }
+    }
+
     fn deserialize_enum<V: Visitor<'v>>(
         self,
         _name: &'static str,
@@ -197,7 +210,7 @@ impl<'v> Deserializer<'v> for At<'v> {
     forward_to_deserialize_any! {
         <V: Visitor<'v>>
         bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit
-        unit_struct seq tuple tuple_struct map struct identifier ignored_any
+        unit_struct seq tuple tuple_struct map identifier ignored_any
     }
 }
 

@@ -243,9 +243,9 @@ pub(super) enum Key {
     Box(&'static str),
 }
 
-/// Entries of a legend, in lines no wider than `width`; returns its height. `canvas: None` only measures.
+/// Entries of a legend, in lines no wider than `width`; returns its height.
 pub(super) fn legend(
-    mut canvas: Option<&mut Canvas>,
+    canvas: &mut Canvas,
     entries: &[(Key, String)],
     (left, top): (f64, f64),
     width: f64,
@@ -263,17 +263,15 @@ pub(super) fn legend(
         if x > left && x + wide - 9.0 > left + width {
             (x, y) = (left, y + LINE);
         }
-        if let Some(canvas) = canvas.as_deref_mut() {
-            match *key {
-                Key::Line(stroke) => {
-                    let width = stroke.width.max(1.0);
-                    canvas.line((x, y), (x + KEY, y), Stroke { width, opacity: 1.0, ..stroke });
-                }
-                Key::Mark(shape, fill) => canvas.mark(shape, (x + KEY / 2.0, y), 6.0, fill),
-                Key::Box(fill) => canvas.rect((x + 3.0, y - 3.0), (KEY - 6.0, 6.0), fill),
+        match *key {
+            Key::Line(stroke) => {
+                let width = stroke.width.max(1.0);
+                canvas.line((x, y), (x + KEY, y), Stroke { width, opacity: 1.0, ..stroke });
             }
-            canvas.text((x + KEY + 3.0, y + SMALL * 0.36), style, &name);
+            Key::Mark(shape, fill) => canvas.mark(shape, (x + KEY / 2.0, y), 6.0, fill),
+            Key::Box(fill) => canvas.rect((x + 3.0, y - 3.0), (KEY - 6.0, 6.0), fill),
         }
+        canvas.text((x + KEY + 3.0, y + SMALL * 0.36), style, &name);
         x += wide;
     }
     y - top + LINE / 2.0 + 2.0
@@ -320,11 +318,10 @@ mod tests {
     #[test]
     fn a_legend_wraps_within_its_width() {
         let entry = (Key::Box("#000000"), "delay_based/0".to_owned());
-        let one = legend(None, &vec![entry.clone(); 2], (0.0, 0.0), 200.0);
-        let two = legend(None, &vec![entry.clone(); 6], (0.0, 0.0), 200.0);
-        assert!(two > one && one > 0.0);
+        let one = legend(&mut Canvas::new(200.0, 50.0), &vec![entry.clone(); 2], (0.0, 0.0), 200.0);
         let mut canvas = Canvas::new(200.0, 50.0);
-        legend(Some(&mut canvas), &vec![entry; 6], (0.0, 0.0), 200.0);
+        let two = legend(&mut canvas, &vec![entry; 6], (0.0, 0.0), 200.0);
+        assert!(two > one && one > 0.0);
         let svg = canvas.finish("t");
         for x in svg.split("<text x=\"").skip(1).filter_map(|s| s.split('"').next()) {
             assert!(x.parse::<f64>().unwrap() < 200.0 - 40.0, "cut at {x}");

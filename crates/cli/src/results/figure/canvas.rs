@@ -11,8 +11,7 @@ use crate::svg::escaped;
 
 /// Of a millimetre.
 pub(super) const POINTS_PER_MM: f64 = 72.0 / 25.4;
-pub(super) const REGULAR: &[u8] = include_bytes!("../../../assets/fonts/Arimo-Regular.ttf");
-pub(super) const BOLD: &[u8] = include_bytes!("../../../assets/fonts/Arimo-Bold.ttf");
+pub(super) const FONT: &[u8] = include_bytes!("../../../assets/fonts/Arimo-Regular.ttf");
 /// Fonts as wide as the one that comes with ccbench.
 const FAMILY: &str = "Arimo, Arial, 'Liberation Sans', Helvetica, sans-serif";
 
@@ -21,6 +20,8 @@ pub(super) const COLOURS: [&str; 7] =
     ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"];
 /// So that colours that come again, or are printed grey, can be told apart.
 const DASHES: [&str; 4] = ["", "4 1.6", "1.2 1.4", "5 1.4 1.2 1.4"];
+/// Of marks.
+const EDGE: &str = "stroke=\"#ffffff\" stroke-width=\"0.5\"";
 pub(super) const INK: &str = "#222222";
 pub(super) const FAINT: &str = "#6b6b6b";
 pub(super) const GRID: &str = "#e2e2e2";
@@ -49,7 +50,6 @@ pub(super) enum Anchor {
 pub(super) struct Style {
     pub(super) size: f64,
     pub(super) anchor: Anchor,
-    pub(super) bold: bool,
     /// Degrees, clockwise.
     pub(super) turned: f64,
     pub(super) colour: &'static str,
@@ -58,7 +58,7 @@ pub(super) struct Style {
 impl Style {
     /// Of this size, beginning at its point.
     pub(super) const fn new(size: f64, anchor: Anchor) -> Self {
-        Self { size, anchor, bold: false, turned: 0.0, colour: INK }
+        Self { size, anchor, turned: 0.0, colour: INK }
     }
 }
 
@@ -113,9 +113,8 @@ impl Widths {
 
 /// How wide a text is, in points.
 pub(super) fn text_width(text: &str, style: Style) -> f64 {
-    static WIDTHS: LazyLock<[Widths; 2]> =
-        LazyLock::new(|| [REGULAR, BOLD].map(|bytes| Widths { font: FontRef::new(bytes).ok() }));
-    WIDTHS[usize::from(style.bold)].of(text) * style.size
+    static WIDTHS: LazyLock<Widths> = LazyLock::new(|| Widths { font: FontRef::new(FONT).ok() });
+    WIDTHS.of(text) * style.size
 }
 
 /// A text that is no wider than so many points: shortened with `…` if it must be.
@@ -172,11 +171,10 @@ impl Canvas {
         ));
     }
 
-    pub(super) fn polygon(&mut self, points: &[(f64, f64)], fill: &str, edge: Option<Stroke>) {
-        let edge = edge.map_or(String::new(), |edge| {
-            format!(" stroke=\"{}\" stroke-width=\"{}\"", edge.colour, edge.width)
-        });
-        self.put(format_args!("<path d=\"{}Z\" fill=\"{fill}\"{edge}/>", path(points)));
+    /// With a mark's white edge.
+    fn polygon(&mut self, points: &[(f64, f64)], fill: &str) {
+        let path = path(points);
+        self.put(format_args!("<path d=\"{path}Z\" fill=\"{fill}\" {EDGE}/>"));
     }
 
     pub(super) fn rect(&mut self, (x, y): (f64, f64), (width, height): (f64, f64), fill: &str) {
@@ -204,32 +202,43 @@ impl Canvas {
                 })
                 .collect()
         };
-        let edge = Some(Stroke::new("#ffffff", 0.5));
         match shape {
             Shape::Circle => self.put(format_args!(
-                "<circle cx=\"{x:.2}\" cy=\"{y:.2}\" r=\"{r:.2}\" fill=\"{fill}\" stroke=\"#ffffff\" stroke-width=\"0.5\"/>"
+                "<circle cx=\"{x:.2}\" cy=\"{y:.2}\" r=\"{r:.2}\" fill=\"{fill}\" {EDGE}/>"
             )),
             Shape::Square => {
-                self.polygon(&turn(&[45.0, 135.0, 225.0, 315.0].map(|a| (a, 1.25))), fill, edge);
+                self.polygon(&turn(&[45.0, 135.0, 225.0, 315.0].map(|a| (a, 1.25))), fill);
             }
             Shape::Diamond => {
-                self.polygon(&turn(&[0.0, 90.0, 180.0, 270.0].map(|a| (a, 1.3))), fill, edge);
+                self.polygon(&turn(&[0.0, 90.0, 180.0, 270.0].map(|a| (a, 1.3))), fill);
             }
-            Shape::Triangle => self.polygon(&turn(&[90.0, 210.0, 330.0].map(|a| (a, 1.3))), fill, edge),
-            Shape::Turned => self.polygon(&turn(&[270.0, 30.0, 150.0].map(|a| (a, 1.3))), fill, edge),
+            Shape::Triangle => self.polygon(&turn(&[90.0, 210.0, 330.0].map(|a| (a, 1.3))), fill),
+            Shape::Turned => self.polygon(&turn(&[270.0, 30.0, 150.0].map(|a| (a, 1.3))), fill),
             Shape::Star => {
                 let points: Vec<(f64, f64)> = (0..10)
-                    .map(|nth| (90.0 + 36.0 * f64::from(nth), if nth % 2 == 0 { 1.5 } else { 0.62 }))
+                    .map(|nth| {
+                        (90.0 + 36.0 * f64::from(nth), if nth % 2 == 0 { 1.5 } else { 0.62 })
+                    })
                     .collect();
-                self.polygon(&turn(&points), fill, edge);
+                self.polygon(&turn(&points), fill);
             }
             Shape::Plus => {
                 let arm = r / 3.0;
                 let corners = [
-                    (-arm, -r), (arm, -r), (arm, -arm), (r, -arm), (r, arm), (arm, arm),
-                    (arm, r), (-arm, r), (-arm, arm), (-r, arm), (-r, -arm), (-arm, -arm),
+                    (-arm, -r),
+                    (arm, -r),
+                    (arm, -arm),
+                    (r, -arm),
+                    (r, arm),
+                    (arm, arm),
+                    (arm, r),
+                    (-arm, r),
+                    (-arm, arm),
+                    (-r, arm),
+                    (-r, -arm),
+                    (-arm, -arm),
                 ];
-                self.polygon(&corners.map(|(dx, dy)| (x + dx, y + dy)), fill, edge);
+                self.polygon(&corners.map(|(dx, dy)| (x + dx, y + dy)), fill);
             }
         }
     }
@@ -240,14 +249,13 @@ impl Canvas {
             Anchor::Middle => "middle",
             Anchor::End => "end",
         };
-        let bold = if style.bold { " font-weight=\"bold\"" } else { "" };
         let turned = if style.turned == 0.0 {
             String::new()
         } else {
             format!(" transform=\"rotate({} {x:.2} {y:.2})\"", style.turned)
         };
         self.put(format_args!(
-            "<text x=\"{x:.2}\" y=\"{y:.2}\" font-size=\"{}\" text-anchor=\"{anchor}\" fill=\"{}\"{bold}{turned}>{}</text>",
+            "<text x=\"{x:.2}\" y=\"{y:.2}\" font-size=\"{}\" text-anchor=\"{anchor}\" fill=\"{}\"{turned}>{}</text>",
             style.size,
             style.colour,
             escaped(text)
@@ -301,7 +309,6 @@ mod tests {
         // Arial's advance widths of these letters: 667 + 278 + 556 units of 1000.
         let style = Style::new(10.0, Anchor::Start);
         assert!((text_width("A t", style) - 12.23).abs() < 0.02, "{}", text_width("A t", style));
-        assert!(text_width("A", Style { bold: true, ..style }) > text_width("A", style));
         let kept = fitted("a long name of a flow", style, 40.0);
         assert!(kept.ends_with('…') && text_width(&kept, style) <= 40.0, "{kept}");
         assert_eq!(fitted("short", style, 40.0), "short");

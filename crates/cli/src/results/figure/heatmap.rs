@@ -1,5 +1,9 @@
 //! A metric over two factors of the matrix: a cell per point, coloured and written.
 
+use std::collections::BTreeSet;
+
+use ccbench_proto::metric::WHOLE_TRIAL;
+
 use super::axes::{Axis, Frame, SMALL, TITLE, left_margin};
 use super::canvas::{Anchor, Canvas, FAINT, INK, Stroke, Style, fitted};
 use super::data::Data;
@@ -104,10 +108,21 @@ fn rows(data: &Data, summary: &Summary) -> Result<Vec<PointRow>> {
         asked.split_once(':').map_or((asked, None), |(name, stat)| (name, Some(stat)));
     let phase = data.points().first().and_then(|id| data.fullest_phase(*id));
     let phase = phase.map_or(String::new(), |phase| phase.name);
-    let fits = |row: &&PointRow| {
-        row.metric == name && stat.is_none_or(|stat| row.stat == stat) && row.phase == phase
+    let fits = |row: &&PointRow| row.metric == name && stat.is_none_or(|stat| row.stat == stat);
+    let anywhere: Vec<&PointRow> = summary.point_rows.iter().filter(fits).collect();
+    // Some metrics are of whole trials.
+    let phase = match anywhere.iter().all(|row| row.phase == WHOLE_TRIAL) {
+        true => WHOLE_TRIAL.to_owned(),
+        false => phase,
     };
-    let of_metric: Vec<&PointRow> = summary.point_rows.iter().filter(fits).collect();
+    let of_metric: Vec<&PointRow> =
+        anywhere.iter().copied().filter(|row| row.phase == phase).collect();
+    if of_metric.is_empty() && !anywhere.is_empty() {
+        let phases: BTreeSet<&str> = anywhere.iter().map(|row| row.phase.as_str()).collect();
+        let phases: Vec<&str> = phases.into_iter().collect();
+        let why = format!("`{asked}` has no number there; it has in {}", phases.join(", "));
+        return Err(ResultsError::Where { column: "phase".to_owned(), value: phase, why });
+    }
     if of_metric.is_empty() {
         let mut known: Vec<String> =
             summary.point_rows.iter().map(|row| format!("{}:{}", row.metric, row.stat)).collect();

@@ -8,7 +8,7 @@ use super::data::{Data, group_of};
 use crate::results::Result;
 use crate::results::journal::TrialEnd;
 use crate::results::summary::query::{
-    Lines, collect, in_flight, number, scan, sender, whole_intervals,
+    Lines, batches, collect, in_flight, number, scan, sender, whole_intervals,
 };
 pub(super) use crate::results::summary::statistics::Mean;
 use crate::results::summary::statistics::{self, mean_with_interval};
@@ -49,14 +49,16 @@ pub(super) fn flows(data: &Data, point_id: u32, trials: &[&TrialEnd]) -> Result<
             take(found.entry(key).or_default().entry(nth as i64).or_default(), line);
         }
     };
-    if let Some(lines) = received(data, trials)? {
-        each(&lines, &|instant, line| instant.mbit_per_s = lines.number("mbit_per_s", line));
-    }
-    if let Some(lines) = sampled(data, trials)? {
-        each(&lines, &|instant, line| {
-            instant.srtt_ms = lines.number("srtt_ms", line);
-            instant.in_flight = lines.number("in_flight", line);
-        });
+    for batch in batches(trials) {
+        if let Some(lines) = received(data, batch)? {
+            each(&lines, &|instant, line| instant.mbit_per_s = lines.number("mbit_per_s", line));
+        }
+        if let Some(lines) = sampled(data, batch)? {
+            each(&lines, &|instant, line| {
+                instant.srtt_ms = lines.number("srtt_ms", line);
+                instant.in_flight = lines.number("in_flight", line);
+            });
+        }
     }
     let runs = |phase: &str, flow: &str| data.may_run(point_id, phase, group_of(flow));
     let kept = found

@@ -135,7 +135,7 @@ impl InFlight<'_> {
         let left = left_margin(&[&axes[0], &axes[1]], false);
         let mut canvas = Canvas::new(width, height);
         let room = width - left - 7.0;
-        let top = 3.0 + legend(Some(&mut canvas), &self.keys(&looks), (left, 3.0), room) + 3.0;
+        let top = 3.0 + legend(&mut canvas, &self.keys(&looks), (left, 3.0), room) + 3.0;
         let frame =
             |y: &Axis| Frame { left, top, width: room, height: 1.0, x: x.clone(), y: y.clone() };
         let below = frame(&axes[0]).x_depth() + 2.0;
@@ -336,7 +336,7 @@ fn plane_sheet(
         keys.push((Key::Mark(Shape::Star, OPTIMUM), "optimum".to_owned()));
     }
     let room = width - left - 7.0;
-    let top = 3.0 + legend(Some(&mut canvas), &keys, (left, 3.0), room) + 10.0;
+    let top = 3.0 + legend(&mut canvas, &keys, (left, 3.0), room) + 10.0;
     let gap = 12.0;
     let each = (room - gap * (shown.len() as f64 - 1.0)) / shown.len() as f64;
     let frame =

@@ -248,7 +248,7 @@ fn sheet(
         keys.push((Key::Line(Stroke::new(INK, 1.4)), "ideal".to_owned()));
     }
     let room = width - left - 4.0;
-    let top = 3.0 + legend(Some(&mut canvas), &keys, (left, 3.0), room) + 3.0;
+    let top = 3.0 + legend(&mut canvas, &keys, (left, 3.0), room) + 3.0;
     let probe = |y: &Axis| Frame {
         left,
         top: 0.0,

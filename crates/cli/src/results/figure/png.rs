@@ -5,7 +5,7 @@ use std::sync::Arc;
 use resvg::tiny_skia::{Pixmap, Transform};
 use resvg::usvg::{Options, Tree, fontdb::Database};
 
-use super::canvas::{BOLD, POINTS_PER_MM, REGULAR};
+use super::canvas::{FONT, POINTS_PER_MM};
 
 /// What printers ask for.
 const PIXELS_PER_INCH: f64 = 300.0;
@@ -16,9 +16,7 @@ const PIXELS_PER_INCH: f64 = 300.0;
 /// The picture cannot be read or is too large.
 pub(super) fn png(svg: &str, width: f64) -> Result<Vec<u8>, String> {
     let mut fonts = Database::new();
-    for font in [REGULAR, BOLD] {
-        fonts.load_font_data(font.to_vec());
-    }
+    fonts.load_font_data(FONT.to_vec());
     fonts.set_sans_serif_family("Arimo");
     let options = Options { fontdb: Arc::new(fonts), ..Options::default() };
     let tree = Tree::from_str(svg, &options).map_err(|e| e.to_string())?;

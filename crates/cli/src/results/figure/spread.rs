@@ -100,7 +100,7 @@ fn ecdf_sheet(data: &Data, spreads: &[Spread], phase: &str) -> (String, f64) {
     let left = left_margin(&[&y], false);
     let gap = 12.0;
     let room = width - left - 7.0;
-    let top = 3.0 + legend(Some(&mut canvas), &keys, (left, 3.0), room) + 3.0;
+    let top = 3.0 + legend(&mut canvas, &keys, (left, 3.0), room) + 3.0;
     let each = (room - gap) / 2.0;
     for (nth, label) in ["Throughput (Mbit/s)", "sRTT (ms)"].into_iter().enumerate() {
         let ends: Vec<f64> =
@@ -256,7 +256,7 @@ fn strips_sheet(data: &Data, places: &[(u32, String)], got: &[Got]) -> (String, 
     ));
     let room = width - left - 4.0;
     let jain_line = if ids.len() > 1 { 0.0 } else { 8.0 };
-    let top = 3.0 + legend(Some(&mut canvas), &keys, (left, 3.0), room) + 9.0 + jain_line;
+    let top = 3.0 + legend(&mut canvas, &keys, (left, 3.0), room) + 9.0 + jain_line;
     let gap = 8.0;
     let each = (room - gap * (phases.len() as f64 - 1.0)) / phases.len() as f64;
     let x = Axis::names("", &names);

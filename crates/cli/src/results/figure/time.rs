@@ -65,12 +65,21 @@ fn chosen(data: &Data, end: &TrialEnd) -> Result<Vec<Panel>> {
             return Err(ResultsError::UnknownMetric { metric: metric.clone(), known });
         }
     }
-    let mut found = series::panels(&data.run, end, STRETCHES)?;
-    if let Some(mut rate) = series::rates(&data.run, end, STRETCHES)? {
-        rate.curves.extend(traces(data, end));
+    let wanted = |nth: usize, name: &str| match asked.is_empty() {
+        true => nth < USUAL,
+        false => asked.iter().any(|metric| metric == name),
+    };
+    let shown: Vec<&str> = SERIES
+        .iter()
+        .enumerate()
+        .filter_map(|(nth, (name, title))| wanted(nth, name).then_some(*title))
+        .collect();
+    let mut found = series::panels(&data.run, end, STRETCHES, |title| shown.contains(&title))?;
+    if let Some(at) = found.iter().position(|panel| panel.title == series::RATE) {
+        found[at].curves.extend(traces(data, end));
         let steady = |curve: &Curve| curve.value.iter().all(|v| *v == curve.value[0]);
-        if !rate.curves.iter().all(steady) || asked.iter().any(|name| name == "rate") {
-            found.push(rate);
+        if asked.is_empty() && found[at].curves.iter().all(steady) {
+            found.remove(at);
         }
     }
     for panel in &mut found {
@@ -91,14 +100,8 @@ fn chosen(data: &Data, end: &TrialEnd) -> Result<Vec<Panel>> {
         }
     }
     found.retain(|panel| !panel.curves.is_empty());
-    let mut panels = Vec::new();
-    for (nth, (name, title)) in SERIES.iter().enumerate() {
-        let wanted = if asked.is_empty() { nth < USUAL } else { asked.iter().any(|m| m == name) };
-        if let Some(at) = found.iter().position(|panel| wanted && panel.title == *title) {
-            panels.push(found.swap_remove(at));
-        }
-    }
-    Ok(panels)
+    found.sort_by_key(|panel| shown.iter().position(|title| panel.title == *title));
+    Ok(found)
 }
 
 /// The inner state of the congestion controls, under the cwnd of the same flows.
@@ -135,8 +138,7 @@ fn inner(data: &Data, end: &TrialEnd) -> Result<Vec<Panel>> {
     }
     let flows: BTreeSet<String> =
         states.iter().flat_map(|panel| &panel.curves).map(|curve| curve.name.clone()).collect();
-    let mut panels = series::panels(&data.run, end, STRETCHES)?;
-    panels.retain(|panel| panel.title == series::CWND);
+    let mut panels = series::panels(&data.run, end, STRETCHES, |title| title == series::CWND)?;
     for panel in &mut panels {
         panel.curves.retain(|curve| flows.contains(&curve.name));
     }
@@ -257,7 +259,7 @@ fn sheet(data: &Data, end: &TrialEnd, panels: &[Panel]) -> (String, f64) {
     let room = width - left - 8.0;
     let names = subjects(panels);
     let styles = styles(&names);
-    let top = 3.0 + legend(Some(&mut canvas), &keys(&names, &styles), (left, 3.0), room) + 9.0;
+    let top = 3.0 + legend(&mut canvas, &keys(&names, &styles), (left, 3.0), room) + 9.0;
     let frame =
         |y: &Axis| Frame { left, top, width: room, height: 10.0, x: x.clone(), y: y.clone() };
     let below = frame(&axes[0]).x_depth() + 2.0;

@@ -6,6 +6,7 @@
   // Okabe and Ito's colours, which colour-blind people can tell apart.
   const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#b8a800"];
   const DASHES = [[], [8, 4], [2, 3]];
+  const DENSE = 500;
 
   const make = (tag, text, properties = {}) => {
     const element = Object.assign(document.createElement(tag), properties);
@@ -223,7 +224,8 @@
       label: curve.name,
       stroke: COLOURS[nth % COLOURS.length],
       dash: DASHES[Math.floor(nth / COLOURS.length) % DASHES.length],
-      width: 1.5,
+      // A dense curve at most a dot wide: browsers draw such lines six times faster, and zooming stays smooth.
+      width: curve.t_s.length > DENSE ? 1 / devicePixelRatio : 1.5,
       spanGaps: true,
       points: { show: data[0].length < 200, fill: style("--back") },
       value: (_, value) => digits(value),
@@ -232,7 +234,7 @@
       width: place.clientWidth,
       height: 220,
       scales: { x: { time: false, range: (_, low, high) => (low === null ? [0, end] : [low, high]) },
-        y: { range: (_, low, high) => [Math.min(0, (low ?? 0) * 1.05), Math.max(0, (high ?? 1) * 1.05) || (low < 0 ? 0 : 1)] } },
+        y: { range: (_, low, high) => [Math.min(0, (low ?? 0) * 1.05), Math.max(0, (high ?? 1) * 1.12) || (low < 0 ? 0 : 1)] } },
       axes: [{ ...axis, values: (_, ticks) => ticks.map((t) => `${t} s`) }, { ...axis, size: 64 }],
       cursor: { sync: { key: "trial" } },
       series: [{ label: "time", value: (_, t) => (t === null ? "-" : `${t.toFixed(3)} s`) }, ...series],

@@ -18,7 +18,7 @@ pub(super) const BATCH: usize = 64;
 const BATCH_ROWS: u64 = 4_000_000;
 
 /// Trials that are read together, in order.
-pub(super) fn batches<'t, 'a>(trials: &'t [&'a TrialEnd]) -> Vec<&'t [&'a TrialEnd]> {
+pub(in crate::results) fn batches<'t, 'a>(trials: &'t [&'a TrialEnd]) -> Vec<&'t [&'a TrialEnd]> {
     let (mut batches, mut from, mut rows) = (Vec::new(), 0, 0);
     for (at, end) in trials.iter().enumerate() {
         let more: u64 = end.rows.values().sum();
