@@ -107,7 +107,7 @@ fn put_together(
     t0_s: f64,
     [flows, sockets, pings]: [&BTreeMap<String, Samples>; 3],
 ) -> Value {
-    let length_s = end.phases.iter().map(|phase| phase.end_us).max().unwrap_or(0) as f64 / 1e6;
+    let length_s = end.length_s();
     let steps = (length_s / STEP_S).ceil() as usize;
     let x: Vec<f64> = (0..=steps).map(|nth| nth as f64 * STEP_S).collect();
     let (mut results, mut raw, mut meta) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());

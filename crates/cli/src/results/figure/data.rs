@@ -208,8 +208,7 @@ impl Data {
     /// When a phase of a point begins and ends, in seconds since a trial's beginning.
     fn span(&self, point_id: u32, phase: &str) -> Option<(f64, f64)> {
         let phases = self.phases_of(|end| end.point_id == point_id);
-        let record = phases.iter().find(|record| record.name == phase)?;
-        Some((record.start_us as f64 / 1e6, record.end_us as f64 / 1e6))
+        Some(phases.iter().find(|record| record.name == phase)?.span_s())
     }
 
     /// Whether the plan lets a group run in some of a phase, as far as the plan can be read.

@@ -12,7 +12,7 @@ use super::data::{Data, group_of, looks};
 use super::png::points;
 use super::{Figure, Kind, TWO_COLUMNS_MM};
 use crate::results::csv::Table;
-use crate::results::journal::TrialEnd;
+use crate::results::journal::{PhaseRecord, TrialEnd};
 use crate::results::series::{self, Curve, Panel};
 use crate::results::{Result, ResultsError};
 use crate::traces::{FOLDER, stored_names};
@@ -156,7 +156,7 @@ const TRACED: &str = " (trace)";
 /// What the plan's traces ask of their links.
 fn traces(data: &Data, end: &TrialEnd) -> Vec<Curve> {
     let Some(plan) = data.plan(end.point_id) else { return vec![] };
-    let length_s = length_s(end);
+    let length_s = end.length_s();
     let names = stored_names(&data.trace_files());
     let curve = |(name, link): (&String, &ccbench_proto::plan::Link)| {
         let used = link.trace.as_ref()?;
@@ -203,14 +203,11 @@ fn replayed(replay: &Replay, length_s: f64) -> Vec<(f64, f64)> {
 /// Of a trace, in a figure.
 const MOST_STEPS: usize = 20_000;
 
-fn length_s(end: &TrialEnd) -> f64 {
-    end.phases.iter().map(|phase| phase.end_us).max().unwrap_or(1) as f64 / 1e6
-}
-
 /// The stretch of time that is shown: the wanted phase, or all.
 fn shown(data: &Data, end: &TrialEnd) -> (f64, f64) {
     let phase = end.phases.iter().find(|phase| data.wanted("phase") == Some(&phase.name));
-    phase.map_or((0.0, length_s(end)), |p| (p.start_us as f64 / 1e6, p.end_us as f64 / 1e6))
+    // A trial that ended before its first phase has a stretch, too.
+    phase.map_or_else(|| (0.0, end.length_s().max(1e-6)), PhaseRecord::span_s)
 }
 
 fn table(data: &Data, end: &TrialEnd, panels: &[Panel]) -> String {
