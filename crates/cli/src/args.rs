@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use ccbench_proto::plan::Series;
 use ccbench_proto::tools::stamp::Base;
 use ccbench_proto::trace::Format;
-use ccbench_proto::trace::generate::Kind;
+use ccbench_proto::trace::generate::{Between, Kind};
 use ccbench_proto::units::{Micros, Rate};
 use clap::{Args, Parser, Subcommand, ValueHint};
 
@@ -534,6 +534,10 @@ pub struct GenerateArgs {
     /// their own.
     #[arg(long)]
     pub rate: Option<Rate>,
+    /// The ends of random-walk; their unit says what walks: 10ms..60ms the delay, 0%..1% the loss, 5mbit..40mbit the rate
+    /// [default: the rate, from a tenth of --rate to all of it].
+    #[arg(long, value_name = "LOW..HIGH")]
+    pub between: Option<Between>,
     /// The file to write; - is standard output.
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub output: PathBuf,

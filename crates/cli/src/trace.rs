@@ -4,13 +4,14 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use ccbench_proto::trace::generate::{Kind, generate};
+use ccbench_proto::trace::generate::{Kind, generate, walk};
 use ccbench_proto::trace::{self, Format, Trace, TraceError};
-use ccbench_proto::units::Rate;
+use ccbench_proto::units::{Micros, Ppm, Rate};
 
 use crate::args::{ConvertArgs, GenerateArgs, TraceCommand};
 use crate::error::CliError;
 use crate::print;
+use crate::svg::short;
 
 mod parquet;
 mod plot;
@@ -129,14 +130,19 @@ fn describe(path: &Path, trace: &Trace, format: &str) -> String {
             line("packets", format!("{} of {} B of IP", figures.rows, all.bytes));
         }
     }
-    line("mean", rate(figures.mean_rate));
-    let over = if matches!(trace, Trace::Steps(_)) { "" } else { " over 100 ms" };
-    line("range", format!("{} to {}{over}", rate(figures.min_rate), rate(figures.max_rate)));
-    line("at zero", format!("{:.2} % of the time", f64::from(figures.zero_ppm) / 10_000.0));
-    if figures.has_delay || figures.has_loss {
-        let have = [(figures.has_delay, "delay"), (figures.has_loss, "loss")];
-        let have: Vec<_> = have.into_iter().filter_map(|(has, what)| has.then_some(what)).collect();
-        line("also", have.join(", "));
+    if figures.max_rate.is_some() {
+        line("mean", rate(figures.mean_rate));
+        let over = if matches!(trace, Trace::Steps(_)) { "" } else { " over 100 ms" };
+        line("range", format!("{} to {}{over}", rate(figures.min_rate), rate(figures.max_rate)));
+        line("at zero", format!("{:.2} % of the time", f64::from(figures.zero_ppm) / 10_000.0));
+    }
+    if let Some((low, high)) = figures.delay {
+        let ms = |delay: Micros| short(delay.get() as f64 / 1000.0);
+        line("delay", format!("{} to {} ms", ms(low), ms(high)));
+    }
+    if let Some((low, high)) = figures.loss {
+        let percent = |loss: Ppm| f64::from(loss.get()) / 10_000.0;
+        line("loss", format!("{} to {} %", percent(low), percent(high)));
     }
     if figures.zero_ppm > 0 && matches!(trace, Trace::Steps(_)) {
         line("note", "the kernel back end needs a `floor` for rows of zero".to_owned());
@@ -152,7 +158,18 @@ fn convert(args: &ConvertArgs) -> Result<i32, CliError> {
 
 fn make_up(args: &GenerateArgs) -> Result<i32, CliError> {
     let kind: Kind = args.kind;
-    let made = generate(kind, args.seed, args.length, args.rate).map_err(CliError::Usage)?;
+    let made = match (args.between, args.rate) {
+        (None, rate) => generate(kind, args.seed, args.length, rate),
+        (Some(_), _) if kind != Kind::RandomWalk => {
+            Err(format!("`--between` is for `random-walk`; leave it out of `{kind}`"))
+        }
+        (Some(_), Some(_)) => {
+            Err("`--between` says where a walk ends, and so does `--rate`; leave one out"
+                .to_owned())
+        }
+        (Some(between), None) => walk(args.seed, args.length, between),
+    };
+    let made = made.map_err(CliError::Usage)?;
     let asked = args.format.or_else(|| match Output::of(&args.output) {
         // Also how traces of rates and dwells end.
         Some(Output::Text(Format::Ccbench)) | None => None,
@@ -243,6 +260,20 @@ mod tests {
     }
 
     #[test]
+    fn a_trace_of_delays_or_losses_is_told_and_drawn_as_such() {
+        let of = |between: &str| walk(1, Micros::from_secs(60), between.parse().unwrap()).unwrap();
+        for (between, line, unit) in [
+            ("10ms..60ms", "delay      10.", "ms of delay"),
+            ("0%..1%", "loss       0.0", "% of loss"),
+        ] {
+            let told = describe(Path::new("a.csv"), &of(between), "ccbench");
+            assert!(told.contains(line) && !told.contains("at zero"), "{told}");
+            let svg = plot::svg("a.csv", &of(between));
+            assert!(svg.contains(&format!(">{unit}<")) && !svg.contains("bit/s"), "{svg}");
+        }
+    }
+
+    #[test]
     fn bad_input_is_exit_code_two_and_an_unwritable_file_one() {
         let dir = folder();
         let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
@@ -256,5 +287,14 @@ mod tests {
         assert_eq!(ccbench(&["generate", "nothing", "-o", &at("x")]), 2);
         assert_eq!(ccbench(&["generate", "sl", "--rate", "1mbit", "-o", &at("x")]), 2);
         assert_eq!(ccbench(&["plot", &at("good.csv"), "-o", &at("no/where.svg")]), 1);
+        let walk = |kind: &str, more: &[&str]| {
+            ccbench(&[&["generate", kind, "-o", &at("walk.csv"), "--between"], more].concat())
+        };
+        assert_eq!(walk("random-walk", &["10ms..1%"]), 2);
+        assert_eq!(walk("random-walk", &["60ms..10ms"]), 2);
+        assert_eq!(walk("random-walk", &["10ms..60ms", "--rate", "1mbit"]), 2);
+        assert_eq!(walk("random-walk", &["10ms..60ms", "--format", "dwell"]), 2);
+        assert_eq!(walk("steps", &["10ms..60ms"]), 2);
+        assert_eq!(walk("random-walk", &["10ms..60ms"]), 0);
     }
 }

@@ -7,6 +7,10 @@ use super::random::Draws;
 use super::{Format, MAX_LENGTH_NS, MAX_RATE, MAX_ROWS, Opportunities, Step, Steps, Trace};
 use crate::units::{Micros, Rate};
 
+mod walk;
+
+pub use walk::{Between, walk};
+
 const MS_NS: u64 = 1_000_000;
 /// What an opportunity carries.
 const BYTES: u32 = 1500;
@@ -100,6 +104,15 @@ impl FromStr for Kind {
     }
 }
 
+/// A length that traces may have, in nanoseconds.
+fn checked(length: Micros) -> Result<u64, String> {
+    let length_ns = length.nanos();
+    if !(MS_NS..=MAX_LENGTH_NS).contains(&length_ns) {
+        return Err(format!("a length of {length} cannot be; from 1 ms to 31 days can"));
+    }
+    Ok(length_ns)
+}
+
 /// Makes a trace up. `rate` is the highest of steps, sawtooth and random walk and the mean of a Poisson process; the others
 /// have their own.
 ///
@@ -111,10 +124,7 @@ pub fn generate(
     length: Micros,
     rate: Option<Rate>,
 ) -> Result<Trace, String> {
-    let length_ns = length.nanos();
-    if !(MS_NS..=MAX_LENGTH_NS).contains(&length_ns) {
-        return Err(format!("a length of {length} cannot be; from 1 ms to 31 days can"));
-    }
+    let length_ns = checked(length)?;
     if rate.is_some() && kind.default_rate().is_none() {
         return Err(format!("`{kind}` has rates of its own"));
     }
@@ -122,7 +132,7 @@ pub fn generate(
     if top > MAX_RATE.bits_per_sec() || rate.is_some_and(|rate| rate.bits_per_sec() < 1000) {
         return Err(format!("a rate of {top} bit/s cannot be; from 1 kbit/s to {MAX_RATE} can"));
     }
-    let mut made = Made { draws: Draws::new(seed), steps: Vec::new(), at_ns: 0, length_ns };
+    let mut made = Made::new(seed, length_ns);
     match kind {
         Kind::Lte => return lte(&mut made.draws, length_ns).map(Trace::Opportunities),
         Kind::Poisson => {
@@ -136,10 +146,7 @@ pub fn generate(
         Kind::Sawtooth => made.sawtooth(top),
         Kind::RandomWalk => made.random_walk(top),
     }
-    if made.steps.len() > MAX_ROWS {
-        return Err(format!("that would be {} rows; {MAX_ROWS} are allowed", made.steps.len()));
-    }
-    Ok(Trace::Steps(Steps { steps: made.steps, length_ns }))
+    made.trace()
 }
 
 /// One level that a 60 GHz link is found at: its share of the time, centre and spread, Mbit/s.
@@ -226,6 +233,8 @@ const MOBB: Wlan = Wlan {
     deep_mbit: (-200.0, 770.0),
 };
 
+const NOTHING: Step = Step { at_ns: 0, rate: None, delay_ns: None, loss: None, line: 0 };
+
 struct Made {
     draws: Draws,
     steps: Vec<Step>,
@@ -234,16 +243,30 @@ struct Made {
 }
 
 impl Made {
-    /// One more row; `false` once the trace is complete.
-    fn push(&mut self, bps: f64, lasts_ns: u64) -> bool {
+    fn new(seed: u64, length_ns: u64) -> Self {
+        Self { draws: Draws::new(seed), steps: Vec::new(), at_ns: 0, length_ns }
+    }
+
+    /// One more row, whenever it is; `false` once the trace is complete.
+    fn row(&mut self, step: Step, lasts_ns: u64) -> bool {
         if self.at_ns >= self.length_ns || self.steps.len() > MAX_ROWS {
             return false;
         }
-        let rate = Some(Rate::from_bits_per_sec(bps as u64));
-        let step = Step { at_ns: self.at_ns, rate, delay_ns: None, loss: None, line: 0 };
-        self.steps.push(step);
+        self.steps.push(Step { at_ns: self.at_ns, ..step });
         self.at_ns += lasts_ns.max(1);
         true
+    }
+
+    fn push(&mut self, bps: f64, lasts_ns: u64) -> bool {
+        let rate = Some(Rate::from_bits_per_sec(bps as u64));
+        self.row(Step { rate, ..NOTHING }, lasts_ns)
+    }
+
+    fn trace(self) -> Result<Trace, String> {
+        if self.steps.len() > MAX_ROWS {
+            return Err(format!("that would be {} rows; {MAX_ROWS} are allowed", self.steps.len()));
+        }
+        Ok(Trace::Steps(Steps { steps: self.steps, length_ns: self.length_ns }))
     }
 
     fn wlan(&mut self, of: &Wlan) {
@@ -463,6 +486,32 @@ mod tests {
             }
             let read = crate::trace::parse("made", text(1).as_bytes()).unwrap();
             assert!(read.length_ns().abs_diff(20_000_000_000) < 400_000_000, "{kind}");
+        }
+    }
+
+    /// The traces of `plans/dumbbell`, each with what `ccbench trace generate` is told to make it.
+    #[test]
+    fn committed_traces_are_what_the_generator_makes() {
+        let rate = |text: &str| Some(text.parse().unwrap());
+        let of = |kind, seed, length_s, rate| {
+            (generate(kind, seed, Micros::from_secs(length_s), rate).unwrap(), kind.format())
+        };
+        let walk_of = |between: &str| {
+            let between = between.parse().unwrap();
+            (walk(1, Micros::from_secs(30), between).unwrap(), Format::Ccbench)
+        };
+        for (file, (made, format)) in [
+            ("lte-30s.trace", of(Kind::Lte, 1, 30, None)),
+            ("poisson-nepal.trace", of(Kind::Poisson, 3, 60, rate("0.57mbit"))),
+            ("poisson-mexico.trace", of(Kind::Poisson, 3, 60, rate("2.64mbit"))),
+            ("poisson-brazil.trace", of(Kind::Poisson, 3, 60, rate("3.04mbit"))),
+            ("random-walk.csv", of(Kind::RandomWalk, 1, 30, rate("40mbit"))),
+            ("walk-delay.csv", walk_of("10ms..60ms")),
+            ("walk-loss.csv", walk_of("0%..1%")),
+        ] {
+            let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../plans/dumbbell/traces");
+            let committed = std::fs::read_to_string(format!("{folder}/{file}")).unwrap();
+            assert!(crate::trace::write(&made, format).unwrap() == committed, "{file}");
         }
     }
 

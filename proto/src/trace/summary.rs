@@ -1,7 +1,7 @@
 //! What a trace holds, in figures.
 
 use super::Trace;
-use crate::units::{Micros, Rate};
+use crate::units::{Micros, Ppm, Rate};
 
 /// A trace in figures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,14 +18,21 @@ pub struct Summary {
     pub max_rate: Option<Rate>,
     /// Share of the time at a rate of zero (for opportunities: of 100 ms windows without one), parts per million.
     pub zero_ppm: u32,
-    /// Whether rows give a delay.
-    pub has_delay: bool,
-    /// Whether rows give a loss.
-    pub has_loss: bool,
+    /// The shortest and the longest delay that a row gives; `None` if none does.
+    pub delay: Option<(Micros, Micros)>,
+    /// The least and the most loss that a row gives; `None` if none does.
+    pub loss: Option<(Ppm, Ppm)>,
 }
 
 /// Opportunities are instants; their rate is counted over windows of this length.
 const WINDOW_NS: u64 = 100_000_000;
+
+fn ends<T: Copy + Ord>(values: impl Iterator<Item = T>) -> Option<(T, T)> {
+    values.fold(None, |ends, value| {
+        let (low, high) = ends.unwrap_or((value, value));
+        Some((low.min(value), high.max(value)))
+    })
+}
 
 impl Trace {
     /// Its figures.
@@ -35,12 +42,9 @@ impl Trace {
         let zero_ns: u64 =
             known().filter(|(rate, _)| rate.bits_per_sec() == 0).map(|(_, length)| length).sum();
         let length_ns = self.length_ns().max(1);
-        let (has_delay, has_loss) = match self {
-            Self::Steps(steps) => (
-                steps.steps.iter().any(|step| step.delay_ns.is_some()),
-                steps.steps.iter().any(|step| step.loss.is_some()),
-            ),
-            Self::Opportunities(_) => (false, false),
+        let steps = match self {
+            Self::Steps(steps) => steps.steps.as_slice(),
+            Self::Opportunities(_) => &[],
         };
         Summary {
             length: Micros::new(length_ns.div_ceil(1000)),
@@ -49,8 +53,8 @@ impl Trace {
             min_rate: known().map(|(rate, _)| rate).min(),
             max_rate: known().map(|(rate, _)| rate).max(),
             zero_ppm: (u128::from(zero_ns) * 1_000_000 / u128::from(length_ns)) as u32,
-            has_delay,
-            has_loss,
+            delay: ends(steps.iter().filter_map(|step| Some(Micros::new(step.delay_ns? / 1000)))),
+            loss: ends(steps.iter().filter_map(|step| step.loss)),
         }
     }
 

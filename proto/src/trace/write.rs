@@ -53,28 +53,28 @@ fn rates(steps: &Steps, mut row: impl FnMut(&mut String, u64, u64, u64)) -> Resu
 }
 
 fn ccbench(steps: &Steps) -> Result<String, String> {
-    let has = |is: fn(&Step) -> bool| steps.steps.iter().any(is);
-    let delay = has(|step| step.delay_ns.is_some());
-    let loss = has(|step| step.loss.is_some());
-    let mut all = "t_us,rate_bps".to_owned();
-    all.push_str(if delay { ",delay_us" } else { "" });
-    all.push_str(if loss { ",loss_ppm" } else { "" });
+    type Column = (&'static str, fn(&Step) -> Option<String>);
+    let columns: [Column; 3] = [
+        ("rate_bps", |step| Some(step.rate?.bits_per_sec().to_string())),
+        ("delay_us", |step| Some(text(step.delay_ns?, 3))),
+        ("loss_ppm", |step| Some(step.loss?.get().to_string())),
+    ];
+    let said = |(_, cell): &Column| steps.steps.iter().any(|step| cell(step).is_some());
+    let columns: Vec<Column> = columns.into_iter().filter(said).collect();
+    let mut all = "t_us".to_owned();
+    for (name, _) in &columns {
+        let _ = write!(all, ",{name}");
+    }
     all.push('\n');
     for step in &steps.steps {
-        let rate = step.rate.map_or(String::new(), |rate| rate.bits_per_sec().to_string());
-        let _ = write!(all, "{},{rate}", text(step.at_ns, 3));
-        if delay {
-            let _ = write!(all, ",{}", step.delay_ns.map_or(String::new(), |ns| text(ns, 3)));
-        }
-        if loss {
-            let _ =
-                write!(all, ",{}", step.loss.map_or(String::new(), |ppm| ppm.get().to_string()));
+        all.push_str(&text(step.at_ns, 3));
+        for (_, cell) in &columns {
+            let _ = write!(all, ",{}", cell(step).unwrap_or_default());
         }
         all.push('\n');
     }
     // An empty row ends the trace.
-    let commas = 1 + usize::from(delay) + usize::from(loss);
-    let _ = writeln!(all, "{}{}", text(steps.length_ns, 3), ",".repeat(commas));
+    let _ = writeln!(all, "{}{}", text(steps.length_ns, 3), ",".repeat(columns.len()));
     Ok(all)
 }
 

@@ -129,6 +129,8 @@ pub(super) const CATALOG: &[Document] = &[
                 "dumbbell/": "traces/poisson-nepal.trace" "traces/poisson-mexico.trace" "traces/poisson-brazil.trace"),
             entry!("replay", "one flow over a cellular trace and a random walk", "dumbbell/replay.toml", "dumbbell/":
                 "traces/lte-30s.trace" "traces/random-walk.csv"),
+            entry!("walks", "one flow over a path whose rate, delay or loss wanders", "dumbbell/walks.toml", "dumbbell/":
+                "traces/random-walk.csv" "traces/walk-delay.csv" "traces/walk-loss.csv"),
         ],
     },
 ];

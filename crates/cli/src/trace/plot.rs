@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use ccbench_proto::trace::Trace;
+use ccbench_proto::trace::{Step, Trace};
 use ccbench_proto::units::Rate;
 
 use crate::svg::{escaped, round_step, short};
@@ -23,8 +23,11 @@ const STYLE: &str = "text{font:13px system-ui,sans-serif;fill:#333}.title{font-w
 
 /// A rate with a readable unit.
 pub(super) fn rate_text(bps: f64) -> String {
-    let (scale, unit) = unit_of(bps);
-    let value = bps / scale;
+    with_unit(bps, unit_of(bps))
+}
+
+fn with_unit(value: f64, (scale, unit): (f64, &str)) -> String {
+    let value = value / scale;
     let digits = if value >= 100.0 || value == 0.0 { 0 } else { 2 };
     format!("{value:.digits$} {unit}")
 }
@@ -38,27 +41,50 @@ fn unit_of(bps: f64) -> (f64, &'static str) {
     }
 }
 
-/// Rates and how long each lasts; neighbours are joined, weighted by time, if there are too many to be seen.
-fn points(trace: &Trace) -> Vec<(f64, f64)> {
-    let rates = trace.rates();
-    let group = rates.len().div_ceil(MOST_POINTS).max(1);
-    rates
-        .chunks(group)
+/// A value, if the row has one, and how long it lasts, seconds.
+type Row = (Option<f64>, f64);
+
+/// What is drawn, and the unit of a value as large as the largest: the rates, or the delays or losses of a trace without any.
+fn rows(trace: &Trace) -> (Vec<Row>, fn(f64) -> (f64, &'static str)) {
+    let of = |value: fn(&Step) -> Option<f64>| -> Vec<Row> {
+        let Trace::Steps(steps) = trace else { return vec![] };
+        steps.spans().map(|(step, ns)| (value(step), ns as f64 / 1e9)).collect()
+    };
+    let figures = trace.summary();
+    if figures.max_rate.is_none() && figures.delay.is_some() {
+        return (of(|step| Some(step.delay_ns? as f64)), |_| (1e6, "ms of delay"));
+    }
+    if figures.max_rate.is_none() && figures.loss.is_some() {
+        return (of(|step| Some(f64::from(step.loss?.get()))), |_| (1e4, "% of loss"));
+    }
+    let bps = |rate: Rate| rate.bits_per_sec() as f64;
+    (trace.rates().iter().map(|(rate, ns)| (rate.map(bps), *ns as f64 / 1e9)).collect(), unit_of)
+}
+
+/// The mean over time; `None` where a row has no value.
+fn mean(rows: &[Row]) -> Option<f64> {
+    let sum = rows.iter().try_fold(0.0, |sum, (value, seconds)| Some(sum + (*value)? * seconds))?;
+    Some(sum / rows.iter().map(|row| row.1).sum::<f64>().max(1e-9))
+}
+
+/// Values and how long each lasts; neighbours are joined, weighted by time, if there are too many to be seen.
+fn points(rows: &[Row]) -> Vec<(f64, f64)> {
+    let group = rows.len().div_ceil(MOST_POINTS).max(1);
+    rows.chunks(group)
         .map(|rows| {
-            let seconds: f64 = rows.iter().map(|row| row.1 as f64 / 1e9).sum();
-            let bps = |rate: Option<Rate>| rate.map_or(0.0, |rate| rate.bits_per_sec() as f64);
-            let bits: f64 = rows.iter().map(|row| bps(row.0) * row.1 as f64 / 1e9).sum();
-            (bits / seconds.max(1e-9), seconds)
+            let seconds: f64 = rows.iter().map(|row| row.1).sum();
+            let sum: f64 = rows.iter().map(|row| row.0.unwrap_or(0.0) * row.1).sum();
+            (sum / seconds.max(1e-9), seconds)
         })
         .collect()
 }
 
-/// A line that steps from rate to rate.
+/// A line that steps from value to value.
 fn outline(points: &[(f64, f64)], x: impl Fn(f64) -> f64, y: impl Fn(f64) -> f64) -> String {
     let mut path = String::new();
     let mut at_s = 0.0;
-    for (bps, seconds) in points {
-        let (from, to, height) = (x(at_s), x(at_s + seconds), y(*bps));
+    for (value, seconds) in points {
+        let (from, to, height) = (x(at_s), x(at_s + seconds), y(*value));
         let command = if path.is_empty() { 'M' } else { 'L' };
         // Writing to a String cannot fail.
         let _ = write!(path, "{command}{from:.1},{height:.1}H{to:.1}");
@@ -67,17 +93,18 @@ fn outline(points: &[(f64, f64)], x: impl Fn(f64) -> f64, y: impl Fn(f64) -> f64
     path
 }
 
-/// The picture: rate over time, and the mean.
+/// The picture: rate (or delay, or loss) over time, and the mean.
 pub(super) fn svg(name: &str, trace: &Trace) -> String {
-    let points = points(trace);
+    let (rows, unit_of) = rows(trace);
+    let (points, mean) = (points(&rows), mean(&rows));
     let length_s: f64 = points.iter().map(|point| point.1).sum();
-    let top_bps = points.iter().map(|point| point.0).fold(1.0, f64::max);
-    let (scale, unit) = unit_of(top_bps);
-    let rate_step = round_step(top_bps / scale, 5.0);
-    let most = (top_bps / scale / rate_step).ceil() * rate_step;
+    let top = points.iter().map(|point| point.0).fold(1.0, f64::max);
+    let (scale, unit) = unit_of(top);
+    let value_step = round_step(top / scale, 5.0);
+    let most = (top / scale / value_step).ceil() * value_step;
     let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
     let x = |seconds: f64| LEFT + (right - LEFT) * seconds / length_s;
-    let y = |bps: f64| bottom - (bottom - TOP) * bps / scale / most;
+    let y = |value: f64| bottom - (bottom - TOP) * value / scale / most;
 
     let mut all = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\">\n<style>{STYLE}</style>\n\
@@ -85,16 +112,16 @@ pub(super) fn svg(name: &str, trace: &Trace) -> String {
     );
     // Writing to a String cannot fail.
     let mut put = |line: String| _ = writeln!(all, "{line}");
-    let mean = trace.mean_rate().map(|rate| rate.bits_per_sec() as f64);
-    let figures = mean.map_or(String::new(), |mean| format!(", mean {}", rate_text(mean)));
+    let figures =
+        mean.map_or(String::new(), |mean| format!(", mean {}", with_unit(mean, unit_of(mean))));
     put(format!(
         "<text class=\"title\" x=\"{LEFT}\" y=\"20\">{}: {} s{figures}</text>",
         escaped(name),
         short(length_s)
     ));
     put(format!("<text x=\"{LEFT}\" y=\"38\">{unit}</text>"));
-    for nth in 0..=(most / rate_step).round() as u32 {
-        let value = f64::from(nth) * rate_step;
+    for nth in 0..=(most / value_step).round() as u32 {
+        let value = f64::from(nth) * value_step;
         let at = y(value * scale);
         put(format!(
             "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{right}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/>"

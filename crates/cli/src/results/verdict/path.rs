@@ -33,7 +33,7 @@ impl PathCheck {
         let plan = checked.plan();
         let traced = |link: &Link| {
             let trace = link.trace.as_ref().and_then(|used| checked.trace(&used.file));
-            trace.is_some_and(|trace| trace.summary().has_delay)
+            trace.is_some_and(|trace| trace.summary().delay.is_some())
         };
         Self {
             topology: Topology::build(plan),

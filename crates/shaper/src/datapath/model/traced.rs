@@ -30,7 +30,7 @@ impl Traced {
         let least = delays(replay).map(|delay| delay.unwrap_or(delay_ns)).min();
         let summary = replay.trace.summary();
         let cursor = Cursor::new(replay, u64::MAX);
-        let cursor = cursor.filter(|_| summary.has_delay || summary.has_loss);
+        let cursor = cursor.filter(|_| summary.delay.is_some() || summary.loss.is_some());
         Self {
             until_ns: if cursor.is_some() { 0 } else { u64::MAX },
             cursor,

@@ -1,0 +1,127 @@
+//! A random walk of a rate, a delay or a loss between two ends.
+
+use std::str::FromStr;
+
+use super::{MS_NS, Made, NOTHING, checked};
+use crate::trace::{MAX_DELAY_NS, MAX_RATE, Step, Trace};
+use crate::units::{Micros, Ppm, Rate};
+
+/// The ends of a random walk; their unit says what walks (`"10ms..60ms"`, `"0%..1%"`, `"5mbit..40mbit"`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Between {
+    /// The rate.
+    Rate(Rate, Rate),
+    /// The one-way delay.
+    Delay(Micros, Micros),
+    /// Independent random loss.
+    Loss(Ppm, Ppm),
+}
+
+impl FromStr for Between {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        fn both<T: FromStr>(text: &str) -> Option<(T, T)> {
+            let (low, high) = text.split_once("..")?;
+            Some((low.parse().ok()?, high.parse().ok()?))
+        }
+        let rates = || both(text).map(|(low, high)| Self::Rate(low, high));
+        let delays = || both(text).map(|(low, high)| Self::Delay(low, high));
+        let losses = || both(text).map(|(low, high)| Self::Loss(low, high));
+        rates().or_else(delays).or_else(losses).ok_or_else(|| {
+            format!("`{text}` is not two delays, losses or rates; write them like 10ms..60ms, 0%..1% or 5mbit..40mbit")
+        })
+    }
+}
+
+impl Between {
+    /// Its ends and the most that a trace can have, in whole units of what walks.
+    fn ends(self) -> (u64, u64, u64) {
+        match self {
+            Self::Rate(low, high) => {
+                (low.bits_per_sec(), high.bits_per_sec(), MAX_RATE.bits_per_sec())
+            }
+            Self::Delay(low, high) => (low.get(), high.get(), MAX_DELAY_NS / 1000),
+            Self::Loss(low, high) => (low.get().into(), high.get().into(), 1_000_000),
+        }
+    }
+
+    /// The row at this share of the way from one end to the other.
+    fn row(self, share: f64) -> Step {
+        let (low, high, _) = self.ends();
+        let value = low + ((high - low) as f64 * share) as u64;
+        match self {
+            Self::Rate(..) => Step { rate: Some(Rate::from_bits_per_sec(value)), ..NOTHING },
+            Self::Delay(..) => Step { delay_ns: Some(value * 1000), ..NOTHING },
+            Self::Loss(..) => Step { loss: Ppm::new(value as u32), ..NOTHING },
+        }
+    }
+}
+
+/// Makes a random walk between two ends up: from the middle on, every 0.1 s a normal step with a deviation of 5 % of the way
+/// between them, reflected at both.
+///
+/// # Errors
+/// A length or ends that no trace can have.
+pub fn walk(seed: u64, length: Micros, between: Between) -> Result<Trace, String> {
+    let length_ns = checked(length)?;
+    let (low, high, most) = between.ends();
+    if low >= high || high > most {
+        return Err(
+            "a walk wants a lower end and then a higher one, at most 1 Tbit/s, 60 s or 100 %"
+                .to_owned(),
+        );
+    }
+    let mut made = Made::new(seed, length_ns);
+    let mut share: f64 = 0.5;
+    while made.row(between.row(share), 100 * MS_NS) {
+        share = (share + 0.05 * made.draws.normal()).abs();
+        // No step is longer than six deviations.
+        share = if share > 1.0 { 2.0 - share } else { share };
+    }
+    made.trace()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace::Format;
+
+    #[test]
+    fn a_walk_goes_all_the_way_between_its_ends_and_not_beyond() {
+        for (between, names) in [
+            ("10ms..60ms", "t_us,delay_us"),
+            ("0%..1%", "t_us,loss_ppm"),
+            ("5mbit..40mbit", "t_us,rate_bps"),
+        ] {
+            let ends: Between = between.parse().unwrap();
+            let made = walk(1, Micros::from_secs(300), ends).unwrap();
+            let text = crate::trace::write(&made, Format::Ccbench).unwrap();
+            assert_eq!(crate::trace::parse("made", text.as_bytes()).unwrap().rows(), 3000);
+            let mut lines = text.lines();
+            assert_eq!(lines.next(), Some(names));
+            let values = lines.filter_map(|line| line.split_once(',')?.1.parse::<u64>().ok());
+            let values: Vec<u64> = values.collect();
+            let (low, high, _) = ends.ends();
+            let (least, most) = (*values.iter().min().unwrap(), *values.iter().max().unwrap());
+            let near = (high - low) / 20;
+            assert!((low..low + near).contains(&least), "{between}: {least}");
+            assert!((high - near..=high).contains(&most), "{between}: {most}");
+            assert_eq!(values[0], low.midpoint(high));
+        }
+    }
+
+    #[test]
+    fn what_is_no_walk_is_refused() {
+        let second = Micros::from_secs(1);
+        for none in ["", "10ms", "10..60ms", "10ms..1%", "10ms..60ms..70ms", "1%..200%"] {
+            let why = none.parse::<Between>().unwrap_err();
+            assert!(why.contains("10ms..60ms, 0%..1% or 5mbit..40mbit"), "{none}: {why}");
+        }
+        for none in ["60ms..10ms", "1%..1%", "1ms..61s", "1mbit..2tbit"] {
+            let why = walk(1, second, none.parse().unwrap()).unwrap_err();
+            assert!(why.contains("a higher one, at most"), "{none}: {why}");
+        }
+        assert!(walk(1, Micros::new(1), "1ms..2ms".parse().unwrap()).is_err());
+        assert!(walk(1, Micros::from_secs(3600 * 24 * 30), "1ms..2ms".parse().unwrap()).is_err());
+    }
+}
