@@ -317,6 +317,9 @@ pub struct ReportArgs {
     /// The file; left out, `report.html` in the results directory.
     #[arg(long, short, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub output: Option<PathBuf>,
+    /// Hold the claims (`[[expect]]`) of this plan against the numbers, in place of those that the run was made with.
+    #[arg(long, value_name = "PLAN", value_hint = ValueHint::FilePath)]
+    pub expect: Option<PathBuf>,
     /// Count failed and aborted trials in the means too.
     #[arg(long)]
     pub include_failed: bool,

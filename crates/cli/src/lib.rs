@@ -26,6 +26,7 @@ mod trials;
 use std::ffi::OsString;
 use std::io::Write;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 
 use ccbench_proto::plan::check::CheckedPlan;
 use ccbench_proto::resolve;
@@ -37,6 +38,7 @@ use args::{
 };
 use coordinate::Experiment;
 use error::CliError;
+use results::summary::{Choice, Summary};
 use source::Source;
 use trials::Ground as _;
 
@@ -199,14 +201,19 @@ fn length(plan: &CheckedPlan) -> String {
     live::clock_text(std::time::Duration::from_secs_f64(all))
 }
 
-fn summarize(args: &SummarizeArgs) -> Result<i32, CliError> {
+/// A run's summary, with the claims of another plan if one is named.
+fn summary_of(run: &Path, choice: Choice, expect: Option<&Path>) -> Result<Summary, CliError> {
     // Whether the other plan is right is told before anything is read.
-    let expect = args.expect.as_deref().map(|plan| Source::read(plan)?.load(&[])).transpose()?;
-    let choice = results::summary::Choice::default();
-    let mut summary = results::summary::compute(&args.run, choice)?;
+    let expect = expect.map(|plan| Source::read(plan)?.load(&[])).transpose()?;
+    let mut summary = results::summary::compute(run, choice)?;
     if let Some(other) = &expect {
         summary.judge(other.plan.plan());
     }
+    Ok(summary)
+}
+
+fn summarize(args: &SummarizeArgs) -> Result<i32, CliError> {
+    let mut summary = summary_of(&args.run, Choice::default(), args.expect.as_deref())?;
     summary.written = summary.write();
     results::table::print(&summary, &mut std::io::stdout(), terminal_width())?;
     if let Some(group) = &args.six_columns {
@@ -218,8 +225,9 @@ fn summarize(args: &SummarizeArgs) -> Result<i32, CliError> {
 
 fn write_report(args: &ReportArgs) -> Result<i32, CliError> {
     let file = args.output.clone().unwrap_or_else(|| args.run.join("report.html"));
-    let choice = results::summary::Choice { include_failed: args.include_failed, ..<_>::default() };
-    results::report::write(&args.run, choice, &file)?;
+    let choice = Choice { include_failed: args.include_failed, ..<_>::default() };
+    let summary = summary_of(&args.run, choice, args.expect.as_deref())?;
+    results::report::write(&summary, &file)?;
     print(&format!("{}\n", file.display()))
 }
 

@@ -5,12 +5,12 @@ use std::path::Path;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::expect::Expectation;
 use super::journal::TrialEnd;
 use super::store::RunDir;
-use super::summary::{Choice, PointRow, Summary, compute};
+use super::summary::{PointRow, Summary};
 use super::{Result, io_error, series};
 
-mod claims;
 mod snippets;
 
 const PAGE: &str = include_str!("report/page.html");
@@ -46,13 +46,12 @@ struct Page<'a> {
     claims: Vec<Value>,
 }
 
-/// The page of a results directory. The numbers are those of [`compute`] with `choice`; the curves are of every trial
-/// that left samples.
+/// The page of a run. Numbers and claims are those of its summary; the curves are of every trial that left samples.
 ///
 /// # Errors
 /// The directory cannot be read.
-pub fn html(run_dir: &Path, choice: Choice) -> Result<String> {
-    let summary = compute(run_dir, choice)?;
+pub fn html(summary: &Summary) -> Result<String> {
+    let run_dir = summary.run_dir.as_path();
     let run = RunDir::open(run_dir)?;
     let read = |name: &str| {
         let path = run_dir.join(name);
@@ -63,14 +62,14 @@ pub fn html(run_dir: &Path, choice: Choice) -> Result<String> {
     let page = Page {
         name: record["plan_name"].as_str().unwrap_or("run").to_owned(),
         snippets: snippets::of(&directory),
-        claims: claims::of(run_dir)?,
+        claims: summary.expectations.iter().map(Expectation::json).collect(),
         directory,
         status: summary.status.as_str(),
         planned: summary.planned,
         notes: &summary.notes,
         fallbacks: &summary.fallbacks,
         factors: &summary.factors,
-        points: points(&summary),
+        points: points(summary),
         phases: &summary.phases,
         trials: &summary.trials,
         rows: summary.point_rows.iter().map(row).collect(),
@@ -99,8 +98,8 @@ pub fn html(run_dir: &Path, choice: Choice) -> Result<String> {
 ///
 /// # Errors
 /// The directory cannot be read, or the file not be written.
-pub fn write(run_dir: &Path, choice: Choice, file: &Path) -> Result<()> {
-    std::fs::write(file, html(run_dir, choice)?).map_err(io_error("write", file))
+pub fn write(summary: &Summary, file: &Path) -> Result<()> {
+    std::fs::write(file, html(summary)?).map_err(io_error("write", file))
 }
 
 /// Into how many stretches each curve is cut so that all of them together stay within [`MOST_POINTS`].

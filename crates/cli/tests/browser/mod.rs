@@ -1,7 +1,6 @@
 //! The report in a real browser. Without chromedriver it is skipped, with the feature `browser` a failure.
 
 use ccbench::results::report;
-use polars::prelude::{ParquetWriter, df};
 use serde_json::{Value, json};
 
 use super::*;
@@ -20,7 +19,7 @@ fn opened_after(done: impl Fn(&Path)) -> Option<(Browser, tempfile::TempDir)> {
     let file = root.path().join("report.html");
     let run = made_up(root.path());
     done(&run);
-    report::write(&run, Choice::default(), &file).unwrap();
+    report::write(&summary::compute(&run, Choice::default()).unwrap(), &file).unwrap();
     let Some(browser) = Browser::start() else {
         if cfg!(feature = "browser") {
             panic!("there is no chromedriver: scripts/setup.sh --test");
@@ -68,40 +67,72 @@ fn a_report_is_one_page_that_asks_nobody_for_anything() {
     assert!(narrow, "{} pixels too wide", browser.eval(wide));
 }
 
+/// Gives the made-up run a plan that claims.
+fn claim(run: &Path) {
+    let claims = r#"
+[[expect]]
+claim = "it starves"
+source = "the study"
+published = "a few Mbit/s"
+phase = "compete"
+metric = "throughput"
+group = "cross"
+below = "20mbit"
+[[expect]]
+claim = "its delay returns"
+phase = "alone"
+metric = "srtt"
+group = "cross"
+between = ["10ms", "12ms"]
+"#;
+    let plan = ENDS_EARLY.replace("[\"under_test\"]", "[\"under_test\", \"cross\"]");
+    std::fs::write(run.join("plan.resolved.toml"), plan + claims).unwrap();
+}
+
+fn page_of(run: &Path) -> String {
+    report::html(&summary::compute(run, Choice::default()).unwrap()).unwrap()
+}
+
+#[test]
+fn claims_are_those_of_the_tables_whether_or_not_they_were_summarised() {
+    let root = tempfile::tempdir().unwrap();
+    let run = made_up(root.path());
+    claim(&run);
+    let page = page_of(&run);
+    assert!(
+        page.contains(r#""claim":"it starves""#) && page.contains(r#""verdict":"does_not_hold""#)
+    );
+    summary::summarize(&run).unwrap();
+    let file = run.join("expectations.parquet");
+    assert!(file.is_file());
+    assert!(page_of(&run) == page);
+    std::fs::write(file, "not what was computed").unwrap();
+    assert!(page_of(&run) == page);
+}
+
 #[test]
 fn claims_stand_right_under_the_verdicts() {
     let hidden = "return document.querySelector('#claimed').hidden";
     let Some((browser, _root)) = opened() else { return };
     assert_eq!(browser.eval(hidden), true, "this plan claims nothing");
     drop(browser);
-    let claimed = opened_after(|run| {
-        let mut frame = df!(
-            "claim" => ["it starves", "its delay returns"],
-            "source" => [Some("the study"), None],
-            "published" => [Some("a few Mbit/s"), None],
-            "levels" => ["scheme=cubic", ""],
-            "number" => ["throughput_sum mean of group cross in compete", "srtt mean"],
-            "unit" => ["bit/s", "us"],
-            "least" => [None, Some(10_000.0)],
-            "most" => [Some(20e6), Some(12_000.0)],
-            "measured" => [Some(60e6), None],
-            "ci_low" => [Some(59e6), None],
-            "ci_high" => [Some(61e6), None],
-            "n_trials" => [2_u32, 0],
-            "verdict" => ["does_not_hold", "not_measured"],
-            "why" => ["", "no trial counts"],
-        )
-        .unwrap();
-        let file = std::fs::File::create(run.join("expectations.parquet")).unwrap();
-        ParquetWriter::new(file).finish(&mut frame).unwrap();
-    });
+    let claimed = opened_after(claim);
     let Some((browser, _root)) = claimed else { return };
     assert_eq!(browser.eval(hidden), false);
     let next = "return document.querySelector('#verdicts').nextElementSibling.id";
     assert_eq!(browser.eval(next), "claimed");
-    assert_eq!(column(&browser, "#claims", 1), json!(["does not hold", "not measured"]));
-    assert_eq!(column(&browser, "#claims", 4), json!(["at most 20 Mbit/s", "10 to 12 ms"]));
-    assert_eq!(column(&browser, "#claims", 5), json!(["60 (59.00 to 61.00) Mbit/s", "-"]));
+    assert_eq!(
+        column(&browser, "#claims", 1),
+        json!(["does not hold", "not measured", "not measured", "not measured"])
+    );
+    assert_eq!(
+        column(&browser, "#claims", 4),
+        json!(["at most 20 Mbit/s", "at most 20 Mbit/s", "10 to 12 ms", "10 to 12 ms"])
+    );
+    assert_eq!(
+        column(&browser, "#claims", 5),
+        json!(["60 (60.00 to 60.00) Mbit/s", "-", "-", "-"])
+    );
     assert_eq!(browser.console(), Vec::<Value>::new());
 }
 
@@ -178,7 +209,7 @@ fn no_spike_is_lost_between_the_points_of_a_curve() {
         push(&mut writer, "src", Of::FlowSample(sample));
     }
     writer.commit(&verdict(Status::Ok, &[])).unwrap();
-    let page = report::html(run.path(), Choice::default()).unwrap();
+    let page = page_of(run.path());
     let element = page.split_once("id=\"curves-0-1\">").unwrap().1.split_once('<').unwrap().0;
     let panels: Value = serde_json::from_str(element).unwrap();
     let panels = panels.as_array().unwrap();

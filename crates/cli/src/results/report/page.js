@@ -130,7 +130,7 @@
       { title: "measured", value: (claim) => claim.measured, show: measured, number: true },
       { title: "trials", value: (claim) => claim.n_trials, number: true },
       { title: "of", value: (claim) => [claim.number, claim.levels].filter(Boolean).join(", "), className: "wrapped" },
-      { title: "why", value: (claim) => claim.why, className: "wrapped" },
+      { title: "why", value: (claim) => claim.why.join("; "), className: "wrapped" },
     ], run.claims);
   }
 
