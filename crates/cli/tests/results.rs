@@ -226,6 +226,17 @@ fn verdict(status: Status, reasons: &[(&str, &str)]) -> Verdict {
     }
 }
 
+const LONG_FACTOR: &str = "links.bottleneck.trace_of_the_day.file";
+
+/// Gives a factor of the made-up run a long name.
+fn with_long_factor(run: &Path) {
+    let path = run.join("run.json");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let renamed = text.replace("\"scheme\"", &format!("\"{LONG_FACTOR}\""));
+    assert_ne!(renamed, text);
+    std::fs::write(path, renamed).unwrap();
+}
+
 /// Point 0: an ok and a degraded trial, 2 Mbit/s apart. Point 1: one ok, one failed.
 fn made_up(root: &Path) -> PathBuf {
     let run = RunDir::create(root, &info()).unwrap();
@@ -359,6 +370,17 @@ fn the_written_summary_and_the_printed_table_are_the_golden_ones() {
     let widest =
         printed.lines().take_while(|line| !line.is_empty()).map(|line| line.chars().count()).max();
     assert!(widest <= Some(120));
+}
+
+#[test]
+fn the_name_of_a_factor_is_broken_behind_dots_and_underscores_only() {
+    let root = tempfile::tempdir().unwrap();
+    let path = made_up(root.path());
+    with_long_factor(&path);
+    let printed = table::text(&summary::compute(&path, Choice::default()).unwrap(), 100);
+    let head: Vec<&str> = printed.lines().take_while(|line| !line.contains('─')).collect();
+    let first: Vec<&str> = head.iter().filter_map(|line| line.split_whitespace().next()).collect();
+    assert_eq!(first.concat(), LONG_FACTOR, "{printed}");
 }
 
 #[test]

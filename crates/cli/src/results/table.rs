@@ -18,6 +18,8 @@ const FEW_VERDICTS: usize = 3;
 /// A line under the header; a point is set off by its factors.
 pub(crate) const STYLE: TableStyle =
     TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
+/// Where the name of a factor may be broken: behind dots and underscores.
+const BREAK: char = '\u{200b}';
 /// A group whose throughput is over less than this share of its time is marked.
 const FULL_COVERAGE: f64 = 0.95;
 /// Most notes; the rest is in `run.json`, or can be had by summarising again.
@@ -136,8 +138,11 @@ fn render(summary: &Summary, header: &[&str], lines: Vec<Line>, width: u16) -> S
     let mut table = Table::new();
     table.load_style(STYLE);
     table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
-    let factors = summary.factors.iter().map(String::as_str);
-    table.set_header(factors.chain(header.iter().copied()));
+    let factors = summary.factors.iter().map(|factor| {
+        let parts: Vec<&str> = factor.split_inclusive(['.', '_']).collect();
+        Cell::new(parts.join(&BREAK.to_string())).set_delimiter(BREAK)
+    });
+    table.set_header(factors.chain(header.iter().map(Cell::new)));
     let mut shown = None;
     for (point, cells) in lines {
         let levels = summary.points.get(&point);
@@ -151,7 +156,8 @@ fn render(summary: &Summary, header: &[&str], lines: Vec<Line>, width: u16) -> S
             cells.iter().skip(2).map(|c| Cell::new(c).set_alignment(CellAlignment::Right));
         table.add_row(names.chain(numbers).collect::<Vec<_>>());
     }
-    let lines: Vec<String> = table.lines().map(|line| line.trim_end().to_owned()).collect();
+    let lines: Vec<String> =
+        table.lines().map(|line| line.replace(BREAK, "").trim_end().to_owned()).collect();
     lines.join("\n") + "\n"
 }
 

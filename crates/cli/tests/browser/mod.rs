@@ -163,6 +163,28 @@ fn a_reports_tables_sort_and_mark_the_best() {
 }
 
 #[test]
+fn a_long_heading_is_broken_behind_dots_and_underscores_only() {
+    let Some((browser, _root)) = opened_after(with_long_factor) else { return };
+    browser.resize(500, 900);
+    // Each part of the name stands on one line, and there are several lines.
+    let lines = browser.eval(
+        "return [...document.querySelector('#groups th button').childNodes].filter(node => node.data).map(node => {
+           const range = document.createRange();
+           range.selectNodeContents(node);
+           const lines = [...range.getClientRects()];
+           return [node.data, lines.length, lines[0].top];
+         })",
+    );
+    let lines = lines.as_array().unwrap();
+    let parts: String = lines.iter().filter_map(|line| line[0].as_str()).collect();
+    assert_eq!(parts, LONG_FACTOR);
+    assert!(lines.iter().all(|line| line[1] == 1), "{lines:?}");
+    assert!(lines[0][2] != lines[lines.len() - 1][2], "{lines:?}");
+    let page = browser.eval("return document.documentElement.scrollWidth <= innerWidth");
+    assert_eq!(page, true, "the page is too wide");
+}
+
+#[test]
 fn a_report_leads_from_a_verdict_to_the_trials_curves() {
     let Some((browser, _root)) = opened() else { return };
     assert_eq!(browser.text("#verdict"), "ok");

@@ -13,6 +13,8 @@
     if (text !== undefined) element.textContent = text;
     return element;
   };
+  /** A text that may be broken after its dots and underscores, and in no word. */
+  const broken = (text) => text.split(/(?<=[._])/).flatMap((part) => [part, make("wbr")]);
   const plural = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;
   const levels = (point) => run.points.find((p) => p.id === point)?.levels ?? [];
   const trialName = (end) => {
@@ -32,7 +34,8 @@
       columns.forEach((column, nth) => {
         const cell = make("th", undefined, { scope: "col", className: column.number ? "number" : "" });
         const sign = nth === by ? (falling ? " ▾" : " ▴") : "";
-        const button = make("button", column.title + sign, { type: "button" });
+        const button = make("button", undefined, { type: "button" });
+        button.append(...broken(column.title + sign));
         cell.setAttribute("aria-sort", nth === by ? (falling ? "descending" : "ascending") : "none");
         button.addEventListener("click", () => {
           [by, falling] = [nth, by === nth ? !falling : Boolean(column.number)];
