@@ -283,13 +283,13 @@ CC_FN u64 cc_prague_pacing(const struct cc_prague_state *st, const struct cc_ack
 		return 0;
 	if (st->small_rtt_us) {
 		rate = cc_div64((st->frac * mss_bytes * 15625) >> 14, st->small_rtt_us);
-		return rate > CC_PRAGUE_RATE_MIN ? rate : CC_PRAGUE_RATE_MIN;
+	} else {
+		if (bytes > (u64)1 << 42)
+			bytes = (u64)1 << 42;
+		rate = cc_div64(bytes * 1000000, a->srtt_us);
+		if (cwnd_pkts < ssthresh_pkts >> 1)
+			rate <<= 1;
 	}
-	if (bytes > (u64)1 << 42)
-		bytes = (u64)1 << 42;
-	rate = cc_div64(bytes * 1000000, a->srtt_us);
-	if (cwnd_pkts < ssthresh_pkts >> 1)
-		rate <<= 1;
 	return rate > CC_PRAGUE_RATE_MIN ? rate : CC_PRAGUE_RATE_MIN;
 }
 
