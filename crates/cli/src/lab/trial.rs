@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ccbench_proto::plan::check::{CheckedPlan, check};
+use ccbench_proto::plan::check::{CheckedPlan, PlanProblem, Severity, check};
 use ccbench_proto::schedule::{self, Point};
 use ccbench_proto::topology::Topology;
 use ccbench_proto::units::Micros;
@@ -54,7 +54,10 @@ impl Lab {
         dilation: u32,
         interrupt: &mut watch::Receiver<bool>,
     ) -> Result<Survey, CliError> {
-        let short = shortened(&point.plan);
+        let short = shortened(&point.plan).unwrap_or_else(|why| {
+            eprintln!("lab: this look takes a whole trial, as a short one would be no plan: {why}");
+            point.plan.clone()
+        });
         let task = task(experiment, point, &short, (1, 1));
         let dir = folder()?;
         let boot = self.boot(dir.path(), &task, 1, dilation)?;
@@ -277,8 +280,8 @@ fn with_busy(mut verdict: Verdict, busy_pct: f64, way_out: &str) -> Verdict {
 }
 
 /// The plan with the flows of its busiest phase, and those that begin by themselves, in one short phase: what the
-/// calibration runs.
-fn shortened(plan: &CheckedPlan) -> CheckedPlan {
+/// calibration runs. Otherwise why that is no plan.
+fn shortened(plan: &CheckedPlan) -> Result<CheckedPlan, String> {
     let mut short = plan.plan().clone();
     let busiest = short.phases.iter().max_by_key(|phase| phase.flows.len()).cloned();
     if let Some(mut phase) = busiest {
@@ -298,7 +301,12 @@ fn shortened(plan: &CheckedPlan) -> CheckedPlan {
             probe.start = Micros::default();
         }
     }
-    check(short).map_or_else(|_| plan.clone(), |(plan, _)| plan)
+    let told = |problem: PlanProblem| format!("{}: {}", problem.path, problem.why);
+    let first = |problems: Vec<PlanProblem>| {
+        let error = problems.into_iter().find(|problem| problem.severity == Severity::Error);
+        error.map_or(String::new(), told)
+    };
+    check(short).map(|(plan, _)| plan).map_err(first)
 }
 
 /// What the guest is to do. Nothing in it depends on this machine or on the time.
@@ -356,6 +364,8 @@ fn folder() -> Result<tempfile::TempDir, CliError> {
 mod tests {
     use std::path::Path;
 
+    use ccbench_proto::plan::parse::parse;
+
     use super::*;
     use crate::source::Source;
 
@@ -367,12 +377,30 @@ mod tests {
             let path = plans.join(name).with_extension("toml");
             let plan = Source::read(&path).unwrap().load_quietly(&[]).unwrap();
             for point in plan.points() {
-                let short = shortened(&point.plan);
+                let short = shortened(&point.plan).unwrap();
                 assert_eq!(schedule::length(&short), CALIBRATION, "{name} {:?}", point.factors);
                 let flows = short.plan().phases.iter().map(|phase| phase.flows.len()).max();
                 assert_eq!(flows, Some(plan.plan().flows.len()), "{name}");
             }
         }
+    }
+
+    #[test]
+    fn why_a_trial_cannot_be_shortened_is_told() {
+        let text = r#"
+            name = "turns"
+            nodes = { src = {}, dst = {} }
+            wires = { path = ["src", "dst"] }
+            flows.first = { from = "src", to = "dst" }
+            flows.second = { from = "src", to = "dst" }
+            phases = [
+                { name = "one", length = "9s", flows = ["first"] },
+                { name = "other", length = "9s", flows = ["second"] },
+            ]
+        "#;
+        let (plan, _) = parse(text).and_then(check).unwrap();
+        let why = shortened(&plan).unwrap_err();
+        assert!(why.starts_with("flows.first: never runs"), "{why}");
     }
 
     #[test]
