@@ -39,6 +39,11 @@ mod writing;
 /// Version of the results directory's layout and of the tables' columns; grows when a reader must know.
 pub const SCHEMA_VERSION: u32 = 1;
 
+/// A metric as people ask for it: `NAME` or `NAME:STAT`.
+fn name_and_stat(asked: &str) -> (&str, Option<&str>) {
+    asked.split_once(':').map_or((asked, None), |(name, stat)| (name, Some(stat)))
+}
+
 /// What a trial is worth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -13,7 +13,7 @@ use super::journal::TrialEnd;
 use super::summary::statistics::{bootstrap, mean, t_quantile, variance};
 use super::summary::{Choice, PhaseRow, Scope, Summary, compute};
 use super::table::STYLE;
-use super::{Result, ResultsError};
+use super::{Result, ResultsError, name_and_stat};
 
 /// What is compared.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -316,9 +316,9 @@ impl Axis {
         // A name alone is its mean, or its sum.
         let plain = |stat: &str| ["mean", "sum"].contains(&stat);
         let wanted = |(name, stat, _): &(&str, &str, &str)| {
-            let fits = |asked: &String| match asked.split_once(':') {
-                Some(both) => both == (*name, *stat),
-                None => asked == name && plain(stat),
+            let fits = |asked: &String| match name_and_stat(asked) {
+                (asked, Some(which)) => (asked, which) == (*name, *stat),
+                (asked, None) => asked == *name && plain(stat),
             };
             if asked.is_empty() { USUAL.contains(&(*name, *stat)) } else { asked.iter().any(fits) }
         };

@@ -104,6 +104,22 @@ fn strips_and_distributions_are_of_what_flows_received() {
     assert!(cells(&figures[0], &of, "value").iter().all(|ms| ms == "26"));
 }
 
+/// Both groups begin together; `cross` ends where `compete` begins.
+#[test]
+fn a_heatmap_of_settling_times_is_of_the_phase_in_which_something_changes() {
+    let root = tempfile::tempdir().unwrap();
+    let run = made_up(root.path());
+    std::fs::write(run.join("plan.resolved.toml"), ENDS_EARLY).unwrap();
+    let of = |wheres: &[(&str, &str)]| {
+        let metrics = vec!["settling_time".to_owned()];
+        figure::draw(&run, &Request { metrics, ..request(Kind::Heatmap, wheres) })
+    };
+    let figures = of(&[]).unwrap();
+    assert!(figures[0].svg.contains(", compete (ms)"), "{}", figures[0].svg);
+    let why = of(&[("phase", "alone")]).unwrap_err().to_string();
+    assert!(why.contains("it has in compete"), "{why}");
+}
+
 #[test]
 fn a_heatmap_has_a_cell_per_point() {
     let figures = drawn(Kind::Heatmap, &[("phase", "alone")]);

@@ -6,6 +6,7 @@ use ccbench_proto::plan::expect::Test;
 use comfy_table::{Cell, CellAlignment, ColumnConstraint, ContentArrangement, Table, Width};
 
 use super::{Expectation, Outcome};
+use crate::results::figure::readable;
 use crate::results::table::STYLE;
 
 /// Narrower, the claims would be a word per line.
@@ -130,11 +131,9 @@ fn wrapped(begin: &str, text: &str, width: usize) -> String {
 /// How much of a unit of the tables the unit for people is, and its name.
 fn scale(most: f64, unit: &'static str) -> (f64, &'static str) {
     match unit {
-        "bit/s" => (1e6, "Mbit/s"),
         "us" if most >= 1e6 => (1e6, "s"),
-        "us" => (1e3, "ms"),
         "1" | "(Mbit/s)^flows" => (1.0, ""),
-        other => (1.0, other),
+        other => readable(other),
     }
 }
 

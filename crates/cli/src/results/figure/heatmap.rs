@@ -12,7 +12,7 @@ use super::png::points;
 use super::{COLUMN_MM, Figure, TWO_COLUMNS_MM};
 use crate::results::csv::Table;
 use crate::results::summary::{PointRow, Scope, Summary};
-use crate::results::{Result, ResultsError};
+use crate::results::{Result, ResultsError, name_and_stat};
 
 /// From little to much: cividis, which is the same to all eyes and rises in lightness.
 const SCALE: [[f64; 3]; 6] = [
@@ -104,21 +104,19 @@ fn quantity(level: &str) -> Option<f64> {
 /// wanted group, or of all flows together where there is such a row.
 fn rows(data: &Data, summary: &Summary) -> Result<Vec<PointRow>> {
     let asked = data.request.metrics.first().map_or("throughput_sum", String::as_str);
-    let (name, stat) =
-        asked.split_once(':').map_or((asked, None), |(name, stat)| (name, Some(stat)));
+    let (name, stat) = name_and_stat(asked);
     let phase = data.points().first().and_then(|id| data.fullest_phase(*id));
     let phase = phase.map_or(String::new(), |phase| phase.name);
     let fits = |row: &&PointRow| row.metric == name && stat.is_none_or(|stat| row.stat == stat);
     let anywhere: Vec<&PointRow> = summary.point_rows.iter().filter(fits).collect();
-    // Some metrics are of whole trials.
-    let phase = match anywhere.iter().all(|row| row.phase == WHOLE_TRIAL) {
-        true => WHOLE_TRIAL.to_owned(),
-        false => phase,
-    };
+    // Some metrics are of whole trials, or, as how long it takes to settle, of the one phase in which something changes.
+    let phases: BTreeSet<&str> = anywhere.iter().map(|row| row.phase.as_str()).collect();
+    let only = phases.first().filter(|_| phases.len() == 1);
+    let only = only.filter(|only| **only == WHOLE_TRIAL || data.wanted("phase").is_none());
+    let phase = only.map_or(phase, |only| (*only).to_owned());
     let of_metric: Vec<&PointRow> =
         anywhere.iter().copied().filter(|row| row.phase == phase).collect();
     if of_metric.is_empty() && !anywhere.is_empty() {
-        let phases: BTreeSet<&str> = anywhere.iter().map(|row| row.phase.as_str()).collect();
         let phases: Vec<&str> = phases.into_iter().collect();
         let why = format!("`{asked}` has no number there; it has in {}", phases.join(", "));
         return Err(ResultsError::Where { column: "phase".to_owned(), value: phase, why });

@@ -8,7 +8,7 @@ use super::{COLUMN_MM, Figure, TWO_COLUMNS_MM};
 use crate::results::csv::{Cell, Table};
 use crate::results::journal::PhaseRecord;
 use crate::results::summary::{Scope, Summary};
-use crate::results::{Result, ResultsError};
+use crate::results::{Result, ResultsError, name_and_stat};
 
 /// Bars in one column of a paper, at most.
 const MOST_IN_A_COLUMN: usize = 12;
@@ -65,10 +65,10 @@ fn metrics(data: &Data, summary: &Summary) -> Result<Vec<Metric>> {
         if data.request.metrics.is_empty() { usual() } else { data.request.metrics.clone() };
     let of_groups = || summary.point_rows.iter().filter(|row| row.scope == Scope::Group);
     let metric = |asked: &String| {
-        let (name, stat) = asked.split_once(':').unwrap_or((asked, "mean"));
-        let found = of_groups().find(|row| row.metric == name && row.stat == stat);
-        let found =
-            found.or_else(|| of_groups().find(|row| row.metric == name && !asked.contains(':')));
+        let (name, stat) = name_and_stat(asked);
+        let of_name = || of_groups().filter(|row| row.metric == name);
+        let found = of_name().find(|row| row.stat == stat.unwrap_or("mean"));
+        let found = found.or_else(|| of_name().find(|_| stat.is_none()));
         let Some(row) = found else {
             let mut known: Vec<String> =
                 of_groups().map(|row| format!("{}:{}", row.metric, row.stat)).collect();

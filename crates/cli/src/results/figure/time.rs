@@ -265,12 +265,9 @@ fn sheet(data: &Data, end: &TrialEnd, panels: &[Panel]) -> (String, f64) {
     let phases: Vec<(String, f64, f64)> = end
         .phases
         .iter()
-        .map(|p| {
-            (
-                p.name.clone(),
-                (p.start_us as f64 / 1e6).max(from_s),
-                (p.end_us as f64 / 1e6).min(to_s),
-            )
+        .map(|phase| {
+            let (start_s, end_s) = phase.span_s();
+            (phase.name.clone(), start_s.max(from_s), end_s.min(to_s))
         })
         .filter(|(_, from, to)| to > from)
         .collect();
