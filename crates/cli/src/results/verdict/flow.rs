@@ -8,6 +8,7 @@ use ccbench_proto::units::Micros;
 use ccbench_proto::wire::{Done, Flow, FlowSample, Interval};
 
 use super::{Findings, Span, Status};
+use crate::results::curve::Curve;
 
 /// A second late, beside what iperf3 needs before its first byte, is another experiment ...
 pub const LATE_S: f64 = 1.0;
@@ -22,6 +23,8 @@ const FIN_BYTES: u64 = 1;
 pub const STALLED_S: f64 = 1.0;
 /// Smoothed round trips without a new byte; loss recovery takes fewer.
 pub const STALLED_RTTS: f64 = 10.0;
+/// A traced link that lets nothing pass for so long explains as much of a stall.
+pub const OUTAGE_NS: u64 = 100_000_000;
 /// What was in buffers at a flow's end still arrives: iperf3 needs a few tenths of a second to stop ...
 pub const OVERRUN_S: f64 = 0.3;
 /// ... and the queue on the way empties within a few smoothed round trips.
@@ -42,6 +45,7 @@ pub(crate) struct FlowCheck {
     every: Micros,
     end_s: f64,
     flows: BTreeMap<String, Seen>,
+    outages: Vec<Outage>,
     samples_by_node: BTreeMap<String, u64>,
 }
 
@@ -78,6 +82,9 @@ struct Progress {
     stall: Option<Stall>,
 }
 
+/// From and to, in seconds since the trial's beginning: a traced link lets nothing pass.
+type Outage = (f64, f64);
+
 /// A time without a new byte.
 #[derive(Debug, Clone, Copy)]
 struct Stall {
@@ -87,8 +94,8 @@ struct Stall {
 }
 
 impl Progress {
-    /// A sample; a stall is looked for until `stop_s`.
-    fn sample(&mut self, at_s: f64, bytes: u64, srtt_s: f64, stop_s: f64) {
+    /// A sample; a stall is looked for until `stop_s`, beyond what the links' outages explain.
+    fn sample(&mut self, at_s: f64, bytes: u64, srtt_s: f64, stop_s: f64, outages: &[Outage]) {
         let before_s = self.last_sample_s.replace(at_s).unwrap_or(at_s);
         let grew = bytes > self.bytes.saturating_add(FIN_BYTES);
         self.bytes = self.bytes.max(bytes);
@@ -100,14 +107,13 @@ impl Progress {
         } else if let Some((_, from_s)) = self.grew_s
             && at_s <= stop_s
         {
-            let stall = Stall {
-                from_s,
-                length_s: at_s - from_s,
-                limit_s: STALLED_S.max(STALLED_RTTS * srtt_s),
-            };
-            if stall.length_s > stall.limit_s
-                && self.stall.is_none_or(|worst| stall.length_s > worst.length_s)
-            {
+            let within =
+                |(begin_s, end_s): &Outage| (end_s.min(at_s) - begin_s.max(from_s)).max(0.0);
+            let outage_s: f64 = outages.iter().map(within).sum();
+            let limit_s = STALLED_S.max(STALLED_RTTS * srtt_s) + outage_s;
+            let stall = Stall { from_s, length_s: at_s - from_s, limit_s };
+            let beyond_s = |stall: Stall| stall.length_s - stall.limit_s;
+            if beyond_s(stall) > self.stall.map_or(0.0, beyond_s) {
                 self.stall = Some(stall);
             }
         }
@@ -126,11 +132,17 @@ impl FlowCheck {
             clients.map(|task| (task.group.clone(), task)).collect();
         let ids =
             groups.values().flat_map(|task| (0..task.count).map(|i| format!("{}/{i}", task.group)));
+        let end_s = schedule::length(plan).as_secs_f64();
+        let links = plan.plan().links.values();
+        let outages = links.filter_map(|link| Curve::of_link(plan, link));
+        let outages = outages.flat_map(|curve| curve.outages((end_s * 1e9) as u64, OUTAGE_NS));
+        let seconds = |(from, to): (u64, u64)| (from as f64 / 1e9, to as f64 / 1e9);
         Self {
+            outages: outages.map(seconds).collect(),
             flows: ids.map(|id| (id, Seen::default())).collect(),
             groups,
             every: plan.plan().sample.tcp,
-            end_s: schedule::length(plan).as_secs_f64(),
+            end_s,
             samples_by_node: BTreeMap::new(),
         }
     }
@@ -145,13 +157,14 @@ impl FlowCheck {
         let stop_s = self.groups.get(&row.group).map_or(self.end_s, |task| task.stop.as_secs_f64());
         if row.side != "snd" {
             let bytes = row.bytes_received.unwrap_or(0);
-            flow.received.sample(at_s, bytes, flow.srtt_s, stop_s);
+            flow.received.sample(at_s, bytes, flow.srtt_s, stop_s, &self.outages);
             return;
         }
         if let Some(rtt_us) = row.rtt_us {
             flow.srtt_s = f64::from(rtt_us) / 1e6;
         }
-        flow.acked.sample(at_s, row.bytes_acked.unwrap_or(0), flow.srtt_s, stop_s);
+        let acked = row.bytes_acked.unwrap_or(0);
+        flow.acked.sample(at_s, acked, flow.srtt_s, stop_s, &self.outages);
         if at_s <= stop_s {
             flow.samples += 1;
         }
@@ -301,7 +314,8 @@ impl Seen {
         if let Some(stall) = self.delivered().and_then(|p| p.stall).filter(|_| task.rate.is_none())
         {
             let why = format!(
-                "no new byte for {:.2} s from {:.2} s on (limit {:.2} s: {STALLED_S:.0} s or {STALLED_RTTS:.0} srtt)",
+                "no new byte for {:.2} s from {:.2} s on (limit {:.2} s: {STALLED_S:.0} s or {STALLED_RTTS:.0} srtt, \
+                 beside outages of traced links)",
                 stall.length_s, stall.from_s, stall.limit_s
             );
             told.add(Status::Degraded, "flow_stalled", why);
@@ -340,5 +354,29 @@ impl Seen {
             );
             told.add(Status::Degraded, "samples_missing", why);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_outage_of_a_traced_link_is_no_stall() {
+        let stalled = |outages: &[Outage]| {
+            let mut progress = Progress::default();
+            for tenth in 0..60_u32 {
+                let bytes = 1000 * u64::from(tenth.min(20));
+                progress.sample(f64::from(tenth) / 10.0, bytes, 0.02, 6.0, outages);
+            }
+            progress.stall.map(|stall| stall.from_s)
+        };
+        assert_eq!(stalled(&[]), Some(2.0));
+        assert_eq!(
+            stalled(&[(0.0, 0.5), (2.0, 3.0)]),
+            Some(2.0),
+            "longer than the outage explains"
+        );
+        assert_eq!(stalled(&[(2.0, 5.5)]), None);
     }
 }

@@ -3,15 +3,14 @@
 use std::collections::BTreeMap;
 
 use ccbench_proto::plan::check::CheckedPlan;
-use ccbench_proto::plan::{Link, Plan, Queue, Setting, TraceStart};
+use ccbench_proto::plan::{Link, Plan, Queue, Setting};
 use ccbench_proto::resolve::ETHERNET_BYTES;
-use ccbench_proto::trace::Trace;
 use ccbench_proto::units::FRAME_BYTES;
 use ccbench_proto::wire::{LinkChange, LinkTiming, QdiscSample};
 
-use super::curve::Curve;
 use super::timing::Timing;
 use super::{Findings, Span, Status};
+use crate::results::curve::{self, Curve};
 
 /// A backlogged link must send; 3 % is several times what HTB's rate table and the sampling instant account for.
 pub const LOW_SHARE: f64 = 0.03;
@@ -79,15 +78,11 @@ struct Leg {
 impl Rated {
     fn new(name: &str, link: &Link, plan: &CheckedPlan) -> Option<Self> {
         let counted = ETHERNET_BYTES.get() as f64;
-        let overhead = link.overhead.map_or(counted, |bytes| bytes.get() as f64);
+        let overhead = curve::overhead(link);
         let traced = || {
-            let used = link.trace.as_ref().filter(|used| used.start == TraceStart::Trial)?;
-            let trace = plan.trace(&used.file)?;
-            let low_share = match **trace {
-                Trace::Steps(_) => LOW_SHARE,
-                Trace::Opportunities(_) => LOW_OPPORTUNITY_SHARE,
-            };
-            Some(Pace::Curve(Curve::new(trace, used, overhead)?, low_share))
+            let curve = Curve::of_link(plan, link)?;
+            let low_share = if curve.jumps() { LOW_OPPORTUNITY_SHARE } else { LOW_SHARE };
+            Some(Pace::Curve(curve, low_share))
         };
         let pace = traced().or_else(|| Some(Pace::Legs(legs(name, link, plan.plan())?)))?;
         Some(Self {
