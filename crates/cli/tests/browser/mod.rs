@@ -131,7 +131,7 @@ fn claims_stand_right_under_the_verdicts() {
     );
     assert_eq!(
         column(&browser, "#claims", 5),
-        json!(["60 (60.00 to 60.00) Mbit/s", "-", "-", "-"])
+        json!(["60.00 (60.00 to 60.00) Mbit/s", "-", "-", "-"])
     );
     assert_eq!(browser.console(), Vec::<Value>::new());
 }
