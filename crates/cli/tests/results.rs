@@ -381,6 +381,11 @@ fn the_name_of_a_factor_is_broken_behind_dots_and_underscores_only() {
     let head: Vec<&str> = printed.lines().take_while(|line| !line.contains('─')).collect();
     let first: Vec<&str> = head.iter().filter_map(|line| line.split_whitespace().next()).collect();
     assert_eq!(first.concat(), LONG_FACTOR, "{printed}");
+    let (_, broken) = first.split_last().unwrap();
+    assert!(
+        !broken.is_empty() && broken.iter().all(|part| part.ends_with(['.', '_'])),
+        "{printed}"
+    );
 }
 
 #[test]

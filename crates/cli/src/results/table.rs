@@ -3,7 +3,9 @@
 use std::fmt::Write as _;
 use std::io::Write;
 
-use comfy_table::{Cell, CellAlignment, ContentArrangement, LineStyle, Table, TableStyle};
+use comfy_table::{
+    Cell, CellAlignment, ColumnConstraint, ContentArrangement, LineStyle, Table, TableStyle, Width,
+};
 
 use super::expect::claims_text;
 use super::journal::TrialEnd;
@@ -18,8 +20,10 @@ const FEW_VERDICTS: usize = 3;
 /// A line under the header; a point is set off by its factors.
 pub(crate) const STYLE: TableStyle =
     TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
-/// Where the name of a factor may be broken: behind dots and underscores.
+/// Stands where the name of a factor may be broken; not printed.
 const BREAK: char = '\u{200b}';
+/// Blanks to the left and right of a cell.
+const PADDING: u16 = 2;
 /// A group whose throughput is over less than this share of its time is marked.
 const FULL_COVERAGE: f64 = 0.95;
 /// Most notes; the rest is in `run.json`, or can be had by summarising again.
@@ -134,15 +138,27 @@ fn unfinished(summary: &Summary) -> Option<String> {
 /// A line of a table: which point, and the cells after the factors.
 type Line = (u32, Vec<String>);
 
+/// What the name of a factor may be broken into.
+fn parts(factor: &str) -> Vec<&str> {
+    factor.split_inclusive(['.', '_']).collect()
+}
+
 fn render(summary: &Summary, header: &[&str], lines: Vec<Line>, width: u16) -> String {
     let mut table = Table::new();
     table.load_style(STYLE);
     table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
-    let factors = summary.factors.iter().map(|factor| {
-        let parts: Vec<&str> = factor.split_inclusive(['.', '_']).collect();
-        Cell::new(parts.join(&BREAK.to_string())).set_delimiter(BREAK)
-    });
+    let factors = summary
+        .factors
+        .iter()
+        .map(|factor| Cell::new(parts(factor).join(&BREAK.to_string())).set_delimiter(BREAK));
     table.set_header(factors.chain(header.iter().map(Cell::new)));
+    for (nth, factor) in summary.factors.iter().enumerate() {
+        let longest = parts(factor).iter().map(|part| part.chars().count()).max().unwrap_or(0);
+        let width = Width::Fixed(longest as u16 + PADDING);
+        if let Some(column) = table.column_mut(nth) {
+            column.set_constraint(ColumnConstraint::LowerBoundary(width));
+        }
+    }
     let mut shown = None;
     for (point, cells) in lines {
         let levels = summary.points.get(&point);
