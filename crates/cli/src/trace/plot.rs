@@ -43,9 +43,11 @@ fn unit_of(bps: f64) -> (f64, &'static str) {
 
 /// A value, if the row has one, and how long it lasts, seconds.
 type Row = (Option<f64>, f64);
+/// How much of a base unit a unit for people is, for values as large as this, and its name.
+type UnitOf = fn(f64) -> (f64, &'static str);
 
-/// What is drawn, and the unit of a value as large as the largest: the rates, or the delays or losses of a trace without any.
-fn rows(trace: &Trace) -> (Vec<Row>, fn(f64) -> (f64, &'static str)) {
+/// What is drawn: the rates, or the delays or losses of a trace without any.
+fn rows(trace: &Trace) -> (Vec<Row>, UnitOf) {
     let of = |value: fn(&Step) -> Option<f64>| -> Vec<Row> {
         let Trace::Steps(steps) = trace else { return vec![] };
         steps.spans().map(|(step, ns)| (value(step), ns as f64 / 1e9)).collect()
