@@ -9,7 +9,6 @@ use ccbench_proto::resolve::ETHERNET_BYTES;
 use ccbench_proto::trace::{self, Trace};
 use ccbench_proto::units::Rate;
 
-use super::journal::TrialEnd;
 use super::store::RunDir;
 use crate::traces::{FOLDER, stored_names};
 
@@ -18,17 +17,16 @@ pub(in crate::results) fn overhead(link: &Link) -> f64 {
     link.overhead.unwrap_or(ETHERNET_BYTES).get() as f64
 }
 
-/// The traced links of these trials' points, as the traces stored with the run have it. None of a link whose trace begins later
+/// The traced links of these points, as the traces stored with the run have it. None of a link whose trace begins later
 /// than the trial, says no rate or cannot be read.
 pub(in crate::results) fn of_run(
     run: &RunDir,
-    trials: &[&TrialEnd],
+    wanted: &BTreeSet<u32>,
 ) -> BTreeMap<(u32, String), Arc<Curve>> {
     let folder = run.path().join(FOLDER);
     let Some(plan) = Some(run).filter(|_| folder.is_dir()).and_then(RunDir::plan) else {
         return BTreeMap::new();
     };
-    let wanted: BTreeSet<u32> = trials.iter().map(|end| end.point_id).collect();
     let points = plan.points();
     let names = stored_names(&points.iter().flat_map(|point| files(point.plan.plan())).collect());
     let mut read: BTreeMap<String, Option<Arc<Trace>>> = BTreeMap::new();
@@ -229,6 +227,7 @@ mod tests {
     use ccbench_proto::trace::{Opportunities, Step, Steps};
 
     use super::*;
+    use crate::results::store::RunInfo;
 
     fn used(on_end: OnEnd, floor: Option<Rate>) -> TraceUse {
         let file = "a.csv".to_owned();
@@ -305,5 +304,70 @@ mod tests {
         let all = Opportunities { at_ns: vec![s, s, 4 * s], bytes: 1500, length_ns: 5 * s };
         let curve = Curve::new(&Trace::Opportunities(all), &used(OnEnd::Stop, None), 14.0).unwrap();
         assert_eq!(curve.outages(9 * s, s), [(0, s), (s, 4 * s), (4 * s, 5 * s), (5 * s, 9 * s)]);
+    }
+
+    const PLAN: &str = r#"
+name = "two"
+[nodes]
+a = {}
+b = {}
+[wires]
+w = ["a", "b"]
+[links.up]
+node = "a"
+toward = "b"
+trace = { file = "x/t.csv", on_end = "loop" }
+[links.back]
+node = "b"
+toward = "a"
+trace = { file = "late.csv", start = "first-packet" }
+[flows.f]
+from = "a"
+to = "b"
+[[phases]]
+name = "all"
+length = "1s"
+flows = ["f"]
+[matrix]
+"links.up.trace.file" = ["x/t.csv", "y/t.csv", "gone.csv"]
+"#;
+
+    #[test]
+    fn the_traces_of_a_run_are_those_stored_with_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str, text: &str| (name.into(), text.as_bytes().to_vec());
+        let ones = "t_us,rate_bps\n0,8000000\n1000000,8000000\n";
+        let info = RunInfo {
+            plan_name: "two".into(),
+            plan_text: PLAN.into(),
+            resolved_text: PLAN.into(),
+            plan_sha256: String::new(),
+            points: (0..3).map(|id| (id, vec![])).collect(),
+            repeat: 1,
+            seed: 1,
+            command_line: vec![],
+            ccbench_version: String::new(),
+            started_utc: jiff::Timestamp::UNIX_EPOCH,
+            nodes: BTreeMap::new(),
+            topology: String::new(),
+            notes: vec![],
+            sets: vec![],
+            // Of two files of one name each keeps its folder.
+            traces: [
+                file("x/t.csv", ones),
+                file("y/t.csv", &ones.replace("80", "160")),
+                file("late.csv", ones),
+            ]
+            .into(),
+            imported: vec![],
+        };
+        let run = RunDir::create_at(&folder.path().join("run"), &info).unwrap();
+        let all = of_run(&run, &BTreeSet::from([0, 1, 2]));
+        let found: Vec<_> = all
+            .iter()
+            .map(|((id, link), curve)| (*id, link.as_str(), curve.bytes(0, 1_000_000_000)))
+            .collect();
+        assert_eq!(found, [(0, "up", 1e6), (1, "up", 2e6)]);
+        assert_eq!(of_run(&run, &BTreeSet::from([1])).len(), 1);
     }
 }

@@ -201,7 +201,7 @@ pub(in crate::results) fn link_instants(
         delay.cast(DataType::Float64).alias("queue_delay_us"),
         lit(NULL).cast(DataType::Float64).alias("offered_bytes"),
     ]);
-    let curves = curve::of_run(run, trials);
+    let curves = curve::of_run(run, &trials.iter().map(|end| end.point_id).collect());
     if curves.is_empty() {
         return Ok(Some(rows));
     }
