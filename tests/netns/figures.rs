@@ -164,7 +164,9 @@ fn notebooks(bench: &Bench, results: &Path) {
     succeed(&mut bench.command(&["report", &run, "-o", &report.to_string_lossy()]));
     let folder = results.parent().unwrap();
     let snippets = source_root().join("tests/notebooks/snippets.py");
-    let said = succeed(python().current_dir(folder).arg(snippets).arg(&report));
+    let manuals = ["README.md", "docs/results.md"].map(|name| source_root().join(name));
+    let mut program = python();
+    let said = succeed(program.current_dir(folder).arg(snippets).arg(&report).args(&manuals));
     assert!(said.contains("4 snippets"), "{said}");
     let pictures = bench.path("notebook");
     std::fs::create_dir(&pictures).unwrap();

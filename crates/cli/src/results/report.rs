@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::expect::Expectation;
 use super::journal::TrialEnd;
 use super::store::RunDir;
-use super::summary::{PointRow, Summary};
+use super::summary::{PointRow, Scope, Summary};
 use super::{Result, io_error, series};
 
 mod snippets;
@@ -61,7 +61,7 @@ pub fn html(summary: &Summary) -> Result<String> {
     let directory = run_dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let page = Page {
         name: record["plan_name"].as_str().unwrap_or("run").to_owned(),
-        snippets: snippets::of(&directory),
+        snippets: snippets::of(&directory, summary),
         claims: summary.expectations.iter().map(Expectation::json).collect(),
         directory,
         status: summary.status.as_str(),
