@@ -478,7 +478,9 @@ impl<'a> Book<'a> {
         interrupt: &mut watch::Receiver<bool>,
     ) -> Result<(), CliError> {
         let mut limit = Instant::now() + LEAD + length.duration() + REPORT_LIMIT;
-        let mut tick = tokio::time::interval(TICK);
+        // From the trial's beginning on, so that a phase's end is seen when it comes.
+        let until = Duration::from_nanos(t0_ns.saturating_sub(clock::monotonic_ns()));
+        let mut tick = tokio::time::interval_at(Instant::now() + until, TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
         loop {
             tokio::select! {

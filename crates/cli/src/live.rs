@@ -1,21 +1,51 @@
 //! What a person (or a program) sees while an experiment runs: one line that moves on a terminal, plain
 //! lines elsewhere, one JSON object per line with `--json`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::IsTerminal;
 use std::time::Duration;
 
-use ccbench_proto::schedule::{PhaseSpan, Run};
+use ccbench_proto::plan::check::CheckedPlan;
+use ccbench_proto::schedule::{self, PhaseSpan, Run, TrialContext};
 use ccbench_proto::units::Micros;
 use ccbench_proto::wire;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
 use crate::results::TrialStatus;
-use crate::results::verdict::Verdict;
+use crate::results::verdict::{Status, Verdict};
 
-/// Seconds between two status lines when the output is not a terminal.
+/// Seconds between two status lines of a phase when the output is not a terminal.
 const PLAIN_EVERY_S: u64 = 10;
+
+/// When what runs in a trial, after its beginning.
+#[derive(Debug, Default)]
+pub struct Timetable {
+    phases: Vec<PhaseSpan>,
+    /// Flow groups, from when to when.
+    groups: BTreeMap<String, (Micros, Micros)>,
+}
+
+impl Timetable {
+    /// A point's.
+    pub fn of(plan: &CheckedPlan) -> Self {
+        let nothing = TrialContext::default();
+        let tasks = plan.plan().nodes.keys().map(|node| schedule::task_for(plan, node, &nothing));
+        let groups = tasks.flat_map(|task| task.clients);
+        Self {
+            phases: schedule::phases(plan),
+            groups: groups.map(|flow| (flow.group, (flow.start, flow.stop))).collect(),
+        }
+    }
+
+    fn length(&self) -> Micros {
+        self.phases.last().map_or(Micros::default(), |phase| phase.end)
+    }
+
+    fn runs(&self, group: &str, phase: &PhaseSpan) -> bool {
+        self.groups.get(group).is_none_or(|(start, stop)| *start < phase.end && *stop > phase.start)
+    }
+}
 
 /// The live view of one `ccbench run`.
 pub struct Live {
@@ -25,15 +55,15 @@ pub struct Live {
     label: String,
     /// Point and repetition of the trial that runs.
     run: (u32, u16),
-    phases: Vec<PhaseSpan>,
-    length: Micros,
-    phase: Option<usize>,
-    last_plain_s: u64,
+    times: Timetable,
+    /// Which phase runs; as many as there are when all are over.
+    phase: usize,
+    /// When something was shown last, in seconds since the trial's beginning.
+    shown_s: u64,
     /// Time that the trials after this one will take.
     rest: Duration,
     sockets: BTreeMap<(String, String), Socket>,
-    /// What each probe measured last, in milliseconds; `None` if nothing came back.
-    probes: BTreeMap<String, Option<f64>>,
+    probes: BTreeMap<String, Answers>,
     lab: Option<WallTime>,
 }
 
@@ -50,24 +80,52 @@ enum Output {
     Bar(ProgressBar),
 }
 
-/// The newest sample of one data socket, and what was shown last.
+/// One data socket, in the time that is shown next: of a phase so far in plain lines, else since something was shown.
 #[derive(Default)]
 struct Socket {
     group: String,
-    shown_at_ns: u64,
-    shown_bytes: u64,
+    from_ns: u64,
+    from_bytes: u64,
     at_ns: u64,
     bytes: u64,
-    rtt_us: Option<u32>,
+    rtt: Answers,
     receives: bool,
 }
 
-/// Throughput and round-trip time of a flow group at this moment.
+/// What came back in that time.
+#[derive(Default, Clone, Copy)]
+struct Answers {
+    sum_us: f64,
+    count: u32,
+}
+
+impl Answers {
+    fn add(&mut self, us: Option<f64>) {
+        self.sum_us += us.unwrap_or(0.0);
+        self.count += u32::from(us.is_some());
+    }
+
+    fn mean_us(self) -> Option<f64> {
+        (self.count > 0).then(|| self.sum_us / f64::from(self.count))
+    }
+}
+
+/// Throughput and round-trip time of a flow group in that time.
 #[derive(Debug, Clone, PartialEq)]
 struct GroupNow {
     name: String,
     bits_per_s: f64,
     rtt_us: Option<f64>,
+}
+
+/// What is shown at once.
+#[derive(Debug, PartialEq)]
+struct Shown {
+    phase: String,
+    at: Micros,
+    groups: Vec<GroupNow>,
+    /// Mean of what each probe measured, in milliseconds; `None` if nothing came back.
+    probes: BTreeMap<String, Option<f64>>,
 }
 
 impl Live {
@@ -90,10 +148,9 @@ impl Live {
             done: 0,
             label: String::new(),
             run: (0, 0),
-            phases: Vec::new(),
-            length: Micros::default(),
-            phase: None,
-            last_plain_s: 0,
+            times: Timetable::default(),
+            phase: 0,
+            shown_s: 0,
             rest: Duration::ZERO,
             sockets: BTreeMap::new(),
             probes: BTreeMap::new(),
@@ -116,13 +173,13 @@ impl Live {
     }
 
     /// A trial begins: `label` names point and repetition; `rest` is what later trials will take.
-    pub fn trial_start(&mut self, run: &Run, label: &str, phases: &[PhaseSpan], rest: Duration) {
+    pub fn trial_start(&mut self, run: &Run, label: &str, times: Timetable, rest: Duration) {
         self.label = label.to_owned();
         self.run = (run.point_id, run.trial);
-        self.phases = phases.to_vec();
-        self.length = phases.last().map_or(Micros::default(), |phase| phase.end);
-        self.phase = None;
-        self.last_plain_s = 0;
+        let length = times.length();
+        self.times = times;
+        self.phase = 0;
+        self.shown_s = 0;
         self.rest = rest;
         self.sockets.clear();
         self.probes.clear();
@@ -133,15 +190,15 @@ impl Live {
             Output::Json => print_json(&json!({
                 "event": "trial_start", "index": self.done + 1, "trials": self.trials,
                 "point_id": run.point_id, "trial": run.trial, "label": label,
-                "length_s": self.length.as_secs_f64(),
+                "length_s": length.as_secs_f64(),
             })),
             Output::Plain => eprintln!(
                 "trial {}/{} {label}: {} s",
                 self.done + 1,
                 self.trials,
-                self.length.as_secs_f64()
+                length.as_secs_f64()
             ),
-            Output::Bar(bar) => bar.set_length(self.length.get().max(1)),
+            Output::Bar(bar) => bar.set_length(length.get().max(1)),
         }
     }
 
@@ -150,8 +207,8 @@ impl Live {
         let sample = match &event.of {
             Some(wire::run_event::Of::FlowSample(sample)) => sample,
             Some(wire::run_event::Of::Probe(probe)) => {
-                let us = probe.total_us.or(probe.rtt_us);
-                self.probes.insert(probe.probe_id.clone(), us.map(|us| us / 1e3));
+                let answers = self.probes.entry(probe.probe_id.clone()).or_default();
+                answers.add(probe.total_us.or(probe.rtt_us));
                 return;
             }
             _ => return,
@@ -164,43 +221,58 @@ impl Live {
         let bytes = if receives { sample.bytes_received } else { sample.bytes_acked };
         let socket = self.sockets.entry(key).or_insert_with(|| Socket {
             group: sample.group.clone(),
-            shown_at_ns: sample.at_ns,
-            shown_bytes: bytes.unwrap_or(0),
+            from_ns: sample.at_ns,
+            from_bytes: bytes.unwrap_or(0),
             receives,
             ..Socket::default()
         });
         socket.at_ns = sample.at_ns;
         socket.bytes = bytes.unwrap_or(socket.bytes);
-        socket.rtt_us = sample.rtt_us;
+        socket.rtt.add(sample.rtt_us.map(f64::from));
     }
 
     /// Shows where the trial is, `elapsed` after its beginning.
     pub fn tick(&mut self, elapsed: Micros) {
-        let phase = self.phases.iter().rposition(|phase| elapsed >= phase.start);
-        let new_phase = phase != self.phase;
-        self.phase = phase;
-        let name = phase
-            .and_then(|i| self.phases.get(i))
-            .map_or("starting", |p| p.name.as_str())
-            .to_owned();
+        for shown in self.due(elapsed) {
+            self.show(&shown);
+        }
+    }
+
+    /// Phases that ended, each with its own figures, and the one that runs if something is due.
+    fn due(&mut self, elapsed: Micros) -> Vec<Shown> {
+        let phases = &self.times.phases;
+        let now = phases.iter().position(|phase| elapsed < phase.end).unwrap_or(phases.len());
         let seconds = elapsed.get() / 1_000_000;
+        let mut due = Vec::new();
+        while self.phase < now {
+            due.extend(self.figures(None));
+            self.begin();
+            self.phase += 1;
+            self.shown_s = seconds;
+        }
         let every_s = match self.output {
             Output::Json => 1,
             Output::Plain => PLAIN_EVERY_S,
             Output::Bar(_) => 0,
         };
-        if !new_phase && seconds < self.last_plain_s + every_s {
-            return;
+        if seconds >= self.shown_s + every_s {
+            self.shown_s = seconds;
+            due.extend(self.figures(Some(elapsed)));
+            if !matches!(self.output, Output::Plain) {
+                self.begin();
+            }
         }
-        self.last_plain_s = seconds;
-        let groups = self.groups_now();
-        let mut left = (self.length - elapsed).duration() + self.rest;
-        let shown = elapsed.min(self.length);
+        due
+    }
+
+    fn show(&mut self, shown: &Shown) {
+        let Shown { phase, at, groups, probes } = shown;
+        let mut left = (self.times.length() - *at).duration() + self.rest;
         let mut wall_s = None;
         if let Some(wall) = &mut self.lab {
             let passed_s = wall.since.elapsed().as_secs_f64();
-            if shown.get() > 0 {
-                wall.per_guest_s = passed_s / shown.as_secs_f64();
+            if at.get() > 0 {
+                wall.per_guest_s = passed_s / at.as_secs_f64();
             }
             left = left.mul_f64(wall.per_guest_s);
             wall_s = Some(passed_s);
@@ -208,31 +280,31 @@ impl Live {
         let wall_text = wall_s.map_or(String::new(), |s| format!(" (wall {s:.0} s)"));
         match &self.output {
             Output::Json => print_json(&json!({
-                "event": "progress", "phase": name, "elapsed_s": shown.as_secs_f64(),
+                "event": "progress", "phase": phase, "elapsed_s": at.as_secs_f64(),
                 "left_s": left.as_secs(), "wall_s": wall_s,
                 "groups": groups.iter().map(|g| json!({
                     "group": g.name, "throughput_bps": g.bits_per_s.round(), "srtt_us": g.rtt_us,
                 })).collect::<Vec<_>>(),
-                "probes_ms": self.probes,
+                "probes_ms": probes,
             })),
             Output::Plain => {
                 eprintln!(
-                    "  {:>4} s{wall_text}  {name:<12} {}{}",
-                    shown.get() / 1_000_000,
-                    groups_text(&groups),
-                    probes_text(&self.probes)
+                    "  {:>4} s{wall_text}  {phase:<12} {}{}",
+                    at.get() / 1_000_000,
+                    groups_text(groups),
+                    probes_text(probes)
                 );
             }
             Output::Bar(bar) => {
-                bar.set_position(shown.get());
+                bar.set_position(at.get());
                 bar.set_message(format!(
-                    "{}/{} {} · {name} · {} left{wall_text} · {}{}",
+                    "{}/{} {} · {phase} · {} left{wall_text} · {}{}",
                     self.done + 1,
                     self.trials,
                     self.label,
                     clock_text(left),
-                    groups_text(&groups),
-                    probes_text(&self.probes)
+                    groups_text(groups),
+                    probes_text(probes)
                 ));
             }
         }
@@ -240,6 +312,10 @@ impl Live {
 
     /// A trial ended.
     pub fn trial_end(&mut self, verdict: &Verdict) {
+        if verdict.status != Status::Failed {
+            // Nothing need have ticked since the last phase's end.
+            self.tick(self.times.length());
+        }
         self.done += 1;
         let status = TrialStatus::from(verdict.status).as_str();
         if let Output::Json = self.output {
@@ -265,34 +341,59 @@ impl Live {
         }
     }
 
-    /// Throughput since the last call (receiving sockets where both ends are seen) and mean srtt.
-    fn groups_now(&mut self) -> Vec<GroupNow> {
-        let receivers: std::collections::BTreeSet<String> =
-            self.sockets.values().filter(|s| s.receives).map(|s| s.group.clone()).collect();
-        let mut groups: BTreeMap<String, (f64, Vec<f64>)> = BTreeMap::new();
+    /// What is known of the phase that runs, at its end if no other time is given; `None` after the last.
+    fn figures(&self, at: Option<Micros>) -> Option<Shown> {
+        let phase = self.times.phases.get(self.phase)?;
+        let mut groups = self.groups_now();
+        groups.retain(|group| self.times.runs(&group.name, phase));
+        let mean_ms = |answers: &Answers| answers.mean_us().map(|us| us / 1e3);
+        Some(Shown {
+            phase: phase.name.clone(),
+            at: at.unwrap_or(phase.end),
+            groups,
+            probes: self.probes.iter().map(|(id, of)| (id.clone(), mean_ms(of))).collect(),
+        })
+    }
+
+    /// What comes from here on is shown by itself.
+    fn begin(&mut self) {
+        self.probes.clear();
         for socket in self.sockets.values_mut() {
-            let span_ns = socket.at_ns.saturating_sub(socket.shown_at_ns);
-            let bytes = socket.bytes.saturating_sub(socket.shown_bytes);
-            (socket.shown_at_ns, socket.shown_bytes) = (socket.at_ns, socket.bytes);
-            let group = groups.entry(socket.group.clone()).or_default();
-            if span_ns > 0 && (socket.receives || !receivers.contains(&socket.group)) {
-                group.0 += bytes as f64 * 8e9 / span_ns as f64;
+            (socket.from_ns, socket.from_bytes) = (socket.at_ns, socket.bytes);
+            socket.rtt = Answers::default();
+        }
+    }
+
+    /// Throughput (of receiving sockets where both ends are seen) and mean srtt.
+    fn groups_now(&self) -> Vec<GroupNow> {
+        let receivers: BTreeSet<&String> =
+            self.sockets.values().filter(|s| s.receives).map(|s| &s.group).collect();
+        let mut groups: BTreeMap<&String, (f64, Answers)> = BTreeMap::new();
+        for socket in self.sockets.values() {
+            let span_ns = socket.at_ns.saturating_sub(socket.from_ns);
+            if span_ns == 0 {
+                continue;
             }
-            if span_ns > 0 && !socket.receives {
-                group.1.extend(socket.rtt_us.map(f64::from));
+            let (rate, rtt) = groups.entry(&socket.group).or_default();
+            if socket.receives || !receivers.contains(&socket.group) {
+                let bytes = socket.bytes.saturating_sub(socket.from_bytes);
+                *rate += bytes as f64 * 8e9 / span_ns as f64;
+            }
+            if !socket.receives {
+                rtt.sum_us += socket.rtt.sum_us;
+                rtt.count += socket.rtt.count;
             }
         }
-        let mean =
-            |rtts: &[f64]| (!rtts.is_empty()).then(|| rtts.iter().sum::<f64>() / rtts.len() as f64);
-        groups
-            .into_iter()
-            .filter(|(_, (rate, rtts))| *rate > 0.0 || !rtts.is_empty())
-            .map(|(name, (bits_per_s, rtts))| GroupNow { name, bits_per_s, rtt_us: mean(&rtts) })
-            .collect()
+        let now = |(name, (bits_per_s, rtt)): (&String, (f64, Answers))| GroupNow {
+            name: name.clone(),
+            bits_per_s,
+            rtt_us: rtt.mean_us(),
+        };
+        groups.into_iter().map(now).collect()
     }
 }
 
-/// What each probe measured last: ` · rtt 20.7 ms · page lost`.
+/// What each probe measured: ` · rtt 20.7 ms · page lost`.
 fn probes_text(probes: &BTreeMap<String, Option<f64>>) -> String {
     let one = |(name, ms): (&String, &Option<f64>)| match ms {
         Some(ms) => format!(" · {name} {ms:.1} ms"),
@@ -329,11 +430,11 @@ fn print_json(value: &serde_json::Value) {
 mod tests {
     use super::*;
 
-    fn sample(side: &str, at_ns: u64, bytes: u64, rtt_us: u32) -> wire::RunEvent {
+    fn sample(group: &str, side: &str, at_ns: u64, bytes: u64, rtt_us: u32) -> wire::RunEvent {
         let sample = wire::FlowSample {
             at_ns,
-            flow_id: "a/0".into(),
-            group: "a".into(),
+            flow_id: format!("{group}/0"),
+            group: group.into(),
             side: side.into(),
             role: "data".into(),
             bytes_received: (side == "rcv").then_some(bytes),
@@ -344,16 +445,71 @@ mod tests {
         wire::RunEvent { of: Some(wire::run_event::Of::FlowSample(sample)) }
     }
 
+    fn now(name: &str, bits_per_s: f64, rtt_us: f64) -> GroupNow {
+        GroupNow { name: name.into(), bits_per_s, rtt_us: Some(rtt_us) }
+    }
+
     #[test]
     fn both_ends_of_a_flow_are_counted_once() {
         let mut live = Live::new(true, 1);
         for (at_ns, bytes) in [(1_000_000_000, 0), (2_000_000_000, 1_250_000)] {
-            live.row("dst", &sample("rcv", at_ns, bytes, 1));
-            live.row("src", &sample("snd", at_ns, bytes, 20_000));
+            live.row("dst", &sample("a", "rcv", at_ns, bytes, 1));
+            live.row("src", &sample("a", "snd", at_ns, bytes, 20_000));
         }
-        let now = GroupNow { name: "a".into(), bits_per_s: 1e7, rtt_us: Some(20_000.0) };
-        assert_eq!(live.groups_now(), [now]);
+        assert_eq!(live.groups_now(), [now("a", 1e7, 20_000.0)]);
+        live.begin();
         assert!(live.groups_now().is_empty(), "nothing new since");
+    }
+
+    #[test]
+    fn a_phase_is_shown_at_its_end_with_what_ran_in_it() {
+        let second = |s: u64| Micros::new(s * 1_000_000);
+        let phase = |name: &str, start, end| PhaseSpan {
+            name: name.into(),
+            start: second(start),
+            end: second(end),
+            measure: true,
+        };
+        let phases = vec![phase("both", 0, 12), phase("rest", 12, 18)];
+        let groups = [("a", 18), ("b", 12)];
+        let groups = groups.map(|(name, stop)| (name.to_owned(), (second(0), second(stop))));
+        let mut live = Live::new(false, 1);
+        live.output = Output::Plain;
+        live.times = Timetable { phases, groups: groups.into() };
+        let mut shown = Vec::new();
+        let mut bytes = 0;
+        for s in 0..=18 {
+            // The rate of `a` doubles and its round trip halves with the phase; `b` has a last row after its end.
+            let rtt_us = if s <= 12 { 20_000 } else { 10_000 };
+            live.row("src", &sample("a", "snd", s * 1_000_000_000, bytes, rtt_us));
+            if s <= 13 {
+                live.row("src", &sample("b", "snd", s * 1_000_000_000, s * 125_000, 30_000));
+            }
+            if s == 1 {
+                let probe = wire::Probe {
+                    probe_id: "rtt".into(),
+                    rtt_us: Some(21_000.0),
+                    ..Default::default()
+                };
+                live.row("src", &wire::RunEvent { of: Some(wire::run_event::Of::Probe(probe)) });
+            }
+            bytes += if s < 12 { 1_250_000 } else { 2_500_000 };
+            shown.extend(live.due(second(s)));
+        }
+        let line = |phase: &str, at: u64, groups: &[GroupNow], probes: &[(&str, f64)]| Shown {
+            phase: phase.into(),
+            at: second(at),
+            groups: groups.to_vec(),
+            probes: probes.iter().map(|(name, ms)| ((*name).to_owned(), Some(*ms))).collect(),
+        };
+        let both = [now("a", 1e7, 20_000.0), now("b", 1e6, 30_000.0)];
+        let wanted = [
+            line("both", 10, &both, &[("rtt", 21.0)]),
+            line("both", 12, &both, &[("rtt", 21.0)]),
+            line("rest", 18, &[now("a", 2e7, 10_000.0)], &[]),
+        ];
+        assert_eq!(shown, wanted);
+        assert!(live.due(second(30)).is_empty());
     }
 
     #[test]

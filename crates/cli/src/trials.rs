@@ -10,7 +10,7 @@ use tokio::sync::watch;
 
 use crate::coordinate::Experiment;
 use crate::error::CliError;
-use crate::live::Live;
+use crate::live::{Live, Timetable};
 use crate::results::store::RunDir;
 use crate::results::verdict::{Reason, Status, Verdict};
 
@@ -97,7 +97,7 @@ impl Experiment {
             }
             let rest = self.time_for(&points, runs.get(done + 1..).unwrap_or_default());
             let label = label(point, run.trial, self.plan.plan().repeat);
-            live.trial_start(run, &label, &schedule::phases(&point.plan), rest);
+            live.trial_start(run, &label, Timetable::of(&point.plan), rest);
             let trial = Trial { experiment: self, point, run, dir };
             let ended = ground.trial(trial, live, &mut interrupt).await;
             let failed = matches!(&ended, Ok(verdict) if verdict.status == Status::Failed);
