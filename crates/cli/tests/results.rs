@@ -17,6 +17,7 @@ use ccbench_proto::wire::{self, run_event::Of};
 
 mod browser;
 mod figures;
+mod lost;
 
 /// CLOCK_MONOTONIC of the trial's beginning, different on each node.
 const T0_NS: [(&str, u64); 2] = [("src", 7_000_000_000), ("dst", 91_000_000_000)];
@@ -143,6 +144,15 @@ impl Flow {
             };
             push(writer, "src", Of::FlowSample(sample));
         }
+        let flow = wire::Flow {
+            flow_id: self.id(),
+            group: self.group.into(),
+            cc_actual: if self.group == "cross" { "cubic" } else { "bbr" }.into(),
+            role: "data".into(),
+            side: "snd".into(),
+            ..Default::default()
+        };
+        push(writer, "src", Of::Flow(flow));
         // iperf3's control connection must not count.
         let control = wire::FlowSample {
             at_ns: at("src", 2.0),
@@ -212,6 +222,7 @@ fn fill(writer: &mut TrialWriter<'_>, shift: f64) {
                 sent_bytes: u64::from(seq) * 1_125_000 / (1 + queued),
                 drops_pkts: u64::from(seq / 10) * queued,
                 backlog_bytes: 1000 * queued,
+                rate_bps: (handle == "1:10").then_some(100_000_000),
                 ..Default::default()
             };
             push(writer, "src", Of::QdiscSample(counters));
@@ -239,7 +250,6 @@ fn with_long_factor(run: &Path) {
 
 /// Point 0: an ok and a degraded trial, 2 Mbit/s apart. Point 1: one ok, one failed.
 fn made_up(root: &Path) -> PathBuf {
-    let run = RunDir::create(root, &info()).unwrap();
     let trials = [
         (0, 1, 0.0, verdict(Status::Ok, &[])),
         (
@@ -256,6 +266,12 @@ fn made_up(root: &Path) -> PathBuf {
             verdict(Status::Failed, &[("flow_dead", "flows.cross: not one byte of data")]),
         ),
     ];
+    made_of(root, trials)
+}
+
+/// A run of trials: point, number, how much faster than usual, verdict.
+fn made_of<const N: usize>(root: &Path, trials: [(u32, u16, f64, Verdict); N]) -> PathBuf {
+    let run = RunDir::create(root, &info()).unwrap();
     for (point_id, trial, shift, verdict) in trials {
         let mut writer = begin(&run, point_id, trial);
         fill(&mut writer, shift);
@@ -530,6 +546,10 @@ fn a_directory_that_is_no_run_is_refused_with_the_way_out() {
     let error = summary::summarize(root.path()).unwrap_err();
     assert!(matches!(error, ResultsError::NotARun { .. }));
     assert!(error.to_string().contains("give the directory that `ccbench run` printed"), "{error}");
+    let plan = root.path().join("mine.toml");
+    std::fs::write(&plan, "name = \"mine\"\n").unwrap();
+    let error = summary::summarize(&plan).unwrap_err();
+    assert!(error.is_of_the_command() && error.to_string().contains("`ccbench run "), "{error}");
 }
 
 #[test]

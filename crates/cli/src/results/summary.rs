@@ -16,6 +16,7 @@ use super::part::{write_csv, write_parquet, write_text};
 use super::store::{RunDir, RunStatus};
 use super::{Result, TrialStatus, frame_error};
 
+mod ccs;
 mod flows;
 mod harm;
 mod measure;
@@ -122,6 +123,8 @@ pub struct Summary {
     pub factors: Vec<String>,
     /// Each point's level of each factor, in the factors' order.
     pub points: BTreeMap<u32, Vec<(String, String)>>,
+    /// The congestion control of each point's groups, where it was seen.
+    pub ccs: BTreeMap<(u32, String), String>,
     /// Every committed trial with its verdict, also those that do not count.
     pub trials: Vec<TrialEnd>,
     /// Names of the measured phases, in the order of the timeline.
@@ -186,6 +189,7 @@ pub(in crate::results) fn compute_of(
     let measured = measure::measure(&run, &counted, &schedule)?;
     phase_rows.extend(measured.rows);
     notes.extend(measured.notes);
+    let ccs = ccs::of(&run, &counted)?;
     let told = query::events(&run, &trials, "link")?;
     let links: BTreeSet<String> =
         told.iter().filter_map(|(link, data)| fallback(link, data)).collect();
@@ -204,6 +208,7 @@ pub(in crate::results) fn compute_of(
         fallbacks: links.into_iter().collect(),
         factors,
         points,
+        ccs,
         phases,
         phase_rows,
         point_rows,
@@ -302,6 +307,19 @@ impl Summary {
                 && row.metric == metric
                 && row.stat == stat
         })
+    }
+
+    /// Points whose trials all failed, with how many there are: no number is theirs.
+    pub fn lost_points(&self) -> BTreeMap<u32, usize> {
+        let mut lost: BTreeMap<u32, usize> = BTreeMap::new();
+        for end in &self.trials {
+            *lost.entry(end.point_id).or_default() += 1;
+        }
+        for end in self.trials.iter().filter(|end| Choice::default().takes(end.status)) {
+            lost.remove(&end.point_id);
+        }
+        lost.retain(|id, _| self.point_rows.iter().all(|row| row.point_id != *id));
+        lost
     }
 
     /// Holds the claims of a plan against the numbers, in place of those of the run's own.

@@ -26,6 +26,8 @@ const BREAK: char = '\u{200b}';
 const PADDING: u16 = 2;
 /// A group whose throughput is over less than this share of its time is marked.
 const FULL_COVERAGE: f64 = 0.95;
+/// Most lines about links; the rest is in `summary_point.csv`.
+const MOST_LINKS: usize = 40;
 /// Most notes; the rest is in `run.json`, or can be had by summarising again.
 const MOST_NOTES: usize = 10;
 
@@ -69,22 +71,25 @@ pub fn text(summary: &Summary, width: u16) -> String {
     if groups.is_empty() {
         out.push_str("No trial that counts has data of a flow in a measured phase.\n");
     } else {
-        let header = [
-            "phase",
-            "group",
-            "sum Mbit/s",
-            "per flow",
-            "srtt ms",
-            "retransmits",
-            "fairness",
-            "trials",
-        ];
+        let cc = if shows_cc(summary) { &["cc"][..] } else { &[] };
+        let numbers = ["sum Mbit/s", "per flow", "srtt ms", "retransmits", "fairness", "trials"];
+        let header = [&["phase", "group"], cc, &numbers].concat();
         out.push_str(&render(summary, &header, groups, width));
         out.push_str(
             "\nsum and per flow: what the receivers got, mean over a phase. ±: 95 % confidence over trials.\n\
              trials: ok/degraded/failed; failed ones are not in the means.\n",
         );
         limited(&mut out, "* ", &thin(summary), MOST_NOTES, "summary_phase.csv (coverage_share)");
+    }
+    let mut links = link_rows(summary);
+    if !links.is_empty() {
+        let all = links.len();
+        links.truncate(MOST_LINKS);
+        let header = ["phase", "link", "utilisation %", "queue ms", "p95 ms", "drops"];
+        let _ = write!(out, "\n{}", render(summary, &header, links, width));
+        if all > MOST_LINKS {
+            let _ = writeln!(out, "... and {} more: see summary_point.csv", all - MOST_LINKS);
+        }
     }
     let probes = probe_rows(summary);
     if !probes.is_empty() {
@@ -143,6 +148,10 @@ fn parts(factor: &str) -> Vec<&str> {
     factor.split_inclusive(['.', '_']).collect()
 }
 
+fn longest(parts: &[&str]) -> u16 {
+    parts.iter().map(|part| part.chars().count()).max().unwrap_or(0) as u16
+}
+
 fn render(summary: &Summary, header: &[&str], lines: Vec<Line>, width: u16) -> String {
     let mut table = Table::new();
     table.load_style(STYLE);
@@ -152,11 +161,14 @@ fn render(summary: &Summary, header: &[&str], lines: Vec<Line>, width: u16) -> S
         .iter()
         .map(|factor| Cell::new(parts(factor).join(&BREAK.to_string())).set_delimiter(BREAK));
     table.set_header(factors.chain(header.iter().map(Cell::new)));
-    for (nth, factor) in summary.factors.iter().enumerate() {
-        let longest = parts(factor).iter().map(|part| part.chars().count()).max().unwrap_or(0);
-        let width = Width::Fixed(longest as u16 + PADDING);
+    let of_factors = summary.factors.iter().map(|factor| parts(factor));
+    let all = of_factors.chain(header.iter().map(|title| title.split(' ').collect()));
+    let least: Vec<u16> = all.map(|parts| longest(&parts) + PADDING).collect();
+    // Titles of numbers are broken inside a word only where there is no room for their words.
+    let kept = if least.iter().sum::<u16>() <= width { least.len() } else { summary.factors.len() };
+    for (nth, least) in least.into_iter().take(kept).enumerate() {
         if let Some(column) = table.column_mut(nth) {
-            column.set_constraint(ColumnConstraint::LowerBoundary(width));
+            column.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(least)));
         }
     }
     let mut shown = None;
@@ -167,9 +179,10 @@ fn render(summary: &Summary, header: &[&str], lines: Vec<Line>, width: u16) -> S
         };
         let first = shown.replace(point) != Some(point);
         let factors = summary.factors.iter().map(|f| if first { level(f) } else { String::new() });
-        let names = factors.chain(cells.iter().take(2).cloned()).map(Cell::new);
+        let names = 2 + usize::from(header.get(2) == Some(&"cc"));
         let numbers =
-            cells.iter().skip(2).map(|c| Cell::new(c).set_alignment(CellAlignment::Right));
+            cells.iter().skip(names).map(|c| Cell::new(c).set_alignment(CellAlignment::Right));
+        let names = factors.chain(cells.iter().take(names).cloned()).map(Cell::new);
         table.add_row(names.chain(numbers).collect::<Vec<_>>());
     }
     let lines: Vec<String> =
@@ -177,18 +190,27 @@ fn render(summary: &Summary, header: &[&str], lines: Vec<Line>, width: u16) -> S
     lines.join("\n") + "\n"
 }
 
+/// Whether it is known, and no factor's column says it already.
+fn shows_cc(summary: &Summary) -> bool {
+    !summary.ccs.is_empty() && !summary.factors.iter().any(|factor| factor == "cc")
+}
+
 fn group_rows(summary: &Summary) -> Vec<Line> {
     let sums = summary
         .point_rows
         .iter()
         .filter(|r| r.scope == Scope::Group && r.metric == "throughput_sum");
-    sums.map(|sum| {
+    let with_cc = shows_cc(summary);
+    let cells = |sum: &PointRow| {
         let find = |metric, stat| {
             summary.find(sum.point_id, &sum.phase, Scope::Group, &sum.subject, metric, stat)
         };
-        let cells = vec![
-            sum.phase.clone(),
-            sum.subject.clone(),
+        let mut cells = vec![sum.phase.clone(), sum.subject.clone()];
+        if with_cc {
+            let cc = summary.ccs.get(&(sum.point_id, sum.subject.clone()));
+            cells.push(cc.map_or("-".to_owned(), Clone::clone));
+        }
+        cells.extend([
             with_interval(Some(sum), 1e6) + if is_thin(summary, sum) { "*" } else { "" },
             plain(find("throughput_per_flow_mean", "mean"), 1e6),
             with_interval(find("srtt", "mean"), 1e3),
@@ -196,8 +218,39 @@ fn group_rows(summary: &Summary) -> Vec<Line> {
             find("jain_fairness_of_mean", "mean")
                 .map_or("-".to_owned(), |r| format!("{:.3}", r.value)),
             tally(summary, sum.point_id),
-        ];
+        ]);
         (sum.point_id, cells)
+    };
+    let mut lines: Vec<Line> = sums.map(cells).collect();
+    if !lines.is_empty() {
+        for (point_id, trials) in summary.lost_points() {
+            let mut cells = vec!["-".to_owned(); 7 + usize::from(with_cc)];
+            cells[1] = format!("all {trials} failed");
+            cells.push(tally(summary, point_id));
+            lines.push((point_id, cells));
+        }
+        lines.sort_by_key(|(point_id, _)| *point_id);
+    }
+    lines
+}
+
+/// Links that have a rate, and what waited before them.
+fn link_rows(summary: &Summary) -> Vec<Line> {
+    let used =
+        summary.point_rows.iter().filter(|r| r.scope == Scope::Link && r.metric == "utilisation");
+    used.map(|used| {
+        let find = |metric, stat| {
+            summary.find(used.point_id, &used.phase, Scope::Link, &used.subject, metric, stat)
+        };
+        let cells = vec![
+            used.phase.clone(),
+            used.subject.clone(),
+            format!("{:.1}", used.value * 100.0),
+            plain(find("queue_delay", "mean"), 1e3),
+            plain(find("queue_delay", "p95"), 1e3),
+            find("drops", "sum").map_or("-".to_owned(), |row| format!("{:.0}", row.value)),
+        ];
+        (used.point_id, cells)
     })
     .collect()
 }

@@ -73,6 +73,7 @@ fn summary(phase_rows: Vec<PhaseRow>, trials: Vec<TrialEnd>) -> Summary {
         status: RunStatus::Complete,
         factors: vec!["queue".to_owned()],
         points: BTreeMap::from([(0, at("large")), (1, at("small"))]),
+        ccs: BTreeMap::new(),
         trials,
         phases: vec!["alone".to_owned(), "loaded".to_owned()],
         phase_rows,

@@ -1,0 +1,28 @@
+//! Which congestion control the senders of each group had, as the kernel reported it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::rows::each_piece;
+use crate::results::Result;
+use crate::results::journal::TrialEnd;
+use crate::results::store::RunDir;
+
+/// By point and group; several of one group are joined by `+`.
+pub(super) fn of(run: &RunDir, trials: &[&TrialEnd]) -> Result<BTreeMap<(u32, String), String>> {
+    let mut seen: BTreeMap<(u32, String), BTreeSet<String>> = BTreeMap::new();
+    for end in trials {
+        each_piece(run, "flows", end, &["group", "role", "side", "cc_actual"], |piece| {
+            let [group, role, side, cc] =
+                ["group", "role", "side", "cc_actual"].map(|name| piece.texts(name));
+            for row in 0..piece.len() {
+                let sends = role.get(row) == Some("data") && side.get(row) == Some("snd");
+                if let Some((group, cc)) = group.get(row).zip(cc.get(row)).filter(|_| sends) {
+                    let of_group = seen.entry((end.point_id, group.to_owned())).or_default();
+                    of_group.insert(cc.to_owned());
+                }
+            }
+        })?;
+    }
+    let joined = |ccs: BTreeSet<String>| ccs.into_iter().collect::<Vec<_>>().join("+");
+    Ok(seen.into_iter().map(|(of, ccs)| (of, joined(ccs))).collect())
+}
