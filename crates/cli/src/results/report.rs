@@ -44,6 +44,10 @@ struct Page<'a> {
     plan: String,
     snippets: Vec<snippets::Snippet>,
     claims: Vec<Value>,
+    /// Point, group and congestion control.
+    ccs: Vec<(u32, &'a str, &'a str)>,
+    /// Points whose trials all failed, and how many there were.
+    lost: Vec<(u32, usize)>,
 }
 
 /// The page of a run. Numbers and claims are those of its summary; the curves are of every trial that left samples.
@@ -63,6 +67,8 @@ pub fn html(summary: &Summary) -> Result<String> {
         name: record["plan_name"].as_str().unwrap_or("run").to_owned(),
         snippets: snippets::of(&directory, summary),
         claims: summary.expectations.iter().map(Expectation::json).collect(),
+        ccs: summary.ccs.iter().map(|((id, group), cc)| (*id, &group[..], &cc[..])).collect(),
+        lost: summary.lost_points().into_iter().collect(),
         directory,
         status: summary.status.as_str(),
         planned: summary.planned,

@@ -3,6 +3,7 @@
 use ccbench::results::report;
 use serde_json::{Value, json};
 
+use super::lost::half_failed;
 use super::*;
 use driver::Browser;
 
@@ -15,10 +16,19 @@ fn opened() -> Option<(Browser, tempfile::TempDir)> {
 
 /// As [`opened`], after something was done in the run's directory.
 fn opened_after(done: impl Fn(&Path)) -> Option<(Browser, tempfile::TempDir)> {
+    let made = |root: &Path| {
+        let run = made_up(root);
+        done(&run);
+        run
+    };
+    opened_of(made)
+}
+
+/// The page of a run that is made in a folder.
+fn opened_of(made: impl Fn(&Path) -> PathBuf) -> Option<(Browser, tempfile::TempDir)> {
     let root = tempfile::tempdir().unwrap();
     let file = root.path().join("report.html");
-    let run = made_up(root.path());
-    done(&run);
+    let run = made(root.path());
     report::write(&summary::compute(&run, Choice::default()).unwrap(), &file).unwrap();
     let Some(browser) = Browser::start() else {
         if cfg!(feature = "browser") {
@@ -80,10 +90,11 @@ group = "cross"
 below = "20mbit"
 [[expect]]
 claim = "its delay returns"
+source = "another study"
 phase = "alone"
 metric = "srtt"
 group = "cross"
-between = ["10ms", "12ms"]
+between = ["0.6ms", "12ms"]
 "#;
     let plan = ENDS_EARLY.replace("[\"under_test\"]", "[\"under_test\", \"cross\"]");
     std::fs::write(run.join("plan.resolved.toml"), plan + claims).unwrap();
@@ -126,11 +137,16 @@ fn claims_stand_right_under_the_verdicts() {
         json!(["does not hold", "not measured", "not measured", "not measured"])
     );
     assert_eq!(
-        column(&browser, "#claims", 4),
-        json!(["at most 20 Mbit/s", "at most 20 Mbit/s", "10 to 12 ms", "10 to 12 ms"])
+        column(&browser, "#claims", 3),
+        json!(["a few Mbit/s", "a few Mbit/s", "-", "-"]),
+        "nothing was published of the second"
     );
     assert_eq!(
         column(&browser, "#claims", 5),
+        json!(["at most 20 Mbit/s", "at most 20 Mbit/s", "0.6 to 12 ms", "0.6 to 12 ms"])
+    );
+    assert_eq!(
+        column(&browser, "#claims", 6),
         json!(["60.00 (60.00 to 60.00) Mbit/s", "-", "-", "-"])
     );
     assert_eq!(browser.console(), Vec::<Value>::new());
@@ -142,9 +158,9 @@ fn a_reports_tables_sort_and_mark_the_best() {
     // Two points with two phases; one group is alone in the first.
     let before = column(&browser, "#groups", 4);
     assert_eq!(before.as_array().unwrap().len(), 6, "{before}");
-    browser.click("#groups th:nth-child(5) button");
-    let order = browser.eval("return document.querySelector('#groups th:nth-child(5)').ariaSort");
-    let sums = column(&browser, "#groups", 5);
+    browser.click("#groups th:nth-child(6) button");
+    let order = browser.eval("return document.querySelector('#groups th:nth-child(6)').ariaSort");
+    let sums = column(&browser, "#groups", 6);
     let first =
         |text: &Value| text.as_str().unwrap().split(' ').next().unwrap().parse::<f64>().unwrap();
     let numbers: Vec<f64> = sums.as_array().unwrap().iter().map(first).collect();
@@ -152,14 +168,56 @@ fn a_reports_tables_sort_and_mark_the_best() {
     let best = browser.eval("return document.querySelector('#groups .best').textContent");
     assert!(best.as_str().unwrap().contains("(best)"), "{best}");
     // The same, by keyboard.
-    browser.keys("#groups th:nth-child(5) button", "\u{e007}");
-    let order = browser.eval("return document.querySelector('#groups th:nth-child(5)').ariaSort");
+    browser.keys("#groups th:nth-child(6) button", "\u{e007}");
+    let order = browser.eval("return document.querySelector('#groups th:nth-child(6)').ariaSort");
     assert_eq!(order, "ascending");
     browser.keys("#search", "jain");
     let found = column(&browser, "#everything", 5);
     let found = found.as_array().unwrap();
     let jain = |metric: &Value| metric.as_str().unwrap().starts_with("jain_fairness");
     assert!(!found.is_empty() && found.iter().all(jain), "{found:?}");
+}
+
+#[test]
+fn tables_tell_of_points_that_failed_of_congestion_controls_links_and_losses() {
+    let Some((browser, _root)) = opened_of(half_failed) else { return };
+    assert_eq!(column(&browser, "#reasons", 1), json!(["scheme cubic, buffer 20, trials 1-2"]));
+    assert_eq!(
+        column(&browser, "#groups", 4),
+        json!(["all 2 trials failed", "under_test", "cross", "under_test"])
+    );
+    assert_eq!(column(&browser, "#groups", 5), json!(["-", "bbr", "cubic", "bbr"]));
+    let title = |table: &str| {
+        browser.eval(&format!(
+            "return [...document.querySelectorAll('{table} th')].map(cell => cell.textContent)"
+        ))
+    };
+    assert_eq!(title("#links")[4], "utilisation %");
+    assert_eq!(column(&browser, "#links", 5), json!(["90.00", "90.00"]));
+    assert_eq!(title("#probes")[7], "lost %");
+    let lost = column(&browser, "#probes", 8);
+    let share = |text: &Value| text.as_str().unwrap().parse::<f64>().unwrap();
+    assert!(lost.as_array().unwrap().iter().all(|text| share(text) > 5.0), "{lost}");
+    // A long name is no reason to push what was seen off a telephone.
+    browser.resize(500, 900);
+    let seen = browser.eval(
+        "const cell = document.querySelector('#reasons td:last-child').getBoundingClientRect();
+         return [cell.left >= 0, cell.right <= innerWidth]",
+    );
+    assert_eq!(seen, json!([true, true]));
+}
+
+#[test]
+fn the_panels_of_a_trial_show_the_same_time() {
+    let Some((browser, _root)) = opened() else { return };
+    let shown = browser.eval(
+        "const real = uPlot, charts = [];
+         uPlot = function (...all) { charts.push(new real(...all)); return charts.at(-1); };
+         uPlot.join = real.join;
+         document.querySelector('#all').click();
+         return charts.map(chart => [chart.scales.x.min, chart.scales.x.max])",
+    );
+    assert_eq!(shown, json!([[0, 9], [0, 9], [0, 9], [0, 9], [0, 9], [0, 9]]));
 }
 
 #[test]

@@ -17,10 +17,8 @@
   const broken = (text) => text.split(/(?<=[._])/).flatMap((part) => [part, make("wbr")]);
   const plural = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;
   const levels = (point) => run.points.find((p) => p.id === point)?.levels ?? [];
-  const trialName = (end) => {
-    const of = run.factors.map((factor, nth) => `${factor} ${levels(end.point_id)[nth]}`).join(", ");
-    return `${of ? of + ", " : ""}trial ${end.trial}`;
-  };
+  const named = (point) => run.factors.map((factor, nth) => `${factor} ${levels(point)[nth]}, `).join("");
+  const trialName = (end) => `${named(end.point_id)}trial ${end.trial}`;
 
   /** A table whose columns sort. Columns: {title, value(row), show(row) -> text or node, number}. */
   const table = (element, caption, columns, rows) => {
@@ -80,10 +78,34 @@
     if (!counts[status]) continue;
     byId("tally").append(make("span", `${counts[status]} ${status}`, { className: status }), " ");
   }
-  const flawed = run.trials.flatMap((end) => end.reasons.map((reason) => ({ end, reason })));
+  // What several trials have in common is told once.
+  const common = new Map();
+  for (const end of run.trials) {
+    for (const reason of end.reasons) {
+      const key = [end.status, reason.code, reason.message].join("\n");
+      common.set(key, { reason, ends: [...(common.get(key)?.ends ?? []), end] });
+    }
+  }
+  const flawed = [...common.values()].map(({ reason, ends }) => ({ reason, ends, end: ends[0] }));
+  /** 1, 2, 3 and 5 as "1-3, 5". */
+  const ranges = (numbers) => {
+    const found = [];
+    for (const number of [...numbers].sort((a, b) => a - b)) {
+      const last = found.at(-1);
+      if (last?.[1] === number - 1) last[1] = number;
+      else found.push([number, number]);
+    }
+    return found.map(([from, to]) => (from === to ? from : `${from}-${to}`)).join(", ");
+  };
+  const trialNames = (ends) => {
+    if (ends.length === 1) return trialName(ends[0]);
+    const points = new Set(ends.map((end) => end.point_id));
+    if (points.size > 1) return `${ends.length} trials of ${points.size} points`;
+    return `${named(ends[0].point_id)}trials ${ranges(ends.map((end) => end.trial))}`;
+  };
   const reasons = make("table");
-  const open = ({ end }) => {
-    const button = make("button", trialName(end), { type: "button" });
+  const open = ({ end, ends }) => {
+    const button = make("button", trialNames(ends), { type: "button", title: ends.map(trialName).join("\n") });
     button.addEventListener("click", () => {
       show(run.trials.indexOf(end));
       byId("trial").scrollIntoView();
@@ -94,7 +116,7 @@
   byId("reasons").className = "wide";
   byId("reasons").append(reasons);
   table(reasons, "What speaks against a trial", [
-    { title: "trial", value: ({ end }) => trialName(end), show: open },
+    { title: "trial", value: ({ ends }) => trialNames(ends), show: open, className: "trial" },
     { title: "verdict", value: ({ end }) => end.status, show: ({ end }) => make("span", end.status, { className: end.status }) },
     { title: "reason", value: ({ reason }) => reason.code },
     { title: "what was seen", value: ({ reason }) => reason.message, className: "reason" },
@@ -107,7 +129,8 @@
   const readable = ({ unit }) => READABLE[unit] ?? [1, unit ?? ""];
   const bounds = (claim) => {
     const [scale, unit] = readable(claim);
-    const [least, most] = [claim.least, claim.most].map((bound) => (bound === null ? null : digits(bound / scale)));
+    // As the plan has them: no digit is made up.
+    const [least, most] = [claim.least, claim.most].map((bound) => (bound === null ? null : Number((bound / scale).toPrecision(9))));
     if (least === null) return most === null ? "" : `at most ${most} ${unit}`;
     return most === null ? `at least ${least} ${unit}` : `${least} to ${most} ${unit}`;
   };
@@ -128,7 +151,8 @@
       { title: "verdict", value: (claim) => claim.verdict,
         show: (claim) => make("span", claim.verdict.replaceAll("_", " "), { className: HOW[claim.verdict] ?? "" }) },
       { title: "claim", value: (claim) => claim.claim, className: "wrapped" },
-      { title: "published", value: (claim) => [claim.published, claim.source].filter(Boolean).join(" · "), className: "wrapped" },
+      { title: "published", value: (claim) => claim.published, className: "wrapped" },
+      { title: "source", value: (claim) => claim.source, className: "wrapped" },
       { title: "expected", value: bounds },
       { title: "measured", value: (claim) => claim.measured, show: measured, number: true },
       { title: "trials", value: (claim) => claim.n_trials, number: true },
@@ -151,14 +175,16 @@
   };
   const factors = run.factors.map((factor, nth) => ({ title: factor, value: (row) => levels(row.point)[nth] }));
   const phaseColumn = { title: "phase", value: (row) => run.phases.indexOf(row.phase), show: (row) => row.phase };
-  const summaryTable = (element, caption, scope, main, what, wanted) => {
-    const rows = run.rows.filter((r) => r.scope === scope && r.metric === main[0] && r.stat === main[1]);
-    const columns = wanted.map(([title, metric, stat, unit, best]) => {
+  const summaryTable = (element, caption, scope, main, what, wanted, { lost = [], further = [] } = {}) => {
+    const measured = run.rows.filter((r) => r.scope === scope && r.metric === main[0] && r.stat === main[1]);
+    const rows = lost.length ? [...measured, ...lost].sort((a, b) => a.point - b.point) : measured;
+    const has = ([, metric, stat]) => rows.some((row) => rowAt.has(place(row.point, row.phase, scope, row.subject, metric, stat)));
+    const columns = wanted.filter(has).map(([title, metric, stat, unit, best]) => {
       const cell = (row) => rowAt.get(place(row.point, row.phase, scope, row.subject, metric, stat));
       const value = (row) => cell(row)?.value ?? null;
       const bests = new Map(run.phases.map((phase) => {
         const values = new Set(rows.filter((row) => row.phase === phase).map(value).filter((v) => v !== null));
-        return [phase, values.size > 1 ? Math[best](...values) : undefined];
+        return [phase, best && values.size > 1 ? Math[best](...values) : undefined];
       }));
       const isBest = (row) => value(row) === bests.get(row.phase);
       const showCell = (row) => {
@@ -172,8 +198,11 @@
       return { title, value, show: showCell, number: true };
     });
     const trials = { title: "trials", value: (row) => row.trials, number: true };
-    table(element, caption, [...factors, phaseColumn, { title: what, value: (row) => row.subject }, ...columns, trials], rows);
+    table(element, caption, [...factors, phaseColumn, { title: what, value: (row) => row.subject }, ...further, ...columns, trials], rows);
   };
+  const lost = run.lost.map(([point, trials]) => ({ point, phase: "-", subject: `all ${plural(trials, "trial")} failed`, trials: 0 }));
+  const ccAt = new Map(run.ccs.map(([point, group, cc]) => [`${point} ${group}`, cc]));
+  const cc = { title: "cc", value: (row) => ccAt.get(`${row.point} ${row.subject}`) ?? null };
   summaryTable(byId("groups"), "Flow groups", "group", ["throughput_sum", "mean"], "group", [
     ["sum Mbit/s", "throughput_sum", "mean", 1e6, "max"],
     ["per flow Mbit/s", "throughput_per_flow_mean", "mean", 1e6, "max"],
@@ -181,11 +210,20 @@
     ["srtt p95 ms", "srtt", "p95", 1e3, "min"],
     ["retransmits", "retransmissions", "sum", 1, "min"],
     ["Jain's index", "jain_fairness_of_mean", "mean", 1, "max"],
+  ], { lost, further: run.ccs.length && !run.factors.includes("cc") ? [cc] : [] });
+  summaryTable(byId("links"), "Links", "link", ["utilisation", "mean"], "link", [
+    ["utilisation %", "utilisation", "mean", 0.01],
+    ["queue ms", "queue_delay", "mean", 1e3],
+    ["queue p95 ms", "queue_delay", "p95", 1e3],
+    ["drops", "drops", "sum", 1],
   ]);
-  summaryTable(byId("probes"), "Probes", "probe", ["rtt", "mean"], "probe", [
+  summaryTable(byId("probes"), "Probes", "probe", ["loss_share", "mean"], "probe", [
     ["rtt ms", "rtt", "mean", 1e3, "min"],
     ["median ms", "rtt", "median", 1e3, "min"],
     ["p95 ms", "rtt", "p95", 1e3, "min"],
+    ["fetch ms", "fetch_time", "mean", 1e3, "min"],
+    ["fetch p95 ms", "fetch_time", "p95", 1e3, "min"],
+    ["lost %", "loss_share", "mean", 0.01, "min"],
   ]);
 
   // Trial by trial.
@@ -214,7 +252,7 @@
     const [low, high] = curve.value.reduce(([a, b], v) => [Math.min(a, v), Math.max(b, v)], [Infinity, -Infinity]);
     return `${curve.name} from ${digits(low)} to ${digits(high)}`;
   }).join("; ");
-  const draw = (panel, phases, place) => {
+  const draw = (panel, phases, whole, place) => {
     const figure = make("div");
     figure.setAttribute("role", "group");
     figure.setAttribute("aria-label", `${panel.title} in ${panel.unit}: ${spoken(panel)}`);
@@ -222,7 +260,6 @@
     const [ink, line] = [style("--ink"), style("--line")];
     const axis = { stroke: ink, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1 } };
     const data = uPlot.join(panel.curves.map((curve) => [curve.t_s, curve.value]));
-    const end = Math.max(...phases.map((phase) => phase.end_us / 1e6), data[0].at(-1) ?? 0);
     const series = panel.curves.map((curve, nth) => ({
       label: curve.name,
       stroke: COLOURS[nth % COLOURS.length],
@@ -236,7 +273,7 @@
     const chart = new uPlot({
       width: place.clientWidth,
       height: 220,
-      scales: { x: { time: false, range: (_, low, high) => (low === null ? [0, end] : [low, high]) },
+      scales: { x: { time: false, range: (_, low, high) => (low === null || (low <= data[0][0] && high >= data[0].at(-1)) ? whole : [low, high]) },
         y: { range: (_, low, high) => [Math.min(0, (low ?? 0) * 1.05), Math.max(0, (high ?? 1) * 1.12) || (low < 0 ? 0 : 1)] } },
       axes: [{ ...axis, values: (_, ticks) => ticks.map((t) => `${t} s`) }, { ...axis, size: 64 }],
       cursor: { sync: { key: "trial" } },
@@ -270,7 +307,10 @@
       end.reasons.length ? `: ${end.reasons.map((reason) => `${reason.code}: ${reason.message}`).join("; ")}` : "");
     const panels = read(`curves-${end.point_id}-${end.trial}`) ?? [];
     if (!panels.length) place.append(make("p", "This trial left no samples."));
-    charts = panels.map((panel) => draw(panel, end.phases, place));
+    // All panels show the same time: the trial's, or that of all samples where no phases are known.
+    const times = panels.flatMap((panel) => panel.curves.flatMap((curve) => [curve.t_s[0] ?? 0, curve.t_s.at(-1) ?? 0]));
+    const whole = end.phases.length ? [0, end.phases.at(-1).end_us / 1e6] : [Math.min(0, ...times), Math.max(0, ...times)];
+    charts = panels.map((panel) => draw(panel, end.phases, whole, place));
   };
   run.trials.forEach((end, nth) => byId("which").append(make("option", `${trialName(end)} (${end.status})`, { value: String(nth) })));
   byId("which").addEventListener("change", (event) => show(Number(event.target.value)));

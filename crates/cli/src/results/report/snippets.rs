@@ -74,8 +74,11 @@ pub(super) fn of(directory: &str, summary: &Summary) -> Vec<Snippet> {
             groups.push(row.subject.clone());
         }
     }
-    let pairs: Vec<String> =
-        phases.iter().zip(&groups).map(|(phase, group)| format!("('{phase}', '{group}')")).collect();
+    let pairs: Vec<String> = phases
+        .iter()
+        .zip(&groups)
+        .map(|(phase, group)| format!("('{phase}', '{group}')"))
+        .collect();
     let by = [&summary.factors[..], &["phase".to_owned(), "group".to_owned()]].concat();
     let quoted = |mark: char, names: &[String]| {
         names.iter().map(|name| format!("{mark}{name}{mark}")).collect::<Vec<_>>().join(", ")
