@@ -31,6 +31,17 @@ fn a_wrong_plan_shows_every_problem_and_runs_nothing() {
         assert!(err(&output).contains(place), "{place} is missing: {}", text(&output));
     }
     assert!(!bench.path("results").exists(), "nothing may run");
+    // The last line counts errors and warnings as they were printed.
+    let told = err(&output);
+    let count = |kind: &str| told.lines().filter(|line| line.starts_with(kind)).count();
+    let (errors, warnings) = (count("error: "), count("warning: "));
+    let warnings = match warnings {
+        0 => String::new(),
+        1 => ", 1 warning".to_owned(),
+        many => format!(", {many} warnings"),
+    };
+    let last = format!("bad.toml: {errors} errors{warnings}; it cannot be run");
+    assert!(errors > 1 && told.contains(&last), "no `{last}`: {told}");
 }
 
 #[test]
@@ -84,6 +95,33 @@ fn help_and_completions_are_there() {
     assert!(out(&bench.run(&["completions", "bash"])).contains("ccbench"));
     assert_eq!(bench.run(&["man", "man"]).status.code(), Some(0));
     assert!(bench.path("man/ccbench-run.1").exists());
+}
+
+#[test]
+fn what_is_named_wrongly_is_a_mistake_of_the_command() {
+    let bench = Bench::new();
+    let plan = bench.write("mine.toml", "name = \"mine\"\n");
+    let plan = plan.to_string_lossy();
+    std::fs::create_dir(bench.path("full")).unwrap();
+    bench.write("full/x", "");
+    let ping = "PING 10.0.0.1 (10.0.0.1) 56(84) bytes of data.\n\
+        64 bytes from 10.0.0.1: icmp_seq=1 ttl=64 time=0.045 ms\n";
+    let ping = bench.write("ping.txt", ping);
+    let (ping, full) = (ping.to_string_lossy(), bench.path("full"));
+    let full = full.to_string_lossy();
+    for (words, said) in [
+        (&["summarize", &plan][..], "`ccbench run "),
+        (&["report", &full], "it has no run.json"),
+        (&["run", "--resume", "nosuch"], "it does not exist"),
+        (&["import", "nosuch", "-o", "out"], "cannot read nosuch"),
+        (&["import", &ping, "-o", &full], "is not empty"),
+        (&["cc", "show", "nope"], "`nope` is none of"),
+        (&["cc", "load", "nope"], "`nope` is none of"),
+    ] {
+        let done = bench.run(words);
+        assert_eq!(done.status.code(), Some(2), "{words:?}: {}", text(&done));
+        assert!(err(&done).contains(said), "{words:?}: {}", text(&done));
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use ccbench_proto::plan::check::PlanProblem;
+use ccbench_proto::plan::check::{PlanProblem, Severity};
 
 /// An error of the controller.
 #[derive(Debug, thiserror::Error)]
@@ -16,7 +16,7 @@ pub enum CliError {
         source: std::io::Error,
     },
     /// The plan is wrong; the problems have all been printed.
-    #[error("{path}: {} problem(s); nothing was run", problems.len() + files)]
+    #[error("{path}: {}; it cannot be run", counted(problems, *files))]
     Plan {
         /// The file.
         path: PathBuf,
@@ -71,6 +71,20 @@ pub enum CliError {
     /// Ctrl-C or SIGTERM.
     #[error("interrupted")]
     Interrupted,
+}
+
+/// `2 errors, 1 warning`.
+fn counted(problems: &[PlanProblem], files: usize) -> String {
+    let plural = |count: usize, word: &str| match count {
+        1 => format!("1 {word}"),
+        _ => format!("{count} {word}s"),
+    };
+    let errors = problems.iter().filter(|problem| problem.severity == Severity::Error).count();
+    let warnings = match problems.len() - errors {
+        0 => String::new(),
+        count => format!(", {}", plural(count, "warning")),
+    };
+    plural(errors + files, "error") + &warnings
 }
 
 impl CliError {

@@ -60,7 +60,13 @@ fn files(given: &[PathBuf]) -> Result<Vec<PathBuf>, CliError> {
     let mut found = BTreeSet::new();
     let mut waiting: Vec<PathBuf> = given.to_vec();
     while let Some(path) = waiting.pop() {
-        if !std::fs::metadata(&path).map_err(failed("cannot read", &path))?.is_dir() {
+        let what = std::fs::metadata(&path).map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => {
+                CliError::Usage(format!("cannot read {}: {error}", path.display()))
+            }
+            _ => failed("cannot read", &path)(error),
+        })?;
+        if !what.is_dir() {
             found.insert(path);
             continue;
         }

@@ -122,6 +122,15 @@ pub enum ResultsError {
         /// What is missing.
         why: &'static str,
     },
+    /// A plan in place of what running it made.
+    #[error(
+        "{} is a plan and no results directory; `ccbench run {}` runs it, and prints the directory",
+        path.display(), path.display()
+    )]
+    APlan {
+        /// The file.
+        path: PathBuf,
+    },
     /// A line of the journal that is not the last one fails its checksum.
     #[error(
         "{}: line {line} is damaged though lines follow it, so this is no interrupted write; \
@@ -299,11 +308,14 @@ pub enum ResultsError {
 }
 
 impl ResultsError {
-    /// Whether the command asked for what the run does not have.
+    /// Whether the command named the wrong thing, or asked for what the run does not have.
     pub const fn is_of_the_command(&self) -> bool {
         matches!(
             self,
-            Self::NoFigure { .. }
+            Self::NotARun { .. }
+                | Self::APlan { .. }
+                | Self::NotEmpty { .. }
+                | Self::NoFigure { .. }
                 | Self::Where { .. }
                 | Self::UnknownMetric { .. }
                 | Self::UnknownTable { .. }

@@ -72,23 +72,37 @@ pub struct LoadArgs {
 pub fn main(args: &Args) -> u8 {
     let done = match &args.command {
         Command::List => Ok(list()),
-        Command::Show { name } => show(name),
-        Command::Load(args) => return exit(load(args)),
-        Command::Unload { name } => unload(name),
+        // It asks the kernel for nothing: what is wrong is the name.
+        Command::Show { name } => show(name).map_err(Refused::wrong),
+        Command::Load(args) => load(args).map(|()| String::new()),
+        Command::Unload { name } => unload(name).map_err(Refused::by_kernel),
     };
-    exit(done.map(|text| {
-        // A closed pipe is its reader's wish.
-        let _ = std::io::stdout().write_all(text.as_bytes());
-    }))
+    match done {
+        Ok(text) => {
+            // A closed pipe is its reader's wish.
+            let _ = std::io::stdout().write_all(text.as_bytes());
+            0
+        }
+        Err(Refused { why, code }) => {
+            eprintln!("ccbench: {why}");
+            code
+        }
+    }
 }
 
-fn exit(done: Result<(), String>) -> u8 {
-    match done {
-        Ok(()) => 0,
-        Err(why) => {
-            eprintln!("ccbench: {why}");
-            1
-        }
+/// Why nothing was done, with the exit code.
+struct Refused {
+    why: String,
+    code: u8,
+}
+
+impl Refused {
+    fn by_kernel(why: String) -> Self {
+        Self { why, code: 1 }
+    }
+
+    fn wrong(why: String) -> Self {
+        Self { why, code: 2 }
     }
 }
 
@@ -225,29 +239,33 @@ fn instance(args: &LoadArgs) -> Result<Cc, String> {
     Ok(Cc { algorithm: args.name.clone(), params, via, ect1: None })
 }
 
-fn load(args: &LoadArgs) -> Result<(), String> {
-    let cc = instance(args)?;
+fn load(args: &LoadArgs) -> Result<(), Refused> {
+    let cc = instance(args).map_err(Refused::wrong)?;
     let Some((_, core)) = cc::scheme(&cc.algorithm).filter(|_| !cc::is_kernels(&cc)) else {
         let own: Vec<&str> = cc::table().schemes.iter().map(|s| s.name.as_str()).collect();
-        return Err(format!(
+        return Err(Refused::wrong(format!(
             "`{}` is none of ccbench's own ({}); the kernel's own need no loading",
             cc.algorithm,
             own.join(", ")
-        ));
+        )));
     };
     let params = match cc::resolve(&cc) {
         Ok(cc::Instance::Own { params, .. }) => params,
         Ok(cc::Instance::Kernel { .. }) => Vec::new(),
-        Err(wrong) => return Err(wrong.into_iter().map(|w| w.why).collect::<Vec<_>>().join("\n")),
+        Err(wrong) => {
+            let why: Vec<String> = wrong.into_iter().map(|w| w.why).collect();
+            return Err(Refused::wrong(why.join("\n")));
+        }
     };
     let name = args.kernel_name.clone().unwrap_or_else(|| format!("ccb_{}", cc.algorithm));
     if let Some(why) = refuse(&name) {
-        return Err(why);
+        return Err(Refused::wrong(why));
     }
-    let (via, why) = super::choose(cc.via, core)?;
+    let (via, why) = super::choose(cc.via, core).map_err(Refused::by_kernel)?;
     let mut record = Record::default();
     if via == Via::Module {
-        let in_force = module::register(core, &name, &params, &mut record)?;
+        let in_force =
+            module::register(core, &name, &params, &mut record).map_err(Refused::by_kernel)?;
         say(&name, &cc.algorithm, "module", &why, &in_force);
         if args.pin {
             record.forget();
@@ -256,7 +274,7 @@ fn load(args: &LoadArgs) -> Result<(), String> {
         }
         return Ok(());
     }
-    by_bpf(args, core, &name, &params, &why, &mut record)
+    by_bpf(args, core, &name, &params, &why, &mut record).map_err(Refused::by_kernel)
 }
 
 /// `struct_ops` takes fewer characters than a plan.

@@ -94,10 +94,18 @@ impl RunRecord {
 
     pub(crate) fn read(dir: &Path) -> Result<Self> {
         let path = dir.join(FILE_NAME);
+        let not_a_run = |why| ResultsError::NotARun { path: dir.to_path_buf(), why };
+        if !dir.exists() {
+            return Err(not_a_run("it does not exist"));
+        }
+        if dir.is_file() {
+            return Err(match dir.extension().is_some_and(|ending| ending == "toml") {
+                true => ResultsError::APlan { path: dir.to_path_buf() },
+                false => not_a_run("it is a file"),
+            });
+        }
         let bytes = std::fs::read(&path).map_err(|e| match e.kind() {
-            std::io::ErrorKind::NotFound => {
-                ResultsError::NotARun { path: dir.to_path_buf(), why: "it has no run.json" }
-            }
+            std::io::ErrorKind::NotFound => not_a_run("it has no run.json"),
             _ => io_error("read", &path)(e),
         })?;
         serde_json::from_slice(&bytes).map_err(|source| ResultsError::Json {
