@@ -388,12 +388,17 @@ impl Seen {
         };
         let whole = self.full.iter().fold(none, add);
         // A single second may have had a moment without a queue between two samples.
+        let part = |sent: &Sent| sent.bytes / sent.ideal_bytes.max(1.0);
+        let lowest = self.full.iter().min_by(|a, b| part(a).total_cmp(&part(b)));
+        let Some(lowest) = lowest else { return };
         if whole.is_low(share) || (low > 1 && low_share > LOW_WINDOWS_SHARE) {
             let message = format!(
-                "{link}: {} while its queue was not empty, low in {low} of {} seconds; the plan says {} \
-                 (limit {:.0} % under)",
+                "{link}: {} while its queue was not empty, low in {low} of {} seconds (the lowest: {} instead of {}); \
+                 the plan says {}, and a second is low {:.0} % under that",
                 whole.mbit(whole.bytes),
                 self.full.len(),
+                lowest.mbit(lowest.bytes),
+                lowest.mbit(lowest.ideal_bytes),
                 whole.mbit(whole.ideal_bytes),
                 share * 100.0
             );

@@ -373,7 +373,7 @@ fn a_traced_link_is_judged_by_its_trace() {
     );
     let early = Story { traced: true, halved_ms: 1_000, ..Story::default() };
     let message = only(&early, Status::Degraded, "link_rate_low");
-    assert!(message.contains("low in 3 of 9 seconds"), "{message}");
+    assert!(message.contains("low in 3 of 9 seconds (the lowest: 4."), "{message}");
 }
 
 #[test]
