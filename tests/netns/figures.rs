@@ -148,6 +148,7 @@ fn exports(bench: &Bench, run: &str) {
         for path in sys.argv[1:]:\n    \
             r = resultset.load(path)\n    \
             rate = [v for v in r.series('TCP upload sum') if v is not None]\n    \
+            assert (r.metadata['LOCAL_HOST'], r.metadata['HOST']) == ('src', 'dst'), r.metadata\n    \
             assert len(rate) > 20 and 5 < sum(rate) / len(rate) < 100, rate\n    \
             assert any('tcp_rtt' in v for v in r.raw_values['TCP upload::1'])\n    \
             assert max(v for v in r.series('Ping (ms) ICMP') if v is not None) > 9\n";

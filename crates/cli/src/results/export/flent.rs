@@ -88,6 +88,7 @@ fn object(run: &RunDir, end: &TrialEnd) -> Result<Option<Value>> {
     let sockets = samples(run, "flow_samples", end, sender(), "flow_id", &of_socket)?;
     let answered = [("val", number("rtt_us") / lit(1e3))];
     let pings = samples(run, "probes", end, col("rtt_us").is_not_null(), "probe_id", &answered)?;
+    let ends = ends(run, end)?;
     let first_s =
         flows.values().chain(pings.values()).filter_map(|samples| Some(samples.first()?.0));
     let t0_s = end
@@ -98,7 +99,26 @@ fn object(run: &RunDir, end: &TrialEnd) -> Result<Option<Value>> {
             (clock.t0_ns.cast_signed().saturating_add(clock.realtime_offset_ns)) as f64 / 1e9
         })
         .unwrap_or_else(|| first_s.fold(f64::INFINITY, f64::min));
-    Ok(Some(put_together(run, end, t0_s, [&flows, &sockets, &pings])))
+    let mut object = put_together(run, end, t0_s, [&flows, &sockets, &pings]);
+    if let Some((from, to)) = ends {
+        object["metadata"]["LOCAL_HOST"] = json!(from);
+        object["metadata"]["HOST"] = json!(to);
+    }
+    Ok(Some(object))
+}
+
+/// From where to where the first flow goes.
+fn ends(run: &RunDir, end: &TrialEnd) -> Result<Option<(String, String)>> {
+    let Some(rows) = scan(run, "flows", &[end])? else { return Ok(None) };
+    let nodes = [col("node_src"), col("node_dst")];
+    let rows = rows
+        .filter(col("role").eq(lit("data")))
+        .sort_by_exprs([col("flow_id")], SortMultipleOptions::default())
+        .select(nodes)
+        .limit(1);
+    let lines = collect(run, "flows", rows)?;
+    let named = |name| lines.text(name, 0);
+    Ok((lines.len() > 0).then(|| (named("node_src"), named("node_dst"))))
 }
 
 fn put_together(
@@ -178,6 +198,7 @@ fn about(run: &RunDir, end: &TrialEnd, t0_s: f64, length_s: f64) -> Value {
         "TOTAL_LENGTH": length_s,
         "STEP_SIZE": STEP_S,
         "DELAY": 0,
+        // Where the flows say nothing of it.
         "LOCAL_HOST": node(end.clocks.keys().next()),
         "HOST": node(end.clocks.keys().next_back()),
         "HOSTS": end.clocks.keys().collect::<Vec<_>>(),
