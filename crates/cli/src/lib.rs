@@ -248,7 +248,7 @@ fn export(command: &ExportCommand) -> Result<i32, CliError> {
 }
 
 fn compare(args: &CompareArgs) -> Result<i32, CliError> {
-    use results::compare::{With, compare, csv, text};
+    use results::compare::{With, compare, csv, plans_differ, text};
     let with = match (&args.b, &args.by) {
         (Some(other), _) => With::Run(other),
         (None, Some((factor, one, other))) => With::Levels(factor, one, other),
@@ -263,7 +263,8 @@ fn compare(args: &CompareArgs) -> Result<i32, CliError> {
         let failed = |source| CliError::File { op: "write", path: path.clone(), source };
         std::fs::write(path, csv(&compared)).map_err(failed)?;
     }
-    print(&text(&names, &compared))
+    let apart = args.b.as_ref().and_then(|other| plans_differ(&args.a, other));
+    print(&(text(&names, &compared) + &apart.unwrap_or_default()))
 }
 
 fn plot(args: PlotArgs) -> Result<i32, CliError> {

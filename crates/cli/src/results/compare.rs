@@ -15,6 +15,10 @@ use super::summary::{Choice, PhaseRow, Scope, Summary, compute};
 use super::table::STYLE;
 use super::{Result, ResultsError, name_and_stat};
 
+mod plans;
+
+pub use plans::plans_differ;
+
 /// What is compared.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum With<'a> {

@@ -1,0 +1,77 @@
+//! In what the plans of two runs differ.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+/// Most keys that are told.
+const MOST: usize = 5;
+/// What the runs are called, what they claim, what varies within them: no difference of what was measured.
+const BESIDE: [&str; 4] = ["name", "expect.", "matrix.", "quick."];
+
+/// A note on the keys that differ in the plans as they were run; `None` where all are the same or a plan is missing.
+pub fn plans_differ(a: &Path, b: &Path) -> Option<String> {
+    let read = |run: &Path| std::fs::read_to_string(run.join("plan.resolved.toml")).ok();
+    note(&read(a)?, &read(b)?)
+}
+
+fn note(a: &str, b: &str) -> Option<String> {
+    let (a, b) = (keys(a), keys(b));
+    let all: BTreeSet<&String> = a.keys().chain(b.keys()).collect();
+    let told = |key: &&String| !BESIDE.iter().any(|beside| key.starts_with(beside));
+    let differ: Vec<String> = all
+        .into_iter()
+        .filter(told)
+        .filter(|key| a.get(*key) != b.get(*key))
+        .map(|key| {
+            let of = |keys: &BTreeMap<String, String>| {
+                keys.get(key).map_or_else(|| "not there".to_owned(), Clone::clone)
+            };
+            format!("{key} ({} and {})", of(&a), of(&b))
+        })
+        .collect();
+    let more = differ.len().saturating_sub(MOST);
+    let more = if more > 0 { format!(" and {more} more keys") } else { String::new() };
+    let first = differ.iter().take(MOST).cloned().collect::<Vec<_>>().join(", ");
+    (!differ.is_empty()).then(|| format!("note: the plans differ in {first}{more}\n"))
+}
+
+/// Every key of a plan as ccbench writes it, a line each, with its value. Tables of an array are numbered from 0.
+fn keys(text: &str) -> BTreeMap<String, String> {
+    let mut arrays: BTreeMap<String, usize> = BTreeMap::new();
+    let mut place = String::new();
+    let mut found = BTreeMap::new();
+    for line in text.lines().map(str::trim) {
+        if let Some(name) = line.strip_prefix("[[").and_then(|rest| rest.strip_suffix("]]")) {
+            let nth = arrays.entry(name.to_owned()).and_modify(|nth| *nth += 1).or_default();
+            place = format!("{name}.{nth}.");
+        } else if let Some(name) = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+            let within = arrays.iter().find_map(|(array, nth)| {
+                let rest = name.strip_prefix(array.as_str())?.strip_prefix('.')?;
+                Some(format!("{array}.{nth}.{rest}."))
+            });
+            place = within.unwrap_or_else(|| format!("{name}."));
+        } else if let Some((key, value)) = line.split_once(" = ") {
+            found.insert(format!("{place}{key}"), value.to_owned());
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAN: &str = "name = \"a\"\nseed = 1\n\n[flows.one]\ncc = \"bbr\"\n\n[[phases]]\nname = \"p\"\nlength = \"6s\"\n\n\
+                        [[phases]]\nname = \"q\"\nlength = \"6s\"\n\n[phases.more]\nx = 1\n";
+
+    #[test]
+    fn the_keys_that_differ_are_told_with_both_values() {
+        assert_eq!(note(PLAN, &PLAN.replace("\"a\"", "\"b\"")), None, "a name is no difference");
+        let other = PLAN.replace("cc = \"bbr\"\n", "");
+        let other = other.replace("\"q\"\nlength = \"6s\"", "\"q\"\nlength = \"3s\"");
+        let wanted = "note: the plans differ in flows.one.cc (\"bbr\" and not there), \
+                      phases.1.length (\"6s\" and \"3s\")\n";
+        assert_eq!(note(PLAN, &other).as_deref(), Some(wanted));
+        assert!(keys(PLAN).contains_key("phases.1.more.x"));
+    }
+}
