@@ -161,33 +161,68 @@ fn render(summary: &Summary, header: &[&str], lines: Vec<Line>, width: u16) -> S
         .iter()
         .map(|factor| Cell::new(parts(factor).join(&BREAK.to_string())).set_delimiter(BREAK));
     table.set_header(factors.chain(header.iter().map(Cell::new)));
-    let of_factors = summary.factors.iter().map(|factor| parts(factor));
-    let all = of_factors.chain(header.iter().map(|title| title.split(' ').collect()));
-    let least: Vec<u16> = all.map(|parts| longest(&parts) + PADDING).collect();
-    // Titles of numbers are broken inside a word only where there is no room for their words.
-    let kept = if least.iter().sum::<u16>() <= width { least.len() } else { summary.factors.len() };
-    for (nth, least) in least.into_iter().take(kept).enumerate() {
-        if let Some(column) = table.column_mut(nth) {
-            column.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(least)));
-        }
-    }
     let mut shown = None;
-    for (point, cells) in lines {
+    let rows = lines.into_iter().map(|(point, cells)| {
         let levels = summary.points.get(&point);
         let level = |factor: &String| {
             levels.and_then(|levels| level_of(levels, factor)).unwrap_or_default().to_owned()
         };
         let first = shown.replace(point) != Some(point);
         let factors = summary.factors.iter().map(|f| if first { level(f) } else { String::new() });
-        let names = 2 + usize::from(header.get(2) == Some(&"cc"));
-        let numbers =
-            cells.iter().skip(names).map(|c| Cell::new(c).set_alignment(CellAlignment::Right));
-        let names = factors.chain(cells.iter().take(names).cloned()).map(Cell::new);
-        table.add_row(names.chain(numbers).collect::<Vec<_>>());
+        factors.chain(cells).collect()
+    });
+    let rows: Vec<Vec<String>> = rows.collect();
+    let names = summary.factors.len() + 2 + usize::from(header.get(2) == Some(&"cc"));
+    for row in &rows {
+        let cell = |(nth, text): (usize, &String)| match nth < names {
+            true => Cell::new(text),
+            false => Cell::new(text).set_alignment(CellAlignment::Right),
+        };
+        table.add_row(row.iter().enumerate().map(cell).collect::<Vec<_>>());
+    }
+    for (nth, least) in unbroken(summary, header, &rows, names, width).into_iter().enumerate() {
+        if let Some(column) = table.column_mut(nth) {
+            let least = Width::Fixed(least + PADDING);
+            column.set_constraint(ColumnConstraint::LowerBoundary(least));
+        }
     }
     let lines: Vec<String> =
         table.lines().map(|line| line.replace(BREAK, "").trim_end().to_owned()).collect();
     lines.join("\n") + "\n"
+}
+
+/// How wide columns must be so that nothing in them is broken inside a word, nor a number or a name anywhere. Where there
+/// is no room for that: numbers; where there is none for those: the names of factors.
+fn unbroken(
+    summary: &Summary,
+    header: &[&str],
+    rows: &[Vec<String>],
+    names: usize,
+    width: u16,
+) -> Vec<u16> {
+    let words = |text: &str| longest(&text.split(' ').collect::<Vec<_>>());
+    let factors = summary.factors.len();
+    let title = |nth: usize| match summary.factors.get(nth) {
+        Some(factor) => longest(&parts(factor)),
+        None => header.get(nth - factors).map_or(0, |title| words(title)),
+    };
+    let cell = |nth: usize, text: &String| match nth < factors {
+        true => words(text),
+        false => longest(&[text]),
+    };
+    let whole = |nth: usize| {
+        let cells = rows.iter().filter_map(|row| Some(cell(nth, row.get(nth)?)));
+        cells.max().unwrap_or(0).max(title(nth))
+    };
+    let columns = 0..factors + header.len();
+    let all: Vec<u16> = columns.clone().map(whole).collect();
+    let numbers = columns.map(|nth| if nth < names { title(nth) } else { whole(nth) }).collect();
+    let fits = |least: &Vec<u16>| {
+        let wide: u16 = least.iter().map(|least| least + PADDING + 1).sum();
+        // Nothing stands behind the last one.
+        wide <= width + 1
+    };
+    [all, numbers].into_iter().find(fits).unwrap_or_else(|| (0..factors).map(title).collect())
 }
 
 /// Whether it is known, and no factor's column says it already.

@@ -210,13 +210,17 @@ fn tables_tell_of_points_that_failed_of_congestion_controls_links_and_losses() {
 #[test]
 fn the_panels_of_a_trial_show_the_same_time() {
     let Some((browser, _root)) = opened() else { return };
-    let shown = browser.eval(
-        "const real = uPlot, charts = [];
+    browser.eval(
+        "const real = uPlot;
+         window.charts = [];
          uPlot = function (...all) { charts.push(new real(...all)); return charts.at(-1); };
          uPlot.join = real.join;
          document.querySelector('#all').click();
-         return charts.map(chart => [chart.scales.x.min, chart.scales.x.max])",
+         return 0",
     );
+    // They are drawn when that is done.
+    let shown =
+        browser.eval("return charts.map(chart => [chart.scales.x.min, chart.scales.x.max])");
     assert_eq!(shown, json!([[0, 9], [0, 9], [0, 9], [0, 9], [0, 9], [0, 9]]));
 }
 
