@@ -22,13 +22,14 @@ mod harm;
 mod measure;
 pub(in crate::results) mod query;
 mod rows;
-mod sampled;
+pub(in crate::results) mod sampled;
 mod schedule;
 mod settling;
 mod six;
 pub mod statistics;
 
-pub(in crate::results) use schedule::group_of;
+pub(in crate::results) use measure::flows_of;
+pub(in crate::results) use schedule::{Schedule, group_of};
 use statistics::OverTrials;
 
 pub use ccbench_proto::metric::Scope;
@@ -185,7 +186,7 @@ pub(in crate::results) fn compute_of(
     let counted: Vec<&TrialEnd> = trials.iter().filter(|end| takes(end)).collect();
     let (mut phase_rows, mut notes) = (vec![], run.notes());
     let plan = run.plan();
-    let schedule = schedule::Schedule::of(plan.as_ref());
+    let schedule = Schedule::of(plan.as_ref());
     let measured = measure::measure(&run, &counted, &schedule)?;
     phase_rows.extend(measured.rows);
     notes.extend(measured.notes);

@@ -104,6 +104,82 @@ fn strips_and_distributions_are_of_what_flows_received() {
     assert!(cells(&figures[0], &of, "value").iter().all(|ms| ms == "26"));
 }
 
+/// Long intervals at 40 Mbit/s and splinters at 400, and most samples where the queue is short.
+fn unequal(root: &Path) -> PathBuf {
+    let run = RunDir::create(root, &info()).unwrap();
+    let mut writer = begin(&run, 0, 1);
+    let after = |node: usize, s: f64| T0_NS[node].1 + (s * 1e9).round() as u64;
+    let mut end_s = 1.0;
+    for nth in 0..30 {
+        let (seconds, rate_bps) = if nth % 2 == 0 { (0.255, 40e6) } else { (0.009, 400e6) };
+        end_s += seconds;
+        let interval = wire::Interval {
+            at_ns: after(1, end_s),
+            flow_id: "under_test/0".into(),
+            group: "under_test".into(),
+            side: "rcv".into(),
+            seconds,
+            bytes: (rate_bps * seconds / 8.0).round() as u64,
+            ..Default::default()
+        };
+        push(&mut writer, "dst", Of::Interval(interval));
+    }
+    for nth in 0..200u32 {
+        let (at_s, rtt_us) = match nth {
+            0..180 => (1.0 + f64::from(nth) * 0.01, 10_000),
+            _ => (2.8 + f64::from(nth - 180) * 0.1, 30_000),
+        };
+        let sample = wire::FlowSample {
+            at_ns: after(0, at_s),
+            flow_id: "under_test/0".into(),
+            group: "under_test".into(),
+            side: "snd".into(),
+            role: "data".into(),
+            rtt_us: Some(rtt_us),
+            unacked_pkts: Some(rtt_us / 100),
+            sacked_pkts: Some(0),
+            lost_pkts: Some(0),
+            retrans_pkts: Some(0),
+            ..Default::default()
+        };
+        push(&mut writer, "src", Of::FlowSample(sample));
+    }
+    writer.commit(&verdict(Status::Ok, &[])).unwrap();
+    run.finish(RunStatus::Complete).unwrap();
+    run.path().to_path_buf()
+}
+
+#[test]
+fn means_of_every_kind_are_the_summarys_however_long_intervals_are() {
+    let root = tempfile::tempdir().unwrap();
+    let run = unequal(root.path());
+    let draw = |kind| figure::draw(&run, &request(kind, &[("phase", "alone")])).unwrap().remove(0);
+    let near = |found: f64, wanted: f64| {
+        assert!((found - wanted).abs() < 1e-4 * wanted, "{found} is not {wanted}");
+    };
+    // Bytes over seconds, and the mean of all samples.
+    let (mbit, srtt_ms) =
+        ((0.255 * 40.0 + 0.009 * 400.0) / 0.264, (180.0 * 10.0 + 20.0 * 30.0) / 200.0);
+    let of = [("flow_id", "under_test/0")];
+    near(number(&draw(Kind::Strips), &of, "throughput_mbit_s"), mbit);
+    let plane = draw(Kind::Plane);
+    near(number(&plane, &of, "throughput_mbit_s"), mbit);
+    near(number(&plane, &of, "srtt_ms"), srtt_ms);
+    let point = draw(Kind::OperatingPoint);
+    for subject in ["under_test/0", "joint"] {
+        near(number(&point, &[("subject", subject)], "throughput_mbit_s"), mbit);
+        near(number(&point, &[("subject", subject)], "srtt_ms"), srtt_ms);
+        near(number(&point, &[("subject", subject)], "in_flight_pkts"), srtt_ms * 10.0);
+    }
+    let bars = draw(Kind::Phases);
+    near(number(&bars, &[("metric", "Throughput (Mbit/s)")], "mean"), mbit);
+    near(number(&bars, &[("metric", "Mean sRTT (ms)")], "mean"), srtt_ms);
+    // An instant has the bytes of the intervals that it lies in: splinters of 9 ms make none of 400 Mbit/s.
+    let rates = cells(&draw(Kind::Ecdf), &[("metric", "throughput_mbit_s")], "value");
+    let most = rates.iter().map(|cell| cell.parse().unwrap()).fold(0.0, f64::max);
+    assert!((70.0..100.0).contains(&most), "{most}");
+}
+
 /// Both groups begin together; `cross` ends where `compete` begins.
 #[test]
 fn a_heatmap_of_settling_times_is_of_the_phase_in_which_something_changes() {

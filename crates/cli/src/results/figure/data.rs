@@ -11,7 +11,7 @@ use super::{Kind, Request};
 use crate::results::journal::{PhaseRecord, TrialEnd};
 use crate::results::store::{Levels, RunDir};
 pub(super) use crate::results::summary::group_of;
-use crate::results::summary::{Summary, compute_of};
+use crate::results::summary::{Schedule, Summary, compute_of};
 use crate::results::{Result, ResultsError};
 
 /// The chosen part of a run.
@@ -24,6 +24,8 @@ pub(super) struct Data {
     points: BTreeMap<u32, Levels>,
     /// Each point's plan; empty where the run's cannot be read.
     plans: BTreeMap<u32, (Plan, Vec<Span>)>,
+    /// When groups run, as summaries see it.
+    pub(super) schedule: Schedule,
 }
 
 /// When a flow group runs, in seconds since the trial's beginning.
@@ -74,13 +76,16 @@ impl Data {
     pub(super) fn open(path: &std::path::Path, request: &Request) -> Result<Self> {
         let run = RunDir::open(path)?;
         let (factors, points) = run.points();
-        let plans = run.plan().map_or(vec![], |plan| plan.points());
+        let plan = run.plan();
+        let schedule = Schedule::of(plan.as_ref());
+        let plans = plan.map_or(vec![], |plan| plan.points());
         let plans = plans.iter().map(planned).collect();
         let mut trials = run.trials();
         trials.retain(|end| request.choice.takes(end.status));
-        let mut data = Self { run, request: request.clone(), trials, factors, points, plans };
-        for (column, value) in &request.wheres {
-            data.narrow(column, value)?;
+        let request = request.clone();
+        let mut data = Self { run, request, trials, factors, points, plans, schedule };
+        for (column, value) in data.request.wheres.clone() {
+            data.narrow(&column, &value)?;
         }
         if data.trials.is_empty() {
             return Err(data.nothing("it has no trial that counts"));
@@ -209,14 +214,6 @@ impl Data {
     fn span(&self, point_id: u32, phase: &str) -> Option<(f64, f64)> {
         let phases = self.phases_of(|end| end.point_id == point_id);
         Some(phases.iter().find(|record| record.name == phase)?.span_s())
-    }
-
-    /// Whether the plan lets a group run in some of a phase, as far as the plan can be read.
-    pub(super) fn may_run(&self, point_id: u32, phase: &str, group: &str) -> bool {
-        let Some((from_s, to_s)) = self.span(point_id, phase) else { return false };
-        let Some((_, spans)) = self.plans.get(&point_id) else { return true };
-        let inside = |span: &Span| span.start_s < to_s && span.stop_s > from_s;
-        spans.iter().any(|span| span.group == group && inside(span))
     }
 
     /// A point's plan, if the run's can be read.

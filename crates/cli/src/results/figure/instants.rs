@@ -1,20 +1,18 @@
-//! What flows did in every tenth of a second, and their means.
+//! What flows did in every tenth of a second, and their means, which are those of the summary.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use polars::prelude::*;
 
-use super::data::{Data, group_of};
+use super::Kind;
+use super::data::Data;
 use crate::results::Result;
-use crate::results::journal::TrialEnd;
-use crate::results::summary::query::{
-    Lines, batches, collect, in_flight, number, scan, sender, whole_intervals,
-};
+use crate::results::journal::{PhaseRecord, TrialEnd};
+use crate::results::summary::query::{batches, collect, in_flight, number, scan, sender};
+use crate::results::summary::sampled::INSTANT_S;
 pub(super) use crate::results::summary::statistics::Mean;
-use crate::results::summary::statistics::{self, mean_with_interval};
-
-/// Length of an instant.
-pub(super) const INSTANT_S: f64 = 0.1;
+use crate::results::summary::statistics::mean_with_interval;
+use crate::results::summary::{Scope, flows_of};
 
 /// What a flow did in an instant; `None`: nothing was reported.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -24,97 +22,108 @@ pub(super) struct Instant {
     pub(super) in_flight: Option<f64>,
 }
 
-/// Instants of one flow in one phase of one trial.
+/// One flow in one phase of one trial: its means over the phase, as the summary has them, and its instants.
+#[derive(Default)]
 pub(super) struct Flow {
     pub(super) trial: u16,
     pub(super) phase: String,
     pub(super) flow: String,
+    pub(super) mean: Instant,
     pub(super) instants: Vec<Instant>,
 }
 
-impl Flow {
-    /// The mean of what is known.
-    pub(super) fn mean(&self, of: fn(&Instant) -> Option<f64>) -> Option<f64> {
-        statistics::mean(&self.instants.iter().filter_map(of).collect::<Vec<_>>())
-    }
-}
-
-/// All wanted flows of these trials of one point in measured phases in which the plan lets them run.
-pub(super) fn flows(data: &Data, point_id: u32, trials: &[&TrialEnd]) -> Result<Vec<Flow>> {
-    let mut found: BTreeMap<(u16, String, String), BTreeMap<i64, Instant>> = BTreeMap::new();
-    let mut each = |lines: &Lines, take: &dyn Fn(&mut Instant, usize)| {
-        for line in 0..lines.len() {
-            let key = (lines.trial(line).1, lines.text("phase", line), lines.text("flow_id", line));
-            let Some(nth) = lines.number("instant", line) else { continue };
-            take(found.entry(key).or_default().entry(nth as i64).or_default(), line);
-        }
+/// All wanted flows of these trials of one point in wanted phases in which they run.
+pub(super) fn flows(data: &Data, trials: &[&TrialEnd]) -> Result<Vec<Flow>> {
+    let mut packets = match data.request.kind {
+        Kind::OperatingPoint => packets_in_flight(data, trials)?,
+        _ => HashMap::new(),
     };
-    for batch in batches(trials) {
-        if let Some(lines) = received(data, batch)? {
-            each(&lines, &|instant, line| instant.mbit_per_s = lines.number("mbit_per_s", line));
+    let mut flows = Vec::new();
+    for (end, found) in trials.iter().zip(flows_of(&data.run, trials, &data.schedule)) {
+        let (rows, grid) = found?;
+        let mut means: BTreeMap<(&str, &str), [Option<f64>; 2]> = BTreeMap::new();
+        for row in rows.iter().filter(|row| row.scope == Scope::Flow && row.stat == "mean") {
+            let (nth, scale) = match row.metric {
+                "throughput" => (0, 1e6),
+                "srtt" => (1, 1e3),
+                _ => continue,
+            };
+            means.entry((&row.phase, &row.subject)).or_default()[nth] = Some(row.value / scale);
         }
-        if let Some(lines) = sampled(data, batch)? {
-            each(&lines, &|instant, line| {
-                instant.srtt_ms = lines.number("srtt_ms", line);
-                instant.in_flight = lines.number("in_flight", line);
-            });
+        for ((phase, flow), [mbit_per_s, srtt_ms]) in means {
+            let record = end.phases.iter().find(|record| record.name == phase);
+            let record = record.filter(|_| data.takes("phase", phase) && data.takes_flow(flow));
+            let Some((from_s, to_s)) = record.map(PhaseRecord::span_s) else { continue };
+            let here = grid.between(from_s, to_s);
+            let key = (end.trial, phase.to_owned(), flow.to_owned());
+            let packets = packets.remove(&key).unwrap_or_default();
+            let instant = |(nth, (mbit_per_s, srtt_us)): (usize, (Option<f64>, Option<f64>))| {
+                let in_flight = packets.instants.get(&(here.first() + nth)).copied();
+                Instant { mbit_per_s, srtt_ms: srtt_us.map(|us| us / 1e3), in_flight }
+            };
+            let mean = Instant { mbit_per_s, srtt_ms, in_flight: packets.mean() };
+            let instants = here.of(flow).into_iter().enumerate().map(instant).collect();
+            let (trial, phase, flow) = key;
+            flows.push(Flow { trial, phase, flow, mean, instants });
         }
     }
-    let runs = |phase: &str, flow: &str| data.may_run(point_id, phase, group_of(flow));
-    let kept = found
-        .into_iter()
-        .filter(|((_, phase, flow), _)| runs(phase, flow) && data.takes_flow(flow));
-    Ok(kept
-        .map(|((trial, phase, flow), instants)| Flow {
-            trial,
-            phase,
-            flow,
-            instants: instants.into_values().collect(),
-        })
-        .collect())
+    Ok(flows)
 }
 
-fn keys() -> Vec<Expr> {
-    ["point_id", "trial", "phase", "flow_id", "instant"].map(col).to_vec()
+/// Packets of one flow on their way in one phase of one trial.
+#[derive(Default)]
+struct Packets {
+    /// The mean of the samples in each instant, by its number in the trial.
+    instants: HashMap<usize, f64>,
+    sum: f64,
+    samples: f64,
 }
 
-fn grouped(
+impl Packets {
+    /// The mean of all samples.
+    fn mean(&self) -> Option<f64> {
+        (self.samples > 0.0).then(|| self.sum / self.samples)
+    }
+}
+
+/// Packets in flight, by trial, phase and flow.
+fn packets_in_flight(
     data: &Data,
-    table: &str,
-    rows: LazyFrame,
-    at_s: Expr,
-    aggregates: Vec<Expr>,
-) -> Result<Lines> {
-    let instant = (at_s / lit(INSTANT_S)).cast(DataType::Int64).alias("instant");
-    let rows = rows
-        .filter(col("t_s").is_not_null().and(col("phase").is_not_null()))
-        .with_column(instant)
-        .group_by(keys())
-        .agg(aggregates)
-        .sort_by_exprs(keys(), SortMultipleOptions::default())
-        .with_columns(["point_id", "trial", "instant"].map(number));
-    collect(&data.run, table, rows)
-}
-
-/// Received in every instant: an interval belongs to the one that its middle lies in.
-fn received(data: &Data, trials: &[&TrialEnd]) -> Result<Option<Lines>> {
-    const TABLE: &str = "intervals";
-    let Some(rows) = scan(&data.run, TABLE, trials)? else { return Ok(None) };
-    let rate = number("bytes").sum() * lit(8e-6) / col("seconds").sum();
-    let middle = col("t_s") - col("seconds") / lit(2.0);
-    grouped(data, TABLE, rows.filter(whole_intervals()), middle, vec![rate.alias("mbit_per_s")])
-        .map(Some)
-}
-
-/// Means of the samples in every instant.
-fn sampled(data: &Data, trials: &[&TrialEnd]) -> Result<Option<Lines>> {
+    trials: &[&TrialEnd],
+) -> Result<HashMap<(u16, String, String), Packets>> {
     const TABLE: &str = "flow_samples";
-    let Some(rows) = scan(&data.run, TABLE, trials)? else { return Ok(None) };
-    let means = vec![
-        (number("rtt_us").mean() / lit(1e3)).alias("srtt_ms"),
-        in_flight().mean().alias("in_flight"),
-    ];
-    grouped(data, TABLE, rows.filter(sender()), col("t_s"), means).map(Some)
+    let keys = || ["point_id", "trial", "phase", "flow_id", "instant"].map(col).to_vec();
+    let mut found: HashMap<_, Packets> = HashMap::new();
+    for batch in batches(trials) {
+        let Some(rows) = scan(&data.run, TABLE, batch)? else { continue };
+        let instant = (col("t_s") * lit(1.0 / INSTANT_S)).cast(DataType::Int64).alias("instant");
+        let rows = rows
+            .filter(sender().and(col("t_s").is_not_null()).and(col("phase").is_not_null()))
+            .with_column(instant)
+            .group_by(keys())
+            .agg([in_flight().sum().alias("sum"), number_of(in_flight()).alias("samples")])
+            .sort_by_exprs(keys(), SortMultipleOptions::default())
+            .with_columns(["point_id", "trial", "instant"].map(number));
+        let lines = collect(&data.run, TABLE, rows)?;
+        for line in 0..lines.len() {
+            let number = |name: &str| lines.number(name, line);
+            let (Some(nth), Some(sum)) = (number("instant"), number("sum")) else { continue };
+            let Some(samples) = number("samples").filter(|samples| *samples > 0.0) else {
+                continue;
+            };
+            let key = (lines.trial(line).1, lines.text("phase", line), lines.text("flow_id", line));
+            let packets = found.entry(key).or_default();
+            packets.instants.insert(nth as usize, sum / samples);
+            packets.sum += sum;
+            packets.samples += samples;
+        }
+    }
+    Ok(found)
+}
+
+/// How many values are known.
+fn number_of(values: Expr) -> Expr {
+    values.count().cast(DataType::Float64)
 }
 
 /// Where something operated, over trials.
@@ -122,7 +131,8 @@ fn sampled(data: &Data, trials: &[&TrialEnd]) -> Result<Option<Lines>> {
 pub(super) struct Operating {
     pub(super) mbit_per_s: Mean,
     pub(super) srtt_ms: Mean,
-    pub(super) in_flight: Mean,
+    /// `None`: no sample says.
+    pub(super) in_flight: Option<Mean>,
     pub(super) trials: u32,
 }
 
@@ -132,35 +142,35 @@ pub(super) fn operating(
     flows: &[Flow],
     phase: &str,
 ) -> (BTreeMap<String, Operating>, Option<Operating>) {
-    type Trials = BTreeMap<u16, [f64; 3]>;
-    let mut each: BTreeMap<String, Trials> = BTreeMap::new();
-    let mut joint: BTreeMap<u16, ([f64; 3], f64)> = BTreeMap::new();
+    /// Throughput, sRTT and packets in flight; the last need not be known.
+    type Means = (f64, f64, Option<f64>);
+    let mut each: BTreeMap<String, Vec<Means>> = BTreeMap::new();
+    let mut joint: BTreeMap<u16, Vec<Means>> = BTreeMap::new();
     for flow in flows.iter().filter(|flow| flow.phase == phase) {
-        let means =
-            [flow.mean(|i| i.mbit_per_s), flow.mean(|i| i.srtt_ms), flow.mean(|i| i.in_flight)];
-        let [Some(rate), Some(srtt), Some(packets)] = means else { continue };
-        each.entry(flow.flow.clone()).or_default().insert(flow.trial, [rate, srtt, packets]);
-        let (sums, n) = joint.entry(flow.trial).or_default();
-        for (sum, value) in sums.iter_mut().zip([rate, srtt, packets]) {
-            *sum += value;
-        }
-        *n += 1.0;
+        let Instant { mbit_per_s: Some(rate), srtt_ms: Some(srtt), in_flight } = flow.mean else {
+            continue;
+        };
+        each.entry(flow.flow.clone()).or_default().push((rate, srtt, in_flight));
+        joint.entry(flow.trial).or_default().push((rate, srtt, in_flight));
     }
-    let over = |trials: Vec<[f64; 3]>| {
-        let of =
-            |nth: usize| mean_with_interval(&trials.iter().map(|t| t[nth]).collect::<Vec<_>>());
+    let over = |trials: Vec<Means>| {
+        let of = |value: &dyn Fn(&Means) -> Option<f64>| {
+            mean_with_interval(&trials.iter().map(value).collect::<Option<Vec<f64>>>()?)
+        };
         Some(Operating {
-            mbit_per_s: of(0)?,
-            srtt_ms: of(1)?,
-            in_flight: of(2)?,
+            mbit_per_s: of(&|means| Some(means.0))?,
+            srtt_ms: of(&|means| Some(means.1))?,
+            in_flight: of(&|means| means.2),
             trials: trials.len() as u32,
         })
     };
-    let joint = joint.into_values().map(|([rate, srtt, packets], n)| [rate, srtt / n, packets]);
-    let joint = over(joint.collect());
-    let each = each
-        .into_iter()
-        .filter_map(|(flow, trials)| Some((flow, over(trials.into_values().collect())?)));
+    let together = |flows: Vec<Means>| {
+        let sum = |value: fn(&Means) -> f64| flows.iter().map(value).sum::<f64>();
+        let in_flight = flows.iter().map(|means| means.2).sum::<Option<f64>>();
+        (sum(|means| means.0), sum(|means| means.1) / flows.len() as f64, in_flight)
+    };
+    let joint = over(joint.into_values().map(together).collect());
+    let each = each.into_iter().filter_map(|(flow, trials)| Some((flow, over(trials)?)));
     (each.collect(), joint)
 }
 
@@ -174,14 +184,8 @@ mod tests {
             trial,
             phase: "p".into(),
             flow: name.into(),
-            instants: vec![
-                Instant {
-                    mbit_per_s: Some(mbit - 1.0),
-                    srtt_ms: Some(srtt),
-                    in_flight: Some(packets),
-                },
-                Instant { mbit_per_s: Some(mbit + 1.0), srtt_ms: None, in_flight: Some(packets) },
-            ],
+            mean: Instant { mbit_per_s: Some(mbit), srtt_ms: Some(srtt), in_flight: Some(packets) },
+            instants: vec![],
         };
         let flows = [
             flow("a/0", 1, 26.3, 24.0, 56.9),
@@ -195,7 +199,7 @@ mod tests {
             (joint.mbit_per_s.value - 30.8).abs() < 1e-9
                 && (joint.srtt_ms.value - 25.0).abs() < 1e-9
         );
-        assert!((joint.in_flight.value - 66.3).abs() < 1e-9 && joint.trials == 2);
+        assert!((joint.in_flight.unwrap().value - 66.3).abs() < 1e-9 && joint.trials == 2);
         assert!((each["a/0"].mbit_per_s.value - 26.3).abs() < 1e-9);
         assert!(operating(&flows, "q").1.is_none());
     }

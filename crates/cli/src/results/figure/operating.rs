@@ -30,7 +30,7 @@ pub(super) fn draw(data: &Data) -> Result<Vec<Figure>> {
 }
 
 /// A value of what operates.
-type Of = fn(&Operating) -> Mean;
+type Of = fn(&Operating) -> Option<Mean>;
 /// The same of one instant.
 type OfInstant = fn(&Instant) -> Option<f64>;
 
@@ -38,9 +38,10 @@ type OfInstant = fn(&Instant) -> Option<f64>;
 fn against_in_flight(data: &Data, point_id: u32) -> Result<Option<Figure>> {
     let Some(phase) = data.fullest_phase(point_id) else { return Ok(None) };
     let trials = data.trials_of(point_id);
-    let all = flows(data, point_id, &trials)?;
-    let (each, joint) = operating(&all, &phase.name);
-    let Some(joint) = joint else { return Ok(None) };
+    let all = flows(data, &trials)?;
+    let (mut each, joint) = operating(&all, &phase.name);
+    each.retain(|_, flow| flow.in_flight.is_some());
+    let Some(joint) = joint.filter(|joint| joint.in_flight.is_some()) else { return Ok(None) };
     let names: Vec<String> = each.keys().cloned().collect();
     let path = names.first().and_then(|flow| data.path(point_id, group_of(flow)));
     let drawn = InFlight { each: &each, joint: &joint, path, names: &names };
@@ -87,11 +88,12 @@ impl InFlight<'_> {
         let each = self.each.iter().map(|(flow, o)| (flow.clone(), o.clone()));
         for (name, o) in each.chain(joint) {
             let mut row = vec![f64::from(point_id).into(), phase.into(), name.as_str().into()];
-            for mean in [o.in_flight, o.mbit_per_s, o.srtt_ms] {
+            for mean in [o.in_flight, Some(o.mbit_per_s), Some(o.srtt_ms)] {
+                let interval = mean.and_then(|mean| mean.interval);
                 row.extend([
-                    mean.value.into(),
-                    mean.interval.map(|i| i.0).into(),
-                    mean.interval.map(|i| i.1).into(),
+                    mean.map(|mean| mean.value).into(),
+                    interval.map(|i| i.0).into(),
+                    interval.map(|i| i.1).into(),
                 ]);
             }
             row.push(f64::from(o.trials).into());
@@ -112,7 +114,8 @@ impl InFlight<'_> {
         let looks = looks(self.names);
         let of_flow = |flow: &str| looks[self.names.iter().position(|n| n == flow).unwrap_or(0)];
         let most = |of: Of, instant: OfInstant, optimum: Option<f64>| {
-            let means = self.each.values().chain([self.joint]).map(|o| of(o).value);
+            let means =
+                self.each.values().chain([self.joint]).filter_map(of).map(|mean| mean.value);
             let dots = dots.iter().flat_map(|flow| flow.instants.iter().filter_map(instant));
             means.chain(dots).chain(optimum).fold(0.0, f64::max)
         };
@@ -126,8 +129,8 @@ impl InFlight<'_> {
             6.0,
         );
         let rows: [(&str, Of, OfInstant, Option<f64>); 2] = [
-            ("Throughput (Mbit/s)", |o| o.mbit_per_s, |i| i.mbit_per_s, rate),
-            ("sRTT (ms)", |o| o.srtt_ms, |i| i.srtt_ms, base),
+            ("Throughput (Mbit/s)", |o| Some(o.mbit_per_s), |i| i.mbit_per_s, rate),
+            ("sRTT (ms)", |o| Some(o.srtt_ms), |i| i.srtt_ms, base),
         ];
         let axes = rows.map(|(label, of, instant, optimum)| {
             Axis::linear(label, 0.0, most(of, instant, optimum), 4.0)
@@ -157,14 +160,13 @@ impl InFlight<'_> {
             }
             for (flow, o) in self.each {
                 let look = of_flow(flow).0;
-                marked(&mut canvas, &frame, (o.in_flight, of(o)), (shape(look), colour(look)));
+                if let Some(means) = o.in_flight.zip(of(o)) {
+                    marked(&mut canvas, &frame, means, (shape(look), colour(look)));
+                }
             }
-            marked(
-                &mut canvas,
-                &frame,
-                (self.joint.in_flight, of(self.joint)),
-                (Shape::Diamond, INK),
-            );
+            if let Some(means) = self.joint.in_flight.zip(of(self.joint)) {
+                marked(&mut canvas, &frame, means, (Shape::Diamond, INK));
+            }
             if let (Some(x), Some(y)) = (bdp, optimum) {
                 canvas.mark(Shape::Star, frame.at(x, y), MARK + 1.0, OPTIMUM);
             }
@@ -229,7 +231,7 @@ fn plane(data: &Data) -> Result<Option<Figure>> {
     let groups = data.groups(ids.first().copied());
     let under_test = data.under_test(&groups).filter(|_| ids.len() > 1);
     for (nth, point_id) in ids.iter().enumerate() {
-        let mut all = flows(data, *point_id, &data.trials_of(*point_id))?;
+        let mut all = flows(data, &data.trials_of(*point_id))?;
         // Colours are points then, so there is one group.
         all.retain(|flow| under_test.as_ref().is_none_or(|group| group_of(&flow.flow) == group));
         let mut flow_names: Vec<String> = all.iter().map(|flow| flow.flow.clone()).collect();
@@ -315,7 +317,7 @@ fn plane_sheet(
     let width = points(data.request.width_mm.unwrap_or(usual));
     let height = points(data.request.height_mm.unwrap_or(68.0));
     let path = marks.first().and_then(|m| data.path(m.point_id, group_of(&m.flow)));
-    let most = |of: Of| {
+    let most = |of: fn(&Operating) -> Mean| {
         let end = |m: &Mark| {
             let mean = of(&m.operating);
             mean.interval.map_or(mean.value, |(_, high)| high.min(mean.value * 1.5))

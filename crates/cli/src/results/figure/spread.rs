@@ -44,7 +44,7 @@ fn ecdf(data: &Data, point_id: u32) -> Result<Option<Figure>> {
     let Some(phase) = data.fullest_phase(point_id) else { return Ok(None) };
     let trials = data.trials_of(point_id);
     let mut all: BTreeMap<String, Vec<Instant>> = BTreeMap::new();
-    for flow in flows(data, point_id, &trials)? {
+    for flow in flows(data, &trials)? {
         if flow.phase == phase.name {
             all.entry(flow.flow).or_default().extend(flow.instants);
         }
@@ -154,8 +154,8 @@ fn strips(data: &Data) -> Result<Option<Figure>> {
     let mut places: Vec<(u32, String)> = Vec::new();
     let mut got = Vec::new();
     for point_id in &ids {
-        for flow in flows(data, *point_id, &data.trials_of(*point_id))? {
-            let Some(mbit_per_s) = flow.mean(|i| i.mbit_per_s) else { continue };
+        for flow in flows(data, &data.trials_of(*point_id))? {
+            let Some(mbit_per_s) = flow.mean.mbit_per_s else { continue };
             let Flow { trial, phase, flow, .. } = flow;
             let key = (*point_id, group_of(&flow).to_owned());
             let place = places.iter().position(|place| *place == key).unwrap_or_else(|| {

@@ -80,7 +80,7 @@ pub(super) struct Measured {
 /// All metrics of these trials.
 pub(super) fn measure(run: &RunDir, trials: &[&TrialEnd], schedule: &Schedule) -> Result<Measured> {
     let mut measured = Measured::default();
-    for of_trial in in_parallel(trials, |end| of_flows(run, end, schedule)) {
+    for of_trial in in_parallel(trials, |end| of_flows(run, end, schedule).map(|found| found.0)) {
         let Measured { rows, notes } = of_trial?;
         measured.rows.extend(rows);
         measured.notes.extend(notes);
@@ -98,8 +98,19 @@ pub(super) fn measure(run: &RunDir, trials: &[&TrialEnd], schedule: &Schedule) -
     Ok(measured)
 }
 
-/// The metrics of one trial but for those of links and probes.
-fn of_flows(run: &RunDir, end: &TrialEnd, schedule: &Schedule) -> Result<Measured> {
+/// What the flows of each trial did: the rows that they have in a summary, and all of them instant by instant.
+pub(in crate::results) fn flows_of(
+    run: &RunDir,
+    trials: &[&TrialEnd],
+    schedule: &Schedule,
+) -> Vec<Result<(Vec<PhaseRow>, Grid)>> {
+    let of_trial = |end: &&TrialEnd| of_flows(run, end, schedule);
+    let found = in_parallel(trials, of_trial).into_iter();
+    found.map(|found| found.map(|(measured, grid)| (measured.rows, grid))).collect()
+}
+
+/// The metrics of one trial but for those of links and probes, and its flows instant by instant.
+fn of_flows(run: &RunDir, end: &TrialEnd, schedule: &Schedule) -> Result<(Measured, Grid)> {
     let mut measured = Measured::default();
     let mut groups: BTreeMap<GroupKey, GroupPhase> = BTreeMap::new();
     let mut names: BTreeMap<(Trial, String), BTreeSet<String>> = BTreeMap::new();
@@ -123,7 +134,7 @@ fn of_flows(run: &RunDir, end: &TrialEnd, schedule: &Schedule) -> Result<Measure
     let nth = |row: &PhaseRow| timeline.phase(trial, &row.phase).map(|at| at.0);
     let harm = harm::harm(&measured.rows, nth);
     measured.rows.extend(harm);
-    Ok(measured)
+    Ok((measured, grid))
 }
 
 fn probes(run: &RunDir, trials: &[&TrialEnd]) -> Result<Option<Lines>> {

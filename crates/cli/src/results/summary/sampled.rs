@@ -11,7 +11,7 @@ use super::settling::{Settled, settled};
 use super::statistics::{self, entropy, jain, max_min, product};
 
 /// Length of an instant: iperf3's usual interval.
-pub(super) const INSTANT_S: f64 = 0.1;
+pub(in crate::results) const INSTANT_S: f64 = 0.1;
 /// An instant of which less than this share was reported is none.
 const LEAST_COVERED: f64 = 0.5;
 /// Flows have converged when Jain's index of so many instants is this: a second, and nine tenths.
@@ -44,7 +44,7 @@ impl Instant {
 
 /// The flows of one trial on the grid of instants that begins with it.
 #[derive(Debug)]
-pub(super) struct Grid {
+pub(in crate::results) struct Grid {
     count: usize,
     flows: Vec<(String, Vec<Instant>)>,
     /// The flow that was asked for last: rows of one come one after the other.
@@ -53,7 +53,7 @@ pub(super) struct Grid {
 
 /// What a [`Grid`] has of a stretch of the trial: the instants that lie within it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Aligned<'a> {
+pub(in crate::results) struct Aligned<'a> {
     grid: &'a Grid,
     first: usize,
     count: usize,
@@ -113,7 +113,7 @@ impl Grid {
     }
 
     /// What lies between two instants, in seconds after the trial's beginning.
-    pub(super) fn between(&self, start_s: f64, end_s: f64) -> Aligned<'_> {
+    pub(in crate::results) fn between(&self, start_s: f64, end_s: f64) -> Aligned<'_> {
         let first = (start_s / INSTANT_S - 1e-6).ceil().max(0.0);
         let end = (end_s / INSTANT_S + 1e-6).floor().min(self.count as f64);
         Aligned { grid: self, first: first as usize, count: (end - first).max(0.0) as usize }
@@ -121,6 +121,21 @@ impl Grid {
 }
 
 impl<'a> Aligned<'a> {
+    /// The number of its first instant in the trial.
+    pub(in crate::results) fn first(self) -> usize {
+        self.first
+    }
+
+    /// Mbit/s received and mean smoothed RTT in µs of a flow in every instant.
+    pub(in crate::results) fn of(self, flow: &str) -> Vec<(Option<f64>, Option<f64>)> {
+        let found = self.grid.flows.iter().find(|(known, _)| known == flow);
+        let instants = found.and_then(|found| found.1.get(self.first..self.first + self.count));
+        match instants {
+            Some(instants) => instants.iter().map(|i| (i.mbit_per_s(), i.srtt_us())).collect(),
+            None => vec![(None, None); self.count],
+        }
+    }
+
     /// The flows that `runs` says may run here (`None`: it cannot tell) and of which something is known.
     fn flows(self, runs: impl Fn(&str) -> Option<bool>) -> Vec<(&'a str, &'a [Instant])> {
         let defined =

@@ -11,7 +11,7 @@ use crate::results::journal::PhaseRecord;
 pub(super) type Span = (f64, f64);
 
 /// When groups run and links change at each point; nothing if the plan cannot be read.
-pub(super) struct Schedule(Option<BTreeMap<u32, Timing>>);
+pub(in crate::results) struct Schedule(Option<BTreeMap<u32, Timing>>);
 
 /// Of one point.
 struct Timing {
@@ -45,7 +45,7 @@ impl Timing {
 
 impl Schedule {
     /// From the run's own plan.
-    pub(super) fn of(plan: Option<&CheckedPlan>) -> Self {
+    pub(in crate::results) fn of(plan: Option<&CheckedPlan>) -> Self {
         let timing = |point: Point| (point.id, Timing::of(&point));
         Self(plan.map(|plan| plan.points().into_iter().map(timing).collect()))
     }
