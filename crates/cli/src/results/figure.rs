@@ -135,19 +135,42 @@ impl Figure {
 /// The run cannot be read, or has no data for it: then the error names the kinds that it has data for.
 pub fn draw(run_dir: &Path, request: &Request) -> Result<Vec<Figure>> {
     let data = Data::open(run_dir, request)?;
-    let figures = match request.kind {
-        Kind::Phases => phases::draw(&data),
-        Kind::Series | Kind::CcState => time::draw(&data),
-        Kind::OperatingPoint | Kind::Plane => operating::draw(&data),
-        Kind::Ecdf | Kind::Strips => spread::draw(&data),
-        Kind::Heatmap => heatmap::draw(&data),
-    };
-    let mut figures = figures?;
-    if figures.is_empty() {
-        return Err(data.nothing("no trial that was chosen has data for it"));
-    }
+    let mut figures = drawn(&data).map_err(|error| match error {
+        ResultsError::NoFigure { path, kind, why, possible } => {
+            let possible = others(&data).unwrap_or(possible);
+            ResultsError::NoFigure { path, kind, why, possible }
+        }
+        other => other,
+    })?;
     tell_apart(&mut figures);
     Ok(figures)
+}
+
+fn drawn(data: &Data) -> Result<Vec<Figure>> {
+    let figures = match data.request.kind {
+        Kind::Phases => phases::draw(data),
+        Kind::Series | Kind::CcState => time::draw(data),
+        Kind::OperatingPoint | Kind::Plane => operating::draw(data),
+        Kind::Ecdf | Kind::Strips => spread::draw(data),
+        Kind::Heatmap => heatmap::draw(data),
+    }?;
+    match figures.is_empty() {
+        true => Err(data.nothing("no trial that was chosen has data for it")),
+        false => Ok(figures),
+    }
+}
+
+/// Which other kinds can be drawn of what is chosen: found out by drawing a few trials.
+fn others(data: &Data) -> Option<String> {
+    let (run_dir, request) = (data.run.path(), &data.request);
+    let others = Kind::ALL.into_iter().filter(|kind| *kind != request.kind);
+    let can = |kind: &Kind| {
+        let mut request = Request { kind: *kind, metrics: vec![], ..request.clone() };
+        request.wheres.retain(|(column, _)| data.can_narrow(*kind, column));
+        Data::open(run_dir, &request).is_ok_and(|data| drawn(&data.few()).is_ok())
+    };
+    let names: Vec<&str> = others.filter(can).map(Kind::name).collect();
+    (!names.is_empty()).then(|| format!("this run has data for: {}", names.join(", ")))
 }
 
 /// Numbers figures whose points' levels differ only in what a file's name cannot hold.

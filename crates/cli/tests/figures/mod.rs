@@ -180,6 +180,69 @@ fn means_of_every_kind_are_the_summarys_however_long_intervals_are() {
     assert!((70.0..100.0).contains(&most), "{most}");
 }
 
+#[test]
+fn what_a_kind_cannot_be_narrowed_by_and_what_does_not_occur_is_refused() {
+    let root = tempfile::tempdir().unwrap();
+    let run = made_up(root.path());
+    let said = |kind, wheres: &[(&str, &str)]| {
+        let error = figure::draw(&run, &request(kind, wheres)).unwrap_err();
+        assert!(error.is_of_the_command(), "{error}");
+        error.to_string()
+    };
+    let all = "point_id, trial, phase, group";
+    for (kind, column, known) in [
+        (
+            Kind::Phases,
+            "flow_id",
+            format!("a phases figure can be narrowed by scheme, buffer, {all}"),
+        ),
+        (Kind::Plane, "cc", format!("{all}, flow_id")),
+        (Kind::Strips, "link", format!("{all}, flow_id")),
+        (Kind::Series, "cc", format!("{all}, flow_id, link")),
+        (Kind::CcState, "link", format!("{all}, flow_id, cc")),
+    ] {
+        let said = said(kind, &[(column, "x")]);
+        assert!(said.ends_with(&known), "{column}: {said}");
+    }
+    for (kind, column, known) in [
+        (Kind::Strips, "flow_id", "cross/0, under_test/0, under_test/1"),
+        (Kind::Phases, "group", "cross, under_test"),
+        (Kind::Series, "link", "bottleneck"),
+        (Kind::Series, "phase", "alone, compete, warm-up"),
+        (Kind::Ecdf, "phase", "alone, compete"),
+        (Kind::CcState, "cc", "none"),
+    ] {
+        let said = said(kind, &[(column, "x")]);
+        assert!(said.ends_with(&format!("there are: {known}")), "{column}: {said}");
+    }
+    let two = said(Kind::Ecdf, &[("group", "cross"), ("group", "under_test")]);
+    assert!(two.contains("of one value"), "{two}");
+    // A flow's group is the one under test.
+    let figures = figure::draw(&run, &request(Kind::Plane, &[("flow_id", "cross/0")])).unwrap();
+    assert!(!figures[0].csv.contains("under_test") && figures[0].csv.contains("cross/0"));
+}
+
+#[test]
+fn a_factor_that_is_called_as_a_column_chooses_trials() {
+    let root = tempfile::tempdir().unwrap();
+    let run = made_up(root.path());
+    let record = std::fs::read_to_string(run.join("run.json")).unwrap();
+    std::fs::write(run.join("run.json"), record.replace("\"scheme\"", "\"group\"")).unwrap();
+    let wheres = [("phase", "alone"), ("group", "cubic")];
+    let strips = figure::draw(&run, &request(Kind::Strips, &wheres)).unwrap();
+    let points = cells(&strips[0], &[], "point_id");
+    assert!(points.len() == 4 && points.iter().all(|id| id == "0"), "{}", strips[0].csv);
+}
+
+#[test]
+fn a_figure_of_a_part_has_a_name_of_its_own() {
+    let stem = |kind, wheres: &[(&str, &str)]| drawn(kind, wheres).remove(0).stem;
+    let both = [("group", "under_test"), ("scheme", "reno, \"classic\"")];
+    assert_eq!(stem(Kind::Phases, &both), "phases-group=under_test-scheme=reno___classic_");
+    assert_eq!(stem(Kind::Strips, &[("flow_id", "cross/0")]), "strips-flow_id=cross_0");
+    assert_eq!(stem(Kind::Series, &[("trial", "1")]), "series-trial=1-cubic-20");
+}
+
 /// Both groups begin together; `cross` ends where `compete` begins.
 #[test]
 fn a_heatmap_of_settling_times_is_of_the_phase_in_which_something_changes() {

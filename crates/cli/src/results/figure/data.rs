@@ -11,6 +11,7 @@ use super::{Kind, Request};
 use crate::results::journal::{PhaseRecord, TrialEnd};
 use crate::results::store::{Levels, RunDir};
 pub(super) use crate::results::summary::group_of;
+use crate::results::summary::query::values;
 use crate::results::summary::{Schedule, Summary, compute_of};
 use crate::results::{Result, ResultsError};
 
@@ -68,8 +69,20 @@ impl Path {
 
 /// Columns that choose trials, beside factors.
 const OF_TRIALS: [&str; 2] = ["point_id", "trial"];
-/// Columns that choose what is in a figure.
+/// Columns that choose what is in a figure of some kind.
 const OF_ROWS: [&str; 5] = ["phase", "group", "flow_id", "link", "cc"];
+
+/// Those that choose what is in a figure of this kind.
+fn columns(kind: Kind) -> &'static [&'static str] {
+    match kind {
+        Kind::Phases => &["phase", "group"],
+        Kind::Series | Kind::Heatmap => &["phase", "group", "flow_id", "link"],
+        Kind::CcState => &["phase", "group", "flow_id", "cc"],
+        Kind::OperatingPoint | Kind::Plane | Kind::Ecdf | Kind::Strips => {
+            &["phase", "group", "flow_id"]
+        }
+    }
+}
 
 impl Data {
     /// Opens a run and chooses.
@@ -84,8 +97,12 @@ impl Data {
         trials.retain(|end| request.choice.takes(end.status));
         let request = request.clone();
         let mut data = Self { run, request, trials, factors, points, plans, schedule };
-        for (column, value) in data.request.wheres.clone() {
-            data.narrow(&column, &value)?;
+        // Trials first: what occurs depends on them.
+        let wheres = data.request.wheres.clone();
+        let (of_rows, of_trials): (Vec<_>, Vec<_>) =
+            wheres.iter().partition(|(column, _)| data.is_of_rows(column));
+        for (column, value) in of_trials.into_iter().chain(of_rows) {
+            data.narrow(column, value)?;
         }
         if data.trials.is_empty() {
             return Err(data.nothing("it has no trial that counts"));
@@ -93,7 +110,7 @@ impl Data {
         Ok(data)
     }
 
-    /// Keeps the trials with this value, or checks that a row's column has it.
+    /// Keeps the trials with this value, or checks that this kind can choose by a row's column and that the value occurs.
     fn narrow(&mut self, column: &str, value: &str) -> Result<()> {
         let wrong = |why: String| ResultsError::Where {
             column: column.to_owned(),
@@ -105,7 +122,7 @@ impl Data {
             "trial" => end.trial.to_string(),
             factor => self.level(end.point_id, factor).unwrap_or_default().to_owned(),
         };
-        if OF_TRIALS.contains(&column) || self.factors.iter().any(|factor| factor == column) {
+        if OF_TRIALS.contains(&column) || self.is_factor(column) {
             let known: BTreeSet<String> = self.trials.iter().map(of_trial).collect();
             if !known.contains(value) {
                 return Err(wrong(format!("there are: {}", listed(known))));
@@ -114,21 +131,40 @@ impl Data {
             self.trials = kept;
             return Ok(());
         }
-        if !OF_ROWS.contains(&column) {
-            let known = self.factors.iter().map(String::as_str).chain(OF_TRIALS).chain(OF_ROWS);
-            return Err(wrong(format!("there are the columns {}", listed(known))));
+        let (kind, mine) = (self.request.kind, columns(self.request.kind));
+        if !mine.contains(&column) {
+            let factors = self.factors.iter().map(String::as_str);
+            let known = listed(factors.chain(OF_TRIALS).chain(mine.iter().copied()));
+            return Err(wrong(match OF_ROWS.contains(&column) {
+                true => format!("a {} figure can be narrowed by {known}", kind.name()),
+                false => format!("there are the columns {known}"),
+            }));
         }
-        let known: BTreeSet<String> = match column {
-            "phase" => self.phases().into_iter().map(|phase| phase.name).collect(),
-            "group" if !self.plans.is_empty() => {
-                self.plans.values().flat_map(|(plan, _)| plan.flows.keys().cloned()).collect()
-            }
-            _ => return Ok(()),
-        };
+        if self.wanted(column) != Some(value) {
+            return Err(wrong("a figure is of one value; draw another for this".to_owned()));
+        }
+        let known = self.occurring(column)?;
         match known.contains(value) {
             true => Ok(()),
             false => Err(wrong(format!("there are: {}", listed(known)))),
         }
+    }
+
+    /// Values of a row's column in the chosen trials.
+    fn occurring(&self, column: &str) -> Result<BTreeSet<String>> {
+        let tables: &[&str] = match column {
+            "phase" => {
+                // What is not measured has no numbers, but curves.
+                let all = matches!(self.request.kind, Kind::Series | Kind::CcState);
+                let phases = self.trials.iter().flat_map(|end| &end.phases);
+                let shown = phases.filter(|phase| all || phase.measure);
+                return Ok(shown.map(|phase| phase.name.clone()).collect());
+            }
+            "link" => &["qdisc_samples", "link_timing"],
+            "cc" => &["cc_state"],
+            _ => &["intervals", "flow_samples"],
+        };
+        values(&self.run, &self.trials, tables, column)
     }
 
     /// A point's level of a factor.
@@ -137,9 +173,19 @@ impl Data {
         levels.iter().find(|(name, _)| name == factor).map(|(_, level)| level.as_str())
     }
 
+    fn is_factor(&self, column: &str) -> bool {
+        self.factors.iter().any(|factor| factor == column)
+    }
+
+    /// Whether a column chooses what is in a figure: a factor of such a name chooses trials.
+    fn is_of_rows(&self, column: &str) -> bool {
+        OF_ROWS.contains(&column) && !self.is_factor(column)
+    }
+
     /// The value that a column of rows must have; `None`: any.
     pub(super) fn wanted(&self, column: &str) -> Option<&str> {
-        let found = self.request.wheres.iter().find(|(name, _)| name == column);
+        let mut wheres = self.request.wheres.iter();
+        let found = wheres.find(|(name, _)| name == column && self.is_of_rows(name));
         found.map(|(_, value)| value.as_str())
     }
 
@@ -151,6 +197,12 @@ impl Data {
     /// Whether a flow is wanted.
     pub(super) fn takes_flow(&self, flow: &str) -> bool {
         self.takes("flow_id", flow) && self.takes("group", group_of(flow))
+    }
+
+    /// Whether a group, or a flow of it, is wanted.
+    fn takes_group(&self, group: &str) -> bool {
+        let of_flow = self.wanted("flow_id").is_none_or(|flow| group_of(flow) == group);
+        of_flow && self.takes("group", group)
     }
 
     /// Chosen points, rising.
@@ -175,16 +227,45 @@ impl Data {
         levels.collect::<Vec<_>>().join(", ")
     }
 
-    /// Of a file's name: kind and, where there are several points, which.
+    /// The factors that points are named by, as far as there are several points.
+    pub(super) fn factors_of_points(&self) -> String {
+        self.varied().join(", ")
+    }
+
+    /// What these points are called together: the levels that all of them have and no other chosen point has, or that all
+    /// have, or all their names.
+    pub(super) fn name_of_points(&self, points: &BTreeSet<u32>) -> String {
+        let others: Vec<u32> =
+            self.points().into_iter().filter(|id| !points.contains(id)).collect();
+        let shared = |factor: &&str| {
+            let levels: BTreeSet<_> = points.iter().map(|id| self.level(*id, factor)).collect();
+            levels.len() == 1
+        };
+        let own = |factor: &&str| {
+            let levels = |ids: &mut dyn Iterator<Item = &u32>| -> BTreeSet<Option<&str>> {
+                ids.map(|id| self.level(*id, factor)).collect()
+            };
+            levels(&mut points.iter()).is_disjoint(&levels(&mut others.iter()))
+        };
+        let common: Vec<&str> = self.varied().into_iter().filter(shared).collect();
+        let telling: Vec<&str> = common.iter().copied().filter(own).collect();
+        let named = if telling.is_empty() { common } else { telling };
+        let levels = |id: &u32| named.iter().filter_map(|f| self.level(*id, f)).collect::<Vec<_>>();
+        let Some(first) = points.first().filter(|_| !named.is_empty()) else {
+            return points.iter().map(|id| self.point_name(*id)).collect::<Vec<_>>().join("; ");
+        };
+        levels(first).join(", ")
+    }
+
+    /// Of a file's name: kind, what was chosen, and, where there are several points, which.
     pub(super) fn stem(&self, end: Option<&TrialEnd>) -> String {
-        let kind = self.request.kind.name();
-        let Some(end) = end else { return kind.to_owned() };
-        let levels = self.point_name(end.point_id).replace(", ", "-");
-        let levels: String = levels
-            .chars()
-            .map(|c| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' })
-            .collect();
-        [kind, &levels].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("-")
+        let chosen = self.request.wheres.iter().map(|(column, value)| format!("{column}={value}"));
+        let levels = end.map(|end| self.point_name(end.point_id).replace(", ", "-"));
+        let parts = chosen.chain(levels).filter(|part| !part.is_empty());
+        let safe = |c: char| if c.is_ascii_alphanumeric() || "._-=".contains(c) { c } else { '_' };
+        parts.fold(self.request.kind.name().to_owned(), |stem, part| {
+            format!("{stem}-{}", part.chars().map(safe).collect::<String>())
+        })
     }
 
     /// The first chosen trial of every chosen point.
@@ -260,7 +341,7 @@ impl Data {
                 .count()
         };
         // Of several, the first.
-        groups.iter().filter(|group| self.takes("group", group)).rev().max_by_key(present).cloned()
+        groups.iter().filter(|group| self.takes_group(group)).rev().max_by_key(present).cloned()
     }
 
     /// The phase in which most flows run, of those wanted.
@@ -293,31 +374,37 @@ impl Data {
         })
     }
 
-    /// That this kind has no data, and which have.
+    /// That this kind has no data; which have is found out by [`super::draw`].
     pub(super) fn nothing(&self, why: &str) -> ResultsError {
-        let has = |table: &str| {
-            let rows = |end: &TrialEnd| end.rows.get(table).is_some_and(|rows| *rows > 0);
-            self.run.trials().iter().any(rows)
-        };
-        let flows = has("flow_samples") || has("intervals");
-        let possible = |kind: &Kind| match kind {
-            Kind::CcState => has("cc_state"),
-            Kind::Series => flows || has("probes") || has("qdisc_samples"),
-            Kind::Heatmap => self.points.len() > 1 && flows,
-            Kind::OperatingPoint | Kind::Plane => has("flow_samples"),
-            _ => flows,
-        };
-        let names: Vec<&str> =
-            Kind::ALL.iter().filter(|kind| possible(kind)).map(|kind| kind.name()).collect();
         ResultsError::NoFigure {
             path: self.run.path().to_path_buf(),
             kind: self.request.kind.name(),
             why: why.to_owned(),
-            possible: match names.is_empty() {
-                true => "this run has no data for any kind".to_owned(),
-                false => format!("this run has data for: {}", names.join(", ")),
-            },
+            possible: "this run has no data for any kind".to_owned(),
         }
+    }
+
+    /// Of few trials, which tell whether something can be drawn: the first of the first point, and of one that differs from
+    /// it in each factor that varies.
+    pub(super) fn few(mut self) -> Self {
+        let first = self.first_trials();
+        let level =
+            |end: &TrialEnd, factor: &str| self.level(end.point_id, factor).map(str::to_owned);
+        let other = |factor: &str| {
+            let of_first = level(first.first()?, factor);
+            first.iter().find(|end| level(end, factor) != of_first).copied()
+        };
+        let others = self.varied().into_iter().filter_map(other);
+        let kept: BTreeSet<u32> =
+            first.first().copied().into_iter().chain(others).map(|end| end.point_id).collect();
+        let kept = first.into_iter().filter(|end| kept.contains(&end.point_id)).cloned().collect();
+        self.trials = kept;
+        self
+    }
+
+    /// Whether figures of this kind can be narrowed by this column.
+    pub(super) fn can_narrow(&self, kind: Kind, column: &str) -> bool {
+        !self.is_of_rows(column) || columns(kind).contains(&column)
     }
 }
 

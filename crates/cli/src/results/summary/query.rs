@@ -113,6 +113,27 @@ pub(super) fn events(
     Ok(found)
 }
 
+/// Every value that a column of texts has in these tables; iperf3's control connections are left out.
+pub(in crate::results) fn values(
+    run: &RunDir,
+    trials: &[TrialEnd],
+    tables: &[&str],
+    column: &str,
+) -> Result<BTreeSet<String>> {
+    let mut found = BTreeSet::new();
+    for (end, table) in trials.iter().flat_map(|end| tables.iter().map(move |table| (end, table))) {
+        each_piece(run, table, end, &[column, "role"], |piece| {
+            let [values, roles] = [column, "role"].map(|name| piece.texts(name));
+            for row in (0..piece.len()).filter(|row| roles.get(*row) != Some("control")) {
+                if let Some(value) = values.get(row).filter(|value| !found.contains(*value)) {
+                    found.insert(value.to_owned());
+                }
+            }
+        })?;
+    }
+    Ok(found)
+}
+
 /// How punctual a link was in one trial.
 pub(super) struct TimingRow {
     pub(super) link: String,
