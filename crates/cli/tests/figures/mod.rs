@@ -180,6 +180,73 @@ fn means_of_every_kind_are_the_summarys_however_long_intervals_are() {
     assert!((70.0..100.0).contains(&most), "{most}");
 }
 
+/// Two points with 1 and 10 ms of delay.
+const TWO_PATHS: &str = r#"
+name = "made-up"
+[nodes]
+src = {}
+dst = {}
+[wires]
+path = ["src", "dst"]
+[links.bottleneck]
+node = "src"
+toward = "dst"
+rate = "1gbit"
+queue = { kind = "bfifo", limit = "100kB" }
+[flows.under_test]
+from = "src"
+to = "dst"
+count = 2
+[flows.cross]
+from = "src"
+to = "dst"
+[[phases]]
+name = "warm-up"
+length = "1s"
+measure = false
+flows = ["under_test"]
+[[phases]]
+name = "alone"
+length = "4s"
+flows = ["under_test"]
+[[phases]]
+name = "compete"
+length = "4s"
+flows = ["under_test", "cross"]
+[matrix.scheme]
+cubic = { "links.bottleneck.delay" = "1ms" }
+reno = { "links.bottleneck.delay" = "10ms" }
+"#;
+
+#[test]
+fn every_path_has_its_optimum_and_the_fair_share_is_within_the_axis() {
+    let root = tempfile::tempdir().unwrap();
+    let run = made_up(root.path());
+    let draw = |kind, plan: &str| {
+        std::fs::write(run.join("plan.resolved.toml"), plan).unwrap();
+        figure::draw(&run, &request(kind, &[("phase", "alone")])).unwrap().remove(0).svg
+    };
+    let optima = |svg: &str| {
+        let labels: Vec<String> = svg
+            .split("fill=\"#c2185b\">")
+            .skip(1)
+            .map(|text| text.split("</text>").next().unwrap().to_owned())
+            .collect();
+        (svg.matches("fill=\"#c2185b\" stroke").count(), labels)
+    };
+    // One star is the legend's.
+    let svg = draw(Kind::Plane, TWO_PATHS);
+    let two = ["cubic, 20", "reno, &quot;classic&quot;, 40"].map(str::to_owned).to_vec();
+    assert_eq!(optima(&svg), (3, two));
+    assert!(svg.contains(">scheme, buffer:</text>"), "{svg}");
+    assert_eq!(optima(&draw(Kind::Plane, &TWO_PATHS.replace("10ms", "1ms"))), (2, vec![]));
+    // 500 Mbit/s for each, of which they got a tenth.
+    let svg = draw(Kind::Strips, TWO_PATHS);
+    assert!(svg.contains(">500</text>") && svg.contains(">scheme, buffer</text>"), "{svg}");
+    let svg = draw(Kind::Phases, TWO_PATHS);
+    assert!(svg.contains(">Throughput of under_test") && svg.contains(">scheme, buffer</text>"));
+}
+
 #[test]
 fn what_a_kind_cannot_be_narrowed_by_and_what_does_not_occur_is_refused() {
     let root = tempfile::tempdir().unwrap();
@@ -217,6 +284,8 @@ fn what_a_kind_cannot_be_narrowed_by_and_what_does_not_occur_is_refused() {
     }
     let two = said(Kind::Ecdf, &[("group", "cross"), ("group", "under_test")]);
     assert!(two.contains("of one value"), "{two}");
+    let of_link = said(Kind::Heatmap, &[("link", "bottleneck")]);
+    assert!(of_link.contains("has no number of it; it has of all, under_test"), "{of_link}");
     // A flow's group is the one under test.
     let figures = figure::draw(&run, &request(Kind::Plane, &[("flow_id", "cross/0")])).unwrap();
     assert!(!figures[0].csv.contains("under_test") && figures[0].csv.contains("cross/0"));
@@ -243,6 +312,32 @@ fn a_figure_of_a_part_has_a_name_of_its_own() {
     assert_eq!(stem(Kind::Series, &[("trial", "1")]), "series-trial=1-cubic-20");
 }
 
+#[test]
+fn a_heatmap_of_three_factors_says_how_to_leave_two_and_what_else_can_be_drawn() {
+    let root = tempfile::tempdir().unwrap();
+    let level = |nth: u32, factor: u32| {
+        (format!("f{factor}"), ["low", "high"][(nth >> factor & 1) as usize].to_owned())
+    };
+    let points = (0..8).map(|nth| (nth, (0..3).map(|f| level(nth, f)).collect())).collect();
+    let run = RunDir::create(root.path(), &RunInfo { points, ..info() }).unwrap();
+    for point_id in 0..8 {
+        let mut writer = begin(&run, point_id, 1);
+        fill(&mut writer, 0.0);
+        writer.commit(&verdict(Status::Ok, &[])).unwrap();
+    }
+    let draw = |kind, wheres: &[(&str, &str)], metrics: &[&str]| {
+        let metrics = metrics.iter().map(|name| (*name).to_owned()).collect();
+        figure::draw(run.path(), &Request { metrics, ..request(kind, wheres) })
+    };
+    let said = draw(Kind::Heatmap, &[], &[]).unwrap_err().to_string();
+    assert!(said.contains("leave two, as in --where f0=low"), "{said}");
+    assert!(said.ends_with("has data for: phases, series, plane, ecdf, strips"), "{said}");
+    let said = draw(Kind::CcState, &[], &[]).unwrap_err().to_string();
+    assert!(said.ends_with("has data for: phases, series, plane, ecdf, strips"), "{said}");
+    let jain = draw(Kind::Heatmap, &[("f0", "low")], &["jain_fairness_of_mean"]).unwrap();
+    assert!(jain[0].svg.contains("index of all flows, phase "), "{}", jain[0].svg);
+}
+
 /// Both groups begin together; `cross` ends where `compete` begins.
 #[test]
 fn a_heatmap_of_settling_times_is_of_the_phase_in_which_something_changes() {
@@ -254,7 +349,7 @@ fn a_heatmap_of_settling_times_is_of_the_phase_in_which_something_changes() {
         figure::draw(&run, &Request { metrics, ..request(Kind::Heatmap, wheres) })
     };
     let figures = of(&[]).unwrap();
-    assert!(figures[0].svg.contains(", compete (ms)"), "{}", figures[0].svg);
+    assert!(figures[0].svg.contains(", phase compete (ms)"), "{}", figures[0].svg);
     let why = of(&[("phase", "alone")]).unwrap_err().to_string();
     assert!(why.contains("it has in compete"), "{why}");
 }

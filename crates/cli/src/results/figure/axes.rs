@@ -1,7 +1,7 @@
 //! Diagrams with axes: scales with round ticks, frames that share an edge, legends that wrap.
 
 use super::canvas::{
-    Anchor, BAND, Canvas, FAINT, GRID, INK, Shape, Stroke, Style, fitted, text_width,
+    Anchor, BAND, Canvas, FAINT, GRID, INK, Shape, Stroke, Style, fitted, text_width, told_apart,
 };
 use crate::svg::{round_step, short};
 
@@ -11,6 +11,8 @@ pub(super) const SMALL: f64 = 7.0;
 pub(super) const TITLE: f64 = 7.5;
 const TICK: f64 = 2.5;
 const GAP: f64 = 3.0;
+/// How much longer than its diagram a title may be.
+const BESIDE: f64 = 6.0;
 
 /// What is along an edge of a diagram.
 #[derive(Debug, Clone)]
@@ -90,6 +92,16 @@ fn thousands(value: f64) -> String {
     rest.map_or(out.clone(), |rest| format!("{out}.{rest}"))
 }
 
+/// A direction on the sheet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Along {
+    X,
+    Y,
+}
+
+/// Length of what stands for an end beyond the diagram.
+const ARROW: f64 = 3.2;
+
 /// One diagram on the sheet.
 #[derive(Debug, Clone)]
 pub(super) struct Frame {
@@ -135,6 +147,37 @@ impl Frame {
         }
     }
 
+    /// The interval of a mean whose place on the other axis is `at`, in points: a line with caps so wide; an end that lies
+    /// beyond the diagram is an arrow, as a cap there would be read as the end.
+    pub(super) fn interval(
+        &self,
+        canvas: &mut Canvas,
+        (along, at): (Along, f64),
+        ends: (f64, f64),
+        (cap, stroke): (f64, Stroke),
+    ) {
+        let axis = if along == Along::X { &self.x } else { &self.y };
+        let within = |value: f64| value.clamp(axis.low, axis.high);
+        // So many points further inside, and so many beside the line.
+        let place = |value: f64, inwards: f64, aside: f64| match along {
+            Along::X => (self.at_x(value) + inwards, at + aside),
+            Along::Y => (at + aside, self.at_y(value) - inwards),
+        };
+        let [low, high] = [ends.0, ends.1].map(within);
+        canvas.line(place(low, 0.0, 0.0), place(high, 0.0, 0.0), stroke);
+        for (end, shown, inwards) in [(ends.0, low, ARROW), (ends.1, high, -ARROW)] {
+            // What is clamped differs exactly.
+            let beyond = end != shown;
+            let (inwards, half) = if beyond { (inwards, ARROW * 0.6) } else { (0.0, cap) };
+            let corners = [-half, half].map(|aside| place(shown, inwards, aside));
+            if beyond {
+                canvas.polyline(&[corners[0], place(shown, 0.0, 0.0), corners[1]], stroke);
+            } else if cap > 0.0 {
+                canvas.line(corners[0], corners[1], stroke);
+            }
+        }
+    }
+
     /// Edges, ticks and their texts, over the data. Diagrams above others have no texts below.
     pub(super) fn edges(&self, canvas: &mut Canvas, texts_below: bool, y_texts: bool) {
         let edge = Stroke::new(INK, 0.6);
@@ -169,7 +212,7 @@ impl Frame {
         let x = self.left - TICK - 1.5 - self.y.tick_width() - GAP - 1.0;
         // A long title takes two lines, its unit the second.
         let middle = self.top + self.height / 2.0;
-        let room = self.height + 6.0;
+        let room = self.height + BESIDE;
         match self.y.label.rsplit_once(" (") {
             Some((name, unit)) if text_width(&self.y.label, style) > room => {
                 canvas.text((x - TITLE * 1.1, middle), style, &fitted(name, style, room));
@@ -183,21 +226,37 @@ impl Frame {
         let bottom = self.top + self.height;
         let style = Style::new(SMALL, Anchor::Middle);
         let turned = self.x.names && self.turns();
-        for (value, text) in &self.x.ticks {
+        let names: Vec<String> = self.x.ticks.iter().map(|(_, text)| text.clone()).collect();
+        let names = if turned { told_apart(&names, style, self.turned_room()) } else { names };
+        for ((value, _), text) in self.x.ticks.iter().zip(&names) {
             let x = self.at_x(*value);
             if turned {
-                let style = Style { anchor: Anchor::End, turned: -40.0, ..style };
-                let text = fitted(text, style, MOST_TURNED);
-                canvas.text((x + 3.0, bottom + TICK + SMALL * 0.8), style, &text);
+                let style = Style { anchor: Anchor::End, turned: -TURNED, ..style };
+                canvas.text((x + 3.0, bottom + TICK + SMALL * 0.8), style, text);
             } else {
+                let half = text_width(text, style) / 2.0;
+                let x = x.min(canvas.width - half - 0.5).max(half + 0.5);
                 canvas.text((x, bottom + TICK + SMALL), style, text);
             }
         }
         if !self.x.label.is_empty() {
             let y = bottom + self.x_depth() - 1.5;
             let style = Style::new(TITLE, Anchor::Middle);
-            canvas.text((self.left + self.width / 2.0, y), style, &self.x.label);
+            // Beside it may be another diagram's, or nothing.
+            let alone = self.width > canvas.width / 2.0;
+            let room = if alone { canvas.width - 4.0 } else { self.width + 4.0 };
+            let label = fitted(&self.x.label, style, room);
+            let half = text_width(&label, style) / 2.0;
+            let middle = self.left + self.width / 2.0;
+            let x = middle.min(canvas.width - half - 2.0).max(half + 2.0);
+            canvas.text((x, y), style, &label);
         }
+    }
+
+    /// How long turned names may be: the first must not leave the sheet.
+    fn turned_room(&self) -> f64 {
+        let first = self.x.ticks.first().map_or(self.left, |(value, _)| self.at_x(*value));
+        MOST_TURNED.min((first - 2.0) / TURNED.to_radians().cos())
     }
 
     /// Whether names along the lower edge must be turned to find room.
@@ -209,8 +268,8 @@ impl Frame {
     /// How much room ticks, texts and title need below.
     pub(super) fn x_depth(&self) -> f64 {
         let texts = if self.x.names && self.turns() {
-            let widest = self.x.tick_width().min(MOST_TURNED);
-            widest * 40_f64.to_radians().sin() + SMALL * 1.3
+            let widest = self.x.tick_width().min(self.turned_room());
+            widest * TURNED.to_radians().sin() + SMALL * 1.3
         } else {
             SMALL + 1.0
         };
@@ -218,8 +277,17 @@ impl Frame {
     }
 }
 
-/// Room for names that are turned.
+/// Room for names that are turned, and by how many degrees they are.
 const MOST_TURNED: f64 = 80.0;
+const TURNED: f64 = 40.0;
+
+/// Room right of a diagram: half of the last tick's text stands there.
+pub(super) fn right_margin(x: &Axis) -> f64 {
+    let last = x.ticks.last().filter(|_| !x.names);
+    let half =
+        last.map_or(0.0, |(_, text)| text_width(text, Style::new(SMALL, Anchor::Middle)) / 2.0);
+    7.0_f64.max(half + 1.0)
+}
 
 /// Room left of diagrams above each other, for the widest of their ticks and their titles.
 pub(super) fn left_margin(axes: &[&Axis], two_lines: bool) -> f64 {
@@ -235,12 +303,33 @@ pub(super) fn left_margin(axes: &[&Axis], two_lines: bool) -> f64 {
     TICK + 1.5 + ticks + GAP + title + 3.0
 }
 
+/// As [`left_margin`] of one axis beside a diagram that is so high: two lines where its title needs them.
+pub(super) fn left_margin_beside(axis: &Axis, height: f64) -> f64 {
+    let title = text_width(&axis.label, Style::new(TITLE, Anchor::Middle));
+    left_margin(&[axis], title > height + BESIDE)
+}
+
 /// What stands for a thing in a legend.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Key {
     Line(Stroke),
     Mark(Shape, &'static str),
     Box(&'static str),
+    /// Nothing: the text says what the others are.
+    Heading,
+}
+
+const KEY: f64 = 13.0;
+const LINE: f64 = SMALL + 3.0;
+
+/// How high a legend is.
+pub(super) fn legend_height(entries: &[(Key, String)], width: f64) -> f64 {
+    legend(&mut Canvas::new(width, LINE), entries, (0.0, 0.0), width)
+}
+
+/// Names so short that two entries find room beside each other.
+pub(super) fn in_two_columns(names: &[String], width: f64) -> Vec<String> {
+    told_apart(names, Style::new(SMALL, Anchor::Start), width / 2.0 - KEY - 12.0)
 }
 
 /// Entries of a legend, in lines no wider than `width`; returns its height.
@@ -250,8 +339,6 @@ pub(super) fn legend(
     (left, top): (f64, f64),
     width: f64,
 ) -> f64 {
-    const KEY: f64 = 13.0;
-    const LINE: f64 = SMALL + 3.0;
     if entries.is_empty() {
         return 0.0;
     }
@@ -259,7 +346,8 @@ pub(super) fn legend(
     let (mut x, mut y) = (left, top + LINE / 2.0);
     for (key, name) in entries {
         let name = fitted(name, style, width - KEY - 4.0);
-        let wide = KEY + 3.0 + text_width(&name, style) + 9.0;
+        let before = if matches!(key, Key::Heading) { 0.0 } else { KEY + 3.0 };
+        let wide = before + text_width(&name, style) + 9.0;
         if x > left && x + wide - 9.0 > left + width {
             (x, y) = (left, y + LINE);
         }
@@ -270,8 +358,9 @@ pub(super) fn legend(
             }
             Key::Mark(shape, fill) => canvas.mark(shape, (x + KEY / 2.0, y), 6.0, fill),
             Key::Box(fill) => canvas.rect((x + 3.0, y - 3.0), (KEY - 6.0, 6.0), fill),
+            Key::Heading => {}
         }
-        canvas.text((x + KEY + 3.0, y + SMALL * 0.36), style, &name);
+        canvas.text((x + before, y + SMALL * 0.36), style, &name);
         x += wide;
     }
     y - top + LINE / 2.0 + 2.0
@@ -326,6 +415,83 @@ mod tests {
         for x in svg.split("<text x=\"").skip(1).filter_map(|s| s.split('"').next()) {
             assert!(x.parse::<f64>().unwrap() < 200.0 - 40.0, "cut at {x}");
         }
+    }
+
+    #[test]
+    fn an_interval_ends_in_caps_within_the_diagram_and_in_arrows_beyond() {
+        let frame = Frame {
+            left: 20.0,
+            top: 10.0,
+            width: 180.0,
+            height: 60.0,
+            x: Axis::linear("x", 0.0, 1.0, 4.0),
+            y: Axis::linear("y", 0.0, 1.0, 4.0),
+        };
+        let paths = |along, ends| {
+            let mut canvas = Canvas::new(210.0, 90.0);
+            let thin = Stroke::new(INK, 0.7);
+            frame.interval(&mut canvas, (along, 50.0), ends, (2.0, thin));
+            let svg = canvas.finish("t");
+            svg.split("<path d=\"")
+                .skip(1)
+                .map(|path| path.split('"').next().unwrap().to_owned())
+                .collect::<Vec<_>>()
+        };
+        let inside =
+            ["M50.00,55.00L50.00,25.00", "M48.00,55.00L52.00,55.00", "M48.00,25.00L52.00,25.00"];
+        assert_eq!(paths(Along::Y, (0.25, 0.75)), inside);
+        let beyond = paths(Along::Y, (-3.0, 7.0));
+        let arrows =
+            ["M48.08,66.80L50.00,70.00L51.92,66.80", "M48.08,13.20L50.00,10.00L51.92,13.20"];
+        assert_eq!(beyond[0], "M50.00,70.00L50.00,10.00");
+        assert_eq!(beyond[1..], arrows);
+        let beyond = paths(Along::X, (0.5, 7.0));
+        assert_eq!(beyond[2], "M196.80,48.08L200.00,50.00L196.80,51.92");
+    }
+
+    #[test]
+    fn turned_names_can_be_told_apart_and_stay_on_the_sheet() {
+        let names: Vec<String> = ["one, 10ms", "one, 40ms", "two, 40ms"]
+            .map(|end| format!("a_really_long_level_name_number_{end}"))
+            .to_vec();
+        let frame = Frame {
+            left: 22.0,
+            top: 10.0,
+            width: 215.0,
+            height: 60.0,
+            x: Axis::names("a_very_long_factor_name, links.back.delay", &names),
+            y: Axis::linear("y", 0.0, 1.0, 4.0),
+        };
+        assert!(frame.turns());
+        let mut canvas = Canvas::new(241.0, 180.0);
+        frame.edges(&mut canvas, true, false);
+        let svg = canvas.finish("t");
+        let turned: Vec<(f64, String)> = svg
+            .lines()
+            .filter(|line| line.contains("rotate(-40"))
+            .map(|line| {
+                let x = line.split("x=\"").nth(1).unwrap().split('"').next().unwrap();
+                let text = line.split('>').nth(1).unwrap().split('<').next().unwrap();
+                (x.parse().unwrap(), text.to_owned())
+            })
+            .collect();
+        let style = Style::new(SMALL, Anchor::End);
+        for (x, text) in &turned {
+            let begin = x - text_width(text, style) * TURNED.to_radians().cos();
+            assert!(begin > 0.0, "`{text}` begins at {begin}");
+        }
+        let texts: std::collections::BTreeSet<&String> = turned.iter().map(|(_, t)| t).collect();
+        assert_eq!(texts.len(), 3, "{turned:?}");
+    }
+
+    #[test]
+    fn the_last_tick_and_a_title_of_two_lines_find_room() {
+        let x = Axis::linear("Mean sRTT (ms)", 0.0, 1000.0, 4.0);
+        let half = text_width("1000", Style::new(SMALL, Anchor::Middle)) / 2.0;
+        assert!(right_margin(&x) > half && half > 7.0);
+        let y = Axis::linear("Throughput per flow (Mbit/s)", 0.0, 5.0, 4.0);
+        let two_lines = left_margin_beside(&y, 80.0) - left_margin_beside(&y, 120.0);
+        assert!(two_lines >= TITLE * 1.1, "{two_lines}");
     }
 
     #[test]

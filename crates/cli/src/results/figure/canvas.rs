@@ -1,6 +1,7 @@
 //! A sheet of paper in points (1/72 inch) that becomes an SVG file. Text stays text, so that it can be searched and
 //! edited; its width is known from the font that comes with ccbench, which is as wide as Arial.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::sync::LazyLock;
 
@@ -129,6 +130,61 @@ pub(super) fn fitted(text: &str, style: Style, width: f64) -> String {
         }
     }
     kept
+}
+
+/// A text that is no wider than so many points: of one that is, the middle is left out.
+fn halved(text: &str, style: Style, width: f64) -> String {
+    let letters: Vec<char> = text.chars().collect();
+    let cut = |kept: usize| {
+        let begin: String = letters[..kept.div_ceil(2)].iter().collect();
+        let end: String = letters[letters.len() - kept / 2..].iter().collect();
+        format!("{begin}…{end}")
+    };
+    let fits = |text: &String| text_width(text, style) <= width;
+    match fits(&text.to_owned()) {
+        true => text.to_owned(),
+        false => (1..letters.len()).rev().map(cut).find(fits).unwrap_or_else(|| "…".to_owned()),
+    }
+}
+
+/// Names that are no wider than so many points and differ where they differed: shortened in the middle, or to what they
+/// do not have in common, or numbered.
+pub(super) fn told_apart(names: &[String], style: Style, width: f64) -> Vec<String> {
+    let distinct = |texts: &[String]| texts.iter().collect::<BTreeSet<_>>().len();
+    let enough = distinct(names);
+    let halves = |names: &[String]| -> Vec<String> {
+        names.iter().map(|name| halved(name, style, width)).collect()
+    };
+    let short = halves(names);
+    if distinct(&short) == enough {
+        return short;
+    }
+    let letters: Vec<Vec<char>> = names.iter().map(|name| name.chars().collect()).collect();
+    let least = letters.iter().map(Vec::len).min().unwrap_or(0);
+    let same =
+        |at: &dyn Fn(&Vec<char>) -> char| letters.iter().all(|name| at(name) == at(&letters[0]));
+    let before = (0..least).take_while(|nth| same(&|name| name[*nth])).count();
+    let after =
+        (0..least - before).take_while(|nth| same(&|name| name[name.len() - 1 - nth])).count();
+    let rest = |name: &Vec<char>| -> String {
+        let rest: String = name[before..name.len() - after].iter().collect();
+        format!("…{rest}{}", if after > 0 { "…" } else { "" })
+    };
+    let short = halves(&letters.iter().map(rest).collect::<Vec<_>>());
+    if distinct(&short) == enough {
+        return short;
+    }
+    let mut known: Vec<&String> = Vec::new();
+    let numbered = names.iter().map(|name| {
+        let nth = known.iter().position(|other| *other == name).unwrap_or(known.len());
+        if nth == known.len() {
+            known.push(name);
+        }
+        let number = format!("{}: ", nth + 1);
+        let room = width - text_width(&number, style);
+        format!("{number}{}", halved(name, style, room))
+    });
+    numbered.collect()
 }
 
 /// The sheet.
@@ -312,6 +368,29 @@ mod tests {
         let kept = fitted("a long name of a flow", style, 40.0);
         assert!(kept.ends_with('…') && text_width(&kept, style) <= 40.0, "{kept}");
         assert_eq!(fitted("short", style, 40.0), "short");
+    }
+
+    #[test]
+    fn shortened_names_differ_where_they_differed() {
+        let style = Style::new(7.0, Anchor::Start);
+        let short = |names: &[&str], width| {
+            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+            let short = told_apart(&names, style, width);
+            assert!(short.iter().all(|name| text_width(name, style) <= width), "{short:?}");
+            short
+        };
+        assert_eq!(short(&["reno", "bbr"], 40.0), ["reno", "bbr"]);
+        let ends = short(&["a_really_long_name_one", "a_really_long_name_two"], 50.0);
+        assert!(ends[0].starts_with("a_re") && ends[0].ends_with("_one") && ends[0] != ends[1]);
+        let middles = short(&["a_long_begin_1_a_long_end", "a_long_begin_2_a_long_end"], 30.0);
+        assert_eq!(middles, ["…1…", "…2…"]);
+        let long = |mid: &str| format!("begin{}{mid}{}end", "x".repeat(40), "y".repeat(40));
+        let both =
+            [format!("a{}", long("1")), format!("b{}", long("2")), format!("b{}", long("1"))];
+        let numbered = short(&both.each_ref().map(String::as_str), 40.0);
+        assert!(numbered[2].starts_with("3: "), "{numbered:?}");
+        // The same name twice is no reason to number.
+        assert_eq!(short(&["reno", "reno"], 40.0), ["reno", "reno"]);
     }
 
     #[test]

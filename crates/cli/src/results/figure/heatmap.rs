@@ -6,8 +6,8 @@ use ccbench_proto::metric::WHOLE_TRIAL;
 
 use super::axes::{Axis, Frame, SMALL, TITLE, left_margin};
 use super::canvas::{Anchor, Canvas, FAINT, INK, Stroke, Style, fitted};
-use super::data::Data;
-use super::phases::{readable, spoken};
+use super::data::{Data, group_of};
+use super::phases::{readable, titled};
 use super::png::points;
 use super::{COLUMN_MM, Figure, TWO_COLUMNS_MM};
 use crate::results::csv::Table;
@@ -38,8 +38,9 @@ pub(super) fn draw(data: &Data) -> Result<Vec<Figure>> {
         [x] => (x.clone(), None),
         [y, x] => (x.clone(), Some(y.clone())),
         more => {
+            let level = levels(data, &more[0]).into_iter().next().unwrap_or_default();
             let why = format!(
-                "{} factors vary ({}): leave two, as in --where {}=LEVEL",
+                "{} factors vary ({}); leave two, as in --where {}={level}",
                 more.len(),
                 more.join(", "),
                 more[0]
@@ -57,14 +58,16 @@ pub(super) fn draw(data: &Data) -> Result<Vec<Figure>> {
         x,
         y: y.unwrap_or_default(),
         title: format!(
-            "{} {} of {}, {}{}",
-            spoken(first.metric),
-            if first.stat == "mean" || first.stat == "sum" { "" } else { first.stat },
-            first.subject,
-            first.phase,
+            "{} of {}, {}{}",
+            titled(first.metric, first.stat),
+            if first.scope == Scope::Net { "all flows" } else { &first.subject },
+            if first.phase == WHOLE_TRIAL {
+                "whole trials".to_owned()
+            } else {
+                format!("phase {}", first.phase)
+            },
             if unit == "1" { String::new() } else { format!(" ({unit})") }
-        )
-        .replace("  ", " "),
+        ),
         scale,
         rows,
     };
@@ -132,10 +135,22 @@ fn rows(data: &Data, summary: &Summary) -> Result<Vec<PointRow>> {
         });
     }
     let subject = |row: &PointRow| (row.scope, row.subject.clone());
-    let wanted =
-        data.wanted("group").or_else(|| data.wanted("flow_id")).or_else(|| data.wanted("link"));
+    let wanted = ["flow_id", "link", "group"].into_iter().find_map(|c| Some((c, data.wanted(c)?)));
     let chosen = match wanted {
-        Some(name) => of_metric.iter().find(|row| row.subject == name),
+        Some((column, value)) => {
+            let found = of_metric.iter().find(|row| of_wanted(data, row));
+            let subjects =
+                || of_metric.iter().map(|row| row.subject.as_str()).collect::<BTreeSet<_>>();
+            let why = || {
+                let subjects = subjects().into_iter().collect::<Vec<_>>().join(", ");
+                format!("`{asked}` has no number of it; it has of {subjects}")
+            };
+            Some(found.ok_or_else(|| ResultsError::Where {
+                column: column.to_owned(),
+                value: value.to_owned(),
+                why: why(),
+            })?)
+        }
         None => {
             let group = data.under_test(&summary.groups());
             let of_group = |row: &&&PointRow| {
@@ -152,6 +167,19 @@ fn rows(data: &Data, summary: &Summary) -> Result<Vec<PointRow>> {
         .filter(|row| subject(row) == of && row.stat == stat)
         .cloned()
         .collect())
+}
+
+/// Whether a row is of the group, flow or link that is wanted: of all that are given.
+fn of_wanted(data: &Data, row: &PointRow) -> bool {
+    let is = |column: &str, scope: Scope| {
+        data.wanted(column).is_none_or(|name| row.scope == scope && row.subject == name)
+    };
+    let of_group = data.wanted("group").is_none_or(|group| match row.scope {
+        Scope::Group => row.subject == group,
+        Scope::Flow => data.wanted("flow_id").is_some() && group_of(&row.subject) == group,
+        _ => false,
+    });
+    is("flow_id", Scope::Flow) && is("link", Scope::Link) && of_group
 }
 
 /// What is drawn.

@@ -1,8 +1,11 @@
 //! Operating points: throughput and sRTT against what is in flight, and against each other.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::axes::{Axis, Frame, Key, left_margin, legend};
+use super::axes::{
+    Along, Axis, Frame, Key, SMALL, in_two_columns, left_margin, left_margin_beside, legend,
+    legend_height, right_margin,
+};
 use super::canvas::{Anchor, Canvas, FAINT, INK, Shape, Stroke, Style, colour, fitted, shape};
 use super::data::{Data, Path, group_of, looks};
 use super::instants::{Flow, Instant, Mean, Operating, flows, operating};
@@ -137,7 +140,7 @@ impl InFlight<'_> {
         });
         let left = left_margin(&[&axes[0], &axes[1]], false);
         let mut canvas = Canvas::new(width, height);
-        let room = width - left - 7.0;
+        let room = width - left - right_margin(&x);
         let top = 3.0 + legend(&mut canvas, &self.keys(&looks), (left, 3.0), room) + 3.0;
         let frame =
             |y: &Axis| Frame { left, top, width: room, height: 1.0, x: x.clone(), y: y.clone() };
@@ -200,14 +203,11 @@ fn marked(
     (shape, fill): (Shape, &'static str),
 ) {
     let thin = Stroke::new(fill, 0.7);
-    let (right, bottom) = (frame.left + frame.width, frame.top + frame.height);
-    if let Some((low, high)) = x.interval {
-        let ends = [low, high].map(|v| frame.at_x(v).clamp(frame.left, right));
-        canvas.line((ends[0], frame.at_y(y.value)), (ends[1], frame.at_y(y.value)), thin);
+    if let Some(ends) = x.interval {
+        frame.interval(canvas, (Along::X, frame.at_y(y.value)), ends, (0.0, thin));
     }
-    if let Some((low, high)) = y.interval {
-        let ends = [low, high].map(|v| frame.at_y(v).clamp(frame.top, bottom));
-        canvas.line((frame.at_x(x.value), ends[0]), (frame.at_x(x.value), ends[1]), thin);
+    if let Some(ends) = y.interval {
+        frame.interval(canvas, (Along::Y, frame.at_x(x.value)), ends, (0.0, thin));
     }
     canvas.mark(shape, frame.at(x.value, y.value), MARK, fill);
 }
@@ -305,6 +305,70 @@ fn plane_table(data: &Data, marks: &[Mark]) -> String {
     csv.finish()
 }
 
+/// Where the bottleneck of some flows is full and its queue empty.
+struct Optimum {
+    srtt_ms: f64,
+    mbit_per_s: f64,
+    points: BTreeSet<u32>,
+    groups: BTreeSet<String>,
+    /// Whose it is; empty where there is one.
+    label: String,
+}
+
+/// The optima of what is drawn, each once.
+fn optima(data: &Data, marks: &[Mark]) -> Vec<Optimum> {
+    let mut found: Vec<Optimum> = Vec::new();
+    for mark in marks {
+        let group = group_of(&mark.flow);
+        let Some(path) = data.path(mark.point_id, group) else { continue };
+        let (srtt_ms, mbit_per_s) = (path.base_rtt_ms, path.rate_bps / 1e6);
+        let same = |known: &Optimum| (known.srtt_ms, known.mbit_per_s) == (srtt_ms, mbit_per_s);
+        let at = found.iter().position(same).unwrap_or(found.len());
+        if at == found.len() {
+            let (points, groups, label) = Default::default();
+            found.push(Optimum { srtt_ms, mbit_per_s, points, groups, label });
+        }
+        found[at].points.insert(mark.point_id);
+        found[at].groups.insert(group.to_owned());
+    }
+    if found.len() > 1 {
+        for optimum in &mut found {
+            optimum.label = match data.points().len() {
+                1 => optimum.groups.iter().cloned().collect::<Vec<_>>().join(", "),
+                _ => data.name_of_points(&optimum.points),
+            };
+        }
+    }
+    found
+}
+
+impl Optimum {
+    fn draw(&self, canvas: &mut Canvas, frame: &Frame) {
+        let (x, y) = frame.at(self.srtt_ms, self.mbit_per_s);
+        canvas.mark(Shape::Star, (x, y), MARK + 1.0, OPTIMUM);
+        let style = Style { colour: OPTIMUM, ..Style::new(SMALL, Anchor::Start) };
+        // On the side where there is more room.
+        let (before, behind) = (x - frame.left, frame.left + frame.width - x);
+        let (anchor, aside) =
+            if behind >= before { (Anchor::Start, MARK) } else { (Anchor::End, -MARK) };
+        let label = fitted(&self.label, style, before.max(behind) - MARK);
+        if !label.is_empty() {
+            // Above: marks are rather below and behind.
+            canvas.text((x + aside * 0.6, y - MARK * 0.6), Style { anchor, ..style }, &label);
+        }
+    }
+}
+
+/// What marks stand for; of points, the factors that they are named by first.
+fn plane_keys(data: &Data, names: &[(usize, String)], room: f64) -> Vec<(Key, String)> {
+    let texts: Vec<String> = names.iter().map(|(_, name)| name.clone()).collect();
+    let key =
+        |((nth, _), name): (&(usize, String), String)| (Key::Mark(shape(*nth), colour(*nth)), name);
+    let factors = data.factors_of_points();
+    let heading = (!factors.is_empty()).then(|| (Key::Heading, format!("{factors}:")));
+    heading.into_iter().chain(names.iter().zip(in_two_columns(&texts, room)).map(key)).collect()
+}
+
 fn plane_sheet(
     data: &Data,
     marks: &[Mark],
@@ -315,8 +379,7 @@ fn plane_sheet(
         phases.iter().filter(|p| marks.iter().any(|m| m.phase == **p)).collect();
     let usual = if shown.len() > 1 { TWO_COLUMNS_MM } else { COLUMN_MM };
     let width = points(data.request.width_mm.unwrap_or(usual));
-    let height = points(data.request.height_mm.unwrap_or(68.0));
-    let path = marks.first().and_then(|m| data.path(m.point_id, group_of(&m.flow)));
+    let optima = optima(data, marks);
     let most = |of: fn(&Operating) -> Mean| {
         let end = |m: &Mark| {
             let mean = of(&m.operating);
@@ -324,20 +387,26 @@ fn plane_sheet(
         };
         marks.iter().map(end).fold(0.0, f64::max)
     };
-    let rate = path.map_or(0.0, |path| path.rate_bps / 1e6);
-    let x = Axis::linear("Mean sRTT (ms)", 0.0, most(|o| o.srtt_ms), 4.0);
+    let best = |of: fn(&Optimum) -> f64| optima.iter().map(of).fold(0.0, f64::max);
+    let x = Axis::linear("Mean sRTT (ms)", 0.0, most(|o| o.srtt_ms).max(best(|o| o.srtt_ms)), 4.0);
     let label = format!("Throughput{whose} (Mbit/s)");
-    let y = Axis::linear(&label, 0.0, most(|o| o.mbit_per_s).max(rate), 5.0);
-    let left = left_margin(&[&y], false);
-    let mut canvas = Canvas::new(width, height);
-    let mut keys: Vec<(Key, String)> = names
-        .iter()
-        .map(|(nth, name)| (Key::Mark(shape(*nth), colour(*nth)), name.clone()))
-        .collect();
-    if path.is_some() {
+    // Room for their names.
+    let above = if optima.len() > 1 { 1.08 } else { 1.0 };
+    let highest = most(|o| o.mbit_per_s).max(best(|o| o.mbit_per_s) * above);
+    let y = Axis::linear(&label, 0.0, highest, 5.0);
+    let right = right_margin(&x);
+    let least = width - left_margin(&[&y], true) - right;
+    let mut keys = plane_keys(data, names, least);
+    if !optima.is_empty() {
         keys.push((Key::Mark(Shape::Star, OPTIMUM), "optimum".to_owned()));
     }
-    let room = width - left - 7.0;
+    // A long legend makes the figure higher, not its diagrams lower.
+    let above = legend_height(&keys, least);
+    let usual = points(68.0) + (above - legend_height(&keys[..1], least) - 2.0 * SMALL).max(0.0);
+    let height = data.request.height_mm.map_or(usual, points);
+    let left = left_margin_beside(&y, height - above - 45.0);
+    let mut canvas = Canvas::new(width, height);
+    let room = width - left - right;
     let top = 3.0 + legend(&mut canvas, &keys, (left, 3.0), room) + 10.0;
     let gap = 12.0;
     let each = (room - gap * (shown.len() as f64 - 1.0)) / shown.len() as f64;
@@ -349,12 +418,12 @@ fn plane_sheet(
         frame.ground(&mut canvas, &[]);
         let style = Style { colour: FAINT, ..Style::new(7.0, Anchor::Middle) };
         canvas.text((frame.left + each / 2.0, top - 3.0), style, &fitted(phase, style, each));
-        if let Some(path) = path {
-            canvas.mark(Shape::Star, frame.at(path.base_rtt_ms, rate), MARK + 1.0, OPTIMUM);
-        }
         for mark in marks.iter().filter(|mark| mark.phase == **phase) {
             let means = (mark.operating.srtt_ms, mark.operating.mbit_per_s);
             marked(&mut canvas, &frame, means, (shape(mark.series), colour(mark.series)));
+        }
+        for optimum in &optima {
+            optimum.draw(&mut canvas, &frame);
         }
         frame.edges(&mut canvas, true, nth == 0);
     }

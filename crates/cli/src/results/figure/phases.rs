@@ -1,6 +1,6 @@
 //! Bars of one flow group in each phase, beside the ideal: for every point, or for every group where there is one point.
 
-use super::axes::{Axis, Frame, Key, left_margin, legend};
+use super::axes::{Along, Axis, Frame, Key, left_margin, legend};
 use super::canvas::{Canvas, INK, Stroke, colour};
 use super::data::Data;
 use super::png::points;
@@ -17,9 +17,19 @@ const MOST_IN_A_COLUMN: usize = 12;
 struct Metric {
     name: String,
     stat: String,
-    label: String,
+    title: String,
+    /// As it is read; empty: none.
+    unit: String,
     /// How much of the summary's unit the axis' unit is.
     scale: f64,
+}
+
+impl Metric {
+    /// With its unit, and whose it is, if that is to be said.
+    fn label(&self, whose: &str) -> String {
+        let Self { title, unit, .. } = self;
+        if unit.is_empty() { format!("{title}{whose}") } else { format!("{title}{whose} ({unit})") }
+    }
 }
 
 /// A bar.
@@ -80,15 +90,13 @@ fn metrics(data: &Data, summary: &Summary) -> Result<Vec<Metric>> {
             });
         };
         let (scale, unit) = readable(row.unit);
-        let title = spoken(name);
-        let stat = if row.stat == "mean" || row.stat == "sum" { "" } else { row.stat };
-        let title = [title.as_str(), stat].join(" ");
-        let label = if unit == "1" {
-            title.trim().to_owned()
-        } else {
-            format!("{} ({unit})", title.trim())
-        };
-        Ok(Metric { name: name.to_owned(), stat: row.stat.to_owned(), label, scale })
+        Ok(Metric {
+            name: name.to_owned(),
+            stat: row.stat.to_owned(),
+            title: titled(name, row.stat),
+            unit: if unit == "1" { String::new() } else { unit.to_owned() },
+            scale,
+        })
     };
     asked.iter().map(metric).collect()
 }
@@ -103,12 +111,20 @@ pub(in crate::results) fn readable(unit: &str) -> (f64, &str) {
     }
 }
 
-/// What a metric is called on an axis.
-pub(super) fn spoken(metric: &str) -> String {
+/// What a statistic of a metric is called on an axis.
+pub(super) fn titled(metric: &str, stat: &str) -> String {
+    match (metric, stat) {
+        ("srtt", "mean") => "Mean sRTT".to_owned(),
+        (_, "mean" | "sum") => spoken(metric),
+        _ => format!("{} {stat}", spoken(metric)),
+    }
+}
+
+fn spoken(metric: &str) -> String {
     match metric {
         "throughput_sum" => "Throughput".to_owned(),
         "throughput_per_flow_mean" => "Throughput per flow".to_owned(),
-        "srtt" => "Mean sRTT".to_owned(),
+        "srtt" => "sRTT".to_owned(),
         "jain_fairness_of_mean" | "jain_fairness" => "Jain's index".to_owned(),
         other => {
             let text = other.replace('_', " ");
@@ -197,7 +213,7 @@ fn table(
             for (phase, bar) in phases.iter().zip(bars) {
                 let Some(bar) = bar else { continue };
                 csv.row(&[
-                    metric.label.as_str().into(),
+                    metric.label("").as_str().into(),
                     f64::from(place.point_id).into(),
                     place.name.as_str().into(),
                     place.group.as_str().into(),
@@ -226,6 +242,9 @@ fn sheet(
     let width = points(data.request.width_mm.unwrap_or(usual));
     let height = points(data.request.height_mm.unwrap_or(42.0 * all.len() as f64 + 18.0));
     let names: Vec<String> = places.iter().map(|place| place.name.clone()).collect();
+    // Of one point, the names of groups stand below.
+    let several = data.points().len() > 1;
+    let whose = group.map_or(String::new(), |group| format!(" of {group}"));
     let axes: Vec<Axis> = all
         .iter()
         .map(|(metric, bars)| {
@@ -234,7 +253,8 @@ fn sheet(
                 // An interval of few trials may be far wider than what it is of.
                 top.min(bar.value * 2.0).max(bar.ideal.unwrap_or(0.0))
             });
-            Axis::linear(&metric.label, 0.0, ends.fold(0.0, f64::max), 4.0)
+            let label = metric.label(if several { &whose } else { "" });
+            Axis::linear(&label, 0.0, ends.fold(0.0, f64::max), 4.0)
         })
         .collect();
     let left = left_margin(&axes.iter().collect::<Vec<_>>(), true);
@@ -254,7 +274,7 @@ fn sheet(
         top: 0.0,
         width: room,
         height: 10.0,
-        x: Axis::names("", &names),
+        x: Axis::names(&data.factors_of_points(), &names),
         y: y.clone(),
     };
     let below = probe(&axes[0]).x_depth() + 2.0;
@@ -266,7 +286,6 @@ fn sheet(
         draw_bars(&mut canvas, &frame, bars);
         frame.edges(&mut canvas, nth + 1 == all.len(), true);
     }
-    let whose = group.map_or(String::new(), |group| format!(" of {group}"));
     (canvas.finish(&format!("Means in each phase{whose}, 95 % intervals over trials")), width)
 }
 
@@ -288,15 +307,24 @@ fn draw_bars(canvas: &mut Canvas, frame: &Frame, bars: &[Vec<Option<Bar>>]) {
                 canvas.line((x - beyond, y), (x + wide + beyond, y), Stroke::new("#ffffff", 2.2));
                 canvas.line((x - beyond, y), (x + wide + beyond, y), Stroke::new(INK, 1.4));
             }
-            if let Some((low, high)) = bar.interval {
-                let ends = [low.max(0.0), high].map(|v| frame.at_y(v).clamp(frame.top, ground));
-                let cap = (wide * 0.25).min(2.5);
-                let thin = Stroke::new(INK, 0.7);
-                canvas.line((middle, ends[0]), (middle, ends[1]), thin);
-                for y in ends {
-                    canvas.line((middle - cap, y), (middle + cap, y), thin);
-                }
+            if let Some(ends) = bar.interval {
+                let line = ((wide * 0.25).min(2.5), Stroke::new(INK, 0.7));
+                frame.interval(canvas, (Along::Y, middle), ends, line);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_statistic_is_not_called_a_mean() {
+        assert_eq!(titled("srtt", "mean"), "Mean sRTT");
+        assert_eq!(titled("srtt", "p95"), "sRTT p95");
+        assert_eq!(titled("throughput_sum", "mean"), "Throughput");
+        assert_eq!(titled("retransmissions", "sum"), "Retransmissions");
+        assert_eq!(titled("jain_fairness_of_mean", "mean"), "Jain's index");
     }
 }

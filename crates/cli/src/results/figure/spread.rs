@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::axes::{Axis, Frame, Key, left_margin, legend};
+use super::axes::{Axis, Frame, Key, left_margin, left_margin_beside, legend, legend_height};
 use super::canvas::{Anchor, Canvas, FAINT, INK, Stroke, Style, colour, dash, fitted};
 use super::data::{Data, group_of, looks};
 use super::instants::{Flow, Instant, flows};
@@ -239,9 +239,11 @@ fn strips_sheet(data: &Data, places: &[(u32, String)], got: &[Got]) -> (String, 
     let usual = if names.len() * phases.len() > 6 { TWO_COLUMNS_MM } else { COLUMN_MM };
     let width = points(data.request.width_mm.unwrap_or(usual));
     let height = points(data.request.height_mm.unwrap_or(62.0));
-    let most = got.iter().map(|one| one.mbit_per_s).fold(0.0, f64::max);
+    let most = got.iter().flat_map(|one| {
+        [Some(one.mbit_per_s), fair(data, places[one.place].0, &one.flow, &one.phase)]
+    });
+    let most = most.flatten().fold(0.0, f64::max);
     let y = Axis::linear("Throughput per flow (Mbit/s)", 0.0, most, 5.0);
-    let left = left_margin(&[&y], false);
     let mut canvas = Canvas::new(width, height);
     let mut keys: Vec<(Key, String)> = groups
         .iter()
@@ -254,15 +256,22 @@ fn strips_sheet(data: &Data, places: &[(u32, String)], got: &[Got]) -> (String, 
         Key::Line(Stroke { dash: "3 1.5", ..Stroke::new(INK, 0.8) }),
         "fair share".to_owned(),
     ));
-    let room = width - left - 4.0;
     let jain_line = if ids.len() > 1 { 0.0 } else { 8.0 };
-    let top = 3.0 + legend(&mut canvas, &keys, (left, 3.0), room) + 9.0 + jain_line;
     let gap = 8.0;
-    let each = (room - gap * (phases.len() as f64 - 1.0)) / phases.len() as f64;
-    let x = Axis::names("", &names);
+    let x = Axis::names(&data.factors_of_points(), &names);
+    // With so much room at the left: what the diagrams need above, how wide and how high they are.
+    let layout = |left: f64| {
+        let room = width - left - 4.0;
+        let top = 3.0 + legend_height(&keys, room) + 9.0 + jain_line;
+        let each = (room - gap * (phases.len() as f64 - 1.0)) / phases.len() as f64;
+        let frame = Frame { left, top, width: each, height: 1.0, x: x.clone(), y: y.clone() };
+        (top, each, height - top - frame.x_depth() - 2.0)
+    };
+    let left = left_margin_beside(&y, layout(left_margin(&[&y], true)).2);
+    let (top, each, tall) = layout(left);
+    legend(&mut canvas, &keys, (left, 3.0), width - left - 4.0);
     let frame =
         |left: f64| Frame { left, top, width: each, height: 1.0, x: x.clone(), y: y.clone() };
-    let tall = height - top - frame(left).x_depth() - 2.0;
     for (nth, phase) in phases.iter().enumerate() {
         let frame = Frame { height: tall, ..frame(left + nth as f64 * (each + gap)) };
         frame.ground(&mut canvas, &[]);
@@ -303,10 +312,8 @@ fn fair_lines(
             1 => (frame.left, frame.left + frame.width),
             _ => (frame.at_x(at as f64 + 0.05), frame.at_x(at as f64 + 0.95)),
         };
-        if y >= frame.top {
-            let stroke = Stroke { dash: "3 1.5", ..Stroke::new(INK, 0.8) };
-            canvas.line((ends.0, y), (ends.1, y), stroke);
-        }
+        let stroke = Stroke { dash: "3 1.5", ..Stroke::new(INK, 0.8) };
+        canvas.line((ends.0, y), (ends.1, y), stroke);
     }
 }
 

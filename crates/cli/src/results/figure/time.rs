@@ -304,14 +304,22 @@ fn y_axis(panel: &Panel, from_s: f64, to_s: f64) -> Axis {
             }
         }
     }
-    let unit = if panel.unit == "us" { "µs" } else { panel.unit.as_str() };
+    // Variables of congestion controls have their unit in their name.
+    let variable = panel.title.strip_suffix(&format!("_{}", panel.unit));
+    let unit = match panel.unit.as_str() {
+        "us" => "µs",
+        "pkts" => "packets",
+        other => other,
+    };
     let title = match panel.title.as_str() {
         series::SRTT => "sRTT",
         series::CWND => "cwnd",
         series::RETRANSMISSIONS => "Retransmits",
-        other => other,
+        other => variable.unwrap_or(other),
     };
-    Axis::linear(&format!("{title} ({unit})"), low, high, 3.0)
+    let label =
+        if ["", "1"].contains(&unit) { title.to_owned() } else { format!("{title} ({unit})") };
+    Axis::linear(&label, low, high, 3.0)
 }
 
 /// What each name is called in the legend, and its line. Flows have colours, links are grey to black.
@@ -381,6 +389,18 @@ mod tests {
         assert_eq!(looped, wanted);
         let held = replayed(&replay(b"10,1\n40,2\n", OnEnd::Hold), 5.0);
         assert_eq!(held.last(), Some(&(5.0, 40.0)));
+    }
+
+    #[test]
+    fn a_variable_is_named_without_its_unit_which_is_spelt_as_elsewhere() {
+        let label = |title: &str, unit: &str| {
+            let (title, unit) = (title.to_owned(), unit.to_owned());
+            y_axis(&Panel { title, unit, samples: 0, curves: vec![] }, 0.0, 1.0).label
+        };
+        assert_eq!(label("base_us", "us"), "base (µs)");
+        assert_eq!(label("target_pkts", "pkts"), "target (packets)");
+        assert_eq!(label("alpha", "1"), "alpha");
+        assert_eq!(label(series::SRTT, "ms"), "sRTT (ms)");
     }
 
     #[test]
