@@ -1,6 +1,7 @@
 //! Which trials a figure is of, and what their plan makes of them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use ccbench_proto::plan::{Plan, Queue};
 use ccbench_proto::resolve;
@@ -8,6 +9,7 @@ use ccbench_proto::schedule::{self, FlowTask, Point, TrialContext};
 use ccbench_proto::units::{FRAME_BYTES, Limit};
 
 use super::{Kind, Request};
+use crate::results::curve::{self, Curve};
 use crate::results::journal::{PhaseRecord, TrialEnd};
 use crate::results::store::{Levels, RunDir};
 pub(super) use crate::results::summary::group_of;
@@ -27,6 +29,8 @@ pub(super) struct Data {
     plans: BTreeMap<u32, (Plan, Vec<Span>)>,
     /// When groups run, as summaries see it.
     pub(super) schedule: Schedule,
+    /// What traced links let pass, by point and link.
+    curves: BTreeMap<(u32, String), Arc<Curve>>,
 }
 
 /// When a flow group runs, in seconds since the trial's beginning.
@@ -96,7 +100,8 @@ impl Data {
         let mut trials = run.trials();
         trials.retain(|end| request.choice.takes(end.status));
         let request = request.clone();
-        let mut data = Self { run, request, trials, factors, points, plans, schedule };
+        let curves = curve::of_run(&run, &trials.iter().map(|end| end.point_id).collect());
+        let mut data = Self { run, request, trials, factors, points, plans, schedule, curves };
         // Trials first: what occurs depends on them.
         let wheres = data.request.wheres.clone();
         let (of_rows, of_trials): (Vec<_>, Vec<_>) =
@@ -351,8 +356,8 @@ impl Data {
         self.phases().into_iter().rev().max_by_key(flows)
     }
 
-    /// The bottleneck of a group's flows.
-    pub(super) fn path(&self, point_id: u32, group: &str) -> Option<Path> {
+    /// The bottleneck of a group's flows; where it has a trace, its rate is what that lets pass in a phase, in the mean.
+    pub(super) fn path(&self, point_id: u32, group: &str, phase: &str) -> Option<Path> {
         let plan = self.plan(point_id)?;
         let (name, link) = resolve::bottleneck(plan, group)?;
         let rate = resolve::drain_rate(link)?;
@@ -366,11 +371,17 @@ impl Data {
             }
             _ => None,
         };
-        let rate_bps = rate.bits_per_sec() as f64;
-        (rate_bps > 0.0).then(|| Path {
-            rate_bps,
+        let mean_bps = rate.bits_per_sec() as f64;
+        let traced = self.curves.get(&(point_id, name.to_owned())).and_then(|curve| {
+            let phases = self.phases();
+            let (from_s, to_s) = phases.iter().find(|record| record.name == phase)?.span_s();
+            let ns = |s: f64| (s * 1e9).round() as u64;
+            Some(curve.bytes(ns(from_s), ns(to_s)) * 8.0 / (to_s - from_s))
+        });
+        (mean_bps > 0.0).then(|| Path {
+            rate_bps: traced.unwrap_or(mean_bps),
             base_rtt_ms: rtt.as_secs_f64() * 1e3,
-            full_queue_ms: bytes.map(|bytes| bytes * 8.0 / rate_bps * 1e3),
+            full_queue_ms: bytes.map(|bytes| bytes * 8.0 / mean_bps * 1e3),
         })
     }
 

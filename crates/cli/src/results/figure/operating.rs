@@ -46,7 +46,7 @@ fn against_in_flight(data: &Data, point_id: u32) -> Result<Option<Figure>> {
     each.retain(|_, flow| flow.in_flight.is_some());
     let Some(joint) = joint.filter(|joint| joint.in_flight.is_some()) else { return Ok(None) };
     let names: Vec<String> = each.keys().cloned().collect();
-    let path = names.first().and_then(|flow| data.path(point_id, group_of(flow)));
+    let path = names.first().and_then(|flow| data.path(point_id, group_of(flow), &phase.name));
     let drawn = InFlight { each: &each, joint: &joint, path, names: &names };
     let first = trials.first().map_or(0, |end| end.trial);
     let dots: Vec<&Flow> =
@@ -320,7 +320,8 @@ fn optima(data: &Data, marks: &[Mark]) -> Vec<Optimum> {
     let mut found: Vec<Optimum> = Vec::new();
     for mark in marks {
         let group = group_of(&mark.flow);
-        let Some(path) = data.path(mark.point_id, group) else { continue };
+        let Some(phase) = data.fullest_phase(mark.point_id) else { continue };
+        let Some(path) = data.path(mark.point_id, group, &phase.name) else { continue };
         let (srtt_ms, mbit_per_s) = (path.base_rtt_ms, path.rate_bps / 1e6);
         let same = |known: &Optimum| (known.srtt_ms, known.mbit_per_s) == (srtt_ms, mbit_per_s);
         let at = found.iter().position(same).unwrap_or(found.len());

@@ -178,7 +178,7 @@ fn bar(
 /// What a low-delay congestion control should do: its flows' share of the link, at the base RTT when alone, and with
 /// a full queue beside others.
 fn ideal(data: &Data, metric: &Metric, place: &Place, phase: &PhaseRecord) -> Option<f64> {
-    let path = data.path(place.point_id, &place.group)?;
+    let path = data.path(place.point_id, &place.group, &phase.name)?;
     let running = data.running(place.point_id, &phase.name);
     let mine = f64::from(*running.get(place.group.as_str())?);
     let all = f64::from(running.values().sum::<u32>());

@@ -196,7 +196,7 @@ fn strips(data: &Data) -> Result<Option<Figure>> {
 /// An equal share of the bottleneck for each flow that runs in a phase.
 fn fair(data: &Data, point_id: u32, flow: &str, phase: &str) -> Option<f64> {
     let all = data.running(point_id, phase).values().sum::<u32>();
-    let path = data.path(point_id, group_of(flow))?;
+    let path = data.path(point_id, group_of(flow), phase)?;
     (all > 0).then(|| path.rate_bps / 1e6 / f64::from(all))
 }
 
