@@ -168,7 +168,8 @@ pub(super) fn told_apart(names: &[String], style: Style, width: f64) -> Vec<Stri
         (0..least - before).take_while(|nth| same(&|name| name[name.len() - 1 - nth])).count();
     let rest = |name: &Vec<char>| -> String {
         let rest: String = name[before..name.len() - after].iter().collect();
-        format!("…{rest}{}", if after > 0 { "…" } else { "" })
+        let [begin, end] = [before, after].map(|cut| if cut > 0 { "…" } else { "" });
+        format!("{begin}{rest}{end}")
     };
     let short = halves(&letters.iter().map(rest).collect::<Vec<_>>());
     if distinct(&short) == enough {
@@ -384,9 +385,9 @@ mod tests {
         assert!(ends[0].starts_with("a_re") && ends[0].ends_with("_one") && ends[0] != ends[1]);
         let middles = short(&["a_long_begin_1_a_long_end", "a_long_begin_2_a_long_end"], 30.0);
         assert_eq!(middles, ["…1…", "…2…"]);
-        let long = |mid: &str| format!("begin{}{mid}{}end", "x".repeat(40), "y".repeat(40));
-        let both =
-            [format!("a{}", long("1")), format!("b{}", long("2")), format!("b{}", long("1"))];
+        let long = |mid: &str| format!("{}{mid}{}", "x".repeat(40), "y".repeat(40));
+        let [one, two] = ["1", "2"].map(long);
+        let both = [format!("a{one}c"), format!("b{one}d"), format!("a{two}c")];
         let numbered = short(&both.each_ref().map(String::as_str), 40.0);
         assert!(numbered[2].starts_with("3: "), "{numbered:?}");
         // The same name twice is no reason to number.
