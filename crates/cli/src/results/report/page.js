@@ -134,6 +134,12 @@
     if (least === null) return most === null ? "" : `at most ${most} ${unit}`;
     return most === null ? `at least ${least} ${unit}` : `${least} to ${most} ${unit}`;
   };
+  /** A text with smaller ones beneath. */
+  const noted = (text, ...notes) => {
+    const all = make("div", text);
+    for (const note of notes.filter(Boolean)) all.append(make("div", note, { className: "note" }));
+    return all;
+  };
   const measured = (claim) => {
     if (claim.measured === null) return "-";
     const [scale, unit] = readable(claim);
@@ -150,14 +156,13 @@
     table(byId("claims"), "Claim by claim", [
       { title: "verdict", value: (claim) => claim.verdict,
         show: (claim) => make("span", claim.verdict.replaceAll("_", " "), { className: HOW[claim.verdict] ?? "" }) },
-      { title: "claim", value: (claim) => claim.claim, className: "wrapped" },
-      { title: "published", value: (claim) => claim.published, className: "wrapped" },
-      { title: "source", value: (claim) => claim.source, className: "wrapped" },
+      { title: "claim", value: (claim) => claim.claim, className: "told",
+        show: (claim) => noted(claim.claim, [claim.number, claim.levels].filter(Boolean).join(", "), claim.why.join("; ")) },
+      { title: "published", value: (claim) => claim.published, className: "wrapped",
+        show: (claim) => noted(claim.published ?? "-", claim.source) },
       { title: "expected", value: bounds },
       { title: "measured", value: (claim) => claim.measured, show: measured, number: true },
       { title: "trials", value: (claim) => claim.n_trials, number: true },
-      { title: "of", value: (claim) => [claim.number, claim.levels].filter(Boolean).join(", "), className: "wrapped" },
-      { title: "why", value: (claim) => claim.why.join("; "), className: "wrapped" },
     ], run.claims);
   }
 
