@@ -210,6 +210,23 @@ fn index(got: &[Got], places: &[(u32, String)], point_id: u32, phase: &str) -> O
     (!indices.is_empty()).then(|| indices.iter().sum::<f64>() / indices.len() as f64)
 }
 
+/// A colour for each group, and the line of the fair share.
+fn strips_keys(groups: &[&str]) -> Vec<(Key, String)> {
+    let mark = |nth| Key::Mark(super::canvas::Shape::Circle, colour(nth));
+    let fair = Key::Line(Stroke { dash: "3 1.5", ..Stroke::new(INK, 0.8) });
+    let of_group = |(nth, group): (usize, &&str)| (mark(nth), (*group).to_owned());
+    groups.iter().enumerate().map(of_group).chain([(fair, "fair share".to_owned())]).collect()
+}
+
+/// With room for all that the flows got and for what is fair.
+fn strips_axis(data: &Data, places: &[(u32, String)], got: &[Got]) -> Axis {
+    let both = got.iter().flat_map(|one| {
+        [Some(one.mbit_per_s), fair(data, places[one.place].0, &one.flow, &one.phase)]
+    });
+    let most = both.flatten().fold(0.0, f64::max);
+    Axis::linear("Throughput per flow (Mbit/s)", 0.0, most, 5.0)
+}
+
 fn strips_sheet(data: &Data, places: &[(u32, String)], got: &[Got]) -> (String, f64) {
     let ids = data.points();
     let phases: Vec<String> = data.phases().into_iter().map(|p| p.name).collect();
@@ -239,23 +256,9 @@ fn strips_sheet(data: &Data, places: &[(u32, String)], got: &[Got]) -> (String, 
     let usual = if names.len() * phases.len() > 6 { TWO_COLUMNS_MM } else { COLUMN_MM };
     let width = points(data.request.width_mm.unwrap_or(usual));
     let height = points(data.request.height_mm.unwrap_or(62.0));
-    let most = got.iter().flat_map(|one| {
-        [Some(one.mbit_per_s), fair(data, places[one.place].0, &one.flow, &one.phase)]
-    });
-    let most = most.flatten().fold(0.0, f64::max);
-    let y = Axis::linear("Throughput per flow (Mbit/s)", 0.0, most, 5.0);
+    let y = strips_axis(data, places, got);
     let mut canvas = Canvas::new(width, height);
-    let mut keys: Vec<(Key, String)> = groups
-        .iter()
-        .enumerate()
-        .map(|(nth, group)| {
-            (Key::Mark(super::canvas::Shape::Circle, colour(nth)), (*group).to_owned())
-        })
-        .collect();
-    keys.push((
-        Key::Line(Stroke { dash: "3 1.5", ..Stroke::new(INK, 0.8) }),
-        "fair share".to_owned(),
-    ));
+    let keys = strips_keys(&groups);
     let jain_line = if ids.len() > 1 { 0.0 } else { 8.0 };
     let gap = 8.0;
     let x = Axis::names(&data.factors_of_points(), &names);
