@@ -145,12 +145,12 @@ fn without_root_the_same_plan_runs_in_a_user_namespace() {
         "flows.second.cc=cubic",
     ]);
     // Without real-time priority a busy machine makes the link late, and the verdict says so; nothing else may fail.
-    let trial = &ccbench_tests::csv(&bench.results().join("trials.csv"))[0];
-    let codes = trial["reasons"].split("; ").filter_map(|reason| Some(reason.split_once(": ")?.0));
-    let late = codes.clone().any(|code| code == "link_late");
-    let others = codes.filter(|code| !["link_late", "cpu_bound"].contains(code)).count();
-    assert!(trial["status"] == "ok" || others == 0, "{}", text(&output));
-    assert_eq!(output.status.code(), Some(i32::from(trial["status"] == "failed")));
+    let told = text(&output);
+    let verdicts = told.lines().filter_map(|line| line.strip_prefix("point 0, trial 1: "));
+    let codes: Vec<&str> = verdicts.filter_map(|verdict| verdict.split(": ").nth(1)).collect();
+    let late = codes.contains(&"link_late");
+    assert!(codes.iter().all(|code| ["link_late", "cpu_bound"].contains(code)), "{told}");
+    assert!(output.status.code() == Some(0) || (output.status.code() == Some(1) && late), "{told}");
     let run = bench.results();
     let out = bench.path("csv");
     bench.run(&["export", "csv", &run.to_string_lossy(), "-o", &out.to_string_lossy()]);
@@ -160,7 +160,7 @@ fn without_root_the_same_plan_runs_in_a_user_namespace() {
         .filter_map(|row| row["bytes"].parse::<f64>().ok())
         .sum();
     let least = if late { 1e6 } else { 17.5e6 };
-    assert!(received > least, "{received} bytes in 2 s: {}", text(&output));
+    assert!(received > least, "{received} bytes in 2 s: {told}");
 }
 
 #[test]
