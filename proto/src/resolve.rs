@@ -227,8 +227,8 @@ pub(crate) fn round_trips<'t>(plan: &Plan, topology: &'t Topology) -> Vec<Vec<(&
         .collect()
 }
 
-/// Whether a link shapes this interface.
-pub(crate) fn shapes(link: &Link, topology: &Topology, hop: (&str, &str)) -> bool {
+/// Whether a link shapes this interface (node and device).
+pub fn shapes(link: &Link, topology: &Topology, hop: (&str, &str)) -> bool {
     if link.node != hop.0 {
         return false;
     }

@@ -343,6 +343,12 @@ fn speaks_for_its_machine(plan: &Plan, node: &str) -> bool {
     own || first_of_ours().is_some_and(|(first, _)| first == node)
 }
 
+/// Every flow group of the plan and when it runs, in name order, for those who run none: with the first range's ports and
+/// without addresses.
+pub fn flows(plan: &CheckedPlan) -> Vec<FlowTask> {
+    flow_tasks(plan.plan(), &|_| IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0)
+}
+
 /// Every flow group of the plan with its ports and its times, in name order.
 fn flow_tasks(plan: &Plan, address: &impl Fn(&str) -> IpAddr, slot: u32) -> Vec<FlowTask> {
     let mut earlier = 0;

@@ -6,7 +6,7 @@ use std::io::IsTerminal;
 use std::time::Duration;
 
 use ccbench_proto::plan::check::CheckedPlan;
-use ccbench_proto::schedule::{self, PhaseSpan, Run, TrialContext};
+use ccbench_proto::schedule::{self, PhaseSpan, Run};
 use ccbench_proto::units::Micros;
 use ccbench_proto::wire;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -29,9 +29,7 @@ pub struct Timetable {
 impl Timetable {
     /// A point's.
     pub fn of(plan: &CheckedPlan) -> Self {
-        let nothing = TrialContext::default();
-        let tasks = plan.plan().nodes.keys().map(|node| schedule::task_for(plan, node, &nothing));
-        let groups = tasks.flat_map(|task| task.clients);
+        let groups = schedule::flows(plan).into_iter();
         Self {
             phases: schedule::phases(plan),
             groups: groups.map(|flow| (flow.group, (flow.start, flow.stop))).collect(),

@@ -15,6 +15,16 @@ use ccbench_proto::schedule::PhaseSpan;
 use ccbench_proto::units::Micros;
 use ccbench_proto::wire::{self, run_event::Of};
 
+/// The plan of a made-up run: two nodes, and this.
+macro_rules! two_nodes {
+    ($rest:literal) => {
+        concat!(
+            "name = \"made-up\"\n[nodes]\nsrc = {}\ndst = {}\n[wires]\npath = [\"src\", \"dst\"]\n",
+            $rest
+        )
+    };
+}
+
 mod browser;
 mod figures;
 mod lost;
@@ -434,13 +444,8 @@ fn without_intervals_throughput_is_what_was_acknowledged_and_a_note_says_so() {
 }
 
 /// As the made-up flows, but that `cross` must end when it in fact begins.
-const ENDS_EARLY: &str = r#"
-name = "made-up"
-[nodes]
-src = {}
-dst = {}
-[wires]
-path = ["src", "dst"]
+const ENDS_EARLY: &str = two_nodes!(
+    r#"
 [flows.under_test]
 from = "src"
 to = "dst"
@@ -460,7 +465,8 @@ flows = ["under_test", "cross"]
 name = "compete"
 length = "4s"
 flows = ["under_test"]
-"#;
+"#
+);
 
 #[test]
 fn what_drains_after_a_groups_end_is_no_phase_of_its_own() {

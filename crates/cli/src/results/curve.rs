@@ -1,10 +1,11 @@
 //! How many bytes a traced link may have sent by an instant of the trial.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use ccbench_proto::plan::check::CheckedPlan;
-use ccbench_proto::plan::{Link, OnEnd, Plan, TraceStart, TraceUse};
+use ccbench_proto::plan::{Link, OnEnd, TraceStart, TraceUse};
 use ccbench_proto::resolve::ETHERNET_BYTES;
 use ccbench_proto::trace::{self, Trace};
 use ccbench_proto::units::Rate;
@@ -17,47 +18,80 @@ pub(in crate::results) fn overhead(link: &Link) -> f64 {
     link.overhead.unwrap_or(ETHERNET_BYTES).get() as f64
 }
 
-/// The traced links of these points, as the traces stored with the run have it. None of a link whose trace begins later
-/// than the trial, says no rate or cannot be read.
-pub(in crate::results) fn of_run(
-    run: &RunDir,
-    wanted: &BTreeSet<u32>,
-) -> BTreeMap<(u32, String), Arc<Curve>> {
-    let folder = run.path().join(FOLDER);
-    let Some(plan) = Some(run).filter(|_| folder.is_dir()).and_then(RunDir::plan) else {
-        return BTreeMap::new();
-    };
-    let points = plan.points();
-    let names = stored_names(&points.iter().flat_map(|point| files(point.plan.plan())).collect());
-    let mut read: BTreeMap<String, Option<Arc<Trace>>> = BTreeMap::new();
-    let mut made: Vec<(TraceUse, f64, Arc<Curve>)> = Vec::new();
-    let mut curves = BTreeMap::new();
-    for point in points.iter().filter(|point| wanted.contains(&point.id)) {
-        for (name, link) in &point.plan.plan().links {
-            let Some(used) = link.trace.as_ref().filter(|used| used.start == TraceStart::Trial)
-            else {
-                continue;
-            };
-            let overhead = overhead(link);
-            let known = made.iter().find(|(of, beside, _)| of == used && *beside == overhead);
-            let curve = known.map(|(_, _, curve)| Arc::clone(curve)).or_else(|| {
-                let trace = read.entry(used.file.clone()).or_insert_with(|| {
-                    let bytes = std::fs::read(folder.join(names.get(&used.file)?)).ok()?;
-                    trace::parse(&used.file, &bytes).ok().map(Arc::new)
-                });
-                let curve = Arc::new(Curve::new(trace.as_ref()?, used, overhead)?);
-                made.push((used.clone(), overhead, Arc::clone(&curve)));
-                Some(curve)
-            });
-            curves.extend(curve.map(|curve| ((point.id, name.clone()), curve)));
-        }
-    }
-    curves
+/// The traces that are stored with a run, and what they let its links send.
+#[derive(Debug, Default)]
+pub(in crate::results) struct Traced {
+    /// By the name that the plan gives its file.
+    traces: BTreeMap<String, Arc<Trace>>,
+    /// By point and link.
+    curves: BTreeMap<u32, BTreeMap<String, Arc<Curve>>>,
 }
 
-/// Trace files, by the names that the plan gives them.
-fn files(plan: &Plan) -> impl Iterator<Item = String> + '_ {
-    plan.links.values().filter_map(|link| Some(link.trace.as_ref()?.file.clone()))
+impl Traced {
+    /// Of a run's plan; traces that cannot be read are left out.
+    pub(super) fn of(run: &RunDir) -> Self {
+        let folder = run.path().join(FOLDER);
+        let Some(plan) = Some(run).filter(|_| folder.is_dir()).and_then(RunDir::plan) else {
+            return Self::default();
+        };
+        let points = plan.points();
+        let used = points.iter().flat_map(|point| point.plan.plan().links.values());
+        let files = used.filter_map(|link| Some(link.trace.as_ref()?.file.clone())).collect();
+        let read = |(file, stored): (String, PathBuf)| {
+            let bytes = std::fs::read(folder.join(stored)).ok()?;
+            let trace = trace::parse(&file, &bytes).ok()?;
+            Some((file, Arc::new(trace)))
+        };
+        let traces: BTreeMap<_, _> = stored_names(&files).into_iter().filter_map(read).collect();
+        let mut made: Vec<(TraceUse, f64, Arc<Curve>)> = Vec::new();
+        let mut curves: BTreeMap<u32, BTreeMap<String, Arc<Curve>>> = BTreeMap::new();
+        for point in &points {
+            for (name, link) in &point.plan.plan().links {
+                let Some(used) = from_the_beginning(link) else { continue };
+                let overhead = overhead(link);
+                let known = made.iter().find(|(of, beside, _)| of == used && *beside == overhead);
+                let curve = known.map(|(_, _, curve)| Arc::clone(curve)).or_else(|| {
+                    let curve = Arc::new(Curve::new(traces.get(&used.file)?, used, overhead)?);
+                    made.push((used.clone(), overhead, Arc::clone(&curve)));
+                    Some(curve)
+                });
+                let of_point = curves.entry(point.id).or_default();
+                of_point.extend(curve.map(|curve| (name.clone(), curve)));
+            }
+        }
+        Self { traces, curves }
+    }
+
+    /// A trace, by the name that the plan gives its file.
+    pub(in crate::results) fn trace(&self, file: &str) -> Option<&Arc<Trace>> {
+        self.traces.get(file)
+    }
+
+    /// What a link's trace lets pass at a point; `None` of a link whose trace begins later than the trial, says no rate or
+    /// cannot be read.
+    pub(in crate::results) fn curve(&self, point_id: u32, link: &str) -> Option<&Curve> {
+        self.curves.get(&point_id)?.get(link).map(Arc::as_ref)
+    }
+
+    /// Whether no link has a curve.
+    pub(in crate::results) fn is_empty(&self) -> bool {
+        self.curves.values().all(BTreeMap::is_empty)
+    }
+}
+
+/// Of the links of a plan that has its traces; none of a trace that begins later than the trial.
+pub(in crate::results) fn of_plan(plan: &CheckedPlan) -> BTreeMap<String, Arc<Curve>> {
+    let curve = |(name, link): (&String, &Link)| {
+        let used = from_the_beginning(link)?;
+        let curve = Curve::new(plan.trace(&used.file)?, used, overhead(link))?;
+        Some((name.clone(), Arc::new(curve)))
+    };
+    plan.plan().links.iter().filter_map(curve).collect()
+}
+
+/// How a link uses a trace that begins with the trial.
+fn from_the_beginning(link: &Link) -> Option<&TraceUse> {
+    link.trace.as_ref().filter(|used| used.start == TraceStart::Trial)
 }
 
 /// Bytes over time: piecewise linear, repeated if the trace loops.
@@ -108,12 +142,6 @@ impl Curve {
         };
         let jumps = matches!(trace, Trace::Opportunities(_));
         Some(Self { knots, length_ns: length_ns.max(1), on_end: used.on_end, jumps })
-    }
-
-    /// Of a link of a plan that has its traces; `None` also of a trace that begins later than the trial.
-    pub(in crate::results) fn of_link(plan: &CheckedPlan, link: &Link) -> Option<Self> {
-        let used = link.trace.as_ref().filter(|used| used.start == TraceStart::Trial)?;
-        Self::new(plan.trace(&used.file)?, used, overhead(link))
     }
 
     /// When nothing passes for at least so long: from and to, up to an instant of the trial.
@@ -362,12 +390,13 @@ flows = ["f"]
             imported: vec![],
         };
         let run = RunDir::create_at(&folder.path().join("run"), &info).unwrap();
-        let all = of_run(&run, &BTreeSet::from([0, 1, 2]));
-        let found: Vec<_> = all
-            .iter()
-            .map(|((id, link), curve)| (*id, link.as_str(), curve.bytes(0, 1_000_000_000)))
-            .collect();
-        assert_eq!(found, [(0, "up", 1e6), (1, "up", 2e6)]);
-        assert_eq!(of_run(&run, &BTreeSet::from([1])).len(), 1);
+        let offered = |id: u32, link: &str| {
+            run.traced().curve(id, link).map(|curve| curve.bytes(0, 1_000_000_000))
+        };
+        assert_eq!([0, 1, 2].map(|id| offered(id, "up")), [Some(1e6), Some(2e6), None]);
+        assert_eq!([0, 1, 2].map(|id| offered(id, "back")), [None; 3], "from its first packet on");
+        assert!(
+            run.traced().trace("late.csv").is_some() && run.traced().trace("gone.csv").is_none()
+        );
     }
 }

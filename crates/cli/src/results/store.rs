@@ -14,7 +14,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use ccbench_proto::plan::check::{self, CheckedPlan};
 use ccbench_proto::plan::parse;
@@ -23,6 +23,7 @@ use ccbench_proto::wire::NodeInfo;
 use serde::{Deserialize, Serialize};
 
 use super::columns::TABLES;
+use super::curve::Traced;
 use super::journal::{self, Entry, Journal, Replay, TrialEnd};
 use super::part::{self, sync};
 use super::points;
@@ -123,6 +124,9 @@ impl RunStatus {
 #[derive(Debug)]
 pub struct RunDir {
     pub(super) inner: Inner,
+    /// Read when first asked for.
+    plan: OnceLock<Option<CheckedPlan>>,
+    traced: OnceLock<Traced>,
 }
 
 /// What a [`RunDir`] and its trials share.
@@ -250,7 +254,8 @@ impl RunDir {
         let plan_sha256 = record.plan_sha256.clone();
         let state = Mutex::new(State { record, log });
         let row_group_rows = part::ROW_GROUP_ROWS;
-        Self { inner: Inner { path, plan_sha256, ccbench_version, row_group_rows, state } }
+        let inner = Inner { path, plan_sha256, ccbench_version, row_group_rows, state };
+        Self { inner, plan: OnceLock::new(), traced: OnceLock::new() }
     }
 
     /// Where it is.
@@ -307,9 +312,17 @@ impl RunDir {
     }
 
     /// The plan that it was made for; `None` if it cannot be read, or nothing was planned.
-    pub fn plan(&self) -> Option<CheckedPlan> {
-        let text = std::fs::read_to_string(self.inner.path.join("plan.resolved.toml")).ok()?;
-        parse::parse(&text).and_then(check::check).ok().map(|(plan, _)| plan)
+    pub fn plan(&self) -> Option<&CheckedPlan> {
+        let read = || {
+            let text = std::fs::read_to_string(self.inner.path.join("plan.resolved.toml")).ok()?;
+            parse::parse(&text).and_then(check::check).ok().map(|(plan, _)| plan)
+        };
+        self.plan.get_or_init(read).as_ref()
+    }
+
+    /// Its traces.
+    pub(super) fn traced(&self) -> &Traced {
+        self.traced.get_or_init(|| Traced::of(self))
     }
 
     /// How many trials the plan has.

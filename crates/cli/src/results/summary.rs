@@ -29,7 +29,7 @@ mod six;
 pub mod statistics;
 
 pub(in crate::results) use measure::flows_of;
-pub(in crate::results) use schedule::{Schedule, group_of};
+pub(in crate::results) use schedule::{Group, Schedule, group_of};
 use statistics::OverTrials;
 
 pub use ccbench_proto::metric::Scope;
@@ -185,8 +185,7 @@ pub(in crate::results) fn compute_of(
     let trials = run.trials();
     let counted: Vec<&TrialEnd> = trials.iter().filter(|end| takes(end)).collect();
     let (mut phase_rows, mut notes) = (vec![], run.notes());
-    let plan = run.plan();
-    let schedule = Schedule::of(plan.as_ref());
+    let schedule = Schedule::of(run.plan());
     let measured = measure::measure(&run, &counted, &schedule)?;
     phase_rows.extend(measured.rows);
     notes.extend(measured.notes);
@@ -219,7 +218,7 @@ pub(in crate::results) fn compute_of(
         trials,
         expectations: vec![],
     };
-    if let Some(plan) = plan {
+    if let Some(plan) = run.plan() {
         summary.judge(plan.plan());
     }
     Ok(summary)
@@ -311,7 +310,7 @@ impl Summary {
     }
 
     /// Points whose trials all failed, with how many there are: no number is theirs.
-    pub fn lost_points(&self) -> BTreeMap<u32, usize> {
+    pub(in crate::results) fn lost_points(&self) -> BTreeMap<u32, usize> {
         let mut lost: BTreeMap<u32, usize> = BTreeMap::new();
         for end in &self.trials {
             *lost.entry(end.point_id).or_default() += 1;

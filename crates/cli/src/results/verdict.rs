@@ -11,6 +11,7 @@ use ccbench_proto::wire::{Done, Event, NodeInfo, RunEvent, run_event::Of};
 use serde::{Deserialize, Serialize};
 
 use super::TrialStatus;
+use super::curve;
 use super::trial::NodeClock;
 use ecn::EcnCheck;
 use flow::FlowCheck;
@@ -138,11 +139,12 @@ impl Judge {
             t0_ns: clock.t0_ns,
             end_ns: clock.t0_ns.saturating_add(length_ns),
         };
+        let curves = curve::of_plan(plan);
         Self {
             spans: clocks.iter().map(|(node, clock)| (node.clone(), span(clock))).collect(),
             hosts: HostCheck::new(nodes, clocks),
-            links: LinkCheck::new(plan),
-            flows: FlowCheck::new(plan),
+            links: LinkCheck::new(plan, &curves),
+            flows: FlowCheck::new(plan, &curves),
             paths: PathCheck::new(plan),
             probes: ProbeCheck::new(plan),
             ecn: EcnCheck::new(plan),

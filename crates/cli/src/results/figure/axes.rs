@@ -304,9 +304,44 @@ pub(super) fn left_margin(axes: &[&Axis], two_lines: bool) -> f64 {
 }
 
 /// As [`left_margin`] of one axis beside a diagram that is so high: two lines where its title needs them.
-pub(super) fn left_margin_beside(axis: &Axis, height: f64) -> f64 {
+fn left_margin_beside(axis: &Axis, height: f64) -> f64 {
     let title = text_width(&axis.label, Style::new(TITLE, Anchor::Middle));
     left_margin(&[axis], title > height + BESIDE)
+}
+
+/// Diagrams side by side under one legend, with one axis at the left of them.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Row {
+    /// Width and height of the sheet.
+    pub(super) size: (f64, f64),
+    /// Room at the right.
+    pub(super) right: f64,
+    /// Room between the legend and the diagrams.
+    pub(super) above: f64,
+    /// Room between two diagrams.
+    pub(super) gap: f64,
+    pub(super) count: usize,
+}
+
+impl Row {
+    /// The first of them, under this legend.
+    pub(super) fn first(self, keys: &[(Key, String)], x: &Axis, y: &Axis) -> Frame {
+        let (width, height) = self.size;
+        let beside = |left: f64| {
+            let room = width - left - self.right;
+            let top = 3.0 + legend_height(keys, room) + self.above;
+            let each = (room - self.gap * (self.count as f64 - 1.0)) / self.count as f64;
+            let frame = Frame { left, top, width: each, height: 1.0, x: x.clone(), y: y.clone() };
+            Frame { height: height - top - frame.x_depth() - 2.0, ..frame }
+        };
+        // How much room the axis needs depends on the height.
+        beside(left_margin_beside(y, beside(left_margin(&[y], true)).height))
+    }
+
+    /// The nth of them, from 0.
+    pub(super) fn nth(self, first: &Frame, nth: usize) -> Frame {
+        Frame { left: first.left + nth as f64 * (first.width + self.gap), ..first.clone() }
+    }
 }
 
 /// What stands for a thing in a legend.

@@ -1,20 +1,18 @@
 //! Which trials a figure is of, and what their plan makes of them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use ccbench_proto::plan::{Plan, Queue};
 use ccbench_proto::resolve;
-use ccbench_proto::schedule::{self, FlowTask, Point, TrialContext};
+use ccbench_proto::schedule::Point;
 use ccbench_proto::units::{FRAME_BYTES, Limit};
 
 use super::{Kind, Request};
-use crate::results::curve::{self, Curve};
 use crate::results::journal::{PhaseRecord, TrialEnd};
 use crate::results::store::{Levels, RunDir};
 pub(super) use crate::results::summary::group_of;
 use crate::results::summary::query::values;
-use crate::results::summary::{Schedule, Summary, compute_of};
+use crate::results::summary::{Group, Schedule, Summary, compute_of};
 use crate::results::{Result, ResultsError};
 
 /// The chosen part of a run.
@@ -25,34 +23,10 @@ pub(super) struct Data {
     pub(super) trials: Vec<TrialEnd>,
     pub(super) factors: Vec<String>,
     points: BTreeMap<u32, Levels>,
-    /// Each point's plan; empty where the run's cannot be read.
-    plans: BTreeMap<u32, (Plan, Vec<Span>)>,
+    /// Each point's plan with its links settled; empty where the run's cannot be read.
+    plans: BTreeMap<u32, Plan>,
     /// When groups run, as summaries see it.
     pub(super) schedule: Schedule,
-    /// What traced links let pass, by point and link.
-    curves: BTreeMap<(u32, String), Arc<Curve>>,
-}
-
-/// When a flow group runs, in seconds since the trial's beginning.
-struct Span {
-    group: String,
-    flows: u32,
-    start_s: f64,
-    stop_s: f64,
-}
-
-/// A point's plan with its links settled, and when its flows run.
-fn planned(point: &Point) -> (u32, (Plan, Vec<Span>)) {
-    let context = TrialContext::default();
-    let span = |task: FlowTask| Span {
-        group: task.group,
-        flows: task.count,
-        start_s: task.start.as_secs_f64(),
-        stop_s: task.stop.as_secs_f64(),
-    };
-    let nodes = point.plan.plan().nodes.keys();
-    let tasks = nodes.flat_map(|node| schedule::task_for(&point.plan, node, &context).clients);
-    (point.id, (resolve::settle(point.plan.plan()), tasks.map(span).collect()))
 }
 
 /// What the bottleneck of a flow group is, as the plan has it.
@@ -93,15 +67,14 @@ impl Data {
     pub(super) fn open(path: &std::path::Path, request: &Request) -> Result<Self> {
         let run = RunDir::open(path)?;
         let (factors, points) = run.points();
-        let plan = run.plan();
-        let schedule = Schedule::of(plan.as_ref());
-        let plans = plan.map_or(vec![], |plan| plan.points());
-        let plans = plans.iter().map(planned).collect();
+        let schedule = Schedule::of(run.plan());
+        let plans = run.plan().map_or(vec![], |plan| plan.points());
+        let settled = |point: &Point| (point.id, resolve::settle(point.plan.plan()));
+        let plans = plans.iter().map(settled).collect();
         let mut trials = run.trials();
         trials.retain(|end| request.choice.takes(end.status));
         let request = request.clone();
-        let curves = curve::of_run(&run, &trials.iter().map(|end| end.point_id).collect());
-        let mut data = Self { run, request, trials, factors, points, plans, schedule, curves };
+        let mut data = Self { run, request, trials, factors, points, plans, schedule };
         // Trials first: what occurs depends on them.
         let wheres = data.request.wheres.clone();
         let (of_rows, of_trials): (Vec<_>, Vec<_>) =
@@ -264,9 +237,14 @@ impl Data {
 
     /// Of a file's name: kind, what was chosen, and, where there are several points, which.
     pub(super) fn stem(&self, end: Option<&TrialEnd>) -> String {
-        let chosen = self.request.wheres.iter().map(|(column, value)| format!("{column}={value}"));
+        let Request { wheres, metrics, choice, .. } = &self.request;
+        let chosen = wheres.iter().map(|(column, value)| format!("{column}={value}"));
+        let metrics = metrics.iter().map(|metric| format!("metric={metric}"));
+        let trials = [(choice.include_failed, "include-failed"), (choice.only_ok, "only-ok")];
+        let trials = trials.iter().filter(|(set, _)| *set).map(|(_, name)| (*name).to_owned());
         let levels = end.map(|end| self.point_name(end.point_id).replace(", ", "-"));
-        let parts = chosen.chain(levels).filter(|part| !part.is_empty());
+        let parts = chosen.chain(metrics).chain(trials).chain(levels);
+        let parts = parts.filter(|part| !part.is_empty());
         let safe = |c: char| if c.is_ascii_alphanumeric() || "._-=".contains(c) { c } else { '_' };
         parts.fold(self.request.kind.name().to_owned(), |stem, part| {
             format!("{stem}-{}", part.chars().map(safe).collect::<String>())
@@ -304,13 +282,7 @@ impl Data {
 
     /// A point's plan, if the run's can be read.
     pub(super) fn plan(&self, point_id: u32) -> Option<&Plan> {
-        self.plans.get(&point_id).map(|(plan, _)| plan)
-    }
-
-    /// Trace files of all points, by the names that the plan gives them.
-    pub(super) fn trace_files(&self) -> BTreeSet<String> {
-        let links = self.plans.values().flat_map(|(plan, _)| plan.links.values());
-        links.filter_map(|link| Some(link.trace.as_ref()?.file.clone())).collect()
+        self.plans.get(&point_id)
     }
 
     /// Names of a point's flow groups.
@@ -328,11 +300,13 @@ impl Data {
 
     /// Groups that the plan lets run in most of a phase, and how many flows each has.
     pub(super) fn running(&self, point_id: u32, phase: &str) -> BTreeMap<&str, u32> {
-        let both = self.plans.get(&point_id).zip(self.span(point_id, phase));
-        let Some(((_, spans), (from_s, to_s))) = both else { return BTreeMap::new() };
-        let inside =
-            |span: &&Span| span.stop_s.min(to_s) - span.start_s.max(from_s) > 0.5 * (to_s - from_s);
-        spans.iter().filter(inside).map(|span| (span.group.as_str(), span.flows)).collect()
+        let Some((from_s, to_s)) = self.span(point_id, phase) else { return BTreeMap::new() };
+        let inside = |(_, group): &(&str, Group)| {
+            let (start_s, stop_s) = group.span;
+            stop_s.min(to_s) - start_s.max(from_s) > 0.5 * (to_s - from_s)
+        };
+        let running = self.schedule.groups(point_id).filter(inside);
+        running.map(|(name, group)| (name, group.flows)).collect()
     }
 
     /// The group that runs in most phases, where there are several points: the others are what it competes with.
@@ -372,9 +346,8 @@ impl Data {
             _ => None,
         };
         let mean_bps = rate.bits_per_sec() as f64;
-        let traced = self.curves.get(&(point_id, name.to_owned())).and_then(|curve| {
-            let phases = self.phases();
-            let (from_s, to_s) = phases.iter().find(|record| record.name == phase)?.span_s();
+        let traced = self.run.traced().curve(point_id, name).and_then(|curve| {
+            let (from_s, to_s) = self.span(point_id, phase)?;
             let ns = |s: f64| (s * 1e9).round() as u64;
             Some(curve.bytes(ns(from_s), ns(to_s)) * 8.0 / (to_s - from_s))
         });
@@ -419,7 +392,7 @@ impl Data {
     }
 }
 
-fn listed<S: AsRef<str>>(names: impl IntoIterator<Item = S>) -> String {
+pub(super) fn listed<S: AsRef<str>>(names: impl IntoIterator<Item = S>) -> String {
     let names: Vec<String> = names.into_iter().map(|name| name.as_ref().to_owned()).collect();
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }

@@ -6,7 +6,7 @@ use ccbench_proto::metric::WHOLE_TRIAL;
 
 use super::axes::{Axis, Frame, SMALL, TITLE, left_margin};
 use super::canvas::{Anchor, Canvas, FAINT, INK, Stroke, Style, fitted};
-use super::data::{Data, group_of};
+use super::data::{Data, group_of, listed};
 use super::phases::{readable, titled};
 use super::png::points;
 use super::{COLUMN_MM, Figure, TWO_COLUMNS_MM};
@@ -139,16 +139,11 @@ fn rows(data: &Data, summary: &Summary) -> Result<Vec<PointRow>> {
     let chosen = match wanted {
         Some((column, value)) => {
             let found = of_metric.iter().find(|row| of_wanted(data, row));
-            let subjects =
-                || of_metric.iter().map(|row| row.subject.as_str()).collect::<BTreeSet<_>>();
-            let why = || {
-                let subjects = subjects().into_iter().collect::<Vec<_>>().join(", ");
-                format!("`{asked}` has no number of it; it has of {subjects}")
-            };
-            Some(found.ok_or_else(|| ResultsError::Where {
-                column: column.to_owned(),
-                value: value.to_owned(),
-                why: why(),
+            Some(found.ok_or_else(|| {
+                let subjects: BTreeSet<&String> =
+                    of_metric.iter().map(|row| &row.subject).collect();
+                let why = format!("`{asked}` has no number of it; it has of {}", listed(subjects));
+                ResultsError::Where { column: column.to_owned(), value: value.to_owned(), why }
             })?)
         }
         None => {

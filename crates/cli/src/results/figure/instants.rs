@@ -23,7 +23,6 @@ pub(super) struct Instant {
 }
 
 /// One flow in one phase of one trial: its means over the phase, as the summary has them, and its instants.
-#[derive(Default)]
 pub(super) struct Flow {
     pub(super) trial: u16,
     pub(super) phase: String,

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::axes::{
-    Along, Axis, Frame, Key, SMALL, in_two_columns, left_margin, left_margin_beside, legend,
-    legend_height, right_margin,
+    Along, Axis, Frame, Key, Row, SMALL, in_two_columns, left_margin, legend, legend_height,
+    right_margin,
 };
 use super::canvas::{Anchor, Canvas, FAINT, INK, Shape, Stroke, Style, colour, fitted, shape};
 use super::data::{Data, Path, group_of, looks};
@@ -36,6 +36,8 @@ pub(super) fn draw(data: &Data) -> Result<Vec<Figure>> {
 type Of = fn(&Operating) -> Option<Mean>;
 /// The same of one instant.
 type OfInstant = fn(&Instant) -> Option<f64>;
+/// The same of an optimum.
+type OfOptimum = fn(&Optimum) -> f64;
 
 /// Throughput and sRTT of a point's flows in one phase, against what is in flight.
 fn against_in_flight(data: &Data, point_id: u32) -> Result<Option<Figure>> {
@@ -46,8 +48,8 @@ fn against_in_flight(data: &Data, point_id: u32) -> Result<Option<Figure>> {
     each.retain(|_, flow| flow.in_flight.is_some());
     let Some(joint) = joint.filter(|joint| joint.in_flight.is_some()) else { return Ok(None) };
     let names: Vec<String> = each.keys().cloned().collect();
-    let path = names.first().and_then(|flow| data.path(point_id, group_of(flow), &phase.name));
-    let drawn = InFlight { each: &each, joint: &joint, path, names: &names };
+    let optima = optima(data, &phase.name, names.iter().map(|flow| (point_id, group_of(flow))));
+    let drawn = InFlight { each: &each, joint: &joint, optima: &optima, names: &names };
     let first = trials.first().map_or(0, |end| end.trial);
     let dots: Vec<&Flow> =
         all.iter().filter(|flow| flow.trial == first && flow.phase == phase.name).collect();
@@ -66,7 +68,7 @@ fn against_in_flight(data: &Data, point_id: u32) -> Result<Option<Figure>> {
 struct InFlight<'a> {
     each: &'a BTreeMap<String, Operating>,
     joint: &'a Operating,
-    path: Option<Path>,
+    optima: &'a [Optimum],
     names: &'a [String],
 }
 
@@ -102,9 +104,13 @@ impl InFlight<'_> {
             row.push(f64::from(o.trials).into());
             csv.row(&row);
         }
-        if let Some(path) = self.path {
-            let mut row = vec![f64::from(point_id).into(), phase.into(), "optimum".into()];
-            for value in [path.bdp_packets(), path.rate_bps / 1e6, path.base_rtt_ms] {
+        for optimum in self.optima {
+            let subject = match optimum.label.as_str() {
+                "" => "optimum".to_owned(),
+                whose => format!("optimum of {whose}"),
+            };
+            let mut row = vec![f64::from(point_id).into(), phase.into(), subject.as_str().into()];
+            for value in [optimum.in_flight(), optimum.mbit_per_s(), optimum.srtt_ms()] {
                 row.extend([value.into(), None.into(), None.into()]);
             }
             row.push(None.into());
@@ -116,24 +122,22 @@ impl InFlight<'_> {
     fn sheet(&self, dots: &[&Flow], width: f64, height: f64, phase: &str) -> String {
         let looks = looks(self.names);
         let of_flow = |flow: &str| looks[self.names.iter().position(|n| n == flow).unwrap_or(0)];
-        let most = |of: Of, instant: OfInstant, optimum: Option<f64>| {
+        let most = |of: Of, instant: OfInstant, optimum: OfOptimum| {
+            let best = self.optima.iter().map(optimum);
             let means =
                 self.each.values().chain([self.joint]).filter_map(of).map(|mean| mean.value);
             let dots = dots.iter().flat_map(|flow| flow.instants.iter().filter_map(instant));
-            means.chain(dots).chain(optimum).fold(0.0, f64::max)
+            means.chain(dots).chain(best).fold(0.0, f64::max)
         };
-        let bdp = self.path.map(Path::bdp_packets);
-        let rate = self.path.map(|path| path.rate_bps / 1e6);
-        let base = self.path.map(|path| path.base_rtt_ms);
         let x = Axis::linear(
             "In flight (packets)",
             0.0,
-            most(|o| o.in_flight, |i| i.in_flight, bdp),
+            most(|o| o.in_flight, |i| i.in_flight, Optimum::in_flight),
             6.0,
         );
-        let rows: [(&str, Of, OfInstant, Option<f64>); 2] = [
-            ("Throughput (Mbit/s)", |o| Some(o.mbit_per_s), |i| i.mbit_per_s, rate),
-            ("sRTT (ms)", |o| Some(o.srtt_ms), |i| i.srtt_ms, base),
+        let rows: [(&str, Of, OfInstant, OfOptimum); 2] = [
+            ("Throughput (Mbit/s)", |o| Some(o.mbit_per_s), |i| i.mbit_per_s, Optimum::mbit_per_s),
+            ("sRTT (ms)", |o| Some(o.srtt_ms), |i| i.srtt_ms, Optimum::srtt_ms),
         ];
         let axes = rows.map(|(label, of, instant, optimum)| {
             Axis::linear(label, 0.0, most(of, instant, optimum), 4.0)
@@ -170,8 +174,8 @@ impl InFlight<'_> {
             if let Some(means) = self.joint.in_flight.zip(of(self.joint)) {
                 marked(&mut canvas, &frame, means, (Shape::Diamond, INK));
             }
-            if let (Some(x), Some(y)) = (bdp, optimum) {
-                canvas.mark(Shape::Star, frame.at(x, y), MARK + 1.0, OPTIMUM);
+            for best in self.optima {
+                best.draw(&mut canvas, &frame, (best.in_flight(), optimum(best)));
             }
             canvas.unclip();
             frame.edges(&mut canvas, nth == 1, true);
@@ -188,7 +192,7 @@ impl InFlight<'_> {
             }
         }
         keys.push((Key::Mark(Shape::Diamond, INK), "joint".to_owned()));
-        if self.path.is_some() {
+        if !self.optima.is_empty() {
             keys.push((Key::Mark(Shape::Star, OPTIMUM), "optimum".to_owned()));
         }
         keys
@@ -307,36 +311,38 @@ fn plane_table(data: &Data, marks: &[Mark]) -> String {
 
 /// Where the bottleneck of some flows is full and its queue empty.
 struct Optimum {
-    srtt_ms: f64,
-    mbit_per_s: f64,
+    path: Path,
     points: BTreeSet<u32>,
     groups: BTreeSet<String>,
     /// Whose it is; empty where there is one.
     label: String,
 }
 
-/// The optima of what is drawn, each once.
-fn optima(data: &Data, marks: &[Mark]) -> Vec<Optimum> {
+/// The optima of these points' groups in a phase, each once.
+fn optima<'a>(
+    data: &Data,
+    phase: &str,
+    drawn: impl Iterator<Item = (u32, &'a str)>,
+) -> Vec<Optimum> {
     let mut found: Vec<Optimum> = Vec::new();
-    for mark in marks {
-        let group = group_of(&mark.flow);
-        let Some(phase) = data.fullest_phase(mark.point_id) else { continue };
-        let Some(path) = data.path(mark.point_id, group, &phase.name) else { continue };
-        let (srtt_ms, mbit_per_s) = (path.base_rtt_ms, path.rate_bps / 1e6);
-        let same = |known: &Optimum| (known.srtt_ms, known.mbit_per_s) == (srtt_ms, mbit_per_s);
+    for (point_id, group) in drawn {
+        let Some(path) = data.path(point_id, group, phase) else { continue };
+        let place = |path: Path| (path.base_rtt_ms, path.rate_bps);
+        let same = |known: &Optimum| place(known.path) == place(path);
         let at = found.iter().position(same).unwrap_or(found.len());
         if at == found.len() {
             let (points, groups, label) = Default::default();
-            found.push(Optimum { srtt_ms, mbit_per_s, points, groups, label });
+            found.push(Optimum { path, points, groups, label });
         }
-        found[at].points.insert(mark.point_id);
+        found[at].points.insert(point_id);
         found[at].groups.insert(group.to_owned());
     }
+    let of_one_point = found.windows(2).all(|pair| pair[0].points == pair[1].points);
     if found.len() > 1 {
         for optimum in &mut found {
-            optimum.label = match data.points().len() {
-                1 => optimum.groups.iter().cloned().collect::<Vec<_>>().join(", "),
-                _ => data.name_of_points(&optimum.points),
+            optimum.label = match of_one_point {
+                true => optimum.groups.iter().cloned().collect::<Vec<_>>().join(", "),
+                false => data.name_of_points(&optimum.points),
             };
         }
     }
@@ -344,8 +350,20 @@ fn optima(data: &Data, marks: &[Mark]) -> Vec<Optimum> {
 }
 
 impl Optimum {
-    fn draw(&self, canvas: &mut Canvas, frame: &Frame) {
-        let (x, y) = frame.at(self.srtt_ms, self.mbit_per_s);
+    fn in_flight(&self) -> f64 {
+        self.path.bdp_packets()
+    }
+
+    fn mbit_per_s(&self) -> f64 {
+        self.path.rate_bps / 1e6
+    }
+
+    fn srtt_ms(&self) -> f64 {
+        self.path.base_rtt_ms
+    }
+
+    fn draw(&self, canvas: &mut Canvas, frame: &Frame, (x, y): (f64, f64)) {
+        let (x, y) = frame.at(x, y);
         canvas.mark(Shape::Star, (x, y), MARK + 1.0, OPTIMUM);
         let style = Style { colour: OPTIMUM, ..Style::new(SMALL, Anchor::Start) };
         // On the side where there is more room.
@@ -380,7 +398,11 @@ fn plane_sheet(
         phases.iter().filter(|p| marks.iter().any(|m| m.phase == **p)).collect();
     let usual = if shown.len() > 1 { TWO_COLUMNS_MM } else { COLUMN_MM };
     let width = points(data.request.width_mm.unwrap_or(usual));
-    let optima = optima(data, marks);
+    let of_phase = |phase: &String| {
+        let marks = marks.iter().filter(|mark| mark.phase == *phase);
+        optima(data, phase, marks.map(|mark| (mark.point_id, group_of(&mark.flow))))
+    };
+    let optima: Vec<Vec<Optimum>> = shown.iter().map(|phase| of_phase(phase)).collect();
     let most = |of: fn(&Operating) -> Mean| {
         let end = |m: &Mark| {
             let mean = of(&m.operating);
@@ -388,43 +410,39 @@ fn plane_sheet(
         };
         marks.iter().map(end).fold(0.0, f64::max)
     };
-    let best = |of: fn(&Optimum) -> f64| optima.iter().map(of).fold(0.0, f64::max);
-    let x = Axis::linear("Mean sRTT (ms)", 0.0, most(|o| o.srtt_ms).max(best(|o| o.srtt_ms)), 4.0);
+    let best = |of: OfOptimum| optima.iter().flatten().map(of).fold(0.0, f64::max);
+    let x =
+        Axis::linear("Mean sRTT (ms)", 0.0, most(|o| o.srtt_ms).max(best(Optimum::srtt_ms)), 4.0);
     let label = format!("Throughput{whose} (Mbit/s)");
-    // Room for their names.
-    let above = if optima.len() > 1 { 1.08 } else { 1.0 };
-    let highest = most(|o| o.mbit_per_s).max(best(|o| o.mbit_per_s) * above);
+    let room_for_names = if optima.iter().any(|of_phase| of_phase.len() > 1) { 1.08 } else { 1.0 };
+    let highest = most(|o| o.mbit_per_s).max(best(Optimum::mbit_per_s) * room_for_names);
     let y = Axis::linear(&label, 0.0, highest, 5.0);
     let right = right_margin(&x);
     let least = width - left_margin(&[&y], true) - right;
     let mut keys = plane_keys(data, names, least);
-    if !optima.is_empty() {
+    if optima.iter().any(|of_phase| !of_phase.is_empty()) {
         keys.push((Key::Mark(Shape::Star, OPTIMUM), "optimum".to_owned()));
     }
     // A long legend makes the figure higher, not its diagrams lower.
     let above = legend_height(&keys, least);
     let usual = points(68.0) + (above - legend_height(&keys[..1], least) - 2.0 * SMALL).max(0.0);
     let height = data.request.height_mm.map_or(usual, points);
-    let left = left_margin_beside(&y, height - above - 45.0);
+    let row = Row { size: (width, height), right, above: 10.0, gap: 12.0, count: shown.len() };
+    let first = row.first(&keys, &x, &y);
     let mut canvas = Canvas::new(width, height);
-    let room = width - left - right;
-    let top = 3.0 + legend(&mut canvas, &keys, (left, 3.0), room) + 10.0;
-    let gap = 12.0;
-    let each = (room - gap * (shown.len() as f64 - 1.0)) / shown.len() as f64;
-    let frame =
-        |left: f64| Frame { left, top, width: each, height: 1.0, x: x.clone(), y: y.clone() };
-    let tall = height - top - frame(left).x_depth() - 2.0;
+    legend(&mut canvas, &keys, (first.left, 3.0), width - first.left - right);
     for (nth, phase) in shown.iter().enumerate() {
-        let frame = Frame { height: tall, ..frame(left + nth as f64 * (each + gap)) };
+        let frame = row.nth(&first, nth);
         frame.ground(&mut canvas, &[]);
         let style = Style { colour: FAINT, ..Style::new(7.0, Anchor::Middle) };
-        canvas.text((frame.left + each / 2.0, top - 3.0), style, &fitted(phase, style, each));
+        let place = (frame.left + frame.width / 2.0, frame.top - 3.0);
+        canvas.text(place, style, &fitted(phase, style, frame.width));
         for mark in marks.iter().filter(|mark| mark.phase == **phase) {
             let means = (mark.operating.srtt_ms, mark.operating.mbit_per_s);
             marked(&mut canvas, &frame, means, (shape(mark.series), colour(mark.series)));
         }
-        for optimum in &optima {
-            optimum.draw(&mut canvas, &frame);
+        for optimum in &optima[nth] {
+            optimum.draw(&mut canvas, &frame, (optimum.srtt_ms(), optimum.mbit_per_s()));
         }
         frame.edges(&mut canvas, true, nth == 0);
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::axes::{Axis, Frame, Key, left_margin, left_margin_beside, legend, legend_height};
+use super::axes::{Axis, Frame, Key, Row, left_margin, legend};
 use super::canvas::{Anchor, Canvas, FAINT, INK, Stroke, Style, colour, dash, fitted};
 use super::data::{Data, group_of, looks};
 use super::instants::{Flow, Instant, flows};
@@ -146,6 +146,8 @@ struct Got {
     flow: String,
     trial: u16,
     mbit_per_s: f64,
+    /// What would be fair.
+    fair: Option<f64>,
 }
 
 /// What every flow got in each phase: dots beside the fair share, by group or by point.
@@ -162,7 +164,8 @@ fn strips(data: &Data) -> Result<Option<Figure>> {
                 places.push(key);
                 places.len() - 1
             });
-            got.push(Got { place, phase, flow, trial, mbit_per_s });
+            let fair = fair(data, *point_id, &flow, &phase);
+            got.push(Got { place, phase, flow, trial, mbit_per_s, fair });
         }
     }
     if got.is_empty() {
@@ -186,7 +189,7 @@ fn strips(data: &Data) -> Result<Option<Figure>> {
             f64::from(one.trial).into(),
             one.flow.as_str().into(),
             one.mbit_per_s.into(),
-            fair(data, point_id, &one.flow, &one.phase).into(),
+            one.fair.into(),
         ]);
     }
     let (svg, width_points) = strips_sheet(data, &places, &got);
@@ -219,10 +222,8 @@ fn strips_keys(groups: &[&str]) -> Vec<(Key, String)> {
 }
 
 /// With room for all that the flows got and for what is fair.
-fn strips_axis(data: &Data, places: &[(u32, String)], got: &[Got]) -> Axis {
-    let both = got.iter().flat_map(|one| {
-        [Some(one.mbit_per_s), fair(data, places[one.place].0, &one.flow, &one.phase)]
-    });
+fn strips_axis(got: &[Got]) -> Axis {
+    let both = got.iter().flat_map(|one| [Some(one.mbit_per_s), one.fair]);
     let most = both.flatten().fold(0.0, f64::max);
     Axis::linear("Throughput per flow (Mbit/s)", 0.0, most, 5.0)
 }
@@ -256,35 +257,31 @@ fn strips_sheet(data: &Data, places: &[(u32, String)], got: &[Got]) -> (String, 
     let usual = if names.len() * phases.len() > 6 { TWO_COLUMNS_MM } else { COLUMN_MM };
     let width = points(data.request.width_mm.unwrap_or(usual));
     let height = points(data.request.height_mm.unwrap_or(62.0));
-    let y = strips_axis(data, places, got);
+    let y = strips_axis(got);
     let mut canvas = Canvas::new(width, height);
     let keys = strips_keys(&groups);
     let jain_line = if ids.len() > 1 { 0.0 } else { 8.0 };
-    let gap = 8.0;
     let x = Axis::names(&data.factors_of_points(), &names);
-    // With so much room at the left: what the diagrams need above, how wide and how high they are.
-    let layout = |left: f64| {
-        let room = width - left - 4.0;
-        let top = 3.0 + legend_height(&keys, room) + 9.0 + jain_line;
-        let each = (room - gap * (phases.len() as f64 - 1.0)) / phases.len() as f64;
-        let frame = Frame { left, top, width: each, height: 1.0, x: x.clone(), y: y.clone() };
-        (top, each, height - top - frame.x_depth() - 2.0)
-    };
-    let left = left_margin_beside(&y, layout(left_margin(&[&y], true)).2);
-    let (top, each, tall) = layout(left);
-    legend(&mut canvas, &keys, (left, 3.0), width - left - 4.0);
-    let frame =
-        |left: f64| Frame { left, top, width: each, height: 1.0, x: x.clone(), y: y.clone() };
+    let (size, count) = ((width, height), phases.len());
+    let row = Row { size, right: 4.0, above: 9.0 + jain_line, gap: 8.0, count };
+    let first = row.first(&keys, &x, &y);
+    legend(&mut canvas, &keys, (first.left, 3.0), width - first.left - row.right);
     for (nth, phase) in phases.iter().enumerate() {
-        let frame = Frame { height: tall, ..frame(left + nth as f64 * (each + gap)) };
+        let frame = row.nth(&first, nth);
         frame.ground(&mut canvas, &[]);
         let style = Style { colour: FAINT, ..Style::new(7.0, Anchor::Middle) };
-        let middle = frame.left + each / 2.0;
-        canvas.text((middle, top - 3.0 - jain_line), style, &fitted(phase, style, each));
+        let (middle, above) = (frame.left + frame.width / 2.0, frame.top - 3.0);
+        canvas.text((middle, above - jain_line), style, &fitted(phase, style, frame.width));
         if let (true, Some(index)) = (ids.len() == 1, index(got, places, ids[0], phase)) {
-            canvas.text((middle, top - 3.0), style, &format!("Jain {index:.2}"));
+            canvas.text((middle, above), style, &format!("Jain {index:.2}"));
         }
-        fair_lines(&mut canvas, &frame, data, &ids, phase, got);
+        for (at, id) in ids.iter().enumerate() {
+            let mut here = got.iter().filter(|one| one.phase == **phase);
+            let one = here.find(|one| places[one.place].0 == *id);
+            if let Some(fair) = one.and_then(|one| one.fair) {
+                fair_line(&mut canvas, &frame, fair, (ids.len() > 1).then_some(at as f64));
+            }
+        }
         for (nth, one) in got.iter().enumerate().filter(|(_, one)| one.phase == **phase) {
             let (at, group) = slot(one.place);
             canvas.dot(frame.at(at + aside(nth, slots), one.mbit_per_s), 1.5, colour(group), 0.75);
@@ -299,25 +296,15 @@ fn aside(nth: usize, slots: f64) -> f64 {
     ((nth as f64 * 0.618_034).fract() - 0.5) * 0.5 / slots
 }
 
-fn fair_lines(
-    canvas: &mut Canvas,
-    frame: &Frame,
-    data: &Data,
-    ids: &[u32],
-    phase: &str,
-    got: &[Got],
-) {
-    let Some(one) = got.iter().find(|one| one.phase == phase) else { return };
-    for (at, id) in ids.iter().enumerate() {
-        let Some(fair) = fair(data, *id, &one.flow, phase) else { continue };
-        let y = frame.at_y(fair);
-        let ends = match ids.len() {
-            1 => (frame.left, frame.left + frame.width),
-            _ => (frame.at_x(at as f64 + 0.05), frame.at_x(at as f64 + 0.95)),
-        };
-        let stroke = Stroke { dash: "3 1.5", ..Stroke::new(INK, 0.8) };
-        canvas.line((ends.0, y), (ends.1, y), stroke);
-    }
+/// The fair share: over the whole diagram, or over its point's place.
+fn fair_line(canvas: &mut Canvas, frame: &Frame, fair: f64, at: Option<f64>) {
+    let y = frame.at_y(fair);
+    let ends = match at {
+        None => (frame.left, frame.left + frame.width),
+        Some(at) => (frame.at_x(at + 0.05), frame.at_x(at + 0.95)),
+    };
+    let stroke = Stroke { dash: "3 1.5", ..Stroke::new(INK, 0.8) };
+    canvas.line((ends.0, y), (ends.1, y), stroke);
 }
 
 #[cfg(test)]

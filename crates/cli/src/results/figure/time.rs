@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use ccbench_proto::schedule;
-use ccbench_proto::trace::{Cursor, OpportunityCursor, Replay, Trace, parse};
+use ccbench_proto::trace::{Cursor, OpportunityCursor, Replay, Trace};
 
 use super::axes::{Axis, Frame, Key, left_margin, legend, phase_names};
 use super::canvas::{Canvas, FAINT, Stroke, colour, dash};
@@ -15,7 +15,6 @@ use crate::results::csv::Table;
 use crate::results::journal::{PhaseRecord, TrialEnd};
 use crate::results::series::{self, Curve, Panel};
 use crate::results::{Result, ResultsError};
-use crate::traces::{FOLDER, stored_names};
 
 /// Stretches of time that a curve is cut into: finer than a printer's dots at a figure's width.
 const STRETCHES: u32 = 700;
@@ -157,12 +156,9 @@ const TRACED: &str = " (trace)";
 fn traces(data: &Data, end: &TrialEnd) -> Vec<Curve> {
     let Some(plan) = data.plan(end.point_id) else { return vec![] };
     let length_s = end.length_s();
-    let names = stored_names(&data.trace_files());
     let curve = |(name, link): (&String, &ccbench_proto::plan::Link)| {
         let used = link.trace.as_ref()?;
-        let stored = data.run.path().join(FOLDER).join(names.get(&used.file)?);
-        let bytes = std::fs::read(stored).ok()?;
-        let replay = schedule::replay_of(used, Arc::new(parse(&used.file, &bytes).ok()?));
+        let replay = schedule::replay_of(used, Arc::clone(data.run.traced().trace(&used.file)?));
         let (t_s, value) = replayed(&replay, length_s).into_iter().unzip();
         Some(Curve { name: format!("{name}{TRACED}"), t_s, value })
     };
@@ -367,6 +363,7 @@ fn keys(names: &[String], styles: &[(String, Stroke)]) -> Vec<(Key, String)> {
 mod tests {
     use super::*;
     use ccbench_proto::plan::{OnEnd, TraceStart};
+    use ccbench_proto::trace::parse;
 
     fn replay(text: &[u8], on_end: OnEnd) -> Replay {
         let trace = Arc::new(parse("t", text).unwrap());

@@ -1,16 +1,15 @@
 //! Lazy Polars queries over the files of committed trials: rows become one line per trial, phase and flow (or group,
 //! probe, link).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use ccbench_proto::metric::SAMPLED;
 use polars::io::HiveOptions;
 use polars::prelude::*;
 
 use super::rows::{Texts, each_piece};
-use crate::results::curve::{self, Curve};
+use crate::results::curve::Curve;
 use crate::results::journal::TrialEnd;
 use crate::results::store::RunDir;
 use crate::results::{Result, frame_error};
@@ -222,11 +221,11 @@ pub(in crate::results) fn link_instants(
         delay.cast(DataType::Float64).alias("queue_delay_us"),
         lit(NULL).cast(DataType::Float64).alias("offered_bytes"),
     ]);
-    let curves = curve::of_run(run, &trials.iter().map(|end| end.point_id).collect());
-    if curves.is_empty() {
+    if run.traced().is_empty() {
         return Ok(Some(rows));
     }
-    let rows = rows.collect().and_then(|rows| traced(rows, &curves));
+    let curve = |point_id, link: &str| run.traced().curve(point_id, link);
+    let rows = rows.collect().and_then(|rows| traced(rows, curve));
     rows.map(|rows| Some(rows.lazy())).map_err(frame_error("read", &dir(run, LINK_TABLE)))
 }
 
@@ -234,9 +233,9 @@ pub(in crate::results) fn link_instants(
 const AROUND_NS: u64 = 50_000_000;
 
 /// Of links with a trace, what that says of rate, delay and offer at every instant.
-fn traced(
+fn traced<'a>(
     mut rows: DataFrame,
-    curves: &BTreeMap<(u32, String), Arc<Curve>>,
+    curve: impl Fn(u32, &str) -> Option<&'a Curve>,
 ) -> PolarsResult<DataFrame> {
     let point = rows.column("point_id")?.cast(&DataType::UInt32)?;
     let [at_s, backlog, rate, delay] =
@@ -246,7 +245,7 @@ fn traced(
     let mut made: [Vec<Option<f64>>; 3] = Default::default();
     for row in 0..rows.height() {
         let place = point.get(row).zip(link.get(row));
-        let curve = place.and_then(|(point, link)| curves.get(&(point, link.to_owned())));
+        let curve = place.and_then(|(point, link)| curve(point, link));
         let [rates, delays, offers] = match curve.zip(at_s.get(row)) {
             Some((curve, at_s)) => {
                 let at_ns = (at_s.max(0.0) * 1e9).round() as u64;
@@ -420,7 +419,7 @@ mod tests {
         let at_ns = (100..200).map(|nth| nth * 10 * ms).collect();
         let all = Opportunities { at_ns, bytes: 1500, length_ns: 2000 * ms };
         let curve = Curve::new(&Trace::Opportunities(all), &used, 14.0).unwrap();
-        let curves = BTreeMap::from([((3, "a".to_owned()), Arc::new(curve))]);
+        let of_a = |point, link: &str| (point == 3 && link == "a").then_some(&curve);
         let rows = df!(
             "point_id" => [3_u32, 3, 3, 4],
             "link" => ["a", "a", "b", "a"],
@@ -429,7 +428,7 @@ mod tests {
             "rate_bps" => [7e5, 7e5, 7e5, 7e5],
             "queue_delay_us" => [1.0, 1.0, 1.0, 1.0],
         );
-        let made = traced(rows.unwrap(), &curves).unwrap();
+        let made = traced(rows.unwrap(), of_a).unwrap();
         let column = |name: &str| -> Vec<Option<f64>> {
             made.column(name).unwrap().f64().unwrap().iter().collect()
         };

@@ -3,40 +3,41 @@
 use std::collections::BTreeMap;
 
 use ccbench_proto::plan::check::CheckedPlan;
-use ccbench_proto::schedule::{self, FlowTask, Point, TrialContext};
+use ccbench_proto::schedule::{self, FlowTask, Point};
 
 use crate::results::journal::PhaseRecord;
 
 /// From and to, in seconds since the trial's beginning.
-pub(super) type Span = (f64, f64);
+pub(in crate::results) type Span = (f64, f64);
 
 /// When groups run and links change at each point; nothing if the plan cannot be read.
 pub(in crate::results) struct Schedule(Option<BTreeMap<u32, Timing>>);
 
+/// A flow group: how many flows it has, and when.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::results) struct Group {
+    pub(in crate::results) flows: u32,
+    pub(in crate::results) span: Span,
+}
+
 /// Of one point.
 struct Timing {
-    groups: BTreeMap<String, Span>,
+    groups: BTreeMap<String, Group>,
     /// When a link changes or a flow starts or stops.
     steps_s: Vec<f64>,
 }
 
 impl Timing {
     fn of(point: &Point) -> Self {
-        let context = TrialContext::default();
-        let plan = point.plan.plan();
-        let clients = plan
-            .nodes
-            .keys()
-            .flat_map(|node| schedule::task_for(&point.plan, node, &context).clients);
-        let span =
-            |task: FlowTask| (task.group, (task.start.as_secs_f64(), task.stop.as_secs_f64()));
-        let groups: BTreeMap<String, Span> = clients.map(span).collect();
-        let changes = plan.changes.iter().map(|change| change.at.as_secs_f64());
-        let mut steps_s: Vec<f64> = groups
-            .values()
-            .flat_map(|(start_s, stop_s)| [*start_s, *stop_s])
-            .chain(changes)
-            .collect();
+        let timed = |task: FlowTask| {
+            let span = (task.start.as_secs_f64(), task.stop.as_secs_f64());
+            (task.group, Group { flows: task.count, span })
+        };
+        let groups: BTreeMap<String, Group> =
+            schedule::flows(&point.plan).into_iter().map(timed).collect();
+        let changes = point.plan.plan().changes.iter().map(|change| change.at.as_secs_f64());
+        let mut steps_s: Vec<f64> =
+            groups.values().flat_map(|group| [group.span.0, group.span.1]).chain(changes).collect();
         steps_s.sort_by(f64::total_cmp);
         steps_s.dedup();
         Self { groups, steps_s }
@@ -50,8 +51,15 @@ impl Schedule {
         Self(plan.map(|plan| plan.points().into_iter().map(timing).collect()))
     }
 
-    fn group(&self, point_id: u32, group: &str) -> Option<&Span> {
-        self.0.as_ref()?.get(&point_id)?.groups.get(group)
+    fn group(&self, point_id: u32, group: &str) -> Option<Span> {
+        Some(self.0.as_ref()?.get(&point_id)?.groups.get(group)?.span)
+    }
+
+    /// The groups of a point; none if the plan is not known.
+    pub(in crate::results) fn groups(&self, point_id: u32) -> impl Iterator<Item = (&str, Group)> {
+        let timing = self.0.as_ref().and_then(|points| points.get(&point_id));
+        let groups = timing.into_iter().flat_map(|timing| &timing.groups);
+        groups.map(|(name, group)| (name.as_str(), *group))
     }
 
     /// Whether a group may run meanwhile; `None` if the plan is not known.
@@ -63,7 +71,7 @@ impl Schedule {
     ) -> Option<bool> {
         self.0.as_ref()?;
         let span = self.group(point_id, group);
-        Some(span.is_some_and(|(start_s, stop_s)| *start_s < end_s && *stop_s > begin_s))
+        Some(span.is_some_and(|(start_s, stop_s)| start_s < end_s && stop_s > begin_s))
     }
 
     /// How many seconds the plan lets a group run meanwhile; all of them if the plan is not known.

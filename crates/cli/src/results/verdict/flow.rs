@@ -1,9 +1,12 @@
 //! Did every flow run when it should, without a break, under the congestion control it should, and was it watched?
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use ccbench_proto::plan::check::CheckedPlan;
-use ccbench_proto::schedule::{self, FlowTask, TrialContext};
+use ccbench_proto::resolve;
+use ccbench_proto::schedule::{self, FlowTask};
+use ccbench_proto::topology::Topology;
 use ccbench_proto::units::Micros;
 use ccbench_proto::wire::{Done, Flow, FlowSample, Interval};
 
@@ -45,7 +48,8 @@ pub(crate) struct FlowCheck {
     every: Micros,
     end_s: f64,
     flows: BTreeMap<String, Seen>,
-    outages: Vec<Outage>,
+    /// Of the links that each group's packets pass.
+    outages: BTreeMap<String, Vec<Outage>>,
     samples_by_node: BTreeMap<String, u64>,
 }
 
@@ -85,6 +89,19 @@ struct Progress {
 /// From and to, in seconds since the trial's beginning: a traced link lets nothing pass.
 type Outage = (f64, f64);
 
+/// Outages of several links, in nanoseconds, as those of a path: each instant once.
+fn together(mut outages: Vec<(u64, u64)>) -> Vec<Outage> {
+    outages.sort_unstable();
+    let mut all: Vec<(u64, u64)> = Vec::new();
+    for (from, to) in outages {
+        match all.last_mut() {
+            Some(last) if from <= last.1 => last.1 = last.1.max(to),
+            _ => all.push((from, to)),
+        }
+    }
+    all.into_iter().map(|(from, to)| (from as f64 / 1e9, to as f64 / 1e9)).collect()
+}
+
 /// A time without a new byte.
 #[derive(Debug, Clone, Copy)]
 struct Stall {
@@ -121,27 +138,35 @@ impl Progress {
 }
 
 impl FlowCheck {
-    pub(crate) fn new(plan: &CheckedPlan) -> Self {
-        let context = TrialContext::default();
-        let clients = plan
-            .plan()
-            .nodes
-            .keys()
-            .flat_map(|node| schedule::task_for(plan, node, &context).clients);
-        let groups: BTreeMap<String, FlowTask> =
-            clients.map(|task| (task.group.clone(), task)).collect();
+    /// `curves`: those of the links with a trace.
+    pub(super) fn new(plan: &CheckedPlan, curves: &BTreeMap<String, Arc<Curve>>) -> Self {
+        let groups = schedule::flows(plan).into_iter().map(|task| (task.group.clone(), task));
+        let groups: BTreeMap<String, FlowTask> = groups.collect();
         let ids =
             groups.values().flat_map(|task| (0..task.count).map(|i| format!("{}/{i}", task.group)));
         let end_s = schedule::length(plan).as_secs_f64();
-        let links = plan.plan().links.values();
-        let outages = links.filter_map(|link| Curve::of_link(plan, link));
-        let outages = outages.flat_map(|curve| curve.outages((end_s * 1e9) as u64, OUTAGE_NS));
-        let seconds = |(from, to): (u64, u64)| (from as f64 / 1e9, to as f64 / 1e9);
+        let plan = plan.plan();
+        let topology = Topology::build(plan);
+        let outages = |task: &FlowTask| {
+            let there = topology.path(&task.from, &task.to);
+            let both = there.zip(topology.path(&task.to, &task.from));
+            let hops = both.map(|(there, back)| [there, back].concat());
+            // Where the cabling is not known, of all links.
+            let shaped = |name: &str, hop| {
+                plan.links.get(name).is_some_and(|link| resolve::shapes(link, &topology, hop))
+            };
+            let passed = |name: &str| {
+                hops.as_ref().is_none_or(|hops| hops.iter().any(|hop| shaped(name, *hop)))
+            };
+            let curves = curves.iter().filter(|(name, _)| passed(name));
+            let end_ns = (end_s * 1e9) as u64;
+            together(curves.flat_map(|(_, curve)| curve.outages(end_ns, OUTAGE_NS)).collect())
+        };
         Self {
-            outages: outages.map(seconds).collect(),
+            outages: groups.iter().map(|(name, task)| (name.clone(), outages(task))).collect(),
             flows: ids.map(|id| (id, Seen::default())).collect(),
             groups,
-            every: plan.plan().sample.tcp,
+            every: plan.sample.tcp,
             end_s,
             samples_by_node: BTreeMap::new(),
         }
@@ -154,17 +179,18 @@ impl FlowCheck {
             return;
         }
         let at_s = span.seconds(row.at_ns);
+        let outages = self.outages.get(&row.group).map_or(&[][..], Vec::as_slice);
         let stop_s = self.groups.get(&row.group).map_or(self.end_s, |task| task.stop.as_secs_f64());
         if row.side != "snd" {
             let bytes = row.bytes_received.unwrap_or(0);
-            flow.received.sample(at_s, bytes, flow.srtt_s, stop_s, &self.outages);
+            flow.received.sample(at_s, bytes, flow.srtt_s, stop_s, outages);
             return;
         }
         if let Some(rtt_us) = row.rtt_us {
             flow.srtt_s = f64::from(rtt_us) / 1e6;
         }
         let acked = row.bytes_acked.unwrap_or(0);
-        flow.acked.sample(at_s, acked, flow.srtt_s, stop_s, &self.outages);
+        flow.acked.sample(at_s, acked, flow.srtt_s, stop_s, outages);
         if at_s <= stop_s {
             flow.samples += 1;
         }
@@ -359,7 +385,59 @@ impl Seen {
 
 #[cfg(test)]
 mod tests {
+    use ccbench_proto::plan::check::{self, TraceFacts};
+    use ccbench_proto::trace;
+
     use super::*;
+    use crate::results::curve;
+
+    #[test]
+    fn outages_are_those_of_the_path_there_and_back_each_instant_once() {
+        let text = r#"
+name = "outages"
+[nodes]
+a = {}
+b = {}
+c = {}
+[wires]
+one = ["a", "b"]
+other = ["b", "c"]
+[links.there]
+node = "a"
+toward = "b"
+trace = { file = "there.csv" }
+[links.back]
+node = "b"
+toward = "a"
+trace = { file = "back.csv" }
+[links.elsewhere]
+node = "b"
+toward = "c"
+trace = { file = "elsewhere.csv" }
+[flows.near]
+from = "a"
+to = "b"
+[flows.far]
+from = "b"
+to = "c"
+[[phases]]
+name = "all"
+length = "10s"
+flows = ["near", "far"]
+"#;
+        let file = |name: &str, from_s: u64, to_s: u64| {
+            let rows = format!(
+                "t_us,rate_bps\n0,8000000\n{from_s}000000,0\n{to_s}000000,8000000\n10000000,8000000\n"
+            );
+            let trace = trace::parse(name, rows.as_bytes()).unwrap().into();
+            (name.to_owned(), Ok(TraceFacts { sha256: "0".repeat(64), trace }))
+        };
+        let files = [file("there.csv", 2, 5), file("back.csv", 3, 6), file("elsewhere.csv", 7, 9)];
+        let (plan, _) = check::read_with(text, &[], files.into()).unwrap();
+        let check = FlowCheck::new(&plan, &curve::of_plan(&plan));
+        assert_eq!(check.outages["near"], [(2.0, 6.0)]);
+        assert_eq!(check.outages["far"], [(7.0, 9.0)]);
+    }
 
     #[test]
     fn an_outage_of_a_traced_link_is_no_stall() {

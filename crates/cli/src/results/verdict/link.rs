@@ -1,6 +1,7 @@
 //! Did each link have the rate that the plan gives it, and did the userspace path keep its times?
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use ccbench_proto::plan::check::CheckedPlan;
 use ccbench_proto::plan::{Link, Plan, Queue, Setting};
@@ -61,7 +62,7 @@ enum Pace {
     /// Constant but for the plan's changes.
     Legs(Vec<Leg>),
     /// As a trace says, and how much less is still no wonder.
-    Curve(Curve, f64),
+    Curve(Arc<Curve>, f64),
 }
 
 /// The queue of what is in no slice, the one that may always take all that the link has left.
@@ -76,15 +77,16 @@ struct Leg {
 }
 
 impl Rated {
-    fn new(name: &str, link: &Link, plan: &CheckedPlan) -> Option<Self> {
+    fn new(name: &str, link: &Link, plan: &Plan, curve: Option<&Arc<Curve>>) -> Option<Self> {
         let counted = ETHERNET_BYTES.get() as f64;
         let overhead = curve::overhead(link);
-        let traced = || {
-            let curve = Curve::of_link(plan, link)?;
-            let low_share = if curve.jumps() { LOW_OPPORTUNITY_SHARE } else { LOW_SHARE };
-            Some(Pace::Curve(curve, low_share))
+        let pace = match curve {
+            Some(curve) => {
+                let low_share = if curve.jumps() { LOW_OPPORTUNITY_SHARE } else { LOW_SHARE };
+                Pace::Curve(Arc::clone(curve), low_share)
+            }
+            None => Pace::Legs(legs(name, link, plan)?),
         };
-        let pace = traced().or_else(|| Some(Pace::Legs(legs(name, link, plan.plan())?)))?;
         Some(Self {
             pace,
             beside: overhead - counted,
@@ -258,11 +260,14 @@ impl Sent {
 }
 
 impl LinkCheck {
-    pub(crate) fn new(plan: &CheckedPlan) -> Self {
-        let rated =
-            |(name, link): (&String, &Link)| Some((name.clone(), Rated::new(name, link, plan)?));
+    /// `curves`: those of the links with a trace.
+    pub(super) fn new(plan: &CheckedPlan, curves: &BTreeMap<String, Arc<Curve>>) -> Self {
+        let plan = plan.plan();
+        let rated = |(name, link): (&String, &Link)| {
+            Some((name.clone(), Rated::new(name, link, plan, curves.get(name))?))
+        };
         Self {
-            rated: plan.plan().links.iter().filter_map(rated).collect(),
+            rated: plan.links.iter().filter_map(rated).collect(),
             series: BTreeMap::new(),
             failed_changes: BTreeMap::new(),
             timing: Timing::default(),
@@ -388,9 +393,9 @@ impl Seen {
         };
         let whole = self.full.iter().fold(none, add);
         // A single second may have had a moment without a queue between two samples.
-        let part = |sent: &Sent| sent.bytes / sent.ideal_bytes.max(1.0);
-        let lowest = self.full.iter().min_by(|a, b| part(a).total_cmp(&part(b)));
-        let Some(lowest) = lowest else { return };
+        let part = |sent: &Sent| sent.bytes / sent.ideal_bytes;
+        let some = self.full.iter().filter(|sent| sent.ideal_bytes > 0.0);
+        let Some(lowest) = some.min_by(|a, b| part(a).total_cmp(&part(b))) else { return };
         if whole.is_low(share) || (low > 1 && low_share > LOW_WINDOWS_SHARE) {
             let message = format!(
                 "{link}: {} while its queue was not empty, low in {low} of {} seconds (the lowest: {} instead of {}); \

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use ccbench_proto::plan::check::CheckedPlan;
 use ccbench_proto::plan::{Distribution, Jitter, Link, Plan};
+use ccbench_proto::resolve::shapes;
 use ccbench_proto::topology::Topology;
 use ccbench_proto::wire::Event;
 
@@ -83,8 +84,7 @@ impl PathCheck {
         let Self { plan, topology, traced, .. } = self;
         let mut hops = topology.path(from, to)?;
         hops.extend(topology.path(to, from)?);
-        let on_path =
-            |link: &&Link| hops.iter().any(|(node, dev)| shapes(link, topology, node, dev));
+        let on_path = |link: &&Link| hops.iter().any(|hop| shapes(link, topology, *hop));
         if plan.links.iter().any(|(name, link)| traced.contains(name) && on_path(&link)) {
             return None;
         }
@@ -102,13 +102,4 @@ fn reach_us(jitter: &Jitter) -> f64 {
         Distribution::Normal | Distribution::Pareto => 3.0,
     };
     times * jitter.spread.get() as f64
-}
-
-fn shapes(link: &Link, topology: &Topology, node: &str, dev: &str) -> bool {
-    link.node == node
-        && match (&link.dev, &link.toward) {
-            (Some(named), _) => named == dev,
-            (None, Some(toward)) => topology.egress(node, toward) == Some(dev),
-            (None, None) => false,
-        }
 }
