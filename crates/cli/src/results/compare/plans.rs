@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use toml::Value;
+
 /// Most keys that are told.
 const MOST: usize = 5;
 /// What the runs are called, what they claim, what varies within them: no difference of what was measured.
@@ -15,7 +17,7 @@ pub fn plans_differ(a: &Path, b: &Path) -> Option<String> {
 }
 
 fn note(a: &str, b: &str) -> Option<String> {
-    let (a, b) = (keys(a), keys(b));
+    let (a, b) = (keys(a)?, keys(b)?);
     let all: BTreeSet<&String> = a.keys().chain(b.keys()).collect();
     let told = |key: &&String| !BESIDE.iter().any(|beside| key.starts_with(beside));
     let differ: Vec<String> = all
@@ -35,26 +37,31 @@ fn note(a: &str, b: &str) -> Option<String> {
     (!differ.is_empty()).then(|| format!("note: the plans differ in {first}{more}\n"))
 }
 
-/// Every key of a plan as ccbench writes it, a line each, with its value. Tables of an array are numbered from 0.
-fn keys(text: &str) -> BTreeMap<String, String> {
-    let mut arrays: BTreeMap<String, usize> = BTreeMap::new();
-    let mut place = String::new();
+/// Every key of a plan with its value. Tables of an array are numbered from 0.
+fn keys(text: &str) -> Option<BTreeMap<String, String>> {
     let mut found = BTreeMap::new();
-    for line in text.lines().map(str::trim) {
-        if let Some(name) = line.strip_prefix("[[").and_then(|rest| rest.strip_suffix("]]")) {
-            let nth = arrays.entry(name.to_owned()).and_modify(|nth| *nth += 1).or_default();
-            place = format!("{name}.{nth}.");
-        } else if let Some(name) = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
-            let within = arrays.iter().find_map(|(array, nth)| {
-                let rest = name.strip_prefix(array.as_str())?.strip_prefix('.')?;
-                Some(format!("{array}.{nth}.{rest}."))
-            });
-            place = within.unwrap_or_else(|| format!("{name}."));
-        } else if let Some((key, value)) = line.split_once(" = ") {
-            found.insert(format!("{place}{key}"), value.to_owned());
+    let mut left: Vec<(String, Value)> = vec![(String::new(), Value::Table(text.parse().ok()?))];
+    while let Some((place, value)) = left.pop() {
+        let below =
+            |key: &str| if place.is_empty() { key.to_owned() } else { format!("{place}.{key}") };
+        match value {
+            Value::Table(table) => {
+                left.extend(table.into_iter().map(|(key, value)| (below(&key), value)));
+            }
+            Value::Array(values) if values.iter().any(Value::is_table) => {
+                left.extend(
+                    values
+                        .into_iter()
+                        .zip(0..)
+                        .map(|(value, nth)| (below(&format!("{nth}")), value)),
+                );
+            }
+            value => {
+                found.insert(place, value.to_string());
+            }
         }
     }
-    found
+    Some(found)
 }
 
 #[cfg(test)]
@@ -72,6 +79,6 @@ mod tests {
         let wanted = "note: the plans differ in flows.one.cc (\"bbr\" and not there), \
                       phases.1.length (\"6s\" and \"3s\")\n";
         assert_eq!(note(PLAN, &other).as_deref(), Some(wanted));
-        assert!(keys(PLAN).contains_key("phases.1.more.x"));
+        assert!(keys(PLAN).unwrap().contains_key("phases.1.more.x"));
     }
 }
