@@ -3,7 +3,7 @@
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use ccbench_tests::{Bench, binary, need_root, text, wait_for};
+use ccbench_tests::{Bench, alone, binary, text, wait_for};
 
 /// Ends the agent when the test ends, however it ends.
 struct Agent(Child);
@@ -49,7 +49,7 @@ flows = ["f"]
 
 #[test]
 fn running_agents_are_driven_with_mutual_tls() {
-    need_root();
+    let _alone = alone();
     let bench = Bench::new();
     assert_eq!(bench.run(&["pki", "init", "pki"]).status.code(), Some(0));
     assert_eq!(bench.run(&["pki", "node", "pki", "127.0.0.1"]).status.code(), Some(0));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ccbench_tests::{Bench, need_root, text, wait_for};
+use ccbench_tests::{Bench, alone, text, wait_for};
 
 use crate::plan;
 
@@ -23,7 +23,7 @@ fn instances(phase: &str) -> String {
 
 #[test]
 fn instances_of_one_algorithm_become_flows_and_rows_of_state() {
-    need_root();
+    let _alone = alone();
     let bench = Bench::new();
     let plan = bench.write("plan.toml", &instances("2s"));
     let ran = bench.run(&["run", &plan.to_string_lossy()]);
@@ -37,7 +37,7 @@ fn instances_of_one_algorithm_become_flows_and_rows_of_state() {
 
 #[test]
 fn a_killed_testbed_leaves_no_congestion_control_in_the_kernel() {
-    need_root();
+    let _alone = alone();
     let bench = Bench::new();
     let plan = bench.write("plan.toml", &instances("20s"));
     let before = available();

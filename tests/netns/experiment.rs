@@ -1,10 +1,10 @@
 //! One experiment from plan to results.
 
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Output};
 use std::time::Duration;
 
-use ccbench_tests::{Bench, binary, namespaces, need_root, text, wait_for};
+use ccbench_tests::{Bench, alone, binary, namespaces, text, wait_for};
 
 use crate::plan;
 
@@ -18,7 +18,7 @@ fn value(csv: &Path, wanted: &[(&str, &str)], column: &str) -> Option<f64> {
 
 #[test]
 fn a_plan_becomes_tables_and_leaves_nothing_behind() {
-    need_root();
+    let _alone = alone();
     let bench = Bench::new();
     let plan = bench.write("plan.toml", &plan("whole", "3s", 1));
     let mut child = bench.spawn(&["run", &plan.to_string_lossy()]);
@@ -75,7 +75,7 @@ fn a_plan_becomes_tables_and_leaves_nothing_behind() {
 
 #[test]
 fn claims_are_held_against_what_was_measured() {
-    need_root();
+    let _alone = alone();
     let bench = Bench::new();
     let claims = r#"
 [quick]
@@ -115,7 +115,7 @@ above = "1gbit"
 
 #[test]
 fn two_experiments_at_once_do_not_meet() {
-    need_root();
+    let _alone = alone();
     let (one, two) = (Bench::new(), Bench::new());
     let plans =
         [one.write("p.toml", &plan("one", "2s", 1)), two.write("p.toml", &plan("two", "2s", 1))];
@@ -126,49 +126,60 @@ fn two_experiments_at_once_do_not_meet() {
     for (child, bench) in children.iter_mut().zip([&one, &two]) {
         let status = child.wait().unwrap();
         let err = std::fs::read_to_string(bench.path("err")).unwrap_or_default();
-        // Two experiments on a small machine may be judged degraded; neither may fail, unless iperf3 itself aborts: its handler
-        // of signals allocates, and seldom (seen once) glibc finds the heap torn.
-        let aborted = err.contains("iperf3 ended with exit code -6");
-        assert_eq!(status.code(), Some(i32::from(aborted)), "{err}");
+        // Two experiments on a small machine may be judged degraded; neither may fail.
+        assert_eq!(status.code(), Some(0), "{err}");
         assert!(bench.processes().is_empty());
     }
 }
 
+/// Runs a test's experiments in a directory of their own; again, three times at most, as long as nothing but the
+/// processors that others took away from this machine failed a trial.
+fn undisturbed(experiments: impl Fn(&Bench) -> Output) -> (Bench, Output) {
+    let attempt = || {
+        let bench = Bench::new();
+        let output = experiments(&bench);
+        (bench, output)
+    };
+    let disturbed = |output: &Output| {
+        let told = text(output);
+        let verdicts = told.lines().filter(|line| line.starts_with("point "));
+        let mut reasons = verdicts.filter_map(|line| line.split(": ").nth(2)).peekable();
+        output.status.code() == Some(1)
+            && reasons.peek().is_some()
+            && reasons.all(|reason| ["link_late", "cpu_bound"].contains(&reason))
+    };
+    let first = (0..2).map(|_| attempt()).find(|(_, output)| !disturbed(output));
+    first.unwrap_or_else(attempt)
+}
+
 #[test]
 fn without_root_the_same_plan_runs_in_a_user_namespace() {
-    need_root();
-    let bench = Bench::new();
-    let plan = bench.write("plan.toml", &plan("rootless", "2s", 1));
-    let output = bench.run(&[
-        "run",
-        "--rootless",
-        &plan.to_string_lossy(),
-        "--set",
-        "flows.second.cc=cubic",
-    ]);
-    // Without real-time priority a busy machine makes the link late, and the verdict says so; nothing else may fail.
-    let told = text(&output);
-    let verdicts = told.lines().filter_map(|line| line.strip_prefix("point 0, trial 1: "));
-    let codes: Vec<&str> = verdicts.filter_map(|verdict| verdict.split(": ").nth(1)).collect();
-    let late = codes.contains(&"link_late");
-    assert!(codes.iter().all(|code| ["link_late", "cpu_bound"].contains(code)), "{told}");
-    assert!(output.status.code() == Some(0) || (output.status.code() == Some(1) && late), "{told}");
-    let run = bench.results();
-    let out = bench.path("csv");
-    bench.run(&["export", "csv", &run.to_string_lossy(), "-o", &out.to_string_lossy()]);
-    let received: f64 = ccbench_tests::csv(&out.join("intervals.csv"))
-        .iter()
-        .filter(|row| row["side"] == "rcv" && row["phase"] == "alone" && row["group"] == "first")
-        .filter_map(|row| row["bytes"].parse::<f64>().ok())
-        .sum();
-    let least = if late { 1e6 } else { 17.5e6 };
-    assert!(received > least, "{received} bytes in 2 s: {told}");
+    let _alone = alone();
+    let (bench, output) = undisturbed(|bench| {
+        let plan = bench.write("plan.toml", &plan("rootless", "2s", 1));
+        let plan = plan.to_string_lossy();
+        bench.run(&["run", "--rootless", &plan, "--set", "flows.second.cc=cubic"])
+    });
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+    let csv = bench.results().join("summary_phase.csv");
+    let wanted = [
+        ("phase", "alone"),
+        ("scope", "group"),
+        ("subject", "first"),
+        ("metric", "throughput_sum"),
+    ];
+    assert!(value(&csv, &wanted, "value").is_some_and(|bps| bps > 70e6), "{}", text(&output));
 }
 
 #[test]
 fn ctrl_c_keeps_what_is_finished_and_resume_does_the_rest() {
-    need_root();
-    let bench = Bench::new();
+    let _alone = alone();
+    let (_bench, output) = undisturbed(interrupted_and_resumed);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+}
+
+/// What the run says that goes on after Ctrl-C in the second of three trials.
+fn interrupted_and_resumed(bench: &Bench) -> Output {
     let plan = bench.write("plan.toml", &plan("resume", "1s", 3));
     let mut child = bench.spawn(&["run", &plan.to_string_lossy()]);
     let err = || std::fs::read_to_string(bench.path("err")).unwrap_or_default();
@@ -183,19 +194,18 @@ fn ctrl_c_keeps_what_is_finished_and_resume_does_the_rest() {
     assert!(part(1).exists(), "{}", err());
     let first = std::fs::metadata(part(1)).unwrap().modified().unwrap();
     let output = bench.run(&["run", "--resume", &results.to_string_lossy()]);
-    // A trial of two seconds on a machine whose processors are taken away may fail; it is done all the same.
-    assert!(matches!(output.status.code(), Some(0 | 1)), "{}", text(&output));
     assert!((1..=3).all(|trial| part(trial).exists()), "{}", text(&output));
     assert_eq!(
         std::fs::metadata(part(1)).unwrap().modified().unwrap(),
         first,
         "a finished trial is not run again"
     );
+    output
 }
 
 #[test]
 fn a_dead_flow_is_a_verdict_and_not_a_hang() {
-    need_root();
+    let _alone = alone();
     let bench = Bench::new();
     let plan = bench.write("plan.toml", &plan("dead", "4s", 1));
     let mut child = bench.spawn(&["run", &plan.to_string_lossy()]);
@@ -218,7 +228,7 @@ fn a_dead_flow_is_a_verdict_and_not_a_hang() {
 
 #[test]
 fn a_disk_that_fills_up_ends_the_run_and_resume_does_the_rest() {
-    need_root();
+    let _alone = alone();
     let bench = Bench::new();
     let plan = bench.write("plan.toml", &plan("full", "1s", 2));
     std::fs::create_dir(bench.path("results")).unwrap();

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use ccbench_tests::{Bench, need_root, source_root, text};
+use ccbench_tests::{Bench, alone, source_root, text};
 
 use crate::plan;
 
@@ -34,7 +34,7 @@ fn ends(folder: &Path, ending: &str) -> Vec<PathBuf> {
 
 #[test]
 fn a_real_run_becomes_figures_comparisons_and_notebooks() {
-    need_root();
+    let _alone = alone();
     let bench = Bench::new();
     let text_of_plan = plan("figures", "3s", 2)
         + "\n[matrix.scheme]\nslow = { \"links.bottleneck.rate\" = \"20mbit\" }\nfast = { \"links.bottleneck.rate\" = \"60mbit\" }\n";

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ccbench_tests::{Bench, namespaces, need_root, text, wait_for};
+use ccbench_tests::{Bench, alone, namespaces, text, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::plan;
@@ -22,7 +22,7 @@ impl Dice {
 
 #[test]
 fn fifty_kills_at_random_moments_leave_nothing_behind() {
-    need_root();
+    let _alone = alone();
     let mut dice = Dice(20_260_101);
     for round in 0..ROUNDS {
         let bench = Bench::new();

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The root of the source tree.
@@ -167,13 +168,17 @@ pub fn text(output: &Output) -> String {
     )
 }
 
-/// Fails loudly: a test that was asked for must run.
+/// Root, and the machine for oneself as long as this is held: on two processors experiments disturb each other. Fails loudly: a
+/// test that was asked for must run.
 ///
 /// # Panics
 /// When not root.
-pub fn need_root() {
+#[must_use]
+pub fn alone() -> MutexGuard<'static, ()> {
+    static MACHINE: Mutex<()> = Mutex::new(());
     assert!(
         rustix::process::geteuid().is_root(),
         "namespace tests need root (or leave out --features netns)"
     );
+    MACHINE.lock().unwrap_or_else(PoisonError::into_inner)
 }
