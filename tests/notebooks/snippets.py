@@ -90,6 +90,8 @@ trials = polars.read_parquet(f"{other}/trials.parquet")
 failed = (polars.col("point_id") == 0) & (polars.col("trial") == 1)
 status = polars.when(failed).then(polars.lit("failed")).otherwise("status").alias("status")
 trials.with_columns(status).write_parquet(f"{other}/trials.parquet")
+summary = polars.read_parquet(f"{other}/summary_phase.parquet")
+summary.filter(~failed).write_parquet(f"{other}/summary_phase.parquet")
 assert check(other) != means
 
 # A whole table by its one directory, with its Hive key as a column and the trial's number as it was written.

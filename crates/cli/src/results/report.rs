@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::expect::Expectation;
 use super::journal::TrialEnd;
 use super::store::RunDir;
-use super::summary::{PointRow, Scope, Summary};
+use super::summary::{PointRow, Summary};
 use super::{Result, io_error, series};
 
 mod snippets;

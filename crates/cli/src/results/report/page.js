@@ -83,7 +83,9 @@
   for (const end of run.trials) {
     for (const reason of end.reasons) {
       const key = [end.status, reason.code, reason.message].join("\n");
-      common.set(key, { reason, ends: [...(common.get(key)?.ends ?? []), end] });
+      const known = common.get(key) ?? { reason, ends: [] };
+      known.ends.push(end);
+      common.set(key, known);
     }
   }
   const flawed = [...common.values()].map(({ reason, ends }) => ({ reason, ends, end: ends[0] }));
@@ -278,7 +280,7 @@
     const chart = new uPlot({
       width: place.clientWidth,
       height: 220,
-      scales: { x: { time: false, range: (_, low, high) => (low === null || (low <= data[0][0] && high >= data[0].at(-1)) ? whole : [low, high]) },
+      scales: { x: { time: false, range: (_, low, high) => (data[0].length < 2 || (low === data[0][0] && high === data[0].at(-1)) ? whole : [low, high]) },
         y: { range: (_, low, high) => [Math.min(0, (low ?? 0) * 1.05), Math.max(0, (high ?? 1) * 1.12) || (low < 0 ? 0 : 1)] } },
       axes: [{ ...axis, values: (_, ticks) => ticks.map((t) => `${t} s`) }, { ...axis, size: 64 }],
       cursor: { sync: { key: "trial" } },
@@ -312,9 +314,9 @@
       end.reasons.length ? `: ${end.reasons.map((reason) => `${reason.code}: ${reason.message}`).join("; ")}` : "");
     const panels = read(`curves-${end.point_id}-${end.trial}`) ?? [];
     if (!panels.length) place.append(make("p", "This trial left no samples."));
-    // All panels show the same time: the trial's, or that of all samples where no phases are known.
+    // All panels show the same time: that of the trial and of all samples.
     const times = panels.flatMap((panel) => panel.curves.flatMap((curve) => [curve.t_s[0] ?? 0, curve.t_s.at(-1) ?? 0]));
-    const whole = end.phases.length ? [0, end.phases.at(-1).end_us / 1e6] : [Math.min(0, ...times), Math.max(0, ...times)];
+    const whole = [Math.min(0, ...times), Math.max(...end.phases.map((phase) => phase.end_us / 1e6), 0, ...times)];
     charts = panels.map((panel) => draw(panel, end.phases, whole, place));
   };
   run.trials.forEach((end, nth) => byId("which").append(make("option", `${trialName(end)} (${end.status})`, { value: String(nth) })));
