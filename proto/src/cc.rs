@@ -143,8 +143,7 @@ fn unknown(cc: &Cc) -> String {
     let hint = suggest::hint(&cc.algorithm, &own, "ccbench's own");
     if cc.via == Via::Auto {
         let known: Vec<&str> = own.iter().chain(KERNELS).copied().collect();
-        let near = suggest::closest(&cc.algorithm, &known);
-        let near = near.map_or(String::new(), |near| format!("; did you mean `{near}`?"));
+        let near = suggest::near(&cc.algorithm, &known);
         return format!(
             "`{}` is none of ccbench's congestion controls and none of Linux's{near} (ccbench's own: {}); for one \
              that only your kernel has write `via = \"builtin\"`",

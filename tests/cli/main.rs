@@ -117,6 +117,9 @@ fn what_is_named_wrongly_is_a_mistake_of_the_command() {
         (&["import", &ping, "-o", &full], "is not empty"),
         (&["cc", "show", "nope"], "`nope` is none of"),
         (&["cc", "load", "nope"], "`nope` is none of"),
+        (&["cc", "load", "vgeas"], "did you mean `vegas`?"),
+        (&["reproduce", "l4s_sweeep"], "did you mean `l4s_sweep`?"),
+        (&["plan", "reference", "likns"], "did you mean `links`?"),
     ] {
         let done = bench.run(words);
         assert_eq!(done.status.code(), Some(2), "{words:?}: {}", text(&done));

@@ -1,5 +1,6 @@
 //! `ccbench plan`: what a plan may hold, at the terminal.
 
+use ccbench_proto::plan::parse::suggest::near;
 use ccbench_proto::plan::reference::{self, Section};
 use ccbench_proto::plan::schema::schema;
 use comfy_table::{ContentArrangement, Table};
@@ -32,7 +33,10 @@ pub(crate) fn run(command: &PlanCommand) -> Result<i32, CliError> {
 fn unknown(table: &str, all: &[Section]) -> String {
     let titles: Vec<&str> =
         all.iter().filter(|s| s.kind.is_none()).map(|s| s.title.as_str()).collect();
-    format!("a plan has no table `{table}`; it has {}", titles.join(", "))
+    let bare: Vec<String> =
+        titles.iter().map(|title| title.replace(['[', ']'], "").replace(".NAME", "")).collect();
+    let near = near(table, &bare.iter().map(String::as_str).collect::<Vec<_>>());
+    format!("a plan has no table `{table}`{near} (it has {})", titles.join(", "))
 }
 
 fn text(section: &Section, width: u16) -> String {

@@ -3,6 +3,8 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
+use ccbench_proto::plan::parse::suggest::near;
+
 use crate::args::{ReproduceArgs, RunArgs};
 use crate::error::CliError;
 use crate::run::{self, Shown};
@@ -45,7 +47,8 @@ fn find(name: &str) -> Result<&'static Entry, CliError> {
         let entries = CATALOG.iter().flat_map(|document| document.entries);
         let names: Vec<&str> = entries.map(|entry| entry.name).collect();
         CliError::Usage(format!(
-            "there is nothing called `{name}` to reproduce; there is {}",
+            "there is nothing called `{name}` to reproduce{} (there is {})",
+            near(&plain(name), &names),
             names.join(", ")
         ))
     })

@@ -16,7 +16,7 @@ pub(crate) mod lost;
 mod place;
 pub(crate) mod quick;
 pub(crate) mod set;
-pub(crate) mod suggest;
+pub mod suggest;
 mod unrun;
 
 /// Most problems that are collected before giving up.

@@ -5,6 +5,7 @@ use std::io::Write as _;
 use std::path::Path;
 
 use ccbench_proto::cc::{self, Core, KERNELS, Scheme};
+use ccbench_proto::plan::parse::suggest::near;
 use ccbench_proto::plan::{Cc, SysctlValue, Via};
 
 use super::global::Record;
@@ -72,8 +73,7 @@ pub struct LoadArgs {
 pub fn main(args: &Args) -> u8 {
     let done = match &args.command {
         Command::List => Ok(list()),
-        // It asks the kernel for nothing: what is wrong is the name.
-        Command::Show { name } => show(name).map_err(Refused::wrong),
+        Command::Show { name } => show(name),
         Command::Load(args) => load(args).map(|()| String::new()),
         Command::Unload { name } => unload(name).map_err(Refused::by_kernel),
     };
@@ -91,6 +91,7 @@ pub fn main(args: &Args) -> u8 {
 }
 
 /// Why nothing was done, with the exit code.
+#[derive(Debug)]
 struct Refused {
     why: String,
     code: u8,
@@ -162,7 +163,7 @@ fn differs(scheme: &Scheme) -> String {
     }
 }
 
-fn show(name: &str) -> Result<String, String> {
+fn show(name: &str) -> Result<String, Refused> {
     let Some((scheme, core)) = cc::scheme(name) else {
         return show_kernels(name);
     };
@@ -202,13 +203,16 @@ fn asks(core: &Core) -> String {
     if asks.is_empty() { String::new() } else { format!(": {}", asks.join(", ")) }
 }
 
-fn show_kernels(name: &str) -> Result<String, String> {
+fn show_kernels(name: &str) -> Result<String, Refused> {
     let cc =
         Cc { algorithm: name.to_owned(), params: Default::default(), via: Via::Auto, ect1: None };
     if !sysfs::available().iter().any(|there| there == name) {
         super::check("-", name).map_err(|error| {
-            let hint = cc::resolve(&cc).err().and_then(|wrong| Some(wrong.into_iter().next()?.why));
-            hint.unwrap_or_else(|| error.to_string().replacen("flow -: ", "", 1))
+            // Nobody's name is the command's mistake; that the kernel does not have it is not.
+            let wrong =
+                cc::resolve(&cc).err().and_then(|wrong| Some(wrong.into_iter().next()?.why));
+            let lacks = || Refused::by_kernel(error.to_string().replacen("flow -: ", "", 1));
+            wrong.map_or_else(lacks, Refused::wrong)
         })?;
     }
     let params = sysfs::parameters(&format!("tcp_{name}"));
@@ -244,9 +248,10 @@ fn load(args: &LoadArgs) -> Result<(), Refused> {
     let Some((_, core)) = cc::scheme(&cc.algorithm).filter(|_| !cc::is_kernels(&cc)) else {
         let own: Vec<&str> = cc::table().schemes.iter().map(|s| s.name.as_str()).collect();
         return Err(Refused::wrong(format!(
-            "`{}` is none of ccbench's own ({}); the kernel's own need no loading",
+            "`{}` is none of ccbench's own ({}); the kernel's own need no loading{}",
             cc.algorithm,
-            own.join(", ")
+            own.join(", "),
+            near(&cc.algorithm, &own)
         )));
     };
     let params = match cc::resolve(&cc) {
@@ -428,7 +433,8 @@ mod tests {
         assert!(text.contains("  reno "), "{text}");
         assert!(show("ta_grad").unwrap().contains("comeback              1 flag"));
         assert!(show("reno").unwrap().contains("the kernel's own"));
-        assert!(show("ta_gard").unwrap_err().contains("did you mean `ta_grad`?"));
+        let refused = show("ta_gard").unwrap_err();
+        assert!(refused.why.contains("did you mean `ta_grad`?") && refused.code == 2);
     }
 
     #[test]

@@ -1,7 +1,5 @@
 //! "Did you mean": the nearest known word to one that is not known.
 
-use std::fmt::Write;
-
 /// Words of other tools for keys of a plan.
 const ALIASES: &[(&str, &str)] = &[
     ("algorithm", "cc"),
@@ -55,12 +53,12 @@ pub(crate) fn closest<'a>(word: &str, candidates: &[&'a str]) -> Option<&'a str>
 
 /// `; did you mean `x`? (known: `a`, `b`)`, or only the list when nothing is near.
 pub(crate) fn hint(word: &str, candidates: &[&str], known: &str) -> String {
-    let mut text = String::new();
-    if let Some(near) = closest(word, candidates) {
-        let _ = write!(text, "; did you mean `{near}`?");
-    }
-    let _ = write!(text, " ({})", list_of(candidates, known));
-    text
+    format!("{} ({})", near(word, candidates), list_of(candidates, known))
+}
+
+/// `; did you mean `x`?`, or nothing when nothing is near.
+pub fn near(word: &str, candidates: &[&str]) -> String {
+    closest(word, candidates).map_or_else(String::new, |near| format!("; did you mean `{near}`?"))
 }
 
 /// `known: `a`, `b``, or `known: none`.
