@@ -16,14 +16,14 @@ pub enum CliError {
         source: std::io::Error,
     },
     /// The plan is wrong; the problems have all been printed.
-    #[error("{path}: {}; it cannot be run", counted(problems, *files))]
+    #[error("{path}: {}; it cannot be run", counted(problems, *in_traces))]
     Plan {
         /// The file.
         path: PathBuf,
         /// All of them.
         problems: Vec<PlanProblem>,
-        /// Trace files that cannot be understood.
-        files: usize,
+        /// Problems of its trace files.
+        in_traces: usize,
     },
     /// The command makes no sense.
     #[error("{0}")]
@@ -74,7 +74,7 @@ pub enum CliError {
 }
 
 /// `2 errors, 1 warning`.
-fn counted(problems: &[PlanProblem], files: usize) -> String {
+fn counted(problems: &[PlanProblem], in_traces: usize) -> String {
     let plural = |count: usize, word: &str| match count {
         1 => format!("1 {word}"),
         _ => format!("{count} {word}s"),
@@ -84,7 +84,7 @@ fn counted(problems: &[PlanProblem], files: usize) -> String {
         0 => String::new(),
         count => format!(", {}", plural(count, "warning")),
     };
-    plural(errors + files, "error") + &warnings
+    plural(errors + in_traces, "error") + &warnings
 }
 
 impl CliError {

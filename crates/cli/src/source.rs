@@ -78,14 +78,15 @@ impl Source {
         for (file, error) in &wrong {
             report_trace(file, error);
         }
-        let failed = |problems| CliError::Plan { path: path.clone(), problems, files: wrong.len() };
+        let in_traces = wrong.iter().map(|(_, error)| error.problems.len() + error.more).sum();
+        let failed = |problems| CliError::Plan { path: path.clone(), problems, in_traces };
         let (plan, warnings) = check::read_with(text, sets, facts).map_err(|problems| {
             report(path, &problems);
             failed(problems)
         })?;
         if !wrong.is_empty() {
             report(path, &warnings);
-            return Err(failed(Vec::new()));
+            return Err(failed(warnings));
         }
         Ok((Loaded { text: text.clone(), plan, traces: contents }, warnings))
     }

@@ -1,7 +1,7 @@
 //! `run.json`: where a run's numbers come from. Rewritten as a whole, atomically.
 
 use std::collections::BTreeMap;
-use std::io::Write as _;
+use std::io::{ErrorKind, Write as _};
 use std::path::Path;
 
 use ccbench_proto::wire::NodeInfo;
@@ -95,17 +95,16 @@ impl RunRecord {
     pub(crate) fn read(dir: &Path) -> Result<Self> {
         let path = dir.join(FILE_NAME);
         let not_a_run = |why| ResultsError::NotARun { path: dir.to_path_buf(), why };
-        if !dir.exists() {
-            return Err(not_a_run("it does not exist"));
-        }
-        if dir.is_file() {
-            return Err(match dir.extension().is_some_and(|ending| ending == "toml") {
-                true => ResultsError::APlan { path: dir.to_path_buf() },
-                false => not_a_run("it is a file"),
-            });
-        }
-        let bytes = std::fs::read(&path).map_err(|e| match e.kind() {
-            std::io::ErrorKind::NotFound => not_a_run("it has no run.json"),
+        let is_plan = dir.extension().is_some_and(|ending| ending == "toml");
+        let bytes = std::fs::read(&path).map_err(|e| match (e.kind(), dir.metadata()) {
+            (ErrorKind::NotFound, Ok(_)) => not_a_run("it has no run.json"),
+            (ErrorKind::NotADirectory, Ok(_)) if is_plan => {
+                ResultsError::APlan { path: dir.to_path_buf() }
+            }
+            (ErrorKind::NotADirectory, Ok(_)) => not_a_run("it is a file"),
+            (ErrorKind::NotFound | ErrorKind::NotADirectory, Err(_)) => {
+                not_a_run("it does not exist")
+            }
             _ => io_error("read", &path)(e),
         })?;
         serde_json::from_slice(&bytes).map_err(|source| ResultsError::Json {

@@ -87,9 +87,7 @@ pub fn text(summary: &Summary, width: u16) -> String {
         links.truncate(MOST_LINKS);
         let header = ["phase", "link", "utilisation %", "queue ms", "p95 ms", "drops"];
         let _ = write!(out, "\n{}", render(summary, &header, links, width));
-        if all > MOST_LINKS {
-            let _ = writeln!(out, "... and {} more: see summary_point.csv", all - MOST_LINKS);
-        }
+        more(&mut out, all, MOST_LINKS, "summary_point.csv");
     }
     let probes = probe_rows(summary);
     if !probes.is_empty() {
@@ -430,6 +428,13 @@ fn verdicts(summary: &Summary, out: &mut String, most: usize) {
     limited(out, "", &lines, most, "trials.csv");
 }
 
+/// Where the rest is, of so many.
+fn more(out: &mut String, all: usize, most: usize, rest: &str) {
+    if all > most {
+        let _ = writeln!(out, "... and {} more: see {rest}", all - most);
+    }
+}
+
 fn limited(out: &mut String, prefix: &str, lines: &[String], most: usize, rest: &str) {
     if !lines.is_empty() {
         out.push('\n');
@@ -437,7 +442,5 @@ fn limited(out: &mut String, prefix: &str, lines: &[String], most: usize, rest: 
     for line in lines.iter().take(most) {
         let _ = writeln!(out, "{prefix}{line}");
     }
-    if lines.len() > most {
-        let _ = writeln!(out, "... and {} more: see {rest}", lines.len() - most);
-    }
+    more(out, lines.len(), most, rest);
 }

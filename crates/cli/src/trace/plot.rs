@@ -28,7 +28,12 @@ pub(super) fn rate_text(bps: f64) -> String {
 
 fn with_unit(value: f64, (scale, unit): (f64, &str)) -> String {
     let value = value / scale;
-    let digits = if value >= 100.0 || value == 0.0 { 0 } else { 2 };
+    let digits = match value {
+        none if none == 0.0 => 0,
+        large if large >= 100.0 => 0,
+        small if small < 0.1 => (1.0 - small.log10().floor()) as usize,
+        _ => 2,
+    };
     format!("{value:.digits$} {unit}")
 }
 
@@ -100,10 +105,16 @@ pub(super) fn svg(name: &str, trace: &Trace) -> String {
     let (rows, unit_of) = rows(trace);
     let (points, mean) = (points(&rows), mean(&rows));
     let length_s: f64 = points.iter().map(|point| point.1).sum();
-    let top = points.iter().map(|point| point.0).fold(1.0, f64::max);
+    let top = points.iter().map(|point| point.0).fold(0.0, f64::max);
+    let top = if top > 0.0 { top } else { unit_of(0.0).0 };
     let (scale, unit) = unit_of(top);
     let value_step = round_step(top / scale, 5.0);
     let most = (top / scale / value_step).ceil() * value_step;
+    // Steps have at most two digits of their own.
+    let digits = (1.0 - value_step.log10().floor()).max(3.0) as usize;
+    let tick = |value: f64| {
+        format!("{value:.digits$}").trim_end_matches('0').trim_end_matches('.').to_owned()
+    };
     let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
     let x = |seconds: f64| LEFT + (right - LEFT) * seconds / length_s;
     let y = |value: f64| bottom - (bottom - TOP) * value / scale / most;
@@ -132,7 +143,7 @@ pub(super) fn svg(name: &str, trace: &Trace) -> String {
             "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
             LEFT - 8.0,
             at + 4.0,
-            short(value)
+            tick(value)
         ));
     }
     let time_step = round_step(length_s, 8.0);
@@ -171,6 +182,7 @@ mod tests {
     fn rates_have_a_unit() {
         assert_eq!(rate_text(2_310e6), "2.31 Gbit/s");
         assert_eq!(rate_text(0.0), "0 bit/s");
+        assert_eq!(with_unit(40.0, (1e4, "% of loss")), "0.0040 % of loss");
     }
 
     #[test]
@@ -187,5 +199,17 @@ mod tests {
             assert!(svg.contains(wanted), "{wanted} in {svg}");
         }
         assert!(svg.contains("M70.0,") && !svg.contains("NaN"));
+    }
+
+    #[test]
+    fn small_values_and_nothing_at_all_have_an_axis_that_can_be_read() {
+        let of = |rows: &str| {
+            let text = format!("t_us,{rows}");
+            svg("t", &ccbench_proto::trace::parse("t.csv", text.as_bytes()).unwrap())
+        };
+        let loss = of("loss_ppm\n0,5\n1000000,10\n2000000,10\n");
+        assert!(loss.contains(">0.0002<") && loss.contains(">0.001<"), "{loss}");
+        let delay = of("delay_us\n0,0\n1000000,0\n");
+        assert!(delay.contains(">0.2<") && delay.contains(">1<"), "{delay}");
     }
 }

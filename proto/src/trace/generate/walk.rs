@@ -34,20 +34,28 @@ impl FromStr for Between {
 }
 
 impl Between {
-    /// Its ends and the most that a trace can have, in whole units of what walks.
-    fn ends(self) -> (u64, u64, u64) {
+    /// Its ends, in whole units of what walks.
+    fn ends(self) -> (u64, u64) {
         match self {
-            Self::Rate(low, high) => {
-                (low.bits_per_sec(), high.bits_per_sec(), MAX_RATE.bits_per_sec())
-            }
-            Self::Delay(low, high) => (low.get(), high.get(), MAX_DELAY_NS / 1000),
-            Self::Loss(low, high) => (low.get().into(), high.get().into(), 1_000_000),
+            Self::Rate(low, high) => (low.bits_per_sec(), high.bits_per_sec()),
+            Self::Delay(low, high) => (low.get(), high.get()),
+            Self::Loss(low, high) => (low.get().into(), high.get().into()),
+        }
+    }
+
+    /// The most that a trace can have, in the same units, and as people write it.
+    fn most(self) -> (u64, String) {
+        let longest = Micros::new(MAX_DELAY_NS / 1000);
+        match self {
+            Self::Rate(..) => (MAX_RATE.bits_per_sec(), MAX_RATE.to_string()),
+            Self::Delay(..) => (longest.get(), longest.to_string()),
+            Self::Loss(..) => (1_000_000, "100%".to_owned()),
         }
     }
 
     /// The row at this share of the way from one end to the other.
     fn row(self, share: f64) -> Step {
-        let (low, high, _) = self.ends();
+        let (low, high) = self.ends();
         let value = low + ((high - low) as f64 * share) as u64;
         match self {
             Self::Rate(..) => Step { rate: Some(Rate::from_bits_per_sec(value)), ..NOTHING },
@@ -64,12 +72,9 @@ impl Between {
 /// A length or ends that no trace can have.
 pub fn walk(seed: u64, length: Micros, between: Between) -> Result<Trace, String> {
     let length_ns = checked(length)?;
-    let (low, high, most) = between.ends();
+    let ((low, high), (most, told)) = (between.ends(), between.most());
     if low >= high || high > most {
-        return Err(
-            "a walk wants a lower end and then a higher one, at most 1 Tbit/s, 60 s or 100 %"
-                .to_owned(),
-        );
+        return Err(format!("a walk wants a lower end and then a higher one, at most {told}"));
     }
     let mut made = Made::new(seed, length_ns);
     let mut share: f64 = 0.5;
@@ -101,7 +106,7 @@ mod tests {
             assert_eq!(lines.next(), Some(names));
             let values = lines.filter_map(|line| line.split_once(',')?.1.parse::<u64>().ok());
             let values: Vec<u64> = values.collect();
-            let (low, high, _) = ends.ends();
+            let (low, high) = ends.ends();
             let (least, most) = (*values.iter().min().unwrap(), *values.iter().max().unwrap());
             let near = (high - low) / 20;
             assert!((low..low + near).contains(&least), "{between}: {least}");

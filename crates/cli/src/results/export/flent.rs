@@ -88,7 +88,10 @@ fn object(run: &RunDir, end: &TrialEnd) -> Result<Option<Value>> {
     let sockets = samples(run, "flow_samples", end, sender(), "flow_id", &of_socket)?;
     let answered = [("val", number("rtt_us") / lit(1e3))];
     let pings = samples(run, "probes", end, col("rtt_us").is_not_null(), "probe_id", &answered)?;
-    let ends = ends(run, end)?;
+    // Where the flows say nothing of it, the first node and the last.
+    let node = |name: Option<&String>| name.cloned().unwrap_or_default();
+    let nodes = || (node(end.clocks.keys().next()), node(end.clocks.keys().next_back()));
+    let ends = ends(run, end)?.unwrap_or_else(nodes);
     let first_s =
         flows.values().chain(pings.values()).filter_map(|samples| Some(samples.first()?.0));
     let t0_s = end
@@ -99,12 +102,7 @@ fn object(run: &RunDir, end: &TrialEnd) -> Result<Option<Value>> {
             (clock.t0_ns.cast_signed().saturating_add(clock.realtime_offset_ns)) as f64 / 1e9
         })
         .unwrap_or_else(|| first_s.fold(f64::INFINITY, f64::min));
-    let mut object = put_together(run, end, t0_s, [&flows, &sockets, &pings]);
-    if let Some((from, to)) = ends {
-        object["metadata"]["LOCAL_HOST"] = json!(from);
-        object["metadata"]["HOST"] = json!(to);
-    }
-    Ok(Some(object))
+    Ok(Some(put_together(run, end, t0_s, &ends, [&flows, &sockets, &pings])))
 }
 
 /// From where to where the first flow goes.
@@ -125,6 +123,7 @@ fn put_together(
     run: &RunDir,
     end: &TrialEnd,
     t0_s: f64,
+    ends: &(String, String),
     [flows, sockets, pings]: [&BTreeMap<String, Samples>; 3],
 ) -> Value {
     let length_s = end.length_s();
@@ -161,7 +160,7 @@ fn put_together(
     }
     results.insert("TCP upload sum".to_owned(), sum);
     results.insert("TCP upload avg".to_owned(), mean);
-    let mut metadata = about(run, end, t0_s, length_s);
+    let mut metadata = about(run, end, (t0_s, length_s), ends);
     metadata["TEST_PARAMETERS"] = json!({ "upload_streams": flows.len().to_string() });
     metadata["SERIES_META"] = json!(meta);
     json!({
@@ -174,9 +173,12 @@ fn put_together(
 }
 
 /// What flent calls a file, and what it must know of it.
-fn about(run: &RunDir, end: &TrialEnd, t0_s: f64, length_s: f64) -> Value {
-    // flent's plots name two hosts.
-    let node = |name: Option<&String>| name.map_or("", String::as_str).to_owned();
+fn about(
+    run: &RunDir,
+    end: &TrialEnd,
+    (t0_s, length_s): (f64, f64),
+    (from, to): &(String, String),
+) -> Value {
     let stamp = jiff::Timestamp::from_microsecond((t0_s * 1e6) as i64).unwrap_or_default();
     let (factors, points) = run.points();
     let levels: BTreeMap<String, String> =
@@ -198,9 +200,8 @@ fn about(run: &RunDir, end: &TrialEnd, t0_s: f64, length_s: f64) -> Value {
         "TOTAL_LENGTH": length_s,
         "STEP_SIZE": STEP_S,
         "DELAY": 0,
-        // Where the flows say nothing of it.
-        "LOCAL_HOST": node(end.clocks.keys().next()),
-        "HOST": node(end.clocks.keys().next_back()),
+        "LOCAL_HOST": from,
+        "HOST": to,
         "HOSTS": end.clocks.keys().collect::<Vec<_>>(),
         "IP_VERSION": 4,
         "NOTE": format!("exported from ccbench {directory}"),
