@@ -4,6 +4,7 @@
 # so many CUBIC ones between 60 and 120 s, a sample and an interval every 0.1 s, five trials.
 # Usage: pipeline.sh FOLDER-OF-BINARIES [DELAY-BASED FLOWS] [CUBIC FLOWS] [TRIALS]
 set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
 bin=$1 delay=${2:-1} cubic=${3:-1} trials=${4:-5}
 command -v bc > /dev/null || { echo "pipeline: install bc" >&2; exit 1; }
 dir=$(mktemp -d)
@@ -116,3 +117,6 @@ paste -d, study.csv <(tail -n +2 run/six_columns-delay.csv) | awk -F, '
     END { printf "largest difference: %.2f %%\n", worst * 100; exit (worst > 0.02) }'
 echo "ccbench summarize takes 0$whole s for all, of which 0$start s are what any command of ccbench takes"
 echo "per trial: the study's shell $by_study s; ccbench summarize $by_summary s, $(echo "scale=1; $by_study / $by_summary" | bc) times faster; its import, once: $by_import s"
+# What libraries take to read the same columns, where the tests' Python is there.
+python=${XDG_CACHE_HOME:-$HOME/.cache}/ccbench/python/bin/python
+[ ! -x "$python" ] || "$python" "$here/pipeline_floor.py" run

@@ -1,14 +1,18 @@
 //! The same work on each of several things, on the machine's processors.
 
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Most things that are worked on at a time: bounds the memory on machines of many processors.
 const MOST_AT_A_TIME: usize = 8;
 
+/// Asked for once: it reads several files.
+static PROCESSORS: LazyLock<usize> =
+    LazyLock::new(|| std::thread::available_parallelism().map_or(1, usize::from));
+
 /// What `work` makes of each thing, in their order. A panic goes on in the caller.
 pub(crate) fn in_parallel<T: Sync, M: Send>(things: &[T], work: impl Fn(&T) -> M + Sync) -> Vec<M> {
-    let workers = std::thread::available_parallelism().map_or(1, usize::from);
-    let workers = workers.min(MOST_AT_A_TIME).min(things.len());
+    let workers = PROCESSORS.min(MOST_AT_A_TIME).min(things.len());
     let next = AtomicUsize::new(0);
     let take = || {
         let mut made = Vec::new();

@@ -3,7 +3,10 @@
 
 use std::collections::HashMap;
 use std::fs::File;
+use std::io::{Cursor, Read as _};
+use std::path::Path;
 
+use polars::io::mmap::MmapBytesReader;
 use polars::prelude::*;
 
 use crate::results::journal::TrialEnd;
@@ -12,6 +15,9 @@ use crate::results::{Result, frame_error, io_error};
 
 /// Rows of a piece: bounds the memory that a file takes, whatever its size.
 const PIECE_ROWS: usize = 1 << 19;
+
+/// A file of so many bytes is small.
+const SMALL_BYTES: u64 = 1 << 20;
 
 /// Some rows of a table.
 pub(super) struct Piece(DataFrame);
@@ -87,15 +93,21 @@ pub(super) fn each_piece(
         return Ok(());
     }
     for path in run.files(end, table) {
-        let open = || File::open(&path).map_err(io_error("open", &path));
-        let mut whole = ParquetReader::new(open()?);
-        let metadata = whole.get_metadata().map_err(frame_error("read", &path))?.clone();
-        let schema = whole.schema().map_err(frame_error("read", &path))?;
+        let mut first = open(&path)?;
+        let metadata = first.get_metadata().map_err(frame_error("read", &path))?.clone();
+        let schema = first.schema().map_err(frame_error("read", &path))?;
         let there = wanted.iter().filter(|name| schema.contains(name));
         let columns: Vec<String> = there.map(ToString::to_string).collect();
+        let mut first = Some(first);
         for from in (0..metadata.num_rows).step_by(PIECE_ROWS) {
-            let mut reader = ParquetReader::new(open()?);
-            reader.set_metadata(metadata.clone());
+            let reader = match first.take() {
+                Some(first) => first,
+                None => {
+                    let mut next = open(&path)?;
+                    next.set_metadata(metadata.clone());
+                    next
+                }
+            };
             let frame = reader
                 .with_columns(Some(columns.clone()))
                 .with_slice(Some((from, PIECE_ROWS)))
@@ -108,6 +120,18 @@ pub(super) fn each_piece(
         }
     }
     Ok(())
+}
+
+/// A small file is read at once: to map and unmap one interrupts the other threads.
+fn open(path: &Path) -> Result<ParquetReader<Box<dyn MmapBytesReader>>> {
+    let mut file = File::open(path).map_err(io_error("open", path))?;
+    let length = file.metadata().map_err(io_error("read", path))?.len();
+    if length > SMALL_BYTES {
+        return Ok(ParquetReader::new(Box::new(file)));
+    }
+    let mut bytes = Vec::with_capacity(length as usize + 1);
+    file.read_to_end(&mut bytes).map_err(io_error("read", path))?;
+    Ok(ParquetReader::new(Box::new(Cursor::new(bytes))))
 }
 
 /// What is gathered of each phase, group and third thing (flow, or flow and end).
