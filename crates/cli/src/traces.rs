@@ -60,6 +60,16 @@ pub fn read(plan: &Path, files: &BTreeSet<String>, embedded: Embedded) -> Traces
     traces
 }
 
+/// What is stored in a results directory of these files of its plan; what is not there or cannot be understood is left out.
+pub fn stored(results: &Path, files: &BTreeSet<String>) -> TraceFiles {
+    let read = |(file, name): (String, PathBuf)| {
+        let bytes = content(&results.join(FOLDER).join(name)).ok()?;
+        let trace = Arc::new(trace::parse(&file, &bytes).ok()?);
+        Some((file, Ok(TraceFacts { sha256: digest_bytes(&bytes), trace })))
+    };
+    stored_names(files).into_iter().filter_map(read).collect()
+}
+
 /// A file's content, or why there is none.
 fn content(path: &Path) -> Result<Vec<u8>, String> {
     let shown = path.display();

@@ -1,48 +1,31 @@
 //! How many bytes a traced link may have sent by an instant of the trial.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use ccbench_proto::plan::check::CheckedPlan;
 use ccbench_proto::plan::{Link, OnEnd, TraceStart, TraceUse};
 use ccbench_proto::resolve::ETHERNET_BYTES;
-use ccbench_proto::trace::{self, Trace};
+use ccbench_proto::trace::Trace;
 use ccbench_proto::units::Rate;
 
 use super::store::RunDir;
-use crate::traces::{FOLDER, stored_names};
+use crate::traces::FOLDER;
 
 /// Bytes that the link's rate counts of every packet beside its IP bytes.
 pub(in crate::results) fn overhead(link: &Link) -> f64 {
     link.overhead.unwrap_or(ETHERNET_BYTES).get() as f64
 }
 
-/// The traces that are stored with a run, and what they let its links send.
+/// What the traces that are stored with a run let its links send, by point and link.
 #[derive(Debug, Default)]
-pub(in crate::results) struct Traced {
-    /// By the name that the plan gives its file.
-    traces: BTreeMap<String, Arc<Trace>>,
-    /// By point and link.
-    curves: BTreeMap<u32, BTreeMap<String, Arc<Curve>>>,
-}
+pub(in crate::results) struct Traced(BTreeMap<u32, BTreeMap<String, Arc<Curve>>>);
 
 impl Traced {
     /// Of a run's plan; traces that cannot be read are left out.
     pub(super) fn of(run: &RunDir) -> Self {
-        let folder = run.path().join(FOLDER);
-        let Some(plan) = Some(run).filter(|_| folder.is_dir()).and_then(RunDir::plan) else {
-            return Self::default();
-        };
-        let points = plan.points();
-        let used = points.iter().flat_map(|point| point.plan.plan().links.values());
-        let files = used.filter_map(|link| Some(link.trace.as_ref()?.file.clone())).collect();
-        let read = |(file, stored): (String, PathBuf)| {
-            let bytes = std::fs::read(folder.join(stored)).ok()?;
-            let trace = trace::parse(&file, &bytes).ok()?;
-            Some((file, Arc::new(trace)))
-        };
-        let traces: BTreeMap<_, _> = stored_names(&files).into_iter().filter_map(read).collect();
+        let plan = Some(run).filter(|run| run.path().join(FOLDER).is_dir()).and_then(RunDir::plan);
+        let points = plan.map_or(vec![], CheckedPlan::points);
         let mut made: Vec<(TraceUse, f64, Arc<Curve>)> = Vec::new();
         let mut curves: BTreeMap<u32, BTreeMap<String, Arc<Curve>>> = BTreeMap::new();
         for point in &points {
@@ -51,7 +34,8 @@ impl Traced {
                 let overhead = overhead(link);
                 let known = made.iter().find(|(of, beside, _)| of == used && *beside == overhead);
                 let curve = known.map(|(_, _, curve)| Arc::clone(curve)).or_else(|| {
-                    let curve = Arc::new(Curve::new(traces.get(&used.file)?, used, overhead)?);
+                    let curve =
+                        Arc::new(Curve::new(point.plan.trace(&used.file)?, used, overhead)?);
                     made.push((used.clone(), overhead, Arc::clone(&curve)));
                     Some(curve)
                 });
@@ -59,23 +43,18 @@ impl Traced {
                 of_point.extend(curve.map(|curve| (name.clone(), curve)));
             }
         }
-        Self { traces, curves }
-    }
-
-    /// A trace, by the name that the plan gives its file.
-    pub(in crate::results) fn trace(&self, file: &str) -> Option<&Arc<Trace>> {
-        self.traces.get(file)
+        Self(curves)
     }
 
     /// What a link's trace lets pass at a point; `None` of a link whose trace begins later than the trial, says no rate or
     /// cannot be read.
     pub(in crate::results) fn curve(&self, point_id: u32, link: &str) -> Option<&Curve> {
-        self.curves.get(&point_id)?.get(link).map(Arc::as_ref)
+        self.0.get(&point_id)?.get(link).map(Arc::as_ref)
     }
 
     /// Whether no link has a curve.
     pub(in crate::results) fn is_empty(&self) -> bool {
-        self.curves.values().all(BTreeMap::is_empty)
+        self.0.values().all(BTreeMap::is_empty)
     }
 }
 
@@ -395,8 +374,11 @@ flows = ["f"]
         };
         assert_eq!([0, 1, 2].map(|id| offered(id, "up")), [Some(1e6), Some(2e6), None]);
         assert_eq!([0, 1, 2].map(|id| offered(id, "back")), [None; 3], "from its first packet on");
-        assert!(
-            run.traced().trace("late.csv").is_some() && run.traced().trace("gone.csv").is_none()
-        );
+        let plan = run.plan().unwrap();
+        assert!(plan.trace("late.csv").is_some() && plan.trace("gone.csv").is_none());
+        let points = plan.points();
+        let mean = |id: usize| points[id].plan.plan().links["up"].trace.as_ref().unwrap().mean_rate;
+        let mbit = |mbit: u64| Some(Rate::from_bits_per_sec(mbit * 1_000_000));
+        assert_eq!([0, 1, 2].map(mean), [mbit(8), mbit(16), None]);
     }
 }

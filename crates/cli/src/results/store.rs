@@ -16,8 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use ccbench_proto::plan::check::{self, CheckedPlan};
-use ccbench_proto::plan::parse;
+use ccbench_proto::plan::check::{self, CheckedPlan, TraceFiles};
 use ccbench_proto::schedule::PhaseSpan;
 use ccbench_proto::wire::NodeInfo;
 use serde::{Deserialize, Serialize};
@@ -31,6 +30,7 @@ use super::record::{RunRecord, Session, replace};
 pub use super::trial::{NodeClock, TrialKey, TrialWriter};
 use super::verdict::Reason;
 use super::{Result, ResultsError, TrialStatus, io_error};
+use crate::traces;
 
 /// Each factor and its level at one point.
 pub type Levels = Vec<(String, String)>;
@@ -315,7 +315,12 @@ impl RunDir {
     pub fn plan(&self) -> Option<&CheckedPlan> {
         let read = || {
             let text = std::fs::read_to_string(self.inner.path.join("plan.resolved.toml")).ok()?;
-            parse::parse(&text).and_then(check::check).ok().map(|(plan, _)| plan)
+            let files = check::trace_files(&text, &[]);
+            let traces = traces::stored(&self.inner.path, &files);
+            let known = check::read_with(&text, &[], traces);
+            // Traces that are not the plan's say nothing of it.
+            let plan = known.or_else(|_| check::read_with(&text, &[], TraceFiles::new()));
+            plan.ok().map(|(plan, _)| plan)
         };
         self.plan.get_or_init(read).as_ref()
     }

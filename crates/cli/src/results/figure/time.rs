@@ -158,7 +158,7 @@ fn traces(data: &Data, end: &TrialEnd) -> Vec<Curve> {
     let length_s = end.length_s();
     let curve = |(name, link): (&String, &ccbench_proto::plan::Link)| {
         let used = link.trace.as_ref()?;
-        let replay = schedule::replay_of(used, Arc::clone(data.run.traced().trace(&used.file)?));
+        let replay = schedule::replay_of(used, Arc::clone(data.run.plan()?.trace(&used.file)?));
         let (t_s, value) = replayed(&replay, length_s).into_iter().unzip();
         Some(Curve { name: format!("{name}{TRACED}"), t_s, value })
     };
