@@ -34,6 +34,8 @@ const MARK: std::ops::Range<usize> = 8..16;
 const FLAGS: SockFlag = SockFlag::SOCK_NONBLOCK.union(SockFlag::SOCK_CLOEXEC);
 /// Before a trial, a reply that takes longer is a loss.
 const LOST_AFTER_NS: u64 = 1_000_000_000;
+/// After a trial, replies are waited for at most so long.
+const LINGER_NS: u64 = 3_000_000_000;
 
 /// The Internet checksum (RFC 1071) of an even number of bytes.
 fn checksum(bytes: &[u8]) -> u16 {
@@ -260,8 +262,9 @@ pub fn set_tos(fd: &impl AsFd, ip: IpAddr, tos: u8) -> io::Result<()> {
     }
 }
 
-/// Measures from `start_at_ns` to `end_at_ns` (CLOCK_MONOTONIC); every request becomes one row, handed to
-/// `emit` when its reply came or it was lost.
+/// Asks from `start_at_ns` to `end_at_ns` (CLOCK_MONOTONIC), and listens until all is answered or lost, three seconds
+/// longer at most. Every request becomes one row, handed to `emit` when its reply came or it was lost. Returns
+/// whether one was neither.
 ///
 /// # Errors
 /// No socket.
@@ -270,12 +273,13 @@ pub async fn probe(
     start_at_ns: u64,
     end_at_ns: u64,
     emit: &mut (dyn FnMut(wire::Probe) + Send),
-) -> io::Result<()> {
+) -> io::Result<bool> {
     let pinger = match task.kind {
         ProbeKind::Udp => Pinger::open_udp(SocketAddr::new(task.to_ip, task.port), task.tos)?,
         _ => Pinger::open(task.to_ip, task.tos)?,
     };
     let lost_after_ns = task.timeout.nanos();
+    let last_ns = end_at_ns + LINGER_NS;
     let mut waiting: BTreeMap<u32, Sent> = BTreeMap::new();
     let row = |seq: u32, at_ns: u64, rtt_us: Option<f64>| wire::Probe {
         rtt_us,
@@ -284,10 +288,17 @@ pub async fn probe(
     };
     let every = task.every.nanos().max(1_000_000);
     let (mut seq, mut due) = (0u32, start_at_ns + task.start.nanos());
-    while clock::now_ns() < end_at_ns {
+    loop {
+        let now = clock::now_ns();
+        let asking = now < end_at_ns;
+        if now >= last_ns || (!asking && waiting.is_empty()) {
+            return Ok(!waiting.is_empty());
+        }
+        let next = if asking { due.min(end_at_ns) } else { last_ns };
         let oldest = waiting.values().next().map(|s| s.at_ns + lost_after_ns);
-        let wake = due.min(oldest.unwrap_or(u64::MAX)).min(end_at_ns);
         tokio::select! {
+            // What has come is not lost, however late we look.
+            biased;
             reply = pinger.receive() => {
                 let (low, at) = reply;
                 let found = waiting.keys().copied().find(|&s| s as u16 == low);
@@ -295,9 +306,9 @@ pub async fn probe(
                     emit(row(found.unwrap_or_default(), sent.at_ns, rtt_us(sent, at, lost_after_ns)));
                 }
             }
-            () = clock::sleep_until(wake) => {
+            () = clock::sleep_until(next.min(oldest.unwrap_or(u64::MAX))) => {
                 let now = clock::now_ns();
-                if due <= now && due < end_at_ns {
+                if due <= now && now < end_at_ns {
                     match pinger.send(seq as u16) {
                         Ok(sent) => drop(waiting.insert(seq, sent)),
                         Err(_) => emit(row(seq, now, None)),
@@ -318,15 +329,12 @@ pub async fn probe(
             }
         }
     }
-    for (seq, sent) in waiting {
-        emit(row(seq, sent.at_ns, None));
-    }
-    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ccbench_proto::units::Micros;
     use proptest::prelude::*;
 
     const RAW: How = How::Icmp { raw: true };
@@ -353,6 +361,69 @@ mod tests {
             None,
             "our own request on lo"
         );
+    }
+
+    /// Rows of a trial of one second and its five echoes, and whether one was left over. What the other side gets, it
+    /// answers after `delay`, or never.
+    fn echoes(delay: Option<Duration>, timeout: Micros) -> (Vec<wire::Probe>, bool) {
+        let other = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let task = ProbeTask {
+            id: "udp".into(),
+            kind: ProbeKind::Udp,
+            from: "a".into(),
+            to: "b".into(),
+            to_ip: [127, 0, 0, 1].into(),
+            port: other.local_addr().unwrap().port(),
+            start: Micros::default(),
+            every: Micros::from_millis(200),
+            repeat: Repeat::Interval,
+            timeout,
+            tos: 0,
+            bytes: 0,
+            cc: None,
+            host: None,
+        };
+        if let Some(delay) = delay {
+            let other = other.try_clone().unwrap();
+            other.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+            std::thread::spawn(move || {
+                let mut buffer = [0; 256];
+                while let Ok((length, from)) = other.recv_from(&mut buffer) {
+                    let (other, mut answer) = (other.try_clone().unwrap(), buffer);
+                    std::thread::spawn(move || {
+                        std::thread::sleep(delay);
+                        answer[0] = ECHO_REPLY;
+                        other.send_to(&answer[..length], from).unwrap();
+                    });
+                }
+            });
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let mut rows = vec![];
+        let start_ns = clock::now_ns();
+        let left = runtime.block_on(async {
+            probe(&task, start_ns, start_ns + 1_000_000_000, &mut |row| rows.push(row)).await
+        });
+        (rows, left.unwrap())
+    }
+
+    #[test]
+    fn what_is_answered_after_the_trial_is_not_lost() {
+        let (rows, left) = echoes(Some(Duration::from_millis(1200)), Micros::from_secs(10));
+        assert!(!left && !rows.is_empty());
+        assert!(rows.iter().all(|row| row.rtt_us.is_some_and(|us| us >= 1.2e6)), "{rows:?}");
+    }
+
+    #[test]
+    fn what_is_not_answered_in_time_is_lost() {
+        let (rows, left) = echoes(None, Micros::from_millis(300));
+        assert!(!left && !rows.is_empty());
+        assert!(rows.iter().all(|row| row.lost && row.rtt_us.is_none()), "{rows:?}");
+    }
+
+    #[test]
+    fn what_may_still_be_answered_has_no_row() {
+        assert_eq!(echoes(None, Micros::from_secs(10)), (vec![], true));
     }
 
     proptest! {
