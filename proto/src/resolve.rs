@@ -217,14 +217,7 @@ pub(crate) fn round_trips<'t>(plan: &Plan, topology: &'t Topology) -> Vec<Vec<(&
     let mut pairs: Vec<(&String, &String)> = flows.chain(probes).collect();
     pairs.sort();
     pairs.dedup();
-    pairs
-        .into_iter()
-        .filter_map(|(from, to)| {
-            let mut there = topology.path(from, to)?;
-            there.extend(topology.path(to, from)?);
-            Some(there)
-        })
-        .collect()
+    pairs.into_iter().filter_map(|(from, to)| topology.round_trip(from, to)).collect()
 }
 
 /// Whether a link shapes this interface (node and device).

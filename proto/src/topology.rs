@@ -120,6 +120,13 @@ impl Topology {
         connected.map(|i| i.dev.as_str()).or_else(routed)
     }
 
+    /// As [`path`](Self::path), there and back.
+    pub fn round_trip(&self, from: &str, to: &str) -> Option<Vec<(&str, &str)>> {
+        let mut hops = self.path(from, to)?;
+        hops.extend(self.path(to, from)?);
+        Some(hops)
+    }
+
     /// The interfaces that traffic from `from` to `to` leaves by, in order: node and device. `None` where
     /// there is no path.
     pub fn path(&self, from: &str, to: &str) -> Option<Vec<(&str, &str)>> {

@@ -148,9 +148,7 @@ impl FlowCheck {
         let plan = plan.plan();
         let topology = Topology::build(plan);
         let outages = |task: &FlowTask| {
-            let there = topology.path(&task.from, &task.to);
-            let both = there.zip(topology.path(&task.to, &task.from));
-            let hops = both.map(|(there, back)| [there, back].concat());
+            let hops = topology.round_trip(&task.from, &task.to);
             // Where the cabling is not known, of all links.
             let shaped = |name: &str, hop| {
                 plan.links.get(name).is_some_and(|link| resolve::shapes(link, &topology, hop))

@@ -82,8 +82,7 @@ impl PathCheck {
     /// did not do the cabling, or a file gives a delay: it cannot know what delay the real path has.
     fn expected_us(&self, from: &str, to: &str) -> Option<(f64, f64)> {
         let Self { plan, topology, traced, .. } = self;
-        let mut hops = topology.path(from, to)?;
-        hops.extend(topology.path(to, from)?);
+        let hops = topology.round_trip(from, to)?;
         let on_path = |link: &&Link| hops.iter().any(|hop| shapes(link, topology, *hop));
         if plan.links.iter().any(|(name, link)| traced.contains(name) && on_path(&link)) {
             return None;
