@@ -10,7 +10,12 @@ pub(crate) fn round_step(span: f64, parts: f64) -> f64 {
 
 /// `2.50` as `2.5`, of a number that has at most three digits behind the point.
 pub(crate) fn short(value: f64) -> String {
-    let text = format!("{value:.3}");
+    decimal(value, 3)
+}
+
+/// A number with at most so many digits behind the point, and no zeros at its end.
+pub(crate) fn decimal(value: f64, digits: usize) -> String {
+    let text = format!("{value:.digits$}");
     let text = text.trim_end_matches('0').trim_end_matches('.');
     if text == "-0" { "0".to_owned() } else { text.to_owned() }
 }

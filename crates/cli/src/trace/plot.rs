@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use ccbench_proto::trace::{Step, Trace};
 use ccbench_proto::units::Rate;
 
-use crate::svg::{escaped, round_step, short};
+use crate::svg::{decimal, escaped, round_step, short};
 
 const WIDTH: f64 = 900.0;
 const HEIGHT: f64 = 320.0;
@@ -112,9 +112,6 @@ pub(super) fn svg(name: &str, trace: &Trace) -> String {
     let most = (top / scale / value_step).ceil() * value_step;
     // Steps have at most two digits of their own.
     let digits = (1.0 - value_step.log10().floor()).max(3.0) as usize;
-    let tick = |value: f64| {
-        format!("{value:.digits$}").trim_end_matches('0').trim_end_matches('.').to_owned()
-    };
     let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
     let x = |seconds: f64| LEFT + (right - LEFT) * seconds / length_s;
     let y = |value: f64| bottom - (bottom - TOP) * value / scale / most;
@@ -143,7 +140,7 @@ pub(super) fn svg(name: &str, trace: &Trace) -> String {
             "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
             LEFT - 8.0,
             at + 4.0,
-            tick(value)
+            decimal(value, digits)
         ));
     }
     let time_step = round_step(length_s, 8.0);
