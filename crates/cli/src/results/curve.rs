@@ -26,24 +26,8 @@ impl Traced {
     pub(super) fn of(run: &RunDir) -> Self {
         let plan = Some(run).filter(|run| run.path().join(FOLDER).is_dir()).and_then(RunDir::plan);
         let points = plan.map_or(vec![], CheckedPlan::points);
-        let mut made: Vec<(TraceUse, f64, Arc<Curve>)> = Vec::new();
-        let mut curves: BTreeMap<u32, BTreeMap<String, Arc<Curve>>> = BTreeMap::new();
-        for point in &points {
-            for (name, link) in &point.plan.plan().links {
-                let Some(used) = from_the_beginning(link) else { continue };
-                let overhead = overhead(link);
-                let known = made.iter().find(|(of, beside, _)| of == used && *beside == overhead);
-                let curve = known.map(|(_, _, curve)| Arc::clone(curve)).or_else(|| {
-                    let curve =
-                        Arc::new(Curve::new(point.plan.trace(&used.file)?, used, overhead)?);
-                    made.push((used.clone(), overhead, Arc::clone(&curve)));
-                    Some(curve)
-                });
-                let of_point = curves.entry(point.id).or_default();
-                of_point.extend(curve.map(|curve| (name.clone(), curve)));
-            }
-        }
-        Self(curves)
+        let mut made = Vec::new();
+        Self(points.iter().map(|point| (point.id, curves(&point.plan, &mut made))).collect())
     }
 
     /// What a link's trace lets pass at a point; `None` of a link whose trace begins later than the trial, says no rate or
@@ -58,12 +42,26 @@ impl Traced {
     }
 }
 
+/// A trace's use, the link's overhead, and what was made of both.
+type Made = (TraceUse, f64, Arc<Curve>);
+
 /// Of the links of a plan that has its traces; none of a trace that begins later than the trial.
 pub(in crate::results) fn of_plan(plan: &CheckedPlan) -> BTreeMap<String, Arc<Curve>> {
+    curves(plan, &mut Vec::new())
+}
+
+/// The same; equal uses of a trace share the curve that was made of it before.
+fn curves(plan: &CheckedPlan, made: &mut Vec<Made>) -> BTreeMap<String, Arc<Curve>> {
     let curve = |(name, link): (&String, &Link)| {
         let used = from_the_beginning(link)?;
-        let curve = Curve::new(plan.trace(&used.file)?, used, overhead(link))?;
-        Some((name.clone(), Arc::new(curve)))
+        let overhead = overhead(link);
+        let known = made.iter().find(|(of, beside, _)| of == used && *beside == overhead);
+        if let Some((_, _, curve)) = known {
+            return Some((name.clone(), Arc::clone(curve)));
+        }
+        let curve = Arc::new(Curve::new(plan.trace(&used.file)?, used, overhead)?);
+        made.push((used.clone(), overhead, Arc::clone(&curve)));
+        Some((name.clone(), curve))
     };
     plan.plan().links.iter().filter_map(curve).collect()
 }
