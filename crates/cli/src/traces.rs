@@ -60,14 +60,25 @@ pub fn read(plan: &Path, files: &BTreeSet<String>, embedded: Embedded) -> Traces
     traces
 }
 
-/// What is stored in a results directory of these files of its plan; what is not there or cannot be understood is left out.
-pub fn stored(results: &Path, files: &BTreeSet<String>) -> TraceFiles {
-    let read = |(file, name): (String, PathBuf)| {
-        let bytes = content(&results.join(FOLDER).join(name)).ok()?;
-        let trace = Arc::new(trace::parse(&file, &bytes).ok()?);
-        Some((file, Ok(TraceFacts { sha256: digest_bytes(&bytes), trace })))
-    };
-    stored_names(files).into_iter().filter_map(read).collect()
+/// What is stored in a results directory of these files of its plan, and why the others are left out.
+pub fn stored(results: &Path, files: &BTreeSet<String>) -> (TraceFiles, Vec<String>) {
+    let (mut found, mut left_out) = (TraceFiles::new(), vec![]);
+    for (file, name) in stored_names(files) {
+        let path = results.join(FOLDER).join(name);
+        let read = || {
+            let bytes = std::fs::read(&path).map_err(|error| error.to_string())?;
+            let trace = trace::parse(&file, &bytes).map_err(|error| error.to_string())?;
+            Ok(TraceFacts { sha256: digest_bytes(&bytes), trace: Arc::new(trace) })
+        };
+        match read() {
+            Ok(facts) => drop(found.insert(file, Ok(facts))),
+            Err(why) => {
+                let why: String = why;
+                left_out.push(format!("cannot read {}: {why}", path.display()));
+            }
+        }
+    }
+    (found, left_out)
 }
 
 /// A file's content, or why there is none.

@@ -378,5 +378,20 @@ flows = ["f"]
         let mean = |id: usize| points[id].plan.plan().links["up"].trace.as_ref().unwrap().mean_rate;
         let mbit = |mbit: u64| Some(Rate::from_bits_per_sec(mbit * 1_000_000));
         assert_eq!([0, 1, 2].map(mean), [mbit(8), mbit(16), None]);
+        let notes = run.notes();
+        assert!(
+            notes.len() == 1 && notes[0].contains("traces/gone.csv: No such file"),
+            "{notes:?}"
+        );
+
+        // What is not the plan's own is not believed, and told.
+        let other = "0".repeat(64);
+        let late = "file = \"late.csv\"";
+        let plan = PLAN.replace(late, &format!("{late}, sha256 = \"{other}\""));
+        let info = RunInfo { resolved_text: plan, ..info };
+        let run = RunDir::create_at(&folder.path().join("altered"), &info).unwrap();
+        assert!(run.plan().is_some() && run.traced().curve(0, "up").is_none());
+        let notes = run.notes();
+        assert!(notes.len() == 2 && notes[1].contains("`late.csv` is another file"), "{notes:?}");
     }
 }

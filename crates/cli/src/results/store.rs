@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use ccbench_proto::plan::check::{self, CheckedPlan, TraceFiles};
+use ccbench_proto::plan::check::{self, CheckedPlan, Severity, TraceFiles};
 use ccbench_proto::schedule::PhaseSpan;
 use ccbench_proto::wire::NodeInfo;
 use serde::{Deserialize, Serialize};
@@ -125,7 +125,7 @@ impl RunStatus {
 pub struct RunDir {
     pub(super) inner: Inner,
     /// Read when first asked for.
-    plan: OnceLock<Option<CheckedPlan>>,
+    plan: OnceLock<(Option<CheckedPlan>, Vec<String>)>,
     traced: OnceLock<Traced>,
 }
 
@@ -263,9 +263,10 @@ impl RunDir {
         &self.inner.path
     }
 
-    /// What was mended when the run was resumed, oldest first.
+    /// What was mended when the run was resumed, oldest first, and which of its traces are left out.
     pub fn notes(&self) -> Vec<String> {
-        self.inner.state().record.notes.clone()
+        let mended = self.inner.state().record.notes.clone();
+        mended.into_iter().chain(self.planned_for().1.iter().cloned()).collect()
     }
 
     /// As `run.json` says.
@@ -313,16 +314,30 @@ impl RunDir {
 
     /// The plan that it was made for; `None` if it cannot be read, or nothing was planned.
     pub fn plan(&self) -> Option<&CheckedPlan> {
-        let read = || {
-            let text = std::fs::read_to_string(self.inner.path.join("plan.resolved.toml")).ok()?;
+        self.planned_for().0.as_ref()
+    }
+
+    /// The plan, and which of its traces are left out and why.
+    fn planned_for(&self) -> &(Option<CheckedPlan>, Vec<String>) {
+        self.plan.get_or_init(|| {
+            let text = std::fs::read_to_string(self.inner.path.join("plan.resolved.toml"));
+            let text = text.unwrap_or_default();
             let files = check::trace_files(&text, &[]);
-            let traces = traces::stored(&self.inner.path, &files);
+            let (traces, left_out) = traces::stored(&self.inner.path, &files);
+            let mut notes: Vec<String> = left_out
+                .iter()
+                .map(|why| format!("{why}; what its links let pass is not known"))
+                .collect();
             let known = check::read_with(&text, &[], traces);
             // Traces that are not the plan's say nothing of it.
-            let plan = known.or_else(|_| check::read_with(&text, &[], TraceFiles::new()));
-            plan.ok().map(|(plan, _)| plan)
-        };
-        self.plan.get_or_init(read).as_ref()
+            let plan = known.or_else(|problems| {
+                let plan = check::read_with(&text, &[], TraceFiles::new())?;
+                let error = problems.iter().find(|p| p.severity == Severity::Error);
+                notes.extend(error.map(|error| format!("the run's traces are left out: {error}")));
+                Ok::<_, Vec<_>>(plan)
+            });
+            (plan.ok().map(|(plan, _)| plan), notes)
+        })
     }
 
     /// Its traces.
