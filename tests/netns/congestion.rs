@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ccbench_tests::{Bench, alone, text, wait_for};
+use ccbench_tests::{Bench, alone, run_undisturbed, text, wait_for};
 
 use crate::plan;
 
@@ -24,9 +24,7 @@ fn instances(phase: &str) -> String {
 #[test]
 fn instances_of_one_algorithm_become_flows_and_rows_of_state() {
     let _alone = alone();
-    let bench = Bench::new();
-    let plan = bench.write("plan.toml", &instances("2s"));
-    let ran = bench.run(&["run", &plan.to_string_lossy()]);
+    let (bench, ran) = run_undisturbed(&instances("2s"), &[]);
     assert_eq!(ran.status.code(), Some(0), "{}", text(&ran));
     let results = bench.results();
     let part = results.join("tables/cc_state/point=0/trial-01/part-0.parquet");

@@ -1,10 +1,12 @@
 //! One experiment from plan to results.
 
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Command;
 use std::time::Duration;
 
-use ccbench_tests::{Bench, alone, binary, namespaces, text, wait_for};
+use ccbench_tests::{
+    Bench, alone, binary, namespaces, run_undisturbed, text, undisturbed, wait_for,
+};
 
 use crate::plan;
 
@@ -19,13 +21,16 @@ fn value(csv: &Path, wanted: &[(&str, &str)], column: &str) -> Option<f64> {
 #[test]
 fn a_plan_becomes_tables_and_leaves_nothing_behind() {
     let _alone = alone();
-    let bench = Bench::new();
-    let plan = bench.write("plan.toml", &plan("whole", "3s", 1));
-    let mut child = bench.spawn(&["run", &plan.to_string_lossy()]);
-    wait_for("four nodes", Duration::from_secs(20), || bench.namespaces().len() >= 4);
-    let made = bench.namespaces();
-    let code = child.wait().unwrap().code();
-    let said = std::fs::read_to_string(bench.path("err")).unwrap_or_default();
+    let ((bench, made, code), said) = undisturbed(|| {
+        let bench = Bench::new();
+        let plan = bench.write("plan.toml", &plan("whole", "3s", 1));
+        let mut child = bench.spawn(&["run", &plan.to_string_lossy()]);
+        wait_for("four nodes", Duration::from_secs(20), || bench.namespaces().len() >= 4);
+        let made = bench.namespaces();
+        let code = child.wait().unwrap().code();
+        let said = bench.said();
+        ((bench, made, code), said)
+    });
     assert_eq!(code, Some(0), "{said}");
     let results = bench.results();
     for file in [
@@ -76,7 +81,6 @@ fn a_plan_becomes_tables_and_leaves_nothing_behind() {
 #[test]
 fn claims_are_held_against_what_was_measured() {
     let _alone = alone();
-    let bench = Bench::new();
     let claims = r#"
 [quick]
 repeat = 1
@@ -102,8 +106,8 @@ metric = "throughput"
 phase = "alone"
 above = "1gbit"
 "#;
-    let plan = bench.write("plan.toml", &(plan("claims", "3s", 2) + claims));
-    let output = bench.run(&["run", &plan.to_string_lossy(), "--quick"]);
+    let plan = plan("claims", "3s", 2) + claims;
+    let (bench, output) = run_undisturbed(&plan, &["--quick"]);
     assert_eq!(output.status.code(), Some(4), "{}", text(&output));
     let verdicts: Vec<String> = ccbench_tests::csv(&bench.results().join("expectations.csv"))
         .into_iter()
@@ -116,50 +120,26 @@ above = "1gbit"
 #[test]
 fn two_experiments_at_once_do_not_meet() {
     let _alone = alone();
-    let (one, two) = (Bench::new(), Bench::new());
-    let plans =
-        [one.write("p.toml", &plan("one", "2s", 1)), two.write("p.toml", &plan("two", "2s", 1))];
-    let mut children = [
-        one.spawn(&["run", &plans[0].to_string_lossy()]),
-        two.spawn(&["run", &plans[1].to_string_lossy()]),
-    ];
-    for (child, bench) in children.iter_mut().zip([&one, &two]) {
-        let status = child.wait().unwrap();
-        let err = std::fs::read_to_string(bench.path("err")).unwrap_or_default();
-        // Two experiments on a small machine may be judged degraded; neither may fail.
-        assert_eq!(status.code(), Some(0), "{err}");
-        assert!(bench.processes().is_empty());
-    }
-}
-
-/// Runs a test's experiments in a directory of their own; again, three times at most, as long as nothing but the
-/// processors that others took away from this machine failed a trial.
-fn undisturbed(experiments: impl Fn(&Bench) -> Output) -> (Bench, Output) {
-    let attempt = || {
-        let bench = Bench::new();
-        let output = experiments(&bench);
-        (bench, output)
-    };
-    let disturbed = |output: &Output| {
-        let told = text(output);
-        let verdicts = told.lines().filter(|line| line.starts_with("point "));
-        let mut reasons = verdicts.filter_map(|line| line.split(": ").nth(2)).peekable();
-        output.status.code() == Some(1)
-            && reasons.peek().is_some()
-            && reasons.all(|reason| ["link_late", "cpu_bound"].contains(&reason))
-    };
-    let first = (0..2).map(|_| attempt()).find(|(_, output)| !disturbed(output));
-    first.unwrap_or_else(attempt)
+    let (codes, said) = undisturbed(|| {
+        let (one, two) = (Bench::new(), Bench::new());
+        let benches = [(&one, "one"), (&two, "two")];
+        let mut children = benches.map(|(bench, name)| {
+            let plan = bench.write("p.toml", &plan(name, "2s", 1));
+            bench.spawn(&["run", &plan.to_string_lossy()])
+        });
+        let codes = children.each_mut().map(|child| child.wait().unwrap().code());
+        assert!(one.processes().is_empty() && two.processes().is_empty());
+        (codes, one.said() + &two.said())
+    });
+    // Two experiments on a small machine may be judged degraded; neither may fail.
+    assert_eq!(codes, [Some(0), Some(0)], "{said}");
 }
 
 #[test]
 fn without_root_the_same_plan_runs_in_a_user_namespace() {
     let _alone = alone();
-    let (bench, output) = undisturbed(|bench| {
-        let plan = bench.write("plan.toml", &plan("rootless", "2s", 1));
-        let plan = plan.to_string_lossy();
-        bench.run(&["run", "--rootless", &plan, "--set", "flows.second.cc=cubic"])
-    });
+    let args = ["--rootless", "--set", "flows.second.cc=cubic"];
+    let (bench, output) = run_undisturbed(&plan("rootless", "2s", 1), &args);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output));
     let csv = bench.results().join("summary_phase.csv");
     let wanted = [
@@ -171,16 +151,24 @@ fn without_root_the_same_plan_runs_in_a_user_namespace() {
     assert!(value(&csv, &wanted, "value").is_some_and(|bps| bps > 70e6), "{}", text(&output));
 }
 
+/// Short trials without a userspace link, which would be late where others have the processors.
+fn kernel_plan(name: &str, repeat: u32) -> String {
+    let plan = plan(name, "1s", repeat);
+    let delay = plan.find("[links.delay]").unwrap()..plan.find("[flows.first]").unwrap();
+    plan.replace(&plan[delay], "")
+}
+
 #[test]
 fn ctrl_c_keeps_what_is_finished_and_resume_does_the_rest() {
     let _alone = alone();
-    let (_bench, output) = undisturbed(interrupted_and_resumed);
-    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+    let (code, said) = undisturbed(interrupted_and_resumed);
+    assert_eq!(code, Some(0), "{said}");
 }
 
-/// What the run says that goes on after Ctrl-C in the second of three trials.
-fn interrupted_and_resumed(bench: &Bench) -> Output {
-    let plan = bench.write("plan.toml", &plan("resume", "1s", 3));
+/// How the run ends that goes on after Ctrl-C in the second of three trials, and what it says.
+fn interrupted_and_resumed() -> (Option<i32>, String) {
+    let bench = Bench::new();
+    let plan = bench.write("plan.toml", &kernel_plan("resume", 3));
     let mut child = bench.spawn(&["run", &plan.to_string_lossy()]);
     let err = || std::fs::read_to_string(bench.path("err")).unwrap_or_default();
     wait_for("the second trial", Duration::from_secs(30), || err().contains("trial 2/3"));
@@ -200,7 +188,7 @@ fn interrupted_and_resumed(bench: &Bench) -> Output {
         first,
         "a finished trial is not run again"
     );
-    output
+    (output.status.code(), text(&output))
 }
 
 #[test]
@@ -229,9 +217,6 @@ fn a_dead_flow_is_a_verdict_and_not_a_hang() {
 #[test]
 fn a_disk_that_fills_up_ends_the_run_and_resume_does_the_rest() {
     let _alone = alone();
-    let bench = Bench::new();
-    let plan = bench.write("plan.toml", &plan("full", "1s", 2));
-    std::fs::create_dir(bench.path("results")).unwrap();
     // The disk is full from the end of the first trial until the run has ended.
     let script = r#"
         mount -t tmpfs -o size=16m none results
@@ -243,10 +228,16 @@ fn a_disk_that_fills_up_ends_the_run_and_resume_does_the_rest() {
         "$0" run --resume results/*; echo "resumed: $?"
         grep -c trial_end results/*/journal.ndjson; ls -A results/*
     "#;
-    let mut command = Command::new("unshare");
-    command.args(["-m", "sh", "-c", script]).arg(binary("ccbench")).arg(plan);
-    command.current_dir(bench.path("")).env("CCBENCH_STATE", bench.path("state"));
-    let output = text(&command.output().unwrap());
+    let (bench, output) = undisturbed(|| {
+        let bench = Bench::new();
+        let plan = bench.write("plan.toml", &kernel_plan("full", 2));
+        std::fs::create_dir(bench.path("results")).unwrap();
+        let mut command = Command::new("unshare");
+        command.args(["-m", "sh", "-c", script]).arg(binary("ccbench")).arg(plan);
+        command.current_dir(bench.path("")).env("CCBENCH_STATE", bench.path("state"));
+        let output = text(&command.output().unwrap());
+        (bench, output)
+    });
     for part in ["No space left on device", "make room", "ended: 1\n", "resumed: 0\n"] {
         assert!(output.contains(part), "{part:?}: {output}");
     }

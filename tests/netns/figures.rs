@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use ccbench_tests::{Bench, alone, source_root, text};
+use ccbench_tests::{Bench, alone, run_undisturbed, source_root, text};
 
 use crate::plan;
 
@@ -35,11 +35,10 @@ fn ends(folder: &Path, ending: &str) -> Vec<PathBuf> {
 #[test]
 fn a_real_run_becomes_figures_comparisons_and_notebooks() {
     let _alone = alone();
-    let bench = Bench::new();
-    let text_of_plan = plan("figures", "3s", 2)
+    let plan = plan("figures", "3s", 2)
         + "\n[matrix.scheme]\nslow = { \"links.bottleneck.rate\" = \"20mbit\" }\nfast = { \"links.bottleneck.rate\" = \"60mbit\" }\n";
-    let plan = bench.write("plan.toml", &text_of_plan);
-    succeed(&mut bench.command(&["run", &plan.to_string_lossy()]));
+    let (bench, output) = run_undisturbed(&plan, &[]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
     let results = bench.results();
     let run = results.to_string_lossy().into_owned();
     figures(&bench, &run);

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use ccbench_shaper::capture::pcapng;
-use ccbench_tests::{Bench, alone, csv, text, wait_for};
+use ccbench_tests::{Bench, alone, csv, run_undisturbed, text, wait_for};
 
 /// A row of a CSV file, by its columns.
 type Row = BTreeMap<String, String>;
@@ -104,9 +104,7 @@ fn read_by_tcpdump(file: &Path) -> usize {
 #[test]
 fn every_probe_measures_and_captures_hold_its_packets() {
     let _alone = alone();
-    let bench = Bench::new();
-    let plan = bench.write("plan.toml", PLAN);
-    let output = bench.run(&["run", &plan.to_string_lossy()]);
+    let (bench, output) = run_undisturbed(PLAN, &[]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output));
     let results = bench.results();
     let rows = csv(&results.join("summary_phase.csv"));
