@@ -268,6 +268,19 @@ fn an_operating_point_has_the_optimum_of_every_path() {
     let best = |whose| number(&figure, &[("subject", whose)], "throughput_mbit_s");
     assert_eq!(["optimum of under_test", "optimum of cross"].map(best), [1000.0, 200.0]);
     assert!(figure.svg.contains("fill=\"#c2185b\">cross</text>"), "{}", figure.svg);
+    // A fair share is of the flows that a bottleneck has.
+    let figure =
+        |kind| figure::draw(&run, &request(kind, &[("phase", "alone")])).unwrap().remove(0);
+    let strips = figure(Kind::Strips);
+    let fair = |flow| number(&strips, &[("flow_id", flow)], "fair_mbit_s");
+    assert_eq!(["under_test/0", "cross/0"].map(fair), [500.0, 200.0]);
+    let dashed = strips.svg.matches("stroke-dasharray=\"3 1.5\"").count();
+    assert_eq!(dashed, 3, "the legend's and one for each: {}", strips.svg);
+    let ideal = |group| {
+        let wanted = [("metric", "Throughput (Mbit/s)"), ("group", group)];
+        number(&figure(Kind::Phases), &wanted, "ideal")
+    };
+    assert_eq!(["under_test", "cross"].map(ideal), [1000.0, 200.0]);
 }
 
 #[test]

@@ -309,6 +309,17 @@ impl Data {
         running.map(|(name, group)| (name, group.flows)).collect()
     }
 
+    /// Of these groups those that have this group's bottleneck.
+    pub(super) fn sharing(&self, point_id: u32, group: &str, phase: &str) -> BTreeMap<&str, u32> {
+        let bottleneck = |group: &str| {
+            let (name, _) = resolve::bottleneck(self.plan(point_id)?, group)?;
+            Some(name)
+        };
+        let (mine, mut running) = (bottleneck(group), self.running(point_id, phase));
+        running.retain(|other, _| bottleneck(other) == mine);
+        running
+    }
+
     /// The group that runs in most phases, where there are several points: the others are what it competes with.
     pub(super) fn under_test(&self, groups: &[String]) -> Option<String> {
         let first = *self.points().first()?;

@@ -179,13 +179,13 @@ fn bar(
 /// a full queue beside others.
 fn ideal(data: &Data, metric: &Metric, place: &Place, phase: &PhaseRecord) -> Option<f64> {
     let path = data.path(place.point_id, &place.group, &phase.name)?;
-    let running = data.running(place.point_id, &phase.name);
-    let mine = f64::from(*running.get(place.group.as_str())?);
-    let all = f64::from(running.values().sum::<u32>());
+    let sharing = data.sharing(place.point_id, &place.group, &phase.name);
+    let mine = f64::from(*sharing.get(place.group.as_str())?);
+    let all = f64::from(sharing.values().sum::<u32>());
     match (metric.name.as_str(), metric.stat.as_str()) {
         ("throughput_sum", "mean") => Some(path.rate_bps * mine / all / metric.scale),
         ("throughput_per_flow_mean", "mean") => Some(path.rate_bps / all / metric.scale),
-        ("srtt", "mean") if running.len() == 1 => Some(path.base_rtt_ms),
+        ("srtt", "mean") if sharing.len() == 1 => Some(path.base_rtt_ms),
         ("srtt", "mean") => Some(path.base_rtt_ms + path.full_queue_ms?),
         _ => None,
     }

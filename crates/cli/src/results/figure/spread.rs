@@ -196,9 +196,9 @@ fn strips(data: &Data) -> Result<Option<Figure>> {
     Ok(Some(Figure { stem: data.stem(None), svg, width_points, csv: csv.finish() }))
 }
 
-/// An equal share of the bottleneck for each flow that runs in a phase.
+/// An equal share of the bottleneck for each of the flows that it has in a phase.
 fn fair(data: &Data, point_id: u32, flow: &str, phase: &str) -> Option<f64> {
-    let all = data.running(point_id, phase).values().sum::<u32>();
+    let all = data.sharing(point_id, group_of(flow), phase).values().sum::<u32>();
     let path = data.path(point_id, group_of(flow), phase)?;
     (all > 0).then(|| path.rate_bps / 1e6 / f64::from(all))
 }
@@ -276,10 +276,22 @@ fn strips_sheet(data: &Data, places: &[(u32, String)], got: &[Got]) -> (String, 
             canvas.text((middle, above), style, &format!("Jain {index:.2}"));
         }
         for (at, id) in ids.iter().enumerate() {
-            let mut here = got.iter().filter(|one| one.phase == **phase);
-            let one = here.find(|one| places[one.place].0 == *id);
-            if let Some(fair) = one.and_then(|one| one.fair) {
-                fair_line(&mut canvas, &frame, fair, (ids.len() > 1).then_some(at as f64));
+            let here = |one: &&Got| one.phase == **phase && places[one.place].0 == *id;
+            let of_place = |one: &Got| Some((one.place, one.fair?));
+            let fair: BTreeMap<usize, f64> = got.iter().filter(here).filter_map(of_place).collect();
+            let (from, to) = match ids.len() {
+                1 => (0.0, names.len() as f64),
+                _ => (at as f64 + 0.05, at as f64 + 0.95),
+            };
+            let first = fair.values().next();
+            if let Some(first) = first.filter(|first| fair.values().all(|fair| fair == *first)) {
+                fair_line(&mut canvas, &frame, *first, (from, to));
+                continue;
+            }
+            // Each group has a bottleneck of its own.
+            for (place, fair) in fair {
+                let ((middle, _), half) = (slot(place), 0.45 / slots);
+                fair_line(&mut canvas, &frame, fair, (middle - half, middle + half));
             }
         }
         for (nth, one) in got.iter().enumerate().filter(|(_, one)| one.phase == **phase) {
@@ -296,15 +308,11 @@ fn aside(nth: usize, slots: f64) -> f64 {
     ((nth as f64 * 0.618_034).fract() - 0.5) * 0.5 / slots
 }
 
-/// The fair share: over the whole diagram, or over its point's place.
-fn fair_line(canvas: &mut Canvas, frame: &Frame, fair: f64, at: Option<f64>) {
+/// The fair share between two places of the lower edge.
+fn fair_line(canvas: &mut Canvas, frame: &Frame, fair: f64, (from, to): (f64, f64)) {
     let y = frame.at_y(fair);
-    let ends = match at {
-        None => (frame.left, frame.left + frame.width),
-        Some(at) => (frame.at_x(at + 0.05), frame.at_x(at + 0.95)),
-    };
     let stroke = Stroke { dash: "3 1.5", ..Stroke::new(INK, 0.8) };
-    canvas.line((ends.0, y), (ends.1, y), stroke);
+    canvas.line((frame.at_x(from), y), (frame.at_x(to), y), stroke);
 }
 
 #[cfg(test)]
