@@ -179,7 +179,6 @@ pub fn text(output: &Output) -> String {
 ///
 /// # Panics
 /// When not root.
-#[must_use]
 pub fn alone() -> MutexGuard<'static, ()> {
     static MACHINE: Mutex<()> = Mutex::new(());
     assert!(

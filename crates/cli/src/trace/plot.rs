@@ -29,7 +29,7 @@ pub(super) fn rate_text(bps: f64) -> String {
 fn with_unit(value: f64, (scale, unit): (f64, &str)) -> String {
     let value = value / scale;
     let digits = match value {
-        none if none == 0.0 => 0,
+        0.0 => 0,
         large if large >= 100.0 => 0,
         small if small < 0.1 => (1.0 - small.log10().floor()) as usize,
         _ => 2,

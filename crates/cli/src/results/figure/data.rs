@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use ccbench_proto::plan::check::CheckedPlan;
 use ccbench_proto::plan::{Plan, Queue};
 use ccbench_proto::resolve;
 use ccbench_proto::schedule::Point;
@@ -68,7 +69,7 @@ impl Data {
         let run = RunDir::open(path)?;
         let (factors, points) = run.points();
         let schedule = Schedule::of(run.plan());
-        let plans = run.plan().map_or(vec![], |plan| plan.points());
+        let plans = run.plan().map_or(vec![], CheckedPlan::points);
         let settled = |point: &Point| (point.id, resolve::settle(point.plan.plan()));
         let plans = plans.iter().map(settled).collect();
         let mut trials = run.trials();
