@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use ccbench_shaper::capture::pcapng;
-use ccbench_tests::{Bench, alone, csv, run_undisturbed, text, wait_for};
+use ccbench_tests::{Bench, alone, csv, text, wait_for};
 
 /// A row of a CSV file, by its columns.
 type Row = BTreeMap<String, String>;
@@ -104,7 +104,9 @@ fn read_by_tcpdump(file: &Path) -> usize {
 #[test]
 fn every_probe_measures_and_captures_hold_its_packets() {
     let _alone = alone();
-    let (bench, output) = run_undisturbed(PLAN, &[]);
+    let bench = Bench::new();
+    let plan = bench.write("plan.toml", PLAN);
+    let output = bench.run(&["run", &plan.to_string_lossy()]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output));
     let results = bench.results();
     let rows = csv(&results.join("summary_phase.csv"));
@@ -193,4 +195,56 @@ fn a_fetch_that_fails_is_in_the_verdict() {
         trials.contains("probe_dead: page: none of 2 http was answered; the first: fetch from"),
         "{trials}"
     );
+}
+
+/// Both ways take 1.2 s: the last answers come 2.3 s after the trial, through links that no node may have taken down.
+const LONG: &str = r#"
+name = "long"
+repeat = 1
+
+[nodes]
+src = {}
+dst = {}
+
+[wires]
+path = ["src", "dst"]
+
+[links.there]
+node = "src"
+toward = "dst"
+delay = "1200ms"
+
+[links.back]
+node = "dst"
+toward = "src"
+delay = "1200ms"
+
+[probes.rtt]
+kind = "ping"
+from = "src"
+to = "dst"
+every = "100ms"
+timeout = "3s"
+
+[[phases]]
+name = "all"
+length = "1s"
+"#;
+
+#[test]
+fn echoes_are_answered_after_the_trial() {
+    let _alone = alone();
+    let bench = Bench::new();
+    let plan = bench.write("plan.toml", LONG);
+    let output = bench.run(&["run", &plan.to_string_lossy()]);
+    let rows = csv(&bench.results().join("summary_phase.csv"));
+    let of = |metric: &str, stat: &str| {
+        let mut found = rows.iter().filter(|row| row["subject"] == "rtt");
+        let row = found.find(|row| row["metric"] == metric && row["stat"] == stat).unwrap();
+        (row["value"].parse::<f64>().unwrap(), row["n"].parse::<u32>().unwrap())
+    };
+    let (least_us, answered) = of("rtt", "min");
+    assert!(least_us >= 2.4e6, "{}", text(&output));
+    assert_eq!(of("loss_share", "mean"), (0.0, answered), "{}", text(&output));
+    assert!(bench.processes().is_empty(), "left: {:?}", bench.processes());
 }

@@ -16,6 +16,7 @@ use crate::clock;
 use crate::error::AgentError;
 use crate::flow::FlowSource;
 use crate::flow::Stop;
+use crate::flow::ping::LINGER_NS;
 use crate::kernel::Kernel;
 use crate::session::{Action, Command, Holder, Session};
 use crate::undo::{Outcome, Undo};
@@ -38,8 +39,9 @@ pub(crate) use outbox::event;
 use prepare::{Tools, Trial};
 use samples::{SampleTask, SamplerThread, TimedLink};
 
-/// After a trial's end the controller has this long to reset the node before it resets itself.
-const ENDED_LEASE_NS: u64 = 2_000_000_000;
+/// After a trial's end the controller has this long to reset the node before it resets itself: another node may still wait
+/// for answers to its echoes, which pass this one's links.
+const ENDED_LEASE_NS: u64 = LINGER_NS + 2_000_000_000;
 /// A trial may start this long ago, or this far ahead.
 const LATEST_START_NS: u64 = 1_000_000_000;
 const EARLIEST_START_NS: u64 = 600_000_000_000;

@@ -127,11 +127,17 @@ async fn conduct(
         tokio::spawn(listen(request.node.clone(), client.clone(), run, send.clone()));
     }
     drop(send);
-    let before = machine::Busy::now();
+    let (before, mut after) = (machine::Busy::now(), None);
     let limit = tokio::time::Instant::now() + Duration::from_nanos(task.lead_ns + task.limit_ns);
     loop {
         match tokio::time::timeout_at(limit, receive.recv()).await {
-            Ok(Some(said)) => port.say(said)?,
+            Ok(Some(said)) => {
+                // What is waited for afterwards is no load.
+                if ends_trial(&said) {
+                    after.get_or_insert_with(machine::Busy::now);
+                }
+                port.say(said)?;
+            }
             Ok(None) => break,
             Err(_) => {
                 let why = "still silent long after the trial's end".to_owned();
@@ -140,8 +146,14 @@ async fn conduct(
             }
         }
     }
-    nodes.busy_pct = before.share_until(&machine::Busy::now());
+    nodes.busy_pct = before.share_until(&after.unwrap_or_else(machine::Busy::now));
     Ok(None)
+}
+
+/// Whether a node says that its last phase is over.
+fn ends_trial(said: &Of) -> bool {
+    let Of::Row(wire::LabRow { event: Some(row), .. }) = said else { return false };
+    matches!(&row.of, Some(wire::run_event::Of::Event(event)) if event.kind == "trial_end")
 }
 
 async fn prepare(

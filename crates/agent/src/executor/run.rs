@@ -106,7 +106,7 @@ async fn probes(task: &NodeTask, stage: &Stage) {
 async fn measure(probe: &ProbeTask, stage: &Stage, end_at_ns: u64) -> std::io::Result<()> {
     let out = stage.out.clone();
     let mut emit = move |row| out.offer(Of::Probe(row));
-    let under_way = if probe.kind.connects() {
+    let left = if probe.kind.connects() {
         let end = End { at_ns: end_at_ns, stop: Arc::default() };
         let _stop = StopOnDrop(Arc::clone(&end.stop));
         let (told, done) = oneshot::channel();
@@ -116,12 +116,15 @@ async fn measure(probe: &ProbeTask, stage: &Stage, end_at_ns: u64) -> std::io::R
             // Whoever waited may have given up.
             let _ = told.send(tcp::run(&task, start_at_ns, &end, &mut emit));
         })?;
-        done.await.map_err(|_| std::io::Error::other("its thread died"))?
+        let under_way = done.await.map_err(|_| std::io::Error::other("its thread died"))?;
+        usize::from(under_way)
     } else {
         ping::probe(probe, stage.start_at_ns, end_at_ns, &mut emit).await?
     };
-    if under_way {
-        let message = "the trial ended before the last measurement did; it has no row";
+    if left > 0 {
+        let message = format!(
+            "the trial ended before its last {left} did: no row, neither measured nor lost"
+        );
         stage.out.event("probe_unfinished", &probe.id, message).await;
     }
     Ok(())
