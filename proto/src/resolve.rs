@@ -257,18 +257,24 @@ pub fn base_rtt(plan: &Plan, link: &str) -> Micros {
         .unwrap_or_else(all)
 }
 
-/// The slowest link that data of a flow group passes, by the rate that its queue drains at, and its name. Where the
-/// cabling is not known (nodes with agents), of all links. `None` where no link has a rate.
-pub fn bottleneck<'p>(plan: &'p Plan, group: &str) -> Option<(&'p str, &'p Link)> {
-    let flow = plan.flows.get(group)?;
+/// The links that data of a flow group passes, with their names. Where the cabling is not known (nodes with agents), all.
+pub fn passed<'p>(plan: &'p Plan, group: &str) -> Vec<(&'p str, &'p Link)> {
+    let Some(flow) = plan.flows.get(group) else { return vec![] };
     let (from, to) = if flow.reverse { (&flow.to, &flow.from) } else { (&flow.from, &flow.to) };
     let topology = Topology::build(plan);
     let hops = topology.path(from, to);
     let passed = |link: &Link| {
         hops.as_ref().is_none_or(|hops| hops.iter().any(|hop| shapes(link, &topology, *hop)))
     };
-    let rated = plan.links.iter().filter(|(_, link)| passed(link) && drain_rate(link).is_some());
-    rated.min_by_key(|(_, link)| drain_rate(link)).map(|(name, link)| (name.as_str(), link))
+    let links = plan.links.iter().filter(|(_, link)| passed(link));
+    links.map(|(name, link)| (name.as_str(), link)).collect()
+}
+
+/// The slowest link that data of a flow group passes, by the rate that its queue drains at, and its name. `None` where no
+/// link has a rate.
+pub fn bottleneck<'p>(plan: &'p Plan, group: &str) -> Option<(&'p str, &'p Link)> {
+    let rated = passed(plan, group).into_iter().filter(|(_, link)| drain_rate(link).is_some());
+    rated.min_by_key(|(_, link)| drain_rate(link))
 }
 
 /// What `rate` carries in `rtt`: the bandwidth-delay product in bytes, rounded down.

@@ -254,33 +254,59 @@ fn every_path_has_its_optimum_and_the_fair_share_is_within_the_axis() {
 fn an_operating_point_has_the_optimum_of_every_path() {
     let root = tempfile::tempdir().unwrap();
     let run = unequal_of(root.path(), &["under_test", "cross"]);
-    // The way back is another path.
-    let plan = TWO_PATHS
-        .replace("flows = [\"under_test\"]", "flows = [\"under_test\", \"cross\"]")
-        .replace(
-            "[flows.cross]\nfrom = \"src\"\nto = \"dst\"",
-            "[links.back]\nnode = \"dst\"\ntoward = \"src\"\nrate = \"200mbit\"\n\
-             [flows.cross]\nfrom = \"dst\"\nto = \"src\"",
-        );
-    std::fs::write(run.join("plan.resolved.toml"), plan).unwrap();
+    std::fs::write(run.join("plan.resolved.toml"), cross_goes_back()).unwrap();
     let wish = request(Kind::OperatingPoint, &[("phase", "alone")]);
     let figure = figure::draw(&run, &wish).unwrap().remove(0);
     let best = |whose| number(&figure, &[("subject", whose)], "throughput_mbit_s");
     assert_eq!(["optimum of under_test", "optimum of cross"].map(best), [1000.0, 200.0]);
     assert!(figure.svg.contains("fill=\"#c2185b\">cross</text>"), "{}", figure.svg);
-    // A fair share is of the flows that a bottleneck has.
-    let figure =
-        |kind| figure::draw(&run, &request(kind, &[("phase", "alone")])).unwrap().remove(0);
-    let strips = figure(Kind::Strips);
-    let fair = |flow| number(&strips, &[("flow_id", flow)], "fair_mbit_s");
-    assert_eq!(["under_test/0", "cross/0"].map(fair), [500.0, 200.0]);
-    let dashed = strips.svg.matches("stroke-dasharray=\"3 1.5\"").count();
-    assert_eq!(dashed, 3, "the legend's and one for each: {}", strips.svg);
-    let ideal = |group| {
-        let wanted = [("metric", "Throughput (Mbit/s)"), ("group", group)];
-        number(&figure(Kind::Phases), &wanted, "ideal")
-    };
-    assert_eq!(["under_test", "cross"].map(ideal), [1000.0, 200.0]);
+}
+
+/// Two flows one way and one the other, which is another path.
+fn cross_goes_back() -> String {
+    TWO_PATHS.replace("flows = [\"under_test\"]", "flows = [\"under_test\", \"cross\"]").replace(
+        "[flows.cross]\nfrom = \"src\"\nto = \"dst\"",
+        "[links.back]\nnode = \"dst\"\ntoward = \"src\"\nrate = \"200mbit\"\n\
+             [flows.cross]\nfrom = \"dst\"\nto = \"src\"",
+    )
+}
+
+/// The one comes to the bottleneck of the two by a slow link of its own.
+fn cross_comes_from_afar() -> String {
+    TWO_PATHS
+        .replace("src = {}\n", "src = {}\nfar = {}\n")
+        .replace("[\"src\", \"dst\"]", "[\"far\", \"src\", \"dst\"]")
+        .replace("flows = [\"under_test\"]", "flows = [\"under_test\", \"cross\"]")
+        .replace(
+            "[flows.cross]\nfrom = \"src\"",
+            "[links.access]\nnode = \"far\"\ntoward = \"src\"\nrate = \"10mbit\"\n\
+             [flows.cross]\nfrom = \"far\"",
+        )
+}
+
+#[test]
+fn a_fair_share_is_of_the_flows_that_pass_the_bottleneck() {
+    let root = tempfile::tempdir().unwrap();
+    let run = unequal_of(root.path(), &["under_test", "cross"]);
+    for (plan, of_each) in
+        [(cross_goes_back(), [500.0, 200.0]), (cross_comes_from_afar(), [1000.0 / 3.0, 10.0])]
+    {
+        std::fs::write(run.join("plan.resolved.toml"), plan).unwrap();
+        let draw =
+            |kind| figure::draw(&run, &request(kind, &[("phase", "alone")])).unwrap().remove(0);
+        let (strips, bars) = (draw(Kind::Strips), draw(Kind::Phases));
+        let fair = |flow| number(&strips, &[("flow_id", flow)], "fair_mbit_s");
+        let ideal =
+            |group| number(&bars, &[("metric", "Throughput (Mbit/s)"), ("group", group)], "ideal");
+        let near =
+            |found: f64, wanted: f64| assert!((found - wanted).abs() < 1e-3, "{found} {wanted}");
+        near(fair("under_test/0"), of_each[0]);
+        near(fair("cross/0"), of_each[1]);
+        near(ideal("under_test"), 2.0 * of_each[0]);
+        near(ideal("cross"), of_each[1]);
+        let dashed = strips.svg.matches("stroke-dasharray=\"3 1.5\"").count();
+        assert_eq!(dashed, 3, "the legend's and one for each: {}", strips.svg);
+    }
 }
 
 #[test]

@@ -310,14 +310,16 @@ impl Data {
         running.map(|(name, group)| (name, group.flows)).collect()
     }
 
-    /// Of these groups those that have this group's bottleneck.
+    /// Of these groups those whose data passes this group's bottleneck.
     pub(super) fn sharing(&self, point_id: u32, group: &str, phase: &str) -> BTreeMap<&str, u32> {
-        let bottleneck = |group: &str| {
-            let (name, _) = resolve::bottleneck(self.plan(point_id)?, group)?;
-            Some(name)
+        let Some(plan) = self.plan(point_id) else { return BTreeMap::new() };
+        let bottleneck = resolve::bottleneck(plan, group).map(|(name, _)| name);
+        let passes = |other: &str| {
+            let passed = resolve::passed(plan, other);
+            passed.iter().any(|(name, _)| Some(*name) == bottleneck)
         };
-        let (mine, mut running) = (bottleneck(group), self.running(point_id, phase));
-        running.retain(|other, _| bottleneck(other) == mine);
+        let mut running = self.running(point_id, phase);
+        running.retain(|other, _| passes(other));
         running
     }
 

@@ -155,6 +155,7 @@ fn strips(data: &Data) -> Result<Option<Figure>> {
     let ids = data.points();
     let mut places: Vec<(u32, String)> = Vec::new();
     let mut got = Vec::new();
+    let mut fairs = BTreeMap::new();
     for point_id in &ids {
         for flow in flows(data, &data.trials_of(*point_id))? {
             let Some(mbit_per_s) = flow.mean.mbit_per_s else { continue };
@@ -164,7 +165,9 @@ fn strips(data: &Data) -> Result<Option<Figure>> {
                 places.push(key);
                 places.len() - 1
             });
-            let fair = fair(data, *point_id, &flow, &phase);
+            let fair = *fairs
+                .entry((place, phase.clone()))
+                .or_insert_with(|| fair(data, *point_id, &flow, &phase));
             got.push(Got { place, phase, flow, trial, mbit_per_s, fair });
         }
     }
@@ -196,7 +199,7 @@ fn strips(data: &Data) -> Result<Option<Figure>> {
     Ok(Some(Figure { stem: data.stem(None), svg, width_points, csv: csv.finish() }))
 }
 
-/// An equal share of the bottleneck for each of the flows that it has in a phase.
+/// An equal share of the bottleneck for each of the flows that pass it in a phase.
 fn fair(data: &Data, point_id: u32, flow: &str, phase: &str) -> Option<f64> {
     let all = data.sharing(point_id, group_of(flow), phase).values().sum::<u32>();
     let path = data.path(point_id, group_of(flow), phase)?;
@@ -277,18 +280,18 @@ fn strips_sheet(data: &Data, places: &[(u32, String)], got: &[Got]) -> (String, 
         }
         for (at, id) in ids.iter().enumerate() {
             let here = |one: &&Got| one.phase == **phase && places[one.place].0 == *id;
-            let of_place = |one: &Got| Some((one.place, one.fair?));
-            let fair: BTreeMap<usize, f64> = got.iter().filter(here).filter_map(of_place).collect();
+            let fair: BTreeMap<usize, Option<f64>> =
+                got.iter().filter(here).map(|one| (one.place, one.fair)).collect();
             let (from, to) = match ids.len() {
                 1 => (0.0, names.len() as f64),
                 _ => (at as f64 + 0.05, at as f64 + 0.95),
             };
-            let first = fair.values().next();
-            if let Some(first) = first.filter(|first| fair.values().all(|fair| fair == *first)) {
-                fair_line(&mut canvas, &frame, *first, (from, to));
+            let first = fair.values().next().copied().flatten();
+            if fair.values().all(|fair| *fair == first) {
+                fair_line(&mut canvas, &frame, first, (from, to));
                 continue;
             }
-            // Each group has a bottleneck of its own.
+            // Not all have the same bottleneck.
             for (place, fair) in fair {
                 let ((middle, _), half) = (slot(place), 0.45 / slots);
                 fair_line(&mut canvas, &frame, fair, (middle - half, middle + half));
@@ -309,8 +312,8 @@ fn aside(nth: usize, slots: f64) -> f64 {
 }
 
 /// The fair share between two places of the lower edge.
-fn fair_line(canvas: &mut Canvas, frame: &Frame, fair: f64, (from, to): (f64, f64)) {
-    let y = frame.at_y(fair);
+fn fair_line(canvas: &mut Canvas, frame: &Frame, fair: Option<f64>, (from, to): (f64, f64)) {
+    let Some(y) = fair.map(|fair| frame.at_y(fair)) else { return };
     let stroke = Stroke { dash: "3 1.5", ..Stroke::new(INK, 0.8) };
     canvas.line((frame.at_x(from), y), (frame.at_x(to), y), stroke);
 }
