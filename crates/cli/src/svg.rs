@@ -16,7 +16,7 @@ pub(crate) fn short(value: f64) -> String {
 /// A number with at most so many digits behind the point, and no zeros at its end.
 pub(crate) fn decimal(value: f64, digits: usize) -> String {
     let text = format!("{value:.digits$}");
-    let text = text.trim_end_matches('0').trim_end_matches('.');
+    let text = if digits > 0 { text.trim_end_matches('0').trim_end_matches('.') } else { &text };
     if text == "-0" { "0".to_owned() } else { text.to_owned() }
 }
 

@@ -65,17 +65,14 @@ pub fn stored(results: &Path, files: &BTreeSet<String>) -> (TraceFiles, Vec<Stri
     let (mut found, mut left_out) = (TraceFiles::new(), vec![]);
     for (file, name) in stored_names(files) {
         let path = results.join(FOLDER).join(name);
-        let read = || {
+        let read = || -> Result<TraceFacts, String> {
             let bytes = std::fs::read(&path).map_err(|error| error.to_string())?;
             let trace = trace::parse(&file, &bytes).map_err(|error| error.to_string())?;
             Ok(TraceFacts { sha256: digest_bytes(&bytes), trace: Arc::new(trace) })
         };
         match read() {
             Ok(facts) => drop(found.insert(file, Ok(facts))),
-            Err(why) => {
-                let why: String = why;
-                left_out.push(format!("cannot read {}: {why}", path.display()));
-            }
+            Err(why) => left_out.push(format!("cannot read {}: {why}", path.display())),
         }
     }
     (found, left_out)

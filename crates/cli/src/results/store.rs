@@ -263,10 +263,10 @@ impl RunDir {
         &self.inner.path
     }
 
-    /// What was mended when the run was resumed, oldest first, and which of its traces are left out.
+    /// Which of its traces are left out, and what was mended when the run was resumed, oldest first.
     pub fn notes(&self) -> Vec<String> {
         let mended = self.inner.state().record.notes.clone();
-        mended.into_iter().chain(self.planned_for().1.iter().cloned()).collect()
+        self.plan_and_notes().1.iter().cloned().chain(mended).collect()
     }
 
     /// As `run.json` says.
@@ -314,11 +314,11 @@ impl RunDir {
 
     /// The plan that it was made for; `None` if it cannot be read, or nothing was planned.
     pub fn plan(&self) -> Option<&CheckedPlan> {
-        self.planned_for().0.as_ref()
+        self.plan_and_notes().0.as_ref()
     }
 
     /// The plan, and which of its traces are left out and why.
-    fn planned_for(&self) -> &(Option<CheckedPlan>, Vec<String>) {
+    fn plan_and_notes(&self) -> &(Option<CheckedPlan>, Vec<String>) {
         self.plan.get_or_init(|| {
             let text = std::fs::read_to_string(self.inner.path.join("plan.resolved.toml"));
             let text = text.unwrap_or_default();
