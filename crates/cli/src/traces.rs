@@ -48,9 +48,8 @@ pub fn read(plan: &Path, files: &BTreeSet<String>, embedded: Embedded) -> Traces
                 continue;
             }
         };
-        match trace::parse(file, &bytes) {
-            Ok(trace) => {
-                let facts = TraceFacts { sha256: digest_bytes(&bytes), trace: Arc::new(trace) };
+        match understood(file, &bytes) {
+            Ok(facts) => {
                 traces.facts.insert(file.clone(), Ok(facts));
                 traces.contents.insert(file.clone(), bytes);
             }
@@ -67,8 +66,7 @@ pub fn stored(results: &Path, files: &BTreeSet<String>) -> (TraceFiles, Vec<Stri
         let path = results.join(FOLDER).join(name);
         let read = || -> Result<TraceFacts, String> {
             let bytes = std::fs::read(&path).map_err(|error| error.to_string())?;
-            let trace = trace::parse(&file, &bytes).map_err(|error| error.to_string())?;
-            Ok(TraceFacts { sha256: digest_bytes(&bytes), trace: Arc::new(trace) })
+            understood(&file, &bytes).map_err(|error| error.to_string())
         };
         match read() {
             Ok(facts) => drop(found.insert(file, Ok(facts))),
@@ -76,6 +74,12 @@ pub fn stored(results: &Path, files: &BTreeSet<String>) -> (TraceFiles, Vec<Stri
         }
     }
     (found, left_out)
+}
+
+/// What a file of this name and content tells.
+fn understood(file: &str, bytes: &[u8]) -> Result<TraceFacts, TraceError> {
+    let trace = Arc::new(trace::parse(file, bytes)?);
+    Ok(TraceFacts { sha256: digest_bytes(bytes), trace })
 }
 
 /// A file's content, or why there is none.
