@@ -335,6 +335,7 @@ pub async fn probe(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::probe::serve::tests::task;
     use ccbench_proto::units::Micros;
     use proptest::prelude::*;
 
@@ -368,22 +369,9 @@ mod tests {
     /// gets, it answers after `delay`, or never.
     fn echoes(delay: Option<Duration>, timeout: Micros) -> (Vec<wire::Probe>, usize) {
         let other = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-        let task = ProbeTask {
-            id: "udp".into(),
-            kind: ProbeKind::Udp,
-            from: "a".into(),
-            to: "b".into(),
-            to_ip: [127, 0, 0, 1].into(),
-            port: other.local_addr().unwrap().port(),
-            start: Micros::default(),
-            every: Micros::from_millis(200),
-            repeat: Repeat::Interval,
-            timeout,
-            tos: 0,
-            bytes: 0,
-            cc: None,
-            host: None,
-        };
+        let port = other.local_addr().unwrap().port();
+        let every = Micros::from_millis(200);
+        let task = ProbeTask { every, timeout, ..task(ProbeKind::Udp, port, Repeat::Interval) };
         if let Some(delay) = delay {
             let other = other.try_clone().unwrap();
             other.set_read_timeout(Some(Duration::from_secs(1))).unwrap();

@@ -188,7 +188,7 @@ fn write(stream: &mut TcpStream, mut bytes: &[u8], stop: &AtomicBool) -> io::Res
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::clock;
     use crate::probe::tcp::{End, run};
@@ -196,7 +196,8 @@ mod tests {
     use ccbench_proto::units::Micros;
     use ccbench_proto::wire;
 
-    fn task(kind: ProbeKind, port: u16, repeat: Repeat) -> ProbeTask {
+    /// A probe of this node's own port.
+    pub(crate) fn task(kind: ProbeKind, port: u16, repeat: Repeat) -> ProbeTask {
         ProbeTask {
             id: "page".into(),
             kind,
