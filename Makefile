@@ -59,7 +59,7 @@ bench: build
 
 # What users run is a release build: the first time this takes a quarter of an hour. The second one needs 8 GB in TMPDIR.
 bench-results: setup
-	cargo build --locked --release -p ccbench --bins --example many_samples
+	cargo build --locked --release -p ccbench -p ccbench-results --bins --example many_samples
 	tests/bench/pipeline.sh $(CARGO_TARGET_DIR)/release
 	tests/bench/pipeline.sh $(CARGO_TARGET_DIR)/release 10 1
 	tests/bench/summary.sh $(CARGO_TARGET_DIR)/release

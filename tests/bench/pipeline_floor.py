@@ -13,7 +13,7 @@ import duckdb
 import polars
 import pyarrow.parquet
 
-# As crates/cli/src/results/summary reads them.
+# As crates/results/src/summary reads them.
 SAMPLED = ["rtt_us", "snd_cwnd_pkts", "total_retrans_pkts", "data_segs_out_pkts", "bytes_acked"]
 COLUMNS = {
     "intervals": ["phase", "group", "flow_id", "side", "omitted", "t_s", "seconds", "bytes"],

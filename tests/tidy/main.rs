@@ -45,7 +45,8 @@ fn crates_depend_only_downwards() {
         ("ccbench-shaper", &["ccbench-proto"]),
         ("ccbench-collector", &["ccbench-proto"]),
         ("ccbench-agent", &["ccbench-proto", "ccbench-shaper", "ccbench-collector"]),
-        ("ccbench", &["ccbench-proto"]),
+        ("ccbench-results", &["ccbench-proto"]),
+        ("ccbench", &["ccbench-proto", "ccbench-results"]),
     ]);
     for package in metadata["packages"].as_array().unwrap() {
         let name = package["name"].as_str().unwrap();
@@ -62,9 +63,9 @@ fn crates_depend_only_downwards() {
                 assert!(allowed.contains(&dependency), "{name} must not depend on {dependency}");
             }
             if kind.is_null() {
-                only("polars", &["ccbench"], dependency);
+                only("polars", &["ccbench-results"], dependency);
                 only("tonic", &["ccbench-proto", "ccbench-agent", "ccbench"], dependency);
-                only("tokio", &["ccbench-agent", "ccbench"], dependency);
+                only("tokio", &["ccbench-agent", "ccbench-results", "ccbench"], dependency);
                 only(
                     "netlink-sys",
                     &["ccbench-shaper", "ccbench-collector", "ccbench-agent"],

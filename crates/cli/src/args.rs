@@ -10,8 +10,8 @@ use ccbench_proto::trace::generate::{Between, Kind};
 use ccbench_proto::units::{Micros, Rate};
 use clap::{Args, Parser, Subcommand, ValueHint};
 
-use crate::results::figure;
 use crate::trace::Output;
+use ccbench_results::figure;
 
 /// Congestion-control experiments from one plan file.
 ///

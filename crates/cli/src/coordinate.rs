@@ -13,16 +13,16 @@ use ccbench_proto::{resolve, wire};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout};
 
-use crate::clock;
 use crate::error::CliError;
 use crate::fleet::{Address, CALL_LIMIT, ClockOffset, Fleet};
 use crate::live::Live;
 use crate::local::Testbed;
-use crate::results::store::{RunDir, TrialKey, TrialWriter};
-use crate::results::verdict::{Judge, Reason, Verdict};
 use crate::source::Loaded;
-use crate::traces;
 use crate::trials::{About, Ground, Trial, interrupted};
+use ccbench_results::clock;
+use ccbench_results::store::{RunDir, TrialKey, TrialWriter};
+use ccbench_results::trace::stored;
+use ccbench_results::verdict::{Judge, Reason, Verdict};
 
 /// From "all nodes are ready" to the first phase: time for the start to reach every node and for the base
 /// RTT to be measured on the idle path.
@@ -85,7 +85,7 @@ impl Experiment {
 
     /// The trace files under the names that they have in the results directory.
     pub fn stored_traces(&self) -> BTreeMap<PathBuf, Vec<u8>> {
-        let names = traces::stored_names(&self.traces.keys().cloned().collect());
+        let names = stored::stored_names(&self.traces.keys().cloned().collect());
         let copy = |(file, name)| Some((name, self.traces.get(&file)?.clone()));
         names.into_iter().filter_map(copy).collect()
     }

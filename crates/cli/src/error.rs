@@ -51,7 +51,7 @@ pub enum CliError {
     },
     /// Results could not be written or read.
     #[error(transparent)]
-    Results(#[from] crate::results::ResultsError),
+    Results(#[from] ccbench_results::ResultsError),
     /// A file operation.
     #[error("{op} {path}: {source}")]
     File {

@@ -13,9 +13,9 @@ use hyper_util::rt::TokioIo;
 use tokio::time::timeout;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 
-use crate::clock;
 use crate::error::CliError;
-use crate::results::store::NodeClock;
+use ccbench_results::clock;
+use ccbench_results::store::NodeClock;
 
 /// Longest wait for an agent's answer outside a trial.
 pub const CALL_LIMIT: Duration = Duration::from_secs(15);

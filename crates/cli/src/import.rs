@@ -14,9 +14,11 @@ use ccbench_proto::wire::RunEvent;
 
 use crate::args::ImportArgs;
 use crate::error::CliError;
-use crate::results::store::{Imported, NodeClock, RunDir, RunInfo, RunStatus, TrialKey};
-use crate::results::verdict::{Reason, Status, Verdict};
-use crate::{print, results, terminal_width};
+use ccbench_results as results;
+
+use crate::{print, terminal_width};
+use ccbench_results::store::{Imported, NodeClock, RunDir, RunInfo, RunStatus, TrialKey};
+use ccbench_results::verdict::{Reason, Status, Verdict};
 
 /// Lines of one file that are shown, without `--all`.
 const MOST_SHOWN: usize = 10;

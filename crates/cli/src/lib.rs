@@ -3,7 +3,6 @@
 
 mod args;
 mod cc;
-mod clock;
 mod coordinate;
 mod error;
 mod fleet;
@@ -15,10 +14,8 @@ mod local;
 mod pki;
 mod plan;
 mod reproduce;
-pub mod results;
 mod run;
 mod source;
-mod svg;
 mod trace;
 mod traces;
 mod trials;
@@ -36,9 +33,9 @@ use args::{
     CheckArgs, Cli, Command, CompareArgs, DescribeArgs, ExecArgs, ExportCommand, LabCommand,
     PkiCommand, PlotArgs, ReportArgs, SummarizeArgs,
 };
+use ccbench_results::summary::{Choice, Summary};
 use coordinate::Experiment;
 use error::CliError;
-use results::summary::{Choice, Summary};
 use source::Source;
 use trials::Ground as _;
 
@@ -205,7 +202,7 @@ fn length(plan: &CheckedPlan) -> String {
 fn summary_of(run: &Path, choice: Choice, expect: Option<&Path>) -> Result<Summary, CliError> {
     // Whether the other plan is right is told before anything is read.
     let expect = expect.map(|plan| Source::read(plan)?.load(&[])).transpose()?;
-    let mut summary = results::summary::compute(run, choice)?;
+    let mut summary = ccbench_results::summary::compute(run, choice)?;
     if let Some(other) = &expect {
         summary.judge(other.plan.plan());
     }
@@ -215,9 +212,9 @@ fn summary_of(run: &Path, choice: Choice, expect: Option<&Path>) -> Result<Summa
 fn summarize(args: &SummarizeArgs) -> Result<i32, CliError> {
     let mut summary = summary_of(&args.run, Choice::default(), args.expect.as_deref())?;
     summary.written = summary.write();
-    results::table::print(&summary, &mut std::io::stdout(), terminal_width())?;
+    ccbench_results::table::print(&summary, &mut std::io::stdout(), terminal_width())?;
     if let Some(group) = &args.six_columns {
-        print(&results::summary::six_columns_of(&summary, group)?)?;
+        print(&ccbench_results::summary::six_columns_of(&summary, group)?)?;
     }
     // A directory that may only be read (somebody else's run) is no error: the table says it.
     Ok(0)
@@ -227,12 +224,12 @@ fn write_report(args: &ReportArgs) -> Result<i32, CliError> {
     let file = args.output.clone().unwrap_or_else(|| args.run.join("report.html"));
     let choice = Choice { include_failed: args.include_failed, ..<_>::default() };
     let summary = summary_of(&args.run, choice, args.expect.as_deref())?;
-    results::report::write(&summary, &file)?;
+    ccbench_results::report::write(&summary, &file)?;
     print(&format!("{}\n", file.display()))
 }
 
 fn export(command: &ExportCommand) -> Result<i32, CliError> {
-    use results::export::{csv, failed_trials, flent, iperf3};
+    use ccbench_results::export::{csv, failed_trials, flent, iperf3};
     let (run, tables, written) = match command {
         ExportCommand::Csv { run, tables, output } => (run, &tables[..], csv(run, tables, output)),
         ExportCommand::Flent(args) => (&args.run, &[][..], flent(&args.run, &args.output)),
@@ -248,13 +245,14 @@ fn export(command: &ExportCommand) -> Result<i32, CliError> {
 }
 
 fn compare(args: &CompareArgs) -> Result<i32, CliError> {
-    use results::compare::{With, compare, csv, plans_differ, text};
+    use ccbench_results::compare::{With, compare, csv, plans_differ, text};
     let with = match (&args.b, &args.by) {
         (Some(other), _) => With::Run(other),
         (None, Some((factor, one, other))) => With::Levels(factor, one, other),
         (None, None) => return Err(CliError::Usage("give a second run, or --by".to_owned())),
     };
-    let choice = results::summary::Choice { include_failed: args.include_failed, ..<_>::default() };
+    let choice =
+        ccbench_results::summary::Choice { include_failed: args.include_failed, ..<_>::default() };
     let (names, compared) = compare(&args.a, &with, &args.metrics, choice)?;
     if let Some(path) = &args.csv {
         if path.as_os_str() == "-" {
@@ -268,17 +266,20 @@ fn compare(args: &CompareArgs) -> Result<i32, CliError> {
 }
 
 fn plot(args: PlotArgs) -> Result<i32, CliError> {
-    let request = results::figure::Request {
+    let request = ccbench_results::figure::Request {
         kind: args.kind,
         wheres: args.wheres,
         metrics: args.metrics,
         width_mm: args.width_mm,
         height_mm: args.height_mm,
-        choice: results::summary::Choice { include_failed: args.include_failed, ..<_>::default() },
+        choice: ccbench_results::summary::Choice {
+            include_failed: args.include_failed,
+            ..<_>::default()
+        },
     };
-    let figures = results::figure::draw(&args.run, &request)?;
+    let figures = ccbench_results::figure::draw(&args.run, &request)?;
     let output = args.output.unwrap_or_else(|| args.run.join("figures"));
-    for path in results::figure::write(&figures, &output, &args.format)? {
+    for path in ccbench_results::figure::write(&figures, &output, &args.format)? {
         print(&format!("{}\n", path.display()))?;
     }
     Ok(0)

@@ -12,8 +12,8 @@ use ccbench_proto::wire;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
-use crate::results::TrialStatus;
-use crate::results::verdict::{Status, Verdict};
+use ccbench_results::TrialStatus;
+use ccbench_results::verdict::{Status, Verdict};
 
 /// Seconds between two status lines of a phase when the output is not a terminal.
 const PLAIN_EVERY_S: u64 = 10;

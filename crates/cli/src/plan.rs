@@ -7,7 +7,9 @@ use comfy_table::{ContentArrangement, Table};
 
 use crate::args::PlanCommand;
 use crate::error::CliError;
-use crate::{print, results, terminal_width};
+use ccbench_results as results;
+
+use crate::{print, terminal_width};
 
 pub(crate) fn run(command: &PlanCommand) -> Result<i32, CliError> {
     match command {

@@ -8,12 +8,12 @@ use crate::coordinate::Experiment;
 use crate::error::CliError;
 use crate::lab::boots::{AskedOfLab, Boots, LAB_NOTE};
 use crate::live::Live;
-use crate::results::expect::Outcome;
-use crate::results::store::{RunDir, RunInfo, RunStatus};
-use crate::results::{summary, table};
 use crate::source::Source;
 use crate::trials::{About, Ground};
 use crate::{print, terminal_width};
+use ccbench_results::expect::Outcome;
+use ccbench_results::store::{RunDir, RunInfo, RunStatus};
+use ccbench_results::{summary, table};
 
 /// Exit code where a claim does not hold.
 const CLAIM_REFUTED: i32 = 4;

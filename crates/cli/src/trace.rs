@@ -8,13 +8,12 @@ use ccbench_proto::trace::generate::{Kind, generate, walk};
 use ccbench_proto::trace::{self, Format, Trace, TraceError};
 use ccbench_proto::units::{Micros, Ppm, Rate};
 
+use ccbench_results::trace::{parquet, plot};
+
 use crate::args::{ConvertArgs, GenerateArgs, TraceCommand};
 use crate::error::CliError;
 use crate::print;
-use crate::svg::short;
-
-mod parquet;
-mod plot;
+use ccbench_results::svg::short;
 
 /// A format that `ccbench trace` writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,19 +1,15 @@
-//! The trace files of a plan: found beside it (or in the results directory that is gone on with), read, understood,
-//! and kept for the nodes and for the results.
+//! The trace files of a plan: read from beside the plan, or from the results directory of a resumed run.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Component, Path, PathBuf};
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
 
-use ccbench_proto::plan::check::{TraceFacts, TraceFiles};
-use ccbench_proto::plan::digest_bytes;
-use ccbench_proto::trace::{self, TraceError};
+use ccbench_proto::plan::check::TraceFiles;
+use ccbench_proto::trace::TraceError;
 use ccbench_proto::wire::MESSAGE_LIMIT;
+use ccbench_results::trace::stored::{FOLDER, facts, stored_names};
 
 use crate::source::Embedded;
 
-/// Where results directories keep them.
-pub const FOLDER: &str = "traces";
 /// The plan that a results directory goes on with.
 const RESOLVED: &str = "plan.resolved.toml";
 /// Largest trace file, in bytes: it must fit into a message beside the plan.
@@ -48,7 +44,7 @@ pub fn read(plan: &Path, files: &BTreeSet<String>, embedded: Embedded) -> Traces
                 continue;
             }
         };
-        match understood(file, &bytes) {
+        match facts(file, &bytes) {
             Ok(facts) => {
                 traces.facts.insert(file.clone(), Ok(facts));
                 traces.contents.insert(file.clone(), bytes);
@@ -57,29 +53,6 @@ pub fn read(plan: &Path, files: &BTreeSet<String>, embedded: Embedded) -> Traces
         }
     }
     traces
-}
-
-/// What is stored in a results directory of these files of its plan, and why the others are left out.
-pub fn stored(results: &Path, files: &BTreeSet<String>) -> (TraceFiles, Vec<String>) {
-    let (mut found, mut left_out) = (TraceFiles::new(), vec![]);
-    for (file, name) in stored_names(files) {
-        let path = results.join(FOLDER).join(name);
-        let read = || -> Result<TraceFacts, String> {
-            let bytes = std::fs::read(&path).map_err(|error| error.to_string())?;
-            understood(&file, &bytes).map_err(|error| error.to_string())
-        };
-        match read() {
-            Ok(facts) => drop(found.insert(file, Ok(facts))),
-            Err(why) => left_out.push(format!("cannot read {}: {why}", path.display())),
-        }
-    }
-    (found, left_out)
-}
-
-/// What a file of this name and content tells.
-fn understood(file: &str, bytes: &[u8]) -> Result<TraceFacts, TraceError> {
-    let trace = Arc::new(trace::parse(file, bytes)?);
-    Ok(TraceFacts { sha256: digest_bytes(bytes), trace })
 }
 
 /// A file's content, or why there is none.
@@ -102,42 +75,9 @@ fn content(path: &Path) -> Result<Vec<u8>, String> {
     std::fs::read(path).map_err(cannot)
 }
 
-/// What each file is called in the results directory: its last name, or its whole path where that is not enough.
-pub fn stored_names(files: &BTreeSet<String>) -> BTreeMap<String, PathBuf> {
-    let last = |file: &str| Path::new(file).file_name().map(PathBuf::from);
-    let mut times: BTreeMap<Option<PathBuf>, u32> = BTreeMap::new();
-    for file in files {
-        *times.entry(last(file)).or_default() += 1;
-    }
-    let whole = |file: &str| -> PathBuf {
-        let parts = Path::new(file).components().filter_map(|part| match part {
-            Component::Normal(name) => Some(name.to_os_string()),
-            Component::ParentDir => Some("_up".into()),
-            Component::RootDir => Some("_root".into()),
-            Component::CurDir | Component::Prefix(_) => None,
-        });
-        parts.collect()
-    };
-    let name = |file: &String| {
-        let last = last(file);
-        let alone = times.get(&last) == Some(&1);
-        (file.clone(), last.filter(|_| alone).unwrap_or_else(|| whole(file)))
-    };
-    files.iter().map(name).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_in_the_results_are_short_and_never_the_same() {
-        let files = ["traces/a.csv", "../other/b.csv", "/x/b.csv"].map(str::to_owned).into();
-        let names = stored_names(&files);
-        assert_eq!(names["traces/a.csv"], Path::new("a.csv"));
-        assert_eq!(names["../other/b.csv"], Path::new("_up/other/b.csv"));
-        assert_eq!(names["/x/b.csv"], Path::new("_root/x/b.csv"));
-    }
 
     #[test]
     fn a_file_that_is_not_there_is_a_problem_of_the_plan() {

@@ -11,8 +11,8 @@ use tokio::sync::watch;
 use crate::coordinate::Experiment;
 use crate::error::CliError;
 use crate::live::{Live, Timetable};
-use crate::results::store::RunDir;
-use crate::results::verdict::{Reason, Status, Verdict};
+use ccbench_results::store::RunDir;
+use ccbench_results::verdict::{Reason, Status, Verdict};
 
 /// What a trial costs beside its own length, for the estimate of the time left.
 const TRIAL_OVERHEAD: Duration = Duration::from_millis(1500);

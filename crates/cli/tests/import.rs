@@ -5,9 +5,9 @@
 use std::path::Path;
 use std::process::Command;
 
-use ccbench::results::TrialStatus;
-use ccbench::results::store::RunDir;
-use ccbench::results::summary::{Choice, Scope, Summary, compute};
+use ccbench_results::TrialStatus;
+use ccbench_results::store::RunDir;
+use ccbench_results::summary::{Choice, Scope, Summary, compute};
 
 const UE1: &str =
     include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../proto/tests/tools/ue1-ss.txt"));

@@ -13,8 +13,8 @@ use super::{Kernel, Lab};
 use crate::coordinate::Experiment;
 use crate::error::CliError;
 use crate::live::Live;
-use crate::results::verdict::Verdict;
 use crate::trials::{About, Ground, Trial};
+use ccbench_results::verdict::Verdict;
 
 /// What the automatic choice of the dilation aims at: share of the guest's processor.
 const BUSY_WANTED_PCT: f64 = 35.0;

@@ -14,9 +14,9 @@ use super::{Kernel, Lab};
 use crate::coordinate::{Book, Experiment};
 use crate::error::CliError;
 use crate::live::Live;
-use crate::results::store::{NodeClock, RunDir, TrialKey};
-use crate::results::verdict::{Judge, Reason, Status, Verdict};
 use crate::trials::{Trial, interrupted};
+use ccbench_results::store::{NodeClock, RunDir, TrialKey};
+use ccbench_results::verdict::{Judge, Reason, Status, Verdict};
 
 /// From "all are ready" to the first phase, guest time: the base RTT is measured meanwhile.
 const LEAD_NS: u64 = 350_000_000;

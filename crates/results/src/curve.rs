@@ -1,0 +1,397 @@
+//! How many bytes a traced link may have sent by an instant of the trial.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use ccbench_proto::plan::check::CheckedPlan;
+use ccbench_proto::plan::{Link, OnEnd, TraceStart, TraceUse};
+use ccbench_proto::resolve::ETHERNET_BYTES;
+use ccbench_proto::trace::Trace;
+use ccbench_proto::units::Rate;
+
+use super::store::RunDir;
+use crate::trace::stored::FOLDER;
+
+/// Bytes that the link's rate counts of every packet beside its IP bytes.
+pub(crate) fn overhead(link: &Link) -> f64 {
+    link.overhead.unwrap_or(ETHERNET_BYTES).get() as f64
+}
+
+/// What the traces that are stored with a run let its links send, by point and link.
+#[derive(Debug, Default)]
+pub(crate) struct Traced(BTreeMap<u32, BTreeMap<String, Arc<Curve>>>);
+
+impl Traced {
+    /// Of a run's plan; traces that cannot be read are left out.
+    pub(super) fn of(run: &RunDir) -> Self {
+        let plan = Some(run).filter(|run| run.path().join(FOLDER).is_dir()).and_then(RunDir::plan);
+        let points = plan.map_or(vec![], CheckedPlan::points);
+        let mut made = Vec::new();
+        Self(points.iter().map(|point| (point.id, curves(&point.plan, &mut made))).collect())
+    }
+
+    /// What a link's trace lets pass at a point; `None` of a link whose trace begins later than the trial, says no rate or
+    /// cannot be read.
+    pub(crate) fn curve(&self, point_id: u32, link: &str) -> Option<&Curve> {
+        self.0.get(&point_id)?.get(link).map(Arc::as_ref)
+    }
+
+    /// Whether no link has a curve.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.values().all(BTreeMap::is_empty)
+    }
+}
+
+/// A trace's use, the link's overhead, and what was made of both.
+type Made = (TraceUse, f64, Arc<Curve>);
+
+/// Of the links of a plan that has its traces; none of a trace that begins later than the trial.
+pub(crate) fn of_plan(plan: &CheckedPlan) -> BTreeMap<String, Arc<Curve>> {
+    curves(plan, &mut Vec::new())
+}
+
+/// The same; equal uses of a trace share the curve that was made of it before.
+fn curves(plan: &CheckedPlan, made: &mut Vec<Made>) -> BTreeMap<String, Arc<Curve>> {
+    let curve = |(name, link): (&String, &Link)| {
+        let used = from_the_beginning(link)?;
+        let overhead = overhead(link);
+        let known = made.iter().find(|(of, beside, _)| of == used && *beside == overhead);
+        if let Some((_, _, curve)) = known {
+            return Some((name.clone(), Arc::clone(curve)));
+        }
+        let curve = Arc::new(Curve::new(plan.trace(&used.file)?, used, overhead)?);
+        made.push((used.clone(), overhead, Arc::clone(&curve)));
+        Some((name.clone(), curve))
+    };
+    plan.plan().links.iter().filter_map(curve).collect()
+}
+
+/// How a link uses a trace that begins with the trial.
+fn from_the_beginning(link: &Link) -> Option<&TraceUse> {
+    link.trace.as_ref().filter(|used| used.start == TraceStart::Trial)
+}
+
+/// Bytes over time: piecewise linear, repeated if the trace loops.
+#[derive(Debug)]
+pub(crate) struct Curve {
+    /// Instant in nanoseconds after the trace's beginning, the bytes until then, and the rate from then on in bytes
+    /// per nanosecond. The first is at 0.
+    knots: Vec<(u64, f64, f64)>,
+    length_ns: u64,
+    on_end: OnEnd,
+    jumps: bool,
+}
+
+impl Curve {
+    /// Of a trace that begins with the trial, on a line with this overhead per packet; `None` if its rows say no rate.
+    pub(crate) fn new(trace: &Trace, used: &TraceUse, overhead: f64) -> Option<Self> {
+        let per_ns = |rate: Rate| rate.bits_per_sec() as f64 / 8e9;
+        let mut knots: Vec<(u64, f64, f64)> = Vec::new();
+        let length_ns = match trace {
+            Trace::Steps(steps) => {
+                let mut bytes = 0.0;
+                for step in &steps.steps {
+                    if let Some((at_ns, _, slope)) = knots.last() {
+                        bytes += slope * step.at_ns.saturating_sub(*at_ns) as f64;
+                    }
+                    let rate = step.rate?;
+                    let floor = used.floor.unwrap_or(rate);
+                    knots.push((step.at_ns, bytes, per_ns(rate.max(floor))));
+                }
+                steps.length_ns
+            }
+            Trace::Opportunities(all) => {
+                knots.push((0, 0.0, 0.0));
+                let each = f64::from(all.bytes) + overhead;
+                let sums = all.at_ns.iter().zip(1_u32..);
+                knots.extend(sums.map(|(at_ns, n)| (*at_ns, each * f64::from(n), 0.0)));
+                if let (OnEnd::Hold, Some((last, earlier))) = (used.on_end, all.at_ns.split_last())
+                {
+                    // What the last instant brought comes again and again, at its distance from the one before.
+                    let before = earlier.partition_point(|at_ns| at_ns < last);
+                    let previous = before.checked_sub(1).map_or(0, |index| earlier[index]);
+                    let bytes = each * (all.at_ns.len() - before) as f64;
+                    let slope = bytes / (last - previous).max(1) as f64;
+                    knots.push((all.length_ns, each * all.at_ns.len() as f64, slope));
+                }
+                all.length_ns
+            }
+        };
+        let jumps = matches!(trace, Trace::Opportunities(_));
+        Some(Self { knots, length_ns: length_ns.max(1), on_end: used.on_end, jumps })
+    }
+
+    /// When nothing passes for at least so long: from and to, up to an instant of the trial.
+    pub(crate) fn outages(&self, until_ns: u64, least_ns: u64) -> Vec<(u64, u64)> {
+        let mut found: Vec<(u64, u64)> = Vec::new();
+        let mut take = |from_ns: u64, to_ns: u64| {
+            let to_ns = to_ns.min(until_ns);
+            match found.last_mut() {
+                // Rows of nothing, one after the other.
+                Some(last) if last.1 == from_ns && !self.jumps => last.1 = to_ns,
+                _ if from_ns < to_ns => found.push((from_ns, to_ns)),
+                _ => {}
+            }
+        };
+        let mut begin_ns = 0_u64;
+        while begin_ns < until_ns {
+            for (nth, (at_ns, _, slope)) in self.knots.iter().enumerate() {
+                let next = self.knots.get(nth + 1).map(|(next_ns, _, _)| begin_ns + next_ns);
+                let end_ns = match self.on_end {
+                    OnEnd::Loop => begin_ns.saturating_add(self.length_ns),
+                    OnEnd::Stop => self.length_ns,
+                    OnEnd::Hold => until_ns,
+                };
+                if *slope <= 0.0 {
+                    take(begin_ns + at_ns, next.unwrap_or(end_ns));
+                }
+            }
+            match self.on_end {
+                OnEnd::Loop => begin_ns = begin_ns.saturating_add(self.length_ns),
+                OnEnd::Stop => {
+                    take(self.length_ns, until_ns);
+                    break;
+                }
+                OnEnd::Hold => break,
+            }
+        }
+        found.retain(|(from_ns, to_ns)| to_ns - from_ns >= least_ns);
+        found
+    }
+
+    /// Bytes from one instant of the trial to another, in nanoseconds since its beginning.
+    pub(crate) fn bytes(&self, from_ns: u64, to_ns: u64) -> f64 {
+        self.until(to_ns) - self.until(from_ns)
+    }
+
+    /// Most bytes that pass within any stretch of this length inside a window.
+    pub(crate) fn burst(&self, (from_ns, to_ns): (u64, u64), stretch_ns: u64) -> f64 {
+        let edge = |at_ns: u64| {
+            self.bytes(at_ns.saturating_sub(stretch_ns), at_ns.saturating_add(stretch_ns))
+        };
+        edge(from_ns) + edge(to_ns)
+    }
+
+    /// Whether bytes pass at instants, not over time.
+    pub(crate) fn jumps(&self) -> bool {
+        self.jumps
+    }
+
+    /// How long so many bytes take that wait at an instant of the trial, in nanoseconds; `None`: for ever.
+    pub(crate) fn takes_ns(&self, from_ns: u64, bytes: f64) -> Option<u64> {
+        if bytes <= 0.0 {
+            return Some(0);
+        }
+        let wanted = self.until(from_ns) + bytes;
+        let round = self.within(self.length_ns);
+        let (rounds, rest) = match self.on_end {
+            OnEnd::Loop if round <= 0.0 => return None,
+            OnEnd::Loop => {
+                // The last byte of a round is in it, not at the beginning of the next.
+                let rounds = ((wanted / round).ceil() - 1.0).max(0.0);
+                (rounds as u64, wanted - rounds * round)
+            }
+            OnEnd::Stop if wanted > round => return None,
+            OnEnd::Stop | OnEnd::Hold => (0, wanted),
+        };
+        // The first knot by which they are through, or the one in whose stretch the last of them passes.
+        let after = self.knots.partition_point(|(_, bytes, _)| *bytes < rest);
+        let (knot_ns, passed, slope) = *self.knots.get(after.checked_sub(1)?)?;
+        let within = (slope > 0.0).then(|| knot_ns as f64 + (rest - passed) / slope);
+        let next = self.knots.get(after).map(|(at_ns, _, _)| *at_ns as f64);
+        let at_ns = match (within, next) {
+            (Some(within), Some(next)) => within.min(next),
+            (one, other) => one.or(other)?,
+        };
+        let until_ns = rounds.saturating_mul(self.length_ns).saturating_add(at_ns.ceil() as u64);
+        Some(until_ns.saturating_sub(from_ns))
+    }
+
+    fn until(&self, at_ns: u64) -> f64 {
+        let (rounds, rest_ns) = match self.on_end {
+            OnEnd::Loop => (at_ns / self.length_ns, at_ns % self.length_ns),
+            OnEnd::Hold => (0, at_ns),
+            OnEnd::Stop => (0, at_ns.min(self.length_ns)),
+        };
+        rounds as f64 * self.within(self.length_ns) + self.within(rest_ns)
+    }
+
+    fn within(&self, at_ns: u64) -> f64 {
+        let after = self.knots.partition_point(|(knot_ns, _, _)| *knot_ns <= at_ns);
+        let knot = after.checked_sub(1).and_then(|index| self.knots.get(index));
+        knot.map_or(0.0, |(from_ns, bytes, slope)| {
+            // A trace that is held goes on at its last rate.
+            bytes + slope * (at_ns - from_ns) as f64
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ccbench_proto::plan::TraceStart;
+    use ccbench_proto::trace::{Opportunities, Step, Steps};
+
+    use super::*;
+    use crate::store::RunInfo;
+
+    fn used(on_end: OnEnd, floor: Option<Rate>) -> TraceUse {
+        let file = "a.csv".to_owned();
+        TraceUse { file, sha256: None, mean_rate: None, on_end, start: TraceStart::Trial, floor }
+    }
+
+    /// 8 Mbit/s for a second, then nothing for one.
+    fn steps() -> Trace {
+        let step = |s: u64, bps: u64| Step {
+            at_ns: s * 1_000_000_000,
+            rate: Some(Rate::from_bits_per_sec(bps)),
+            delay_ns: None,
+            loss: None,
+            line: 0,
+        };
+        Trace::Steps(Steps {
+            steps: vec![step(0, 8_000_000), step(1, 0)],
+            length_ns: 2_000_000_000,
+        })
+    }
+
+    #[test]
+    fn rows_are_integrated() {
+        let s = 1_000_000_000;
+        let curve = |on_end, floor| Curve::new(&steps(), &used(on_end, floor), 14.0).unwrap();
+        let hold = curve(OnEnd::Hold, None);
+        assert_eq!(hold.bytes(0, s), 1e6);
+        assert_eq!(hold.bytes(s / 2, 3 * s), 5e5);
+        let looped = curve(OnEnd::Loop, None);
+        assert_eq!(looped.bytes(s / 2, 5 * s / 2), 1e6);
+        let floor = curve(OnEnd::Hold, Some(Rate::from_bits_per_sec(800_000)));
+        assert_eq!(floor.bytes(s, 4 * s), 3e5);
+        assert_eq!(curve(OnEnd::Stop, Some(Rate::from_bits_per_sec(800_000))).bytes(s, 9 * s), 1e5);
+    }
+
+    #[test]
+    fn opportunities_are_counted() {
+        let all = Opportunities { at_ns: vec![1, 1, 5], bytes: 1500, length_ns: 5 };
+        let trace = Trace::Opportunities(all);
+        let curve = Curve::new(&trace, &used(OnEnd::Loop, None), 14.0).unwrap();
+        assert_eq!(curve.bytes(0, 4), 3028.0);
+        assert_eq!(curve.bytes(0, 10), 6.0 * 1514.0);
+        let held = Curve::new(&trace, &used(OnEnd::Hold, None), 14.0).unwrap();
+        assert_eq!(held.bytes(0, 9), 4.0 * 1514.0, "the last one again, 4 ns later");
+    }
+
+    #[test]
+    fn what_waits_takes_until_the_trace_has_let_it_pass() {
+        let s = 1_000_000_000;
+        let curve = |on_end| Curve::new(&steps(), &used(on_end, None), 14.0).unwrap();
+        let looped = curve(OnEnd::Loop);
+        assert_eq!(looped.takes_ns(s / 4, 5e5), Some(s / 2));
+        assert_eq!(looped.takes_ns(s / 2, 5e5), Some(s / 2), "to the end of the rate");
+        assert_eq!(looped.takes_ns(s / 2, 6e5), Some(s / 2 + s + s / 10), "over the outage");
+        assert_eq!(looped.takes_ns(3 * s / 2, 0.0), Some(0));
+        assert_eq!(looped.takes_ns(7 * s / 2, 25e5), Some(s / 2 + 4 * s + s / 2));
+        for on_end in [OnEnd::Hold, OnEnd::Stop] {
+            assert_eq!(curve(on_end).takes_ns(s / 2, 6e5), None, "never");
+        }
+        let all = Opportunities { at_ns: vec![1, 1, 5], bytes: 1500, length_ns: 5 };
+        let curve = Curve::new(&Trace::Opportunities(all), &used(OnEnd::Loop, None), 14.0).unwrap();
+        let waiting = |packets: f64| curve.takes_ns(1, packets * 1514.0);
+        assert_eq!([1.0, 2.0, 3.0, 4.0].map(waiting), [4, 5, 5, 9].map(Some));
+    }
+
+    #[test]
+    fn outages_are_where_nothing_passes() {
+        let s = 1_000_000_000;
+        let curve = |on_end| Curve::new(&steps(), &used(on_end, None), 14.0).unwrap();
+        assert_eq!(curve(OnEnd::Loop).outages(4 * s, s / 2), [(s, 2 * s), (3 * s, 4 * s)]);
+        assert_eq!(curve(OnEnd::Hold).outages(5 * s, s / 2), [(s, 5 * s)]);
+        assert_eq!(curve(OnEnd::Stop).outages(5 * s, s / 2), [(s, 5 * s)]);
+        assert!(curve(OnEnd::Loop).outages(4 * s, 2 * s).is_empty());
+        let all = Opportunities { at_ns: vec![s, s, 4 * s], bytes: 1500, length_ns: 5 * s };
+        let curve = Curve::new(&Trace::Opportunities(all), &used(OnEnd::Stop, None), 14.0).unwrap();
+        assert_eq!(curve.outages(9 * s, s), [(0, s), (s, 4 * s), (4 * s, 5 * s), (5 * s, 9 * s)]);
+    }
+
+    const PLAN: &str = r#"
+name = "two"
+[nodes]
+a = {}
+b = {}
+[wires]
+w = ["a", "b"]
+[links.up]
+node = "a"
+toward = "b"
+trace = { file = "x/t.csv", on_end = "loop" }
+[links.back]
+node = "b"
+toward = "a"
+trace = { file = "late.csv", start = "first-packet" }
+[flows.f]
+from = "a"
+to = "b"
+[[phases]]
+name = "all"
+length = "1s"
+flows = ["f"]
+[matrix]
+"links.up.trace.file" = ["x/t.csv", "y/t.csv", "gone.csv"]
+"#;
+
+    #[test]
+    fn the_traces_of_a_run_are_those_stored_with_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str, text: &str| (name.into(), text.as_bytes().to_vec());
+        let ones = "t_us,rate_bps\n0,8000000\n1000000,8000000\n";
+        let info = RunInfo {
+            plan_name: "two".into(),
+            plan_text: PLAN.into(),
+            resolved_text: PLAN.into(),
+            plan_sha256: String::new(),
+            points: (0..3).map(|id| (id, vec![])).collect(),
+            repeat: 1,
+            seed: 1,
+            command_line: vec![],
+            ccbench_version: String::new(),
+            started_utc: jiff::Timestamp::UNIX_EPOCH,
+            nodes: BTreeMap::new(),
+            topology: String::new(),
+            notes: vec![],
+            sets: vec![],
+            // Of two files of one name each keeps its folder.
+            traces: [
+                file("x/t.csv", ones),
+                file("y/t.csv", &ones.replace("80", "160")),
+                file("late.csv", ones),
+            ]
+            .into(),
+            imported: vec![],
+        };
+        let run = RunDir::create_at(&folder.path().join("run"), &info).unwrap();
+        let offered = |id: u32, link: &str| {
+            run.traced().curve(id, link).map(|curve| curve.bytes(0, 1_000_000_000))
+        };
+        assert_eq!([0, 1, 2].map(|id| offered(id, "up")), [Some(1e6), Some(2e6), None]);
+        assert_eq!([0, 1, 2].map(|id| offered(id, "back")), [None; 3], "from its first packet on");
+        let plan = run.plan().unwrap();
+        assert!(plan.trace("late.csv").is_some() && plan.trace("gone.csv").is_none());
+        let points = plan.points();
+        let mean = |id: usize| points[id].plan.plan().links["up"].trace.as_ref().unwrap().mean_rate;
+        let mbit = |mbit: u64| Some(Rate::from_bits_per_sec(mbit * 1_000_000));
+        assert_eq!([0, 1, 2].map(mean), [mbit(8), mbit(16), None]);
+        let notes = run.notes();
+        assert!(
+            notes.len() == 1 && notes[0].contains("traces/gone.csv: No such file"),
+            "{notes:?}"
+        );
+
+        // What is not the plan's own is not believed, and told.
+        let other = "0".repeat(64);
+        let late = "file = \"late.csv\"";
+        let plan = PLAN.replace(late, &format!("{late}, sha256 = \"{other}\""));
+        let info = RunInfo { resolved_text: plan, ..info };
+        let run = RunDir::create_at(&folder.path().join("altered"), &info).unwrap();
+        assert!(run.plan().is_some() && run.traced().curve(0, "up").is_none());
+        let notes = run.notes();
+        assert!(notes.len() == 2 && notes[1].contains("`late.csv` is another file"), "{notes:?}");
+    }
+}

@@ -1,0 +1,186 @@
+//! Claims for people: claim, what is published, what it must be, what was measured, and whether it holds.
+
+use std::fmt::Write as _;
+
+use ccbench_proto::plan::expect::Test;
+use comfy_table::{Cell, CellAlignment, ColumnConstraint, ContentArrangement, Table, Width};
+
+use super::{Expectation, Outcome};
+use crate::figure::readable;
+use crate::table::STYLE;
+
+/// Narrower, the claims would be a word per line.
+const LEAST_WIDTH: u16 = 72;
+
+/// The table of claims with what there is to say of them below it, at most `width` characters wide; empty without claims.
+pub fn text(rows: &[Expectation], width: u16) -> String {
+    if rows.is_empty() {
+        return String::new();
+    }
+    let mut table = Table::new();
+    table.load_style(STYLE);
+    table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width.max(LEAST_WIDTH));
+    table.set_header(["", "claim", "published", "must be", "measured", "holds?"]);
+    let mut notes: Vec<(&str, Vec<usize>)> = Vec::new();
+    for (nth, row) in rows.iter().enumerate() {
+        let noted = if row.why.is_empty() { "" } else { " *" };
+        for why in &row.why {
+            match notes.iter_mut().find(|(told, _)| told == why) {
+                Some((_, of)) => of.push(nth + 1),
+                None => notes.push((why, vec![nth + 1])),
+            }
+        }
+        let repeated = nth > 0 && rows[nth - 1].index == row.index;
+        let claim = match (repeated, row.levels.is_empty()) {
+            (true, false) => format!("  … {}", row.levels),
+            (false, false) => format!("{}: {}", row.claim, row.levels),
+            _ => row.claim.clone(),
+        };
+        let published = row.published.clone().filter(|_| !repeated).unwrap_or_default();
+        let right = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
+        table.add_row(vec![
+            right((nth + 1).to_string()),
+            Cell::new(claim),
+            Cell::new(published),
+            right(row.must_be()),
+            right(row.shown()),
+            Cell::new(format!("{}{noted}", holds(row.outcome))),
+        ]);
+    }
+    for (column, most) in [(2, 18), (3, 21), (4, 22), (5, 10)] {
+        if let Some(column) = table.column_mut(column) {
+            column.set_constraint(ColumnConstraint::UpperBoundary(Width::Fixed(most)));
+        }
+    }
+    let lines: Vec<String> = table.lines().map(|line| line.trim_end().to_owned()).collect();
+    let mut out = lines.join("\n") + "\n";
+    let _ = write!(out, "\n{}.", tally(rows));
+    if rows.iter().any(|row| row.interval.is_some()) {
+        out.push_str(" Measured: mean over trials, ±: 95 % confidence.");
+    }
+    out.push('\n');
+    for (why, of) in notes {
+        let begin = format!("* {}: ", listed(&of));
+        let _ = writeln!(out, "{}", wrapped(&begin, why, usize::from(width.max(LEAST_WIDTH))));
+    }
+    out
+}
+
+/// `1, 3 to 5`.
+fn listed(numbers: &[usize]) -> String {
+    let mut runs: Vec<(usize, usize)> = Vec::new();
+    for number in numbers {
+        match runs.last_mut() {
+            Some((_, last)) if *last + 1 == *number => *last = *number,
+            _ => runs.push((*number, *number)),
+        }
+    }
+    let run = |(first, last): (usize, usize)| match last - first {
+        0 => first.to_string(),
+        1 => format!("{first}, {last}"),
+        _ => format!("{first} to {last}"),
+    };
+    runs.into_iter().map(run).collect::<Vec<_>>().join(", ")
+}
+
+/// `12 of 15 claims hold, 2 do not, 1 not measured`.
+fn tally(rows: &[Expectation]) -> String {
+    let count = |outcome| rows.iter().filter(|row| row.outcome == outcome).count();
+    let mut text = format!("{} of {} claims hold", count(Outcome::Holds), rows.len());
+    for (outcome, words) in [
+        (Outcome::DoesNotHold, ("does not", "do not")),
+        (Outcome::NotMeasured, ("was not measured", "were not measured")),
+    ] {
+        match count(outcome) {
+            0 => {}
+            1 => _ = write!(text, ", 1 {}", words.0),
+            many => _ = write!(text, ", {many} {}", words.1),
+        }
+    }
+    text
+}
+
+fn holds(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Holds => "yes",
+        Outcome::DoesNotHold => "NO",
+        // Below the table stands why.
+        Outcome::NotMeasured => "?",
+    }
+}
+
+/// A text in lines of at most `width` characters, those after the first one indented as its beginning is long.
+fn wrapped(begin: &str, text: &str, width: usize) -> String {
+    let (mut out, mut length) = (begin.to_owned(), begin.chars().count());
+    let indent = length;
+    for word in text.split_whitespace() {
+        let long = word.chars().count();
+        if length > indent && length + 1 + long > width {
+            let _ = write!(out, "\n{:indent$}", "");
+            length = indent;
+        } else if length > indent {
+            out.push(' ');
+            length += 1;
+        }
+        out.push_str(word);
+        length += long;
+    }
+    out
+}
+
+/// How much of a unit of the tables the unit for people is, and its name.
+fn scale(most: f64, unit: &'static str) -> (f64, &'static str) {
+    match unit {
+        "us" if most >= 1e6 => (1e6, "s"),
+        "1" | "(Mbit/s)^flows" => (1.0, ""),
+        other => readable(other),
+    }
+}
+
+/// Three significant digits, without zeros at the end.
+fn digits(value: f64) -> String {
+    let places = match value.abs() {
+        0.0 => 0,
+        v => (2.0 - v.log10().floor()).clamp(0.0, 6.0) as usize,
+    };
+    let text = format!("{value:.places$}");
+    if !text.contains('.') {
+        return text;
+    }
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+fn with_unit(number: String, unit: &str) -> String {
+    if unit.is_empty() { number } else { format!("{number} {unit}") }
+}
+
+/// A value for people.
+pub(super) fn quantity(value: f64, unit: &'static str) -> String {
+    let (of, unit) = scale(value.abs(), unit);
+    with_unit(digits(value / of), unit)
+}
+
+impl Expectation {
+    /// What it must be, for people: `≤ 12 Mbit/s`, `20 to 21.5 ms`; empty if it was not held against anything.
+    pub fn must_be(&self) -> String {
+        match self.test {
+            Some(Test { least: Some(least), most: Some(most), unit }) => {
+                let (of, unit) = scale(most.abs(), unit);
+                with_unit(format!("{} to {}", digits(least / of), digits(most / of)), unit)
+            }
+            Some(Test { least: Some(least), unit, .. }) => format!("≥ {}", quantity(least, unit)),
+            Some(Test { most: Some(most), unit, .. }) => format!("≤ {}", quantity(most, unit)),
+            _ => String::new(),
+        }
+    }
+
+    /// The mean and half of its interval, for people; empty if there is none.
+    pub fn shown(&self) -> String {
+        let (Some(value), Some(test)) = (self.measured, self.test) else { return String::new() };
+        let limit = test.most.or(test.least).unwrap_or(value);
+        let (of, unit) = scale(value.abs().max(limit.abs()), test.unit);
+        let half = self.interval.map(|(low, high)| (high - low) / 2.0 / of);
+        let half = half.map_or(String::new(), |half| format!(" ±{}", digits(half)));
+        with_unit(format!("{}{half}", digits(value / of)), unit)
+    }
+}

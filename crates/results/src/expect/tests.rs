@@ -1,0 +1,219 @@
+use std::path::PathBuf;
+
+use ccbench_proto::plan::check;
+
+use super::*;
+use crate::store::RunStatus;
+use crate::verdict::Reason;
+
+const PLAN: &str = r#"
+    name = "t"
+    repeat = 3
+    [nodes]
+    a = {}
+    b = {}
+    [wires]
+    w = ["a", "b"]
+    [links.down]
+    node = "a"
+    toward = "b"
+    rate = "10mbit"
+    [flows.long]
+    from = "a"
+    to = "b"
+    [[phases]]
+    name = "alone"
+    length = "5s"
+    flows = ["long"]
+    [[phases]]
+    name = "loaded"
+    length = "5s"
+    flows = ["long"]
+    [matrix.queue]
+    small = { "links.down.queue" = { kind = "pfifo", limit = "20p" } }
+    large = { "links.down.queue" = { kind = "pfifo", limit = "100p" } }
+"#;
+
+fn row(point_id: u32, trial: u16, phase: &str, metric: &'static str, value: f64) -> PhaseRow {
+    PhaseRow {
+        point_id,
+        trial,
+        phase: phase.to_owned(),
+        scope: Scope::Group,
+        subject: "long".to_owned(),
+        metric,
+        unit: "us",
+        stat: "mean",
+        value,
+        n: 1,
+    }
+}
+
+fn end(point_id: u32, trial: u16, status: TrialStatus, reasons: Vec<Reason>) -> TrialEnd {
+    TrialEnd {
+        point_id,
+        trial,
+        seed: 1,
+        epoch: 1,
+        status,
+        reasons,
+        rows: BTreeMap::new(),
+        files: BTreeMap::new(),
+        phases: vec![],
+        clocks: BTreeMap::new(),
+        congestion_controls: vec![],
+    }
+}
+
+/// Point 0 is the large queue, 1 the small one.
+fn summary(phase_rows: Vec<PhaseRow>, trials: Vec<TrialEnd>) -> Summary {
+    let at = |level: &str| vec![("queue".to_owned(), level.to_owned())];
+    Summary {
+        run_dir: PathBuf::new(),
+        status: RunStatus::Complete,
+        factors: vec!["queue".to_owned()],
+        points: BTreeMap::from([(0, at("large")), (1, at("small"))]),
+        ccs: BTreeMap::new(),
+        trials,
+        phases: vec!["alone".to_owned(), "loaded".to_owned()],
+        phase_rows,
+        point_rows: vec![],
+        planned: 6,
+        fallbacks: vec![],
+        notes: vec![],
+        files: vec![],
+        written: Ok(()),
+        expectations: vec![],
+    }
+}
+
+fn judged(claims: &str, summary: &Summary) -> Vec<Expectation> {
+    let (plan, _) =
+        check::read(&format!("{PLAN}{claims}"), &[]).unwrap_or_else(|e| panic!("{e:?}"));
+    judge(plan.plan(), summary)
+}
+
+fn ok(point_id: u32) -> Vec<TrialEnd> {
+    (1..=3).map(|trial| end(point_id, trial, TrialStatus::Ok, vec![])).collect()
+}
+
+const SRTT: &str = "\n[[expect]]\nclaim = \"c\"\nmetric = \"srtt\"\ngroup = \"long\"\n";
+
+#[test]
+fn a_claim_holds_or_not_by_the_mean_and_its_interval_is_told() {
+    let rows =
+        (1..=3).map(|trial| row(0, trial, "loaded", "srtt", 24_000.0 + 1000.0 * f64::from(trial)));
+    let summary = summary(rows.collect(), ok(0));
+    let claims = format!(
+        "{SRTT}phase = \"loaded\"\nwhere = {{ queue = \"large\" }}\nnear = [\"24.8ms\", \"10%\"]\n\
+         {SRTT}phase = \"loaded\"\nwhere = {{ queue = \"large\" }}\nbelow = \"20ms\"\n"
+    );
+    let found = judged(&claims, &summary);
+    assert_eq!((found[0].outcome, found[1].outcome), (Outcome::Holds, Outcome::DoesNotHold));
+    assert_eq!((found[0].measured, found[0].n_trials), (Some(26_000.0), 3));
+    // t(0.975, 2) = 4.3027 times 1 ms over the root of 3.
+    let (low, high) = found[0].interval.unwrap();
+    assert!((low - 23_515.9).abs() < 1.0 && (high - 28_484.1).abs() < 1.0);
+    assert_eq!(found[0].why, ["the 95 % interval reaches across the limit"]);
+    assert!(found[1].why.is_empty());
+    assert_eq!(
+        (found[0].shown().as_str(), found[0].must_be().as_str()),
+        ("26 ±2.48 ms", "22.3 to 27.3 ms")
+    );
+    assert_eq!(found[1].must_be(), "≤ 20 ms");
+}
+
+#[test]
+fn ratios_are_of_the_same_repetition() {
+    let mut rows = Vec::new();
+    for (trial, alone) in [(1, 10.0), (2, 20.0), (3, 40.0)] {
+        rows.push(row(0, trial, "alone", "srtt", alone));
+        rows.push(row(0, trial, "loaded", "srtt", 5.0 * alone));
+        rows.push(row(1, trial, "loaded", "srtt", 2.5 * alone));
+    }
+    rows.retain(|row| (row.trial, row.phase.as_str()) != (3, "alone"));
+    let summary = summary(rows, [ok(0), ok(1)].concat());
+    let claims = format!(
+        "{SRTT}phase = \"loaded\"\nwhere = {{ queue = \"large\" }}\nover = {{ phase = \"alone\" }}\nabove = 4\n\
+         {SRTT}phase = \"loaded\"\nwhere = {{ queue = \"large\" }}\nover = {{ where = {{ queue = \"small\" }} }}\nnear = [2, 0.1]\n\
+         {SRTT}phase = \"alone\"\nwhere = {{ queue = \"small\" }}\nover = {{ phase = \"loaded\" }}\nabove = 4\n"
+    );
+    let found = judged(&claims, &summary);
+    assert_eq!((found[0].measured, found[0].n_trials), (Some(5.0), 2));
+    assert_eq!(found[0].interval, Some((5.0, 5.0)), "not the spread of the times");
+    assert_eq!(
+        (found[1].measured, found[1].n_trials, found[1].outcome),
+        (Some(2.0), 3, Outcome::Holds)
+    );
+    assert_eq!((found[2].measured, found[2].outcome), (None, Outcome::NotMeasured));
+    assert_eq!(found[2].why, ["no trial that counts has the srtt of group long in alone"]);
+    assert_eq!(
+        found[1].number,
+        "srtt of group long in loaded over srtt of group long in loaded at queue=small"
+    );
+}
+
+#[test]
+fn what_was_not_measured_says_why() {
+    let failed = vec![Reason::new("not_run", "no such congestion control")];
+    let mut trials: Vec<TrialEnd> =
+        (1..=2).map(|trial| end(0, trial, TrialStatus::Failed, failed.clone())).collect();
+    let of_none = summary(vec![], trials.clone());
+    let claims = format!(
+        "{SRTT}phase = \"loaded\"\nabove = \"1ms\"\n{SRTT}skip = \"needs a base station\"\n"
+    );
+    let found = judged(&claims, &of_none);
+    let why: Vec<&str> = found.iter().map(|row| row.why[0].as_str()).collect();
+    assert_eq!(why[0], "all 2 trials failed: not_run: no such congestion control");
+    assert_eq!(why[1..], ["not run", "needs a base station"]);
+    assert!(found.iter().all(|row| row.outcome == Outcome::NotMeasured && row.measured.is_none()));
+    assert_eq!(
+        (found[0].levels.as_str(), found[1].levels.as_str()),
+        ("queue=large", "queue=small")
+    );
+    // A degraded trial counts, and is told of.
+    trials.push(end(0, 3, TrialStatus::Degraded, vec![Reason::new("link_late", "so late")]));
+    let of_one = summary(vec![row(0, 3, "loaded", "srtt", 2000.0)], trials);
+    let found = judged(&claims, &of_one);
+    assert_eq!(found[0].outcome, Outcome::Holds);
+    assert_eq!(
+        found[0].why,
+        ["1 of 3 trials degraded (link_late)", "2 of 3 trials failed (not_run)"]
+    );
+}
+
+#[test]
+fn the_table_fits_and_says_what_it_must() {
+    let rows = (1..=3).map(|trial| row(0, trial, "loaded", "srtt", 513_000.0 + f64::from(trial)));
+    let summary = summary(rows.collect(), ok(0));
+    let long = "Beside a long-lived flow and with the large queue of a hundred packets the round trip is half a second";
+    let claims = format!(
+        "\n[[expect]]\nclaim = \"{long}\"\nsource = \"seed 002, item 6\"\npublished = \"474 to 547 ms, mean 513\"\n\
+         metric = \"srtt\"\ngroup = \"long\"\nphase = \"loaded\"\nbetween = [\"400ms\", \"600ms\"]\n\
+         {SRTT}skip = \"{} base station\"\n",
+        "needs a long explanation of what is missing here, ".repeat(3)
+    );
+    let found = judged(&claims, &summary);
+    let table = claims_text(&found, 100);
+    assert!(table.lines().all(|line| line.chars().count() <= 100), "{table}");
+    assert!(table.contains("400 to 600 ms") && table.contains("? *"), "{table}");
+    assert!(table.contains("1 of 3 claims hold, 2 were not measured."), "{table}");
+    assert!(table.contains("* 2: not run") && table.contains("* 3: needs a long"), "{table}");
+    assert_eq!(claims_text(&[], 100), "");
+    // What is to be said of several is said once.
+    let mut again = found.clone();
+    again.extend(found);
+    assert!(claims_text(&again, 100).contains("* 2, 5: not run"));
+}
+
+#[test]
+fn the_table_of_a_file_has_a_row_for_every_claim() {
+    let summary = summary(vec![row(0, 1, "loaded", "srtt", 2000.0)], vec![]);
+    let found = judged(&format!("{SRTT}phase = \"loaded\"\nabove = \"1ms\"\n"), &summary);
+    let frame = frame(&found).unwrap();
+    assert_eq!(frame.height(), 2);
+    let verdicts = frame.column("verdict").unwrap().str().unwrap();
+    assert_eq!((verdicts.get(0), verdicts.get(1)), (Some("holds"), Some("not_measured")));
+    assert_eq!(frame.column("measured").unwrap().null_count(), 1);
+    assert_eq!(frame.column("least").unwrap().f64().unwrap().get(0), Some(1000.0));
+}

@@ -1,0 +1,259 @@
+//! flent's data files (format 4): its plots and its GUI open them as tests of its kind `tcp_nup`.
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use flate2::{Compression, write::GzEncoder};
+use polars::prelude::*;
+use serde_json::{Value, json};
+
+use super::{named_trials, some};
+use crate::journal::TrialEnd;
+use crate::store::RunDir;
+use crate::summary::query::{collect, number, scan, sender, whole_intervals};
+use crate::{Result, io_error};
+
+/// flent's step: its series share one axis of time.
+const STEP_S: f64 = 0.2;
+const VERSION: u32 = 4;
+
+/// Seconds since 1970, and values of one series with what else was seen then.
+type Samples = Vec<(f64, BTreeMap<&'static str, f64>)>;
+
+/// Writes a file per trial into a folder. Series: `TCP upload::N` (Mbit/s received; raw values have `tcp_cwnd`, `tcp_rtt` and
+/// `tcp_delivery_rate` too), their sum and mean, and `Ping (ms) ICMP` of the first probe, or the first flow's sRTT where there is none. Returns what was
+/// written.
+///
+/// # Errors
+/// No trial has intervals, or the file system refuses.
+pub fn flent(run_dir: &Path, output: &Path) -> Result<Vec<PathBuf>> {
+    let run = RunDir::open(run_dir)?;
+    let mut written = Vec::new();
+    for (end, trial) in named_trials(&run) {
+        let Some(object) = object(&run, &end)? else { continue };
+        std::fs::create_dir_all(output).map_err(io_error("make the folder", output))?;
+        let to = output.join(format!("{trial}.flent.gz"));
+        let file = std::fs::File::create(&to).map_err(io_error("create", &to))?;
+        let mut packed = GzEncoder::new(file, Compression::default());
+        let done = packed
+            .write_all(object.to_string().as_bytes())
+            .and_then(|()| packed.finish().map(drop));
+        done.map_err(io_error("write", &to))?;
+        written.push(to);
+    }
+    some(written, run_dir, "no trial has intervals of flows")
+}
+
+/// The samples of each subject, in order of time. `values`: name and column.
+fn samples(
+    run: &RunDir,
+    table: &str,
+    end: &TrialEnd,
+    filter: Expr,
+    subject: &str,
+    values: &[(&'static str, Expr)],
+) -> Result<BTreeMap<String, Samples>> {
+    let mut found: BTreeMap<String, Samples> = BTreeMap::new();
+    let Some(rows) = scan(run, table, &[end])? else { return Ok(found) };
+    let columns = values.iter().map(|(name, of)| of.clone().alias(*name));
+    let columns: Vec<Expr> =
+        [col(subject), (number("t_ns") / lit(1e9)).alias("t")].into_iter().chain(columns).collect();
+    let rows = rows
+        .filter(filter.and(col("t_ns").is_not_null()))
+        .select(columns)
+        .sort_by_exprs([col(subject), col("t")], SortMultipleOptions::default());
+    let lines = collect(run, table, rows)?;
+    for line in 0..lines.len() {
+        let Some(t) = lines.number("t", line) else { continue };
+        let value = |(name, _): &(&'static str, Expr)| Some((*name, lines.number(name, line)?));
+        let values: BTreeMap<&'static str, f64> = values.iter().filter_map(value).collect();
+        found.entry(lines.text(subject, line)).or_default().push((t, values));
+    }
+    Ok(found)
+}
+
+/// The file's content; `None` of a trial without intervals.
+fn object(run: &RunDir, end: &TrialEnd) -> Result<Option<Value>> {
+    let rate = [("val", number("bytes") * lit(8e-6) / col("seconds"))];
+    let flows = samples(run, "intervals", end, whole_intervals(), "flow_id", &rate)?;
+    if flows.is_empty() {
+        return Ok(None);
+    }
+    let of_socket = [
+        ("tcp_cwnd", number("snd_cwnd_pkts")),
+        ("tcp_rtt", number("rtt_us") / lit(1e3)),
+        ("tcp_delivery_rate", number("delivery_rate_bytes_per_s") * lit(8e-6)),
+    ];
+    let sockets = samples(run, "flow_samples", end, sender(), "flow_id", &of_socket)?;
+    let answered = [("val", number("rtt_us") / lit(1e3))];
+    let pings = samples(run, "probes", end, col("rtt_us").is_not_null(), "probe_id", &answered)?;
+    // Where the flows say nothing of it, the first node and the last.
+    let node = |name: Option<&String>| name.cloned().unwrap_or_default();
+    let nodes = || (node(end.clocks.keys().next()), node(end.clocks.keys().next_back()));
+    let ends = ends(run, end)?.unwrap_or_else(nodes);
+    let first_s =
+        flows.values().chain(pings.values()).filter_map(|samples| Some(samples.first()?.0));
+    let t0_s = end
+        .clocks
+        .values()
+        .next()
+        .map(|clock| {
+            (clock.t0_ns.cast_signed().saturating_add(clock.realtime_offset_ns)) as f64 / 1e9
+        })
+        .unwrap_or_else(|| first_s.fold(f64::INFINITY, f64::min));
+    Ok(Some(put_together(run, end, t0_s, &ends, [&flows, &sockets, &pings])))
+}
+
+/// From where to where the first flow goes.
+fn ends(run: &RunDir, end: &TrialEnd) -> Result<Option<(String, String)>> {
+    let Some(rows) = scan(run, "flows", &[end])? else { return Ok(None) };
+    let nodes = [col("node_src"), col("node_dst")];
+    let rows = rows
+        .filter(col("role").eq(lit("data")))
+        .sort_by_exprs([col("flow_id")], SortMultipleOptions::default())
+        .select(nodes)
+        .limit(1);
+    let lines = collect(run, "flows", rows)?;
+    let named = |name| lines.text(name, 0);
+    Ok((lines.len() > 0).then(|| (named("node_src"), named("node_dst"))))
+}
+
+fn put_together(
+    run: &RunDir,
+    end: &TrialEnd,
+    t0_s: f64,
+    ends: &(String, String),
+    [flows, sockets, pings]: [&BTreeMap<String, Samples>; 3],
+) -> Value {
+    let length_s = end.length_s();
+    let steps = (length_s / STEP_S).ceil() as usize;
+    let x: Vec<f64> = (0..=steps).map(|nth| nth as f64 * STEP_S).collect();
+    let (mut results, mut raw, mut meta) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+    for (nth, (flow, samples)) in flows.iter().enumerate() {
+        let name = format!("TCP upload::{}", nth + 1);
+        results.insert(name.clone(), on_grid(samples, t0_s, &x));
+        raw.insert(name.clone(), raw_values(samples, sockets.get(flow)));
+        meta.insert(name, json!({ "UNITS": "Mbits/s", "FLOW": flow, "RUNNER": "ccbench" }));
+    }
+    let together = |of: fn(f64, f64) -> f64| -> Vec<Option<f64>> {
+        (0..x.len())
+            .map(|at| {
+                let known: Vec<f64> = results.values().filter_map(|series| series[at]).collect();
+                (!known.is_empty()).then(|| of(known.iter().sum(), known.len() as f64))
+            })
+            .collect()
+    };
+    let (sum, mean) = (together(|sum, _| sum), together(|sum, n| sum / n));
+    let round_trips: Option<Samples> = pings.values().next().cloned().or_else(|| {
+        let of_flow = sockets.values().next()?;
+        let rtt = |(t, values): &(f64, BTreeMap<&'static str, f64>)| {
+            Some((*t, BTreeMap::from([("val", *values.get("tcp_rtt")?)])))
+        };
+        Some(of_flow.iter().filter_map(rtt).collect())
+    });
+    if let Some(samples) = round_trips {
+        let name = "Ping (ms) ICMP".to_owned();
+        results.insert(name.clone(), on_grid(&samples, t0_s, &x));
+        raw.insert(name.clone(), raw_values(&samples, None));
+        meta.insert(name, json!({ "UNITS": "ms", "RUNNER": "ccbench" }));
+    }
+    results.insert("TCP upload sum".to_owned(), sum);
+    results.insert("TCP upload avg".to_owned(), mean);
+    let mut metadata = about(run, end, (t0_s, length_s), ends);
+    metadata["TEST_PARAMETERS"] = json!({ "upload_streams": flows.len().to_string() });
+    metadata["SERIES_META"] = json!(meta);
+    json!({
+        "version": VERSION,
+        "x_values": x,
+        "results": results,
+        "raw_values": raw,
+        "metadata": metadata,
+    })
+}
+
+/// What flent calls a file, and what it must know of it.
+fn about(
+    run: &RunDir,
+    end: &TrialEnd,
+    (t0_s, length_s): (f64, f64),
+    (from, to): &(String, String),
+) -> Value {
+    let stamp = jiff::Timestamp::from_microsecond((t0_s * 1e6) as i64).unwrap_or_default();
+    let (factors, points) = run.points();
+    let levels: BTreeMap<String, String> =
+        points.get(&end.point_id).cloned().unwrap_or_default().into_iter().collect();
+    let title = factors
+        .iter()
+        .filter_map(|factor| levels.get(factor))
+        .cloned()
+        .collect::<Vec<_>>()
+        .join(" ");
+    let directory = run.path().file_name().unwrap_or_default().to_string_lossy();
+    json!({
+        "NAME": "tcp_nup",
+        "TITLE": format!("{title} trial {}", end.trial).trim(),
+        "DATA_FILENAME": format!("point-{}-trial-{:02}.flent.gz", end.point_id, end.trial),
+        "TIME": stamp.to_string(),
+        "T0": stamp.to_string(),
+        "LENGTH": length_s,
+        "TOTAL_LENGTH": length_s,
+        "STEP_SIZE": STEP_S,
+        "DELAY": 0,
+        "LOCAL_HOST": from,
+        "HOST": to,
+        "HOSTS": end.clocks.keys().collect::<Vec<_>>(),
+        "IP_VERSION": 4,
+        "NOTE": format!("exported from ccbench {directory}"),
+        "CCBENCH_LEVELS": levels,
+        "CCBENCH_STATUS": end.status.as_str(),
+    })
+}
+
+/// Values on the axis of time, straight between samples; `None` outside of them.
+fn on_grid(samples: &Samples, t0_s: f64, x: &[f64]) -> Vec<Option<f64>> {
+    let known: Vec<(f64, f64)> =
+        samples.iter().filter_map(|(t, values)| Some((t - t0_s, *values.get("val")?))).collect();
+    let mut after = 0;
+    x.iter()
+        .map(|at| {
+            while after < known.len() && known[after].0 < *at {
+                after += 1;
+            }
+            let (t1, v1) = *known.get(after)?;
+            let (t0, v0) = *known.get(after.checked_sub(1).unwrap_or(after))?;
+            match t1 > t0 {
+                true => Some(v0 + (v1 - v0) * (at - t0) / (t1 - t0)),
+                false => ((t1 - at).abs() < STEP_S / 2.0).then_some(v1),
+            }
+        })
+        .collect()
+}
+
+/// flent's raw values: an object per sample; those of the socket stand beside the rates.
+fn raw_values(samples: &Samples, socket: Option<&Samples>) -> Vec<Value> {
+    let mut all: Vec<(f64, Value)> = Vec::new();
+    for (t, values) in samples.iter().chain(socket.into_iter().flatten()) {
+        let mut object = json!(values);
+        object["t"] = json!(t);
+        all.push((*t, object));
+    }
+    all.sort_by(|a, b| a.0.total_cmp(&b.0));
+    all.into_iter().map(|(_, object)| object).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_straight_between_samples_and_none_outside() {
+        let sample = |t: f64, value: f64| (t, BTreeMap::from([("val", value)]));
+        let samples = vec![sample(100.2, 10.0), sample(100.6, 30.0), sample(100.8, 30.0)];
+        let grid = on_grid(&samples, 100.0, &[0.0, 0.2, 0.4, 0.6, 0.8, 1.0]);
+        let close =
+            |found: Option<f64>, wanted: f64| found.is_some_and(|v| (v - wanted).abs() < 1e-6);
+        assert!(grid[0].is_none() && grid[5].is_none(), "{grid:?}");
+        assert!(close(grid[1], 10.0) && close(grid[2], 20.0) && close(grid[3], 30.0), "{grid:?}");
+    }
+}

@@ -1,0 +1,75 @@
+//! iperf3's own JSON, as it was written during the trial.
+
+use std::path::{Path, PathBuf};
+
+use super::{named_trials, some};
+use crate::store::{RunDir, list};
+use crate::{Result, io_error};
+
+/// Copies what each iperf3 wrote into a folder, named by point, trial, node, flow group and end
+/// (`point-0-trial-01-src-bulk-client.json`). A stream of events (iperf3 3.17 and newer) is put together as the one object that
+/// iperf3's `-J` prints. Returns what was written.
+///
+/// # Errors
+/// The run has no such files, or the file system refuses.
+pub fn iperf3(run_dir: &Path, output: &Path) -> Result<Vec<PathBuf>> {
+    let run = RunDir::open(run_dir)?;
+    let mut written = Vec::new();
+    for (end, trial) in named_trials(&run) {
+        let raw = run.raw(end.point_id, end.trial);
+        for node in list(&raw)? {
+            for file in list(&node)? {
+                let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                let Some(rest) =
+                    name.strip_prefix("iperf3-").filter(|name| name.ends_with(".json"))
+                else {
+                    continue;
+                };
+                let node = node.file_name().unwrap_or_default().to_string_lossy();
+                std::fs::create_dir_all(output).map_err(io_error("make the folder", output))?;
+                let to = output.join(format!("{trial}-{node}-{rest}"));
+                let text = std::fs::read_to_string(&file).map_err(io_error("read", &file))?;
+                std::fs::write(&to, whole(&text)).map_err(io_error("write", &to))?;
+                written.push(to);
+            }
+        }
+    }
+    some(written, run_dir, "no trial has files of iperf3 under raw/")
+}
+
+/// One JSON object of a stream of events; what is none stays as it is.
+fn whole(text: &str) -> String {
+    let events = || -> Option<serde_json::Value> {
+        let mut all = serde_json::json!({ "intervals": [] });
+        for line in text.lines().filter(|line| !line.trim().is_empty()) {
+            let mut event: serde_json::Value = serde_json::from_str(line).ok()?;
+            let (name, data) = (event.get("event")?.as_str()?.to_owned(), event["data"].take());
+            match name.as_str() {
+                "interval" => all["intervals"].as_array_mut()?.push(data),
+                _ => all[name] = data,
+            }
+        }
+        Some(all)
+    };
+    events().map_or_else(|| text.to_owned(), |all| format!("{all:#}\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_of_events_becomes_one_object() {
+        let text = "{\"event\":\"start\",\"data\":{\"version\":\"3.17\"}}\n\
+            {\"event\":\"interval\",\"data\":{\"sum\":{\"bytes\":1}}}\n\
+            {\"event\":\"interval\",\"data\":{\"sum\":{\"bytes\":2}}}\n\
+            {\"event\":\"end\",\"data\":{\"sum_sent\":{\"bytes\":3}}}\n";
+        let all: serde_json::Value = serde_json::from_str(&whole(text)).unwrap();
+        assert_eq!(all["start"]["version"], "3.17");
+        assert_eq!(all["intervals"][1]["sum"]["bytes"], 2);
+        assert_eq!(all["end"]["sum_sent"]["bytes"], 3);
+        let object = "{\"start\": {}, \"intervals\": []}\n";
+        assert_eq!(whole(object), object);
+        assert_eq!(whole("cut off {"), "cut off {");
+    }
+}

@@ -1,0 +1,205 @@
+//! What flows did in every tenth of a second, and their means, which are those of the summary.
+
+use std::collections::{BTreeMap, HashMap};
+
+use polars::prelude::*;
+
+use super::Kind;
+use super::data::Data;
+use crate::Result;
+use crate::journal::{PhaseRecord, TrialEnd};
+use crate::summary::query::{batches, collect, in_flight, number, scan, sender};
+use crate::summary::sampled::INSTANT_S;
+pub(super) use crate::summary::statistics::Mean;
+use crate::summary::statistics::mean_with_interval;
+use crate::summary::{Scope, flows_of};
+
+/// What a flow did in an instant; `None`: nothing was reported.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct Instant {
+    pub(super) mbit_per_s: Option<f64>,
+    pub(super) srtt_ms: Option<f64>,
+    pub(super) in_flight: Option<f64>,
+}
+
+/// One flow in one phase of one trial: its means over the phase, as the summary has them, and its instants.
+pub(super) struct Flow {
+    pub(super) trial: u16,
+    pub(super) phase: String,
+    pub(super) flow: String,
+    pub(super) mean: Instant,
+    pub(super) instants: Vec<Instant>,
+}
+
+/// All wanted flows of these trials of one point in wanted phases in which they run.
+pub(super) fn flows(data: &Data, trials: &[&TrialEnd]) -> Result<Vec<Flow>> {
+    let mut packets = match data.request.kind {
+        Kind::OperatingPoint => packets_in_flight(data, trials)?,
+        _ => HashMap::new(),
+    };
+    let mut flows = Vec::new();
+    for (end, found) in trials.iter().zip(flows_of(&data.run, trials, &data.schedule)) {
+        let (rows, grid) = found?;
+        let mut means: BTreeMap<(&str, &str), [Option<f64>; 2]> = BTreeMap::new();
+        for row in rows.iter().filter(|row| row.scope == Scope::Flow && row.stat == "mean") {
+            let (nth, scale) = match row.metric {
+                "throughput" => (0, 1e6),
+                "srtt" => (1, 1e3),
+                _ => continue,
+            };
+            means.entry((&row.phase, &row.subject)).or_default()[nth] = Some(row.value / scale);
+        }
+        for ((phase, flow), [mbit_per_s, srtt_ms]) in means {
+            let record = end.phases.iter().find(|record| record.name == phase);
+            let record = record.filter(|_| data.takes("phase", phase) && data.takes_flow(flow));
+            let Some((from_s, to_s)) = record.map(PhaseRecord::span_s) else { continue };
+            let here = grid.between(from_s, to_s);
+            let key = (end.trial, phase.to_owned(), flow.to_owned());
+            let packets = packets.remove(&key).unwrap_or_default();
+            let instant = |(nth, (mbit_per_s, srtt_us)): (usize, (Option<f64>, Option<f64>))| {
+                let in_flight = packets.instants.get(&(here.first() + nth)).copied();
+                Instant { mbit_per_s, srtt_ms: srtt_us.map(|us| us / 1e3), in_flight }
+            };
+            let mean = Instant { mbit_per_s, srtt_ms, in_flight: packets.mean() };
+            let instants = here.of(flow).into_iter().enumerate().map(instant).collect();
+            let (trial, phase, flow) = key;
+            flows.push(Flow { trial, phase, flow, mean, instants });
+        }
+    }
+    Ok(flows)
+}
+
+/// Packets of one flow on their way in one phase of one trial.
+#[derive(Default)]
+struct Packets {
+    /// The mean of the samples in each instant, by its number in the trial.
+    instants: HashMap<usize, f64>,
+    sum: f64,
+    samples: f64,
+}
+
+impl Packets {
+    /// The mean of all samples.
+    fn mean(&self) -> Option<f64> {
+        (self.samples > 0.0).then(|| self.sum / self.samples)
+    }
+}
+
+/// Packets in flight, by trial, phase and flow.
+fn packets_in_flight(
+    data: &Data,
+    trials: &[&TrialEnd],
+) -> Result<HashMap<(u16, String, String), Packets>> {
+    const TABLE: &str = "flow_samples";
+    let keys = || ["point_id", "trial", "phase", "flow_id", "instant"].map(col).to_vec();
+    let mut found: HashMap<_, Packets> = HashMap::new();
+    for batch in batches(trials) {
+        let Some(rows) = scan(&data.run, TABLE, batch)? else { continue };
+        let instant = (col("t_s") * lit(1.0 / INSTANT_S)).cast(DataType::Int64).alias("instant");
+        let rows = rows
+            .filter(sender().and(col("t_s").is_not_null()).and(col("phase").is_not_null()))
+            .with_column(instant)
+            .group_by(keys())
+            .agg([in_flight().sum().alias("sum"), number_of(in_flight()).alias("samples")])
+            .sort_by_exprs(keys(), SortMultipleOptions::default())
+            .with_columns(["point_id", "trial", "instant"].map(number));
+        let lines = collect(&data.run, TABLE, rows)?;
+        for line in 0..lines.len() {
+            let number = |name: &str| lines.number(name, line);
+            let (Some(nth), Some(sum)) = (number("instant"), number("sum")) else { continue };
+            let Some(samples) = number("samples").filter(|samples| *samples > 0.0) else {
+                continue;
+            };
+            let key = (lines.trial(line).1, lines.text("phase", line), lines.text("flow_id", line));
+            let packets = found.entry(key).or_default();
+            packets.instants.insert(nth as usize, sum / samples);
+            packets.sum += sum;
+            packets.samples += samples;
+        }
+    }
+    Ok(found)
+}
+
+/// How many values are known.
+fn number_of(values: Expr) -> Expr {
+    values.count().cast(DataType::Float64)
+}
+
+/// Where something operated, over trials.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Operating {
+    pub(super) mbit_per_s: Mean,
+    pub(super) srtt_ms: Mean,
+    /// `None`: no sample says.
+    pub(super) in_flight: Option<Mean>,
+    pub(super) trials: u32,
+}
+
+/// Where each flow of a phase operated, and all together: sums of throughput and packets in flight, and the mean sRTT
+/// over flows.
+pub(super) fn operating(
+    flows: &[Flow],
+    phase: &str,
+) -> (BTreeMap<String, Operating>, Option<Operating>) {
+    /// Throughput, sRTT and packets in flight; the last need not be known.
+    type Means = (f64, f64, Option<f64>);
+    let mut each: BTreeMap<String, Vec<Means>> = BTreeMap::new();
+    let mut joint: BTreeMap<u16, Vec<Means>> = BTreeMap::new();
+    for flow in flows.iter().filter(|flow| flow.phase == phase) {
+        let Instant { mbit_per_s: Some(rate), srtt_ms: Some(srtt), in_flight } = flow.mean else {
+            continue;
+        };
+        each.entry(flow.flow.clone()).or_default().push((rate, srtt, in_flight));
+        joint.entry(flow.trial).or_default().push((rate, srtt, in_flight));
+    }
+    let over = |trials: Vec<Means>| {
+        let of = |value: &dyn Fn(&Means) -> Option<f64>| {
+            mean_with_interval(&trials.iter().map(value).collect::<Option<Vec<f64>>>()?)
+        };
+        Some(Operating {
+            mbit_per_s: of(&|means| Some(means.0))?,
+            srtt_ms: of(&|means| Some(means.1))?,
+            in_flight: of(&|means| means.2),
+            trials: trials.len() as u32,
+        })
+    };
+    let together = |flows: Vec<Means>| {
+        let sum = |value: fn(&Means) -> f64| flows.iter().map(value).sum::<f64>();
+        let in_flight = flows.iter().map(|means| means.2).sum::<Option<f64>>();
+        (sum(|means| means.0), sum(|means| means.1) / flows.len() as f64, in_flight)
+    };
+    let joint = over(joint.into_values().map(together).collect());
+    let each = each.into_iter().filter_map(|(flow, trials)| Some((flow, over(trials)?)));
+    (each.collect(), joint)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_joint_point_has_the_sum_of_rates_and_the_mean_of_round_trips() {
+        let flow = |name: &str, trial, mbit: f64, srtt: f64, packets: f64| Flow {
+            trial,
+            phase: "p".into(),
+            flow: name.into(),
+            mean: Instant { mbit_per_s: Some(mbit), srtt_ms: Some(srtt), in_flight: Some(packets) },
+            instants: vec![],
+        };
+        let flows = [
+            flow("a/0", 1, 26.3, 24.0, 56.9),
+            flow("b/0", 1, 4.5, 26.0, 9.4),
+            flow("a/0", 2, 26.3, 24.0, 56.9),
+            flow("b/0", 2, 4.5, 26.0, 9.4),
+        ];
+        let (each, joint) = operating(&flows, "p");
+        let joint = joint.unwrap();
+        assert!(
+            (joint.mbit_per_s.value - 30.8).abs() < 1e-9
+                && (joint.srtt_ms.value - 25.0).abs() < 1e-9
+        );
+        assert!((joint.in_flight.unwrap().value - 66.3).abs() < 1e-9 && joint.trials == 2);
+        assert!((each["a/0"].mbit_per_s.value - 26.3).abs() < 1e-9);
+        assert!(operating(&flows, "q").1.is_none());
+    }
+}

@@ -1,0 +1,453 @@
+//! Operating points: throughput and sRTT against what is in flight, and against each other.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::axes::{
+    Along, Axis, Frame, Key, Row, SMALL, in_two_columns, left_margin, legend, legend_height,
+    right_margin,
+};
+use super::canvas::{Anchor, Canvas, FAINT, INK, Shape, Stroke, Style, colour, fitted, shape};
+use super::data::{Data, Path, group_of, looks};
+use super::instants::{Flow, Instant, Mean, Operating, flows, operating};
+use super::png::points;
+use super::{COLUMN_MM, Figure, Kind, TWO_COLUMNS_MM};
+use crate::Result;
+use crate::csv::Table;
+
+/// Of the optimum, which is no flow.
+const OPTIMUM: &str = "#c2185b";
+const MARK: f64 = 6.0;
+/// Dots of instants in a figure, about.
+const MOST_DOTS: usize = 3000;
+
+/// Figures of either kind.
+pub(super) fn draw(data: &Data) -> Result<Vec<Figure>> {
+    match data.request.kind {
+        Kind::Plane => plane(data).map(|figure| figure.into_iter().collect()),
+        _ => data
+            .first_trials()
+            .into_iter()
+            .filter_map(|end| against_in_flight(data, end.point_id).transpose())
+            .collect(),
+    }
+}
+
+/// A value of what operates.
+type Of = fn(&Operating) -> Option<Mean>;
+/// The same of one instant.
+type OfInstant = fn(&Instant) -> Option<f64>;
+/// The same of an optimum.
+type OfOptimum = fn(&Optimum) -> f64;
+
+/// Throughput and sRTT of a point's flows in one phase, against what is in flight.
+fn against_in_flight(data: &Data, point_id: u32) -> Result<Option<Figure>> {
+    let Some(phase) = data.fullest_phase(point_id) else { return Ok(None) };
+    let trials = data.trials_of(point_id);
+    let all = flows(data, &trials)?;
+    let (mut each, joint) = operating(&all, &phase.name);
+    each.retain(|_, flow| flow.in_flight.is_some());
+    let Some(joint) = joint.filter(|joint| joint.in_flight.is_some()) else { return Ok(None) };
+    let names: Vec<String> = each.keys().cloned().collect();
+    let optima = optima(data, &phase.name, names.iter().map(|flow| (point_id, group_of(flow))));
+    let drawn = InFlight { each: &each, joint: &joint, optima: &optima, names: &names };
+    let first = trials.first().map_or(0, |end| end.trial);
+    let dots: Vec<&Flow> =
+        all.iter().filter(|flow| flow.trial == first && flow.phase == phase.name).collect();
+    let end = trials.first().copied();
+    let mut stem = data.stem(end);
+    if data.phases().len() > 1 {
+        stem = format!("{stem}-{}", phase.name);
+    }
+    let width = points(data.request.width_mm.unwrap_or(COLUMN_MM));
+    let height = points(data.request.height_mm.unwrap_or(95.0));
+    let svg = drawn.sheet(&dots, width, height, &phase.name);
+    Ok(Some(Figure { stem, svg, width_points: width, csv: drawn.table(point_id, &phase.name) }))
+}
+
+/// What is in a figure of packets in flight.
+struct InFlight<'a> {
+    each: &'a BTreeMap<String, Operating>,
+    joint: &'a Operating,
+    optima: &'a [Optimum],
+    names: &'a [String],
+}
+
+impl InFlight<'_> {
+    fn table(&self, point_id: u32, phase: &str) -> String {
+        let mut csv = Table::new(&[
+            "point_id",
+            "phase",
+            "subject",
+            "in_flight_pkts",
+            "in_flight_ci95_low",
+            "in_flight_ci95_high",
+            "throughput_mbit_s",
+            "throughput_ci95_low",
+            "throughput_ci95_high",
+            "srtt_ms",
+            "srtt_ci95_low",
+            "srtt_ci95_high",
+            "trials",
+        ]);
+        let joint = [("joint".to_owned(), self.joint.clone())];
+        let each = self.each.iter().map(|(flow, o)| (flow.clone(), o.clone()));
+        for (name, o) in each.chain(joint) {
+            let mut row = vec![f64::from(point_id).into(), phase.into(), name.as_str().into()];
+            for mean in [o.in_flight, Some(o.mbit_per_s), Some(o.srtt_ms)] {
+                let interval = mean.and_then(|mean| mean.interval);
+                row.extend([
+                    mean.map(|mean| mean.value).into(),
+                    interval.map(|i| i.0).into(),
+                    interval.map(|i| i.1).into(),
+                ]);
+            }
+            row.push(f64::from(o.trials).into());
+            csv.row(&row);
+        }
+        for optimum in self.optima {
+            let subject = match optimum.label.as_str() {
+                "" => "optimum".to_owned(),
+                whose => format!("optimum of {whose}"),
+            };
+            let mut row = vec![f64::from(point_id).into(), phase.into(), subject.as_str().into()];
+            for value in [optimum.in_flight(), optimum.mbit_per_s(), optimum.srtt_ms()] {
+                row.extend([value.into(), None.into(), None.into()]);
+            }
+            row.push(None.into());
+            csv.row(&row);
+        }
+        csv.finish()
+    }
+
+    fn sheet(&self, dots: &[&Flow], width: f64, height: f64, phase: &str) -> String {
+        let looks = looks(self.names);
+        let of_flow = |flow: &str| looks[self.names.iter().position(|n| n == flow).unwrap_or(0)];
+        let most = |of: Of, instant: OfInstant, optimum: OfOptimum| {
+            let best = self.optima.iter().map(optimum);
+            let means =
+                self.each.values().chain([self.joint]).filter_map(of).map(|mean| mean.value);
+            let dots = dots.iter().flat_map(|flow| flow.instants.iter().filter_map(instant));
+            means.chain(dots).chain(best).fold(0.0, f64::max)
+        };
+        let x = Axis::linear(
+            "In flight (packets)",
+            0.0,
+            most(|o| o.in_flight, |i| i.in_flight, Optimum::in_flight),
+            6.0,
+        );
+        let rows: [(&str, Of, OfInstant, OfOptimum); 2] = [
+            ("Throughput (Mbit/s)", |o| Some(o.mbit_per_s), |i| i.mbit_per_s, Optimum::mbit_per_s),
+            ("sRTT (ms)", |o| Some(o.srtt_ms), |i| i.srtt_ms, Optimum::srtt_ms),
+        ];
+        let axes = rows.map(|(label, of, instant, optimum)| {
+            Axis::linear(label, 0.0, most(of, instant, optimum), 4.0)
+        });
+        let left = left_margin(&[&axes[0], &axes[1]], false);
+        let mut canvas = Canvas::new(width, height);
+        let room = width - left - right_margin(&x);
+        let top = 3.0 + legend(&mut canvas, &self.keys(&looks), (left, 3.0), room) + 3.0;
+        let frame =
+            |y: &Axis| Frame { left, top, width: room, height: 1.0, x: x.clone(), y: y.clone() };
+        let below = frame(&axes[0]).x_depth() + 2.0;
+        let each = (height - top - below - 8.0) / 2.0;
+        let every =
+            dots.iter().map(|flow| flow.instants.len()).sum::<usize>().div_ceil(MOST_DOTS).max(1);
+        for (nth, ((_, of, instant, optimum), axis)) in rows.into_iter().zip(&axes).enumerate() {
+            let frame = Frame { top: top + nth as f64 * (each + 8.0), height: each, ..frame(axis) };
+            frame.ground(&mut canvas, &[]);
+            canvas
+                .clip((frame.left - 4.0, frame.top - 4.0), (frame.width + 8.0, frame.height + 8.0));
+            for flow in dots {
+                let fill = colour(of_flow(&flow.flow).0);
+                for i in flow.instants.iter().step_by(every) {
+                    if let (Some(x), Some(y)) = (i.in_flight, instant(i)) {
+                        canvas.dot(frame.at(x, y), 0.7, fill, 0.3);
+                    }
+                }
+            }
+            for (flow, o) in self.each {
+                let look = of_flow(flow).0;
+                if let Some(means) = o.in_flight.zip(of(o)) {
+                    marked(&mut canvas, &frame, means, (shape(look), colour(look)));
+                }
+            }
+            if let Some(means) = self.joint.in_flight.zip(of(self.joint)) {
+                marked(&mut canvas, &frame, means, (Shape::Diamond, INK));
+            }
+            for best in self.optima {
+                best.draw(&mut canvas, &frame, (best.in_flight(), optimum(best)));
+            }
+            canvas.unclip();
+            frame.edges(&mut canvas, nth == 1, true);
+        }
+        canvas.finish(&format!("Throughput and sRTT against packets in flight, {phase}"))
+    }
+
+    fn keys(&self, looks: &[(usize, bool)]) -> Vec<(Key, String)> {
+        let mut keys: Vec<(Key, String)> = Vec::new();
+        for (flow, (nth, own)) in self.names.iter().zip(looks) {
+            let name = if *own { flow.as_str() } else { group_of(flow) };
+            if !keys.iter().any(|(_, known)| known == name) {
+                keys.push((Key::Mark(shape(*nth), colour(*nth)), name.to_owned()));
+            }
+        }
+        keys.push((Key::Mark(Shape::Diamond, INK), "joint".to_owned()));
+        if !self.optima.is_empty() {
+            keys.push((Key::Mark(Shape::Star, OPTIMUM), "optimum".to_owned()));
+        }
+        keys
+    }
+}
+
+/// A mark with the intervals of both its means.
+fn marked(
+    canvas: &mut Canvas,
+    frame: &Frame,
+    (x, y): (Mean, Mean),
+    (shape, fill): (Shape, &'static str),
+) {
+    let thin = Stroke::new(fill, 0.7);
+    if let Some(ends) = x.interval {
+        frame.interval(canvas, (Along::X, frame.at_y(y.value)), ends, (0.0, thin));
+    }
+    if let Some(ends) = y.interval {
+        frame.interval(canvas, (Along::Y, frame.at_x(x.value)), ends, (0.0, thin));
+    }
+    canvas.mark(shape, frame.at(x.value, y.value), MARK, fill);
+}
+
+/// A mark of the plane.
+struct Mark {
+    point_id: u32,
+    phase: String,
+    flow: String,
+    operating: Operating,
+    /// What its colour and shape stand for.
+    series: usize,
+}
+
+/// Mean sRTT against mean throughput: a diagram per phase, a mark per flow; colours are flows, or points where there
+/// are several.
+fn plane(data: &Data) -> Result<Option<Figure>> {
+    let ids = data.points();
+    let phases: Vec<String> = data.phases().into_iter().map(|phase| phase.name).collect();
+    let (mut marks, mut names) = (Vec::new(), Vec::new());
+    let groups = data.groups(ids.first().copied());
+    let under_test = data.under_test(&groups).filter(|_| ids.len() > 1);
+    for (nth, point_id) in ids.iter().enumerate() {
+        let mut all = flows(data, &data.trials_of(*point_id))?;
+        // Colours are points then, so there is one group.
+        all.retain(|flow| under_test.as_ref().is_none_or(|group| group_of(&flow.flow) == group));
+        let mut flow_names: Vec<String> = all.iter().map(|flow| flow.flow.clone()).collect();
+        flow_names.sort();
+        flow_names.dedup();
+        let looks = looks(&flow_names);
+        for phase in &phases {
+            for (flow, operating) in operating(&all, phase).0 {
+                let (look, own) =
+                    looks[flow_names.iter().position(|name| *name == flow).unwrap_or(0)];
+                let series = if ids.len() > 1 { nth } else { look };
+                let name = match (ids.len() > 1, own) {
+                    (true, _) => data.point_name(*point_id),
+                    (false, true) => flow.clone(),
+                    (false, false) => group_of(&flow).to_owned(),
+                };
+                if !names.contains(&(series, name.clone())) {
+                    names.push((series, name));
+                }
+                marks.push(Mark {
+                    point_id: *point_id,
+                    phase: phase.clone(),
+                    flow,
+                    operating,
+                    series,
+                });
+            }
+        }
+    }
+    if marks.is_empty() {
+        return Ok(None);
+    }
+    let csv = plane_table(data, &marks);
+    let whose = under_test.map_or(String::new(), |group| format!(" of {group}"));
+    let (svg, width_points) = plane_sheet(data, &marks, &names, (&phases, &whose));
+    Ok(Some(Figure { stem: data.stem(None), svg, width_points, csv }))
+}
+
+fn plane_table(data: &Data, marks: &[Mark]) -> String {
+    let mut csv = Table::new(&[
+        "point_id",
+        "point",
+        "phase",
+        "flow_id",
+        "srtt_ms",
+        "srtt_ci95_low",
+        "srtt_ci95_high",
+        "throughput_mbit_s",
+        "throughput_ci95_low",
+        "throughput_ci95_high",
+        "trials",
+    ]);
+    for mark in marks {
+        let mut row = vec![
+            f64::from(mark.point_id).into(),
+            data.point_name(mark.point_id).as_str().into(),
+            mark.phase.as_str().into(),
+            mark.flow.as_str().into(),
+        ];
+        for mean in [mark.operating.srtt_ms, mark.operating.mbit_per_s] {
+            let interval = mean.interval;
+            row.extend([
+                mean.value.into(),
+                interval.map(|i| i.0).into(),
+                interval.map(|i| i.1).into(),
+            ]);
+        }
+        row.push(f64::from(mark.operating.trials).into());
+        csv.row(&row);
+    }
+    csv.finish()
+}
+
+/// Where the bottleneck of some flows is full and its queue empty.
+struct Optimum {
+    path: Path,
+    points: BTreeSet<u32>,
+    groups: BTreeSet<String>,
+    /// Whose it is; empty where there is one.
+    label: String,
+}
+
+/// The optima of these points' groups in a phase, each once.
+fn optima<'a>(
+    data: &Data,
+    phase: &str,
+    drawn: impl Iterator<Item = (u32, &'a str)>,
+) -> Vec<Optimum> {
+    let mut found: Vec<Optimum> = Vec::new();
+    for (point_id, group) in drawn {
+        let Some(path) = data.path(point_id, group, phase) else { continue };
+        let place = |path: Path| (path.base_rtt_ms, path.rate_bps);
+        let same = |known: &Optimum| place(known.path) == place(path);
+        let at = found.iter().position(same).unwrap_or(found.len());
+        if at == found.len() {
+            let (points, groups, label) = Default::default();
+            found.push(Optimum { path, points, groups, label });
+        }
+        found[at].points.insert(point_id);
+        found[at].groups.insert(group.to_owned());
+    }
+    let of_one_point = found.windows(2).all(|pair| pair[0].points == pair[1].points);
+    if found.len() > 1 {
+        for optimum in &mut found {
+            optimum.label = match of_one_point {
+                true => optimum.groups.iter().cloned().collect::<Vec<_>>().join(", "),
+                false => data.name_of_points(&optimum.points),
+            };
+        }
+    }
+    found
+}
+
+impl Optimum {
+    fn in_flight(&self) -> f64 {
+        self.path.bdp_packets()
+    }
+
+    fn mbit_per_s(&self) -> f64 {
+        self.path.rate_bps / 1e6
+    }
+
+    fn srtt_ms(&self) -> f64 {
+        self.path.base_rtt_ms
+    }
+
+    fn draw(&self, canvas: &mut Canvas, frame: &Frame, (x, y): (f64, f64)) {
+        let (x, y) = frame.at(x, y);
+        canvas.mark(Shape::Star, (x, y), MARK + 1.0, OPTIMUM);
+        let style = Style { colour: OPTIMUM, ..Style::new(SMALL, Anchor::Start) };
+        // On the side where there is more room.
+        let (before, behind) = (x - frame.left, frame.left + frame.width - x);
+        let (anchor, aside) =
+            if behind >= before { (Anchor::Start, MARK) } else { (Anchor::End, -MARK) };
+        let label = fitted(&self.label, style, before.max(behind) - MARK);
+        if !label.is_empty() {
+            // Above: marks are rather below and behind.
+            canvas.text((x + aside * 0.6, y - MARK * 0.6), Style { anchor, ..style }, &label);
+        }
+    }
+}
+
+/// What marks stand for; of points, the factors that they are named by first.
+fn plane_keys(data: &Data, names: &[(usize, String)], room: f64) -> Vec<(Key, String)> {
+    let texts: Vec<String> = names.iter().map(|(_, name)| name.clone()).collect();
+    let key =
+        |((nth, _), name): (&(usize, String), String)| (Key::Mark(shape(*nth), colour(*nth)), name);
+    let factors = data.factors_of_points();
+    let heading = (!factors.is_empty()).then(|| (Key::Heading, format!("{factors}:")));
+    heading.into_iter().chain(names.iter().zip(in_two_columns(&texts, room)).map(key)).collect()
+}
+
+fn plane_sheet(
+    data: &Data,
+    marks: &[Mark],
+    names: &[(usize, String)],
+    (phases, whose): (&[String], &str),
+) -> (String, f64) {
+    let shown: Vec<&String> =
+        phases.iter().filter(|p| marks.iter().any(|m| m.phase == **p)).collect();
+    let usual = if shown.len() > 1 { TWO_COLUMNS_MM } else { COLUMN_MM };
+    let width = points(data.request.width_mm.unwrap_or(usual));
+    let of_phase = |phase: &String| {
+        let marks = marks.iter().filter(|mark| mark.phase == *phase);
+        optima(data, phase, marks.map(|mark| (mark.point_id, group_of(&mark.flow))))
+    };
+    let optima: Vec<Vec<Optimum>> = shown.iter().map(|phase| of_phase(phase)).collect();
+    let most = |of: fn(&Operating) -> Mean| {
+        let end = |m: &Mark| {
+            let mean = of(&m.operating);
+            mean.interval.map_or(mean.value, |(_, high)| high.min(mean.value * 1.5))
+        };
+        marks.iter().map(end).fold(0.0, f64::max)
+    };
+    let best = |of: OfOptimum| optima.iter().flatten().map(of).fold(0.0, f64::max);
+    let x =
+        Axis::linear("Mean sRTT (ms)", 0.0, most(|o| o.srtt_ms).max(best(Optimum::srtt_ms)), 4.0);
+    let label = format!("Throughput{whose} (Mbit/s)");
+    let room_for_names = if optima.iter().any(|of_phase| of_phase.len() > 1) { 1.08 } else { 1.0 };
+    let highest = most(|o| o.mbit_per_s).max(best(Optimum::mbit_per_s) * room_for_names);
+    let y = Axis::linear(&label, 0.0, highest, 5.0);
+    let right = right_margin(&x);
+    let least = width - left_margin(&[&y], true) - right;
+    let mut keys = plane_keys(data, names, least);
+    if optima.iter().any(|of_phase| !of_phase.is_empty()) {
+        keys.push((Key::Mark(Shape::Star, OPTIMUM), "optimum".to_owned()));
+    }
+    // A long legend makes the figure higher, not its diagrams lower.
+    let above = legend_height(&keys, least);
+    let usual = points(68.0) + (above - legend_height(&keys[..1], least) - 2.0 * SMALL).max(0.0);
+    let height = data.request.height_mm.map_or(usual, points);
+    let row = Row { size: (width, height), right, above: 10.0, gap: 12.0, count: shown.len() };
+    let first = row.first(&keys, &x, &y);
+    let mut canvas = Canvas::new(width, height);
+    legend(&mut canvas, &keys, (first.left, 3.0), width - first.left - right);
+    for (nth, phase) in shown.iter().enumerate() {
+        let frame = row.nth(&first, nth);
+        frame.ground(&mut canvas, &[]);
+        let style = Style { colour: FAINT, ..Style::new(7.0, Anchor::Middle) };
+        let place = (frame.left + frame.width / 2.0, frame.top - 3.0);
+        canvas.text(place, style, &fitted(phase, style, frame.width));
+        for mark in marks.iter().filter(|mark| mark.phase == **phase) {
+            let means = (mark.operating.srtt_ms, mark.operating.mbit_per_s);
+            marked(&mut canvas, &frame, means, (shape(mark.series), colour(mark.series)));
+        }
+        for optimum in &optima[nth] {
+            optimum.draw(&mut canvas, &frame, (optimum.srtt_ms(), optimum.mbit_per_s()));
+        }
+        frame.edges(&mut canvas, true, nth == 0);
+    }
+    (
+        canvas.finish("Mean sRTT against mean throughput of each flow, 95 % intervals over trials"),
+        width,
+    )
+}

@@ -1,0 +1,330 @@
+//! Bars of one flow group in each phase, beside the ideal: for every point, or for every group where there is one point.
+
+use super::axes::{Along, Axis, Frame, Key, left_margin, legend};
+use super::canvas::{Canvas, INK, Stroke, colour};
+use super::data::Data;
+use super::png::points;
+use super::{COLUMN_MM, Figure, TWO_COLUMNS_MM};
+use crate::csv::{Cell, Table};
+use crate::journal::PhaseRecord;
+use crate::summary::{Scope, Summary};
+use crate::{Result, ResultsError, name_and_stat};
+
+/// Bars in one column of a paper, at most.
+const MOST_IN_A_COLUMN: usize = 12;
+
+/// A metric of groups.
+struct Metric {
+    name: String,
+    stat: String,
+    title: String,
+    /// As it is read; empty: none.
+    unit: String,
+    /// How much of the summary's unit the axis' unit is.
+    scale: f64,
+}
+
+impl Metric {
+    /// With its unit, and whose it is, if that is to be said.
+    fn label(&self, whose: &str) -> String {
+        let Self { title, unit, .. } = self;
+        if unit.is_empty() { format!("{title}{whose}") } else { format!("{title}{whose} ({unit})") }
+    }
+}
+
+/// A bar.
+struct Bar {
+    value: f64,
+    interval: Option<(f64, f64)>,
+    trials: u32,
+    ideal: Option<f64>,
+}
+
+/// A place along the lower edge: what it is called, and whose bars stand there.
+struct Place {
+    name: String,
+    point_id: u32,
+    group: String,
+}
+
+/// The figure.
+pub(super) fn draw(data: &Data) -> Result<Vec<Figure>> {
+    let summary = data.summary()?;
+    let metrics = metrics(data, &summary)?;
+    let phases = data.phases();
+    let (places, group) = places(data, &summary);
+    let bars = |metric: &Metric| -> Vec<Vec<Option<Bar>>> {
+        let of =
+            |place: &Place| phases.iter().map(|p| bar(data, &summary, metric, place, p)).collect();
+        places.iter().map(of).collect()
+    };
+    let all: Vec<(&Metric, Vec<Vec<Option<Bar>>>)> =
+        metrics.iter().map(|metric| (metric, bars(metric))).collect();
+    if !all.iter().flat_map(|(_, bars)| bars).flatten().any(Option::is_some) {
+        return Ok(vec![]);
+    }
+    let csv = table(&all, &places, &phases);
+    let (svg, width_points) = sheet(data, &all, &places, &phases, group.as_deref());
+    Ok(vec![Figure { stem: data.stem(None), svg, width_points, csv }])
+}
+
+/// Metrics of groups, as asked for (`name` or `name:stat`).
+fn metrics(data: &Data, summary: &Summary) -> Result<Vec<Metric>> {
+    let usual = || vec!["throughput_sum".to_owned(), "srtt".to_owned()];
+    let asked =
+        if data.request.metrics.is_empty() { usual() } else { data.request.metrics.clone() };
+    let of_groups = || summary.point_rows.iter().filter(|row| row.scope == Scope::Group);
+    let metric = |asked: &String| {
+        let (name, stat) = name_and_stat(asked);
+        let of_name = || of_groups().filter(|row| row.metric == name);
+        let found = of_name().find(|row| row.stat == stat.unwrap_or("mean"));
+        let found = found.or_else(|| of_name().find(|_| stat.is_none()));
+        let Some(row) = found else {
+            let mut known: Vec<String> =
+                of_groups().map(|row| format!("{}:{}", row.metric, row.stat)).collect();
+            known.sort();
+            known.dedup();
+            return Err(ResultsError::UnknownMetric {
+                metric: asked.clone(),
+                known: known.join(", "),
+            });
+        };
+        let (scale, unit) = readable(row.unit);
+        Ok(Metric {
+            name: name.to_owned(),
+            stat: row.stat.to_owned(),
+            title: titled(name, row.stat),
+            unit: if unit == "1" { String::new() } else { unit.to_owned() },
+            scale,
+        })
+    };
+    asked.iter().map(metric).collect()
+}
+
+/// A unit that people read, and how much of the summary's it is.
+pub(crate) fn readable(unit: &str) -> (f64, &str) {
+    match unit {
+        "bit/s" => (1e6, "Mbit/s"),
+        "us" => (1e3, "ms"),
+        "bytes" => (1e3, "kB"),
+        other => (1.0, other),
+    }
+}
+
+/// What a statistic of a metric is called on an axis.
+pub(super) fn titled(metric: &str, stat: &str) -> String {
+    match (metric, stat) {
+        ("srtt", "mean") => "Mean sRTT".to_owned(),
+        (_, "mean" | "sum") => spoken(metric),
+        _ => format!("{} {stat}", spoken(metric)),
+    }
+}
+
+fn spoken(metric: &str) -> String {
+    match metric {
+        "throughput_sum" => "Throughput".to_owned(),
+        "throughput_per_flow_mean" => "Throughput per flow".to_owned(),
+        "srtt" => "sRTT".to_owned(),
+        "jain_fairness_of_mean" | "jain_fairness" => "Jain's index".to_owned(),
+        other => {
+            let text = other.replace('_', " ");
+            let mut letters = text.chars();
+            letters
+                .next()
+                .map_or(String::new(), |first| first.to_uppercase().to_string() + letters.as_str())
+        }
+    }
+}
+
+/// What stands along the lower edge, and the one group that it is about.
+fn places(data: &Data, summary: &Summary) -> (Vec<Place>, Option<String>) {
+    let points = data.points();
+    let groups: Vec<String> =
+        summary.groups().into_iter().filter(|group| data.takes("group", group)).collect();
+    if points.len() == 1 {
+        let place = |group: String| Place { name: group.clone(), point_id: points[0], group };
+        let one = if groups.len() == 1 { groups.first().cloned() } else { None };
+        return (groups.into_iter().map(place).collect(), one);
+    }
+    let group = data.under_test(&groups).unwrap_or_default();
+    let place = |id: u32| Place { name: data.point_name(id), point_id: id, group: group.clone() };
+    (points.into_iter().map(place).collect(), Some(group))
+}
+
+fn bar(
+    data: &Data,
+    summary: &Summary,
+    metric: &Metric,
+    place: &Place,
+    phase: &PhaseRecord,
+) -> Option<Bar> {
+    let row = summary.find(
+        place.point_id,
+        &phase.name,
+        Scope::Group,
+        &place.group,
+        &metric.name,
+        &metric.stat,
+    )?;
+    let scaled = |value: f64| value / metric.scale;
+    Some(Bar {
+        value: scaled(row.value),
+        interval: row.interval.map(|(low, high)| (scaled(low), scaled(high))),
+        trials: row.n_trials,
+        ideal: ideal(data, metric, place, phase),
+    })
+}
+
+/// What a low-delay congestion control should do: its flows' share of the link, at the base RTT when alone, and with
+/// a full queue beside others.
+fn ideal(data: &Data, metric: &Metric, place: &Place, phase: &PhaseRecord) -> Option<f64> {
+    let path = data.path(place.point_id, &place.group, &phase.name)?;
+    let sharing = data.sharing(place.point_id, &place.group, &phase.name);
+    let mine = f64::from(*sharing.get(place.group.as_str())?);
+    let all = f64::from(sharing.values().sum::<u32>());
+    match (metric.name.as_str(), metric.stat.as_str()) {
+        ("throughput_sum", "mean") => Some(path.rate_bps * mine / all / metric.scale),
+        ("throughput_per_flow_mean", "mean") => Some(path.rate_bps / all / metric.scale),
+        ("srtt", "mean") if sharing.len() == 1 => Some(path.base_rtt_ms),
+        ("srtt", "mean") => Some(path.base_rtt_ms + path.full_queue_ms?),
+        _ => None,
+    }
+}
+
+fn table(
+    all: &[(&Metric, Vec<Vec<Option<Bar>>>)],
+    places: &[Place],
+    phases: &[PhaseRecord],
+) -> String {
+    let mut csv = Table::new(&[
+        "metric",
+        "point_id",
+        "point",
+        "group",
+        "phase",
+        "mean",
+        "ci95_low",
+        "ci95_high",
+        "trials",
+        "ideal",
+    ]);
+    for (metric, bars) in all {
+        for (place, bars) in places.iter().zip(bars) {
+            for (phase, bar) in phases.iter().zip(bars) {
+                let Some(bar) = bar else { continue };
+                csv.row(&[
+                    metric.label("").as_str().into(),
+                    f64::from(place.point_id).into(),
+                    place.name.as_str().into(),
+                    place.group.as_str().into(),
+                    phase.name.as_str().into(),
+                    bar.value.into(),
+                    bar.interval.map(|i| i.0).into(),
+                    bar.interval.map(|i| i.1).into(),
+                    f64::from(bar.trials).into(),
+                    Cell::from(bar.ideal),
+                ]);
+            }
+        }
+    }
+    csv.finish()
+}
+
+fn sheet(
+    data: &Data,
+    all: &[(&Metric, Vec<Vec<Option<Bar>>>)],
+    places: &[Place],
+    phases: &[PhaseRecord],
+    group: Option<&str>,
+) -> (String, f64) {
+    let many = places.len() * phases.len() > MOST_IN_A_COLUMN;
+    let usual = if many { TWO_COLUMNS_MM } else { COLUMN_MM };
+    let width = points(data.request.width_mm.unwrap_or(usual));
+    let height = points(data.request.height_mm.unwrap_or(42.0 * all.len() as f64 + 18.0));
+    let names: Vec<String> = places.iter().map(|place| place.name.clone()).collect();
+    // Of one point, the names of groups stand below.
+    let several = data.points().len() > 1;
+    let whose = group.map_or(String::new(), |group| format!(" of {group}"));
+    let axes: Vec<Axis> = all
+        .iter()
+        .map(|(metric, bars)| {
+            let ends = bars.iter().flatten().flatten().map(|bar| {
+                let top = bar.interval.map_or(bar.value, |(_, high)| high);
+                // An interval of few trials may be far wider than what it is of.
+                top.min(bar.value * 2.0).max(bar.ideal.unwrap_or(0.0))
+            });
+            let label = metric.label(if several { &whose } else { "" });
+            Axis::linear(&label, 0.0, ends.fold(0.0, f64::max), 4.0)
+        })
+        .collect();
+    let left = left_margin(&axes.iter().collect::<Vec<_>>(), true);
+    let mut canvas = Canvas::new(width, height);
+    let mut keys: Vec<(Key, String)> = phases
+        .iter()
+        .zip(0..)
+        .map(|(phase, nth)| (Key::Box(colour(nth)), phase.name.clone()))
+        .collect();
+    if all.iter().flat_map(|(_, bars)| bars).flatten().flatten().any(|bar| bar.ideal.is_some()) {
+        keys.push((Key::Line(Stroke::new(INK, 1.4)), "ideal".to_owned()));
+    }
+    let room = width - left - 4.0;
+    let top = 3.0 + legend(&mut canvas, &keys, (left, 3.0), room) + 3.0;
+    let probe = |y: &Axis| Frame {
+        left,
+        top: 0.0,
+        width: room,
+        height: 10.0,
+        x: Axis::names(&data.factors_of_points(), &names),
+        y: y.clone(),
+    };
+    let below = probe(&axes[0]).x_depth() + 2.0;
+    let gap = 9.0;
+    let each = (height - top - below - gap * (all.len() as f64 - 1.0)) / all.len() as f64;
+    for (nth, (axis, (_, bars))) in axes.iter().zip(all).enumerate() {
+        let frame = Frame { top: top + nth as f64 * (each + gap), height: each, ..probe(axis) };
+        frame.ground(&mut canvas, &[]);
+        draw_bars(&mut canvas, &frame, bars);
+        frame.edges(&mut canvas, nth + 1 == all.len(), true);
+    }
+    (canvas.finish(&format!("Means in each phase{whose}, 95 % intervals over trials")), width)
+}
+
+fn draw_bars(canvas: &mut Canvas, frame: &Frame, bars: &[Vec<Option<Bar>>]) {
+    const FILLED: f64 = 0.78;
+    for (place, bars) in bars.iter().enumerate() {
+        let step = FILLED / bars.len().max(1) as f64;
+        for (nth, bar) in bars.iter().enumerate() {
+            let Some(bar) = bar else { continue };
+            let from = place as f64 + (1.0 - FILLED) / 2.0 + step * nth as f64;
+            let (x, y) = frame.at(from + step * 0.06, bar.value);
+            let wide = frame.at_x(from + step * 0.94) - x;
+            let ground = frame.top + frame.height;
+            canvas.rect((x, y), (wide, (ground - y).max(0.0)), colour(nth));
+            let middle = x + wide / 2.0;
+            if let Some(ideal) = bar.ideal {
+                let y = frame.at_y(ideal);
+                let beyond = (wide * 0.05).min(1.0);
+                canvas.line((x - beyond, y), (x + wide + beyond, y), Stroke::new("#ffffff", 2.2));
+                canvas.line((x - beyond, y), (x + wide + beyond, y), Stroke::new(INK, 1.4));
+            }
+            if let Some(ends) = bar.interval {
+                let line = ((wide * 0.25).min(2.5), Stroke::new(INK, 0.7));
+                frame.interval(canvas, (Along::Y, middle), ends, line);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_statistic_is_not_called_a_mean() {
+        assert_eq!(titled("srtt", "mean"), "Mean sRTT");
+        assert_eq!(titled("srtt", "p95"), "sRTT p95");
+        assert_eq!(titled("throughput_sum", "mean"), "Throughput");
+        assert_eq!(titled("retransmissions", "sum"), "Retransmissions");
+        assert_eq!(titled("jain_fairness_of_mean", "mean"), "Jain's index");
+    }
+}

@@ -1,0 +1,332 @@
+//! How values spread: distributions of instants, and what each flow got.
+
+use std::collections::BTreeMap;
+
+use super::axes::{Axis, Frame, Key, Row, left_margin, legend};
+use super::canvas::{Anchor, Canvas, FAINT, INK, Stroke, Style, colour, dash, fitted};
+use super::data::{Data, group_of, looks};
+use super::instants::{Flow, Instant, flows};
+use super::png::points;
+use super::{COLUMN_MM, Figure, Kind, TWO_COLUMNS_MM};
+use crate::Result;
+use crate::csv::Table;
+use crate::summary::statistics::jain;
+
+/// Steps of a drawn distribution, at most.
+const MOST_STEPS: usize = 1000;
+
+/// Figures of either kind.
+pub(super) fn draw(data: &Data) -> Result<Vec<Figure>> {
+    match data.request.kind {
+        Kind::Strips => strips(data).map(|figure| figure.into_iter().collect()),
+        _ => data
+            .points()
+            .into_iter()
+            .filter_map(|point_id| ecdf(data, point_id).transpose())
+            .collect(),
+    }
+}
+
+/// Values in rising order, each with the share of values that are no larger; thinned evenly where there are many.
+fn distribution(mut values: Vec<f64>) -> Vec<(f64, f64)> {
+    values.sort_by(f64::total_cmp);
+    let n = values.len();
+    let every = n.div_ceil(MOST_STEPS).max(1);
+    let kept = (0..n).filter(|nth| nth % every == 0 || nth + 1 == n);
+    kept.map(|nth| (values[nth], (nth + 1) as f64 / n as f64)).collect()
+}
+
+/// Distributions of one flow: name, throughput, sRTT.
+type Spread = (String, [Vec<(f64, f64)>; 2]);
+
+/// Distributions of throughput and sRTT of a point's flows in one phase, over all instants of all trials.
+fn ecdf(data: &Data, point_id: u32) -> Result<Option<Figure>> {
+    let Some(phase) = data.fullest_phase(point_id) else { return Ok(None) };
+    let trials = data.trials_of(point_id);
+    let mut all: BTreeMap<String, Vec<Instant>> = BTreeMap::new();
+    for flow in flows(data, &trials)? {
+        if flow.phase == phase.name {
+            all.entry(flow.flow).or_default().extend(flow.instants);
+        }
+    }
+    let spread = |(flow, instants): (String, Vec<Instant>)| -> Spread {
+        let of = |value: fn(&Instant) -> Option<f64>| {
+            distribution(instants.iter().filter_map(value).collect())
+        };
+        (flow, [of(|i| i.mbit_per_s), of(|i| i.srtt_ms)])
+    };
+    let spreads: Vec<Spread> = all.into_iter().map(spread).collect();
+    if spreads.is_empty() {
+        return Ok(None);
+    }
+    let mut csv = Table::new(&["point_id", "phase", "flow_id", "metric", "value", "share_at_most"]);
+    for (flow, both) in &spreads {
+        for (metric, steps) in ["throughput_mbit_s", "srtt_ms"].into_iter().zip(both) {
+            for (value, share) in steps {
+                csv.row(&[
+                    f64::from(point_id).into(),
+                    phase.name.as_str().into(),
+                    flow.as_str().into(),
+                    metric.into(),
+                    (*value).into(),
+                    (*share).into(),
+                ]);
+            }
+        }
+    }
+    let mut stem = data.stem(trials.first().copied());
+    if data.phases().len() > 1 {
+        stem = format!("{stem}-{}", phase.name);
+    }
+    let (svg, width_points) = ecdf_sheet(data, &spreads, &phase.name);
+    Ok(Some(Figure { stem, svg, width_points, csv: csv.finish() }))
+}
+
+fn ecdf_sheet(data: &Data, spreads: &[Spread], phase: &str) -> (String, f64) {
+    let width = points(data.request.width_mm.unwrap_or(COLUMN_MM));
+    let height = points(data.request.height_mm.unwrap_or(52.0));
+    let names: Vec<String> = spreads.iter().map(|(flow, _)| flow.clone()).collect();
+    let looks = looks(&names);
+    let mut canvas = Canvas::new(width, height);
+    let mut keys: Vec<(Key, String)> = Vec::new();
+    for (flow, (nth, own)) in names.iter().zip(&looks) {
+        let name = if *own { flow.as_str() } else { group_of(flow) };
+        if !keys.iter().any(|(_, known)| known == name) {
+            let stroke = Stroke { dash: dash(*nth), ..Stroke::new(colour(*nth), 1.1) };
+            keys.push((Key::Line(stroke), name.to_owned()));
+        }
+    }
+    let y = Axis::exact("Share of instants", 0.0, 1.0, 4.0);
+    let left = left_margin(&[&y], false);
+    let gap = 12.0;
+    let room = width - left - 7.0;
+    let top = 3.0 + legend(&mut canvas, &keys, (left, 3.0), room) + 3.0;
+    let each = (room - gap) / 2.0;
+    for (nth, label) in ["Throughput (Mbit/s)", "sRTT (ms)"].into_iter().enumerate() {
+        let ends: Vec<f64> =
+            spreads.iter().flat_map(|(_, both)| &both[nth]).map(|(value, _)| *value).collect();
+        let low = ends.iter().copied().fold(f64::INFINITY, f64::min);
+        let high = ends.iter().copied().fold(0.0, f64::max);
+        let from = if nth == 0 || !low.is_finite() || low < high / 2.0 { 0.0 } else { low };
+        let x = Axis::linear(label, from, high, 3.0);
+        let mut frame = Frame {
+            left: left + nth as f64 * (each + gap),
+            top,
+            width: each,
+            height: 1.0,
+            x,
+            y: y.clone(),
+        };
+        frame.height = height - top - frame.x_depth() - 2.0;
+        frame.ground(&mut canvas, &[]);
+        for ((_, both), (look, own)) in spreads.iter().zip(&looks) {
+            let mut line = Vec::new();
+            let mut share = 0.0;
+            for (value, now) in &both[nth] {
+                line.extend([frame.at(*value, share), frame.at(*value, *now)]);
+                share = *now;
+            }
+            let width = if *own { 1.1 } else { 0.7 };
+            canvas
+                .polyline(&line, Stroke { dash: dash(*look), ..Stroke::new(colour(*look), width) });
+        }
+        frame.edges(&mut canvas, true, nth == 0);
+    }
+    (
+        canvas
+            .finish(&format!("Distribution of throughput and sRTT in {phase}, instants of 0.1 s")),
+        width,
+    )
+}
+
+/// What a flow got in a trial.
+struct Got {
+    place: usize,
+    phase: String,
+    flow: String,
+    trial: u16,
+    mbit_per_s: f64,
+    /// What would be fair.
+    fair: Option<f64>,
+}
+
+/// What every flow got in each phase: dots beside the fair share, by group or by point.
+fn strips(data: &Data) -> Result<Option<Figure>> {
+    let ids = data.points();
+    let mut places: Vec<(u32, String)> = Vec::new();
+    let mut got = Vec::new();
+    let mut fairs = BTreeMap::new();
+    for point_id in &ids {
+        for flow in flows(data, &data.trials_of(*point_id))? {
+            let Some(mbit_per_s) = flow.mean.mbit_per_s else { continue };
+            let Flow { trial, phase, flow, .. } = flow;
+            let key = (*point_id, group_of(&flow).to_owned());
+            let place = places.iter().position(|place| *place == key).unwrap_or_else(|| {
+                places.push(key);
+                places.len() - 1
+            });
+            let fair = *fairs
+                .entry((place, phase.clone()))
+                .or_insert_with(|| fair(data, *point_id, &flow, &phase));
+            got.push(Got { place, phase, flow, trial, mbit_per_s, fair });
+        }
+    }
+    if got.is_empty() {
+        return Ok(None);
+    }
+    let mut csv = Table::new(&[
+        "point_id",
+        "point",
+        "phase",
+        "trial",
+        "flow_id",
+        "throughput_mbit_s",
+        "fair_mbit_s",
+    ]);
+    for one in &got {
+        let point_id = places[one.place].0;
+        csv.row(&[
+            f64::from(point_id).into(),
+            data.point_name(point_id).as_str().into(),
+            one.phase.as_str().into(),
+            f64::from(one.trial).into(),
+            one.flow.as_str().into(),
+            one.mbit_per_s.into(),
+            one.fair.into(),
+        ]);
+    }
+    let (svg, width_points) = strips_sheet(data, &places, &got);
+    Ok(Some(Figure { stem: data.stem(None), svg, width_points, csv: csv.finish() }))
+}
+
+/// An equal share of the bottleneck for each of the flows that pass it in a phase.
+fn fair(data: &Data, point_id: u32, flow: &str, phase: &str) -> Option<f64> {
+    let all = data.sharing(point_id, group_of(flow), phase).values().sum::<u32>();
+    let path = data.path(point_id, group_of(flow), phase)?;
+    (all > 0).then(|| path.rate_bps / 1e6 / f64::from(all))
+}
+
+/// Jain's index of a phase at a point: of what each flow got, the mean over trials.
+fn index(got: &[Got], places: &[(u32, String)], point_id: u32, phase: &str) -> Option<f64> {
+    let mut trials: BTreeMap<u16, Vec<f64>> = BTreeMap::new();
+    for one in got.iter().filter(|one| one.phase == phase && places[one.place].0 == point_id) {
+        trials.entry(one.trial).or_default().push(one.mbit_per_s);
+    }
+    let indices: Vec<f64> = trials.values().filter_map(|shares| jain(shares)).collect();
+    (!indices.is_empty()).then(|| indices.iter().sum::<f64>() / indices.len() as f64)
+}
+
+/// A colour for each group, and the line of the fair share.
+fn strips_keys(groups: &[&str]) -> Vec<(Key, String)> {
+    let mark = |nth| Key::Mark(super::canvas::Shape::Circle, colour(nth));
+    let fair = Key::Line(Stroke { dash: "3 1.5", ..Stroke::new(INK, 0.8) });
+    let of_group = |(nth, group): (usize, &&str)| (mark(nth), (*group).to_owned());
+    groups.iter().enumerate().map(of_group).chain([(fair, "fair share".to_owned())]).collect()
+}
+
+/// With room for all that the flows got and for what is fair.
+fn strips_axis(got: &[Got]) -> Axis {
+    let both = got.iter().flat_map(|one| [Some(one.mbit_per_s), one.fair]);
+    let most = both.flatten().fold(0.0, f64::max);
+    Axis::linear("Throughput per flow (Mbit/s)", 0.0, most, 5.0)
+}
+
+fn strips_sheet(data: &Data, places: &[(u32, String)], got: &[Got]) -> (String, f64) {
+    let ids = data.points();
+    let phases: Vec<String> = data.phases().into_iter().map(|p| p.name).collect();
+    let phases: Vec<&String> =
+        phases.iter().filter(|p| got.iter().any(|one| one.phase == **p)).collect();
+    let mut groups: Vec<&str> = places.iter().map(|(_, group)| group.as_str()).collect();
+    groups.sort_unstable();
+    groups.dedup();
+    // Along the edge: points where there are several, side by side their groups, which have the colours.
+    let names: Vec<String> = if ids.len() > 1 {
+        ids.iter().map(|id| data.point_name(*id)).collect()
+    } else {
+        groups.iter().map(|group| (*group).to_owned()).collect()
+    };
+    let slot = |place: usize| {
+        let (point_id, group) = &places[place];
+        let nth = groups.iter().position(|name| name == group).unwrap_or(0);
+        let at = ids.iter().position(|id| id == point_id).unwrap_or(0);
+        let step = 1.0 / (groups.len() as f64 + 1.0);
+        if ids.len() > 1 {
+            (at as f64 + step * (nth as f64 + 1.0), nth)
+        } else {
+            (nth as f64 + 0.5, nth)
+        }
+    };
+    let slots = if ids.len() > 1 { groups.len() as f64 + 1.0 } else { 1.6 };
+    let usual = if names.len() * phases.len() > 6 { TWO_COLUMNS_MM } else { COLUMN_MM };
+    let width = points(data.request.width_mm.unwrap_or(usual));
+    let height = points(data.request.height_mm.unwrap_or(62.0));
+    let y = strips_axis(got);
+    let mut canvas = Canvas::new(width, height);
+    let keys = strips_keys(&groups);
+    let jain_line = if ids.len() > 1 { 0.0 } else { 8.0 };
+    let x = Axis::names(&data.factors_of_points(), &names);
+    let (size, count) = ((width, height), phases.len());
+    let row = Row { size, right: 4.0, above: 9.0 + jain_line, gap: 8.0, count };
+    let first = row.first(&keys, &x, &y);
+    legend(&mut canvas, &keys, (first.left, 3.0), width - first.left - row.right);
+    for (nth, phase) in phases.iter().enumerate() {
+        let frame = row.nth(&first, nth);
+        frame.ground(&mut canvas, &[]);
+        let style = Style { colour: FAINT, ..Style::new(7.0, Anchor::Middle) };
+        let (middle, above) = (frame.left + frame.width / 2.0, frame.top - 3.0);
+        canvas.text((middle, above - jain_line), style, &fitted(phase, style, frame.width));
+        if let (true, Some(index)) = (ids.len() == 1, index(got, places, ids[0], phase)) {
+            canvas.text((middle, above), style, &format!("Jain {index:.2}"));
+        }
+        for (at, id) in ids.iter().enumerate() {
+            let here = |one: &&Got| one.phase == **phase && places[one.place].0 == *id;
+            let fair: BTreeMap<usize, Option<f64>> =
+                got.iter().filter(here).map(|one| (one.place, one.fair)).collect();
+            let (from, to) = match ids.len() {
+                1 => (0.0, names.len() as f64),
+                _ => (at as f64 + 0.05, at as f64 + 0.95),
+            };
+            let first = fair.values().next().copied().flatten();
+            if fair.values().all(|fair| *fair == first) {
+                fair_line(&mut canvas, &frame, first, (from, to));
+                continue;
+            }
+            // Not all have the same bottleneck.
+            for (place, fair) in fair {
+                let ((middle, _), half) = (slot(place), 0.45 / slots);
+                fair_line(&mut canvas, &frame, fair, (middle - half, middle + half));
+            }
+        }
+        for (nth, one) in got.iter().enumerate().filter(|(_, one)| one.phase == **phase) {
+            let (at, group) = slot(one.place);
+            canvas.dot(frame.at(at + aside(nth, slots), one.mbit_per_s), 1.5, colour(group), 0.75);
+        }
+        frame.edges(&mut canvas, true, nth == 0);
+    }
+    (canvas.finish("Throughput of every flow in every trial, beside the fair share"), width)
+}
+
+/// How far the nth dot is beside the middle of its place, always the same, so that dots do not hide each other.
+fn aside(nth: usize, slots: f64) -> f64 {
+    ((nth as f64 * 0.618_034).fract() - 0.5) * 0.5 / slots
+}
+
+/// The fair share between two places of the lower edge.
+fn fair_line(canvas: &mut Canvas, frame: &Frame, fair: Option<f64>, (from, to): (f64, f64)) {
+    let Some(y) = fair.map(|fair| frame.at_y(fair)) else { return };
+    let stroke = Stroke { dash: "3 1.5", ..Stroke::new(INK, 0.8) };
+    canvas.line((frame.at_x(from), y), (frame.at_x(to), y), stroke);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_distribution_rises_to_one_and_keeps_its_ends() {
+        let steps = distribution((0..5000).rev().map(f64::from).collect());
+        assert!(steps.len() <= MOST_STEPS + 1 && steps.is_sorted_by(|a, b| a.0 < b.0 && a.1 < b.1));
+        assert_eq!((steps[0], *steps.last().unwrap()), ((0.0, 1.0 / 5000.0), (4999.0, 1.0)));
+        assert!(distribution(vec![]).is_empty());
+    }
+}

@@ -1,0 +1,414 @@
+//! Diagrams above each other over the time of one trial, phases shaded.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use ccbench_proto::schedule;
+use ccbench_proto::trace::{Cursor, OpportunityCursor, Replay, Trace};
+
+use super::axes::{Axis, Frame, Key, left_margin, legend, phase_names};
+use super::canvas::{Canvas, FAINT, Stroke, colour, dash};
+use super::data::{Data, group_of, looks};
+use super::png::points;
+use super::{Figure, Kind, TWO_COLUMNS_MM};
+use crate::csv::Table;
+use crate::journal::{PhaseRecord, TrialEnd};
+use crate::series::{self, Curve, Panel};
+use crate::{Result, ResultsError};
+
+/// Stretches of time that a curve is cut into: finer than a printer's dots at a figure's width.
+const STRETCHES: u32 = 700;
+/// Diagrams of a figure where nobody said which.
+const MOST_VARIABLES: usize = 6;
+/// What a trace of single opportunities is averaged over.
+const OPPORTUNITIES_S: f64 = 0.1;
+
+/// One figure for every chosen point, of its first chosen trial.
+pub(super) fn draw(data: &Data) -> Result<Vec<Figure>> {
+    let mut figures = Vec::new();
+    for end in data.first_trials() {
+        let panels = match data.request.kind {
+            Kind::CcState => inner(data, end)?,
+            _ => chosen(data, end)?,
+        };
+        if panels.is_empty() {
+            continue;
+        }
+        let csv = table(data, end, &panels);
+        let (svg, width_points) = sheet(data, end, &panels);
+        figures.push(Figure { stem: data.stem(Some(end)), svg, width_points, csv });
+    }
+    Ok(figures)
+}
+
+/// Diagrams by what is asked for, those usual first.
+const SERIES: [(&str, &str); 8] = [
+    ("throughput", series::THROUGHPUT),
+    ("srtt", series::SRTT),
+    ("cwnd", series::CWND),
+    ("in_flight", series::IN_FLIGHT),
+    ("queue", series::QUEUE),
+    ("rate", series::RATE),
+    ("probe_rtt", series::PROBE_RTT),
+    ("retransmissions", series::RETRANSMISSIONS),
+];
+/// How many of them are usual.
+const USUAL: usize = 6;
+
+/// The panels of a trial that are asked for, with the curves that are.
+fn chosen(data: &Data, end: &TrialEnd) -> Result<Vec<Panel>> {
+    let asked = &data.request.metrics;
+    for metric in asked {
+        if !SERIES.iter().any(|(name, _)| name == metric) {
+            let known = SERIES.map(|(name, _)| name).join(", ");
+            return Err(ResultsError::UnknownMetric { metric: metric.clone(), known });
+        }
+    }
+    let wanted = |nth: usize, name: &str| match asked.is_empty() {
+        true => nth < USUAL,
+        false => asked.iter().any(|metric| metric == name),
+    };
+    let shown: Vec<&str> = SERIES
+        .iter()
+        .enumerate()
+        .filter_map(|(nth, (name, title))| wanted(nth, name).then_some(*title))
+        .collect();
+    let mut found = series::panels(&data.run, end, STRETCHES, |title| shown.contains(&title))?;
+    if let Some(at) = found.iter().position(|panel| panel.title == series::RATE) {
+        found[at].curves.extend(traces(data, end));
+        let steady = |curve: &Curve| curve.value.iter().all(|v| *v == curve.value[0]);
+        if asked.is_empty() && found[at].curves.iter().all(steady) {
+            found.remove(at);
+        }
+    }
+    for panel in &mut found {
+        let of_links = [series::QUEUE, series::RATE].contains(&panel.title.as_str());
+        let of_flows = !of_links && panel.title != series::PROBE_RTT;
+        panel.curves.retain(|curve| match () {
+            () if of_links => data.takes("link", curve.name.trim_end_matches(TRACED)),
+            () if of_flows => data.takes_flow(&curve.name),
+            () => true,
+        });
+        // A link that never holds a packet says nothing.
+        if of_links {
+            let busy: Vec<Curve> =
+                panel.curves.iter().filter(|c| c.value.iter().any(|v| *v > 0.0)).cloned().collect();
+            if !busy.is_empty() {
+                panel.curves = busy;
+            }
+        }
+    }
+    found.retain(|panel| !panel.curves.is_empty());
+    found.sort_by_key(|panel| shown.iter().position(|title| panel.title == *title));
+    Ok(found)
+}
+
+/// The inner state of the congestion controls, under the cwnd of the same flows.
+fn inner(data: &Data, end: &TrialEnd) -> Result<Vec<Panel>> {
+    let asked = &data.request.metrics;
+    let mut states = series::inner_states(&data.run, end, STRETCHES)?;
+    let variable = |panel: &Panel| panel.title.rsplit(": ").next().unwrap_or_default().to_owned();
+    let known: BTreeSet<String> = states.iter().map(variable).collect();
+    if let Some(metric) = asked.iter().find(|metric| !known.contains(*metric)) {
+        let known = known.into_iter().collect::<Vec<_>>().join(", ");
+        return Err(ResultsError::UnknownMetric { metric: metric.clone(), known });
+    }
+    for panel in &mut states {
+        panel.curves.retain(|curve| data.takes_flow(&curve.name));
+    }
+    let of_cc = |panel: &Panel| {
+        let cc = panel.title.rsplit_once(": ").map_or("", |(cc, _)| cc);
+        data.takes("cc", cc)
+    };
+    let moves = |panel: &Panel| {
+        let first = panel.curves.first().and_then(|curve| curve.value.first());
+        panel.curves.iter().flat_map(|curve| &curve.value).any(|value| Some(value) != first)
+    };
+    states.retain(|panel| !panel.curves.is_empty() && of_cc(panel));
+    match asked.is_empty() {
+        true => {
+            states.retain(moves);
+            states.truncate(MOST_VARIABLES);
+        }
+        false => states.retain(|panel| asked.contains(&variable(panel))),
+    }
+    if states.is_empty() {
+        return Ok(vec![]);
+    }
+    let flows: BTreeSet<String> =
+        states.iter().flat_map(|panel| &panel.curves).map(|curve| curve.name.clone()).collect();
+    let mut panels = series::panels(&data.run, end, STRETCHES, |title| title == series::CWND)?;
+    for panel in &mut panels {
+        panel.curves.retain(|curve| flows.contains(&curve.name));
+    }
+    panels.retain(|panel| !panel.curves.is_empty());
+    for panel in &mut states {
+        panel.title = variable(panel);
+    }
+    panels.extend(states);
+    Ok(panels)
+}
+
+/// Behind a link's name: what its trace asks for, as against what it had.
+const TRACED: &str = " (trace)";
+
+/// What the plan's traces ask of their links.
+fn traces(data: &Data, end: &TrialEnd) -> Vec<Curve> {
+    let Some(plan) = data.plan(end.point_id) else { return vec![] };
+    let length_s = end.length_s();
+    let curve = |(name, link): (&String, &ccbench_proto::plan::Link)| {
+        let used = link.trace.as_ref()?;
+        let replay = schedule::replay_of(used, Arc::clone(data.run.plan()?.trace(&used.file)?));
+        let (t_s, value) = replayed(&replay, length_s).into_iter().unzip();
+        Some(Curve { name: format!("{name}{TRACED}"), t_s, value })
+    };
+    plan.links.iter().filter_map(curve).collect()
+}
+
+/// Seconds and Mbit/s at each end of a trace's steps, so that lines between them are steps.
+fn replayed(replay: &Replay, length_s: f64) -> Vec<(f64, f64)> {
+    let length_ns = (length_s * 1e9) as u64;
+    let mut points = Vec::new();
+    if let Some(mut cursor) = Cursor::new(replay, 0) {
+        while points.len() < 2 * MOST_STEPS {
+            let piece = cursor.piece();
+            let rate = piece.rate.map_or(0.0, |rate| rate.bits_per_sec() as f64 / 1e6);
+            let until_ns = piece.until_ns.min(length_ns);
+            if until_ns > piece.from_ns {
+                points.push((piece.from_ns as f64 / 1e9, rate));
+                points.push((until_ns as f64 / 1e9, rate));
+            }
+            if piece.until_ns >= length_ns || !cursor.advance() {
+                break;
+            }
+        }
+    } else if let (Some(mut cursor), Trace::Opportunities(_)) =
+        (OpportunityCursor::new(replay, 0), &*replay.trace)
+    {
+        let bits = f64::from(cursor.bytes()) * 8.0;
+        for bin in 0..(length_s / OPPORTUNITIES_S) as u64 {
+            let (from_s, before) = (bin as f64 * OPPORTUNITIES_S, cursor.passed());
+            cursor.seek(((from_s + OPPORTUNITIES_S) * 1e9) as u64);
+            let rate = (cursor.passed() - before) as f64 * bits / OPPORTUNITIES_S / 1e6;
+            points.extend([(from_s, rate), (from_s + OPPORTUNITIES_S, rate)]);
+        }
+    }
+    points
+}
+
+/// Of a trace, in a figure.
+const MOST_STEPS: usize = 20_000;
+
+/// The stretch of time that is shown: the wanted phase, or all.
+fn shown(data: &Data, end: &TrialEnd) -> (f64, f64) {
+    let phase = end.phases.iter().find(|phase| data.wanted("phase") == Some(&phase.name));
+    // A trial that ended before its first phase has a stretch, too.
+    phase.map_or_else(|| (0.0, end.length_s().max(1e-6)), PhaseRecord::span_s)
+}
+
+fn table(data: &Data, end: &TrialEnd, panels: &[Panel]) -> String {
+    let mut csv = Table::new(&["panel", "unit", "point_id", "trial", "subject", "t_s", "value"]);
+    let (from_s, to_s) = shown(data, end);
+    for panel in panels {
+        for curve in &panel.curves {
+            let inside =
+                curve.t_s.iter().zip(&curve.value).filter(|(t, _)| (from_s..=to_s).contains(*t));
+            for (t_s, value) in inside {
+                csv.row(&[
+                    panel.title.as_str().into(),
+                    panel.unit.as_str().into(),
+                    f64::from(end.point_id).into(),
+                    f64::from(end.trial).into(),
+                    curve.name.as_str().into(),
+                    (*t_s).into(),
+                    (*value).into(),
+                ]);
+            }
+        }
+    }
+    csv.finish()
+}
+
+/// Names of flows, then of what else has curves, in the order of the diagrams.
+fn subjects(panels: &[Panel]) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    for name in panels.iter().flat_map(|panel| &panel.curves).map(|curve| &curve.name) {
+        if !names.contains(name) {
+            names.push(name.clone());
+        }
+    }
+    names
+}
+
+fn sheet(data: &Data, end: &TrialEnd, panels: &[Panel]) -> (String, f64) {
+    let count = panels.len() as f64;
+    let width = points(data.request.width_mm.unwrap_or(TWO_COLUMNS_MM));
+    let height = points(data.request.height_mm.unwrap_or(24.0 * count + 22.0));
+    let (from_s, to_s) = shown(data, end);
+    let x = Axis::exact("Time (s)", from_s, to_s, 8.0);
+    let axes: Vec<Axis> = panels.iter().map(|panel| y_axis(panel, from_s, to_s)).collect();
+    let left = left_margin(&axes.iter().collect::<Vec<_>>(), true);
+    let mut canvas = Canvas::new(width, height);
+    let room = width - left - 8.0;
+    let names = subjects(panels);
+    let styles = styles(&names);
+    let top = 3.0 + legend(&mut canvas, &keys(&names, &styles), (left, 3.0), room) + 9.0;
+    let frame =
+        |y: &Axis| Frame { left, top, width: room, height: 10.0, x: x.clone(), y: y.clone() };
+    let below = frame(&axes[0]).x_depth() + 2.0;
+    let gap = 7.0;
+    let each = (height - top - below - gap * (count - 1.0)) / count;
+    let phases: Vec<(String, f64, f64)> = end
+        .phases
+        .iter()
+        .map(|phase| {
+            let (start_s, end_s) = phase.span_s();
+            (phase.name.clone(), start_s.max(from_s), end_s.min(to_s))
+        })
+        .filter(|(_, from, to)| to > from)
+        .collect();
+    let bands: Vec<(f64, f64)> =
+        phases.iter().step_by(2).map(|(_, from, to)| (*from, *to)).collect();
+    for (nth, (axis, panel)) in axes.iter().zip(panels).enumerate() {
+        let frame = Frame { top: top + nth as f64 * (each + gap), height: each, ..frame(axis) };
+        frame.ground(&mut canvas, &bands);
+        if nth == 0 {
+            phase_names(&mut canvas, &frame, &phases);
+        }
+        canvas.clip((frame.left, frame.top - 1.0), (frame.width, frame.height + 2.0));
+        for curve in &panel.curves {
+            let at = names.iter().position(|name| *name == curve.name).unwrap_or(0);
+            let line: Vec<(f64, f64)> =
+                curve.t_s.iter().zip(&curve.value).map(|(t, v)| frame.at(*t, *v)).collect();
+            canvas.polyline(&line, styles[at].1);
+        }
+        canvas.unclip();
+        frame.edges(&mut canvas, nth + 1 == panels.len(), true);
+    }
+    let point = data.point_name(end.point_id);
+    let point = if point.is_empty() { String::new() } else { format!(" ({point})") };
+    let titles = panels.iter().map(|panel| panel.title.as_str()).collect::<Vec<_>>().join(", ");
+    (canvas.finish(&format!("{titles} over the time of trial {}{point}", end.trial)), width)
+}
+
+fn y_axis(panel: &Panel, from_s: f64, to_s: f64) -> Axis {
+    let (mut low, mut high) = (0.0_f64, 0.0_f64);
+    for curve in &panel.curves {
+        for (t, value) in curve.t_s.iter().zip(&curve.value) {
+            if (from_s..=to_s).contains(t) {
+                (low, high) = (low.min(*value), high.max(*value));
+            }
+        }
+    }
+    // Variables of congestion controls have their unit in their name.
+    let variable = panel.title.strip_suffix(&format!("_{}", panel.unit));
+    let unit = match panel.unit.as_str() {
+        "us" => "µs",
+        "pkts" => "packets",
+        other => other,
+    };
+    let title = match panel.title.as_str() {
+        series::SRTT => "sRTT",
+        series::CWND => "cwnd",
+        series::RETRANSMISSIONS => "Retransmits",
+        other => variable.unwrap_or(other),
+    };
+    let label =
+        if ["", "1"].contains(&unit) { title.to_owned() } else { format!("{title} ({unit})") };
+    Axis::linear(&label, low, high, 3.0)
+}
+
+/// What each name is called in the legend, and its line. Flows have colours, links are grey to black.
+fn styles(names: &[String]) -> Vec<(String, Stroke)> {
+    let flows: Vec<String> = names.iter().filter(|name| name.contains('/')).cloned().collect();
+    let looks = looks(&flows);
+    let others = [("#000000", ""), (FAINT, "3 1.5"), ("#999999", "1.2 1.2")];
+    let mut other = 0;
+    let style = |name: &String| match flows.iter().position(|flow| flow == name) {
+        Some(at) => {
+            let (nth, own) = looks[at];
+            let stroke = Stroke { dash: dash(nth), ..Stroke::new(colour(nth), 0.8) };
+            match own {
+                true => (name.clone(), stroke),
+                false => (
+                    format!(
+                        "{} ({} flows)",
+                        group_of(name),
+                        flows.iter().filter(|f| group_of(f) == group_of(name)).count()
+                    ),
+                    Stroke { width: 0.6, opacity: 0.7, ..stroke },
+                ),
+            }
+        }
+        None => {
+            let (colour, dash) = others[other % others.len()];
+            other += 1;
+            (name.clone(), Stroke { dash, ..Stroke::new(colour, 0.8) })
+        }
+    };
+    names.iter().map(style).collect()
+}
+
+fn keys(names: &[String], styles: &[(String, Stroke)]) -> Vec<(Key, String)> {
+    let mut keys: Vec<(Key, String)> = Vec::new();
+    for (_, (shown, stroke)) in names.iter().zip(styles) {
+        if !keys.iter().any(|(_, known)| known == shown) {
+            keys.push((Key::Line(*stroke), shown.clone()));
+        }
+    }
+    keys
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ccbench_proto::plan::{OnEnd, TraceStart};
+    use ccbench_proto::trace::parse;
+
+    fn replay(text: &[u8], on_end: OnEnd) -> Replay {
+        let trace = Arc::new(parse("t", text).unwrap());
+        Replay { trace, name: "t".into(), on_end, start: TraceStart::Trial, floor: None }
+    }
+
+    #[test]
+    fn a_trace_is_drawn_as_steps_until_the_trial_ends() {
+        let looped = replayed(&replay(b"10,1\n40,2\n", OnEnd::Loop), 5.0);
+        let wanted = [
+            (0.0, 10.0),
+            (1.0, 10.0),
+            (1.0, 40.0),
+            (3.0, 40.0),
+            (3.0, 10.0),
+            (4.0, 10.0),
+            (4.0, 40.0),
+            (5.0, 40.0),
+        ];
+        assert_eq!(looped, wanted);
+        let held = replayed(&replay(b"10,1\n40,2\n", OnEnd::Hold), 5.0);
+        assert_eq!(held.last(), Some(&(5.0, 40.0)));
+    }
+
+    #[test]
+    fn a_variable_is_named_without_its_unit_which_is_spelt_as_elsewhere() {
+        let label = |title: &str, unit: &str| {
+            let (title, unit) = (title.to_owned(), unit.to_owned());
+            y_axis(&Panel { title, unit, samples: 0, curves: vec![] }, 0.0, 1.0).label
+        };
+        assert_eq!(label("base_us", "us"), "base (µs)");
+        assert_eq!(label("target_pkts", "pkts"), "target (packets)");
+        assert_eq!(label("alpha", "1"), "alpha");
+        assert_eq!(label(series::SRTT, "ms"), "sRTT (ms)");
+    }
+
+    #[test]
+    fn more_flows_than_colours_are_drawn_by_group() {
+        let names: Vec<String> = (0..5)
+            .flat_map(|n| [format!("a/{n}"), format!("b/{n}")])
+            .chain(["link".into()])
+            .collect();
+        let styles = styles(&names);
+        let keys = keys(&names, &styles);
+        let shown: Vec<&str> = keys.iter().map(|(_, name)| name.as_str()).collect();
+        assert_eq!(shown, ["a (5 flows)", "b (5 flows)", "link"]);
+    }
+}

@@ -1,0 +1,552 @@
+//! The results directory: made once, reopened to resume or to read.
+//!
+//! ```text
+//! results/<plan>-<utc>-<shorthash>/
+//!   plan.toml  plan.resolved.toml  run.json  journal.ndjson  points.parquet  traces/<file>
+//!   tables/<table>/point=<id>/trial-<nn>/part-0.parquet
+//!   raw/point=<id>/trial-<nn>/<node>/<file>
+//! ```
+//!
+//! `point=<id>` is a Hive key: Polars, pandas and DuckDB read a whole table from its one directory and skip
+//! files by `point`. The trial's directory is deliberately no Hive key: every file has a column `trial`, and a key of
+//! the same name makes pandas refuse the directory and DuckDB turn the column into text. Every file is
+//! complete without its path, because `point_id` and `trial` are inside.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use ccbench_proto::plan::check::{self, CheckedPlan, Severity, TraceFiles};
+use ccbench_proto::schedule::PhaseSpan;
+use ccbench_proto::wire::NodeInfo;
+use serde::{Deserialize, Serialize};
+
+use super::columns::TABLES;
+use super::curve::Traced;
+use super::journal::{self, Entry, Journal, Replay, TrialEnd};
+use super::part::{self, sync};
+use super::points;
+use super::record::{RunRecord, Session, replace};
+pub use super::trial::{NodeClock, TrialKey, TrialWriter};
+use super::verdict::Reason;
+use super::{Result, ResultsError, TrialStatus, io_error};
+use crate::trace::stored;
+
+/// Each factor and its level at one point.
+pub type Levels = Vec<(String, String)>;
+
+/// The level of a factor among these; `None` if it is not there.
+pub(super) fn level_of<'a>(levels: &'a [(String, String)], factor: &str) -> Option<&'a str> {
+    levels.iter().find(|(name, _)| name == factor).map(|(_, level)| level.as_str())
+}
+
+/// What a run is, for its provenance.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RunInfo {
+    /// Becomes part of the directory's name.
+    pub plan_name: String,
+    /// The plan as its author wrote it.
+    pub plan_text: String,
+    /// The plan with defaults, presets and overrides written out.
+    pub resolved_text: String,
+    /// Of `resolved_text`, in hexadecimal.
+    pub plan_sha256: String,
+    /// Every point: its id, and each factor's level.
+    pub points: Vec<(u32, Levels)>,
+    /// Trials per point.
+    pub repeat: u32,
+    /// The plan's.
+    pub seed: u64,
+    /// Of the controller.
+    pub command_line: Vec<String>,
+    /// Of the controller.
+    pub ccbench_version: String,
+    /// When the command was given.
+    pub started_utc: jiff::Timestamp,
+    /// What each node said of itself.
+    pub nodes: BTreeMap<String, NodeInfo>,
+    /// The testbed that ccbench built, for people; empty if it built none.
+    pub topology: String,
+    /// What the testbed cannot do, each with its reason.
+    pub notes: Vec<String>,
+    /// `--set` overrides.
+    pub sets: Vec<String>,
+    /// Trace files, by their names under `traces/`.
+    pub traces: BTreeMap<PathBuf, Vec<u8>>,
+    /// Files of other tools that were imported; empty for a run.
+    pub imported: Vec<Imported>,
+}
+
+/// A file of another tool.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Imported {
+    /// Its path, as given.
+    pub file: String,
+    /// Of its content, in hexadecimal.
+    pub sha256: String,
+    /// The node that it was put down to.
+    pub node: String,
+    /// The trial that it was put down to.
+    pub trial: u16,
+    /// Lines that are not empty.
+    pub lines: u64,
+    /// Lines of which something is missing in the tables.
+    pub unread: u64,
+}
+
+/// How a run stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RunStatus {
+    /// A controller works on it, or died without a word.
+    Running,
+    /// Every trial is there.
+    Complete,
+    /// Stopped by the user; can be resumed.
+    Interrupted,
+    /// Stopped by an error; can be resumed.
+    Failed,
+}
+
+impl RunStatus {
+    /// As it is written in `run.json`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Complete => "complete",
+            Self::Interrupted => "interrupted",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// A results directory.
+#[derive(Debug)]
+pub struct RunDir {
+    pub(super) inner: Inner,
+    /// Read when first asked for.
+    plan: OnceLock<(Option<CheckedPlan>, Vec<String>)>,
+    traced: OnceLock<Traced>,
+}
+
+/// What a [`RunDir`] and its trials share.
+#[derive(Debug)]
+pub(super) struct Inner {
+    pub(super) path: PathBuf,
+    pub(super) plan_sha256: String,
+    pub(super) ccbench_version: String,
+    /// Rows of a row group at most.
+    pub(super) row_group_rows: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    record: RunRecord,
+    log: Log,
+}
+
+/// The journal: open for writing, or as it was when the directory was opened for reading.
+#[derive(Debug)]
+enum Log {
+    Write(Journal),
+    Read(Replay),
+}
+
+impl Log {
+    fn replay(&self) -> &Replay {
+        match self {
+            Self::Write(journal) => journal.state(),
+            Self::Read(replay) => replay,
+        }
+    }
+}
+
+impl RunDir {
+    /// Makes `root/<plan>-<utc>-<shorthash>/`; two runs of a plan in one second get different names.
+    pub fn create(root: &Path, info: &RunInfo) -> Result<Self> {
+        std::fs::create_dir_all(root).map_err(io_error("create", root))?;
+        let path = make_unique(root, &directory_name(info))?;
+        let run = Self::set_up(path, info)?;
+        sync(root)?;
+        Ok(run)
+    }
+
+    /// Makes exactly this directory, which must not exist or be empty.
+    pub fn create_at(path: &Path, info: &RunInfo) -> Result<Self> {
+        std::fs::create_dir_all(path).map_err(io_error("create", path))?;
+        if !list(path)?.is_empty() {
+            return Err(ResultsError::NotEmpty { path: path.to_path_buf() });
+        }
+        Self::set_up(path.to_path_buf(), info)
+    }
+
+    fn set_up(path: PathBuf, info: &RunInfo) -> Result<Self> {
+        for dir in ["tables", "raw"] {
+            let dir = path.join(dir);
+            std::fs::create_dir(&dir).map_err(io_error("create", &dir))?;
+        }
+        replace(&path, "plan.toml", info.plan_text.as_bytes())?;
+        replace(&path, "plan.resolved.toml", info.resolved_text.as_bytes())?;
+        for (name, bytes) in &info.traces {
+            keep_trace(&path.join("traces").join(name), bytes)?;
+        }
+        let record = RunRecord::new(info);
+        points::write(&path, &record)?;
+        let mut journal = Journal::create(&path)?;
+        journal.append(Entry::RunStart {
+            plan_sha256: info.plan_sha256.clone(),
+            started_utc: info.started_utc.to_string(),
+        })?;
+        record.write(&path)?;
+        Ok(Self::with(path, info.ccbench_version.clone(), record, Log::Write(journal)))
+    }
+
+    /// Opens for reading: changes nothing, so it may be done while the run goes on.
+    pub fn open(path: &Path) -> Result<Self> {
+        let record = RunRecord::read(path)?;
+        let file = path.join(journal::FILE_NAME);
+        let bytes = std::fs::read(&file).map_err(io_error("read", &file))?;
+        let replay = journal::replay(&bytes, &file)?;
+        let version = record.sessions.last().map(|s| s.ccbench_version.clone());
+        Ok(Self::with(path.to_path_buf(), version.unwrap_or_default(), record, Log::Read(replay)))
+    }
+
+    /// Opens to go on with the run: takes the lock, cuts a torn journal, removes what uncommitted trials left,
+    /// and refuses another plan. [`RunDir::notes`] says what was done.
+    pub fn resume(path: &Path, info: &RunInfo) -> Result<Self> {
+        let mut record = RunRecord::read(path)?;
+        if record.plan_sha256 != info.plan_sha256 {
+            return Err(ResultsError::OtherPlan {
+                path: path.to_path_buf(),
+                found: record.plan_sha256,
+                wanted: info.plan_sha256.clone(),
+            });
+        }
+        let (mut journal, torn) = Journal::reopen(path)?;
+        if torn > 0 {
+            record.notes.push(format!(
+                "{}: the journal ended in {torn} bytes of an unfinished line; removed",
+                info.started_utc
+            ));
+        }
+        for leftover in leftovers(path, journal.state())? {
+            remove(&leftover)?;
+            let name = leftover.strip_prefix(path).unwrap_or(&leftover);
+            record.notes.push(format!(
+                "{}: removed {}, left by a trial that was not committed",
+                info.started_utc,
+                name.display()
+            ));
+        }
+        record.sessions.push(Session::new(info));
+        record.status = RunStatus::Running;
+        journal.append(Entry::RunStart {
+            plan_sha256: info.plan_sha256.clone(),
+            started_utc: info.started_utc.to_string(),
+        })?;
+        record.write(path)?;
+        let version = info.ccbench_version.clone();
+        Ok(Self::with(path.to_path_buf(), version, record, Log::Write(journal)))
+    }
+
+    fn with(path: PathBuf, ccbench_version: String, record: RunRecord, log: Log) -> Self {
+        let plan_sha256 = record.plan_sha256.clone();
+        let state = Mutex::new(State { record, log });
+        let row_group_rows = part::ROW_GROUP_ROWS;
+        let inner = Inner { path, plan_sha256, ccbench_version, row_group_rows, state };
+        Self { inner, plan: OnceLock::new(), traced: OnceLock::new() }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.inner.path
+    }
+
+    /// Which of its traces are left out, and what was mended when the run was resumed, oldest first.
+    pub fn notes(&self) -> Vec<String> {
+        let mended = self.inner.state().record.notes.clone();
+        self.plan_and_notes().1.iter().cloned().chain(mended).collect()
+    }
+
+    /// As `run.json` says.
+    pub fn status(&self) -> RunStatus {
+        self.inner.state().record.status
+    }
+
+    /// Trials that a resumed run need not do again: committed as ok, degraded or failed, with every file that the
+    /// journal names still there. An aborted trial is not among them.
+    pub fn finished(&self) -> BTreeSet<(u32, u16)> {
+        let state = self.inner.state();
+        let whole = state.log.replay().committed.values().filter(|end| {
+            end.status != TrialStatus::Aborted
+                && end
+                    .rows
+                    .keys()
+                    .all(|table| self.files(end, table).iter().all(|file| file.is_file()))
+        });
+        whole.map(|end| (end.point_id, end.trial)).collect()
+    }
+
+    /// Trials committed as failed, those that could not even be prepared among them. What they left is replaced when
+    /// they are [begun](RunDir::begin_trial) again.
+    pub fn failed(&self) -> BTreeSet<(u32, u16)> {
+        let state = self.inner.state();
+        let committed = state.log.replay().committed.values();
+        let failed = committed.filter(|end| end.status == TrialStatus::Failed);
+        failed.map(|end| (end.point_id, end.trial)).collect()
+    }
+
+    /// How many committed trials of all sessions are ok, degraded and failed; aborted ones are none of them.
+    pub fn counts(&self) -> (u32, u32, u32) {
+        let state = self.inner.state();
+        let count = |status| {
+            let committed = state.log.replay().committed.values();
+            committed.filter(|end| end.status == status).count() as u32
+        };
+        (count(TrialStatus::Ok), count(TrialStatus::Degraded), count(TrialStatus::Failed))
+    }
+
+    /// Every committed trial with its verdict, aborted ones too, in order of point and repetition.
+    pub fn trials(&self) -> Vec<TrialEnd> {
+        self.inner.state().log.replay().committed.values().cloned().collect()
+    }
+
+    /// The plan that it was made for; `None` if it cannot be read, or nothing was planned.
+    pub fn plan(&self) -> Option<&CheckedPlan> {
+        self.plan_and_notes().0.as_ref()
+    }
+
+    /// The plan, and which of its traces are left out and why.
+    fn plan_and_notes(&self) -> &(Option<CheckedPlan>, Vec<String>) {
+        self.plan.get_or_init(|| {
+            let text = std::fs::read_to_string(self.inner.path.join("plan.resolved.toml"));
+            let text = text.unwrap_or_default();
+            let files = check::trace_files(&text, &[]);
+            let (traces, left_out) = stored::stored(&self.inner.path, &files);
+            let mut notes: Vec<String> = left_out
+                .iter()
+                .map(|why| format!("{why}; what its links let pass is not known"))
+                .collect();
+            let known = check::read_with(&text, &[], traces);
+            // Traces that are not the plan's say nothing of it.
+            let plan = known.or_else(|problems| {
+                let plan = check::read_with(&text, &[], TraceFiles::new())?;
+                let error = problems.iter().find(|p| p.severity == Severity::Error);
+                notes.extend(error.map(|error| format!("the run's traces are left out: {error}")));
+                Ok::<_, Vec<_>>(plan)
+            });
+            (plan.ok().map(|(plan, _)| plan), notes)
+        })
+    }
+
+    /// Its traces.
+    pub(super) fn traced(&self) -> &Traced {
+        self.traced.get_or_init(|| Traced::of(self))
+    }
+
+    /// How many trials the plan has.
+    pub fn planned(&self) -> u32 {
+        let state = self.inner.state();
+        state.record.repeat * state.record.points.len() as u32
+    }
+
+    /// The epoch to give the next trial: higher than any in the journal.
+    pub fn next_epoch(&self) -> u64 {
+        self.inner.state().log.replay().last_epoch + 1
+    }
+
+    /// Names of the factors, and every point's id and levels.
+    pub fn points(&self) -> (Vec<String>, BTreeMap<u32, Levels>) {
+        let state = self.inner.state();
+        let points = state.record.points.iter().map(|p| (p.point_id, p.levels.clone()));
+        (state.record.factors.clone(), points.collect())
+    }
+
+    /// The first file of one table of one trial, whether it exists or not.
+    pub fn part(&self, table: &str, point_id: u32, trial: u16) -> PathBuf {
+        part::file(&self.trial_dir_of(table, point_id, trial), 0)
+    }
+
+    /// All files of one table of a committed trial, in the order in which they were written, whether they exist or not.
+    pub fn files(&self, end: &TrialEnd, table: &str) -> Vec<PathBuf> {
+        let dir = self.trial_dir_of(table, end.point_id, end.trial);
+        let counted = end.files.get(table).copied().unwrap_or(1);
+        // Journals of the first runs with several files do not say how many.
+        let later =
+            (counted..).map(|number| part::file(&dir, number)).take_while(|path| path.is_file());
+        (0..counted).map(|number| part::file(&dir, number)).chain(later).collect()
+    }
+
+    fn trial_dir_of(&self, table: &str, point_id: u32, trial: u16) -> PathBuf {
+        trial_dir(&self.inner.path.join("tables").join(table), point_id, trial)
+    }
+
+    /// The directory of one trial's raw files, whether it exists or not.
+    pub fn raw(&self, point_id: u32, trial: u16) -> PathBuf {
+        trial_dir(&self.inner.path.join("raw"), point_id, trial)
+    }
+
+    /// Begins a trial. What an aborted or failed attempt at it left is removed.
+    pub fn begin_trial(
+        &self,
+        run: TrialKey,
+        phases: &[PhaseSpan],
+        clocks: BTreeMap<String, NodeClock>,
+    ) -> Result<TrialWriter<'_>> {
+        self.announce_trial(run)?;
+        self.begin_announced(run, phases, clocks)
+    }
+
+    /// The part of [`RunDir::begin_trial`] that waits for the disk: to be done before the instant of the trial's
+    /// beginning is chosen.
+    pub fn announce_trial(&self, run: TrialKey) -> Result<()> {
+        TrialWriter::announce(&self.inner, run)
+    }
+
+    /// The rest of [`RunDir::begin_trial`], once the clocks are known.
+    pub fn begin_announced(
+        &self,
+        run: TrialKey,
+        phases: &[PhaseSpan],
+        clocks: BTreeMap<String, NodeClock>,
+    ) -> Result<TrialWriter<'_>> {
+        TrialWriter::begin(&self.inner, run, phases, clocks)
+    }
+
+    /// Commits a trial that could not even be prepared: failed for this reason (its code is `not_run`), without a row.
+    /// What an earlier attempt at it left is removed.
+    pub fn record_not_run(&self, run: TrialKey, reason: &Reason) -> Result<()> {
+        let TrialKey { point_id, trial, seed, epoch } = run;
+        self.inner.append(Entry::TrialBegin { point_id, trial, seed, epoch })?;
+        self.inner.clear(point_id, trial)?;
+        self.inner.append(Entry::TrialEnd(TrialEnd {
+            point_id,
+            trial,
+            seed,
+            epoch,
+            status: TrialStatus::Failed,
+            reasons: vec![reason.clone()],
+            rows: BTreeMap::new(),
+            files: BTreeMap::new(),
+            phases: vec![],
+            clocks: BTreeMap::new(),
+            congestion_controls: vec![],
+        }))
+    }
+
+    /// Writes how the run stands, and the committed trials with their clocks and congestion controls, to `run.json`.
+    pub fn finish(&self, status: RunStatus) -> Result<()> {
+        self.inner.append(Entry::RunEnd { status: status.as_str().to_owned() })?;
+        let mut state = self.inner.state();
+        state.record.status = status;
+        state.record.trials = state.log.replay().committed.values().cloned().collect();
+        state.record.write(&self.inner.path)
+    }
+}
+
+impl Inner {
+    fn state(&self) -> MutexGuard<'_, State> {
+        // A panic elsewhere leaves the journal as durable as it was.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Appends to the journal, durably.
+    pub(super) fn append(&self, entry: Entry) -> Result<()> {
+        match &mut self.state().log {
+            Log::Write(journal) => journal.append(entry),
+            Log::Read(_) => Err(ResultsError::ReadOnly { path: self.path.clone() }),
+        }
+    }
+
+    /// Removes whatever lies in a trial's directories.
+    pub(super) fn clear(&self, point_id: u32, trial: u16) -> Result<()> {
+        let tables = TABLES.iter().map(|table| self.path.join("tables").join(table));
+        for parent in tables.chain([self.path.join("raw")]) {
+            let dir = trial_dir(&parent, point_id, trial);
+            if dir.exists() {
+                remove(&dir)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A trial's directory under its table's.
+pub(super) fn trial_dir(parent: &Path, point_id: u32, trial: u16) -> PathBuf {
+    parent.join(format!("point={point_id}")).join(format!("trial-{trial:02}"))
+}
+
+/// Prefix of a trial's directory while it is written.
+pub(super) const STAGING: &str = ".tmp-";
+
+/// Writes a copy of a trace file.
+fn keep_trace(path: &Path, bytes: &[u8]) -> Result<()> {
+    let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else { return Ok(()) };
+    std::fs::create_dir_all(dir).map_err(io_error("create", dir))?;
+    replace(dir, &name.to_string_lossy(), bytes)
+}
+
+fn directory_name(info: &RunInfo) -> String {
+    let utc = info.started_utc.strftime("%Y%m%dT%H%M%SZ");
+    let hash = info.plan_sha256.get(..8).unwrap_or(&info.plan_sha256);
+    format!("{}-{utc}-{hash}", info.plan_name)
+}
+
+fn make_unique(root: &Path, name: &str) -> Result<PathBuf> {
+    const MOST: u32 = 1000;
+    for attempt in 1..=MOST {
+        let path = match attempt {
+            1 => root.join(name),
+            n => root.join(format!("{name}-{n}")),
+        };
+        match std::fs::create_dir(&path) {
+            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists && attempt < MOST => {}
+            made => return made.map(|()| path.clone()).map_err(io_error("create", &path)),
+        }
+    }
+    unreachable!("the last attempt returns")
+}
+
+fn remove(path: &Path) -> Result<()> {
+    std::fs::remove_dir_all(path).map_err(io_error("remove", path))
+}
+
+/// What a folder holds, in order; nothing if there is none.
+pub(super) fn list(dir: &Path) -> Result<Vec<PathBuf>> {
+    let refused = || io_error("list", dir);
+    let entries = match std::fs::read_dir(dir) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(vec![]),
+        entries => entries.map_err(refused())?,
+    };
+    let paths = entries.map(|e| e.map(|e| e.path())).collect::<std::io::Result<Vec<_>>>();
+    let mut paths = paths.map_err(refused())?;
+    paths.sort();
+    Ok(paths)
+}
+
+fn number<T: std::str::FromStr>(path: &Path, prefix: &str) -> Option<T> {
+    path.file_name()?.to_str()?.strip_prefix(prefix)?.parse().ok()
+}
+
+/// Directories that no committed trial owns.
+fn leftovers(path: &Path, journal: &Replay) -> Result<Vec<PathBuf>> {
+    let mut found: Vec<PathBuf> = list(path)?
+        .into_iter()
+        .filter(|p| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with(STAGING)))
+        .collect();
+    let mut parents = list(&path.join("tables"))?;
+    parents.push(path.join("raw"));
+    for parent in parents {
+        for point in list(&parent)? {
+            let Some(point_id) = number::<u32>(&point, "point=") else { continue };
+            for dir in list(&point)? {
+                let Some(trial) = number::<u16>(&dir, "trial-") else { continue };
+                if !journal.committed.contains_key(&(point_id, trial)) {
+                    found.push(dir);
+                }
+            }
+        }
+    }
+    Ok(found)
+}

@@ -1,0 +1,37 @@
+//! Which congestion control the senders of each group had, as the kernel reported it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::rows::each_piece;
+use crate::Result;
+use crate::journal::TrialEnd;
+use crate::parallel::in_parallel;
+use crate::store::RunDir;
+
+/// By point and group; several of one group are joined by `+`.
+pub(super) fn of(run: &RunDir, trials: &[&TrialEnd]) -> Result<BTreeMap<(u32, String), String>> {
+    let mut seen: BTreeMap<(u32, String), BTreeSet<String>> = BTreeMap::new();
+    for (end, found) in trials.iter().zip(in_parallel(trials, |end| of_trial(run, end))) {
+        for (group, cc) in found? {
+            seen.entry((end.point_id, group)).or_default().insert(cc);
+        }
+    }
+    let joined = |ccs: BTreeSet<String>| ccs.into_iter().collect::<Vec<_>>().join("+");
+    Ok(seen.into_iter().map(|(of, ccs)| (of, joined(ccs))).collect())
+}
+
+/// Every group and what a sender of it had.
+fn of_trial(run: &RunDir, end: &TrialEnd) -> Result<BTreeSet<(String, String)>> {
+    let mut seen = BTreeSet::new();
+    each_piece(run, "flows", end, &["group", "role", "side", "cc_actual"], |piece| {
+        let [group, role, side, cc] =
+            ["group", "role", "side", "cc_actual"].map(|name| piece.texts(name));
+        for row in 0..piece.len() {
+            let sends = role.get(row) == Some("data") && side.get(row) == Some("snd");
+            if let Some((group, cc)) = group.get(row).zip(cc.get(row)).filter(|_| sends) {
+                seen.insert((group.to_owned(), cc.to_owned()));
+            }
+        }
+    })?;
+    Ok(seen)
+}

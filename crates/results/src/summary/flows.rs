@@ -1,0 +1,130 @@
+//! One pass over what the sockets of a trial were sampled at and over what its receivers reported.
+
+use super::rows::{Gathered, Names, each_piece};
+use super::sampled::Grid;
+use crate::Result;
+use crate::journal::TrialEnd;
+use crate::store::RunDir;
+
+/// Bytes of one flow in one phase.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Carried {
+    pub(super) bytes: f64,
+    pub(super) seconds: f64,
+    pub(super) intervals: u32,
+}
+
+/// What an end of a flow reported in a phase.
+#[derive(Debug, Default)]
+pub(super) struct Reported {
+    pub(super) received: Option<Carried>,
+    pub(super) sent: Option<Carried>,
+}
+
+/// What a flow's data socket at the sending side was sampled at in a phase.
+#[derive(Debug, Default)]
+pub(super) struct Sampled {
+    /// Smoothed round-trip times.
+    pub(super) srtt_us: Vec<f64>,
+    /// Congestion windows.
+    pub(super) cwnd_pkts: Vec<f64>,
+    /// Of the first and the last sample, after the trial's beginning.
+    pub(super) span_s: Option<(f64, f64)>,
+    /// Samples that have an instant.
+    pub(super) rows: u32,
+    /// The largest `total_retrans_pkts`, `data_segs_out_pkts` and `bytes_acked`.
+    pub(super) counters: [Option<f64>; 3],
+}
+
+const COUNTERS: [&str; 3] = ["total_retrans_pkts", "data_segs_out_pkts", "bytes_acked"];
+
+/// The flows of one trial.
+pub(super) struct Flows {
+    /// By phase, group and flow.
+    pub(super) reported: Vec<(Names, Reported)>,
+    /// By phase, group and flow.
+    pub(super) sampled: Vec<(Names, Sampled)>,
+    /// All flows, instant by instant.
+    pub(super) grid: Grid,
+}
+
+impl Flows {
+    /// Reads them.
+    pub(super) fn read(run: &RunDir, end: &TrialEnd) -> Result<Self> {
+        let mut grid = Grid::new(end.length_s());
+        let reported = intervals(run, end, &mut grid)?;
+        let sampled = samples(run, end, &mut grid)?;
+        Ok(Self { reported, sampled, grid })
+    }
+}
+
+fn intervals(run: &RunDir, end: &TrialEnd, grid: &mut Grid) -> Result<Vec<(Names, Reported)>> {
+    const COLUMNS: [&str; 8] =
+        ["phase", "group", "flow_id", "side", "omitted", "t_s", "seconds", "bytes"];
+    let mut found: Gathered<Reported> = Gathered::new();
+    each_piece(run, "intervals", end, &COLUMNS, |piece| {
+        let [phase, group, flow, side] =
+            ["phase", "group", "flow_id", "side"].map(|name| piece.texts(name));
+        let [end_s, seconds, bytes] = ["t_s", "seconds", "bytes"].map(|name| piece.numbers(name));
+        for row in 0..piece.len() {
+            let seconds = seconds.get(row).filter(|seconds| *seconds > 0.0);
+            let Some(seconds) = seconds.filter(|_| piece.flag("omitted", row) == Some(false))
+            else {
+                continue;
+            };
+            let (flow, received) =
+                (flow.get(row).unwrap_or_default(), side.get(row) == Some("rcv"));
+            let (end_s, carried) = (end_s.get(row), bytes.get(row));
+            let bytes = carried.unwrap_or(0.0);
+            if let Some(end_s) = end_s.filter(|_| received) {
+                grid.interval(flow, end_s, seconds, bytes);
+            }
+            let Some(phase) = phase.get(row) else { continue };
+            let reported = found.at([phase, group.get(row).unwrap_or_default(), flow]);
+            let side = if received { &mut reported.received } else { &mut reported.sent };
+            let sum = side.get_or_insert_default();
+            sum.bytes += bytes;
+            sum.seconds += seconds;
+            sum.intervals += u32::from(carried.is_some());
+        }
+    })?;
+    Ok(found.sorted())
+}
+
+fn samples(run: &RunDir, end: &TrialEnd, grid: &mut Grid) -> Result<Vec<(Names, Sampled)>> {
+    const COLUMNS: [&str; 8] =
+        ["phase", "group", "flow_id", "role", "side", "t_s", "rtt_us", "snd_cwnd_pkts"];
+    let columns = [&COLUMNS[..], &COUNTERS].concat();
+    let mut found: Gathered<Sampled> = Gathered::new();
+    each_piece(run, "flow_samples", end, &columns, |piece| {
+        let [phase, group, flow, role, side] =
+            ["phase", "group", "flow_id", "role", "side"].map(|name| piece.texts(name));
+        let [at_s, srtt_us, cwnd_pkts] =
+            ["t_s", "rtt_us", "snd_cwnd_pkts"].map(|name| piece.numbers(name));
+        let counters = COUNTERS.map(|name| piece.numbers(name));
+        for row in 0..piece.len() {
+            if role.get(row) != Some("data") || side.get(row) != Some("snd") {
+                continue;
+            }
+            let (flow, at_s) = (flow.get(row).unwrap_or_default(), at_s.get(row));
+            let srtt_us = srtt_us.get(row);
+            if let Some((at_s, us)) = at_s.zip(srtt_us) {
+                grid.srtt(flow, at_s, us);
+            }
+            let Some(phase) = phase.get(row) else { continue };
+            let sampled = found.at([phase, group.get(row).unwrap_or_default(), flow]);
+            sampled.srtt_us.extend(srtt_us);
+            sampled.cwnd_pkts.extend(cwnd_pkts.get(row));
+            if let Some(at_s) = at_s {
+                let (first_s, last_s) = sampled.span_s.unwrap_or((at_s, at_s));
+                sampled.span_s = Some((first_s.min(at_s), last_s.max(at_s)));
+                sampled.rows += 1;
+            }
+            for (most, counter) in sampled.counters.iter_mut().zip(&counters) {
+                let now = counter.get(row);
+                *most = most.map_or(now, |most| Some(now.map_or(most, |now| now.max(most))));
+            }
+        }
+    })?;
+    Ok(found.sorted())
+}

@@ -1,0 +1,523 @@
+//! From aggregated rows to the metrics of each trial, phase, flow, group, probe and link.
+//!
+//! - **Throughput** of a group is what its receivers got: bytes over the real seconds that its intervals cover in
+//!   the phase (of the flow that covers the most), not over the seconds that were asked for. Where no receiver
+//!   reported, it is bytes acknowledged to the senders between the first and the last sample around the phase,
+//!   and where that is missing too, what senders handed to the kernel; a note says so. A flow's throughput has
+//!   the same denominator, so that flows add up to their group; a flow without data in a phase in which its group
+//!   runs counts with 0. Of all flows together it is all bytes over the phase's length, so that it never exceeds
+//!   the link.
+//! - **coverage_share** of a group is the seconds that its throughput is over, of those in which the plan lets it run.
+//! - A **group runs in a phase** if the plan lets it: what drains after a group's end is not a phase of its own. Where
+//!   the run's plan cannot be read, it runs in a phase that its intervals cover half, or a tenth with three intervals
+//!   or more.
+//! - **srtt** is the mean over all samples of the data sockets at the sending side, as the kernel smooths them.
+//! - **Retransmissions** are the growth of `total_retrans` from the last sample before the phase (0 at first) to
+//!   the last within it, summed over sockets.
+//! - **packet_lateness** and **step_lateness** of a link are over the whole trial, under a phase `(trial)`.
+//! - **utilisation** of a link is what it sent over its rate (the mean of it, where it changes), of a link with a trace over
+//!   what the trace let it send meanwhile. Its **queue_delay** at an instant is how long what waits takes at the rate of that
+//!   instant, or as the trace goes on; of a link without a rate there is none.
+//! - **Fairness** is Jain's index over what each flow got in the phase (`_of_mean`); indices, utilities and power at
+//!   every instant and then averaged are in [`super::sampled`].
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ccbench_proto::metric::WHOLE_TRIAL;
+use polars::prelude::{Expr, lit};
+
+use super::flows::{Carried, Flows, Sampled};
+use super::harm;
+use super::query::{self, Lines, count, first, last, stats, sum};
+use super::rows::Names;
+use super::sampled::Grid;
+use super::schedule::{Schedule, group_of};
+use super::settling;
+use super::statistics::{self, jain};
+use super::{PhaseRow, Scope};
+use crate::Result;
+use crate::journal::{PhaseRecord, TrialEnd};
+use crate::parallel::in_parallel;
+use crate::store::RunDir;
+
+/// Without a plan: covering this share of a phase, a group runs in it.
+const MOST_OF_A_PHASE: f64 = 0.5;
+/// Covering this share, and with [`ENOUGH_INTERVALS`], too.
+const SOME_OF_A_PHASE: f64 = 0.1;
+const ENOUGH_INTERVALS: u32 = 3;
+
+/// Columns of probes and their metrics.
+const PROBED: [(&str, &str); 5] = [
+    ("rtt_us", "rtt"),
+    ("dns_us", "dns_time"),
+    ("connect_us", "connect_time"),
+    ("ttfb_us", "first_byte_time"),
+    ("total_us", "fetch_time"),
+];
+
+/// Point and repetition.
+type Trial = (u32, u16);
+/// Trial, phase, group.
+type GroupKey = (Trial, String, String);
+
+/// What is known of the flows of one group in one phase, by flow.
+#[derive(Debug, Default)]
+struct GroupPhase {
+    received: BTreeMap<String, Carried>,
+    sent: BTreeMap<String, Carried>,
+    acked: BTreeMap<String, Carried>,
+    retransmissions: BTreeMap<String, f64>,
+    segments: BTreeMap<String, f64>,
+}
+
+/// Metrics, and what a reader must know about them.
+#[derive(Debug, Default)]
+pub(super) struct Measured {
+    pub(super) rows: Vec<PhaseRow>,
+    pub(super) notes: Vec<String>,
+}
+
+/// All metrics of these trials.
+pub(super) fn measure(run: &RunDir, trials: &[&TrialEnd], schedule: &Schedule) -> Result<Measured> {
+    let mut measured = Measured::default();
+    for of_trial in in_parallel(trials, |end| of_flows(run, end, schedule).map(|found| found.0)) {
+        let Measured { rows, notes } = of_trial?;
+        measured.rows.extend(rows);
+        measured.notes.extend(notes);
+    }
+    let timeline = Timeline::new(trials);
+    let mut out = Out { timeline: &timeline, schedule, measured: &mut measured };
+    for batch in query::batches(trials) {
+        if let Some(lines) = probes(run, batch)? {
+            out.probes(&lines);
+        }
+        if let Some(lines) = links(run, batch)? {
+            out.links(&lines);
+        }
+    }
+    Ok(measured)
+}
+
+/// What the flows of each trial did: the rows that they have in a summary, and all of them instant by instant.
+pub(crate) fn flows_of(
+    run: &RunDir,
+    trials: &[&TrialEnd],
+    schedule: &Schedule,
+) -> Vec<Result<(Vec<PhaseRow>, Grid)>> {
+    let of_trial = |end: &&TrialEnd| of_flows(run, end, schedule);
+    let found = in_parallel(trials, of_trial).into_iter();
+    found.map(|found| found.map(|(measured, grid)| (measured.rows, grid))).collect()
+}
+
+/// The metrics of one trial but for those of links and probes, and its flows instant by instant.
+fn of_flows(run: &RunDir, end: &TrialEnd, schedule: &Schedule) -> Result<(Measured, Grid)> {
+    let mut measured = Measured::default();
+    let mut groups: BTreeMap<GroupKey, GroupPhase> = BTreeMap::new();
+    let mut names: BTreeMap<(Trial, String), BTreeSet<String>> = BTreeMap::new();
+    let trial = (end.point_id, end.trial);
+    let timeline = Timeline::new(&[end]);
+    let Flows { reported, sampled, grid } = Flows::read(run, end)?;
+    for ([phase, group, flow], reported) in reported {
+        names.entry((trial, group.clone())).or_default().insert(flow.clone());
+        let phase = groups.entry((trial, phase, group)).or_default();
+        phase.received.extend(reported.received.map(|carried| (flow.clone(), carried)));
+        phase.sent.extend(reported.sent.map(|carried| (flow.clone(), carried)));
+    }
+    take_sockets(&sampled, trial, &timeline, &mut groups, &mut names);
+    let mut out = Out { timeline: &timeline, schedule, measured: &mut measured };
+    out.throughputs(&groups, &names);
+    out.samples(trial, sampled, &groups);
+    out.sampled(trial, &grid);
+    for row in query::timing(run, end)? {
+        out.timing(trial, &row);
+    }
+    let nth = |row: &PhaseRow| timeline.phase(trial, &row.phase).map(|at| at.0);
+    let harm = harm::harm(&measured.rows, nth);
+    measured.rows.extend(harm);
+    Ok((measured, grid))
+}
+
+fn probes(run: &RunDir, trials: &[&TrialEnd]) -> Result<Option<Lines>> {
+    let known = query::columns(run, "probes", trials)?;
+    let there = PROBED.iter().filter(|(column, _)| known.iter().any(|name| name == column));
+    let mut aggregates: Vec<Expr> = there.flat_map(|(column, _)| stats(column)).collect();
+    aggregates.extend([sum("lost"), count("seq")]);
+    query::group(run, "probes", trials, lit(true), &["probe_id"], aggregates)
+}
+
+fn links(run: &RunDir, trials: &[&TrialEnd]) -> Result<Option<Lines>> {
+    let mut aggregates = [stats("backlog_bytes"), stats("queue_delay_us")].concat();
+    aggregates.extend([first("t_s"), last("t_s"), last("sent_bytes"), first("sent_bytes")]);
+    aggregates.extend([last("drops_pkts"), last("marks_pkts"), query::mean("rate_bps")]);
+    aggregates.extend([first("offered_bytes"), last("offered_bytes")]);
+    query::links(run, trials, aggregates)
+}
+
+/// When phases are, per trial.
+struct Timeline<'a>(BTreeMap<Trial, &'a [PhaseRecord]>);
+
+impl<'a> Timeline<'a> {
+    fn new(trials: &[&'a TrialEnd]) -> Self {
+        Self(trials.iter().map(|end| ((end.point_id, end.trial), end.phases.as_slice())).collect())
+    }
+
+    /// Position and record of a phase.
+    fn phase(&self, trial: Trial, name: &str) -> Option<(usize, &'a PhaseRecord)> {
+        self.0.get(&trial)?.iter().enumerate().find(|(_, phase)| phase.name == name)
+    }
+}
+
+/// Counters of sockets grow from phase to phase; what a phase has is the growth.
+fn take_sockets(
+    sampled: &[(Names, Sampled)],
+    trial: Trial,
+    timeline: &Timeline<'_>,
+    groups: &mut BTreeMap<GroupKey, GroupPhase>,
+    names: &mut BTreeMap<(Trial, String), BTreeSet<String>>,
+) {
+    let of_phase = |row: &'_ &(Names, Sampled)| timeline.phase(trial, &row.0[0]).map(|at| at.0);
+    let mut order: Vec<&(Names, Sampled)> =
+        sampled.iter().filter(|row| of_phase(row).is_some()).collect();
+    order.sort_by_key(of_phase);
+    let mut before: BTreeMap<&str, [f64; 4]> = BTreeMap::new();
+    for ([phase, group, flow], sampled) in order {
+        let [retrans, segments, acked] = sampled.counters;
+        let begin = [0.0, 0.0, 0.0, sampled.span_s.map_or(0.0, |(first_s, _)| first_s)];
+        let past = before.entry(flow).or_insert(begin);
+        let now = [
+            retrans.unwrap_or(past[0]),
+            segments.unwrap_or(past[1]),
+            acked.unwrap_or(past[2]),
+            sampled.span_s.map_or(past[3], |(_, last_s)| last_s),
+        ];
+        let [new_retrans, segments, bytes, seconds] =
+            std::array::from_fn(|i| (now[i] - past[i]).max(0.0));
+        *past = now;
+        names.entry((trial, group.clone())).or_default().insert(flow.clone());
+        let phase = groups.entry((trial, phase.clone(), group.clone())).or_default();
+        if retrans.is_some() {
+            *phase.retransmissions.entry(flow.clone()).or_default() += new_retrans;
+        }
+        *phase.segments.entry(flow.clone()).or_default() += segments;
+        let acked = phase.acked.entry(flow.clone()).or_default();
+        acked.bytes += bytes;
+        acked.seconds = acked.seconds.max(seconds);
+        acked.intervals += sampled.rows;
+    }
+}
+
+impl GroupPhase {
+    /// The best account of bytes that there is, and what to say of it.
+    fn carried(&self) -> (&BTreeMap<String, Carried>, Option<&'static str>) {
+        if !self.received.is_empty() {
+            (&self.received, None)
+        } else if self.acked.values().any(|c| c.bytes > 0.0) {
+            (&self.acked, Some("bytes acknowledged to the senders: no receiver reported intervals"))
+        } else {
+            (&self.sent, Some("what senders handed to the kernel: nothing else was reported"))
+        }
+    }
+
+    /// Seconds over which to take its rates; `None` if it does not run in this phase. `allowed` is what the plan says.
+    fn covered_s(&self, phase: &PhaseRecord, allowed: Option<bool>) -> Option<f64> {
+        let (carried, _) = self.carried();
+        let seconds = carried.values().map(|c| c.seconds).fold(0.0, f64::max);
+        let intervals = carried.values().map(|c| c.intervals).max().unwrap_or(0);
+        let share = seconds / phase.seconds();
+        let seems =
+            share >= MOST_OF_A_PHASE || (share >= SOME_OF_A_PHASE && intervals >= ENOUGH_INTERVALS);
+        (allowed.unwrap_or(seems) && seconds > 0.0).then_some(seconds)
+    }
+}
+
+/// Puts rows of measured phases together.
+struct Out<'a> {
+    timeline: &'a Timeline<'a>,
+    schedule: &'a Schedule,
+    measured: &'a mut Measured,
+}
+
+/// Where a row belongs: trial, phase, scope, subject.
+type Place<'a> = (Trial, &'a str, Scope, &'a str);
+
+impl Out<'_> {
+    fn row(
+        &mut self,
+        place: Place<'_>,
+        metric: &'static str,
+        unit: &'static str,
+        stat: &'static str,
+        value: f64,
+        n: u32,
+    ) {
+        let ((point_id, trial), phase, scope, subject) = place;
+        self.measured.rows.push(PhaseRow {
+            point_id,
+            trial,
+            phase: phase.to_owned(),
+            scope,
+            subject: subject.to_owned(),
+            metric,
+            unit,
+            stat,
+            value,
+            n,
+        });
+    }
+
+    fn measured_phase(&self, trial: Trial, phase: &str) -> Option<&PhaseRecord> {
+        self.timeline.phase(trial, phase).map(|(_, record)| record).filter(|record| record.measure)
+    }
+
+    /// Seconds over which to take a group's rates; `None` if it does not run in this phase, or that is not measured.
+    fn running_s(&self, trial: Trial, phase: &str, group: &str, data: &GroupPhase) -> Option<f64> {
+        let record = self.measured_phase(trial, phase)?;
+        data.covered_s(record, self.schedule.allows(trial.0, group, record.span_s()))
+    }
+
+    /// Throughput, fairness and retransmissions of flows, groups and all flows together.
+    fn throughputs(
+        &mut self,
+        groups: &BTreeMap<GroupKey, GroupPhase>,
+        flows: &BTreeMap<(Trial, String), BTreeSet<String>>,
+    ) {
+        let mut net: BTreeMap<(Trial, &str), Together> = BTreeMap::new();
+        for ((trial, phase, group), data) in groups {
+            let Some(seconds) = self.running_s(*trial, phase, group, data) else {
+                continue;
+            };
+            let (carried, caveat) = data.carried();
+            if let Some(caveat) = caveat {
+                let (point_id, nr) = trial;
+                let note = format!(
+                    "point {point_id}, trial {nr}, {phase}: throughput of `{group}` is {caveat}"
+                );
+                self.measured.notes.push(note);
+            }
+            let known = flows.get(&(*trial, group.clone())).into_iter().flatten();
+            let bytes = |flow: &String| carried.get(flow).map_or(0.0, |c| c.bytes);
+            let flow_bytes: Vec<(&String, f64)> = known.map(|flow| (flow, bytes(flow))).collect();
+            for (flow, bytes) in &flow_bytes {
+                let n = carried.get(*flow).map_or(0, |c| c.intervals);
+                let place = (*trial, phase.as_str(), Scope::Flow, flow.as_str());
+                self.row(place, "throughput", "bit/s", "mean", bytes * 8.0 / seconds, n);
+                if let Some(packets) = data.retransmissions.get(*flow) {
+                    self.row(place, "retransmissions", "packets", "sum", *packets, 1);
+                }
+            }
+            let together = Together {
+                bytes: flow_bytes.iter().map(|(_, bytes)| *bytes).collect(),
+                retransmissions: data.retransmissions.values().copied().collect(),
+                segments: data.segments.values().sum(),
+            };
+            let place = (*trial, phase.as_str(), Scope::Group, group.as_str());
+            self.together(place, &together, seconds);
+            self.coverage(place, seconds, carried);
+            net.entry((*trial, phase)).or_default().add(together);
+        }
+        for ((trial, phase), all) in &net {
+            let length_s = self.measured_phase(*trial, phase).map_or(0.0, PhaseRecord::seconds);
+            self.together((*trial, phase, Scope::Net, "all"), all, length_s);
+        }
+    }
+
+    /// How much of a group's time in this phase its throughput is over.
+    fn coverage(&mut self, place: Place<'_>, seconds: f64, carried: &BTreeMap<String, Carried>) {
+        let (trial, phase, _, group) = place;
+        let planned_s = self
+            .measured_phase(trial, phase)
+            .map_or(0.0, |record| self.schedule.planned_s(trial.0, group, record.span_s()));
+        if planned_s > 0.0 {
+            let n = carried.values().map(|c| c.intervals).sum();
+            self.row(place, "coverage_share", "1", "mean", seconds / planned_s, n);
+        }
+    }
+
+    /// Metrics of several flows, with their bytes over so many seconds.
+    fn together(&mut self, place: Place<'_>, all: &Together, seconds: f64) {
+        let flows = all.bytes.len() as u32;
+        let total = all.bytes.iter().sum::<f64>() * 8.0 / seconds;
+        self.row(place, "throughput_sum", "bit/s", "mean", total, flows);
+        let per_flow = total / f64::from(flows.max(1));
+        self.row(place, "throughput_per_flow_mean", "bit/s", "mean", per_flow, flows);
+        if let Some(index) = jain(&all.bytes) {
+            self.row(place, "jain_fairness_of_mean", "1", "mean", index, flows);
+        }
+        if all.retransmissions.is_empty() {
+            return;
+        }
+        let packets: f64 = all.retransmissions.iter().sum();
+        let sockets = all.retransmissions.len() as u32;
+        self.row(place, "retransmissions", "packets", "sum", packets, sockets);
+        if all.segments > 0.0 {
+            self.row(place, "retransmission_share", "1", "mean", packets / all.segments, sockets);
+        }
+    }
+
+    /// Smoothed RTT and congestion window; only where the group runs.
+    fn samples(
+        &mut self,
+        trial: Trial,
+        sampled: Vec<(Names, Sampled)>,
+        groups: &BTreeMap<GroupKey, GroupPhase>,
+    ) {
+        let mut of_group: Vec<([String; 2], [Vec<f64>; 2])> = Vec::new();
+        for ([phase, group, flow], sampled) in sampled {
+            let data = groups.get(&(trial, phase.clone(), group.clone()));
+            if data.and_then(|data| self.running_s(trial, &phase, &group, data)).is_none() {
+                continue;
+            }
+            let mut values = [sampled.srtt_us, sampled.cwnd_pkts];
+            self.statistics((trial, &phase, Scope::Flow, &flow), &mut values);
+            // Sorted by phase, then group.
+            match of_group.last_mut() {
+                Some(last) if last.0[0] == phase && last.0[1] == group => {
+                    for (all, values) in last.1.iter_mut().zip(&values) {
+                        all.extend_from_slice(values);
+                    }
+                }
+                _ => of_group.push(([phase, group], values)),
+            }
+        }
+        for ([phase, group], mut values) in of_group {
+            self.statistics((trial, &phase, Scope::Group, &group), &mut values);
+        }
+    }
+
+    /// All statistics of smoothed RTTs and congestion windows.
+    fn statistics(&mut self, place: Place<'_>, values: &mut [Vec<f64>; 2]) {
+        for ((metric, unit), values) in
+            [("srtt", "us"), ("cwnd", "packets")].into_iter().zip(values)
+        {
+            for (stat, value) in statistics::of_samples(values) {
+                self.row(place, metric, unit, stat, value, values.len() as u32);
+            }
+        }
+    }
+
+    fn probes(&mut self, lines: &Lines) {
+        for line in 0..lines.len() {
+            let (trial, phase, probe) =
+                (lines.trial(line), lines.text("phase", line), lines.text("probe_id", line));
+            if self.measured_phase(trial, &phase).is_none() {
+                continue;
+            }
+            let place = (trial, phase.as_str(), Scope::Probe, probe.as_str());
+            for (column, metric) in PROBED {
+                let answered = lines.count(&format!("{column}.n"), line);
+                for (stat, value) in lines.stats(column, line) {
+                    self.row(place, metric, "us", stat, value, answered);
+                }
+            }
+            let asked = lines.count("seq.n", line);
+            let lost = lines.number("lost", line).unwrap_or(0.0) / f64::from(asked.max(1));
+            self.row(place, "loss_share", "1", "mean", lost, asked);
+        }
+    }
+
+    /// Metrics that are taken at every instant, and how long steps last.
+    fn sampled(&mut self, trial: Trial, grid: &Grid) {
+        let phases = self.timeline.0.get(&trial).copied().unwrap_or_default();
+        let schedule = self.schedule;
+        let runs = |(from_s, to_s): (f64, f64)| {
+            move |flow: &str| schedule.allows(trial.0, group_of(flow), (from_s, to_s))
+        };
+        let steps = schedule.steps(trial.0, phases);
+        for record in phases.iter().filter(|phase| phase.measure) {
+            let (start_s, end_s) = record.span_s();
+            let numbers = grid.between(start_s, end_s).numbers(runs(record.span_s()));
+            for (flow, metric, unit, stat, value, n) in numbers {
+                let (scope, subject) = flow.map_or((Scope::Net, "all"), |flow| (Scope::Flow, flow));
+                self.row((trial, &record.name, scope, subject), metric, unit, stat, value, n);
+            }
+            let here = steps.iter().filter(|(at_s, _)| (start_s..end_s).contains(at_s));
+            let settled = here.map(|span| grid.between(span.0, span.1).settling(runs(*span)));
+            for (scope, subject, metric, unit, stat, value, n) in settling::over_steps(settled) {
+                self.row((trial, &record.name, scope, &subject), metric, unit, stat, value, n);
+            }
+        }
+    }
+
+    /// How late packets and steps were, which is known of a trial as a whole.
+    fn timing(&mut self, trial: Trial, row: &query::TimingRow) {
+        let metric = match row.what.as_str() {
+            "packets" => "packet_lateness",
+            "steps" => "step_lateness",
+            _ => return,
+        };
+        let place = (trial, WHOLE_TRIAL, Scope::Link, row.link.as_str());
+        let n = u32::try_from(row.count).unwrap_or(u32::MAX);
+        for (stat, us) in
+            [("p50", row.us[0]), ("p90", row.us[1]), ("p99", row.us[2]), ("max", row.us[3])]
+        {
+            self.row(place, metric, "us", stat, us, n);
+        }
+    }
+
+    fn links(&mut self, lines: &Lines) {
+        let mut order: Vec<(usize, usize)> = (0..lines.len())
+            .filter_map(|line| {
+                let (position, _) =
+                    self.timeline.phase(lines.trial(line), &lines.text("phase", line))?;
+                Some((position, line))
+            })
+            .collect();
+        order.sort_unstable();
+        let mut before: BTreeMap<(Trial, String), [f64; 2]> = BTreeMap::new();
+        for (_, line) in order {
+            let (trial, phase, link) =
+                (lines.trial(line), lines.text("phase", line), lines.text("link", line));
+            let number = |name: &str| lines.number(name, line);
+            let (dropped, marked) = (number("drops_pkts.last"), number("marks_pkts.last"));
+            let counted = [dropped, marked].map(|count| count.unwrap_or(0.0));
+            let past = before.insert((trial, link.clone()), counted).unwrap_or_default();
+            if self.measured_phase(trial, &phase).is_none() {
+                continue;
+            }
+            let place = (trial, phase.as_str(), Scope::Link, link.as_str());
+            let n = lines.count("backlog_bytes.n", line);
+            let grown = |stem: &str| {
+                let at = |end: &str| lines.number(&format!("{stem}.{end}"), line);
+                Some(at("last")? - at("first")?)
+            };
+            if let (Some(bytes), Some(seconds)) =
+                (grown("sent_bytes"), grown("t_s").filter(|s| *s > 0.0))
+            {
+                let sent = bytes * 8.0 / seconds;
+                self.row(place, "throughput", "bit/s", "mean", sent, n);
+                let offered = grown("offered_bytes").map(|bytes| bytes * 8.0 / seconds);
+                let could = offered.or_else(|| number("rate_bps.mean"));
+                if let Some(rate) = could.filter(|rate| *rate > 0.0) {
+                    self.row(place, "utilisation", "1", "mean", sent / rate, n);
+                }
+            }
+            self.row(place, "drops", "packets", "sum", (counted[0] - past[0]).max(0.0), n);
+            if marked.is_some() {
+                self.row(place, "marks", "packets", "sum", (counted[1] - past[1]).max(0.0), n);
+            }
+            for (stem, metric, unit) in
+                [("backlog_bytes", "backlog", "bytes"), ("queue_delay_us", "queue_delay", "us")]
+            {
+                for (stat, value) in lines.stats(stem, line) {
+                    self.row(place, metric, unit, stat, value, n);
+                }
+            }
+        }
+    }
+}
+
+/// Flows taken together.
+#[derive(Debug, Default)]
+struct Together {
+    bytes: Vec<f64>,
+    retransmissions: Vec<f64>,
+    segments: f64,
+}
+
+impl Together {
+    fn add(&mut self, other: Self) {
+        self.bytes.extend(other.bytes);
+        self.retransmissions.extend(other.retransmissions);
+        self.segments += other.segments;
+    }
+}

@@ -1,0 +1,434 @@
+//! Lazy Polars queries over the files of committed trials: rows become one line per trial, phase and flow (or group,
+//! probe, link).
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use ccbench_proto::metric::SAMPLED;
+use polars::io::HiveOptions;
+use polars::prelude::*;
+
+use super::rows::{Texts, each_piece};
+use crate::curve::Curve;
+use crate::journal::TrialEnd;
+use crate::store::RunDir;
+use crate::{Result, frame_error};
+
+/// Trials whose files one query reads, and samples in them; bounds the memory of a summary whatever the size of the run.
+pub(super) const BATCH: usize = 64;
+const BATCH_ROWS: u64 = 4_000_000;
+
+/// Trials that are read together, in order.
+pub(crate) fn batches<'t, 'a>(trials: &'t [&'a TrialEnd]) -> Vec<&'t [&'a TrialEnd]> {
+    let (mut batches, mut from, mut rows) = (Vec::new(), 0, 0);
+    for (at, end) in trials.iter().enumerate() {
+        let more: u64 = end.rows.values().sum();
+        if at > from && (rows + more > BATCH_ROWS || at - from == BATCH) {
+            batches.push(&trials[from..at]);
+            (from, rows) = (at, 0);
+        }
+        rows += more;
+    }
+    batches.extend((from < trials.len()).then(|| &trials[from..]));
+    batches
+}
+
+/// A collected query.
+pub(crate) struct Lines(DataFrame);
+
+impl Lines {
+    pub(crate) fn len(&self) -> usize {
+        self.0.height()
+    }
+
+    /// Text of a line; empty if null.
+    pub(crate) fn text(&self, name: &str, line: usize) -> String {
+        let column = self.0.column(name).and_then(|c| c.str());
+        column.ok().and_then(|c| c.get(line)).unwrap_or_default().to_owned()
+    }
+
+    /// A number of a line; `None` if null or not finite.
+    pub(crate) fn number(&self, name: &str, line: usize) -> Option<f64> {
+        let column = self.0.column(name).and_then(|c| c.f64());
+        column.ok().and_then(|c| c.get(line)).filter(|v| v.is_finite())
+    }
+
+    /// A count of a line; 0 if null.
+    pub(crate) fn count(&self, name: &str, line: usize) -> u32 {
+        self.number(name, line).unwrap_or(0.0) as u32
+    }
+
+    /// The trial of a line.
+    pub(crate) fn trial(&self, line: usize) -> (u32, u16) {
+        (self.count("point_id", line), self.count("trial", line) as u16)
+    }
+
+    /// All statistics of `stem` of a line.
+    pub(super) fn stats(&self, stem: &str, line: usize) -> Vec<(&'static str, f64)> {
+        let value =
+            |stat: &'static str| Some((stat, self.number(&format!("{stem}.{stat}"), line)?));
+        SAMPLED.into_iter().filter_map(value).collect()
+    }
+}
+
+/// Groups the rows of one table by trial, phase and `keys`.
+pub(super) fn group(
+    run: &RunDir,
+    table: &str,
+    trials: &[&TrialEnd],
+    filter: Expr,
+    keys: &[&str],
+    aggregates: Vec<Expr>,
+) -> Result<Option<Lines>> {
+    let Some(scan) = scan(run, table, trials)? else { return Ok(None) };
+    let rows = scan.filter(col("phase").is_not_null().and(filter));
+    lines(run, table, rows, keys, aggregates).map(Some)
+}
+
+/// Names of a table's columns; runs of an older version have fewer.
+pub(super) fn columns(run: &RunDir, table: &str, trials: &[&TrialEnd]) -> Result<Vec<String>> {
+    let Some(mut scan) = scan(run, table, trials)? else { return Ok(vec![]) };
+    let schema = scan.collect_schema().map_err(frame_error("read", &dir(run, table)))?;
+    Ok(schema.iter_names().map(ToString::to_string).collect())
+}
+
+/// Subject and `data_json` of every event of a kind, each pair once.
+pub(super) fn events(
+    run: &RunDir,
+    trials: &[TrialEnd],
+    kind: &str,
+) -> Result<BTreeSet<(String, String)>> {
+    let mut found = BTreeSet::new();
+    for end in trials {
+        each_piece(run, "events", end, &["kind", "subject", "data_json"], |piece| {
+            let [kinds, subjects, data] =
+                ["kind", "subject", "data_json"].map(|name| piece.texts(name));
+            for row in (0..piece.len()).filter(|row| kinds.get(*row) == Some(kind)) {
+                let text = |texts: &Texts<'_>| texts.get(row).unwrap_or_default().to_owned();
+                found.insert((text(&subjects), text(&data)));
+            }
+        })?;
+    }
+    Ok(found)
+}
+
+/// Every value that a column of texts has in these tables; iperf3's control connections are left out.
+pub(crate) fn values(
+    run: &RunDir,
+    trials: &[TrialEnd],
+    tables: &[&str],
+    column: &str,
+) -> Result<BTreeSet<String>> {
+    let mut found = BTreeSet::new();
+    for (end, table) in trials.iter().flat_map(|end| tables.iter().map(move |table| (end, table))) {
+        each_piece(run, table, end, &[column, "role"], |piece| {
+            let [values, roles] = [column, "role"].map(|name| piece.texts(name));
+            for row in (0..piece.len()).filter(|row| roles.get(*row) != Some("control")) {
+                if let Some(value) = values.get(row).filter(|value| !found.contains(*value)) {
+                    found.insert(value.to_owned());
+                }
+            }
+        })?;
+    }
+    Ok(found)
+}
+
+/// How punctual a link was in one trial.
+pub(super) struct TimingRow {
+    pub(super) link: String,
+    pub(super) what: String,
+    pub(super) count: u64,
+    /// Lateness in microseconds: median, p90, p99, most.
+    pub(super) us: [f64; 4],
+}
+
+/// How punctual the links of a trial were, in the order of their names.
+pub(super) fn timing(run: &RunDir, end: &TrialEnd) -> Result<Vec<TimingRow>> {
+    const US: [&str; 4] = ["p50_us", "p90_us", "p99_us", "max_us"];
+    let mut found = Vec::new();
+    let columns = [&["link", "what", "count"][..], &US].concat();
+    each_piece(run, "link_timing", end, &columns, |piece| {
+        let [link, what] = ["link", "what"].map(|name| piece.texts(name));
+        let (count, us) = (piece.numbers("count"), US.map(|name| piece.numbers(name)));
+        found.extend((0..piece.len()).map(|row| TimingRow {
+            link: link.get(row).unwrap_or_default().to_owned(),
+            what: what.get(row).unwrap_or_default().to_owned(),
+            count: count.get(row).unwrap_or(0.0) as u64,
+            us: us.each_ref().map(|us| us.get(row).unwrap_or(0.0)),
+        }));
+    })?;
+    found.sort_by(|a, b| (&a.link, &a.what).cmp(&(&b.link, &b.what)));
+    Ok(found)
+}
+
+const LINK_TABLE: &str = "qdisc_samples";
+
+/// What each link as a whole sent, dropped and held, grouped by trial, phase and link.
+pub(super) fn links(
+    run: &RunDir,
+    trials: &[&TrialEnd],
+    aggregates: Vec<Expr>,
+) -> Result<Option<Lines>> {
+    let Some(rows) = link_instants(run, trials)? else { return Ok(None) };
+    let rows = rows.filter(col("phase").is_not_null());
+    lines(run, LINK_TABLE, rows, &["link"], aggregates).map(Some)
+}
+
+/// What each link as a whole had sent, dropped, marked and held at every instant: `sent_bytes`, `drops_pkts`, `marks_pkts`
+/// (null where no queue counts marks), `backlog_bytes`, `rate_bps` and how long that backlog takes, `queue_delay_us`, beside
+/// `point_id`, `trial`, `phase`, `link`, `t_ns` and `t_s`; of a link with a trace, as the trace goes on, and what that let it
+/// send since the trial's beginning, `offered_bytes` (null of others). Of the qdiscs and classes of a link,
+/// the root qdisc has sent everything; its drops and backlog need not hold those of the queues below it, and above a netem
+/// they hold packets that wait for their delay, not for the link.
+pub(crate) fn link_instants(run: &RunDir, trials: &[&TrialEnd]) -> Result<Option<LazyFrame>> {
+    let Some(scan) = scan(run, LINK_TABLE, trials)? else { return Ok(None) };
+    let is = |kind: &str| col("kind").eq(lit(kind));
+    let class = || is("htb class");
+    let root = || class().not().and(col("parent").eq(lit("root")));
+    let queue = || class().or(root()).or(is("netem")).not();
+    let of = |name: &str, which: Expr| col(name).cast(DataType::Float64).filter(which);
+    let whole = |name: &str| {
+        let below = larger(of(name, queue()).sum(), of(name, is("netem")).sum());
+        larger(of(name, root()).max().fill_null(lit(0.0)), below)
+    };
+    let all_sent = col("sent_bytes").cast(DataType::Float64).max();
+    let waiting = when(is("netem").any(true))
+        .then(of("backlog_bytes", queue()).sum())
+        .otherwise(whole("backlog_bytes"));
+    // By the control law and by the threshold; a step's are among the law's.
+    let marked = || ["ecn_mark_pkts", "ce_mark_pkts"].map(|name| col(name).cast(DataType::Float64));
+    let counted = marked().map(|marks| marks.is_not_null().any(true));
+    let [law, threshold] = marked().map(Expr::sum);
+    let [by_law, by_threshold] = counted;
+    let marks = when(by_law.or(by_threshold)).then(law + threshold).otherwise(lit(NULL));
+    let instant: Vec<Expr> =
+        ["point_id", "trial", "phase", "link", "t_ns"].into_iter().map(col).collect();
+    let rows = scan.group_by(&instant).agg([
+        col("t_s").first(),
+        of("sent_bytes", root()).max().fill_null(all_sent).alias("sent_bytes"),
+        whole("drops_pkts").alias("drops_pkts"),
+        marks.alias("marks_pkts"),
+        waiting.alias("backlog_bytes"),
+        // Of a class that is a slice it is the slice's.
+        col("rate_bps").cast(DataType::Float64).max().alias("rate_bps"),
+    ]);
+    let delay = col("backlog_bytes") * lit(8e6) / col("rate_bps");
+    let delay = when(col("rate_bps").gt(lit(0.0))).then(delay).otherwise(lit(NULL));
+    let rows = rows.with_columns([
+        delay.cast(DataType::Float64).alias("queue_delay_us"),
+        lit(NULL).cast(DataType::Float64).alias("offered_bytes"),
+    ]);
+    if run.traced().is_empty() {
+        return Ok(Some(rows));
+    }
+    let curve = |point_id, link: &str| run.traced().curve(point_id, link);
+    let rows = rows.collect().and_then(|rows| traced(rows, curve));
+    rows.map(|rows| Some(rows.lazy())).map_err(frame_error("read", &dir(run, LINK_TABLE)))
+}
+
+/// The rate of opportunities is that of so long a time around an instant.
+const AROUND_NS: u64 = 50_000_000;
+
+/// Of links with a trace, what that says of rate, delay and offer at every instant.
+fn traced<'a>(
+    mut rows: DataFrame,
+    curve: impl Fn(u32, &str) -> Option<&'a Curve>,
+) -> PolarsResult<DataFrame> {
+    let point = rows.column("point_id")?.cast(&DataType::UInt32)?;
+    let [at_s, backlog, rate, delay] =
+        ["t_s", "backlog_bytes", "rate_bps", "queue_delay_us"].map(|name| rows.column(name));
+    let (at_s, backlog, rate, delay) = (at_s?.f64()?, backlog?.f64()?, rate?.f64()?, delay?.f64()?);
+    let (point, link) = (point.u32()?, rows.column("link")?.str()?);
+    let mut made: [Vec<Option<f64>>; 3] = Default::default();
+    for row in 0..rows.height() {
+        let place = point.get(row).zip(link.get(row));
+        let curve = place.and_then(|(point, link)| curve(point, link));
+        let [rates, delays, offers] = match curve.zip(at_s.get(row)) {
+            Some((curve, at_s)) => {
+                let at_ns = (at_s.max(0.0) * 1e9).round() as u64;
+                let from_ns = at_ns.saturating_sub(AROUND_NS);
+                let around = curve.bytes(from_ns, at_ns + AROUND_NS) * 8e9
+                    / (at_ns + AROUND_NS - from_ns) as f64;
+                let rate = if curve.jumps() { Some(around) } else { rate.get(row) };
+                let takes_ns = backlog.get(row).and_then(|bytes| curve.takes_ns(at_ns, bytes));
+                [rate, takes_ns.map(|ns| ns as f64 / 1e3), Some(curve.bytes(0, at_ns))]
+            }
+            None => [rate.get(row), delay.get(row), None],
+        };
+        made[0].push(rates);
+        made[1].push(delays);
+        made[2].push(offers);
+    }
+    for (name, values) in ["rate_bps", "queue_delay_us", "offered_bytes"].into_iter().zip(made) {
+        rows.with_column(Column::new(name.into(), values))?;
+    }
+    Ok(rows)
+}
+
+fn larger(one: Expr, other: Expr) -> Expr {
+    when(one.clone().gt(other.clone())).then(one).otherwise(other)
+}
+
+fn dir(run: &RunDir, table: &str) -> PathBuf {
+    run.path().join("tables").join(table)
+}
+
+/// The files of one table of these trials; `None` if no trial has one.
+pub(crate) fn scan(run: &RunDir, table: &str, trials: &[&TrialEnd]) -> Result<Option<LazyFrame>> {
+    let having = trials.iter().filter(|end| end.rows.contains_key(table));
+    let paths: Vec<_> = having.flat_map(|end| run.files(end, table)).collect();
+    if paths.is_empty() {
+        return Ok(None);
+    }
+    let dir = dir(run, table);
+    let failed = || frame_error("read", &dir);
+    let paths =
+        paths.into_iter().map(PlRefPath::try_from_pathbuf).collect::<PolarsResult<Vec<_>>>();
+    let options = ScanArgsParquet {
+        hive_options: HiveOptions { enabled: Some(false), ..HiveOptions::default() },
+        glob: false,
+        allow_missing_columns: true,
+        ..ScanArgsParquet::default()
+    };
+    LazyFrame::scan_parquet_files(paths.map_err(failed())?.into(), options)
+        .map(Some)
+        .map_err(failed())
+}
+
+/// Reads what a query over one table gives.
+pub(crate) fn collect(run: &RunDir, table: &str, rows: LazyFrame) -> Result<Lines> {
+    rows.collect().map(Lines).map_err(frame_error("read", &dir(run, table)))
+}
+
+/// Groups rows by trial, phase and `keys`.
+fn lines(
+    run: &RunDir,
+    table: &str,
+    rows: LazyFrame,
+    keys: &[&str],
+    aggregates: Vec<Expr>,
+) -> Result<Lines> {
+    let keys: Vec<Expr> =
+        ["point_id", "trial", "phase"].iter().chain(keys).map(|name| col(*name)).collect();
+    let numbers = [number("point_id"), number("trial")];
+    let rows = rows
+        .group_by(&keys)
+        .agg(aggregates)
+        .sort_by_exprs(&keys, SortMultipleOptions::default())
+        .with_columns(numbers);
+    collect(run, table, rows)
+}
+
+/// The data sockets at the sending side.
+pub(crate) fn sender() -> Expr {
+    col("role").eq(lit("data")).and(col("side").eq(lit("snd")))
+}
+
+/// A column as floats.
+pub(crate) fn number(name: &str) -> Expr {
+    col(name).cast(DataType::Float64)
+}
+
+/// Packets of a socket on their way: RFC 6675's pipe, as tcp_packets_in_flight has it.
+pub(crate) fn in_flight() -> Expr {
+    number("unacked_pkts") - number("sacked_pkts") - number("lost_pkts") + number("retrans_pkts")
+}
+
+/// What receivers reported, without iperf3's last interval where it is a splinter of a few milliseconds: its rate says
+/// nothing.
+pub(crate) fn whole_intervals() -> Expr {
+    let received = col("side").eq(lit("rcv")).and(col("omitted").not());
+    received.and(col("seconds").gt_eq(col("seconds").median() * lit(0.5)))
+}
+
+/// A sum as a float, named as its column.
+pub(super) fn sum(name: &str) -> Expr {
+    col(name).cast(DataType::Float64).sum().alias(name)
+}
+
+/// The largest value as a float, named `<column>.last`: of a counter, that of the last sample.
+pub(super) fn last(name: &str) -> Expr {
+    col(name).cast(DataType::Float64).max().alias(format!("{name}.last"))
+}
+
+/// The smallest value as a float, named `<column>.first`.
+pub(super) fn first(name: &str) -> Expr {
+    col(name).cast(DataType::Float64).min().alias(format!("{name}.first"))
+}
+
+/// The mean as a float, named `<column>.mean`.
+pub(super) fn mean(name: &str) -> Expr {
+    col(name).cast(DataType::Float64).mean().alias(format!("{name}.mean"))
+}
+
+/// How many values are not null, named `<column>.n`.
+pub(super) fn count(name: &str) -> Expr {
+    col(name).count().cast(DataType::Float64).alias(format!("{name}.n"))
+}
+
+/// All statistics of a column, named `<column>.<statistic>`, and its count.
+pub(super) fn stats(name: &str) -> Vec<Expr> {
+    let values = || col(name).cast(DataType::Float64);
+    let quantile = |q: f64| values().quantile(lit(q), QuantileMethod::Linear);
+    let mut all: Vec<Expr> = SAMPLED
+        .into_iter()
+        .map(|stat| {
+            let expr = match stat {
+                "mean" => values().mean(),
+                "median" => values().median(),
+                "p5" => quantile(0.05),
+                "p95" => quantile(0.95),
+                "p99" => quantile(0.99),
+                "std" => values().std(1),
+                "min" => values().min(),
+                _ => values().max(),
+            };
+            expr.alias(format!("{name}.{stat}"))
+        })
+        .collect();
+    all.push(count(name));
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use ccbench_proto::plan::{OnEnd, TraceStart, TraceUse};
+    use ccbench_proto::trace::{Opportunities, Trace};
+
+    use super::*;
+
+    #[test]
+    fn a_traced_link_has_the_rate_delay_and_offer_of_its_trace() {
+        let ms = 1_000_000;
+        let used = TraceUse {
+            file: "a".to_owned(),
+            sha256: None,
+            mean_rate: None,
+            on_end: OnEnd::Stop,
+            start: TraceStart::Trial,
+            floor: None,
+        };
+        // An opportunity of 1514 bytes every 10 ms from the first second on.
+        let at_ns = (100..200).map(|nth| nth * 10 * ms).collect();
+        let all = Opportunities { at_ns, bytes: 1500, length_ns: 2000 * ms };
+        let curve = Curve::new(&Trace::Opportunities(all), &used, 14.0).unwrap();
+        let of_a = |point, link: &str| (point == 3 && link == "a").then_some(&curve);
+        let rows = df!(
+            "point_id" => [3_u32, 3, 3, 4],
+            "link" => ["a", "a", "b", "a"],
+            "t_s" => [0.5, 1.495, 1.495, 1.495],
+            "backlog_bytes" => [1514.0, 3028.0, 3028.0, 3028.0],
+            "rate_bps" => [7e5, 7e5, 7e5, 7e5],
+            "queue_delay_us" => [1.0, 1.0, 1.0, 1.0],
+        );
+        let made = traced(rows.unwrap(), of_a).unwrap();
+        let column = |name: &str| -> Vec<Option<f64>> {
+            made.column(name).unwrap().f64().unwrap().iter().collect()
+        };
+        let full = 10.0 * 1514.0 * 8.0 / 0.1;
+        assert_eq!(column("rate_bps"), [Some(0.0), Some(full), Some(7e5), Some(7e5)]);
+        let delays = [Some(5e5), Some(15e3), Some(1.0), Some(1.0)];
+        assert_eq!(column("queue_delay_us"), delays);
+        assert_eq!(column("offered_bytes"), [Some(0.0), Some(50.0 * 1514.0), None, None]);
+    }
+}

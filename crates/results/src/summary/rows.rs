@@ -1,0 +1,170 @@
+//! Reads some columns of one trial's files, a piece of a file at a time. Without a query: to plan one and to wake the threads
+//! that work on it takes longer than to read a small trial.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{Cursor, Read as _};
+use std::path::Path;
+
+use polars::io::mmap::MmapBytesReader;
+use polars::prelude::*;
+
+use crate::journal::TrialEnd;
+use crate::store::RunDir;
+use crate::{Result, frame_error, io_error};
+
+/// Rows of a piece: bounds the memory that a file takes, whatever its size.
+const PIECE_ROWS: usize = 1 << 19;
+
+/// A file of so many bytes is small.
+const SMALL_BYTES: u64 = 1 << 20;
+
+/// Some rows of a table.
+pub(super) struct Piece(DataFrame);
+
+/// A column of texts.
+pub(super) struct Texts<'a>(Option<&'a StringChunked>);
+
+impl<'a> Texts<'a> {
+    /// Of a row.
+    pub(super) fn get(&self, row: usize) -> Option<&'a str> {
+        self.0?.get(row)
+    }
+}
+
+/// A column of numbers.
+pub(super) enum Numbers<'a> {
+    Short(&'a UInt32Chunked),
+    Long(&'a UInt64Chunked),
+    Float(&'a Float64Chunked),
+    Nothing,
+}
+
+impl Numbers<'_> {
+    /// Of a row; `None` also of what is no number.
+    pub(super) fn get(&self, row: usize) -> Option<f64> {
+        match self {
+            Self::Short(numbers) => numbers.get(row).map(f64::from),
+            Self::Long(numbers) => numbers.get(row).map(|number| number as f64),
+            Self::Float(numbers) => numbers.get(row).filter(|number| !number.is_nan()),
+            Self::Nothing => None,
+        }
+    }
+}
+
+impl Piece {
+    /// How many rows.
+    pub(super) fn len(&self) -> usize {
+        self.0.height()
+    }
+
+    /// A column of numbers, as the tables have them.
+    pub(super) fn numbers(&self, name: &str) -> Numbers<'_> {
+        let Ok(column) = self.0.column(name) else { return Numbers::Nothing };
+        match (column.u32(), column.u64(), column.f64()) {
+            (Ok(numbers), _, _) => Numbers::Short(numbers),
+            (_, Ok(numbers), _) => Numbers::Long(numbers),
+            (_, _, Ok(numbers)) => Numbers::Float(numbers),
+            _ => Numbers::Nothing,
+        }
+    }
+
+    /// A column of texts.
+    pub(super) fn texts(&self, name: &str) -> Texts<'_> {
+        Texts(self.0.column(name).and_then(|column| column.str()).ok())
+    }
+
+    /// A truth value of a row.
+    pub(super) fn flag(&self, name: &str, row: usize) -> Option<bool> {
+        self.0.column(name).and_then(|column| column.bool()).ok()?.get(row)
+    }
+}
+
+/// Gives these columns of all rows of a trial's table to `take`, in order. A column that a file does not have (it is of an
+/// older version) has no values.
+pub(super) fn each_piece(
+    run: &RunDir,
+    table: &str,
+    end: &TrialEnd,
+    wanted: &[&str],
+    mut take: impl FnMut(&Piece),
+) -> Result<()> {
+    if !end.rows.contains_key(table) {
+        return Ok(());
+    }
+    for path in run.files(end, table) {
+        let mut first = open(&path)?;
+        let metadata = first.get_metadata().map_err(frame_error("read", &path))?.clone();
+        let schema = first.schema().map_err(frame_error("read", &path))?;
+        let there = wanted.iter().filter(|name| schema.contains(name));
+        let columns: Vec<String> = there.map(ToString::to_string).collect();
+        let mut first = Some(first);
+        for from in (0..metadata.num_rows).step_by(PIECE_ROWS) {
+            let reader = match first.take() {
+                Some(first) => first,
+                None => {
+                    let mut next = open(&path)?;
+                    next.set_metadata(metadata.clone());
+                    next
+                }
+            };
+            let frame = reader
+                .with_columns(Some(columns.clone()))
+                .with_slice(Some((from, PIECE_ROWS)))
+                .read_parallel(ParallelStrategy::None)
+                .finish();
+            let mut frame = frame.map_err(frame_error("read", &path))?;
+            // Rows are found by number: one chunk instead of one per row group.
+            frame.rechunk_mut();
+            take(&Piece(frame));
+        }
+    }
+    Ok(())
+}
+
+/// A small file is read at once: to map and unmap one interrupts the other threads.
+fn open(path: &Path) -> Result<ParquetReader<Box<dyn MmapBytesReader>>> {
+    let mut file = File::open(path).map_err(io_error("open", path))?;
+    let length = file.metadata().map_err(io_error("read", path))?.len();
+    if length > SMALL_BYTES {
+        return Ok(ParquetReader::new(Box::new(file)));
+    }
+    let mut bytes = Vec::with_capacity(length as usize + 1);
+    file.read_to_end(&mut bytes).map_err(io_error("read", path))?;
+    Ok(ParquetReader::new(Box::new(Cursor::new(bytes))))
+}
+
+/// What is gathered of each phase, group and third thing (flow, or flow and end).
+pub(super) struct Gathered<T> {
+    rows: Vec<(Names, T)>,
+    index: HashMap<Names, usize>,
+    last: usize,
+}
+
+/// Phase, group and a third name.
+pub(super) type Names = [String; 3];
+
+impl<T: Default> Gathered<T> {
+    pub(super) fn new() -> Self {
+        Self { rows: Vec::new(), index: HashMap::new(), last: 0 }
+    }
+
+    /// What is gathered of these names. Rows of one come one after the other.
+    pub(super) fn at(&mut self, names: [&str; 3]) -> &mut T {
+        let is = |known: &(Names, T)| known.0.iter().zip(names).all(|(known, name)| known == name);
+        if !self.rows.get(self.last).is_some_and(is) {
+            let names = names.map(str::to_owned);
+            self.last = *self.index.entry(names.clone()).or_insert(self.rows.len());
+            if self.last == self.rows.len() {
+                self.rows.push((names, T::default()));
+            }
+        }
+        &mut self.rows[self.last].1
+    }
+
+    /// All of it, in the names' order.
+    pub(super) fn sorted(mut self) -> Vec<(Names, T)> {
+        self.rows.sort_by(|a, b| a.0.cmp(&b.0));
+        self.rows
+    }
+}

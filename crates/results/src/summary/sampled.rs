@@ -1,0 +1,450 @@
+//! Metrics that are taken at every instant and then averaged, as against those of averages (`_of_mean`): the mean of a
+//! logarithm, a product or a ratio is not that of the means. All flows are first brought to one grid of instants.
+//!
+//! What is undefined at an instant (a flow without data there, the logarithm of nothing) is left out and counted.
+
+use std::collections::BTreeMap;
+
+use super::Scope;
+use super::schedule::group_of;
+use super::settling::{Settled, settled};
+use super::statistics::{self, entropy, jain, max_min, product};
+
+/// Length of an instant: iperf3's usual interval.
+pub(crate) const INSTANT_S: f64 = 0.1;
+/// An instant of which less than this share was reported is none.
+const LEAST_COVERED: f64 = 0.5;
+/// Flows have converged when Jain's index of so many instants is this: a second, and nine tenths.
+const CONVERGED_INSTANTS: usize = 10;
+const CONVERGED_JAIN: f64 = 0.9;
+/// Without a plan: a flow runs in a phase of which it has this share of instants.
+const SOME_OF_A_PHASE: f64 = 0.1;
+
+/// What a flow did in one instant.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct Instant {
+    bytes: f64,
+    covered_s: f64,
+    /// Sum of the samples, and how many.
+    srtt_us: (f64, u32),
+}
+
+impl Instant {
+    /// Received, Mbit/s.
+    fn mbit_per_s(self) -> Option<f64> {
+        (self.covered_s >= LEAST_COVERED * INSTANT_S).then(|| self.bytes * 8e-6 / self.covered_s)
+    }
+
+    /// Mean smoothed RTT of its samples, µs.
+    fn srtt_us(self) -> Option<f64> {
+        let (sum, samples) = self.srtt_us;
+        (samples > 0).then(|| sum / f64::from(samples))
+    }
+}
+
+/// The flows of one trial on the grid of instants that begins with it.
+#[derive(Debug)]
+pub(crate) struct Grid {
+    count: usize,
+    flows: Vec<(String, Vec<Instant>)>,
+    /// The flow that was asked for last: rows of one come one after the other.
+    last: usize,
+}
+
+/// What a [`Grid`] has of a stretch of the trial: the instants that lie within it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Aligned<'a> {
+    grid: &'a Grid,
+    first: usize,
+    count: usize,
+}
+
+/// Of a rate.
+type Utility = fn(f64) -> f64;
+/// Of the rates of all flows.
+type Index = fn(&[f64]) -> Option<f64>;
+/// One number: flow (`None`: all together), metric, unit, statistic, value, instants in it.
+pub(super) type Number<'a> = (Option<&'a str>, &'static str, &'static str, &'static str, f64, u32);
+
+impl Grid {
+    /// Of a trial that ends `end_s` after its beginning.
+    pub(super) fn new(end_s: f64) -> Self {
+        let count = (end_s / INSTANT_S + 1e-6).floor().max(0.0) as usize;
+        Self { count, flows: Vec::new(), last: 0 }
+    }
+
+    fn flow(&mut self, name: &str) -> &mut [Instant] {
+        if self.flows.get(self.last).is_none_or(|(known, _)| known != name) {
+            let known = self.flows.iter().position(|(known, _)| known == name);
+            self.last = known.unwrap_or(self.flows.len());
+            if known.is_none() {
+                self.flows.push((name.to_owned(), vec![Instant::default(); self.count]));
+            }
+        }
+        &mut self.flows[self.last].1
+    }
+
+    /// Bytes that were received in the `seconds` before `end_s`, evenly.
+    pub(super) fn interval(&mut self, flow: &str, end_s: f64, seconds: f64, bytes: f64) {
+        let start_s = end_s - seconds;
+        let from = (start_s / INSTANT_S).floor().max(0.0) as usize;
+        for (nth, instant) in self.flow(flow).iter_mut().enumerate().skip(from) {
+            let begin_s = nth as f64 * INSTANT_S;
+            if begin_s >= end_s {
+                break;
+            }
+            let inside_s = (begin_s + INSTANT_S).min(end_s) - begin_s.max(start_s);
+            if inside_s > 0.0 {
+                instant.bytes += bytes * inside_s / seconds;
+                instant.covered_s += inside_s;
+            }
+        }
+    }
+
+    /// A sample of the smoothed RTT so long after the trial's beginning.
+    pub(super) fn srtt(&mut self, flow: &str, at_s: f64, us: f64) {
+        // Times that are tenths of a second begin an instant: 0.3 by 0.1 is less than 3.
+        let nth = at_s * (1.0 / INSTANT_S);
+        if nth >= 0.0 && (nth as usize) < self.count {
+            let (sum, samples) = &mut self.flow(flow)[nth as usize].srtt_us;
+            *sum += us;
+            *samples += 1;
+        }
+    }
+
+    /// What lies between two instants, in seconds after the trial's beginning.
+    pub(crate) fn between(&self, start_s: f64, end_s: f64) -> Aligned<'_> {
+        let first = (start_s / INSTANT_S - 1e-6).ceil().max(0.0);
+        let end = (end_s / INSTANT_S + 1e-6).floor().min(self.count as f64);
+        Aligned { grid: self, first: first as usize, count: (end - first).max(0.0) as usize }
+    }
+}
+
+impl<'a> Aligned<'a> {
+    /// The number of its first instant in the trial.
+    pub(crate) fn first(self) -> usize {
+        self.first
+    }
+
+    /// Mbit/s received and mean smoothed RTT in µs of a flow in every instant.
+    pub(crate) fn of(self, flow: &str) -> Vec<(Option<f64>, Option<f64>)> {
+        let found = self.grid.flows.iter().find(|(known, _)| known == flow);
+        let instants = found.and_then(|found| found.1.get(self.first..self.first + self.count));
+        match instants {
+            Some(instants) => instants.iter().map(|i| (i.mbit_per_s(), i.srtt_us())).collect(),
+            None => vec![(None, None); self.count],
+        }
+    }
+
+    /// The flows that `runs` says may run here (`None`: it cannot tell) and of which something is known.
+    fn flows(self, runs: impl Fn(&str) -> Option<bool>) -> Vec<(&'a str, &'a [Instant])> {
+        let defined =
+            |instants: &[Instant]| instants.iter().filter(|i| i.mbit_per_s().is_some()).count();
+        let here = |(flow, instants): &'a (String, Vec<Instant>)| {
+            let instants = instants.get(self.first..self.first + self.count)?;
+            let known = defined(instants);
+            let seems = known as f64 >= SOME_OF_A_PHASE * self.count as f64;
+            (known > 0 && runs(flow).unwrap_or(seems)).then_some((flow.as_str(), instants))
+        };
+        let mut flows: Vec<_> = self.grid.flows.iter().filter_map(here).collect();
+        flows.sort_unstable_by_key(|(flow, _)| *flow);
+        flows
+    }
+
+    /// All metrics of the phase, of the flows that `runs` says may run in it (`None`: it cannot tell).
+    pub(super) fn numbers(self, runs: impl Fn(&str) -> Option<bool>) -> Vec<Number<'a>> {
+        let flows = self.flows(runs);
+        let mut numbers = Vec::new();
+        let mut sums = [0.0; 2];
+        for (flow, instants) in &flows {
+            let flow = Some(*flow);
+            let rates: Vec<f64> = instants.iter().filter_map(|i| i.mbit_per_s()).collect();
+            spread(flow, "throughput", &rates, &mut numbers);
+            let power = |i: &Instant| Some(i.mbit_per_s()? * 1e6 / (i.srtt_us()? / 1e6));
+            mean(flow, "power", "bit/s/s", instants.iter().map(power), &mut numbers);
+            let positive = |rate: f64| (rate > 0.0).then_some(rate);
+            let utilities: [(_, _, Utility); 2] = [
+                ("utility_pf", "ln(Mbit/s)", f64::ln),
+                ("utility_mpd", "s/Mbit", |rate| -1.0 / rate),
+            ];
+            for ((metric, unit, of), sum) in utilities.into_iter().zip(&mut sums) {
+                let values = rates.iter().map(|rate| positive(*rate).map(of));
+                *sum += mean(flow, metric, unit, values, &mut numbers).unwrap_or(f64::NAN);
+            }
+        }
+        if flows.is_empty() {
+            return numbers;
+        }
+        let together: Vec<Option<Vec<f64>>> = (0..self.count)
+            .map(|nth| flows.iter().map(|(_, instants)| instants[nth].mbit_per_s()).collect())
+            .collect();
+        let totals: Vec<f64> = together.iter().flatten().map(|rates| rates.iter().sum()).collect();
+        spread(None, "throughput_sum", &totals, &mut numbers);
+        for ((metric, unit), sum) in
+            [("utility_pf", "ln(Mbit/s)"), ("utility_mpd", "s/Mbit")].into_iter().zip(sums)
+        {
+            if sum.is_finite() {
+                numbers.push((None, metric, unit, "sum", sum, flows.len() as u32));
+            }
+        }
+        if flows.len() > 1 {
+            let indices: [(_, _, Index); 4] = [
+                ("jain_fairness", "1", jain),
+                ("product_fairness", "(Mbit/s)^flows", product),
+                ("entropy_fairness", "1", entropy),
+                ("max_min_fairness", "1", max_min),
+            ];
+            for (metric, unit, of) in indices {
+                let values = together.iter().map(|rates| of(rates.as_ref()?));
+                mean(None, metric, unit, values, &mut numbers);
+            }
+            let converged = convergence_us(&together);
+            mean(None, "convergence_time", "us", std::iter::once(converged), &mut numbers);
+            if converged.is_none() {
+                numbers.push((None, "convergence_time", "1", "undefined", 1.0, 1));
+            }
+        }
+        numbers
+    }
+
+    /// When the throughput and the smoothed RTT of every flow, every group and of all flows have settled after a step at the
+    /// beginning; a group's throughput is the sum, its RTT the mean.
+    pub(super) fn settling(self, runs: impl Fn(&str) -> Option<bool>) -> Vec<Settled> {
+        let flows = self.flows(runs);
+        let mut all: BTreeMap<(Scope, &str), Vec<&[Instant]>> = BTreeMap::new();
+        for (flow, instants) in flows {
+            let places = [(Scope::Flow, flow), (Scope::Group, group_of(flow)), (Scope::Net, "all")];
+            for place in places {
+                all.entry(place).or_default().push(instants);
+            }
+        }
+        let mut found = Vec::new();
+        for ((scope, subject), flows) in all {
+            let mut judge = |metric, at: &dyn Fn(usize) -> Option<f64>| {
+                let instants: Vec<Option<f64>> = (0..self.count).map(at).collect();
+                if instants.iter().any(Option::is_some) {
+                    found.push((scope, subject.to_owned(), metric, settled(&instants)));
+                }
+            };
+            judge("settling_time", &|nth| flows.iter().map(|flow| flow[nth].mbit_per_s()).sum());
+            if scope != Scope::Net {
+                judge("srtt_settling_time", &|nth| {
+                    let known: Vec<f64> =
+                        flows.iter().filter_map(|flow| flow[nth].srtt_us()).collect();
+                    statistics::mean(&known)
+                });
+            }
+        }
+        found
+    }
+}
+
+/// From the beginning to that of the first second in which what the flows got is shared fairly, all of them being there.
+fn convergence_us(together: &[Option<Vec<f64>>]) -> Option<f64> {
+    let fair = |second: &[Option<Vec<f64>>]| {
+        let rates: Option<Vec<&Vec<f64>>> = second.iter().map(Option::as_ref).collect();
+        let rates = rates?;
+        let flows = rates.first()?.len();
+        let sums: Vec<f64> = (0..flows).map(|flow| rates.iter().map(|at| at[flow]).sum()).collect();
+        jain(&sums).filter(|index| *index >= CONVERGED_JAIN)
+    };
+    let first = together.windows(CONVERGED_INSTANTS).position(|second| fair(second).is_some())?;
+    Some((first as f64 * INSTANT_S * 1e6).round())
+}
+
+/// Sample standard deviation in bit/s, and that over the mean.
+fn spread<'a>(
+    flow: Option<&'a str>,
+    metric: &'static str,
+    mbit: &[f64],
+    into: &mut Vec<Number<'a>>,
+) {
+    if mbit.len() < 2 {
+        return;
+    }
+    let n = mbit.len() as f64;
+    let mean = mbit.iter().sum::<f64>() / n;
+    let std = (mbit.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / (n - 1.0)).sqrt();
+    // What is left of a constant rate by rounding.
+    let std = if std < mean * 1e-9 { 0.0 } else { std };
+    into.push((flow, metric, "bit/s", "std", std * 1e6, mbit.len() as u32));
+    if mean > 0.0 {
+        into.push((flow, metric, "1", "cov", std / mean, mbit.len() as u32));
+    }
+}
+
+/// The mean of what is defined, and how many are not; returns the mean.
+fn mean<'a>(
+    flow: Option<&'a str>,
+    metric: &'static str,
+    unit: &'static str,
+    values: impl Iterator<Item = Option<f64>>,
+    into: &mut Vec<Number<'a>>,
+) -> Option<f64> {
+    let (mut sum, mut n, mut undefined) = (0.0, 0_u32, 0_u32);
+    for value in values {
+        match value {
+            Some(value) => (sum, n) = (sum + value, n + 1),
+            None => undefined += 1,
+        }
+    }
+    let mean = (n > 0).then(|| sum / f64::from(n))?;
+    into.push((flow, metric, unit, "mean", mean, n));
+    if undefined > 0 {
+        into.push((flow, metric, "1", "undefined", f64::from(undefined), n + undefined));
+    }
+    Some(mean)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn whole(grid: &Grid) -> Aligned<'_> {
+        grid.between(0.0, 1e9)
+    }
+
+    fn find(grid: &Grid, flow: Option<&str>, metric: &str, stat: &str) -> Option<(f64, u32)> {
+        let numbers = whole(grid).numbers(|_| None);
+        let found = numbers.iter().find(|n| (n.0, n.1, n.3) == (flow, metric, stat))?;
+        Some((found.4, found.5))
+    }
+
+    /// Two flows with these rates in Mbit/s, an instant each.
+    fn two(rates: &[(f64, f64)]) -> Grid {
+        let mut aligned = Grid::new(rates.len() as f64 * INSTANT_S);
+        for (nth, (a, b)) in rates.iter().enumerate() {
+            let end_s = (nth + 1) as f64 * INSTANT_S;
+            aligned.interval("a", end_s, INSTANT_S, a * 1e6 / 8.0 * INSTANT_S);
+            aligned.interval("b", end_s, INSTANT_S, b * 1e6 / 8.0 * INSTANT_S);
+        }
+        aligned
+    }
+
+    fn close(found: Option<(f64, u32)>, wanted: f64) {
+        let (value, _) = found.unwrap();
+        assert!((value - wanted).abs() < 1e-9 * wanted.abs().max(1.0), "{value} is not {wanted}");
+    }
+
+    #[test]
+    fn a_mean_of_products_is_not_the_product_of_means() {
+        // NewReno and Vegas of the published comparison: 26.30 and 4.49 Mbit/s in the mean, one up when the other
+        // is down (covariance -3.1): 114.99 is printed, 118.09 is what the means give.
+        let swing = 3.1_f64.sqrt();
+        let aligned = two(&[(26.30 + swing, 4.49 - swing), (26.30 - swing, 4.49 + swing)]);
+        close(find(&aligned, None, "product_fairness", "mean"), 26.30 * 4.49 - 3.1);
+        let jain = |a: f64, b: f64| (a + b).powi(2) / (2.0 * (a * a + b * b));
+        let wanted = (jain(26.30 + swing, 4.49 - swing) + jain(26.30 - swing, 4.49 + swing)) / 2.0;
+        close(find(&aligned, None, "jain_fairness", "mean"), wanted);
+        let wanted = ((26.30 + swing).ln() + (26.30 - swing).ln()) / 2.0;
+        close(find(&aligned, Some("a"), "utility_pf", "mean"), wanted);
+        close(find(&aligned, Some("a"), "throughput", "std"), (2.0_f64 * 3.1).sqrt() * 1e6);
+    }
+
+    #[test]
+    fn the_utilities_of_constant_flows_are_those_of_their_rates() {
+        let aligned = two(&[(26.30, 4.49); 5]);
+        close(find(&aligned, None, "utility_pf", "sum"), 26.30_f64.ln() + 4.49_f64.ln());
+        close(find(&aligned, None, "utility_mpd", "sum"), -1.0 / 26.30 - 1.0 / 4.49);
+        close(find(&aligned, None, "max_min_fairness", "mean"), 4.49 / 26.30);
+        close(find(&aligned, None, "throughput_sum", "cov"), 0.0);
+    }
+
+    #[test]
+    fn what_is_undefined_is_counted_and_left_out() {
+        let aligned = two(&[(10.0, 0.0), (10.0, 10.0), (10.0, 10.0)]);
+        assert_eq!(find(&aligned, Some("b"), "utility_pf", "undefined"), Some((1.0, 3)));
+        close(find(&aligned, Some("b"), "utility_pf", "mean"), 10.0_f64.ln());
+        assert_eq!(find(&aligned, Some("a"), "utility_pf", "undefined"), None);
+        // A flow that begins later: nothing can be said of both before.
+        let mut late = Grid::new(0.3);
+        late.interval("a", 0.3, 0.3, 300.0);
+        late.interval("b", 0.3, 0.1, 100.0);
+        close(find(&late, None, "jain_fairness", "mean"), 1.0);
+        assert_eq!(find(&late, None, "jain_fairness", "undefined"), Some((2.0, 3)));
+    }
+
+    #[test]
+    fn what_drains_after_a_flows_end_is_no_flow_of_the_next_phase() {
+        let mut aligned = two(&[(10.0, 30.0); 4]);
+        aligned.interval("drained", 0.1, 0.1, 1.0);
+        let numbers = whole(&aligned).numbers(|flow| Some(flow != "drained"));
+        let jain = numbers.iter().find(|n| n.1 == "jain_fairness").unwrap();
+        assert!((jain.4 - 0.8).abs() < 1e-9 && jain.5 == 4, "{jain:?}");
+    }
+
+    #[test]
+    fn flows_have_converged_with_the_first_second_that_they_share() {
+        let mut rates = vec![(30.0, 0.0); 20];
+        rates.extend([(19.0, 11.0); 10]);
+        rates.extend([(15.0, 15.0); 10]);
+        // 19 to 11 is an index of 0.93; with one instant of the second before it is 0.896.
+        close(find(&two(&rates), None, "convergence_time", "mean"), 2e6);
+        let never = two(&[(30.0, 1.0); 30]);
+        assert_eq!(find(&never, None, "convergence_time", "mean"), None);
+        assert_eq!(find(&never, None, "convergence_time", "undefined"), Some((1.0, 1)));
+        // Scaled and turned about it is the same.
+        let turned: Vec<(f64, f64)> = rates.iter().map(|(a, b)| (b * 7.0, a * 7.0)).collect();
+        close(find(&two(&turned), None, "convergence_time", "mean"), 2e6);
+    }
+
+    #[test]
+    fn intervals_are_spread_over_the_instants_that_they_cover() {
+        let mut grid = Grid::new(1.3);
+        // From 0.95 to 1.15 s: half an instant lies before the phase, half of one within it.
+        grid.interval("a", 1.15, 0.2, 2000.0);
+        grid.interval("a", 1.3, 0.15, 6000.0);
+        grid.srtt("a", 1.0, 20_000.0);
+        grid.srtt("a", 0.99, 1.0);
+        let rates = |grid: &Grid| -> Vec<Option<f64>> {
+            let flows = grid.between(1.0, 1.3).flows(|_| None);
+            flows[0].1.iter().map(|i| i.mbit_per_s()).collect()
+        };
+        let (before, wanted) = (rates(&grid), [0.08, (500.0 + 2000.0) * 8e-5, 0.32]);
+        assert!(
+            before.iter().zip(wanted).all(|(a, b)| (a.unwrap() - b).abs() < 1e-9),
+            "{before:?}"
+        );
+        let numbers = grid.between(1.0, 1.3).numbers(|_| None);
+        let power = numbers.iter().find(|n| n.1 == "power").unwrap();
+        assert!((power.4 - 0.08e6 / 0.02).abs() < 1e-6 && power.5 == 1, "{power:?}");
+        // Outside of the phase, and of the trial.
+        grid.interval("a", 0.9, 0.5, 1e9);
+        grid.interval("a", 9.0, 0.5, 1e9);
+        grid.srtt("a", 1.3, 1.0);
+        grid.srtt("a", -0.1, 1.0);
+        assert_eq!(rates(&grid), before);
+    }
+
+    #[test]
+    fn a_step_settles_for_flows_groups_and_all_together() {
+        let mut grid = Grid::new(20.0);
+        for nth in 1..=200 {
+            let end_s = f64::from(nth) * INSTANT_S;
+            // `a` gives way to `b` from the 5th to the 8th second; together they fill the link all the time.
+            let share = ((end_s - 5.0) / 3.0).clamp(0.0, 1.0);
+            grid.interval("a/0", end_s, INSTANT_S, 1e5 * (2.0 - share));
+            grid.interval("b/0", end_s, INSTANT_S, 1e5 * share);
+            grid.srtt("a/0", end_s - 0.05, 20_000.0);
+        }
+        let settled = grid.between(0.0, 20.0).settling(|_| None);
+        let of = |scope, subject: &str, metric: &str| {
+            let found =
+                settled.iter().find(|s| (s.0, s.1.as_str(), s.2) == (scope, subject, metric));
+            found.map(|found| found.3)
+        };
+        // Within a tenth of its share: 0.3 s before the end, and the second is averaged.
+        assert!(
+            matches!(of(Scope::Flow, "b/0", "settling_time"), Some(Some(70..=77))),
+            "{settled:?}"
+        );
+        assert_eq!(of(Scope::Group, "b", "settling_time"), of(Scope::Flow, "b/0", "settling_time"));
+        assert_eq!(of(Scope::Net, "all", "settling_time"), Some(Some(0)));
+        assert_eq!(of(Scope::Flow, "a/0", "srtt_settling_time"), Some(Some(0)));
+        assert_eq!(of(Scope::Flow, "b/0", "srtt_settling_time"), None, "never sampled");
+        assert_eq!(of(Scope::Net, "all", "srtt_settling_time"), None);
+        // The next step comes too soon.
+        let short = grid.between(0.0, 2.0).settling(|flow| Some(flow == "a/0"));
+        assert!(!short.is_empty() && short.iter().all(|settled| settled.3.is_none()), "{short:?}");
+    }
+}

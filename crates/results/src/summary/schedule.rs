@@ -1,0 +1,99 @@
+//! What the run's own plan says of when: which groups run, and at which instants something changes.
+
+use std::collections::BTreeMap;
+
+use ccbench_proto::plan::check::CheckedPlan;
+use ccbench_proto::schedule::{self, FlowTask, Point};
+
+use crate::journal::PhaseRecord;
+
+/// From and to, in seconds since the trial's beginning.
+pub(crate) type Span = (f64, f64);
+
+/// When groups run and links change at each point; nothing if the plan cannot be read.
+pub(crate) struct Schedule(Option<BTreeMap<u32, Timing>>);
+
+/// A flow group: how many flows it has, and when.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Group {
+    pub(crate) flows: u32,
+    pub(crate) span: Span,
+}
+
+/// Of one point.
+struct Timing {
+    groups: BTreeMap<String, Group>,
+    /// When a link changes or a flow starts or stops.
+    steps_s: Vec<f64>,
+}
+
+impl Timing {
+    fn of(point: &Point) -> Self {
+        let timed = |task: FlowTask| {
+            let span = (task.start.as_secs_f64(), task.stop.as_secs_f64());
+            (task.group, Group { flows: task.count, span })
+        };
+        let groups: BTreeMap<String, Group> =
+            schedule::flows(&point.plan).into_iter().map(timed).collect();
+        let changes = point.plan.plan().changes.iter().map(|change| change.at.as_secs_f64());
+        let mut steps_s: Vec<f64> =
+            groups.values().flat_map(|group| [group.span.0, group.span.1]).chain(changes).collect();
+        steps_s.sort_by(f64::total_cmp);
+        steps_s.dedup();
+        Self { groups, steps_s }
+    }
+}
+
+impl Schedule {
+    /// From the run's own plan.
+    pub(crate) fn of(plan: Option<&CheckedPlan>) -> Self {
+        let timing = |point: Point| (point.id, Timing::of(&point));
+        Self(plan.map(|plan| plan.points().into_iter().map(timing).collect()))
+    }
+
+    fn group(&self, point_id: u32, group: &str) -> Option<Span> {
+        Some(self.0.as_ref()?.get(&point_id)?.groups.get(group)?.span)
+    }
+
+    /// The groups of a point; none if the plan is not known.
+    pub(crate) fn groups(&self, point_id: u32) -> impl Iterator<Item = (&str, Group)> {
+        let timing = self.0.as_ref().and_then(|points| points.get(&point_id));
+        let groups = timing.into_iter().flat_map(|timing| &timing.groups);
+        groups.map(|(name, group)| (name.as_str(), *group))
+    }
+
+    /// Whether a group may run meanwhile; `None` if the plan is not known.
+    pub(super) fn allows(
+        &self,
+        point_id: u32,
+        group: &str,
+        (begin_s, end_s): Span,
+    ) -> Option<bool> {
+        self.0.as_ref()?;
+        let span = self.group(point_id, group);
+        Some(span.is_some_and(|(start_s, stop_s)| start_s < end_s && stop_s > begin_s))
+    }
+
+    /// How many seconds the plan lets a group run meanwhile; all of them if the plan is not known.
+    pub(super) fn planned_s(&self, point_id: u32, group: &str, (begin_s, end_s): Span) -> f64 {
+        let span = self.group(point_id, group);
+        span.map_or(end_s - begin_s, |(start_s, stop_s)| stop_s.min(end_s) - start_s.max(begin_s))
+    }
+
+    /// Every step of a trial, up to the next one or the trial's end. If the plan is not known, every phase begins with one.
+    pub(super) fn steps(&self, point_id: u32, phases: &[PhaseRecord]) -> Vec<Span> {
+        let end_s = phases.last().map_or(0.0, |last| last.span_s().1);
+        let mut at: Vec<f64> = match &self.0 {
+            Some(points) => points.get(&point_id).map_or(vec![], |timing| timing.steps_s.clone()),
+            None => phases.iter().map(|phase| phase.span_s().0).collect(),
+        };
+        at.retain(|at_s| *at_s < end_s);
+        at.push(end_s);
+        at.windows(2).map(|pair| (pair[0], pair[1])).collect()
+    }
+}
+
+/// The group of a flow `GROUP/NUMBER`.
+pub(crate) fn group_of(flow: &str) -> &str {
+    flow.rsplit_once('/').map_or(flow, |(group, _)| group)
+}

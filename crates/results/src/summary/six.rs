@@ -1,0 +1,66 @@
+//! The six columns of the coexistence study: per trial, a group's mean throughput in each phase and its mean smoothed
+//! RTT in each phase. The study's scripts print the mean over a group's flows where they run several; here the sum
+//! and the mean per flow are both there, and named.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::path::Path;
+
+use super::{Choice, PhaseRow, Scope, Summary, compute};
+use crate::csv::quoted;
+use crate::store::level_of;
+use crate::{Result, ResultsError};
+
+/// The six columns of one flow group as CSV, one line per counted trial: `throughput_sum_mbit_s.<phase>`, then
+/// `throughput_per_flow_mean_mbit_s.<phase>`, then `srtt_mean_ms.<phase>`. A group that does not run in a phase
+/// has empty fields there.
+pub fn six_columns(run_dir: &Path, group: &str) -> Result<String> {
+    six_columns_of(&compute(run_dir, Choice::default())?, group)
+}
+
+/// Column, metric, and how much of the metric's unit the column's unit is.
+const COLUMNS: [(&str, &str, f64); 3] = [
+    ("throughput_sum_mbit_s", "throughput_sum", 1e6),
+    ("throughput_per_flow_mean_mbit_s", "throughput_per_flow_mean", 1e6),
+    ("srtt_mean_ms", "srtt", 1e3),
+];
+
+/// As [`six_columns`], of a summary that is there already.
+pub fn six_columns_of(summary: &Summary, group: &str) -> Result<String> {
+    let of_group =
+        |row: &&PhaseRow| row.scope == Scope::Group && row.subject == group && row.stat == "mean";
+    let rows: Vec<&PhaseRow> = summary.phase_rows.iter().filter(of_group).collect();
+    if rows.is_empty() {
+        let known = summary.groups().join(", ");
+        let known = if known.is_empty() { "none".to_owned() } else { known };
+        return Err(ResultsError::UnknownGroup { group: group.to_owned(), known });
+    }
+    let mut names = vec!["point_id".to_owned()];
+    names.extend(summary.factors.iter().map(|factor| quoted(factor)));
+    names.extend(["trial".to_owned(), "status".to_owned()]);
+    for (column, _, _) in COLUMNS {
+        names.extend(summary.phases.iter().map(|phase| quoted(&format!("{column}.{phase}"))));
+    }
+    let mut out = names.join(",") + "\n";
+    let key = |r: &&PhaseRow| (r.point_id, r.trial, r.metric, r.phase.clone());
+    let values: BTreeMap<_, f64> = rows.iter().map(|r| (key(r), r.value)).collect();
+    let counted: BTreeSet<_> = rows.iter().map(|r| (r.point_id, r.trial)).collect();
+    for end in summary.trials.iter().filter(|end| counted.contains(&(end.point_id, end.trial))) {
+        let levels = summary.points.get(&end.point_id);
+        let level = |factor: &String| {
+            levels.and_then(|levels| level_of(levels, factor)).map_or(String::new(), quoted)
+        };
+        let mut fields = vec![end.point_id.to_string()];
+        fields.extend(summary.factors.iter().map(level));
+        fields.extend([end.trial.to_string(), end.status.to_string()]);
+        for (_, metric, scale) in COLUMNS {
+            for phase in &summary.phases {
+                let value = values.get(&(end.point_id, end.trial, metric, phase.clone()));
+                fields.push(value.map_or(String::new(), |value| format!("{:.3}", value / scale)));
+            }
+        }
+        // Writing to a String cannot fail.
+        let _ = writeln!(out, "{}", fields.join(","));
+    }
+    Ok(out)
+}

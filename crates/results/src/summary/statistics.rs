@@ -1,0 +1,365 @@
+//! The arithmetic over flows and over trials. Pure.
+
+use std::collections::BTreeMap;
+
+use ccbench_proto::metric::SAMPLED;
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{RngCore as _, SeedableRng as _};
+use statrs::distribution::{ContinuousCDF as _, StudentsT};
+
+/// Share of intervals that hold the true mean, if trials are independent and their spread is not too skewed.
+pub const CONFIDENCE: f64 = 0.95;
+/// Name of the method that [`mean_with_interval`] uses.
+pub const METHOD: &str = "t95";
+
+/// Name of the method that [`bootstrap`] uses.
+pub const BOOTSTRAP_METHOD: &str = "bootstrap95";
+/// How often [`bootstrap`] draws anew: the ends of a 95 % interval then move by a hundredth of its width or so.
+const RESAMPLES: usize = 2000;
+
+/// A mean over trials.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Mean {
+    /// The arithmetic mean.
+    pub value: f64,
+    /// Lower and upper end of the confidence interval; `None` with fewer than two trials.
+    pub interval: Option<(f64, f64)>,
+}
+
+/// Mean and 95 % confidence interval by Student's t with n - 1 degrees of freedom. `None` of nothing.
+pub fn mean_with_interval(values: &[f64]) -> Option<Mean> {
+    let value = mean(values)?;
+    Some(Mean { value, interval: half_width(values).map(|half| (value - half, value + half)) })
+}
+
+fn half_width(values: &[f64]) -> Option<f64> {
+    let n = values.len() as f64;
+    Some(t_quantile(n - 1.0)? * (variance(values)? / n).sqrt())
+}
+
+/// Sample variance; `None` of fewer than two.
+pub fn variance(values: &[f64]) -> Option<f64> {
+    let n = values.len() as f64;
+    let mean = mean(values)?;
+    let squares = values.iter().map(|v| (v - mean).powi(2)).sum::<f64>();
+    (values.len() >= 2).then(|| squares / (n - 1.0))
+}
+
+/// Arithmetic mean; `None` of nothing.
+pub fn mean(values: &[f64]) -> Option<f64> {
+    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
+}
+
+/// The middle value, or the mean of the two middle ones; `None` of nothing.
+pub fn median(values: &[f64]) -> Option<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let upper = *sorted.get(sorted.len() / 2)?;
+    Some(if sorted.len() % 2 == 1 {
+        upper
+    } else {
+        f64::midpoint(sorted[sorted.len() / 2 - 1], upper)
+    })
+}
+
+/// The statistics [`SAMPLED`] of these samples, whose order it changes; the standard deviation is none of one sample. Quantiles
+/// are interpolated between the two samples beside them.
+pub(super) fn of_samples(values: &mut [f64]) -> Vec<(&'static str, f64)> {
+    let Some(mean) = mean(values) else { return vec![] };
+    let std = variance(values).map(f64::sqrt);
+    let [p5, median, p95, p99] = quantiles(values, [0.05, 0.5, 0.95, 0.99]);
+    // What the last quantile left on either side of it.
+    let least = values.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let all = [Some(mean), median, p5, p95, p99, std, Some(least), Some(most)];
+    SAMPLED.into_iter().zip(all).filter_map(|(stat, value)| Some((stat, value?))).collect()
+}
+
+/// Quantiles of these samples for ascending shares; changes the samples' order.
+fn quantiles<const N: usize>(values: &mut [f64], shares: [f64; N]) -> [Option<f64>; N] {
+    let most = values.len().saturating_sub(1) as f64;
+    let mut from = 0;
+    shares.map(|share| {
+        let at = most * share;
+        let below = at.floor();
+        // What is before `from` is not larger than what follows.
+        let rest = values.get_mut(from..).filter(|rest| !rest.is_empty())?;
+        let (_, lower, above) = rest.select_nth_unstable_by(below as usize - from, f64::total_cmp);
+        from = below as usize;
+        if at == below {
+            return Some(*lower);
+        }
+        let upper = above.iter().copied().fold(f64::INFINITY, f64::min);
+        Some((at - below) * (upper - *lower) + *lower)
+    })
+}
+
+/// How far Student's t reaches with so many degrees of freedom (they need not be whole).
+pub(crate) fn t_quantile(freedom: f64) -> Option<f64> {
+    Some(StudentsT::new(0.0, 1.0, freedom).ok()?.inverse_cdf((1.0 + CONFIDENCE) / 2.0))
+}
+
+/// The percentile bootstrap's 95 % interval of a statistic of several samples that were drawn independently: each is
+/// drawn anew from itself, 2000 times, always in the same way. `None` where a sample has fewer than two values, or the
+/// statistic is not defined for half of the draws. Of few values it is too narrow (of 5: about 80 % instead of 95 %).
+pub fn bootstrap(
+    samples: &[&[f64]],
+    statistic: impl Fn(&[Vec<f64>]) -> Option<f64>,
+) -> Option<(f64, f64)> {
+    if samples.iter().any(|sample| sample.len() < 2) {
+        return None;
+    }
+    // Of equal values every draw is the same.
+    if samples.iter().all(|sample| sample.iter().all(|value| *value == sample[0])) {
+        let all: Vec<Vec<f64>> = samples.iter().map(|sample| sample.to_vec()).collect();
+        return statistic(&all).map(|value| (value, value));
+    }
+    let mut random = ChaCha8Rng::seed_from_u64(0);
+    let mut drawn: Vec<Vec<f64>> = samples.iter().map(|sample| sample.to_vec()).collect();
+    let mut found = Vec::with_capacity(RESAMPLES);
+    for _ in 0..RESAMPLES {
+        for (values, sample) in drawn.iter_mut().zip(samples) {
+            for value in values {
+                *value = sample[draw(&mut random, sample.len())];
+            }
+        }
+        found.extend(statistic(&drawn).filter(|value| value.is_finite()));
+    }
+    if found.len() * 2 < RESAMPLES {
+        return None;
+    }
+    Some(ends(&mut found))
+}
+
+/// Draws of which more are selected from than sorted.
+const MANY_DRAWS: usize = 256;
+
+/// What the intervals over so many trials have in common, worked out once: of the summary's numbers there are thousands.
+pub(super) struct OverTrials {
+    t: Option<f64>,
+    /// How often each trial is in a draw of [`bootstrap`], and how many draws are so: of few trials there are few different ones.
+    draws: Vec<(Vec<f64>, usize)>,
+}
+
+impl OverTrials {
+    /// Of `n` trials.
+    pub(super) fn of(n: usize) -> Self {
+        let mut random = ChaCha8Rng::seed_from_u64(0);
+        let mut draws: BTreeMap<Vec<u32>, usize> = BTreeMap::new();
+        for _ in 0..if n < 2 { 0 } else { RESAMPLES } {
+            let mut times = vec![0; n];
+            (0..n).for_each(|_| times[draw(&mut random, n)] += 1);
+            *draws.entry(times).or_default() += 1;
+        }
+        let numbers = |times: Vec<u32>| times.into_iter().map(f64::from).collect();
+        let draws = draws.into_iter().map(|(times, of)| (numbers(times), of)).collect();
+        Self { t: t_quantile(n as f64 - 1.0), draws }
+    }
+
+    /// As [`mean_with_interval`], of `n` values.
+    pub(super) fn mean(&self, values: &[f64]) -> Option<Mean> {
+        let value = mean(values)?;
+        let half = self.t.zip(variance(values));
+        let half = half.map(|(t, variance)| t * (variance / values.len() as f64).sqrt());
+        Some(Mean { value, interval: half.map(|half| (value - half, value + half)) })
+    }
+
+    /// As [`bootstrap`] of the mean, of `n` values.
+    pub(super) fn bootstrap(&self, values: &[f64]) -> Option<(f64, f64)> {
+        let first = values.first()?;
+        if self.draws.is_empty() || values.iter().all(|value| value == first) {
+            return bootstrap(&[values], |drawn| mean(&drawn[0]));
+        }
+        let n = values.len() as f64;
+        let mean_of = |times: &[f64]| {
+            times.iter().zip(values).map(|(times, value)| times * value).sum::<f64>() / n
+        };
+        let means = self.draws.iter().map(|(times, of)| (mean_of(times), *of));
+        if self.draws.len() > MANY_DRAWS {
+            return Some(ends(
+                &mut means.flat_map(|(mean, of)| std::iter::repeat_n(mean, of)).collect::<Vec<_>>(),
+            ));
+        }
+        let mut means: Vec<(f64, usize)> = means.collect();
+        means.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let at = |nth: usize| {
+            let mut before = 0;
+            let found = means.iter().find(|(_, of)| {
+                before += of;
+                before > nth
+            });
+            found.map(|(mean, _)| *mean)
+        };
+        let [low, high] = positions(RESAMPLES);
+        at(low).zip(at(high))
+    }
+}
+
+/// One of `n`, each equally likely.
+fn draw(random: &mut ChaCha8Rng, n: usize) -> usize {
+    ((u64::from(random.next_u32()) * n as u64) >> 32) as usize
+}
+
+/// Of so many values in order, those between which are 95 %.
+fn positions(count: usize) -> [usize; 2] {
+    let most = (count - 1) as f64;
+    [(1.0 - CONFIDENCE) / 2.0, (1.0 + CONFIDENCE) / 2.0]
+        .map(|share| (most * share).round() as usize)
+}
+
+/// The values between which are 95 % of these; changes their order.
+fn ends(values: &mut [f64]) -> (f64, f64) {
+    let [low, high] =
+        positions(values.len()).map(|at| *values.select_nth_unstable_by(at, f64::total_cmp).1);
+    (low, high)
+}
+
+/// Jain's index of these shares: 1 when all are equal, 1/n when one has everything. `None` of fewer than two and of
+/// nothing but zeros.
+pub fn jain(shares: &[f64]) -> Option<f64> {
+    let sum: f64 = shares.iter().sum();
+    let squares: f64 = shares.iter().map(|x| x * x).sum();
+    (shares.len() >= 2 && squares > 0.0).then(|| sum * sum / (shares.len() as f64 * squares))
+}
+
+/// The product of these shares, RFC 5166's measure: largest where a fixed sum is shared equally.
+pub fn product(shares: &[f64]) -> Option<f64> {
+    (shares.len() >= 2).then(|| shares.iter().product())
+}
+
+/// Shannon's entropy of what each has of the sum, over that of equal shares: 1 when all are equal, 0 when one has
+/// everything. Not ccperf's column of that name, whose definition is not published.
+pub fn entropy(shares: &[f64]) -> Option<f64> {
+    let sum: f64 = shares.iter().sum();
+    let parts = shares.iter().map(|x| x / sum).filter(|part| *part > 0.0);
+    let bits: f64 = parts.map(|part| -part * part.log2()).sum();
+    (shares.len() >= 2 && sum > 0.0).then(|| bits / (shares.len() as f64).log2())
+}
+
+/// The least share over the largest. `None` of fewer than two and of nothing but zeros.
+pub fn max_min(shares: &[f64]) -> Option<f64> {
+    let least = shares.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = shares.iter().copied().fold(0.0, f64::max);
+    (shares.len() >= 2 && most > 0.0).then(|| least / most)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_interval_of_five_trials_is_that_of_the_tables() {
+        // t(0.975, 4) = 2.776445; mean 3, sample standard deviation sqrt(2.5).
+        let mean = mean_with_interval(&[1.0, 2.0, 3.0, 4.0, 5.0]).unwrap();
+        let (low, high) = mean.interval.unwrap();
+        let half = 2.776_445_105 * (2.5_f64 / 5.0).sqrt();
+        assert!((mean.value - 3.0).abs() < 1e-12);
+        assert!((low - (3.0 - half)).abs() < 1e-6 && (high - (3.0 + half)).abs() < 1e-6);
+    }
+
+    #[test]
+    fn one_trial_has_a_mean_and_no_interval() {
+        assert_eq!(mean_with_interval(&[7.0]), Some(Mean { value: 7.0, interval: None }));
+        assert_eq!(mean_with_interval(&[]), None);
+    }
+
+    #[test]
+    fn a_bootstrap_covers_the_mean_and_is_the_same_every_time() {
+        let values: Vec<f64> = (0..40).map(|n| f64::from(n * 37 % 41)).collect();
+        let mean_of = |drawn: &[Vec<f64>]| mean(&drawn[0]);
+        let (low, high) = bootstrap(&[&values], mean_of).unwrap();
+        let t = mean_with_interval(&values).unwrap();
+        let (t_low, t_high) = t.interval.unwrap();
+        assert!(low < t.value && t.value < high);
+        // Of many values both are about the same.
+        assert!((low - t_low).abs() < 0.6 && (high - t_high).abs() < 0.6, "{low} {high} {t:?}");
+        assert_eq!(bootstrap(&[&values], mean_of), Some((low, high)));
+        assert_eq!(bootstrap(&[&[1.0]], mean_of), None);
+        assert_eq!(bootstrap(&[&[2.0, 2.0, 2.0]], mean_of), Some((2.0, 2.0)));
+    }
+
+    #[test]
+    fn intervals_that_share_their_draws_are_those_that_do_not() {
+        for n in [1, 2, 3, 5, 12, 40] {
+            let values: Vec<f64> = (0..n).map(|nth| f64::from(nth * 37 % 41) / 3.0).collect();
+            let shared = OverTrials::of(n as usize);
+            assert_eq!(shared.mean(&values), mean_with_interval(&values));
+            let alone = bootstrap(&[&values], |drawn| mean(&drawn[0]));
+            let (shared, alone) = (shared.bootstrap(&values), alone);
+            let near = |a: f64, b: f64| (a - b).abs() < 1e-12 * a.abs().max(1.0);
+            match (shared, alone) {
+                (Some(a), Some(b)) => assert!(near(a.0, b.0) && near(a.1, b.1), "{n}: {a:?} {b:?}"),
+                (a, b) => assert_eq!(a, b, "{n}"),
+            }
+        }
+        assert_eq!(OverTrials::of(3).bootstrap(&[2.0, 2.0, 2.0]), Some((2.0, 2.0)));
+    }
+
+    proptest! {
+        #[test]
+        fn statistics_of_samples_are_those_of_their_order(
+            values in prop::collection::vec(0.0..1e6_f64, 1..200),
+        ) {
+            let mut sorted = values.clone();
+            sorted.sort_by(f64::total_cmp);
+            let found = of_samples(&mut values.clone());
+            let find = |stat: &str| found.iter().find(|(name, _)| *name == stat).map(|(_, v)| *v);
+            let most = (values.len() - 1) as f64;
+            for (stat, share) in [("p5", 0.05), ("median", 0.5), ("p95", 0.95), ("p99", 0.99)] {
+                let at = most * share;
+                let [lower, upper] = [at.floor(), at.ceil()].map(|at| sorted[at as usize]);
+                let wanted = lower + (upper - lower) * (at - at.floor());
+                prop_assert!((find(stat).unwrap() - wanted).abs() < 1e-6, "{stat}");
+            }
+            prop_assert!((find("median").unwrap() - median(&values).unwrap()).abs() < 1e-6);
+            prop_assert_eq!(find("min"), sorted.first().copied());
+            prop_assert_eq!(find("max"), sorted.last().copied());
+            prop_assert_eq!(find("std").is_some(), values.len() > 1);
+        }
+    }
+
+    #[test]
+    fn nothing_has_no_statistics() {
+        assert_eq!(of_samples(&mut []), vec![]);
+        assert_eq!(of_samples(&mut [3.0]).len(), 7);
+    }
+
+    #[test]
+    fn a_median_is_the_middle() {
+        assert_eq!(
+            [median(&[3.0, 1.0, 9.0]), median(&[4.0, 1.0, 2.0, 9.0]), median(&[])],
+            [Some(3.0), Some(3.0), None]
+        );
+        assert_eq!((variance(&[1.0]), variance(&[1.0, 3.0])), (None, Some(2.0)));
+    }
+
+    #[test]
+    fn jain_of_the_seeds_two_flows_is_two_thirds() {
+        let index = jain(&[26.30, 4.49]).unwrap();
+        assert!((index - 0.6659).abs() < 1e-4, "{index}");
+        assert_eq!(jain(&[5.0, 5.0, 5.0]), Some(1.0));
+        assert_eq!(jain(&[5.0]), None);
+        assert_eq!(jain(&[0.0, 0.0]), None);
+    }
+
+    #[test]
+    fn indices_of_fairness_depend_on_neither_order_nor_scale() {
+        let shares = [3.0, 1.0, 4.0, 1.5];
+        for index in [jain, entropy, max_min] {
+            let value = index(&shares).unwrap();
+            let scaled = index(&shares.map(|x| x * 1e6)).unwrap();
+            let turned = index(&[1.5, 4.0, 1.0, 3.0]).unwrap();
+            assert!((value - scaled).abs() < 1e-12 && (value - turned).abs() < 1e-12);
+            assert!(
+                value < index(&[2.0; 4]).unwrap()
+                    && (index(&[2.0; 4]).unwrap() - 1.0).abs() < 1e-12
+            );
+            assert_eq!((index(&[5.0]), index(&[0.0, 0.0])), (None, None));
+        }
+        // In bits, of the published two flows.
+        assert!((entropy(&[26.30, 4.49]).unwrap() - 0.5993).abs() < 1e-3);
+        assert_eq!((entropy(&[1.0, 0.0]), max_min(&[1.0, 0.0])), (Some(0.0), Some(0.0)));
+        assert_eq!((product(&[26.0, 4.0]), product(&[26.0])), (Some(104.0), None));
+    }
+}

@@ -1,0 +1,446 @@
+//! Prints a summary for people: the table, what is wrong with which trial, and where the files are.
+
+use std::fmt::Write as _;
+use std::io::Write;
+
+use comfy_table::{
+    Cell, CellAlignment, ColumnConstraint, ContentArrangement, LineStyle, Table, TableStyle, Width,
+};
+
+use super::expect::claims_text;
+use super::journal::TrialEnd;
+use super::store::{RunStatus, level_of};
+use super::summary::{PointRow, Scope, Summary};
+use super::{Result, TrialStatus, io_error};
+
+/// Most lines about trials that are not ok; the rest is in `trials.csv`.
+const MOST_VERDICTS: usize = 20;
+/// As many below claims, which tell of them already.
+const FEW_VERDICTS: usize = 3;
+/// A line under the header; a point is set off by its factors.
+pub const STYLE: TableStyle =
+    TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
+/// Stands where the name of a factor may be broken; not printed.
+const BREAK: char = '\u{200b}';
+/// Blanks to the left and right of a cell.
+const PADDING: u16 = 2;
+/// A group whose throughput is over less than this share of its time is marked.
+const FULL_COVERAGE: f64 = 0.95;
+/// Most lines about links; the rest is in `summary_point.csv`.
+const MOST_LINKS: usize = 40;
+/// Most notes; the rest is in `run.json`, or can be had by summarising again.
+const MOST_NOTES: usize = 10;
+
+/// Prints the result table, at most `width` characters wide, the verdicts that are not ok, and the files. A reader
+/// that went away is no error.
+pub fn print(summary: &Summary, out: &mut impl Write, width: u16) -> Result<()> {
+    put(summary, out, &text(summary, width))
+}
+
+/// Prints what became of the plan's claims, the verdicts that are not ok, and where everything else is.
+pub fn print_claims(summary: &Summary, out: &mut impl Write, width: u16) -> Result<()> {
+    let mut told =
+        "\n".to_owned() + &unfinished(summary).map_or(String::new(), |line| line + "\n\n");
+    told += &claims_text(&summary.expectations, width);
+    verdicts(summary, &mut told, FEW_VERDICTS);
+    limited(&mut told, "", &summary.fallbacks, MOST_NOTES, "the events of kind `link`");
+    let dir = summary.run_dir.display();
+    let _ = writeln!(
+        told,
+        "\nresults: {dir}\n  ccbench summarize {dir}   every number\n  ccbench report {dir}      one page with every curve"
+    );
+    if let Err(error) = &summary.written {
+        let _ = writeln!(told, "not all of it could be written: {error}");
+    }
+    put(summary, out, &told)
+}
+
+fn put(summary: &Summary, out: &mut impl Write, text: &str) -> Result<()> {
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(io_error("print the summary of", &summary.run_dir)(e))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What [`print`] prints.
+pub fn text(summary: &Summary, width: u16) -> String {
+    let mut out = unfinished(summary).map_or(String::new(), |line| line + "\n\n");
+    let groups = group_rows(summary);
+    if groups.is_empty() {
+        out.push_str("No trial that counts has data of a flow in a measured phase.\n");
+    } else {
+        let cc = if shows_cc(summary) { &["cc"][..] } else { &[] };
+        let numbers = ["sum Mbit/s", "per flow", "srtt ms", "retransmits", "fairness", "trials"];
+        let header = [&["phase", "group"], cc, &numbers].concat();
+        out.push_str(&render(summary, &header, groups, width));
+        out.push_str(
+            "\nsum and per flow: what the receivers got, mean over a phase. ±: 95 % confidence over trials.\n\
+             trials: ok/degraded/failed; failed ones are not in the means.\n",
+        );
+        limited(&mut out, "* ", &thin(summary), MOST_NOTES, "summary_phase.csv (coverage_share)");
+    }
+    let mut links = link_rows(summary);
+    if !links.is_empty() {
+        let all = links.len();
+        links.truncate(MOST_LINKS);
+        let header = ["phase", "link", "utilisation %", "queue ms", "p95 ms", "drops"];
+        let _ = write!(out, "\n{}", render(summary, &header, links, width));
+        more(&mut out, all, MOST_LINKS, "summary_point.csv");
+    }
+    let probes = probe_rows(summary);
+    if !probes.is_empty() {
+        let header = ["phase", "probe", "rtt ms", "median", "p95", "lost %"];
+        let _ = write!(out, "\n{}", render(summary, &header, probes, width));
+    }
+    let fetches = fetch_rows(summary);
+    if !fetches.is_empty() {
+        let header = ["phase", "fetch", "total ms", "median", "p95", "first byte ms", "failed %"];
+        let _ = write!(out, "\n{}", render(summary, &header, fetches, width));
+    }
+    let late = lateness_rows(summary);
+    if !late.is_empty() {
+        let header = ["link", "lateness of", "p50 us", "p90 us", "p99 us", "most us"];
+        let _ = write!(out, "\n{}", render(summary, &header, late, width));
+    }
+    let claims = claims_text(&summary.expectations, width);
+    if !claims.is_empty() {
+        let _ = write!(out, "\n{claims}");
+    }
+    verdicts(summary, &mut out, MOST_VERDICTS);
+    limited(&mut out, "", &summary.fallbacks, MOST_NOTES, "the events of kind `link`");
+    limited(&mut out, "note: ", &summary.notes, MOST_NOTES, "run.json");
+    let _ = writeln!(out, "\nresults: {}", summary.run_dir.display());
+    let names = summary.files.iter().filter_map(|file| file.file_name()?.to_str());
+    let names: Vec<&str> = names.filter(|name| name.ends_with(".csv")).collect();
+    if !names.is_empty() {
+        let _ = writeln!(
+            out,
+            "  {}\n  (the same as .parquet beside them; every sample under tables/; `ccbench report` puts it all on one page)",
+            names.join(" ")
+        );
+    }
+    if let Err(error) = &summary.written {
+        let _ = writeln!(out, "not all of it could be written: {error}");
+    }
+    out
+}
+
+/// What to say of a run that has not all of its trials.
+fn unfinished(summary: &Summary) -> Option<String> {
+    let done = summary.trials.iter().filter(|end| end.status != TrialStatus::Aborted).count();
+    let how = match summary.status {
+        RunStatus::Complete if done >= summary.planned as usize => return None,
+        RunStatus::Complete => "incomplete",
+        other => other.as_str(),
+    };
+    Some(format!("{done} of {} trials; the run is {how}", summary.planned))
+}
+
+/// A line of a table: which point, and the cells after the factors.
+type Line = (u32, Vec<String>);
+
+/// What the name of a factor may be broken into.
+fn parts(factor: &str) -> Vec<&str> {
+    factor.split_inclusive(['.', '_']).collect()
+}
+
+fn longest(parts: &[&str]) -> u16 {
+    parts.iter().map(|part| part.chars().count()).max().unwrap_or(0) as u16
+}
+
+fn render(summary: &Summary, header: &[&str], lines: Vec<Line>, width: u16) -> String {
+    let mut table = Table::new();
+    table.load_style(STYLE);
+    table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
+    let factors = summary
+        .factors
+        .iter()
+        .map(|factor| Cell::new(parts(factor).join(&BREAK.to_string())).set_delimiter(BREAK));
+    table.set_header(factors.chain(header.iter().map(Cell::new)));
+    let mut shown = None;
+    let rows = lines.into_iter().map(|(point, cells)| {
+        let levels = summary.points.get(&point);
+        let level = |factor: &String| {
+            levels.and_then(|levels| level_of(levels, factor)).unwrap_or_default().to_owned()
+        };
+        let first = shown.replace(point) != Some(point);
+        let factors = summary.factors.iter().map(|f| if first { level(f) } else { String::new() });
+        factors.chain(cells).collect()
+    });
+    let rows: Vec<Vec<String>> = rows.collect();
+    let names = summary.factors.len() + 2 + usize::from(header.get(2) == Some(&"cc"));
+    for row in &rows {
+        let cell = |(nth, text): (usize, &String)| match nth < names {
+            true => Cell::new(text),
+            false => Cell::new(text).set_alignment(CellAlignment::Right),
+        };
+        table.add_row(row.iter().enumerate().map(cell).collect::<Vec<_>>());
+    }
+    for (nth, least) in unbroken(summary, header, &rows, names, width).into_iter().enumerate() {
+        if let Some(column) = table.column_mut(nth) {
+            let least = Width::Fixed(least + PADDING);
+            column.set_constraint(ColumnConstraint::LowerBoundary(least));
+        }
+    }
+    let lines: Vec<String> =
+        table.lines().map(|line| line.replace(BREAK, "").trim_end().to_owned()).collect();
+    lines.join("\n") + "\n"
+}
+
+/// How wide columns must be so that nothing in them is broken inside a word, nor a number or a name anywhere. Where there
+/// is no room for that: numbers; where there is none for those: the names of factors.
+fn unbroken(
+    summary: &Summary,
+    header: &[&str],
+    rows: &[Vec<String>],
+    names: usize,
+    width: u16,
+) -> Vec<u16> {
+    let words = |text: &str| longest(&text.split(' ').collect::<Vec<_>>());
+    let factors = summary.factors.len();
+    let title = |nth: usize| match summary.factors.get(nth) {
+        Some(factor) => longest(&parts(factor)),
+        None => header.get(nth - factors).map_or(0, |title| words(title)),
+    };
+    let cell = |nth: usize, text: &String| match nth < factors {
+        true => words(text),
+        false => longest(&[text]),
+    };
+    let whole = |nth: usize| {
+        let cells = rows.iter().filter_map(|row| Some(cell(nth, row.get(nth)?)));
+        cells.max().unwrap_or(0).max(title(nth))
+    };
+    let columns = 0..factors + header.len();
+    let all: Vec<u16> = columns.clone().map(whole).collect();
+    let numbers = columns.map(|nth| if nth < names { title(nth) } else { whole(nth) }).collect();
+    let fits = |least: &Vec<u16>| {
+        let wide: u16 = least.iter().map(|least| least + PADDING + 1).sum();
+        // Nothing stands behind the last one.
+        wide <= width + 1
+    };
+    [all, numbers].into_iter().find(fits).unwrap_or_else(|| (0..factors).map(title).collect())
+}
+
+/// Whether it is known, and no factor's column says it already.
+fn shows_cc(summary: &Summary) -> bool {
+    !summary.ccs.is_empty() && !summary.factors.iter().any(|factor| factor == "cc")
+}
+
+fn group_rows(summary: &Summary) -> Vec<Line> {
+    let sums = summary
+        .point_rows
+        .iter()
+        .filter(|r| r.scope == Scope::Group && r.metric == "throughput_sum");
+    let with_cc = shows_cc(summary);
+    let cells = |sum: &PointRow| {
+        let find = |metric, stat| {
+            summary.find(sum.point_id, &sum.phase, Scope::Group, &sum.subject, metric, stat)
+        };
+        let mut cells = vec![sum.phase.clone(), sum.subject.clone()];
+        if with_cc {
+            let cc = summary.ccs.get(&(sum.point_id, sum.subject.clone()));
+            cells.push(cc.map_or("-".to_owned(), Clone::clone));
+        }
+        cells.extend([
+            with_interval(Some(sum), 1e6) + if is_thin(summary, sum) { "*" } else { "" },
+            plain(find("throughput_per_flow_mean", "mean"), 1e6),
+            with_interval(find("srtt", "mean"), 1e3),
+            find("retransmissions", "sum").map_or("-".to_owned(), |r| format!("{:.0}", r.value)),
+            find("jain_fairness_of_mean", "mean")
+                .map_or("-".to_owned(), |r| format!("{:.3}", r.value)),
+            tally(summary, sum.point_id),
+        ]);
+        (sum.point_id, cells)
+    };
+    let mut lines: Vec<Line> = sums.map(cells).collect();
+    if !lines.is_empty() {
+        for (point_id, trials) in summary.lost_points() {
+            let mut cells = vec!["-".to_owned(); 7 + usize::from(with_cc)];
+            cells[1] = format!("all {trials} failed");
+            cells.push(tally(summary, point_id));
+            lines.push((point_id, cells));
+        }
+        lines.sort_by_key(|(point_id, _)| *point_id);
+    }
+    lines
+}
+
+/// Links that have a rate, and what waited before them.
+fn link_rows(summary: &Summary) -> Vec<Line> {
+    let used =
+        summary.point_rows.iter().filter(|r| r.scope == Scope::Link && r.metric == "utilisation");
+    used.map(|used| {
+        let find = |metric, stat| {
+            summary.find(used.point_id, &used.phase, Scope::Link, &used.subject, metric, stat)
+        };
+        let cells = vec![
+            used.phase.clone(),
+            used.subject.clone(),
+            format!("{:.1}", used.value * 100.0),
+            plain(find("queue_delay", "mean"), 1e3),
+            plain(find("queue_delay", "p95"), 1e3),
+            find("drops", "sum").map_or("-".to_owned(), |row| format!("{:.0}", row.value)),
+        ];
+        (used.point_id, cells)
+    })
+    .collect()
+}
+
+/// The least share of a group's time that its throughput is over, of all counted trials.
+fn coverage(summary: &Summary, group: &PointRow) -> Option<f64> {
+    let of_group = summary.phase_rows.iter().filter(|r| {
+        r.metric == "coverage_share"
+            && (r.point_id, &r.phase, &r.subject) == (group.point_id, &group.phase, &group.subject)
+    });
+    of_group.map(|r| r.value).min_by(f64::total_cmp)
+}
+
+fn is_thin(summary: &Summary, group: &PointRow) -> bool {
+    coverage(summary, group).is_some_and(|share| share < FULL_COVERAGE)
+}
+
+/// What to say of groups whose throughput is over less than their time.
+fn thin(summary: &Summary) -> Vec<String> {
+    let sums = summary
+        .point_rows
+        .iter()
+        .filter(|r| r.scope == Scope::Group && r.metric == "throughput_sum" && is_thin(summary, r));
+    sums.map(|sum| {
+        let share = coverage(summary, sum).unwrap_or(0.0) * 100.0;
+        format!(
+            "{}{}, {}: data was reported for only {share:.0} % of its time (in the worst trial), and the \
+             throughput is over that part",
+            if summary.points.len() > 1 { format!("point {}, ", sum.point_id) } else { String::new() },
+            sum.phase,
+            sum.subject
+        )
+    })
+    .collect()
+}
+
+/// Each probe's share of losses; with a fetch's time, or without one.
+fn asked(summary: &Summary, fetches: bool) -> impl Iterator<Item = &PointRow> {
+    let lost =
+        summary.point_rows.iter().filter(|r| r.scope == Scope::Probe && r.metric == "loss_share");
+    lost.filter(move |row| probed(summary, row, "fetch_time", "mean").is_some() == fetches)
+}
+
+/// Another number of the same probe and phase.
+fn probed<'a>(
+    summary: &'a Summary,
+    row: &PointRow,
+    metric: &str,
+    stat: &str,
+) -> Option<&'a PointRow> {
+    summary.find(row.point_id, &row.phase, Scope::Probe, &row.subject, metric, stat)
+}
+
+fn probe_rows(summary: &Summary) -> Vec<Line> {
+    asked(summary, false).map(|lost| probe_line(summary, lost, "rtt", &[])).collect()
+}
+
+/// Files from a web server.
+fn fetch_rows(summary: &Summary) -> Vec<Line> {
+    asked(summary, true)
+        .map(|lost| probe_line(summary, lost, "fetch_time", &["first_byte_time"]))
+        .collect()
+}
+
+/// Mean, median and 95th percentile of a probe's times, the means of `further` ones, and what was lost.
+fn probe_line(summary: &Summary, lost: &PointRow, time: &str, further: &[&str]) -> Line {
+    let find = |stat| probed(summary, lost, time, stat);
+    let mut cells = vec![
+        lost.phase.clone(),
+        lost.subject.clone(),
+        with_interval(find("mean"), 1e3),
+        plain(find("median"), 1e3),
+        plain(find("p95"), 1e3),
+    ];
+    cells.extend(further.iter().map(|time| plain(probed(summary, lost, time, "mean"), 1e3)));
+    cells.push(format!("{:.1}", lost.value * 100.0));
+    (lost.point_id, cells)
+}
+
+/// How late links released packets and changed their rates.
+fn lateness_rows(summary: &Summary) -> Vec<Line> {
+    let late = summary.point_rows.iter().filter(|r| r.stat == "p50");
+    let late = late.filter(|r| ["packet_lateness", "step_lateness"].contains(&r.metric));
+    late.map(|p50| {
+        let find = |stat| {
+            let row =
+                summary.find(p50.point_id, &p50.phase, p50.scope, &p50.subject, p50.metric, stat);
+            row.map_or("-".to_owned(), |row| format!("{:.1}", row.value))
+        };
+        let what = if p50.metric == "step_lateness" { "trace steps" } else { "packets" };
+        let cells = vec![
+            p50.subject.clone(),
+            what.to_owned(),
+            find("p50"),
+            find("p90"),
+            find("p99"),
+            find("max"),
+        ];
+        (p50.point_id, cells)
+    })
+    .collect()
+}
+
+fn with_interval(row: Option<&PointRow>, scale: f64) -> String {
+    let Some(row) = row else { return "-".to_owned() };
+    let half = row.interval.map(|(low, high)| (high - low) / 2.0 / scale);
+    let half = half.map_or(String::new(), |half| format!("±{half:.2}"));
+    format!("{:.2}{half}", row.value / scale)
+}
+
+fn plain(row: Option<&PointRow>, scale: f64) -> String {
+    row.map_or("-".to_owned(), |row| format!("{:.2}", row.value / scale))
+}
+
+/// Trials of a point by verdict.
+fn tally(summary: &Summary, point_id: u32) -> String {
+    let count = |statuses: &[TrialStatus]| {
+        let of_point = |end: &&TrialEnd| end.point_id == point_id && statuses.contains(&end.status);
+        summary.trials.iter().filter(of_point).count()
+    };
+    let failed = [TrialStatus::Failed, TrialStatus::Aborted];
+    format!("{}/{}/{}", count(&[TrialStatus::Ok]), count(&[TrialStatus::Degraded]), count(&failed))
+}
+
+/// What is wrong with trials that are not ok.
+fn verdicts(summary: &Summary, out: &mut String, most: usize) {
+    let bad = summary.trials.iter().filter(|end| end.status != TrialStatus::Ok);
+    let line = |end: &TrialEnd, reason: &str| {
+        let levels = summary.points.get(&end.point_id).into_iter().flatten();
+        let levels: Vec<String> =
+            levels.map(|(factor, level)| format!("{factor}={level}")).collect();
+        let levels =
+            if levels.is_empty() { String::new() } else { format!(" ({})", levels.join(" ")) };
+        format!("point {}{levels}, trial {}: {}: {reason}", end.point_id, end.trial, end.status)
+    };
+    let lines: Vec<String> = bad
+        .flat_map(|end| {
+            let reasons = end.reasons.iter().map(|r| format!("{}: {}", r.code, r.message));
+            reasons.map(|reason| line(end, &reason)).collect::<Vec<_>>()
+        })
+        .collect();
+    limited(out, "", &lines, most, "trials.csv");
+}
+
+/// Where the rest is, of so many.
+fn more(out: &mut String, all: usize, most: usize, rest: &str) {
+    if all > most {
+        let _ = writeln!(out, "... and {} more: see {rest}", all - most);
+    }
+}
+
+fn limited(out: &mut String, prefix: &str, lines: &[String], most: usize, rest: &str) {
+    if !lines.is_empty() {
+        out.push('\n');
+    }
+    for line in lines.iter().take(most) {
+        let _ = writeln!(out, "{prefix}{line}");
+    }
+    more(out, lines.len(), most, rest);
+}

@@ -1,0 +1,76 @@
+//! The copies of a plan's trace files in a results directory.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+
+use ccbench_proto::plan::check::{TraceFacts, TraceFiles};
+use ccbench_proto::plan::digest_bytes;
+use ccbench_proto::trace::{self, TraceError};
+
+/// The folder of a results directory that holds them.
+pub const FOLDER: &str = "traces";
+
+/// What is stored in a results directory of these files of its plan, and why the others are left out.
+pub fn stored(results: &Path, files: &BTreeSet<String>) -> (TraceFiles, Vec<String>) {
+    let (mut found, mut left_out) = (TraceFiles::new(), vec![]);
+    for (file, name) in stored_names(files) {
+        let path = results.join(FOLDER).join(name);
+        let read = || -> Result<TraceFacts, String> {
+            let bytes = std::fs::read(&path).map_err(|error| error.to_string())?;
+            facts(&file, &bytes).map_err(|error| error.to_string())
+        };
+        match read() {
+            Ok(facts) => drop(found.insert(file, Ok(facts))),
+            Err(why) => left_out.push(format!("cannot read {}: {why}", path.display())),
+        }
+    }
+    (found, left_out)
+}
+
+/// Parses a trace file; its name chooses the format.
+///
+/// # Errors
+/// The file is not a trace of that format.
+pub fn facts(file: &str, bytes: &[u8]) -> Result<TraceFacts, TraceError> {
+    let trace = Arc::new(trace::parse(file, bytes)?);
+    Ok(TraceFacts { sha256: digest_bytes(bytes), trace })
+}
+
+/// What each file is called in the results directory: its last name, or its whole path where that is not enough.
+pub fn stored_names(files: &BTreeSet<String>) -> BTreeMap<String, PathBuf> {
+    let last = |file: &str| Path::new(file).file_name().map(PathBuf::from);
+    let mut times: BTreeMap<Option<PathBuf>, u32> = BTreeMap::new();
+    for file in files {
+        *times.entry(last(file)).or_default() += 1;
+    }
+    let whole = |file: &str| -> PathBuf {
+        let parts = Path::new(file).components().filter_map(|part| match part {
+            Component::Normal(name) => Some(name.to_os_string()),
+            Component::ParentDir => Some("_up".into()),
+            Component::RootDir => Some("_root".into()),
+            Component::CurDir | Component::Prefix(_) => None,
+        });
+        parts.collect()
+    };
+    let name = |file: &String| {
+        let last = last(file);
+        let alone = times.get(&last) == Some(&1);
+        (file.clone(), last.filter(|_| alone).unwrap_or_else(|| whole(file)))
+    };
+    files.iter().map(name).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_in_the_results_are_short_and_never_the_same() {
+        let files = ["traces/a.csv", "../other/b.csv", "/x/b.csv"].map(str::to_owned).into();
+        let names = stored_names(&files);
+        assert_eq!(names["traces/a.csv"], Path::new("a.csv"));
+        assert_eq!(names["../other/b.csv"], Path::new("_up/other/b.csv"));
+        assert_eq!(names["/x/b.csv"], Path::new("_root/x/b.csv"));
+    }
+}

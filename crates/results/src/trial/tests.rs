@@ -1,0 +1,445 @@
+//! Crashes at every step of the commit, and what a resumed run then finds.
+
+use std::fs::File;
+
+use ccbench_proto::units::Micros;
+use polars::prelude::*;
+
+use super::*;
+use crate::store::{RunDir, RunInfo};
+use crate::verdict::Status;
+
+fn info() -> RunInfo {
+    RunInfo {
+        plan_name: "crash".into(),
+        plan_text: "name = \"crash\"\n".into(),
+        resolved_text: "name = \"crash\"\n".into(),
+        plan_sha256: "0123456789abcdef".into(),
+        points: vec![(0, vec![])],
+        repeat: 3,
+        seed: 1,
+        command_line: vec!["ccbench".into(), "run".into()],
+        ccbench_version: "0.1.0".into(),
+        started_utc: jiff::Timestamp::from_second(1_700_000_000).unwrap(),
+        nodes: BTreeMap::new(),
+        topology: String::new(),
+        notes: vec![],
+        sets: vec![],
+        traces: BTreeMap::new(),
+        imported: vec![],
+    }
+}
+
+fn phases() -> Vec<PhaseSpan> {
+    vec![PhaseSpan {
+        name: "only".into(),
+        start: Micros::new(0),
+        end: Micros::from_secs(1),
+        measure: true,
+    }]
+}
+
+fn clocks() -> BTreeMap<String, NodeClock> {
+    let clock = NodeClock {
+        t0_ns: 5_000_000_000,
+        realtime_offset_ns: 1_700_000_000_000_000_000,
+        error_bound_ns: 100,
+        source: "shared".into(),
+        rtt_ns: 0,
+    };
+    BTreeMap::from([("src".to_owned(), clock)])
+}
+
+fn key(run: &RunDir, trial: u16) -> TrialKey {
+    TrialKey { point_id: 0, trial, seed: 9, epoch: run.next_epoch() }
+}
+
+fn event(of: Of) -> wire::RunEvent {
+    wire::RunEvent { of: Some(of) }
+}
+
+/// A trial with rows in three tables and a raw file: with `clock`, four tables and five renames.
+fn filled(run: &RunDir, trial: u16) -> TrialWriter<'_> {
+    let mut writer = run.begin_trial(key(run, trial), &phases(), clocks()).unwrap();
+    for i in 0..10u64 {
+        let sample = wire::FlowSample {
+            at_ns: 5_000_000_000 + i * 100_000_000,
+            flow_id: format!("main/{}", 9 - i),
+            ..Default::default()
+        };
+        writer.push("src", event(Of::FlowSample(sample))).unwrap();
+    }
+    writer.push("src", event(Of::Probe(wire::Probe::default()))).unwrap();
+    writer
+        .push("src", event(Of::Done(wire::Done { rows_sent: 11, ..Default::default() })))
+        .unwrap();
+    for piece in ["one ", "two"] {
+        let raw = wire::Raw { name: "agent.log".into(), data: piece.into() };
+        writer.push("src", event(Of::Raw(raw))).unwrap();
+    }
+    writer
+}
+
+fn good() -> Verdict {
+    Verdict { status: Status::Ok, reasons: vec![] }
+}
+
+fn leftovers(run: &RunDir) -> Vec<PathBuf> {
+    let mut found = vec![];
+    let mut dirs = vec![run.path().to_path_buf()];
+    while let Some(dir) = dirs.pop() {
+        for entry in std::fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            if name.starts_with(STAGING) || name == "trial-02" {
+                found.push(path);
+            } else if path.is_dir() {
+                dirs.push(path);
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn a_crash_after_any_number_of_renames_leaves_no_trial_and_a_resumed_run_does_it_again() {
+    for renames in 0..=5 {
+        let root = tempfile::tempdir().unwrap();
+        let run = RunDir::create(root.path(), &info()).unwrap();
+        filled(&run, 1).commit(&good()).unwrap();
+        let reached_end = filled(&run, 2).publish(TrialStatus::Ok, &[], renames).unwrap();
+        assert!(!reached_end, "{renames}");
+        assert!(!leftovers(&run).is_empty());
+        let path = run.path().to_path_buf();
+        assert_eq!(
+            RunDir::open(&path).unwrap().finished().len(),
+            1,
+            "a reader believes the journal only"
+        );
+        drop(run);
+
+        let run = RunDir::resume(&path, &info()).unwrap();
+        assert_eq!(leftovers(&run), Vec::<PathBuf>::new(), "after {renames} renames");
+        assert!(run.notes().iter().any(|note| note.contains("not committed")));
+        assert_eq!(run.finished().into_iter().collect::<Vec<_>>(), [(0, 1)]);
+        filled(&run, 2).commit(&good()).unwrap();
+        assert_eq!(run.finished().into_iter().collect::<Vec<_>>(), [(0, 1), (0, 2)]);
+        assert!(run.part("flow_samples", 0, 2).is_file());
+        assert_eq!(
+            std::fs::read_to_string(run.raw(0, 2).join("src/agent.log")).unwrap(),
+            "one two"
+        );
+    }
+}
+
+#[test]
+fn a_crash_after_the_last_journal_line_leaves_a_committed_trial() {
+    let root = tempfile::tempdir().unwrap();
+    let run = RunDir::create(root.path(), &info()).unwrap();
+    assert!(filled(&run, 2).publish(TrialStatus::Ok, &[], 6).unwrap());
+    let path = run.path().to_path_buf();
+    // As if killed before the staging directory was gone.
+    std::fs::create_dir(path.join(".tmp-77")).unwrap();
+    drop(run);
+    let run = RunDir::resume(&path, &info()).unwrap();
+    assert_eq!(run.finished().len(), 1);
+    assert!(!path.join(".tmp-77").exists());
+}
+
+#[test]
+fn a_torn_last_line_is_cut_off_and_said_and_its_trial_is_done_again() {
+    let root = tempfile::tempdir().unwrap();
+    let run = RunDir::create(root.path(), &info()).unwrap();
+    filled(&run, 1).commit(&good()).unwrap();
+    filled(&run, 2).commit(&good()).unwrap();
+    let path = run.path().to_path_buf();
+    drop(run);
+    let journal = path.join("journal.ndjson");
+    let bytes = std::fs::read(&journal).unwrap();
+    std::fs::write(&journal, &bytes[..bytes.len() - 7]).unwrap();
+    assert_eq!(RunDir::open(&path).unwrap().finished().len(), 1, "reading does not mend");
+
+    let run = RunDir::resume(&path, &info()).unwrap();
+    assert_eq!(run.finished().into_iter().collect::<Vec<_>>(), [(0, 1)]);
+    assert!(run.notes()[0].contains("unfinished line"), "{:?}", run.notes());
+    assert!(!run.part("flow_samples", 0, 2).exists());
+    filled(&run, 2).commit(&good()).unwrap();
+    assert_eq!(run.finished().len(), 2);
+}
+
+#[test]
+fn an_abandoned_trial_is_readable_marked_and_done_again() {
+    let root = tempfile::tempdir().unwrap();
+    let run = RunDir::create(root.path(), &info()).unwrap();
+    filled(&run, 1).abandon("interrupted").unwrap();
+    assert!(run.finished().is_empty());
+    let trials = run.trials();
+    assert_eq!(trials[0].status, TrialStatus::Aborted);
+    assert_eq!(trials[0].reasons[0].message, "interrupted");
+    assert_eq!(trials[0].rows["flow_samples"], 10);
+    assert!(run.part("flow_samples", 0, 1).is_file());
+    filled(&run, 1).commit(&good()).unwrap();
+    assert_eq!(run.finished().len(), 1);
+}
+
+#[test]
+fn a_trial_that_could_not_be_prepared_is_recorded_as_failed_and_can_be_done_again() {
+    let root = tempfile::tempdir().unwrap();
+    let run = RunDir::create(root.path(), &info()).unwrap();
+    filled(&run, 1).commit(&good()).unwrap();
+    let failed = Verdict { status: Status::Failed, reasons: vec![Reason::new("flow_dead", "why")] };
+    filled(&run, 2).commit(&failed).unwrap();
+    run.record_not_run(key(&run, 2), &Reason::new("not_run", "a port is taken")).unwrap();
+    run.record_not_run(key(&run, 3), &Reason::new("not_run", "a port is taken")).unwrap();
+    filled(&run, 4).abandon("interrupted").unwrap();
+    assert!(!run.part("flow_samples", 0, 2).exists(), "what the failed attempt left is replaced");
+    let path = run.path().to_path_buf();
+    drop(run);
+
+    let run = RunDir::resume(&path, &info()).unwrap();
+    assert_eq!(run.counts(), (1, 0, 2));
+    assert_eq!(run.failed().into_iter().collect::<Vec<_>>(), [(0, 2), (0, 3)]);
+    assert_eq!(run.finished().len(), 3, "they are done again only if asked for");
+    let summary = crate::summary::summarize(&path).unwrap();
+    assert_eq!(summary.trials.len(), 4);
+    let trials = std::fs::read_to_string(path.join("trials.csv")).unwrap();
+    assert!(trials.contains("0,3,failed,not_run: a port is taken,"), "{trials}");
+    filled(&run, 3).commit(&good()).unwrap();
+    assert_eq!((run.counts(), run.failed().len()), ((2, 0, 1), 1));
+    assert!(run.part("flow_samples", 0, 3).is_file());
+}
+
+#[test]
+fn resuming_with_another_plan_or_while_another_process_writes_is_refused() {
+    let root = tempfile::tempdir().unwrap();
+    let run = RunDir::create(root.path(), &info()).unwrap();
+    let other = RunInfo { plan_sha256: "fedcba9876543210".into(), ..info() };
+    let error = RunDir::resume(run.path(), &other).unwrap_err();
+    assert!(matches!(error, ResultsError::OtherPlan { .. }), "{error}");
+    let error = RunDir::resume(run.path(), &info()).unwrap_err();
+    assert!(matches!(error, ResultsError::InUse { .. }), "{error}");
+    let reader = RunDir::open(run.path()).unwrap();
+    let error = reader.begin_trial(key(&reader, 1), &phases(), clocks()).err().unwrap();
+    assert!(matches!(error, ResultsError::ReadOnly { .. }), "{error}");
+}
+
+#[test]
+fn the_controllers_events_have_its_time_and_rows_without_an_instant_have_none() {
+    let root = tempfile::tempdir().unwrap();
+    let run = RunDir::create(root.path(), &info()).unwrap();
+    let mut writer = filled(&run, 1);
+    let begun_ns = crate::clock::realtime_ns();
+    writer.note("link", "bottleneck", "kernel on to-dst", "{}").unwrap();
+    let flow = wire::Flow { cc_actual: "cubic".into(), ..Default::default() };
+    writer.push("src", event(Of::Flow(flow))).unwrap();
+    for at_ns in [0, 5_500_000_000] {
+        let change = wire::LinkChange { applied_at_ns: at_ns, ..Default::default() };
+        writer.push("src", event(Of::LinkChange(change))).unwrap();
+        let said = wire::Event { at_ns, kind: "error".into(), ..Default::default() };
+        writer.push("src", event(Of::Event(said))).unwrap();
+    }
+    writer.commit(&good()).unwrap();
+
+    let read = |table| {
+        let file = File::open(run.part(table, 0, 1)).unwrap();
+        ParquetReader::new(file).finish().unwrap()
+    };
+    let events = read("events");
+    let texts = |name| events.column(name).unwrap().str().unwrap().iter().collect::<Vec<_>>();
+    let at: Vec<Option<i64>> = events.column("t_ns").unwrap().i64().unwrap().iter().collect();
+    for (kind, at_ns) in texts("kind").into_iter().zip(&at) {
+        if kind != Some("error") {
+            assert!(at_ns.unwrap() >= begun_ns - 60_000_000_000, "{kind:?} {at_ns:?}");
+        }
+    }
+    assert_eq!(at.iter().filter(|at_ns| at_ns.is_none()).count(), 1);
+    assert_eq!(events.column("t_s").unwrap().null_count(), 1);
+    let flows = read("flows");
+    assert_eq!(flows.column("cc_requested").unwrap().null_count(), 1, "the kernel's default");
+    assert_eq!(flows.column("cc_actual").unwrap().null_count(), 0);
+    let changes = read("link_changes");
+    assert_eq!(changes.column("asked_t_ns").unwrap().null_count(), 2);
+    assert_eq!(changes.column("applied_t_ns").unwrap().null_count(), 1);
+    assert_eq!(changes.column("t_s").unwrap().null_count(), 1);
+}
+
+#[test]
+fn the_parameters_in_force_are_in_the_runs_record_also_when_it_goes_on() {
+    let root = tempfile::tempdir().unwrap();
+    let run = RunDir::create(root.path(), &info()).unwrap();
+    let mut writer = filled(&run, 1);
+    let cc = wire::CongestionControl {
+        name: "scheme".into(),
+        algorithm: "ta".into(),
+        kernel_name: "ta.0a1b2".into(),
+        via: "bpf".into(),
+        why: "so".into(),
+        params: [("betao".to_owned(), "3000".to_owned())].into(),
+    };
+    writer.congestion_control("src", cc).unwrap();
+    writer.commit(&good()).unwrap();
+    let path = run.path().to_path_buf();
+    run.finish(crate::store::RunStatus::Interrupted).unwrap();
+    drop(run);
+    let record = || -> serde_json::Value {
+        serde_json::from_slice(&std::fs::read(path.join("run.json")).unwrap()).unwrap()
+    };
+    let in_force = |record: &serde_json::Value| record["trials"][0]["congestion_controls"].clone();
+    let first = in_force(&record());
+    assert_eq!((&first[0]["node"], &first[0]["name"]), (&"src".into(), &"scheme".into()));
+    assert_eq!((&first[0]["via"], &first[0]["params"]["betao"]), (&"bpf".into(), &"3000".into()));
+    let run = RunDir::resume(&path, &info()).unwrap();
+    filled(&run, 2).commit(&good()).unwrap();
+    run.finish(crate::store::RunStatus::Complete).unwrap();
+    assert_eq!(in_force(&record()), first);
+    assert!(record()["trials"][1].get("congestion_controls").is_none(), "none of its own");
+}
+
+#[test]
+fn raw_files_cannot_leave_their_directory() {
+    let root = tempfile::tempdir().unwrap();
+    let run = RunDir::create(root.path(), &info()).unwrap();
+    let mut writer = run.begin_trial(key(&run, 1), &phases(), clocks()).unwrap();
+    for name in ["../up", "", ".hidden", "a/b"] {
+        let raw = wire::Raw { name: name.into(), data: vec![1] };
+        let error = writer.push("src", event(Of::Raw(raw))).unwrap_err();
+        assert!(matches!(error, ResultsError::RawName { .. }), "{name}");
+    }
+    let error = writer.push("nobody", event(Of::Probe(wire::Probe::default()))).unwrap_err();
+    assert!(matches!(error, ResultsError::UnknownNode { .. }));
+}
+
+#[test]
+fn counters_come_back_as_they_were() {
+    let root = tempfile::tempdir().unwrap();
+    let run = RunDir::create(root.path(), &info()).unwrap();
+    let mut writer = run.begin_trial(key(&run, 1), &phases(), clocks()).unwrap();
+    // Beyond what is positive in the signed numbers that Parquet has, in the middle, and wrapping.
+    let small = |i: u64| (2_147_000_000 + i * 100_000) as u32;
+    let large = |i: u64| u64::MAX - 100 + i * 7;
+    for i in 0..20_000u64 {
+        let row = wire::FlowSample {
+            at_ns: 5_000_000_000 + i * 90_000 + i % 7,
+            flow_id: "a/0".into(),
+            segs_in_pkts: (i % 5 > 0).then(|| small(i)),
+            bytes_acked: Some(large(i % 14)),
+            rtt_us: Some(4_000_000_000 * (i % 2) as u32),
+            snd_cwnd_pkts: Some((i / 900) as u32),
+            ..Default::default()
+        };
+        writer.push("src", event(Of::FlowSample(row))).unwrap();
+    }
+    writer.commit(&good()).unwrap();
+    let file = File::open(run.part("flow_samples", 0, 1)).unwrap();
+    let frame = ParquetReader::new(file).finish().unwrap();
+    let u32s = |name: &str| frame.column(name).unwrap().u32().unwrap().clone();
+    let (segs, rtt, cwnd) = (u32s("segs_in_pkts"), u32s("rtt_us"), u32s("snd_cwnd_pkts"));
+    let acked = frame.column("bytes_acked").unwrap().u64().unwrap();
+    for i in 0..20_000u64 {
+        let row = i as usize;
+        assert_eq!(segs.get(row), (i % 5 > 0).then(|| small(i)));
+        assert_eq!(acked.get(row), Some(large(i % 14)));
+        assert_eq!(rtt.get(row), Some(4_000_000_000 * (i % 2) as u32));
+        assert_eq!(cwnd.get(row), Some((i / 900) as u32));
+    }
+}
+
+/// A trial with 1050 probes, in row groups of four rows.
+fn in_small_groups(run: &RunDir, trial: u16) -> TrialWriter<'_> {
+    let mut writer = run.begin_trial(key(run, trial), &phases(), clocks()).unwrap();
+    for i in 0..1050u32 {
+        let at_ns = 5_000_000_000 + u64::from(i) * 900_000;
+        let probe =
+            wire::Probe { at_ns, probe_id: "rtt".into(), seq: i, tos: 300, ..Default::default() };
+        writer.push("src", event(Of::Probe(probe))).unwrap();
+    }
+    writer
+}
+
+#[test]
+fn many_rows_become_row_groups_and_a_small_table_is_sorted_by_flow() {
+    let root = tempfile::tempdir().unwrap();
+    let mut run = RunDir::create(root.path(), &info()).unwrap();
+    filled(&run, 1).commit(&good()).unwrap();
+    run.inner.row_group_rows = 4;
+    let writer = in_small_groups(&run, 2);
+    let first = writer.staging.join("probes/part-0.parquet");
+    let left = (0..3000).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        first.is_file()
+    });
+    assert!(left, "row groups leave before the end");
+    writer.commit(&good()).unwrap();
+
+    let trials = run.trials();
+    let read = |trial: usize, table| {
+        let files = run.files(&trials[trial], table).into_iter();
+        let read = |path| ParquetReader::new(File::open(path).unwrap()).finish().unwrap();
+        files.map(read).collect::<Vec<DataFrame>>()
+    };
+    let probes = read(1, "probes");
+    let heights: Vec<usize> = probes.iter().map(DataFrame::height).collect();
+    assert_eq!(heights, [1024, 26], "a file has 256 row groups");
+    assert_eq!(
+        probes[0].column("tos").unwrap().null_count(),
+        1024,
+        "too large for its column: null, not wrapped"
+    );
+    let last = probes[1].column("t_s").unwrap().f64().unwrap().get(25).unwrap();
+    assert!((last - 0.9441).abs() < 1e-9);
+    let samples = read(0, "flow_samples").remove(0);
+    let flows = samples.column("flow_id").unwrap().str().unwrap();
+    assert_eq!((flows.get(0), flows.get(9)), (Some("main/0"), Some("main/9")));
+    let t_ns = samples.column("t_ns").unwrap().i64().unwrap().get(9).unwrap();
+    assert_eq!(t_ns, 1_700_000_005_000_000_000);
+    assert_eq!(samples.column("rtt_us").unwrap().null_count(), 10, "absent is null, never 0");
+    assert!(!run.part("intervals", 0, 1).exists(), "a table without rows has no file");
+    let clock = read(0, "clock").remove(0);
+    assert_eq!(clock.column("monotonic_t0_ns").unwrap().u64().unwrap().get(0), Some(5_000_000_000));
+}
+
+#[test]
+fn a_trial_without_one_of_a_tables_files_is_done_again() {
+    let root = tempfile::tempdir().unwrap();
+    let mut run = RunDir::create(root.path(), &info()).unwrap();
+    run.inner.row_group_rows = 4;
+    for trial in [1, 2] {
+        in_small_groups(&run, trial).commit(&good()).unwrap();
+    }
+    let path = run.path().to_path_buf();
+    drop(run);
+    let run = RunDir::open(&path).unwrap();
+    assert_eq!(run.finished().len(), 2);
+    let trials = run.trials();
+    assert_eq!(trials[1].files, BTreeMap::from([("probes".to_owned(), 2)]), "and only that one");
+    let files = run.files(&trials[1], "probes");
+    assert!(files.len() == 2 && files[1].ends_with("part-1.parquet"), "{files:?}");
+    std::fs::remove_file(&files[1]).unwrap();
+    assert_eq!(run.finished().into_iter().collect::<Vec<_>>(), [(0, 1)]);
+    let unread = crate::summary::summarize(&path).unwrap_err().to_string();
+    assert!(unread.contains("part-1.parquet"), "{unread}");
+}
+
+#[test]
+fn what_cannot_be_written_is_told_by_every_later_step_and_commits_nothing() {
+    let root = tempfile::tempdir().unwrap();
+    let run = RunDir::create(root.path(), &info()).unwrap();
+    let blocked = |trial| {
+        let writer = filled(&run, trial);
+        std::fs::write(writer.staging.join("probes"), "in the way").unwrap();
+        writer
+    };
+    let says_so = |error: ResultsError| {
+        let text = error.to_string();
+        assert!(text.starts_with("cannot create") && text.contains("/probes"), "{text}");
+    };
+    says_so(blocked(1).commit(&good()).unwrap_err());
+    says_so(blocked(2).abandon("why").unwrap_err());
+    let mut writer = blocked(3);
+    let rt = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    rt.block_on(writer.finished());
+    rt.block_on(writer.room());
+    says_so(writer.push("src", event(Of::Probe(wire::Probe::default()))).unwrap_err());
+    says_so(writer.commit(&good()).unwrap_err());
+    assert!(run.trials().is_empty());
+}

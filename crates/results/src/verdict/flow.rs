@@ -1,0 +1,458 @@
+//! Did every flow run when it should, without a break, under the congestion control it should, and was it watched?
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use ccbench_proto::plan::check::CheckedPlan;
+use ccbench_proto::resolve;
+use ccbench_proto::schedule::{self, FlowTask};
+use ccbench_proto::topology::Topology;
+use ccbench_proto::units::Micros;
+use ccbench_proto::wire::{Done, Flow, FlowSample, Interval};
+
+use super::{Findings, Span, Status};
+use crate::curve::Curve;
+
+/// A second late, beside what iperf3 needs before its first byte, is another experiment ...
+pub const LATE_S: f64 = 1.0;
+/// ... and that is a round trip for each of its sockets, one after the other, and a few for its control messages.
+pub const SET_UP_RTTS: u32 = 4;
+/// What a connection has carried without a byte of data: iperf3's cookie, and the SYN and FIN that the kernel counts.
+pub const NOT_DATA_BYTES: u64 = 37 + 1 + 1;
+/// Growth of a counter that may be the FIN of a closing socket alone.
+const FIN_BYTES: u64 = 1;
+/// An unlimited flow that gets nothing across for longer than this and than [`STALLED_RTTS`] is not running: a
+/// retransmission timeout begins at a fifth of it and doubles.
+pub const STALLED_S: f64 = 1.0;
+/// Smoothed round trips without a new byte; loss recovery takes fewer.
+pub const STALLED_RTTS: f64 = 10.0;
+/// A traced link that lets nothing pass for so long explains as much of a stall.
+pub const OUTAGE_NS: u64 = 100_000_000;
+/// What was in buffers at a flow's end still arrives: iperf3 needs a few tenths of a second to stop ...
+pub const OVERRUN_S: f64 = 0.3;
+/// ... and the queue on the way empties within a few smoothed round trips.
+pub const OVERRUN_RTTS: f64 = 3.0;
+/// A flow whose socket is gone this long before its end has not run its time.
+pub const EARLY_S: f64 = 1.0;
+/// Nine of ten samples must be there: fewer and a phase's mean is some other phase's.
+pub const LEAST_SAMPLES_SHARE: f64 = 0.9;
+/// A count is not judged below this: the first and the last sample may fall either side.
+pub const FEWEST_EXPECTED: f64 = 10.0;
+/// Samples that may come at more than 1.5 times their interval.
+pub const LATE_SAMPLES_SHARE: f64 = 0.05;
+
+/// What each data flow did.
+#[derive(Debug)]
+pub(crate) struct FlowCheck {
+    groups: BTreeMap<String, FlowTask>,
+    every: Micros,
+    end_s: f64,
+    flows: BTreeMap<String, Seen>,
+    /// Of the links that each group's packets pass.
+    outages: BTreeMap<String, Vec<Outage>>,
+    samples_by_node: BTreeMap<String, u64>,
+}
+
+/// One data flow, in seconds since the trial's beginning.
+#[derive(Debug, Default)]
+struct Seen {
+    /// Delivered, as the socket of each end counts it.
+    received: Progress,
+    acked: Progress,
+    /// First and last interval with data that the receiver reported, and the first of the sender.
+    received_s: Option<(f64, f64)>,
+    sent_s: Option<f64>,
+    /// Beginning of a flow that is only known to have had data in the end.
+    reported_s: Option<f64>,
+    srtt_s: f64,
+    first_sample_s: Option<f64>,
+    last_sample_s: f64,
+    samples: u64,
+    /// As the kernel last said on the sending side.
+    cc: String,
+    exit_code: Option<i32>,
+}
+
+/// How a counter of delivered bytes grew.
+#[derive(Debug, Default)]
+struct Progress {
+    bytes: u64,
+    last_sample_s: Option<f64>,
+    /// When it had data first, and the last sample before that.
+    first_data_s: Option<f64>,
+    no_data_s: Option<f64>,
+    /// The last sample that showed new bytes, and the one before it.
+    grew_s: Option<(f64, f64)>,
+    stall: Option<Stall>,
+}
+
+/// From and to, in seconds since the trial's beginning: a traced link lets nothing pass.
+type Outage = (f64, f64);
+
+/// Outages of several links, in nanoseconds, as those of a path: each instant once.
+fn together(mut outages: Vec<(u64, u64)>) -> Vec<Outage> {
+    outages.sort_unstable();
+    let mut all: Vec<(u64, u64)> = Vec::new();
+    for (from, to) in outages {
+        match all.last_mut() {
+            Some(last) if from <= last.1 => last.1 = last.1.max(to),
+            _ => all.push((from, to)),
+        }
+    }
+    all.into_iter().map(|(from, to)| (from as f64 / 1e9, to as f64 / 1e9)).collect()
+}
+
+/// A time without a new byte.
+#[derive(Debug, Clone, Copy)]
+struct Stall {
+    from_s: f64,
+    length_s: f64,
+    limit_s: f64,
+}
+
+impl Progress {
+    /// A sample; a stall is looked for until `stop_s`, beyond what the links' outages explain.
+    fn sample(&mut self, at_s: f64, bytes: u64, srtt_s: f64, stop_s: f64, outages: &[Outage]) {
+        let before_s = self.last_sample_s.replace(at_s).unwrap_or(at_s);
+        let grew = bytes > self.bytes.saturating_add(FIN_BYTES);
+        self.bytes = self.bytes.max(bytes);
+        if bytes <= NOT_DATA_BYTES {
+            self.no_data_s = Some(at_s);
+        } else if self.first_data_s.is_none() || grew {
+            self.first_data_s.get_or_insert(at_s);
+            self.grew_s = Some((before_s, at_s));
+        } else if let Some((_, from_s)) = self.grew_s
+            && at_s <= stop_s
+        {
+            let within =
+                |(begin_s, end_s): &Outage| (end_s.min(at_s) - begin_s.max(from_s)).max(0.0);
+            let outage_s: f64 = outages.iter().map(within).sum();
+            let limit_s = STALLED_S.max(STALLED_RTTS * srtt_s) + outage_s;
+            let stall = Stall { from_s, length_s: at_s - from_s, limit_s };
+            let beyond_s = |stall: Stall| stall.length_s - stall.limit_s;
+            if beyond_s(stall) > self.stall.map_or(0.0, beyond_s) {
+                self.stall = Some(stall);
+            }
+        }
+    }
+}
+
+impl FlowCheck {
+    /// `curves`: those of the links with a trace.
+    pub(super) fn new(plan: &CheckedPlan, curves: &BTreeMap<String, Arc<Curve>>) -> Self {
+        let groups = schedule::flows(plan).into_iter().map(|task| (task.group.clone(), task));
+        let groups: BTreeMap<String, FlowTask> = groups.collect();
+        let ids =
+            groups.values().flat_map(|task| (0..task.count).map(|i| format!("{}/{i}", task.group)));
+        let end_s = schedule::length(plan).as_secs_f64();
+        let plan = plan.plan();
+        let topology = Topology::build(plan);
+        let outages = |task: &FlowTask| {
+            let hops = topology.round_trip(&task.from, &task.to);
+            // Where the cabling is not known, of all links.
+            let shaped = |name: &str, hop| {
+                plan.links.get(name).is_some_and(|link| resolve::shapes(link, &topology, hop))
+            };
+            let passed = |name: &str| {
+                hops.as_ref().is_none_or(|hops| hops.iter().any(|hop| shaped(name, *hop)))
+            };
+            let curves = curves.iter().filter(|(name, _)| passed(name));
+            let end_ns = (end_s * 1e9) as u64;
+            together(curves.flat_map(|(_, curve)| curve.outages(end_ns, OUTAGE_NS)).collect())
+        };
+        Self {
+            outages: groups.iter().map(|(name, task)| (name.clone(), outages(task))).collect(),
+            flows: ids.map(|id| (id, Seen::default())).collect(),
+            groups,
+            every: plan.sample.tcp,
+            end_s,
+            samples_by_node: BTreeMap::new(),
+        }
+    }
+
+    pub(crate) fn sample(&mut self, node: &str, span: Span, row: &FlowSample) {
+        *self.samples_by_node.entry(node.to_owned()).or_default() += 1;
+        let Some(flow) = self.flows.get_mut(&row.flow_id) else { return };
+        if row.role != "data" {
+            return;
+        }
+        let at_s = span.seconds(row.at_ns);
+        let outages = self.outages.get(&row.group).map_or(&[][..], Vec::as_slice);
+        let stop_s = self.groups.get(&row.group).map_or(self.end_s, |task| task.stop.as_secs_f64());
+        if row.side != "snd" {
+            let bytes = row.bytes_received.unwrap_or(0);
+            flow.received.sample(at_s, bytes, flow.srtt_s, stop_s, outages);
+            return;
+        }
+        if let Some(rtt_us) = row.rtt_us {
+            flow.srtt_s = f64::from(rtt_us) / 1e6;
+        }
+        let acked = row.bytes_acked.unwrap_or(0);
+        flow.acked.sample(at_s, acked, flow.srtt_s, stop_s, outages);
+        if at_s <= stop_s {
+            flow.samples += 1;
+        }
+        flow.first_sample_s.get_or_insert(at_s);
+        flow.last_sample_s = flow.last_sample_s.max(at_s);
+        if !row.cc.is_empty() {
+            flow.cc.clone_from(&row.cc);
+        }
+    }
+
+    pub(crate) fn interval(&mut self, span: Span, row: &Interval) {
+        let Some(flow) = self.flows.get_mut(&row.flow_id).filter(|_| row.bytes > 0) else { return };
+        let at_s = span.seconds(row.at_ns) - row.seconds;
+        if row.side == "snd" {
+            flow.sent_s = Some(flow.sent_s.map_or(at_s, |first| first.min(at_s)));
+        } else {
+            let (first_s, last_s) = flow.received_s.unwrap_or((at_s, at_s));
+            flow.received_s = Some((first_s.min(at_s), last_s.max(at_s)));
+        }
+    }
+
+    pub(crate) fn flow(&mut self, row: &Flow) {
+        let Some(flow) = self.flows.get_mut(&row.flow_id).filter(|_| row.role == "data") else {
+            return;
+        };
+        if row.bytes > NOT_DATA_BYTES {
+            flow.reported_s = flow.reported_s.or(row.start_s);
+        }
+        if flow.cc.is_empty() {
+            flow.cc.clone_from(&row.cc_actual);
+        }
+        if let Some(code) = row.exit_code.filter(|code| *code != 0) {
+            flow.exit_code = Some(code);
+        }
+    }
+
+    pub(crate) fn finish(self, done: &BTreeMap<String, Done>, findings: &mut Findings) {
+        let late_samples = |(node, done): (&String, &Done)| {
+            let seen =
+                self.samples_by_node.get(node).copied().unwrap_or(0).max(done.samples_late).max(1);
+            let share = done.samples_late as f64 / seen as f64;
+            (share > LATE_SAMPLES_SHARE).then(|| {
+                format!(
+                    "{node}: {:.0} % of {seen} TCP samples came at more than 1.5 times their interval \
+                     (limit {:.0} %), {} were missed",
+                    share * 100.0,
+                    LATE_SAMPLES_SHARE * 100.0,
+                    done.samples_missed
+                )
+            })
+        };
+        for message in done.iter().filter_map(late_samples) {
+            findings.add(Status::Degraded, "samples_late", message);
+        }
+        for task in self.groups.values() {
+            let mut told = Told::default();
+            for index in 0..task.count {
+                if let Some(flow) = self.flows.get(&format!("{}/{index}", task.group)) {
+                    flow.judge(task, self.every, self.end_s, &mut told);
+                }
+            }
+            told.into_findings(task, findings);
+        }
+    }
+}
+
+/// What is wrong with how many flows of a group: one finding for each kind, however many sockets.
+#[derive(Debug, Default)]
+struct Told(BTreeMap<&'static str, (Status, u32, String)>);
+
+impl Told {
+    fn add(&mut self, status: Status, code: &'static str, first: String) {
+        self.0.entry(code).or_insert((status, 0, first)).1 += 1;
+    }
+
+    fn into_findings(self, task: &FlowTask, findings: &mut Findings) {
+        for (code, (status, count, first)) in self.0 {
+            let of = if task.count > 1 {
+                format!(" ({count} of {} flows)", task.count)
+            } else {
+                String::new()
+            };
+            findings.add(status, code, format!("flows.{}{of}: {first}", task.group));
+        }
+    }
+}
+
+impl Seen {
+    /// The end whose count of delivered bytes is nearer to the truth; `None` without a sample of either.
+    fn delivered(&self) -> Option<&Progress> {
+        [&self.received, &self.acked].into_iter().find(|p| p.last_sample_s.is_some())
+    }
+
+    /// When the first byte of data arrived. Samples say when it had and when it had not; iperf3's intervals are finer,
+    /// but what a sender hands to its kernel has not arrived.
+    fn first_data_s(&self) -> Option<f64> {
+        let Some(delivered) = self.delivered() else {
+            return self.received_s.map(|(first_s, _)| first_s).or(self.sent_s).or(self.reported_s);
+        };
+        let sampled = [self.received.first_data_s, self.acked.first_data_s];
+        let reported = self.received_s.map(|(first_s, _)| first_s);
+        let first_s = sampled.into_iter().flatten().chain(reported).min_by(f64::total_cmp);
+        let least_s = delivered
+            .no_data_s
+            .filter(|least| delivered.first_data_s.is_some_and(|first| *least < first));
+        first_s
+            .or(self.reported_s)
+            .map(|first_s| least_s.map_or(first_s, |least| first_s.max(least)))
+    }
+
+    /// When data last arrived, at the earliest.
+    fn last_data_s(&self) -> Option<f64> {
+        match self.delivered() {
+            Some(delivered) => delivered.grew_s.map(|(before_s, _)| before_s),
+            None => self.received_s.map(|(_, last_s)| last_s),
+        }
+    }
+
+    fn judge(&self, task: &FlowTask, every: Micros, end_s: f64, told: &mut Told) {
+        let (start_s, stop_s) = (task.start.as_secs_f64(), task.stop.as_secs_f64().min(end_s));
+        if let Some(code) = self.exit_code {
+            told.add(Status::Degraded, "flow_exit", format!("iperf3 ended with exit code {code}"));
+        }
+        let Some(first_s) = self.first_data_s() else {
+            let why = "not one byte of data arrived".to_owned();
+            told.add(Status::Failed, "flow_dead", why);
+            return;
+        };
+        let late_s = first_s - start_s;
+        let limit_s = LATE_S + f64::from(SET_UP_RTTS + task.count) * self.srtt_s;
+        if late_s > limit_s {
+            let why = format!(
+                "first data at {first_s:.2} s, {late_s:.2} s after its start at {start_s:.1} s (limit {limit_s:.2} s: \
+                 {LATE_S:.0} s and set-up)"
+            );
+            told.add(Status::Degraded, "flow_late", why);
+        }
+        if let Some(wanted) = task.cc.as_ref().filter(|cc| !self.cc.is_empty() && **cc != self.cc) {
+            let why = format!("the kernel used `{}`, the plan says `{wanted}`", self.cc);
+            told.add(Status::Failed, "cc_not_in_force", why);
+        }
+        self.judge_delivery(task, stop_s, told);
+        self.judge_samples(stop_s, every, told);
+    }
+
+    fn judge_delivery(&self, task: &FlowTask, stop_s: f64, told: &mut Told) {
+        if let Some(stall) = self.delivered().and_then(|p| p.stall).filter(|_| task.rate.is_none())
+        {
+            let why = format!(
+                "no new byte for {:.2} s from {:.2} s on (limit {:.2} s: {STALLED_S:.0} s or {STALLED_RTTS:.0} srtt, \
+                 beside outages of traced links)",
+                stall.length_s, stall.from_s, stall.limit_s
+            );
+            told.add(Status::Degraded, "flow_stalled", why);
+        }
+        let limit_s = OVERRUN_S.max(OVERRUN_RTTS * self.srtt_s);
+        if let Some(last_s) = self.last_data_s().filter(|last_s| *last_s > stop_s + limit_s) {
+            let why = format!(
+                "data still arrived at {last_s:.2} s, {:.2} s after its stop at {stop_s:.1} s \
+                 (limit {limit_s:.2} s: {OVERRUN_S} s or {OVERRUN_RTTS:.0} srtt)",
+                last_s - stop_s
+            );
+            told.add(Status::Degraded, "flow_overrun", why);
+        }
+    }
+
+    fn judge_samples(&self, stop_s: f64, every: Micros, told: &mut Told) {
+        let Some(first_s) = self.first_sample_s else {
+            told.add(Status::Degraded, "samples_missing", "no TCP sample of its sender".to_owned());
+            return;
+        };
+        let interval_s = every.as_secs_f64();
+        let early_s = stop_s - self.last_sample_s;
+        if early_s > EARLY_S + 2.0 * interval_s {
+            let why =
+                format!("its socket was gone {early_s:.2} s before its end (limit {EARLY_S:.0} s)");
+            told.add(Status::Degraded, "flow_early", why);
+        }
+        let expected = (stop_s - first_s) / interval_s;
+        let share = self.samples as f64 / expected;
+        if expected >= FEWEST_EXPECTED && share < LEAST_SAMPLES_SHARE {
+            let why = format!(
+                "{} of {expected:.0} TCP samples ({:.0} %, at least {:.0} % wanted)",
+                self.samples,
+                share * 100.0,
+                LEAST_SAMPLES_SHARE * 100.0
+            );
+            told.add(Status::Degraded, "samples_missing", why);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ccbench_proto::plan::check::{self, TraceFacts};
+    use ccbench_proto::trace;
+
+    use super::*;
+    use crate::curve;
+
+    #[test]
+    fn outages_are_those_of_the_path_there_and_back_each_instant_once() {
+        let text = r#"
+name = "outages"
+[nodes]
+a = {}
+b = {}
+c = {}
+[wires]
+one = ["a", "b"]
+other = ["b", "c"]
+[links.there]
+node = "a"
+toward = "b"
+trace = { file = "there.csv" }
+[links.back]
+node = "b"
+toward = "a"
+trace = { file = "back.csv" }
+[links.elsewhere]
+node = "b"
+toward = "c"
+trace = { file = "elsewhere.csv" }
+[flows.near]
+from = "a"
+to = "b"
+[flows.far]
+from = "b"
+to = "c"
+[[phases]]
+name = "all"
+length = "10s"
+flows = ["near", "far"]
+"#;
+        let file = |name: &str, from_s: u64, to_s: u64| {
+            let rows = format!(
+                "t_us,rate_bps\n0,8000000\n{from_s}000000,0\n{to_s}000000,8000000\n10000000,8000000\n"
+            );
+            let trace = trace::parse(name, rows.as_bytes()).unwrap().into();
+            (name.to_owned(), Ok(TraceFacts { sha256: "0".repeat(64), trace }))
+        };
+        let files = [file("there.csv", 2, 5), file("back.csv", 3, 6), file("elsewhere.csv", 7, 9)];
+        let (plan, _) = check::read_with(text, &[], files.into()).unwrap();
+        let check = FlowCheck::new(&plan, &curve::of_plan(&plan));
+        assert_eq!(check.outages["near"], [(2.0, 6.0)]);
+        assert_eq!(check.outages["far"], [(7.0, 9.0)]);
+    }
+
+    #[test]
+    fn an_outage_of_a_traced_link_is_no_stall() {
+        let stalled = |outages: &[Outage]| {
+            let mut progress = Progress::default();
+            for tenth in 0..60_u32 {
+                let bytes = 1000 * u64::from(tenth.min(20));
+                progress.sample(f64::from(tenth) / 10.0, bytes, 0.02, 6.0, outages);
+            }
+            progress.stall.map(|stall| stall.from_s)
+        };
+        assert_eq!(stalled(&[]), Some(2.0));
+        assert_eq!(
+            stalled(&[(0.0, 0.5), (2.0, 3.0)]),
+            Some(2.0),
+            "longer than the outage explains"
+        );
+        assert_eq!(stalled(&[(2.0, 5.5)]), None);
+    }
+}

@@ -1,0 +1,413 @@
+//! Did each link have the rate that the plan gives it, and did the userspace path keep its times?
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use ccbench_proto::plan::check::CheckedPlan;
+use ccbench_proto::plan::{Link, Plan, Queue, Setting};
+use ccbench_proto::resolve::ETHERNET_BYTES;
+use ccbench_proto::units::FRAME_BYTES;
+use ccbench_proto::wire::{LinkChange, LinkTiming, QdiscSample};
+
+use super::timing::Timing;
+use super::{Findings, Span, Status};
+use crate::curve::{self, Curve};
+
+/// A backlogged link must send; 3 % is several times what HTB's rate table and the sampling instant account for.
+pub const LOW_SHARE: f64 = 0.03;
+/// A token bucket cannot send more than its rate over a second, but for its burst.
+pub const HIGH_SHARE: f64 = 0.02;
+/// Rates are taken over a second: long against bursts and against the jitter of the sampling instant.
+pub const WINDOW_NS: u64 = 1_000_000_000;
+/// One second in ten may be low (something else ran for a moment) as long as the whole is not.
+pub const LOW_WINDOWS_SHARE: f64 = 0.1;
+/// Bytes by which a window may be off at any rate: a burst, and the packet at either end.
+pub const SLACK_BYTES: f64 = 4.0 * FRAME_BYTES as f64;
+/// Left out on either side of a change of the rate: the change is as late as its thread, and a burst of the old rate
+/// may follow.
+pub const CHANGE_NS: u64 = 200_000_000;
+/// A traced rate may be applied, and a sample taken, this much off; at a jump of the rate that is many bytes.
+pub const STEP_NS: u64 = 2_000_000;
+/// Of a single delivery opportunity a packet may leave a part unused.
+pub const LOW_OPPORTUNITY_SHARE: f64 = 0.1;
+
+/// Which link of which node.
+type Key = (String, String);
+
+/// Counters per link.
+#[derive(Debug)]
+pub(crate) struct LinkCheck {
+    /// Links that have a rate.
+    rated: BTreeMap<String, Rated>,
+    series: BTreeMap<Key, Series>,
+    failed_changes: BTreeMap<String, (u32, String)>,
+    timing: Timing,
+}
+
+/// What the plan says of a link's rate.
+#[derive(Debug)]
+struct Rated {
+    pace: Pace,
+    /// Bytes that the rate counts beside what counters count, per packet.
+    beside: f64,
+    /// It sends whenever it has something to send.
+    conserves_work: bool,
+    /// It has slices, which may be full while the link is not.
+    sliced: bool,
+}
+
+/// What a link may send, over time.
+#[derive(Debug)]
+enum Pace {
+    /// Constant but for the plan's changes.
+    Legs(Vec<Leg>),
+    /// As a trace says, and how much less is still no wonder.
+    Curve(Arc<Curve>, f64),
+}
+
+/// The queue of what is in no slice, the one that may always take all that the link has left.
+const REMAINDER: &str = "10:";
+
+/// A time of one rate, in nanoseconds since the trial's beginning.
+#[derive(Debug, Clone, Copy)]
+struct Leg {
+    from_ns: u64,
+    to_ns: u64,
+    rate_bps: u64,
+}
+
+impl Rated {
+    fn new(name: &str, link: &Link, plan: &Plan, curve: Option<&Arc<Curve>>) -> Option<Self> {
+        let counted = ETHERNET_BYTES.get() as f64;
+        let overhead = curve::overhead(link);
+        let pace = match curve {
+            Some(curve) => {
+                let low_share = if curve.jumps() { LOW_OPPORTUNITY_SHARE } else { LOW_SHARE };
+                Pace::Curve(Arc::clone(curve), low_share)
+            }
+            None => Pace::Legs(legs(name, link, plan)?),
+        };
+        Some(Self {
+            pace,
+            beside: overhead - counted,
+            conserves_work: conserves_work(link),
+            sliced: !link.classes.is_empty(),
+        })
+    }
+
+    /// Which stretch of the trial an instant belongs to; windows do not reach over two.
+    fn leg(&self, since_ns: u64) -> Option<usize> {
+        match &self.pace {
+            Pace::Legs(legs) => {
+                legs.iter().position(|leg| leg.from_ns <= since_ns && since_ns <= leg.to_ns)
+            }
+            Pace::Curve(..) => Some(0),
+        }
+    }
+
+    /// What a window of a leg may have sent, and by how much that may be wrong.
+    fn ideal_bytes(&self, leg: usize, (from_ns, to_ns): (u64, u64)) -> (f64, f64) {
+        match &self.pace {
+            Pace::Legs(legs) => {
+                let rate_bps = legs.get(leg).map_or(0, |leg| leg.rate_bps);
+                (rate_bps as f64 / 8e9 * (to_ns - from_ns) as f64, SLACK_BYTES)
+            }
+            Pace::Curve(curve, _) => {
+                let slack = SLACK_BYTES + curve.burst((from_ns, to_ns), STEP_NS);
+                (curve.bytes(from_ns, to_ns), slack)
+            }
+        }
+    }
+
+    fn low_share(&self) -> f64 {
+        match self.pace {
+            Pace::Legs(_) => LOW_SHARE,
+            Pace::Curve(_, share) => share,
+        }
+    }
+
+    /// A leg's link, for people.
+    fn name(&self, link: &str, leg: usize) -> String {
+        match &self.pace {
+            Pace::Legs(legs) if legs.len() > 1 => {
+                let from_ns = legs.get(leg).map_or(0, |leg| leg.from_ns);
+                format!("link {link} from {:.1} s on", from_ns as f64 / 1e9)
+            }
+            Pace::Legs(_) => format!("link {link}"),
+            Pace::Curve(..) => format!("link {link}, by its trace"),
+        }
+    }
+}
+
+/// The rates of a link without a trace, one after the other.
+fn legs(name: &str, link: &Link, plan: &Plan) -> Option<Vec<Leg>> {
+    let key = format!("links.{name}.rate");
+    let mut changes: Vec<(u64, u64)> = plan
+        .changes
+        .iter()
+        .filter_map(|change| match change.set.get(&key)? {
+            Setting::Rate(rate) => Some((change.at.nanos(), rate.bits_per_sec())),
+            Setting::Delay(_) | Setting::Loss(_) => None,
+        })
+        .collect();
+    changes.sort_by_key(|(at_ns, _)| *at_ns);
+    let mut legs = vec![Leg { from_ns: 0, to_ns: u64::MAX, rate_bps: link.rate?.bits_per_sec() }];
+    for (at_ns, rate_bps) in changes {
+        if let Some(last) = legs.last_mut() {
+            last.to_ns = at_ns.saturating_sub(CHANGE_NS);
+        }
+        legs.push(Leg { from_ns: at_ns.saturating_add(CHANGE_NS), to_ns: u64::MAX, rate_bps });
+    }
+    Some(legs)
+}
+
+#[derive(Debug, Default)]
+struct Series {
+    /// The rows of one instant, until one of the next comes.
+    instant: Option<Instant>,
+    window: Option<Window>,
+    /// By leg.
+    seen: BTreeMap<usize, Seen>,
+}
+
+/// Windows within one leg.
+#[derive(Debug, Default)]
+struct Seen {
+    /// Those with a backlog throughout.
+    full: Vec<Sent>,
+    /// The one that was most above what it may be.
+    fastest: Option<Sent>,
+}
+
+/// The counters of all qdiscs and classes of a link, read together. The root qdisc has sent everything; its backlog
+/// need not hold that of the queues below it, and above a netem it holds packets that wait for their delay.
+#[derive(Debug, Clone, Copy, Default)]
+struct Instant {
+    at_ns: u64,
+    leg: Option<usize>,
+    sliced: bool,
+    root_sent: Option<(u64, u64)>,
+    most_sent: (u64, u64),
+    root_waits: bool,
+    queue_waits: bool,
+    delays: bool,
+}
+
+impl Instant {
+    fn add(&mut self, row: &QdiscSample) {
+        let waits = row.backlog_bytes > 0 || row.qlen_pkts > 0;
+        let class = row.kind.ends_with(" class");
+        let sent = (row.sent_bytes, row.sent_pkts);
+        self.most_sent = self.most_sent.max(sent);
+        self.delays |= row.kind == "netem";
+        if !class && row.parent == "root" {
+            self.root_sent = Some(sent);
+            self.root_waits |= waits;
+        } else if !class && row.kind != "netem" {
+            self.queue_waits |= waits && (!self.sliced || row.handle == REMAINDER);
+        }
+    }
+
+    fn window(self) -> Window {
+        Window {
+            at_ns: self.at_ns,
+            leg: self.leg,
+            sent: self.root_sent.unwrap_or(self.most_sent),
+            backlogged: self.queue_waits || (self.root_waits && !self.delays && !self.sliced),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Window {
+    at_ns: u64,
+    leg: Option<usize>,
+    /// Bytes and packets.
+    sent: (u64, u64),
+    backlogged: bool,
+}
+
+/// What was sent in a time, and what could have been.
+#[derive(Debug, Clone, Copy)]
+struct Sent {
+    bytes: f64,
+    ideal_bytes: f64,
+    slack_bytes: f64,
+    ns: u64,
+}
+
+/// Windows kept per series; a longer trial is judged by its first hours.
+const MOST_WINDOWS: usize = 20_000;
+
+impl Sent {
+    fn is_low(self, share: f64) -> bool {
+        self.bytes < self.ideal_bytes * (1.0 - share) - self.slack_bytes
+    }
+
+    fn is_high(self) -> bool {
+        self.above() > 0.0
+    }
+
+    /// How much more it is than it may be.
+    fn above(self) -> f64 {
+        self.bytes - self.ideal_bytes * (1.0 + HIGH_SHARE) - self.slack_bytes
+    }
+
+    /// A number of bytes as a rate, for people.
+    fn mbit(self, bytes: f64) -> String {
+        format!("{:.3} Mbit/s", bytes * 8e3 / self.ns.max(1) as f64)
+    }
+}
+
+impl LinkCheck {
+    /// `curves`: those of the links with a trace.
+    pub(super) fn new(plan: &CheckedPlan, curves: &BTreeMap<String, Arc<Curve>>) -> Self {
+        let plan = plan.plan();
+        let rated = |(name, link): (&String, &Link)| {
+            Some((name.clone(), Rated::new(name, link, plan, curves.get(name))?))
+        };
+        Self {
+            rated: plan.links.iter().filter_map(rated).collect(),
+            series: BTreeMap::new(),
+            failed_changes: BTreeMap::new(),
+            timing: Timing::default(),
+        }
+    }
+
+    pub(crate) fn timing(&mut self, node: &str, row: &LinkTiming) {
+        self.timing.row(node, row);
+    }
+
+    pub(crate) fn change(&mut self, row: &LinkChange) {
+        if row.rc != 0 {
+            let first = || (0, format!("{} on {}: error {}", row.source, row.iface, row.rc));
+            self.failed_changes.entry(row.link.clone()).or_insert_with(first).0 += 1;
+        }
+    }
+
+    pub(crate) fn sample(&mut self, node: &str, span: Span, row: &QdiscSample) {
+        if !span.holds(row.at_ns) {
+            return;
+        }
+        self.timing.sample(node, row);
+        let key = (node.to_owned(), row.link.clone());
+        let series = self.series.entry(key).or_default();
+        let rated = self.rated.get(&row.link);
+        if series.instant.is_some_and(|instant| instant.at_ns != row.at_ns) {
+            series.advance(rated, span);
+        }
+        let leg = rated.and_then(|rated| rated.leg(row.at_ns.saturating_sub(span.t0_ns)));
+        let sliced = rated.is_some_and(|rated| rated.sliced);
+        let fresh = Instant { at_ns: row.at_ns, leg, sliced, ..Instant::default() };
+        series.instant.get_or_insert(fresh).add(row);
+    }
+
+    /// `spans`: the trial on each node's clock.
+    pub(crate) fn finish(mut self, spans: &BTreeMap<String, Span>, findings: &mut Findings) {
+        for (link, (count, first)) in self.failed_changes {
+            let message = format!("link {link}: {count} changes failed; the first: {first}");
+            findings.add(Status::Degraded, "link_change_failed", message);
+        }
+        for ((node, link), series) in &mut self.series {
+            let (Some(rated), Some(span)) = (self.rated.get(link), spans.get(node)) else {
+                continue;
+            };
+            series.advance(Some(rated), *span);
+            for (leg, seen) in &series.seen {
+                let name = rated.name(link, *leg);
+                seen.judge_high(&name, findings);
+                if rated.conserves_work {
+                    seen.judge_low(&name, rated.low_share(), findings);
+                }
+            }
+        }
+        self.timing.finish(findings);
+    }
+}
+
+/// sch_fq paces: packets may wait in it although the link is free.
+fn conserves_work(link: &Link) -> bool {
+    let paces = |queue: Option<&Queue>| matches!(queue, Some(Queue::Fq { .. }));
+    !paces(link.queue.as_ref()) && !link.classes.values().any(|class| paces(class.queue.as_ref()))
+}
+
+impl Series {
+    /// Takes the instant that is complete.
+    fn advance(&mut self, rated: Option<&Rated>, span: Span) {
+        let Some(fresh) = self.instant.take().map(Instant::window) else { return };
+        let Some(window) = &mut self.window else {
+            self.window = Some(fresh);
+            return;
+        };
+        window.backlogged &= fresh.backlogged;
+        let ns = fresh.at_ns.saturating_sub(window.at_ns);
+        let bytes = fresh.sent.0.checked_sub(window.sent.0);
+        let same_leg = fresh.leg == window.leg;
+        let (Some(bytes), Some(leg), Some(rated), true) = (bytes, fresh.leg, rated, same_leg)
+        else {
+            self.window = Some(fresh);
+            return;
+        };
+        if ns < WINDOW_NS {
+            return;
+        }
+        let since = |at_ns: u64| at_ns.saturating_sub(span.t0_ns);
+        let (ideal_bytes, slack_bytes) =
+            rated.ideal_bytes(leg, (since(window.at_ns), since(fresh.at_ns)));
+        let packets = fresh.sent.1.saturating_sub(window.sent.1) as f64;
+        let bytes = (bytes as f64 + rated.beside * packets).max(0.0);
+        let sent = Sent { bytes, ideal_bytes, slack_bytes, ns };
+        let seen = self.seen.entry(leg).or_default();
+        if window.backlogged && seen.full.len() < MOST_WINDOWS {
+            seen.full.push(sent);
+        }
+        if seen.fastest.is_none_or(|fastest| sent.above() > fastest.above()) {
+            seen.fastest = Some(sent);
+        }
+        self.window = Some(fresh);
+    }
+}
+
+impl Seen {
+    fn judge_high(&self, link: &str, findings: &mut Findings) {
+        if let Some(fastest) = self.fastest.filter(|sent| sent.is_high()) {
+            let message = format!(
+                "{link}: {} in one second, the plan says {} (limit {:.0} % over)",
+                fastest.mbit(fastest.bytes),
+                fastest.mbit(fastest.ideal_bytes),
+                HIGH_SHARE * 100.0
+            );
+            findings.add(Status::Degraded, "link_rate_high", message);
+        }
+    }
+
+    fn judge_low(&self, link: &str, share: f64, findings: &mut Findings) {
+        let low = self.full.iter().filter(|sent| sent.is_low(share)).count();
+        let low_share = low as f64 / self.full.len().max(1) as f64;
+        let none = Sent { bytes: 0.0, ideal_bytes: 0.0, slack_bytes: SLACK_BYTES, ns: 0 };
+        let add = |sum: Sent, one: &Sent| Sent {
+            bytes: sum.bytes + one.bytes,
+            ideal_bytes: sum.ideal_bytes + one.ideal_bytes,
+            slack_bytes: sum.slack_bytes,
+            ns: sum.ns + one.ns,
+        };
+        let whole = self.full.iter().fold(none, add);
+        // A single second may have had a moment without a queue between two samples.
+        let part = |sent: &Sent| sent.bytes / sent.ideal_bytes;
+        let some = self.full.iter().filter(|sent| sent.ideal_bytes > 0.0);
+        let Some(lowest) = some.min_by(|a, b| part(a).total_cmp(&part(b))) else { return };
+        if whole.is_low(share) || (low > 1 && low_share > LOW_WINDOWS_SHARE) {
+            let message = format!(
+                "{link}: {} while its queue was not empty, low in {low} of {} seconds (the lowest: {} instead of {}); \
+                 the plan says {}, and a second is low {:.0} % under that",
+                whole.mbit(whole.bytes),
+                self.full.len(),
+                lowest.mbit(lowest.bytes),
+                lowest.mbit(lowest.ideal_bytes),
+                whole.mbit(whole.ideal_bytes),
+                share * 100.0
+            );
+            findings.add(Status::Degraded, "link_rate_low", message);
+        }
+    }
+}

@@ -1,0 +1,357 @@
+//! The report in a real browser. Without chromedriver it is skipped, with the feature `browser` a failure.
+
+use ccbench_results::report;
+use serde_json::{Value, json};
+
+use super::lost::half_failed;
+use super::*;
+use driver::Browser;
+
+mod driver;
+
+/// The made-up run's page in a browser, and the folder that it is in.
+fn opened() -> Option<(Browser, tempfile::TempDir)> {
+    opened_after(|_| ())
+}
+
+/// As [`opened`], after something was done in the run's directory.
+fn opened_after(done: impl Fn(&Path)) -> Option<(Browser, tempfile::TempDir)> {
+    let made = |root: &Path| {
+        let run = made_up(root);
+        done(&run);
+        run
+    };
+    opened_of(made)
+}
+
+/// The page of a run that is made in a folder.
+fn opened_of(made: impl Fn(&Path) -> PathBuf) -> Option<(Browser, tempfile::TempDir)> {
+    let root = tempfile::tempdir().unwrap();
+    let file = root.path().join("report.html");
+    let run = made(root.path());
+    report::write(&summary::compute(&run, Choice::default()).unwrap(), &file).unwrap();
+    let Some(browser) = Browser::start() else {
+        if cfg!(feature = "browser") {
+            panic!("there is no chromedriver: scripts/setup.sh --test");
+        }
+        println!("skipped: there is no chromedriver");
+        return None;
+    };
+    browser.open(&file);
+    assert_eq!(
+        browser.eval("return document.documentElement.dataset.ready"),
+        "yes",
+        "{:?}",
+        browser.console()
+    );
+    Some((browser, root))
+}
+
+fn column(browser: &Browser, table: &str, nth: usize) -> Value {
+    browser.eval(&format!(
+        "return [...document.querySelectorAll('{table} tbody tr td:nth-child({nth})')].map(cell => cell.textContent)"
+    ))
+}
+
+#[test]
+fn a_report_is_one_page_that_asks_nobody_for_anything() {
+    let Some((browser, _root)) = opened() else { return };
+    assert_eq!(browser.eval("return document.title"), "made-up · ccbench");
+    assert_eq!(browser.text("#tally"), "2 ok 1 degraded 1 failed");
+    let requests = browser.eval("return performance.getEntriesByType('resource').length");
+    assert_eq!((requests, browser.console()), (json!(0), vec![]));
+    // Throughput, round trip, window, retransmissions, probe, queue; drawn upon.
+    let drawn = browser.eval(
+        "return [...document.querySelectorAll('#panels canvas')].map(c => c.getContext('2d')
+           .getImageData(0, 0, c.width, c.height).data.some(byte => byte > 0))",
+    );
+    assert_eq!(drawn, json!([true, true, true, true, true, true]));
+    // On a telephone nothing but tables and code is wider than the screen.
+    browser.resize(500, 900);
+    // The curves follow the window, an instant later.
+    let wide = "return Math.max(0, document.documentElement.scrollWidth - innerWidth)";
+    let narrow = (0..100).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        browser.eval(wide) == 0
+    });
+    assert!(narrow, "{} pixels too wide", browser.eval(wide));
+}
+
+/// Gives the made-up run a plan that claims.
+fn claim(run: &Path) {
+    let claims = r#"
+[[expect]]
+claim = "it starves"
+source = "the study"
+published = "a few Mbit/s"
+phase = "compete"
+metric = "throughput"
+group = "cross"
+below = "20mbit"
+[[expect]]
+claim = "it fills the link"
+phase = "alone"
+metric = "throughput_sum"
+group = "under_test"
+above = "60mbit"
+[[expect]]
+claim = "its delay returns"
+source = "another study"
+phase = "alone"
+metric = "srtt"
+group = "cross"
+between = ["0.6ms", "12ms"]
+"#;
+    let plan = ENDS_EARLY.replace("[\"under_test\"]", "[\"under_test\", \"cross\"]");
+    std::fs::write(run.join("plan.resolved.toml"), plan + claims).unwrap();
+}
+
+fn page_of(run: &Path) -> String {
+    report::html(&summary::compute(run, Choice::default()).unwrap()).unwrap()
+}
+
+#[test]
+fn claims_are_those_of_the_tables_whether_or_not_they_were_summarised() {
+    let root = tempfile::tempdir().unwrap();
+    let run = made_up(root.path());
+    claim(&run);
+    let page = page_of(&run);
+    assert!(
+        page.contains(r#""claim":"it starves""#) && page.contains(r#""verdict":"does_not_hold""#)
+    );
+    // A claim without a number.
+    assert!(page.contains(r#""measured":null"#) && page.contains(r#""n_trials":0"#));
+    summary::summarize(&run).unwrap();
+    let file = run.join("expectations.parquet");
+    assert!(file.is_file());
+    assert!(page_of(&run) == page);
+    std::fs::write(file, "not what was computed").unwrap();
+    assert!(page_of(&run) == page);
+}
+
+#[test]
+fn claims_stand_right_under_the_verdicts() {
+    let hidden = "return document.querySelector('#claimed').hidden";
+    let Some((browser, _root)) = opened() else { return };
+    assert_eq!(browser.eval(hidden), true, "this plan claims nothing");
+    drop(browser);
+    let claimed = opened_after(claim);
+    let Some((browser, _root)) = claimed else { return };
+    assert_eq!(browser.eval(hidden), false);
+    let next = "return document.querySelector('#verdicts').nextElementSibling.id";
+    assert_eq!(browser.eval(next), "claimed");
+    assert_eq!(
+        column(&browser, "#claims", 1),
+        json!([
+            "does not hold",
+            "not measured",
+            "holds",
+            "not measured",
+            "not measured",
+            "not measured"
+        ])
+    );
+    assert_eq!(
+        column(&browser, "#claims", 3),
+        json!([
+            "a few Mbit/sthe study",
+            "a few Mbit/sthe study",
+            "-",
+            "-",
+            "-another study",
+            "-another study"
+        ]),
+        "nothing was published of the second"
+    );
+    assert_eq!(
+        column(&browser, "#claims", 4),
+        json!([
+            "at most 20 Mbit/s",
+            "at most 20 Mbit/s",
+            "at least 60 Mbit/s",
+            "at least 60 Mbit/s",
+            "0.6 to 12 ms",
+            "0.6 to 12 ms"
+        ])
+    );
+    assert_eq!(
+        column(&browser, "#claims", 5),
+        json!([
+            "60.00 (60.00 to 60.00) Mbit/s",
+            "-",
+            "91.00 (78.29 to 103.71) Mbit/s",
+            "-",
+            "-",
+            "-"
+        ])
+    );
+    let room = "const box = document.querySelector('#claims').parentElement; return box.scrollWidth <= box.clientWidth";
+    assert_eq!(browser.eval(room), true, "nothing is cut off");
+    assert_eq!(browser.console(), Vec::<Value>::new());
+}
+
+#[test]
+fn a_reports_tables_sort_and_mark_the_best() {
+    let Some((browser, _root)) = opened() else { return };
+    // Two points with two phases; one group is alone in the first.
+    let before = column(&browser, "#groups", 4);
+    assert_eq!(before.as_array().unwrap().len(), 6, "{before}");
+    browser.click("#groups th:nth-child(6) button");
+    let order = browser.eval("return document.querySelector('#groups th:nth-child(6)').ariaSort");
+    let sums = column(&browser, "#groups", 6);
+    let first =
+        |text: &Value| text.as_str().unwrap().split(' ').next().unwrap().parse::<f64>().unwrap();
+    let numbers: Vec<f64> = sums.as_array().unwrap().iter().map(first).collect();
+    assert_eq!((order, numbers.is_sorted_by(|a, b| a >= b)), (json!("descending"), true), "{sums}");
+    let best = browser.eval("return document.querySelector('#groups .best').textContent");
+    assert!(best.as_str().unwrap().contains("(best)"), "{best}");
+    // The same, by keyboard.
+    browser.keys("#groups th:nth-child(6) button", "\u{e007}");
+    let order = browser.eval("return document.querySelector('#groups th:nth-child(6)').ariaSort");
+    assert_eq!(order, "ascending");
+    browser.keys("#search", "jain");
+    let found = column(&browser, "#everything", 5);
+    let found = found.as_array().unwrap();
+    let jain = |metric: &Value| metric.as_str().unwrap().starts_with("jain_fairness");
+    assert!(!found.is_empty() && found.iter().all(jain), "{found:?}");
+}
+
+#[test]
+fn tables_tell_of_points_that_failed_of_congestion_controls_links_and_losses() {
+    let Some((browser, _root)) = opened_of(half_failed) else { return };
+    assert_eq!(column(&browser, "#reasons", 1), json!(["scheme cubic, buffer 20, trials 1-2"]));
+    assert_eq!(
+        column(&browser, "#groups", 4),
+        json!(["all 2 trials failed", "under_test", "cross", "under_test"])
+    );
+    assert_eq!(column(&browser, "#groups", 5), json!(["-", "bbr", "cubic", "bbr"]));
+    let title = |table: &str| {
+        browser.eval(&format!(
+            "return [...document.querySelectorAll('{table} th')].map(cell => cell.textContent)"
+        ))
+    };
+    assert_eq!(title("#links")[4], "utilisation %");
+    assert_eq!(column(&browser, "#links", 5), json!(["90.00", "90.00"]));
+    assert_eq!(title("#probes")[7], "lost %");
+    assert_eq!(column(&browser, "#probes", 8), json!(["10", "10"]));
+    // A long name is no reason to push what was seen off a telephone.
+    browser.resize(500, 900);
+    let seen = browser.eval(
+        "const cell = document.querySelector('#reasons td:last-child').getBoundingClientRect();
+         return [cell.left >= 0, cell.right <= innerWidth]",
+    );
+    assert_eq!(seen, json!([true, true]));
+}
+
+#[test]
+fn the_panels_of_a_trial_show_the_same_time() {
+    let Some((browser, _root)) = opened() else { return };
+    browser.eval(
+        "const real = uPlot;
+         window.charts = [];
+         uPlot = function (...all) { charts.push(new real(...all)); return charts.at(-1); };
+         uPlot.join = real.join;
+         document.querySelector('#all').click();
+         return 0",
+    );
+    // They are drawn when that is done.
+    let shown =
+        browser.eval("return charts.map(chart => [chart.scales.x.min, chart.scales.x.max])");
+    assert_eq!(
+        shown,
+        json!([[0, 9.03], [0, 9.03], [0, 9.03], [0, 9.03], [0, 9.03], [0, 9.03]]),
+        "to the last sample"
+    );
+    // Zoomed, also to more than a panel's data.
+    let zoom = "charts.forEach(chart => chart.setScale('x', {min: 0.01, max: 8.99})); return 0";
+    browser.eval(zoom);
+    let shown =
+        browser.eval("return charts.map(chart => [chart.scales.x.min, chart.scales.x.max])");
+    assert_eq!(shown, json!(vec![[0.01, 8.99]; 6]));
+}
+
+#[test]
+fn a_long_heading_is_broken_behind_dots_and_underscores_only() {
+    let Some((browser, _root)) = opened_after(with_long_factor) else { return };
+    browser.resize(500, 900);
+    // Each part of the name stands on one line, and there are several lines.
+    let lines = browser.eval(
+        "return [...document.querySelector('#groups th button').childNodes].filter(node => node.data).map(node => {
+           const range = document.createRange();
+           range.selectNodeContents(node);
+           const lines = [...range.getClientRects()];
+           return [node.data, lines.length, lines[0].top];
+         })",
+    );
+    let lines = lines.as_array().unwrap();
+    let parts: String = lines.iter().filter_map(|line| line[0].as_str()).collect();
+    assert_eq!(parts, LONG_FACTOR);
+    assert!(lines.iter().all(|line| line[1] == 1), "{lines:?}");
+    assert!(lines[0][2] != lines[lines.len() - 1][2], "{lines:?}");
+    let page = browser.eval("return document.documentElement.scrollWidth <= innerWidth");
+    assert_eq!(page, true, "the page is too wide");
+}
+
+#[test]
+fn a_report_leads_from_a_verdict_to_the_trials_curves() {
+    let Some((browser, _root)) = opened() else { return };
+    assert_eq!(browser.text("#verdict"), "ok");
+    browser.click("#next");
+    assert_eq!(browser.text("#verdict"), "degraded: cpu_bound: src: busy; samples_late: src: late");
+    browser.click("#reasons tbody tr:last-child button");
+    assert_eq!(browser.text("#verdict"), "failed: flow_dead: flows.cross: not one byte of data");
+    assert_eq!(browser.eval("return document.activeElement.id"), "which");
+    browser.click("#previous");
+    assert_eq!(browser.text("#verdict"), "ok");
+    // A curve can be hidden without a mouse.
+    let hidden = "return document.querySelectorAll('#panels .u-legend .u-off').length";
+    assert_eq!(browser.eval(hidden), 0);
+    browser.keys("#panels .u-legend tr:nth-child(2) th", "\u{e007}");
+    assert_eq!(browser.eval(hidden), 1);
+    let theme = "return document.documentElement.dataset.theme";
+    let before = browser.eval(theme);
+    browser.click("#theme");
+    assert_ne!(browser.eval(theme), before);
+    assert_eq!(browser.console(), Vec::<Value>::new());
+}
+
+#[test]
+fn no_spike_is_lost_between_the_points_of_a_curve() {
+    let root = tempfile::tempdir().unwrap();
+    let run = RunDir::create(root.path(), &info()).unwrap();
+    let mut writer = begin(&run, 0, 1);
+    // 40 000 samples where a curve has 2000 points; one is high, one low.
+    for nth in 0..40_000_u32 {
+        let rtt_us = match nth {
+            12_345 => 77_000,
+            23_456 => 1_500,
+            _ => 10_000 + nth % 7,
+        };
+        let sample = wire::FlowSample {
+            at_ns: T0_NS[0].1 + u64::from(nth) * 9_000_000_000 / 40_000,
+            flow_id: "f/0".into(),
+            group: "f".into(),
+            side: "snd".into(),
+            role: "data".into(),
+            rtt_us: Some(rtt_us),
+            ..Default::default()
+        };
+        push(&mut writer, "src", Of::FlowSample(sample));
+    }
+    writer.commit(&verdict(Status::Ok, &[])).unwrap();
+    let page = page_of(run.path());
+    let element = page.split_once("id=\"curves-0-1\">").unwrap().1.split_once('<').unwrap().0;
+    let panels: Value = serde_json::from_str(element).unwrap();
+    let panels = panels.as_array().unwrap();
+    let panel = panels.iter().find(|panel| panel["title"] == "Smoothed RTT").unwrap();
+    assert_eq!(panel["samples"], 40_000);
+    let curve = &panel["curves"][0];
+    let values: Vec<f64> =
+        curve["value"].as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect();
+    let times: Vec<f64> =
+        curve["t_s"].as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect();
+    assert!(values.len() <= 2000 && times.is_sorted(), "{} points", values.len());
+    let at = |value: f64| times[values.iter().position(|v| *v == value).unwrap()];
+    assert!((at(77.0) - 12_345.0 * 9.0 / 40_000.0).abs() < 1e-4);
+    assert!((at(1.5) - 23_456.0 * 9.0 / 40_000.0).abs() < 1e-4);
+}

@@ -1,0 +1,512 @@
+//! Figures, comparisons and exports of the made-up run.
+
+use ccbench_results::compare::{With, compare};
+use ccbench_results::export;
+use ccbench_results::figure::{self, Figure, Format, Kind, Request};
+
+use super::*;
+
+fn request(kind: Kind, wheres: &[(&str, &str)]) -> Request {
+    Request {
+        kind,
+        wheres: wheres.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect(),
+        metrics: vec![],
+        width_mm: None,
+        height_mm: None,
+        choice: Choice::default(),
+    }
+}
+
+fn drawn(kind: Kind, wheres: &[(&str, &str)]) -> Vec<Figure> {
+    let root = tempfile::tempdir().unwrap();
+    figure::draw(&made_up(root.path()), &request(kind, wheres)).unwrap()
+}
+
+fn refused(kind: Kind, wheres: &[(&str, &str)]) -> String {
+    let root = tempfile::tempdir().unwrap();
+    let error = figure::draw(&made_up(root.path()), &request(kind, wheres)).unwrap_err();
+    assert!(error.is_of_the_command(), "{error}");
+    error.to_string()
+}
+
+/// Cells of the CSV's column in the rows that have these cells.
+fn cells(figure: &Figure, wanted: &[(&str, &str)], column: &str) -> Vec<String> {
+    let mut lines = figure.csv.lines().map(|line| line.split(',').collect::<Vec<_>>());
+    let header = lines.next().unwrap();
+    let at = |name: &str| header.iter().position(|column| *column == name).unwrap();
+    lines
+        .filter(|line| wanted.iter().all(|(name, cell)| line[at(name)] == *cell))
+        .map(|line| line[at(column)].to_owned())
+        .collect()
+}
+
+fn number(figure: &Figure, wanted: &[(&str, &str)], column: &str) -> f64 {
+    let found = cells(figure, wanted, column);
+    assert_eq!(found.len(), 1, "{wanted:?}: {found:?} in\n{}", figure.csv);
+    found[0].parse().unwrap()
+}
+
+#[test]
+fn bars_are_the_summarys_means_with_their_intervals() {
+    let figures = drawn(Kind::Phases, &[("scheme", "cubic")]);
+    let [one] = figures.as_slice() else { panic!("{}", figures.len()) };
+    let bar = [("metric", "Throughput (Mbit/s)"), ("group", "under_test"), ("phase", "alone")];
+    assert!((number(one, &bar, "mean") - 91.0).abs() < 1e-6);
+    let half = 12.706_204_736;
+    assert!((number(one, &bar, "ci95_low") - (91.0 - half)).abs() < 1e-4);
+    assert_eq!(number(one, &bar, "trials"), 2.0);
+    let rtt = [("metric", "Mean sRTT (ms)"), ("group", "under_test"), ("phase", "compete")];
+    assert!((number(one, &rtt, "mean") - 25.0).abs() < 1e-6);
+    // Who does not run has no bar.
+    assert!(cells(one, &[("group", "cross"), ("phase", "alone")], "mean").is_empty());
+    assert!(one.svg.contains(">Throughput (Mbit/s)<") && !one.svg.contains("NaN"), "{}", one.svg);
+}
+
+#[test]
+fn a_series_is_of_the_first_trial_that_counts_of_each_point() {
+    let figures = drawn(Kind::Series, &[]);
+    let stems: Vec<&str> = figures.iter().map(|figure| figure.stem.as_str()).collect();
+    assert_eq!(stems, ["series-cubic-20", "series-reno-_classic_-40"]);
+    let shown =
+        cells(&figures[0], &[("panel", "Smoothed RTT"), ("subject", "under_test/0")], "value");
+    assert!(shown.iter().any(|v| v == "11") && shown.iter().any(|v| v == "24"), "{shown:?}");
+    let panels = |figure: &Figure| {
+        let mut all = cells(figure, &[], "panel");
+        all.dedup();
+        all
+    };
+    let wanted = ["Throughput", "Smoothed RTT", "Congestion window", "In flight", "Queue"];
+    // Nothing in the made-up samples says what is in flight.
+    let there: Vec<&str> = wanted.into_iter().filter(|name| *name != "In flight").collect();
+    assert_eq!(panels(&figures[0]), there);
+    let second =
+        drawn(Kind::Series, &[("scheme", "cubic"), ("trial", "2"), ("flow_id", "cross/0")]);
+    assert_eq!(
+        cells(&second[0], &[("panel", "Throughput")], "subject")
+            .iter()
+            .filter(|s| *s != "cross/0")
+            .count(),
+        0
+    );
+    assert!(cells(&second[0], &[], "trial").iter().all(|trial| trial == "2"));
+}
+
+#[test]
+fn strips_and_distributions_are_of_what_flows_received() {
+    let figures = drawn(Kind::Strips, &[("scheme", "cubic"), ("phase", "compete")]);
+    let got = cells(&figures[0], &[("flow_id", "cross/0")], "throughput_mbit_s");
+    let got: Vec<f64> = got.iter().map(|cell| cell.parse().unwrap()).collect();
+    assert!(got.len() == 2 && got.iter().all(|mbit| (mbit - 60.0).abs() < 1.0), "{got:?}");
+    let figures = drawn(Kind::Ecdf, &[("scheme", "cubic"), ("phase", "compete")]);
+    let of = [("metric", "srtt_ms"), ("flow_id", "under_test/1")];
+    let shares = cells(&figures[0], &of, "share_at_most");
+    assert_eq!(shares.last().map(String::as_str), Some("1"));
+    assert!(cells(&figures[0], &of, "value").iter().all(|ms| ms == "26"));
+}
+
+/// Long intervals at 40 Mbit/s and splinters at 400, and most samples where the queue is short.
+fn unequal(root: &Path) -> PathBuf {
+    unequal_of(root, &["under_test"])
+}
+
+/// The same of a flow of each of these groups.
+fn unequal_of(root: &Path, groups: &[&str]) -> PathBuf {
+    let run = RunDir::create(root, &info()).unwrap();
+    let mut writer = begin(&run, 0, 1);
+    let after = |node: usize, s: f64| T0_NS[node].1 + (s * 1e9).round() as u64;
+    for group in groups {
+        let mut end_s = 1.0;
+        for nth in 0..30 {
+            let (seconds, rate_bps) = if nth % 2 == 0 { (0.255, 40e6) } else { (0.009, 400e6) };
+            end_s += seconds;
+            let interval = wire::Interval {
+                at_ns: after(1, end_s),
+                flow_id: format!("{group}/0"),
+                group: (*group).into(),
+                side: "rcv".into(),
+                seconds,
+                bytes: (rate_bps * seconds / 8.0).round() as u64,
+                ..Default::default()
+            };
+            push(&mut writer, "dst", Of::Interval(interval));
+        }
+        for nth in 0..200u32 {
+            let (at_s, rtt_us) = match nth {
+                0..180 => (1.0 + f64::from(nth) * 0.01, 10_000),
+                _ => (2.8 + f64::from(nth - 180) * 0.1, 30_000),
+            };
+            let sample = wire::FlowSample {
+                at_ns: after(0, at_s),
+                flow_id: format!("{group}/0"),
+                group: (*group).into(),
+                side: "snd".into(),
+                role: "data".into(),
+                rtt_us: Some(rtt_us),
+                unacked_pkts: Some(rtt_us / 100),
+                sacked_pkts: Some(0),
+                lost_pkts: Some(0),
+                retrans_pkts: Some(0),
+                ..Default::default()
+            };
+            push(&mut writer, "src", Of::FlowSample(sample));
+        }
+    }
+    writer.commit(&verdict(Status::Ok, &[])).unwrap();
+    run.finish(RunStatus::Complete).unwrap();
+    run.path().to_path_buf()
+}
+
+#[test]
+fn means_of_every_kind_are_the_summarys_however_long_intervals_are() {
+    let root = tempfile::tempdir().unwrap();
+    let run = unequal(root.path());
+    let draw = |kind| figure::draw(&run, &request(kind, &[("phase", "alone")])).unwrap().remove(0);
+    let near = |found: f64, wanted: f64| {
+        assert!((found - wanted).abs() < 1e-4 * wanted, "{found} is not {wanted}");
+    };
+    // Bytes over seconds, and the mean of all samples.
+    let (mbit, srtt_ms) =
+        ((0.255 * 40.0 + 0.009 * 400.0) / 0.264, (180.0 * 10.0 + 20.0 * 30.0) / 200.0);
+    let of = [("flow_id", "under_test/0")];
+    near(number(&draw(Kind::Strips), &of, "throughput_mbit_s"), mbit);
+    let plane = draw(Kind::Plane);
+    near(number(&plane, &of, "throughput_mbit_s"), mbit);
+    near(number(&plane, &of, "srtt_ms"), srtt_ms);
+    let point = draw(Kind::OperatingPoint);
+    for subject in ["under_test/0", "joint"] {
+        near(number(&point, &[("subject", subject)], "throughput_mbit_s"), mbit);
+        near(number(&point, &[("subject", subject)], "srtt_ms"), srtt_ms);
+        near(number(&point, &[("subject", subject)], "in_flight_pkts"), srtt_ms * 10.0);
+    }
+    let bars = draw(Kind::Phases);
+    near(number(&bars, &[("metric", "Throughput (Mbit/s)")], "mean"), mbit);
+    near(number(&bars, &[("metric", "Mean sRTT (ms)")], "mean"), srtt_ms);
+    // An instant has the bytes of the intervals that it lies in: splinters of 9 ms make none of 400 Mbit/s.
+    let rates = cells(&draw(Kind::Ecdf), &[("metric", "throughput_mbit_s")], "value");
+    let most = rates.iter().map(|cell| cell.parse().unwrap()).fold(0.0, f64::max);
+    near(most, 94.0);
+}
+
+/// Two points with 1 and 10 ms of delay.
+const TWO_PATHS: &str = two_nodes!(
+    r#"
+[links.bottleneck]
+node = "src"
+toward = "dst"
+rate = "1gbit"
+queue = { kind = "bfifo", limit = "100kB" }
+[flows.under_test]
+from = "src"
+to = "dst"
+count = 2
+[flows.cross]
+from = "src"
+to = "dst"
+[[phases]]
+name = "warm-up"
+length = "1s"
+measure = false
+flows = ["under_test"]
+[[phases]]
+name = "alone"
+length = "4s"
+flows = ["under_test"]
+[[phases]]
+name = "compete"
+length = "4s"
+flows = ["under_test", "cross"]
+[matrix.scheme]
+cubic = { "links.bottleneck.delay" = "1ms" }
+reno = { "links.bottleneck.delay" = "10ms" }
+"#
+);
+
+#[test]
+fn every_path_has_its_optimum_and_the_fair_share_is_within_the_axis() {
+    let root = tempfile::tempdir().unwrap();
+    let run = made_up(root.path());
+    let draw = |kind, plan: &str| {
+        std::fs::write(run.join("plan.resolved.toml"), plan).unwrap();
+        figure::draw(&run, &request(kind, &[("phase", "alone")])).unwrap().remove(0).svg
+    };
+    let optima = |svg: &str| {
+        let labels: Vec<String> = svg
+            .split("fill=\"#c2185b\">")
+            .skip(1)
+            .map(|text| text.split("</text>").next().unwrap().to_owned())
+            .collect();
+        (svg.matches("fill=\"#c2185b\" stroke").count(), labels)
+    };
+    // One star is the legend's.
+    let svg = draw(Kind::Plane, TWO_PATHS);
+    let two = ["cubic, 20", "reno, &quot;classic&quot;, 40"].map(str::to_owned).to_vec();
+    assert_eq!(optima(&svg), (3, two));
+    assert!(svg.contains(">scheme, buffer:</text>"), "{svg}");
+    assert_eq!(optima(&draw(Kind::Plane, &TWO_PATHS.replace("10ms", "1ms"))), (2, vec![]));
+    // 500 Mbit/s for each, of which they got a tenth.
+    let svg = draw(Kind::Strips, TWO_PATHS);
+    assert!(svg.contains(">500</text>") && svg.contains(">scheme, buffer</text>"), "{svg}");
+    let svg = draw(Kind::Phases, TWO_PATHS);
+    assert!(svg.contains(">Throughput of under_test") && svg.contains(">scheme, buffer</text>"));
+}
+
+#[test]
+fn an_operating_point_has_the_optimum_of_every_path() {
+    let root = tempfile::tempdir().unwrap();
+    let run = unequal_of(root.path(), &["under_test", "cross"]);
+    std::fs::write(run.join("plan.resolved.toml"), cross_goes_back()).unwrap();
+    let wish = request(Kind::OperatingPoint, &[("phase", "alone")]);
+    let figure = figure::draw(&run, &wish).unwrap().remove(0);
+    let best = |whose| number(&figure, &[("subject", whose)], "throughput_mbit_s");
+    assert_eq!(["optimum of under_test", "optimum of cross"].map(best), [1000.0, 200.0]);
+    assert!(figure.svg.contains("fill=\"#c2185b\">cross</text>"), "{}", figure.svg);
+}
+
+/// Two flows one way and one the other, which is another path.
+fn cross_goes_back() -> String {
+    TWO_PATHS.replace("flows = [\"under_test\"]", "flows = [\"under_test\", \"cross\"]").replace(
+        "[flows.cross]\nfrom = \"src\"\nto = \"dst\"",
+        "[links.back]\nnode = \"dst\"\ntoward = \"src\"\nrate = \"200mbit\"\n\
+             [flows.cross]\nfrom = \"dst\"\nto = \"src\"",
+    )
+}
+
+/// The one comes to the bottleneck of the two by a slow link of its own.
+fn cross_comes_from_afar() -> String {
+    TWO_PATHS
+        .replace("src = {}\n", "src = {}\nfar = {}\n")
+        .replace("[\"src\", \"dst\"]", "[\"far\", \"src\", \"dst\"]")
+        .replace("flows = [\"under_test\"]", "flows = [\"under_test\", \"cross\"]")
+        .replace(
+            "[flows.cross]\nfrom = \"src\"",
+            "[links.access]\nnode = \"far\"\ntoward = \"src\"\nrate = \"10mbit\"\n\
+             [flows.cross]\nfrom = \"far\"",
+        )
+}
+
+#[test]
+fn a_fair_share_is_of_the_flows_that_pass_the_bottleneck() {
+    let root = tempfile::tempdir().unwrap();
+    let run = unequal_of(root.path(), &["under_test", "cross"]);
+    for (plan, of_each) in
+        [(cross_goes_back(), [500.0, 200.0]), (cross_comes_from_afar(), [1000.0 / 3.0, 10.0])]
+    {
+        std::fs::write(run.join("plan.resolved.toml"), plan).unwrap();
+        let draw =
+            |kind| figure::draw(&run, &request(kind, &[("phase", "alone")])).unwrap().remove(0);
+        let (strips, bars) = (draw(Kind::Strips), draw(Kind::Phases));
+        let fair = |flow| number(&strips, &[("flow_id", flow)], "fair_mbit_s");
+        let ideal =
+            |group| number(&bars, &[("metric", "Throughput (Mbit/s)"), ("group", group)], "ideal");
+        let near =
+            |found: f64, wanted: f64| assert!((found - wanted).abs() < 1e-3, "{found} {wanted}");
+        near(fair("under_test/0"), of_each[0]);
+        near(fair("cross/0"), of_each[1]);
+        near(ideal("under_test"), 2.0 * of_each[0]);
+        near(ideal("cross"), of_each[1]);
+        let dashed = strips.svg.matches("stroke-dasharray=\"3 1.5\"").count();
+        assert_eq!(dashed, 3, "the legend's and one for each: {}", strips.svg);
+    }
+}
+
+#[test]
+fn what_a_kind_cannot_be_narrowed_by_and_what_does_not_occur_is_refused() {
+    let root = tempfile::tempdir().unwrap();
+    let run = made_up(root.path());
+    let said = |kind, wheres: &[(&str, &str)]| {
+        let error = figure::draw(&run, &request(kind, wheres)).unwrap_err();
+        assert!(error.is_of_the_command(), "{error}");
+        error.to_string()
+    };
+    let all = "point_id, trial, phase, group";
+    for (kind, column, known) in [
+        (
+            Kind::Phases,
+            "flow_id",
+            format!("a phases figure can be narrowed by scheme, buffer, {all}"),
+        ),
+        (Kind::Plane, "cc", format!("{all}, flow_id")),
+        (Kind::Strips, "link", format!("{all}, flow_id")),
+        (Kind::Series, "cc", format!("{all}, flow_id, link")),
+        (Kind::CcState, "link", format!("{all}, flow_id, cc")),
+    ] {
+        let said = said(kind, &[(column, "x")]);
+        assert!(said.ends_with(&known), "{column}: {said}");
+    }
+    for (kind, column, known) in [
+        (Kind::Strips, "flow_id", "cross/0, under_test/0, under_test/1"),
+        (Kind::Phases, "group", "cross, under_test"),
+        (Kind::Series, "link", "bottleneck"),
+        (Kind::Series, "phase", "alone, compete, warm-up"),
+        (Kind::Ecdf, "phase", "alone, compete"),
+        (Kind::CcState, "cc", "none"),
+    ] {
+        let said = said(kind, &[(column, "x")]);
+        assert!(said.ends_with(&format!("there are: {known}")), "{column}: {said}");
+    }
+    let two = said(Kind::Ecdf, &[("group", "cross"), ("group", "under_test")]);
+    assert!(two.contains("of one value"), "{two}");
+    let of_link = said(Kind::Heatmap, &[("link", "bottleneck")]);
+    assert!(of_link.contains("has no number of it; it has of all, under_test"), "{of_link}");
+    // A flow's group is the one under test.
+    let figures = figure::draw(&run, &request(Kind::Plane, &[("flow_id", "cross/0")])).unwrap();
+    assert!(!figures[0].csv.contains("under_test") && figures[0].csv.contains("cross/0"));
+}
+
+#[test]
+fn a_factor_that_is_called_as_a_column_chooses_trials() {
+    let root = tempfile::tempdir().unwrap();
+    let run = made_up(root.path());
+    let record = std::fs::read_to_string(run.join("run.json")).unwrap();
+    std::fs::write(run.join("run.json"), record.replace("\"scheme\"", "\"group\"")).unwrap();
+    let wheres = [("phase", "alone"), ("group", "cubic")];
+    let strips = figure::draw(&run, &request(Kind::Strips, &wheres)).unwrap();
+    let points = cells(&strips[0], &[], "point_id");
+    assert!(points.len() == 4 && points.iter().all(|id| id == "0"), "{}", strips[0].csv);
+}
+
+#[test]
+fn a_figure_of_a_part_has_a_name_of_its_own() {
+    let stem = |kind, wheres: &[(&str, &str)]| drawn(kind, wheres).remove(0).stem;
+    let both = [("group", "under_test"), ("scheme", "reno, \"classic\"")];
+    assert_eq!(stem(Kind::Phases, &both), "phases-group=under_test-scheme=reno___classic_");
+    assert_eq!(stem(Kind::Strips, &[("flow_id", "cross/0")]), "strips-flow_id=cross_0");
+    assert_eq!(stem(Kind::Series, &[("trial", "1")]), "series-trial=1-cubic-20");
+    let root = tempfile::tempdir().unwrap();
+    let mut wish = request(Kind::Heatmap, &[]);
+    wish.metrics = vec!["throughput_sum".to_owned()];
+    wish.choice.include_failed = true;
+    let stem = figure::draw(&made_up(root.path()), &wish).unwrap().remove(0).stem;
+    assert_eq!(stem, "heatmap-metric=throughput_sum-include-failed");
+}
+
+#[test]
+fn a_heatmap_of_three_factors_says_how_to_leave_two_and_what_else_can_be_drawn() {
+    let root = tempfile::tempdir().unwrap();
+    let level = |nth: u32, factor: u32| {
+        (format!("f{factor}"), ["low", "high"][(nth >> factor & 1) as usize].to_owned())
+    };
+    let points = (0..8).map(|nth| (nth, (0..3).map(|f| level(nth, f)).collect())).collect();
+    let run = RunDir::create(root.path(), &RunInfo { points, ..info() }).unwrap();
+    for point_id in 0..8 {
+        let mut writer = begin(&run, point_id, 1);
+        fill(&mut writer, 0.0);
+        writer.commit(&verdict(Status::Ok, &[])).unwrap();
+    }
+    let draw = |kind, wheres: &[(&str, &str)], metrics: &[&str]| {
+        let metrics = metrics.iter().map(|name| (*name).to_owned()).collect();
+        figure::draw(run.path(), &Request { metrics, ..request(kind, wheres) })
+    };
+    let said = draw(Kind::Heatmap, &[], &[]).unwrap_err().to_string();
+    assert!(said.contains("leave two, as in --where f0=low"), "{said}");
+    assert!(said.ends_with("has data for: phases, series, plane, ecdf, strips"), "{said}");
+    let said = draw(Kind::CcState, &[], &[]).unwrap_err().to_string();
+    assert!(said.ends_with("has data for: phases, series, plane, ecdf, strips"), "{said}");
+    let jain = draw(Kind::Heatmap, &[("f0", "low")], &["jain_fairness_of_mean"]).unwrap();
+    assert!(jain[0].svg.contains("index of all flows, phase "), "{}", jain[0].svg);
+}
+
+/// Both groups begin together; `cross` ends where `compete` begins.
+#[test]
+fn a_heatmap_of_settling_times_is_of_the_phase_in_which_something_changes() {
+    let root = tempfile::tempdir().unwrap();
+    let run = made_up(root.path());
+    std::fs::write(run.join("plan.resolved.toml"), ENDS_EARLY).unwrap();
+    let of = |wheres: &[(&str, &str)]| {
+        let metrics = vec!["settling_time".to_owned()];
+        figure::draw(&run, &Request { metrics, ..request(Kind::Heatmap, wheres) })
+    };
+    let figures = of(&[]).unwrap();
+    assert!(figures[0].svg.contains(", phase compete (ms)"), "{}", figures[0].svg);
+    let why = of(&[("phase", "alone")]).unwrap_err().to_string();
+    assert!(why.contains("it has in compete"), "{why}");
+}
+
+#[test]
+fn a_heatmap_has_a_cell_per_point() {
+    let figures = drawn(Kind::Heatmap, &[("phase", "alone")]);
+    let mean = number(&figures[0], &[("point_id", "0")], "mean");
+    assert!((mean - 91e6).abs() < 10.0, "{mean}");
+    assert_eq!(cells(&figures[0], &[], "buffer"), ["20", "40"]);
+    assert!(refused(Kind::Heatmap, &[("scheme", "cubic")]).contains("one point"));
+}
+
+#[test]
+fn what_there_is_no_data_for_is_refused_with_what_there_is() {
+    let said = refused(Kind::CcState, &[]);
+    assert!(
+        said.contains("this run has data for: phases, series,") && !said.contains("cc_state,"),
+        "{said}"
+    );
+    let said = refused(Kind::Series, &[("scheme", "bbr")]);
+    assert!(said.contains("there are: cubic, reno"), "{said}");
+    let said = refused(Kind::Series, &[("colour", "red")]);
+    assert!(said.contains("scheme, buffer, point_id, trial, phase"), "{said}");
+    let root = tempfile::tempdir().unwrap();
+    let mut wish = request(Kind::Phases, &[]);
+    wish.metrics = vec!["speed".to_owned()];
+    let error = figure::draw(&made_up(root.path()), &wish).unwrap_err().to_string();
+    assert!(error.contains("throughput_sum:mean"), "{error}");
+}
+
+#[test]
+fn a_figure_is_three_files_and_pixels_of_the_right_size() {
+    let root = tempfile::tempdir().unwrap();
+    let figures = figure::draw(&made_up(root.path()), &request(Kind::Series, &[])).unwrap();
+    let formats = [Format::Svg, Format::Png];
+    let folder = root.path().join("figures");
+    let written = figure::write(&figures, &folder, &formats).unwrap();
+    assert_eq!(written.len(), 6, "{written:?}");
+    let png = std::fs::read(folder.join("series-cubic-20.png")).unwrap();
+    let width = u32::from_be_bytes(png[16..20].try_into().unwrap());
+    assert_eq!((&png[1..4], width), (&b"PNG"[..], 2067), "175 mm at 300 pixels per inch");
+    let many = figure::write(&figures, &root.path().join("one.svg"), &formats).unwrap_err();
+    assert!(many.to_string().contains("2 figures (series-cubic-20, series-reno"), "{many}");
+    let one = figure::write(&figures[..1], &root.path().join("one.svg"), &formats).unwrap();
+    let names: Vec<_> = one.iter().map(|path| path.file_name().unwrap().to_owned()).collect();
+    assert_eq!(names, ["one.svg", "one.csv"]);
+}
+
+#[test]
+fn two_points_are_compared_and_a_run_with_itself_does_not_differ() {
+    let root = tempfile::tempdir().unwrap();
+    let run = made_up(root.path());
+    let with = With::Levels("buffer", "20", "40");
+    let (names, compared) =
+        compare(&run, &with, &["throughput_sum".to_owned()], Choice::default()).unwrap();
+    assert_eq!(names, ("buffer=20".to_owned(), "buffer=40".to_owned()));
+    let alone = compared
+        .iter()
+        .find(|one| one.phase == "alone" && one.subject == "under_test" && one.stat == "mean");
+    let numbers = &alone.unwrap().numbers;
+    // A name alone is its mean; what groups have is not said of each flow again.
+    assert!(compared.iter().all(|one| one.stat == "mean" && one.scope != Scope::Flow));
+    // 90 and 92 Mbit/s against 90; the failed trial is out.
+    assert_eq!((numbers.n, numbers.paired), ((2, 1), false));
+    assert!((numbers.difference + 1e6).abs() < 10.0, "{numbers:?}");
+    let (_, same) = compare(&run, &With::Run(&run), &[], Choice::default()).unwrap();
+    assert!(same.iter().all(|one| one.numbers.difference == 0.0), "{same:?}");
+    assert!(same.iter().any(|one| one.numbers.paired));
+    let error = compare(&run, &With::Levels("aqm", "a", "b"), &[], Choice::default()).unwrap_err();
+    assert!(error.to_string().contains("its factors: scheme, buffer"), "{error}");
+}
+
+#[test]
+fn tables_leave_as_csv_with_all_their_rows() {
+    let root = tempfile::tempdir().unwrap();
+    let run = made_up(root.path());
+    summary::summarize(&run).unwrap();
+    let folder = root.path().join("csv");
+    let written = export::csv(&run, &[], &folder).unwrap();
+    assert!(written.iter().any(|path| path.ends_with("flow_samples.csv")), "{written:?}");
+    let rows: u64 = RunDir::open(&run).unwrap().trials().iter().map(|end| end.rows["probes"]).sum();
+    let text = std::fs::read_to_string(folder.join("probes.csv")).unwrap();
+    assert_eq!(text.lines().count() as u64, rows + 1);
+    assert_eq!(text.lines().filter(|line| line.starts_with("point_id,")).count(), 1);
+    let samples = std::fs::read_to_string(folder.join("flow_samples.csv")).unwrap();
+    assert!(samples.lines().next().unwrap().contains(",rtt_us,") && !samples.contains("cc_info"));
+    // The failed trial's rows are among them, which is said; a summary has none of it.
+    let said = export::failed_trials(&run, &["probes".to_owned()]).unwrap().unwrap();
+    assert!(said.contains("(failed)") && said.matches("trial-").count() == 1, "{said}");
+    assert_eq!(export::failed_trials(&run, &["summary_point".to_owned()]).unwrap(), None);
+}

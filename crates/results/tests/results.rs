@@ -1,0 +1,595 @@
+//! A made-up run with known answers, through the same store, verdicts and summary that a real one takes.
+//! `UPDATE_GOLDEN=1` rewrites the golden files.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use ccbench_proto::schedule::PhaseSpan;
+use ccbench_proto::units::Micros;
+use ccbench_proto::wire::{self, run_event::Of};
+use ccbench_results::ResultsError;
+use ccbench_results::store::{NodeClock, RunDir, RunInfo, RunStatus, TrialKey, TrialWriter};
+use ccbench_results::summary::{self, Choice, Scope};
+use ccbench_results::table;
+use ccbench_results::verdict::{Reason, Status, Verdict};
+
+/// The plan of a made-up run: two nodes, and this.
+macro_rules! two_nodes {
+    ($rest:literal) => {
+        concat!(
+            "name = \"made-up\"\n[nodes]\nsrc = {}\ndst = {}\n[wires]\npath = [\"src\", \"dst\"]\n",
+            $rest
+        )
+    };
+}
+
+mod browser;
+mod figures;
+mod lost;
+
+/// CLOCK_MONOTONIC of the trial's beginning, different on each node.
+const T0_NS: [(&str, u64); 2] = [("src", 7_000_000_000), ("dst", 91_000_000_000)];
+/// UTC of the trial's beginning.
+const T0_UTC_NS: u64 = 1_700_000_000_000_000_000;
+const STEP_NS: u64 = 100_000_000;
+
+fn info() -> RunInfo {
+    let level = |scheme: &str, buffer: &str| {
+        vec![("scheme".into(), scheme.into()), ("buffer".into(), buffer.into())]
+    };
+    RunInfo {
+        plan_name: "made-up".into(),
+        plan_text: "name = \"made-up\"\n".into(),
+        resolved_text: "name = \"made-up\"\n".into(),
+        plan_sha256: "5f3a".repeat(16),
+        points: vec![(0, level("cubic", "20")), (1, level("reno, \"classic\"", "40"))],
+        repeat: 2,
+        seed: 1,
+        command_line: vec!["ccbench".into(), "run".into(), "plan.toml".into()],
+        ccbench_version: "0.1.0".into(),
+        started_utc: jiff::Timestamp::from_second(1_700_000_000).unwrap(),
+        nodes: BTreeMap::from([("src".into(), wire::NodeInfo::default())]),
+        topology: String::new(),
+        notes: vec![],
+        sets: vec![],
+        traces: BTreeMap::new(),
+        imported: vec![],
+    }
+}
+
+fn phase(name: &str, start_s: u64, end_s: u64, measure: bool) -> PhaseSpan {
+    PhaseSpan {
+        name: name.into(),
+        start: Micros::from_secs(start_s),
+        end: Micros::from_secs(end_s),
+        measure,
+    }
+}
+
+/// A second to warm up, four alone, four together.
+fn phases() -> Vec<PhaseSpan> {
+    vec![phase("warm-up", 0, 1, false), phase("alone", 1, 5, true), phase("compete", 5, 9, true)]
+}
+
+fn clocks() -> BTreeMap<String, NodeClock> {
+    let clock = |t0_ns: u64| NodeClock {
+        t0_ns,
+        realtime_offset_ns: (T0_UTC_NS - t0_ns).cast_signed(),
+        error_bound_ns: 1_000,
+        source: "shared".into(),
+        rtt_ns: 0,
+    };
+    T0_NS.into_iter().map(|(node, t0_ns)| (node.to_owned(), clock(t0_ns))).collect()
+}
+
+fn begin(run: &RunDir, point_id: u32, trial: u16) -> TrialWriter<'_> {
+    let key = TrialKey { point_id, trial, seed: 3, epoch: run.next_epoch() };
+    run.begin_trial(key, &phases(), clocks()).unwrap()
+}
+
+/// A made-up flow: rates in bit/s, round trips in us.
+struct Flow {
+    group: &'static str,
+    index: u32,
+    start_s: f64,
+    rate_bps: [f64; 2],
+    rtt_us: [u32; 2],
+    retrans_per_s: u32,
+}
+
+impl Flow {
+    fn id(&self) -> String {
+        format!("{}/{}", self.group, self.index)
+    }
+
+    /// Intervals at the receiver, not aligned with the phases, and samples at the sender, until the end.
+    fn push(&self, writer: &mut TrialWriter<'_>, intervals: bool) {
+        let at = |node: &str, s: f64| {
+            let t0 = T0_NS.iter().find(|(name, _)| *name == node).unwrap().1;
+            t0 + (s * 1e9).round() as u64
+        };
+        let index = |s: f64| usize::from(s >= 5.0);
+        let mut acked = 0.0;
+        let steps = ((9.0 - self.start_s) * 10.0).round() as u64;
+        for step in 0..steps {
+            let begin_s = self.start_s + 0.03 + step as f64 * 0.1;
+            let bytes = self.rate_bps[index(begin_s + 0.05)] * 0.1 / 8.0;
+            let interval = wire::Interval {
+                at_ns: at("dst", begin_s + 0.1),
+                flow_id: self.id(),
+                group: self.group.into(),
+                side: "rcv".into(),
+                start_s: step as f64 * 0.1,
+                end_s: (step + 1) as f64 * 0.1,
+                seconds: 0.1,
+                bytes: bytes.round() as u64,
+                bits_per_second: bytes * 80.0,
+                ..Default::default()
+            };
+            if intervals {
+                push(writer, "dst", Of::Interval(interval));
+            }
+            let sample_s = self.start_s + step as f64 * 0.1;
+            acked += self.rate_bps[index(sample_s)] * 0.1 / 8.0;
+            let sample = wire::FlowSample {
+                at_ns: at("src", sample_s),
+                flow_id: self.id(),
+                group: self.group.into(),
+                side: "snd".into(),
+                role: "data".into(),
+                sample_src: "diag".into(),
+                gap_ns: STEP_NS,
+                cc: "cubic".into(),
+                sport: 10_000 + self.index,
+                rtt_us: Some(self.rtt_us[index(sample_s)]),
+                snd_cwnd_pkts: Some(10),
+                total_retrans_pkts: Some(
+                    (f64::from(self.retrans_per_s) * (sample_s + 1e-9)).floor() as u32,
+                ),
+                data_segs_out_pkts: Some((sample_s * 1000.0).round() as u32),
+                bytes_acked: Some(acked.round() as u64),
+                ..Default::default()
+            };
+            push(writer, "src", Of::FlowSample(sample));
+        }
+        let flow = wire::Flow {
+            flow_id: self.id(),
+            group: self.group.into(),
+            cc_actual: if self.group == "cross" { "cubic" } else { "bbr" }.into(),
+            role: "data".into(),
+            side: "snd".into(),
+            ..Default::default()
+        };
+        push(writer, "src", Of::Flow(flow));
+        // iperf3's control connection must not count.
+        let control = wire::FlowSample {
+            at_ns: at("src", 2.0),
+            flow_id: format!("{}/control", self.group),
+            group: self.group.into(),
+            side: "snd".into(),
+            role: "control".into(),
+            rtt_us: Some(9_999_999),
+            ..Default::default()
+        };
+        push(writer, "src", Of::FlowSample(control));
+    }
+}
+
+fn push(writer: &mut TrialWriter<'_>, node: &str, of: Of) {
+    writer.push(node, wire::RunEvent { of: Some(of) }).unwrap();
+}
+
+/// Two flows of `under_test` throughout, one of `cross` in the last phase.
+fn flows(shift: f64) -> [Flow; 3] {
+    let flow = |group, index, start_s, rate_bps, rtt_us, retrans_per_s| Flow {
+        group,
+        index,
+        start_s,
+        rate_bps,
+        rtt_us,
+        retrans_per_s,
+    };
+    [
+        flow("under_test", 0, 0.0, [60e6 + shift, 20e6], [11_000, 24_000], 2),
+        flow("under_test", 1, 0.0, [30e6, 10e6], [13_000, 26_000], 0),
+        flow("cross", 0, 5.0, [0.0, 60e6], [0, 25_000], 10),
+    ]
+}
+
+fn fill(writer: &mut TrialWriter<'_>, shift: f64) {
+    for flow in flows(shift) {
+        flow.push(writer, true);
+    }
+    for seq in 0..90u32 {
+        let probe = wire::Probe {
+            at_ns: T0_NS[0].1 + u64::from(seq) * STEP_NS,
+            probe_id: "rtt".into(),
+            kind: "ping".into(),
+            seq,
+            rtt_us: (seq % 10 != 0).then(|| 10_000.0 + f64::from(seq % 10)),
+            lost: seq % 10 == 0,
+            tos: 0,
+            ..Default::default()
+        };
+        push(writer, "src", Of::Probe(probe));
+        // As the kernel tells it: class and root tie in bytes, and the inner class knows of no drop.
+        for (kind, handle, parent, queued) in [
+            ("htb", "1:", "root", 0),
+            ("htb class", "1:1", "root", 0),
+            ("htb class", "1:10", "1:1", 1),
+            ("bfifo", "10:", "1:10", 1),
+            ("bfifo", "11:", "1:11", 2),
+        ] {
+            let counters = wire::QdiscSample {
+                at_ns: T0_NS[0].1 + u64::from(seq) * STEP_NS,
+                link: "bottleneck".into(),
+                iface: "to-dst".into(),
+                handle: handle.into(),
+                parent: parent.into(),
+                kind: kind.into(),
+                sent_bytes: u64::from(seq) * 1_125_000 / (1 + queued),
+                drops_pkts: u64::from(seq / 10) * queued,
+                backlog_bytes: 1000 * queued,
+                rate_bps: (handle == "1:10").then_some(100_000_000),
+                ..Default::default()
+            };
+            push(writer, "src", Of::QdiscSample(counters));
+        }
+    }
+}
+
+fn verdict(status: Status, reasons: &[(&str, &str)]) -> Verdict {
+    Verdict {
+        status,
+        reasons: reasons.iter().map(|(code, message)| Reason::new(code, *message)).collect(),
+    }
+}
+
+const LONG_FACTOR: &str = "links.bottleneck.trace_of_the_day.file";
+
+/// Gives a factor of the made-up run a long name.
+fn with_long_factor(run: &Path) {
+    let path = run.join("run.json");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let renamed = text.replace("\"scheme\"", &format!("\"{LONG_FACTOR}\""));
+    assert_ne!(renamed, text);
+    std::fs::write(path, renamed).unwrap();
+}
+
+/// Point 0: an ok and a degraded trial, 2 Mbit/s apart. Point 1: one ok, one failed.
+fn made_up(root: &Path) -> PathBuf {
+    let trials = [
+        (0, 1, 0.0, verdict(Status::Ok, &[])),
+        (
+            0,
+            2,
+            2e6,
+            verdict(Status::Degraded, &[("cpu_bound", "src: busy"), ("samples_late", "src: late")]),
+        ),
+        (1, 1, 0.0, verdict(Status::Ok, &[])),
+        (
+            1,
+            2,
+            30e6,
+            verdict(Status::Failed, &[("flow_dead", "flows.cross: not one byte of data")]),
+        ),
+    ];
+    made_of(root, trials)
+}
+
+/// A run of trials: point, number, how much faster than usual, verdict.
+fn made_of<const N: usize>(root: &Path, trials: [(u32, u16, f64, Verdict); N]) -> PathBuf {
+    let run = RunDir::create(root, &info()).unwrap();
+    for (point_id, trial, shift, verdict) in trials {
+        let mut writer = begin(&run, point_id, trial);
+        fill(&mut writer, shift);
+        let data = r#"{"backend":"userspace","why":"auto: this kernel has no qdisc netem (CONFIG_NET_SCH_NETEM)"}"#;
+        writer.note("link", "delay", "userspace on to-src", data).unwrap();
+        let data = r#"{"backend":"kernel","why":"auto: this kernel has htb, bfifo"}"#;
+        writer.note("link", "bottleneck", "kernel on to-dst", data).unwrap();
+        let data = r#"{"backend":"userspace","why":"backend = \"userspace\" in the plan"}"#;
+        writer.note("link", "asked-for", "userspace on to-dst", data).unwrap();
+        writer.commit(&verdict).unwrap();
+    }
+    run.finish(RunStatus::Complete).unwrap();
+    run.path().to_path_buf()
+}
+
+/// CSV with its numbers at nine digits: the last ones depend on the order of a sum.
+fn rounded(csv: &str) -> String {
+    let round = |field: &str| match field.parse::<f64>() {
+        Ok(number) if field.contains('.') => format!("{number:.8e}"),
+        _ => field.to_owned(),
+    };
+    csv.lines()
+        .map(|line| line.split(',').map(round).collect::<Vec<_>>().join(",") + "\n")
+        .collect()
+}
+
+fn golden(name: &str, actual: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/results").join(name);
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, actual).unwrap();
+    }
+    let expected = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(expected == actual, "{name} differs (UPDATE_GOLDEN=1 rewrites it); now:\n{actual}");
+}
+
+#[test]
+fn the_summary_of_made_up_flows_is_what_they_were_made_of() {
+    let root = tempfile::tempdir().unwrap();
+    let path = made_up(root.path());
+    let summary = summary::summarize(&path).unwrap();
+    let value = |phase, scope, subject, metric, stat| {
+        summary
+            .find(0, phase, scope, subject, metric, stat)
+            .map(|row| (row.value * 1e3).round() / 1e3)
+    };
+    // Trials of 90 and 92 Mbit/s.
+    let sum =
+        summary.find(0, "alone", Scope::Group, "under_test", "throughput_sum", "mean").unwrap();
+    assert!((sum.value - 91e6).abs() < 1.0, "{sum:?}");
+    let (low, high) = sum.interval.unwrap();
+    let half = 12.706_204_736 * 1e6;
+    assert!(
+        (low - (91e6 - half)).abs() < 10.0 && (high - (91e6 + half)).abs() < 10.0,
+        "{low} {high}"
+    );
+    assert_eq!(sum.n_trials, 2);
+    assert_eq!(
+        value("alone", Scope::Group, "under_test", "throughput_per_flow_mean", "mean"),
+        Some(45.5e6)
+    );
+    assert_eq!(value("compete", Scope::Net, "all", "throughput_sum", "mean"), Some(90e6));
+    assert_eq!(value("alone", Scope::Group, "under_test", "srtt", "mean"), Some(12_000.0));
+    assert_eq!(value("compete", Scope::Group, "under_test", "srtt", "mean"), Some(25_000.0));
+    assert_eq!(value("compete", Scope::Flow, "under_test/1", "srtt", "max"), Some(26_000.0));
+    // 2 per second: floor(2 · 4.9) less floor(2 · 0.9), then floor(2 · 8.9) less that.
+    assert_eq!(value("alone", Scope::Group, "under_test", "retransmissions", "sum"), Some(8.0));
+    assert_eq!(value("compete", Scope::Group, "under_test", "retransmissions", "sum"), Some(8.0));
+    assert_eq!(value("compete", Scope::Group, "cross", "throughput_sum", "mean"), Some(60e6));
+    assert_eq!(
+        value("alone", Scope::Group, "cross", "throughput_sum", "mean"),
+        None,
+        "it does not run then"
+    );
+    assert_eq!(value("warm-up", Scope::Group, "under_test", "throughput_sum", "mean"), None);
+    let fairness = value("compete", Scope::Net, "all", "jain_fairness_of_mean", "mean").unwrap();
+    assert!((fairness - 90.0 * 90.0 / (3.0 * (400.0 + 100.0 + 3600.0))).abs() < 1e-3);
+    assert_eq!(value("alone", Scope::Probe, "rtt", "loss_share", "mean"), Some(0.1));
+    assert_eq!(value("alone", Scope::Probe, "rtt", "rtt", "median"), Some(10_005.0));
+    assert_eq!(value("alone", Scope::Link, "bottleneck", "throughput", "mean"), Some(90e6));
+    assert_eq!(value("alone", Scope::Link, "bottleneck", "drops", "sum"), Some(12.0));
+    assert_eq!(value("alone", Scope::Link, "bottleneck", "backlog", "mean"), Some(3000.0));
+
+    let one =
+        summary.find(1, "alone", Scope::Group, "under_test", "throughput_sum", "mean").unwrap();
+    assert_eq!((one.n_trials, one.interval), (1, None), "the failed trial does not count");
+    let all = Choice { include_failed: true, ..Choice::default() };
+    let with_failed = summary::summarize_chosen(&path, all).unwrap();
+    let two =
+        with_failed.find(1, "alone", Scope::Group, "under_test", "throughput_sum", "mean").unwrap();
+    assert_eq!(two.n_trials, 2);
+}
+
+#[test]
+fn the_written_summary_and_the_printed_table_are_the_golden_ones() {
+    let root = tempfile::tempdir().unwrap();
+    let path = made_up(root.path());
+    let summary = summary::summarize(&path).unwrap();
+    for name in ["trials", "points", "summary_phase", "summary_point"] {
+        let csv = std::fs::read_to_string(path.join(name).with_extension("csv")).unwrap();
+        // Per-trial rows repeat what the points' rows show.
+        if name != "summary_phase" {
+            golden(&format!("{name}.csv"), &rounded(&csv));
+        }
+        assert!(path.join(name).with_extension("parquet").is_file());
+    }
+    golden("six_columns.csv", &summary::six_columns(&path, "under_test").unwrap());
+    let mut out = Vec::new();
+    table::print(&summary, &mut out, 120).unwrap();
+    let printed = String::from_utf8(out).unwrap().replace(&path.display().to_string(), "RESULTS");
+    golden("table.txt", &printed);
+    let widest =
+        printed.lines().take_while(|line| !line.is_empty()).map(|line| line.chars().count()).max();
+    assert!(widest <= Some(120));
+}
+
+#[test]
+fn the_name_of_a_factor_is_broken_behind_dots_and_underscores_only() {
+    let root = tempfile::tempdir().unwrap();
+    let path = made_up(root.path());
+    with_long_factor(&path);
+    let printed = table::text(&summary::compute(&path, Choice::default()).unwrap(), 100);
+    let head: Vec<&str> = printed.lines().take_while(|line| !line.contains('─')).collect();
+    let first: Vec<&str> = head.iter().filter_map(|line| line.split_whitespace().next()).collect();
+    assert_eq!(first.concat(), LONG_FACTOR, "{printed}");
+    let (_, broken) = first.split_last().unwrap();
+    assert!(
+        !broken.is_empty() && broken.iter().all(|part| part.ends_with(['.', '_'])),
+        "{printed}"
+    );
+}
+
+#[test]
+fn every_number_of_a_summary_is_a_metric_that_a_claim_can_name() {
+    let root = tempfile::tempdir().unwrap();
+    let path = made_up(root.path());
+    let summary = summary::compute(&path, Choice::default()).unwrap();
+    for row in &summary.phase_rows {
+        let metric = ccbench_proto::metric::find(row.metric, row.scope)
+            .unwrap_or_else(|| panic!("{row:?} is of no metric"));
+        assert!(metric.stats.contains(&row.stat), "{row:?}");
+        assert_eq!(metric.unit_of(row.stat), row.unit, "{row:?}");
+    }
+}
+
+#[test]
+fn without_intervals_throughput_is_what_was_acknowledged_and_a_note_says_so() {
+    let root = tempfile::tempdir().unwrap();
+    let run = RunDir::create(root.path(), &info()).unwrap();
+    let mut writer = begin(&run, 0, 1);
+    for flow in flows(0.0) {
+        flow.push(&mut writer, false);
+    }
+    writer.commit(&verdict(Status::Ok, &[])).unwrap();
+    let summary = summary::summarize(run.path()).unwrap();
+    let sum =
+        summary.find(0, "compete", Scope::Group, "under_test", "throughput_sum", "mean").unwrap();
+    assert!((sum.value - 30e6).abs() < 1.0, "{sum:?}");
+    assert!(summary.notes[0].contains("acknowledged"), "{:?}", summary.notes);
+}
+
+/// As the made-up flows, but that `cross` must end when it in fact begins.
+const ENDS_EARLY: &str = two_nodes!(
+    r#"
+[flows.under_test]
+from = "src"
+to = "dst"
+[flows.cross]
+from = "src"
+to = "dst"
+[[phases]]
+name = "warm-up"
+length = "1s"
+measure = false
+flows = ["under_test", "cross"]
+[[phases]]
+name = "alone"
+length = "4s"
+flows = ["under_test", "cross"]
+[[phases]]
+name = "compete"
+length = "4s"
+flows = ["under_test"]
+"#
+);
+
+#[test]
+fn what_drains_after_a_groups_end_is_no_phase_of_its_own() {
+    let root = tempfile::tempdir().unwrap();
+    let run = RunDir::create(root.path(), &RunInfo { resolved_text: ENDS_EARLY.into(), ..info() })
+        .unwrap();
+    let mut writer = begin(&run, 0, 1);
+    fill(&mut writer, 0.0);
+    writer.commit(&verdict(Status::Ok, &[])).unwrap();
+    let summary = summary::summarize(run.path()).unwrap();
+    let has =
+        |group| summary.find(0, "compete", Scope::Group, group, "throughput_sum", "mean").is_some();
+    assert!(has("under_test") && !has("cross"));
+    let net = summary.find(0, "compete", Scope::Net, "all", "throughput_sum", "mean").unwrap();
+    assert!((net.value - 30e6).abs() < 1.0);
+}
+
+/// As [`ENDS_EARLY`], but that `cross` must begin where the made-up one is a second late.
+#[test]
+fn a_group_that_is_late_is_marked_and_all_flows_together_stay_within_the_phase() {
+    let root = tempfile::tempdir().unwrap();
+    let text = ENDS_EARLY.replace("[\"under_test\"]", "[\"under_test\", \"cross\"]");
+    let run = RunDir::create(root.path(), &RunInfo { resolved_text: text, ..info() }).unwrap();
+    let mut writer = begin(&run, 0, 1);
+    for mut flow in flows(0.0) {
+        if flow.group == "cross" {
+            flow.start_s = 7.0;
+        }
+        flow.push(&mut writer, true);
+    }
+    writer.commit(&verdict(Status::Ok, &[])).unwrap();
+    let summary = summary::summarize(run.path()).unwrap();
+    let value = |scope, subject, metric| {
+        let row = summary.find(0, "compete", scope, subject, metric, "mean").unwrap();
+        (row.value * 1e3).round() / 1e3
+    };
+    assert_eq!(value(Scope::Group, "cross", "throughput_sum"), 60e6);
+    assert_eq!(value(Scope::Group, "cross", "coverage_share"), 0.5);
+    assert_eq!(value(Scope::Group, "under_test", "coverage_share"), 1.0);
+    assert_eq!(value(Scope::Net, "all", "throughput_sum"), 60e6, "30 throughout and 60 for half");
+    let fairness = value(Scope::Net, "all", "jain_fairness_of_mean");
+    assert!((fairness - 60.0 * 60.0 / (3.0 * (400.0 + 100.0 + 900.0))).abs() < 1e-3, "{fairness}");
+    let printed = table::text(&summary, 120);
+    assert!(printed.contains("60.00*"), "{printed}");
+    assert!(
+        printed.contains("* point 0, compete, cross: data was reported for only 50 %"),
+        "{printed}"
+    );
+    assert!(!printed.contains("under_test: data was"), "{printed}");
+}
+
+#[test]
+fn what_cannot_be_written_can_still_be_printed_and_leaves_nothing_half_done() {
+    let root = tempfile::tempdir().unwrap();
+    let path = made_up(root.path());
+    // As root no mode keeps a file from being replaced; a directory in its place does.
+    std::fs::create_dir(path.join("summary_phase.csv")).unwrap();
+    let summary = summary::summarize(&path).unwrap();
+    let error = summary.written.as_ref().unwrap_err().to_string();
+    assert!(error.contains("replace") && error.contains("summary_phase.csv"), "{error}");
+    let printed = table::text(&summary, 120);
+    assert!(printed.contains("91.00±12.71") && printed.contains(&error), "{printed}");
+    let names = std::fs::read_dir(&path).unwrap().map(|e| e.unwrap().file_name());
+    let staged: Vec<_> = names.filter(|n| n.to_string_lossy().ends_with(".new")).collect();
+    assert!(staged.is_empty(), "{staged:?}");
+}
+
+#[test]
+fn a_run_without_a_committed_trial_is_summarised_as_empty() {
+    let root = tempfile::tempdir().unwrap();
+    let run = RunDir::create(root.path(), &info()).unwrap();
+    let summary = summary::summarize(run.path()).unwrap();
+    assert!(summary.point_rows.is_empty());
+    let printed = table::text(&summary, 100);
+    assert!(printed.starts_with("0 of 4 trials; the run is running\n\nNo trial"), "{printed}");
+    let error = summary::six_columns(run.path(), "x").unwrap_err();
+    assert!(error.to_string().contains("there are: none"), "{error}");
+}
+
+#[test]
+fn a_directory_that_is_no_run_is_refused_with_the_way_out() {
+    let root = tempfile::tempdir().unwrap();
+    let error = summary::summarize(root.path()).unwrap_err();
+    assert!(matches!(error, ResultsError::NotARun { .. }));
+    assert!(error.to_string().contains("give the directory that `ccbench run` printed"), "{error}");
+    let plan = root.path().join("mine.toml");
+    std::fs::write(&plan, "name = \"mine\"\n").unwrap();
+    let error = summary::summarize(&plan).unwrap_err();
+    assert!(error.is_of_the_command() && error.to_string().contains("`ccbench run "), "{error}");
+}
+
+#[test]
+fn a_resumed_run_knows_what_is_left_and_keeps_the_provenance_of_both_sessions() {
+    let root = tempfile::tempdir().unwrap();
+    let run = RunDir::create(root.path(), &info()).unwrap();
+    let path = run.path().to_path_buf();
+    assert!(path.ends_with("made-up-20231114T221320Z-5f3a5f3a"));
+    for trial in [1, 2] {
+        let mut writer = begin(&run, 1, trial);
+        fill(&mut writer, 0.0);
+        writer.commit(&verdict(Status::Ok, &[])).unwrap();
+    }
+    run.finish(RunStatus::Interrupted).unwrap();
+    drop(run);
+    let printed = table::text(&summary::compute(&path, Choice::default()).unwrap(), 100);
+    assert!(printed.starts_with("2 of 4 trials; the run is interrupted\n"), "{printed}");
+    std::fs::remove_file(path.join("tables/probes/point=1/trial-02/part-0.parquet")).unwrap();
+    let run = RunDir::resume(&path, &info()).unwrap();
+    assert_eq!(
+        run.finished().into_iter().collect::<Vec<_>>(),
+        [(1, 1)],
+        "a trial with a file gone is done again"
+    );
+    let mut writer = begin(&run, 1, 2);
+    fill(&mut writer, 0.0);
+    writer.commit(&verdict(Status::Ok, &[])).unwrap();
+    run.finish(RunStatus::Complete).unwrap();
+    assert_eq!(run.finished().len(), 2);
+    let json: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(path.join("run.json")).unwrap()).unwrap();
+    assert_eq!(json["status"], "complete");
+    assert_eq!(json["sessions"].as_array().unwrap().len(), 2);
+    assert_eq!(json["trials"][1]["clocks"]["dst"]["error_bound_ns"], 1000);
+    let again = RunDir::create(root.path(), &info()).unwrap();
+    assert!(again.path().ends_with("made-up-20231114T221320Z-5f3a5f3a-2"));
+}
