@@ -31,7 +31,7 @@ pub enum Command {
     #[command(long_about = crate::link::args::ABOUT)]
     Link(Box<crate::link::Args>),
     /// Congestion controls: list, show, load and unload (`ccbench cc`)
-    Cc(crate::cc::command::Args),
+    Cc(crate::sockets::command::Args),
     /// Undo what a link did to an interface when the link is gone (started by `link`)
     #[command(hide = true)]
     LinkGuard(crate::link::GuardArgs),

@@ -11,14 +11,15 @@ use ccbench_shaper::Link;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
-use crate::cc::TrialId;
 use crate::clock;
 use crate::error::AgentError;
+use crate::event::event;
 use crate::flow::FlowSource;
 use crate::flow::Stop;
-use crate::flow::ping::LINGER_NS;
 use crate::kernel::Kernel;
+use crate::probe::ping::LINGER_NS;
 use crate::session::{Action, Command, Holder, Session};
+use crate::sockets::names::TrialId;
 use crate::undo::{Outcome, Undo};
 
 mod acks;
@@ -35,7 +36,6 @@ pub use acks::OpenAcks;
 use captures::Captures;
 use outbox::Outbox;
 pub use outbox::Outgoing;
-pub(crate) use outbox::event;
 use prepare::{Tools, Trial};
 use samples::{SampleTask, SamplerThread, TimedLink};
 
@@ -345,7 +345,7 @@ impl Executor {
     /// Without the thread there are no such rows, but there is a trial.
     fn take_acks(&mut self, out: &Outbox) -> Option<AckThread> {
         let started = AckThread::start(self.trial.acks.take()?, out.clone());
-        let told = |error: AgentError| outbox::event("acks_error", "sockets", error.to_string());
+        let told = |error: AgentError| event("acks_error", "sockets", error.to_string());
         started.map_err(|error| out.offer(Of::Event(told(error)))).ok()
     }
 
@@ -366,7 +366,7 @@ impl Executor {
             }
             Err(error) => ("keep_awake_error", error.to_string(), None),
         };
-        out.offer(Of::Event(outbox::event(kind, "processors", message)));
+        out.offer(Of::Event(event(kind, "processors", message)));
         awake
     }
 
@@ -385,7 +385,7 @@ impl Executor {
             }
             captured.send(&running.out).await;
             let tell = |what, message| {
-                running.out.offer(Of::Event(outbox::event("agent_error", what, message)));
+                running.out.offer(Of::Event(event("agent_error", what, message)));
             };
             if broken {
                 tell("timeline", "it panicked: flows, probes and phases were given up");
@@ -393,7 +393,7 @@ impl Executor {
             if finished.broken {
                 tell("samples", "the thread panicked: samples and links ended there");
             }
-            let counts = self.trial.early.counts().into_iter().chain(self.trial.ecn.counts());
+            let counts = self.trial.attached.counts().into_iter().chain(self.trial.ecn.counts());
             for event in counts.chain(self.trial.cc.losses()) {
                 running.out.offer(Of::Event(event));
             }

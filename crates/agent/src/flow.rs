@@ -8,7 +8,6 @@ use ccbench_proto::schedule::FlowTask;
 use crate::error::AgentError;
 
 pub mod iperf3;
-pub mod ping;
 pub mod process;
 
 /// A future that a trait object returns.

@@ -4,14 +4,13 @@
 #![forbid(unsafe_code)]
 
 pub mod args;
-pub mod cc;
 pub mod cgroup;
+pub mod clean;
 pub mod clock;
 pub mod describe;
-pub mod early;
-pub mod ecn;
 pub mod enter;
 pub mod error;
+pub mod event;
 pub mod executor;
 pub mod flow;
 pub mod guest;
@@ -19,11 +18,14 @@ pub mod kernel;
 pub mod launch;
 pub mod link;
 pub mod listening;
+pub mod placement;
+pub mod privileges;
 pub mod probe;
 mod rtnetlink;
 pub mod serve;
 pub mod service;
 pub mod session;
+pub mod sockets;
 pub mod sysctl;
 pub mod testbed;
 pub mod tls;

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use ccbench_agent::args::{Cli, Command, ServeArgs};
-use ccbench_agent::{cc, enter, launch, link, serve, testbed, undo};
+use ccbench_agent::{clean, enter, launch, link, serve, sockets, testbed, undo};
 use clap::Parser as _;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -36,9 +36,9 @@ fn run(command: &Command) -> anyhow::Result<u8> {
             log_to_stderr();
             Ok(link::main(args))
         }
-        Command::Cc(args) => Ok(cc::command::main(args)),
+        Command::Cc(args) => Ok(sockets::command::main(args)),
         Command::LinkGuard(args) => Ok(link::guard(args)),
-        Command::Clean(args) => clean(&args.run_dir),
+        Command::Clean(args) => run_clean(&args.run_dir),
         Command::Undo(args) => say(&undo::replay(&args.state_dir)?),
     }
 }
@@ -54,7 +54,7 @@ fn log_to_stderr() {
         .init();
 }
 
-fn clean(root: &Path) -> anyhow::Result<u8> {
+fn run_clean(root: &Path) -> anyhow::Result<u8> {
     let swept = testbed::sweep::sweep(root)
         .with_context(|| format!("look for dead testbeds in {}", root.display()))?;
     let mut out = std::io::stdout().lock();
@@ -65,7 +65,7 @@ fn clean(root: &Path) -> anyhow::Result<u8> {
         writeln!(out, "kept: {} (its testbed has ended; other files are in it)", dir.display())?;
     }
     drop(out);
-    say(&undo::clean(root)?)
+    say(&clean::clean(root)?)
 }
 
 fn say(outcome: &undo::Outcome) -> anyhow::Result<u8> {

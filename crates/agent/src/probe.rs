@@ -4,5 +4,6 @@
 //! times.
 
 pub mod http;
+pub mod ping;
 pub mod serve;
 pub mod tcp;

@@ -16,12 +16,12 @@ use tokio_stream::wrappers::{TcpListenerStream, UnixListenerStream};
 use tonic::transport::Server;
 
 use crate::args::{Listen, ServeArgs};
-use crate::cgroup::{self, Placement};
 use crate::error::AgentError;
 use crate::executor::{self, Handle, Parts};
 use crate::flow::FlowSource;
 use crate::flow::process::Iperf3;
 use crate::kernel::Machine;
+use crate::placement::{self, Placement};
 use crate::service::AgentService;
 use crate::tls;
 use crate::undo::{self, Undo};
@@ -35,14 +35,14 @@ const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(1);
 /// # Errors
 /// The address cannot be listened on, or a certificate is wrong.
 pub async fn serve(args: &ServeArgs, shutdown: impl Future<Output = ()>) -> Result<(), AgentError> {
-    let left = crate::cc::global::sweep();
+    let left = crate::sockets::journal::sweep();
     if left != undo::Outcome::default() {
         tracing::warn!(undone = ?left.undone, failed = ?left.failed, "congestion controls that a dead agent left");
     }
     let (mut undo, epoch_file, _lock) = state(args)?;
     // A testbed is started by hand, outside of any service.
     let Placement { group, notes } =
-        if args.ephemeral { Placement::default() } else { cgroup::place(&mut undo) };
+        if args.ephemeral { Placement::default() } else { placement::place(&mut undo) };
     for note in &notes {
         tracing::warn!(note);
     }

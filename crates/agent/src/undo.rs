@@ -278,28 +278,6 @@ fn replay_with(state_dir: &Path, kernel: &dyn Kernel) -> Result<Outcome, AgentEr
     Ok(outcome)
 }
 
-/// Replays every journal under `run_dir` that belongs to this network namespace and no living agent.
-///
-/// # Errors
-/// The folder cannot be read.
-pub fn clean(run_dir: &Path) -> Result<Outcome, AgentError> {
-    let mut outcome = crate::cc::global::sweep();
-    let own = default_state_dir();
-    let mut dirs = vec![run_dir.join(own.file_name().unwrap_or_default())];
-    // Those of `ccbench link --dev` bear the interface's index too.
-    let of_links = format!("link-{}-", netns_inode());
-    dirs.extend(std::fs::read_dir(run_dir).into_iter().flatten().flatten().filter_map(|entry| {
-        entry.file_name().to_string_lossy().starts_with(&of_links).then(|| entry.path())
-    }));
-    for dir in dirs.into_iter().filter(|dir| dir.is_dir()) {
-        match lock(&dir) {
-            Ok(_lock) => outcome.merge(replay(&dir)?),
-            Err(error) => outcome.failed.push(error.to_string()),
-        }
-    }
-    Ok(outcome)
-}
-
 /// Where the journal of an agent in this network namespace is.
 pub fn default_state_dir() -> PathBuf {
     PathBuf::from(format!("/run/ccbench/agent-{}", netns_inode()))

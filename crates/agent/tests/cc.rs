@@ -6,8 +6,8 @@ mod support;
 
 use std::process::{Command, Stdio};
 
-use ccbench_agent::cc::TrialId;
-use ccbench_agent::cc::names::kernel_name;
+use ccbench_agent::sockets::names::TrialId;
+use ccbench_agent::sockets::names::kernel_name;
 use ccbench_proto::wire;
 use support::pair::{Pair, Rows};
 use support::{AGENT, LOOPBACK_PLAN, wait_for};
@@ -340,22 +340,22 @@ async fn every_core_can_be_registered() {
 #[cfg(feature = "ebpf")]
 #[test]
 fn what_the_kernel_refuses_is_told_and_nothing_stays() {
-    use ccbench_agent::cc::bpf::{Wanted, register};
-    use ccbench_agent::cc::global::Record;
+    use ccbench_agent::sockets::journal::Journal;
+    use ccbench_agent::sockets::struct_ops::{Wanted, register};
     let (_, core) = ccbench_proto::cc::scheme("vegas").unwrap();
     let params: Vec<(String, u32)> =
         core.params.iter().map(|p| (p.name.clone(), p.default)).collect();
     let name = format!("r{}", std::process::id());
     let good = Wanted { core, kernel_name: &name, params: &params, flags: 1, netns_cookie: None };
     let refused = |wanted: &Wanted<'_>| {
-        register(wanted, &mut Record::default()).expect_err("the kernel does not know that")
+        register(wanted, &mut Journal::default()).expect_err("the kernel does not know that")
     };
     let why = refused(&Wanted { flags: 1 << 31, ..good.clone() });
     assert!(why.contains("`via = \"module\"`"), "{why}");
     let why = refused(&Wanted { kernel_name: "a!b", ..good.clone() });
     assert!(!why.is_empty() && !available().iter().any(|n| n == "a!b"), "{why}");
     assert!(!available().contains(&name));
-    let held = register(&good, &mut Record::default()).unwrap();
+    let held = register(&good, &mut Journal::default()).unwrap();
     let why = refused(&good);
     assert!(why.contains("is taken"), "{why}");
     drop(held);

@@ -4,13 +4,13 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 use std::process::Command;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use ccbench_collector::acks::AckSource;
 use ccbench_proto::plan::Acks;
 
+use crate::other_namespace::Namespace;
 use crate::traffic::Traffic;
 use crate::{EVERY_10MS, median, namespace, now_ns, open_in, ports};
 
@@ -27,31 +27,6 @@ pub fn print() {
         [(EVERY_10MS, true), (EVERY_10MS, false), (Acks::Every, true), (Acks::Every, false)]
     {
         thread::spawn(move || effect(mode, offloads)).join().unwrap();
-    }
-}
-
-/// Another namespace than the calling thread's, held by a thread that does there what it is asked.
-pub struct Namespace {
-    work: mpsc::Sender<Box<dyn FnOnce() + Send>>,
-    thread_id: i32,
-}
-
-impl Namespace {
-    fn new() -> Self {
-        let (work, asked) = mpsc::channel::<Box<dyn FnOnce() + Send>>();
-        let (tell, told) = mpsc::channel();
-        thread::spawn(move || {
-            namespace(true);
-            tell.send(rustix::thread::gettid().as_raw_nonzero().get()).unwrap();
-            asked.into_iter().for_each(|work| work());
-        });
-        Self { work, thread_id: told.recv().unwrap() }
-    }
-
-    pub fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
-        let (tell, told) = mpsc::channel();
-        self.work.send(Box::new(move || tell.send(work()).unwrap())).unwrap();
-        told.recv().unwrap()
     }
 }
 

@@ -23,6 +23,7 @@ mod events;
 mod kernel;
 mod looks;
 mod neighbours;
+mod other_namespace;
 mod traffic;
 
 const PORT: u16 = 5201;

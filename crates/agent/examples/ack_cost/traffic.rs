@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::PORT;
+use crate::other_namespace::Namespace;
 
 /// A paced sender writes so often.
 const TURN: Duration = Duration::from_millis(1);
@@ -38,7 +39,7 @@ impl Traffic {
     }
 
     /// One connection to the namespace of `there`, in which it listens.
-    pub fn between(address: IpAddr, there: &crate::effect::Namespace) -> Self {
+    pub fn between(address: IpAddr, there: &Namespace) -> Self {
         let listener =
             there.run(move || TcpListener::bind(SocketAddr::new(address, PORT)).unwrap());
         let sender = TcpStream::connect((address, PORT)).unwrap();

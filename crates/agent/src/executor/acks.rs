@@ -11,10 +11,11 @@ use ccbench_proto::wire::{self, run_event::Of};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::time::Timespec;
 
-use super::outbox::{Outbox, event};
+use super::outbox::Outbox;
 use super::run;
 use crate::clock;
 use crate::error::AgentError;
+use crate::event::event;
 
 /// Makes a source of rows, or says why there is none.
 pub type OpenAcks = fn(&Watch<'_>) -> Result<Box<dyn AckSource>, String>;
@@ -129,7 +130,7 @@ mod tests {
     use ccbench_proto::schedule::{TrialContext, task_for};
 
     use super::*;
-    use crate::cc::Names;
+    use crate::sockets::names::Names;
 
     /// What node `a` is to do.
     fn task(acks: &str, flows: &str) -> NodeTask {

@@ -8,9 +8,10 @@ use ccbench_proto::wire::{self, run_event::Of};
 use ccbench_shaper::capture::{Capture, CaptureSpec, Captured};
 use serde_json::json;
 
-use super::outbox::{Outbox, event};
+use super::outbox::Outbox;
 use super::samples::TimedLink;
 use crate::error::AgentError;
+use crate::event::event;
 use crate::kernel::Kernel;
 
 /// Read at once from a file.

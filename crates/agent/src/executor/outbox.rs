@@ -10,8 +10,9 @@ use ccbench_proto::wire::{self, run_event::Of};
 use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::cc::Names;
 use crate::clock;
+use crate::event::event;
+use crate::sockets::names::Names;
 
 /// Rows that wait for the controller at most: about 8 MiB. One more place is kept for the last message.
 const CAPACITY: usize = 8192;
@@ -237,17 +238,6 @@ impl Outbox {
     /// Resolves when the controller is gone.
     pub async fn lost(&self) {
         self.rows.closed().await;
-    }
-}
-
-/// An event of now.
-pub fn event(kind: &str, subject: &str, message: impl Into<String>) -> wire::Event {
-    wire::Event {
-        at_ns: clock::now_ns(),
-        kind: kind.to_owned(),
-        subject: subject.to_owned(),
-        message: message.into(),
-        data_json: String::new(),
     }
 }
 

@@ -15,17 +15,17 @@ use ccbench_proto::units::Rate;
 use ccbench_proto::wire;
 
 use super::acks::{self, OpenAcks};
-use super::outbox::event;
 use super::samples::TimedLink;
-use crate::cc;
 use crate::cgroup;
 use crate::clock;
-use crate::early;
-use crate::ecn;
 use crate::error::AgentError;
+use crate::event::event;
 use crate::flow::{End, FlowSource, Traffic};
 use crate::kernel::Kernel;
 use crate::probe::serve;
+use crate::sockets::names::TrialId;
+use crate::sockets::node::Node;
+use crate::sockets::{attach, ecn, load, verify};
 use crate::sysctl;
 use crate::undo::{Step, Undo};
 
@@ -37,11 +37,11 @@ pub struct Trial {
     /// In place.
     pub links: Vec<TimedLink>,
     /// Congestion controls of this node's flows; gone when dropped.
-    pub cc: cc::InForce,
+    pub cc: load::LoadedCc,
     /// What puts them into force before the handshake; gone when dropped.
-    pub early: early::InForce,
+    pub attached: attach::AttachedHook,
     /// ECN of this node's flows; gone when dropped.
-    pub ecn: ecn::InForce,
+    pub ecn: ecn::apply::EcnApplied,
     /// Watch acknowledgements until dropped.
     pub acks: Option<Box<dyn AckSource>>,
     /// Listening.
@@ -128,7 +128,7 @@ pub struct Tools<'a> {
     /// Where traffic is to run, if not beside the agent.
     pub traffic_group: Option<&'a Path>,
     /// The trial, and this node's name in the plan.
-    pub here: (cc::TrialId, &'a str),
+    pub here: (TrialId, &'a str),
 }
 
 /// Makes the node ready. What is made goes into `trial` at once, so that the caller can undo it on an error.
@@ -148,11 +148,11 @@ pub async fn prepare(
     set_sysctls(&task, tools, trial)?;
     // iperf3 sets it on both ends, so both must have it.
     let (id, node) = &tools.here;
-    trial.cc = cc::load(&task, id, node)?;
+    trial.cc = load::load(&task, id, node)?;
     let probes = task.served.iter().map(|probe| (&probe.id, &probe.cc));
     for (name, cc) in flows().map(|flow| (&flow.group, &flow.cc)).chain(probes) {
         if let Some(cc) = cc.as_ref().filter(|cc| !task.cc.contains_key(*cc)) {
-            cc::check(name, cc)?;
+            verify::check(name, cc)?;
         }
     }
     let devices = devices(&task, tools.kernel)?;
@@ -289,7 +289,7 @@ fn applied(
 /// Before the first socket: what connects and listens must have its congestion control before a handshake.
 fn put_cc_in_force(task: &NodeTask, tools: &mut Tools<'_>, trial: &mut Trial) {
     let group = tools.traffic_group;
-    let mut node = ecn::apply::Node { kernel: tools.kernel, undo: tools.undo, group };
+    let mut node = Node { kernel: tools.kernel, undo: tools.undo, group };
     let became = |name: &str| trial.cc.became(task, name);
     let decided = ecn::apply::decide_all(ecn::ends(task, became), task);
     // A congestion control whose own flags would negotiate it must not be there when no ECN is wanted.
@@ -299,10 +299,10 @@ fn put_cc_in_force(task: &NodeTask, tools: &mut Tools<'_>, trial: &mut Trial) {
         })
     };
     let needed = decided.iter().any(|d| d.decision.mode != ecn::Mode::None);
-    let starts = early::starts(task, became, late);
-    trial.early = early::apply(starts, task, needed, &mut node);
-    trial.events.extend(trial.early.told());
-    let (in_force, events) = ecn::apply::apply(decided, &trial.early, &mut node);
+    let starts = attach::starts(task, became, late);
+    trial.attached = attach::apply(starts, task, needed, &mut node);
+    trial.events.extend(trial.attached.told());
+    let (in_force, events) = ecn::apply::apply(decided, &trial.attached, &mut node);
     trial.ecn = in_force;
     trial.events.extend(events);
 }
@@ -311,7 +311,7 @@ fn put_cc_in_force(task: &NodeTask, tools: &mut Tools<'_>, trial: &mut Trial) {
 fn answer(
     probe: &ProbeTask,
     task: &NodeTask,
-    in_force: &cc::InForce,
+    in_force: &load::LoadedCc,
 ) -> Result<serve::Server, AgentError> {
     // An instance that a web server here names is in force here.
     let cc = probe.cc.as_ref().and_then(|cc| Some(in_force.became(task, cc)?.0));

@@ -12,11 +12,13 @@ use ccbench_proto::wire::run_event::Of;
 use futures_util::future::join_all;
 use tokio::sync::{oneshot, watch};
 
-use super::outbox::{Outbox, event};
+use super::outbox::Outbox;
 use super::samples::SamplerThread;
 use super::traffic::{self, Stage};
 use crate::clock;
-use crate::flow::{FlowSource, Traffic, ping};
+use crate::event::event;
+use crate::flow::{FlowSource, Traffic};
+use crate::probe::ping;
 use crate::probe::tcp::{self, End};
 
 /// Pings before the start, and the time between two.

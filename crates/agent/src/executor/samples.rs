@@ -16,10 +16,11 @@ use ccbench_shaper::{Link, ShaperError};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::time::Timespec;
 
-use super::outbox::{Outbox, event};
-use crate::cc;
+use super::outbox::Outbox;
 use crate::clock;
 use crate::error::AgentError;
+use crate::event::event;
+use crate::sockets::cc_state;
 
 /// A link and how it changes.
 pub struct TimedLink {
@@ -51,7 +52,7 @@ pub struct SampleTask {
     /// Which sockets.
     pub flows: Vec<FlowPorts>,
     /// Inner state of congestion controls.
-    pub cc: cc::state::Reader,
+    pub cc: cc_state::Reader,
     /// How often.
     pub sample: Sample,
     /// Who keeps the processors from halting.

@@ -16,7 +16,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{setsockopt, sockopt};
 
 use super::http;
-use crate::flow::ping::{self, ECHO_REPLY, ECHO_REQUEST};
+use crate::probe::ping::{self, ECHO_REPLY, ECHO_REQUEST};
 
 /// A thread notices within this that it is no longer wanted.
 const SLICE_MS: u16 = 50;

@@ -18,7 +18,7 @@ use nix::sys::socket::{
 
 use super::http;
 use crate::clock;
-use crate::flow::ping;
+use crate::probe::ping;
 
 /// A wait is no longer than this, so that the end of a trial is noticed.
 const SLICE_NS: u64 = 50_000_000;

@@ -1,38 +1,24 @@
 //! Puts what was decided into force for one trial, and says what became of it. Nothing here fails a trial: what cannot
 //! be had is a fallback, which the event names and the verdict sees.
 
-use std::path::Path;
-
 use ccbench_proto::resolve::Egress;
 use ccbench_proto::schedule::NodeTask;
 use ccbench_proto::wire;
 use serde_json::json;
 
+use super::{Capabilities, Decision, End, Mode, decide};
+use crate::event::event;
+use crate::sockets::attach;
+use crate::sockets::capabilities::capabilities;
 #[cfg(feature = "ebpf")]
-use super::hooks::Ect1;
-use super::{Capabilities, Decision, End, Mode, decide, probe};
-use crate::early;
-use crate::executor::event;
-use crate::kernel::Kernel;
-use crate::undo::Undo;
-
-pub(crate) const TCP_ECN: &str = "net.ipv4.tcp_ecn";
+use crate::sockets::hook::Ect1;
+use crate::sockets::node::{Node, TCP_ECN, set};
 
 /// What is attached for a trial; dropped, it is gone.
 #[derive(Debug, Default)]
-pub struct InForce {
+pub struct EcnApplied {
     #[cfg(feature = "ebpf")]
     ect1: Vec<Ect1>,
-}
-
-/// What is needed of the node.
-pub struct Node<'a> {
-    /// The machine.
-    pub kernel: &'a dyn Kernel,
-    /// Takes the undo of every change of a setting.
-    pub undo: &'a mut Undo,
-    /// The control group that traffic runs in; none: the agent's own.
-    pub group: Option<&'a Path>,
 }
 
 /// An end of a flow group that wants ECN, and the best that this kernel has for it.
@@ -49,21 +35,21 @@ pub fn decide_all(ends: Vec<End>, task: &NodeTask) -> Vec<Decided> {
     let tcp_ecn = task.sysctls.iter().find(|(name, _)| name.replace('/', ".") == TCP_ECN);
     let tcp_ecn = tcp_ecn.map(|(_, value)| value.as_str());
     // Asking the kernel takes milliseconds; nobody needs it where no flow wants ECN.
-    let can = if ends.is_empty() { &Capabilities::default() } else { probe::capabilities() };
+    let can = if ends.is_empty() { &Capabilities::default() } else { capabilities() };
     let of = |end: End| Decided { decision: decide(can, end.wants, end.via, tcp_ecn), end };
     ends.into_iter().map(of).collect()
 }
 
-/// Puts it into force, once the congestion controls are (`early`) and before any socket is made. The events, one per end,
+/// Puts it into force, once the congestion controls are ([`attach`]) and before any socket is made. The events, one per end,
 /// say what was asked for, what is in force and why.
 pub fn apply(
     mut decided: Vec<Decided>,
-    early: &early::InForce,
+    attached: &attach::AttachedHook,
     node: &mut Node<'_>,
-) -> (InForce, Vec<wire::Event>) {
-    let mut in_force = InForce::default();
+) -> (EcnApplied, Vec<wire::Event>) {
+    let mut applied = EcnApplied::default();
     for Decided { end, decision } in decided.iter_mut().filter(|d| d.decision.mode != Mode::None) {
-        match early.before_handshake(&end.group, end.sends) {
+        match attached.before_handshake(&end.group, end.sends) {
             Ok(None) => {}
             Ok(Some(how)) => decision.reason += &format!("; {how}"),
             Err(why) => (decision.mode, decision.reason) = (Mode::None, why),
@@ -71,7 +57,7 @@ pub fn apply(
     }
     let by_sysctl = |d: &Decided| d.decision.mode == Mode::AccecnSysctl;
     if decided.iter().any(by_sysctl)
-        && let Err(why) = early::set(TCP_ECN, "3", node)
+        && let Err(why) = set(TCP_ECN, "3", node)
     {
         for Decided { decision, .. } in decided.iter_mut().filter(|d| by_sysctl(d)) {
             (decision.mode, decision.reason) = (Mode::Rfc3168, why.clone());
@@ -81,13 +67,13 @@ pub fn apply(
         .iter()
         .map(|Decided { end, decision }| {
             let ect1 = match end.sends && end.wants.ect1 && decision.mode.counts_marks() {
-                true => Some(in_force.rewrite(end, node)),
+                true => Some(applied.rewrite(end, node)),
                 false => None,
             };
             told(end, decision, ect1.as_ref())
         })
         .collect();
-    (in_force, events)
+    (applied, events)
 }
 
 fn told(end: &End, decision: &Decision, ect1: Option<&Result<String, String>>) -> wire::Event {
@@ -114,7 +100,7 @@ fn told(end: &End, decision: &Decision, ect1: Option<&Result<String, String>>) -
     wire::Event { data_json: data.to_string(), ..event("ecn", &end.group, message) }
 }
 
-impl InForce {
+impl EcnApplied {
     /// The interface; one program serves all flows of one congestion control.
     #[cfg(feature = "ebpf")]
     fn rewrite(&mut self, end: &End, node: &mut Node<'_>) -> Result<String, String> {

@@ -8,8 +8,8 @@ use ccbench_proto::cc::{self, Core, KERNELS, Scheme};
 use ccbench_proto::plan::parse::suggest::near;
 use ccbench_proto::plan::{Cc, SysctlValue, Via};
 
-use super::global::Record;
-use super::{module, sysfs};
+use super::journal::Journal;
+use super::{ecn, kernel_module, sysfs, verify};
 
 const EXAMPLES: &str = "Examples:\n  \
 ccbench cc list\n  \
@@ -113,8 +113,8 @@ fn list() -> String {
     let mut last = String::new();
     for scheme in &cc::table().schemes {
         let Some((_, core)) = cc::scheme(&scheme.name) else { continue };
-        let how = match super::choose(Via::Auto, core) {
-            Ok((via, why)) => format!("loaded by {}: {why}", super::via_name(via)),
+        let how = match verify::choose(Via::Auto, core) {
+            Ok((via, why)) => format!("loaded by {}: {why}", super::load::via_name(via)),
             Err(why) => format!("cannot be loaded here: {why}"),
         };
         // Most machines have one way for all.
@@ -185,9 +185,9 @@ fn show(name: &str) -> Result<String, Refused> {
     for stat in &core.stats {
         let _ = writeln!(text, "  {:<24} {}", stat.name, stat.unit);
     }
-    let bpf = super::bpf_possible().map_or_else(|why| format!("no: {why}"), |()| "yes".to_owned());
-    let module =
-        module::possible(core).map_or_else(|why| format!("no: {why}"), |()| "yes".to_owned());
+    let bpf = verify::bpf_possible().map_or_else(|why| format!("no: {why}"), |()| "yes".to_owned());
+    let module = kernel_module::possible(core)
+        .map_or_else(|why| format!("no: {why}"), |()| "yes".to_owned());
     let _ = writeln!(text, "\nby BPF: {bpf}\nas a module: {module}");
     Ok(text)
 }
@@ -207,7 +207,7 @@ fn show_kernels(name: &str) -> Result<String, Refused> {
     let cc =
         Cc { algorithm: name.to_owned(), params: Default::default(), via: Via::Auto, ect1: None };
     if !sysfs::available().iter().any(|there| there == name) {
-        super::check("-", name).map_err(|error| {
+        verify::check("-", name).map_err(|error| {
             // Nobody's name is the command's mistake; that the kernel does not have it is not.
             let wrong =
                 cc::resolve(&cc).err().and_then(|wrong| Some(wrong.into_iter().next()?.why));
@@ -266,20 +266,20 @@ fn load(args: &LoadArgs) -> Result<(), Refused> {
     if let Some(why) = refuse(&name) {
         return Err(Refused::wrong(why));
     }
-    let (via, why) = super::choose(cc.via, core).map_err(Refused::by_kernel)?;
-    let mut record = Record::default();
+    let (via, why) = verify::choose(cc.via, core).map_err(Refused::by_kernel)?;
+    let mut journal = Journal::default();
     if via == Via::Module {
-        let in_force =
-            module::register(core, &name, &params, &mut record).map_err(Refused::by_kernel)?;
+        let in_force = kernel_module::register(core, &name, &params, &mut journal)
+            .map_err(Refused::by_kernel)?;
         say(&name, &cc.algorithm, "module", &why, &in_force);
         if args.pin {
-            record.forget();
+            journal.forget();
         } else {
             wait();
         }
         return Ok(());
     }
-    by_bpf(args, core, &name, &params, &why, &mut record).map_err(Refused::by_kernel)
+    by_bpf(args, core, &name, &params, &why, &mut journal).map_err(Refused::by_kernel)
 }
 
 /// `struct_ops` takes fewer characters than a plan.
@@ -307,15 +307,16 @@ fn by_bpf(
     name: &str,
     params: &[(String, u32)],
     why: &str,
-    record: &mut Record,
+    journal: &mut Journal,
 ) -> Result<(), String> {
-    let wants = crate::ecn::wants(&args.name, instance(args).ok().as_ref());
+    let wants = ecn::wants(&args.name, instance(args).ok().as_ref());
     let flags = match wants.any() {
-        true => crate::ecn::decide(crate::ecn::probe::capabilities(), wants, Via::Bpf, None).flags,
-        false => crate::ecn::flag::NON_RESTRICTED,
+        true => ecn::decide(super::capabilities::capabilities(), wants, Via::Bpf, None).flags,
+        false => ecn::flag::NON_RESTRICTED,
     };
-    let wanted = super::bpf::Wanted { core, kernel_name: name, params, flags, netns_cookie: None };
-    let registered = super::bpf::register(&wanted, record)?;
+    let wanted =
+        super::struct_ops::Wanted { core, kernel_name: name, params, flags, netns_cookie: None };
+    let registered = super::struct_ops::register(&wanted, journal)?;
     let names = params.iter().map(|(name, _)| name.clone());
     let in_force = names.zip(registered.params().iter().map(u32::to_string)).collect::<Vec<_>>();
     if !args.pin {
@@ -324,7 +325,7 @@ fn by_bpf(
         return Ok(());
     }
     if registered.outlives {
-        record.forget();
+        journal.forget();
         std::mem::forget(registered);
     } else {
         let path = registered.pin(name)?;
@@ -341,9 +342,9 @@ fn by_bpf(
     _: &str,
     _: &[(String, u32)],
     _: &str,
-    _: &mut Record,
+    _: &mut Journal,
 ) -> Result<(), String> {
-    Err(super::NO_EBPF.to_owned())
+    Err(verify::NO_EBPF.to_owned())
 }
 
 fn say(name: &str, algorithm: &str, via: &str, why: &str, params: &[(String, String)]) {
@@ -379,7 +380,7 @@ fn unload(name: &str) -> Result<String, String> {
     }
     #[cfg(feature = "ebpf")]
     {
-        let pin = Path::new(super::bpf::PINS).join(name);
+        let pin = Path::new(super::struct_ops::PINS).join(name);
         if pin.exists() {
             std::fs::remove_file(&pin).map_err(|e| format!("remove {}: {e}", pin.display()))?;
             return gone(name);

@@ -3,32 +3,27 @@
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use ccbench_proto::cc::Core;
 use libbpf_rs::btf::Btf;
 use libbpf_rs::btf::types::Struct;
-use libbpf_rs::query::MapInfoIter;
 use libbpf_rs::{
-    ErrorKind, Link, MapCore as _, MapFlags, MapHandle, MapType, Object, ObjectBuilder, OpenObject,
-    PrintCallback, PrintLevel, RingBuffer, RingBufferBuilder, set_print,
+    ErrorKind, Link, MapCore as _, MapFlags, Object, ObjectBuilder, OpenObject, RingBuffer,
+    RingBufferBuilder,
 };
 
-use super::global::{Record, Step};
+use super::bpf::{BPF_F_LINK, Log, NAME_BYTES, lock};
+use super::journal::{Journal, Step};
 use super::sysfs;
 
 include!(concat!(env!("OUT_DIR"), "/objects.rs"));
 
-/// Bytes of a name in the kernel, its end included.
-const NAME_BYTES: usize = 16;
 /// Where the kernel's pointer to `cwnd_event_tx_start` is in the object.
 const TX_START: std::ops::Range<usize> = 24..32;
 /// Where the parameters begin in the object's configuration.
 const PARAMS: usize = 16;
-const BPF_F_LINK: u32 = 0x2000;
 const BTF: &str = "/sys/kernel/btf/vmlinux";
-/// Lines of the verifier's log that an error shows: the last ones say what it refused.
-const LOG_LINES: usize = 12;
 /// Where instances are kept that shall outlive their loader.
 pub const PINS: &str = "/sys/fs/bpf/ccbench";
 
@@ -109,18 +104,18 @@ fn kernel() -> &'static Kernel {
 ///
 /// # Errors
 /// What the kernel refused, the end of the verifier's log, and what to do.
-pub fn register(wanted: &Wanted<'_>, record: &mut Record) -> Result<Registered, String> {
+pub fn register(wanted: &Wanted<'_>, journal: &mut Journal) -> Result<Registered, String> {
     let object = format!("ccb_{}", wanted.core.name);
     let Some((_, bytes)) = OBJECTS.iter().find(|(name, _)| *name == object) else {
         return Err(format!("this agent carries no object {object}: rebuild it"));
     };
-    register_object(bytes, wanted, record)
+    register_object(bytes, wanted, journal)
 }
 
 fn register_object(
     bytes: &[u8],
     wanted: &Wanted<'_>,
-    record: &mut Record,
+    journal: &mut Journal,
 ) -> Result<Registered, String> {
     // The kernel would say "exists" as well, but only after the work.
     if sysfs::available().iter().any(|name| name == wanted.kernel_name) {
@@ -133,7 +128,7 @@ fn register_object(
         }
         // Before Linux 6.4 there are no links, and it outlives whoever is killed.
         let name = wanted.kernel_name.to_owned();
-        record.push(Step::Bpf { name }).map_err(wrong)?;
+        journal.push(Step::Bpf { name }).map_err(wrong)?;
         register_as(bytes, wanted, false).map_err(|_| first)
     });
     registered.map_err(|failed| {
@@ -304,31 +299,6 @@ impl Registered {
     }
 }
 
-/// Unregisters an instance that was registered without a link; one that is gone is fine.
-///
-/// # Errors
-/// The kernel refused, or it is held by a link.
-pub fn unregister(name: &str) -> Result<(), String> {
-    if !sysfs::available().iter().any(|there| there == name) {
-        return Ok(());
-    }
-    let mut bytes = name.as_bytes().to_vec();
-    bytes.push(0);
-    for map in MapInfoIter::default().filter(|map| map.ty == MapType::StructOps) {
-        let Ok(handle) = MapHandle::from_map_id(map.id) else { continue };
-        let key = 0u32.to_ne_bytes();
-        let Ok(Some(value)) = handle.lookup(&key, MapFlags::ANY) else { continue };
-        if value.windows(bytes.len()).any(|part| part == bytes) {
-            return handle.delete(&key).map_err(|e| format!("unregister {name}: {e:#}"));
-        }
-    }
-    Err(format!("no BPF map of this kernel holds {name}"))
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Rows of inner state of one instance.
 pub struct Ring {
     ring: RingBuffer<'static>,
@@ -342,44 +312,6 @@ impl Ring {
         self.ring.consume_raw_n(limit);
         std::mem::take(&mut lock(&self.rows))
     }
-}
-
-/// What libbpf says while it loads; it has one listener for the whole process.
-pub(crate) struct Log {
-    _one: MutexGuard<'static, ()>,
-    before: Option<(PrintLevel, PrintCallback)>,
-}
-
-static LOADING: Mutex<()> = Mutex::new(());
-static SAID: Mutex<String> = Mutex::new(String::new());
-
-impl Log {
-    /// Listens until it is dropped; another load waits for that.
-    pub(crate) fn begin() -> Self {
-        let one = lock(&LOADING);
-        lock(&SAID).clear();
-        let before = set_print(Some((PrintLevel::Warn, |_, text| lock(&SAID).push_str(&text))));
-        Self { _one: one, before }
-    }
-
-    /// The last lines that say something.
-    pub(crate) fn tail(&self) -> String {
-        let said = lock(&SAID);
-        tail(&said)
-    }
-}
-
-impl Drop for Log {
-    fn drop(&mut self) {
-        set_print(self.before.take());
-    }
-}
-
-fn tail(said: &str) -> String {
-    let lines = said.lines().map(str::trim_end);
-    let lines: Vec<&str> =
-        lines.filter(|line| !line.is_empty() && !line.contains("END PROG LOAD LOG")).collect();
-    lines[lines.len().saturating_sub(LOG_LINES)..].join("\n")
 }
 
 #[cfg(test)]
@@ -427,19 +359,12 @@ mod tests {
         let name = format!("v{}", std::process::id());
         let wanted =
             Wanted { core, kernel_name: &name, params: &params, flags: 1, netns_cookie: None };
-        let why = register_object(&cut, &wanted, &mut Record::default()).unwrap_err();
+        let why = register_object(&cut, &wanted, &mut Journal::default()).unwrap_err();
         for part in ["load it into the kernel", "via = \"module\"", "the kernel said:", "last insn"]
         {
             assert!(why.contains(part), "{why}");
         }
         assert!(!sysfs::available().contains(&name));
-        drop(register_object(whole, &wanted, &mut Record::default()).unwrap());
-    }
-
-    #[test]
-    fn the_end_of_the_log_is_shown() {
-        let said: String = (0..40).map(|i| format!("line {i}\n")).collect();
-        let end = tail(&format!("{said}\n-- END PROG LOAD LOG --\n"));
-        assert!(end.starts_with("line 28\n") && end.ends_with("line 39"), "{end}");
+        drop(register_object(whole, &wanted, &mut Journal::default()).unwrap());
     }
 }

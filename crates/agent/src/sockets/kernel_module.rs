@@ -3,7 +3,7 @@
 
 use ccbench_proto::cc::Core;
 
-use super::global::{Record, Step};
+use super::journal::{Journal, Step};
 use super::sysfs;
 
 /// Whether the core's module can be had here, and if not why.
@@ -33,17 +33,17 @@ pub fn register(
     core: &Core,
     kernel_name: &str,
     params: &[(String, u32)],
-    record: &mut Record,
+    journal: &mut Journal,
 ) -> Result<Vec<(String, String)>, String> {
     let module = format!("ccb_{}", core.name);
     if !sysfs::is_loaded(&module) {
-        record.push(Step::Module { module: module.clone() })?;
+        journal.push(Step::Module { module: module.clone() })?;
         sysfs::modprobe(&module)?;
     }
     if sysfs::available().iter().any(|name| name == kernel_name) {
         return Err(format!("the name `{kernel_name}` is taken in this kernel: choose another"));
     }
-    record.push(Step::Instance { module: module.clone(), name: kernel_name.to_owned() })?;
+    journal.push(Step::Instance { module: module.clone(), name: kernel_name.to_owned() })?;
     let mut text = kernel_name.to_owned();
     for (name, value) in params {
         text.push_str(&format!(" {name}={value}"));
@@ -76,7 +76,7 @@ fn in_force(instances: &str, kernel_name: &str) -> Option<Vec<(String, String)>>
 pub fn tune(
     algorithm: &str,
     params: &[(String, String)],
-    record: &mut Record,
+    journal: &mut Journal,
 ) -> Result<Vec<(String, String)>, String> {
     let module = format!("tcp_{algorithm}");
     let before = sysfs::parameters(&module);
@@ -92,7 +92,7 @@ pub fn tune(
         if same(now, value) {
             continue;
         }
-        record.push(Step::Parameter {
+        journal.push(Step::Parameter {
             module: module.clone(),
             name: name.clone(),
             before: now.clone(),
@@ -139,8 +139,8 @@ mod tests {
 
     #[test]
     fn a_parameter_that_the_kernel_does_not_have_is_named_with_those_it_has() {
-        let mut record = Record::default();
-        let error = tune("reno", &[("x".into(), "1".into())], &mut record).unwrap_err();
+        let mut journal = Journal::default();
+        let error = tune("reno", &[("x".into(), "1".into())], &mut journal).unwrap_err();
         assert_eq!(error, "the kernel's `reno` has no parameter `x` (it has: none)");
     }
 }

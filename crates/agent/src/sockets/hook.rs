@@ -7,24 +7,21 @@ use std::fs::File;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use crate::cc::bpf::Log;
-use crate::early::Port;
-use crate::undo::{Step, Undo};
 use ccbench_shaper::{bpf, netlink};
-use libbpf_rs::{
-    Link, Map, MapCore as _, MapFlags, Object, ObjectBuilder, OpenObject, TC_EGRESS, TcHookBuilder,
+use libbpf_rs::{Link, MapCore as _, MapFlags, Object, TC_EGRESS, TcHookBuilder};
+
+use super::bpf::{
+    BPF_F_LINK, NAME_BYTES, count, load, map, name, open, patch, quietly, u64_at, words,
 };
+use super::node::Port;
+use crate::undo::{Step, Undo};
 
 const EARLY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/early.bpf.o"));
 const ECT1: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/ect1.bpf.o"));
 const PROBE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/probe.bpf.o"));
 
-/// Bytes of a congestion control's name in the kernel, its end included.
-const NAME_BYTES: usize = 16;
 /// Of an entry of `early_ports`, the name first, then four counters.
 const EARLY_BYTES: usize = NAME_BYTES + 4 * 8;
-/// Kernels before 6.4 do not know it.
-const BPF_F_LINK: u32 = 0x2000;
 /// `ARPHRD_ETHER`, and the bytes of its header.
 const ETHERNET: (u16, u32) = (1, 14);
 
@@ -172,66 +169,6 @@ fn try_flags_as(flags: u32, link: bool) -> Result<(), String> {
     let mut map =
         maps.find(|map| map.name() == OsStr::new("probe")).ok_or("probe has no such map")?;
     map.attach_struct_ops().map(drop).map_err(|e| words(&e))
-}
-
-/// What libbpf and the verifier say goes into the error, not to the terminal.
-fn quietly<T>(what: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
-    let log = Log::begin();
-    what().map_err(|error| match log.tail() {
-        said if said.is_empty() => error,
-        said => format!("{error}; the kernel said: {said}"),
-    })
-}
-
-fn open(object: &[u8], what: &str) -> Result<OpenObject, String> {
-    ObjectBuilder::default()
-        .open_memory(object)
-        .map_err(|e| format!("read the BPF object {what}: {}", words(&e)))
-}
-
-fn load(open: OpenObject, what: &str) -> Result<Object, String> {
-    open.load().map_err(|e| format!("load the BPF object {what}: {}", words(&e)))
-}
-
-/// An error with its causes.
-fn words(error: &libbpf_rs::Error) -> String {
-    format!("{error:#}")
-}
-
-fn patch(open: &mut OpenObject, map: &str, at: usize, bytes: &[u8]) -> Result<(), String> {
-    let missing = || format!("the BPF object has no {map} of {} bytes", at + bytes.len());
-    let mut found = open.maps_mut().find(|m| m.name() == OsStr::new(map)).ok_or_else(missing)?;
-    let value = found.initial_value_mut().ok_or_else(missing)?;
-    value.get_mut(at..at + bytes.len()).ok_or_else(missing)?.copy_from_slice(bytes);
-    Ok(())
-}
-
-fn map<'obj>(object: &'obj Object, name: &str) -> Result<Map<'obj>, String> {
-    let found = object.maps().find(|map| map.name() == OsStr::new(name));
-    found.ok_or_else(|| format!("the BPF object has no map {name}"))
-}
-
-/// A counter in a section of data; 0 if it cannot be read.
-fn count(object: &Object, section: &str, at: usize) -> u64 {
-    let value = map(object, section)
-        .ok()
-        .and_then(|map| map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).ok()?);
-    u64_at(&value.unwrap_or_default(), at)
-}
-
-/// 0 if it is not there.
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    bytes.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_ne_bytes)
-}
-
-/// As the kernel keeps it.
-fn name(cc: &str) -> Result<[u8; NAME_BYTES], String> {
-    let mut bytes = [0; NAME_BYTES];
-    match bytes[..NAME_BYTES - 1].get_mut(..cc.len()) {
-        Some(room) => room.copy_from_slice(cc.as_bytes()),
-        None => return Err(format!("`{cc}` is longer than {} bytes", NAME_BYTES - 1)),
-    }
-    Ok(bytes)
 }
 
 /// Of the interface; what has no Ethernet address has no header.

@@ -2,7 +2,7 @@
 //! then ECN is already agreed on, and the namespace's default has already been initialised. Where that is `bbr` it has
 //! switched pacing on for the socket, nothing switches it off again, and every other congestion control would be paced.
 //!
-//! A hook in the control group of traffic chooses by port ([`crate::ecn::hooks::Early`]), so that what is no flow's is
+//! A hook in the control group of traffic chooses by port ([`crate::sockets::hook::Early`]), so that what is no flow's is
 //! left alone. Where it cannot be had, the namespace's default is changed if the namespace is ccbench's own (or every
 //! flow in it needs the same one); elsewhere what flows began with is told, and the verdict sees it.
 
@@ -17,27 +17,17 @@ use serde_json::json;
 
 #[cfg(feature = "ebpf")]
 use crate::cgroup;
-use crate::ecn::apply::Node;
+use crate::event::event;
 #[cfg(feature = "ebpf")]
-use crate::ecn::hooks::Early;
-use crate::executor::event;
+use crate::sockets::hook::Early;
+use crate::sockets::node::{Node, Port, set};
 use crate::sysctl;
-use crate::undo::Step;
 
 const DEFAULT_CC: &str = "net.ipv4.tcp_congestion_control";
 /// Every kernel has it, every namespace may have it as its default, and it leaves nothing in a socket.
 const NEUTRAL: &str = "reno";
 /// How the names begin of those that switch pacing on in a socket for good: the kernel's and ccbench's.
 const PACING: &[&str] = &["bbr", "prague"];
-
-/// Which sockets of a node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Port {
-    /// Those that listen on it or connect from it.
-    Local(u16),
-    /// What connects to it otherwise: iperf3's control connection.
-    Remote(u16),
-}
 
 /// One end of a flow group with a congestion control on this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -109,7 +99,7 @@ impl How {
 
 /// What is in force for a trial; dropped, the hook is gone.
 #[derive(Debug, Default)]
-pub struct InForce {
+pub struct AttachedHook {
     starts: Vec<Start>,
     /// Why there is no hook.
     no_hook: Option<String>,
@@ -123,8 +113,13 @@ pub struct InForce {
 
 /// Puts them into force before any socket of a flow is made. `needed` says that something depends on it that is worth
 /// changing a default of somebody else's namespace for.
-pub fn apply(starts: Vec<Start>, task: &NodeTask, needed: bool, node: &mut Node<'_>) -> InForce {
-    let mut in_force = InForce { starts, ..InForce::default() };
+pub fn apply(
+    starts: Vec<Start>,
+    task: &NodeTask,
+    needed: bool,
+    node: &mut Node<'_>,
+) -> AttachedHook {
+    let mut in_force = AttachedHook { starts, ..AttachedHook::default() };
     if in_force.starts.is_empty() {
         return in_force;
     }
@@ -160,22 +155,13 @@ fn change_default(
     })
 }
 
-/// Sets a setting for the trial.
-pub(crate) fn set(name: &str, value: &str, node: &mut Node<'_>) -> Result<(), String> {
-    let saved = sysctl::save(name).map_err(|e| e.to_string())?;
-    for saved in saved {
-        node.undo.push(Step::Sysctl(saved)).map_err(|e| e.to_string())?;
-    }
-    sysctl::write(name, value).map_err(|e| e.to_string())
-}
-
 /// Whether its leftovers in a socket would pace another one.
 fn leaves_pacing(begin: &str, then: &str) -> bool {
     let paces = |name: &str| PACING.iter().any(|kind| name.starts_with(kind));
     paces(begin) && !paces(then)
 }
 
-impl InForce {
+impl AttachedHook {
     #[cfg(feature = "ebpf")]
     fn attach(&mut self, node: &Node<'_>) -> Result<(), String> {
         let group = node.group.map(Path::to_owned).or_else(cgroup::own_folder);
@@ -317,7 +303,7 @@ mod tests {
             client_port,
             server_port: 5201,
             reverse,
-            ..crate::cc::names::tests::flow(group, "one", "x")
+            ..crate::sockets::names::tests::flow(group, "one", "x")
         }
     }
 
@@ -354,17 +340,17 @@ mod tests {
         assert!(!all.contains_key(&Port::Local(10_002)));
     }
 
-    fn in_force(instead: Option<Result<String, String>>, late: bool) -> InForce {
+    fn in_force(instead: Option<Result<String, String>>, late: bool) -> AttachedHook {
         let no_hook = instead.is_some().then(|| "no BPF".to_owned());
-        InForce {
+        AttachedHook {
             starts: starts(&task(), became, |_| late),
             no_hook,
             instead,
-            ..InForce::default()
+            ..AttachedHook::default()
         }
     }
 
-    fn of(in_force: &InForce) -> Vec<(String, How)> {
+    fn of(in_force: &AttachedHook) -> Vec<(String, How)> {
         in_force.starts.iter().map(|start| in_force.of(start)).collect()
     }
 
@@ -404,8 +390,8 @@ mod socket_tests {
     use std::process::{Command, Stdio};
 
     use super::*;
-    use crate::cc::bpf::{Wanted, register};
-    use crate::cc::global::Record;
+    use crate::sockets::journal::Journal;
+    use crate::sockets::struct_ops::{Wanted, register};
 
     const SERVER: u16 = 5301;
     const CLIENT: u16 = 20_100;
@@ -454,7 +440,7 @@ mod socket_tests {
             let pacer = format!("p{}", std::process::id());
             let wanted =
                 Wanted { core, kernel_name: &pacer, params: &params, flags: 1, netns_cookie: None };
-            let held = register(&wanted, &mut Record::default()).unwrap();
+            let held = register(&wanted, &mut Journal::default()).unwrap();
             assert_eq!(sent(&pacer), (1, 1), "iperf3's reno came too late");
             assert_eq!(sent("reno"), (1, 0));
             drop(held);

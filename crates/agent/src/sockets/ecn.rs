@@ -1,8 +1,8 @@
 //! ECN as congestion controls with one echo per mark need it: which way of feedback both ends use, decided from
-//! what this kernel accepts, and said aloud. Pure; the machine is asked in [`probe`] and changed in [`apply`].
+//! what this kernel accepts, and said aloud. Pure; the machine is asked in [`capabilities`](super::capabilities) and changed in [`apply`].
 //!
 //! The congestion control is in force before the handshake, on both ends and for the flow's own sockets alone
-//! ([`crate::early`]). ECN itself is then asked for by the congestion control's own flags, so no kernel setting is
+//! ([`super::attach`]). ECN itself is then asked for by the congestion control's own flags, so no kernel setting is
 //! touched.
 
 use ccbench_proto::cc;
@@ -10,11 +10,6 @@ use ccbench_proto::plan::{Cc, Via};
 use ccbench_proto::schedule::{FlowTask, NodeTask};
 
 pub mod apply;
-#[cfg(feature = "ebpf")]
-pub mod hooks;
-pub mod probe;
-
-pub use apply::InForce;
 
 /// Flags of the kernel's `struct tcp_congestion_ops`.
 pub mod flag {

@@ -10,7 +10,7 @@ use ccbench_proto::cc::Core;
 use ccbench_proto::wire;
 
 #[cfg(feature = "ebpf")]
-use super::bpf::Ring;
+use super::struct_ops::Ring;
 
 /// Rows of one node in a second, about: a tenth of what its stream carries with ease.
 const ROWS_PER_S: u64 = 2000;

@@ -2,9 +2,9 @@
 
 use std::sync::OnceLock;
 
-use super::Capabilities;
+use super::ecn::Capabilities;
 #[cfg(feature = "ebpf")]
-use super::flag;
+use super::ecn::flag;
 
 static FOUND: OnceLock<Capabilities> = OnceLock::new();
 
@@ -33,7 +33,7 @@ fn ops_flags() -> (u32, String) {
         [flag::ACCECN | flag::NO_FALLBACK_RFC3168, flag::ACCECN, plain | flag::NEEDS_ECN, plain];
     let mut why = String::new();
     for set in sets {
-        match super::hooks::try_flags(set) {
+        match super::hook::try_flags(set) {
             Ok(()) => return (set, String::new()),
             Err(error) => why = error,
         }

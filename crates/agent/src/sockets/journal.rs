@@ -104,19 +104,19 @@ fn unregister(name: &str) -> Result<(), String> {
 
 /// The changes of one process; dropped, they are undone.
 #[derive(Debug)]
-pub struct Record {
+pub struct Journal {
     folder: PathBuf,
     file: Option<(PathBuf, File)>,
     steps: Vec<Step>,
 }
 
-impl Default for Record {
+impl Default for Journal {
     fn default() -> Self {
         Self::in_folder(Path::new(FOLDER))
     }
 }
 
-impl Record {
+impl Journal {
     /// Nothing is made before the first step.
     fn in_folder(folder: &Path) -> Self {
         Self { folder: folder.to_owned(), file: None, steps: Vec::new() }
@@ -162,7 +162,7 @@ impl Record {
     }
 }
 
-impl Drop for Record {
+impl Drop for Journal {
     fn drop(&mut self) {
         let outcome = self.undo();
         if !outcome.failed.is_empty() {
@@ -235,13 +235,13 @@ mod tests {
     fn a_living_process_keeps_its_record_and_a_dead_ones_is_undone() {
         let dir = tempfile::tempdir().unwrap();
         let count = || std::fs::read_dir(dir.path()).unwrap().count();
-        let mut record = Record::in_folder(dir.path());
-        record.push(gone()).unwrap();
+        let mut journal = Journal::in_folder(dir.path());
+        journal.push(gone()).unwrap();
         assert_eq!(sweep_folder(dir.path()), Outcome::default());
         assert_eq!(count(), 1);
         // As after a kill: the lock is gone, the file is not.
-        let (path, file) = record.file.take().unwrap();
-        record.steps.clear();
+        let (path, file) = journal.file.take().unwrap();
+        journal.steps.clear();
         drop(file);
         assert!(path.exists());
         assert_eq!(sweep_folder(dir.path()).undone, ["parameter no_such.x = 1"]);
@@ -251,9 +251,9 @@ mod tests {
     #[test]
     fn what_is_undone_leaves_no_record() {
         let dir = tempfile::tempdir().unwrap();
-        let mut record = Record::in_folder(dir.path());
-        record.push(gone()).unwrap();
-        assert_eq!(record.undo().undone.len(), 1);
+        let mut journal = Journal::in_folder(dir.path());
+        journal.push(gone()).unwrap();
+        assert_eq!(journal.undo().undone.len(), 1);
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 }

@@ -1,0 +1,29 @@
+//! `ccbench-agent clean`: undoes what dead agents and trials left on this machine.
+
+use std::path::Path;
+
+use crate::error::AgentError;
+use crate::sockets::journal;
+use crate::undo::{Outcome, default_state_dir, lock, netns_inode, replay};
+
+/// Replays every journal under `run_dir` that belongs to this network namespace and no living agent.
+///
+/// # Errors
+/// The folder cannot be read.
+pub fn clean(run_dir: &Path) -> Result<Outcome, AgentError> {
+    let mut outcome = journal::sweep();
+    let own = default_state_dir();
+    let mut dirs = vec![run_dir.join(own.file_name().unwrap_or_default())];
+    // Those of `ccbench link --dev` bear the interface's index too.
+    let of_links = format!("link-{}-", netns_inode());
+    dirs.extend(std::fs::read_dir(run_dir).into_iter().flatten().flatten().filter_map(|entry| {
+        entry.file_name().to_string_lossy().starts_with(&of_links).then(|| entry.path())
+    }));
+    for dir in dirs.into_iter().filter(|dir| dir.is_dir()) {
+        match lock(&dir) {
+            Ok(_lock) => outcome.merge(replay(&dir)?),
+            Err(error) => outcome.failed.push(error.to_string()),
+        }
+    }
+    Ok(outcome)
+}

@@ -1,0 +1,222 @@
+//! Where traffic runs: never under the agent's own limits. A socket's buffers are charged to its process's
+//! control group, a CPU quota stalls a sender, and a service's address filters look at every packet; all of
+//! that changes what TCP does. So where the agent's group has limits or is a service, traffic gets a sibling
+//! group for the time of a trial, which also kills whatever is left in it. Control groups version 2 only.
+
+use std::path::{Path, PathBuf};
+
+use crate::cgroup::{PREFIX, make, mount, own_path};
+use crate::clock;
+use crate::undo::{Step, Undo};
+
+/// A file of every control group but the machine's own root.
+const NOT_ROOT: &str = "cgroup.type";
+const WAY_OUT: &str = "run the agent outside of limits, or in its unit set Delegate=yes and \
+    DelegateSubgroup=agent (systemd 254 or later), without ProtectControlGroups=, MemoryMax=, CPUQuota= and \
+    IPAddressDeny=";
+
+/// Where the traffic of this agent runs.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Placement {
+    /// The group to make for a trial; none: traffic stays in the agent's.
+    pub group: Option<PathBuf>,
+    /// What distorts traffic all the same, each with the way out.
+    pub notes: Vec<String>,
+}
+
+/// What is known of the agent's own group.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+struct Own {
+    /// As in `/proc/self/cgroup`.
+    path: String,
+    /// The machine's root group: it has no limits.
+    is_root: bool,
+    /// "memory.max = 1073741824" ...
+    limits: Vec<String>,
+}
+
+/// What to do about it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Choice {
+    /// Traffic may share the group.
+    Stay,
+    /// Traffic needs a sibling.
+    Sibling,
+    /// Traffic needs a sibling, but the parent is outside of this cgroup namespace.
+    NoParent,
+}
+
+fn decide(own: &Own) -> Choice {
+    // A service's filters cannot be seen; that it may have them is enough.
+    let service = own.path.split('/').any(|part| part.ends_with(".service"));
+    match (own.is_root, own.path == "/") {
+        (true, _) => Choice::Stay,
+        _ if !service && own.limits.is_empty() => Choice::Stay,
+        (false, true) => Choice::NoParent,
+        (false, false) => Choice::Sibling,
+    }
+}
+
+/// A limit in a control file's text, if it is one.
+fn limit(file: &str, text: &str) -> Option<String> {
+    let text = text.trim();
+    let none = text.is_empty() || text.split(' ').next() == Some("max");
+    (!none).then(|| format!("{file} = {text}"))
+}
+
+fn limits(folder: &Path) -> Vec<String> {
+    let read = |file: &str| limit(file, &std::fs::read_to_string(folder.join(file)).ok()?);
+    ["memory.max", "memory.high", "cpu.max"].into_iter().filter_map(read).collect()
+}
+
+/// Finds out where traffic of this agent is to run; tries it, with its undo recorded first.
+pub fn place(undo: &mut Undo) -> Placement {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let (cgroup, mountinfo) = (read("/proc/self/cgroup"), read("/proc/self/mountinfo"));
+    let found = own_path(&cgroup).zip(mount(&mountinfo));
+    let Some((path, mount)) = found else { return Placement::default() };
+    let Some(folder) = mount.folder(path) else { return Placement::default() };
+    let is_root = !folder.join(NOT_ROOT).exists();
+    let own = Own { path: path.to_owned(), is_root, limits: limits(&folder) };
+    let name = format!("{PREFIX}{}-{}", std::process::id(), clock::now_ns() / 1_000_000);
+    place_with(&own, &folder, &mount.point, &name, |group| try_out(group, undo))
+}
+
+fn place_with(
+    own: &Own,
+    folder: &Path,
+    top: &Path,
+    name: &str,
+    try_out: impl FnOnce(&Path) -> Result<(), String>,
+) -> Placement {
+    let mut placed = Placement::default();
+    let shared = |why: &str| {
+        let limits = if own.limits.is_empty() {
+            "a service's limits and filters".to_owned()
+        } else {
+            own.limits.join(", ")
+        };
+        format!(
+            "traffic runs in the agent's own control group {}, where {limits} would distort TCP: {why}; \
+             {WAY_OUT}",
+            own.path
+        )
+    };
+    let parent = folder.parent().filter(|parent| parent.starts_with(top));
+    match (decide(own), parent) {
+        (Choice::Stay, _) => {}
+        (Choice::Sibling, Some(parent)) => match try_out(&parent.join(name)) {
+            Ok(()) => placed.group = Some(parent.join(name)),
+            Err(why) => placed.notes.push(shared(&why)),
+        },
+        (Choice::NoParent | Choice::Sibling, _) => {
+            placed.notes.push(shared("its parent is outside of this cgroup namespace"));
+        }
+    }
+    let above = folder.ancestors().skip(1).take_while(|folder| folder.starts_with(top));
+    for folder in above {
+        let limits = limits(folder);
+        if !limits.is_empty() {
+            let (folder, limits) = (folder.display(), limits.join(", "));
+            placed.notes.push(format!(
+                "control group {folder} limits all traffic of this node ({limits}), which distorts TCP; \
+                 {WAY_OUT}"
+            ));
+        }
+    }
+    placed
+}
+
+/// Makes the group, moves a process into it, and removes it.
+fn try_out(group: &Path, undo: &mut Undo) -> Result<(), String> {
+    undo.push(Step::TrafficGroup { folder: group.to_owned() }).map_err(|e| e.to_string())?;
+    let tried = make(group)
+        .map_err(|e| format!("make {}: {e}", group.display()))
+        .and_then(|()| join_by_launch(group));
+    let left = undo.undo_all(&crate::kernel::Machine).failed;
+    tried.and_then(|()| if left.is_empty() { Ok(()) } else { Err(left.join("; ")) })
+}
+
+fn join_by_launch(group: &Path) -> Result<(), String> {
+    let program = std::env::current_exe().map_err(|e| format!("find this program's file: {e}"))?;
+    let output = std::process::Command::new(&program)
+        .arg("launch")
+        .arg("--cgroup")
+        .arg(group)
+        .arg("--")
+        .arg(&program)
+        .arg("--version")
+        .stdin(std::process::Stdio::null())
+        .output()
+        .map_err(|e| format!("run {}: {e}", program.display()))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(String::from_utf8_lossy(&output.stderr).trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn own(path: &str, is_root: bool, limits: &[&str]) -> Own {
+        let limits = limits.iter().map(|&limit| limit.to_owned()).collect();
+        Own { path: path.into(), is_root, limits }
+    }
+
+    #[test]
+    fn limits_and_services_need_a_sibling() {
+        assert_eq!(decide(&own("/", true, &[])), Choice::Stay);
+        assert_eq!(decide(&own("/user.slice/s.scope", false, &[])), Choice::Stay);
+        assert_eq!(decide(&own("/a", false, &["cpu.max = 1 2"])), Choice::Sibling);
+        assert_eq!(decide(&own("/system.slice/a.service", false, &[])), Choice::Sibling);
+        assert_eq!(decide(&own("/a.service/agent", false, &[])), Choice::Sibling);
+        assert_eq!(decide(&own("/", false, &["memory.max = 1"])), Choice::NoParent);
+        assert_eq!(decide(&own("/", false, &[])), Choice::Stay);
+    }
+
+    #[test]
+    fn max_is_no_limit() {
+        assert_eq!(limit("memory.max", "max\n"), None);
+        assert_eq!(limit("cpu.max", "max 100000\n"), None);
+        assert_eq!(limit("cpu.max", "50000 100000\n").unwrap(), "cpu.max = 50000 100000");
+        assert_eq!(limit("memory.high", ""), None);
+    }
+
+    /// A hierarchy of plain files: top/slice/agent.service.
+    fn hierarchy() -> (tempfile::TempDir, PathBuf) {
+        let top = tempfile::tempdir().unwrap();
+        let folder = top.path().join("slice/agent.service");
+        std::fs::create_dir_all(&folder).unwrap();
+        (top, folder)
+    }
+
+    #[test]
+    fn a_sibling_is_used_only_if_it_works() {
+        let (top, folder) = hierarchy();
+        let service = own("/slice/agent.service", false, &[]);
+        let placed = place_with(&service, &folder, top.path(), "t", |_| Ok(()));
+        assert_eq!(placed.group, Some(top.path().join("slice/t")));
+        assert_eq!(placed.notes, Vec::<String>::new());
+
+        let limited = own("/slice/agent.service", false, &["memory.max = 5"]);
+        let refuse = |_: &Path| Err("make /x: Permission denied".to_owned());
+        let placed = place_with(&limited, &folder, top.path(), "t", refuse);
+        assert_eq!(placed.group, None);
+        let note = &placed.notes[0];
+        for part in ["/slice/agent.service", "memory.max = 5", "Permission denied", "Delegate=yes"]
+        {
+            assert!(note.contains(part), "{note}");
+        }
+    }
+
+    #[test]
+    fn limits_further_up_are_told() {
+        let (top, folder) = hierarchy();
+        std::fs::write(top.path().join("slice/cpu.max"), "1000 100000\n").unwrap();
+        let free = own("/slice/agent.service", false, &[]);
+        let placed = place_with(&free, &folder, top.path(), "t", |_| Ok(()));
+        assert!(placed.group.is_some());
+        assert!(placed.notes.len() == 1 && placed.notes[0].contains("cpu.max = 1000 100000"));
+    }
+}

@@ -1,0 +1,28 @@
+//! What this process may do on this machine.
+
+/// "root", "user-namespace" (root there, nobody outside) or "unprivileged".
+pub(crate) fn privileges() -> &'static str {
+    if !rustix::process::geteuid().is_root() {
+        return "unprivileged";
+    }
+    let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    if whole_machine(&map) { "root" } else { "user-namespace" }
+}
+
+/// The initial user namespace maps every uid to itself.
+fn whole_machine(uid_map: &str) -> bool {
+    let numbers: Vec<u64> = uid_map.split_whitespace().filter_map(|n| n.parse().ok()).collect();
+    numbers == [0, 0, u64::from(u32::MAX)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_initial_user_namespace_maps_everybody() {
+        assert!(whole_machine("         0          0 4294967295\n"));
+        assert!(!whole_machine("         0       1000          1\n"));
+        assert!(!whole_machine(""));
+    }
+}
