@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ccbench_tests::{Bench, alone, run_undisturbed, text, wait_for};
+use ccbench_tests::{Bench, alone, text, wait_for, watched_run};
 
 use crate::plan;
 
@@ -24,8 +24,9 @@ fn instances(phase: &str) -> String {
 #[test]
 fn instances_of_one_algorithm_become_flows_and_rows_of_state() {
     let _alone = alone();
-    let (bench, ran) = run_undisturbed(&instances("2s"), &[]);
-    assert_eq!(ran.status.code(), Some(0), "{}", text(&ran));
+    let (bench, ran, cpu) = watched_run(&instances("2s"), &[]);
+    let has_run = || assert_eq!(ran.status.code(), Some(0), "{}", text(&ran));
+    cpu.check_run(&bench.all_results(), has_run);
     let results = bench.results();
     let part = results.join("tables/cc_state/point=0/trial-01/part-0.parquet");
     assert!(part.exists(), "{}", text(&ran));

@@ -4,9 +4,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use ccbench_tests::{
-    Bench, alone, binary, namespaces, run_undisturbed, text, undisturbed, wait_for,
-};
+use ccbench_tests::cpu::CpuWatch;
+use ccbench_tests::{Bench, alone, binary, namespaces, text, wait_for, watched_run};
 
 use crate::plan;
 
@@ -21,17 +20,14 @@ fn value(csv: &Path, wanted: &[(&str, &str)], column: &str) -> Option<f64> {
 #[test]
 fn a_plan_becomes_tables_and_leaves_nothing_behind() {
     let _alone = alone();
-    let ((bench, made, code), said) = undisturbed(|| {
-        let bench = Bench::new();
-        let plan = bench.write("plan.toml", &plan("whole", "3s", 1));
-        let mut child = bench.spawn(&["run", &plan.to_string_lossy()]);
-        wait_for("four nodes", Duration::from_secs(20), || bench.namespaces().len() >= 4);
-        let made = bench.namespaces();
-        let code = child.wait().unwrap().code();
-        let said = bench.said();
-        ((bench, made, code), said)
-    });
-    assert_eq!(code, Some(0), "{said}");
+    let bench = Bench::new();
+    let plan = bench.write("plan.toml", &plan("whole", "3s", 1));
+    let watch = CpuWatch::start();
+    let mut child = bench.spawn(&["run", &plan.to_string_lossy()]);
+    wait_for("four nodes", Duration::from_secs(20), || bench.namespaces().len() >= 4);
+    let made = bench.namespaces();
+    let code = child.wait().unwrap().code();
+    let (cpu, printed) = (watch.report(), bench.printed());
     let results = bench.results();
     for file in [
         "plan.toml",
@@ -41,7 +37,7 @@ fn a_plan_becomes_tables_and_leaves_nothing_behind() {
         "trials.parquet",
         "summary_point.csv",
     ] {
-        assert!(results.join(file).exists(), "{file} is missing: {said}");
+        assert!(results.join(file).exists(), "{file} is missing: {printed}");
     }
     for table in [
         "flows",
@@ -56,12 +52,21 @@ fn a_plan_becomes_tables_and_leaves_nothing_behind() {
         let part = results.join("tables").join(table).join("point=0/trial-01/part-0.parquet");
         assert!(part.exists(), "{} is missing", part.display());
     }
-    let csv = results.join("summary_phase.csv");
+    assert!(bench.processes().is_empty(), "left: {:?}", bench.processes());
+    wait_for("no namespace of ours is left", Duration::from_secs(5), || {
+        namespaces().is_disjoint(&made)
+    });
+    cpu.check_run(&bench.all_results(), || {
+        assert_eq!(code, Some(0), "{printed}");
+        both_flows_fill_the_link(&results.join("summary_phase.csv"));
+    });
+}
+
+fn both_flows_fill_the_link(csv: &Path) {
     let of = |phase, subject, metric, column| {
         let wanted =
             [("phase", phase), ("scope", "group"), ("subject", subject), ("metric", metric)];
-        value(&csv, &wanted, column)
-            .unwrap_or_else(|| panic!("no {metric} of {subject} in {phase}"))
+        value(csv, &wanted, column).unwrap_or_else(|| panic!("no {metric} of {subject} in {phase}"))
     };
     let alone = of("alone", "first", "throughput_sum", "value") / 1e6;
     assert!((80.0..=97.0).contains(&alone), "one flow fills the link: {alone} Mbit/s");
@@ -72,10 +77,6 @@ fn a_plan_becomes_tables_and_leaves_nothing_behind() {
         (85.0..=100.0).contains(&together),
         "two flows share the link: {together} Mbit/s (each over its own seconds)"
     );
-    assert!(bench.processes().is_empty(), "left: {:?}", bench.processes());
-    wait_for("no namespace of ours is left", Duration::from_secs(5), || {
-        namespaces().is_disjoint(&made)
-    });
 }
 
 #[test]
@@ -107,8 +108,11 @@ phase = "alone"
 above = "1gbit"
 "#;
     let plan = plan("claims", "3s", 2) + claims;
-    let (bench, output) = run_undisturbed(&plan, &["--quick"]);
-    assert_eq!(output.status.code(), Some(4), "{}", text(&output));
+    let (bench, output, cpu) = watched_run(&plan, &["--quick"]);
+    let claims_hold = || assert_eq!(output.status.code(), Some(4), "{}", text(&output));
+    if cpu.check_run(&bench.all_results(), claims_hold).is_none() {
+        return;
+    }
     let verdicts: Vec<String> = ccbench_tests::csv(&bench.results().join("expectations.csv"))
         .into_iter()
         .map(|row| format!("{} {}", row["verdict"], row["n_trials"]))
@@ -120,36 +124,37 @@ above = "1gbit"
 #[test]
 fn two_experiments_at_once_do_not_meet() {
     let _alone = alone();
-    let (codes, said) = undisturbed(|| {
-        let (one, two) = (Bench::new(), Bench::new());
-        let benches = [(&one, "one"), (&two, "two")];
-        let mut children = benches.map(|(bench, name)| {
-            let plan = bench.write("p.toml", &plan(name, "2s", 1));
-            bench.spawn(&["run", &plan.to_string_lossy()])
-        });
-        let codes = children.each_mut().map(|child| child.wait().unwrap().code());
-        assert!(one.processes().is_empty() && two.processes().is_empty());
-        // Each has a point 0.
-        (codes, one.said() + &two.said().replace("point 0", "point 1"))
+    let (one, two) = (Bench::new(), Bench::new());
+    let watch = CpuWatch::start();
+    let mut children = [(&one, "one"), (&two, "two")].map(|(bench, name)| {
+        let plan = bench.write("p.toml", &plan(name, "2s", 1));
+        bench.spawn(&["run", &plan.to_string_lossy()])
     });
+    let codes = children.each_mut().map(|child| child.wait().unwrap().code());
+    let cpu = watch.report();
+    assert!(one.processes().is_empty() && two.processes().is_empty());
     // Two experiments on a small machine may be judged degraded; neither may fail.
-    assert_eq!(codes, [Some(0), Some(0)], "{said}");
+    cpu.check_run(&[one.all_results(), two.all_results()].concat(), || {
+        assert_eq!(codes, [Some(0), Some(0)], "{}{}", one.printed(), two.printed());
+    });
 }
 
 #[test]
 fn without_root_the_same_plan_runs_in_a_user_namespace() {
     let _alone = alone();
     let args = ["--rootless", "--set", "flows.second.cc=cubic"];
-    let (bench, output) = run_undisturbed(&plan("rootless", "2s", 1), &args);
-    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
-    let csv = bench.results().join("summary_phase.csv");
+    let (bench, output, cpu) = watched_run(&plan("rootless", "2s", 1), &args);
     let wanted = [
         ("phase", "alone"),
         ("scope", "group"),
         ("subject", "first"),
         ("metric", "throughput_sum"),
     ];
-    assert!(value(&csv, &wanted, "value").is_some_and(|bps| bps > 70e6), "{}", text(&output));
+    cpu.check_run(&bench.all_results(), || {
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+        let throughput = value(&bench.results().join("summary_phase.csv"), &wanted, "value");
+        assert!(throughput.is_some_and(|bps| bps > 70e6), "{}", text(&output));
+    });
 }
 
 /// Short trials without a userspace link, which would be late where others have the processors.

@@ -1,10 +1,15 @@
-//! What the cross-crate tests share: running the real binaries, and finding what they left behind.
+//! Shared by the tests: running the real binaries, finding what they left behind, and measuring whether a test had the CPU.
+#![forbid(unsafe_code)]
+
+pub mod cpu;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use cpu::{CpuReport, CpuWatch};
 
 /// The root of the source tree.
 pub fn source_root() -> PathBuf {
@@ -22,14 +27,14 @@ pub fn binary(name: &str) -> PathBuf {
     path
 }
 
-/// A private place for one experiment: its results, its state folder, and its environment, by which its
-/// processes can be told from everybody else's.
+/// A private directory for one experiment, with its results and state. The environment variable `CCBENCH_STATE` identifies its
+/// processes.
 pub struct Bench {
     dir: tempfile::TempDir,
 }
 
 impl Bench {
-    /// A fresh one.
+    /// Makes an empty one.
     ///
     /// # Panics
     /// When no temporary folder can be made.
@@ -81,14 +86,13 @@ impl Bench {
         self.command(args).stdout(file("out")).stderr(file("err")).spawn().unwrap()
     }
 
-    /// What a [`spawn`](Self::spawn)ed `ccbench` has said so far.
-    pub fn said(&self) -> String {
+    /// What a [`spawn`](Self::spawn)ed `ccbench` has printed so far.
+    pub fn printed(&self) -> String {
         let file = |name| std::fs::read_to_string(self.path(name)).unwrap_or_default();
         file("out") + &file("err")
     }
 
-    /// Processes of this experiment that are alive: (pid, command line). Told by their environment, which
-    /// every child inherits.
+    /// Processes of this experiment that are alive: (pid, command line). Every child inherits `CCBENCH_STATE`.
     pub fn processes(&self) -> Vec<(u32, String)> {
         let mark = format!("CCBENCH_STATE={}", self.path("state").display());
         let mut found = Vec::new();
@@ -120,14 +124,15 @@ impl Bench {
     /// # Panics
     /// When there is not exactly one.
     pub fn results(&self) -> PathBuf {
-        let dirs: Vec<PathBuf> = std::fs::read_dir(self.path("results"))
-            .into_iter()
-            .flatten()
-            .flatten()
-            .map(|entry| entry.path())
-            .collect();
+        let dirs = self.all_results();
         assert_eq!(dirs.len(), 1, "one results directory: {dirs:?}");
         dirs.into_iter().next().unwrap_or_default()
+    }
+
+    /// The results directories that runs made.
+    pub fn all_results(&self) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(self.path("results")).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).collect()
     }
 }
 
@@ -143,13 +148,17 @@ pub fn namespaces() -> BTreeSet<String> {
 /// Waits until `fact` holds.
 ///
 /// # Panics
-/// When it does not within `limit`; `what` says what was waited for.
+/// When it does not hold within `limit`; `what` names the fact. The limit is counted in naps of 20 ms, so that time without
+/// the CPU does not shorten it.
 pub fn wait_for(what: &str, limit: Duration, mut fact: impl FnMut() -> bool) {
-    let end = Instant::now() + limit;
-    while !fact() {
-        assert!(Instant::now() < end, "waited {} s for: {what}", limit.as_secs());
-        std::thread::sleep(Duration::from_millis(20));
+    const NAP: Duration = Duration::from_millis(20);
+    for _ in 0..=limit.as_millis() / NAP.as_millis() {
+        if fact() {
+            return;
+        }
+        std::thread::sleep(NAP);
     }
+    panic!("waited {} s for: {what}", limit.as_secs());
 }
 
 /// The rows of a summary, each by column; no value in them holds a comma.
@@ -174,8 +183,7 @@ pub fn text(output: &Output) -> String {
     )
 }
 
-/// Root, and the machine for oneself as long as this is held: on two processors experiments disturb each other. Fails loudly: a
-/// test that was asked for must run.
+/// Checks for root and serialises tests of one test binary: on two processors experiments disturb each other.
 ///
 /// # Panics
 /// When not root.
@@ -188,75 +196,11 @@ pub fn alone() -> MutexGuard<'static, ()> {
     MACHINE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs a test's experiment, again as long as trials failed for nothing but a userspace link that others kept from working in
-/// time, six times at most. Its text is what `ccbench run` printed.
-pub fn undisturbed<T>(experiment: impl Fn() -> (T, String)) -> (T, String) {
-    for _ in 1..6 {
-        let (made, told) = experiment();
-        if !disturbed(&told) {
-            return (made, told);
-        }
-        wait_for_calm();
-    }
-    experiment()
-}
-
-/// What fails a trial beside lateness.
-const FAULTS: [&str; 6] =
-    ["cc_not_in_force", "error", "flow_dead", "flow_error", "node_lost", "not_run"];
-
-/// Whether there are failed trials, each of them late and without a fault.
-fn disturbed(told: &str) -> bool {
-    let mut trials: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-    for line in told.lines().filter(|line| line.starts_with("point ")) {
-        if let [trial, "failed", reason, ..] = line.split(": ").collect::<Vec<_>>()[..] {
-            trials.entry(trial).or_default().push(reason);
-        }
-    }
-    let late = |reasons: &Vec<&str>| {
-        reasons.contains(&"link_late") && FAULTS.iter().all(|fault| !reasons.contains(fault))
-    };
-    !trials.is_empty() && trials.values().all(late)
-}
-
-/// Waits until this thread wakes in time, half a minute at most.
-fn wait_for_calm() {
-    let (nap, end) = (Duration::from_millis(1), Instant::now() + Duration::from_secs(30));
-    let woke_late = |_: &u32| {
-        let slept = Instant::now();
-        std::thread::sleep(nap);
-        slept.elapsed() > nap * 2
-    };
-    while Instant::now() < end && (0..1000).filter(woke_late).count() > 10 {}
-}
-
-/// As [`undisturbed`], of `ccbench run PLAN ARGS` in a place of its own.
-pub fn run_undisturbed(plan: &str, args: &[&str]) -> (Bench, Output) {
-    let run = || {
-        let bench = Bench::new();
-        bench.write("plan.toml", plan);
-        let output = bench.run(&[&["run", "plan.toml"], args].concat());
-        let told = text(&output);
-        ((bench, output), told)
-    };
-    undisturbed(run).0
-}
-
-#[cfg(test)]
-mod tests {
-    use super::disturbed;
-
-    #[test]
-    fn a_trial_is_disturbed_where_nothing_but_lateness_failed_it() {
-        let late = "point 0, trial 1: failed: link_late: link delay: 18.2 % of 12335 packets\n";
-        let low = "point 0, trial 1: failed: link_rate_low: link bottleneck: 86.855 Mbit/s\n";
-        let dead = "point 0, trial 1: failed: flow_dead: flows.first/0: exit code 1\n";
-        assert!(disturbed(&format!("{low}{late}")));
-        assert!(!disturbed(""));
-        assert!(!disturbed(low));
-        assert!(!disturbed(&format!("{late}{dead}")), "that has a reason of its own");
-        let second = dead.replace("trial 1", "trial 2");
-        assert!(!disturbed(&format!("{late}{second}")), "so has the second trial");
-        assert!(!disturbed(&late.replace("failed", "degraded")));
-    }
+/// `ccbench run PLAN ARGS` in a place of its own, with a measurement of the CPU meanwhile.
+pub fn watched_run(plan: &str, args: &[&str]) -> (Bench, Output, CpuReport) {
+    let bench = Bench::new();
+    bench.write("plan.toml", plan);
+    let watch = CpuWatch::start();
+    let output = bench.run(&[&["run", "plan.toml"], args].concat());
+    (bench, output, watch.report())
 }

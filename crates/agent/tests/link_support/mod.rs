@@ -323,11 +323,7 @@ pub fn blast(to: &str, count: usize, bytes: usize) {
     }
 }
 
-/// Waits until something is so.
-pub fn wait_for(what: &str, mut so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + LIMIT;
-    while !so() {
-        assert!(Instant::now() < deadline, "waited in vain for {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+/// Waits for a fact.
+pub fn wait_for(what: &str, fact: impl FnMut() -> bool) {
+    ccbench_tests::wait_for(what, LIMIT, fact);
 }

@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -272,9 +272,5 @@ fn pids() -> impl Iterator<Item = u32> {
 
 /// Waits for a fact.
 pub fn wait_for(what: &str, fact: impl Fn() -> bool) {
-    let begin = Instant::now();
-    while !fact() {
-        assert!(begin.elapsed() < Duration::from_secs(10), "waited in vain for {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    ccbench_tests::wait_for(what, Duration::from_secs(10), fact);
 }

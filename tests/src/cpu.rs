@@ -1,0 +1,314 @@
+//! Measures whether a test had the CPU, and reports tests that could not measure time as skipped.
+//!
+//! A test whose assertions depend on the real clock starts a [`CpuWatch`], does its work, and passes these assertions to
+//! [`CpuReport::check`] with the delay that they tolerate. Assertions that hold always count. If they fail and the
+//! measurement shows that CPU time of more than that delay was missing, the test is skipped; otherwise it fails. Nothing
+//! is run a second time.
+//!
+//! Two measurements must agree, so that neither a busy neighbour that did not disturb nor the test's own load excuses a failure:
+//!
+//! * *waited*: a thread sleeps for 1 ms again and again and sums up how late it wakes. This is run-queue delay and steal
+//!   together, as a thread of the test experiences them.
+//! * *taken*: CPU time that the hypervisor kept (steal, `/proc/stat`) or that processes outside this test's process tree used.
+//!
+//! Measured on two processors, for 10 s each (`cargo test -p ccbench-tests --lib -- --ignored --nocapture cpu`):
+//! MEASURED
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write as _;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Names the file to which skipped tests are appended: a line `test<TAB>reason` for each. `scripts/test.sh` sets it.
+pub const SKIP_FILE: &str = "CCBENCH_TEST_SKIPS";
+
+/// The watching thread sleeps for so long, and lateness up to `SLACK` is the timer's (50 us by default) and the wake-up's.
+const NAP: Duration = Duration::from_millis(1);
+const SLACK: Duration = Duration::from_micros(500);
+
+/// `/proc` counts in ticks of `USER_HZ`.
+const TICK: Duration = Duration::from_millis(10);
+
+/// An experiment tolerates that this share of its duration is missing. A userspace link fails a trial when 10 % of its packets are
+/// late (`link_late`).
+const RUN_TOLERANCE: f64 = 0.02;
+
+/// Reasons of failed or degraded trials that missing CPU time explains.
+const TIMING_REASONS: [&str; 12] = [
+    "base_rtt",
+    "cpu_bound",
+    "flow_early",
+    "flow_late",
+    "flow_overrun",
+    "flow_stalled",
+    "link_late",
+    "link_rate_low",
+    "rows_dropped",
+    "samples_late",
+    "samples_missing",
+    "trace_late",
+];
+
+/// Watches the CPU until [`report`](Self::report).
+pub struct CpuWatch {
+    started: Instant,
+    counters: Counters,
+    stop: Arc<AtomicBool>,
+    sleeper: JoinHandle<(Duration, Duration)>,
+}
+
+/// CPU time that was missing while a test ran.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CpuReport {
+    /// Duration of the measurement.
+    pub elapsed: Duration,
+    /// Sum of the delays of a thread that woke every millisecond.
+    pub waited: Duration,
+    /// The longest of these delays.
+    pub longest: Duration,
+    /// Time that the hypervisor gave to others, of all processors.
+    pub steal: Duration,
+    /// CPU time of processes outside this process's tree.
+    pub others: Duration,
+}
+
+impl CpuReport {
+    /// Whether more CPU time was missing than `tolerance`.
+    pub fn is_short(&self, tolerance: Duration) -> bool {
+        self.waited > tolerance && self.steal + self.others > tolerance
+    }
+
+    /// Runs assertions about time, which tolerate that `tolerance` of CPU time is missing. `None` if they fail and more than
+    /// that was missing: the test is then recorded as skipped and must return.
+    ///
+    /// # Panics
+    /// As the assertions do, unless CPU time was missing.
+    pub fn check<T>(&self, tolerance: Duration, assertions: impl FnOnce() -> T) -> Option<T> {
+        match catch_unwind(AssertUnwindSafe(assertions)) {
+            Ok(value) => Some(value),
+            Err(panic) if self.is_short(tolerance) => {
+                let message = panic.downcast_ref::<String>().map(String::as_str);
+                let message = message.or_else(|| panic.downcast_ref::<&str>().copied());
+                let first = message.unwrap_or("an assertion failed").lines().next();
+                skip(&format!("no CPU: {self}; {}", first.unwrap_or_default()));
+                None
+            }
+            Err(panic) => resume_unwind(panic),
+        }
+    }
+
+    /// As [`check`](Self::check), of experiments in these results directories. Failed assertions are excused only if these
+    /// experiments themselves report a reason of timing, and none of another kind.
+    ///
+    /// # Panics
+    /// As the assertions do, unless CPU time was missing.
+    pub fn check_run<T>(&self, results: &[PathBuf], assertions: impl FnOnce() -> T) -> Option<T> {
+        let journals =
+            results.iter().map(|dir| std::fs::read_to_string(dir.join("journal.ndjson")));
+        let all: String = journals.map(Result::unwrap_or_default).collect();
+        if is_late_and_nothing_else(&all) {
+            self.check(self.elapsed.mul_f64(RUN_TOLERANCE), assertions)
+        } else {
+            Some(assertions())
+        }
+    }
+}
+
+impl std::fmt::Display for CpuReport {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let ms = |time: Duration| time.as_millis();
+        write!(
+            f,
+            "in {} ms a thread waited {} ms for a CPU (at most {} ms at once), steal {} ms, other processes {} ms",
+            ms(self.elapsed),
+            ms(self.waited),
+            ms(self.longest),
+            ms(self.steal),
+            ms(self.others)
+        )
+    }
+}
+
+impl CpuWatch {
+    /// Starts watching.
+    pub fn start() -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let sleeper = std::thread::spawn(move || sum_delays(&stopped));
+        Self { started: Instant::now(), counters: Counters::read(), stop, sleeper }
+    }
+
+    /// Ends the measurement.
+    pub fn report(self) -> CpuReport {
+        let (elapsed, now) = (self.started.elapsed(), Counters::read());
+        self.stop.store(true, Ordering::Relaxed);
+        let (waited, longest) = self.sleeper.join().unwrap_or_default();
+        let since = |now: Duration, then: Duration| now.saturating_sub(then);
+        let own = since(now.own, self.counters.own);
+        CpuReport {
+            elapsed,
+            waited,
+            longest,
+            steal: since(now.steal, self.counters.steal),
+            others: since(since(now.busy, self.counters.busy), own),
+        }
+    }
+}
+
+/// Whether journals have trials with reasons of timing, and none with another one.
+fn is_late_and_nothing_else(journals: &str) -> bool {
+    let ended = |line: &str| {
+        let entry: serde_json::Value = serde_json::from_str(line).ok()?;
+        (entry["event"] == "trial_end").then_some(entry)
+    };
+    let code = |reason: serde_json::Value| reason["code"].as_str().unwrap_or_default().to_owned();
+    let of = |entry: serde_json::Value| entry["reasons"].as_array().cloned().unwrap_or_default();
+    let reasons = journals.lines().filter_map(ended).flat_map(of).map(code);
+    let codes: BTreeSet<String> = reasons.collect();
+    !codes.is_empty() && codes.iter().all(|code| TIMING_REASONS.contains(&code.as_str()))
+}
+
+/// Records that the test of this thread is skipped. `scripts/test.sh` counts the records.
+///
+/// # Panics
+/// When the record cannot be written.
+#[expect(clippy::expect_used, reason = "a test may panic")]
+pub fn skip(reason: &str) {
+    let thread = std::thread::current();
+    let test = thread.name().unwrap_or("?");
+    eprintln!("skipped: {test}: {reason}");
+    if let Some(path) = std::env::var_os(SKIP_FILE) {
+        let file = std::fs::OpenOptions::new().append(true).create(true).open(path);
+        let line = format!("{test}\t{}\n", reason.replace('\n', " "));
+        file.and_then(|mut file| file.write_all(line.as_bytes())).expect("record a skipped test");
+    }
+}
+
+/// Sum and maximum of the delays of naps.
+fn sum_delays(stop: &AtomicBool) -> (Duration, Duration) {
+    let (mut sum, mut longest) = (Duration::ZERO, Duration::ZERO);
+    while !stop.load(Ordering::Relaxed) {
+        let begin = Instant::now();
+        std::thread::sleep(NAP);
+        let late = begin.elapsed().saturating_sub(NAP);
+        if late > SLACK {
+            sum += late;
+            longest = longest.max(late);
+        }
+    }
+    (sum, longest)
+}
+
+/// CPU times since the boot.
+struct Counters {
+    steal: Duration,
+    /// Of all processes.
+    busy: Duration,
+    /// Of this process and those below it, with those that they have waited for.
+    own: Duration,
+}
+
+impl Counters {
+    fn read() -> Self {
+        let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+        let (busy, steal) = host_ticks(&text);
+        Self { steal: TICK * steal, busy: TICK * busy, own: TICK * tree_ticks(std::process::id()) }
+    }
+}
+
+/// Of `/proc/stat`: user, nice and system; steal.
+fn host_ticks(stat: &str) -> (u32, u32) {
+    let line = stat.lines().next().unwrap_or_default();
+    let ticks: Vec<u32> =
+        line.split_whitespace().skip(1).map(|word| word.parse().unwrap_or(0)).collect();
+    (ticks.iter().take(3).sum(), ticks.get(7).copied().unwrap_or(0))
+}
+
+/// The ticks of a process, of its descendants, and of those that any of them has waited for.
+fn tree_ticks(root: u32) -> u32 {
+    let mut processes: BTreeMap<u32, (u32, u32)> = BTreeMap::new();
+    for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let pid = entry.file_name().to_str().and_then(|name| name.parse().ok());
+        let stat = std::fs::read_to_string(entry.path().join("stat"));
+        if let (Some(pid), Some(of)) = (pid, stat.ok().and_then(|text| parent_and_ticks(&text))) {
+            processes.insert(pid, of);
+        }
+    }
+    let is_below = |mut pid: u32| loop {
+        match processes.get(&pid) {
+            _ if pid == root => return true,
+            Some(&(parent, _)) if parent != pid => pid = parent,
+            _ => return false,
+        }
+    };
+    processes.iter().filter(|(pid, _)| is_below(**pid)).map(|(_, (_, ticks))| ticks).sum()
+}
+
+/// Of `/proc/PID/stat`: `ppid`; `utime + stime + cutime + cstime`.
+fn parent_and_ticks(stat: &str) -> Option<(u32, u32)> {
+    let (_, rest) = stat.rsplit_once(')')?;
+    let fields: Vec<&str> = rest.split_whitespace().collect();
+    let ticks = fields.get(11..15)?.iter().map(|field| field.parse::<u32>().unwrap_or(0)).sum();
+    Some((fields.get(1)?.parse().ok()?, ticks))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn missing(waited: u32, steal: u32, others: u32) -> CpuReport {
+        CpuReport {
+            elapsed: MS * 1000,
+            waited: MS * waited,
+            longest: MS,
+            steal: MS * steal,
+            others: MS * others,
+        }
+    }
+
+    #[test]
+    fn cpu_is_short_only_if_it_was_waited_for_and_taken_by_others() {
+        assert!(missing(30, 20, 5).is_short(MS * 20));
+        assert!(missing(30, 0, 25).is_short(MS * 20));
+        assert!(!missing(30, 0, 5).is_short(MS * 20), "the test's own load");
+        assert!(!missing(5, 30, 30).is_short(MS * 20), "a neighbour that did not disturb");
+    }
+
+    #[test]
+    fn lateness_excuses_no_other_reason_and_no_wrong_value() {
+        let trial = |codes: &[&str]| {
+            let reasons: Vec<String> =
+                codes.iter().map(|code| format!("{{\"code\":\"{code}\"}}")).collect();
+            format!("{{\"event\":\"trial_end\",\"reasons\":[{}]}}\n", reasons.join(","))
+        };
+        let late = trial(&["link_late", "link_rate_low"]);
+        assert!(is_late_and_nothing_else(&late));
+        assert!(!is_late_and_nothing_else(&trial(&["link_late", "flow_dead"])));
+        assert!(!is_late_and_nothing_else(&trial(&[])), "the trial was not disturbed");
+        assert!(!is_late_and_nothing_else(&(late + &trial(&["cc_not_in_force"]))));
+    }
+
+    #[test]
+    fn counters_of_proc_are_read() {
+        let stat = "cpu  10 20 30 400 5 6 7 8 0 0\ncpu0 1 1 1 1 1 1 1 1 0 0\n";
+        assert_eq!(host_ticks(stat), (60, 8));
+        let stat = "7 (a) b) S 3 7 7 0 -1 0 0 0 0 0 11 12 13 14 20 0 1 0 5 6 7";
+        assert_eq!(parent_and_ticks(stat), Some((3, 50)));
+        assert!(tree_ticks(1) >= tree_ticks(std::process::id()));
+    }
+
+    /// Prints what the documentation of this module quotes.
+    #[test]
+    #[ignore = "a measurement, not a test"]
+    fn measure_for_ten_seconds() {
+        let watch = CpuWatch::start();
+        std::thread::sleep(Duration::from_secs(10));
+        println!("{}", watch.report());
+    }
+}
