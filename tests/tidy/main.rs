@@ -1,35 +1,41 @@
-//! The style guide as a test: dependency rule, file and function length, `unsafe` only where allowed.
+//! The style guide as a test: dependencies, lengths, `unsafe`, clocks, shells, names, and paths of machines.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use ccbench_tests::source_root;
 
-const MOST_LINES: usize = 600;
-const MOST_FUNCTION_LINES: usize = 70;
+const MAX_FILE_LINES: usize = 600;
+const MAX_FUNCTION_LINES: usize = 70;
 
-fn files(ending: &str) -> Vec<PathBuf> {
-    fn walk(dir: &Path, ending: &str, found: &mut Vec<PathBuf>) {
-        for entry in std::fs::read_dir(dir).unwrap().flatten() {
-            let path = entry.path();
-            let hidden =
-                path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));
-            if path.is_dir() && !hidden && !path.ends_with("target") && !path.ends_with("results") {
-                walk(&path, ending, found);
-            } else if path.to_string_lossy().ends_with(ending) {
-                found.push(path);
-            }
-        }
-    }
-    let mut found = Vec::new();
-    walk(&source_root(), ending, &mut found);
+/// Files of the repository with their text: tracked ones, and new ones that are not ignored. Binary files are left out.
+fn files(endings: &[&str]) -> Vec<(String, String)> {
+    let output = Command::new("git")
+        .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
+        .current_dir(source_root())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let names = String::from_utf8(output.stdout).unwrap();
+    let names = names.split_terminator('\0');
+    let wanted = names
+        .filter(|name| endings.is_empty() || endings.iter().any(|ending| name.ends_with(ending)));
+    let read = |name: &str| {
+        // A file may be deleted and not committed yet.
+        let bytes = std::fs::read(source_root().join(name)).ok()?;
+        Some((name.to_owned(), String::from_utf8(bytes).ok()?))
+    };
+    let found: Vec<(String, String)> = wanted.filter_map(read).collect();
+    assert!(!found.is_empty(), "no files {endings:?}");
     found
 }
 
-fn shown(path: &Path) -> String {
-    path.strip_prefix(source_root()).unwrap_or(path).display().to_string()
+/// Lines of code with their numbers, without comments.
+fn code(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let lines = text.lines().enumerate().map(|(index, line)| (index + 1, line));
+    lines.filter(|(_, line)| !line.trim_start().starts_with("//"))
 }
 
 #[test]
@@ -47,100 +53,143 @@ fn crates_depend_only_downwards() {
         ("ccbench-agent", &["ccbench-proto", "ccbench-shaper", "ccbench-collector"]),
         ("ccbench-results", &["ccbench-proto"]),
         ("ccbench", &["ccbench-proto", "ccbench-results"]),
+        // Test support, which every crate's tests may use.
+        ("ccbench-tests", &[]),
     ]);
+    // Who may use a library outside of tests.
+    let users: [(&str, &[&str]); 4] = [
+        ("polars", &["ccbench-results"]),
+        ("tonic", &["ccbench-proto", "ccbench-agent", "ccbench"]),
+        ("tokio", &["ccbench-agent", "ccbench-results", "ccbench"]),
+        ("netlink-sys", &["ccbench-shaper", "ccbench-collector", "ccbench-agent"]),
+    ];
     for package in metadata["packages"].as_array().unwrap() {
         let name = package["name"].as_str().unwrap();
-        let Some(allowed) = allowed.get(name) else { continue };
-        let only = |owner: &str, users: &[&str], dependency: &str| {
-            assert!(
-                dependency != owner || users.contains(&name),
-                "{name} must not use {owner}; only {users:?} may"
-            );
-        };
+        let allowed = allowed.get(name).unwrap_or_else(|| panic!("{name} is not listed here"));
         for dependency in package["dependencies"].as_array().unwrap() {
-            let (kind, dependency) = (&dependency["kind"], dependency["name"].as_str().unwrap());
+            let of_tests = dependency["kind"] == "dev";
+            let dependency = dependency["name"].as_str().unwrap();
             if dependency.starts_with("ccbench") {
-                assert!(allowed.contains(&dependency), "{name} must not depend on {dependency}");
+                let may = allowed.contains(&dependency)
+                    || of_tests && (dependency == "ccbench-tests" || name == "ccbench-tests");
+                assert!(may, "{name} must not depend on {dependency}");
             }
-            if kind.is_null() {
-                only("polars", &["ccbench-results"], dependency);
-                only("tonic", &["ccbench-proto", "ccbench-agent", "ccbench"], dependency);
-                only("tokio", &["ccbench-agent", "ccbench-results", "ccbench"], dependency);
-                only(
-                    "netlink-sys",
-                    &["ccbench-shaper", "ccbench-collector", "ccbench-agent"],
-                    dependency,
-                );
+            for (library, users) in users {
+                let may = of_tests || dependency != library || users.contains(&name);
+                assert!(may, "{name} must not use {library}; only {users:?} may");
             }
         }
     }
 }
 
+/// Whether a trimmed line begins a function: `fn` after a visibility and any of `const`, `async`, `unsafe`, `extern "C"`.
+fn begins_function(line: &str) -> bool {
+    let mut rest = line;
+    loop {
+        if rest.starts_with("fn ") {
+            return true;
+        }
+        let (word, after) = match rest.split_once(' ') {
+            Some((word, after)) => (word, after),
+            None => return false,
+        };
+        rest = match word {
+            "pub" | "default" | "const" | "async" | "unsafe" | "extern" => after,
+            _ if word.starts_with("pub(") => match rest.split_once(") ") {
+                Some((_, after)) => after,
+                None => return false,
+            },
+            // An ABI.
+            _ if word.starts_with('"') => after,
+            _ => return false,
+        };
+    }
+}
+
+/// First and last line of every function that has a body of several lines. rustfmt ends a function with a brace at the indentation it
+/// began with.
+fn functions(text: &str) -> Vec<(usize, usize)> {
+    let lines: Vec<&str> = text.lines().collect();
+    let mut found = Vec::new();
+    for (start, line) in lines.iter().enumerate() {
+        if !begins_function(line.trim_start()) {
+            continue;
+        }
+        // A declaration ends with a semicolon; a function in one line, or with an empty body, with a brace.
+        let signature = lines[start..].iter().find(|line| line.ends_with(['{', ';', '}']));
+        if !signature.is_some_and(|line| line.ends_with('{')) {
+            continue;
+        }
+        let indent = line.len() - line.trim_start().len();
+        let closes = |line: &&str| line.trim() == "}" && line.len() == indent + 1;
+        let length = lines[start..].iter().position(|line| closes(&line));
+        found.push((start + 1, start + 1 + length.unwrap_or(0)));
+    }
+    found
+}
+
+#[test]
+fn functions_of_every_form_are_measured() {
+    let text = "pub(super) async fn a() {\n    x();\n}\n\nimpl B {\n    pub(in crate::b) unsafe extern \"C\" fn b(\n        \
+                c: u8,\n    ) -> u8 {\n        c\n    }\n\n    fn c(&self);\n    const fn d() {}\n}\n";
+    assert_eq!(functions(text), [(1, 3), (6, 10)]);
+    assert!(!begins_function("let fn_name = 1;") && !begins_function("pub struct A {"));
+}
+
 #[test]
 fn files_and_functions_are_short() {
     let mut long = Vec::new();
-    for path in files(".rs") {
-        let text = std::fs::read_to_string(&path).unwrap();
-        let lines: Vec<&str> = text.lines().collect();
-        if lines.len() > MOST_LINES {
-            long.push(format!("{}: {} lines (at most {MOST_LINES})", shown(&path), lines.len()));
+    for (name, text) in files(&[".rs", ".c", ".h", ".sh", ".py", ".js"]) {
+        let lines = text.lines().count();
+        if lines > MAX_FILE_LINES {
+            long.push(format!("{name}: {lines} lines (at most {MAX_FILE_LINES})"));
         }
-        // rustfmt guarantees that a function ends with a brace at the indentation it began with.
-        for (start, line) in lines.iter().enumerate() {
-            let indent = line.len() - line.trim_start().len();
-            let head =
-                line.trim_start().trim_start_matches("pub ").trim_start_matches("pub(crate) ");
-            let head = head.trim_start_matches("const ").trim_start_matches("async ");
-            if !head.starts_with("fn ") {
-                continue;
-            }
-            // A trait's function without a body ends with its signature.
-            let signature = lines[start..].iter().find(|line| line.ends_with(['{', ';', '}']));
-            if signature.is_some_and(|line| line.ends_with(';')) {
-                continue;
-            }
-            let end = (start..lines.len()).find(|&i| {
-                lines[i].len() > indent && lines[i].trim() == "}" && lines[i].len() - 1 == indent
-            });
-            let length = end.map_or(0, |end| end - start + 1);
-            if length > MOST_FUNCTION_LINES {
-                long.push(format!(
-                    "{}:{}: {length} lines (at most {MOST_FUNCTION_LINES})",
-                    shown(&path),
-                    start + 1
-                ));
+        let functions = if name.ends_with(".rs") { functions(&text) } else { Vec::new() };
+        for (first, last) in functions {
+            let lines = last - first + 1;
+            if lines > MAX_FUNCTION_LINES {
+                long.push(format!("{name}:{first}: {lines} lines (at most {MAX_FUNCTION_LINES})"));
             }
         }
     }
     assert!(long.is_empty(), "too long:\n{}", long.join("\n"));
 }
 
+/// Files that may contain unsafe code.
+const UNSAFE: [&str; 1] = ["crates/shaper/src/sys.rs"];
+
 #[test]
-fn unsafe_code_stays_behind_its_doors() {
-    let doors: BTreeSet<&str> =
-        BTreeSet::from(["crates/shaper/src/sys.rs", "crates/collector/src/abi.rs"]);
-    for path in files(".rs") {
-        let name = shown(&path);
-        let text = std::fs::read_to_string(&path).unwrap();
-        let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
-        let uses = code
-            .filter(|line| {
-                line.contains(concat!("unsafe", " {")) || line.contains(concat!("unsafe", " fn"))
-            })
-            .count();
-        assert!(uses == 0 || doors.contains(name.as_str()), "{name} uses unsafe code");
+fn unsafe_code_stays_in_its_files() {
+    let marks = [concat!("unsafe", " {"), concat!("unsafe", " fn"), concat!("unsafe", " impl")];
+    let used: BTreeSet<String> = files(&[".rs"])
+        .into_iter()
+        .filter(|(_, text)| {
+            code(text).any(|(_, line)| marks.iter().any(|mark| line.contains(mark)))
+        })
+        .map(|(name, _)| name)
+        .filter(|name| name != "tests/tidy/main.rs")
+        .collect();
+    assert_eq!(used, UNSAFE.map(str::to_owned).into(), "the files with unsafe code");
+}
+
+#[test]
+fn crates_without_unsafe_code_forbid_it() {
+    let roots = files(&["src/lib.rs", "src/main.rs"]);
+    for (name, text) in roots.iter().filter(|(name, _)| !UNSAFE[0].starts_with(dir_of(name))) {
+        assert!(text.contains("#![forbid(unsafe_code)]"), "{name} does not forbid unsafe code");
     }
+}
+
+fn dir_of(name: &str) -> &str {
+    Path::new(name).parent().and_then(Path::to_str).unwrap()
 }
 
 #[test]
 fn nothing_names_a_path_of_a_developers_machine() {
-    for ending in [".rs", ".md", ".toml", ".sh", ".proto", "Makefile"] {
-        for path in files(ending) {
-            let text = std::fs::read_to_string(&path).unwrap();
-            for place in [concat!("/wo", "rk/"), concat!("/ro", "ot/"), concat!("/tmp/tar", "get")]
-            {
-                assert!(!text.contains(place), "{} names {place}", shown(&path));
-            }
+    let places = [concat!("/wo", "rk/"), concat!("/ro", "ot/"), concat!("/tmp/tar", "get")];
+    for (name, text) in files(&[]) {
+        for place in places {
+            assert!(!text.contains(place), "{name} names {place}");
         }
     }
 }
