@@ -5,6 +5,7 @@
 //! times, each a **trial**. A trial is a timeline of **phases**. A **link** is one direction of one
 //! interface with a rate, a delay and a queue. A **flow group** is a number of TCP sockets that start
 //! and stop together. A **node** is a machine or a namespace, with one **agent**.
+#![forbid(unsafe_code)]
 
 pub mod cc;
 pub mod metric;

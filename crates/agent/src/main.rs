@@ -1,4 +1,5 @@
 //! `ccbench-agent`: reads the command line and hands over.
+#![forbid(unsafe_code)]
 
 use std::io::{IsTerminal as _, Write as _};
 use std::path::Path;

@@ -1,5 +1,6 @@
 //! The controller: `ccbench run plan.toml` coordinates agents, stores what they send, summarises and judges
 //! it. It never touches a kernel setting itself and knows nodes only through the wire protocol.
+#![forbid(unsafe_code)]
 
 mod args;
 mod cc;

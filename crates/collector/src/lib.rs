@@ -1,6 +1,6 @@
 //! Turns kernel state into rows: `TCP_INFO` of sockets, counters of the host. It knows no gRPC, no plan
 //! file and no tokio; it is told the time of a sample and never decides when to take one.
-
+#![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod acks;

@@ -7,6 +7,7 @@
 //! - [`report`] puts a run on one page for a browser; [`figure`] draws figures for a paper,
 //!   [`compare`] lays two runs side by side, [`export`] writes for other tools.
 //! - [`summary`] turns committed trials into means and confidence intervals; [`table`] prints them.
+#![forbid(unsafe_code)]
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
