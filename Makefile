@@ -17,11 +17,10 @@ build: setup
 demo: build
 	$(BIN)/ccbench run plans/quickstart.toml
 
-# All tests: pure ones, and those in real namespaces with real iperf3 (root).
+# Runs all tests: unit tests, and tests in network namespaces with iperf3 (root). Ends with a line of totals.
 test: build
 	@scripts/setup.sh --test
-	$(MAKE) --no-print-directory -C kmod check
-	cargo test --locked --workspace --features netns,browser -- --test-threads=2
+	@scripts/test.sh --locked --workspace --features netns,browser -- --test-threads=2
 
 # The lab's kernels and QEMU; the first time this takes about 20 minutes.
 lab: build
@@ -33,10 +32,9 @@ lab: build
 test-lab: lab
 	cargo test --locked --workspace --features netns,browser,lab --test lab -- --test-threads=2
 
-# What needs no root.
+# Runs the tests that need no root.
 test-fast:
-	$(MAKE) --no-print-directory -C kmod check
-	cargo test --locked --workspace
+	@scripts/test.sh --locked --workspace
 
 # Modules and BPF objects in Debian's kernels, emulated: minutes, and 2 GB in the cache the first time.
 test-vm:
