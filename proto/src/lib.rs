@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cc;
+pub mod event;
 pub mod metric;
 pub mod plan;
 pub mod resolve;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ccbench_collector::{Awake, Sampler};
+use ccbench_proto::event::{Kind, NoData};
 use ccbench_proto::wire::{self, run_event::Of};
 use ccbench_shaper::Link;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -345,7 +346,8 @@ impl Executor {
     /// Without the thread there are no such rows, but there is a trial.
     fn take_acks(&mut self, out: &Outbox) -> Option<AckThread> {
         let started = AckThread::start(self.trial.acks.take()?, out.clone());
-        let told = |error: AgentError| event("acks_error", "sockets", error.to_string());
+        let told =
+            |error: AgentError| event(Kind::AcksError(NoData {}), "sockets", error.to_string());
         started.map_err(|error| out.offer(Of::Event(told(error)))).ok()
     }
 
@@ -362,9 +364,10 @@ impl Executor {
     fn keep_awake(&self, out: &Outbox) -> Option<Box<dyn Send>> {
         let (kind, message, awake) = match self.parts.kernel.keep_awake() {
             Ok(awake) => {
-                ("keep_awake", "no processor halts during this trial".to_owned(), Some(awake))
+                let message = "no processor halts during this trial".to_owned();
+                (Kind::KeepAwake(NoData {}), message, Some(awake))
             }
-            Err(error) => ("keep_awake_error", error.to_string(), None),
+            Err(error) => (Kind::KeepAwakeError(NoData {}), error.to_string(), None),
         };
         out.offer(Of::Event(event(kind, "processors", message)));
         awake
@@ -385,7 +388,7 @@ impl Executor {
             }
             captured.send(&running.out).await;
             let tell = |what, message| {
-                running.out.offer(Of::Event(event("agent_error", what, message)));
+                running.out.offer(Of::Event(event(Kind::AgentError(NoData {}), what, message)));
             };
             if broken {
                 tell("timeline", "it panicked: flows, probes and phases were given up");

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
+use ccbench_proto::event::Kind;
 use ccbench_proto::wire;
 use ccbench_proto::wire::agent_client::AgentClient;
 use ccbench_proto::wire::lab_said::Of;
@@ -153,7 +154,7 @@ async fn conduct(
 /// Whether a node says that its last phase is over.
 fn ends_trial(said: &Of) -> bool {
     let Of::Row(wire::LabRow { event: Some(row), .. }) = said else { return false };
-    matches!(&row.of, Some(wire::run_event::Of::Event(event)) if event.kind == "trial_end")
+    matches!(&row.of, Some(wire::run_event::Of::Event(event)) if matches!(event.kind, Some(Kind::TrialEnd(_))))
 }
 
 async fn prepare(

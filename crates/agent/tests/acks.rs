@@ -222,8 +222,8 @@ async fn every_acknowledgement_has_a_row_that_agrees_with_polls_and_with_the_wir
     let mut nodes = Nodes::start().await;
     let plan = PLAN.replace("MODE", "every-ack").replace("QUEUE", DROPS) + CAPTURE;
     let told = nodes.prepare_plan(&plan).await;
-    let told: Vec<_> = told.iter().filter(|event| event.kind.starts_with("acks")).collect();
-    assert!(told.len() == 2 && told[0].kind == "acks", "{told:?}");
+    let told: Vec<_> = told.iter().filter(|event| event.name().starts_with("acks")).collect();
+    assert!(told.len() == 2 && told[0].name() == "acks", "{told:?}");
     let stop = Arc::new(AtomicBool::new(false));
     let tap = count_segments(&nodes.namespaces[0], Arc::clone(&stop));
     let merged_before = merged(&nodes.namespaces[0]);
@@ -279,7 +279,7 @@ fn agrees_with_the_capture(
         String::from_utf8(done.stdout).unwrap().lines().map(str::to_owned).collect::<Vec<_>>()
     };
     let told: serde_json::Value =
-        serde_json::from_str(&sender.events_of("capture")[0].data_json).unwrap();
+        serde_json::from_str(&sender.events_of("capture")[0].data_json()).unwrap();
     assert_eq!(told["dropped"], 0);
     assert_eq!(told["packets"], dump("").len());
     let lines = dump(&format!("src host 10.9.0.2 and tcp dst port {port}"));

@@ -65,11 +65,12 @@ async fn instances_with_parameters_of_their_own_carry_flows_and_are_gone() {
     let (client, server) = tokio::join!(Rows::all(one), Rows::all(two));
     let cpu = watch.report();
     for rows in [&client, &server] {
-        assert!(rows.events.iter().all(|e| !e.kind.ends_with("error")), "{:?}", rows.events);
+        assert!(rows.events.iter().all(|e| !e.name().ends_with("error")), "{:?}", rows.events);
     }
     for rows in [&client, &server] {
         let told = |kind: &str| -> Vec<serde_json::Value> {
-            let data = rows.events_of(kind).into_iter().map(|e| serde_json::from_str(&e.data_json));
+            let data =
+                rows.events_of(kind).into_iter().map(|e| serde_json::from_str(&e.data_json()));
             data.collect::<Result<_, _>>().unwrap()
         };
         let sockets = told("cc_sockets");
@@ -242,8 +243,8 @@ async fn without_the_hook_the_default_of_our_own_namespace_is_changed_and_put_ba
         let told: Vec<(String, serde_json::Value)> = reply
             .events
             .iter()
-            .filter(|event| event.kind == "cc_in_force")
-            .map(|e| (e.subject.clone(), serde_json::from_str(&e.data_json).unwrap()))
+            .filter(|event| event.name() == "cc_in_force")
+            .map(|e| (e.subject.clone(), serde_json::from_str(&e.data_json()).unwrap()))
             .collect();
         assert_eq!(told.len(), 2, "{told:?}");
         for (group, begins_with, how) in wanted {

@@ -154,8 +154,8 @@ impl Seen {
     }
 
     fn data(&self, kind: &str) -> Vec<Value> {
-        let of_kind = self.events.iter().filter(|event| event.kind == kind);
-        of_kind.map(|event| serde_json::from_str(&event.data_json).unwrap()).collect()
+        let of_kind = self.events.iter().filter(|event| event.name() == kind);
+        of_kind.map(|event| serde_json::from_str(&event.data_json()).unwrap()).collect()
     }
 
     /// Of the data connections of a group: whether their handshake agreed on ECN.

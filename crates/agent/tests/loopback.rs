@@ -180,10 +180,10 @@ async fn a_trial_without_traffic_runs_to_its_end() {
     let mut kinds = Vec::new();
     while let Some(event) = rows.message().await.unwrap() {
         match event.of.unwrap() {
-            wire::run_event::Of::Event(event) => kinds.push(event.kind),
+            wire::run_event::Of::Event(event) => kinds.push(event.name()),
             wire::run_event::Of::Done(done) => {
                 assert_eq!(done.rows_dropped, 0);
-                kinds.push("done".into());
+                kinds.push("done");
             }
             _ => {}
         }

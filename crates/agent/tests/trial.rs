@@ -42,8 +42,8 @@ async fn a_trial_gives_every_kind_of_row_and_leaves_nothing() {
     assert!(sending.clone().all(|flow| flow.cc_actual == "reno"), "{:?}", client.flows);
     assert!(client.probes.iter().all(|probe| !probe.lost));
     let base = client.events_of("base_rtt");
-    assert!(base.len() == 1 && base[0].data_json.contains("min_us"), "{base:?}");
-    let kinds: Vec<_> = client.events.iter().map(|event| event.kind.as_str()).collect();
+    assert!(base.len() == 1 && base[0].data_json().contains("min_us"), "{base:?}");
+    let kinds: Vec<_> = client.events.iter().map(|event| event.name()).collect();
     let wanted = ["base_rtt", "phase_start", "flow_start", "trial_end", "flow_end", "cc_sockets"];
     assert_eq!(kinds, wanted);
 

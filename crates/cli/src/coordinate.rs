@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use ccbench_proto::event::Kind;
 use ccbench_proto::plan::check::CheckedPlan;
 use ccbench_proto::schedule::{self, Point, Run};
 use ccbench_proto::topology::Topology;
@@ -445,11 +446,9 @@ impl<'a> Book<'a> {
                 self.keep(&node, wire::RunEvent { of: Some(wire::run_event::Of::Event(event)) })?;
             }
             for link in reply.links {
-                let data = serde_json::json!({
-                    "dev": link.dev, "backend": link.backend, "why": link.why, "qdiscs": link.qdiscs,
-                });
                 let message = format!("{} on {} ({})", link.backend, link.dev, link.why);
-                self.writer.note("link", &link.link, &message, &data.to_string())?;
+                let name = link.link.clone();
+                self.writer.note(Kind::Link(link), &name, &message)?;
             }
             for cc in reply.congestion_controls {
                 self.writer.congestion_control(&node, cc)?;

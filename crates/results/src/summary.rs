@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use ccbench_proto::event;
 use ccbench_proto::plan::Plan;
 use polars::prelude::*;
 
@@ -187,7 +188,7 @@ pub(crate) fn compute_of(run_dir: &Path, takes: impl Fn(&TrialEnd) -> bool) -> R
     phase_rows.extend(measured.rows);
     notes.extend(measured.notes);
     let ccs = ccs::of(&run, &counted)?;
-    let told = query::events(&run, &trials, "link")?;
+    let told = query::events(&run, &trials, event::LINK)?;
     let links: BTreeSet<String> =
         told.iter().filter_map(|(link, data)| fallback(link, data)).collect();
     let phases = phase_names(&trials);

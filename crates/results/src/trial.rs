@@ -16,6 +16,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use ccbench_proto::event::{Kind, NodeCongestionControl};
 use ccbench_proto::schedule::PhaseSpan;
 use ccbench_proto::wire::{self, run_event::Of};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
@@ -173,10 +174,14 @@ impl<'a> TrialWriter<'a> {
     /// # Errors
     /// The message is of nobody, or an earlier one could not be written.
     pub fn push(&mut self, node: &str, event: wire::RunEvent) -> Result<()> {
-        let Some(of) = event.of else { return Ok(()) };
         if !self.clocks.contains_key(node) {
             return Err(ResultsError::UnknownNode { node: node.to_owned() });
         }
+        let Some(of) = event.of else {
+            let message = "a message of a type that this version does not know".to_owned();
+            let row = wire::Event { at_ns: self.now_ns(), message, ..wire::Event::default() };
+            return self.writing.push(Job { node: node.to_owned(), what: What::Note(row) });
+        };
         let what = match of {
             Of::Done(done) => What::Note(stream_end(&done, self.now_ns())),
             Of::Raw(raw) => {
@@ -189,26 +194,23 @@ impl<'a> TrialWriter<'a> {
     }
 
     /// An event of the controller itself, about the trial as a whole, now.
-    pub fn note(
-        &mut self,
-        kind: &str,
-        subject: &str,
-        message: &str,
-        data_json: &str,
-    ) -> Result<()> {
+    pub fn note(&mut self, kind: Kind, subject: &str, message: &str) -> Result<()> {
         let row = wire::Event {
             at_ns: self.now_ns(),
-            kind: kind.to_owned(),
             subject: subject.to_owned(),
             message: message.to_owned(),
-            data_json: data_json.to_owned(),
+            kind: Some(kind),
         };
         self.writing.push(Job { node: CONTROLLER.to_owned(), what: What::Note(row) })
     }
 
     /// What a node has in force of the plan's congestion controls: kept with the trial, and an event.
     pub fn congestion_control(&mut self, node: &str, cc: wire::CongestionControl) -> Result<()> {
-        let cc = InForce {
+        let message =
+            format!("{node}: {} as {} by {} ({})", cc.algorithm, cc.kernel_name, cc.via, cc.why);
+        let data = NodeCongestionControl { node: node.to_owned(), cc: Some(cc.clone()) };
+        self.note(Kind::CongestionControl(data), &cc.name, &message)?;
+        self.congestion_controls.push(InForce {
             node: node.to_owned(),
             name: cc.name,
             algorithm: cc.algorithm,
@@ -216,15 +218,7 @@ impl<'a> TrialWriter<'a> {
             via: cc.via,
             why: cc.why,
             params: cc.params.into_iter().collect(),
-        };
-        let message =
-            format!("{node}: {} as {} by {} ({})", cc.algorithm, cc.kernel_name, cc.via, cc.why);
-        let data = serde_json::json!({
-            "node": cc.node, "algorithm": cc.algorithm, "kernel_name": cc.kernel_name, "via": cc.via,
-            "why": cc.why, "params": cc.params,
         });
-        self.note("congestion_control", &cc.name, &message, &data.to_string())?;
-        self.congestion_controls.push(cc);
         Ok(())
     }
 
@@ -304,19 +298,7 @@ impl<'a> TrialWriter<'a> {
 }
 
 fn stream_end(done: &wire::Done, at_ns: u64) -> wire::Event {
-    let data = serde_json::json!({
-        "rows_sent": done.rows_sent,
-        "rows_dropped": done.rows_dropped,
-        "samples_late": done.samples_late,
-        "samples_missed": done.samples_missed,
-    });
-    wire::Event {
-        at_ns,
-        kind: "stream_end".to_owned(),
-        subject: String::new(),
-        message: String::new(),
-        data_json: data.to_string(),
-    }
+    wire::Event { at_ns, kind: Some(Kind::StreamEnd(*done)), ..wire::Event::default() }
 }
 
 fn metadata(inner: &Inner, clocks: &BTreeMap<String, NodeClock>) -> Metadata {

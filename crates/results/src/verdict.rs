@@ -1,10 +1,11 @@
 //! Judges a trial while its rows go by: a few counters per flow, link and host, and no second pass over the files.
 //!
 //! Each check sits in a file of its own with the limits that it applies and why: [`host`], [`link`], [`flow`], `begin`, [`ecn`],
-//! [`path`] and [`probe`]. A trial is as bad as the worst thing found.
+//! [`path`], [`probe`] and `version`. A trial is as bad as the worst thing found.
 
 use std::collections::BTreeMap;
 
+use ccbench_proto::event::{Capture, Kind, Severity};
 use ccbench_proto::plan::check::CheckedPlan;
 use ccbench_proto::schedule;
 use ccbench_proto::wire::{Done, Event, NodeInfo, RunEvent, run_event::Of};
@@ -19,6 +20,7 @@ use host::HostCheck;
 use link::LinkCheck;
 use path::PathCheck;
 use probe::ProbeCheck;
+use version::Unreadable;
 
 pub mod acks;
 mod begin;
@@ -29,6 +31,7 @@ pub mod link;
 pub mod path;
 pub mod probe;
 pub mod timing;
+mod version;
 
 /// What a complete trial is worth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -123,6 +126,7 @@ pub struct Judge {
     paths: PathCheck,
     probes: ProbeCheck,
     ecn: EcnCheck,
+    unreadable: Unreadable,
     told: Findings,
 }
 
@@ -148,14 +152,16 @@ impl Judge {
             paths: PathCheck::new(plan),
             probes: ProbeCheck::new(plan),
             ecn: EcnCheck::new(plan),
+            unreadable: Unreadable::new(nodes),
             told: Findings::default(),
         }
     }
 
     /// Takes one message of a node's stream.
     pub fn see(&mut self, node: &str, event: &RunEvent) {
-        let (Some(&span), Some(event)) = (self.spans.get(node), &event.of) else { return };
-        match event {
+        let Some(&span) = self.spans.get(node) else { return };
+        let Some(of) = &event.of else { return self.unreadable.add_message(node) };
+        match of {
             Of::FlowSample(row) => {
                 self.flows.sample(node, span, row);
                 self.ecn.sample(span, row);
@@ -178,32 +184,35 @@ impl Judge {
     }
 
     fn event(&mut self, node: &str, event: &Event) {
-        let said = || format!("{node}: {}: {}", event.subject, event.message);
-        match event.kind.as_str() {
-            "base_rtt" => self.paths.base_rtt(node, event),
-            "ecn" => self.ecn.event(node, event),
-            "capture" => self.capture(node, event),
-            "capture_caveat" => self.told.add(Status::Degraded, "capture_caveat", said()),
-            "cc_in_force" => begin::began(node, event, &mut self.told),
-            "cc_sockets" => begin::sockets(node, event, &mut self.told),
-            "flow_error" => self.told.add(Status::Failed, "flow_error", said()),
-            kind if kind == "error" || kind.ends_with("_error") => {
-                self.told.add(Status::Degraded, kind, said());
-            }
+        let kind = match event.read() {
+            Ok(kind) => kind,
+            Err(error) => return self.unreadable.add(node, event, error),
+        };
+        let group = &event.subject;
+        match kind {
+            Kind::BaseRtt(rtt) => self.paths.base_rtt(node, &event.subject, rtt),
+            Kind::Ecn(ecn) => self.ecn.event(node, group, ecn),
+            Kind::Capture(capture) => self.capture(node, event, capture),
+            Kind::CcInForce(start) => begin::began(node, group, start, &mut self.told),
+            Kind::CcSockets(sockets) => begin::sockets(node, group, sockets, &mut self.told),
             _ => {}
         }
+        let status = match kind.severity() {
+            Severity::Info => return,
+            Severity::Degraded => Status::Degraded,
+            Severity::Failed => Status::Failed,
+        };
+        self.told.add(status, kind.name(), format!("{node}: {}: {}", event.subject, event.message));
     }
 
-    /// What a capture lost.
-    fn capture(&mut self, node: &str, event: &Event) {
-        let data: serde_json::Value = serde_json::from_str(&event.data_json).unwrap_or_default();
-        let count = |key: &str| data.get(key).and_then(serde_json::Value::as_u64).unwrap_or(0);
-        let said = || format!("{node}: {}: {}", event.subject, event.message);
-        if count("dropped") > 0 {
-            self.told.add(Status::Degraded, "capture_dropped", said());
+    /// Packets that are not in a capture's files.
+    fn capture(&mut self, node: &str, event: &Event, capture: &Capture) {
+        let message = || format!("{node}: {}: {}", event.subject, event.message);
+        if capture.dropped() > 0 {
+            self.told.add(Status::Degraded, "capture_dropped", message());
         }
-        if count("left_out") > 0 {
-            self.told.add(Status::Degraded, "capture_full", said());
+        if capture.left_out() > 0 {
+            self.told.add(Status::Degraded, "capture_full", message());
         }
     }
 
@@ -234,6 +243,7 @@ impl Judge {
         self.paths.finish(&mut findings);
         self.probes.finish(&mut findings);
         self.ecn.finish(&mut findings);
+        self.unreadable.finish(&mut findings);
         findings.verdict()
     }
 }

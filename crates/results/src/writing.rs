@@ -294,7 +294,7 @@ impl Files {
         match what {
             What::Row(Of::Raw(piece)) => self.append_raw(&node, piece),
             What::Row(of) => self.tables.put(&origin, of, &self.meta),
-            What::Note(event) => self.tables.events.put(&origin, event, &self.meta),
+            What::Note(event) => self.tables.events.put(&origin, event.into(), &self.meta),
             What::Clock(row) => self.tables.clock.put(&origin, row, &self.meta),
         }
     }
@@ -384,7 +384,7 @@ impl Tables {
             }
             Of::AckCount(row) => self.ack_counts.put(origin, row, meta),
             Of::HostSample(row) => self.host_samples.put(origin, row, meta),
-            Of::Event(row) => self.events.put(origin, row, meta),
+            Of::Event(row) => self.events.put(origin, row.into(), meta),
             Of::Flow(row) => self.flows.put(origin, row, meta),
             // No rows of tables: a note of the controller, and a raw file.
             Of::Done(_) | Of::Raw(_) => Ok(()),

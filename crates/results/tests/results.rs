@@ -6,9 +6,10 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use ccbench_proto::event::Kind;
 use ccbench_proto::schedule::PhaseSpan;
 use ccbench_proto::units::Micros;
-use ccbench_proto::wire::{self, run_event::Of};
+use ccbench_proto::wire::{self, LinkState, run_event::Of};
 use ccbench_results::ResultsError;
 use ccbench_results::store::{NodeClock, RunDir, RunInfo, RunStatus, TrialKey, TrialWriter};
 use ccbench_results::summary::{self, Choice, Scope};
@@ -285,12 +286,15 @@ fn made_of<const N: usize>(root: &Path, trials: [(u32, u16, f64, Verdict); N]) -
     for (point_id, trial, shift, verdict) in trials {
         let mut writer = begin(&run, point_id, trial);
         fill(&mut writer, shift);
-        let data = r#"{"backend":"userspace","why":"auto: this kernel has no qdisc netem (CONFIG_NET_SCH_NETEM)"}"#;
-        writer.note("link", "delay", "userspace on to-src", data).unwrap();
-        let data = r#"{"backend":"kernel","why":"auto: this kernel has htb, bfifo"}"#;
-        writer.note("link", "bottleneck", "kernel on to-dst", data).unwrap();
-        let data = r#"{"backend":"userspace","why":"backend = \"userspace\" in the plan"}"#;
-        writer.note("link", "asked-for", "userspace on to-dst", data).unwrap();
+        let mut link = |name: &str, dev: &str, backend: &str, why: &str| {
+            let state =
+                LinkState { backend: backend.into(), why: why.into(), ..LinkState::default() };
+            writer.note(Kind::Link(state), name, &format!("{backend} on {dev}")).unwrap();
+        };
+        let why = "auto: this kernel has no qdisc netem (CONFIG_NET_SCH_NETEM)";
+        link("delay", "to-src", "userspace", why);
+        link("bottleneck", "to-dst", "kernel", "auto: this kernel has htb, bfifo");
+        link("asked-for", "to-dst", "userspace", "backend = \"userspace\" in the plan");
         writer.commit(&verdict).unwrap();
     }
     run.finish(RunStatus::Complete).unwrap();

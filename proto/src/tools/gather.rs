@@ -7,13 +7,12 @@
 use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde_json::json;
-
 use super::iperf3::{Connection, IntervalValues};
 use super::iperf3_text::Test;
 use super::ping;
 use super::ss::{Endpoint, Row, Socket, address};
 use super::text::Found;
+use crate::event::{Import, Kind, NoData};
 use crate::wire::{self, run_event::Of};
 
 mod roles;
@@ -244,10 +243,9 @@ impl Place<'_> {
         if let Some(error) = &test.report.error {
             let row = wire::Event {
                 at_ns: zero_ns,
-                kind: "iperf3_error".to_owned(),
                 subject: self.source.stem.clone(),
                 message: error.clone(),
-                data_json: String::new(),
+                kind: Some(Kind::Iperf3Error(NoData {})),
             };
             // Not `flow_error`: an interrupted test is how many end.
             out.rows.push((self.source.node.clone(), Of::Event(row)));
@@ -391,13 +389,12 @@ fn event(source: &Source) -> Of {
     const MOST_LINES: usize = 10_000;
     let Found { lines, unread, .. } = &source.found;
     let numbers: Vec<u64> = unread.iter().map(|u| u.line).take(MOST_LINES).collect();
-    let data = json!({ "lines": lines, "unread": unread.len(), "unread_lines": numbers });
+    let data = Import { lines: *lines, unread: unread.len() as u64, unread_lines: numbers };
     Of::Event(wire::Event {
         at_ns: 0,
-        kind: "import".to_owned(),
         subject: source.stem.clone(),
         message: format!("{} of {lines} lines were not read, or not wholly", unread.len()),
-        data_json: data.to_string(),
+        kind: Some(Kind::Import(data)),
     })
 }
 

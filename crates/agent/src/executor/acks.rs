@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use ccbench_collector::acks::{AckSource, Watch};
+use ccbench_proto::event::{Kind, NoData};
 use ccbench_proto::schedule::NodeTask;
 use ccbench_proto::wire::{self, run_event::Of};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
@@ -34,12 +35,12 @@ pub fn watch(task: &NodeTask, open: OpenAcks) -> (Option<Box<dyn AckSource>>, Op
         });
     match opened {
         Ok(source) => {
-            let told = event("acks", "sockets", source.notes().join("; "));
+            let told = event(Kind::Acks(NoData {}), "sockets", source.notes().join("; "));
             (Some(source), Some(told))
         }
         Err(why) => {
             let why = format!("no rows in `acks` and `tcp_events`, samples are polled: {why}");
-            (None, Some(event("acks_off", "sockets", why)))
+            (None, Some(event(Kind::AcksOff(NoData {}), "sockets", why)))
         }
     }
 }
@@ -63,7 +64,7 @@ impl Left {
     pub async fn send(self, out: &Outbox) {
         let Some(mut source) = self.source else {
             let why = "the thread panicked: rows of acknowledgements ended there";
-            return out.event("agent_error", "acks", why).await;
+            return out.event(Kind::AgentError(NoData {}), "acks", why).await;
         };
         for row in self.rows {
             if let Some(row) = out.try_to_send(row).await {
@@ -150,7 +151,7 @@ mod tests {
         let here = task("every-ack", "from = \"a\"\nto = \"c\"");
         let (source, told) = watch(&here, |_| Err("no BPF here".to_owned()));
         let told = told.unwrap();
-        assert!(source.is_none() && told.kind == "acks_off", "{told:?}");
+        assert!(source.is_none() && told.name() == "acks_off", "{told:?}");
         assert!(told.message.ends_with("samples are polled: no BPF here"), "{told:?}");
     }
 

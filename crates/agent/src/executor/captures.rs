@@ -3,10 +3,10 @@
 use std::fs::File;
 use std::io::Read as _;
 
+use ccbench_proto::event::{self, Kind, NoData};
 use ccbench_proto::schedule::NodeTask;
-use ccbench_proto::wire::{self, run_event::Of};
+use ccbench_proto::wire;
 use ccbench_shaper::capture::{Capture, CaptureSpec, Captured};
-use serde_json::json;
 
 use super::outbox::Outbox;
 use super::samples::TimedLink;
@@ -67,7 +67,7 @@ impl Captures {
                  files; capture at the next node for the rest",
                 running.dev
             );
-            event("capture_caveat", &running.name, message)
+            event(Kind::CaptureCaveat(NoData {}), &running.name, message)
         };
         self.0.iter().filter(blind).map(told).collect()
     }
@@ -96,7 +96,8 @@ impl Stopped {
                     _ => format!("capture-{name}-{number:03}.pcapng"),
                 };
                 if let Err(why) = send_file(file, &file_name, &mut taking, out).await {
-                    out.event("capture_error", &name, format!("{file_name}: {why}")).await;
+                    out.event(Kind::CaptureError(NoData {}), &name, format!("{file_name}: {why}"))
+                        .await;
                 }
             }
         }
@@ -131,12 +132,14 @@ async fn tell(name: &str, captured: &Captured, out: &Outbox) {
     let Captured { packets, dropped, left_out, overwritten, .. } = captured;
     let message =
         format!("{packets} packets, {dropped} dropped, {left_out} after the file was full");
-    let data = json!({
-        "packets": packets, "dropped": dropped, "left_out": left_out, "files_overwritten": overwritten,
-    });
-    let told = wire::Event { data_json: data.to_string(), ..event("capture", name, message) };
-    out.send(Of::Event(told)).await;
+    let data = event::Capture {
+        packets: *packets,
+        dropped: Some(*dropped),
+        left_out: Some(*left_out),
+        files_overwritten: *overwritten,
+    };
+    out.event(Kind::Capture(data), name, message).await;
     if let Some(error) = &captured.error {
-        out.event("capture_error", name, error.clone()).await;
+        out.event(Kind::CaptureError(NoData {}), name, error.clone()).await;
     }
 }

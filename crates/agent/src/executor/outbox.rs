@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use ccbench_proto::event::Kind;
 use ccbench_proto::wire::{self, run_event::Of};
 use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -178,7 +179,7 @@ impl Outbox {
     }
 
     /// Something happened now.
-    pub async fn event(&self, kind: &str, subject: &str, message: impl Into<String>) {
+    pub async fn event(&self, kind: Kind, subject: &str, message: impl Into<String>) {
         self.send(Of::Event(event(kind, subject, message))).await;
     }
 
@@ -243,8 +244,11 @@ impl Outbox {
 
 #[cfg(test)]
 mod tests {
+    use ccbench_proto::event::NoData;
+
     use super::*;
 
+    const PHASE: Kind = Kind::PhaseStart(NoData {});
     const SHORT: Patience =
         Patience { each: Duration::from_millis(10), together: Duration::from_millis(100) };
 
@@ -271,12 +275,12 @@ mod tests {
         for _ in 0..5 {
             outbox.offer(Of::Probe(wire::Probe::default()));
         }
-        outbox.event("late", "x", "").await;
-        outbox.event("late", "y", "").await;
+        outbox.event(PHASE, "x", "").await;
+        outbox.event(PHASE, "y", "").await;
         for _ in 0..10 {
             rows.recv().await.expect("it is full");
         }
-        outbox.event("in time", "z", "").await;
+        outbox.event(PHASE, "z", "").await;
         outbox.done(1, 2);
         let done = wire::Done {
             rows_sent: CAPACITY as u64 + 1,
@@ -290,7 +294,7 @@ mod tests {
     #[tokio::test]
     async fn the_last_message_finds_its_place_though_nobody_reads() {
         let (outbox, rows) = full(SHORT);
-        outbox.event("late", "x", "").await;
+        outbox.event(PHASE, "x", "").await;
         outbox.done(0, 0);
         outbox.offer(Of::Probe(wire::Probe::default()));
         let found = all(rows).await;
@@ -312,7 +316,7 @@ mod tests {
         let patience = || outbox.counts.patience_ns.load(Ordering::Relaxed);
         let mut tries = 0;
         while patience() > 0 {
-            outbox.event("slow", "x", "").await;
+            outbox.event(PHASE, "x", "").await;
             tries += 1;
             assert!(tries < 1000, "{} ns of patience are left", patience());
         }
@@ -358,7 +362,7 @@ mod tests {
         let (outbox, mut rows) = Outbox::with_patience(SHORT);
         let file = vec![7; PIECE_BYTES * (PIECES + 3)];
         outbox.raw("a", &file).await;
-        outbox.event("small", "x", "").await;
+        outbox.event(PHASE, "x", "").await;
         assert_eq!(rows.len(), PIECES + 1, "a row still finds room");
         for _ in 0..4 {
             rows.recv().await.expect("a piece");

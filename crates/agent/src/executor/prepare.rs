@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ccbench_collector::acks::AckSource;
+use ccbench_proto::event::{Kind, NoData};
 use ccbench_proto::plan::{Via, check, digest_bytes, parse};
 use ccbench_proto::resolve::{Egress, LinkConfig};
 use ccbench_proto::schedule::{self, FlowTask, NodeTask, ProbeTask, TrialContext};
@@ -199,7 +200,7 @@ fn set_sysctls(
         sysctl::write(name, value)?;
         let before = saved.iter().find(|saved| saved.name == *name);
         let before = before.map_or("?", |saved| saved.before.as_str());
-        trial.events.push(event("sysctl", name, format!("{before} -> {value}")));
+        trial.events.push(event(Kind::Sysctl(NoData {}), name, format!("{before} -> {value}")));
     }
     Ok(())
 }
@@ -239,7 +240,7 @@ fn switch_offloads_off(
     };
     tools.undo.push(Step::Offloads { dev: dev.to_owned(), before })?;
     tools.kernel.offloads_off(dev).map_err(failed)?;
-    trial.events.push(event("offloads_off", dev, "TSO, GSO and GRO are off"));
+    trial.events.push(event(Kind::OffloadsOff(NoData {}), dev, "TSO, GSO and GRO are off"));
     Ok(())
 }
 
@@ -261,7 +262,7 @@ fn make_links(
         let state = open.state();
         trial.links.push(TimedLink { link: open, dev, changes: link.changes.clone() });
         let message = format!("{} on {}: {}", state.backend, state.dev, state.why);
-        trial.events.push(event("link_up", name, message));
+        trial.events.push(event(Kind::LinkUp(NoData {}), name, message));
     }
     Ok(())
 }

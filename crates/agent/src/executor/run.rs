@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ccbench_collector::FlowPorts;
+use ccbench_proto::event::{BaseRtt, Kind, NoData};
 use ccbench_proto::schedule::{FlowTask, NodeTask, ProbeTask};
 use ccbench_proto::wire::run_event::Of;
 use futures_util::future::join_all;
@@ -16,7 +17,6 @@ use super::outbox::Outbox;
 use super::samples::SamplerThread;
 use super::traffic::{self, Stage};
 use crate::clock;
-use crate::event::event;
 use crate::flow::{FlowSource, Traffic};
 use crate::probe::ping;
 use crate::probe::tcp::{self, End};
@@ -62,15 +62,12 @@ pub async fn timeline(task: &NodeTask, servers: Vec<(FlowTask, Box<dyn Traffic>)
 async fn base_rtts(peers: &BTreeMap<String, IpAddr>, start_at_ns: u64, out: &Outbox) {
     let measured = peers.iter().map(|(peer, &ip)| async move {
         let measuring = ping::base_rtt(ip, BASE_PINGS, BASE_GAP, start_at_ns);
-        let (message, data_json) = match measuring.await {
-            Ok((Some(min_us), n)) => {
-                (String::new(), format!(r#"{{"min_us":{min_us:.1},"n":{n}}}"#))
-            }
-            Ok((None, _)) => ("no reply".to_owned(), r#"{"n":0}"#.to_owned()),
-            Err(error) => (format!("ping {ip}: {error}"), r#"{"n":0}"#.to_owned()),
+        let (message, rtt) = match measuring.await {
+            Ok((min_us @ Some(_), n)) => (String::new(), BaseRtt { min_us, n }),
+            Ok((None, _)) => ("no reply".to_owned(), BaseRtt::default()),
+            Err(error) => (format!("ping {ip}: {error}"), BaseRtt::default()),
         };
-        let told = event("base_rtt", peer, message);
-        out.send(Of::Event(ccbench_proto::wire::Event { data_json, ..told })).await;
+        out.event(Kind::BaseRtt(rtt), peer, message).await;
     });
     join_all(measured).await;
 }
@@ -81,13 +78,13 @@ async fn phases(task: &NodeTask, stage: &Stage) {
             () = clock::sleep_until(stage.start_at_ns + phase.start.nanos()) => {}
             () = stage.cancelled() => return,
         }
-        stage.out.event("phase_start", &phase.name, "").await;
+        stage.out.event(Kind::PhaseStart(NoData {}), &phase.name, "").await;
     }
     tokio::select! {
         () = clock::sleep_until(stage.start_at_ns + task.length.nanos()) => {}
         () = stage.cancelled() => return,
     }
-    stage.out.event("trial_end", "", "").await;
+    stage.out.event(Kind::TrialEnd(NoData {}), "", "").await;
 }
 
 async fn probes(task: &NodeTask, stage: &Stage) {
@@ -96,7 +93,7 @@ async fn probes(task: &NodeTask, stage: &Stage) {
         tokio::select! {
             done = measure(probe, stage, end_at_ns) => {
                 if let Err(error) = done {
-                    stage.out.event("probe_error", &probe.id, error.to_string()).await;
+                    stage.out.event(Kind::ProbeError(NoData {}), &probe.id, error.to_string()).await;
                 }
             }
             () = stage.cancelled() => {}
@@ -127,7 +124,7 @@ async fn measure(probe: &ProbeTask, stage: &Stage, end_at_ns: u64) -> std::io::R
         let message = format!(
             "the trial ended before its last {left} did: no row, neither measured nor lost"
         );
-        stage.out.event("probe_unfinished", &probe.id, message).await;
+        stage.out.event(Kind::ProbeUnfinished(NoData {}), &probe.id, message).await;
     }
     Ok(())
 }

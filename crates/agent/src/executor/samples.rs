@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 
 use ccbench_collector::ports::PortMap;
 use ccbench_collector::{Awake, FlowPorts, HostSampler, Sampler};
+use ccbench_proto::event::{Kind, NoData};
 use ccbench_proto::plan::Sample;
 use ccbench_proto::resolve::TimedChange;
 use ccbench_proto::units::{Micros, Ppm, Rate};
@@ -369,7 +370,11 @@ impl Looper {
             }));
             if let Err(error) = result {
                 let subject = timed.link.state().link;
-                self.task.out.offer(Of::Event(event("link_error", &subject, error.to_string())));
+                self.task.out.offer(Of::Event(event(
+                    Kind::LinkError(NoData {}),
+                    &subject,
+                    error.to_string(),
+                )));
             }
         }
     }
@@ -452,7 +457,7 @@ impl Looper {
                 "{} rounds of inner state were left out to keep within the bound of rows",
                 self.task.cc.thinned()
             );
-            self.task.out.offer(Of::Event(event("cc_state_thinned", "", message)));
+            self.task.out.offer(Of::Event(event(Kind::CcStateThinned(NoData {}), "", message)));
         }
         self.hear_links();
         let packets = self.packets.drain(..).skip(self.packets_sent);
@@ -474,7 +479,7 @@ impl Looper {
     /// Says it once: a sampler that fails fails at every pass.
     fn fail(&mut self, what: &'static str, error: &str) {
         if self.failed.insert(what, ()).is_none() {
-            self.task.out.offer(Of::Event(event("sample_error", what, error)));
+            self.task.out.offer(Of::Event(event(Kind::SampleError(NoData {}), what, error)));
         }
     }
 }

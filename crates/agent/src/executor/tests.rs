@@ -241,7 +241,7 @@ async fn a_trial_is_prepared_run_and_reset() {
     let rig = Rig::new(Script::Good, FakeKernel::default());
     let reply = rig.prepare().await.unwrap();
     assert_eq!(reply.links.len(), 1);
-    let kinds: Vec<_> = reply.events.iter().map(|event| event.kind.as_str()).collect();
+    let kinds: Vec<_> = reply.events.iter().map(|event| event.name()).collect();
     assert_eq!(kinds, ["offloads_off", "offloads_off", "link_up", "acks"]);
     assert_eq!(reply.events[3].message, "10ms", "as the plan says");
     assert_eq!(rig.asked(), ["start back server"]);
@@ -266,7 +266,7 @@ async fn a_trial_is_prepared_run_and_reset() {
     assert!(has(|of| matches!(of, Of::AckCount(count) if count.lost_rows == 1)));
     let timing = |of: &Of| matches!(of, Of::LinkTiming(row) if row.link == "l");
     assert_eq!(rows.iter().filter(|of| timing(of)).count(), 1, "once, at the end");
-    assert!(has(|of| matches!(of, Of::Event(e) if e.kind == "keep_awake")));
+    assert!(has(|of| matches!(of, Of::Event(e) if e.name() == "keep_awake")));
     assert!(has(|of| matches!(of, Of::Interval(i) if i.group == "there" && i.side == "snd")));
     assert!(has(|of| matches!(of, Of::Interval(i) if i.group == "back" && i.side == "rcv")));
     assert!(has(|of| matches!(of, Of::Flow(f)
@@ -381,7 +381,7 @@ async fn what_does_not_end_is_asked_then_told_then_killed() {
             "Kill there client",
         ]
     );
-    let killed = |of: &&Of| matches!(of, Of::Event(e) if e.kind == "flow_error" && e.message.contains("was killed"));
+    let killed = |of: &&Of| matches!(of, Of::Event(e) if e.name() == "flow_error" && e.message.contains("was killed"));
     assert_eq!(rows.iter().filter(killed).count(), 2, "client and server");
 }
 
@@ -433,7 +433,7 @@ async fn a_sampler_that_panics_is_told_and_its_links_are_undone() {
     rig.prepare().await.unwrap();
     let rows = all(rig.run().await).await;
     let told =
-        |of: &Of| matches!(of, Of::Event(e) if e.kind == "agent_error" && e.subject == "samples");
+        |of: &Of| matches!(of, Of::Event(e) if e.name() == "agent_error" && e.subject == "samples");
     assert_eq!(rows.iter().filter(|of| told(of)).count(), 1);
     assert!(matches!(rows.last(), Some(Of::Done(_))));
     assert!(rig.kernel.calls().contains(&"remove l".to_owned()));

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
+use ccbench_proto::event::{Kind, NoData};
 use ccbench_proto::schedule::FlowTask;
 use ccbench_proto::wire::run_event::Of;
 use tokio::sync::watch;
@@ -78,10 +79,12 @@ pub async fn client(stage: Stage, task: FlowTask) {
     let launched_at_ns = clock::now_ns();
     match stage.source.start(&task, End::Client) {
         Ok(traffic) => {
-            stage.out.event("flow_start", &task.group, "").await;
+            stage.out.event(Kind::FlowStart(NoData {}), &task.group, "").await;
             run(&stage, &task, End::Client, traffic, launched_at_ns).await;
         }
-        Err(error) => stage.out.event("flow_error", &task.group, error.to_string()).await,
+        Err(error) => {
+            stage.out.event(Kind::FlowError(NoData {}), &task.group, error.to_string()).await
+        }
     }
 }
 
@@ -145,7 +148,7 @@ async fn run(
             "{unread} lines of iperf3's report ({}) could not be read; they are in its raw file",
             end.name()
         );
-        stage.out.event("iperf3_unread", &task.group, what).await;
+        stage.out.event(Kind::Iperf3Unread(NoData {}), &task.group, what).await;
     }
     let ran = Ran {
         task,
@@ -188,10 +191,10 @@ async fn report(
     let group = &ran.task.group;
     stage.out.raw(&format!("iperf3-{group}-{}.json", ran.end.name()), &left.output).await;
     if let Some(trouble) = rows::trouble(ran, left, &report, killed) {
-        stage.out.event("flow_error", group, trouble).await;
+        stage.out.event(Kind::FlowError(NoData {}), group, trouble).await;
     }
     if ran.end == End::Client {
-        stage.out.event("flow_end", group, "").await;
+        stage.out.event(Kind::FlowEnd(NoData {}), group, "").await;
     }
 }
 

@@ -10,10 +10,10 @@ use std::collections::BTreeMap;
 #[cfg(feature = "ebpf")]
 use std::path::{Path, PathBuf};
 
+use ccbench_proto::event::{CcInForce, CcSockets, Kind};
 use ccbench_proto::plan::Via;
 use ccbench_proto::schedule::{FlowTask, NodeTask};
-use ccbench_proto::wire;
-use serde_json::json;
+use ccbench_proto::wire::{self, Side};
 
 #[cfg(feature = "ebpf")]
 use crate::cgroup;
@@ -222,24 +222,28 @@ impl AttachedHook {
         let side = side(start);
         let name = start.kernel_name.as_deref().unwrap_or(NEUTRAL);
         let paced_by = (start.sends && leaves_pacing(&begin, name)).then_some(&begin);
-        let mut message =
-            format!("{} ({side}): {}, sockets begin with {begin}", start.cc, how.name());
+        let mut message = format!(
+            "{} ({}): {}, sockets begin with {begin}",
+            start.cc,
+            side.as_text(),
+            how.name()
+        );
         for why in self.no_hook.iter().chain(self.instead.iter().filter_map(|i| i.as_ref().err())) {
             message += &format!("; {why}");
         }
         if let Some(by) = paced_by {
             message += &format!("; {by} leaves pacing on in them");
         }
-        let data = json!({
-            "side": side,
-            "cc": start.cc,
-            "kernel_name": start.kernel_name,
-            "begins_with": begin,
-            "how": how.name(),
-            "no_hook": self.no_hook,
-            "paced_by": paced_by,
-        });
-        wire::Event { data_json: data.to_string(), ..event("cc_in_force", &start.group, message) }
+        let data = CcInForce {
+            side: side.into(),
+            cc: start.cc.clone(),
+            kernel_name: start.kernel_name.clone(),
+            how: how.name().to_owned(),
+            no_hook: self.no_hook.clone(),
+            paced_by: paced_by.cloned(),
+            begins_with: begin,
+        };
+        event(Kind::CcInForce(data), &start.group, message)
     }
 
     /// What the hook did and saw so far, one event per end.
@@ -253,16 +257,17 @@ impl AttachedHook {
             let message = format!(
                 "{} ({}): {set} sockets set before their handshake, {refused} refused; the kernel paced {paced} of {ended}",
                 start.cc,
-                side(start)
+                side(start).as_text()
             );
-            let data = json!({
-                "side": side(start), "cc": start.cc,
-                "set": set, "refused": refused, "ended": ended, "paced": paced,
-            });
-            wire::Event {
-                data_json: data.to_string(),
-                ..event("cc_sockets", &start.group, message)
-            }
+            let data = CcSockets {
+                side: side(start).into(),
+                cc: start.cc.clone(),
+                set: Some(set),
+                refused: Some(refused),
+                ended,
+                paced,
+            };
+            event(Kind::CcSockets(data), &start.group, message)
         };
         self.starts.iter().map(of).collect()
     }
@@ -274,8 +279,8 @@ impl AttachedHook {
     }
 }
 
-fn side(start: &Start) -> &'static str {
-    if start.sends { "snd" } else { "rcv" }
+fn side(start: &Start) -> Side {
+    if start.sends { Side::Sender } else { Side::Receiver }
 }
 
 /// What each socket begins with. A control connection begins with what leaves no trace in it.

@@ -6,6 +6,7 @@ use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt as _;
 
 use ccbench_proto::cc::{self, Core, Instance};
+use ccbench_proto::event::{Kind, NoData};
 use ccbench_proto::plan::{Cc, Via};
 use ccbench_proto::schedule::NodeTask;
 use ccbench_proto::wire;
@@ -221,7 +222,9 @@ impl LoadedCc {
             if let Some(registered) = &held.bpf {
                 match registered.rows() {
                     Ok(ring) => sources.push((core, cc_state::Source::Ring(ring))),
-                    Err(why) => events.push(event("cc_state_error", &held.told.name, why)),
+                    Err(why) => {
+                        events.push(event(Kind::CcStateError(NoData {}), &held.told.name, why))
+                    }
                 }
                 continue;
             }
@@ -234,7 +237,7 @@ impl LoadedCc {
                 Ok(file) => sources.push((core, cc_state::Source::Device(file))),
                 Err(e) => {
                     events.push(event(
-                        "cc_state_error",
+                        Kind::CcStateError(NoData {}),
                         &held.told.name,
                         format!("open {path}: {e}"),
                     ));
@@ -257,7 +260,7 @@ impl LoadedCc {
             let lost = self.held.iter().filter_map(|held| {
                 let lost = held.bpf.as_ref()?.lost();
                 let message = format!("{lost} rows of inner state found no room");
-                (lost > 0).then(|| event("cc_state_error", &held.told.name, message))
+                (lost > 0).then(|| event(Kind::CcStateError(NoData {}), &held.told.name, message))
             });
             lost.collect()
         }

@@ -110,6 +110,6 @@ impl Rows {
     }
 
     pub fn events_of(&self, kind: &str) -> Vec<&wire::Event> {
-        self.events.iter().filter(|event| event.kind == kind).collect()
+        self.events.iter().filter(|event| event.name() == kind).collect()
     }
 }

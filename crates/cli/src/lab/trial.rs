@@ -7,7 +7,7 @@ use ccbench_proto::schedule::{self, Point};
 use ccbench_proto::topology::Topology;
 use ccbench_proto::units::Micros;
 use ccbench_proto::wire::lab_said::Of;
-use ccbench_proto::{resolve, wire};
+use ccbench_proto::{event, resolve, wire};
 use tokio::sync::{mpsc, watch};
 
 use super::{Kernel, Lab};
@@ -156,11 +156,16 @@ impl Lab {
             "{}; {version} {release}; dilation {dilation}; seed {seed}; guest busy {busy_pct:.1} %",
             self.emulator
         );
-        let data = serde_json::json!({
-            "emulator": self.emulator, "kernel": release, "source": version,
-            "userland_sha256": self.userland_sha256, "dilation": dilation, "seed": seed, "busy_pct": busy_pct,
-        });
-        Ok(book.writer.note("lab", "machine", &message, &data.to_string())?)
+        let data = event::Lab {
+            emulator: self.emulator.clone(),
+            kernel: release.clone(),
+            source: version.clone(),
+            userland_sha256: self.userland_sha256.clone(),
+            dilation,
+            seed,
+            busy_pct,
+        };
+        Ok(book.writer.note(event::Kind::Lab(data), "machine", &message)?)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 
+use ccbench_proto::event::NoData;
 use ccbench_proto::units::Micros;
 use polars::prelude::*;
 
@@ -229,13 +230,14 @@ fn the_controllers_events_have_its_time_and_rows_without_an_instant_have_none() 
     let run = RunDir::create(root.path(), &info()).unwrap();
     let mut writer = filled(&run, 1);
     let begun_ns = crate::clock::realtime_ns();
-    writer.note("link", "bottleneck", "kernel on to-dst", "{}").unwrap();
+    writer.note(Kind::Link(wire::LinkState::default()), "bottleneck", "kernel on to-dst").unwrap();
     let flow = wire::Flow { cc_actual: "cubic".into(), ..Default::default() };
     writer.push("src", event(Of::Flow(flow))).unwrap();
     for at_ns in [0, 5_500_000_000] {
         let change = wire::LinkChange { applied_at_ns: at_ns, ..Default::default() };
         writer.push("src", event(Of::LinkChange(change))).unwrap();
-        let said = wire::Event { at_ns, kind: "error".into(), ..Default::default() };
+        let kind = Some(Kind::SampleError(NoData {}));
+        let said = wire::Event { at_ns, kind, ..Default::default() };
         writer.push("src", event(Of::Event(said))).unwrap();
     }
     writer.commit(&good()).unwrap();
@@ -248,7 +250,7 @@ fn the_controllers_events_have_its_time_and_rows_without_an_instant_have_none() 
     let texts = |name| events.column(name).unwrap().str().unwrap().iter().collect::<Vec<_>>();
     let at: Vec<Option<i64>> = events.column("t_ns").unwrap().i64().unwrap().iter().collect();
     for (kind, at_ns) in texts("kind").into_iter().zip(&at) {
-        if kind != Some("error") {
+        if kind != Some("sample_error") {
             assert!(at_ns.unwrap() >= begun_ns - 60_000_000_000, "{kind:?} {at_ns:?}");
         }
     }

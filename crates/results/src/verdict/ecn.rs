@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use ccbench_proto::event::Ecn;
 use ccbench_proto::plan::check::CheckedPlan;
-use ccbench_proto::wire::{Event, FlowSample, QdiscSample};
-use serde::Deserialize;
+use ccbench_proto::wire::{FlowSample, QdiscSample};
 
 use super::{Findings, Span, Status};
 
@@ -24,22 +24,17 @@ const NEGOTIATED: u32 = 8;
 #[derive(Debug)]
 pub(crate) struct EcnCheck {
     every_s: f64,
-    said: BTreeMap<String, Vec<Said>>,
+    /// The ends of each flow group.
+    ends: BTreeMap<String, Vec<End>>,
     flows: BTreeMap<String, Seen>,
     links: BTreeMap<(String, String, String), Marks>,
 }
 
-/// What a node said of one end of a flow group (event `ecn`).
-#[derive(Debug, Deserialize)]
-struct Said {
-    #[serde(skip)]
+/// One end of a flow group.
+#[derive(Debug)]
+struct End {
     node: String,
-    cc: String,
-    asked: String,
-    mode: String,
-    reason: String,
-    counts_marks: bool,
-    ect1_error: Option<String>,
+    ecn: Ecn,
 }
 
 /// One data flow at its sender.
@@ -84,17 +79,15 @@ impl EcnCheck {
         let sample = &plan.plan().sample;
         Self {
             every_s: sample.tcp.as_secs_f64() + sample.qdisc.as_secs_f64(),
-            said: BTreeMap::new(),
+            ends: BTreeMap::new(),
             flows: BTreeMap::new(),
             links: BTreeMap::new(),
         }
     }
 
-    pub(crate) fn event(&mut self, node: &str, event: &Event) {
-        if let Ok(said) = serde_json::from_str::<Said>(&event.data_json) {
-            let said = Said { node: node.to_owned(), ..said };
-            self.said.entry(event.subject.clone()).or_default().push(said);
-        }
+    pub(crate) fn event(&mut self, node: &str, group: &str, ecn: &Ecn) {
+        let end = End { node: node.to_owned(), ecn: ecn.clone() };
+        self.ends.entry(group.to_owned()).or_default().push(end);
     }
 
     pub(crate) fn sample(&mut self, span: Span, row: &FlowSample) {
@@ -124,9 +117,9 @@ impl EcnCheck {
     }
 
     pub(crate) fn finish(self, findings: &mut Findings) {
-        let mut all_count = !self.said.is_empty();
-        for (group, said) in &self.said {
-            if let Some(why) = fallback(said).or_else(|| self.not_negotiated(group)) {
+        let mut all_count = !self.ends.is_empty();
+        for (group, ends) in &self.ends {
+            if let Some(why) = fallback(ends).or_else(|| self.not_negotiated(group)) {
                 all_count = false;
                 let message = format!("flows.{group}: {why}");
                 findings.add(Status::Degraded, "ecn_fallback", message);
@@ -134,7 +127,7 @@ impl EcnCheck {
         }
         // Of a mark on somebody else's packet nobody knows whether it was counted.
         let strangers =
-            self.flows.values().any(|flow| flow.negotiated && !self.said.contains_key(&flow.group));
+            self.flows.values().any(|flow| flow.negotiated && !self.ends.contains_key(&flow.group));
         if all_count && !strangers {
             self.judge_counts(findings);
         }
@@ -180,19 +173,19 @@ impl EcnCheck {
 }
 
 /// Why the ends of a group have not the feedback that was asked for, if so.
-fn fallback(said: &[Said]) -> Option<String> {
-    let told = |end: &Said| {
-        format!("{} asked for {}, {} has {}: {}", end.cc, end.asked, end.node, end.mode, end.reason)
+fn fallback(ends: &[End]) -> Option<String> {
+    let describe = |End { node, ecn }: &End| {
+        format!("{} asked for {}, {node} has {}: {}", ecn.cc, ecn.asked, ecn.mode, ecn.reason)
     };
-    if let Some(end) = said.iter().find(|end| !end.counts_marks) {
-        return Some(told(end));
+    if let Some(end) = ends.iter().find(|end| !end.ecn.counts_marks()) {
+        return Some(describe(end));
     }
-    let first = said.first()?;
-    if let Some(other) = said.iter().find(|end| end.mode != first.mode) {
-        return Some(format!("the ends differ: {}; {}", told(first), told(other)));
+    let first = ends.first()?;
+    if let Some(other) = ends.iter().find(|end| end.ecn.mode != first.ecn.mode) {
+        return Some(format!("the ends differ: {}; {}", describe(first), describe(other)));
     }
-    let no_ect1 = said.iter().find_map(|end| Some((end, end.ect1_error.as_ref()?)));
-    no_ect1.map(|(end, why)| format!("data of {} is ECT(0), not ECT(1): {why}", end.cc))
+    let no_ect1 = ends.iter().find_map(|end| Some((end, end.ecn.ect1_error.as_ref()?)));
+    no_ect1.map(|(end, why)| format!("data of {} is ECT(0), not ECT(1): {why}", end.ecn.cc))
 }
 
 /// Times without overlap.
@@ -224,11 +217,15 @@ mod tests {
         let mut ecn = EcnCheck::new(&plan);
         for (node, mode) in ["src", "dst"].into_iter().zip(modes) {
             let counts = matches!(mode, "dctcp_feedback" | "accecn_struct_ops");
-            let data_json = format!(
-                r#"{{"cc":"prague","asked":"accecn","mode":"{mode}","reason":"so","counts_marks":{counts},"ect1_error":null}}"#
-            );
-            let event = Event { subject: "l4s".into(), data_json, ..Default::default() };
-            ecn.event(node, &event);
+            let end = Ecn {
+                cc: "prague".into(),
+                asked: "accecn".into(),
+                mode: mode.into(),
+                reason: "so".into(),
+                counts_marks: Some(counts),
+                ..Default::default()
+            };
+            ecn.event(node, "l4s", &end);
         }
         for tenth in 1..=100u64 {
             let at_ns = tenth * 100_000_000;

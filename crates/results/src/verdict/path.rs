@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use ccbench_proto::event::BaseRtt;
 use ccbench_proto::plan::check::CheckedPlan;
 use ccbench_proto::plan::{Distribution, Jitter, Link, Plan};
 use ccbench_proto::resolve::shapes;
 use ccbench_proto::topology::Topology;
-use ccbench_proto::wire::Event;
 
 use super::{Findings, Status};
 
@@ -49,11 +49,10 @@ impl PathCheck {
         }
     }
 
-    /// An event `base_rtt`: `subject` is the peer, `data_json` has `min_us`.
-    pub(crate) fn base_rtt(&mut self, node: &str, event: &Event) {
-        let data: serde_json::Value = serde_json::from_str(&event.data_json).unwrap_or_default();
-        if let Some(min_us) = data.get("min_us").and_then(serde_json::Value::as_f64) {
-            self.measured_us.insert((node.to_owned(), event.subject.clone()), min_us);
+    /// Takes the idle round trip from `node` to `peer`.
+    pub(crate) fn base_rtt(&mut self, node: &str, peer: &str, rtt: &BaseRtt) {
+        if let Some(min_us) = rtt.min_us {
+            self.measured_us.insert((node.to_owned(), peer.to_owned()), min_us);
         }
     }
 

@@ -1,6 +1,7 @@
 //! Every check, once satisfied and once not. The trial: 10 s, `main` (two flows, cubic) from 0 to 10 s over a
 //! bottleneck of 8 Mbit/s (1 MB/s) and 10 ms of delay.
 
+use ccbench_proto::event::{BaseRtt, CcSockets, Kind, NoData};
 use ccbench_proto::plan::check::TraceFacts;
 use ccbench_proto::plan::{check, parse};
 use ccbench_proto::trace::{Step, Steps, Trace};
@@ -68,7 +69,7 @@ struct Story {
     change_rc: i32,
     done: Done,
     lost: bool,
-    event: Option<(&'static str, &'static str)>,
+    event: Option<(Option<Kind>, &'static str)>,
     queue: &'static str,
     /// When the plan changes the bottleneck's rate, and to what.
     change: Option<(u64, &'static str)>,
@@ -197,19 +198,19 @@ impl Story {
         if let Some(row) = &self.timing {
             see("mid", Of::LinkTiming(row.clone()));
         }
+        let rtt = BaseRtt { min_us: Some(self.base_rtt_us), n: 5 };
         let rtt = Event {
             at_ns: at(0),
-            kind: "base_rtt".into(),
+            kind: Some(Kind::BaseRtt(rtt)),
             subject: "dst".into(),
-            data_json: format!("{{\"min_us\": {}}}", self.base_rtt_us),
             ..Default::default()
         };
         see("src", Of::Event(rtt));
-        if let Some((kind, message)) = self.event {
+        if let Some((kind, message)) = &self.event {
             let event = Event {
-                kind: kind.into(),
+                kind: kind.clone(),
                 subject: "main".into(),
-                message: message.into(),
+                message: (*message).into(),
                 ..Default::default()
             };
             see("src", Of::Event(event));
@@ -489,12 +490,41 @@ fn a_flow_that_still_delivers_after_its_stop_overruns() {
 #[test]
 fn a_flow_without_data_an_error_or_an_exit_code_is_dead() {
     only(&Story { first_data_ms: 20_000, ..Story::default() }, Status::Failed, "flow_dead");
-    let story = Story { event: Some(("flow_error", "unable to connect")), ..Story::default() };
+    let story = Story {
+        event: Some((Some(Kind::FlowError(NoData {})), "unable to connect")),
+        ..Story::default()
+    };
     let message = only(&story, Status::Failed, "flow_error");
     assert!(message.contains("unable to connect"), "{message}");
     only(&Story { exit_code: Some(1), ..Story::default() }, Status::Degraded, "flow_exit");
     fine(&Story { exit_code: None, ..Story::default() });
-    fine(&Story { event: Some(("flow_start", "")), ..Story::default() });
+    fine(&Story { event: Some((Some(Kind::FlowStart(NoData {})), "")), ..Story::default() });
+}
+
+#[test]
+fn an_unreadable_event_degrades() {
+    let story = Story { event: Some((None, "what a later version sends")), ..Story::default() };
+    let message = only(&story, Status::Degraded, "event_unreadable");
+    assert_eq!(
+        message,
+        format!(
+            "src: events that cannot be read: 1 (the first: its kind is unknown: main: what a later version sends); \
+             its agent reports no version, this is ccbench {}; install the same build on both",
+            env!("CARGO_PKG_VERSION")
+        )
+    );
+    let sockets = CcSockets { cc: "cubic".into(), ..CcSockets::default() };
+    let story = Story { event: Some((Some(Kind::CcSockets(sockets)), "")), ..Story::default() };
+    let message = only(&story, Status::Degraded, "event_unreadable");
+    assert!(message.contains("the event `cc_sockets` has no valid `side`"), "{message}");
+}
+
+#[test]
+fn every_error_event_degrades_under_its_name() {
+    let story =
+        Story { event: Some((Some(Kind::LinkError(NoData {})), "ENOBUFS")), ..Story::default() };
+    let message = only(&story, Status::Degraded, "link_error");
+    assert_eq!(message, "src: main: ENOBUFS");
 }
 
 #[test]

@@ -206,7 +206,7 @@ fn samples_without_a_time_are_told() {
 fn what_was_not_read_is_an_event() {
     let gathered = gather(&[source("x", "src", b"hello\n")], &Names::new());
     let Some((_, Of::Event(event))) = gathered.rows.first() else { panic!() };
-    let data: serde_json::Value = serde_json::from_str(&event.data_json).unwrap();
+    let data: serde_json::Value = serde_json::from_str(&event.data_json()).unwrap();
     assert_eq!(data["unread_lines"], serde_json::json!([1]));
 }
 

@@ -1,10 +1,10 @@
 //! Puts what was decided into force for one trial, and says what became of it. Nothing here fails a trial: what cannot
 //! be had is a fallback, which the event names and the verdict sees.
 
+use ccbench_proto::event::{Ecn, EcnEct1, Kind};
 use ccbench_proto::resolve::Egress;
 use ccbench_proto::schedule::NodeTask;
-use ccbench_proto::wire;
-use serde_json::json;
+use ccbench_proto::wire::{self, Side};
 
 use super::{Capabilities, Decision, End, Mode, decide};
 use crate::event::event;
@@ -78,26 +78,27 @@ pub fn apply(
 
 fn told(end: &End, decision: &Decision, ect1: Option<&Result<String, String>>) -> wire::Event {
     let (asked, mode) = (end.wants.name(), decision.mode.name());
-    let side = if end.sends { "snd" } else { "rcv" };
+    let side = if end.sends { Side::Sender } else { Side::Receiver };
     let ect1_text = match ect1 {
         Some(Ok(dev)) => format!("; ECT(1) by rewrite on the way out of {dev}"),
         Some(Err(why)) => format!("; no ECT(1): {why}"),
         None => String::new(),
     };
-    let message = format!("{} ({side}): {mode}: {}{ect1_text}", end.cc, decision.reason);
-    let data = json!({
-        "side": side,
-        "cc": end.cc,
-        "kernel_name": end.kernel_name,
-        "asked": asked,
-        "mode": mode,
-        "reason": decision.reason,
-        "counts_marks": decision.mode.counts_marks(),
-        "ect1_wanted": end.sends && end.wants.ect1,
-        "ect1_dev": ect1.and_then(|done| done.as_ref().ok()),
-        "ect1_error": ect1.and_then(|done| done.as_ref().err()),
-    });
-    wire::Event { data_json: data.to_string(), ..event("ecn", &end.group, message) }
+    let message =
+        format!("{} ({}): {mode}: {}{ect1_text}", end.cc, side.as_text(), decision.reason);
+    let data = Ecn {
+        side: side.into(),
+        cc: end.cc.clone(),
+        kernel_name: end.kernel_name.clone(),
+        asked: asked.to_owned(),
+        mode: mode.to_owned(),
+        reason: decision.reason.clone(),
+        counts_marks: Some(decision.mode.counts_marks()),
+        ect1_wanted: end.sends && end.wants.ect1,
+        ect1_dev: ect1.and_then(|done| done.as_ref().ok().cloned()),
+        ect1_error: ect1.and_then(|done| done.as_ref().err().cloned()),
+    };
+    event(Kind::Ecn(data), &end.group, message)
 }
 
 impl EcnApplied {
@@ -124,8 +125,8 @@ impl EcnApplied {
         for ect1 in &self.ect1 {
             let rewritten = ect1.rewritten();
             let message = format!("{rewritten} packets of {} from ECT(0) to ECT(1)", ect1.cc);
-            let data_json = json!({"cc": ect1.cc, "rewritten": rewritten}).to_string();
-            events.push(wire::Event { data_json, ..event("ecn_ect1", &ect1.dev, message) });
+            let data = EcnEct1 { cc: ect1.cc.clone(), rewritten };
+            events.push(event(Kind::EcnEct1(data), &ect1.dev, message));
         }
         events
     }

@@ -1,0 +1,379 @@
+//! Events: the name, the severity and the JSON body of every kind. Table `events` stores them.
+//!
+//! To add a kind: a member of `Event.kind` in `agent.proto`, its line in [`Kind::name`] and in [`Kind::severity`], and, if it
+//! has data, its body in [`Kind::data_json`] and its required fields in [`Kind::missing`].
+
+use serde_json::{Value, json};
+use thiserror::Error;
+
+use crate::wire::{Event, Side};
+
+pub use crate::wire::event::{
+    BaseRtt, Capture, CcInForce, CcSockets, Ecn, EcnEct1, Import, Kind, Lab, NoData,
+    NodeCongestionControl,
+};
+
+/// Name of [`Kind::Link`].
+pub const LINK: &str = "link";
+/// Stands in table `events` for the name of a kind that this build does not know.
+pub const UNREADABLE: &str = "unreadable";
+
+/// What an event means for its trial.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// Nothing by its kind alone; its data may.
+    Info,
+    /// The trial is degraded.
+    Degraded,
+    /// The trial failed.
+    Failed,
+}
+
+/// An event of an agent of another version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum UnreadableEvent {
+    /// The kind is not in this build's `agent.proto`.
+    #[error("its kind is unknown")]
+    UnknownKind,
+    /// A required field is absent, or has a value that this build does not know.
+    #[error("the event `{kind}` has no valid `{field}`")]
+    MissingField {
+        /// Name of the kind.
+        kind: &'static str,
+        /// Name of the field.
+        field: &'static str,
+    },
+}
+
+impl Event {
+    /// The kind, if this build can read the event.
+    ///
+    /// # Errors
+    /// The kind is unknown, or lacks a required field.
+    pub fn read(&self) -> Result<&Kind, UnreadableEvent> {
+        let kind = self.kind.as_ref().ok_or(UnreadableEvent::UnknownKind)?;
+        match kind.missing() {
+            Some(field) => Err(UnreadableEvent::MissingField { kind: kind.name(), field }),
+            None => Ok(kind),
+        }
+    }
+
+    /// Column `kind`.
+    pub fn name(&self) -> &'static str {
+        self.kind.as_ref().map_or(UNREADABLE, Kind::name)
+    }
+
+    /// Column `data_json`: a JSON object, or empty.
+    pub fn data_json(&self) -> String {
+        self.kind.as_ref().and_then(Kind::data_json).map_or(String::new(), |data| data.to_string())
+    }
+}
+
+impl Kind {
+    /// Column `kind`.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::PhaseStart(_) => "phase_start",
+            Self::TrialEnd(_) => "trial_end",
+            Self::FlowStart(_) => "flow_start",
+            Self::FlowEnd(_) => "flow_end",
+            Self::FlowError(_) => "flow_error",
+            Self::Iperf3Unread(_) => "iperf3_unread",
+            Self::ProbeError(_) => "probe_error",
+            Self::ProbeUnfinished(_) => "probe_unfinished",
+            Self::Sysctl(_) => "sysctl",
+            Self::OffloadsOff(_) => "offloads_off",
+            Self::LinkUp(_) => "link_up",
+            Self::KeepAwake(_) => "keep_awake",
+            Self::KeepAwakeError(_) => "keep_awake_error",
+            Self::BaseRtt(_) => "base_rtt",
+            Self::Acks(_) => "acks",
+            Self::AcksOff(_) => "acks_off",
+            Self::AcksError(_) => "acks_error",
+            Self::Capture(_) => "capture",
+            Self::CaptureCaveat(_) => "capture_caveat",
+            Self::CaptureError(_) => "capture_error",
+            Self::CcStateError(_) => "cc_state_error",
+            Self::CcStateThinned(_) => "cc_state_thinned",
+            Self::SampleError(_) => "sample_error",
+            Self::LinkError(_) => "link_error",
+            Self::AgentError(_) => "agent_error",
+            Self::CcInForce(_) => "cc_in_force",
+            Self::CcSockets(_) => "cc_sockets",
+            Self::Ecn(_) => "ecn",
+            Self::EcnEct1(_) => "ecn_ect1",
+            Self::Link(_) => LINK,
+            Self::CongestionControl(_) => "congestion_control",
+            Self::Lab(_) => "lab",
+            Self::StreamEnd(_) => "stream_end",
+            Self::Import(_) => "import",
+            Self::Iperf3Error(_) => "iperf3_error",
+        }
+    }
+
+    /// What an event of this kind means for its trial. The name is the code of the verdict's reason.
+    pub fn severity(&self) -> Severity {
+        match self {
+            Self::FlowError(_) => Severity::Failed,
+            Self::ProbeError(_)
+            | Self::KeepAwakeError(_)
+            | Self::AcksError(_)
+            | Self::CaptureCaveat(_)
+            | Self::CaptureError(_)
+            | Self::CcStateError(_)
+            | Self::SampleError(_)
+            | Self::LinkError(_)
+            | Self::AgentError(_)
+            | Self::Iperf3Error(_) => Severity::Degraded,
+            Self::PhaseStart(_)
+            | Self::TrialEnd(_)
+            | Self::FlowStart(_)
+            | Self::FlowEnd(_)
+            | Self::Iperf3Unread(_)
+            | Self::ProbeUnfinished(_)
+            | Self::Sysctl(_)
+            | Self::OffloadsOff(_)
+            | Self::LinkUp(_)
+            | Self::KeepAwake(_)
+            | Self::BaseRtt(_)
+            | Self::Acks(_)
+            | Self::AcksOff(_)
+            | Self::Capture(_)
+            | Self::CcStateThinned(_)
+            | Self::CcInForce(_)
+            | Self::CcSockets(_)
+            | Self::Ecn(_)
+            | Self::EcnEct1(_)
+            | Self::Link(_)
+            | Self::CongestionControl(_)
+            | Self::Lab(_)
+            | Self::StreamEnd(_)
+            | Self::Import(_) => Severity::Info,
+        }
+    }
+
+    /// Whether it reports that something went wrong.
+    pub fn is_error(&self) -> bool {
+        self.severity() > Severity::Info
+    }
+
+    /// The first required field without a valid value.
+    fn missing(&self) -> Option<&'static str> {
+        let first = |fields: &[(&'static str, bool)]| {
+            fields.iter().find(|(_, present)| !present).map(|(name, _)| *name)
+        };
+        let side = |side: i32| ("side", known(side));
+        match self {
+            Self::Capture(capture) => first(&[
+                ("dropped", capture.dropped.is_some()),
+                ("left_out", capture.left_out.is_some()),
+            ]),
+            Self::CcInForce(start) => first(&[
+                side(start.side),
+                ("cc", !start.cc.is_empty()),
+                ("begins_with", !start.begins_with.is_empty()),
+                ("how", !start.how.is_empty()),
+            ]),
+            Self::CcSockets(sockets) => first(&[
+                side(sockets.side),
+                ("cc", !sockets.cc.is_empty()),
+                ("set", sockets.set.is_some()),
+                ("refused", sockets.refused.is_some()),
+            ]),
+            Self::Ecn(ecn) => first(&[
+                side(ecn.side),
+                ("cc", !ecn.cc.is_empty()),
+                ("asked", !ecn.asked.is_empty()),
+                ("mode", !ecn.mode.is_empty()),
+                ("counts_marks", ecn.counts_marks.is_some()),
+            ]),
+            _ => None,
+        }
+    }
+
+    /// The body in column `data_json`. Its keys are part of the results' format.
+    fn data_json(&self) -> Option<Value> {
+        Some(match self {
+            Self::BaseRtt(rtt) => match rtt.min_us {
+                // Pings do not resolve less than a tenth of a microsecond.
+                Some(min_us) => json!({ "min_us": (min_us * 10.0).round() / 10.0, "n": rtt.n }),
+                None => json!({ "n": rtt.n }),
+            },
+            Self::Capture(capture) => json!({
+                "packets": capture.packets,
+                "dropped": capture.dropped,
+                "left_out": capture.left_out,
+                "files_overwritten": capture.files_overwritten,
+            }),
+            Self::CcInForce(start) => json!({
+                "side": side_text(start.side),
+                "cc": start.cc,
+                "kernel_name": start.kernel_name,
+                "begins_with": start.begins_with,
+                "how": start.how,
+                "no_hook": start.no_hook,
+                "paced_by": start.paced_by,
+            }),
+            Self::CcSockets(sockets) => json!({
+                "side": side_text(sockets.side),
+                "cc": sockets.cc,
+                "set": sockets.set,
+                "refused": sockets.refused,
+                "ended": sockets.ended,
+                "paced": sockets.paced,
+            }),
+            Self::Ecn(ecn) => ecn_json(ecn),
+            Self::EcnEct1(ect1) => json!({ "cc": ect1.cc, "rewritten": ect1.rewritten }),
+            _ => return self.controller_json(),
+        })
+    }
+
+    /// Bodies of the controller's own events.
+    fn controller_json(&self) -> Option<Value> {
+        Some(match self {
+            Self::Link(link) => json!({
+                "dev": link.dev, "backend": link.backend, "why": link.why, "qdiscs": link.qdiscs,
+            }),
+            Self::CongestionControl(NodeCongestionControl { node, cc }) => {
+                let cc = cc.as_ref()?;
+                json!({
+                    "node": node, "algorithm": cc.algorithm, "kernel_name": cc.kernel_name, "via": cc.via,
+                    "why": cc.why, "params": cc.params,
+                })
+            }
+            Self::Lab(lab) => json!({
+                "emulator": lab.emulator, "kernel": lab.kernel, "source": lab.source,
+                "userland_sha256": lab.userland_sha256, "dilation": lab.dilation, "seed": lab.seed,
+                "busy_pct": lab.busy_pct,
+            }),
+            Self::StreamEnd(done) => json!({
+                "rows_sent": done.rows_sent,
+                "rows_dropped": done.rows_dropped,
+                "samples_late": done.samples_late,
+                "samples_missed": done.samples_missed,
+            }),
+            Self::Import(import) => json!({
+                "lines": import.lines, "unread": import.unread, "unread_lines": import.unread_lines,
+            }),
+            _ => return None,
+        })
+    }
+}
+
+fn ecn_json(ecn: &Ecn) -> Value {
+    json!({
+        "side": side_text(ecn.side),
+        "cc": ecn.cc,
+        "kernel_name": ecn.kernel_name,
+        "asked": ecn.asked,
+        "mode": ecn.mode,
+        "reason": ecn.reason,
+        "counts_marks": ecn.counts_marks,
+        "ect1_wanted": ecn.ect1_wanted,
+        "ect1_dev": ecn.ect1_dev,
+        "ect1_error": ecn.ect1_error,
+    })
+}
+
+fn known(side: i32) -> bool {
+    Side::try_from(side).is_ok_and(|side| side != Side::Unspecified)
+}
+
+fn side_text(side: i32) -> &'static str {
+    Side::try_from(side).unwrap_or_default().as_text()
+}
+
+impl Side {
+    /// As columns hold it; empty if unspecified.
+    pub fn as_text(self) -> &'static str {
+        match self {
+            Self::Unspecified => "",
+            Self::Sender => "snd",
+            Self::Receiver => "rcv",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prost::Message as _;
+
+    use super::*;
+
+    fn event(kind: Kind) -> Event {
+        Event { kind: Some(kind), ..Event::default() }
+    }
+
+    /// Key and payload of a length-delimited field.
+    fn field(number: u32, payload: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        prost::encoding::encode_key(number, prost::encoding::WireType::LengthDelimited, &mut bytes);
+        prost::encoding::encode_varint(payload.len() as u64, &mut bytes);
+        bytes.extend(payload);
+        bytes
+    }
+
+    #[test]
+    fn an_unknown_kind_is_unreadable() {
+        let newer = Event { subject: "l4s".into(), ..Event::default() };
+        let bytes = [newer.encode_to_vec(), field(4242, b"what a later version sends")].concat();
+        let read = Event::decode(bytes.as_slice()).unwrap();
+        assert_eq!(read.read(), Err(UnreadableEvent::UnknownKind));
+        assert_eq!((read.name(), read.subject.as_str()), (UNREADABLE, "l4s"));
+    }
+
+    #[test]
+    fn an_event_with_a_kind_as_string_is_unreadable() {
+        let older = [field(2, b"flow_error"), field(4, b"unable to connect")].concat();
+        let read = Event::decode(older.as_slice()).unwrap();
+        assert_eq!(read.read(), Err(UnreadableEvent::UnknownKind));
+        assert_eq!(read.message, "unable to connect");
+    }
+
+    #[test]
+    fn a_missing_field_is_unreadable() {
+        let sockets = CcSockets {
+            side: Side::Sender.into(),
+            cc: "vegas".into(),
+            set: Some(3),
+            refused: Some(0),
+            ..CcSockets::default()
+        };
+        assert!(event(Kind::CcSockets(sockets.clone())).read().is_ok());
+        let field_of = |sockets| match event(Kind::CcSockets(sockets)).read() {
+            Err(UnreadableEvent::MissingField { kind: "cc_sockets", field }) => field,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(field_of(CcSockets { refused: None, ..sockets.clone() }), "refused");
+        assert_eq!(field_of(CcSockets { side: 7, ..sockets.clone() }), "side");
+        assert_eq!(field_of(CcSockets { cc: String::new(), ..sockets }), "cc");
+        for kind in [
+            Kind::Ecn(Ecn::default()),
+            Kind::CcInForce(CcInForce::default()),
+            Kind::Capture(Capture::default()),
+        ] {
+            assert!(event(kind.clone()).read().is_err(), "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn bodies_keep_their_format() {
+        let json = |kind| event(kind).data_json();
+        assert_eq!(json(Kind::FlowEnd(NoData {})), "");
+        let rtt = |min_us, n| json(Kind::BaseRtt(BaseRtt { min_us, n }));
+        assert_eq!(rtt(Some(20_123.456), 5), r#"{"min_us":20123.5,"n":5}"#);
+        assert_eq!(rtt(Some(20_000.0), 5), r#"{"min_us":20000.0,"n":5}"#);
+        assert_eq!(rtt(None, 0), r#"{"n":0}"#);
+        let start = CcInForce {
+            side: Side::Receiver.into(),
+            cc: "quick".into(),
+            begins_with: "reno".into(),
+            how: "after_connect".into(),
+            ..CcInForce::default()
+        };
+        assert_eq!(
+            json(Kind::CcInForce(start)),
+            r#"{"begins_with":"reno","cc":"quick","how":"after_connect","kernel_name":null,"no_hook":null,"paced_by":null,"side":"rcv"}"#
+        );
+    }
+}
