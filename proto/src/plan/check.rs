@@ -160,7 +160,18 @@ pub fn trace_files(text: &str, sets: &[String]) -> BTreeSet<String> {
 /// # Errors
 /// Every problem there is, warnings too, when at least one is an error.
 pub fn check(plan: Plan) -> Result<(CheckedPlan, Vec<PlanProblem>), Vec<PlanProblem>> {
-    let traces = Arc::default();
+    check_with(plan, TraceFiles::new())
+}
+
+/// As [`check`], with the contents of the trace files that the plan names.
+///
+/// # Errors
+/// As [`check`]; files that cannot be read are problems of the plan.
+pub fn check_with(
+    plan: Plan,
+    traces: TraceFiles,
+) -> Result<(CheckedPlan, Vec<PlanProblem>), Vec<PlanProblem>> {
+    let traces = Arc::new(traces);
     let found = find(&plan, Lost::default(), &traces);
     if found.iter().any(|p| p.severity == Severity::Error) {
         return Err(found);

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use ccbench_proto::plan::{Backend, BurstLoss, Jitter, OnEnd};
 use ccbench_proto::units::{Bytes, Limit, Micros, Ppm, Rate, UnitError};
 
-use super::text;
+use super::text::{self, TableError};
 
 /// Of `ccbench link --help`.
 pub(crate) const ABOUT: &str = "An emulated link by itself: rate, delay, queue, losses, traces.\n\n\
@@ -196,11 +196,11 @@ impl From<Up> for Down {
     }
 }
 
-fn burst_loss(text: &str) -> Result<BurstLoss, String> {
+fn burst_loss(text: &str) -> Result<BurstLoss, TableError> {
     text::table("enter", text)
 }
 
-fn jitter(text: &str) -> Result<Jitter, String> {
+fn jitter(text: &str) -> Result<Jitter, TableError> {
     text::table("spread", text)
 }
 
@@ -236,9 +236,14 @@ pub enum Start {
     At(u64),
 }
 
+/// The value of `--start` is not an instant.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("write now, first-packet, or @SECONDS like @1800000000.5")]
+pub struct StartError;
+
 impl FromStr for Start {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
+    type Err = StartError;
+    fn from_str(text: &str) -> Result<Self, StartError> {
         let seconds = |text: &str| {
             let (whole, part) = text.split_once('.').unwrap_or((text, "0"));
             let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
@@ -251,9 +256,7 @@ impl FromStr for Start {
         match text {
             "now" => Ok(Self::Now),
             "first-packet" => Ok(Self::FirstPacket),
-            _ => text.strip_prefix('@').and_then(seconds).map(Self::At).ok_or_else(|| {
-                "write now, first-packet, or @SECONDS like @1800000000.5".to_owned()
-            }),
+            _ => text.strip_prefix('@').and_then(seconds).map(Self::At).ok_or(StartError),
         }
     }
 }

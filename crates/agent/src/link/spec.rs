@@ -1,35 +1,41 @@
-//! From flags to what the two directions of the link are to do. Everything is said in the plan's words and
-//! judged by the plan's own rules: the flags become the links of a plan of two nodes.
+//! From flags to the configuration of both directions. The flags become the links of a plan of two nodes, so the
+//! plan's checks and defaults apply to them.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
 use ccbench_proto::plan::check::{self, PlanProblem, Severity, TraceFacts, TraceFiles};
-use ccbench_proto::plan::{Backend, OnEnd, Queue};
+use ccbench_proto::plan::{
+    Backend, Flow, LabUse, Link, Node, OnEnd, Order, Phase, Plan, Queue, Reorder, Sample, Shaper,
+    TraceStart, TraceUse,
+};
 use ccbench_proto::resolve::{LinkConfig, resolve_queue};
 use ccbench_proto::schedule::{self, TrialContext};
 use ccbench_proto::trace::Trace;
-use ccbench_proto::units::{Limit, Micros, Packets, Rate};
-use serde_json::{Map, Value, json};
+use ccbench_proto::units::{Limit, Micros, Packets, Ppm, Rate};
 
 use super::args::{Args, Down, RateOrNone, Start};
 use super::error::LinkError;
 use super::text;
+use super::trace_file::TraceFileError;
 
-/// Where there is no delay or no steady rate to reckon a queue from: what an interface of Linux has.
+/// Default queue limit without a delay or a constant rate: Linux's default `txqueuelen`.
 const QUEUE: Limit = Limit::Packets(Packets::new(1000));
 /// Longer than any trace and within what a plan allows.
-const LENGTH: &str = "1h";
+const LENGTH: Micros = Micros::from_millis(3_600_000);
+/// The nodes of the plan.
+const LEFT: &str = "left";
+const RIGHT: &str = "right";
 
-/// What the two directions are to do, and what misleads about them.
+/// The configuration of both directions, and warnings about misleading settings.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Spec {
     /// From left to right.
     pub(crate) down: LinkConfig,
     /// From right to left.
     pub(crate) up: LinkConfig,
-    /// For people.
+    /// Warnings, each naming its flag.
     pub(crate) warnings: Vec<String>,
 }
 
@@ -38,34 +44,25 @@ pub(crate) const DOWN: &str = "down";
 /// The other one's.
 pub(crate) const UP: &str = "up";
 
-/// What `args` ask for. `read` reads a trace file, or says why not.
+/// Reads a trace file: its sha256 in hexadecimal and its contents.
+pub(crate) trait ReadTrace: Fn(&Path) -> Result<(String, Trace), TraceFileError> {}
+impl<F: Fn(&Path) -> Result<(String, Trace), TraceFileError>> ReadTrace for F {}
+
+/// Builds the plan of the link from the flags, checks it and resolves both directions.
 ///
 /// # Errors
-/// The flag that is wrong.
-pub(crate) fn build(
-    args: &Args,
-    read: impl Fn(&Path) -> Result<(String, Trace), String>,
-) -> Result<Spec, LinkError> {
+/// Names the flag that is wrong.
+pub(crate) fn build(args: &Args, read: impl ReadTrace) -> Result<Spec, LinkError> {
     let (down, up) = directions(args);
     let mut traces = Traces { files: TraceFiles::new(), read: &read };
     let rtt = down.delay.unwrap_or_default() + up.delay.unwrap_or_default();
-    let links = json!({
-        DOWN: link(&down, "--", ("left", "right"), rtt, args, &mut traces)?,
-        UP: link(&up, "--up-", ("right", "left"), rtt, args, &mut traces)?,
-    });
-    let plan = json!({
-        "name": "link",
-        "seed": args.seed.min(i64::MAX as u64),
-        "nodes": {"left": {}, "right": {}},
-        "wires": {"link": ["left", "right"]},
-        "links": links,
-        "flows": {"all": {"from": "left", "to": "right"}},
-        "phases": [{"name": "all", "length": LENGTH, "flows": ["all"]}],
-    });
-    let text = toml::to_string(&plan).map_err(|e| LinkError::Usage(e.to_string()))?;
+    let links = [
+        (DOWN.to_owned(), link(&down, "--", (LEFT, RIGHT), rtt, args, &mut traces)?),
+        (UP.to_owned(), link(&up, "--up-", (RIGHT, LEFT), rtt, args, &mut traces)?),
+    ];
     let files = traces.files;
-    let (checked, warnings) =
-        check::read_with(&text, &[], files.clone()).map_err(|found| refused(&found))?;
+    let (checked, warnings) = check::check_with(plan(links.into(), args.seed), files.clone())
+        .map_err(|problems| refused(&problems))?;
     let context = TrialContext {
         seed: args.seed,
         traces: files
@@ -82,13 +79,58 @@ pub(crate) fn build(
     };
     let missing = || LinkError::Usage("the link is not in its own plan".to_owned());
     Ok(Spec {
-        down: config("left").ok_or_else(missing)?,
-        up: config("right").ok_or_else(missing)?,
-        warnings: warnings.iter().filter(|w| is_of_queue(w, args)).map(worded).collect(),
+        down: config(LEFT).ok_or_else(missing)?,
+        up: config(RIGHT).ok_or_else(missing)?,
+        warnings: warnings.iter().filter(|w| is_of_queue(w, args)).map(flag_message).collect(),
     })
 }
 
-/// Both directions with what the way back takes over from the way there.
+/// A plan of two nodes with one wire, both links and one flow.
+fn plan(links: BTreeMap<String, Link>, seed: u64) -> Plan {
+    let flow = Flow {
+        from: LEFT.to_owned(),
+        to: RIGHT.to_owned(),
+        cc: None,
+        count: 1,
+        reverse: false,
+        rate: None,
+        start: None,
+        stop: None,
+        interval: Micros::from_millis(100),
+    };
+    let phase = Phase {
+        name: "all".to_owned(),
+        length: LENGTH,
+        flows: vec!["all".to_owned()],
+        measure: true,
+    };
+    Plan {
+        name: "link".to_owned(),
+        about: None,
+        repeat: 1,
+        gap: Micros::default(),
+        seed,
+        order: Order::default(),
+        sample: Sample::default(),
+        keep_awake: false,
+        lab: LabUse::default(),
+        nodes: [LEFT, RIGHT].map(|node| (node.to_owned(), Node::default())).into(),
+        wires: [("link".to_owned(), vec![LEFT.to_owned(), RIGHT.to_owned()])].into(),
+        path: BTreeMap::new(),
+        links,
+        cc: BTreeMap::new(),
+        flows: [("all".to_owned(), flow)].into(),
+        probes: BTreeMap::new(),
+        capture: BTreeMap::new(),
+        phases: vec![phase],
+        changes: Vec::new(),
+        matrix: BTreeMap::new(),
+        expect: Vec::new(),
+        quick: BTreeMap::new(),
+    }
+}
+
+/// The options of both directions: up inherits what it does not set from down.
 fn directions(args: &Args) -> (Down, Down) {
     let (down, up) = (args.down.clone(), Down::from(args.up.clone()));
     // A rate and a trace are two ways to say the same.
@@ -118,12 +160,13 @@ struct Traces<'a, R> {
     read: &'a R,
 }
 
-impl<R: Fn(&Path) -> Result<(String, Trace), String>> Traces<'_, R> {
+impl<R: ReadTrace> Traces<'_, R> {
     fn get(&mut self, flag: &str, path: &Path) -> Result<(String, Arc<Trace>), LinkError> {
         let name = path.to_string_lossy().into_owned();
         if !self.files.contains_key(&name) {
             let facts = (self.read)(path)
-                .map(|(sha256, trace)| TraceFacts { sha256, trace: Arc::new(trace) });
+                .map(|(sha256, trace)| TraceFacts { sha256, trace: Arc::new(trace) })
+                .map_err(|error| error.to_string());
             self.files.insert(name.clone(), facts);
         }
         match &self.files[&name] {
@@ -134,78 +177,94 @@ impl<R: Fn(&Path) -> Result<(String, Trace), String>> Traces<'_, R> {
 }
 
 /// One direction as a link of a plan.
-fn link<R: Fn(&Path) -> Result<(String, Trace), String>>(
+fn link<R: ReadTrace>(
     one: &Down,
     flag: &str,
     (node, toward): (&str, &str),
     rtt: Micros,
     args: &Args,
     traces: &mut Traces<'_, R>,
-) -> Result<Value, LinkError> {
-    let mut link = Map::new();
-    let mut put = |key: &str, value: Value| link.insert(key.to_owned(), value);
-    put("node", json!(node));
-    put("toward", json!(toward));
-    let backend =
-        if args.dev.is_some() { args.backend.unwrap_or_default() } else { Backend::Userspace };
-    put("backend", json!(backend));
+) -> Result<Link, LinkError> {
     let rate = match one.rate {
         Some(RateOrNone::Rate(rate)) => Some(rate),
         Some(RateOrNone::None) | None => None,
     };
-    if let Some(rate) = rate {
-        put("rate", json!(rate));
-    }
-    if let Some(path) = &one.trace {
-        let (file, trace) = traces.get(flag, path)?;
-        let opportunities = matches!(*trace, Trace::Opportunities(_));
-        let on_end = one.on_end.unwrap_or(if opportunities { OnEnd::Loop } else { OnEnd::Hold });
-        let start = if args.start == Start::FirstPacket { "first-packet" } else { "trial" };
-        let mut used = json!({"file": file, "on_end": on_end, "start": start});
-        if let Some(floor) = one.floor {
-            used["floor"] = json!(floor);
-        }
-        put("trace", used);
-    } else if one.on_end.is_some() || one.floor.is_some() {
-        let key = if one.on_end.is_some() { "on-end" } else { "floor" };
+    let trace = trace_use(one, flag, args, traces)?;
+    let has_rate = rate.is_some() || trace.is_some();
+    let nonzero = |share: Option<Ppm>| share.filter(|share| share.get() > 0);
+    Ok(Link {
+        node: node.to_owned(),
+        toward: Some(toward.to_owned()),
+        dev: None,
+        path: None,
+        rate,
+        delay: one.delay,
+        loss: one.loss,
+        jitter: one.jitter,
+        burst_loss: one.burst_loss,
+        duplicate: nonzero(one.duplicate),
+        reorder: nonzero(one.reorder).map(|share| Reorder { share }),
+        corrupt: nonzero(one.corrupt),
+        trace,
+        overhead: Some(args.overhead),
+        packet_log: args.packet_log.is_some().then_some(args.packet_log_limit),
+        gso: args.no_gso.then_some(false),
+        queue: if has_rate { Some(queue(one, flag, rtt)?) } else { None },
+        backend: match args.dev {
+            Some(_) => args.backend.unwrap_or_default(),
+            None => Backend::Userspace,
+        },
+        shaper: Shaper::default(),
+        classes: BTreeMap::new(),
+    })
+}
+
+/// The trace of a direction, from `--trace`, `--on-end`, `--floor` and `--start`.
+fn trace_use<R: ReadTrace>(
+    one: &Down,
+    flag: &str,
+    args: &Args,
+    traces: &mut Traces<'_, R>,
+) -> Result<Option<TraceUse>, LinkError> {
+    let Some(path) = &one.trace else {
+        let key = match (one.on_end, one.floor) {
+            (Some(_), _) => "on-end",
+            (None, Some(_)) => "floor",
+            (None, None) => return Ok(None),
+        };
         let why = format!(
             "there is no trace that it could be about; add {flag}trace FILE, or leave it out"
         );
         return Err(LinkError::Flag { flag: format!("{flag}{key}"), why });
-    }
-    if rate.is_some() || one.trace.is_some() {
-        put("queue", queue(one, flag, rtt)?);
-    }
-    for (key, value) in [
-        ("delay", one.delay.map(|v| json!(v))),
-        ("loss", one.loss.map(|v| json!(v))),
-        ("burst_loss", one.burst_loss.map(|v| json!(v))),
-        ("jitter", one.jitter.map(|v| json!(v))),
-        ("duplicate", one.duplicate.filter(|v| v.get() > 0).map(|v| json!(v))),
-        ("reorder", one.reorder.filter(|v| v.get() > 0).map(|share| json!({"share": share}))),
-        ("corrupt", one.corrupt.filter(|v| v.get() > 0).map(|v| json!(v))),
-        ("overhead", Some(json!(args.overhead))),
-        ("gso", args.no_gso.then_some(json!(false))),
-        ("packet_log", args.packet_log.is_some().then(|| json!(args.packet_log_limit))),
-    ] {
-        if let Some(value) = value {
-            put(key, value);
-        }
-    }
-    Ok(Value::Object(link))
+    };
+    let (file, trace) = traces.get(flag, path)?;
+    let opportunities = matches!(*trace, Trace::Opportunities(_));
+    Ok(Some(TraceUse {
+        file,
+        sha256: None,
+        mean_rate: None,
+        on_end: one.on_end.unwrap_or(if opportunities { OnEnd::Loop } else { OnEnd::Hold }),
+        start: match args.start {
+            Start::FirstPacket => TraceStart::FirstPacket,
+            Start::Now | Start::At(_) => TraceStart::Trial,
+        },
+        floor: one.floor,
+    }))
 }
 
 /// The queue of a plan's link, from `--aqm` and `--queue`.
-fn queue(one: &Down, flag: &str, rtt: Micros) -> Result<Value, LinkError> {
+fn queue(one: &Down, flag: &str, rtt: Micros) -> Result<Queue, LinkError> {
     let wrong = |key: &str, why: String| LinkError::Flag { flag: format!("{flag}{key}"), why };
-    let steady = one.trace.is_none() && rtt.get() > 0;
-    let usual = if steady { Limit::MilliBdp(1500) } else { QUEUE };
+    let constant = one.trace.is_none() && rtt.get() > 0;
+    let default = if constant { Limit::MilliBdp(1500) } else { QUEUE };
     let Some(aqm) = &one.aqm else {
-        let limit = one.queue.unwrap_or(usual);
-        let kind = if matches!(limit, Limit::Packets(_)) { "pfifo" } else { "bfifo" };
-        return Ok(json!({"kind": kind, "limit": limit}));
+        let limit = one.queue.unwrap_or(default);
+        return Ok(match limit {
+            Limit::Packets(_) => Queue::Pfifo { limit },
+            _ => Queue::Bfifo { limit },
+        });
     };
-    let mut fields = text::fields("kind", aqm).map_err(|why| wrong("aqm", why))?;
+    let mut fields = text::fields("kind", aqm).map_err(|error| wrong("aqm", error.to_string()))?;
     let has_limit = fields.iter().any(|(key, _)| key == "limit");
     let kind = fields.iter().find(|(key, _)| key == "kind").and_then(|(_, kind)| kind.clone());
     let kind = kind.unwrap_or_default();
@@ -220,17 +279,16 @@ fn queue(one: &Down, flag: &str, rtt: Micros) -> Result<Value, LinkError> {
             let why = format!("with a trace, write the limit of {kind} in packets or bytes");
             wrong("queue", why)
         })?),
-        None if fifo && !has_limit => Some(usual),
+        None if fifo && !has_limit => Some(default),
         None => None,
     };
     if let Some(limit) = limit {
         fields.push(("limit".to_owned(), Some(limit.to_string())));
     }
-    let queue: Queue = text::build(&fields).map_err(|why| wrong("aqm", why))?;
-    Ok(json!(queue))
+    text::build(&fields).map_err(|error| wrong("aqm", error.to_string()))
 }
 
-/// A limit in what a queue's kind counts: packets, or bytes.
+/// The limit in the unit of the queue's kind: packets or bytes.
 fn absolute(limit: Limit, in_bytes: bool, one: &Down, rtt: Micros) -> Option<Limit> {
     let rate = match (one.rate, limit) {
         (Some(RateOrNone::Rate(rate)), _) => rate,
@@ -238,28 +296,31 @@ fn absolute(limit: Limit, in_bytes: bool, one: &Down, rtt: Micros) -> Option<Lim
         (_, Limit::Bytes(_) | Limit::Packets(_)) => Rate::from_bits_per_sec(1),
         _ => return None,
     };
-    let asked = if in_bytes { Queue::Bfifo { limit } } else { Queue::Pfifo { limit } };
-    match resolve_queue(Some(&asked), Some(rate), rtt) {
+    let queue = if in_bytes { Queue::Bfifo { limit } } else { Queue::Pfifo { limit } };
+    match resolve_queue(Some(&queue), Some(rate), rtt) {
         Queue::Bfifo { limit } | Queue::Pfifo { limit } => Some(limit),
         _ => None,
     }
 }
 
-/// Whether it is about a queue that was asked for.
+/// Whether a problem is about a queue that a flag sets.
 fn is_of_queue(problem: &PlanProblem, args: &Args) -> bool {
-    let asked = args.down.queue.is_some() || args.up.queue.is_some();
-    asked && problem.path.starts_with("links.") && problem.path.contains(".queue")
+    let requested = args.down.queue.is_some() || args.up.queue.is_some();
+    requested && problem.path.starts_with("links.") && problem.path.contains(".queue")
 }
 
-fn refused(found: &[PlanProblem]) -> LinkError {
-    let errors = found.iter().filter(|problem| problem.severity == Severity::Error);
-    let mut lines: Vec<String> = errors.map(worded).collect();
+fn refused(problems: &[PlanProblem]) -> LinkError {
+    let errors = problems.iter().filter(|problem| problem.severity == Severity::Error);
+    let mut errors: Vec<&PlanProblem> = errors.collect();
+    errors.sort_by(|a, b| a.path.cmp(&b.path));
+    let errors = errors.into_iter();
+    let mut lines: Vec<String> = errors.map(flag_message).collect();
     lines.dedup();
     LinkError::Usage(lines.join("\n"))
 }
 
-/// A problem of the plan in the words of the command line: `links.up.delay` is `--up-delay`.
-fn worded(problem: &PlanProblem) -> String {
+/// A problem of the plan with its flag in place of its key: `links.up.delay` is `--up-delay`.
+fn flag_message(problem: &PlanProblem) -> String {
     let path = problem.path.replace(['"', '\''], "");
     let mut parts = path.split('.').skip(1);
     let flag = match parts.next() {
@@ -305,7 +366,7 @@ mod tests {
         args: Args,
     }
 
-    fn read(path: &Path) -> Result<(String, Trace), String> {
+    fn read(path: &Path) -> Result<(String, Trace), TraceFileError> {
         let trace = match path.to_str() {
             Some("mahimahi") => Trace::Opportunities(Opportunities {
                 at_ns: (1..=1000).map(|ms| ms * 1_000_000).collect(),
@@ -317,7 +378,10 @@ mod tests {
                 let step = Step { at_ns: 0, rate, delay_ns: None, loss: None, line: 1 };
                 Trace::Steps(Steps { steps: vec![step], length_ns: 60_000_000_000 })
             }
-            _ => return Err("no such file".to_owned()),
+            _ => {
+                let source = std::io::Error::other("no such file");
+                return Err(TraceFileError::Read { path: path.display().to_string(), source });
+            }
         };
         Ok(("0".repeat(64), trace))
     }
@@ -336,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn both_directions_are_alike_unless_said_otherwise() {
+    fn up_inherits_from_down_unless_overridden() {
         let spec = spec_of("--rate 100mbit --delay 10ms --queue 187500B --loss 1%").unwrap();
         let seed = spec.down.seed;
         assert_ne!(spec.up.seed, seed);
@@ -352,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_takes_the_place_of_a_rate_and_the_other_way_round() {
+    fn a_trace_replaces_a_rate_and_a_rate_replaces_a_trace() {
         let spec = spec_of("--trace mahimahi --up-trace steps --delay 20ms").unwrap();
         let (down, up) = (spec.down.trace.unwrap(), spec.up.trace.unwrap());
         assert_eq!((down.on_end, up.on_end), (OnEnd::Loop, OnEnd::Hold));
@@ -368,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_counts_what_its_kind_counts() {
+    fn queue_limit_is_converted_to_the_unit_of_its_kind() {
         let queue = |typed: &str| {
             spec_of(&format!("--rate 100mbit --delay 5ms {typed}")).unwrap().down.queue
         };
@@ -390,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn the_flag_and_the_way_out_are_named() {
+    fn errors_name_the_flag_and_the_fix() {
         for (typed, wanted) in [
             ("--rate 100", "invalid value '100' for '--rate <RATE>'"),
             ("--rate 1mbit --aqm codell", "--aqm: unknown variant `codell`"),
@@ -405,16 +469,16 @@ mod tests {
             ),
             ("--rate 1mbit --on-end loop", "--on-end: there is no trace"),
             ("--rate 1mbit --trace steps", "--trace:"),
-            ("--trace nowhere", "--trace: no such file"),
-            ("--up-trace nowhere", "--up-trace: no such file"),
+            ("--trace nowhere", "--trace: read nowhere: no such file"),
+            ("--up-trace nowhere", "--up-trace: read nowhere: no such file"),
             ("--delay 10ms --jitter 20ms", "--jitter"),
             ("--loss 200%", "'--loss <SHARE>'"),
             ("--reorder 1%", "--reorder: has nothing to overtake"),
             ("--left a", "--right"),
             ("--left a --right b --dev c", "cannot be used with"),
         ] {
-            let said = spec_of(typed).unwrap_err();
-            assert!(said.contains(wanted), "{typed}: {said}");
+            let error = spec_of(typed).unwrap_err();
+            assert!(error.contains(wanted), "{typed}: {error}");
         }
     }
 
@@ -433,7 +497,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_asked_is_what_is_done(rate_kbit in 1_u64..10_000_000, delay_us in 0_u64..1_000_000) {
+        fn rate_delay_and_queue_reach_the_configuration(rate_kbit in 1_u64..10_000_000, delay_us in 0_u64..1_000_000) {
             let spec = spec_of(&format!("--rate {rate_kbit}kbit --delay {delay_us}us --queue 99p")).unwrap();
             prop_assert_eq!(spec.down.rate, Some(Rate::from_bits_per_sec(rate_kbit * 1000)));
             prop_assert_eq!(spec.up.delay, Micros::new(delay_us));

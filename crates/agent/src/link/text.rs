@@ -1,32 +1,51 @@
-//! Flags whose value is a small table: `fq_codel,limit=1000p,target=5ms,ecn`. They are read through the plan's
-//! own serde form, so every key has the plan's name and every value the plan's unit.
+//! Flags whose value is a small table: `fq_codel,limit=1000p,target=5ms,ecn`. They are deserialized into the plan's
+//! types, so keys and units are the plan's.
 
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-/// A number can be text to one key (`alpha` of dualpi2) and a number to another (`alpha` of pie): so many keys
-/// with numbers are tried both ways.
-const MOST_NUMBERS: usize = 8;
+/// Why a flag's value cannot be parsed.
+#[derive(Debug, thiserror::Error)]
+pub enum TableError {
+    /// A part is not `KEY=VALUE` or `KEY`.
+    #[error("`{part}` is neither KEY=VALUE nor KEY; write it like {first},key=value")]
+    Part {
+        /// The part.
+        part: String,
+        /// The key of the first value.
+        first: String,
+    },
+    /// A key is given twice.
+    #[error("`{0}` is given twice")]
+    Duplicate(String),
+    /// A key or value that the plan's type does not accept.
+    #[error("{0}")]
+    Value(serde_json::Error),
+}
+
+/// A number is a string for one key (`alpha` of dualpi2) and an integer for another (`alpha` of pie). Up to this
+/// many numeric values are tried as both.
+const MAX_NUMBERS: usize = 8;
 
 /// Reads one word of a fixed set, like `hold`.
 ///
 /// # Errors
-/// The word is not in the set; the message has it.
-pub(crate) fn word<T: DeserializeOwned>(text: &str) -> Result<T, String> {
-    serde_json::from_value(Value::String(text.to_owned())).map_err(|e| e.to_string())
+/// The word is not in the set; the message lists the set.
+pub(crate) fn word<T: DeserializeOwned>(text: &str) -> Result<T, TableError> {
+    serde_json::from_value(Value::String(text.to_owned())).map_err(TableError::Value)
 }
 
 /// Reads `WORD,key=value,key` where the first word, if it has no `=`, is the value of `first`, and any other
 /// word without `=` is `true`.
 ///
 /// # Errors
-/// What is wrong, in words for people.
-pub(crate) fn table<T: DeserializeOwned>(first: &str, text: &str) -> Result<T, String> {
+/// Names the key or value that is wrong.
+pub(crate) fn table<T: DeserializeOwned>(first: &str, text: &str) -> Result<T, TableError> {
     build(&fields(first, text)?)
 }
 
-/// The keys and values of a table, all values as they are written; `true` for a key without one.
-pub(crate) fn fields(first: &str, text: &str) -> Result<Vec<(String, Option<String>)>, String> {
+/// The keys and values of a table as written; `None` for a key without a value, which means `true`.
+pub(crate) fn fields(first: &str, text: &str) -> Result<Vec<(String, Option<String>)>, TableError> {
     let mut found: Vec<(String, Option<String>)> = Vec::new();
     for (position, part) in text.split(',').enumerate() {
         let part = part.trim();
@@ -36,27 +55,27 @@ pub(crate) fn fields(first: &str, text: &str) -> Result<Vec<(String, Option<Stri
             None => (part, None),
         };
         if key.is_empty() || value.as_deref() == Some("") {
-            return Err(format!(
-                "`{part}` is neither KEY=VALUE nor KEY; write it like {first},key=value"
-            ));
+            return Err(TableError::Part { part: part.to_owned(), first: first.to_owned() });
         }
         if found.iter().any(|(other, _)| other == key) {
-            return Err(format!("`{key}` is given twice"));
+            return Err(TableError::Duplicate(key.to_owned()));
         }
         found.push((key.to_owned(), value));
     }
     Ok(found)
 }
 
-/// From keys and values to what they mean.
-pub(crate) fn build<T: DeserializeOwned>(fields: &[(String, Option<String>)]) -> Result<T, String> {
+/// Deserializes keys and values.
+pub(crate) fn build<T: DeserializeOwned>(
+    fields: &[(String, Option<String>)],
+) -> Result<T, TableError> {
     let numbers: Vec<String> = fields
         .iter()
         .filter(|(_, value)| value.as_ref().is_some_and(|value| value.parse::<u64>().is_ok()))
         .map(|(key, _)| key.clone())
-        .take(MOST_NUMBERS)
+        .take(MAX_NUMBERS)
         .collect();
-    let mut said = None;
+    let mut reported = None;
     for as_text in 0..1_u32 << numbers.len() {
         let value = value_of(fields, |key| {
             numbers.iter().position(|number| number == key).is_some_and(|n| as_text >> n & 1 == 1)
@@ -64,16 +83,15 @@ pub(crate) fn build<T: DeserializeOwned>(fields: &[(String, Option<String>)]) ->
         match serde_json::from_value(value) {
             Ok(built) => return Ok(built),
             Err(error) => {
-                // A wrong type is what the other attempt is for; anything else is what to say.
-                let error = error.to_string();
-                let telling = !error.starts_with("invalid type");
-                if said.is_none() || telling {
-                    said = Some(error);
+                // Another attempt may have the right type, so report a wrong type only if there is no other error.
+                let wrong_type = error.to_string().starts_with("invalid type");
+                if reported.is_none() || !wrong_type {
+                    reported = Some(error);
                 }
             }
         }
     }
-    Err(said.unwrap_or_default())
+    Err(TableError::Value(reported.unwrap_or_else(|| serde::de::Error::custom("no value"))))
 }
 
 fn value_of(fields: &[(String, Option<String>)], is_text: impl Fn(&str) -> bool) -> Value {
@@ -99,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_queue_has_the_plans_names_and_units() {
+    fn queues_use_the_keys_and_units_of_the_plan() {
         let queue: Queue = table("kind", "fq_codel,limit=1000p,flows=64,target=1ms,ecn").unwrap();
         let wanted = r#"{"kind":"fq_codel","limit":"1000p","flows":64,"target":"1ms","ecn":true}"#;
         assert_eq!(queue, serde_json::from_str(wanted).unwrap());
@@ -116,17 +134,17 @@ mod tests {
     }
 
     #[test]
-    fn impairments_are_tables_too() {
+    fn impairments_are_parsed_as_tables() {
         let jitter: Jitter = table("spread", "2ms,distribution=pareto,correlation=25%").unwrap();
         assert_eq!(jitter.spread, Micros::from_millis(2));
         assert_eq!((jitter.distribution, jitter.reorder), (Distribution::Pareto, false));
         let burst: BurstLoss = table("enter", "1%,leave=20%").unwrap();
         assert_eq!((burst.enter.get(), burst.leave.get()), (10_000, 200_000));
-        assert_eq!(word::<OnEnd>("loop"), Ok(OnEnd::Loop));
+        assert_eq!(word::<OnEnd>("loop").unwrap(), OnEnd::Loop);
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn errors_name_the_key_or_value() {
         for (text, wanted) in [
             ("codell", "unknown variant `codell`, expected one of `pfifo`"),
             ("codel,targt=5ms", "unknown field `targt`"),
@@ -137,10 +155,10 @@ mod tests {
             ("codel,limit=", "neither KEY=VALUE nor KEY"),
             ("red,limit=90kB", "missing field `min`"),
         ] {
-            let said = table::<Queue>("kind", text).unwrap_err();
-            assert!(said.contains(wanted), "{text}: {said}");
+            let error = table::<Queue>("kind", text).unwrap_err().to_string();
+            assert!(error.contains(wanted), "{text}: {error}");
         }
-        assert!(word::<OnEnd>("holt").unwrap_err().contains("expected one of `hold`"));
+        assert!(word::<OnEnd>("holt").unwrap_err().to_string().contains("expected one of `hold`"));
     }
 
     proptest! {
@@ -152,7 +170,7 @@ mod tests {
         }
 
         #[test]
-        fn almost_right_texts_do_not_panic(
+        fn almost_valid_texts_do_not_panic(
             kind in "(pfifo|codel|fq_codel|fq|pie|red|dualpi2|cake)",
             parts in proptest::collection::vec("[a-z_]{1,8}(=[0-9a-zB%.]{0,6})?", 0..5),
             real in proptest::collection::vec(
@@ -163,7 +181,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_written_is_read_again(limit in 1_u32..1_000_000, target_us in 1_u64..10_000_000) {
+        fn written_values_are_parsed_back(limit in 1_u32..1_000_000, target_us in 1_u64..10_000_000) {
             let text = format!("codel,limit={limit}p,target={target_us}us");
             let queue: Queue = table("kind", &text).unwrap();
             let wanted = Queue::Codel {

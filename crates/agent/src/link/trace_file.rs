@@ -1,18 +1,37 @@
-//! Trace files.
+//! Reading trace files.
 
 use std::path::Path;
 
 use ccbench_proto::plan::digest;
-use ccbench_proto::trace::{self, Trace};
+use ccbench_proto::trace::{self, Trace, TraceError};
 
-/// Reads a trace file: its sha256 in hexadecimal, and what it holds.
+/// Why a trace file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TraceFileError {
+    /// The file cannot be read.
+    #[error("read {path}: {source}")]
+    Read {
+        /// The file.
+        path: String,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// Its contents are not a trace; names the line.
+    #[error(transparent)]
+    Parse(#[from] TraceError),
+}
+
+/// Reads a trace file: its sha256 in hexadecimal and its contents.
 ///
 /// # Errors
-/// Why not, with the line.
-pub(crate) fn read(path: &Path) -> Result<(String, Trace), String> {
+/// The file cannot be read or parsed.
+pub(crate) fn read(path: &Path) -> Result<(String, Trace), TraceFileError> {
     let name = path.display().to_string();
-    let bytes = std::fs::read(path).map_err(|e| format!("read {name}: {e}"))?;
-    let trace = trace::parse(&name, &bytes).map_err(|e| e.to_string())?;
-    // Only compared with what the same run has read.
+    let bytes = match std::fs::read(path) {
+        Ok(bytes) => bytes,
+        Err(source) => return Err(TraceFileError::Read { path: name, source }),
+    };
+    let trace = trace::parse(&name, &bytes)?;
+    // The digest is only compared within this run.
     Ok((digest(&String::from_utf8_lossy(&bytes)), trace))
 }
