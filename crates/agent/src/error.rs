@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use ccbench_collector::SampleError;
 use ccbench_shaper::ShaperError;
 
+use crate::flow::ListenError;
 use crate::session::Refused;
+use crate::sockets::error::SocketError;
 
 /// An error of the agent. [`crate::service`] turns it into a gRPC status, and nothing else does.
 #[derive(Debug, thiserror::Error)]
@@ -53,7 +55,7 @@ pub enum AgentError {
         source: ShaperError,
     },
     /// A kernel setting could not be read or written.
-    #[error("{op} sysctl {name}{value}: {source}{way_out}")]
+    #[error("{op} sysctl {name}{value}: {source}{hint}")]
     Sysctl {
         /// "read", "set" or "restore".
         op: &'static str,
@@ -64,12 +66,12 @@ pub enum AgentError {
         /// The kernel's answer.
         source: io::Error,
         /// What the user can do, beginning with "; ", or nothing.
-        way_out: String,
+        hint: String,
     },
     /// The kernel has no such congestion control.
     #[error(
         "flow {group}: this kernel has no congestion control `{cc}` ({source}); it has: \
-         {available}{way_out}"
+         {available}{hint}"
     )]
     CongestionControl {
         /// The flow group.
@@ -79,19 +81,19 @@ pub enum AgentError {
         /// What there is.
         available: String,
         /// What would bring it, beginning with "; ", or nothing.
-        way_out: String,
+        hint: String,
         /// The kernel's answer.
         source: io::Error,
     },
     /// An instance of a congestion control cannot be had.
-    #[error("cc.{name}: {algorithm} cannot be loaded: {why}")]
+    #[error("cc.{name}: {algorithm} cannot be loaded: {source}")]
     Cc {
         /// The instance's name in the plan.
         name: String,
         /// Its algorithm.
         algorithm: String,
-        /// What was refused, and what to do.
-        why: String,
+        /// Why.
+        source: Box<SocketError>,
     },
     /// iperf3 is not installed.
     #[error(
@@ -102,14 +104,14 @@ pub enum AgentError {
         source: io::Error,
     },
     /// A listening server did not come up.
-    #[error("flow {group}: iperf3 server on {address}: {why}")]
+    #[error("flow {group}: iperf3 server on {address}: {source}")]
     Server {
         /// The flow group.
         group: String,
         /// Address and port.
         address: String,
-        /// What happened.
-        why: String,
+        /// Why.
+        source: ListenError,
     },
     /// A sampler failed.
     #[error("sample {what}: {source}")]

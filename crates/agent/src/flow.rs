@@ -53,14 +53,36 @@ pub trait FlowSource: Send + Sync {
 /// One end of a flow group, running. Dropped = killed.
 pub trait Traffic: Send {
     /// A listening end: resolves when it listens. Limited to 2 s.
-    fn listening(&mut self) -> BoxFuture<'_, Result<(), String>>;
+    fn listening(&mut self) -> BoxFuture<'_, Result<(), ListenError>>;
     /// What it did next; after [`Progress::Ended`] never again. Can be cancelled without loss.
     fn next(&mut self) -> BoxFuture<'_, Progress>;
-    /// Asks it to end.
+    /// Sends it a signal.
     fn stop(&mut self, how: Stop);
 }
 
-/// How hard to ask.
+/// Why a listening end does not listen.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ListenError {
+    /// The process ended.
+    #[error("it ended with exit code {exit_code}: {message}{}", occupied(.occupant.as_deref()))]
+    Ended {
+        /// Exit code, or minus the signal that ended it.
+        exit_code: i32,
+        /// Its error message.
+        message: String,
+        /// Another process that listens on the address.
+        occupant: Option<String>,
+    },
+    /// It took too long.
+    #[error("it did not listen within 2 s")]
+    Timeout,
+}
+
+fn occupied(occupant: Option<&str>) -> String {
+    occupant.map_or(String::new(), |process| format!("; {process} listens there: end it"))
+}
+
+/// How to stop a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stop {
     /// End the test and report.

@@ -129,9 +129,9 @@ async fn conduct(
     }
     drop(send);
     let (before, mut after) = (machine::Busy::now(), None);
-    let limit = tokio::time::Instant::now() + Duration::from_nanos(task.lead_ns + task.limit_ns);
+    let limit_ns = t0_ns + task.limit_ns;
     loop {
-        match tokio::time::timeout_at(limit, receive.recv()).await {
+        match timeout(clock::until(limit_ns), receive.recv()).await {
             Ok(Some(said)) => {
                 // What is waited for afterwards is no load.
                 if ends_trial(&said) {
@@ -164,8 +164,8 @@ async fn prepare(
 ) -> std::io::Result<Option<Failure>> {
     let sockets = match testbed(&task.resolved_toml, nodes).await {
         Ok(sockets) => sockets,
-        Err(why) => {
-            let node = String::new();
+        Err(error) => {
+            let (node, why) = (String::new(), error.to_string());
             return Ok(Some(Failure { node, step: "build", why, impossible: false }));
         }
     };
@@ -197,28 +197,63 @@ async fn prepare(
     Ok(None)
 }
 
+/// Why there is no testbed in the guest.
+#[derive(Debug, thiserror::Error)]
+enum BuildError {
+    /// A system call failed.
+    #[error("{op}: {source}")]
+    System {
+        /// The operation and its object.
+        op: String,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// The testbed's process ended first.
+    #[error("the testbed ended before it was ready")]
+    Ended,
+    /// Its first line is not JSON.
+    #[error("unreadable answer {line:?}: {source}")]
+    Answer {
+        /// The line.
+        line: String,
+        /// Why.
+        source: serde_json::Error,
+    },
+    /// The testbed's own error.
+    #[error("{0}")]
+    Refused(String),
+}
+
+impl BuildError {
+    fn system(op: String) -> impl FnOnce(std::io::Error) -> Self {
+        move |source| Self::System { op, source }
+    }
+}
+
 /// Starts the testbed; sockets by node.
-async fn testbed(plan: &str, nodes: &mut Nodes) -> Result<BTreeMap<String, PathBuf>, String> {
+async fn testbed(plan: &str, nodes: &mut Nodes) -> Result<BTreeMap<String, PathBuf>, BuildError> {
     let dir = "/run/ccbench/lab";
-    std::fs::create_dir_all(dir).map_err(|e| format!("make {dir}: {e}"))?;
+    std::fs::create_dir_all(dir).map_err(BuildError::system(format!("make {dir}")))?;
     let mut child = Command::new(AGENT)
         .args(["testbed", "--dir", dir])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
-        .map_err(|e| format!("start {AGENT}: {e}"))?;
+        .map_err(BuildError::system(format!("start {AGENT}")))?;
     let (Some(mut life_line), Some(out)) = (child.stdin.take(), child.stdout.take()) else {
-        return Err("the testbed's pipes are gone".to_owned());
+        return Err(BuildError::Ended);
     };
     // A testbed that is gone already shows as a missing first line.
     let _ = life_line.write_all(format!("{plan}\n---END---\n").as_bytes()).await;
     child.stdin = Some(life_line);
     nodes.testbed = Some(child);
     let line = timeout(CALL_LIMIT, BufReader::new(out).lines().next_line()).await;
-    let line = line.ok().and_then(Result::ok).flatten().ok_or("the testbed ended unready")?;
+    let line = line.ok().and_then(Result::ok).flatten().ok_or(BuildError::Ended)?;
     let ready: serde_json::Value =
-        serde_json::from_str(&line).map_err(|e| format!("unreadable answer {line:?}: {e}"))?;
-    let made = ready["nodes"].as_object().ok_or_else(|| ready["error"].to_string())?;
+        serde_json::from_str(&line).map_err(|source| BuildError::Answer { line, source })?;
+    let made = ready["nodes"]
+        .as_object()
+        .ok_or_else(|| BuildError::Refused(ready["error"].to_string()))?;
     let socket = |(node, made): (&String, &serde_json::Value)| {
         Some((node.clone(), PathBuf::from(made["socket"].as_str()?)))
     };

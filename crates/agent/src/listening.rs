@@ -1,4 +1,4 @@
-//! Who listens on the TCP ports of this network namespace.
+//! Listening TCP sockets of this network namespace.
 
 use std::io::BufRead as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -37,8 +37,8 @@ pub fn listens(pid: u32, port: u16) -> bool {
         .any(|l| holds(Path::new(&format!("/proc/{pid}/fd")), l.inode) != Some(false))
 }
 
-/// Who listens so that nobody else can listen on this address and port: `0.0.0.0:5201 (nginx, pid 7)`.
-pub fn in_the_way(address: IpAddr, port: u16) -> Option<String> {
+/// The process that listens on this address and port, if any: `0.0.0.0:5201 (nginx, pid 7)`.
+pub fn occupant(address: IpAddr, port: u16) -> Option<String> {
     let taken = |l: &Listener| l.address.is_unspecified() || l.address == address;
     let listener = listeners(port).into_iter().find(taken)?;
     let who =
@@ -118,12 +118,12 @@ mod tests {
         let port = socket.local_addr().unwrap().port();
         let here = IpAddr::from([127, 0, 0, 1]);
         assert!(listens(std::process::id(), port));
-        let who = in_the_way(here, port).unwrap();
+        let who = occupant(here, port).unwrap();
         let (address, pid) = (format!("127.0.0.1:{port} ("), std::process::id());
         assert!(who.starts_with(&address) && who.ends_with(&format!(", pid {pid})")), "{who}");
-        assert_eq!(in_the_way([127, 0, 0, 2].into(), port), None);
+        assert_eq!(occupant([127, 0, 0, 2].into(), port), None);
         drop(socket);
         assert!(!listens(std::process::id(), port));
-        assert_eq!(in_the_way(here, port), None);
+        assert_eq!(occupant(here, port), None);
     }
 }

@@ -1,17 +1,19 @@
-//! Where traffic runs: never under the agent's own limits. A socket's buffers are charged to its process's
-//! control group, a CPU quota stalls a sender, and a service's address filters look at every packet; all of
-//! that changes what TCP does. So where the agent's group has limits or is a service, traffic gets a sibling
-//! group for the time of a trial, which also kills whatever is left in it. Control groups version 2 only.
+//! Which control group traffic runs in. Socket buffers are charged to the process's control group, a CPU quota stalls a
+//! sender, and a service's address filters see every packet; each changes how TCP behaves. If the agent's group has
+//! limits or is a service, traffic gets a sibling group for the trial, which also kills leftover processes. Control
+//! groups version 2 only.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::cgroup::{PREFIX, make, mount, own_path};
 use crate::clock;
+use crate::error::AgentError;
 use crate::undo::{Step, Undo};
 
 /// A file of every control group but the machine's own root.
 const NOT_ROOT: &str = "cgroup.type";
-const WAY_OUT: &str = "run the agent outside of limits, or in its unit set Delegate=yes and \
+const HINT: &str = "run the agent outside of limits, or in its unit set Delegate=yes and \
     DelegateSubgroup=agent (systemd 254 or later), without ProtectControlGroups=, MemoryMax=, CPUQuota= and \
     IPAddressDeny=";
 
@@ -20,7 +22,7 @@ const WAY_OUT: &str = "run the agent outside of limits, or in its unit set Deleg
 pub struct Placement {
     /// The group to make for a trial; none: traffic stays in the agent's.
     pub group: Option<PathBuf>,
-    /// What distorts traffic all the same, each with the way out.
+    /// What distorts traffic all the same, each with a fix.
     pub notes: Vec<String>,
 }
 
@@ -87,7 +89,7 @@ fn place_with(
     folder: &Path,
     top: &Path,
     name: &str,
-    try_out: impl FnOnce(&Path) -> Result<(), String>,
+    try_out: impl FnOnce(&Path) -> Result<(), PlacementError>,
 ) -> Placement {
     let mut placed = Placement::default();
     let shared = |why: &str| {
@@ -98,7 +100,7 @@ fn place_with(
         };
         format!(
             "traffic runs in the agent's own control group {}, where {limits} would distort TCP: {why}; \
-             {WAY_OUT}",
+             {HINT}",
             own.path
         )
     };
@@ -107,7 +109,7 @@ fn place_with(
         (Choice::Stay, _) => {}
         (Choice::Sibling, Some(parent)) => match try_out(&parent.join(name)) {
             Ok(()) => placed.group = Some(parent.join(name)),
-            Err(why) => placed.notes.push(shared(&why)),
+            Err(error) => placed.notes.push(shared(&error.to_string())),
         },
         (Choice::NoParent | Choice::Sibling, _) => {
             placed.notes.push(shared("its parent is outside of this cgroup namespace"));
@@ -120,25 +122,60 @@ fn place_with(
             let (folder, limits) = (folder.display(), limits.join(", "));
             placed.notes.push(format!(
                 "control group {folder} limits all traffic of this node ({limits}), which distorts TCP; \
-                 {WAY_OUT}"
+                 {HINT}"
             ));
         }
     }
     placed
 }
 
-/// Makes the group, moves a process into it, and removes it.
-fn try_out(group: &Path, undo: &mut Undo) -> Result<(), String> {
-    undo.push(Step::TrafficGroup { folder: group.to_owned() }).map_err(|e| e.to_string())?;
-    let tried = make(group)
-        .map_err(|e| format!("make {}: {e}", group.display()))
-        .and_then(|()| join_by_launch(group));
-    let left = undo.undo_all(&crate::kernel::Machine).failed;
-    tried.and_then(|()| if left.is_empty() { Ok(()) } else { Err(left.join("; ")) })
+/// Why traffic cannot have a control group of its own.
+#[derive(Debug, thiserror::Error)]
+enum PlacementError {
+    /// The undo journal refused.
+    #[error(transparent)]
+    Undo(AgentError),
+    /// A system call failed.
+    #[error("{op}: {source}")]
+    System {
+        /// The operation and its object.
+        op: String,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// A process could not be moved into the group.
+    #[error("{0}")]
+    Launch(String),
+    /// The group could not be removed.
+    #[error("{0}")]
+    Left(String),
 }
 
-fn join_by_launch(group: &Path) -> Result<(), String> {
-    let program = std::env::current_exe().map_err(|e| format!("find this program's file: {e}"))?;
+impl PlacementError {
+    fn system(op: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let op = op.into();
+        move |source| Self::System { op, source }
+    }
+}
+
+/// Makes the group, moves a process into it, and removes it.
+fn try_out(group: &Path, undo: &mut Undo) -> Result<(), PlacementError> {
+    undo.push(Step::TrafficGroup { folder: group.to_owned() }).map_err(PlacementError::Undo)?;
+    let tried = make(group)
+        .map_err(|source| PlacementError::System {
+            op: format!("make {}", group.display()),
+            source,
+        })
+        .and_then(|()| join_by_launch(group));
+    let left = undo.undo_all(&crate::kernel::Machine).failed;
+    tried.and_then(|()| {
+        if left.is_empty() { Ok(()) } else { Err(PlacementError::Left(left.join("; "))) }
+    })
+}
+
+fn join_by_launch(group: &Path) -> Result<(), PlacementError> {
+    let program =
+        std::env::current_exe().map_err(PlacementError::system("find this program's file"))?;
     let output = std::process::Command::new(&program)
         .arg("launch")
         .arg("--cgroup")
@@ -148,11 +185,12 @@ fn join_by_launch(group: &Path) -> Result<(), String> {
         .arg("--version")
         .stdin(std::process::Stdio::null())
         .output()
-        .map_err(|e| format!("run {}: {e}", program.display()))?;
+        .map_err(PlacementError::system(format!("run {}", program.display())))?;
     if output.status.success() {
         return Ok(());
     }
-    Err(String::from_utf8_lossy(&output.stderr).trim().to_owned())
+    let stderr = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    Err(PlacementError::Launch(stderr))
 }
 
 #[cfg(test)]
@@ -200,7 +238,8 @@ mod tests {
         assert_eq!(placed.notes, Vec::<String>::new());
 
         let limited = own("/slice/agent.service", false, &["memory.max = 5"]);
-        let refuse = |_: &Path| Err("make /x: Permission denied".to_owned());
+        let refuse =
+            |_: &Path| Err(PlacementError::Launch("make /x: Permission denied".to_owned()));
         let placed = place_with(&limited, &folder, top.path(), "t", refuse);
         assert_eq!(placed.group, None);
         let note = &placed.notes[0];

@@ -8,6 +8,7 @@ pub mod capabilities;
 pub mod cc_state;
 pub mod command;
 pub mod ecn;
+pub mod error;
 #[cfg(feature = "ebpf")]
 pub mod hook;
 pub mod journal;

@@ -47,7 +47,7 @@ pub fn read(name: &str) -> Result<String, AgentError> {
         op: "read",
         name: name.to_owned(),
         value: String::new(),
-        way_out: if source.kind() == io::ErrorKind::NotFound {
+        hint: if source.kind() == io::ErrorKind::NotFound {
             "; this kernel, or this network namespace, has no such setting".to_owned()
         } else {
             String::new()
@@ -117,7 +117,7 @@ pub fn write(name: &str, value: &str) -> Result<(), AgentError> {
         name: name.to_owned(),
         value: format!(" = {value}"),
         source: io::Error::other(format!("the kernel made it `{now}`")),
-        way_out: String::new(),
+        hint: String::new(),
     })
 }
 
@@ -135,9 +135,7 @@ fn check_default_cc(value: &str, allowed: &str) -> Result<(), AgentError> {
         name: DEFAULT_CC.to_owned(),
         value: format!(" = {value}"),
         source: io::ErrorKind::PermissionDenied.into(),
-        way_out: format!(
-            "; add it to {ALLOWED_CC} (now: {allowed}) outside of any namespace first"
-        ),
+        hint: format!("; add it to {ALLOWED_CC} (now: {allowed}) outside of any namespace first"),
     })
 }
 
@@ -161,7 +159,7 @@ fn put(op: &'static str, name: &str, value: &str) -> Result<(), AgentError> {
         op,
         name: name.to_owned(),
         value: format!(" = {value}"),
-        way_out: match source.raw_os_error() {
+        hint: match source.raw_os_error() {
             Some(libc::EINVAL) => "; this kernel does not know that value".to_owned(),
             Some(libc::EACCES | libc::EPERM) => {
                 "; it belongs to the whole machine, not to a namespace: set it by hand".to_owned()

@@ -14,19 +14,19 @@ use serde_json::json;
 
 pub mod child;
 mod children;
+mod control_input;
 mod error;
 pub mod identity;
-mod life_line;
+mod instance;
 mod netns;
 pub mod record;
 mod rtnl;
 pub mod sweep;
 pub(crate) mod userns;
-mod world;
 
+use control_input::{ControlInput, Wake};
 pub use error::TestbedError;
-use life_line::{LifeLine, Wake};
-use world::World;
+use instance::Testbed;
 
 /// `ccbench-agent testbed`: a resolved plan on standard input, up to a line `---END---`. The input then stays
 /// open; its end is the end of the testbed.
@@ -57,8 +57,8 @@ pub fn main(args: &Args) -> Result<u8, TestbedError> {
 }
 
 fn hold(args: &Args) -> Result<(), TestbedError> {
-    let life_line = LifeLine::open()?;
-    let plan = resolved(&life_line.read_plan()?)?;
+    let input = ControlInput::open()?;
+    let plan = resolved(&input.read_plan()?)?;
     let topology = Topology::build(&plan);
     if topology.nodes.is_empty() {
         return Err(TestbedError::NothingToBuild);
@@ -68,12 +68,12 @@ fn hold(args: &Args) -> Result<(), TestbedError> {
         None => std::env::current_exe().map_err(TestbedError::system("find this program"))?,
     };
     let (rootless, notes) = userns::isolate(args.rootless)?;
-    let mut world = World::build(&args.dir, &topology, &agent_bin, &life_line)?;
+    let mut testbed = Testbed::build(&args.dir, &topology, &agent_bin, &input)?;
     let ready = json!({
         "ready": true,
         "rootless": rootless,
         "notes": notes,
-        "nodes": world.record().nodes,
+        "nodes": testbed.record().nodes,
     });
     // What an earlier one left behind is no hurry, and no reason to fail.
     if let Some(root) = args.dir.parent() {
@@ -81,8 +81,8 @@ fn hold(args: &Args) -> Result<(), TestbedError> {
     }
     // From here on a reader that has gone shows as the end of the life line, not as an error.
     let _ = print_line(&ready);
-    while let Wake::Child = life_line.wait(None)? {
-        for (node, status) in world.reap() {
+    while let Wake::Child = input.wait(None)? {
+        for (node, status) in testbed.reap() {
             let _ = print_line(&json!({"agent_died": node, "status": status}));
         }
     }

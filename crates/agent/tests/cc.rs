@@ -359,7 +359,8 @@ fn what_the_kernel_refuses_is_told_and_nothing_stays() {
     let name = format!("r{}", std::process::id());
     let good = Wanted { core, kernel_name: &name, params: &params, flags: 1, netns_cookie: None };
     let refused = |wanted: &Wanted<'_>| {
-        register(wanted, &mut Journal::default()).expect_err("the kernel does not know that")
+        let error = register(wanted, &mut Journal::default());
+        error.expect_err("the kernel refuses it").to_string()
     };
     let why = refused(&Wanted { flags: 1 << 31, ..good.clone() });
     assert!(why.contains("`via = \"module\"`"), "{why}");

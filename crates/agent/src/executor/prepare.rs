@@ -345,10 +345,10 @@ async fn start_servers(
         trial.servers.push((flow.clone(), traffic));
     }
     for (flow, traffic) in &mut trial.servers {
-        traffic.listening().await.map_err(|why| AgentError::Server {
+        traffic.listening().await.map_err(|source| AgentError::Server {
             group: flow.group.clone(),
             address: format!("{}:{}", flow.to_ip, flow.server_port),
-            why,
+            source,
         })?;
     }
     Ok(())

@@ -93,9 +93,9 @@ const REPORT: &str = r#"{"start":{},"intervals":[{"streams":[{"start":0,"end":0.
     "bytes":1000}]}],"end":{}}"#;
 
 impl Traffic for FakeTraffic {
-    fn listening(&mut self) -> BoxFuture<'_, Result<(), String>> {
+    fn listening(&mut self) -> BoxFuture<'_, Result<(), crate::flow::ListenError>> {
         let deaf = self.script == Script::Deaf;
-        Box::pin(async move { if deaf { Err("it does not listen".into()) } else { Ok(()) } })
+        Box::pin(async move { if deaf { Err(crate::flow::ListenError::Timeout) } else { Ok(()) } })
     }
     fn next(&mut self) -> BoxFuture<'_, Progress> {
         let mut over = self.over.subscribe();
@@ -334,7 +334,10 @@ async fn a_prepare_that_fails_half_way_is_undone() {
 async fn a_server_that_does_not_listen_fails_the_prepare() {
     let rig = Rig::new(Script::Deaf, FakeKernel::default());
     let error = rig.prepare().await.unwrap_err().to_string();
-    assert!(error.contains("iperf3 server on 10.0.0.1:5201: it does not listen"), "{error}");
+    assert!(
+        error.contains("iperf3 server on 10.0.0.1:5201: it did not listen within 2 s"),
+        "{error}"
+    );
     assert_eq!(rig.asked(), ["start back server", "Kill back server"]);
     assert!(rig.kernel.calls().contains(&"remove l".to_owned()));
 }

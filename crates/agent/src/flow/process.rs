@@ -16,7 +16,7 @@ use tokio::sync::OnceCell;
 use ccbench_proto::tools::iperf3::{Numbering, Report};
 
 use super::iperf3::{Version, client_args, server_args};
-use super::{BoxFuture, End, FlowEnd, FlowSource, Progress, Stop, Traffic};
+use super::{BoxFuture, End, FlowEnd, FlowSource, ListenError, Progress, Stop, Traffic};
 use crate::clock;
 use crate::error::AgentError;
 use crate::listening;
@@ -207,23 +207,19 @@ async fn chunk(stream: Option<&mut (impl AsyncRead + Unpin)>) -> Vec<u8> {
 }
 
 impl Traffic for Process {
-    fn listening(&mut self) -> BoxFuture<'_, Result<(), String>> {
+    fn listening(&mut self) -> BoxFuture<'_, Result<(), ListenError>> {
         Box::pin(async {
             let Some((address, port)) = self.listens_on else { return Ok(()) };
             let deadline = clock::now_ns() + LISTEN_LIMIT.as_nanos() as u64;
             loop {
                 if let Ok(Some(_)) = self.child.try_wait() {
-                    let words = self.last_words().await;
-                    return Err(match listening::in_the_way(address, port) {
-                        Some(who) => format!("{words}; {who} listens there: end it"),
-                        None => words,
-                    });
+                    return Err(self.listen_error(listening::occupant(address, port)).await);
                 }
                 if self.child.id().is_some_and(|pid| listening::listens(pid, port)) {
                     return Ok(());
                 }
                 if clock::now_ns() > deadline {
-                    return Err("it did not listen within 2 s".to_owned());
+                    return Err(ListenError::Timeout);
                 }
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
@@ -248,13 +244,14 @@ impl Traffic for Process {
 }
 
 impl Process {
-    async fn last_words(&mut self) -> String {
+    /// Reads its output to the end.
+    async fn listen_error(&mut self, occupant: Option<String>) -> ListenError {
         loop {
             if let Progress::Ended(end) = self.progress().await {
                 let numbering = Numbering { client_port: 0, count: 0, listens: true };
-                let said = Report::from_json(&end.output, numbering).error;
-                let said = said.unwrap_or_else(|| end.errors.trim().to_owned());
-                return format!("it ended with exit code {}: {said}", end.exit_code);
+                let error = Report::from_json(&end.output, numbering).error;
+                let message = error.unwrap_or_else(|| end.errors.trim().to_owned());
+                return ListenError::Ended { exit_code: end.exit_code, message, occupant };
             }
         }
     }

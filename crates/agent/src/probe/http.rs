@@ -59,12 +59,34 @@ pub struct Answer {
     pub bytes: u64,
 }
 
+/// Why an answer is not a complete HTTP/1 response.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AnswerError {
+    /// The head is too long.
+    #[error("the answer's head does not end")]
+    EndlessHead,
+    /// It is not HTTP.
+    #[error("the answer begins with `{0}`")]
+    NotHttp(String),
+    /// The connection closed before an answer.
+    #[error("the server closed the connection without an answer")]
+    NoAnswer,
+    /// The connection closed within the body.
+    #[error("the server closed the connection after {received} of {length} bytes")]
+    Truncated {
+        /// Bytes of the body that arrived.
+        received: u64,
+        /// Bytes that its head announced.
+        length: u64,
+    },
+}
+
 impl Answer {
     /// More of it; whether that is all.
     ///
     /// # Errors
     /// It is no answer in HTTP/1.
-    pub fn push(&mut self, bytes: &[u8]) -> Result<bool, String> {
+    pub fn push(&mut self, bytes: &[u8]) -> Result<bool, AnswerError> {
         if self.status.is_some() {
             self.bytes += bytes.len() as u64;
             return Ok(self.whole());
@@ -81,14 +103,14 @@ impl Answer {
                 (self.status, self.bytes) = (answer.code, (self.head.len() - end) as u64);
             }
             Ok(Status::Partial) if self.head.len() > MAX_HEAD => {
-                return Err("the answer's head does not end".to_owned());
+                return Err(AnswerError::EndlessHead);
             }
             Ok(Status::Partial) => return Ok(false),
             Err(_) => {
                 let text = String::from_utf8_lossy(&self.head);
                 let first = text.lines().next().unwrap_or_default();
                 let begin: String = first.chars().take(40).collect();
-                return Err(format!("the answer begins with `{begin}`"));
+                return Err(AnswerError::NotHttp(begin));
             }
         }
         self.head = vec![];
@@ -103,13 +125,12 @@ impl Answer {
     ///
     /// # Errors
     /// It is not.
-    pub fn close(&self) -> Result<(), String> {
+    pub fn close(&self) -> Result<(), AnswerError> {
         match (self.status, self.length) {
-            (None, _) => Err("the server closed the connection without an answer".to_owned()),
-            (_, Some(length)) if self.bytes < length => Err(format!(
-                "the server closed the connection after {} of {length} bytes",
-                self.bytes
-            )),
+            (None, _) => Err(AnswerError::NoAnswer),
+            (_, Some(length)) if self.bytes < length => {
+                Err(AnswerError::Truncated { received: self.bytes, length })
+            }
             _ => Ok(()),
         }
     }
@@ -121,7 +142,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_whole_exchange_in_any_pieces() {
+    fn parses_an_exchange_in_any_pieces() {
         for piece in [1, 3, 50, 1000] {
             let mut asked = Asked::default();
             let statuses: Vec<u16> =
@@ -139,20 +160,17 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_or_no_answer_is_told() {
+    fn rejects_truncated_and_foreign_answers() {
         let mut cut = Answer::default();
-        assert_eq!(
-            cut.close(),
-            Err("the server closed the connection without an answer".to_owned())
-        );
+        assert_eq!(cut.close(), Err(AnswerError::NoAnswer));
         cut.push(&answer(200, 5)).unwrap();
         cut.push(b"abc").unwrap();
         assert_eq!(
-            cut.close(),
-            Err("the server closed the connection after 3 of 5 bytes".to_owned())
+            cut.close().unwrap_err().to_string(),
+            "the server closed the connection after 3 of 5 bytes"
         );
         let wrong = Answer::default().push(b"SSH-2.0-OpenSSH\r\n\r\n");
-        assert_eq!(wrong, Err("the answer begins with `SSH-2.0-OpenSSH`".to_owned()));
+        assert_eq!(wrong, Err(AnswerError::NotHttp("SSH-2.0-OpenSSH".to_owned())));
         assert!(Answer::default().push(&[b'x'; MAX_HEAD + 1]).is_err());
     }
 
@@ -165,14 +183,14 @@ mod tests {
     }
 
     #[test]
-    fn only_a_get_gets_something() {
+    fn only_get_is_served() {
         assert_eq!(Asked::default().push(b"POST / HTTP/1.1\r\n\r\n"), Some(405));
         assert_eq!(Asked::default().push(&[b'x'; MAX_HEAD + 1]), Some(400));
     }
 
     proptest! {
         #[test]
-        fn no_bytes_make_it_panic(pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 0..8)) {
+        fn no_bytes_panic(pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 0..8)) {
             let (mut asked, mut answer) = (Asked::default(), Answer::default());
             for piece in pieces {
                 let _ = (asked.push(&piece), answer.push(&piece));

@@ -249,7 +249,7 @@ fn fetch(
         };
         row.status = answer.status.map(u32::from);
         row.bytes = Some(answer.bytes);
-        if done.map_err(Failed::Because)? {
+        if done.map_err(|error| Failed::Because(error.to_string()))? {
             row.total_us = Some(us(row.at_ns, now_ns));
             return match answer.status {
                 Some(200..=299) => Ok(()),

@@ -17,10 +17,12 @@ use ccbench_proto::wire::{self, Side};
 
 #[cfg(feature = "ebpf")]
 use crate::cgroup;
+use crate::error::AgentError;
 use crate::event::event;
+use crate::sockets::error::SocketError;
 #[cfg(feature = "ebpf")]
 use crate::sockets::hook::Early;
-use crate::sockets::node::{Node, Port, set};
+use crate::sockets::node::{Node, Port, set_sysctl};
 use crate::sysctl;
 
 const DEFAULT_CC: &str = "net.ipv4.tcp_congestion_control";
@@ -123,35 +125,50 @@ pub fn apply(
     if in_force.starts.is_empty() {
         return in_force;
     }
-    if let Err(why) = in_force.attach(node) {
-        in_force.no_hook = Some(why);
-        in_force.instead = Some(change_default(&in_force.starts, task, needed, node));
+    if let Err(error) = in_force.attach(node) {
+        in_force.no_hook = Some(error.to_string());
+        let changed = change_default(&in_force.starts, task, needed, node);
+        in_force.instead = Some(changed.map_err(|error| error.to_string()));
         in_force.default = sysctl::read(DEFAULT_CC).unwrap_or_default();
     }
     in_force
 }
 
-/// The new default.
+/// Why the namespace's default congestion control was not changed.
+#[derive(Debug, thiserror::Error)]
+enum DefaultError {
+    /// Some flows have no `cc`.
+    #[error("the namespace's default would apply to flows without `cc` too")]
+    FlowsWithout,
+    /// The namespace is not ccbench's, or flows need different ones.
+    #[error("the namespace's default would apply to other flows too")]
+    OtherFlows,
+    /// The setting cannot be changed.
+    #[error(transparent)]
+    Sysctl(#[from] AgentError),
+}
+
+/// Changes the namespace's default congestion control; returns the new one.
 fn change_default(
     starts: &[Start],
     task: &NodeTask,
     needed: bool,
     node: &mut Node<'_>,
-) -> Result<String, String> {
+) -> Result<String, DefaultError> {
     if starts.len() != task.clients.len() + task.servers.len() {
-        return Err("the namespace's default would be that of flows without `cc` too".to_owned());
+        return Err(DefaultError::FlowsWithout);
     }
     let own = task.wired.iter().any(|dev| ccbench_shaper::netlink::ifindex(dev).is_ok());
-    let one = starts.first().filter(|first| starts.iter().all(|s| s.begin == first.begin));
-    match one {
-        Some(start) if own || needed => {
-            set(DEFAULT_CC, &start.begin, node).map(|()| start.begin.clone())
-        }
-        _ => Err("the namespace's default would be other flows' too".to_owned()),
-    }
-    .or_else(|why| match own {
-        true => set(DEFAULT_CC, NEUTRAL, node).map(|()| NEUTRAL.to_owned()),
-        false => Err(why),
+    let common = starts.first().filter(|first| starts.iter().all(|s| s.begin == first.begin));
+    let changed = match common {
+        Some(start) if own || needed => set_sysctl(DEFAULT_CC, &start.begin, node)
+            .map(|()| start.begin.clone())
+            .map_err(Into::into),
+        _ => Err(DefaultError::OtherFlows),
+    };
+    changed.or_else(|error| match own {
+        true => Ok(set_sysctl(DEFAULT_CC, NEUTRAL, node).map(|()| NEUTRAL.to_owned())?),
+        false => Err(error),
     })
 }
 
@@ -163,16 +180,16 @@ fn leaves_pacing(begin: &str, then: &str) -> bool {
 
 impl AttachedHook {
     #[cfg(feature = "ebpf")]
-    fn attach(&mut self, node: &Node<'_>) -> Result<(), String> {
+    fn attach(&mut self, node: &Node<'_>) -> Result<(), SocketError> {
         let group = node.group.map(Path::to_owned).or_else(cgroup::own_folder);
-        let group: PathBuf = group.ok_or("this machine has no control groups version 2")?;
+        let group: PathBuf = group.ok_or(SocketError::NoCgroup)?;
         self.hook = Some(Early::attach(&group, &choices(&self.starts))?);
         Ok(())
     }
 
     #[cfg(not(feature = "ebpf"))]
-    fn attach(&mut self, _: &Node<'_>) -> Result<(), String> {
-        Err("this ccbench-agent was built without the feature ebpf".to_owned())
+    fn attach(&mut self, _: &Node<'_>) -> Result<(), SocketError> {
+        Err(SocketError::NoEbpf)
     }
 
     /// What a group's sockets begin with on this node, and how their congestion control comes into force.

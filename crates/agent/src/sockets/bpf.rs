@@ -5,41 +5,83 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use libbpf_rs::query::MapInfoIter;
 use libbpf_rs::{
-    Map, MapCore as _, MapFlags, MapHandle, MapType, Object, ObjectBuilder, OpenObject,
+    ErrorKind, Map, MapCore as _, MapFlags, MapHandle, MapType, Object, ObjectBuilder, OpenObject,
     PrintCallback, PrintLevel, set_print,
 };
 
 use super::sysfs;
 
+/// A failed operation on a BPF object.
+#[derive(Debug, thiserror::Error)]
+pub enum BpfError {
+    /// libbpf or the kernel refused.
+    #[error("{op}: {source:#}")]
+    Libbpf {
+        /// The operation and its object.
+        op: String,
+        /// The answer.
+        source: libbpf_rs::Error,
+    },
+    /// The embedded object does not have what this agent expects.
+    #[error("{0}")]
+    Object(String),
+    /// A name that the kernel does not take.
+    #[error("`{0}` is longer than {max} characters, the kernel's limit", max = NAME_BYTES - 1)]
+    NameTooLong(String),
+    /// An error with the log of libbpf and the verifier.
+    #[error("{source}; the kernel's log: {log}")]
+    Logged {
+        /// The error.
+        source: Box<BpfError>,
+        /// The end of the log.
+        log: String,
+    },
+    /// No map of the kernel holds an instance of this name.
+    #[error("no BPF map of this kernel holds {0}")]
+    NotFound(String),
+}
+
+impl BpfError {
+    /// For `map_err`: libbpf refused.
+    pub(super) fn libbpf(op: impl Into<String>) -> impl FnOnce(libbpf_rs::Error) -> Self {
+        let op = op.into();
+        move |source| Self::Libbpf { op, source }
+    }
+
+    /// The kind of a refusal; `InvalidData` for an object that does not fit.
+    pub(super) fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Libbpf { source, .. } => source.kind(),
+            Self::Logged { source, .. } => source.kind(),
+            Self::Object(_) | Self::NameTooLong(_) | Self::NotFound(_) => ErrorKind::InvalidData,
+        }
+    }
+}
+
 /// Bytes of a congestion control's name in the kernel, its final NUL included.
 pub(super) const NAME_BYTES: usize = 16;
 /// Kernels before 6.4 do not know it.
 pub(super) const BPF_F_LINK: u32 = 0x2000;
-/// Lines of the verifier's log that an error shows: the last ones say what it refused.
+/// Lines of the verifier's log that an error shows; the reason is in the last ones.
 const LOG_LINES: usize = 12;
 
-/// What libbpf and the verifier say goes into the error, not to the terminal.
-pub(super) fn quietly<T>(what: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
-    let log = Log::begin();
-    what().map_err(|error| match log.tail() {
-        said if said.is_empty() => error,
-        said => format!("{error}; the kernel said: {said}"),
+/// Runs `operation` with the log of libbpf and the verifier in its error instead of on the terminal.
+pub(super) fn with_log<T>(operation: impl FnOnce() -> Result<T, BpfError>) -> Result<T, BpfError> {
+    let capture = LogCapture::begin();
+    operation().map_err(|error| match capture.tail() {
+        log if log.is_empty() => error,
+        log => BpfError::Logged { source: Box::new(error), log },
     })
 }
 
-pub(super) fn open(object: &[u8], what: &str) -> Result<OpenObject, String> {
+pub(super) fn open(object: &[u8], name: &str) -> Result<OpenObject, BpfError> {
     ObjectBuilder::default()
         .open_memory(object)
-        .map_err(|e| format!("read the BPF object {what}: {}", words(&e)))
+        .map_err(BpfError::libbpf(format!("read the BPF object {name}")))
 }
 
-pub(super) fn load(open: OpenObject, what: &str) -> Result<Object, String> {
-    open.load().map_err(|e| format!("load the BPF object {what}: {}", words(&e)))
-}
-
-/// An error with its causes.
-pub(super) fn words(error: &libbpf_rs::Error) -> String {
-    format!("{error:#}")
+pub(super) fn load(open: OpenObject, name: &str) -> Result<Object, BpfError> {
+    open.load().map_err(BpfError::libbpf(format!("load the BPF object {name}")))
 }
 
 pub(super) fn patch(
@@ -47,17 +89,18 @@ pub(super) fn patch(
     map: &str,
     at: usize,
     bytes: &[u8],
-) -> Result<(), String> {
-    let missing = || format!("the BPF object has no {map} of {} bytes", at + bytes.len());
+) -> Result<(), BpfError> {
+    let missing =
+        || BpfError::Object(format!("the BPF object has no {map} of {} bytes", at + bytes.len()));
     let mut found = open.maps_mut().find(|m| m.name() == OsStr::new(map)).ok_or_else(missing)?;
     let value = found.initial_value_mut().ok_or_else(missing)?;
     value.get_mut(at..at + bytes.len()).ok_or_else(missing)?.copy_from_slice(bytes);
     Ok(())
 }
 
-pub(super) fn map<'obj>(object: &'obj Object, name: &str) -> Result<Map<'obj>, String> {
+pub(super) fn map<'obj>(object: &'obj Object, name: &str) -> Result<Map<'obj>, BpfError> {
     let found = object.maps().find(|map| map.name() == OsStr::new(name));
-    found.ok_or_else(|| format!("the BPF object has no map {name}"))
+    found.ok_or_else(|| BpfError::Object(format!("the BPF object has no map {name}")))
 }
 
 /// A counter in a section of data; 0 if it cannot be read.
@@ -68,26 +111,26 @@ pub(super) fn count(object: &Object, section: &str, at: usize) -> u64 {
     u64_at(&value.unwrap_or_default(), at)
 }
 
-/// 0 if it is not there.
+/// 0 if it is missing.
 pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     bytes.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_ne_bytes)
 }
 
-/// As the kernel keeps it.
-pub(super) fn name(cc: &str) -> Result<[u8; NAME_BYTES], String> {
+/// A congestion control's name as in `struct tcp_congestion_ops`.
+pub(super) fn name(cc: &str) -> Result<[u8; NAME_BYTES], BpfError> {
     let mut bytes = [0; NAME_BYTES];
     match bytes[..NAME_BYTES - 1].get_mut(..cc.len()) {
         Some(room) => room.copy_from_slice(cc.as_bytes()),
-        None => return Err(format!("`{cc}` is longer than {} bytes", NAME_BYTES - 1)),
+        None => return Err(BpfError::NameTooLong(cc.to_owned())),
     }
     Ok(bytes)
 }
 
-/// Unregisters an instance that was registered without a link; one that is gone is fine.
+/// Unregisters an instance that has no BPF link. No error if it does not exist.
 ///
 /// # Errors
-/// The kernel refused, or it is held by a link.
-pub fn unregister(name: &str) -> Result<(), String> {
+/// The kernel refused, or a link holds the instance.
+pub fn unregister(name: &str) -> Result<(), BpfError> {
     if !sysfs::available().iter().any(|there| there == name) {
         return Ok(());
     }
@@ -98,49 +141,49 @@ pub fn unregister(name: &str) -> Result<(), String> {
         let key = 0u32.to_ne_bytes();
         let Ok(Some(value)) = handle.lookup(&key, MapFlags::ANY) else { continue };
         if value.windows(bytes.len()).any(|part| part == bytes) {
-            return handle.delete(&key).map_err(|e| format!("unregister {name}: {e:#}"));
+            return handle.delete(&key).map_err(BpfError::libbpf(format!("unregister {name}")));
         }
     }
-    Err(format!("no BPF map of this kernel holds {name}"))
+    Err(BpfError::NotFound(name.to_owned()))
 }
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What libbpf says while it loads; it has one listener for the whole process.
-pub(crate) struct Log {
+/// Captures what libbpf prints. It has one print callback for the whole process, so captures exclude each other.
+pub(super) struct LogCapture {
     _one: MutexGuard<'static, ()>,
     before: Option<(PrintLevel, PrintCallback)>,
 }
 
 static LOADING: Mutex<()> = Mutex::new(());
-static SAID: Mutex<String> = Mutex::new(String::new());
+static LINES: Mutex<String> = Mutex::new(String::new());
 
-impl Log {
-    /// Listens until it is dropped; another load waits for that.
-    pub(crate) fn begin() -> Self {
+impl LogCapture {
+    /// Captures until it is dropped.
+    pub(super) fn begin() -> Self {
         let one = lock(&LOADING);
-        lock(&SAID).clear();
-        let before = set_print(Some((PrintLevel::Warn, |_, text| lock(&SAID).push_str(&text))));
+        lock(&LINES).clear();
+        let before = set_print(Some((PrintLevel::Warn, |_, text| lock(&LINES).push_str(&text))));
         Self { _one: one, before }
     }
 
-    /// The last lines that say something.
-    pub(crate) fn tail(&self) -> String {
-        let said = lock(&SAID);
-        tail(&said)
+    /// The last lines that are not empty.
+    pub(super) fn tail(&self) -> String {
+        let text = lock(&LINES);
+        tail(&text)
     }
 }
 
-impl Drop for Log {
+impl Drop for LogCapture {
     fn drop(&mut self) {
         set_print(self.before.take());
     }
 }
 
-fn tail(said: &str) -> String {
-    let lines = said.lines().map(str::trim_end);
+fn tail(text: &str) -> String {
+    let lines = text.lines().map(str::trim_end);
     let lines: Vec<&str> =
         lines.filter(|line| !line.is_empty() && !line.contains("END PROG LOAD LOG")).collect();
     lines[lines.len().saturating_sub(LOG_LINES)..].join("\n")
@@ -151,9 +194,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_end_of_the_log_is_shown() {
-        let said: String = (0..40).map(|i| format!("line {i}\n")).collect();
-        let end = tail(&format!("{said}\n-- END PROG LOAD LOG --\n"));
+    fn shows_the_end_of_the_log() {
+        let text: String = (0..40).map(|i| format!("line {i}\n")).collect();
+        let end = tail(&format!("{text}\n-- END PROG LOAD LOG --\n"));
         assert!(end.starts_with("line 28\n") && end.ends_with("line 39"), "{end}");
     }
 }

@@ -35,7 +35,7 @@ fn ops_flags() -> (u32, String) {
     for set in sets {
         match super::hook::try_flags(set) {
             Ok(()) => return (set, String::new()),
-            Err(error) => why = error,
+            Err(error) => why = error.to_string(),
         }
     }
     (0, why)

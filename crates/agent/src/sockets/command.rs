@@ -8,6 +8,7 @@ use ccbench_proto::cc::{self, Core, KERNELS, Scheme};
 use ccbench_proto::plan::parse::suggest::near;
 use ccbench_proto::plan::{Cc, SysctlValue, Via};
 
+use super::error::SocketError;
 use super::journal::Journal;
 use super::{ecn, kernel_module, sysfs, verify};
 
@@ -75,7 +76,7 @@ pub fn main(args: &Args) -> u8 {
         Command::List => Ok(list()),
         Command::Show { name } => show(name),
         Command::Load(args) => load(args).map(|()| String::new()),
-        Command::Unload { name } => unload(name).map_err(Refused::by_kernel),
+        Command::Unload { name } => unload(name),
     };
     match done {
         Ok(text) => {
@@ -83,27 +84,33 @@ pub fn main(args: &Args) -> u8 {
             let _ = std::io::stdout().write_all(text.as_bytes());
             0
         }
-        Err(Refused { why, code }) => {
-            eprintln!("ccbench: {why}");
-            code
+        Err(error) => {
+            eprintln!("ccbench: {error}");
+            error.exit_code()
         }
     }
 }
 
-/// Why nothing was done, with the exit code.
-#[derive(Debug)]
-struct Refused {
-    why: String,
-    code: u8,
+/// Why the command failed.
+#[derive(Debug, thiserror::Error)]
+enum CommandError {
+    /// The command line is wrong.
+    #[error("{0}")]
+    Usage(String),
+    /// The congestion control cannot be loaded or unloaded.
+    #[error("{0}")]
+    Refused(String),
+    /// The kernel refused.
+    #[error(transparent)]
+    Socket(#[from] SocketError),
 }
 
-impl Refused {
-    fn by_kernel(why: String) -> Self {
-        Self { why, code: 1 }
-    }
-
-    fn wrong(why: String) -> Self {
-        Self { why, code: 2 }
+impl CommandError {
+    fn exit_code(&self) -> u8 {
+        match self {
+            Self::Usage(_) => 2,
+            Self::Refused(_) | Self::Socket(_) => 1,
+        }
     }
 }
 
@@ -163,7 +170,7 @@ fn differs(scheme: &Scheme) -> String {
     }
 }
 
-fn show(name: &str) -> Result<String, Refused> {
+fn show(name: &str) -> Result<String, CommandError> {
     let Some((scheme, core)) = cc::scheme(name) else {
         return show_kernels(name);
     };
@@ -203,7 +210,7 @@ fn asks(core: &Core) -> String {
     if asks.is_empty() { String::new() } else { format!(": {}", asks.join(", ")) }
 }
 
-fn show_kernels(name: &str) -> Result<String, Refused> {
+fn show_kernels(name: &str) -> Result<String, CommandError> {
     let cc =
         Cc { algorithm: name.to_owned(), params: Default::default(), via: Via::Auto, ect1: None };
     if !sysfs::available().iter().any(|there| there == name) {
@@ -211,8 +218,8 @@ fn show_kernels(name: &str) -> Result<String, Refused> {
             // Nobody's name is the command's mistake; that the kernel does not have it is not.
             let wrong =
                 cc::resolve(&cc).err().and_then(|wrong| Some(wrong.into_iter().next()?.why));
-            let lacks = || Refused::by_kernel(error.to_string().replacen("flow -: ", "", 1));
-            wrong.map_or_else(lacks, Refused::wrong)
+            let lacks = || CommandError::Refused(error.to_string().replacen("flow -: ", "", 1));
+            wrong.map_or_else(lacks, CommandError::Usage)
         })?;
     }
     let params = sysfs::parameters(&format!("tcp_{name}"));
@@ -227,12 +234,12 @@ fn show_kernels(name: &str) -> Result<String, Refused> {
 }
 
 /// What is typed, as a plan would have it.
-fn instance(args: &LoadArgs) -> Result<Cc, String> {
+fn instance(args: &LoadArgs) -> Result<Cc, CommandError> {
     let mut params = std::collections::BTreeMap::new();
     for pair in &args.params {
-        let (name, value) = pair
-            .split_once('=')
-            .ok_or_else(|| format!("`{pair}` is no KEY=VALUE, like betao=5000"))?;
+        let (name, value) = pair.split_once('=').ok_or_else(|| {
+            CommandError::Usage(format!("`{pair}` is not KEY=VALUE, like betao=5000"))
+        })?;
         params.insert(name.to_owned(), SysctlValue::Text(value.to_owned()));
     }
     let via = match args.via.as_str() {
@@ -243,11 +250,11 @@ fn instance(args: &LoadArgs) -> Result<Cc, String> {
     Ok(Cc { algorithm: args.name.clone(), params, via, ect1: None })
 }
 
-fn load(args: &LoadArgs) -> Result<(), Refused> {
-    let cc = instance(args).map_err(Refused::wrong)?;
+fn load(args: &LoadArgs) -> Result<(), CommandError> {
+    let cc = instance(args)?;
     let Some((_, core)) = cc::scheme(&cc.algorithm).filter(|_| !cc::is_kernels(&cc)) else {
         let own: Vec<&str> = cc::table().schemes.iter().map(|s| s.name.as_str()).collect();
-        return Err(Refused::wrong(format!(
+        return Err(CommandError::Usage(format!(
             "`{}` is none of ccbench's own ({}); the kernel's own need no loading{}",
             cc.algorithm,
             own.join(", "),
@@ -259,18 +266,17 @@ fn load(args: &LoadArgs) -> Result<(), Refused> {
         Ok(cc::Instance::Kernel { .. }) => Vec::new(),
         Err(wrong) => {
             let why: Vec<String> = wrong.into_iter().map(|w| w.why).collect();
-            return Err(Refused::wrong(why.join("\n")));
+            return Err(CommandError::Usage(why.join("\n")));
         }
     };
     let name = args.kernel_name.clone().unwrap_or_else(|| format!("ccb_{}", cc.algorithm));
     if let Some(why) = refuse(&name) {
-        return Err(Refused::wrong(why));
+        return Err(CommandError::Usage(why));
     }
-    let (via, why) = verify::choose(cc.via, core).map_err(Refused::by_kernel)?;
+    let (via, why) = verify::choose(cc.via, core)?;
     let mut journal = Journal::default();
     if via == Via::Module {
-        let in_force = kernel_module::register(core, &name, &params, &mut journal)
-            .map_err(Refused::by_kernel)?;
+        let in_force = kernel_module::register(core, &name, &params, &mut journal)?;
         say(&name, &cc.algorithm, "module", &why, &in_force);
         if args.pin {
             journal.forget();
@@ -279,7 +285,7 @@ fn load(args: &LoadArgs) -> Result<(), Refused> {
         }
         return Ok(());
     }
-    by_bpf(args, core, &name, &params, &why, &mut journal).map_err(Refused::by_kernel)
+    Ok(by_bpf(args, core, &name, &params, &why, &mut journal)?)
 }
 
 /// `struct_ops` takes fewer characters than a plan.
@@ -308,7 +314,7 @@ fn by_bpf(
     params: &[(String, u32)],
     why: &str,
     journal: &mut Journal,
-) -> Result<(), String> {
+) -> Result<(), SocketError> {
     let wants = ecn::wants(&args.name, instance(args).ok().as_ref());
     let flags = match wants.any() {
         true => ecn::decide(super::capabilities::capabilities(), wants, Via::Bpf, None).flags,
@@ -343,8 +349,8 @@ fn by_bpf(
     _: &[(String, u32)],
     _: &str,
     _: &mut Journal,
-) -> Result<(), String> {
-    Err(verify::NO_EBPF.to_owned())
+) -> Result<(), SocketError> {
+    Err(SocketError::NoEbpf)
 }
 
 fn say(name: &str, algorithm: &str, via: &str, why: &str, params: &[(String, String)]) {
@@ -367,23 +373,23 @@ fn wait() {
     }
 }
 
-fn unload(name: &str) -> Result<String, String> {
+fn unload(name: &str) -> Result<String, CommandError> {
     if KERNELS.contains(&name) {
-        return Err(format!(
+        return Err(CommandError::Refused(format!(
             "`{name}` is the kernel's own: ccbench takes out only what it brought"
-        ));
+        )));
     }
     if !sysfs::available().iter().any(|there| there == name) {
-        return Err(format!(
+        return Err(CommandError::Refused(format!(
             "this kernel has no congestion control `{name}` (`ccbench cc list` shows those it has)"
-        ));
+        )));
     }
     #[cfg(feature = "ebpf")]
     {
         let pin = Path::new(super::struct_ops::PINS).join(name);
         if pin.exists() {
-            std::fs::remove_file(&pin).map_err(|e| format!("remove {}: {e}", pin.display()))?;
-            return gone(name);
+            std::fs::remove_file(&pin).map_err(SocketError::file("remove", &pin))?;
+            return wait_unregistered(name);
         }
     }
     for core in &cc::table().cores {
@@ -396,27 +402,27 @@ fn unload(name: &str) -> Result<String, String> {
             } else {
                 sysfs::write(&sysfs::parameter(&module, "remove"), name)?;
             }
-            return gone(name);
+            return wait_unregistered(name);
         }
     }
     #[cfg(feature = "ebpf")]
     if super::bpf::unregister(name).is_ok() {
-        return gone(name);
+        return wait_unregistered(name);
     }
-    Err(format!(
+    Err(CommandError::Refused(format!(
         "`{name}` is held by a process (a trial, or `ccbench cc load`) or is not ccbench's: end that process"
-    ))
+    )))
 }
 
 /// The kernel takes a moment to forget it.
-fn gone(name: &str) -> Result<String, String> {
+fn wait_unregistered(name: &str) -> Result<String, CommandError> {
     for _ in 0..100 {
         if !sysfs::available().iter().any(|there| there == name) {
             return Ok(format!("{name} is gone; sockets that use it keep it until they close\n"));
         }
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
-    Err(format!("`{name}` is still there: another process holds it too"))
+    Err(CommandError::Refused(format!("`{name}` is still there: another process holds it too")))
 }
 
 #[cfg(test)]
@@ -435,7 +441,8 @@ mod tests {
         assert!(show("ta_grad").unwrap().contains("comeback              1 flag"));
         assert!(show("reno").unwrap().contains("the kernel's own"));
         let refused = show("ta_gard").unwrap_err();
-        assert!(refused.why.contains("did you mean `ta_grad`?") && refused.code == 2);
+        assert!(refused.to_string().contains("did you mean `ta_grad`?"), "{refused}");
+        assert_eq!(refused.exit_code(), 2);
     }
 
     #[test]

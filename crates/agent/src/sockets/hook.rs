@@ -1,5 +1,6 @@
-//! The BPF programs beside the congestion controls: one that sets them before the handshake, one that makes ECT(1) at
-//! egress, and the trial of flags. All are attached by descriptors of this process, so they are gone when it is.
+//! BPF programs beside the congestion controls: one sets a congestion control before the handshake, one rewrites ECT(0)
+//! to ECT(1) at egress, one tries which flags the kernel accepts. Descriptors of this process hold them, so the kernel
+//! removes them when it ends.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -11,8 +12,9 @@ use ccbench_shaper::{bpf, netlink};
 use libbpf_rs::{Link, MapCore as _, MapFlags, Object, TC_EGRESS, TcHookBuilder};
 
 use super::bpf::{
-    BPF_F_LINK, NAME_BYTES, count, load, map, name, open, patch, quietly, u64_at, words,
+    BPF_F_LINK, BpfError, NAME_BYTES, count, load, map, name, open, patch, u64_at, with_log,
 };
+use super::error::SocketError;
 use super::node::Port;
 use crate::undo::{Step, Undo};
 
@@ -20,7 +22,7 @@ const EARLY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/early.bpf.o"));
 const ECT1: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/ect1.bpf.o"));
 const PROBE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/probe.bpf.o"));
 
-/// Of an entry of `early_ports`, the name first, then four counters.
+/// Size of an entry of `early_ports`: the name, then four counters.
 const EARLY_BYTES: usize = NAME_BYTES + 4 * 8;
 /// `ARPHRD_ETHER`, and the bytes of its header.
 const ETHERNET: (u16, u32) = (1, 14);
@@ -33,38 +35,42 @@ pub struct Early {
 }
 
 impl Early {
-    /// For processes in `group` and this network namespace. Ports without a congestion control are left alone.
+    /// Attaches to processes in `group` and this network namespace. Other ports are not touched.
     ///
     /// # Errors
-    /// What the kernel does not have or allow, in words.
-    pub fn attach(group: &Path, ports: &BTreeMap<Port, String>) -> Result<Self, String> {
-        let cookie = bpf::netns_cookie().map_err(|e| format!("cookie of the namespace: {e}"))?;
-        let folder = File::open(group).map_err(|e| format!("open {}: {e}", group.display()))?;
+    /// What the kernel lacks or refuses.
+    pub fn attach(group: &Path, ports: &BTreeMap<Port, String>) -> Result<Self, SocketError> {
+        let cookie = bpf::netns_cookie().map_err(|source| {
+            let op = "read the cookie of the network namespace".to_owned();
+            SocketError::System { op, source }
+        })?;
+        let folder = File::open(group).map_err(SocketError::file("open", group))?;
         let mut open = open(EARLY, "early")?;
         patch(&mut open, ".rodata.early", 0, &cookie.to_ne_bytes())?;
-        let object = quietly(|| load(open, "early"))?;
+        let object = with_log(|| load(open, "early"))?;
         let table = map(&object, "early_ports")?;
         for (port, cc) in ports {
             let mut value = [0; EARLY_BYTES];
             value[..NAME_BYTES].copy_from_slice(&name(cc)?);
             table
                 .update(&key(*port), &value, MapFlags::ANY)
-                .map_err(|e| format!("note {port:?} for BPF: {e}"))?;
+                .map_err(BpfError::libbpf(format!("add {port:?} to the map early_ports")))?;
         }
         let links = object
             .progs_mut()
             .map(|program| {
-                program.attach_cgroup(folder.as_raw_fd()).map_err(|e| {
-                    let (what, group) = (program.name().to_string_lossy(), group.display());
-                    format!("attach {what} to control group {group}: {}", words(&e))
-                })
+                program.attach_cgroup(folder.as_raw_fd()).map_err(BpfError::libbpf(format!(
+                    "attach {} to control group {}",
+                    program.name().to_string_lossy(),
+                    group.display()
+                )))
             })
-            .collect::<Result<Vec<Link>, String>>()?;
+            .collect::<Result<Vec<Link>, BpfError>>()?;
         Ok(Self { _links: links, object })
     }
 
-    /// Of the sockets of a port: whose congestion control was set, refusals by the kernel, connections that ended, and
-    /// those of them that the kernel paced.
+    /// Counters of a port's sockets: congestion controls set, refused by the kernel, connections ended, and of these the
+    /// paced ones.
     pub fn count(&self, port: Port) -> [u64; 4] {
         let value = map(&self.object, "early_ports")
             .ok()
@@ -94,13 +100,16 @@ pub struct Ect1 {
 }
 
 impl Ect1 {
-    /// For sockets of this network namespace with the congestion control `cc` that send out of `dev`.
+    /// Attaches to the egress of `dev`, for sockets of this network namespace with the congestion control `cc`.
     ///
     /// # Errors
-    /// What the kernel does not have or allow, in words.
-    pub fn attach(dev: &str, cc: &str, undo: &mut Undo) -> Result<Self, String> {
+    /// What the kernel lacks or refuses.
+    pub fn attach(dev: &str, cc: &str, undo: &mut Undo) -> Result<Self, SocketError> {
         let (index, object) = Self::load(dev, cc)?;
-        let program = object.progs_mut().next().ok_or("ect1 has no program")?;
+        let program = object
+            .progs_mut()
+            .next()
+            .ok_or_else(|| BpfError::Object("ect1 has no program".to_owned()))?;
         let link = match bpf::attach_tcx_egress(program.as_fd(), index) {
             Ok(link) => Some(link),
             // Before Linux 6.6 the kernel has no other place than clsact, where programs stay.
@@ -108,17 +117,20 @@ impl Ect1 {
                 attach_clsact(program.as_fd(), (dev, index), undo)?;
                 None
             }
-            Err(error) => return Err(format!("attach to the way out of {dev}: {error}")),
+            Err(source) => {
+                let op = format!("attach to the egress of {dev}");
+                return Err(SocketError::System { op, source });
+            }
         };
         Ok(Self { _link: link, object, dev: dev.to_owned(), cc: cc.to_owned() })
     }
 
-    fn load(dev: &str, cc: &str) -> Result<(u32, Object), String> {
-        let index = netlink::ifindex(dev).map_err(|e| e.to_string())?;
+    fn load(dev: &str, cc: &str) -> Result<(u32, Object), SocketError> {
+        let index = netlink::ifindex(dev)?;
         let mut open = open(ECT1, "ect1")?;
         patch(&mut open, ".rodata.ect1", 0, &name(cc)?)?;
         patch(&mut open, ".rodata.ect1", 20, &link_header_bytes(dev).to_ne_bytes())?;
-        Ok((index, quietly(|| load(open, "ect1"))?))
+        Ok((index, with_log(|| load(open, "ect1"))?))
     }
 
     /// Packets rewritten so far.
@@ -127,51 +139,52 @@ impl Ect1 {
     }
 }
 
-/// Attaches a classifier in clsact, in front of a userspace link's redirect; `undo` takes it off.
+/// Attaches a classifier in clsact, in front of a userspace link's redirect; `undo` removes it.
 fn attach_clsact(
     program: BorrowedFd<'_>,
     (dev, index): (&str, u32),
     undo: &mut Undo,
-) -> Result<(), String> {
-    let own_clsact = !bpf::has_foreign_clsact(index).map_err(|e| e.to_string())?;
-    undo.push(Step::Classifier { ifindex: index, dev: dev.to_owned(), own_clsact })
-        .map_err(|e| e.to_string())?;
+) -> Result<(), SocketError> {
+    let own_clsact = !bpf::has_foreign_clsact(index)?;
+    undo.push(Step::Classifier { ifindex: index, dev: dev.to_owned(), own_clsact })?;
     if own_clsact {
-        bpf::add_clsact(index).map_err(|e| e.to_string())?;
+        bpf::add_clsact(index)?;
     }
     let attached = TcHookBuilder::new(program)
         .ifindex(index.cast_signed())
         .priority(u32::from(bpf::CLSACT_PRIORITY))
         .hook(TC_EGRESS)
         .attach();
-    attached.map(drop).map_err(|e| format!("attach to clsact of {dev}: {}", words(&e)))
+    attached.map(drop).map_err(BpfError::libbpf(format!("attach to clsact of {dev}")))?;
+    Ok(())
 }
 
-/// Registers a congestion control with these flags, and takes it back at once.
+/// Registers a congestion control with these flags and unregisters it at once.
 ///
 /// # Errors
-/// The kernel refused, in words.
-pub fn try_flags(flags: u32) -> Result<(), String> {
-    quietly(|| try_flags_as(flags, true).or_else(|_| try_flags_as(flags, false)))
+/// The kernel refused.
+pub fn try_flags(flags: u32) -> Result<(), BpfError> {
+    with_log(|| try_flags_as(flags, true).or_else(|_| try_flags_as(flags, false)))
 }
 
-fn try_flags_as(flags: u32, link: bool) -> Result<(), String> {
+fn try_flags_as(flags: u32, link: bool) -> Result<(), BpfError> {
     let mut open = open(PROBE, "probe")?;
     // Names are global to the machine: no two agents may try at once under one.
     patch(&mut open, "probe", 0, &name(&format!("ccbp{}", std::process::id()))?)?;
     patch(&mut open, "probe", NAME_BYTES, &flags.to_ne_bytes())?;
     if !link && let Some(mut map) = open.maps_mut().find(|map| map.name() == OsStr::new("probe")) {
         let flags = map.map_flags() & !BPF_F_LINK;
-        map.set_map_flags(flags).map_err(|e| words(&e))?;
+        map.set_map_flags(flags).map_err(BpfError::libbpf("clear BPF_F_LINK"))?;
     }
     let mut object = load(open, "probe")?;
     let mut maps = object.maps_mut();
-    let mut map =
-        maps.find(|map| map.name() == OsStr::new("probe")).ok_or("probe has no such map")?;
-    map.attach_struct_ops().map(drop).map_err(|e| words(&e))
+    let mut map = maps
+        .find(|map| map.name() == OsStr::new("probe"))
+        .ok_or_else(|| BpfError::Object("probe has no such map".to_owned()))?;
+    map.attach_struct_ops().map(drop).map_err(BpfError::libbpf("register it"))
 }
 
-/// Of the interface; what has no Ethernet address has no header.
+/// Length of the interface's link-layer header; 0 without an Ethernet address.
 fn link_header_bytes(dev: &str) -> u32 {
     let all = nix::ifaddrs::getifaddrs().into_iter().flatten();
     let kind = all
@@ -195,7 +208,7 @@ mod tests {
 
     /// Where there is TCX nothing else would try it.
     #[test]
-    fn a_classifier_in_clsact_is_undone_with_or_without_an_earlier_clsact() {
+    fn undo_removes_the_classifier_and_keeps_an_earlier_clsact() {
         let in_namespace = || {
             nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
             for earlier in [false, true] {

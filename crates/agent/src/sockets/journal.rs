@@ -1,6 +1,7 @@
-//! Changes to the machine that no namespace and no descriptor takes away: instances of modules, modules that were
-//! loaded, parameters of the kernel's own, BPF instances of kernels without links. Each is in a record on disk before
-//! it is made; whoever starts next undoes what a dead process left, an agent in a namespace too.
+//! Journal of changes to the whole machine: instances of modules, loaded modules, parameters of the kernel's congestion
+//! controls, and BPF instances on kernels without BPF links. The kernel does not undo them when this process or its
+//! namespace ends, so each is written to disk first, and the next agent on the machine replays the journals of dead
+//! processes.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Seek as _, Write as _};
@@ -9,17 +10,18 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
+use super::error::SocketError;
 use super::sysfs;
 use crate::undo::Outcome;
 
-/// Where the records are.
+/// Folder of the journals.
 const FOLDER: &str = "/run/ccbench/cc";
 
 /// One thing to undo.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Step {
-    /// Put a module's parameter back.
+    /// Restore a module's parameter.
     Parameter {
         /// The module.
         module: String,
@@ -28,14 +30,14 @@ pub enum Step {
         /// Its value before.
         before: String,
     },
-    /// Take an instance out of one of ccbench's modules.
+    /// Remove an instance from one of ccbench's modules.
     Instance {
         /// The module.
         module: String,
         /// The instance's name in the kernel.
         name: String,
     },
-    /// Take a module out that was loaded for an experiment, if nobody uses it.
+    /// Unload a module that was loaded for an experiment, if it is unused.
     Module {
         /// The module.
         module: String,
@@ -61,7 +63,7 @@ impl std::fmt::Display for Step {
 }
 
 impl Step {
-    fn undo(&self) -> Result<(), String> {
+    fn undo(&self) -> Result<(), SocketError> {
         match self {
             Self::Parameter { module, name, before } => {
                 let path = sysfs::parameter(module, name);
@@ -79,7 +81,7 @@ impl Step {
             Self::Module { module } => {
                 let instances = std::fs::read_to_string(sysfs::parameter(module, "instances"))
                     .unwrap_or_default();
-                // Another agent's instance: whoever is last takes the module along.
+                // Another agent has an instance; the last agent unloads the module.
                 if !sysfs::is_loaded(module) || instances.lines().count() > 1 {
                     return Ok(());
                 }
@@ -91,18 +93,16 @@ impl Step {
 }
 
 #[cfg(feature = "ebpf")]
-fn unregister(name: &str) -> Result<(), String> {
-    super::bpf::unregister(name)
+fn unregister(name: &str) -> Result<(), SocketError> {
+    Ok(super::bpf::unregister(name)?)
 }
 
 #[cfg(not(feature = "ebpf"))]
-fn unregister(name: &str) -> Result<(), String> {
-    Err(format!(
-        "bpftool struct_ops unregister name {name}: this agent was built without the feature ebpf"
-    ))
+fn unregister(name: &str) -> Result<(), SocketError> {
+    Err(SocketError::UnregisterWithoutEbpf { name: name.to_owned() })
 }
 
-/// The changes of one process; dropped, they are undone.
+/// The changes of one process; dropping it undoes them.
 #[derive(Debug)]
 pub struct Journal {
     folder: PathBuf,
@@ -117,33 +117,33 @@ impl Default for Journal {
 }
 
 impl Journal {
-    /// Nothing is made before the first step.
+    /// The file is made with the first step.
     fn in_folder(folder: &Path) -> Self {
         Self { folder: folder.to_owned(), file: None, steps: Vec::new() }
     }
 
-    /// Writes down how to undo a change; only after this may it be made.
+    /// Writes how to undo a change to disk. Call it before the change.
     ///
     /// # Errors
-    /// It cannot be written down.
-    pub fn push(&mut self, step: Step) -> Result<(), String> {
+    /// The journal cannot be written; then the change must not be made.
+    pub fn push(&mut self, step: Step) -> Result<(), SocketError> {
         let file = match &mut self.file {
             Some(file) => file,
             None => self.file.insert(open(&self.folder)?),
         };
-        let mut line = serde_json::to_vec(&step).map_err(|e| e.to_string())?;
+        let mut line = serde_json::to_vec(&step)?;
         line.push(b'\n');
         let written = file.1.write_all(&line).and_then(|()| file.1.sync_data());
-        written.map_err(|e| format!("write {}: {e}", file.0.display()))?;
+        written.map_err(SocketError::file("write", &file.0))?;
         self.steps.push(step);
         Ok(())
     }
 
-    /// What was done so far stays.
+    /// Drops the steps without undoing them: the changes stay.
     pub fn forget(&mut self) {
         self.steps.clear();
         if let Some((path, _)) = self.file.take() {
-            // Whoever finds it would undo what shall stay.
+            // The next agent would otherwise undo them.
             let _ = std::fs::remove_file(path);
         }
     }
@@ -155,7 +155,7 @@ impl Journal {
             outcome.note(&step, step.undo());
         }
         if let Some((path, _)) = self.file.take().filter(|_| outcome.failed.is_empty()) {
-            // Nothing depends on it: its steps are undone already.
+            // A leftover file does no harm: its steps are undone.
             let _ = std::fs::remove_file(path);
         }
         outcome
@@ -171,26 +171,24 @@ impl Drop for Journal {
     }
 }
 
-/// A record of this process, locked for as long as it lives.
-fn open(folder: &Path) -> Result<(PathBuf, File), String> {
-    let failed =
-        |op: &str, path: &Path, e: &dyn std::fmt::Display| format!("{op} {}: {e}", path.display());
-    std::fs::create_dir_all(folder).map_err(|e| failed("make", folder, &e))?;
+/// Makes the journal of this process and locks it for the life of the process.
+fn open(folder: &Path) -> Result<(PathBuf, File), SocketError> {
+    std::fs::create_dir_all(folder).map_err(SocketError::file("make", folder))?;
     for count in 0..1000 {
         let path = folder.join(format!("{}-{count}.ndjson", std::process::id()));
         let file = match OpenOptions::new().create_new(true).append(true).open(&path) {
             Ok(file) => file,
             Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => continue,
-            Err(e) => return Err(failed("make", &path, &e)),
+            Err(e) => return Err(SocketError::file("make", &path)(e)),
         };
         flock(&file, FlockOperation::NonBlockingLockExclusive)
-            .map_err(|e| failed("lock", &path, &e))?;
+            .map_err(|e| SocketError::file("lock", &path)(e.into()))?;
         return Ok((path, file));
     }
-    Err(format!("{} is full of records that cannot be undone", folder.display()))
+    Err(SocketError::JournalFull { folder: folder.to_owned() })
 }
 
-/// Undoes what dead processes left. A reboot took it all along, and the folder with it.
+/// Replays the journals of dead processes. A reboot clears both the changes and the folder.
 pub fn sweep() -> Outcome {
     sweep_folder(Path::new(FOLDER))
 }
@@ -200,7 +198,7 @@ fn sweep_folder(folder: &Path) -> Outcome {
     let entries = std::fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
     for path in entries.map(|entry| entry.path()) {
         let Ok(mut file) = OpenOptions::new().read(true).append(true).open(&path) else { continue };
-        // Whoever lives holds its own.
+        // A living process holds the lock of its own journal.
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
             continue;
         }
@@ -232,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_living_process_keeps_its_record_and_a_dead_ones_is_undone() {
+    fn sweep_skips_living_processes_and_undoes_dead_ones() {
         let dir = tempfile::tempdir().unwrap();
         let count = || std::fs::read_dir(dir.path()).unwrap().count();
         let mut journal = Journal::in_folder(dir.path());
@@ -249,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_undone_leaves_no_record() {
+    fn undo_removes_the_journal() {
         let dir = tempfile::tempdir().unwrap();
         let mut journal = Journal::in_folder(dir.path());
         journal.push(gone()).unwrap();

@@ -1,16 +1,17 @@
-//! ccbench's congestion controls as kernel modules, and the kernel's own: both have their parameters in sysfs.
-//! `kmod/module/instances.h` is the contract of the former.
+//! ccbench's congestion controls as kernel modules (interface: `kmod/module/instances.h`), and parameters of the kernel's
+//! congestion controls. Both are in sysfs.
 
 use ccbench_proto::cc::Core;
 
+use super::error::SocketError;
 use super::journal::{Journal, Step};
 use super::sysfs;
 
-/// Whether the core's module can be had here, and if not why.
+/// Whether the core's module is loaded or installed.
 ///
 /// # Errors
-/// In words for people.
-pub fn possible(core: &Core) -> Result<(), String> {
+/// Why not, and how to install it.
+pub fn possible(core: &Core) -> Result<(), SocketError> {
     let module = format!("ccb_{}", core.name);
     let release = sysfs::release();
     if sysfs::is_loaded(&module) {
@@ -18,47 +19,46 @@ pub fn possible(core: &Core) -> Result<(), String> {
     }
     match sysfs::on_disk(std::path::Path::new("/lib/modules"), &release, &module) {
         Some(true) => Ok(()),
-        Some(false) => Err(format!(
-            "module {module} is not installed for this kernel {release}: make -C kmod module-install"
-        )),
-        None => Err(format!("this kernel {release} has no modules")),
+        Some(false) => Err(SocketError::ModuleNotInstalled { module, release }),
+        None => Err(SocketError::NoModules { release }),
     }
 }
 
-/// Registers an instance of a core's module, which is loaded if it is not. The parameters as the kernel has them.
+/// Registers an instance of a core's module, and loads the module if needed. Returns the parameters that the kernel has.
 ///
 /// # Errors
-/// What was refused, and what to do.
+/// The kernel refused.
 pub fn register(
     core: &Core,
     kernel_name: &str,
     params: &[(String, u32)],
     journal: &mut Journal,
-) -> Result<Vec<(String, String)>, String> {
+) -> Result<Vec<(String, String)>, SocketError> {
     let module = format!("ccb_{}", core.name);
     if !sysfs::is_loaded(&module) {
         journal.push(Step::Module { module: module.clone() })?;
         sysfs::modprobe(&module)?;
     }
     if sysfs::available().iter().any(|name| name == kernel_name) {
-        return Err(format!("the name `{kernel_name}` is taken in this kernel: choose another"));
+        let hint = "choose another".to_owned();
+        return Err(SocketError::NameTaken { name: kernel_name.to_owned(), hint });
     }
     journal.push(Step::Instance { module: module.clone(), name: kernel_name.to_owned() })?;
     let mut text = kernel_name.to_owned();
     for (name, value) in params {
         text.push_str(&format!(" {name}={value}"));
     }
-    sysfs::write(&sysfs::parameter(&module, "add"), &text).map_err(|why| {
-        format!("{why}; the kernel's log (dmesg) names the parameter that {module} refused")
+    sysfs::write(&sysfs::parameter(&module, "add"), &text).map_err(|error| {
+        SocketError::ModuleRefused { module: module.clone(), source: Box::new(error) }
     })?;
     let instances =
         std::fs::read_to_string(sysfs::parameter(&module, "instances")).unwrap_or_default();
-    in_force(&instances, kernel_name)
-        .ok_or_else(|| format!("{module} took {kernel_name} and does not list it"))
+    instance_params(&instances, kernel_name)
+        .ok_or_else(|| SocketError::NotListed { module, name: kernel_name.to_owned() })
 }
 
-/// An instance's line of the module's list.
-fn in_force(instances: &str, kernel_name: &str) -> Option<Vec<(String, String)>> {
+/// The parameters of an instance in the module's `instances` file.
+fn instance_params(instances: &str, kernel_name: &str) -> Option<Vec<(String, String)>> {
     instances.lines().find_map(|line| {
         let mut words = line.split_whitespace();
         if words.next() != Some(kernel_name) {
@@ -69,26 +69,28 @@ fn in_force(instances: &str, kernel_name: &str) -> Option<Vec<(String, String)>>
     })
 }
 
-/// Gives the kernel's own its parameters, for the whole machine. All of them, as the kernel has them.
+/// Sets parameters of a built-in congestion control, for the whole machine. Returns all parameters that the kernel has.
 ///
 /// # Errors
-/// It has no such parameter, or refuses the value.
+/// The kernel has no such parameter, or refuses the value.
 pub fn tune(
     algorithm: &str,
     params: &[(String, String)],
     journal: &mut Journal,
-) -> Result<Vec<(String, String)>, String> {
+) -> Result<Vec<(String, String)>, SocketError> {
     let module = format!("tcp_{algorithm}");
     let before = sysfs::parameters(&module);
     for (name, value) in params {
         let Some(now) = before.get(name) else {
             let known: Vec<&str> = before.keys().map(String::as_str).collect();
             let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-            return Err(format!(
-                "the kernel's `{algorithm}` has no parameter `{name}` (it has: {known})"
-            ));
+            return Err(SocketError::UnknownParameter {
+                algorithm: algorithm.to_owned(),
+                name: name.clone(),
+                known,
+            });
         };
-        // Another agent of this machine may have set it: then it is that one's to put back.
+        // Another agent of this machine may have set it; then that agent restores it.
         if same(now, value) {
             continue;
         }
@@ -103,13 +105,18 @@ pub fn tune(
     for (name, value) in params {
         let now = after.get(name).map_or("", String::as_str);
         if !same(now, value) {
-            return Err(format!("the kernel made {module}.{name} = {now} of {value}"));
+            return Err(SocketError::ParameterChanged {
+                module,
+                name: name.clone(),
+                actual: now.to_owned(),
+                wanted: value.clone(),
+            });
         }
     }
     Ok(after.into_iter().collect())
 }
 
-/// The kernel writes truth values as letters.
+/// The kernel prints booleans as letters.
 fn same(now: &str, wanted: &str) -> bool {
     let truth = |text: &str| match text {
         "Y" | "y" => "1".to_owned(),
@@ -124,23 +131,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_list_of_instances_is_read_by_name() {
+    fn reads_the_parameters_of_an_instance() {
         let text = "ccb_ta compete=1 betao=2000\nta.0a1b2 compete=0 betao=5000\n";
-        let found = in_force(text, "ta.0a1b2").unwrap();
+        let found = instance_params(text, "ta.0a1b2").unwrap();
         assert_eq!(found[1], ("betao".to_owned(), "5000".to_owned()));
-        assert_eq!(in_force(text, "ta"), None);
+        assert_eq!(instance_params(text, "ta"), None);
     }
 
     #[test]
-    fn truth_is_a_number_or_a_letter() {
+    fn booleans_are_numbers_or_letters() {
         assert!(same("Y", "1") && same("N", "0") && same("41", "41"));
         assert!(!same("Y", "0"));
     }
 
     #[test]
-    fn a_parameter_that_the_kernel_does_not_have_is_named_with_those_it_has() {
+    fn rejects_unknown_parameter_and_lists_known_ones() {
         let mut journal = Journal::default();
         let error = tune("reno", &[("x".into(), "1".into())], &mut journal).unwrap_err();
-        assert_eq!(error, "the kernel's `reno` has no parameter `x` (it has: none)");
+        assert_eq!(error.to_string(), "the kernel's `reno` has no parameter `x` (it has: none)");
     }
 }

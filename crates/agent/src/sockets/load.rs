@@ -12,14 +12,13 @@ use ccbench_proto::schedule::NodeTask;
 use ccbench_proto::wire;
 
 use super::ecn;
+use super::error::SocketError;
 use super::journal::Journal;
 use super::names::{self, Names, TrialId};
 use super::node::TCP_ECN;
 #[cfg(feature = "ebpf")]
 use super::struct_ops;
-#[cfg(not(feature = "ebpf"))]
-use super::verify::NO_EBPF;
-use super::verify::{check, choose, try_it};
+use super::verify::{check, choose, try_on_socket};
 use super::{cc_state, kernel_module, sysfs};
 use crate::error::AgentError;
 use crate::event::event;
@@ -63,15 +62,15 @@ pub fn load(task: &NodeTask, trial: &TrialId, node: &str) -> Result<LoadedCc, Ag
             true => cc.algorithm.clone(),
             false => names::kernel_name(trial, node, name, &cc.algorithm),
         };
-        let wrong = |why: String| AgentError::Cc {
+        let failed = |source| AgentError::Cc {
             name: name.clone(),
             algorithm: cc.algorithm.clone(),
-            why,
+            source: Box::new(source),
         };
         let tcp_ecn = task.sysctls.iter().find(|(key, _)| key.replace('/', ".") == TCP_ECN);
         let held = loaded
             .load_one(cc, &kernels, tcp_ecn.map(|(_, value)| value.as_str()))
-            .map_err(wrong)?;
+            .map_err(failed)?;
         let told = wire::CongestionControl { name: name.clone(), ..held.told };
         loaded.held.push(Held { told, ..held });
     }
@@ -79,32 +78,42 @@ pub fn load(task: &NodeTask, trial: &TrialId, node: &str) -> Result<LoadedCc, Ag
 }
 
 impl LoadedCc {
-    fn load_one(&mut self, cc: &Cc, kernels: &str, tcp_ecn: Option<&str>) -> Result<Held, String> {
-        let instance = cc::resolve(cc)
-            .map_err(|wrong| wrong.into_iter().map(|w| w.why).collect::<Vec<_>>().join("; "))?;
+    fn load_one(
+        &mut self,
+        cc: &Cc,
+        kernels: &str,
+        tcp_ecn: Option<&str>,
+    ) -> Result<Held, SocketError> {
+        let instance = cc::resolve(cc).map_err(|wrong| {
+            SocketError::Params(wrong.into_iter().map(|w| w.why).collect::<Vec<_>>().join("; "))
+        })?;
         let made = match instance {
             Instance::Kernel { params } => self.kernels_own(&cc.algorithm, &params)?,
             Instance::Own { params, .. } => {
-                let (_, core) = cc::scheme(&cc.algorithm).ok_or("ccbench has no such algorithm")?;
+                let (_, core) = cc::scheme(&cc.algorithm)
+                    .ok_or_else(|| SocketError::UnknownAlgorithm(cc.algorithm.clone()))?;
                 self.own(cc, core, kernels, &params, tcp_ecn)?
             }
         };
         if !sysfs::available().iter().any(|name| name == kernels) {
-            return Err(format!(
-                "it is registered as `{kernels}`, and the kernel does not list it"
-            ));
+            return Err(SocketError::NotRegistered(kernels.to_owned()));
         }
-        try_it(kernels).map_err(|e| format!("the kernel has `{kernels}` and refuses it: {e}"))?;
+        try_on_socket(kernels)
+            .map_err(|source| SocketError::Refused { name: kernels.to_owned(), source })?;
         Ok(made)
     }
 
-    fn kernels_own(&mut self, name: &str, params: &[(String, String)]) -> Result<Held, String> {
+    fn kernels_own(
+        &mut self,
+        name: &str,
+        params: &[(String, String)],
+    ) -> Result<Held, SocketError> {
         // It brings the module along.
         check("", name).map_err(|error| match error {
-            AgentError::CongestionControl { source, available, way_out, .. } => {
-                format!("this kernel does not have it ({source}); it has: {available}{way_out}")
+            AgentError::CongestionControl { source, available, hint, .. } => {
+                SocketError::NotAvailable { source, available, hint }
             }
-            other => other.to_string(),
+            error => error.into(),
         })?;
         let in_force = kernel_module::tune(name, params, &mut self.journal)?;
         let told = told(name, name, Via::Builtin, "the kernel's own".to_owned(), in_force);
@@ -123,7 +132,7 @@ impl LoadedCc {
         kernels: &str,
         params: &[(String, u32)],
         tcp_ecn: Option<&str>,
-    ) -> Result<Held, String> {
+    ) -> Result<Held, SocketError> {
         let (via, why) = choose(cc.via, core)?;
         if via == Via::Bpf {
             return self.by_bpf(cc, core, kernels, params, (tcp_ecn, why));
@@ -145,7 +154,7 @@ impl LoadedCc {
         kernels: &str,
         params: &[(String, u32)],
         (tcp_ecn, why): (Option<&str>, String),
-    ) -> Result<Held, String> {
+    ) -> Result<Held, SocketError> {
         let wants = ecn::wants(&cc.algorithm, Some(cc));
         let flags = match wants.any() {
             true => {
@@ -165,7 +174,7 @@ impl LoadedCc {
         let registered = struct_ops::register(&wanted, &mut self.journal)?;
         let read = registered.params();
         if read.iter().ne(params.iter().map(|(_, value)| value)) {
-            return Err(format!("the kernel holds other parameters than asked for: {read:?}"));
+            return Err(SocketError::ParamsDiffer(read));
         }
         let in_force = params.iter().zip(read).map(|((name, _), v)| (name.clone(), v.to_string()));
         let told = told(&cc.algorithm, kernels, Via::Bpf, why, in_force.collect());
@@ -180,8 +189,8 @@ impl LoadedCc {
         _: &str,
         _: &[(String, u32)],
         _: (Option<&str>, String),
-    ) -> Result<Held, String> {
-        Err(NO_EBPF.to_owned())
+    ) -> Result<Held, SocketError> {
+        Err(SocketError::NoEbpf)
     }
 
     /// What is in force, for the controller.
@@ -222,9 +231,11 @@ impl LoadedCc {
             if let Some(registered) = &held.bpf {
                 match registered.rows() {
                     Ok(ring) => sources.push((core, cc_state::Source::Ring(ring))),
-                    Err(why) => {
-                        events.push(event(Kind::CcStateError(NoData {}), &held.told.name, why))
-                    }
+                    Err(why) => events.push(event(
+                        Kind::CcStateError(NoData {}),
+                        &held.told.name,
+                        why.to_string(),
+                    )),
                 }
                 continue;
             }

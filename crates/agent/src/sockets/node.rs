@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use crate::error::AgentError;
 use crate::kernel::Kernel;
 use crate::sysctl;
 use crate::undo::{Step, Undo};
@@ -17,7 +18,7 @@ pub enum Port {
     Remote(u16),
 }
 
-/// What is needed of the node.
+/// What attaching needs of the node.
 pub struct Node<'a> {
     /// The machine.
     pub kernel: &'a dyn Kernel,
@@ -27,11 +28,13 @@ pub struct Node<'a> {
     pub group: Option<&'a Path>,
 }
 
-/// Sets a setting for the trial.
-pub(crate) fn set(name: &str, value: &str, node: &mut Node<'_>) -> Result<(), String> {
-    let saved = sysctl::save(name).map_err(|e| e.to_string())?;
-    for saved in saved {
-        node.undo.push(Step::Sysctl(saved)).map_err(|e| e.to_string())?;
+/// Sets a sysctl for the trial; its undo is recorded first.
+///
+/// # Errors
+/// The kernel, or the undo journal, refused.
+pub(crate) fn set_sysctl(name: &str, value: &str, node: &mut Node<'_>) -> Result<(), AgentError> {
+    for saved in sysctl::save(name)? {
+        node.undo.push(Step::Sysctl(saved))?;
     }
-    sysctl::write(name, value).map_err(|e| e.to_string())
+    sysctl::write(name, value)
 }

@@ -1,5 +1,5 @@
-//! Congestion controls as BPF programs: one load of an embedded object is one instance. The kernel holds it for the
-//! link's descriptor, so it is gone with its process, however that ends. `kmod/bpf/README.md` is the contract.
+//! Congestion controls as BPF `struct_ops`: one load of an embedded object is one instance. The BPF link's descriptor
+//! holds it, so the kernel unregisters it when the process ends. Interface: `kmod/bpf/README.md`.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,8 @@ use libbpf_rs::{
     RingBufferBuilder,
 };
 
-use super::bpf::{BPF_F_LINK, Log, NAME_BYTES, lock};
+use super::bpf::{BPF_F_LINK, BpfError, LogCapture, NAME_BYTES, lock};
+use super::error::SocketError;
 use super::journal::{Journal, Step};
 use super::sysfs;
 
@@ -24,10 +25,10 @@ const TX_START: std::ops::Range<usize> = 24..32;
 /// Where the parameters begin in the object's configuration.
 const PARAMS: usize = 16;
 const BTF: &str = "/sys/kernel/btf/vmlinux";
-/// Where instances are kept that shall outlive their loader.
+/// Folder of pinned instances.
 pub const PINS: &str = "/sys/fs/bpf/ccbench";
 
-/// What is to be registered.
+/// An instance to register.
 #[derive(Debug, Clone)]
 pub struct Wanted<'a> {
     /// The core.
@@ -42,45 +43,39 @@ pub struct Wanted<'a> {
     pub netns_cookie: Option<u64>,
 }
 
-/// A registered instance; dropped, the kernel has it no longer (sockets that use it keep it until they close).
+/// A registered instance. Dropping it unregisters it; sockets that use it keep it until they close.
 #[derive(Debug)]
 pub struct Registered {
     link: Link,
     object: Arc<Object>,
-    /// The kernel knows no links of struct_ops: this instance would outlive a killed process.
+    /// Registered without a BPF link (Linux before 6.4), so it outlives a killed process.
     pub outlives: bool,
 }
 
-/// Whether this machine can, and if not why and what to do.
+/// Whether BPF congestion controls can be registered here.
 ///
 /// # Errors
-/// In words for people.
-pub fn possible(privileges: &str) -> Result<(), String> {
+/// Why not, and how to fix it.
+pub fn possible(privileges: &str) -> Result<(), SocketError> {
     match privileges {
         "root" => {}
-        "user-namespace" => {
-            return Err(
-                "a user namespace may not load BPF congestion controls: run ccbench as root"
-                    .to_owned(),
-            );
-        }
-        _ => return Err("loading a BPF congestion control needs root".to_owned()),
+        "user-namespace" => return Err(SocketError::UserNamespace),
+        _ => return Err(SocketError::NeedsRoot),
     }
     if !Path::new(BTF).exists() {
-        return Err(format!(
-            "this kernel has no description of its types ({BTF}, CONFIG_DEBUG_INFO_BTF), which BPF programs need"
-        ));
+        return Err(SocketError::NoBtf { path: BTF });
     }
-    match &kernel().known {
+    match &kernel().struct_ops {
         Ok(true) => Ok(()),
-        Ok(false) => Err("this kernel takes no congestion controls by BPF (struct_ops, CONFIG_BPF_JIT, Linux 5.6)".to_owned()),
-        Err(why) => Err(format!("read {BTF}: {why}")),
+        Ok(false) => Err(SocketError::NoStructOps),
+        Err(why) => Err(BpfError::Object(format!("read {BTF}: {why:#}")).into()),
     }
 }
 
-/// What matters of the kernel's types.
+/// What the kernel's BTF shows.
 struct Kernel {
-    known: Result<bool, String>,
+    /// Whether it has `struct_ops` for TCP; an error if its BTF cannot be read.
+    struct_ops: Result<bool, libbpf_rs::Error>,
     tx_start: bool,
 }
 
@@ -92,22 +87,25 @@ fn kernel() -> &'static Kernel {
             let ops = btf.type_by_name::<Struct<'_>>("tcp_congestion_ops");
             let member = OsStr::new("cwnd_event_tx_start");
             Kernel {
-                known: Ok(has("bpf_struct_ops_tcp_congestion_ops")),
+                struct_ops: Ok(has("bpf_struct_ops_tcp_congestion_ops")),
                 tx_start: ops.is_some_and(|ops| ops.iter().any(|m| m.name == Some(member))),
             }
         }
-        Err(error) => Kernel { known: Err(format!("{error:#}")), tx_start: false },
+        Err(error) => Kernel { struct_ops: Err(error), tx_start: false },
     })
 }
 
-/// Registers an instance. On an error nothing of it is left.
+/// Registers an instance. On an error nothing stays registered.
 ///
 /// # Errors
-/// What the kernel refused, the end of the verifier's log, and what to do.
-pub fn register(wanted: &Wanted<'_>, journal: &mut Journal) -> Result<Registered, String> {
+/// The kernel refused; has the end of the verifier's log and a hint.
+pub fn register(wanted: &Wanted<'_>, journal: &mut Journal) -> Result<Registered, SocketError> {
     let object = format!("ccb_{}", wanted.core.name);
     let Some((_, bytes)) = OBJECTS.iter().find(|(name, _)| *name == object) else {
-        return Err(format!("this agent carries no object {object}: rebuild it"));
+        return Err(BpfError::Object(format!(
+            "this agent contains no object {object}: rebuild it"
+        ))
+        .into());
     };
     register_object(bytes, wanted, journal)
 }
@@ -116,89 +114,70 @@ fn register_object(
     bytes: &[u8],
     wanted: &Wanted<'_>,
     journal: &mut Journal,
-) -> Result<Registered, String> {
-    // The kernel would say "exists" as well, but only after the work.
+) -> Result<Registered, SocketError> {
+    // The kernel refuses it too, but only after the verifier has run.
     if sysfs::available().iter().any(|name| name == wanted.kernel_name) {
         return Err(taken(wanted.kernel_name));
     }
-    let log = Log::begin();
-    let registered = register_as(bytes, wanted, true).or_else(|first| {
-        if first.kind != ErrorKind::InvalidInput {
-            return Err(first);
+    let capture = LogCapture::begin();
+    let registered = match register_as(bytes, wanted, true) {
+        // Linux before 6.4 has no struct_ops links; then the instance outlives a killed process.
+        Err(first) if first.kind() == ErrorKind::InvalidInput => {
+            journal.push(Step::Bpf { name: wanted.kernel_name.to_owned() })?;
+            register_as(bytes, wanted, false).map_err(|_| first)
         }
-        // Before Linux 6.4 there are no links, and it outlives whoever is killed.
-        let name = wanted.kernel_name.to_owned();
-        journal.push(Step::Bpf { name }).map_err(wrong)?;
-        register_as(bytes, wanted, false).map_err(|_| first)
-    });
-    registered.map_err(|failed| {
-        let said = log.tail();
-        if failed.kind == ErrorKind::AlreadyExists {
-            return taken(wanted.kernel_name);
+        other => other,
+    };
+    registered.map_err(|source| {
+        let log = capture.tail();
+        match source.kind() {
+            ErrorKind::AlreadyExists => taken(wanted.kernel_name),
+            ErrorKind::PermissionDenied if log.is_empty() => SocketError::NoPrivilege { source },
+            _ if log.is_empty() => SocketError::LoadRefused { source, log },
+            _ => SocketError::LoadRefused { source, log: format!("; the kernel's log:\n{log}") },
         }
-        if failed.kind == ErrorKind::PermissionDenied && said.is_empty() {
-            return format!(
-                "{}; it needs root (CAP_BPF and CAP_NET_ADMIN), outside of any user namespace",
-                failed.what
-            );
-        }
-        let log =
-            if said.is_empty() { String::new() } else { format!("; the kernel said:\n{said}") };
-        format!("{}; try `via = \"module\"`, or another kernel{log}", failed.what)
     })
 }
 
-fn taken(name: &str) -> String {
-    format!(
-        "the name `{name}` is taken in this kernel: `ccbench cc unload {name}` if it is a leftover of ccbench, else choose another"
-    )
+fn taken(name: &str) -> SocketError {
+    let hint =
+        format!("`ccbench cc unload {name}` if it is a leftover of ccbench, else choose another");
+    SocketError::NameTaken { name: name.to_owned(), hint }
 }
 
-struct Failed {
-    what: String,
-    kind: ErrorKind,
+fn mismatch(message: impl Into<String>) -> BpfError {
+    BpfError::Object(message.into())
 }
 
-fn failed(op: &'static str) -> impl FnOnce(libbpf_rs::Error) -> Failed {
-    move |error| Failed { what: format!("{op}: {error:#}"), kind: error.kind() }
-}
-
-fn wrong(what: impl Into<String>) -> Failed {
-    Failed { what: what.into(), kind: ErrorKind::InvalidData }
-}
-
-fn register_as(bytes: &[u8], wanted: &Wanted<'_>, linked: bool) -> Result<Registered, Failed> {
-    let mut open =
-        ObjectBuilder::default().open_memory(bytes).map_err(failed("read the BPF object"))?;
+fn register_as(bytes: &[u8], wanted: &Wanted<'_>, linked: bool) -> Result<Registered, BpfError> {
+    let mut open = ObjectBuilder::default()
+        .open_memory(bytes)
+        .map_err(BpfError::libbpf("read the BPF object"))?;
     patch_ops(&mut open, wanted, linked)?;
     patch_config(&mut open, wanted)?;
-    let mut object = open.load().map_err(failed("load it into the kernel"))?;
+    let mut object = open.load().map_err(BpfError::libbpf("load it into the kernel"))?;
     let link = {
         let mut map = object
             .maps_mut()
             .find(|map| map.name() == OsStr::new("ccb"))
-            .ok_or_else(|| wrong("the object has no map ccb"))?;
-        map.attach_struct_ops().map_err(failed("register it"))?
+            .ok_or_else(|| mismatch("the object has no map ccb"))?;
+        map.attach_struct_ops().map_err(BpfError::libbpf("register it"))?
     };
     Ok(Registered { link, object: Arc::new(object), outlives: !linked })
 }
 
-fn patch_ops(open: &mut OpenObject, wanted: &Wanted<'_>, linked: bool) -> Result<(), Failed> {
+fn patch_ops(open: &mut OpenObject, wanted: &Wanted<'_>, linked: bool) -> Result<(), BpfError> {
     let mut map = open
         .maps_mut()
         .find(|map| map.name() == OsStr::new("ccb"))
-        .ok_or_else(|| wrong("the object has no map ccb"))?;
+        .ok_or_else(|| mismatch("the object has no map ccb"))?;
     if !linked {
         let flags = map.map_flags() & !BPF_F_LINK;
-        map.set_map_flags(flags).map_err(failed("clear a flag"))?;
+        map.set_map_flags(flags).map_err(BpfError::libbpf("clear a flag"))?;
     }
-    let value = map.initial_value_mut().ok_or_else(|| wrong("map ccb has no value"))?;
+    let value = map.initial_value_mut().ok_or_else(|| mismatch("map ccb has no value"))?;
     if value.len() < TX_START.end || wanted.kernel_name.len() >= NAME_BYTES {
-        return Err(wrong(format!(
-            "`{}` is longer than {} characters, the kernel's limit",
-            wanted.kernel_name,
-            NAME_BYTES - 1
-        )));
+        return Err(BpfError::NameTooLong(wanted.kernel_name.to_owned()));
     }
     value[..NAME_BYTES].fill(0);
     value[..wanted.kernel_name.len()].copy_from_slice(wanted.kernel_name.as_bytes());
@@ -209,15 +188,15 @@ fn patch_ops(open: &mut OpenObject, wanted: &Wanted<'_>, linked: bool) -> Result
     Ok(())
 }
 
-fn patch_config(open: &mut OpenObject, wanted: &Wanted<'_>) -> Result<(), Failed> {
+fn patch_config(open: &mut OpenObject, wanted: &Wanted<'_>) -> Result<(), BpfError> {
     let mut map = open
         .maps_mut()
         .find(|map| map.name() == OsStr::new(".rodata.ccb"))
-        .ok_or_else(|| wrong("the object has no map .rodata.ccb"))?;
-    let value = map.initial_value_mut().ok_or_else(|| wrong("map .rodata.ccb has no value"))?;
+        .ok_or_else(|| mismatch("the object has no map .rodata.ccb"))?;
+    let value = map.initial_value_mut().ok_or_else(|| mismatch("map .rodata.ccb has no value"))?;
     let count = u32_at(value, 12).unwrap_or(0) as usize;
     if count != wanted.params.len() || value.len() < PARAMS + 4 * count {
-        return Err(wrong(format!(
+        return Err(mismatch(format!(
             "the object has {count} parameters, the table {}: rebuild ccbench-agent",
             wanted.params.len()
         )));
@@ -242,7 +221,7 @@ impl Registered {
         (0..count).filter_map(|at| u32_at(&value, PARAMS + 4 * at)).collect()
     }
 
-    /// Rows of inner state that found the ring full, so far.
+    /// Rows of internal state lost so far because the ring was full.
     pub fn lost(&self) -> u64 {
         let value = self.value(".data.ccb").unwrap_or_default();
         value.get(..8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_ne_bytes)
@@ -257,9 +236,9 @@ impl Registered {
     ///
     /// # Errors
     /// The ring cannot be mapped.
-    pub fn rows(&self) -> Result<Ring, String> {
+    pub fn rows(&self) -> Result<Ring, BpfError> {
         let map = self.object.maps().find(|m| m.name() == OsStr::new("ccb_rows"));
-        let map = map.ok_or("the object has no map ccb_rows")?;
+        let map = map.ok_or_else(|| mismatch("the object has no map ccb_rows"))?;
         let rows = Arc::new(Mutex::new(Vec::new()));
         let mut builder = RingBufferBuilder::new();
         let into = Arc::clone(&rows);
@@ -268,33 +247,29 @@ impl Registered {
                 lock(&into).push(bytes.to_vec());
                 0
             })
-            .map_err(|e| format!("{e:#}"))?;
-        let ring = builder.build().map_err(|e| format!("{e:#}"))?;
+            .map_err(BpfError::libbpf("map the ring of rows"))?;
+        let ring = builder.build().map_err(BpfError::libbpf("map the ring of rows"))?;
         Ok(Ring { ring, rows, _object: Arc::clone(&self.object) })
     }
 
-    /// Makes it outlive this process.
+    /// Pins the link, so that the instance outlives this process.
     ///
     /// # Errors
     /// There is no BPF file system, or the name is taken.
-    pub fn pin(mut self, name: &str) -> Result<PathBuf, String> {
+    pub fn pin(mut self, name: &str) -> Result<PathBuf, SocketError> {
         let folder = Path::new(PINS);
         let path = folder.join(name);
-        let mounted = Path::new("/sys/fs/bpf");
-        std::fs::create_dir_all(folder).map_err(|e| {
-            format!(
-                "make {}: {e}; mount the BPF file system: mount -t bpf bpf {}",
-                folder.display(),
-                mounted.display()
-            )
+        std::fs::create_dir_all(folder).map_err(|source| SocketError::File {
+            op: "make",
+            path: folder.to_owned(),
+            source,
+            hint: "; mount the BPF file system: mount -t bpf bpf /sys/fs/bpf",
         })?;
-        self.link.pin(&path).map_err(|e| {
-            format!(
-                "pin it as {}: {e:#}; mount the BPF file system: mount -t bpf bpf {}",
-                path.display(),
-                mounted.display()
-            )
-        })?;
+        let op = format!(
+            "pin it as {} (needs the BPF file system: mount -t bpf bpf /sys/fs/bpf)",
+            path.display()
+        );
+        self.link.pin(&path).map_err(BpfError::libbpf(op))?;
         Ok(path)
     }
 }
@@ -319,7 +294,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_core_of_the_table_has_an_object_with_as_many_parameters() {
+    fn every_core_has_an_object_with_its_parameters() {
         for core in &ccbench_proto::cc::table().cores {
             let name = format!("ccb_{}", core.name);
             let object = OBJECTS.iter().find(|(object, _)| *object == name);
@@ -329,23 +304,27 @@ mod tests {
                 core.params.iter().map(|p| (p.name.clone(), p.default)).collect();
             let wanted =
                 Wanted { core, kernel_name: "x", params: &params, flags: 1, netns_cookie: None };
-            let patched = patch_config(&mut open, &wanted).map_err(|failed| failed.what);
-            assert_eq!(patched, Ok(()), "{name}");
+            let patched = patch_config(&mut open, &wanted);
+            assert!(patched.is_ok(), "{name}: {patched:?}");
             let fewer = Wanted { params: &params[1..], ..wanted };
-            assert!(patch_config(&mut open, &fewer).is_err_and(|f| f.what.contains("rebuild")));
+            assert!(
+                patch_config(&mut open, &fewer).is_err_and(|e| e.to_string().contains("rebuild"))
+            );
         }
     }
 
     #[test]
-    fn a_user_namespace_is_told_what_to_do() {
-        assert!(possible("user-namespace").unwrap_err().contains("run ccbench as root"));
-        assert!(possible("unprivileged").unwrap_err().contains("needs root"));
+    fn errors_without_privilege_name_the_fix() {
+        assert!(
+            possible("user-namespace").unwrap_err().to_string().contains("run ccbench as root")
+        );
+        assert!(possible("unprivileged").unwrap_err().to_string().contains("needs root"));
     }
 
     /// Programs whose end is cut off, so that they run into nothing.
     #[cfg(feature = "netns")]
     #[test]
-    fn what_the_verifier_refuses_is_told_with_its_words_and_is_not_there() {
+    fn verifier_errors_have_the_log_and_leave_nothing_registered() {
         const EXIT: [u8; 8] = [0x95, 0, 0, 0, 0, 0, 0, 0];
         const NOTHING: [u8; 8] = [0xbf, 0, 0, 0, 0, 0, 0, 0]; // r0 = r0
         let core = ccbench_proto::cc::scheme("vegas").unwrap().1;
@@ -360,7 +339,9 @@ mod tests {
         let wanted =
             Wanted { core, kernel_name: &name, params: &params, flags: 1, netns_cookie: None };
         let why = register_object(&cut, &wanted, &mut Journal::default()).unwrap_err();
-        for part in ["load it into the kernel", "via = \"module\"", "the kernel said:", "last insn"]
+        let why = why.to_string();
+        for part in
+            ["load it into the kernel", "via = \"module\"", "the kernel's log:", "last insn"]
         {
             assert!(why.contains(part), "{why}");
         }

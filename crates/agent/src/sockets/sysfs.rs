@@ -1,25 +1,27 @@
-//! What the kernel shows of congestion controls in files, and modules.
+//! Congestion controls and modules in procfs and sysfs.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use super::error::SocketError;
+
 const AVAILABLE: &str = "/proc/sys/net/ipv4/tcp_available_congestion_control";
 const MODULES: &str = "/sys/module";
 
-/// Names that the kernel has now, whoever registered them.
+/// The congestion controls that are registered now (`tcp_available_congestion_control`).
 pub fn available() -> Vec<String> {
     let text = std::fs::read_to_string(AVAILABLE).unwrap_or_default();
     text.split_whitespace().map(str::to_owned).collect()
 }
 
-/// A loaded module's parameter.
+/// The file of a loaded module's parameter.
 pub fn parameter(module: &str, name: &str) -> PathBuf {
     Path::new(MODULES).join(module).join("parameters").join(name)
 }
 
-/// A loaded module's parameters, those that can be read.
+/// A loaded module's readable parameters and their values.
 pub fn parameters(module: &str) -> BTreeMap<String, String> {
     let folder = Path::new(MODULES).join(module).join("parameters");
     let entries = std::fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
@@ -31,7 +33,7 @@ pub fn parameters(module: &str) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// Whether it is loaded, or part of the kernel's image and known by name.
+/// Whether a module is loaded or built in.
 pub fn is_loaded(module: &str) -> bool {
     Path::new(MODULES).join(module).is_dir()
 }
@@ -41,7 +43,7 @@ pub fn release() -> String {
     rustix::system::uname().release().to_string_lossy().into_owned()
 }
 
-/// Whether this kernel has the module in its folder; nothing where there are no modules at all.
+/// Whether this kernel's `modules.dep` lists the module; `None` without modules.
 pub fn on_disk(modules: &Path, release: &str, module: &str) -> Option<bool> {
     let list = std::fs::read_to_string(modules.join(release).join("modules.dep")).ok()?;
     let files = list.lines().filter_map(|line| line.split_once(':')?.0.rsplit('/').next());
@@ -49,46 +51,51 @@ pub fn on_disk(modules: &Path, release: &str, module: &str) -> Option<bool> {
     Some(names.any(|(name, _)| name.replace('-', "_") == module))
 }
 
-/// Loads a module of this kernel.
+/// Loads a module.
 ///
 /// # Errors
-/// What `modprobe` said and what to do, for a module that is ccbench's own or the kernel's.
-pub fn modprobe(module: &str) -> Result<(), String> {
+/// The message of `modprobe` and a hint.
+pub fn modprobe(module: &str) -> Result<(), SocketError> {
     let ran = Command::new("modprobe").arg(module).env("LC_ALL", "C").output();
     let ran = match ran {
         Ok(ran) => ran,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return Err(format!(
-                "modprobe is not installed (apt install kmod); load {module} by hand: insmod {module}.ko"
-            ));
+            return Err(SocketError::NoModprobe { module: module.to_owned() });
         }
-        Err(error) => return Err(format!("run modprobe {module}: {error}")),
+        Err(source) => {
+            return Err(SocketError::RunTool {
+                tool: "modprobe",
+                module: module.to_owned(),
+                source,
+            });
+        }
     };
     if ran.status.success() {
         return Ok(());
     }
-    let said = String::from_utf8_lossy(&ran.stderr).trim().to_owned();
-    Err(format!("{said}{}", way_out(module, &said)))
+    let stderr = String::from_utf8_lossy(&ran.stderr).trim().to_owned();
+    let hint = hint(module, &stderr);
+    Err(SocketError::ToolFailed { stderr, hint })
 }
 
-/// What to do about a module that does not load.
-fn way_out(module: &str, said: &str) -> String {
+/// How to load a module that `modprobe` refused with this message.
+fn hint(module: &str, stderr: &str) -> String {
     let own = module.starts_with("ccb_");
     let release = release();
-    // kmod's words, and busybox's.
-    if said.contains("Exec format") || said.to_lowercase().contains("invalid module format") {
+    // The messages of kmod and busybox.
+    if stderr.contains("Exec format") || stderr.to_lowercase().contains("invalid module format") {
         return format!(
             "; it was built for another kernel than this {release}: build it again{}",
             if own { " (make -C kmod module-install)" } else { "" }
         );
     }
-    if said.contains("Operation not permitted") {
+    if stderr.contains("Operation not permitted") {
         return "; loading modules needs root, outside of any user namespace".to_owned();
     }
-    if said.contains("Key was rejected") || said.contains("Required key not available") {
+    if stderr.contains("Key was rejected") || stderr.contains("Required key not available") {
         return "; this kernel only takes signed modules: sign it, switch Secure Boot off, or use `via = \"bpf\"`".to_owned();
     }
-    if own && (said.contains("not found") || said.contains("could not find")) {
+    if own && (stderr.contains("not found") || stderr.contains("could not find")) {
         return format!(
             "; build and install it for {release}: make -C kmod module-install (needs linux-headers-{release}), or use \
              `via = \"bpf\"`"
@@ -97,33 +104,33 @@ fn way_out(module: &str, said: &str) -> String {
     String::new()
 }
 
-/// Takes a module out of the kernel.
+/// Unloads a module.
 ///
 /// # Errors
-/// What `rmmod` said.
-pub fn rmmod(module: &str) -> Result<(), String> {
+/// The message of `rmmod`.
+pub fn rmmod(module: &str) -> Result<(), SocketError> {
     let ran = Command::new("rmmod").arg(module).env("LC_ALL", "C").output();
-    let ran = ran.map_err(|e| format!("run rmmod {module}: {e}"))?;
+    let ran = ran.map_err(|source| SocketError::RunTool {
+        tool: "rmmod",
+        module: module.to_owned(),
+        source,
+    })?;
     if ran.status.success() {
         return Ok(());
     }
-    Err(String::from_utf8_lossy(&ran.stderr).trim().to_owned())
+    let stderr = String::from_utf8_lossy(&ran.stderr).trim().to_owned();
+    Err(SocketError::ToolFailed { stderr, hint: String::new() })
 }
 
 /// Writes a parameter.
 ///
 /// # Errors
-/// The file, the value, and the last line of the kernel's log that names the module, if it can be read.
-pub fn write(path: &Path, value: &str) -> Result<(), String> {
-    std::fs::write(path, value).map_err(|error| {
-        let why = match error.kind() {
-            io::ErrorKind::NotFound => "the kernel has no such parameter".to_owned(),
-            io::ErrorKind::PermissionDenied => {
-                "it cannot be changed while the module is loaded, or this is not root".to_owned()
-            }
-            _ => error.to_string(),
-        };
-        format!("write `{value}` to {}: {why}", path.display())
+/// The kernel refused; names the file and the value.
+pub fn write(path: &Path, value: &str) -> Result<(), SocketError> {
+    std::fs::write(path, value).map_err(|source| SocketError::Parameter {
+        path: path.to_owned(),
+        value: value.to_owned(),
+        source,
     })
 }
 
@@ -132,24 +139,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_kernel_has_is_read() {
+    fn reads_available_congestion_controls() {
         assert!(available().iter().any(|name| name == "reno"));
         assert!(!is_loaded("ccb_no_such_module"));
     }
 
     #[test]
-    fn a_module_of_another_kernel_is_told_from_one_that_is_not_there() {
-        let said = "modprobe: ERROR: could not insert 'ccb_ta': Exec format error";
-        assert!(way_out("ccb_ta", said).contains("another kernel"));
-        let said = "modprobe: can't load module ccb_ta (extra/ccb_ta.ko): invalid module format";
-        assert!(way_out("ccb_ta", said).contains("another kernel"));
-        let said = "modprobe: FATAL: Module ccb_ta not found in directory /lib/modules/6.1";
-        assert!(way_out("ccb_ta", said).contains("make -C kmod module-install"));
-        assert_eq!(way_out("tcp_vegas", said), "");
+    fn hint_distinguishes_a_wrong_kernel_from_a_missing_module() {
+        let stderr = "modprobe: ERROR: could not insert 'ccb_ta': Exec format error";
+        assert!(hint("ccb_ta", stderr).contains("another kernel"));
+        let stderr = "modprobe: can't load module ccb_ta (extra/ccb_ta.ko): invalid module format";
+        assert!(hint("ccb_ta", stderr).contains("another kernel"));
+        let stderr = "modprobe: FATAL: Module ccb_ta not found in directory /lib/modules/6.1";
+        assert!(hint("ccb_ta", stderr).contains("make -C kmod module-install"));
+        assert_eq!(hint("tcp_vegas", stderr), "");
     }
 
     #[test]
-    fn the_list_of_modules_is_searched_by_name() {
+    fn finds_modules_by_name() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(on_disk(dir.path(), "6.1", "tcp_vegas"), None);
         std::fs::create_dir(dir.path().join("6.1")).unwrap();

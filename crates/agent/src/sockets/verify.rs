@@ -9,32 +9,34 @@ use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, setsockopt, socket, sockopt::TcpCongestion,
 };
 
+use super::error::SocketError;
 use super::{kernel_module, sysfs};
 use crate::error::AgentError;
 
-/// Tries it on a socket, which makes the kernel load its module if it may. `group` is for the message.
+/// Tries a congestion control on a socket, which makes the kernel load its module if it can. `group` names the flow in
+/// the error.
 ///
 /// # Errors
-/// This kernel does not have it, or we may not use it: what there is, and whether a module would bring it.
+/// This kernel does not have it or refuses it; names what it has and a module to load.
 pub fn check(group: &str, cc: &str) -> Result<(), AgentError> {
-    try_it(cc).map_err(|source| AgentError::CongestionControl {
+    try_on_socket(cc).map_err(|source| AgentError::CongestionControl {
         group: group.to_owned(),
         cc: cc.to_owned(),
         available: sysfs::available().join(" "),
-        way_out: way_out(cc, Path::new("/lib/modules"), &sysfs::release()),
+        hint: hint(cc, Path::new("/lib/modules"), &sysfs::release()),
         source,
     })
 }
 
-pub(super) fn try_it(cc: &str) -> Result<(), std::io::Error> {
+pub(super) fn try_on_socket(cc: &str) -> Result<(), std::io::Error> {
     let flags = SockFlag::SOCK_CLOEXEC;
     let tried = socket(AddressFamily::Inet, SockType::Stream, flags, None)
         .and_then(|fd| setsockopt(&fd, TcpCongestion, &OsString::from(cc)));
     tried.map_err(Into::into)
 }
 
-/// What would bring it: ccbench itself, or a module of this kernel; nothing where there are no modules at all.
-fn way_out(name: &str, modules: &Path, release: &str) -> String {
+/// How to get a congestion control that this kernel does not have.
+fn hint(name: &str, modules: &Path, release: &str) -> String {
     let module = format!("tcp_{name}");
     let own = cc::scheme(name).map_or(String::new(), |_| {
         format!("; ccbench has its own: write `[cc.my_{name}]` with `algorithm = \"{name}\"` and `cc = \"my_{name}\"`")
@@ -46,18 +48,14 @@ fn way_out(name: &str, modules: &Path, release: &str) -> String {
     }
 }
 
-#[cfg(not(feature = "ebpf"))]
-pub(super) const NO_EBPF: &str =
-    "this ccbench-agent was built without BPF (feature ebpf): build it with clang installed";
-
-/// How one of ccbench's own gets into this kernel, and why so.
+/// Chooses BPF or a module for one of ccbench's congestion controls, with the reason.
 ///
 /// # Errors
-/// No way is open: what is missing for each.
-pub fn choose(via: Via, core: &Core) -> Result<(Via, String), String> {
+/// Neither is possible; why not.
+pub fn choose(via: Via, core: &Core) -> Result<(Via, String), SocketError> {
     let bpf = || bpf_possible();
     match via {
-        Via::Builtin => Err("ccbench's own is not the kernel's".to_owned()),
+        Via::Builtin => Err(SocketError::NotBuiltin),
         Via::Bpf => bpf().map(|()| (Via::Bpf, "the plan says so".to_owned())),
         Via::Module => {
             kernel_module::possible(core).map(|()| (Via::Module, "the plan says so".to_owned()))
@@ -66,7 +64,10 @@ pub fn choose(via: Via, core: &Core) -> Result<(Via, String), String> {
             Ok(()) => Ok((Via::Bpf, "this kernel takes BPF congestion controls".to_owned())),
             Err(no_bpf) => match kernel_module::possible(core) {
                 Ok(()) => Ok((Via::Module, format!("not by BPF: {no_bpf}"))),
-                Err(no_module) => Err(format!("{no_bpf}; and {no_module}")),
+                Err(no_module) => Err(SocketError::NoBackend {
+                    bpf: Box::new(no_bpf),
+                    module: Box::new(no_module),
+                }),
             },
         },
     }
@@ -75,12 +76,12 @@ pub fn choose(via: Via, core: &Core) -> Result<(Via, String), String> {
 /// Whether this process can load BPF congestion controls here.
 ///
 /// # Errors
-/// What is missing, and what to do.
-pub fn bpf_possible() -> Result<(), String> {
+/// Why not, and how to fix it.
+pub fn bpf_possible() -> Result<(), SocketError> {
     #[cfg(feature = "ebpf")]
     return super::struct_ops::possible(crate::privileges::privileges());
     #[cfg(not(feature = "ebpf"))]
-    Err(NO_EBPF.to_owned())
+    Err(SocketError::NoEbpf)
 }
 
 #[cfg(test)]
@@ -88,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_every_kernel_has_is_fine() {
+    fn reno_is_available_and_unknown_names_are_refused() {
         assert!(check("g", "reno").is_ok());
         let error = check("g", "nosuch").unwrap_err().to_string();
         assert!(error.starts_with("flow g: this kernel has no congestion control `nosuch`"));
@@ -96,23 +97,23 @@ mod tests {
     }
 
     #[test]
-    fn a_module_that_would_bring_it_is_named() {
+    fn hint_names_a_module() {
         let dir = tempfile::tempdir().unwrap();
-        assert_eq!(way_out("westwood", dir.path(), "6.1"), "");
+        assert_eq!(hint("westwood", dir.path(), "6.1"), "");
         std::fs::create_dir(dir.path().join("6.1")).unwrap();
         let list = "kernel/net/ipv4/tcp_vegas.ko.xz: \nkernel/net/ipv4/tcp_bbr.ko: a.ko b.ko\n";
         std::fs::write(dir.path().join("6.1/modules.dep"), list).unwrap();
         for cc in ["vegas", "bbr"] {
-            let told = way_out(cc, dir.path(), "6.1");
-            assert!(told.contains(&format!("`modprobe tcp_{cc}`")), "{told}");
+            let text = hint(cc, dir.path(), "6.1");
+            assert!(text.contains(&format!("`modprobe tcp_{cc}`")), "{text}");
         }
-        let told = way_out("veg", dir.path(), "6.1");
-        assert!(told.ends_with("6.1 has no module tcp_veg"), "{told}");
+        let text = hint("veg", dir.path(), "6.1");
+        assert!(text.ends_with("6.1 has no module tcp_veg"), "{text}");
     }
 
     #[test]
-    fn one_that_ccbench_would_bring_is_named() {
-        let told = way_out("ta_grad", Path::new("/nowhere"), "6.1");
-        assert!(told.contains("`algorithm = \"ta_grad\"`"), "{told}");
+    fn hint_names_an_instance_of_ccbench() {
+        let text = hint("ta_grad", Path::new("/nowhere"), "6.1");
+        assert!(text.contains("`algorithm = \"ta_grad\"`"), "{text}");
     }
 }

@@ -1,40 +1,41 @@
-//! The agents as processes: started, watched, and in the end surely gone.
+//! The agents as child processes: starting, watching, stopping.
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process, wait};
 
+use super::control_input::{ControlInput, Wake};
 use super::error::TestbedError;
-use super::life_line::{LifeLine, Wake};
 use super::record::{log_path, socket_path};
+use crate::clock;
 
 /// How long an agent may take to listen.
 const READY_LIMIT: Duration = Duration::from_secs(10);
-/// How often to look whether it does.
+/// Interval of checks whether it listens.
 const READY_STEP: Duration = Duration::from_millis(2);
-/// How long an agent that was asked to stop may take.
+/// How long an agent may take to stop.
 const STOP_LIMIT: Duration = Duration::from_secs(2);
-/// How much of a dead agent's log goes into the message about it.
-const LAST_WORDS_BYTES: usize = 600;
+/// How much of a dead agent's log its error message has.
+const LOG_TAIL_BYTES: usize = 600;
 
-/// The agents that run, by pid.
+/// Starts, reaps and stops the agents of a testbed.
 #[derive(Debug)]
-pub struct Children {
+pub struct ChildReaper {
     dir: PathBuf,
     running: BTreeMap<i32, String>,
 }
 
-impl Children {
-    /// None yet. Makes this process the parent of every orphan below it, so that it can wait for them all.
+impl ChildReaper {
+    /// Has no children yet. Makes this process the reaper of orphaned descendants, so that it can wait for all of them.
     ///
     /// # Errors
     /// The kernel refused.
-    pub fn none(dir: &Path) -> Result<Self, TestbedError> {
+    pub fn new(dir: &Path) -> Result<Self, TestbedError> {
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
             .map_err(TestbedError::system("become the reaper of orphans"))?;
         Ok(Self { dir: dir.to_owned(), running: BTreeMap::new() })
@@ -67,13 +68,13 @@ impl Children {
     ///
     /// # Errors
     /// One of them ended or takes too long, or the testbed is asked to stop.
-    pub fn wait_ready(&mut self, life_line: &LifeLine) -> Result<(), TestbedError> {
-        let begin = Instant::now();
+    pub fn wait_ready(&mut self, input: &ControlInput) -> Result<(), TestbedError> {
+        let deadline_ns = clock::now_ns() + READY_LIMIT.as_nanos() as u64;
         let mut waiting: Vec<String> = self.running.values().cloned().collect();
         loop {
             waiting.retain(|node| UnixStream::connect(socket_path(&self.dir, node)).is_err());
             let Some(node) = waiting.first().cloned() else { return Ok(()) };
-            if begin.elapsed() > READY_LIMIT {
+            if clock::now_ns() > deadline_ns {
                 return Err(TestbedError::AgentSilent {
                     socket: socket_path(&self.dir, &node),
                     seconds: READY_LIMIT.as_secs(),
@@ -81,7 +82,7 @@ impl Children {
                     node,
                 });
             }
-            match life_line.wait(Some(READY_STEP))? {
+            match input.wait(Some(READY_STEP))? {
                 Wake::Stop => return Err(TestbedError::Stopped),
                 Wake::Timeout | Wake::Child => {}
             }
@@ -96,38 +97,37 @@ impl Children {
         let mut ended = Vec::new();
         while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
             if let Some(node) = self.running.remove(&pid.as_raw_nonzero().get()) {
-                let words = last_words(&log_path(&self.dir, &node));
-                ended.push((node, format!("{}{words}", describe(status))));
+                let log = log_tail(&log_path(&self.dir, &node));
+                ended.push((node, format!("{}{log}", describe(status))));
             }
         }
         ended
     }
 
-    /// Ends them all: a request first, then force, for orphans too.
-    pub fn stop(&mut self, life_line: &LifeLine) {
+    /// Stops all agents and orphans: SIGTERM first, then SIGKILL.
+    pub fn stop(&mut self, input: &ControlInput) {
         for signal in [Signal::TERM, Signal::KILL] {
-            let deadline = Instant::now() + STOP_LIMIT;
+            let deadline_ns = clock::now_ns() + STOP_LIMIT.as_nanos() as u64;
             for pid in self.living() {
                 let _ = kill_process(pid, signal);
             }
             while !self.all_gone() {
-                let left = deadline.saturating_duration_since(Instant::now());
+                let left = clock::until(deadline_ns);
                 if left.is_zero() {
                     break;
                 }
                 if self.running.is_empty() {
-                    // Orphans were started by an agent and have nobody left to serve.
+                    // Orphans were started by an agent that has ended.
                     for pid in self.living() {
                         let _ = kill_process(pid, Signal::KILL);
                     }
                 }
-                life_line.wait_child(left);
+                input.wait_child(left);
             }
         }
     }
 
-    /// Everything whose parent this process is, by birth or by adoption. Not yet waited for, so no pid of
-    /// these can have been given to another process.
+    /// All children, own and adopted. They have not been waited for, so their pids cannot have been reused.
     fn living(&self) -> Vec<Pid> {
         let own = std::process::id();
         let listed = std::fs::read_to_string(format!("/proc/{own}/task/{own}/children"));
@@ -139,7 +139,7 @@ impl Children {
         pids.into_iter().filter_map(Pid::from_raw).collect()
     }
 
-    /// Waits for what has ended; true when no child is left.
+    /// Reaps ended children; true when none is left.
     fn all_gone(&mut self) -> bool {
         loop {
             match wait(WaitOptions::NOHANG) {
@@ -162,10 +162,10 @@ fn describe(status: WaitStatus) -> String {
     }
 }
 
-/// `": "` and the end of a log, on one line; empty without any.
-fn last_words(log: &Path) -> String {
+/// `": "` and the end of a log on one line; empty without a log.
+fn log_tail(log: &Path) -> String {
     let bytes = std::fs::read(log).unwrap_or_default();
-    let tail = &bytes[bytes.len().saturating_sub(LAST_WORDS_BYTES)..];
+    let tail = &bytes[bytes.len().saturating_sub(LOG_TAIL_BYTES)..];
     let text = String::from_utf8_lossy(tail);
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     if lines.is_empty() { String::new() } else { format!(": {}", lines.join(" | ")) }

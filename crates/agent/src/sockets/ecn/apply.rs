@@ -10,9 +10,10 @@ use super::{Capabilities, Decision, End, Mode, decide};
 use crate::event::event;
 use crate::sockets::attach;
 use crate::sockets::capabilities::capabilities;
+use crate::sockets::error::SocketError;
 #[cfg(feature = "ebpf")]
 use crate::sockets::hook::Ect1;
-use crate::sockets::node::{Node, TCP_ECN, set};
+use crate::sockets::node::{Node, TCP_ECN, set_sysctl};
 
 /// What is attached for a trial; dropped, it is gone.
 #[derive(Debug, Default)]
@@ -57,17 +58,17 @@ pub fn apply(
     }
     let by_sysctl = |d: &Decided| d.decision.mode == Mode::AccecnSysctl;
     if decided.iter().any(by_sysctl)
-        && let Err(why) = set(TCP_ECN, "3", node)
+        && let Err(error) = set_sysctl(TCP_ECN, "3", node)
     {
         for Decided { decision, .. } in decided.iter_mut().filter(|d| by_sysctl(d)) {
-            (decision.mode, decision.reason) = (Mode::Rfc3168, why.clone());
+            (decision.mode, decision.reason) = (Mode::Rfc3168, error.to_string());
         }
     }
     let events = decided
         .iter()
         .map(|Decided { end, decision }| {
             let ect1 = match end.sends && end.wants.ect1 && decision.mode.counts_marks() {
-                true => Some(applied.rewrite(end, node)),
+                true => Some(applied.rewrite(end, node).map_err(|error| error.to_string())),
                 false => None,
             };
             told(end, decision, ect1.as_ref())
@@ -104,8 +105,8 @@ fn told(end: &End, decision: &Decision, ect1: Option<&Result<String, String>>) -
 impl EcnApplied {
     /// The interface; one program serves all flows of one congestion control.
     #[cfg(feature = "ebpf")]
-    fn rewrite(&mut self, end: &End, node: &mut Node<'_>) -> Result<String, String> {
-        let dev = node.kernel.device(&Egress::Toward(end.peer)).map_err(|e| e.to_string())?;
+    fn rewrite(&mut self, end: &End, node: &mut Node<'_>) -> Result<String, SocketError> {
+        let dev = node.kernel.device(&Egress::Toward(end.peer))?;
         if !self.ect1.iter().any(|there| there.dev == dev && there.cc == end.kernel_name) {
             self.ect1.push(Ect1::attach(&dev, &end.kernel_name, node.undo)?);
         }
@@ -113,9 +114,10 @@ impl EcnApplied {
     }
 
     #[cfg(not(feature = "ebpf"))]
-    fn rewrite(&mut self, end: &End, node: &mut Node<'_>) -> Result<String, String> {
-        let dev = node.kernel.device(&Egress::Toward(end.peer)).map_err(|e| e.to_string())?;
-        Err(format!("no program for {dev}: built without the feature ebpf"))
+    fn rewrite(&mut self, end: &End, node: &mut Node<'_>) -> Result<String, SocketError> {
+        let dev = node.kernel.device(&Egress::Toward(end.peer))?;
+        tracing::debug!(dev, "ECT(1) is not rewritten");
+        Err(SocketError::NoEbpf)
     }
 
     /// What the programs did so far, for the end of a trial.

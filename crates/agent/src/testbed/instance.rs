@@ -1,4 +1,4 @@
-//! A whole testbed, from a topology to agents that listen. Dropping it undoes all of it.
+//! A testbed: namespaces, wires and listening agents of a topology. Dropping it removes all of them.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 
 use ccbench_proto::topology::{Interface, Topology};
 
-use super::children::Children;
+use super::children::ChildReaper;
+use super::control_input::ControlInput;
 use super::error::TestbedError;
 use super::identity::Identity;
-use super::life_line::LifeLine;
 use super::netns::Netns;
 use super::record::{NodeRecord, Record, remove_files, socket_path};
 use super::rtnl::{End, FIRST, LO, Rtnl};
@@ -20,25 +20,25 @@ const MAX_SOCKET_PATH: usize = 107;
 
 /// Namespaces, wires and agents.
 #[derive(Debug)]
-pub struct World<'a> {
+pub struct Testbed<'a> {
     dir: PathBuf,
     names: Vec<String>,
     record: Record,
     namespaces: BTreeMap<String, Netns>,
-    children: Children,
-    life_line: &'a LifeLine,
+    children: ChildReaper,
+    input: &'a ControlInput,
 }
 
-impl<'a> World<'a> {
+impl<'a> Testbed<'a> {
     /// Builds everything and waits until all agents listen.
     ///
     /// # Errors
-    /// What stood in the way; nothing is left of what was made before.
+    /// Names what failed; everything made before is removed.
     pub fn build(
         dir: &Path,
         topology: &Topology,
         agent_bin: &Path,
-        life_line: &'a LifeLine,
+        input: &'a ControlInput,
     ) -> Result<Self, TestbedError> {
         for node in topology.nodes.keys() {
             let path = socket_path(dir, node);
@@ -47,30 +47,30 @@ impl<'a> World<'a> {
                 return Err(TestbedError::SocketPath { path, length });
             }
         }
-        let mut world = Self {
+        let mut testbed = Self {
             dir: dir.to_owned(),
             names: topology.nodes.keys().cloned().collect(),
             record: Record::own().map_err(TestbedError::system("read /proc"))?,
             namespaces: BTreeMap::new(),
-            children: Children::none(dir)?,
-            life_line,
+            children: ChildReaper::new(dir)?,
+            input,
         };
-        // Written before anything is made: whoever sweeps up must not take this directory for a dead one.
-        world.store_record()?;
+        // Written first, so that a sweep does not take this directory for that of a dead testbed.
+        testbed.store_record()?;
         for name in topology.nodes.keys() {
-            world.namespaces.insert(name.clone(), Netns::make(name)?);
+            testbed.namespaces.insert(name.clone(), Netns::make(name)?);
         }
-        // An agent needs longer to start than the wires to be laid.
+        // Agents start while the wires are made.
         for name in topology.nodes.keys() {
-            world.start_agent(name, topology, agent_bin)?;
+            testbed.start_agent(name, topology, agent_bin)?;
         }
-        world.wire(topology)?;
-        world.children.wait_ready(world.life_line)?;
-        world.store_record()?;
-        Ok(world)
+        testbed.wire(topology)?;
+        testbed.children.wait_ready(testbed.input)?;
+        testbed.store_record()?;
+        Ok(testbed)
     }
 
-    /// What there is.
+    /// Its record, as in testbed.json.
     pub fn record(&self) -> &Record {
         &self.record
     }
@@ -142,9 +142,9 @@ impl<'a> World<'a> {
     }
 }
 
-impl Drop for World<'_> {
+impl Drop for Testbed<'_> {
     fn drop(&mut self) {
-        self.children.stop(self.life_line);
+        self.children.stop(self.input);
         self.namespaces.clear();
         remove_files(&self.dir, &mut self.names.iter().map(String::as_str));
     }

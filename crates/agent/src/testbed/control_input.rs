@@ -1,5 +1,4 @@
-//! What the testbed listens to: its standard input, whose end is its own, and the signals that end it or tell
-//! of a child.
+//! The testbed's control input: standard input, whose end stops the testbed, and signals.
 
 use std::io;
 use std::time::Duration;
@@ -12,17 +11,17 @@ use super::error::TestbedError;
 
 /// The line after the plan.
 const END: &str = "---END---";
-/// Longer than any plan that a person or a matrix makes.
+/// Limit of a plan's size.
 const MAX_PLAN_BYTES: usize = 4 << 20;
 
 /// Standard input and signals. Opening it blocks the signals in this thread (children start with none
 /// blocked).
 #[derive(Debug)]
-pub struct LifeLine {
+pub struct ControlInput {
     signals: SignalFd,
 }
 
-/// Why [`LifeLine::wait`] returned.
+/// Why [`ControlInput::wait`] returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wake {
     /// A child ended.
@@ -33,11 +32,11 @@ pub enum Wake {
     Timeout,
 }
 
-impl LifeLine {
-    /// Begins to listen.
+impl ControlInput {
+    /// Blocks the signals and opens a signalfd.
     ///
     /// # Errors
-    /// The kernel has no descriptor to give.
+    /// The kernel refused.
     pub fn open() -> Result<Self, TestbedError> {
         let mut mask = SigSet::empty();
         for signal in [Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
@@ -106,7 +105,7 @@ impl LifeLine {
         }
     }
 
-    /// Waits until a child ends, whatever else happens; false when `limit` is over.
+    /// Waits only for a child to end; false after `limit`.
     pub fn wait_child(&self, limit: Duration) -> bool {
         let mut fds = [PollFd::new(&self.signals, PollFlags::IN)];
         let woken = poll(&mut fds, Some(&timespec(limit))).is_ok_and(|count| count > 0);
@@ -143,7 +142,7 @@ impl LifeLine {
     }
 }
 
-/// Whatever comes after the plan is thrown away.
+/// Reads and discards what follows the plan; true at the end of the input.
 fn input_ended() -> bool {
     match rustix::io::read(std::io::stdin(), &mut [0; 4096]) {
         Ok(0) => true,

@@ -1,0 +1,268 @@
+//! Errors of loading congestion controls and attaching programs to sockets.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use ccbench_shaper::ShaperError;
+
+#[cfg(feature = "ebpf")]
+use super::bpf::BpfError;
+use crate::error::AgentError;
+
+/// Why a congestion control cannot be loaded, or a program not attached.
+#[derive(Debug, thiserror::Error)]
+pub enum SocketError {
+    /// A file operation failed.
+    #[error("{op} {}: {source}{hint}", .path.display())]
+    File {
+        /// "open", "write", "make" ...
+        op: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+        /// How to fix it, beginning with "; ", or empty.
+        hint: &'static str,
+    },
+    /// A system call failed.
+    #[error("{op}: {source}")]
+    System {
+        /// The operation and its object.
+        op: String,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// A module parameter cannot be written.
+    #[error("write `{value}` to {}: {}", .path.display(), parameter_reason(.source))]
+    Parameter {
+        /// Its file in sysfs.
+        path: PathBuf,
+        /// The value.
+        value: String,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// A module refused an instance.
+    #[error("{source}; the kernel's log (dmesg) names the parameter that {module} refused")]
+    ModuleRefused {
+        /// The module.
+        module: String,
+        /// The failed write.
+        source: Box<SocketError>,
+    },
+    /// `modprobe` is not installed.
+    #[error(
+        "modprobe is not installed (apt install kmod); load {module} by hand: insmod {module}.ko"
+    )]
+    NoModprobe {
+        /// The module.
+        module: String,
+    },
+    /// `modprobe` or `rmmod` did not start.
+    #[error("run {tool} {module}: {source}")]
+    RunTool {
+        /// The program.
+        tool: &'static str,
+        /// The module.
+        module: String,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// `modprobe` or `rmmod` failed.
+    #[error("{stderr}{hint}")]
+    ToolFailed {
+        /// Its message.
+        stderr: String,
+        /// How to fix it, beginning with "; ", or empty.
+        hint: String,
+    },
+    /// ccbench's module is not installed.
+    #[error(
+        "module {module} is not installed for this kernel {release}: make -C kmod module-install"
+    )]
+    ModuleNotInstalled {
+        /// The module.
+        module: String,
+        /// The kernel's release.
+        release: String,
+    },
+    /// The kernel was built without modules.
+    #[error("this kernel {release} has no modules")]
+    NoModules {
+        /// The kernel's release.
+        release: String,
+    },
+    /// The kernel has a congestion control of this name.
+    #[error("the name `{name}` is taken in this kernel: {hint}")]
+    NameTaken {
+        /// The name.
+        name: String,
+        /// How to fix it.
+        hint: String,
+    },
+    /// A module accepted an instance and does not list it.
+    #[error("{module} accepted {name} but does not list it")]
+    NotListed {
+        /// The module.
+        module: String,
+        /// The instance.
+        name: String,
+    },
+    /// The kernel's congestion control has no such parameter.
+    #[error("the kernel's `{algorithm}` has no parameter `{name}` (it has: {known})")]
+    UnknownParameter {
+        /// The congestion control.
+        algorithm: String,
+        /// The parameter.
+        name: String,
+        /// Its parameters.
+        known: String,
+    },
+    /// The kernel stored another value than was written.
+    #[error("the kernel stored {module}.{name} = {actual} instead of {wanted}")]
+    ParameterChanged {
+        /// The module.
+        module: String,
+        /// The parameter.
+        name: String,
+        /// The value in the kernel.
+        actual: String,
+        /// The value that was written.
+        wanted: String,
+    },
+    /// A step cannot be encoded for the journal.
+    #[error("encode a step of the journal: {0}")]
+    Encode(#[from] serde_json::Error),
+    /// Every journal name of this process is in use.
+    #[error("{} is full of journals that cannot be replayed", .folder.display())]
+    JournalFull {
+        /// The folder.
+        folder: PathBuf,
+    },
+    /// A BPF instance cannot be unregistered by this build.
+    #[error("bpftool struct_ops unregister name {name}: {}", NO_EBPF)]
+    UnregisterWithoutEbpf {
+        /// The instance.
+        name: String,
+    },
+    /// This build has no BPF.
+    #[error("{}", NO_EBPF)]
+    NoEbpf,
+    /// BPF congestion controls need root.
+    #[error("loading a BPF congestion control needs root")]
+    NeedsRoot,
+    /// BPF congestion controls cannot be loaded from a user namespace.
+    #[error("a user namespace may not load BPF congestion controls: run ccbench as root")]
+    UserNamespace,
+    /// The kernel has no BTF.
+    #[error(
+        "this kernel has no description of its types ({path}, CONFIG_DEBUG_INFO_BTF), which BPF programs need"
+    )]
+    NoBtf {
+        /// Where BTF would be.
+        path: &'static str,
+    },
+    /// The kernel has no `struct_ops` for TCP.
+    #[error(
+        "this kernel accepts no BPF congestion controls (struct_ops, CONFIG_BPF_JIT, Linux 5.6)"
+    )]
+    NoStructOps,
+    /// A BPF operation failed.
+    #[cfg(feature = "ebpf")]
+    #[error(transparent)]
+    Bpf(#[from] BpfError),
+    /// BPF refused a congestion control.
+    #[cfg(feature = "ebpf")]
+    #[error("{source}; try `via = \"module\"`, or another kernel{log}")]
+    LoadRefused {
+        /// The refused operation.
+        source: BpfError,
+        /// The end of the kernel's log, beginning with "; ", or empty.
+        log: String,
+    },
+    /// BPF refused for lack of privilege.
+    #[cfg(feature = "ebpf")]
+    #[error("{source}; it needs root (CAP_BPF and CAP_NET_ADMIN), outside of any user namespace")]
+    NoPrivilege {
+        /// The refused operation.
+        source: BpfError,
+    },
+    /// An instance of ccbench's own cannot be `builtin`.
+    #[error("ccbench's own congestion controls are not built into the kernel")]
+    NotBuiltin,
+    /// Neither BPF nor a module is possible.
+    #[error("{bpf}; and {module}")]
+    NoBackend {
+        /// Why BPF is not.
+        bpf: Box<SocketError>,
+        /// Why a module is not.
+        module: Box<SocketError>,
+    },
+    /// The instance's table is wrong.
+    #[error("{0}")]
+    Params(String),
+    /// ccbench has no such algorithm.
+    #[error("ccbench has no algorithm `{0}`")]
+    UnknownAlgorithm(String),
+    /// The kernel does not have this congestion control.
+    #[error("this kernel does not have it ({source}); it has: {available}{hint}")]
+    NotAvailable {
+        /// The kernel's answer.
+        source: io::Error,
+        /// The congestion controls that it has.
+        available: String,
+        /// How to fix it, beginning with "; ", or empty.
+        hint: String,
+    },
+    /// It is registered and the kernel does not list it.
+    #[error("it is registered as `{0}`, but the kernel does not list it")]
+    NotRegistered(String),
+    /// The kernel lists it and refuses it on a socket.
+    #[error("the kernel has `{name}` but refuses it on a socket: {source}")]
+    Refused {
+        /// Its name in the kernel.
+        name: String,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The kernel has other parameters than were loaded.
+    #[error("the kernel has other parameters than requested: {0:?}")]
+    ParamsDiffer(Vec<u32>),
+    /// There is no control group to attach to.
+    #[error("this machine has no control groups version 2")]
+    NoCgroup,
+    /// The shaper refused.
+    #[error(transparent)]
+    Shaper(#[from] ShaperError),
+    /// A setting, or the undo journal.
+    #[error(transparent)]
+    Agent(Box<AgentError>),
+}
+
+/// The message of a build without the feature `ebpf`.
+const NO_EBPF: &str =
+    "this ccbench-agent was built without BPF (feature ebpf): build it with clang installed";
+
+impl SocketError {
+    /// For `map_err`: a failed file operation.
+    pub(super) fn file(op: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self::File { op, path, source, hint: "" }
+    }
+}
+
+impl From<AgentError> for SocketError {
+    fn from(error: AgentError) -> Self {
+        Self::Agent(Box::new(error))
+    }
+}
+
+fn parameter_reason(source: &io::Error) -> String {
+    match source.kind() {
+        io::ErrorKind::NotFound => "the kernel has no such parameter".to_owned(),
+        io::ErrorKind::PermissionDenied => {
+            "it cannot be changed while the module is loaded, or this is not root".to_owned()
+        }
+        _ => source.to_string(),
+    }
+}
