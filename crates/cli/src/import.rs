@@ -48,7 +48,7 @@ pub(crate) fn run(args: &ImportArgs) -> Result<i32, CliError> {
         )));
     }
     store(&read, args)?;
-    let summary = results::summary::summarize(&args.output)?;
+    let summary = results::summarize::summarize(&args.output, results::summary::Choice::default())?;
     results::table::print(&summary, &mut std::io::stdout(), terminal_width())?;
     Ok(0)
 }

@@ -34,7 +34,8 @@ use args::{
     CheckArgs, Cli, Command, CompareArgs, DescribeArgs, ExecArgs, ExportCommand, LabCommand,
     PkiCommand, PlotArgs, ReportArgs, SummarizeArgs,
 };
-use ccbench_results::summary::{Choice, Summary};
+use ccbench_results::summarize::RunSummary;
+use ccbench_results::summary::Choice;
 use coordinate::Experiment;
 use error::CliError;
 use source::Source;
@@ -200,10 +201,10 @@ fn length(plan: &CheckedPlan) -> String {
 }
 
 /// A run's summary, with the claims of another plan if one is named.
-fn summary_of(run: &Path, choice: Choice, expect: Option<&Path>) -> Result<Summary, CliError> {
+fn summary_of(run: &Path, choice: Choice, expect: Option<&Path>) -> Result<RunSummary, CliError> {
     // Whether the other plan is right is told before anything is read.
     let expect = expect.map(|plan| Source::read(plan)?.load(&[])).transpose()?;
-    let mut summary = ccbench_results::summary::compute(run, choice)?;
+    let mut summary = RunSummary::compute(run, choice)?;
     if let Some(other) = &expect {
         summary.judge(other.plan.plan());
     }
@@ -215,7 +216,7 @@ fn summarize(args: &SummarizeArgs) -> Result<i32, CliError> {
     summary.written = summary.write();
     ccbench_results::table::print(&summary, &mut std::io::stdout(), terminal_width())?;
     if let Some(group) = &args.six_columns {
-        print(&ccbench_results::summary::six_columns_of(&summary, group)?)?;
+        print(&ccbench_results::six_columns::csv(&summary.summary, group)?)?;
     }
     // A directory that may only be read (somebody else's run) is no error: the table says it.
     Ok(0)

@@ -51,7 +51,7 @@ fn text(section: &Section, width: u16) -> String {
         return head;
     }
     let mut table = Table::new();
-    table.load_style(results::table::STYLE).set_width(width);
+    table.load_style(results::display::TABLE_STYLE).set_width(width);
     table.set_content_arrangement(ContentArrangement::Dynamic);
     table.set_header(["key", "type", "default", "meaning"]);
     for key in &section.keys {

@@ -13,7 +13,9 @@ use crate::trials::{About, Ground};
 use crate::{print, terminal_width};
 use ccbench_results::expect::Outcome;
 use ccbench_results::store::{RunDir, RunInfo, RunStatus};
-use ccbench_results::{summary, table};
+use ccbench_results::summarize::summarize;
+use ccbench_results::summary::Choice;
+use ccbench_results::table;
 
 /// Exit code where a claim does not hold.
 const CLAIM_REFUTED: i32 = 4;
@@ -172,7 +174,7 @@ pub fn report(args: &RunArgs, ran: Ran, shown: Shown) -> Result<i32, CliError> {
     let (ok, degraded, failed) = ran.dir.counts();
     let mut refuted = false;
     if ok + degraded + failed > 0 {
-        let summary = summary::summarize(ran.dir.path())?;
+        let summary = summarize(ran.dir.path(), Choice::default())?;
         let claims = &summary.expectations;
         refuted = claims.iter().any(|claim| claim.outcome == Outcome::DoesNotHold);
         if args.how.json {

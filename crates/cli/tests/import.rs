@@ -46,7 +46,7 @@ fn the_studys_excerpts_become_a_run_that_can_be_summarised() {
     let run = dir.path().join("run");
     assert_eq!(import(&[&old], &["--node", "router1"], &run), 0);
 
-    let summary = compute(&run, Choice::default()).unwrap();
+    let summary = compute(&RunDir::open(&run).unwrap(), Choice::default()).unwrap();
     let srtt_ms = |group| mean(&summary, Scope::Group, group, "srtt").unwrap() / 1e3;
     assert!((srtt_ms("cubic") - (4.104 + 5.62) / 2.0).abs() < 1e-9);
     let throughput = mean(&summary, Scope::Group, "cubic", "throughput_sum").unwrap();
@@ -94,7 +94,7 @@ fn phases_and_trials_come_from_options() {
     let options =
         ["--trials", "--phase", "alone=10s", "--phase", "compete=10s", "--group", "5202=late"];
     assert_eq!(import(&[&paths[0], &paths[1]], &options, &run), 0);
-    let summary = compute(&run, Choice::default()).unwrap();
+    let summary = compute(&RunDir::open(&run).unwrap(), Choice::default()).unwrap();
     assert_eq!(summary.phases, ["alone", "compete"]);
     let srtt = |phase| summary.find(0, phase, Scope::Group, "late", "srtt", "mean").unwrap();
     assert_eq!((srtt("alone").value, srtt("alone").n_trials), (10_000.0, 2));

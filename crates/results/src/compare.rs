@@ -9,11 +9,14 @@ use std::path::Path;
 use comfy_table::{Cell as TableCell, CellAlignment, ContentArrangement, Table as Printed};
 
 use super::csv::Table;
+use super::display::{TABLE_STYLE, readable};
 use super::journal::TrialEnd;
+use super::model::Choice;
+use super::store::RunDir;
 use super::summary::statistics::{bootstrap, mean, t_quantile, variance};
-use super::summary::{Choice, PhaseRow, Scope, Summary, compute};
-use super::table::STYLE;
-use super::{Result, ResultsError, name_and_stat};
+use super::summary::{PhaseRow, Scope, Summary, compute};
+
+use super::{Result, ResultsError};
 
 mod plans;
 
@@ -188,7 +191,7 @@ pub fn compare(
     metrics: &[String],
     choice: Choice,
 ) -> Result<((String, String), Vec<Compared>)> {
-    let first = compute(run, choice)?;
+    let first = compute(&RunDir::open(run)?, choice)?;
     let mut axis = Axis { phases: first.phases.clone(), metrics: Vec::new() };
     let second;
     let (one, other, names, points) = match with {
@@ -201,7 +204,7 @@ pub fn compare(
             (&first, &first, names, [of(level_a), of(level_b)])
         }
         With::Run(path) => {
-            second = compute(path, choice)?;
+            second = compute(&RunDir::open(path)?, choice)?;
             let name = |path: &Path| {
                 let last = path.file_name();
                 last.map_or_else(
@@ -248,7 +251,7 @@ fn varies(summary: &Summary, points: &BTreeSet<u32>, factor: &str) -> bool {
 }
 
 fn level_of<'s>(summary: &'s Summary, point: u32, factor: &str) -> Option<&'s str> {
-    super::store::level_of(summary.points.get(&point)?, factor)
+    super::model::level_of(summary.points.get(&point)?, factor)
 }
 
 fn takes_points(summary: &Summary, takes: impl Fn(u32) -> bool) -> BTreeSet<u32> {
@@ -320,7 +323,7 @@ impl Axis {
         // A name alone is its mean, or its sum.
         let plain = |stat: &str| ["mean", "sum"].contains(&stat);
         let wanted = |(name, stat, _): &(&str, &str, &str)| {
-            let fits = |asked: &String| match name_and_stat(asked) {
+            let fits = |asked: &String| match crate::model::name_and_stat(asked) {
                 (asked, Some(which)) => (asked, which) == (*name, *stat),
                 (asked, None) => asked == *name && plain(stat),
             };
@@ -401,7 +404,7 @@ fn numbers(a: &BTreeMap<u16, (u64, f64)>, b: &BTreeMap<u16, (u64, f64)>) -> Opti
 /// The table for people. What is zero on both sides is left out.
 pub fn text((a, b): &(String, String), compared: &[Compared]) -> String {
     let mut printed = Printed::new();
-    printed.load_style(STYLE);
+    printed.load_style(TABLE_STYLE);
     printed.set_content_arrangement(ContentArrangement::Disabled);
     let points: BTreeSet<&str> = compared.iter().map(|one| one.point.as_str()).collect();
     let point = |one: &Compared| (points.len() > 1).then(|| one.point.clone());
@@ -437,7 +440,7 @@ pub fn text((a, b): &(String, String), compared: &[Compared]) -> String {
 
 /// What a line is about.
 fn names(one: &Compared) -> [String; 3] {
-    let (_, unit) = super::figure::readable(one.unit);
+    let (_, unit) = readable(one.unit);
     let stat = if ["mean", "sum"].contains(&one.stat) { "" } else { one.stat };
     let words = [one.metric, stat, if unit == "1" { "" } else { unit }];
     let words: Vec<&str> = words.into_iter().filter(|word| !word.is_empty()).collect();
@@ -447,7 +450,7 @@ fn names(one: &Compared) -> [String; 3] {
 /// Its numbers, all with the digits that the larger mean deserves.
 fn figures(one: &Compared) -> [String; 8] {
     let n = &one.numbers;
-    let (scale, _) = super::figure::readable(one.unit);
+    let (scale, _) = readable(one.unit);
     let places = match n.means.0.abs().max(n.means.1.abs()) / scale {
         v if v >= 1000.0 => 0,
         v if v >= 100.0 => 1,

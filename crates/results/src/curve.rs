@@ -9,9 +9,6 @@ use ccbench_proto::resolve::ETHERNET_BYTES;
 use ccbench_proto::trace::Trace;
 use ccbench_proto::units::Rate;
 
-use super::store::RunDir;
-use crate::trace::stored::FOLDER;
-
 /// Bytes that the link's rate counts of every packet beside its IP bytes.
 pub(crate) fn overhead(link: &Link) -> f64 {
     link.overhead.unwrap_or(ETHERNET_BYTES).get() as f64
@@ -22,10 +19,9 @@ pub(crate) fn overhead(link: &Link) -> f64 {
 pub(crate) struct Traced(BTreeMap<u32, BTreeMap<String, Arc<Curve>>>);
 
 impl Traced {
-    /// Of a run's plan; traces that cannot be read are left out.
-    pub(super) fn of(run: &RunDir) -> Self {
-        let plan = Some(run).filter(|run| run.path().join(FOLDER).is_dir()).and_then(RunDir::plan);
-        let points = plan.map_or(vec![], CheckedPlan::points);
+    /// Of a plan with the traces that are stored with its run.
+    pub(super) fn of(plan: &CheckedPlan) -> Self {
+        let points = plan.points();
         let mut made = Vec::new();
         Self(points.iter().map(|point| (point.id, curves(&point.plan, &mut made))).collect())
     }
@@ -232,7 +228,8 @@ mod tests {
     use ccbench_proto::trace::{Opportunities, Step, Steps};
 
     use super::*;
-    use crate::store::RunInfo;
+    use crate::model::RunInfo;
+    use crate::store::RunDir;
 
     fn used(on_end: OnEnd, floor: Option<Rate>) -> TraceUse {
         let file = "a.csv".to_owned();

@@ -9,72 +9,21 @@ use std::fmt::Write as _;
 
 use ccbench_proto::metric::Scope;
 use ccbench_proto::plan::Plan;
-use ccbench_proto::plan::expect::{Claim, Expect, Numbered, Operand, Relation, Test, levels};
+use ccbench_proto::plan::expect::{Claim, Expect, Numbered, Operand, Relation, levels};
 use polars::prelude::*;
 
-use super::TrialStatus;
 use super::journal::TrialEnd;
-use super::store::level_of;
+use super::model::{TrialStatus, level_of};
 use super::summary::statistics::mean_with_interval;
-use super::summary::{PhaseRow, Summary, numbers, text};
+use super::summary::tables::{numbers, text};
+use super::summary::{PhaseRow, Summary};
 
+mod expectation;
 mod print;
 
+pub use expectation::{Expectation, Outcome};
 use print::quantity;
 pub use print::text as claims_text;
-
-/// What became of a claim.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
-    /// The mean over trials is as claimed.
-    Holds,
-    /// It is not.
-    DoesNotHold,
-    /// There is no such number.
-    NotMeasured,
-}
-
-impl Outcome {
-    /// As it is written in the column `verdict`.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Holds => "holds",
-            Self::DoesNotHold => "does_not_hold",
-            Self::NotMeasured => "not_measured",
-        }
-    }
-}
-
-/// A claim and what was measured, at one point: a row of `expectations`.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Expectation {
-    /// Which claim of the plan, counted from 0.
-    pub index: u32,
-    /// In words.
-    pub claim: String,
-    /// Who claims it.
-    pub source: Option<String>,
-    /// What the source says.
-    pub published: Option<String>,
-    /// Where it was measured; `None` if nowhere.
-    pub point_id: Option<u32>,
-    /// The levels of that point that the claim leaves open, `scheme=ta`.
-    pub levels: String,
-    /// The number, in words: `srtt mean of group long in alone`.
-    pub number: String,
-    /// The limits; `None` if there are none to hold it against.
-    pub test: Option<Test>,
-    /// The mean over trials.
-    pub measured: Option<f64>,
-    /// Its 95 % confidence interval; `None` with fewer than two trials.
-    pub interval: Option<(f64, f64)>,
-    /// Trials in it.
-    pub n_trials: u32,
-    /// Whether it holds.
-    pub outcome: Outcome,
-    /// Why it was not measured, or what to know of the measurement.
-    pub why: Vec<String>,
-}
 
 /// Point, phase, scope, subject, metric, statistic.
 type Key<'a> = (u32, &'a str, Scope, &'a str, &'a str, &'a str);
@@ -329,21 +278,6 @@ fn words(claim: &Claim) -> String {
     // Writing to a String cannot fail.
     let _ = write!(words, " {how} {other}");
     words
-}
-
-impl Expectation {
-    /// The event of `--json`.
-    pub fn json(&self) -> serde_json::Value {
-        let test = self.test;
-        serde_json::json!({
-            "event": "expectation", "expectation": self.index, "claim": self.claim, "source": self.source, "published": self.published,
-            "point_id": self.point_id, "levels": self.levels, "number": self.number, "unit": test.map(|test| test.unit),
-            "least": test.and_then(|test| test.least), "most": test.and_then(|test| test.most),
-            "measured": self.measured, "ci_low": self.interval.map(|(low, _)| low),
-            "ci_high": self.interval.map(|(_, high)| high), "n_trials": self.n_trials,
-            "verdict": self.outcome.as_str(), "why": self.why,
-        })
-    }
 }
 
 /// The table `expectations`.

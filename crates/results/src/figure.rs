@@ -21,7 +21,6 @@ mod spread;
 mod time;
 
 use data::Data;
-pub(super) use phases::readable;
 
 /// Width of one column of a paper, and of two.
 pub const COLUMN_MM: f64 = 85.0;

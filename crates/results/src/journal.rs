@@ -11,9 +11,8 @@ use ccbench_proto::schedule::PhaseSpan;
 use ccbench_proto::units::Micros;
 use serde::{Deserialize, Serialize};
 
-use super::trial::NodeClock;
-use super::verdict::Reason;
-use super::{Result, ResultsError, TrialStatus, io_error};
+use super::model::{NodeClock, Reason, TrialStatus};
+use super::{Result, ResultsError, io_error};
 
 /// The journal's name in the results directory.
 pub const FILE_NAME: &str = "journal.ndjson";

@@ -13,7 +13,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use polars::error::PolarsError;
-use serde::{Deserialize, Serialize};
 
 mod cells;
 pub mod clock;
@@ -21,18 +20,24 @@ pub mod columns;
 pub mod compare;
 mod csv;
 mod curve;
+pub mod display;
 mod encoding;
 pub mod expect;
 pub mod export;
 pub mod figure;
 pub mod journal;
+mod layout;
+pub mod model;
+mod open_run;
 mod parallel;
 mod part;
 mod points;
 mod record;
 pub mod report;
 mod series;
+pub mod six_columns;
 pub mod store;
+pub mod summarize;
 pub mod summary;
 pub mod svg;
 pub mod table;
@@ -41,45 +46,7 @@ pub mod trial;
 pub mod verdict;
 mod writing;
 
-/// Version of the results directory's layout and of the tables' columns; grows when a reader must know.
-pub const SCHEMA_VERSION: u32 = 1;
-
-/// A metric as people ask for it: `NAME` or `NAME:STAT`.
-fn name_and_stat(asked: &str) -> (&str, Option<&str>) {
-    asked.split_once(':').map_or((asked, None), |(name, stat)| (name, Some(stat)))
-}
-
-/// What a trial is worth.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum TrialStatus {
-    /// Nothing speaks against it.
-    Ok,
-    /// Complete, but something disturbed it: counted, and marked.
-    Degraded,
-    /// Not what the plan asked for: kept, but out of the summary unless asked for.
-    Failed,
-    /// Ended before its time; what had arrived is kept, and a resumed run does it again.
-    Aborted,
-}
-
-impl TrialStatus {
-    /// As it is written in `trials.parquet` and in the journal.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::Degraded => "degraded",
-            Self::Failed => "failed",
-            Self::Aborted => "aborted",
-        }
-    }
-}
-
-impl std::fmt::Display for TrialStatus {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
+pub use model::{SCHEMA_VERSION, TrialStatus};
 
 /// What can go wrong with a results directory.
 #[derive(Debug, thiserror::Error)]

@@ -6,9 +6,9 @@ use std::str::FromStr;
 use ccbench_proto::units::{Bytes, Micros, Rate};
 use polars::prelude::*;
 
+use super::model::level_of;
 use super::part::write_parquet;
 use super::record::{Point, RunRecord};
-use super::store::level_of;
 use super::{Result, frame_error};
 
 /// Writes the table: one column per factor, as numbers where all its levels are. Beside levels that all are rates,

@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::journal::TrialEnd;
+use super::model::{Imported, RunInfo, RunStatus, SCHEMA_VERSION};
 use super::part::{staged, sync, unstage};
-use super::store::{Imported, RunInfo, RunStatus};
-use super::{Result, ResultsError, SCHEMA_VERSION, io_error};
+use super::{Result, ResultsError, io_error};
 
 /// The file's name in the results directory.
 pub(crate) const FILE_NAME: &str = "run.json";

@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::expect::Expectation;
 use super::journal::TrialEnd;
 use super::store::RunDir;
+use super::summarize::RunSummary;
 use super::summary::{PointRow, Summary};
 use super::{Result, io_error, series};
 
@@ -54,7 +55,8 @@ struct Page<'a> {
 ///
 /// # Errors
 /// The directory cannot be read.
-pub fn html(summary: &Summary) -> Result<String> {
+pub fn html(run: &RunSummary) -> Result<String> {
+    let RunSummary { summary, expectations, .. } = run;
     let run_dir = summary.run_dir.as_path();
     let run = RunDir::open(run_dir)?;
     let read = |name: &str| {
@@ -66,7 +68,7 @@ pub fn html(summary: &Summary) -> Result<String> {
     let page = Page {
         name: record["plan_name"].as_str().unwrap_or("run").to_owned(),
         snippets: snippets::of(&directory, summary),
-        claims: summary.expectations.iter().map(Expectation::json).collect(),
+        claims: expectations.iter().map(Expectation::json).collect(),
         ccs: summary.ccs.iter().map(|((id, group), cc)| (*id, &group[..], &cc[..])).collect(),
         lost: summary.lost_points().into_iter().collect(),
         directory,
@@ -104,8 +106,8 @@ pub fn html(summary: &Summary) -> Result<String> {
 ///
 /// # Errors
 /// The directory cannot be read, or the file not be written.
-pub fn write(summary: &Summary, file: &Path) -> Result<()> {
-    std::fs::write(file, html(summary)?).map_err(io_error("write", file))
+pub fn write(run: &RunSummary, file: &Path) -> Result<()> {
+    std::fs::write(file, html(run)?).map_err(io_error("write", file))
 }
 
 /// Into how many stretches each curve is cut so that all of them together stay within [`MOST_POINTS`].

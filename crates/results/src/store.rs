@@ -14,152 +14,30 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
 
-use ccbench_proto::plan::check::{self, CheckedPlan, Severity, TraceFiles};
-use ccbench_proto::schedule::PhaseSpan;
-use ccbench_proto::wire::NodeInfo;
-use serde::{Deserialize, Serialize};
-
-use super::columns::TABLES;
 use super::curve::Traced;
 use super::journal::{self, Entry, Journal, Replay, TrialEnd};
+use super::layout::{STAGING, list, remove, trial_dir};
+pub use super::model::{Imported, Levels, NodeClock, RunInfo, RunStatus, TrialKey};
+use super::model::{Reason, TrialStatus};
+use super::open_run::{Log, OpenRun, State};
 use super::part::{self, sync};
 use super::points;
 use super::record::{RunRecord, Session, replace};
-pub use super::trial::{NodeClock, TrialKey, TrialWriter};
-use super::verdict::Reason;
-use super::{Result, ResultsError, TrialStatus, io_error};
+pub use super::trial::TrialWriter;
+use super::{Result, ResultsError, io_error};
 use crate::trace::stored;
-
-/// Each factor and its level at one point.
-pub type Levels = Vec<(String, String)>;
-
-/// The level of a factor among these; `None` if it is not there.
-pub(super) fn level_of<'a>(levels: &'a [(String, String)], factor: &str) -> Option<&'a str> {
-    levels.iter().find(|(name, _)| name == factor).map(|(_, level)| level.as_str())
-}
-
-/// What a run is, for its provenance.
-#[derive(Debug, Clone, PartialEq)]
-pub struct RunInfo {
-    /// Becomes part of the directory's name.
-    pub plan_name: String,
-    /// The plan as its author wrote it.
-    pub plan_text: String,
-    /// The plan with defaults, presets and overrides written out.
-    pub resolved_text: String,
-    /// Of `resolved_text`, in hexadecimal.
-    pub plan_sha256: String,
-    /// Every point: its id, and each factor's level.
-    pub points: Vec<(u32, Levels)>,
-    /// Trials per point.
-    pub repeat: u32,
-    /// The plan's.
-    pub seed: u64,
-    /// Of the controller.
-    pub command_line: Vec<String>,
-    /// Of the controller.
-    pub ccbench_version: String,
-    /// When the command was given.
-    pub started_utc: jiff::Timestamp,
-    /// What each node said of itself.
-    pub nodes: BTreeMap<String, NodeInfo>,
-    /// The testbed that ccbench built, for people; empty if it built none.
-    pub topology: String,
-    /// What the testbed cannot do, each with its reason.
-    pub notes: Vec<String>,
-    /// `--set` overrides.
-    pub sets: Vec<String>,
-    /// Trace files, by their names under `traces/`.
-    pub traces: BTreeMap<PathBuf, Vec<u8>>,
-    /// Files of other tools that were imported; empty for a run.
-    pub imported: Vec<Imported>,
-}
-
-/// A file of another tool.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Imported {
-    /// Its path, as given.
-    pub file: String,
-    /// Of its content, in hexadecimal.
-    pub sha256: String,
-    /// The node that it was put down to.
-    pub node: String,
-    /// The trial that it was put down to.
-    pub trial: u16,
-    /// Lines that are not empty.
-    pub lines: u64,
-    /// Lines of which something is missing in the tables.
-    pub unread: u64,
-}
-
-/// How a run stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum RunStatus {
-    /// A controller works on it, or died without a word.
-    Running,
-    /// Every trial is there.
-    Complete,
-    /// Stopped by the user; can be resumed.
-    Interrupted,
-    /// Stopped by an error; can be resumed.
-    Failed,
-}
-
-impl RunStatus {
-    /// As it is written in `run.json`.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Running => "running",
-            Self::Complete => "complete",
-            Self::Interrupted => "interrupted",
-            Self::Failed => "failed",
-        }
-    }
-}
+use ccbench_proto::plan::check::{self, CheckedPlan, Severity, TraceFiles};
+use ccbench_proto::schedule::PhaseSpan;
 
 /// A results directory.
 #[derive(Debug)]
 pub struct RunDir {
-    pub(super) inner: Inner,
+    pub(crate) shared: OpenRun,
     /// Read when first asked for.
     plan: OnceLock<(Option<CheckedPlan>, Vec<String>)>,
     traced: OnceLock<Traced>,
-}
-
-/// What a [`RunDir`] and its trials share.
-#[derive(Debug)]
-pub(super) struct Inner {
-    pub(super) path: PathBuf,
-    pub(super) plan_sha256: String,
-    pub(super) ccbench_version: String,
-    /// Rows of a row group at most.
-    pub(super) row_group_rows: usize,
-    state: Mutex<State>,
-}
-
-#[derive(Debug)]
-struct State {
-    record: RunRecord,
-    log: Log,
-}
-
-/// The journal: open for writing, or as it was when the directory was opened for reading.
-#[derive(Debug)]
-enum Log {
-    Write(Journal),
-    Read(Replay),
-}
-
-impl Log {
-    fn replay(&self) -> &Replay {
-        match self {
-            Self::Write(journal) => journal.state(),
-            Self::Read(replay) => replay,
-        }
-    }
 }
 
 impl RunDir {
@@ -254,30 +132,30 @@ impl RunDir {
         let plan_sha256 = record.plan_sha256.clone();
         let state = Mutex::new(State { record, log });
         let row_group_rows = part::ROW_GROUP_ROWS;
-        let inner = Inner { path, plan_sha256, ccbench_version, row_group_rows, state };
-        Self { inner, plan: OnceLock::new(), traced: OnceLock::new() }
+        let shared = OpenRun { path, plan_sha256, ccbench_version, row_group_rows, state };
+        Self { shared, plan: OnceLock::new(), traced: OnceLock::new() }
     }
 
     /// Where it is.
     pub fn path(&self) -> &Path {
-        &self.inner.path
+        &self.shared.path
     }
 
     /// Which of its traces are left out, and what was mended when the run was resumed, oldest first.
     pub fn notes(&self) -> Vec<String> {
-        let mended = self.inner.state().record.notes.clone();
+        let mended = self.shared.state().record.notes.clone();
         self.plan_and_notes().1.iter().cloned().chain(mended).collect()
     }
 
     /// As `run.json` says.
     pub fn status(&self) -> RunStatus {
-        self.inner.state().record.status
+        self.shared.state().record.status
     }
 
     /// Trials that a resumed run need not do again: committed as ok, degraded or failed, with every file that the
     /// journal names still there. An aborted trial is not among them.
     pub fn finished(&self) -> BTreeSet<(u32, u16)> {
-        let state = self.inner.state();
+        let state = self.shared.state();
         let whole = state.log.replay().committed.values().filter(|end| {
             end.status != TrialStatus::Aborted
                 && end
@@ -291,7 +169,7 @@ impl RunDir {
     /// Trials committed as failed, those that could not even be prepared among them. What they left is replaced when
     /// they are [begun](RunDir::begin_trial) again.
     pub fn failed(&self) -> BTreeSet<(u32, u16)> {
-        let state = self.inner.state();
+        let state = self.shared.state();
         let committed = state.log.replay().committed.values();
         let failed = committed.filter(|end| end.status == TrialStatus::Failed);
         failed.map(|end| (end.point_id, end.trial)).collect()
@@ -299,7 +177,7 @@ impl RunDir {
 
     /// How many committed trials of all sessions are ok, degraded and failed; aborted ones are none of them.
     pub fn counts(&self) -> (u32, u32, u32) {
-        let state = self.inner.state();
+        let state = self.shared.state();
         let count = |status| {
             let committed = state.log.replay().committed.values();
             committed.filter(|end| end.status == status).count() as u32
@@ -309,7 +187,7 @@ impl RunDir {
 
     /// Every committed trial with its verdict, aborted ones too, in order of point and repetition.
     pub fn trials(&self) -> Vec<TrialEnd> {
-        self.inner.state().log.replay().committed.values().cloned().collect()
+        self.shared.state().log.replay().committed.values().cloned().collect()
     }
 
     /// The plan that it was made for; `None` if it cannot be read, or nothing was planned.
@@ -320,10 +198,10 @@ impl RunDir {
     /// The plan, and which of its traces are left out and why.
     fn plan_and_notes(&self) -> &(Option<CheckedPlan>, Vec<String>) {
         self.plan.get_or_init(|| {
-            let text = std::fs::read_to_string(self.inner.path.join("plan.resolved.toml"));
+            let text = std::fs::read_to_string(self.shared.path.join("plan.resolved.toml"));
             let text = text.unwrap_or_default();
             let files = check::trace_files(&text, &[]);
-            let (traces, left_out) = stored::stored(&self.inner.path, &files);
+            let (traces, left_out) = stored::stored(&self.shared.path, &files);
             let mut notes: Vec<String> = left_out
                 .iter()
                 .map(|why| format!("{why}; what its links let pass is not known"))
@@ -342,23 +220,26 @@ impl RunDir {
 
     /// Its traces.
     pub(super) fn traced(&self) -> &Traced {
-        self.traced.get_or_init(|| Traced::of(self))
+        self.traced.get_or_init(|| {
+            let stored = self.path().join(stored::FOLDER).is_dir();
+            self.plan().filter(|_| stored).map_or_else(Traced::default, Traced::of)
+        })
     }
 
     /// How many trials the plan has.
     pub fn planned(&self) -> u32 {
-        let state = self.inner.state();
+        let state = self.shared.state();
         state.record.repeat * state.record.points.len() as u32
     }
 
     /// The epoch to give the next trial: higher than any in the journal.
     pub fn next_epoch(&self) -> u64 {
-        self.inner.state().log.replay().last_epoch + 1
+        self.shared.state().log.replay().last_epoch + 1
     }
 
     /// Names of the factors, and every point's id and levels.
     pub fn points(&self) -> (Vec<String>, BTreeMap<u32, Levels>) {
-        let state = self.inner.state();
+        let state = self.shared.state();
         let points = state.record.points.iter().map(|p| (p.point_id, p.levels.clone()));
         (state.record.factors.clone(), points.collect())
     }
@@ -379,12 +260,12 @@ impl RunDir {
     }
 
     fn trial_dir_of(&self, table: &str, point_id: u32, trial: u16) -> PathBuf {
-        trial_dir(&self.inner.path.join("tables").join(table), point_id, trial)
+        trial_dir(&self.shared.path.join("tables").join(table), point_id, trial)
     }
 
     /// The directory of one trial's raw files, whether it exists or not.
     pub fn raw(&self, point_id: u32, trial: u16) -> PathBuf {
-        trial_dir(&self.inner.path.join("raw"), point_id, trial)
+        trial_dir(&self.shared.path.join("raw"), point_id, trial)
     }
 
     /// Begins a trial. What an aborted or failed attempt at it left is removed.
@@ -401,7 +282,7 @@ impl RunDir {
     /// The part of [`RunDir::begin_trial`] that waits for the disk: to be done before the instant of the trial's
     /// beginning is chosen.
     pub fn announce_trial(&self, run: TrialKey) -> Result<()> {
-        TrialWriter::announce(&self.inner, run)
+        TrialWriter::announce(&self.shared, run)
     }
 
     /// The rest of [`RunDir::begin_trial`], once the clocks are known.
@@ -411,16 +292,16 @@ impl RunDir {
         phases: &[PhaseSpan],
         clocks: BTreeMap<String, NodeClock>,
     ) -> Result<TrialWriter<'_>> {
-        TrialWriter::begin(&self.inner, run, phases, clocks)
+        TrialWriter::begin(&self.shared, run, phases, clocks)
     }
 
     /// Commits a trial that could not even be prepared: failed for this reason (its code is `not_run`), without a row.
     /// What an earlier attempt at it left is removed.
     pub fn record_not_run(&self, run: TrialKey, reason: &Reason) -> Result<()> {
         let TrialKey { point_id, trial, seed, epoch } = run;
-        self.inner.append(Entry::TrialBegin { point_id, trial, seed, epoch })?;
-        self.inner.clear(point_id, trial)?;
-        self.inner.append(Entry::TrialEnd(TrialEnd {
+        self.shared.append(Entry::TrialBegin { point_id, trial, seed, epoch })?;
+        self.shared.clear(point_id, trial)?;
+        self.shared.append(Entry::TrialEnd(TrialEnd {
             point_id,
             trial,
             seed,
@@ -437,48 +318,13 @@ impl RunDir {
 
     /// Writes how the run stands, and the committed trials with their clocks and congestion controls, to `run.json`.
     pub fn finish(&self, status: RunStatus) -> Result<()> {
-        self.inner.append(Entry::RunEnd { status: status.as_str().to_owned() })?;
-        let mut state = self.inner.state();
+        self.shared.append(Entry::RunEnd { status: status.as_str().to_owned() })?;
+        let mut state = self.shared.state();
         state.record.status = status;
         state.record.trials = state.log.replay().committed.values().cloned().collect();
-        state.record.write(&self.inner.path)
+        state.record.write(&self.shared.path)
     }
 }
-
-impl Inner {
-    fn state(&self) -> MutexGuard<'_, State> {
-        // A panic elsewhere leaves the journal as durable as it was.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Appends to the journal, durably.
-    pub(super) fn append(&self, entry: Entry) -> Result<()> {
-        match &mut self.state().log {
-            Log::Write(journal) => journal.append(entry),
-            Log::Read(_) => Err(ResultsError::ReadOnly { path: self.path.clone() }),
-        }
-    }
-
-    /// Removes whatever lies in a trial's directories.
-    pub(super) fn clear(&self, point_id: u32, trial: u16) -> Result<()> {
-        let tables = TABLES.iter().map(|table| self.path.join("tables").join(table));
-        for parent in tables.chain([self.path.join("raw")]) {
-            let dir = trial_dir(&parent, point_id, trial);
-            if dir.exists() {
-                remove(&dir)?;
-            }
-        }
-        Ok(())
-    }
-}
-
-/// A trial's directory under its table's.
-pub(super) fn trial_dir(parent: &Path, point_id: u32, trial: u16) -> PathBuf {
-    parent.join(format!("point={point_id}")).join(format!("trial-{trial:02}"))
-}
-
-/// Prefix of a trial's directory while it is written.
-pub(super) const STAGING: &str = ".tmp-";
 
 /// Writes a copy of a trace file.
 fn keep_trace(path: &Path, bytes: &[u8]) -> Result<()> {
@@ -506,23 +352,6 @@ fn make_unique(root: &Path, name: &str) -> Result<PathBuf> {
         }
     }
     unreachable!("the last attempt returns")
-}
-
-fn remove(path: &Path) -> Result<()> {
-    std::fs::remove_dir_all(path).map_err(io_error("remove", path))
-}
-
-/// What a folder holds, in order; nothing if there is none.
-pub(super) fn list(dir: &Path) -> Result<Vec<PathBuf>> {
-    let refused = || io_error("list", dir);
-    let entries = match std::fs::read_dir(dir) {
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(vec![]),
-        entries => entries.map_err(refused())?,
-    };
-    let paths = entries.map(|e| e.map(|e| e.path())).collect::<std::io::Result<Vec<_>>>();
-    let mut paths = paths.map_err(refused())?;
-    paths.sort();
-    Ok(paths)
 }
 
 fn number<T: std::str::FromStr>(path: &Path, prefix: &str) -> Option<T> {

@@ -3,23 +3,20 @@
 use std::fmt::Write as _;
 use std::io::Write;
 
-use comfy_table::{
-    Cell, CellAlignment, ColumnConstraint, ContentArrangement, LineStyle, Table, TableStyle, Width,
-};
+use comfy_table::{Cell, CellAlignment, ColumnConstraint, ContentArrangement, Table, Width};
 
+use super::display::TABLE_STYLE;
 use super::expect::claims_text;
 use super::journal::TrialEnd;
-use super::store::{RunStatus, level_of};
+use super::model::{RunStatus, TrialStatus, level_of};
+use super::summarize::RunSummary;
 use super::summary::{PointRow, Scope, Summary};
-use super::{Result, TrialStatus, io_error};
+use super::{Result, io_error};
 
 /// Most lines about trials that are not ok; the rest is in `trials.csv`.
 const MOST_VERDICTS: usize = 20;
 /// As many below claims, which tell of them already.
 const FEW_VERDICTS: usize = 3;
-/// A line under the header; a point is set off by its factors.
-pub const STYLE: TableStyle =
-    TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
 /// Stands where the name of a factor may be broken; not printed.
 const BREAK: char = '\u{200b}';
 /// Blanks to the left and right of a cell.
@@ -33,15 +30,16 @@ const MOST_NOTES: usize = 10;
 
 /// Prints the result table, at most `width` characters wide, the verdicts that are not ok, and the files. A reader
 /// that went away is no error.
-pub fn print(summary: &Summary, out: &mut impl Write, width: u16) -> Result<()> {
-    put(summary, out, &text(summary, width))
+pub fn print(run: &RunSummary, out: &mut impl Write, width: u16) -> Result<()> {
+    put(&run.summary, out, &text(run, width))
 }
 
 /// Prints what became of the plan's claims, the verdicts that are not ok, and where everything else is.
-pub fn print_claims(summary: &Summary, out: &mut impl Write, width: u16) -> Result<()> {
+pub fn print_claims(run: &RunSummary, out: &mut impl Write, width: u16) -> Result<()> {
+    let summary = &run.summary;
     let mut told =
         "\n".to_owned() + &unfinished(summary).map_or(String::new(), |line| line + "\n\n");
-    told += &claims_text(&summary.expectations, width);
+    told += &claims_text(&run.expectations, width);
     verdicts(summary, &mut told, FEW_VERDICTS);
     limited(&mut told, "", &summary.fallbacks, MOST_NOTES, "the events of kind `link`");
     let dir = summary.run_dir.display();
@@ -49,7 +47,7 @@ pub fn print_claims(summary: &Summary, out: &mut impl Write, width: u16) -> Resu
         told,
         "\nresults: {dir}\n  ccbench summarize {dir}   every number\n  ccbench report {dir}      one page with every curve"
     );
-    if let Err(error) = &summary.written {
+    if let Err(error) = &run.written {
         let _ = writeln!(told, "not all of it could be written: {error}");
     }
     put(summary, out, &told)
@@ -65,7 +63,8 @@ fn put(summary: &Summary, out: &mut impl Write, text: &str) -> Result<()> {
 }
 
 /// What [`print`] prints.
-pub fn text(summary: &Summary, width: u16) -> String {
+pub fn text(run: &RunSummary, width: u16) -> String {
+    let summary = &run.summary;
     let mut out = unfinished(summary).map_or(String::new(), |line| line + "\n\n");
     let groups = group_rows(summary);
     if groups.is_empty() {
@@ -104,7 +103,7 @@ pub fn text(summary: &Summary, width: u16) -> String {
         let header = ["link", "lateness of", "p50 us", "p90 us", "p99 us", "most us"];
         let _ = write!(out, "\n{}", render(summary, &header, late, width));
     }
-    let claims = claims_text(&summary.expectations, width);
+    let claims = claims_text(&run.expectations, width);
     if !claims.is_empty() {
         let _ = write!(out, "\n{claims}");
     }
@@ -112,7 +111,7 @@ pub fn text(summary: &Summary, width: u16) -> String {
     limited(&mut out, "", &summary.fallbacks, MOST_NOTES, "the events of kind `link`");
     limited(&mut out, "note: ", &summary.notes, MOST_NOTES, "run.json");
     let _ = writeln!(out, "\nresults: {}", summary.run_dir.display());
-    let names = summary.files.iter().filter_map(|file| file.file_name()?.to_str());
+    let names = run.files.iter().filter_map(|file| file.file_name()?.to_str());
     let names: Vec<&str> = names.filter(|name| name.ends_with(".csv")).collect();
     if !names.is_empty() {
         let _ = writeln!(
@@ -121,7 +120,7 @@ pub fn text(summary: &Summary, width: u16) -> String {
             names.join(" ")
         );
     }
-    if let Err(error) = &summary.written {
+    if let Err(error) = &run.written {
         let _ = writeln!(out, "not all of it could be written: {error}");
     }
     out
@@ -152,7 +151,7 @@ fn longest(parts: &[&str]) -> u16 {
 
 fn render(summary: &Summary, header: &[&str], lines: Vec<Line>, width: u16) -> String {
     let mut table = Table::new();
-    table.load_style(STYLE);
+    table.load_style(TABLE_STYLE);
     table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
     let factors = summary
         .factors

@@ -21,16 +21,16 @@ use ccbench_proto::schedule::PhaseSpan;
 use ccbench_proto::wire::{self, run_event::Of};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
-use serde::{Deserialize, Serialize};
 
 use super::cells::Axis;
 use super::columns::ClockRow;
 use super::journal::{Entry, InForce, PhaseRecord, TrialEnd};
+use super::layout::{STAGING, trial_dir};
+use super::model::{NodeClock, Reason, SCHEMA_VERSION, TrialKey, TrialStatus, Verdict};
+use super::open_run::OpenRun;
 use super::part::{Metadata, sync};
-use super::store::{Inner, STAGING, trial_dir};
-use super::verdict::{Reason, Verdict};
 use super::writing::{Files, Job, What, Writing};
-use super::{Result, ResultsError, SCHEMA_VERSION, TrialStatus, io_error};
+use super::{Result, ResultsError, io_error};
 
 /// Most raw files of one trial.
 pub const MAX_RAW_FILES: usize = 4096;
@@ -38,37 +38,9 @@ pub const MAX_RAW_FILES: usize = 4096;
 /// The node name of the controller's own events.
 pub const CONTROLLER: &str = "controller";
 
-/// Which trial.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TrialKey {
-    /// Which point.
-    pub point_id: u32,
-    /// Which repetition, from 1.
-    pub trial: u16,
-    /// Of this trial.
-    pub seed: u64,
-    /// Grows with every trial; see [`super::store::RunDir::next_epoch`].
-    pub epoch: u64,
-}
-
-/// Where a node's clock stands.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NodeClock {
-    /// CLOCK_MONOTONIC of the trial's beginning on this node.
-    pub t0_ns: u64,
-    /// UTC nanoseconds on the controller's axis minus CLOCK_MONOTONIC nanoseconds of this node.
-    pub realtime_offset_ns: i64,
-    /// The offset is wrong by at most this.
-    pub error_bound_ns: u64,
-    /// How it was measured.
-    pub source: String,
-    /// Round trip of the best exchange.
-    pub rtt_ns: u64,
-}
-
 /// A trial being written, by a thread of its own. Dropping it uncommitted leaves only what a resumed run removes.
 pub struct TrialWriter<'a> {
-    inner: &'a Inner,
+    run: &'a OpenRun,
     key: TrialKey,
     phases: Vec<PhaseRecord>,
     clocks: BTreeMap<String, NodeClock>,
@@ -83,19 +55,19 @@ pub struct TrialWriter<'a> {
 
 impl<'a> TrialWriter<'a> {
     /// The slow part of a beginning: what waits for the disk.
-    pub(super) fn announce(inner: &Inner, key: TrialKey) -> Result<()> {
+    pub(super) fn announce(run: &OpenRun, key: TrialKey) -> Result<()> {
         let TrialKey { point_id, trial, seed, epoch } = key;
-        inner.append(Entry::TrialBegin { point_id, trial, seed, epoch })?;
-        inner.clear(point_id, trial)
+        run.append(Entry::TrialBegin { point_id, trial, seed, epoch })?;
+        run.clear(point_id, trial)
     }
 
     pub(super) fn begin(
-        inner: &'a Inner,
+        run: &'a OpenRun,
         key: TrialKey,
         phases: &[PhaseSpan],
         clocks: BTreeMap<String, NodeClock>,
     ) -> Result<Self> {
-        let staging = inner.path.join(format!("{STAGING}{}", key.epoch));
+        let staging = run.path.join(format!("{STAGING}{}", key.epoch));
         std::fs::create_dir(&staging).map_err(io_error("create", &staging))?;
         let axis =
             |t0_ns, realtime_offset_ns| Axis { t0_ns, realtime_offset_ns, phases: phases.to_vec() };
@@ -109,8 +81,8 @@ impl<'a> TrialWriter<'a> {
             (key.point_id, key.trial),
             axes.collect(),
             axis(t0_utc_ns.unsigned_abs(), 0),
-            metadata(inner, &clocks),
-            (staging.clone(), inner.row_group_rows),
+            metadata(run, &clocks),
+            (staging.clone(), run.row_group_rows),
         );
         let writer = Self {
             key,
@@ -121,7 +93,7 @@ impl<'a> TrialWriter<'a> {
             clocks,
             congestion_controls: vec![],
             staging,
-            inner,
+            run,
         };
         writer.write_clocks()?;
         Ok(writer)
@@ -241,24 +213,24 @@ impl<'a> TrialWriter<'a> {
         let several = written.iter().filter(|w| w.files > 1);
         let files = several.map(|w| (w.table.to_owned(), w.files)).collect();
         let place = |table: &String| {
-            let parent = self.inner.path.join("tables").join(table);
+            let parent = self.run.path.join("tables").join(table);
             (self.staging.join(table), trial_dir(&parent, point_id, trial))
         };
         let mut moves: Vec<(PathBuf, PathBuf)> = rows.keys().map(place).collect();
         if !self.raw.is_empty() {
-            let to = trial_dir(&self.inner.path.join("raw"), point_id, trial);
+            let to = trial_dir(&self.run.path.join("raw"), point_id, trial);
             moves.push((self.staging.join("raw"), to));
         }
         for (done, (from, to)) in moves.iter().enumerate() {
             if done >= renames {
                 return Ok(false);
             }
-            rename_new(from, to, self.key, &self.inner.path)?;
+            rename_new(from, to, self.key, &self.run.path)?;
         }
         if moves.len() >= renames {
             return Ok(false);
         }
-        self.inner.append(Entry::TrialEnd(TrialEnd {
+        self.run.append(Entry::TrialEnd(TrialEnd {
             point_id,
             trial,
             seed,
@@ -301,12 +273,12 @@ fn stream_end(done: &wire::Done, at_ns: u64) -> wire::Event {
     wire::Event { at_ns, kind: Some(Kind::StreamEnd(*done)), ..wire::Event::default() }
 }
 
-fn metadata(inner: &Inner, clocks: &BTreeMap<String, NodeClock>) -> Metadata {
+fn metadata(run: &OpenRun, clocks: &BTreeMap<String, NodeClock>) -> Metadata {
     let worst = clocks.values().map(|c| c.error_bound_ns).max().unwrap_or(0);
     Metadata(vec![
         ("ccbench.schema_version".to_owned(), SCHEMA_VERSION.to_string()),
-        ("ccbench.version".to_owned(), inner.ccbench_version.clone()),
-        ("ccbench.plan_sha256".to_owned(), inner.plan_sha256.clone()),
+        ("ccbench.version".to_owned(), run.ccbench_version.clone()),
+        ("ccbench.plan_sha256".to_owned(), run.plan_sha256.clone()),
         ("ccbench.clock_error_bound_ns".to_owned(), worst.to_string()),
     ])
 }

@@ -9,12 +9,12 @@ use ccbench_proto::event::{Capture, Kind, Severity};
 use ccbench_proto::plan::check::CheckedPlan;
 use ccbench_proto::schedule;
 use ccbench_proto::wire::{Done, Event, NodeInfo, RunEvent, run_event::Of};
-use serde::{Deserialize, Serialize};
 
-use super::TrialStatus;
-use super::curve;
-use super::trial::NodeClock;
+use crate::curve;
+use crate::model::NodeClock;
+pub use crate::model::{Reason, Status, Verdict};
 use ecn::EcnCheck;
+use findings::{Findings, Span};
 use flow::FlowCheck;
 use host::HostCheck;
 use link::LinkCheck;
@@ -25,6 +25,7 @@ use version::Unreadable;
 pub mod acks;
 mod begin;
 pub mod ecn;
+mod findings;
 pub mod flow;
 pub mod host;
 pub mod link;
@@ -32,89 +33,6 @@ pub mod path;
 pub mod probe;
 pub mod timing;
 mod version;
-
-/// What a complete trial is worth.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Status {
-    /// Nothing speaks against it.
-    Ok,
-    /// Something disturbed it: counted, and marked.
-    Degraded,
-    /// Not what the plan asked for.
-    Failed,
-}
-
-impl From<Status> for TrialStatus {
-    fn from(status: Status) -> Self {
-        match status {
-            Status::Ok => Self::Ok,
-            Status::Degraded => Self::Degraded,
-            Status::Failed => Self::Failed,
-        }
-    }
-}
-
-/// Why a trial is not ok.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Reason {
-    /// Stable name of the check: `cpu_bound`, `rows_dropped`, ...
-    pub code: String,
-    /// For people: where, how much, against which limit.
-    pub message: String,
-}
-
-impl Reason {
-    /// A reason.
-    pub fn new(code: &str, message: impl Into<String>) -> Self {
-        Self { code: code.to_owned(), message: message.into() }
-    }
-}
-
-/// What a trial is worth, and why.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Verdict {
-    /// The worst of the reasons.
-    pub status: Status,
-    /// Everything that speaks against it, worst first.
-    pub reasons: Vec<Reason>,
-}
-
-/// What the checks found.
-#[derive(Debug, Default)]
-pub(crate) struct Findings(Vec<(Status, Reason)>);
-
-impl Findings {
-    /// One thing more.
-    pub(crate) fn add(&mut self, status: Status, code: &str, message: String) {
-        self.0.push((status, Reason::new(code, message)));
-    }
-
-    fn verdict(mut self) -> Verdict {
-        self.0.sort_by_key(|(status, _)| std::cmp::Reverse(*status));
-        Verdict {
-            status: self.0.first().map_or(Status::Ok, |(status, _)| *status),
-            reasons: self.0.into_iter().map(|(_, reason)| reason).collect(),
-        }
-    }
-}
-
-/// The trial's beginning and end on one node's clock.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Span {
-    pub(crate) t0_ns: u64,
-    pub(crate) end_ns: u64,
-}
-
-impl Span {
-    pub(crate) fn holds(&self, at_ns: u64) -> bool {
-        self.t0_ns <= at_ns && at_ns <= self.end_ns
-    }
-
-    /// Seconds since the trial's beginning.
-    pub(crate) fn seconds(&self, at_ns: u64) -> f64 {
-        (i128::from(at_ns) - i128::from(self.t0_ns)) as f64 / 1e9
-    }
-}
 
 /// Judges one trial.
 #[derive(Debug)]

@@ -12,9 +12,10 @@ use ccbench_proto::units::Micros;
 use ccbench_proto::wire::{self, LinkState, run_event::Of};
 use ccbench_results::ResultsError;
 use ccbench_results::store::{NodeClock, RunDir, RunInfo, RunStatus, TrialKey, TrialWriter};
-use ccbench_results::summary::{self, Choice, Scope};
-use ccbench_results::table;
+use ccbench_results::summarize::{self, RunSummary};
+use ccbench_results::summary::{Choice, Scope};
 use ccbench_results::verdict::{Reason, Status, Verdict};
+use ccbench_results::{six_columns, table};
 
 /// The plan of a made-up run: two nodes, and this.
 macro_rules! two_nodes {
@@ -326,15 +327,18 @@ fn golden(name: &str, actual: &str) {
 fn the_summary_of_made_up_flows_is_what_they_were_made_of() {
     let root = tempfile::tempdir().unwrap();
     let path = made_up(root.path());
-    let summary = summary::summarize(&path).unwrap();
+    let summary = summarize::summarize(&path, Choice::default()).unwrap();
     let value = |phase, scope, subject, metric, stat| {
         summary
+            .summary
             .find(0, phase, scope, subject, metric, stat)
             .map(|row| (row.value * 1e3).round() / 1e3)
     };
     // Trials of 90 and 92 Mbit/s.
-    let sum =
-        summary.find(0, "alone", Scope::Group, "under_test", "throughput_sum", "mean").unwrap();
+    let sum = summary
+        .summary
+        .find(0, "alone", Scope::Group, "under_test", "throughput_sum", "mean")
+        .unwrap();
     assert!((sum.value - 91e6).abs() < 1.0, "{sum:?}");
     let (low, high) = sum.interval.unwrap();
     let half = 12.706_204_736 * 1e6;
@@ -369,13 +373,17 @@ fn the_summary_of_made_up_flows_is_what_they_were_made_of() {
     assert_eq!(value("alone", Scope::Link, "bottleneck", "drops", "sum"), Some(12.0));
     assert_eq!(value("alone", Scope::Link, "bottleneck", "backlog", "mean"), Some(3000.0));
 
-    let one =
-        summary.find(1, "alone", Scope::Group, "under_test", "throughput_sum", "mean").unwrap();
+    let one = summary
+        .summary
+        .find(1, "alone", Scope::Group, "under_test", "throughput_sum", "mean")
+        .unwrap();
     assert_eq!((one.n_trials, one.interval), (1, None), "the failed trial does not count");
     let all = Choice { include_failed: true, ..Choice::default() };
-    let with_failed = summary::summarize_chosen(&path, all).unwrap();
-    let two =
-        with_failed.find(1, "alone", Scope::Group, "under_test", "throughput_sum", "mean").unwrap();
+    let with_failed = summarize::summarize(&path, all).unwrap();
+    let two = with_failed
+        .summary
+        .find(1, "alone", Scope::Group, "under_test", "throughput_sum", "mean")
+        .unwrap();
     assert_eq!(two.n_trials, 2);
 }
 
@@ -383,7 +391,7 @@ fn the_summary_of_made_up_flows_is_what_they_were_made_of() {
 fn the_written_summary_and_the_printed_table_are_the_golden_ones() {
     let root = tempfile::tempdir().unwrap();
     let path = made_up(root.path());
-    let summary = summary::summarize(&path).unwrap();
+    let summary = summarize::summarize(&path, Choice::default()).unwrap();
     for name in ["trials", "points", "summary_phase", "summary_point"] {
         let csv = std::fs::read_to_string(path.join(name).with_extension("csv")).unwrap();
         // Per-trial rows repeat what the points' rows show.
@@ -392,7 +400,7 @@ fn the_written_summary_and_the_printed_table_are_the_golden_ones() {
         }
         assert!(path.join(name).with_extension("parquet").is_file());
     }
-    golden("six_columns.csv", &summary::six_columns(&path, "under_test").unwrap());
+    golden("six_columns.csv", &six_columns::csv(&summary.summary, "under_test").unwrap());
     let mut out = Vec::new();
     table::print(&summary, &mut out, 120).unwrap();
     let printed = String::from_utf8(out).unwrap().replace(&path.display().to_string(), "RESULTS");
@@ -407,7 +415,7 @@ fn the_name_of_a_factor_is_broken_behind_dots_and_underscores_only() {
     let root = tempfile::tempdir().unwrap();
     let path = made_up(root.path());
     with_long_factor(&path);
-    let printed = table::text(&summary::compute(&path, Choice::default()).unwrap(), 100);
+    let printed = table::text(&RunSummary::compute(&path, Choice::default()).unwrap(), 100);
     let head: Vec<&str> = printed.lines().take_while(|line| !line.contains('─')).collect();
     let first: Vec<&str> = head.iter().filter_map(|line| line.split_whitespace().next()).collect();
     assert_eq!(first.concat(), LONG_FACTOR, "{printed}");
@@ -422,8 +430,8 @@ fn the_name_of_a_factor_is_broken_behind_dots_and_underscores_only() {
 fn every_number_of_a_summary_is_a_metric_that_a_claim_can_name() {
     let root = tempfile::tempdir().unwrap();
     let path = made_up(root.path());
-    let summary = summary::compute(&path, Choice::default()).unwrap();
-    for row in &summary.phase_rows {
+    let summary = RunSummary::compute(&path, Choice::default()).unwrap();
+    for row in &summary.summary.phase_rows {
         let metric = ccbench_proto::metric::find(row.metric, row.scope)
             .unwrap_or_else(|| panic!("{row:?} is of no metric"));
         assert!(metric.stats.contains(&row.stat), "{row:?}");
@@ -440,11 +448,13 @@ fn without_intervals_throughput_is_what_was_acknowledged_and_a_note_says_so() {
         flow.push(&mut writer, false);
     }
     writer.commit(&verdict(Status::Ok, &[])).unwrap();
-    let summary = summary::summarize(run.path()).unwrap();
-    let sum =
-        summary.find(0, "compete", Scope::Group, "under_test", "throughput_sum", "mean").unwrap();
+    let summary = summarize::summarize(run.path(), Choice::default()).unwrap();
+    let sum = summary
+        .summary
+        .find(0, "compete", Scope::Group, "under_test", "throughput_sum", "mean")
+        .unwrap();
     assert!((sum.value - 30e6).abs() < 1.0, "{sum:?}");
-    assert!(summary.notes[0].contains("acknowledged"), "{:?}", summary.notes);
+    assert!(summary.summary.notes[0].contains("acknowledged"), "{:?}", summary.summary.notes);
 }
 
 /// As the made-up flows, but that `cross` must end when it in fact begins.
@@ -480,11 +490,13 @@ fn what_drains_after_a_groups_end_is_no_phase_of_its_own() {
     let mut writer = begin(&run, 0, 1);
     fill(&mut writer, 0.0);
     writer.commit(&verdict(Status::Ok, &[])).unwrap();
-    let summary = summary::summarize(run.path()).unwrap();
-    let has =
-        |group| summary.find(0, "compete", Scope::Group, group, "throughput_sum", "mean").is_some();
+    let summary = summarize::summarize(run.path(), Choice::default()).unwrap();
+    let has = |group| {
+        summary.summary.find(0, "compete", Scope::Group, group, "throughput_sum", "mean").is_some()
+    };
     assert!(has("under_test") && !has("cross"));
-    let net = summary.find(0, "compete", Scope::Net, "all", "throughput_sum", "mean").unwrap();
+    let net =
+        summary.summary.find(0, "compete", Scope::Net, "all", "throughput_sum", "mean").unwrap();
     assert!((net.value - 30e6).abs() < 1.0);
 }
 
@@ -502,9 +514,9 @@ fn a_group_that_is_late_is_marked_and_all_flows_together_stay_within_the_phase()
         flow.push(&mut writer, true);
     }
     writer.commit(&verdict(Status::Ok, &[])).unwrap();
-    let summary = summary::summarize(run.path()).unwrap();
+    let summary = summarize::summarize(run.path(), Choice::default()).unwrap();
     let value = |scope, subject, metric| {
-        let row = summary.find(0, "compete", scope, subject, metric, "mean").unwrap();
+        let row = summary.summary.find(0, "compete", scope, subject, metric, "mean").unwrap();
         (row.value * 1e3).round() / 1e3
     };
     assert_eq!(value(Scope::Group, "cross", "throughput_sum"), 60e6);
@@ -528,7 +540,7 @@ fn what_cannot_be_written_can_still_be_printed_and_leaves_nothing_half_done() {
     let path = made_up(root.path());
     // As root no mode keeps a file from being replaced; a directory in its place does.
     std::fs::create_dir(path.join("summary_phase.csv")).unwrap();
-    let summary = summary::summarize(&path).unwrap();
+    let summary = summarize::summarize(&path, Choice::default()).unwrap();
     let error = summary.written.as_ref().unwrap_err().to_string();
     assert!(error.contains("replace") && error.contains("summary_phase.csv"), "{error}");
     let printed = table::text(&summary, 120);
@@ -542,23 +554,23 @@ fn what_cannot_be_written_can_still_be_printed_and_leaves_nothing_half_done() {
 fn a_run_without_a_committed_trial_is_summarised_as_empty() {
     let root = tempfile::tempdir().unwrap();
     let run = RunDir::create(root.path(), &info()).unwrap();
-    let summary = summary::summarize(run.path()).unwrap();
-    assert!(summary.point_rows.is_empty());
+    let summary = summarize::summarize(run.path(), Choice::default()).unwrap();
+    assert!(summary.summary.point_rows.is_empty());
     let printed = table::text(&summary, 100);
     assert!(printed.starts_with("0 of 4 trials; the run is running\n\nNo trial"), "{printed}");
-    let error = summary::six_columns(run.path(), "x").unwrap_err();
+    let error = six_columns::csv(&summary.summary, "x").unwrap_err();
     assert!(error.to_string().contains("there are: none"), "{error}");
 }
 
 #[test]
 fn a_directory_that_is_no_run_is_refused_with_the_way_out() {
     let root = tempfile::tempdir().unwrap();
-    let error = summary::summarize(root.path()).unwrap_err();
+    let error = summarize::summarize(root.path(), Choice::default()).unwrap_err();
     assert!(matches!(error, ResultsError::NotARun { .. }));
     assert!(error.to_string().contains("give the directory that `ccbench run` printed"), "{error}");
     let plan = root.path().join("mine.toml");
     std::fs::write(&plan, "name = \"mine\"\n").unwrap();
-    let error = summary::summarize(&plan).unwrap_err();
+    let error = summarize::summarize(&plan, Choice::default()).unwrap_err();
     assert!(error.is_of_the_command() && error.to_string().contains("`ccbench run "), "{error}");
 }
 
@@ -575,7 +587,7 @@ fn a_resumed_run_knows_what_is_left_and_keeps_the_provenance_of_both_sessions() 
     }
     run.finish(RunStatus::Interrupted).unwrap();
     drop(run);
-    let printed = table::text(&summary::compute(&path, Choice::default()).unwrap(), 100);
+    let printed = table::text(&RunSummary::compute(&path, Choice::default()).unwrap(), 100);
     assert!(printed.starts_with("2 of 4 trials; the run is interrupted\n"), "{printed}");
     std::fs::remove_file(path.join("tables/probes/point=1/trial-02/part-0.parquet")).unwrap();
     let run = RunDir::resume(&path, &info()).unwrap();

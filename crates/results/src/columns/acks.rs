@@ -5,7 +5,7 @@ use ccbench_proto::wire;
 use polars::prelude::*;
 
 use super::super::cells::{Axis, Cells, Narrow, Num, Opt, OptBool, Text};
-use super::{Columns, Keys, Origin, When};
+use super::keys::{Columns, Keys, Origin, When};
 
 /// One column of many rows at once. The kernel's word for "none" becomes null.
 struct Many<T: PolarsNumericType> {

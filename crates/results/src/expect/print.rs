@@ -5,9 +5,8 @@ use std::fmt::Write as _;
 use ccbench_proto::plan::expect::Test;
 use comfy_table::{Cell, CellAlignment, ColumnConstraint, ContentArrangement, Table, Width};
 
-use super::{Expectation, Outcome};
-use crate::figure::readable;
-use crate::table::STYLE;
+use super::expectation::{Expectation, Outcome};
+use crate::display::{TABLE_STYLE, readable};
 
 /// Narrower, the claims would be a word per line.
 const LEAST_WIDTH: u16 = 72;
@@ -18,7 +17,7 @@ pub fn text(rows: &[Expectation], width: u16) -> String {
         return String::new();
     }
     let mut table = Table::new();
-    table.load_style(STYLE);
+    table.load_style(TABLE_STYLE);
     table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width.max(LEAST_WIDTH));
     table.set_header(["", "claim", "published", "must be", "measured", "holds?"]);
     let mut notes: Vec<(&str, Vec<usize>)> = Vec::new();

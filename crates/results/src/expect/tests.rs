@@ -3,8 +3,7 @@ use std::path::PathBuf;
 use ccbench_proto::plan::check;
 
 use super::*;
-use crate::store::RunStatus;
-use crate::verdict::Reason;
+use crate::model::{Reason, RunStatus};
 
 const PLAN: &str = r#"
     name = "t"
@@ -81,9 +80,6 @@ fn summary(phase_rows: Vec<PhaseRow>, trials: Vec<TrialEnd>) -> Summary {
         planned: 6,
         fallbacks: vec![],
         notes: vec![],
-        files: vec![],
-        written: Ok(()),
-        expectations: vec![],
     }
 }
 

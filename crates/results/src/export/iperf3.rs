@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use super::{named_trials, some};
-use crate::store::{RunDir, list};
+use crate::layout::list;
+use crate::store::RunDir;
 use crate::{Result, io_error};
 
 /// Copies what each iperf3 wrote into a folder, named by point, trial, node, flow group and end

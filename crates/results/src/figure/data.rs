@@ -296,7 +296,7 @@ impl Data {
     pub(super) fn summary(&self) -> Result<Summary> {
         let chosen: BTreeSet<(u32, u16)> =
             self.trials.iter().map(|end| (end.point_id, end.trial)).collect();
-        compute_of(self.run.path(), |end| chosen.contains(&(end.point_id, end.trial)))
+        compute_of(&self.run, |end| chosen.contains(&(end.point_id, end.trial)))
     }
 
     /// Groups that the plan lets run in most of a phase, and how many flows each has.

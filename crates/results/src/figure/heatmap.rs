@@ -7,12 +7,14 @@ use ccbench_proto::metric::WHOLE_TRIAL;
 use super::axes::{Axis, Frame, SMALL, TITLE, left_margin};
 use super::canvas::{Anchor, Canvas, FAINT, INK, Stroke, Style, fitted};
 use super::data::{Data, group_of, listed};
-use super::phases::{readable, titled};
+use super::phases::titled;
 use super::png::points;
 use super::{COLUMN_MM, Figure, TWO_COLUMNS_MM};
 use crate::csv::Table;
+use crate::display::readable;
+use crate::model::name_and_stat;
 use crate::summary::{PointRow, Scope, Summary};
-use crate::{Result, ResultsError, name_and_stat};
+use crate::{Result, ResultsError};
 
 /// From little to much: cividis, which is the same to all eyes and rises in lightness.
 const SCALE: [[f64; 3]; 6] = [

@@ -9,7 +9,7 @@ use super::data::Data;
 use crate::Result;
 use crate::journal::{PhaseRecord, TrialEnd};
 use crate::summary::query::{batches, collect, in_flight, number, scan, sender};
-use crate::summary::sampled::INSTANT_S;
+use crate::summary::settling::INSTANT_S;
 pub(super) use crate::summary::statistics::Mean;
 use crate::summary::statistics::mean_with_interval;
 use crate::summary::{Scope, flows_of};

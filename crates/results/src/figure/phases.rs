@@ -6,9 +6,11 @@ use super::data::Data;
 use super::png::points;
 use super::{COLUMN_MM, Figure, TWO_COLUMNS_MM};
 use crate::csv::{Cell, Table};
+use crate::display::readable;
 use crate::journal::PhaseRecord;
+use crate::model::name_and_stat;
 use crate::summary::{Scope, Summary};
-use crate::{Result, ResultsError, name_and_stat};
+use crate::{Result, ResultsError};
 
 /// Bars in one column of a paper, at most.
 const MOST_IN_A_COLUMN: usize = 12;
@@ -99,16 +101,6 @@ fn metrics(data: &Data, summary: &Summary) -> Result<Vec<Metric>> {
         })
     };
     asked.iter().map(metric).collect()
-}
-
-/// A unit that people read, and how much of the summary's it is.
-pub(crate) fn readable(unit: &str) -> (f64, &str) {
-    match unit {
-        "bit/s" => (1e6, "Mbit/s"),
-        "us" => (1e3, "ms"),
-        "bytes" => (1e3, "kB"),
-        other => (1.0, other),
-    }
 }
 
 /// What a statistic of a metric is called on an axis.

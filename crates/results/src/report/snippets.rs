@@ -5,7 +5,7 @@
 
 use serde::Serialize;
 
-use super::Summary;
+use crate::summary::Summary;
 
 /// For one language and library.
 #[derive(Debug, Serialize)]

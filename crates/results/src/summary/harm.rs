@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{PhaseRow, Scope};
+use super::tables::{PhaseRow, Scope};
 
 /// Of a group: what it is when alone and beside others to the harm.
 type Harm = fn(f64, f64) -> f64;

@@ -34,7 +34,7 @@ use super::sampled::Grid;
 use super::schedule::{Schedule, group_of};
 use super::settling;
 use super::statistics::{self, jain};
-use super::{PhaseRow, Scope};
+use super::tables::{PhaseRow, Scope};
 use crate::Result;
 use crate::journal::{PhaseRecord, TrialEnd};
 use crate::parallel::in_parallel;

@@ -5,13 +5,12 @@
 
 use std::collections::BTreeMap;
 
-use super::Scope;
+use ccbench_proto::metric::Scope;
+
 use super::schedule::group_of;
-use super::settling::{Settled, settled};
+use super::settling::{INSTANT_S, Settled, settled};
 use super::statistics::{self, entropy, jain, max_min, product};
 
-/// Length of an instant: iperf3's usual interval.
-pub(crate) const INSTANT_S: f64 = 0.1;
 /// An instant of which less than this share was reported is none.
 const LEAST_COVERED: f64 = 0.5;
 /// Flows have converged when Jain's index of so many instants is this: a second, and nine tenths.

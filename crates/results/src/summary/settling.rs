@@ -11,9 +11,10 @@
 
 use std::collections::BTreeMap;
 
-use super::Scope;
-use super::sampled::INSTANT_S;
+use ccbench_proto::metric::Scope;
 
+/// Length of an instant: iperf3's usual interval.
+pub(crate) const INSTANT_S: f64 = 0.1;
 /// Scope, subject, metric, and how many instants it took to settle.
 pub(super) type Settled = (Scope, String, &'static str, Option<usize>);
 /// Scope, subject, metric, unit, statistic, value, steps in it.

@@ -7,8 +7,8 @@ use ccbench_proto::units::Micros;
 use polars::prelude::*;
 
 use super::*;
+use crate::model::{Choice, Status};
 use crate::store::{RunDir, RunInfo};
-use crate::verdict::Status;
 
 fn info() -> RunInfo {
     RunInfo {
@@ -201,8 +201,8 @@ fn a_trial_that_could_not_be_prepared_is_recorded_as_failed_and_can_be_done_agai
     assert_eq!(run.counts(), (1, 0, 2));
     assert_eq!(run.failed().into_iter().collect::<Vec<_>>(), [(0, 2), (0, 3)]);
     assert_eq!(run.finished().len(), 3, "they are done again only if asked for");
-    let summary = crate::summary::summarize(&path).unwrap();
-    assert_eq!(summary.trials.len(), 4);
+    let summary = crate::summarize::summarize(&path, Choice::default()).unwrap();
+    assert_eq!(summary.summary.trials.len(), 4);
     let trials = std::fs::read_to_string(path.join("trials.csv")).unwrap();
     assert!(trials.contains("0,3,failed,not_run: a port is taken,"), "{trials}");
     filled(&run, 3).commit(&good()).unwrap();
@@ -363,7 +363,7 @@ fn many_rows_become_row_groups_and_a_small_table_is_sorted_by_flow() {
     let root = tempfile::tempdir().unwrap();
     let mut run = RunDir::create(root.path(), &info()).unwrap();
     filled(&run, 1).commit(&good()).unwrap();
-    run.inner.row_group_rows = 4;
+    run.shared.row_group_rows = 4;
     let writer = in_small_groups(&run, 2);
     let first = writer.staging.join("probes/part-0.parquet");
     let left = (0..3000).any(|_| {
@@ -404,7 +404,7 @@ fn many_rows_become_row_groups_and_a_small_table_is_sorted_by_flow() {
 fn a_trial_without_one_of_a_tables_files_is_done_again() {
     let root = tempfile::tempdir().unwrap();
     let mut run = RunDir::create(root.path(), &info()).unwrap();
-    run.inner.row_group_rows = 4;
+    run.shared.row_group_rows = 4;
     for trial in [1, 2] {
         in_small_groups(&run, trial).commit(&good()).unwrap();
     }
@@ -418,7 +418,7 @@ fn a_trial_without_one_of_a_tables_files_is_done_again() {
     assert!(files.len() == 2 && files[1].ends_with("part-1.parquet"), "{files:?}");
     std::fs::remove_file(&files[1]).unwrap();
     assert_eq!(run.finished().into_iter().collect::<Vec<_>>(), [(0, 1)]);
-    let unread = crate::summary::summarize(&path).unwrap_err().to_string();
+    let unread = crate::summarize::summarize(&path, Choice::default()).unwrap_err().to_string();
     assert!(unread.contains("part-1.parquet"), "{unread}");
 }
 

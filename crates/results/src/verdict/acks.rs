@@ -2,7 +2,8 @@
 
 use ccbench_proto::wire::AckCount;
 
-use super::{Findings, Status};
+use super::findings::Findings;
+use crate::model::Status;
 
 /// A hole in the record of one socket, however small: whoever asks for acknowledgements counts on each.
 pub(crate) fn lost(node: &str, row: &AckCount, findings: &mut Findings) {

@@ -2,7 +2,8 @@
 
 use ccbench_proto::event::{CcInForce, CcSockets};
 
-use super::{Findings, Status};
+use super::findings::Findings;
+use crate::model::Status;
 
 /// Judges what the sockets of one end of a flow group started with.
 pub(crate) fn began(node: &str, group: &str, start: &CcInForce, findings: &mut Findings) {

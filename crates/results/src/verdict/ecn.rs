@@ -6,7 +6,8 @@ use ccbench_proto::event::Ecn;
 use ccbench_proto::plan::check::CheckedPlan;
 use ccbench_proto::wire::{FlowSample, QdiscSample};
 
-use super::{Findings, Span, Status};
+use super::findings::{Findings, Span};
+use crate::model::Status;
 
 /// Counted and marked may differ by this share (retransmissions acknowledged twice, marks on segments that a receiver
 /// joined) ...

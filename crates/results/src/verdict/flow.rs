@@ -10,8 +10,9 @@ use ccbench_proto::topology::Topology;
 use ccbench_proto::units::Micros;
 use ccbench_proto::wire::{Done, Flow, FlowSample, Interval};
 
-use super::{Findings, Span, Status};
+use super::findings::{Findings, Span};
 use crate::curve::Curve;
+use crate::model::Status;
 
 /// A second late, beside what iperf3 needs before its first byte, is another experiment ...
 pub const LATE_S: f64 = 1.0;

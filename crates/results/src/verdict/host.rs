@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use ccbench_proto::wire::{HostSample, NodeInfo};
 
-use super::{Findings, NodeClock, Span, Status};
+use super::findings::{Findings, Span};
+use crate::model::{NodeClock, Status};
 
 /// A CPU this busy has no room left for the next packet's softirq: it delays packets itself.
 pub const BUSY_PCT: f64 = 95.0;

@@ -9,9 +9,10 @@ use ccbench_proto::resolve::ETHERNET_BYTES;
 use ccbench_proto::units::FRAME_BYTES;
 use ccbench_proto::wire::{LinkChange, LinkTiming, QdiscSample};
 
+use super::findings::{Findings, Span};
 use super::timing::Timing;
-use super::{Findings, Span, Status};
 use crate::curve::{self, Curve};
+use crate::model::Status;
 
 /// A backlogged link must send; 3 % is several times what HTB's rate table and the sampling instant account for.
 pub const LOW_SHARE: f64 = 0.03;

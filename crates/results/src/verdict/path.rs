@@ -8,7 +8,8 @@ use ccbench_proto::plan::{Distribution, Jitter, Link, Plan};
 use ccbench_proto::resolve::shapes;
 use ccbench_proto::topology::Topology;
 
-use super::{Findings, Status};
+use super::findings::Findings;
+use crate::model::Status;
 
 /// Over the configured delay by this share ...
 pub const OVER_SHARE: f64 = 0.10;

@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use ccbench_proto::plan::check::CheckedPlan;
 use ccbench_proto::wire::Probe;
 
-use super::{Findings, Status};
+use super::findings::Findings;
+use crate::model::Status;
 
 /// Judges the probes of a trial.
 #[derive(Debug)]

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use ccbench_proto::wire::{LinkTiming, QdiscSample};
 
-use super::{Findings, Status};
+use super::findings::Findings;
+use crate::model::Status;
 
 /// Packets that the userspace path may release more than 1 ms late.
 pub const LATE_SHARE: f64 = 0.01;

@@ -29,7 +29,7 @@ fn opened_of(made: impl Fn(&Path) -> PathBuf) -> Option<(Browser, tempfile::Temp
     let root = tempfile::tempdir().unwrap();
     let file = root.path().join("report.html");
     let run = made(root.path());
-    report::write(&summary::compute(&run, Choice::default()).unwrap(), &file).unwrap();
+    report::write(&RunSummary::compute(&run, Choice::default()).unwrap(), &file).unwrap();
     let Some(browser) = Browser::start() else {
         if cfg!(feature = "browser") {
             panic!("there is no chromedriver: scripts/setup.sh --test");
@@ -107,7 +107,7 @@ between = ["0.6ms", "12ms"]
 }
 
 fn page_of(run: &Path) -> String {
-    report::html(&summary::compute(run, Choice::default()).unwrap()).unwrap()
+    report::html(&RunSummary::compute(run, Choice::default()).unwrap()).unwrap()
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn claims_are_those_of_the_tables_whether_or_not_they_were_summarised() {
     );
     // A claim without a number.
     assert!(page.contains(r#""measured":null"#) && page.contains(r#""n_trials":0"#));
-    summary::summarize(&run).unwrap();
+    summarize::summarize(&run, Choice::default()).unwrap();
     let file = run.join("expectations.parquet");
     assert!(file.is_file());
     assert!(page_of(&run) == page);

@@ -495,7 +495,7 @@ fn two_points_are_compared_and_a_run_with_itself_does_not_differ() {
 fn tables_leave_as_csv_with_all_their_rows() {
     let root = tempfile::tempdir().unwrap();
     let run = made_up(root.path());
-    summary::summarize(&run).unwrap();
+    summarize::summarize(&run, Choice::default()).unwrap();
     let folder = root.path().join("csv");
     let written = export::csv(&run, &[], &folder).unwrap();
     assert!(written.iter().any(|path| path.ends_with("flow_samples.csv")), "{written:?}");

@@ -4,19 +4,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::path::Path;
 
-use super::{Choice, PhaseRow, Scope, Summary, compute};
-use crate::csv::quoted;
-use crate::store::level_of;
-use crate::{Result, ResultsError};
-
-/// The six columns of one flow group as CSV, one line per counted trial: `throughput_sum_mbit_s.<phase>`, then
-/// `throughput_per_flow_mean_mbit_s.<phase>`, then `srtt_mean_ms.<phase>`. A group that does not run in a phase
-/// has empty fields there.
-pub fn six_columns(run_dir: &Path, group: &str) -> Result<String> {
-    six_columns_of(&compute(run_dir, Choice::default())?, group)
-}
+use super::csv::quoted;
+use super::model::level_of;
+use super::summary::{PhaseRow, Scope, Summary};
+use super::{Result, ResultsError};
 
 /// Column, metric, and how much of the metric's unit the column's unit is.
 const COLUMNS: [(&str, &str, f64); 3] = [
@@ -25,8 +17,10 @@ const COLUMNS: [(&str, &str, f64); 3] = [
     ("srtt_mean_ms", "srtt", 1e3),
 ];
 
-/// As [`six_columns`], of a summary that is there already.
-pub fn six_columns_of(summary: &Summary, group: &str) -> Result<String> {
+/// The six columns of one flow group as CSV, one line per counted trial: `throughput_sum_mbit_s.<phase>`, then
+/// `throughput_per_flow_mean_mbit_s.<phase>`, then `srtt_mean_ms.<phase>`. A group that does not run in a phase
+/// has empty fields there.
+pub fn csv(summary: &Summary, group: &str) -> Result<String> {
     let of_group =
         |row: &&PhaseRow| row.scope == Scope::Group && row.subject == group && row.stat == "mean";
     let rows: Vec<&PhaseRow> = summary.phase_rows.iter().filter(of_group).collect();

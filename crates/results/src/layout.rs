@@ -1,0 +1,31 @@
+//! Where a trial's files lie in the results directory.
+
+use std::path::{Path, PathBuf};
+
+use super::{Result, io_error};
+
+/// A trial's directory under its table's.
+pub(crate) fn trial_dir(parent: &Path, point_id: u32, trial: u16) -> PathBuf {
+    parent.join(format!("point={point_id}")).join(format!("trial-{trial:02}"))
+}
+
+/// Prefix of a trial's directory while it is written.
+pub(crate) const STAGING: &str = ".tmp-";
+
+/// Removes a directory with everything in it.
+pub(crate) fn remove(path: &Path) -> Result<()> {
+    std::fs::remove_dir_all(path).map_err(io_error("remove", path))
+}
+
+/// What a folder holds, in order; nothing if there is none.
+pub(crate) fn list(dir: &Path) -> Result<Vec<PathBuf>> {
+    let refused = || io_error("list", dir);
+    let entries = match std::fs::read_dir(dir) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(vec![]),
+        entries => entries.map_err(refused())?,
+    };
+    let paths = entries.map(|e| e.map(|e| e.path())).collect::<std::io::Result<Vec<_>>>();
+    let mut paths = paths.map_err(refused())?;
+    paths.sort();
+    Ok(paths)
+}

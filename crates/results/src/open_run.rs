@@ -1,0 +1,70 @@
+//! An open results directory as its reader and its trials' writers share it: `run.json` and the journal behind one lock.
+
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::columns::TABLES;
+use super::journal::{Entry, Journal, Replay};
+use super::layout::{remove, trial_dir};
+use super::record::RunRecord;
+use super::{Result, ResultsError};
+
+/// What a [`RunDir`] and its trials share.
+#[derive(Debug)]
+pub(crate) struct OpenRun {
+    pub(crate) path: PathBuf,
+    pub(crate) plan_sha256: String,
+    pub(crate) ccbench_version: String,
+    /// Rows of a row group at most.
+    pub(crate) row_group_rows: usize,
+    pub(crate) state: Mutex<State>,
+}
+
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) record: RunRecord,
+    pub(crate) log: Log,
+}
+
+/// The journal: open for writing, or as it was when the directory was opened for reading.
+#[derive(Debug)]
+pub(crate) enum Log {
+    Write(Journal),
+    Read(Replay),
+}
+
+impl Log {
+    pub(crate) fn replay(&self) -> &Replay {
+        match self {
+            Self::Write(journal) => journal.state(),
+            Self::Read(replay) => replay,
+        }
+    }
+}
+
+impl OpenRun {
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        // A panic elsewhere leaves the journal as durable as it was.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Appends to the journal, durably.
+    pub(crate) fn append(&self, entry: Entry) -> Result<()> {
+        match &mut self.state().log {
+            Log::Write(journal) => journal.append(entry),
+            Log::Read(_) => Err(ResultsError::ReadOnly { path: self.path.clone() }),
+        }
+    }
+
+    /// Removes whatever lies in a trial's directories.
+    pub(crate) fn clear(&self, point_id: u32, trial: u16) -> Result<()> {
+        let tables = TABLES.iter().map(|table| self.path.join("tables").join(table));
+        for parent in tables.chain([self.path.join("raw")]) {
+            let dir = trial_dir(&parent, point_id, trial);
+            if dir.exists() {
+                remove(&dir)?;
+            }
+        }
+        Ok(())
+    }
+}

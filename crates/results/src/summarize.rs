@@ -1,0 +1,153 @@
+//! What `ccbench summarize` writes into a results directory: every table of the summary, the plan's claims held against
+//! it, and the six columns of every flow group.
+
+use std::path::{Path, PathBuf};
+
+use ccbench_proto::plan::Plan;
+use polars::prelude::*;
+
+use super::expect::{self, Expectation};
+use super::journal::TrialEnd;
+use super::model::Choice;
+use super::parallel::in_parallel;
+use super::part::{write_csv, write_parquet, write_text};
+use super::store::RunDir;
+use super::summary::tables::{numbers, phase_frame, point_frame, text};
+use super::summary::{self, Summary};
+use super::{Result, ResultsError, frame_error, io_error, six_columns};
+
+/// A run's numbers, the plan's claims held against them, and the files that were written.
+#[derive(Debug)]
+pub struct RunSummary {
+    /// The numbers.
+    pub summary: Summary,
+    /// The plan's claims, held against the numbers.
+    pub expectations: Vec<Expectation>,
+    /// What was written.
+    pub files: Vec<PathBuf>,
+    /// Whether everything was written. The numbers are complete even if not: print them first.
+    pub written: Result<()>,
+}
+
+/// What is written into a file.
+enum Content {
+    Parquet(DataFrame),
+    Csv(DataFrame),
+    Text(String),
+}
+
+/// Summarises a results directory and [writes](RunSummary::write) `trials`, `points`, `summary_phase`, `summary_point` and
+/// `expectations` into it, each as Parquet and as CSV, and the six columns of the coexistence study for every group.
+///
+/// # Errors
+/// What keeps the numbers from being computed. That they cannot be written is in [`RunSummary::written`].
+pub fn summarize(run_dir: &Path, choice: Choice) -> Result<RunSummary> {
+    let mut run = RunSummary::compute(run_dir, choice)?;
+    run.written = run.write();
+    Ok(run)
+}
+
+impl RunSummary {
+    /// Computes the numbers and judges the claims of the run's own plan; writes nothing.
+    ///
+    /// # Errors
+    /// The results directory cannot be read.
+    pub fn compute(run_dir: &Path, choice: Choice) -> Result<Self> {
+        let run = RunDir::open(run_dir)?;
+        let summary = summary::compute(&run, choice)?;
+        let claims = run.plan().map(|plan| expect::judge(plan.plan(), &summary));
+        let expectations = claims.unwrap_or_default();
+        Ok(Self { summary, expectations, files: vec![], written: Ok(()) })
+    }
+
+    /// Judges the claims of this plan in place of those of the run's own.
+    pub fn judge(&mut self, plan: &Plan) {
+        self.expectations = expect::judge(plan, &self.summary);
+    }
+
+    /// Writes every table into the results directory, and what is written into `files`, up to the first that the file
+    /// system refuses.
+    pub fn write(&mut self) -> Result<()> {
+        let summary = &self.summary;
+        let mut contents = Vec::new();
+        let table = |name: &str, frame: PolarsResult<DataFrame>, for_csv: Option<DataFrame>| {
+            let frame = frame.map_err(frame_error("build", &summary.run_dir.join(name)))?;
+            let csv = Content::Csv(for_csv.unwrap_or_else(|| frame.clone()));
+            let parquet = (format!("{name}.parquet"), Content::Parquet(frame));
+            Ok::<_, ResultsError>([parquet, (format!("{name}.csv"), csv)])
+        };
+        // Texts in place of lists, which CSV does not have.
+        let flat = trials_frame(&summary.trials, false);
+        let flat = flat.map_err(frame_error("build", &summary.run_dir.join("trials.csv")))?;
+        contents.extend(table("trials", trials_frame(&summary.trials, true), Some(flat))?);
+        contents.push(("points.csv".to_owned(), Content::Csv(points_frame(&summary.run_dir)?)));
+        contents.extend(table("summary_phase", phase_frame(&summary.phase_rows), None)?);
+        contents.extend(table("summary_point", point_frame(&summary.point_rows), None)?);
+        if self.expectations.is_empty() {
+            // Claims of another plan, held against these numbers before.
+            for ending in ["csv", "parquet"] {
+                let _ =
+                    std::fs::remove_file(summary.run_dir.join(format!("expectations.{ending}")));
+            }
+        } else {
+            contents.extend(table("expectations", expect::frame(&self.expectations), None)?);
+        }
+        for group in summary.groups() {
+            let text = six_columns::csv(summary, &group)?;
+            contents.push((format!("six_columns-{group}.csv"), Content::Text(text)));
+        }
+        let written = in_parallel(&contents, |(name, content)| {
+            let path = summary.run_dir.join(name);
+            match content {
+                Content::Parquet(frame) => write_parquet(frame, &path),
+                Content::Csv(frame) => write_csv(frame, &path),
+                Content::Text(text) => write_text(text, &path),
+            }
+            .map(|()| path)
+        });
+        for path in written {
+            self.files.push(path?);
+        }
+        Ok(())
+    }
+}
+
+/// The table `points`, which is there from the run's beginning, but not as CSV.
+fn points_frame(run_dir: &Path) -> Result<DataFrame> {
+    let path = run_dir.join("points.parquet");
+    let file = std::fs::File::open(&path).map_err(io_error("open", &path))?;
+    let frame = ParquetReader::new(file).read_parallel(ParallelStrategy::None).finish();
+    frame.map_err(frame_error("read", &path))
+}
+
+/// One line per committed trial; `reasons` is a list, or one text where lists cannot be written.
+fn trials_frame(trials: &[TrialEnd], lists: bool) -> PolarsResult<DataFrame> {
+    let reasons = |end: &TrialEnd| -> Vec<String> {
+        end.reasons.iter().map(|reason| format!("{}: {}", reason.code, reason.message)).collect()
+    };
+    let reasons_column = if lists {
+        let mut builder =
+            ListStringChunkedBuilder::new("reasons".into(), trials.len(), trials.len());
+        for end in trials {
+            builder.append_values_iter(reasons(end).iter().map(String::as_str));
+        }
+        builder.finish().into_column()
+    } else {
+        text("reasons", trials, |end| reasons(end).join("; "))
+    };
+    let clock = |end: &TrialEnd| end.clocks.values().next().cloned();
+    let t0 = |end: &TrialEnd| {
+        clock(end).map(|c| c.t0_ns.cast_signed().saturating_add(c.realtime_offset_ns))
+    };
+    let bound = |end: &TrialEnd| end.clocks.values().map(|c| c.error_bound_ns).max();
+    DataFrame::new_infer_height(vec![
+        numbers("point_id", trials, |end| end.point_id),
+        numbers("trial", trials, |end| u32::from(end.trial)).cast(&DataType::UInt16)?,
+        text("status", trials, |end| end.status.to_string()),
+        reasons_column,
+        numbers("seed", trials, |end| end.seed),
+        numbers("epoch", trials, |end| end.epoch),
+        Column::new("t0_ns".into(), trials.iter().map(t0).collect::<Vec<_>>()),
+        Column::new("clock_error_bound_ns".into(), trials.iter().map(bound).collect::<Vec<_>>()),
+    ])
+}

@@ -1,0 +1,41 @@
+//! What the checks of a trial found, and the trial's beginning and end on a node's clock.
+
+use crate::model::{Reason, Status, Verdict};
+
+/// What the checks found.
+#[derive(Debug, Default)]
+pub(crate) struct Findings(pub(super) Vec<(Status, Reason)>);
+
+impl Findings {
+    /// One thing more.
+    pub(crate) fn add(&mut self, status: Status, code: &str, message: String) {
+        self.0.push((status, Reason::new(code, message)));
+    }
+
+    /// The verdict, worst reason first.
+    pub(super) fn verdict(mut self) -> Verdict {
+        self.0.sort_by_key(|(status, _)| std::cmp::Reverse(*status));
+        Verdict {
+            status: self.0.first().map_or(Status::Ok, |(status, _)| *status),
+            reasons: self.0.into_iter().map(|(_, reason)| reason).collect(),
+        }
+    }
+}
+
+/// The trial's beginning and end on one node's clock.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Span {
+    pub(crate) t0_ns: u64,
+    pub(crate) end_ns: u64,
+}
+
+impl Span {
+    pub(crate) fn holds(&self, at_ns: u64) -> bool {
+        self.t0_ns <= at_ns && at_ns <= self.end_ns
+    }
+
+    /// Seconds since the trial's beginning.
+    pub(crate) fn seconds(&self, at_ns: u64) -> f64 {
+        (i128::from(at_ns) - i128::from(self.t0_ns)) as f64 / 1e9
+    }
+}
