@@ -128,6 +128,19 @@ fn what_is_named_wrongly_is_a_mistake_of_the_command() {
 }
 
 #[test]
+fn six_columns_of_unknown_flow_group_exits_with_2() {
+    let bench = Bench::new();
+    let ping = "PING 10.0.0.1 (10.0.0.1) 56(84) bytes of data.\n\
+        64 bytes from 10.0.0.1: icmp_seq=1 ttl=64 time=0.045 ms\n";
+    let ping = bench.write("ping.txt", ping);
+    let imported = bench.run(&["import", &ping.to_string_lossy(), "-o", "imported"]);
+    assert_eq!(imported.status.code(), Some(0), "{}", text(&imported));
+    let done = bench.run(&["summarize", "imported", "--six-columns", "nosuch"]);
+    assert_eq!(done.status.code(), Some(2), "{}", text(&done));
+    assert!(err(&done).contains("no committed trial has a flow group `nosuch`"), "{}", text(&done));
+}
+
+#[test]
 fn published_experiments_are_in_the_binary() {
     let bench = Bench::new();
     let list = bench.run(&["reproduce"]);

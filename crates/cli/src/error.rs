@@ -3,6 +3,10 @@
 use std::path::PathBuf;
 
 use ccbench_proto::plan::check::{PlanProblem, Severity};
+use ccbench_results::{
+    CompareError, ErrorClass, ExportError, FigureError, FileError, ReportError, StoreError,
+    SummaryError, TrialError, UnknownGroup,
+};
 
 /// An error of the controller.
 #[derive(Debug, thiserror::Error)]
@@ -51,7 +55,7 @@ pub enum CliError {
     },
     /// Results could not be written or read.
     #[error(transparent)]
-    Results(#[from] ccbench_results::ResultsError),
+    Results(#[from] ccbench_results::Error),
     /// A file operation.
     #[error("{op} {path}: {source}")]
     File {
@@ -72,6 +76,29 @@ pub enum CliError {
     #[error("interrupted")]
     Interrupted,
 }
+
+/// The errors of the results crate's modules, so that `?` takes them.
+macro_rules! from_results {
+    ($($error:ty),* $(,)?) => {
+        $(impl From<$error> for CliError {
+            fn from(error: $error) -> Self {
+                Self::Results(error.into())
+            }
+        })*
+    };
+}
+
+from_results!(
+    CompareError,
+    ExportError,
+    FigureError,
+    FileError,
+    ReportError,
+    StoreError,
+    SummaryError,
+    TrialError,
+    UnknownGroup,
+);
 
 /// `2 errors, 1 warning`.
 fn counted(problems: &[PlanProblem], in_traces: usize) -> String {
@@ -95,9 +122,12 @@ impl CliError {
             | Self::Plan { .. }
             | Self::Usage(_)
             | Self::Impossible { .. } => 2,
-            Self::Results(error) if error.is_of_the_command() => 2,
+            Self::Results(error) => match error.class() {
+                ErrorClass::Usage => 2,
+                ErrorClass::Run => 1,
+            },
             Self::Testbed(_) | Self::Node { .. } | Self::Pki(_) | Self::Lab(_) => 3,
-            Self::Results(_) | Self::File { .. } => 1,
+            Self::File { .. } => 1,
             Self::Interrupted => 130,
         }
     }

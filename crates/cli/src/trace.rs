@@ -74,7 +74,7 @@ fn read(path: &Path, format: Option<Format>) -> Result<(Trace, String), CliError
     let name = path.to_string_lossy();
     let refused = |error: TraceError| refuse(path, &error);
     if bytes.starts_with(b"PAR1") {
-        let text = parquet::to_text(bytes).map_err(cannot)?;
+        let text = parquet::to_text(bytes).map_err(|error| cannot(error.to_string()))?;
         let read = trace::parse_as(&name, text.as_bytes(), Format::Ccbench);
         return Ok((read.map_err(refused)?, "parquet: ccbench's columns".to_owned()));
     }
@@ -191,7 +191,8 @@ fn write(path: &Path, trace: &Trace, output: Output) -> Result<i32, CliError> {
             else {
                 return Err(CliError::Usage("Parquet holds rows only".to_owned()));
             };
-            let bytes = parquet::of_steps(&steps).map_err(CliError::Usage)?;
+            let bytes =
+                parquet::of_steps(&steps).map_err(|error| CliError::Usage(error.to_string()))?;
             save(path, &bytes)?;
         }
     }

@@ -12,15 +12,55 @@ use super::csv::Table;
 use super::display::{TABLE_STYLE, readable};
 use super::journal::TrialEnd;
 use super::model::Choice;
-use super::store::RunDir;
+use super::store::{RunDir, StoreError};
 use super::summary::statistics::{bootstrap, mean, t_quantile, variance};
 use super::summary::{PhaseRow, Scope, Summary, compute};
 
-use super::{Result, ResultsError};
+use crate::error::{ErrorClass, FileError};
 
 mod plans;
 
 pub use plans::plans_differ;
+
+/// Two runs or levels cannot be compared.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CompareError {
+    /// A file cannot be read.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// A results directory cannot be opened.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The two sides have nothing in common.
+    #[error("nothing to compare: {why}")]
+    Unpaired {
+        /// What is missing, and what exists.
+        why: String,
+    },
+    /// Neither side has such a metric.
+    #[error("there is no metric `{metric}` here; there are: {known}")]
+    UnknownMetric {
+        /// As given.
+        metric: String,
+        /// The metrics that exist.
+        known: String,
+    },
+}
+
+impl CompareError {
+    /// Who has to act.
+    pub const fn class(&self) -> ErrorClass {
+        match self {
+            Self::File(error) => error.class(),
+            Self::Store(error) => error.class(),
+            Self::Unpaired { .. } | Self::UnknownMetric { .. } => ErrorClass::Usage,
+        }
+    }
+}
+
+/// Result of a comparison.
+type Result<T, E = CompareError> = std::result::Result<T, E>;
 
 /// What is compared.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -221,7 +261,7 @@ pub fn compare(
         let alone = |f: &&String| varies(side, points, f) && !shared.contains(f);
         // Its points would be taken for one.
         if let Some(factor) = side.factors.iter().find(alone) {
-            return Err(ResultsError::Unpaired {
+            return Err(CompareError::Unpaired {
                 why: format!(
                     "{} varies `{factor}`, which the other run does not have; compare levels within one run: \
                      --by {factor}=LEVEL,LEVEL",
@@ -264,12 +304,12 @@ fn check_levels(summary: &Summary, factor: &str, wanted: &[&str]) -> Result<()> 
     if levels.is_empty() {
         let known =
             if summary.factors.is_empty() { "none".to_owned() } else { summary.factors.join(", ") };
-        return Err(ResultsError::Unpaired {
+        return Err(CompareError::Unpaired {
             why: format!("this run has no factor `{factor}`; its factors: {known}"),
         });
     }
     match wanted.iter().find(|level| !levels.contains(**level)) {
-        Some(level) => Err(ResultsError::Unpaired {
+        Some(level) => Err(CompareError::Unpaired {
             why: format!(
                 "`{factor}` has no level `{level}`; there are: {}",
                 levels.into_iter().collect::<Vec<_>>().join(", ")
@@ -338,7 +378,7 @@ impl Axis {
             let has = |known: &String| known == metric || known.split(':').next() == Some(metric);
             if !known.iter().any(has) {
                 let known = known.iter().cloned().collect::<Vec<_>>().join(", ");
-                return Err(ResultsError::UnknownMetric { metric: metric.clone(), known });
+                return Err(CompareError::UnknownMetric { metric: metric.clone(), known });
             }
         }
         let one = |(about, of_a): (&About, &BTreeMap<u16, (u64, f64)>)| {
@@ -366,7 +406,7 @@ impl Axis {
                 let names: BTreeSet<String> = side.values.keys().map(of).collect();
                 names.into_iter().collect::<Vec<_>>().join(", ")
             };
-            return Err(ResultsError::Unpaired {
+            return Err(CompareError::Unpaired {
                 why: format!(
                     "no phase with a flow group, probe or link has the same name, levels and a number on both sides; {} has {}; {} has {}",
                     a.name,

@@ -8,13 +8,18 @@ use super::journal::TrialEnd;
 use super::store::RunDir;
 use super::summary::Choice;
 use super::summary::query::scan;
-use super::{Result, ResultsError, frame_error, io_error};
+use crate::error::{io_error, polars_error};
 
+mod error;
 mod flent;
 mod iperf3;
+mod trials;
 
+pub use error::ExportError;
+use error::Result;
 pub use flent::flent;
 pub use iperf3::iperf3;
+use trials::named_trials;
 
 /// Tables that are one file of the run's directory.
 const WHOLE: [&str; 5] = ["trials", "points", "summary_phase", "summary_point", "expectations"];
@@ -39,12 +44,12 @@ pub fn csv(run_dir: &Path, wanted: &[String], output: &Path) -> Result<Vec<PathB
     let run = RunDir::open(run_dir)?;
     let known = tables(&run);
     if let Some(table) = wanted.iter().find(|table| !known.contains(table)) {
-        return Err(ResultsError::UnknownTable { table: table.clone(), known: known.join(", ") });
+        return Err(ExportError::UnknownTable { table: table.clone(), known: known.join(", ") });
     }
     let chosen = if wanted.is_empty() { known } else { wanted.to_vec() };
     if output.as_os_str() == "-" {
         let [table] = &chosen[..] else {
-            return Err(ResultsError::ManyTables { known: chosen.join(", ") });
+            return Err(ExportError::ManyTables { known: chosen.join(", ") });
         };
         return match write_table(&run, table, std::io::stdout().lock(), output) {
             // A reader that went away is no error.
@@ -63,7 +68,7 @@ pub fn csv(run_dir: &Path, wanted: &[String], output: &Path) -> Result<Vec<PathB
     Ok(written)
 }
 
-fn is_broken_pipe(error: &ResultsError) -> bool {
+fn is_broken_pipe(error: &ExportError) -> bool {
     let mut causes = std::iter::successors(Some(error as &dyn std::error::Error), |e| e.source());
     causes.any(|cause| {
         let io = cause.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
@@ -86,19 +91,20 @@ fn write_table(run: &RunDir, table: &str, mut out: impl std::io::Write, path: &P
         let mut header: Option<Vec<PlSmallStr>> = None;
         for end in run.trials() {
             let Some(rows) = scan(run, table, &[&end])? else { continue };
-            let frame = rows.collect().map_err(frame_error("read", run.path()))?;
-            let mut frame = plain(&frame).map_err(frame_error("read", run.path()))?;
+            let frame = rows.collect().map_err(polars_error("read", run.path()))?;
+            let mut frame = plain(&frame).map_err(polars_error("read", run.path()))?;
             // Another version of ccbench may have written this trial: the first one's columns are the file's.
             if let Some(names) = &header {
-                frame =
-                    frame.select(names.iter().cloned()).map_err(frame_error("read", run.path()))?;
+                frame = frame
+                    .select(names.iter().cloned())
+                    .map_err(polars_error("read", run.path()))?;
             }
             let mut writer = CsvWriter::new(&mut out).include_header(header.is_none());
-            writer.finish(&mut frame).map_err(frame_error("write", path))?;
+            writer.finish(&mut frame).map_err(polars_error("write", path))?;
             header.get_or_insert_with(|| frame.get_column_names_owned());
         }
     }
-    out.flush().map_err(io_error("write", path))
+    Ok(out.flush().map_err(io_error("write", path))?)
 }
 
 /// A sentence about the trials whose rows are in what was exported though summaries leave them out; `None` if there are none.
@@ -128,21 +134,4 @@ pub fn failed_trials(run_dir: &Path, tables: &[String]) -> Result<Option<String>
 fn plain(frame: &DataFrame) -> PolarsResult<DataFrame> {
     let columns = frame.columns().iter().filter(|column| column.dtype() != &DataType::Binary);
     DataFrame::new_infer_height(columns.cloned().collect())
-}
-
-/// What was written, if anything was.
-fn some(written: Vec<PathBuf>, run_dir: &Path, why: &'static str) -> Result<Vec<PathBuf>> {
-    if written.is_empty() {
-        return Err(ResultsError::NothingToExport { path: run_dir.to_path_buf(), why });
-    }
-    Ok(written)
-}
-
-/// Trials that left rows, and of each the part of a file's name that says which it is.
-fn named_trials(run: &RunDir) -> Vec<(TrialEnd, String)> {
-    let name = |end: TrialEnd| {
-        let name = format!("point-{}-trial-{:02}", end.point_id, end.trial);
-        (end, name)
-    };
-    run.trials().into_iter().filter(|end| !end.rows.is_empty()).map(name).collect()
 }

@@ -7,11 +7,12 @@
 use std::path::{Path, PathBuf};
 
 use super::summary::Choice;
-use super::{Result, ResultsError, io_error};
+use crate::error::io_error;
 
 mod axes;
 mod canvas;
 mod data;
+mod error;
 mod heatmap;
 mod instants;
 mod operating;
@@ -21,6 +22,8 @@ mod spread;
 mod time;
 
 use data::Data;
+pub use error::FigureError;
+use error::Result;
 
 /// Width of one column of a paper, and of two.
 pub const COLUMN_MM: f64 = 85.0;
@@ -123,7 +126,7 @@ impl Figure {
     /// # Errors
     /// It is too large.
     pub fn png(&self) -> Result<Vec<u8>> {
-        let failed = |why| ResultsError::Picture { what: self.stem.clone(), why };
+        let failed = |why| FigureError::Png { what: self.stem.clone(), why };
         png::png(&self.svg, self.width_points).map_err(failed)
     }
 }
@@ -135,9 +138,9 @@ impl Figure {
 pub fn draw(run_dir: &Path, request: &Request) -> Result<Vec<Figure>> {
     let data = Data::open(run_dir, request)?;
     let mut figures = drawn(&data).map_err(|error| match error {
-        ResultsError::NoFigure { path, kind, why, possible } => {
+        FigureError::NoData { path, kind, why, possible } => {
             let possible = others(&data).unwrap_or(possible);
-            ResultsError::NoFigure { path, kind, why, possible }
+            FigureError::NoData { path, kind, why, possible }
         }
         other => other,
     })?;
@@ -202,12 +205,12 @@ pub fn write(figures: &[Figure], output: &Path, formats: &[Format]) -> Result<Ve
         Some("png") => Some(Format::Png),
         // A folder may have a dot in its name, but hardly such an ending.
         Some(other) if OTHER_FORMATS.contains(&other) && !output.is_dir() => {
-            return Err(ResultsError::Format { path: output.to_path_buf() });
+            return Err(FigureError::Format { path: output.to_path_buf() });
         }
         _ => None,
     };
     if of_file.is_some() && figures.len() > 1 {
-        return Err(ResultsError::ManyFigures {
+        return Err(FigureError::OneFile {
             path: output.to_path_buf(),
             stems: figures.iter().map(|figure| figure.stem.clone()).collect(),
         });
@@ -220,7 +223,7 @@ pub fn write(figures: &[Figure], output: &Path, formats: &[Format]) -> Result<Ve
     let mut put = |path: PathBuf, bytes: &[u8]| {
         std::fs::write(&path, bytes).map_err(io_error("write", &path))?;
         written.push(path);
-        Ok(())
+        Ok::<_, FigureError>(())
     };
     for figure in figures {
         let stem = match of_file {

@@ -12,7 +12,53 @@ use ccbench_proto::units::Micros;
 use serde::{Deserialize, Serialize};
 
 use super::model::{NodeClock, Reason, TrialStatus};
-use super::{Result, ResultsError, io_error};
+use crate::error::{ErrorClass, FileError, io_error};
+
+/// The journal cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum JournalError {
+    /// The file cannot be read or written.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// A line other than the last fails its checksum.
+    #[error(
+        "{}: line {line} is damaged, and lines follow it, so this is not an interrupted write; \
+         restore the file from a copy, or remove that line and every later one to resume from there",
+        path.display()
+    )]
+    Damaged {
+        /// The journal.
+        path: PathBuf,
+        /// Counted from 1.
+        line: usize,
+    },
+    /// Another process writes to the results directory.
+    #[error("another ccbench is writing to {}; wait for it to end, or stop it", path.display())]
+    Locked {
+        /// The results directory.
+        path: PathBuf,
+    },
+    /// The results directory was opened for reading.
+    #[error("{} is open for reading only", path.display())]
+    ReadOnly {
+        /// The results directory.
+        path: PathBuf,
+    },
+}
+
+impl JournalError {
+    /// Who has to act.
+    pub const fn class(&self) -> ErrorClass {
+        match self {
+            Self::File(error) => error.class(),
+            Self::Damaged { .. } | Self::Locked { .. } | Self::ReadOnly { .. } => ErrorClass::Run,
+        }
+    }
+}
+
+/// Result of reading and writing the journal.
+type Result<T, E = JournalError> = std::result::Result<T, E>;
 
 /// The journal's name in the results directory.
 pub const FILE_NAME: &str = "journal.ndjson";
@@ -193,7 +239,7 @@ pub fn replay(bytes: &[u8], path: &Path) -> Result<Replay> {
         match (entry, bad) {
             (Some(_), Some(line)) => {
                 let path = path.to_path_buf();
-                return Err(ResultsError::DamagedJournal { path, line });
+                return Err(JournalError::Damaged { path, line });
             }
             (Some(entry), None) => {
                 state.on(entry);
@@ -267,7 +313,7 @@ impl Journal {
 
     /// Appends an entry; durable when this returns.
     pub(crate) fn append(&mut self, entry: Entry) -> Result<()> {
-        let line = line(&entry).map_err(|source| ResultsError::Json {
+        let line = line(&entry).map_err(|source| FileError::Json {
             op: "write a line of",
             path: self.path.clone(),
             source,
@@ -276,7 +322,7 @@ impl Journal {
         if let Err(e) = written {
             // A piece of a line must not stay in front of later lines; the first error is the one to report.
             let _ = self.file.set_len(self.state.good_bytes);
-            return Err(io_error("append to", &self.path)(e));
+            return Err(io_error("append to", &self.path)(e).into());
         }
         self.state.good_bytes += line.len() as u64;
         self.state.on(entry);
@@ -293,9 +339,9 @@ fn lock(file: &File, dir: &Path) -> Result<()> {
     match file.try_lock() {
         Ok(()) => Ok(()),
         Err(std::fs::TryLockError::WouldBlock) => {
-            Err(ResultsError::InUse { path: dir.to_path_buf() })
+            Err(JournalError::Locked { path: dir.to_path_buf() })
         }
-        Err(std::fs::TryLockError::Error(e)) => Err(io_error("lock the journal of", dir)(e)),
+        Err(std::fs::TryLockError::Error(e)) => Err(io_error("lock the journal of", dir)(e).into()),
     }
 }
 
@@ -364,7 +410,7 @@ mod tests {
         let mut bytes = text(&[begin(0, 1, 1), end(0, 1, 1)]).into_bytes();
         bytes[5] ^= 1;
         let error = replay(&bytes, Path::new("j")).unwrap_err();
-        assert!(matches!(error, ResultsError::DamagedJournal { line: 1, .. }), "{error}");
+        assert!(matches!(error, JournalError::Damaged { line: 1, .. }), "{error}");
     }
 
     #[test]

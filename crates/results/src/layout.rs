@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{Result, io_error};
+use crate::error::{Result, io_error};
 
 /// A trial's directory under its table's.
 pub(crate) fn trial_dir(parent: &Path, point_id: u32, trial: u16) -> PathBuf {

@@ -4,10 +4,10 @@ use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::columns::TABLES;
-use super::journal::{Entry, Journal, Replay};
+use super::journal::{Entry, Journal, JournalError, Replay};
 use super::layout::{remove, trial_dir};
 use super::record::RunRecord;
-use super::{Result, ResultsError};
+use crate::error::FileError;
 
 /// What a [`RunDir`] and its trials share.
 #[derive(Debug)]
@@ -49,15 +49,15 @@ impl OpenRun {
     }
 
     /// Appends to the journal, durably.
-    pub(crate) fn append(&self, entry: Entry) -> Result<()> {
+    pub(crate) fn append(&self, entry: Entry) -> Result<(), JournalError> {
         match &mut self.state().log {
             Log::Write(journal) => journal.append(entry),
-            Log::Read(_) => Err(ResultsError::ReadOnly { path: self.path.clone() }),
+            Log::Read(_) => Err(JournalError::ReadOnly { path: self.path.clone() }),
         }
     }
 
     /// Removes whatever lies in a trial's directories.
-    pub(crate) fn clear(&self, point_id: u32, trial: u16) -> Result<()> {
+    pub(crate) fn clear(&self, point_id: u32, trial: u16) -> Result<(), FileError> {
         let tables = TABLES.iter().map(|table| self.path.join("tables").join(table));
         for parent in tables.chain([self.path.join("raw")]) {
             let dir = trial_dir(&parent, point_id, trial);

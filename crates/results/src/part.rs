@@ -15,7 +15,7 @@ use polars_parquet::write::{
 use super::columns::{Columns, Origin};
 use super::csv::quoted;
 use super::encoding::encodings;
-use super::{Result, frame_error, io_error};
+use crate::error::{Result, io_error, polars_error};
 
 /// Rows of a row group: what a table holds in memory, and loses if ccbench is killed.
 pub(crate) const ROW_GROUP_ROWS: usize = 32 * 1024;
@@ -106,7 +106,7 @@ impl<C: Columns> Part<C> {
 
     fn flush(&mut self, meta: &Metadata) -> Result<()> {
         let path = file(&self.dir, self.files);
-        let refused = |op| frame_error(op, &path);
+        let refused = |op| polars_error(op, &path);
         let taken = self.columns.take().map_err(refused("gather the rows of"))?;
         let mut frame = sorted(&taken, C::SORT).map_err(refused("sort the rows of"))?;
         frame.rechunk_mut();
@@ -125,7 +125,7 @@ impl<C: Columns> Part<C> {
     fn close(&mut self) -> Result<()> {
         let Some(mut writer) = self.writer.take() else { return Ok(()) };
         let path = file(&self.dir, self.files);
-        writer.file.end(Some(writer.footer)).map_err(frame_error("finish", &path))?;
+        writer.file.end(Some(writer.footer)).map_err(polars_error("finish", &path))?;
         self.files += 1;
         sync(&path)
     }
@@ -139,7 +139,7 @@ impl Writer {
         let file = File::create_new(path).map_err(io_error("create", path))?;
         let schema = frame.schema().to_arrow(CompatLevel::newest());
         let file =
-            FileWriter::try_new(file, schema, OPTIONS).map_err(frame_error("begin", path))?;
+            FileWriter::try_new(file, schema, OPTIONS).map_err(polars_error("begin", path))?;
         Ok(Self { file, footer: footer(meta, frame), row_groups: 0 })
     }
 }
@@ -247,7 +247,7 @@ fn write_new(
     let staged = staged(path);
     let written = File::create(&staged).map_err(io_error("create", &staged)).and_then(|file| {
         let mut file = BufWriter::new(file);
-        write(&mut file).map_err(frame_error("write", path))?;
+        write(&mut file).map_err(polars_error("write", path))?;
         file.flush().map_err(io_error("write", path))?;
         take_place(&staged, path).map_err(io_error("replace", path))
     });

@@ -9,13 +9,13 @@ use polars::prelude::*;
 use super::model::level_of;
 use super::part::write_parquet;
 use super::record::{Point, RunRecord};
-use super::{Result, frame_error};
+use crate::error::{Result, polars_error};
 
 /// Writes the table: one column per factor, as numbers where all its levels are. Beside levels that all are rates,
 /// times or sizes with a unit stands a column with their numbers, `<factor>_bps`, `_us` or `_bytes`.
 pub(crate) fn write(path: &Path, record: &RunRecord) -> Result<()> {
     let file = path.join("points.parquet");
-    let frame = frame(record).map_err(frame_error("build", &file))?;
+    let frame = frame(record).map_err(polars_error("build", &file))?;
     write_parquet(&frame, &file)
 }
 

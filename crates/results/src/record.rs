@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 use super::journal::TrialEnd;
 use super::model::{Imported, RunInfo, RunStatus, SCHEMA_VERSION};
 use super::part::{staged, sync, unstage};
-use super::{Result, ResultsError, io_error};
+use super::store::error::StoreError;
+use crate::error::{FileError, Result, io_error};
 
 /// The file's name in the results directory.
 pub(crate) const FILE_NAME: &str = "run.json";
@@ -92,31 +93,32 @@ impl RunRecord {
         }
     }
 
-    pub(crate) fn read(dir: &Path) -> Result<Self> {
+    pub(crate) fn read(dir: &Path) -> Result<Self, StoreError> {
         let path = dir.join(FILE_NAME);
-        let not_a_run = |why| ResultsError::NotARun { path: dir.to_path_buf(), why };
+        let not_a_run = |why| StoreError::NotResults { path: dir.to_path_buf(), why };
         let is_plan = dir.extension().is_some_and(|ending| ending == "toml");
         let bytes = std::fs::read(&path).map_err(|e| match (e.kind(), dir.metadata()) {
             (ErrorKind::NotFound, Ok(_)) => not_a_run("it has no run.json"),
             (ErrorKind::NotADirectory, Ok(_)) if is_plan => {
-                ResultsError::APlan { path: dir.to_path_buf() }
+                StoreError::IsPlan { path: dir.to_path_buf() }
             }
             (ErrorKind::NotADirectory, Ok(_)) => not_a_run("it is a file"),
             (ErrorKind::NotFound | ErrorKind::NotADirectory, Err(_)) => {
                 not_a_run("it does not exist")
             }
-            _ => io_error("read", &path)(e),
+            _ => io_error("read", &path)(e).into(),
         })?;
-        serde_json::from_slice(&bytes).map_err(|source| ResultsError::Json {
-            op: "understand",
+        let record = serde_json::from_slice(&bytes).map_err(|source| FileError::Json {
+            op: "parse",
             path,
             source,
-        })
+        })?;
+        Ok(record)
     }
 
     pub(crate) fn write(&self, dir: &Path) -> Result<()> {
         let path = dir.join(FILE_NAME);
-        let mut bytes = serde_json::to_vec_pretty(self).map_err(|source| ResultsError::Json {
+        let mut bytes = serde_json::to_vec_pretty(self).map_err(|source| FileError::Json {
             op: "write",
             path,
             source,

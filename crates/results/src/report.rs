@@ -7,10 +7,12 @@ use serde_json::Value;
 
 use super::expect::Expectation;
 use super::journal::TrialEnd;
+use super::series;
 use super::store::RunDir;
+use super::store::StoreError;
 use super::summarize::RunSummary;
 use super::summary::{PointRow, Summary};
-use super::{Result, io_error, series};
+use crate::error::{ErrorClass, FileError, io_error};
 
 mod snippets;
 
@@ -50,6 +52,31 @@ struct Page<'a> {
     /// Points whose trials all failed, and how many there were.
     lost: Vec<(u32, usize)>,
 }
+
+/// The report cannot be written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReportError {
+    /// A file cannot be read or written.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The results directory cannot be opened.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl ReportError {
+    /// Who has to act.
+    pub const fn class(&self) -> ErrorClass {
+        match self {
+            Self::File(error) => error.class(),
+            Self::Store(error) => error.class(),
+        }
+    }
+}
+
+/// Result of writing a report.
+type Result<T, E = ReportError> = std::result::Result<T, E>;
 
 /// The page of a run. Numbers and claims are those of its summary; the curves are of every trial that left samples.
 ///
@@ -107,7 +134,7 @@ pub fn html(run: &RunSummary) -> Result<String> {
 /// # Errors
 /// The directory cannot be read, or the file not be written.
 pub fn write(run: &RunSummary, file: &Path) -> Result<()> {
-    std::fs::write(file, html(run)?).map_err(io_error("write", file))
+    Ok(std::fs::write(file, html(run)?).map_err(io_error("write", file))?)
 }
 
 /// Into how many stretches each curve is cut so that all of them together stay within [`MOST_POINTS`].

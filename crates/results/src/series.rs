@@ -9,7 +9,7 @@ use super::store::RunDir;
 use super::summary::query::{
     Lines, collect, in_flight, link_instants, number, scan, sender, whole_intervals,
 };
-use super::{Result, frame_error};
+use crate::error::{Result, polars_error};
 
 /// A diagram over the time of one trial.
 #[derive(Debug, Serialize)]
@@ -131,7 +131,7 @@ pub(crate) fn inner_states(run: &RunDir, end: &TrialEnd, stretches: u32) -> Resu
     const TABLE: &str = "cc_state";
     let Some(rows) = scan(run, TABLE, &[end])? else { return Ok(vec![]) };
     let columns = ["cc", "variable", "unit", "flow_id", "t_s", "value"].map(col);
-    let rows = rows.select(columns).collect().map_err(frame_error("read", run.path()))?.lazy();
+    let rows = rows.select(columns).collect().map_err(polars_error("read", run.path()))?.lazy();
     let keys = ["cc", "variable", "unit"].map(col);
     let kinds = rows
         .clone()

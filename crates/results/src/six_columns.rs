@@ -8,7 +8,24 @@ use std::fmt::Write as _;
 use super::csv::quoted;
 use super::model::level_of;
 use super::summary::{PhaseRow, Scope, Summary};
-use super::{Result, ResultsError};
+use crate::error::ErrorClass;
+
+/// No counted trial has this flow group.
+#[derive(Debug, thiserror::Error)]
+#[error("no committed trial has a flow group `{group}`; there are: {known}")]
+pub struct UnknownGroup {
+    /// As given.
+    pub group: String,
+    /// The groups that exist.
+    pub known: String,
+}
+
+impl UnknownGroup {
+    /// The command names the group.
+    pub const fn class(&self) -> ErrorClass {
+        ErrorClass::Usage
+    }
+}
 
 /// Column, metric, and how much of the metric's unit the column's unit is.
 const COLUMNS: [(&str, &str, f64); 3] = [
@@ -20,14 +37,14 @@ const COLUMNS: [(&str, &str, f64); 3] = [
 /// The six columns of one flow group as CSV, one line per counted trial: `throughput_sum_mbit_s.<phase>`, then
 /// `throughput_per_flow_mean_mbit_s.<phase>`, then `srtt_mean_ms.<phase>`. A group that does not run in a phase
 /// has empty fields there.
-pub fn csv(summary: &Summary, group: &str) -> Result<String> {
+pub fn csv(summary: &Summary, group: &str) -> Result<String, UnknownGroup> {
     let of_group =
         |row: &&PhaseRow| row.scope == Scope::Group && row.subject == group && row.stat == "mean";
     let rows: Vec<&PhaseRow> = summary.phase_rows.iter().filter(of_group).collect();
     if rows.is_empty() {
         let known = summary.groups().join(", ");
         let known = if known.is_empty() { "none".to_owned() } else { known };
-        return Err(ResultsError::UnknownGroup { group: group.to_owned(), known });
+        return Err(UnknownGroup { group: group.to_owned(), known });
     }
     let mut names = vec!["point_id".to_owned()];
     names.extend(summary.factors.iter().map(|factor| quoted(factor)));

@@ -25,11 +25,19 @@ use super::open_run::{Log, OpenRun, State};
 use super::part::{self, sync};
 use super::points;
 use super::record::{RunRecord, Session, replace};
+use super::trial::TrialError;
 pub use super::trial::TrialWriter;
-use super::{Result, ResultsError, io_error};
+use crate::error::{FileError, io_error};
 use crate::trace::stored;
 use ccbench_proto::plan::check::{self, CheckedPlan, Severity, TraceFiles};
 use ccbench_proto::schedule::PhaseSpan;
+
+pub(crate) mod error;
+
+pub use error::StoreError;
+
+/// Result of making, opening and finishing a results directory.
+type Result<T, E = StoreError> = std::result::Result<T, E>;
 
 /// A results directory.
 #[derive(Debug)]
@@ -54,7 +62,7 @@ impl RunDir {
     pub fn create_at(path: &Path, info: &RunInfo) -> Result<Self> {
         std::fs::create_dir_all(path).map_err(io_error("create", path))?;
         if !list(path)?.is_empty() {
-            return Err(ResultsError::NotEmpty { path: path.to_path_buf() });
+            return Err(StoreError::NotEmpty { path: path.to_path_buf() });
         }
         Self::set_up(path.to_path_buf(), info)
     }
@@ -95,10 +103,10 @@ impl RunDir {
     pub fn resume(path: &Path, info: &RunInfo) -> Result<Self> {
         let mut record = RunRecord::read(path)?;
         if record.plan_sha256 != info.plan_sha256 {
-            return Err(ResultsError::OtherPlan {
+            return Err(StoreError::OtherPlan {
                 path: path.to_path_buf(),
                 found: record.plan_sha256,
-                wanted: info.plan_sha256.clone(),
+                expected: info.plan_sha256.clone(),
             });
         }
         let (mut journal, torn) = Journal::reopen(path)?;
@@ -274,14 +282,14 @@ impl RunDir {
         run: TrialKey,
         phases: &[PhaseSpan],
         clocks: BTreeMap<String, NodeClock>,
-    ) -> Result<TrialWriter<'_>> {
+    ) -> Result<TrialWriter<'_>, TrialError> {
         self.announce_trial(run)?;
         self.begin_announced(run, phases, clocks)
     }
 
     /// The part of [`RunDir::begin_trial`] that waits for the disk: to be done before the instant of the trial's
     /// beginning is chosen.
-    pub fn announce_trial(&self, run: TrialKey) -> Result<()> {
+    pub fn announce_trial(&self, run: TrialKey) -> Result<(), TrialError> {
         TrialWriter::announce(&self.shared, run)
     }
 
@@ -291,7 +299,7 @@ impl RunDir {
         run: TrialKey,
         phases: &[PhaseSpan],
         clocks: BTreeMap<String, NodeClock>,
-    ) -> Result<TrialWriter<'_>> {
+    ) -> Result<TrialWriter<'_>, TrialError> {
         TrialWriter::begin(&self.shared, run, phases, clocks)
     }
 
@@ -301,7 +309,7 @@ impl RunDir {
         let TrialKey { point_id, trial, seed, epoch } = run;
         self.shared.append(Entry::TrialBegin { point_id, trial, seed, epoch })?;
         self.shared.clear(point_id, trial)?;
-        self.shared.append(Entry::TrialEnd(TrialEnd {
+        let end = Entry::TrialEnd(TrialEnd {
             point_id,
             trial,
             seed,
@@ -313,7 +321,8 @@ impl RunDir {
             phases: vec![],
             clocks: BTreeMap::new(),
             congestion_controls: vec![],
-        }))
+        });
+        Ok(self.shared.append(end)?)
     }
 
     /// Writes how the run stands, and the committed trials with their clocks and congestion controls, to `run.json`.
@@ -322,12 +331,12 @@ impl RunDir {
         let mut state = self.shared.state();
         state.record.status = status;
         state.record.trials = state.log.replay().committed.values().cloned().collect();
-        state.record.write(&self.shared.path)
+        Ok(state.record.write(&self.shared.path)?)
     }
 }
 
 /// Writes a copy of a trace file.
-fn keep_trace(path: &Path, bytes: &[u8]) -> Result<()> {
+fn keep_trace(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
     let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else { return Ok(()) };
     std::fs::create_dir_all(dir).map_err(io_error("create", dir))?;
     replace(dir, &name.to_string_lossy(), bytes)
@@ -339,7 +348,7 @@ fn directory_name(info: &RunInfo) -> String {
     format!("{}-{utc}-{hash}", info.plan_name)
 }
 
-fn make_unique(root: &Path, name: &str) -> Result<PathBuf> {
+fn make_unique(root: &Path, name: &str) -> Result<PathBuf, FileError> {
     const MOST: u32 = 1000;
     for attempt in 1..=MOST {
         let path = match attempt {
@@ -359,7 +368,7 @@ fn number<T: std::str::FromStr>(path: &Path, prefix: &str) -> Option<T> {
 }
 
 /// Directories that no committed trial owns.
-fn leftovers(path: &Path, journal: &Replay) -> Result<Vec<PathBuf>> {
+fn leftovers(path: &Path, journal: &Replay) -> Result<Vec<PathBuf>, FileError> {
     let mut found: Vec<PathBuf> = list(path)?
         .into_iter()
         .filter(|p| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with(STAGING)))

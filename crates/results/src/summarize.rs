@@ -11,10 +11,40 @@ use super::journal::TrialEnd;
 use super::model::Choice;
 use super::parallel::in_parallel;
 use super::part::{write_csv, write_parquet, write_text};
-use super::store::RunDir;
+use super::six_columns::{self, UnknownGroup};
+use super::store::{RunDir, StoreError};
 use super::summary::tables::{numbers, phase_frame, point_frame, text};
 use super::summary::{self, Summary};
-use super::{Result, ResultsError, frame_error, io_error, six_columns};
+use crate::error::{ErrorClass, FileError, io_error, polars_error};
+
+/// The summary of a run cannot be computed or written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SummaryError {
+    /// A file cannot be read or written.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The results directory cannot be opened.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// No counted trial has the flow group.
+    #[error(transparent)]
+    Group(#[from] UnknownGroup),
+}
+
+impl SummaryError {
+    /// Who has to act.
+    pub const fn class(&self) -> ErrorClass {
+        match self {
+            Self::File(error) => error.class(),
+            Self::Store(error) => error.class(),
+            Self::Group(error) => error.class(),
+        }
+    }
+}
+
+/// Result of computing and writing a summary.
+type Result<T, E = SummaryError> = std::result::Result<T, E>;
 
 /// A run's numbers, the plan's claims held against them, and the files that were written.
 #[derive(Debug)]
@@ -71,14 +101,14 @@ impl RunSummary {
         let summary = &self.summary;
         let mut contents = Vec::new();
         let table = |name: &str, frame: PolarsResult<DataFrame>, for_csv: Option<DataFrame>| {
-            let frame = frame.map_err(frame_error("build", &summary.run_dir.join(name)))?;
+            let frame = frame.map_err(polars_error("build", &summary.run_dir.join(name)))?;
             let csv = Content::Csv(for_csv.unwrap_or_else(|| frame.clone()));
             let parquet = (format!("{name}.parquet"), Content::Parquet(frame));
-            Ok::<_, ResultsError>([parquet, (format!("{name}.csv"), csv)])
+            Ok::<_, FileError>([parquet, (format!("{name}.csv"), csv)])
         };
         // Texts in place of lists, which CSV does not have.
         let flat = trials_frame(&summary.trials, false);
-        let flat = flat.map_err(frame_error("build", &summary.run_dir.join("trials.csv")))?;
+        let flat = flat.map_err(polars_error("build", &summary.run_dir.join("trials.csv")))?;
         contents.extend(table("trials", trials_frame(&summary.trials, true), Some(flat))?);
         contents.push(("points.csv".to_owned(), Content::Csv(points_frame(&summary.run_dir)?)));
         contents.extend(table("summary_phase", phase_frame(&summary.phase_rows), None)?);
@@ -113,11 +143,11 @@ impl RunSummary {
 }
 
 /// The table `points`, which is there from the run's beginning, but not as CSV.
-fn points_frame(run_dir: &Path) -> Result<DataFrame> {
+fn points_frame(run_dir: &Path) -> Result<DataFrame, FileError> {
     let path = run_dir.join("points.parquet");
     let file = std::fs::File::open(&path).map_err(io_error("open", &path))?;
     let frame = ParquetReader::new(file).read_parallel(ParallelStrategy::None).finish();
-    frame.map_err(frame_error("read", &path))
+    frame.map_err(polars_error("read", &path))
 }
 
 /// One line per committed trial; `reasons` is a list, or one text where lists cannot be written.

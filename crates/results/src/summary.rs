@@ -8,11 +8,11 @@ use std::path::PathBuf;
 
 use ccbench_proto::event;
 
-use super::Result;
 use super::journal::TrialEnd;
 pub use super::model::Choice;
 use super::model::RunStatus;
 use super::store::RunDir;
+use crate::error::Result;
 
 mod ccs;
 mod flows;

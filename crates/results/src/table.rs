@@ -11,7 +11,7 @@ use super::journal::TrialEnd;
 use super::model::{RunStatus, TrialStatus, level_of};
 use super::summarize::RunSummary;
 use super::summary::{PointRow, Scope, Summary};
-use super::{Result, io_error};
+use crate::error::{Result, io_error};
 
 /// Most lines about trials that are not ok; the rest is in `trials.csv`.
 const MOST_VERDICTS: usize = 20;

@@ -30,7 +30,14 @@ use super::model::{NodeClock, Reason, SCHEMA_VERSION, TrialKey, TrialStatus, Ver
 use super::open_run::OpenRun;
 use super::part::{Metadata, sync};
 use super::writing::{Files, Job, What, Writing};
-use super::{Result, ResultsError, io_error};
+use crate::error::io_error;
+
+mod error;
+
+pub use error::TrialError;
+
+/// Result of writing a trial.
+type Result<T, E = TrialError> = std::result::Result<T, E>;
 
 /// Most raw files of one trial.
 pub const MAX_RAW_FILES: usize = 4096;
@@ -58,7 +65,7 @@ impl<'a> TrialWriter<'a> {
     pub(super) fn announce(run: &OpenRun, key: TrialKey) -> Result<()> {
         let TrialKey { point_id, trial, seed, epoch } = key;
         run.append(Entry::TrialBegin { point_id, trial, seed, epoch })?;
-        run.clear(point_id, trial)
+        Ok(run.clear(point_id, trial)?)
     }
 
     pub(super) fn begin(
@@ -147,12 +154,12 @@ impl<'a> TrialWriter<'a> {
     /// The message is of nobody, or an earlier one could not be written.
     pub fn push(&mut self, node: &str, event: wire::RunEvent) -> Result<()> {
         if !self.clocks.contains_key(node) {
-            return Err(ResultsError::UnknownNode { node: node.to_owned() });
+            return Err(TrialError::UnknownNode { node: node.to_owned() });
         }
         let Some(of) = event.of else {
             let message = "a message of a type that this version does not know".to_owned();
             let row = wire::Event { at_ns: self.now_ns(), message, ..wire::Event::default() };
-            return self.writing.push(Job { node: node.to_owned(), what: What::Note(row) });
+            return Ok(self.writing.push(Job { node: node.to_owned(), what: What::Note(row) })?);
         };
         let what = match of {
             Of::Done(done) => What::Note(stream_end(&done, self.now_ns())),
@@ -162,7 +169,7 @@ impl<'a> TrialWriter<'a> {
             }
             of => What::Row(of),
         };
-        self.writing.push(Job { node: node.to_owned(), what })
+        Ok(self.writing.push(Job { node: node.to_owned(), what })?)
     }
 
     /// An event of the controller itself, about the trial as a whole, now.
@@ -173,7 +180,7 @@ impl<'a> TrialWriter<'a> {
             message: message.to_owned(),
             kind: Some(kind),
         };
-        self.writing.push(Job { node: CONTROLLER.to_owned(), what: What::Note(row) })
+        Ok(self.writing.push(Job { node: CONTROLLER.to_owned(), what: What::Note(row) })?)
     }
 
     /// What a node has in force of the plan's congestion controls: kept with the trial, and an event.
@@ -250,7 +257,7 @@ impl<'a> TrialWriter<'a> {
     /// Whether a raw file may have this name; its first piece makes it known.
     fn admit_raw(&mut self, node: &str, name: &str) -> Result<()> {
         let refuse =
-            |why| ResultsError::RawName { node: node.to_owned(), name: name.to_owned(), why };
+            |why| TrialError::RawFile { node: node.to_owned(), name: name.to_owned(), why };
         for part in [node, name] {
             if part.is_empty() || part.starts_with('.') || part.contains(['/', '\0']) {
                 return Err(refuse(
@@ -285,11 +292,8 @@ fn metadata(run: &OpenRun, clocks: &BTreeMap<String, NodeClock>) -> Metadata {
 
 /// Renames a directory to a place where nothing is, making the parents that it needs, all durable.
 fn rename_new(from: &Path, to: &Path, key: TrialKey, root: &Path) -> Result<()> {
-    let exists = || ResultsError::Exists {
-        path: to.to_path_buf(),
-        point_id: key.point_id,
-        trial: key.trial,
-    };
+    let exists =
+        || TrialError::Exists { path: to.to_path_buf(), point_id: key.point_id, trial: key.trial };
     let parent = to.parent().unwrap_or(root);
     std::fs::create_dir_all(parent).map_err(io_error("create", parent))?;
     match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
@@ -300,7 +304,7 @@ fn rename_new(from: &Path, to: &Path, key: TrialKey, root: &Path) -> Result<()> 
             std::fs::rename(from, to).map_err(io_error("rename to", to))?;
         }
         Err(Errno::INVAL | Errno::NOSYS) => return Err(exists()),
-        Err(e) => return Err(io_error("rename to", to)(e.into())),
+        Err(e) => return Err(io_error("rename to", to)(e.into()).into()),
     }
     for dir in parent.ancestors().take_while(|dir| dir.starts_with(root)) {
         sync(dir)?;

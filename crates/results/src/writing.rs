@@ -21,7 +21,21 @@ use super::columns::{
     LinkTimingColumns, Origin, ProbeColumns, QdiscSampleColumns, TcpEventColumns,
 };
 use super::part::{Finished, Metadata, Part, ROW_GROUP_ROWS, sync};
-use super::{Result, ResultsError, io_error};
+use crate::error::{FileError, Result, io_error};
+
+/// The writing thread failed.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    /// A file cannot be written.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The thread panicked.
+    #[error(
+        "the thread that writes the trial's tables panicked (a bug in ccbench); \
+         `ccbench run --resume` repeats the trial"
+    )]
+    Panicked,
+}
 
 /// Rows that wait at most, and one message more: two row groups, about 10 MB of `acks`.
 const QUEUE_ROWS: usize = 2 * ROW_GROUP_ROWS;
@@ -92,7 +106,7 @@ impl Writing {
     }
 
     /// Takes a job; waits for room.
-    pub(super) fn push(&self, job: Job) -> Result<()> {
+    pub(super) fn push(&self, job: Job) -> Result<(), Arc<WriteError>> {
         self.queue.push(job)
     }
 
@@ -103,13 +117,13 @@ impl Writing {
     }
 
     /// The same, waiting.
-    pub(super) fn finish(mut self) -> Result<Written> {
+    pub(super) fn finish(mut self) -> Result<Written, Arc<WriteError>> {
         self.queue.want(Wanted::Finish);
         self.join();
         match self.queue.state().ended.take() {
             Some(Ok(written)) => Ok(written),
-            Some(Err(error)) => Err(ResultsError::Writing(error)),
-            None => Err(ResultsError::WriterDied),
+            Some(Err(error)) => Err(error),
+            None => Err(Arc::new(WriteError::Panicked)),
         }
     }
 
@@ -141,7 +155,7 @@ fn work(queue: &Queue, mut files: Files) {
             Err(_) => break files.finish(),
         }
     };
-    queue.end(ended.map_err(Arc::new));
+    queue.end(ended.map_err(|error| Arc::new(WriteError::File(error))));
     drop(mourner);
 }
 
@@ -150,7 +164,7 @@ struct Mourner<'a>(&'a Queue);
 
 impl Drop for Mourner<'_> {
     fn drop(&mut self) {
-        self.0.end(Err(Arc::new(ResultsError::WriterDied)));
+        self.0.end(Err(Arc::new(WriteError::Panicked)));
     }
 }
 
@@ -174,7 +188,7 @@ struct State {
     /// From [`QUEUE_ROWS`] on, until half of them are gone.
     full: bool,
     wanted: Wanted,
-    ended: Option<Result<Written, Arc<ResultsError>>>,
+    ended: Option<Result<Written, Arc<WriteError>>>,
 }
 
 #[derive(Default, Clone, Copy, PartialEq, Eq)]
@@ -193,13 +207,13 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn push(&self, job: Job) -> Result<()> {
+    fn push(&self, job: Job) -> Result<(), Arc<WriteError>> {
         let mut state = self.state();
         while state.full && state.ended.is_none() {
             state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         if let Some(Err(error)) = &state.ended {
-            return Err(ResultsError::Writing(Arc::clone(error)));
+            return Err(Arc::clone(error));
         }
         state.rows += job.rows();
         state.full = state.rows >= QUEUE_ROWS;
@@ -233,7 +247,7 @@ impl Queue {
     }
 
     /// Nothing will be written any more. The first end counts.
-    fn end(&self, ended: Result<Written, Arc<ResultsError>>) {
+    fn end(&self, ended: Result<Written, Arc<WriteError>>) {
         let mut state = self.state();
         state.ended.get_or_insert(ended);
         (state.rows, state.full) = (0, false);
@@ -471,7 +485,7 @@ mod tests {
         });
         drop(Mourner(&queue));
         let error = pushing.join().unwrap().unwrap_err();
-        assert!(error.to_string().contains("broke off"), "{error}");
+        assert!(error.to_string().contains("panicked"), "{error}");
     }
 
     #[test]

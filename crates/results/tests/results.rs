@@ -10,11 +10,11 @@ use ccbench_proto::event::Kind;
 use ccbench_proto::schedule::PhaseSpan;
 use ccbench_proto::units::Micros;
 use ccbench_proto::wire::{self, LinkState, run_event::Of};
-use ccbench_results::ResultsError;
 use ccbench_results::store::{NodeClock, RunDir, RunInfo, RunStatus, TrialKey, TrialWriter};
 use ccbench_results::summarize::{self, RunSummary};
 use ccbench_results::summary::{Choice, Scope};
 use ccbench_results::verdict::{Reason, Status, Verdict};
+use ccbench_results::{ErrorClass, StoreError, SummaryError};
 use ccbench_results::{six_columns, table};
 
 /// The plan of a made-up run: two nodes, and this.
@@ -560,18 +560,22 @@ fn a_run_without_a_committed_trial_is_summarised_as_empty() {
     assert!(printed.starts_with("0 of 4 trials; the run is running\n\nNo trial"), "{printed}");
     let error = six_columns::csv(&summary.summary, "x").unwrap_err();
     assert!(error.to_string().contains("there are: none"), "{error}");
+    assert_eq!(ccbench_results::Error::from(error).class(), ErrorClass::Usage);
 }
 
 #[test]
 fn a_directory_that_is_no_run_is_refused_with_the_way_out() {
     let root = tempfile::tempdir().unwrap();
     let error = summarize::summarize(root.path(), Choice::default()).unwrap_err();
-    assert!(matches!(error, ResultsError::NotARun { .. }));
+    assert!(matches!(error, SummaryError::Store(StoreError::NotResults { .. })));
     assert!(error.to_string().contains("give the directory that `ccbench run` printed"), "{error}");
     let plan = root.path().join("mine.toml");
     std::fs::write(&plan, "name = \"mine\"\n").unwrap();
     let error = summarize::summarize(&plan, Choice::default()).unwrap_err();
-    assert!(error.is_of_the_command() && error.to_string().contains("`ccbench run "), "{error}");
+    assert!(
+        error.class() == ErrorClass::Usage && error.to_string().contains("`ccbench run "),
+        "{error}"
+    );
 }
 
 #[test]

@@ -8,11 +8,12 @@ use flate2::{Compression, write::GzEncoder};
 use polars::prelude::*;
 use serde_json::{Value, json};
 
-use super::{named_trials, some};
+use super::error::Result;
+use super::trials::{named_trials, not_empty};
+use crate::error::io_error;
 use crate::journal::TrialEnd;
 use crate::store::RunDir;
 use crate::summary::query::{collect, number, scan, sender, whole_intervals};
-use crate::{Result, io_error};
 
 /// flent's step: its series share one axis of time.
 const STEP_S: f64 = 0.2;
@@ -42,7 +43,7 @@ pub fn flent(run_dir: &Path, output: &Path) -> Result<Vec<PathBuf>> {
         done.map_err(io_error("write", &to))?;
         written.push(to);
     }
-    some(written, run_dir, "no trial has intervals of flows")
+    not_empty(written, run_dir, "no trial has intervals of flows")
 }
 
 /// The samples of each subject, in order of time. `values`: name and column.

@@ -2,10 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{named_trials, some};
+use super::error::Result;
+use super::trials::{named_trials, not_empty};
+use crate::error::io_error;
 use crate::layout::list;
 use crate::store::RunDir;
-use crate::{Result, io_error};
 
 /// Copies what each iperf3 wrote into a folder, named by point, trial, node, flow group and end
 /// (`point-0-trial-01-src-bulk-client.json`). A stream of events (iperf3 3.17 and newer) is put together as the one object that
@@ -35,7 +36,7 @@ pub fn iperf3(run_dir: &Path, output: &Path) -> Result<Vec<PathBuf>> {
             }
         }
     }
-    some(written, run_dir, "no trial has files of iperf3 under raw/")
+    not_empty(written, run_dir, "no trial has files of iperf3 under raw/")
 }
 
 /// One JSON object of a stream of events; what is none stays as it is.

@@ -8,13 +8,13 @@ use ccbench_proto::resolve;
 use ccbench_proto::schedule::Point;
 use ccbench_proto::units::{FRAME_BYTES, Limit};
 
+use super::error::{FigureError, Result};
 use super::{Kind, Request};
 use crate::journal::{PhaseRecord, TrialEnd};
 use crate::store::{Levels, RunDir};
 pub(super) use crate::summary::group_of;
 use crate::summary::query::values;
 use crate::summary::{Group, Schedule, Summary, compute_of};
-use crate::{Result, ResultsError};
 
 /// The chosen part of a run.
 pub(super) struct Data {
@@ -91,7 +91,7 @@ impl Data {
 
     /// Keeps the trials with this value, or checks that this kind can choose by a row's column and that the value occurs.
     fn narrow(&mut self, column: &str, value: &str) -> Result<()> {
-        let wrong = |why: String| ResultsError::Where {
+        let wrong = |why: String| FigureError::Where {
             column: column.to_owned(),
             value: value.to_owned(),
             why,
@@ -143,7 +143,7 @@ impl Data {
             "cc" => &["cc_state"],
             _ => &["intervals", "flow_samples"],
         };
-        values(&self.run, &self.trials, tables, column)
+        Ok(values(&self.run, &self.trials, tables, column)?)
     }
 
     /// A point's level of a factor.
@@ -296,7 +296,7 @@ impl Data {
     pub(super) fn summary(&self) -> Result<Summary> {
         let chosen: BTreeSet<(u32, u16)> =
             self.trials.iter().map(|end| (end.point_id, end.trial)).collect();
-        compute_of(&self.run, |end| chosen.contains(&(end.point_id, end.trial)))
+        Ok(compute_of(&self.run, |end| chosen.contains(&(end.point_id, end.trial)))?)
     }
 
     /// Groups that the plan lets run in most of a phase, and how many flows each has.
@@ -373,8 +373,8 @@ impl Data {
     }
 
     /// That this kind has no data; which have is found out by [`super::draw`].
-    pub(super) fn nothing(&self, why: &str) -> ResultsError {
-        ResultsError::NoFigure {
+    pub(super) fn nothing(&self, why: &str) -> FigureError {
+        FigureError::NoData {
             path: self.run.path().to_path_buf(),
             kind: self.request.kind.name(),
             why: why.to_owned(),

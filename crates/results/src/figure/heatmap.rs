@@ -7,6 +7,7 @@ use ccbench_proto::metric::WHOLE_TRIAL;
 use super::axes::{Axis, Frame, SMALL, TITLE, left_margin};
 use super::canvas::{Anchor, Canvas, FAINT, INK, Stroke, Style, fitted};
 use super::data::{Data, group_of, listed};
+use super::error::{FigureError, Result};
 use super::phases::titled;
 use super::png::points;
 use super::{COLUMN_MM, Figure, TWO_COLUMNS_MM};
@@ -14,7 +15,6 @@ use crate::csv::Table;
 use crate::display::readable;
 use crate::model::name_and_stat;
 use crate::summary::{PointRow, Scope, Summary};
-use crate::{Result, ResultsError};
 
 /// From little to much: cividis, which is the same to all eyes and rises in lightness.
 const SCALE: [[f64; 3]; 6] = [
@@ -124,14 +124,14 @@ fn rows(data: &Data, summary: &Summary) -> Result<Vec<PointRow>> {
     if of_metric.is_empty() && !anywhere.is_empty() {
         let phases: Vec<&str> = phases.into_iter().collect();
         let why = format!("`{asked}` has no number there; it has in {}", phases.join(", "));
-        return Err(ResultsError::Where { column: "phase".to_owned(), value: phase, why });
+        return Err(FigureError::Where { column: "phase".to_owned(), value: phase, why });
     }
     if of_metric.is_empty() {
         let mut known: Vec<String> =
             summary.point_rows.iter().map(|row| format!("{}:{}", row.metric, row.stat)).collect();
         known.sort();
         known.dedup();
-        return Err(ResultsError::UnknownMetric {
+        return Err(FigureError::UnknownMetric {
             metric: asked.to_owned(),
             known: known.join(", "),
         });
@@ -145,7 +145,7 @@ fn rows(data: &Data, summary: &Summary) -> Result<Vec<PointRow>> {
                 let subjects: BTreeSet<&String> =
                     of_metric.iter().map(|row| &row.subject).collect();
                 let why = format!("`{asked}` has no number of it; it has of {}", listed(subjects));
-                ResultsError::Where { column: column.to_owned(), value: value.to_owned(), why }
+                FigureError::Where { column: column.to_owned(), value: value.to_owned(), why }
             })?)
         }
         None => {

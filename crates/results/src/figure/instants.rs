@@ -6,7 +6,7 @@ use polars::prelude::*;
 
 use super::Kind;
 use super::data::Data;
-use crate::Result;
+use super::error::Result;
 use crate::journal::{PhaseRecord, TrialEnd};
 use crate::summary::query::{batches, collect, in_flight, number, scan, sender};
 use crate::summary::settling::INSTANT_S;

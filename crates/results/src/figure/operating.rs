@@ -8,10 +8,10 @@ use super::axes::{
 };
 use super::canvas::{Anchor, Canvas, FAINT, INK, Shape, Stroke, Style, colour, fitted, shape};
 use super::data::{Data, Path, group_of, looks};
+use super::error::Result;
 use super::instants::{Flow, Instant, Mean, Operating, flows, operating};
 use super::png::points;
 use super::{COLUMN_MM, Figure, Kind, TWO_COLUMNS_MM};
-use crate::Result;
 use crate::csv::Table;
 
 /// Of the optimum, which is no flow.

@@ -3,6 +3,7 @@
 use super::axes::{Along, Axis, Frame, Key, left_margin, legend};
 use super::canvas::{Canvas, INK, Stroke, colour};
 use super::data::Data;
+use super::error::{FigureError, Result};
 use super::png::points;
 use super::{COLUMN_MM, Figure, TWO_COLUMNS_MM};
 use crate::csv::{Cell, Table};
@@ -10,7 +11,6 @@ use crate::display::readable;
 use crate::journal::PhaseRecord;
 use crate::model::name_and_stat;
 use crate::summary::{Scope, Summary};
-use crate::{Result, ResultsError};
 
 /// Bars in one column of a paper, at most.
 const MOST_IN_A_COLUMN: usize = 12;
@@ -86,7 +86,7 @@ fn metrics(data: &Data, summary: &Summary) -> Result<Vec<Metric>> {
                 of_groups().map(|row| format!("{}:{}", row.metric, row.stat)).collect();
             known.sort();
             known.dedup();
-            return Err(ResultsError::UnknownMetric {
+            return Err(FigureError::UnknownMetric {
                 metric: asked.clone(),
                 known: known.join(", "),
             });

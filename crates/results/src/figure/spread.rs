@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use super::axes::{Axis, Frame, Key, Row, left_margin, legend};
 use super::canvas::{Anchor, Canvas, FAINT, INK, Stroke, Style, colour, dash, fitted};
 use super::data::{Data, group_of, looks};
+use super::error::Result;
 use super::instants::{Flow, Instant, flows};
 use super::png::points;
 use super::{COLUMN_MM, Figure, Kind, TWO_COLUMNS_MM};
-use crate::Result;
 use crate::csv::Table;
 use crate::summary::statistics::jain;
 

@@ -9,12 +9,12 @@ use ccbench_proto::trace::{Cursor, OpportunityCursor, Replay, Trace};
 use super::axes::{Axis, Frame, Key, left_margin, legend, phase_names};
 use super::canvas::{Canvas, FAINT, Stroke, colour, dash};
 use super::data::{Data, group_of, looks};
+use super::error::{FigureError, Result};
 use super::png::points;
 use super::{Figure, Kind, TWO_COLUMNS_MM};
 use crate::csv::Table;
 use crate::journal::{PhaseRecord, TrialEnd};
 use crate::series::{self, Curve, Panel};
-use crate::{Result, ResultsError};
 
 /// Stretches of time that a curve is cut into: finer than a printer's dots at a figure's width.
 const STRETCHES: u32 = 700;
@@ -61,7 +61,7 @@ fn chosen(data: &Data, end: &TrialEnd) -> Result<Vec<Panel>> {
     for metric in asked {
         if !SERIES.iter().any(|(name, _)| name == metric) {
             let known = SERIES.map(|(name, _)| name).join(", ");
-            return Err(ResultsError::UnknownMetric { metric: metric.clone(), known });
+            return Err(FigureError::UnknownMetric { metric: metric.clone(), known });
         }
     }
     let wanted = |nth: usize, name: &str| match asked.is_empty() {
@@ -111,7 +111,7 @@ fn inner(data: &Data, end: &TrialEnd) -> Result<Vec<Panel>> {
     let known: BTreeSet<String> = states.iter().map(variable).collect();
     if let Some(metric) = asked.iter().find(|metric| !known.contains(*metric)) {
         let known = known.into_iter().collect::<Vec<_>>().join(", ");
-        return Err(ResultsError::UnknownMetric { metric: metric.clone(), known });
+        return Err(FigureError::UnknownMetric { metric: metric.clone(), known });
     }
     for panel in &mut states {
         panel.curves.retain(|curve| data.takes_flow(&curve.name));

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::rows::each_piece;
-use crate::Result;
+use crate::error::Result;
 use crate::journal::TrialEnd;
 use crate::parallel::in_parallel;
 use crate::store::RunDir;

@@ -2,7 +2,7 @@
 
 use super::rows::{Gathered, Names, each_piece};
 use super::sampled::Grid;
-use crate::Result;
+use crate::error::Result;
 use crate::journal::TrialEnd;
 use crate::store::RunDir;
 

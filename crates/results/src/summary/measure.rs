@@ -35,7 +35,7 @@ use super::schedule::{Schedule, group_of};
 use super::settling;
 use super::statistics::{self, jain};
 use super::tables::{PhaseRow, Scope};
-use crate::Result;
+use crate::error::Result;
 use crate::journal::{PhaseRecord, TrialEnd};
 use crate::parallel::in_parallel;
 use crate::store::RunDir;

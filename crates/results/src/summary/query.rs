@@ -10,9 +10,9 @@ use polars::prelude::*;
 
 use super::rows::{Texts, each_piece};
 use crate::curve::Curve;
+use crate::error::{Result, polars_error};
 use crate::journal::TrialEnd;
 use crate::store::RunDir;
-use crate::{Result, frame_error};
 
 /// Trials whose files one query reads, and samples in them; bounds the memory of a summary whatever the size of the run.
 pub(super) const BATCH: usize = 64;
@@ -88,7 +88,7 @@ pub(super) fn group(
 /// Names of a table's columns; runs of an older version have fewer.
 pub(super) fn columns(run: &RunDir, table: &str, trials: &[&TrialEnd]) -> Result<Vec<String>> {
     let Some(mut scan) = scan(run, table, trials)? else { return Ok(vec![]) };
-    let schema = scan.collect_schema().map_err(frame_error("read", &dir(run, table)))?;
+    let schema = scan.collect_schema().map_err(polars_error("read", &dir(run, table)))?;
     Ok(schema.iter_names().map(ToString::to_string).collect())
 }
 
@@ -223,7 +223,7 @@ pub(crate) fn link_instants(run: &RunDir, trials: &[&TrialEnd]) -> Result<Option
     }
     let curve = |point_id, link: &str| run.traced().curve(point_id, link);
     let rows = rows.collect().and_then(|rows| traced(rows, curve));
-    rows.map(|rows| Some(rows.lazy())).map_err(frame_error("read", &dir(run, LINK_TABLE)))
+    rows.map(|rows| Some(rows.lazy())).map_err(polars_error("read", &dir(run, LINK_TABLE)))
 }
 
 /// The rate of opportunities is that of so long a time around an instant.
@@ -281,7 +281,7 @@ pub(crate) fn scan(run: &RunDir, table: &str, trials: &[&TrialEnd]) -> Result<Op
         return Ok(None);
     }
     let dir = dir(run, table);
-    let failed = || frame_error("read", &dir);
+    let failed = || polars_error("read", &dir);
     let paths =
         paths.into_iter().map(PlRefPath::try_from_pathbuf).collect::<PolarsResult<Vec<_>>>();
     let options = ScanArgsParquet {
@@ -297,7 +297,7 @@ pub(crate) fn scan(run: &RunDir, table: &str, trials: &[&TrialEnd]) -> Result<Op
 
 /// Reads what a query over one table gives.
 pub(crate) fn collect(run: &RunDir, table: &str, rows: LazyFrame) -> Result<Lines> {
-    rows.collect().map(Lines).map_err(frame_error("read", &dir(run, table)))
+    rows.collect().map(Lines).map_err(polars_error("read", &dir(run, table)))
 }
 
 /// Groups rows by trial, phase and `keys`.

@@ -9,9 +9,9 @@ use std::path::Path;
 use polars::io::mmap::MmapBytesReader;
 use polars::prelude::*;
 
+use crate::error::{Result, io_error, polars_error};
 use crate::journal::TrialEnd;
 use crate::store::RunDir;
-use crate::{Result, frame_error, io_error};
 
 /// Rows of a piece: bounds the memory that a file takes, whatever its size.
 const PIECE_ROWS: usize = 1 << 19;
@@ -94,8 +94,8 @@ pub(super) fn each_piece(
     }
     for path in run.files(end, table) {
         let mut first = open(&path)?;
-        let metadata = first.get_metadata().map_err(frame_error("read", &path))?.clone();
-        let schema = first.schema().map_err(frame_error("read", &path))?;
+        let metadata = first.get_metadata().map_err(polars_error("read", &path))?.clone();
+        let schema = first.schema().map_err(polars_error("read", &path))?;
         let there = wanted.iter().filter(|name| schema.contains(name));
         let columns: Vec<String> = there.map(ToString::to_string).collect();
         let mut first = Some(first);
@@ -113,7 +113,7 @@ pub(super) fn each_piece(
                 .with_slice(Some((from, PIECE_ROWS)))
                 .read_parallel(ParallelStrategy::None)
                 .finish();
-            let mut frame = frame.map_err(frame_error("read", &path))?;
+            let mut frame = frame.map_err(polars_error("read", &path))?;
             // Rows are found by number: one chunk instead of one per row group.
             frame.rechunk_mut();
             take(&Piece(frame));

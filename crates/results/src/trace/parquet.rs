@@ -6,10 +6,30 @@ use ccbench_proto::trace::Steps;
 use ccbench_proto::units::{Ppm, Rate};
 use polars::prelude::*;
 
+/// A Parquet file is not a trace, or a trace cannot be written as Parquet.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ParquetTraceError {
+    /// Polars cannot read or write the file.
+    #[error(transparent)]
+    Polars(#[from] PolarsError),
+    /// The column of times is missing.
+    #[error("it has no column {}", COLUMNS[0])]
+    NoTimes,
+    /// A cell is not a number.
+    #[error("row {row}: {value} is not a number")]
+    NotANumber {
+        /// Counted from 1.
+        row: usize,
+        /// The cell.
+        value: String,
+    },
+}
+
 const COLUMNS: [&str; 4] = ["t_us", "rate_bps", "delay_us", "loss_ppm"];
 
 /// The file of these steps; a last row of nothing is their end.
-pub fn of_steps(steps: &Steps) -> Result<Vec<u8>, String> {
+pub fn of_steps(steps: &Steps) -> Result<Vec<u8>, ParquetTraceError> {
     let rows = || steps.steps.iter().map(Some).chain([None]);
     let times: Vec<f64> =
         rows().map(|row| row.map_or(steps.length_ns, |step| step.at_ns) as f64 / 1000.0).collect();
@@ -25,21 +45,20 @@ pub fn of_steps(steps: &Steps) -> Result<Vec<u8>, String> {
     if losses.iter().any(Option::is_some) {
         columns.push(Column::new(COLUMNS[3].into(), losses));
     }
-    let mut frame = DataFrame::new(rows().count(), columns).map_err(|e| e.to_string())?;
+    let mut frame = DataFrame::new(rows().count(), columns)?;
     let mut bytes = Vec::new();
     ParquetWriter::new(&mut bytes)
         .with_compression(ParquetCompression::Zstd(None))
-        .finish(&mut frame)
-        .map_err(|e| e.to_string())?;
+        .finish(&mut frame)?;
     Ok(bytes)
 }
 
 /// The file as text. Columns of other names are left out.
-pub fn to_text(bytes: Vec<u8>) -> Result<String, String> {
-    let frame = ParquetReader::new(Cursor::new(bytes)).finish().map_err(|e| e.to_string())?;
+pub fn to_text(bytes: Vec<u8>) -> Result<String, ParquetTraceError> {
+    let frame = ParquetReader::new(Cursor::new(bytes)).finish()?;
     let found: Vec<&Column> = COLUMNS.iter().filter_map(|name| frame.column(name).ok()).collect();
     if found.first().is_none_or(|column| column.name() != COLUMNS[0]) {
-        return Err(format!("it has no column {}", COLUMNS[0]));
+        return Err(ParquetTraceError::NoTimes);
     }
     let names: Vec<&str> = found.iter().map(|column| column.name().as_str()).collect();
     let mut text = names.join(",");
@@ -49,10 +68,13 @@ pub fn to_text(bytes: Vec<u8>) -> Result<String, String> {
             if index > 0 {
                 text.push(',');
             }
-            match column.get(row).map_err(|e| e.to_string())? {
+            match column.get(row)? {
                 AnyValue::Null => {}
                 value if value.is_primitive_numeric() => text.push_str(&value.to_string()),
-                other => return Err(format!("row {}: {other} is no number", row + 1)),
+                other => {
+                    let value = other.to_string();
+                    return Err(ParquetTraceError::NotANumber { row: row + 1, value });
+                }
             }
         }
         text.push('\n');

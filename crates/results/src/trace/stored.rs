@@ -11,14 +11,23 @@ use ccbench_proto::trace::{self, TraceError};
 /// The folder of a results directory that holds them.
 pub const FOLDER: &str = "traces";
 
+/// A stored trace cannot be read.
+#[derive(Debug, thiserror::Error)]
+enum ReadError {
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+}
+
 /// What is stored in a results directory of these files of its plan, and why the others are left out.
 pub fn stored(results: &Path, files: &BTreeSet<String>) -> (TraceFiles, Vec<String>) {
     let (mut found, mut left_out) = (TraceFiles::new(), vec![]);
     for (file, name) in stored_names(files) {
         let path = results.join(FOLDER).join(name);
-        let read = || -> Result<TraceFacts, String> {
-            let bytes = std::fs::read(&path).map_err(|error| error.to_string())?;
-            facts(&file, &bytes).map_err(|error| error.to_string())
+        let read = || -> Result<TraceFacts, ReadError> {
+            let bytes = std::fs::read(&path)?;
+            Ok(facts(&file, &bytes)?)
         };
         match read() {
             Ok(facts) => drop(found.insert(file, Ok(facts))),

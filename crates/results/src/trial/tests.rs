@@ -7,8 +7,9 @@ use ccbench_proto::units::Micros;
 use polars::prelude::*;
 
 use super::*;
+use crate::journal::JournalError;
 use crate::model::{Choice, Status};
-use crate::store::{RunDir, RunInfo};
+use crate::store::{RunDir, RunInfo, StoreError};
 
 fn info() -> RunInfo {
     RunInfo {
@@ -216,12 +217,12 @@ fn resuming_with_another_plan_or_while_another_process_writes_is_refused() {
     let run = RunDir::create(root.path(), &info()).unwrap();
     let other = RunInfo { plan_sha256: "fedcba9876543210".into(), ..info() };
     let error = RunDir::resume(run.path(), &other).unwrap_err();
-    assert!(matches!(error, ResultsError::OtherPlan { .. }), "{error}");
+    assert!(matches!(error, StoreError::OtherPlan { .. }), "{error}");
     let error = RunDir::resume(run.path(), &info()).unwrap_err();
-    assert!(matches!(error, ResultsError::InUse { .. }), "{error}");
+    assert!(matches!(error, StoreError::Journal(JournalError::Locked { .. })), "{error}");
     let reader = RunDir::open(run.path()).unwrap();
     let error = reader.begin_trial(key(&reader, 1), &phases(), clocks()).err().unwrap();
-    assert!(matches!(error, ResultsError::ReadOnly { .. }), "{error}");
+    assert!(matches!(error, TrialError::Journal(JournalError::ReadOnly { .. })), "{error}");
 }
 
 #[test]
@@ -305,10 +306,10 @@ fn raw_files_cannot_leave_their_directory() {
     for name in ["../up", "", ".hidden", "a/b"] {
         let raw = wire::Raw { name: name.into(), data: vec![1] };
         let error = writer.push("src", event(Of::Raw(raw))).unwrap_err();
-        assert!(matches!(error, ResultsError::RawName { .. }), "{name}");
+        assert!(matches!(error, TrialError::RawFile { .. }), "{name}");
     }
     let error = writer.push("nobody", event(Of::Probe(wire::Probe::default()))).unwrap_err();
-    assert!(matches!(error, ResultsError::UnknownNode { .. }));
+    assert!(matches!(error, TrialError::UnknownNode { .. }));
 }
 
 #[test]
@@ -431,7 +432,7 @@ fn what_cannot_be_written_is_told_by_every_later_step_and_commits_nothing() {
         std::fs::write(writer.staging.join("probes"), "in the way").unwrap();
         writer
     };
-    let says_so = |error: ResultsError| {
+    let says_so = |error: TrialError| {
         let text = error.to_string();
         assert!(text.starts_with("cannot create") && text.contains("/probes"), "{text}");
     };

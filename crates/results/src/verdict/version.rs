@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use ccbench_proto::event::UnreadableEvent;
 use ccbench_proto::wire::{Event, NodeInfo};
 
-use super::{Findings, Status};
+use super::findings::Findings;
+use crate::model::Status;
 
 /// Unreadable messages per node.
 #[derive(Debug, Default)]

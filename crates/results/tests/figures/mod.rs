@@ -25,7 +25,7 @@ fn drawn(kind: Kind, wheres: &[(&str, &str)]) -> Vec<Figure> {
 fn refused(kind: Kind, wheres: &[(&str, &str)]) -> String {
     let root = tempfile::tempdir().unwrap();
     let error = figure::draw(&made_up(root.path()), &request(kind, wheres)).unwrap_err();
-    assert!(error.is_of_the_command(), "{error}");
+    assert!(error.class() == ErrorClass::Usage, "{error}");
     error.to_string()
 }
 
@@ -315,7 +315,7 @@ fn what_a_kind_cannot_be_narrowed_by_and_what_does_not_occur_is_refused() {
     let run = made_up(root.path());
     let said = |kind, wheres: &[(&str, &str)]| {
         let error = figure::draw(&run, &request(kind, wheres)).unwrap_err();
-        assert!(error.is_of_the_command(), "{error}");
+        assert!(error.class() == ErrorClass::Usage, "{error}");
         error.to_string()
     };
     let all = "point_id, trial, phase, group";

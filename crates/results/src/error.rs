@@ -1,0 +1,91 @@
+//! Errors of file operations, which every module's own error includes, and the class that decides the exit code.
+
+use std::path::{Path, PathBuf};
+
+use polars::error::PolarsError;
+
+/// Who has to act on an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ErrorClass {
+    /// The command names something that does not exist or does not fit: the user corrects the command.
+    Usage,
+    /// The command is right; reading, writing or computing failed.
+    Run,
+}
+
+/// A file of a results directory could not be read or written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FileError {
+    /// The file system refused.
+    #[error("cannot {op} {}: {source}{}", path.display(), hint(source))]
+    Io {
+        /// The operation.
+        op: &'static str,
+        /// The file or directory.
+        path: PathBuf,
+        /// The system's error.
+        source: std::io::Error,
+    },
+    /// Polars refused.
+    #[error("cannot {op} {}: {source}{}", path.display(), polars_hint(source))]
+    Polars {
+        /// The operation.
+        op: &'static str,
+        /// The file or directory.
+        path: PathBuf,
+        /// Polars' error.
+        source: PolarsError,
+    },
+    /// A JSON file or line could not be written or parsed.
+    #[error("cannot {op} {}: {source}", path.display())]
+    Json {
+        /// The operation.
+        op: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The parser's error.
+        source: serde_json::Error,
+    },
+}
+
+impl FileError {
+    /// Never the command's fault.
+    pub const fn class(&self) -> ErrorClass {
+        match self {
+            Self::Io { .. } | Self::Polars { .. } | Self::Json { .. } => ErrorClass::Run,
+        }
+    }
+}
+
+/// What to do, where the system's message does not say.
+fn hint(error: &std::io::Error) -> &'static str {
+    match error.kind() {
+        std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
+            "; free space there (`ccbench run --resume` continues a run)"
+        }
+        _ => "",
+    }
+}
+
+fn polars_hint(error: &PolarsError) -> &'static str {
+    match error {
+        PolarsError::IO { error, .. } => hint(error),
+        _ => "",
+    }
+}
+
+/// Result of reading and writing files.
+pub(crate) type Result<T, E = FileError> = std::result::Result<T, E>;
+
+/// Adds the operation and the path to an I/O error.
+pub(crate) fn io_error(op: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> FileError {
+    let path = path.to_path_buf();
+    move |source| FileError::Io { op, path, source }
+}
+
+/// Adds the operation and the path to a Polars error.
+pub(crate) fn polars_error(op: &'static str, path: &Path) -> impl FnOnce(PolarsError) -> FileError {
+    let path = path.to_path_buf();
+    move |source| FileError::Polars { op, path, source }
+}

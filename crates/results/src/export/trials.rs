@@ -1,0 +1,28 @@
+//! What the formats of other tools share: a file for each trial that left rows.
+
+use std::path::{Path, PathBuf};
+
+use super::error::{ExportError, Result};
+use crate::journal::TrialEnd;
+use crate::store::RunDir;
+
+/// The written files; an error if there are none.
+pub(super) fn not_empty(
+    written: Vec<PathBuf>,
+    run_dir: &Path,
+    why: &'static str,
+) -> Result<Vec<PathBuf>> {
+    if written.is_empty() {
+        return Err(ExportError::NoData { path: run_dir.to_path_buf(), why });
+    }
+    Ok(written)
+}
+
+/// Trials that left rows, and the part of a file name that identifies each of them.
+pub(super) fn named_trials(run: &RunDir) -> Vec<(TrialEnd, String)> {
+    let name = |end: TrialEnd| {
+        let name = format!("point-{}-trial-{:02}", end.point_id, end.trial);
+        (end, name)
+    };
+    run.trials().into_iter().filter(|end| !end.rows.is_empty()).map(name).collect()
+}

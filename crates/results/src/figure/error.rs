@@ -1,0 +1,96 @@
+//! Why a figure cannot be drawn or written.
+
+use std::path::PathBuf;
+
+use crate::error::{ErrorClass, FileError};
+use crate::store::StoreError;
+
+/// Result of drawing and writing figures.
+pub type Result<T, E = FigureError> = std::result::Result<T, E>;
+
+/// A figure cannot be drawn or written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FigureError {
+    /// A file cannot be read or written.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The results directory cannot be opened.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The run has no data for this figure.
+    #[error("no {kind} figure of {}: {why}; {possible}", path.display())]
+    NoData {
+        /// The results directory.
+        path: PathBuf,
+        /// The kind of figure.
+        kind: &'static str,
+        /// What is missing.
+        why: String,
+        /// The kinds that the run has data for.
+        possible: String,
+    },
+    /// `--where` selects rows that the run does not have.
+    #[error("--where {column}={value}: {why}")]
+    Where {
+        /// Before the `=`.
+        column: String,
+        /// After it.
+        value: String,
+        /// What is wrong, and which values exist.
+        why: String,
+    },
+    /// The figure has no such metric.
+    #[error("there is no metric `{metric}` here; there are: {known}")]
+    UnknownMetric {
+        /// As given.
+        metric: String,
+        /// The metrics that exist.
+        known: String,
+    },
+    /// One output file for several figures.
+    #[error(
+        "{} would hold {} figures ({}); name a folder, or choose one with --where",
+        path.display(), stems.len(), stems.join(", ")
+    )]
+    OneFile {
+        /// The file.
+        path: PathBuf,
+        /// The figures' names.
+        stems: Vec<String>,
+    },
+    /// The output file's extension is none of the formats.
+    #[error(
+        "{} is neither SVG nor PNG: name a file that ends in .svg or .png, or a folder; to get PDF, convert the SVG with \
+        rsvg-convert, Inkscape or a browser",
+        path.display()
+    )]
+    Format {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The SVG cannot be rendered as PNG.
+    #[error("cannot draw {what} as PNG: {why}; make it smaller, or take --format svg")]
+    Png {
+        /// The figure's name.
+        what: String,
+        /// Why.
+        why: String,
+    },
+}
+
+impl FigureError {
+    /// Who has to act.
+    pub const fn class(&self) -> ErrorClass {
+        match self {
+            Self::File(error) => error.class(),
+            Self::Store(error) => error.class(),
+            Self::NoData { .. }
+            | Self::Where { .. }
+            | Self::UnknownMetric { .. }
+            | Self::OneFile { .. }
+            | Self::Format { .. } => ErrorClass::Usage,
+            Self::Png { .. } => ErrorClass::Run,
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! Why a results directory cannot be made, opened, resumed or finished.
+
+use std::path::PathBuf;
+
+use crate::error::{ErrorClass, FileError};
+use crate::journal::JournalError;
+
+/// A results directory cannot be made, opened, resumed or finished.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// A file cannot be read or written.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The journal cannot be read or written.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// A directory that ccbench did not make.
+    #[error(
+        "{} is not a results directory of ccbench ({why}); give the directory that `ccbench run` printed",
+        path.display()
+    )]
+    NotResults {
+        /// The directory.
+        path: PathBuf,
+        /// What is missing.
+        why: &'static str,
+    },
+    /// A plan file instead of a results directory.
+    #[error(
+        "{} is a plan, not a results directory; `ccbench run {}` runs it and prints the directory",
+        path.display(), path.display()
+    )]
+    IsPlan {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A resumed run whose plan resolves to something else.
+    #[error(
+        "{} holds a run of another plan (its resolved plan has sha256 {found}, this one {expected}); \
+         resume with the plan in {}/plan.toml, or start a new run",
+        path.display(), path.display()
+    )]
+    OtherPlan {
+        /// The results directory.
+        path: PathBuf,
+        /// Of the plan that the directory was made for.
+        found: String,
+        /// Of the plan given now.
+        expected: String,
+    },
+    /// The directory for an import is not empty.
+    #[error("{} is not empty; name a directory that does not exist yet", path.display())]
+    NotEmpty {
+        /// The directory.
+        path: PathBuf,
+    },
+}
+
+impl StoreError {
+    /// Who has to act.
+    pub const fn class(&self) -> ErrorClass {
+        match self {
+            Self::File(error) => error.class(),
+            Self::Journal(error) => error.class(),
+            Self::NotResults { .. } | Self::IsPlan { .. } | Self::NotEmpty { .. } => {
+                ErrorClass::Usage
+            }
+            Self::OtherPlan { .. } => ErrorClass::Run,
+        }
+    }
+}
