@@ -4,7 +4,7 @@ export CARGO_TARGET_DIR ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ccbench/target
 BIN := $(CARGO_TARGET_DIR)/debug
 PREFIX ?= /usr/local
 
-.PHONY: all demo test test-fast test-lab test-vm lab lint bench bench-results install uninstall setup build man
+.PHONY: all demo test test-fast test-lab test-vm lab lint fmt clippy doc machete deny msrv msrv-version bench bench-results install uninstall setup build man
 
 all: build
 
@@ -40,9 +40,35 @@ test-fast:
 test-vm:
 	tests/vm/run.sh
 
-lint:
+# Checks of the code without running it; each is a target. cargo-machete and cargo-deny are skipped with a note where they are not
+# installed: cargo install --locked cargo-machete cargo-deny
+lint: fmt clippy doc machete deny
+
+fmt:
 	cargo fmt --all --check
+
+clippy:
 	cargo clippy --locked --workspace --all-targets --features netns,browser -- -D warnings
+
+# rustdoc without warnings.
+doc:
+	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --workspace
+
+# Unused dependencies.
+machete:
+	@if command -v cargo-machete >/dev/null; then cargo machete; else echo "skipped: cargo-machete is not installed"; fi
+
+# Licences, banned crates and sources (deny.toml). Advisories need the network: cargo deny check advisories
+deny:
+	@if command -v cargo-deny >/dev/null; then cargo deny check licenses bans sources; \
+		else echo "skipped: cargo-deny is not installed"; fi
+
+# Builds with the oldest supported compiler (rust-version in Cargo.toml): rustup toolchain install $(MSRV)
+MSRV := $(shell sed -n 's/^rust-version = "\(.*\)"/\1.0/p' Cargo.toml)
+msrv-version:
+	@echo $(MSRV)
+msrv:
+	cargo +$(MSRV) check --locked --workspace --all-targets --features netns,browser
 
 # Ratios measured in one run: cost of controller and agents, start-up, overhead per trial; of userspace links beside plain
 # veth; of watching sockets, by polling and at every acknowledgement, and of runs with and without; of a trial's processing beside the coexistence study's

@@ -6,7 +6,7 @@
 set -euo pipefail
 
 if ! command -v cargo >/dev/null; then
-    echo "setup: no cargo: install a Rust toolchain (1.90 or newer) from https://rustup.rs" >&2
+    echo "setup: no cargo: install a Rust toolchain (1.95 or newer) from https://rustup.rs" >&2
     exit 1
 fi
 

@@ -13,6 +13,7 @@
 //!
 //! Measured on two processors, for 10 s each (`cargo test -p ccbench-tests --lib -- --ignored --nocapture cpu`):
 //! MEASURED
+#![expect(clippy::disallowed_methods, reason = "a test measures real time")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;

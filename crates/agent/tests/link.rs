@@ -1,5 +1,6 @@
 //! `ccbench-agent link` in real network namespaces with real packets. Needs root and iproute2; without them it
 //! fails.
+#![allow(clippy::disallowed_methods, reason = "a test measures real time")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod link_support;

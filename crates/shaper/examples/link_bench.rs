@@ -2,6 +2,7 @@
 //! with it: the ratios are what survives on another machine. Makes namespaces of its own; needs root.
 //!
 //! `link_bench [REPETITIONS]`: medians, with the least and the most in parentheses.
+#![allow(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 #![allow(clippy::unwrap_used, reason = "a benchmark may panic")]
 
 use std::io::{IoSliceMut, Read, Write};

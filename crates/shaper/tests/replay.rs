@@ -2,6 +2,7 @@
 //! iproute2 and a kernel with htb, clsact, u32, mirred and veth. Real traces are read from the folder that
 //! CCBENCH_TRACES names: CCBENCH_TRACE_SECONDS of each (all if unset), rates divided by CCBENCH_TRACE_SCALE for
 //! machines that cannot carry gigabits, and only those whose path has CCBENCH_TRACE_ONLY in it.
+#![allow(clippy::disallowed_methods, reason = "a test measures real time")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::net::UdpSocket;

@@ -3,6 +3,7 @@
 //! way to look at 10, 100 and 1000 sockets. Ratios within one run are what to watch.
 //!
 //! `ack_cost [events] [effect] [neighbours] [looks]`: only these parts.
+#![allow(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 #![allow(clippy::unwrap_used, missing_docs, reason = "a benchmark may panic")]
 
 use std::process::Command;

@@ -1,5 +1,6 @@
 //! The userspace link in network namespaces with real traffic. These tests need root, iproute2 and ethtool,
 //! and a kernel with clsact, u32, mirred and veth; without them they fail.
+#![allow(clippy::disallowed_methods, reason = "a test measures real time")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::io::{Read, Write};
