@@ -67,20 +67,8 @@ async fn instances_with_parameters_of_their_own_carry_flows_and_are_gone() {
     for rows in [&client, &server] {
         assert!(rows.events.iter().all(|e| !e.name().ends_with("error")), "{:?}", rows.events);
     }
-    for rows in [&client, &server] {
-        let told = |kind: &str| -> Vec<serde_json::Value> {
-            let data =
-                rows.events_of(kind).into_iter().map(|e| serde_json::from_str(&e.data_json()));
-            data.collect::<Result<_, _>>().unwrap()
-        };
-        let sockets = told("cc_sockets");
-        assert_eq!(sockets.len(), 3);
-        for seen in sockets {
-            let of = |field: &str| seen[field].as_u64().unwrap();
-            assert!(of("set") > 0 && of("refused") == 0 && of("ended") > 0, "{seen}");
-            assert_eq!(of("paced"), 0, "none of these congestion controls paces: {seen}");
-        }
-    }
+    sockets_are_set(&client);
+    sockets_are_set(&server);
     for (group, cc) in [("a", "quick"), ("b", "slow"), ("c", "cubic")] {
         let flow = client.flows.iter().find(|f| f.group == group && f.role == "data").unwrap();
         assert_eq!((flow.cc_requested.as_str(), flow.cc_actual.as_str()), (cc, cc));
@@ -120,6 +108,21 @@ async fn instances_with_parameters_of_their_own_carry_flows_and_are_gone() {
             "{threshold:?} {base:?}"
         );
     });
+}
+
+/// Every socket has its congestion control, and none paces.
+fn sockets_are_set(rows: &Rows) {
+    let told = |kind: &str| -> Vec<serde_json::Value> {
+        let data = rows.events_of(kind).into_iter().map(|e| serde_json::from_str(&e.data_json()));
+        data.collect::<Result<_, _>>().unwrap()
+    };
+    let sockets = told("cc_sockets");
+    assert_eq!(sockets.len(), 3);
+    for seen in sockets {
+        let of = |field: &str| seen[field].as_u64().unwrap();
+        assert!(of("set") > 0 && of("refused") == 0 && of("ended") > 0, "{seen}");
+        assert_eq!(of("paced"), 0, "none of these congestion controls paces: {seen}");
+    }
 }
 
 #[tokio::test]

@@ -77,10 +77,9 @@ pub(super) fn check_trial(plan: &Plan, problems: &mut Problems) {
     }
     let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
     for (index, phase) in plan.phases.iter().enumerate() {
-        let number = index.to_string();
         if let Some(earlier) = seen.insert(&phase.name, index) {
             problems.error_from(
-                &["phases", &number, "name"],
+                &["phases", &index.to_string(), "name"],
                 &[&["phases", &earlier.to_string(), "name"]],
                 format!(
                     "`{}` is the name of `phases.{earlier}` already; results are told apart by it",
@@ -88,21 +87,7 @@ pub(super) fn check_trial(plan: &Plan, problems: &mut Problems) {
                 ),
             );
         }
-        if phase.length.get() == 0 {
-            problems
-                .error(&["phases", &number, "length"], "is zero; write it like `length = \"60s\"`");
-            problems.doubt(&["phases", &number, "length"]);
-        }
-        for (i, flow) in phase.flows.iter().enumerate() {
-            let place = i.to_string();
-            let path = ["phases", &number, "flows", &place];
-            known_flow(plan, &path, flow, problems);
-            if let Some(earlier) = phase.flows[..i].iter().position(|other| other == flow) {
-                let why = format!("`{flow}` is named twice in this phase; once is enough");
-                let read = ["phases", &number, "flows", &earlier.to_string()];
-                problems.error_from(&path, &[&read], why);
-            }
-        }
+        check_phase(plan, index, problems);
     }
     let end = spans(plan).last().map(|last| last.end).unwrap_or_default();
     if end > MAX_TRIAL {
@@ -128,6 +113,25 @@ pub(super) fn check_trial(plan: &Plan, problems: &mut Problems) {
                     phase.length, sample.tcp
                 ),
             );
+        }
+    }
+}
+
+/// Length and flows of one phase.
+fn check_phase(plan: &Plan, index: usize, problems: &mut Problems) {
+    let (number, phase) = (index.to_string(), &plan.phases[index]);
+    if phase.length.get() == 0 {
+        problems.error(&["phases", &number, "length"], "is zero; write it like `length = \"60s\"`");
+        problems.doubt(&["phases", &number, "length"]);
+    }
+    for (i, flow) in phase.flows.iter().enumerate() {
+        let place = i.to_string();
+        let path = ["phases", &number, "flows", &place];
+        known_flow(plan, &path, flow, problems);
+        if let Some(earlier) = phase.flows[..i].iter().position(|other| other == flow) {
+            let why = format!("`{flow}` is named twice in this phase; once is enough");
+            let read = ["phases", &number, "flows", &earlier.to_string()];
+            problems.error_from(&path, &[&read], why);
         }
     }
 }
