@@ -6,7 +6,7 @@
 use serde_json::{Value, json};
 use thiserror::Error;
 
-use crate::wire::{Event, Side};
+use crate::wire::{Backend, CongestionControl, Event, Side, Via};
 
 pub use crate::wire::event::{
     BaseRtt, Capture, CcInForce, CcSockets, Ecn, EcnEct1, Import, Kind, Lab, NoData,
@@ -187,6 +187,14 @@ impl Kind {
                 ("mode", !ecn.mode.is_empty()),
                 ("counts_marks", ecn.counts_marks.is_some()),
             ]),
+            Self::Link(link) => first(&[
+                ("backend", link.backend() != Backend::Unspecified),
+                ("reason", link.reason.as_ref().is_some_and(|reason| reason.reason.is_some())),
+            ]),
+            Self::CongestionControl(instance) => {
+                let via = instance.cc.as_ref().map_or(Via::Unspecified, CongestionControl::via);
+                first(&[("via", via != Via::Unspecified)])
+            }
             _ => None,
         }
     }
@@ -231,13 +239,20 @@ impl Kind {
     /// Bodies of the controller's own events.
     fn controller_json(&self) -> Option<Value> {
         Some(match self {
-            Self::Link(link) => json!({
-                "dev": link.dev, "backend": link.backend, "why": link.why, "qdiscs": link.qdiscs,
-            }),
+            Self::Link(link) => {
+                let mut body = json!({
+                    "dev": link.dev, "backend": link.backend().as_text(), "why": link.why(),
+                    "qdiscs": link.qdiscs,
+                });
+                if let Some(fallback) = link.fallback() {
+                    body["fallback"] = json!(fallback);
+                }
+                body
+            }
             Self::CongestionControl(NodeCongestionControl { node, cc }) => {
                 let cc = cc.as_ref()?;
                 json!({
-                    "node": node, "algorithm": cc.algorithm, "kernel_name": cc.kernel_name, "via": cc.via,
+                    "node": node, "algorithm": cc.algorithm, "kernel_name": cc.kernel_name, "via": cc.via().as_text(),
                     "why": cc.why, "params": cc.params,
                 })
             }
@@ -299,6 +314,7 @@ mod tests {
     use prost::Message as _;
 
     use super::*;
+    use crate::wire::LinkState;
 
     fn event(kind: Kind) -> Event {
         Event { kind: Some(kind), ..Event::default() }
@@ -351,6 +367,8 @@ mod tests {
             Kind::Ecn(Ecn::default()),
             Kind::CcInForce(CcInForce::default()),
             Kind::Capture(Capture::default()),
+            Kind::Link(LinkState::default()),
+            Kind::CongestionControl(NodeCongestionControl::default()),
         ] {
             assert!(event(kind.clone()).read().is_err(), "{kind:?}");
         }

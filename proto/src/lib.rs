@@ -9,6 +9,7 @@
 
 pub mod cc;
 pub mod event;
+pub mod link_state;
 pub mod metric;
 pub mod plan;
 pub mod resolve;

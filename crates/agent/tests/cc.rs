@@ -54,7 +54,7 @@ async fn instances_with_parameters_of_their_own_carry_flows_and_are_gone() {
     let other = pair.clients[1].prepare(prepare(&plan, "two", 1)).await.unwrap().into_inner();
     assert!(other.congestion_controls.is_empty(), "it only receives: {other:?}");
     let (quick, slow) = (told(&reply, "quick"), told(&reply, "slow"));
-    assert_eq!((quick.algorithm.as_str(), quick.via.as_str()), ("ta", "bpf"));
+    assert_eq!((quick.algorithm.as_str(), quick.via().as_text()), ("ta", "bpf"));
     assert_eq!((quick.params["betao"].as_str(), quick.params["compete"].as_str()), ("1000", "1"));
     assert_eq!((slow.params["betao"].as_str(), slow.params["compete"].as_str()), ("9000", "0"));
     for cc in [quick, slow] {
@@ -176,7 +176,7 @@ async fn parameters_of_the_kernels_own_are_set_and_put_back() {
     );
     let reply = pair.clients[0].prepare(prepare(&plan, "one", 5)).await.unwrap().into_inner();
     let cc = told(&reply, "softer");
-    assert_eq!((cc.via.as_str(), cc.kernel_name.as_str()), ("builtin", "cubic"));
+    assert_eq!((cc.via().as_text(), cc.kernel_name.as_str()), ("builtin", "cubic"));
     assert_eq!(cc.params["beta"], "800");
     assert_eq!(std::fs::read_to_string(path).unwrap().trim(), "800");
     pair.clients[0].reset(wire::ResetRequest::default()).await.unwrap();

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ccbench_proto::event::Kind;
+use ccbench_proto::event::{Kind, NodeCongestionControl};
 use ccbench_proto::plan::check::CheckedPlan;
 use ccbench_proto::schedule::{self, Point, Run};
 use ccbench_proto::topology::Topology;
@@ -169,7 +169,7 @@ impl Ground for Nodes {
         About {
             topology: self.topology.clone(),
             nodes: agents.map(|(node, agent)| (node.clone(), agent.info.clone())).collect(),
-            notes: self.notes.clone(),
+            notes: self.notes.iter().cloned().chain(self.other_versions()).collect(),
             missing: self.missing(&experiment.plan),
         }
     }
@@ -220,6 +220,20 @@ impl Nodes {
         self.testbed
             .as_mut()
             .is_some_and(|testbed| broken || testbed.deaths.try_recv() != Err(TryRecvError::Empty))
+    }
+
+    /// A note for every agent of another version. That alone degrades no trial: what this controller cannot read does
+    /// (`event_unreadable`).
+    fn other_versions(&self) -> impl Iterator<Item = String> {
+        const OWN: &str = env!("CARGO_PKG_VERSION");
+        let other = |info: &wire::NodeInfo| info.agent_version != OWN;
+        let agents = self.fleet.agents.iter().filter(move |(_, agent)| other(&agent.info));
+        agents.map(|(node, agent)| {
+            let version = &agent.info.agent_version;
+            format!(
+                "{node}: its agent is ccbench-agent {version}, this is ccbench {OWN}; install the same build on both"
+            )
+        })
     }
 
     /// Congestion controls that some point asks for and its sender does not have now. A module may still be loaded
@@ -446,11 +460,16 @@ impl<'a> Book<'a> {
                 self.keep(&node, wire::RunEvent { of: Some(wire::run_event::Of::Event(event)) })?;
             }
             for link in reply.links {
-                let message = format!("{} on {} ({})", link.backend, link.dev, link.why);
+                let backend = link.backend().as_text();
+                let message = format!("{backend} on {} ({})", link.dev, link.why());
                 let name = link.link.clone();
-                self.writer.note(Kind::Link(link), &name, &message)?;
+                let kind = Kind::Link(link);
+                self.judge.reply(&node, &name, &kind);
+                self.writer.note(kind, &name, &message)?;
             }
             for cc in reply.congestion_controls {
+                let data = NodeCongestionControl { node: node.clone(), cc: Some(cc.clone()) };
+                self.judge.reply(&node, &cc.name, &Kind::CongestionControl(data));
                 self.writer.congestion_control(&node, cc)?;
             }
         }

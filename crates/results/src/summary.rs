@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use ccbench_proto::event;
+use ccbench_proto::link_state::Fallback;
 
 use super::journal::TrialEnd;
 pub use super::model::Choice;
@@ -102,15 +103,14 @@ pub(crate) fn compute_of(run: &RunDir, takes: impl Fn(&TrialEnd) -> bool) -> Res
     })
 }
 
-/// What to say of a link whose event tells that `backend = "auto"` could not take the kernel's qdiscs.
+/// The line for a link for which `backend = "auto"` did not take the kernel's qdiscs.
 fn fallback(link: &str, data_json: &str) -> Option<String> {
-    let data: serde_json::Value = serde_json::from_str(data_json).ok()?;
-    if data.get("backend")?.as_str()? != "userspace" {
-        return None;
+    match Fallback::of_stored_link(data_json) {
+        Ok(fallback) => Some(format!("link {link}: userspace ({})", fallback?.cause())),
+        Err(error) => {
+            Some(format!("link {link}: cannot read its event in table `events`: {error}"))
+        }
     }
-    let why = data.get("why")?.as_str()?.strip_prefix("auto: ")?;
-    let why = why.split(" (CONFIG_").next().unwrap_or(why);
-    Some(format!("link {link}: userspace ({why})"))
 }
 
 /// Measured phases of all trials, each once.

@@ -185,8 +185,9 @@ impl<'a> TrialWriter<'a> {
 
     /// What a node has in force of the plan's congestion controls: kept with the trial, and an event.
     pub fn congestion_control(&mut self, node: &str, cc: wire::CongestionControl) -> Result<()> {
+        let via = cc.via().as_text();
         let message =
-            format!("{node}: {} as {} by {} ({})", cc.algorithm, cc.kernel_name, cc.via, cc.why);
+            format!("{node}: {} as {} by {via} ({})", cc.algorithm, cc.kernel_name, cc.why);
         let data = NodeCongestionControl { node: node.to_owned(), cc: Some(cc.clone()) };
         self.note(Kind::CongestionControl(data), &cc.name, &message)?;
         self.congestion_controls.push(InForce {
@@ -194,7 +195,7 @@ impl<'a> TrialWriter<'a> {
             name: cc.name,
             algorithm: cc.algorithm,
             kernel_name: cc.kernel_name,
-            via: cc.via,
+            via: via.to_owned(),
             why: cc.why,
             params: cc.params.into_iter().collect(),
         });

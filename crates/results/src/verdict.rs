@@ -101,6 +101,12 @@ impl Judge {
         }
     }
 
+    /// Takes part of a node's reply to Prepare.
+    pub fn reply(&mut self, node: &str, subject: &str, part: &Kind) {
+        let (subject, kind) = (subject.to_owned(), Some(part.clone()));
+        self.event(node, &Event { subject, kind, ..Event::default() });
+    }
+
     fn event(&mut self, node: &str, event: &Event) {
         let kind = match event.read() {
             Ok(kind) => kind,

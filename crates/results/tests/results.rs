@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use ccbench_proto::event::Kind;
 use ccbench_proto::schedule::PhaseSpan;
 use ccbench_proto::units::Micros;
-use ccbench_proto::wire::{self, LinkState, run_event::Of};
+use ccbench_proto::wire::{self, Backend, BackendReason, LinkState, run_event::Of};
 use ccbench_results::store::{NodeClock, RunDir, RunInfo, RunStatus, TrialKey, TrialWriter};
 use ccbench_results::summarize::{self, RunSummary};
 use ccbench_results::summary::{Choice, Scope};
@@ -287,15 +287,15 @@ fn made_of<const N: usize>(root: &Path, trials: [(u32, u16, f64, Verdict); N]) -
     for (point_id, trial, shift, verdict) in trials {
         let mut writer = begin(&run, point_id, trial);
         fill(&mut writer, shift);
-        let mut link = |name: &str, dev: &str, backend: &str, why: &str| {
-            let state =
-                LinkState { backend: backend.into(), why: why.into(), ..LinkState::default() };
-            writer.note(Kind::Link(state), name, &format!("{backend} on {dev}")).unwrap();
+        let mut link = |name: &str, dev: &str, backend: Backend, reason: BackendReason| {
+            let (message, backend) = (format!("{} on {dev}", backend.as_text()), backend.into());
+            let state = LinkState { backend, reason: Some(reason), ..LinkState::default() };
+            writer.note(Kind::Link(state), name, &message).unwrap();
         };
-        let why = "auto: this kernel has no qdisc netem (CONFIG_NET_SCH_NETEM)";
-        link("delay", "to-src", "userspace", why);
-        link("bottleneck", "to-dst", "kernel", "auto: this kernel has htb, bfifo");
-        link("asked-for", "to-dst", "userspace", "backend = \"userspace\" in the plan");
+        let missing = BackendReason::missing("qdisc netem", "NET_SCH_NETEM");
+        link("delay", "to-src", Backend::Userspace, missing);
+        link("bottleneck", "to-dst", Backend::Kernel, BackendReason::supported(&["htb", "bfifo"]));
+        link("asked-for", "to-dst", Backend::Userspace, BackendReason::configured());
         writer.commit(&verdict).unwrap();
     }
     run.finish(RunStatus::Complete).unwrap();

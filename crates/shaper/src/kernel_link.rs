@@ -32,7 +32,7 @@ pub struct KernelLink {
     /// All messages of a change of rate, one after the other, with the class that each changes.
     change: Vec<u8>,
     parts: Vec<Range<usize>>,
-    why: String,
+    reason: wire::BackendReason,
     /// As read back once all was applied.
     qdiscs: Vec<String>,
     traced: Option<Traced>,
@@ -40,13 +40,17 @@ pub struct KernelLink {
 }
 
 impl KernelLink {
-    /// Applies `config` to the egress of `dev` in the calling thread's network namespace. `why` goes into
+    /// Applies `config` to the egress of `dev` in the calling thread's network namespace. `reason` goes into
     /// the link's state. What fails half-way is undone.
     ///
     /// # Errors
     /// [`ShaperError::Missing`] for a qdisc that this kernel lacks, [`ShaperError::Occupied`] for one that
     /// we could not put back, [`ShaperError::Netlink`] otherwise.
-    pub fn open(config: &LinkConfig, dev: &str, why: &str) -> Result<Self, ShaperError> {
+    pub fn open(
+        config: &LinkConfig,
+        dev: &str,
+        reason: wire::BackendReason,
+    ) -> Result<Self, ShaperError> {
         traced::refuse(config)?;
         let config = &*replay::with_rate(config);
         let ifindex = netlink::ifindex(dev)?;
@@ -71,7 +75,7 @@ impl KernelLink {
             frame_bytes,
             change,
             parts,
-            why: why.to_owned(),
+            reason,
             qdiscs: Vec::new(),
             traced: None,
             removed: false,
@@ -218,8 +222,8 @@ impl Link for KernelLink {
         wire::LinkState {
             link: self.link.clone(),
             dev: self.dev.clone(),
-            backend: "kernel".to_owned(),
-            why: self.why.clone(),
+            backend: wire::Backend::Kernel.into(),
+            reason: Some(self.reason.clone()),
             qdiscs: self.qdiscs.clone(),
         }
     }

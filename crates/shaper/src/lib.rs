@@ -33,7 +33,7 @@ pub mod user_link;
 use ccbench_proto::plan::Backend;
 use ccbench_proto::resolve::LinkConfig;
 use ccbench_proto::units::{Micros, Ppm, Rate};
-use ccbench_proto::wire;
+use ccbench_proto::wire::{self, BackendReason};
 
 #[cfg(feature = "bench")]
 pub use datapath::queue::cost::{QueueCost, queue_costs};
@@ -78,7 +78,7 @@ pub trait Link: Send {
 fn unchangeable(state: &wire::LinkState, what: &str) -> ShaperError {
     ShaperError::Unsupported {
         link: state.link.clone(),
-        backend: if state.backend == "userspace" { "userspace" } else { "kernel" },
+        backend: state.backend().as_text(),
         what: format!("a change of its {what}"),
         way_out: "write `backend = \"userspace\"`, or leave the change out".to_owned(),
     }
@@ -92,26 +92,22 @@ fn unchangeable(state: &wire::LinkState, what: &str) -> ShaperError {
 pub fn open(config: &LinkConfig, dev: &str) -> Result<Box<dyn Link>, ShaperError> {
     match config.backend {
         Backend::Kernel => {
-            Ok(Box::new(KernelLink::open(config, dev, "backend = \"kernel\" in the plan")?))
+            Ok(Box::new(KernelLink::open(config, dev, BackendReason::configured())?))
         }
-        Backend::Userspace => {
-            userspace(config, dev, "backend = \"userspace\" in the plan".to_owned())
-        }
+        Backend::Userspace => userspace(config, dev, BackendReason::configured()),
         Backend::Auto => {
-            let why = format!("auto: this kernel has {}", KernelLink::needs(config).join(", "));
-            match KernelLink::open(config, dev, &why) {
+            let supported = BackendReason::supported(&KernelLink::needs(config));
+            match KernelLink::open(config, dev, supported) {
                 Ok(link) => Ok(Box::new(link)),
                 Err(ShaperError::Missing { what, config: option, .. })
                     if kernel_link::userspace_can(config) =>
                 {
-                    let why = format!("auto: this kernel has no {what} (CONFIG_{option})");
-                    userspace(config, dev, why)
+                    userspace(config, dev, BackendReason::missing(&what, option))
                 }
                 Err(ShaperError::Unsupported { what, .. })
                     if kernel_link::userspace_can(config) =>
                 {
-                    let why = format!("auto: the kernel's qdiscs cannot do {what}");
-                    userspace(config, dev, why)
+                    userspace(config, dev, BackendReason::unsupported(&what))
                 }
                 Err(error) => Err(error),
             }
@@ -119,19 +115,23 @@ pub fn open(config: &LinkConfig, dev: &str) -> Result<Box<dyn Link>, ShaperError
     }
 }
 
-fn userspace(config: &LinkConfig, dev: &str, why: String) -> Result<Box<dyn Link>, ShaperError> {
-    Ok(Box::new(Chosen { link: UserLink::open(config, dev)?, why }))
+fn userspace(
+    config: &LinkConfig,
+    dev: &str,
+    reason: BackendReason,
+) -> Result<Box<dyn Link>, ShaperError> {
+    Ok(Box::new(Chosen { link: UserLink::open(config, dev)?, reason }))
 }
 
 /// A userspace link that knows why it was chosen.
 struct Chosen {
     link: UserLink,
-    why: String,
+    reason: BackendReason,
 }
 
 impl Link for Chosen {
     fn state(&self) -> wire::LinkState {
-        wire::LinkState { why: self.why.clone(), ..self.link.state() }
+        wire::LinkState { reason: Some(self.reason.clone()), ..self.link.state() }
     }
     fn set_rate(&mut self, rate: Rate) -> Result<(), ShaperError> {
         self.link.set_rate(rate)

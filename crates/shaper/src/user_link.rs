@@ -159,8 +159,8 @@ impl Link for UserLink {
         wire::LinkState {
             link: self.name.clone(),
             dev: self.dev.clone(),
-            backend: "userspace".to_owned(),
-            why: String::new(),
+            backend: wire::Backend::Userspace.into(),
+            reason: None,
             qdiscs: vec![
                 match &self.course {
                     Course::Egress(_) => "clsact".to_owned(),

@@ -8,6 +8,7 @@ use std::process::Command;
 use ccbench_proto::plan::{Backend, Queue, Shaper};
 use ccbench_proto::resolve::{ClassConfig, LinkConfig, PacketMatch};
 use ccbench_proto::units::{Bytes, Limit, Micros, Packets, Ppm, Rate};
+use ccbench_proto::wire::{self, BackendReason};
 use ccbench_shaper::kernel_link::KernelLink;
 use ccbench_shaper::netlink::{self, Socket};
 use ccbench_shaper::saved::{self, SavedRoot};
@@ -104,9 +105,10 @@ fn htb_over_bfifo_is_applied_changed_counted_and_removed() {
     in_netns(|| {
         let before = tc("qdisc show dev a0");
         let config = link(Some(mbit(100)), bfifo(187_500));
-        let mut link = KernelLink::open(&config, "a0", "asked for").unwrap();
+        let mut link = KernelLink::open(&config, "a0", BackendReason::configured()).unwrap();
         let state = link.state();
-        assert_eq!((state.backend.as_str(), state.why.as_str()), ("kernel", "asked for"));
+        assert_eq!(state.backend(), wire::Backend::Kernel);
+        assert_eq!(state.why(), "backend = \"kernel\" in the plan");
         assert_eq!(state.qdiscs, ["htb 1:", "bfifo 10:"]);
         assert_eq!(link.saved(), &SavedRoot::Default);
         let shown = tc("qdisc show dev a0");
@@ -148,7 +150,9 @@ fn htb_over_bfifo_is_applied_changed_counted_and_removed() {
 #[test]
 fn a_thousand_changes_of_rate_are_all_applied() {
     in_netns(|| {
-        let mut link = KernelLink::open(&link(Some(mbit(1)), bfifo(9000)), "a0", "").unwrap();
+        let mut link =
+            KernelLink::open(&link(Some(mbit(1)), bfifo(9000)), "a0", BackendReason::configured())
+                .unwrap();
         for rate in 1..=1000 {
             link.set_rate(mbit(rate)).unwrap();
         }
@@ -161,12 +165,12 @@ fn htb_over_pfifo_and_tbf_read_back() {
     in_netns(|| {
         let pfifo = Queue::Pfifo { limit: Limit::Packets(Packets::new(40)) };
         let config = link(Some(mbit(10)), pfifo);
-        let link = KernelLink::open(&config, "a0", "").unwrap();
+        let link = KernelLink::open(&config, "a0", BackendReason::configured()).unwrap();
         assert!(tc("qdisc show dev a0").contains("qdisc pfifo 10: parent 1:1 limit 40p"));
         drop(link);
 
         let config = LinkConfig { shaper: Shaper::Tbf, ..config };
-        let mut link = KernelLink::open(&config, "a0", "").unwrap();
+        let mut link = KernelLink::open(&config, "a0", BackendReason::configured()).unwrap();
         assert_eq!(link.state().qdiscs, ["tbf 1:", "pfifo 10:"]);
         link.set_rate(mbit(50)).unwrap();
         let shown = tc("qdisc show dev a0");
@@ -180,7 +184,7 @@ fn htb_over_pfifo_and_tbf_read_back() {
 
         drop(link);
         let config = LinkConfig { queue: bfifo(60_000), ..config };
-        let mut link = KernelLink::open(&config, "a0", "").unwrap();
+        let mut link = KernelLink::open(&config, "a0", BackendReason::configured()).unwrap();
         link.set_rate(mbit(200)).unwrap();
         let shown = tc("qdisc show dev a0");
         assert!(shown.contains("qdisc bfifo 10: parent 1:1 limit 60000b"), "{shown}");
@@ -204,7 +208,7 @@ fn slices_take_what_matches_and_leave_the_rest() {
             queue: Queue::Pfifo { limit: Limit::Packets(Packets::new(7)) },
         };
         let config = LinkConfig { classes: vec![class], ..link(Some(mbit(100)), bfifo(90_000)) };
-        let mut link = KernelLink::open(&config, "a0", "").unwrap();
+        let mut link = KernelLink::open(&config, "a0", BackendReason::configured()).unwrap();
         assert_eq!(link.state().qdiscs, ["htb 1:", "bfifo 10:", "pfifo 11:"]);
         send_datagrams(5, 5201);
         send_datagrams(3, 5202);
@@ -235,7 +239,7 @@ fn what_a_user_put_there_comes_back_even_in_another_process() {
         let config = link(Some(mbit(100)), bfifo(90_000));
         for dev in ["a0", "a1"] {
             let record = serde_json::to_string(&saved::snapshot(dev).unwrap()).unwrap();
-            let link = KernelLink::open(&config, dev, "").unwrap();
+            let link = KernelLink::open(&config, dev, BackendReason::configured()).unwrap();
             assert_eq!(serde_json::to_string(link.saved()).unwrap(), record);
             // As after kill -9: nobody runs the destructor, somebody else reads the record.
             std::mem::forget(link);
@@ -252,7 +256,7 @@ fn a_tree_that_could_not_be_put_back_is_left_alone() {
     in_netns(|| {
         tc("qdisc add dev a0 root handle 1: htb default 7");
         let config = link(Some(mbit(100)), bfifo(90_000));
-        let error = KernelLink::open(&config, "a0", "").unwrap_err();
+        let error = KernelLink::open(&config, "a0", BackendReason::configured()).unwrap_err();
         assert_eq!(
             error.to_string(),
             "a0 already has root qdisc htb 1:; remove it first: tc qdisc del dev a0 root"
@@ -302,11 +306,11 @@ fn a_missing_qdisc_is_named_with_its_option_and_the_way_out() {
         for (config, kind, text) in cases {
             if probed.iter().any(|have| have == kind) {
                 KernelLink::supports(&config, &probed).unwrap();
-                KernelLink::open(&config, "a0", "").unwrap();
+                KernelLink::open(&config, "a0", BackendReason::configured()).unwrap();
                 continue;
             }
             assert_eq!(KernelLink::supports(&config, &probed).unwrap_err().to_string(), text);
-            let error = KernelLink::open(&config, "a0", "").unwrap_err();
+            let error = KernelLink::open(&config, "a0", BackendReason::configured()).unwrap_err();
             assert!(matches!(error, ShaperError::Missing { .. }));
             assert_eq!(error.to_string(), text);
         }
@@ -327,18 +331,18 @@ fn auto_takes_the_kernel_where_it_can_and_says_why() {
     in_netns(|| {
         let config = LinkConfig { backend: Backend::Auto, ..link(Some(mbit(100)), bfifo(90_000)) };
         let mut kernel = ccbench_shaper::open(&config, "a0").unwrap();
-        assert_eq!(kernel.state().backend, "kernel");
-        assert_eq!(kernel.state().why, "auto: this kernel has htb, bfifo");
+        assert_eq!(kernel.state().backend(), wire::Backend::Kernel);
+        assert_eq!(kernel.state().why(), "auto: this kernel has htb, bfifo");
         kernel.remove().unwrap();
 
         let config = LinkConfig { delay: Micros::from_millis(5), ..config };
         let mut delayed = ccbench_shaper::open(&config, "a0").unwrap();
         let state = delayed.state();
         if probe::supported_qdiscs().iter().any(|kind| kind == "netem") {
-            assert_eq!(state.why, "auto: this kernel has htb, netem, bfifo");
+            assert_eq!(state.why(), "auto: this kernel has htb, netem, bfifo");
         } else {
-            assert_eq!(state.backend, "userspace");
-            assert_eq!(state.why, "auto: this kernel has no qdisc netem (CONFIG_NET_SCH_NETEM)");
+            assert_eq!(state.backend(), wire::Backend::Userspace);
+            assert_eq!(state.why(), "auto: this kernel has no qdisc netem (CONFIG_NET_SCH_NETEM)");
         }
         delayed.remove().unwrap();
     });
@@ -393,7 +397,7 @@ fn queues() -> Vec<Queue> {
 
 /// The tree of `config` is applied, carries packets, changes its rate, and goes away.
 fn works(config: &LinkConfig) {
-    let mut link = KernelLink::open(config, "a0", "").unwrap();
+    let mut link = KernelLink::open(config, "a0", BackendReason::configured()).unwrap();
     let state = link.state();
     let needs = KernelLink::needs(config);
     let kinds: Vec<_> = state.qdiscs.iter().map(|q| q.split(' ').next().unwrap()).collect();
@@ -452,7 +456,14 @@ fn a_users_queue_of_any_kind_comes_back() {
         for (kind, options) in asked.iter().filter(|a| probed.iter().any(|have| have == a.0)) {
             tc(&format!("qdisc add dev a0 root handle 5: {kind} {options}"));
             let before = tc("qdisc show dev a0");
-            drop(KernelLink::open(&link(Some(mbit(100)), bfifo(90_000)), "a0", "").unwrap());
+            drop(
+                KernelLink::open(
+                    &link(Some(mbit(100)), bfifo(90_000)),
+                    "a0",
+                    BackendReason::configured(),
+                )
+                .unwrap(),
+            );
             assert_eq!(tc("qdisc show dev a0"), before);
             tc("qdisc del dev a0 root");
         }

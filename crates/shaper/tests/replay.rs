@@ -254,7 +254,12 @@ fn auto_takes_userspace_for_what_qdiscs_cannot_play() {
     config.trace.as_mut().unwrap().floor = None;
     let lab = Lab::new();
     let mut link = lab.router.run(move || ccbench_shaper::open(&config, "r1").unwrap());
-    assert_eq!(link.state().backend, "userspace", "{:?}", link.state());
+    assert_eq!(
+        link.state().backend(),
+        ccbench_proto::wire::Backend::Userspace,
+        "{:?}",
+        link.state()
+    );
     assert!(link.set_rate(Rate::from_bits_per_sec(1)).is_err());
 }
 

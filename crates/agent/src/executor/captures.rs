@@ -57,7 +57,7 @@ impl Captures {
     pub fn caveats(&self, links: &[TimedLink]) -> Vec<wire::Event> {
         let blind = |running: &&Running| {
             let on = |link: &&TimedLink| {
-                link.dev == running.dev && link.link.state().backend == "userspace"
+                link.dev == running.dev && link.link.state().backend() == wire::Backend::Userspace
             };
             links.iter().any(|link| on(&link))
         };

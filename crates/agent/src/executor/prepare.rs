@@ -261,7 +261,7 @@ fn make_links(
         trial.applied.push(applied(&link.config, &dev, asked_at_ns, clock::now_ns()));
         let state = open.state();
         trial.links.push(TimedLink { link: open, dev, changes: link.changes.clone() });
-        let message = format!("{} on {}: {}", state.backend, state.dev, state.why);
+        let message = format!("{} on {}: {}", state.backend().as_text(), state.dev, state.why());
         trial.events.push(event(Kind::LinkUp(NoData {}), name, message));
     }
     Ok(())

@@ -32,8 +32,10 @@ impl Direction {
     pub(crate) fn describe(&self) -> String {
         let state = self.link.state();
         let Name { direction, from, to } = &self.name;
-        let why = if state.why.is_empty() { String::new() } else { format!(" ({})", state.why) };
-        format!("{direction} ({from} → {to}): {}{why}: {}", state.backend, state.qdiscs.join("; "))
+        let why = state.why();
+        let why = if why.is_empty() { String::new() } else { format!(" ({why})") };
+        let backend = state.backend().as_text();
+        format!("{direction} ({from} → {to}): {backend}{why}: {}", state.qdiscs.join("; "))
     }
 
     fn read(&mut self, at_ns: u64) -> Result<Reading, LinkError> {

@@ -121,7 +121,9 @@ fn list() -> String {
     for scheme in &cc::table().schemes {
         let Some((_, core)) = cc::scheme(&scheme.name) else { continue };
         let how = match verify::choose(Via::Auto, core) {
-            Ok((via, why)) => format!("loaded by {}: {why}", super::load::via_name(via)),
+            Ok((via, why)) => {
+                format!("loaded by {}: {why}", super::load::via_on_wire(via).as_text())
+            }
             Err(why) => format!("cannot be loaded here: {why}"),
         };
         // Most machines have one way for all.

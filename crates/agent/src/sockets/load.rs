@@ -207,7 +207,7 @@ impl LoadedCc {
     /// other nodes need. What is no instance is the kernel's own by its own name.
     pub fn became(&self, task: &NodeTask, name: &str) -> Option<(String, Via)> {
         match self.held.iter().find(|held| held.told.name == name) {
-            Some(held) => Some((held.told.kernel_name.clone(), via_of(&held.told.via))),
+            Some(held) => Some((held.told.kernel_name.clone(), via_of(held.told.via()))),
             None if task.cc.contains_key(name) => None,
             None => Some((name.to_owned(), Via::Builtin)),
         }
@@ -283,7 +283,7 @@ impl LoadedCc {
     pub fn remove(mut self) -> Outcome {
         let mut outcome = Outcome::default();
         for held in self.held.drain(..) {
-            if held.told.via == "bpf" {
+            if held.told.via() == wire::Via::Bpf {
                 outcome.undone.push(format!("congestion control {}", held.told.kernel_name));
             }
         }
@@ -303,25 +303,25 @@ fn told(
         name: String::new(),
         algorithm: algorithm.to_owned(),
         kernel_name: kernel_name.to_owned(),
-        via: via_name(via).to_owned(),
+        via: via_on_wire(via).into(),
         why,
         params: params.into_iter().collect(),
     }
 }
 
-/// As in results: "bpf", "module" or "builtin".
-pub fn via_name(via: Via) -> &'static str {
+/// As messages have it.
+pub fn via_on_wire(via: Via) -> wire::Via {
     match via {
-        Via::Bpf => "bpf",
-        Via::Module => "module",
-        Via::Auto | Via::Builtin => "builtin",
+        Via::Bpf => wire::Via::Bpf,
+        Via::Module => wire::Via::Module,
+        Via::Auto | Via::Builtin => wire::Via::Builtin,
     }
 }
 
-fn via_of(name: &str) -> Via {
-    match name {
-        "bpf" => Via::Bpf,
-        "module" => Via::Module,
-        _ => Via::Builtin,
+fn via_of(via: wire::Via) -> Via {
+    match via {
+        wire::Via::Bpf => Via::Bpf,
+        wire::Via::Module => Via::Module,
+        wire::Via::Builtin | wire::Via::Unspecified => Via::Builtin,
     }
 }

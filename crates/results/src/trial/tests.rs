@@ -275,7 +275,7 @@ fn the_parameters_in_force_are_in_the_runs_record_also_when_it_goes_on() {
         name: "scheme".into(),
         algorithm: "ta".into(),
         kernel_name: "ta.0a1b2".into(),
-        via: "bpf".into(),
+        via: wire::Via::Bpf.into(),
         why: "so".into(),
         params: [("betao".to_owned(), "3000".to_owned())].into(),
     };

@@ -1,0 +1,178 @@
+//! How a link or a congestion control is applied on a node: the texts of columns and messages for the enums of `agent.proto`.
+
+use serde::{Deserialize, Serialize};
+
+use crate::wire::backend_reason::{Configured, Missing, Reason, Supported, Unsupported};
+use crate::wire::{Backend, BackendReason, LinkState, Via};
+
+impl Backend {
+    /// As columns hold it; empty if unspecified.
+    pub fn as_text(self) -> &'static str {
+        match self {
+            Self::Unspecified => "",
+            Self::Kernel => "kernel",
+            Self::Userspace => "userspace",
+        }
+    }
+}
+
+impl Via {
+    /// As columns hold it; empty if unspecified.
+    pub fn as_text(self) -> &'static str {
+        match self {
+            Self::Unspecified => "",
+            Self::Bpf => "bpf",
+            Self::Module => "module",
+            Self::Builtin => "builtin",
+        }
+    }
+}
+
+impl BackendReason {
+    /// The plan names the backend.
+    pub fn configured() -> Self {
+        Self { reason: Some(Reason::Configured(Configured {})) }
+    }
+
+    /// The kernel has all qdiscs that the link needs.
+    pub fn supported(qdiscs: &[&str]) -> Self {
+        let qdiscs = qdiscs.iter().map(|&kind| kind.to_owned()).collect();
+        Self { reason: Some(Reason::Supported(Supported { qdiscs })) }
+    }
+
+    /// The kernel lacks `what`, which `config_option` (without `CONFIG_`) builds.
+    pub fn missing(what: &str, config_option: &str) -> Self {
+        let (what, config_option) = (what.to_owned(), config_option.to_owned());
+        Self { reason: Some(Reason::Missing(Missing { what, config_option })) }
+    }
+
+    /// No kernel's qdiscs can do `what`.
+    pub fn unsupported(what: &str) -> Self {
+        Self { reason: Some(Reason::Unsupported(Unsupported { what: what.to_owned() })) }
+    }
+}
+
+impl LinkState {
+    /// Why the link has its backend, as a sentence; empty if that is not known.
+    pub fn why(&self) -> String {
+        match self.reason.as_ref().and_then(|reason| reason.reason.as_ref()) {
+            None => String::new(),
+            Some(Reason::Configured(_)) => {
+                format!("backend = \"{}\" in the plan", self.backend().as_text())
+            }
+            Some(Reason::Supported(Supported { qdiscs })) => {
+                format!("auto: this kernel has {}", qdiscs.join(", "))
+            }
+            Some(Reason::Missing(Missing { config_option, .. })) => {
+                let cause = self.fallback().map_or(String::new(), |fallback| fallback.cause());
+                format!("auto: {cause} (CONFIG_{config_option})")
+            }
+            Some(Reason::Unsupported(_)) => {
+                let cause = self.fallback().map_or(String::new(), |fallback| fallback.cause());
+                format!("auto: {cause}")
+            }
+        }
+    }
+
+    /// Why `backend = "auto"` did not take the kernel's qdiscs, if so.
+    pub fn fallback(&self) -> Option<Fallback> {
+        match self.reason.as_ref()?.reason.as_ref()? {
+            Reason::Missing(Missing { what, config_option }) => {
+                let (what, config_option) = (what.clone(), config_option.clone());
+                Some(Fallback::Missing { what, config_option })
+            }
+            Reason::Unsupported(Unsupported { what }) => {
+                Some(Fallback::Unsupported { what: what.clone() })
+            }
+            Reason::Configured(_) | Reason::Supported(_) => None,
+        }
+    }
+}
+
+/// Why a link is emulated in userspace though the plan leaves the choice open. The event `link` stores it under `fallback`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "cause", rename_all = "snake_case")]
+pub enum Fallback {
+    /// The kernel lacks something.
+    Missing {
+        /// `qdisc netem`.
+        what: String,
+        /// Kernel option that builds it, without `CONFIG_`.
+        config_option: String,
+    },
+    /// No kernel's qdiscs can do it.
+    Unsupported {
+        /// What the plan asks for.
+        what: String,
+    },
+}
+
+impl Fallback {
+    /// As a clause: `this kernel has no qdisc netem`.
+    pub fn cause(&self) -> String {
+        match self {
+            Self::Missing { what, .. } => format!("this kernel has no {what}"),
+            Self::Unsupported { what } => format!("the kernel's qdiscs cannot do {what}"),
+        }
+    }
+
+    /// The fallback in the stored body of an event `link`; `None`: the link is not a fallback.
+    ///
+    /// # Errors
+    /// The body is not JSON, or its fallback is of another version.
+    pub fn of_stored_link(data_json: &str) -> Result<Option<Self>, serde_json::Error> {
+        #[derive(Deserialize)]
+        struct Body {
+            fallback: Option<Fallback>,
+        }
+        serde_json::from_str::<Body>(data_json).map(|body| body.fallback)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::Kind;
+    use crate::wire::Event;
+
+    fn state(backend: Backend, reason: BackendReason) -> LinkState {
+        LinkState { backend: backend.into(), reason: Some(reason), ..LinkState::default() }
+    }
+
+    #[test]
+    fn every_reason_has_its_sentence() {
+        let why = |backend, reason| state(backend, reason).why();
+        assert_eq!(
+            why(Backend::Userspace, BackendReason::missing("qdisc netem", "NET_SCH_NETEM")),
+            "auto: this kernel has no qdisc netem (CONFIG_NET_SCH_NETEM)"
+        );
+        assert_eq!(
+            why(Backend::Userspace, BackendReason::unsupported("reordering")),
+            "auto: the kernel's qdiscs cannot do reordering"
+        );
+        assert_eq!(
+            why(Backend::Kernel, BackendReason::supported(&["htb", "bfifo"])),
+            "auto: this kernel has htb, bfifo"
+        );
+        assert_eq!(
+            why(Backend::Userspace, BackendReason::configured()),
+            "backend = \"userspace\" in the plan"
+        );
+        assert_eq!(LinkState::default().why(), "");
+    }
+
+    #[test]
+    fn a_stored_link_keeps_its_fallback() {
+        let stored = |link| Event { kind: Some(Kind::Link(link)), ..Event::default() }.data_json();
+        let missing = state(Backend::Userspace, BackendReason::missing("qdisc red", "NET_SCH_RED"));
+        let fallback = Fallback::of_stored_link(&stored(missing)).unwrap().unwrap();
+        assert_eq!(fallback.cause(), "this kernel has no qdisc red");
+        let configured = stored(state(Backend::Userspace, BackendReason::configured()));
+        assert_eq!(
+            configured,
+            r#"{"backend":"userspace","dev":"","qdiscs":[],"why":"backend = \"userspace\" in the plan"}"#
+        );
+        assert_eq!(Fallback::of_stored_link(&configured).unwrap(), None);
+        assert!(Fallback::of_stored_link(r#"{"fallback":{"cause":"moon"}}"#).is_err());
+    }
+}
