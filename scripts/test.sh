@@ -2,7 +2,8 @@
 # Runs the tests and ends with one line of totals: "N passed, N failed, N skipped". Arguments go to `cargo test`.
 # Every test runs once; a failure does not end the run. Exits with 1 if anything failed.
 #
-# A test that could not measure time because the CPU was short appends itself to the file $CCBENCH_TEST_SKIPS (tests/src/cpu.rs).
+# A skipped test appends itself and the reason to the file $CCBENCH_TEST_SKIPS (tests/src/skip.rs). Tests are skipped that could not
+# measure time because the CPU was short (tests/src/cpu.rs), and the lab's test where there is no lab.
 # kmod's checks (make -C kmod check) count as one test. Tests marked `#[ignore]` are not counted.
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -18,7 +19,7 @@ totals() {
     skipped=$(cut -f 1 "$CCBENCH_TEST_SKIPS" | sort -u | grep -cvxFf "$dir/failed" -)
     if [ -s "$CCBENCH_TEST_SKIPS" ]; then
         echo
-        echo "Skipped because the machine did not give the tests enough CPU time:"
+        echo "Skipped:"
         sed 's/^/  /; s/\t/: /' "$CCBENCH_TEST_SKIPS"
     fi
     if [ -s "$dir/failed" ]; then

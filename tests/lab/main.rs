@@ -1,5 +1,5 @@
-//! The lab: a real kernel on a virtual clock. One test boots it; where QEMU or the lab's kernel is missing it says so
-//! and passes (`make lab` brings both). With the feature `lab` missing is a failure, and the long tests run too.
+//! The lab: a real kernel on a virtual clock. One test boots it; it is skipped where QEMU or the lab's kernel is
+//! missing (`make lab` installs both). With the feature `lab` missing is a failure, and the long tests run too.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 #[cfg(feature = "lab")]
@@ -79,7 +79,7 @@ fn run(seed: u32) -> Option<BTreeMap<String, Vec<u8>>> {
     let done = bench.run(&["run", &path.to_string_lossy(), "--lab", "--dilation", "5"]);
     let said = text(&done);
     if done.status.code() == Some(3) && said.contains("the lab needs") && !cfg!(feature = "lab") {
-        eprintln!("skipped: {}", said.lines().last().unwrap_or_default());
+        ccbench_tests::skip::skip(said.lines().last().unwrap_or_default());
         return None;
     }
     assert_eq!(done.status.code(), Some(0), "{said}");

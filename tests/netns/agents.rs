@@ -48,7 +48,7 @@ flows = ["f"]
 }
 
 #[test]
-fn running_agents_are_driven_with_mutual_tls() {
+fn runs_on_remote_agents_with_mutual_tls() {
     let _alone = alone();
     let bench = Bench::new();
     assert_eq!(bench.run(&["pki", "init", "pki"]).status.code(), Some(0));

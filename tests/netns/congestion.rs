@@ -22,7 +22,7 @@ fn instances(phase: &str) -> String {
 }
 
 #[test]
-fn instances_of_one_algorithm_become_flows_and_rows_of_state() {
+fn two_instances_of_one_algorithm_run_and_report_state() {
     let _alone = alone();
     let (bench, ran, cpu) = watched_run(&instances("2s"), &[]);
     let has_run = || assert_eq!(ran.status.code(), Some(0), "{}", text(&ran));
@@ -35,7 +35,7 @@ fn instances_of_one_algorithm_become_flows_and_rows_of_state() {
 }
 
 #[test]
-fn a_killed_testbed_leaves_no_congestion_control_in_the_kernel() {
+fn killed_testbed_unregisters_congestion_controls() {
     let _alone = alone();
     let bench = Bench::new();
     let plan = bench.write("plan.toml", &instances("20s"));

@@ -18,7 +18,7 @@ fn value(csv: &Path, wanted: &[(&str, &str)], column: &str) -> Option<f64> {
 }
 
 #[test]
-fn a_plan_becomes_tables_and_leaves_nothing_behind() {
+fn writes_all_tables_and_cleans_up() {
     let _alone = alone();
     let bench = Bench::new();
     let plan = bench.write("plan.toml", &plan("whole", "3s", 1));
@@ -80,7 +80,7 @@ fn both_flows_fill_the_link(csv: &Path) {
 }
 
 #[test]
-fn claims_are_held_against_what_was_measured() {
+fn checks_claims_against_measurements() {
     let _alone = alone();
     let claims = r#"
 [quick]
@@ -122,7 +122,7 @@ above = "1gbit"
 }
 
 #[test]
-fn two_experiments_at_once_do_not_meet() {
+fn two_experiments_run_at_the_same_time() {
     let _alone = alone();
     let (one, two) = (Bench::new(), Bench::new());
     let watch = CpuWatch::start();
@@ -140,7 +140,7 @@ fn two_experiments_at_once_do_not_meet() {
 }
 
 #[test]
-fn without_root_the_same_plan_runs_in_a_user_namespace() {
+fn runs_without_root_in_a_user_namespace() {
     let _alone = alone();
     let args = ["--rootless", "--set", "flows.second.cc=cubic"];
     let (bench, output, cpu) = watched_run(&plan("rootless", "2s", 1), &args);
@@ -165,7 +165,7 @@ fn kernel_plan(name: &str, repeat: u32) -> String {
 }
 
 #[test]
-fn ctrl_c_keeps_what_is_finished_and_resume_does_the_rest() {
+fn resume_completes_an_interrupted_run() {
     let _alone = alone();
     let bench = Bench::new();
     let plan = bench.write("plan.toml", &kernel_plan("resume", 3));
@@ -192,7 +192,7 @@ fn ctrl_c_keeps_what_is_finished_and_resume_does_the_rest() {
 }
 
 #[test]
-fn a_dead_flow_is_a_verdict_and_not_a_hang() {
+fn killed_flow_fails_the_trial() {
     let _alone = alone();
     let bench = Bench::new();
     let plan = bench.write("plan.toml", &plan("dead", "4s", 1));
@@ -215,7 +215,7 @@ fn a_dead_flow_is_a_verdict_and_not_a_hang() {
 }
 
 #[test]
-fn a_disk_that_fills_up_ends_the_run_and_resume_does_the_rest() {
+fn resume_completes_a_run_after_a_full_disk() {
     let _alone = alone();
     let bench = Bench::new();
     let plan = bench.write("plan.toml", &kernel_plan("full", 2));

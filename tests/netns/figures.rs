@@ -33,7 +33,7 @@ fn ends(folder: &Path, ending: &str) -> Vec<PathBuf> {
 }
 
 #[test]
-fn a_real_run_becomes_figures_comparisons_and_notebooks() {
+fn figures_comparisons_exports_and_notebooks_of_a_run() {
     let _alone = alone();
     let plan = plan("figures", "3s", 2)
         + "\n[matrix.scheme]\nslow = { \"links.bottleneck.rate\" = \"20mbit\" }\nfast = { \"links.bottleneck.rate\" = \"60mbit\" }\n";

@@ -21,7 +21,7 @@ impl Dice {
 }
 
 #[test]
-fn fifty_kills_at_random_moments_leave_nothing_behind() {
+fn fifty_random_kills_leave_nothing_behind() {
     let _alone = alone();
     let mut dice = Dice(20_260_101);
     for round in 0..ROUNDS {

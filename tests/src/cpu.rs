@@ -11,12 +11,11 @@
 //!   together, as a thread of the test experiences them.
 //! * *taken*: CPU time that the hypervisor kept (steal, `/proc/stat`) or that processes outside this test's process tree used.
 //!
-//! Measured on two processors, for 10 s each (`cargo test -p ccbench-tests --lib -- --ignored --nocapture cpu`):
-//! MEASURED
+//! `cargo test -p ccbench-tests --lib -- --ignored --nocapture` prints the measurement for 10 s without a test. Two processors
+//! beside eight builds of this project: waited 4219 ms (at most 25 ms at once), steal 220 ms, other processes 19 640 ms.
 #![expect(clippy::disallowed_methods, reason = "a test measures real time")]
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -24,8 +23,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Names the file to which skipped tests are appended: a line `test<TAB>reason` for each. `scripts/test.sh` sets it.
-pub const SKIP_FILE: &str = "CCBENCH_TEST_SKIPS";
+use crate::skip::skip;
 
 /// The watching thread sleeps for so long, and lateness up to `SLACK` is the timer's (50 us by default) and the wake-up's.
 const NAP: Duration = Duration::from_millis(1);
@@ -171,22 +169,6 @@ fn is_late_and_nothing_else(journals: &str) -> bool {
     let reasons = journals.lines().filter_map(ended).flat_map(of).map(code);
     let codes: BTreeSet<String> = reasons.collect();
     !codes.is_empty() && codes.iter().all(|code| TIMING_REASONS.contains(&code.as_str()))
-}
-
-/// Records that the test of this thread is skipped. `scripts/test.sh` counts the records.
-///
-/// # Panics
-/// When the record cannot be written.
-#[expect(clippy::expect_used, reason = "a test may panic")]
-pub fn skip(reason: &str) {
-    let thread = std::thread::current();
-    let test = thread.name().unwrap_or("?");
-    eprintln!("skipped: {test}: {reason}");
-    if let Some(path) = std::env::var_os(SKIP_FILE) {
-        let file = std::fs::OpenOptions::new().append(true).create(true).open(path);
-        let line = format!("{test}\t{}\n", reason.replace('\n', " "));
-        file.and_then(|mut file| file.write_all(line.as_bytes())).expect("record a skipped test");
-    }
 }
 
 /// Sum and maximum of the delays of naps.

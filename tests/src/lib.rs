@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cpu;
+pub mod skip;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
