@@ -218,18 +218,28 @@ fn every_column_is_in_the_manual() {
             .split(&format!("message {message} {{"))
             .nth(1)
             .and_then(|rest| rest.split("\n}").next());
-        for field in body.unwrap_or_else(|| panic!("no message {message}")).lines() {
-            let Some(name) =
-                field.split(" = ").next().and_then(|left| left.split_whitespace().last())
-            else {
-                continue;
-            };
-            let column = name.replace("_at_ns", "_t_ns").replace("at_ns", "t_ns");
-            let is_field = field.contains(" = ");
+        let body = body.unwrap_or_else(|| panic!("no message {message}"));
+        for field in columns(body) {
+            let column = field.replace("_at_ns", "_t_ns").replace("at_ns", "t_ns");
             assert!(
-                !is_field || manual.contains(&format!("| {column} |")),
+                manual.contains(&format!("| {column} |")),
                 "docs/results.md lacks {message}'s {column}"
             );
         }
     }
+}
+
+/// The columns of a message: its fields, and the name of a `oneof` in place of its variants.
+fn columns(body: &str) -> Vec<&str> {
+    let (mut found, mut depth) = (Vec::new(), 0);
+    for line in body.lines().map(str::trim).filter(|line| !line.starts_with("//")) {
+        let oneof = line.strip_prefix("oneof ").and_then(|rest| rest.split_whitespace().next());
+        let field = line.split_once(" = ").and_then(|(left, _)| left.split_whitespace().last());
+        if depth == 0 {
+            found.extend(oneof.or(field));
+        }
+        depth += line.matches('{').count();
+        depth -= line.matches('}').count();
+    }
+    found
 }
