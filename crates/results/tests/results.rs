@@ -29,7 +29,10 @@ macro_rules! two_nodes {
 
 mod browser;
 mod figures;
+mod golden;
 mod lost;
+
+use golden::{golden, rounded};
 
 /// CLOCK_MONOTONIC of the trial's beginning, different on each node.
 const T0_NS: [(&str, u64); 2] = [("src", 7_000_000_000), ("dst", 91_000_000_000)];
@@ -300,27 +303,6 @@ fn made_of<const N: usize>(root: &Path, trials: [(u32, u16, f64, Verdict); N]) -
     }
     run.finish(RunStatus::Complete).unwrap();
     run.path().to_path_buf()
-}
-
-/// CSV with its numbers at nine digits: the last ones depend on the order of a sum.
-fn rounded(csv: &str) -> String {
-    let round = |field: &str| match field.parse::<f64>() {
-        Ok(number) if field.contains('.') => format!("{number:.8e}"),
-        _ => field.to_owned(),
-    };
-    csv.lines()
-        .map(|line| line.split(',').map(round).collect::<Vec<_>>().join(",") + "\n")
-        .collect()
-}
-
-fn golden(name: &str, actual: &str) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/results").join(name);
-    if std::env::var_os("UPDATE_GOLDEN").is_some() {
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(&path, actual).unwrap();
-    }
-    let expected = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(expected == actual, "{name} differs (UPDATE_GOLDEN=1 rewrites it); now:\n{actual}");
 }
 
 #[test]
