@@ -1,15 +1,15 @@
-"""One figure of each of the five documents, from the results of their plans (`ccbench reproduce`).
+"""One figure for each of the five documents, from the results of their plans (`ccbench reproduce`).
 
 Cells begin with `# %%`: editors and Jupyter (jupytext) run them one by one. As a program:
 
     python notebooks/five_figures.py [RESULTS] [e1=RUN …] [--only e1,e5] [-o DIR]
 
-RESULTS is the folder in which ccbench makes results directories (left out: `results`, or CCBENCH_RESULTS); of each document
-the newest run in it is taken. `e1=RUN` takes that run. RESULTS may be one run too: then every figure is drawn of it.
+RESULTS is the folder with results directories (default: `results`, or CCBENCH_RESULTS); the newest run of each document is
+used. `e1=RUN` selects a run. RESULTS can also be a single run: then every figure is drawn from it.
 Needs polars and matplotlib.
 """
 
-# %% Load a run: every table is one call.
+# %% Load a run: one call per table.
 import json
 import os
 import sys
@@ -36,10 +36,10 @@ class Run:
     def __init__(self, path):
         self.path = Path(path)
         if not (self.path / "run.json").exists():
-            raise FileNotFoundError(f"{path} is no results directory of ccbench: it has no run.json")
+            raise FileNotFoundError(f"{path} is not a results directory of ccbench: run.json is missing")
 
     def table(self, name):
-        """All rows of a table of the trials that count."""
+        """All rows of a table from counted trials."""
         if not (self.path / "tables" / name).exists():
             raise LookupError(f"{self.path} has no table {name}")
         rows = pl.read_parquet(self.path / "tables" / name)
@@ -51,30 +51,30 @@ class Run:
         return pl.read_parquet(self.path / f"{name}.parquet")
 
     def senders(self):
-        """What the data sockets were, at their senders."""
+        """Samples of data sockets on the sending side."""
         samples = self.table("flow_samples")
         return samples.filter((pl.col("role") == "data") & (pl.col("side") == "snd"))
 
     def received(self):
-        """What arrived, per interval."""
+        """Intervals at the receivers."""
         rows = self.table("intervals").filter((pl.col("side") == "rcv") & ~pl.col("omitted"))
-        # iperf3's last interval is a splinter: its rate says nothing.
+        # iperf3's last interval is too short for a meaningful rate.
         return rows.filter(pl.col("seconds") > pl.col("seconds").median() / 2)
 
     def together(self, rows):
-        """The phase in which most flows run; what drains after a phase is not running in the next."""
+        """The phase in which most flows run; packets that drain after a phase do not count."""
         flows = rows.group_by("phase", "flow_id").len().filter(pl.col("len") > pl.col("len").max() / 10)
         return flows.group_by("phase").len().sort("len")["phase"][-1]
 
     def first(self, rows):
-        """Of the first trial of the first point, in order of time."""
+        """Rows of the first trial of the first point in time order."""
         return rows.filter(pl.col("point_id") == pl.col("point_id").min()).filter(
             pl.col("trial") == pl.col("trial").min()
         ).sort("t_s")
 
 
 def with_legend(figure):
-    """A legend above, where it covers nothing."""
+    """Adds a legend above the axes."""
     figure.legend(loc="outside upper left", ncols=5 if figure.get_figwidth() > COLUMN else 2)
     return figure
 
@@ -118,14 +118,14 @@ def e2(run):
     return with_legend(figure)
 
 
-# %% E3, bufferbloat: the round trip that a probe meets while the queue fills.
+# %% E3, bufferbloat: RTT of a probe while the queue fills.
 def e3(run):
     probes, links = run.first(run.table("probes")), run.first(run.table("qdisc_samples"))
     figure, axes = plt.subplots(2, 1, figsize=(COLUMN, 3.2), sharex=True)
-    # Fetches have times of their own, but no round trip.
+    # Fetches have no RTT.
     for (probe,), rows in probes.drop_nulls("rtt_us").group_by("probe_id", maintain_order=True):
         axes[0].plot(rows["t_s"], rows["rtt_us"] / 1e3, ".", markersize=2, label=probe)
-    # The root qdisc counts what the queues below it hold.
+    # The root qdisc includes the backlog of its child queues.
     whole = links.group_by("link", "t_s").agg(pl.col("backlog_bytes").max()).sort("t_s")
     for (link,), rows in whole.group_by("link", maintain_order=True):
         if rows["backlog_bytes"].max() > 0:
@@ -138,7 +138,7 @@ def e3(run):
     return with_legend(figure)
 
 
-# %% E4, L4S: what each group got and waited in the phase in which all run, over the points of the matrix.
+# %% E4, L4S: throughput and RTT of each group in the phase in which all run, over the points of the matrix.
 def e4(run):
     rows = run.summary().filter((pl.col("scope") == "group") & (pl.col("stat") == "mean"))
     last = rows.group_by("phase").agg(pl.col("subject").n_unique()).sort("subject")["phase"][-1]
@@ -163,7 +163,7 @@ def e4(run):
     return with_legend(figure)
 
 
-# %% E5, friendliness: the mean operating point of each flow, and the two distributions behind it.
+# %% E5, friendliness: the mean operating point of each flow, and the two distributions.
 def e5(run):
     senders = run.first(run.senders())
     together = run.together(senders)
@@ -176,7 +176,7 @@ def e5(run):
         axes[0].plot(srtts.mean(), rates.mean(), "o", label=flow)
         for axis, values in zip(axes[1:], [rates, srtts]):
             axis.step(values, [(nth + 1) / len(values) for nth in range(len(values))], where="post")
-    # From zero, and no mark at an edge.
+    # Start at zero and keep markers off the edges.
     axes[0].set(xlabel="Mean sRTT (ms)", ylabel="Throughput (Mbit/s)")
     axes[0].set(xlim=(0, 1.1 * axes[0].dataLim.x1), ylim=(0, 1.1 * axes[0].dataLim.y1))
     axes[1].set(xlabel="Throughput (Mbit/s)", ylabel="Share of samples")
@@ -184,9 +184,9 @@ def e5(run):
     return with_legend(figure)
 
 
-# %% Which runs: by hand, `RUNS = {"e1": "results/coexistence-…"}`, or the newest of each document.
+# %% Select runs: set `RUNS = {"e1": "results/coexistence-…"}`, or use the newest of each document.
 FIGURES = {"e1": e1, "e2": e2, "e3": e3, "e4": e4, "e5": e5}
-# Names of their plans; the first that was run is taken.
+# Plan names of each document; the first with a run is used.
 PLANS = {
     "e1": ["coexistence", "coexistence-5v5", "coexistence-10v1", "coexistence-1v1"],
     "e2": ["mmwave", "mmwave-3gbit"],
@@ -197,7 +197,7 @@ PLANS = {
 
 
 def newest(results):
-    """The newest run of each document in a folder of results directories; of a folder that is a run, that one for all."""
+    """The newest run of each document in a folder of results directories; a single run is used for all."""
     results = Path(results)
     if (results / "run.json").exists():
         return dict.fromkeys(FIGURES, results)
@@ -211,7 +211,7 @@ def newest(results):
 RUNS = newest(os.environ.get("CCBENCH_RESULTS", "results"))
 
 
-# %% All of them: shown in Jupyter, written as PNG by a program.
+# %% Draw all figures: shown in Jupyter, written as PNG otherwise.
 def program():
     import argparse
 
@@ -227,7 +227,7 @@ def program():
         RUNS = {**RUNS, figure: run} if run and figure in FIGURES else newest(given)
     wanted = args.only.split(",")
     if unknown := set(wanted) - FIGURES.keys():
-        parser.error(f"there is no figure {', '.join(sorted(unknown))}; there are {', '.join(FIGURES)}")
+        parser.error(f"unknown figure {', '.join(sorted(unknown))}; known: {', '.join(FIGURES)}")
     if missing := [name for name in wanted if name not in RUNS]:
         names = [f"{name} ({' or '.join(PLANS[name])})" for name in missing]
         print(f"no run of {', '.join(names)}: left out", file=sys.stderr)
