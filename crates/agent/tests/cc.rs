@@ -320,7 +320,7 @@ fn what_a_kernel_or_a_user_lacks_is_told_and_nothing_is_registered() {
     let name = format!("l{}", std::process::id());
     for (unshare, script, why) in [
         ("--mount", "mount -t tmpfs none /sys/kernel/btf", "has no description of its types"),
-        ("--mount", bind.as_str(), "takes no congestion controls by BPF"),
+        ("--mount", bind.as_str(), "accepts no BPF congestion controls"),
         // A user without a name here: no root of any kind.
         ("--user", "true", "needs root"),
     ] {
