@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Installs what ccbench needs beside a Rust toolchain: iperf3 (traffic), iproute2 and ethtool (used by the
-# tests as independent witnesses), a C linker, and for the congestion controls in BPF clang, libelf and zlib. With --lab also
-# what the lab needs (docs/lab.md): QEMU and what builds a kernel; with --test a browser, tcpdump, and Python's packages of
-# tests/notebooks/requirements.txt in a folder of their own. Does nothing where all of it is there.
+# Installs the packages that ccbench needs besides a Rust toolchain, after printing each package with its purpose.
+#   --lab   also installs what the lab needs (docs/lab.md): QEMU, and the tools that build its kernel
+#   --test  also installs what the tests need: a browser, tcpdump, and the Python packages of
+#           tests/notebooks/requirements.txt, in a folder of their own
+# Does nothing if everything is installed.
 set -euo pipefail
 
 if ! command -v cargo >/dev/null; then
-    echo "setup: no cargo: install a Rust toolchain (1.95 or newer) from https://rustup.rs" >&2
+    echo "setup: cargo is missing; install a Rust toolchain (1.95 or newer) from https://rustup.rs" >&2
     exit 1
 fi
 
@@ -15,8 +16,18 @@ if [ "${1:-}" = --lab ]; then
     package+=([qemu-system-x86_64]=qemu-system-x86 [flex]=flex [bison]=bison [bc]=bc [pahole]=dwarves [xz]=xz-utils
         [lz4]=lz4 [python3]=python3 [patch]=patch [depmod]=kmod [strip]=binutils)
 fi
-# What the tests look at reports and captures with.
 [ "${1:-}" = --test ] && package+=([chromium]=chromium [chromedriver]=chromium-driver [tcpdump]=tcpdump)
+# Why each package is needed.
+declare -A purpose=([iperf3]="generates the traffic" [iproute2]="ip, tc and ss: the tests compare results with them"
+    [ethtool]="shows and sets offloads" [gcc]="links the Rust programs" [make]="builds the kernel modules"
+    [pkg-config]="finds libelf and zlib" [libelf-dev]="loads BPF objects" [zlib1g-dev]="loads BPF objects"
+    [clang]="compiles the congestion controls in BPF" [qemu-system-x86]="runs the lab" [flex]="builds the lab's kernel"
+    [bison]="builds the lab's kernel" [bc]="builds the lab's kernel" [dwarves]="writes the BTF of the lab's kernel"
+    [xz-utils]="unpacks kernels and modules" [lz4]="builds the lab's kernel" [python3]="builds the lab's kernel"
+    [patch]="patches the lab's kernel" [kmod]="prepares modules for the lab" [binutils]="strips the lab's kernel"
+    [chromium]="renders reports in the tests" [chromium-driver]="drives the browser in the tests"
+    [tcpdump]="captures packets in the tests" [python3-venv]="runs the notebooks in the tests")
+
 missing=()
 for program in "${!package[@]}"; do
     PATH="$PATH:/usr/sbin:/sbin" command -v "$program" >/dev/null || missing+=("${package[$program]}")
@@ -25,25 +36,25 @@ done
 [ -e /usr/include/libelf.h ] || missing+=(libelf-dev)
 [ -e /usr/include/zlib.h ] || missing+=(zlib1g-dev)
 
-# What notebooks are tested with: nothing of it is installed for the whole system.
+# Python packages for the tests of the notebooks, in a virtual environment in the cache.
 python_packages() {
-    local wanted venv
-    wanted=$(dirname "$0")/../tests/notebooks/requirements.txt
+    local requirements venv
+    requirements=$(dirname "$0")/../tests/notebooks/requirements.txt
     venv=${XDG_CACHE_HOME:-$HOME/.cache}/ccbench/python
-    cmp -s "$wanted" "$venv/installed.txt" && return
+    cmp -s "$requirements" "$venv/installed.txt" && return
     echo "setup: installing Python packages into $venv"
     python3 -m venv --clear "$venv"
-    "$venv/bin/pip" install --quiet --disable-pip-version-check --requirement "$wanted"
-    cp "$wanted" "$venv/installed.txt"
+    "$venv/bin/pip" install --quiet --disable-pip-version-check --requirement "$requirements"
+    cp "$requirements" "$venv/installed.txt"
 }
 
-# The same as in crates/agent/build.rs.
-clang_wanted=16
+# The oldest clang that compiles the BPF objects, as in crates/agent/build.rs.
+clang_minimum=16
 has_clang() {
     local name version
     for name in ${CLANG:-clang clang-21 clang-20 clang-19 clang-18 clang-17 clang-16}; do
         version=$("$name" --version 2>/dev/null | sed -n 's/.*version \([0-9]*\)\..*/\1/p' | head -n 1)
-        [ -n "$version" ] && [ "$version" -ge "$clang_wanted" ] && return 0
+        [ -n "$version" ] && [ "$version" -ge "$clang_minimum" ] && return 0
     done
     return 1
 }
@@ -54,30 +65,38 @@ if [ ${#missing[@]} -eq 0 ]; then
 fi
 
 if ! command -v apt-get >/dev/null; then
-    echo "setup: please install: ${missing[*]}" >&2
+    echo "setup: there is no apt-get; install the equivalents of these packages: ${missing[*]}" >&2
     exit 1
 fi
 as_root=()
+how="as root"
 if [ "$(id -u)" -ne 0 ]; then
-    command -v sudo >/dev/null || { echo "setup: as root, please: apt-get install ${missing[*]}" >&2; exit 1; }
+    command -v sudo >/dev/null || {
+        echo "setup: run as root: apt-get install ${missing[*]}" >&2
+        exit 1
+    }
     as_root=(sudo)
+    how="with sudo"
 fi
-# iperf3's package asks whether to run it as a service: it must not.
+mapfile -t missing < <(printf '%s\n' "${missing[@]}" | sort -u)
+echo "setup: these packages are missing; installing them with apt-get, $how (press Ctrl-C to stop):"
+for name in "${missing[@]}"; do printf '  %-18s %s\n' "$name" "${purpose[$name]:-}"; done
+# The package of iperf3 asks whether to start a service; it must not.
 export DEBIAN_FRONTEND=noninteractive
 "${as_root[@]}" apt-get update -qq
-# Where the default clang is too old, the newest that there is.
+# If the default clang is too old, install the newest one available.
 for index in "${!missing[@]}"; do
     [ "${missing[index]}" = clang ] || continue
     default=$(apt-cache policy clang | sed -n 's/.*Candidate: \(1:\)\?\([0-9]*\)\..*/\2/p')
-    [ "${default:-0}" -ge "$clang_wanted" ] && continue
+    [ "${default:-0}" -ge "$clang_minimum" ] && continue
     for version in 21 20 19 18 17 16; do
         if apt-cache show "clang-$version" >/dev/null 2>&1; then
             missing[index]=clang-$version
+            echo "setup: clang is too old here; installing clang-$version"
             break
         fi
     done
 done
-echo "setup: installing ${missing[*]}"
 "${as_root[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 [ "${1:-}" = --test ] && python_packages
 exit 0
