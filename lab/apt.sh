@@ -1,5 +1,5 @@
-# To be sourced: `apt SUITE ARGS…` calls the system's apt client on one Debian suite of the system's own mirror, with lists
-# of its own under $work, so that the system's sources stay as they are. Needs no root.
+# Source this file. `apt SUITE TOOL ARGS…` runs apt-get or apt-cache on one Debian suite of the system's mirror. Package lists
+# are kept under $work, so the system's package sources do not change. Needs no root.
 
 die() { echo "lab: $*" >&2; exit 1; }
 

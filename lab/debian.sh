@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Fetches a stock Debian kernel for the lab: debian.sh HERE OUT SERIES
 #   HERE    folder of apt.sh
-#   OUT     folder that gets `vmlinuz`, `modules/` (those that experiments use, unpacked), `release` and `version`
+#   OUT     output folder: `vmlinuz`, `modules/` (unpacked, only those that experiments use), `release` and `version`
 #   SERIES  6.1, 6.12 or 7.2
 # Needs no root.
 set -euo pipefail
@@ -10,10 +10,10 @@ out=$2
 series=$3
 . "$here/apt.sh"
 
-declare -A brings=([xz]=xz-utils [depmod]=kmod [modprobe]=kmod [dpkg-deb]=dpkg [apt-get]=apt)
+declare -A package_of=([xz]=xz-utils [depmod]=kmod [modprobe]=kmod [dpkg-deb]=dpkg [apt-get]=apt)
 missing=()
-for tool in "${!brings[@]}"; do
-    PATH="$PATH:/usr/sbin:/sbin" command -v "$tool" >/dev/null || missing+=("${brings[$tool]}")
+for tool in "${!package_of[@]}"; do
+    PATH="$PATH:/usr/sbin:/sbin" command -v "$tool" >/dev/null || missing+=("${package_of[$tool]}")
 done
 [ ${#missing[@]} -eq 0 ] || die "missing: run \`apt-get install ${missing[*]}\` as root"
 PATH="$PATH:/usr/sbin:/sbin"
@@ -22,7 +22,7 @@ case $series in
 6.1) suite=bookworm-security pattern='linux-image-6\.1\.0-[0-9]+-amd64' ;;
 6.12) suite=bookworm-backports pattern='linux-image-6\.12\.[0-9]+\+deb12-amd64' ;;
 7.2) suite=trixie-backports pattern='linux-(binary|modules|base)-7\.2\.[0-9]+\+deb13-amd64' ;;
-*) die "no kernel series $series: 6.1, 6.12 or 7.2" ;;
+*) die "unknown kernel series $series; use 6.1, 6.12 or 7.2" ;;
 esac
 mkdir -p "$out"
 work=$(mktemp -d "$out/build.XXXXXX")
@@ -37,7 +37,7 @@ for deb in "$work"/deb/*.deb; do dpkg-deb -x "$deb" "$work/root"; done
 release=$newest
 image=$(find "$work/root" -name "vmlinuz-$release" -o -path "*/lib/modules/$release/vmlinuz" | head -1)
 modules=$(find "$work/root" -type d -path "*/lib/modules/$release" | head -1)
-[ -n "$image" ] && [ -n "$modules" ] || die "$packages hold no kernel $release"
+[ -n "$image" ] && [ -n "$modules" ] || die "the packages $packages do not contain kernel $release"
 
 wanted='veth ifb dummy tun nlmon 8021q bridge virtio_pci virtio_console af_packet_diag tcp_diag inet_diag udp_diag sch_.* cls_.* act_.* em_.* tcp_.*'
 depmod -b "${modules%/lib/modules/*}" "$release" 2>/dev/null || true
@@ -56,7 +56,7 @@ while IFS=': ' read -r path needs; do
         fi
     done
 done <"$modules/modules.dep"
-for list in builtin order; do # 7.2's packages leave them to the installation
+for list in builtin order; do # the packages of 7.2 do not contain these files
     [ -e "$modules/modules.$list" ] || touch "$modules/modules.$list"
     cp "$modules/modules.$list" "$work/keep/lib/modules/$release/"
 done

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Builds the lab's kernel from Debian's source package: kernel.sh HERE OUT
 #   HERE  folder of kernel.config and patches/
-#   OUT   folder that gets `vmlinux` (stripped, PVH), `config` and `version`; made whole or not at all
-# Needs no root. Downloads with the system's apt client, from the system's own mirror, with lists of its own.
+#   OUT   output folder: `vmlinux` (stripped, PVH), `config`, `release` and `version`, moved there when all are complete
+# Needs no root. Downloads with apt-get from the system's mirror (see apt.sh).
 set -euo pipefail
 here=$(cd "$1" && pwd)
 out=$2
@@ -11,20 +11,20 @@ suite=trixie-backports
 
 . "$here/apt.sh"
 
-declare -A brings=([gcc]=gcc [make]=make [flex]=flex [bison]=bison [bc]=bc [pahole]=dwarves [xz]=xz-utils [lz4]=lz4
+declare -A package_of=([gcc]=gcc [make]=make [flex]=flex [bison]=bison [bc]=bc [pahole]=dwarves [xz]=xz-utils [lz4]=lz4
     [python3]=python3 [patch]=patch [dpkg]=dpkg [apt-get]=apt)
 missing=()
-for tool in "${!brings[@]}"; do command -v "$tool" >/dev/null || missing+=("${brings[$tool]}"); done
+for tool in "${!package_of[@]}"; do command -v "$tool" >/dev/null || missing+=("${package_of[$tool]}"); done
 for header in gelf.h:libelf-dev zlib.h:zlib1g-dev; do
     echo "#include <${header%%:*}>" | gcc -E - >/dev/null 2>&1 || missing+=("${header##*:}")
 done
 [ ${#missing[@]} -eq 0 ] || die "missing: run \`apt-get install ${missing[*]}\` as root"
 have=$(pahole --version | tr -dc '0-9.')
 [ "$(printf '%s\n1.22\n' "$have" | sort -V | head -1)" = 1.22 ] ||
-    die "pahole $have cannot write the kernel's BTF, 1.22 can: run \`apt-get install dwarves\` as root, on an older system with -t NAME-backports"
+    die "pahole $have cannot write the kernel's BTF (1.22 or newer can): run \`apt-get install dwarves\` as root; on an older system add -t NAME-backports"
 mkdir -p "$out"
 free_mb=$(df -Pm "$out" | awk 'NR == 2 {print $4}')
-[ "$free_mb" -ge 4500 ] || die "$out has $free_mb MB free; the build needs 4500 MB, of which 30 stay: make room, or run \`XDG_CACHE_HOME=FOLDER ccbench lab build\` with a folder on a larger disk"
+[ "$free_mb" -ge 4500 ] || die "$out has $free_mb MB free; the build needs 4500 MB and keeps 30 MB: free some space, or run \`XDG_CACHE_HOME=FOLDER ccbench lab build\` with a folder on a larger disk"
 
 work=$(mktemp -d "$out/build.XXXXXX")
 trap 'rm -rf "$work"' EXIT
@@ -44,7 +44,7 @@ done
 make=(make -s -C "$work/src" O="$work/b" KBUILD_BUILD_USER=ccbench KBUILD_BUILD_HOST=lab "KBUILD_BUILD_TIMESTAMP=2026-01-01" KBUILD_BUILD_VERSION=1)
 "${make[@]}" KCONFIG_ALLCONFIG="$here/kernel.config" allnoconfig
 while read -r line; do
-    case $line in CONFIG_*=*) grep -qxF "$line" "$work/b/.config" || die "the kernel's configuration refuses $line" ;; esac
+    case $line in CONFIG_*=*) grep -qxF "$line" "$work/b/.config" || die "the kernel's configuration does not accept $line" ;; esac
 done <"$here/kernel.config"
 "${make[@]}" -j"$(nproc)" vmlinux
 strip -s -o "$work/vmlinux" "$work/b/vmlinux"
