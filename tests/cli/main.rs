@@ -1,4 +1,4 @@
-//! The controller's face without any testbed: exit codes and messages of wrong commands and wrong plans.
+//! The controller without a testbed: exit codes and messages for invalid command lines and plans.
 
 use ccbench_tests::{Bench, source_root, text};
 
@@ -11,14 +11,14 @@ fn err(output: &std::process::Output) -> String {
 }
 
 #[test]
-fn a_missing_plan_is_named() {
+fn names_a_missing_plan() {
     let output = Bench::new().run(&["run", "nowhere.toml"]);
     assert_eq!(output.status.code(), Some(2), "{}", text(&output));
     assert!(err(&output).contains("cannot read the plan nowhere.toml"), "{}", text(&output));
 }
 
 #[test]
-fn a_wrong_plan_shows_every_problem_and_runs_nothing() {
+fn invalid_plan_prints_every_problem_and_runs_nothing() {
     let bench = Bench::new();
     let plan = bench.write(
         "bad.toml",
@@ -32,8 +32,8 @@ fn a_wrong_plan_shows_every_problem_and_runs_nothing() {
     }
     assert!(!bench.path("results").exists(), "nothing may run");
     // The last line counts errors and warnings as they were printed.
-    let told = err(&output);
-    let count = |kind: &str| told.lines().filter(|line| line.starts_with(kind)).count();
+    let printed = err(&output);
+    let count = |kind: &str| printed.lines().filter(|line| line.starts_with(kind)).count();
     let (errors, warnings) = (count("error: "), count("warning: "));
     let warnings = match warnings {
         0 => String::new(),
@@ -41,11 +41,11 @@ fn a_wrong_plan_shows_every_problem_and_runs_nothing() {
         many => format!(", {many} warnings"),
     };
     let last = format!("bad.toml: {errors} errors{warnings}; it cannot be run");
-    assert!(errors > 1 && told.contains(&last), "no `{last}`: {told}");
+    assert!(errors > 1 && printed.contains(&last), "no `{last}`: {printed}");
 }
 
 #[test]
-fn shipped_plans_are_sound() {
+fn shipped_plans_are_valid() {
     for plan in
         ["quickstart.toml", "coexistence/1v1.toml", "coexistence/5v5.toml", "coexistence/10v1.toml"]
     {
@@ -57,7 +57,7 @@ fn shipped_plans_are_sound() {
 }
 
 #[test]
-fn an_override_is_seen_and_a_wrong_one_is_refused() {
+fn applies_overrides_and_rejects_unknown_keys() {
     let plan = source_root().join("plans/quickstart.toml");
     let plan = plan.to_string_lossy();
     let bench = Bench::new();
@@ -69,7 +69,7 @@ fn an_override_is_seen_and_a_wrong_one_is_refused() {
 }
 
 #[test]
-fn certificates_are_never_overwritten_and_keys_are_private() {
+fn pki_overwrites_nothing_and_makes_private_keys() {
     use std::os::unix::fs::PermissionsExt;
     let bench = Bench::new();
     assert_eq!(bench.run(&["pki", "init", "pki"]).status.code(), Some(0));
@@ -87,7 +87,7 @@ fn certificates_are_never_overwritten_and_keys_are_private() {
 }
 
 #[test]
-fn help_and_completions_are_there() {
+fn prints_help_completions_and_man_pages() {
     let bench = Bench::new();
     let help = bench.run(&["--help"]);
     assert_eq!(help.status.code(), Some(0));
@@ -98,7 +98,7 @@ fn help_and_completions_are_there() {
 }
 
 #[test]
-fn what_is_named_wrongly_is_a_mistake_of_the_command() {
+fn mistyped_names_exit_with_2() {
     let bench = Bench::new();
     let plan = bench.write("mine.toml", "name = \"mine\"\n");
     let plan = plan.to_string_lossy();
@@ -109,7 +109,7 @@ fn what_is_named_wrongly_is_a_mistake_of_the_command() {
     let ping = bench.write("ping.txt", ping);
     let (ping, full) = (ping.to_string_lossy(), bench.path("full"));
     let full = full.to_string_lossy();
-    for (words, said) in [
+    for (words, message) in [
         (&["summarize", &plan][..], "`ccbench run "),
         (&["report", &full], "it has no run.json"),
         (&["run", "--resume", "nosuch"], "it does not exist"),
@@ -123,7 +123,7 @@ fn what_is_named_wrongly_is_a_mistake_of_the_command() {
     ] {
         let done = bench.run(words);
         assert_eq!(done.status.code(), Some(2), "{words:?}: {}", text(&done));
-        assert!(err(&done).contains(said), "{words:?}: {}", text(&done));
+        assert!(err(&done).contains(message), "{words:?}: {}", text(&done));
     }
 }
 
@@ -141,7 +141,7 @@ fn six_columns_of_unknown_flow_group_exits_with_2() {
 }
 
 #[test]
-fn published_experiments_are_in_the_binary() {
+fn published_experiments_are_embedded() {
     let bench = Bench::new();
     let list = bench.run(&["reproduce"]);
     assert_eq!(list.status.code(), Some(0), "{}", text(&list));
@@ -151,7 +151,7 @@ fn published_experiments_are_in_the_binary() {
     let unknown = bench.run(&["reproduce", "vegas_fairness"]);
     assert_eq!(unknown.status.code(), Some(2), "{}", text(&unknown));
     assert!(err(&unknown).contains("vegas_friendliness"), "{}", text(&unknown));
-    // Far from any clone, with its traces.
+    // Outside the source tree, with its traces.
     assert_eq!(bench.run(&["reproduce", "mmwave", "--write", "mm"]).status.code(), Some(0));
     let check = bench.run(&["check", "mm/mmwave.toml", "--quick"]);
     assert_eq!(check.status.code(), Some(0), "{}", text(&check));

@@ -47,24 +47,28 @@ fn assert_failed(bench: &Bench, done: &Output, words: &[&str]) {
 }
 
 #[test]
-fn a_panic_fails_the_trial() {
+fn kernel_panic_fails_the_trial() {
     let bench = Bench::new();
     let done = run(&bench, "echo c > /proc/sysrq-trigger", &[]);
-    assert_failed(&bench, &done, &["the lab's machine panicked", "sysrq triggered crash"]);
+    assert_failed(&bench, &done, &["the lab's virtual machine panicked", "sysrq triggered crash"]);
 }
 
 #[test]
-fn no_memory_left_fails_the_trial() {
+fn out_of_memory_fails_the_trial() {
     let bench = Bench::new();
     let done = run(&bench, "a=xxxxxxxx; while :; do a=$a$a; done", &[]);
-    assert_failed(&bench, &done, &["the lab's machine panicked", "Out of memory"]);
+    assert_failed(&bench, &done, &["the lab's virtual machine panicked", "Out of memory"]);
 }
 
 #[test]
-fn a_machine_that_says_nothing_fails_the_trial() {
+fn silent_guest_fails_the_trial() {
     let bench = Bench::new();
     let freeze = "mkdir /sys/fs/cgroup/ice && echo 1 > /sys/fs/cgroup/ice/cgroup.procs && \
                   echo 1 > /sys/fs/cgroup/ice/cgroup.freeze";
     let done = run(&bench, freeze, &[("CCBENCH_LAB_SILENCE_S", "40")]);
-    assert_failed(&bench, &done, &["the lab's machine has said nothing for 40 s and was stopped"]);
+    assert_failed(
+        &bench,
+        &done,
+        &["the lab's virtual machine has sent no message for 40 s and was stopped"],
+    );
 }

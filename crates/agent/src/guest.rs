@@ -13,7 +13,7 @@ use std::time::Duration;
 use ccbench_proto::event::Kind;
 use ccbench_proto::wire;
 use ccbench_proto::wire::agent_client::AgentClient;
-use ccbench_proto::wire::lab_said::Of;
+use ccbench_proto::wire::lab_message::Of;
 use hyper_util::rt::TokioIo;
 use prost::Message as _;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
@@ -77,7 +77,7 @@ struct Port {
 impl Port {
     fn say(&mut self, of: Of) -> std::io::Result<()> {
         self.buffer.clear();
-        wire::LabSaid { of: Some(of) }
+        wire::LabMessage { of: Some(of) }
             .encode_length_delimited(&mut self.buffer)
             .map_err(std::io::Error::other)?;
         self.to.write_all(&self.buffer)

@@ -1,95 +1,59 @@
-//! What can end a command, and with which exit code.
+//! Why a command failed, and the exit code that follows from it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use ccbench_proto::plan::check::{PlanProblem, Severity};
-use ccbench_results::{
-    CompareError, ErrorClass, ExportError, FigureError, FileError, ReportError, StoreError,
-    SummaryError, TrialError, UnknownGroup,
-};
+use crate::backend::BackendError;
+use crate::exit::{ExitCode, from_results, of_results};
+use crate::file::FileError;
+use crate::lab::error::LabError;
+use crate::paths::agent_binary;
+use crate::pki::PkiError;
+use crate::plan_source::PlanSourceError;
 
-/// An error of the controller.
+/// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CliError {
-    /// The plan file cannot be read.
-    #[error("cannot read the plan {path}: {source}")]
-    PlanFile {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// The plan is wrong; the problems have all been printed.
-    #[error("{path}: {}; it cannot be run", counted(problems, *in_traces))]
-    Plan {
-        /// The file.
-        path: PathBuf,
-        /// All of them.
-        problems: Vec<PlanProblem>,
-        /// Problems of its trace files.
-        in_traces: usize,
-    },
-    /// The command makes no sense.
+    /// The command line does not fit the plan, the results or the machine.
     #[error("{0}")]
     Usage(String),
-    /// The topology could not be built on this machine.
-    #[error("testbed: {0}")]
-    Testbed(String),
-    /// An agent could not be reached or refused.
-    #[error("node {node}: {step}: {why}")]
-    Node {
-        /// Its name in the plan.
-        node: String,
-        /// What was tried.
-        step: &'static str,
-        /// Its answer.
-        why: String,
-    },
-    /// A node cannot do what the plan asks for.
-    #[error("node {node} cannot do what the plan asks for: {why}")]
-    Impossible {
-        /// Its name in the plan.
-        node: String,
-        /// What, and the way out.
-        why: String,
-    },
-    /// Results could not be written or read.
+    /// The plan cannot be read or is invalid.
+    #[error(transparent)]
+    Plan(#[from] PlanSourceError),
+    /// The backend cannot run trials.
+    #[error(transparent)]
+    Backend(#[from] BackendError),
+    /// The lab's kernel cannot be built or booted.
+    #[error(transparent)]
+    Lab(#[from] LabError),
+    /// Results cannot be written or read.
     #[error(transparent)]
     Results(#[from] ccbench_results::Error),
-    /// A file operation.
-    #[error("{op} {path}: {source}")]
-    File {
-        /// What was tried.
-        op: &'static str,
-        /// The file.
+    /// A file operation failed.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// A certificate cannot be issued.
+    #[error(transparent)]
+    Pki(#[from] PkiError),
+    /// A program that replaces this process cannot be executed.
+    #[error("cannot start {}: {source}{}", path.display(), agent_hint(path))]
+    StartProgram {
+        /// The program.
         path: PathBuf,
         /// Why.
         source: std::io::Error,
     },
-    /// The lab's machine.
-    #[error(transparent)]
-    Lab(#[from] crate::lab::LabError),
-    /// Certificates.
-    #[error("pki: {0}")]
-    Pki(String),
-    /// Ctrl-C or SIGTERM.
-    #[error("interrupted")]
-    Interrupted,
-}
-
-/// The errors of the results crate's modules, so that `?` takes them.
-macro_rules! from_results {
-    ($($error:ty),* $(,)?) => {
-        $(impl From<$error> for CliError {
-            fn from(error: $error) -> Self {
-                Self::Results(error.into())
-            }
-        })*
-    };
+    /// The asynchronous runtime or its signal handlers are not available.
+    #[error("cannot {op}: {source}")]
+    Runtime {
+        /// What was tried.
+        op: &'static str,
+        /// Why.
+        source: std::io::Error,
+    },
 }
 
 from_results!(
-    CompareError,
+    CliError: CompareError,
     ExportError,
     FigureError,
     FileError,
@@ -100,35 +64,26 @@ from_results!(
     UnknownGroup,
 );
 
-/// `2 errors, 1 warning`.
-fn counted(problems: &[PlanProblem], in_traces: usize) -> String {
-    let plural = |count: usize, word: &str| match count {
-        1 => format!("1 {word}"),
-        _ => format!("{count} {word}s"),
-    };
-    let errors = problems.iter().filter(|problem| problem.severity == Severity::Error).count();
-    let warnings = match problems.len() - errors {
-        0 => String::new(),
-        count => format!(", {}", plural(count, "warning")),
-    };
-    plural(errors + in_traces, "error") + &warnings
-}
-
 impl CliError {
     /// The process's exit code (see `ccbench --help`).
-    pub fn exit_code(&self) -> i32 {
+    pub fn exit_code(&self) -> ExitCode {
         match self {
-            Self::PlanFile { .. }
-            | Self::Plan { .. }
-            | Self::Usage(_)
-            | Self::Impossible { .. } => 2,
-            Self::Results(error) => match error.class() {
-                ErrorClass::Usage => 2,
-                ErrorClass::Run => 1,
-            },
-            Self::Testbed(_) | Self::Node { .. } | Self::Pki(_) | Self::Lab(_) => 3,
-            Self::File { .. } => 1,
-            Self::Interrupted => 130,
+            Self::Usage(_) | Self::Plan(_) | Self::Runtime { .. } => ExitCode::Usage,
+            Self::Backend(error) => error.exit_code(),
+            Self::Lab(error) => error.exit_code(),
+            Self::Results(error) => of_results(error),
+            Self::File(_) => ExitCode::Failure,
+            Self::Pki(error) => error.exit_code(),
+            Self::StartProgram { .. } => ExitCode::Unavailable,
         }
+    }
+}
+
+/// How to get the agent, if that is the program.
+fn agent_hint(program: &Path) -> &'static str {
+    if program == agent_binary() {
+        "; build it (`make`) or set CCBENCH_AGENT to its path"
+    } else {
+        ""
     }
 }

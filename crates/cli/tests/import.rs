@@ -1,4 +1,4 @@
-//! `ccbench import`: from other tools' files to a summary.
+//! `ccbench import`: from the output of other tools to a summary.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -13,7 +13,7 @@ const UE1: &str =
     include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../proto/tests/tools/ue1-ss.txt"));
 const UE2: &str =
     include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../proto/tests/tools/ue2-ss.txt"));
-/// The end of the study's iperf3 run, and one interval line such as it would have had.
+/// The end of the study's iperf3 run, with one interval line added.
 const IPERF: &str = "\
 Connecting to host 10.203.1.3, port 5201
 [  5] local 10.0.5.1 port 35788 connected to 10.203.1.3 port 5201
@@ -36,7 +36,7 @@ fn mean(summary: &Summary, scope: Scope, subject: &str, metric: &str) -> Option<
 }
 
 #[test]
-fn the_studys_excerpts_become_a_run_that_can_be_summarised() {
+fn imports_excerpts_of_the_study_and_summarises_them() {
     let dir = tempfile::tempdir().unwrap();
     let old = dir.path().join("old");
     std::fs::create_dir(&old).unwrap();
@@ -71,7 +71,7 @@ fn the_studys_excerpts_become_a_run_that_can_be_summarised() {
 }
 
 #[test]
-fn phases_and_trials_come_from_options() {
+fn takes_phases_and_trials_from_options() {
     let dir = tempfile::tempdir().unwrap();
     let line = |second: u32, ms: u32| {
         format!(
@@ -103,7 +103,7 @@ fn phases_and_trials_come_from_options() {
 }
 
 #[test]
-fn what_holds_nothing_makes_no_directory() {
+fn file_without_known_output_makes_no_directory() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("notes.txt");
     std::fs::write(&file, "to do\n").unwrap();

@@ -1,9 +1,9 @@
-//! An initramfs: a cpio archive in the "newc" format whose bytes depend on nothing but names, modes and contents.
+//! An initramfs: a cpio archive in the "newc" format. Its bytes depend only on names, modes and contents.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-/// What an archive holds, by path without a leading slash.
+/// Entries of an archive, by path without a leading slash.
 #[derive(Debug, Default)]
 pub struct Archive {
     entries: BTreeMap<String, Entry>,
@@ -23,7 +23,7 @@ const LINK: u32 = 0o120_777;
 const CHARACTER_DEVICE: u32 = 0o020_000;
 
 impl Archive {
-    /// Adds a file with these permissions; folders on the way are made.
+    /// Adds a file with these permissions; missing parent folders are added.
     pub fn file(&mut self, path: &str, permissions: u32, data: Vec<u8>) {
         self.put(path, Entry::File { mode: FILE | permissions, data });
     }
@@ -56,7 +56,7 @@ impl Archive {
     /// Writes the archive.
     ///
     /// # Errors
-    /// What the writer says; a file of 4 GiB or more.
+    /// The writer failed, or a file has 4 GiB or more.
     pub fn write(&self, out: &mut impl Write) -> io::Result<()> {
         for ((path, entry), inode) in self.entries.iter().zip(1..) {
             match entry {
@@ -84,7 +84,7 @@ fn member(
         .map_err(|_| io::Error::other(format!("{path} is too large for an initramfs")))?;
     let links = if mode & FOLDER == FOLDER & 0o170_000 { 2 } else { 1 };
     // Fields: inode, mode, uid, gid, links, mtime, size, device major and minor, rdev major and minor,
-    // length of the name with its end, check sum.
+    // length of the name with its NUL byte, checksum.
     let name = path.len() as u32 + 1;
     let fields = [inode, mode, 0, 0, links, 0, size, 0, 0, major, minor, name, 0];
     let mut head = String::from("070701");
@@ -98,7 +98,7 @@ fn member(
     out.write_all(&[0; 4][..padding(data.len())])
 }
 
-/// To the next multiple of four.
+/// Bytes to the next multiple of four.
 fn padding(length: usize) -> usize {
     length.next_multiple_of(4) - length
 }
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_on_the_way_are_made_and_order_of_adding_does_not_matter() {
+    fn adds_parent_folders_and_sorts_entries() {
         let (mut one, mut two) = (Archive::default(), Archive::default());
         one.file("/lib/x86/a.so", 0o755, b"abc".to_vec());
         one.link("/bin/sh", "dash");
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn the_system_s_own_cpio_reads_it() {
+    fn cpio_of_the_system_reads_it() {
         let mut archive = Archive::default();
         archive.file("etc/a file", 0o640, b"hello\n".to_vec());
         archive.link("etc/b", "a file");

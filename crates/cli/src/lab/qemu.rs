@@ -1,61 +1,60 @@
-//! The lab's machine: how QEMU is called, so that its clock counts instructions and nothing of the host reaches it.
+//! QEMU's command line for the lab: the guest's clock counts instructions, and nothing of the host reaches the guest.
 
 use std::path::{Path, PathBuf};
 
-/// One boot.
+/// The configuration of one boot.
 #[derive(Debug, Clone)]
-pub struct Machine {
+pub struct VmConfig {
     /// The kernel: an ELF image with a PVH entry.
     pub kernel: PathBuf,
     /// The initramfs.
     pub initramfs: PathBuf,
-    /// Text of the kernel and of the guest's process 1.
+    /// File that gets the console's output.
     pub console: PathBuf,
-    /// What the guest says; only ever written.
-    pub said: PathBuf,
+    /// File that gets the guest's messages.
+    pub messages: PathBuf,
     /// Memory in MiB.
     pub memory_mib: u32,
-    /// What kind of machine.
-    pub board: Board,
-    /// Feeds everything random in the guest.
+    /// The machine type (`-machine`).
+    pub machine_type: MachineType,
+    /// Seed of QEMU's random numbers.
     pub seed: u64,
-    /// How many instructions of the guest make a nanosecond of its time: its processor's speed against its
-    /// network's.
+    /// Instructions per guest nanosecond: how much faster the processor is relative to the network.
     pub dilation: u32,
 }
 
-/// What a kernel can run on.
+/// A QEMU machine type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Board {
-    /// The lab's own kernel: nothing to calibrate against, nothing that ticks by itself. Repeatable to the byte.
-    Micro,
-    /// A stock kernel: an old PC, whose clock counts instructions too. It cannot be dilated, and two runs are
-    /// close but not equal.
+pub enum MachineType {
+    /// `microvm`, for the lab's own kernel: no timer to calibrate against. Repeatable to the byte.
+    Microvm,
+    /// `pc`, for a stock kernel. Its clock counts instructions too, but it cannot be dilated, and two runs are similar but not
+    /// equal.
     Pc,
 }
 
 /// The emulator.
 pub const QEMU: &str = "qemu-system-x86_64";
 
-impl Machine {
+impl VmConfig {
     /// Arguments for [`QEMU`].
     pub fn arguments(&self) -> Vec<String> {
-        let said = escaped(&self.said);
-        let board: &[&str] = match self.board {
-            Board::Micro => &[
+        let messages = escaped(&self.messages);
+        let machine: &[&str] = match self.machine_type {
+            MachineType::Microvm => &[
                 "-M",
                 "microvm,acpi=off,pit=off,pic=off,rtc=on,isa-serial=on",
-                // An eventfd would hand the port's work to another thread, at another instant each time.
+                // With an eventfd another thread serves the port, at an instant that differs from run to run.
                 "-global",
                 "virtio-mmio.ioeventfd=off",
                 "-device",
                 "virtio-serial-device",
             ],
-            Board::Pc => &["-M", "pc,hpet=off", "-device", "virtio-serial-pci,ioeventfd=off"],
+            MachineType::Pc => &["-M", "pc,hpet=off", "-device", "virtio-serial-pci,ioeventfd=off"],
         };
         let common = [
             "-device",
-            "virtserialport,chardev=said,name=ccbench",
+            "virtserialport,chardev=messages,name=ccbench",
             "-nodefaults",
             "-no-user-config",
             "-no-reboot",
@@ -72,14 +71,14 @@ impl Machine {
             "base=2026-01-01T00:00:00,clock=vm",
         ];
         let mut arguments: Vec<String> =
-            board.iter().chain(&common).map(|argument| (*argument).to_owned()).collect();
+            machine.iter().chain(&common).map(|argument| (*argument).to_owned()).collect();
         arguments.extend([
             "-m".to_owned(),
             self.memory_mib.to_string(),
             "-seed".to_owned(),
             self.seed.to_string(),
             "-chardev".to_owned(),
-            format!("file,id=said,path={said}"),
+            format!("file,id=messages,path={messages}"),
             "-serial".to_owned(),
             format!("file:{}", escaped(&self.console)),
             "-kernel".to_owned(),
@@ -92,8 +91,8 @@ impl Machine {
         arguments
     }
 
-    /// The same with the console on the terminal that QEMU is called from.
-    pub fn arguments_for_people(&self) -> Vec<String> {
+    /// The same, with the console on this terminal.
+    pub fn interactive_arguments(&self) -> Vec<String> {
         let console = format!("file:{}", escaped(&self.console));
         let on_terminal = |argument| match argument {
             argument if argument == console => "mon:stdio".to_owned(),
@@ -105,20 +104,20 @@ impl Machine {
     /// The kernel's command line.
     fn command_line(&self) -> String {
         let common = "console=ttyS0 quiet panic=-1 sysctl.vm.panic_on_oom=1 nokaslr norandmaps mitigations=off no_timer_check";
-        match self.board {
-            Board::Micro => {
+        match self.machine_type {
+            MachineType::Microvm => {
                 let khz = u64::from(self.dilation) * 1_000_000;
                 let mhz = u64::from(self.dilation) * 1000;
                 format!(
                     "{common} reboot=t idle=poll tsc=reliable tsc_early_khz={khz} lapic_timer_mhz={mhz}"
                 )
             }
-            Board::Pc => format!("{common} reboot=t"),
+            MachineType::Pc => format!("{common} reboot=t"),
         }
     }
 }
 
-/// QEMU's option values end at a comma; a doubled one is a comma.
+/// Escapes commas for QEMU's option values by doubling them.
 fn escaped(path: &Path) -> String {
     path.display().to_string().replace(',', ",,")
 }
@@ -128,23 +127,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dilation_and_seed_reach_the_machine_and_nothing_else_does() {
-        let machine = Machine {
+    fn passes_dilation_and_seed_and_no_host_device() {
+        let config = VmConfig {
             kernel: "/k/vmlinux".into(),
             initramfs: "/k/initramfs".into(),
             console: "/r/a,b/console".into(),
-            said: "/r/a,b/said".into(),
+            messages: "/r/a,b/messages".into(),
             memory_mib: 512,
-            board: Board::Micro,
+            machine_type: MachineType::Microvm,
             seed: 7,
             dilation: 10,
         };
-        let line = machine.arguments().join(" ");
+        let line = config.arguments().join(" ");
         assert!(line.contains("tsc_early_khz=10000000 lapic_timer_mhz=10000"), "{line}");
         assert!(line.contains("-seed 7 ") && line.contains("-m 512 "), "{line}");
-        assert!(line.contains("path=/r/a,,b/said"), "{line}");
+        assert!(line.contains("path=/r/a,,b/messages"), "{line}");
         assert!(!line.contains("-netdev") && !line.contains("-drive"), "{line}");
-        let other = Machine { seed: 8, ..machine.clone() }.arguments().join(" ");
+        let other = VmConfig { seed: 8, ..config.clone() }.arguments().join(" ");
         assert_eq!(line.replace("-seed 7", "-seed 8"), other);
     }
 }

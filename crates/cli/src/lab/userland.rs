@@ -1,26 +1,26 @@
-//! What runs in the lab's machine: this project's own agent, iperf3, the libraries they need, and for people a
-//! shell with the usual tools where the host has them.
+//! The guest's file system: the agent, iperf3, their libraries, and for `ccbench lab shell` the usual tools that the host
+//! has.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::LabError;
 use super::cpio::Archive;
+use super::error::LabError;
 
-/// Where programs are looked for, beside the PATH.
+/// Where to look for programs after the PATH.
 const FOLDERS: [&str; 6] =
     ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
-/// For `ccbench lab shell`; left out where the host lacks them.
-const COMFORTS: [&str; 16] = [
+/// Tools for `ccbench lab shell`; only those that the host has.
+const SHELL_TOOLS: [&str; 16] = [
     "sh", "busybox", "ip", "tc", "ss", "ping", "tcpdump", "ethtool", "bpftool", "ls", "cat", "ps",
     "sysctl", "dmesg", "mkdir", "sleep",
 ];
 
-/// The machine's files, without a task. `modules`: the folder of a kernel's modules, and its release.
+/// The guest's files without a task. `modules` is the folder of a kernel's modules, and its release.
 ///
 /// # Errors
-/// A program that must be there is not, or one cannot be read.
+/// A program is missing or cannot be read.
 pub fn archive(agent: &Path, modules: Option<(&Path, &str)>) -> Result<Archive, LabError> {
     let mut archive = Archive::default();
     for folder in ["proc", "sys", "dev", "run", "tmp", "root", "lab", "etc"] {
@@ -35,10 +35,10 @@ pub fn archive(agent: &Path, modules: Option<(&Path, &str)>) -> Result<Archive, 
     archive.link("init", "bin/ccbench-agent");
     let iperf3 = find("iperf3").ok_or_else(|| LabError::Missing {
         what: "iperf3".to_owned(),
-        way_out: "run `apt-get install iperf3` as root".to_owned(),
+        hint: "run `apt-get install iperf3` as root".to_owned(),
     })?;
     add(&mut archive, &mut libraries, &iperf3, "bin/iperf3")?;
-    for name in COMFORTS {
+    for name in SHELL_TOOLS {
         if let Some(path) = find(name) {
             add(&mut archive, &mut libraries, &path, &format!("bin/{name}"))?;
         }
@@ -46,7 +46,7 @@ pub fn archive(agent: &Path, modules: Option<(&Path, &str)>) -> Result<Archive, 
     if let Some((folder, release)) = modules {
         let modprobe = find("modprobe").ok_or_else(|| LabError::Missing {
             what: "modprobe".to_owned(),
-            way_out: "run `apt-get install kmod` as root".to_owned(),
+            hint: "run `apt-get install kmod` as root".to_owned(),
         })?;
         add(&mut archive, &mut libraries, &modprobe, "sbin/modprobe")?;
         add_folder(&mut archive, folder, &format!("lib/modules/{release}"))?;
@@ -65,7 +65,7 @@ pub fn find(name: &str) -> Option<PathBuf> {
     folders.map(|folder| folder.join(name)).find(|path| path.is_file())
 }
 
-/// Adds a program under another name, and the libraries that it is linked with to `libraries`.
+/// Adds a program as `name`, and the libraries that it is linked with to `libraries`.
 fn add(
     archive: &mut Archive,
     libraries: &mut BTreeSet<PathBuf>,
@@ -79,11 +79,11 @@ fn add(
 
 /// Adds all files below a folder.
 fn add_folder(archive: &mut Archive, folder: &Path, name: &str) -> Result<(), LabError> {
-    let io = |source| LabError::Io { op: "read", path: folder.to_owned(), source };
-    for entry in std::fs::read_dir(folder).map_err(io)? {
-        let entry = entry.map_err(io)?;
+    let io = LabError::io("read", folder);
+    for entry in std::fs::read_dir(folder).map_err(&io)? {
+        let entry = entry.map_err(&io)?;
         let to = format!("{name}/{}", entry.file_name().to_string_lossy());
-        if entry.file_type().map_err(io)?.is_dir() {
+        if entry.file_type().map_err(&io)?.is_dir() {
             add_folder(archive, &entry.path(), &to)?;
         } else {
             archive.file(&to, 0o644, read(&entry.path())?);
@@ -92,39 +92,36 @@ fn add_folder(archive: &mut Archive, folder: &Path, name: &str) -> Result<(), La
     Ok(())
 }
 
-/// The program without symbols, where there is a `strip`: a debug build is ten times as large.
+/// The program without symbols if the host has `strip`: a debug build is ten times as large.
 fn stripped(program: &Path) -> Result<Vec<u8>, LabError> {
-    let out = tempfile::NamedTempFile::new().map_err(|source| LabError::Io {
-        op: "make a temporary file for",
-        path: program.to_owned(),
-        source,
-    })?;
+    let out = tempfile::NamedTempFile::new()
+        .map_err(LabError::io("make a temporary file for", program))?;
     let strip = Command::new("strip").arg("-s").arg("-o").arg(out.path()).arg(program).output();
     match strip {
         Ok(done) if done.status.success() => read(out.path()),
-        // No such tool, or no such format (a script).
+        // There is no `strip`, or the program is a script.
         _ => read(program),
     }
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, LabError> {
-    std::fs::read(path).map_err(|source| LabError::Io { op: "read", path: path.to_owned(), source })
+    std::fs::read(path).map_err(LabError::io("read", path))
 }
 
-/// Shared libraries, the loader included, as the host's loader resolves them. None for a static program.
+/// Shared libraries and the loader, as the host resolves them; empty for a static program.
 fn linked(program: &Path) -> Vec<PathBuf> {
-    let Ok(told) = Command::new("ldd").arg(program).output() else { return Vec::new() };
-    paths(&String::from_utf8_lossy(&told.stdout))
+    let Ok(ldd) = Command::new("ldd").arg(program).output() else { return Vec::new() };
+    paths(&String::from_utf8_lossy(&ldd.stdout))
 }
 
-/// Absolute paths in what `ldd` prints: `libc.so.6 => /lib/libc.so.6 (0x…)` and `/lib64/ld.so (0x…)`.
-fn paths(told: &str) -> Vec<PathBuf> {
+/// Absolute paths in the output of `ldd`: `libc.so.6 => /lib/libc.so.6 (0x…)` and `/lib64/ld.so (0x…)`.
+fn paths(output: &str) -> Vec<PathBuf> {
     let word = |line: &str| {
         let after = line.split_once("=>").map_or(line, |(_, after)| after);
         let path = after.split_whitespace().next()?;
         path.starts_with('/').then(|| PathBuf::from(path))
     };
-    told.lines().filter_map(word).collect()
+    output.lines().filter_map(word).collect()
 }
 
 #[cfg(test)]
@@ -132,11 +129,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn libraries_are_read_from_what_the_loader_says() {
-        let told = "\tlinux-vdso.so.1 (0x00007ffe)\n\tlibelf.so.1 => /lib/x86_64-linux-gnu/libelf.so.1 (0x00)\n\
+    fn parses_the_output_of_ldd() {
+        let output = "\tlinux-vdso.so.1 (0x00007ffe)\n\tlibelf.so.1 => /lib/x86_64-linux-gnu/libelf.so.1 (0x00)\n\
                     \tlibgone.so => not found\n\t/lib64/ld-linux-x86-64.so.2 (0x00)\n";
         let expected = ["/lib/x86_64-linux-gnu/libelf.so.1", "/lib64/ld-linux-x86-64.so.2"];
-        assert_eq!(paths(told), expected.map(PathBuf::from));
+        assert_eq!(paths(output), expected.map(PathBuf::from));
         assert!(paths("\tnot a dynamic executable\n").is_empty());
     }
 }

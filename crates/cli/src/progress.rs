@@ -1,5 +1,5 @@
-//! What a person (or a program) sees while an experiment runs: one line that moves on a terminal, plain
-//! lines elsewhere, one JSON object per line with `--json`.
+//! Progress of an experiment: a progress bar on a terminal, plain lines elsewhere, one JSON object per line with
+//! `--json`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::IsTerminal;
@@ -11,23 +11,25 @@ use ccbench_proto::units::Micros;
 use ccbench_proto::wire;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
+use tokio::time::Instant;
 
+use crate::clock;
 use ccbench_results::TrialStatus;
 use ccbench_results::verdict::{Status, Verdict};
 
-/// Seconds between two status lines of a phase when the output is not a terminal.
-const PLAIN_EVERY_S: u64 = 10;
+/// Seconds between two lines of a phase when standard error is not a terminal.
+const PLAIN_INTERVAL_S: u64 = 10;
 
-/// When what runs in a trial, after its beginning.
+/// Phases and flow groups of a trial; times count from its start.
 #[derive(Debug, Default)]
-pub struct Timetable {
+pub struct TrialSchedule {
     phases: Vec<PhaseSpan>,
-    /// Flow groups, from when to when.
+    /// Start and stop by flow group.
     groups: BTreeMap<String, (Micros, Micros)>,
 }
 
-impl Timetable {
-    /// A point's.
+impl TrialSchedule {
+    /// The schedule of a point's plan.
     pub fn of(plan: &CheckedPlan) -> Self {
         let groups = schedule::flows(plan).into_iter();
         Self {
@@ -40,35 +42,35 @@ impl Timetable {
         self.phases.last().map_or(Micros::default(), |phase| phase.end)
     }
 
-    fn runs(&self, group: &str, phase: &PhaseSpan) -> bool {
+    fn is_active(&self, group: &str, phase: &PhaseSpan) -> bool {
         self.groups.get(group).is_none_or(|(start, stop)| *start < phase.end && *stop > phase.start)
     }
 }
 
-/// The live view of one `ccbench run`.
-pub struct Live {
+/// Prints the progress of one `ccbench run`.
+pub struct Progress {
     output: Output,
     trials: u32,
     done: u32,
     label: String,
-    /// Point and repetition of the trial that runs.
+    /// Point and repetition of the running trial.
     run: (u32, u16),
-    times: Timetable,
-    /// Which phase runs; as many as there are when all are over.
+    schedule: TrialSchedule,
+    /// Index of the running phase; the number of phases after the last one.
     phase: usize,
-    /// When something was shown last, in seconds since the trial's beginning.
-    shown_s: u64,
+    /// When the last line was printed, in seconds since the trial's start.
+    printed_s: u64,
     /// Time that the trials after this one will take.
     rest: Duration,
     sockets: BTreeMap<(String, String), Socket>,
-    probes: BTreeMap<String, Answers>,
-    lab: Option<WallTime>,
+    probes: BTreeMap<String, Mean>,
+    wall_time: Option<WallTime>,
 }
 
-/// In the lab the experiment's time is the guest's; this is how ours goes beside it.
+/// Wall-clock time of a trial that runs on the guest's virtual clock.
 struct WallTime {
-    since: tokio::time::Instant,
-    /// Seconds of ours for one of the guest's, as the last tick saw it.
+    trial_start: Instant,
+    /// Wall-clock seconds per guest second, as of the last tick.
     per_guest_s: f64,
 }
 
@@ -78,7 +80,8 @@ enum Output {
     Bar(ProgressBar),
 }
 
-/// One data socket, in the time that is shown next: of a phase so far in plain lines, else since something was shown.
+/// Counters of one data socket over the interval that is printed next: the phase so far in plain lines, else the time
+/// since the last line.
 #[derive(Default)]
 struct Socket {
     group: String,
@@ -86,18 +89,18 @@ struct Socket {
     from_bytes: u64,
     at_ns: u64,
     bytes: u64,
-    rtt: Answers,
+    rtt: Mean,
     receives: bool,
 }
 
-/// What came back in that time.
+/// The mean of measurements in microseconds.
 #[derive(Default, Clone, Copy)]
-struct Answers {
+struct Mean {
     sum_us: f64,
     count: u32,
 }
 
-impl Answers {
+impl Mean {
     fn add(&mut self, us: Option<f64>) {
         self.sum_us += us.unwrap_or(0.0);
         self.count += u32::from(us.is_some());
@@ -108,30 +111,30 @@ impl Answers {
     }
 }
 
-/// Throughput and round-trip time of a flow group in that time.
+/// Throughput and smoothed RTT of a flow group over that interval.
 #[derive(Debug, Clone, PartialEq)]
-struct GroupNow {
+struct GroupStats {
     name: String,
     bits_per_s: f64,
     rtt_us: Option<f64>,
 }
 
-/// What is shown at once.
+/// The content of one progress line.
 #[derive(Debug, PartialEq)]
-struct Shown {
+struct Snapshot {
     phase: String,
     at: Micros,
-    groups: Vec<GroupNow>,
-    /// Mean of what each probe measured, in milliseconds; `None` if nothing came back.
+    groups: Vec<GroupStats>,
+    /// Mean of each probe in milliseconds; `None` if it got no reply.
     probes: BTreeMap<String, Option<f64>>,
 }
 
-impl Live {
-    /// A view for `trials` trials; a bar if standard error is a terminal.
+impl Progress {
+    /// Progress of `trials` trials: a bar if standard error is a terminal and no log lines (`-v`) go there.
     pub fn new(json: bool, trials: u32) -> Self {
         let output = if json {
             Output::Json
-        } else if std::io::stderr().is_terminal() {
+        } else if std::io::stderr().is_terminal() && !tracing::enabled!(tracing::Level::INFO) {
             let bar = ProgressBar::new(1);
             if let Ok(style) = ProgressStyle::with_template("{bar:24} {msg}") {
                 bar.set_style(style);
@@ -146,23 +149,23 @@ impl Live {
             done: 0,
             label: String::new(),
             run: (0, 0),
-            times: Timetable::default(),
+            schedule: TrialSchedule::default(),
             phase: 0,
-            shown_s: 0,
+            printed_s: 0,
             rest: Duration::ZERO,
             sockets: BTreeMap::new(),
             probes: BTreeMap::new(),
-            lab: None,
+            wall_time: None,
         }
     }
 
-    /// The trials run in the lab.
-    pub fn in_lab(&mut self) {
-        self.lab = Some(WallTime { since: tokio::time::Instant::now(), per_guest_s: 1.0 });
+    /// Trials run on a virtual clock: prints the wall-clock time too.
+    pub fn use_virtual_time(&mut self) {
+        self.wall_time = Some(WallTime { trial_start: clock::now(), per_guest_s: 1.0 });
     }
 
-    /// Something worth a line of its own.
-    pub fn say(&self, kind: &str, text: &str) {
+    /// Prints a message; `kind` is its event in JSON output.
+    pub fn message(&self, kind: &str, text: &str) {
         match &self.output {
             Output::Json => print_json(&json!({"event": kind, "message": text})),
             Output::Plain => eprintln!("{text}"),
@@ -170,19 +173,19 @@ impl Live {
         }
     }
 
-    /// A trial begins: `label` names point and repetition; `rest` is what later trials will take.
-    pub fn trial_start(&mut self, run: &Run, label: &str, times: Timetable, rest: Duration) {
+    /// A trial starts. `label` names point and repetition; `rest` is the time that later trials will take.
+    pub fn trial_start(&mut self, run: &Run, label: &str, schedule: TrialSchedule, rest: Duration) {
         self.label = label.to_owned();
         self.run = (run.point_id, run.trial);
-        let length = times.length();
-        self.times = times;
+        let length = schedule.length();
+        self.schedule = schedule;
         self.phase = 0;
-        self.shown_s = 0;
+        self.printed_s = 0;
         self.rest = rest;
         self.sockets.clear();
         self.probes.clear();
-        if let Some(wall) = &mut self.lab {
-            wall.since = tokio::time::Instant::now();
+        if let Some(wall) = &mut self.wall_time {
+            wall.trial_start = clock::now();
         }
         match &self.output {
             Output::Json => print_json(&json!({
@@ -200,13 +203,13 @@ impl Live {
         }
     }
 
-    /// Takes note of a row.
-    pub fn row(&mut self, node: &str, event: &wire::RunEvent) {
+    /// Adds a row of a node's stream to the statistics.
+    pub fn record(&mut self, node: &str, event: &wire::RunEvent) {
         let sample = match &event.of {
             Some(wire::run_event::Of::FlowSample(sample)) => sample,
             Some(wire::run_event::Of::Probe(probe)) => {
-                let answers = self.probes.entry(probe.probe_id.clone()).or_default();
-                answers.add(probe.total_us.or(probe.rtt_us));
+                let mean = self.probes.entry(probe.probe_id.clone()).or_default();
+                mean.add(probe.total_us.or(probe.rtt_us));
                 return;
             }
             _ => return,
@@ -229,51 +232,51 @@ impl Live {
         socket.rtt.add(sample.rtt_us.map(f64::from));
     }
 
-    /// Shows where the trial is, `elapsed` after its beginning.
+    /// Prints what is due `elapsed` after the trial's start.
     pub fn tick(&mut self, elapsed: Micros) {
-        for shown in self.due(elapsed) {
-            self.show(&shown);
+        for snapshot in self.due(elapsed) {
+            self.print(&snapshot);
         }
     }
 
-    /// Phases that ended, each with its own figures, and the one that runs if something is due.
-    fn due(&mut self, elapsed: Micros) -> Vec<Shown> {
-        let phases = &self.times.phases;
+    /// A snapshot of every phase that has ended, and of the running one if its interval is over.
+    fn due(&mut self, elapsed: Micros) -> Vec<Snapshot> {
+        let phases = &self.schedule.phases;
         let now = phases.iter().position(|phase| elapsed < phase.end).unwrap_or(phases.len());
         let seconds = elapsed.get() / 1_000_000;
         let mut due = Vec::new();
         while self.phase < now {
-            due.extend(self.figures(None));
-            self.begin();
+            due.extend(self.snapshot(None));
+            self.start_interval();
             self.phase += 1;
-            self.shown_s = seconds;
+            self.printed_s = seconds;
         }
-        let every_s = match self.output {
+        let interval_s = match self.output {
             Output::Json => 1,
-            Output::Plain => PLAIN_EVERY_S,
+            Output::Plain => PLAIN_INTERVAL_S,
             Output::Bar(_) => 0,
         };
-        if seconds >= self.shown_s + every_s {
-            self.shown_s = seconds;
-            due.extend(self.figures(Some(elapsed)));
+        if seconds >= self.printed_s + interval_s {
+            self.printed_s = seconds;
+            due.extend(self.snapshot(Some(elapsed)));
             if !matches!(self.output, Output::Plain) {
-                self.begin();
+                self.start_interval();
             }
         }
         due
     }
 
-    fn show(&mut self, shown: &Shown) {
-        let Shown { phase, at, groups, probes } = shown;
-        let mut left = (self.times.length() - *at).duration() + self.rest;
+    fn print(&mut self, snapshot: &Snapshot) {
+        let Snapshot { phase, at, groups, probes } = snapshot;
+        let mut left = (self.schedule.length() - *at).duration() + self.rest;
         let mut wall_s = None;
-        if let Some(wall) = &mut self.lab {
-            let passed_s = wall.since.elapsed().as_secs_f64();
+        if let Some(wall) = &mut self.wall_time {
+            let elapsed_s = clock::since(wall.trial_start).as_secs_f64();
             if at.get() > 0 {
-                wall.per_guest_s = passed_s / at.as_secs_f64();
+                wall.per_guest_s = elapsed_s / at.as_secs_f64();
             }
             left = left.mul_f64(wall.per_guest_s);
-            wall_s = Some(passed_s);
+            wall_s = Some(elapsed_s);
         }
         let wall_text = wall_s.map_or(String::new(), |s| format!(" (wall {s:.0} s)"));
         match &self.output {
@@ -308,11 +311,11 @@ impl Live {
         }
     }
 
-    /// A trial ended.
+    /// A trial ended with this verdict.
     pub fn trial_end(&mut self, verdict: &Verdict) {
         if verdict.status != Status::Failed {
-            // Nothing need have ticked since the last phase's end.
-            self.tick(self.times.length());
+            // There may have been no tick since the end of the last phase.
+            self.tick(self.schedule.length());
         }
         self.done += 1;
         let status = TrialStatus::from(verdict.status).as_str();
@@ -329,44 +332,44 @@ impl Live {
             text.push_str("\n    ");
             text.push_str(&reason.message);
         }
-        self.say("trial_end", &text);
+        self.message("trial_end", &text);
     }
 
-    /// Nothing more will be shown.
+    /// Removes the progress bar.
     pub fn finish(&self) {
         if let Output::Bar(bar) = &self.output {
             bar.finish_and_clear();
         }
     }
 
-    /// What is known of the phase that runs, at its end if no other time is given; `None` after the last.
-    fn figures(&self, at: Option<Micros>) -> Option<Shown> {
-        let phase = self.times.phases.get(self.phase)?;
-        let mut groups = self.groups_now();
-        groups.retain(|group| self.times.runs(&group.name, phase));
-        let mean_ms = |answers: &Answers| answers.mean_us().map(|us| us / 1e3);
-        Some(Shown {
+    /// Statistics of the running phase at a time, by default at its end; `None` after the last phase.
+    fn snapshot(&self, at: Option<Micros>) -> Option<Snapshot> {
+        let phase = self.schedule.phases.get(self.phase)?;
+        let mut groups = self.group_stats();
+        groups.retain(|group| self.schedule.is_active(&group.name, phase));
+        let mean_ms = |mean: &Mean| mean.mean_us().map(|us| us / 1e3);
+        Some(Snapshot {
             phase: phase.name.clone(),
             at: at.unwrap_or(phase.end),
             groups,
-            probes: self.probes.iter().map(|(id, of)| (id.clone(), mean_ms(of))).collect(),
+            probes: self.probes.iter().map(|(id, mean)| (id.clone(), mean_ms(mean))).collect(),
         })
     }
 
-    /// What comes from here on is shown by itself.
-    fn begin(&mut self) {
+    /// Starts the next interval of all counters.
+    fn start_interval(&mut self) {
         self.probes.clear();
         for socket in self.sockets.values_mut() {
             (socket.from_ns, socket.from_bytes) = (socket.at_ns, socket.bytes);
-            socket.rtt = Answers::default();
+            socket.rtt = Mean::default();
         }
     }
 
-    /// Throughput (of receiving sockets where both ends are seen) and mean srtt.
-    fn groups_now(&self) -> Vec<GroupNow> {
+    /// Throughput (receiver goodput where both ends are sampled) and mean smoothed RTT by group.
+    fn group_stats(&self) -> Vec<GroupStats> {
         let receivers: BTreeSet<&String> =
             self.sockets.values().filter(|s| s.receives).map(|s| &s.group).collect();
-        let mut groups: BTreeMap<&String, (f64, Answers)> = BTreeMap::new();
+        let mut groups: BTreeMap<&String, (f64, Mean)> = BTreeMap::new();
         for socket in self.sockets.values() {
             let span_ns = socket.at_ns.saturating_sub(socket.from_ns);
             if span_ns == 0 {
@@ -382,16 +385,16 @@ impl Live {
                 rtt.count += socket.rtt.count;
             }
         }
-        let now = |(name, (bits_per_s, rtt)): (&String, (f64, Answers))| GroupNow {
+        let stats = |(name, (bits_per_s, rtt)): (&String, (f64, Mean))| GroupStats {
             name: name.clone(),
             bits_per_s,
             rtt_us: rtt.mean_us(),
         };
-        groups.into_iter().map(now).collect()
+        groups.into_iter().map(stats).collect()
     }
 }
 
-/// What each probe measured: ` · rtt 20.7 ms · page lost`.
+/// The mean of each probe: ` · rtt 20.7 ms · page lost`.
 fn probes_text(probes: &BTreeMap<String, Option<f64>>) -> String {
     let one = |(name, ms): (&String, &Option<f64>)| match ms {
         Some(ms) => format!(" · {name} {ms:.1} ms"),
@@ -400,8 +403,8 @@ fn probes_text(probes: &BTreeMap<String, Option<f64>>) -> String {
     probes.iter().map(one).collect()
 }
 
-fn groups_text(groups: &[GroupNow]) -> String {
-    let one = |g: &GroupNow| {
+fn groups_text(groups: &[GroupStats]) -> String {
+    let one = |g: &GroupStats| {
         let rtt = g.rtt_us.map_or(String::new(), |us| format!(" {:.1} ms", us / 1000.0));
         format!("{} {:.1} Mbit/s{rtt}", g.name, g.bits_per_s / 1e6)
     };
@@ -420,7 +423,7 @@ pub fn clock_text(time: Duration) -> String {
 
 fn print_json(value: &serde_json::Value) {
     use std::io::Write;
-    // A reader that went away must not end the experiment.
+    // A closed pipe must not end the experiment.
     let _ = writeln!(std::io::stdout(), "{value}");
 }
 
@@ -443,24 +446,24 @@ mod tests {
         wire::RunEvent { of: Some(wire::run_event::Of::FlowSample(sample)) }
     }
 
-    fn now(name: &str, bits_per_s: f64, rtt_us: f64) -> GroupNow {
-        GroupNow { name: name.into(), bits_per_s, rtt_us: Some(rtt_us) }
+    fn stats(name: &str, bits_per_s: f64, rtt_us: f64) -> GroupStats {
+        GroupStats { name: name.into(), bits_per_s, rtt_us: Some(rtt_us) }
     }
 
     #[test]
-    fn both_ends_of_a_flow_are_counted_once() {
-        let mut live = Live::new(true, 1);
+    fn counts_a_flow_sampled_at_both_ends_once() {
+        let mut progress = Progress::new(true, 1);
         for (at_ns, bytes) in [(1_000_000_000, 0), (2_000_000_000, 1_250_000)] {
-            live.row("dst", &sample("a", "rcv", at_ns, bytes, 1));
-            live.row("src", &sample("a", "snd", at_ns, bytes, 20_000));
+            progress.record("dst", &sample("a", "rcv", at_ns, bytes, 1));
+            progress.record("src", &sample("a", "snd", at_ns, bytes, 20_000));
         }
-        assert_eq!(live.groups_now(), [now("a", 1e7, 20_000.0)]);
-        live.begin();
-        assert!(live.groups_now().is_empty(), "nothing new since");
+        assert_eq!(progress.group_stats(), [stats("a", 1e7, 20_000.0)]);
+        progress.start_interval();
+        assert!(progress.group_stats().is_empty(), "no row since");
     }
 
     #[test]
-    fn a_phase_is_shown_at_its_end_with_what_ran_in_it() {
+    fn prints_a_phase_at_its_end_with_its_active_groups() {
         let second = |s: u64| Micros::new(s * 1_000_000);
         let phase = |name: &str, start, end| PhaseSpan {
             name: name.into(),
@@ -471,17 +474,17 @@ mod tests {
         let phases = vec![phase("both", 0, 12), phase("rest", 12, 18)];
         let groups = [("a", 18), ("b", 12)];
         let groups = groups.map(|(name, stop)| (name.to_owned(), (second(0), second(stop))));
-        let mut live = Live::new(false, 1);
-        live.output = Output::Plain;
-        live.times = Timetable { phases, groups: groups.into() };
-        let mut shown = Vec::new();
+        let mut progress = Progress::new(false, 1);
+        progress.output = Output::Plain;
+        progress.schedule = TrialSchedule { phases, groups: groups.into() };
+        let mut printed = Vec::new();
         let mut bytes = 0;
         for s in 0..=18 {
-            // The rate of `a` doubles and its round trip halves with the phase; `b` has a last row after its end.
+            // In the second phase the rate of `a` doubles and its RTT halves; the last row of `b` comes after its end.
             let rtt_us = if s <= 12 { 20_000 } else { 10_000 };
-            live.row("src", &sample("a", "snd", s * 1_000_000_000, bytes, rtt_us));
+            progress.record("src", &sample("a", "snd", s * 1_000_000_000, bytes, rtt_us));
             if s <= 13 {
-                live.row("src", &sample("b", "snd", s * 1_000_000_000, s * 125_000, 30_000));
+                progress.record("src", &sample("b", "snd", s * 1_000_000_000, s * 125_000, 30_000));
             }
             if s == 1 {
                 let probe = wire::Probe {
@@ -489,29 +492,30 @@ mod tests {
                     rtt_us: Some(21_000.0),
                     ..Default::default()
                 };
-                live.row("src", &wire::RunEvent { of: Some(wire::run_event::Of::Probe(probe)) });
+                progress
+                    .record("src", &wire::RunEvent { of: Some(wire::run_event::Of::Probe(probe)) });
             }
             bytes += if s < 12 { 1_250_000 } else { 2_500_000 };
-            shown.extend(live.due(second(s)));
+            printed.extend(progress.due(second(s)));
         }
-        let line = |phase: &str, at: u64, groups: &[GroupNow], probes: &[(&str, f64)]| Shown {
+        let line = |phase: &str, at: u64, groups: &[GroupStats], probes: &[(&str, f64)]| Snapshot {
             phase: phase.into(),
             at: second(at),
             groups: groups.to_vec(),
             probes: probes.iter().map(|(name, ms)| ((*name).to_owned(), Some(*ms))).collect(),
         };
-        let both = [now("a", 1e7, 20_000.0), now("b", 1e6, 30_000.0)];
-        let wanted = [
+        let both = [stats("a", 1e7, 20_000.0), stats("b", 1e6, 30_000.0)];
+        let expected = [
             line("both", 10, &both, &[("rtt", 21.0)]),
             line("both", 12, &both, &[("rtt", 21.0)]),
-            line("rest", 18, &[now("a", 2e7, 10_000.0)], &[]),
+            line("rest", 18, &[stats("a", 2e7, 10_000.0)], &[]),
         ];
-        assert_eq!(shown, wanted);
-        assert!(live.due(second(30)).is_empty());
+        assert_eq!(printed, expected);
+        assert!(progress.due(second(30)).is_empty());
     }
 
     #[test]
-    fn times_read_as_a_clock() {
+    fn formats_durations_as_clock_time() {
         assert_eq!(clock_text(Duration::from_secs(65)), "1:05");
         assert_eq!(clock_text(Duration::from_secs(7380)), "2:03:00");
     }

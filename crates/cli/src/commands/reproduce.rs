@@ -1,4 +1,4 @@
-//! `ccbench reproduce`: published experiments as plans in the binary, each with the claims that it was published with.
+//! `ccbench reproduce`: published experiments as embedded plans, with the published claims.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -6,39 +6,47 @@ use std::path::Path;
 use ccbench_proto::plan::parse::suggest::near;
 
 use crate::args::{ReproduceArgs, RunArgs};
+use crate::commands::check::{duration, size};
+use crate::commands::run::{self, Tables};
+use crate::console::print;
 use crate::error::CliError;
-use crate::run::{self, Shown};
-use crate::{block_on, extent, print};
+use crate::exit::ExitCode;
+use crate::file::FileError;
+use crate::runtime::block_on;
 
 mod catalog;
 
 use catalog::{CATALOG, Entry};
 
-/// Lists them, or runs one; returns the exit code.
+/// Lists the experiments, or runs one.
 ///
 /// # Errors
-/// There is none of this name, or as [`run::report`].
-pub fn run(args: ReproduceArgs) -> Result<i32, CliError> {
-    let Some(name) = &args.name else { return print(&list()?) };
+/// There is no experiment of this name, or the run failed.
+pub fn run(args: ReproduceArgs) -> Result<ExitCode, CliError> {
+    let Some(name) = &args.name else {
+        print(&list()?);
+        return Ok(ExitCode::Success);
+    };
     let entry = find(name)?;
     if let Some(dir) = &args.write {
         return write(entry, dir);
     }
-    let (source, run) = (entry.source(), as_run(args));
-    let sets = source.sets(&run.sets, run.how.quick)?;
-    if !run.how.json {
-        print(&heading(entry, &extent(&source.load_quietly(&sets)?)))?;
+    let (source, args) = (entry.source(), run_args(args));
+    let sets = source.sets(&args.sets, args.options.quick)?;
+    if !args.options.json {
+        let plan = source.load_quietly(&sets)?;
+        print(&format!("{}: {}\n{}\n", entry.name, entry.about, size(&plan)));
     }
-    let ran = block_on(run::run_plan(&run, source))?;
-    run::report(&run, ran, Shown::Claims)
+    let completed = block_on(run::run_plan(&args, source))?;
+    run::report(&args, completed, Tables::Claims)
 }
 
-fn as_run(args: ReproduceArgs) -> RunArgs {
-    let ReproduceArgs { sets, how, .. } = args;
-    RunArgs { plan: None, sets, resume: None, retry_failed: false, how }
+fn run_args(args: ReproduceArgs) -> RunArgs {
+    let ReproduceArgs { sets, options, .. } = args;
+    RunArgs { plan: None, sets, resume: None, retry_failed: false, options }
 }
 
-/// As people type it: case, `-` and `_` do not matter.
+/// Finds an experiment; ignores case and the difference between `-` and `_`.
 fn find(name: &str) -> Result<&'static Entry, CliError> {
     let plain = |name: &str| name.to_lowercase().replace('-', "_");
     let found =
@@ -47,21 +55,17 @@ fn find(name: &str) -> Result<&'static Entry, CliError> {
         let entries = CATALOG.iter().flat_map(|document| document.entries);
         let names: Vec<&str> = entries.map(|entry| entry.name).collect();
         CliError::Usage(format!(
-            "there is nothing called `{name}` to reproduce{} (there is {})",
+            "there is no experiment `{name}`{} (available: {})",
             near(&plain(name), &names),
             names.join(", ")
         ))
     })
 }
 
-fn heading(entry: &Entry, extent: &str) -> String {
-    format!("{}: {}\n{extent}\n", entry.name, entry.about)
-}
-
-/// What there is, with how long it takes.
+/// All experiments, with their claims and durations.
 fn list() -> Result<String, CliError> {
     let mut out = String::from(
-        "Published experiments as plans, with their claims. Run one: ccbench reproduce NAME [--quick]\n",
+        "Published experiments and their claims. Run one with: ccbench reproduce NAME [--quick]\n",
     );
     for document in CATALOG {
         let _ = write!(out, "\n{}\n", document.title);
@@ -73,38 +77,39 @@ fn list() -> Result<String, CliError> {
             let claims = whole.plan().expect.len();
             let claims =
                 if claims == 1 { "1 claim".to_owned() } else { format!("{claims} claims") };
-            let (whole, quick) = (crate::length(&whole), crate::length(&quick));
+            let (whole, quick) = (duration(&whole), duration(&quick));
             let _ = writeln!(out, "  {:<20} {claims}; takes {whole}, with --quick {quick}", "");
         }
     }
     out.push_str(
-        "\nCongestion controls are loaded, which needs root (`ccbench cc list` says how here).\n\
-         `--write DIR` writes the plan as a file, to be changed and run with `ccbench run`.\n\
+        "\nLoading congestion controls needs root (`ccbench cc list` shows how they are loaded here).\n\
+         `--write DIR` writes the plan to a file that you can edit and run with `ccbench run`.\n\
          Exit code 4: a claim does not hold.\n",
     );
     Ok(out)
 }
 
 /// Writes the plan and its traces into a folder.
-fn write(entry: &Entry, dir: &Path) -> Result<i32, CliError> {
+fn write(entry: &Entry, dir: &Path) -> Result<ExitCode, CliError> {
     let file = Path::new(entry.path).file_name().unwrap_or_default();
     let plan = dir.join(file);
     let mut files = vec![(plan.clone(), entry.text.as_bytes())];
     files.extend(entry.files.iter().map(|(name, bytes)| (dir.join(name), *bytes)));
-    if let Some((there, _)) = files.iter().find(|(path, _)| path.exists()) {
-        let why = "is there already: name another folder for --write, or remove it";
-        return Err(CliError::Usage(format!("{} {why}", there.display())));
+    if let Some((path, _)) = files.iter().find(|(path, _)| path.exists()) {
+        let reason = "already exists; choose another folder for --write, or remove it";
+        return Err(CliError::Usage(format!("{} {reason}", path.display())));
     }
     for (path, bytes) in files {
-        let failed = |source| CliError::File { op: "write", path: path.clone(), source };
+        let failed = FileError::of("write", &path);
         if let Some(parent) = path.parent() {
-            std::fs::create_dir_all(parent).map_err(failed)?;
+            std::fs::create_dir_all(parent).map_err(&failed)?;
         }
         let mut new = std::fs::OpenOptions::new();
-        let mut file = new.write(true).create_new(true).open(&path).map_err(failed)?;
-        std::io::Write::write_all(&mut file, bytes).map_err(failed)?;
+        let mut file = new.write(true).create_new(true).open(&path).map_err(&failed)?;
+        std::io::Write::write_all(&mut file, bytes).map_err(&failed)?;
     }
-    print(&format!("{}\n", plan.display()))
+    print(&format!("{}\n", plan.display()));
+    Ok(ExitCode::Success)
 }
 
 #[cfg(test)]
@@ -114,14 +119,14 @@ mod tests {
     use ccbench_proto::plan::check;
 
     use super::*;
-    use crate::source::Source;
+    use crate::plan_source::PlanSource;
 
     fn entries() -> impl Iterator<Item = &'static Entry> {
         CATALOG.iter().flat_map(|document| document.entries)
     }
 
     #[test]
-    fn every_plan_of_the_binary_is_right_whole_and_quick_and_has_claims() {
+    fn embedded_plans_are_valid_and_have_claims() {
         for entry in entries() {
             let source = entry.source();
             for quick in [false, true] {
@@ -136,40 +141,40 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_of_the_binary_brings_its_traces_and_a_name_is_there_once() {
+    fn embedded_plans_have_their_traces_and_unique_names() {
         let names: BTreeSet<&str> = entries().map(|entry| entry.name).collect();
         assert_eq!(names.len(), entries().count());
         for entry in entries() {
-            let asked = check::trace_files(entry.text, &[]);
-            let brought: BTreeSet<String> =
+            let expected = check::trace_files(entry.text, &[]);
+            let embedded: BTreeSet<String> =
                 entry.files.iter().map(|(name, _)| (*name).to_owned()).collect();
-            assert_eq!(asked, brought, "{}", entry.name);
-            // Written elsewhere, they must not leave the folder.
-            assert!(asked.iter().all(|file| !file.contains("..")), "{}", entry.name);
+            assert_eq!(expected, embedded, "{}", entry.name);
+            // Written to a folder, they must stay in it.
+            assert!(expected.iter().all(|file| !file.contains("..")), "{}", entry.name);
         }
     }
 
     #[test]
-    fn names_are_found_as_people_type_them() {
+    fn ignores_case_and_dashes_in_names() {
         assert_eq!(find("Vegas-Friendliness").unwrap().name, "vegas_friendliness");
         let unknown = find("vegs").err().unwrap().to_string();
         assert!(unknown.contains("vegas_friendliness"), "{unknown}");
     }
 
     #[test]
-    fn the_list_fits_a_terminal_of_a_hundred_columns() {
+    fn list_fits_a_terminal_of_100_columns() {
         let list = list().unwrap();
         assert!(list.lines().all(|line| line.chars().count() <= 100), "{list}");
         assert!(entries().all(|entry| list.contains(entry.name)));
     }
 
     #[test]
-    fn a_plan_is_written_with_its_traces_and_nothing_is_overwritten() {
+    fn writes_plan_and_traces_and_overwrites_nothing() {
         for entry in entries() {
             let dir = tempfile::tempdir().unwrap();
             write(entry, dir.path()).unwrap();
             let plan = dir.path().join(Path::new(entry.path).file_name().unwrap());
-            Source::read(&plan)
+            PlanSource::read(&plan)
                 .unwrap()
                 .load(&[])
                 .unwrap_or_else(|e| panic!("{}: {e}", entry.name));

@@ -1,4 +1,4 @@
-//! `ccbench plan`: what a plan may hold, at the terminal.
+//! `ccbench plan`: the reference of plan keys and the JSON schema.
 
 use ccbench_proto::plan::parse::suggest::near;
 use ccbench_proto::plan::reference::{self, Section};
@@ -6,30 +6,34 @@ use ccbench_proto::plan::schema::schema;
 use comfy_table::{ContentArrangement, Table};
 
 use crate::args::PlanCommand;
+use crate::console::{print, terminal_width};
 use crate::error::CliError;
-use ccbench_results as results;
+use crate::exit::ExitCode;
 
-use crate::{print, terminal_width};
-
-pub(crate) fn run(command: &PlanCommand) -> Result<i32, CliError> {
+/// Runs one of the sub-commands.
+///
+/// # Errors
+/// There is no such table.
+pub fn run(command: &PlanCommand) -> Result<ExitCode, CliError> {
     match command {
         PlanCommand::Schema => print(&format!("{:#}\n", schema())),
         PlanCommand::Reference { markdown: true, .. } => print(&reference::markdown()),
         PlanCommand::Reference { table, .. } => {
             let all = reference::sections();
-            let wanted = match table {
+            let selected = match table {
                 None => all.iter().collect(),
                 Some(table) => reference::find(&all, table),
             };
-            if wanted.is_empty() {
+            if selected.is_empty() {
                 let table = table.as_deref().unwrap_or_default();
                 return Err(CliError::Usage(unknown(table, &all)));
             }
-            let shown: Vec<String> =
-                wanted.into_iter().map(|one| text(one, terminal_width())).collect();
-            print(&shown.join("\n"))
+            let texts: Vec<String> =
+                selected.into_iter().map(|section| text(section, terminal_width())).collect();
+            print(&texts.join("\n"));
         }
     }
+    Ok(ExitCode::Success)
 }
 
 fn unknown(table: &str, all: &[Section]) -> String {
@@ -51,11 +55,11 @@ fn text(section: &Section, width: u16) -> String {
         return head;
     }
     let mut table = Table::new();
-    table.load_style(results::display::TABLE_STYLE).set_width(width);
+    table.load_style(ccbench_results::display::TABLE_STYLE).set_width(width);
     table.set_content_arrangement(ContentArrangement::Dynamic);
     table.set_header(["key", "type", "default", "meaning"]);
     for key in &section.keys {
-        // Backticks are for the manual.
+        // Backticks are Markdown.
         let cells =
             [&key.name, &key.value, &key.default, &key.meaning].map(|text| text.replace('`', ""));
         table.add_row(cells);

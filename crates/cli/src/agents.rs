@@ -1,5 +1,5 @@
-//! The agents of an experiment: connecting, describing, clocks, and the calls that go to all of them at
-//! once. Every call has a limit, and every error names the node and the step.
+//! The agents of an experiment: connections, clock offsets, and calls that go to all agents at once.
+//! Every call has a time limit; every error names the node and the step.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -13,110 +13,155 @@ use hyper_util::rt::TokioIo;
 use tokio::time::timeout;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 
-use crate::error::CliError;
-use ccbench_results::clock;
 use ccbench_results::store::NodeClock;
+use tracing::{debug, info};
+
+use crate::clock;
+use crate::exit::ExitCode;
+use crate::file::FileError;
 
 /// Longest wait for an agent's answer outside a trial.
 pub const CALL_LIMIT: Duration = Duration::from_secs(15);
-/// Time stamp exchanges before a trial with agents on other machines.
+/// Timestamp exchanges before a trial with agents on other machines.
 const CLOCK_EXCHANGES: usize = 64;
 
+/// Why a call to an agent failed.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    /// It cannot be reached, or the call failed.
+    #[error("node {node}: {step}: {reason}")]
+    Call {
+        /// Its name in the plan.
+        node: String,
+        /// The call.
+        step: &'static str,
+        /// Its answer, or why there is none.
+        reason: String,
+    },
+    /// The node does not support what the plan asks for.
+    #[error("node {node} cannot do what the plan asks for: {reason}")]
+    Unsupported {
+        /// Its name in the plan.
+        node: String,
+        /// What is missing, and the fix.
+        reason: String,
+    },
+    /// A certificate cannot be read.
+    #[error(transparent)]
+    File(#[from] FileError),
+}
+
+impl AgentError {
+    /// The process's exit code.
+    pub fn exit_code(&self) -> ExitCode {
+        match self {
+            Self::Call { .. } => ExitCode::Unavailable,
+            Self::Unsupported { .. } => ExitCode::Usage,
+            Self::File(_) => ExitCode::Failure,
+        }
+    }
+}
+
 /// All agents of an experiment.
-pub struct Fleet {
+pub struct Agents {
     /// By the node's name in the plan.
-    pub agents: BTreeMap<String, Agent>,
+    pub by_node: BTreeMap<String, Agent>,
 }
 
 /// One agent.
 pub struct Agent {
     /// Its connection.
     pub client: AgentClient<Channel>,
-    /// What it said about itself.
+    /// What it reported about its node.
     pub info: wire::NodeInfo,
 }
 
 /// Where an agent listens.
 #[derive(Debug, Clone)]
 pub enum Address {
-    /// A Unix socket of this machine.
+    /// A Unix socket on this machine.
     Socket(PathBuf),
     /// `host:port`.
     Tcp(String),
 }
 
-/// A difference of two monotonic clocks.
+/// The offset between two monotonic clocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClockOffset {
     /// The node's CLOCK_MONOTONIC minus the controller's.
     pub offset_ns: i64,
-    /// The error is not larger than this.
+    /// Upper bound of the error.
     pub error_bound_ns: u64,
-    /// Smallest round trip seen.
+    /// Round-trip time of the best exchange; 0 if both share one clock.
     pub rtt_ns: u64,
 }
 
-impl Fleet {
-    /// Connects to every agent and asks what it is.
+impl Agents {
+    /// Connects to every agent and describes its node.
     ///
     /// # Errors
-    /// The first node that cannot be reached, with the address and the way out.
+    /// The first node that cannot be reached, with its address and a hint.
     pub async fn connect(
         addresses: BTreeMap<String, Address>,
         pki: Option<&Path>,
-    ) -> Result<Self, CliError> {
+    ) -> Result<Self, AgentError> {
         let tls = pki.map(tls_config).transpose()?;
         let connects = addresses.into_iter().map(|(node, address)| {
             let tls = tls.clone();
             async move {
+                info!(node, ?address, "connect");
                 let channel = connect(&node, &address, tls).await?;
                 let mut client =
                     AgentClient::new(channel).max_decoding_message_size(wire::MESSAGE_LIMIT);
-                let info =
-                    call(&node, "describe", client.describe(wire::DescribeRequest {})).await?;
-                Ok::<_, CliError>((node, Agent { client, info }))
+                let describe = client.describe(wire::DescribeRequest {});
+                let info = call(&node, "describe", describe).await?;
+                info!(node, kernel = info.kernel, agent = info.agent_version, "describe");
+                Ok::<_, AgentError>((node, Agent { client, info }))
             }
         });
-        let agents = join_all(connects).await.into_iter().collect::<Result<_, _>>()?;
-        Ok(Self { agents })
+        let by_node = join_all(connects).await.into_iter().collect::<Result<_, _>>()?;
+        Ok(Self { by_node })
     }
 
-    /// One call to every agent at once; answers by node, or the first error.
+    /// Calls every agent at once; returns the answers by node, or the first error.
     pub async fn all<T, F>(
         &self,
         step: &'static str,
         mut request: impl FnMut(&str, AgentClient<Channel>) -> F,
-    ) -> Result<BTreeMap<String, T>, CliError>
+    ) -> Result<BTreeMap<String, T>, AgentError>
     where
         F: Future<Output = Result<tonic::Response<T>, tonic::Status>>,
     {
-        let calls = self.agents.iter().map(|(node, agent)| {
+        info!(nodes = self.by_node.len(), "{step}");
+        let calls = self.by_node.iter().map(|(node, agent)| {
             let answer = request(node, agent.client.clone());
             async move { Ok((node.clone(), call(node, step, answer).await?)) }
         });
         join_all(calls).await.into_iter().collect()
     }
 
-    /// Measures every node's clock against this machine's. Agents on this machine share it: no error at all.
-    pub async fn clocks(&self) -> Result<BTreeMap<String, ClockOffset>, CliError> {
+    /// Measures the offset of every node's clock. Agents on this machine share its clock: their offset is exact.
+    pub async fn clocks(&self) -> Result<BTreeMap<String, ClockOffset>, AgentError> {
         let here = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let here = here.trim();
-        let measured = self.agents.iter().map(|(node, agent)| async move {
+        let measured = self.by_node.iter().map(|(node, agent)| async move {
             let shared = !here.is_empty() && agent.info.boot_id.trim() == here;
             let offset = if shared {
                 ClockOffset { offset_ns: 0, error_bound_ns: 0, rtt_ns: 0 }
             } else {
                 exchange(node, agent.client.clone()).await?
             };
+            let ClockOffset { offset_ns, error_bound_ns, .. } = offset;
+            info!(node, offset_ns, error_bound_ns, "clock");
             Ok((node.clone(), offset))
         });
         join_all(measured).await.into_iter().collect()
     }
 
-    /// Leaves every node that this run's trial `epoch` holds as it was found; returns what could not be undone,
-    /// by node.
+    /// Undoes every change of this run's trial `epoch` on every node; returns what could not be undone, by node.
     pub async fn reset(&self, run_id: &str, epoch: u64) -> BTreeMap<String, Vec<String>> {
-        let calls = self.agents.iter().map(|(node, agent)| {
+        info!(nodes = self.by_node.len(), "reset");
+        let calls = self.by_node.iter().map(|(node, agent)| {
             let mut client = agent.client.clone();
             let request = wire::ResetRequest { run_id: run_id.to_owned(), epoch };
             async move {
@@ -129,8 +174,7 @@ impl Fleet {
 }
 
 impl ClockOffset {
-    /// For the results: how this node's clock maps to UTC. `utc_minus_monotonic_ns` is this machine's, read once
-    /// for all nodes.
+    /// How this node's clock maps to UTC. `utc_minus_monotonic_ns` is the controller's, read once for all nodes.
     pub fn node_clock(&self, t0_controller_ns: u64, utc_minus_monotonic_ns: i64) -> NodeClock {
         NodeClock {
             t0_ns: t0_controller_ns.saturating_add_signed(self.offset_ns),
@@ -146,8 +190,8 @@ async fn connect(
     node: &str,
     address: &Address,
     tls: Option<ClientTlsConfig>,
-) -> Result<Channel, CliError> {
-    let fail = |why: String| CliError::Node { node: node.to_owned(), step: "connect", why };
+) -> Result<Channel, AgentError> {
+    let fail = |reason| AgentError::Call { node: node.to_owned(), step: "connect", reason };
     match address {
         Address::Socket(path) => {
             let path = path.clone();
@@ -172,8 +216,8 @@ async fn connect(
                 endpoint = endpoint.tls_config(tls).map_err(|e| fail(chain(&e)))?;
             } else if !loopback(target) {
                 return Err(fail(format!(
-                    "{target} is beyond loopback: name the folder with the certificates, \
-                     `--pki DIR` (made by `ccbench pki init DIR`)"
+                    "{target} is not a loopback address and needs certificates: add `--pki DIR` \
+                     (`ccbench pki init DIR` makes them)"
                 )));
             }
             endpoint.connect().await.map_err(|e| {
@@ -193,14 +237,10 @@ fn loopback(target: &str) -> bool {
     host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
-fn tls_config(dir: &Path) -> Result<ClientTlsConfig, CliError> {
+fn tls_config(dir: &Path) -> Result<ClientTlsConfig, AgentError> {
     let read = |name: &str| {
         let path = dir.join(name);
-        std::fs::read(&path).map_err(|source| CliError::File {
-            op: "read the certificate",
-            path,
-            source,
-        })
+        std::fs::read(&path).map_err(FileError::of("read the certificate", &path))
     };
     let identity = Identity::from_pem(read("controller.pem")?, read("controller.key")?);
     Ok(ClientTlsConfig::new()
@@ -208,61 +248,65 @@ fn tls_config(dir: &Path) -> Result<ClientTlsConfig, CliError> {
         .identity(identity))
 }
 
-/// Waits for one answer, within the limit.
+/// Waits for one answer, at most [`CALL_LIMIT`].
 pub async fn call<T>(
     node: &str,
     step: &'static str,
     answer: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>,
-) -> Result<T, CliError> {
-    let fail = |why: String| CliError::Node { node: node.to_owned(), step, why };
+) -> Result<T, AgentError> {
+    let fail = |reason| AgentError::Call { node: node.to_owned(), step, reason };
+    debug!(node, "{step} request");
     match timeout(CALL_LIMIT, answer).await {
-        Ok(Ok(response)) => Ok(response.into_inner()),
+        Ok(Ok(response)) => {
+            debug!(node, "{step} reply");
+            Ok(response.into_inner())
+        }
         Ok(Err(status))
             if matches!(
                 status.code(),
                 tonic::Code::InvalidArgument | tonic::Code::Unimplemented
             ) =>
         {
-            let (node, why) = (node.to_owned(), status.message().to_owned());
-            Err(CliError::Impossible { node, why })
+            let (node, reason) = (node.to_owned(), status.message().to_owned());
+            Err(AgentError::Unsupported { node, reason })
         }
         Ok(Err(status)) => Err(fail(status.message().to_owned())),
         Err(_) => Err(fail(format!("no answer within {} s", CALL_LIMIT.as_secs()))),
     }
 }
 
-/// Four time stamps, many times; the exchange with the smallest round trip bounds the error by half of it.
-async fn exchange(node: &str, mut client: AgentClient<Channel>) -> Result<ClockOffset, CliError> {
+/// Exchanges timestamps many times and keeps the exchange with the smallest round-trip time: half of it bounds the error.
+async fn exchange(node: &str, mut client: AgentClient<Channel>) -> Result<ClockOffset, AgentError> {
     let mut best: Option<ClockOffset> = None;
     for _ in 0..CLOCK_EXCHANGES {
-        let asked_ns = clock::monotonic_ns();
+        let t1_ns = clock::monotonic_ns();
         let reply = call(node, "clock", client.clock(wire::ClockRequest {})).await?;
-        let estimate = offset(asked_ns, reply.received_ns, reply.sent_ns, clock::monotonic_ns());
+        let estimate = offset(t1_ns, reply.received_ns, reply.sent_ns, clock::monotonic_ns());
         if best.is_none_or(|b| estimate.rtt_ns < b.rtt_ns) {
             best = Some(estimate);
         }
     }
-    best.ok_or_else(|| CliError::Node {
+    best.ok_or_else(|| AgentError::Call {
         node: node.to_owned(),
         step: "clock",
-        why: "no exchange".into(),
+        reason: "no exchange".into(),
     })
 }
 
-/// Offset of the other clock from four time stamps, as in RFC 5905.
-fn offset(asked_ns: u64, received_ns: u64, sent_ns: u64, answered_ns: u64) -> ClockOffset {
-    let there = i128::from(received_ns) - i128::from(asked_ns);
-    let back = i128::from(sent_ns) - i128::from(answered_ns);
-    let rtt_ns =
-        (answered_ns - asked_ns).saturating_sub(sent_ns.saturating_sub(received_ns)).max(1);
+/// Offset of the other clock from the four timestamps of RFC 5905, section 8: T1 is the origin timestamp, T2 the
+/// receive timestamp, T3 the transmit timestamp, T4 the destination timestamp.
+fn offset(t1_ns: u64, t2_ns: u64, t3_ns: u64, t4_ns: u64) -> ClockOffset {
+    let forward = i128::from(t2_ns) - i128::from(t1_ns);
+    let backward = i128::from(t3_ns) - i128::from(t4_ns);
+    let rtt_ns = (t4_ns - t1_ns).saturating_sub(t3_ns.saturating_sub(t2_ns)).max(1);
     ClockOffset {
-        offset_ns: ((there + back) / 2) as i64,
+        offset_ns: ((forward + backward) / 2) as i64,
         error_bound_ns: rtt_ns.div_ceil(2),
         rtt_ns,
     }
 }
 
-/// An error with its causes; tonic's own text names only the outermost.
+/// An error with its causes: tonic prints only the outermost.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -281,15 +325,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn four_time_stamps_give_offset_and_bound() {
-        // The other clock is 1000 ahead; 10 there, 20 back, 5 in the handler.
+    fn four_timestamps_give_offset_and_error_bound() {
+        // The other clock is 1000 ahead; the forward path takes 10, the handler 5, the backward path 20.
         let estimate = offset(100, 1110, 1115, 135);
         assert_eq!(estimate, ClockOffset { offset_ns: 995, error_bound_ns: 15, rtt_ns: 30 });
         assert!((estimate.offset_ns - 1000).unsigned_abs() <= estimate.error_bound_ns);
     }
 
     #[test]
-    fn only_loopback_goes_without_certificates() {
+    fn only_loopback_needs_no_certificates() {
         assert!(loopback("127.0.0.1:7700") && loopback("[::1]:7700") && loopback("localhost:7700"));
         assert!(!loopback("10.0.0.1:7700") && !loopback("node1.example:7700"));
     }

@@ -1,5 +1,5 @@
-//! `ccbench trace`: looks at capacity traces, converts, draws and makes them up. Formats are read and written
-//! by [`ccbench_proto::trace`]; what is here is files, Parquet and pictures.
+//! `ccbench trace`: prints, converts, plots and generates capacity traces. [`ccbench_proto::trace`] reads and writes the
+//! formats; this module handles files, Parquet and figures.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -7,59 +7,35 @@ use std::path::Path;
 use ccbench_proto::trace::generate::{Kind, generate, walk};
 use ccbench_proto::trace::{self, Format, Trace, TraceError};
 use ccbench_proto::units::{Micros, Ppm, Rate};
-
+use ccbench_results::svg::short;
 use ccbench_results::trace::{parquet, plot};
 
+use crate::args::values::TraceFormat;
 use crate::args::{ConvertArgs, GenerateArgs, TraceCommand};
+use crate::console::print;
 use crate::error::CliError;
-use crate::print;
-use ccbench_results::svg::short;
-
-/// A format that `ccbench trace` writes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Output {
-    Text(Format),
-    Parquet,
-}
-
-impl std::str::FromStr for Output {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "parquet" => Ok(Self::Parquet),
-            _ => text.parse().map(Self::Text).map_err(|why: String| format!("{why}, parquet")),
-        }
-    }
-}
-
-impl Output {
-    /// What a file's ending asks for.
-    fn of(path: &Path) -> Option<Self> {
-        match path.extension()?.to_str()?.to_ascii_lowercase().as_str() {
-            "parquet" => Some(Self::Parquet),
-            "json" => Some(Self::Text(Format::Netem)),
-            "csv" => Some(Self::Text(Format::Ccbench)),
-            "up" | "down" | "mahimahi" => Some(Self::Text(Format::Mahimahi)),
-            _ => None,
-        }
-    }
-}
+use crate::exit::ExitCode;
+use crate::file::FileError;
+use crate::plan_source::print_trace_problems;
 
 /// Runs one of the sub-commands.
-pub(crate) fn run(command: TraceCommand) -> Result<i32, CliError> {
+///
+/// # Errors
+/// The trace is invalid, or a file cannot be written.
+pub fn run(command: TraceCommand) -> Result<ExitCode, CliError> {
     match command {
         TraceCommand::Info { files } => info(&files),
         TraceCommand::Convert(args) => convert(&args),
         TraceCommand::Plot { file, output } => {
             let (trace, _) = read(&file, None)?;
             save(&output, plot::svg(&file.to_string_lossy(), &trace).as_bytes())?;
-            Ok(0)
+            Ok(ExitCode::Success)
         }
-        TraceCommand::Generate(args) => make_up(&args),
+        TraceCommand::Generate(args) => generate_trace(&args),
     }
 }
 
-/// Reads a trace of any format, and which it was; every problem is printed as `FILE:LINE: why`.
+/// Reads a trace and detects its format unless `format` is given. Every problem is printed as `FILE:LINE: why`.
 fn read(path: &Path, format: Option<Format>) -> Result<(Trace, String), CliError> {
     let cannot = |why: String| CliError::Usage(format!("cannot read {}: {why}", path.display()));
     let length = std::fs::metadata(path).map_err(|e| cannot(e.to_string()))?.len();
@@ -72,43 +48,43 @@ fn read(path: &Path, format: Option<Format>) -> Result<(Trace, String), CliError
     }
     let bytes = std::fs::read(path).map_err(|e| cannot(e.to_string()))?;
     let name = path.to_string_lossy();
-    let refused = |error: TraceError| refuse(path, &error);
+    let invalid = |error: TraceError| invalid(path, &error);
     if bytes.starts_with(b"PAR1") {
-        let text = parquet::to_text(bytes).map_err(|error| cannot(error.to_string()))?;
+        let text = parquet::to_text(bytes).map_err(|e| cannot(e.to_string()))?;
         let read = trace::parse_as(&name, text.as_bytes(), Format::Ccbench);
-        return Ok((read.map_err(refused)?, "parquet: ccbench's columns".to_owned()));
+        return Ok((read.map_err(invalid)?, "parquet: ccbench's columns".to_owned()));
     }
     let format = match format {
         Some(format) => format,
-        None => trace::format_of(&name, &bytes).map_err(refused)?,
+        None => trace::format_of(&name, &bytes).map_err(invalid)?,
     };
-    let read = trace::parse_as(&name, &bytes, format).map_err(refused)?;
+    let read = trace::parse_as(&name, &bytes, format).map_err(invalid)?;
     Ok((read, format.to_string()))
 }
 
-fn refuse(path: &Path, error: &TraceError) -> CliError {
+fn invalid(path: &Path, error: &TraceError) -> CliError {
     let file = path.display();
-    crate::source::report_trace(path, error);
+    print_trace_problems(path, error);
     let count = error.problems.len() + error.more;
     let read_as = error.format.map_or(String::new(), |format| format!(" (read as {format})"));
     CliError::Usage(format!("{file}: {count} problem(s){read_as}"))
 }
 
-fn info(files: &[std::path::PathBuf]) -> Result<i32, CliError> {
-    let mut failed = None;
+fn info(files: &[std::path::PathBuf]) -> Result<ExitCode, CliError> {
+    let mut code = ExitCode::Success;
     for path in files {
         match read(path, None) {
             Ok((trace, format)) => {
-                print(&describe(path, &trace, &format))?;
+                print(&describe(path, &trace, &format));
             }
-            // The others may be right.
+            // The other files may be valid.
             Err(error) => {
                 eprintln!("ccbench: {error}");
-                failed = Some(error.exit_code());
+                code = error.exit_code();
             }
         }
     }
-    Ok(failed.unwrap_or(0))
+    Ok(code)
 }
 
 fn describe(path: &Path, trace: &Trace, format: &str) -> String {
@@ -144,59 +120,60 @@ fn describe(path: &Path, trace: &Trace, format: &str) -> String {
         line("loss", format!("{} to {} %", percent(low), percent(high)));
     }
     if figures.zero_ppm > 0 && matches!(trace, Trace::Steps(_)) {
-        line("note", "the kernel back end needs a `floor` for rows of zero".to_owned());
+        line("note", "the kernel backend needs a `floor` for rows with rate 0".to_owned());
     }
     text
 }
 
-fn convert(args: &ConvertArgs) -> Result<i32, CliError> {
+fn convert(args: &ConvertArgs) -> Result<ExitCode, CliError> {
     let (trace, _) = read(&args.input, args.from)?;
-    let output = args.format.or_else(|| Output::of(&args.output));
-    write(&args.output, &trace, output.unwrap_or(Output::Text(Format::Ccbench)))
+    let output = args.format.or_else(|| TraceFormat::of(&args.output));
+    write(&args.output, &trace, output.unwrap_or(TraceFormat::Text(Format::Ccbench)))
 }
 
-fn make_up(args: &GenerateArgs) -> Result<i32, CliError> {
+fn generate_trace(args: &GenerateArgs) -> Result<ExitCode, CliError> {
     let kind: Kind = args.kind;
-    let made = match (args.between, args.rate) {
+    let trace = match (args.between, args.rate) {
         (None, rate) => generate(kind, args.seed, args.length, rate),
         (Some(_), _) if kind != Kind::RandomWalk => {
-            Err(format!("`--between` is for `random-walk`; leave it out of `{kind}`"))
+            return Err(CliError::Usage(format!(
+                "`--between` is for `random-walk`; leave it out of `{kind}`"
+            )));
         }
         (Some(_), Some(_)) => {
-            Err("`--between` says where a walk ends, and so does `--rate`; leave one out"
-                .to_owned())
+            let reason = "`--between` and `--rate` both set the limits of the walk; leave one out";
+            return Err(CliError::Usage(reason.to_owned()));
         }
         (Some(between), None) => walk(args.seed, args.length, between),
     };
-    let made = made.map_err(CliError::Usage)?;
-    let asked = args.format.or_else(|| match Output::of(&args.output) {
-        // Also how traces of rates and dwells end.
-        Some(Output::Text(Format::Ccbench)) | None => None,
+    let trace = trace.map_err(|e| CliError::Usage(e.to_string()))?;
+    let format = args.format.or_else(|| match TraceFormat::of(&args.output) {
+        // The formats `timed` and `dwell` use the extension .csv too.
+        Some(TraceFormat::Text(Format::Ccbench)) | None => None,
         other => other,
     });
-    write(&args.output, &made, asked.unwrap_or(Output::Text(kind.format())))
+    write(&args.output, &trace, format.unwrap_or(TraceFormat::Text(kind.format())))
 }
 
-fn write(path: &Path, trace: &Trace, output: Output) -> Result<i32, CliError> {
+fn write(path: &Path, trace: &Trace, output: TraceFormat) -> Result<ExitCode, CliError> {
     let text = |format| {
         trace::write(trace, format)
             .map_err(|why| CliError::Usage(format!("cannot write {}: {why}", path.display())))
     };
     match output {
-        Output::Text(format) => save(path, text(format)?.as_bytes())?,
-        Output::Parquet => {
+        TraceFormat::Text(format) => save(path, text(format)?.as_bytes())?,
+        TraceFormat::Parquet => {
             let Trace::Steps(steps) =
                 trace::parse_as("", text(Format::Ccbench)?.as_bytes(), Format::Ccbench)
                     .map_err(|error| CliError::Usage(error.to_string()))?
             else {
-                return Err(CliError::Usage("Parquet holds rows only".to_owned()));
+                return Err(CliError::Usage("Parquet supports only traces of rows".to_owned()));
             };
-            let bytes =
-                parquet::of_steps(&steps).map_err(|error| CliError::Usage(error.to_string()))?;
+            let bytes = parquet::of_steps(&steps).map_err(|e| CliError::Usage(e.to_string()))?;
             save(path, &bytes)?;
         }
     }
-    Ok(0)
+    Ok(ExitCode::Success)
 }
 
 fn save(path: &Path, bytes: &[u8]) -> Result<(), CliError> {
@@ -204,11 +181,7 @@ fn save(path: &Path, bytes: &[u8]) -> Result<(), CliError> {
         let _ = std::io::Write::write_all(&mut std::io::stdout(), bytes);
         return Ok(());
     }
-    std::fs::write(path, bytes).map_err(|source| CliError::File {
-        op: "write",
-        path: path.to_owned(),
-        source,
-    })
+    Ok(std::fs::write(path, bytes).map_err(FileError::of("write", path))?)
 }
 
 #[cfg(test)]
@@ -226,11 +199,11 @@ mod tests {
         let line = ["ccbench", "trace"].iter().chain(arguments);
         let Ok(cli) = Cli::try_parse_from(line) else { return 2 };
         let Command::Trace(command) = cli.command else { panic!("no trace command") };
-        run(command).unwrap_or_else(|error| error.exit_code())
+        run(command).unwrap_or_else(|error| error.exit_code()).number()
     }
 
     #[test]
-    fn every_format_goes_through_parquet_and_back() {
+    fn parquet_round_trip_keeps_the_trace() {
         let dir = folder();
         let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
         let text = "t_us,rate_bps,delay_us,loss_ppm\n0,1000000,20000,\n1.5,2000000,,100\n3000,0,1,0\n4000,,,\n";
@@ -244,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn made_up_traces_are_the_same_for_the_same_seed() {
+    fn generated_traces_depend_only_on_the_seed() {
         let dir = folder();
         let make = |kind: &str, seed: &str, name: &str| {
             let path = dir.path().join(name);
@@ -260,21 +233,21 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_of_delays_or_losses_is_told_and_drawn_as_such() {
+    fn describes_and_plots_delay_and_loss_traces() {
         let of = |between: &str| walk(1, Micros::from_secs(60), between.parse().unwrap()).unwrap();
         for (between, line, unit) in [
             ("10ms..60ms", "delay      10.", "ms of delay"),
             ("0%..1%", "loss       0.0", "% of loss"),
         ] {
-            let told = describe(Path::new("a.csv"), &of(between), "ccbench");
-            assert!(told.contains(line) && !told.contains("at zero"), "{told}");
+            let text = describe(Path::new("a.csv"), &of(between), "ccbench");
+            assert!(text.contains(line) && !text.contains("at zero"), "{text}");
             let svg = plot::svg("a.csv", &of(between));
             assert!(svg.contains(&format!(">{unit}<")) && !svg.contains("bit/s"), "{svg}");
         }
     }
 
     #[test]
-    fn bad_input_is_exit_code_two_and_an_unwritable_file_one() {
+    fn invalid_input_exits_2_and_an_unwritable_file_1() {
         let dir = folder();
         let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
         std::fs::write(at("bad.csv"), "10,1\n-1,1\n").unwrap();

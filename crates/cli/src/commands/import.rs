@@ -1,5 +1,5 @@
-//! `ccbench import`: what other tools wrote becomes a results directory like that of a run. Texts are read by
-//! [`ccbench_proto::tools`]; what is here is files, names from options, and the report.
+//! `ccbench import`: makes a results directory from the output of ss, iperf3 and ping. [`ccbench_proto::tools`] parses the
+//! text; this module reads files, takes names from options, and prints what was read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -13,17 +13,21 @@ use ccbench_proto::units::Micros;
 use ccbench_proto::wire::RunEvent;
 
 use crate::args::ImportArgs;
+use crate::clock;
+use crate::console::{print, terminal_width};
 use crate::error::CliError;
-use ccbench_results as results;
-
-use crate::{print, terminal_width};
+use crate::exit::ExitCode;
+use crate::file::FileError;
 use ccbench_results::store::{Imported, NodeClock, RunDir, RunInfo, RunStatus, TrialKey};
+use ccbench_results::summarize::summarize;
+use ccbench_results::summary::Choice;
+use ccbench_results::table;
 use ccbench_results::verdict::{Reason, Status, Verdict};
 
-/// Lines of one file that are shown, without `--all`.
-const MOST_SHOWN: usize = 10;
+/// Unread lines of a file that are printed without `--all`.
+const MAX_UNREAD: usize = 10;
 
-/// A file with the trial that it is of.
+/// A file and its trial.
 struct File {
     path: PathBuf,
     trial: u16,
@@ -32,7 +36,10 @@ struct File {
 }
 
 /// Runs the command.
-pub(crate) fn run(args: &ImportArgs) -> Result<i32, CliError> {
+///
+/// # Errors
+/// A file cannot be read or holds nothing known, or the results cannot be written.
+pub fn run(args: &ImportArgs) -> Result<ExitCode, CliError> {
     let paths = files(&args.files)?;
     let mut read = paths.iter().map(|path| read(path, args)).collect::<Result<Vec<_>, _>>()?;
     if args.trials && read.iter().any(|file| file.trial == 0) {
@@ -40,42 +47,38 @@ pub(crate) fn run(args: &ImportArgs) -> Result<i32, CliError> {
     }
     unique_stems(&mut read);
     let empty = |f: &Found| f.sockets.is_empty() && f.tests.is_empty() && f.pings.is_empty();
-    print(&told(&read, args.all))?;
+    print(&report(&read, args.all));
     if read.iter().all(|file| empty(&file.source.found)) {
         return Err(CliError::Usage(format!(
-            "none of {} file(s) holds a line of ss, iperf3 or ping; nothing was written",
+            "none of {} file(s) has output of ss, iperf3 or ping; nothing was written",
             read.len()
         )));
     }
     store(&read, args)?;
-    let summary = results::summarize::summarize(&args.output, results::summary::Choice::default())?;
-    results::table::print(&summary, &mut std::io::stdout(), terminal_width())?;
-    Ok(0)
+    let summary = summarize(&args.output, Choice::default())?;
+    table::print(&summary, &mut std::io::stdout(), terminal_width())?;
+    Ok(ExitCode::Success)
 }
 
-/// The files, and all files in and below the folders; hidden ones are left out.
+/// The given files, and all files below the given folders except hidden ones.
 fn files(given: &[PathBuf]) -> Result<Vec<PathBuf>, CliError> {
-    let failed = |op, path: &Path| {
-        let path = path.to_path_buf();
-        move |source| CliError::File { op, path, source }
-    };
     let mut found = BTreeSet::new();
-    let mut waiting: Vec<PathBuf> = given.to_vec();
-    while let Some(path) = waiting.pop() {
-        let what = std::fs::metadata(&path).map_err(|error| match error.kind() {
+    let mut pending: Vec<PathBuf> = given.to_vec();
+    while let Some(path) = pending.pop() {
+        let metadata = std::fs::metadata(&path).map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound => {
                 CliError::Usage(format!("cannot read {}: {error}", path.display()))
             }
-            _ => failed("cannot read", &path)(error),
+            _ => FileError::of("read", &path)(error).into(),
         })?;
-        if !what.is_dir() {
+        if !metadata.is_dir() {
             found.insert(path);
             continue;
         }
-        for entry in std::fs::read_dir(&path).map_err(failed("cannot list", &path))? {
-            let entry = entry.map_err(failed("cannot list", &path))?;
+        for entry in std::fs::read_dir(&path).map_err(FileError::of("list", &path))? {
+            let entry = entry.map_err(FileError::of("list", &path))?;
             if !entry.file_name().to_string_lossy().starts_with('.') {
-                waiting.push(entry.path());
+                pending.push(entry.path());
             }
         }
     }
@@ -83,11 +86,7 @@ fn files(given: &[PathBuf]) -> Result<Vec<PathBuf>, CliError> {
 }
 
 fn read(path: &Path, args: &ImportArgs) -> Result<File, CliError> {
-    let bytes = std::fs::read(path).map_err(|source| CliError::File {
-        op: "cannot read",
-        path: path.to_path_buf(),
-        source,
-    })?;
+    let bytes = std::fs::read(path).map_err(FileError::of("read", path))?;
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let stem = path.file_stem().unwrap_or_default().to_string_lossy();
     let mut parted = args.nodes.iter().filter_map(|node| node.split_once('='));
@@ -105,19 +104,19 @@ fn read(path: &Path, args: &ImportArgs) -> Result<File, CliError> {
     })
 }
 
-/// A name that may become a value and a part of a file's name.
+/// A name that is valid as a value and in file names.
 fn plain(name: &str) -> String {
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     name.chars().map(|c| if fits(c) { c } else { '-' }).collect()
 }
 
-/// The last number that stands alone in a name: `cubic-3-iperf` is trial 3.
+/// The last separate number in a name: `cubic-3-iperf` is trial 3.
 fn number(stem: &str) -> u16 {
     let parts = stem.split(|c: char| !c.is_ascii_alphanumeric());
     parts.filter_map(|part| part.parse().ok()).next_back().unwrap_or(1)
 }
 
-/// Files of one trial with the same name get their folder's in front, and keep their ending.
+/// Files of one trial with the same name are named by their whole path.
 fn unique_stems(files: &mut [File]) {
     let mut count: BTreeMap<(u16, String), u32> = BTreeMap::new();
     for file in files.iter() {
@@ -131,8 +130,8 @@ fn unique_stems(files: &mut [File]) {
     }
 }
 
-/// What was read, and every line that was not, as `FILE:LINE: why`.
-fn told(files: &[File], all: bool) -> String {
+/// The number of lines read, and every unread line as `FILE:LINE: why`.
+fn report(files: &[File], all: bool) -> String {
     let mut text = String::new();
     for file in files {
         let (found, path) = (&file.source.found, file.path.display());
@@ -147,12 +146,12 @@ fn told(files: &[File], all: bool) -> String {
             found.tests.len(),
             found.unread.len()
         );
-        let most = if all { usize::MAX } else { MOST_SHOWN };
-        for unread in found.unread.iter().take(most) {
+        let limit = if all { usize::MAX } else { MAX_UNREAD };
+        for unread in found.unread.iter().take(limit) {
             let _ = writeln!(text, "  {path}:{}: {} {}", unread.line, unread.why, unread.text);
         }
-        if found.unread.len() > most {
-            let _ = writeln!(text, "  and {} more; --all shows them", found.unread.len() - most);
+        if found.unread.len() > limit {
+            let _ = writeln!(text, "  and {} more; --all shows them", found.unread.len() - limit);
         }
     }
     text
@@ -176,7 +175,7 @@ fn store(files: &[File], args: &ImportArgs) -> Result<(), CliError> {
         write(&run, trial, gathered, &args.phases, &verdict)?;
     }
     for note in &notes {
-        print(&format!("note: {note}\n"))?;
+        print(&format!("note: {note}\n"));
     }
     run.finish(RunStatus::Complete)?;
     Ok(())
@@ -188,7 +187,7 @@ fn verdict(unread: usize, sources: &[&Source]) -> Verdict {
         return Verdict { status: Status::Ok, reasons: vec![] };
     }
     let message = format!(
-        "{unread} of {lines} lines could not be read, or not wholly (table events, kind import)"
+        "{unread} of {lines} lines could not be read, or only in part (table events, kind import)"
     );
     Verdict { status: Status::Degraded, reasons: vec![Reason::new("lines_unread", message)] }
 }
@@ -217,10 +216,10 @@ fn write(
     Ok(())
 }
 
-/// The given phases one after the other from the beginning; without any a single one over everything.
+/// The given phases in sequence; without any, one phase over the whole trial.
 fn spans(gathered: &Gathered, phases: &[(String, Micros)]) -> Vec<PhaseSpan> {
     if phases.is_empty() {
-        // An instant at a phase's end is not in it: the last row is a microsecond before.
+        // A phase does not contain its end, so it ends one microsecond after the last row.
         let length = gathered.end_ns.saturating_sub(gathered.begin_ns) / 1000 + 1;
         let (start, end) = (Micros::default(), Micros::new(length));
         return vec![PhaseSpan { name: "all".to_owned(), start, end, measure: true }];
@@ -236,8 +235,7 @@ fn spans(gathered: &Gathered, phases: &[(String, Micros)]) -> Vec<PhaseSpan> {
 }
 
 fn info(files: &[File], trials: u32) -> RunInfo {
-    let mut text =
-        "# Imported by `ccbench import`: there is no plan. Where the rows come from:\n".to_owned();
+    let mut text = "# Imported by `ccbench import`: there is no plan. Source files:\n".to_owned();
     for file in files {
         // Writing to a String cannot fail.
         let _ =
@@ -261,7 +259,7 @@ fn info(files: &[File], trials: u32) -> RunInfo {
         seed: 0,
         command_line: std::env::args().collect(),
         ccbench_version: env!("CARGO_PKG_VERSION").to_owned(),
-        started_utc: jiff::Timestamp::now(),
+        started_utc: clock::utc(),
         nodes: BTreeMap::new(),
         topology: String::new(),
         notes: vec![],
@@ -276,13 +274,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_number_of_a_name_is_its_trial() {
+    fn trial_is_the_last_separate_number_of_a_name() {
         let numbers = ["cubic-3-iperf", "ta-1v1-12-ss", "sl-cubic-ss", "x_2.0_7"].map(number);
         assert_eq!(numbers, [3, 12, 1, 7]);
     }
 
     #[test]
-    fn names_are_plain() {
+    fn replaces_special_characters_in_names() {
         assert_eq!(plain("my file (1).txt"), "my-file--1-.txt");
     }
 }

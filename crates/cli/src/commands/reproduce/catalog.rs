@@ -1,10 +1,11 @@
-//! What there is to reproduce.
+//! The published experiments.
 
-use crate::source::{Embedded, Source};
+use crate::plan_source::PlanSource;
+use crate::trace_files::Embedded;
 
 /// A published document.
 pub(super) struct Document {
-    /// What it is.
+    /// Title and setup.
     pub(super) title: &'static str,
     /// Its experiments.
     pub(super) entries: &'static [Entry],
@@ -12,11 +13,11 @@ pub(super) struct Document {
 
 /// An experiment.
 pub(super) struct Entry {
-    /// What to type.
+    /// Name on the command line.
     pub(super) name: &'static str,
-    /// What it is, in a line.
+    /// Description in one line.
     pub(super) about: &'static str,
-    /// Its plan's file in the repository.
+    /// The plan's path in the repository.
     pub(super) path: &'static str,
     /// The plan.
     pub(super) text: &'static str,
@@ -25,20 +26,20 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    pub(super) fn source(&self) -> Source {
-        Source::embedded(self.path, self.text, self.files)
+    pub(super) fn source(&self) -> PlanSource {
+        PlanSource::embedded(self.path, self.text, self.files)
     }
 }
 
-/// An entry of a plan under `plans/`.
+/// An entry for a plan under `plans/`.
 macro_rules! entry {
     ($name:literal, $about:literal, $path:literal $(, $folder:literal: $($file:literal)+)?) => {
         Entry {
             name: $name,
             about: $about,
             path: concat!("plans/", $path),
-            text: include_str!(concat!("../../../../plans/", $path)),
-            files: &[$($(($file, include_bytes!(concat!("../../../../plans/", $folder, $file)))),+)?],
+            text: include_str!(concat!("../../../../../plans/", $path)),
+            files: &[$($(($file, include_bytes!(concat!("../../../../../plans/", $folder, $file)))),+)?],
         }
     };
 }
@@ -49,7 +50,7 @@ pub(super) const CATALOG: &[Document] = &[
         title: "Coexistence of delay-based and loss-based TCP (study with seven schemes, 100 Mbit/s)",
         entries: &[entry!(
             "coexistence",
-            "seven delay-based schemes meet CUBIC and are left alone again",
+            "seven delay-based schemes before, during and after competition with CUBIC",
             "coexistence/all.toml"
         )],
     },
@@ -59,7 +60,7 @@ pub(super) const CATALOG: &[Document] = &[
             entry!("mmwave", "ten flows, four links, at a tenth of the rate: 300 Mbit/s", "mmwave.toml", "":
                 "traces/mmwave/sl-tenth.csv" "traces/mmwave/sb-tenth.csv" "traces/mmwave/lb-tenth.csv"
                 "traces/mmwave/mobb-tenth.csv"),
-            entry!("mmwave_3gbit", "the same at the full rate: wants a machine that forwards it", "mmwave-3gbit.toml", "":
+            entry!("mmwave_3gbit", "the same at the full rate; needs a machine that can forward it", "mmwave-3gbit.toml", "":
                 "traces/mmwave/sl.csv" "traces/mmwave/sb.csv" "traces/mmwave/lb.csv" "traces/mmwave/mobb.csv"),
         ],
     },
@@ -125,11 +126,11 @@ pub(super) const CATALOG: &[Document] = &[
                 "one flow, and a step every 10 s",
                 "dumbbell/repeated-steps.toml"
             ),
-            entry!("poisson_paths", "one flow over the named paths whose packets pass at random", "dumbbell/poisson-paths.toml",
+            entry!("poisson_paths", "one flow over the named paths with Poisson packet opportunities", "dumbbell/poisson-paths.toml",
                 "dumbbell/": "traces/poisson-nepal.trace" "traces/poisson-mexico.trace" "traces/poisson-brazil.trace"),
             entry!("replay", "one flow over a cellular trace and a random walk", "dumbbell/replay.toml", "dumbbell/":
                 "traces/lte-30s.trace" "traces/random-walk.csv"),
-            entry!("walks", "one flow over a path whose rate, delay or loss wanders", "dumbbell/walks.toml", "dumbbell/":
+            entry!("walks", "one flow over a path with a random walk of rate, delay or loss", "dumbbell/walks.toml", "dumbbell/":
                 "traces/random-walk.csv" "traces/walk-delay.csv" "traces/walk-loss.csv"),
         ],
     },

@@ -1,0 +1,13 @@
+//! The sub-commands of `ccbench`, one file each.
+
+pub mod agent;
+pub mod check;
+pub mod describe;
+pub mod import;
+pub mod lab;
+pub mod pki;
+pub mod plan;
+pub mod reproduce;
+pub mod results;
+pub mod run;
+pub mod trace;

@@ -1,0 +1,48 @@
+//! `ccbench check`: checks a plan and prints how much it runs.
+
+use std::time::Duration;
+
+use ccbench_proto::plan::check::CheckedPlan;
+use ccbench_proto::{resolve, schedule};
+
+use crate::args::CheckArgs;
+use crate::console::print;
+use crate::error::CliError;
+use crate::exit::ExitCode;
+use crate::plan_source::PlanSource;
+use crate::progress::clock_text;
+
+/// Checks a plan.
+///
+/// # Errors
+/// The plan is invalid.
+pub fn run(args: &CheckArgs) -> Result<ExitCode, CliError> {
+    let source = PlanSource::read(&args.plan.plan)?;
+    let plan = source.load(&source.sets(&args.plan.sets, args.quick)?)?.plan;
+    if args.expand {
+        for point in plan.points() {
+            let factors: Vec<String> =
+                point.factors.iter().map(|(factor, level)| format!("{factor} = {level}")).collect();
+            let plan = resolve::to_toml(&point.plan);
+            print(&format!("# point {} {}\n{plan}\n", point.id, factors.join(", ")));
+        }
+    } else {
+        print(&format!("{}: {}\n", plan.plan().name, size(&plan)));
+    }
+    Ok(ExitCode::Success)
+}
+
+/// Points, trials and duration: `8 point(s) × 3 = 24 trial(s), 12:00 of traffic`.
+pub fn size(plan: &CheckedPlan) -> String {
+    let (points, repeat) = (plan.point_count(), plan.plan().repeat);
+    let trials = points * repeat;
+    format!("{points} point(s) × {repeat} = {trials} trial(s), {} of traffic", duration(plan))
+}
+
+/// Duration of all trials of a plan: `12:00`.
+pub fn duration(plan: &CheckedPlan) -> String {
+    let points = plan.points();
+    let lengths = points.iter().map(|point| schedule::length(&point.plan).as_secs_f64());
+    let total = lengths.sum::<f64>() * f64::from(plan.plan().repeat);
+    clock_text(Duration::from_secs_f64(total))
+}

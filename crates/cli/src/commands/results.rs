@@ -1,0 +1,120 @@
+//! Commands that read a results directory: `summarize`, `report`, `export`, `compare` and `plot`.
+
+use std::path::Path;
+
+use ccbench_results::compare::{self, With};
+use ccbench_results::summarize::RunSummary;
+use ccbench_results::summary::Choice;
+use ccbench_results::{export, figure, report, six_columns, table};
+
+use crate::args::{CompareArgs, ExportCommand, PlotArgs, ReportArgs, SummarizeArgs};
+use crate::console::{print, terminal_width};
+use crate::error::CliError;
+use crate::exit::ExitCode;
+use crate::file::FileError;
+use crate::plan_source::PlanSource;
+
+/// The summary of a run, judged by the claims of the plan `expect` if one is given.
+fn summary_of(run: &Path, choice: Choice, expect: Option<&Path>) -> Result<RunSummary, CliError> {
+    // The plan is checked before the results are read, which may take long.
+    let expect = expect.map(|plan| PlanSource::read(plan)?.load(&[])).transpose()?;
+    let mut summary = RunSummary::compute(run, choice)?;
+    if let Some(other) = &expect {
+        summary.judge(other.plan.plan());
+    }
+    Ok(summary)
+}
+
+/// `ccbench summarize`.
+///
+/// # Errors
+/// The results cannot be read.
+pub fn summarize(args: &SummarizeArgs) -> Result<ExitCode, CliError> {
+    let mut summary = summary_of(&args.run, Choice::default(), args.expect.as_deref())?;
+    // A directory without write permission is not an error: the table has a note about it.
+    summary.written = summary.write();
+    table::print(&summary, &mut std::io::stdout(), terminal_width())?;
+    if let Some(group) = &args.six_columns {
+        print(&six_columns::csv(&summary.summary, group)?);
+    }
+    Ok(ExitCode::Success)
+}
+
+/// `ccbench report`.
+///
+/// # Errors
+/// The results cannot be read, or the report cannot be written.
+pub fn report(args: &ReportArgs) -> Result<ExitCode, CliError> {
+    let file = args.output.clone().unwrap_or_else(|| args.run.join("report.html"));
+    let choice = Choice { include_failed: args.include_failed, ..<_>::default() };
+    let summary = summary_of(&args.run, choice, args.expect.as_deref())?;
+    report::write(&summary, &file)?;
+    print(&format!("{}\n", file.display()));
+    Ok(ExitCode::Success)
+}
+
+/// `ccbench export`.
+///
+/// # Errors
+/// The results cannot be read, or a file cannot be written.
+pub fn export(command: &ExportCommand) -> Result<ExitCode, CliError> {
+    use export::{csv, failed_trials, flent, iperf3};
+    let (run, tables, written) = match command {
+        ExportCommand::Csv { run, tables, output } => (run, &tables[..], csv(run, tables, output)),
+        ExportCommand::Flent(args) => (&args.run, &[][..], flent(&args.run, &args.output)),
+        ExportCommand::Iperf3(args) => (&args.run, &[][..], iperf3(&args.run, &args.output)),
+    };
+    for path in written? {
+        print(&format!("{}\n", path.display()));
+    }
+    if let Some(warning) = failed_trials(run, tables)? {
+        eprintln!("ccbench: {warning}");
+    }
+    Ok(ExitCode::Success)
+}
+
+/// `ccbench compare`.
+///
+/// # Errors
+/// The results cannot be read, or the table cannot be written.
+pub fn compare(args: &CompareArgs) -> Result<ExitCode, CliError> {
+    let with = match (&args.b, &args.by) {
+        (Some(other), _) => With::Run(other),
+        (None, Some((factor, one, other))) => With::Levels(factor, one, other),
+        (None, None) => return Err(CliError::Usage("give a second run, or --by".to_owned())),
+    };
+    let choice = Choice { include_failed: args.include_failed, ..<_>::default() };
+    let (names, compared) = compare::compare(&args.a, &with, &args.metrics, choice)?;
+    if let Some(path) = &args.csv {
+        let csv = compare::csv(&compared);
+        if path.as_os_str() == "-" {
+            print(&csv);
+            return Ok(ExitCode::Success);
+        }
+        std::fs::write(path, csv).map_err(FileError::of("write", path))?;
+    }
+    let differences = args.b.as_ref().and_then(|other| compare::plans_differ(&args.a, other));
+    print(&(compare::text(&names, &compared) + &differences.unwrap_or_default()));
+    Ok(ExitCode::Success)
+}
+
+/// `ccbench plot`.
+///
+/// # Errors
+/// The results cannot be read, or a figure cannot be drawn or written.
+pub fn plot(args: PlotArgs) -> Result<ExitCode, CliError> {
+    let request = figure::Request {
+        kind: args.kind,
+        wheres: args.wheres,
+        metrics: args.metrics,
+        width_mm: args.width_mm,
+        height_mm: args.height_mm,
+        choice: Choice { include_failed: args.include_failed, ..<_>::default() },
+    };
+    let figures = figure::draw(&args.run, &request)?;
+    let output = args.output.unwrap_or_else(|| args.run.join("figures"));
+    for path in figure::write(&figures, &output, &args.format)? {
+        print(&format!("{}\n", path.display()));
+    }
+    Ok(ExitCode::Success)
+}

@@ -1,0 +1,261 @@
+//! `ccbench run`: runs a plan, stores the results and prints the summary.
+
+use ccbench_proto::schedule;
+use ccbench_results::expect::Outcome;
+use ccbench_results::store::{RunDir, RunInfo, RunStatus};
+use ccbench_results::summarize::summarize;
+use ccbench_results::summary::Choice;
+use ccbench_results::table;
+use tracing::info;
+
+use crate::args::RunArgs;
+use crate::backend::{Backend, BackendError, BackendInfo};
+use crate::clock;
+use crate::console::{print, terminal_width};
+use crate::error::CliError;
+use crate::exit::ExitCode;
+use crate::experiment::Experiment;
+use crate::interrupt::Interrupt;
+use crate::lab::{LAB_NOTE, Lab, LabOptions};
+use crate::plan_source::PlanSource;
+use crate::progress::Progress;
+use crate::runner::run_trials;
+use crate::runtime::block_on;
+use crate::testbed::Testbed;
+
+/// Runs the command.
+///
+/// # Errors
+/// The plan is invalid, the backend is not available, or results cannot be written.
+pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
+    let completed = block_on(run_plan(args, plan_source(args)?))?;
+    report(args, completed, Tables::All)
+}
+
+/// Tables that are printed after a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tables {
+    /// The summary and the claims.
+    All,
+    /// The claims.
+    Claims,
+}
+
+/// A run that has ended, possibly with an error.
+pub struct CompletedRun {
+    dir: RunDir,
+    result: Result<(), BackendError>,
+}
+
+/// The plan of the command line, or that of the results directory to resume.
+///
+/// # Errors
+/// It cannot be read.
+fn plan_source(args: &RunArgs) -> Result<PlanSource, CliError> {
+    match (&args.resume, &args.plan) {
+        (Some(_), _) if args.options.quick => Err(CliError::Usage(
+            "--quick changes the plan, but --resume continues the plan that was run; leave out --quick".into(),
+        )),
+        (Some(dir), _) => {
+            RunDir::open(dir)?;
+            Ok(PlanSource::read(&dir.join("plan.resolved.toml"))?)
+        }
+        (None, Some(plan)) => Ok(PlanSource::read(plan)?),
+        (None, None) => Err(CliError::Usage("give a plan, or --resume DIR".into())),
+    }
+}
+
+/// Runs the trials that the results directory does not hold yet.
+///
+/// # Errors
+/// No trial could be started. Errors of trials are in [`CompletedRun`].
+pub async fn run_plan(args: &RunArgs, source: PlanSource) -> Result<CompletedRun, CliError> {
+    let mut interrupt = Interrupt::on_signals()
+        .map_err(|source| CliError::Runtime { op: "catch signals", source })?;
+    let options = &args.options;
+    let sets = source.sets(&args.sets, options.quick)?;
+    let loaded = source.load(&sets)?;
+    let text = loaded.text.clone();
+    let pki = options.tls.pki.clone();
+    let experiment = Experiment::new(loaded, options.rootless, pki, options.keep_going);
+    let lab = lab_options(args, &experiment)?;
+    if let Some(path) = &args.resume {
+        let dir = RunDir::open(path)?;
+        check_same_backend(&dir, lab.is_some())?;
+        if experiment.remaining(&dir, args.retry_failed).is_empty() {
+            eprintln!("{}: nothing is left to run", path.display());
+            return Ok(CompletedRun { dir, result: Ok(()) });
+        }
+    }
+    let run = PlanRun { args, experiment: &experiment, plan_text: &text, sets: &sets };
+    match lab {
+        Some(options) => {
+            let lab = Lab::open(&experiment, options, &mut interrupt).await?;
+            run.run_on(lab, interrupt).await
+        }
+        None => run.run_on(Testbed::open(&experiment).await?, interrupt).await,
+    }
+}
+
+/// Options of the lab, if the command line or the plan asks for it.
+fn lab_options(args: &RunArgs, experiment: &Experiment) -> Result<Option<LabOptions>, CliError> {
+    let in_plan = experiment.plan.points().iter().find_map(|point| point.plan.plan().kernel());
+    let options = &args.options;
+    match (in_plan, options.kernel) {
+        (Some(in_plan), Some(kernel)) => Err(CliError::Usage(format!(
+            "--kernel {kernel} conflicts with the plan, which names its kernels itself (for example {in_plan}); leave \
+             out --kernel, or change the plan with `--set lab.kernel={kernel}`"
+        ))),
+        (None, _) if !options.lab && (options.kernel.is_some() || options.dilation.is_some()) => {
+            Err(CliError::Usage("--kernel and --dilation need --lab".to_owned()))
+        }
+        (None, _) if !options.lab => Ok(None),
+        (_, kernel) => {
+            Ok(Some(LabOptions { kernel: kernel.unwrap_or_default(), dilation: options.dilation }))
+        }
+    }
+}
+
+/// Refuses to resume on another backend: trials in the lab and outside are not repetitions of one point.
+fn check_same_backend(dir: &RunDir, in_lab: bool) -> Result<(), CliError> {
+    let began_in_lab = dir.notes().iter().any(|note| note.starts_with(LAB_NOTE));
+    let reason = match (began_in_lab, in_lab) {
+        (true, false) => "this run began in the lab; add --lab",
+        (false, true) => "this run did not begin in the lab; leave out --lab",
+        (true, true) | (false, false) => return Ok(()),
+    };
+    Err(CliError::Usage(format!("{}: {reason}", dir.path().display())))
+}
+
+/// A plan and how to run it.
+struct PlanRun<'a> {
+    args: &'a RunArgs,
+    experiment: &'a Experiment,
+    plan_text: &'a str,
+    /// Overrides, those of `[quick]` too.
+    sets: &'a [String],
+}
+
+impl PlanRun<'_> {
+    /// Runs the remaining trials and closes the backend.
+    async fn run_on(
+        &self,
+        mut backend: impl Backend,
+        interrupt: Interrupt,
+    ) -> Result<CompletedRun, CliError> {
+        let Self { args, experiment, .. } = *self;
+        let mut info = backend.info(experiment);
+        let missing = std::mem::take(&mut info.missing);
+        let record = self.record(info);
+        let opened = match &args.resume {
+            Some(path) => RunDir::resume(path, &record),
+            None => RunDir::create(&args.options.out, &record),
+        };
+        let dir = match opened {
+            Ok(dir) => dir,
+            Err(error) => {
+                backend.close().await;
+                return Err(error.into());
+            }
+        };
+        let remaining = experiment.remaining(&dir, args.retry_failed);
+        let mut progress = Progress::new(args.options.json, remaining.len() as u32);
+        if backend.has_virtual_time() {
+            progress.use_virtual_time();
+        }
+        for note in record.notes.iter().chain(&missing) {
+            progress.message("note", &format!("note: {note}"));
+        }
+        progress.message("results", &format!("results: {}", dir.path().display()));
+        let result =
+            run_trials(experiment, &mut backend, &dir, &remaining, &mut progress, interrupt).await;
+        info!("close the backend");
+        backend.close().await;
+        progress.finish();
+        dir.finish(match &result {
+            Ok(()) if experiment.remaining(&dir, false).is_empty() => RunStatus::Complete,
+            Err(BackendError::Interrupted) => RunStatus::Interrupted,
+            Ok(())
+            | Err(
+                BackendError::Agent(_)
+                | BackendError::Testbed(_)
+                | BackendError::Lab(_)
+                | BackendError::Results(_),
+            ) => RunStatus::Failed,
+        })?;
+        Ok(CompletedRun { dir, result })
+    }
+
+    /// The content of `run.json`.
+    fn record(&self, info: BackendInfo) -> RunInfo {
+        let Self { experiment, plan_text, sets, .. } = *self;
+        let plan = experiment.plan.plan();
+        let points = experiment.plan.points().into_iter();
+        RunInfo {
+            plan_name: plan.name.clone(),
+            plan_text: plan_text.to_owned(),
+            resolved_text: experiment.resolved.clone(),
+            plan_sha256: ccbench_proto::plan::digest(&experiment.resolved),
+            points: points.map(|schedule::Point { id, factors, .. }| (id, factors)).collect(),
+            repeat: plan.repeat,
+            seed: plan.seed,
+            command_line: std::env::args().collect(),
+            started_utc: clock::utc(),
+            topology: info.topology,
+            ccbench_version: env!("CARGO_PKG_VERSION").to_owned(),
+            sets: sets.to_vec(),
+            nodes: info.nodes,
+            notes: info.notes,
+            traces: experiment.stored_traces(),
+            imported: vec![],
+        }
+    }
+}
+
+/// Writes the summary and prints it. Must be called outside the asynchronous runtime: Polars has its own.
+///
+/// # Errors
+/// The run ended with an error, or its results cannot be read.
+pub fn report(
+    args: &RunArgs,
+    completed: CompletedRun,
+    tables: Tables,
+) -> Result<ExitCode, CliError> {
+    let CompletedRun { dir, result } = completed;
+    let (ok, degraded, failed) = dir.counts();
+    let mut refuted = false;
+    if ok + degraded + failed > 0 {
+        let summary = summarize(dir.path(), Choice::default())?;
+        let claims = &summary.expectations;
+        refuted = claims.iter().any(|claim| claim.outcome == Outcome::DoesNotHold);
+        if args.options.json {
+            claims.iter().for_each(|claim| print(&format!("{}\n", claim.json())));
+        } else {
+            let (out, width) = (&mut std::io::stdout(), terminal_width());
+            match tables {
+                Tables::All => table::print(&summary, out, width)?,
+                Tables::Claims => table::print_claims(&summary, out, width)?,
+            }
+        }
+        // After printing: a full disk must not hide the numbers.
+        summary.written?;
+    }
+    if args.options.json {
+        let end = serde_json::json!({
+            "event": "end", "results": dir.path(), "status": dir.status().as_str(),
+            "ok": ok, "degraded": degraded, "failed": failed,
+        });
+        print(&format!("{end}\n"));
+    }
+    if matches!(result, Err(BackendError::Interrupted)) {
+        eprintln!("resume with: ccbench run --resume {}", dir.path().display());
+    }
+    result?;
+    Ok(if failed > 0 || (args.options.strict && degraded > 0) {
+        ExitCode::Failure
+    } else if refuted {
+        ExitCode::ClaimRefuted
+    } else {
+        ExitCode::Success
+    })
+}

@@ -1,0 +1,54 @@
+//! Exit codes of `ccbench` (documented in `ccbench --help`).
+
+use ccbench_results::ErrorClass;
+
+/// How a command ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExitCode {
+    /// Every trial is ok or degraded, and every measured claim holds.
+    Success,
+    /// A trial failed, or a file could not be read or written.
+    Failure,
+    /// The command line or the plan is wrong.
+    Usage,
+    /// The testbed, the lab or an agent is not available.
+    Unavailable,
+    /// A measured claim does not hold.
+    ClaimRefuted,
+    /// SIGINT or SIGTERM.
+    Interrupted,
+}
+
+impl ExitCode {
+    /// The number that the process exits with.
+    pub const fn number(self) -> i32 {
+        match self {
+            Self::Success => 0,
+            Self::Failure => 1,
+            Self::Usage => 2,
+            Self::Unavailable => 3,
+            Self::ClaimRefuted => 4,
+            Self::Interrupted => 128 + 2,
+        }
+    }
+}
+
+/// The exit code for an error of the results crate.
+pub fn of_results(error: &ccbench_results::Error) -> ExitCode {
+    match error.class() {
+        ErrorClass::Usage => ExitCode::Usage,
+        ErrorClass::Run => ExitCode::Failure,
+    }
+}
+
+/// Converts errors of the modules of the results crate into an error with a variant `Results`, for `?`.
+macro_rules! from_results {
+    ($target:ty: $($error:ident),* $(,)?) => {
+        $(impl From<ccbench_results::$error> for $target {
+            fn from(error: ccbench_results::$error) -> Self {
+                Self::Results(error.into())
+            }
+        })*
+    };
+}
+pub(crate) use from_results;

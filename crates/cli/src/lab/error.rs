@@ -1,0 +1,107 @@
+//! Why the lab cannot run a trial.
+
+use std::path::{Path, PathBuf};
+
+use crate::exit::ExitCode;
+
+/// Why the lab cannot run a trial.
+#[derive(Debug, thiserror::Error)]
+pub enum LabError {
+    /// A program or a kernel must be installed or built first.
+    #[error("the lab needs {what}; {hint}")]
+    Missing {
+        /// What is missing.
+        what: String,
+        /// The command that provides it.
+        hint: String,
+    },
+    /// A file operation failed.
+    #[error("lab: cannot {op} {}: {source}", path.display())]
+    Io {
+        /// What was tried.
+        op: &'static str,
+        /// On which file.
+        path: PathBuf,
+        /// Why it failed.
+        source: std::io::Error,
+    },
+    /// The build script of the kernel failed; it has printed why.
+    #[error("the lab's kernel could not be built ({status})")]
+    Build {
+        /// How the script ended.
+        status: std::process::ExitStatus,
+    },
+    /// The virtual machine ended before its last message.
+    #[error("the lab's virtual machine {reason}; its console ends with:\n{console}")]
+    Vm {
+        /// "ended with exit code 1", "panicked", …
+        reason: String,
+        /// Last lines of the console.
+        console: String,
+    },
+    /// The virtual machine ended before the trial started.
+    #[error("the lab's virtual machine ended before the trial started")]
+    NoTrial,
+    /// The task that reads the guest's messages panicked.
+    #[error("lab: reading the guest's messages failed: {0}")]
+    Reader(#[from] tokio::task::JoinError),
+    /// A step failed in the guest.
+    #[error("lab: {}{step}: {reason}", of_node(node))]
+    Guest {
+        /// The node; empty for the topology.
+        node: String,
+        /// What was tried.
+        step: String,
+        /// Why it failed.
+        reason: String,
+    },
+    /// A node's kernel does not support what the plan asks for.
+    #[error("node {node} cannot do what the plan asks for: {reason}")]
+    Unsupported {
+        /// Its name in the plan.
+        node: String,
+        /// What is missing, and the fix.
+        reason: String,
+    },
+    /// The plan names an agent.
+    #[error("--lab builds its nodes itself, but node {node} names an agent; leave out --lab")]
+    NodeWithAgent {
+        /// The node.
+        node: String,
+    },
+    /// `--dilation` with stock kernels only.
+    #[error("a stock kernel cannot be dilated; leave out --dilation, or use the kernel `own`")]
+    NotDilatable,
+    /// The kernel of a point was not opened.
+    #[error("lab: kernel {0} is not open (a bug in ccbench)")]
+    NotOpen(String),
+}
+
+fn of_node(node: &str) -> String {
+    if node.is_empty() { String::new() } else { format!("node {node}: ") }
+}
+
+impl LabError {
+    /// Wraps an I/O error; `op` completes "cannot … PATH".
+    pub fn io(op: &'static str, path: &Path) -> impl Fn(std::io::Error) -> Self + use<> {
+        let path = path.to_owned();
+        move |source| Self::Io { op, path: path.clone(), source }
+    }
+
+    /// The process's exit code.
+    pub fn exit_code(&self) -> ExitCode {
+        match self {
+            Self::Missing { .. }
+            | Self::Io { .. }
+            | Self::Build { .. }
+            | Self::Vm { .. }
+            | Self::NoTrial
+            | Self::Reader(_)
+            | Self::Guest { .. } => ExitCode::Unavailable,
+            Self::Unsupported { .. }
+            | Self::NodeWithAgent { .. }
+            | Self::NotDilatable
+            | Self::NotOpen(_) => ExitCode::Usage,
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! One trial in the lab's virtual machine: the same plan, rows, verdicts and tables as on the testbed.
+
+use std::collections::BTreeMap;
+
+use ccbench_proto::plan::check::CheckedPlan;
+use ccbench_proto::schedule::{self, Point};
+use ccbench_proto::topology::Topology;
+use ccbench_proto::units::Micros;
+use ccbench_proto::wire::lab_message::Of;
+use ccbench_proto::{event, resolve, wire};
+use ccbench_results::store::{NodeClock, RunDir, TrialKey};
+use ccbench_results::verdict::{Judge, Reason, Status, Verdict};
+use tokio::sync::mpsc;
+use tracing::info;
+
+use super::error::LabError;
+use super::kernel::Kernel;
+use super::vm::VmImage;
+use crate::backend::{BackendError, Trial};
+use crate::experiment::Experiment;
+use crate::interrupt::Interrupt;
+use crate::progress::Progress;
+use crate::recorder::TrialRecorder;
+
+/// From "all nodes are ready" to the first phase, guest time: the base RTT is measured meanwhile.
+const LEAD_NS: u64 = 350_000_000;
+/// Time for a node's report after the last phase, guest time.
+const REPORT_NS: u64 = 12_000_000_000;
+/// Long enough that a prepared node in the guest never resets itself.
+const LEASE_MS: u32 = 600_000;
+/// Messages between the reader of the guest's messages and the recorder.
+pub const MESSAGES_WAITING: usize = 4096;
+/// Load of the guest's processor above which its network may be distorted, and above which it certainly is.
+const BUSY_DEGRADED_PCT: f64 = 60.0;
+const BUSY_FAILED_PCT: f64 = 90.0;
+
+/// Runs a trial and commits it.
+///
+/// # Errors
+/// The trial could not be run. The results directory has a record of that.
+pub async fn run(
+    image: &VmImage,
+    Trial { experiment, point, run, dir }: Trial<'_>,
+    dilation: u32,
+    progress: &mut Progress,
+    interrupt: &mut Interrupt,
+) -> Result<Verdict, BackendError> {
+    let (point_id, trial, seed) = (run.point_id, run.trial, run.seed);
+    let key = TrialKey { point_id, trial, seed, epoch: dir.next_epoch() };
+    let task = task(experiment, point, &point.plan, (run.trial, run.seed));
+    let files = folder()?;
+    let vm = image.boot(files.path(), &task, run.seed, dilation)?;
+    let (send, mut receive) = mpsc::channel(MESSAGES_WAITING);
+    let follow = tokio::spawn(vm.follow(send));
+    let mut guest = GuestTrial::new(key, point, dir);
+    loop {
+        let message = tokio::select! {
+            biased;
+            () = interrupt.requested() => {
+                follow.abort();
+                if let Some(recorder) = guest.recorder {
+                    recorder.writer.abandon("interrupted")?;
+                }
+                return Err(BackendError::Interrupted);
+            }
+            message = guest.next(&mut receive) => message,
+        };
+        let Some(of) = message.and_then(|message| message.of) else { break };
+        guest.handle(of, progress)?;
+    }
+    let ended = follow.await.map_err(LabError::Reader)?;
+    let Some(mut recorder) = guest.recorder else {
+        let error = ended.err().unwrap_or(LabError::NoTrial);
+        dir.record_not_run(key, &Reason::new("not_run", error.to_string()))?;
+        return Err(error.into());
+    };
+    recorder.errors = guest.errors;
+    recorder.errors.extend(ended.err().map(|error| error.to_string()));
+    let busy_pct = guest.busy_pct;
+    note_machine(&mut recorder, image, dilation, run.seed, busy_pct)?;
+    let verdict = recorder.judge.finish(&recorder.done, &recorder.errors);
+    let verdict = with_busy(verdict, busy_pct, &busy_hint(image.kernel(), dilation));
+    info!(busy_pct, "commit");
+    recorder.writer.commit(&verdict)?;
+    Ok(verdict)
+}
+
+/// How to reduce the load of the guest's processor.
+fn busy_hint(kernel: &Kernel, dilation: u32) -> String {
+    if kernel.can_dilate() {
+        return format!("use a dilation larger than {dilation} (--dilation)");
+    }
+    "a stock kernel cannot be dilated: reduce the traffic, or use the kernel `own`".to_owned()
+}
+
+/// Records the virtual machine of the trial.
+fn note_machine(
+    recorder: &mut TrialRecorder<'_>,
+    image: &VmImage,
+    dilation: u32,
+    seed: u64,
+    busy_pct: f64,
+) -> Result<(), BackendError> {
+    let Kernel { version, release, .. } = image.kernel();
+    let message = format!(
+        "{}; {version} {release}; dilation {dilation}; seed {seed}; guest busy {busy_pct:.1} %",
+        image.emulator
+    );
+    let data = event::Lab {
+        emulator: image.emulator.clone(),
+        kernel: release.clone(),
+        source: version.clone(),
+        userland_sha256: image.userland_sha256.clone(),
+        dilation,
+        seed,
+        busy_pct,
+    };
+    Ok(recorder.writer.note(event::Kind::Lab(data), "machine", &message)?)
+}
+
+/// Handles a guest's messages of one trial.
+struct GuestTrial<'a> {
+    key: TrialKey,
+    point: &'a Point,
+    dir: &'a RunDir,
+    infos: BTreeMap<String, wire::NodeInfo>,
+    replies: BTreeMap<String, wire::PrepareReply>,
+    /// Once the trial has started.
+    recorder: Option<TrialRecorder<'a>>,
+    errors: Vec<String>,
+    t0_ns: u64,
+    utc_minus_guest_ns: i64,
+    busy_pct: f64,
+}
+
+impl<'a> GuestTrial<'a> {
+    fn new(key: TrialKey, point: &'a Point, dir: &'a RunDir) -> Self {
+        Self {
+            key,
+            point,
+            dir,
+            infos: BTreeMap::new(),
+            replies: BTreeMap::new(),
+            recorder: None,
+            errors: Vec::new(),
+            t0_ns: 0,
+            utc_minus_guest_ns: 0,
+            busy_pct: 0.0,
+        }
+    }
+
+    /// The next message, once the writer has room for it.
+    async fn next<T>(&self, receive: &mut mpsc::Receiver<T>) -> Option<T> {
+        if let Some(recorder) = &self.recorder {
+            recorder.writer.room().await;
+        }
+        receive.recv().await
+    }
+
+    fn handle(&mut self, of: Of, progress: &mut Progress) -> Result<(), BackendError> {
+        match (of, &mut self.recorder) {
+            (Of::Node(node), _) => {
+                self.infos.insert(node.node, node.info.unwrap_or_default());
+            }
+            (Of::Prepared(prepared), _) => {
+                info!(node = prepared.node, "prepared");
+                self.replies.insert(prepared.node, prepared.reply.unwrap_or_default());
+            }
+            (Of::Start(start), _) => self.start(start)?,
+            (Of::Row(row), Some(recorder)) => {
+                let event = row.event.unwrap_or_default();
+                if let Some(wire::run_event::Of::HostSample(sample)) = &event.of {
+                    progress.tick(Micros::new(sample.at_ns.saturating_sub(self.t0_ns) / 1000));
+                    let utc_ns = sample.at_ns.saturating_add_signed(self.utc_minus_guest_ns);
+                    recorder.writer.tell_time(utc_ns);
+                }
+                progress.record(&row.node, &event);
+                recorder.record(&row.node, event)?;
+            }
+            (Of::End(end), _) if !end.why.is_empty() => {
+                self.errors.push(format!("node {}: stream failed: {}", end.node, end.why));
+            }
+            (Of::Undone(undone), _) if !undone.failed.is_empty() => {
+                let failed = undone.failed.join("; ");
+                self.errors.push(format!("{}: reset failed: {failed}", undone.node));
+            }
+            (Of::Failed(failure), None) => {
+                let error = error(failure);
+                let reason = Reason::new("not_run", error.to_string());
+                self.dir.record_not_run(self.key, &reason)?;
+                return Err(error.into());
+            }
+            (Of::Failed(failure), Some(_)) => self.errors.push(error(failure).to_string()),
+            (Of::Done(done), _) => self.busy_pct = done.busy_pct,
+            (Of::Row(_) | Of::End(_) | Of::Undone(_), _) => {}
+        }
+        Ok(())
+    }
+
+    fn start(&mut self, start: wire::LabStart) -> Result<(), BackendError> {
+        info!(nodes = self.infos.len(), "run");
+        self.t0_ns = start.t0_ns;
+        self.utc_minus_guest_ns = start.realtime_minus_monotonic_ns;
+        self.dir.announce_trial(self.key)?;
+        let clock = NodeClock {
+            t0_ns: start.t0_ns,
+            realtime_offset_ns: start.realtime_minus_monotonic_ns,
+            error_bound_ns: 0,
+            source: "shared".to_owned(),
+            rtt_ns: 0,
+        };
+        let clocks: BTreeMap<_, _> =
+            self.infos.keys().map(|node| (node.clone(), clock.clone())).collect();
+        let phases = schedule::phases(&self.point.plan);
+        let judge = Judge::new(&self.point.plan, &self.infos, &clocks);
+        let writer = self.dir.begin_announced(self.key, &phases, clocks)?;
+        let mut recorder = TrialRecorder::new(writer, judge);
+        recorder.writer.tell_time(self.t0_ns.saturating_add_signed(self.utc_minus_guest_ns));
+        recorder.record_prepared(std::mem::take(&mut self.replies))?;
+        self.recorder = Some(recorder);
+        Ok(())
+    }
+}
+
+fn with_busy(mut verdict: Verdict, busy_pct: f64, hint: &str) -> Verdict {
+    if busy_pct > BUSY_DEGRADED_PCT {
+        let why = format!(
+            "the guest's processor was busy for {busy_pct:.0} % of the time, which may delay traffic; {hint}"
+        );
+        let status = if busy_pct > BUSY_FAILED_PCT { Status::Failed } else { Status::Degraded };
+        verdict.status = verdict.status.max(status);
+        verdict.reasons.push(Reason::new("lab_busy", why));
+    }
+    verdict
+}
+
+/// The guest's task. It depends on the plan and the seed, and on neither this host nor the time.
+pub fn task(
+    experiment: &Experiment,
+    point: &Point,
+    plan: &CheckedPlan,
+    (trial, seed): (u16, u64),
+) -> wire::LabTask {
+    let plan_toml = resolve::to_toml(plan);
+    let topology = Topology::build(plan.plan());
+    let address = |name: &String| Some((name.clone(), topology.address(name)?.to_string()));
+    let addresses: BTreeMap<String, String> =
+        plan.plan().nodes.keys().filter_map(address).collect();
+    let prepare = |node: &String| wire::PrepareRequest {
+        run_id: "lab".to_owned(),
+        node: node.clone(),
+        plan_toml: plan_toml.clone(),
+        point_id: point.id,
+        trial: u32::from(trial),
+        seed,
+        epoch: 1,
+        addresses: addresses.clone().into_iter().collect(),
+        port_slot: 0,
+        lease_ms: LEASE_MS,
+        files: experiment.trace_files_for(point, node),
+    };
+    wire::LabTask {
+        resolved_toml: plan_toml.clone(),
+        prepare: plan.plan().nodes.keys().map(prepare).collect(),
+        lead_ns: LEAD_NS,
+        limit_ns: schedule::length(plan).nanos() + REPORT_NS,
+    }
+}
+
+/// The error of a guest's report.
+pub fn error(failure: wire::LabFailed) -> LabError {
+    let wire::LabFailed { node, step, why: reason, impossible } = failure;
+    if impossible && !node.is_empty() {
+        LabError::Unsupported { node, reason }
+    } else {
+        LabError::Guest { node, step, reason }
+    }
+}
+
+/// A temporary folder for the files of a boot.
+pub fn folder() -> Result<tempfile::TempDir, LabError> {
+    let made = tempfile::Builder::new().prefix("ccbench-lab-").tempdir();
+    made.map_err(LabError::io("make a folder in", &std::env::temp_dir()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn judges_a_busy_guest() {
+        let ok = || Verdict { status: Status::Ok, reasons: Vec::new() };
+        assert_eq!(with_busy(ok(), 60.0, "").status, Status::Ok);
+        assert_eq!(with_busy(ok(), 61.0, "").status, Status::Degraded);
+        assert_eq!(with_busy(ok(), 91.0, "").status, Status::Failed);
+    }
+}

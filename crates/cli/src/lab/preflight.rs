@@ -1,0 +1,152 @@
+//! The boot before the first trial: describes the nodes and measures the load of the guest's processor.
+
+use std::collections::BTreeMap;
+
+use ccbench_proto::plan::check::{CheckedPlan, PlanProblem, Severity, check};
+use ccbench_proto::schedule::Point;
+use ccbench_proto::units::Micros;
+use ccbench_proto::wire;
+use ccbench_proto::wire::lab_message::Of;
+use tokio::sync::mpsc;
+
+use super::error::LabError;
+use super::guest;
+use super::vm::VmImage;
+use crate::backend::BackendError;
+use crate::experiment::Experiment;
+use crate::interrupt::Interrupt;
+
+/// Length of the calibration.
+const CALIBRATION: Micros = Micros::from_millis(1500);
+
+/// What a boot before the first trial found out.
+#[derive(Debug, Clone, Default)]
+pub struct Preflight {
+    /// By node.
+    pub nodes: BTreeMap<String, wire::NodeInfo>,
+    /// How busy the guest's processor was while flows ran, percent.
+    pub busy_pct: f64,
+}
+
+/// Boots once, describes every node of this point, and runs a short version of its busiest phase to measure the load.
+///
+/// # Errors
+/// The virtual machine failed, or the plan cannot run in it.
+pub async fn run(
+    image: &VmImage,
+    experiment: &Experiment,
+    point: &Point,
+    dilation: u32,
+    interrupt: &mut Interrupt,
+) -> Result<Preflight, BackendError> {
+    let short = shortened(&point.plan).unwrap_or_else(|reason| {
+        eprintln!("lab: the calibration runs a whole trial, because a short one is not a valid plan: {reason}");
+        point.plan.clone()
+    });
+    let task = guest::task(experiment, point, &short, (1, 1));
+    let dir = guest::folder()?;
+    let vm = image.boot(dir.path(), &task, 1, dilation)?;
+    let (send, mut receive) = mpsc::channel(guest::MESSAGES_WAITING);
+    let follow = tokio::spawn(vm.follow(send));
+    let (mut result, mut failed) = (Preflight::default(), None);
+    loop {
+        let message = tokio::select! {
+            biased;
+            () = interrupt.requested() => {
+                follow.abort();
+                return Err(BackendError::Interrupted);
+            }
+            message = receive.recv() => message,
+        };
+        let Some(message) = message else { break };
+        match message.of {
+            Some(Of::Node(node)) => {
+                result.nodes.insert(node.node, node.info.unwrap_or_default());
+            }
+            Some(Of::Failed(failure)) => failed = Some(guest::error(failure)),
+            Some(Of::Done(done)) => result.busy_pct = done.busy_pct,
+            _ => {}
+        }
+    }
+    follow.await.map_err(LabError::Reader)??;
+    failed.map_or(Ok(result), |error| Err(error.into()))
+}
+
+/// Why a plan has no short version: the first problem of the shortened plan.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct NotShortened(String);
+
+/// The plan with the flows of its busiest phase, and those with a start of their own, in one short phase.
+fn shortened(plan: &CheckedPlan) -> Result<CheckedPlan, NotShortened> {
+    let mut short = plan.plan().clone();
+    let busiest = short.phases.iter().max_by_key(|phase| phase.flows.len()).cloned();
+    if let Some(mut phase) = busiest {
+        let self_starting = short.flows.iter().filter(|(_, flow)| flow.start.is_some());
+        let missing =
+            self_starting.map(|(name, _)| name).filter(|name| !phase.flows.contains(name));
+        let missing: Vec<String> = missing.cloned().collect();
+        phase.flows.extend(missing);
+        phase.length = CALIBRATION;
+        short.phases = vec![phase];
+        short.changes.clear();
+        short.expect.clear();
+        for flow in short.flows.values_mut() {
+            (flow.start, flow.stop) = (None, None);
+        }
+        for probe in short.probes.values_mut() {
+            probe.start = Micros::default();
+        }
+    }
+    let text = |problem: PlanProblem| format!("{}: {}", problem.path, problem.why);
+    let first = |problems: Vec<PlanProblem>| {
+        let error = problems.into_iter().find(|problem| problem.severity == Severity::Error);
+        NotShortened(error.map_or(String::new(), text))
+    };
+    check(short).map(|(plan, _)| plan).map_err(first)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use ccbench_proto::plan::parse::parse;
+    use ccbench_proto::schedule;
+
+    use super::*;
+    use crate::plan_source::PlanSource;
+
+    /// Flows with a start of their own, late probes, changes and claims about phases do not prolong the calibration.
+    #[test]
+    fn calibration_is_short() {
+        let plans = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../plans");
+        for name in ["bufferbloat", "l4s/step", "dumbbell/fairness", "dumbbell/responsiveness"] {
+            let path = plans.join(name).with_extension("toml");
+            let plan = PlanSource::read(&path).unwrap().load_quietly(&[]).unwrap();
+            for point in plan.points() {
+                let short = shortened(&point.plan).unwrap();
+                assert_eq!(schedule::length(&short), CALIBRATION, "{name} {:?}", point.factors);
+                let flows = short.plan().phases.iter().map(|phase| phase.flows.len()).max();
+                assert_eq!(flows, Some(plan.plan().flows.len()), "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn names_the_problem_of_a_shortened_plan() {
+        let text = r#"
+            name = "turns"
+            nodes = { src = {}, dst = {} }
+            wires = { path = ["src", "dst"] }
+            flows.first = { from = "src", to = "dst" }
+            flows.second = { from = "src", to = "dst" }
+            phases = [
+                { name = "one", length = "9s", flows = ["first"] },
+                { name = "other", length = "9s", flows = ["second"] },
+            ]
+        "#;
+        let (plan, _) = parse(text).and_then(check).unwrap();
+        let why = shortened(&plan).unwrap_err().to_string();
+        assert!(why.starts_with("flows.first: never runs"), "{why}");
+    }
+}

@@ -1,0 +1,257 @@
+//! The lab's virtual machine: one boot runs one trial, or opens a shell.
+
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use ccbench_proto::plan::Series;
+use ccbench_proto::wire;
+use prost::Message as _;
+use sha2::{Digest as _, Sha256};
+use tokio::process::{Child, Command};
+use tokio::sync::mpsc;
+use tracing::{debug, info};
+
+use super::error::LabError;
+use super::kernel::{self, Kernel};
+use super::qemu::{MachineType, QEMU, VmConfig};
+use super::{cpio, userland};
+use crate::clock;
+use crate::paths::agent_binary;
+
+/// A kernel and an initramfs, ready to boot.
+#[derive(Debug, Clone)]
+pub struct VmImage {
+    kernel: Kernel,
+    /// Name and version of the emulator (`qemu --version`).
+    pub emulator: String,
+    userland: Vec<u8>,
+    /// SHA-256 of the userland, hexadecimal.
+    pub userland_sha256: String,
+}
+
+impl VmImage {
+    /// Packs the userland for a kernel, which must be built.
+    ///
+    /// # Errors
+    /// A program or the kernel is missing.
+    pub fn open(series: Series) -> Result<Self, LabError> {
+        let version = std::process::Command::new(QEMU).arg("--version").output();
+        let version = version.map_err(|_| LabError::Missing {
+            what: QEMU.to_owned(),
+            hint: "run `apt-get install qemu-system-x86` as root".to_owned(),
+        })?;
+        let version = String::from_utf8_lossy(&version.stdout).into_owned();
+        let emulator = version.lines().next().unwrap_or("QEMU, unknown version").to_owned();
+        let kernel = kernel::find(series).ok_or_else(|| LabError::Missing {
+            what: format!("kernel {series}"),
+            hint: kernel::hint(series),
+        })?;
+        let mut userland = Vec::new();
+        let agent =
+            userland::find(&agent_binary().display().to_string()).unwrap_or_else(agent_binary);
+        let modules = kernel.modules.as_deref().map(|folder| (folder, kernel.release.as_str()));
+        userland::archive(&agent, modules)?
+            .write(&mut userland)
+            .map_err(LabError::io("pack", &agent))?;
+        let userland_sha256 =
+            Sha256::digest(&userland).iter().map(|b| format!("{b:02x}")).collect();
+        Ok(Self { kernel, emulator, userland, userland_sha256 })
+    }
+
+    /// The kernel.
+    pub fn kernel(&self) -> &Kernel {
+        &self.kernel
+    }
+
+    /// A command that opens a shell in the virtual machine, with its console on this terminal.
+    ///
+    /// # Errors
+    /// A file cannot be written.
+    pub fn shell(&self, dilation: u32) -> Result<std::process::Command, LabError> {
+        let folder = kernel::cache().join("shell");
+        std::fs::create_dir_all(&folder).map_err(LabError::io("make", &folder))?;
+        let initramfs = folder.join("initramfs");
+        std::fs::write(&initramfs, &self.userland).map_err(LabError::io("write", &initramfs))?;
+        let config = self.config(&folder, initramfs, 1, dilation);
+        let mut command = std::process::Command::new(QEMU);
+        command.args(config.interactive_arguments());
+        Ok(command)
+    }
+
+    fn config(&self, folder: &Path, initramfs: PathBuf, seed: u64, dilation: u32) -> VmConfig {
+        VmConfig {
+            kernel: self.kernel.image.clone(),
+            initramfs,
+            console: folder.join("console"),
+            messages: folder.join("messages"),
+            memory_mib: 768,
+            machine_type: if self.kernel.series == Series::Own {
+                MachineType::Microvm
+            } else {
+                MachineType::Pc
+            },
+            seed,
+            dilation,
+        }
+    }
+
+    /// Boots the virtual machine for one trial. Its files go to `folder`, which must outlive it.
+    ///
+    /// # Errors
+    /// A file cannot be written, or QEMU cannot be started.
+    pub fn boot(
+        &self,
+        folder: &Path,
+        task: &wire::LabTask,
+        seed: u64,
+        dilation: u32,
+    ) -> Result<Vm, LabError> {
+        info!(kernel = self.kernel.release, seed, dilation, "boot the lab");
+        let mut archive = cpio::Archive::default();
+        archive.file("lab/task.pb", 0o644, task.encode_to_vec());
+        let initramfs = folder.join("initramfs");
+        let mut bytes = self.userland.clone();
+        archive.write(&mut bytes).map_err(LabError::io("pack", &initramfs))?;
+        std::fs::write(&initramfs, bytes).map_err(LabError::io("write", &initramfs))?;
+        let config = self.config(folder, initramfs, seed, dilation);
+        std::fs::write(&config.messages, []).map_err(LabError::io("write", &config.messages))?;
+        let child = Command::new(QEMU)
+            .args(config.arguments())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .process_group(0)
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(LabError::io("start", Path::new(QEMU)))?;
+        Ok(Vm { config, child })
+    }
+}
+
+/// A running virtual machine.
+pub struct Vm {
+    config: VmConfig,
+    child: Child,
+}
+
+/// How often the file of the guest's messages is read.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// A guest that sends no message for this long hangs: even a slow one sends samples many times a minute.
+const MESSAGE_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// [`MESSAGE_TIMEOUT`], or `CCBENCH_LAB_SILENCE_S` seconds: for very slow hosts, and for tests.
+fn message_timeout() -> Duration {
+    let seconds = std::env::var("CCBENCH_LAB_SILENCE_S").ok();
+    seconds.and_then(|s| s.parse().ok()).map_or(MESSAGE_TIMEOUT, Duration::from_secs)
+}
+
+impl Vm {
+    /// Forwards the guest's messages until the virtual machine ends.
+    ///
+    /// # Errors
+    /// It ended before [`wire::LabDone`]; with the end of its console.
+    pub async fn follow(mut self, send: mpsc::Sender<wire::LabMessage>) -> Result<(), LabError> {
+        let path = self.config.messages.clone();
+        let io = LabError::io("read", &path);
+        let mut messages = std::fs::File::open(&path).map_err(&io)?;
+        let (mut buffer, mut done) = (Vec::new(), false);
+        let limit = message_timeout();
+        let mut last_message = clock::now();
+        loop {
+            // Polled before the file is read, so that everything the guest wrote before its end is read.
+            let ended = self.child.try_wait().map_err(&io)?;
+            if messages.read_to_end(&mut buffer).map_err(&io)? > 0 {
+                last_message = clock::now();
+            }
+            let mut rest = buffer.as_slice();
+            while let Some(message) = next(&mut rest) {
+                let message =
+                    message.map_err(|e| self.error(format!("sent an unreadable message ({e})")))?;
+                debug!(kind = kind(&message), "message of the guest");
+                done |= matches!(message.of, Some(wire::lab_message::Of::Done(_)));
+                if send.send(message).await.is_err() {
+                    return Ok(());
+                }
+            }
+            let read = buffer.len() - rest.len();
+            buffer.drain(..read);
+            match ended {
+                Some(_) if done => return Ok(()),
+                Some(status) => return Err(self.error(format!("ended with {status}"))),
+                None if clock::since(last_message) > limit => {
+                    let seconds = limit.as_secs();
+                    let reason = format!("has sent no message for {seconds} s and was stopped");
+                    return Err(self.error(reason));
+                }
+                None => tokio::time::sleep(POLL_INTERVAL).await,
+            }
+        }
+    }
+
+    fn error(&self, reason: String) -> LabError {
+        let console = std::fs::read(&self.config.console).unwrap_or_default();
+        let console = String::from_utf8_lossy(&console);
+        // A kernel that panics reboots, which ends QEMU without an error.
+        let panicked = console.contains("Kernel panic");
+        let reason = if panicked { "panicked".to_owned() } else { reason };
+        LabError::Vm { reason, console: last_lines(&console, 40) }
+    }
+}
+
+/// The kind of a guest's message, for the debug log.
+fn kind(message: &wire::LabMessage) -> &'static str {
+    use wire::lab_message::Of;
+    match &message.of {
+        Some(Of::Node(_)) => "node",
+        Some(Of::Prepared(_)) => "prepared",
+        Some(Of::Start(_)) => "start",
+        Some(Of::Row(_)) => "row",
+        Some(Of::End(_)) => "end",
+        Some(Of::Undone(_)) => "undone",
+        Some(Of::Done(_)) => "done",
+        Some(Of::Failed(_)) => "failed",
+        None => "unknown",
+    }
+}
+
+/// Takes a complete message off the front, if there is one.
+fn next(bytes: &mut &[u8]) -> Option<Result<wire::LabMessage, prost::DecodeError>> {
+    let mut peek = *bytes;
+    let length = prost::decode_length_delimiter(&mut peek).ok()?;
+    let message = peek.get(..length)?;
+    *bytes = &peek[length..];
+    Some(wire::LabMessage::decode(message))
+}
+
+fn last_lines(text: &str, lines: usize) -> String {
+    let all: Vec<&str> = text.lines().collect();
+    all[all.len().saturating_sub(lines)..].join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn takes_only_complete_messages() {
+        let done = wire::lab_message::Of::Done(wire::LabDone { busy_pct: 12.5 });
+        let one = wire::LabMessage { of: Some(done) };
+        let mut bytes = Vec::new();
+        one.encode_length_delimited(&mut bytes).unwrap();
+        one.encode_length_delimited(&mut bytes).unwrap();
+        let cut = bytes.len() - 1;
+        let mut rest = &bytes[..cut];
+        assert_eq!(next(&mut rest).unwrap().unwrap(), one);
+        assert!(next(&mut rest).is_none(), "the second is not complete");
+        assert_eq!(rest.len(), cut - bytes.len() / 2);
+        assert!(next(&mut [].as_slice()).is_none());
+    }
+
+    #[test]
+    fn last_lines_of_a_console() {
+        assert_eq!(last_lines("a\nb\nc\n", 2), "b\nc");
+        assert_eq!(last_lines("a", 2), "a");
+    }
+}

@@ -1,0 +1,41 @@
+//! Where this machine keeps the agent's binary and the state of running experiments.
+
+use std::path::PathBuf;
+
+/// Where running experiments of this user keep their sockets: `$CCBENCH_STATE`, for root `/run/ccbench`.
+pub fn state_root() -> PathBuf {
+    if let Some(dir) = std::env::var_os("CCBENCH_STATE") {
+        return dir.into();
+    }
+    if rustix::process::geteuid().is_root() {
+        return "/run/ccbench".into();
+    }
+    match std::env::var_os("XDG_RUNTIME_DIR") {
+        Some(dir) => PathBuf::from(dir).join("ccbench"),
+        None => {
+            std::env::temp_dir().join(format!("ccbench-{}", rustix::process::geteuid().as_raw()))
+        }
+    }
+}
+
+/// The agent's binary: `$CCBENCH_AGENT`, the one next to this binary, or the one on the PATH.
+pub fn agent_binary() -> PathBuf {
+    if let Some(path) = std::env::var_os("CCBENCH_AGENT") {
+        return path.into();
+    }
+    let beside = std::env::current_exe().ok().map(|exe| exe.with_file_name("ccbench-agent"));
+    beside.filter(|path| path.exists()).unwrap_or_else(|| "ccbench-agent".into())
+}
+
+/// The folders of the running experiments, newest last.
+pub fn running() -> Vec<PathBuf> {
+    let mut dirs: Vec<PathBuf> = std::fs::read_dir(state_root())
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| path.join("testbed.json").exists())
+        .collect();
+    dirs.sort();
+    dirs
+}

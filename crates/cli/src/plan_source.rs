@@ -1,0 +1,172 @@
+//! The source of a plan: a file, or a plan that is embedded in the binary.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use ccbench_proto::plan::check::{self, CheckedPlan, PlanProblem, Severity};
+use ccbench_proto::trace::TraceError;
+
+use crate::trace_files::{self, Embedded, TraceContents};
+
+/// Why a plan cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum PlanSourceError {
+    /// The file cannot be read.
+    #[error("cannot read the plan {path}: {source}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The plan is invalid; every problem has been printed.
+    #[error("{path}: {}; it cannot be run", counted(problems, *in_traces))]
+    Invalid {
+        /// The file.
+        path: PathBuf,
+        /// Problems of the plan.
+        problems: Vec<PlanProblem>,
+        /// Number of problems of its trace files.
+        in_traces: usize,
+    },
+    /// `--quick` without a `[quick]` table.
+    #[error(
+        "{path}: --quick needs a table of overrides in the plan: `[quick]` and below it lines like `repeat = 1` \
+         and `\"phases.0.length\" = \"10s\"`"
+    )]
+    NoQuick {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+/// `2 errors, 1 warning`.
+fn counted(problems: &[PlanProblem], in_traces: usize) -> String {
+    let plural = |count: usize, word: &str| match count {
+        1 => format!("1 {word}"),
+        _ => format!("{count} {word}s"),
+    };
+    let errors = problems.iter().filter(|problem| problem.severity == Severity::Error).count();
+    let warnings = match problems.len() - errors {
+        0 => String::new(),
+        count => format!(", {}", plural(count, "warning")),
+    };
+    plural(errors + in_traces, "error") + &warnings
+}
+
+/// A plan's text, and where its trace files are.
+pub struct PlanSource {
+    path: PathBuf,
+    text: String,
+    embedded: Embedded,
+}
+
+impl PlanSource {
+    /// Reads a plan file.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn read(path: &Path) -> Result<Self, PlanSourceError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| PlanSourceError::Read { path: path.to_owned(), source })?;
+        Ok(Self { path: path.to_owned(), text, embedded: &[] })
+    }
+
+    /// An embedded plan; messages call it `path`.
+    pub fn embedded(path: &str, text: &str, files: Embedded) -> Self {
+        Self { path: path.into(), text: text.to_owned(), embedded: files }
+    }
+
+    /// The overrides `sets`; with `quick` the plan's `[quick]` overrides come before them.
+    ///
+    /// # Errors
+    /// The plan has no `[quick]` table.
+    pub fn sets(&self, sets: &[String], quick: bool) -> Result<Vec<String>, PlanSourceError> {
+        if !quick {
+            return Ok(sets.to_vec());
+        }
+        check::quick_sets(&self.text, sets)
+            .ok_or_else(|| PlanSourceError::NoQuick { path: self.path.clone() })
+    }
+
+    /// As [`PlanSource::load`], without printing warnings.
+    ///
+    /// # Errors
+    /// The plan is invalid; every problem is printed.
+    pub fn load_quietly(&self, sets: &[String]) -> Result<CheckedPlan, PlanSourceError> {
+        self.read_with(sets).map(|(loaded, _)| loaded.plan)
+    }
+
+    /// Reads and checks the plan with these overrides; every problem is printed.
+    ///
+    /// # Errors
+    /// The plan is invalid.
+    pub fn load(&self, sets: &[String]) -> Result<LoadedPlan, PlanSourceError> {
+        let (loaded, warnings) = self.read_with(sets)?;
+        print_problems(&self.path, &warnings);
+        Ok(loaded)
+    }
+
+    /// Reads and checks plan and traces; errors are printed, warnings are returned.
+    fn read_with(
+        &self,
+        sets: &[String],
+    ) -> Result<(LoadedPlan, Vec<PlanProblem>), PlanSourceError> {
+        let (path, text) = (&self.path, &self.text);
+        let files = check::trace_files(text, sets);
+        let TraceContents { facts, contents, invalid } =
+            trace_files::read(path, &files, self.embedded);
+        for (file, error) in &invalid {
+            print_trace_problems(file, error);
+        }
+        let in_traces = invalid.iter().map(|(_, error)| error.problems.len() + error.more).sum();
+        let failed =
+            |problems| PlanSourceError::Invalid { path: path.clone(), problems, in_traces };
+        let (plan, warnings) = check::read_with(text, sets, facts).map_err(|problems| {
+            print_problems(path, &problems);
+            failed(problems)
+        })?;
+        if !invalid.is_empty() {
+            print_problems(path, &warnings);
+            return Err(failed(warnings));
+        }
+        Ok((LoadedPlan { text: text.clone(), plan, traces: contents }, warnings))
+    }
+}
+
+/// A valid plan.
+pub struct LoadedPlan {
+    /// As its author wrote it.
+    pub text: String,
+    /// The checked plan.
+    pub plan: CheckedPlan,
+    /// Contents of its trace files, by the name that the plan gives them.
+    pub traces: BTreeMap<String, Vec<u8>>,
+}
+
+/// Prints the problems of a trace file as `FILE:LINE: why`.
+pub fn print_trace_problems(file: &Path, error: &TraceError) {
+    for problem in &error.problems {
+        let line = if problem.line > 0 { format!("{}:", problem.line) } else { String::new() };
+        eprintln!("error: {}:{line} {}", file.display(), problem.what);
+    }
+    if error.more > 0 {
+        eprintln!("error: {}: and {} more", file.display(), error.more);
+    }
+}
+
+/// Prints problems as `FILE:LINE: key: why`, the format that editors and terminals link to.
+fn print_problems(path: &Path, problems: &[PlanProblem]) {
+    for problem in problems {
+        let severity = match problem.severity {
+            Severity::Error => "error",
+            Severity::Warning => "warning",
+        };
+        let file = path.display();
+        match problem.line {
+            Some(line) => eprintln!("{severity}: {file}:{line}: {problem}"),
+            None if problem.path.starts_with("--set") => eprintln!("{severity}: {problem}"),
+            None => eprintln!("{severity}: {file}: {problem}"),
+        }
+    }
+}

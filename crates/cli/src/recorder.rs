@@ -1,0 +1,74 @@
+//! Records one trial while it runs: rows go to the tables, every message to the verdict.
+
+use std::collections::BTreeMap;
+
+use ccbench_proto::event::{Kind, NodeCongestionControl};
+use ccbench_proto::wire;
+use ccbench_results::TrialError;
+use ccbench_results::trial::TrialWriter;
+use ccbench_results::verdict::Judge;
+use tracing::debug;
+
+use crate::message;
+
+/// What is kept of a trial while it runs.
+pub struct TrialRecorder<'a> {
+    /// Writes the tables.
+    pub writer: TrialWriter<'a>,
+    /// Judges the trial.
+    pub judge: Judge,
+    /// Each node's last message.
+    pub done: BTreeMap<String, wire::Done>,
+    /// What went wrong, one sentence each.
+    pub errors: Vec<String>,
+}
+
+impl<'a> TrialRecorder<'a> {
+    /// A recorder without a row.
+    pub fn new(writer: TrialWriter<'a>, judge: Judge) -> Self {
+        Self { writer, judge, done: BTreeMap::new(), errors: Vec::new() }
+    }
+
+    /// Records what the nodes answered to `prepare`: events, links and congestion controls.
+    ///
+    /// # Errors
+    /// A table cannot be written.
+    pub fn record_prepared(
+        &mut self,
+        replies: BTreeMap<String, wire::PrepareReply>,
+    ) -> Result<(), TrialError> {
+        for (node, reply) in replies {
+            for event in reply.events {
+                self.record(&node, wire::RunEvent { of: Some(wire::run_event::Of::Event(event)) })?;
+            }
+            for link in reply.links {
+                let backend = link.backend().as_text();
+                let message = format!("{backend} on {} ({})", link.dev, link.why());
+                let name = link.link.clone();
+                let kind = Kind::Link(link);
+                self.judge.reply(&node, &name, &kind);
+                self.writer.note(kind, &name, &message)?;
+            }
+            for cc in reply.congestion_controls {
+                let data = NodeCongestionControl { node: node.clone(), cc: Some(cc.clone()) };
+                self.judge.reply(&node, &cc.name, &Kind::CongestionControl(data));
+                self.writer.congestion_control(&node, cc)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Records one message of a node's stream.
+    ///
+    /// # Errors
+    /// A table cannot be written.
+    pub fn record(&mut self, node: &str, event: wire::RunEvent) -> Result<(), TrialError> {
+        debug!(node, kind = message::kind(&event), "message");
+        if let Some(wire::run_event::Of::Done(done)) = &event.of {
+            self.done.insert(node.to_owned(), *done);
+        } else {
+            self.judge.see(node, &event);
+        }
+        self.writer.push(node, event)
+    }
+}

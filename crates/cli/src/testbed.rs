@@ -1,0 +1,225 @@
+//! Trials on nodes with agents: in network namespaces of this machine, or on the agents that the plan names.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ccbench_proto::plan::check::CheckedPlan;
+use ccbench_proto::topology::Topology;
+use ccbench_proto::units::Micros;
+use ccbench_results::verdict::Verdict;
+use tokio::sync::mpsc::error::TryRecvError;
+use tracing::warn;
+
+use crate::agents::{Address, Agents};
+use crate::backend::{Backend, BackendError, BackendInfo, Trial};
+use crate::clock;
+use crate::experiment::Experiment;
+use crate::interrupt::Interrupt;
+use crate::progress::Progress;
+use process::TestbedProcess;
+
+pub mod process;
+mod trial;
+
+/// Nodes with agents.
+pub struct Testbed {
+    /// Holds the namespaces; `None` for the agents that the plan names.
+    process: Option<TestbedProcess>,
+    /// Their agents.
+    pub agents: Agents,
+    /// Node name to the address that its peers use.
+    addresses: BTreeMap<String, String>,
+    /// Limitations of this machine, each with its reason.
+    notes: Vec<String>,
+    /// Devices, addresses and routes, or where the agents are; for `run.json`.
+    topology: String,
+    /// A node in a namespace of this machine does not answer, or could not be reset.
+    broken: bool,
+    /// A trial has been prepared on the nodes.
+    used: bool,
+    /// The last trial's range of ports.
+    port_slot: u32,
+}
+
+impl Testbed {
+    /// Builds the testbed, or connects to the agents that the plan names.
+    ///
+    /// # Errors
+    /// The testbed cannot be built, or an agent cannot be reached.
+    pub async fn open(experiment: &Experiment) -> Result<Self, BackendError> {
+        let plan = experiment.plan.plan();
+        if plan.nodes.values().any(|node| node.agent.is_some()) {
+            Self::connect(experiment).await
+        } else {
+            Self::build(experiment).await
+        }
+    }
+
+    /// Connects to the agents that the plan names.
+    async fn connect(experiment: &Experiment) -> Result<Self, BackendError> {
+        let nodes = &experiment.plan.plan().nodes;
+        let targets = nodes
+            .iter()
+            .filter_map(|(name, node)| Some((name.clone(), Address::Tcp(node.agent.clone()?))));
+        let agents = Agents::connect(targets.collect(), experiment.pki.as_deref()).await?;
+        let address = |(name, node): (&String, &ccbench_proto::plan::Node)| {
+            Some((name.clone(), node.address?.to_string()))
+        };
+        let addresses: BTreeMap<_, _> = nodes.iter().filter_map(address).collect();
+        let topology = format!("{addresses:#?}");
+        Ok(Self::new(None, agents, addresses, Vec::new(), topology))
+    }
+
+    /// Builds the topology in network namespaces of this machine.
+    async fn build(experiment: &Experiment) -> Result<Self, BackendError> {
+        let plan = experiment.plan.plan();
+        let Experiment { resolved, id, rootless, .. } = experiment;
+        let process = TestbedProcess::start(resolved, id, *rootless).await?;
+        let sockets = process.ready.nodes.iter();
+        let sockets =
+            sockets.map(|(name, node)| (name.clone(), Address::Socket(node.socket.clone())));
+        let agents = Agents::connect(sockets.collect(), None).await?;
+        let topology = Topology::build(plan);
+        let address = |name: &String| Some((name.clone(), topology.address(name)?.to_string()));
+        let addresses = plan.nodes.keys().filter_map(address).collect();
+        let notes = process.ready.notes.clone();
+        Ok(Self::new(Some(process), agents, addresses, notes, format!("{topology:#?}")))
+    }
+
+    fn new(
+        process: Option<TestbedProcess>,
+        agents: Agents,
+        addresses: BTreeMap<String, String>,
+        notes: Vec<String>,
+        topology: String,
+    ) -> Self {
+        let (broken, used, port_slot) = (false, false, 0);
+        Self { process, agents, addresses, notes, topology, broken, used, port_slot }
+    }
+
+    /// Whether an agent in a namespace of this machine has died or does not answer, or its process has ended.
+    fn is_dead(&mut self) -> bool {
+        let broken = self.broken;
+        self.process
+            .as_mut()
+            .is_some_and(|process| broken || process.deaths.try_recv() != Err(TryRecvError::Empty))
+    }
+
+    /// A note for every agent of another version. The version alone degrades no trial; messages that this controller
+    /// cannot read do (`event_unreadable`).
+    fn other_versions(&self) -> impl Iterator<Item = String> {
+        const OWN: &str = env!("CARGO_PKG_VERSION");
+        let agents =
+            self.agents.by_node.iter().filter(|(_, agent)| agent.info.agent_version != OWN);
+        agents.map(|(node, agent)| {
+            let version = &agent.info.agent_version;
+            format!(
+                "{node}: its agent is ccbench-agent {version}, this is ccbench {OWN}; install the same build on both"
+            )
+        })
+    }
+
+    /// Congestion controls that a point asks for and its sender does not have. A module may still be loaded when that
+    /// point is prepared; without modules the trial will fail, so this is printed before the first trial.
+    fn missing(&self, plan: &CheckedPlan) -> BTreeSet<String> {
+        let mut missing = BTreeSet::new();
+        for point in plan.points() {
+            for flow in point.plan.plan().flows.values() {
+                let sender = if flow.reverse { &flow.to } else { &flow.from };
+                let (Some(cc), Some(agent)) = (&flow.cc, self.agents.by_node.get(sender)) else {
+                    continue;
+                };
+                // The plan's own instances are loaded when their point is prepared.
+                let loaded_by_plan = point.plan.plan().cc.contains_key(cc);
+                if !loaded_by_plan && !agent.info.congestion_controls.contains(cc) {
+                    let available = agent.info.congestion_controls.join(" ");
+                    missing.insert(format!(
+                        "{sender} does not have congestion control {cc} yet (available: {available})"
+                    ));
+                }
+            }
+        }
+        missing
+    }
+}
+
+impl Backend for Testbed {
+    fn info(&self, experiment: &Experiment) -> BackendInfo {
+        let agents = self.agents.by_node.iter();
+        BackendInfo {
+            topology: self.topology.clone(),
+            nodes: agents.map(|(node, agent)| (node.clone(), agent.info.clone())).collect(),
+            notes: self.notes.iter().cloned().chain(self.other_versions()).collect(),
+            missing: self.missing(&experiment.plan),
+        }
+    }
+
+    fn gap(&self, experiment: &Experiment) -> Micros {
+        experiment.plan.plan().gap
+    }
+
+    /// Runs it; once more on a new testbed if an earlier trial may have damaged this one.
+    async fn run_trial(
+        &mut self,
+        trial: Trial<'_>,
+        progress: &mut Progress,
+        interrupt: &mut Interrupt,
+    ) -> Result<Verdict, BackendError> {
+        self.port_slot = next_port_slot(self.port_slot, clock::realtime_ns());
+        let result = trial::run(trial, self, progress, interrupt).await;
+        let error = match &result {
+            Ok(_) | Err(BackendError::Interrupted | BackendError::Results(_)) => return result,
+            Err(BackendError::Agent(_) | BackendError::Testbed(_) | BackendError::Lab(_))
+                if self.process.is_none() || !self.used =>
+            {
+                return result;
+            }
+            Err(error) => error,
+        };
+        warn!("rebuild the testbed after: {error}");
+        progress.message("testbed", &format!("{error}; trying again on a new testbed"));
+        self.rebuild(trial.experiment).await?;
+        trial::run(trial, self, progress, interrupt).await
+    }
+
+    fn needs_rebuild(&mut self, trial_failed: bool) -> bool {
+        // The testbed itself may be the reason for the failure, and building it takes a second.
+        self.is_dead() || (trial_failed && self.process.is_some())
+    }
+
+    async fn rebuild(&mut self, experiment: &Experiment) -> Result<(), BackendError> {
+        if let Some(process) = self.process.take() {
+            process.stop().await;
+        }
+        *self = Self { port_slot: self.port_slot, ..Self::open(experiment).await? };
+        Ok(())
+    }
+
+    async fn close(self) {
+        drop(self.agents);
+        if let Some(process) = self.process {
+            process.stop().await;
+        }
+    }
+}
+
+/// Number of the next trial's range of ports, taken modulo [`ccbench_proto::schedule::PORT_SLOTS`]: one that no trial
+/// of the last minute (TIME_WAIT) has used, not even another experiment's on the same nodes. The number follows the
+/// time in steps of two seconds and never decreases.
+fn next_port_slot(last: u32, utc_ns: i64) -> u32 {
+    let now = (utc_ns / 2_000_000_000) as u32;
+    now.max(last + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn port_slots_follow_the_time_and_never_decrease() {
+        let second = 1_000_000_000;
+        assert_eq!(next_port_slot(0, 100 * second), 50);
+        assert_eq!(next_port_slot(50, 101 * second), 51, "short trials run ahead of the time");
+        assert_eq!(next_port_slot(51, 102 * second), 52, "and do not fall back");
+        assert_eq!(next_port_slot(52, 180 * second), 90);
+    }
+}

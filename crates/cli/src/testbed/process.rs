@@ -1,0 +1,184 @@
+//! The testbed on this machine: a child process, `ccbench-agent testbed`, that holds all network namespaces. It
+//! ends when its standard input closes, so it never outlives the controller, even if that is killed.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use serde::Deserialize;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::process::{Child, ChildStdin, Command};
+use tokio::time::timeout;
+
+use tracing::info;
+
+use crate::exit::ExitCode;
+use crate::file::FileError;
+use crate::paths::{agent_binary, state_root};
+
+const START_LIMIT: Duration = Duration::from_secs(20);
+const STOP_LIMIT: Duration = Duration::from_secs(5);
+
+/// Why the testbed cannot be built.
+#[derive(Debug, thiserror::Error)]
+pub enum TestbedError {
+    /// Its process cannot be started.
+    #[error("testbed: cannot start {}: {source}; build it (`make`) or set CCBENCH_AGENT to its path", path.display())]
+    Start {
+        /// The agent's binary.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Its process was started without pipes.
+    #[error("testbed: the process has no pipes")]
+    NoPipes,
+    /// Its process did not report within the limit.
+    #[error("testbed: not ready after {} s", START_LIMIT.as_secs())]
+    Timeout,
+    /// Its process ended before it reported.
+    #[error("testbed: the process ended before it was ready")]
+    Ended,
+    /// Its report cannot be parsed.
+    #[error("testbed: unreadable report {line:?}: {source}")]
+    Report {
+        /// The report.
+        line: String,
+        /// Why.
+        source: serde_json::Error,
+    },
+    /// Its process reported this error.
+    #[error("testbed: {0}")]
+    Build(String),
+    /// Its folder cannot be made.
+    #[error(transparent)]
+    File(#[from] FileError),
+}
+
+impl TestbedError {
+    /// The process's exit code.
+    pub fn exit_code(&self) -> ExitCode {
+        match self {
+            Self::Start { .. }
+            | Self::NoPipes
+            | Self::Timeout
+            | Self::Ended
+            | Self::Report { .. }
+            | Self::Build(_) => ExitCode::Unavailable,
+            Self::File(_) => ExitCode::Failure,
+        }
+    }
+}
+
+/// A running testbed.
+pub struct TestbedProcess {
+    child: Child,
+    /// Closing it ends the process.
+    stdin: Option<ChildStdin>,
+    dir: PathBuf,
+    /// Held while this process lives: `ccbench clean` removes only folders that nobody locks.
+    _lock: std::fs::File,
+    /// What the process reported at its start.
+    pub ready: Ready,
+    /// Receives a line whenever an agent has died.
+    pub deaths: tokio::sync::mpsc::Receiver<String>,
+}
+
+/// The first line that the testbed process prints.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Ready {
+    /// Every node is up.
+    pub ready: bool,
+    /// Why not; empty if ready.
+    #[serde(default)]
+    pub error: String,
+    /// Limitations of this machine, each with its reason.
+    #[serde(default)]
+    pub notes: Vec<String>,
+    /// By node name.
+    #[serde(default)]
+    pub nodes: BTreeMap<String, ReadyNode>,
+}
+
+/// A node of the testbed.
+#[derive(Debug, Clone, Deserialize)]
+pub struct ReadyNode {
+    /// Its agent's socket.
+    pub socket: PathBuf,
+}
+
+impl TestbedProcess {
+    /// Builds the topology of a resolved plan. `id` names the experiment and the folder of its sockets.
+    ///
+    /// # Errors
+    /// The process cannot be started, or reported an error.
+    pub async fn start(plan_toml: &str, id: &str, rootless: bool) -> Result<Self, TestbedError> {
+        let dir = state_root().join(id);
+        info!(dir = %dir.display(), rootless, "build the testbed");
+        let lock = make_private_dir(&dir)?;
+        let agent = agent_binary();
+        let mut command = Command::new(&agent);
+        command.arg("testbed").arg("--dir").arg(&dir);
+        if rootless {
+            command.arg("--rootless");
+        }
+        // Its own process group: the terminal sends Ctrl-C to the controller alone, which then ends the run in order.
+        command.process_group(0).kill_on_drop(true);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child =
+            command.spawn().map_err(|source| TestbedError::Start { path: agent, source })?;
+        let (Some(mut stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err(TestbedError::NoPipes);
+        };
+        let text = format!("{plan_toml}\n---END---\n");
+        // If the write fails the first line is missing, and the child has printed why to standard error.
+        let _ = stdin.write_all(text.as_bytes()).await;
+        let mut lines = BufReader::new(stdout).lines();
+        let first =
+            timeout(START_LIMIT, lines.next_line()).await.map_err(|_| TestbedError::Timeout)?;
+        let first = first.ok().flatten().ok_or(TestbedError::Ended)?;
+        let ready: Ready = serde_json::from_str(&first)
+            .map_err(|source| TestbedError::Report { line: first, source })?;
+        if !ready.ready {
+            let _ = timeout(STOP_LIMIT, child.wait()).await;
+            let _ = std::fs::remove_dir_all(&dir);
+            return Err(TestbedError::Build(ready.error));
+        }
+        let (report, deaths) = tokio::sync::mpsc::channel(64);
+        tokio::spawn(async move {
+            while let Ok(Some(line)) = lines.next_line().await {
+                if report.send(line).await.is_err() {
+                    break;
+                }
+            }
+        });
+        Ok(Self { child, stdin: Some(stdin), dir, _lock: lock, ready, deaths })
+    }
+
+    /// Ends the process and everything in its namespaces, and waits for the end.
+    pub async fn stop(mut self) {
+        drop(self.stdin.take());
+        if timeout(STOP_LIMIT, self.child.wait()).await.is_err() {
+            let _ = self.child.kill().await;
+        }
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// Makes the folder and locks it.
+fn make_private_dir(dir: &Path) -> Result<std::fs::File, FileError> {
+    use std::os::unix::fs::DirBuilderExt;
+    let fail = FileError::of("make the state folder", dir);
+    // `ccbench clean` may remove the folder before it is locked: then make it again.
+    for _ in 0..3 {
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(&fail)?;
+        let Ok(lock) = std::fs::File::open(dir) else { continue };
+        rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive)
+            .map_err(|e| fail(e.into()))?;
+        if dir.exists() {
+            return Ok(lock);
+        }
+    }
+    Err(fail(std::io::ErrorKind::NotFound.into()))
+}

@@ -1,0 +1,252 @@
+//! One trial on agents: prepare all nodes, start all at the same instant, merge their streams, reset, judge, commit.
+//! Between start and end of a trial the controller sends nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use ccbench_proto::schedule;
+use ccbench_proto::units::Micros;
+use ccbench_proto::{resolve, wire};
+use ccbench_results::store::{TrialKey, TrialWriter};
+use ccbench_results::verdict::{Judge, Reason, Verdict};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tracing::{debug, info};
+
+use super::Testbed;
+use crate::agents::{AgentError, CALL_LIMIT, ClockOffset};
+use crate::backend::{BackendError, Trial};
+use crate::clock;
+use crate::interrupt::Interrupt;
+use crate::progress::Progress;
+use crate::recorder::TrialRecorder;
+
+/// From "all nodes are ready" to the first phase: time for the start to reach every node and for the base
+/// RTT to be measured on the idle path.
+const LEAD: Duration = Duration::from_millis(350);
+/// A node that sends nothing for this long after the last phase counts as lost.
+const REPORT_LIMIT: Duration = Duration::from_secs(12);
+/// A prepared node that receives no request for this long resets itself.
+const LEASE: Duration = Duration::from_secs(15);
+/// Messages between the streams and the recorder, each of up to a thousand rows. While the writer of the tables has no
+/// room they wait; that slows the streams down, and the agents count what they drop.
+const MESSAGES_WAITING: usize = 64;
+const TICK: Duration = Duration::from_millis(500);
+
+/// Runs a trial and commits it.
+///
+/// # Errors
+/// The trial could not be run. The results directory has a record of that.
+pub(super) async fn run(
+    trial: Trial<'_>,
+    testbed: &mut Testbed,
+    progress: &mut Progress,
+    interrupt: &mut Interrupt,
+) -> Result<Verdict, BackendError> {
+    let offsets = testbed.agents.clocks().await?;
+    let key = TrialKey {
+        point_id: trial.run.point_id,
+        trial: trial.run.trial,
+        seed: trial.run.seed,
+        epoch: clock::realtime_ns().unsigned_abs() / 1000,
+    };
+    let run_id = &trial.experiment.id;
+    let replies = match prepare(trial, testbed, key.epoch).await {
+        Ok(replies) => replies,
+        Err(error) => {
+            testbed.agents.reset(run_id, key.epoch).await;
+            trial.dir.record_not_run(key, &Reason::new("not_run", error.to_string()))?;
+            return Err(error.into());
+        }
+    };
+    testbed.used = true;
+    let conducted = conduct(trial, testbed, key, replies, &offsets, progress, interrupt).await;
+    // The nodes are prepared, so they are reset even after an error.
+    let not_undone = testbed.agents.reset(run_id, key.epoch).await;
+    let (mut recorder, result) = conducted?;
+    if testbed.process.is_none() {
+        for (node, failed) in &not_undone {
+            recorder.errors.push(format!("{node}: reset failed: {}", failed.join("; ")));
+        }
+    } else if !not_undone.is_empty() {
+        // Changes in a namespace of this machine are gone with the namespace.
+        testbed.broken = true;
+    }
+    // The runtime keeps answering the nodes while the writer finishes.
+    recorder.writer.finished().await;
+    if let Err(error) = result {
+        recorder.writer.abandon(&error.to_string())?;
+        return Err(error);
+    }
+    let verdict = recorder.judge.finish(&recorder.done, &recorder.errors);
+    info!("commit");
+    recorder.writer.commit(&verdict)?;
+    Ok(verdict)
+}
+
+/// Starts all prepared nodes at the same instant and records their streams until all end, one is lost, or the user
+/// stops.
+async fn conduct<'a>(
+    trial: Trial<'a>,
+    testbed: &Testbed,
+    key: TrialKey,
+    replies: BTreeMap<String, wire::PrepareReply>,
+    offsets: &BTreeMap<String, ClockOffset>,
+    progress: &mut Progress,
+    interrupt: &mut Interrupt,
+) -> Result<(TrialRecorder<'a>, Result<(), BackendError>), BackendError> {
+    trial.dir.announce_trial(key)?;
+    let t0_ns = clock::monotonic_ns() + LEAD.as_nanos() as u64;
+    let utc_ns = clock::utc_minus_monotonic_ns();
+    let clocks: BTreeMap<_, _> = offsets
+        .iter()
+        .map(|(node, offset)| (node.clone(), offset.node_clock(t0_ns, utc_ns)))
+        .collect();
+    let agents = &testbed.agents.by_node;
+    let phases = schedule::phases(&trial.point.plan);
+    let infos = agents.iter().map(|(node, agent)| (node.clone(), agent.info.clone()));
+    let judge = Judge::new(&trial.point.plan, &infos.collect(), &clocks);
+    let writer = trial.dir.begin_announced(key, &phases, clocks)?;
+    let mut recorder = TrialRecorder::new(writer, judge);
+    recorder.record_prepared(replies)?;
+    let length = schedule::length(&trial.point.plan);
+    info!(nodes = agents.len(), length_s = length.as_secs_f64(), "run");
+    let (send, receive) = mpsc::channel(MESSAGES_WAITING);
+    for (node, agent) in agents {
+        let offset_ns = offsets.get(node).map_or(0, |offset| offset.offset_ns);
+        let start_at_ns = t0_ns.saturating_add_signed(offset_ns);
+        let request = wire::RunRequest { start_at_ns, epoch: key.epoch };
+        debug!(node, "run request");
+        tokio::spawn(forward_stream(node.clone(), agent.client.clone(), request, send.clone()));
+    }
+    drop(send);
+    let running = agents.keys().cloned().collect();
+    let result =
+        follow(&mut recorder, receive, running, progress, (t0_ns, length), interrupt).await;
+    Ok((recorder, result))
+}
+
+async fn prepare(
+    trial: Trial<'_>,
+    testbed: &Testbed,
+    epoch: u64,
+) -> Result<BTreeMap<String, wire::PrepareReply>, AgentError> {
+    let plan_toml = resolve::to_toml(&trial.point.plan);
+    let request = |node: &str, mut client: wire::agent_client::AgentClient<_>| {
+        let request = wire::PrepareRequest {
+            run_id: trial.experiment.id.clone(),
+            node: node.to_owned(),
+            plan_toml: plan_toml.clone(),
+            point_id: trial.run.point_id,
+            trial: u32::from(trial.run.trial),
+            seed: trial.run.seed,
+            epoch,
+            addresses: testbed.addresses.clone().into_iter().collect(),
+            port_slot: testbed.port_slot,
+            lease_ms: LEASE.as_millis() as u32,
+            files: trial.experiment.trace_files_for(trial.point, node),
+        };
+        async move { client.prepare(request).await }
+    };
+    testbed.agents.all("prepare", request).await
+}
+
+/// A message of a node's stream, or its end.
+enum StreamItem {
+    Event(Box<wire::RunEvent>),
+    /// With the error, if there was one.
+    End(Option<String>),
+}
+
+/// Forwards one node's stream and its end.
+async fn forward_stream(
+    node: String,
+    mut client: wire::agent_client::AgentClient<tonic::transport::Channel>,
+    request: wire::RunRequest,
+    send: mpsc::Sender<(String, StreamItem)>,
+) {
+    let error = match timeout(CALL_LIMIT, client.run(request)).await {
+        Err(_) => Some(format!("did not start within {} s", CALL_LIMIT.as_secs())),
+        Ok(Err(status)) => Some(status.message().to_owned()),
+        Ok(Ok(response)) => {
+            let mut stream = response.into_inner();
+            loop {
+                match stream.message().await {
+                    Ok(Some(event)) => {
+                        let item = StreamItem::Event(Box::new(event));
+                        if send.send((node.clone(), item)).await.is_err() {
+                            return;
+                        }
+                    }
+                    Ok(None) => break None,
+                    Err(status) => break Some(status.message().to_owned()),
+                }
+            }
+        }
+    };
+    // A send fails only when the trial has ended.
+    let _ = send.send((node, StreamItem::End(error))).await;
+}
+
+/// Records messages until every node has ended its stream, one of them is lost, or the user stops. `running` holds the
+/// nodes whose stream has not ended.
+async fn follow(
+    recorder: &mut TrialRecorder<'_>,
+    mut receive: mpsc::Receiver<(String, StreamItem)>,
+    mut running: BTreeSet<String>,
+    progress: &mut Progress,
+    (t0_ns, length): (u64, Micros),
+    interrupt: &mut Interrupt,
+) -> Result<(), BackendError> {
+    let mut limit = clock::now() + LEAD + length.duration() + REPORT_LIMIT;
+    // Ticks are aligned with the trial's start, so that the end of a phase is seen at once.
+    let until_start = Duration::from_nanos(t0_ns.saturating_sub(clock::monotonic_ns()));
+    let mut tick = tokio::time::interval_at(clock::now() + until_start, TICK);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+    loop {
+        tokio::select! {
+            biased;
+            () = interrupt.requested() => return Err(BackendError::Interrupted),
+            item = next(&recorder.writer, &mut receive) => match item {
+                None => return Ok(()),
+                Some((node, StreamItem::Event(event))) => {
+                    limit = limit.max(clock::now() + REPORT_LIMIT);
+                    progress.record(&node, &event);
+                    recorder.record(&node, *event)?;
+                }
+                Some((node, StreamItem::End(None))) => {
+                    debug!(node, "end of stream");
+                    running.remove(&node);
+                }
+                Some((node, StreamItem::End(Some(error)))) => {
+                    // Without one of its nodes the rest of the trial is useless.
+                    recorder.errors.push(format!("node {node}: stream failed: {error}"));
+                    return Ok(());
+                }
+            },
+            _ = tick.tick() => {
+                let elapsed_ns = clock::monotonic_ns().saturating_sub(t0_ns);
+                progress.tick(Micros::new(elapsed_ns / 1000));
+            }
+            () = tokio::time::sleep_until(limit) => {
+                if !recorder.writer.has_room() {
+                    // The disk is slow, not the nodes.
+                    limit = clock::now() + REPORT_LIMIT;
+                    continue;
+                }
+                let nodes: Vec<String> = running.into_iter().collect();
+                let limit_s = REPORT_LIMIT.as_secs();
+                recorder.errors.push(format!(
+                    "no report for {limit_s} s after the end from: {}", nodes.join(", ")
+                ));
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// The next message, once the writer has room for it.
+async fn next<T>(writer: &TrialWriter<'_>, receive: &mut mpsc::Receiver<T>) -> Option<T> {
+    writer.room().await;
+    receive.recv().await
+}

@@ -1,0 +1,106 @@
+//! The trace files of a plan: next to the plan file, embedded in the binary, or in the results directory of a resumed run.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use ccbench_proto::plan::check::TraceFiles;
+use ccbench_proto::trace::TraceError;
+use ccbench_proto::wire::MESSAGE_LIMIT;
+use ccbench_results::trace::stored::{FOLDER, facts, stored_names};
+
+/// Files that are embedded in the binary: names as in plans, and contents.
+pub type Embedded = &'static [(&'static str, &'static [u8])];
+
+/// The plan file of a results directory, for a resumed run.
+const RESOLVED: &str = "plan.resolved.toml";
+/// Largest trace file in bytes: the file and the plan must fit into one message.
+const MAX_BYTES: u64 = MESSAGE_LIMIT as u64 - (8 << 20);
+
+/// A plan's trace files, by the name that the plan gives them.
+#[derive(Debug, Default)]
+pub struct TraceContents {
+    /// What the check of the plan needs.
+    pub facts: TraceFiles,
+    /// Their unchanged contents.
+    pub contents: BTreeMap<String, Vec<u8>>,
+    /// Files that cannot be parsed, with their problems.
+    pub invalid: Vec<(PathBuf, TraceError)>,
+}
+
+/// Why a trace file cannot be read.
+#[derive(Debug, thiserror::Error)]
+enum ReadError {
+    #[error("there is no file {}; a trace's path is relative to the plan's folder", .0.display())]
+    NotFound(PathBuf),
+    #[error("cannot read {}: {source}", path.display())]
+    Io { path: PathBuf, source: std::io::Error },
+    #[error("{} is {} MiB long; {} MiB are allowed", path.display(), length >> 20, MAX_BYTES >> 20)]
+    TooLong { path: PathBuf, length: u64 },
+}
+
+/// Reads the trace files of the plan at `plan`; `embedded` files are not read from disk.
+pub fn read(plan: &Path, files: &BTreeSet<String>, embedded: Embedded) -> TraceContents {
+    let folder = plan.parent().unwrap_or(Path::new(""));
+    let resumed = plan.file_name().is_some_and(|name| name == RESOLVED);
+    let stored = stored_names(files);
+    let mut traces = TraceContents::default();
+    for file in files.iter().filter(|file| !file.is_empty()) {
+        let copy = stored.get(file).map(|name| folder.join(FOLDER).join(name));
+        let copy = copy.filter(|copy| resumed && copy.is_file());
+        let path = copy.unwrap_or_else(|| folder.join(file));
+        let in_binary = embedded.iter().find(|(name, _)| name == file);
+        let bytes = in_binary.map_or_else(|| content(&path), |(_, bytes)| Ok(bytes.to_vec()));
+        let bytes = match bytes {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                traces.facts.insert(file.clone(), Err(error.to_string()));
+                continue;
+            }
+        };
+        match facts(file, &bytes) {
+            Ok(facts) => {
+                traces.facts.insert(file.clone(), Ok(facts));
+                traces.contents.insert(file.clone(), bytes);
+            }
+            Err(error) => traces.invalid.push((path, error)),
+        }
+    }
+    traces
+}
+
+fn content(path: &Path) -> Result<Vec<u8>, ReadError> {
+    let failed = |source: std::io::Error| match source.kind() {
+        std::io::ErrorKind::NotFound => ReadError::NotFound(path.to_owned()),
+        _ => ReadError::Io { path: path.to_owned(), source },
+    };
+    let length = std::fs::metadata(path).map_err(failed)?.len();
+    if length > MAX_BYTES {
+        return Err(ReadError::TooLong { path: path.to_owned(), length });
+    }
+    std::fs::read(path).map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_trace_file_is_a_problem_of_the_plan() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = ["none.csv".to_owned()].into();
+        let traces = read(&dir.path().join("plan.toml"), &files, &[]);
+        let why = traces.facts["none.csv"].clone().unwrap_err();
+        assert!(why.contains("relative to the plan's folder"), "{why}");
+        assert!(traces.contents.is_empty() && traces.invalid.is_empty());
+    }
+
+    #[test]
+    fn resumed_run_reads_traces_from_its_results_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(dir.path().join(FOLDER)).unwrap();
+        std::fs::write(dir.path().join(FOLDER).join("a.csv"), "1,2\n").unwrap();
+        let files = ["elsewhere/a.csv".to_owned()].into();
+        assert!(read(&dir.path().join(RESOLVED), &files, &[]).facts["elsewhere/a.csv"].is_ok());
+        assert!(read(&dir.path().join("plan.toml"), &files, &[]).facts["elsewhere/a.csv"].is_err());
+    }
+}
