@@ -27,6 +27,7 @@ u8 acks_ports[65536] SEC(".rodata.ports");
 struct {
 	u64 unwatched; /* segments of sockets that found no room in acks_flows */
 	u64 after_ack; /* 1: senders are seen by the fexit program; to be set before anything is attached */
+	u64 all_retransmits; /* 1: acks_resent_err is loaded, which also sees retransmissions that fail */
 } acks_global SEC(".data.acks");
 
 /* What is known of one socket. The first five are the user's to read. */
@@ -41,6 +42,12 @@ struct flow {
 	u32 cwnd, ssthresh, total_retrans, lost_out, delivered_ce, min_rtt, rcv_ooopack;
 	u8 ca_state, retransmits, seen, unused;
 	u32 rto_una; /* what was unacknowledged at the last timeout */
+	u32 seen_segs; /* segments that programs saw; a packet of GRO or of a coalesced backlog counts as its gso_segs */
+	u32 coalesced_segs; /* of these, segments that share a packet with another */
+	u32 missed_segs;    /* segments in tp->segs_in that no program saw */
+	u32 seen_retrans, missed_retrans; /* packets in tp->total_retrans, with an event and without */
+	u16 missed_states;		  /* changes of icsk_ca_state without an event */
+	u8 next_ca_state, ca_state_known; /* the state that the last event led to */
 };
 
 struct {
@@ -50,14 +57,9 @@ struct {
 	struct flow *value;
 } acks_flows SEC(".maps");
 
-struct {
-	int (*type)[27]; /* BPF_MAP_TYPE_RINGBUF */
-	int (*max_entries)[4194304];
-} acks_ring SEC(".maps");
-
 enum { ROW = 1, CC = 2, RETRANSMIT = 3, RTO = 4, CA_STATE = 5, CE_MARK = 6 };
 
-/* Times in jiffies are the user's to convert. */
+/* Times in jiffies are converted by the reader. src/acks/abi.rs repeats these structures; its test compares the offsets. */
 struct row {
 	u32 kind, ports;
 	u64 at_ns, cookie, segments, lost_rows;
@@ -67,14 +69,14 @@ struct row {
 	u32 delivered, delivered_ce, rate_delivered, rate_interval_us;
 	u32 total_retrans, segs_out, segs_in, data_segs_out, data_segs_in, notsent_bytes;
 	u32 snd_wnd, rcv_wnd, rcv_ssthresh, rcv_rtt_us, rcv_space, rcv_ooopack;
-	u32 dsack_dups, reord_seen, pmtu, snd_mss_rcv_mss, advmss_rehash;
+	u32 dsack_dups, reord_seen, pmtu;
+	u16 snd_mss, rcv_mss, advmss, rehash;
 	u32 busy_jiffies, rwnd_limited_jiffies, sndbuf_limited_jiffies;
-	u32 total_rto_recoveries, total_rto_time_ms;
+	u16 total_rto, total_rto_recoveries;
+	u32 total_rto_time_ms;
 	u32 received_ce, delivered_ecn_bytes[3], received_ecn_bytes[3];
 	u8 ca_state, retransmits, backoff, probes, app_limited, ecn_flags, accecn, has;
 };
-_Static_assert(sizeof(struct row) == 272, "src/acks/record.rs knows it");
-_Static_assert(sizeof(struct flow) == 96, "src/acks/bpf.rs knows it");
 #define HAS_RTO 1
 #define HAS_ACCECN 2
 
@@ -86,7 +88,14 @@ struct event {
 	u32 snd_cwnd, snd_ssthresh, rtt_us, unacked, lost, total_retrans;
 	char cc[16]; /* CC */
 };
-_Static_assert(sizeof(struct event) == 72, "src/acks/record.rs knows it");
+
+struct {
+	int (*type)[27]; /* BPF_MAP_TYPE_RINGBUF */
+	int (*max_entries)[4194304];
+	/* The records. No loader reads these two; they put the structures into BTF for the test of src/acks/abi.rs. */
+	struct row *row;
+	struct event *event;
+} acks_ring SEC(".maps");
 
 INLINE struct sock_common *common(struct tcp_sock___acks *tp)
 {
@@ -215,12 +224,15 @@ INLINE void put_newer(struct row *row, struct tcp_sock___acks *tp)
 	row->accecn = 0;
 	if (HAS(tp, plb_rehash))
 		rehash += tp->plb_rehash;
-	row->advmss_rehash = tp->advmss | rehash << 16;
+	row->advmss = tp->advmss;
+	row->rehash = rehash;
+	row->total_rto = 0;
 	row->total_rto_recoveries = 0;
 	row->total_rto_time_ms = 0;
 	if (HAS(tp, total_rto)) {
 		row->has |= HAS_RTO;
-		row->total_rto_recoveries = tp->total_rto | (u32)tp->total_rto_recoveries << 16;
+		row->total_rto = tp->total_rto;
+		row->total_rto_recoveries = tp->total_rto_recoveries;
 		row->total_rto_time_ms = tp->total_rto_time;
 	}
 	if (HAS(tp, received_ecn_bytes)) {
@@ -288,7 +300,8 @@ INLINE void put_receiver(struct row *row, struct tcp_sock___acks *tp)
 	row->rcv_ooopack = tp->rcv_ooopack;
 	row->ato_jiffies = BITS(tp, inet_conn.icsk_ack.ato);
 	row->pmtu = tp->inet_conn.icsk_pmtu_cookie;
-	row->snd_mss_rcv_mss = tp->mss_cache | (u32)tp->inet_conn.icsk_ack.rcv_mss << 16;
+	row->snd_mss = tp->mss_cache;
+	row->rcv_mss = tp->inet_conn.icsk_ack.rcv_mss;
 	row->ecn_flags = tp->ecn_flags;
 }
 
@@ -344,20 +357,60 @@ INLINE void acknowledged(struct sock *sk)
 	put_row(tp, flow, cookie, now);
 }
 
-/* The marked segments that a packet stands for: several where GRO joined them. */
-INLINE u32 marked(struct sk_buff *skb)
+/* The segments of a packet, as tcp_segs_in() counts them: several after GRO or after coalescing in the backlog. */
+INLINE u32 gso_segs(struct sk_buff *skb)
 {
 	struct skb_shared_info *info = (void *)0;
-	struct tcp_skb_cb *cb = (void *)0;
-	const u8 *field = (const u8 *)skb + FIELD_INFO(skb, cb, 0) + FIELD_INFO(cb, ip_dsfield, 0);
 	u16 segments = 0;
 
-	asm volatile("" : "+r"(field));
-	if ((*field & CE) != CE)
-		return 0;
 	bpf_probe_read_kernel(&segments, sizeof(segments),
 			      skb->head + skb->end + FIELD_INFO(info, gso_segs, 0));
 	return segments ? segments : 1;
+}
+
+/* The segments of a packet that has the CE mark, else 0. */
+INLINE u32 marked(struct sk_buff *skb)
+{
+	struct tcp_skb_cb *cb = (void *)0;
+	const u8 *field = (const u8 *)skb + FIELD_INFO(skb, cb, 0) + FIELD_INFO(cb, ip_dsfield, 0);
+
+	asm volatile("" : "+r"(field));
+	return (*field & CE) == CE ? gso_segs(skb) : 0;
+}
+
+/*
+ * Compares what the kernel counted on an established socket with what these programs saw. The kernel does not run a
+ * tracing program that is already active on the CPU, and may refuse to run it for other reasons; it does not always
+ * count that. Segments of the handshake are in segs_in, but do not pass tcp_probe: the SYN-ACK of a socket that
+ * connected, the SYN and the ACK of one that was accepted. Segments in the backlog are in segs_in but not yet processed,
+ * so the comparison waits until the backlog is empty.
+ */
+INLINE void account(struct sock *sk, struct sk_buff *skb, u32 roles)
+{
+	u32 accepted = roles & (SND_LOCAL | RCV_LOCAL), segments;
+	struct tcp_sock___acks *tp = bpf_skc_to_tcp_sock(sk);
+	struct flow *flow;
+	s32 missed;
+
+	if (!tp)
+		return;
+	flow = flow_of(tp, bpf_get_socket_cookie(sk));
+	if (!flow)
+		return;
+	/* A retransmitted SYN-ACK counts for the accepted socket, but had no event there. */
+	if (!flow->seen_segs && accepted)
+		flow->seen_retrans = tp->total_retrans;
+	segments = gso_segs(skb);
+	flow->seen_segs += segments;
+	flow->coalesced_segs += segments - 1;
+	if (((struct sock___acks *)sk)->sk_backlog.len)
+		return;
+	missed = tp->segs_in - (accepted ? 2 : 1) - flow->seen_segs;
+	if (missed > (s32)flow->missed_segs)
+		flow->missed_segs = missed;
+	missed = tp->total_retrans - flow->seen_retrans;
+	if (acks_global.all_retransmits && missed > (s32)flow->missed_retrans)
+		flow->missed_retrans = missed;
 }
 
 /* A segment came to a receiver. */
@@ -400,14 +453,17 @@ SEC("tp_btf/tcp_probe") int acks_segment(u64 *ctx)
 	struct sock *sk = (void *)ctx[0];
 	u32 roles = role(sk);
 
+	if (!roles)
+		return 0;
+	account(sk, (void *)ctx[1], roles);
 	if (roles & (RCV_LOCAL | RCV_REMOTE))
 		received(sk, (void *)ctx[1]);
-	else if (roles && !acks_global.after_ack)
+	else if (!acks_global.after_ack)
 		acknowledged(sk);
 	return 0;
 }
 
-INLINE int retransmitted(struct sock *sk, struct sk_buff *skb)
+INLINE int retransmitted(struct sock *sk, struct sk_buff *skb, int err)
 {
 	struct tcp_skb_cb *cb = (void *)0;
 	struct event *event;
@@ -426,6 +482,11 @@ INLINE int retransmitted(struct sock *sk, struct sk_buff *skb)
 	flow = flow_of(tp, cookie);
 	if (!flow)
 		return 0;
+	bpf_probe_read_kernel(&segments, sizeof(segments),
+			      (u8 *)skb + FIELD_INFO(skb, cb, 0) + FIELD_INFO(cb, tcp_gso_segs, 0));
+	flow->seen_retrans += segments ? segments : 1;
+	if (err)
+		return 0;
 	/*
 	 * The kernel counts a timeout just before it retransmits, and begins anew when something is acknowledged, which
 	 * tcp_probe does not see: a timeout is new if there are more of them, or if others lie behind it.
@@ -438,8 +499,6 @@ INLINE int retransmitted(struct sock *sk, struct sk_buff *skb)
 		if (event)
 			bpf_ringbuf_submit(event, BPF_RB_NO_WAKEUP);
 	}
-	bpf_probe_read_kernel(&segments, sizeof(segments),
-			      (u8 *)skb + FIELD_INFO(skb, cb, 0) + FIELD_INFO(cb, tcp_gso_segs, 0));
 	event = begin_event(tp, flow, cookie, RETRANSMIT, segments ? segments : 1);
 	if (event)
 		bpf_ringbuf_submit(event, BPF_RB_NO_WAKEUP);
@@ -448,13 +507,13 @@ INLINE int retransmitted(struct sock *sk, struct sk_buff *skb)
 
 SEC("tp_btf/tcp_retransmit_skb") int acks_resent(u64 *ctx)
 {
-	return retransmitted((void *)ctx[0], (void *)ctx[1]);
+	return retransmitted((void *)ctx[0], (void *)ctx[1], 0);
 }
 
 /* Newer kernels tell of failures too. */
 SEC("tp_btf/tcp_retransmit_skb") int acks_resent_err(u64 *ctx)
 {
-	return (int)ctx[2] ? 0 : retransmitted((void *)ctx[0], (void *)ctx[1]);
+	return retransmitted((void *)ctx[0], (void *)ctx[1], (int)ctx[2]);
 }
 
 SEC("tp_btf/tcp_cong_state_set") int acks_state(u64 *ctx)
@@ -475,6 +534,10 @@ SEC("tp_btf/tcp_cong_state_set") int acks_state(u64 *ctx)
 	flow = flow_of(tp, cookie);
 	if (!flow)
 		return 0;
+	if (flow->ca_state_known && BITS(tp, inet_conn.icsk_ca_state) != flow->next_ca_state)
+		flow->missed_states++;
+	flow->next_ca_state = state;
+	flow->ca_state_known = 1;
 	event = begin_event(tp, flow, cookie, CA_STATE, 0);
 	if (event) {
 		/* It is about to be set: `count` has what it was. */

@@ -8,6 +8,12 @@
 
 #include "../../../kmod/bpf/kernel.bpf.h"
 
+struct sock___acks {
+	struct {
+		int len;
+	} sk_backlog;
+} KERNEL;
+
 struct tcp_congestion_ops___acks {
 	char name[16];
 } KERNEL;

@@ -9,6 +9,7 @@ use ccbench_proto::wire::{self, run_event::Of};
 
 use crate::FlowPorts;
 
+mod abi;
 #[cfg(feature = "ebpf")]
 mod bpf;
 pub mod gather;

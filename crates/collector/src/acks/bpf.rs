@@ -1,5 +1,6 @@
 //! Loads `bpf/acks.bpf.c` with aya, and empties its ring.
 
+use std::mem::offset_of;
 use std::time::Duration;
 
 use aya::maps::{Array, HashMap, MapData, RingBuf};
@@ -9,25 +10,28 @@ use ccbench_proto::plan::Acks;
 use ccbench_proto::wire::{self, run_event::Of};
 use rustix::time::{ClockId, clock_getres};
 
+use super::abi::Flow;
 use super::gather::Gather;
 use super::{AckSource, Watch, record, ring};
 use crate::FlowPorts;
+use crate::bytes::{array, u32_at, u64_at};
 
 /// The programs, as an ELF file.
-static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/acks.bpf.o"));
+pub(super) static OBJECT: &[u8] =
+    aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/acks.bpf.o"));
 
 /// A receiver has a row at most so often, in every mode but the one with a time of its own.
 const RECEIVER_GAP_NS: u64 = 10_000_000;
 
-/// `struct flow`.
-type Flow = [u64; 12];
+/// The bytes of a `struct flow`.
+type FlowBytes = [u8; size_of::<Flow>()];
 
 /// The programs while they are attached.
 pub struct Source {
     ring: RingBuf<MapData>,
     ring_bytes: u32,
-    flows: HashMap<MapData, u64, Flow>,
-    global: Array<MapData, [u64; 2]>,
+    flows: HashMap<MapData, u64, FlowBytes>,
+    global: Array<MapData, [u64; 3]>,
     /// Holds programs and links; they go with it.
     _programs: Ebpf,
     gather: Gather,
@@ -53,10 +57,10 @@ impl Source {
             .load(OBJECT)
             .map_err(|e| format!("load BPF maps (needs CAP_BPF and CAP_PERFMON): {}", told(&e)))?;
         let mut notes = Vec::new();
-        load(&mut programs, &btf, &mut notes)?;
-        let mut global: Array<_, [u64; 2]> = take(&mut programs, ".data.acks")?;
+        let all_retransmits = load(&mut programs, &btf, &mut notes)?;
+        let mut global: Array<_, [u64; 3]> = take(&mut programs, ".data.acks")?;
         let mut after = |on: bool| {
-            let set = global.set(0, [0, u64::from(on)], 0);
+            let set = global.set(0, [0, u64::from(on), u64::from(all_retransmits)], 0);
             set.map_err(|e| format!("set up BPF programs: {}", told(&e)))
         };
         // Before anything is attached: it counts from then on.
@@ -93,12 +97,14 @@ const AFTER: &str = "fexit/tcp_ack";
 /// And the one that every kernel has, before it.
 const BEFORE: &str = "tp_btf/tcp_probe";
 
-/// Loads every tracepoint's program that this kernel takes.
-fn load(programs: &mut Ebpf, btf: &Btf, notes: &mut Vec<String>) -> Result<(), String> {
+/// Loads every tracepoint's program that this kernel accepts. True if one of them also sees retransmissions that fail.
+fn load(programs: &mut Ebpf, btf: &Btf, notes: &mut Vec<String>) -> Result<bool, String> {
     tracepoint(programs, "acks_segment", "tcp_probe", btf)
         .map_err(|e| format!("load a BPF program at the tracepoint tcp_probe: {}", told(&e)))?;
     // The one for newer kernels first: what it reads is refused on the others.
-    if tracepoint(programs, "acks_resent_err", "tcp_retransmit_skb", btf).is_err()
+    let all_retransmits =
+        tracepoint(programs, "acks_resent_err", "tcp_retransmit_skb", btf).is_ok();
+    if !all_retransmits
         && let Err(e) = tracepoint(programs, "acks_resent", "tcp_retransmit_skb", btf)
     {
         notes.push(format!("no events of retransmissions: {}", told(&e)));
@@ -106,7 +112,7 @@ fn load(programs: &mut Ebpf, btf: &Btf, notes: &mut Vec<String>) -> Result<(), S
     if let Err(e) = tracepoint(programs, "acks_state", "tcp_cong_state_set", btf) {
         notes.push(format!("no events of changes of state: {}", told(&e)));
     }
-    Ok(())
+    Ok(all_retransmits)
 }
 
 /// Loads and attaches the program that sees senders after an acknowledgement. Kernels refuse either step: the first by
@@ -245,22 +251,28 @@ impl AckSource for Source {
     fn counts(&mut self, at_ns: u64) -> Vec<wire::AckCount> {
         let mut counts = Vec::new();
         for (cookie, flow) in self.flows.iter().flatten() {
-            let [segments, _, lost, _, events_lost, _, _, ports, ..] = flow;
-            // The low half in memory; `ports` is followed by another field.
-            let (sport, dport) = record::ports(u32::from_ne_bytes(first_half(ports)));
+            let long = |at| u64_at(&flow, at).unwrap_or_default();
+            let word = |at| u32_at(&flow, at).unwrap_or_default();
+            let missed_states = array(&flow, offset_of!(Flow, missed_states));
+            let missed_states = missed_states.map_or(0, u16::from_ne_bytes);
+            let missed_retrans = word(offset_of!(Flow, missed_retrans));
+            let (sport, dport) = record::ports(word(offset_of!(Flow, ports)));
             let Some(count) = self.gather.count(at_ns, cookie, sport, dport) else { continue };
             let hook = if count.side == "snd" { self.hook } else { BEFORE };
             counts.push(wire::AckCount {
                 mode: self.mode.clone(),
                 hook: hook.to_owned(),
-                segments,
-                lost_rows: lost,
-                lost_events: events_lost + count.lost_events,
+                segments: long(offset_of!(Flow, segments)),
+                lost_rows: long(offset_of!(Flow, lost)),
+                lost_events: long(offset_of!(Flow, events_lost)) + count.lost_events,
+                coalesced_segments: word(offset_of!(Flow, coalesced_segs)).into(),
+                missed_segments: word(offset_of!(Flow, missed_segs)).into(),
+                missed_events: u64::from(missed_retrans) + u64::from(missed_states),
                 ..count
             });
         }
         // Segments of sockets beyond what the map holds belong to no flow in particular, nor do records that cannot be read.
-        let unwatched = self.global.get(&0, 0).map_or(0, |[unwatched, _]| unwatched);
+        let unwatched = self.global.get(&0, 0).map_or(0, |[unwatched, ..]| unwatched);
         let broken = self.gather.broken();
         if unwatched + broken > 0 {
             counts.push(wire::AckCount {
@@ -284,11 +296,6 @@ impl AckSource for Source {
     fn notes(&self) -> &[String] {
         &self.notes
     }
-}
-
-fn first_half(word: u64) -> [u8; 4] {
-    let [a, b, c, d, ..] = word.to_ne_bytes();
-    [a, b, c, d]
 }
 
 #[cfg(test)]

@@ -1,37 +1,22 @@
 //! The records of `bpf/acks.bpf.c`, and many of them as the columns of a table. Pure.
 
+use std::mem::offset_of;
+
 use ccbench_proto::wire;
 
+use super::abi::{Event, Row};
 use crate::bytes::{array, u32_at, u64_at};
 
 /// Bytes of a row's record.
-pub const ROW_BYTES: usize = 272;
+pub const ROW_BYTES: usize = size_of::<Row>();
 /// Bytes of any other record.
-pub const EVENT_BYTES: usize = 72;
+pub const EVENT_BYTES: usize = size_of::<Event>();
 
-/// Where the fields of `struct row` lie, in its order.
-macro_rules! layout {
-    ($at:expr; ) => { const _: () = assert!(($at as usize).next_multiple_of(8) == ROW_BYTES); };
-    ($at:expr; $name:ident: $bytes:literal, $($rest:tt)*) => {
-        const $name: usize = $at;
-        layout! { $at + $bytes; $($rest)* }
+/// The offset of a field of a row.
+macro_rules! at {
+    ($($field:tt)+) => {
+        std::mem::offset_of!(Row, $($field)+)
     };
-}
-
-layout! { 0;
-    KIND: 4, PORTS: 4, AT_NS: 8, COOKIE: 8, SEGMENTS: 8, LOST_ROWS: 8,
-    BYTES_ACKED: 8, BYTES_RECEIVED: 8, BYTES_SENT: 8, BYTES_RETRANS: 8, PACING_RATE: 8,
-    RTT: 4, RTTVAR: 4, MIN_RTT: 4, RTO: 4, ATO: 4,
-    SND_CWND: 4, SND_SSTHRESH: 4, UNACKED: 4, SACKED: 4, LOST: 4, RETRANS: 4, REORDERING: 4,
-    DELIVERED: 4, DELIVERED_CE: 4, RATE_DELIVERED: 4, RATE_INTERVAL: 4,
-    TOTAL_RETRANS: 4, SEGS_OUT: 4, SEGS_IN: 4, DATA_SEGS_OUT: 4, DATA_SEGS_IN: 4, NOTSENT: 4,
-    SND_WND: 4, RCV_WND: 4, RCV_SSTHRESH: 4, RCV_RTT: 4, RCV_SPACE: 4, RCV_OOOPACK: 4,
-    DSACK_DUPS: 4, REORD_SEEN: 4, PMTU: 4, SND_MSS: 2, RCV_MSS: 2, ADVMSS: 2, REHASH: 2,
-    BUSY: 4, RWND_LIMITED: 4, SNDBUF_LIMITED: 4,
-    TOTAL_RTO: 2, TOTAL_RTO_RECOVERIES: 2, TOTAL_RTO_TIME: 4,
-    RECEIVED_CE: 4, DELIVERED_E1: 4, DELIVERED_E0: 4, DELIVERED_CE_BYTES: 4,
-    RECEIVED_E1: 4, RECEIVED_E0: 4, RECEIVED_CE_BYTES: 4,
-    CA_STATE: 1, RETRANSMITS: 1, BACKOFF: 1, PROBES: 1, APP_LIMITED: 1, ECN_FLAGS: 1, ACCECN: 1, HAS: 1,
 }
 
 const HAS_RTO: u8 = 1;
@@ -88,7 +73,7 @@ impl Head {
     /// Reads it; `None` if the record is too short for its kind, or of a kind that is not known.
     #[must_use]
     pub fn read(record: &[u8]) -> Option<Self> {
-        let (kind, least) = match u32_at(record, KIND)? {
+        let (kind, least) = match u32_at(record, at!(kind))? {
             1 => (Kind::Row, ROW_BYTES),
             2 => (Kind::Cc, EVENT_BYTES),
             3 => (Kind::Retransmit, EVENT_BYTES),
@@ -97,8 +82,8 @@ impl Head {
             6 => (Kind::Ce, EVENT_BYTES),
             _ => return None,
         };
-        let (sport, dport) = ports(u32_at(record, PORTS)?);
-        let (at_ns, cookie) = (u64_at(record, AT_NS)?, u64_at(record, COOKIE)?);
+        let (sport, dport) = ports(u32_at(record, at!(ports))?);
+        let (at_ns, cookie) = (u64_at(record, at!(at_ns))?, u64_at(record, at!(cookie))?);
         (record.len() >= least).then_some(Self { kind, sport, dport, at_ns, cookie })
     }
 }
@@ -112,7 +97,7 @@ pub fn ports(both: u32) -> (u16, u16) {
 /// The name in a record of kind `Cc`; bytes that are no text are replaced.
 #[must_use]
 pub fn cc_name(record: &[u8]) -> String {
-    let name: [u8; 16] = array(record, 56).unwrap_or_default();
+    let name: [u8; 16] = array(record, offset_of!(Event, cc)).unwrap_or_default();
     let end = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
     String::from_utf8_lossy(&name[..end]).into_owned()
 }
@@ -120,7 +105,7 @@ pub fn cc_name(record: &[u8]) -> String {
 /// The event in a record that is no row; whose it is, is left empty.
 #[must_use]
 pub fn event(head: &Head, record: &[u8]) -> wire::TcpEvent {
-    let word = |index: usize| u32_at(record, 24 + 4 * index).unwrap_or_default();
+    let word = |at: usize| u32_at(record, at).unwrap_or_default();
     let changed = head.kind == Kind::CaState;
     wire::TcpEvent {
         at_ns: head.at_ns,
@@ -128,15 +113,16 @@ pub fn event(head: &Head, record: &[u8]) -> wire::TcpEvent {
         cookie: head.cookie,
         sport: head.sport.into(),
         dport: head.dport.into(),
-        count: if changed { 0 } else { word(0) },
-        ca_state: word(1),
-        ca_state_before: changed.then(|| word(0)),
-        snd_cwnd_pkts: word(2),
-        snd_ssthresh_pkts: Some(word(3)).filter(|&pkts| pkts < SSTHRESH_UNSET_PKTS),
-        rtt_us: word(4),
-        unacked_pkts: word(5),
-        lost_pkts: word(6),
-        total_retrans_pkts: word(7),
+        count: if changed { 0 } else { word(offset_of!(Event, count)) },
+        ca_state: word(offset_of!(Event, ca_state)),
+        ca_state_before: changed.then(|| word(offset_of!(Event, count))),
+        snd_cwnd_pkts: word(offset_of!(Event, snd_cwnd)),
+        snd_ssthresh_pkts: Some(word(offset_of!(Event, snd_ssthresh)))
+            .filter(|&pkts| pkts < SSTHRESH_UNSET_PKTS),
+        rtt_us: word(offset_of!(Event, rtt_us)),
+        unacked_pkts: word(offset_of!(Event, unacked)),
+        lost_pkts: word(offset_of!(Event, lost)),
+        total_retrans_pkts: word(offset_of!(Event, total_retrans)),
         ..wire::TcpEvent::default()
     }
 }
@@ -199,91 +185,91 @@ impl<'a> Rows<'a> {
 
     /// Puts all columns into a message.
     pub fn fill(&self, acks: &mut wire::Acks) {
-        let has = self.bytes.get(HAS).copied().unwrap_or_default();
+        let has = self.bytes.get(at!(has)).copied().unwrap_or_default();
         // One value per row here, whatever they are: their number is the batch's.
         acks.at_ns =
-            self.bytes.chunks_exact(ROW_BYTES).filter_map(|row| u64_at(row, AT_NS)).collect();
-        acks.segments = self.u64s(SEGMENTS);
-        acks.lost_rows = self.u64s(LOST_ROWS);
+            self.bytes.chunks_exact(ROW_BYTES).filter_map(|row| u64_at(row, at!(at_ns))).collect();
+        acks.segments = self.u64s(at!(segments));
+        acks.lost_rows = self.u64s(at!(lost_rows));
         self.fill_sender(acks);
         self.fill_counters(acks);
         self.fill_receiver(acks);
         if has & HAS_RTO != 0 {
-            acks.total_rto = self.u16s(TOTAL_RTO);
-            acks.total_rto_recoveries = self.u16s(TOTAL_RTO_RECOVERIES);
-            acks.total_rto_time_ms = self.u32s(TOTAL_RTO_TIME);
+            acks.total_rto = self.u16s(at!(total_rto));
+            acks.total_rto_recoveries = self.u16s(at!(total_rto_recoveries));
+            acks.total_rto_time_ms = self.u32s(at!(total_rto_time_ms));
         }
         if has & HAS_ACCECN != 0 {
-            acks.received_ce_pkts = self.u32s(RECEIVED_CE);
-            acks.delivered_e1_bytes = self.u32s(DELIVERED_E1);
-            acks.delivered_e0_bytes = self.u32s(DELIVERED_E0);
-            acks.delivered_ce_bytes = self.u32s(DELIVERED_CE_BYTES);
-            acks.received_e1_bytes = self.u32s(RECEIVED_E1);
-            acks.received_e0_bytes = self.u32s(RECEIVED_E0);
-            acks.received_ce_bytes = self.u32s(RECEIVED_CE_BYTES);
+            acks.received_ce_pkts = self.u32s(at!(received_ce));
+            acks.delivered_e1_bytes = self.u32s(at!(delivered_ecn_bytes));
+            acks.delivered_e0_bytes = self.u32s(at!(delivered_ecn_bytes) + 4);
+            acks.delivered_ce_bytes = self.u32s(at!(delivered_ecn_bytes) + 8);
+            acks.received_e1_bytes = self.u32s(at!(received_ecn_bytes));
+            acks.received_e0_bytes = self.u32s(at!(received_ecn_bytes) + 4);
+            acks.received_ce_bytes = self.u32s(at!(received_ecn_bytes) + 8);
             let nibble =
-                |shift: u32| self.u8s(ACCECN).into_iter().map(move |both| both >> shift & 15);
+                |shift: u32| self.u8s(at!(accecn)).into_iter().map(move |both| both >> shift & 15);
             acks.accecn_fail_mode = nibble(0).collect();
             acks.accecn_opt_seen = nibble(4).collect();
         }
     }
 
     fn fill_sender(&self, acks: &mut wire::Acks) {
-        acks.pacing_rate_bytes_per_s = self.u64s(PACING_RATE);
-        acks.rtt_us = self.u32s(RTT);
-        acks.rttvar_us = self.u32s(RTTVAR);
-        acks.min_rtt_us = self.u32s(MIN_RTT);
-        acks.rto_us = self.short_ticks(RTO);
-        acks.snd_cwnd_pkts = self.u32s(SND_CWND);
-        acks.snd_ssthresh_pkts = self.u32s(SND_SSTHRESH);
-        acks.unacked_pkts = self.u32s(UNACKED);
-        acks.sacked_pkts = self.u32s(SACKED);
-        acks.lost_pkts = self.u32s(LOST);
-        acks.retrans_pkts = self.u32s(RETRANS);
-        acks.reordering_pkts = self.u32s(REORDERING);
-        acks.rate_delivered_pkts = self.u32s(RATE_DELIVERED);
-        acks.rate_interval_us = self.u32s(RATE_INTERVAL);
-        acks.notsent_bytes = self.u32s(NOTSENT);
-        acks.snd_wnd_bytes = self.u32s(SND_WND);
-        acks.snd_mss_bytes = self.u16s(SND_MSS);
-        acks.advmss_bytes = self.u16s(ADVMSS);
-        acks.rehash = self.u16s(REHASH);
-        acks.pmtu_bytes = self.u32s(PMTU);
-        acks.ca_state = self.u8s(CA_STATE);
-        acks.retransmits = self.u8s(RETRANSMITS);
-        acks.backoff = self.u8s(BACKOFF);
-        acks.probes = self.u8s(PROBES);
-        acks.ecn_flags = self.u8s(ECN_FLAGS);
-        acks.app_limited = self.u8s(APP_LIMITED).into_iter().map(|yes| yes != 0).collect();
+        acks.pacing_rate_bytes_per_s = self.u64s(at!(pacing_rate));
+        acks.rtt_us = self.u32s(at!(rtt_us));
+        acks.rttvar_us = self.u32s(at!(rttvar_us));
+        acks.min_rtt_us = self.u32s(at!(min_rtt_us));
+        acks.rto_us = self.short_ticks(at!(rto_jiffies));
+        acks.snd_cwnd_pkts = self.u32s(at!(snd_cwnd));
+        acks.snd_ssthresh_pkts = self.u32s(at!(snd_ssthresh));
+        acks.unacked_pkts = self.u32s(at!(unacked));
+        acks.sacked_pkts = self.u32s(at!(sacked));
+        acks.lost_pkts = self.u32s(at!(lost));
+        acks.retrans_pkts = self.u32s(at!(retrans));
+        acks.reordering_pkts = self.u32s(at!(reordering));
+        acks.rate_delivered_pkts = self.u32s(at!(rate_delivered));
+        acks.rate_interval_us = self.u32s(at!(rate_interval_us));
+        acks.notsent_bytes = self.u32s(at!(notsent_bytes));
+        acks.snd_wnd_bytes = self.u32s(at!(snd_wnd));
+        acks.snd_mss_bytes = self.u16s(at!(snd_mss));
+        acks.advmss_bytes = self.u16s(at!(advmss));
+        acks.rehash = self.u16s(at!(rehash));
+        acks.pmtu_bytes = self.u32s(at!(pmtu));
+        acks.ca_state = self.u8s(at!(ca_state));
+        acks.retransmits = self.u8s(at!(retransmits));
+        acks.backoff = self.u8s(at!(backoff));
+        acks.probes = self.u8s(at!(probes));
+        acks.ecn_flags = self.u8s(at!(ecn_flags));
+        acks.app_limited = self.u8s(at!(app_limited)).into_iter().map(|yes| yes != 0).collect();
     }
 
     fn fill_counters(&self, acks: &mut wire::Acks) {
-        acks.bytes_acked = self.u64s(BYTES_ACKED);
-        acks.bytes_sent = self.u64s(BYTES_SENT);
-        acks.bytes_retrans = self.u64s(BYTES_RETRANS);
-        acks.delivered_pkts = self.u32s(DELIVERED);
-        acks.delivered_ce_pkts = self.u32s(DELIVERED_CE);
-        acks.total_retrans_pkts = self.u32s(TOTAL_RETRANS);
-        acks.segs_out_pkts = self.u32s(SEGS_OUT);
-        acks.segs_in_pkts = self.u32s(SEGS_IN);
-        acks.data_segs_out_pkts = self.u32s(DATA_SEGS_OUT);
-        acks.data_segs_in_pkts = self.u32s(DATA_SEGS_IN);
-        acks.dsack_dups_pkts = self.u32s(DSACK_DUPS);
-        acks.reord_seen = self.u32s(REORD_SEEN);
-        acks.busy_us = self.ticks(BUSY);
-        acks.rwnd_limited_us = self.ticks(RWND_LIMITED);
-        acks.sndbuf_limited_us = self.ticks(SNDBUF_LIMITED);
+        acks.bytes_acked = self.u64s(at!(bytes_acked));
+        acks.bytes_sent = self.u64s(at!(bytes_sent));
+        acks.bytes_retrans = self.u64s(at!(bytes_retrans));
+        acks.delivered_pkts = self.u32s(at!(delivered));
+        acks.delivered_ce_pkts = self.u32s(at!(delivered_ce));
+        acks.total_retrans_pkts = self.u32s(at!(total_retrans));
+        acks.segs_out_pkts = self.u32s(at!(segs_out));
+        acks.segs_in_pkts = self.u32s(at!(segs_in));
+        acks.data_segs_out_pkts = self.u32s(at!(data_segs_out));
+        acks.data_segs_in_pkts = self.u32s(at!(data_segs_in));
+        acks.dsack_dups_pkts = self.u32s(at!(dsack_dups));
+        acks.reord_seen = self.u32s(at!(reord_seen));
+        acks.busy_us = self.ticks(at!(busy_jiffies));
+        acks.rwnd_limited_us = self.ticks(at!(rwnd_limited_jiffies));
+        acks.sndbuf_limited_us = self.ticks(at!(sndbuf_limited_jiffies));
     }
 
     fn fill_receiver(&self, acks: &mut wire::Acks) {
-        acks.bytes_received = self.u64s(BYTES_RECEIVED);
-        acks.ato_us = self.short_ticks(ATO);
-        acks.rcv_wnd_bytes = self.u32s(RCV_WND);
-        acks.rcv_ssthresh_bytes = self.u32s(RCV_SSTHRESH);
-        acks.rcv_rtt_us = self.u32s(RCV_RTT);
-        acks.rcv_space_bytes = self.u32s(RCV_SPACE);
-        acks.rcv_ooopack_pkts = self.u32s(RCV_OOOPACK);
-        acks.rcv_mss_bytes = self.u16s(RCV_MSS);
+        acks.bytes_received = self.u64s(at!(bytes_received));
+        acks.ato_us = self.short_ticks(at!(ato_jiffies));
+        acks.rcv_wnd_bytes = self.u32s(at!(rcv_wnd));
+        acks.rcv_ssthresh_bytes = self.u32s(at!(rcv_ssthresh));
+        acks.rcv_rtt_us = self.u32s(at!(rcv_rtt_us));
+        acks.rcv_space_bytes = self.u32s(at!(rcv_space));
+        acks.rcv_ooopack_pkts = self.u32s(at!(rcv_ooopack));
+        acks.rcv_mss_bytes = self.u16s(at!(rcv_mss));
     }
 }
 
@@ -299,14 +285,14 @@ mod tests {
 
     fn row(at_ns: u64, cwnd: u32) -> Vec<u8> {
         let mut row = vec![0; ROW_BYTES];
-        put(&mut row, KIND, &1u32.to_ne_bytes());
-        put(&mut row, PORTS, &(40_000u32 | 5201 << 16).to_ne_bytes());
-        put(&mut row, AT_NS, &at_ns.to_ne_bytes());
-        put(&mut row, COOKIE, &7u64.to_ne_bytes());
-        put(&mut row, SND_CWND, &cwnd.to_ne_bytes());
-        put(&mut row, RTO, &51u32.to_ne_bytes());
-        put(&mut row, TOTAL_RTO, &3u16.to_ne_bytes());
-        row[ACCECN] = 0x21;
+        put(&mut row, at!(kind), &1u32.to_ne_bytes());
+        put(&mut row, at!(ports), &(40_000u32 | 5201 << 16).to_ne_bytes());
+        put(&mut row, at!(at_ns), &at_ns.to_ne_bytes());
+        put(&mut row, at!(cookie), &7u64.to_ne_bytes());
+        put(&mut row, at!(snd_cwnd), &cwnd.to_ne_bytes());
+        put(&mut row, at!(rto_jiffies), &51u32.to_ne_bytes());
+        put(&mut row, at!(total_rto), &3u16.to_ne_bytes());
+        row[at!(accecn)] = 0x21;
         row
     }
 
@@ -335,7 +321,7 @@ mod tests {
         let mut acks = wire::Acks::default();
         Rows::new(&bytes, 4000).fill(&mut acks);
         assert_eq!((acks.total_rto.len(), acks.accecn_fail_mode.len()), (0, 0));
-        bytes[HAS] = HAS_RTO | HAS_ACCECN;
+        bytes[at!(has)] = HAS_RTO | HAS_ACCECN;
         Rows::new(&bytes, 4000).fill(&mut acks);
         assert_eq!(
             (acks.total_rto, acks.accecn_fail_mode, acks.accecn_opt_seen),
@@ -346,8 +332,8 @@ mod tests {
     #[test]
     fn a_change_of_state_says_from_what() {
         let mut record = vec![0; EVENT_BYTES];
-        put(&mut record, KIND, &5u32.to_ne_bytes());
-        put(&mut record, PORTS, &(40_000u32 | 5201 << 16).to_ne_bytes());
+        put(&mut record, at!(kind), &5u32.to_ne_bytes());
+        put(&mut record, at!(ports), &(40_000u32 | 5201 << 16).to_ne_bytes());
         put(&mut record, 24, &[0u32, 3, 9, 0x7fff_ffff].map(u32::to_ne_bytes).concat());
         let head = Head::read(&record).unwrap();
         assert_eq!((head.kind, head.sport, head.dport), (Kind::CaState, 40_000, 5201));

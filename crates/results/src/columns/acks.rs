@@ -211,6 +211,9 @@ table! { AckCountColumns, "ack_counts", wire::AckCount, |row, _| row.at_ns.into(
     refused_rows: Num<UInt64Type>,
     events: Num<UInt64Type>,
     lost_events: Num<UInt64Type>,
+    coalesced_segments: Num<UInt64Type>,
+    missed_segments: Num<UInt64Type>,
+    missed_events: Num<UInt64Type>,
 } }
 
 #[cfg(test)]

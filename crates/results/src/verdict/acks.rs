@@ -40,6 +40,21 @@ pub(crate) fn lost(node: &str, row: &AckCount, findings: &mut Findings) {
         );
         findings.add(Status::Degraded, "acks_lost", message);
     }
+    // Of rows at intervals or on change, the next segment brings what one missed.
+    if row.missed_segments > 0 && row.mode.contains("every-ack") {
+        let message = format!(
+            "{whose}: {} missing from `acks`: the kernel counted the segments but ran no BPF program for them",
+            of(row.missed_segments, row.rows + row.missed_segments)
+        );
+        findings.add(Status::Degraded, "acks_lost", message);
+    }
+    if row.missed_events > 0 {
+        let message = format!(
+            "{whose}: {} missing from `tcp_events`: the kernel ran no BPF program for them",
+            of(row.missed_events, row.events + row.missed_events)
+        );
+        findings.add(Status::Degraded, "tcp_events_lost", message);
+    }
     if row.lost_events > 0 {
         let message = format!(
             "{whose}: {} missing from `tcp_events`: the ring between kernel and agent, or the way to the controller, was full",
@@ -95,6 +110,20 @@ mod tests {
         let expected = "src: a/0 (rcv): 1 of 6 rows is missing from `tcp_events`: the ring between kernel and agent, or the \
                         way to the controller, was full";
         assert_eq!(judged(&events), [("tcp_events_lost".to_owned(), expected.to_owned())]);
+        let missed = AckCount {
+            flow_id: "a/0".into(),
+            side: "snd".into(),
+            mode: "every-ack".into(),
+            rows: 9,
+            missed_segments: 1,
+            ..Default::default()
+        };
+        let expected = "src: a/0 (snd): 1 of 10 rows is missing from `acks`: the kernel counted the segments but ran no \
+                        BPF program for them";
+        assert_eq!(judged(&missed), [("acks_lost".to_owned(), expected.to_owned())]);
+        assert_eq!(judged(&AckCount { mode: "10ms".into(), ..missed.clone() }), []);
+        let missed = judged(&AckCount { missed_segments: 0, missed_events: 2, ..missed });
+        assert_eq!(missed[0].0, "tcp_events_lost");
         let unread = judged(&AckCount { refused_rows: 2, ..Default::default() });
         assert!(unread[0].1.starts_with("src: 2 records of BPF programs could not be read"));
         let unasked = AckCount {
