@@ -9,7 +9,7 @@ use ccbench_proto::schedule::Point;
 use ccbench_proto::units::{FRAME_BYTES, Limit};
 
 use super::error::{FigureError, Result};
-use super::{Kind, Request};
+use super::request::{Kind, Request};
 use crate::journal::{PhaseRecord, TrialEnd};
 use crate::store::{Levels, RunDir};
 pub(super) use crate::summary::group_of;
@@ -73,7 +73,7 @@ impl Data {
         let settled = |point: &Point| (point.id, resolve::settle(point.plan.plan()));
         let plans = plans.iter().map(settled).collect();
         let mut trials = run.trials();
-        trials.retain(|end| request.choice.takes(end.status));
+        trials.retain(|end| request.choice.includes(end.status));
         let request = request.clone();
         let mut data = Self { run, request, trials, factors, points, plans, schedule };
         // Trials first: what occurs depends on them.

@@ -10,7 +10,7 @@ use super::data::{Data, group_of, listed};
 use super::error::{FigureError, Result};
 use super::phases::titled;
 use super::png::points;
-use super::{COLUMN_MM, Figure, TWO_COLUMNS_MM};
+use super::request::{COLUMN_MM, Figure, TWO_COLUMNS_MM};
 use crate::csv::Table;
 use crate::display::readable;
 use crate::model::name_and_stat;

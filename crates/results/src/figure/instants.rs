@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, HashMap};
 
 use polars::prelude::*;
 
-use super::Kind;
 use super::data::Data;
 use super::error::Result;
+use super::request::Kind;
 use crate::journal::{PhaseRecord, TrialEnd};
 use crate::summary::query::{batches, collect, in_flight, number, scan, sender};
 use crate::summary::settling::INSTANT_S;

@@ -11,7 +11,7 @@ use super::data::{Data, Path, group_of, looks};
 use super::error::Result;
 use super::instants::{Flow, Instant, Mean, Operating, flows, operating};
 use super::png::points;
-use super::{COLUMN_MM, Figure, Kind, TWO_COLUMNS_MM};
+use super::request::{COLUMN_MM, Figure, Kind, TWO_COLUMNS_MM};
 use crate::csv::Table;
 
 /// Of the optimum, which is no flow.

@@ -5,7 +5,7 @@ use super::canvas::{Canvas, INK, Stroke, colour};
 use super::data::Data;
 use super::error::{FigureError, Result};
 use super::png::points;
-use super::{COLUMN_MM, Figure, TWO_COLUMNS_MM};
+use super::request::{COLUMN_MM, Figure, TWO_COLUMNS_MM};
 use crate::csv::{Cell, Table};
 use crate::display::readable;
 use crate::journal::PhaseRecord;

@@ -8,7 +8,7 @@ use super::data::{Data, group_of, looks};
 use super::error::Result;
 use super::instants::{Flow, Instant, flows};
 use super::png::points;
-use super::{COLUMN_MM, Figure, Kind, TWO_COLUMNS_MM};
+use super::request::{COLUMN_MM, Figure, Kind, TWO_COLUMNS_MM};
 use crate::csv::Table;
 use crate::summary::statistics::jain;
 

@@ -11,7 +11,7 @@ use super::canvas::{Canvas, FAINT, Stroke, colour, dash};
 use super::data::{Data, group_of, looks};
 use super::error::{FigureError, Result};
 use super::png::points;
-use super::{Figure, Kind, TWO_COLUMNS_MM};
+use super::request::{Figure, Kind, TWO_COLUMNS_MM};
 use crate::csv::Table;
 use crate::journal::{PhaseRecord, TrialEnd};
 use crate::series::{self, Curve, Panel};
