@@ -198,7 +198,9 @@ fn failed_fetch_degrades_the_trial() {
     assert_eq!(output.status.code(), Some(1), "{}", text(&output));
     let trials = std::fs::read_to_string(bench.results().join("trials.csv")).unwrap();
     assert!(
-        trials.contains("probe_dead: page: none of 2 http was answered; the first: fetch from"),
+        trials.contains(
+            "probe_dead: page: none of 2 http probes was answered; first error: fetch from"
+        ),
         "{trials}"
     );
 }

@@ -67,7 +67,7 @@ impl<'a> TrialRecorder<'a> {
         if let Some(wire::run_event::Of::Done(done)) = &event.of {
             self.done.insert(node.to_owned(), *done);
         } else {
-            self.judge.see(node, &event);
+            self.judge.observe(node, &event);
         }
         self.writer.push(node, event)
     }

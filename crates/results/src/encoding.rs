@@ -1,6 +1,6 @@
-//! How the numbers of a column become bytes: by a dictionary of what occurs, or as differences to the value before.
-//! Counters and times cost a fraction of a byte as differences and eight in a dictionary; what takes turns between few
-//! values, it is the other way round. Either way zstd comes after it.
+//! Chooses the Parquet encoding of each column: dictionary or delta binary packed. Counters and timestamps take a fraction
+//! of a byte as deltas and eight in a dictionary; for columns that alternate between few values it is the reverse. zstd
+//! compresses both.
 
 use polars::datatypes::{InitHashMaps, PlHashSet};
 use polars::prelude::*;
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_are_differences_and_states_a_dictionary() {
+    fn counters_use_deltas_and_states_a_dictionary() {
         assert_eq!(of_u32((0..5000).map(|i| i * 3)), Encoding::DeltaBinaryPacked);
         assert_eq!(of_u32((0..5000).map(|_| 7)), Encoding::RleDictionary);
         assert_eq!(of_u32((0..5000).map(|i| i / 1000)), Encoding::RleDictionary);
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn times_that_rows_share_are_a_dictionary() {
+    fn shared_timestamps_use_a_dictionary() {
         let at = |row: i64| (row % 100) * 100_000_000 + (row % 100) * 7919 % 1000;
         assert_eq!(cheaper((0..5000).map(at), 8), Encoding::RleDictionary);
         let alone = |row: i64| row * 10_000 + row * 7919 % 1000;
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn differences_wider_than_the_value_are_not_written() {
+    fn rejects_deltas_wider_than_the_value() {
         // As signed numbers from the largest to the least: a difference of 33 bits, which readers refuse.
         let values = (0..5000)
             .map(|i: u32| if i.is_multiple_of(2) { 0x7fff_0000 + i } else { 0x8000_0000 + i });
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn differences_are_judged_in_the_blocks_that_are_written() {
+    fn delta_width_is_computed_per_block() {
         // Neither of the two differences around the 255th value is too wide by itself, but they are of one block.
         let value = |i: usize| match i {
             ..255 => -2_147_000_000 + i as i64,

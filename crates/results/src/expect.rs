@@ -30,20 +30,37 @@ type Key<'a> = (u32, &'a str, Scope, &'a str, &'a str, &'a str);
 /// By repetition.
 type Values = BTreeMap<u16, f64>;
 
-/// All claims of a plan, in its order, each at every point that it is about.
-pub fn judge(plan: &Plan, summary: &Summary) -> Vec<Expectation> {
-    let bench = Bench::new(summary);
-    let claims = plan.expect.iter().enumerate();
-    claims.flat_map(|(nth, expect)| bench.claim(nth as u32, expect, plan)).collect()
+/// Why a claim has no measured value.
+#[derive(Debug, thiserror::Error)]
+enum NotMeasured {
+    #[error("no repetition has both numbers, or the second one is zero")]
+    NoPair,
+    #[error("this run has no point with {levels} to compare with")]
+    NoPoint { levels: String },
+    #[error("not run")]
+    NotRun,
+    #[error("the trial failed{reason}")]
+    TrialFailed { reason: String },
+    #[error("all {trials} trials failed{reason}")]
+    AllFailed { trials: usize, reason: String },
+    #[error("no trial that counts has the {number}")]
+    NoValue { number: String },
 }
 
-/// The numbers, found by what they are of.
-struct Bench<'a> {
+/// All claims of a plan, in its order, each at every point that it is about.
+pub fn judge(plan: &Plan, summary: &Summary) -> Vec<Expectation> {
+    let index = Index::new(summary);
+    let claims = plan.expect.iter().enumerate();
+    claims.flat_map(|(nth, expect)| index.claim(nth as u32, expect, plan)).collect()
+}
+
+/// The summary's numbers, indexed by what they measure.
+struct Index<'a> {
     summary: &'a Summary,
     values: BTreeMap<Key<'a>, Values>,
 }
 
-impl<'a> Bench<'a> {
+impl<'a> Index<'a> {
     fn new(summary: &'a Summary) -> Self {
         let mut values: BTreeMap<Key<'a>, Values> = BTreeMap::new();
         for row in &summary.phase_rows {
@@ -76,7 +93,7 @@ impl<'a> Bench<'a> {
         }
         let Some(claim) = expect.claim(plan) else {
             return without(
-                "the plan does not say what to measure: `ccbench check` tells".to_owned(),
+                "the plan does not define what to measure; run `ccbench check`".to_owned(),
             );
         };
         let points: Vec<u32> = self.points(expect);
@@ -120,12 +137,12 @@ impl<'a> Bench<'a> {
         open.map(|(factor, level)| format!("{factor}={level}")).collect::<Vec<_>>().join(" ")
     }
 
-    /// Measures, and holds it against the limits.
+    /// Computes the value and compares it with the limits.
     fn hold(&self, row: &mut Expectation, point_id: u32, claim: &Claim) {
         let values = match self.related(point_id, claim) {
             Ok(values) => values,
             Err(why) => {
-                row.why = vec![why];
+                row.why = vec![why.to_string()];
                 return;
             }
         };
@@ -145,7 +162,7 @@ impl<'a> Bench<'a> {
     }
 
     /// The number of each repetition, related as the claim says.
-    fn related(&self, point_id: u32, claim: &Claim) -> Result<Vec<f64>, String> {
+    fn related(&self, point_id: u32, claim: &Claim) -> Result<Vec<f64>, NotMeasured> {
         let own = self.of(point_id, &claim.number)?;
         let Some(relation) = &claim.relation else { return Ok(own.into_values().collect()) };
         let (Relation::Over(operand) | Relation::Minus(operand)) = relation;
@@ -161,12 +178,12 @@ impl<'a> Bench<'a> {
         };
         let values: Vec<f64> = own.iter().filter_map(pair).collect();
         if values.is_empty() {
-            return Err("no repetition has both numbers, or the second one is zero".to_owned());
+            return Err(NotMeasured::NoPair);
         }
         Ok(values)
     }
 
-    fn of(&self, point_id: u32, number: &Numbered) -> Result<Values, String> {
+    fn of(&self, point_id: u32, number: &Numbered) -> Result<Values, NotMeasured> {
         let point = self.other_point(point_id, number)?;
         let key = (
             point,
@@ -180,7 +197,7 @@ impl<'a> Bench<'a> {
     }
 
     /// The point itself, or the one that differs from it as the number says.
-    fn other_point(&self, point_id: u32, number: &Numbered) -> Result<u32, String> {
+    fn other_point(&self, point_id: u32, number: &Numbered) -> Result<u32, NotMeasured> {
         if number.at.is_empty() {
             return Ok(point_id);
         }
@@ -194,7 +211,7 @@ impl<'a> Bench<'a> {
         found.map(|(id, _)| *id).ok_or_else(|| {
             let at: Vec<String> =
                 number.at.iter().map(|(f, level)| format!("{f} = {level}")).collect();
-            format!("this run has no point with {} to compare with", at.join(" and "))
+            NotMeasured::NoPoint { levels: at.join(" and ") }
         })
     }
 
@@ -202,32 +219,32 @@ impl<'a> Bench<'a> {
         self.summary.trials.iter().filter(move |end| end.point_id == point_id)
     }
 
-    fn why_none(&self, point_id: u32, number: &Numbered) -> String {
+    fn why_none(&self, point_id: u32, number: &Numbered) -> NotMeasured {
         let trials: Vec<&TrialEnd> = self.trials_of(point_id).collect();
         let lost =
             |end: &&&TrialEnd| matches!(end.status, TrialStatus::Failed | TrialStatus::Aborted);
         match (trials.first(), trials.iter().filter(lost).count()) {
-            (None, _) => "not run".to_owned(),
+            (None, _) => NotMeasured::NotRun,
             (Some(first), failed) if failed == trials.len() => {
                 let reason = first.reasons.first();
                 let reason =
                     reason.map_or(String::new(), |r| format!(": {}: {}", r.code, r.message));
                 match failed {
-                    1 => format!("the trial failed{reason}"),
-                    many => format!("all {many} trials failed{reason}"),
+                    1 => NotMeasured::TrialFailed { reason },
+                    trials => NotMeasured::AllFailed { trials, reason },
                 }
             }
-            _ => format!("no trial that counts has the {}", named(number)),
+            _ => NotMeasured::NoValue { number: named(number) },
         }
     }
 
-    /// What to know of a point's trials.
+    /// Notes on a point's degraded and failed trials.
     fn caveat(&self, point_id: u32) -> Vec<String> {
         let all = self.trials_of(point_id).count();
         let of = |status: &[TrialStatus]| -> Vec<&TrialEnd> {
             self.trials_of(point_id).filter(|end| status.contains(&end.status)).collect()
         };
-        let told = |ends: Vec<&TrialEnd>, what: &str| {
+        let describe = |ends: Vec<&TrialEnd>, what: &str| {
             let mut codes: Vec<&str> = ends
                 .iter()
                 .flat_map(|end| &end.reasons)
@@ -238,8 +255,8 @@ impl<'a> Bench<'a> {
             let codes = codes.join(", ");
             (!ends.is_empty()).then(|| format!("{} of {all} trials {what} ({codes})", ends.len()))
         };
-        let degraded = told(of(&[TrialStatus::Degraded]), "degraded");
-        let failed = told(of(&[TrialStatus::Failed, TrialStatus::Aborted]), "failed");
+        let degraded = describe(of(&[TrialStatus::Degraded]), "degraded");
+        let failed = describe(of(&[TrialStatus::Failed, TrialStatus::Aborted]), "failed");
         degraded.into_iter().chain(failed).collect()
     }
 }

@@ -116,7 +116,7 @@ pub fn failed_trials(run_dir: &Path, tables: &[String]) -> Result<Option<String>
         return Ok(None);
     }
     let run = RunDir::open(run_dir)?;
-    let counts = |end: &TrialEnd| Choice::default().takes(end.status);
+    let counts = |end: &TrialEnd| Choice::default().includes(end.status);
     let out: Vec<String> = named_trials(&run)
         .into_iter()
         .filter(|(end, _)| !counts(end))

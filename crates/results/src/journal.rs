@@ -74,7 +74,7 @@ pub enum Entry {
         /// When, as RFC 3339.
         started_utc: String,
     },
-    /// A trial began: whatever lies in its directories from before is void.
+    /// A trial began: earlier content of its directories is void.
     TrialBegin {
         /// Which point.
         point_id: u32,
@@ -108,7 +108,7 @@ pub struct TrialEnd {
     pub seed: u64,
     /// Of this trial.
     pub epoch: u64,
-    /// What it is worth.
+    /// The verdict's status.
     pub status: TrialStatus,
     /// Why it is not ok.
     pub reasons: Vec<Reason>,
@@ -121,14 +121,14 @@ pub struct TrialEnd {
     pub phases: Vec<PhaseRecord>,
     /// Each node's clock.
     pub clocks: BTreeMap<String, NodeClock>,
-    /// The congestion controls of the plan as the nodes had them in force, in the nodes' order.
+    /// The congestion controls of the plan as the nodes loaded them, in the nodes' order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub congestion_controls: Vec<InForce>,
+    pub congestion_controls: Vec<LoadedCc>,
 }
 
-/// One congestion control of the plan (`[cc.NAME]`) as one node's kernel had it.
+/// A congestion control of the plan (`[cc.NAME]`) as loaded into one node's kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct InForce {
+pub struct LoadedCc {
     /// Which node.
     pub node: String,
     /// The name in the plan.
@@ -188,7 +188,7 @@ impl PhaseRecord {
     }
 }
 
-/// What the journal says so far.
+/// State of a run according to its journal.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Replay {
     /// Of the plan, from the first line.
@@ -253,7 +253,7 @@ pub fn replay(bytes: &[u8], path: &Path) -> Result<Replay> {
 }
 
 impl Replay {
-    /// Takes the next entry.
+    /// Applies the next entry.
     pub(crate) fn on(&mut self, entry: Entry) {
         match entry {
             Entry::RunStart { plan_sha256, .. } => {
@@ -284,7 +284,7 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    /// A new one.
+    /// Creates a journal.
     pub(crate) fn create(dir: &Path) -> Result<Self> {
         let path = dir.join(FILE_NAME);
         let mut options = OpenOptions::new();
@@ -294,7 +294,7 @@ impl Journal {
         Ok(Self { file, path, state: Replay::default() })
     }
 
-    /// An existing one; cuts a torn tail off. Says how many bytes that was.
+    /// Opens an existing journal and cuts off a torn tail; also returns the tail's length in bytes.
     pub(crate) fn reopen(dir: &Path) -> Result<(Self, u64)> {
         let path = dir.join(FILE_NAME);
         let opened = OpenOptions::new().append(true).read(true).open(&path);
@@ -329,7 +329,7 @@ impl Journal {
         Ok(())
     }
 
-    /// What it says so far.
+    /// The state so far.
     pub(crate) fn state(&self) -> &Replay {
         &self.state
     }
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_json_and_reads_back() {
+    fn line_round_trips() {
         let line = line(&end(1, 2, 3)).unwrap();
         let value: serde_json::Value = serde_json::from_str(&line).unwrap();
         assert_eq!(value["event"], "trial_end");
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn a_journal_cut_at_any_byte_keeps_exactly_its_whole_lines() {
+    fn journal_cut_at_any_byte_keeps_complete_lines() {
         let entries = [begin(0, 1, 1), end(0, 1, 1), begin(1, 1, 2), end(1, 1, 2)];
         let text = text(&entries);
         let ends: Vec<usize> = text.match_indices('\n').map(|(i, _)| i + 1).collect();
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn one_flipped_bit_in_the_last_line_is_a_torn_tail() {
+    fn flipped_bit_in_last_line_is_a_torn_tail() {
         let mut bytes = text(&[begin(0, 1, 1), end(0, 1, 1)]).into_bytes();
         let last = bytes.len() - 30;
         bytes[last] ^= 1;
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_before_good_lines_is_refused_with_its_line() {
+    fn rejects_damage_before_valid_lines() {
         let mut bytes = text(&[begin(0, 1, 1), end(0, 1, 1)]).into_bytes();
         bytes[5] ^= 1;
         let error = replay(&bytes, Path::new("j")).unwrap_err();
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trial_begun_again_is_void_until_it_ends_again() {
+    fn restarted_trial_is_not_committed_until_it_ends() {
         let bytes = text(&[begin(0, 1, 1), end(0, 1, 1), begin(0, 1, 5)]);
         let state = replay(bytes.as_bytes(), Path::new("j")).unwrap();
         assert!(state.committed.is_empty());
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_of_a_later_version_is_passed_over() {
+    fn skips_entry_of_later_version() {
         let body = r#"{"event":"moon_phase","value":3}"#;
         let crc = crc32fast::hash(body.as_bytes());
         let later = format!("{},\"crc32\":\"{crc:08x}\"}}\n", &body[..body.len() - 1]);

@@ -1,12 +1,13 @@
-//! What a run leaves behind: the results directory, its tables, the verdict on each trial and the summary.
+//! Results of a run: the results directory, its tables, the verdict on each trial, summaries, figures and reports.
 //!
-//! - [`store`] makes a results directory, reopens it, and takes a trial's rows ([`trial`]) into it.
-//! - [`columns`] lists the columns of every table, in one place.
+//! - [`store`] creates and opens a results directory; [`trial`] writes a trial's rows into it.
+//! - [`columns`] defines the columns of every table.
 //! - [`journal`] is the append-only record that decides which trials exist.
-//! - [`verdict`] judges a trial while its rows go by.
-//! - [`report`] puts a run on one page for a browser; [`figure`] draws figures for a paper,
-//!   [`compare`] lays two runs side by side, [`export`] writes for other tools.
-//! - [`summary`] turns committed trials into means and confidence intervals; [`table`] prints them.
+//! - [`verdict`] judges a trial while its rows arrive.
+//! - [`report`] writes an HTML report, [`figure`] draws figures for papers, [`compare`] compares two runs, [`export`] writes
+//!   files for other tools.
+//! - [`summary`] computes means and confidence intervals over committed trials, [`expect`] judges the plan's claims,
+//!   [`summarize`] composes and writes both, [`table`] prints them.
 #![forbid(unsafe_code)]
 
 mod cells;

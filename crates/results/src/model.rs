@@ -1,4 +1,4 @@
-//! What the other modules name: trials and their status, clocks, a run's description, and which trials count.
+//! The types that the other modules share: trial keys and status, clocks, reasons, the description of a run.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -6,25 +6,25 @@ use std::path::PathBuf;
 use ccbench_proto::wire::NodeInfo;
 use serde::{Deserialize, Serialize};
 
-/// Version of the results directory's layout and of the tables' columns; grows when a reader must know.
+/// Version of the results directory's layout and of the tables' columns; incremented when readers must adapt.
 pub const SCHEMA_VERSION: u32 = 1;
 
-/// What a trial is worth.
+/// Status of a committed trial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TrialStatus {
-    /// Nothing speaks against it.
+    /// No check found a problem.
     Ok,
-    /// Complete, but something disturbed it: counted, and marked.
+    /// Complete, but a check found a disturbance: it counts in summaries and is marked.
     Degraded,
-    /// Not what the plan asked for: kept, but out of the summary unless asked for.
+    /// Not what the plan specifies: kept, but in summaries only with `--include-failed`.
     Failed,
-    /// Ended before its time; what had arrived is kept, and a resumed run does it again.
+    /// Ended early; the rows received so far are kept, and a resumed run repeats the trial.
     Aborted,
 }
 
 impl TrialStatus {
-    /// As it is written in `trials.parquet` and in the journal.
+    /// The value in `trials.parquet` and in the journal.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Ok => "ok",
@@ -41,14 +41,14 @@ impl std::fmt::Display for TrialStatus {
     }
 }
 
-/// What a complete trial is worth.
+/// Status of a trial that ran to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Status {
-    /// Nothing speaks against it.
+    /// No check found a problem.
     Ok,
-    /// Something disturbed it: counted, and marked.
+    /// A check found a disturbance.
     Degraded,
-    /// Not what the plan asked for.
+    /// Not what the plan specifies.
     Failed,
 }
 
@@ -62,17 +62,17 @@ impl From<Status> for TrialStatus {
     }
 }
 
-/// Why a trial is not ok.
+/// Why a trial is degraded, failed or aborted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reason {
     /// Stable name of the check: `cpu_bound`, `rows_dropped`, ...
     pub code: String,
-    /// For people: where, how much, against which limit.
+    /// For people: where, the measured value and the limit.
     pub message: String,
 }
 
 impl Reason {
-    /// A reason.
+    /// Creates a reason.
     pub fn new(code: &str, message: impl Into<String>) -> Self {
         Self { code: code.to_owned(), message: message.into() }
     }
@@ -81,109 +81,109 @@ impl Reason {
 /// What a trial is worth, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
-    /// The worst of the reasons.
+    /// The worst status among the reasons.
     pub status: Status,
-    /// Everything that speaks against it, worst first.
+    /// Every problem found, worst first.
     pub reasons: Vec<Reason>,
 }
 
-/// Which trial.
+/// Identifies one trial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TrialKey {
-    /// Which point.
+    /// Index of the point in the plan's matrix.
     pub point_id: u32,
-    /// Which repetition, from 1.
+    /// Repetition, from 1.
     pub trial: u16,
-    /// Of this trial.
+    /// Seed of this trial.
     pub seed: u64,
-    /// Grows with every trial; see [`crate::store::RunDir::next_epoch`].
+    /// Increases with every trial; see [`crate::store::RunDir::next_epoch`].
     pub epoch: u64,
 }
 
-/// Where a node's clock stands.
+/// Relation of a node's clock to the controller's.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeClock {
-    /// CLOCK_MONOTONIC of the trial's beginning on this node.
+    /// CLOCK_MONOTONIC of this node at the trial's start.
     pub t0_ns: u64,
     /// UTC nanoseconds on the controller's axis minus CLOCK_MONOTONIC nanoseconds of this node.
     pub realtime_offset_ns: i64,
-    /// The offset is wrong by at most this.
+    /// Upper bound of the offset's error.
     pub error_bound_ns: u64,
-    /// How it was measured.
+    /// How the offset was measured.
     pub source: String,
-    /// Round trip of the best exchange.
+    /// Round-trip time of the best exchange.
     pub rtt_ns: u64,
 }
 
-/// Each factor and its level at one point.
+/// Each factor with its level at one point.
 pub type Levels = Vec<(String, String)>;
 
-/// The level of a factor among these; `None` if it is not there.
+/// The level of a factor; `None` if the factor is absent.
 pub(crate) fn level_of<'a>(levels: &'a [(String, String)], factor: &str) -> Option<&'a str> {
     levels.iter().find(|(name, _)| name == factor).map(|(_, level)| level.as_str())
 }
 
-/// What a run is, for its provenance.
+/// Description of a run, written to `run.json` as its provenance.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunInfo {
-    /// Becomes part of the directory's name.
+    /// Part of the directory's name.
     pub plan_name: String,
     /// The plan as its author wrote it.
     pub plan_text: String,
-    /// The plan with defaults, presets and overrides written out.
+    /// The plan with defaults, presets and overrides resolved.
     pub resolved_text: String,
-    /// Of `resolved_text`, in hexadecimal.
+    /// SHA-256 of `resolved_text`, in hexadecimal.
     pub plan_sha256: String,
-    /// Every point: its id, and each factor's level.
+    /// Every point: its id and levels.
     pub points: Vec<(u32, Levels)>,
     /// Trials per point.
     pub repeat: u32,
-    /// The plan's.
+    /// The plan's seed.
     pub seed: u64,
     /// Of the controller.
     pub command_line: Vec<String>,
     /// Of the controller.
     pub ccbench_version: String,
-    /// When the command was given.
+    /// Start of the command.
     pub started_utc: jiff::Timestamp,
-    /// What each node said of itself.
+    /// Each node's description of itself.
     pub nodes: BTreeMap<String, NodeInfo>,
-    /// The testbed that ccbench built, for people; empty if it built none.
+    /// Description of the testbed that ccbench built; empty if it built none.
     pub topology: String,
-    /// What the testbed cannot do, each with its reason.
+    /// Limitations of the testbed, each with its reason.
     pub notes: Vec<String>,
     /// `--set` overrides.
     pub sets: Vec<String>,
-    /// Trace files, by their names under `traces/`.
+    /// Trace files by their names under `traces/`.
     pub traces: BTreeMap<PathBuf, Vec<u8>>,
-    /// Files of other tools that were imported; empty for a run.
+    /// Imported files of other tools; empty for a run.
     pub imported: Vec<Imported>,
 }
 
-/// A file of another tool.
+/// An imported file of another tool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Imported {
-    /// Its path, as given.
+    /// Its path as given.
     pub file: String,
-    /// Of its content, in hexadecimal.
+    /// SHA-256 of its content, in hexadecimal.
     pub sha256: String,
-    /// The node that it was put down to.
+    /// The node to which its rows were assigned.
     pub node: String,
-    /// The trial that it was put down to.
+    /// The trial to which its rows were assigned.
     pub trial: u16,
     /// Lines that are not empty.
     pub lines: u64,
-    /// Lines of which something is missing in the tables.
+    /// Lines that are not completely represented in the tables.
     pub unread: u64,
 }
 
-/// How a run stands.
+/// Status of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RunStatus {
-    /// A controller works on it, or died without a word.
+    /// A controller is working on it, or was killed.
     Running,
-    /// Every trial is there.
+    /// Every trial is committed.
     Complete,
     /// Stopped by the user; can be resumed.
     Interrupted,
@@ -192,7 +192,7 @@ pub enum RunStatus {
 }
 
 impl RunStatus {
-    /// As it is written in `run.json`.
+    /// The value in `run.json`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Running => "running",
@@ -203,18 +203,18 @@ impl RunStatus {
     }
 }
 
-/// Which trials count.
+/// Which trials a summary includes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Choice {
-    /// Failed and aborted ones too.
+    /// Also failed and aborted trials.
     pub include_failed: bool,
-    /// Only those without a flaw.
+    /// Only trials whose status is ok.
     pub only_ok: bool,
 }
 
 impl Choice {
-    /// Whether a trial with this verdict counts.
-    pub(crate) fn takes(self, status: TrialStatus) -> bool {
+    /// Whether a trial with this status is included.
+    pub(crate) fn includes(self, status: TrialStatus) -> bool {
         match status {
             TrialStatus::Ok => true,
             TrialStatus::Degraded => !self.only_ok,
@@ -223,7 +223,7 @@ impl Choice {
     }
 }
 
-/// A metric as people ask for it: `NAME` or `NAME:STAT`.
-pub(crate) fn name_and_stat(asked: &str) -> (&str, Option<&str>) {
-    asked.split_once(':').map_or((asked, None), |(name, stat)| (name, Some(stat)))
+/// Splits a metric as given on the command line: `NAME` or `NAME:STAT`.
+pub(crate) fn name_and_stat(metric: &str) -> (&str, Option<&str>) {
+    metric.split_once(':').map_or((metric, None), |(name, stat)| (name, Some(stat)))
 }

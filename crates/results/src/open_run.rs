@@ -9,7 +9,7 @@ use super::layout::{remove, trial_dir};
 use super::record::RunRecord;
 use crate::error::FileError;
 
-/// What a [`RunDir`] and its trials share.
+/// State that a run's directory handle and its trial writers share.
 #[derive(Debug)]
 pub(crate) struct OpenRun {
     pub(crate) path: PathBuf,

@@ -1,18 +1,18 @@
-//! The same work on each of several things, on the machine's processors.
+//! Parallel map over a slice with a bounded number of threads.
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Most things that are worked on at a time: bounds the memory on machines of many processors.
-const MOST_AT_A_TIME: usize = 8;
+/// Maximum number of threads: bounds memory on machines with many CPUs.
+const MAX_THREADS: usize = 8;
 
-/// Asked for once: it reads several files.
-static PROCESSORS: LazyLock<usize> =
+/// Read once: the call reads several files.
+static CPUS: LazyLock<usize> =
     LazyLock::new(|| std::thread::available_parallelism().map_or(1, usize::from));
 
-/// What `work` makes of each thing, in their order. A panic goes on in the caller.
+/// Applies `work` to each item and returns the results in order. A panic propagates to the caller.
 pub(crate) fn in_parallel<T: Sync, M: Send>(things: &[T], work: impl Fn(&T) -> M + Sync) -> Vec<M> {
-    let workers = PROCESSORS.min(MOST_AT_A_TIME).min(things.len());
+    let workers = CPUS.min(MAX_THREADS).min(things.len());
     let next = AtomicUsize::new(0);
     let take = || {
         let mut made = Vec::new();
@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_thing_is_worked_on_once_and_the_order_stays() {
+    fn maps_every_item_once_in_order() {
         let things: Vec<u32> = (0..1000).collect();
         assert_eq!(in_parallel(&things, |n| n * 2), (0..2000).step_by(2).collect::<Vec<_>>());
         assert_eq!(in_parallel(&[] as &[u32], |n| *n), Vec::<u32>::new());

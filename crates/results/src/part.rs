@@ -1,5 +1,5 @@
-//! Parquet files being written: rows gather in builders and leave them as row groups, so that a trial of any
-//! length needs the memory of one row group per table.
+//! Writes Parquet files: rows are buffered and written as row groups, so that a trial of any length needs the memory of
+//! one row group per table.
 
 use std::cmp::Ordering;
 use std::fs::File;
@@ -56,7 +56,7 @@ struct Writer {
     row_groups: usize,
 }
 
-/// What becomes of a [`Part`].
+/// A finished [`Part`].
 pub(crate) struct Finished {
     /// The table.
     pub(crate) table: &'static str,

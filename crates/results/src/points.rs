@@ -1,4 +1,4 @@
-//! `points.parquet`: what was varied, as numbers wherever it can be.
+//! `points.parquet`: the levels of each point, as numbers where possible.
 
 use std::path::Path;
 use std::str::FromStr;
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn levels_with_a_unit_have_their_numbers_beside_them() {
+    fn levels_with_units_have_a_numeric_column() {
         assert_eq!(
             of(&["10mbit", "1.5gbit"]),
             Some(("bps", vec![Some(10_000_000), Some(1_500_000_000)]))

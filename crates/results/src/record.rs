@@ -1,4 +1,4 @@
-//! `run.json`: where a run's numbers come from. Rewritten as a whole, atomically.
+//! `run.json`: provenance of a run. Replaced atomically.
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Write as _};
@@ -33,7 +33,7 @@ pub(crate) struct RunRecord {
     pub(crate) topology: String,
     /// Committed trials with their clocks; filled whenever the status changes.
     pub(crate) trials: Vec<TrialEnd>,
-    /// Whatever a reader should know: torn journal, leftovers removed.
+    /// Notes for readers: torn journal, removed leftovers.
     pub(crate) notes: Vec<String>,
     /// Files of other tools, if this is no run but an import.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -139,7 +139,7 @@ fn factors(info: &RunInfo) -> Vec<String> {
     names
 }
 
-/// Puts a file's new content in place of the old: a reader sees the one or the other, whatever dies when.
+/// Replaces a file atomically and durably: readers see the old or the new content, even after a crash.
 pub(crate) fn replace(dir: &Path, name: &str, bytes: &[u8]) -> Result<()> {
     let path = dir.join(name);
     let staged = staged(&path);
@@ -201,7 +201,7 @@ mod tests {
     use prost::Message as _;
 
     #[test]
-    fn every_field_of_a_nodes_description_is_recorded() {
+    fn records_every_field_of_node_info() {
         let set = prost_types::FileDescriptorSet::decode(wire::DESCRIPTORS).unwrap();
         let node = NodeInfo { interfaces: vec![wire::Interface::default()], ..Default::default() };
         let node = node_json(&node);

@@ -1,4 +1,4 @@
-//! The results directory: made once, reopened to resume or to read.
+//! The results directory: created once, opened to resume or to read.
 //!
 //! ```text
 //! results/<plan>-<utc>-<shorthash>/
@@ -43,7 +43,7 @@ type Result<T, E = StoreError> = std::result::Result<T, E>;
 #[derive(Debug)]
 pub struct RunDir {
     pub(crate) shared: OpenRun,
-    /// Read when first asked for.
+    /// Read on first use.
     plan: OnceLock<(Option<CheckedPlan>, Vec<String>)>,
     traced: OnceLock<Traced>,
 }
@@ -88,7 +88,7 @@ impl RunDir {
         Ok(Self::with(path, info.ccbench_version.clone(), record, Log::Write(journal)))
     }
 
-    /// Opens for reading: changes nothing, so it may be done while the run goes on.
+    /// Opens for reading. Changes nothing, so it is safe during a run.
     pub fn open(path: &Path) -> Result<Self> {
         let record = RunRecord::read(path)?;
         let file = path.join(journal::FILE_NAME);
@@ -98,8 +98,8 @@ impl RunDir {
         Ok(Self::with(path.to_path_buf(), version.unwrap_or_default(), record, Log::Read(replay)))
     }
 
-    /// Opens to go on with the run: takes the lock, cuts a torn journal, removes what uncommitted trials left,
-    /// and refuses another plan. [`RunDir::notes`] says what was done.
+    /// Opens to continue the run: takes the lock, cuts a torn journal, removes files of uncommitted trials, and rejects
+    /// another plan. [`RunDir::notes`] lists the repairs.
     pub fn resume(path: &Path, info: &RunInfo) -> Result<Self> {
         let mut record = RunRecord::read(path)?;
         if record.plan_sha256 != info.plan_sha256 {
@@ -144,23 +144,23 @@ impl RunDir {
         Self { shared, plan: OnceLock::new(), traced: OnceLock::new() }
     }
 
-    /// Where it is.
+    /// Path of the directory.
     pub fn path(&self) -> &Path {
         &self.shared.path
     }
 
-    /// Which of its traces are left out, and what was mended when the run was resumed, oldest first.
+    /// Notes: traces that are left out and why, and repairs when the run was resumed, oldest first.
     pub fn notes(&self) -> Vec<String> {
         let mended = self.shared.state().record.notes.clone();
         self.plan_and_notes().1.iter().cloned().chain(mended).collect()
     }
 
-    /// As `run.json` says.
+    /// The status in `run.json`.
     pub fn status(&self) -> RunStatus {
         self.shared.state().record.status
     }
 
-    /// Trials that a resumed run need not do again: committed as ok, degraded or failed, with every file that the
+    /// Trials that a resumed run does not repeat: committed as ok, degraded or failed, with every file that the
     /// journal names still there. An aborted trial is not among them.
     pub fn finished(&self) -> BTreeSet<(u32, u16)> {
         let state = self.shared.state();
@@ -198,7 +198,7 @@ impl RunDir {
         self.shared.state().log.replay().committed.values().cloned().collect()
     }
 
-    /// The plan that it was made for; `None` if it cannot be read, or nothing was planned.
+    /// The plan of the run; `None` if it cannot be read, or nothing was planned.
     pub fn plan(&self) -> Option<&CheckedPlan> {
         self.plan_and_notes().0.as_ref()
     }
@@ -212,7 +212,7 @@ impl RunDir {
             let (traces, left_out) = stored::stored(&self.shared.path, &files);
             let mut notes: Vec<String> = left_out
                 .iter()
-                .map(|why| format!("{why}; what its links let pass is not known"))
+                .map(|why| format!("{why}; the capacity of its links is unknown"))
                 .collect();
             let known = check::read_with(&text, &[], traces);
             // Traces that are not the plan's say nothing of it.
@@ -234,7 +234,7 @@ impl RunDir {
         })
     }
 
-    /// How many trials the plan has.
+    /// Number of trials in the plan.
     pub fn planned(&self) -> u32 {
         let state = self.shared.state();
         state.record.repeat * state.record.points.len() as u32

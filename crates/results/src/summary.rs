@@ -63,7 +63,7 @@ pub struct Summary {
 
 /// The numbers of the trials that count.
 pub fn compute(run: &RunDir, choice: Choice) -> Result<Summary> {
-    compute_of(run, |end| choice.takes(end.status))
+    compute_of(run, |end| choice.includes(end.status))
 }
 
 /// As [`compute`], of the trials that `takes` says.
@@ -193,7 +193,7 @@ impl Summary {
         for end in &self.trials {
             *lost.entry(end.point_id).or_default() += 1;
         }
-        for end in self.trials.iter().filter(|end| Choice::default().takes(end.status)) {
+        for end in self.trials.iter().filter(|end| Choice::default().includes(end.status)) {
             lost.remove(&end.point_id);
         }
         lost.retain(|id, _| self.point_rows.iter().all(|row| row.point_id != *id));

@@ -24,7 +24,7 @@ use rustix::io::Errno;
 
 use super::cells::Axis;
 use super::columns::ClockRow;
-use super::journal::{Entry, InForce, PhaseRecord, TrialEnd};
+use super::journal::{Entry, LoadedCc, PhaseRecord, TrialEnd};
 use super::layout::{STAGING, trial_dir};
 use super::model::{NodeClock, Reason, SCHEMA_VERSION, TrialKey, TrialStatus, Verdict};
 use super::open_run::OpenRun;
@@ -51,13 +51,13 @@ pub struct TrialWriter<'a> {
     key: TrialKey,
     phases: Vec<PhaseRecord>,
     clocks: BTreeMap<String, NodeClock>,
-    congestion_controls: Vec<InForce>,
+    congestion_controls: Vec<LoadedCc>,
     staging: PathBuf,
     writing: Writing,
     /// Nodes and names of the raw files so far.
     raw: BTreeSet<(String, String)>,
     /// UTC as the lab's machine has it; without one the controller's own clock counts.
-    told_utc_ns: Option<u64>,
+    machine_utc_ns: Option<u64>,
 }
 
 impl<'a> TrialWriter<'a> {
@@ -96,7 +96,7 @@ impl<'a> TrialWriter<'a> {
             phases: phases.iter().map(PhaseRecord::from).collect(),
             writing: Writing::start(files)?,
             raw: BTreeSet::new(),
-            told_utc_ns: None,
+            machine_utc_ns: None,
             clocks,
             congestion_controls: vec![],
             staging,
@@ -137,14 +137,14 @@ impl<'a> TrialWriter<'a> {
         self.writing.finished().await;
     }
 
-    /// From now on it is this late for the controller's own events: in the lab, what the machine's clock says.
-    pub fn tell_time(&mut self, utc_ns: u64) {
-        self.told_utc_ns = Some(utc_ns);
+    /// Sets the time of the controller's next events: in the lab, the machine's clock.
+    pub fn set_time(&mut self, utc_ns: u64) {
+        self.machine_utc_ns = Some(utc_ns);
     }
 
     /// UTC of the controller, which is its axis, in nanoseconds since 1970.
     fn now_ns(&self) -> u64 {
-        self.told_utc_ns.unwrap_or_else(|| crate::clock::realtime_ns().unsigned_abs())
+        self.machine_utc_ns.unwrap_or_else(|| crate::clock::realtime_ns().unsigned_abs())
     }
 
     /// Takes one message of a node's stream. Raw pieces go to the node's raw files; `Done` becomes an event
@@ -190,7 +190,7 @@ impl<'a> TrialWriter<'a> {
             format!("{node}: {} as {} by {via} ({})", cc.algorithm, cc.kernel_name, cc.why);
         let data = NodeCongestionControl { node: node.to_owned(), cc: Some(cc.clone()) };
         self.note(Kind::CongestionControl(data), &cc.name, &message)?;
-        self.congestion_controls.push(InForce {
+        self.congestion_controls.push(LoadedCc {
             node: node.to_owned(),
             name: cc.name,
             algorithm: cc.algorithm,

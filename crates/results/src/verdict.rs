@@ -1,7 +1,7 @@
-//! Judges a trial while its rows go by: a few counters per flow, link and host, and no second pass over the files.
+//! Judges a trial while its rows arrive: a few counters per flow, link and host, without a second pass over the files.
 //!
-//! Each check sits in a file of its own with the limits that it applies and why: [`host`], [`link`], [`flow`], `begin`, [`ecn`],
-//! [`path`], [`probe`] and `version`. A trial is as bad as the worst thing found.
+//! Each check is a module with its limits and their reasons: [`host`], [`link`], [`flow`], `begin`, [`ecn`],
+//! [`path`], [`probe`] and `version`. The worst problem decides the status.
 
 use std::collections::BTreeMap;
 
@@ -45,12 +45,11 @@ pub struct Judge {
     probes: ProbeCheck,
     ecn: EcnCheck,
     unreadable: Unreadable,
-    told: Findings,
+    findings: Findings,
 }
 
 impl Judge {
-    /// For one trial of a point, with what each node said of itself and where its clock stood. A node without a clock
-    /// counts as lost.
+    /// For one trial of a point, with each node's description and clock. A node without a clock counts as lost.
     pub fn new(
         plan: &CheckedPlan,
         nodes: &BTreeMap<String, NodeInfo>,
@@ -71,12 +70,12 @@ impl Judge {
             probes: ProbeCheck::new(plan),
             ecn: EcnCheck::new(plan),
             unreadable: Unreadable::new(nodes),
-            told: Findings::default(),
+            findings: Findings::default(),
         }
     }
 
-    /// Takes one message of a node's stream.
-    pub fn see(&mut self, node: &str, event: &RunEvent) {
+    /// Updates the checks with one message of a node's stream.
+    pub fn observe(&mut self, node: &str, event: &RunEvent) {
         let Some(&span) = self.spans.get(node) else { return };
         let Some(of) = &event.of else { return self.unreadable.add_message(node) };
         match of {
@@ -94,7 +93,7 @@ impl Judge {
             Of::LinkTiming(row) => self.links.timing(node, row),
             Of::HostSample(row) => self.hosts.sample(node, span, row),
             Of::Event(row) => self.event(node, row),
-            Of::AckCount(row) => acks::lost(node, row, &mut self.told),
+            Of::AckCount(row) => acks::lost(node, row, &mut self.findings),
             Of::Probe(row) => self.probes.row(row),
             Of::LinkPacket(_) | Of::CcState(_) | Of::Raw(_) | Of::Done(_) => {}
             Of::Acks(_) | Of::TcpEvents(_) => {}
@@ -117,8 +116,8 @@ impl Judge {
             Kind::BaseRtt(rtt) => self.paths.base_rtt(node, &event.subject, rtt),
             Kind::Ecn(ecn) => self.ecn.event(node, group, ecn),
             Kind::Capture(capture) => self.capture(node, event, capture),
-            Kind::CcInForce(start) => begin::began(node, group, start, &mut self.told),
-            Kind::CcSockets(sockets) => begin::sockets(node, group, sockets, &mut self.told),
+            Kind::CcInForce(start) => begin::began(node, group, start, &mut self.findings),
+            Kind::CcSockets(sockets) => begin::sockets(node, group, sockets, &mut self.findings),
             _ => {}
         }
         let status = match kind.severity() {
@@ -126,30 +125,34 @@ impl Judge {
             Severity::Degraded => Status::Degraded,
             Severity::Failed => Status::Failed,
         };
-        self.told.add(status, kind.name(), format!("{node}: {}: {}", event.subject, event.message));
+        self.findings.add(
+            status,
+            kind.name(),
+            format!("{node}: {}: {}", event.subject, event.message),
+        );
     }
 
     /// Packets that are not in a capture's files.
     fn capture(&mut self, node: &str, event: &Event, capture: &Capture) {
         let message = || format!("{node}: {}: {}", event.subject, event.message);
         if capture.dropped() > 0 {
-            self.told.add(Status::Degraded, "capture_dropped", message());
+            self.findings.add(Status::Degraded, "capture_dropped", message());
         }
         if capture.left_out() > 0 {
-            self.told.add(Status::Degraded, "capture_full", message());
+            self.findings.add(Status::Degraded, "capture_full", message());
         }
     }
 
-    /// The verdict. `done` holds the last message of every node whose stream ended as it should; each of `errors`
-    /// fails the trial.
+    /// The verdict. `done` holds the `Done` message of every node whose stream ended properly; each of `errors` fails the
+    /// trial.
     pub fn finish(self, done: &BTreeMap<String, Done>, errors: &[String]) -> Verdict {
-        let mut findings = self.told;
+        let mut findings = self.findings;
         for error in errors {
             findings.add(Status::Failed, "error", error.clone());
         }
         for node in self.spans.keys().filter(|node| !done.contains_key(*node)) {
             let message =
-                format!("{node}: its stream ended without a last word; rows may be missing");
+                format!("{node}: its stream ended without a `Done` message; rows may be missing");
             findings.add(Status::Failed, "node_lost", message);
         }
         for (node, done) in done {

@@ -1,8 +1,8 @@
-//! The thread that writes a trial's files: sorting, encoding and compressing rows takes long enough that a node would go
-//! without an answer if the thread that reads the nodes' streams did it.
+//! The thread that writes a trial's files. Sorting, encoding and compressing rows on the thread that reads the nodes'
+//! streams would delay the nodes.
 //!
-//! Rows reach it by a queue of [`QUEUE_ROWS`]. A full queue stops the reading of streams, so that the agents' own bounded
-//! ways fill up and count what they lose. An error ends the thread and is told by every later call.
+//! Rows reach it through a queue of [`QUEUE_ROWS`]. A full queue stops the reading of streams; then the agents' own bounded
+//! queues fill up and count what they drop. An error ends the thread, and every later call returns it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::{File, OpenOptions};
@@ -37,12 +37,12 @@ pub enum WriteError {
     Panicked,
 }
 
-/// Rows that wait at most, and one message more: two row groups, about 10 MB of `acks`.
+/// Capacity of the queue, which one message may exceed: two row groups, about 10 MB of `acks`.
 const QUEUE_ROWS: usize = 2 * ROW_GROUP_ROWS;
-/// A message counts as so many rows at least: a single one is as large as a dozen in a batch.
-const LEAST_ROWS: usize = 16;
-/// So much of a raw file counts as a row.
-const RAW_BYTES_OF_A_ROW: usize = 256;
+/// Minimum number of rows a message counts as: a single one is as large as a dozen in a batch.
+const MIN_ROWS: usize = 16;
+/// Bytes of a raw file that count as one row.
+const RAW_BYTES_PER_ROW: usize = 256;
 
 /// One thing to write.
 pub(super) struct Job {
@@ -53,31 +53,31 @@ pub(super) struct Job {
 
 #[expect(clippy::large_enum_variant, reason = "nearly all are rows, and a box for each costs more")]
 pub(super) enum What {
-    /// A node said this, by its own clock.
+    /// A row of a node, by the node's clock.
     Row(Of),
     /// The controller's event, by the controller's clock.
     Note(wire::Event),
-    /// Where the node's clock stood.
+    /// Relation of the node's clock to the controller's.
     Clock(ClockRow),
 }
 
 impl Job {
-    /// How many rows of a batch it is as large as, about.
+    /// Its approximate size in rows of a batch.
     fn rows(&self) -> usize {
         let rows = match &self.what {
             What::Row(Of::Acks(batch)) => batch.at_ns.len(),
             What::Row(Of::TcpEvents(batch)) => batch.events.len(),
-            What::Row(Of::Raw(piece)) => piece.data.len() / RAW_BYTES_OF_A_ROW,
+            What::Row(Of::Raw(piece)) => piece.data.len() / RAW_BYTES_PER_ROW,
             _ => 1,
         };
-        rows.max(LEAST_ROWS)
+        rows.max(MIN_ROWS)
     }
 }
 
-/// What is written, by table.
+/// The written files by table.
 pub(super) type Written = Vec<Finished>;
 
-/// The thread, and the way to it. Dropped, it ends without finishing its files.
+/// Handle of the thread. Dropping it ends the thread without finishing the files.
 pub(super) struct Writing {
     queue: Arc<Queue>,
     thread: Option<JoinHandle<()>>,
@@ -129,7 +129,7 @@ impl Writing {
 
     fn join(&mut self) {
         if let Some(thread) = self.thread.take() {
-            // A panic was noted by `Mourner`.
+            // `PanicGuard` recorded a panic.
             let _ = thread.join();
         }
     }
@@ -143,7 +143,7 @@ impl Drop for Writing {
 }
 
 fn work(queue: &Queue, mut files: Files) {
-    let mourner = Mourner(queue);
+    let guard = PanicGuard(queue);
     let ended = loop {
         match queue.next() {
             Ok(job) => {
@@ -156,13 +156,13 @@ fn work(queue: &Queue, mut files: Files) {
         }
     };
     queue.end(ended.map_err(|error| Arc::new(WriteError::File(error))));
-    drop(mourner);
+    drop(guard);
 }
 
-/// Says so if the thread panics: nobody waits for a dead one.
-struct Mourner<'a>(&'a Queue);
+/// Records the end of the thread if it panics, so that waiters return.
+struct PanicGuard<'a>(&'a Queue);
 
-impl Drop for Mourner<'_> {
+impl Drop for PanicGuard<'_> {
     fn drop(&mut self) {
         self.0.end(Err(Arc::new(WriteError::Panicked)));
     }
@@ -172,12 +172,12 @@ impl Drop for Mourner<'_> {
 #[derive(Default)]
 struct Queue {
     state: Mutex<State>,
-    /// For the thread: there is something to do.
+    /// Notified when there is work for the thread.
     work: Condvar,
-    /// For whoever waits for room.
+    /// Notified when there is room.
     room: Condvar,
-    /// The same, and for the end.
-    told: Notify,
+    /// The same for async waiters, also notified at the end.
+    changed: Notify,
 }
 
 #[derive(Default)]
@@ -235,7 +235,7 @@ impl Queue {
                 if state.full && state.rows <= QUEUE_ROWS / 2 {
                     state.full = false;
                     self.room.notify_one();
-                    self.told.notify_one();
+                    self.changed.notify_one();
                 }
                 return Ok(job);
             }
@@ -246,7 +246,7 @@ impl Queue {
         }
     }
 
-    /// Nothing will be written any more. The first end counts.
+    /// Records the end of writing; the first call wins.
     fn end(&self, ended: Result<Written, Arc<WriteError>>) {
         let mut state = self.state();
         state.ended.get_or_insert(ended);
@@ -255,7 +255,7 @@ impl Queue {
         drop(state);
         drop(left);
         self.room.notify_one();
-        self.told.notify_one();
+        self.changed.notify_one();
     }
 
     fn want(&self, wanted: Wanted) {
@@ -263,15 +263,15 @@ impl Queue {
         self.work.notify_one();
     }
 
-    /// Completes when it is so. One task waits at a time.
-    async fn until(&self, so: impl Fn(&State) -> bool) {
-        while !so(&self.state()) {
-            self.told.notified().await;
+    /// Completes when the condition holds. One task waits at a time.
+    async fn until(&self, condition: impl Fn(&State) -> bool) {
+        while !condition(&self.state()) {
+            self.changed.notified().await;
         }
     }
 }
 
-/// Everything that a trial's files are made of. Only the thread has it.
+/// The files of a trial while they are written; owned by the thread.
 pub(super) struct Files {
     pub(super) point_id: u32,
     pub(super) trial: u16,
@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn rows_wait_when_two_row_groups_are_ahead_of_them_until_one_is_written() {
+    async fn full_queue_blocks_until_one_row_group_is_written() {
         let queue = Arc::new(Queue::default());
         for _ in 0..64 {
             assert!(is_ready(&queue).await);
@@ -465,31 +465,31 @@ mod tests {
         assert!(queue.next().is_ok());
         waiting.await;
         pushing.join().unwrap().unwrap();
-        assert_eq!(queue.state().rows, 32 * 1024 + LEAST_ROWS);
+        assert_eq!(queue.state().rows, 32 * 1024 + MIN_ROWS);
     }
 
     #[test]
     fn large_raw_pieces_count_for_many_rows() {
         let raw = |bytes| wire::Raw { name: "x".into(), data: vec![0; bytes] };
         let rows = |bytes| Job { node: "src".into(), what: What::Row(Of::Raw(raw(bytes))) }.rows();
-        assert_eq!((rows(0), rows(512 << 10)), (LEAST_ROWS, 2048));
+        assert_eq!((rows(0), rows(512 << 10)), (MIN_ROWS, 2048));
     }
 
     #[test]
-    fn whoever_waits_for_room_learns_of_the_threads_end() {
+    fn waiting_push_returns_when_the_thread_ends() {
         let queue = Arc::new(Queue::default());
         queue.push(batch(QUEUE_ROWS)).unwrap();
         let pushing = std::thread::spawn({
             let queue = Arc::clone(&queue);
             move || queue.push(batch(1))
         });
-        drop(Mourner(&queue));
+        drop(PanicGuard(&queue));
         let error = pushing.join().unwrap().unwrap_err();
         assert!(error.to_string().contains("panicked"), "{error}");
     }
 
     #[test]
-    fn a_writer_that_is_dropped_takes_its_thread_with_it() {
+    fn dropping_the_writer_ends_its_thread() {
         let dir = tempfile::tempdir().unwrap();
         let axis = Axis { t0_ns: 0, realtime_offset_ns: 0, phases: vec![] };
         let staging = (dir.path().to_path_buf(), 4);

@@ -306,7 +306,7 @@ fn made_of<const N: usize>(root: &Path, trials: [(u32, u16, f64, Verdict); N]) -
 }
 
 #[test]
-fn the_summary_of_made_up_flows_is_what_they_were_made_of() {
+fn summary_reproduces_known_values() {
     let root = tempfile::tempdir().unwrap();
     let path = made_up(root.path());
     let summary = summarize::summarize(&path, Choice::default()).unwrap();
@@ -370,7 +370,7 @@ fn the_summary_of_made_up_flows_is_what_they_were_made_of() {
 }
 
 #[test]
-fn the_written_summary_and_the_printed_table_are_the_golden_ones() {
+fn written_summary_and_printed_table_match_golden_files() {
     let root = tempfile::tempdir().unwrap();
     let path = made_up(root.path());
     let summary = summarize::summarize(&path, Choice::default()).unwrap();
@@ -393,7 +393,7 @@ fn the_written_summary_and_the_printed_table_are_the_golden_ones() {
 }
 
 #[test]
-fn the_name_of_a_factor_is_broken_behind_dots_and_underscores_only() {
+fn factor_names_wrap_after_dots_and_underscores_only() {
     let root = tempfile::tempdir().unwrap();
     let path = made_up(root.path());
     with_long_factor(&path);
@@ -409,7 +409,7 @@ fn the_name_of_a_factor_is_broken_behind_dots_and_underscores_only() {
 }
 
 #[test]
-fn every_number_of_a_summary_is_a_metric_that_a_claim_can_name() {
+fn every_summary_number_is_a_known_metric() {
     let root = tempfile::tempdir().unwrap();
     let path = made_up(root.path());
     let summary = RunSummary::compute(&path, Choice::default()).unwrap();
@@ -422,7 +422,7 @@ fn every_number_of_a_summary_is_a_metric_that_a_claim_can_name() {
 }
 
 #[test]
-fn without_intervals_throughput_is_what_was_acknowledged_and_a_note_says_so() {
+fn without_intervals_throughput_uses_acknowledged_bytes_with_a_note() {
     let root = tempfile::tempdir().unwrap();
     let run = RunDir::create(root.path(), &info()).unwrap();
     let mut writer = begin(&run, 0, 1);
@@ -465,7 +465,7 @@ flows = ["under_test"]
 );
 
 #[test]
-fn what_drains_after_a_groups_end_is_no_phase_of_its_own() {
+fn draining_after_a_groups_stop_is_not_a_phase() {
     let root = tempfile::tempdir().unwrap();
     let run = RunDir::create(root.path(), &RunInfo { resolved_text: ENDS_EARLY.into(), ..info() })
         .unwrap();
@@ -484,7 +484,7 @@ fn what_drains_after_a_groups_end_is_no_phase_of_its_own() {
 
 /// As [`ENDS_EARLY`], but that `cross` must begin where the made-up one is a second late.
 #[test]
-fn a_group_that_is_late_is_marked_and_all_flows_together_stay_within_the_phase() {
+fn late_group_is_marked_and_net_metrics_stay_within_the_phase() {
     let root = tempfile::tempdir().unwrap();
     let text = ENDS_EARLY.replace("[\"under_test\"]", "[\"under_test\", \"cross\"]");
     let run = RunDir::create(root.path(), &RunInfo { resolved_text: text, ..info() }).unwrap();
@@ -517,7 +517,7 @@ fn a_group_that_is_late_is_marked_and_all_flows_together_stay_within_the_phase()
 }
 
 #[test]
-fn what_cannot_be_written_can_still_be_printed_and_leaves_nothing_half_done() {
+fn unwritable_summary_is_still_printed_without_partial_files() {
     let root = tempfile::tempdir().unwrap();
     let path = made_up(root.path());
     // As root no mode keeps a file from being replaced; a directory in its place does.
@@ -533,7 +533,7 @@ fn what_cannot_be_written_can_still_be_printed_and_leaves_nothing_half_done() {
 }
 
 #[test]
-fn a_run_without_a_committed_trial_is_summarised_as_empty() {
+fn run_without_committed_trials_has_an_empty_summary() {
     let root = tempfile::tempdir().unwrap();
     let run = RunDir::create(root.path(), &info()).unwrap();
     let summary = summarize::summarize(run.path(), Choice::default()).unwrap();
@@ -546,7 +546,7 @@ fn a_run_without_a_committed_trial_is_summarised_as_empty() {
 }
 
 #[test]
-fn a_directory_that_is_no_run_is_refused_with_the_way_out() {
+fn rejects_directory_that_is_not_a_run_with_a_hint() {
     let root = tempfile::tempdir().unwrap();
     let error = summarize::summarize(root.path(), Choice::default()).unwrap_err();
     assert!(matches!(error, SummaryError::Store(StoreError::NotResults { .. })));
@@ -561,7 +561,7 @@ fn a_directory_that_is_no_run_is_refused_with_the_way_out() {
 }
 
 #[test]
-fn a_resumed_run_knows_what_is_left_and_keeps_the_provenance_of_both_sessions() {
+fn resumed_run_keeps_finished_trials_and_both_sessions() {
     let root = tempfile::tempdir().unwrap();
     let run = RunDir::create(root.path(), &info()).unwrap();
     let path = run.path().to_path_buf();

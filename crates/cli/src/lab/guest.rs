@@ -172,7 +172,7 @@ impl<'a> GuestTrial<'a> {
                 if let Some(wire::run_event::Of::HostSample(sample)) = &event.of {
                     progress.tick(Micros::new(sample.at_ns.saturating_sub(self.t0_ns) / 1000));
                     let utc_ns = sample.at_ns.saturating_add_signed(self.utc_minus_guest_ns);
-                    recorder.writer.tell_time(utc_ns);
+                    recorder.writer.set_time(utc_ns);
                 }
                 progress.record(&row.node, &event);
                 recorder.record(&row.node, event)?;
@@ -215,7 +215,7 @@ impl<'a> GuestTrial<'a> {
         let judge = Judge::new(&self.point.plan, &self.infos, &clocks);
         let writer = self.dir.begin_announced(self.key, &phases, clocks)?;
         let mut recorder = TrialRecorder::new(writer, judge);
-        recorder.writer.tell_time(self.t0_ns.saturating_add_signed(self.utc_minus_guest_ns));
+        recorder.writer.set_time(self.t0_ns.saturating_add_signed(self.utc_minus_guest_ns));
         recorder.record_prepared(std::mem::take(&mut self.replies))?;
         self.recorder = Some(recorder);
         Ok(())

@@ -2,14 +2,14 @@
 
 use ccbench_proto::plan::expect::Test;
 
-/// What became of a claim.
+/// Result of judging a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// The mean over trials is as claimed.
+    /// The mean over trials is within the limits.
     Holds,
     /// It is not.
     DoesNotHold,
-    /// There is no such number.
+    /// There is no such number in the summary.
     NotMeasured,
 }
 

@@ -96,7 +96,7 @@ fn ok(point_id: u32) -> Vec<TrialEnd> {
 const SRTT: &str = "\n[[expect]]\nclaim = \"c\"\nmetric = \"srtt\"\ngroup = \"long\"\n";
 
 #[test]
-fn a_claim_holds_or_not_by_the_mean_and_its_interval_is_told() {
+fn mean_decides_a_claim_and_interval_across_the_limit_is_noted() {
     let rows =
         (1..=3).map(|trial| row(0, trial, "loaded", "srtt", 24_000.0 + 1000.0 * f64::from(trial)));
     let summary = summary(rows.collect(), ok(0));
@@ -120,7 +120,7 @@ fn a_claim_holds_or_not_by_the_mean_and_its_interval_is_told() {
 }
 
 #[test]
-fn ratios_are_of_the_same_repetition() {
+fn ratios_pair_the_same_repetition() {
     let mut rows = Vec::new();
     for (trial, alone) in [(1, 10.0), (2, 20.0), (3, 40.0)] {
         rows.push(row(0, trial, "alone", "srtt", alone));
@@ -150,7 +150,7 @@ fn ratios_are_of_the_same_repetition() {
 }
 
 #[test]
-fn what_was_not_measured_says_why() {
+fn unmeasured_claim_has_a_reason() {
     let failed = vec![Reason::new("not_run", "no such congestion control")];
     let mut trials: Vec<TrialEnd> =
         (1..=2).map(|trial| end(0, trial, TrialStatus::Failed, failed.clone())).collect();
@@ -179,7 +179,7 @@ fn what_was_not_measured_says_why() {
 }
 
 #[test]
-fn the_table_fits_and_says_what_it_must() {
+fn printed_claims_fit_the_width() {
     let rows = (1..=3).map(|trial| row(0, trial, "loaded", "srtt", 513_000.0 + f64::from(trial)));
     let summary = summary(rows.collect(), ok(0));
     let long = "Beside a long-lived flow and with the large queue of a hundred packets the round trip is half a second";
@@ -203,7 +203,7 @@ fn the_table_fits_and_says_what_it_must() {
 }
 
 #[test]
-fn the_table_of_a_file_has_a_row_for_every_claim() {
+fn expectations_table_has_a_row_for_every_claim() {
     let summary = summary(vec![row(0, 1, "loaded", "srtt", 2000.0)], vec![]);
     let found = judged(&format!("{SRTT}phase = \"loaded\"\nabove = \"1ms\"\n"), &summary);
     let frame = frame(&found).unwrap();

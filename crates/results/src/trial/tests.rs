@@ -104,7 +104,7 @@ fn leftovers(run: &RunDir) -> Vec<PathBuf> {
 }
 
 #[test]
-fn a_crash_after_any_number_of_renames_leaves_no_trial_and_a_resumed_run_does_it_again() {
+fn crash_between_renames_leaves_no_trial_and_resume_repeats_it() {
     for renames in 0..=5 {
         let root = tempfile::tempdir().unwrap();
         let run = RunDir::create(root.path(), &info()).unwrap();
@@ -135,7 +135,7 @@ fn a_crash_after_any_number_of_renames_leaves_no_trial_and_a_resumed_run_does_it
 }
 
 #[test]
-fn a_crash_after_the_last_journal_line_leaves_a_committed_trial() {
+fn crash_after_trial_end_line_leaves_a_committed_trial() {
     let root = tempfile::tempdir().unwrap();
     let run = RunDir::create(root.path(), &info()).unwrap();
     assert!(filled(&run, 2).publish(TrialStatus::Ok, &[], 6).unwrap());
@@ -149,7 +149,7 @@ fn a_crash_after_the_last_journal_line_leaves_a_committed_trial() {
 }
 
 #[test]
-fn a_torn_last_line_is_cut_off_and_said_and_its_trial_is_done_again() {
+fn torn_last_line_is_cut_off_noted_and_its_trial_repeated() {
     let root = tempfile::tempdir().unwrap();
     let run = RunDir::create(root.path(), &info()).unwrap();
     filled(&run, 1).commit(&good()).unwrap();
@@ -170,7 +170,7 @@ fn a_torn_last_line_is_cut_off_and_said_and_its_trial_is_done_again() {
 }
 
 #[test]
-fn an_abandoned_trial_is_readable_marked_and_done_again() {
+fn abandoned_trial_is_readable_marked_and_repeated() {
     let root = tempfile::tempdir().unwrap();
     let run = RunDir::create(root.path(), &info()).unwrap();
     filled(&run, 1).abandon("interrupted").unwrap();
@@ -185,7 +185,7 @@ fn an_abandoned_trial_is_readable_marked_and_done_again() {
 }
 
 #[test]
-fn a_trial_that_could_not_be_prepared_is_recorded_as_failed_and_can_be_done_again() {
+fn trial_that_cannot_be_prepared_is_recorded_as_failed() {
     let root = tempfile::tempdir().unwrap();
     let run = RunDir::create(root.path(), &info()).unwrap();
     filled(&run, 1).commit(&good()).unwrap();
@@ -212,7 +212,7 @@ fn a_trial_that_could_not_be_prepared_is_recorded_as_failed_and_can_be_done_agai
 }
 
 #[test]
-fn resuming_with_another_plan_or_while_another_process_writes_is_refused() {
+fn resume_rejects_another_plan_and_a_locked_run() {
     let root = tempfile::tempdir().unwrap();
     let run = RunDir::create(root.path(), &info()).unwrap();
     let other = RunInfo { plan_sha256: "fedcba9876543210".into(), ..info() };
@@ -226,7 +226,7 @@ fn resuming_with_another_plan_or_while_another_process_writes_is_refused() {
 }
 
 #[test]
-fn the_controllers_events_have_its_time_and_rows_without_an_instant_have_none() {
+fn controller_events_have_its_time_and_rows_without_instant_none() {
     let root = tempfile::tempdir().unwrap();
     let run = RunDir::create(root.path(), &info()).unwrap();
     let mut writer = filled(&run, 1);
@@ -267,7 +267,7 @@ fn the_controllers_events_have_its_time_and_rows_without_an_instant_have_none() 
 }
 
 #[test]
-fn the_parameters_in_force_are_in_the_runs_record_also_when_it_goes_on() {
+fn loaded_cc_parameters_are_recorded_also_after_resume() {
     let root = tempfile::tempdir().unwrap();
     let run = RunDir::create(root.path(), &info()).unwrap();
     let mut writer = filled(&run, 1);
@@ -313,7 +313,7 @@ fn raw_files_cannot_leave_their_directory() {
 }
 
 #[test]
-fn counters_come_back_as_they_were() {
+fn counters_round_trip() {
     let root = tempfile::tempdir().unwrap();
     let run = RunDir::create(root.path(), &info()).unwrap();
     let mut writer = run.begin_trial(key(&run, 1), &phases(), clocks()).unwrap();
@@ -360,7 +360,7 @@ fn in_small_groups(run: &RunDir, trial: u16) -> TrialWriter<'_> {
 }
 
 #[test]
-fn many_rows_become_row_groups_and_a_small_table_is_sorted_by_flow() {
+fn rows_become_row_groups_sorted_by_flow() {
     let root = tempfile::tempdir().unwrap();
     let mut run = RunDir::create(root.path(), &info()).unwrap();
     filled(&run, 1).commit(&good()).unwrap();
@@ -402,7 +402,7 @@ fn many_rows_become_row_groups_and_a_small_table_is_sorted_by_flow() {
 }
 
 #[test]
-fn a_trial_without_one_of_a_tables_files_is_done_again() {
+fn trial_with_a_missing_file_is_repeated() {
     let root = tempfile::tempdir().unwrap();
     let mut run = RunDir::create(root.path(), &info()).unwrap();
     run.shared.row_group_rows = 4;
@@ -424,7 +424,7 @@ fn a_trial_without_one_of_a_tables_files_is_done_again() {
 }
 
 #[test]
-fn what_cannot_be_written_is_told_by_every_later_step_and_commits_nothing() {
+fn write_error_is_returned_by_every_later_call_and_nothing_is_committed() {
     let root = tempfile::tempdir().unwrap();
     let run = RunDir::create(root.path(), &info()).unwrap();
     let blocked = |trial| {
@@ -432,17 +432,17 @@ fn what_cannot_be_written_is_told_by_every_later_step_and_commits_nothing() {
         std::fs::write(writer.staging.join("probes"), "in the way").unwrap();
         writer
     };
-    let says_so = |error: TrialError| {
+    let is_write_error = |error: TrialError| {
         let text = error.to_string();
         assert!(text.starts_with("cannot create") && text.contains("/probes"), "{text}");
     };
-    says_so(blocked(1).commit(&good()).unwrap_err());
-    says_so(blocked(2).abandon("why").unwrap_err());
+    is_write_error(blocked(1).commit(&good()).unwrap_err());
+    is_write_error(blocked(2).abandon("why").unwrap_err());
     let mut writer = blocked(3);
     let rt = tokio::runtime::Builder::new_current_thread().build().unwrap();
     rt.block_on(writer.finished());
     rt.block_on(writer.room());
-    says_so(writer.push("src", event(Of::Probe(wire::Probe::default()))).unwrap_err());
-    says_so(writer.commit(&good()).unwrap_err());
+    is_write_error(writer.push("src", event(Of::Probe(wire::Probe::default()))).unwrap_err());
+    is_write_error(writer.commit(&good()).unwrap_err());
     assert!(run.trials().is_empty());
 }

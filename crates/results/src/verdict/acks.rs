@@ -1,24 +1,24 @@
-//! Is the record of acknowledgements whole?
+//! Checks whether rows of `acks` and `tcp_events` were lost.
 
 use ccbench_proto::wire::AckCount;
 
 use super::findings::Findings;
 use crate::model::Status;
 
-/// A hole in the record of one socket, however small: whoever asks for acknowledgements counts on each.
+/// Judges the counts of one socket. A single missing row degrades the trial, because `acks` is meant to be complete.
 pub(crate) fn lost(node: &str, row: &AckCount, findings: &mut Findings) {
     let (lost, refused) = (row.lost_rows, row.refused_rows);
     if row.flow_id.is_empty() {
         if lost > 0 {
             let message = format!(
-                "{node}: {lost} segments left nothing in `acks`: they came to sockets beyond the 4096 that a node watches"
+                "{node}: {lost} segments have no row in `acks`: they belong to sockets beyond the 4096 that a node can watch"
             );
             findings.add(Status::Degraded, "acks_lost", message);
         }
         if refused > 0 {
             let message = format!(
-                "{node}: {refused} records of BPF programs could not be read: agent and programs are of two builds; install \
-                 the agent anew, or write `sample.acks = \"off\"`"
+                "{node}: {refused} records of BPF programs could not be read: agent and programs are of different builds; \
+                 reinstall the agent, or set `sample.acks = \"off\"`"
             );
             findings.add(Status::Degraded, "acks_lost", message);
         }
@@ -27,15 +27,15 @@ pub(crate) fn lost(node: &str, row: &AckCount, findings: &mut Findings) {
     let whose = format!("{node}: {} ({})", row.flow_id, row.side);
     if lost + refused > 0 {
         let all = row.rows + lost + refused;
-        // What nobody asked for is at most one row in 10 ms already.
+        // The automatic mode writes at most one row in 10 ms already.
         let fewer = if row.mode.starts_with("auto") {
-            "`sample.acks = \"100ms\"`, or for none: \"off\""
+            "`sample.acks = \"100ms\"`, or \"off\""
         } else {
             "`sample.acks = \"10ms\"`"
         };
         let message = format!(
-            "{whose}: {} missing from `acks`: {lost} because the ring between kernel and agent was full, {refused} because \
-             the way to the controller was; ask for fewer, like {fewer}",
+            "{whose}: {} missing from `acks`: {lost} because the ring buffer between kernel and agent was full, \
+             {refused} because the queue to the controller was full; reduce the rate: {fewer}",
             of(lost + refused, all)
         );
         findings.add(Status::Degraded, "acks_lost", message);
@@ -57,7 +57,7 @@ pub(crate) fn lost(node: &str, row: &AckCount, findings: &mut Findings) {
     }
     if row.lost_events > 0 {
         let message = format!(
-            "{whose}: {} missing from `tcp_events`: the ring between kernel and agent, or the way to the controller, was full",
+            "{whose}: {} missing from `tcp_events`: the ring buffer between kernel and agent, or the queue to the controller, was full",
             of(row.lost_events, row.events + row.lost_events)
         );
         findings.add(Status::Degraded, "tcp_events_lost", message);
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_single_row_that_is_missing_degrades() {
+    fn single_missing_row_degrades() {
         let count = AckCount {
             flow_id: "a/0".into(),
             side: "snd".into(),
@@ -92,14 +92,14 @@ mod tests {
             refused_rows: 1,
             ..AckCount::default()
         };
-        let expected = "src: a/0 (snd): 3 of 100 rows are missing from `acks`: 2 because the ring between kernel and agent \
-                        was full, 1 because the way to the controller was; ask for fewer, like `sample.acks = \"10ms\"`";
+        let expected = "src: a/0 (snd): 3 of 100 rows are missing from `acks`: 2 because the ring buffer between kernel and \
+                        agent was full, 1 because the queue to the controller was full; reduce the rate: `sample.acks = \"10ms\"`";
         assert_eq!(judged(&count), [("acks_lost".to_owned(), expected.to_owned())]);
         assert_eq!(judged(&AckCount { lost_rows: 0, refused_rows: 0, ..count }), []);
     }
 
     #[test]
-    fn events_and_sockets_beyond_the_limit_count_too() {
+    fn lost_events_and_unwatched_sockets_degrade() {
         let events = AckCount {
             flow_id: "a/0".into(),
             side: "rcv".into(),
@@ -107,8 +107,8 @@ mod tests {
             lost_events: 1,
             ..Default::default()
         };
-        let expected = "src: a/0 (rcv): 1 of 6 rows is missing from `tcp_events`: the ring between kernel and agent, or the \
-                        way to the controller, was full";
+        let expected = "src: a/0 (rcv): 1 of 6 rows is missing from `tcp_events`: the ring buffer between kernel and agent, \
+                        or the queue to the controller, was full";
         assert_eq!(judged(&events), [("tcp_events_lost".to_owned(), expected.to_owned())]);
         let missed = AckCount {
             flow_id: "a/0".into(),
@@ -126,18 +126,18 @@ mod tests {
         assert_eq!(missed[0].0, "tcp_events_lost");
         let unread = judged(&AckCount { refused_rows: 2, ..Default::default() });
         assert!(unread[0].1.starts_with("src: 2 records of BPF programs could not be read"));
-        let unasked = AckCount {
+        let automatic = AckCount {
             flow_id: "a/0".into(),
             mode: "auto (10ms)".into(),
             lost_rows: 1,
             ..Default::default()
         };
-        assert!(judged(&unasked)[0].1.ends_with("`sample.acks = \"100ms\"`, or for none: \"off\""));
+        assert!(judged(&automatic)[0].1.ends_with("`sample.acks = \"100ms\"`, or \"off\""));
         let beyond = judged(&AckCount { lost_rows: 7, ..Default::default() });
         assert!(
-            beyond[0]
-                .1
-                .starts_with("src: 7 segments left nothing in `acks`: they came to sockets beyond"),
+            beyond[0].1.starts_with(
+                "src: 7 segments have no row in `acks`: they belong to sockets beyond"
+            ),
             "{beyond:?}"
         );
     }

@@ -1,4 +1,5 @@
-//! Had every flow whose congestion control counts marks the feedback for it, and did it count what the links marked?
+//! Checks ECN: whether each flow got the feedback its congestion control needs, and whether senders counted the CE marks
+//! that the links made.
 
 use std::collections::BTreeMap;
 
@@ -9,25 +10,25 @@ use ccbench_proto::wire::{FlowSample, QdiscSample};
 use super::findings::{Findings, Span};
 use crate::model::Status;
 
-/// Counted and marked may differ by this share (retransmissions acknowledged twice, marks on segments that a receiver
-/// joined) ...
+/// Counted and made marks may differ by this share (retransmissions acknowledged twice, marks on segments that the
+/// receiver coalesced) ...
 pub const COUNT_SHARE: f64 = 0.02;
-/// ... and by a few marks per flow, which the handshake bears: nobody counts those.
+/// ... plus a few marks per flow: those on the handshake are not counted.
 pub const COUNT_SLACK_PKTS: f64 = 3.0;
-/// Marks whose acknowledgement a flow's last sample need not have seen: those of its last two smoothed round trips.
+/// Marks of this many last smoothed round trips may be acknowledged after a flow's last sample.
 pub const PENDING_RTTS: f64 = 2.0;
 /// The kernel's DualPI2 counts a packet in `ecn_mark` for the coupled mark and again for the step's (`dualpi2_mark`).
 const KERNEL_DUALPI2: &str = "dualpi2";
-/// `TCPI_OPT_ECN`: the handshake agreed on ECN.
+/// `TCPI_OPT_ECN` (linux/tcp.h): the handshake negotiated ECN.
 const NEGOTIATED: u32 = 8;
 
-/// What the nodes said, the senders counted and the links marked.
+/// What the nodes reported, the senders counted and the links marked.
 #[derive(Debug)]
 pub(crate) struct EcnCheck {
     every_s: f64,
     /// The ends of each flow group.
     ends: BTreeMap<String, Vec<End>>,
-    flows: BTreeMap<String, Seen>,
+    flows: BTreeMap<String, SenderFlow>,
     links: BTreeMap<(String, String, String), Marks>,
 }
 
@@ -40,7 +41,7 @@ struct End {
 
 /// One data flow at its sender.
 #[derive(Debug, Default)]
-struct Seen {
+struct SenderFlow {
     group: String,
     negotiated: bool,
     counted_pkts: u32,
@@ -48,12 +49,12 @@ struct Seen {
     srtt_s: f64,
 }
 
-/// What one queue counted.
+/// Marks and drops of one queue.
 #[derive(Debug, Default)]
 struct Marks {
     /// Over time: seconds, marks, drops.
     counters: Vec<(f64, u64, u64)>,
-    /// Marks that may be counted twice.
+    /// Marks that the kernel may count twice.
     twice: u64,
 }
 
@@ -66,7 +67,7 @@ impl Marks {
         self.counters.last().map_or(0, |(_, _, drops)| *drops)
     }
 
-    /// Marks within a time, rather too many than too few.
+    /// Marks within a time span, rounded up to the enclosing samples.
     fn within(&self, (from_s, to_s): (f64, f64)) -> u64 {
         let before = self.counters.iter().take_while(|(at_s, ..)| *at_s <= from_s).last();
         let after = self.counters.iter().find(|(at_s, ..)| *at_s >= to_s);
@@ -126,7 +127,7 @@ impl EcnCheck {
                 findings.add(Status::Degraded, "ecn_fallback", message);
             }
         }
-        // Of a mark on somebody else's packet nobody knows whether it was counted.
+        // Marks on packets of other flows are counted by no sender here.
         let strangers =
             self.flows.values().any(|flow| flow.negotiated && !self.ends.contains_key(&flow.group));
         if all_count && !strangers {
@@ -137,12 +138,8 @@ impl EcnCheck {
     fn not_negotiated(&self, group: &str) -> Option<String> {
         let own = || self.flows.values().filter(|flow| flow.group == group);
         let without = own().filter(|flow| !flow.negotiated).count();
-        (without > 0).then(|| {
-            format!(
-                "the handshake of {without} of {} connections did not agree on ECN",
-                own().count()
-            )
-        })
+        (without > 0)
+            .then(|| format!("{without} of {} connections did not negotiate ECN", own().count()))
     }
 
     fn judge_counts(&self, findings: &mut Findings) {
@@ -163,8 +160,8 @@ impl EcnCheck {
         if counted < least || counted > most {
             let message = format!(
                 "senders counted {counted:.0} CE marks, the links made {marked:.0} (limits {:.0} to {most:.0}: {:.0} %, \
-                 {COUNT_SLACK_PKTS:.0} per flow, {pending} on the way at the flows' ends, {dropped:.0} dropped packets, \
-                 {twice} by a step that may be counted twice)",
+                 {COUNT_SLACK_PKTS:.0} per flow, {pending} in flight when flows ended, {dropped:.0} dropped packets, \
+                 {twice} step marks that the kernel may count twice)",
                 least.max(0.0),
                 COUNT_SHARE * 100.0
             );
@@ -173,10 +170,10 @@ impl EcnCheck {
     }
 }
 
-/// Why the ends of a group have not the feedback that was asked for, if so.
+/// Why the ends of a group do not have the requested feedback, if so.
 fn fallback(ends: &[End]) -> Option<String> {
     let describe = |End { node, ecn }: &End| {
-        format!("{} asked for {}, {node} has {}: {}", ecn.cc, ecn.asked, ecn.mode, ecn.reason)
+        format!("{} requested {}, {node} uses {}: {}", ecn.cc, ecn.asked, ecn.mode, ecn.reason)
     };
     if let Some(end) = ends.iter().find(|end| !end.ecn.counts_marks()) {
         return Some(describe(end));
@@ -189,7 +186,7 @@ fn fallback(ends: &[End]) -> Option<String> {
     no_ect1.map(|(end, why)| format!("data of {} is ECT(0), not ECT(1): {why}", end.ecn.cc))
 }
 
-/// Times without overlap.
+/// Merges overlapping time spans.
 fn merged(times: impl Iterator<Item = (f64, f64)>) -> Vec<(f64, f64)> {
     let mut times: Vec<(f64, f64)> = times.collect();
     times.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -270,27 +267,30 @@ mod tests {
             assert_eq!(judge(ACCECN, true, counted, false), Vec::<String>::new(), "{counted}");
         }
         for counted in [1040, 930, 0, 5000] {
-            let told = judge(ACCECN, true, counted, false);
-            assert_eq!(told.len(), 1, "{counted}");
-            assert!(told[0].starts_with("ce_count_off senders counted"), "{told:?}");
+            let reasons = judge(ACCECN, true, counted, false);
+            assert_eq!(reasons.len(), 1, "{counted}");
+            assert!(reasons[0].starts_with("ce_count_off senders counted"), "{reasons:?}");
         }
     }
 
     #[test]
     fn without_counts_nothing_is_compared() {
         assert_eq!(judge(ACCECN, true, 0, true), Vec::<String>::new(), "marks may be the other's");
-        let told = judge(["rfc3168"; 2], true, 0, false);
-        assert_eq!(told, ["ecn_fallback flows.l4s: prague asked for accecn, src has rfc3168: so"]);
+        let reasons = judge(["rfc3168"; 2], true, 0, false);
+        assert_eq!(
+            reasons,
+            ["ecn_fallback flows.l4s: prague requested accecn, src uses rfc3168: so"]
+        );
     }
 
     #[test]
-    fn a_fallback_is_told() {
-        let told = judge(["accecn_struct_ops", "none"], true, 1000, false);
-        assert_eq!(told, ["ecn_fallback flows.l4s: prague asked for accecn, dst has none: so"]);
-        let told = judge(["accecn_struct_ops", "dctcp_feedback"], true, 1000, false);
-        assert!(told[0].contains("the ends differ"), "{told:?}");
-        let told = judge(ACCECN, false, 0, false);
-        assert!(told[0].contains("1 of 1 connections did not agree"), "{told:?}");
+    fn fallback_degrades() {
+        let reasons = judge(["accecn_struct_ops", "none"], true, 1000, false);
+        assert_eq!(reasons, ["ecn_fallback flows.l4s: prague requested accecn, dst uses none: so"]);
+        let reasons = judge(["accecn_struct_ops", "dctcp_feedback"], true, 1000, false);
+        assert!(reasons[0].contains("the ends differ"), "{reasons:?}");
+        let reasons = judge(ACCECN, false, 0, false);
+        assert!(reasons[0].contains("1 of 1 connections did not negotiate ECN"), "{reasons:?}");
     }
 
     #[test]

@@ -1,13 +1,13 @@
-//! What the checks of a trial found, and the trial's beginning and end on a node's clock.
+//! The problems that the checks of a trial find, and the trial's time span on a node's clock.
 
 use crate::model::{Reason, Status, Verdict};
 
-/// What the checks found.
+/// Problems found so far, each with the status it leads to.
 #[derive(Debug, Default)]
 pub(crate) struct Findings(pub(super) Vec<(Status, Reason)>);
 
 impl Findings {
-    /// One thing more.
+    /// Adds a problem.
     pub(crate) fn add(&mut self, status: Status, code: &str, message: String) {
         self.0.push((status, Reason::new(code, message)));
     }
@@ -22,7 +22,7 @@ impl Findings {
     }
 }
 
-/// The trial's beginning and end on one node's clock.
+/// Start and end of the trial on one node's CLOCK_MONOTONIC.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Span {
     pub(crate) t0_ns: u64,
@@ -30,11 +30,11 @@ pub(crate) struct Span {
 }
 
 impl Span {
-    pub(crate) fn holds(&self, at_ns: u64) -> bool {
+    pub(crate) fn contains(&self, at_ns: u64) -> bool {
         self.t0_ns <= at_ns && at_ns <= self.end_ns
     }
 
-    /// Seconds since the trial's beginning.
+    /// Seconds since the trial's start.
     pub(crate) fn seconds(&self, at_ns: u64) -> f64 {
         (i128::from(at_ns) - i128::from(self.t0_ns)) as f64 / 1e9
     }

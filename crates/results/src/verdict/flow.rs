@@ -1,4 +1,4 @@
-//! Did every flow run when it should, without a break, under the congestion control it should, and was it watched?
+//! Checks whether every flow ran as planned: on time, without stalls, with its congestion control, and with TCP samples.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,41 +14,41 @@ use super::findings::{Findings, Span};
 use crate::curve::Curve;
 use crate::model::Status;
 
-/// A second late, beside what iperf3 needs before its first byte, is another experiment ...
+/// Limit for a flow's late start, plus what iperf3 needs before its first byte ...
 pub const LATE_S: f64 = 1.0;
-/// ... and that is a round trip for each of its sockets, one after the other, and a few for its control messages.
+/// ... which is one RTT for each of its sockets, one after the other, and this many for its control messages.
 pub const SET_UP_RTTS: u32 = 4;
-/// What a connection has carried without a byte of data: iperf3's cookie, and the SYN and FIN that the kernel counts.
+/// Bytes counted on a connection without data: iperf3's cookie, and the SYN and FIN, which the kernel counts.
 pub const NOT_DATA_BYTES: u64 = 37 + 1 + 1;
-/// Growth of a counter that may be the FIN of a closing socket alone.
+/// Growth of a byte counter that a FIN alone causes.
 const FIN_BYTES: u64 = 1;
-/// An unlimited flow that gets nothing across for longer than this and than [`STALLED_RTTS`] is not running: a
-/// retransmission timeout begins at a fifth of it and doubles.
+/// An unlimited flow that delivers nothing for longer than this and longer than [`STALLED_RTTS`] has stalled. A
+/// retransmission timeout starts at a fifth of it and doubles.
 pub const STALLED_S: f64 = 1.0;
 /// Smoothed round trips without a new byte; loss recovery takes fewer.
 pub const STALLED_RTTS: f64 = 10.0;
-/// A traced link that lets nothing pass for so long explains as much of a stall.
+/// Shortest outage of a traced link that is subtracted from a stall.
 pub const OUTAGE_NS: u64 = 100_000_000;
-/// What was in buffers at a flow's end still arrives: iperf3 needs a few tenths of a second to stop ...
+/// Buffered data still arrives after a flow's stop: iperf3 needs a few tenths of a second to stop ...
 pub const OVERRUN_S: f64 = 0.3;
-/// ... and the queue on the way empties within a few smoothed round trips.
+/// ... and the queues on the path drain within a few smoothed RTTs.
 pub const OVERRUN_RTTS: f64 = 3.0;
-/// A flow whose socket is gone this long before its end has not run its time.
+/// Limit for how long before its planned end a flow's socket may close.
 pub const EARLY_S: f64 = 1.0;
-/// Nine of ten samples must be there: fewer and a phase's mean is some other phase's.
-pub const LEAST_SAMPLES_SHARE: f64 = 0.9;
-/// A count is not judged below this: the first and the last sample may fall either side.
-pub const FEWEST_EXPECTED: f64 = 10.0;
-/// Samples that may come at more than 1.5 times their interval.
+/// Minimum share of the expected samples; with fewer, a phase's mean is not representative.
+pub const MIN_SAMPLES_SHARE: f64 = 0.9;
+/// Minimum number of expected samples for this check: the first and the last may fall outside.
+pub const MIN_EXPECTED_SAMPLES: f64 = 10.0;
+/// Share of samples that may come more than 1.5 intervals after the previous one.
 pub const LATE_SAMPLES_SHARE: f64 = 0.05;
 
-/// What each data flow did.
+/// State of each data flow.
 #[derive(Debug)]
 pub(crate) struct FlowCheck {
     groups: BTreeMap<String, FlowTask>,
     every: Micros,
     end_s: f64,
-    flows: BTreeMap<String, Seen>,
+    flows: BTreeMap<String, FlowState>,
     /// Of the links that each group's packets pass.
     outages: BTreeMap<String, Vec<Outage>>,
     samples_by_node: BTreeMap<String, u64>,
@@ -56,7 +56,7 @@ pub(crate) struct FlowCheck {
 
 /// One data flow, in seconds since the trial's beginning.
 #[derive(Debug, Default)]
-struct Seen {
+struct FlowState {
     /// Delivered, as the socket of each end counts it.
     received: Progress,
     acked: Progress,
@@ -69,7 +69,7 @@ struct Seen {
     first_sample_s: Option<f64>,
     last_sample_s: f64,
     samples: u64,
-    /// As the kernel last said on the sending side.
+    /// As the kernel last reported at the sender.
     cc: String,
     exit_code: Option<i32>,
 }
@@ -91,7 +91,7 @@ struct Progress {
 type Outage = (f64, f64);
 
 /// Outages of several links, in nanoseconds, as those of a path: each instant once.
-fn together(mut outages: Vec<(u64, u64)>) -> Vec<Outage> {
+fn merged_s(mut outages: Vec<(u64, u64)>) -> Vec<Outage> {
     outages.sort_unstable();
     let mut all: Vec<(u64, u64)> = Vec::new();
     for (from, to) in outages {
@@ -159,11 +159,11 @@ impl FlowCheck {
             };
             let curves = curves.iter().filter(|(name, _)| passed(name));
             let end_ns = (end_s * 1e9) as u64;
-            together(curves.flat_map(|(_, curve)| curve.outages(end_ns, OUTAGE_NS)).collect())
+            merged_s(curves.flat_map(|(_, curve)| curve.outages(end_ns, OUTAGE_NS)).collect())
         };
         Self {
             outages: groups.iter().map(|(name, task)| (name.clone(), outages(task))).collect(),
-            flows: ids.map(|id| (id, Seen::default())).collect(),
+            flows: ids.map(|id| (id, FlowState::default())).collect(),
             groups,
             every: plan.sample.tcp,
             end_s,
@@ -233,7 +233,7 @@ impl FlowCheck {
             let share = done.samples_late as f64 / seen as f64;
             (share > LATE_SAMPLES_SHARE).then(|| {
                 format!(
-                    "{node}: {:.0} % of {seen} TCP samples came at more than 1.5 times their interval \
+                    "{node}: {:.0} % of {seen} TCP samples came more than 1.5 intervals after the previous one \
                      (limit {:.0} %), {} were missed",
                     share * 100.0,
                     LATE_SAMPLES_SHARE * 100.0,
@@ -245,22 +245,22 @@ impl FlowCheck {
             findings.add(Status::Degraded, "samples_late", message);
         }
         for task in self.groups.values() {
-            let mut told = Told::default();
+            let mut problems = Problems::default();
             for index in 0..task.count {
                 if let Some(flow) = self.flows.get(&format!("{}/{index}", task.group)) {
-                    flow.judge(task, self.every, self.end_s, &mut told);
+                    flow.judge(task, self.every, self.end_s, &mut problems);
                 }
             }
-            told.into_findings(task, findings);
+            problems.into_findings(task, findings);
         }
     }
 }
 
-/// What is wrong with how many flows of a group: one finding for each kind, however many sockets.
+/// Problems of a flow group: one finding for each code, with the number of flows and the first message.
 #[derive(Debug, Default)]
-struct Told(BTreeMap<&'static str, (Status, u32, String)>);
+struct Problems(BTreeMap<&'static str, (Status, u32, String)>);
 
-impl Told {
+impl Problems {
     fn add(&mut self, status: Status, code: &'static str, first: String) {
         self.0.entry(code).or_insert((status, 0, first)).1 += 1;
     }
@@ -277,14 +277,14 @@ impl Told {
     }
 }
 
-impl Seen {
-    /// The end whose count of delivered bytes is nearer to the truth; `None` without a sample of either.
+impl FlowState {
+    /// Progress at the receiver if it was sampled, else at the sender; `None` without samples.
     fn delivered(&self) -> Option<&Progress> {
         [&self.received, &self.acked].into_iter().find(|p| p.last_sample_s.is_some())
     }
 
-    /// When the first byte of data arrived. Samples say when it had and when it had not; iperf3's intervals are finer,
-    /// but what a sender hands to its kernel has not arrived.
+    /// When the first byte of data arrived. Samples bound the instant; iperf3's intervals are finer, but the sender's count
+    /// bytes that have not arrived yet.
     fn first_data_s(&self) -> Option<f64> {
         let Some(delivered) = self.delivered() else {
             return self.received_s.map(|(first_s, _)| first_s).or(self.sent_s).or(self.reported_s);
@@ -300,7 +300,7 @@ impl Seen {
             .map(|first_s| least_s.map_or(first_s, |least| first_s.max(least)))
     }
 
-    /// When data last arrived, at the earliest.
+    /// Lower bound of the instant when data last arrived.
     fn last_data_s(&self) -> Option<f64> {
         match self.delivered() {
             Some(delivered) => delivered.grew_s.map(|(before_s, _)| before_s),
@@ -308,14 +308,18 @@ impl Seen {
         }
     }
 
-    fn judge(&self, task: &FlowTask, every: Micros, end_s: f64, told: &mut Told) {
+    fn judge(&self, task: &FlowTask, every: Micros, end_s: f64, problems: &mut Problems) {
         let (start_s, stop_s) = (task.start.as_secs_f64(), task.stop.as_secs_f64().min(end_s));
         if let Some(code) = self.exit_code {
-            told.add(Status::Degraded, "flow_exit", format!("iperf3 ended with exit code {code}"));
+            problems.add(
+                Status::Degraded,
+                "flow_exit",
+                format!("iperf3 ended with exit code {code}"),
+            );
         }
         let Some(first_s) = self.first_data_s() else {
-            let why = "not one byte of data arrived".to_owned();
-            told.add(Status::Failed, "flow_dead", why);
+            let why = "no data arrived".to_owned();
+            problems.add(Status::Failed, "flow_dead", why);
             return;
         };
         let late_s = first_s - start_s;
@@ -323,27 +327,27 @@ impl Seen {
         if late_s > limit_s {
             let why = format!(
                 "first data at {first_s:.2} s, {late_s:.2} s after its start at {start_s:.1} s (limit {limit_s:.2} s: \
-                 {LATE_S:.0} s and set-up)"
+                 {LATE_S:.0} s plus connection set-up)"
             );
-            told.add(Status::Degraded, "flow_late", why);
+            problems.add(Status::Degraded, "flow_late", why);
         }
         if let Some(wanted) = task.cc.as_ref().filter(|cc| !self.cc.is_empty() && **cc != self.cc) {
-            let why = format!("the kernel used `{}`, the plan says `{wanted}`", self.cc);
-            told.add(Status::Failed, "cc_not_in_force", why);
+            let why = format!("the kernel used `{}`, the plan requires `{wanted}`", self.cc);
+            problems.add(Status::Failed, "cc_not_in_force", why);
         }
-        self.judge_delivery(task, stop_s, told);
-        self.judge_samples(stop_s, every, told);
+        self.judge_delivery(task, stop_s, problems);
+        self.judge_samples(stop_s, every, problems);
     }
 
-    fn judge_delivery(&self, task: &FlowTask, stop_s: f64, told: &mut Told) {
+    fn judge_delivery(&self, task: &FlowTask, stop_s: f64, problems: &mut Problems) {
         if let Some(stall) = self.delivered().and_then(|p| p.stall).filter(|_| task.rate.is_none())
         {
             let why = format!(
                 "no new byte for {:.2} s from {:.2} s on (limit {:.2} s: {STALLED_S:.0} s or {STALLED_RTTS:.0} srtt, \
-                 beside outages of traced links)",
+                 plus outages of traced links)",
                 stall.length_s, stall.from_s, stall.limit_s
             );
-            told.add(Status::Degraded, "flow_stalled", why);
+            problems.add(Status::Degraded, "flow_stalled", why);
         }
         let limit_s = OVERRUN_S.max(OVERRUN_RTTS * self.srtt_s);
         if let Some(last_s) = self.last_data_s().filter(|last_s| *last_s > stop_s + limit_s) {
@@ -352,32 +356,36 @@ impl Seen {
                  (limit {limit_s:.2} s: {OVERRUN_S} s or {OVERRUN_RTTS:.0} srtt)",
                 last_s - stop_s
             );
-            told.add(Status::Degraded, "flow_overrun", why);
+            problems.add(Status::Degraded, "flow_overrun", why);
         }
     }
 
-    fn judge_samples(&self, stop_s: f64, every: Micros, told: &mut Told) {
+    fn judge_samples(&self, stop_s: f64, every: Micros, problems: &mut Problems) {
         let Some(first_s) = self.first_sample_s else {
-            told.add(Status::Degraded, "samples_missing", "no TCP sample of its sender".to_owned());
+            problems.add(
+                Status::Degraded,
+                "samples_missing",
+                "no TCP sample of the sender".to_owned(),
+            );
             return;
         };
         let interval_s = every.as_secs_f64();
         let early_s = stop_s - self.last_sample_s;
         if early_s > EARLY_S + 2.0 * interval_s {
             let why =
-                format!("its socket was gone {early_s:.2} s before its end (limit {EARLY_S:.0} s)");
-            told.add(Status::Degraded, "flow_early", why);
+                format!("its socket closed {early_s:.2} s before its end (limit {EARLY_S:.0} s)");
+            problems.add(Status::Degraded, "flow_early", why);
         }
         let expected = (stop_s - first_s) / interval_s;
         let share = self.samples as f64 / expected;
-        if expected >= FEWEST_EXPECTED && share < LEAST_SAMPLES_SHARE {
+        if expected >= MIN_EXPECTED_SAMPLES && share < MIN_SAMPLES_SHARE {
             let why = format!(
-                "{} of {expected:.0} TCP samples ({:.0} %, at least {:.0} % wanted)",
+                "{} of {expected:.0} TCP samples ({:.0} %, at least {:.0} % required)",
                 self.samples,
                 share * 100.0,
-                LEAST_SAMPLES_SHARE * 100.0
+                MIN_SAMPLES_SHARE * 100.0
             );
-            told.add(Status::Degraded, "samples_missing", why);
+            problems.add(Status::Degraded, "samples_missing", why);
         }
     }
 }
@@ -391,7 +399,7 @@ mod tests {
     use crate::curve;
 
     #[test]
-    fn outages_are_those_of_the_path_there_and_back_each_instant_once() {
+    fn merges_outages_of_both_directions() {
         let text = r#"
 name = "outages"
 [nodes]
@@ -439,7 +447,7 @@ flows = ["near", "far"]
     }
 
     #[test]
-    fn an_outage_of_a_traced_link_is_no_stall() {
+    fn outage_of_traced_link_is_not_a_stall() {
         let stalled = |outages: &[Outage]| {
             let mut progress = Progress::default();
             for tenth in 0..60_u32 {

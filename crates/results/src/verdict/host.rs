@@ -1,4 +1,4 @@
-//! Was a machine too busy for its numbers to be the network's?
+//! Checks whether a machine was too busy for its measurements to reflect the network.
 
 use std::collections::BTreeMap;
 
@@ -7,18 +7,18 @@ use ccbench_proto::wire::{HostSample, NodeInfo};
 use super::findings::{Findings, Span};
 use crate::model::{NodeClock, Status};
 
-/// A CPU this busy has no room left for the next packet's softirq: it delays packets itself.
+/// A CPU this busy delays packets itself, because their softirq has to wait.
 pub const BUSY_PCT: f64 = 95.0;
-/// A second of iperf3's start-up in a short trial is no reason; a fifth of the time is.
+/// Share of busy samples that degrades a trial. A second of iperf3's start-up in a short trial stays below it.
 pub const BUSY_SHARE: f64 = 0.2;
-/// With fewer samples a share says nothing.
-pub const FEWEST_SAMPLES: u32 = 3;
+/// With fewer samples the share is not meaningful.
+pub const MIN_SAMPLES: u32 = 3;
 
-/// Counters per machine; nodes that are namespaces of one machine share it, and one of them speaks for it.
+/// Counters per machine. Nodes that are namespaces of one machine share it; the samples of one of them represent it.
 #[derive(Debug)]
 pub(crate) struct HostCheck {
-    /// Each speaker, and what its machine is called.
-    speakers: BTreeMap<String, String>,
+    /// The representative node of each machine, and the machine's name.
+    representatives: BTreeMap<String, String>,
     hosts: BTreeMap<String, Host>,
 }
 
@@ -30,7 +30,7 @@ struct Host {
 }
 
 impl HostCheck {
-    /// `clocks` tell which nodes are on the controller's machine.
+    /// `clocks` identify the nodes on the controller's machine.
     pub(crate) fn new(
         nodes: &BTreeMap<String, NodeInfo>,
         clocks: &BTreeMap<String, NodeClock>,
@@ -42,27 +42,27 @@ impl HostCheck {
             machines.entry(machine).or_default().push(name);
         }
         let named = |names: Vec<&str>| {
-            let speaker = (*names.first()?).to_owned();
+            let representative = (*names.first()?).to_owned();
             if names.len() == 1 {
-                return Some((speaker.clone(), speaker));
+                return Some((representative.clone(), representative));
             }
-            let here = clocks.get(&speaker).is_some_and(|clock| clock.source == "shared");
-            let host = nodes.get(&speaker).map_or("", |info| info.hostname.as_str());
+            let here = clocks.get(&representative).is_some_and(|clock| clock.source == "shared");
+            let host = nodes.get(&representative).map_or("", |info| info.hostname.as_str());
             let machine = match host {
                 _ if here => "this machine",
                 "" => "one machine",
                 host => host,
             };
-            Some((speaker, format!("{machine} (nodes {})", names.join(", "))))
+            Some((representative, format!("{machine} (nodes {})", names.join(", "))))
         };
         Self {
-            speakers: machines.into_values().filter_map(named).collect(),
+            representatives: machines.into_values().filter_map(named).collect(),
             hosts: BTreeMap::new(),
         }
     }
 
     pub(crate) fn sample(&mut self, node: &str, span: Span, row: &HostSample) {
-        if !span.holds(row.at_ns) || !self.speakers.contains_key(node) {
+        if !span.contains(row.at_ns) || !self.representatives.contains_key(node) {
             return;
         }
         let host = self.hosts.entry(node.to_owned()).or_default();
@@ -73,9 +73,9 @@ impl HostCheck {
 
     pub(crate) fn finish(self, findings: &mut Findings) {
         for (node, host) in self.hosts {
-            let machine = self.speakers.get(&node).unwrap_or(&node);
+            let machine = self.representatives.get(&node).unwrap_or(&node);
             let share = f64::from(host.busy) / f64::from(host.samples.max(1));
-            if host.samples >= FEWEST_SAMPLES && share > BUSY_SHARE {
+            if host.samples >= MIN_SAMPLES && share > BUSY_SHARE {
                 let message = format!(
                     "{machine}: the busiest CPU was at {BUSY_PCT} % or more in {:.0} % of {} samples (limit {:.0} %)",
                     share * 100.0,
@@ -86,7 +86,7 @@ impl HostCheck {
             }
             if host.softnet_dropped > 0 {
                 let message = format!(
-                    "{machine}: the kernel dropped {} packets before any queue of the plan",
+                    "{machine}: the kernel dropped {} packets before they reached a queue of the plan (softnet_stat)",
                     host.softnet_dropped
                 );
                 findings.add(Status::Degraded, "softnet_dropped", message);

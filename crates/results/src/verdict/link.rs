@@ -1,4 +1,4 @@
-//! Did each link have the rate that the plan gives it, and did the userspace path keep its times?
+//! Checks each link's rate against the plan, and the timing of the userspace datapath.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,22 +14,22 @@ use super::timing::Timing;
 use crate::curve::{self, Curve};
 use crate::model::Status;
 
-/// A backlogged link must send; 3 % is several times what HTB's rate table and the sampling instant account for.
+/// A backlogged link may send this share less than its rate: several times the error of HTB's rate table and of the
+/// sampling instant.
 pub const LOW_SHARE: f64 = 0.03;
-/// A token bucket cannot send more than its rate over a second, but for its burst.
+/// A link may send this share more than its rate over a second, beside its burst.
 pub const HIGH_SHARE: f64 = 0.02;
 /// Rates are taken over a second: long against bursts and against the jitter of the sampling instant.
 pub const WINDOW_NS: u64 = 1_000_000_000;
-/// One second in ten may be low (something else ran for a moment) as long as the whole is not.
+/// Share of seconds that may be low as long as the total is not.
 pub const LOW_WINDOWS_SHARE: f64 = 0.1;
-/// Bytes by which a window may be off at any rate: a burst, and the packet at either end.
+/// Bytes by which a window may deviate at any rate: a burst, and the packet at either end.
 pub const SLACK_BYTES: f64 = 4.0 * FRAME_BYTES as f64;
-/// Left out on either side of a change of the rate: the change is as late as its thread, and a burst of the old rate
-/// may follow.
+/// Time excluded before and after a rate change: the change may be applied late, and a burst at the old rate may follow.
 pub const CHANGE_NS: u64 = 200_000_000;
-/// A traced rate may be applied, and a sample taken, this much off; at a jump of the rate that is many bytes.
+/// Timing error of applying a traced rate and of sampling; at a rate step it amounts to many bytes.
 pub const STEP_NS: u64 = 2_000_000;
-/// Of a single delivery opportunity a packet may leave a part unused.
+/// Share of a delivery opportunity that a packet may leave unused.
 pub const LOW_OPPORTUNITY_SHARE: f64 = 0.1;
 
 /// Which link of which node.
@@ -45,15 +45,15 @@ pub(crate) struct LinkCheck {
     timing: Timing,
 }
 
-/// What the plan says of a link's rate.
+/// A link's rate according to the plan.
 #[derive(Debug)]
 struct Rated {
     pace: Pace,
-    /// Bytes that the rate counts beside what counters count, per packet.
-    beside: f64,
-    /// It sends whenever it has something to send.
-    conserves_work: bool,
-    /// It has slices, which may be full while the link is not.
+    /// Bytes per packet that the rate includes and the counters do not.
+    extra_bytes: f64,
+    /// Its queues send whenever they hold packets.
+    work_conserving: bool,
+    /// It has slices, which may be backlogged while the link is idle.
     sliced: bool,
 }
 
@@ -62,11 +62,11 @@ struct Rated {
 enum Pace {
     /// Constant but for the plan's changes.
     Legs(Vec<Leg>),
-    /// As a trace says, and how much less is still no wonder.
+    /// According to a trace, with the share that it may fall below.
     Curve(Arc<Curve>, f64),
 }
 
-/// The queue of what is in no slice, the one that may always take all that the link has left.
+/// Handle of the queue for packets of no slice, which may use all remaining capacity.
 const REMAINDER: &str = "10:";
 
 /// A time of one rate, in nanoseconds since the trial's beginning.
@@ -90,13 +90,13 @@ impl Rated {
         };
         Some(Self {
             pace,
-            beside: overhead - counted,
-            conserves_work: conserves_work(link),
+            extra_bytes: overhead - counted,
+            work_conserving: work_conserving(link),
             sliced: !link.classes.is_empty(),
         })
     }
 
-    /// Which stretch of the trial an instant belongs to; windows do not reach over two.
+    /// Index of the leg at an instant; a window lies within one leg.
     fn leg(&self, since_ns: u64) -> Option<usize> {
         match &self.pace {
             Pace::Legs(legs) => {
@@ -106,7 +106,7 @@ impl Rated {
         }
     }
 
-    /// What a window of a leg may have sent, and by how much that may be wrong.
+    /// Bytes that a window of a leg can send, and their tolerance.
     fn ideal_bytes(&self, leg: usize, (from_ns, to_ns): (u64, u64)) -> (f64, f64) {
         match &self.pace {
             Pace::Legs(legs) => {
@@ -168,15 +168,15 @@ struct Series {
     instant: Option<Instant>,
     window: Option<Window>,
     /// By leg.
-    seen: BTreeMap<usize, Seen>,
+    seen: BTreeMap<usize, Windows>,
 }
 
 /// Windows within one leg.
 #[derive(Debug, Default)]
-struct Seen {
+struct Windows {
     /// Those with a backlog throughout.
     full: Vec<Sent>,
-    /// The one that was most above what it may be.
+    /// The one that exceeded its limit most.
     fastest: Option<Sent>,
 }
 
@@ -228,7 +228,7 @@ struct Window {
     backlogged: bool,
 }
 
-/// What was sent in a time, and what could have been.
+/// Bytes sent in a window, and its ideal.
 #[derive(Debug, Clone, Copy)]
 struct Sent {
     bytes: f64,
@@ -249,7 +249,7 @@ impl Sent {
         self.above() > 0.0
     }
 
-    /// How much more it is than it may be.
+    /// Bytes above the limit.
     fn above(self) -> f64 {
         self.bytes - self.ideal_bytes * (1.0 + HIGH_SHARE) - self.slack_bytes
     }
@@ -287,7 +287,7 @@ impl LinkCheck {
     }
 
     pub(crate) fn sample(&mut self, node: &str, span: Span, row: &QdiscSample) {
-        if !span.holds(row.at_ns) {
+        if !span.contains(row.at_ns) {
             return;
         }
         self.timing.sample(node, row);
@@ -306,7 +306,7 @@ impl LinkCheck {
     /// `spans`: the trial on each node's clock.
     pub(crate) fn finish(mut self, spans: &BTreeMap<String, Span>, findings: &mut Findings) {
         for (link, (count, first)) in self.failed_changes {
-            let message = format!("link {link}: {count} changes failed; the first: {first}");
+            let message = format!("link {link}: {count} changes failed; first error: {first}");
             findings.add(Status::Degraded, "link_change_failed", message);
         }
         for ((node, link), series) in &mut self.series {
@@ -317,7 +317,7 @@ impl LinkCheck {
             for (leg, seen) in &series.seen {
                 let name = rated.name(link, *leg);
                 seen.judge_high(&name, findings);
-                if rated.conserves_work {
+                if rated.work_conserving {
                     seen.judge_low(&name, rated.low_share(), findings);
                 }
             }
@@ -327,13 +327,13 @@ impl LinkCheck {
 }
 
 /// sch_fq paces: packets may wait in it although the link is free.
-fn conserves_work(link: &Link) -> bool {
+fn work_conserving(link: &Link) -> bool {
     let paces = |queue: Option<&Queue>| matches!(queue, Some(Queue::Fq { .. }));
     !paces(link.queue.as_ref()) && !link.classes.values().any(|class| paces(class.queue.as_ref()))
 }
 
 impl Series {
-    /// Takes the instant that is complete.
+    /// Processes the complete instant.
     fn advance(&mut self, rated: Option<&Rated>, span: Span) {
         let Some(fresh) = self.instant.take().map(Instant::window) else { return };
         let Some(window) = &mut self.window else {
@@ -356,7 +356,7 @@ impl Series {
         let (ideal_bytes, slack_bytes) =
             rated.ideal_bytes(leg, (since(window.at_ns), since(fresh.at_ns)));
         let packets = fresh.sent.1.saturating_sub(window.sent.1) as f64;
-        let bytes = (bytes as f64 + rated.beside * packets).max(0.0);
+        let bytes = (bytes as f64 + rated.extra_bytes * packets).max(0.0);
         let sent = Sent { bytes, ideal_bytes, slack_bytes, ns };
         let seen = self.seen.entry(leg).or_default();
         if window.backlogged && seen.full.len() < MOST_WINDOWS {
@@ -369,11 +369,11 @@ impl Series {
     }
 }
 
-impl Seen {
+impl Windows {
     fn judge_high(&self, link: &str, findings: &mut Findings) {
         if let Some(fastest) = self.fastest.filter(|sent| sent.is_high()) {
             let message = format!(
-                "{link}: {} in one second, the plan says {} (limit {:.0} % over)",
+                "{link}: {} in one second, the plan sets {} (limit {:.0} % above)",
                 fastest.mbit(fastest.bytes),
                 fastest.mbit(fastest.ideal_bytes),
                 HIGH_SHARE * 100.0
@@ -399,8 +399,8 @@ impl Seen {
         let Some(lowest) = some.min_by(|a, b| part(a).total_cmp(&part(b))) else { return };
         if whole.is_low(share) || (low > 1 && low_share > LOW_WINDOWS_SHARE) {
             let message = format!(
-                "{link}: {} while its queue was not empty, low in {low} of {} seconds (the lowest: {} instead of {}); \
-                 the plan says {}, and a second is low {:.0} % under that",
+                "{link}: {} while its queue was not empty, low in {low} of {} seconds (lowest: {} instead of {}); \
+                 the plan sets {}, and a second is low if it is {:.0} % below",
                 whole.mbit(whole.bytes),
                 self.full.len(),
                 lowest.mbit(lowest.bytes),

@@ -1,4 +1,4 @@
-//! Is the idle round trip what the links' delays add up to?
+//! Checks whether the idle RTT matches the sum of the links' delays.
 
 use std::collections::BTreeMap;
 
@@ -11,13 +11,13 @@ use ccbench_proto::topology::Topology;
 use super::findings::Findings;
 use crate::model::Status;
 
-/// Over the configured delay by this share ...
+/// The idle RTT may exceed the configured delay by this share ...
 pub const OVER_SHARE: f64 = 0.10;
-/// ... and this much, which four namespaces on a busy machine need for a ping.
+/// ... plus this much, which a ping through four namespaces takes on a busy machine.
 pub const OVER_US: f64 = 600.0;
-/// A delay that is shorter than configured is not the delay asked for; this much is the clock's reading.
+/// The idle RTT may fall below the configured delay by this share, the resolution of the measurement ...
 pub const UNDER_SHARE: f64 = 0.02;
-/// As [`UNDER_SHARE`], for paths of next to no delay.
+/// ... plus this much, for paths with almost no delay.
 pub const UNDER_US: f64 = 50.0;
 
 /// Expected and measured base RTTs.
@@ -25,7 +25,7 @@ pub const UNDER_US: f64 = 50.0;
 pub(crate) struct PathCheck {
     plan: Plan,
     topology: Topology,
-    /// Links whose delay comes from a file.
+    /// Links whose delay comes from a trace.
     traced: Vec<String>,
     measured_us: BTreeMap<(String, String), f64>,
 }
@@ -66,7 +66,7 @@ impl PathCheck {
             let least = expected_us * (1.0 - UNDER_SHARE) - UNDER_US - jitter_us;
             if *measured_us > most || *measured_us < least {
                 let message = format!(
-                    "{from} to {to}: the idle round trip was {:.2} ms, the links' delays add up to {:.2} ms \
+                    "{from} to {to}: the idle RTT was {:.2} ms, the links' delays add up to {:.2} ms \
                      (accepted: {:.2} to {:.2} ms)",
                     measured_us / 1e3,
                     expected_us / 1e3,
@@ -78,8 +78,8 @@ impl PathCheck {
         }
     }
 
-    /// Sum of the delays of all links there and back, and by how much that may be off at random. `None` where ccbench
-    /// did not do the cabling, or a file gives a delay: it cannot know what delay the real path has.
+    /// Sum of the delays of all links in both directions, and their jitter. `None` if ccbench did not build the testbed or
+    /// a trace sets a delay: the delay of the path is then unknown.
     fn expected_us(&self, from: &str, to: &str) -> Option<(f64, f64)> {
         let Self { plan, topology, traced, .. } = self;
         let hops = topology.round_trip(from, to)?;
@@ -89,13 +89,13 @@ impl PathCheck {
         }
         let links = || plan.links.values().filter(on_path);
         let delays = links().filter_map(|link| link.delay).map(|delay| delay.get() as f64);
-        let jitters = links().filter_map(|link| link.jitter.as_ref()).map(reach_us);
+        let jitters = links().filter_map(|link| link.jitter.as_ref()).map(max_jitter_us);
         Some((delays.sum(), jitters.sum()))
     }
 }
 
-/// How far off a few packets may be.
-fn reach_us(jitter: &Jitter) -> f64 {
+/// The deviation that jitter can cause in a few packets.
+fn max_jitter_us(jitter: &Jitter) -> f64 {
     let times = match jitter.distribution {
         Distribution::Uniform => 1.0,
         Distribution::Normal | Distribution::Pareto => 3.0,

@@ -1,7 +1,7 @@
-//! Probes: whether each measured anything, and what failed that should not.
+//! Checks whether each probe measured anything, and counts failures that TCP should prevent.
 //!
-//! A lost echo is a measurement: queues drop packets. A connection or a fetch is carried by TCP, which repeats what is
-//! lost; one that fails or takes longer than its `timeout` says that something is wrong.
+//! A lost echo is a measurement: queues drop packets. Connections and fetches use TCP, which retransmits; if one fails or
+//! exceeds its `timeout`, something is wrong.
 
 use std::collections::BTreeMap;
 
@@ -13,13 +13,13 @@ use crate::model::Status;
 
 /// Judges the probes of a trial.
 #[derive(Debug)]
-pub(crate) struct ProbeCheck(BTreeMap<String, Counted>);
+pub(crate) struct ProbeCheck(BTreeMap<String, Counts>);
 
 #[derive(Debug, Default)]
-struct Counted {
+struct Counts {
     kind: String,
     connects: bool,
-    asked: u32,
+    sent: u32,
     failed: u32,
     /// Of the first failure.
     error: String,
@@ -28,40 +28,40 @@ struct Counted {
 impl ProbeCheck {
     pub(crate) fn new(plan: &CheckedPlan) -> Self {
         let probes = plan.plan().probes.iter();
-        let counted = probes.map(|(name, probe)| {
+        let counts = probes.map(|(name, probe)| {
             let (kind, connects) = (probe.kind.as_str().to_owned(), probe.kind.connects());
-            (name.clone(), Counted { kind, connects, ..Counted::default() })
+            (name.clone(), Counts { kind, connects, ..Counts::default() })
         });
-        Self(counted.collect())
+        Self(counts.collect())
     }
 
     pub(crate) fn row(&mut self, row: &Probe) {
-        let Some(counted) = self.0.get_mut(&row.probe_id) else { return };
-        counted.asked += 1;
+        let Some(counts) = self.0.get_mut(&row.probe_id) else { return };
+        counts.sent += 1;
         if row.lost {
-            counted.failed += 1;
-            if counted.error.is_empty() {
-                counted.error.clone_from(&row.error);
+            counts.failed += 1;
+            if counts.error.is_empty() {
+                counts.error.clone_from(&row.error);
             }
         }
     }
 
     pub(crate) fn finish(self, findings: &mut Findings) {
-        for (name, counted) in self.0 {
-            let Counted { kind, connects, asked, failed, error } = counted;
-            let because = if error.is_empty() { error } else { format!("; the first: {error}") };
+        for (name, counts) in self.0 {
+            let Counts { kind, connects, sent, failed, error } = counts;
+            let because = if error.is_empty() { error } else { format!("; first error: {error}") };
             let mut degraded = |code, message| findings.add(Status::Degraded, code, message);
-            if asked == 0 {
-                degraded("probe_dead", format!("{name}: no {kind} came to an end in this trial"));
-            } else if asked == failed {
+            if sent == 0 {
+                degraded("probe_dead", format!("{name}: no {kind} probe finished in this trial"));
+            } else if sent == failed {
                 degraded(
                     "probe_dead",
-                    format!("{name}: none of {asked} {kind} was answered{because}"),
+                    format!("{name}: none of {sent} {kind} probes was answered{because}"),
                 );
             } else if connects && failed > 0 {
                 degraded(
                     "probe_failed",
-                    format!("{name}: {failed} of {asked} {kind} failed{because}"),
+                    format!("{name}: {failed} of {sent} {kind} probes failed{because}"),
                 );
             }
         }
@@ -106,22 +106,25 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_echo_is_a_measurement_and_a_failed_fetch_is_not() {
+    fn lost_echo_is_ok_and_failed_fetch_degrades() {
         let fine = verdict(&[("rtt", true, ""), ("rtt", false, ""), ("page", false, "")]);
         assert_eq!(fine, []);
         let failed =
             verdict(&[("rtt", false, ""), ("page", false, ""), ("page", true, "timed out")]);
-        let expected = ("probe_failed", "page: 1 of 2 http failed; the first: timed out");
+        let expected = ("probe_failed", "page: 1 of 2 http probes failed; first error: timed out");
         assert_eq!(failed, [(expected.0.to_owned(), expected.1.to_owned())]);
     }
 
     #[test]
-    fn a_probe_without_an_answer_is_dead() {
+    fn probe_without_answers_is_dead() {
         let dead = verdict(&[("rtt", true, ""), ("rtt", true, "")]);
         let messages: Vec<&str> = dead.iter().map(|(_, message)| message.as_str()).collect();
         assert_eq!(
             messages,
-            ["page: no http came to an end in this trial", "rtt: none of 2 ping was answered"]
+            [
+                "page: no http probe finished in this trial",
+                "rtt: none of 2 ping probes was answered"
+            ]
         );
         assert!(dead.iter().all(|(code, _)| code == "probe_dead"));
     }

@@ -1,4 +1,4 @@
-//! Did links keep their times: the packets of userspace links, the steps of traces?
+//! Checks the scheduling error of packets of userspace links and of trace steps.
 
 use std::collections::BTreeMap;
 
@@ -7,22 +7,22 @@ use ccbench_proto::wire::{LinkTiming, QdiscSample};
 use super::findings::Findings;
 use crate::model::Status;
 
-/// Packets that the userspace path may release more than 1 ms late.
+/// Share of packets that the userspace datapath may release more than 1 ms late.
 pub const LATE_SHARE: f64 = 0.01;
-/// With so many late packets the link was not the plan's.
+/// Share of late packets that fails the trial.
 pub const FAILED_LATE_SHARE: f64 = 0.1;
-/// A single packet may be this late, in microseconds; above it the link stood still, most likely because its thread got
-/// no processor.
+/// Limit for the scheduling error of a single packet, in microseconds. Above it the link stood still, most likely because
+/// its thread did not run.
 pub const MAX_LATE_US: f64 = 100_000.0;
-/// Lateness of a trace's steps that one in a hundred may exceed, in microseconds: short against the steps of any trace
-/// in use, and five times what a loaded machine shows.
+/// Limit for the 99th percentile of the scheduling error of trace steps, in microseconds: short compared with the steps
+/// of common traces, and five times the value on a loaded machine.
 pub const STEP_P99_US: f64 = 1_000.0;
-/// Steps that the next one may overtake before they are applied.
+/// Share of trace steps that may be missed: the next step was due before they were applied.
 pub const MISSED_SHARE: f64 = 0.001;
-/// With so many missed steps the trace was not the plan's.
+/// Share of missed steps that fails the trial.
 pub const FAILED_MISSED_SHARE: f64 = 0.1;
 
-/// What is known of every link's times.
+/// Timing reports of all links.
 #[derive(Debug, Default)]
 pub(crate) struct Timing {
     /// By node and link: the last counters of a userspace link.
@@ -73,7 +73,7 @@ impl Timing {
         }
         for row in self.logs.iter().filter(|row| row.missed > 0) {
             let message = format!(
-                "link {}: {} packets are not in the packet log, {} are; raise `packet_log`",
+                "link {}: the packet log misses {} packets and holds {}; raise `packet_log`",
                 row.link, row.missed, row.count
             );
             findings.add(Status::Degraded, "packets_not_logged", message);
@@ -91,8 +91,8 @@ impl Packets {
         };
         let p99 = self.p99_us.map_or(String::new(), |us| format!(", p99 {us:.0} us"));
         let message = format!(
-            "link {link}: {:.1} % of {} packets left more than 1 ms late{p99}, the worst {:.0} us (limits {:.0} %, and \
-             {:.0} us for the worst): its thread got too little of the processor",
+            "link {link}: {:.1} % of {} packets left more than 1 ms late{p99}, max {:.0} us (limits {:.0} %, and \
+             {:.0} us for the maximum): its thread got too little CPU time",
             share * 100.0,
             self.sent,
             self.max_us,
@@ -111,8 +111,8 @@ fn judge_steps(row: &LinkTiming, findings: &mut Findings) {
         _ => return,
     };
     let message = format!(
-        "link {}: the steps of its trace were late by {:.0} us (p50), {:.0} us (p99), {:.0} us at most, and {} of {} were \
-         missed (limits {STEP_P99_US:.0} us for p99, {:.1} % missed)",
+        "link {}: scheduling error of its trace steps: p50 {:.0} us, p99 {:.0} us, max {:.0} us; {} of {} steps missed \
+         (limits {STEP_P99_US:.0} us for p99, {:.1} % missed)",
         row.link,
         row.p50_us,
         row.p99_us,
