@@ -18,7 +18,10 @@ pub use impair::{BurstLoss, Distribution, Jitter, OnEnd, Reorder, TraceStart, Tr
 pub use lab::{LabUse, Series};
 pub use node::{Node, SysctlValue};
 pub use probe::{Probe, ProbeKind, Repeat};
-pub use queue::Queue;
+pub use queue::{
+    Bfifo, BfifoHeadDrop, Cake, Codel, Dualpi2, FifoUnit, Fq, FqCodel, Pfifo, PfifoHeadDrop, Pie,
+    Queue, Red,
+};
 pub use sample::{Acks, Sample};
 pub use timeline::{Change, Phase, Setting};
 

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use crate::plan::check::CheckedPlan;
-use crate::plan::{Backend, BurstLoss, Jitter, Link, PathPreset, Plan, Queue, Reorder, Shaper};
+use crate::plan::{
+    Backend, BurstLoss, FifoUnit, Jitter, Link, PathPreset, Plan, Queue, Reorder, Shaper,
+};
 use crate::topology::Topology;
 use crate::trace::Replay;
 use crate::units::{Bytes, FRAME_BYTES, Limit, Micros, Packets, Ppm, Rate};
@@ -157,7 +159,7 @@ pub fn builtin_paths() -> BTreeMap<String, PathPreset> {
                 rate: (rate_bps > 0).then_some(Rate::from_bits_per_sec(rate_bps)),
                 delay: Some(Micros::from_millis(delay_ms)),
                 loss: Ppm::new(loss_ppm).filter(|loss| loss.get() > 0),
-                queue: Some(Queue::Pfifo { limit: Limit::Packets(Packets::new(queue_pkts)) }),
+                queue: Some(Queue::pfifo(Limit::Packets(Packets::new(queue_pkts)))),
             };
             (name.to_owned(), preset)
         })
@@ -206,7 +208,7 @@ fn merge(link: &mut Link, preset: PathPreset) {
 
 /// 1.5 bandwidth-delay products of bytes.
 fn default_queue() -> Queue {
-    Queue::Bfifo { limit: Limit::MilliBdp(DEFAULT_MILLI_BDP) }
+    Queue::bfifo(Limit::MilliBdp(DEFAULT_MILLI_BDP))
 }
 
 /// The interfaces (node and device) that the plan's flows and probes pass, one list per pair of nodes, there
@@ -298,30 +300,17 @@ pub(crate) fn limit_bytes(limit: Limit, rate: Rate, rtt: Micros) -> Bytes {
 /// A queue with its limit in what its kind counts: packets (rounded up) for pfifo, bytes for bfifo.
 /// `rate: None` is a link without a rate, where a queue never fills.
 pub fn resolve_queue(queue: Option<&Queue>, rate: Option<Rate>, rtt: Micros) -> Queue {
-    let Some(rate) = rate else { return Queue::Pfifo { limit: Limit::Packets(ENDLESS) } };
-    match queue.cloned().unwrap_or_else(default_queue) {
-        Queue::Pfifo { limit: Limit::Packets(packets) } => {
-            Queue::Pfifo { limit: Limit::Packets(packets) }
+    let Some(rate) = rate else { return Queue::pfifo(Limit::Packets(ENDLESS)) };
+    let mut queue = queue.cloned().unwrap_or_else(default_queue);
+    match queue.fifo_limit_mut() {
+        None | Some((Limit::Packets(_), FifoUnit::Packets)) => {}
+        Some((limit, FifoUnit::Packets)) => {
+            let packets = limit_bytes(*limit, rate, rtt).get().div_ceil(FRAME_BYTES).max(1);
+            *limit = Limit::Packets(Packets::new(u32::try_from(packets).unwrap_or(u32::MAX)));
         }
-        Queue::Pfifo { limit } => {
-            let packets = limit_bytes(limit, rate, rtt).get().div_ceil(FRAME_BYTES).max(1);
-            let packets = Packets::new(u32::try_from(packets).unwrap_or(u32::MAX));
-            Queue::Pfifo { limit: Limit::Packets(packets) }
-        }
-        Queue::Bfifo { limit } => {
-            Queue::Bfifo { limit: Limit::Bytes(limit_bytes(limit, rate, rtt)) }
-        }
-        Queue::PfifoHeadDrop { limit } => {
-            match resolve_queue(Some(&Queue::Pfifo { limit }), Some(rate), rtt) {
-                Queue::Pfifo { limit } => Queue::PfifoHeadDrop { limit },
-                other => other,
-            }
-        }
-        Queue::BfifoHeadDrop { limit } => {
-            Queue::BfifoHeadDrop { limit: Limit::Bytes(limit_bytes(limit, rate, rtt)) }
-        }
-        other => other,
+        Some((limit, FifoUnit::Bytes)) => *limit = Limit::Bytes(limit_bytes(*limit, rate, rtt)),
     }
+    queue
 }
 
 #[cfg(test)]
@@ -398,7 +387,7 @@ mod tests {
         assert_eq!(link.rate, Some(Rate::from_bits_per_sec(10_000_000)));
         assert_eq!(link.delay, Some(ms(51)));
         assert_eq!(link.loss, Ppm::new(600));
-        assert_eq!(link.queue, Some(Queue::Pfifo { limit: Limit::Packets(Packets::new(94)) }));
+        assert_eq!(link.queue, Some(Queue::pfifo(Limit::Packets(Packets::new(94)))));
         assert_eq!(link.path, None);
         assert_eq!(settle(&settled), settled);
     }
@@ -406,12 +395,16 @@ mod tests {
     #[test]
     fn limits_become_what_the_queue_counts() {
         let rate = Rate::from_bits_per_sec(100_000_000);
-        let pfifo = |limit| match resolve_queue(Some(&Queue::Pfifo { limit }), Some(rate), ms(10)) {
-            Queue::Pfifo { limit: Limit::Packets(packets) } => packets.get(),
+        let pfifo = |limit| match resolve_queue(Some(&Queue::pfifo(limit)), Some(rate), ms(10))
+            .fifo_limit()
+        {
+            Some((Limit::Packets(packets), FifoUnit::Packets)) => packets.get(),
             other => panic!("{other:?}"),
         };
-        let bfifo = |limit| match resolve_queue(Some(&Queue::Bfifo { limit }), Some(rate), ms(10)) {
-            Queue::Bfifo { limit: Limit::Bytes(bytes) } => bytes.get(),
+        let bfifo = |limit| match resolve_queue(Some(&Queue::bfifo(limit)), Some(rate), ms(10))
+            .fifo_limit()
+        {
+            Some((Limit::Bytes(bytes), FifoUnit::Bytes)) => bytes.get(),
             other => panic!("{other:?}"),
         };
         assert_eq!(bfifo(Limit::MilliBdp(1500)), 187_500);
@@ -422,8 +415,8 @@ mod tests {
         assert_eq!(pfifo(Limit::Bytes(Bytes::new(1))), 1);
         assert_eq!(pfifo(Limit::Packets(Packets::new(40))), 40);
         let default = resolve_queue(None, Some(rate), ms(10));
-        assert_eq!(default, Queue::Bfifo { limit: Limit::Bytes(Bytes::new(187_500)) });
+        assert_eq!(default, Queue::bfifo(Limit::Bytes(Bytes::new(187_500))));
         let endless = resolve_queue(None, None, ms(10));
-        assert_eq!(endless, Queue::Pfifo { limit: Limit::Packets(ENDLESS) });
+        assert_eq!(endless, Queue::pfifo(Limit::Packets(ENDLESS)));
     }
 }

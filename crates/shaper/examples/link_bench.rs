@@ -136,7 +136,7 @@ fn config(mbit: u64, delay_ms: u64, queue: &str) -> LinkConfig {
         delay: Micros::from_millis(delay_ms),
         loss: Ppm::default(),
         queue: match queue {
-            "bfifo" => Queue::Bfifo { limit: Limit::Bytes(Bytes::new(limit)) },
+            "bfifo" => Queue::bfifo(Limit::Bytes(Bytes::new(limit))),
             kind => serde_json::from_value(serde_json::json!({ "kind": kind })).unwrap(),
         },
         shaper: Shaper::Htb,

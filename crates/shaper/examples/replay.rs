@@ -26,7 +26,7 @@ fn config(trace: Trace) -> LinkConfig {
         rate: None,
         delay: Micros::default(),
         loss: Ppm::default(),
-        queue: Queue::Bfifo { limit: Limit::Bytes(Bytes::new(187_500)) },
+        queue: Queue::bfifo(Limit::Bytes(Bytes::new(187_500))),
         shaper: Shaper::Htb,
         backend: Backend::Kernel,
         classes: Vec::new(),

@@ -28,6 +28,7 @@ use thread::Class;
 use transmit::{Due, MOST_WRITES, Write};
 use vnet::{TAG_BYTES, VNET_BYTES, put_tag};
 
+pub(crate) mod class_scheduler;
 pub(crate) mod classes;
 pub(crate) mod duty;
 pub(crate) mod header;
@@ -39,7 +40,6 @@ pub(crate) mod log;
 pub(crate) mod loss;
 pub(crate) mod model;
 pub(crate) mod packet;
-pub(crate) mod queue;
 pub(crate) mod random;
 pub(crate) mod record;
 pub(crate) mod segment;
@@ -50,7 +50,6 @@ pub(crate) mod transmit;
 pub(crate) mod vnet;
 
 pub(crate) use model::{LinkModel, LinkSpec};
-pub(crate) use queue::{FifoLimit, QueueSpec};
 pub(crate) use shared::{Counters, Shared};
 pub(crate) use thread::Privileges;
 
@@ -148,7 +147,7 @@ enum Sent {
 
 /// How many frames a link may have to hold: its queue and its delay in small frames, within the memory cap.
 pub(crate) fn slots_for(spec: &LinkSpec, slot_bytes: usize) -> u32 {
-    let queue = spec.most_packets(LEAST_FRAME_BYTES);
+    let queue = spec.max_packets(LEAST_FRAME_BYTES);
     let rate = u128::from(spec.rate_bps.unwrap_or(UNSHAPED_BPS));
     let delay_ns = u128::from(spec.usual_delay_ns());
     let in_delay = rate * delay_ns / 8_000_000_000 / u128::from(LEAST_FRAME_BYTES);
@@ -392,9 +391,9 @@ impl Datapath {
         let queue = self.model.queue_stats();
         let (backlog_pkts, backlog_bytes) = self.model.backlog();
         self.counters.lost_pkts = counts.lost;
-        self.counters.overlimit_pkts = queue.overlimit;
-        self.counters.queue_overmemory_pkts = queue.overmemory;
-        self.counters.early_pkts = queue.early;
+        self.counters.overlimit_pkts = queue.drop_overlimit;
+        self.counters.queue_overmemory_pkts = queue.drop_overmemory;
+        self.counters.early_pkts = queue.drop_early;
         self.counters.ecn_mark_pkts = queue.ecn_mark;
         self.counters.ce_mark_pkts = queue.ce_mark;
         self.counters.step_mark_pkts = queue.step_mark;
@@ -544,13 +543,14 @@ fn admit(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::discipline::{FifoLimit, QueueParams};
 
     #[test]
     fn memory_follows_the_link_and_is_capped() {
         let spec = |rate_bps, delay_ns, limit| LinkSpec {
             rate_bps,
             delay_ns,
-            queue: QueueSpec::Fifo(limit),
+            queue: QueueParams::TailDrop(limit),
             ..LinkSpec::default()
         };
         // 187 500 B of queue and 125 000 B of delay in frames of 60 B.

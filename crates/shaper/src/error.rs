@@ -18,17 +18,17 @@ pub enum ShaperError {
         said: String,
     },
     /// This kernel lacks a qdisc, a filter or an action.
-    #[error("this kernel has no {what} (CONFIG_{config}); {way_out}")]
+    #[error("this kernel has no {what} (CONFIG_{config}); {hint}")]
     Missing {
         /// "qdisc netem", "action mirred" ...
         what: String,
         /// Kernel option without its prefix.
         config: &'static str,
         /// What the user can do instead.
-        way_out: String,
+        hint: String,
     },
     /// The back end asked for cannot do what the link asks for.
-    #[error("link {link}: the {backend} back end cannot do {what}; {way_out}")]
+    #[error("link {link}: the {backend} back end cannot do {what}; {hint}")]
     Unsupported {
         /// The link's name.
         link: String,
@@ -37,17 +37,17 @@ pub enum ShaperError {
         /// What was asked.
         what: String,
         /// What the user can do instead.
-        way_out: String,
+        hint: String,
     },
     /// The interface carries something that ccbench did not put there and could not put back.
-    #[error("{dev} already has {found}; remove it first: {way_out}")]
+    #[error("{dev} already has {found}; remove it first: {hint}")]
     Occupied {
         /// The interface.
         dev: String,
         /// "root qdisc htb 1:" ...
         found: String,
         /// A command.
-        way_out: String,
+        hint: String,
     },
     /// A named thing is not there.
     #[error("no {what} named {name}")]

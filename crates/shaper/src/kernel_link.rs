@@ -61,7 +61,7 @@ impl KernelLink {
                 link: config.name.clone(),
                 backend: "kernel",
                 what: bad.what,
-                way_out: bad.way_out,
+                hint: bad.hint,
             })?;
         let saved = saved::snapshot_of(&mut socket, ifindex, dev)?;
         let (change, parts) = change_messages(&control, config.rate, ifindex, frame_bytes);
@@ -164,18 +164,18 @@ impl KernelLink {
 /// The kind that this kernel lacks, its option, and what to do about it.
 fn missing(what: &str, kind: &str, config: &LinkConfig) -> ShaperError {
     let option = probe::missing_config(kind);
-    let way_out = if userspace_can(config) {
+    let hint = if userspace_can(config) {
         format!("write `backend = \"userspace\"` for link {}", config.name)
     } else {
         format!("use another kernel, e.g. with CONFIG_{option}=m")
     };
-    ShaperError::Missing { what: format!("{what} {kind}"), config: option, way_out }
+    ShaperError::Missing { what: format!("{what} {kind}"), config: option, hint }
 }
 
 /// Whether the userspace back end can do what a link asks for: all but cake.
 pub(crate) fn userspace_can(config: &LinkConfig) -> bool {
     let queues = config.classes.iter().map(|class| &class.queue).chain([&config.queue]);
-    !queues.into_iter().any(|queue| matches!(queue, Queue::Cake { .. }))
+    !queues.into_iter().any(|queue| matches!(queue, Queue::Cake(_)))
 }
 
 /// The parent of `ingress` and `clsact`, which queue nothing.
@@ -234,7 +234,7 @@ impl Link for KernelLink {
                 link: self.link.clone(),
                 backend: "kernel",
                 what: "a change of rate on a link that began without one".to_owned(),
-                way_out: "give the link a rate in the plan".to_owned(),
+                hint: "give the link a rate in the plan".to_owned(),
             });
         }
         if self.traced.is_some() {

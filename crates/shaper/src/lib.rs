@@ -16,6 +16,7 @@ pub mod bpf;
 pub mod capture;
 pub mod clock;
 mod datapath;
+mod discipline;
 pub mod error;
 pub mod keep_awake;
 pub mod kernel_link;
@@ -36,7 +37,7 @@ use ccbench_proto::units::{Micros, Ppm, Rate};
 use ccbench_proto::wire::{self, BackendReason};
 
 #[cfg(feature = "bench")]
-pub use datapath::queue::cost::{QueueCost, queue_costs};
+pub use discipline::cost::{QueueCost, queue_costs};
 pub use error::ShaperError;
 use kernel_link::KernelLink;
 use user_link::UserLink;
@@ -80,7 +81,7 @@ fn unchangeable(state: &wire::LinkState, what: &str) -> ShaperError {
         link: state.link.clone(),
         backend: state.backend().as_text(),
         what: format!("a change of its {what}"),
-        way_out: "write `backend = \"userspace\"`, or leave the change out".to_owned(),
+        hint: "write `backend = \"userspace\"`, or leave the change out".to_owned(),
     }
 }
 

@@ -221,7 +221,7 @@ fn family(socket: &mut Socket) -> Result<u16, ShaperError> {
         _ => Err(ShaperError::Missing {
             what: "netlink family ethtool".to_owned(),
             config: "ETHTOOL_NETLINK",
-            way_out: "write `offloads = true` for the node, or use Linux 5.6 or later".to_owned(),
+            hint: "write `offloads = true` for the node, or use Linux 5.6 or later".to_owned(),
         }),
     }
 }

@@ -1,40 +1,33 @@
 //! Which qdiscs this kernel has.
 
 use crate::ShaperError;
+use crate::discipline::{self, KernelSupport};
 use crate::netlink::message::Message;
 use crate::netlink::{self, CREATE, Socket};
 use crate::qdisc::{ROOT, TCA_KIND};
 
-/// Every kind that a plan can ask for.
-pub const KINDS: &[&str] = &[
-    "htb",
-    "tbf",
-    "netem",
-    "pfifo",
-    "bfifo",
-    "pfifo_head_drop",
-    "fq",
-    "codel",
-    "fq_codel",
-    "pie",
-    "red",
-    "cake",
-    "dualpi2",
-];
+/// Qdiscs that shape a rate and a delay, and their kernel options.
+const SHAPERS: [(&str, &str); 3] =
+    [("htb", "NET_SCH_HTB"), ("tbf", "NET_SCH_TBF"), ("netem", "NET_SCH_NETEM")];
+
+/// Every qdisc that a plan can need.
+pub fn kinds() -> impl Iterator<Item = &'static str> {
+    let queues =
+        discipline::KINDS.iter().filter(|(_, kernel)| *kernel != KernelSupport::UserspaceOnly);
+    SHAPERS.iter().map(|(kind, _)| *kind).chain(queues.map(|(kind, _)| *kind))
+}
 
 /// The kernel option of a qdisc, filter or action, without `CONFIG_`.
 pub fn missing_config(kind: &str) -> &'static str {
+    if let Some((_, option)) = SHAPERS.iter().find(|(name, _)| *name == kind) {
+        return option;
+    }
+    match discipline::KINDS.iter().find(|(name, _)| *name == kind) {
+        Some((_, KernelSupport::Config(option))) => return option,
+        Some(_) => return "NET_SCHED",
+        None => {}
+    }
     match kind {
-        "htb" => "NET_SCH_HTB",
-        "tbf" => "NET_SCH_TBF",
-        "netem" => "NET_SCH_NETEM",
-        "fq" => "NET_SCH_FQ",
-        "codel" => "NET_SCH_CODEL",
-        "pie" => "NET_SCH_PIE",
-        "red" => "NET_SCH_RED",
-        "fq_codel" => "NET_SCH_FQ_CODEL",
-        "cake" => "NET_SCH_CAKE",
-        "dualpi2" => "NET_SCH_DUALPI2",
         "clsact" | "ingress" => "NET_SCH_INGRESS",
         "u32" => "NET_CLS_U32",
         "mirred" => "NET_ACT_MIRRED",
@@ -42,9 +35,9 @@ pub fn missing_config(kind: &str) -> &'static str {
     }
 }
 
-/// Those of [`KINDS`] that this kernel accepts. They are tried on the loopback interface of a network
-/// namespace made for that, which disturbs nothing on this machine but may load modules. Without the right
-/// to make one, what the kernel's own files say; both rights and files missing: nothing.
+/// The [`kinds`] that this kernel accepts. Each is tried on the loopback interface of a new network namespace, which
+/// leaves the machine's interfaces alone but may load modules. Without the right to create a namespace, the list
+/// comes from the kernel's module files; without those it is empty.
 pub fn supported_qdiscs() -> Vec<String> {
     tried().unwrap_or_else(|error| {
         tracing::debug!(%error, "cannot try qdiscs in a namespace; reading the kernel's files instead");
@@ -60,7 +53,7 @@ fn tried() -> Result<Vec<String>, ShaperError> {
         let ifindex = netlink::ifindex("lo")?;
         let mut socket = Socket::open()?;
         let mut found = Vec::new();
-        for &kind in KINDS {
+        for kind in kinds() {
             if accepts(&mut socket, ifindex, kind)? {
                 found.push(kind.to_owned());
             }
@@ -115,8 +108,8 @@ fn from_files(files: &str) -> Vec<String> {
             word == module || word.strip_prefix(&module).is_some_and(|rest| rest.starts_with(".ko"))
         })
     };
-    let always = |kind: &str| matches!(kind, "pfifo" | "bfifo" | "pfifo_head_drop");
-    KINDS.iter().filter(|kind| always(kind) || named(kind)).map(|&kind| kind.to_owned()).collect()
+    let always = |kind: &str| discipline::KINDS.contains(&(kind, KernelSupport::Always));
+    kinds().filter(|kind| always(kind) || named(kind)).map(str::to_owned).collect()
 }
 
 #[cfg(test)]
@@ -137,7 +130,7 @@ mod tests {
 
     #[test]
     fn every_kind_has_an_option() {
-        for kind in KINDS.iter().filter(|kind| !kind.contains("fifo")) {
+        for kind in kinds().filter(|kind| !kind.contains("fifo")) {
             let option = missing_config(kind);
             assert_eq!(option, format!("NET_SCH_{}", kind.to_uppercase()));
         }

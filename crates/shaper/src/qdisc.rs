@@ -1,24 +1,16 @@
-//! What a queueing discipline is asked for, as the bytes that the kernel reads. Pure: no socket here. The
-//! kernel's own units (bytes per second, 64 ns ticks, shares of 2^32, 1/256 Hz) exist only in this file
-//! and the ones below it.
+//! Qdiscs, classes and filters as netlink messages, without I/O. The kernel's own units (bytes per second, 64 ns ticks,
+//! 2^32ths, 1/256 Hz) exist only here and in the `qdisc` modules of `crate::discipline`.
 
-use ccbench_proto::plan::Queue;
+use ccbench_proto::plan::{FifoUnit, Queue};
 use ccbench_proto::units::{Bytes, FRAME_BYTES, Limit, Micros, Rate};
 
-use crate::netlink::message::NESTED;
+use crate::discipline;
+use crate::netlink::message::{NESTED, u32_at};
 use crate::netlink::{ACK, CREATE, Message};
 
-pub mod cake;
-pub mod codel;
-pub mod dualpi2;
-pub mod fifo;
 pub mod filter;
-pub mod fq;
-pub mod fq_codel;
 pub mod htb;
 pub mod netem;
-pub mod pie;
-pub mod red;
 pub mod stats;
 pub mod tbf;
 
@@ -40,12 +32,19 @@ pub struct Qdisc {
 
 /// A queue that cannot be encoded, and what to write instead.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{what}; {way_out}")]
+#[error("{what}; {hint}")]
 pub struct BadQueue {
     /// What is wrong.
     pub what: String,
     /// What to write instead.
-    pub way_out: String,
+    pub hint: String,
+}
+
+impl BadQueue {
+    /// Of these texts.
+    pub(crate) fn new(what: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self { what: what.into(), hint: hint.into() }
+    }
 }
 
 impl Qdisc {
@@ -81,56 +80,28 @@ pub fn queue(queue: &Queue) -> Result<Qdisc, BadQueue> {
     queue_at(queue, None)
 }
 
-/// As [`queue`](fn@queue), for a queue that is drained at `rate`, which one kind must know.
+/// As [`queue`](fn@queue), for a queue in front of `rate`, which RED needs.
 ///
 /// # Errors
 /// As [`queue`](fn@queue).
 pub fn queue_at(queue: &Queue, rate: Option<Rate>) -> Result<Qdisc, BadQueue> {
-    match queue {
-        Queue::Pfifo { limit } => Ok(fifo::pfifo(packets(*limit)?)),
-        Queue::Bfifo { limit } => Ok(fifo::bfifo(bytes(*limit)?)),
-        Queue::Fq { .. } => fq::encode(queue),
-        Queue::Codel { .. } => codel::encode(queue),
-        Queue::FqCodel { .. } => fq_codel::encode(queue),
-        Queue::Cake { .. } => cake::encode(queue),
-        Queue::Dualpi2 { .. } => dualpi2::encode(queue),
-        Queue::PfifoHeadDrop { limit } => Ok(fifo::pfifo_head_drop(packets(*limit)?)),
-        Queue::Pie { .. } => pie::encode(queue),
-        Queue::Red { .. } => red::encode(queue, rate),
-        Queue::BfifoHeadDrop { .. } => Err(BadQueue {
-            what: format!("queue {}", kind(queue)),
-            way_out: "write `backend = \"userspace\"` for this link".to_owned(),
-        }),
-    }
+    discipline::qdisc(queue, rate)
 }
 
-/// The kernel's name of a plan's queue.
+/// The `kind` of a plan's queue, which is the name of its qdisc.
 pub fn kind(queue: &Queue) -> &'static str {
-    match queue {
-        Queue::Pfifo { .. } => "pfifo",
-        Queue::Bfifo { .. } => "bfifo",
-        Queue::Fq { .. } => "fq",
-        Queue::Codel { .. } => "codel",
-        Queue::FqCodel { .. } => "fq_codel",
-        Queue::Cake { .. } => "cake",
-        Queue::Dualpi2 { .. } => "dualpi2",
-        Queue::PfifoHeadDrop { .. } => "pfifo_head_drop",
-        Queue::BfifoHeadDrop { .. } => "bfifo_head_drop",
-        Queue::Pie { .. } => "pie",
-        Queue::Red { .. } => "red",
+    discipline::kind(queue)
+}
+
+/// The limit of a FIFO in the unit of its kind (bytes for bfifo), which a parent `tbf` repeats.
+pub fn fifo_limit(queue: &Queue) -> Option<u32> {
+    match queue.fifo_limit()? {
+        (limit, FifoUnit::Packets) => limit_packets(limit).ok(),
+        (limit, FifoUnit::Bytes) => limit_bytes(limit).ok(),
     }
 }
 
-/// A limit in the unit of the queue's own kind (bytes for bfifo), as a parent `tbf` must repeat it.
-pub fn limit_in_own_unit(queue: &Queue) -> Option<u32> {
-    match queue {
-        Queue::Pfifo { limit } | Queue::PfifoHeadDrop { limit } => packets(*limit).ok(),
-        Queue::Bfifo { limit } => bytes(*limit).ok(),
-        _ => None,
-    }
-}
-
-fn packets(limit: Limit) -> Result<u32, BadQueue> {
+pub(crate) fn limit_packets(limit: Limit) -> Result<u32, BadQueue> {
     match limit {
         Limit::Packets(packets) => Ok(packets.get().max(1)),
         Limit::Bytes(bytes) => {
@@ -140,7 +111,7 @@ fn packets(limit: Limit) -> Result<u32, BadQueue> {
     }
 }
 
-fn bytes(limit: Limit) -> Result<u32, BadQueue> {
+pub(crate) fn limit_bytes(limit: Limit) -> Result<u32, BadQueue> {
     match limit {
         Limit::Bytes(bytes) => Ok(u32::try_from(bytes.get()).unwrap_or(u32::MAX).max(1)),
         Limit::Packets(packets) => {
@@ -151,10 +122,15 @@ fn bytes(limit: Limit) -> Result<u32, BadQueue> {
 }
 
 fn unresolved(limit: Limit) -> BadQueue {
-    BadQueue {
-        what: format!("a queue of `{limit}` on a link without a rate"),
-        way_out: "give the link a rate, or the queue a limit in bytes or packets".to_owned(),
-    }
+    BadQueue::new(
+        format!("a queue of `{limit}` on a link without a rate"),
+        "give the link a rate, or the queue a limit in bytes or packets",
+    )
+}
+
+/// The 32-bit word at this offset of a kernel structure; `None` if the structure is shorter.
+pub(crate) fn word(bytes: &[u8], at: usize) -> Option<u64> {
+    u32_at(bytes, at).map(u64::from)
 }
 
 /// Microseconds as the kernel's 32-bit attribute.
@@ -182,7 +158,7 @@ pub(crate) fn ticks(ns: u64) -> u32 {
     u32::try_from(ns >> 6).unwrap_or(u32::MAX).max(1)
 }
 
-/// The time that `bytes` take at `rate`, in ticks rounded down: how the kernel is told a burst.
+/// The time that `bytes` take at `rate`, in ticks rounded down: the unit in which the kernel takes a burst.
 pub(crate) fn burst_ticks(rate: Rate, bytes: u32) -> u32 {
     let rate = u128::from(rate.bytes_per_sec().max(1));
     let ns = u128::from(bytes) * 1_000_000_000 / rate;
@@ -208,7 +184,7 @@ pub(crate) fn wide_rate(rate: Rate) -> Option<u64> {
     Some(rate.bytes_per_sec()).filter(|&bytes| bytes > u64::from(u32::MAX))
 }
 
-/// How long a late timer may be without loss of rate.
+/// A timer that is late by this much costs no rate.
 const BURST_NS: u64 = 250_000;
 
 /// The burst of a token bucket in bytes, for frames of at most `frame_bytes`.
@@ -267,11 +243,11 @@ mod tests {
 
     #[test]
     fn a_limit_that_needs_a_rate_is_refused() {
-        let error = queue(&Queue::Bfifo { limit: Limit::MilliBdp(1500) }).unwrap_err();
+        let error = queue(&Queue::bfifo(Limit::MilliBdp(1500))).unwrap_err();
         assert!(error.to_string().contains("1.5bdp"), "{error}");
         let limit = Limit::Packets(Packets::new(2));
-        assert_eq!(limit_in_own_unit(&Queue::Bfifo { limit }), Some(3028));
+        assert_eq!(fifo_limit(&Queue::bfifo(limit)), Some(3028));
         let limit = Limit::Bytes(Bytes::new(3028));
-        assert_eq!(limit_in_own_unit(&Queue::Pfifo { limit }), Some(2));
+        assert_eq!(fifo_limit(&Queue::pfifo(limit)), Some(2));
     }
 }

@@ -136,6 +136,6 @@ pub(crate) fn has_its_own_rates(link: &str, backend: &'static str) -> ShaperErro
         link: link.to_owned(),
         backend,
         what: "a change of rate beside a trace".to_owned(),
-        way_out: "write the change into the trace, or leave one of the two out".to_owned(),
+        hint: "write the change into the trace, or leave one of the two out".to_owned(),
     }
 }

@@ -60,7 +60,7 @@ pub(crate) fn snapshot_of(
         return Err(ShaperError::Occupied {
             dev: dev.to_owned(),
             found: format!("root qdisc {kind} {}", handle_text(*handle)),
-            way_out: format!("tc qdisc del dev {dev} root"),
+            hint: format!("tc qdisc del dev {dev} root"),
         });
     }
     Ok(saved)

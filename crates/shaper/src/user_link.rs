@@ -155,7 +155,7 @@ impl Link for UserLink {
     fn state(&self) -> wire::LinkState {
         let LinkSpec { rate_bps, delay_ns, loss_ppm, queue, .. } = self.spec;
         let rate = rate_bps.map_or("none".to_owned(), |bps| format!("{bps}bit"));
-        let queue = spec::text(&queue);
+        let queue = queue.describe();
         wire::LinkState {
             link: self.name.clone(),
             dev: self.dev.clone(),
@@ -235,7 +235,7 @@ impl Link for UserLink {
             max_late_us: Some(now.max_late_ns.div_ceil(1000)),
             ..wire::QdiscSample::default()
         };
-        report::fill_queue(&self.spec.queue, &now, &mut row);
+        self.spec.queue.fill_row(&now, &mut row);
         into.push(row);
         Ok(())
     }

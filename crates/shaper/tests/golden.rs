@@ -4,7 +4,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use ccbench_proto::plan::{BurstLoss, Distribution, Jitter, Queue, Reorder};
+use ccbench_proto::plan::{self, BurstLoss, Distribution, Jitter, Queue, Reorder};
 use ccbench_proto::resolve::{Impairments, PacketMatch};
 use ccbench_proto::units::{Bytes, Limit, Micros, Packets, Ppm, Rate};
 use ccbench_shaper::netlink::message::{HEADER_BYTES, Message, TCMSG_BYTES, attrs};
@@ -135,8 +135,8 @@ fn a_fast_tbf_differs_from_tc_only_in_the_buffer_that_the_kernel_ignores() {
 
 #[test]
 fn fifos_are_what_tc_sends() {
-    queue_is(&Queue::Pfifo { limit: Limit::Packets(Packets::new(100)) }, "pfifo");
-    queue_is(&Queue::Bfifo { limit: Limit::Bytes(Bytes::new(187_500)) }, "bfifo");
+    queue_is(&Queue::pfifo(Limit::Packets(Packets::new(100))), "pfifo");
+    queue_is(&Queue::bfifo(Limit::Bytes(Bytes::new(187_500))), "bfifo");
 }
 
 #[test]
@@ -191,8 +191,8 @@ fn impairments_are_what_tc_sends() {
 #[test]
 fn head_drop_pie_and_red_are_what_tc_sends() {
     let limit = Limit::Packets(Packets::new(100));
-    queue_is(&Queue::PfifoHeadDrop { limit }, "pfifo_head_drop");
-    let pie = Queue::Pie {
+    queue_is(&Queue::PfifoHeadDrop(plan::PfifoHeadDrop { limit }), "pfifo_head_drop");
+    let pie = Queue::Pie(plan::Pie {
         limit: Some(Packets::new(500)),
         target: Some(Micros::from_millis(20)),
         tupdate: Some(Micros::from_millis(30)),
@@ -200,28 +200,22 @@ fn head_drop_pie_and_red_are_what_tc_sends() {
         beta: Some(25),
         ecn: Some(true),
         bytemode: Some(true),
-    };
+    });
     queue_is(&pie, "pie");
-    let plain = Queue::Pie {
-        limit: None,
-        target: None,
-        tupdate: None,
-        alpha: None,
-        beta: None,
-        ecn: None,
-        bytemode: None,
-    };
+    let plain = Queue::Pie(plan::Pie::default());
     queue_is(&plain, "pie_plain");
-    let red = |probability: Option<u32>, burst, on| Queue::Red {
-        limit: Bytes::new(400_000),
-        min: Bytes::new(30_000),
-        max: Bytes::new(90_000),
-        probability: probability.and_then(Ppm::new),
-        avpkt: Some(Bytes::new(1000)),
-        burst,
-        ecn: on,
-        harddrop: on,
-        adaptive: on,
+    let red = |probability: Option<u32>, burst, on| {
+        Queue::Red(plan::Red {
+            limit: Bytes::new(400_000),
+            min: Bytes::new(30_000),
+            max: Bytes::new(90_000),
+            probability: probability.and_then(Ppm::new),
+            avpkt: Some(Bytes::new(1000)),
+            burst,
+            ecn: on,
+            harddrop: on,
+            adaptive: on,
+        })
     };
     let is = |queue: Queue, rate, name| {
         let ours = qdisc::queue_at(&queue, Some(mbit(rate))).unwrap();
@@ -234,51 +228,39 @@ fn head_drop_pie_and_red_are_what_tc_sends() {
 #[test]
 fn fq_is_what_tc_sends() {
     queue_is(
-        &Queue::Fq {
+        &Queue::Fq(plan::Fq {
             limit: Some(Packets::new(1000)),
             flow_limit: Some(Packets::new(200)),
             buckets: Some(2),
             ce_threshold: Some(Micros::from_millis(1)),
             orphan_mask: Some(1023),
-        },
+        }),
         "fq",
     );
-    let plain = Queue::Fq {
-        limit: None,
-        flow_limit: None,
-        buckets: None,
-        ce_threshold: None,
-        orphan_mask: None,
-    };
+    let plain = Queue::Fq(plan::Fq::default());
     queue_is(&plain, "fq_plain");
 }
 
 #[test]
 fn codel_is_what_tc_sends() {
     queue_is(
-        &Queue::Codel {
+        &Queue::Codel(plan::Codel {
             limit: Some(Packets::new(500)),
             target: Some(Micros::from_millis(5)),
             interval: Some(Micros::from_millis(100)),
             ecn: Some(true),
             ce_threshold: Some(Micros::from_millis(1)),
-        },
+        }),
         "codel",
     );
-    let plain = Queue::Codel {
-        limit: None,
-        target: None,
-        interval: None,
-        ecn: Some(false),
-        ce_threshold: None,
-    };
+    let plain = Queue::Codel(plan::Codel { ecn: Some(false), ..plan::Codel::default() });
     queue_is(&plain, "codel_noecn");
 }
 
 #[test]
 fn fq_codel_is_what_tc_sends() {
     queue_is(
-        &Queue::FqCodel {
+        &Queue::FqCodel(plan::FqCodel {
             limit: Some(Packets::new(500)),
             flows: Some(64),
             target: Some(Micros::from_millis(5)),
@@ -287,33 +269,24 @@ fn fq_codel_is_what_tc_sends() {
             ecn: Some(true),
             ce_threshold: Some(Micros::from_millis(1)),
             memory_limit: Some(Bytes::new(4 << 20)),
-        },
+        }),
         "fq_codel",
     );
-    let plain = Queue::FqCodel {
-        limit: None,
-        flows: None,
-        target: None,
-        interval: None,
-        quantum: None,
-        ecn: None,
-        ce_threshold: None,
-        memory_limit: None,
-    };
+    let plain = Queue::FqCodel(plan::FqCodel::default());
     queue_is(&plain, "fq_codel_plain");
 }
 
 #[test]
 fn cake_is_what_tc_sends() {
     let (rtt, memory) = (Micros::from_millis(50), Bytes::new(4 << 20));
-    queue_is(&Queue::Cake { rtt: Some(rtt), memory_limit: Some(memory) }, "cake");
-    queue_is(&Queue::Cake { rtt: None, memory_limit: None }, "cake_plain");
+    queue_is(&Queue::Cake(plan::Cake { rtt: Some(rtt), memory_limit: Some(memory) }), "cake");
+    queue_is(&Queue::Cake(plan::Cake::default()), "cake_plain");
 }
 
 #[test]
 fn dualpi2_is_what_the_kernels_header_says() {
     queue_is(
-        &Queue::Dualpi2 {
+        &Queue::Dualpi2(plan::Dualpi2 {
             limit: Some(Packets::new(10_000)),
             target: Some(Micros::from_millis(15)),
             tupdate: Some(Micros::from_millis(16)),
@@ -325,7 +298,7 @@ fn dualpi2_is_what_the_kernels_header_says() {
             drop_dequeue: Some(true),
             split_gso: Some(true),
             classic_protection: Ppm::new(100_000),
-        },
+        }),
         "dualpi2",
     );
 }

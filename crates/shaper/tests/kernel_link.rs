@@ -5,7 +5,7 @@
 
 use std::process::Command;
 
-use ccbench_proto::plan::{Backend, Queue, Shaper};
+use ccbench_proto::plan::{self, Backend, Queue, Shaper};
 use ccbench_proto::resolve::{ClassConfig, LinkConfig, PacketMatch};
 use ccbench_proto::units::{Bytes, Limit, Micros, Packets, Ppm, Rate};
 use ccbench_proto::wire::{self, BackendReason};
@@ -44,7 +44,7 @@ fn mbit(rate: u64) -> Rate {
 }
 
 fn bfifo(bytes: u64) -> Queue {
-    Queue::Bfifo { limit: Limit::Bytes(Bytes::new(bytes)) }
+    Queue::bfifo(Limit::Bytes(Bytes::new(bytes)))
 }
 
 fn link(rate: Option<Rate>, queue: Queue) -> LinkConfig {
@@ -163,7 +163,7 @@ fn a_thousand_changes_of_rate_are_all_applied() {
 #[test]
 fn htb_over_pfifo_and_tbf_read_back() {
     in_netns(|| {
-        let pfifo = Queue::Pfifo { limit: Limit::Packets(Packets::new(40)) };
+        let pfifo = Queue::pfifo(Limit::Packets(Packets::new(40)));
         let config = link(Some(mbit(10)), pfifo);
         let link = KernelLink::open(&config, "a0", BackendReason::configured()).unwrap();
         assert!(tc("qdisc show dev a0").contains("qdisc pfifo 10: parent 1:1 limit 40p"));
@@ -205,7 +205,7 @@ fn slices_take_what_matches_and_leave_the_rest() {
             ceil: mbit(100),
             priority: 0,
             matches,
-            queue: Queue::Pfifo { limit: Limit::Packets(Packets::new(7)) },
+            queue: Queue::pfifo(Limit::Packets(Packets::new(7))),
         };
         let config = LinkConfig { classes: vec![class], ..link(Some(mbit(100)), bfifo(90_000)) };
         let mut link = KernelLink::open(&config, "a0", BackendReason::configured()).unwrap();
@@ -267,20 +267,11 @@ fn a_tree_that_could_not_be_put_back_is_left_alone() {
 }
 
 #[test]
-fn a_missing_qdisc_is_named_with_its_option_and_the_way_out() {
+fn a_missing_qdisc_is_named_with_its_option_and_the_hint() {
     in_netns(|| {
         let before = tc("qdisc show dev a0");
         let probed = probe::supported_qdiscs();
-        let codel = Queue::FqCodel {
-            limit: None,
-            flows: None,
-            target: None,
-            interval: None,
-            quantum: None,
-            ecn: None,
-            ce_threshold: None,
-            memory_limit: None,
-        };
+        let codel = Queue::FqCodel(plan::FqCodel::default());
         let delayed =
             LinkConfig { delay: Micros::from_millis(10), ..link(Some(mbit(100)), bfifo(90_000)) };
         let cases = [
@@ -297,7 +288,7 @@ fn a_missing_qdisc_is_named_with_its_option_and_the_way_out() {
                  write `backend = \"userspace\"` for link down",
             ),
             (
-                link(Some(mbit(100)), Queue::Cake { rtt: None, memory_limit: None }),
+                link(Some(mbit(100)), Queue::Cake(plan::Cake::default())),
                 "cake",
                 "this kernel has no qdisc cake (CONFIG_NET_SCH_CAKE); \
                  use another kernel, e.g. with CONFIG_NET_SCH_CAKE=m",
@@ -352,23 +343,23 @@ fn auto_takes_the_kernel_where_it_can_and_says_why() {
 fn queues() -> Vec<Queue> {
     let (ms, packets, bytes) = (Micros::from_millis, Packets::new, Bytes::new);
     vec![
-        Queue::Pfifo { limit: Limit::Packets(packets(100)) },
+        Queue::pfifo(Limit::Packets(packets(100))),
         bfifo(100_000),
-        Queue::Fq {
+        Queue::Fq(plan::Fq {
             limit: Some(packets(1000)),
             flow_limit: Some(packets(200)),
             buckets: Some(1024),
             ce_threshold: Some(ms(1)),
             orphan_mask: Some(1023),
-        },
-        Queue::Codel {
+        }),
+        Queue::Codel(plan::Codel {
             limit: Some(packets(500)),
             target: Some(ms(5)),
             interval: Some(ms(100)),
             ecn: Some(true),
             ce_threshold: Some(ms(1)),
-        },
-        Queue::FqCodel {
+        }),
+        Queue::FqCodel(plan::FqCodel {
             limit: Some(packets(500)),
             flows: Some(64),
             target: Some(ms(5)),
@@ -377,9 +368,9 @@ fn queues() -> Vec<Queue> {
             ecn: Some(true),
             ce_threshold: Some(ms(1)),
             memory_limit: Some(bytes(4 << 20)),
-        },
-        Queue::Cake { rtt: Some(ms(50)), memory_limit: Some(bytes(4 << 20)) },
-        Queue::Dualpi2 {
+        }),
+        Queue::Cake(plan::Cake { rtt: Some(ms(50)), memory_limit: Some(bytes(4 << 20)) }),
+        Queue::Dualpi2(plan::Dualpi2 {
             limit: Some(packets(10_000)),
             target: Some(ms(15)),
             tupdate: Some(ms(16)),
@@ -391,7 +382,7 @@ fn queues() -> Vec<Queue> {
             drop_dequeue: Some(true),
             split_gso: Some(true),
             classic_protection: Ppm::new(100_000),
-        },
+        }),
     ]
 }
 

@@ -45,7 +45,7 @@ fn config(trace: Trace, on_end: OnEnd, backend: Backend) -> LinkConfig {
         rate: None,
         delay: Micros::default(),
         loss: Ppm::default(),
-        queue: Queue::Bfifo { limit },
+        queue: Queue::bfifo(limit),
         shaper: Shaper::Htb,
         backend,
         classes: Vec::new(),

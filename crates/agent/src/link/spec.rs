@@ -260,8 +260,8 @@ fn queue(one: &Down, flag: &str, rtt: Micros) -> Result<Queue, LinkError> {
     let Some(aqm) = &one.aqm else {
         let limit = one.queue.unwrap_or(default);
         return Ok(match limit {
-            Limit::Packets(_) => Queue::Pfifo { limit },
-            _ => Queue::Bfifo { limit },
+            Limit::Packets(_) => Queue::pfifo(limit),
+            _ => Queue::bfifo(limit),
         });
     };
     let mut fields = text::fields("kind", aqm).map_err(|error| wrong("aqm", error.to_string()))?;
@@ -296,11 +296,8 @@ fn absolute(limit: Limit, in_bytes: bool, one: &Down, rtt: Micros) -> Option<Lim
         (_, Limit::Bytes(_) | Limit::Packets(_)) => Rate::from_bits_per_sec(1),
         _ => return None,
     };
-    let queue = if in_bytes { Queue::Bfifo { limit } } else { Queue::Pfifo { limit } };
-    match resolve_queue(Some(&queue), Some(rate), rtt) {
-        Queue::Bfifo { limit } | Queue::Pfifo { limit } => Some(limit),
-        _ => None,
-    }
+    let queue = if in_bytes { Queue::bfifo(limit) } else { Queue::pfifo(limit) };
+    resolve_queue(Some(&queue), Some(rate), rtt).fifo_limit().map(|(limit, _)| limit)
 }
 
 /// Whether a problem is about a queue that a flag sets.
@@ -354,6 +351,7 @@ fn flag_message(problem: &PlanProblem) -> String {
 
 #[cfg(test)]
 mod tests {
+    use ccbench_proto::plan::FifoUnit;
     use ccbench_proto::trace::{Opportunities, Step, Steps};
     use clap::Parser;
     use proptest::prelude::*;
@@ -393,8 +391,8 @@ mod tests {
     }
 
     fn bytes(queue: &Queue) -> u64 {
-        match queue {
-            Queue::Bfifo { limit: Limit::Bytes(bytes) } => bytes.get(),
+        match queue.fifo_limit() {
+            Some((Limit::Bytes(bytes), FifoUnit::Bytes)) => bytes.get(),
             other => panic!("{other:?}"),
         }
     }
@@ -420,13 +418,13 @@ mod tests {
         let spec = spec_of("--trace mahimahi --up-trace steps --delay 20ms").unwrap();
         let (down, up) = (spec.down.trace.unwrap(), spec.up.trace.unwrap());
         assert_eq!((down.on_end, up.on_end), (OnEnd::Loop, OnEnd::Hold));
-        assert_eq!(spec.up.queue, Queue::Pfifo { limit: QUEUE }, "a trace's rate is not steady");
+        assert_eq!(spec.up.queue, Queue::pfifo(QUEUE), "a trace's rate is not steady");
         let spec = spec_of("--trace steps --delay 20ms --queue 1.5bdp").unwrap();
         assert_eq!(bytes(&spec.down.queue), 60_000, "of the trace's mean rate");
         let spec = spec_of("--trace mahimahi --on-end stop --up-rate 5mbit").unwrap();
         assert_eq!(spec.down.trace.unwrap().on_end, OnEnd::Stop);
         assert!(spec.up.trace.is_none() && spec.up.rate.is_some());
-        assert_eq!(spec.up.queue, Queue::Pfifo { limit: QUEUE });
+        assert_eq!(spec.up.queue, Queue::pfifo(QUEUE));
         let spec = spec_of("--rate 5mbit --up-trace steps").unwrap();
         assert!(spec.up.rate.is_none() && spec.down.trace.is_none());
     }
@@ -501,7 +499,7 @@ mod tests {
             let spec = spec_of(&format!("--rate {rate_kbit}kbit --delay {delay_us}us --queue 99p")).unwrap();
             prop_assert_eq!(spec.down.rate, Some(Rate::from_bits_per_sec(rate_kbit * 1000)));
             prop_assert_eq!(spec.up.delay, Micros::new(delay_us));
-            prop_assert_eq!(spec.up.queue, Queue::Pfifo { limit: Limit::Packets(Packets::new(99)) });
+            prop_assert_eq!(spec.up.queue, Queue::pfifo(Limit::Packets(Packets::new(99))));
         }
     }
 }

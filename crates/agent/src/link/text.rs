@@ -110,7 +110,7 @@ fn value_of(fields: &[(String, Option<String>)], is_text: impl Fn(&str) -> bool)
 
 #[cfg(test)]
 mod tests {
-    use ccbench_proto::plan::{BurstLoss, Distribution, Jitter, OnEnd, Queue};
+    use ccbench_proto::plan::{BurstLoss, Codel, Distribution, Dualpi2, Jitter, OnEnd, Pie, Queue};
     use ccbench_proto::units::{Micros, Packets};
     use proptest::prelude::*;
 
@@ -122,14 +122,14 @@ mod tests {
         let wanted = r#"{"kind":"fq_codel","limit":"1000p","flows":64,"target":"1ms","ecn":true}"#;
         assert_eq!(queue, serde_json::from_str(wanted).unwrap());
         // The same key is a number here and a text there.
-        assert!(matches!(table("kind", "pie,alpha=2"), Ok(Queue::Pie { alpha: Some(2), .. })));
+        assert!(matches!(table("kind", "pie,alpha=2"), Ok(Queue::Pie(Pie { alpha: Some(2), .. }))));
         let dualpi2: Queue = table("kind", "dualpi2,alpha=1,beta=3.2,coupling=3").unwrap();
         assert!(
-            matches!(&dualpi2, Queue::Dualpi2 { alpha: Some(a), coupling: Some(3), .. } if a == "1")
+            matches!(&dualpi2, Queue::Dualpi2(Dualpi2 { alpha: Some(a), coupling: Some(3), .. }) if a == "1")
         );
         assert!(matches!(
             table("kind", "codel,limit=7p,ecn=false"),
-            Ok(Queue::Codel { limit, ecn: Some(false), .. }) if limit == Some(Packets::new(7))
+            Ok(Queue::Codel(Codel { limit, ecn: Some(false), .. })) if limit == Some(Packets::new(7))
         ));
     }
 
@@ -184,13 +184,11 @@ mod tests {
         fn written_values_are_parsed_back(limit in 1_u32..1_000_000, target_us in 1_u64..10_000_000) {
             let text = format!("codel,limit={limit}p,target={target_us}us");
             let queue: Queue = table("kind", &text).unwrap();
-            let wanted = Queue::Codel {
+            let wanted = Queue::Codel(Codel {
                 limit: Some(Packets::new(limit)),
                 target: Some(Micros::new(target_us)),
-                interval: None,
-                ecn: None,
-                ce_threshold: None,
-            };
+                ..Codel::default()
+            });
             prop_assert_eq!(queue, wanted);
         }
     }

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use ccbench_proto::plan::Plan;
 use ccbench_proto::plan::check::CheckedPlan;
-use ccbench_proto::plan::{Plan, Queue};
 use ccbench_proto::resolve;
 use ccbench_proto::schedule::Point;
 use ccbench_proto::units::{FRAME_BYTES, Limit};
@@ -350,11 +350,10 @@ impl Data {
         let (name, link) = resolve::bottleneck(plan, group)?;
         let rate = resolve::drain_rate(link)?;
         let rtt = resolve::base_rtt(plan, name);
-        let bytes = match resolve::resolve_queue(link.queue.as_ref(), Some(rate), rtt) {
-            Queue::Bfifo { limit: Limit::Bytes(bytes) }
-            | Queue::BfifoHeadDrop { limit: Limit::Bytes(bytes) } => Some(bytes.get() as f64),
-            Queue::Pfifo { limit: Limit::Packets(packets) }
-            | Queue::PfifoHeadDrop { limit: Limit::Packets(packets) } => {
+        let queue = resolve::resolve_queue(link.queue.as_ref(), Some(rate), rtt);
+        let bytes = match queue.fifo_limit() {
+            Some((Limit::Bytes(bytes), _)) => Some(bytes.get() as f64),
+            Some((Limit::Packets(packets), _)) => {
                 Some(f64::from(packets.get()) * FRAME_BYTES as f64)
             }
             _ => None,

@@ -328,7 +328,7 @@ impl LinkCheck {
 
 /// sch_fq paces: packets may wait in it although the link is free.
 fn work_conserving(link: &Link) -> bool {
-    let paces = |queue: Option<&Queue>| matches!(queue, Some(Queue::Fq { .. }));
+    let paces = |queue: Option<&Queue>| matches!(queue, Some(Queue::Fq(_)));
     !paces(link.queue.as_ref()) && !link.classes.values().any(|class| paces(class.queue.as_ref()))
 }
 

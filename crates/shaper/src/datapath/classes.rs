@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use ccbench_proto::resolve::PacketMatch;
 
 use super::header::{self, Fields};
-use super::queue::QueueSpec;
+use crate::discipline::QueueParams;
 
 /// A slice of a link's rate.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub(crate) struct ClassSpec {
     /// Lower numbers are served first.
     pub(crate) priority: u8,
     /// Its queue.
-    pub(crate) queue: QueueSpec,
+    pub(crate) queue: QueueParams,
     /// A packet belongs to the class if any of these matches.
     pub(crate) matches: Vec<PacketMatch>,
 }
@@ -106,7 +106,7 @@ impl Rule {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::datapath::queue::FifoLimit;
+    use crate::discipline::FifoLimit;
 
     fn class(matches: Vec<PacketMatch>) -> ClassSpec {
         ClassSpec {
@@ -114,7 +114,7 @@ mod tests {
             rate_bps: 1,
             ceil_bps: 1,
             priority: 0,
-            queue: QueueSpec::Fifo(FifoLimit::Packets(1)),
+            queue: QueueParams::TailDrop(FifoLimit::Packets(1)),
             matches,
         }
     }

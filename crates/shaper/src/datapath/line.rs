@@ -151,7 +151,7 @@ impl Line {
     }
 
     /// As [`Self::next_step`] for all steps at once.
-    pub(crate) fn pass_time(&mut self, now_ns: u64) {
+    pub(crate) fn advance_to(&mut self, now_ns: u64) {
         if let Pace::Steps(steps) = &mut self.pace {
             steps.told.seek(now_ns);
         }
@@ -386,7 +386,7 @@ mod tests {
         // It begins under way: 10 us each at 8 and 16 Mbit/s from 45 us on.
         line.begin(45_000);
         assert_eq!(line.end_ns(), 45_000 + 40_000);
-        line.pass_time(60_000);
+        line.advance_to(60_000);
         assert_eq!(line.rate_bps(), Some(16_000_000));
     }
 

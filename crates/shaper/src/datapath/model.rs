@@ -6,13 +6,13 @@ use std::collections::VecDeque;
 use ccbench_proto::resolve::Impairments;
 use ccbench_proto::trace::Replay;
 
+use super::class_scheduler::{ClassScheduler, Next, SchedulerParams};
 use super::classes::ClassSpec;
 use super::impair::{Impair, usual_excess_ns};
 use super::line::Line;
 use super::packet::Packet;
-use super::queue::slices::{Next, Slices, SlicesSpec};
-use super::queue::{Discipline, QueueSpec, QueueStats};
 use super::random::{Purpose, Random};
+use crate::discipline::{AnyQueue, QueueParams, QueueStats, Setup};
 use delay::Delay;
 use traced::Traced;
 
@@ -31,7 +31,7 @@ pub(crate) struct LinkSpec {
     /// Seeds what is random.
     pub(crate) seed: u64,
     /// The queue in front of the rate, for what no class matches.
-    pub(crate) queue: QueueSpec,
+    pub(crate) queue: QueueParams,
     /// Slices of the rate; none: all packets share the queue.
     pub(crate) classes: Vec<ClassSpec>,
     /// What it does to packets beside that.
@@ -52,7 +52,7 @@ impl Default for LinkSpec {
             delay_ns: 0,
             loss_ppm: 0,
             seed: 0,
-            queue: QueueSpec::default(),
+            queue: QueueParams::default(),
             classes: Vec::new(),
             impairments: Impairments::default(),
             overhead_bytes: ETHERNET_BYTES,
@@ -71,14 +71,13 @@ impl LinkSpec {
 
     /// Whether anything looks at more of a packet than its size and its time.
     pub(crate) fn classifies(&self) -> bool {
-        !matches!(self.queue, QueueSpec::Fifo(_) | QueueSpec::HeadDrop(_))
-            || !self.classes.is_empty()
+        self.queue.reads_headers() || !self.classes.is_empty()
     }
 
-    /// How many frames its queues may hold together, if the smallest has `least_frame_bytes`.
-    pub(crate) fn most_packets(&self, least_frame_bytes: u64) -> u64 {
+    /// How many frames its queues may hold together, if the smallest has `min_frame_bytes`.
+    pub(crate) fn max_packets(&self, min_frame_bytes: u64) -> u64 {
         let queues = self.classes.iter().map(|class| &class.queue).chain([&self.queue]);
-        queues.map(|queue| queue.most_packets(least_frame_bytes)).fold(0, u64::saturating_add)
+        queues.map(|queue| queue.max_packets(min_frame_bytes)).fold(0, u64::saturating_add)
     }
 }
 
@@ -122,8 +121,8 @@ pub(crate) enum Arrival {
 /// The queue, or one per class.
 #[derive(Debug)]
 enum Stage {
-    One(Discipline),
-    Sliced(Box<Slices>),
+    One(AnyQueue),
+    Classes(Box<ClassScheduler>),
 }
 
 /// A link.
@@ -158,19 +157,23 @@ impl LinkModel {
     pub(crate) fn new(spec: &LinkSpec, capacity: usize, frame_bytes: u32) -> Self {
         let impaired = spec.loss_ppm > 0 || spec.impairments != Impairments::default();
         let impair = Impair::new(spec.loss_ppm, &spec.impairments, spec.seed);
-        let queue = |index: u8, queue: &QueueSpec| {
+        let queue = |index: u8, queue: &QueueParams| {
             let random = Random::new(spec.seed, Purpose::Queue(index));
-            Discipline::new(queue, capacity, frame_bytes, random)
+            queue.build(Setup { capacity, frame_bytes, random })
         };
         let extra_bytes = spec.overhead_bytes.cast_signed() - ETHERNET_BYTES.cast_signed();
         let traced = spec.trace.as_ref().map(|replay| Box::new(Traced::new(replay, spec)));
         let stage = match spec.rate_bps {
             Some(rate_bps) if !spec.classes.is_empty() => {
-                let sliced = SlicesSpec { rate_bps, frame_bytes, extra_bytes };
+                let params = SchedulerParams { rate_bps, frame_bytes, extra_bytes };
                 let own = (None, queue(0, &spec.queue));
-                let slices = (1..).zip(&spec.classes);
-                let slices = slices.map(|(index, class)| (Some(class), queue(index, &class.queue)));
-                Stage::Sliced(Box::new(Slices::new(sliced, std::iter::once(own).chain(slices))))
+                let classes = (1..).zip(&spec.classes);
+                let classes =
+                    classes.map(|(index, class)| (Some(class), queue(index, &class.queue)));
+                Stage::Classes(Box::new(ClassScheduler::new(
+                    params,
+                    std::iter::once(own).chain(classes),
+                )))
             }
             _ => Stage::One(queue(0, &spec.queue)),
         };
@@ -272,10 +275,10 @@ impl LinkModel {
             let serves_ns = if self.line.is_busy() { self.line.end_ns() } else { self.wake_ns };
             let enters_ns = self.delay.next_ns();
             let next_ns = serves_ns.min(enters_ns);
-            if let Stage::Sliced(slices) = &mut self.stage
+            if let Stage::Classes(classes) = &mut self.stage
                 && let Some((at_ns, rate)) = self.line.next_step(next_ns.min(now_ns))
             {
-                slices.set_rate(at_ns, rate.unwrap_or(u64::MAX));
+                classes.set_rate(at_ns, rate.unwrap_or(u64::MAX));
                 if !self.line.is_busy() {
                     self.serve(at_ns, freed);
                 }
@@ -284,10 +287,10 @@ impl LinkModel {
             if next_ns > now_ns {
                 match &mut self.stage {
                     Stage::One(queue) => {
-                        self.line.pass_time(now_ns);
-                        queue.pass_time(now_ns);
+                        self.line.advance_to(now_ns);
+                        queue.advance_to(now_ns);
                     }
-                    Stage::Sliced(slices) => slices.pass_time(now_ns),
+                    Stage::Classes(classes) => classes.advance_to(now_ns),
                 }
                 return;
             }
@@ -330,7 +333,7 @@ impl LinkModel {
         let at_ns = packet.at_ns;
         match &mut self.stage {
             Stage::One(queue) => queue.enqueue(at_ns, packet, freed),
-            Stage::Sliced(slices) => slices.enqueue(at_ns, packet, freed),
+            Stage::Classes(classes) => classes.enqueue(at_ns, packet, freed),
         }
         if !self.line.is_busy() {
             self.serve(at_ns, freed);
@@ -341,7 +344,7 @@ impl LinkModel {
     fn serve(&mut self, now_ns: u64, freed: &mut Vec<u32>) {
         let next = match &mut self.stage {
             Stage::One(queue) => queue.dequeue(now_ns, freed),
-            Stage::Sliced(slices) => match slices.dequeue(now_ns, freed) {
+            Stage::Classes(classes) => match classes.dequeue(now_ns, freed) {
                 Next::Packet(packet) => Some(packet),
                 Next::At(wake_ns) => {
                     self.wake_ns = wake_ns;
@@ -368,8 +371,8 @@ impl LinkModel {
     pub(crate) fn set_rate(&mut self, at_ns: u64, rate_bps: Option<u64>, freed: &mut Vec<u32>) {
         self.advance(at_ns, freed);
         self.line.set_rate(self.advanced_ns, rate_bps);
-        if let (Stage::Sliced(slices), Some(rate_bps)) = (&mut self.stage, rate_bps) {
-            slices.set_rate(self.advanced_ns, rate_bps);
+        if let (Stage::Classes(classes), Some(rate_bps)) = (&mut self.stage, rate_bps) {
+            classes.set_rate(self.advanced_ns, rate_bps);
             if !self.line.is_busy() {
                 self.serve(self.advanced_ns, freed);
             }
@@ -440,7 +443,7 @@ impl LinkModel {
     pub(crate) fn backlog(&self) -> (u64, u64) {
         match &self.stage {
             Stage::One(queue) => queue.backlog(),
-            Stage::Sliced(slices) => slices.backlog(),
+            Stage::Classes(classes) => classes.backlog(),
         }
     }
 
@@ -453,7 +456,7 @@ impl LinkModel {
     pub(crate) fn queue_stats(&self) -> QueueStats {
         match &self.stage {
             Stage::One(queue) => queue.stats(self.advanced_ns),
-            Stage::Sliced(slices) => slices.stats(self.advanced_ns),
+            Stage::Classes(classes) => classes.stats(self.advanced_ns),
         }
     }
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::header::Ecn;
 use super::log::{Fate, Log, Passed, Row};
 use super::packet::Packet;
-use super::queue::QueueStats;
 use super::shared::Shared;
+use crate::discipline::QueueStats;
 
 /// What is known of a packet from its arrival on.
 #[derive(Debug, Clone, Copy, Default)]
@@ -63,8 +63,8 @@ impl Recorder {
     /// The queue dropped the packets in `slots` within one step, after which its counts are `stats`. Of several causes
     /// in one step the order is a guess.
     pub(crate) fn dropped_by_queue(&mut self, slots: &[u32], stats: QueueStats) {
-        let early = stats.early - self.told.early;
-        let overlimit = stats.overlimit - self.told.overlimit;
+        let early = stats.drop_early - self.told.drop_early;
+        let overlimit = stats.drop_overlimit - self.told.drop_overlimit;
         self.told = stats;
         for (nth, slot) in (0..).zip(slots) {
             let Note { arrived_ns, bytes, flow, ecn } = self.notes[*slot as usize];

@@ -30,8 +30,8 @@ pub(super) struct Traced {
 pub(super) fn refuse(config: &LinkConfig) -> Result<(), ShaperError> {
     let Some(replay) = &config.trace else { return Ok(()) };
     let link = &config.name;
-    let refuse = |what: String, way_out: String| {
-        Err(ShaperError::Unsupported { link: link.clone(), backend: "kernel", what, way_out })
+    let refuse = |what: String, hint: String| {
+        Err(ShaperError::Unsupported { link: link.clone(), backend: "kernel", what, hint })
     };
     let userspace = || format!("write `backend = \"userspace\"` for link {link}");
     let Replay { name, floor, .. } = replay;
@@ -42,8 +42,8 @@ pub(super) fn refuse(config: &LinkConfig) -> Result<(), ShaperError> {
         return refuse("a trace that begins with the first packet".to_owned(), userspace());
     }
     if replay.on_end == OnEnd::Stop {
-        let way_out = format!("{}, or another `on_end`", userspace());
-        return refuse("a trace at whose end nothing passes".to_owned(), way_out);
+        let hint = format!("{}, or another `on_end`", userspace());
+        return refuse("a trace at whose end nothing passes".to_owned(), hint);
     }
     for step in &steps.steps {
         let place = format!("{name}:{}", step.line);
@@ -53,9 +53,9 @@ pub(super) fn refuse(config: &LinkConfig) -> Result<(), ShaperError> {
         match step.rate.map(|rate| rate.max(floor.unwrap_or(Rate::from_bits_per_sec(0)))) {
             None => return refuse(format!("the row without a rate in {place}"), userspace()),
             Some(rate) if rate.bits_per_sec() == 0 => {
-                let way_out =
+                let hint =
                     format!("give the trace a `floor`, like \"100kbit\", or {}", userspace());
-                return refuse(format!("the rate of zero in {place}"), way_out);
+                return refuse(format!("the rate of zero in {place}"), hint);
             }
             Some(_) => {}
         }

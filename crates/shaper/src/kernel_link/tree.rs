@@ -21,6 +21,7 @@ use ccbench_proto::plan::{Queue, Shaper};
 use ccbench_proto::resolve::{ETHERNET_BYTES, Impairments, LinkConfig};
 use ccbench_proto::units::Rate;
 
+use crate::discipline;
 use crate::qdisc::{
     self, BadQueue, Qdisc, ROOT, burst_bytes, filter, handle_text, htb, netem, netem::Netem, tbf,
 };
@@ -94,10 +95,10 @@ pub(crate) fn kinds(config: &LinkConfig) -> Vec<&'static str> {
         kinds.push("netem");
     }
     if needs_queue(config) {
-        kinds.push(qdisc::kind(&config.queue));
+        kinds.push(discipline::kind(&config.queue));
     }
     for class in &config.classes {
-        let kind = qdisc::kind(&class.queue);
+        let kind = discipline::kind(&class.queue);
         if !kinds.contains(&kind) {
             kinds.push(kind);
         }
@@ -114,7 +115,7 @@ fn needs_netem(config: &LinkConfig) -> bool {
 fn needs_queue(config: &LinkConfig) -> bool {
     config.rate.is_some()
         || !needs_netem(config)
-        || !matches!(config.queue, Queue::Pfifo { .. } | Queue::Bfifo { .. })
+        || !matches!(config.queue, Queue::Pfifo(_) | Queue::Bfifo(_))
 }
 
 /// Plans the tree of a link for an interface whose largest frame has `frame_bytes`.
@@ -129,7 +130,7 @@ pub(crate) fn plan(config: &LinkConfig, ifindex: u32, frame_bytes: u32) -> Resul
         }
         (Some(rate), Shaper::Tbf) if config.classes.is_empty() => {
             // Above an AQM or netem the kernel ignores this limit, but it must not be zero.
-            let limit = qdisc::limit_in_own_unit(&config.queue).unwrap_or(1);
+            let limit = qdisc::fifo_limit(&config.queue).unwrap_or(1);
             let bucket = bucket(rate, frame_bytes, limit, overhead);
             builder.qdisc(&bucket.encode(), ROOT_HANDLE, ROOT);
             builder.leaf(config, (&config.queue, rate), ROOT_HANDLE | 1, Some(0))?;
@@ -198,7 +199,7 @@ fn overhead(config: &LinkConfig) -> Result<u16, BadQueue> {
             what: format!(
                 "overhead = \"{asked}B\", for its qdiscs count the Ethernet header, 14 B"
             ),
-            way_out: "write `backend = \"userspace\"` for this link, or 14B or more".to_owned(),
+            hint: "write `backend = \"userspace\"` for this link, or 14B or more".to_owned(),
         }),
     }
 }
@@ -206,8 +207,8 @@ fn overhead(config: &LinkConfig) -> Result<u16, BadQueue> {
 /// What the kernel would take, but do otherwise.
 fn refuse(config: &LinkConfig) -> Result<(), BadQueue> {
     let bad = |what: &str| {
-        let way_out = "write `backend = \"userspace\"` for this link".to_owned();
-        Err(BadQueue { what: what.to_owned(), way_out })
+        let hint = "write `backend = \"userspace\"` for this link".to_owned();
+        Err(BadQueue { what: what.to_owned(), hint })
     };
     if config.packet_log.is_some() {
         return bad("a log of packets");
@@ -328,7 +329,7 @@ impl Builder {
         let handle = |first: u32| index.map_or(ROOT_HANDLE, |index| (first + index) << 16);
         let mut queue_handle = handle(FIRST_QUEUE);
         if needs_netem(config) {
-            let queued = qdisc::limit_in_own_unit(queue).unwrap_or(0);
+            let queued = qdisc::fifo_limit(queue).unwrap_or(0);
             let LinkConfig { delay, loss, impairments, seed, .. } = *config;
             let limit_pkts = netem::limit_pkts(config.rate, delay, impairments.jitter, queued);
             let netem = Netem { delay, loss, impairments, limit_pkts, seed };

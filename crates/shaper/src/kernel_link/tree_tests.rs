@@ -1,6 +1,6 @@
 use std::net::Ipv4Addr;
 
-use ccbench_proto::plan::Backend;
+use ccbench_proto::plan::{self, Backend};
 use ccbench_proto::resolve::{ClassConfig, PacketMatch};
 use ccbench_proto::units::{Bytes, Limit, Micros, Ppm};
 
@@ -11,7 +11,7 @@ fn mbit(rate: u64) -> Rate {
 }
 
 fn bfifo(bytes: u64) -> Queue {
-    Queue::Bfifo { limit: Limit::Bytes(Bytes::new(bytes)) }
+    Queue::bfifo(Limit::Bytes(Bytes::new(bytes)))
 }
 
 fn link(rate: Option<Rate>) -> LinkConfig {
@@ -68,8 +68,7 @@ fn delay_stands_between_class_and_queue() {
 fn without_a_rate_a_fifo_would_only_drop() {
     let config = LinkConfig { delay: Micros::from_millis(10), ..link(None) };
     assert_eq!(ops(&config), ["qdisc netem 1: at root"]);
-    let codel =
-        Queue::Codel { limit: None, target: None, interval: None, ecn: None, ce_threshold: None };
+    let codel = Queue::Codel(plan::Codel::default());
     let config = LinkConfig { queue: codel, ..config };
     assert_eq!(ops(&config), ["qdisc netem 1: at root", "qdisc codel 10: at 1:1"]);
     assert_eq!(ops(&link(None)), ["qdisc bfifo 1: at root"]);

@@ -2,7 +2,8 @@
 
 use ccbench_proto::wire::QdiscSample;
 
-use super::{ROOT, TCA_KIND, TCA_OPTIONS, handle_text};
+use super::{ROOT, TCA_KIND, TCA_OPTIONS, handle_text, word};
+use crate::discipline;
 use crate::netlink::message::{Attrs, TCMSG_BYTES, attrs, u32_at, u64_at};
 
 const TCA_STATS2: u16 = 7;
@@ -10,9 +11,6 @@ const TCA_STATS_BASIC: u16 = 1;
 const TCA_STATS_QUEUE: u16 = 3;
 const TCA_STATS_APP: u16 = 4;
 const TCA_STATS_PKT64: u16 = 8;
-const TCA_CAKE_STATS_MEMORY_USED: u16 = 4;
-const TCA_CAKE_STATS_TIN_STATS: u16 = 10;
-const TCA_CAKE_TIN_STATS_ECN_MARKED_PACKETS: u16 = 8;
 
 /// A qdisc or a class as the kernel lists it.
 #[derive(Debug, Clone, Copy)]
@@ -62,14 +60,7 @@ impl<'a> Listed<'a> {
             if let Some(own) = attrs(stats).find_kind(TCA_STATS_APP) {
                 match kind.as_str() {
                     "htb" if class => htb_class(own, into),
-                    "fq" => fq(own, into),
-                    "pie" => pie(own, into),
-                    "red" => into.ecn_mark_pkts = word(own, 12),
-                    "codel" => codel(own, into),
-                    "fq_codel" => fq_codel(own, into),
-                    "dualpi2" => dualpi2(own, into),
-                    "cake" => cake(own, into),
-                    _ => {}
+                    kind => discipline::read_xstats(kind, own, into),
                 }
             }
         }
@@ -89,10 +80,6 @@ impl<'a> Listed<'a> {
         let wide = options.find_kind(wide).and_then(|v| u64_at(v, 0));
         Some(wide.unwrap_or(0).max(narrow) * 8)
     }
-}
-
-fn word(bytes: &[u8], at: usize) -> Option<u64> {
-    u32_at(bytes, at).map(u64::from)
 }
 
 fn signed(bytes: &[u8], at: usize) -> Option<i64> {
@@ -126,71 +113,14 @@ fn htb_class(own: &[u8], into: &mut QdiscSample) {
     into.ctokens = signed(own, 16);
 }
 
-/// `struct tc_fq_qd_stats`.
-fn fq(own: &[u8], into: &mut QdiscSample) {
-    into.throttled = u64_at(own, 24);
-    into.flows = word(own, 64);
-    into.ce_mark_pkts = u64_at(own, 80);
-}
-
-/// `struct tc_codel_xstats`.
-fn codel(own: &[u8], into: &mut QdiscSample) {
-    into.drop_overlimit_pkts = word(own, 20);
-    into.ecn_mark_pkts = word(own, 24);
-    into.ce_mark_pkts = word(own, 32);
-}
-
-/// `struct tc_fq_codel_xstats` of the qdisc: its first word says that it is not a class'.
-fn fq_codel(own: &[u8], into: &mut QdiscSample) {
-    if word(own, 0) != Some(0) {
-        return;
-    }
-    into.drop_overlimit_pkts = word(own, 8);
-    into.ecn_mark_pkts = word(own, 12);
-    into.flows = word(own, 20).zip(word(own, 24)).map(|(new, old)| new + old);
-    into.ce_mark_pkts = word(own, 28);
-    into.memory_used_bytes = word(own, 32);
-    into.drop_overmemory_pkts = word(own, 36);
-}
-
-/// `struct tc_pie_xstats`.
-fn pie(own: &[u8], into: &mut QdiscSample) {
-    into.prob = u64_at(own, 0).map(|p| p as f64 / 2.0_f64.powi(64));
-    into.delay_c_us = word(own, 8);
-    into.drop_overlimit_pkts = word(own, 28);
-    into.maxq_pkts = word(own, 32);
-    into.ecn_mark_pkts = word(own, 36);
-}
-
-/// `struct tc_dualpi2_xstats`.
-fn dualpi2(own: &[u8], into: &mut QdiscSample) {
-    into.prob = u32_at(own, 0).map(|p| f64::from(p) / f64::from(u32::MAX));
-    into.delay_c_us = word(own, 4);
-    into.delay_l_us = word(own, 8);
-    into.pkts_in_c = word(own, 12);
-    into.pkts_in_l = word(own, 16);
-    into.maxq_pkts = word(own, 20);
-    into.ecn_mark_pkts = word(own, 24);
-    into.step_mark_pkts = word(own, 28);
-    into.credit = signed(own, 32);
-    into.memory_used_bytes = word(own, 36);
-}
-
-/// Attributes of the whole, and of each tin for the marks.
-fn cake(own: &[u8], into: &mut QdiscSample) {
-    into.memory_used_bytes =
-        attrs(own).find_kind(TCA_CAKE_STATS_MEMORY_USED).and_then(|v| word(v, 0));
-    let tins = attrs(own).find_kind(TCA_CAKE_STATS_TIN_STATS).unwrap_or(&[]);
-    let marks = attrs(tins).filter_map(|tin| {
-        tin.attrs().find_kind(TCA_CAKE_TIN_STATS_ECN_MARKED_PACKETS).and_then(|v| word(v, 0))
-    });
-    into.ecn_mark_pkts = Some(marks.sum());
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::netlink::Message;
+
+    const TCA_CAKE_STATS_MEMORY_USED: u16 = 4;
+    const TCA_CAKE_STATS_TIN_STATS: u16 = 10;
+    const TCA_CAKE_TIN_STATS_ECN_MARKED_PACKETS: u16 = 8;
 
     /// The body of a listed qdisc with these options and own statistics.
     fn body(kind: &str, options: &[u8], own: &[u8]) -> Vec<u8> {

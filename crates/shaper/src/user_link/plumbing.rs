@@ -61,7 +61,7 @@ impl Plumbing {
             Hook::Clsact => false,
             Hook::Ingress => {
                 return Err(ShaperError::Occupied {
-                    way_out: format!("tc qdisc del dev {} ingress", dev.name),
+                    hint: format!("tc qdisc del dev {} ingress", dev.name),
                     dev: dev.name,
                     found: "qdisc ingress".to_owned(),
                 });
@@ -74,7 +74,7 @@ impl Plumbing {
                 ShaperError::Occupied {
                     dev: dev.name.clone(),
                     found: format!("a userspace link (interface {entry})"),
-                    way_out: format!("end its owner, or: ip link del {entry}"),
+                    hint: format!("end its owner, or: ip link del {entry}"),
                 }
             } else {
                 error
@@ -299,7 +299,7 @@ pub(super) fn ethernet_interface(
         link: link.to_owned(),
         backend: "userspace",
         what: format!("{dev}, which is not an Ethernet interface"),
-        way_out: "use backend = \"kernel\", or an interface with Ethernet headers".to_owned(),
+        hint: "use backend = \"kernel\", or an interface with Ethernet headers".to_owned(),
     })
 }
 

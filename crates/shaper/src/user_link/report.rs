@@ -4,7 +4,6 @@ use ccbench_proto::wire;
 
 use crate::datapath::lateness::Lateness;
 use crate::datapath::log::{Log, Row};
-use crate::datapath::{Counters, QueueSpec};
 
 /// A packet that was written down.
 pub(super) fn packet(link: &str, iface: &str, row: &Row) -> wire::LinkPacket {
@@ -49,45 +48,4 @@ pub(super) fn packets_timing(
 pub(super) fn log_timing(log: &Log, row: wire::LinkTiming) -> wire::LinkTiming {
     let (count, missed) = log.counts();
     wire::LinkTiming { what: "log".to_owned(), count, missed, ..row }
-}
-
-/// What the kernel's qdisc of the same kind tells about itself.
-pub(super) fn fill_queue(queue: &QueueSpec, now: &Counters, row: &mut wire::QdiscSample) {
-    match queue {
-        QueueSpec::Fifo(_) | QueueSpec::HeadDrop(_) => {}
-        QueueSpec::Red(_) => {
-            row.ecn_mark_pkts = Some(now.ecn_mark_pkts);
-            row.prob = Some(now.prob as f64 / 4_294_967_296.0);
-        }
-        QueueSpec::Pie(_) => {
-            row.ecn_mark_pkts = Some(now.ecn_mark_pkts);
-            row.prob = Some(now.prob as f64 / 4_294_967_296.0);
-            row.delay_c_us = Some(now.delay_c_ns / 1000);
-            row.maxq_pkts = Some(now.maxq_pkts);
-        }
-        QueueSpec::Codel(_) => {
-            row.ecn_mark_pkts = Some(now.ecn_mark_pkts);
-            row.ce_mark_pkts = Some(now.ce_mark_pkts);
-        }
-        QueueSpec::FqCodel(_) => {
-            row.ecn_mark_pkts = Some(now.ecn_mark_pkts);
-            row.ce_mark_pkts = Some(now.ce_mark_pkts);
-            row.flows = Some(now.flows);
-        }
-        QueueSpec::Fq(_) => {
-            row.ce_mark_pkts = Some(now.ce_mark_pkts);
-            row.flows = Some(now.flows);
-        }
-        QueueSpec::Dualpi2(_) => {
-            row.ecn_mark_pkts = Some(now.ecn_mark_pkts);
-            row.step_mark_pkts = Some(now.step_mark_pkts);
-            row.prob = Some(now.prob as f64 / 4_294_967_296.0);
-            row.delay_c_us = Some(now.delay_c_ns / 1000);
-            row.delay_l_us = Some(now.delay_l_ns / 1000);
-            row.pkts_in_c = Some(now.pkts_in_c);
-            row.pkts_in_l = Some(now.pkts_in_l);
-            row.credit = Some(now.credit.cast_signed());
-            row.maxq_pkts = Some(now.maxq_pkts);
-        }
-    }
 }

@@ -1,32 +1,26 @@
-//! From a plan's link to what the data path is to do, or why it cannot.
+//! A plan's link as parameters of the data path, or the reason why it cannot be one.
 
-use ccbench_proto::plan::Queue;
 use ccbench_proto::resolve::{ClassConfig, LinkConfig};
-use ccbench_proto::units::{Bytes, Limit, Micros, Packets, Ppm, Rate};
+use ccbench_proto::units::Rate;
 
 use crate::ShaperError;
+use crate::datapath::LinkSpec;
 use crate::datapath::classes::ClassSpec;
-use crate::datapath::queue::codel::{CodelSpec, LawSpec};
-use crate::datapath::queue::dualpi2::Dualpi2Spec;
-use crate::datapath::queue::fq::FqSpec;
-use crate::datapath::queue::fq_codel::FqCodelSpec;
-use crate::datapath::queue::pie::PieSpec;
-use crate::datapath::queue::red::RedSpec;
-use crate::datapath::{FifoLimit, LinkSpec, QueueSpec};
-use crate::qdisc::{self, BadQueue};
+use crate::discipline;
+use crate::qdisc::BadQueue;
 use crate::replay::with_rate;
 
-/// What the data path is to do for `config`.
+/// The parameters of the data path for `config`.
 pub(super) fn spec_of(config: &LinkConfig) -> Result<LinkSpec, ShaperError> {
     let config = &*with_rate(config);
     let refuse = |bad: BadQueue| ShaperError::Unsupported {
         link: config.name.clone(),
         backend: "userspace",
         what: bad.what,
-        way_out: bad.way_out,
+        hint: bad.hint,
     };
     if !config.classes.is_empty() && config.rate.is_none() {
-        return Err(refuse(bad("classes without a rate", "give the link a rate")));
+        return Err(refuse(BadQueue::new("classes without a rate", "give the link a rate")));
     }
     let classes = config.classes.iter().map(class_of).collect::<Result<_, _>>().map_err(refuse)?;
     Ok(LinkSpec {
@@ -34,7 +28,7 @@ pub(super) fn spec_of(config: &LinkConfig) -> Result<LinkSpec, ShaperError> {
         delay_ns: config.delay.nanos(),
         loss_ppm: config.loss.get(),
         seed: config.seed,
-        queue: queue_of(&config.queue, config.rate).map_err(refuse)?,
+        queue: discipline::params(&config.queue, config.rate).map_err(refuse)?,
         classes,
         impairments: config.impairments,
         overhead_bytes: u32::try_from(config.overhead.get()).unwrap_or(u32::MAX),
@@ -49,269 +43,18 @@ fn class_of(class: &ClassConfig) -> Result<ClassSpec, BadQueue> {
         rate_bps: class.rate.bits_per_sec(),
         ceil_bps: class.ceil.bits_per_sec(),
         priority: class.priority,
-        queue: queue_of(&class.queue, Some(class.rate))?,
+        queue: discipline::params(&class.queue, Some(class.rate))?,
         matches: class.matches.clone(),
     })
 }
 
-fn bad(what: &str, way_out: &str) -> BadQueue {
-    BadQueue { what: what.to_owned(), way_out: way_out.to_owned() }
-}
-
-/// `rate`: what the queue is drained at.
-fn queue_of(queue: &Queue, rate: Option<Rate>) -> Result<QueueSpec, BadQueue> {
-    match queue {
-        Queue::Bfifo { limit } | Queue::Pfifo { limit } => Ok(QueueSpec::Fifo(fifo_limit(*limit)?)),
-        Queue::BfifoHeadDrop { limit } | Queue::PfifoHeadDrop { limit } => {
-            Ok(QueueSpec::HeadDrop(fifo_limit(*limit)?))
-        }
-        Queue::Pie { .. } => Ok(pie(queue)),
-        Queue::Red { .. } => red(queue, rate),
-        Queue::Codel { .. } => Ok(codel(queue)),
-        Queue::FqCodel { .. } => fq_codel(queue),
-        Queue::Fq { .. } => fq(queue),
-        Queue::Dualpi2 { .. } => dualpi2(queue),
-        Queue::Cake { .. } => Err(bad(
-            "queue cake",
-            "use backend = \"kernel\" on a kernel that has it, or a queue of kind fq_codel",
-        )),
-    }
-}
-
-fn fifo_limit(limit: Limit) -> Result<FifoLimit, BadQueue> {
-    match limit {
-        Limit::Bytes(bytes) => Ok(FifoLimit::Bytes(bytes.get())),
-        Limit::Packets(packets) => Ok(FifoLimit::Packets(u64::from(packets.get()))),
-        Limit::MilliBdp(_) | Limit::Time(_) => Err(bad(
-            "a queue limit that is neither bytes (bfifo) nor packets (pfifo)",
-            "write it like \"187500B\" or \"40p\"",
-        )),
-    }
-}
-
-fn pie(queue: &Queue) -> QueueSpec {
-    let mut spec = PieSpec::default();
-    if let Queue::Pie { limit, target, tupdate, alpha, beta, ecn, bytemode } = queue {
-        spec.limit = limit.map_or(spec.limit, Packets::get);
-        spec.target_ns = target.map_or(spec.target_ns, Micros::nanos);
-        spec.update_ns = tupdate.map_or(spec.update_ns, Micros::nanos);
-        spec.alpha = alpha.unwrap_or(spec.alpha);
-        spec.beta = beta.unwrap_or(spec.beta);
-        spec.ecn = ecn.unwrap_or(spec.ecn);
-        spec.bytemode = bytemode.unwrap_or(spec.bytemode);
-    }
-    QueueSpec::Pie(spec)
-}
-
-fn red(queue: &Queue, rate: Option<Rate>) -> Result<QueueSpec, BadQueue> {
-    let params = qdisc::red::params(queue)?;
-    let per_second = rate.map_or(u64::MAX, Rate::bits_per_sec).max(1);
-    let idle_packet_ns = u128::from(params.avpkt) * 8_000_000_000 / u128::from(per_second);
-    Ok(QueueSpec::Red(RedSpec {
-        limit: u64::from(params.limit),
-        min: u64::from(params.min),
-        max: u64::from(params.max),
-        probability_ppm: params.probability.get(),
-        weight_log: params.weight_log,
-        idle_packet_ns: u64::try_from(idle_packet_ns).unwrap_or(u64::MAX),
-        ecn: params.ecn,
-        harddrop: params.harddrop,
-        adaptive: params.adaptive,
-    }))
-}
-
-fn law(
-    default: LawSpec,
-    target: Option<Micros>,
-    interval: Option<Micros>,
-    ecn: Option<bool>,
-    ce_threshold: Option<Micros>,
-) -> LawSpec {
-    LawSpec {
-        target_ns: target.map_or(default.target_ns, Micros::nanos),
-        interval_ns: interval.map_or(default.interval_ns, Micros::nanos),
-        ecn: ecn.unwrap_or(default.ecn),
-        ce_threshold_ns: ce_threshold.map(Micros::nanos),
-    }
-}
-
-fn codel(queue: &Queue) -> QueueSpec {
-    let mut spec = CodelSpec::default();
-    if let Queue::Codel { limit, target, interval, ecn, ce_threshold } = queue {
-        spec.limit = limit.map_or(spec.limit, Packets::get);
-        spec.law = law(spec.law, *target, *interval, *ecn, *ce_threshold);
-    }
-    QueueSpec::Codel(spec)
-}
-
-fn fq_codel(queue: &Queue) -> Result<QueueSpec, BadQueue> {
-    let mut spec = FqCodelSpec::default();
-    if let Queue::FqCodel {
-        limit,
-        flows,
-        target,
-        interval,
-        quantum,
-        ecn,
-        ce_threshold,
-        memory_limit,
-    } = queue
-    {
-        spec.limit = limit.map_or(spec.limit, Packets::get);
-        spec.flows = flows.unwrap_or(spec.flows);
-        spec.quantum = quantum.map(qdisc::size);
-        spec.memory_limit = memory_limit.map_or(spec.memory_limit, Bytes::get);
-        spec.law = law(spec.law, *target, *interval, *ecn, *ce_threshold);
-    }
-    if !(1..=65_536).contains(&spec.flows) {
-        let what = format!("fq_codel with flows = {}", spec.flows);
-        return Err(bad(&what, "write 1 to 65536"));
-    }
-    Ok(QueueSpec::FqCodel(spec))
-}
-
-fn fq(queue: &Queue) -> Result<QueueSpec, BadQueue> {
-    let mut spec = FqSpec::default();
-    if let Queue::Fq { limit, flow_limit, buckets, ce_threshold, orphan_mask } = queue {
-        spec.limit = limit.map_or(spec.limit, Packets::get);
-        spec.flow_limit = flow_limit.map_or(spec.flow_limit, Packets::get);
-        spec.mask = orphan_mask.unwrap_or(spec.mask);
-        spec.ce_threshold_ns = ce_threshold.map(Micros::nanos);
-        if let Some(buckets) = buckets {
-            // The kernel's buckets are trees that flows lie in and do not make two flows one; but the plan
-            // promises a single queue for one.
-            if qdisc::fq::buckets_log(*buckets)? == 0 {
-                spec.mask = 0;
-            }
-        }
-    }
-    Ok(QueueSpec::Fq(spec))
-}
-
-fn dualpi2(queue: &Queue) -> Result<QueueSpec, BadQueue> {
-    let mut spec = Dualpi2Spec::default();
-    if let Queue::Dualpi2 {
-        limit,
-        target,
-        tupdate,
-        alpha,
-        beta,
-        step,
-        coupling,
-        drop_on_overload,
-        drop_dequeue,
-        split_gso,
-        classic_protection,
-    } = queue
-    {
-        if *split_gso == Some(false) {
-            return Err(bad(
-                "dualpi2 with split_gso = false (it queues frames, never super-packets)",
-                "leave split_gso out",
-            ));
-        }
-        let gain = |name, text: &Option<String>, default| {
-            text.as_deref().map_or(Ok(default), |text| qdisc::dualpi2::gain(name, text))
-        };
-        spec.limit = limit.map_or(spec.limit, Packets::get);
-        spec.target_ns = target.map_or(spec.target_ns, Micros::nanos);
-        spec.update_ns = tupdate.map_or(spec.update_ns, Micros::nanos);
-        spec.alpha = gain("alpha", alpha, spec.alpha)?;
-        spec.beta = gain("beta", beta, spec.beta)?;
-        spec.step_ns = step.map_or(spec.step_ns, Micros::nanos);
-        spec.coupling = coupling.map_or(Ok(spec.coupling), qdisc::dualpi2::factor)?;
-        spec.drop_on_overload = drop_on_overload.unwrap_or(spec.drop_on_overload);
-        spec.at_dequeue = drop_dequeue.unwrap_or(spec.at_dequeue);
-        spec.classic_percent = classic_protection
-            .map_or(spec.classic_percent, |share| (share.get() / 10_000).min(100) as u8);
-    }
-    if spec.update_ns == 0 {
-        return Err(bad("dualpi2 with tupdate = 0", "write a time like \"16ms\""));
-    }
-    Ok(QueueSpec::Dualpi2(spec))
-}
-
-/// The queue as people read it.
-pub(super) fn text(queue: &QueueSpec) -> String {
-    let us = |ns: u64| format!("{}us", ns / 1000);
-    let threshold =
-        |ns: Option<u64>| ns.map_or(String::new(), |ns| format!(" ce_threshold {}", us(ns)));
-    let law = |law: &LawSpec| {
-        format!(
-            "target {} interval {}{}{}",
-            us(law.target_ns),
-            us(law.interval_ns),
-            if law.ecn { " ecn" } else { "" },
-            threshold(law.ce_threshold_ns)
-        )
-    };
-    match queue {
-        QueueSpec::Fifo(FifoLimit::Bytes(bytes)) => format!("bfifo limit {bytes}B"),
-        QueueSpec::Fifo(FifoLimit::Packets(packets)) => format!("pfifo limit {packets}p"),
-        QueueSpec::HeadDrop(FifoLimit::Bytes(bytes)) => format!("bfifo_head_drop limit {bytes}B"),
-        QueueSpec::HeadDrop(FifoLimit::Packets(packets)) => {
-            format!("pfifo_head_drop limit {packets}p")
-        }
-        QueueSpec::Pie(spec) => format!(
-            "pie limit {}p target {} tupdate {} alpha {} beta {}{}{}",
-            spec.limit,
-            us(spec.target_ns),
-            us(spec.update_ns),
-            spec.alpha,
-            spec.beta,
-            if spec.ecn { " ecn" } else { "" },
-            if spec.bytemode { " bytemode" } else { "" },
-        ),
-        QueueSpec::Red(spec) => format!(
-            "red limit {}B min {}B max {}B probability {} ewma 1/2^{}{}{}{}",
-            spec.limit,
-            spec.min,
-            spec.max,
-            Ppm::new(spec.probability_ppm).unwrap_or_default(),
-            spec.weight_log,
-            if spec.ecn { " ecn" } else { "" },
-            if spec.harddrop { " harddrop" } else { "" },
-            if spec.adaptive { " adaptive" } else { "" },
-        ),
-        QueueSpec::Codel(spec) => format!("codel limit {}p {}", spec.limit, law(&spec.law)),
-        QueueSpec::FqCodel(spec) => format!(
-            "fq_codel limit {}p flows {} quantum {} {} memory_limit {}B",
-            spec.limit,
-            spec.flows,
-            spec.quantum.map_or("1 frame".to_owned(), |bytes| format!("{bytes}B")),
-            law(&spec.law),
-            spec.memory_limit,
-        ),
-        QueueSpec::Fq(spec) => format!(
-            "fq limit {}p flow_limit {}p orphan_mask {}{}",
-            spec.limit,
-            spec.flow_limit,
-            spec.mask,
-            threshold(spec.ce_threshold_ns)
-        ),
-        QueueSpec::Dualpi2(spec) => format!(
-            "dualpi2 limit {}p target {} tupdate {} alpha {}/256 beta {}/256 step {} coupling {} {} {} \
-             classic_protection {}%",
-            spec.limit,
-            us(spec.target_ns),
-            us(spec.update_ns),
-            spec.alpha,
-            spec.beta,
-            us(spec.step_ns),
-            spec.coupling,
-            if spec.drop_on_overload { "drop_on_overload" } else { "overflow" },
-            if spec.at_dequeue { "drop_dequeue" } else { "drop_enqueue" },
-            spec.classic_percent,
-        ),
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use ccbench_proto::plan::{Backend, Shaper};
-    use ccbench_proto::units::Ppm;
+    use ccbench_proto::plan::{Backend, Queue, Shaper};
+    use ccbench_proto::units::{Limit, Micros, Packets, Ppm};
 
     use super::*;
+    use crate::discipline::{FifoLimit, QueueParams};
 
     fn config(queue: Queue) -> LinkConfig {
         LinkConfig {
@@ -338,12 +81,12 @@ mod tests {
         serde_json::from_value(json).unwrap()
     }
 
-    fn parsed(fields: &str) -> QueueSpec {
+    fn parsed(fields: &str) -> QueueParams {
         spec_of(&config(queue(fields))).unwrap().queue
     }
 
     #[test]
-    fn what_it_cannot_do_is_refused_with_a_way_out() {
+    fn rejects_unsupported_queues_with_a_hint() {
         let cake = config(queue(r#"{"kind": "cake"}"#));
         assert_eq!(
             spec_of(&cake).unwrap_err().to_string(),
@@ -364,16 +107,15 @@ mod tests {
     }
 
     #[test]
-    fn a_fifo_is_taken_over() {
-        let spec =
-            spec_of(&config(Queue::Pfifo { limit: Limit::Packets(Packets::new(40)) })).unwrap();
-        assert_eq!(spec.queue, QueueSpec::Fifo(FifoLimit::Packets(40)));
+    fn maps_a_fifo() {
+        let spec = spec_of(&config(Queue::pfifo(Limit::Packets(Packets::new(40))))).unwrap();
+        assert_eq!(spec.queue, QueueParams::TailDrop(FifoLimit::Packets(40)));
         assert_eq!(spec.delay_ns, 10_000_000);
         assert_eq!(spec.rate_bps, Some(1_000_000));
     }
 
     #[test]
-    fn what_is_left_out_is_the_kernels_default() {
+    fn omitted_keys_have_the_kernels_defaults() {
         let texts = [
             (
                 r#"{"kind": "codel", "ecn": true, "ce_threshold": "1ms"}"#,
@@ -396,7 +138,7 @@ mod tests {
             ),
         ];
         for (fields, wanted) in texts {
-            assert_eq!(text(&parsed(fields)), wanted, "{fields}");
+            assert_eq!(parsed(fields).describe(), wanted, "{fields}");
         }
     }
 }

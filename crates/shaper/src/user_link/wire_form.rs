@@ -48,7 +48,7 @@ pub fn bridge(
             link: forward.name.clone(),
             backend: "userspace",
             what: format!("{} at both ends", left.name),
-            way_out: "name two interfaces".to_owned(),
+            hint: "name two interfaces".to_owned(),
         });
     }
     Ok(Bridge {

@@ -1,5 +1,7 @@
 //! Marking queues with real traffic.
 
+use ccbench_proto::plan;
+
 use super::*;
 
 /// A counter of the kernel's, of a node.
@@ -10,19 +12,7 @@ fn nstat(node: &lab::Node, name: &str) -> u64 {
 }
 
 fn dualpi2(target: Option<Micros>) -> Queue {
-    Queue::Dualpi2 {
-        limit: None,
-        target,
-        tupdate: None,
-        alpha: None,
-        beta: None,
-        step: None,
-        coupling: None,
-        drop_on_overload: None,
-        drop_dequeue: None,
-        split_gso: None,
-        classic_protection: None,
-    }
+    Queue::Dualpi2(plan::Dualpi2 { target, ..plan::Dualpi2::default() })
 }
 
 #[test]
@@ -110,24 +100,14 @@ fn every_queue_of_a_plan_but_cake_carries_traffic() {
     let ecn = Some(true);
     let threshold = Some(Micros::from_millis(1));
     let queues = [
-        Queue::Codel { limit: None, target: None, interval: None, ecn, ce_threshold: threshold },
-        Queue::FqCodel {
-            limit: None,
-            flows: None,
-            target: None,
-            interval: None,
-            quantum: None,
-            ecn,
-            ce_threshold: threshold,
-            memory_limit: None,
-        },
-        Queue::Fq {
-            limit: None,
+        Queue::Codel(plan::Codel { ecn, ce_threshold: threshold, ..plan::Codel::default() }),
+        Queue::FqCodel(plan::FqCodel { ecn, ce_threshold: threshold, ..plan::FqCodel::default() }),
+        Queue::Fq(plan::Fq {
             flow_limit: Some(Packets::new(1000)),
             buckets: Some(1),
             ce_threshold: threshold,
-            orphan_mask: None,
-        },
+            ..plan::Fq::default()
+        }),
         dualpi2(threshold),
     ];
     let lab = Lab::new();

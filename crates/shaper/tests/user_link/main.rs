@@ -38,7 +38,7 @@ fn config() -> LinkConfig {
         rate: None,
         delay: Micros::default(),
         loss: Ppm::default(),
-        queue: Queue::Bfifo { limit: Limit::Bytes(Bytes::new(187_500)) },
+        queue: Queue::bfifo(Limit::Bytes(Bytes::new(187_500))),
         shaper: Shaper::Htb,
         backend: Backend::Userspace,
         classes: Vec::new(),
@@ -246,7 +246,7 @@ fn what_the_queue_drops_is_what_is_missing_and_order_is_kept() {
     let lab = Lab::new();
     let socket = receiver(&lab);
     warm_up(&lab, &socket);
-    let queue = Queue::Bfifo { limit: Limit::Bytes(Bytes::new(20 * FRAME)) };
+    let queue = Queue::bfifo(Limit::Bytes(Bytes::new(20 * FRAME)));
     let mut link = shape(&lab, LinkConfig { rate: mbit(1), queue, ..config() });
     send(&lab, 0..300, Duration::ZERO);
     let row = await_sample(&mut link, |row| {
@@ -267,7 +267,7 @@ fn a_new_rate_holds_for_what_is_already_inside() {
     let lab = Lab::new();
     let socket = receiver(&lab);
     warm_up(&lab, &socket);
-    let queue = Queue::Pfifo { limit: Limit::Packets(Packets::new(100)) };
+    let queue = Queue::pfifo(Limit::Packets(Packets::new(100)));
     let slow = Some(Rate::from_bits_per_sec(1));
     let mut link = shape(&lab, LinkConfig { rate: slow, queue, ..config() });
     send(&lab, 0..MOST, Duration::ZERO);

@@ -53,7 +53,7 @@ fn every_packet_is_written_down_until_the_budget_ends() {
     let lab = Lab::new();
     let socket = receiver(&lab);
     warm_up(&lab, &socket);
-    let queue = Queue::Pfifo { limit: Limit::Packets(Packets::new(3)) };
+    let queue = Queue::pfifo(Limit::Packets(Packets::new(3)));
     let packet_log = Some(Bytes::new(LOGGED * ROW_BYTES));
     let mut link = shape(&lab, LinkConfig { rate: mbit(1), queue, packet_log, ..config() });
     let watch = CpuWatch::start();

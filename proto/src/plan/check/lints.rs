@@ -90,13 +90,9 @@ fn bandwidth_delay(path: &[&str], rate: Rate, rtt: Micros, problems: &mut Proble
 
 fn buffer(path: &[&str], queue: &Queue, rate: Rate, rtt: Micros, problems: &mut Problems) {
     let product = bdp(rate, rtt).get();
-    if let Queue::Pfifo { limit }
-    | Queue::Bfifo { limit }
-    | Queue::PfifoHeadDrop { limit }
-    | Queue::BfifoHeadDrop { limit } = queue
-    {
-        let bytes = limit_bytes(*limit, rate, rtt);
-        if matches!(queue, Queue::Bfifo { .. }) && bytes.get() > u64::from(u32::MAX) {
+    if let Some((limit, _)) = queue.fifo_limit() {
+        let bytes = limit_bytes(limit, rate, rtt);
+        if matches!(queue, Queue::Bfifo(_)) && bytes.get() > u64::from(u32::MAX) {
             problems.error(
                 &[path, &["limit"]].concat(),
                 format!(
@@ -108,7 +104,7 @@ fn buffer(path: &[&str], queue: &Queue, rate: Rate, rtt: Micros, problems: &mut 
             return;
         }
         let chosen =
-            !matches!(limit, Limit::MilliBdp(milli) if u64::from(*milli) <= MANY_BDP * 1000);
+            !matches!(limit, Limit::MilliBdp(milli) if u64::from(milli) <= MANY_BDP * 1000);
         if chosen && rtt.get() > 0 && bytes.get() > product.saturating_mul(MANY_BDP) {
             problems.warning_from(
                 &[path, &["limit"]].concat(),
@@ -121,15 +117,9 @@ fn buffer(path: &[&str], queue: &Queue, rate: Rate, rtt: Micros, problems: &mut 
             );
         }
     }
-    let (key, threshold) = match queue {
-        Queue::Fq { ce_threshold, .. }
-        | Queue::Codel { ce_threshold, .. }
-        | Queue::FqCodel { ce_threshold, .. } => ("ce_threshold", *ce_threshold),
-        Queue::Dualpi2 { step, .. } => ("step", *step),
-        _ => return,
-    };
+    let Some((key, threshold)) = queue.parameters().mark_threshold() else { return };
     let least = drain_time(rate, Bytes::new(FEW_PACKETS * FRAME_BYTES));
-    if let Some(threshold) = threshold.filter(|t| *t < least) {
+    if threshold < least {
         problems.warning_from(
             &[path, &[key]].concat(),
             &[],

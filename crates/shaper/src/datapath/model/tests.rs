@@ -1,10 +1,16 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::datapath::queue::FifoLimit;
+use crate::discipline::FifoLimit;
 
 fn spec(rate_bps: Option<u64>, delay_ns: u64, limit: FifoLimit) -> LinkSpec {
-    LinkSpec { rate_bps, delay_ns, seed: 1, queue: QueueSpec::Fifo(limit), ..LinkSpec::default() }
+    LinkSpec {
+        rate_bps,
+        delay_ns,
+        seed: 1,
+        queue: QueueParams::TailDrop(limit),
+        ..LinkSpec::default()
+    }
 }
 
 fn packet(slot: u32, at_ns: u64, bytes: u32) -> Packet {
@@ -100,7 +106,7 @@ proptest! {
         end in 0_u64..500_000_000,
     ) {
         let limit = if by_bytes { FifoLimit::Bytes(limit * 1514) } else { FifoLimit::Packets(limit) };
-        let queue = QueueSpec::Fifo(limit);
+        let queue = QueueParams::TailDrop(limit);
         let spec = LinkSpec {
             rate_bps: Some(rate),
             delay_ns: delay,

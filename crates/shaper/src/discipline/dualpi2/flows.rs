@@ -11,7 +11,7 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use super::*;
 use crate::datapath::model::{LinkModel, LinkSpec};
-use crate::datapath::queue::QueueSpec;
+use crate::discipline::QueueParams;
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000_000_000;
@@ -300,16 +300,16 @@ fn simulate(point: &Point) -> [f64; 5] {
     let seeds = 1..=4;
     let count = seeds.clone().count() as f64;
     for seed in seeds {
-        let queue = Dualpi2Spec {
-            step_ns: point.step * MS,
+        let queue = Dualpi2Params {
+            step_thresh_ns: point.step * MS,
             target_ns: point.target * MS,
             alpha: 40,
             beta: 818,
-            ..Dualpi2Spec::default()
+            ..Dualpi2Params::default()
         };
         let spec = LinkSpec {
             rate_bps: Some(point.rate * 1_000_000),
-            queue: QueueSpec::Dualpi2(queue),
+            queue: QueueParams::Dualpi2(queue),
             seed,
             ..LinkSpec::default()
         };
@@ -354,7 +354,7 @@ fn simulate(point: &Point) -> [f64; 5] {
 /// or two packets' time, does, within 30 % and 20 %: there it matters how closely a host's packets follow each
 /// other, which a model of a sender does not know. Means of four seeds; `--nocapture` prints them.
 #[test]
-fn the_kernels_figures() {
+fn rates_and_delays_match_the_kernel() {
     for point in &POINTS {
         let [low, classic, low_ms, classic_ms, marked] = simulate(point);
         println!(

@@ -1,23 +1,30 @@
-//! What a packet costs in each queue, through the whole link, without interfaces:
+//! Time per packet in each queue, through the whole link model, without interfaces:
 //! `cargo run -p ccbench-shaper --features bench --example queue_cost`.
 
-use super::*;
+use super::codel::{self, CodelQueueParams};
+use super::dualpi2::Dualpi2Params;
+use super::fq::FqParams;
+use super::fq_codel::FqCodelParams;
+use super::pie::PieParams;
+use super::red::RedParams;
+use super::{FifoLimit, QueueParams};
 use crate::datapath::classes::ClassSpec;
 use crate::datapath::header::Ecn;
 use crate::datapath::model::{Arrival, LinkModel, LinkSpec};
+use crate::datapath::packet::Packet;
 
 const PACKETS: u64 = 1_000_000;
 const SLOTS: u32 = 16_384;
 const FRAME: u32 = 1514;
 
-/// What packets of 1514 bytes cost.
+/// Time per packet of 1514 bytes.
 #[derive(Debug, Clone)]
 pub struct QueueCost {
-    /// `fifo`, `codel` … as in a plan, or what is special about the link.
+    /// `fifo`, `codel` … as in a plan, or a property of the link.
     pub queue: &'static str,
-    /// Packets that stand in the queue, about.
+    /// Packets in the standing queue, about.
     pub standing_packets: u64,
-    /// Flows that they belong to.
+    /// Number of flows.
     pub flows: u64,
     /// Nanoseconds per packet, arrival to departure; the least of five runs.
     pub packet_ns: f64,
@@ -35,7 +42,7 @@ fn once(spec: &LinkSpec, standing: u64, flows: u64) -> f64 {
     let mut now_ns = 1_000_000_000;
     let began_ns = crate::clock::monotonic_ns();
     for number in 0..PACKETS {
-        // As the data path does: what a super-packet was cut into arrives together.
+        // As from the data path: the segments of a super-packet arrive together.
         now_ns += if number < standing || number % 16 > 0 { 0 } else { 16 * gap_ns };
         let Some(slot) = free.pop() else { continue };
         let flow = ((number / 16 % flows) as u32).wrapping_mul(0x9e37_79b1) >> 8;
@@ -59,27 +66,27 @@ fn once(spec: &LinkSpec, standing: u64, flows: u64) -> f64 {
 
 /// Measures every queue empty and with packets standing in it. Takes about a minute.
 pub fn queue_costs() -> Vec<QueueCost> {
-    let law = codel::LawSpec { ecn: true, ..codel::LawSpec::default() };
-    let red = RedSpec {
+    let codel = codel::CodelParams { ecn: true, ..codel::CodelParams::default() };
+    let red = RedParams {
         limit: 4 << 20,
-        min: 500_000,
-        max: 3_000_000,
-        probability_ppm: 100_000,
-        weight_log: 9,
-        idle_packet_ns: 2_000,
+        qth_min: 500_000,
+        qth_max: 3_000_000,
+        max_p_ppm: 100_000,
+        wlog: 9,
+        packet_time_ns: 2_000,
         ecn: true,
         harddrop: false,
         adaptive: true,
     };
     let queues = [
-        ("fifo", QueueSpec::Fifo(FifoLimit::Packets(4000))),
-        ("head drop", QueueSpec::HeadDrop(FifoLimit::Packets(4000))),
-        ("codel", QueueSpec::Codel(CodelSpec { limit: 4000, law })),
-        ("pie", QueueSpec::Pie(PieSpec { limit: 4000, ecn: true, ..PieSpec::default() })),
-        ("red", QueueSpec::Red(red)),
-        ("fq", QueueSpec::Fq(FqSpec { flow_limit: 4000, ..FqSpec::default() })),
-        ("fq_codel", QueueSpec::FqCodel(FqCodelSpec::default())),
-        ("dualpi2", QueueSpec::Dualpi2(Dualpi2Spec::default())),
+        ("fifo", QueueParams::TailDrop(FifoLimit::Packets(4000))),
+        ("head drop", QueueParams::HeadDrop(FifoLimit::Packets(4000))),
+        ("codel", QueueParams::Codel(CodelQueueParams { limit: 4000, codel })),
+        ("pie", QueueParams::Pie(PieParams { limit: 4000, ecn: true, ..PieParams::default() })),
+        ("red", QueueParams::Red(red)),
+        ("fq", QueueParams::Fq(FqParams { flow_limit: 4000, ..FqParams::default() })),
+        ("fq_codel", QueueParams::FqCodel(FqCodelParams::default())),
+        ("dualpi2", QueueParams::Dualpi2(Dualpi2Params::default())),
     ];
     let link = |queue| LinkSpec { rate_bps: Some(5_000_000_000), seed: 1, queue, ..<_>::default() };
     let mut costs = Vec::new();
@@ -97,13 +104,13 @@ pub fn queue_costs() -> Vec<QueueCost> {
         rate_bps: rate,
         ceil_bps: 5_000_000_000,
         priority: 0,
-        queue: QueueSpec::Fifo(FifoLimit::Packets(4000)),
+        queue: QueueParams::TailDrop(FifoLimit::Packets(4000)),
         matches: Vec::new(),
     };
     let classes = vec![class(1_000_000_000), class(2_000_000_000)];
-    let sliced = LinkSpec { classes, ..link(QueueSpec::Fifo(FifoLimit::Packets(4000))) };
+    let sliced = LinkSpec { classes, ..link(QueueParams::TailDrop(FifoLimit::Packets(4000))) };
     measure("two classes", &sliced, 1000, 1);
-    let lossy = LinkSpec { loss_ppm: 1, ..link(QueueSpec::Fifo(FifoLimit::Packets(4000))) };
+    let lossy = LinkSpec { loss_ppm: 1, ..link(QueueParams::TailDrop(FifoLimit::Packets(4000))) };
     measure("fifo, loss", &lossy, 1000, 1);
     costs
 }

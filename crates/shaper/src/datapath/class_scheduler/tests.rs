@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::datapath::classes::ClassSpec;
 use crate::datapath::model::{LinkModel, LinkSpec};
-use crate::datapath::queue::{FifoLimit, QueueSpec};
+use crate::discipline::{FifoLimit, QueueParams};
 
 const MBIT: u64 = 1_000_000;
 const SECOND: u64 = 1_000_000_000;
@@ -14,7 +14,7 @@ fn class(rate: u64, ceil: u64, priority: u8) -> ClassSpec {
         rate_bps: rate * MBIT,
         ceil_bps: ceil * MBIT,
         priority,
-        queue: QueueSpec::Fifo(FifoLimit::Packets(100)),
+        queue: QueueParams::TailDrop(FifoLimit::Packets(100)),
         matches: Vec::new(),
     }
 }
@@ -22,7 +22,7 @@ fn class(rate: u64, ceil: u64, priority: u8) -> ClassSpec {
 fn link(rate: u64, classes: Vec<ClassSpec>) -> LinkSpec {
     LinkSpec {
         rate_bps: Some(rate * MBIT),
-        queue: QueueSpec::Fifo(FifoLimit::Packets(100)),
+        queue: QueueParams::TailDrop(FifoLimit::Packets(100)),
         classes,
         ..LinkSpec::default()
     }
@@ -82,7 +82,7 @@ fn a_ceiling_is_exact_and_leaves_the_line_idle_if_nobody_else_sends() {
     let spec = link(100, vec![class(20, 35, 0), class(30, 100, 0)]);
     near(&shares(&spec, &[0, 200, 0], 4), &[0.0, 35.0, 0.0]);
     near(&shares(&spec, &[0, 200, 200], 4), &[0.0, 35.0, 65.0]);
-    // To the nanosecond: packets of a slice at its ceiling are equally far apart.
+    // To the nanosecond: packets of a class at its ceiling are equally far apart.
     let mut model = LinkModel::new(&link(100, vec![class(7, 7, 0)]), 256, 1514);
     for slot in 0..100 {
         let packet = Packet { slot, bytes: 1000, at_ns: 1, class: 1, ..Packet::default() };
@@ -168,7 +168,7 @@ fn the_line_waits_for_a_ceiling_and_says_until_when() {
 }
 
 proptest! {
-    /// The line never idles while a slice below its ceiling waits; nobody exceeds a ceiling; in = out + queued.
+    /// The line never idles while a class below its ceiling waits; nobody exceeds a ceiling; in = out + queued.
     #[test]
     fn it_is_work_conserving_and_respects_ceilings(
         classes in proptest::collection::vec((1_u64..40, 0_u64..80, 0_u8..3), 1..5),

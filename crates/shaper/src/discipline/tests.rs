@@ -1,7 +1,13 @@
-//! What holds of every discipline.
+//! Properties of all userspace queues.
 
 use proptest::prelude::*;
 
+use super::codel::{self, CodelQueueParams};
+use super::dualpi2::Dualpi2Params;
+use super::fq::FqParams;
+use super::fq_codel::FqCodelParams;
+use super::pie::PieParams;
+use super::red::RedParams;
 use super::*;
 use crate::datapath::header::Ecn;
 use crate::datapath::model::{LinkModel, LinkSpec};
@@ -10,41 +16,69 @@ use crate::datapath::random::Purpose;
 const US: u64 = 1_000;
 
 /// One of each, small enough for all limits to be reached.
-fn specs() -> Vec<QueueSpec> {
-    let law = codel::LawSpec {
+fn specs() -> Vec<QueueParams> {
+    let codel = codel::CodelParams {
         target_ns: 500 * US,
         interval_ns: 5_000 * US,
         ecn: true,
         ce_threshold_ns: Some(2_000 * US),
     };
-    let early = Dualpi2Spec { limit: 40, target_ns: 1_000 * US, ..Dualpi2Spec::default() };
-    let pie = PieSpec { ecn: true, alpha: 32, beta: 32, ..PieSpec::default() };
+    let early = Dualpi2Params { limit: 40, target_ns: 1_000 * US, ..Dualpi2Params::default() };
+    let pie = PieParams { ecn: true, alpha: 32, beta: 32, ..PieParams::default() };
     vec![
-        QueueSpec::Fifo(FifoLimit::Packets(20)),
-        QueueSpec::Codel(CodelSpec { limit: 30, law }),
-        QueueSpec::Codel(CodelSpec { limit: 30, law: codel::LawSpec { ecn: false, ..law } }),
-        QueueSpec::FqCodel(FqCodelSpec { limit: 30, flows: 4, law, ..FqCodelSpec::default() }),
-        QueueSpec::FqCodel(FqCodelSpec { memory_limit: 20_000, law, ..FqCodelSpec::default() }),
-        QueueSpec::Fq(FqSpec { limit: 30, flow_limit: 12, mask: 3, ce_threshold_ns: Some(US) }),
-        QueueSpec::HeadDrop(FifoLimit::Packets(20)),
-        QueueSpec::HeadDrop(FifoLimit::Bytes(9_000)),
-        QueueSpec::Pie(PieSpec { limit: 40, target_ns: 1_000 * US, update_ns: 900 * US, ..pie }),
-        QueueSpec::Pie(PieSpec { limit: 40, ecn: false, bytemode: true, ..pie }),
-        QueueSpec::Red(RedSpec { limit: 40_000, min: 3_000, max: 20_000, ..red() }),
-        QueueSpec::Red(RedSpec { limit: 30_000, max: 15_001, ecn: true, adaptive: true, ..red() }),
-        QueueSpec::Dualpi2(early),
-        QueueSpec::Dualpi2(Dualpi2Spec { at_dequeue: false, drop_on_overload: false, ..early }),
+        QueueParams::TailDrop(FifoLimit::Packets(20)),
+        QueueParams::Codel(CodelQueueParams { limit: 30, codel }),
+        QueueParams::Codel(CodelQueueParams {
+            limit: 30,
+            codel: codel::CodelParams { ecn: false, ..codel },
+        }),
+        QueueParams::FqCodel(FqCodelParams {
+            limit: 30,
+            flows: 4,
+            codel,
+            ..FqCodelParams::default()
+        }),
+        QueueParams::FqCodel(FqCodelParams {
+            memory_limit: 20_000,
+            codel,
+            ..FqCodelParams::default()
+        }),
+        QueueParams::Fq(FqParams {
+            limit: 30,
+            flow_limit: 12,
+            orphan_mask: 3,
+            ce_threshold_ns: Some(US),
+        }),
+        QueueParams::HeadDrop(FifoLimit::Packets(20)),
+        QueueParams::HeadDrop(FifoLimit::Bytes(9_000)),
+        QueueParams::Pie(PieParams {
+            limit: 40,
+            target_ns: 1_000 * US,
+            tupdate_ns: 900 * US,
+            ..pie
+        }),
+        QueueParams::Pie(PieParams { limit: 40, ecn: false, bytemode: true, ..pie }),
+        QueueParams::Red(RedParams { limit: 40_000, qth_min: 3_000, qth_max: 20_000, ..red() }),
+        QueueParams::Red(RedParams {
+            limit: 30_000,
+            qth_max: 15_001,
+            ecn: true,
+            adaptive: true,
+            ..red()
+        }),
+        QueueParams::Dualpi2(early),
+        QueueParams::Dualpi2(Dualpi2Params { drop_dequeue: false, drop_overload: false, ..early }),
     ]
 }
 
-fn red() -> RedSpec {
-    RedSpec {
+fn red() -> RedParams {
+    RedParams {
         limit: 120_000,
-        min: 15_000,
-        max: 60_000,
-        probability_ppm: 100_000,
-        weight_log: 4,
-        idle_packet_ns: 1_200_000,
+        qth_min: 15_000,
+        qth_max: 60_000,
+        max_p_ppm: 100_000,
+        wlog: 4,
+        packet_time_ns: 1_200_000,
         ecn: false,
         harddrop: false,
         adaptive: false,
@@ -60,13 +94,13 @@ fn ecn(number: u64) -> Ecn {
 }
 
 proptest! {
-    /// Whatever comes in leaves once, in its flow's order, with at most a mark added, or is counted.
+    /// Every packet leaves once, in its flow's order and unchanged but for a mark, or is counted as dropped.
     #[test]
     fn packets_are_conserved_and_flows_keep_their_order(
         which in 0..specs().len(),
         events in proptest::collection::vec((0_u64..400 * US, 60_u32..1515, 0_u64..16, 0_u8..3), 1..400),
     ) {
-        let mut queue = Discipline::new(&specs()[which], events.len(), 1514, random(5));
+        let mut queue = specs()[which].build(Setup { capacity: events.len(), frame_bytes: 1514, random: random(5) });
         let (mut now_ns, mut sent, mut out, mut dropped) = (0, Vec::new(), Vec::new(), Vec::new());
         for &(gap_ns, bytes, kind, dequeues) in &events {
             now_ns += gap_ns;
@@ -87,7 +121,7 @@ proptest! {
         let stats = queue.stats(now_ns);
         prop_assert_eq!(sent.len(), out.len() + dropped.len() + packets as usize);
         prop_assert_eq!(stats.dropped(), dropped.len() as u64);
-        let most = specs()[which].most_packets(60);
+        let most = specs()[which].max_packets(60);
         prop_assert!(packets <= most, "{packets} of {most}");
         while let Some(packet) = queue.dequeue(now_ns, &mut dropped) {
             out.push(packet);
@@ -124,7 +158,7 @@ proptest! {
         }
     }
 
-    /// Whatever parameters a plan may have: nothing is lost, nothing panics, the limits hold.
+    /// With any parameters of a plan: every packet is counted, nothing panics, the limits hold.
     #[test]
     fn any_parameters_conserve_packets(
         kind in 0..8,
@@ -134,7 +168,7 @@ proptest! {
         events in proptest::collection::vec((0_u64..3_000 * US, 60_u32..1515, 0_u64..16, 0_u8..3), 1..150),
     ) {
         let spec = any_spec(kind, (limit, small, any), (time_ns, other_ns), (a, b, c, d));
-        let mut queue = Discipline::new(&spec, events.len(), 1514, random(9));
+        let mut queue = spec.build(Setup { capacity: events.len(), frame_bytes: 1514, random: random(9) });
         let (mut now_ns, mut out, mut dropped) = (0, Vec::new(), Vec::new());
         for (slot, &(gap_ns, bytes, kind, dequeues)) in events.iter().enumerate() {
             now_ns += gap_ns;
@@ -144,10 +178,10 @@ proptest! {
             for _ in 0..dequeues {
                 out.extend(queue.dequeue(now_ns, &mut dropped).map(|packet| packet.slot));
             }
-            prop_assert!(queue.backlog().0 <= spec.most_packets(60));
+            prop_assert!(queue.backlog().0 <= spec.max_packets(60));
         }
         now_ns += 3_000_000_000;
-        queue.pass_time(now_ns);
+        queue.advance_to(now_ns);
         out.extend(std::iter::from_fn(|| queue.dequeue(now_ns, &mut dropped)).map(|p| p.slot));
         prop_assert_eq!(queue.stats(now_ns).dropped(), dropped.len() as u64);
         prop_assert_eq!(queue.backlog(), (0, 0));
@@ -156,9 +190,9 @@ proptest! {
         prop_assert_eq!(out, (0..events.len() as u32).collect::<Vec<_>>());
     }
 
-    /// A thread that wakes late decides the same.
+    /// A thread that is scheduled late decides the same.
     #[test]
-    fn decisions_depend_on_the_packets_times_alone(
+    fn decisions_depend_only_on_packet_times(
         which in 0..specs().len(),
         arrivals in proptest::collection::vec((0_u64..200 * US, 60_u32..1515, 0_u64..16), 1..200),
         looks in proptest::collection::vec(any::<bool>(), 200),
@@ -197,8 +231,8 @@ proptest! {
 }
 
 /// Arrivals of 12 Mbit/s in frames of 1500 bytes at a line of 10 Mbit/s, every fourth frame ECT(1), Not-ECT,
-/// ECT(0) and CE; then silence. What became of them, in the order in which they left: `-` dropped or marked `*`.
-fn story(queue: QueueSpec) -> String {
+/// ECT(0) and CE; then none. Returns the dropped packets (`-`), then the marked ones (`*`) in the order of departure.
+fn signals(queue: QueueParams) -> String {
     let spec = LinkSpec { rate_bps: Some(10_000_000), seed: 7, queue, ..LinkSpec::default() };
     let mut link = LinkModel::new(&spec, 400, 1514);
     let mut freed = Vec::new();
@@ -231,123 +265,135 @@ fn any_spec(
     (limit, small, any): (u32, u32, u32),
     (time_ns, other_ns): (u64, u64),
     (a, b, c, d): (bool, bool, bool, bool),
-) -> QueueSpec {
+) -> QueueParams {
     let bytes = u64::from(limit) * 100 + 1514;
     let ce_threshold_ns = a.then_some(other_ns % 5_000_000);
-    // Short times too, or no law would ever act.
+    // Short times too, or no codel would ever act.
     let (time_ns, other_ns) = if b {
         (time_ns % 3_000_000 + 1_000, other_ns % 9_000_000 + 1_000)
     } else {
         (time_ns, other_ns)
     };
-    let law = codel::LawSpec { target_ns: time_ns, interval_ns: other_ns, ecn: c, ce_threshold_ns };
+    let codel =
+        codel::CodelParams { target_ns: time_ns, interval_ns: other_ns, ecn: c, ce_threshold_ns };
     match kind {
-        0 => QueueSpec::HeadDrop(FifoLimit::Bytes(bytes)),
-        1 => QueueSpec::HeadDrop(FifoLimit::Packets(u64::from(limit))),
-        2 => QueueSpec::Codel(CodelSpec { limit, law }),
-        3 => QueueSpec::FqCodel(FqCodelSpec {
+        0 => QueueParams::HeadDrop(FifoLimit::Bytes(bytes)),
+        1 => QueueParams::HeadDrop(FifoLimit::Packets(u64::from(limit))),
+        2 => QueueParams::Codel(CodelQueueParams { limit, codel }),
+        3 => QueueParams::FqCodel(FqCodelParams {
             limit,
             flows: any % 65_536 + 1,
             quantum: d.then_some(256 + any % (1 << 20)),
             memory_limit: if a { bytes } else { 1 },
-            law,
+            codel,
         }),
-        4 => QueueSpec::Fq(FqSpec { limit, flow_limit: small + 1, mask: any, ce_threshold_ns }),
-        5 => QueueSpec::Pie(PieSpec {
+        4 => QueueParams::Fq(FqParams {
+            limit,
+            flow_limit: small + 1,
+            orphan_mask: any,
+            ce_threshold_ns,
+        }),
+        5 => QueueParams::Pie(PieParams {
             limit,
             target_ns: time_ns,
-            update_ns: other_ns,
+            tupdate_ns: other_ns,
             alpha: any % 33,
             beta: small.min(32),
             ecn: c,
             bytemode: d,
         }),
-        6 => QueueSpec::Red(RedSpec {
+        6 => QueueParams::Red(RedParams {
             limit: bytes,
-            min: bytes / 3,
-            max: bytes - u64::from(small),
-            probability_ppm: any % 1_000_000 + 1,
-            weight_log: any % 31 + 1,
-            idle_packet_ns: time_ns,
+            qth_min: bytes / 3,
+            qth_max: bytes - u64::from(small),
+            max_p_ppm: any % 1_000_000 + 1,
+            wlog: any % 31 + 1,
+            packet_time_ns: time_ns,
             ecn: c,
             harddrop: d,
             adaptive: a,
         }),
-        _ => QueueSpec::Dualpi2(Dualpi2Spec {
+        _ => QueueParams::Dualpi2(Dualpi2Params {
             limit,
             target_ns: time_ns,
-            update_ns: other_ns,
+            tupdate_ns: other_ns,
             alpha: any % 65_537,
             beta: any / 65_537 + 1,
-            step_ns: time_ns % 2_000_000,
-            coupling: (any % 255) as u8 + 1,
-            drop_on_overload: a,
-            at_dequeue: c,
-            classic_percent: (any % 101) as u8,
+            step_thresh_ns: time_ns % 2_000_000,
+            coupling_factor: (any % 255) as u8 + 1,
+            drop_overload: a,
+            drop_dequeue: c,
+            c_protection: (any % 101) as u8,
         }),
     }
 }
 
 /// Queues, and what they drop (-) and mark (*).
-fn golden_cases() -> Vec<(QueueSpec, &'static str)> {
-    let law = codel::LawSpec { ecn: true, ..codel::LawSpec::default() };
-    let prompt = PieSpec {
+fn golden_cases() -> Vec<(QueueParams, &'static str)> {
+    let codel = codel::CodelParams { ecn: true, ..codel::CodelParams::default() };
+    let prompt = PieParams {
         target_ns: 5_000 * US,
-        update_ns: 3_000 * US,
+        tupdate_ns: 3_000 * US,
         alpha: 8,
         beta: 32,
-        ..PieSpec::default()
+        ..PieParams::default()
     };
     vec![
         (
-            QueueSpec::Fifo(FifoLimit::Packets(50)),
+            QueueParams::TailDrop(FifoLimit::Packets(50)),
             "-301 -307 -313 -319 -325 -331 -337 -343 -349 -355 -361 -367 -373 -379 -385 -391 -397",
         ),
-        (QueueSpec::Codel(CodelSpec { law, ..CodelSpec::default() }), "-252 -380 *109 *193 *301"),
-        (QueueSpec::Codel(CodelSpec::default()), "-109 -194 -254 -303 -346 -384"),
         (
-            QueueSpec::FqCodel(FqCodelSpec::default()),
+            QueueParams::Codel(CodelQueueParams { codel, ..CodelQueueParams::default() }),
+            "-252 -380 *109 *193 *301",
+        ),
+        (QueueParams::Codel(CodelQueueParams::default()), "-109 -194 -254 -303 -346 -384"),
+        (
+            QueueParams::FqCodel(FqCodelParams::default()),
             "-344 *109 *110 *193 *194 *253 *254 *301 *302 *345 *381",
         ),
         (
-            QueueSpec::Fq(FqSpec { ce_threshold_ns: Some(60_000 * US), ..FqSpec::default() }),
+            QueueParams::Fq(FqParams { ce_threshold_ns: Some(60_000 * US), ..FqParams::default() }),
             "*293 *298 *302 *305 *309 *310 *313 *314 *318 *317 *321 *322 *325 *326 *329 *330 *333 *334 \
              *337 *338 *341 *342 *345 *346 *349 *350 *353 *354 *357 *358 *361 *362 *365 *366 *369 *370 \
              *373 *374 *377 *378 *381 *382 *385 *386 *389 *390 *393 *394 *397 *398",
         ),
         (
-            QueueSpec::Dualpi2(Dualpi2Spec { step_ns: 60_000 * US, ..Dualpi2Spec::default() }),
+            QueueParams::Dualpi2(Dualpi2Params {
+                step_thresh_ns: 60_000 * US,
+                ..Dualpi2Params::default()
+            }),
             "-132 -136 -188 -228 -256 -258 -260 -266 -270 -274 -280 -294 -300 -304 -308 -328 -340 -344 -377 \
              -384 -385 -389 *93 *101 *153 *161 *169 *173 *189 *213 *217 *229 *233 *166 *241 *245 *249 *261 \
              *265 *269 *277 *289 *297 *301 *305 *309 *313 *317 *321 *222 *325 *329 *337 *341 *345 *349 *353 \
              *357 *361 *365 *369 *373 *381 *393 *397 *342 *350 *366 *386",
         ),
         (
-            QueueSpec::HeadDrop(FifoLimit::Bytes(75_000)),
+            QueueParams::HeadDrop(FifoLimit::Bytes(75_000)),
             "-251 -257 -263 -269 -275 -281 -287 -293 -299 -305 -311 -317 -323 -329 -335 -341 -347",
         ),
         (
-            QueueSpec::Pie(prompt),
+            QueueParams::Pie(prompt),
             "-171 -179 -197 -204 -208 -211 -215 -219 -222 -225 -233 -235 -237 -241 -251 -253 -255 \
              -257 -260 -265 -267 -269 -272 -275 -277 -280 -282 -285 -287 -290 -292 -294 -296 -299 \
              -301 -303 -305 -307 -309 -313 -315 -319 -321 -323 -325 -327 -329 -331 -333 -336 -338 \
              -340 -342 -344 -347 -350 -357 -362 -368 -375 -380 -386 -393 -398",
         ),
         (
-            QueueSpec::Pie(PieSpec { ecn: true, bytemode: true, ..prompt }),
+            QueueParams::Pie(PieParams { ecn: true, bytemode: true, ..prompt }),
             "-171 -179 -197 -204 -208 -211 -215 -219 -222 -225 -234 -237 -241 -251 -253 -255 -257 \
              -260 -265 -267 -269 -272 -275 -277 -280 -282 -285 -287 -289 -291 -293 -295 -297 -300 \
              -302 -304 -306 -308 -310 -314 -316 -320 -322 -324 -326 -328 -330 -332 -334 -337 -339 \
              -341 -343 -345 -348 -350 -357 -362 -368 -375 -380 -386 -393 -398",
         ),
         (
-            QueueSpec::Red(red()),
+            QueueParams::Red(red()),
             "-116 -126 -149 -156 -179 -197 -198 -209 -211 -226 -241 -249 -265 -273 -277 -282 -291 \
              -298 -307 -320 -325 -328 -334 -344 -350 -354 -357 -358 -365 -369 -375 -377 -380 -381 \
              -393",
         ),
         (
-            QueueSpec::Red(RedSpec { ecn: true, adaptive: true, ..red() }),
+            QueueParams::Red(RedParams { ecn: true, adaptive: true, ..red() }),
             "-116 -148 -192 -236 -256 -276 -292 -296 -300 -304 -308 -312 -316 -320 -332 -336 -340 \
              -348 -352 -364 -368 -372 -376 -380 -384 *126 *154 *193 *205 *217 *229 *249 *270 *293 \
              *294 *297 *298 *301 *302 *305 *306 *309 *310 *313 *314 *317 *318 *321 *322 *330 *333 \
@@ -361,7 +407,7 @@ fn golden_sequences() {
     let wrong: Vec<String> = golden_cases()
         .into_iter()
         .filter_map(|(queue, wanted)| {
-            let found = story(queue);
+            let found = signals(queue);
             (found != wanted).then(|| format!("{queue:?}\n{found}"))
         })
         .collect();
@@ -369,20 +415,20 @@ fn golden_sequences() {
 }
 
 /// Also prints nanoseconds per packet, through the whole link with a standing queue of 100 packets:
-/// `cargo test -p ccbench-shaper --lib no_slot_is_lost -- --nocapture`.
+/// `cargo test -p ccbench-shaper --lib returns_every_slot -- --nocapture`.
 #[test]
-fn no_slot_is_lost_behind_a_standing_queue() {
+fn returns_every_slot_behind_a_standing_queue() {
     const PACKETS: u64 = 200_000;
-    let law = codel::LawSpec { ecn: true, ..codel::LawSpec::default() };
+    let codel = codel::CodelParams { ecn: true, ..codel::CodelParams::default() };
     for queue in [
-        QueueSpec::Fifo(FifoLimit::Packets(1000)),
-        QueueSpec::HeadDrop(FifoLimit::Packets(1000)),
-        QueueSpec::Pie(PieSpec::default()),
-        QueueSpec::Red(RedSpec { limit: 1 << 20, max: 1 << 19, ..red() }),
-        QueueSpec::Codel(CodelSpec { law, ..CodelSpec::default() }),
-        QueueSpec::FqCodel(FqCodelSpec::default()),
-        QueueSpec::Fq(FqSpec { flow_limit: 1000, ..FqSpec::default() }),
-        QueueSpec::Dualpi2(Dualpi2Spec { limit: 1000, ..Dualpi2Spec::default() }),
+        QueueParams::TailDrop(FifoLimit::Packets(1000)),
+        QueueParams::HeadDrop(FifoLimit::Packets(1000)),
+        QueueParams::Pie(PieParams::default()),
+        QueueParams::Red(RedParams { limit: 1 << 20, qth_max: 1 << 19, ..red() }),
+        QueueParams::Codel(CodelQueueParams { codel, ..CodelQueueParams::default() }),
+        QueueParams::FqCodel(FqCodelParams::default()),
+        QueueParams::Fq(FqParams { flow_limit: 1000, ..FqParams::default() }),
+        QueueParams::Dualpi2(Dualpi2Params { limit: 1000, ..Dualpi2Params::default() }),
     ] {
         let spec =
             LinkSpec { rate_bps: Some(4_000_000_000), seed: 1, queue, ..LinkSpec::default() };
@@ -418,6 +464,6 @@ fn no_slot_is_lost_behind_a_standing_queue() {
         }
         free.sort_unstable();
         free.dedup();
-        assert_eq!(free.len(), 2048, "{queue:?}: every slot comes back, once");
+        assert_eq!(free.len(), 2048, "{queue:?}: every slot is returned once");
     }
 }

@@ -1,0 +1,414 @@
+//! CoDel (RFC 8289), with the names of `net/sched/sch_codel.c` and `include/net/codel_impl.h`.
+//!
+//! Differences from the kernel: times are nanoseconds, not 1024 ns; the interval is divided by the exact square
+//! root of `count`, without the kernel's Newton step; `should_drop` compares with one maximum frame of this link.
+
+use ccbench_proto::plan;
+use ccbench_proto::units::{Micros, Packets, Rate};
+use ccbench_proto::wire::QdiscSample;
+
+use super::fifo::{Fifo, FifoLimit};
+use super::{
+    Discipline, KernelSupport, PacketQueue, QueueParams, QueueStats, Setup, flag_text, ns_or,
+    us_text,
+};
+use crate::datapath::Counters;
+use crate::datapath::packet::Packet;
+use crate::qdisc::{BadQueue, Qdisc};
+
+mod qdisc;
+
+/// Parameters of the AQM (`struct codel_params`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct CodelParams {
+    /// Acceptable standing queue delay.
+    pub(crate) target_ns: u64,
+    /// Width of the window in which the delay must fall below the target.
+    pub(crate) interval_ns: u64,
+    /// Mark ECN-capable packets instead of dropping them.
+    pub(crate) ecn: bool,
+    /// Mark ECN-capable packets with a longer sojourn time.
+    pub(crate) ce_threshold_ns: Option<u64>,
+}
+
+impl Default for CodelParams {
+    /// The kernel's.
+    fn default() -> Self {
+        Self { target_ns: 5_000_000, interval_ns: 100_000_000, ecn: false, ce_threshold_ns: None }
+    }
+}
+
+impl CodelParams {
+    /// These, with the keys that a plan gives.
+    pub(super) fn with(
+        self,
+        target: Option<Micros>,
+        interval: Option<Micros>,
+        ecn: Option<bool>,
+        ce_threshold: Option<Micros>,
+    ) -> Self {
+        Self {
+            target_ns: ns_or(target, self.target_ns),
+            interval_ns: ns_or(interval, self.interval_ns),
+            ecn: ecn.unwrap_or(self.ecn),
+            ce_threshold_ns: ce_threshold.map(Micros::nanos),
+        }
+    }
+
+    /// As `tc` prints them.
+    pub(super) fn describe(&self) -> String {
+        format!(
+            "target {} interval {}{}{}",
+            us_text(self.target_ns),
+            us_text(self.interval_ns),
+            flag_text(self.ecn, "ecn"),
+            ce_threshold_text(self.ce_threshold_ns)
+        )
+    }
+}
+
+/// `ce_threshold` as `tc` prints it, with a space in front.
+pub(super) fn ce_threshold_text(threshold_ns: Option<u64>) -> String {
+    threshold_ns.map_or(String::new(), |ns| format!(" ce_threshold {}", us_text(ns)))
+}
+
+/// Parameters of a [`Codel`] queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct CodelQueueParams {
+    /// Packets.
+    pub(crate) limit: u32,
+    /// The AQM's.
+    pub(crate) codel: CodelParams,
+}
+
+impl Default for CodelQueueParams {
+    /// The kernel's.
+    fn default() -> Self {
+        Self { limit: 1000, codel: CodelParams::default() }
+    }
+}
+
+impl Discipline for plan::Codel {
+    const KIND: &'static str = "codel";
+    const KERNEL: KernelSupport = KernelSupport::Config("NET_SCH_CODEL");
+
+    fn qdisc(&self, _rate: Option<Rate>) -> Result<Qdisc, BadQueue> {
+        Ok(qdisc::encode(self))
+    }
+
+    fn params(&self, _rate: Option<Rate>) -> Result<QueueParams, BadQueue> {
+        let Self { limit, target, interval, ecn, ce_threshold } = *self;
+        let default = CodelQueueParams::default();
+        Ok(QueueParams::Codel(CodelQueueParams {
+            limit: limit.map_or(default.limit, Packets::get),
+            codel: default.codel.with(target, interval, ecn, ce_threshold),
+        }))
+    }
+
+    fn read_xstats(xstats: &[u8], row: &mut QdiscSample) {
+        qdisc::read_xstats(xstats, row);
+    }
+}
+
+/// A queue that [`CodelVars::dequeue`] takes packets from.
+pub(crate) trait PacketSource {
+    /// Takes the packet at the head.
+    fn pop(&mut self) -> Option<Packet>;
+    /// Bytes left (`sch->qstats.backlog`).
+    fn backlog_bytes(&self) -> u64;
+}
+
+/// State of the AQM of one queue (`struct codel_vars`).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct CodelVars {
+    /// In the dropping state.
+    dropping: bool,
+    /// When the sojourn time will have been above the target for an interval; `None` while it is below.
+    first_above_time_ns: Option<u64>,
+    /// When to drop the next packet in the dropping state.
+    drop_next_ns: u64,
+    /// Packets dropped since the dropping state was entered.
+    count: u32,
+    /// `count` when it was entered.
+    lastcount: u32,
+}
+
+impl CodelVars {
+    /// `codel_dequeue`: the next packet to transmit. Dropped packets go to `dropped`. The queue counts as short
+    /// when at most `mtu_bytes` are left in it.
+    pub(crate) fn dequeue(
+        &mut self,
+        params: &CodelParams,
+        mtu_bytes: u32,
+        now_ns: u64,
+        source: &mut impl PacketSource,
+        stats: &mut QueueStats,
+        dropped: &mut Vec<u32>,
+    ) -> Option<Packet> {
+        let mut next = source.pop();
+        let mut drop = self.should_drop(params, mtu_bytes, now_ns, next.as_ref(), source);
+        if self.dropping {
+            while self.dropping {
+                if !drop {
+                    self.dropping = false;
+                } else if now_ns < self.drop_next_ns {
+                    break;
+                } else {
+                    self.count = self.count.saturating_add(1);
+                    if mark_or_drop(params, &mut next, stats, dropped) {
+                        self.drop_next_ns = control_law(self.drop_next_ns, params, self.count);
+                        break;
+                    }
+                    next = source.pop();
+                    drop = self.should_drop(params, mtu_bytes, now_ns, next.as_ref(), source);
+                    if drop {
+                        self.drop_next_ns = control_law(self.drop_next_ns, params, self.count);
+                    }
+                }
+            }
+        } else if drop {
+            if !mark_or_drop(params, &mut next, stats, dropped) {
+                next = source.pop();
+                self.should_drop(params, mtu_bytes, now_ns, next.as_ref(), source);
+            }
+            self.enter_dropping(params, now_ns);
+        }
+        let mut packet = next?;
+        let sojourn_ns = now_ns - packet.at_ns;
+        if params.ce_threshold_ns.is_some_and(|threshold_ns| sojourn_ns > threshold_ns)
+            && packet.mark()
+        {
+            stats.ce_mark += 1;
+        }
+        Some(packet)
+    }
+
+    /// `codel_should_drop`: whether the sojourn time has been above the target for an interval.
+    fn should_drop(
+        &mut self,
+        params: &CodelParams,
+        mtu_bytes: u32,
+        now_ns: u64,
+        packet: Option<&Packet>,
+        source: &impl PacketSource,
+    ) -> bool {
+        let above = packet.is_some_and(|packet| {
+            now_ns - packet.at_ns >= params.target_ns
+                && source.backlog_bytes() > u64::from(mtu_bytes)
+        });
+        if !above {
+            self.first_above_time_ns = None;
+            return false;
+        }
+        match self.first_above_time_ns {
+            Some(first_above_time_ns) => now_ns >= first_above_time_ns,
+            None => {
+                self.first_above_time_ns = Some(now_ns + params.interval_ns);
+                false
+            }
+        }
+    }
+
+    /// Enters the dropping state, with the drop rate of the last one if that ended less than 16 intervals ago.
+    fn enter_dropping(&mut self, params: &CodelParams, now_ns: u64) {
+        self.dropping = true;
+        let delta = self.count.saturating_sub(self.lastcount);
+        let recent = now_ns.saturating_sub(self.drop_next_ns) < 16 * params.interval_ns;
+        self.count = if delta > 1 && recent { delta } else { 1 };
+        self.lastcount = self.count;
+        self.drop_next_ns = control_law(now_ns, params, self.count);
+    }
+}
+
+/// `CoDel`'s control law: the time of the drop after the one at `t_ns`.
+fn control_law(t_ns: u64, params: &CodelParams, count: u32) -> u64 {
+    t_ns + (params.interval_ns as f64 / f64::from(count).sqrt()) as u64
+}
+
+/// Marks the packet and returns true, or drops it.
+fn mark_or_drop(
+    params: &CodelParams,
+    packet: &mut Option<Packet>,
+    stats: &mut QueueStats,
+    dropped: &mut Vec<u32>,
+) -> bool {
+    if params.ecn && packet.as_mut().is_some_and(Packet::mark) {
+        stats.ecn_mark += 1;
+        return true;
+    }
+    if let Some(packet) = packet.take() {
+        stats.drop_early += 1;
+        dropped.push(packet.slot);
+    }
+    false
+}
+
+/// A FIFO with CoDel at its head.
+#[derive(Debug)]
+pub(crate) struct Codel {
+    params: CodelQueueParams,
+    mtu_bytes: u32,
+    fifo: Fifo,
+    vars: CodelVars,
+    stats: QueueStats,
+}
+
+impl PacketSource for Fifo {
+    fn pop(&mut self) -> Option<Packet> {
+        self.dequeue()
+    }
+    fn backlog_bytes(&self) -> u64 {
+        self.bytes()
+    }
+}
+
+impl Codel {
+    /// An empty queue that never allocates as long as at most `capacity` packets are in it.
+    pub(crate) fn new(params: CodelQueueParams, capacity: usize, mtu_bytes: u32) -> Self {
+        Self {
+            params,
+            mtu_bytes,
+            fifo: Fifo::new(FifoLimit::Packets(u64::from(params.limit)), capacity),
+            vars: CodelVars::default(),
+            stats: QueueStats::default(),
+        }
+    }
+}
+
+impl PacketQueue for Codel {
+    type Params = CodelQueueParams;
+
+    fn build(params: CodelQueueParams, setup: Setup) -> Self {
+        Self::new(params, setup.capacity, setup.frame_bytes)
+    }
+
+    fn enqueue(&mut self, packet: Packet, dropped: &mut Vec<u32>) {
+        self.fifo.enqueue(packet, dropped);
+    }
+
+    fn dequeue(&mut self, now_ns: u64, dropped: &mut Vec<u32>) -> Option<Packet> {
+        let Self { params, mtu_bytes, fifo, vars, stats } = self;
+        vars.dequeue(&params.codel, *mtu_bytes, now_ns, fifo, stats, dropped)
+    }
+
+    fn backlog(&self) -> (u64, u64) {
+        self.fifo.backlog()
+    }
+
+    fn stats(&self, _now_ns: u64) -> QueueStats {
+        QueueStats { drop_overlimit: self.fifo.overlimit(), ..self.stats }
+    }
+
+    fn max_packets(params: CodelQueueParams, _min_frame_bytes: u64) -> u64 {
+        u64::from(params.limit)
+    }
+
+    fn describe(params: CodelQueueParams) -> String {
+        format!("codel limit {}p {}", params.limit, params.codel.describe())
+    }
+
+    fn fill_row(counters: &Counters, row: &mut QdiscSample) {
+        row.ecn_mark_pkts = Some(counters.ecn_mark_pkts);
+        row.ce_mark_pkts = Some(counters.ce_mark_pkts);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::datapath::header::Ecn;
+
+    const MS: u64 = 1_000_000;
+
+    /// A queue of `count` packets that all arrived at zero.
+    fn full(params: CodelQueueParams, count: u32, ecn: Ecn) -> Codel {
+        let mut queue = Codel::new(params, count as usize, 1514);
+        for slot in 0..count {
+            let packet = Packet { slot, bytes: 1514, ecn, ..Packet::default() };
+            queue.enqueue(packet, &mut Vec::new());
+        }
+        queue
+    }
+
+    /// Dequeues once a millisecond; returns the times at which packets were dropped or marked.
+    fn signals_at(queue: &mut Codel, from_ms: u64, to_ms: u64) -> Vec<u64> {
+        let mut times = Vec::new();
+        for ms in from_ms..to_ms {
+            let before = queue.stats(0);
+            queue.dequeue(ms * MS, &mut Vec::new());
+            let after = queue.stats(0);
+            let signals = after.drop_early + after.ecn_mark - before.drop_early - before.ecn_mark;
+            times.extend((0..signals).map(|_| ms));
+        }
+        times
+    }
+
+    #[test]
+    fn drops_follow_the_inverse_square_root() {
+        let mut queue = full(CodelQueueParams::default(), 1000, Ecn::NotEct);
+        // Above the target from 5 ms on; the first drop is an interval later, then 100/√1, 100/√2, 100/√3 ... apart, in
+        // exact time: 105, 205, 275.7, 333.4, 383.4, 428.2, 468.99.
+        assert_eq!(signals_at(&mut queue, 1, 480), [105, 205, 276, 334, 384, 429, 469]);
+        assert_eq!(queue.stats(0).drop_early, 7);
+    }
+
+    #[test]
+    fn ecn_marks_at_the_same_times() {
+        let codel = CodelParams { ecn: true, ..CodelParams::default() };
+        let mut queue =
+            full(CodelQueueParams { codel, ..CodelQueueParams::default() }, 1000, Ecn::Ect0);
+        assert_eq!(signals_at(&mut queue, 1, 480), [105, 205, 276, 334, 384, 429, 469]);
+        assert_eq!((queue.stats(0).ecn_mark, queue.stats(0).drop_early), (7, 0));
+        let mut incapable =
+            full(CodelQueueParams { codel, ..CodelQueueParams::default() }, 1000, Ecn::NotEct);
+        assert_eq!(signals_at(&mut incapable, 1, 480).len(), 7);
+        assert_eq!((incapable.stats(0).ecn_mark, incapable.stats(0).drop_early), (0, 7));
+    }
+
+    #[test]
+    fn drops_nothing_below_target() {
+        let params = CodelQueueParams {
+            codel: CodelParams { target_ns: 500 * MS, ..CodelParams::default() },
+            ..CodelQueueParams::default()
+        };
+        assert!(signals_at(&mut full(params, 490, Ecn::NotEct), 1, 490).is_empty());
+        // The last packet is never dropped.
+        let mut last = full(CodelQueueParams::default(), 2, Ecn::NotEct);
+        assert!(last.dequeue(10_000 * MS, &mut Vec::new()).is_some());
+        assert!(last.dequeue(20_000 * MS, &mut Vec::new()).is_some());
+        assert_eq!(last.stats(0).drop_early, 0);
+    }
+
+    #[test]
+    fn keeps_drop_rate_when_reentering_soon() {
+        let mut vars =
+            CodelVars { count: 9, lastcount: 1, drop_next_ns: 500 * MS, ..CodelVars::default() };
+        vars.enter_dropping(&CodelParams::default(), 600 * MS);
+        assert_eq!((vars.count, vars.drop_next_ns), (8, 600 * MS + 35_355_339));
+        vars.enter_dropping(&CodelParams::default(), 5_000 * MS);
+        assert_eq!((vars.count, vars.drop_next_ns), (1, 5_100 * MS));
+    }
+
+    #[test]
+    fn late_dequeue_makes_up_missed_drops() {
+        let mut queue = full(CodelQueueParams::default(), 100, Ecn::NotEct);
+        queue.dequeue(5 * MS, &mut Vec::new());
+        queue.dequeue(105 * MS, &mut Vec::new());
+        let mut dropped = Vec::new();
+        // 205, 275.7, 333.4 and 383.4 have passed: four drops, and the fifth packet leaves.
+        let next = queue.dequeue(400 * MS, &mut dropped).map(|p| p.slot);
+        assert_eq!((dropped, next), (vec![3, 4, 5, 6], Some(7)));
+    }
+
+    #[test]
+    fn ce_threshold_marks_longer_sojourn_and_drops_nothing() {
+        let codel = CodelParams { ce_threshold_ns: Some(MS), ..CodelParams::default() };
+        let mut queue =
+            full(CodelQueueParams { codel, ..CodelQueueParams::default() }, 4, Ecn::Ect1);
+        let marks: Vec<bool> = [0, MS, MS + 1, 2 * MS]
+            .map(|now_ns| queue.dequeue(now_ns, &mut Vec::new()).unwrap().marked)
+            .into();
+        assert_eq!(marks, [false, false, true, true]);
+        assert_eq!((queue.stats(0).ce_mark, queue.stats(0).drop_early), (2, 0));
+    }
+}

@@ -1,0 +1,120 @@
+//! The options and statistics of `sch_dualpi2` (Linux 6.17 and later).
+
+use ccbench_proto::plan::Dualpi2;
+use ccbench_proto::units::Packets;
+use ccbench_proto::wire::QdiscSample;
+
+use crate::discipline::Discipline;
+use crate::netlink::Message;
+use crate::netlink::message::u32_at;
+use crate::qdisc::{BadQueue, Qdisc, micros, with_some, word};
+
+const TCA_DUALPI2_LIMIT: u16 = 1;
+const TCA_DUALPI2_TARGET: u16 = 3;
+const TCA_DUALPI2_TUPDATE: u16 = 4;
+const TCA_DUALPI2_ALPHA: u16 = 5;
+const TCA_DUALPI2_BETA: u16 = 6;
+const TCA_DUALPI2_STEP_THRESH_US: u16 = 8;
+const TCA_DUALPI2_COUPLING: u16 = 10;
+const TCA_DUALPI2_DROP_OVERLOAD: u16 = 11;
+const TCA_DUALPI2_DROP_EARLY: u16 = 12;
+const TCA_DUALPI2_C_PROTECTION: u16 = 13;
+const TCA_DUALPI2_SPLIT_GSO: u16 = 15;
+/// Gains are sent in 1/256 Hz.
+const GAIN_SCALE: f64 = 256.0;
+/// The largest gain that still fits 32 bits after the kernel's own scaling: 2^23 - 1.
+const MAX_GAIN: f64 = 8_388_607.0;
+
+/// The qdisc.
+///
+/// # Errors
+/// A gain that is no number or out of range, a coupling factor over 255.
+pub(super) fn encode(queue: &Dualpi2) -> Result<Qdisc, BadQueue> {
+    let mut message = Message::attributes();
+    let Dualpi2 {
+        limit,
+        target,
+        tupdate,
+        alpha,
+        beta,
+        step,
+        coupling,
+        drop_on_overload,
+        drop_dequeue,
+        split_gso,
+        classic_protection,
+    } = queue;
+    let alpha = alpha.as_deref().map(|text| gain("alpha", text)).transpose()?;
+    let beta = beta.as_deref().map(|text| gain("beta", text)).transpose()?;
+    let words = [
+        (TCA_DUALPI2_LIMIT, limit.map(Packets::get)),
+        (TCA_DUALPI2_TARGET, target.map(micros)),
+        (TCA_DUALPI2_TUPDATE, tupdate.map(micros)),
+        (TCA_DUALPI2_ALPHA, alpha),
+        (TCA_DUALPI2_BETA, beta),
+        (TCA_DUALPI2_STEP_THRESH_US, step.map(micros)),
+    ];
+    let coupling = coupling.map(coupling_factor).transpose()?;
+    let bytes = [
+        (TCA_DUALPI2_COUPLING, coupling),
+        (TCA_DUALPI2_DROP_OVERLOAD, drop_on_overload.map(u8::from)),
+        // The kernel's attribute is true for dropping early, at enqueue.
+        (TCA_DUALPI2_DROP_EARLY, drop_dequeue.map(|at_dequeue| u8::from(!at_dequeue))),
+        (TCA_DUALPI2_C_PROTECTION, classic_protection.map(|p| (p.get() / 10_000) as u8)),
+        (TCA_DUALPI2_SPLIT_GSO, split_gso.map(u8::from)),
+    ];
+    message = with_some(message, &words);
+    for (kind, value) in bytes {
+        if let Some(value) = value {
+            message = message.attr_u8(kind, value);
+        }
+    }
+    Ok(Qdisc { kind: Dualpi2::KIND, options: message.into_attributes() })
+}
+
+/// `struct tc_dualpi2_xstats`.
+pub(super) fn read_xstats(xstats: &[u8], row: &mut QdiscSample) {
+    row.prob = u32_at(xstats, 0).map(|p| f64::from(p) / f64::from(u32::MAX));
+    row.delay_c_us = word(xstats, 4);
+    row.delay_l_us = word(xstats, 8);
+    row.pkts_in_c = word(xstats, 12);
+    row.pkts_in_l = word(xstats, 16);
+    row.maxq_pkts = word(xstats, 20);
+    row.ecn_mark_pkts = word(xstats, 24);
+    row.step_mark_pkts = word(xstats, 28);
+    row.credit = u32_at(xstats, 32).map(|value| i64::from(value.cast_signed()));
+    row.memory_used_bytes = word(xstats, 36);
+}
+
+/// A gain in Hz as text, in 1/256 Hz rounded to nearest.
+pub(super) fn gain(name: &str, text: &str) -> Result<u32, BadQueue> {
+    let scaled = text.trim().parse::<f64>().map(|hz| (hz * GAIN_SCALE).round());
+    match scaled {
+        Ok(scaled) if (1.0..=MAX_GAIN).contains(&scaled) => Ok(scaled as u32),
+        _ => Err(BadQueue {
+            what: format!("dualpi2 cannot have {name} = `{text}`"),
+            hint: "write a number of Hz between 0.004 and 32767, like \"0.16\"".to_owned(),
+        }),
+    }
+}
+
+/// The coupling factor as the kernel's byte.
+pub(super) fn coupling_factor(coupling: u32) -> Result<u8, BadQueue> {
+    u8::try_from(coupling).ok().filter(|&k| k > 0).ok_or_else(|| BadQueue {
+        what: format!("dualpi2 cannot have coupling = {coupling}"),
+        hint: "write 1 to 255".to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gains_are_scaled_as_tc_does() {
+        assert_eq!(gain("alpha", "0.16"), Ok(41));
+        assert_eq!(gain("beta", "3.2"), Ok(819));
+        assert!(gain("alpha", "fast").unwrap_err().to_string().contains("alpha = `fast`"));
+        assert!(gain("alpha", "0").is_err());
+    }
+}

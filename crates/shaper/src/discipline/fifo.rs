@@ -1,0 +1,317 @@
+//! First in, first out: pfifo, bfifo and their variants that drop from the head.
+
+use std::collections::VecDeque;
+
+use ccbench_proto::plan::{Bfifo, BfifoHeadDrop, Pfifo, PfifoHeadDrop};
+use ccbench_proto::units::{Limit, Rate};
+
+use super::{Discipline, KernelSupport, PacketQueue, QueueParams, QueueStats, Setup};
+use crate::datapath::packet::Packet;
+use crate::qdisc::{BadQueue, Qdisc, limit_bytes, limit_packets};
+
+mod qdisc;
+
+/// Capacity of a [`Fifo`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FifoLimit {
+    /// Sum of the frames' bytes (`bfifo`).
+    Bytes(u64),
+    /// Number of frames (`pfifo`).
+    Packets(u64),
+}
+
+impl TryFrom<Limit> for FifoLimit {
+    type Error = BadQueue;
+
+    fn try_from(limit: Limit) -> Result<Self, BadQueue> {
+        match limit {
+            Limit::Bytes(bytes) => Ok(Self::Bytes(bytes.get())),
+            Limit::Packets(packets) => Ok(Self::Packets(u64::from(packets.get()))),
+            Limit::MilliBdp(_) | Limit::Time(_) => Err(BadQueue::new(
+                "a queue limit that is neither bytes (bfifo) nor packets (pfifo)",
+                "write it like \"187500B\" or \"40p\"",
+            )),
+        }
+    }
+}
+
+impl FifoLimit {
+    fn max_packets(self, min_frame_bytes: u64) -> u64 {
+        match self {
+            Self::Bytes(bytes) => bytes / min_frame_bytes,
+            Self::Packets(packets) => packets,
+        }
+    }
+}
+
+impl Discipline for Pfifo {
+    const KIND: &'static str = "pfifo";
+    const KERNEL: KernelSupport = KernelSupport::Always;
+
+    fn qdisc(&self, _rate: Option<Rate>) -> Result<Qdisc, BadQueue> {
+        Ok(qdisc::encode(Self::KIND, limit_packets(self.limit)?))
+    }
+
+    fn params(&self, _rate: Option<Rate>) -> Result<QueueParams, BadQueue> {
+        Ok(QueueParams::TailDrop(self.limit.try_into()?))
+    }
+}
+
+impl Discipline for Bfifo {
+    const KIND: &'static str = "bfifo";
+    const KERNEL: KernelSupport = KernelSupport::Always;
+
+    fn qdisc(&self, _rate: Option<Rate>) -> Result<Qdisc, BadQueue> {
+        Ok(qdisc::encode(Self::KIND, limit_bytes(self.limit)?))
+    }
+
+    fn params(&self, _rate: Option<Rate>) -> Result<QueueParams, BadQueue> {
+        Ok(QueueParams::TailDrop(self.limit.try_into()?))
+    }
+}
+
+impl Discipline for PfifoHeadDrop {
+    const KIND: &'static str = "pfifo_head_drop";
+    const KERNEL: KernelSupport = KernelSupport::Always;
+
+    fn qdisc(&self, _rate: Option<Rate>) -> Result<Qdisc, BadQueue> {
+        Ok(qdisc::encode(Self::KIND, limit_packets(self.limit)?))
+    }
+
+    fn params(&self, _rate: Option<Rate>) -> Result<QueueParams, BadQueue> {
+        Ok(QueueParams::HeadDrop(self.limit.try_into()?))
+    }
+}
+
+impl Discipline for BfifoHeadDrop {
+    const KIND: &'static str = "bfifo_head_drop";
+    const KERNEL: KernelSupport = KernelSupport::UserspaceOnly;
+
+    fn qdisc(&self, _rate: Option<Rate>) -> Result<Qdisc, BadQueue> {
+        let what = format!("queue {}", Self::KIND);
+        Err(BadQueue::new(what, "write `backend = \"userspace\"` for this link"))
+    }
+
+    fn params(&self, _rate: Option<Rate>) -> Result<QueueParams, BadQueue> {
+        Ok(QueueParams::HeadDrop(self.limit.try_into()?))
+    }
+}
+
+/// A FIFO with a limit, the storage of most disciplines. As with `bfifo` under HTB, the limit counts the queued
+/// packets and not the one in transmission.
+#[derive(Debug)]
+pub(crate) struct Fifo {
+    limit: FifoLimit,
+    packets: VecDeque<Packet>,
+    bytes: u64,
+    overlimit: u64,
+}
+
+impl Fifo {
+    /// An empty queue that never allocates as long as at most `capacity` packets are in it.
+    pub(crate) fn new(limit: FifoLimit, capacity: usize) -> Self {
+        Self { limit, packets: VecDeque::with_capacity(capacity), bytes: 0, overlimit: 0 }
+    }
+
+    /// Appends `packet`, or drops it if it does not fit.
+    pub(crate) fn enqueue(&mut self, packet: Packet, dropped: &mut Vec<u32>) {
+        if self.fits(packet.bytes) {
+            self.bytes += u64::from(packet.bytes);
+            self.packets.push_back(packet);
+        } else {
+            self.overlimit += 1;
+            dropped.push(packet.slot);
+        }
+    }
+
+    /// Appends `packet` and drops from the head until it fits; a packet above the limit is dropped itself.
+    fn enqueue_head_drop(&mut self, packet: Packet, dropped: &mut Vec<u32>) {
+        let fits_alone = match self.limit {
+            FifoLimit::Bytes(limit) => u64::from(packet.bytes) <= limit,
+            FifoLimit::Packets(limit) => limit > 0,
+        };
+        while fits_alone && !self.fits(packet.bytes) {
+            let Some(head) = self.dequeue() else { break };
+            self.overlimit += 1;
+            dropped.push(head.slot);
+        }
+        self.enqueue(packet, dropped);
+    }
+
+    fn fits(&self, bytes: u32) -> bool {
+        match self.limit {
+            FifoLimit::Bytes(limit) => self.bytes + u64::from(bytes) <= limit,
+            FifoLimit::Packets(limit) => (self.packets.len() as u64) < limit,
+        }
+    }
+
+    /// Takes the packet at the head.
+    pub(crate) fn dequeue(&mut self) -> Option<Packet> {
+        let packet = self.packets.pop_front()?;
+        if self.packets.is_empty() {
+            // Start at the front of the ring again: the cache has it, and the rest of the memory stays untouched.
+            self.packets.clear();
+        }
+        self.bytes -= u64::from(packet.bytes);
+        Some(packet)
+    }
+
+    /// The packet at the head.
+    pub(crate) fn head(&self) -> Option<&Packet> {
+        self.packets.front()
+    }
+
+    /// Queued packets.
+    pub(crate) fn len(&self) -> usize {
+        self.packets.len()
+    }
+
+    /// Queued bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Queued packets and bytes.
+    pub(crate) fn backlog(&self) -> (u64, u64) {
+        (self.packets.len() as u64, self.bytes)
+    }
+
+    /// Packets dropped because of the limit.
+    pub(crate) fn overlimit(&self) -> u64 {
+        self.overlimit
+    }
+}
+
+/// A FIFO that drops the arriving packet when it is full (`pfifo`, `bfifo`).
+#[derive(Debug)]
+pub(crate) struct TailDrop(Fifo);
+
+impl PacketQueue for TailDrop {
+    type Params = FifoLimit;
+    const READS_HEADERS: bool = false;
+
+    fn build(limit: FifoLimit, setup: Setup) -> Self {
+        Self(Fifo::new(limit, setup.capacity))
+    }
+
+    fn enqueue(&mut self, packet: Packet, dropped: &mut Vec<u32>) {
+        self.0.enqueue(packet, dropped);
+    }
+
+    fn dequeue(&mut self, _now_ns: u64, _dropped: &mut Vec<u32>) -> Option<Packet> {
+        self.0.dequeue()
+    }
+
+    fn backlog(&self) -> (u64, u64) {
+        self.0.backlog()
+    }
+
+    fn stats(&self, _now_ns: u64) -> QueueStats {
+        QueueStats { drop_overlimit: self.0.overlimit, ..QueueStats::default() }
+    }
+
+    fn max_packets(limit: FifoLimit, min_frame_bytes: u64) -> u64 {
+        limit.max_packets(min_frame_bytes)
+    }
+
+    fn describe(limit: FifoLimit) -> String {
+        match limit {
+            FifoLimit::Bytes(bytes) => format!("bfifo limit {bytes}B"),
+            FifoLimit::Packets(packets) => format!("pfifo limit {packets}p"),
+        }
+    }
+}
+
+/// A FIFO that drops from the head when it is full (`pfifo_head_drop`, and the same with bytes).
+#[derive(Debug)]
+pub(crate) struct HeadDrop(Fifo);
+
+impl PacketQueue for HeadDrop {
+    type Params = FifoLimit;
+    const READS_HEADERS: bool = false;
+
+    fn build(limit: FifoLimit, setup: Setup) -> Self {
+        Self(Fifo::new(limit, setup.capacity))
+    }
+
+    fn enqueue(&mut self, packet: Packet, dropped: &mut Vec<u32>) {
+        self.0.enqueue_head_drop(packet, dropped);
+    }
+
+    fn dequeue(&mut self, _now_ns: u64, _dropped: &mut Vec<u32>) -> Option<Packet> {
+        self.0.dequeue()
+    }
+
+    fn backlog(&self) -> (u64, u64) {
+        self.0.backlog()
+    }
+
+    fn stats(&self, _now_ns: u64) -> QueueStats {
+        QueueStats { drop_overlimit: self.0.overlimit, ..QueueStats::default() }
+    }
+
+    fn max_packets(limit: FifoLimit, min_frame_bytes: u64) -> u64 {
+        limit.max_packets(min_frame_bytes)
+    }
+
+    fn describe(limit: FifoLimit) -> String {
+        match limit {
+            FifoLimit::Bytes(bytes) => format!("bfifo_head_drop limit {bytes}B"),
+            FifoLimit::Packets(packets) => format!("pfifo_head_drop limit {packets}p"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn packet(slot: u32, bytes: u32) -> Packet {
+        Packet { slot, bytes, ..Packet::default() }
+    }
+
+    #[test]
+    fn byte_limit_is_inclusive() {
+        let mut queue = Fifo::new(FifoLimit::Bytes(3000), 8);
+        let mut dropped = Vec::new();
+        for (slot, bytes) in [(0, 1500), (1, 1501), (2, 1500), (3, 1)] {
+            queue.enqueue(packet(slot, bytes), &mut dropped);
+        }
+        assert_eq!(dropped, [1, 3]);
+        assert_eq!((queue.len(), queue.bytes(), queue.overlimit()), (2, 3000, 2));
+        assert_eq!(queue.dequeue().map(|p| p.slot), Some(0));
+        assert_eq!(queue.dequeue().map(|p| p.slot), Some(2));
+        assert_eq!(queue.dequeue(), None);
+        assert_eq!(queue.bytes(), 0);
+    }
+
+    #[test]
+    fn head_drop_removes_oldest_packets() {
+        let mut queue = Fifo::new(FifoLimit::Packets(2), 8);
+        let mut dropped = Vec::new();
+        for slot in 0..5 {
+            queue.enqueue_head_drop(packet(slot, 9000), &mut dropped);
+        }
+        assert_eq!((dropped, queue.overlimit()), (vec![0, 1, 2], 3));
+        assert_eq!(queue.dequeue().map(|p| p.slot), Some(3));
+
+        let mut queue = Fifo::new(FifoLimit::Bytes(3000), 8);
+        let mut dropped = Vec::new();
+        for (slot, bytes) in [(0, 1000), (1, 1000), (2, 1000), (3, 1500), (4, 3001), (5, 100)] {
+            queue.enqueue_head_drop(packet(slot, bytes), &mut dropped);
+        }
+        // 1500 bytes replace two packets; a packet above the limit is dropped alone.
+        assert_eq!(dropped, [0, 1, 4]);
+        assert_eq!((queue.len(), queue.bytes()), (3, 2600));
+    }
+
+    #[test]
+    fn packet_limit_counts_packets() {
+        let mut queue = Fifo::new(FifoLimit::Packets(2), 8);
+        let mut dropped = Vec::new();
+        for slot in 0..3 {
+            queue.enqueue(packet(slot, 9000), &mut dropped);
+        }
+        assert_eq!(dropped, [2]);
+    }
+}

@@ -1,0 +1,273 @@
+//! FQ, with the names of `net/sched/sch_fq.c`, as the kernel treats forwarded packets.
+//!
+//! Differences from the kernel: no pacing (packets of other hosts carry no departure time), one band, no
+//! horizon; flows are entries of a table, found by the hash under `orphan_mask`, not nodes of a tree.
+
+use ccbench_proto::plan;
+use ccbench_proto::units::{Micros, Packets, Rate};
+use ccbench_proto::wire::QdiscSample;
+
+use super::codel::ce_threshold_text;
+use super::flow_lists::FlowLists;
+use super::flow_queue::{FlowQueue, PacketPool};
+use super::{Discipline, KernelSupport, PacketQueue, QueueParams, QueueStats, Setup};
+use crate::datapath::Counters;
+use crate::datapath::packet::Packet;
+use crate::qdisc::{BadQueue, Qdisc};
+
+mod qdisc;
+
+/// A flow that was empty for longer gets a new quantum (`flow_refill_delay`).
+const FLOW_REFILL_DELAY_NS: u64 = 40_000_000;
+/// Limit of the flows that `orphan_mask` can tell apart, for the memory that they take.
+const MAX_FLOWS: u32 = 1 << 16;
+
+/// Parameters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct FqParams {
+    /// Packets in all queues.
+    pub(crate) limit: u32,
+    /// Packets in the queue of one flow.
+    pub(crate) flow_limit: u32,
+    /// The bits of the hash that tell flows apart; 0 makes a single queue.
+    pub(crate) orphan_mask: u32,
+    /// Mark ECN-capable packets with a longer sojourn time.
+    pub(crate) ce_threshold_ns: Option<u64>,
+}
+
+impl Default for FqParams {
+    /// The kernel's.
+    fn default() -> Self {
+        Self { limit: 10_000, flow_limit: 100, orphan_mask: 1023, ce_threshold_ns: None }
+    }
+}
+
+impl Discipline for plan::Fq {
+    const KIND: &'static str = "fq";
+    const KERNEL: KernelSupport = KernelSupport::Config("NET_SCH_FQ");
+
+    fn qdisc(&self, _rate: Option<Rate>) -> Result<Qdisc, BadQueue> {
+        qdisc::encode(self)
+    }
+
+    fn params(&self, _rate: Option<Rate>) -> Result<QueueParams, BadQueue> {
+        let Self { limit, flow_limit, buckets, ce_threshold, orphan_mask } = *self;
+        let default = FqParams::default();
+        // More buckets do not merge flows, but the plan promises a single queue for one.
+        let single = buckets.map(qdisc::buckets_log).transpose()? == Some(0);
+        Ok(QueueParams::Fq(FqParams {
+            limit: limit.map_or(default.limit, Packets::get),
+            flow_limit: flow_limit.map_or(default.flow_limit, Packets::get),
+            orphan_mask: if single { 0 } else { orphan_mask.unwrap_or(default.orphan_mask) },
+            ce_threshold_ns: ce_threshold.map(Micros::nanos),
+        }))
+    }
+
+    fn read_xstats(xstats: &[u8], row: &mut QdiscSample) {
+        qdisc::read_xstats(xstats, row);
+    }
+}
+
+/// `struct fq_flow`.
+#[derive(Debug, Clone, Copy)]
+struct Flow {
+    queue: FlowQueue,
+    /// Bytes that it may still send in this round.
+    credit: i64,
+    /// In `new_flows` or `old_flows`.
+    listed: bool,
+    /// When its last packet left.
+    age_ns: u64,
+}
+
+/// The flows and their lists.
+#[derive(Debug)]
+pub(crate) struct Fq {
+    params: FqParams,
+    quantum: i64,
+    pool: PacketPool,
+    flows: Vec<Flow>,
+    lists: FlowLists,
+    packets: u64,
+    bytes: u64,
+    stats: QueueStats,
+}
+
+impl Fq {
+    /// An empty queue for slots below `capacity`. `quantum` is two frames, `initial_quantum` ten.
+    pub(crate) fn new(params: FqParams, capacity: usize, frame_bytes: u32) -> Self {
+        let orphan_mask = params.orphan_mask & (MAX_FLOWS - 1);
+        let flow = Flow {
+            queue: FlowQueue::default(),
+            credit: 10 * i64::from(frame_bytes),
+            listed: false,
+            age_ns: 0,
+        };
+        let flows = orphan_mask as usize + 1;
+        Self {
+            params: FqParams { orphan_mask, ..params },
+            quantum: 2 * i64::from(frame_bytes.max(1)),
+            pool: PacketPool::new(capacity),
+            flows: vec![flow; flows],
+            lists: FlowLists::new(flows),
+            packets: 0,
+            bytes: 0,
+            stats: QueueStats::default(),
+        }
+    }
+}
+
+impl PacketQueue for Fq {
+    type Params = FqParams;
+
+    fn build(params: FqParams, setup: Setup) -> Self {
+        Self::new(params, setup.capacity, setup.frame_bytes)
+    }
+
+    fn enqueue(&mut self, packet: Packet, dropped: &mut Vec<u32>) {
+        let index = packet.flow & self.params.orphan_mask;
+        let flow = &mut self.flows[index as usize];
+        let full = self.packets >= u64::from(self.params.limit);
+        if full || flow.queue.len() >= self.params.flow_limit {
+            self.stats.drop_overlimit += 1;
+            dropped.push(packet.slot);
+            return;
+        }
+        if !flow.listed {
+            flow.listed = true;
+            self.lists.add_new(index);
+            if packet.at_ns.saturating_sub(flow.age_ns) > FLOW_REFILL_DELAY_NS {
+                flow.credit = flow.credit.max(self.quantum);
+            }
+        }
+        self.packets += 1;
+        self.bytes += u64::from(packet.bytes);
+        self.pool.push(&mut flow.queue, packet);
+        self.stats.maxq = self.stats.maxq.max(self.packets);
+    }
+
+    fn dequeue(&mut self, now_ns: u64, _dropped: &mut Vec<u32>) -> Option<Packet> {
+        loop {
+            let (index, is_new) = self.lists.head()?;
+            let flow = &mut self.flows[index as usize];
+            if flow.credit <= 0 {
+                flow.credit += self.quantum;
+                self.lists.move_to_old();
+                continue;
+            }
+            if let Some(mut packet) = self.pool.pop(&mut flow.queue) {
+                flow.credit -= i64::from(packet.bytes);
+                flow.age_ns = now_ns;
+                self.packets -= 1;
+                self.bytes -= u64::from(packet.bytes);
+                let sojourn_ns = now_ns - packet.at_ns;
+                if self.params.ce_threshold_ns.is_some_and(|threshold_ns| sojourn_ns > threshold_ns)
+                    && packet.mark()
+                {
+                    self.stats.ce_mark += 1;
+                }
+                return Some(packet);
+            }
+            // An empty new flow becomes an old one, so that it cannot be new again at once and starve others.
+            if is_new {
+                self.lists.move_to_old();
+            } else {
+                self.lists.remove_head();
+                flow.listed = false;
+            }
+        }
+    }
+
+    fn backlog(&self) -> (u64, u64) {
+        (self.packets, self.bytes)
+    }
+
+    fn stats(&self, _now_ns: u64) -> QueueStats {
+        QueueStats { flows: self.lists.len() as u64, ..self.stats }
+    }
+
+    fn max_packets(params: FqParams, _min_frame_bytes: u64) -> u64 {
+        u64::from(params.limit)
+    }
+
+    fn describe(params: FqParams) -> String {
+        format!(
+            "fq limit {}p flow_limit {}p orphan_mask {}{}",
+            params.limit,
+            params.flow_limit,
+            params.orphan_mask,
+            ce_threshold_text(params.ce_threshold_ns)
+        )
+    }
+
+    fn fill_row(counters: &Counters, row: &mut QdiscSample) {
+        row.ce_mark_pkts = Some(counters.ce_mark_pkts);
+        row.flows = Some(counters.flows);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::datapath::header::Ecn;
+
+    fn packet(slot: u32, flow: u32) -> Packet {
+        Packet { slot, bytes: 1000, flow, ecn: Ecn::Ect1, ..Packet::default() }
+    }
+
+    fn take(queue: &mut Fq, count: usize) -> Vec<u32> {
+        (0..count).map_while(|_| queue.dequeue(1, &mut Vec::new())).map(|p| p.slot).collect()
+    }
+
+    #[test]
+    fn rounds_are_two_frames_after_an_initial_ten() {
+        let mut queue = Fq::new(FqParams::default(), 200, 1000);
+        let mut dropped = Vec::new();
+        for slot in 0..60 {
+            queue.enqueue(packet(slot, slot / 30), &mut dropped);
+        }
+        assert_eq!(take(&mut queue, 10), (0..10).collect::<Vec<_>>());
+        assert_eq!(take(&mut queue, 10), (30..40).collect::<Vec<_>>());
+        assert_eq!(take(&mut queue, 8), [10, 11, 40, 41, 12, 13, 42, 43]);
+        queue.enqueue(packet(99, 5), &mut dropped);
+        assert_eq!(take(&mut queue, 1), [99]);
+        assert_eq!(take(&mut queue, 99).len(), 32);
+        assert_eq!((queue.backlog(), queue.stats(0).flows), ((0, 0), 0));
+    }
+
+    #[test]
+    fn limits_each_flow_and_the_total() {
+        let params = FqParams { limit: 7, flow_limit: 5, ..FqParams::default() };
+        let mut queue = Fq::new(params, 64, 1000);
+        let mut dropped = Vec::new();
+        for slot in 0..12 {
+            queue.enqueue(packet(slot, slot / 6), &mut dropped);
+        }
+        assert_eq!(dropped, [5, 8, 9, 10, 11]);
+        assert_eq!(queue.stats(0).drop_overlimit, 5);
+    }
+
+    #[test]
+    fn orphan_mask_zero_makes_one_queue() {
+        let mut queue = Fq::new(FqParams { orphan_mask: 0, ..FqParams::default() }, 64, 1000);
+        for slot in 0..40 {
+            queue.enqueue(packet(slot, slot * 7919), &mut Vec::new());
+        }
+        assert_eq!(take(&mut queue, 40), (0..40).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn ce_threshold_marks_longer_sojourn() {
+        let params = FqParams { ce_threshold_ns: Some(5_000_000), ..FqParams::default() };
+        let mut queue = Fq::new(params, 64, 1000);
+        for slot in 0..3 {
+            queue.enqueue(packet(slot, 1), &mut Vec::new());
+        }
+        queue.enqueue(Packet { ecn: Ecn::NotEct, ..packet(3, 1) }, &mut Vec::new());
+        let marked = [4_000_000, 5_000_000, 5_000_001, 9_000_000]
+            .map(|now_ns| queue.dequeue(now_ns, &mut Vec::new()).unwrap().marked);
+        // The last one is not ECN-capable and passes unmarked, as in the kernel.
+        assert_eq!(marked, [false, false, true, false]);
+        assert_eq!((queue.stats(0).ce_mark, queue.stats(0).dropped()), (1, 0));
+    }
+}

@@ -1,0 +1,353 @@
+//! FQ-CoDel (RFC 8290), with the names of `net/sched/sch_fq_codel.c`: deficit round robin over hashed flows, each
+//! with CoDel of its own, new flows first.
+//!
+//! Differences from the kernel: a packet's flow is its hash modulo `flows`, not `reciprocal_scale`;
+//! `memory_limit` counts frames' bytes, not `skb->truesize`.
+
+use ccbench_proto::plan;
+use ccbench_proto::units::{Bytes, Packets, Rate};
+use ccbench_proto::wire::QdiscSample;
+
+use super::codel::{CodelParams, CodelVars, PacketSource};
+use super::flow_lists::FlowLists;
+use super::flow_queue::{FlowQueue, PacketPool};
+use super::{Discipline, KernelSupport, PacketQueue, QueueParams, QueueStats, Setup};
+use crate::datapath::Counters;
+use crate::datapath::packet::Packet;
+use crate::qdisc::{BadQueue, Qdisc, size};
+
+mod qdisc;
+
+/// Packets dropped at once from the longest flow (`drop_batch_size`): to find it takes a look at all flows.
+const DROP_BATCH_SIZE: u32 = 64;
+
+/// Parameters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct FqCodelParams {
+    /// Packets in all queues.
+    pub(crate) limit: u32,
+    /// Number of queues.
+    pub(crate) flows: u32,
+    /// Bytes that a flow's deficit grows by in each round; `None`: one frame.
+    pub(crate) quantum: Option<u32>,
+    /// Bytes in all queues.
+    pub(crate) memory_limit: u64,
+    /// CoDel's, of each flow.
+    pub(crate) codel: CodelParams,
+}
+
+impl Default for FqCodelParams {
+    /// The kernel's.
+    fn default() -> Self {
+        Self {
+            limit: 10_240,
+            flows: 1024,
+            quantum: None,
+            memory_limit: 32 << 20,
+            codel: CodelParams { ecn: true, ..CodelParams::default() },
+        }
+    }
+}
+
+impl Discipline for plan::FqCodel {
+    const KIND: &'static str = "fq_codel";
+    const KERNEL: KernelSupport = KernelSupport::Config("NET_SCH_FQ_CODEL");
+
+    fn qdisc(&self, _rate: Option<Rate>) -> Result<Qdisc, BadQueue> {
+        Ok(qdisc::encode(self))
+    }
+
+    fn params(&self, _rate: Option<Rate>) -> Result<QueueParams, BadQueue> {
+        let Self { limit, flows, target, interval, quantum, ecn, ce_threshold, memory_limit } =
+            *self;
+        let default = FqCodelParams::default();
+        let flows = flows.unwrap_or(default.flows);
+        if !(1..=65_536).contains(&flows) {
+            let what = format!("fq_codel with flows = {flows}");
+            return Err(BadQueue::new(what, "write 1 to 65536"));
+        }
+        Ok(QueueParams::FqCodel(FqCodelParams {
+            limit: limit.map_or(default.limit, Packets::get),
+            flows,
+            quantum: quantum.map(size),
+            memory_limit: memory_limit.map_or(default.memory_limit, Bytes::get),
+            codel: default.codel.with(target, interval, ecn, ce_threshold),
+        }))
+    }
+
+    fn read_xstats(xstats: &[u8], row: &mut QdiscSample) {
+        qdisc::read_xstats(xstats, row);
+    }
+}
+
+/// `struct fq_codel_flow`.
+#[derive(Debug, Clone, Copy, Default)]
+struct Flow {
+    queue: FlowQueue,
+    cvars: CodelVars,
+    deficit: i64,
+    /// In `new_flows` or `old_flows`.
+    listed: bool,
+}
+
+/// The flows and their lists.
+#[derive(Debug)]
+pub(crate) struct FqCodel {
+    params: FqCodelParams,
+    frame_bytes: u32,
+    quantum: i64,
+    pool: PacketPool,
+    flows: Vec<Flow>,
+    lists: FlowLists,
+    packets: u64,
+    bytes: u64,
+    stats: QueueStats,
+}
+
+/// A flow's queue, as CoDel takes packets from it.
+struct FlowSource<'a> {
+    pool: &'a mut PacketPool,
+    queue: &'a mut FlowQueue,
+    packets: &'a mut u64,
+    bytes: &'a mut u64,
+}
+
+impl PacketSource for FlowSource<'_> {
+    fn pop(&mut self) -> Option<Packet> {
+        let packet = self.pool.pop(self.queue)?;
+        *self.packets -= 1;
+        *self.bytes -= u64::from(packet.bytes);
+        Some(packet)
+    }
+    // Of all flows, as in the kernel: CoDel leaves a short flow alone only if the whole queue is short.
+    fn backlog_bytes(&self) -> u64 {
+        *self.bytes
+    }
+}
+
+impl FqCodel {
+    /// An empty queue for slots below `capacity`.
+    pub(crate) fn new(params: FqCodelParams, capacity: usize, frame_bytes: u32) -> Self {
+        let flows = params.flows.max(1) as usize;
+        Self {
+            params,
+            frame_bytes,
+            quantum: i64::from(params.quantum.unwrap_or(frame_bytes).max(1)),
+            pool: PacketPool::new(capacity),
+            flows: vec![Flow::default(); flows],
+            lists: FlowLists::new(flows),
+            packets: 0,
+            bytes: 0,
+            stats: QueueStats::default(),
+        }
+    }
+
+    /// `fq_codel_drop`: drops a batch, at most half of its bytes, from the head of the flow with most bytes.
+    fn drop_batch(&mut self, dropped: &mut Vec<u32>) -> u64 {
+        let Some(flow) = self.flows.iter_mut().max_by_key(|flow| flow.queue.bytes()) else {
+            return 0;
+        };
+        let threshold = flow.queue.bytes() / 2;
+        let mut count = 0;
+        while count < DROP_BATCH_SIZE && (count == 0 || flow.queue.bytes() > threshold) {
+            let Some(packet) = self.pool.pop(&mut flow.queue) else { break };
+            self.packets -= 1;
+            self.bytes -= u64::from(packet.bytes);
+            dropped.push(packet.slot);
+            count += 1;
+        }
+        u64::from(count)
+    }
+}
+
+impl PacketQueue for FqCodel {
+    type Params = FqCodelParams;
+
+    fn build(params: FqCodelParams, setup: Setup) -> Self {
+        Self::new(params, setup.capacity, setup.frame_bytes)
+    }
+
+    fn enqueue(&mut self, packet: Packet, dropped: &mut Vec<u32>) {
+        let index = packet.flow % self.flows.len() as u32;
+        let flow = &mut self.flows[index as usize];
+        self.pool.push(&mut flow.queue, packet);
+        self.packets += 1;
+        self.bytes += u64::from(packet.bytes);
+        if !flow.listed {
+            flow.listed = true;
+            flow.deficit = self.quantum;
+            self.lists.add_new(index);
+        }
+        self.stats.maxq = self.stats.maxq.max(self.packets);
+        let memory_limited = self.bytes > self.params.memory_limit;
+        if self.packets > u64::from(self.params.limit) || memory_limited {
+            let count = self.drop_batch(dropped);
+            if memory_limited {
+                self.stats.drop_overmemory += count;
+            } else {
+                self.stats.drop_overlimit += count;
+            }
+        }
+    }
+
+    fn dequeue(&mut self, now_ns: u64, dropped: &mut Vec<u32>) -> Option<Packet> {
+        loop {
+            let (index, is_new) = self.lists.head()?;
+            let flow = &mut self.flows[index as usize];
+            if flow.deficit <= 0 {
+                flow.deficit += self.quantum;
+                self.lists.move_to_old();
+                continue;
+            }
+            let mut source = FlowSource {
+                pool: &mut self.pool,
+                queue: &mut flow.queue,
+                packets: &mut self.packets,
+                bytes: &mut self.bytes,
+            };
+            let (params, stats) = (&self.params.codel, &mut self.stats);
+            let next =
+                flow.cvars.dequeue(params, self.frame_bytes, now_ns, &mut source, stats, dropped);
+            if let Some(packet) = next {
+                flow.deficit -= i64::from(packet.bytes);
+                return Some(packet);
+            }
+            // An empty new flow becomes an old one, so that it cannot be new again at once and starve others.
+            if is_new && !self.lists.old_is_empty() {
+                self.lists.move_to_old();
+            } else {
+                self.lists.remove_head();
+                flow.listed = false;
+            }
+        }
+    }
+
+    fn backlog(&self) -> (u64, u64) {
+        (self.packets, self.bytes)
+    }
+
+    fn stats(&self, _now_ns: u64) -> QueueStats {
+        QueueStats { flows: self.lists.len() as u64, ..self.stats }
+    }
+
+    fn max_packets(params: FqCodelParams, _min_frame_bytes: u64) -> u64 {
+        u64::from(params.limit)
+    }
+
+    fn describe(params: FqCodelParams) -> String {
+        format!(
+            "fq_codel limit {}p flows {} quantum {} {} memory_limit {}B",
+            params.limit,
+            params.flows,
+            params.quantum.map_or("1 frame".to_owned(), |bytes| format!("{bytes}B")),
+            params.codel.describe(),
+            params.memory_limit,
+        )
+    }
+
+    fn fill_row(counters: &Counters, row: &mut QdiscSample) {
+        row.ecn_mark_pkts = Some(counters.ecn_mark_pkts);
+        row.ce_mark_pkts = Some(counters.ce_mark_pkts);
+        row.flows = Some(counters.flows);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::datapath::header::Ecn;
+
+    fn packet(slot: u32, flow: u32, bytes: u32) -> Packet {
+        Packet { slot, bytes, flow, ..Packet::default() }
+    }
+
+    fn take(queue: &mut FqCodel, count: usize) -> Vec<u32> {
+        (0..count).map_while(|_| queue.dequeue(1, &mut Vec::new())).map(|p| p.slot).collect()
+    }
+
+    #[test]
+    fn serves_new_flows_before_old_flows() {
+        let mut queue = FqCodel::new(FqCodelParams::default(), 100, 1000);
+        let mut dropped = Vec::new();
+        for slot in 0..20 {
+            queue.enqueue(packet(slot, slot / 10, 1000), &mut dropped);
+        }
+        assert_eq!(take(&mut queue, 4), [0, 10, 1, 11]);
+        queue.enqueue(packet(50, 7, 100), &mut dropped);
+        // A sparse flow is served before both.
+        assert_eq!(take(&mut queue, 4), [50, 2, 12, 3]);
+        assert_eq!(queue.stats(0).flows, 2);
+        assert_eq!(take(&mut queue, 100).len(), 13);
+        assert_eq!((queue.backlog(), queue.stats(0).flows), ((0, 0), 0));
+    }
+
+    #[test]
+    fn shares_bytes_equally_for_any_packet_size() {
+        let mut queue = FqCodel::new(FqCodelParams::default(), 3000, 1500);
+        for slot in 0..2000 {
+            queue.enqueue(packet(slot, 0, 300), &mut Vec::new());
+        }
+        for slot in 2000..2400 {
+            queue.enqueue(packet(slot, 1, 1500), &mut Vec::new());
+        }
+        let taken = take(&mut queue, 1200);
+        let thin: usize = taken.iter().filter(|&&slot| slot < 2000).count() * 300;
+        let fat: usize = taken.iter().filter(|&&slot| slot >= 2000).count() * 1500;
+        assert!(thin.abs_diff(fat) <= 3000, "{thin} {fat}");
+    }
+
+    #[test]
+    fn full_queue_drops_from_longest_flow() {
+        let mut queue =
+            FqCodel::new(FqCodelParams { limit: 20, ..FqCodelParams::default() }, 64, 1000);
+        let mut dropped = Vec::new();
+        queue.enqueue(packet(60, 3, 1000), &mut dropped);
+        for slot in 0..20 {
+            queue.enqueue(packet(slot, 1, 1000), &mut dropped);
+        }
+        // Half of its 20 packets, oldest first.
+        assert_eq!(dropped, (0..10).collect::<Vec<_>>());
+        assert_eq!((queue.stats(0).drop_overlimit, queue.backlog().0), (10, 11));
+    }
+
+    #[test]
+    fn memory_limit_drops_are_counted_apart() {
+        let params = FqCodelParams { memory_limit: 5_000, ..FqCodelParams::default() };
+        let mut queue = FqCodel::new(params, 64, 1000);
+        let mut dropped = Vec::new();
+        for slot in 0..6 {
+            queue.enqueue(packet(slot, 1, 1000), &mut dropped);
+        }
+        assert_eq!(
+            (dropped.len(), queue.stats(0).drop_overmemory, queue.stats(0).drop_overlimit),
+            (3, 3, 0)
+        );
+    }
+
+    #[test]
+    fn each_flow_has_its_own_codel_state() {
+        const MS: u64 = 1_000_000;
+        let mut queue = FqCodel::new(FqCodelParams::default(), 2000, 1514);
+        let mut dropped = Vec::new();
+        for slot in 0..1000 {
+            let standing = Packet { ecn: Ecn::Ect0, ..packet(slot, 1, 1514) };
+            queue.enqueue(standing, &mut dropped);
+        }
+        let mut marked = Vec::new();
+        for ms in 1..400_u64 {
+            // A flow without a standing queue.
+            let fresh =
+                Packet { ecn: Ecn::Ect0, at_ns: ms * MS, ..packet(1000 + ms as u32, 2, 60) };
+            queue.enqueue(fresh, &mut dropped);
+            for _ in 0..2 {
+                let packet = queue.dequeue(ms * MS, &mut dropped).unwrap();
+                if packet.marked {
+                    assert!(packet.slot < 1000);
+                    marked.push(ms);
+                }
+            }
+        }
+        assert_eq!(marked, [105, 205, 276, 334, 384]);
+        assert!(dropped.is_empty());
+    }
+}

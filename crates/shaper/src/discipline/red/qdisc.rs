@@ -1,0 +1,156 @@
+//! The options and statistics of `sch_red`, and the parameters that `tc` derives: Wlog, the default burst, the table
+//! for idle time.
+
+use ccbench_proto::plan::Red;
+use ccbench_proto::units::{Bytes, Ppm, Rate};
+use ccbench_proto::wire::QdiscSample;
+
+use crate::discipline::Discipline;
+use crate::netlink::Message;
+use crate::qdisc::{BadQueue, Qdisc, burst_ticks, size, word};
+
+const TCA_RED_PARMS: u16 = 1;
+const TCA_RED_STAB: u16 = 2;
+const TCA_RED_MAX_P: u16 = 3;
+const TCA_RED_FLAGS: u16 = 4;
+const TC_RED_ECN: u32 = 1;
+const TC_RED_HARDDROP: u32 = 2;
+const TC_RED_ADAPTATIVE: u32 = 4;
+/// The selector of the flags: these three and `TC_RED_NODROP`.
+const FLAGS_SELECTOR: u32 = 15;
+/// Size of the table of idle time (`Stab`).
+const STAB_BYTES: usize = 256;
+/// The largest entry of that table: qavg shifted right by 31.
+const MAX_STEP: f64 = 31.0;
+
+/// The parameters with all defaults filled in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Params {
+    /// Bytes.
+    pub(super) limit: u32,
+    /// Bytes.
+    pub(super) qth_min: u32,
+    /// Bytes.
+    pub(super) qth_max: u32,
+    pub(super) max_p: Ppm,
+    /// Average packet, bytes.
+    pub(super) avpkt: u32,
+    /// The weight of the average is 2^-Wlog.
+    pub(super) wlog: u32,
+    pub(super) ecn: bool,
+    pub(super) harddrop: bool,
+    pub(super) adaptive: bool,
+}
+
+/// Fills in the defaults.
+///
+/// # Errors
+/// `min` and `max` in the wrong order, a burst for which there is no weight.
+pub(super) fn params(queue: &Red) -> Result<Params, BadQueue> {
+    let Red { limit, min, max, probability, avpkt, burst, ecn, harddrop, adaptive } = queue;
+    let (qth_min, qth_max) = (size(*min), size(*max));
+    let avpkt = avpkt.map_or(1000, size).max(1);
+    if qth_min == 0 || qth_max < qth_min {
+        return Err(bad("with max below min or min = 0", "write min below max"));
+    }
+    let default_burst = (2 * u64::from(qth_min) + u64::from(qth_max)) / (3 * u64::from(avpkt));
+    let burst = burst.unwrap_or(u32::try_from(default_burst).unwrap_or(u32::MAX));
+    let wlog = wlog(qth_min, burst, avpkt).ok_or_else(|| {
+        let min_burst = qth_min.div_ceil(avpkt);
+        let what = format!("with burst = {burst}, less than min / avpkt");
+        bad(&what, &format!("write burst = {min_burst} or more, or a larger avpkt"))
+    })?;
+    Ok(Params {
+        limit: size(Bytes::new(limit.get())),
+        qth_min,
+        qth_max,
+        max_p: probability.or(Ppm::new(20_000)).unwrap_or_default(),
+        avpkt,
+        wlog,
+        ecn: ecn.unwrap_or(false),
+        harddrop: harddrop.unwrap_or(false),
+        adaptive: adaptive.unwrap_or(false),
+    })
+}
+
+fn bad(what: &str, hint: &str) -> BadQueue {
+    BadQueue::new(format!("queue red {what}"), hint)
+}
+
+/// Wlog for a burst of `burst` packets into an empty queue to leave the average just below `qth_min` (Floyd and
+/// Jacobson 1993, section 6; `tc_red_eval_ewma`): the first for which
+/// `burst + 1 - qth_min/avpkt <= (1 - (1-w)^burst) / w`.
+fn wlog(qth_min: u32, burst: u32, avpkt: u32) -> Option<u32> {
+    let wanted = f64::from(burst) + 1.0 - f64::from(qth_min) / f64::from(avpkt);
+    if wanted < 1.0 {
+        return None;
+    }
+    (1..32_u32).find(|&log| {
+        let weight = 0.5_f64.powi(log.cast_signed());
+        wanted <= (1.0 - (1.0 - weight).powf(f64::from(burst))) / weight
+    })
+}
+
+/// The qdisc in front of `rate`.
+///
+/// # Errors
+/// As [`params`].
+pub(super) fn encode(queue: &Red, rate: Option<Rate>) -> Result<Qdisc, BadQueue> {
+    let params = params(queue)?;
+    // The default of `tc`.
+    let rate = rate.unwrap_or(Rate::from_bits_per_sec(10_000_000));
+    let (cell_log, stab) = idle_table(&params, rate);
+    let mut parms = [0; 16];
+    for (at, word) in [params.limit, params.qth_min, params.qth_max].into_iter().enumerate() {
+        parms[at * 4..at * 4 + 4].copy_from_slice(&word.to_ne_bytes());
+    }
+    let share = f64::from(params.max_p.get()) / 1e6;
+    let flags = [
+        (params.ecn, TC_RED_ECN),
+        (params.harddrop, TC_RED_HARDDROP),
+        (params.adaptive, TC_RED_ADAPTATIVE),
+    ];
+    let flags = flags.into_iter().filter(|(on, _)| *on).fold(0, |all, (_, flag)| all | flag);
+    let plog = plog(params.qth_max - params.qth_min, share)?;
+    parms[12..].copy_from_slice(&[params.wlog as u8, plog, cell_log, 0]);
+    let options = Message::attributes()
+        .attr(TCA_RED_PARMS, &parms)
+        .attr(TCA_RED_STAB, &stab)
+        .attr_u32(TCA_RED_MAX_P, (share * f64::from(u32::MAX)) as u32)
+        .attr(TCA_RED_FLAGS, &[flags.to_ne_bytes(), FLAGS_SELECTOR.to_ne_bytes()].concat())
+        .into_attributes();
+    Ok(Qdisc { kind: Red::KIND, options })
+}
+
+/// Plog: the slope `share / range` of the probability as a power of a half (`tc_red_eval_P`).
+fn plog(range: u32, share: f64) -> Result<u8, BadQueue> {
+    if range == 0 {
+        return Ok(0);
+    }
+    let per_byte = share / f64::from(range);
+    (0..32_u8).find(|&log| per_byte * 2.0_f64.powi(i32::from(log)) > 1.0).ok_or_else(|| {
+        bad("with so small a probability", "write a larger probability, or a smaller max")
+    })
+}
+
+/// Scell_log and Stab (`tc_red_eval_idle_damping`): after an idle time, qavg is shifted right by
+/// `table[idle >> cell_log]`.
+fn idle_table(params: &Params, rate: Rate) -> (u8, [u8; STAB_BYTES]) {
+    let packet_ticks = f64::from(burst_ticks(rate, params.avpkt));
+    let per_tick = -(1.0 - 0.5_f64.powi(params.wlog.cast_signed())).ln() / packet_ticks;
+    let longest = MAX_STEP / per_tick;
+    let cell_log = (0..32_u8).find(|&log| longest / 2.0_f64.powi(i32::from(log)) < 512.0);
+    let cell_log = cell_log.unwrap_or(31);
+    let mut table = [0; STAB_BYTES];
+    for (cell, step) in table.iter_mut().enumerate().skip(1) {
+        let idle = (cell as f64) * 2.0_f64.powi(i32::from(cell_log));
+        *step = (idle * per_tick).min(MAX_STEP) as u8;
+    }
+    table[STAB_BYTES - 1] = MAX_STEP as u8;
+    (cell_log, table)
+}
+
+/// `struct tc_red_xstats`.
+pub(super) fn read_xstats(xstats: &[u8], row: &mut QdiscSample) {
+    row.ecn_mark_pkts = word(xstats, 12);
+}
