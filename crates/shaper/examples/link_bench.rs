@@ -99,8 +99,8 @@ fn punctuality(awake: bool, repetitions: usize) {
         p50.push(late[late.len() / 2]);
         p99.push(late[late.len() * 99 / 100]);
     }
-    show(&format!("floor: a sleep's lateness p50, us{with}"), p50);
-    show(&format!("floor: a sleep's lateness p99, us{with}"), p99);
+    show(&format!("floor: a sleep's scheduling error p50, us{with}"), p50);
+    show(&format!("floor: a sleep's scheduling error p99, us{with}"), p99);
     for (what, config) in
         [("10 ms delay", config(0, 10, "bfifo")), ("12 Mbit/s gap", config(12, 0, "bfifo"))]
     {

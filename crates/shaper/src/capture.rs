@@ -1,6 +1,6 @@
 //! What passes an interface, as pcapng files: a packet socket read by a thread of its own.
 //!
-//! The files have no names: whatever dies, the file system takes them back. Whoever stops the capture gets them.
+//! The files have no names, so the file system frees them when a process dies. Stopping the capture returns them.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek as _, SeekFrom, Write as _};
@@ -129,7 +129,7 @@ impl Drop for Capture {
     }
 }
 
-/// Reads packets until it is told to stop, and then what came until then.
+/// Reads packets until it is stopped, and then those that arrived before.
 fn work(socket: &OwnedFd, files: &mut Files, stop: &AtomicBool) -> io::Result<()> {
     let mut batch = RxBatch::new(BATCH, 0, files.spec.snap_bytes as usize);
     let mut frame = Vec::with_capacity(files.spec.snap_bytes as usize + TAG_BYTES);
@@ -145,7 +145,7 @@ fn work(socket: &OwnedFd, files: &mut Files, stop: &AtomicBool) -> io::Result<()
                 if last {
                     return Ok(());
                 }
-                // Whatever is wrong with the wait, the next read says.
+                // The next read reports an error of the wait.
                 let _ = poll(
                     &mut [PollFd::new(socket.as_fd(), PollFlags::POLLIN)],
                     PollTimeout::from(SLICE_MS),

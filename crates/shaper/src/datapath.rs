@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! recvmmsg → cut to MTU frames → loss → delay → queue → line → sendmmsg
-//!            └── kernel's receive time ──┘ └ virtual time ┘    └ real time; the difference is the lateness
+//!            └── kernel's receive time ──┘ └ virtual time ┘    └ real time; the difference is the scheduling error
 //! ```
 
 use std::io;
@@ -32,9 +32,9 @@ pub(crate) mod class_scheduler;
 pub(crate) mod classes;
 pub(crate) mod duty;
 pub(crate) mod header;
+pub(crate) mod histogram;
 pub(crate) mod impair;
 pub(crate) mod join;
-pub(crate) mod lateness;
 pub(crate) mod line;
 pub(crate) mod log;
 pub(crate) mod loss;
@@ -73,7 +73,7 @@ const UNJOINED_NS: u64 = 1_000_000_000;
 /// Released later than this is counted as late.
 const LATE_NS: u64 = 1_000_000;
 
-/// Room for at least this many frames, whatever the queue: what a sender may burst into the delay.
+/// Room for at least this many frames, however short the queue: a sender may burst into the delay.
 const LEAST_SLOTS: u64 = 16_384;
 /// The memory of one link at most. Pages are touched only as they are needed.
 const MEMORY_CAP_BYTES: u64 = 512 << 20;
@@ -279,7 +279,7 @@ impl Datapath {
                 self.counters.unfit_pkts += 1;
                 return Batch { more: true, last_ns: 0 };
             }
-            // Nothing there, or the interface went down: the next wake-up tells.
+            // Empty, or the interface went down: the next wake-up distinguishes them.
             Err(_) => return Batch::default(),
         };
         if count == 0 {
@@ -413,7 +413,7 @@ impl Datapath {
         self.shared.counters.publish(&self.counters);
     }
 
-    /// Waits until something is due, arrives or is said.
+    /// Waits until a packet is due or arrives, or a control message comes.
     fn wait(&mut self, sent: Sent, class: &mut Class) {
         match sent {
             Sent::All => {}

@@ -1,4 +1,4 @@
-//! What can go wrong when shaping a link: operation, object, source.
+//! Errors of the shaper: operation, object, source, hint.
 
 use std::io;
 
@@ -6,7 +6,7 @@ use std::io;
 #[derive(Debug, thiserror::Error)]
 pub enum ShaperError {
     /// The kernel refused a netlink request.
-    #[error("{op} on {dev}: {source}{said}")]
+    #[error("{op} on {dev}: {source}{kernel_message}")]
     Netlink {
         /// "add qdisc htb", "read qdiscs" ...
         op: String,
@@ -15,7 +15,7 @@ pub enum ShaperError {
         /// The kernel's answer.
         source: io::Error,
         /// Its explanation in parentheses with a leading space, or empty.
-        said: String,
+        kernel_message: String,
     },
     /// This kernel lacks a qdisc, a filter or an action.
     #[error("this kernel has no {what} (CONFIG_{config}); {hint}")]
@@ -27,14 +27,14 @@ pub enum ShaperError {
         /// What the user can do instead.
         hint: String,
     },
-    /// The back end asked for cannot do what the link asks for.
+    /// The selected backend cannot do this.
     #[error("link {link}: the {backend} back end cannot do {what}; {hint}")]
     Unsupported {
         /// The link's name.
         link: String,
         /// "kernel" or "userspace".
         backend: &'static str,
-        /// What was asked.
+        /// The unsupported feature.
         what: String,
         /// What the user can do instead.
         hint: String,
@@ -49,7 +49,7 @@ pub enum ShaperError {
         /// A command.
         hint: String,
     },
-    /// A named thing is not there.
+    /// There is nothing with this name.
     #[error("no {what} named {name}")]
     NotFound {
         /// "interface" ...
@@ -60,7 +60,7 @@ pub enum ShaperError {
     /// A system call failed.
     #[error("{op}: {source}")]
     System {
-        /// What was tried.
+        /// The operation.
         op: &'static str,
         /// The system's answer.
         source: io::Error,

@@ -1,5 +1,5 @@
 //! Keeps the processors from going to sleep, so that a timer finds them awake. On a virtual machine a halted
-//! processor is woken late by its host: the tail of every lateness (hundreds of microseconds, now and then
+//! processor is woken late by its host: the tail of all scheduling errors (hundreds of microseconds, now and then
 //! milliseconds) comes from there. The price is that all processors are busy all the time; every other
 //! thread of the machine goes before these.
 
@@ -33,24 +33,24 @@ impl KeepAwake {
     pub fn start() -> io::Result<Self> {
         let allowed = sched_getaffinity(None)?;
         let mut awake = Self { stop: Arc::default(), threads: Vec::new() };
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         for processor in (0..CpuSet::MAX_CPU).filter(|&nth| allowed.is_set(nth)) {
-            let (tell, stop) = (tell.clone(), Arc::clone(&awake.stop));
+            let (sender, stop) = (sender.clone(), Arc::clone(&awake.stop));
             let thread = std::thread::Builder::new()
                 .name(format!("ccbench-awake{processor}"))
                 .spawn(move || {
                     let settled = settle(processor);
                     let spins = settled.is_ok();
-                    let _ = tell.send(settled);
-                    drop(tell);
+                    let _ = sender.send(settled);
+                    drop(sender);
                     if spins {
                         spin(&stop);
                     }
                 })?;
             awake.threads.push(thread);
         }
-        drop(tell);
-        for settled in told {
+        drop(sender);
+        for settled in receiver {
             settled?;
         }
         Ok(awake)
@@ -75,7 +75,7 @@ impl Drop for KeepAwake {
 fn settle(processor: usize) -> io::Result<()> {
     // First, so that it disturbs nobody from then on.
     sys::set_idle()?;
-    // Accounts of processor time tell it from everybody else's by this.
+    // Accounts of processor time distinguish it from others's by this.
     rustix::process::nice(19)?;
     let mut only = CpuSet::new();
     only.set(processor);

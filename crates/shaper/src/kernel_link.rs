@@ -94,7 +94,7 @@ impl KernelLink {
         Ok(link)
     }
 
-    /// Whether a kernel with these qdiscs (as [`probe::supported_qdiscs`] says) can do this link.
+    /// Whether a kernel with these qdiscs (of [`probe::supported_qdiscs`]) can do this link.
     ///
     /// # Errors
     /// [`ShaperError::Missing`] for the first qdisc that is not among them.

@@ -1,8 +1,8 @@
-//! Makes a link have a rate, a delay and a queue, and change in time. Two back ends, one seam:
+//! Emulates a link: a rate, a delay and a queue, constant or by a trace. Two backends behind one trait:
 //!
 //! ```text
 //!            open(config, dev)
-//!                 │ auto: the kernel's qdiscs if this kernel has all that is asked, else userspace
+//!                 │ auto: the kernel's qdiscs if this kernel has all that are needed, else userspace
 //!        ┌────────┴─────────┐
 //!   kernel_link        user_link ── control face
 //!   rtnetlink:         clsact redirect → veth → AF_PACKET → datapath (own thread) → AF_PACKET
@@ -44,17 +44,17 @@ use user_link::UserLink;
 
 /// One shaped direction of one interface. Made by [`open`]; undone by [`Link::remove`] and on drop.
 pub trait Link: Send {
-    /// What this link became: device, back end, why, qdiscs as read back.
+    /// The link as it is: device, backend and the reason for it, qdiscs as the kernel lists them.
     fn state(&self) -> wire::LinkState;
     /// Changes the rate at once. Hot: one system call or one atomic store, no allocation, no log.
     fn set_rate(&mut self, rate: Rate) -> Result<(), ShaperError>;
     /// Changes the constant one-way delay at once, for packets that arrive from now on.
     fn set_delay(&mut self, _delay: Micros) -> Result<(), ShaperError> {
-        Err(unchangeable(&self.state(), "delay"))
+        Err(unsupported_change(&self.state(), "delay"))
     }
     /// Changes the independent random loss at once.
     fn set_loss(&mut self, _loss: Ppm) -> Result<(), ShaperError> {
-        Err(unchangeable(&self.state(), "loss"))
+        Err(unsupported_change(&self.state(), "loss"))
     }
     /// Appends this link's counters at `at_ns`, one row per qdisc and class (or one for a userspace link).
     fn counters(
@@ -68,15 +68,15 @@ pub trait Link: Send {
     }
     /// Appends the changes that a trace has made since the last call.
     fn changes(&mut self, _into: &mut Vec<wire::LinkChange>) {}
-    /// Appends the packets that have been written down since the last call; nothing without `packet_log`.
+    /// Appends the rows of the packet log since the last call; none without `packet_log`.
     fn packets(&mut self, _into: &mut Vec<wire::LinkPacket>) {}
-    /// How punctual it was so far: one row for packets (userspace), one for the steps of a trace.
+    /// Scheduling errors so far: one row for packets (userspace), one for the steps of a trace.
     fn timing(&mut self, _into: &mut Vec<wire::LinkTiming>) {}
-    /// Takes the link away and puts back what was there before. Idempotent.
+    /// Removes the link and restores what was there before. Idempotent.
     fn remove(&mut self) -> Result<(), ShaperError>;
 }
 
-fn unchangeable(state: &wire::LinkState, what: &str) -> ShaperError {
+fn unsupported_change(state: &wire::LinkState, what: &str) -> ShaperError {
     ShaperError::Unsupported {
         link: state.link.clone(),
         backend: state.backend().as_text(),
@@ -86,10 +86,10 @@ fn unchangeable(state: &wire::LinkState, what: &str) -> ShaperError {
 }
 
 /// Applies `config` to the egress of `dev` (in the calling thread's network namespace). What was there
-/// before can be written down first with [`saved::snapshot`].
+/// before can be saved first with [`saved::snapshot`].
 ///
 /// # Errors
-/// What the kernel lacks or refuses, with the kernel option and the way out.
+/// A qdisc that the kernel lacks, with its option and a hint, or a refused request.
 pub fn open(config: &LinkConfig, dev: &str) -> Result<Box<dyn Link>, ShaperError> {
     match config.backend {
         Backend::Kernel => {
@@ -121,16 +121,16 @@ fn userspace(
     dev: &str,
     reason: BackendReason,
 ) -> Result<Box<dyn Link>, ShaperError> {
-    Ok(Box::new(Chosen { link: UserLink::open(config, dev)?, reason }))
+    Ok(Box::new(SelectedLink { link: UserLink::open(config, dev)?, reason }))
 }
 
-/// A userspace link that knows why it was chosen.
-struct Chosen {
+/// A userspace link with the reason for its selection.
+struct SelectedLink {
     link: UserLink,
     reason: BackendReason,
 }
 
-impl Link for Chosen {
+impl Link for SelectedLink {
     fn state(&self) -> wire::LinkState {
         wire::LinkState { reason: Some(self.reason.clone()), ..self.link.state() }
     }

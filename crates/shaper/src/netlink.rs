@@ -123,7 +123,7 @@ impl Socket {
 
     /// Sends several messages at once, complete but for their sequence numbers, of which only the last asks
     /// for an acknowledgement, and waits for that or for the first refusal: two system calls, no allocation
-    /// unless the kernel refuses. `parts` says where each message is.
+    /// unless the kernel refuses. `parts` has the range of each message.
     ///
     /// # Errors
     /// The kernel's answer to the first message that it refused; those behind it were carried out.
@@ -188,14 +188,14 @@ fn acknowledgement(body: &[u8], flags: u16) -> Result<(), Refusal> {
     if errno == 0 {
         return Ok(());
     }
-    let said = if flags & NLM_F_ACK_TLVS == 0 {
+    let message = if flags & NLM_F_ACK_TLVS == 0 {
         None
     } else {
         // With NETLINK_CAP_ACK only the header of the refused message comes back.
         let explained = body.get(4 + message::HEADER_BYTES..).unwrap_or(&[]);
         message::attrs(explained).find(|a| a.kind == NLMSGERR_ATTR_MSG).map(|a| a.text())
     };
-    Err(Refusal { source: io::Error::from_raw_os_error(-errno), said })
+    Err(Refusal { source: io::Error::from_raw_os_error(-errno), message })
 }
 
 /// Why the kernel refused a request.
@@ -204,20 +204,25 @@ pub struct Refusal {
     /// The error number.
     pub source: io::Error,
     /// The kernel's explanation, where it gave one.
-    pub said: Option<String>,
+    pub message: Option<String>,
 }
 
 impl From<io::Error> for Refusal {
     fn from(source: io::Error) -> Self {
-        Self { source, said: None }
+        Self { source, message: None }
     }
 }
 
 impl Refusal {
     /// Adds operation and object.
     pub fn on(self, op: &str, dev: &str) -> ShaperError {
-        let said = self.said.map(|text| format!(" ({text})")).unwrap_or_default();
-        ShaperError::Netlink { op: op.to_owned(), dev: dev.to_owned(), source: self.source, said }
+        let kernel_message = self.message.map(|text| format!(" ({text})")).unwrap_or_default();
+        ShaperError::Netlink {
+            op: op.to_owned(),
+            dev: dev.to_owned(),
+            source: self.source,
+            kernel_message,
+        }
     }
 }
 

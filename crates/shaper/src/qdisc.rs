@@ -189,10 +189,10 @@ const BURST_NS: u64 = 250_000;
 
 /// The burst of a token bucket in bytes, for frames of at most `frame_bytes`.
 ///
-/// Too small and the link is slow: whatever the bucket cannot hold while the timer is late is lost for
+/// Too small and the link is slow: what the bucket cannot hold while the timer is late is lost for
 /// ever. Too large and the link is not a bottleneck: after an idle moment that much leaves at line rate,
 /// which a congestion control that measures bandwidth takes for the link's. So: what the rate carries in
-/// 250 µs, the usual lateness of a timer on a virtual machine, and never under one frame.
+/// 250 µs, a usual scheduling error on a virtual machine, and never under one frame.
 ///
 /// Charged over configured rate on a loaded 2-core VM (TCP with super-packets, 4 s each): one frame, as
 /// `tc` does by default, 0.961 at 1 Gbit/s and 0.939 at 3 Gbit/s; 100 µs 0.994 and 0.995; 250 µs 0.9996 and

@@ -58,7 +58,7 @@ impl Played {
         Self { cursor, begin_ns: None, mean: replay.trace.mean_rate(), rows: 0 }
     }
 
-    /// The trace begins at `at_ns`; told again, nothing changes.
+    /// The trace begins at `at_ns`; further calls have no effect.
     pub(crate) fn begin(&mut self, at_ns: u64) {
         if self.begin_ns.is_none() {
             self.begin_ns = Some(at_ns);

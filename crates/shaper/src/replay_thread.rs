@@ -32,7 +32,7 @@ pub(crate) const LEAST_GAP_NS: u64 = 200_000;
 pub(crate) const LATE_NS: u64 = 200_000;
 /// Above the packet loops, which may have much to do; a step is over at once.
 const FIFO_PRIORITY: i32 = 20;
-/// Until so long before a step the thread can be told to stop.
+/// Until so long before a step the thread can be stopped.
 const DEAF_NS: u64 = 5_000_000;
 /// Steps that may be written down and not yet fetched.
 const LOG_STEPS: usize = 1 << 16;
@@ -266,7 +266,7 @@ impl<C: Changer> Player<C> {
         true
     }
 
-    /// Sleeps until then, or until something is said.
+    /// Sleeps until then, or until it is woken.
     fn sleep_until(&self, at_ns: u64) {
         let timeout = at_ns.checked_sub(monotonic_ns()).filter(|_| at_ns != u64::MAX);
         let timeout = timeout.map(|ns| Timespec {
@@ -274,9 +274,9 @@ impl<C: Changer> Player<C> {
             tv_nsec: (ns % 1_000_000_000).cast_signed(),
         });
         let _ = poll(&mut [PollFd::new(&*self.wake, PollFlags::IN)], timeout.as_ref());
-        let mut said = [0; 8];
+        let mut count = [0; 8];
         // Empty if the time is over.
-        let _ = rustix::io::read(&*self.wake, &mut said);
+        let _ = rustix::io::read(&*self.wake, &mut count);
     }
 }
 

@@ -193,7 +193,7 @@ impl RxBatch {
             header.msg_hdr.msg_controllen = size_of_val(control) as _;
             count += 1;
         }
-        // SAFETY: the first `count` headers point to one iovec and one control buffer each, of the lengths they say,
+        // SAFETY: the first `count` headers point to one iovec and one control buffer each, of the lengths in them,
         // all owned by self and mutably borrowed through the call.
         let count = unsafe {
             libc::recvmmsg(
@@ -229,7 +229,7 @@ impl RxBatch {
     }
 }
 
-/// What control messages say of a packet.
+/// The control messages of a packet.
 #[derive(Default)]
 struct Control {
     real_ns: Option<u64>,
@@ -239,7 +239,7 @@ struct Control {
 
 /// The control messages of a header that `receive` filled in.
 fn control_of(header: &libc::msghdr) -> Control {
-    let mut said = Control::default();
+    let mut parsed = Control::default();
     // SAFETY: called only for headers that recvmmsg filled in, whose control buffer is still owned and
     // borrowed by the batch; the CMSG functions stay within msg_controllen.
     let mut control = unsafe { libc::CMSG_FIRSTHDR(header) };
@@ -251,7 +251,7 @@ fn control_of(header: &libc::msghdr) -> Control {
                 // SAFETY: a message of this type carries one timespec; read_unaligned asks for no alignment.
                 let time =
                     unsafe { libc::CMSG_DATA(control).cast::<libc::timespec>().read_unaligned() };
-                said.real_ns = Some(
+                parsed.real_ns = Some(
                     time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned(),
                 );
             }
@@ -260,12 +260,12 @@ fn control_of(header: &libc::msghdr) -> Control {
                 let aux = unsafe {
                     libc::CMSG_DATA(control).cast::<libc::tpacket_auxdata>().read_unaligned()
                 };
-                said.length = Some(aux.tp_len);
+                parsed.length = Some(aux.tp_len);
                 if aux.tp_status & libc::TP_STATUS_VLAN_VALID != 0 {
                     let known = aux.tp_status & libc::TP_STATUS_VLAN_TPID_VALID != 0;
                     let protocol = if known { aux.tp_vlan_tpid } else { 0x8100 };
                     let ([a, b], [c, d]) = (protocol.to_be_bytes(), aux.tp_vlan_tci.to_be_bytes());
-                    said.vlan = Some([a, b, c, d]);
+                    parsed.vlan = Some([a, b, c, d]);
                 }
             }
             _ => {}
@@ -273,7 +273,7 @@ fn control_of(header: &libc::msghdr) -> Control {
         // SAFETY: as for CMSG_FIRSTHDR.
         control = unsafe { libc::CMSG_NXTHDR(header, control) };
     }
-    said
+    parsed
 }
 
 /// Headers to send several packets, each in several parts, with one system call.

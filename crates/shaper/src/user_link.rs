@@ -277,7 +277,7 @@ impl Link for UserLink {
             });
         }
         let late = self.shared.counters.read().late_pkts;
-        into.push(report::packets_timing(&self.shared.lateness, late, row.clone()));
+        into.push(report::packets_timing(&self.shared.scheduling_error, late, row.clone()));
         into.extend(self.shared.log.as_ref().map(|log| report::log_timing(log, row)));
     }
 
@@ -348,15 +348,15 @@ fn packet_socket(force_buffer: i32, buffer: i32) -> Result<OwnedFd, ShaperError>
 
 /// Starts the packet loop and waits until its thread has asked for its privileges.
 fn start(mut datapath: Datapath) -> Result<(JoinHandle<()>, Privileges), ShaperError> {
-    let (tell, told) = mpsc::sync_channel(1);
+    let (sender, receiver) = mpsc::sync_channel(1);
     let thread = std::thread::Builder::new()
         .name("ccbench-link".to_owned())
         .spawn(move || {
             let privileges = Privileges::claim();
-            let _ = tell.send(privileges);
+            let _ = sender.send(privileges);
             datapath.run(privileges);
         })
         .map_err(system("start the packet loop"))?;
-    let privileges = told.recv().unwrap_or_default();
+    let privileges = receiver.recv().unwrap_or_default();
     Ok((thread, privileges))
 }

@@ -2,7 +2,7 @@
 //! threads of a processor for the rest of a second once they have used `kernel.sched_rt_runtime_us` of
 //! it (95 % by default): a stall of 50 ms that no packet survives. And what is left is ksoftirqd's: the softirqs
 //! that our sends raise run in our own thread (and on its account), but those of others may have been left to
-//! ksoftirqd, an ordinary thread. Pure: it is told the time and what was used.
+//! ksoftirqd, an ordinary thread. Pure: the caller passes the time and the CPU time used.
 
 /// The window, as a number of buckets and their length.
 const BUCKETS: usize = 10;

@@ -8,7 +8,7 @@ use ccbench_proto::units::Micros;
 use super::loss::Loss;
 use super::random::{Chance, Purpose, Random};
 
-/// All random decisions of one link. Every packet draws from every stream in use, whatever the others say.
+/// All random decisions of one link. Every packet draws from every stream in use, independent of the others.
 #[derive(Debug)]
 pub(crate) struct Impair {
     loss: Loss,
@@ -25,7 +25,7 @@ pub(crate) struct Fate {
     pub(crate) lost: bool,
     /// It is delivered twice.
     pub(crate) twice: bool,
-    /// One bit is to be flipped; the draw says which.
+    /// Flip the bit that this draw selects.
     pub(crate) flip: Option<u64>,
     /// It is not delayed at all.
     pub(crate) at_once: bool,

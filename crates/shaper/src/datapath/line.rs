@@ -37,10 +37,10 @@ enum Pace {
 /// A piecewise constant rate.
 #[derive(Debug)]
 struct Steps {
-    /// At the line's mark; at the end of the packet being transmitted; at what was told last.
+    /// At the line's mark; at the end of the packet being transmitted; at the last reported change.
     cursor: Cursor,
     ahead: Cursor,
-    told: Cursor,
+    reported: Cursor,
     /// The rate where the trace gives none.
     unset_bps: Option<u64>,
 }
@@ -91,8 +91,8 @@ impl Line {
     /// the line carries beside each IP packet.
     pub(crate) fn of_trace(replay: &Replay, unset_bps: Option<u64>, overhead_bytes: u32) -> Self {
         if let Some(cursor) = Cursor::new(replay, u64::MAX) {
-            let (ahead, told) = (cursor.clone(), cursor.clone());
-            return Self::at(Pace::Steps(Box::new(Steps { cursor, ahead, told, unset_bps })));
+            let (ahead, reported) = (cursor.clone(), cursor.clone());
+            return Self::at(Pace::Steps(Box::new(Steps { cursor, ahead, reported, unset_bps })));
         }
         let Some(cursor) = OpportunityCursor::new(replay, u64::MAX) else {
             return Self::new(unset_bps);
@@ -114,12 +114,12 @@ impl Line {
         Self { pace, busy: false, mark_ns: 0, work: 0, end_ns: 0, left: 0 }
     }
 
-    /// The rate in bit/s, of a trace at the time that was told last; `None` is unlimited.
+    /// The rate in bit/s, of a trace at the last reported change; `None` is unlimited.
     pub(crate) fn rate_bps(&self) -> Option<u64> {
         match &self.pace {
             Pace::Constant(rate_bps) => *rate_bps,
             Pace::Steps(steps) => {
-                steps.told.piece().rate.map(Rate::bits_per_sec).or(steps.unset_bps)
+                steps.reported.piece().rate.map(Rate::bits_per_sec).or(steps.unset_bps)
             }
             Pace::Opportunities(all) => Some(all.mean_bps),
         }
@@ -138,29 +138,29 @@ impl Line {
         }
     }
 
-    /// It is `now_ns`: tells the rate if a trace has changed it since the last call, at most up to then, with
-    /// the instant. To be called until it tells no more.
+    /// The next change of the rate by a trace since the last call, at most up to `now_ns`, with its time. To be called
+    /// until there is none.
     pub(crate) fn next_step(&mut self, now_ns: u64) -> Option<(u64, Option<u64>)> {
         let Pace::Steps(steps) = &mut self.pace else { return None };
-        let at_ns = steps.told.piece().until_ns;
-        if at_ns > now_ns || !steps.told.advance() {
+        let at_ns = steps.reported.piece().until_ns;
+        if at_ns > now_ns || !steps.reported.advance() {
             return None;
         }
-        let rate_bps = steps.told.piece().rate.map(Rate::bits_per_sec).or(steps.unset_bps);
+        let rate_bps = steps.reported.piece().rate.map(Rate::bits_per_sec).or(steps.unset_bps);
         Some((at_ns, rate_bps))
     }
 
     /// As [`Self::next_step`] for all steps at once.
     pub(crate) fn advance_to(&mut self, now_ns: u64) {
         if let Pace::Steps(steps) = &mut self.pace {
-            steps.told.seek(now_ns);
+            steps.reported.seek(now_ns);
         }
     }
 
     /// When a trace changes the rate next; `u64::MAX` is never.
     pub(crate) fn next_step_ns(&self) -> u64 {
         match &self.pace {
-            Pace::Steps(steps) => steps.told.piece().until_ns,
+            Pace::Steps(steps) => steps.reported.piece().until_ns,
             Pace::Constant(_) | Pace::Opportunities(_) => u64::MAX,
         }
     }
@@ -172,7 +172,7 @@ impl Line {
             Pace::Steps(steps) => {
                 steps.cursor.begin(at_ns);
                 steps.cursor.seek(self.mark_ns);
-                steps.told.begin(at_ns);
+                steps.reported.begin(at_ns);
             }
             Pace::Opportunities(all) => {
                 all.begin_ns = at_ns;

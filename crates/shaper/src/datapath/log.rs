@@ -14,7 +14,7 @@ const MOST_ROWS: u64 = 1 << 17;
 /// Of what is never zero.
 const NONE: u64 = 0;
 
-/// What became of a packet.
+/// The fate of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
     Sent,

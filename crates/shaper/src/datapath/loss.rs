@@ -29,7 +29,7 @@ impl Loss {
     /// Whether the next packet is lost.
     #[inline]
     pub(crate) fn next_is_lost(&mut self) -> bool {
-        // Both draw, whatever the other says: adding one does not change the other.
+        // Both draw for every packet, so that adding one does not change the other.
         let independent = self.independent.happens();
         let burst = self.burst.as_mut().is_some_and(Gilbert::next_is_lost);
         independent | burst

@@ -101,7 +101,7 @@ pub(crate) struct Counts {
     pub(crate) departed: u64,
 }
 
-/// What became of a packet that arrived, and what is left for the owner of its bytes to do.
+/// Outcome of an arrival, and what the owner of the bytes has to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Arrival {
     /// It is lost, and its slot is the caller's again.
@@ -110,7 +110,7 @@ pub(crate) enum Arrival {
     In,
     /// It is in the link; the caller may have to change or copy it.
     Changed {
-        /// Flip the bit that this draw says.
+        /// Flip the bit that this draw selects.
         flip: Option<u64>,
         /// When the delay of the copy ends: copy the bytes as they arrived, and hand the copy to
         /// [`LinkModel::arrive_copy`].
@@ -218,7 +218,7 @@ impl LinkModel {
         self.traced.as_ref().map_or(0, |traced| traced.began_ns())
     }
 
-    /// A packet arrives at `at_ns`: what the trace says of packets that arrive.
+    /// A packet arrives at `at_ns`: applies the delay and loss of the trace.
     #[cold]
     fn follow_trace(&mut self, at_ns: u64) {
         let Some(traced) = &mut self.traced else { return };
@@ -261,14 +261,14 @@ impl LinkModel {
     }
 
     /// The copy that [`Self::arrive`] asked for, with a slot of its own, right behind the original:
-    /// `packet.at_ns` is the `copy_due_ns` that it told.
+    /// `packet.at_ns` is the `copy_due_ns` that it returned.
     pub(crate) fn arrive_copy(&mut self, packet: Packet) {
         self.counts.duplicated += 1;
         self.delay.follow(packet);
     }
 
     /// Lets everything happen that happens until `now_ns`. Slots of packets that the queue dropped go to
-    /// `freed`. Every packet that arrived before `now_ns` minus [`Self::least_delay_ns`] must have been told.
+    /// `freed`. Every packet that arrived before `now_ns` minus [`Self::least_delay_ns`] must have been given to [`Self::arrive`].
     pub(crate) fn advance(&mut self, now_ns: u64, freed: &mut Vec<u32>) {
         self.advanced_ns = self.advanced_ns.max(now_ns);
         loop {
@@ -366,7 +366,7 @@ impl LinkModel {
     }
 
     /// From `at_ns` on the rate is another, and the classes' rates in proportion. What happened before is
-    /// computed with the old one, unless it was told too late: then the change counts from the time up to which
+    /// computed with the old one, unless it comes too late: then the change counts from the time up to which
     /// everything has happened.
     pub(crate) fn set_rate(&mut self, at_ns: u64, rate_bps: Option<u64>, freed: &mut Vec<u32>) {
         self.advance(at_ns, freed);
@@ -434,7 +434,7 @@ impl LinkModel {
         Some(packet)
     }
 
-    /// The slot of a departed packet that is to be marked before it is sent; each is told once.
+    /// The slot of a departed packet that is to be marked before it is sent; each is returned once.
     pub(crate) fn next_marked(&mut self) -> Option<u32> {
         self.marked.pop()
     }

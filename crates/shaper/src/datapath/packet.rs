@@ -20,7 +20,7 @@ pub(crate) struct Packet {
     pub(crate) class: u8,
     /// As it arrived, or CE once marked.
     pub(crate) ecn: Ecn,
-    /// It became CE here: its bytes are to be changed before it leaves.
+    /// Marked CE here: its bytes are changed before it leaves.
     pub(crate) marked: bool,
 }
 

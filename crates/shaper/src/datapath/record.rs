@@ -1,4 +1,4 @@
-//! What is written down of single packets: how late each left, and with a log, what became of each.
+//! Records of single packets: the scheduling error of each, and with a log its fate.
 
 use std::sync::Arc;
 
@@ -24,14 +24,14 @@ pub(crate) struct Recorder {
     /// By slot; empty without a log.
     notes: Vec<Note>,
     /// The queue's drops by cause so far.
-    told: QueueStats,
+    reported: QueueStats,
 }
 
 impl Recorder {
     /// For slots below `slots`.
     pub(crate) fn new(shared: Arc<Shared>, slots: u32) -> Self {
         let noted = if shared.log.is_some() { slots as usize } else { 0 };
-        Self { shared, notes: vec![Note::default(); noted], told: QueueStats::default() }
+        Self { shared, notes: vec![Note::default(); noted], reported: QueueStats::default() }
     }
 
     /// Whether there is a log.
@@ -63,9 +63,9 @@ impl Recorder {
     /// The queue dropped the packets in `slots` within one step, after which its counts are `stats`. Of several causes
     /// in one step the order is a guess.
     pub(crate) fn dropped_by_queue(&mut self, slots: &[u32], stats: QueueStats) {
-        let early = stats.drop_early - self.told.drop_early;
-        let overlimit = stats.drop_overlimit - self.told.drop_overlimit;
-        self.told = stats;
+        let early = stats.drop_early - self.reported.drop_early;
+        let overlimit = stats.drop_overlimit - self.reported.drop_overlimit;
+        self.reported = stats;
         for (nth, slot) in (0..).zip(slots) {
             let Note { arrived_ns, bytes, flow, ecn } = self.notes[*slot as usize];
             let fate = match nth {
@@ -80,7 +80,7 @@ impl Recorder {
     /// A packet that was due at `packet.at_ns` was sent at `now_ns`, or the device refused it for good.
     pub(crate) fn released(&self, packet: &Packet, now_ns: u64, sent: bool) {
         if sent {
-            self.shared.lateness.record(now_ns.saturating_sub(packet.at_ns));
+            self.shared.scheduling_error.record(now_ns.saturating_sub(packet.at_ns));
         }
         let Some(note) = self.notes.get(packet.slot as usize) else { return };
         self.write(&Row {

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
-use super::lateness::Lateness;
+use super::histogram::Histogram;
 use super::log::Log;
 
 /// Shared by one packet loop and its control face.
@@ -24,12 +24,12 @@ pub(crate) struct Shared {
     pub(crate) delay_generation: AtomicU64,
     pub(crate) loss_ppm: AtomicU64,
     pub(crate) loss_generation: AtomicU64,
-    /// When the trial begins, which a trace may wait for, `CLOCK_MONOTONIC` nanoseconds; 0: not said yet.
+    /// When the trial begins, which a trace may wait for, `CLOCK_MONOTONIC` nanoseconds; 0: not known yet.
     pub(crate) begin_at_ns: AtomicU64,
     /// Written by the loop.
     pub(crate) counters: Published,
     /// How late packets were released; written by the loop.
-    pub(crate) lateness: Lateness,
+    pub(crate) scheduling_error: Histogram,
     /// Every packet, if that was asked for; written by the loop.
     pub(crate) log: Option<Log>,
 }
@@ -63,7 +63,7 @@ impl Shared {
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
-        /// Counters of a packet loop, since its start unless said otherwise.
+        /// Counters of a packet loop, since its start unless stated otherwise.
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
         pub(crate) struct Counters { $($(#[$doc])* pub(crate) $name: u64,)* }
 

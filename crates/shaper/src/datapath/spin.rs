@@ -10,15 +10,15 @@ const REAL_TIME_CREDIT_NS: u64 = 500_000;
 /// The margin is at least the first and at most the second.
 const LEAST_MARGIN_NS: u64 = 6_000;
 const MOST_MARGIN_NS: u64 = 60_000;
-/// What a timer's lateness counts at most: a thread that was not let run is no measure of timers.
+/// Larger scheduling errors count as this: a thread that had no CPU does not measure timers.
 const MOST_COUNTED_NS: u64 = 100_000;
 
-/// Rations spinning and says when to begin with it.
+/// Limits busy waiting, and decides when it starts.
 #[derive(Debug)]
 pub(crate) struct Spin {
     credit_ns: u64,
     seen_ns: u64,
-    /// Smoothed lateness of timers, and its smoothed deviation.
+    /// Smoothed scheduling error of timers, and its smoothed deviation.
     late_ns: u64,
     deviation_ns: u64,
 }

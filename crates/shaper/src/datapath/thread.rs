@@ -84,14 +84,14 @@ impl Class {
             // The other end of a path is another process' node, with as many loops.
             let sharers = (2 * LOOPS.load(Relaxed)).div_ceil(self.processors);
             let verdict = self.guard.sample(now_ns, thread_cpu_ns(), sharers);
-            self.obey(verdict);
+            self.apply(verdict);
         }
     }
 
     /// The thread woke `late_ns` after the time it had asked for.
     pub(crate) fn overslept(&mut self, now_ns: u64, late_ns: u64) {
         let verdict = self.guard.overslept(now_ns, late_ns);
-        self.obey(verdict);
+        self.apply(verdict);
     }
 
     /// `ns` were spun.
@@ -114,7 +114,7 @@ impl Class {
         self.yields
     }
 
-    fn obey(&mut self, verdict: Verdict) {
+    fn apply(&mut self, verdict: Verdict) {
         match verdict {
             Verdict::Keep => {}
             Verdict::Yield => {

@@ -20,9 +20,9 @@ use crate::replay_thread::{Applied, Changer, LATE_NS, ReplayThread};
 #[derive(Debug)]
 pub(super) struct Traced {
     thread: ReplayThread,
-    /// Lateness of every step that has been fetched, nanoseconds.
+    /// Scheduling error of every step that has been fetched, nanoseconds.
     late_ns: Vec<u64>,
-    /// Fetched for their lateness, not handed out yet.
+    /// Fetched for their scheduling errors, not handed out yet.
     waiting: Vec<Applied>,
 }
 

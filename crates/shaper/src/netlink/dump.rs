@@ -20,7 +20,7 @@ pub fn qdiscs(
 ) -> Result<(), ShaperError> {
     let message = Message::new(libc::RTM_GETQDISC, DUMP).tcmsg(ifindex, 0, 0, 0).finish();
     socket.dump(&message, |body| {
-        // The kernel lists every interface's, whatever the request says.
+        // The kernel lists all interfaces and ignores the one in the request.
         if let Some(listed) = Listed::parse(body).filter(|listed| listed.ifindex == ifindex) {
             each(&listed);
         }

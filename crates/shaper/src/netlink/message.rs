@@ -13,7 +13,7 @@ pub const DUMP: u16 = (libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16;
 pub const HEADER_BYTES: usize = 16;
 /// Size of `struct tcmsg` in bytes.
 pub const TCMSG_BYTES: usize = 20;
-/// Bit of an attribute's kind that says that it holds attributes.
+/// `NLA_F_NESTED`: the attribute holds attributes.
 pub const NESTED: u16 = 0x8000;
 
 /// A message being built: header, fixed part, attributes, in the order of the calls.

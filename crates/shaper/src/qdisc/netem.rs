@@ -33,7 +33,7 @@ const ORDERLY_RATE: u64 = 1_000_000_000_000;
 /// Entries of the table of a distribution, and what stands for one spread in it.
 const TABLE_ENTRIES: u32 = 4096;
 const TABLE_SCALE: f64 = 8192.0;
-/// The table ends at four spreads; this distribution's tail is longer, so its spread is told so many times larger.
+/// The table ends at four spreads; this distribution's tail is longer, so its spread is sent so many times larger.
 const PARETO_SPREADS: u64 = 8;
 
 /// What one netem does.
@@ -108,7 +108,7 @@ fn ticks(ns: u64) -> u32 {
     u32::try_from(ns >> 6).unwrap_or(u32::MAX)
 }
 
-/// Time in nanoseconds, where the ticks of 64 ns, which end at 275 s, do not say it exactly.
+/// Time in nanoseconds, where the ticks of 64 ns, which end at 275 s, are not exact.
 fn exact(message: Message, attribute: u16, ns: u64) -> Message {
     if u64::from(ticks(ns)) << 6 == ns { message } else { message.attr_u64(attribute, ns) }
 }
@@ -255,7 +255,7 @@ mod tests {
         let squares: Vec<f64> = normal.iter().map(|x| x * x).collect();
         assert!(mean(&normal).abs() < 1e-4 && (mean(&squares) - 1.0).abs() < 2e-3);
         let pareto = values(Distribution::Pareto);
-        let told = mean(&pareto) * PARETO_SPREADS as f64;
-        assert!((told - 1.0).abs() < 0.01 && pareto.iter().all(|&x| x >= 0.0), "{told}");
+        let scaled = mean(&pareto) * PARETO_SPREADS as f64;
+        assert!((scaled - 1.0).abs() < 0.01 && pareto.iter().all(|&x| x >= 0.0), "{scaled}");
     }
 }

@@ -50,7 +50,7 @@ impl<'a> Listed<'a> {
         self.parent == ROOT
     }
 
-    /// Fills in everything but time, link and interface. `class` says that this is a class.
+    /// Fills in everything but time, link and interface. `class`: this is a class.
     pub fn row(&self, class: bool, into: &mut QdiscSample) {
         let kind = self.kind();
         into.handle = handle_text(self.handle);

@@ -1,11 +1,11 @@
-//! What a link tells about itself, as rows.
+//! The rows that a userspace link reports.
 
 use ccbench_proto::wire;
 
-use crate::datapath::lateness::Lateness;
+use crate::datapath::histogram::Histogram;
 use crate::datapath::log::{Log, Row};
 
-/// A packet that was written down.
+/// A row of the packet log.
 pub(super) fn packet(link: &str, iface: &str, row: &Row) -> wire::LinkPacket {
     let passed = row.passed;
     wire::LinkPacket {
@@ -24,27 +24,27 @@ pub(super) fn packet(link: &str, iface: &str, row: &Row) -> wire::LinkPacket {
     }
 }
 
-/// How late packets were released, `late` of them by more than 1 ms.
+/// Scheduling errors of packets; `late` counts those above 1 ms.
 pub(super) fn packets_timing(
-    lateness: &Lateness,
+    scheduling_error: &Histogram,
     late: u64,
     row: wire::LinkTiming,
 ) -> wire::LinkTiming {
-    let told = lateness.summary();
+    let summary = scheduling_error.summary();
     let us = |ns: u64| ns as f64 / 1e3;
     wire::LinkTiming {
         what: "packets".to_owned(),
-        count: told.count,
+        count: summary.count,
         late,
-        p50_us: us(told.p50_ns),
-        p90_us: us(told.p90_ns),
-        p99_us: us(told.p99_ns),
-        max_us: us(told.max_ns),
+        p50_us: us(summary.p50_ns),
+        p90_us: us(summary.p90_ns),
+        p99_us: us(summary.p99_ns),
+        max_us: us(summary.max_ns),
         ..row
     }
 }
 
-/// How many packets were written down; `missed` is those that there was no room for.
+/// Rows of the packet log; `missed` counts packets that it had no room for.
 pub(super) fn log_timing(log: &Log, row: wire::LinkTiming) -> wire::LinkTiming {
     let (count, missed) = log.counts();
     wire::LinkTiming { what: "log".to_owned(), count, missed, ..row }

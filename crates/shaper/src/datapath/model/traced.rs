@@ -1,4 +1,4 @@
-//! What a trace says of packets when they arrive: their delay and loss, and, if it is to begin with the first
+//! Values of a trace for arriving packets: their delay and loss, and, if it is to begin with the first
 //! packet, when that is.
 
 use ccbench_proto::plan::TraceStart;
@@ -16,9 +16,9 @@ pub(super) struct Traced {
     /// The first packet from then on begins the trace.
     armed_ns: u64,
     began_ns: u64,
-    /// Up to when the row is in force that was told last.
+    /// End of the last row returned.
     until_ns: u64,
-    /// Where rows say nothing.
+    /// For rows without a value.
     delay_ns: u64,
     loss_ppm: u32,
     least_delay_ns: u64,
@@ -84,7 +84,7 @@ impl Traced {
         Some((piece.delay_ns.unwrap_or(self.delay_ns), loss_ppm))
     }
 
-    /// Which arrivals have to be told to [`Self::arrival`] and [`Self::row`]: those from then on.
+    /// Which arrivals have to be given to [`Self::arrival`] and [`Self::row`]: those from then on.
     pub(super) fn next_ns(&self) -> u64 {
         self.until_ns.min(self.armed_ns)
     }

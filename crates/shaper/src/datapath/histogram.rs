@@ -1,23 +1,23 @@
-//! How late packets were released: a histogram of fixed size, written by the packet loop and read by anybody.
+//! A histogram of durations with a fixed size, written by one thread and read by any.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Buckets per doubling: a percentile is right to one part in so many.
+/// Buckets per doubling, hence the precision of a percentile: one part in 32.
 const STEPS: u64 = 32;
 const STEP_BITS: u32 = STEPS.trailing_zeros();
-/// Longer is the last bucket: 2^34 ns are 17 s.
+/// Longer durations fall into the last bucket: 2^34 ns are 17 s.
 const LONGEST_BITS: u32 = 34;
 const BUCKETS: usize = ((LONGEST_BITS - STEP_BITS + 1) as u64 * STEPS) as usize;
 
 /// Counts of durations in nanoseconds, exact below [`STEPS`] and then in linear steps per doubling.
 #[derive(Debug)]
-pub(crate) struct Lateness {
+pub(crate) struct Histogram {
     buckets: Box<[AtomicU64]>,
     max_ns: AtomicU64,
 }
 
-/// What a [`Lateness`] says, in nanoseconds (the upper edge of the bucket, but never above the longest).
+/// Percentiles of a [`Histogram`] in nanoseconds: the upper edge of the bucket, at most the maximum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Summary {
     pub(crate) count: u64,
@@ -27,7 +27,7 @@ pub(crate) struct Summary {
     pub(crate) max_ns: u64,
 }
 
-impl Default for Lateness {
+impl Default for Histogram {
     fn default() -> Self {
         Self {
             buckets: (0..BUCKETS).map(|_| AtomicU64::new(0)).collect(),
@@ -36,8 +36,8 @@ impl Default for Lateness {
     }
 }
 
-impl Lateness {
-    /// Counts one. By one thread only.
+impl Histogram {
+    /// Counts one duration. For one thread only.
     pub(crate) fn record(&self, ns: u64) {
         let bucket = &self.buckets[bucket_of(ns)];
         bucket.store(bucket.load(Relaxed) + 1, Relaxed);
@@ -46,7 +46,7 @@ impl Lateness {
         }
     }
 
-    /// Of all that was counted so far.
+    /// Percentiles of all durations so far.
     pub(crate) fn summary(&self) -> Summary {
         let counts: Vec<u64> = self.buckets.iter().map(|count| count.load(Relaxed)).collect();
         let max_ns = self.max_ns.load(Relaxed);
@@ -79,7 +79,7 @@ fn bucket_of(ns: u64) -> usize {
     ((u64::from(shift) * STEPS) + (ns >> shift)) as usize
 }
 
-/// The longest that falls into a bucket.
+/// The longest duration of a bucket.
 fn upper_ns(bucket: usize) -> u64 {
     let bucket = bucket as u64;
     if bucket < STEPS {
@@ -97,12 +97,12 @@ mod tests {
 
     #[test]
     fn nothing_counted_is_all_zero() {
-        assert_eq!(Lateness::default().summary(), Summary::default());
+        assert_eq!(Histogram::default().summary(), Summary::default());
     }
 
     #[test]
     fn small_values_are_exact_and_the_longest_is_never_exceeded() {
-        let lateness = Lateness::default();
+        let lateness = Histogram::default();
         for ns in 1..=10 {
             lateness.record(ns);
         }
@@ -125,19 +125,19 @@ mod tests {
 
         #[test]
         fn any_value_finds_a_bucket(ns: u64) {
-            Lateness::default().record(ns);
+            Histogram::default().record(ns);
         }
 
         #[test]
         fn quantiles_are_those_of_the_sorted_values(mut values in proptest::collection::vec(0_u64..1 << 30, 1..300)) {
-            let lateness = Lateness::default();
+            let lateness = Histogram::default();
             values.iter().for_each(|&ns| lateness.record(ns));
             values.sort_unstable();
             let summary = lateness.summary();
             prop_assert_eq!(summary.max_ns, *values.last().unwrap());
-            for (told, permille) in [(summary.p50_ns, 500), (summary.p90_ns, 900), (summary.p99_ns, 990)] {
+            for (reported, permille) in [(summary.p50_ns, 500), (summary.p90_ns, 900), (summary.p99_ns, 990)] {
                 let exact = values[(values.len() * permille).div_ceil(1000) - 1];
-                prop_assert!(told >= exact && told - exact <= exact / STEPS, "{} {}", told, exact);
+                prop_assert!(reported >= exact && reported - exact <= exact / STEPS, "{} {}", reported, exact);
             }
         }
     }
