@@ -1,4 +1,4 @@
-//! The command line: what each subcommand takes. Nothing here is checked against the machine.
+//! The command line. Nothing here is checked against the machine.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -19,15 +19,15 @@ pub struct Cli {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Be a node: obey a controller until told to stop
+    /// Run as a node: serve a controller until stopped
     Serve(ServeArgs),
-    /// Make the namespaces of an experiment and hold them open (started by `ccbench run`)
+    /// Create the namespaces of an experiment and keep them (started by `ccbench run`)
     Testbed(crate::testbed::Args),
     /// Run a command that dies with this process's parent (started by `serve`)
     Launch(crate::launch::Args),
     /// Run a command inside another process's network namespace (started by `ccbench exec`)
     Enter(crate::enter::Args),
-    /// Run an emulated link by itself, or a command behind one (`ccbench link`)
+    /// Run a stand-alone emulated link, or a command behind one (`ccbench link`)
     #[command(long_about = crate::link::args::ABOUT)]
     Link(Box<crate::link::Args>),
     /// Congestion controls: list, show, load and unload (`ccbench cc`)
@@ -65,10 +65,10 @@ pub struct ServeArgs {
     /// Enter this network namespace first (a file like /run/netns/NAME or /proc/PID/ns/net)
     #[arg(long, value_name = "PATH")]
     pub netns: Option<PathBuf>,
-    /// Where the undo journal is kept [default: /run/ccbench/agent-<namespace inode>]
+    /// Directory of the undo journal [default: /run/ccbench/agent-<namespace inode>]
     #[arg(long, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
-    /// The namespace is thrown away with this process: keep no undo journal
+    /// The namespace ends with this process: keep no undo journal
     #[arg(long)]
     pub ephemeral: bool,
 }

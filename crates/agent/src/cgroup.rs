@@ -78,7 +78,7 @@ pub fn join(group: &Path) -> io::Result<()> {
     std::fs::write(group.join("cgroup.procs"), "0")
 }
 
-/// Kills whatever is left in a traffic group and removes it; one that is gone is fine.
+/// Kills the processes in a traffic group and removes it. No error if it does not exist.
 ///
 /// # Errors
 /// It is no traffic group, or it does not become empty within a second.
@@ -123,7 +123,7 @@ mod tests {
         41 31 0:38 / /sys/fs/cgroup/unified rw,relatime shared:9 master:1 - cgroup2 cgroup2 rw\n";
 
     #[test]
-    fn version_two_is_found_wherever_it_is_mounted() {
+    fn finds_the_mount_of_version_2() {
         let hybrid = mount(HYBRID).unwrap();
         assert_eq!(hybrid.point, Path::new("/sys/fs/cgroup/unified"));
         let plain = "29 22 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw\n";
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn the_own_group_is_the_line_without_controllers() {
+    fn finds_the_own_group() {
         let text = "9:name=systemd:/x\n4:memory:/y\n0::/system.slice/a.service\n";
         assert_eq!(own_path(text), Some("/system.slice/a.service"));
         assert_eq!(own_path("4:memory:/y\n"), None);
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_but_a_traffic_group_is_removed() {
+    fn removes_only_traffic_groups() {
         let dir = tempfile::tempdir().unwrap();
         let other = dir.path().join("other");
         make(&other).unwrap();

@@ -84,7 +84,7 @@ pub enum EnterError {
     Identity(#[source] io::Error),
 }
 
-/// Becomes the command inside the node. Returns only when the program cannot be started: 127 where it is
+/// Executes the command inside the node. Returns only when the program cannot be started: 127 where it is
 /// not found, else 126, the reason being on standard error.
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! What can go wrong on a node: operation, object, source.
+//! Errors of a node: operation, object, source and hint.
 
 use std::io;
 use std::path::PathBuf;
@@ -27,7 +27,7 @@ pub enum AgentError {
         /// What is wrong with it.
         why: String,
     },
-    /// The order came at the wrong moment.
+    /// The request does not fit the session's state.
     #[error(transparent)]
     Refused(#[from] Refused),
     /// A link could not be made.
@@ -65,7 +65,7 @@ pub enum AgentError {
         value: String,
         /// The kernel's answer.
         source: io::Error,
-        /// What the user can do, beginning with "; ", or nothing.
+        /// How to fix it, beginning with "; ", or empty.
         hint: String,
     },
     /// The kernel has no such congestion control.
@@ -80,12 +80,12 @@ pub enum AgentError {
         cc: String,
         /// What there is.
         available: String,
-        /// What would bring it, beginning with "; ", or nothing.
+        /// How to get it, beginning with "; ", or empty.
         hint: String,
         /// The kernel's answer.
         source: io::Error,
     },
-    /// An instance of a congestion control cannot be had.
+    /// An instance of a congestion control cannot be loaded.
     #[error("cc.{name}: {algorithm} cannot be loaded: {source}")]
     Cc {
         /// The instance's name in the plan.
@@ -136,7 +136,7 @@ pub enum AgentError {
     Listen {
         /// As on the command line.
         address: String,
-        /// What is wrong, and the way out.
+        /// What is wrong, and a fix.
         why: String,
     },
     /// A certificate file cannot be used.

@@ -1,5 +1,5 @@
-//! Performs what the session decides, and owns everything of the current trial. One task, one order at a
-//! time; what may take long (a running trial) runs beside it and is given up by order, lease or loss.
+//! Performs the session's actions and owns the current trial. One task handles one order at a time; a running trial is a
+//! task beside it, cancelled by an order, the end of its lease or the loss of the controller.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -173,7 +173,7 @@ impl Executor {
     async fn work(mut self, mut inbox: mpsc::Receiver<Order>) {
         loop {
             match self.wake(&mut inbox).await {
-                Wake::Order(Some(order)) => self.obey(order).await,
+                Wake::Order(Some(order)) => self.apply(order).await,
                 Wake::Order(None) => {
                     self.undo().await;
                     return;
@@ -196,7 +196,7 @@ impl Executor {
         let running = async {
             match &mut self.running {
                 Some(running) => tokio::select! {
-                    // Its end is told before the loss: a controller that has all may leave.
+                    // Check the end first: a controller that has all rows may disconnect.
                     biased;
                     ended = &mut running.timeline => Wake::Ended { broken: ended.is_err() },
                     () = running.out.lost() => Wake::ControllerLost,
@@ -211,7 +211,7 @@ impl Executor {
         }
     }
 
-    async fn obey(&mut self, order: Order) {
+    async fn apply(&mut self, order: Order) {
         match order {
             Order::Prepare(request, answer) => {
                 let reply = self.prepare(&request).await;
@@ -236,7 +236,7 @@ impl Executor {
         }
     }
 
-    /// Tells the session, and takes over what it says.
+    /// Passes a command to the session and stores its new state.
     fn step(&mut self, command: Command) -> Result<Action, AgentError> {
         let (session, action) = self.session.clone().on(command)?;
         self.session = session;
@@ -346,9 +346,9 @@ impl Executor {
     /// Without the thread there are no such rows, but there is a trial.
     fn take_acks(&mut self, out: &Outbox) -> Option<AckThread> {
         let started = AckThread::start(self.trial.acks.take()?, out.clone());
-        let told =
+        let report =
             |error: AgentError| event(Kind::AcksError(NoData {}), "sockets", error.to_string());
-        started.map_err(|error| out.offer(Of::Event(told(error)))).ok()
+        started.map_err(|error| out.offer(Of::Event(report(error)))).ok()
     }
 
     fn begin_links(&mut self, start_at_ns: u64) -> Result<(), AgentError> {
@@ -387,14 +387,14 @@ impl Executor {
                 left.send(&running.out).await;
             }
             captured.send(&running.out).await;
-            let tell = |what, message| {
+            let emit_error = |what, message| {
                 running.out.offer(Of::Event(event(Kind::AgentError(NoData {}), what, message)));
             };
             if broken {
-                tell("timeline", "it panicked: flows, probes and phases were given up");
+                emit_error("timeline", "it panicked: flows, probes and phases were given up");
             }
             if finished.broken {
-                tell("samples", "the thread panicked: samples and links ended there");
+                emit_error("samples", "the thread panicked: samples and links ended there");
             }
             let counts = self.trial.attached.counts().into_iter().chain(self.trial.ecn.counts());
             for event in counts.chain(self.trial.cc.losses()) {
@@ -479,7 +479,7 @@ fn check_start(start_at_ns: u64, now_ns: u64) -> Result<(), AgentError> {
     })
 }
 
-/// An agent that is started again must not obey a controller that was overtaken before.
+/// An agent that is started again must not serve a controller with an older epoch.
 fn keep_epoch(file: Option<&PathBuf>, epoch: u64) -> Result<(), AgentError> {
     let Some(path) = file else { return Ok(()) };
     let failed = |source| AgentError::Journal { op: "write", path: path.clone(), source };

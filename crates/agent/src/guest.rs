@@ -75,7 +75,7 @@ struct Port {
 }
 
 impl Port {
-    fn say(&mut self, of: Of) -> std::io::Result<()> {
+    fn emit(&mut self, of: Of) -> std::io::Result<()> {
         self.buffer.clear();
         wire::LabMessage { of: Some(of) }
             .encode_length_delimited(&mut self.buffer)
@@ -89,14 +89,14 @@ async fn trial(task: &wire::LabTask, port: &mut Port) -> std::io::Result<()> {
     let failed = conduct(task, &mut nodes, port).await?;
     if let Some(Failure { node, step, why, impossible }) = failed {
         let step = step.to_owned();
-        port.say(Of::Failed(wire::LabFailed { node, step, why, impossible }))?;
+        port.emit(Of::Failed(wire::LabFailed { node, step, why, impossible }))?;
     }
     for (node, client) in &mut nodes.clients {
         let reply = call(node, "reset", client.reset(wire::ResetRequest::default())).await;
         let failed = reply.map_or_else(|e| vec![e.why], |reply| reply.failed);
-        port.say(Of::Undone(wire::LabUndone { node: node.clone(), failed }))?;
+        port.emit(Of::Undone(wire::LabUndone { node: node.clone(), failed }))?;
     }
-    port.say(Of::Done(wire::LabDone { busy_pct: nodes.busy_pct }))?;
+    port.emit(Of::Done(wire::LabDone { busy_pct: nodes.busy_pct }))?;
     port.to.flush()
 }
 
@@ -120,7 +120,7 @@ async fn conduct(
     }
     let t0_ns = clock::now_ns() + task.lead_ns;
     let realtime_minus_monotonic_ns = machine::realtime_minus_monotonic_ns();
-    port.say(Of::Start(wire::LabStart { t0_ns, realtime_minus_monotonic_ns }))?;
+    port.emit(Of::Start(wire::LabStart { t0_ns, realtime_minus_monotonic_ns }))?;
     let (send, mut receive) = mpsc::channel(EVENTS_WAITING);
     for request in &task.prepare {
         let Some(client) = nodes.clients.get(&request.node) else { continue };
@@ -132,12 +132,12 @@ async fn conduct(
     let limit_ns = t0_ns + task.limit_ns;
     loop {
         match timeout(clock::until(limit_ns), receive.recv()).await {
-            Ok(Some(said)) => {
+            Ok(Some(message)) => {
                 // What is waited for afterwards is no load.
-                if ends_trial(&said) {
+                if ends_trial(&message) {
                     after.get_or_insert_with(machine::Busy::now);
                 }
-                port.say(said)?;
+                port.emit(message)?;
             }
             Ok(None) => break,
             Err(_) => {
@@ -151,9 +151,9 @@ async fn conduct(
     Ok(None)
 }
 
-/// Whether a node says that its last phase is over.
-fn ends_trial(said: &Of) -> bool {
-    let Of::Row(wire::LabRow { event: Some(row), .. }) = said else { return false };
+/// Whether this is the event of the trial's end.
+fn ends_trial(message: &Of) -> bool {
+    let Of::Row(wire::LabRow { event: Some(row), .. }) = message else { return false };
     matches!(&row.of, Some(wire::run_event::Of::Event(event)) if matches!(event.kind, Some(Kind::TrialEnd(_))))
 }
 
@@ -172,7 +172,7 @@ async fn prepare(
     for (node, socket) in sockets {
         match connect(&node, socket).await {
             Ok((client, info)) => {
-                port.say(Of::Node(wire::LabNode { node: node.clone(), info: Some(info) }))?;
+                port.emit(Of::Node(wire::LabNode { node: node.clone(), info: Some(info) }))?;
                 nodes.clients.insert(node, client);
             }
             Err(failure) => return Ok(Some(failure)),
@@ -189,7 +189,7 @@ async fn prepare(
         match call(node, "prepare", client.prepare(request.clone())).await {
             Ok(reply) => {
                 let prepared = wire::LabPrepared { node: node.clone(), reply: Some(reply) };
-                port.say(Of::Prepared(prepared))?;
+                port.emit(Of::Prepared(prepared))?;
             }
             Err(failure) => return Ok(Some(failure)),
         }

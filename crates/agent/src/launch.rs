@@ -31,7 +31,7 @@ const NOT_FOUND: u8 = 127;
 /// Exit code when the program cannot be started.
 const NOT_STARTED: u8 = 126;
 
-/// Becomes the program. Returns only when the program cannot be started: 127 where it is not found, else
+/// Executes the program. Returns only when the program cannot be started: 127 where it is not found, else
 /// 126, the reason being on standard error.
 ///
 /// The program is killed when the *thread* that started this process ends, so the caller spawns it from a

@@ -1,5 +1,5 @@
-//! One node of an experiment: owns its links, flows and samplers for one trial, and leaves the machine as
-//! it found it. It speaks gRPC to a controller and never starts anything by itself.
+//! One node of an experiment: owns its links, flows and samplers for one trial, and restores the
+//! machine. A controller drives it over gRPC; it never starts anything by itself.
 
 #![forbid(unsafe_code)]
 

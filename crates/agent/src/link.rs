@@ -1,5 +1,5 @@
-//! `ccbench link`: an emulated link by itself, between two interfaces, on the egress of one, or around a
-//! command. It leaves nothing: not after an interrupt, not after a kill -9.
+//! `ccbench link`: an emulated link between two interfaces, at the egress of one, or around a command. Everything is
+//! cleaned up, after an interrupt and after SIGKILL.
 
 use std::io::Write as _;
 
@@ -33,21 +33,20 @@ use shell::Shell;
 use signals::{Caught, Signals};
 use spec::Spec;
 
-/// What is asked for.
+/// The form of the command line.
 enum Form<'a> {
     Between(&'a str, &'a str),
     Egress(&'a str),
     Shell,
 }
 
-/// Runs the link and returns the exit code; what went wrong has been said. To be called on the main thread of a
-/// process that has no other.
+/// Runs the link, prints errors and returns the exit code. Call it on the main thread of a process without other threads.
 pub fn main(args: &Args) -> u8 {
     match run(args) {
         Ok(code) => code,
         Err(error) => {
             let code = error.exit_code();
-            // Nobody to tell is no reason to end differently.
+            // A closed standard error does not change the exit code.
             let _ = writeln!(std::io::stderr(), "ccbench link: {error}");
             code
         }
@@ -62,7 +61,7 @@ fn run(args: &Args) -> Result<u8, LinkError> {
     let spec = spec::build(args, trace_file::read)?;
     let output = Output::open(args)?;
     for warning in &spec.warnings {
-        output.say(&format!("warning: {warning}"));
+        output.log(&format!("warning: {warning}"));
     }
     // Before any thread is started, so that all have them blocked.
     let signals = Signals::open()?;
@@ -86,7 +85,7 @@ fn form(args: &Args) -> Result<Form<'_>, LinkError> {
         (_, _, _, false) => {
             Err(usage("a command runs in a network of its own and takes no interfaces"))
         }
-        _ => Err(usage("what is to be linked?")),
+        _ => Err(usage("no link is specified")),
     }
     .and_then(|form| match (&form, &args.outside, args.rootless) {
         (Form::Shell, _, _) | (_, None, false) => Ok(form),
@@ -94,12 +93,12 @@ fn form(args: &Args) -> Result<Form<'_>, LinkError> {
     })
 }
 
-/// The processors are kept awake while this lives.
+/// Keeps the processors awake until it is dropped.
 fn keep_awake(args: &Args, output: &Output) -> Option<KeepAwake> {
     if !args.keep_awake {
         return None;
     }
-    KeepAwake::start().inspect_err(|e| output.say(&format!("warning: --keep-awake: {e}"))).ok()
+    KeepAwake::start().inspect_err(|e| output.log(&format!("warning: --keep-awake: {e}"))).ok()
 }
 
 /// An interrupt or a request to terminate ends the link.
@@ -107,9 +106,9 @@ fn until_asked(caught: Caught) -> Option<u8> {
     (caught.signal != Signal::SIGCHLD).then_some(0)
 }
 
-fn say_all(output: &Output, directions: &[Direction]) {
+fn log_all(output: &Output, directions: &[Direction]) {
     for one in directions {
-        output.say(&one.describe());
+        output.log(&one.describe());
     }
 }
 
@@ -122,11 +121,11 @@ fn between_two(
 ) -> Result<u8, LinkError> {
     let (_holds, warnings) = between::take(left, right)?;
     for warning in warnings {
-        output.say(&format!("warning: {warning}"));
+        output.log(&format!("warning: {warning}"));
     }
     let directions = between::join((left, right), (left, right), spec)?;
     let _awake = keep_awake(args, &output);
-    say_all(&output, &directions);
+    log_all(&output, &directions);
     Session::begin(args, directions, output)?.run(signals, until_asked)
 }
 
@@ -140,7 +139,7 @@ fn egress_of(
     let (egress, direction) = Egress::open(dev, spec)?;
     let _awake = keep_awake(args, &output);
     let directions = vec![direction];
-    say_all(&output, &directions);
+    log_all(&output, &directions);
     let code = Session::begin(args, directions, output)?.run(signals, until_asked)?;
     let failed = egress.close().failed;
     if failed.is_empty() { Ok(code) } else { Err(LinkError::Usage(failed.join("\n"))) }
@@ -155,7 +154,7 @@ fn around_command(
     let rootless = args.rootless || !shell::may_make_namespaces();
     if rootless {
         userns::isolate(true).map_err(|e| LinkError::Usage(e.to_string()))?;
-        output.say(
+        output.log(
             "without root: the command can reach the other end of the link and nothing of this machine; \
              start servers there with --outside, or `nsenter --net=$CCBENCH_LINK_OUTSIDE SERVER`",
         );
@@ -166,8 +165,8 @@ fn around_command(
     }
     let directions = between::join((shell::OUTER, shell::INNER), ("outside", "command"), spec)?;
     let _awake = keep_awake(args, &output);
-    say_all(&output, &directions);
-    output.say(&shell.describe());
+    log_all(&output, &directions);
+    output.log(&shell.describe());
     let session = Session::begin(args, directions, output)?;
     shell.start(&args.command)?;
     session.run(signals, |caught| shell.on_signal(caught))

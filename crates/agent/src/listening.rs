@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     #[cfg(target_endian = "little")]
-    fn a_line_tells_address_port_and_state() {
+    fn parses_address_port_and_state() {
         let line = "   0: 0100007F:1451 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        \
                     0 4711 1 0000000000000000 100 0 0 10 0";
         let found = listener(line).unwrap();
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_listener_is_seen_and_named() {
+    fn finds_the_own_listener() {
         let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = socket.local_addr().unwrap().port();
         let here = IpAddr::from([127, 0, 0, 1]);

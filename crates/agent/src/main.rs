@@ -1,4 +1,4 @@
-//! `ccbench-agent`: reads the command line and hands over.
+//! `ccbench-agent`: parses the command line and runs a subcommand.
 #![forbid(unsafe_code)]
 
 use std::io::{IsTerminal as _, Write as _};
@@ -40,7 +40,7 @@ fn run(command: &Command) -> anyhow::Result<u8> {
         Command::Cc(args) => Ok(sockets::command::main(args)),
         Command::LinkGuard(args) => Ok(link::guard(args)),
         Command::Clean(args) => run_clean(&args.run_dir),
-        Command::Undo(args) => say(&undo::replay(&args.state_dir)?),
+        Command::Undo(args) => print_outcome(&undo::replay(&args.state_dir)?),
     }
 }
 
@@ -66,10 +66,10 @@ fn run_clean(root: &Path) -> anyhow::Result<u8> {
         writeln!(out, "kept: {} (its testbed has ended; other files are in it)", dir.display())?;
     }
     drop(out);
-    say(&clean::clean(root)?)
+    print_outcome(&clean::clean(root)?)
 }
 
-fn say(outcome: &undo::Outcome) -> anyhow::Result<u8> {
+fn print_outcome(outcome: &undo::Outcome) -> anyhow::Result<u8> {
     let mut out = std::io::stdout().lock();
     for line in &outcome.undone {
         writeln!(out, "undone: {line}")?;
@@ -81,7 +81,7 @@ fn say(outcome: &undo::Outcome) -> anyhow::Result<u8> {
 }
 
 fn run_serve(args: &ServeArgs) -> anyhow::Result<()> {
-    // Both belong to the calling thread, so before any other exists.
+    // Both apply to the calling thread, so do them before others exist.
     testbed::child::enter(args.netns.as_deref(), args.die_with_parent)?;
     log_to_stderr();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

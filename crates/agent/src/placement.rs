@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sibling_is_used_only_if_it_works() {
+    fn uses_a_sibling_only_if_it_works() {
         let (top, folder) = hierarchy();
         let service = own("/slice/agent.service", false, &[]);
         let placed = place_with(&service, &folder, top.path(), "t", |_| Ok(()));
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_further_up_are_told() {
+    fn reports_limits_of_ancestors() {
         let (top, folder) = hierarchy();
         std::fs::write(top.path().join("slice/cpu.max"), "1000 100000\n").unwrap();
         let free = own("/slice/agent.service", false, &[]);

@@ -1,7 +1,6 @@
-//! Probes that are not echoes: how long a connection, or a file from a web server, takes; and what answers them.
+//! Probes: echoes (ICMP and UDP), TCP connections and HTTP fetches, and the servers that answer them.
 //!
-//! They measure in a thread of their own with nothing else in it, because the agent's other work would be in their
-//! times.
+//! Connections and fetches are measured in a dedicated thread, so that other work of the agent does not add to the times.
 
 pub mod http;
 pub mod ping;

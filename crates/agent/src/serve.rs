@@ -179,7 +179,7 @@ fn listen_unix(path: &Path) -> Result<UnixListener, AgentError> {
     Ok(listener)
 }
 
-/// Root and our own user may command this node; nobody else, whatever the socket's folder allows.
+/// Only root and the agent's user may control this node, whatever the permissions of the socket's folder.
 fn may_connect(stream: std::io::Result<UnixStream>) -> Option<std::io::Result<UnixStream>> {
     let own = rustix::process::geteuid().as_raw();
     match stream {

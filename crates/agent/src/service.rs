@@ -1,4 +1,4 @@
-//! The gRPC face: a request becomes an order for the executor, an error becomes a status. No logic.
+//! The gRPC service: requests are orders for the executor, errors are statuses. No logic.
 
 use std::pin::Pin;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
 //! Which order is allowed when: a pure state machine. It knows no clock, no kernel and no gRPC; the
-//! executor asks it before it acts and tells it what came of the action.
+//! executor asks it before an action and reports the result.
 //!
 //! ```text
 //!            Prepare            prepared              Run                stopped
@@ -284,8 +284,8 @@ mod tests {
         for held in states {
             for (run_id, epoch) in [("other", 9), ("r", 4)] {
                 let refused = held.clone().on(reset(run_id, epoch)).expect_err("not its own");
-                let said = refused.to_string();
-                assert!(said.contains("run r (point 1, trial 2, epoch 5)"), "{said}");
+                let message = refused.to_string();
+                assert!(message.contains("run r (point 1, trial 2, epoch 5)"), "{message}");
             }
             for (run_id, epoch) in [("r", 5), ("r", 6), ("", 0)] {
                 let (idle, action) = held.clone().on(reset(run_id, epoch)).expect("its own");
@@ -330,7 +330,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_happens_epochs_never_fall_and_every_trial_is_undone(
+        fn epochs_never_decrease_and_every_trial_is_undone(
             commands in prop::collection::vec(command(), 0..60)
         ) {
             let mut session = Session::default();

@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_along_is_known_and_put_back_from_all_to_one() {
+    fn saves_and_restores_dependent_settings() {
         let root = tempfile::tempdir().unwrap();
         for dev in ["all", "default", "eth0.5"] {
             std::fs::create_dir_all(root.path().join("net/ipv4/conf").join(dev)).unwrap();
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_outside_net_is_touched() {
+    fn rejects_names_outside_net() {
         for name in [
             "kernel.panic",
             "net",
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_names_setting_and_value() {
+    fn errors_name_setting_and_value() {
         let error = read("net.ipv4.no_such_setting").unwrap_err().to_string();
         assert!(error.starts_with("read sysctl net.ipv4.no_such_setting: "), "{error}");
         assert!(error.contains("has no such setting"), "{error}");

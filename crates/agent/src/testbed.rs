@@ -1,6 +1,6 @@
-//! The embedded testbed: namespaces on this machine, wired as a plan says, with an agent in each. Nothing of
-//! it has a name, so nothing of it outlives its processes: when this one ends, however it ends, the kernel
-//! kills the agents and takes namespaces, interfaces and qdiscs with them.
+//! The embedded testbed: namespaces on this machine, wired as a plan says, with an agent in each. The namespaces
+//! have no names, so they end with their processes: when this process ends, the kernel kills the agents and removes
+//! namespaces, interfaces and qdiscs.
 //!
 //! It must run on the main thread of a process without other threads: user namespaces ask for that, and
 //! the children's lives are tied to the thread that starts them.
@@ -75,11 +75,11 @@ fn hold(args: &Args) -> Result<(), TestbedError> {
         "notes": notes,
         "nodes": testbed.record().nodes,
     });
-    // What an earlier one left behind is no hurry, and no reason to fail.
+    // Leftovers of earlier testbeds are not a reason to fail.
     if let Some(root) = args.dir.parent() {
         let _ = sweep::sweep(root);
     }
-    // From here on a reader that has gone shows as the end of the life line, not as an error.
+    // From here on a closed reader ends the control input and is not an error.
     let _ = print_line(&ready);
     while let Wake::Child = input.wait(None)? {
         for (node, status) in testbed.reap() {

@@ -1,5 +1,5 @@
-//! How to undo what was done to the machine. A step is on the stack, and on disk where the machine outlives
-//! us, before the change it undoes is made; so whenever we die, the next start finds all of it.
+//! The undo stack and its journal. A step is on the stack, and on disk where the machine outlives this process, before
+//! its change is made, so the next start can undo everything after a crash.
 
 use std::borrow::Cow;
 use std::fs::{File, OpenOptions};
@@ -35,7 +35,7 @@ pub enum Step {
         /// As the shaper saved it.
         before: serde_json::Value,
     },
-    /// Take a classifier off the way out of an interface. Only where the kernel does not do it when we are gone.
+    /// Remove a classifier from the egress of an interface. Only where the kernel does not do it when we are gone.
     Classifier {
         /// The interface, by a number that no other one of this boot had before it.
         ifindex: u32,
@@ -63,7 +63,7 @@ impl std::fmt::Display for Step {
     }
 }
 
-/// What came of undoing.
+/// The result of undoing.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Outcome {
     /// Done.
@@ -73,7 +73,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Records one attempt.
+    /// Records one step.
     pub fn note(
         &mut self,
         what: impl std::fmt::Display,
@@ -85,7 +85,7 @@ impl Outcome {
         }
     }
 
-    /// Takes over another's.
+    /// Appends another outcome.
     pub fn merge(&mut self, other: Self) {
         self.undone.extend(other.undone);
         self.failed.extend(other.failed);
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_change_is_undone_first() {
+    fn undoes_in_reverse_order() {
         let kernel = FakeKernel::default();
         let mut undo = Undo::in_memory();
         undo.push(offloads("a")).unwrap();
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_start_undoes_what_the_dead_one_left() {
+    fn replay_undoes_the_steps_of_a_dead_agent() {
         let dir = tempfile::tempdir().unwrap();
         let mut undo = Undo::journaled(dir.path()).unwrap();
         undo.push(offloads("a")).unwrap();
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_line_and_a_missing_file_are_nothing() {
+    fn ignores_a_torn_line_and_a_missing_file() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(replay(dir.path()).unwrap(), Outcome::default());
         let whole = String::from_utf8(line(&offloads("a"), "now").unwrap()).unwrap();
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_earlier_boot_did_is_discarded() {
+    fn discards_steps_of_an_earlier_boot() {
         let dir = tempfile::tempdir().unwrap();
         let group = Step::TrafficGroup { folder: "/x".into() };
         let saved = Saved { name: "net.x".into(), before: "1".into() };
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_is_tried_again_and_not_forgotten_by_the_next_trial() {
+    fn failed_steps_are_retried() {
         let dir = tempfile::tempdir().unwrap();
         let mut undo = Undo::journaled(dir.path()).unwrap();
         undo.push(offloads("a")).unwrap();

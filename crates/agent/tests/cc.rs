@@ -47,7 +47,7 @@ fn told<'r>(reply: &'r wire::PrepareReply, name: &str) -> &'r wire::CongestionCo
 }
 
 #[tokio::test]
-async fn instances_with_parameters_of_their_own_carry_flows_and_are_gone() {
+async fn instances_carry_flows_and_are_unloaded() {
     let mut pair = Pair::start().await;
     let plan = plan("2s");
     let reply = pair.clients[0].prepare(prepare(&plan, "one", 1)).await.unwrap().into_inner();
@@ -139,7 +139,7 @@ async fn a_killed_agent_leaves_none_registered() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_loaded_is_said_and_nothing_stays() {
+async fn load_errors_are_reported_and_nothing_stays() {
     let mut pair = Pair::start().await;
     let one_more = "[cc.mine]\nalgorithm = \"vegas\"\nvia = \"module\"\n[flows.d]\nfrom = \"one\"\nto = \"two\"\n\
                     cc = \"mine\"\nstart = \"0s\"\n[probes.rtt]";
@@ -166,7 +166,7 @@ async fn what_cannot_be_loaded_is_said_and_nothing_stays() {
 }
 
 #[tokio::test]
-async fn parameters_of_the_kernels_own_are_set_and_put_back() {
+async fn builtin_parameters_are_set_and_restored() {
     let path = "/sys/module/tcp_cubic/parameters/beta";
     let before = std::fs::read_to_string(path).unwrap();
     let mut pair = Pair::start().await;
@@ -192,7 +192,7 @@ async fn parameters_of_the_kernels_own_are_set_and_put_back() {
 }
 
 #[tokio::test]
-async fn without_the_right_to_it_the_way_out_is_named() {
+async fn privilege_errors_have_a_hint() {
     let script = "ip link set lo up && exec \"$0\" \"$@\"";
     let agent = support::Agent::by(|_| {
         let mut command = Command::new("unshare");
@@ -206,7 +206,7 @@ async fn without_the_right_to_it_the_way_out_is_named() {
 
 /// In a user namespace there is no hook: a namespace of ccbench's own gets a default that leaves nothing in a socket.
 #[tokio::test]
-async fn without_the_hook_the_default_of_our_own_namespace_is_changed_and_put_back() {
+async fn without_the_hook_the_namespace_default_is_changed_and_restored() {
     // What ccbench's testbed makes is known by its interface.
     let script =
         "ip link set lo up && ip link add to-two type veth peer name far && exec \"$0\" \"$@\"";
@@ -312,7 +312,7 @@ fn types_of_an_object() -> Vec<u8> {
 
 /// This kernel, made to look like one that lacks something, in a mount namespace.
 #[test]
-fn what_a_kernel_or_a_user_lacks_is_told_and_nothing_is_registered() {
+fn missing_kernel_features_and_privileges_are_reported() {
     let dir = tempfile::tempdir().unwrap();
     let types = dir.path().join("types");
     std::fs::write(&types, types_of_an_object()).unwrap();
@@ -353,7 +353,7 @@ async fn every_core_can_be_registered() {
 
 #[cfg(feature = "ebpf")]
 #[test]
-fn what_the_kernel_refuses_is_told_and_nothing_stays() {
+fn kernel_refusals_are_reported_and_nothing_stays() {
     use ccbench_agent::sockets::journal::Journal;
     use ccbench_agent::sockets::struct_ops::{Wanted, register};
     let (_, core) = ccbench_proto::cc::scheme("vegas").unwrap();

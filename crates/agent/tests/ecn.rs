@@ -189,7 +189,7 @@ fn counted_are_marked(sender: &Seen) {
 }
 
 #[tokio::test]
-async fn prague_has_ect1_and_exact_counts_and_its_neighbour_nothing_of_it() {
+async fn prague_has_ect1_and_exact_counts() {
     let mut nodes = Nodes::start().await;
     let best = {
         let info = nodes.clients[0].describe(wire::DescribeRequest {}).await.unwrap().into_inner();
@@ -234,7 +234,7 @@ async fn prague_has_ect1_and_exact_counts_and_its_neighbour_nothing_of_it() {
 }
 
 #[tokio::test]
-async fn dctcp_counts_by_its_receivers_echo_and_stays_ect0() {
+async fn dctcp_counts_echoes_and_sends_ect0() {
     let mut nodes = Nodes::start().await;
     let [sender, receiver] = nodes.run("dctcp").await;
     for seen in [&sender, &receiver] {
@@ -248,7 +248,7 @@ async fn dctcp_counts_by_its_receivers_echo_and_stays_ect0() {
 }
 
 #[tokio::test]
-async fn a_plan_that_switches_ecn_off_gets_none_and_is_told() {
+async fn a_plan_can_disable_ecn() {
     let mut nodes = Nodes::start().await;
     let off = PLAN.replace("[nodes.one]\n", "[nodes.one]\nsysctl = { \"net.ipv4.tcp_ecn\" = 0 }\n");
     let seen = nodes.prepare(&off.replace("ALGORITHM", "prague"), 0).await;

@@ -64,7 +64,7 @@ fn a_full_queue_drops_and_everything_is_counted() {
 }
 
 #[test]
-fn a_mahimahi_trace_gives_so_many_opportunities_and_no_more() {
+fn a_mahimahi_trace_limits_opportunities() {
     let lab = Lab::new();
     let trace = lab.dir().join("short.down");
     let lines: String = (1..=30).map(|ms| format!("{}\n", ms * 20)).collect();
@@ -85,7 +85,7 @@ fn a_mahimahi_trace_gives_so_many_opportunities_and_no_more() {
 }
 
 #[test]
-fn nothing_is_left_of_it_when_it_is_killed() {
+fn sigkill_leaves_nothing() {
     let lab = Lab::new();
     let found = lab.state_of_middle();
     let mut link = lab.link("--left lb0 --right lc0 --delay 1ms");
@@ -103,7 +103,7 @@ fn nothing_is_left_of_it_when_it_is_killed() {
 }
 
 #[test]
-fn one_interface_is_put_back_whichever_way_its_link_ends() {
+fn an_interface_is_restored_after_any_end() {
     let lab = Lab::new();
     for flags in ["--rate 10mbit --queue 40p", "--rate 10mbit --delay 1ms --backend userspace"] {
         let found = lab.state_of_middle();
@@ -117,7 +117,7 @@ fn one_interface_is_put_back_whichever_way_its_link_ends() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_with_the_flag_and_the_way_out() {
+fn errors_name_the_flag_and_the_fix() {
     let lab = Lab::new();
     lab.ip(lab.middle(), "link set lc0 mtu 1400");
     for (typed, code, wanted) in [
@@ -196,7 +196,7 @@ fn shells_in_shells_reach_every_end() {
 }
 
 #[test]
-fn a_killed_shell_takes_its_command_and_its_network_along() {
+fn a_killed_shell_ends_its_command_and_network() {
     let lab = Lab::new();
     let routes = lab.ip(lab.middle(), "route show table all");
     let mut shell =
@@ -224,7 +224,7 @@ fn a_request_to_terminate_reaches_the_command() {
 }
 
 #[test]
-fn without_root_there_is_a_network_of_ones_own_and_a_server_in_it() {
+fn without_root_the_network_is_private() {
     let lab = Lab::new();
     let script = "id -u; n=0; until iperf3 -c $CCBENCH_LINK_HOST -n 100K > /dev/null 2>&1; do n=$((n+1)); \
                   test $n -lt 100 || exit 3; sleep 0.05; done";

@@ -12,7 +12,7 @@ use support::{AGENT, Agent, LOOPBACK_PLAN, now_ns, prepare, wait_for};
 use tonic::Code;
 
 #[tokio::test]
-async fn a_node_describes_itself_and_tells_its_time() {
+async fn describes_the_node_and_its_clock() {
     let agent = Agent::here();
     let mut client = agent.connect().await;
     let info = client.describe(wire::DescribeRequest {}).await.unwrap().into_inner();
@@ -29,7 +29,7 @@ async fn a_node_describes_itself_and_tells_its_time() {
 }
 
 #[tokio::test]
-async fn only_its_owner_may_use_the_socket_and_it_goes_with_the_agent() {
+async fn the_socket_is_private_and_removed() {
     let mut agent = Agent::here();
     drop(agent.connect().await);
     let mode = std::fs::metadata(agent.socket()).unwrap().permissions().mode();
@@ -130,7 +130,7 @@ async fn another_runs_controller_cannot_reset_a_node_that_is_held() {
 }
 
 #[tokio::test]
-async fn an_agent_started_again_still_knows_who_was_overtaken() {
+async fn the_epoch_survives_a_restart() {
     let mut agent = Agent::here();
     let mut client = agent.connect().await;
     client.prepare(prepare(IDLE_PLAN, "one", 7)).await.unwrap();
@@ -222,7 +222,7 @@ fn free_port() -> u16 {
 }
 
 #[tokio::test]
-async fn a_controller_that_vanishes_without_a_word_is_noticed() {
+async fn notices_a_vanished_controller() {
     let dir = tempfile::tempdir().unwrap();
     let address = format!("127.0.0.1:{}", free_port());
     let mut agent = Command::new(AGENT)
@@ -299,7 +299,7 @@ mod tls {
 }
 
 #[tokio::test]
-async fn only_clients_with_a_certificate_of_the_authority_are_heard() {
+async fn accepts_only_clients_of_the_authority() {
     use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
     let dir = tempfile::tempdir().unwrap();
     let (ca, foreign) = (tls::ca(), tls::ca());

@@ -87,7 +87,7 @@ async fn dead_agent(namespace: &Namespace) -> Agent {
 }
 
 #[tokio::test]
-async fn the_next_start_undoes_all_that_a_killed_agent_did() {
+async fn the_next_start_undoes_a_killed_agent() {
     let namespace = pair().await;
     let before = settled(&namespace).await;
     let mut agent = dead_agent(&namespace).await;
@@ -262,7 +262,7 @@ async fn notes(agent: &Agent) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn traffic_of_a_service_has_a_group_of_its_own_for_the_trial() {
+async fn traffic_of_a_service_has_its_own_group() {
     let namespace = Namespace::new().await;
     let Some(top) = writable_top() else {
         // The other documented behaviour: traffic stays, and if the agent's group is a service or has
@@ -321,7 +321,7 @@ fn stray_in(group: &Path) -> std::process::Child {
 }
 
 #[tokio::test]
-async fn where_no_group_can_be_made_the_way_out_is_told() {
+async fn control_group_errors_have_a_hint() {
     let namespace = Namespace::new().await;
     // Without a writable version 2 the other test sees what is documented for that.
     let Some(top) = writable_top() else {

@@ -33,7 +33,7 @@ fn traffic_crosses_the_whole_chain() {
 }
 
 #[test]
-fn a_command_in_a_node_says_what_is_wrong() {
+fn enter_reports_errors() {
     let _alone = alone();
     let bed = Bed::start(Start::default());
     let run = |node: &str, command: &str| {
@@ -130,7 +130,7 @@ fn two_testbeds_do_not_meet() {
 }
 
 #[test]
-fn an_ordinary_user_gets_a_testbed_too() {
+fn works_without_root() {
     let _alone = alone();
     let mut bed = Bed::start(Start { user: Some(NOBODY), ..Start::default() });
     assert_eq!(bed.ready["rootless"], true);
@@ -149,7 +149,7 @@ fn an_ordinary_user_gets_a_testbed_too() {
 }
 
 #[test]
-fn a_user_without_user_namespaces_is_told_which_setting_forbids_them() {
+fn names_the_setting_that_forbids_user_namespaces() {
     let _alone = alone();
     let dir = scratch();
     let script = "echo 0 >/proc/sys/user/max_user_namespaces && exec \"$0\" \"$@\"";
@@ -170,7 +170,7 @@ fn a_user_without_user_namespaces_is_told_which_setting_forbids_them() {
 }
 
 #[test]
-fn what_cannot_be_built_is_said_and_undone() {
+fn build_errors_are_reported_and_undone() {
     let _alone = alone();
     let scratch = scratch();
     let dir = scratch.path().to_owned();

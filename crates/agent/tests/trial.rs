@@ -13,7 +13,7 @@ use support::pair::{Pair, Rows};
 use support::{LOOPBACK_PLAN, now_ns, prepare, wait_for};
 
 #[tokio::test]
-async fn a_trial_gives_every_kind_of_row_and_leaves_nothing() {
+async fn a_trial_has_every_kind_of_row_and_leaves_nothing() {
     let mut pair = Pair::start().await;
     pair.prepare(LOOPBACK_PLAN, 1).await;
     assert!(!pair.is_as_found(), "it did something");
@@ -129,7 +129,7 @@ async fn a_terminated_agent_undoes_first() {
 }
 
 #[tokio::test]
-async fn a_killed_agent_takes_its_traffic_along_and_is_undone_by_hand() {
+async fn traffic_ends_with_a_killed_agent_and_undo_restores() {
     let mut pair = Pair::start().await;
     pair.clients[1].prepare(prepare(LOOPBACK_PLAN, "two", 1)).await.unwrap();
     pair.clients[0].prepare(prepare(LOOPBACK_PLAN, "one", 1)).await.unwrap();
@@ -150,7 +150,7 @@ async fn a_killed_agent_takes_its_traffic_along_and_is_undone_by_hand() {
 }
 
 #[tokio::test]
-async fn what_this_kernel_lacks_is_said_and_all_is_undone() {
+async fn missing_kernel_features_are_reported_and_undone() {
     let mut pair = Pair::start().await;
     let plan = LOOPBACK_PLAN.replace("cc = \"reno\"", "cc = \"nosuch\"");
     let refused = pair.clients[0].prepare(prepare(&plan, "one", 1)).await.unwrap_err();

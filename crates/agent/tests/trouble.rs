@@ -13,7 +13,7 @@ use support::pair::{Pair, Rows};
 use support::{AGENT, Agent, LOOPBACK_PLAN, Namespace, difference, everything, prepare, wait_for};
 
 #[tokio::test]
-async fn a_server_killed_in_mid_flow_is_told_by_both_ends() {
+async fn both_ends_report_a_killed_server() {
     let mut pair = Pair::start().await;
     pair.prepare(LOOPBACK_PLAN, 1).await;
     let servers = pair.two.children();
@@ -41,7 +41,7 @@ async fn a_server_killed_in_mid_flow_is_told_by_both_ends() {
 }
 
 #[tokio::test]
-async fn without_iperf3_the_prepare_says_how_to_get_it() {
+async fn missing_iperf3_has_a_hint() {
     let namespace = Namespace::new().await;
     let agent = Agent::by(|dir| {
         let mut command = namespace.enter();
@@ -85,7 +85,7 @@ impl Drop for Other {
 }
 
 #[tokio::test]
-async fn whoever_has_taken_the_port_is_named() {
+async fn names_the_process_on_a_taken_port() {
     let mut pair = Pair::start().await;
     let port = ccbench_proto::schedule::server_port(3, 0);
     for address in ["127.0.0.1", "0.0.0.0"] {
@@ -105,7 +105,7 @@ async fn whoever_has_taken_the_port_is_named() {
 }
 
 #[tokio::test]
-async fn a_congestion_control_that_is_nowhere_is_refused_before_any_link() {
+async fn rejects_unknown_congestion_control_before_any_link() {
     let mut pair = Pair::start().await;
     let plan = LOOPBACK_PLAN.replace("cc = \"reno\"", "cc = \"nosuch\"");
     for (client, node) in pair.clients.iter_mut().zip(["one", "two"]) {
@@ -131,7 +131,7 @@ fn most_memory_mib(pid: u32) -> u64 {
 }
 
 #[tokio::test]
-async fn a_controller_that_stalls_costs_rows_that_are_counted_and_nothing_else() {
+async fn a_stalled_controller_costs_counted_rows_only() {
     let mut pair = Pair::start().await;
     // 21 sockets, 200 samples a second: far more in three seconds than may wait.
     let plan = LOOPBACK_PLAN

@@ -1,4 +1,4 @@
-//! The captures of a trial: begun with it, and sent to the controller when its timeline is over.
+//! The captures of a trial. They start with it; the files are sent to the controller after its timeline.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -53,7 +53,7 @@ impl Captures {
         Ok(Self(all))
     }
 
-    /// What a reader of the files must know: a link in user space sends past what a capture hears.
+    /// Warnings about captures on a userspace link: it sends below the point of capture.
     pub fn caveats(&self, links: &[TimedLink]) -> Vec<wire::Event> {
         let blind = |running: &&Running| {
             let on = |link: &&TimedLink| {
@@ -61,18 +61,18 @@ impl Captures {
             };
             links.iter().any(|link| on(&link))
         };
-        let told = |running: &Running| {
+        let caveat = |running: &Running| {
             let message = format!(
-                "{} has a link in user space, whose packets are not heard where they leave: only what arrives is in the \
+                "{} has a userspace link, whose egress is not captured: only received packets are in the \
                  files; capture at the next node for the rest",
                 running.dev
             );
             event(Kind::CaptureCaveat(NoData {}), &running.name, message)
         };
-        self.0.iter().filter(blind).map(told).collect()
+        self.0.iter().filter(blind).map(caveat).collect()
     }
 
-    /// Ends all at once, so that none hears what is sent of another.
+    /// Stops all at once, so that none captures another's transfer.
     pub fn stop(self) -> Stopped {
         self.0.iter().for_each(|running| running.capture.ask_to_stop());
         let stop = |running: Running| (running.name, running.files, running.capture.stop());
@@ -89,7 +89,7 @@ impl Stopped {
     pub async fn send(self, out: &Outbox) {
         let mut taking = true;
         for (name, ring, captured) in self.0 {
-            tell(&name, &captured, out).await;
+            emit_counts(&name, &captured, out).await;
             for (number, file) in (captured.overwritten..).zip(captured.files) {
                 let file_name = match ring {
                     1 => format!("capture-{name}.pcapng"),
@@ -104,31 +104,44 @@ impl Stopped {
     }
 }
 
+/// Why a capture file did not reach the controller.
+#[derive(Debug, thiserror::Error)]
+enum SendError {
+    /// An earlier file timed out.
+    #[error("it is missing: the controller accepted no more data")]
+    Skipped,
+    /// The file cannot be read.
+    #[error("it is truncated: read it: {0}")]
+    Read(std::io::Error),
+    /// The controller is too slow.
+    #[error("it is truncated: the controller did not accept it in time")]
+    Timeout,
+}
+
 /// Sends a file while the controller is `taking` pieces.
 async fn send_file(
     mut file: File,
     name: &str,
     taking: &mut bool,
     out: &Outbox,
-) -> Result<(), String> {
+) -> Result<(), SendError> {
     if !*taking {
-        return Err("it is missing: the controller took no more".to_owned());
+        return Err(SendError::Skipped);
     }
     let mut piece = vec![0; PIECE_BYTES];
     loop {
-        let read =
-            file.read(&mut piece).map_err(|e| format!("its end is missing: read it: {e}"))?;
+        let read = file.read(&mut piece).map_err(SendError::Read)?;
         if read == 0 {
             return Ok(());
         }
         *taking = out.raw_whole(name, &piece[..read]).await;
         if !*taking {
-            return Err("the controller did not take it in time; its end is missing".to_owned());
+            return Err(SendError::Timeout);
         }
     }
 }
 
-async fn tell(name: &str, captured: &Captured, out: &Outbox) {
+async fn emit_counts(name: &str, captured: &Captured, out: &Outbox) {
     let Captured { packets, dropped, left_out, overwritten, .. } = captured;
     let message =
         format!("{packets} packets, {dropped} dropped, {left_out} after the file was full");

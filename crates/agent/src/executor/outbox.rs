@@ -1,5 +1,4 @@
-//! The one way out for rows: a bounded channel that never blocks the hot side, and the count of what did
-//! not fit.
+//! The channel of rows to the controller: bounded, never blocks the sampler, and counts dropped rows.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -78,7 +77,7 @@ struct Counts {
 
 impl Outbox {
     /// An outbox and what comes out of it.
-    /// Whatever leaves says the plan's `names` of congestion controls.
+    /// Rows are sent with the plan's `names` of congestion controls.
     pub fn new(names: Names) -> (Self, mpsc::Receiver<Outgoing>) {
         let (outbox, rows) = Self::with_patience(PATIENCE);
         (Self { names: Arc::new(names), ..outbox }, rows)
@@ -270,7 +269,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_slow_controller_costs_rows_and_never_time() {
+    async fn drops_rows_instead_of_waiting() {
         let (outbox, mut rows) = full(SHORT);
         for _ in 0..5 {
             outbox.offer(Of::Probe(wire::Probe::default()));
@@ -292,7 +291,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_last_message_finds_its_place_though_nobody_reads() {
+    async fn the_last_message_has_a_reserved_place() {
         let (outbox, rows) = full(SHORT);
         outbox.event(PHASE, "x", "").await;
         outbox.done(0, 0);
@@ -303,7 +302,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_controller_that_reads_ever_so_slowly_uses_up_all_patience() {
+    async fn a_slow_reader_exhausts_the_total_wait() {
         let (outbox, mut rows) = full(Patience { each: Duration::from_secs(60), ..SHORT });
         let reader = tokio::spawn(async move {
             loop {
@@ -344,7 +343,7 @@ mod tests {
 
     /// As every interval, when each of many sockets has a few rows.
     #[tokio::test]
-    async fn many_small_batches_find_room_and_leave_some() {
+    async fn small_batches_leave_room_for_rows() {
         let (outbox, rows) = Outbox::with_patience(SHORT);
         let batch = || Of::Acks(wire::Acks { at_ns: vec![1; 10], ..Default::default() });
         let most = BATCHED_ROWS / LEAST_ROWS;
@@ -358,7 +357,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn files_wait_within_their_own_room() {
+    async fn files_have_their_own_capacity() {
         let (outbox, mut rows) = Outbox::with_patience(SHORT);
         let file = vec![7; PIECE_BYTES * (PIECES + 3)];
         outbox.raw("a", &file).await;

@@ -170,13 +170,13 @@ pub async fn prepare(
     for probe in &task.served {
         trial.answers.push(answer(probe, &task, &trial.cc)?);
     }
-    let (acks, told) = acks::watch(&task, tools.acks);
+    let (acks, report) = acks::watch(&task, tools.acks);
     trial.acks = acks;
-    trial.events.extend(told);
+    trial.events.extend(report);
     let reply = wire::PrepareReply {
         links: trial.links.iter().map(|timed| timed.link.state()).collect(),
         events: std::mem::take(&mut trial.events),
-        congestion_controls: trial.cc.told(),
+        congestion_controls: trial.cc.messages(),
     };
     trial.cc.rename(&mut task);
     trial.task = Some(task);
@@ -221,7 +221,7 @@ fn devices(
     let clients = task.clients.iter().map(|flow| (flow, flow.to_ip));
     let servers = task.servers.iter().map(|flow| (flow, flow.from_ip));
     for (flow, peer) in clients.chain(servers) {
-        // A flow without a route fails by itself, with iperf3's own words.
+        // A flow without a route fails by itself, with iperf3's error message.
         if let Ok(dev) = kernel.device(&Egress::Toward(peer)) {
             found.insert(("flow", format!("{} {peer}", flow.group)), dev);
         }
@@ -288,11 +288,11 @@ fn applied(
 }
 
 /// Before the first socket: what connects and listens must have its congestion control before a handshake.
-fn put_cc_in_force(task: &NodeTask, tools: &mut Tools<'_>, trial: &mut Trial) {
+fn attach_cc(task: &NodeTask, tools: &mut Tools<'_>, trial: &mut Trial) {
     let group = tools.traffic_group;
     let mut node = Node { kernel: tools.kernel, undo: tools.undo, group };
-    let became = |name: &str| trial.cc.became(task, name);
-    let decided = ecn::apply::decide_all(ecn::ends(task, became), task);
+    let outcome_of = |name: &str| trial.cc.outcome_of(task, name);
+    let decided = ecn::apply::decide_all(ecn::ends(task, outcome_of), task);
     // A congestion control whose own flags would negotiate it must not be there when no ECN is wanted.
     let late = |group: &str| {
         decided.iter().any(|d| {
@@ -300,11 +300,11 @@ fn put_cc_in_force(task: &NodeTask, tools: &mut Tools<'_>, trial: &mut Trial) {
         })
     };
     let needed = decided.iter().any(|d| d.decision.mode != ecn::Mode::None);
-    let starts = attach::starts(task, became, late);
+    let starts = attach::starts(task, outcome_of, late);
     trial.attached = attach::apply(starts, task, needed, &mut node);
-    trial.events.extend(trial.attached.told());
-    let (in_force, events) = ecn::apply::apply(decided, &trial.attached, &mut node);
-    trial.ecn = in_force;
+    trial.events.extend(trial.attached.reports());
+    let (applied, events) = ecn::apply::apply(decided, &trial.attached, &mut node);
+    trial.ecn = applied;
     trial.events.extend(events);
 }
 
@@ -312,10 +312,10 @@ fn put_cc_in_force(task: &NodeTask, tools: &mut Tools<'_>, trial: &mut Trial) {
 fn answer(
     probe: &ProbeTask,
     task: &NodeTask,
-    in_force: &load::LoadedCc,
+    loaded: &load::LoadedCc,
 ) -> Result<serve::Server, AgentError> {
     // An instance that a web server here names is in force here.
-    let cc = probe.cc.as_ref().and_then(|cc| Some(in_force.became(task, cc)?.0));
+    let cc = probe.cc.as_ref().and_then(|cc| Some(loaded.outcome_of(task, cc)?.0));
     serve::start(probe, cc.as_deref()).map_err(|source| {
         let with = cc.map_or(String::new(), |cc| format!(" with congestion control {cc}"));
         let (ip, port) = (probe.to_ip, probe.port);
@@ -338,7 +338,7 @@ async fn start_servers(
         let op = format!("make control group {} for traffic", group.display());
         cgroup::make(group).map_err(AgentError::system(op))?;
     }
-    put_cc_in_force(task, tools, trial);
+    attach_cc(task, tools, trial);
     // All are started before any is waited for: a start takes milliseconds, and they overlap.
     for flow in &task.servers {
         let traffic = tools.source.start(flow, End::Server)?;

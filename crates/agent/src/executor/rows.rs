@@ -57,8 +57,8 @@ pub fn intervals(ran: &Ran<'_>, report: &Report, zero_ns: u64) -> Vec<wire::Inte
 
 /// Adds what a report lacks because the other end ended this one first.
 pub fn add_rest(ran: &Ran<'_>, report: &mut Report, zero_ns: u64) {
-    let told = report.error.as_deref().is_some_and(|e| e.ends_with("has terminated"));
-    if told && !is_early(ran) {
+    let terminated = report.error.as_deref().is_some_and(|e| e.ends_with("has terminated"));
+    if terminated && !is_early(ran) {
         let end_s = (ran.stop_at_ns() as f64 - zero_ns as f64) / 1e9;
         report.add_rest(ran.side() == "snd", end_s);
     }
@@ -178,21 +178,21 @@ pub fn trouble(ran: &Ran<'_>, end: &FlowEnd, report: &Report, killed: bool) -> O
     {
         return Some(format!("iperf3 {}: {error}", ran.end.name()));
     }
-    let said = end.errors.trim();
-    let said = if said.is_empty() { String::new() } else { format!(": {said}") };
+    let stderr = end.errors.trim();
+    let stderr = if stderr.is_empty() { String::new() } else { format!(": {stderr}") };
     if killed {
-        return Some(format!("iperf3 {} did not end and was killed{said}", ran.end.name()));
+        return Some(format!("iperf3 {} did not end and was killed{stderr}", ran.end.name()));
     }
     if report.intervals.is_empty() {
         return Some(format!(
-            "iperf3 {} left no report (exit code {}){said}",
+            "iperf3 {} left no report (exit code {}){stderr}",
             ran.end.name(),
             end.exit_code
         ));
     }
     if is_early(ran) {
         let short = (ran.stop_at_ns() - ran.ended_at_ns) as f64 / 1e9;
-        return Some(format!("iperf3 {} ended {short:.1} s early{said}", ran.end.name()));
+        return Some(format!("iperf3 {} ended {short:.1} s early{stderr}", ran.end.name()));
     }
     end.cut.then(|| format!("iperf3 {} wrote more than is kept: rows are missing", ran.end.name()))
 }

@@ -108,12 +108,12 @@ async fn measure(probe: &ProbeTask, stage: &Stage, end_at_ns: u64) -> std::io::R
     let left = if probe.kind.connects() {
         let end = End { at_ns: end_at_ns, stop: Arc::default() };
         let _stop = StopOnDrop(Arc::clone(&end.stop));
-        let (told, done) = oneshot::channel();
+        let (sender, done) = oneshot::channel();
         let (task, start_at_ns) = (probe.clone(), stage.start_at_ns);
         let thread = std::thread::Builder::new().name(format!("probe-{}", probe.id));
         thread.spawn(move || {
             // Whoever waited may have given up.
-            let _ = told.send(tcp::run(&task, start_at_ns, &end, &mut emit));
+            let _ = sender.send(tcp::run(&task, start_at_ns, &end, &mut emit));
         })?;
         let under_way = done.await.map_err(|_| std::io::Error::other("its thread died"))?;
         usize::from(under_way)

@@ -1,5 +1,5 @@
 //! The sampler thread: takes samples and changes links at absolute deadlines, on a thread of its own so
-//! that nothing the runtime does moves a sample. It ends when told, and gives the links back.
+//! that nothing the runtime does moves a sample. It stops on request and returns the links.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -334,7 +334,7 @@ impl Looper {
         }
     }
 
-    /// Sleeps until `at_ns`; whether it was told to stop meanwhile.
+    /// Sleeps until `at_ns`; true if it was asked to stop meanwhile.
     fn stopped_before(&self, at_ns: u64) -> bool {
         loop {
             let left = clock::until(at_ns);
@@ -422,11 +422,11 @@ impl Looper {
         for error in errors {
             self.fail("links", &error);
         }
-        self.hear_links();
+        self.read_links();
     }
 
-    /// What the links tell of themselves, beside counters.
-    fn hear_links(&mut self) {
+    /// Reads changes, timing and packets of the links.
+    fn read_links(&mut self) {
         for timed in &mut self.task.links {
             timed.link.changes(&mut self.by_trace);
             timed.link.packets(&mut self.packets);
@@ -454,12 +454,12 @@ impl Looper {
         self.sample_states();
         if self.task.cc.thinned() > 0 {
             let message = format!(
-                "{} rounds of inner state were left out to keep within the bound of rows",
+                "{} rounds of inner state were skipped to stay within the row limit",
                 self.task.cc.thinned()
             );
             self.task.out.offer(Of::Event(event(Kind::CcStateThinned(NoData {}), "", message)));
         }
-        self.hear_links();
+        self.read_links();
         let packets = self.packets.drain(..).skip(self.packets_sent);
         let mut timing = Vec::new();
         for timed in &mut self.task.links {

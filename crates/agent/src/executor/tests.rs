@@ -285,7 +285,7 @@ async fn a_trial_is_prepared_run_and_reset() {
 }
 
 #[tokio::test]
-async fn a_traced_link_needs_its_file_and_the_right_one() {
+async fn a_trace_must_be_present_and_match_its_digest() {
     let plan = PLAN.replace("rate = \"10mbit\"", "trace = { file = \"a.csv\" }");
     let plan = plan.replace("\"links.l.rate\" = \"5mbit\", ", "");
     let request = |plan: &str, files: &[(&str, &str)]| wire::PrepareRequest {
@@ -369,7 +369,7 @@ async fn a_reset_ends_a_running_trial() {
 }
 
 #[tokio::test]
-async fn what_does_not_end_is_asked_then_told_then_killed() {
+async fn hanging_flows_are_interrupted_terminated_then_killed() {
     let rig = Rig::new(Script::Stubborn, FakeKernel::default());
     rig.prepare().await.unwrap();
     let rows = all(rig.run().await).await;
@@ -389,7 +389,7 @@ async fn what_does_not_end_is_asked_then_told_then_killed() {
 }
 
 #[tokio::test]
-async fn when_its_last_handle_is_gone_the_executor_undoes() {
+async fn dropping_the_last_handle_undoes_everything() {
     let rig = Rig::new(Script::Good, FakeKernel::default());
     rig.prepare().await.unwrap();
     let Rig { handle, kernel, .. } = rig;
@@ -400,7 +400,7 @@ async fn when_its_last_handle_is_gone_the_executor_undoes() {
 }
 
 #[tokio::test]
-async fn a_controller_that_reads_nothing_until_the_end_still_gets_the_last_message() {
+async fn a_slow_controller_still_gets_the_last_message() {
     let rig = Rig::sampled(Script::Good, FakeKernel::default(), || Box::new(Flood));
     rig.prepare().await.unwrap();
     let rows = rig.run().await;
@@ -431,13 +431,13 @@ impl Sampler for Broken {
 }
 
 #[tokio::test]
-async fn a_sampler_that_panics_is_told_and_its_links_are_undone() {
+async fn a_panicking_sampler_is_reported_and_its_links_are_undone() {
     let rig = Rig::sampled(Script::Good, FakeKernel::default(), || Box::new(Broken));
     rig.prepare().await.unwrap();
     let rows = all(rig.run().await).await;
-    let told =
+    let reported =
         |of: &Of| matches!(of, Of::Event(e) if e.name() == "agent_error" && e.subject == "samples");
-    assert_eq!(rows.iter().filter(|of| told(of)).count(), 1);
+    assert_eq!(rows.iter().filter(|of| reported(of)).count(), 1);
     assert!(matches!(rows.last(), Some(Of::Done(_))));
     assert!(rig.kernel.calls().contains(&"remove l".to_owned()));
     assert!(rig.handle.reset(wire::ResetRequest::default()).await.unwrap().failed.is_empty());

@@ -15,10 +15,10 @@ use crate::flow::{End, FlowEnd, FlowSource, Progress, Stop, Traffic};
 use ccbench_proto::tools::iperf3::{Numbering, Report};
 
 const SECOND_NS: u64 = 1_000_000_000;
-/// A flow that is interrupted reports at once and waits for nobody, whatever its round trip; this long after
-/// its stop something is wrong with it, and it is asked firmly, then killed.
+/// An interrupted flow reports at once, whatever its round-trip time. If it has not ended this long after its stop, it is
+/// terminated, then killed.
 const GRACE_NS: u64 = 3 * SECOND_NS;
-/// Between two steps of insistence.
+/// Time between two signals.
 const STEP_NS: u64 = SECOND_NS;
 /// A process that has been killed is gone within this.
 const DEATH_NS: u64 = 2 * SECOND_NS;
@@ -49,24 +49,24 @@ impl Stage {
     }
 }
 
-/// When to insist how.
+/// When to send which signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Insist {
+struct StopStep {
     at_ns: u64,
     how: Stop,
 }
 
-/// The steps of insistence, in the order of time. The client is interrupted at the planned stop, because iperf3's
+/// The signals to send, in order. The client is interrupted at the planned stop, because iperf3's
 /// own `-t` counts from the end of its set-up, so many round trips after its start. It tells the server, which
 /// is interrupted only if that does not reach it: iperf3 3.12 crashes now and then when its own signal and the
 /// other end's word arrive at once.
-fn insistence(task: &FlowTask, end: End, start_at_ns: u64) -> [Insist; 3] {
+fn stop_steps(task: &FlowTask, end: End, start_at_ns: u64) -> [StopStep; 3] {
     let stop = start_at_ns + task.stop.nanos();
-    let told_ns = if end == End::Server { STEP_NS } else { 0 };
+    let margin_ns = if end == End::Server { STEP_NS } else { 0 };
     [
-        Insist { at_ns: stop + told_ns, how: Stop::Interrupt },
-        Insist { at_ns: stop + GRACE_NS, how: Stop::Terminate },
-        Insist { at_ns: stop + GRACE_NS + STEP_NS, how: Stop::Kill },
+        StopStep { at_ns: stop + margin_ns, how: Stop::Interrupt },
+        StopStep { at_ns: stop + GRACE_NS, how: Stop::Terminate },
+        StopStep { at_ns: stop + GRACE_NS + STEP_NS, how: Stop::Kill },
     ]
 }
 
@@ -103,7 +103,7 @@ async fn run(
 ) {
     let numbering =
         Numbering { client_port: task.client_port, count: task.count, listens: end == End::Server };
-    let steps = insistence(task, end, stage.start_at_ns).to_vec();
+    let steps = stop_steps(task, end, stage.start_at_ns).to_vec();
     let mut steps = steps.into_iter().peekable();
     let (mut live, mut killed, mut cancelled) = (Report::default(), false, false);
     let mut unread = 0;
@@ -204,7 +204,7 @@ mod tests {
     use ccbench_proto::units::Micros;
 
     #[test]
-    fn a_flow_is_ended_at_its_stop_whatever_its_length() {
+    fn flows_end_at_their_stop() {
         let mut task = FlowTask {
             group: "g".into(),
             from: "a".into(),
@@ -222,13 +222,17 @@ mod tests {
             interval: Micros::from_millis(100),
         };
         let steps =
-            |task: &FlowTask, end| insistence(task, end, 0).map(|s| (s.at_ns / 1_000_000, s.how));
+            |task: &FlowTask, end| stop_steps(task, end, 0).map(|s| (s.at_ns / 1_000_000, s.how));
         assert_eq!(
             steps(&task, End::Client),
             [(3_000, Stop::Interrupt), (6_000, Stop::Terminate), (7_000, Stop::Kill)]
         );
         task.stop = Micros::from_millis(2_500);
         assert_eq!(steps(&task, End::Client)[0], (2_500, Stop::Interrupt));
-        assert_eq!(steps(&task, End::Server)[0], (3_500, Stop::Interrupt), "if nobody told it");
+        assert_eq!(
+            steps(&task, End::Server)[0],
+            (3_500, Stop::Interrupt),
+            "if the client does not end it"
+        );
     }
 }

@@ -45,7 +45,7 @@ impl Iperf3 {
     /// The installed version, asked for once and within 2 s.
     ///
     /// # Errors
-    /// It is not installed, or says nothing.
+    /// It is not installed, or prints no version.
     pub async fn version(&self) -> Result<Version, AgentError> {
         self.found.get_or_try_init(ask_version).await.copied()
     }
@@ -60,7 +60,7 @@ async fn ask_version() -> Result<Version, AgentError> {
         .map_err(|_| no(std::io::ErrorKind::TimedOut.into()))?
         .map_err(no)?;
     Version::parse(&String::from_utf8_lossy(&output.stdout))
-        .ok_or_else(|| no(std::io::Error::other("it does not tell its version")))
+        .ok_or_else(|| no(std::io::Error::other("it does not print its version")))
 }
 
 impl FlowSource for Iperf3 {

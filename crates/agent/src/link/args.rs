@@ -1,4 +1,4 @@
-//! What can be typed after `ccbench link`.
+//! The command line of `ccbench link`.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use ccbench_proto::units::{Bytes, Limit, Micros, Ppm, Rate, UnitError};
 use super::text::{self, TableError};
 
 /// Of `ccbench link --help`.
-pub(crate) const ABOUT: &str = "An emulated link by itself: rate, delay, queue, losses, traces.\n\n\
+pub(crate) const ABOUT: &str = "A stand-alone emulated link: rate, delay, queue, loss, traces.\n\n\
 Three forms:\n  \
 ccbench link --left A --right B [OPTIONS]   joins two interfaces of this network namespace at layer 2, in \
 both directions, until it is interrupted\n  \
@@ -18,9 +18,9 @@ ccbench link --dev X [OPTIONS]              shapes what leaves one interface (of
 interrupted\n  \
 ccbench link [OPTIONS] -- COMMAND           runs a command behind such a link in a network namespace of its \
 own, and exits with its exit code\n\n\
-Both directions are alike unless an --up-… flag says otherwise. Down is from left to right, and towards the \
-COMMAND; up is from right to left, and away from the COMMAND. `--up-rate none` leaves the way back \
-unshaped, `--up-loss 0%` without loss.";
+Both directions are the same unless an --up-… flag differs. Down is from left to right, and towards the \
+COMMAND; up is from right to left, and away from the COMMAND. `--up-rate none` leaves the up \
+direction unshaped, `--up-loss 0%` without loss.";
 
 const EXAMPLES: &str = "Units are those of plans: 100mbit, 10ms, 187500B, 40p, 0.1%.\n\n\
 Examples:\n  \
@@ -33,7 +33,7 @@ The COMMAND finds the other end's address in CCBENCH_LINK_HOST (and MAHIMAHI_BAS
 shell). All addresses of this machine can be reached from it; what lies beyond only if this machine forwards \
 and translates addresses already, because its firewall is left alone. Shells may be nested.\n\
 Exit codes: the COMMAND's (128 + signal if it was killed); 0 after an interrupt; 1 the link could not be \
-made or broke; 2 the command line is wrong; 126, 127 the COMMAND could not be started.";
+made or failed; 2 the command line is wrong; 126, 127 the COMMAND could not be started.";
 
 /// `ccbench link`
 #[derive(Debug, Clone, Default, clap::Args)]
@@ -48,13 +48,13 @@ pub struct Args {
     /// The interface whose egress is shaped
     #[arg(long, value_name = "IFACE", conflicts_with_all = ["left", "right"], help_heading = "Where")]
     pub dev: Option<String>,
-    /// With --dev: `kernel` (its qdiscs), `userspace`, or `auto`: the kernel's where it has all that is asked
+    /// With --dev: `kernel` (qdiscs), `userspace`, or `auto`: the kernel if it supports all options
     #[arg(long, value_name = "BACKEND", value_parser = text::word::<Backend>, requires = "dev", help_heading = "Where")]
     pub backend: Option<Backend>,
     /// The link
     #[command(flatten)]
     pub down: Down,
-    /// What is different on the way back
+    /// Overrides of the up direction
     #[command(flatten)]
     pub up: Up,
     /// When traces begin: `now`, `first-packet`, or `@SECONDS` since 1970 (CLOCK_REALTIME), for several machines at once
@@ -63,13 +63,13 @@ pub struct Args {
     /// Bytes beside each IP packet that count against the rate: 14B is an Ethernet header, as the kernel's qdiscs count; 0B none; 38B a whole frame with preamble, checksum and gap
     #[arg(long, value_name = "SIZE", default_value = "14B", help_heading = "Both directions")]
     pub overhead: Bytes,
-    /// Seeds everything random
+    /// Seed of all random processes
     #[arg(long, value_name = "NUMBER", default_value_t = 1, help_heading = "Both directions")]
     pub seed: u64,
-    /// Keep the processors from halting, for punctual timers on virtual machines: one idle-priority thread each
+    /// Keep the processors from halting, for precise timers on virtual machines: one idle-priority thread each
     #[arg(long, help_heading = "Both directions")]
     pub keep_awake: bool,
-    /// Write each packet by itself, even where several of a flow are due together (userspace)
+    /// Write each packet separately, even if several of a flow are due together (userspace)
     #[arg(long, help_heading = "Both directions")]
     pub no_gso: bool,
     /// Write one JSON object per interval and direction to FILE (`-`: standard output), and the totals at the end
@@ -81,13 +81,13 @@ pub struct Args {
     /// Write one line of CSV per packet to FILE
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub packet_log: Option<PathBuf>,
-    /// Stop writing packets down after so many bytes of rows
+    /// Stop the packet log after this many bytes of rows
     #[arg(long, value_name = "SIZE", default_value = "1GB", help_heading = "Output")]
     pub packet_log_limit: Bytes,
-    /// No live figures and no totals on standard error
+    /// No live statistics and no totals on standard error
     #[arg(long, short, help_heading = "Output")]
     pub quiet: bool,
-    /// End by itself after this time
+    /// Stop after this time
     #[arg(long = "for", value_name = "TIME", help_heading = "Output")]
     pub length: Option<Micros>,
     /// With a COMMAND: also run this (by `sh -c`) at the other end of the link, in front of it, and end it with the COMMAND
@@ -135,7 +135,7 @@ macro_rules! direction {
             pub on_end: Option<OnEnd>,
             /// Least rate of its trace
             #[arg(id = concat!($prefix, "floor"), long = concat!($prefix, "floor"), value_name = "RATE",
-                help = "Raise the trace's lower rates to this")]
+                help = "Minimum rate: lower rates of the trace are raised to it")]
             pub floor: Option<Rate>,
             /// Independent loss
             #[arg(id = concat!($prefix, "loss"), long = concat!($prefix, "loss"), value_name = "SHARE",
@@ -168,12 +168,12 @@ macro_rules! direction {
 }
 
 direction!(
-    /// The link from left to right, and both ways unless said otherwise.
-    Down, "", "The link (down, and up where nothing else is said)"
+    /// The link from left to right; the default of both directions.
+    Down, "", "The link (down, and up unless overridden)"
 );
 direction!(
-    /// The way back.
-    Up, "up-", "The way back, where it differs"
+    /// Overrides of the up direction.
+    Up, "up-", "The up direction, where it differs"
 );
 
 impl From<Up> for Down {

@@ -21,7 +21,7 @@ use crate::undo::{self, Outcome, Step, Undo};
 
 const FLAG: &str = "--dev";
 
-/// `ccbench-agent link-guard`: waits for the end of its standard input, then undoes what a journal says.
+/// `ccbench-agent link-guard`: waits for the end of its standard input, then replays a journal.
 #[derive(Debug, Clone, clap::Args)]
 pub struct GuardArgs {
     /// Folder of the journal

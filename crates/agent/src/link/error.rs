@@ -1,11 +1,11 @@
-//! What can stand in the way of a link by itself.
+//! Errors of `ccbench link`.
 
 use std::io;
 use std::path::PathBuf;
 
 use ccbench_shaper::ShaperError;
 
-/// Why there is no link, or no longer. Each names the flag or the operation, and the way out.
+/// Why a link cannot be made or has failed. Names the flag or the operation, and a fix.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
     /// The command line contradicts itself or asks for what cannot be.
@@ -16,7 +16,7 @@ pub enum LinkError {
     Flag {
         /// `--up-aqm` …
         flag: String,
-        /// What is wrong and how to mend it.
+        /// What is wrong and how to fix it.
         why: String,
     },
     /// An interface of this name is not in this network namespace.

@@ -10,7 +10,7 @@ use super::args::Args;
 use super::error::LinkError;
 use super::report::Stretch;
 
-/// Narrower than any terminal that is in use where the width is not known.
+/// Terminal width if it is unknown.
 const WIDTH: usize = 100;
 
 /// The columns of the packet log: those of the table `link_packets`.
@@ -84,10 +84,10 @@ impl Output {
         self.packets.is_some()
     }
 
-    /// For people, unless they asked for quiet.
-    pub(crate) fn say(&self, text: &str) {
+    /// Prints to standard error, unless `--quiet`.
+    pub(crate) fn log(&self, text: &str) {
         if !self.quiet {
-            // Whoever closed standard error does not want to know.
+            // A closed standard error is not an error.
             let _ = writeln!(io::stderr(), "{text}");
         }
     }
@@ -127,7 +127,7 @@ impl Output {
     /// They cannot be written.
     pub(crate) fn totals(&mut self, stretches: &[Stretch<'_>]) -> Result<(), LinkError> {
         for stretch in stretches {
-            self.say(&stretch.totals());
+            self.log(&stretch.totals());
         }
         self.json(stretches, true)?;
         match &mut self.packets {
@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_packet_is_a_line_with_all_columns() {
+    fn packet_rows_have_all_columns() {
         let mut line = Vec::new();
         let packet = LinkPacket {
             at_ns: 7,
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_be_made_is_named() {
+    fn file_errors_name_the_file() {
         let error = Sheet::open("--stats-json", Path::new("/nowhere/x")).err().unwrap();
         assert!(error.to_string().starts_with("--stats-json /nowhere/x: "), "{error}");
     }

@@ -1,5 +1,4 @@
-//! What a direction of the link did, in figures: read from its counters, as differences over an interval, as JSON
-//! and as text.
+//! Statistics of one direction of the link: its counters, their differences over an interval, as JSON and as text.
 
 use ccbench_proto::wire::{LinkTiming, QdiscSample};
 use serde_json::{Value, json};
@@ -34,7 +33,7 @@ pub(crate) struct Reading {
 }
 
 impl Reading {
-    /// From what the link says of itself. The root's row has what passed; rows below it have their marks.
+    /// From a link's counters. The root's row has the forwarded packets; rows below it have marks and drops.
     pub(crate) fn of(at_ns: u64, rows: &[QdiscSample], timing: &[LinkTiming]) -> Self {
         let timing_of = |what: &str| timing.iter().find(|row| row.what == what).cloned();
         let mut reading = Self {
@@ -290,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stretch_is_a_difference() {
+    fn a_stretch_is_the_difference_of_two_readings() {
         let rows = [
             QdiscSample {
                 sent_pkts: 100,
@@ -339,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_divided_by_nothing() {
+    fn an_empty_stretch_has_zero_rates() {
         let (name, empty) = (name(), Reading::default());
         let stretch = Stretch { name: &name, began_ns: 0, before: &empty, now: &empty };
         assert_eq!(stretch.json(false)["rate_bps"], json!(0.0));
@@ -349,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_have_three_digits_or_so() {
+    fn values_have_about_three_digits() {
         assert_eq!(rate(99_950_000.0), "100.0 Mbit/s");
         assert_eq!((rate(1.5e9).as_str(), rate(0.0).as_str()), ("1.50 Gbit/s", "0 bit/s"));
         assert_eq!((time(2.34).as_str(), time(15_000.0).as_str()), ("2.3 us", "15.0 ms"));

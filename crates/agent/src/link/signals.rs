@@ -1,4 +1,4 @@
-//! The signals that end a link or tell of its command, read from a descriptor.
+//! Signals that end a link or report the end of its command, read from a signalfd.
 
 use std::time::Duration;
 

@@ -263,7 +263,7 @@ pub fn set_tos(fd: &impl AsFd, ip: IpAddr, tos: u8) -> io::Result<()> {
 }
 
 /// Asks from `start_at_ns` to `end_at_ns` (CLOCK_MONOTONIC), and listens until all is answered or lost, `LINGER_NS`
-/// longer at most. Every request that was becomes one row, handed to `emit` at once. Returns how many were neither.
+/// longer at most. Every request is one row, handed to `emit` at once. Returns how many were neither.
 ///
 /// # Errors
 /// No socket.
@@ -343,14 +343,14 @@ mod tests {
     const PING: How = How::Icmp { raw: false };
 
     #[test]
-    fn a_request_has_a_right_checksum() {
+    fn requests_have_a_valid_checksum() {
         let packet = echo_request(RAW, 0x1234, 7, 0xdead_beef);
         assert_eq!(checksum(&packet), 0, "the sum over a right packet is zero");
         assert_eq!(&packet[4..8], [0x12, 0x34, 0, 7]);
     }
 
     #[test]
-    fn only_our_own_replies_count() {
+    fn ignores_replies_of_other_programs() {
         let mut reply = echo_request(RAW, 1, 9, 42);
         reply[0] = ECHO_REPLY;
         assert_eq!(echo_reply(&reply, PING, 42), Some(9));
@@ -397,21 +397,21 @@ mod tests {
     }
 
     #[test]
-    fn what_is_answered_after_the_trial_is_not_lost() {
+    fn late_replies_are_not_losses() {
         let (rows, left) = echoes(Some(Duration::from_millis(1200)), Micros::from_secs(10));
         assert!(left == 0 && !rows.is_empty());
         assert!(rows.iter().all(|row| row.rtt_us.is_some_and(|us| us >= 1.2e6)), "{rows:?}");
     }
 
     #[test]
-    fn what_is_not_answered_in_time_is_lost() {
+    fn unanswered_requests_are_losses() {
         let (rows, left) = echoes(None, Micros::from_millis(300));
         assert!(left == 0 && !rows.is_empty());
         assert!(rows.iter().all(|row| row.lost && row.rtt_us.is_none()), "{rows:?}");
     }
 
     #[test]
-    fn what_may_still_be_answered_has_no_row() {
+    fn pending_requests_have_no_row() {
         let (rows, left) = echoes(None, Micros::from_secs(10));
         assert!(rows.is_empty() && left > 0, "{rows:?}");
     }
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stepped_wall_clock_gives_no_round_trip() {
+    fn ignores_round_trips_across_a_clock_step() {
         let sent = Sent { at_ns: 0, realtime_ns: 1_000_000 };
         assert_eq!(rtt_us(sent, 3_000_000, LOST_AFTER_NS), Some(2_000.0));
         assert_eq!(rtt_us(sent, 0, LOST_AFTER_NS), None);

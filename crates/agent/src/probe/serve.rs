@@ -93,7 +93,7 @@ fn echo(socket: &UdpSocket, stop: &AtomicBool) {
 fn listen(listener: &TcpListener, bytes: u64, stop: &Arc<AtomicBool>) {
     let open = Arc::new(AtomicUsize::new(0));
     while !stop.load(Ordering::Relaxed) {
-        // Whatever is wrong with the wait, accept() says.
+        // accept() reports errors of the wait too.
         let _ = poll(
             &mut [PollFd::new(listener.as_fd(), PollFlags::POLLIN)],
             PollTimeout::from(SLICE_MS),
@@ -112,7 +112,7 @@ fn listen(listener: &TcpListener, bytes: u64, stop: &Arc<AtomicBool>) {
         let (counted, stop) = (Arc::clone(&open), Arc::clone(stop));
         let thread = std::thread::Builder::new().name("probe-answer".to_owned());
         let serving = thread.spawn(move || {
-            // The other side sees what went wrong, and tells.
+            // The client reports the error.
             let _ = serve(stream, bytes, &stop);
             counted.fetch_sub(1, Ordering::Relaxed);
         });
@@ -234,7 +234,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_fetch_has_all_its_times_in_order() {
+    fn fetch_times_are_ordered() {
         let task = task(ProbeKind::Http, free_port(), Repeat::BackToBack);
         let _server = start(&task, Some("reno")).unwrap();
         let rows = rows(&task, 3);
@@ -252,7 +252,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_name_is_looked_up_first() {
+    fn resolves_names_first() {
         let named = ProbeTask {
             host: Some("localhost".into()),
             ..task(ProbeKind::Http, free_port(), Repeat::Once)
@@ -263,7 +263,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_connection_is_timed_and_one_that_is_refused_is_told() {
+    fn times_connections_and_reports_refusals() {
         let connect = task(ProbeKind::TcpConnect, free_port(), Repeat::Interval);
         let server = start(&connect, None).unwrap();
         let made = rows(&connect, 2);
@@ -276,7 +276,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn at_the_trials_end_nothing_is_made_up() {
+    fn unfinished_probes_have_no_row() {
         // It listens and never answers.
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let task = task(ProbeKind::Http, listener.local_addr().unwrap().port(), Repeat::Once);
@@ -287,7 +287,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn an_unknown_congestion_control_is_refused() {
+    fn rejects_unknown_congestion_control() {
         assert!(
             start(&task(ProbeKind::Http, free_port(), Repeat::Once), Some("nonesuch")).is_err()
         );

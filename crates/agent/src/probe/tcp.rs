@@ -166,12 +166,12 @@ impl LookUp {
             let hangs = |why| because(io::Error::other(format!("{why}; an earlier look-up hangs")));
             let _ = self.answer(limit, hangs)?;
         }
-        let (tell, told) = mpsc::sync_channel(1);
+        let (sender, receiver) = mpsc::sync_channel(1);
         let (name, ask) = (host.to_owned(), self.ask);
         // If nobody waits any more: so be it.
-        let work = move || drop(tell.send(ask(&name, port)));
+        let work = move || drop(sender.send(ask(&name, port)));
         std::thread::Builder::new().name("look-up".to_owned()).spawn(work).map_err(because)?;
-        self.pending = Some(told);
+        self.pending = Some(receiver);
         self.answer(limit, because)?.map_err(because)
     }
 
@@ -181,9 +181,9 @@ impl LookUp {
         limit: &Limit,
         because: impl Fn(io::Error) -> Failed,
     ) -> Result<Found, Failed> {
-        while let Some(told) = &self.pending {
+        while let Some(receiver) = &self.pending {
             let slice_ns = limit.slice_ns(&because)?;
-            let answer = match told.recv_timeout(std::time::Duration::from_nanos(slice_ns)) {
+            let answer = match receiver.recv_timeout(std::time::Duration::from_nanos(slice_ns)) {
                 Err(mpsc::RecvTimeoutError::Timeout) => continue,
                 Err(mpsc::RecvTimeoutError::Disconnected) => break,
                 Ok(found) => found,
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_up_waits_neither_for_the_trials_end_nor_past_its_deadline() {
+    fn lookups_end_at_their_deadline() {
         let look_up = |limit| LookUp::new(ask_system).find("localhost", 80, &limit);
         let found = look_up(limit(u64::MAX, false)).unwrap();
         assert!(found.iter().all(|address| address.ip().is_loopback() && address.port() == 80));
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_resolver_that_hangs_holds_one_thread() {
+    fn a_hanging_resolver_blocks_one_thread() {
         static ASKED: AtomicUsize = AtomicUsize::new(0);
         static HANGS: Mutex<()> = Mutex::new(());
         fn ask(_: &str, port: u16) -> Found {
@@ -328,9 +328,9 @@ mod tests {
         let mut names = LookUp::new(ask);
         let hanging = HANGS.lock().unwrap();
         let whys: Vec<_> = (0..5).map(|_| names.find("a.b", 80, &soon()).unwrap_err()).collect();
-        let said = |why: &Failed, what| matches!(why, Failed::Because(text) if text.contains(what));
-        assert!(!said(&whys[0], "an earlier look-up hangs"), "{whys:?}");
-        assert!(whys[1..].iter().all(|why| said(why, "an earlier look-up hangs")), "{whys:?}");
+        let has = |why: &Failed, what| matches!(why, Failed::Because(text) if text.contains(what));
+        assert!(!has(&whys[0], "an earlier look-up hangs"), "{whys:?}");
+        assert!(whys[1..].iter().all(|why| has(why, "an earlier look-up hangs")), "{whys:?}");
         assert!(ASKED.load(Ordering::SeqCst) <= 1);
         drop(hanging);
         let found = names.find("a.b", 80, &limit(u64::MAX, false)).unwrap();
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_up_whose_thread_panics_is_told() {
+    fn reports_a_lookup_whose_thread_panics() {
         let mut names = LookUp::new(|_, _| panic!("on purpose"));
         for _ in 0..2 {
             let why = names.find("a.b", 80, &limit(u64::MAX, false)).unwrap_err();

@@ -1,10 +1,10 @@
-//! The congestion control of every flow in force before its sockets have a connection. iperf3 sets it after `connect`:
-//! then ECN is already agreed on, and the namespace's default has already been initialised. Where that is `bbr` it has
-//! switched pacing on for the socket, nothing switches it off again, and every other congestion control would be paced.
+//! Sets the congestion control of every flow before the handshake. iperf3 sets it after `connect`: then ECN is already
+//! negotiated and the namespace's default has been initialised. If that default is `bbr`, it has enabled pacing for the
+//! socket, nothing disables it, and the congestion control under test would be paced.
 //!
-//! A hook in the control group of traffic chooses by port ([`crate::sockets::hook::Early`]), so that what is no flow's is
-//! left alone. Where it cannot be had, the namespace's default is changed if the namespace is ccbench's own (or every
-//! flow in it needs the same one); elsewhere what flows began with is told, and the verdict sees it.
+//! A BPF hook in the control group of traffic selects sockets by port ([`crate::sockets::hook::Early`]) and leaves other
+//! sockets alone. Without BPF the namespace's default is changed, if the namespace is ccbench's or every flow in it needs
+//! the same congestion control. Otherwise an event reports what the sockets started with, and the verdict uses it.
 
 use std::collections::BTreeMap;
 #[cfg(feature = "ebpf")]
@@ -26,9 +26,9 @@ use crate::sockets::node::{Node, Port, set_sysctl};
 use crate::sysctl;
 
 const DEFAULT_CC: &str = "net.ipv4.tcp_congestion_control";
-/// Every kernel has it, every namespace may have it as its default, and it leaves nothing in a socket.
+/// Every kernel has it, any namespace may use it as default, and it leaves no state in a socket.
 const NEUTRAL: &str = "reno";
-/// How the names begin of those that switch pacing on in a socket for good: the kernel's and ccbench's.
+/// Name prefixes of congestion controls that enable pacing in a socket permanently.
 const PACING: &[&str] = &["bbr", "prague"];
 
 /// One end of a flow group with a congestion control on this node.
@@ -50,16 +50,16 @@ pub struct Start {
     pub sends: bool,
 }
 
-/// The ends on this node. `became` says what became of a name of the plan on this node (none: an instance that is not
+/// The ends on this node. `outcome_of` says what outcome_of of a name of the plan on this node (none: an instance that is not
 /// here), `late` which groups must not have theirs before the handshake.
 pub fn starts(
     task: &NodeTask,
-    became: impl Fn(&str) -> Option<(String, Via)>,
+    outcome_of: impl Fn(&str) -> Option<(String, Via)>,
     late: impl Fn(&str) -> bool,
 ) -> Vec<Start> {
     let start = |flow: &FlowTask, listens: bool| {
         let cc = flow.cc.as_deref()?;
-        let kernel_name = became(cc).map(|(name, _)| name);
+        let kernel_name = outcome_of(cc).map(|(name, _)| name);
         let begin = kernel_name.as_deref().filter(|_| !late(&flow.group)).unwrap_or(NEUTRAL);
         Some(Start {
             group: flow.group.clone(),
@@ -78,7 +78,7 @@ pub fn starts(
     clients.chain(task.servers.iter().filter_map(|flow| start(flow, true))).collect()
 }
 
-/// How a flow's congestion control came to be in force.
+/// How a flow's congestion control was set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum How {
     /// Set on its sockets when they connect and listen.
@@ -99,13 +99,13 @@ impl How {
     }
 }
 
-/// What is in force for a trial; dropped, the hook is gone.
+/// The attached hook of a trial, or its substitute. Dropping it detaches the hook.
 #[derive(Debug, Default)]
 pub struct AttachedHook {
     starts: Vec<Start>,
     /// Why there is no hook.
     no_hook: Option<String>,
-    /// What the namespace's default is instead, or why it is as it was.
+    /// The new default of the namespace, or why it was not changed; `None` with a hook.
     instead: Option<Result<String, String>>,
     /// The default that was left as it was.
     default: String,
@@ -113,25 +113,25 @@ pub struct AttachedHook {
     hook: Option<Early>,
 }
 
-/// Puts them into force before any socket of a flow is made. `needed` says that something depends on it that is worth
-/// changing a default of somebody else's namespace for.
+/// Attaches the hook, or changes the namespace's default. Call it before any socket of a flow is made. With `needed`, the
+/// default of a namespace that is not ccbench's may change too.
 pub fn apply(
     starts: Vec<Start>,
     task: &NodeTask,
     needed: bool,
     node: &mut Node<'_>,
 ) -> AttachedHook {
-    let mut in_force = AttachedHook { starts, ..AttachedHook::default() };
-    if in_force.starts.is_empty() {
-        return in_force;
+    let mut attached = AttachedHook { starts, ..AttachedHook::default() };
+    if attached.starts.is_empty() {
+        return attached;
     }
-    if let Err(error) = in_force.attach(node) {
-        in_force.no_hook = Some(error.to_string());
-        let changed = change_default(&in_force.starts, task, needed, node);
-        in_force.instead = Some(changed.map_err(|error| error.to_string()));
-        in_force.default = sysctl::read(DEFAULT_CC).unwrap_or_default();
+    if let Err(error) = attached.attach(node) {
+        attached.no_hook = Some(error.to_string());
+        let changed = change_default(&attached.starts, task, needed, node);
+        attached.instead = Some(changed.map_err(|error| error.to_string()));
+        attached.default = sysctl::read(DEFAULT_CC).unwrap_or_default();
     }
-    in_force
+    attached
 }
 
 /// Why the namespace's default congestion control was not changed.
@@ -172,7 +172,7 @@ fn change_default(
     })
 }
 
-/// Whether its leftovers in a socket would pace another one.
+/// Whether pacing stays enabled in a socket that begins with `begin` and then uses `then`.
 fn leaves_pacing(begin: &str, then: &str) -> bool {
     let paces = |name: &str| PACING.iter().any(|kind| name.starts_with(kind));
     paces(begin) && !paces(then)
@@ -192,7 +192,7 @@ impl AttachedHook {
         Err(SocketError::NoEbpf)
     }
 
-    /// What a group's sockets begin with on this node, and how their congestion control comes into force.
+    /// The congestion control that a group's sockets begin with, and how theirs is set.
     fn of(&self, start: &Start) -> (String, How) {
         let own = |begin: &str| start.kernel_name.as_deref().is_none_or(|name| name == begin);
         let (begin, how) = match &self.instead {
@@ -229,12 +229,12 @@ impl AttachedHook {
         }
     }
 
-    /// One event per end: what its sockets begin with, and how so.
-    pub fn told(&self) -> Vec<wire::Event> {
-        self.starts.iter().map(|start| self.told_of(start)).collect()
+    /// One event per end: the congestion control that its sockets begin with, and how it is set.
+    pub fn reports(&self) -> Vec<wire::Event> {
+        self.starts.iter().map(|start| self.report_of(start)).collect()
     }
 
-    fn told_of(&self, start: &Start) -> wire::Event {
+    fn report_of(&self, start: &Start) -> wire::Event {
         let (begin, how) = self.of(start);
         let side = side(start);
         let name = start.kernel_name.as_deref().unwrap_or(NEUTRAL);
@@ -263,7 +263,7 @@ impl AttachedHook {
         event(Kind::CcInForce(data), &start.group, message)
     }
 
-    /// What the hook did and saw so far, one event per end.
+    /// Counters of the hook so far, one event per end.
     #[cfg(feature = "ebpf")]
     pub fn counts(&self) -> Vec<wire::Event> {
         let Some(hook) = &self.hook else { return Vec::new() };
@@ -289,7 +289,7 @@ impl AttachedHook {
         self.starts.iter().map(of).collect()
     }
 
-    /// What the hook did: there is none.
+    /// Without the feature `ebpf` there is no hook.
     #[cfg(not(feature = "ebpf"))]
     pub fn counts(&self) -> Vec<wire::Event> {
         Vec::new()
@@ -300,7 +300,7 @@ fn side(start: &Start) -> Side {
     if start.sends { Side::Sender } else { Side::Receiver }
 }
 
-/// What each socket begins with. A control connection begins with what leaves no trace in it.
+/// The congestion control that each port begins with; `reno` for control connections, because it leaves no state.
 #[cfg_attr(not(feature = "ebpf"), allow(dead_code, reason = "the hook's"))]
 fn choices(starts: &[Start]) -> BTreeMap<Port, String> {
     let mut choices = BTreeMap::new();
@@ -337,19 +337,19 @@ mod tests {
         }
     }
 
-    fn became(name: &str) -> Option<(String, Via)> {
+    fn outcome_of(name: &str) -> Option<(String, Via)> {
         (name != "there").then(|| (format!("{name}.12345"), Via::Bpf))
     }
 
     #[test]
-    fn sockets_of_flows_with_one_are_chosen_and_no_others() {
-        let found = starts(&task(), became, |_| false);
-        let told: Vec<_> = found
+    fn selects_only_sockets_of_flows_with_a_congestion_control() {
+        let found = starts(&task(), outcome_of, |_| false);
+        let found_starts: Vec<_> = found
             .iter()
             .map(|s| (s.group.as_str(), s.begin.as_str(), s.ports.clone(), s.sends))
             .collect();
         assert_eq!(
-            told,
+            found_starts,
             [
                 ("a", "ours.12345", vec![10_000, 10_001], true),
                 // Its receiver has no such congestion control, and needs none.
@@ -362,44 +362,44 @@ mod tests {
         assert!(!all.contains_key(&Port::Local(10_002)));
     }
 
-    fn in_force(instead: Option<Result<String, String>>, late: bool) -> AttachedHook {
+    fn attached(instead: Option<Result<String, String>>, late: bool) -> AttachedHook {
         let no_hook = instead.is_some().then(|| "no BPF".to_owned());
         AttachedHook {
-            starts: starts(&task(), became, |_| late),
+            starts: starts(&task(), outcome_of, |_| late),
             no_hook,
             instead,
             ..AttachedHook::default()
         }
     }
 
-    fn of(in_force: &AttachedHook) -> Vec<(String, How)> {
-        in_force.starts.iter().map(|start| in_force.of(start)).collect()
+    fn of(attached: &AttachedHook) -> Vec<(String, How)> {
+        attached.starts.iter().map(|start| attached.of(start)).collect()
     }
 
     #[test]
-    fn how_it_came_into_force_is_told() {
+    fn reports_how_the_congestion_control_was_set() {
         let text = |begin: &str, how| (begin.to_owned(), how);
         assert_eq!(
-            of(&in_force(None, false)),
+            of(&attached(None, false)),
             [text("ours.12345", How::BeforeConnect), text("reno", How::BeforeConnect)]
         );
-        let late = in_force(None, true);
+        let late = attached(None, true);
         assert_eq!(of(&late)[0], text("reno", How::AfterConnect));
         assert!(late.before_handshake("a", true).is_err());
-        let default = in_force(Some(Ok("ours.12345".into())), false);
+        let default = attached(Some(Ok("ours.12345".into())), false);
         assert_eq!(of(&default)[0], text("ours.12345", How::NamespaceDefault));
         let why = default.before_handshake("a", true).unwrap().unwrap();
         assert!(why.contains("no BPF"), "{why}");
-        let neutral = in_force(Some(Ok("reno".into())), false);
+        let neutral = attached(Some(Ok("reno".into())), false);
         assert_eq!(of(&neutral)[0], text("reno", How::AfterConnect));
-        let refused = in_force(Some(Err("not ours".into())), false);
+        let refused = attached(Some(Err("not ours".into())), false);
         let why = refused.before_handshake("a", true).unwrap_err();
         assert!(why.contains("no BPF") && why.contains("not ours"), "{why}");
-        assert_eq!(in_force(None, false).before_handshake("a", true), Ok(None));
+        assert_eq!(attached(None, false).before_handshake("a", true), Ok(None));
     }
 
     #[test]
-    fn what_bbr_leaves_behind_is_told_of_senders_that_do_not_pace() {
+    fn detects_pacing_left_by_bbr() {
         assert!(leaves_pacing("bbr", "vegas.12345") && leaves_pacing("bbr", "cubic"));
         assert!(!leaves_pacing("bbr", "bbr2.12345") && !leaves_pacing("cubic", "reno"));
         assert!(!leaves_pacing("bbr", "prague.12345"));
@@ -451,7 +451,7 @@ mod socket_tests {
     }
 
     #[test]
-    fn reno_is_paced_after_one_that_paces_and_not_where_it_was_first() {
+    fn reno_is_paced_only_after_a_pacing_default() {
         let in_namespace = || {
             nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
             let up = Command::new("ip").args(["link", "set", "lo", "up"]).status();

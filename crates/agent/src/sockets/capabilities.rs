@@ -1,4 +1,4 @@
-//! What this kernel accepts, tried once at run time; nothing is told from its version.
+//! ECN capabilities of this kernel, tried once at run time and not derived from its version.
 
 use std::sync::OnceLock;
 
@@ -16,7 +16,7 @@ pub fn capabilities() -> &'static Capabilities {
     })
 }
 
-/// In a namespace of its own, which dies with the thread that made it.
+/// Tries it in a new network namespace, which ends with the thread that made it.
 fn accecn_sysctl() -> bool {
     let tried = std::thread::Builder::new().name("probe-ecn".to_owned()).spawn(|| {
         nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).is_ok()

@@ -74,7 +74,7 @@ impl Source {
             Self::Device(file) => {
                 let size = (STATS + 4 * stats).next_multiple_of(8);
                 let mut bytes = vec![0; size * AT_ONCE];
-                // Nothing there is an error of its own (EAGAIN).
+                // An empty device returns EAGAIN.
                 let read = file.read(&mut bytes).unwrap_or(0);
                 bytes[..read].chunks_exact(size).filter_map(|b| Record::read(b, stats)).collect()
             }
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_becomes_a_row_for_every_variable() {
+    fn each_variable_of_a_record_is_a_row() {
         let stats = core().stats.len();
         assert_eq!(Record::read(&bytes(5, 10_001)[..40], stats), None);
         let record = Record::read(&bytes(5, 10_001), stats).unwrap();
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn sockets_of_others_have_no_rows() {
+    fn sockets_of_other_programs_have_no_rows() {
         let stats = core().stats.len();
         let strange = Record::read(&bytes(5, 4_000), stats).unwrap();
         assert_eq!(rows(&[Record { dport: 80, ..strange.clone() }]).0.len(), 0);
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn many_sockets_share_a_bounded_number_of_rows() {
+    fn sockets_share_the_row_limit() {
         let stats = core().stats.len();
         let one = Record::read(&bytes(0, 10_000), stats).unwrap();
         let every_10_ms = |sockets: u16| -> Vec<Record> {

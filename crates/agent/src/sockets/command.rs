@@ -1,4 +1,4 @@
-//! `ccbench cc`: what congestion controls there are, and one by hand.
+//! `ccbench cc`: lists, shows, loads and unloads congestion controls.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -32,16 +32,16 @@ pub struct Args {
 /// What to do.
 #[derive(Debug, Clone, clap::Subcommand)]
 pub enum Command {
-    /// All that plans may name: ccbench's own and the kernel's, and how each would be loaded here
+    /// List the congestion controls of ccbench and of the kernel, and how each is loaded here
     List,
-    /// Parameters with units, defaults and ranges, and the inner state, of one
+    /// Show the parameters (units, defaults, ranges) and the inner state of one
     Show {
         /// Its name
         name: String,
     },
-    /// Put one into the kernel, for every program of this machine
+    /// Load one into the kernel, for all programs of this machine
     Load(LoadArgs),
-    /// Take one out again that was pinned, or that is a module's
+    /// Unload one that was pinned, or an instance of a module
     Unload {
         /// Its name in the kernel
         name: String,
@@ -56,11 +56,11 @@ pub struct LoadArgs {
     /// Parameters that differ from its defaults: `betao=5000`
     #[arg(value_name = "KEY=VALUE")]
     pub params: Vec<String>,
-    /// What the kernel shall call it, at most 15 characters [default: ccb_NAME]
+    /// Its name in the kernel, at most 15 characters [default: ccb_NAME]
     #[arg(long = "as", value_name = "KERNELNAME")]
     pub kernel_name: Option<String>,
-    /// How
-    #[arg(long, value_name = "HOW", default_value = "auto", value_parser = ["auto", "bpf", "module"])]
+    /// Backend
+    #[arg(long, value_name = "BACKEND", default_value = "auto", value_parser = ["auto", "bpf", "module"])]
     pub via: String,
     /// Keep it until this command is interrupted (the default)
     #[arg(long, conflicts_with = "pin")]
@@ -80,7 +80,7 @@ pub fn main(args: &Args) -> u8 {
     };
     match done {
         Ok(text) => {
-            // A closed pipe is its reader's wish.
+            // A closed pipe is not an error.
             let _ = std::io::stdout().write_all(text.as_bytes());
             0
         }
@@ -272,14 +272,14 @@ fn load(args: &LoadArgs) -> Result<(), CommandError> {
         }
     };
     let name = args.kernel_name.clone().unwrap_or_else(|| format!("ccb_{}", cc.algorithm));
-    if let Some(why) = refuse(&name) {
+    if let Some(why) = name_error(&name) {
         return Err(CommandError::Usage(why));
     }
     let (via, why) = verify::choose(cc.via, core)?;
     let mut journal = Journal::default();
     if via == Via::Module {
-        let in_force = kernel_module::register(core, &name, &params, &mut journal)?;
-        say(&name, &cc.algorithm, "module", &why, &in_force);
+        let params_loaded = kernel_module::register(core, &name, &params, &mut journal)?;
+        print(&name, &cc.algorithm, "module", &why, &params_loaded);
         if args.pin {
             journal.forget();
         } else {
@@ -287,11 +287,11 @@ fn load(args: &LoadArgs) -> Result<(), CommandError> {
         }
         return Ok(());
     }
-    Ok(by_bpf(args, core, &name, &params, &why, &mut journal)?)
+    Ok(load_bpf(args, core, &name, &params, &why, &mut journal)?)
 }
 
 /// `struct_ops` takes fewer characters than a plan.
-fn refuse(name: &str) -> Option<String> {
+fn name_error(name: &str) -> Option<String> {
     let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.');
     if name.len() > cc::MAX_KERNEL_NAME {
         return Some(format!(
@@ -301,7 +301,9 @@ fn refuse(name: &str) -> Option<String> {
         ));
     }
     if name.is_empty() || !name.chars().all(good) {
-        return Some(format!("`{name}` is no name for the kernel: letters, digits, `_` and `.`"));
+        return Some(format!(
+            "`{name}` is not a valid name for the kernel: letters, digits, `_` and `.`"
+        ));
     }
     KERNELS
         .contains(&name)
@@ -309,7 +311,7 @@ fn refuse(name: &str) -> Option<String> {
 }
 
 #[cfg(feature = "ebpf")]
-fn by_bpf(
+fn load_bpf(
     args: &LoadArgs,
     core: &'static Core,
     name: &str,
@@ -326,9 +328,10 @@ fn by_bpf(
         super::struct_ops::Wanted { core, kernel_name: name, params, flags, netns_cookie: None };
     let registered = super::struct_ops::register(&wanted, journal)?;
     let names = params.iter().map(|(name, _)| name.clone());
-    let in_force = names.zip(registered.params().iter().map(u32::to_string)).collect::<Vec<_>>();
+    let params_loaded =
+        names.zip(registered.params().iter().map(u32::to_string)).collect::<Vec<_>>();
     if !args.pin {
-        say(name, &args.name, "bpf", why, &in_force);
+        print(name, &args.name, "bpf", why, &params_loaded);
         wait();
         return Ok(());
     }
@@ -339,12 +342,12 @@ fn by_bpf(
         let path = registered.pin(name)?;
         println!("pinned as {}", path.display());
     }
-    say(name, &args.name, "bpf", why, &in_force);
+    print(name, &args.name, "bpf", why, &params_loaded);
     Ok(())
 }
 
 #[cfg(not(feature = "ebpf"))]
-fn by_bpf(
+fn load_bpf(
     _: &LoadArgs,
     _: &'static Core,
     _: &str,
@@ -355,17 +358,17 @@ fn by_bpf(
     Err(SocketError::NoEbpf)
 }
 
-fn say(name: &str, algorithm: &str, via: &str, why: &str, params: &[(String, String)]) {
+fn print(name: &str, algorithm: &str, via: &str, why: &str, params: &[(String, String)]) {
     let params: Vec<String> =
         params.iter().map(|(name, value)| format!("{name}={value}")).collect();
     println!("{algorithm} is `{name}` in this kernel, by {via} ({why}): {}", params.join(" "));
-    // Whoever waits for this line may begin.
+    // A program that waits for this line may start.
     let _ = std::io::stdout().flush();
 }
 
-/// Until it is interrupted or told to end.
+/// Waits for SIGINT, SIGTERM or SIGHUP.
 fn wait() {
-    eprintln!("until this is interrupted (Ctrl-C)");
+    eprintln!("loaded until this command is interrupted (Ctrl-C)");
     let mut set = nix::sys::signal::SigSet::empty();
     for signal in [nix::sys::signal::SIGINT, nix::sys::signal::SIGTERM, nix::sys::signal::SIGHUP] {
         set.add(signal);
@@ -416,15 +419,19 @@ fn unload(name: &str) -> Result<String, CommandError> {
     )))
 }
 
-/// The kernel takes a moment to forget it.
+/// Waits until the kernel no longer lists it.
 fn wait_unregistered(name: &str) -> Result<String, CommandError> {
     for _ in 0..100 {
         if !sysfs::available().iter().any(|there| there == name) {
-            return Ok(format!("{name} is gone; sockets that use it keep it until they close\n"));
+            return Ok(format!(
+                "{name} is unloaded; sockets that use it keep it until they close\n"
+            ));
         }
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
-    Err(CommandError::Refused(format!("`{name}` is still there: another process holds it too")))
+    Err(CommandError::Refused(format!(
+        "`{name}` is still registered: another process holds it too"
+    )))
 }
 
 #[cfg(test)]
@@ -432,7 +439,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everything_of_ours_is_listed_and_shown() {
+    fn lists_and_shows_all_congestion_controls() {
         let text = list();
         for scheme in &cc::table().schemes {
             assert!(text.contains(&format!("  {} ", scheme.name)), "{text}");
@@ -448,10 +455,10 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_the_kernel_does_not_take_is_refused() {
-        assert!(refuse("sixteen_letters_").unwrap().contains("16 characters"));
-        assert!(refuse("a-b").unwrap().contains("letters, digits"));
-        assert!(refuse("cubic").unwrap().contains("kernel's own"));
-        assert_eq!(refuse("ccb_cx15_rttvar"), None);
+    fn rejects_invalid_kernel_names() {
+        assert!(name_error("sixteen_letters_").unwrap().contains("16 characters"));
+        assert!(name_error("a-b").unwrap().contains("letters, digits"));
+        assert!(name_error("cubic").unwrap().contains("kernel's own"));
+        assert_eq!(name_error("ccb_cx15_rttvar"), None);
     }
 }

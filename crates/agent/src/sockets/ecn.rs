@@ -1,9 +1,8 @@
-//! ECN as congestion controls with one echo per mark need it: which way of feedback both ends use, decided from
-//! what this kernel accepts, and said aloud. Pure; the machine is asked in [`capabilities`](super::capabilities) and changed in [`apply`].
+//! ECN feedback modes for congestion controls that need one echo per mark. Decides from what this kernel accepts
+//! ([`capabilities`](super::capabilities)) which mode both ends use, and reports it; [`apply`] changes the machine.
 //!
-//! The congestion control is in force before the handshake, on both ends and for the flow's own sockets alone
-//! ([`super::attach`]). ECN itself is then asked for by the congestion control's own flags, so no kernel setting is
-//! touched.
+//! The congestion control is set before the handshake, on both ends and only for the flow's sockets ([`super::attach`]).
+//! Its flags then negotiate ECN, so no sysctl changes.
 
 use ccbench_proto::cc;
 use ccbench_proto::plan::{Cc, Via};
@@ -27,7 +26,7 @@ pub mod flag {
     pub const ACCECN: u32 = NON_RESTRICTED | NEEDS_ECN | NEEDS_ACCECN | ECT_1_NEGOTIATION;
 }
 
-/// How marks get back to the sender, best first.
+/// How the receiver reports CE marks to the sender, best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     /// AccECN (RFC 9768), asked for by the congestion control's flags.
@@ -60,7 +59,7 @@ impl Mode {
     }
 }
 
-/// What a kernel accepts, as tried at run time.
+/// What this kernel accepts, tried at run time.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Capabilities {
     /// `tcp_ecn` may be 3: AccECN for everybody.
@@ -85,7 +84,7 @@ impl Capabilities {
     }
 }
 
-/// What an algorithm asks of ECN.
+/// The ECN feedback that an algorithm needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Wants {
     /// To count marks, and where AccECN is to be had, that.
@@ -102,7 +101,7 @@ impl Wants {
         self.accecn || self.echo
     }
 
-    /// What is asked for, in a word.
+    /// Its name in events.
     pub fn name(self) -> &'static str {
         match self {
             Self { accecn: true, .. } => "accecn",
@@ -115,8 +114,8 @@ impl Wants {
 /// What the congestion control of a flow wants: an instance of the plan's, or one that the kernel calls so.
 pub fn wants(name: &str, instance: Option<&Cc>) -> Wants {
     let algorithm = instance.map_or(name, |cc| cc.algorithm.as_str());
-    let kernels = instance.is_none_or(cc::is_kernels);
-    let own = match (kernels, algorithm) {
+    let is_builtin = instance.is_none_or(cc::is_kernels);
+    let own = match (is_builtin, algorithm) {
         (true, "dctcp") => Wants { echo: true, ..Wants::default() },
         (true, "prague") => Wants { accecn: true, ..Wants::default() },
         (true, _) => Wants::default(),
@@ -129,7 +128,7 @@ pub fn wants(name: &str, instance: Option<&Cc>) -> Wants {
     Wants { ect1: instance.and_then(|cc| cc.ect1).unwrap_or(own.ect1), ..own }
 }
 
-/// What is used, and why.
+/// The chosen mode and the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decision {
     /// The way of feedback.
@@ -224,13 +223,12 @@ pub struct End {
     pub peer: std::net::IpAddr,
 }
 
-/// The ends on this node that want ECN. `became` says what became of a plan's name here: its name in the kernel and who
-/// registered it.
-pub fn ends(task: &NodeTask, became: impl Fn(&str) -> Option<(String, Via)>) -> Vec<End> {
+/// The ends on this node that want ECN. `outcome_of` gives the kernel's name and the backend of a name of the plan.
+pub fn ends(task: &NodeTask, outcome_of: impl Fn(&str) -> Option<(String, Via)>) -> Vec<End> {
     let end = |flow: &FlowTask, listens: bool| {
         let name = flow.cc.as_deref()?;
         let wants = wants(name, task.cc.get(name));
-        let (kernel_name, via) = became(name)?;
+        let (kernel_name, via) = outcome_of(name)?;
         wants.any().then(|| End {
             group: flow.group.clone(),
             cc: name.to_owned(),

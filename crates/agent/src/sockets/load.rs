@@ -24,28 +24,28 @@ use crate::error::AgentError;
 use crate::event::event;
 use crate::undo::Outcome;
 
-/// The instances of one trial on this node; dropped, they are gone.
+/// The congestion controls that one trial has loaded on this node. Dropping it unloads them.
 #[derive(Default)]
 pub struct LoadedCc {
     held: Vec<Held>,
-    /// What is not taken away by the kernel when this process ends. After `held`: it is dropped last.
+    /// Changes that outlive this process. After `held`, because it must be dropped last.
     journal: Journal,
     names: Names,
 }
 
 struct Held {
-    /// As the controller is told.
-    told: wire::CongestionControl,
+    /// Its description for the controller.
+    message: wire::CongestionControl,
     core: Option<&'static Core>,
     #[cfg(feature = "ebpf")]
     bpf: Option<struct_ops::Registered>,
 }
 
-/// Puts every instance that this node needs into the kernel: those of flows that it sends and of
-/// web servers that it has for probes, and those that need both ends. What is made is in the answer, so that an error takes all of it back.
+/// Loads every instance that this node needs: those of flows that it sends, of web servers that it runs for probes, and
+/// those that both ends need. An error unloads all of them.
 ///
 /// # Errors
-/// The first instance that cannot be had, why, and what to do.
+/// Names the first instance that cannot be loaded, the reason and a fix.
 pub fn load(task: &NodeTask, trial: &TrialId, node: &str) -> Result<LoadedCc, AgentError> {
     let mut loaded = LoadedCc { names: Names::new(task, trial, node), ..LoadedCc::default() };
     for (name, cc) in &task.cc {
@@ -54,11 +54,11 @@ pub fn load(task: &NodeTask, trial: &TrialId, node: &str) -> Result<LoadedCc, Ag
         let sends =
             serves || flows().any(|f| f.cc.as_deref() == Some(name) && names::sender(f) == node);
         let both_ends = ecn::wants(name, Some(cc)).any();
-        // iperf3 sets the kernel's own on both ends.
+        // iperf3 sets a built-in congestion control on both ends.
         if !sends && !both_ends && !cc::is_kernels(cc) {
             continue;
         }
-        let kernels = match cc::is_kernels(cc) {
+        let kernel_name = match cc::is_kernels(cc) {
             true => cc.algorithm.clone(),
             false => names::kernel_name(trial, node, name, &cc.algorithm),
         };
@@ -69,10 +69,10 @@ pub fn load(task: &NodeTask, trial: &TrialId, node: &str) -> Result<LoadedCc, Ag
         };
         let tcp_ecn = task.sysctls.iter().find(|(key, _)| key.replace('/', ".") == TCP_ECN);
         let held = loaded
-            .load_one(cc, &kernels, tcp_ecn.map(|(_, value)| value.as_str()))
+            .load_one(cc, &kernel_name, tcp_ecn.map(|(_, value)| value.as_str()))
             .map_err(failed)?;
-        let told = wire::CongestionControl { name: name.clone(), ..held.told };
-        loaded.held.push(Held { told, ..held });
+        let message = wire::CongestionControl { name: name.clone(), ..held.message };
+        loaded.held.push(Held { message, ..held });
     }
     Ok(loaded)
 }
@@ -81,65 +81,66 @@ impl LoadedCc {
     fn load_one(
         &mut self,
         cc: &Cc,
-        kernels: &str,
+        kernel_name: &str,
         tcp_ecn: Option<&str>,
     ) -> Result<Held, SocketError> {
         let instance = cc::resolve(cc).map_err(|wrong| {
             SocketError::Params(wrong.into_iter().map(|w| w.why).collect::<Vec<_>>().join("; "))
         })?;
         let made = match instance {
-            Instance::Kernel { params } => self.kernels_own(&cc.algorithm, &params)?,
+            Instance::Kernel { params } => self.load_builtin(&cc.algorithm, &params)?,
             Instance::Own { params, .. } => {
                 let (_, core) = cc::scheme(&cc.algorithm)
                     .ok_or_else(|| SocketError::UnknownAlgorithm(cc.algorithm.clone()))?;
-                self.own(cc, core, kernels, &params, tcp_ecn)?
+                self.load_own(cc, core, kernel_name, &params, tcp_ecn)?
             }
         };
-        if !sysfs::available().iter().any(|name| name == kernels) {
-            return Err(SocketError::NotRegistered(kernels.to_owned()));
+        if !sysfs::available().iter().any(|name| name == kernel_name) {
+            return Err(SocketError::NotRegistered(kernel_name.to_owned()));
         }
-        try_on_socket(kernels)
-            .map_err(|source| SocketError::Refused { name: kernels.to_owned(), source })?;
+        try_on_socket(kernel_name)
+            .map_err(|source| SocketError::Refused { name: kernel_name.to_owned(), source })?;
         Ok(made)
     }
 
-    fn kernels_own(
+    fn load_builtin(
         &mut self,
         name: &str,
         params: &[(String, String)],
     ) -> Result<Held, SocketError> {
-        // It brings the module along.
+        // This loads the module too.
         check("", name).map_err(|error| match error {
             AgentError::CongestionControl { source, available, hint, .. } => {
                 SocketError::NotAvailable { source, available, hint }
             }
             error => error.into(),
         })?;
-        let in_force = kernel_module::tune(name, params, &mut self.journal)?;
-        let told = told(name, name, Via::Builtin, "the kernel's own".to_owned(), in_force);
+        let params_loaded = kernel_module::tune(name, params, &mut self.journal)?;
+        let message =
+            message(name, name, Via::Builtin, "the kernel's own".to_owned(), params_loaded);
         Ok(Held {
-            told,
+            message,
             core: None,
             #[cfg(feature = "ebpf")]
             bpf: None,
         })
     }
 
-    fn own(
+    fn load_own(
         &mut self,
         cc: &Cc,
         core: &'static Core,
-        kernels: &str,
+        kernel_name: &str,
         params: &[(String, u32)],
         tcp_ecn: Option<&str>,
     ) -> Result<Held, SocketError> {
         let (via, why) = choose(cc.via, core)?;
         if via == Via::Bpf {
-            return self.by_bpf(cc, core, kernels, params, (tcp_ecn, why));
+            return self.load_bpf(cc, core, kernel_name, params, (tcp_ecn, why));
         }
-        let in_force = kernel_module::register(core, kernels, params, &mut self.journal)?;
+        let params_loaded = kernel_module::register(core, kernel_name, params, &mut self.journal)?;
         Ok(Held {
-            told: told(&cc.algorithm, kernels, via, why, in_force),
+            message: message(&cc.algorithm, kernel_name, via, why, params_loaded),
             core: Some(core),
             #[cfg(feature = "ebpf")]
             bpf: None,
@@ -147,11 +148,11 @@ impl LoadedCc {
     }
 
     #[cfg(feature = "ebpf")]
-    fn by_bpf(
+    fn load_bpf(
         &mut self,
         cc: &Cc,
         core: &'static Core,
-        kernels: &str,
+        kernel_name: &str,
         params: &[(String, u32)],
         (tcp_ecn, why): (Option<&str>, String),
     ) -> Result<Held, SocketError> {
@@ -165,10 +166,10 @@ impl LoadedCc {
         let netns_cookie = ccbench_shaper::bpf::netns_cookie();
         let wanted = struct_ops::Wanted {
             core,
-            kernel_name: kernels,
+            kernel_name,
             params,
             flags,
-            // Without one, rows of other namespaces are told apart by their ports.
+            // Without a cookie, ports tell the rows of other namespaces apart.
             netns_cookie: Some(netns_cookie.unwrap_or(0)),
         };
         let registered = struct_ops::register(&wanted, &mut self.journal)?;
@@ -176,13 +177,14 @@ impl LoadedCc {
         if read.iter().ne(params.iter().map(|(_, value)| value)) {
             return Err(SocketError::ParamsDiffer(read));
         }
-        let in_force = params.iter().zip(read).map(|((name, _), v)| (name.clone(), v.to_string()));
-        let told = told(&cc.algorithm, kernels, Via::Bpf, why, in_force.collect());
-        Ok(Held { told, core: Some(core), bpf: Some(registered) })
+        let params_loaded =
+            params.iter().zip(read).map(|((name, _), v)| (name.clone(), v.to_string()));
+        let message = message(&cc.algorithm, kernel_name, Via::Bpf, why, params_loaded.collect());
+        Ok(Held { message, core: Some(core), bpf: Some(registered) })
     }
 
     #[cfg(not(feature = "ebpf"))]
-    fn by_bpf(
+    fn load_bpf(
         &mut self,
         _: &Cc,
         _: &'static Core,
@@ -193,9 +195,9 @@ impl LoadedCc {
         Err(SocketError::NoEbpf)
     }
 
-    /// What is in force, for the controller.
-    pub fn told(&self) -> Vec<wire::CongestionControl> {
-        self.held.iter().map(|held| held.told.clone()).collect()
+    /// The loaded congestion controls, for the controller.
+    pub fn messages(&self) -> Vec<wire::CongestionControl> {
+        self.held.iter().map(|held| held.message.clone()).collect()
     }
 
     /// The names of the plan and of the kernel.
@@ -203,26 +205,26 @@ impl LoadedCc {
         self.names.clone()
     }
 
-    /// What a name of the plan is on this node: its name in the kernel and how it got there. None: an instance that only
-    /// other nodes need. What is no instance is the kernel's own by its own name.
-    pub fn became(&self, task: &NodeTask, name: &str) -> Option<(String, Via)> {
-        match self.held.iter().find(|held| held.told.name == name) {
-            Some(held) => Some((held.told.kernel_name.clone(), via_of(held.told.via()))),
+    /// The outcome for a name of the plan on this node: its name in the kernel and its backend. `None` for an instance that
+    /// only other nodes need. A name that is not an instance is a built-in congestion control.
+    pub fn outcome_of(&self, task: &NodeTask, name: &str) -> Option<(String, Via)> {
+        match self.held.iter().find(|held| held.message.name == name) {
+            Some(held) => Some((held.message.kernel_name.clone(), via_of(held.message.via()))),
             None if task.cc.contains_key(name) => None,
             None => Some((name.to_owned(), Via::Builtin)),
         }
     }
 
-    /// The flows' congestion controls as the kernel calls them.
+    /// Replaces the plan's names by the kernel's in the flows of `task`.
     pub fn rename(&self, task: &mut NodeTask) {
         for flow in task.clients.iter_mut().chain(&mut task.servers) {
-            if let Some(kernels) = self.names.of_flow(flow).map(str::to_owned) {
-                flow.cc = Some(kernels);
+            if let Some(kernel_name) = self.names.of_flow(flow).map(str::to_owned) {
+                flow.cc = Some(kernel_name);
             }
         }
     }
 
-    /// Readers of inner state; what cannot be read is an event.
+    /// Readers of inner state; an event for each that cannot be opened.
     pub fn readers(&self) -> (cc_state::Reader, Vec<wire::Event>) {
         let (mut sources, mut events, mut devices) = (Vec::new(), Vec::new(), Vec::new());
         for held in &self.held {
@@ -233,7 +235,7 @@ impl LoadedCc {
                     Ok(ring) => sources.push((core, cc_state::Source::Ring(ring))),
                     Err(why) => events.push(event(
                         Kind::CcStateError(NoData {}),
-                        &held.told.name,
+                        &held.message.name,
                         why.to_string(),
                     )),
                 }
@@ -249,29 +251,30 @@ impl LoadedCc {
                 Err(e) => {
                     events.push(event(
                         Kind::CcStateError(NoData {}),
-                        &held.told.name,
+                        &held.message.name,
                         format!("open {path}: {e}"),
                     ));
                 }
             }
         }
         let groups = self.names.groups().map(|(group, plan)| {
-            let held = self.held.iter().find(|held| held.told.name == plan);
-            let algorithm = held.map(|held| held.told.algorithm.clone()).unwrap_or_default();
+            let held = self.held.iter().find(|held| held.message.name == plan);
+            let algorithm = held.map(|held| held.message.algorithm.clone()).unwrap_or_default();
             (group.to_owned(), (plan.to_owned(), algorithm))
         });
         let groups: BTreeMap<_, _> = groups.collect();
         (cc_state::Reader::new(sources, groups), events)
     }
 
-    /// What was lost of inner state so far; each is a reason to doubt the rows.
+    /// Events for lost rows of inner state.
     pub fn losses(&self) -> Vec<wire::Event> {
         #[cfg(feature = "ebpf")]
         {
             let lost = self.held.iter().filter_map(|held| {
                 let lost = held.bpf.as_ref()?.lost();
-                let message = format!("{lost} rows of inner state found no room");
-                (lost > 0).then(|| event(Kind::CcStateError(NoData {}), &held.told.name, message))
+                let message = format!("{lost} rows of inner state were lost: the ring was full");
+                (lost > 0)
+                    .then(|| event(Kind::CcStateError(NoData {}), &held.message.name, message))
             });
             lost.collect()
         }
@@ -279,12 +282,12 @@ impl LoadedCc {
         Vec::new()
     }
 
-    /// Takes all of them back.
+    /// Unloads all of them.
     pub fn remove(mut self) -> Outcome {
         let mut outcome = Outcome::default();
         for held in self.held.drain(..) {
-            if held.told.via() == wire::Via::Bpf {
-                outcome.undone.push(format!("congestion control {}", held.told.kernel_name));
+            if held.message.via() == wire::Via::Bpf {
+                outcome.undone.push(format!("congestion control {}", held.message.kernel_name));
             }
         }
         outcome.merge(self.journal.undo());
@@ -292,7 +295,7 @@ impl LoadedCc {
     }
 }
 
-fn told(
+fn message(
     algorithm: &str,
     kernel_name: &str,
     via: Via,

@@ -1,6 +1,5 @@
-//! What the kernel calls an instance. Its names are global to the machine, across network namespaces, and short; an
-//! instance's name in the plan is neither. So every agent registers under a name of its own, and everything that
-//! leaves it says the plan's.
+//! Names of instances in the kernel. Kernel names are short and global to the machine, across network namespaces; names in
+//! a plan are not. So each agent registers under a unique name and translates it back in every row.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +7,7 @@ use ccbench_proto::cc::{self, MAX_KERNEL_NAME};
 use ccbench_proto::schedule::{FlowTask, NodeTask};
 use ccbench_proto::wire::run_event::Of;
 
-/// Which trial of which run: no two that may be on one machine have the same.
+/// A trial of a run; unique on a machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TrialId {
     /// The run's id.
@@ -42,7 +41,7 @@ pub fn sender(flow: &FlowTask) -> &str {
     if flow.reverse { &flow.to } else { &flow.from }
 }
 
-/// From what the kernel says to what the plan says.
+/// Translates names of the kernel to names of the plan.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Names {
     /// By flow group: name in the plan, and in the kernel of the sender.
@@ -65,18 +64,18 @@ impl Names {
                 }
                 kernel_name(trial, node, plan, &cc.algorithm)
             };
-            let kernels = of(sender(flow));
-            for kernels in [&kernels, &of(node)] {
-                names.instances.entry(kernels.clone()).or_insert_with(|| plan.clone());
+            let in_kernel = of(sender(flow));
+            for name in [&in_kernel, &of(node)] {
+                names.instances.entry(name.clone()).or_insert_with(|| plan.clone());
             }
-            names.flows.insert(flow.group.clone(), (plan.clone(), kernels));
+            names.flows.insert(flow.group.clone(), (plan.clone(), in_kernel));
         }
         names
     }
 
     /// What the sender's kernel calls the congestion control of this flow.
     pub fn of_flow(&self, flow: &FlowTask) -> Option<&str> {
-        self.flows.get(&flow.group).map(|(_, kernels)| kernels.as_str())
+        self.flows.get(&flow.group).map(|(_, name)| name.as_str())
     }
 
     /// Flow groups with an instance, each with its name in the plan.
@@ -85,11 +84,11 @@ impl Names {
     }
 
     /// What the plan calls what the kernel calls so, if that is an instance's name. An instance of the kernel's own is
-    /// told from the bare one by the flow group that uses it.
-    fn in_plan(&self, group: &str, kernels: &str) -> Option<&str> {
+    /// distinguished from the plain one by the flow group that uses it.
+    fn in_plan(&self, group: &str, kernel_name: &str) -> Option<&str> {
         match self.flows.get(group) {
-            Some((plan, name)) if name == kernels => Some(plan),
-            _ if kernels.contains('.') => self.instances.get(kernels).map(String::as_str),
+            Some((plan, name)) if name == kernel_name => Some(plan),
+            _ if kernel_name.contains('.') => self.instances.get(kernel_name).map(String::as_str),
             _ => None,
         }
     }
@@ -130,16 +129,16 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_name_fits_the_kernel_and_differs_by_trial_node_and_instance() {
+    fn kernel_names_are_short_and_unique() {
         let name = kernel_name(&trial(1), "src", "scheme", "cx_rttvar");
         assert!(name.starts_with("cx_rttvar.") && name.len() == 15, "{name}");
         assert!(kernel_name(&trial(1), "src", "scheme", "cx15_rttvar").starts_with("cx15_rttv."));
-        let others = [
+        let different = [
             kernel_name(&trial(2), "src", "scheme", "cx_rttvar"),
             kernel_name(&trial(1), "dst", "scheme", "cx_rttvar"),
             kernel_name(&trial(1), "src", "other", "cx_rttvar"),
         ];
-        assert!(others.iter().all(|other| *other != name), "{name} {others:?}");
+        assert!(different.iter().all(|other| *other != name), "{name} {different:?}");
         assert_eq!(name, kernel_name(&trial(1), "src", "scheme", "cx_rttvar"));
     }
 
@@ -163,7 +162,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn rows_say_what_the_plan_says() {
+    fn rows_have_the_names_of_the_plan() {
         let cc = |algorithm: &str| Cc {
             algorithm: algorithm.into(),
             params: BTreeMap::new(),
@@ -180,7 +179,7 @@ pub(crate) mod tests {
             ..ccbench_proto::schedule::NodeTask::default()
         };
         let names = Names::new(&task, &trial(1), "src");
-        let kernels = names.of_flow(&task.clients[0]).unwrap().to_owned();
+        let kernel_name = names.of_flow(&task.clients[0]).unwrap().to_owned();
         assert_eq!(names.of_flow(&task.clients[1]), Some("cubic"));
         assert_eq!(names.of_flow(&task.clients[2]), None);
         let seen = |group: &str, cc: &str| {
@@ -193,8 +192,8 @@ pub(crate) mod tests {
             let Of::FlowSample(row) = of else { panic!("it was one") };
             row.cc
         };
-        assert_eq!(seen("a", &kernels), "fast");
-        assert_eq!(seen("c", &kernels), "fast", "a flow under the wrong one is seen to be");
+        assert_eq!(seen("a", &kernel_name), "fast");
+        assert_eq!(seen("c", &kernel_name), "fast", "a flow under the wrong one is seen to be");
         assert_eq!(seen("b", "cubic"), "tuned");
         assert_eq!(seen("c", "cubic"), "cubic");
         assert_eq!(seen("a", "reno"), "reno");

@@ -221,7 +221,7 @@ impl Registered {
         (0..count).filter_map(|at| u32_at(&value, PARAMS + 4 * at)).collect()
     }
 
-    /// Rows of internal state lost so far because the ring was full.
+    /// Rows of inner state lost so far because the ring was full.
     pub fn lost(&self) -> u64 {
         let value = self.value(".data.ccb").unwrap_or_default();
         value.get(..8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_ne_bytes)

@@ -76,7 +76,7 @@ pub enum TestbedError {
     AgentDied {
         /// The node.
         node: String,
-        /// How, and its last words.
+        /// Its exit status and the end of its log.
         status: String,
     },
     /// An agent did not listen in time.

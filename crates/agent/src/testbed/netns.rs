@@ -115,12 +115,12 @@ const EHASH_ENTRIES: &str = "1024";
 ///
 /// # Errors
 /// The namespace was refused.
-pub fn step_aside() -> Result<Option<String>, io::Error> {
+pub fn enter_own_namespace() -> Result<Option<String>, io::Error> {
     unshare(CloneFlags::CLONE_NEWNET)?;
     Ok(small_socket_tables())
 }
 
-/// The setting of [`step_aside`] alone, for a process that already has a namespace of its own.
+/// The setting of [`enter_own_namespace`] alone, for a process that already has a namespace of its own.
 pub fn small_socket_tables() -> Option<String> {
     write_sysctl("net/ipv4/tcp_child_ehash_entries", EHASH_ENTRIES).err().map(|e| {
         format!(

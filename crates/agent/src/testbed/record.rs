@@ -1,4 +1,4 @@
-//! `testbed.json`: what a running testbed says about itself to those who look inside or sweep up.
+//! `testbed.json`: the record of a running testbed, for `ccbench exec` and for sweeping.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -76,7 +76,7 @@ pub fn socket_path(dir: &Path, node: &str) -> PathBuf {
     dir.join(format!("{node}.sock"))
 }
 
-/// Where a node's agent writes what it has to say.
+/// The log of a node's agent.
 pub fn log_path(dir: &Path, node: &str) -> PathBuf {
     dir.join(format!("{node}.log"))
 }

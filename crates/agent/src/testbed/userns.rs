@@ -27,7 +27,7 @@ pub fn isolate(rootless: bool) -> Result<(bool, Vec<String>), TestbedError> {
     let mut notes = Vec::new();
     let root = geteuid().is_root();
     if root && !rootless {
-        match netns::step_aside() {
+        match netns::enter_own_namespace() {
             Ok(note) => {
                 notes.extend(note);
                 let inner = in_user_namespace();

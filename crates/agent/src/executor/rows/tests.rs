@@ -57,7 +57,7 @@ fn seen(side: &str, busy_us: Option<u64>) -> SeenMap {
 }
 
 #[test]
-fn a_busy_sender_tells_when_it_began() {
+fn finds_the_start_of_a_busy_sender() {
     let none = Report::default();
     let task = task();
     // 80 ms busy, of which the first 20 ms with the cookie: the test began 60 ms before the sample.
@@ -182,7 +182,7 @@ fn without_bytes_a_start_is_when_the_last_socket_was_ready() {
 }
 
 #[test]
-fn rows_are_anchored_and_rates_are_over_real_seconds() {
+fn rows_are_on_the_monotonic_clock() {
     let task = task();
     let rows = intervals(&ran(&task, End::Client), &report(), 1_040 * MS);
     assert_eq!(rows.len(), 10);
@@ -209,14 +209,14 @@ fn a_flow_has_a_row_per_connection_and_one_for_control() {
 }
 
 #[test]
-fn the_receiver_knows_no_congestion_control() {
+fn receiver_rows_have_no_congestion_control() {
     let task = task();
     let rows = flows(&ran(&task, End::Server), &report(), 0, 0, &seen("rcv", None));
     assert_eq!((rows[0].side.as_str(), rows[0].cc_actual.as_str()), ("rcv", ""));
 }
 
 #[test]
-fn only_real_trouble_is_trouble() {
+fn ignores_harmless_errors() {
     let task = task();
     let (good, end) = (report(), FlowEnd { output: vec![1], ..FlowEnd::default() });
     let run = ran(&task, End::Client);

@@ -23,7 +23,7 @@ fn task() -> FlowTask {
 }
 
 #[test]
-fn a_version_is_read_from_its_first_line() {
+fn parses_the_version() {
     assert_eq!(Version::parse("iperf 3.12 (cJSON 1.7.15)\nLinux"), Some(OLD));
     assert_eq!(Version::parse("iperf 3.17.1+"), Some(Version { major: 3, minor: 17 }));
     assert!(!OLD.has_json_stream());
@@ -34,7 +34,7 @@ fn a_version_is_read_from_its_first_line() {
 }
 
 #[test]
-fn arguments_are_those_of_a_careful_hand() {
+fn builds_the_arguments() {
     assert_eq!(server_args(&task(), OLD).join(" "), "-s -1 -p 5201 -i 0.100 -J -B 10.0.1.2");
     assert_eq!(
         client_args(&task(), OLD).join(" "),
@@ -50,7 +50,7 @@ fn arguments_are_those_of_a_careful_hand() {
 }
 
 #[test]
-fn a_limited_flow_writes_ten_milliseconds_of_its_rate() {
+fn block_size_of_a_limited_flow_is_10_ms() {
     let block = |mbit: u64| block_bytes(Rate::from_bits_per_sec(mbit * 1_000_000));
     assert_eq!([1, 8, 104, 10_000].map(block), [1_448, 10_000, 130_000, 131_072]);
 }

@@ -1,5 +1,5 @@
-//! Puts what was decided into force for one trial, and says what became of it. Nothing here fails a trial: what cannot
-//! be had is a fallback, which the event names and the verdict sees.
+//! Applies the ECN decisions of one trial and reports the outcome. Nothing here fails a trial: the event of a fallback
+//! has its reason, and the verdict uses it.
 
 use ccbench_proto::event::{Ecn, EcnEct1, Kind};
 use ccbench_proto::resolve::Egress;
@@ -15,7 +15,7 @@ use crate::sockets::error::SocketError;
 use crate::sockets::hook::Ect1;
 use crate::sockets::node::{Node, TCP_ECN, set_sysctl};
 
-/// What is attached for a trial; dropped, it is gone.
+/// ECN programs of a trial. Dropping it detaches them.
 #[derive(Debug, Default)]
 pub struct EcnApplied {
     #[cfg(feature = "ebpf")]
@@ -35,7 +35,7 @@ pub struct Decided {
 pub fn decide_all(ends: Vec<End>, task: &NodeTask) -> Vec<Decided> {
     let tcp_ecn = task.sysctls.iter().find(|(name, _)| name.replace('/', ".") == TCP_ECN);
     let tcp_ecn = tcp_ecn.map(|(_, value)| value.as_str());
-    // Asking the kernel takes milliseconds; nobody needs it where no flow wants ECN.
+    // Trying the kernel takes milliseconds, so skip it if no flow wants ECN.
     let can = if ends.is_empty() { &Capabilities::default() } else { capabilities() };
     let of = |end: End| Decided { decision: decide(can, end.wants, end.via, tcp_ecn), end };
     ends.into_iter().map(of).collect()
@@ -71,17 +71,17 @@ pub fn apply(
                 true => Some(applied.rewrite(end, node).map_err(|error| error.to_string())),
                 false => None,
             };
-            told(end, decision, ect1.as_ref())
+            report(end, decision, ect1.as_ref())
         })
         .collect();
     (applied, events)
 }
 
-fn told(end: &End, decision: &Decision, ect1: Option<&Result<String, String>>) -> wire::Event {
+fn report(end: &End, decision: &Decision, ect1: Option<&Result<String, String>>) -> wire::Event {
     let (asked, mode) = (end.wants.name(), decision.mode.name());
     let side = if end.sends { Side::Sender } else { Side::Receiver };
     let ect1_text = match ect1 {
-        Some(Ok(dev)) => format!("; ECT(1) by rewrite on the way out of {dev}"),
+        Some(Ok(dev)) => format!("; ECT(1) by rewrite at the egress of {dev}"),
         Some(Err(why)) => format!("; no ECT(1): {why}"),
         None => String::new(),
     };
@@ -120,7 +120,7 @@ impl EcnApplied {
         Err(SocketError::NoEbpf)
     }
 
-    /// What the programs did so far, for the end of a trial.
+    /// Counters of the programs so far.
     #[cfg(feature = "ebpf")]
     pub fn counts(&self) -> Vec<wire::Event> {
         let mut events = Vec::new();
@@ -133,7 +133,7 @@ impl EcnApplied {
         events
     }
 
-    /// What the programs did so far: there are none.
+    /// Without the feature `ebpf` there are no programs.
     #[cfg(not(feature = "ebpf"))]
     pub fn counts(&self) -> Vec<wire::Event> {
         Vec::new()

@@ -16,7 +16,7 @@ fn cc(algorithm: &str, via: Via) -> Cc {
 }
 
 #[test]
-fn the_best_way_that_the_kernel_has() {
+fn chooses_the_best_mode_of_the_kernel() {
     let mode = |flags, sysctl, wants, via| decide(&kernel(flags, sysctl), wants, via, None).mode;
     for (flags, sysctl, wants, via, wanted) in [
         (0x1f, false, PRAGUE, Via::Bpf, Mode::AccecnStructOps),
@@ -44,7 +44,7 @@ fn the_best_way_that_the_kernel_has() {
 }
 
 #[test]
-fn flags_are_those_of_the_mode() {
+fn flags_match_the_mode() {
     let flags =
         |kernel_flags, wants| decide(&kernel(kernel_flags, false), wants, Via::Bpf, None).flags;
     assert_eq!(flags(0x1f, PRAGUE), 0x1f, "no fallback to RFC 3168 where that can be said");
@@ -55,7 +55,7 @@ fn flags_are_those_of_the_mode() {
 }
 
 #[test]
-fn the_plan_may_switch_it_off() {
+fn plan_can_disable_ecn() {
     let off = decide(&kernel(0x1f, true), PRAGUE, Via::Bpf, Some("0"));
     assert_eq!((off.mode, off.flags), (Mode::None, flag::NON_RESTRICTED));
     assert!(off.reason.contains("tcp_ecn = 0"), "{}", off.reason);
@@ -97,13 +97,13 @@ fn what_algorithms_want() {
 }
 
 #[test]
-fn what_can_be_had_is_listed_best_first() {
+fn lists_available_modes_best_first() {
     assert_eq!(kernel(0x1f, false).modes(), ["accecn_struct_ops", "dctcp_feedback", "rfc3168"]);
     assert_eq!(kernel(0, true).modes(), ["accecn_sysctl", "rfc3168"]);
 }
 
 #[test]
-fn only_flows_that_want_it_are_chosen() {
+fn chooses_only_flows_that_need_ecn() {
     let flow = |group: &str, cc: &str, client_port, reverse| FlowTask {
         group: group.into(),
         from: "a".into(),
@@ -127,8 +127,8 @@ fn only_flows_that_want_it_are_chosen() {
     task.clients = vec![flow("l4s", "p", 10_000, false), flow("classic", "cubic", 10_002, false)];
     task.servers = vec![flow("back", "p", 10_004, true)];
     let found = ends(&task, |name| Some((format!("k_{name}"), Via::Bpf)));
-    let told: Vec<_> = found.iter().map(|end| (end.group.as_str(), end.sends)).collect();
-    assert_eq!(told, [("l4s", true), ("back", true)]);
+    let chosen: Vec<_> = found.iter().map(|end| (end.group.as_str(), end.sends)).collect();
+    assert_eq!(chosen, [("l4s", true), ("back", true)]);
     assert!(found.iter().all(|end| end.kernel_name == "k_p" && end.cc == "p"));
     assert_eq!(found[1].peer, std::net::IpAddr::from([10, 0, 0, 1]));
 }
