@@ -46,7 +46,7 @@ const ENDED_LEASE_NS: u64 = LINGER_NS + 2_000_000_000;
 /// A trial may start this long ago, or this far ahead.
 const LATEST_START_NS: u64 = 1_000_000_000;
 const EARLIEST_START_NS: u64 = 600_000_000_000;
-/// A lease is at least this long, whatever a request says.
+/// Minimum lease.
 const MIN_LEASE_MS: u32 = 100;
 /// A trial that is given up has killed its processes within this.
 const GIVE_UP_LIMIT: Duration = Duration::from_secs(3);

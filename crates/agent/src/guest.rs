@@ -108,7 +108,7 @@ struct Nodes {
     busy_pct: f64,
 }
 
-/// `Ok(Some(..))`: the trial failed and it can be told; `Err`: not even that.
+/// `Ok(Some(..))`: the trial failed and the port works; `Err`: the port failed.
 async fn conduct(
     task: &wire::LabTask,
     nodes: &mut Nodes,
@@ -300,7 +300,7 @@ async fn call<T>(
     }
 }
 
-/// Passes one node's stream on, and says how it ended.
+/// Forwards one node's stream and reports its end.
 async fn listen(
     node: String,
     mut client: AgentClient<Channel>,

@@ -106,7 +106,7 @@ impl Kernel for Machine {
 /// Of an interface that is gone: a dead agent's userspace link stays, because it is a device of its own.
 fn remove_orphan(ifindex: u32) -> Result<(), ShaperError> {
     let entry = format!("ccbu{ifindex}a");
-    // nix's if_indextoname answers an index that nobody has with an empty name.
+    // nix's if_indextoname returns an empty name for an unused index.
     let taken = netlink::ifname(ifindex).is_ok_and(|name| !name.is_empty());
     if taken || netlink::ifindex(&entry).is_err() {
         return Ok(());
@@ -114,7 +114,7 @@ fn remove_orphan(ifindex: u32) -> Result<(), ShaperError> {
     netlink::delete_link(&mut netlink::Socket::open()?, &entry)
 }
 
-/// The state of an interface; index and address tell it from another one that got its name later.
+/// The state of an interface; index and address distinguish it from a later interface of the same name.
 #[derive(Serialize, Deserialize)]
 struct Saved<T> {
     ifindex: u32,
@@ -243,7 +243,7 @@ pub(crate) mod fake {
         name: String,
         kernel: FakeKernel,
         up: bool,
-        /// A change of its trace has not been told.
+        /// A change of its trace has not been reported.
         changed: bool,
     }
 

@@ -30,7 +30,7 @@ fn listeners(port: u16) -> Vec<Listener> {
     found
 }
 
-/// Whether the process `pid` listens on a port; where nobody may look into that process, whether anybody does.
+/// Whether the process `pid` listens on a port; if its descriptors are not readable, whether any process does.
 pub fn listens(pid: u32, port: u16) -> bool {
     listeners(port)
         .iter()

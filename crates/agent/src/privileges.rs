@@ -1,6 +1,6 @@
 //! What this process may do on this machine.
 
-/// "root", "user-namespace" (root there, nobody outside) or "unprivileged".
+/// "root", "user-namespace" (root only inside it) or "unprivileged".
 pub(crate) fn privileges() -> &'static str {
     if !rustix::process::geteuid().is_root() {
         return "unprivileged";

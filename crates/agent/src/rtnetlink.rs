@@ -5,7 +5,9 @@ use std::io;
 
 use ccbench_shaper::ShaperError;
 use ccbench_shaper::netlink::Socket;
-use netlink_packet_core::{NLM_F_REQUEST, NetlinkDeserializable as _, NetlinkHeader, NetlinkMessage};
+use netlink_packet_core::{
+    NLM_F_REQUEST, NetlinkDeserializable as _, NetlinkHeader, NetlinkMessage,
+};
 use netlink_packet_route::RouteNetlinkMessage;
 
 /// A socket for one namespace.

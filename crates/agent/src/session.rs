@@ -88,7 +88,7 @@ pub enum Command {
     Lost,
     /// Leave the node as it was found.
     Reset {
-        /// Of the run that asks; empty: whoever holds the node.
+        /// The requesting run; empty: any holder.
         run_id: String,
         /// The trial's that asks.
         epoch: u64,

@@ -1,4 +1,4 @@
-//! The embedded testbed: namespaces on this machine, wired as a plan says, with an agent in each. The namespaces
+//! The embedded testbed: namespaces on this machine, wired as in the plan, with an agent in each. The namespaces
 //! have no names, so they end with their processes: when this process ends, the kernel kills the agents and removes
 //! namespaces, interfaces and qdiscs.
 //!

@@ -211,7 +211,7 @@ impl Journal {
         self.file.sync_data()
     }
 
-    /// All or nothing: whoever dies here leaves the old journal or the new one.
+    /// Atomic: a crash leaves the old journal or the new one.
     fn rewrite(&mut self, steps: &[Step]) -> io::Result<()> {
         if steps.is_empty() {
             self.file.set_len(0)?;

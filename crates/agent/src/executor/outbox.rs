@@ -17,7 +17,7 @@ use crate::sockets::names::Names;
 /// Rows that wait for the controller at most: about 8 MiB. One more place is kept for the last message.
 const CAPACITY: usize = 8192;
 /// How long a row that is not hot waits for room, and all rows of a trial together: a controller that reads,
-/// but ever so slowly, must not draw a trial out.
+/// but slowly, must not prolong a trial.
 const PATIENCE: Patience =
     Patience { each: Duration::from_secs(2), together: Duration::from_secs(4) };
 /// A file's piece: well under gRPC's message limit of 4 MiB.
@@ -28,7 +28,7 @@ const PIECE_LIMIT: Duration = Duration::from_secs(5);
 const PIECES: usize = 16;
 /// Rows in batches that wait for the controller at most: about 16 MiB.
 const BATCHED_ROWS: usize = 64 << 10;
-/// A batch counts as so many rows at least, so that batches take half of the channel's places at most.
+/// Minimum row count of a batch, so that batches take at most half of the channel.
 const LEAST_ROWS: usize = 2 * BATCHED_ROWS / CAPACITY;
 
 #[derive(Debug, Clone, Copy)]
@@ -69,7 +69,7 @@ pub struct Outbox {
 struct Counts {
     sent: AtomicU64,
     dropped: AtomicU64,
-    /// The controller let a patient row down: nobody waits again until there is room.
+    /// A row has timed out: no row waits again until there is room.
     stuck: AtomicBool,
     /// What is left of the patience of all rows together.
     patience_ns: AtomicU64,
@@ -167,7 +167,7 @@ impl Outbox {
         let came = tokio::time::timeout(self.each.min(left), what).await;
         let waited_ns = clock::now_ns().saturating_sub(from_ns);
         let less = |left: u64| Some(left.saturating_sub(waited_ns));
-        // It fails only if the closure says so, and it does not.
+        // The closure always returns a value, so this cannot fail.
         let _ = self.counts.patience_ns.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
         came.ok()
     }

@@ -84,7 +84,7 @@ pub fn flows(
         src_ip: task.from_ip.to_string(),
         dst_ip: task.to_ip.to_string(),
         dport: task.server_port.into(),
-        // A process that we ended by signal says 1: that is no verdict on the flow.
+        // A process that we interrupted exits with 1, which is not an error of the flow.
         exit_code: (!ended_by_order(ran, report)).then_some(exit_code),
         side: side.to_owned(),
         tool: ran.tool.to_owned(),
@@ -125,7 +125,7 @@ pub fn flows(
     rows
 }
 
-/// Of the sending side's socket; on the receiving side nobody knows it.
+/// Of the sending socket; empty at the receiver.
 fn actual_cc(side: &str, socket: Option<&Seen>, report: &Report) -> String {
     if side != "snd" {
         return String::new();

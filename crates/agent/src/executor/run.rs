@@ -129,7 +129,7 @@ async fn measure(probe: &ProbeTask, stage: &Stage, end_at_ns: u64) -> std::io::R
     Ok(())
 }
 
-/// A thread whose result nobody waits for ends soon.
+/// Stops the probe's thread when its result is no longer needed.
 struct StopOnDrop(Arc<AtomicBool>);
 
 impl Drop for StopOnDrop {

@@ -287,7 +287,7 @@ impl Looper {
     }
 
     fn run(mut self) -> Finished {
-        // A start in the past misses nothing: nobody could have sampled then.
+        // Passes before a late start do not count as missed.
         let (sample, start) =
             (self.task.sample.clone(), self.task.start_at_ns.max(clock::now_ns()));
         let mut tcp = Every::new(sample.tcp.nanos(), start);

@@ -39,7 +39,7 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// Resolves when the trial is given up; never, if nobody is left to give it up.
+    /// Resolves when the trial is cancelled; never, if the sender is gone.
     pub async fn cancelled(&self) {
         let mut cancel = self.cancel.clone();
         let gone = cancel.wait_for(|&cancelled| cancelled).await.is_err();
@@ -57,7 +57,7 @@ struct StopStep {
 }
 
 /// The signals to send, in order. The client is interrupted at the planned stop, because iperf3's
-/// own `-t` counts from the end of its set-up, so many round trips after its start. It tells the server, which
+/// own `-t` counts from the end of its set-up, several round trips after its start. It ends the server, which
 /// is interrupted only if that does not reach it: iperf3 3.12 crashes now and then when its own signal and the
 /// other end's word arrive at once.
 fn stop_steps(task: &FlowTask, end: End, start_at_ns: u64) -> [StopStep; 3] {

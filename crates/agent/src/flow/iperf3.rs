@@ -1,4 +1,4 @@
-//! iperf3's arguments from a task. What it says is read by [`ccbench_proto::tools::iperf3`]. Its exit code says
+//! iperf3's arguments from a task. Its output is parsed by [`ccbench_proto::tools::iperf3`]. Its exit code shows
 //! little (3.12 with `-J` exits 0 after "connection refused"): the report's `error` decides.
 
 use std::fmt;
@@ -29,7 +29,7 @@ impl Version {
         self >= Self { major: 3, minor: 17 }
     }
 
-    /// It can be told how often to look at its rate limit (`--pacing-timer`, since 3.2).
+    /// It has `--pacing-timer`, the interval of its rate limit (since 3.2).
     fn has_pacing_timer(self) -> bool {
         self >= Self { major: 3, minor: 2 }
     }

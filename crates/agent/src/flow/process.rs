@@ -236,7 +236,7 @@ impl Traffic for Process {
             Stop::Terminate => Signal::SIGTERM,
             Stop::Kill => Signal::SIGKILL,
         };
-        // Until it has been waited for, the pid is the child's and nobody else's.
+        // The pid cannot be reused before the child has been waited for.
         if let Some(pid) = self.child.id().and_then(|pid| i32::try_from(pid).ok()) {
             let _ = nix::sys::signal::kill(Pid::from_raw(pid), signal);
         }

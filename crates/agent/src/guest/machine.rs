@@ -24,7 +24,7 @@ const MOUNTS: [(&str, &str, &str); 9] = [
 /// Mounts what programs expect. What this kernel lacks is left out, but for `/proc` and `/dev`.
 pub fn mount_all() -> io::Result<()> {
     for (kind, at, options) in MOUNTS {
-        // Exists already, or the mount below says why it cannot.
+        // It exists already, or the mount below reports the error.
         let _ = fs::create_dir_all(at);
         match mount(Some(kind), at, Some(kind), MsFlags::empty(), Some(options)) {
             Err(nix::errno::Errno::EBUSY) | Ok(()) => {}
@@ -112,7 +112,7 @@ pub fn shell() -> ! {
     off()
 }
 
-/// Ends the machine: QEMU is told not to reboot.
+/// Ends the machine: QEMU runs with `-no-reboot`.
 pub fn off() -> ! {
     // At once, as Alt-SysRq-B does. Should the kernel not have that, the end of process 1 is a panic, which ends
     // the machine as well.

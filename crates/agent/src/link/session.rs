@@ -11,7 +11,7 @@ use super::report::{Name, Reading, Stretch};
 use super::signals::{Caught, Signals};
 use crate::clock;
 
-/// How often packets and changes are fetched from the links, which have room for so many only.
+/// How often packets and changes are read from the links, whose buffers are limited.
 const FETCH: Duration = Duration::from_millis(50);
 
 /// One direction.

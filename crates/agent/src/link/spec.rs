@@ -133,7 +133,7 @@ fn plan(links: BTreeMap<String, Link>, seed: u64) -> Plan {
 /// The options of both directions: up inherits what it does not set from down.
 fn directions(args: &Args) -> (Down, Down) {
     let (down, up) = (args.down.clone(), Down::from(args.up.clone()));
-    // A rate and a trace are two ways to say the same.
+    // A rate and a trace exclude each other.
     let traced = up.trace.is_some();
     let rated = up.rate.is_some();
     let back = Down {

@@ -53,7 +53,7 @@ pub struct Answer {
     head: Vec<u8>,
     /// Status code, once it is known.
     pub status: Option<u16>,
-    /// Length of the body, if the server says.
+    /// `Content-Length`, if present.
     length: Option<u64>,
     /// Of the body, so far.
     pub bytes: u64,

@@ -58,7 +58,7 @@ fn echo_request(how: How, id: u16, seq: u16, mark: u64) -> [u8; PACKET_BYTES] {
     packet
 }
 
-/// The sequence number of a reply to one of our own requests, told by the mark (a raw socket sees every
+/// The sequence number of a reply to one of our own requests, identified by the mark (a raw socket receives every
 /// reply of the node, and brings the IP header with it).
 fn echo_reply(packet: &[u8], how: How, mark: u64) -> Option<u16> {
     let raw = matches!(how, How::Icmp { raw: true });

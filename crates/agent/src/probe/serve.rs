@@ -130,7 +130,7 @@ fn rest(error: &io::Error) {
     }
 }
 
-/// Repeats what waits for the other side until it is done or nobody wants it.
+/// Retries a blocking operation until it is done or the server stops.
 fn patiently<T>(stop: &AtomicBool, mut what: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     use io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
     loop {

@@ -24,7 +24,7 @@ use crate::probe::ping;
 const SLICE_NS: u64 = 50_000_000;
 const READ_BYTES: usize = 64 << 10;
 
-/// Until when, and whether anybody still wants to know.
+/// The end of the trial and a request to stop.
 struct Limit {
     deadline_ns: u64,
     end: End,
@@ -48,7 +48,7 @@ impl End {
 /// Why a measurement gave nothing.
 #[derive(Debug, PartialEq, Eq)]
 enum Failed {
-    /// The trial's end came first: nobody knows how long it would have taken.
+    /// The trial ended first, so the duration is unknown.
     Ended,
     /// In words.
     Because(String),
@@ -168,14 +168,14 @@ impl LookUp {
         }
         let (sender, receiver) = mpsc::sync_channel(1);
         let (name, ask) = (host.to_owned(), self.ask);
-        // If nobody waits any more: so be it.
+        // The receiver may have given up.
         let work = move || drop(sender.send(ask(&name, port)));
         std::thread::Builder::new().name("look-up".to_owned()).spawn(work).map_err(because)?;
         self.pending = Some(receiver);
         self.answer(limit, because)?.map_err(because)
     }
 
-    /// What the thread says; it stays pending if the time is up before.
+    /// The thread's answer; it stays pending after a timeout.
     fn answer(
         &mut self,
         limit: &Limit,

@@ -50,8 +50,8 @@ pub struct Start {
     pub sends: bool,
 }
 
-/// The ends on this node. `outcome_of` says what outcome_of of a name of the plan on this node (none: an instance that is not
-/// here), `late` which groups must not have theirs before the handshake.
+/// The ends on this node. `outcome_of` gives the kernel's name and the backend of a name of the plan (`None`: an instance
+/// that is not on this node); `late` selects groups whose congestion control must not be set before the handshake.
 pub fn starts(
     task: &NodeTask,
     outcome_of: impl Fn(&str) -> Option<(String, Via)>,

@@ -26,7 +26,7 @@ const MAX_SOCKETS: usize = 4096;
 pub struct Record {
     /// CLOCK_MONOTONIC.
     pub at_ns: u64,
-    /// 0: nobody has asked for it.
+    /// The socket's cookie; 0 if it has not been generated.
     pub cookie: u64,
     /// Of the socket, from 1.
     pub round: u32,

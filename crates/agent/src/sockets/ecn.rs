@@ -14,7 +14,7 @@ pub mod apply;
 pub mod flag {
     /// A namespace may have it as its default.
     pub const NON_RESTRICTED: u32 = 1;
-    /// Negotiates ECN whatever `tcp_ecn` says, and sends ECT.
+    /// Negotiates ECN regardless of `tcp_ecn`, and sends ECT.
     pub const NEEDS_ECN: u32 = 2;
     /// Negotiates AccECN.
     pub const NEEDS_ACCECN: u32 = 4;
@@ -139,7 +139,7 @@ pub struct Decision {
     pub reason: String,
 }
 
-/// The best way that this kernel has for what an algorithm wants. `via` says who registers it; `tcp_ecn` is what the
+/// The best mode that this kernel has for an algorithm. `via` is its backend; `tcp_ecn` is what the
 /// plan sets on this node, if it does.
 pub fn decide(can: &Capabilities, wants: Wants, via: Via, tcp_ecn: Option<&str>) -> Decision {
     let plain = flag::NON_RESTRICTED;
@@ -223,7 +223,7 @@ pub struct End {
     pub peer: std::net::IpAddr,
 }
 
-/// The ends on this node that want ECN. `outcome_of` gives the kernel's name and the backend of a name of the plan.
+/// The ends on this node that need ECN. `outcome_of` gives the kernel's name and the backend of a name of the plan.
 pub fn ends(task: &NodeTask, outcome_of: impl Fn(&str) -> Option<(String, Via)>) -> Vec<End> {
     let end = |flow: &FlowTask, listens: bool| {
         let name = flow.cc.as_deref()?;

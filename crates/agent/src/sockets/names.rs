@@ -24,7 +24,7 @@ const DIGITS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 /// it unique, like `ta_grad.4x0v9`.
 pub fn kernel_name(trial: &TrialId, node: &str, instance: &str, algorithm: &str) -> String {
     let text = format!("{} {} {node} {instance}", trial.run_id, trial.epoch);
-    // FNV-1a: names of one machine must differ, nobody chooses them to be alike.
+    // FNV-1a: names must differ on one machine; there are no adversarial inputs.
     let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-/// Why there is no testbed. Each names the operation, the object and, where there is one, the way out.
+/// Why there is no testbed: operation, object, source and hint.
 #[derive(Debug, thiserror::Error)]
 pub enum TestbedError {
     /// Standard input failed or ended early.

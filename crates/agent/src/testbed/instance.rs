@@ -95,7 +95,7 @@ impl<'a> Testbed<'a> {
         let netns_inode = netns.inode();
         let pid = self.children.start(name, agent_bin, &netns.path())?;
         let process = Identity::of(pid).or_else(|e| match e.kind() {
-            // Already dead: waiting for it to listen will say how.
+            // Already dead: wait_ready() reports it.
             std::io::ErrorKind::NotFound => Ok(Identity { pid, starttime: 0 }),
             _ => Err(TestbedError::system(format!("read /proc/{pid}/stat"))(e)),
         })?;

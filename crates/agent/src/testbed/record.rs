@@ -81,7 +81,7 @@ pub fn log_path(dir: &Path, node: &str) -> PathBuf {
     dir.join(format!("{node}.log"))
 }
 
-/// Removes the testbed's own files from `dir`, leaving `dir` itself and whatever else is in it.
+/// Removes the testbed's own files from `dir`, but not `dir` and other files.
 pub fn remove_files(dir: &Path, nodes: &mut dyn Iterator<Item = &str>) {
     for node in nodes {
         let _ = std::fs::remove_file(socket_path(dir, node));

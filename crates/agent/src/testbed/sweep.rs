@@ -1,4 +1,4 @@
-//! What a testbed leaves behind when it is killed outright: a directory with sockets that nobody listens to.
+//! Removes what a killed testbed leaves: a directory with dead sockets.
 //! Sweeping removes those, and nothing that another program could have put there.
 
 use std::io;

@@ -1,6 +1,6 @@
-//! When iperf3's own time zero was, on our clock: iperf3 3.12 does not say.
+//! Iperf3's time zero on CLOCK_MONOTONIC, which iperf3 3.12 does not report.
 //!
-//! An end that we interrupted closes its last interval then, and the report says how many seconds after zero.
+//! An end that we interrupted closes its last interval then, and the report has its time in seconds after zero.
 //!
 //! For any other end: zero is after its last data connection was made, which it makes one by one. Our samples
 //! say how many bytes the application had written (or the kernel received) at which time, and the report says
@@ -48,7 +48,7 @@ fn interrupted_zero_ns(ran: &Ran<'_>, report: &Report) -> Option<u64> {
     ran.interrupted_at_ns?.checked_sub((end_s * 1e9) as u64)
 }
 
-/// What one sample says about time zero.
+/// The range of time zero that follows from one sample.
 #[derive(Debug, Clone, Copy)]
 struct Span {
     from_ns: u64,

@@ -42,7 +42,7 @@ pub fn decide_all(ends: Vec<End>, task: &NodeTask) -> Vec<Decided> {
 }
 
 /// Puts it into force, once the congestion controls are ([`attach`]) and before any socket is made. The events, one per end,
-/// say what was asked for, what is in force and why.
+/// have the requested mode, the applied mode and the reason.
 pub fn apply(
     mut decided: Vec<Decided>,
     attached: &attach::AttachedHook,
