@@ -1,4 +1,4 @@
-//! How many bytes a traced link may have sent by an instant of the trial.
+//! Capacity curves: how many bytes a traced link can have sent by a given time of the trial.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,26 +9,26 @@ use ccbench_proto::resolve::ETHERNET_BYTES;
 use ccbench_proto::trace::Trace;
 use ccbench_proto::units::Rate;
 
-/// Bytes that the link's rate counts of every packet beside its IP bytes.
+/// Bytes per packet that count against the link's rate, in addition to the IP packet.
 pub(crate) fn overhead(link: &Link) -> f64 {
     link.overhead.unwrap_or(ETHERNET_BYTES).get() as f64
 }
 
-/// What the traces that are stored with a run let its links send, by point and link.
+/// Capacity curves of the traces that are stored with a run, by point and link.
 #[derive(Debug, Default)]
-pub(crate) struct Traced(BTreeMap<u32, BTreeMap<String, Arc<Curve>>>);
+pub(crate) struct TraceCapacities(BTreeMap<u32, BTreeMap<String, Arc<CapacityCurve>>>);
 
-impl Traced {
-    /// Of a plan with the traces that are stored with its run.
+impl TraceCapacities {
+    /// The curves of a plan whose traces are stored with its run; unreadable traces are skipped.
     pub(super) fn of(plan: &CheckedPlan) -> Self {
         let points = plan.points();
-        let mut made = Vec::new();
-        Self(points.iter().map(|point| (point.id, curves(&point.plan, &mut made))).collect())
+        let mut cache = Vec::new();
+        Self(points.iter().map(|point| (point.id, curves(&point.plan, &mut cache))).collect())
     }
 
-    /// What a link's trace lets pass at a point; `None` of a link whose trace begins later than the trial, says no rate or
-    /// cannot be read.
-    pub(crate) fn curve(&self, point_id: u32, link: &str) -> Option<&Curve> {
+    /// The capacity curve of a link at a point; `None` if its trace starts after the trial, has no rates or cannot be
+    /// read.
+    pub(crate) fn curve(&self, point_id: u32, link: &str) -> Option<&CapacityCurve> {
         self.0.get(&point_id)?.get(link).map(Arc::as_ref)
     }
 
@@ -38,48 +38,49 @@ impl Traced {
     }
 }
 
-/// A trace's use, the link's overhead, and what was made of both.
-type Made = (TraceUse, f64, Arc<Curve>);
+/// A trace's settings, the link's overhead, and the curve built from both.
+type CacheEntry = (TraceUse, f64, Arc<CapacityCurve>);
 
-/// Of the links of a plan that has its traces; none of a trace that begins later than the trial.
-pub(crate) fn of_plan(plan: &CheckedPlan) -> BTreeMap<String, Arc<Curve>> {
+/// Capacity curves of a plan's links; links whose trace starts after the trial have none.
+pub(crate) fn capacity_curves(plan: &CheckedPlan) -> BTreeMap<String, Arc<CapacityCurve>> {
     curves(plan, &mut Vec::new())
 }
 
-/// The same; equal uses of a trace share the curve that was made of it before.
-fn curves(plan: &CheckedPlan, made: &mut Vec<Made>) -> BTreeMap<String, Arc<Curve>> {
+/// As [`capacity_curves`]; equal settings share one curve.
+fn curves(plan: &CheckedPlan, cache: &mut Vec<CacheEntry>) -> BTreeMap<String, Arc<CapacityCurve>> {
     let curve = |(name, link): (&String, &Link)| {
-        let used = from_the_beginning(link)?;
+        let used = starting_with_trial(link)?;
         let overhead = overhead(link);
-        let known = made.iter().find(|(of, beside, _)| of == used && *beside == overhead);
+        let known = cache.iter().find(|(of, beside, _)| of == used && *beside == overhead);
         if let Some((_, _, curve)) = known {
             return Some((name.clone(), Arc::clone(curve)));
         }
-        let curve = Arc::new(Curve::new(plan.trace(&used.file)?, used, overhead)?);
-        made.push((used.clone(), overhead, Arc::clone(&curve)));
+        let curve = Arc::new(CapacityCurve::new(plan.trace(&used.file)?, used, overhead)?);
+        cache.push((used.clone(), overhead, Arc::clone(&curve)));
         Some((name.clone(), curve))
     };
     plan.plan().links.iter().filter_map(curve).collect()
 }
 
-/// How a link uses a trace that begins with the trial.
-fn from_the_beginning(link: &Link) -> Option<&TraceUse> {
+/// The link's trace settings, if the trace starts with the trial.
+fn starting_with_trial(link: &Link) -> Option<&TraceUse> {
     link.trace.as_ref().filter(|used| used.start == TraceStart::Trial)
 }
 
-/// Bytes over time: piecewise linear, repeated if the trace loops.
+/// Cumulative capacity: piecewise linear, repeated if the trace loops.
 #[derive(Debug)]
-pub(crate) struct Curve {
-    /// Instant in nanoseconds after the trace's beginning, the bytes until then, and the rate from then on in bytes
-    /// per nanosecond. The first is at 0.
+pub(crate) struct CapacityCurve {
+    /// Time in nanoseconds since the start of the trace, bytes until then, and the rate from then on in bytes per
+    /// nanosecond. The first knot is at 0.
     knots: Vec<(u64, f64, f64)>,
     length_ns: u64,
     on_end: OnEnd,
-    jumps: bool,
+    is_discrete: bool,
 }
 
-impl Curve {
-    /// Of a trace that begins with the trial, on a line with this overhead per packet; `None` if its rows say no rate.
+impl CapacityCurve {
+    /// Builds the curve of a trace that starts with the trial; `overhead` is in bytes per packet. `None` if its rows
+    /// have no rate.
     pub(crate) fn new(trace: &Trace, used: &TraceUse, overhead: f64) -> Option<Self> {
         let per_ns = |rate: Rate| rate.bits_per_sec() as f64 / 8e9;
         let mut knots: Vec<(u64, f64, f64)> = Vec::new();
@@ -103,7 +104,7 @@ impl Curve {
                 knots.extend(sums.map(|(at_ns, n)| (*at_ns, each * f64::from(n), 0.0)));
                 if let (OnEnd::Hold, Some((last, earlier))) = (used.on_end, all.at_ns.split_last())
                 {
-                    // What the last instant brought comes again and again, at its distance from the one before.
+                    // With `hold`, the last opportunity repeats at its distance from the previous one.
                     let before = earlier.partition_point(|at_ns| at_ns < last);
                     let previous = before.checked_sub(1).map_or(0, |index| earlier[index]);
                     let bytes = each * (all.at_ns.len() - before) as f64;
@@ -113,18 +114,18 @@ impl Curve {
                 all.length_ns
             }
         };
-        let jumps = matches!(trace, Trace::Opportunities(_));
-        Some(Self { knots, length_ns: length_ns.max(1), on_end: used.on_end, jumps })
+        let is_discrete = matches!(trace, Trace::Opportunities(_));
+        Some(Self { knots, length_ns: length_ns.max(1), on_end: used.on_end, is_discrete })
     }
 
-    /// When nothing passes for at least so long: from and to, up to an instant of the trial.
+    /// Intervals up to `until_ns` in which the link sends nothing for at least `least_ns`.
     pub(crate) fn outages(&self, until_ns: u64, least_ns: u64) -> Vec<(u64, u64)> {
         let mut found: Vec<(u64, u64)> = Vec::new();
         let mut take = |from_ns: u64, to_ns: u64| {
             let to_ns = to_ns.min(until_ns);
             match found.last_mut() {
-                // Rows of nothing, one after the other.
-                Some(last) if last.1 == from_ns && !self.jumps => last.1 = to_ns,
+                // Consecutive rows with rate 0 form one outage.
+                Some(last) if last.1 == from_ns && !self.is_discrete => last.1 = to_ns,
                 _ if from_ns < to_ns => found.push((from_ns, to_ns)),
                 _ => {}
             }
@@ -155,12 +156,13 @@ impl Curve {
         found
     }
 
-    /// Bytes from one instant of the trial to another, in nanoseconds since its beginning.
+    /// Bytes between two times, in nanoseconds since the start of the trial.
     pub(crate) fn bytes(&self, from_ns: u64, to_ns: u64) -> f64 {
-        self.until(to_ns) - self.until(from_ns)
+        self.bytes_until(to_ns) - self.bytes_until(from_ns)
     }
 
-    /// Most bytes that pass within any stretch of this length inside a window.
+    /// Bytes within `stretch_ns` of either edge of a window: how far a count may be off when its times are off by
+    /// that much.
     pub(crate) fn burst(&self, (from_ns, to_ns): (u64, u64), stretch_ns: u64) -> f64 {
         let edge = |at_ns: u64| {
             self.bytes(at_ns.saturating_sub(stretch_ns), at_ns.saturating_add(stretch_ns))
@@ -168,29 +170,29 @@ impl Curve {
         edge(from_ns) + edge(to_ns)
     }
 
-    /// Whether bytes pass at instants, not over time.
-    pub(crate) fn jumps(&self) -> bool {
-        self.jumps
+    /// Whether capacity comes in discrete delivery opportunities.
+    pub(crate) fn is_discrete(&self) -> bool {
+        self.is_discrete
     }
 
-    /// How long so many bytes take that wait at an instant of the trial, in nanoseconds; `None`: for ever.
-    pub(crate) fn takes_ns(&self, from_ns: u64, bytes: f64) -> Option<u64> {
+    /// Nanoseconds that the link takes to send `bytes` from a time on; `None` if it never does.
+    pub(crate) fn drain_time_ns(&self, from_ns: u64, bytes: f64) -> Option<u64> {
         if bytes <= 0.0 {
             return Some(0);
         }
-        let wanted = self.until(from_ns) + bytes;
+        let wanted = self.bytes_until(from_ns) + bytes;
         let round = self.within(self.length_ns);
         let (rounds, rest) = match self.on_end {
             OnEnd::Loop if round <= 0.0 => return None,
             OnEnd::Loop => {
-                // The last byte of a round is in it, not at the beginning of the next.
+                // The last byte of a loop belongs to it, not to the start of the next.
                 let rounds = ((wanted / round).ceil() - 1.0).max(0.0);
                 (rounds as u64, wanted - rounds * round)
             }
             OnEnd::Stop if wanted > round => return None,
             OnEnd::Stop | OnEnd::Hold => (0, wanted),
         };
-        // The first knot by which they are through, or the one in whose stretch the last of them passes.
+        // The first knot at or after the last byte, and the segment in which it is sent.
         let after = self.knots.partition_point(|(_, bytes, _)| *bytes < rest);
         let (knot_ns, passed, slope) = *self.knots.get(after.checked_sub(1)?)?;
         let within = (slope > 0.0).then(|| knot_ns as f64 + (rest - passed) / slope);
@@ -203,7 +205,7 @@ impl Curve {
         Some(until_ns.saturating_sub(from_ns))
     }
 
-    fn until(&self, at_ns: u64) -> f64 {
+    fn bytes_until(&self, at_ns: u64) -> f64 {
         let (rounds, rest_ns) = match self.on_end {
             OnEnd::Loop => (at_ns / self.length_ns, at_ns % self.length_ns),
             OnEnd::Hold => (0, at_ns),
@@ -216,7 +218,7 @@ impl Curve {
         let after = self.knots.partition_point(|(knot_ns, _, _)| *knot_ns <= at_ns);
         let knot = after.checked_sub(1).and_then(|index| self.knots.get(index));
         knot.map_or(0.0, |(from_ns, bytes, slope)| {
-            // A trace that is held goes on at its last rate.
+            // With `hold`, the last rate continues.
             bytes + slope * (at_ns - from_ns) as f64
         })
     }
@@ -236,7 +238,7 @@ mod tests {
         TraceUse { file, sha256: None, mean_rate: None, on_end, start: TraceStart::Trial, floor }
     }
 
-    /// 8 Mbit/s for a second, then nothing for one.
+    /// 8 Mbit/s for one second, then an outage of one second.
     fn steps() -> Trace {
         let step = |s: u64, bps: u64| Step {
             at_ns: s * 1_000_000_000,
@@ -252,9 +254,10 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_integrated() {
+    fn integrates_rates() {
         let s = 1_000_000_000;
-        let curve = |on_end, floor| Curve::new(&steps(), &used(on_end, floor), 14.0).unwrap();
+        let curve =
+            |on_end, floor| CapacityCurve::new(&steps(), &used(on_end, floor), 14.0).unwrap();
         let hold = curve(OnEnd::Hold, None);
         assert_eq!(hold.bytes(0, s), 1e6);
         assert_eq!(hold.bytes(s / 2, 3 * s), 5e5);
@@ -266,45 +269,47 @@ mod tests {
     }
 
     #[test]
-    fn opportunities_are_counted() {
+    fn counts_opportunities() {
         let all = Opportunities { at_ns: vec![1, 1, 5], bytes: 1500, length_ns: 5 };
         let trace = Trace::Opportunities(all);
-        let curve = Curve::new(&trace, &used(OnEnd::Loop, None), 14.0).unwrap();
+        let curve = CapacityCurve::new(&trace, &used(OnEnd::Loop, None), 14.0).unwrap();
         assert_eq!(curve.bytes(0, 4), 3028.0);
         assert_eq!(curve.bytes(0, 10), 6.0 * 1514.0);
-        let held = Curve::new(&trace, &used(OnEnd::Hold, None), 14.0).unwrap();
+        let held = CapacityCurve::new(&trace, &used(OnEnd::Hold, None), 14.0).unwrap();
         assert_eq!(held.bytes(0, 9), 4.0 * 1514.0, "the last one again, 4 ns later");
     }
 
     #[test]
-    fn what_waits_takes_until_the_trace_has_let_it_pass() {
+    fn drain_time_follows_the_trace() {
         let s = 1_000_000_000;
-        let curve = |on_end| Curve::new(&steps(), &used(on_end, None), 14.0).unwrap();
+        let curve = |on_end| CapacityCurve::new(&steps(), &used(on_end, None), 14.0).unwrap();
         let looped = curve(OnEnd::Loop);
-        assert_eq!(looped.takes_ns(s / 4, 5e5), Some(s / 2));
-        assert_eq!(looped.takes_ns(s / 2, 5e5), Some(s / 2), "to the end of the rate");
-        assert_eq!(looped.takes_ns(s / 2, 6e5), Some(s / 2 + s + s / 10), "over the outage");
-        assert_eq!(looped.takes_ns(3 * s / 2, 0.0), Some(0));
-        assert_eq!(looped.takes_ns(7 * s / 2, 25e5), Some(s / 2 + 4 * s + s / 2));
+        assert_eq!(looped.drain_time_ns(s / 4, 5e5), Some(s / 2));
+        assert_eq!(looped.drain_time_ns(s / 2, 5e5), Some(s / 2), "to the end of the rate");
+        assert_eq!(looped.drain_time_ns(s / 2, 6e5), Some(s / 2 + s + s / 10), "over the outage");
+        assert_eq!(looped.drain_time_ns(3 * s / 2, 0.0), Some(0));
+        assert_eq!(looped.drain_time_ns(7 * s / 2, 25e5), Some(s / 2 + 4 * s + s / 2));
         for on_end in [OnEnd::Hold, OnEnd::Stop] {
-            assert_eq!(curve(on_end).takes_ns(s / 2, 6e5), None, "never");
+            assert_eq!(curve(on_end).drain_time_ns(s / 2, 6e5), None, "never");
         }
         let all = Opportunities { at_ns: vec![1, 1, 5], bytes: 1500, length_ns: 5 };
-        let curve = Curve::new(&Trace::Opportunities(all), &used(OnEnd::Loop, None), 14.0).unwrap();
-        let waiting = |packets: f64| curve.takes_ns(1, packets * 1514.0);
+        let curve =
+            CapacityCurve::new(&Trace::Opportunities(all), &used(OnEnd::Loop, None), 14.0).unwrap();
+        let waiting = |packets: f64| curve.drain_time_ns(1, packets * 1514.0);
         assert_eq!([1.0, 2.0, 3.0, 4.0].map(waiting), [4, 5, 5, 9].map(Some));
     }
 
     #[test]
-    fn outages_are_where_nothing_passes() {
+    fn finds_outages() {
         let s = 1_000_000_000;
-        let curve = |on_end| Curve::new(&steps(), &used(on_end, None), 14.0).unwrap();
+        let curve = |on_end| CapacityCurve::new(&steps(), &used(on_end, None), 14.0).unwrap();
         assert_eq!(curve(OnEnd::Loop).outages(4 * s, s / 2), [(s, 2 * s), (3 * s, 4 * s)]);
         assert_eq!(curve(OnEnd::Hold).outages(5 * s, s / 2), [(s, 5 * s)]);
         assert_eq!(curve(OnEnd::Stop).outages(5 * s, s / 2), [(s, 5 * s)]);
         assert!(curve(OnEnd::Loop).outages(4 * s, 2 * s).is_empty());
         let all = Opportunities { at_ns: vec![s, s, 4 * s], bytes: 1500, length_ns: 5 * s };
-        let curve = Curve::new(&Trace::Opportunities(all), &used(OnEnd::Stop, None), 14.0).unwrap();
+        let curve =
+            CapacityCurve::new(&Trace::Opportunities(all), &used(OnEnd::Stop, None), 14.0).unwrap();
         assert_eq!(curve.outages(9 * s, s), [(0, s), (s, 4 * s), (4 * s, 5 * s), (5 * s, 9 * s)]);
     }
 
@@ -335,7 +340,7 @@ flows = ["f"]
 "#;
 
     #[test]
-    fn the_traces_of_a_run_are_those_stored_with_it() {
+    fn reads_stored_traces_only() {
         let folder = tempfile::tempdir().unwrap();
         let file = |name: &str, text: &str| (name.into(), text.as_bytes().to_vec());
         let ones = "t_us,rate_bps\n0,8000000\n1000000,8000000\n";
@@ -354,7 +359,7 @@ flows = ["f"]
             topology: String::new(),
             notes: vec![],
             sets: vec![],
-            // Of two files of one name each keeps its folder.
+            // Files with the same name in different folders stay distinct.
             traces: [
                 file("x/t.csv", ones),
                 file("y/t.csv", &ones.replace("80", "160")),
@@ -381,7 +386,7 @@ flows = ["f"]
             "{notes:?}"
         );
 
-        // What is not the plan's own is not believed, and told.
+        // A trace whose hash does not match the plan is ignored and noted.
         let other = "0".repeat(64);
         let late = "file = \"late.csv\"";
         let plan = PLAN.replace(late, &format!("{late}, sha256 = \"{other}\""));

@@ -1,4 +1,4 @@
-//! A run for other tools: tables as CSV, flent's data files, iperf3's JSON.
+//! Exports a run to other tools: tables as CSV, flent data files, iperf3 JSON.
 
 use std::path::{Path, PathBuf};
 
@@ -21,25 +21,27 @@ pub use flent::flent;
 pub use iperf3::iperf3;
 use trials::named_trials;
 
-/// Tables that are one file of the run's directory.
-const WHOLE: [&str; 5] = ["trials", "points", "summary_phase", "summary_point", "expectations"];
+/// Tables that are a single file in the run's directory.
+const SINGLE_FILE_TABLES: [&str; 5] =
+    ["trials", "points", "summary_phase", "summary_point", "expectations"];
 
-/// Tables that a run has rows of, those per sample and those of the summary.
+/// Names of the run's tables: those with samples and those of the summary.
 fn tables(run: &RunDir) -> Vec<String> {
     let mut names: Vec<String> =
         run.trials().iter().flat_map(|end| end.rows.keys().cloned()).collect();
     names.sort();
     names.dedup();
-    let whole = WHOLE.iter().filter(|name| run.path().join(format!("{name}.csv")).exists());
+    let whole =
+        SINGLE_FILE_TABLES.iter().filter(|name| run.path().join(format!("{name}.csv")).exists());
     names.extend(whole.map(|name| (*name).to_owned()));
     names
 }
 
-/// Writes one CSV file for each of these tables (empty: all) into a folder, trial after trial; `-` is standard output,
-/// for one table. Binary columns are left out. Returns what was written.
+/// Writes each of these tables (empty: all) as a CSV file into a folder, all trials in one file; `-` writes a single
+/// table to standard output. Binary columns are left out. Returns the paths written.
 ///
 /// # Errors
-/// There is no such table, or the file system refuses.
+/// A table is unknown, or a file cannot be written.
 pub fn csv(run_dir: &Path, wanted: &[String], output: &Path) -> Result<Vec<PathBuf>> {
     let run = RunDir::open(run_dir)?;
     let known = tables(&run);
@@ -52,7 +54,7 @@ pub fn csv(run_dir: &Path, wanted: &[String], output: &Path) -> Result<Vec<PathB
             return Err(ExportError::ManyTables { known: chosen.join(", ") });
         };
         return match write_table(&run, table, std::io::stdout().lock(), output) {
-            // A reader that went away is no error.
+            // A broken pipe is not an error.
             Err(error) if !is_broken_pipe(&error) => Err(error),
             _ => Ok(vec![]),
         };
@@ -81,9 +83,9 @@ fn is_broken_pipe(error: &ExportError) -> bool {
     })
 }
 
-/// One table, a trial at a time so that it need not fit into memory.
+/// Writes a table one trial at a time, so that it need not fit into memory.
 fn write_table(run: &RunDir, table: &str, mut out: impl std::io::Write, path: &Path) -> Result<()> {
-    if WHOLE.contains(&table) {
+    if SINGLE_FILE_TABLES.contains(&table) {
         let from = run.path().join(format!("{table}.csv"));
         let mut file = std::fs::File::open(&from).map_err(io_error("open", &from))?;
         std::io::copy(&mut file, &mut out).map_err(io_error("write", path))?;
@@ -92,8 +94,8 @@ fn write_table(run: &RunDir, table: &str, mut out: impl std::io::Write, path: &P
         for end in run.trials() {
             let Some(rows) = scan(run, table, &[&end])? else { continue };
             let frame = rows.collect().map_err(polars_error("read", run.path()))?;
-            let mut frame = plain(&frame).map_err(polars_error("read", run.path()))?;
-            // Another version of ccbench may have written this trial: the first one's columns are the file's.
+            let mut frame = without_binary_columns(&frame).map_err(polars_error("read", run.path()))?;
+            // Trials written by different versions may differ in columns; the first trial decides.
             if let Some(names) = &header {
                 frame = frame
                     .select(names.iter().cloned())
@@ -107,12 +109,13 @@ fn write_table(run: &RunDir, table: &str, mut out: impl std::io::Write, path: &P
     Ok(out.flush().map_err(io_error("write", path))?)
 }
 
-/// A sentence about the trials whose rows are in what was exported though summaries leave them out; `None` if there are none.
+/// A note that the export contains trials which summaries exclude; `None` if there are none.
 ///
 /// # Errors
 /// The run cannot be read.
 pub fn failed_trials(run_dir: &Path, tables: &[String]) -> Result<Option<String>> {
-    if !tables.is_empty() && tables.iter().all(|table| WHOLE.contains(&table.as_str())) {
+    if !tables.is_empty() && tables.iter().all(|table| SINGLE_FILE_TABLES.contains(&table.as_str()))
+    {
         return Ok(None);
     }
     let run = RunDir::open(run_dir)?;
@@ -124,14 +127,14 @@ pub fn failed_trials(run_dir: &Path, tables: &[String]) -> Result<Option<String>
         .collect();
     Ok((!out.is_empty()).then(|| {
         format!(
-            "trials that summaries leave out are in it too, their `status` is in trials.csv: {}",
+            "includes trials that summaries exclude (see `status` in trials.csv): {}",
             out.join(", ")
         )
     }))
 }
 
-/// What CSV can hold: no binary columns.
-fn plain(frame: &DataFrame) -> PolarsResult<DataFrame> {
+/// Drops binary columns, which CSV cannot hold.
+fn without_binary_columns(frame: &DataFrame) -> PolarsResult<DataFrame> {
     let columns = frame.columns().iter().filter(|column| column.dtype() != &DataType::Binary);
     DataFrame::new_infer_height(columns.cloned().collect())
 }

@@ -1,8 +1,8 @@
-//! Figures for a paper: SVG, PNG of the same picture, and the numbers behind it as CSV.
+//! Figures for papers: SVG, PNG of the same picture, and its data as CSV.
 //!
-//! - `data` chooses trials and tells what the plan makes of them (bottleneck, base RTT, ideal).
-//! - `canvas` and `axes` draw; `png` turns the drawing into pixels.
-//! - Each of the other modules lays out the figures of one or two kinds.
+//! - `data` selects trials and derives what the plan implies (bottleneck, base RTT, ideal).
+//! - `canvas` and `axes` draw; `png` rasterises.
+//! - Each of the other modules lays out one or two kinds of figures.
 
 use std::path::{Path, PathBuf};
 
@@ -21,29 +21,29 @@ mod request;
 mod spread;
 mod time;
 
-use data::Data;
+use data::Selection;
 pub use error::FigureError;
 use error::Result;
 pub use request::{COLUMN_MM, Figure, Format, Kind, Request, TWO_COLUMNS_MM};
 
-/// All figures that a wish gives: of what is over trials one, of what is of a trial one for each point.
+/// Draws all figures of a request: one for kinds that aggregate trials, one per point for kinds that show a trial.
 ///
 /// # Errors
-/// The run cannot be read, or has no data for it: then the error names the kinds that it has data for.
+/// The run cannot be read, or has no data for this kind; then the error lists the kinds it has data for.
 pub fn draw(run_dir: &Path, request: &Request) -> Result<Vec<Figure>> {
-    let data = Data::open(run_dir, request)?;
-    let mut figures = drawn(&data).map_err(|error| match error {
+    let data = Selection::open(run_dir, request)?;
+    let mut figures = draw_kind(&data).map_err(|error| match error {
         FigureError::NoData { path, kind, why, possible } => {
-            let possible = others(&data).unwrap_or(possible);
+            let possible = other_kinds(&data).unwrap_or(possible);
             FigureError::NoData { path, kind, why, possible }
         }
         other => other,
     })?;
-    tell_apart(&mut figures);
+    make_stems_unique(&mut figures);
     Ok(figures)
 }
 
-fn drawn(data: &Data) -> Result<Vec<Figure>> {
+fn draw_kind(data: &Selection) -> Result<Vec<Figure>> {
     let figures = match data.request.kind {
         Kind::Phases => phases::draw(data),
         Kind::Series | Kind::CcState => time::draw(data),
@@ -52,31 +52,32 @@ fn drawn(data: &Data) -> Result<Vec<Figure>> {
         Kind::Heatmap => heatmap::draw(data),
     }?;
     match figures.is_empty() {
-        true => Err(data.nothing("no trial that was chosen has data for it")),
+        true => Err(data.no_data("none of the selected trials has data for it")),
         false => Ok(figures),
     }
 }
 
-/// Which other kinds can be drawn of what is chosen: found out by drawing a few trials.
-fn others(data: &Data) -> Option<String> {
+/// Other kinds that can be drawn from the selection, found by drawing a few trials.
+fn other_kinds(data: &Selection) -> Option<String> {
     let (run_dir, request) = (data.run.path(), &data.request);
     let others = Kind::ALL.into_iter().filter(|kind| *kind != request.kind);
     let can = |kind: &Kind| {
         let mut request = Request { kind: *kind, metrics: vec![], ..request.clone() };
-        request.wheres.retain(|(column, _)| data.can_narrow(*kind, column));
-        Data::open(run_dir, &request).is_ok_and(|data| drawn(&data.few()).is_ok())
+        request.wheres.retain(|(column, _)| data.can_filter_by(*kind, column));
+        Selection::open(run_dir, &request)
+            .is_ok_and(|data| draw_kind(&data.sample_trials()).is_ok())
     };
     let names: Vec<&str> = others.filter(can).map(Kind::name).collect();
     (!names.is_empty()).then(|| format!("this run has data for: {}", names.join(", ")))
 }
 
-/// Numbers figures whose points' levels differ only in what a file's name cannot hold.
-fn tell_apart(figures: &mut [Figure]) {
+/// Numbers figures whose file names would be equal.
+fn make_stems_unique(figures: &mut [Figure]) {
     let mut seen = std::collections::BTreeSet::new();
     for figure in figures {
         let stem = figure.stem.clone();
         let mut nth = 2;
-        // Many file systems do not tell capitals from small letters.
+        // Many file systems are case-insensitive.
         while !seen.insert(figure.stem.to_lowercase()) {
             figure.stem = format!("{stem}-{nth}");
             nth += 1;
@@ -84,22 +85,21 @@ fn tell_apart(figures: &mut [Figure]) {
     }
 }
 
-/// Endings of what people ask for and nobody draws here.
-const OTHER_FORMATS: [&str; 11] =
+/// Extensions of unsupported formats.
+const UNSUPPORTED_EXTENSIONS: [&str; 11] =
     ["pdf", "eps", "ps", "jpg", "jpeg", "gif", "tif", "tiff", "webp", "csv", "html"];
 
-/// Writes figures into a folder, or one to a file of that name; in either case the CSV beside them. Returns what was
-/// written.
+/// Writes figures into a folder, or a single figure to the named file, each with its CSV. Returns the paths written.
 ///
 /// # Errors
-/// Several figures for one file, a file of another format, or the file system refuses.
+/// Several figures for one file, an unsupported format, or a file cannot be written.
 pub fn write(figures: &[Figure], output: &Path, formats: &[Format]) -> Result<Vec<PathBuf>> {
     let ending = output.extension().and_then(|ending| ending.to_str());
     let of_file = match ending {
         Some("svg") => Some(Format::Svg),
         Some("png") => Some(Format::Png),
-        // A folder may have a dot in its name, but hardly such an ending.
-        Some(other) if OTHER_FORMATS.contains(&other) && !output.is_dir() => {
+        // A folder's name may contain a dot, but hardly one of these extensions.
+        Some(other) if UNSUPPORTED_EXTENSIONS.contains(&other) && !output.is_dir() => {
             return Err(FigureError::Format { path: output.to_path_buf() });
         }
         _ => None,
@@ -152,15 +152,15 @@ mod tests {
     }
 
     #[test]
-    fn no_figure_overwrites_another() {
+    fn stems_are_unique() {
         let mut figures = ["series-a_b", "series-A_b", "series-a_b-2", "series-c"].map(figure);
-        tell_apart(&mut figures);
+        make_stems_unique(&mut figures);
         let stems = figures.map(|figure| figure.stem);
         assert_eq!(stems, ["series-a_b", "series-A_b-2", "series-a_b-2-2", "series-c"]);
     }
 
     #[test]
-    fn a_format_that_is_not_drawn_is_refused_and_a_folder_may_have_a_dot() {
+    fn rejects_unsupported_formats_but_accepts_dots_in_folders() {
         let dir = tempfile::tempdir().unwrap();
         let pdf = dir.path().join("fig.pdf");
         let refused = write(&[figure("a")], &pdf, &[Format::Svg]).unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! A run on one page: a single HTML file without any address in it, for a browser that is offline.
+//! The HTML report: one self-contained file that loads nothing from the network.
 
 use std::path::Path;
 
@@ -22,14 +22,14 @@ const SCRIPT: &str = include_str!("report/page.js");
 const CHART_STYLE: &str = include_str!("../assets/uplot/uPlot.min.css");
 const CHART_SCRIPT: &str = include_str!("../assets/uplot/uPlot.iife.min.js");
 
-/// Points of all curves of a page together, about: some 15 bytes each.
-const MOST_POINTS: u32 = 400_000;
-/// Stretches of time that a curve is cut into: no fewer than can be made out, no more than a screen has pixels.
-const STRETCHES: std::ops::RangeInclusive<u32> = 40..=1000;
-/// Panels with a curve per flow, about.
-const PANELS: u32 = 8;
+/// Approximate limit for the points of all curves of a report, at about 15 bytes each.
+const MAX_POINTS: u32 = 400_000;
+/// Time bins per curve: few enough for the file's size, no more than a screen has pixels.
+const BINS: std::ops::RangeInclusive<u32> = 40..=1000;
+/// Approximate number of panels with one curve per flow.
+const PANELS_PER_FLOW: u32 = 8;
 
-/// The run as its page has it.
+/// The data that the page's script reads.
 #[derive(Serialize)]
 struct Page<'a> {
     name: String,
@@ -49,7 +49,7 @@ struct Page<'a> {
     claims: Vec<Value>,
     /// Point, group and congestion control.
     ccs: Vec<(u32, &'a str, &'a str)>,
-    /// Points whose trials all failed, and how many there were.
+    /// Points whose trials all failed, with the number of trials.
     lost: Vec<(u32, usize)>,
 }
 
@@ -78,7 +78,7 @@ impl ReportError {
 /// Result of writing a report.
 type Result<T, E = ReportError> = std::result::Result<T, E>;
 
-/// The page of a run. Numbers and claims are those of its summary; the curves are of every trial that left samples.
+/// Renders the report of a run. Numbers and claims come from its summary; curves from every trial with samples.
 ///
 /// # Errors
 /// The directory cannot be read.
@@ -104,49 +104,49 @@ pub fn html(run: &RunSummary) -> Result<String> {
         notes: &summary.notes,
         fallbacks: &summary.fallbacks,
         factors: &summary.factors,
-        points: points(summary),
+        points: points_json(summary),
         phases: &summary.phases,
         trials: &summary.trials,
-        rows: summary.point_rows.iter().map(row).collect(),
+        rows: summary.point_rows.iter().map(point_row_json).collect(),
         plan: read("plan.toml")?,
         run: record,
     };
     let mut curves = String::new();
-    let stretches = stretches(&summary.trials);
+    let stretches = bins_per_curve(&summary.trials);
     for end in &summary.trials {
         let mut panels = series::panels(&run, end, stretches, |title| title != series::RATE)?;
-        panels.extend(series::inner_states(&run, end, stretches)?);
+        panels.extend(series::cc_state_panels(&run, end, stretches)?);
         let id = format!("curves-{}-{}", end.point_id, end.trial);
-        curves += &data(&id, &panels);
+        curves += &json_script(&id, &panels);
     }
-    Ok(fill(&[
-        ("title", &text(&page.name)),
+    Ok(render_template(&[
+        ("title", &escape_html(&page.name)),
         ("style", &format!("{CHART_STYLE}\n{STYLE}")),
-        ("data", &data("run", &page)),
+        ("data", &json_script("run", &page)),
         ("curves", &curves),
         ("chart", CHART_SCRIPT),
         ("script", SCRIPT),
     ]))
 }
 
-/// Writes the page; see [`html`].
+/// Writes the report to a file; see [`html`].
 ///
 /// # Errors
-/// The directory cannot be read, or the file not be written.
+/// The directory cannot be read, or the file cannot be written.
 pub fn write(run: &RunSummary, file: &Path) -> Result<()> {
     Ok(std::fs::write(file, html(run)?).map_err(io_error("write", file))?)
 }
 
-/// Into how many stretches each curve is cut so that all of them together stay within [`MOST_POINTS`].
-fn stretches(trials: &[TrialEnd]) -> u32 {
+/// Time bins per curve such that all curves together stay within [`MAX_POINTS`].
+fn bins_per_curve(trials: &[TrialEnd]) -> u32 {
     let rows = |end: &TrialEnd| end.rows.get("flows").copied().unwrap_or(0);
-    // A flow has a data and a control socket with two ends each, most often.
+    // Most flows have a data and a control socket with two ends each.
     let flows: u64 = trials.iter().map(|end| rows(end).div_ceil(4) + 1).sum();
-    let curves = u32::try_from(flows).unwrap_or(u32::MAX).saturating_mul(PANELS).max(1);
-    (MOST_POINTS / 2 / curves).clamp(*STRETCHES.start(), *STRETCHES.end())
+    let curves = u32::try_from(flows).unwrap_or(u32::MAX).saturating_mul(PANELS_PER_FLOW).max(1);
+    (MAX_POINTS / 2 / curves).clamp(*BINS.start(), *BINS.end())
 }
 
-fn points(summary: &Summary) -> Vec<Value> {
+fn points_json(summary: &Summary) -> Vec<Value> {
     let point = |(id, levels): (&u32, &Vec<(String, String)>)| {
         let levels: Vec<&str> = levels.iter().map(|(_, level)| level.as_str()).collect();
         serde_json::json!({ "id": id, "levels": levels })
@@ -154,7 +154,7 @@ fn points(summary: &Summary) -> Vec<Value> {
     summary.points.iter().map(point).collect()
 }
 
-fn row(row: &PointRow) -> Value {
+fn point_row_json(row: &PointRow) -> Value {
     serde_json::json!({
         "point": row.point_id,
         "phase": row.phase,
@@ -170,20 +170,20 @@ fn row(row: &PointRow) -> Value {
     })
 }
 
-/// A value for the page's script. No text in it can end the element: JSON may write `<` as an escape.
-fn data(id: &str, value: &impl Serialize) -> String {
+/// A `<script>` element with a JSON value. `<` is escaped so that no text can close the element.
+fn json_script(id: &str, value: &impl Serialize) -> String {
     let json = serde_json::to_string(value).unwrap_or_else(|_| "null".to_owned());
     let json = json.replace('<', "\\u003c");
     format!("<script type=\"application/json\" id=\"{id}\">{json}</script>\n")
 }
 
-/// Text for an HTML element.
-fn text(raw: &str) -> String {
+/// Escapes text for HTML.
+fn escape_html(raw: &str) -> String {
     raw.replace('&', "&amp;").replace('<', "&lt;")
 }
 
-/// The page with its `{{name}}` places filled, each once and in order, so that nothing filled in is looked at again.
-fn fill(parts: &[(&str, &str)]) -> String {
+/// Fills the `{{name}}` placeholders of the template in one pass, so that inserted text is never expanded.
+fn render_template(parts: &[(&str, &str)]) -> String {
     let mut page = String::new();
     let mut rest = PAGE;
     for (name, part) in parts {
@@ -200,27 +200,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_place_of_the_page_is_filled_once() {
+    fn fills_each_placeholder_once() {
         let parts = ["title", "style", "data", "curves", "chart", "script"];
         let parts: Vec<(&str, &str)> = parts.iter().map(|name| (*name, "{{style}}")).collect();
-        let page = fill(&parts);
+        let page = render_template(&parts);
         assert_eq!(page.matches("{{style}}").count(), parts.len());
         assert_eq!(page.matches("{{").count(), parts.len());
     }
 
     #[test]
-    fn no_text_ends_the_element_that_it_is_in() {
+    fn text_cannot_close_script_elements() {
         let hostile = "</script><script>alert(1)</script><!--";
-        let element = data("run", &hostile);
+        let element = json_script("run", &hostile);
         assert_eq!(element.matches("</").count(), 1, "{element}");
         assert!(!element.contains("<!--"));
         let json = element.split_once('>').unwrap().1.rsplit_once("</").unwrap().0;
         assert_eq!(serde_json::from_str::<String>(json).unwrap(), hostile);
-        assert_eq!(text("a<b&c"), "a&lt;b&amp;c");
+        assert_eq!(escape_html("a<b&c"), "a&lt;b&amp;c");
     }
 
     #[test]
-    fn curves_become_coarser_as_there_are_more() {
+    fn more_curves_have_fewer_bins() {
         let end = |flows: u64| {
             let json = serde_json::json!({
                 "point_id": 0, "trial": 1, "seed": 1, "epoch": 1, "status": "ok", "reasons": [],
@@ -228,8 +228,8 @@ mod tests {
             });
             serde_json::from_value::<TrialEnd>(json).unwrap()
         };
-        assert_eq!(stretches(&[]), 1000);
-        assert_eq!(stretches(&vec![end(8); 5]), 1000);
-        assert_eq!(stretches(&vec![end(44); 63]), 40);
+        assert_eq!(bins_per_curve(&[]), 1000);
+        assert_eq!(bins_per_curve(&vec![end(8); 5]), 1000);
+        assert_eq!(bins_per_curve(&vec![end(44); 63]), 40);
     }
 }

@@ -1,5 +1,5 @@
-//! Curves over the time of one trial. However many samples there are, a curve keeps the least and the largest of every
-//! stretch of time, so that no spike is lost. Each table is read once.
+//! Time series of one trial. Curves are downsampled to the minimum and maximum of each time bin, so that spikes stay
+//! visible. Each table is read once.
 
 use polars::prelude::*;
 use serde::Serialize;
@@ -14,42 +14,42 @@ use crate::error::{Result, polars_error};
 /// A diagram over the time of one trial.
 #[derive(Debug, Serialize)]
 pub(crate) struct Panel {
-    /// What is shown.
+    /// What the panel shows.
     pub(crate) title: String,
-    /// Of every value.
+    /// Unit of the values.
     pub(crate) unit: String,
-    /// Samples that the curves stand for.
+    /// Number of samples before downsampling.
     pub(crate) samples: u64,
     pub(crate) curves: Vec<Curve>,
 }
 
-/// One line of a diagram.
+/// One line of a panel.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Curve {
     /// The flow, probe or link.
     pub(crate) name: String,
-    /// Seconds since the trial's beginning, rising.
+    /// Seconds since the start of the trial, ascending.
     pub(crate) t_s: Vec<f64>,
     /// In the panel's unit.
     pub(crate) value: Vec<f64>,
 }
 
-/// A value of a table's rows, and what it is called.
+/// An expression over a table's rows, with its title and unit.
 struct Value {
     title: &'static str,
     unit: &'static str,
     of: Expr,
 }
 
-/// What panels are made of: a table, which rows of it, whose they are, and which values.
-struct Source {
+/// Where panels come from: a table, a row filter, the column that names a curve, and the values.
+struct PanelSource {
     table: &'static str,
     subject: &'static str,
     filter: Expr,
     values: Vec<Value>,
 }
 
-/// Titles of panels, for those who ask for some of them.
+/// Panel titles, for callers that select panels.
 pub(crate) const THROUGHPUT: &str = "Throughput";
 pub(crate) const SRTT: &str = "Smoothed RTT";
 pub(crate) const CWND: &str = "Congestion window";
@@ -59,16 +59,16 @@ pub(crate) const PROBE_RTT: &str = "Probe RTT";
 pub(crate) const QUEUE: &str = "Queue";
 pub(crate) const RATE: &str = "Link rate";
 
-fn sources() -> [Source; 3] {
+fn sources() -> [PanelSource; 3] {
     let value = |title, unit, of| Value { title, unit, of };
     [
-        Source {
+        PanelSource {
             table: "intervals",
             subject: "flow_id",
             filter: whole_intervals(),
             values: vec![value(THROUGHPUT, "Mbit/s", number("bits_per_second") / lit(1e6))],
         },
-        Source {
+        PanelSource {
             table: "flow_samples",
             subject: "flow_id",
             filter: sender(),
@@ -79,7 +79,7 @@ fn sources() -> [Source; 3] {
                 value(RETRANSMISSIONS, "packets", number("total_retrans_pkts")),
             ],
         },
-        Source {
+        PanelSource {
             table: "probes",
             subject: "probe_id",
             filter: lit(true),
@@ -88,15 +88,15 @@ fn sources() -> [Source; 3] {
     ]
 }
 
-/// The panels of one trial that are wanted, by their titles, without those of [`inner_states`]; each curve has at most
-/// `2 * stretches` points. What has no samples has no panel; what nobody wants is not read.
+/// The panels of one trial whose titles `wanted` accepts, without those of [`cc_state_panels`]. Each curve has at most
+/// `2 * stretches` points. Panels without samples are left out; unwanted values are not read.
 pub(crate) fn panels(
     run: &RunDir,
     end: &TrialEnd,
-    stretches: u32,
+    bins: u32,
     wanted: impl Fn(&str) -> bool,
 ) -> Result<Vec<Panel>> {
-    let stretch_s = stretch_s(end, stretches);
+    let stretch_s = bin_width_s(end, bins);
     let trial = &[end];
     let mut panels = Vec::new();
     for mut source in sources() {
@@ -106,7 +106,14 @@ pub(crate) fn panels(
         }
         let Some(rows) = scan(run, source.table, trial)? else { continue };
         let rows = rows.filter(source.filter);
-        panels.extend(drawn(run, source.table, source.subject, rows, &source.values, stretch_s)?);
+        panels.extend(build_panels(
+            run,
+            source.table,
+            source.subject,
+            rows,
+            &source.values,
+            bin_width_s,
+        )?);
     }
     let mut values = vec![
         Value { title: QUEUE, unit: "kB", of: col("backlog_bytes") / lit(1e3) },
@@ -116,18 +123,18 @@ pub(crate) fn panels(
     if !values.is_empty()
         && let Some(rows) = link_instants(run, trial)?
     {
-        panels.extend(drawn(run, "qdisc_samples", "link", rows, &values, stretch_s)?);
+        panels.extend(build_panels(run, "qdisc_samples", "link", rows, &values, stretch_s)?);
     }
     Ok(panels)
 }
 
-/// How long a stretch of a trial is.
-fn stretch_s(end: &TrialEnd, stretches: u32) -> f64 {
-    (end.length_s() / f64::from(stretches)).max(1e-6)
+/// Width of a time bin in seconds.
+fn bin_width_s(end: &TrialEnd, bins: u32) -> f64 {
+    (end.length_s() / f64::from(bins)).max(1e-6)
 }
 
-/// A panel per variable of the congestion controls' inner state.
-pub(crate) fn inner_states(run: &RunDir, end: &TrialEnd, stretches: u32) -> Result<Vec<Panel>> {
+/// One panel per variable of the congestion controls' internal state.
+pub(crate) fn cc_state_panels(run: &RunDir, end: &TrialEnd, bins: u32) -> Result<Vec<Panel>> {
     const TABLE: &str = "cc_state";
     let Some(rows) = scan(run, TABLE, &[end])? else { return Ok(vec![]) };
     let columns = ["cc", "variable", "unit", "flow_id", "t_s", "value"].map(col);
@@ -145,7 +152,7 @@ pub(crate) fn inner_states(run: &RunDir, end: &TrialEnd, stretches: u32) -> Resu
         let of = |name: &str, wanted: &str| col(name).eq(lit(wanted.to_owned()));
         let rows = rows.clone().filter(of("cc", &cc).and(of("variable", &variable)));
         let value = Value { title: "", unit: "", of: number("value") };
-        let found = drawn(run, TABLE, "flow_id", rows, &[value], stretch_s(end, stretches))?;
+        let found = build_panels(run, TABLE, "flow_id", rows, &[value], bin_width_s(end, bins))?;
         let title = format!("{cc}: {variable}");
         panels.extend(found.into_iter().map(|panel| Panel {
             title: title.clone(),
@@ -156,8 +163,8 @@ pub(crate) fn inner_states(run: &RunDir, end: &TrialEnd, stretches: u32) -> Resu
     Ok(panels)
 }
 
-/// A panel for each of these values of a table's rows.
-fn drawn(
+/// One panel per value of a table.
+fn build_panels(
     run: &RunDir,
     table: &str,
     subject: &str,
@@ -169,19 +176,19 @@ fn drawn(
         values.iter().zip(0..).map(|(value, nth)| value.of.clone().alias(name("value", nth)));
     let columns: Vec<Expr> =
         [col(subject).alias("subject"), col("t_s")].into_iter().chain(named).collect();
-    let found = thinned(run, table, rows.select(columns), values.len(), stretch_s)?;
+    let found = downsampled(run, table, rows.select(columns), values.len(), stretch_s)?;
     let panels = values.iter().zip(0..).filter_map(|(value, nth)| panel(value, nth, &found));
     Ok(panels.collect())
 }
 
-/// Name of what belongs to the nth value.
+/// Column name of an aggregate of the nth value.
 fn name(what: &str, nth: usize) -> String {
     format!("{what}.{nth}")
 }
 
-/// The least and the largest of every value of every subject and stretch, with their times: columns `subject`, and for
-/// the nth value `low.n`, `low_t_s.n`, `high.n`, `high_t_s.n`, `count.n`, in order of time.
-fn thinned(
+/// Minimum and maximum of every value per subject and time bin, with their times. Columns: `subject`, and for the nth
+/// value `low.n`, `low_t_s.n`, `high.n`, `high_t_s.n`, `count.n`, in time order.
+fn downsampled(
     run: &RunDir,
     table: &str,
     rows: LazyFrame,
@@ -209,7 +216,7 @@ fn thinned(
     collect(run, table, rows)
 }
 
-/// `None` where nothing was found.
+/// `None` without samples.
 fn panel(value: &Value, nth: usize, found: &Lines) -> Option<Panel> {
     let mut panel = Panel {
         title: value.title.to_owned(),
@@ -218,8 +225,9 @@ fn panel(value: &Value, nth: usize, found: &Lines) -> Option<Panel> {
         curves: vec![],
     };
     for line in 0..found.len() {
-        let number =
-            |what: &str, digits| Some(rounded(found.number(&name(what, nth), line)?, digits));
+        let number = |what: &str, digits| {
+            Some(round_significant(found.number(&name(what, nth), line)?, digits))
+        };
         let point = |what: &str, at: &str| Some((number(at, 6)?, number(what, 5)?));
         let (Some(low), Some(high)) = (point("low", "low_t_s"), point("high", "high_t_s")) else {
             continue;
@@ -240,8 +248,8 @@ fn panel(value: &Value, nth: usize, found: &Lines) -> Option<Panel> {
     (!panel.curves.is_empty()).then_some(panel)
 }
 
-/// To so many significant digits: what a screen can show.
-fn rounded(value: f64, digits: i32) -> f64 {
+/// Rounds to significant digits; more would only enlarge the report.
+fn round_significant(value: f64, digits: i32) -> f64 {
     if value == 0.0 || !value.is_finite() {
         return value;
     }
@@ -254,9 +262,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn digits_that_a_screen_can_show() {
-        assert_eq!(rounded(12_345.678, 5), 12_346.0);
-        assert_eq!(rounded(-0.001_234_567, 3), -0.001_23);
-        assert_eq!(rounded(0.0, 5), 0.0);
+    fn rounds_to_significant_digits() {
+        assert_eq!(round_significant(12_345.678, 5), 12_346.0);
+        assert_eq!(round_significant(-0.001_234_567, 3), -0.001_23);
+        assert_eq!(round_significant(0.0, 5), 0.0);
     }
 }

@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock};
 
-use super::curve::Traced;
+use super::curve::TraceCapacities;
 use super::journal::{self, Entry, Journal, Replay, TrialEnd};
 use super::layout::{STAGING, list, remove, trial_dir};
 pub use super::model::{Imported, Levels, NodeClock, RunInfo, RunStatus, TrialKey};
@@ -45,7 +45,7 @@ pub struct RunDir {
     pub(crate) shared: OpenRun,
     /// Read on first use.
     plan: OnceLock<(Option<CheckedPlan>, Vec<String>)>,
-    traced: OnceLock<Traced>,
+    traced: OnceLock<TraceCapacities>,
 }
 
 impl RunDir {
@@ -227,10 +227,10 @@ impl RunDir {
     }
 
     /// Its traces.
-    pub(super) fn traced(&self) -> &Traced {
+    pub(super) fn traced(&self) -> &TraceCapacities {
         self.traced.get_or_init(|| {
             let stored = self.path().join(stored::FOLDER).is_dir();
-            self.plan().filter(|_| stored).map_or_else(Traced::default, Traced::of)
+            self.plan().filter(|_| stored).map_or_else(TraceCapacities::default, TraceCapacities::of)
         })
     }
 

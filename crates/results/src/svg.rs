@@ -1,6 +1,6 @@
-//! What every drawn axis needs: round steps, short numbers, and text that is no markup.
+//! Helpers for axes: round tick steps, short numbers, and escaped text.
 
-/// A round step that divides `span` into about `parts`.
+/// A round step that divides `span` into about `parts` parts.
 pub fn round_step(span: f64, parts: f64) -> f64 {
     let rough = span / parts;
     let power = 10_f64.powf(rough.log10().floor());
@@ -8,19 +8,19 @@ pub fn round_step(span: f64, parts: f64) -> f64 {
     step.unwrap_or(10.0) * power
 }
 
-/// `2.50` as `2.5`, of a number that has at most three digits behind the point.
+/// Formats a number with at most three decimal places: `2.5`, not `2.50`.
 pub fn short(value: f64) -> String {
     decimal(value, 3)
 }
 
-/// A number with at most so many digits behind the point, and no zeros at its end.
+/// Formats a number with at most `digits` decimal places and no trailing zeros.
 pub fn decimal(value: f64, digits: usize) -> String {
     let text = format!("{value:.digits$}");
     let text = if digits > 0 { text.trim_end_matches('0').trim_end_matches('.') } else { &text };
     if text == "-0" { "0".to_owned() } else { text.to_owned() }
 }
 
-/// Text for an element or an attribute.
+/// Escapes text for an element or an attribute.
 pub fn escaped(text: &str) -> String {
     text.chars()
         .filter(|c| !c.is_control())
@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn steps_are_round() {
+    fn rounds_steps() {
         assert_eq!(
             [round_step(120.0, 8.0), round_step(3.85, 5.0), round_step(0.7, 5.0)],
             [20.0, 1.0, 0.2]

@@ -14,46 +14,46 @@ use super::summary::{PointRow, Scope, Summary};
 use crate::error::{Result, io_error};
 
 /// Most lines about trials that are not ok; the rest is in `trials.csv`.
-const MOST_VERDICTS: usize = 20;
+const MAX_REASONS: usize = 20;
 /// As many below claims, which tell of them already.
-const FEW_VERDICTS: usize = 3;
+const MAX_REASONS_BELOW_CLAIMS: usize = 3;
 /// Stands where the name of a factor may be broken; not printed.
-const BREAK: char = '\u{200b}';
+const WRAP_MARK: char = '\u{200b}';
 /// Blanks to the left and right of a cell.
 const PADDING: u16 = 2;
 /// A group whose throughput is over less than this share of its time is marked.
 const FULL_COVERAGE: f64 = 0.95;
 /// Most lines about links; the rest is in `summary_point.csv`.
-const MOST_LINKS: usize = 40;
+const MAX_LINKS: usize = 40;
 /// Most notes; the rest is in `run.json`, or can be had by summarising again.
-const MOST_NOTES: usize = 10;
+const MAX_NOTES: usize = 10;
 
 /// Prints the result table, at most `width` characters wide, the verdicts that are not ok, and the files. A reader
 /// that went away is no error.
 pub fn print(run: &RunSummary, out: &mut impl Write, width: u16) -> Result<()> {
-    put(&run.summary, out, &text(run, width))
+    write_to(&run.summary, out, &text(run, width))
 }
 
 /// Prints what became of the plan's claims, the verdicts that are not ok, and where everything else is.
 pub fn print_claims(run: &RunSummary, out: &mut impl Write, width: u16) -> Result<()> {
     let summary = &run.summary;
-    let mut told =
+    let mut message =
         "\n".to_owned() + &unfinished(summary).map_or(String::new(), |line| line + "\n\n");
-    told += &claims_text(&run.expectations, width);
-    verdicts(summary, &mut told, FEW_VERDICTS);
-    limited(&mut told, "", &summary.fallbacks, MOST_NOTES, "the events of kind `link`");
+    message += &claims_text(&run.expectations, width);
+    write_reasons(summary, &mut message, MAX_REASONS_BELOW_CLAIMS);
+    write_limited(&mut message, "", &summary.fallbacks, MAX_NOTES, "the events of kind `link`");
     let dir = summary.run_dir.display();
     let _ = writeln!(
-        told,
+        message,
         "\nresults: {dir}\n  ccbench summarize {dir}   every number\n  ccbench report {dir}      one page with every curve"
     );
     if let Err(error) = &run.written {
-        let _ = writeln!(told, "not all of it could be written: {error}");
+        let _ = writeln!(message, "not all of it could be written: {error}");
     }
-    put(summary, out, &told)
+    write_to(summary, out, &message)
 }
 
-fn put(summary: &Summary, out: &mut impl Write, text: &str) -> Result<()> {
+fn write_to(summary: &Summary, out: &mut impl Write, text: &str) -> Result<()> {
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
             Err(io_error("print the summary of", &summary.run_dir)(e))
@@ -65,7 +65,7 @@ fn put(summary: &Summary, out: &mut impl Write, text: &str) -> Result<()> {
 /// What [`print`] prints.
 pub fn text(run: &RunSummary, width: u16) -> String {
     let summary = &run.summary;
-    let mut out = unfinished(summary).map_or(String::new(), |line| line + "\n\n");
+    let mut out = incomplete_run(summary).map_or(String::new(), |line| line + "\n\n");
     let groups = group_rows(summary);
     if groups.is_empty() {
         out.push_str("No trial that counts has data of a flow in a measured phase.\n");
@@ -78,15 +78,15 @@ pub fn text(run: &RunSummary, width: u16) -> String {
             "\nsum and per flow: what the receivers got, mean over a phase. ±: 95 % confidence over trials.\n\
              trials: ok/degraded/failed; failed ones are not in the means.\n",
         );
-        limited(&mut out, "* ", &thin(summary), MOST_NOTES, "summary_phase.csv (coverage_share)");
+        write_limited(&mut out, "* ", &partial_groups(summary), MAX_NOTES, "summary_phase.csv (coverage_share)");
     }
     let mut links = link_rows(summary);
     if !links.is_empty() {
         let all = links.len();
-        links.truncate(MOST_LINKS);
+        links.truncate(MAX_LINKS);
         let header = ["phase", "link", "utilisation %", "queue ms", "p95 ms", "drops"];
         let _ = write!(out, "\n{}", render(summary, &header, links, width));
-        more(&mut out, all, MOST_LINKS, "summary_point.csv");
+        write_remainder(&mut out, all, MAX_LINKS, "summary_point.csv");
     }
     let probes = probe_rows(summary);
     if !probes.is_empty() {
@@ -98,7 +98,7 @@ pub fn text(run: &RunSummary, width: u16) -> String {
         let header = ["phase", "fetch", "total ms", "median", "p95", "first byte ms", "failed %"];
         let _ = write!(out, "\n{}", render(summary, &header, fetches, width));
     }
-    let late = lateness_rows(summary);
+    let late = scheduling_error_rows(summary);
     if !late.is_empty() {
         let header = ["link", "lateness of", "p50 us", "p90 us", "p99 us", "most us"];
         let _ = write!(out, "\n{}", render(summary, &header, late, width));
@@ -107,9 +107,9 @@ pub fn text(run: &RunSummary, width: u16) -> String {
     if !claims.is_empty() {
         let _ = write!(out, "\n{claims}");
     }
-    verdicts(summary, &mut out, MOST_VERDICTS);
-    limited(&mut out, "", &summary.fallbacks, MOST_NOTES, "the events of kind `link`");
-    limited(&mut out, "note: ", &summary.notes, MOST_NOTES, "run.json");
+    write_reasons(summary, &mut out, MAX_REASONS);
+    write_limited(&mut out, "", &summary.fallbacks, MAX_NOTES, "the events of kind `link`");
+    write_limited(&mut out, "note: ", &summary.notes, MAX_NOTES, "run.json");
     let _ = writeln!(out, "\nresults: {}", summary.run_dir.display());
     let names = run.files.iter().filter_map(|file| file.file_name()?.to_str());
     let names: Vec<&str> = names.filter(|name| name.ends_with(".csv")).collect();
@@ -127,7 +127,7 @@ pub fn text(run: &RunSummary, width: u16) -> String {
 }
 
 /// What to say of a run that has not all of its trials.
-fn unfinished(summary: &Summary) -> Option<String> {
+fn incomplete_run(summary: &Summary) -> Option<String> {
     let done = summary.trials.iter().filter(|end| end.status != TrialStatus::Aborted).count();
     let how = match summary.status {
         RunStatus::Complete if done >= summary.planned as usize => return None,
@@ -141,7 +141,7 @@ fn unfinished(summary: &Summary) -> Option<String> {
 type Line = (u32, Vec<String>);
 
 /// What the name of a factor may be broken into.
-fn parts(factor: &str) -> Vec<&str> {
+fn wrap_parts(factor: &str) -> Vec<&str> {
     factor.split_inclusive(['.', '_']).collect()
 }
 
@@ -156,7 +156,7 @@ fn render(summary: &Summary, header: &[&str], lines: Vec<Line>, width: u16) -> S
     let factors = summary
         .factors
         .iter()
-        .map(|factor| Cell::new(parts(factor).join(&BREAK.to_string())).set_delimiter(BREAK));
+        .map(|factor| Cell::new(wrap_parts(factor).join(&WRAP_MARK.to_string())).set_delimiter(WRAP_MARK));
     table.set_header(factors.chain(header.iter().map(Cell::new)));
     let mut shown = None;
     let rows = lines.into_iter().map(|(point, cells)| {
@@ -177,20 +177,20 @@ fn render(summary: &Summary, header: &[&str], lines: Vec<Line>, width: u16) -> S
         };
         table.add_row(row.iter().enumerate().map(cell).collect::<Vec<_>>());
     }
-    for (nth, least) in unbroken(summary, header, &rows, names, width).into_iter().enumerate() {
+    for (nth, least) in min_column_widths(summary, header, &rows, names, width).into_iter().enumerate() {
         if let Some(column) = table.column_mut(nth) {
             let least = Width::Fixed(least + PADDING);
             column.set_constraint(ColumnConstraint::LowerBoundary(least));
         }
     }
     let lines: Vec<String> =
-        table.lines().map(|line| line.replace(BREAK, "").trim_end().to_owned()).collect();
+        table.lines().map(|line| line.replace(WRAP_MARK, "").trim_end().to_owned()).collect();
     lines.join("\n") + "\n"
 }
 
 /// How wide columns must be so that nothing in them is broken inside a word, nor a number or a name anywhere. Where there
 /// is no room for that: numbers; where there is none for those: the names of factors.
-fn unbroken(
+fn min_column_widths(
     summary: &Summary,
     header: &[&str],
     rows: &[Vec<String>],
@@ -200,7 +200,7 @@ fn unbroken(
     let words = |text: &str| longest(&text.split(' ').collect::<Vec<_>>());
     let factors = summary.factors.len();
     let title = |nth: usize| match summary.factors.get(nth) {
-        Some(factor) => longest(&parts(factor)),
+        Some(factor) => longest(&wrap_parts(factor)),
         None => header.get(nth - factors).map_or(0, |title| words(title)),
     };
     let cell = |nth: usize, text: &String| match nth < factors {
@@ -243,13 +243,13 @@ fn group_rows(summary: &Summary) -> Vec<Line> {
             cells.push(cc.map_or("-".to_owned(), Clone::clone));
         }
         cells.extend([
-            with_interval(Some(sum), 1e6) + if is_thin(summary, sum) { "*" } else { "" },
+            with_interval(Some(sum), 1e6) + if is_partial(summary, sum) { "*" } else { "" },
             plain(find("throughput_per_flow_mean", "mean"), 1e6),
             with_interval(find("srtt", "mean"), 1e3),
             find("retransmissions", "sum").map_or("-".to_owned(), |r| format!("{:.0}", r.value)),
             find("jain_fairness_of_mean", "mean")
                 .map_or("-".to_owned(), |r| format!("{:.3}", r.value)),
-            tally(summary, sum.point_id),
+            verdict_counts(summary, sum.point_id),
         ]);
         (sum.point_id, cells)
     };
@@ -258,7 +258,7 @@ fn group_rows(summary: &Summary) -> Vec<Line> {
         for (point_id, trials) in summary.lost_points() {
             let mut cells = vec!["-".to_owned(); 7 + usize::from(with_cc)];
             cells[1] = format!("all {trials} failed");
-            cells.push(tally(summary, point_id));
+            cells.push(verdict_counts(summary, point_id));
             lines.push((point_id, cells));
         }
         lines.sort_by_key(|(point_id, _)| *point_id);
@@ -296,16 +296,16 @@ fn coverage(summary: &Summary, group: &PointRow) -> Option<f64> {
     of_group.map(|r| r.value).min_by(f64::total_cmp)
 }
 
-fn is_thin(summary: &Summary, group: &PointRow) -> bool {
+fn is_partial(summary: &Summary, group: &PointRow) -> bool {
     coverage(summary, group).is_some_and(|share| share < FULL_COVERAGE)
 }
 
 /// What to say of groups whose throughput is over less than their time.
-fn thin(summary: &Summary) -> Vec<String> {
+fn partial_groups(summary: &Summary) -> Vec<String> {
     let sums = summary
         .point_rows
         .iter()
-        .filter(|r| r.scope == Scope::Group && r.metric == "throughput_sum" && is_thin(summary, r));
+        .filter(|r| r.scope == Scope::Group && r.metric == "throughput_sum" && is_partial(summary, r));
     sums.map(|sum| {
         let share = coverage(summary, sum).unwrap_or(0.0) * 100.0;
         format!(
@@ -320,10 +320,10 @@ fn thin(summary: &Summary) -> Vec<String> {
 }
 
 /// Each probe's share of losses; with a fetch's time, or without one.
-fn asked(summary: &Summary, fetches: bool) -> impl Iterator<Item = &PointRow> {
+fn loss_rows(summary: &Summary, fetches: bool) -> impl Iterator<Item = &PointRow> {
     let lost =
         summary.point_rows.iter().filter(|r| r.scope == Scope::Probe && r.metric == "loss_share");
-    lost.filter(move |row| probed(summary, row, "fetch_time", "mean").is_some() == fetches)
+    lost.filter(move |row| probe_stat(summary, row, "fetch_time", "mean").is_some() == fetches)
 }
 
 /// Another number of the same probe and phase.
@@ -337,19 +337,19 @@ fn probed<'a>(
 }
 
 fn probe_rows(summary: &Summary) -> Vec<Line> {
-    asked(summary, false).map(|lost| probe_line(summary, lost, "rtt", &[])).collect()
+    loss_rows(summary, false).map(|lost| probe_line(summary, lost, "rtt", &[])).collect()
 }
 
 /// Files from a web server.
 fn fetch_rows(summary: &Summary) -> Vec<Line> {
-    asked(summary, true)
+    loss_rows(summary, true)
         .map(|lost| probe_line(summary, lost, "fetch_time", &["first_byte_time"]))
         .collect()
 }
 
 /// Mean, median and 95th percentile of a probe's times, the means of `further` ones, and what was lost.
 fn probe_line(summary: &Summary, lost: &PointRow, time: &str, further: &[&str]) -> Line {
-    let find = |stat| probed(summary, lost, time, stat);
+    let find = |stat| probe_stat(summary, lost, time, stat);
     let mut cells = vec![
         lost.phase.clone(),
         lost.subject.clone(),
@@ -357,13 +357,13 @@ fn probe_line(summary: &Summary, lost: &PointRow, time: &str, further: &[&str]) 
         plain(find("median"), 1e3),
         plain(find("p95"), 1e3),
     ];
-    cells.extend(further.iter().map(|time| plain(probed(summary, lost, time, "mean"), 1e3)));
+    cells.extend(further.iter().map(|time| plain(probe_stat(summary, lost, time, "mean"), 1e3)));
     cells.push(format!("{:.1}", lost.value * 100.0));
     (lost.point_id, cells)
 }
 
 /// How late links released packets and changed their rates.
-fn lateness_rows(summary: &Summary) -> Vec<Line> {
+fn scheduling_error_rows(summary: &Summary) -> Vec<Line> {
     let late = summary.point_rows.iter().filter(|r| r.stat == "p50");
     let late = late.filter(|r| ["packet_lateness", "step_lateness"].contains(&r.metric));
     late.map(|p50| {
@@ -398,7 +398,7 @@ fn plain(row: Option<&PointRow>, scale: f64) -> String {
 }
 
 /// Trials of a point by verdict.
-fn tally(summary: &Summary, point_id: u32) -> String {
+fn verdict_counts(summary: &Summary, point_id: u32) -> String {
     let count = |statuses: &[TrialStatus]| {
         let of_point = |end: &&TrialEnd| end.point_id == point_id && statuses.contains(&end.status);
         summary.trials.iter().filter(of_point).count()
@@ -408,7 +408,7 @@ fn tally(summary: &Summary, point_id: u32) -> String {
 }
 
 /// What is wrong with trials that are not ok.
-fn verdicts(summary: &Summary, out: &mut String, most: usize) {
+fn write_reasons(summary: &Summary, out: &mut String, most: usize) {
     let bad = summary.trials.iter().filter(|end| end.status != TrialStatus::Ok);
     let line = |end: &TrialEnd, reason: &str| {
         let levels = summary.points.get(&end.point_id).into_iter().flatten();
@@ -424,22 +424,22 @@ fn verdicts(summary: &Summary, out: &mut String, most: usize) {
             reasons.map(|reason| line(end, &reason)).collect::<Vec<_>>()
         })
         .collect();
-    limited(out, "", &lines, most, "trials.csv");
+    write_limited(out, "", &lines, most, "trials.csv");
 }
 
 /// Where the rest is, of so many.
-fn more(out: &mut String, all: usize, most: usize, rest: &str) {
+fn write_remainder(out: &mut String, all: usize, most: usize, rest: &str) {
     if all > most {
         let _ = writeln!(out, "... and {} more: see {rest}", all - most);
     }
 }
 
-fn limited(out: &mut String, prefix: &str, lines: &[String], most: usize, rest: &str) {
+fn write_limited(out: &mut String, prefix: &str, lines: &[String], most: usize, rest: &str) {
     if !lines.is_empty() {
         out.push('\n');
     }
     for line in lines.iter().take(most) {
         let _ = writeln!(out, "{prefix}{line}");
     }
-    more(out, lines.len(), most, rest);
+    write_remainder(out, lines.len(), most, rest);
 }

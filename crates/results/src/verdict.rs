@@ -60,7 +60,7 @@ impl Judge {
             t0_ns: clock.t0_ns,
             end_ns: clock.t0_ns.saturating_add(length_ns),
         };
-        let curves = curve::of_plan(plan);
+        let curves = curve::capacity_curves(plan);
         Self {
             spans: clocks.iter().map(|(node, clock)| (node.clone(), span(clock))).collect(),
             hosts: HostCheck::new(nodes, clocks),

@@ -1,4 +1,4 @@
-//! Claims for people: claim, what is published, what it must be, what was measured, and whether it holds.
+//! Prints claims: the claim, the published value, the expected bounds, the measurement and the outcome.
 
 use std::fmt::Write as _;
 
@@ -8,23 +8,23 @@ use comfy_table::{Cell, CellAlignment, ColumnConstraint, ContentArrangement, Tab
 use super::expectation::{Expectation, Outcome};
 use crate::display::{TABLE_STYLE, readable};
 
-/// Narrower, the claims would be a word per line.
-const LEAST_WIDTH: u16 = 72;
+/// Below this width, the claim column would have one word per line.
+const MIN_WIDTH: u16 = 72;
 
-/// The table of claims with what there is to say of them below it, at most `width` characters wide; empty without claims.
+/// The table of claims with notes below it, at most `width` characters wide; empty without claims.
 pub fn text(rows: &[Expectation], width: u16) -> String {
     if rows.is_empty() {
         return String::new();
     }
     let mut table = Table::new();
     table.load_style(TABLE_STYLE);
-    table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width.max(LEAST_WIDTH));
-    table.set_header(["", "claim", "published", "must be", "measured", "holds?"]);
+    table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width.max(MIN_WIDTH));
+    table.set_header(["", "claim", "published", "expected", "measured", "holds?"]);
     let mut notes: Vec<(&str, Vec<usize>)> = Vec::new();
     for (nth, row) in rows.iter().enumerate() {
         let noted = if row.why.is_empty() { "" } else { " *" };
         for why in &row.why {
-            match notes.iter_mut().find(|(told, _)| told == why) {
+            match notes.iter_mut().find(|(known, _)| known == why) {
                 Some((_, of)) => of.push(nth + 1),
                 None => notes.push((why, vec![nth + 1])),
             }
@@ -41,8 +41,8 @@ pub fn text(rows: &[Expectation], width: u16) -> String {
             right((nth + 1).to_string()),
             Cell::new(claim),
             Cell::new(published),
-            right(row.must_be()),
-            right(row.shown()),
+            right(row.expected_text()),
+            right(row.measured_text()),
             Cell::new(format!("{}{noted}", holds(row.outcome))),
         ]);
     }
@@ -55,18 +55,18 @@ pub fn text(rows: &[Expectation], width: u16) -> String {
     let mut out = lines.join("\n") + "\n";
     let _ = write!(out, "\n{}.", tally(rows));
     if rows.iter().any(|row| row.interval.is_some()) {
-        out.push_str(" Measured: mean over trials, ±: 95 % confidence.");
+        out.push_str(" Measured: mean over trials, ±: 95 % confidence interval.");
     }
     out.push('\n');
     for (why, of) in notes {
-        let begin = format!("* {}: ", listed(&of));
-        let _ = writeln!(out, "{}", wrapped(&begin, why, usize::from(width.max(LEAST_WIDTH))));
+        let begin = format!("* {}: ", number_ranges(&of));
+        let _ = writeln!(out, "{}", wrapped(&begin, why, usize::from(width.max(MIN_WIDTH))));
     }
     out
 }
 
 /// `1, 3 to 5`.
-fn listed(numbers: &[usize]) -> String {
+pub(crate) fn number_ranges(numbers: &[usize]) -> String {
     let mut runs: Vec<(usize, usize)> = Vec::new();
     for number in numbers {
         match runs.last_mut() {
@@ -103,12 +103,12 @@ fn holds(outcome: Outcome) -> &'static str {
     match outcome {
         Outcome::Holds => "yes",
         Outcome::DoesNotHold => "NO",
-        // Below the table stands why.
+        // The reason is in the notes below the table.
         Outcome::NotMeasured => "?",
     }
 }
 
-/// A text in lines of at most `width` characters, those after the first one indented as its beginning is long.
+/// Wraps a text at `width` characters; further lines are indented by the length of `begin`.
 fn wrapped(begin: &str, text: &str, width: usize) -> String {
     let (mut out, mut length) = (begin.to_owned(), begin.chars().count());
     let indent = length;
@@ -127,7 +127,7 @@ fn wrapped(begin: &str, text: &str, width: usize) -> String {
     out
 }
 
-/// How much of a unit of the tables the unit for people is, and its name.
+/// Scale and name of the unit in which to print a value that is stored in `unit`.
 fn scale(most: f64, unit: &'static str) -> (f64, &'static str) {
     match unit {
         "us" if most >= 1e6 => (1e6, "s"),
@@ -136,7 +136,7 @@ fn scale(most: f64, unit: &'static str) -> (f64, &'static str) {
     }
 }
 
-/// Three significant digits, without zeros at the end.
+/// Three significant digits, without trailing zeros.
 fn digits(value: f64) -> String {
     let places = match value.abs() {
         0.0 => 0,
@@ -153,15 +153,15 @@ fn with_unit(number: String, unit: &str) -> String {
     if unit.is_empty() { number } else { format!("{number} {unit}") }
 }
 
-/// A value for people.
+/// Formats a value with a readable unit.
 pub(super) fn quantity(value: f64, unit: &'static str) -> String {
     let (of, unit) = scale(value.abs(), unit);
     with_unit(digits(value / of), unit)
 }
 
 impl Expectation {
-    /// What it must be, for people: `≤ 12 Mbit/s`, `20 to 21.5 ms`; empty if it was not held against anything.
-    pub fn must_be(&self) -> String {
+    /// The expected bounds: `≤ 12 Mbit/s`, `20 to 21.5 ms`; empty if the claim has no test.
+    pub fn expected_text(&self) -> String {
         match self.test {
             Some(Test { least: Some(least), most: Some(most), unit }) => {
                 let (of, unit) = scale(most.abs(), unit);
@@ -173,8 +173,8 @@ impl Expectation {
         }
     }
 
-    /// The mean and half of its interval, for people; empty if there is none.
-    pub fn shown(&self) -> String {
+    /// The mean and half the width of its confidence interval; empty without a measurement.
+    pub fn measured_text(&self) -> String {
         let (Some(value), Some(test)) = (self.measured, self.test) else { return String::new() };
         let limit = test.most.or(test.least).unwrap_or(value);
         let (of, unit) = scale(value.abs().max(limit.abs()), test.unit);

@@ -1,4 +1,4 @@
-//! flent's data files (format 4): its plots and its GUI open them as tests of its kind `tcp_nup`.
+//! Exports flent data files (format 4), which flent's plots and GUI open as tests of type `tcp_nup`.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -15,24 +15,24 @@ use crate::journal::TrialEnd;
 use crate::store::RunDir;
 use crate::summary::query::{collect, number, scan, sender, whole_intervals};
 
-/// flent's step: its series share one axis of time.
+/// flent's step size: all series share one time axis.
 const STEP_S: f64 = 0.2;
 const VERSION: u32 = 4;
 
-/// Seconds since 1970, and values of one series with what else was seen then.
+/// Seconds since 1970, and the values of one series at that time.
 type Samples = Vec<(f64, BTreeMap<&'static str, f64>)>;
 
-/// Writes a file per trial into a folder. Series: `TCP upload::N` (Mbit/s received; raw values have `tcp_cwnd`, `tcp_rtt` and
-/// `tcp_delivery_rate` too), their sum and mean, and `Ping (ms) ICMP` of the first probe, or the first flow's sRTT where there is none. Returns what was
-/// written.
+/// Writes one file per trial into a folder. Series: `TCP upload::N` (goodput in Mbit/s; its raw values include
+/// `tcp_cwnd`, `tcp_rtt` and `tcp_delivery_rate`), their sum and mean, and `Ping (ms) ICMP` of the first probe, or
+/// the first flow's sRTT if the plan has no probe. Returns the paths written.
 ///
 /// # Errors
-/// No trial has intervals, or the file system refuses.
+/// No trial has intervals, or a file cannot be written.
 pub fn flent(run_dir: &Path, output: &Path) -> Result<Vec<PathBuf>> {
     let run = RunDir::open(run_dir)?;
     let mut written = Vec::new();
     for (end, trial) in named_trials(&run) {
-        let Some(object) = object(&run, &end)? else { continue };
+        let Some(object) = flent_document(&run, &end)? else { continue };
         std::fs::create_dir_all(output).map_err(io_error("make the folder", output))?;
         let to = output.join(format!("{trial}.flent.gz"));
         let file = std::fs::File::create(&to).map_err(io_error("create", &to))?;
@@ -43,10 +43,10 @@ pub fn flent(run_dir: &Path, output: &Path) -> Result<Vec<PathBuf>> {
         done.map_err(io_error("write", &to))?;
         written.push(to);
     }
-    not_empty(written, run_dir, "no trial has intervals of flows")
+    not_empty(written, run_dir, "no trial has flow intervals")
 }
 
-/// The samples of each subject, in order of time. `values`: name and column.
+/// The samples of each subject in time order. `values`: name and column.
 fn samples(
     run: &RunDir,
     table: &str,
@@ -74,8 +74,8 @@ fn samples(
     Ok(found)
 }
 
-/// The file's content; `None` of a trial without intervals.
-fn object(run: &RunDir, end: &TrialEnd) -> Result<Option<Value>> {
+/// The content of the file; `None` for a trial without intervals.
+fn flent_document(run: &RunDir, end: &TrialEnd) -> Result<Option<Value>> {
     let rate = [("val", number("bytes") * lit(8e-6) / col("seconds"))];
     let flows = samples(run, "intervals", end, whole_intervals(), "flow_id", &rate)?;
     if flows.is_empty() {
@@ -89,7 +89,7 @@ fn object(run: &RunDir, end: &TrialEnd) -> Result<Option<Value>> {
     let sockets = samples(run, "flow_samples", end, sender(), "flow_id", &of_socket)?;
     let answered = [("val", number("rtt_us") / lit(1e3))];
     let pings = samples(run, "probes", end, col("rtt_us").is_not_null(), "probe_id", &answered)?;
-    // Where the flows say nothing of it, the first node and the last.
+    // Without rows of flows: the first and the last node.
     let node = |name: Option<&String>| name.cloned().unwrap_or_default();
     let nodes = || (node(end.clocks.keys().next()), node(end.clocks.keys().next_back()));
     let ends = ends(run, end)?.unwrap_or_else(nodes);
@@ -103,10 +103,10 @@ fn object(run: &RunDir, end: &TrialEnd) -> Result<Option<Value>> {
             (clock.t0_ns.cast_signed().saturating_add(clock.realtime_offset_ns)) as f64 / 1e9
         })
         .unwrap_or_else(|| first_s.fold(f64::INFINITY, f64::min));
-    Ok(Some(put_together(run, end, t0_s, &ends, [&flows, &sockets, &pings])))
+    Ok(Some(assemble(run, end, t0_s, &ends, [&flows, &sockets, &pings])))
 }
 
-/// From where to where the first flow goes.
+/// Source and destination node of the first flow.
 fn ends(run: &RunDir, end: &TrialEnd) -> Result<Option<(String, String)>> {
     let Some(rows) = scan(run, "flows", &[end])? else { return Ok(None) };
     let nodes = [col("node_src"), col("node_dst")];
@@ -120,7 +120,7 @@ fn ends(run: &RunDir, end: &TrialEnd) -> Result<Option<(String, String)>> {
     Ok((lines.len() > 0).then(|| (named("node_src"), named("node_dst"))))
 }
 
-fn put_together(
+fn assemble(
     run: &RunDir,
     end: &TrialEnd,
     t0_s: f64,
@@ -161,7 +161,7 @@ fn put_together(
     }
     results.insert("TCP upload sum".to_owned(), sum);
     results.insert("TCP upload avg".to_owned(), mean);
-    let mut metadata = about(run, end, (t0_s, length_s), ends);
+    let mut metadata = metadata_json(run, end, (t0_s, length_s), ends);
     metadata["TEST_PARAMETERS"] = json!({ "upload_streams": flows.len().to_string() });
     metadata["SERIES_META"] = json!(meta);
     json!({
@@ -173,8 +173,8 @@ fn put_together(
     })
 }
 
-/// What flent calls a file, and what it must know of it.
-fn about(
+/// flent's metadata of a file.
+fn metadata_json(
     run: &RunDir,
     end: &TrialEnd,
     (t0_s, length_s): (f64, f64),
@@ -211,7 +211,7 @@ fn about(
     })
 }
 
-/// Values on the axis of time, straight between samples; `None` outside of them.
+/// Values on the common time axis, linearly interpolated; `None` outside the samples.
 fn on_grid(samples: &Samples, t0_s: f64, x: &[f64]) -> Vec<Option<f64>> {
     let known: Vec<(f64, f64)> =
         samples.iter().filter_map(|(t, values)| Some((t - t0_s, *values.get("val")?))).collect();
@@ -231,7 +231,7 @@ fn on_grid(samples: &Samples, t0_s: f64, x: &[f64]) -> Vec<Option<f64>> {
         .collect()
 }
 
-/// flent's raw values: an object per sample; those of the socket stand beside the rates.
+/// flent's raw values, one object per sample; samples of the socket are interleaved with the rates.
 fn raw_values(samples: &Samples, socket: Option<&Samples>) -> Vec<Value> {
     let mut all: Vec<(f64, Value)> = Vec::new();
     for (t, values) in samples.iter().chain(socket.into_iter().flatten()) {
@@ -248,7 +248,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_are_straight_between_samples_and_none_outside() {
+    fn interpolates_between_samples_only() {
         let sample = |t: f64, value: f64| (t, BTreeMap::from([("val", value)]));
         let samples = vec![sample(100.2, 10.0), sample(100.6, 30.0), sample(100.8, 30.0)];
         let grid = on_grid(&samples, 100.0, &[0.0, 0.2, 0.4, 0.6, 0.8, 1.0]);

@@ -1,4 +1,4 @@
-//! iperf3's own JSON, as it was written during the trial.
+//! Exports the JSON that iperf3 wrote during the trials.
 
 use std::path::{Path, PathBuf};
 
@@ -8,12 +8,12 @@ use crate::error::io_error;
 use crate::layout::list;
 use crate::store::RunDir;
 
-/// Copies what each iperf3 wrote into a folder, named by point, trial, node, flow group and end
-/// (`point-0-trial-01-src-bulk-client.json`). A stream of events (iperf3 3.17 and newer) is put together as the one object that
-/// iperf3's `-J` prints. Returns what was written.
+/// Copies iperf3's output into a folder, named by point, trial, node, flow group and end
+/// (`point-0-trial-01-src-bulk-client.json`). A JSON event stream (iperf3 3.17 and newer) is merged into the single
+/// object that `iperf3 -J` prints. Returns the paths written.
 ///
 /// # Errors
-/// The run has no such files, or the file system refuses.
+/// The run has no such files, or a file cannot be written.
 pub fn iperf3(run_dir: &Path, output: &Path) -> Result<Vec<PathBuf>> {
     let run = RunDir::open(run_dir)?;
     let mut written = Vec::new();
@@ -31,16 +31,16 @@ pub fn iperf3(run_dir: &Path, output: &Path) -> Result<Vec<PathBuf>> {
                 std::fs::create_dir_all(output).map_err(io_error("make the folder", output))?;
                 let to = output.join(format!("{trial}-{node}-{rest}"));
                 let text = std::fs::read_to_string(&file).map_err(io_error("read", &file))?;
-                std::fs::write(&to, whole(&text)).map_err(io_error("write", &to))?;
+                std::fs::write(&to, merge_event_stream(&text)).map_err(io_error("write", &to))?;
                 written.push(to);
             }
         }
     }
-    not_empty(written, run_dir, "no trial has files of iperf3 under raw/")
+    not_empty(written, run_dir, "no trial has iperf3 output under raw/")
 }
 
-/// One JSON object of a stream of events; what is none stays as it is.
-fn whole(text: &str) -> String {
+/// Merges an event stream into one JSON object; any other text is returned unchanged.
+fn merge_event_stream(text: &str) -> String {
     let events = || -> Option<serde_json::Value> {
         let mut all = serde_json::json!({ "intervals": [] });
         for line in text.lines().filter(|line| !line.trim().is_empty()) {
@@ -61,17 +61,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stream_of_events_becomes_one_object() {
+    fn merges_event_streams() {
         let text = "{\"event\":\"start\",\"data\":{\"version\":\"3.17\"}}\n\
             {\"event\":\"interval\",\"data\":{\"sum\":{\"bytes\":1}}}\n\
             {\"event\":\"interval\",\"data\":{\"sum\":{\"bytes\":2}}}\n\
             {\"event\":\"end\",\"data\":{\"sum_sent\":{\"bytes\":3}}}\n";
-        let all: serde_json::Value = serde_json::from_str(&whole(text)).unwrap();
+        let all: serde_json::Value = serde_json::from_str(&merge_event_stream(text)).unwrap();
         assert_eq!(all["start"]["version"], "3.17");
         assert_eq!(all["intervals"][1]["sum"]["bytes"], 2);
         assert_eq!(all["end"]["sum_sent"]["bytes"], 3);
         let object = "{\"start\": {}, \"intervals\": []}\n";
-        assert_eq!(whole(object), object);
-        assert_eq!(whole("cut off {"), "cut off {");
+        assert_eq!(merge_event_stream(object), object);
+        assert_eq!(merge_event_stream("cut off {"), "cut off {");
     }
 }

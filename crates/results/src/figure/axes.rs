@@ -1,33 +1,34 @@
-//! Diagrams with axes: scales with round ticks, frames that share an edge, legends that wrap.
+//! Axes with round ticks, plot frames that share an edge, and legends that wrap.
 
 use super::canvas::{
-    Anchor, BAND, Canvas, FAINT, GRID, INK, Shape, Stroke, Style, fitted, text_width, told_apart,
+    Anchor, BAND, Canvas, FAINT, GRID, INK, Shape, Stroke, Style, distinct_labels, text_width,
+    truncate_end,
 };
 use crate::svg::{round_step, short};
 
-/// Of ticks and legends.
+/// Font size of ticks and legends.
 pub(super) const SMALL: f64 = 7.0;
-/// Of titles of axes.
+/// Font size of axis titles.
 pub(super) const TITLE: f64 = 7.5;
 const TICK: f64 = 2.5;
 const GAP: f64 = 3.0;
-/// How much longer than its diagram a title may be.
-const BESIDE: f64 = 6.0;
+/// How far a title may extend beyond its frame.
+const TITLE_OVERHANG: f64 = 6.0;
 
-/// What is along an edge of a diagram.
+/// One axis of a frame.
 #[derive(Debug, Clone)]
 pub(super) struct Axis {
-    /// With its unit.
+    /// Title with the unit.
     pub(super) label: String,
     low: f64,
     high: f64,
     ticks: Vec<(f64, String)>,
-    /// Names of things instead of numbers: no grid.
+    /// Categories instead of numbers: no grid.
     names: bool,
 }
 
 impl Axis {
-    /// Numbers from at least `low` to at least `high`, with about `parts` round ticks.
+    /// A numeric axis from at most `low` to at least `high` with about `parts` round ticks.
     pub(super) fn linear(label: &str, low: f64, high: f64, parts: f64) -> Self {
         let (low, high) = if high > low { (low, high) } else { (low, low + low.abs().max(1.0)) };
         let step = round_step(high - low, parts);
@@ -36,7 +37,7 @@ impl Axis {
         Self::ticked(label, first * step, last * step, step)
     }
 
-    /// Numbers from `low` to `high` exactly.
+    /// A numeric axis from exactly `low` to `high`.
     pub(super) fn exact(label: &str, low: f64, high: f64, parts: f64) -> Self {
         let high = if high > low { high } else { low + 1.0 };
         Self::ticked(label, low, high, round_step(high - low, parts))
@@ -47,13 +48,20 @@ impl Axis {
             ((low / step - 1e-9).ceil() as i64, (high / step + 1e-9).floor() as i64);
         let tick = |nth: i64| {
             let value = nth as f64 * step;
-            (value, if step < 0.001 { format!("{value:.1e}") } else { thousands(value) })
+            (
+                value,
+                if step < 0.001 {
+                    format!("{value:.1e}")
+                } else {
+                    with_thousands_separators(value)
+                },
+            )
         };
         let ticks = (first..=last).map(tick).collect();
         Self { label: label.to_owned(), low, high, ticks, names: false }
     }
 
-    /// One place, from `n` to `n + 1`, for each name.
+    /// A categorical axis: the nth name spans `n` to `n + 1`.
     pub(super) fn names(label: &str, names: &[String]) -> Self {
         let ticks = names.iter().zip(0..).map(|(name, n)| (f64::from(n) + 0.5, name.clone()));
         Self {
@@ -65,7 +73,7 @@ impl Axis {
         }
     }
 
-    /// The widest tick's text.
+    /// Width of the widest tick label.
     pub(super) fn tick_width(&self) -> f64 {
         let style = Style::new(SMALL, Anchor::End);
         self.ticks.iter().map(|(_, text)| text_width(text, style)).fold(0.0, f64::max)
@@ -76,14 +84,14 @@ impl Axis {
     }
 }
 
-/// A number of an axis, its thousands set apart.
-fn thousands(value: f64) -> String {
+/// Formats a number with thousands separators.
+fn with_thousands_separators(value: f64) -> String {
     let text = short(value);
     let (whole, rest) = text.split_once('.').map_or((text.as_str(), None), |(w, r)| (w, Some(r)));
     let (sign, digits) = whole.strip_prefix('-').map_or(("", whole), |digits| ("−", digits));
     let mut out = String::from(sign);
     for (nth, digit) in digits.chars().enumerate() {
-        // A thin space; numbers of four digits need none.
+        // A thin space; four-digit numbers have none.
         if digits.len() > 4 && nth > 0 && (digits.len() - nth) % 3 == 0 {
             out.push('\u{2009}');
         }
@@ -92,17 +100,17 @@ fn thousands(value: f64) -> String {
     rest.map_or(out.clone(), |rest| format!("{out}.{rest}"))
 }
 
-/// A direction on the sheet.
+/// Direction of an error bar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Along {
+pub(super) enum Direction {
     X,
     Y,
 }
 
-/// Length of what stands for an end beyond the diagram.
+/// Length of the arrow that marks an end outside the frame.
 const ARROW: f64 = 3.2;
 
-/// One diagram on the sheet.
+/// One plot area.
 #[derive(Debug, Clone)]
 pub(super) struct Frame {
     pub(super) left: f64,
@@ -114,7 +122,7 @@ pub(super) struct Frame {
 }
 
 impl Frame {
-    /// Where a value is on the sheet.
+    /// Position of a value on the canvas.
     pub(super) fn at(&self, x: f64, y: f64) -> (f64, f64) {
         (self.at_x(x), self.at_y(y))
     }
@@ -127,7 +135,7 @@ impl Frame {
         self.top + self.height * (1.0 - self.y.share(y))
     }
 
-    /// Grid and ground, under the data.
+    /// Draws the grid and phase bands below the data.
     pub(super) fn ground(&self, canvas: &mut Canvas, bands: &[(f64, f64)]) {
         for (from, to) in bands {
             let (from, to) = (self.at_x(from.max(self.x.low)), self.at_x(to.min(self.x.high)));
@@ -147,26 +155,26 @@ impl Frame {
         }
     }
 
-    /// The interval of a mean whose place on the other axis is `at`, in points: a line with caps so wide; an end that lies
-    /// beyond the diagram is an arrow, as a cap there would be read as the end.
+    /// Draws an error bar at `at` (points on the other axis) with caps of half-width `cap`. An end outside the frame
+    /// is drawn as an arrow, since a cap at the edge would look like the end of the interval.
     pub(super) fn interval(
         &self,
         canvas: &mut Canvas,
-        (along, at): (Along, f64),
+        (along, at): (Direction, f64),
         ends: (f64, f64),
         (cap, stroke): (f64, Stroke),
     ) {
-        let axis = if along == Along::X { &self.x } else { &self.y };
+        let axis = if along == Direction::X { &self.x } else { &self.y };
         let within = |value: f64| value.clamp(axis.low, axis.high);
-        // So many points further inside, and so many beside the line.
+        // Point at a distance from the end, and beside the line.
         let place = |value: f64, inwards: f64, aside: f64| match along {
-            Along::X => (self.at_x(value) + inwards, at + aside),
-            Along::Y => (at + aside, self.at_y(value) - inwards),
+            Direction::X => (self.at_x(value) + inwards, at + aside),
+            Direction::Y => (at + aside, self.at_y(value) - inwards),
         };
         let [low, high] = [ends.0, ends.1].map(within);
         canvas.line(place(low, 0.0, 0.0), place(high, 0.0, 0.0), stroke);
         for (end, shown, inwards) in [(ends.0, low, ARROW), (ends.1, high, -ARROW)] {
-            // What is clamped differs exactly.
+            // Exact comparison: a clamped value differs.
             let beyond = end != shown;
             let (inwards, half) = if beyond { (inwards, ARROW * 0.6) } else { (0.0, cap) };
             let corners = [-half, half].map(|aside| place(shown, inwards, aside));
@@ -178,7 +186,7 @@ impl Frame {
         }
     }
 
-    /// Edges, ticks and their texts, over the data. Diagrams above others have no texts below.
+    /// Draws axis lines, ticks and labels above the data. Only the bottom frame of a stack has labels below.
     pub(super) fn edges(&self, canvas: &mut Canvas, texts_below: bool, y_texts: bool) {
         let edge = Stroke::new(INK, 0.6);
         let (right, bottom) = (self.left + self.width, self.top + self.height);
@@ -208,14 +216,14 @@ impl Frame {
     }
 
     fn y_title(&self, canvas: &mut Canvas) {
-        let style = Style { turned: -90.0, ..Style::new(TITLE, Anchor::Middle) };
+        let style = Style { rotation_deg: -90.0, ..Style::new(TITLE, Anchor::Middle) };
         let x = self.left - TICK - 1.5 - self.y.tick_width() - GAP - 1.0;
-        // A long title takes two lines, its unit the second.
+        // A title that is too long is split: the unit goes to the second line.
         let middle = self.top + self.height / 2.0;
-        let room = self.height + BESIDE;
+        let room = self.height + TITLE_OVERHANG;
         match self.y.label.rsplit_once(" (") {
             Some((name, unit)) if text_width(&self.y.label, style) > room => {
-                canvas.text((x - TITLE * 1.1, middle), style, &fitted(name, style, room));
+                canvas.text((x - TITLE * 1.1, middle), style, &truncate_end(name, style, room));
                 canvas.text((x, middle), style, &format!("({unit}"));
             }
             _ => canvas.text((x, middle), style, &self.y.label),
@@ -225,13 +233,18 @@ impl Frame {
     fn x_texts(&self, canvas: &mut Canvas) {
         let bottom = self.top + self.height;
         let style = Style::new(SMALL, Anchor::Middle);
-        let turned = self.x.names && self.turns();
+        let rotation_deg = self.x.names && self.rotates_labels();
         let names: Vec<String> = self.x.ticks.iter().map(|(_, text)| text.clone()).collect();
-        let names = if turned { told_apart(&names, style, self.turned_room()) } else { names };
+        let names = if rotation_deg {
+            distinct_labels(&names, style, self.max_rotated_label())
+        } else {
+            names
+        };
         for ((value, _), text) in self.x.ticks.iter().zip(&names) {
             let x = self.at_x(*value);
-            if turned {
-                let style = Style { anchor: Anchor::End, turned: -TURNED, ..style };
+            if rotation_deg {
+                let style =
+                    Style { anchor: Anchor::End, rotation_deg: -LABEL_ROTATION_DEG, ..style };
                 canvas.text((x + 3.0, bottom + TICK + SMALL * 0.8), style, text);
             } else {
                 let half = text_width(text, style) / 2.0;
@@ -240,12 +253,12 @@ impl Frame {
             }
         }
         if !self.x.label.is_empty() {
-            let y = bottom + self.x_depth() - 1.5;
+            let y = bottom + self.x_axis_height() - 1.5;
             let style = Style::new(TITLE, Anchor::Middle);
-            // Beside it may be another diagram's, or nothing.
+            // The neighbour may be another frame or empty.
             let alone = self.width > canvas.width / 2.0;
             let room = if alone { canvas.width - 4.0 } else { self.width + 4.0 };
-            let label = fitted(&self.x.label, style, room);
+            let label = truncate_end(&self.x.label, style, room);
             let half = text_width(&label, style) / 2.0;
             let middle = self.left + self.width / 2.0;
             let x = middle.min(canvas.width - half - 2.0).max(half + 2.0);
@@ -253,23 +266,23 @@ impl Frame {
         }
     }
 
-    /// How long turned names may be: the first must not leave the sheet.
-    fn turned_room(&self) -> f64 {
+    /// Maximum length of rotated labels such that the first stays on the canvas.
+    fn max_rotated_label(&self) -> f64 {
         let first = self.x.ticks.first().map_or(self.left, |(value, _)| self.at_x(*value));
-        MOST_TURNED.min((first - 2.0) / TURNED.to_radians().cos())
+        MAX_ROTATED_LABEL.min((first - 2.0) / LABEL_ROTATION_DEG.to_radians().cos())
     }
 
-    /// Whether names along the lower edge must be turned to find room.
-    fn turns(&self) -> bool {
+    /// Whether category labels must be rotated to fit.
+    fn rotates_labels(&self) -> bool {
         let room = self.width / self.x.ticks.len().max(1) as f64;
         self.x.tick_width() > room - 2.0
     }
 
-    /// How much room ticks, texts and title need below.
-    pub(super) fn x_depth(&self) -> f64 {
-        let texts = if self.x.names && self.turns() {
-            let widest = self.x.tick_width().min(self.turned_room());
-            widest * TURNED.to_radians().sin() + SMALL * 1.3
+    /// Height of ticks, labels and title below the frame.
+    pub(super) fn x_axis_height(&self) -> f64 {
+        let texts = if self.x.names && self.rotates_labels() {
+            let widest = self.x.tick_width().min(self.max_rotated_label());
+            widest * LABEL_ROTATION_DEG.to_radians().sin() + SMALL * 1.3
         } else {
             SMALL + 1.0
         };
@@ -277,11 +290,11 @@ impl Frame {
     }
 }
 
-/// Room for names that are turned, and by how many degrees they are.
-const MOST_TURNED: f64 = 80.0;
-const TURNED: f64 = 40.0;
+/// Maximum length of rotated labels in points, and the rotation in degrees.
+const MAX_ROTATED_LABEL: f64 = 80.0;
+const LABEL_ROTATION_DEG: f64 = 40.0;
 
-/// Room right of a diagram: half of the last tick's text stands there.
+/// Margin right of a frame: half of the last tick label.
 pub(super) fn right_margin(x: &Axis) -> f64 {
     let last = x.ticks.last().filter(|_| !x.names);
     let half =
@@ -289,7 +302,7 @@ pub(super) fn right_margin(x: &Axis) -> f64 {
     7.0_f64.max(half + 1.0)
 }
 
-/// Room left of diagrams above each other, for the widest of their ticks and their titles.
+/// Margin left of stacked frames: the widest tick label and the title.
 pub(super) fn left_margin(axes: &[&Axis], two_lines: bool) -> f64 {
     let ticks = axes.iter().map(|axis| axis.tick_width()).fold(0.0, f64::max);
     let titled = axes.iter().any(|axis| !axis.label.is_empty());
@@ -303,28 +316,28 @@ pub(super) fn left_margin(axes: &[&Axis], two_lines: bool) -> f64 {
     TICK + 1.5 + ticks + GAP + title + 3.0
 }
 
-/// As [`left_margin`] of one axis beside a diagram that is so high: two lines where its title needs them.
-fn left_margin_beside(axis: &Axis, height: f64) -> f64 {
+/// [`left_margin`] of an axis beside a frame of this height; a title that is too long takes two lines.
+fn left_margin_for_height(axis: &Axis, height: f64) -> f64 {
     let title = text_width(&axis.label, Style::new(TITLE, Anchor::Middle));
-    left_margin(&[axis], title > height + BESIDE)
+    left_margin(&[axis], title > height + TITLE_OVERHANG)
 }
 
-/// Diagrams side by side under one legend, with one axis at the left of them.
+/// Frames side by side below one legend, sharing the y axis on the left.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Row {
-    /// Width and height of the sheet.
+    /// Width and height of the canvas.
     pub(super) size: (f64, f64),
-    /// Room at the right.
+    /// Right margin.
     pub(super) right: f64,
-    /// Room between the legend and the diagrams.
+    /// Space between the legend and the frames.
     pub(super) above: f64,
-    /// Room between two diagrams.
+    /// Space between two frames.
     pub(super) gap: f64,
     pub(super) count: usize,
 }
 
 impl Row {
-    /// The first of them, under this legend.
+    /// The first frame.
     pub(super) fn first(self, keys: &[(Key, String)], x: &Axis, y: &Axis) -> Frame {
         let (width, height) = self.size;
         let beside = |left: f64| {
@@ -332,42 +345,42 @@ impl Row {
             let top = 3.0 + legend_height(keys, room) + self.above;
             let each = (room - self.gap * (self.count as f64 - 1.0)) / self.count as f64;
             let frame = Frame { left, top, width: each, height: 1.0, x: x.clone(), y: y.clone() };
-            Frame { height: height - top - frame.x_depth() - 2.0, ..frame }
+            Frame { height: height - top - frame.x_axis_height() - 2.0, ..frame }
         };
-        // How much room the axis needs depends on the height.
-        beside(left_margin_beside(y, beside(left_margin(&[y], true)).height))
+        // The axis width depends on the height.
+        beside(left_margin_for_height(y, beside(left_margin(&[y], true)).height))
     }
 
-    /// The nth of them, from 0.
+    /// The nth frame, from 0.
     pub(super) fn nth(self, first: &Frame, nth: usize) -> Frame {
         Frame { left: first.left + nth as f64 * (first.width + self.gap), ..first.clone() }
     }
 }
 
-/// What stands for a thing in a legend.
+/// Symbol of a legend entry.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Key {
     Line(Stroke),
     Mark(Shape, &'static str),
     Box(&'static str),
-    /// Nothing: the text says what the others are.
+    /// No symbol: the text is a heading.
     Heading,
 }
 
 const KEY: f64 = 13.0;
 const LINE: f64 = SMALL + 3.0;
 
-/// How high a legend is.
+/// Height of a legend.
 pub(super) fn legend_height(entries: &[(Key, String)], width: f64) -> f64 {
     legend(&mut Canvas::new(width, LINE), entries, (0.0, 0.0), width)
 }
 
-/// Names so short that two entries find room beside each other.
-pub(super) fn in_two_columns(names: &[String], width: f64) -> Vec<String> {
-    told_apart(names, Style::new(SMALL, Anchor::Start), width / 2.0 - KEY - 12.0)
+/// Labels that are short enough for two legend columns.
+pub(super) fn labels_for_two_columns(names: &[String], width: f64) -> Vec<String> {
+    distinct_labels(names, Style::new(SMALL, Anchor::Start), width / 2.0 - KEY - 12.0)
 }
 
-/// Entries of a legend, in lines no wider than `width`; returns its height.
+/// Draws a legend with lines no wider than `width`; returns its height.
 pub(super) fn legend(
     canvas: &mut Canvas,
     entries: &[(Key, String)],
@@ -380,7 +393,7 @@ pub(super) fn legend(
     let style = Style::new(SMALL, Anchor::Start);
     let (mut x, mut y) = (left, top + LINE / 2.0);
     for (key, name) in entries {
-        let name = fitted(name, style, width - KEY - 4.0);
+        let name = truncate_end(name, style, width - KEY - 4.0);
         let before = if matches!(key, Key::Heading) { 0.0 } else { KEY + 3.0 };
         let wide = before + text_width(&name, style) + 9.0;
         if x > left && x + wide - 9.0 > left + width {
@@ -401,12 +414,12 @@ pub(super) fn legend(
     y - top + LINE / 2.0 + 2.0
 }
 
-/// Names of phases above a diagram, where they find room.
+/// Draws the names of phases above a frame where they fit.
 pub(super) fn phase_names(canvas: &mut Canvas, frame: &Frame, phases: &[(String, f64, f64)]) {
     for (name, from, to) in phases {
         let (from, to) = (frame.at_x(*from), frame.at_x(*to));
         let style = Style { colour: FAINT, ..Style::new(SMALL, Anchor::Middle) };
-        let name = fitted(name, style, to - from - 2.0);
+        let name = truncate_end(name, style, to - from - 2.0);
         if name != "…" {
             canvas.text((f64::midpoint(from, to), frame.top - 2.5), style, &name);
         }
@@ -422,25 +435,25 @@ mod tests {
     }
 
     #[test]
-    fn ticks_are_round_and_hold_the_data() {
+    fn ticks_are_round_and_cover_the_data() {
         let axis = Axis::linear("t (s)", 0.0, 95.6, 5.0);
         assert_eq!(texts(&axis), ["0", "20", "40", "60", "80", "100"]);
         assert_eq!((axis.low, axis.high), (0.0, 100.0));
         assert_eq!(texts(&Axis::exact("t (s)", 0.0, 33.0, 4.0)), ["0", "10", "20", "30"]);
         assert_eq!(texts(&Axis::linear("x", -2.0, 3.0, 4.0)), ["−2", "0", "2", "4"]);
-        // Nothing to show is no division by zero.
+        // An empty range must not divide by zero.
         assert!(Axis::linear("x", 5.0, 5.0, 4.0).ticks.len() > 1);
     }
 
     #[test]
-    fn large_numbers_are_set_apart() {
-        assert_eq!(thousands(1500.0), "1500");
-        assert_eq!(thousands(187_500.0), "187\u{2009}500");
-        assert_eq!(thousands(-1_000_000.5), "−1\u{2009}000\u{2009}000.5");
+    fn formats_thousands_separators() {
+        assert_eq!(with_thousands_separators(1500.0), "1500");
+        assert_eq!(with_thousands_separators(187_500.0), "187\u{2009}500");
+        assert_eq!(with_thousands_separators(-1_000_000.5), "−1\u{2009}000\u{2009}000.5");
     }
 
     #[test]
-    fn a_legend_wraps_within_its_width() {
+    fn legend_wraps_within_width() {
         let entry = (Key::Box("#000000"), "delay_based/0".to_owned());
         let one = legend(&mut Canvas::new(200.0, 50.0), &vec![entry.clone(); 2], (0.0, 0.0), 200.0);
         let mut canvas = Canvas::new(200.0, 50.0);
@@ -453,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_ends_in_caps_within_the_diagram_and_in_arrows_beyond() {
+    fn error_bars_end_in_caps_inside_and_arrows_outside() {
         let frame = Frame {
             left: 20.0,
             top: 10.0,
@@ -474,18 +487,18 @@ mod tests {
         };
         let inside =
             ["M50.00,55.00L50.00,25.00", "M48.00,55.00L52.00,55.00", "M48.00,25.00L52.00,25.00"];
-        assert_eq!(paths(Along::Y, (0.25, 0.75)), inside);
-        let beyond = paths(Along::Y, (-3.0, 7.0));
+        assert_eq!(paths(Direction::Y, (0.25, 0.75)), inside);
+        let beyond = paths(Direction::Y, (-3.0, 7.0));
         let arrows =
             ["M48.08,66.80L50.00,70.00L51.92,66.80", "M48.08,13.20L50.00,10.00L51.92,13.20"];
         assert_eq!(beyond[0], "M50.00,70.00L50.00,10.00");
         assert_eq!(beyond[1..], arrows);
-        let beyond = paths(Along::X, (0.5, 7.0));
+        let beyond = paths(Direction::X, (0.5, 7.0));
         assert_eq!(beyond[2], "M196.80,48.08L200.00,50.00L196.80,51.92");
     }
 
     #[test]
-    fn turned_names_can_be_told_apart_and_stay_on_the_sheet() {
+    fn rotated_labels_are_distinct_and_inside_the_canvas() {
         let names: Vec<String> = ["one, 10ms", "one, 40ms", "two, 40ms"]
             .map(|end| format!("a_really_long_level_name_number_{end}"))
             .to_vec();
@@ -497,11 +510,11 @@ mod tests {
             x: Axis::names("a_very_long_factor_name, links.back.delay", &names),
             y: Axis::linear("y", 0.0, 1.0, 4.0),
         };
-        assert!(frame.turns());
+        assert!(frame.rotates_labels());
         let mut canvas = Canvas::new(241.0, 180.0);
         frame.edges(&mut canvas, true, false);
         let svg = canvas.finish("t");
-        let turned: Vec<(f64, String)> = svg
+        let rotated: Vec<(f64, String)> = svg
             .lines()
             .filter(|line| line.contains("rotate(-40"))
             .map(|line| {
@@ -511,26 +524,26 @@ mod tests {
             })
             .collect();
         let style = Style::new(SMALL, Anchor::End);
-        for (x, text) in &turned {
-            let begin = x - text_width(text, style) * TURNED.to_radians().cos();
+        for (x, text) in &rotated {
+            let begin = x - text_width(text, style) * LABEL_ROTATION_DEG.to_radians().cos();
             assert!(begin > 0.0, "`{text}` begins at {begin}");
         }
-        let texts: std::collections::BTreeSet<&String> = turned.iter().map(|(_, t)| t).collect();
-        assert_eq!(texts.len(), 3, "{turned:?}");
+        let texts: std::collections::BTreeSet<&String> = rotated.iter().map(|(_, t)| t).collect();
+        assert_eq!(texts.len(), 3, "{rotated:?}");
     }
 
     #[test]
-    fn the_last_tick_and_a_title_of_two_lines_find_room() {
+    fn margins_fit_last_tick_and_two_line_title() {
         let x = Axis::linear("Mean sRTT (ms)", 0.0, 1000.0, 4.0);
         let half = text_width("1000", Style::new(SMALL, Anchor::Middle)) / 2.0;
         assert!(right_margin(&x) > half && half > 7.0);
         let y = Axis::linear("Throughput per flow (Mbit/s)", 0.0, 5.0, 4.0);
-        let two_lines = left_margin_beside(&y, 80.0) - left_margin_beside(&y, 120.0);
+        let two_lines = left_margin_for_height(&y, 80.0) - left_margin_for_height(&y, 120.0);
         assert!(two_lines >= TITLE * 1.1, "{two_lines}");
     }
 
     #[test]
-    fn names_that_find_no_room_are_turned() {
+    fn rotates_labels_that_do_not_fit() {
         let names: Vec<String> = (0..7).map(|n| format!("a long scheme {n}")).collect();
         let frame = |names: &[String]| Frame {
             left: 20.0,
@@ -540,8 +553,8 @@ mod tests {
             x: Axis::names("", names),
             y: Axis::linear("y", 0.0, 1.0, 4.0),
         };
-        assert!(frame(&names).turns() && !frame(&names[..2]).turns());
-        assert!(frame(&names).x_depth() > frame(&names[..2]).x_depth());
+        assert!(frame(&names).rotates_labels() && !frame(&names[..2]).rotates_labels());
+        assert!(frame(&names).x_axis_height() > frame(&names[..2]).x_axis_height());
         assert_eq!(frame(&names[..2]).at(1.0, 0.5), (110.0, 40.0));
     }
 }

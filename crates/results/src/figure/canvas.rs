@@ -1,5 +1,5 @@
-//! A sheet of paper in points (1/72 inch) that becomes an SVG file. Text stays text, so that it can be searched and
-//! edited; its width is known from the font that comes with ccbench, which is as wide as Arial.
+//! A canvas in points (1/72 inch) that is written as SVG. Text stays text, so that it is searchable and editable; its
+//! width comes from the embedded font, whose metrics equal Arial's.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -10,35 +10,34 @@ use skrifa::{FontRef, MetadataProvider as _};
 
 use crate::svg::escaped;
 
-/// Of a millimetre.
 pub(super) const POINTS_PER_MM: f64 = 72.0 / 25.4;
 pub(super) const FONT: &[u8] = include_bytes!("../../assets/fonts/Arimo-Regular.ttf");
-/// Fonts as wide as the one that comes with ccbench.
-const FAMILY: &str = "Arimo, Arial, 'Liberation Sans', Helvetica, sans-serif";
+/// Fonts with the same metrics as the embedded one.
+const FONT_FAMILY: &str = "Arimo, Arial, 'Liberation Sans', Helvetica, sans-serif";
 
-/// Okabe and Ito's colours, which colour-blind people can tell apart; their yellow is too light for lines on white.
-pub(super) const COLOURS: [&str; 7] =
+/// The Okabe-Ito palette for colour-blind readers; its yellow is too light for lines on white.
+pub(super) const PALETTE: [&str; 7] =
     ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"];
-/// So that colours that come again, or are printed grey, can be told apart.
+/// Dash patterns distinguish lines when colours repeat or are printed in grey.
 const DASHES: [&str; 4] = ["", "4 1.6", "1.2 1.4", "5 1.4 1.2 1.4"];
-/// Of marks.
-const EDGE: &str = "stroke=\"#ffffff\" stroke-width=\"0.5\"";
+/// White outline of markers.
+const MARKER_OUTLINE: &str = "stroke=\"#ffffff\" stroke-width=\"0.5\"";
 pub(super) const INK: &str = "#222222";
 pub(super) const FAINT: &str = "#6b6b6b";
 pub(super) const GRID: &str = "#e2e2e2";
 pub(super) const BAND: &str = "#f0f2f5";
 
-/// The colour of the nth of several things.
+/// Colour of the nth series.
 pub(super) fn colour(nth: usize) -> &'static str {
-    COLOURS[nth % COLOURS.len()]
+    PALETTE[nth % PALETTE.len()]
 }
 
-/// How the nth of several lines is drawn.
+/// Dash pattern of the nth series.
 pub(super) fn dash(nth: usize) -> &'static str {
-    DASHES[(nth / COLOURS.len()) % DASHES.len()]
+    DASHES[(nth / PALETTE.len()) % DASHES.len()]
 }
 
-/// Where a text's given point is on it.
+/// Text alignment relative to its position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Anchor {
     Start,
@@ -46,24 +45,24 @@ pub(super) enum Anchor {
     End,
 }
 
-/// How a text looks.
+/// Style of a text.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Style {
     pub(super) size: f64,
     pub(super) anchor: Anchor,
-    /// Degrees, clockwise.
-    pub(super) turned: f64,
+    /// Rotation in degrees, clockwise.
+    pub(super) rotation_deg: f64,
     pub(super) colour: &'static str,
 }
 
 impl Style {
-    /// Of this size, beginning at its point.
+    /// Horizontal text in the default colour.
     pub(super) const fn new(size: f64, anchor: Anchor) -> Self {
-        Self { size, anchor, turned: 0.0, colour: INK }
+        Self { size, anchor, rotation_deg: 0.0, colour: INK }
     }
 }
 
-/// How a line looks.
+/// Style of a line.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Stroke {
     pub(super) colour: &'static str,
@@ -73,13 +72,13 @@ pub(super) struct Stroke {
 }
 
 impl Stroke {
-    /// Solid.
+    /// A solid line.
     pub(super) const fn new(colour: &'static str, width: f64) -> Self {
         Self { colour, width, dash: "", opacity: 1.0 }
     }
 }
 
-/// A mark's shape.
+/// Marker shapes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shape {
     Circle,
@@ -87,23 +86,23 @@ pub(super) enum Shape {
     Triangle,
     Diamond,
     Star,
-    Turned,
+    TriangleDown,
     Plus,
 }
 
-/// Shapes for the nth of several things; the star is for optima.
+/// Marker shape of the nth series; the star is reserved for optima.
 pub(super) fn shape(nth: usize) -> Shape {
     const SHAPES: [Shape; 5] =
-        [Shape::Circle, Shape::Square, Shape::Triangle, Shape::Turned, Shape::Plus];
+        [Shape::Circle, Shape::Square, Shape::Triangle, Shape::TriangleDown, Shape::Plus];
     SHAPES[nth % SHAPES.len()]
 }
 
-/// Advance widths of the font's glyphs, in ems.
-struct Widths {
+/// Advance widths of the embedded font, in em.
+struct FontMetrics {
     font: Option<FontRef<'static>>,
 }
 
-impl Widths {
+impl FontMetrics {
     fn of(&self, text: &str) -> f64 {
         let Some(font) = &self.font else { return 0.55 * text.chars().count() as f64 };
         let metrics = font.glyph_metrics(Size::new(1.0), LocationRef::default());
@@ -112,14 +111,15 @@ impl Widths {
     }
 }
 
-/// How wide a text is, in points.
+/// Width of a text in points.
 pub(super) fn text_width(text: &str, style: Style) -> f64 {
-    static WIDTHS: LazyLock<Widths> = LazyLock::new(|| Widths { font: FontRef::new(FONT).ok() });
-    WIDTHS.of(text) * style.size
+    static METRICS: LazyLock<FontMetrics> =
+        LazyLock::new(|| FontMetrics { font: FontRef::new(FONT).ok() });
+    METRICS.of(text) * style.size
 }
 
-/// A text that is no wider than so many points: shortened with `…` if it must be.
-pub(super) fn fitted(text: &str, style: Style, width: f64) -> String {
+/// Truncates a text to a width in points; a truncated text ends in `…`.
+pub(super) fn truncate_end(text: &str, style: Style, width: f64) -> String {
     let mut kept = text.to_owned();
     while text_width(&kept, style) > width && kept.chars().count() > 1 {
         kept = kept.trim_end_matches('…').to_owned();
@@ -132,8 +132,8 @@ pub(super) fn fitted(text: &str, style: Style, width: f64) -> String {
     kept
 }
 
-/// A text that is no wider than so many points: of one that is, the middle is left out.
-fn halved(text: &str, style: Style, width: f64) -> String {
+/// Truncates a text to a width in points by removing its middle.
+fn truncate_middle(text: &str, style: Style, width: f64) -> String {
     let letters: Vec<char> = text.chars().collect();
     let cut = |kept: usize| {
         let begin: String = letters[..kept.div_ceil(2)].iter().collect();
@@ -147,13 +147,13 @@ fn halved(text: &str, style: Style, width: f64) -> String {
     }
 }
 
-/// Names that are no wider than so many points and differ where they differed: shortened in the middle, or to what they
-/// do not have in common, or numbered.
-pub(super) fn told_apart(names: &[String], style: Style, width: f64) -> Vec<String> {
+/// Truncates labels to a width in points such that different labels stay different: by removing the middle, by
+/// keeping only the part in which they differ, or by numbering them.
+pub(super) fn distinct_labels(names: &[String], style: Style, width: f64) -> Vec<String> {
     let distinct = |texts: &[String]| texts.iter().collect::<BTreeSet<_>>().len();
     let enough = distinct(names);
     let halves = |names: &[String]| -> Vec<String> {
-        names.iter().map(|name| halved(name, style, width)).collect()
+        names.iter().map(|name| truncate_middle(name, style, width)).collect()
     };
     let short = halves(names);
     if distinct(&short) == enough {
@@ -183,12 +183,12 @@ pub(super) fn told_apart(names: &[String], style: Style, width: f64) -> Vec<Stri
         }
         let number = format!("{}: ", nth + 1);
         let room = width - text_width(&number, style);
-        format!("{number}{}", halved(name, style, room))
+        format!("{number}{}", truncate_middle(name, style, room))
     });
     numbered.collect()
 }
 
-/// The sheet.
+/// The canvas.
 #[derive(Debug)]
 pub(super) struct Canvas {
     pub(super) width: f64,
@@ -198,7 +198,7 @@ pub(super) struct Canvas {
 }
 
 impl Canvas {
-    /// White, of this size in points.
+    /// A white canvas of this size in points.
     pub(super) fn new(width: f64, height: f64) -> Self {
         Self { width, height, body: String::new(), clips: 0 }
     }
@@ -228,10 +228,10 @@ impl Canvas {
         ));
     }
 
-    /// With a mark's white edge.
+    /// A polygon with the outline of markers.
     fn polygon(&mut self, points: &[(f64, f64)], fill: &str) {
         let path = path(points);
-        self.put(format_args!("<path d=\"{path}Z\" fill=\"{fill}\" {EDGE}/>"));
+        self.put(format_args!("<path d=\"{path}Z\" fill=\"{fill}\" {MARKER_OUTLINE}/>"));
     }
 
     pub(super) fn rect(&mut self, (x, y): (f64, f64), (width, height): (f64, f64), fill: &str) {
@@ -240,14 +240,14 @@ impl Canvas {
         ));
     }
 
-    /// A small disc, of which there are many.
+    /// A small dot without outline, for scatter plots.
     pub(super) fn dot(&mut self, (x, y): (f64, f64), radius: f64, fill: &str, opacity: f64) {
         self.put(format_args!(
             "<circle cx=\"{x:.2}\" cy=\"{y:.2}\" r=\"{radius}\" fill=\"{fill}\" fill-opacity=\"{opacity}\"/>"
         ));
     }
 
-    /// A mark of about `size` points with a thin white edge, so that marks that meet can be told apart.
+    /// A marker of about `size` points with a thin white outline that separates overlapping markers.
     pub(super) fn mark(&mut self, shape: Shape, (x, y): (f64, f64), size: f64, fill: &str) {
         let r = size / 2.0;
         let turn = |angles: &[(f64, f64)]| -> Vec<(f64, f64)> {
@@ -261,7 +261,7 @@ impl Canvas {
         };
         match shape {
             Shape::Circle => self.put(format_args!(
-                "<circle cx=\"{x:.2}\" cy=\"{y:.2}\" r=\"{r:.2}\" fill=\"{fill}\" {EDGE}/>"
+                "<circle cx=\"{x:.2}\" cy=\"{y:.2}\" r=\"{r:.2}\" fill=\"{fill}\" {MARKER_OUTLINE}/>"
             )),
             Shape::Square => {
                 self.polygon(&turn(&[45.0, 135.0, 225.0, 315.0].map(|a| (a, 1.25))), fill);
@@ -270,7 +270,7 @@ impl Canvas {
                 self.polygon(&turn(&[0.0, 90.0, 180.0, 270.0].map(|a| (a, 1.3))), fill);
             }
             Shape::Triangle => self.polygon(&turn(&[90.0, 210.0, 330.0].map(|a| (a, 1.3))), fill),
-            Shape::Turned => self.polygon(&turn(&[270.0, 30.0, 150.0].map(|a| (a, 1.3))), fill),
+            Shape::TriangleDown => self.polygon(&turn(&[270.0, 30.0, 150.0].map(|a| (a, 1.3))), fill),
             Shape::Star => {
                 let points: Vec<(f64, f64)> = (0..10)
                     .map(|nth| {
@@ -306,20 +306,20 @@ impl Canvas {
             Anchor::Middle => "middle",
             Anchor::End => "end",
         };
-        let turned = if style.turned == 0.0 {
+        let rotation = if style.rotation_deg == 0.0 {
             String::new()
         } else {
-            format!(" transform=\"rotate({} {x:.2} {y:.2})\"", style.turned)
+            format!(" transform=\"rotate({} {x:.2} {y:.2})\"", style.rotation_deg)
         };
         self.put(format_args!(
-            "<text x=\"{x:.2}\" y=\"{y:.2}\" font-size=\"{}\" text-anchor=\"{anchor}\" fill=\"{}\"{turned}>{}</text>",
+            "<text x=\"{x:.2}\" y=\"{y:.2}\" font-size=\"{}\" text-anchor=\"{anchor}\" fill=\"{}\"{rotation}>{}</text>",
             style.size,
             style.colour,
             escaped(text)
         ));
     }
 
-    /// What is drawn until [`Canvas::unclip`] is cut at this rectangle's edges.
+    /// Clips everything that is drawn until [`Canvas::unclip`] to a rectangle.
     pub(super) fn clip(&mut self, (x, y): (f64, f64), (width, height): (f64, f64)) {
         self.clips += 1;
         let id = self.clips;
@@ -333,13 +333,13 @@ impl Canvas {
         self.put(format_args!("</g>"));
     }
 
-    /// The file; its title is what a screen reader says.
+    /// Returns the SVG file; screen readers read its title.
     pub(super) fn finish(self, title: &str) -> String {
         let Self { width, height, body, .. } = self;
         let mm = |points: f64| points / POINTS_PER_MM;
         format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{:.2}mm\" height=\"{:.2}mm\" viewBox=\"0 0 {width:.2} {height:.2}\" \
-             role=\"img\" font-family=\"{FAMILY}\">\n<title>{}</title>\n\
+             role=\"img\" font-family=\"{FONT_FAMILY}\">\n<title>{}</title>\n\
              <rect width=\"{width:.2}\" height=\"{height:.2}\" fill=\"#ffffff\"/>\n{body}</svg>\n",
             mm(width),
             mm(height),
@@ -362,21 +362,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_are_as_wide_as_in_arial() {
+    fn text_width_matches_arial() {
         // Arial's advance widths of these letters: 667 + 278 + 556 units of 1000.
         let style = Style::new(10.0, Anchor::Start);
         assert!((text_width("A t", style) - 12.23).abs() < 0.02, "{}", text_width("A t", style));
-        let kept = fitted("a long name of a flow", style, 40.0);
+        let kept = truncate_end("a long name of a flow", style, 40.0);
         assert!(kept.ends_with('…') && text_width(&kept, style) <= 40.0, "{kept}");
-        assert_eq!(fitted("short", style, 40.0), "short");
+        assert_eq!(truncate_end("short", style, 40.0), "short");
     }
 
     #[test]
-    fn shortened_names_differ_where_they_differed() {
+    fn truncated_labels_stay_distinct() {
         let style = Style::new(7.0, Anchor::Start);
         let short = |names: &[&str], width| {
             let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-            let short = told_apart(&names, style, width);
+            let short = distinct_labels(&names, style, width);
             assert!(short.iter().all(|name| text_width(name, style) <= width), "{short:?}");
             short
         };
@@ -390,12 +390,12 @@ mod tests {
         let both = [format!("a{one}c"), format!("b{one}d"), format!("a{two}c")];
         let numbered = short(&both.each_ref().map(String::as_str), 40.0);
         assert!(numbered[2].starts_with("3: "), "{numbered:?}");
-        // The same name twice is no reason to number.
+        // Equal labels need no numbers.
         assert_eq!(short(&["reno", "reno"], 40.0), ["reno", "reno"]);
     }
 
     #[test]
-    fn a_sheet_has_its_size_in_millimetres_and_no_foreign_markup() {
+    fn svg_has_size_in_mm_and_escapes_text() {
         let mut canvas = Canvas::new(85.0 * POINTS_PER_MM, 60.0 * POINTS_PER_MM);
         canvas.text((1.0, 2.0), Style::new(8.0, Anchor::Start), "<&>");
         let svg = canvas.finish("a \"title\"");

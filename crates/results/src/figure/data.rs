@@ -1,4 +1,4 @@
-//! Which trials a figure is of, and what their plan makes of them.
+//! Selects the trials of a figure and derives bottlenecks and fair shares from their plans.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,42 +16,42 @@ pub(super) use crate::summary::group_of;
 use crate::summary::query::values;
 use crate::summary::{Group, Schedule, Summary, compute_of};
 
-/// The chosen part of a run.
-pub(super) struct Data {
+/// The selected part of a run.
+pub(super) struct Selection {
     pub(super) run: RunDir,
     pub(super) request: Request,
-    /// Chosen trials that count, by point and number.
+    /// Selected trials, by point and number.
     pub(super) trials: Vec<TrialEnd>,
     pub(super) factors: Vec<String>,
     points: BTreeMap<u32, Levels>,
-    /// Each point's plan with its links settled; empty where the run's cannot be read.
+    /// Each point's plan with its links resolved; empty if the run's plan cannot be read.
     plans: BTreeMap<u32, Plan>,
-    /// When groups run, as summaries see it.
+    /// When groups run, as in summaries.
     pub(super) schedule: Schedule,
 }
 
-/// What the bottleneck of a flow group is, as the plan has it.
+/// The bottleneck of a flow group according to the plan.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Path {
     pub(super) rate_bps: f64,
     pub(super) base_rtt_ms: f64,
-    /// How long a full queue takes to drain; `None` where its kind has no limit that says so.
+    /// Time to drain a full queue; `None` if the discipline has no limit that determines it.
     pub(super) full_queue_ms: Option<f64>,
 }
 
 impl Path {
-    /// The bandwidth-delay product in frames of 1514 bytes.
+    /// Bandwidth-delay product in frames of 1514 bytes.
     pub(super) fn bdp_packets(self) -> f64 {
         self.rate_bps * self.base_rtt_ms / 1e3 / 8.0 / FRAME_BYTES as f64
     }
 }
 
-/// Columns that choose trials, beside factors.
-const OF_TRIALS: [&str; 2] = ["point_id", "trial"];
-/// Columns that choose what is in a figure of some kind.
-const OF_ROWS: [&str; 5] = ["phase", "group", "flow_id", "link", "cc"];
+/// Columns that filter trials, in addition to factors.
+const TRIAL_COLUMNS: [&str; 2] = ["point_id", "trial"];
+/// Columns that filter the content of some kinds of figures.
+const ROW_COLUMNS: [&str; 5] = ["phase", "group", "flow_id", "link", "cc"];
 
-/// Those that choose what is in a figure of this kind.
+/// The columns that filter this kind.
 fn columns(kind: Kind) -> &'static [&'static str] {
     match kind {
         Kind::Phases => &["phase", "group"],
@@ -63,8 +63,8 @@ fn columns(kind: Kind) -> &'static [&'static str] {
     }
 }
 
-impl Data {
-    /// Opens a run and chooses.
+impl Selection {
+    /// Opens a run and applies the filters of a request.
     pub(super) fn open(path: &std::path::Path, request: &Request) -> Result<Self> {
         let run = RunDir::open(path)?;
         let (factors, points) = run.points();
@@ -76,21 +76,22 @@ impl Data {
         trials.retain(|end| request.choice.includes(end.status));
         let request = request.clone();
         let mut data = Self { run, request, trials, factors, points, plans, schedule };
-        // Trials first: what occurs depends on them.
+        // Trials first: they determine which other values exist.
         let wheres = data.request.wheres.clone();
         let (of_rows, of_trials): (Vec<_>, Vec<_>) =
-            wheres.iter().partition(|(column, _)| data.is_of_rows(column));
+            wheres.iter().partition(|(column, _)| data.is_row_column(column));
         for (column, value) in of_trials.into_iter().chain(of_rows) {
-            data.narrow(column, value)?;
+            data.apply_filter(column, value)?;
         }
         if data.trials.is_empty() {
-            return Err(data.nothing("it has no trial that counts"));
+            return Err(data.no_data("no trial matches the filters and the verdict selection"));
         }
         Ok(data)
     }
 
-    /// Keeps the trials with this value, or checks that this kind can choose by a row's column and that the value occurs.
-    fn narrow(&mut self, column: &str, value: &str) -> Result<()> {
+    /// Keeps the trials with this value; for a column of rows, checks that the kind supports it and that the value
+    /// exists.
+    fn apply_filter(&mut self, column: &str, value: &str) -> Result<()> {
         let wrong = |why: String| FigureError::Where {
             column: column.to_owned(),
             value: value.to_owned(),
@@ -101,10 +102,10 @@ impl Data {
             "trial" => end.trial.to_string(),
             factor => self.level(end.point_id, factor).unwrap_or_default().to_owned(),
         };
-        if OF_TRIALS.contains(&column) || self.is_factor(column) {
+        if TRIAL_COLUMNS.contains(&column) || self.is_factor(column) {
             let known: BTreeSet<String> = self.trials.iter().map(of_trial).collect();
             if !known.contains(value) {
-                return Err(wrong(format!("there are: {}", listed(known))));
+                return Err(wrong(format!("there are: {}", comma_separated(known))));
             }
             let kept = self.trials.iter().filter(|end| of_trial(end) == value).cloned().collect();
             self.trials = kept;
@@ -113,27 +114,30 @@ impl Data {
         let (kind, mine) = (self.request.kind, columns(self.request.kind));
         if !mine.contains(&column) {
             let factors = self.factors.iter().map(String::as_str);
-            let known = listed(factors.chain(OF_TRIALS).chain(mine.iter().copied()));
-            return Err(wrong(match OF_ROWS.contains(&column) {
-                true => format!("a {} figure can be narrowed by {known}", kind.name()),
-                false => format!("there are the columns {known}"),
+            let known = comma_separated(factors.chain(TRIAL_COLUMNS).chain(mine.iter().copied()));
+            return Err(wrong(match ROW_COLUMNS.contains(&column) {
+                true => format!("a {} figure can be filtered by {known}", kind.name()),
+                false => format!("the columns are {known}"),
             }));
         }
         if self.wanted(column) != Some(value) {
-            return Err(wrong("a figure is of one value; draw another for this".to_owned()));
+            return Err(wrong(
+                "a figure accepts one value per column; draw a separate figure for this one"
+                    .to_owned(),
+            ));
         }
-        let known = self.occurring(column)?;
+        let known = self.existing_values(column)?;
         match known.contains(value) {
             true => Ok(()),
-            false => Err(wrong(format!("there are: {}", listed(known)))),
+            false => Err(wrong(format!("there are: {}", comma_separated(known)))),
         }
     }
 
-    /// Values of a row's column in the chosen trials.
-    fn occurring(&self, column: &str) -> Result<BTreeSet<String>> {
+    /// Values of a row column in the selected trials.
+    fn existing_values(&self, column: &str) -> Result<BTreeSet<String>> {
         let tables: &[&str] = match column {
             "phase" => {
-                // What is not measured has no numbers, but curves.
+                // Phases that are not measured have curves but no numbers.
                 let all = matches!(self.request.kind, Kind::Series | Kind::CcState);
                 let phases = self.trials.iter().flat_map(|end| &end.phases);
                 let shown = phases.filter(|phase| all || phase.measure);
@@ -156,42 +160,42 @@ impl Data {
         self.factors.iter().any(|factor| factor == column)
     }
 
-    /// Whether a column chooses what is in a figure: a factor of such a name chooses trials.
-    fn is_of_rows(&self, column: &str) -> bool {
-        OF_ROWS.contains(&column) && !self.is_factor(column)
+    /// Whether a column filters rows; a factor with the same name filters trials instead.
+    fn is_row_column(&self, column: &str) -> bool {
+        ROW_COLUMNS.contains(&column) && !self.is_factor(column)
     }
 
-    /// The value that a column of rows must have; `None`: any.
+    /// The filter value of a row column; `None`: not filtered.
     pub(super) fn wanted(&self, column: &str) -> Option<&str> {
         let mut wheres = self.request.wheres.iter();
-        let found = wheres.find(|(name, _)| name == column && self.is_of_rows(name));
+        let found = wheres.find(|(name, _)| name == column && self.is_row_column(name));
         found.map(|(_, value)| value.as_str())
     }
 
-    /// Whether a row's column may have this value.
-    pub(super) fn takes(&self, column: &str, value: &str) -> bool {
+    /// Whether the filters accept this value of a row column.
+    pub(super) fn accepts(&self, column: &str, value: &str) -> bool {
         self.wanted(column).is_none_or(|wanted| wanted == value)
     }
 
-    /// Whether a flow is wanted.
-    pub(super) fn takes_flow(&self, flow: &str) -> bool {
-        self.takes("flow_id", flow) && self.takes("group", group_of(flow))
+    /// Whether the filters accept a flow.
+    pub(super) fn accepts_flow(&self, flow: &str) -> bool {
+        self.accepts("flow_id", flow) && self.accepts("group", group_of(flow))
     }
 
-    /// Whether a group, or a flow of it, is wanted.
-    fn takes_group(&self, group: &str) -> bool {
+    /// Whether the filters accept a group or one of its flows.
+    fn accepts_group(&self, group: &str) -> bool {
         let of_flow = self.wanted("flow_id").is_none_or(|flow| group_of(flow) == group);
-        of_flow && self.takes("group", group)
+        of_flow && self.accepts("group", group)
     }
 
-    /// Chosen points, rising.
+    /// Selected points, ascending.
     pub(super) fn points(&self) -> Vec<u32> {
         let ids: BTreeSet<u32> = self.trials.iter().map(|end| end.point_id).collect();
         ids.into_iter().collect()
     }
 
-    /// Factors that the chosen points differ in.
-    pub(super) fn varied(&self) -> Vec<&str> {
+    /// Factors in which the selected points differ.
+    pub(super) fn varying_factors(&self) -> Vec<&str> {
         let points = self.points();
         let differs = |factor: &&str| {
             let levels: BTreeSet<_> = points.iter().map(|id| self.level(*id, factor)).collect();
@@ -200,20 +204,21 @@ impl Data {
         self.factors.iter().map(String::as_str).filter(differs).collect()
     }
 
-    /// What a point is called among the chosen ones: its levels of what varies.
+    /// Name of a point: its levels of the varying factors.
     pub(super) fn point_name(&self, point_id: u32) -> String {
-        let levels = self.varied().into_iter().filter_map(|factor| self.level(point_id, factor));
+        let levels =
+            self.varying_factors().into_iter().filter_map(|factor| self.level(point_id, factor));
         levels.collect::<Vec<_>>().join(", ")
     }
 
-    /// The factors that points are named by, as far as there are several points.
-    pub(super) fn factors_of_points(&self) -> String {
-        self.varied().join(", ")
+    /// The factors that name the points; empty for a single point.
+    pub(super) fn point_factors(&self) -> String {
+        self.varying_factors().join(", ")
     }
 
-    /// What these points are called together: the levels that all of them have and no other chosen point has, or that all
-    /// have, or all their names.
-    pub(super) fn name_of_points(&self, points: &BTreeSet<u32>) -> String {
+    /// A common name of several points: the levels that only they share, else the levels they share, else all their
+    /// names.
+    pub(super) fn common_name(&self, points: &BTreeSet<u32>) -> String {
         let others: Vec<u32> =
             self.points().into_iter().filter(|id| !points.contains(id)).collect();
         let shared = |factor: &&str| {
@@ -226,7 +231,7 @@ impl Data {
             };
             levels(&mut points.iter()).is_disjoint(&levels(&mut others.iter()))
         };
-        let common: Vec<&str> = self.varied().into_iter().filter(shared).collect();
+        let common: Vec<&str> = self.varying_factors().into_iter().filter(shared).collect();
         let telling: Vec<&str> = common.iter().copied().filter(own).collect();
         let named = if telling.is_empty() { common } else { telling };
         let levels = |id: &u32| named.iter().filter_map(|f| self.level(*id, f)).collect::<Vec<_>>();
@@ -236,7 +241,7 @@ impl Data {
         levels(first).join(", ")
     }
 
-    /// Of a file's name: kind, what was chosen, and, where there are several points, which.
+    /// File name: kind, filters and, if there are several points, the point.
     pub(super) fn stem(&self, end: Option<&TrialEnd>) -> String {
         let Request { wheres, metrics, choice, .. } = &self.request;
         let chosen = wheres.iter().map(|(column, value)| format!("{column}={value}"));
@@ -252,36 +257,37 @@ impl Data {
         })
     }
 
-    /// The first chosen trial of every chosen point.
+    /// The first selected trial of every point.
     pub(super) fn first_trials(&self) -> Vec<&TrialEnd> {
         let mut seen = BTreeSet::new();
         self.trials.iter().filter(|end| seen.insert(end.point_id)).collect()
     }
 
-    /// Chosen trials of a point.
+    /// Selected trials of a point.
     pub(super) fn trials_of(&self, point_id: u32) -> Vec<&TrialEnd> {
         self.trials.iter().filter(|end| end.point_id == point_id).collect()
     }
 
-    /// Measured phases that are wanted, of the first chosen trial that has any: their names, which all points share.
+    /// Measured phases that the filters accept, from the first selected trial that has any; all points share their
+    /// names.
     pub(super) fn phases(&self) -> Vec<PhaseRecord> {
         self.phases_of(|_| true)
     }
 
-    /// The same of the first such trial. Points may differ in how long phases are.
+    /// As [`Self::phases`], from the first trial that `takes` accepts. Points may differ in the length of phases.
     fn phases_of(&self, takes: impl Fn(&TrialEnd) -> bool) -> Vec<PhaseRecord> {
         let first = self.trials.iter().find(|end| takes(end) && !end.phases.is_empty());
         let all = first.map_or(vec![], |end| end.phases.clone());
-        all.into_iter().filter(|p| p.measure && self.takes("phase", &p.name)).collect()
+        all.into_iter().filter(|p| p.measure && self.accepts("phase", &p.name)).collect()
     }
 
-    /// When a phase of a point begins and ends, in seconds since a trial's beginning.
+    /// Start and end of a phase at a point, in seconds since the start of a trial.
     fn span(&self, point_id: u32, phase: &str) -> Option<(f64, f64)> {
         let phases = self.phases_of(|end| end.point_id == point_id);
         Some(phases.iter().find(|record| record.name == phase)?.span_s())
     }
 
-    /// A point's plan, if the run's can be read.
+    /// A point's plan, if the run's plan can be read.
     pub(super) fn plan(&self, point_id: u32) -> Option<&Plan> {
         self.plans.get(&point_id)
     }
@@ -292,15 +298,15 @@ impl Data {
         plan.map_or(vec![], |plan| plan.flows.keys().cloned().collect())
     }
 
-    /// The numbers of the chosen trials.
+    /// Summary of the selected trials.
     pub(super) fn summary(&self) -> Result<Summary> {
         let chosen: BTreeSet<(u32, u16)> =
             self.trials.iter().map(|end| (end.point_id, end.trial)).collect();
         Ok(compute_of(&self.run, |end| chosen.contains(&(end.point_id, end.trial)))?)
     }
 
-    /// Groups that the plan lets run in most of a phase, and how many flows each has.
-    pub(super) fn running(&self, point_id: u32, phase: &str) -> BTreeMap<&str, u32> {
+    /// Groups that the plan schedules for most of a phase, with their number of flows.
+    pub(super) fn running_groups(&self, point_id: u32, phase: &str) -> BTreeMap<&str, u32> {
         let Some((from_s, to_s)) = self.span(point_id, phase) else { return BTreeMap::new() };
         let inside = |(_, group): &(&str, Group)| {
             let (start_s, stop_s) = group.span;
@@ -310,41 +316,48 @@ impl Data {
         running.map(|(name, group)| (name, group.flows)).collect()
     }
 
-    /// Of these groups those whose data passes this group's bottleneck.
-    pub(super) fn sharing(&self, point_id: u32, group: &str, phase: &str) -> BTreeMap<&str, u32> {
+    /// The running groups whose data passes this group's bottleneck.
+    pub(super) fn groups_sharing_bottleneck(
+        &self,
+        point_id: u32,
+        group: &str,
+        phase: &str,
+    ) -> BTreeMap<&str, u32> {
         let Some(plan) = self.plan(point_id) else { return BTreeMap::new() };
         let bottleneck = resolve::bottleneck(plan, group).map(|(name, _)| name);
         let passes = |other: &str| {
             let passed = resolve::passed(plan, other);
             passed.iter().any(|(name, _)| Some(*name) == bottleneck)
         };
-        let mut running = self.running(point_id, phase);
+        let mut running = self.running_groups(point_id, phase);
         running.retain(|other, _| passes(other));
         running
     }
 
-    /// The group that runs in most phases, where there are several points: the others are what it competes with.
-    pub(super) fn under_test(&self, groups: &[String]) -> Option<String> {
+    /// The group under test when there are several points: the one that runs in most phases; the others are
+    /// competitors.
+    pub(super) fn group_under_test(&self, groups: &[String]) -> Option<String> {
         let first = *self.points().first()?;
         let phases = self.phases();
         let present = |group: &&String| {
             phases
                 .iter()
-                .filter(|p| self.running(first, &p.name).contains_key(group.as_str()))
+                .filter(|p| self.running_groups(first, &p.name).contains_key(group.as_str()))
                 .count()
         };
-        // Of several, the first.
-        groups.iter().filter(|group| self.takes_group(group)).rev().max_by_key(present).cloned()
+        // The first of equals.
+        groups.iter().filter(|group| self.accepts_group(group)).rev().max_by_key(present).cloned()
     }
 
-    /// The phase in which most flows run, of those wanted.
-    pub(super) fn fullest_phase(&self, point_id: u32) -> Option<PhaseRecord> {
-        let flows = |phase: &PhaseRecord| self.running(point_id, &phase.name).values().sum::<u32>();
-        // Of several, the first.
+    /// The accepted phase in which most flows run.
+    pub(super) fn busiest_phase(&self, point_id: u32) -> Option<PhaseRecord> {
+        let flows =
+            |phase: &PhaseRecord| self.running_groups(point_id, &phase.name).values().sum::<u32>();
+        // The first of equals.
         self.phases().into_iter().rev().max_by_key(flows)
     }
 
-    /// The bottleneck of a group's flows; where it has a trace, its rate is what that lets pass in a phase, in the mean.
+    /// The bottleneck of a group's flows; with a trace, its rate is the trace's mean over the phase.
     pub(super) fn path(&self, point_id: u32, group: &str, phase: &str) -> Option<Path> {
         let plan = self.plan(point_id)?;
         let (name, link) = resolve::bottleneck(plan, group)?;
@@ -371,8 +384,8 @@ impl Data {
         })
     }
 
-    /// That this kind has no data; which have is found out by [`super::draw`].
-    pub(super) fn nothing(&self, why: &str) -> FigureError {
+    /// The error for a kind without data; [`super::draw`] adds the kinds that have data.
+    pub(super) fn no_data(&self, why: &str) -> FigureError {
         FigureError::NoData {
             path: self.run.path().to_path_buf(),
             kind: self.request.kind.name(),
@@ -381,9 +394,9 @@ impl Data {
         }
     }
 
-    /// Of few trials, which tell whether something can be drawn: the first of the first point, and of one that differs from
-    /// it in each factor that varies.
-    pub(super) fn few(mut self) -> Self {
+    /// A few trials that suffice to check whether a figure can be drawn: the first of the first point, and of one
+    /// point that differs from it in each varying factor.
+    pub(super) fn sample_trials(mut self) -> Self {
         let first = self.first_trials();
         let level =
             |end: &TrialEnd, factor: &str| self.level(end.point_id, factor).map(str::to_owned);
@@ -391,7 +404,7 @@ impl Data {
             let of_first = level(first.first()?, factor);
             first.iter().find(|end| level(end, factor) != of_first).copied()
         };
-        let others = self.varied().into_iter().filter_map(other);
+        let others = self.varying_factors().into_iter().filter_map(other);
         let kept: BTreeSet<u32> =
             first.first().copied().into_iter().chain(others).map(|end| end.point_id).collect();
         let kept = first.into_iter().filter(|end| kept.contains(&end.point_id)).cloned().collect();
@@ -399,22 +412,22 @@ impl Data {
         self
     }
 
-    /// Whether figures of this kind can be narrowed by this column.
-    pub(super) fn can_narrow(&self, kind: Kind, column: &str) -> bool {
-        !self.is_of_rows(column) || columns(kind).contains(&column)
+    /// Whether figures of this kind can be filtered by this column.
+    pub(super) fn can_filter_by(&self, kind: Kind, column: &str) -> bool {
+        !self.is_row_column(column) || columns(kind).contains(&column)
     }
 }
 
-pub(super) fn listed<S: AsRef<str>>(names: impl IntoIterator<Item = S>) -> String {
+pub(super) fn comma_separated<S: AsRef<str>>(names: impl IntoIterator<Item = S>) -> String {
     let names: Vec<String> = names.into_iter().map(|name| name.as_ref().to_owned()).collect();
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
-/// Colour and dash of each flow: its own, or its group's where there are more than can be told apart.
-pub(super) fn looks(flows: &[String]) -> Vec<(usize, bool)> {
+/// Style index of each flow, and whether it is its own; with more flows than styles, flows share their group's.
+pub(super) fn flow_styles(flows: &[String]) -> Vec<(usize, bool)> {
     let groups: BTreeSet<&str> = flows.iter().map(|flow| group_of(flow)).collect();
     let of_group = |flow: &str| groups.iter().position(|group| *group == group_of(flow));
-    let each = flows.len() <= super::canvas::COLOURS.len();
+    let each = flows.len() <= super::canvas::PALETTE.len();
     let look = |(nth, flow): (usize, &String)| match each {
         true => (nth, true),
         false => (of_group(flow).unwrap_or(0), false),
@@ -427,19 +440,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bandwidth_delay_product_is_in_frames() {
+    fn bdp_is_in_frames() {
         let path = Path { rate_bps: 100e6, base_rtt_ms: 10.0, full_queue_ms: Some(15.0) };
         assert!((path.bdp_packets() - 82.56).abs() < 0.01, "{}", path.bdp_packets());
     }
 
     #[test]
-    fn many_flows_have_the_colour_of_their_group() {
+    fn many_flows_share_group_colours() {
         let flows = |groups: &[(&str, usize)]| -> Vec<String> {
             let of = |(group, n): &(&str, usize)| (0..*n).map(|i| format!("{group}/{i}")).collect();
             groups.iter().flat_map(|group| -> Vec<String> { of(group) }).collect()
         };
-        assert_eq!(looks(&flows(&[("a", 1), ("b", 1)])), [(0, true), (1, true)]);
-        let many = looks(&flows(&[("a", 5), ("b", 5)]));
+        assert_eq!(flow_styles(&flows(&[("a", 1), ("b", 1)])), [(0, true), (1, true)]);
+        let many = flow_styles(&flows(&[("a", 5), ("b", 5)]));
         assert!(many[..5].iter().all(|look| *look == (0, false)));
         assert!(many[5..].iter().all(|look| *look == (1, false)));
     }

@@ -1,12 +1,12 @@
-//! A metric over two factors of the matrix: a cell per point, coloured and written.
+//! A metric over two factors of the matrix: one coloured, labelled cell per point.
 
 use std::collections::BTreeSet;
 
 use ccbench_proto::metric::WHOLE_TRIAL;
 
 use super::axes::{Axis, Frame, SMALL, TITLE, left_margin};
-use super::canvas::{Anchor, Canvas, FAINT, INK, Stroke, Style, fitted};
-use super::data::{Data, group_of, listed};
+use super::canvas::{Anchor, Canvas, FAINT, INK, Stroke, Style, truncate_end};
+use super::data::{Selection, group_of, comma_separated};
 use super::error::{FigureError, Result};
 use super::phases::titled;
 use super::png::points;
@@ -16,7 +16,7 @@ use crate::display::readable;
 use crate::model::name_and_stat;
 use crate::summary::{PointRow, Scope, Summary};
 
-/// From little to much: cividis, which is the same to all eyes and rises in lightness.
+/// The cividis colour map, from low to high: perceptually uniform, also for colour-blind readers.
 const SCALE: [[f64; 3]; 6] = [
     [0.0, 34.0, 78.0],
     [53.0, 69.0, 108.0],
@@ -25,16 +25,16 @@ const SCALE: [[f64; 3]; 6] = [
     [200.0, 184.0, 102.0],
     [254.0, 232.0, 56.0],
 ];
-/// Levels of a factor in one column of a paper.
-const MOST_IN_A_COLUMN: usize = 5;
+/// Maximum number of levels in a single-column figure.
+const MAX_PER_COLUMN: usize = 5;
 
-/// The figure.
-pub(super) fn draw(data: &Data) -> Result<Vec<Figure>> {
-    let varied: Vec<String> = data.varied().into_iter().map(str::to_owned).collect();
+/// Draws the figure.
+pub(super) fn draw(data: &Selection) -> Result<Vec<Figure>> {
+    let varied: Vec<String> = data.varying_factors().into_iter().map(str::to_owned).collect();
     let (x, y) = match varied.as_slice() {
         [] => {
             return Err(
-                data.nothing("it has one point, and a heatmap is over the factors of a matrix")
+                data.no_data("it has one point, and a heatmap is over the factors of a matrix")
             );
         }
         [x] => (x.clone(), None),
@@ -47,7 +47,7 @@ pub(super) fn draw(data: &Data) -> Result<Vec<Figure>> {
                 more.join(", "),
                 more[0]
             );
-            return Err(data.nothing(&why));
+            return Err(data.no_data(&why));
         }
     };
     let summary = data.summary()?;
@@ -77,15 +77,15 @@ pub(super) fn draw(data: &Data) -> Result<Vec<Figure>> {
     Ok(vec![Figure { stem: data.stem(None), svg, width_points, csv: map.table(data) }])
 }
 
-/// Levels of a factor in the points' order.
-fn levels(data: &Data, factor: &str) -> Vec<String> {
+/// Levels of a factor in the order of points.
+fn levels(data: &Selection, factor: &str) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     for level in data.points().into_iter().filter_map(|id| data.level(id, factor)) {
         if !found.iter().any(|known| known == level) {
             found.push(level.to_owned());
         }
     }
-    // Numbers rise.
+    // Numeric levels are sorted.
     let numbers: Option<Vec<f64>> = found.iter().map(|level| quantity(level)).collect();
     if let Some(numbers) = numbers {
         let mut order: Vec<usize> = (0..found.len()).collect();
@@ -95,7 +95,7 @@ fn levels(data: &Data, factor: &str) -> Vec<String> {
     found
 }
 
-/// A level as a number, with or without a unit.
+/// Parses a level as a number, with or without a unit.
 fn quantity(level: &str) -> Option<f64> {
     use ccbench_proto::units::{Bytes, Micros, Rate};
     let number = level.parse::<f64>().ok();
@@ -105,16 +105,16 @@ fn quantity(level: &str) -> Option<f64> {
     number.or_else(rate).or_else(time).or_else(size)
 }
 
-/// The rows of the metric that is asked for, one per point: in the wanted phase or that in which most flows run, of the
-/// wanted group, or of all flows together where there is such a row.
-fn rows(data: &Data, summary: &Summary) -> Result<Vec<PointRow>> {
+/// The rows of the requested metric, one per point: in the selected phase or the one with most flows; of the selected
+/// group, or of all flows together if there is such a row.
+fn rows(data: &Selection, summary: &Summary) -> Result<Vec<PointRow>> {
     let asked = data.request.metrics.first().map_or("throughput_sum", String::as_str);
     let (name, stat) = name_and_stat(asked);
-    let phase = data.points().first().and_then(|id| data.fullest_phase(*id));
+    let phase = data.points().first().and_then(|id| data.busiest_phase(*id));
     let phase = phase.map_or(String::new(), |phase| phase.name);
     let fits = |row: &&PointRow| row.metric == name && stat.is_none_or(|stat| row.stat == stat);
     let anywhere: Vec<&PointRow> = summary.point_rows.iter().filter(fits).collect();
-    // Some metrics are of whole trials, or, as how long it takes to settle, of the one phase in which something changes.
+    // Some metrics cover whole trials; settling times exist only in the phase in which a flow starts or stops.
     let phases: BTreeSet<&str> = anywhere.iter().map(|row| row.phase.as_str()).collect();
     let only = phases.first().filter(|_| phases.len() == 1);
     let only = only.filter(|only| **only == WHOLE_TRIAL || data.wanted("phase").is_none());
@@ -123,7 +123,7 @@ fn rows(data: &Data, summary: &Summary) -> Result<Vec<PointRow>> {
         anywhere.iter().copied().filter(|row| row.phase == phase).collect();
     if of_metric.is_empty() && !anywhere.is_empty() {
         let phases: Vec<&str> = phases.into_iter().collect();
-        let why = format!("`{asked}` has no number there; it has in {}", phases.join(", "));
+        let why = format!("`{asked}` has no value in this phase; it has values in {}", phases.join(", "));
         return Err(FigureError::Where { column: "phase".to_owned(), value: phase, why });
     }
     if of_metric.is_empty() {
@@ -144,12 +144,12 @@ fn rows(data: &Data, summary: &Summary) -> Result<Vec<PointRow>> {
             Some(found.ok_or_else(|| {
                 let subjects: BTreeSet<&String> =
                     of_metric.iter().map(|row| &row.subject).collect();
-                let why = format!("`{asked}` has no number of it; it has of {}", listed(subjects));
+                let why = format!("`{asked}` has no value for it; it has values for {}", comma_separated(subjects));
                 FigureError::Where { column: column.to_owned(), value: value.to_owned(), why }
             })?)
         }
         None => {
-            let group = data.under_test(&summary.groups());
+            let group = data.group_under_test(&summary.groups());
             let of_group = |row: &&&PointRow| {
                 row.scope == Scope::Group && Some(&row.subject) == group.as_ref()
             };
@@ -166,8 +166,8 @@ fn rows(data: &Data, summary: &Summary) -> Result<Vec<PointRow>> {
         .collect())
 }
 
-/// Whether a row is of the group, flow or link that is wanted: of all that are given.
-fn of_wanted(data: &Data, row: &PointRow) -> bool {
+/// Whether all filters accept a row's group, flow or link.
+fn of_wanted(data: &Selection, row: &PointRow) -> bool {
     let is = |column: &str, scope: Scope| {
         data.wanted(column).is_none_or(|name| row.scope == scope && row.subject == name)
     };
@@ -179,7 +179,7 @@ fn of_wanted(data: &Data, row: &PointRow) -> bool {
     is("flow_id", Scope::Flow) && is("link", Scope::Link) && of_group
 }
 
-/// What is drawn.
+/// The content of the heatmap.
 struct Map {
     x: String,
     y: String,
@@ -191,7 +191,7 @@ struct Map {
 }
 
 impl Map {
-    fn cell(&self, data: &Data, row: &PointRow) -> Option<(usize, usize)> {
+    fn cell(&self, data: &Selection, row: &PointRow) -> Option<(usize, usize)> {
         let at = |factor: &str, levels: &[String]| {
             if factor.is_empty() {
                 return Some(0);
@@ -202,7 +202,7 @@ impl Map {
         Some((at(&self.x, &self.xs)?, at(&self.y, &self.ys)?))
     }
 
-    fn table(&self, data: &Data) -> String {
+    fn table(&self, data: &Selection) -> String {
         let y = if self.y.is_empty() { "-" } else { &self.y };
         let columns = [
             "point_id",
@@ -239,8 +239,8 @@ impl Map {
         csv.finish()
     }
 
-    fn sheet(&self, data: &Data) -> (String, f64) {
-        let usual = if self.xs.len() > MOST_IN_A_COLUMN { TWO_COLUMNS_MM } else { COLUMN_MM };
+    fn sheet(&self, data: &Selection) -> (String, f64) {
+        let usual = if self.xs.len() > MAX_PER_COLUMN { TWO_COLUMNS_MM } else { COLUMN_MM };
         let width = points(data.request.width_mm.unwrap_or(usual));
         let usual = 11.0 * self.ys.len() as f64 + 34.0;
         let height = points(data.request.height_mm.unwrap_or(usual));
@@ -254,9 +254,9 @@ impl Map {
         let mut canvas = Canvas::new(width, height);
         let mut frame =
             Frame { left, top: 15.0, width: width - left - bar - 6.0, height: 1.0, x, y };
-        frame.height = height - frame.top - frame.x_depth() - 2.0;
+        frame.height = height - frame.top - frame.x_axis_height() - 2.0;
         let style = Style::new(TITLE, Anchor::Start);
-        canvas.text((left, 9.0), style, &fitted(&self.title, style, width - left - 4.0));
+        canvas.text((left, 9.0), style, &truncate_end(&self.title, style, width - left - 4.0));
         canvas.rect((frame.left, frame.top), (frame.width, frame.height), "#ededed");
         let share = |value: f64| if high > low { (value - low) / (high - low) } else { 0.5 };
         for (row, value) in self.rows.iter().zip(&values) {
@@ -283,7 +283,7 @@ impl Map {
         (canvas.finish(&self.title), width)
     }
 
-    /// The cell's mean, and half the width of its interval where there is room.
+    /// Writes the cell's mean, and half the width of its interval if there is room.
     fn write(
         &self,
         canvas: &mut Canvas,
@@ -301,16 +301,16 @@ impl Map {
         canvas.text(
             middle,
             style,
-            &fitted(&figures(row.value / self.scale, row.value / self.scale), style, wide),
+            &truncate_end(&figures(row.value / self.scale, row.value / self.scale), style, wide),
         );
         if let (true, Some(half)) = (two, half) {
             let small = Style { size: SMALL - 1.0, ..style };
-            canvas.text((middle.0, middle.1 + 8.0), small, &fitted(&half, small, wide));
+            canvas.text((middle.0, middle.1 + 8.0), small, &truncate_end(&half, small, wide));
         }
     }
 }
 
-/// A number with as many digits as one of the size of `like` deserves.
+/// Formats a number with a precision suitable for values of the magnitude of `like`.
 fn figures(value: f64, like: f64) -> String {
     let digits = match like.abs() {
         v if v >= 100.0 || v == 0.0 => 0,
@@ -321,7 +321,7 @@ fn figures(value: f64, like: f64) -> String {
     format!("{value:.digits$}")
 }
 
-/// The colour of a share from 0 to 1.
+/// The colour of a fraction from 0 to 1.
 fn shade(share: f64) -> String {
     let at = share.clamp(0.0, 1.0) * (SCALE.len() - 1) as f64;
     let below = (at.floor() as usize).min(SCALE.len() - 2);
@@ -358,7 +358,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shades_rise_in_lightness() {
+    fn colour_map_increases_in_lightness() {
         let light = |share| {
             let text = shade(share);
             let part = |at: usize| f64::from(u8::from_str_radix(&text[at..at + 2], 16).unwrap());
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn levels_with_a_unit_are_numbers() {
+    fn parses_levels_with_units() {
         assert!(quantity("100mbit") > quantity("25mbit") && quantity("1s") > quantity("15ms"));
         assert_eq!((quantity("0.5"), quantity("cubic")), (Some(0.5), None));
     }

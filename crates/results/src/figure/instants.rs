@@ -1,10 +1,10 @@
-//! What flows did in every tenth of a second, and their means, which are those of the summary.
+//! Flow metrics in instants of 0.1 s, and their means, which equal those of the summary.
 
 use std::collections::{BTreeMap, HashMap};
 
 use polars::prelude::*;
 
-use super::data::Data;
+use super::data::Selection;
 use super::error::Result;
 use super::request::Kind;
 use crate::journal::{PhaseRecord, TrialEnd};
@@ -14,7 +14,7 @@ pub(super) use crate::summary::statistics::Mean;
 use crate::summary::statistics::mean_with_interval;
 use crate::summary::{Scope, flows_of};
 
-/// What a flow did in an instant; `None`: nothing was reported.
+/// A flow in one instant; `None`: no data.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Instant {
     pub(super) mbit_per_s: Option<f64>,
@@ -22,7 +22,7 @@ pub(super) struct Instant {
     pub(super) in_flight: Option<f64>,
 }
 
-/// One flow in one phase of one trial: its means over the phase, as the summary has them, and its instants.
+/// One flow in one phase of one trial: its means over the phase, as in the summary, and its instants.
 pub(super) struct Flow {
     pub(super) trial: u16,
     pub(super) phase: String,
@@ -31,8 +31,8 @@ pub(super) struct Flow {
     pub(super) instants: Vec<Instant>,
 }
 
-/// All wanted flows of these trials of one point in wanted phases in which they run.
-pub(super) fn flows(data: &Data, trials: &[&TrialEnd]) -> Result<Vec<Flow>> {
+/// All selected flows of these trials of one point, in the selected phases in which they run.
+pub(super) fn flows(data: &Selection, trials: &[&TrialEnd]) -> Result<Vec<Flow>> {
     let mut packets = match data.request.kind {
         Kind::OperatingPoint => packets_in_flight(data, trials)?,
         _ => HashMap::new(),
@@ -51,7 +51,7 @@ pub(super) fn flows(data: &Data, trials: &[&TrialEnd]) -> Result<Vec<Flow>> {
         }
         for ((phase, flow), [mbit_per_s, srtt_ms]) in means {
             let record = end.phases.iter().find(|record| record.name == phase);
-            let record = record.filter(|_| data.takes("phase", phase) && data.takes_flow(flow));
+            let record = record.filter(|_| data.accepts("phase", phase) && data.accepts_flow(flow));
             let Some((from_s, to_s)) = record.map(PhaseRecord::span_s) else { continue };
             let here = grid.between(from_s, to_s);
             let key = (end.trial, phase.to_owned(), flow.to_owned());
@@ -69,25 +69,25 @@ pub(super) fn flows(data: &Data, trials: &[&TrialEnd]) -> Result<Vec<Flow>> {
     Ok(flows)
 }
 
-/// Packets of one flow on their way in one phase of one trial.
+/// Packets in flight of one flow in one phase of one trial.
 #[derive(Default)]
 struct Packets {
-    /// The mean of the samples in each instant, by its number in the trial.
+    /// Mean of the samples in each instant, by its index in the trial.
     instants: HashMap<usize, f64>,
     sum: f64,
     samples: f64,
 }
 
 impl Packets {
-    /// The mean of all samples.
+    /// Mean of all samples.
     fn mean(&self) -> Option<f64> {
         (self.samples > 0.0).then(|| self.sum / self.samples)
     }
 }
 
-/// Packets in flight, by trial, phase and flow.
+/// Packets in flight by trial, phase and flow.
 fn packets_in_flight(
-    data: &Data,
+    data: &Selection,
     trials: &[&TrialEnd],
 ) -> Result<HashMap<(u16, String, String), Packets>> {
     const TABLE: &str = "flow_samples";
@@ -120,28 +120,28 @@ fn packets_in_flight(
     Ok(found)
 }
 
-/// How many values are known.
+/// Number of non-null values.
 fn number_of(values: Expr) -> Expr {
     values.count().cast(DataType::Float64)
 }
 
-/// Where something operated, over trials.
+/// An operating point, averaged over trials.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Operating {
+pub(super) struct OperatingPoint {
     pub(super) mbit_per_s: Mean,
     pub(super) srtt_ms: Mean,
-    /// `None`: no sample says.
+    /// `None`: no samples.
     pub(super) in_flight: Option<Mean>,
     pub(super) trials: u32,
 }
 
-/// Where each flow of a phase operated, and all together: sums of throughput and packets in flight, and the mean sRTT
-/// over flows.
-pub(super) fn operating(
+/// The operating point of each flow in a phase, and of all flows together: sums of throughput and packets in flight,
+/// and the mean sRTT over flows.
+pub(super) fn operating_points(
     flows: &[Flow],
     phase: &str,
-) -> (BTreeMap<String, Operating>, Option<Operating>) {
-    /// Throughput, sRTT and packets in flight; the last need not be known.
+) -> (BTreeMap<String, OperatingPoint>, Option<OperatingPoint>) {
+    /// Throughput, sRTT and packets in flight; the last may be unknown.
     type Means = (f64, f64, Option<f64>);
     let mut each: BTreeMap<String, Vec<Means>> = BTreeMap::new();
     let mut joint: BTreeMap<u16, Vec<Means>> = BTreeMap::new();
@@ -156,7 +156,7 @@ pub(super) fn operating(
         let of = |value: &dyn Fn(&Means) -> Option<f64>| {
             mean_with_interval(&trials.iter().map(value).collect::<Option<Vec<f64>>>()?)
         };
-        Some(Operating {
+        Some(OperatingPoint {
             mbit_per_s: of(&|means| Some(means.0))?,
             srtt_ms: of(&|means| Some(means.1))?,
             in_flight: of(&|means| means.2),
@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_joint_point_has_the_sum_of_rates_and_the_mean_of_round_trips() {
+    fn joint_point_sums_rates_and_averages_rtts() {
         let flow = |name: &str, trial, mbit: f64, srtt: f64, packets: f64| Flow {
             trial,
             phase: "p".into(),
@@ -192,7 +192,7 @@ mod tests {
             flow("a/0", 2, 26.3, 24.0, 56.9),
             flow("b/0", 2, 4.5, 26.0, 9.4),
         ];
-        let (each, joint) = operating(&flows, "p");
+        let (each, joint) = operating_points(&flows, "p");
         let joint = joint.unwrap();
         assert!(
             (joint.mbit_per_s.value - 30.8).abs() < 1e-9
@@ -200,6 +200,6 @@ mod tests {
         );
         assert!((joint.in_flight.unwrap().value - 66.3).abs() < 1e-9 && joint.trials == 2);
         assert!((each["a/0"].mbit_per_s.value - 26.3).abs() < 1e-9);
-        assert!(operating(&flows, "q").1.is_none());
+        assert!(operating_points(&flows, "q").1.is_none());
     }
 }

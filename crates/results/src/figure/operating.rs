@@ -1,27 +1,27 @@
-//! Operating points: throughput and sRTT against what is in flight, and against each other.
+//! Operating points: throughput and sRTT against packets in flight, and against each other.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::axes::{
-    Along, Axis, Frame, Key, Row, SMALL, in_two_columns, left_margin, legend, legend_height,
-    right_margin,
+    Axis, Direction, Frame, Key, Row, SMALL, labels_for_two_columns, left_margin, legend,
+    legend_height, right_margin,
 };
-use super::canvas::{Anchor, Canvas, FAINT, INK, Shape, Stroke, Style, colour, fitted, shape};
-use super::data::{Data, Path, group_of, looks};
+use super::canvas::{Anchor, Canvas, FAINT, INK, Shape, Stroke, Style, colour, truncate_end, shape};
+use super::data::{Selection, Path, group_of, flow_styles};
 use super::error::Result;
-use super::instants::{Flow, Instant, Mean, Operating, flows, operating};
+use super::instants::{Flow, Instant, Mean, OperatingPoint, flows, operating_points};
 use super::png::points;
 use super::request::{COLUMN_MM, Figure, Kind, TWO_COLUMNS_MM};
 use crate::csv::Table;
 
-/// Of the optimum, which is no flow.
-const OPTIMUM: &str = "#c2185b";
-const MARK: f64 = 6.0;
-/// Dots of instants in a figure, about.
-const MOST_DOTS: usize = 3000;
+/// Colour of the optimum.
+const OPTIMUM_COLOUR: &str = "#c2185b";
+const MARKER_SIZE: f64 = 6.0;
+/// Approximate limit for the dots of a figure.
+const MAX_DOTS: usize = 3000;
 
-/// Figures of either kind.
-pub(super) fn draw(data: &Data) -> Result<Vec<Figure>> {
+/// Draws figures of either kind.
+pub(super) fn draw(data: &Selection) -> Result<Vec<Figure>> {
     match data.request.kind {
         Kind::Plane => plane(data).map(|figure| figure.into_iter().collect()),
         _ => data
@@ -32,19 +32,19 @@ pub(super) fn draw(data: &Data) -> Result<Vec<Figure>> {
     }
 }
 
-/// A value of what operates.
-type Of = fn(&Operating) -> Option<Mean>;
-/// The same of one instant.
-type OfInstant = fn(&Instant) -> Option<f64>;
-/// The same of an optimum.
-type OfOptimum = fn(&Optimum) -> f64;
+/// A value of an operating point.
+type PointValue = fn(&OperatingPoint) -> Option<Mean>;
+/// The same value of an instant.
+type InstantValue = fn(&Instant) -> Option<f64>;
+/// The same value of an optimum.
+type OptimumValue = fn(&Optimum) -> f64;
 
-/// Throughput and sRTT of a point's flows in one phase, against what is in flight.
-fn against_in_flight(data: &Data, point_id: u32) -> Result<Option<Figure>> {
-    let Some(phase) = data.fullest_phase(point_id) else { return Ok(None) };
+/// Throughput and sRTT of a point's flows in one phase, against packets in flight.
+fn against_in_flight(data: &Selection, point_id: u32) -> Result<Option<Figure>> {
+    let Some(phase) = data.busiest_phase(point_id) else { return Ok(None) };
     let trials = data.trials_of(point_id);
     let all = flows(data, &trials)?;
-    let (mut each, joint) = operating(&all, &phase.name);
+    let (mut each, joint) = operating_points(&all, &phase.name);
     each.retain(|_, flow| flow.in_flight.is_some());
     let Some(joint) = joint.filter(|joint| joint.in_flight.is_some()) else { return Ok(None) };
     let names: Vec<String> = each.keys().cloned().collect();
@@ -64,10 +64,10 @@ fn against_in_flight(data: &Data, point_id: u32) -> Result<Option<Figure>> {
     Ok(Some(Figure { stem, svg, width_points: width, csv: drawn.table(point_id, &phase.name) }))
 }
 
-/// What is in a figure of packets in flight.
+/// The content of a figure against packets in flight.
 struct InFlight<'a> {
-    each: &'a BTreeMap<String, Operating>,
-    joint: &'a Operating,
+    each: &'a BTreeMap<String, OperatingPoint>,
+    joint: &'a OperatingPoint,
     optima: &'a [Optimum],
     names: &'a [String],
 }
@@ -120,9 +120,9 @@ impl InFlight<'_> {
     }
 
     fn sheet(&self, dots: &[&Flow], width: f64, height: f64, phase: &str) -> String {
-        let looks = looks(self.names);
+        let looks = flow_styles(self.names);
         let of_flow = |flow: &str| looks[self.names.iter().position(|n| n == flow).unwrap_or(0)];
-        let most = |of: Of, instant: OfInstant, optimum: OfOptimum| {
+        let most = |of: PointValue, instant: InstantValue, optimum: OptimumValue| {
             let best = self.optima.iter().map(optimum);
             let means =
                 self.each.values().chain([self.joint]).filter_map(of).map(|mean| mean.value);
@@ -135,7 +135,7 @@ impl InFlight<'_> {
             most(|o| o.in_flight, |i| i.in_flight, Optimum::in_flight),
             6.0,
         );
-        let rows: [(&str, Of, OfInstant, OfOptimum); 2] = [
+        let rows: [(&str, PointValue, InstantValue, OptimumValue); 2] = [
             ("Throughput (Mbit/s)", |o| Some(o.mbit_per_s), |i| i.mbit_per_s, Optimum::mbit_per_s),
             ("sRTT (ms)", |o| Some(o.srtt_ms), |i| i.srtt_ms, Optimum::srtt_ms),
         ];
@@ -148,10 +148,10 @@ impl InFlight<'_> {
         let top = 3.0 + legend(&mut canvas, &self.keys(&looks), (left, 3.0), room) + 3.0;
         let frame =
             |y: &Axis| Frame { left, top, width: room, height: 1.0, x: x.clone(), y: y.clone() };
-        let below = frame(&axes[0]).x_depth() + 2.0;
+        let below = frame(&axes[0]).x_axis_height() + 2.0;
         let each = (height - top - below - 8.0) / 2.0;
         let every =
-            dots.iter().map(|flow| flow.instants.len()).sum::<usize>().div_ceil(MOST_DOTS).max(1);
+            dots.iter().map(|flow| flow.instants.len()).sum::<usize>().div_ceil(MAX_DOTS).max(1);
         for (nth, ((_, of, instant, optimum), axis)) in rows.into_iter().zip(&axes).enumerate() {
             let frame = Frame { top: top + nth as f64 * (each + 8.0), height: each, ..frame(axis) };
             frame.ground(&mut canvas, &[]);
@@ -168,11 +168,11 @@ impl InFlight<'_> {
             for (flow, o) in self.each {
                 let look = of_flow(flow).0;
                 if let Some(means) = o.in_flight.zip(of(o)) {
-                    marked(&mut canvas, &frame, means, (shape(look), colour(look)));
+                    draw_marker(&mut canvas, &frame, means, (shape(look), colour(look)));
                 }
             }
             if let Some(means) = self.joint.in_flight.zip(of(self.joint)) {
-                marked(&mut canvas, &frame, means, (Shape::Diamond, INK));
+                draw_marker(&mut canvas, &frame, means, (Shape::Diamond, INK));
             }
             for best in self.optima {
                 best.draw(&mut canvas, &frame, (best.in_flight(), optimum(best)));
@@ -193,14 +193,14 @@ impl InFlight<'_> {
         }
         keys.push((Key::Mark(Shape::Diamond, INK), "joint".to_owned()));
         if !self.optima.is_empty() {
-            keys.push((Key::Mark(Shape::Star, OPTIMUM), "optimum".to_owned()));
+            keys.push((Key::Mark(Shape::Star, OPTIMUM_COLOUR), "optimum".to_owned()));
         }
         keys
     }
 }
 
-/// A mark with the intervals of both its means.
-fn marked(
+/// Draws a marker with the error bars of both means.
+fn draw_marker(
     canvas: &mut Canvas,
     frame: &Frame,
     (x, y): (Mean, Mean),
@@ -208,42 +208,42 @@ fn marked(
 ) {
     let thin = Stroke::new(fill, 0.7);
     if let Some(ends) = x.interval {
-        frame.interval(canvas, (Along::X, frame.at_y(y.value)), ends, (0.0, thin));
+        frame.interval(canvas, (Direction::X, frame.at_y(y.value)), ends, (0.0, thin));
     }
     if let Some(ends) = y.interval {
-        frame.interval(canvas, (Along::Y, frame.at_x(x.value)), ends, (0.0, thin));
+        frame.interval(canvas, (Direction::Y, frame.at_x(x.value)), ends, (0.0, thin));
     }
-    canvas.mark(shape, frame.at(x.value, y.value), MARK, fill);
+    canvas.mark(shape, frame.at(x.value, y.value), MARKER_SIZE, fill);
 }
 
-/// A mark of the plane.
-struct Mark {
+/// A marker of the plane.
+struct PlaneMarker {
     point_id: u32,
     phase: String,
     flow: String,
-    operating: Operating,
-    /// What its colour and shape stand for.
+    point: OperatingPoint,
+    /// Index of its colour and shape.
     series: usize,
 }
 
-/// Mean sRTT against mean throughput: a diagram per phase, a mark per flow; colours are flows, or points where there
-/// are several.
-fn plane(data: &Data) -> Result<Option<Figure>> {
+/// Mean sRTT against mean throughput: a frame per phase, a marker per flow. Colours distinguish flows, or points if
+/// there are several.
+fn plane(data: &Selection) -> Result<Option<Figure>> {
     let ids = data.points();
     let phases: Vec<String> = data.phases().into_iter().map(|phase| phase.name).collect();
     let (mut marks, mut names) = (Vec::new(), Vec::new());
     let groups = data.groups(ids.first().copied());
-    let under_test = data.under_test(&groups).filter(|_| ids.len() > 1);
+    let under_test = data.group_under_test(&groups).filter(|_| ids.len() > 1);
     for (nth, point_id) in ids.iter().enumerate() {
         let mut all = flows(data, &data.trials_of(*point_id))?;
-        // Colours are points then, so there is one group.
+        // Colours distinguish points, so only one group is shown.
         all.retain(|flow| under_test.as_ref().is_none_or(|group| group_of(&flow.flow) == group));
         let mut flow_names: Vec<String> = all.iter().map(|flow| flow.flow.clone()).collect();
         flow_names.sort();
         flow_names.dedup();
-        let looks = looks(&flow_names);
+        let looks = flow_styles(&flow_names);
         for phase in &phases {
-            for (flow, operating) in operating(&all, phase).0 {
+            for (flow, operating) in operating_points(&all, phase).0 {
                 let (look, own) =
                     looks[flow_names.iter().position(|name| *name == flow).unwrap_or(0)];
                 let series = if ids.len() > 1 { nth } else { look };
@@ -255,11 +255,11 @@ fn plane(data: &Data) -> Result<Option<Figure>> {
                 if !names.contains(&(series, name.clone())) {
                     names.push((series, name));
                 }
-                marks.push(Mark {
+                marks.push(PlaneMarker {
                     point_id: *point_id,
                     phase: phase.clone(),
                     flow,
-                    operating,
+                    point: operating,
                     series,
                 });
             }
@@ -268,13 +268,13 @@ fn plane(data: &Data) -> Result<Option<Figure>> {
     if marks.is_empty() {
         return Ok(None);
     }
-    let csv = plane_table(data, &marks);
+    let csv = plane_csv(data, &marks);
     let whose = under_test.map_or(String::new(), |group| format!(" of {group}"));
     let (svg, width_points) = plane_sheet(data, &marks, &names, (&phases, &whose));
     Ok(Some(Figure { stem: data.stem(None), svg, width_points, csv }))
 }
 
-fn plane_table(data: &Data, marks: &[Mark]) -> String {
+fn plane_csv(data: &Selection, marks: &[PlaneMarker]) -> String {
     let mut csv = Table::new(&[
         "point_id",
         "point",
@@ -295,7 +295,7 @@ fn plane_table(data: &Data, marks: &[Mark]) -> String {
             mark.phase.as_str().into(),
             mark.flow.as_str().into(),
         ];
-        for mean in [mark.operating.srtt_ms, mark.operating.mbit_per_s] {
+        for mean in [mark.point.srtt_ms, mark.point.mbit_per_s] {
             let interval = mean.interval;
             row.extend([
                 mean.value.into(),
@@ -303,24 +303,24 @@ fn plane_table(data: &Data, marks: &[Mark]) -> String {
                 interval.map(|i| i.1).into(),
             ]);
         }
-        row.push(f64::from(mark.operating.trials).into());
+        row.push(f64::from(mark.point.trials).into());
         csv.row(&row);
     }
     csv.finish()
 }
 
-/// Where the bottleneck of some flows is full and its queue empty.
+/// The ideal operating point: the bottleneck is fully used and its queue is empty.
 struct Optimum {
     path: Path,
     points: BTreeSet<u32>,
     groups: BTreeSet<String>,
-    /// Whose it is; empty where there is one.
+    /// Label if there are several optima; otherwise empty.
     label: String,
 }
 
-/// The optima of these points' groups in a phase, each once.
+/// The distinct optima of these points' groups in a phase.
 fn optima<'a>(
-    data: &Data,
+    data: &Selection,
     phase: &str,
     drawn: impl Iterator<Item = (u32, &'a str)>,
 ) -> Vec<Optimum> {
@@ -342,7 +342,7 @@ fn optima<'a>(
         for optimum in &mut found {
             optimum.label = match of_one_point {
                 true => optimum.groups.iter().cloned().collect::<Vec<_>>().join(", "),
-                false => data.name_of_points(&optimum.points),
+                false => data.common_name(&optimum.points),
             };
         }
     }
@@ -364,33 +364,43 @@ impl Optimum {
 
     fn draw(&self, canvas: &mut Canvas, frame: &Frame, (x, y): (f64, f64)) {
         let (x, y) = frame.at(x, y);
-        canvas.mark(Shape::Star, (x, y), MARK + 1.0, OPTIMUM);
-        let style = Style { colour: OPTIMUM, ..Style::new(SMALL, Anchor::Start) };
-        // On the side where there is more room.
+        canvas.mark(Shape::Star, (x, y), MARKER_SIZE + 1.0, OPTIMUM_COLOUR);
+        let style = Style { colour: OPTIMUM_COLOUR, ..Style::new(SMALL, Anchor::Start) };
+        // On the side with more room.
         let (before, behind) = (x - frame.left, frame.left + frame.width - x);
-        let (anchor, aside) =
-            if behind >= before { (Anchor::Start, MARK) } else { (Anchor::End, -MARK) };
-        let label = fitted(&self.label, style, before.max(behind) - MARK);
+        let (anchor, aside) = if behind >= before {
+            (Anchor::Start, MARKER_SIZE)
+        } else {
+            (Anchor::End, -MARKER_SIZE)
+        };
+        let label = truncate_end(&self.label, style, before.max(behind) - MARKER_SIZE);
         if !label.is_empty() {
-            // Above: marks are rather below and behind.
-            canvas.text((x + aside * 0.6, y - MARK * 0.6), Style { anchor, ..style }, &label);
+            // Above and outwards, away from most markers.
+            canvas.text(
+                (x + aside * 0.6, y - MARKER_SIZE * 0.6),
+                Style { anchor, ..style },
+                &label,
+            );
         }
     }
 }
 
-/// What marks stand for; of points, the factors that they are named by first.
-fn plane_keys(data: &Data, names: &[(usize, String)], room: f64) -> Vec<(Key, String)> {
+/// Legend of the plane; points are introduced by the factors that name them.
+fn plane_keys(data: &Selection, names: &[(usize, String)], room: f64) -> Vec<(Key, String)> {
     let texts: Vec<String> = names.iter().map(|(_, name)| name.clone()).collect();
     let key =
         |((nth, _), name): (&(usize, String), String)| (Key::Mark(shape(*nth), colour(*nth)), name);
-    let factors = data.factors_of_points();
+    let factors = data.point_factors();
     let heading = (!factors.is_empty()).then(|| (Key::Heading, format!("{factors}:")));
-    heading.into_iter().chain(names.iter().zip(in_two_columns(&texts, room)).map(key)).collect()
+    heading
+        .into_iter()
+        .chain(names.iter().zip(labels_for_two_columns(&texts, room)).map(key))
+        .collect()
 }
 
 fn plane_sheet(
-    data: &Data,
-    marks: &[Mark],
+    data: &Selection,
+    marks: &[PlaneMarker],
     names: &[(usize, String)],
     (phases, whose): (&[String], &str),
 ) -> (String, f64) {
@@ -403,14 +413,14 @@ fn plane_sheet(
         optima(data, phase, marks.map(|mark| (mark.point_id, group_of(&mark.flow))))
     };
     let optima: Vec<Vec<Optimum>> = shown.iter().map(|phase| of_phase(phase)).collect();
-    let most = |of: fn(&Operating) -> Mean| {
-        let end = |m: &Mark| {
-            let mean = of(&m.operating);
+    let most = |of: fn(&OperatingPoint) -> Mean| {
+        let end = |m: &PlaneMarker| {
+            let mean = of(&m.point);
             mean.interval.map_or(mean.value, |(_, high)| high.min(mean.value * 1.5))
         };
         marks.iter().map(end).fold(0.0, f64::max)
     };
-    let best = |of: OfOptimum| optima.iter().flatten().map(of).fold(0.0, f64::max);
+    let best = |of: OptimumValue| optima.iter().flatten().map(of).fold(0.0, f64::max);
     let x =
         Axis::linear("Mean sRTT (ms)", 0.0, most(|o| o.srtt_ms).max(best(Optimum::srtt_ms)), 4.0);
     let label = format!("Throughput{whose} (Mbit/s)");
@@ -421,9 +431,9 @@ fn plane_sheet(
     let least = width - left_margin(&[&y], true) - right;
     let mut keys = plane_keys(data, names, least);
     if optima.iter().any(|of_phase| !of_phase.is_empty()) {
-        keys.push((Key::Mark(Shape::Star, OPTIMUM), "optimum".to_owned()));
+        keys.push((Key::Mark(Shape::Star, OPTIMUM_COLOUR), "optimum".to_owned()));
     }
-    // A long legend makes the figure higher, not its diagrams lower.
+    // A long legend increases the height of the figure, not of the frames.
     let above = legend_height(&keys, least);
     let usual = points(68.0) + (above - legend_height(&keys[..1], least) - 2.0 * SMALL).max(0.0);
     let height = data.request.height_mm.map_or(usual, points);
@@ -436,10 +446,10 @@ fn plane_sheet(
         frame.ground(&mut canvas, &[]);
         let style = Style { colour: FAINT, ..Style::new(7.0, Anchor::Middle) };
         let place = (frame.left + frame.width / 2.0, frame.top - 3.0);
-        canvas.text(place, style, &fitted(phase, style, frame.width));
+        canvas.text(place, style, &truncate_end(phase, style, frame.width));
         for mark in marks.iter().filter(|mark| mark.phase == **phase) {
-            let means = (mark.operating.srtt_ms, mark.operating.mbit_per_s);
-            marked(&mut canvas, &frame, means, (shape(mark.series), colour(mark.series)));
+            let means = (mark.point.srtt_ms, mark.point.mbit_per_s);
+            draw_marker(&mut canvas, &frame, means, (shape(mark.series), colour(mark.series)));
         }
         for optimum in &optima[nth] {
             optimum.draw(&mut canvas, &frame, (optimum.srtt_ms(), optimum.mbit_per_s()));

@@ -1,8 +1,9 @@
-//! Bars of one flow group in each phase, beside the ideal: for every point, or for every group where there is one point.
+//! Bar charts of one flow group in each phase beside the ideal: a group of bars per point, or per flow group if there
+//! is only one point.
 
-use super::axes::{Along, Axis, Frame, Key, left_margin, legend};
+use super::axes::{Axis, Direction, Frame, Key, left_margin, legend};
 use super::canvas::{Canvas, INK, Stroke, colour};
-use super::data::Data;
+use super::data::Selection;
 use super::error::{FigureError, Result};
 use super::png::points;
 use super::request::{COLUMN_MM, Figure, TWO_COLUMNS_MM};
@@ -12,29 +13,28 @@ use crate::journal::PhaseRecord;
 use crate::model::name_and_stat;
 use crate::summary::{Scope, Summary};
 
-/// Bars in one column of a paper, at most.
-const MOST_IN_A_COLUMN: usize = 12;
+/// Maximum number of bars in a single-column figure.
+const MAX_PER_COLUMN: usize = 12;
 
-/// A metric of groups.
+/// A metric of flow groups.
 struct Metric {
     name: String,
     stat: String,
     title: String,
-    /// As it is read; empty: none.
+    /// Unit on the axis; empty for dimensionless metrics.
     unit: String,
-    /// How much of the summary's unit the axis' unit is.
+    /// The axis unit in units of the summary.
     scale: f64,
 }
 
 impl Metric {
-    /// With its unit, and whose it is, if that is to be said.
+    /// Axis label with the unit; `whose` names the group.
     fn label(&self, whose: &str) -> String {
         let Self { title, unit, .. } = self;
         if unit.is_empty() { format!("{title}{whose}") } else { format!("{title}{whose} ({unit})") }
     }
 }
 
-/// A bar.
 struct Bar {
     value: f64,
     interval: Option<(f64, f64)>,
@@ -42,15 +42,15 @@ struct Bar {
     ideal: Option<f64>,
 }
 
-/// A place along the lower edge: what it is called, and whose bars stand there.
+/// A category of the x axis: its label, and the point and group of its bars.
 struct Place {
     name: String,
     point_id: u32,
     group: String,
 }
 
-/// The figure.
-pub(super) fn draw(data: &Data) -> Result<Vec<Figure>> {
+/// Draws the figure.
+pub(super) fn draw(data: &Selection) -> Result<Vec<Figure>> {
     let summary = data.summary()?;
     let metrics = metrics(data, &summary)?;
     let phases = data.phases();
@@ -70,8 +70,8 @@ pub(super) fn draw(data: &Data) -> Result<Vec<Figure>> {
     Ok(vec![Figure { stem: data.stem(None), svg, width_points, csv }])
 }
 
-/// Metrics of groups, as asked for (`name` or `name:stat`).
-fn metrics(data: &Data, summary: &Summary) -> Result<Vec<Metric>> {
+/// The requested metrics of groups (`name` or `name:stat`).
+fn metrics(data: &Selection, summary: &Summary) -> Result<Vec<Metric>> {
     let usual = || vec!["throughput_sum".to_owned(), "srtt".to_owned()];
     let asked =
         if data.request.metrics.is_empty() { usual() } else { data.request.metrics.clone() };
@@ -103,7 +103,7 @@ fn metrics(data: &Data, summary: &Summary) -> Result<Vec<Metric>> {
     asked.iter().map(metric).collect()
 }
 
-/// What a statistic of a metric is called on an axis.
+/// Axis title of a statistic.
 pub(super) fn titled(metric: &str, stat: &str) -> String {
     match (metric, stat) {
         ("srtt", "mean") => "Mean sRTT".to_owned(),
@@ -128,23 +128,23 @@ fn spoken(metric: &str) -> String {
     }
 }
 
-/// What stands along the lower edge, and the one group that it is about.
-fn places(data: &Data, summary: &Summary) -> (Vec<Place>, Option<String>) {
+/// Categories of the x axis, and the group if they all share one.
+fn places(data: &Selection, summary: &Summary) -> (Vec<Place>, Option<String>) {
     let points = data.points();
     let groups: Vec<String> =
-        summary.groups().into_iter().filter(|group| data.takes("group", group)).collect();
+        summary.groups().into_iter().filter(|group| data.accepts("group", group)).collect();
     if points.len() == 1 {
         let place = |group: String| Place { name: group.clone(), point_id: points[0], group };
         let one = if groups.len() == 1 { groups.first().cloned() } else { None };
         return (groups.into_iter().map(place).collect(), one);
     }
-    let group = data.under_test(&groups).unwrap_or_default();
+    let group = data.group_under_test(&groups).unwrap_or_default();
     let place = |id: u32| Place { name: data.point_name(id), point_id: id, group: group.clone() };
     (points.into_iter().map(place).collect(), Some(group))
 }
 
 fn bar(
-    data: &Data,
+    data: &Selection,
     summary: &Summary,
     metric: &Metric,
     place: &Place,
@@ -167,11 +167,11 @@ fn bar(
     })
 }
 
-/// What a low-delay congestion control should do: its flows' share of the link, at the base RTT when alone, and with
-/// a full queue beside others.
-fn ideal(data: &Data, metric: &Metric, place: &Place, phase: &PhaseRecord) -> Option<f64> {
+/// The ideal of a low-delay congestion control: its fair share of the link, at the base RTT when alone and with a
+/// full queue when competing.
+fn ideal(data: &Selection, metric: &Metric, place: &Place, phase: &PhaseRecord) -> Option<f64> {
     let path = data.path(place.point_id, &place.group, &phase.name)?;
-    let sharing = data.sharing(place.point_id, &place.group, &phase.name);
+    let sharing = data.groups_sharing_bottleneck(place.point_id, &place.group, &phase.name);
     let mine = f64::from(*sharing.get(place.group.as_str())?);
     let all = f64::from(sharing.values().sum::<u32>());
     match (metric.name.as_str(), metric.stat.as_str()) {
@@ -223,18 +223,18 @@ fn table(
 }
 
 fn sheet(
-    data: &Data,
+    data: &Selection,
     all: &[(&Metric, Vec<Vec<Option<Bar>>>)],
     places: &[Place],
     phases: &[PhaseRecord],
     group: Option<&str>,
 ) -> (String, f64) {
-    let many = places.len() * phases.len() > MOST_IN_A_COLUMN;
+    let many = places.len() * phases.len() > MAX_PER_COLUMN;
     let usual = if many { TWO_COLUMNS_MM } else { COLUMN_MM };
     let width = points(data.request.width_mm.unwrap_or(usual));
     let height = points(data.request.height_mm.unwrap_or(42.0 * all.len() as f64 + 18.0));
     let names: Vec<String> = places.iter().map(|place| place.name.clone()).collect();
-    // Of one point, the names of groups stand below.
+    // With a single point, the categories are the groups.
     let several = data.points().len() > 1;
     let whose = group.map_or(String::new(), |group| format!(" of {group}"));
     let axes: Vec<Axis> = all
@@ -242,7 +242,7 @@ fn sheet(
         .map(|(metric, bars)| {
             let ends = bars.iter().flatten().flatten().map(|bar| {
                 let top = bar.interval.map_or(bar.value, |(_, high)| high);
-                // An interval of few trials may be far wider than what it is of.
+                // With few trials, an interval may be far wider than its mean.
                 top.min(bar.value * 2.0).max(bar.ideal.unwrap_or(0.0))
             });
             let label = metric.label(if several { &whose } else { "" });
@@ -266,10 +266,10 @@ fn sheet(
         top: 0.0,
         width: room,
         height: 10.0,
-        x: Axis::names(&data.factors_of_points(), &names),
+        x: Axis::names(&data.point_factors(), &names),
         y: y.clone(),
     };
-    let below = probe(&axes[0]).x_depth() + 2.0;
+    let below = probe(&axes[0]).x_axis_height() + 2.0;
     let gap = 9.0;
     let each = (height - top - below - gap * (all.len() as f64 - 1.0)) / all.len() as f64;
     for (nth, (axis, (_, bars))) in axes.iter().zip(all).enumerate() {
@@ -301,7 +301,7 @@ fn draw_bars(canvas: &mut Canvas, frame: &Frame, bars: &[Vec<Option<Bar>>]) {
             }
             if let Some(ends) = bar.interval {
                 let line = ((wide * 0.25).min(2.5), Stroke::new(INK, 0.7));
-                frame.interval(canvas, (Along::Y, middle), ends, line);
+                frame.interval(canvas, (Direction::Y, middle), ends, line);
             }
         }
     }
@@ -312,7 +312,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_statistic_is_not_called_a_mean() {
+    fn axis_titles_name_the_statistic() {
         assert_eq!(titled("srtt", "mean"), "Mean sRTT");
         assert_eq!(titled("srtt", "p95"), "sRTT p95");
         assert_eq!(titled("throughput_sum", "mean"), "Throughput");

@@ -1,4 +1,4 @@
-//! The same picture as pixels, drawn from the SVG with the font that comes with ccbench: a server has none.
+//! Renders a figure's SVG to PNG with the embedded font; servers often have no fonts.
 
 use std::sync::Arc;
 
@@ -7,13 +7,13 @@ use resvg::usvg::{Options, Tree, fontdb::Database};
 
 use super::canvas::{FONT, POINTS_PER_MM};
 
-/// What printers ask for.
+/// A common requirement of publishers.
 const PIXELS_PER_INCH: f64 = 300.0;
 
-/// A PNG file of an SVG picture of this width in points, with its resolution written in it.
+/// Renders an SVG with this width in points to a PNG file that carries its resolution.
 ///
 /// # Errors
-/// The picture cannot be read or is too large.
+/// The SVG cannot be parsed or is too large.
 pub(super) fn png(svg: &str, width: f64) -> Result<Vec<u8>, String> {
     let mut fonts = Database::new();
     fonts.load_font_data(FONT.to_vec());
@@ -31,9 +31,9 @@ pub(super) fn png(svg: &str, width: f64) -> Result<Vec<u8>, String> {
     Ok(with_resolution(&file))
 }
 
-/// A PNG with the chunk that says how many pixels a metre has, so that it is placed in its size.
+/// Inserts a `pHYs` chunk, so that the image is placed at its physical size.
 fn with_resolution(file: &[u8]) -> Vec<u8> {
-    /// Signature and header.
+    /// PNG signature and IHDR chunk.
     const BEGIN: usize = 8 + 25;
     let per_metre = (PIXELS_PER_INCH / 25.4 * 1000.0).round() as u32;
     let mut chunk = b"pHYs".to_vec();
@@ -50,7 +50,7 @@ fn with_resolution(file: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Millimetres as points.
+/// Converts millimetres to points.
 pub(super) fn points(mm: f64) -> f64 {
     mm * POINTS_PER_MM
 }
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_is_drawn_without_any_font_of_the_system() {
+    fn renders_text_without_system_fonts() {
         let mut canvas = Canvas::new(points(85.0), points(10.0));
         canvas.text((10.0, 20.0), Style::new(12.0, Anchor::Start), "sRTT (ms)");
         let file = png(&canvas.finish("t"), points(85.0)).unwrap();

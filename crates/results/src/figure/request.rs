@@ -1,39 +1,39 @@
-//! What can be asked of figures: their kinds, file formats and options; and a drawn figure.
+//! What a caller requests of figures: kinds, file formats and options; and a drawn figure.
 
 use super::error::{FigureError, Result};
 use super::png;
 use crate::model::Choice;
 
-/// Width of one column of a paper, and of two.
+/// Width of a single-column figure.
 pub const COLUMN_MM: f64 = 85.0;
-/// See [`COLUMN_MM`].
+/// Width of a double-column figure.
 pub const TWO_COLUMNS_MM: f64 = 175.0;
 
-/// What a figure shows.
+/// The kinds of figures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Kind {
-    /// Bars: throughput and sRTT of a flow group in each phase, beside the ideal; a group of bars per point.
+    /// Bar chart: throughput and sRTT of a flow group in each phase, beside the ideal; a group of bars per point.
     Phases,
-    /// Throughput, sRTT, cwnd, in flight, queue and link rate over the time of a trial.
+    /// Time series: throughput, sRTT, cwnd, in flight, queue and link rate over a trial.
     Series,
     /// Throughput and sRTT against packets in flight, with the optimum.
     #[value(name = "operating_point", alias = "operating-point")]
     OperatingPoint,
-    /// Mean sRTT against mean throughput, a mark per flow.
+    /// Mean sRTT against mean throughput, a marker per flow.
     Plane,
-    /// Distribution of throughput and sRTT of every flow.
+    /// Empirical CDF of throughput and sRTT of every flow.
     Ecdf,
-    /// What every flow got, beside the fair share.
+    /// Strip plot: goodput of every flow, beside the fair share.
     Strips,
     /// A metric over two factors of the matrix.
     Heatmap,
-    /// Inner state of a congestion control under its cwnd.
+    /// Internal state of a congestion control below its cwnd.
     #[value(name = "cc_state", alias = "cc-state")]
     CcState,
 }
 
 impl Kind {
-    /// Every kind.
+    /// All kinds.
     pub const ALL: [Self; 8] = [
         Self::Phases,
         Self::Series,
@@ -45,7 +45,7 @@ impl Kind {
         Self::CcState,
     ];
 
-    /// As it is typed.
+    /// Name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Phases => "phases",
@@ -60,50 +60,50 @@ impl Kind {
     }
 }
 
-/// What to write.
+/// File formats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
-    /// For papers: sharp at any size, its text can be searched.
+    /// For papers: scales to any size, text is searchable.
     Svg,
     /// For slides: 300 pixels per inch.
     Png,
 }
 
-/// A wish for figures.
+/// Which figures to draw.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// What they show.
+    /// The kind of the figures.
     pub kind: Kind,
-    /// Only of these: column and value, as in `flows = 1v1`, `trial = 2`, `phase = compete`.
+    /// Filters by column and value: `flows = 1v1`, `trial = 2`, `phase = compete`.
     pub wheres: Vec<(String, String)>,
-    /// Which metrics; empty: those that the kind usually has.
+    /// Metrics to show; empty: the default of the kind.
     pub metrics: Vec<String>,
-    /// Instead of the usual width.
+    /// Width, if not the default.
     pub width_mm: Option<f64>,
-    /// Instead of the usual height.
+    /// Height, if not the default.
     pub height_mm: Option<f64>,
-    /// Which trials count.
+    /// Which trials to include.
     pub choice: Choice,
 }
 
-/// A figure and the numbers in it.
+/// A figure and its data.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Figure {
-    /// Of its files' names.
+    /// File name without extension.
     pub stem: String,
-    /// The picture, as SVG.
+    /// The figure as SVG.
     pub svg: String,
-    /// How wide, in points (1/72 inch).
+    /// Width in points (1/72 inch).
     pub width_points: f64,
-    /// The numbers behind it.
+    /// The data as CSV.
     pub csv: String,
 }
 
 impl Figure {
-    /// The picture as PNG.
+    /// The figure as PNG.
     ///
     /// # Errors
-    /// It is too large.
+    /// The image is too large.
     pub fn png(&self) -> Result<Vec<u8>> {
         let failed = |why| FigureError::Png { what: self.stem.clone(), why };
         png::png(&self.svg, self.width_points).map_err(failed)

@@ -1,10 +1,10 @@
-//! How values spread: distributions of instants, and what each flow got.
+//! Distributions over instants, and goodput per flow.
 
 use std::collections::BTreeMap;
 
 use super::axes::{Axis, Frame, Key, Row, left_margin, legend};
-use super::canvas::{Anchor, Canvas, FAINT, INK, Stroke, Style, colour, dash, fitted};
-use super::data::{Data, group_of, looks};
+use super::canvas::{Anchor, Canvas, FAINT, INK, Stroke, Style, colour, dash, truncate_end};
+use super::data::{Selection, group_of, flow_styles};
 use super::error::Result;
 use super::instants::{Flow, Instant, flows};
 use super::png::points;
@@ -12,11 +12,11 @@ use super::request::{COLUMN_MM, Figure, Kind, TWO_COLUMNS_MM};
 use crate::csv::Table;
 use crate::summary::statistics::jain;
 
-/// Steps of a drawn distribution, at most.
-const MOST_STEPS: usize = 1000;
+/// Maximum number of steps of an ECDF.
+const MAX_STEPS: usize = 1000;
 
-/// Figures of either kind.
-pub(super) fn draw(data: &Data) -> Result<Vec<Figure>> {
+/// Draws figures of either kind.
+pub(super) fn draw(data: &Selection) -> Result<Vec<Figure>> {
     match data.request.kind {
         Kind::Strips => strips(data).map(|figure| figure.into_iter().collect()),
         _ => data
@@ -27,21 +27,21 @@ pub(super) fn draw(data: &Data) -> Result<Vec<Figure>> {
     }
 }
 
-/// Values in rising order, each with the share of values that are no larger; thinned evenly where there are many.
+/// The empirical CDF: sorted values with the fraction of values that are no larger; thinned evenly if there are many.
 fn distribution(mut values: Vec<f64>) -> Vec<(f64, f64)> {
     values.sort_by(f64::total_cmp);
     let n = values.len();
-    let every = n.div_ceil(MOST_STEPS).max(1);
+    let every = n.div_ceil(MAX_STEPS).max(1);
     let kept = (0..n).filter(|nth| nth % every == 0 || nth + 1 == n);
     kept.map(|nth| (values[nth], (nth + 1) as f64 / n as f64)).collect()
 }
 
-/// Distributions of one flow: name, throughput, sRTT.
+/// ECDFs of one flow: name, throughput, sRTT.
 type Spread = (String, [Vec<(f64, f64)>; 2]);
 
-/// Distributions of throughput and sRTT of a point's flows in one phase, over all instants of all trials.
-fn ecdf(data: &Data, point_id: u32) -> Result<Option<Figure>> {
-    let Some(phase) = data.fullest_phase(point_id) else { return Ok(None) };
+/// ECDFs of throughput and sRTT of a point's flows in one phase, over all instants of all trials.
+fn ecdf(data: &Selection, point_id: u32) -> Result<Option<Figure>> {
+    let Some(phase) = data.busiest_phase(point_id) else { return Ok(None) };
     let trials = data.trials_of(point_id);
     let mut all: BTreeMap<String, Vec<Instant>> = BTreeMap::new();
     for flow in flows(data, &trials)? {
@@ -82,11 +82,11 @@ fn ecdf(data: &Data, point_id: u32) -> Result<Option<Figure>> {
     Ok(Some(Figure { stem, svg, width_points, csv: csv.finish() }))
 }
 
-fn ecdf_sheet(data: &Data, spreads: &[Spread], phase: &str) -> (String, f64) {
+fn ecdf_sheet(data: &Selection, spreads: &[Spread], phase: &str) -> (String, f64) {
     let width = points(data.request.width_mm.unwrap_or(COLUMN_MM));
     let height = points(data.request.height_mm.unwrap_or(52.0));
     let names: Vec<String> = spreads.iter().map(|(flow, _)| flow.clone()).collect();
-    let looks = looks(&names);
+    let looks = flow_styles(&names);
     let mut canvas = Canvas::new(width, height);
     let mut keys: Vec<(Key, String)> = Vec::new();
     for (flow, (nth, own)) in names.iter().zip(&looks) {
@@ -117,7 +117,7 @@ fn ecdf_sheet(data: &Data, spreads: &[Spread], phase: &str) -> (String, f64) {
             x,
             y: y.clone(),
         };
-        frame.height = height - top - frame.x_depth() - 2.0;
+        frame.height = height - top - frame.x_axis_height() - 2.0;
         frame.ground(&mut canvas, &[]);
         for ((_, both), (look, own)) in spreads.iter().zip(&looks) {
             let mut line = Vec::new();
@@ -139,19 +139,19 @@ fn ecdf_sheet(data: &Data, spreads: &[Spread], phase: &str) -> (String, f64) {
     )
 }
 
-/// What a flow got in a trial.
-struct Got {
+/// Mean throughput of a flow in a trial.
+struct FlowThroughput {
     place: usize,
     phase: String,
     flow: String,
     trial: u16,
     mbit_per_s: f64,
-    /// What would be fair.
+    /// Fair share.
     fair: Option<f64>,
 }
 
-/// What every flow got in each phase: dots beside the fair share, by group or by point.
-fn strips(data: &Data) -> Result<Option<Figure>> {
+/// Throughput of every flow in each phase as dots beside the fair share, by group or by point.
+fn strips(data: &Selection) -> Result<Option<Figure>> {
     let ids = data.points();
     let mut places: Vec<(u32, String)> = Vec::new();
     let mut got = Vec::new();
@@ -167,8 +167,8 @@ fn strips(data: &Data) -> Result<Option<Figure>> {
             });
             let fair = *fairs
                 .entry((place, phase.clone()))
-                .or_insert_with(|| fair(data, *point_id, &flow, &phase));
-            got.push(Got { place, phase, flow, trial, mbit_per_s, fair });
+                .or_insert_with(|| fair_share(data, *point_id, &flow, &phase));
+            got.push(FlowThroughput { place, phase, flow, trial, mbit_per_s, fair });
         }
     }
     if got.is_empty() {
@@ -199,15 +199,20 @@ fn strips(data: &Data) -> Result<Option<Figure>> {
     Ok(Some(Figure { stem: data.stem(None), svg, width_points, csv: csv.finish() }))
 }
 
-/// An equal share of the bottleneck for each of the flows that pass it in a phase.
-fn fair(data: &Data, point_id: u32, flow: &str, phase: &str) -> Option<f64> {
-    let all = data.sharing(point_id, group_of(flow), phase).values().sum::<u32>();
+/// An equal share of the bottleneck for each flow that passes it in a phase.
+fn fair_share(data: &Selection, point_id: u32, flow: &str, phase: &str) -> Option<f64> {
+    let all = data.groups_sharing_bottleneck(point_id, group_of(flow), phase).values().sum::<u32>();
     let path = data.path(point_id, group_of(flow), phase)?;
     (all > 0).then(|| path.rate_bps / 1e6 / f64::from(all))
 }
 
-/// Jain's index of a phase at a point: of what each flow got, the mean over trials.
-fn index(got: &[Got], places: &[(u32, String)], point_id: u32, phase: &str) -> Option<f64> {
+/// Jain's index over the flows of a phase at a point, averaged over trials.
+fn jain_index(
+    got: &[FlowThroughput],
+    places: &[(u32, String)],
+    point_id: u32,
+    phase: &str,
+) -> Option<f64> {
     let mut trials: BTreeMap<u16, Vec<f64>> = BTreeMap::new();
     for one in got.iter().filter(|one| one.phase == phase && places[one.place].0 == point_id) {
         trials.entry(one.trial).or_default().push(one.mbit_per_s);
@@ -216,22 +221,26 @@ fn index(got: &[Got], places: &[(u32, String)], point_id: u32, phase: &str) -> O
     (!indices.is_empty()).then(|| indices.iter().sum::<f64>() / indices.len() as f64)
 }
 
-/// A colour for each group, and the line of the fair share.
-fn strips_keys(groups: &[&str]) -> Vec<(Key, String)> {
+/// Legend: a colour per group, and the line of the fair share.
+fn strips_legend(groups: &[&str]) -> Vec<(Key, String)> {
     let mark = |nth| Key::Mark(super::canvas::Shape::Circle, colour(nth));
     let fair = Key::Line(Stroke { dash: "3 1.5", ..Stroke::new(INK, 0.8) });
     let of_group = |(nth, group): (usize, &&str)| (mark(nth), (*group).to_owned());
     groups.iter().enumerate().map(of_group).chain([(fair, "fair share".to_owned())]).collect()
 }
 
-/// With room for all that the flows got and for what is fair.
-fn strips_axis(got: &[Got]) -> Axis {
+/// The throughput axis, with room for all flows and the fair shares.
+fn strips_axis(got: &[FlowThroughput]) -> Axis {
     let both = got.iter().flat_map(|one| [Some(one.mbit_per_s), one.fair]);
     let most = both.flatten().fold(0.0, f64::max);
     Axis::linear("Throughput per flow (Mbit/s)", 0.0, most, 5.0)
 }
 
-fn strips_sheet(data: &Data, places: &[(u32, String)], got: &[Got]) -> (String, f64) {
+fn strips_sheet(
+    data: &Selection,
+    places: &[(u32, String)],
+    got: &[FlowThroughput],
+) -> (String, f64) {
     let ids = data.points();
     let phases: Vec<String> = data.phases().into_iter().map(|p| p.name).collect();
     let phases: Vec<&String> =
@@ -239,7 +248,7 @@ fn strips_sheet(data: &Data, places: &[(u32, String)], got: &[Got]) -> (String, 
     let mut groups: Vec<&str> = places.iter().map(|(_, group)| group.as_str()).collect();
     groups.sort_unstable();
     groups.dedup();
-    // Along the edge: points where there are several, side by side their groups, which have the colours.
+    // With several points, categories are points and colours are groups.
     let names: Vec<String> = if ids.len() > 1 {
         ids.iter().map(|id| data.point_name(*id)).collect()
     } else {
@@ -262,9 +271,9 @@ fn strips_sheet(data: &Data, places: &[(u32, String)], got: &[Got]) -> (String, 
     let height = points(data.request.height_mm.unwrap_or(62.0));
     let y = strips_axis(got);
     let mut canvas = Canvas::new(width, height);
-    let keys = strips_keys(&groups);
+    let keys = strips_legend(&groups);
     let jain_line = if ids.len() > 1 { 0.0 } else { 8.0 };
-    let x = Axis::names(&data.factors_of_points(), &names);
+    let x = Axis::names(&data.point_factors(), &names);
     let (size, count) = ((width, height), phases.len());
     let row = Row { size, right: 4.0, above: 9.0 + jain_line, gap: 8.0, count };
     let first = row.first(&keys, &x, &y);
@@ -274,12 +283,12 @@ fn strips_sheet(data: &Data, places: &[(u32, String)], got: &[Got]) -> (String, 
         frame.ground(&mut canvas, &[]);
         let style = Style { colour: FAINT, ..Style::new(7.0, Anchor::Middle) };
         let (middle, above) = (frame.left + frame.width / 2.0, frame.top - 3.0);
-        canvas.text((middle, above - jain_line), style, &fitted(phase, style, frame.width));
-        if let (true, Some(index)) = (ids.len() == 1, index(got, places, ids[0], phase)) {
+        canvas.text((middle, above - jain_line), style, &truncate_end(phase, style, frame.width));
+        if let (true, Some(index)) = (ids.len() == 1, jain_index(got, places, ids[0], phase)) {
             canvas.text((middle, above), style, &format!("Jain {index:.2}"));
         }
         for (at, id) in ids.iter().enumerate() {
-            let here = |one: &&Got| one.phase == **phase && places[one.place].0 == *id;
+            let here = |one: &&FlowThroughput| one.phase == **phase && places[one.place].0 == *id;
             let fair: BTreeMap<usize, Option<f64>> =
                 got.iter().filter(here).map(|one| (one.place, one.fair)).collect();
             let (from, to) = match ids.len() {
@@ -291,7 +300,7 @@ fn strips_sheet(data: &Data, places: &[(u32, String)], got: &[Got]) -> (String, 
                 fair_line(&mut canvas, &frame, first, (from, to));
                 continue;
             }
-            // Not all have the same bottleneck.
+            // Flows may have different bottlenecks.
             for (place, fair) in fair {
                 let ((middle, _), half) = (slot(place), 0.45 / slots);
                 fair_line(&mut canvas, &frame, fair, (middle - half, middle + half));
@@ -299,19 +308,19 @@ fn strips_sheet(data: &Data, places: &[(u32, String)], got: &[Got]) -> (String, 
         }
         for (nth, one) in got.iter().enumerate().filter(|(_, one)| one.phase == **phase) {
             let (at, group) = slot(one.place);
-            canvas.dot(frame.at(at + aside(nth, slots), one.mbit_per_s), 1.5, colour(group), 0.75);
+            canvas.dot(frame.at(at + jitter(nth, slots), one.mbit_per_s), 1.5, colour(group), 0.75);
         }
         frame.edges(&mut canvas, true, nth == 0);
     }
     (canvas.finish("Throughput of every flow in every trial, beside the fair share"), width)
 }
 
-/// How far the nth dot is beside the middle of its place, always the same, so that dots do not hide each other.
-fn aside(nth: usize, slots: f64) -> f64 {
+/// Deterministic horizontal jitter of the nth dot, so that dots do not cover each other.
+fn jitter(nth: usize, slots: f64) -> f64 {
     ((nth as f64 * 0.618_034).fract() - 0.5) * 0.5 / slots
 }
 
-/// The fair share between two places of the lower edge.
+/// Draws the fair share between two positions of the x axis.
 fn fair_line(canvas: &mut Canvas, frame: &Frame, fair: Option<f64>, (from, to): (f64, f64)) {
     let Some(y) = fair.map(|fair| frame.at_y(fair)) else { return };
     let stroke = Stroke { dash: "3 1.5", ..Stroke::new(INK, 0.8) };
@@ -323,9 +332,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_distribution_rises_to_one_and_keeps_its_ends() {
+    fn ecdf_reaches_one_and_keeps_extremes() {
         let steps = distribution((0..5000).rev().map(f64::from).collect());
-        assert!(steps.len() <= MOST_STEPS + 1 && steps.is_sorted_by(|a, b| a.0 < b.0 && a.1 < b.1));
+        assert!(steps.len() <= MAX_STEPS + 1 && steps.is_sorted_by(|a, b| a.0 < b.0 && a.1 < b.1));
         assert_eq!((steps[0], *steps.last().unwrap()), ((0.0, 1.0 / 5000.0), (4999.0, 1.0)));
         assert!(distribution(vec![]).is_empty());
     }

@@ -1,4 +1,4 @@
-//! Diagrams above each other over the time of one trial, phases shaded.
+//! Stacked time series of one trial with shaded phases.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use ccbench_proto::trace::{Cursor, OpportunityCursor, Replay, Trace};
 
 use super::axes::{Axis, Frame, Key, left_margin, legend, phase_names};
 use super::canvas::{Canvas, FAINT, Stroke, colour, dash};
-use super::data::{Data, group_of, looks};
+use super::data::{Selection, group_of, flow_styles};
 use super::error::{FigureError, Result};
 use super::png::points;
 use super::request::{Figure, Kind, TWO_COLUMNS_MM};
@@ -16,20 +16,20 @@ use crate::csv::Table;
 use crate::journal::{PhaseRecord, TrialEnd};
 use crate::series::{self, Curve, Panel};
 
-/// Stretches of time that a curve is cut into: finer than a printer's dots at a figure's width.
-const STRETCHES: u32 = 700;
-/// Diagrams of a figure where nobody said which.
-const MOST_VARIABLES: usize = 6;
-/// What a trace of single opportunities is averaged over.
-const OPPORTUNITIES_S: f64 = 0.1;
+/// Time bins per curve: finer than a printer's resolution at a figure's width.
+const BINS: u32 = 700;
+/// Number of frames without an explicit selection.
+const MAX_VARIABLES: usize = 6;
+/// Averaging window for traces of delivery opportunities.
+const OPPORTUNITY_WINDOW_S: f64 = 0.1;
 
-/// One figure for every chosen point, of its first chosen trial.
-pub(super) fn draw(data: &Data) -> Result<Vec<Figure>> {
+/// Draws one figure per selected point, of its first selected trial.
+pub(super) fn draw(data: &Selection) -> Result<Vec<Figure>> {
     let mut figures = Vec::new();
     for end in data.first_trials() {
         let panels = match data.request.kind {
-            Kind::CcState => inner(data, end)?,
-            _ => chosen(data, end)?,
+            Kind::CcState => cc_state_panels(data, end)?,
+            _ => requested_panels(data, end)?,
         };
         if panels.is_empty() {
             continue;
@@ -41,7 +41,7 @@ pub(super) fn draw(data: &Data) -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// Diagrams by what is asked for, those usual first.
+/// Panels by the name of their metric; the default ones first.
 const SERIES: [(&str, &str); 8] = [
     ("throughput", series::THROUGHPUT),
     ("srtt", series::SRTT),
@@ -52,11 +52,11 @@ const SERIES: [(&str, &str); 8] = [
     ("probe_rtt", series::PROBE_RTT),
     ("retransmissions", series::RETRANSMISSIONS),
 ];
-/// How many of them are usual.
-const USUAL: usize = 6;
+/// Number of default panels.
+const DEFAULT_COUNT: usize = 6;
 
-/// The panels of a trial that are asked for, with the curves that are.
-fn chosen(data: &Data, end: &TrialEnd) -> Result<Vec<Panel>> {
+/// The requested panels of a trial with the requested curves.
+fn requested_panels(data: &Selection, end: &TrialEnd) -> Result<Vec<Panel>> {
     let asked = &data.request.metrics;
     for metric in asked {
         if !SERIES.iter().any(|(name, _)| name == metric) {
@@ -65,7 +65,7 @@ fn chosen(data: &Data, end: &TrialEnd) -> Result<Vec<Panel>> {
         }
     }
     let wanted = |nth: usize, name: &str| match asked.is_empty() {
-        true => nth < USUAL,
+        true => nth < DEFAULT_COUNT,
         false => asked.iter().any(|metric| metric == name),
     };
     let shown: Vec<&str> = SERIES
@@ -73,9 +73,9 @@ fn chosen(data: &Data, end: &TrialEnd) -> Result<Vec<Panel>> {
         .enumerate()
         .filter_map(|(nth, (name, title))| wanted(nth, name).then_some(*title))
         .collect();
-    let mut found = series::panels(&data.run, end, STRETCHES, |title| shown.contains(&title))?;
+    let mut found = series::panels(&data.run, end, BINS, |title| shown.contains(&title))?;
     if let Some(at) = found.iter().position(|panel| panel.title == series::RATE) {
-        found[at].curves.extend(traces(data, end));
+        found[at].curves.extend(trace_curves(data, end));
         let steady = |curve: &Curve| curve.value.iter().all(|v| *v == curve.value[0]);
         if asked.is_empty() && found[at].curves.iter().all(steady) {
             found.remove(at);
@@ -85,11 +85,11 @@ fn chosen(data: &Data, end: &TrialEnd) -> Result<Vec<Panel>> {
         let of_links = [series::QUEUE, series::RATE].contains(&panel.title.as_str());
         let of_flows = !of_links && panel.title != series::PROBE_RTT;
         panel.curves.retain(|curve| match () {
-            () if of_links => data.takes("link", curve.name.trim_end_matches(TRACED)),
-            () if of_flows => data.takes_flow(&curve.name),
+            () if of_links => data.accepts("link", curve.name.trim_end_matches(TRACE_SUFFIX)),
+            () if of_flows => data.accepts_flow(&curve.name),
             () => true,
         });
-        // A link that never holds a packet says nothing.
+        // A link without queued packets has no curve.
         if of_links {
             let busy: Vec<Curve> =
                 panel.curves.iter().filter(|c| c.value.iter().any(|v| *v > 0.0)).cloned().collect();
@@ -103,10 +103,10 @@ fn chosen(data: &Data, end: &TrialEnd) -> Result<Vec<Panel>> {
     Ok(found)
 }
 
-/// The inner state of the congestion controls, under the cwnd of the same flows.
-fn inner(data: &Data, end: &TrialEnd) -> Result<Vec<Panel>> {
+/// Internal state of the congestion controls, below the cwnd of the same flows.
+fn cc_state_panels(data: &Selection, end: &TrialEnd) -> Result<Vec<Panel>> {
     let asked = &data.request.metrics;
-    let mut states = series::inner_states(&data.run, end, STRETCHES)?;
+    let mut states = series::cc_state_panels(&data.run, end, BINS)?;
     let variable = |panel: &Panel| panel.title.rsplit(": ").next().unwrap_or_default().to_owned();
     let known: BTreeSet<String> = states.iter().map(variable).collect();
     if let Some(metric) = asked.iter().find(|metric| !known.contains(*metric)) {
@@ -114,11 +114,11 @@ fn inner(data: &Data, end: &TrialEnd) -> Result<Vec<Panel>> {
         return Err(FigureError::UnknownMetric { metric: metric.clone(), known });
     }
     for panel in &mut states {
-        panel.curves.retain(|curve| data.takes_flow(&curve.name));
+        panel.curves.retain(|curve| data.accepts_flow(&curve.name));
     }
     let of_cc = |panel: &Panel| {
         let cc = panel.title.rsplit_once(": ").map_or("", |(cc, _)| cc);
-        data.takes("cc", cc)
+        data.accepts("cc", cc)
     };
     let moves = |panel: &Panel| {
         let first = panel.curves.first().and_then(|curve| curve.value.first());
@@ -128,7 +128,7 @@ fn inner(data: &Data, end: &TrialEnd) -> Result<Vec<Panel>> {
     match asked.is_empty() {
         true => {
             states.retain(moves);
-            states.truncate(MOST_VARIABLES);
+            states.truncate(MAX_VARIABLES);
         }
         false => states.retain(|panel| asked.contains(&variable(panel))),
     }
@@ -137,7 +137,7 @@ fn inner(data: &Data, end: &TrialEnd) -> Result<Vec<Panel>> {
     }
     let flows: BTreeSet<String> =
         states.iter().flat_map(|panel| &panel.curves).map(|curve| curve.name.clone()).collect();
-    let mut panels = series::panels(&data.run, end, STRETCHES, |title| title == series::CWND)?;
+    let mut panels = series::panels(&data.run, end, BINS, |title| title == series::CWND)?;
     for panel in &mut panels {
         panel.curves.retain(|curve| flows.contains(&curve.name));
     }
@@ -149,28 +149,28 @@ fn inner(data: &Data, end: &TrialEnd) -> Result<Vec<Panel>> {
     Ok(panels)
 }
 
-/// Behind a link's name: what its trace asks for, as against what it had.
-const TRACED: &str = " (trace)";
+/// Suffix for the rate that a link's trace requests, as opposed to the applied rate.
+const TRACE_SUFFIX: &str = " (trace)";
 
-/// What the plan's traces ask of their links.
-fn traces(data: &Data, end: &TrialEnd) -> Vec<Curve> {
+/// Rates that the plan's traces request of their links.
+fn trace_curves(data: &Selection, end: &TrialEnd) -> Vec<Curve> {
     let Some(plan) = data.plan(end.point_id) else { return vec![] };
     let length_s = end.length_s();
     let curve = |(name, link): (&String, &ccbench_proto::plan::Link)| {
         let used = link.trace.as_ref()?;
         let replay = schedule::replay_of(used, Arc::clone(data.run.plan()?.trace(&used.file)?));
-        let (t_s, value) = replayed(&replay, length_s).into_iter().unzip();
-        Some(Curve { name: format!("{name}{TRACED}"), t_s, value })
+        let (t_s, value) = replay_points(&replay, length_s).into_iter().unzip();
+        Some(Curve { name: format!("{name}{TRACE_SUFFIX}"), t_s, value })
     };
     plan.links.iter().filter_map(curve).collect()
 }
 
-/// Seconds and Mbit/s at each end of a trace's steps, so that lines between them are steps.
-fn replayed(replay: &Replay, length_s: f64) -> Vec<(f64, f64)> {
+/// Seconds and Mbit/s at both ends of each step of a trace, so that connecting them gives steps.
+fn replay_points(replay: &Replay, length_s: f64) -> Vec<(f64, f64)> {
     let length_ns = (length_s * 1e9) as u64;
     let mut points = Vec::new();
     if let Some(mut cursor) = Cursor::new(replay, 0) {
-        while points.len() < 2 * MOST_STEPS {
+        while points.len() < 2 * MAX_STEPS {
             let piece = cursor.piece();
             let rate = piece.rate.map_or(0.0, |rate| rate.bits_per_sec() as f64 / 1e6);
             let until_ns = piece.until_ns.min(length_ns);
@@ -186,29 +186,29 @@ fn replayed(replay: &Replay, length_s: f64) -> Vec<(f64, f64)> {
         (OpportunityCursor::new(replay, 0), &*replay.trace)
     {
         let bits = f64::from(cursor.bytes()) * 8.0;
-        for bin in 0..(length_s / OPPORTUNITIES_S) as u64 {
-            let (from_s, before) = (bin as f64 * OPPORTUNITIES_S, cursor.passed());
-            cursor.seek(((from_s + OPPORTUNITIES_S) * 1e9) as u64);
-            let rate = (cursor.passed() - before) as f64 * bits / OPPORTUNITIES_S / 1e6;
-            points.extend([(from_s, rate), (from_s + OPPORTUNITIES_S, rate)]);
+        for bin in 0..(length_s / OPPORTUNITY_WINDOW_S) as u64 {
+            let (from_s, before) = (bin as f64 * OPPORTUNITY_WINDOW_S, cursor.passed());
+            cursor.seek(((from_s + OPPORTUNITY_WINDOW_S) * 1e9) as u64);
+            let rate = (cursor.passed() - before) as f64 * bits / OPPORTUNITY_WINDOW_S / 1e6;
+            points.extend([(from_s, rate), (from_s + OPPORTUNITY_WINDOW_S, rate)]);
         }
     }
     points
 }
 
-/// Of a trace, in a figure.
-const MOST_STEPS: usize = 20_000;
+/// Maximum number of trace steps in a figure.
+const MAX_STEPS: usize = 20_000;
 
-/// The stretch of time that is shown: the wanted phase, or all.
-fn shown(data: &Data, end: &TrialEnd) -> (f64, f64) {
+/// The time range of the figure: the selected phase, or the whole trial.
+fn time_range(data: &Selection, end: &TrialEnd) -> (f64, f64) {
     let phase = end.phases.iter().find(|phase| data.wanted("phase") == Some(&phase.name));
-    // A trial that ended before its first phase has a stretch, too.
+    // A trial that ended before its first phase still needs a nonempty range.
     phase.map_or_else(|| (0.0, end.length_s().max(1e-6)), PhaseRecord::span_s)
 }
 
-fn table(data: &Data, end: &TrialEnd, panels: &[Panel]) -> String {
+fn table(data: &Selection, end: &TrialEnd, panels: &[Panel]) -> String {
     let mut csv = Table::new(&["panel", "unit", "point_id", "trial", "subject", "t_s", "value"]);
-    let (from_s, to_s) = shown(data, end);
+    let (from_s, to_s) = time_range(data, end);
     for panel in panels {
         for curve in &panel.curves {
             let inside =
@@ -229,7 +229,7 @@ fn table(data: &Data, end: &TrialEnd, panels: &[Panel]) -> String {
     csv.finish()
 }
 
-/// Names of flows, then of what else has curves, in the order of the diagrams.
+/// Names of flows, then of other curves, in the order of the panels.
 fn subjects(panels: &[Panel]) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for name in panels.iter().flat_map(|panel| &panel.curves).map(|curve| &curve.name) {
@@ -240,11 +240,11 @@ fn subjects(panels: &[Panel]) -> Vec<String> {
     names
 }
 
-fn sheet(data: &Data, end: &TrialEnd, panels: &[Panel]) -> (String, f64) {
+fn sheet(data: &Selection, end: &TrialEnd, panels: &[Panel]) -> (String, f64) {
     let count = panels.len() as f64;
     let width = points(data.request.width_mm.unwrap_or(TWO_COLUMNS_MM));
     let height = points(data.request.height_mm.unwrap_or(24.0 * count + 22.0));
-    let (from_s, to_s) = shown(data, end);
+    let (from_s, to_s) = time_range(data, end);
     let x = Axis::exact("Time (s)", from_s, to_s, 8.0);
     let axes: Vec<Axis> = panels.iter().map(|panel| y_axis(panel, from_s, to_s)).collect();
     let left = left_margin(&axes.iter().collect::<Vec<_>>(), true);
@@ -255,7 +255,7 @@ fn sheet(data: &Data, end: &TrialEnd, panels: &[Panel]) -> (String, f64) {
     let top = 3.0 + legend(&mut canvas, &keys(&names, &styles), (left, 3.0), room) + 9.0;
     let frame =
         |y: &Axis| Frame { left, top, width: room, height: 10.0, x: x.clone(), y: y.clone() };
-    let below = frame(&axes[0]).x_depth() + 2.0;
+    let below = frame(&axes[0]).x_axis_height() + 2.0;
     let gap = 7.0;
     let each = (height - top - below - gap * (count - 1.0)) / count;
     let phases: Vec<(String, f64, f64)> = end
@@ -300,7 +300,7 @@ fn y_axis(panel: &Panel, from_s: f64, to_s: f64) -> Axis {
             }
         }
     }
-    // Variables of congestion controls have their unit in their name.
+    // Variables of congestion controls carry their unit in the name.
     let variable = panel.title.strip_suffix(&format!("_{}", panel.unit));
     let unit = match panel.unit.as_str() {
         "us" => "µs",
@@ -318,10 +318,10 @@ fn y_axis(panel: &Panel, from_s: f64, to_s: f64) -> Axis {
     Axis::linear(&label, low, high, 3.0)
 }
 
-/// What each name is called in the legend, and its line. Flows have colours, links are grey to black.
+/// Legend label and line style of each name. Flows are coloured, links are grey to black.
 fn styles(names: &[String]) -> Vec<(String, Stroke)> {
     let flows: Vec<String> = names.iter().filter(|name| name.contains('/')).cloned().collect();
-    let looks = looks(&flows);
+    let looks = flow_styles(&flows);
     let others = [("#000000", ""), (FAINT, "3 1.5"), ("#999999", "1.2 1.2")];
     let mut other = 0;
     let style = |name: &String| match flows.iter().position(|flow| flow == name) {
@@ -371,8 +371,8 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_is_drawn_as_steps_until_the_trial_ends() {
-        let looped = replayed(&replay(b"10,1\n40,2\n", OnEnd::Loop), 5.0);
+    fn traces_are_step_lines_until_trial_end() {
+        let looped = replay_points(&replay(b"10,1\n40,2\n", OnEnd::Loop), 5.0);
         let wanted = [
             (0.0, 10.0),
             (1.0, 10.0),
@@ -384,12 +384,12 @@ mod tests {
             (5.0, 40.0),
         ];
         assert_eq!(looped, wanted);
-        let held = replayed(&replay(b"10,1\n40,2\n", OnEnd::Hold), 5.0);
+        let held = replay_points(&replay(b"10,1\n40,2\n", OnEnd::Hold), 5.0);
         assert_eq!(held.last(), Some(&(5.0, 40.0)));
     }
 
     #[test]
-    fn a_variable_is_named_without_its_unit_which_is_spelt_as_elsewhere() {
+    fn variable_titles_drop_unit_suffix() {
         let label = |title: &str, unit: &str| {
             let (title, unit) = (title.to_owned(), unit.to_owned());
             y_axis(&Panel { title, unit, samples: 0, curves: vec![] }, 0.0, 1.0).label
@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn more_flows_than_colours_are_drawn_by_group() {
+    fn many_flows_are_styled_by_group() {
         let names: Vec<String> = (0..5)
             .flat_map(|n| [format!("a/{n}"), format!("b/{n}")])
             .chain(["link".into()])

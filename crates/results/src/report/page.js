@@ -3,40 +3,40 @@
   const byId = (id) => document.getElementById(id);
   const read = (id) => JSON.parse(byId(id)?.textContent ?? "null");
   const run = read("run");
-  // Okabe and Ito's colours, which colour-blind people can tell apart.
+  // The Okabe-Ito palette for colour-blind readers.
   const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#b8a800"];
   const DASHES = [[], [8, 4], [2, 3]];
-  const DENSE = 500;
+  const DENSE_POINTS = 500;
 
   const make = (tag, text, properties = {}) => {
     const element = Object.assign(document.createElement(tag), properties);
     if (text !== undefined) element.textContent = text;
     return element;
   };
-  /** A text that may be broken after its dots and underscores, and in no word. */
-  const broken = (text) => text.split(/(?<=[._])/).flatMap((part) => [part, make("wbr")]);
+  /** Text that may wrap after dots and underscores, but not within words. */
+  const wrappable = (text) => text.split(/(?<=[._])/).flatMap((part) => [part, make("wbr")]);
   const plural = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;
   const levels = (point) => run.points.find((p) => p.id === point)?.levels ?? [];
-  const named = (point) => run.factors.map((factor, nth) => `${factor} ${levels(point)[nth]}, `).join("");
-  const trialName = (end) => `${named(end.point_id)}trial ${end.trial}`;
+  const pointLabel = (point) => run.factors.map((factor, nth) => `${factor} ${levels(point)[nth]}, `).join("");
+  const trialName = (end) => `${pointLabel(end.point_id)}trial ${end.trial}`;
 
   /** A table whose columns sort. Columns: {title, value(row), show(row) -> text or node, number}. */
   const table = (element, caption, columns, rows) => {
     if (!rows.length) return element.remove();
-    let [by, falling] = [null, false];
+    let [by, descending] = [null, false];
     const draw = () => {
       const value = by === null ? null : columns[by].value;
-      const order = (a, b) => (a === b ? 0 : a === null ? 1 : b === null ? -1 : (a < b) === falling ? 1 : -1);
+      const order = (a, b) => (a === b ? 0 : a === null ? 1 : b === null ? -1 : (a < b) === descending ? 1 : -1);
       const sorted = value ? [...rows].sort((a, b) => order(value(a), value(b))) : rows;
       const head = make("tr");
       columns.forEach((column, nth) => {
         const cell = make("th", undefined, { scope: "col", className: column.number ? "number" : "" });
-        const sign = nth === by ? (falling ? " ▾" : " ▴") : "";
+        const sign = nth === by ? (descending ? " ▾" : " ▴") : "";
         const button = make("button", undefined, { type: "button" });
-        button.append(...broken(column.title + sign));
-        cell.setAttribute("aria-sort", nth === by ? (falling ? "descending" : "ascending") : "none");
+        button.append(...wrappable(column.title + sign));
+        cell.setAttribute("aria-sort", nth === by ? (descending ? "descending" : "ascending") : "none");
         button.addEventListener("click", () => {
-          [by, falling] = [nth, by === nth ? !falling : Boolean(column.number)];
+          [by, descending] = [nth, by === nth ? !descending : Boolean(column.number)];
           draw();
           element.querySelectorAll("thead button")[nth].focus();
         });
@@ -61,7 +61,7 @@
     draw();
   };
 
-  /** Text of a number, as exact as one of the size of `like` deserves. */
+  /** Formats a number with a precision suitable for the magnitude of `like`. */
   const digits = (value, like = value) => {
     if (value === null || value === undefined) return "-";
     const size = Math.abs(like);
@@ -78,17 +78,17 @@
     if (!counts[status]) continue;
     byId("tally").append(make("span", `${counts[status]} ${status}`, { className: status }), " ");
   }
-  // What several trials have in common is told once.
-  const common = new Map();
+  // List each reason once with all trials that have it.
+  const byReason = new Map();
   for (const end of run.trials) {
     for (const reason of end.reasons) {
       const key = [end.status, reason.code, reason.message].join("\n");
-      const known = common.get(key) ?? { reason, ends: [] };
+      const known = byReason.get(key) ?? { reason, ends: [] };
       known.ends.push(end);
-      common.set(key, known);
+      byReason.set(key, known);
     }
   }
-  const flawed = [...common.values()].map(({ reason, ends }) => ({ reason, ends, end: ends[0] }));
+  const reasonRows = [...byReason.values()].map(({ reason, ends }) => ({ reason, ends, end: ends[0] }));
   /** 1, 2, 3 and 5 as "1-3, 5". */
   const ranges = (numbers) => {
     const found = [];
@@ -103,7 +103,7 @@
     if (ends.length === 1) return trialName(ends[0]);
     const points = new Set(ends.map((end) => end.point_id));
     if (points.size > 1) return `${ends.length} trials of ${points.size} points`;
-    return `${named(ends[0].point_id)}trials ${ranges(ends.map((end) => end.trial))}`;
+    return `${pointLabel(ends[0].point_id)}trials ${ranges(ends.map((end) => end.trial))}`;
   };
   const reasons = make("table");
   const open = ({ end, ends }) => {
@@ -117,27 +117,27 @@
   };
   byId("reasons").className = "wide";
   byId("reasons").append(reasons);
-  table(reasons, "What speaks against a trial", [
+  table(reasons, "Why trials are degraded or failed", [
     { title: "trial", value: ({ ends }) => trialNames(ends), show: open, className: "trial" },
     { title: "verdict", value: ({ end }) => end.status, show: ({ end }) => make("span", end.status, { className: end.status }) },
     { title: "reason", value: ({ reason }) => reason.code },
-    { title: "what was seen", value: ({ reason }) => reason.message, className: "reason" },
-  ], flawed);
+    { title: "details", value: ({ reason }) => reason.message, className: "reason" },
+  ], reasonRows);
   for (const note of [...run.fallbacks, ...run.notes]) byId("notes").append(make("li", note));
 
   // Claims.
-  const HOW = { holds: "ok", does_not_hold: "failed", not_measured: "degraded" };
+  const VERDICT_CLASS = { holds: "ok", does_not_hold: "failed", not_measured: "degraded" };
   const READABLE = { us: [1e3, "ms"], "bit/s": [1e6, "Mbit/s"], bytes: [1e3, "kB"], 1: [1, ""] };
   const readable = ({ unit }) => READABLE[unit] ?? [1, unit ?? ""];
   const bounds = (claim) => {
     const [scale, unit] = readable(claim);
-    // As the plan has them: no digit is made up.
+    // As written in the plan, without rounding artefacts.
     const [least, most] = [claim.least, claim.most].map((bound) => (bound === null ? null : Number((bound / scale).toPrecision(9))));
     if (least === null) return most === null ? "" : `at most ${most} ${unit}`;
     return most === null ? `at least ${least} ${unit}` : `${least} to ${most} ${unit}`;
   };
-  /** A text with smaller ones beneath. */
-  const noted = (text, ...notes) => {
+  /** A text with notes in smaller print below. */
+  const withNotes = (text, ...notes) => {
     const all = make("div", text);
     for (const note of notes.filter(Boolean)) all.append(make("div", note, { className: "note" }));
     return all;
@@ -155,13 +155,13 @@
   };
   if (run.claims.length) {
     for (const element of document.querySelectorAll("#claimed, nav a[href='#claimed']")) element.hidden = false;
-    table(byId("claims"), "Claim by claim", [
+    table(byId("claims"), "Claims", [
       { title: "verdict", value: (claim) => claim.verdict,
-        show: (claim) => make("span", claim.verdict.replaceAll("_", " "), { className: HOW[claim.verdict] ?? "" }) },
-      { title: "claim", value: (claim) => claim.claim, className: "told",
-        show: (claim) => noted(claim.claim, [claim.number, claim.levels].filter(Boolean).join(", "), claim.why.join("; ")) },
+        show: (claim) => make("span", claim.verdict.replaceAll("_", " "), { className: VERDICT_CLASS[claim.verdict] ?? "" }) },
+      { title: "claim", value: (claim) => claim.claim, className: "claim-text",
+        show: (claim) => withNotes(claim.claim, [claim.number, claim.levels].filter(Boolean).join(", "), claim.why.join("; ")) },
       { title: "published", value: (claim) => claim.published, className: "wrapped",
-        show: (claim) => noted(claim.published ?? "-", claim.source) },
+        show: (claim) => withNotes(claim.published ?? "-", claim.source) },
       { title: "expected", value: bounds },
       { title: "measured", value: (claim) => claim.measured, show: measured, number: true },
       { title: "trials", value: (claim) => claim.n_trials, number: true },
@@ -255,14 +255,14 @@
     });
     ctx.restore();
   };
-  const spoken = (panel) => panel.curves.map((curve) => {
+  const describeCurves = (panel) => panel.curves.map((curve) => {
     const [low, high] = curve.value.reduce(([a, b], v) => [Math.min(a, v), Math.max(b, v)], [Infinity, -Infinity]);
     return `${curve.name} from ${digits(low)} to ${digits(high)}`;
   }).join("; ");
   const draw = (panel, phases, whole, place) => {
     const figure = make("div");
     figure.setAttribute("role", "group");
-    figure.setAttribute("aria-label", `${panel.title} in ${panel.unit}: ${spoken(panel)}`);
+    figure.setAttribute("aria-label", `${panel.title} in ${panel.unit}: ${describeCurves(panel)}`);
     place.append(make("h3", `${panel.title}, ${panel.unit}`, { title: plural(panel.samples, "sample") }), figure);
     const [ink, line] = [style("--ink"), style("--line")];
     const axis = { stroke: ink, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1 } };
@@ -271,8 +271,8 @@
       label: curve.name,
       stroke: COLOURS[nth % COLOURS.length],
       dash: DASHES[Math.floor(nth / COLOURS.length) % DASHES.length],
-      // A dense curve at most a dot wide: browsers draw such lines six times faster, and zooming stays smooth.
-      width: curve.t_s.length > DENSE ? 1 / devicePixelRatio : 1.5,
+      // Dense curves are one device pixel wide: browsers draw such lines six times faster, so zooming stays smooth.
+      width: curve.t_s.length > DENSE_POINTS ? 1 / devicePixelRatio : 1.5,
       spanGaps: true,
       points: { show: data[0].length < 200, fill: style("--back") },
       value: (_, value) => digits(value),
@@ -287,7 +287,7 @@
       series: [{ label: "time", value: (_, t) => (t === null ? "-" : `${t.toFixed(3)} s`) }, ...series],
       hooks: { drawClear: [bands(phases)] },
     }, data, figure);
-    // The legend can be used without a mouse.
+    // Keyboard access to the legend.
     figure.querySelectorAll(".u-legend .u-series th").forEach((entry, nth) => {
       if (nth === 0) return;
       Object.assign(entry, { tabIndex: 0, role: "button" });
@@ -313,8 +313,8 @@
     byId("verdict").replaceChildren(make("span", end.status, { className: end.status }),
       end.reasons.length ? `: ${end.reasons.map((reason) => `${reason.code}: ${reason.message}`).join("; ")}` : "");
     const panels = read(`curves-${end.point_id}-${end.trial}`) ?? [];
-    if (!panels.length) place.append(make("p", "This trial left no samples."));
-    // All panels show the same time: that of the trial and of all samples.
+    if (!panels.length) place.append(make("p", "This trial has no samples."));
+    // All panels share one time range that covers the trial and all samples.
     const times = panels.flatMap((panel) => panel.curves.flatMap((curve) => [curve.t_s[0] ?? 0, curve.t_s.at(-1) ?? 0]));
     const whole = [Math.min(0, ...times), Math.max(...end.phases.map((phase) => phase.end_us / 1e6), 0, ...times)];
     charts = panels.map((panel) => draw(panel, end.phases, whole, place));
@@ -331,25 +331,25 @@
 
   // Light and dark.
   const dark = matchMedia("(prefers-color-scheme: dark)");
-  const paint = (isDark) => {
+  const applyTheme = (isDark) => {
     document.documentElement.dataset.theme = isDark ? "dark" : "light";
     byId("theme").textContent = isDark ? "Light" : "Dark";
     show(current);
   };
-  byId("theme").addEventListener("click", () => paint(document.documentElement.dataset.theme !== "dark"));
-  dark.addEventListener("change", () => paint(dark.matches));
+  byId("theme").addEventListener("click", () => applyTheme(document.documentElement.dataset.theme !== "dark"));
+  dark.addEventListener("change", () => applyTheme(dark.matches));
 
   // All metrics.
   const options = (id, values) => byId(id).append(...["all", ...values].map((value) => make("option", value, { value })));
   options("phase", [...new Set(run.rows.map((row) => row.phase))]);
   options("scope", [...new Set(run.rows.map((row) => row.scope))]);
-  const MOST_ROWS = 500;
-  const list = () => {
+  const MAX_ROWS = 500;
+  const listMetrics = () => {
     const [phase, scope] = ["phase", "scope"].map((id) => byId(id).value);
     const text = byId("search").value.toLowerCase();
     const rows = run.rows.filter((row) => (phase === "all" || row.phase === phase) && (scope === "all" || row.scope === scope) &&
       `${row.subject} ${row.metric} ${row.stat}`.toLowerCase().includes(text));
-    byId("found").textContent = rows.length > MOST_ROWS ? `the first ${MOST_ROWS} of ${rows.length} rows` : plural(rows.length, "row");
+    byId("found").textContent = rows.length > MAX_ROWS ? `the first ${MAX_ROWS} of ${rows.length} rows` : plural(rows.length, "row");
     const old = byId("everything");
     const fresh = make("table", undefined, { id: "everything" });
     old.replaceWith(fresh);
@@ -357,16 +357,16 @@
       { title: "metric", value: (r) => r.metric }, { title: "stat", value: (r) => r.stat },
       { title: "value", value: (r) => r.value, show: (r) => withInterval(r, 1), number: true },
       { title: "unit", value: (r) => r.unit }, { title: "trials", value: (r) => r.trials, number: true }];
-    if (rows.length) table(fresh, "Means over trials", columns, rows.slice(0, MOST_ROWS));
+    if (rows.length) table(fresh, "Means over trials", columns, rows.slice(0, MAX_ROWS));
   };
-  for (const id of ["phase", "scope", "search"]) byId(id).addEventListener("input", list);
+  for (const id of ["phase", "scope", "search"]) byId(id).addEventListener("input", listMetrics);
 
   // Load the data.
   for (const { name, code } of run.snippets) byId("snippets").append(make("h3", name), make("pre", code));
 
   // Provenance.
   const session = run.run.sessions?.[0] ?? {};
-  const facts = { directory: run.directory, "plan's sha256": run.run.plan_sha256, seed: run.run.seed, started: session.started_utc,
+  const facts = { directory: run.directory, "plan sha256": run.run.plan_sha256, seed: run.run.seed, started: session.started_utc,
     ccbench: session.ccbench_version, command: session.command_line?.join(" "), overrides: session.sets?.join(" ") };
   for (const [name, value] of Object.entries(facts)) {
     if (value !== undefined && value !== "") byId("facts").append(make("dt", name), make("dd", String(value)));
@@ -380,7 +380,7 @@
   byId("plan").textContent = run.plan;
   byId("record").textContent = JSON.stringify(run.run, null, 2);
 
-  list();
-  paint(dark.matches);
+  listMetrics();
+  applyTheme(dark.matches);
   document.documentElement.dataset.ready = "yes";
 })();

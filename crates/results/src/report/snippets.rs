@@ -1,16 +1,16 @@
-//! Code that loads a run's data, as the report prints it; a test runs it on a real run.
+//! Code snippets in the report that load a run's data; a test executes them on a real run.
 //!
-//! Each prints the srtt of the summary: the mean over trials of the mean over a trial's samples, of the trials and groups that
-//! have one there (a socket may be seen for a moment after its group's end).
+//! Each computes the summary's sRTT: the mean over trials of the mean over a trial's samples, for the trials and groups
+//! in the summary (a socket may be sampled briefly after its group has ended).
 
 use serde::Serialize;
 
 use crate::summary::Summary;
 
-/// For one language and library.
+/// Code for one language and library.
 #[derive(Debug, Serialize)]
 pub(super) struct Snippet {
-    /// What it is for.
+    /// Language and library.
     name: &'static str,
     code: String,
 }
@@ -64,7 +64,7 @@ open_dataset("@run/tables/flow_samples") |>
   group_by(@by) |>
   summarise(srtt_us = mean(rtt_us), .groups = "drop")"#;
 
-/// For a run in this directory.
+/// The snippets for a run in this directory.
 pub(super) fn of(directory: &str, summary: &Summary) -> Vec<Snippet> {
     let by = [&summary.factors[..], &["phase".to_owned(), "group".to_owned()]].concat();
     let quoted = |mark: char, names: &[String]| {

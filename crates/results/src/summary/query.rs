@@ -9,7 +9,7 @@ use polars::io::HiveOptions;
 use polars::prelude::*;
 
 use super::rows::{Texts, each_piece};
-use crate::curve::Curve;
+use crate::curve::CapacityCurve;
 use crate::error::{Result, polars_error};
 use crate::journal::TrialEnd;
 use crate::store::RunDir;
@@ -232,7 +232,7 @@ const AROUND_NS: u64 = 50_000_000;
 /// Of links with a trace, what that says of rate, delay and offer at every instant.
 fn traced<'a>(
     mut rows: DataFrame,
-    curve: impl Fn(u32, &str) -> Option<&'a Curve>,
+    curve: impl Fn(u32, &str) -> Option<&'a CapacityCurve>,
 ) -> PolarsResult<DataFrame> {
     let point = rows.column("point_id")?.cast(&DataType::UInt32)?;
     let [at_s, backlog, rate, delay] =
@@ -249,9 +249,9 @@ fn traced<'a>(
                 let from_ns = at_ns.saturating_sub(AROUND_NS);
                 let around = curve.bytes(from_ns, at_ns + AROUND_NS) * 8e9
                     / (at_ns + AROUND_NS - from_ns) as f64;
-                let rate = if curve.jumps() { Some(around) } else { rate.get(row) };
-                let takes_ns = backlog.get(row).and_then(|bytes| curve.takes_ns(at_ns, bytes));
-                [rate, takes_ns.map(|ns| ns as f64 / 1e3), Some(curve.bytes(0, at_ns))]
+                let rate = if curve.is_discrete() { Some(around) } else { rate.get(row) };
+                let drain_ns = backlog.get(row).and_then(|bytes| curve.drain_time_ns(at_ns, bytes));
+                [rate, drain_ns.map(|ns| ns as f64 / 1e3), Some(curve.bytes(0, at_ns))]
             }
             None => [rate.get(row), delay.get(row), None],
         };
@@ -411,7 +411,7 @@ mod tests {
         // An opportunity of 1514 bytes every 10 ms from the first second on.
         let at_ns = (100..200).map(|nth| nth * 10 * ms).collect();
         let all = Opportunities { at_ns, bytes: 1500, length_ns: 2000 * ms };
-        let curve = Curve::new(&Trace::Opportunities(all), &used, 14.0).unwrap();
+        let curve = CapacityCurve::new(&Trace::Opportunities(all), &used, 14.0).unwrap();
         let of_a = |point, link: &str| (point == 3 && link == "a").then_some(&curve);
         let rows = df!(
             "point_id" => [3_u32, 3, 3, 4],

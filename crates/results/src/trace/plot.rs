@@ -1,4 +1,4 @@
-//! A trace as an SVG picture that can be read on light and on dark ground.
+//! Plots a trace as an SVG that is readable on light and dark backgrounds.
 
 use std::fmt::Write as _;
 
@@ -13,15 +13,15 @@ const LEFT: f64 = 70.0;
 const RIGHT: f64 = 20.0;
 const TOP: f64 = 46.0;
 const BOTTOM: f64 = 48.0;
-/// More points than pixels help nobody.
-const MOST_POINTS: usize = 6_000;
+/// More points than this do not fit the width.
+const MAX_POINTS: usize = 6_000;
 
 const STYLE: &str = "text{font:13px system-ui,sans-serif;fill:#333}.title{font-weight:600}.grid{stroke:#8884;stroke-width:1}\
 .axis{stroke:#888;stroke-width:1}.rate{fill:none;stroke:#1667b7;stroke-width:1.5}.area{fill:#1667b7;fill-opacity:.14}\
 .mean{stroke:#b5541a;stroke-width:1.2;stroke-dasharray:6 4}.ground{fill:#fff}\
 @media(prefers-color-scheme:dark){text{fill:#ddd}.rate{stroke:#6cb2f5}.area{fill:#6cb2f5}.mean{stroke:#f0a36b}.ground{fill:#16181c}}";
 
-/// A rate with a readable unit.
+/// Formats a rate in bit/s with a suitable unit.
 pub fn rate_text(bps: f64) -> String {
     with_unit(bps, unit_of(bps))
 }
@@ -46,13 +46,13 @@ fn unit_of(bps: f64) -> (f64, &'static str) {
     }
 }
 
-/// A value, if the row has one, and how long it lasts, seconds.
+/// A value, if the row has one, and its duration in seconds.
 type Row = (Option<f64>, f64);
-/// How much of a base unit a unit for people is, for values as large as this, and its name.
+/// For a value in base units: the scale and name of the unit to show it in.
 type UnitOf = fn(f64) -> (f64, &'static str);
 
-/// What is drawn: the rates, or the delays or losses of a trace without any.
-fn rows(trace: &Trace) -> (Vec<Row>, UnitOf) {
+/// The plotted rows: rates, or delays or losses if the trace has no rates.
+fn plotted_rows(trace: &Trace) -> (Vec<Row>, UnitOf) {
     let of = |value: fn(&Step) -> Option<f64>| -> Vec<Row> {
         let Trace::Steps(steps) = trace else { return vec![] };
         steps.spans().map(|(step, ns)| (value(step), ns as f64 / 1e9)).collect()
@@ -68,15 +68,15 @@ fn rows(trace: &Trace) -> (Vec<Row>, UnitOf) {
     (trace.rates().iter().map(|(rate, ns)| (rate.map(bps), *ns as f64 / 1e9)).collect(), unit_of)
 }
 
-/// The mean over time; `None` where a row has no value.
+/// Time-weighted mean; `None` if a row has no value.
 fn mean(rows: &[Row]) -> Option<f64> {
     let sum = rows.iter().try_fold(0.0, |sum, (value, seconds)| Some(sum + (*value)? * seconds))?;
     Some(sum / rows.iter().map(|row| row.1).sum::<f64>().max(1e-9))
 }
 
-/// Values and how long each lasts; neighbours are joined, weighted by time, if there are too many to be seen.
+/// Values and durations; if there are too many, neighbours are merged by their time-weighted mean.
 fn points(rows: &[Row]) -> Vec<(f64, f64)> {
-    let group = rows.len().div_ceil(MOST_POINTS).max(1);
+    let group = rows.len().div_ceil(MAX_POINTS).max(1);
     rows.chunks(group)
         .map(|rows| {
             let seconds: f64 = rows.iter().map(|row| row.1).sum();
@@ -86,8 +86,8 @@ fn points(rows: &[Row]) -> Vec<(f64, f64)> {
         .collect()
 }
 
-/// A line that steps from value to value.
-fn outline(points: &[(f64, f64)], x: impl Fn(f64) -> f64, y: impl Fn(f64) -> f64) -> String {
+/// SVG path data of a step line.
+fn step_path(points: &[(f64, f64)], x: impl Fn(f64) -> f64, y: impl Fn(f64) -> f64) -> String {
     let mut path = String::new();
     let mut at_s = 0.0;
     for (value, seconds) in points {
@@ -100,9 +100,9 @@ fn outline(points: &[(f64, f64)], x: impl Fn(f64) -> f64, y: impl Fn(f64) -> f64
     path
 }
 
-/// The picture: rate (or delay, or loss) over time, and the mean.
+/// Renders the rate (or delay, or loss) over time, and its mean.
 pub fn svg(name: &str, trace: &Trace) -> String {
-    let (rows, unit_of) = rows(trace);
+    let (rows, unit_of) = plotted_rows(trace);
     let (points, mean) = (points(&rows), mean(&rows));
     let length_s: f64 = points.iter().map(|point| point.1).sum();
     let top = points.iter().map(|point| point.0).fold(0.0, f64::max);
@@ -110,7 +110,7 @@ pub fn svg(name: &str, trace: &Trace) -> String {
     let (scale, unit) = unit_of(top);
     let value_step = round_step(top / scale, 5.0);
     let most = (top / scale / value_step).ceil() * value_step;
-    // Steps have at most two digits of their own.
+    // A round step has at most two significant digits.
     let digits = (1.0 - value_step.log10().floor()).max(3.0) as usize;
     let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
     let x = |seconds: f64| LEFT + (right - LEFT) * seconds / length_s;
@@ -157,7 +157,7 @@ pub fn svg(name: &str, trace: &Trace) -> String {
         f64::midpoint(LEFT, right),
         HEIGHT - 8.0
     ));
-    let path = outline(&points, x, y);
+    let path = step_path(&points, x, y);
     put(format!("<path class=\"area\" d=\"{path}V{bottom}H{LEFT}Z\"/>"));
     put(format!("<path class=\"rate\" d=\"{path}\"/>"));
     if let Some(mean) = mean {
@@ -176,14 +176,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rates_have_a_unit() {
+    fn formats_rates() {
         assert_eq!(rate_text(2_310e6), "2.31 Gbit/s");
         assert_eq!(rate_text(0.0), "0 bit/s");
         assert_eq!(with_unit(40.0, (1e4, "% of loss")), "0.0040 % of loss");
     }
 
     #[test]
-    fn a_picture_has_axes_with_units_and_no_foreign_markup() {
+    fn svg_has_axis_units_and_escapes_text() {
         let trace = ccbench_proto::trace::parse("t", b"10,1\n0,1\n40,2\n").unwrap();
         let svg = svg("<a&b>", &trace);
         for wanted in [
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn small_values_and_nothing_at_all_have_an_axis_that_can_be_read() {
+    fn axis_fits_small_and_zero_values() {
         let of = |rows: &str| {
             let text = format!("t_us,{rows}");
             svg("t", &ccbench_proto::trace::parse("t.csv", text.as_bytes()).unwrap())

@@ -11,7 +11,7 @@ use ccbench_proto::units::Micros;
 use ccbench_proto::wire::{Done, Flow, FlowSample, Interval};
 
 use super::findings::{Findings, Span};
-use crate::curve::Curve;
+use crate::curve::CapacityCurve;
 use crate::model::Status;
 
 /// Limit for a flow's late start, plus what iperf3 needs before its first byte ...
@@ -140,7 +140,7 @@ impl Progress {
 
 impl FlowCheck {
     /// `curves`: those of the links with a trace.
-    pub(super) fn new(plan: &CheckedPlan, curves: &BTreeMap<String, Arc<Curve>>) -> Self {
+    pub(super) fn new(plan: &CheckedPlan, curves: &BTreeMap<String, Arc<CapacityCurve>>) -> Self {
         let groups = schedule::flows(plan).into_iter().map(|task| (task.group.clone(), task));
         let groups: BTreeMap<String, FlowTask> = groups.collect();
         let ids =
@@ -441,7 +441,7 @@ flows = ["near", "far"]
         };
         let files = [file("there.csv", 2, 5), file("back.csv", 3, 6), file("elsewhere.csv", 7, 9)];
         let (plan, _) = check::read_with(text, &[], files.into()).unwrap();
-        let check = FlowCheck::new(&plan, &curve::of_plan(&plan));
+        let check = FlowCheck::new(&plan, &curve::capacity_curves(&plan));
         assert_eq!(check.outages["near"], [(2.0, 6.0)]);
         assert_eq!(check.outages["far"], [(7.0, 9.0)]);
     }

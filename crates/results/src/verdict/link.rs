@@ -11,7 +11,7 @@ use ccbench_proto::wire::{LinkChange, LinkTiming, QdiscSample};
 
 use super::findings::{Findings, Span};
 use super::timing::Timing;
-use crate::curve::{self, Curve};
+use crate::curve::{self, CapacityCurve};
 use crate::model::Status;
 
 /// A backlogged link may send this share less than its rate: several times the error of HTB's rate table and of the
@@ -63,7 +63,7 @@ enum Pace {
     /// Constant but for the plan's changes.
     Legs(Vec<Leg>),
     /// According to a trace, with the share that it may fall below.
-    Curve(Arc<Curve>, f64),
+    Curve(Arc<CapacityCurve>, f64),
 }
 
 /// Handle of the queue for packets of no slice, which may use all remaining capacity.
@@ -78,12 +78,17 @@ struct Leg {
 }
 
 impl Rated {
-    fn new(name: &str, link: &Link, plan: &Plan, curve: Option<&Arc<Curve>>) -> Option<Self> {
+    fn new(
+        name: &str,
+        link: &Link,
+        plan: &Plan,
+        curve: Option<&Arc<CapacityCurve>>,
+    ) -> Option<Self> {
         let counted = ETHERNET_BYTES.get() as f64;
         let overhead = curve::overhead(link);
         let pace = match curve {
             Some(curve) => {
-                let low_share = if curve.jumps() { LOW_OPPORTUNITY_SHARE } else { LOW_SHARE };
+                let low_share = if curve.is_discrete() { LOW_OPPORTUNITY_SHARE } else { LOW_SHARE };
                 Pace::Curve(Arc::clone(curve), low_share)
             }
             None => Pace::Legs(legs(name, link, plan)?),
@@ -262,7 +267,7 @@ impl Sent {
 
 impl LinkCheck {
     /// `curves`: those of the links with a trace.
-    pub(super) fn new(plan: &CheckedPlan, curves: &BTreeMap<String, Arc<Curve>>) -> Self {
+    pub(super) fn new(plan: &CheckedPlan, curves: &BTreeMap<String, Arc<CapacityCurve>>) -> Self {
         let plan = plan.plan();
         let rated = |(name, link): (&String, &Link)| {
             Some((name.clone(), Rated::new(name, link, plan, curves.get(name))?))

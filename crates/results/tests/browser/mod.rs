@@ -10,22 +10,22 @@ use driver::Browser;
 mod driver;
 
 /// The made-up run's page in a browser, and the folder that it is in.
-fn opened() -> Option<(Browser, tempfile::TempDir)> {
-    opened_after(|_| ())
+fn open_report() -> Option<(Browser, tempfile::TempDir)> {
+    open_report_after(|_| ())
 }
 
-/// As [`opened`], after something was done in the run's directory.
-fn opened_after(done: impl Fn(&Path)) -> Option<(Browser, tempfile::TempDir)> {
+/// As [`open_report`], after something was done in the run's directory.
+fn open_report_after(done: impl Fn(&Path)) -> Option<(Browser, tempfile::TempDir)> {
     let made = |root: &Path| {
         let run = made_up(root);
         done(&run);
         run
     };
-    opened_of(made)
+    open_report_of(made)
 }
 
 /// The page of a run that is made in a folder.
-fn opened_of(made: impl Fn(&Path) -> PathBuf) -> Option<(Browser, tempfile::TempDir)> {
+fn open_report_of(made: impl Fn(&Path) -> PathBuf) -> Option<(Browser, tempfile::TempDir)> {
     let root = tempfile::tempdir().unwrap();
     let file = root.path().join("report.html");
     let run = made(root.path());
@@ -54,8 +54,8 @@ fn column(browser: &Browser, table: &str, nth: usize) -> Value {
 }
 
 #[test]
-fn a_report_is_one_page_that_asks_nobody_for_anything() {
-    let Some((browser, _root)) = opened() else { return };
+fn report_is_self_contained() {
+    let Some((browser, _root)) = open_report() else { return };
     assert_eq!(browser.eval("return document.title"), "made-up · ccbench");
     assert_eq!(browser.text("#tally"), "2 ok 1 degraded 1 failed");
     let requests = browser.eval("return performance.getEntriesByType('resource').length");
@@ -78,10 +78,10 @@ fn a_report_is_one_page_that_asks_nobody_for_anything() {
 }
 
 /// Gives the made-up run a plan that claims.
-fn claim(run: &Path) {
+fn add_claims(run: &Path) {
     let claims = r#"
 [[expect]]
-claim = "it starves"
+add_claims = "it starves"
 source = "the study"
 published = "a few Mbit/s"
 phase = "compete"
@@ -89,13 +89,13 @@ metric = "throughput"
 group = "cross"
 below = "20mbit"
 [[expect]]
-claim = "it fills the link"
+add_claims = "it fills the link"
 phase = "alone"
 metric = "throughput_sum"
 group = "under_test"
 above = "60mbit"
 [[expect]]
-claim = "its delay returns"
+add_claims = "its delay returns"
 source = "another study"
 phase = "alone"
 metric = "srtt"
@@ -111,31 +111,32 @@ fn page_of(run: &Path) -> String {
 }
 
 #[test]
-fn claims_are_those_of_the_tables_whether_or_not_they_were_summarised() {
+fn report_computes_claims_itself() {
     let root = tempfile::tempdir().unwrap();
     let run = made_up(root.path());
-    claim(&run);
-    let page = page_of(&run);
+    add_claims(&run);
+    let page = render(&run);
     assert!(
-        page.contains(r#""claim":"it starves""#) && page.contains(r#""verdict":"does_not_hold""#)
+        page.contains(r#""add_claims":"it starves""#)
+            && page.contains(r#""verdict":"does_not_hold""#)
     );
-    // A claim without a number.
+    // A add_claims without a number.
     assert!(page.contains(r#""measured":null"#) && page.contains(r#""n_trials":0"#));
     summarize::summarize(&run, Choice::default()).unwrap();
     let file = run.join("expectations.parquet");
     assert!(file.is_file());
-    assert!(page_of(&run) == page);
+    assert!(render(&run) == page);
     std::fs::write(file, "not what was computed").unwrap();
-    assert!(page_of(&run) == page);
+    assert!(render(&run) == page);
 }
 
 #[test]
-fn claims_stand_right_under_the_verdicts() {
+fn claims_follow_verdicts() {
     let hidden = "return document.querySelector('#claimed').hidden";
-    let Some((browser, _root)) = opened() else { return };
+    let Some((browser, _root)) = open_report() else { return };
     assert_eq!(browser.eval(hidden), true, "this plan claims nothing");
     drop(browser);
-    let claimed = opened_after(claim);
+    let claimed = open_report_after(add_claims);
     let Some((browser, _root)) = claimed else { return };
     assert_eq!(browser.eval(hidden), false);
     let next = "return document.querySelector('#verdicts').nextElementSibling.id";
@@ -191,8 +192,8 @@ fn claims_stand_right_under_the_verdicts() {
 }
 
 #[test]
-fn a_reports_tables_sort_and_mark_the_best() {
-    let Some((browser, _root)) = opened() else { return };
+fn tables_sort_and_mark_best_values() {
+    let Some((browser, _root)) = open_report() else { return };
     // Two points with two phases; one group is alone in the first.
     let before = column(&browser, "#groups", 4);
     assert_eq!(before.as_array().unwrap().len(), 6, "{before}");
@@ -217,8 +218,8 @@ fn a_reports_tables_sort_and_mark_the_best() {
 }
 
 #[test]
-fn tables_tell_of_points_that_failed_of_congestion_controls_links_and_losses() {
-    let Some((browser, _root)) = opened_of(half_failed) else { return };
+fn tables_show_failed_points_ccs_links_and_losses() {
+    let Some((browser, _root)) = open_report_of(half_failed) else { return };
     assert_eq!(column(&browser, "#reasons", 1), json!(["scheme cubic, buffer 20, trials 1-2"]));
     assert_eq!(
         column(&browser, "#groups", 4),
@@ -244,8 +245,8 @@ fn tables_tell_of_points_that_failed_of_congestion_controls_links_and_losses() {
 }
 
 #[test]
-fn the_panels_of_a_trial_show_the_same_time() {
-    let Some((browser, _root)) = opened() else { return };
+fn panels_share_the_time_range() {
+    let Some((browser, _root)) = open_report() else { return };
     browser.eval(
         "const real = uPlot;
          window.charts = [];
@@ -271,8 +272,8 @@ fn the_panels_of_a_trial_show_the_same_time() {
 }
 
 #[test]
-fn a_long_heading_is_broken_behind_dots_and_underscores_only() {
-    let Some((browser, _root)) = opened_after(with_long_factor) else { return };
+fn headings_wrap_only_after_dots_and_underscores() {
+    let Some((browser, _root)) = open_report_after(with_long_factor) else { return };
     browser.resize(500, 900);
     // Each part of the name stands on one line, and there are several lines.
     let lines = browser.eval(
@@ -293,8 +294,8 @@ fn a_long_heading_is_broken_behind_dots_and_underscores_only() {
 }
 
 #[test]
-fn a_report_leads_from_a_verdict_to_the_trials_curves() {
-    let Some((browser, _root)) = opened() else { return };
+fn verdict_links_to_the_trial() {
+    let Some((browser, _root)) = open_report() else { return };
     assert_eq!(browser.text("#verdict"), "ok");
     browser.click("#next");
     assert_eq!(browser.text("#verdict"), "degraded: cpu_bound: src: busy; samples_late: src: late");
@@ -316,7 +317,7 @@ fn a_report_leads_from_a_verdict_to_the_trials_curves() {
 }
 
 #[test]
-fn no_spike_is_lost_between_the_points_of_a_curve() {
+fn downsampling_keeps_spikes() {
     let root = tempfile::tempdir().unwrap();
     let run = RunDir::create(root.path(), &info()).unwrap();
     let mut writer = begin(&run, 0, 1);
@@ -339,7 +340,7 @@ fn no_spike_is_lost_between_the_points_of_a_curve() {
         push(&mut writer, "src", Of::FlowSample(sample));
     }
     writer.commit(&verdict(Status::Ok, &[])).unwrap();
-    let page = page_of(run.path());
+    let page = render(run.path());
     let element = page.split_once("id=\"curves-0-1\">").unwrap().1.split_once('<').unwrap().0;
     let panels: Value = serde_json::from_str(element).unwrap();
     let panels = panels.as_array().unwrap();

@@ -17,12 +17,12 @@ fn request(kind: Kind, wheres: &[(&str, &str)]) -> Request {
     }
 }
 
-fn drawn(kind: Kind, wheres: &[(&str, &str)]) -> Vec<Figure> {
+fn draw(kind: Kind, wheres: &[(&str, &str)]) -> Vec<Figure> {
     let root = tempfile::tempdir().unwrap();
     figure::draw(&made_up(root.path()), &request(kind, wheres)).unwrap()
 }
 
-fn refused(kind: Kind, wheres: &[(&str, &str)]) -> String {
+fn draw_error(kind: Kind, wheres: &[(&str, &str)]) -> String {
     let root = tempfile::tempdir().unwrap();
     let error = figure::draw(&made_up(root.path()), &request(kind, wheres)).unwrap_err();
     assert!(error.class() == ErrorClass::Usage, "{error}");
@@ -47,8 +47,8 @@ fn number(figure: &Figure, wanted: &[(&str, &str)], column: &str) -> f64 {
 }
 
 #[test]
-fn bars_are_the_summarys_means_with_their_intervals() {
-    let figures = drawn(Kind::Phases, &[("scheme", "cubic")]);
+fn phases_bars_equal_summary_means() {
+    let figures = draw(Kind::Phases, &[("scheme", "cubic")]);
     let [one] = figures.as_slice() else { panic!("{}", figures.len()) };
     let bar = [("metric", "Throughput (Mbit/s)"), ("group", "under_test"), ("phase", "alone")];
     assert!((number(one, &bar, "mean") - 91.0).abs() < 1e-6);
@@ -63,8 +63,8 @@ fn bars_are_the_summarys_means_with_their_intervals() {
 }
 
 #[test]
-fn a_series_is_of_the_first_trial_that_counts_of_each_point() {
-    let figures = drawn(Kind::Series, &[]);
+fn series_shows_first_counted_trial_per_point() {
+    let figures = draw(Kind::Series, &[]);
     let stems: Vec<&str> = figures.iter().map(|figure| figure.stem.as_str()).collect();
     assert_eq!(stems, ["series-cubic-20", "series-reno-_classic_-40"]);
     let shown =
@@ -79,8 +79,7 @@ fn a_series_is_of_the_first_trial_that_counts_of_each_point() {
     // Nothing in the made-up samples says what is in flight.
     let there: Vec<&str> = wanted.into_iter().filter(|name| *name != "In flight").collect();
     assert_eq!(panels(&figures[0]), there);
-    let second =
-        drawn(Kind::Series, &[("scheme", "cubic"), ("trial", "2"), ("flow_id", "cross/0")]);
+    let second = draw(Kind::Series, &[("scheme", "cubic"), ("trial", "2"), ("flow_id", "cross/0")]);
     assert_eq!(
         cells(&second[0], &[("panel", "Throughput")], "subject")
             .iter()
@@ -92,12 +91,12 @@ fn a_series_is_of_the_first_trial_that_counts_of_each_point() {
 }
 
 #[test]
-fn strips_and_distributions_are_of_what_flows_received() {
-    let figures = drawn(Kind::Strips, &[("scheme", "cubic"), ("phase", "compete")]);
+fn strips_and_ecdf_use_receiver_goodput() {
+    let figures = draw(Kind::Strips, &[("scheme", "cubic"), ("phase", "compete")]);
     let got = cells(&figures[0], &[("flow_id", "cross/0")], "throughput_mbit_s");
     let got: Vec<f64> = got.iter().map(|cell| cell.parse().unwrap()).collect();
     assert!(got.len() == 2 && got.iter().all(|mbit| (mbit - 60.0).abs() < 1.0), "{got:?}");
-    let figures = drawn(Kind::Ecdf, &[("scheme", "cubic"), ("phase", "compete")]);
+    let figures = draw(Kind::Ecdf, &[("scheme", "cubic"), ("phase", "compete")]);
     let of = [("metric", "srtt_ms"), ("flow_id", "under_test/1")];
     let shares = cells(&figures[0], &of, "share_at_most");
     assert_eq!(shares.last().map(String::as_str), Some("1"));
@@ -105,12 +104,12 @@ fn strips_and_distributions_are_of_what_flows_received() {
 }
 
 /// Long intervals at 40 Mbit/s and splinters at 400, and most samples where the queue is short.
-fn unequal(root: &Path) -> PathBuf {
-    unequal_of(root, &["under_test"])
+fn run_with_unequal_intervals(root: &Path) -> PathBuf {
+    run_with_unequal_intervals_of(root, &["under_test"])
 }
 
 /// The same of a flow of each of these groups.
-fn unequal_of(root: &Path, groups: &[&str]) -> PathBuf {
+fn run_with_unequal_intervals_of(root: &Path, groups: &[&str]) -> PathBuf {
     let run = RunDir::create(root, &info()).unwrap();
     let mut writer = begin(&run, 0, 1);
     let after = |node: usize, s: f64| T0_NS[node].1 + (s * 1e9).round() as u64;
@@ -157,9 +156,9 @@ fn unequal_of(root: &Path, groups: &[&str]) -> PathBuf {
 }
 
 #[test]
-fn means_of_every_kind_are_the_summarys_however_long_intervals_are() {
+fn figure_means_equal_summary_means_with_unequal_intervals() {
     let root = tempfile::tempdir().unwrap();
-    let run = unequal(root.path());
+    let run = run_with_unequal_intervals(root.path());
     let draw = |kind| figure::draw(&run, &request(kind, &[("phase", "alone")])).unwrap().remove(0);
     let near = |found: f64, wanted: f64| {
         assert!((found - wanted).abs() < 1e-4 * wanted, "{found} is not {wanted}");
@@ -222,7 +221,7 @@ reno = { "links.bottleneck.delay" = "10ms" }
 );
 
 #[test]
-fn every_path_has_its_optimum_and_the_fair_share_is_within_the_axis() {
+fn plane_has_one_optimum_per_path_and_axis_covers_fair_share() {
     let root = tempfile::tempdir().unwrap();
     let run = made_up(root.path());
     let draw = |kind, plan: &str| {
@@ -251,10 +250,10 @@ fn every_path_has_its_optimum_and_the_fair_share_is_within_the_axis() {
 }
 
 #[test]
-fn an_operating_point_has_the_optimum_of_every_path() {
+fn operating_point_has_one_optimum_per_path() {
     let root = tempfile::tempdir().unwrap();
-    let run = unequal_of(root.path(), &["under_test", "cross"]);
-    std::fs::write(run.join("plan.resolved.toml"), cross_goes_back()).unwrap();
+    let run = run_with_unequal_intervals_of(root.path(), &["under_test", "cross"]);
+    std::fs::write(run.join("plan.resolved.toml"), plan_with_reverse_cross_traffic()).unwrap();
     let wish = request(Kind::OperatingPoint, &[("phase", "alone")]);
     let figure = figure::draw(&run, &wish).unwrap().remove(0);
     let best = |whose| number(&figure, &[("subject", whose)], "throughput_mbit_s");
@@ -263,7 +262,7 @@ fn an_operating_point_has_the_optimum_of_every_path() {
 }
 
 /// Two flows one way and one the other, which is another path.
-fn cross_goes_back() -> String {
+fn plan_with_reverse_cross_traffic() -> String {
     TWO_PATHS.replace("flows = [\"under_test\"]", "flows = [\"under_test\", \"cross\"]").replace(
         "[flows.cross]\nfrom = \"src\"\nto = \"dst\"",
         "[links.back]\nnode = \"dst\"\ntoward = \"src\"\nrate = \"200mbit\"\n\
@@ -272,7 +271,7 @@ fn cross_goes_back() -> String {
 }
 
 /// The one comes to the bottleneck of the two by a slow link of its own.
-fn cross_comes_from_afar() -> String {
+fn plan_with_slow_access_link() -> String {
     TWO_PATHS
         .replace("src = {}\n", "src = {}\nfar = {}\n")
         .replace("[\"src\", \"dst\"]", "[\"far\", \"src\", \"dst\"]")
@@ -285,12 +284,13 @@ fn cross_comes_from_afar() -> String {
 }
 
 #[test]
-fn a_fair_share_is_of_the_flows_that_pass_the_bottleneck() {
+fn fair_share_counts_only_flows_through_bottleneck() {
     let root = tempfile::tempdir().unwrap();
-    let run = unequal_of(root.path(), &["under_test", "cross"]);
-    for (plan, of_each) in
-        [(cross_goes_back(), [500.0, 200.0]), (cross_comes_from_afar(), [1000.0 / 3.0, 10.0])]
-    {
+    let run = run_with_unequal_intervals_of(root.path(), &["under_test", "cross"]);
+    for (plan, of_each) in [
+        (plan_with_reverse_cross_traffic(), [500.0, 200.0]),
+        (plan_with_slow_access_link(), [1000.0 / 3.0, 10.0]),
+    ] {
         std::fs::write(run.join("plan.resolved.toml"), plan).unwrap();
         let draw =
             |kind| figure::draw(&run, &request(kind, &[("phase", "alone")])).unwrap().remove(0);
@@ -310,7 +310,7 @@ fn a_fair_share_is_of_the_flows_that_pass_the_bottleneck() {
 }
 
 #[test]
-fn what_a_kind_cannot_be_narrowed_by_and_what_does_not_occur_is_refused() {
+fn rejects_unsupported_filters_and_unknown_values() {
     let root = tempfile::tempdir().unwrap();
     let run = made_up(root.path());
     let said = |kind, wheres: &[(&str, &str)]| {
@@ -323,7 +323,7 @@ fn what_a_kind_cannot_be_narrowed_by_and_what_does_not_occur_is_refused() {
         (
             Kind::Phases,
             "flow_id",
-            format!("a phases figure can be narrowed by scheme, buffer, {all}"),
+            format!("a phases figure can be filtered by scheme, buffer, {all}"),
         ),
         (Kind::Plane, "cc", format!("{all}, flow_id")),
         (Kind::Strips, "link", format!("{all}, flow_id")),
@@ -345,16 +345,19 @@ fn what_a_kind_cannot_be_narrowed_by_and_what_does_not_occur_is_refused() {
         assert!(said.ends_with(&format!("there are: {known}")), "{column}: {said}");
     }
     let two = said(Kind::Ecdf, &[("group", "cross"), ("group", "under_test")]);
-    assert!(two.contains("of one value"), "{two}");
+    assert!(two.contains("one value per column"), "{two}");
     let of_link = said(Kind::Heatmap, &[("link", "bottleneck")]);
-    assert!(of_link.contains("has no number of it; it has of all, under_test"), "{of_link}");
+    assert!(
+        of_link.contains("has no value for it; it has values for all, under_test"),
+        "{of_link}"
+    );
     // A flow's group is the one under test.
     let figures = figure::draw(&run, &request(Kind::Plane, &[("flow_id", "cross/0")])).unwrap();
     assert!(!figures[0].csv.contains("under_test") && figures[0].csv.contains("cross/0"));
 }
 
 #[test]
-fn a_factor_that_is_called_as_a_column_chooses_trials() {
+fn factor_named_like_a_column_filters_trials() {
     let root = tempfile::tempdir().unwrap();
     let run = made_up(root.path());
     let record = std::fs::read_to_string(run.join("run.json")).unwrap();
@@ -366,8 +369,8 @@ fn a_factor_that_is_called_as_a_column_chooses_trials() {
 }
 
 #[test]
-fn a_figure_of_a_part_has_a_name_of_its_own() {
-    let stem = |kind, wheres: &[(&str, &str)]| drawn(kind, wheres).remove(0).stem;
+fn file_names_include_filters() {
+    let stem = |kind, wheres: &[(&str, &str)]| draw(kind, wheres).remove(0).stem;
     let both = [("group", "under_test"), ("scheme", "reno, \"classic\"")];
     assert_eq!(stem(Kind::Phases, &both), "phases-group=under_test-scheme=reno___classic_");
     assert_eq!(stem(Kind::Strips, &[("flow_id", "cross/0")]), "strips-flow_id=cross_0");
@@ -381,7 +384,7 @@ fn a_figure_of_a_part_has_a_name_of_its_own() {
 }
 
 #[test]
-fn a_heatmap_of_three_factors_says_how_to_leave_two_and_what_else_can_be_drawn() {
+fn heatmap_of_three_factors_suggests_filter_and_other_kinds() {
     let root = tempfile::tempdir().unwrap();
     let level = |nth: u32, factor: u32| {
         (format!("f{factor}"), ["low", "high"][(nth >> factor & 1) as usize].to_owned())
@@ -408,7 +411,7 @@ fn a_heatmap_of_three_factors_says_how_to_leave_two_and_what_else_can_be_drawn()
 
 /// Both groups begin together; `cross` ends where `compete` begins.
 #[test]
-fn a_heatmap_of_settling_times_is_of_the_phase_in_which_something_changes() {
+fn settling_time_heatmap_uses_phase_with_a_change() {
     let root = tempfile::tempdir().unwrap();
     let run = made_up(root.path());
     std::fs::write(run.join("plan.resolved.toml"), ENDS_EARLY).unwrap();
@@ -419,28 +422,28 @@ fn a_heatmap_of_settling_times_is_of_the_phase_in_which_something_changes() {
     let figures = of(&[]).unwrap();
     assert!(figures[0].svg.contains(", phase compete (ms)"), "{}", figures[0].svg);
     let why = of(&[("phase", "alone")]).unwrap_err().to_string();
-    assert!(why.contains("it has in compete"), "{why}");
+    assert!(why.contains("it has values in compete"), "{why}");
 }
 
 #[test]
-fn a_heatmap_has_a_cell_per_point() {
-    let figures = drawn(Kind::Heatmap, &[("phase", "alone")]);
+fn heatmap_has_one_cell_per_point() {
+    let figures = draw(Kind::Heatmap, &[("phase", "alone")]);
     let mean = number(&figures[0], &[("point_id", "0")], "mean");
     assert!((mean - 91e6).abs() < 10.0, "{mean}");
     assert_eq!(cells(&figures[0], &[], "buffer"), ["20", "40"]);
-    assert!(refused(Kind::Heatmap, &[("scheme", "cubic")]).contains("one point"));
+    assert!(draw_error(Kind::Heatmap, &[("scheme", "cubic")]).contains("one point"));
 }
 
 #[test]
-fn what_there_is_no_data_for_is_refused_with_what_there_is() {
-    let said = refused(Kind::CcState, &[]);
+fn errors_list_available_kinds_and_values() {
+    let said = draw_error(Kind::CcState, &[]);
     assert!(
         said.contains("this run has data for: phases, series,") && !said.contains("cc_state,"),
         "{said}"
     );
-    let said = refused(Kind::Series, &[("scheme", "bbr")]);
+    let said = draw_error(Kind::Series, &[("scheme", "bbr")]);
     assert!(said.contains("there are: cubic, reno"), "{said}");
-    let said = refused(Kind::Series, &[("colour", "red")]);
+    let said = draw_error(Kind::Series, &[("colour", "red")]);
     assert!(said.contains("scheme, buffer, point_id, trial, phase"), "{said}");
     let root = tempfile::tempdir().unwrap();
     let mut wish = request(Kind::Phases, &[]);
@@ -450,7 +453,7 @@ fn what_there_is_no_data_for_is_refused_with_what_there_is() {
 }
 
 #[test]
-fn a_figure_is_three_files_and_pixels_of_the_right_size() {
+fn writes_svg_png_and_csv_at_requested_size() {
     let root = tempfile::tempdir().unwrap();
     let figures = figure::draw(&made_up(root.path()), &request(Kind::Series, &[])).unwrap();
     let formats = [Format::Svg, Format::Png];
@@ -468,7 +471,7 @@ fn a_figure_is_three_files_and_pixels_of_the_right_size() {
 }
 
 #[test]
-fn two_points_are_compared_and_a_run_with_itself_does_not_differ() {
+fn compares_two_points_and_a_run_with_itself() {
     let root = tempfile::tempdir().unwrap();
     let run = made_up(root.path());
     let with = With::Levels("buffer", "20", "40");
@@ -492,7 +495,7 @@ fn two_points_are_compared_and_a_run_with_itself_does_not_differ() {
 }
 
 #[test]
-fn tables_leave_as_csv_with_all_their_rows() {
+fn csv_export_contains_all_rows() {
     let root = tempfile::tempdir().unwrap();
     let run = made_up(root.path());
     summarize::summarize(&run, Choice::default()).unwrap();
