@@ -1,12 +1,12 @@
-//! How tables look in a terminal, and the units of numbers for people.
+//! Style of tables in a terminal, and readable units.
 
 use comfy_table::{LineStyle, TableStyle};
 
-/// A line under the header; a point is set off by its factors.
+/// A rule under the header only; points are set apart by their factor levels.
 pub const TABLE_STYLE: TableStyle =
     TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
 
-/// A unit that people read, and how much of the summary's it is.
+/// Scale and name of the unit in which a stored value is shown.
 pub(crate) fn readable(unit: &str) -> (f64, &str) {
     match unit {
         "bit/s" => (1e6, "Mbit/s"),

@@ -22,6 +22,7 @@ mod expectation;
 mod print;
 
 pub use expectation::{Expectation, Outcome};
+pub(crate) use print::number_ranges;
 use print::quantity;
 pub use print::text as claims_text;
 

@@ -25,6 +25,7 @@ pub(crate) mod sampled;
 mod schedule;
 pub(crate) mod settling;
 pub mod statistics;
+pub(crate) mod steal;
 pub(crate) mod tables;
 
 pub(crate) use measure::flows_of;
@@ -57,6 +58,8 @@ pub struct Summary {
     pub planned: u32,
     /// Links that are emulated in userspace though the plan leaves the choice open, each with the reason.
     pub fallbacks: Vec<String>,
+    /// Mean CPU steal in percent, of trials that lacked CPU time, by point and trial.
+    pub steal_pct: BTreeMap<(u32, u16), f64>,
     /// What a reader must know.
     pub notes: Vec<String>,
 }
@@ -86,6 +89,8 @@ pub(crate) fn compute_of(run: &RunDir, takes: impl Fn(&TrialEnd) -> bool) -> Res
         key(a).cmp(&key(b)).then_with(|| a.subject.cmp(&b.subject))
     });
     let point_rows = over_trials(&phase_rows, &phases);
+    let lacking_cpu: Vec<&TrialEnd> = trials.iter().filter(|end| steal::lacks_cpu(end)).collect();
+    let steal_pct = steal::steal_pct(run, &lacking_cpu)?;
     let (factors, points) = run.points();
     Ok(Summary {
         run_dir: run.path().to_path_buf(),
@@ -98,6 +103,7 @@ pub(crate) fn compute_of(run: &RunDir, takes: impl Fn(&TrialEnd) -> bool) -> Res
         phases,
         phase_rows,
         point_rows,
+        steal_pct,
         notes,
         trials,
     })

@@ -1,4 +1,4 @@
-//! Prints a summary for people: the table, what is wrong with which trial, and where the files are.
+//! Prints a summary as text: the result tables, why trials are degraded or failed, and where the files are.
 
 use std::fmt::Write as _;
 use std::io::Write;
@@ -13,42 +13,44 @@ use super::summarize::RunSummary;
 use super::summary::{PointRow, Scope, Summary};
 use crate::error::{Result, io_error};
 
-/// Most lines about trials that are not ok; the rest is in `trials.csv`.
+mod reasons;
+
+/// Maximum number of lines about trials that are not ok; the rest is in `trials.csv`.
 const MAX_REASONS: usize = 20;
-/// As many below claims, which tell of them already.
+/// The same limit below a table of claims, which already names the affected trials.
 const MAX_REASONS_BELOW_CLAIMS: usize = 3;
-/// Stands where the name of a factor may be broken; not printed.
+/// Marks where a factor's name may wrap; removed before printing.
 const WRAP_MARK: char = '\u{200b}';
-/// Blanks to the left and right of a cell.
+/// Horizontal padding of a cell, in characters.
 const PADDING: u16 = 2;
-/// A group whose throughput is over less than this share of its time is marked.
+/// Groups with data for less than this share of their scheduled time are marked with `*`.
 const FULL_COVERAGE: f64 = 0.95;
-/// Most lines about links; the rest is in `summary_point.csv`.
+/// Maximum number of rows of the table of links; the rest is in `summary_point.csv`.
 const MAX_LINKS: usize = 40;
-/// Most notes; the rest is in `run.json`, or can be had by summarising again.
+/// Maximum number of notes; the rest is in `run.json`.
 const MAX_NOTES: usize = 10;
 
-/// Prints the result table, at most `width` characters wide, the verdicts that are not ok, and the files. A reader
-/// that went away is no error.
+/// Prints the result tables, at most `width` characters wide, the reasons of degraded and failed trials, and the
+/// files. A broken pipe is not an error.
 pub fn print(run: &RunSummary, out: &mut impl Write, width: u16) -> Result<()> {
     write_to(&run.summary, out, &text(run, width))
 }
 
-/// Prints what became of the plan's claims, the verdicts that are not ok, and where everything else is.
+/// Prints the outcome of the plan's claims, the reasons of degraded and failed trials, and where the results are.
 pub fn print_claims(run: &RunSummary, out: &mut impl Write, width: u16) -> Result<()> {
     let summary = &run.summary;
     let mut message =
-        "\n".to_owned() + &unfinished(summary).map_or(String::new(), |line| line + "\n\n");
+        "\n".to_owned() + &incomplete_run(summary).map_or(String::new(), |line| line + "\n\n");
     message += &claims_text(&run.expectations, width);
-    write_reasons(summary, &mut message, MAX_REASONS_BELOW_CLAIMS);
-    write_limited(&mut message, "", &summary.fallbacks, MAX_NOTES, "the events of kind `link`");
+    reasons::write(summary, &mut message, MAX_REASONS_BELOW_CLAIMS);
+    write_limited(&mut message, "", &summary.fallbacks, MAX_NOTES, "the `link` events");
     let dir = summary.run_dir.display();
     let _ = writeln!(
         message,
-        "\nresults: {dir}\n  ccbench summarize {dir}   every number\n  ccbench report {dir}      one page with every curve"
+        "\nresults: {dir}\n  ccbench summarize {dir}   print all metrics\n  ccbench report {dir}      write an HTML report"
     );
     if let Err(error) = &run.written {
-        let _ = writeln!(message, "not all of it could be written: {error}");
+        let _ = writeln!(message, "some result files could not be written: {error}");
     }
     write_to(summary, out, &message)
 }
@@ -62,23 +64,29 @@ fn write_to(summary: &Summary, out: &mut impl Write, text: &str) -> Result<()> {
     }
 }
 
-/// What [`print`] prints.
+/// The text that [`print`] writes.
 pub fn text(run: &RunSummary, width: u16) -> String {
     let summary = &run.summary;
     let mut out = incomplete_run(summary).map_or(String::new(), |line| line + "\n\n");
     let groups = group_rows(summary);
     if groups.is_empty() {
-        out.push_str("No trial that counts has data of a flow in a measured phase.\n");
+        out.push_str("No counted trial has flow data in a measured phase.\n");
     } else {
         let cc = if shows_cc(summary) { &["cc"][..] } else { &[] };
         let numbers = ["sum Mbit/s", "per flow", "srtt ms", "retransmits", "fairness", "trials"];
         let header = [&["phase", "group"], cc, &numbers].concat();
         out.push_str(&render(summary, &header, groups, width));
         out.push_str(
-            "\nsum and per flow: what the receivers got, mean over a phase. ±: 95 % confidence over trials.\n\
-             trials: ok/degraded/failed; failed ones are not in the means.\n",
+            "\nsum, per flow: receiver goodput, mean over the phase. ±: 95 % confidence interval over trials.\n\
+             trials: ok/degraded/failed; failed trials are excluded from the means.\n",
         );
-        write_limited(&mut out, "* ", &partial_groups(summary), MAX_NOTES, "summary_phase.csv (coverage_share)");
+        write_limited(
+            &mut out,
+            "* ",
+            &partial_groups(summary),
+            MAX_NOTES,
+            "summary_phase.csv (coverage_share)",
+        );
     }
     let mut links = link_rows(summary);
     if !links.is_empty() {
@@ -100,15 +108,15 @@ pub fn text(run: &RunSummary, width: u16) -> String {
     }
     let late = scheduling_error_rows(summary);
     if !late.is_empty() {
-        let header = ["link", "lateness of", "p50 us", "p90 us", "p99 us", "most us"];
+        let header = ["link", "scheduling error", "p50 µs", "p90 µs", "p99 µs", "max µs"];
         let _ = write!(out, "\n{}", render(summary, &header, late, width));
     }
     let claims = claims_text(&run.expectations, width);
     if !claims.is_empty() {
         let _ = write!(out, "\n{claims}");
     }
-    write_reasons(summary, &mut out, MAX_REASONS);
-    write_limited(&mut out, "", &summary.fallbacks, MAX_NOTES, "the events of kind `link`");
+    reasons::write(summary, &mut out, MAX_REASONS);
+    write_limited(&mut out, "", &summary.fallbacks, MAX_NOTES, "the `link` events");
     write_limited(&mut out, "note: ", &summary.notes, MAX_NOTES, "run.json");
     let _ = writeln!(out, "\nresults: {}", summary.run_dir.display());
     let names = run.files.iter().filter_map(|file| file.file_name()?.to_str());
@@ -116,17 +124,17 @@ pub fn text(run: &RunSummary, width: u16) -> String {
     if !names.is_empty() {
         let _ = writeln!(
             out,
-            "  {}\n  (the same as .parquet beside them; every sample under tables/; `ccbench report` puts it all on one page)",
+            "  {}\n  (also as .parquet; all samples are under tables/; `ccbench report` writes an HTML report)",
             names.join(" ")
         );
     }
     if let Err(error) = &run.written {
-        let _ = writeln!(out, "not all of it could be written: {error}");
+        let _ = writeln!(out, "some result files could not be written: {error}");
     }
     out
 }
 
-/// What to say of a run that has not all of its trials.
+/// A line about a run that lacks trials.
 fn incomplete_run(summary: &Summary) -> Option<String> {
     let done = summary.trials.iter().filter(|end| end.status != TrialStatus::Aborted).count();
     let how = match summary.status {
@@ -137,10 +145,10 @@ fn incomplete_run(summary: &Summary) -> Option<String> {
     Some(format!("{done} of {} trials; the run is {how}", summary.planned))
 }
 
-/// A line of a table: which point, and the cells after the factors.
+/// A table row: the point, and the cells after the factor columns.
 type Line = (u32, Vec<String>);
 
-/// What the name of a factor may be broken into.
+/// The parts between which a factor's name may wrap.
 fn wrap_parts(factor: &str) -> Vec<&str> {
     factor.split_inclusive(['.', '_']).collect()
 }
@@ -153,10 +161,9 @@ fn render(summary: &Summary, header: &[&str], lines: Vec<Line>, width: u16) -> S
     let mut table = Table::new();
     table.load_style(TABLE_STYLE);
     table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
-    let factors = summary
-        .factors
-        .iter()
-        .map(|factor| Cell::new(wrap_parts(factor).join(&WRAP_MARK.to_string())).set_delimiter(WRAP_MARK));
+    let factors = summary.factors.iter().map(|factor| {
+        Cell::new(wrap_parts(factor).join(&WRAP_MARK.to_string())).set_delimiter(WRAP_MARK)
+    });
     table.set_header(factors.chain(header.iter().map(Cell::new)));
     let mut shown = None;
     let rows = lines.into_iter().map(|(point, cells)| {
@@ -177,7 +184,9 @@ fn render(summary: &Summary, header: &[&str], lines: Vec<Line>, width: u16) -> S
         };
         table.add_row(row.iter().enumerate().map(cell).collect::<Vec<_>>());
     }
-    for (nth, least) in min_column_widths(summary, header, &rows, names, width).into_iter().enumerate() {
+    for (nth, least) in
+        min_column_widths(summary, header, &rows, names, width).into_iter().enumerate()
+    {
         if let Some(column) = table.column_mut(nth) {
             let least = Width::Fixed(least + PADDING);
             column.set_constraint(ColumnConstraint::LowerBoundary(least));
@@ -188,8 +197,8 @@ fn render(summary: &Summary, header: &[&str], lines: Vec<Line>, width: u16) -> S
     lines.join("\n") + "\n"
 }
 
-/// How wide columns must be so that nothing in them is broken inside a word, nor a number or a name anywhere. Where there
-/// is no room for that: numbers; where there is none for those: the names of factors.
+/// Minimum column widths so that no word wraps, and no number or name either. If the table does not fit, only numbers
+/// are kept whole; if that does not fit, only factor names.
 fn min_column_widths(
     summary: &Summary,
     header: &[&str],
@@ -216,13 +225,13 @@ fn min_column_widths(
     let numbers = columns.map(|nth| if nth < names { title(nth) } else { whole(nth) }).collect();
     let fits = |least: &Vec<u16>| {
         let wide: u16 = least.iter().map(|least| least + PADDING + 1).sum();
-        // Nothing stands behind the last one.
+        // The last column has no separator.
         wide <= width + 1
     };
     [all, numbers].into_iter().find(fits).unwrap_or_else(|| (0..factors).map(title).collect())
 }
 
-/// Whether it is known, and no factor's column says it already.
+/// Whether congestion controls are known and not already shown as a factor.
 fn shows_cc(summary: &Summary) -> bool {
     !summary.ccs.is_empty() && !summary.factors.iter().any(|factor| factor == "cc")
 }
@@ -266,7 +275,7 @@ fn group_rows(summary: &Summary) -> Vec<Line> {
     lines
 }
 
-/// Links that have a rate, and what waited before them.
+/// Links with a rate, and their queues.
 fn link_rows(summary: &Summary) -> Vec<Line> {
     let used =
         summary.point_rows.iter().filter(|r| r.scope == Scope::Link && r.metric == "utilisation");
@@ -287,7 +296,7 @@ fn link_rows(summary: &Summary) -> Vec<Line> {
     .collect()
 }
 
-/// The least share of a group's time that its throughput is over, of all counted trials.
+/// The smallest share of the group's scheduled time with throughput data, over all counted trials.
 fn coverage(summary: &Summary, group: &PointRow) -> Option<f64> {
     let of_group = summary.phase_rows.iter().filter(|r| {
         r.metric == "coverage_share"
@@ -300,18 +309,21 @@ fn is_partial(summary: &Summary, group: &PointRow) -> bool {
     coverage(summary, group).is_some_and(|share| share < FULL_COVERAGE)
 }
 
-/// What to say of groups whose throughput is over less than their time.
+/// Notes about groups with partial data.
 fn partial_groups(summary: &Summary) -> Vec<String> {
-    let sums = summary
-        .point_rows
-        .iter()
-        .filter(|r| r.scope == Scope::Group && r.metric == "throughput_sum" && is_partial(summary, r));
+    let sums = summary.point_rows.iter().filter(|r| {
+        r.scope == Scope::Group && r.metric == "throughput_sum" && is_partial(summary, r)
+    });
     sums.map(|sum| {
         let share = coverage(summary, sum).unwrap_or(0.0) * 100.0;
         format!(
-            "{}{}, {}: data was reported for only {share:.0} % of its time (in the worst trial), and the \
-             throughput is over that part",
-            if summary.points.len() > 1 { format!("point {}, ", sum.point_id) } else { String::new() },
+            "{}{}, {}: data covers only {share:.0} % of the scheduled time (in the worst trial); \
+             throughput is computed over that part",
+            if summary.points.len() > 1 {
+                format!("point {}, ", sum.point_id)
+            } else {
+                String::new()
+            },
             sum.phase,
             sum.subject
         )
@@ -319,15 +331,15 @@ fn partial_groups(summary: &Summary) -> Vec<String> {
     .collect()
 }
 
-/// Each probe's share of losses; with a fetch's time, or without one.
+/// The loss rows of probes: of fetches, or of all other probes.
 fn loss_rows(summary: &Summary, fetches: bool) -> impl Iterator<Item = &PointRow> {
     let lost =
         summary.point_rows.iter().filter(|r| r.scope == Scope::Probe && r.metric == "loss_share");
     lost.filter(move |row| probe_stat(summary, row, "fetch_time", "mean").is_some() == fetches)
 }
 
-/// Another number of the same probe and phase.
-fn probed<'a>(
+/// Another metric of the same probe and phase.
+fn probe_stat<'a>(
     summary: &'a Summary,
     row: &PointRow,
     metric: &str,
@@ -340,14 +352,14 @@ fn probe_rows(summary: &Summary) -> Vec<Line> {
     loss_rows(summary, false).map(|lost| probe_line(summary, lost, "rtt", &[])).collect()
 }
 
-/// Files from a web server.
+/// Fetches from a web server.
 fn fetch_rows(summary: &Summary) -> Vec<Line> {
     loss_rows(summary, true)
         .map(|lost| probe_line(summary, lost, "fetch_time", &["first_byte_time"]))
         .collect()
 }
 
-/// Mean, median and 95th percentile of a probe's times, the means of `further` ones, and what was lost.
+/// Mean, median and 95th percentile of a probe's times, the means of the `further` times, and the loss.
 fn probe_line(summary: &Summary, lost: &PointRow, time: &str, further: &[&str]) -> Line {
     let find = |stat| probe_stat(summary, lost, time, stat);
     let mut cells = vec![
@@ -362,7 +374,7 @@ fn probe_line(summary: &Summary, lost: &PointRow, time: &str, further: &[&str]) 
     (lost.point_id, cells)
 }
 
-/// How late links released packets and changed their rates.
+/// Scheduling error of links: how late they release packets and apply trace steps.
 fn scheduling_error_rows(summary: &Summary) -> Vec<Line> {
     let late = summary.point_rows.iter().filter(|r| r.stat == "p50");
     let late = late.filter(|r| ["packet_lateness", "step_lateness"].contains(&r.metric));
@@ -397,7 +409,7 @@ fn plain(row: Option<&PointRow>, scale: f64) -> String {
     row.map_or("-".to_owned(), |row| format!("{:.2}", row.value / scale))
 }
 
-/// Trials of a point by verdict.
+/// Number of ok, degraded and failed trials of a point.
 fn verdict_counts(summary: &Summary, point_id: u32) -> String {
     let count = |statuses: &[TrialStatus]| {
         let of_point = |end: &&TrialEnd| end.point_id == point_id && statuses.contains(&end.status);
@@ -407,27 +419,7 @@ fn verdict_counts(summary: &Summary, point_id: u32) -> String {
     format!("{}/{}/{}", count(&[TrialStatus::Ok]), count(&[TrialStatus::Degraded]), count(&failed))
 }
 
-/// What is wrong with trials that are not ok.
-fn write_reasons(summary: &Summary, out: &mut String, most: usize) {
-    let bad = summary.trials.iter().filter(|end| end.status != TrialStatus::Ok);
-    let line = |end: &TrialEnd, reason: &str| {
-        let levels = summary.points.get(&end.point_id).into_iter().flatten();
-        let levels: Vec<String> =
-            levels.map(|(factor, level)| format!("{factor}={level}")).collect();
-        let levels =
-            if levels.is_empty() { String::new() } else { format!(" ({})", levels.join(" ")) };
-        format!("point {}{levels}, trial {}: {}: {reason}", end.point_id, end.trial, end.status)
-    };
-    let lines: Vec<String> = bad
-        .flat_map(|end| {
-            let reasons = end.reasons.iter().map(|r| format!("{}: {}", r.code, r.message));
-            reasons.map(|reason| line(end, &reason)).collect::<Vec<_>>()
-        })
-        .collect();
-    write_limited(out, "", &lines, most, "trials.csv");
-}
-
-/// Where the rest is, of so many.
+/// Prints how many lines are left out and where they are.
 fn write_remainder(out: &mut String, all: usize, most: usize, rest: &str) {
     if all > most {
         let _ = writeln!(out, "... and {} more: see {rest}", all - most);

@@ -31,6 +31,7 @@ mod browser;
 mod figures;
 mod golden;
 mod lost;
+mod reasons;
 
 use golden::{golden, rounded};
 
@@ -509,10 +510,7 @@ fn late_group_is_marked_and_net_metrics_stay_within_the_phase() {
     assert!((fairness - 60.0 * 60.0 / (3.0 * (400.0 + 100.0 + 900.0))).abs() < 1e-3, "{fairness}");
     let printed = table::text(&summary, 120);
     assert!(printed.contains("60.00*"), "{printed}");
-    assert!(
-        printed.contains("* point 0, compete, cross: data was reported for only 50 %"),
-        "{printed}"
-    );
+    assert!(printed.contains("* point 0, compete, cross: data covers only 50 %"), "{printed}");
     assert!(!printed.contains("under_test: data was"), "{printed}");
 }
 
@@ -539,7 +537,7 @@ fn run_without_committed_trials_has_an_empty_summary() {
     let summary = summarize::summarize(run.path(), Choice::default()).unwrap();
     assert!(summary.summary.point_rows.is_empty());
     let printed = table::text(&summary, 100);
-    assert!(printed.starts_with("0 of 4 trials; the run is running\n\nNo trial"), "{printed}");
+    assert!(printed.starts_with("0 of 4 trials; the run is running\n\nNo counted trial"), "{printed}");
     let error = six_columns::csv(&summary.summary, "x").unwrap_err();
     assert!(error.to_string().contains("there are: none"), "{error}");
     assert_eq!(ccbench_results::Error::from(error).class(), ErrorClass::Usage);

@@ -79,6 +79,7 @@ fn summary(phase_rows: Vec<PhaseRow>, trials: Vec<TrialEnd>) -> Summary {
         point_rows: vec![],
         planned: 6,
         fallbacks: vec![],
+        steal_pct: BTreeMap::new(),
         notes: vec![],
     }
 }
@@ -113,10 +114,10 @@ fn mean_decides_a_claim_and_interval_across_the_limit_is_noted() {
     assert_eq!(found[0].why, ["the 95 % interval reaches across the limit"]);
     assert!(found[1].why.is_empty());
     assert_eq!(
-        (found[0].shown().as_str(), found[0].must_be().as_str()),
+        (found[0].measured_text().as_str(), found[0].expected_text().as_str()),
         ("26 ±2.48 ms", "22.3 to 27.3 ms")
     );
-    assert_eq!(found[1].must_be(), "≤ 20 ms");
+    assert_eq!(found[1].expected_text(), "≤ 20 ms");
 }
 
 #[test]

@@ -1,0 +1,93 @@
+//! How the reasons of degraded and failed trials are printed.
+
+use super::*;
+
+/// A run of one point. Each trial: its reasons, and the steal of its host samples in percent with their lengths.
+fn run_with(root: &Path, trials: &[(&[(&str, &str)], &[(f64, u64)])]) -> PathBuf {
+    let points = vec![(0, vec![])];
+    let repeat = trials.len() as u32;
+    let run = RunDir::create(root, &RunInfo { points, repeat, ..info() }).unwrap();
+    for ((reasons, samples), trial) in trials.iter().zip(1..) {
+        let mut writer = begin(&run, 0, trial);
+        fill(&mut writer, 0.0);
+        let mut at_ns = T0_NS[0].1;
+        for (cpu_steal_pct, gap_ms) in *samples {
+            let gap_ns = gap_ms * 1_000_000;
+            at_ns += gap_ns;
+            let sample = wire::HostSample {
+                at_ns,
+                gap_ns,
+                cpu_steal_pct: *cpu_steal_pct,
+                ..Default::default()
+            };
+            push(&mut writer, "src", Of::HostSample(sample));
+        }
+        let status = if reasons.is_empty() { Status::Ok } else { Status::Degraded };
+        writer.commit(&verdict(status, reasons)).unwrap();
+    }
+    run.finish(RunStatus::Complete).unwrap();
+    run.path().to_path_buf()
+}
+
+fn printed(trials: &[(&[(&str, &str)], &[(f64, u64)])]) -> String {
+    let root = tempfile::tempdir().unwrap();
+    let run = run_with(root.path(), trials);
+    table::text(&RunSummary::compute(&run, Choice::default()).unwrap(), 120)
+}
+
+const ADVICE: &str = "What helps: `--lab` (virtual time, independent of the host's load), fewer nodes per CPU core, an idle machine.\n";
+
+#[test]
+fn prints_each_reason_once_with_measured_steal_and_advice() {
+    let late = ("link_late", "link delay: 3.4 % of 1000 packets left late");
+    let later = ("link_late", "link delay: 5.1 % of 1000 packets left late");
+    let low = ("link_rate_low", "link bottleneck: 80 Mbit/s");
+    let text = printed(&[
+        (&[late, low], &[(30.0, 1_000), (10.0, 3_000)]),
+        (&[], &[(90.0, 1_000)]),
+        (&[later], &[(2.0, 1_000), (4.0, 1_000)]),
+    ]);
+    let expected = "\
+degraded: link_late [trials 1, 3 of 3]: trial 1: link delay: 3.4 % of 1000 packets left late
+degraded: link_rate_low [trial 1 of 3]: link bottleneck: 80 Mbit/s
+
+CPU steal (mean over a trial): 15.0 % in trial 1, 3.0 % in trial 3. The hypervisor gave CPU time to other virtual machines.
+";
+    assert!(text.contains(&format!("{expected}{ADVICE}")), "{text}");
+}
+
+#[test]
+fn separates_reasons_of_different_links() {
+    let [one, two] = ["a", "b"].map(|link| format!("link {link}: late"));
+    let text = printed(&[(&[("link_late", &one), ("link_late", &two)], &[])]);
+    assert!(text.contains("link_late [trial 1 of 1]: link a: late\n"), "{text}");
+    assert!(text.contains("link_late [trial 1 of 1]: link b: late\n"), "{text}");
+    assert!(
+        text.contains("CPU steal (mean over a trial): not measured. ccbench did not"),
+        "{text}"
+    );
+}
+
+#[test]
+fn low_steal_blames_this_machine() {
+    let text = printed(&[(&[("cpu_bound", "src: busy")], &[(0.2, 1_000)])]);
+    assert!(text.contains("0.2 % in trial 1. Steal is low: other processes"), "{text}");
+}
+
+#[test]
+fn many_trials_are_summarised_as_a_range() {
+    let late = [("link_late", "link delay: late")];
+    let steal: Vec<[(f64, u64); 1]> = (1..=6).map(|pct| [(f64::from(pct), 1_000)]).collect();
+    let trials: Vec<(&[(&str, &str)], &[(f64, u64)])> =
+        steal.iter().map(|samples| (&late[..], &samples[..])).collect();
+    let text = printed(&trials);
+    assert!(text.contains("link_late [trials 1 to 6 of 6]: link delay: late"), "{text}");
+    assert!(text.contains("1.0 to 6.0 % in 6 trials."), "{text}");
+}
+
+#[test]
+fn gives_no_advice_without_a_lack_of_cpu_time() {
+    let text = printed(&[(&[("base_rtt", "flows.x: 12 ms")], &[(50.0, 1_000)])]);
+    assert!(text.contains("degraded: base_rtt [trial 1 of 1]: flows.x: 12 ms"), "{text}");
+    assert!(!text.contains("steal") && !text.contains("What helps"), "{text}");
+}
