@@ -41,14 +41,14 @@ pub mod sample;
 pub mod schema;
 pub mod timeline;
 
-/// What stands above the first table, and the tables there are.
+/// Keys above the first table, and all tables.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Plan {
-    /// Becomes a part of the results directory's name; up to 64 letters, digits, `-` and `_`.
+    /// Part of the results directory's name; up to 64 letters, digits, `-` and `_`.
     #[schemars(regex(pattern = schema::PLAN_NAME))]
     pub name: String,
-    /// What is compared, in one line of text.
+    /// Description, in one line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub about: Option<String>,
     /// Trials of every point; with 1 there is no confidence interval.
@@ -59,53 +59,52 @@ pub struct Plan {
     #[serde(default)]
     #[schemars(extend("x-to" = "24h"))]
     pub gap: Micros,
-    /// Seeds the order of the trials and everything random in them; the same seed gives the same order on
-    /// every machine.
+    /// Seed of the trial order and of all random decisions in trials; the same seed gives the same order on every
+    /// machine.
     #[serde(default = "one_u64")]
     pub seed: u64,
     /// Order of the trials.
     #[serde(default)]
     pub order: Order,
-    /// How often to read what.
+    /// Sampling intervals.
     #[serde(default)]
     pub sample: Sample,
-    /// Keep every processor of the nodes' machines from halting during a trial, so that timers are punctual
-    /// on virtual machines: one idle-priority thread per processor that yields to everything. Recorded in
-    /// the results, whose figures of CPU use leave these threads out.
+    /// Keep all CPUs of the nodes' machines from idling during a trial, so that timers are precise on virtual
+    /// machines: one idle-priority thread per CPU that yields to everything else. Recorded in the results, whose CPU
+    /// utilisation excludes these threads.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     #[schemars(extend("default" = false))]
     pub keep_awake: bool,
-    /// What the plan asks of the lab.
+    /// Settings of the lab.
     #[serde(default, skip_serializing_if = "LabUse::is_empty")]
     pub lab: LabUse,
-    /// The machines, or namespaces where no agent is named.
+    /// The machines, or namespaces if no agent is given.
     pub nodes: BTreeMap<String, Node>,
-    /// Cabling between the nodes that ccbench makes: each key is a name, its value a chain of nodes.
-    /// Ignored for nodes with agents.
+    /// Cabling between namespaces: each key is a name, its value a chain of nodes. Ignored for nodes with agents.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(with = "BTreeMap<String, Vec<Name>>")]
     pub wires: BTreeMap<String, Vec<String>>,
-    /// Named path characteristics that a link may take over with `path = "NAME"`.
+    /// Named path characteristics that links use with `path = "NAME"`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub path: BTreeMap<String, PathPreset>,
-    /// Shaped links: each one direction of one interface.
+    /// Emulated links, each for one direction of one interface.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub links: BTreeMap<String, Link>,
-    /// Instances of congestion controls, loaded before a trial and gone after it.
+    /// Instances of congestion controls, loaded before a trial and unloaded after it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub cc: BTreeMap<String, Cc>,
     /// Named groups of TCP flows.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub flows: BTreeMap<String, Flow>,
-    /// Measurements beside the flows.
+    /// Active measurements in parallel to the flows.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub probes: BTreeMap<String, Probe>,
-    /// Packets written to files.
+    /// Packet captures.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub capture: BTreeMap<String, Capture>,
     /// The timeline.
     pub phases: Vec<Phase>,
-    /// Link settings that change at an instant of the trial.
+    /// Changes of link settings during a trial.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub changes: Vec<Change>,
     /// Factors: every combination of their levels is a point.
@@ -114,7 +113,7 @@ pub struct Plan {
     /// Claims about the results.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub expect: Vec<Expect>,
-    /// Overrides for a first look, key = value: `--quick` applies them by the mechanism of `--set`.
+    /// Overrides, key = value, that `--quick` applies like `--set`.
     // Of no use to a plan that is read already, so never written.
     #[serde(default, skip_serializing)]
     #[schemars(with = "BTreeMap<String, serde_json::Value>")]
@@ -145,14 +144,15 @@ fn yes() -> bool {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Order {
-    /// Shuffled within each repetition by the plan's seed, so that drift of the machine does not alias with a factor.
+    /// Shuffled within each repetition by the plan's seed, so that drift of the machine is not confounded with a
+    /// factor.
     #[default]
     Random,
     /// Point by point as written.
     AsWritten,
 }
 
-/// Path characteristics with a name.
+/// Named path characteristics.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct PathPreset {
@@ -177,15 +177,14 @@ pub struct Link {
     /// The node whose egress is shaped.
     #[schemars(with = "Name")]
     pub node: String,
-    /// The interface is the one that the route to this node leaves by. One of `toward` and `dev` must be
-    /// there.
+    /// The interface on the route to this node. Either `toward` or `dev` is required.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Name>")]
     pub toward: Option<String>,
-    /// The interface, by its device name. One of `toward` and `dev` must be there.
+    /// The interface, by its device name. Either `toward` or `dev` is required.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dev: Option<String>,
-    /// Take `rate`, `delay`, `loss` and `queue` from this preset; what is written here wins.
+    /// Use `rate`, `delay`, `loss` and `queue` of this preset; keys of the link take precedence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Name>")]
     pub path: Option<String>,
@@ -203,46 +202,44 @@ pub struct Link {
     /// Random delay around `delay`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub jitter: Option<Jitter>,
-    /// Loss in bursts, beside `loss`.
+    /// Loss in bursts, in addition to `loss`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub burst_loss: Option<BurstLoss>,
     /// Share of packets that are delivered twice; absent: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duplicate: Option<Ppm>,
-    /// Packets that overtake; needs a `delay`.
+    /// Reordering; needs a `delay`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reorder: Option<Reorder>,
-    /// Share of packets in which one bit behind the IP header is flipped; absent: none.
+    /// Share of packets with one flipped bit after the IP header; absent: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub corrupt: Option<Ppm>,
-    /// Rate, delay or loss as a file says; in place of `rate`.
+    /// Rate, delay or loss from a file, instead of `rate`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace: Option<TraceUse>,
-    /// What the line carries beside each IP packet: 14 is an Ethernet header (what the kernel's qdiscs
-    /// count), 0 none, 38 a whole frame with preamble, checksum and gap. Other than 14 in userspace only;
-    /// absent: `"14B"`.
+    /// Bytes per IP packet that count against the rate: 14 is an Ethernet header (as in the kernel's qdiscs), 0 none,
+    /// 38 a full frame with preamble, checksum and gap. Values other than 14 need userspace; absent: `"14B"`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("x-to" = "1000B"))]
     pub overhead: Option<Bytes>,
-    /// Write down every packet of a userspace link (table `link_packets`), at most so many bytes of rows;
-    /// absent: none.
+    /// Log every packet of a userspace link (table `link_packets`), up to this many bytes of rows; absent: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub packet_log: Option<Bytes>,
-    /// Packets of a flow that are due by the time a userspace link writes leave as one super-packet, whose
-    /// receiver acknowledges it as one; with `false` each is written by itself. It matters on links without
-    /// a rate and above about 1 Gbit/s; absent: `true`.
+    /// Packets of a flow that are due together leave a userspace link as one GSO super-packet, which the receiver
+    /// acknowledges once; with `false` each packet is written separately. Relevant for links without a rate and above
+    /// about 1 Gbit/s; absent: `true`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gso: Option<bool>,
-    /// What waits for the rate; needs a `rate`; absent: 1.5 BDP of bytes, at least 10 full frames.
+    /// The queue in front of the rate; needs a `rate`; absent: 1.5 BDP of bytes, at least 10 full frames.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<Queue>,
-    /// Where it is done.
+    /// What emulates the link.
     #[serde(default)]
     pub backend: Backend,
-    /// Which kernel qdisc limits the rate.
+    /// Kernel qdisc that limits the rate.
     #[serde(default)]
     pub shaper: Shaper,
-    /// Slices of the rate, each with its own queue; what no class matches goes to the link's own queue.
+    /// Slices of the rate, each with its own queue; other packets use the link's own queue.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub classes: BTreeMap<String, Class>,
 }
@@ -251,16 +248,17 @@ pub struct Link {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Backend {
-    /// The kernel's qdisc where this kernel has all that is asked, otherwise userspace; the choice is recorded.
+    /// The kernel's qdiscs if this kernel supports everything that is configured, otherwise userspace; the choice is
+    /// recorded.
     #[default]
     Auto,
     /// Kernel qdiscs over rtnetlink.
     Kernel,
-    /// ccbench's own packet path.
+    /// ccbench's own datapath.
     Userspace,
 }
 
-/// Which kernel qdisc limits the rate.
+/// Kernel qdisc that limits the rate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Shaper {
@@ -277,14 +275,14 @@ pub enum Shaper {
 pub struct Class {
     /// Guaranteed rate.
     pub rate: Rate,
-    /// Most it may borrow up to; absent: the guaranteed rate.
+    /// Maximum rate including borrowing; absent: the guaranteed rate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ceil: Option<Rate>,
     /// Classes with a lower number are served first, within their guarantee and beyond; absent: `0`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 7))]
     pub priority: Option<u8>,
-    /// Which packets; all given keys must match.
+    /// Packets of the class; all given keys must match.
     #[serde(rename = "match")]
     pub matches: Match,
     /// Its queue; absent: 1.5 BDP of the class's rate.
@@ -292,7 +290,7 @@ pub struct Class {
     pub queue: Option<Queue>,
 }
 
-/// Which packets belong to a class; all given keys must match.
+/// Selects the packets of a class; all given keys must match.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Match {
@@ -304,7 +302,7 @@ pub struct Match {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Name>")]
     pub from: Option<String>,
-    /// A flow group's packets (its ports), data and acknowledgements alike.
+    /// A flow group's packets (by its ports), data and acknowledgements.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Name>")]
     pub flow: Option<String>,
@@ -348,7 +346,7 @@ pub struct Flow {
     /// The sender's congestion control: the kernel's, or a `[cc.NAME]`; absent: the kernel's default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cc: Option<String>,
-    /// Parallel sockets of one iperf3.
+    /// Parallel sockets of one iperf3 process.
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 128))]
     pub count: u32,
@@ -356,17 +354,18 @@ pub struct Flow {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     #[schemars(extend("default" = false))]
     pub reverse: bool,
-    /// The application's limit, per socket; absent: as fast as possible.
+    /// Rate limit of the application, per socket; absent: as fast as possible.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<Rate>,
-    /// When it starts, counted from the trial's beginning; absent: with the first phase that names it, or
-    /// with `stop` alone at the beginning.
+    /// Start time, from the start of the trial; absent: with the first phase that lists it, or with `stop`
+    /// alone at the start of the trial.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start: Option<Micros>,
-    /// When it stops; absent: at the end of the last phase that names it, or with `start` alone at the end.
+    /// When it stops; absent: at the end of the last phase that lists it, or with `start` alone at the end of the
+    /// trial.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop: Option<Micros>,
-    /// Interval of iperf3's own rows.
+    /// Interval of iperf3's reports.
     #[serde(default = "tenth")]
     #[schemars(extend("x-from" = "100ms", "x-to" = "60s"))]
     pub interval: Micros,

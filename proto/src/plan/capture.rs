@@ -6,22 +6,21 @@ use serde::{Deserialize, Serialize};
 use super::schema::Name;
 use crate::units::Bytes;
 
-/// What passes an interface, both ways, during a trial, as pcapng files in the results.
+/// Captures the packets of an interface in both directions during a trial, as pcapng files in the results.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Capture {
-    /// Whose interface.
+    /// Node of the interface.
     #[schemars(with = "Name")]
     pub node: String,
-    /// The interface is the one that the route to this node leaves by. One of `toward` and `dev` must be
-    /// there.
+    /// The interface on the route to this node. Either `toward` or `dev` is required.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Name>")]
     pub toward: Option<String>,
-    /// The interface, by its device name. One of `toward` and `dev` must be there.
+    /// The interface, by its device name. Either `toward` or `dev` is required.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dev: Option<String>,
-    /// How much of each packet is kept.
+    /// Bytes of each packet that are kept (snap length).
     #[serde(default = "headers")]
     #[schemars(extend("x-from" = "48B", "x-to" = "65535B"))]
     pub snap: Bytes,
@@ -29,8 +28,8 @@ pub struct Capture {
     #[serde(default = "file")]
     #[schemars(extend("x-from" = "100kB"))]
     pub size: Bytes,
-    /// With one, packets that come when it is full are only counted (`capture_full`); with more, the oldest
-    /// file is overwritten: a ring.
+    /// With one file, packets after it is full are only counted (`capture_full`); with more, the oldest file is
+    /// overwritten (a ring).
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 1000))]
     pub files: u32,

@@ -15,102 +15,101 @@ use super::Plan;
 use super::parse::suggest::hint;
 use super::schema::{Levels, Name, Scalar};
 
-/// A claim about the results: a number of the summary, and what it must be.
+/// A claim about the results: a number of the summary with its bounds.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Expect {
-    /// What is claimed, in one line of text.
+    /// The claim, in one line.
     #[schemars(length(max = 200))]
     pub claim: String,
-    /// Who claims it, and where.
+    /// Source of the claim.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
-    /// What they say of this number.
+    /// The published value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub published: Option<String>,
-    /// The points that it is about, each a row: factor = level, or a list of levels; absent: every point.
+    /// Points that the claim applies to: factor = level, or a list of levels; absent: every point.
     #[serde(default, rename = "where", skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(with = "BTreeMap<String, Levels>")]
     pub at: BTreeMap<String, Value>,
-    /// A metric of the summary; `throughput` of a group or of all flows is their sum. Needed unless `skip`
-    /// is there.
+    /// A metric of the summary; `throughput` of a group or of all flows is their sum. Required without `skip`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metric: Option<String>,
-    /// How it is taken over the phase: `"mean"`, `"median"`, `"p95"` …; absent: the metric's first one.
+    /// Statistic over the phase: `"mean"`, `"median"`, `"p95"` …; absent: the metric's first one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stat: Option<String>,
-    /// When; not for metrics of a whole trial; absent: the only measured one.
+    /// The phase; not for metrics of a whole trial; absent: the only measured one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Name>")]
     pub phase: Option<String>,
-    /// Of this flow group. Without `group`, `flow`, `probe` and `link` it is of all flows together.
+    /// The flow group. Without `group`, `flow`, `probe` and `link`, all flows together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Name>")]
     pub group: Option<String>,
-    /// Of this flow, a group and a number: `"bulk/0"`.
+    /// The flow, a group and a number: `"bulk/0"`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flow: Option<String>,
-    /// Of this probe.
+    /// The probe.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Name>")]
     pub probe: Option<String>,
-    /// Of this link.
+    /// The link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Name>")]
     pub link: Option<String>,
-    /// Divide by it: an amount, or another number of the same trial or repetition.
+    /// Divisor: an amount, or another number of the same trial or repetition.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub over: Option<Against>,
-    /// Take it away; not with `over`.
+    /// Subtrahend; not with `over`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub minus: Option<Against>,
-    /// It must be less (equal is allowed). One of `below`, `above`, `between`, `near` must be there.
+    /// Upper bound (inclusive). One of `below`, `above`, `between`, `near` is required.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub below: Option<Amount>,
-    /// It must be more (equal is allowed).
+    /// Lower bound (inclusive).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub above: Option<Amount>,
-    /// It must lie between these two.
+    /// Lower and upper bound.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub between: Option<[Amount; 2]>,
-    /// It must be the first, give or take the second: a share of the first (`"10%"`) or an amount.
+    /// Value and tolerance: a share of the value (`"10%"`) or an amount.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub near: Option<[Amount; 2]>,
-    /// Why it is not measured; it needs no number then, and is listed.
+    /// Reason why it is not measured; the claim is then only listed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub skip: Option<String>,
 }
 
-/// Another number: what is left out is as in the claim.
+/// Another number; omitted keys are those of the claim.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Other {
-    /// Levels at which the other point differs, one each.
+    /// Levels in which the other point differs.
     #[serde(rename = "where", skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(with = "BTreeMap<String, Scalar>")]
     pub at: BTreeMap<String, Value>,
     /// Name of the metric.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metric: Option<String>,
-    /// How it is taken over the phase.
+    /// Statistic over the phase.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stat: Option<String>,
-    /// In which phase.
+    /// Phase.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Name>")]
     pub phase: Option<String>,
-    /// Of this flow group.
+    /// The flow group.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Name>")]
     pub group: Option<String>,
-    /// Of this flow.
+    /// The flow.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub flow: Option<String>,
-    /// Of this probe.
+    /// The probe.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Name>")]
     pub probe: Option<String>,
-    /// Of this link.
+    /// The link.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Name>")]
     pub link: Option<String>,
@@ -246,7 +245,7 @@ pub struct Numbered {
     pub subject: String,
     /// What is measured.
     pub metric: &'static Metric,
-    /// How it is taken over the phase.
+    /// Statistic over the phase.
     pub stat: &'static str,
 }
 

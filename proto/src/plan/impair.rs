@@ -5,19 +5,19 @@ use serde::{Deserialize, Serialize};
 
 use crate::units::{Micros, Ppm, Rate};
 
-/// Random delay around a link's constant `delay`. Packets keep their order unless `reorder` says otherwise.
+/// Random delay around a link's constant `delay`. Packets keep their order unless `reorder` is set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Jitter {
-    /// Half the width (uniform), the standard deviation (normal), or the mean of what is added (Pareto).
+    /// Half the width (uniform), the standard deviation (normal), or the mean of the additional delay (Pareto).
     pub spread: Micros,
-    /// Shape.
+    /// Distribution.
     #[serde(default)]
     pub distribution: Distribution,
     /// Correlation of a packet's draw with the previous one's; absent: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub correlation: Option<Ppm>,
-    /// A packet with less delay may overtake; otherwise the order is kept.
+    /// Packets with less delay may overtake; otherwise the order is kept.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     #[schemars(extend("default" = false))]
     pub reorder: bool,
@@ -32,17 +32,17 @@ pub enum Distribution {
     /// Mean `delay`, standard deviation `spread`; never below zero.
     #[default]
     Normal,
-    /// `delay` plus a Pareto (Lomax) variate of shape 3 and mean `spread`: only later, with a long tail.
+    /// `delay` plus a Pareto (Lomax) variate of shape 3 and mean `spread`: never earlier, with a long tail.
     Pareto,
 }
 
-/// Loss that comes in bursts: the Gilbert-Elliott model, one step per packet.
+/// Loss in bursts: the Gilbert-Elliott model, one step per packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BurstLoss {
     /// Probability of going from the good state to the bad one.
     pub enter: Ppm,
-    /// And back; its inverse is the mean burst, in packets.
+    /// Probability of going back; its inverse is the mean burst length in packets.
     pub leave: Ppm,
     /// Loss in the bad state; absent: `"100%"`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -56,32 +56,32 @@ pub struct BurstLoss {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Reorder {
-    /// Share of packets that are sent on at once instead of being delayed.
+    /// Share of packets that skip the delay.
     pub share: Ppm,
 }
 
-/// The link's rate, delay or loss changes as a file says.
+/// The link's rate, delay or loss follows a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TraceUse {
     /// The file, relative to the plan's folder.
     pub file: String,
-    /// sha256 of the file, 64 hexadecimal digits; checked when it is written; absent: filled in.
+    /// sha256 of the file, 64 hexadecimal digits; verified if given; absent: filled in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = super::schema::SHA256))]
     pub sha256: Option<String>,
-    /// The trace's mean rate over its length: what queue limits in `bdp` and in time, and the default
-    /// queue, refer to; absent: filled in.
+    /// The trace's mean rate, to which queue limits in `bdp` and in time, and the default queue, refer; absent: filled
+    /// in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mean_rate: Option<Rate>,
     /// What follows its last row.
     #[serde(default)]
     pub on_end: OnEnd,
-    /// When its first row begins.
+    /// When it starts.
     #[serde(default)]
     pub start: TraceStart,
-    /// Rows below it are raised to it; absent: a row of zero stops a userspace link, and the kernel back
-    /// end refuses it.
+    /// Minimum rate: lower rows are raised to it; absent: none: a row of zero blocks a userspace link; the kernel backend
+    /// rejects it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub floor: Option<Rate>,
 }
@@ -90,12 +90,12 @@ pub struct TraceUse {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum OnEnd {
-    /// The last row stays in force.
+    /// The last row continues.
     #[default]
     Hold,
-    /// It begins again.
+    /// The trace starts again.
     Loop,
-    /// Nothing passes any more.
+    /// The link is blocked.
     Stop,
 }
 
@@ -103,7 +103,7 @@ pub enum OnEnd {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum TraceStart {
-    /// With the trial. Before it (while the path is measured) the first row is in force.
+    /// With the trial. Before that (while the path is measured) the first row applies.
     #[default]
     Trial,
     /// When the first packet of the trial arrives.

@@ -5,11 +5,11 @@ use serde::{Deserialize, Serialize};
 
 use super::Plan;
 
-/// What a plan asks of the lab. Naming a kernel is asking for the lab.
+/// Settings of the lab. A plan that selects a kernel runs in the lab.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct LabUse {
-    /// The kernel of all nodes: the plan then runs in the lab.
+    /// Kernel of all nodes; the plan then runs in the lab.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kernel: Option<Series>,
 }
@@ -36,14 +36,14 @@ impl LabUse {
     JsonSchema,
 )]
 pub enum Series {
-    /// The lab's own, with every qdisc and congestion control, repeatable to the byte.
+    /// The lab's own, with every qdisc and congestion control, byte-for-byte repeatable.
     #[default]
     #[serde(rename = "own")]
     Own,
     /// Stock Debian 12.
     #[serde(rename = "6.1")]
     Debian61,
-    /// Stock Debian 13, as Debian 12 gets it.
+    /// Stock Debian 13, from Debian 12's backports.
     #[serde(rename = "6.12")]
     Debian612,
     /// Stock Debian 13's newest backport.

@@ -12,23 +12,22 @@ use super::schema::Address;
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Node {
-    /// `host:port` of a running `ccbench-agent`; absent: a namespace that ccbench makes on this machine.
+    /// `host:port` of a running `ccbench-agent`; absent: a namespace on this machine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
-    /// The node's address in the experiment's network. Needed, when the node has an agent, for the ends of
-    /// flows and probes and for nodes that a link is `toward`; absent: ccbench chooses it.
+    /// The node's address in the experiment's network. For nodes with an agent, required for the ends of flows and
+    /// probes and for nodes that a link is `toward`; absent: chosen by ccbench.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Address>")]
     pub address: Option<std::net::IpAddr>,
-    /// Settings below `net.`, name to number or text, for the length of a trial; restored afterwards:
-    /// `sysctl = { "net.ipv4.tcp_ecn" = 1 }`. `net.ipv4.tcp_congestion_control` is refused: that is a
-    /// flow's `cc`.
+    /// Settings below `net.`, name to number or text, for the duration of a trial; restored afterwards: `sysctl = {
+    /// "net.ipv4.tcp_ecn" = 1 }`. `net.ipv4.tcp_congestion_control` is rejected: use a flow's `cc`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub sysctl: BTreeMap<String, SysctlValue>,
-    /// The same as `lab.kernel`, for a plan that says it of a node; all that are named must be equal.
+    /// Same as `lab.kernel`; all nodes that set it must be equal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kernel: Option<Series>,
-    /// Leave TSO, GSO and GRO on; otherwise they are off on shaped interfaces, and everywhere in
+    /// Keep TSO, GSO and GRO enabled; otherwise they are disabled on interfaces with links, and on all interfaces of
     /// namespaces.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     #[schemars(extend("default" = false))]

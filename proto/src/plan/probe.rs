@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::schema::Name;
 use crate::units::{Bytes, Micros};
 
-/// A measurement beside the flows.
+/// An active measurement in parallel to the flows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Probe {
@@ -15,22 +15,22 @@ pub struct Probe {
     /// Node that measures.
     #[schemars(with = "Name")]
     pub from: String,
-    /// Node that answers; ccbench starts the echo and the web server there.
+    /// Node that answers; ccbench starts the echo server or web server there.
     #[schemars(with = "Name")]
     pub to: String,
-    /// When the first one begins, counted from the trial's beginning.
+    /// Time of the first measurement, from the start of the trial.
     #[serde(default, skip_serializing_if = "is_beginning")]
     #[schemars(extend("default" = "0us"))]
     pub start: Micros,
-    /// From the beginning of one to that of the next; what takes longer skips what it missed.
+    /// Interval between the starts of two measurements; a longer measurement skips the missed ones.
     #[serde(default = "second")]
     #[schemars(extend("x-from" = "10ms", "x-to" = "1h"))]
     pub every: Micros,
-    /// Whether, and when, it is done again.
+    /// How it repeats.
     #[serde(default, skip_serializing_if = "Repeat::is_interval")]
     #[schemars(extend("default" = "interval"))]
     pub repeat: Repeat,
-    /// What takes longer is lost; absent: 1s (echoes), 10s (`tcp_connect`), 60s (`http`).
+    /// A measurement that takes longer is lost; absent: 1s (echoes), 10s (`tcp_connect`), 60s (`http`).
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("x-from" = "10ms", "x-to" = "1h"))]
     pub timeout: Option<Micros>,
@@ -39,7 +39,7 @@ pub struct Probe {
     #[serde(default, skip_serializing_if = "is_zero")]
     #[schemars(extend("default" = 0))]
     pub tos: u8,
-    /// `http`: length of the file, `"177669B"`; it must be there for this kind.
+    /// `http`: length of the file, `"177669B"`; required for this kind.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("x-to" = "1024GiB"))]
     pub bytes: Option<Bytes>,
@@ -47,8 +47,8 @@ pub struct Probe {
     /// default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cc: Option<String>,
-    /// `http`: a name that is looked up on `from` before every fetch, in place of the address; `dns_us` is
-    /// how long that takes.
+    /// `http`: a name that is resolved on `from` before every fetch, instead of using the address; `dns_us` is the
+    /// duration.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
 }
@@ -69,13 +69,13 @@ fn is_zero(tos: &u8) -> bool {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ProbeKind {
-    /// ICMP echo (of IPv6, if the node's address is one).
+    /// ICMP echo (ICMPv6 if the node's address is IPv6).
     Ping,
-    /// An echo of 64 bytes over UDP, for paths that treat ICMP apart, and for ECN.
+    /// An echo of 64 bytes over UDP, for paths that treat ICMP differently, and for ECN.
     Udp,
-    /// How long connect() takes.
+    /// Duration of connect().
     TcpConnect,
-    /// A file from a web server.
+    /// Fetches a file from a web server.
     Http,
 }
 
@@ -117,9 +117,9 @@ pub enum Repeat {
     /// At every interval.
     #[default]
     Interval,
-    /// Only the first time.
+    /// Only once.
     Once,
-    /// As soon as the one before is over.
+    /// As soon as the previous one has finished.
     BackToBack,
 }
 

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::units::{Bytes, FRAME_BYTES, Limit, Micros, Packets, Ppm};
 
-/// The queue of a link or of a class. The keys are those of `tc`; what is left out is the kernel's default.
+/// The queue of a link or of a class. The keys are those of `tc`, with the kernel's defaults.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 #[schemars(extend("x-absent" = "the kernel's"))]
@@ -140,7 +140,7 @@ pub struct Bfifo {
     pub limit: Limit,
 }
 
-/// First in, first out, limited in packets; when it is full the oldest goes.
+/// First in, first out, limited in packets; drops the oldest packet when full.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PfifoHeadDrop {
@@ -148,7 +148,7 @@ pub struct PfifoHeadDrop {
     pub limit: Limit,
 }
 
-/// First in, first out, limited in bytes; when it is full the oldest go. Userspace only.
+/// First in, first out, limited in bytes; drops the oldest packets when full. Userspace only.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BfifoHeadDrop {
@@ -163,13 +163,13 @@ pub struct Pie {
     /// Capacity in packets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<Packets>,
-    /// Delay to hold.
+    /// Target delay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<Micros>,
     /// Time between two updates of the probability.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tupdate: Option<Micros>,
-    /// Integral gain, in sixteenths of a hertz as `tc` has it.
+    /// Integral gain, in sixteenths of a hertz, as in `tc`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 32))]
     pub alpha: Option<u32>,
@@ -214,19 +214,19 @@ pub struct Red {
     /// Probability at `max`; absent: `"2%"`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub probability: Option<Ppm>,
-    /// Average packet, to turn idle time into packets; absent: `"1000B"`.
+    /// Average packet size, to convert idle time into packets; absent: `"1000B"`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub avpkt: Option<Bytes>,
-    /// Packets that may burst; absent: (2 min + max) / (3 avpkt).
+    /// Burst size in packets; absent: (2 min + max) / (3 avpkt).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub burst: Option<u32>,
     /// Mark instead of dropping.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ecn: Option<bool>,
-    /// Drop with certainty above `max` even what could be marked.
+    /// Always drop above `max`, even packets that could be marked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub harddrop: Option<bool>,
-    /// Let the probability find itself (Floyd's adaptive RED).
+    /// Adapt the probability (Floyd's adaptive RED).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub adaptive: Option<bool>,
 }
@@ -280,8 +280,8 @@ pub struct Fq {
     /// Packets in one queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flow_limit: Option<Packets>,
-    /// Number of buckets, a power of two. 1 is a single queue for what a node forwards: the kernel,
-    /// which wants two at least, gets `orphan_mask = 0`.
+    /// Number of buckets, a power of two. 1 is a single queue for forwarded packets: since the kernel requires at
+    /// least two, it gets `orphan_mask = 0`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 262_144))]
     pub buckets: Option<u32>,
@@ -364,7 +364,7 @@ pub struct FqCodel {
     /// Width of the moving time window.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interval: Option<Micros>,
-    /// Bytes a queue may send in its turn.
+    /// Bytes that a queue may send per round.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quantum: Option<Bytes>,
     /// Mark instead of dropping.
@@ -373,7 +373,7 @@ pub struct FqCodel {
     /// Mark ECT packets CE above this sojourn time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ce_threshold: Option<Micros>,
-    /// Limit of the memory of all queues.
+    /// Memory limit of all queues.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_limit: Option<Bytes>,
 }
@@ -409,7 +409,7 @@ impl Parameters for FqCodel {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Cake {
-    /// Round-trip time that the AQM is tuned for.
+    /// Round-trip time for which the AQM is tuned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rtt: Option<Micros>,
     /// Memory of the queue.

@@ -392,8 +392,8 @@ pub fn markdown() -> String {
 const HEAD: &str = "\
 # Plan reference
 
-Every key of a plan with its type, its default and what it means, in the order of the types that read plans. What belongs together, units and
-examples: [plan.md](plan.md). This page is `ccbench plan reference --markdown`, made of those types; a test holds them against each other.
+Every key of a plan with its type, default and meaning, in the order of the types that parse plans. Concepts, units and
+examples: [plan.md](plan.md). This page is generated from those types by `ccbench plan reference --markdown`; a test compares both.
 
 Types: a rate, size, time or share is text with its [unit](plan.md#units), `\"100mbit\"`; a name is 1 to 32 letters, digits, `-` and `_`.
 ";

@@ -15,8 +15,8 @@ pub struct Sample {
     /// `TCP_INFO` of every socket of every flow, by polling.
     #[schemars(extend("x-from" = "1ms", "x-to" = "1h"))]
     pub tcp: Micros,
-    /// The same sockets by eBPF, with the kernel's time, when a segment comes to them: tables `acks` and
-    /// `tcp_events`. Which acknowledgements leave a row.
+    /// The same sockets by eBPF, with the kernel's time, when a segment arrives: tables `acks` and `tcp_events`.
+    /// Selects the acknowledgements that produce a row.
     #[serde(skip_serializing_if = "Acks::is_auto")]
     #[schemars(extend("x-from" = "1ms", "x-to" = "1h", "default" = "auto"))]
     pub acks: Acks,

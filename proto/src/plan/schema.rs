@@ -156,7 +156,7 @@ schema_of! {
     });
     Acks: "acks", generator => json_schema!({
         "anyOf": [
-            { "const": "auto", "description": "At most one in 10 ms per socket; in longer, where a node has more than 100 sockets." },
+            { "const": "auto", "description": "At most one per 10 ms and socket; a longer interval if a node has more than 100 sockets." },
             { "const": "off", "description": "None; nothing is loaded." },
             { "const": "every-ack", "description": "Each." },
             { "const": "on-change", "description": "Those that find `cwnd`, `ssthresh`, the state of loss recovery, the lowest RTT, \

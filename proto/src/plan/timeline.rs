@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::schema::Name;
 use crate::units::{Micros, Ppm, Rate};
 
-/// A stretch of the timeline.
+/// An interval of the timeline.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Phase {
@@ -18,25 +18,25 @@ pub struct Phase {
     pub name: String,
     /// How long it lasts.
     pub length: Micros,
-    /// Flow groups that run in it; a group keeps running through consecutive phases that name it.
+    /// Flow groups that run in it; a group keeps running through consecutive phases that list it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(with = "Vec<Name>")]
     pub flows: Vec<String>,
-    /// `false` leaves the phase out of the summaries: a warm-up.
+    /// `false` excludes the phase from summaries: a warm-up.
     #[serde(default = "super::yes", skip_serializing_if = "Clone::clone")]
     #[schemars(extend("default" = true))]
     pub measure: bool,
 }
 
-/// Link settings that change at an instant.
+/// A change of link settings.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Change {
-    /// When, counted from the trial's beginning.
+    /// Time, from the start of the trial.
     pub at: Micros,
-    /// New values: `{ "links.NAME.rate" = "20mbit", "links.NAME.delay" = "20ms", "links.NAME.loss" = "0.1%"
-    /// }`, any of them. A link's rate can change if it has one, and no trace that gives it; delay and loss
-    /// if it begins with one of them, or is a userspace link.
+    /// New values: `{ "links.NAME.rate" = "20mbit", "links.NAME.delay" = "20ms", "links.NAME.loss" = "0.1%" }`, any
+    /// of them. A link's rate can change if it has a rate that does not come from a trace; delay and loss if the link
+    /// starts with one of them, or is a userspace link.
     pub set: BTreeMap<String, Setting>,
 }
 
