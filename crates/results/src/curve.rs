@@ -51,7 +51,7 @@ fn curves(plan: &CheckedPlan, cache: &mut Vec<CacheEntry>) -> BTreeMap<String, A
     let curve = |(name, link): (&String, &Link)| {
         let used = starting_with_trial(link)?;
         let overhead = overhead(link);
-        let known = cache.iter().find(|(of, beside, _)| of == used && *beside == overhead);
+        let known = cache.iter().find(|(of, bytes, _)| of == used && *bytes == overhead);
         if let Some((_, _, curve)) = known {
             return Some((name.clone(), Arc::clone(curve)));
         }

@@ -94,7 +94,8 @@ fn write_table(run: &RunDir, table: &str, mut out: impl std::io::Write, path: &P
         for end in run.trials() {
             let Some(rows) = scan(run, table, &[&end])? else { continue };
             let frame = rows.collect().map_err(polars_error("read", run.path()))?;
-            let mut frame = without_binary_columns(&frame).map_err(polars_error("read", run.path()))?;
+            let mut frame =
+                without_binary_columns(&frame).map_err(polars_error("read", run.path()))?;
             // Trials written by different versions may differ in columns; the first trial decides.
             if let Some(names) = &header {
                 frame = frame

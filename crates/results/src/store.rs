@@ -230,7 +230,9 @@ impl RunDir {
     pub(super) fn traced(&self) -> &TraceCapacities {
         self.traced.get_or_init(|| {
             let stored = self.path().join(stored::FOLDER).is_dir();
-            self.plan().filter(|_| stored).map_or_else(TraceCapacities::default, TraceCapacities::of)
+            self.plan()
+                .filter(|_| stored)
+                .map_or_else(TraceCapacities::default, TraceCapacities::of)
         })
     }
 

@@ -537,7 +537,10 @@ fn run_without_committed_trials_has_an_empty_summary() {
     let summary = summarize::summarize(run.path(), Choice::default()).unwrap();
     assert!(summary.summary.point_rows.is_empty());
     let printed = table::text(&summary, 100);
-    assert!(printed.starts_with("0 of 4 trials; the run is running\n\nNo counted trial"), "{printed}");
+    assert!(
+        printed.starts_with("0 of 4 trials; the run is running\n\nNo counted trial"),
+        "{printed}"
+    );
     let error = six_columns::csv(&summary.summary, "x").unwrap_err();
     assert!(error.to_string().contains("there are: none"), "{error}");
     assert_eq!(ccbench_results::Error::from(error).class(), ErrorClass::Usage);

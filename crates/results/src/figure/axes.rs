@@ -166,7 +166,7 @@ impl Frame {
     ) {
         let axis = if along == Direction::X { &self.x } else { &self.y };
         let within = |value: f64| value.clamp(axis.low, axis.high);
-        // Point at a distance from the end, and beside the line.
+        // Point at a distance from the end, and perpendicular to the line.
         let place = |value: f64, inwards: f64, aside: f64| match along {
             Direction::X => (self.at_x(value) + inwards, at + aside),
             Direction::Y => (at + aside, self.at_y(value) - inwards),
@@ -340,7 +340,7 @@ impl Row {
     /// The first frame.
     pub(super) fn first(self, keys: &[(Key, String)], x: &Axis, y: &Axis) -> Frame {
         let (width, height) = self.size;
-        let beside = |left: f64| {
+        let frame_at = |left: f64| {
             let room = width - left - self.right;
             let top = 3.0 + legend_height(keys, room) + self.above;
             let each = (room - self.gap * (self.count as f64 - 1.0)) / self.count as f64;
@@ -348,7 +348,7 @@ impl Row {
             Frame { height: height - top - frame.x_axis_height() - 2.0, ..frame }
         };
         // The axis width depends on the height.
-        beside(left_margin_for_height(y, beside(left_margin(&[y], true)).height))
+        frame_at(left_margin_for_height(y, frame_at(left_margin(&[y], true)).height))
     }
 
     /// The nth frame, from 0.

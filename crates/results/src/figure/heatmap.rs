@@ -6,7 +6,7 @@ use ccbench_proto::metric::WHOLE_TRIAL;
 
 use super::axes::{Axis, Frame, SMALL, TITLE, left_margin};
 use super::canvas::{Anchor, Canvas, FAINT, INK, Stroke, Style, truncate_end};
-use super::data::{Selection, group_of, comma_separated};
+use super::data::{Selection, comma_separated, group_of};
 use super::error::{FigureError, Result};
 use super::phases::titled;
 use super::png::points;
@@ -108,8 +108,8 @@ fn quantity(level: &str) -> Option<f64> {
 /// The rows of the requested metric, one per point: in the selected phase or the one with most flows; of the selected
 /// group, or of all flows together if there is such a row.
 fn rows(data: &Selection, summary: &Summary) -> Result<Vec<PointRow>> {
-    let asked = data.request.metrics.first().map_or("throughput_sum", String::as_str);
-    let (name, stat) = name_and_stat(asked);
+    let requested = data.request.metrics.first().map_or("throughput_sum", String::as_str);
+    let (name, stat) = name_and_stat(requested);
     let phase = data.points().first().and_then(|id| data.busiest_phase(*id));
     let phase = phase.map_or(String::new(), |phase| phase.name);
     let fits = |row: &&PointRow| row.metric == name && stat.is_none_or(|stat| row.stat == stat);
@@ -123,7 +123,10 @@ fn rows(data: &Selection, summary: &Summary) -> Result<Vec<PointRow>> {
         anywhere.iter().copied().filter(|row| row.phase == phase).collect();
     if of_metric.is_empty() && !anywhere.is_empty() {
         let phases: Vec<&str> = phases.into_iter().collect();
-        let why = format!("`{asked}` has no value in this phase; it has values in {}", phases.join(", "));
+        let why = format!(
+            "`{requested}` has no value in this phase; it has values in {}",
+            phases.join(", ")
+        );
         return Err(FigureError::Where { column: "phase".to_owned(), value: phase, why });
     }
     if of_metric.is_empty() {
@@ -132,7 +135,7 @@ fn rows(data: &Selection, summary: &Summary) -> Result<Vec<PointRow>> {
         known.sort();
         known.dedup();
         return Err(FigureError::UnknownMetric {
-            metric: asked.to_owned(),
+            metric: requested.to_owned(),
             known: known.join(", "),
         });
     }
@@ -144,7 +147,10 @@ fn rows(data: &Selection, summary: &Summary) -> Result<Vec<PointRow>> {
             Some(found.ok_or_else(|| {
                 let subjects: BTreeSet<&String> =
                     of_metric.iter().map(|row| &row.subject).collect();
-                let why = format!("`{asked}` has no value for it; it has values for {}", comma_separated(subjects));
+                let why = format!(
+                    "`{requested}` has no value for it; it has values for {}",
+                    comma_separated(subjects)
+                );
                 FigureError::Where { column: column.to_owned(), value: value.to_owned(), why }
             })?)
         }

@@ -6,8 +6,10 @@ use super::axes::{
     Axis, Direction, Frame, Key, Row, SMALL, labels_for_two_columns, left_margin, legend,
     legend_height, right_margin,
 };
-use super::canvas::{Anchor, Canvas, FAINT, INK, Shape, Stroke, Style, colour, truncate_end, shape};
-use super::data::{Selection, Path, group_of, flow_styles};
+use super::canvas::{
+    Anchor, Canvas, FAINT, INK, Shape, Stroke, Style, colour, shape, truncate_end,
+};
+use super::data::{Path, Selection, flow_styles, group_of};
 use super::error::Result;
 use super::instants::{Flow, Instant, Mean, OperatingPoint, flows, operating_points};
 use super::png::points;

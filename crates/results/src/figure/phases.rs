@@ -73,11 +73,11 @@ pub(super) fn draw(data: &Selection) -> Result<Vec<Figure>> {
 /// The requested metrics of groups (`name` or `name:stat`).
 fn metrics(data: &Selection, summary: &Summary) -> Result<Vec<Metric>> {
     let usual = || vec!["throughput_sum".to_owned(), "srtt".to_owned()];
-    let asked =
+    let requested =
         if data.request.metrics.is_empty() { usual() } else { data.request.metrics.clone() };
     let of_groups = || summary.point_rows.iter().filter(|row| row.scope == Scope::Group);
-    let metric = |asked: &String| {
-        let (name, stat) = name_and_stat(asked);
+    let metric = |requested: &String| {
+        let (name, stat) = name_and_stat(requested);
         let of_name = || of_groups().filter(|row| row.metric == name);
         let found = of_name().find(|row| row.stat == stat.unwrap_or("mean"));
         let found = found.or_else(|| of_name().find(|_| stat.is_none()));
@@ -87,7 +87,7 @@ fn metrics(data: &Selection, summary: &Summary) -> Result<Vec<Metric>> {
             known.sort();
             known.dedup();
             return Err(FigureError::UnknownMetric {
-                metric: asked.clone(),
+                metric: requested.clone(),
                 known: known.join(", "),
             });
         };
@@ -100,7 +100,7 @@ fn metrics(data: &Selection, summary: &Summary) -> Result<Vec<Metric>> {
             scale,
         })
     };
-    asked.iter().map(metric).collect()
+    requested.iter().map(metric).collect()
 }
 
 /// Axis title of a statistic.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::axes::{Axis, Frame, Key, Row, left_margin, legend};
 use super::canvas::{Anchor, Canvas, FAINT, INK, Stroke, Style, colour, dash, truncate_end};
-use super::data::{Selection, group_of, flow_styles};
+use super::data::{Selection, flow_styles, group_of};
 use super::error::Result;
 use super::instants::{Flow, Instant, flows};
 use super::png::points;

@@ -8,7 +8,7 @@ use ccbench_proto::trace::{Cursor, OpportunityCursor, Replay, Trace};
 
 use super::axes::{Axis, Frame, Key, left_margin, legend, phase_names};
 use super::canvas::{Canvas, FAINT, Stroke, colour, dash};
-use super::data::{Selection, group_of, flow_styles};
+use super::data::{Selection, flow_styles, group_of};
 use super::error::{FigureError, Result};
 use super::png::points;
 use super::request::{Figure, Kind, TWO_COLUMNS_MM};
@@ -57,16 +57,16 @@ const DEFAULT_COUNT: usize = 6;
 
 /// The requested panels of a trial with the requested curves.
 fn requested_panels(data: &Selection, end: &TrialEnd) -> Result<Vec<Panel>> {
-    let asked = &data.request.metrics;
-    for metric in asked {
+    let requested = &data.request.metrics;
+    for metric in requested {
         if !SERIES.iter().any(|(name, _)| name == metric) {
             let known = SERIES.map(|(name, _)| name).join(", ");
             return Err(FigureError::UnknownMetric { metric: metric.clone(), known });
         }
     }
-    let wanted = |nth: usize, name: &str| match asked.is_empty() {
+    let wanted = |nth: usize, name: &str| match requested.is_empty() {
         true => nth < DEFAULT_COUNT,
-        false => asked.iter().any(|metric| metric == name),
+        false => requested.iter().any(|metric| metric == name),
     };
     let shown: Vec<&str> = SERIES
         .iter()
@@ -77,7 +77,7 @@ fn requested_panels(data: &Selection, end: &TrialEnd) -> Result<Vec<Panel>> {
     if let Some(at) = found.iter().position(|panel| panel.title == series::RATE) {
         found[at].curves.extend(trace_curves(data, end));
         let steady = |curve: &Curve| curve.value.iter().all(|v| *v == curve.value[0]);
-        if asked.is_empty() && found[at].curves.iter().all(steady) {
+        if requested.is_empty() && found[at].curves.iter().all(steady) {
             found.remove(at);
         }
     }
@@ -105,11 +105,11 @@ fn requested_panels(data: &Selection, end: &TrialEnd) -> Result<Vec<Panel>> {
 
 /// Internal state of the congestion controls, below the cwnd of the same flows.
 fn cc_state_panels(data: &Selection, end: &TrialEnd) -> Result<Vec<Panel>> {
-    let asked = &data.request.metrics;
+    let requested = &data.request.metrics;
     let mut states = series::cc_state_panels(&data.run, end, BINS)?;
     let variable = |panel: &Panel| panel.title.rsplit(": ").next().unwrap_or_default().to_owned();
     let known: BTreeSet<String> = states.iter().map(variable).collect();
-    if let Some(metric) = asked.iter().find(|metric| !known.contains(*metric)) {
+    if let Some(metric) = requested.iter().find(|metric| !known.contains(*metric)) {
         let known = known.into_iter().collect::<Vec<_>>().join(", ");
         return Err(FigureError::UnknownMetric { metric: metric.clone(), known });
     }
@@ -125,12 +125,12 @@ fn cc_state_panels(data: &Selection, end: &TrialEnd) -> Result<Vec<Panel>> {
         panel.curves.iter().flat_map(|curve| &curve.value).any(|value| Some(value) != first)
     };
     states.retain(|panel| !panel.curves.is_empty() && of_cc(panel));
-    match asked.is_empty() {
+    match requested.is_empty() {
         true => {
             states.retain(moves);
             states.truncate(MAX_VARIABLES);
         }
-        false => states.retain(|panel| asked.contains(&variable(panel))),
+        false => states.retain(|panel| requested.contains(&variable(panel))),
     }
     if states.is_empty() {
         return Ok(vec![]);

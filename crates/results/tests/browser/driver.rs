@@ -1,4 +1,4 @@
-//! A WebDriver client (W3C) that is just enough for one page: chromedriver speaks plain HTTP on loopback.
+//! A minimal WebDriver (W3C) client: chromedriver speaks plain HTTP on loopback.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-/// Key under which WebDriver names an element.
+/// Key of an element id in WebDriver.
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A headless browser with one window; gone when dropped.
+/// A headless browser with one window; closed on drop.
 pub struct Browser {
     driver: Child,
     port: u16,
@@ -20,7 +20,7 @@ pub struct Browser {
 }
 
 impl Browser {
-    /// Starts one; `None` if there is no chromedriver.
+    /// Starts a browser; `None` without chromedriver.
     pub fn start() -> Option<Self> {
         let mut driver = Command::new("chromedriver")
             .arg("--port=0")
@@ -60,7 +60,7 @@ impl Browser {
     fn send(&self, method: &str, path: &str, body: &Value) -> std::io::Result<Value> {
         let body = if method == "POST" { body.to_string() } else { String::new() };
         let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
         let head = format!(
             "{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
             body.len()
@@ -92,7 +92,7 @@ impl Browser {
         self.post("/url", &json!({ "url": format!("file://{}", file.display()) }));
     }
 
-    /// What a function body returns in the page.
+    /// Runs a function body in the page and returns its value.
     pub fn eval(&self, script: &str) -> Value {
         self.post("/execute/sync", &json!({ "script": script, "args": [] }))
     }
@@ -102,7 +102,7 @@ impl Browser {
         found[ELEMENT].as_str().unwrap().to_owned()
     }
 
-    /// Clicks as a mouse does: what is covered or hidden cannot be clicked.
+    /// Clicks like a mouse: covered or hidden elements cannot be clicked.
     pub fn click(&self, css: &str) {
         self.post(&format!("/element/{}/click", self.element(css)), &json!({}));
     }
@@ -112,18 +112,18 @@ impl Browser {
         self.post(&format!("/element/{}/value", self.element(css)), &json!({ "text": text }));
     }
 
-    /// The text of an element as it is seen.
+    /// Visible text of an element.
     pub fn text(&self, css: &str) -> String {
         let path = format!("/session/{}/element/{}/text", self.session, self.element(css));
         self.http("GET", &path, &Value::Null).as_str().unwrap().to_owned()
     }
 
-    /// Makes the window so large.
+    /// Resizes the window.
     pub fn resize(&self, width: u32, height: u32) {
         self.post("/window/rect", &json!({ "width": width, "height": height }));
     }
 
-    /// What the console says.
+    /// Messages in the console.
     pub fn console(&self) -> Vec<Value> {
         let lines = self.post("/se/log", &json!({ "type": "browser" }));
         lines.as_array().unwrap().clone()
@@ -132,7 +132,7 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // Ends the browser; the driver by itself would leave it.
+        // Ends the browser; chromedriver alone would keep it running.
         let _ = self.send("DELETE", &format!("/session/{}", self.session), &Value::Null);
         let _ = self.driver.kill();
         let _ = self.driver.wait();

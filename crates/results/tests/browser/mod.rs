@@ -1,4 +1,4 @@
-//! The report in a real browser. Without chromedriver it is skipped, with the feature `browser` a failure.
+//! Tests of the HTML report in a real browser. Skipped without chromedriver, unless the feature `browser` is enabled.
 
 use ccbench_results::report;
 use serde_json::{Value, json};
@@ -9,12 +9,12 @@ use driver::Browser;
 
 mod driver;
 
-/// The made-up run's page in a browser, and the folder that it is in.
+/// The report of the made-up run in a browser, and its folder.
 fn open_report() -> Option<(Browser, tempfile::TempDir)> {
     open_report_after(|_| ())
 }
 
-/// As [`open_report`], after something was done in the run's directory.
+/// As [`open_report`], after a change to the run's directory.
 fn open_report_after(done: impl Fn(&Path)) -> Option<(Browser, tempfile::TempDir)> {
     let made = |root: &Path| {
         let run = made_up(root);
@@ -24,7 +24,7 @@ fn open_report_after(done: impl Fn(&Path)) -> Option<(Browser, tempfile::TempDir
     open_report_of(made)
 }
 
-/// The page of a run that is made in a folder.
+/// The report of a run that `made` creates.
 fn open_report_of(made: impl Fn(&Path) -> PathBuf) -> Option<(Browser, tempfile::TempDir)> {
     let root = tempfile::tempdir().unwrap();
     let file = root.path().join("report.html");
@@ -60,15 +60,15 @@ fn report_is_self_contained() {
     assert_eq!(browser.text("#tally"), "2 ok 1 degraded 1 failed");
     let requests = browser.eval("return performance.getEntriesByType('resource').length");
     assert_eq!((requests, browser.console()), (json!(0), vec![]));
-    // Throughput, round trip, window, retransmissions, probe, queue; drawn upon.
+    // Throughput, RTT, cwnd, retransmissions, probe, queue; with drawn content.
     let drawn = browser.eval(
         "return [...document.querySelectorAll('#panels canvas')].map(c => c.getContext('2d')
            .getImageData(0, 0, c.width, c.height).data.some(byte => byte > 0))",
     );
     assert_eq!(drawn, json!([true, true, true, true, true, true]));
-    // On a telephone nothing but tables and code is wider than the screen.
+    // On a phone, only tables and code are wider than the screen.
     browser.resize(500, 900);
-    // The curves follow the window, an instant later.
+    // Panels follow the window's width after a moment.
     let wide = "return Math.max(0, document.documentElement.scrollWidth - innerWidth)";
     let narrow = (0..100).any(|_| {
         std::thread::sleep(std::time::Duration::from_millis(50));
@@ -77,11 +77,11 @@ fn report_is_self_contained() {
     assert!(narrow, "{} pixels too wide", browser.eval(wide));
 }
 
-/// Gives the made-up run a plan that claims.
+/// Adds a plan with claims to the made-up run.
 fn add_claims(run: &Path) {
     let claims = r#"
 [[expect]]
-add_claims = "it starves"
+claim = "it starves"
 source = "the study"
 published = "a few Mbit/s"
 phase = "compete"
@@ -89,13 +89,13 @@ metric = "throughput"
 group = "cross"
 below = "20mbit"
 [[expect]]
-add_claims = "it fills the link"
+claim = "it fills the link"
 phase = "alone"
 metric = "throughput_sum"
 group = "under_test"
 above = "60mbit"
 [[expect]]
-add_claims = "its delay returns"
+claim = "its delay returns"
 source = "another study"
 phase = "alone"
 metric = "srtt"
@@ -117,10 +117,9 @@ fn report_computes_claims_itself() {
     add_claims(&run);
     let page = render(&run);
     assert!(
-        page.contains(r#""add_claims":"it starves""#)
-            && page.contains(r#""verdict":"does_not_hold""#)
+        page.contains(r#""claim":"it starves""#) && page.contains(r#""verdict":"does_not_hold""#)
     );
-    // A add_claims without a number.
+    // A claim without a number.
     assert!(page.contains(r#""measured":null"#) && page.contains(r#""n_trials":0"#));
     summarize::summarize(&run, Choice::default()).unwrap();
     let file = run.join("expectations.parquet");
@@ -206,7 +205,7 @@ fn tables_sort_and_mark_best_values() {
     assert_eq!((order, numbers.is_sorted_by(|a, b| a >= b)), (json!("descending"), true), "{sums}");
     let best = browser.eval("return document.querySelector('#groups .best').textContent");
     assert!(best.as_str().unwrap().contains("(best)"), "{best}");
-    // The same, by keyboard.
+    // The same with the keyboard.
     browser.keys("#groups th:nth-child(6) button", "\u{e007}");
     let order = browser.eval("return document.querySelector('#groups th:nth-child(6)').ariaSort");
     assert_eq!(order, "ascending");
@@ -235,7 +234,7 @@ fn tables_show_failed_points_ccs_links_and_losses() {
     assert_eq!(column(&browser, "#links", 5), json!(["90.00", "90.00"]));
     assert_eq!(title("#probes")[7], "lost %");
     assert_eq!(column(&browser, "#probes", 8), json!(["10", "10"]));
-    // A long name is no reason to push what was seen off a telephone.
+    // A long name must not push the details off a phone's screen.
     browser.resize(500, 900);
     let seen = browser.eval(
         "const cell = document.querySelector('#reasons td:last-child').getBoundingClientRect();
@@ -255,7 +254,7 @@ fn panels_share_the_time_range() {
          document.querySelector('#all').click();
          return 0",
     );
-    // They are drawn when that is done.
+    // Drawing has finished when eval returns.
     let shown =
         browser.eval("return charts.map(chart => [chart.scales.x.min, chart.scales.x.max])");
     assert_eq!(
@@ -263,7 +262,7 @@ fn panels_share_the_time_range() {
         json!([[0, 9.03], [0, 9.03], [0, 9.03], [0, 9.03], [0, 9.03], [0, 9.03]]),
         "to the last sample"
     );
-    // Zoomed, also to more than a panel's data.
+    // Zoomed, also to a range without samples of a panel.
     let zoom = "charts.forEach(chart => chart.setScale('x', {min: 0.01, max: 8.99})); return 0";
     browser.eval(zoom);
     let shown =
@@ -275,7 +274,7 @@ fn panels_share_the_time_range() {
 fn headings_wrap_only_after_dots_and_underscores() {
     let Some((browser, _root)) = open_report_after(with_long_factor) else { return };
     browser.resize(500, 900);
-    // Each part of the name stands on one line, and there are several lines.
+    // Each part of the name is on one line, and there are several lines.
     let lines = browser.eval(
         "return [...document.querySelector('#groups th button').childNodes].filter(node => node.data).map(node => {
            const range = document.createRange();
@@ -304,7 +303,7 @@ fn verdict_links_to_the_trial() {
     assert_eq!(browser.eval("return document.activeElement.id"), "which");
     browser.click("#previous");
     assert_eq!(browser.text("#verdict"), "ok");
-    // A curve can be hidden without a mouse.
+    // A curve can be hidden with the keyboard.
     let hidden = "return document.querySelectorAll('#panels .u-legend .u-off').length";
     assert_eq!(browser.eval(hidden), 0);
     browser.keys("#panels .u-legend tr:nth-child(2) th", "\u{e007}");
@@ -321,7 +320,7 @@ fn downsampling_keeps_spikes() {
     let root = tempfile::tempdir().unwrap();
     let run = RunDir::create(root.path(), &info()).unwrap();
     let mut writer = begin(&run, 0, 1);
-    // 40 000 samples where a curve has 2000 points; one is high, one low.
+    // 40 000 samples for a curve of 2000 points; one is high, one low.
     for nth in 0..40_000_u32 {
         let rtt_us = match nth {
             12_345 => 77_000,

@@ -29,7 +29,7 @@ fn draw_error(kind: Kind, wheres: &[(&str, &str)]) -> String {
     error.to_string()
 }
 
-/// Cells of the CSV's column in the rows that have these cells.
+/// Values of a CSV column in the rows that match `wanted`.
 fn cells(figure: &Figure, wanted: &[(&str, &str)], column: &str) -> Vec<String> {
     let mut lines = figure.csv.lines().map(|line| line.split(',').collect::<Vec<_>>());
     let header = lines.next().unwrap();
@@ -57,7 +57,7 @@ fn phases_bars_equal_summary_means() {
     assert_eq!(number(one, &bar, "trials"), 2.0);
     let rtt = [("metric", "Mean sRTT (ms)"), ("group", "under_test"), ("phase", "compete")];
     assert!((number(one, &rtt, "mean") - 25.0).abs() < 1e-6);
-    // Who does not run has no bar.
+    // Groups that do not run have no bar.
     assert!(cells(one, &[("group", "cross"), ("phase", "alone")], "mean").is_empty());
     assert!(one.svg.contains(">Throughput (Mbit/s)<") && !one.svg.contains("NaN"), "{}", one.svg);
 }
@@ -76,7 +76,7 @@ fn series_shows_first_counted_trial_per_point() {
         all
     };
     let wanted = ["Throughput", "Smoothed RTT", "Congestion window", "In flight", "Queue"];
-    // Nothing in the made-up samples says what is in flight.
+    // The made-up samples have no packets in flight.
     let there: Vec<&str> = wanted.into_iter().filter(|name| *name != "In flight").collect();
     assert_eq!(panels(&figures[0]), there);
     let second = draw(Kind::Series, &[("scheme", "cubic"), ("trial", "2"), ("flow_id", "cross/0")]);
@@ -103,12 +103,12 @@ fn strips_and_ecdf_use_receiver_goodput() {
     assert!(cells(&figures[0], &of, "value").iter().all(|ms| ms == "26"));
 }
 
-/// Long intervals at 40 Mbit/s and splinters at 400, and most samples where the queue is short.
+/// Long intervals at 40 Mbit/s and very short ones at 400, and most samples while the queue is short.
 fn run_with_unequal_intervals(root: &Path) -> PathBuf {
     run_with_unequal_intervals_of(root, &["under_test"])
 }
 
-/// The same of a flow of each of these groups.
+/// The same with one flow in each of these groups.
 fn run_with_unequal_intervals_of(root: &Path, groups: &[&str]) -> PathBuf {
     let run = RunDir::create(root, &info()).unwrap();
     let mut writer = begin(&run, 0, 1);
@@ -180,7 +180,7 @@ fn figure_means_equal_summary_means_with_unequal_intervals() {
     let bars = draw(Kind::Phases);
     near(number(&bars, &[("metric", "Throughput (Mbit/s)")], "mean"), mbit);
     near(number(&bars, &[("metric", "Mean sRTT (ms)")], "mean"), srtt_ms);
-    // An instant has the bytes of the intervals that it lies in: splinters of 9 ms make none of 400 Mbit/s.
+    // An instant covers several intervals, so intervals of 9 ms do not make instants of 400 Mbit/s.
     let rates = cells(&draw(Kind::Ecdf), &[("metric", "throughput_mbit_s")], "value");
     let most = rates.iter().map(|cell| cell.parse().unwrap()).fold(0.0, f64::max);
     near(most, 94.0);
@@ -236,13 +236,13 @@ fn plane_has_one_optimum_per_path_and_axis_covers_fair_share() {
             .collect();
         (svg.matches("fill=\"#c2185b\" stroke").count(), labels)
     };
-    // One star is the legend's.
+    // One star is in the legend.
     let svg = draw(Kind::Plane, TWO_PATHS);
     let two = ["cubic, 20", "reno, &quot;classic&quot;, 40"].map(str::to_owned).to_vec();
     assert_eq!(optima(&svg), (3, two));
     assert!(svg.contains(">scheme, buffer:</text>"), "{svg}");
     assert_eq!(optima(&draw(Kind::Plane, &TWO_PATHS.replace("10ms", "1ms"))), (2, vec![]));
-    // 500 Mbit/s for each, of which they got a tenth.
+    // 500 Mbit/s for each, of which they use a tenth.
     let svg = draw(Kind::Strips, TWO_PATHS);
     assert!(svg.contains(">500</text>") && svg.contains(">scheme, buffer</text>"), "{svg}");
     let svg = draw(Kind::Phases, TWO_PATHS);
@@ -254,14 +254,14 @@ fn operating_point_has_one_optimum_per_path() {
     let root = tempfile::tempdir().unwrap();
     let run = run_with_unequal_intervals_of(root.path(), &["under_test", "cross"]);
     std::fs::write(run.join("plan.resolved.toml"), plan_with_reverse_cross_traffic()).unwrap();
-    let wish = request(Kind::OperatingPoint, &[("phase", "alone")]);
-    let figure = figure::draw(&run, &wish).unwrap().remove(0);
+    let request_all = request(Kind::OperatingPoint, &[("phase", "alone")]);
+    let figure = figure::draw(&run, &request_all).unwrap().remove(0);
     let best = |whose| number(&figure, &[("subject", whose)], "throughput_mbit_s");
     assert_eq!(["optimum of under_test", "optimum of cross"].map(best), [1000.0, 200.0]);
     assert!(figure.svg.contains("fill=\"#c2185b\">cross</text>"), "{}", figure.svg);
 }
 
-/// Two flows one way and one the other, which is another path.
+/// Two flows in one direction and one in the other, on a different path.
 fn plan_with_reverse_cross_traffic() -> String {
     TWO_PATHS.replace("flows = [\"under_test\"]", "flows = [\"under_test\", \"cross\"]").replace(
         "[flows.cross]\nfrom = \"src\"\nto = \"dst\"",
@@ -270,7 +270,7 @@ fn plan_with_reverse_cross_traffic() -> String {
     )
 }
 
-/// The one comes to the bottleneck of the two by a slow link of its own.
+/// One flow reaches the shared bottleneck through its own slow link.
 fn plan_with_slow_access_link() -> String {
     TWO_PATHS
         .replace("src = {}\n", "src = {}\nfar = {}\n")
@@ -313,7 +313,7 @@ fn fair_share_counts_only_flows_through_bottleneck() {
 fn rejects_unsupported_filters_and_unknown_values() {
     let root = tempfile::tempdir().unwrap();
     let run = made_up(root.path());
-    let said = |kind, wheres: &[(&str, &str)]| {
+    let error = |kind, wheres: &[(&str, &str)]| {
         let error = figure::draw(&run, &request(kind, wheres)).unwrap_err();
         assert!(error.class() == ErrorClass::Usage, "{error}");
         error.to_string()
@@ -330,8 +330,8 @@ fn rejects_unsupported_filters_and_unknown_values() {
         (Kind::Series, "cc", format!("{all}, flow_id, link")),
         (Kind::CcState, "link", format!("{all}, flow_id, cc")),
     ] {
-        let said = said(kind, &[(column, "x")]);
-        assert!(said.ends_with(&known), "{column}: {said}");
+        let error = error(kind, &[(column, "x")]);
+        assert!(error.ends_with(&known), "{column}: {error}");
     }
     for (kind, column, known) in [
         (Kind::Strips, "flow_id", "cross/0, under_test/0, under_test/1"),
@@ -341,17 +341,17 @@ fn rejects_unsupported_filters_and_unknown_values() {
         (Kind::Ecdf, "phase", "alone, compete"),
         (Kind::CcState, "cc", "none"),
     ] {
-        let said = said(kind, &[(column, "x")]);
-        assert!(said.ends_with(&format!("there are: {known}")), "{column}: {said}");
+        let error = error(kind, &[(column, "x")]);
+        assert!(error.ends_with(&format!("there are: {known}")), "{column}: {error}");
     }
-    let two = said(Kind::Ecdf, &[("group", "cross"), ("group", "under_test")]);
+    let two = error(Kind::Ecdf, &[("group", "cross"), ("group", "under_test")]);
     assert!(two.contains("one value per column"), "{two}");
-    let of_link = said(Kind::Heatmap, &[("link", "bottleneck")]);
+    let of_link = error(Kind::Heatmap, &[("link", "bottleneck")]);
     assert!(
         of_link.contains("has no value for it; it has values for all, under_test"),
         "{of_link}"
     );
-    // A flow's group is the one under test.
+    // The group of the selected flow is the group under test.
     let figures = figure::draw(&run, &request(Kind::Plane, &[("flow_id", "cross/0")])).unwrap();
     assert!(!figures[0].csv.contains("under_test") && figures[0].csv.contains("cross/0"));
 }
@@ -376,10 +376,10 @@ fn file_names_include_filters() {
     assert_eq!(stem(Kind::Strips, &[("flow_id", "cross/0")]), "strips-flow_id=cross_0");
     assert_eq!(stem(Kind::Series, &[("trial", "1")]), "series-trial=1-cubic-20");
     let root = tempfile::tempdir().unwrap();
-    let mut wish = request(Kind::Heatmap, &[]);
-    wish.metrics = vec!["throughput_sum".to_owned()];
-    wish.choice.include_failed = true;
-    let stem = figure::draw(&made_up(root.path()), &wish).unwrap().remove(0).stem;
+    let mut request_all = request(Kind::Heatmap, &[]);
+    request_all.metrics = vec!["throughput_sum".to_owned()];
+    request_all.choice.include_failed = true;
+    let stem = figure::draw(&made_up(root.path()), &request_all).unwrap().remove(0).stem;
     assert_eq!(stem, "heatmap-metric=throughput_sum-include-failed");
 }
 
@@ -400,16 +400,16 @@ fn heatmap_of_three_factors_suggests_filter_and_other_kinds() {
         let metrics = metrics.iter().map(|name| (*name).to_owned()).collect();
         figure::draw(run.path(), &Request { metrics, ..request(kind, wheres) })
     };
-    let said = draw(Kind::Heatmap, &[], &[]).unwrap_err().to_string();
-    assert!(said.contains("leave two, as in --where f0=low"), "{said}");
-    assert!(said.ends_with("has data for: phases, series, plane, ecdf, strips"), "{said}");
-    let said = draw(Kind::CcState, &[], &[]).unwrap_err().to_string();
-    assert!(said.ends_with("has data for: phases, series, plane, ecdf, strips"), "{said}");
+    let error = draw(Kind::Heatmap, &[], &[]).unwrap_err().to_string();
+    assert!(error.contains("leave two, as in --where f0=low"), "{error}");
+    assert!(error.ends_with("has data for: phases, series, plane, ecdf, strips"), "{error}");
+    let error = draw(Kind::CcState, &[], &[]).unwrap_err().to_string();
+    assert!(error.ends_with("has data for: phases, series, plane, ecdf, strips"), "{error}");
     let jain = draw(Kind::Heatmap, &[("f0", "low")], &["jain_fairness_of_mean"]).unwrap();
     assert!(jain[0].svg.contains("index of all flows, phase "), "{}", jain[0].svg);
 }
 
-/// Both groups begin together; `cross` ends where `compete` begins.
+/// Both groups start together; `cross` ends when `compete` starts.
 #[test]
 fn settling_time_heatmap_uses_phase_with_a_change() {
     let root = tempfile::tempdir().unwrap();
@@ -436,19 +436,19 @@ fn heatmap_has_one_cell_per_point() {
 
 #[test]
 fn errors_list_available_kinds_and_values() {
-    let said = draw_error(Kind::CcState, &[]);
+    let error = draw_error(Kind::CcState, &[]);
     assert!(
-        said.contains("this run has data for: phases, series,") && !said.contains("cc_state,"),
-        "{said}"
+        error.contains("this run has data for: phases, series,") && !error.contains("cc_state,"),
+        "{error}"
     );
-    let said = draw_error(Kind::Series, &[("scheme", "bbr")]);
-    assert!(said.contains("there are: cubic, reno"), "{said}");
-    let said = draw_error(Kind::Series, &[("colour", "red")]);
-    assert!(said.contains("scheme, buffer, point_id, trial, phase"), "{said}");
+    let error = draw_error(Kind::Series, &[("scheme", "bbr")]);
+    assert!(error.contains("there are: cubic, reno"), "{error}");
+    let error = draw_error(Kind::Series, &[("colour", "red")]);
+    assert!(error.contains("scheme, buffer, point_id, trial, phase"), "{error}");
     let root = tempfile::tempdir().unwrap();
-    let mut wish = request(Kind::Phases, &[]);
-    wish.metrics = vec!["speed".to_owned()];
-    let error = figure::draw(&made_up(root.path()), &wish).unwrap_err().to_string();
+    let mut request_all = request(Kind::Phases, &[]);
+    request_all.metrics = vec!["speed".to_owned()];
+    let error = figure::draw(&made_up(root.path()), &request_all).unwrap_err().to_string();
     assert!(error.contains("throughput_sum:mean"), "{error}");
 }
 
@@ -482,9 +482,9 @@ fn compares_two_points_and_a_run_with_itself() {
         .iter()
         .find(|one| one.phase == "alone" && one.subject == "under_test" && one.stat == "mean");
     let numbers = &alone.unwrap().numbers;
-    // A name alone is its mean; what groups have is not said of each flow again.
+    // Without a statistic, the mean is meant; metrics of groups are not repeated for flows.
     assert!(compared.iter().all(|one| one.stat == "mean" && one.scope != Scope::Flow));
-    // 90 and 92 Mbit/s against 90; the failed trial is out.
+    // 90 and 92 Mbit/s against 90; the failed trial is excluded.
     assert_eq!((numbers.n, numbers.paired), ((2, 1), false));
     assert!((numbers.difference + 1e6).abs() < 10.0, "{numbers:?}");
     let (_, same) = compare(&run, &With::Run(&run), &[], Choice::default()).unwrap();
@@ -508,8 +508,8 @@ fn csv_export_contains_all_rows() {
     assert_eq!(text.lines().filter(|line| line.starts_with("point_id,")).count(), 1);
     let samples = std::fs::read_to_string(folder.join("flow_samples.csv")).unwrap();
     assert!(samples.lines().next().unwrap().contains(",rtt_us,") && !samples.contains("cc_info"));
-    // The failed trial's rows are among them, which is said; a summary has none of it.
-    let said = export::failed_trials(&run, &["probes".to_owned()]).unwrap().unwrap();
-    assert!(said.contains("(failed)") && said.matches("trial-").count() == 1, "{said}");
+    // The export contains the failed trial's rows and says so; a summary excludes them.
+    let error = export::failed_trials(&run, &["probes".to_owned()]).unwrap().unwrap();
+    assert!(error.contains("(failed)") && error.matches("trial-").count() == 1, "{error}");
     assert_eq!(export::failed_trials(&run, &["summary_point".to_owned()]).unwrap(), None);
 }
