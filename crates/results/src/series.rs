@@ -89,14 +89,14 @@ fn sources() -> [PanelSource; 3] {
 }
 
 /// The panels of one trial whose titles `wanted` accepts, without those of [`cc_state_panels`]. Each curve has at most
-/// `2 * stretches` points. Panels without samples are left out; unwanted values are not read.
+/// `2 * bins` points. Panels without samples are left out; unwanted values are not read.
 pub(crate) fn panels(
     run: &RunDir,
     end: &TrialEnd,
     bins: u32,
     wanted: impl Fn(&str) -> bool,
 ) -> Result<Vec<Panel>> {
-    let stretch_s = bin_width_s(end, bins);
+    let bin_s = bin_width_s(end, bins);
     let trial = &[end];
     let mut panels = Vec::new();
     for mut source in sources() {
@@ -112,7 +112,7 @@ pub(crate) fn panels(
             source.subject,
             rows,
             &source.values,
-            bin_width_s,
+            bin_s,
         )?);
     }
     let mut values = vec![
@@ -123,7 +123,7 @@ pub(crate) fn panels(
     if !values.is_empty()
         && let Some(rows) = link_instants(run, trial)?
     {
-        panels.extend(build_panels(run, "qdisc_samples", "link", rows, &values, stretch_s)?);
+        panels.extend(build_panels(run, "qdisc_samples", "link", rows, &values, bin_s)?);
     }
     Ok(panels)
 }
@@ -170,13 +170,13 @@ fn build_panels(
     subject: &str,
     rows: LazyFrame,
     values: &[Value],
-    stretch_s: f64,
+    bin_s: f64,
 ) -> Result<Vec<Panel>> {
     let named =
         values.iter().zip(0..).map(|(value, nth)| value.of.clone().alias(name("value", nth)));
     let columns: Vec<Expr> =
         [col(subject).alias("subject"), col("t_s")].into_iter().chain(named).collect();
-    let found = downsampled(run, table, rows.select(columns), values.len(), stretch_s)?;
+    let found = downsampled(run, table, rows.select(columns), values.len(), bin_s)?;
     let panels = values.iter().zip(0..).filter_map(|(value, nth)| panel(value, nth, &found));
     Ok(panels.collect())
 }
@@ -193,9 +193,9 @@ fn downsampled(
     table: &str,
     rows: LazyFrame,
     values: usize,
-    stretch_s: f64,
+    bin_s: f64,
 ) -> Result<Lines> {
-    let stretch = (col("t_s") / lit(stretch_s)).cast(DataType::Int64).alias("stretch");
+    let bin = (col("t_s") / lit(bin_s)).cast(DataType::Int64).alias("bin");
     let first_at = |value: &Expr, extreme: Expr| col("t_s").filter(value.clone().eq(extreme)).min();
     let mut aggregates = Vec::new();
     for nth in 0..values {
