@@ -210,9 +210,9 @@ fn downsampled(
     }
     let rows = rows
         .filter(col("t_s").is_not_null())
-        .group_by([col("subject"), stretch])
+        .group_by([col("subject"), bin])
         .agg(aggregates)
-        .sort(["subject", "stretch"], SortMultipleOptions::default());
+        .sort(["subject", "bin"], SortMultipleOptions::default());
     collect(run, table, rows)
 }
 

@@ -106,7 +106,7 @@ between = ["0.6ms", "12ms"]
     std::fs::write(run.join("plan.resolved.toml"), plan + claims).unwrap();
 }
 
-fn page_of(run: &Path) -> String {
+fn render(run: &Path) -> String {
     report::html(&RunSummary::compute(run, Choice::default()).unwrap()).unwrap()
 }
 
