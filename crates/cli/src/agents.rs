@@ -13,7 +13,7 @@ use hyper_util::rt::TokioIo;
 use tokio::time::timeout;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 
-use ccbench_results::store::NodeClock;
+use ccbench_results::model::NodeClock;
 use tracing::{debug, info};
 
 use crate::clock;

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use ccbench_proto::schedule::{Point, Run};
 use ccbench_proto::units::Micros;
 use ccbench_proto::wire::NodeInfo;
+use ccbench_results::model::Verdict;
 use ccbench_results::store::RunDir;
-use ccbench_results::verdict::Verdict;
 
 use crate::agents::AgentError;
 use crate::exit::{ExitCode, from_results, of_results};

@@ -7,7 +7,7 @@ use ccbench_proto::plan::Series;
 use ccbench_proto::schedule::Point;
 use ccbench_proto::topology::Topology;
 use ccbench_proto::units::Micros;
-use ccbench_results::verdict::Verdict;
+use ccbench_results::model::Verdict;
 use tracing::info;
 
 use crate::backend::{Backend, BackendError, BackendInfo, Trial};

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use crate::clock;
 use ccbench_results::TrialStatus;
-use ccbench_results::verdict::{Status, Verdict};
+use ccbench_results::model::{Status, Verdict};
 
 /// Seconds between two lines of a phase when standard error is not a terminal.
 const PLAIN_INTERVAL_S: u64 = 10;

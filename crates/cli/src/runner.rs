@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use ccbench_proto::schedule::{self, Point, Run};
 use ccbench_proto::units::Micros;
+use ccbench_results::model::{Reason, Status, Verdict};
 use ccbench_results::store::RunDir;
-use ccbench_results::verdict::{Reason, Status, Verdict};
 use tracing::{info, warn};
 
 use crate::backend::{Backend, BackendError, Trial};

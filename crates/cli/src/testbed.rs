@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use ccbench_proto::plan::check::CheckedPlan;
 use ccbench_proto::topology::Topology;
 use ccbench_proto::units::Micros;
-use ccbench_results::verdict::Verdict;
+use ccbench_results::model::Verdict;
 use tokio::sync::mpsc::error::TryRecvError;
 use tracing::warn;
 

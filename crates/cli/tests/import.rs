@@ -5,9 +5,11 @@
 use std::path::Path;
 use std::process::Command;
 
+use ccbench_proto::metric::Scope;
 use ccbench_results::TrialStatus;
+use ccbench_results::model::TrialFilter;
 use ccbench_results::store::RunDir;
-use ccbench_results::summary::{Choice, Scope, Summary, compute};
+use ccbench_results::summary::{Summary, compute};
 
 const UE1: &str =
     include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../proto/tests/tools/ue1-ss.txt"));
@@ -46,7 +48,7 @@ fn imports_excerpts_of_the_study_and_summarises_them() {
     let run = dir.path().join("run");
     assert_eq!(import(&[&old], &["--node", "router1"], &run), 0);
 
-    let summary = compute(&RunDir::open(&run).unwrap(), Choice::default()).unwrap();
+    let summary = compute(&RunDir::open(&run).unwrap(), TrialFilter::default()).unwrap();
     let srtt_ms = |group| mean(&summary, Scope::Group, group, "srtt").unwrap() / 1e3;
     assert!((srtt_ms("cubic") - (4.104 + 5.62) / 2.0).abs() < 1e-9);
     let throughput = mean(&summary, Scope::Group, "cubic", "throughput_sum").unwrap();
@@ -94,7 +96,7 @@ fn takes_phases_and_trials_from_options() {
     let options =
         ["--trials", "--phase", "alone=10s", "--phase", "compete=10s", "--group", "5202=late"];
     assert_eq!(import(&[&paths[0], &paths[1]], &options, &run), 0);
-    let summary = compute(&RunDir::open(&run).unwrap(), Choice::default()).unwrap();
+    let summary = compute(&RunDir::open(&run).unwrap(), TrialFilter::default()).unwrap();
     assert_eq!(summary.phases, ["alone", "compete"]);
     let srtt = |phase| summary.find(0, phase, Scope::Group, "late", "srtt", "mean").unwrap();
     assert_eq!((srtt("alone").value, srtt("alone").n_trials), (10_000.0, 2));

@@ -11,8 +11,8 @@ use std::path::Path;
 use ccbench_proto::schedule::PhaseSpan;
 use ccbench_proto::units::Micros;
 use ccbench_proto::wire::{FlowSample, Interval, RunEvent, run_event::Of};
-use ccbench_results::store::{NodeClock, RunDir, RunInfo, RunStatus, TrialKey};
-use ccbench_results::verdict::{Status, Verdict};
+use ccbench_results::model::{NodeClock, RunInfo, RunStatus, Status, TrialKey, Verdict};
+use ccbench_results::store::RunDir;
 
 const FLOWS: u64 = 8;
 const LENGTH_S: u64 = 180;

@@ -73,7 +73,7 @@ pub(crate) struct Text(&'static str, StringChunkedBuilder);
 /// Text or null; written with a dictionary.
 pub(crate) struct OptText(&'static str, StringChunkedBuilder);
 /// Text; null where empty; written with a dictionary.
-pub(crate) struct Said(&'static str, StringChunkedBuilder);
+pub(crate) struct NonEmptyText(&'static str, StringChunkedBuilder);
 /// Bytes; null where empty.
 pub(crate) struct Blob(&'static str, BinaryChunkedBuilder);
 
@@ -86,7 +86,7 @@ impl Text {
 
 impl OptText {
     /// One row more.
-    pub(crate) fn say(&mut self, text: Option<&str>) {
+    pub(crate) fn put_str(&mut self, text: Option<&str>) {
         self.1.append_option(text);
     }
 }
@@ -213,7 +213,7 @@ impl Cells for OptText {
     }
 }
 
-impl Cells for Said {
+impl Cells for NonEmptyText {
     type In = String;
     fn new(name: &'static str) -> Self {
         Self(name, StringChunkedBuilder::new(name.into(), FIRST_ROWS))

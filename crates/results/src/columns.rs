@@ -12,7 +12,7 @@
 use ccbench_proto::wire;
 use polars::prelude::*;
 
-use super::cells::{Axis, Blob, Bool, Cells, Narrow, Num, Opt, OptBool, Said, Text, UtcNs};
+use super::cells::{Axis, Blob, Bool, Cells, Narrow, NonEmptyText, Num, Opt, OptBool, Text, UtcNs};
 
 mod keys;
 
@@ -97,8 +97,8 @@ table! { FlowColumns, "flows", wire::Flow, flow_start, ["flow_id", "side"], {
     group: Text,
     node_src: Text,
     node_dst: Text,
-    cc_requested: Said,
-    cc_actual: Said,
+    cc_requested: NonEmptyText,
+    cc_actual: NonEmptyText,
     role: Text,
     src_ip: Text,
     dst_ip: Text,
@@ -238,7 +238,7 @@ table! { ProbeColumns, "probes", wire::Probe, |row, _| row.at_ns.into(), ["probe
     ttfb_us: Opt<Float64Type>,
     total_us: Opt<Float64Type>,
     status: Opt<UInt32Type>,
-    error: Said,
+    error: NonEmptyText,
 } }
 
 table! { QdiscSampleColumns, "qdisc_samples", wire::QdiscSample, |row, _| row.at_ns.into(), ["link", "handle", "t_ns"], {

@@ -7,10 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use super::journal::TrialEnd;
-use super::model::Choice;
+use super::model::TrialFilter;
 use super::store::{RunDir, StoreError};
 use super::summary::statistics::{bootstrap, mean, t_quantile, variance};
-use super::summary::{PhaseRow, Scope, Summary, compute};
+use super::summary::{PhaseRow, Summary, compute};
+use ccbench_proto::metric::Scope;
 
 use crate::error::{ErrorClass, FileError};
 
@@ -227,9 +228,9 @@ pub fn compare(
     run: &Path,
     with: &With<'_>,
     metrics: &[String],
-    choice: Choice,
+    filter: TrialFilter,
 ) -> Result<((String, String), Vec<Compared>)> {
-    let first = compute(&RunDir::open(run)?, choice)?;
+    let first = compute(&RunDir::open(run)?, filter)?;
     let mut axis = Axis { phases: first.phases.clone(), metrics: Vec::new() };
     let second;
     let (one, other, names, points) = match with {
@@ -242,7 +243,7 @@ pub fn compare(
             (&first, &first, names, [of(level_a), of(level_b)])
         }
         With::Run(path) => {
-            second = compute(&RunDir::open(path)?, choice)?;
+            second = compute(&RunDir::open(path)?, filter)?;
             let name = |path: &Path| {
                 let last = path.file_name();
                 last.map_or_else(

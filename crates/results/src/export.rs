@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use polars::prelude::*;
 
 use super::journal::TrialEnd;
+use super::model::TrialFilter;
 use super::store::RunDir;
-use super::summary::Choice;
 use super::summary::query::scan;
 use crate::error::{io_error, polars_error};
 
@@ -120,7 +120,7 @@ pub fn failed_trials(run_dir: &Path, tables: &[String]) -> Result<Option<String>
         return Ok(None);
     }
     let run = RunDir::open(run_dir)?;
-    let counts = |end: &TrialEnd| Choice::default().includes(end.status);
+    let counts = |end: &TrialEnd| TrialFilter::default().includes(end.status);
     let out: Vec<String> = named_trials(&run)
         .into_iter()
         .filter(|(end, _)| !counts(end))

@@ -24,6 +24,7 @@ mod time;
 use data::Selection;
 pub use error::FigureError;
 use error::Result;
+pub use png::PngError;
 pub use request::{COLUMN_MM, Figure, Format, Kind, Request, TWO_COLUMNS_MM};
 
 /// Draws all figures of a request: one for kinds that aggregate trials, one per point for kinds that show a trial.

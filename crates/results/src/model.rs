@@ -205,14 +205,14 @@ impl RunStatus {
 
 /// Which trials a summary includes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Choice {
+pub struct TrialFilter {
     /// Also failed and aborted trials.
     pub include_failed: bool,
     /// Only trials whose status is ok.
     pub only_ok: bool,
 }
 
-impl Choice {
+impl TrialFilter {
     /// Whether a trial with this status is included.
     pub(crate) fn includes(self, status: TrialStatus) -> bool {
         match status {

@@ -7,8 +7,9 @@ use std::fmt::Write as _;
 
 use super::csv::quoted;
 use super::model::level_of;
-use super::summary::{PhaseRow, Scope, Summary};
+use super::summary::{PhaseRow, Summary};
 use crate::error::ErrorClass;
+use ccbench_proto::metric::Scope;
 
 /// No counted trial has this flow group.
 #[derive(Debug, thiserror::Error)]

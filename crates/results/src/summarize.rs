@@ -8,7 +8,7 @@ use polars::prelude::*;
 
 use super::expect::{self, Expectation};
 use super::journal::TrialEnd;
-use super::model::Choice;
+use super::model::TrialFilter;
 use super::parallel::in_parallel;
 use super::part::{write_csv, write_parquet, write_text};
 use super::six_columns::{self, UnknownGroup};
@@ -71,8 +71,8 @@ enum Content {
 ///
 /// # Errors
 /// What keeps the numbers from being computed. That they cannot be written is in [`RunSummary::written`].
-pub fn summarize(run_dir: &Path, choice: Choice) -> Result<RunSummary> {
-    let mut run = RunSummary::compute(run_dir, choice)?;
+pub fn summarize(run_dir: &Path, filter: TrialFilter) -> Result<RunSummary> {
+    let mut run = RunSummary::compute(run_dir, filter)?;
     run.written = run.write();
     Ok(run)
 }
@@ -82,9 +82,9 @@ impl RunSummary {
     ///
     /// # Errors
     /// The results directory cannot be read.
-    pub fn compute(run_dir: &Path, choice: Choice) -> Result<Self> {
+    pub fn compute(run_dir: &Path, filter: TrialFilter) -> Result<Self> {
         let run = RunDir::open(run_dir)?;
-        let summary = summary::compute(&run, choice)?;
+        let summary = summary::compute(&run, filter)?;
         let claims = run.plan().map(|plan| expect::judge(plan.plan(), &summary));
         let expectations = claims.unwrap_or_default();
         Ok(Self { summary, expectations, files: vec![], written: Ok(()) })

@@ -8,10 +8,11 @@ use std::path::PathBuf;
 
 use ccbench_proto::event;
 use ccbench_proto::link_state::Fallback;
+use ccbench_proto::metric::Scope;
 
 use super::journal::TrialEnd;
-pub use super::model::Choice;
 use super::model::RunStatus;
+use super::model::TrialFilter;
 use super::store::RunDir;
 use crate::error::Result;
 
@@ -31,7 +32,7 @@ pub(crate) mod tables;
 pub(crate) use measure::flows_of;
 pub(crate) use schedule::{Group, Schedule, group_of};
 use statistics::OverTrials;
-pub use tables::{PhaseRow, PointRow, Scope};
+pub use tables::{PhaseRow, PointRow};
 
 /// A run in numbers.
 #[derive(Debug)]
@@ -56,7 +57,7 @@ pub struct Summary {
     pub point_rows: Vec<PointRow>,
     /// How many trials the plan has.
     pub planned: u32,
-    /// Links that are emulated in userspace though the plan leaves the choice open, each with the reason.
+    /// Links that are emulated in userspace though the plan leaves the filter open, each with the reason.
     pub fallbacks: Vec<String>,
     /// Mean CPU steal in percent, of trials that lacked CPU time, by point and trial.
     pub steal_pct: BTreeMap<(u32, u16), f64>,
@@ -65,8 +66,8 @@ pub struct Summary {
 }
 
 /// The numbers of the trials that count.
-pub fn compute(run: &RunDir, choice: Choice) -> Result<Summary> {
-    compute_of(run, |end| choice.includes(end.status))
+pub fn compute(run: &RunDir, filter: TrialFilter) -> Result<Summary> {
+    compute_of(run, |end| filter.includes(end.status))
 }
 
 /// As [`compute`], of the trials that `takes` says.
@@ -199,7 +200,7 @@ impl Summary {
         for end in &self.trials {
             *lost.entry(end.point_id).or_default() += 1;
         }
-        for end in self.trials.iter().filter(|end| Choice::default().includes(end.status)) {
+        for end in self.trials.iter().filter(|end| TrialFilter::default().includes(end.status)) {
             lost.remove(&end.point_id);
         }
         lost.retain(|id, _| self.point_rows.iter().all(|row| row.point_id != *id));

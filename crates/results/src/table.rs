@@ -10,8 +10,9 @@ use super::expect::claims_text;
 use super::journal::TrialEnd;
 use super::model::{RunStatus, TrialStatus, level_of};
 use super::summarize::RunSummary;
-use super::summary::{PointRow, Scope, Summary};
+use super::summary::{PointRow, Summary};
 use crate::error::{Result, io_error};
+use ccbench_proto::metric::Scope;
 
 mod reasons;
 

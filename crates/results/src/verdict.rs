@@ -1,6 +1,6 @@
 //! Judges a trial while its rows arrive: a few counters per flow, link and host, without a second pass over the files.
 //!
-//! Each check is a module with its limits and their reasons: [`host`], [`link`], [`flow`], `begin`, [`ecn`],
+//! Each check is a module with its limits and their reasons: [`host`], [`link`], [`flow`], `cc_start`, [`ecn`],
 //! [`path`], [`probe`] and `version`. The worst problem decides the status.
 
 use std::collections::BTreeMap;
@@ -11,8 +11,7 @@ use ccbench_proto::schedule;
 use ccbench_proto::wire::{Done, Event, NodeInfo, RunEvent, run_event::Of};
 
 use crate::curve;
-use crate::model::NodeClock;
-pub use crate::model::{Reason, Status, Verdict};
+use crate::model::{NodeClock, Status, Verdict};
 use ecn::EcnCheck;
 use findings::{Findings, Span};
 use flow::FlowCheck;
@@ -23,7 +22,7 @@ use probe::ProbeCheck;
 use version::Unreadable;
 
 pub mod acks;
-mod begin;
+mod cc_start;
 pub mod ecn;
 mod findings;
 pub mod flow;
@@ -116,8 +115,10 @@ impl Judge {
             Kind::BaseRtt(rtt) => self.paths.base_rtt(node, &event.subject, rtt),
             Kind::Ecn(ecn) => self.ecn.event(node, group, ecn),
             Kind::Capture(capture) => self.capture(node, event, capture),
-            Kind::CcInForce(start) => begin::began(node, group, start, &mut self.findings),
-            Kind::CcSockets(sockets) => begin::sockets(node, group, sockets, &mut self.findings),
+            Kind::CcInForce(start) => cc_start::judge(node, group, start, &mut self.findings),
+            Kind::CcSockets(sockets) => {
+                cc_start::judge_sockets(node, group, sockets, &mut self.findings)
+            }
             _ => {}
         }
         let status = match kind.severity() {

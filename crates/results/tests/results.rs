@@ -7,13 +7,16 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use ccbench_proto::event::Kind;
+use ccbench_proto::metric::Scope;
 use ccbench_proto::schedule::PhaseSpan;
 use ccbench_proto::units::Micros;
 use ccbench_proto::wire::{self, Backend, BackendReason, LinkState, run_event::Of};
-use ccbench_results::store::{NodeClock, RunDir, RunInfo, RunStatus, TrialKey, TrialWriter};
+use ccbench_results::model::{
+    NodeClock, Reason, RunInfo, RunStatus, Status, TrialFilter, TrialKey, Verdict,
+};
+use ccbench_results::store::RunDir;
 use ccbench_results::summarize::{self, RunSummary};
-use ccbench_results::summary::{Choice, Scope};
-use ccbench_results::verdict::{Reason, Status, Verdict};
+use ccbench_results::trial::TrialWriter;
 use ccbench_results::{ErrorClass, StoreError, SummaryError};
 use ccbench_results::{six_columns, table};
 
@@ -310,7 +313,7 @@ fn made_of<const N: usize>(root: &Path, trials: [(u32, u16, f64, Verdict); N]) -
 fn summary_reproduces_known_values() {
     let root = tempfile::tempdir().unwrap();
     let path = made_up(root.path());
-    let summary = summarize::summarize(&path, Choice::default()).unwrap();
+    let summary = summarize::summarize(&path, TrialFilter::default()).unwrap();
     let value = |phase, scope, subject, metric, stat| {
         summary
             .summary
@@ -361,7 +364,7 @@ fn summary_reproduces_known_values() {
         .find(1, "alone", Scope::Group, "under_test", "throughput_sum", "mean")
         .unwrap();
     assert_eq!((one.n_trials, one.interval), (1, None), "the failed trial does not count");
-    let all = Choice { include_failed: true, ..Choice::default() };
+    let all = TrialFilter { include_failed: true, ..TrialFilter::default() };
     let with_failed = summarize::summarize(&path, all).unwrap();
     let two = with_failed
         .summary
@@ -374,7 +377,7 @@ fn summary_reproduces_known_values() {
 fn written_summary_and_printed_table_match_golden_files() {
     let root = tempfile::tempdir().unwrap();
     let path = made_up(root.path());
-    let summary = summarize::summarize(&path, Choice::default()).unwrap();
+    let summary = summarize::summarize(&path, TrialFilter::default()).unwrap();
     for name in ["trials", "points", "summary_phase", "summary_point"] {
         let csv = std::fs::read_to_string(path.join(name).with_extension("csv")).unwrap();
         // Per-trial rows repeat what the points' rows show.
@@ -398,7 +401,7 @@ fn factor_names_wrap_after_dots_and_underscores_only() {
     let root = tempfile::tempdir().unwrap();
     let path = made_up(root.path());
     with_long_factor(&path);
-    let printed = table::text(&RunSummary::compute(&path, Choice::default()).unwrap(), 100);
+    let printed = table::text(&RunSummary::compute(&path, TrialFilter::default()).unwrap(), 100);
     let head: Vec<&str> = printed.lines().take_while(|line| !line.contains('─')).collect();
     let first: Vec<&str> = head.iter().filter_map(|line| line.split_whitespace().next()).collect();
     assert_eq!(first.concat(), LONG_FACTOR, "{printed}");
@@ -413,7 +416,7 @@ fn factor_names_wrap_after_dots_and_underscores_only() {
 fn every_summary_number_is_a_known_metric() {
     let root = tempfile::tempdir().unwrap();
     let path = made_up(root.path());
-    let summary = RunSummary::compute(&path, Choice::default()).unwrap();
+    let summary = RunSummary::compute(&path, TrialFilter::default()).unwrap();
     for row in &summary.summary.phase_rows {
         let metric = ccbench_proto::metric::find(row.metric, row.scope)
             .unwrap_or_else(|| panic!("{row:?} is of no metric"));
@@ -431,7 +434,7 @@ fn without_intervals_throughput_uses_acknowledged_bytes_with_a_note() {
         flow.push(&mut writer, false);
     }
     writer.commit(&verdict(Status::Ok, &[])).unwrap();
-    let summary = summarize::summarize(run.path(), Choice::default()).unwrap();
+    let summary = summarize::summarize(run.path(), TrialFilter::default()).unwrap();
     let sum = summary
         .summary
         .find(0, "compete", Scope::Group, "under_test", "throughput_sum", "mean")
@@ -473,7 +476,7 @@ fn draining_after_a_groups_stop_is_not_a_phase() {
     let mut writer = begin(&run, 0, 1);
     fill(&mut writer, 0.0);
     writer.commit(&verdict(Status::Ok, &[])).unwrap();
-    let summary = summarize::summarize(run.path(), Choice::default()).unwrap();
+    let summary = summarize::summarize(run.path(), TrialFilter::default()).unwrap();
     let has = |group| {
         summary.summary.find(0, "compete", Scope::Group, group, "throughput_sum", "mean").is_some()
     };
@@ -497,7 +500,7 @@ fn late_group_is_marked_and_net_metrics_stay_within_the_phase() {
         flow.push(&mut writer, true);
     }
     writer.commit(&verdict(Status::Ok, &[])).unwrap();
-    let summary = summarize::summarize(run.path(), Choice::default()).unwrap();
+    let summary = summarize::summarize(run.path(), TrialFilter::default()).unwrap();
     let value = |scope, subject, metric| {
         let row = summary.summary.find(0, "compete", scope, subject, metric, "mean").unwrap();
         (row.value * 1e3).round() / 1e3
@@ -520,7 +523,7 @@ fn unwritable_summary_is_still_printed_without_partial_files() {
     let path = made_up(root.path());
     // As root no mode keeps a file from being replaced; a directory in its place does.
     std::fs::create_dir(path.join("summary_phase.csv")).unwrap();
-    let summary = summarize::summarize(&path, Choice::default()).unwrap();
+    let summary = summarize::summarize(&path, TrialFilter::default()).unwrap();
     let error = summary.written.as_ref().unwrap_err().to_string();
     assert!(error.contains("replace") && error.contains("summary_phase.csv"), "{error}");
     let printed = table::text(&summary, 120);
@@ -534,7 +537,7 @@ fn unwritable_summary_is_still_printed_without_partial_files() {
 fn run_without_committed_trials_has_an_empty_summary() {
     let root = tempfile::tempdir().unwrap();
     let run = RunDir::create(root.path(), &info()).unwrap();
-    let summary = summarize::summarize(run.path(), Choice::default()).unwrap();
+    let summary = summarize::summarize(run.path(), TrialFilter::default()).unwrap();
     assert!(summary.summary.point_rows.is_empty());
     let printed = table::text(&summary, 100);
     assert!(
@@ -549,12 +552,12 @@ fn run_without_committed_trials_has_an_empty_summary() {
 #[test]
 fn rejects_directory_that_is_not_a_run_with_a_hint() {
     let root = tempfile::tempdir().unwrap();
-    let error = summarize::summarize(root.path(), Choice::default()).unwrap_err();
+    let error = summarize::summarize(root.path(), TrialFilter::default()).unwrap_err();
     assert!(matches!(error, SummaryError::Store(StoreError::NotResults { .. })));
     assert!(error.to_string().contains("give the directory that `ccbench run` printed"), "{error}");
     let plan = root.path().join("mine.toml");
     std::fs::write(&plan, "name = \"mine\"\n").unwrap();
-    let error = summarize::summarize(&plan, Choice::default()).unwrap_err();
+    let error = summarize::summarize(&plan, TrialFilter::default()).unwrap_err();
     assert!(
         error.class() == ErrorClass::Usage && error.to_string().contains("`ccbench run "),
         "{error}"
@@ -574,7 +577,7 @@ fn resumed_run_keeps_finished_trials_and_both_sessions() {
     }
     run.finish(RunStatus::Interrupted).unwrap();
     drop(run);
-    let printed = table::text(&RunSummary::compute(&path, Choice::default()).unwrap(), 100);
+    let printed = table::text(&RunSummary::compute(&path, TrialFilter::default()).unwrap(), 100);
     assert!(printed.starts_with("2 of 4 trials; the run is interrupted\n"), "{printed}");
     std::fs::remove_file(path.join("tables/probes/point=1/trial-02/part-0.parquet")).unwrap();
     let run = RunDir::resume(&path, &info()).unwrap();

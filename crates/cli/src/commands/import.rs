@@ -18,11 +18,12 @@ use crate::console::{print, terminal_width};
 use crate::error::CliError;
 use crate::exit::ExitCode;
 use crate::file::FileError;
-use ccbench_results::store::{Imported, NodeClock, RunDir, RunInfo, RunStatus, TrialKey};
+use ccbench_results::model::{
+    Imported, NodeClock, Reason, RunInfo, RunStatus, Status, TrialFilter, TrialKey, Verdict,
+};
+use ccbench_results::store::RunDir;
 use ccbench_results::summarize::summarize;
-use ccbench_results::summary::Choice;
 use ccbench_results::table;
-use ccbench_results::verdict::{Reason, Status, Verdict};
 
 /// Unread lines of a file that are printed without `--all`.
 const MAX_UNREAD: usize = 10;
@@ -55,7 +56,7 @@ pub fn run(args: &ImportArgs) -> Result<ExitCode, CliError> {
         )));
     }
     store(&read, args)?;
-    let summary = summarize(&args.output, Choice::default())?;
+    let summary = summarize(&args.output, TrialFilter::default())?;
     table::print(&summary, &mut std::io::stdout(), terminal_width())?;
     Ok(ExitCode::Success)
 }

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use ccbench_results::compare::{self, With};
+use ccbench_results::model::TrialFilter;
 use ccbench_results::summarize::RunSummary;
-use ccbench_results::summary::Choice;
 use ccbench_results::{export, figure, report, six_columns, table};
 
 use crate::args::{CompareArgs, ExportCommand, PlotArgs, ReportArgs, SummarizeArgs};
@@ -15,10 +15,14 @@ use crate::file::FileError;
 use crate::plan_source::PlanSource;
 
 /// The summary of a run, judged by the claims of the plan `expect` if one is given.
-fn summary_of(run: &Path, choice: Choice, expect: Option<&Path>) -> Result<RunSummary, CliError> {
+fn summary_of(
+    run: &Path,
+    filter: TrialFilter,
+    expect: Option<&Path>,
+) -> Result<RunSummary, CliError> {
     // The plan is checked before the results are read, which may take long.
     let expect = expect.map(|plan| PlanSource::read(plan)?.load(&[])).transpose()?;
-    let mut summary = RunSummary::compute(run, choice)?;
+    let mut summary = RunSummary::compute(run, filter)?;
     if let Some(other) = &expect {
         summary.judge(other.plan.plan());
     }
@@ -30,7 +34,7 @@ fn summary_of(run: &Path, choice: Choice, expect: Option<&Path>) -> Result<RunSu
 /// # Errors
 /// The results cannot be read.
 pub fn summarize(args: &SummarizeArgs) -> Result<ExitCode, CliError> {
-    let mut summary = summary_of(&args.run, Choice::default(), args.expect.as_deref())?;
+    let mut summary = summary_of(&args.run, TrialFilter::default(), args.expect.as_deref())?;
     // A directory without write permission is not an error: the table has a note about it.
     summary.written = summary.write();
     table::print(&summary, &mut std::io::stdout(), terminal_width())?;
@@ -46,8 +50,8 @@ pub fn summarize(args: &SummarizeArgs) -> Result<ExitCode, CliError> {
 /// The results cannot be read, or the report cannot be written.
 pub fn report(args: &ReportArgs) -> Result<ExitCode, CliError> {
     let file = args.output.clone().unwrap_or_else(|| args.run.join("report.html"));
-    let choice = Choice { include_failed: args.include_failed, ..<_>::default() };
-    let summary = summary_of(&args.run, choice, args.expect.as_deref())?;
+    let filter = TrialFilter { include_failed: args.include_failed, ..<_>::default() };
+    let summary = summary_of(&args.run, filter, args.expect.as_deref())?;
     report::write(&summary, &file)?;
     print(&format!("{}\n", file.display()));
     Ok(ExitCode::Success)
@@ -83,8 +87,8 @@ pub fn compare(args: &CompareArgs) -> Result<ExitCode, CliError> {
         (None, Some((factor, one, other))) => With::Levels(factor, one, other),
         (None, None) => return Err(CliError::Usage("give a second run, or --by".to_owned())),
     };
-    let choice = Choice { include_failed: args.include_failed, ..<_>::default() };
-    let (names, compared) = compare::compare(&args.a, &with, &args.metrics, choice)?;
+    let filter = TrialFilter { include_failed: args.include_failed, ..<_>::default() };
+    let (names, compared) = compare::compare(&args.a, &with, &args.metrics, filter)?;
     if let Some(path) = &args.csv {
         let csv = compare::csv(&compared);
         if path.as_os_str() == "-" {
@@ -109,7 +113,7 @@ pub fn plot(args: PlotArgs) -> Result<ExitCode, CliError> {
         metrics: args.metrics,
         width_mm: args.width_mm,
         height_mm: args.height_mm,
-        choice: Choice { include_failed: args.include_failed, ..<_>::default() },
+        trial_filter: TrialFilter { include_failed: args.include_failed, ..<_>::default() },
     };
     let figures = figure::draw(&args.run, &request)?;
     let output = args.output.unwrap_or_else(|| args.run.join("figures"));

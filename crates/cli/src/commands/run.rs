@@ -2,9 +2,9 @@
 
 use ccbench_proto::schedule;
 use ccbench_results::expect::Outcome;
-use ccbench_results::store::{RunDir, RunInfo, RunStatus};
+use ccbench_results::model::{RunInfo, RunStatus, TrialFilter};
+use ccbench_results::store::RunDir;
 use ccbench_results::summarize::summarize;
-use ccbench_results::summary::Choice;
 use ccbench_results::table;
 use tracing::info;
 
@@ -225,7 +225,7 @@ pub fn report(
     let (ok, degraded, failed) = dir.counts();
     let mut refuted = false;
     if ok + degraded + failed > 0 {
-        let summary = summarize(dir.path(), Choice::default())?;
+        let summary = summarize(dir.path(), TrialFilter::default())?;
         let claims = &summary.expectations;
         refuted = claims.iter().any(|claim| claim.outcome == Outcome::DoesNotHold);
         if args.options.json {

@@ -8,8 +8,9 @@ use ccbench_proto::topology::Topology;
 use ccbench_proto::units::Micros;
 use ccbench_proto::wire::lab_message::Of;
 use ccbench_proto::{event, resolve, wire};
-use ccbench_results::store::{NodeClock, RunDir, TrialKey};
-use ccbench_results::verdict::{Judge, Reason, Status, Verdict};
+use ccbench_results::model::{NodeClock, Reason, Status, TrialKey, Verdict};
+use ccbench_results::store::RunDir;
+use ccbench_results::verdict::Judge;
 use tokio::sync::mpsc;
 use tracing::info;
 

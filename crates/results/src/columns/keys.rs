@@ -62,7 +62,7 @@ impl Keys {
         self.t_ns.put(when.at_ns.map(|at| axis.utc_ns(at)), axis);
         self.t_s.put(when.at_ns.map(|at| axis.seconds(at)), axis);
         let phase = when.phase_at_ns.and_then(|at| axis.phase(at));
-        self.phase.say(phase);
+        self.phase.put_str(phase);
     }
 
     pub(super) fn take(&mut self) -> Vec<Column> {

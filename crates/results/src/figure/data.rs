@@ -11,7 +11,8 @@ use ccbench_proto::units::{FRAME_BYTES, Limit};
 use super::error::{FigureError, Result};
 use super::request::{Kind, Request};
 use crate::journal::{PhaseRecord, TrialEnd};
-use crate::store::{Levels, RunDir};
+use crate::model::Levels;
+use crate::store::RunDir;
 pub(super) use crate::summary::group_of;
 use crate::summary::query::values;
 use crate::summary::{Group, Schedule, Summary, compute_of};
@@ -73,7 +74,7 @@ impl Selection {
         let settled = |point: &Point| (point.id, resolve::settle(point.plan.plan()));
         let plans = plans.iter().map(settled).collect();
         let mut trials = run.trials();
-        trials.retain(|end| request.choice.includes(end.status));
+        trials.retain(|end| request.trial_filter.includes(end.status));
         let request = request.clone();
         let mut data = Self { run, request, trials, factors, points, plans, schedule };
         // Trials first: they determine which other values exist.
@@ -243,10 +244,11 @@ impl Selection {
 
     /// File name: kind, filters and, if there are several points, the point.
     pub(super) fn stem(&self, end: Option<&TrialEnd>) -> String {
-        let Request { wheres, metrics, choice, .. } = &self.request;
+        let Request { wheres, metrics, trial_filter, .. } = &self.request;
         let chosen = wheres.iter().map(|(column, value)| format!("{column}={value}"));
         let metrics = metrics.iter().map(|metric| format!("metric={metric}"));
-        let trials = [(choice.include_failed, "include-failed"), (choice.only_ok, "only-ok")];
+        let trials =
+            [(trial_filter.include_failed, "include-failed"), (trial_filter.only_ok, "only-ok")];
         let trials = trials.iter().filter(|(set, _)| *set).map(|(_, name)| (*name).to_owned());
         let levels = end.map(|end| self.point_name(end.point_id).replace(", ", "-"));
         let parts = chosen.chain(metrics).chain(trials).chain(levels);

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use super::png::PngError;
 use crate::error::{ErrorClass, FileError};
 use crate::store::StoreError;
 
@@ -70,12 +71,12 @@ pub enum FigureError {
         path: PathBuf,
     },
     /// The SVG cannot be rendered as PNG.
-    #[error("cannot draw {what} as PNG: {why}; make it smaller, or take --format svg")]
+    #[error("cannot render {stem} as PNG: {source}; reduce its size, or use --format svg")]
     Png {
-        /// The figure's name.
-        what: String,
+        /// The figure's file name without extension.
+        stem: String,
         /// Why.
-        why: String,
+        source: PngError,
     },
 }
 

@@ -14,7 +14,8 @@ use super::request::{COLUMN_MM, Figure, TWO_COLUMNS_MM};
 use crate::csv::Table;
 use crate::display::readable;
 use crate::model::name_and_stat;
-use crate::summary::{PointRow, Scope, Summary};
+use crate::summary::{PointRow, Summary};
+use ccbench_proto::metric::Scope;
 
 /// The cividis colour map, from low to high: perceptually uniform, also for colour-blind readers.
 const SCALE: [[f64; 3]; 6] = [

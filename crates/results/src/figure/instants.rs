@@ -8,11 +8,12 @@ use super::data::Selection;
 use super::error::Result;
 use super::request::Kind;
 use crate::journal::{PhaseRecord, TrialEnd};
+use crate::summary::flows_of;
 use crate::summary::query::{batches, collect, in_flight, number, scan, sender};
 use crate::summary::settling::INSTANT_S;
 pub(super) use crate::summary::statistics::Mean;
 use crate::summary::statistics::mean_with_interval;
-use crate::summary::{Scope, flows_of};
+use ccbench_proto::metric::Scope;
 
 /// A flow in one instant; `None`: no data.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]

@@ -11,7 +11,8 @@ use crate::csv::{Cell, Table};
 use crate::display::readable;
 use crate::journal::PhaseRecord;
 use crate::model::name_and_stat;
-use crate::summary::{Scope, Summary};
+use crate::summary::Summary;
+use ccbench_proto::metric::Scope;
 
 /// Maximum number of bars in a single-column figure.
 const MAX_PER_COLUMN: usize = 12;

@@ -3,31 +3,50 @@
 use std::sync::Arc;
 
 use resvg::tiny_skia::{Pixmap, Transform};
-use resvg::usvg::{Options, Tree, fontdb::Database};
+use resvg::usvg::{self, Options, Tree, fontdb::Database};
 
 use super::canvas::{FONT, POINTS_PER_MM};
 
 /// A common requirement of publishers.
 const PIXELS_PER_INCH: f64 = 300.0;
 
+/// An SVG cannot be rendered as PNG.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PngError {
+    /// The SVG is not well-formed.
+    #[error(transparent)]
+    Svg(#[from] usvg::Error),
+    /// The image has no pixels or needs more memory than there is.
+    #[error("an image of {width} × {height} pixels cannot be allocated")]
+    Size {
+        /// In pixels.
+        width: u32,
+        /// In pixels.
+        height: u32,
+    },
+    /// The PNG encoder failed.
+    #[error("the PNG encoder failed: {0}")]
+    Encode(#[source] Box<dyn std::error::Error + Send + Sync>),
+}
+
 /// Renders an SVG with this width in points to a PNG file that carries its resolution.
 ///
 /// # Errors
 /// The SVG cannot be parsed or is too large.
-pub(super) fn png(svg: &str, width: f64) -> Result<Vec<u8>, String> {
+pub(super) fn png(svg: &str, width: f64) -> Result<Vec<u8>, PngError> {
     let mut fonts = Database::new();
     fonts.load_font_data(FONT.to_vec());
     fonts.set_sans_serif_family("Arimo");
     let options = Options { fontdb: Arc::new(fonts), ..Options::default() };
-    let tree = Tree::from_str(svg, &options).map_err(|e| e.to_string())?;
+    let tree = Tree::from_str(svg, &options)?;
     let size = tree.size();
     let scale = (width / 72.0 * PIXELS_PER_INCH) as f32 / size.width();
-    let (pixels_x, pixels_y) =
+    let (width, height) =
         ((size.width() * scale).round() as u32, (size.height() * scale).round() as u32);
-    let mut pixmap = Pixmap::new(pixels_x, pixels_y)
-        .ok_or_else(|| format!("{pixels_x} × {pixels_y} pixels cannot be had"))?;
+    let mut pixmap = Pixmap::new(width, height).ok_or(PngError::Size { width, height })?;
     resvg::render(&tree, Transform::from_scale(scale, scale), &mut pixmap.as_mut());
-    let file = pixmap.encode_png().map_err(|e| e.to_string())?;
+    let file = pixmap.encode_png().map_err(|e| PngError::Encode(Box::new(e)))?;
     Ok(with_resolution(&file))
 }
 

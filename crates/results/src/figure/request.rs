@@ -2,7 +2,7 @@
 
 use super::error::{FigureError, Result};
 use super::png;
-use crate::model::Choice;
+use crate::model::TrialFilter;
 
 /// Width of a single-column figure.
 pub const COLUMN_MM: f64 = 85.0;
@@ -83,7 +83,7 @@ pub struct Request {
     /// Height, if not the default.
     pub height_mm: Option<f64>,
     /// Which trials to include.
-    pub choice: Choice,
+    pub trial_filter: TrialFilter,
 }
 
 /// A figure and its data.
@@ -103,9 +103,9 @@ impl Figure {
     /// The figure as PNG.
     ///
     /// # Errors
-    /// The image is too large.
+    /// The SVG cannot be rendered, for example because the image is too large.
     pub fn png(&self) -> Result<Vec<u8>> {
-        let failed = |why| FigureError::Png { what: self.stem.clone(), why };
-        png::png(&self.svg, self.width_points).map_err(failed)
+        png::png(&self.svg, self.width_points)
+            .map_err(|source| FigureError::Png { stem: self.stem.clone(), source })
     }
 }

@@ -4,7 +4,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::tables::{PhaseRow, Scope};
+use ccbench_proto::metric::Scope;
+
+use super::tables::PhaseRow;
 
 /// Of a group: what it is when alone and beside others to the harm.
 type Harm = fn(f64, f64) -> f64;

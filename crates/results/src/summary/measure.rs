@@ -23,7 +23,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ccbench_proto::metric::WHOLE_TRIAL;
+use ccbench_proto::metric::{Scope, WHOLE_TRIAL};
 use polars::prelude::{Expr, lit};
 
 use super::flows::{Carried, Flows, Sampled};
@@ -34,7 +34,7 @@ use super::sampled::Grid;
 use super::schedule::{Schedule, group_of};
 use super::settling;
 use super::statistics::{self, jain};
-use super::tables::{PhaseRow, Scope};
+use super::tables::PhaseRow;
 use crate::error::Result;
 use crate::journal::{PhaseRecord, TrialEnd};
 use crate::parallel::in_parallel;

@@ -3,7 +3,7 @@
 use polars::prelude::*;
 
 use super::statistics;
-pub use ccbench_proto::metric::Scope;
+use ccbench_proto::metric::Scope;
 
 /// One number of one trial: a row of `summary_phase`.
 #[derive(Debug, Clone, PartialEq)]

@@ -8,8 +8,8 @@ use polars::prelude::*;
 
 use super::*;
 use crate::journal::JournalError;
-use crate::model::{Choice, Status};
-use crate::store::{RunDir, RunInfo, StoreError};
+use crate::model::{RunInfo, RunStatus, Status, TrialFilter};
+use crate::store::{RunDir, StoreError};
 
 fn info() -> RunInfo {
     RunInfo {
@@ -202,7 +202,7 @@ fn trial_that_cannot_be_prepared_is_recorded_as_failed() {
     assert_eq!(run.counts(), (1, 0, 2));
     assert_eq!(run.failed().into_iter().collect::<Vec<_>>(), [(0, 2), (0, 3)]);
     assert_eq!(run.finished().len(), 3, "they are done again only if asked for");
-    let summary = crate::summarize::summarize(&path, Choice::default()).unwrap();
+    let summary = crate::summarize::summarize(&path, TrialFilter::default()).unwrap();
     assert_eq!(summary.summary.trials.len(), 4);
     let trials = std::fs::read_to_string(path.join("trials.csv")).unwrap();
     assert!(trials.contains("0,3,failed,not_run: a port is taken,"), "{trials}");
@@ -282,7 +282,7 @@ fn loaded_cc_parameters_are_recorded_also_after_resume() {
     writer.congestion_control("src", cc).unwrap();
     writer.commit(&good()).unwrap();
     let path = run.path().to_path_buf();
-    run.finish(crate::store::RunStatus::Interrupted).unwrap();
+    run.finish(RunStatus::Interrupted).unwrap();
     drop(run);
     let record = || -> serde_json::Value {
         serde_json::from_slice(&std::fs::read(path.join("run.json")).unwrap()).unwrap()
@@ -293,7 +293,7 @@ fn loaded_cc_parameters_are_recorded_also_after_resume() {
     assert_eq!((&first[0]["via"], &first[0]["params"]["betao"]), (&"bpf".into(), &"3000".into()));
     let run = RunDir::resume(&path, &info()).unwrap();
     filled(&run, 2).commit(&good()).unwrap();
-    run.finish(crate::store::RunStatus::Complete).unwrap();
+    run.finish(RunStatus::Complete).unwrap();
     assert_eq!(in_force(&record()), first);
     assert!(record()["trials"][1].get("congestion_controls").is_none(), "none of its own");
 }
@@ -419,7 +419,8 @@ fn trial_with_a_missing_file_is_repeated() {
     assert!(files.len() == 2 && files[1].ends_with("part-1.parquet"), "{files:?}");
     std::fs::remove_file(&files[1]).unwrap();
     assert_eq!(run.finished().into_iter().collect::<Vec<_>>(), [(0, 1)]);
-    let unread = crate::summarize::summarize(&path, Choice::default()).unwrap_err().to_string();
+    let unread =
+        crate::summarize::summarize(&path, TrialFilter::default()).unwrap_err().to_string();
     assert!(unread.contains("part-1.parquet"), "{unread}");
 }
 

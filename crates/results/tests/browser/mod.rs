@@ -29,7 +29,7 @@ fn open_report_of(made: impl Fn(&Path) -> PathBuf) -> Option<(Browser, tempfile:
     let root = tempfile::tempdir().unwrap();
     let file = root.path().join("report.html");
     let run = made(root.path());
-    report::write(&RunSummary::compute(&run, Choice::default()).unwrap(), &file).unwrap();
+    report::write(&RunSummary::compute(&run, TrialFilter::default()).unwrap(), &file).unwrap();
     let Some(browser) = Browser::start() else {
         if cfg!(feature = "browser") {
             panic!("there is no chromedriver: scripts/setup.sh --test");
@@ -107,7 +107,7 @@ between = ["0.6ms", "12ms"]
 }
 
 fn render(run: &Path) -> String {
-    report::html(&RunSummary::compute(run, Choice::default()).unwrap()).unwrap()
+    report::html(&RunSummary::compute(run, TrialFilter::default()).unwrap()).unwrap()
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn report_computes_claims_itself() {
     );
     // A claim without a number.
     assert!(page.contains(r#""measured":null"#) && page.contains(r#""n_trials":0"#));
-    summarize::summarize(&run, Choice::default()).unwrap();
+    summarize::summarize(&run, TrialFilter::default()).unwrap();
     let file = run.join("expectations.parquet");
     assert!(file.is_file());
     assert!(render(&run) == page);

@@ -13,7 +13,7 @@ fn request(kind: Kind, wheres: &[(&str, &str)]) -> Request {
         metrics: vec![],
         width_mm: None,
         height_mm: None,
-        choice: Choice::default(),
+        trial_filter: TrialFilter::default(),
     }
 }
 
@@ -378,7 +378,7 @@ fn file_names_include_filters() {
     let root = tempfile::tempdir().unwrap();
     let mut request_all = request(Kind::Heatmap, &[]);
     request_all.metrics = vec!["throughput_sum".to_owned()];
-    request_all.choice.include_failed = true;
+    request_all.trial_filter.include_failed = true;
     let stem = figure::draw(&made_up(root.path()), &request_all).unwrap().remove(0).stem;
     assert_eq!(stem, "heatmap-metric=throughput_sum-include-failed");
 }
@@ -476,7 +476,7 @@ fn compares_two_points_and_a_run_with_itself() {
     let run = made_up(root.path());
     let with = With::Levels("buffer", "20", "40");
     let (names, compared) =
-        compare(&run, &with, &["throughput_sum".to_owned()], Choice::default()).unwrap();
+        compare(&run, &with, &["throughput_sum".to_owned()], TrialFilter::default()).unwrap();
     assert_eq!(names, ("buffer=20".to_owned(), "buffer=40".to_owned()));
     let alone = compared
         .iter()
@@ -487,10 +487,11 @@ fn compares_two_points_and_a_run_with_itself() {
     // 90 and 92 Mbit/s against 90; the failed trial is excluded.
     assert_eq!((numbers.n, numbers.paired), ((2, 1), false));
     assert!((numbers.difference + 1e6).abs() < 10.0, "{numbers:?}");
-    let (_, same) = compare(&run, &With::Run(&run), &[], Choice::default()).unwrap();
+    let (_, same) = compare(&run, &With::Run(&run), &[], TrialFilter::default()).unwrap();
     assert!(same.iter().all(|one| one.numbers.difference == 0.0), "{same:?}");
     assert!(same.iter().any(|one| one.numbers.paired));
-    let error = compare(&run, &With::Levels("aqm", "a", "b"), &[], Choice::default()).unwrap_err();
+    let error =
+        compare(&run, &With::Levels("aqm", "a", "b"), &[], TrialFilter::default()).unwrap_err();
     assert!(error.to_string().contains("its factors: scheme, buffer"), "{error}");
 }
 
@@ -498,7 +499,7 @@ fn compares_two_points_and_a_run_with_itself() {
 fn csv_export_contains_all_rows() {
     let root = tempfile::tempdir().unwrap();
     let run = made_up(root.path());
-    summarize::summarize(&run, Choice::default()).unwrap();
+    summarize::summarize(&run, TrialFilter::default()).unwrap();
     let folder = root.path().join("csv");
     let written = export::csv(&run, &[], &folder).unwrap();
     assert!(written.iter().any(|path| path.ends_with("flow_samples.csv")), "{written:?}");

@@ -13,10 +13,10 @@ pub fn half_failed(root: &Path) -> PathBuf {
 fn a_point_whose_trials_all_failed_has_a_line() {
     let root = tempfile::tempdir().unwrap();
     let path = half_failed(root.path());
-    let printed = table::text(&RunSummary::compute(&path, Choice::default()).unwrap(), 120);
+    let printed = table::text(&RunSummary::compute(&path, TrialFilter::default()).unwrap(), 120);
     let line = printed.lines().find(|line| line.contains("all 2 failed")).unwrap_or(&printed);
     assert!(line.starts_with(" cubic") && line.ends_with("0/0/2"), "{printed}");
-    let choice = Choice { include_failed: true, ..Choice::default() };
-    let printed = table::text(&RunSummary::compute(&path, choice).unwrap(), 120);
+    let filter = TrialFilter { include_failed: true, ..TrialFilter::default() };
+    let printed = table::text(&RunSummary::compute(&path, filter).unwrap(), 120);
     assert!(!printed.contains("all 2 failed"), "{printed}");
 }

@@ -32,7 +32,7 @@ fn run_with(root: &Path, trials: &[(&[(&str, &str)], &[(f64, u64)])]) -> PathBuf
 fn printed(trials: &[(&[(&str, &str)], &[(f64, u64)])]) -> String {
     let root = tempfile::tempdir().unwrap();
     let run = run_with(root.path(), trials);
-    table::text(&RunSummary::compute(&run, Choice::default()).unwrap(), 120)
+    table::text(&RunSummary::compute(&run, TrialFilter::default()).unwrap(), 120)
 }
 
 const ADVICE: &str = "What helps: `--lab` (virtual time, independent of the host's load), fewer nodes per CPU core, an idle machine.\n";

@@ -1,25 +1,26 @@
-//! Was every sender's congestion control alone with its socket? What another one left there (pacing, by bbr) stays.
+//! Checks that no other congestion control had set up a sender's socket first: pacing that BBR enabled stays on after the
+//! switch to another algorithm.
 
 use ccbench_proto::event::{CcInForce, CcSockets};
 
 use super::findings::Findings;
 use crate::model::Status;
 
-/// Judges what the sockets of one end of a flow group started with.
-pub(crate) fn began(node: &str, group: &str, start: &CcInForce, findings: &mut Findings) {
-    let Some(by) = &start.paced_by else { return };
-    let why = start.no_hook.as_ref().map_or(String::new(), |why| format!(" ({why})"));
+/// Checks the congestion control that the sockets of one end of a flow group started with.
+pub(crate) fn judge(node: &str, group: &str, start: &CcInForce, findings: &mut Findings) {
+    let Some(pacing_cc) = &start.paced_by else { return };
+    let no_hook = start.no_hook.as_ref().map_or(String::new(), |reason| format!(" ({reason})"));
     let message = format!(
-        "flows.{group}: {} was set {} on {node}{why}: its sockets began with {by}, which leaves them paced; set \
-         net.ipv4.tcp_congestion_control there to one that does not pace (cubic, reno)",
+        "flows.{group}: {} was set {} on {node}{no_hook}: its sockets started with {pacing_cc}, which leaves pacing on; set \
+         net.ipv4.tcp_congestion_control on {node} to an algorithm without pacing (cubic, reno)",
         start.cc,
         start.how.replace('_', " "),
     );
     findings.add(Status::Degraded, "cc_late", message);
 }
 
-/// Judges what was set before the handshake.
-pub(crate) fn sockets(node: &str, group: &str, sockets: &CcSockets, findings: &mut Findings) {
+/// Counts the sockets on which the kernel refused the congestion control before the handshake.
+pub(crate) fn judge_sockets(node: &str, group: &str, sockets: &CcSockets, findings: &mut Findings) {
     let (set, refused) = (sockets.set(), sockets.refused());
     if refused > 0 {
         let message = format!(
@@ -42,12 +43,12 @@ mod tests {
 
     fn started(start: &CcInForce) -> Vec<String> {
         let mut findings = Findings::default();
-        began("src", "delay", start, &mut findings);
+        judge("src", "delay", start, &mut findings);
         reasons(findings)
     }
 
     #[test]
-    fn leftovers_of_another_one_degrade() {
+    fn degrades_if_another_cc_left_pacing_on() {
         let late = CcInForce {
             cc: "vegas".into(),
             how: "after_connect".into(),
@@ -56,9 +57,9 @@ mod tests {
             ..CcInForce::default()
         };
         let reasons = started(&late);
-        let [why] = &reasons[..] else { panic!("one reason: {reasons:?}") };
+        let [reason] = &reasons[..] else { panic!("one reason: {reasons:?}") };
         assert!(
-            why.starts_with("cc_late flows.delay: vegas was set after connect on src (no BPF)")
+            reason.starts_with("cc_late flows.delay: vegas was set after connect on src (no BPF)")
         );
         let fine =
             CcInForce { paced_by: None, no_hook: None, how: "before_connect".into(), ..late };
@@ -66,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_degrade() {
+    fn degrades_if_the_kernel_refused_the_cc() {
         let of = |refused: u64| {
             let mut findings = Findings::default();
             let seen = CcSockets {
@@ -75,7 +76,7 @@ mod tests {
                 refused: Some(refused),
                 ..CcSockets::default()
             };
-            sockets("src", "delay", &seen, &mut findings);
+            judge_sockets("src", "delay", &seen, &mut findings);
             reasons(findings)
         };
         assert_eq!(of(0), Vec::<String>::new());
