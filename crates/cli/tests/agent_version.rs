@@ -21,12 +21,19 @@ use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::codegen::http::{Request as HttpRequest, Response as HttpResponse};
 use tonic::{Request, Response, Status};
 
-/// Runs for less than a second, with nothing in it that could disturb the verdict.
+/// A short trial with a probe, whose one row the agent of `one` sends.
 const PLAN: &str = r#"
 name = "version"
 [nodes.one]
-agent = "127.0.0.1:PORT"
+agent = "127.0.0.1:PORT_ONE"
 address = "127.0.0.1"
+[nodes.two]
+agent = "127.0.0.1:PORT_TWO"
+address = "127.0.0.2"
+[probes.rtt]
+kind = "ping"
+from = "one"
+to = "two"
 [[phases]]
 name = "only"
 length = "200ms"
@@ -184,11 +191,15 @@ fn serve(messages: Vec<Vec<u8>>) -> u16 {
 
 /// Status, reasons and notes of a trial in which the agent sends these messages and `Done`.
 fn run(messages: Vec<Vec<u8>>) -> (TrialStatus, Vec<String>, Vec<String>) {
-    let done = wire::RunEvent { of: Some(Of::Done(wire::Done::default())) };
-    let port = serve(messages.into_iter().chain([done.encode_to_vec()]).collect());
+    let row = wire::Probe { probe_id: "rtt".to_owned(), ..wire::Probe::default() };
+    let [row, done] = [Of::Probe(row), Of::Done(wire::Done::default())]
+        .map(|of| wire::RunEvent { of: Some(of) }.encode_to_vec());
+    let one = serve(messages.into_iter().chain([row, done.clone()]).collect());
+    let two = serve(vec![done]);
     let dir = tempfile::tempdir().unwrap();
     let plan = dir.path().join("version.toml");
-    std::fs::write(&plan, PLAN.replace("PORT", &port.to_string())).unwrap();
+    let text = PLAN.replace("PORT_ONE", &one.to_string()).replace("PORT_TWO", &two.to_string());
+    std::fs::write(&plan, text).unwrap();
     let out = dir.path().join("results");
     let mut command = Command::new(env!("CARGO_BIN_EXE_ccbench"));
     let done = command.arg("run").arg(&plan).arg("--out").arg(&out).output().unwrap();

@@ -78,13 +78,13 @@ fn start_agent() -> SocketAddr {
 
 /// Runs a plan of one short trial with these options; returns standard error.
 fn run(options: &[&str]) -> String {
-    let address = start_agent();
+    let [src, dst] = [start_agent(), start_agent()];
     let dir = tempfile::tempdir().unwrap();
     let plan = format!(
         r#"
         name = "log"
-        nodes.src = {{ agent = "{address}", address = "127.0.0.1" }}
-        nodes.dst = {{ agent = "{address}", address = "127.0.0.1" }}
+        nodes.src = {{ agent = "{src}", address = "127.0.0.1" }}
+        nodes.dst = {{ agent = "{dst}", address = "127.0.0.2" }}
         flows.bulk = {{ from = "src", to = "dst" }}
         phases = [{{ name = "all", length = "1s", flows = ["bulk"] }}]
         "#

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::units::{Bytes, FRAME_BYTES, Limit, Micros, Packets, Ppm};
 
 /// The queue of a link or of a class. The keys are those of `tc`, with the kernel's defaults.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 #[schemars(extend("x-absent" = "the kernel's"))]
 #[expect(missing_docs, reason = "the structs have the documentation, which the schema takes over")]
@@ -96,8 +96,15 @@ pub(crate) type TimeKey = (&'static str, Option<Micros>, bool);
 const ZERO_IS_VALID: bool = true;
 const NONZERO: bool = false;
 
+/// As its parameters: `Pfifo { limit: … }`.
+impl std::fmt::Debug for Queue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.parameters().fmt(f)
+    }
+}
+
 /// What the checks of a plan need to know about a discipline's parameters.
-pub(crate) trait Parameters {
+pub(crate) trait Parameters: std::fmt::Debug {
     /// Keys in packets, which must not be zero.
     fn packets(&self) -> Vec<(&'static str, Option<Packets>)> {
         Vec::new()

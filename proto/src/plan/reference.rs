@@ -314,14 +314,15 @@ fn plural(what: &str) -> String {
 }
 
 /// The words that a value may be, and what each means.
-fn words(schema: &Value) -> Vec<(&str, Option<&str>)> {
+fn words(schema: &Value) -> Vec<(&str, Option<String>)> {
     let options = schema.get("oneOf").or(schema.get("anyOf")).and_then(Value::as_array);
     options
         .into_iter()
         .flatten()
         .filter_map(|one| {
             let word = one.get("const")?.as_str()?;
-            Some((word, one.get("description").and_then(Value::as_str)))
+            let about = one.get("description").map(|text| one_line(Some(text)));
+            Some((word, about))
         })
         .collect()
 }
