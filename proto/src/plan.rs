@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::units::{Bytes, Micros, Ppm, Rate};
-use schema::Name;
+use text::Name;
 
 pub use capture::Capture;
 pub use cc::{Cc, Via};
@@ -28,17 +28,19 @@ pub use timeline::{Change, Phase, Setting};
 pub mod capture;
 pub mod cc;
 pub mod check;
+pub(crate) mod checked;
 pub mod expect;
 pub mod impair;
 pub mod lab;
 pub mod node;
 pub mod parse;
 pub mod probe;
+pub(crate) mod problem;
 pub mod queue;
-
 pub mod reference;
 pub mod sample;
 pub mod schema;
+mod text;
 pub mod timeline;
 
 /// Keys above the first table, and all tables.
@@ -46,7 +48,7 @@ pub mod timeline;
 #[serde(deny_unknown_fields)]
 pub struct Plan {
     /// Part of the results directory's name; up to 64 letters, digits, `-` and `_`.
-    #[schemars(regex(pattern = schema::PLAN_NAME))]
+    #[schemars(regex(pattern = text::PLAN_NAME))]
     pub name: String,
     /// Description, in one line.
     #[serde(default, skip_serializing_if = "Option::is_none")]

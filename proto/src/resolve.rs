@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use crate::plan::check::CheckedPlan;
+use crate::plan::checked::CheckedPlan;
 use crate::plan::{
     Backend, BurstLoss, FifoUnit, Jitter, Link, PathPreset, Plan, Queue, Reorder, Shaper,
 };

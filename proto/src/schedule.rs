@@ -9,7 +9,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 use sha2::{Digest, Sha256};
 
-use crate::plan::check::CheckedPlan;
+use crate::plan::checked::CheckedPlan;
 use crate::plan::{Cc, Flow, Link, Match, Order, Plan, Sample, Setting, TraceUse};
 use crate::resolve::{
     self, ClassConfig, ETHERNET_BYTES, Egress, Impairments, LinkConfig, PacketMatch, TimedChange,
@@ -22,19 +22,9 @@ use crate::units::{Micros, Rate};
 mod captures;
 mod probes;
 
+pub use crate::plan::checked::Point;
 pub use captures::CaptureTask;
 pub use probes::{MAX_SERVED_PROBES, ProbeTask, probe_port};
-
-/// One combination of the matrix's levels.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Point {
-    /// Position in the matrix, from 0; the last factor (by name) changes fastest.
-    pub id: u32,
-    /// Factor (its name is a result column) and level.
-    pub factors: Vec<(String, String)>,
-    /// The plan of this point: no matrix, presets merged, queues written out.
-    pub plan: CheckedPlan,
-}
 
 /// One trial of one point, in the order they run.
 #[derive(Debug, Clone, PartialEq, Eq)]

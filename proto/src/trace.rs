@@ -9,7 +9,9 @@ use crate::units::{Ppm, Rate};
 mod cursor;
 mod detect;
 mod error;
+mod format;
 pub mod generate;
+mod lines;
 mod netem;
 mod number;
 mod random;
@@ -18,8 +20,8 @@ mod text;
 mod write;
 
 pub use cursor::{Cursor, OpportunityCursor, Piece};
-pub use detect::Format;
 pub use error::{TraceError, TraceProblem};
+pub use format::Format;
 pub use summary::Summary;
 pub use write::write;
 

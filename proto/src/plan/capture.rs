@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::schema::Name;
+use super::text::Name;
 use crate::units::Bytes;
 
 /// Captures the packets of an interface in both directions during a trial, as pcapng files in the results.

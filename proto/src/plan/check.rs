@@ -7,13 +7,11 @@ use std::sync::Arc;
 use super::Plan;
 use super::parse::lost::Lost;
 use super::parse::read_text;
-use super::parse::set::join_key;
 use crate::resolve;
-use crate::schedule::Point;
-use crate::trace::Trace;
 
 mod captures;
 mod cc;
+mod endpoints;
 mod expects;
 mod flows;
 mod impair;
@@ -24,90 +22,41 @@ mod matrix;
 mod names;
 mod nodes;
 mod probes;
+mod problems;
 mod queues;
 mod timeline;
 mod traces;
 
+use problems::Problems;
+
+pub use super::checked::{CheckedPlan, Point, TraceFacts, TraceFiles};
 pub use super::parse::quick::quick_sets;
-pub use traces::{TraceFacts, TraceFiles};
-
-/// A plan that passed every check. Only this module makes one; only it can be scheduled.
-#[derive(Debug, Clone, PartialEq)]
-pub struct CheckedPlan {
-    plan: Plan,
-    /// The trace files that its points may name.
-    traces: Arc<TraceFiles>,
-}
-
-/// One problem, its place in the plan, and what to do.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{path}: {why}")]
-pub struct PlanProblem {
-    /// Dotted path of the key, as a user would write it: `links.bottleneck.rate`.
-    pub path: String,
-    /// What is wrong and how to mend it.
-    pub why: String,
-    /// An error stops the plan; a warning is a lint about something that misleads.
-    pub severity: Severity,
-    /// Line of the plan's text, from 1, with the key or the nearest table around it; `None` when it is written
-    /// nowhere: from `--set`, or missing from the plan as a whole.
-    pub line: Option<u32>,
-    /// The segments of the key whose line that is.
-    pub(crate) place: Vec<String>,
-}
-
-/// How bad a problem is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Severity {
-    /// The plan runs, but its results may mislead.
-    Warning,
-    /// The plan cannot run.
-    Error,
-}
-
-impl std::fmt::Display for Severity {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Warning => "warning",
-            Self::Error => "error",
-        })
-    }
-}
+pub use super::problem::{PlanProblem, Severity};
 
 impl CheckedPlan {
-    fn new(mut plan: Plan, traces: Arc<TraceFiles>) -> Self {
-        traces::fill_unvaried(&mut plan, &traces);
-        plan.quick.clear();
-        Self { plan, traces }
-    }
-
-    /// The plan's contents.
-    pub fn plan(&self) -> &Plan {
-        &self.plan
-    }
-
-    /// What a trace file of the plan holds, by the name that the plan gives it; `None` if it has not been read.
-    pub fn trace(&self, file: &str) -> Option<&Arc<Trace>> {
-        self.traces.get(file)?.as_ref().ok().map(|facts| &facts.trace)
-    }
-
     /// How many points the matrix has; 1 without one.
     pub fn point_count(&self) -> u32 {
-        matrix::count(&self.plan).min(matrix::MAX_POINTS) as u32
+        matrix::count(self.plan()).min(matrix::MAX_POINTS) as u32
     }
 
     /// Every combination of the matrix's levels, in order: the last factor (by name) changes fastest.
     pub fn points(&self) -> Vec<Point> {
-        matrix::expand(&self.plan)
+        matrix::expand(self.plan())
             .filter_map(|cell| {
                 let mut plan = cell.plan?;
-                traces::fill(&mut plan, &self.traces);
-                let plan = resolve::settle(&plan);
-                let plan = Self { plan, traces: Arc::clone(&self.traces) };
+                traces::fill(&mut plan, self.traces());
+                let plan = Self::new(resolve::settle(&plan), Arc::clone(self.traces()));
                 Some(Point { id: cell.id, factors: cell.factors, plan })
             })
             .collect()
     }
+}
+
+/// A checked plan, with the contents of its trace files where no factor changes the trace.
+fn checked(mut plan: Plan, traces: Arc<TraceFiles>) -> CheckedPlan {
+    traces::fill_unvaried(&mut plan, &traces);
+    plan.quick.clear();
+    CheckedPlan::new(plan, traces)
 }
 
 /// Reads a plan's text with overrides (`links.bottleneck.rate=50mbit`) and checks it at every point of its
@@ -142,7 +91,7 @@ pub fn read_with(
     lines.number(&mut found);
     match reading.plan {
         Some(plan) if found.iter().all(|p| p.severity < Severity::Error) => {
-            Ok((CheckedPlan::new(plan, traces), found))
+            Ok((checked(plan, traces), found))
         }
         _ => Err(found),
     }
@@ -176,7 +125,7 @@ pub fn check_with(
     if found.iter().any(|p| p.severity == Severity::Error) {
         return Err(found);
     }
-    Ok((CheckedPlan::new(plan, traces), found))
+    Ok((checked(plan, traces), found))
 }
 
 /// Every problem of a plan, as far as it does not follow from what is lost of it.
@@ -208,51 +157,4 @@ fn at_point(plan: &Plan, problems: &mut Problems) {
     flows::check(plan, problems);
     captures::check(plan, problems);
     lints::check(plan, problems);
-}
-
-/// What has been found so far, and what cannot be judged.
-#[derive(Debug, Default)]
-struct Problems {
-    found: Vec<PlanProblem>,
-    lost: Lost,
-    traces: Arc<TraceFiles>,
-}
-
-impl Problems {
-    /// An error that follows from what is at the path and under it.
-    fn error(&mut self, path: &[&str], why: impl Into<String>) {
-        self.error_from(path, &[path], why);
-    }
-
-    /// An error that follows from the values at these places.
-    fn error_from(&mut self, path: &[&str], reads: &[&[&str]], why: impl Into<String>) {
-        self.add(path, reads, why.into(), Severity::Error);
-    }
-
-    /// A warning that follows from the values at these places.
-    fn warning_from(&mut self, path: &[&str], reads: &[&[&str]], why: impl Into<String>) {
-        self.add(path, reads, why.into(), Severity::Warning);
-    }
-
-    /// Whether something at, above or under one of these places could not be read.
-    fn lost(&self, reads: &[&[&str]]) -> bool {
-        reads.iter().any(|place| self.lost.touches(place))
-    }
-
-    /// From here on, what is at the path says nothing.
-    fn doubt(&mut self, path: &[&str]) {
-        self.lost.doubt(owned(path));
-    }
-
-    fn add(&mut self, path: &[&str], reads: &[&[&str]], why: String, severity: Severity) {
-        let place = owned(path);
-        if self.lost.covers(&place) || self.lost(reads) {
-            return;
-        }
-        self.found.push(PlanProblem { path: join_key(path), why, severity, line: None, place });
-    }
-}
-
-fn owned(path: &[&str]) -> Vec<String> {
-    path.iter().map(|segment| (*segment).to_owned()).collect()
 }

@@ -13,7 +13,7 @@ use crate::units::{Bytes, Micros, Packets, Ppm, Rate};
 
 use super::Plan;
 use super::parse::suggest::hint;
-use super::schema::{Levels, Name, Scalar};
+use super::text::{Levels, Name, Scalar};
 
 /// A claim about the results: a number of the summary with its bounds.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]

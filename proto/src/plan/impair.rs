@@ -68,7 +68,7 @@ pub struct TraceUse {
     pub file: String,
     /// sha256 of the file, 64 hexadecimal digits; verified if given; absent: filled in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(regex(pattern = super::schema::SHA256))]
+    #[schemars(regex(pattern = super::text::SHA256))]
     pub sha256: Option<String>,
     /// The trace's mean rate, to which queue limits in `bdp` and in time, and the default queue, refer; absent: filled
     /// in.

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use toml::{Table, Value};
 
 use super::Plan;
-use super::check::{PlanProblem, Severity};
+use super::problem::{PlanProblem, Severity};
 use lines::Lines;
 use lost::Lost;
 use place::{At, Fault, Misfit};

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::schema::Name;
+use super::text::Name;
 use crate::units::{Bytes, Micros};
 
 /// An active measurement in parallel to the flows.

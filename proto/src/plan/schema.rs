@@ -11,16 +11,12 @@ use schemars::transform::RecursiveTransform;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::Value;
 
+use super::text::{Address, Levels, Name, Scalar};
 use super::{Acks, Plan, Setting};
 use crate::units::{
     BYTE_UNITS, Bytes, Limit, Micros, PACKET_UNITS, Packets, Ppm, RATE_UNITS, Rate, SHARE_UNITS,
     TIME_UNITS,
 };
-
-/// A plan's name.
-pub(super) const PLAN_NAME: &str = "^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$";
-/// A sha256 as text.
-pub(super) const SHA256: &str = "^[0-9A-Fa-f]{64}$";
 
 /// The schema of a plan: JSON Schema draft 7, which most editors' TOML plug-ins know.
 pub fn schema() -> Value {
@@ -103,15 +99,6 @@ macro_rules! schema_of {
         }
     )+};
 }
-
-/// A name that an author chooses; it becomes a value in the results.
-pub(super) struct Name;
-/// An IP address.
-pub(super) struct Address;
-/// A factor's level, or several.
-pub(super) struct Levels;
-/// A factor's level.
-pub(super) struct Scalar;
 
 schema_of! {
     Name: "name", _generator => json_schema!({

@@ -6,7 +6,7 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::schema::Name;
+use super::text::Name;
 use crate::units::{Micros, Ppm, Rate};
 
 /// An interval of the timeline.

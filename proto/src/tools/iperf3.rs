@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use super::iperf3_text::Addresses;
 use crate::wire;
 
 /// Where the group's data connections are, to number them by port: a server may accept them in another
@@ -52,6 +51,9 @@ pub struct Report {
     pub listens: bool,
     sockets: BTreeMap<i64, u32>,
 }
+
+/// Local address and port, remote address and port.
+pub(super) type Addresses = (String, u16, String, u16);
 
 /// Addresses and ports of a data connection, as this end sees them.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]

@@ -4,7 +4,7 @@
 //! file may hold several. Where lines have stamps (ts(1)), time zero is the earliest that they allow: iperf3 may have
 //! kept a line back, but never printed it before its interval was over.
 
-use super::iperf3::{Connection, IntervalValues, Report};
+use super::iperf3::{Addresses, Connection, IntervalValues, Report};
 use super::ss::address;
 use super::stamp;
 
@@ -244,9 +244,6 @@ fn new_test(line: &str) -> Option<Option<u16>> {
     }
     line.starts_with("Accepted connection from ").then_some(None)
 }
-
-/// Local address and port, remote address and port.
-pub(super) type Addresses = (String, u16, String, u16);
 
 /// ` local 10.0.5.1 port 55042 connected to 10.201.1.1 port 5201`.
 fn connection(rest: &str) -> Option<Addresses> {

@@ -111,7 +111,7 @@ impl Player {
             "TraceBwConfig" => self.rows(&fields),
             other => Err(format!(
                 "the model {} is unknown or no bandwidth's; known are StaticBwConfig, NormalizedBwConfig, SawtoothBwConfig, RepeatedBwPatternConfig, TraceBwConfig",
-                super::detect::shown(other)
+                super::lines::shown(other)
             )),
         }
     }

@@ -1,7 +1,8 @@
 //! The formats that have a row per line.
 
-use super::detect::{of_header, shown};
+use super::detect::of_header;
 use super::error::Problems;
+use super::lines::{fields, lines, shown};
 use super::number::scaled;
 use super::{
     Format, MAX_DELAY_NS, MAX_LENGTH_NS, MAX_RATE, MAX_ROWS, Opportunities, Step, Steps, Trace,
@@ -15,22 +16,6 @@ const MAHIMAHI_BYTES: u32 = 1500;
 pub(super) const LEAST_NS: u64 = 1000;
 /// TheaterQ's shares are of this.
 const THEATERQ_ALL: u64 = u32::MAX as u64;
-
-/// Lines that say something, with their numbers from 1: not the empty ones nor those that begin with `#`.
-pub(super) fn lines(text: &str) -> impl Iterator<Item = (u32, &str)> {
-    (1..)
-        .zip(text.lines())
-        .map(|(number, line)| (number, line.trim()))
-        .filter(|(_, line)| !line.is_empty() && !line.starts_with('#'))
-}
-
-/// The columns of a line: separated by commas or semicolons if it has any, else by blanks.
-pub(super) fn fields(line: &str) -> impl Iterator<Item = &str> {
-    let separated = line.contains([',', ';']);
-    line.split(move |c: char| if separated { matches!(c, ',' | ';') } else { c.is_whitespace() })
-        .map(str::trim)
-        .filter(move |field| separated || !field.is_empty())
-}
 
 /// Reads any format but netem-trace's.
 pub(super) fn parse(name: &str, text: &str, format: Format) -> Result<Trace, TraceError> {

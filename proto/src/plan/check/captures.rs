@@ -3,9 +3,9 @@
 use crate::plan::Plan;
 use crate::units::Bytes;
 
-use super::Problems;
 use super::limits::{AGENTS, known_node};
 use super::links::needs_address;
+use super::problems::Problems;
 
 /// Ethernet, IPv4 and UDP headers fit.
 const LEAST_SNAP: Bytes = Bytes::new(48);

@@ -3,7 +3,8 @@
 use crate::cc::{self, Instance};
 use crate::plan::{Cc, Plan};
 
-use super::{Problems, names};
+use super::names;
+use super::problems::Problems;
 
 pub(super) fn check(plan: &Plan, problems: &mut Problems) {
     for (name, cc) in &plan.cc {

@@ -8,8 +8,8 @@ use crate::plan::expect::{Against, Expect, levels};
 use crate::plan::parse::suggest::hint;
 use crate::plan::{Factor, Plan};
 
-use super::Problems;
 use super::matrix;
+use super::problems::Problems;
 
 /// Longest claim, in characters: it stands in a table.
 const MAX_TEXT: usize = 200;

@@ -6,9 +6,10 @@ use crate::schedule::{MAX_GROUPS, MAX_SOCKETS, spans};
 use crate::topology::Topology;
 use crate::units::{Micros, Rate};
 
-use super::limits::{AGENTS, LENGTHS, PHASE_FLOWS, all_ours, known_node};
-use super::links::needs_address;
-use super::{Problems, probes};
+use super::endpoints::ends;
+use super::limits::{LENGTHS, PHASE_FLOWS};
+use super::probes;
+use super::problems::Problems;
 
 /// Most parallel streams of one iperf3.
 const MAX_COUNT: u32 = 128;
@@ -64,50 +65,6 @@ pub(super) fn check(plan: &Plan, problems: &mut Problems) {
         times(plan, name, flow, problems);
     }
     probes::check(plan, &topology, problems);
-}
-
-/// The two ends of a flow group or a probe: known, different, connected, with addresses.
-pub(super) fn ends(
-    plan: &Plan,
-    topology: &Topology,
-    at: [&str; 2],
-    (from, to): (&str, &str),
-    problems: &mut Problems,
-) {
-    let [table, name] = at;
-    let from_known = known_node(plan, &[table, name, "from"], from, problems);
-    let to_known = known_node(plan, &[table, name, "to"], to, problems);
-    if !from_known || !to_known {
-        return;
-    }
-    if from == to {
-        problems.error_from(
-            &[table, name, "to"],
-            &[],
-            format!("`{to}` is where it comes from; name another node"),
-        );
-        return;
-    }
-    let because = format!("`{table}.{name}` runs between `{from}` and `{to}`");
-    needs_address(plan, from, &because, problems);
-    needs_address(plan, to, &because, problems);
-    if all_ours(plan) && !plan.wires.is_empty() && topology.path(from, to).is_none() {
-        problems.error_from(
-            &[table, name],
-            &[&["wires"], AGENTS],
-            format!("no wires lead from `{from}` to `{to}`; join them under [wires]"),
-        );
-    }
-    let address = |node: &str| plan.nodes.get(node).and_then(|n| n.address);
-    if let (Some(a), Some(b)) = (address(from), address(to))
-        && a.is_ipv4() != b.is_ipv4()
-    {
-        problems.error_from(
-            &[table, name],
-            &[],
-            format!("`{from}` has {a} and `{to}` has {b}: one is IPv4, one is IPv6; give both the same kind"),
-        );
-    }
 }
 
 /// When a group runs: by phases or by `start` and `stop`, in one piece, inside the trial.

@@ -3,8 +3,8 @@
 use crate::plan::{Backend, BurstLoss, Distribution, Jitter, Link};
 use crate::units::{Bytes, Ppm};
 
-use super::Problems;
 use super::limits::MAX_DELAY;
+use super::problems::Problems;
 
 /// Most bytes that a line carries beside an IP packet.
 const MAX_OVERHEAD: Bytes = Bytes::new(1000);

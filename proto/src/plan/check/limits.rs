@@ -4,7 +4,7 @@ use crate::plan::Plan;
 use crate::plan::parse::suggest::hint;
 use crate::units::{Micros, Rate};
 
-use super::Problems;
+use super::problems::Problems;
 
 /// Longest trial.
 pub(super) const MAX_TRIAL: Micros = Micros::from_secs(7 * 24 * 3600);

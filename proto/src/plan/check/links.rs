@@ -13,7 +13,8 @@ use crate::units::Rate;
 use super::limits::{
     AGENTS, LENGTHS, MAX_CLASSES, MAX_DELAY, MAX_PRIORITY, MAX_RATE, known_flow, known_node,
 };
-use super::{Problems, impair, names, queues, traces};
+use super::problems::Problems;
+use super::{impair, names, queues, traces};
 
 pub(super) fn check(plan: &Plan, problems: &mut Problems) {
     let topology = Topology::build(plan);

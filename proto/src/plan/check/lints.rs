@@ -1,12 +1,13 @@
 //! Lints: plans that run, and mislead.
 
+use crate::plan::problem::Severity;
 use crate::plan::{Flow, Plan, Queue};
 use crate::resolve::{base_rtt, bdp, drain_rate, limit_bytes, settle};
 use crate::topology::Topology;
 use crate::units::{Bytes, FRAME_BYTES, Limit, Micros, Rate};
 
 use super::limits::AGENTS;
-use super::{Problems, Severity};
+use super::problems::Problems;
 
 /// Below this many packets a bandwidth-delay product or a threshold is noise.
 const FEW_PACKETS: u64 = 4;

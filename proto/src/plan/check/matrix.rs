@@ -8,9 +8,11 @@ use toml::{Table, Value};
 use crate::plan::expect;
 use crate::plan::parse::lost::Lost;
 use crate::plan::parse::{Reading, from_table, salvage, set};
+use crate::plan::problem::{PlanProblem, Severity};
 use crate::plan::{Factor, Plan};
 
-use super::{PlanProblem, Problems, Severity, names};
+use super::names;
+use super::problems::Problems;
 
 /// Columns of result tables that a factor's column must not hide.
 const COLUMNS: &[&str] = &[

@@ -1,7 +1,7 @@
 //! Names that authors choose become result values, directory names and words on command lines.
 
 use super::super::Plan;
-use super::Problems;
+use super::problems::Problems;
 
 /// Longest name of a node, link, flow group, phase, probe, class, wire, preset or factor.
 const MAX_NAME: usize = 32;

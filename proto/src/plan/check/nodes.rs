@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use crate::plan::{Node, Plan, SysctlValue};
 use crate::topology::MAX_SEGMENTS;
 
-use super::Problems;
 use super::limits::{AGENTS, MAX_NODES, all_ours, known_node};
+use super::problems::Problems;
 
 pub(super) fn check(plan: &Plan, problems: &mut Problems) {
     if plan.nodes.is_empty() {

@@ -6,9 +6,9 @@ use crate::schedule::{MAX_SERVED_PROBES, spans};
 use crate::topology::Topology;
 use crate::units::{Bytes, Micros};
 
-use super::Problems;
-use super::flows::ends;
+use super::endpoints::ends;
 use super::limits::{LENGTHS, MAX_INTERVAL};
+use super::problems::Problems;
 
 /// Largest body of a fetch.
 const MAX_BODY: Bytes = Bytes::new(1 << 40);

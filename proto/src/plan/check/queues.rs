@@ -3,8 +3,8 @@
 use crate::plan::Queue;
 use crate::units::{FRAME_BYTES, Limit, Micros, Packets, Rate};
 
-use super::Problems;
 use super::limits::MAX_RATE;
+use super::problems::Problems;
 
 /// Longest time that a parameter of a queue may be.
 const MAX_TIME: Micros = Micros::from_secs(60);

@@ -6,11 +6,11 @@ use crate::plan::{Acks, Plan};
 use crate::schedule::spans;
 use crate::units::Micros;
 
-use super::Problems;
 use super::limits::{
     LENGTHS, MAX_GAP, MAX_INTERVAL, MAX_PHASES, MAX_TRIAL, MAX_TRIALS, known_flow,
 };
 use super::matrix;
+use super::problems::Problems;
 
 /// Rules about the experiment as a whole.
 pub(super) fn check_experiment(plan: &Plan, problems: &mut Problems) {

@@ -1,8 +1,8 @@
 //! Traces: what can be said of their use, and, once their files have been read, of what they hold.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::collections::BTreeSet;
 
+use crate::plan::checked::{TraceFacts, TraceFiles};
 use crate::plan::parse::set;
 use crate::plan::{Backend, Link, OnEnd, Plan, TraceStart};
 use crate::resolve::ETHERNET_BYTES;
@@ -11,25 +11,13 @@ use crate::trace::{Steps, Trace};
 use crate::units::{FRAME_BYTES, Micros, Rate};
 
 use super::limits::{LENGTHS, MAX_DELAY, MAX_RATE};
-use super::{Problems, matrix};
+use super::matrix;
+use super::problems::Problems;
 
 /// Nanoseconds of a second.
 const SECOND_NS: u128 = 1_000_000_000;
 /// Longest name of a trace file.
 const MAX_FILE: usize = 1024;
-
-/// A trace file that has been read.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TraceFacts {
-    /// Of the file, hexadecimal.
-    pub sha256: String,
-    /// What it holds.
-    pub trace: Arc<Trace>,
-}
-
-/// What became of the plan's trace files, by the name that the plan gives them: what they hold, or why they cannot be
-/// read. A file that is not among them has not been looked for.
-pub type TraceFiles = BTreeMap<String, Result<TraceFacts, String>>;
 
 impl Trace {
     fn steps(&self) -> Option<&Steps> {

@@ -3,7 +3,7 @@
 use toml::de::{DeTable, DeValue};
 
 use super::set::join_key;
-use crate::plan::check::PlanProblem;
+use crate::plan::problem::PlanProblem;
 
 /// The lines of a plan's keys.
 pub(crate) struct Lines<'t> {

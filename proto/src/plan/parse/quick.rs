@@ -4,7 +4,7 @@ use toml::{Table, Value};
 
 use super::error;
 use super::set::{apply, overlap, split_assignment, split_key};
-use crate::plan::check::PlanProblem;
+use crate::plan::problem::PlanProblem;
 
 /// The assignments of `[quick]`, for `--set`.
 fn assignments(table: &Table) -> Vec<(String, String)> {

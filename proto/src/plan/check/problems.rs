@@ -1,0 +1,60 @@
+//! The problems that the rules of a plan collect.
+
+use std::sync::Arc;
+
+use crate::plan::checked::TraceFiles;
+use crate::plan::parse::lost::Lost;
+use crate::plan::parse::set::join_key;
+use crate::plan::problem::{PlanProblem, Severity};
+
+/// What has been found so far, and what cannot be judged.
+#[derive(Debug, Default)]
+pub(super) struct Problems {
+    pub(super) found: Vec<PlanProblem>,
+    pub(super) lost: Lost,
+    pub(super) traces: Arc<TraceFiles>,
+}
+
+impl Problems {
+    /// An error that follows from what is at the path and under it.
+    pub(super) fn error(&mut self, path: &[&str], why: impl Into<String>) {
+        self.error_from(path, &[path], why);
+    }
+
+    /// An error that follows from the values at these places.
+    pub(super) fn error_from(&mut self, path: &[&str], reads: &[&[&str]], why: impl Into<String>) {
+        self.add(path, reads, why.into(), Severity::Error);
+    }
+
+    /// A warning that follows from the values at these places.
+    pub(super) fn warning_from(
+        &mut self,
+        path: &[&str],
+        reads: &[&[&str]],
+        why: impl Into<String>,
+    ) {
+        self.add(path, reads, why.into(), Severity::Warning);
+    }
+
+    /// Whether something at, above or under one of these places could not be read.
+    pub(super) fn lost(&self, reads: &[&[&str]]) -> bool {
+        reads.iter().any(|place| self.lost.touches(place))
+    }
+
+    /// From here on, what is at the path says nothing.
+    pub(super) fn doubt(&mut self, path: &[&str]) {
+        self.lost.doubt(owned(path));
+    }
+
+    fn add(&mut self, path: &[&str], reads: &[&[&str]], why: String, severity: Severity) {
+        let place = owned(path);
+        if self.lost.covers(&place) || self.lost(reads) {
+            return;
+        }
+        self.found.push(PlanProblem { path: join_key(path), why, severity, line: None, place });
+    }
+}
+
+fn owned(path: &[&str]) -> Vec<String> {
+    path.iter().map(|segment| (*segment).to_owned()).collect()
+}

@@ -1,0 +1,59 @@
+//! A plan that passed every check, and the points of its matrix.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::Plan;
+use crate::trace::Trace;
+
+/// A trace file that has been read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TraceFacts {
+    /// Of the file, hexadecimal.
+    pub sha256: String,
+    /// What it holds.
+    pub trace: Arc<Trace>,
+}
+
+/// What became of the plan's trace files, by the name that the plan gives them: what they hold, or why they cannot be
+/// read. A file that is not among them has not been looked for.
+pub type TraceFiles = BTreeMap<String, Result<TraceFacts, String>>;
+
+/// A plan that passed every check. Only [`check`](super::check) makes one; only it can be scheduled.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CheckedPlan {
+    plan: Plan,
+    /// The trace files that its points may name.
+    traces: Arc<TraceFiles>,
+}
+
+/// One combination of the matrix's levels.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Point {
+    /// Position in the matrix, from 0; the last factor (by name) changes fastest.
+    pub id: u32,
+    /// Factor (its name is a result column) and level.
+    pub factors: Vec<(String, String)>,
+    /// The plan of this point: no matrix, presets merged, queues written out.
+    pub plan: CheckedPlan,
+}
+
+impl CheckedPlan {
+    pub(super) fn new(plan: Plan, traces: Arc<TraceFiles>) -> Self {
+        Self { plan, traces }
+    }
+
+    /// The plan's contents.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    pub(super) fn traces(&self) -> &Arc<TraceFiles> {
+        &self.traces
+    }
+
+    /// What a trace file of the plan holds, by the name that the plan gives it; `None` if it has not been read.
+    pub fn trace(&self, file: &str) -> Option<&Arc<Trace>> {
+        self.traces.get(file)?.as_ref().ok().map(|facts| &facts.trace)
+    }
+}
