@@ -28,7 +28,7 @@ pub use probes::{MAX_SERVED_PROBES, ProbeTask, probe_port};
 
 /// One trial of one point, in the order they run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Run {
+pub struct ScheduledTrial {
     /// Position in the order of the experiment, from 0.
     pub index: u32,
     /// Which point.
@@ -184,7 +184,7 @@ fn derive_u64(seed: u64, what: &str, numbers: &[u64]) -> u64 {
 
 /// Every trial of every point in the order they run: shuffled within each repetition by the plan's seed, or
 /// point by point. The same on every machine.
-pub fn runs(plan: &CheckedPlan) -> Vec<Run> {
+pub fn trials(plan: &CheckedPlan) -> Vec<ScheduledTrial> {
     let (points, repeat) = (plan.point_count(), plan.plan().repeat.min(u32::from(u16::MAX)) as u16);
     let seed = plan.plan().seed;
     let mut order: Vec<(u32, u16)> = Vec::new();
@@ -205,7 +205,7 @@ pub fn runs(plan: &CheckedPlan) -> Vec<Run> {
     order
         .into_iter()
         .zip(0..)
-        .map(|((point_id, trial), index)| Run {
+        .map(|((point_id, trial), index)| ScheduledTrial {
             index,
             point_id,
             trial,

@@ -11,7 +11,7 @@ use ccbench_proto::plan::parse::{parse, parse_with};
 use ccbench_proto::plan::{self, Acks, ProbeKind};
 use ccbench_proto::resolve::{ETHERNET_BYTES, Impairments, to_toml};
 use ccbench_proto::schedule::{
-    FlowTask, LinkTask, NodeTask, TrialContext, length, phases, runs, task_for,
+    FlowTask, LinkTask, NodeTask, TrialContext, length, phases, task_for, trials,
 };
 use ccbench_proto::topology::Topology;
 
@@ -138,7 +138,7 @@ fn describe(plan: &CheckedPlan, warnings: &[PlanProblem]) -> String {
         let factors: Vec<String> = point.factors.iter().map(|(f, l)| format!("{f}={l}")).collect();
         let _ = writeln!(out, "point {} {}", point.id, factors.join(" "));
     }
-    for run in runs(plan) {
+    for run in trials(plan) {
         let _ = writeln!(
             out,
             "run {} point {} trial {} seed {:016x}",
@@ -442,14 +442,14 @@ fn the_order_of_trials_is_shuffled_within_repetitions_and_the_same_everywhere() 
     let text = std::fs::read_to_string(root().join("plans/coexistence/1v1.toml")).unwrap();
     let order = |seed: u64| -> Vec<u32> {
         let plan = parse_with(&text, &[format!("seed={seed}")]).unwrap();
-        let runs = runs(&check(plan).unwrap().0);
-        assert!(runs.iter().zip(0..).all(|(run, index)| run.index == index));
-        for block in runs.chunks(3) {
+        let trials = trials(&check(plan).unwrap().0);
+        assert!(trials.iter().zip(0..).all(|(run, index)| run.index == index));
+        for block in trials.chunks(3) {
             let mut points: Vec<u32> = block.iter().map(|run| run.point_id).collect();
             points.sort_unstable();
             assert_eq!(points, [0, 1, 2], "each repetition has every point once");
         }
-        runs.iter().map(|run| run.point_id).collect()
+        trials.iter().map(|run| run.point_id).collect()
     };
     assert_eq!(order(1), order(1));
     let all: std::collections::BTreeSet<Vec<u32>> = (0..20).map(order).collect();
@@ -488,7 +488,7 @@ mod any_text {
             }
         }
         if plan.plan().repeat < 100 {
-            runs(&plan);
+            trials(&plan);
         }
     }
 

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ccbench_proto::schedule::{Point, Run};
+use ccbench_proto::schedule::{Point, ScheduledTrial};
 use ccbench_proto::units::Micros;
 use ccbench_proto::wire::NodeInfo;
 use ccbench_results::model::Verdict;
@@ -74,7 +74,7 @@ pub struct Trial<'a> {
     /// The point of its matrix.
     pub point: &'a Point,
     /// Repetition and seed.
-    pub run: &'a Run,
+    pub scheduled: &'a ScheduledTrial,
     /// Where the results go.
     pub dir: &'a RunDir,
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use ccbench_proto::plan::check::CheckedPlan;
 use ccbench_proto::resolve;
-use ccbench_proto::schedule::{self, Point, Run};
+use ccbench_proto::schedule::{self, Point, ScheduledTrial};
 use ccbench_results::store::RunDir;
 use ccbench_results::trace::stored;
 
@@ -56,14 +56,14 @@ impl Experiment {
     }
 
     /// The trials that `dir` does not hold yet, in order; with `retry_failed` also those that failed.
-    pub fn remaining(&self, dir: &RunDir, retry_failed: bool) -> Vec<Run> {
+    pub fn remaining(&self, dir: &RunDir, retry_failed: bool) -> Vec<ScheduledTrial> {
         let mut finished = dir.finished();
         if retry_failed {
             for trial in dir.failed() {
                 finished.remove(&trial);
             }
         }
-        let runs = schedule::runs(&self.plan).into_iter();
-        runs.filter(|run| !finished.contains(&(run.point_id, run.trial))).collect()
+        let trials = schedule::trials(&self.plan).into_iter();
+        trials.filter(|trial| !finished.contains(&(trial.point_id, trial.trial))).collect()
     }
 }

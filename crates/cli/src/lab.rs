@@ -21,10 +21,10 @@ use vm::VmImage;
 
 mod cpio;
 pub mod error;
-mod guest;
 pub mod kernel;
 mod preflight;
 mod qemu;
+mod trial;
 mod userland;
 pub mod vm;
 
@@ -165,7 +165,7 @@ impl Backend for Lab {
         let Some((image, dilation)) = self.images.get(&series) else {
             return Err(LabError::NotOpen(series.to_string()).into());
         };
-        guest::run(image, trial, *dilation, progress, interrupt).await
+        trial::run(image, trial, *dilation, progress, interrupt).await
     }
 
     /// Never: every trial has its own virtual machine.

@@ -6,7 +6,7 @@ use std::io::IsTerminal;
 use std::time::Duration;
 
 use ccbench_proto::plan::check::CheckedPlan;
-use ccbench_proto::schedule::{self, PhaseSpan, Run};
+use ccbench_proto::schedule::{self, PhaseSpan, ScheduledTrial};
 use ccbench_proto::units::Micros;
 use ccbench_proto::wire;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -174,9 +174,15 @@ impl Progress {
     }
 
     /// A trial starts. `label` names point and repetition; `rest` is the time that later trials will take.
-    pub fn trial_start(&mut self, run: &Run, label: &str, schedule: TrialSchedule, rest: Duration) {
+    pub fn trial_start(
+        &mut self,
+        scheduled: &ScheduledTrial,
+        label: &str,
+        schedule: TrialSchedule,
+        rest: Duration,
+    ) {
         self.label = label.to_owned();
-        self.run = (run.point_id, run.trial);
+        self.run = (scheduled.point_id, scheduled.trial);
         let length = schedule.length();
         self.schedule = schedule;
         self.phase = 0;
@@ -190,7 +196,7 @@ impl Progress {
         match &self.output {
             Output::Json => print_json(&json!({
                 "event": "trial_start", "index": self.done + 1, "trials": self.trials,
-                "point_id": run.point_id, "trial": run.trial, "label": label,
+                "point_id": scheduled.point_id, "trial": scheduled.trial, "label": label,
                 "length_s": length.as_secs_f64(),
             })),
             Output::Plain => eprintln!(

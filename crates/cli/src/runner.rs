@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use ccbench_proto::schedule::{self, Point, Run};
+use ccbench_proto::schedule::{self, Point, ScheduledTrial};
 use ccbench_proto::units::Micros;
 use ccbench_results::model::{Reason, Status, Verdict};
 use ccbench_results::store::RunDir;
@@ -25,22 +25,27 @@ pub async fn run_trials(
     experiment: &Experiment,
     backend: &mut impl Backend,
     dir: &RunDir,
-    runs: &[Run],
+    trials: &[ScheduledTrial],
     progress: &mut Progress,
     mut interrupt: Interrupt,
 ) -> Result<(), BackendError> {
     let points: BTreeMap<u32, Point> =
         experiment.plan.points().into_iter().map(|point| (point.id, point)).collect();
-    for (done, run) in runs.iter().enumerate() {
-        let Some(point) = points.get(&run.point_id) else { continue };
+    for (done, scheduled) in trials.iter().enumerate() {
+        let Some(point) = points.get(&scheduled.point_id) else { continue };
         if done > 0 {
             pause(backend.gap(experiment), &mut interrupt).await?;
         }
-        let rest = time_for(experiment, &points, runs.get(done + 1..).unwrap_or_default());
-        let label = label(point, run.trial, experiment.plan.plan().repeat);
-        info!(point = run.point_id, trial = run.trial, seed = run.seed, "trial {label}");
-        progress.trial_start(run, &label, TrialSchedule::of(&point.plan), rest);
-        let trial = Trial { experiment, point, run, dir };
+        let rest = time_for(experiment, &points, trials.get(done + 1..).unwrap_or_default());
+        let label = label(point, scheduled.trial, experiment.plan.plan().repeat);
+        info!(
+            point = scheduled.point_id,
+            trial = scheduled.trial,
+            seed = scheduled.seed,
+            "trial {label}"
+        );
+        progress.trial_start(scheduled, &label, TrialSchedule::of(&point.plan), rest);
+        let trial = Trial { experiment, point, scheduled, dir };
         let result = backend.run_trial(trial, progress, &mut interrupt).await;
         let failed = matches!(&result, Ok(verdict) if verdict.status == Status::Failed);
         let needs_rebuild = backend.needs_rebuild(failed);
@@ -71,9 +76,13 @@ pub async fn run_trials(
     Ok(())
 }
 
-fn time_for(experiment: &Experiment, points: &BTreeMap<u32, Point>, runs: &[Run]) -> Duration {
+fn time_for(
+    experiment: &Experiment,
+    points: &BTreeMap<u32, Point>,
+    trials: &[ScheduledTrial],
+) -> Duration {
     let each = TRIAL_OVERHEAD + experiment.plan.plan().gap.duration();
-    let lengths = runs.iter().filter_map(|run| points.get(&run.point_id));
+    let lengths = trials.iter().filter_map(|scheduled| points.get(&scheduled.point_id));
     lengths.map(|point| schedule::length(&point.plan).duration() + each).sum()
 }
 

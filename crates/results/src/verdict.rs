@@ -1,7 +1,7 @@
 //! Judges a trial while its rows arrive: a few counters per flow, link and host, without a second pass over the files.
 //!
-//! Each check is a module with its limits and their reasons: [`host`], [`link`], [`flow`], `cc_start`, [`ecn`],
-//! [`path`], [`probe`] and `version`. The worst problem decides the status.
+//! Each check is a module with its limits and their reasons: [`host`], [`link`] with [`timing`], [`flow`], `cc_start`,
+//! [`ecn`], [`acks`], [`path`], [`probe`] and `unreadable`. The worst problem decides the status.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ use host::HostCheck;
 use link::LinkCheck;
 use path::PathCheck;
 use probe::ProbeCheck;
-use version::Unreadable;
+use unreadable::Unreadable;
 
 pub mod acks;
 mod cc_start;
@@ -31,7 +31,7 @@ pub mod link;
 pub mod path;
 pub mod probe;
 pub mod timing;
-mod version;
+mod unreadable;
 
 /// Judges one trial.
 #[derive(Debug)]

@@ -10,7 +10,7 @@ use ccbench_proto::wire::lab_message::Of;
 use tokio::sync::mpsc;
 
 use super::error::LabError;
-use super::guest;
+use super::trial;
 use super::vm::VmImage;
 use crate::backend::BackendError;
 use crate::experiment::Experiment;
@@ -43,10 +43,10 @@ pub async fn run(
         eprintln!("lab: the calibration runs a whole trial, because a short one is not a valid plan: {reason}");
         point.plan.clone()
     });
-    let task = guest::task(experiment, point, &short, (1, 1));
-    let dir = guest::folder()?;
+    let task = trial::task(experiment, point, &short, (1, 1));
+    let dir = trial::folder()?;
     let vm = image.boot(dir.path(), &task, 1, dilation)?;
-    let (send, mut receive) = mpsc::channel(guest::MESSAGES_WAITING);
+    let (send, mut receive) = mpsc::channel(trial::MESSAGES_WAITING);
     let follow = tokio::spawn(vm.follow(send));
     let (mut result, mut failed) = (Preflight::default(), None);
     loop {
@@ -63,7 +63,7 @@ pub async fn run(
             Some(Of::Node(node)) => {
                 result.nodes.insert(node.node, node.info.unwrap_or_default());
             }
-            Some(Of::Failed(failure)) => failed = Some(guest::error(failure)),
+            Some(Of::Failed(failure)) => failed = Some(trial::error(failure)),
             Some(Of::Done(done)) => result.busy_pct = done.busy_pct,
             _ => {}
         }

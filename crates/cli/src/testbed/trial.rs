@@ -46,9 +46,9 @@ pub(super) async fn run(
 ) -> Result<Verdict, BackendError> {
     let offsets = testbed.agents.clocks().await?;
     let key = TrialKey {
-        point_id: trial.run.point_id,
-        trial: trial.run.trial,
-        seed: trial.run.seed,
+        point_id: trial.scheduled.point_id,
+        trial: trial.scheduled.trial,
+        seed: trial.scheduled.seed,
         epoch: clock::realtime_ns().unsigned_abs() / 1000,
     };
     let run_id = &trial.experiment.id;
@@ -138,9 +138,9 @@ async fn prepare(
             run_id: trial.experiment.id.clone(),
             node: node.to_owned(),
             plan_toml: plan_toml.clone(),
-            point_id: trial.run.point_id,
-            trial: u32::from(trial.run.trial),
-            seed: trial.run.seed,
+            point_id: trial.scheduled.point_id,
+            trial: u32::from(trial.scheduled.trial),
+            seed: trial.scheduled.seed,
             epoch,
             addresses: testbed.addresses.clone().into_iter().collect(),
             port_slot: testbed.port_slot,

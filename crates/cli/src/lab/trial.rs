@@ -41,16 +41,16 @@ const BUSY_FAILED_PCT: f64 = 90.0;
 /// The trial could not be run. The results directory has a record of that.
 pub async fn run(
     image: &VmImage,
-    Trial { experiment, point, run, dir }: Trial<'_>,
+    Trial { experiment, point, scheduled, dir }: Trial<'_>,
     dilation: u32,
     progress: &mut Progress,
     interrupt: &mut Interrupt,
 ) -> Result<Verdict, BackendError> {
-    let (point_id, trial, seed) = (run.point_id, run.trial, run.seed);
+    let (point_id, trial, seed) = (scheduled.point_id, scheduled.trial, scheduled.seed);
     let key = TrialKey { point_id, trial, seed, epoch: dir.next_epoch() };
-    let task = task(experiment, point, &point.plan, (run.trial, run.seed));
+    let task = task(experiment, point, &point.plan, (scheduled.trial, scheduled.seed));
     let files = folder()?;
-    let vm = image.boot(files.path(), &task, run.seed, dilation)?;
+    let vm = image.boot(files.path(), &task, scheduled.seed, dilation)?;
     let (send, mut receive) = mpsc::channel(MESSAGES_WAITING);
     let follow = tokio::spawn(vm.follow(send));
     let mut guest = GuestTrial::new(key, point, dir);
@@ -78,7 +78,7 @@ pub async fn run(
     recorder.errors = guest.errors;
     recorder.errors.extend(ended.err().map(|error| error.to_string()));
     let busy_pct = guest.busy_pct;
-    note_machine(&mut recorder, image, dilation, run.seed, busy_pct)?;
+    note_machine(&mut recorder, image, dilation, scheduled.seed, busy_pct)?;
     let verdict = recorder.judge.finish(&recorder.done, &recorder.errors);
     let verdict = with_busy(verdict, busy_pct, &busy_hint(image.kernel(), dilation));
     info!(busy_pct, "commit");
