@@ -1,16 +1,16 @@
-//! Builders of single columns: what a row's field becomes, nulls and unit changes included.
+//! Column builders: convert the fields of row messages to Polars values, including nulls and time bases.
 
 use ccbench_proto::schedule::PhaseSpan;
 use polars::prelude::*;
 
-/// Turns one node's clock into the results' time axis.
+/// Converts one node's clock to the time axis of the results.
 #[derive(Debug, Clone)]
 pub(crate) struct Axis {
-    /// CLOCK_MONOTONIC of the trial's beginning on this node.
+    /// CLOCK_MONOTONIC of this node at the start of the trial.
     pub(crate) t0_ns: u64,
     /// UTC nanoseconds minus CLOCK_MONOTONIC nanoseconds.
     pub(crate) realtime_offset_ns: i64,
-    /// The timeline.
+    /// The phases of the trial.
     pub(crate) phases: Vec<PhaseSpan>,
 }
 
@@ -21,12 +21,12 @@ impl Axis {
         i64::try_from(utc).unwrap_or(if utc < 0 { i64::MIN } else { i64::MAX })
     }
 
-    /// Seconds since the trial's beginning; negative before it.
+    /// Seconds since the start of the trial; negative before it.
     pub(crate) fn seconds(&self, at_ns: u64) -> f64 {
         (i128::from(at_ns) - i128::from(self.t0_ns)) as f64 / 1e9
     }
 
-    /// Name of the phase at this instant; `None` before the first and after the last.
+    /// Name of the phase at this time; `None` before the first phase and after the last.
     pub(crate) fn phase(&self, at_ns: u64) -> Option<&str> {
         let since = at_ns.checked_sub(self.t0_ns)?;
         self.phases
@@ -35,7 +35,7 @@ impl Axis {
             .map(|p| p.name.as_str())
     }
 
-    /// The node's clock at this many seconds after the trial's beginning.
+    /// The node's clock this many seconds after the start of the trial.
     pub(crate) fn at(&self, seconds: f64) -> u64 {
         self.t0_ns.saturating_add_signed((seconds * 1e9) as i64)
     }
@@ -43,32 +43,32 @@ impl Axis {
 
 /// One column under construction.
 pub(crate) trait Cells {
-    /// What one row gives.
+    /// The field's type in the row message.
     type In;
     /// An empty column.
     fn new(name: &'static str) -> Self;
-    /// One row more.
+    /// Appends the value of one row.
     fn put(&mut self, value: Self::In, axis: &Axis);
-    /// The column so far; starts anew.
+    /// Returns the column and starts an empty one.
     fn take(&mut self) -> Column;
 }
 
-/// Rows a builder has room for at first: most tables of most trials are small.
-const FIRST_ROWS: usize = 256;
+/// Initial capacity of a builder in rows: most tables of most trials are small.
+const INITIAL_ROWS: usize = 256;
 
 /// Numbers, never null.
 pub(crate) struct Num<T: PolarsNumericType>(&'static str, PrimitiveChunkedBuilder<T>);
-/// Numbers; null where the kernel or the tool does not say.
+/// Numbers; null where the kernel or the tool does not report one.
 pub(crate) struct Opt<T: PolarsNumericType>(&'static str, PrimitiveChunkedBuilder<T>);
-/// Numbers that protobuf carries in 32 bits and the table in fewer; too large becomes null.
+/// Numbers with 32 bits in protobuf and fewer in the table; null if too large.
 pub(crate) struct Narrow<T: PolarsNumericType>(&'static str, PrimitiveChunkedBuilder<T>);
-/// An instant of the node's clock as nanoseconds since 1970; null for 0, which is no instant.
+/// A time of the node's clock as nanoseconds since 1970; null for 0, protobuf's default.
 pub(crate) struct UtcNs(&'static str, PrimitiveChunkedBuilder<Int64Type>);
-/// Yes or no.
+/// Booleans, never null.
 pub(crate) struct Bool(&'static str, BooleanChunkedBuilder);
-/// Yes, no, or null.
+/// Booleans or null.
 pub(crate) struct OptBool(&'static str, BooleanChunkedBuilder);
-/// Text; written with a dictionary.
+/// Text, never null; written with a dictionary.
 pub(crate) struct Text(&'static str, StringChunkedBuilder);
 /// Text or null; written with a dictionary.
 pub(crate) struct OptText(&'static str, StringChunkedBuilder);
@@ -78,23 +78,23 @@ pub(crate) struct NonEmptyText(&'static str, StringChunkedBuilder);
 pub(crate) struct Blob(&'static str, BinaryChunkedBuilder);
 
 impl Text {
-    /// Some rows more, all with this text.
+    /// Appends the same text `rows` times.
     pub(crate) fn repeat(&mut self, text: &str, rows: usize) {
         (0..rows).for_each(|_| self.1.append_value(text));
     }
 }
 
 impl OptText {
-    /// One row more.
+    /// Appends one row without allocating a `String`.
     pub(crate) fn put_str(&mut self, text: Option<&str>) {
         self.1.append_option(text);
     }
 }
 
-/// Ends a builder and puts a new one in its place.
+/// Finishes a builder and replaces it with an empty one.
 macro_rules! take {
     ($self:ident, $builder:ty) => {{
-        let fresh = <$builder>::new($self.0.into(), FIRST_ROWS);
+        let fresh = <$builder>::new($self.0.into(), INITIAL_ROWS);
         std::mem::replace(&mut $self.1, fresh).finish().into_column()
     }};
 }
@@ -105,7 +105,7 @@ where
 {
     type In = T::Native;
     fn new(name: &'static str) -> Self {
-        Self(name, PrimitiveChunkedBuilder::new(name.into(), FIRST_ROWS))
+        Self(name, PrimitiveChunkedBuilder::new(name.into(), INITIAL_ROWS))
     }
     fn put(&mut self, value: T::Native, _: &Axis) {
         self.1.append_value(value);
@@ -121,7 +121,7 @@ where
 {
     type In = Option<T::Native>;
     fn new(name: &'static str) -> Self {
-        Self(name, PrimitiveChunkedBuilder::new(name.into(), FIRST_ROWS))
+        Self(name, PrimitiveChunkedBuilder::new(name.into(), INITIAL_ROWS))
     }
     fn put(&mut self, value: Option<T::Native>, _: &Axis) {
         self.1.append_option(value);
@@ -138,7 +138,7 @@ where
 {
     type In = u32;
     fn new(name: &'static str) -> Self {
-        Self(name, PrimitiveChunkedBuilder::new(name.into(), FIRST_ROWS))
+        Self(name, PrimitiveChunkedBuilder::new(name.into(), INITIAL_ROWS))
     }
     fn put(&mut self, value: u32, _: &Axis) {
         self.1.append_option(T::Native::try_from(value).ok());
@@ -151,7 +151,7 @@ where
 impl Cells for UtcNs {
     type In = u64;
     fn new(name: &'static str) -> Self {
-        Self(name, PrimitiveChunkedBuilder::new(name.into(), FIRST_ROWS))
+        Self(name, PrimitiveChunkedBuilder::new(name.into(), INITIAL_ROWS))
     }
     fn put(&mut self, value: u64, axis: &Axis) {
         self.1.append_option((value > 0).then(|| axis.utc_ns(value)));
@@ -164,7 +164,7 @@ impl Cells for UtcNs {
 impl Cells for Bool {
     type In = bool;
     fn new(name: &'static str) -> Self {
-        Self(name, BooleanChunkedBuilder::new(name.into(), FIRST_ROWS))
+        Self(name, BooleanChunkedBuilder::new(name.into(), INITIAL_ROWS))
     }
     fn put(&mut self, value: bool, _: &Axis) {
         self.1.append_value(value);
@@ -177,7 +177,7 @@ impl Cells for Bool {
 impl Cells for OptBool {
     type In = Option<bool>;
     fn new(name: &'static str) -> Self {
-        Self(name, BooleanChunkedBuilder::new(name.into(), FIRST_ROWS))
+        Self(name, BooleanChunkedBuilder::new(name.into(), INITIAL_ROWS))
     }
     fn put(&mut self, value: Option<bool>, _: &Axis) {
         self.1.append_option(value);
@@ -190,7 +190,7 @@ impl Cells for OptBool {
 impl Cells for Text {
     type In = String;
     fn new(name: &'static str) -> Self {
-        Self(name, StringChunkedBuilder::new(name.into(), FIRST_ROWS))
+        Self(name, StringChunkedBuilder::new(name.into(), INITIAL_ROWS))
     }
     fn put(&mut self, value: String, _: &Axis) {
         self.1.append_value(value);
@@ -203,7 +203,7 @@ impl Cells for Text {
 impl Cells for OptText {
     type In = Option<String>;
     fn new(name: &'static str) -> Self {
-        Self(name, StringChunkedBuilder::new(name.into(), FIRST_ROWS))
+        Self(name, StringChunkedBuilder::new(name.into(), INITIAL_ROWS))
     }
     fn put(&mut self, value: Option<String>, _: &Axis) {
         self.1.append_option(value);
@@ -216,7 +216,7 @@ impl Cells for OptText {
 impl Cells for NonEmptyText {
     type In = String;
     fn new(name: &'static str) -> Self {
-        Self(name, StringChunkedBuilder::new(name.into(), FIRST_ROWS))
+        Self(name, StringChunkedBuilder::new(name.into(), INITIAL_ROWS))
     }
     fn put(&mut self, value: String, _: &Axis) {
         self.1.append_option((!value.is_empty()).then_some(value));
@@ -229,7 +229,7 @@ impl Cells for NonEmptyText {
 impl Cells for Blob {
     type In = Vec<u8>;
     fn new(name: &'static str) -> Self {
-        Self(name, BinaryChunkedBuilder::new(name.into(), FIRST_ROWS))
+        Self(name, BinaryChunkedBuilder::new(name.into(), INITIAL_ROWS))
     }
     fn put(&mut self, value: Vec<u8>, _: &Axis) {
         self.1.append_option((!value.is_empty()).then_some(value));

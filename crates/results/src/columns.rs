@@ -1,13 +1,12 @@
-//! The columns of every table, each written once.
+//! The columns of every table.
 //!
-//! A row message of `agent.proto` owns its table: field name = column name. The exceptions are instants of a
-//! node's clock: `at_ns` becomes the key columns `t_ns` and `t_s`, and a field `X_at_ns` becomes `X_t_ns`,
-//! all as nanoseconds since 1970 on the controller's axis. A test walks the descriptor set and fails if a
-//! field has no column.
+//! Each table has a row message in `agent.proto`, and columns have the names of its fields. Exception: times of a node's
+//! clock. `at_ns` is stored in the key columns `t_ns` and `t_s`, and a field `X_at_ns` in the column `X_t_ns`, both as
+//! nanoseconds since 1970 on the controller's clock. A test checks with the descriptor set that every field has a column.
 //!
-//! Every table begins with the same keys: `point_id` u32, `trial` u16, `node`, `t_ns` i64 (UTC, ns since
-//! 1970), `t_s` f64 (since the trial's beginning, in that node's own clock), `phase` (null before the first
-//! and after the last). An interval belongs to the phase that its middle lies in; its `t_ns` is its end.
+//! Every table has the same key columns first: `point_id` u32, `trial` u16, `node`, `t_ns` i64 (UTC, ns since
+//! 1970), `t_s` f64 (seconds since the start of the trial on the node's own clock), `phase` (null before the first phase
+//! and after the last). An interval belongs to the phase that contains its midpoint; its `t_ns` is its end.
 
 use ccbench_proto::wire;
 use polars::prelude::*;
@@ -20,7 +19,7 @@ pub use keys::KEYS;
 pub(crate) use keys::{Columns, Origin};
 use keys::{Keys, When};
 
-/// The column of a field: its own name, or the one after `as`.
+/// The column name of a field: the field's name, or the name after `as`.
 macro_rules! column {
     ($field:ident) => {
         stringify!($field)
@@ -30,7 +29,7 @@ macro_rules! column {
     };
 }
 
-/// One table: its message, when a row was, its order, and its columns.
+/// Defines one table: row message, time of a row, sort keys and columns.
 macro_rules! table {
     ($columns:ident, $table:literal, $row:ty, $when:expr, $sort:expr,
      { $($field:ident $(as $column:ident)? : $cells:ty,)* }) => {
@@ -65,24 +64,24 @@ macro_rules! table {
     };
 }
 
-// Behind the macros that it uses.
+// After the macros that this module uses.
 mod acks;
 pub(crate) use acks::{AckColumns, AckCountColumns, TcpEventColumns};
 
-/// When a flow began; a flow that never did has no instant.
+/// The start of a flow; a flow that did not start has no time.
 fn flow_start(row: &wire::Flow, axis: &Axis) -> When {
     let at_ns = row.start_s.map(|s| axis.at(s));
     When { at_ns, phase_at_ns: at_ns }
 }
 
-/// An interval is at its end, but in the phase of its middle.
-fn interval_middle(row: &wire::Interval, _: &Axis) -> When {
+/// The time of an interval is its end; its phase is that of its midpoint.
+fn interval_midpoint(row: &wire::Interval, _: &Axis) -> When {
     let half_ns = (row.seconds.max(0.0) * 5e8) as u64;
     let When { at_ns, .. } = row.at_ns.into();
     When { at_ns, phase_at_ns: at_ns.map(|at_ns| at_ns.saturating_sub(half_ns)) }
 }
 
-/// Where a clock stood at the trial's beginning, as measured from the controller.
+/// Offset of a node's clock at the start of the trial, as measured by the controller.
 pub(crate) struct ClockRow {
     pub(crate) at_ns: u64,
     pub(crate) monotonic_t0_ns: u64,
@@ -202,7 +201,7 @@ table! { FlowSampleColumns, "flow_samples", wire::FlowSample, |row, _| row.at_ns
     vegas_min_rtt_us: Opt<UInt32Type>,
 } }
 
-table! { IntervalColumns, "intervals", wire::Interval, interval_middle, ["flow_id", "side", "t_ns"], {
+table! { IntervalColumns, "intervals", wire::Interval, interval_midpoint, ["flow_id", "side", "t_ns"], {
     flow_id: Text,
     group: Text,
     side: Text,
@@ -350,7 +349,7 @@ table! { HostSampleColumns, "host_samples", wire::HostSample, |row, _| row.at_ns
     agent_rss_bytes: Num<UInt64Type>,
 } }
 
-/// A row of `events`: the event, with its kind and data as text.
+/// A row of `events`: an event with its kind and data as text.
 pub(crate) struct EventRow {
     at_ns: u64,
     kind: String,
@@ -382,7 +381,7 @@ table! { ClockColumns, "clock", ClockRow, |row, _| row.at_ns.into(), ["node", "t
     source: Text,
 } }
 
-/// Names of all tables, which are also their directories' names.
+/// Names of all tables and of their directories.
 pub const TABLES: [&str; 15] = [
     FlowColumns::TABLE,
     FlowSampleColumns::TABLE,
@@ -431,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn every_field_of_a_row_message_has_a_column_of_its_name() {
+    fn every_message_field_has_a_column() {
         let lacking = [
             missing::<FlowColumns>("Flow"),
             missing::<FlowSampleColumns>("FlowSample"),
@@ -452,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn every_message_of_the_stream_is_a_table_or_handled_by_name() {
+    fn every_stream_message_has_a_table() {
         let set = FileDescriptorSet::decode(wire::DESCRIPTORS).unwrap();
         let mut messages = set.file.iter().flat_map(|f| &f.message_type);
         let event = messages.find(|m| m.name() == "RunEvent").unwrap();
@@ -460,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_over_a_phase_edge_belongs_to_the_phase_of_its_middle() {
+    fn interval_belongs_to_the_phase_of_its_midpoint() {
         use ccbench_proto::{schedule::PhaseSpan, units::Micros};
         let phase = |name: &str, start: u64, end: u64| PhaseSpan {
             name: name.into(),
@@ -475,7 +474,7 @@ mod tests {
         };
         let phase_of = |end_ns: u64| {
             let row = wire::Interval { at_ns: end_ns, seconds: 0.1, ..Default::default() };
-            axis.phase(interval_middle(&row, &axis).phase_at_ns.unwrap())
+            axis.phase(interval_midpoint(&row, &axis).phase_at_ns.unwrap())
         };
         assert_eq!(phase_of(2_040_000_000), Some("a"));
         assert_eq!(phase_of(2_060_000_000), Some("b"));

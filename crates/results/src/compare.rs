@@ -1,7 +1,7 @@
-//! Two runs, or two levels of a factor of one run, side by side: differences with intervals and effect sizes.
+//! Compares two runs, or two levels of a factor of one run: differences with confidence intervals and effect sizes.
 //!
-//! Trials are paired where both sides have the same trial of the same point with the same seed: then what was random in
-//! the plan was the same, and differences are taken trial by trial. Else both sides are independent samples.
+//! Trials are paired if both sides have the same trial of the same point with the same seed: both trials then used the same
+//! random values, and differences are taken trial by trial. Otherwise both sides are independent samples.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -61,17 +61,17 @@ impl CompareError {
 /// Result of a comparison.
 type Result<T, E = CompareError> = std::result::Result<T, E>;
 
-/// What is compared.
+/// The second side of a comparison.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum With<'a> {
     /// Another run.
     Run(&'a Path),
-    /// Two levels of a factor: its name, the one and the other.
+    /// Two levels of a factor: its name, the first level, the second level.
     Levels(&'a str, &'a str, &'a str),
 }
 
-/// Metrics and statistics where nobody said which.
-const USUAL: [(&str, &str); 8] = [
+/// Metrics and statistics that are compared by default.
+const DEFAULT_METRICS: [(&str, &str); 8] = [
     ("throughput_sum", "mean"),
     ("srtt", "mean"),
     ("retransmissions", "sum"),
@@ -82,10 +82,10 @@ const USUAL: [(&str, &str); 8] = [
     ("drops", "sum"),
 ];
 
-/// One comparison.
+/// The comparison of one metric.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Compared {
-    /// Levels of the factors that both sides share.
+    /// Levels of the shared factors.
     pub point: String,
     /// The phase's name.
     pub phase: String,
@@ -93,11 +93,11 @@ pub struct Compared {
     pub scope: Scope,
     /// The flow group, flow, probe or link.
     pub subject: String,
-    /// What is measured.
+    /// Name of the metric.
     pub metric: &'static str,
     /// Its unit.
     pub unit: &'static str,
-    /// How it is taken over the phase.
+    /// The statistic over the phase.
     pub stat: &'static str,
     /// The numbers.
     pub numbers: Numbers,
@@ -106,31 +106,31 @@ pub struct Compared {
 /// Two samples and how they differ.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Numbers {
-    /// Trials of either side; the same where they are paired.
+    /// Trials of each side; equal if they are paired.
     pub n: (u32, u32),
-    /// Whether differences were taken trial by trial.
+    /// Whether the trials are paired.
     pub paired: bool,
-    /// Trials of either side without one of the same seed on the other, where pairs were made.
+    /// Trials of a paired comparison that have no counterpart with the same seed.
     pub left_out: u32,
-    /// Means of either side.
+    /// Mean of each side.
     pub means: (f64, f64),
-    /// The second less the first.
+    /// Second mean minus the first.
     pub difference: f64,
-    /// Its 95 % interval: Student's t of the differences, or Welch's t.
+    /// 95 % confidence interval of the difference: Student's t for pairs, Welch's t otherwise.
     pub t: Option<(f64, f64)>,
-    /// The same by the percentile bootstrap.
+    /// 95 % percentile bootstrap interval of the difference.
     pub bootstrap: Option<(f64, f64)>,
-    /// The second over the first; `None` where the first is zero.
+    /// Second mean divided by the first; `None` if the first is zero.
     pub ratio: Option<f64>,
-    /// Its 95 % interval by the percentile bootstrap.
+    /// 95 % percentile bootstrap interval of the ratio.
     pub ratio_bootstrap: Option<(f64, f64)>,
-    /// Hedges' g: the difference over the pooled standard deviation of both sides, corrected for small samples. `None`
-    /// where nothing varies.
+    /// Hedges' g: the difference divided by the pooled standard deviation, corrected for small samples. `None` if nothing
+    /// varies.
     pub hedges_g: Option<f64>,
 }
 
 impl Numbers {
-    /// Of independent samples.
+    /// Compares independent samples.
     fn unpaired(a: &[f64], b: &[f64]) -> Option<Self> {
         let difference = mean(b)? - mean(a)?;
         let welch = || {
@@ -146,7 +146,7 @@ impl Numbers {
         Some(Self::with(a, b, false, welch(), [drawn(|a, b| b - a), drawn(|a, b| b / a)]))
     }
 
-    /// Of trials that belong together, in the same order.
+    /// Compares pairs of trials; both slices have the same order.
     fn paired(a: &[f64], b: &[f64]) -> Option<Self> {
         let differences: Vec<f64> = a.iter().zip(b).map(|(a, b)| b - a).collect();
         let difference = mean(&differences)?;
@@ -190,7 +190,7 @@ impl Numbers {
         }
     }
 
-    /// Whether the t interval leaves out zero; `None` where there is no interval.
+    /// Whether the t interval excludes zero; `None` without an interval.
     pub fn differs(&self) -> Option<bool> {
         self.t.map(|(low, high)| low > 0.0 || high < 0.0)
     }
@@ -205,25 +205,25 @@ fn hedges_g(a: &[f64], b: &[f64]) -> Option<f64> {
         .then(|| correction * (mean(b).unwrap_or(0.0) - mean(a).unwrap_or(0.0)) / pooled.sqrt())
 }
 
-/// A side: its trials' numbers by what they are about, then by trial, with the trial's seed.
+/// One side: values with the seed of their trial, by row key and trial.
 struct Side {
     name: String,
-    values: BTreeMap<About, BTreeMap<u16, (u64, f64)>>,
+    values: BTreeMap<RowKey, BTreeMap<u16, (u64, f64)>>,
 }
 
 /// Point (levels of shared factors), position of the phase, scope, subject, metric and stat in the order of the summary.
-type About = (String, usize, Scope, String, usize);
+type RowKey = (String, usize, Scope, String, usize);
 
-/// What both sides have in common, and what rows mean.
-struct Axis {
+/// Phases and metrics of both sides, in the order of the table.
+struct RowOrder {
     phases: Vec<String>,
     metrics: Vec<(&'static str, &'static str, &'static str)>,
 }
 
-/// Compares, metric by metric; empty `metrics`: the usual ones (`name`, which is its mean or sum, or `name:stat`).
+/// Compares the given metrics: `name` (its mean or sum) or `name:stat`. If `metrics` is empty, compares the default ones.
 ///
 /// # Errors
-/// A run cannot be read, or both sides have nothing in common.
+/// A run cannot be read, a metric does not exist, or both sides have nothing in common.
 pub fn compare(
     run: &Path,
     with: &With<'_>,
@@ -231,13 +231,13 @@ pub fn compare(
     filter: TrialFilter,
 ) -> Result<((String, String), Vec<Compared>)> {
     let first = compute(&RunDir::open(run)?, filter)?;
-    let mut axis = Axis { phases: first.phases.clone(), metrics: Vec::new() };
+    let mut row_order = RowOrder { phases: first.phases.clone(), metrics: Vec::new() };
     let second;
     let (one, other, names, points) = match with {
         With::Levels(factor, level_a, level_b) => {
             check_levels(&first, factor, &[level_a, level_b])?;
             let of = |level: &str| {
-                takes_points(&first, |point| level_of(&first, point, factor) == Some(level))
+                matching_points(&first, |point| level_of(&first, point, factor) == Some(level))
             };
             let names = [level_a, level_b].map(|level| format!("{factor}={level}"));
             (&first, &first, names, [of(level_a), of(level_b)])
@@ -251,14 +251,14 @@ pub fn compare(
                     |n| n.to_string_lossy().into_owned(),
                 )
             };
-            let points = [&first, &second].map(|summary| takes_points(summary, |_| true));
+            let points = [&first, &second].map(|summary| matching_points(summary, |_| true));
             (&first, &second, [name(run), name(path)], points)
         }
     };
     let shared = shared(one, other, &points);
     for (side, points) in [(one, &points[0]), (other, &points[1])] {
         let alone = |f: &&String| varies(side, points, f) && !shared.contains(f);
-        // Its points would be taken for one.
+        // Several points of this side would have the same row key.
         if let Some(factor) = side.factors.iter().find(alone) {
             return Err(CompareError::Unpaired {
                 why: format!(
@@ -270,14 +270,13 @@ pub fn compare(
         }
     }
     let [name_a, name_b] = names;
-    let a = axis.side(one, name_a, &shared, &points[0]);
-    let b = axis.side(other, name_b, &shared, &points[1]);
-    let compared = axis.compared(&a, &b, metrics)?;
+    let a = row_order.side(one, name_a, &shared, &points[0]);
+    let b = row_order.side(other, name_b, &shared, &points[1]);
+    let compared = row_order.compared(&a, &b, metrics)?;
     Ok(((a.name, b.name), compared))
 }
 
-/// Factors by whose levels points of both sides belong together: those that both have and that vary on a side. One that
-/// does not is what is compared, or the same.
+/// Factors whose levels match the points of both sides: factors of both runs that vary on at least one side.
 fn shared(a: &Summary, b: &Summary, points: &[BTreeSet<u32>; 2]) -> Vec<String> {
     let both = a.factors.iter().filter(|factor| b.factors.contains(factor));
     both.filter(|f| varies(a, &points[0], f) || varies(b, &points[1], f)).cloned().collect()
@@ -293,11 +292,11 @@ fn level_of<'s>(summary: &'s Summary, point: u32, factor: &str) -> Option<&'s st
     super::model::level_of(summary.points.get(&point)?, factor)
 }
 
-fn takes_points(summary: &Summary, takes: impl Fn(u32) -> bool) -> BTreeSet<u32> {
-    summary.points.keys().copied().filter(|point| takes(*point)).collect()
+fn matching_points(summary: &Summary, matches: impl Fn(u32) -> bool) -> BTreeSet<u32> {
+    summary.points.keys().copied().filter(|point| matches(*point)).collect()
 }
 
-fn check_levels(summary: &Summary, factor: &str, wanted: &[&str]) -> Result<()> {
+fn check_levels(summary: &Summary, factor: &str, requested: &[&str]) -> Result<()> {
     let levels: BTreeSet<&str> =
         summary.points.keys().filter_map(|point| level_of(summary, *point, factor)).collect();
     if levels.is_empty() {
@@ -307,7 +306,7 @@ fn check_levels(summary: &Summary, factor: &str, wanted: &[&str]) -> Result<()> 
             why: format!("this run has no factor `{factor}`; its factors: {known}"),
         });
     }
-    match wanted.iter().find(|level| !levels.contains(**level)) {
+    match requested.iter().find(|level| !levels.contains(**level)) {
         Some(level) => Err(CompareError::Unpaired {
             why: format!(
                 "`{factor}` has no level `{level}`; there are: {}",
@@ -318,7 +317,7 @@ fn check_levels(summary: &Summary, factor: &str, wanted: &[&str]) -> Result<()> 
     }
 }
 
-impl Axis {
+impl RowOrder {
     fn rank(&mut self, row: &PhaseRow) -> usize {
         let metric = (row.metric, row.stat, row.unit);
         self.metrics.iter().position(|known| *known == metric).unwrap_or_else(|| {
@@ -339,9 +338,9 @@ impl Axis {
             .iter()
             .map(|end: &TrialEnd| ((end.point_id, end.trial), end.seed))
             .collect();
-        let mut values: BTreeMap<About, BTreeMap<u16, (u64, f64)>> = BTreeMap::new();
+        let mut values: BTreeMap<RowKey, BTreeMap<u16, (u64, f64)>> = BTreeMap::new();
         for row in summary.phase_rows.iter().filter(|row| points.contains(&row.point_id)) {
-            // Phases that only the other run has go behind.
+            // Phases that only the second run has come last.
             let phase =
                 self.phases.iter().position(|name| *name == row.phase).unwrap_or_else(|| {
                     self.phases.push(row.phase.clone());
@@ -358,33 +357,37 @@ impl Axis {
         Side { name, values }
     }
 
-    fn compared(&self, a: &Side, b: &Side, asked: &[String]) -> Result<Vec<Compared>> {
-        // A name alone is its mean, or its sum.
+    fn compared(&self, a: &Side, b: &Side, requested: &[String]) -> Result<Vec<Compared>> {
+        // A name without a statistic means the mean or the sum.
         let plain = |stat: &str| ["mean", "sum"].contains(&stat);
-        let wanted = |(name, stat, _): &(&str, &str, &str)| {
-            let fits = |asked: &String| match crate::model::name_and_stat(asked) {
-                (asked, Some(which)) => (asked, which) == (*name, *stat),
-                (asked, None) => asked == *name && plain(stat),
+        let selected = |(name, stat, _): &(&str, &str, &str)| {
+            let matches = |metric: &String| match crate::model::name_and_stat(metric) {
+                (metric, Some(which)) => (metric, which) == (*name, *stat),
+                (metric, None) => metric == *name && plain(stat),
             };
-            if asked.is_empty() { USUAL.contains(&(*name, *stat)) } else { asked.iter().any(fits) }
+            if requested.is_empty() {
+                DEFAULT_METRICS.contains(&(*name, *stat))
+            } else {
+                requested.iter().any(matches)
+            }
         };
-        // Flows are compared as groups where they can be.
+        // Metrics of groups replace those of their flows.
         let of_groups: BTreeSet<usize> =
             a.values.keys().filter(|about| about.2 == Scope::Group).map(|about| about.4).collect();
         let known: BTreeSet<String> =
             self.metrics.iter().map(|(name, stat, _)| format!("{name}:{stat}")).collect();
-        for metric in asked {
+        for metric in requested {
             let has = |known: &String| known == metric || known.split(':').next() == Some(metric);
             if !known.iter().any(has) {
                 let known = known.iter().cloned().collect::<Vec<_>>().join(", ");
                 return Err(CompareError::UnknownMetric { metric: metric.clone(), known });
             }
         }
-        let one = |(about, of_a): (&About, &BTreeMap<u16, (u64, f64)>)| {
+        let one = |(about, of_a): (&RowKey, &BTreeMap<u16, (u64, f64)>)| {
             let (point, phase, scope, subject, rank) = about;
             let (metric, stat, unit) = self.metrics[*rank];
             let in_group = *scope == Scope::Flow && of_groups.contains(rank);
-            if !wanted(&self.metrics[*rank]) || in_group {
+            if !selected(&self.metrics[*rank]) || in_group {
                 return None;
             }
             Some(Compared {
@@ -401,7 +404,7 @@ impl Axis {
         let found: Vec<Compared> = a.values.iter().filter_map(one).collect();
         if found.is_empty() {
             let subjects = |side: &Side| {
-                let of = |about: &About| [about.0.as_str(), &about.3].join(" ").trim().to_owned();
+                let of = |about: &RowKey| [about.0.as_str(), &about.3].join(" ").trim().to_owned();
                 let names: BTreeSet<String> = side.values.keys().map(of).collect();
                 names.into_iter().collect::<Vec<_>>().join(", ")
             };
@@ -419,8 +422,8 @@ impl Axis {
     }
 }
 
-/// Of what both sides have of one number: paired where two trials or more have each other's seed; the others are left out
-/// then, and counted.
+/// Compares one metric. Pairs trials if at least two have a counterpart with the same seed; the other trials are then left
+/// out and counted.
 fn numbers(a: &BTreeMap<u16, (u64, f64)>, b: &BTreeMap<u16, (u64, f64)>) -> Option<Numbers> {
     let pairs: Vec<(f64, f64)> = a
         .iter()
@@ -444,31 +447,34 @@ fn numbers(a: &BTreeMap<u16, (u64, f64)>, b: &BTreeMap<u16, (u64, f64)>) -> Opti
 mod tests {
     use super::*;
 
-    fn close(found: Option<f64>, wanted: f64) {
+    fn assert_close(found: Option<f64>, expected: f64) {
         let found = found.unwrap();
-        assert!((found - wanted).abs() < 1e-3 * wanted.abs().max(1.0), "{found} is not {wanted}");
+        assert!(
+            (found - expected).abs() < 1e-3 * expected.abs().max(1.0),
+            "{found} is not {expected}"
+        );
     }
 
     #[test]
-    fn welchs_interval_and_hedges_g_are_those_of_the_textbook() {
+    fn welch_interval_and_hedges_g_match_the_textbook() {
         let (a, b) = ([1.0, 2.0, 3.0, 4.0], [2.0, 4.0, 4.0, 6.0]);
         let n = Numbers::unpaired(&a, &b).unwrap();
         assert!(!n.paired && n.n == (4, 4));
-        close(Some(n.difference), 1.5);
+        assert_close(Some(n.difference), 1.5);
         // Variances 5/3 and 8/3 of four values each: (va + vb)^2 / ((va^2 + vb^2) / 3) degrees of freedom, 5.70.
         let (va, vb) = (5.0 / 12.0, 8.0 / 12.0);
         let freedom: f64 = (va + vb) * (va + vb) / (va * va / 3.0 + vb * vb / 3.0);
-        close(Some(freedom), 5.697);
+        assert_close(Some(freedom), 5.697);
         let reach = t_quantile(freedom).unwrap() * (va + vb).sqrt();
-        close(n.t.map(|t| t.0), 1.5 - reach);
+        assert_close(n.t.map(|t| t.0), 1.5 - reach);
         // d = 1.5 / sqrt(13/6) = 1.0190; J = 1 - 3/23.
-        close(n.hedges_g, 1.0190 * (1.0 - 3.0 / 23.0));
-        close(n.ratio, 1.6);
+        assert_close(n.hedges_g, 1.0190 * (1.0 - 3.0 / 23.0));
+        assert_close(n.ratio, 1.6);
         assert_eq!(n.differs(), Some(false));
     }
 
     #[test]
-    fn pairs_show_a_difference_that_independent_samples_hide() {
+    fn pairing_detects_a_difference_within_the_spread() {
         let a = [10.0, 20.0, 30.0, 40.0, 50.0];
         let b = [11.0, 21.1, 31.0, 40.9, 51.0];
         let side = |values: &[f64], seeds: u64| -> BTreeMap<u16, (u64, f64)> {
@@ -486,13 +492,13 @@ mod tests {
         let most = side(&b, 0).into_iter().filter(|(trial, _)| *trial > 2).collect();
         let paired_three = numbers(&side(&a, 0), &most).unwrap();
         assert_eq!((paired_three.n, paired_three.left_out), ((3, 3), 2));
-        // What the bootstrap says lies about the difference.
+        // The bootstrap interval contains the difference.
         let (low, high) = paired.bootstrap.unwrap();
         assert!(low > 0.9 && high < 1.1 && low < paired.difference && paired.difference < high);
     }
 
     #[test]
-    fn one_trial_has_a_difference_and_no_interval() {
+    fn one_trial_has_a_difference_but_no_interval() {
         let one = |value: f64| BTreeMap::from([(1_u16, (1_u64, value))]);
         let n = numbers(&one(5.0), &one(0.0)).unwrap();
         assert_eq!((n.difference, n.t, n.bootstrap, n.hedges_g), (-5.0, None, None, None));

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-/// A table of texts and numbers.
+/// A CSV table of text and numbers.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     text: String,
@@ -13,7 +13,7 @@ pub(crate) struct Table {
 pub(crate) enum Cell {
     Text(String),
     Number(f64),
-    Nothing,
+    Empty,
 }
 
 impl From<&str> for Cell {
@@ -30,12 +30,12 @@ impl From<f64> for Cell {
 
 impl From<Option<f64>> for Cell {
     fn from(number: Option<f64>) -> Self {
-        number.map_or(Self::Nothing, Self::Number)
+        number.map_or(Self::Empty, Self::Number)
     }
 }
 
 impl Table {
-    /// With these columns.
+    /// An empty table with these columns.
     pub(crate) fn new(columns: &[&str]) -> Self {
         Self { text: columns.join(",") + "\n" }
     }
@@ -49,7 +49,7 @@ impl Table {
                 Cell::Text(text) => self.text.push_str(&quoted(text)),
                 // Writing to a String cannot fail.
                 Cell::Number(number) => _ = write!(self.text, "{number}"),
-                Cell::Nothing => {}
+                Cell::Empty => {}
             }
         }
         self.text.push('\n');
@@ -60,7 +60,7 @@ impl Table {
     }
 }
 
-/// A field: quoted where it must be.
+/// Quotes a field if RFC 4180 requires it.
 pub(crate) fn quoted(field: &str) -> String {
     if field.contains([',', '"', '\n']) {
         format!("\"{}\"", field.replace('"', "\"\""))
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cell_is_quoted_where_it_must_be() {
+    fn quotes_fields_with_commas_or_quotes() {
         let mut table = Table::new(&["name", "value", "low"]);
         table.row(&["reno, \"classic\"".into(), 1.5.into(), None.into()]);
         assert_eq!(table.finish(), "name,value,low\n\"reno, \"\"classic\"\"\",1.5,\n");

@@ -79,7 +79,7 @@ pub(crate) fn compute_of(run: &RunDir, takes: impl Fn(&TrialEnd) -> bool) -> Res
     let measured = measure::measure(run, &counted, &schedule)?;
     phase_rows.extend(measured.rows);
     notes.extend(measured.notes);
-    let ccs = ccs::of(run, &counted)?;
+    let ccs = ccs::sender_ccs(run, &counted)?;
     let told = query::events(run, &trials, event::LINK)?;
     let links: BTreeSet<String> =
         told.iter().filter_map(|(link, data)| fallback(link, data)).collect();

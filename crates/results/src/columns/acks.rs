@@ -1,5 +1,5 @@
-//! Tables of what eBPF sees of sockets. Rows of `acks` come many to a message, column by column: a column has a value per
-//! row, or one for all of them, or none.
+//! Tables of socket states that eBPF programs collect. One `acks` message holds many rows in columnar form: a column has
+//! one value per row, one value for all rows, or none.
 
 use ccbench_proto::wire;
 use polars::prelude::*;
@@ -7,13 +7,13 @@ use polars::prelude::*;
 use super::super::cells::{Axis, Cells, Narrow, Num, Opt, OptBool, Text};
 use super::keys::{Columns, Keys, Origin, When};
 
-/// One column of many rows at once. The kernel's word for "none" becomes null.
-struct Many<T: PolarsNumericType> {
+/// A column that receives the rows of a batch at once. The kernel's value for "not set" is stored as null.
+struct BatchColumn<T: PolarsNumericType> {
     cells: Opt<T>,
     none: Option<T::Native>,
 }
 
-impl<T: PolarsNumericType> Many<T>
+impl<T: PolarsNumericType> BatchColumn<T>
 where
     T::Native: PartialEq,
     ChunkedArray<T>: IntoColumn,
@@ -27,13 +27,13 @@ where
         let known = |value: &T::Native| (Some(*value) != none).then_some(*value);
         match values {
             [one] => (0..rows).for_each(|_| self.cells.put(known(one), axis)),
-            // A message that says less than it has rows is not ours; what is there counts.
+            // ccbench agents do not send a column shorter than the batch; missing values are stored as null.
             _ => (0..rows).for_each(|row| self.cells.put(values.get(row).and_then(known), axis)),
         }
     }
 }
 
-/// The columns of a batch: those said once per batch are written out by hand, the others are in the macro's list.
+/// Defines `acks`: columns with one value per batch are fields of the struct below, the others are macro arguments.
 macro_rules! batch {
     ($($field:ident: $kind:ty, $none:expr;)*) => {
         /// Columns of `acks`.
@@ -47,7 +47,7 @@ macro_rules! batch {
             cookie: Num<UInt64Type>,
             sport: Narrow<UInt16Type>,
             dport: Narrow<UInt16Type>,
-            $($field: Many<$kind>,)*
+            $($field: BatchColumn<$kind>,)*
             app_limited: OptBool,
         }
 
@@ -73,7 +73,7 @@ macro_rules! batch {
                     cookie: Num::new("cookie"),
                     sport: Narrow::new("sport"),
                     dport: Narrow::new("dport"),
-                    $($field: Many::new(stringify!($field), $none),)*
+                    $($field: BatchColumn::new(stringify!($field), $none),)*
                     app_limited: OptBool::new("app_limited"),
                 }
             }
@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_batch_becomes_rows_with_nulls_for_what_there_is_not() {
+    fn batch_has_one_row_per_timestamp_and_nulls_for_missing_values() {
         let axis = Axis { t0_ns: 1_000, realtime_offset_ns: 0, phases: vec![] };
         let origin = Origin { point_id: 3, trial: 1, node: "src", axis: &axis };
         let batch = wire::Acks {

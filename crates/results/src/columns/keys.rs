@@ -1,10 +1,10 @@
-//! The columns that every table begins with, and what every table's columns can do.
+//! The key columns of every table, and the trait that every table implements.
 
 use polars::prelude::*;
 
 use super::super::cells::{Axis, Cells, Num, Opt, OptText, Text};
 
-/// The columns that every table begins with.
+/// The key columns of every table.
 pub(super) struct Keys {
     point_id: Num<UInt32Type>,
     trial: Num<UInt16Type>,
@@ -25,17 +25,17 @@ pub(crate) struct Origin<'a> {
     pub(crate) axis: &'a Axis,
 }
 
-/// A row's place on the node's clock.
+/// The time of a row on the node's clock.
 pub(super) struct When {
-    /// Becomes `t_ns` and `t_s`.
+    /// Time in the columns `t_ns` and `t_s`.
     pub(super) at_ns: Option<u64>,
-    /// Decides the phase.
+    /// Time that determines the phase.
     pub(super) phase_at_ns: Option<u64>,
 }
 
 impl From<u64> for When {
     fn from(at_ns: u64) -> Self {
-        // Protobuf's default: the row has no instant.
+        // 0 is protobuf's default: the row has no time.
         let at_ns = (at_ns > 0).then_some(at_ns);
         Self { at_ns, phase_at_ns: at_ns }
     }
@@ -77,21 +77,21 @@ impl Keys {
     }
 }
 
-/// Rows of one table, column by column.
+/// The column builders of one table.
 pub(crate) trait Columns: Sized {
-    /// The row's message.
+    /// The row message.
     type Row;
-    /// The table's name, and its directory's.
+    /// Name of the table and of its directory.
     const TABLE: &'static str;
-    /// What the rows of a row group are sorted by.
+    /// Sort keys of the rows of a row group.
     const SORT: &'static [&'static str];
-    /// Field of the message and name of its column; the keys are not among them.
+    /// Message field and column name, without the key columns.
     #[cfg(test)]
     const FIELDS: &'static [(&'static str, &'static str)];
-    /// Empty.
+    /// A table without rows.
     fn new() -> Self;
-    /// What one message holds more: how many rows.
+    /// Appends the rows of one message and returns how many there are.
     fn put(&mut self, origin: &Origin<'_>, row: Self::Row) -> usize;
-    /// The rows so far; starts anew.
+    /// Returns the rows and starts an empty table.
     fn take(&mut self) -> PolarsResult<DataFrame>;
 }

@@ -1,16 +1,16 @@
-//! In what the plans of two runs differ.
+//! Differences between the plans of two runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use toml::Value;
 
-/// Most keys that are told.
-const MOST: usize = 5;
-/// What the runs are called, what they claim, what varies within them: no difference of what was measured.
-const BESIDE: [&str; 4] = ["name", "expect.", "matrix.", "quick."];
+/// Maximum number of keys in the note.
+const MAX_KEYS: usize = 5;
+/// Keys that do not change what a trial measures: name, expectations, matrix and the `[quick]` overrides.
+const IGNORED: [&str; 4] = ["name", "expect.", "matrix.", "quick."];
 
-/// A note on the keys that differ in the plans as they were run; `None` where all are the same or a plan is missing.
+/// A note on the keys that differ between the resolved plans of two runs; `None` if none differs or a plan is missing.
 pub fn plans_differ(a: &Path, b: &Path) -> Option<String> {
     let read = |run: &Path| std::fs::read_to_string(run.join("plan.resolved.toml")).ok();
     note(&read(a)?, &read(b)?)
@@ -19,25 +19,25 @@ pub fn plans_differ(a: &Path, b: &Path) -> Option<String> {
 fn note(a: &str, b: &str) -> Option<String> {
     let (a, b) = (keys(a)?, keys(b)?);
     let all: BTreeSet<&String> = a.keys().chain(b.keys()).collect();
-    let told = |key: &&String| !BESIDE.iter().any(|beside| key.starts_with(beside));
+    let relevant = |key: &&String| !IGNORED.iter().any(|prefix| key.starts_with(prefix));
     let differ: Vec<String> = all
         .into_iter()
-        .filter(told)
+        .filter(relevant)
         .filter(|key| a.get(*key) != b.get(*key))
         .map(|key| {
             let of = |keys: &BTreeMap<String, String>| {
-                keys.get(key).map_or_else(|| "not there".to_owned(), Clone::clone)
+                keys.get(key).map_or_else(|| "missing".to_owned(), Clone::clone)
             };
             format!("{key} ({} and {})", of(&a), of(&b))
         })
         .collect();
-    let more = differ.len().saturating_sub(MOST);
+    let more = differ.len().saturating_sub(MAX_KEYS);
     let more = if more > 0 { format!(" and {more} more keys") } else { String::new() };
-    let first = differ.iter().take(MOST).cloned().collect::<Vec<_>>().join(", ");
+    let first = differ.iter().take(MAX_KEYS).cloned().collect::<Vec<_>>().join(", ");
     (!differ.is_empty()).then(|| format!("note: the plans differ in {first}{more}\n"))
 }
 
-/// Every key of a plan with its value. Tables of an array are numbered from 0.
+/// Every key of a plan with its value. The index of a table in an array counts from 0.
 fn keys(text: &str) -> Option<BTreeMap<String, String>> {
     let mut found = BTreeMap::new();
     let mut left: Vec<(String, Value)> = vec![(String::new(), Value::Table(text.parse().ok()?))];
@@ -72,11 +72,11 @@ mod tests {
                         [[phases]]\nname = \"q\"\nlength = \"6s\"\n\n[phases.more]\nx = 1\n";
 
     #[test]
-    fn the_keys_that_differ_are_told_with_both_values() {
-        assert_eq!(note(PLAN, &PLAN.replace("\"a\"", "\"b\"")), None, "a name is no difference");
+    fn lists_differing_keys_with_both_values() {
+        assert_eq!(note(PLAN, &PLAN.replace("\"a\"", "\"b\"")), None, "the name is ignored");
         let other = PLAN.replace("cc = \"bbr\"\n", "");
         let other = other.replace("\"q\"\nlength = \"6s\"", "\"q\"\nlength = \"3s\"");
-        let wanted = "note: the plans differ in flows.one.cc (\"bbr\" and not there), \
+        let wanted = "note: the plans differ in flows.one.cc (\"bbr\" and missing), \
                       phases.1.length (\"6s\" and \"3s\")\n";
         assert_eq!(note(PLAN, &other).as_deref(), Some(wanted));
         assert!(keys(PLAN).unwrap().contains_key("phases.1.more.x"));

@@ -8,7 +8,7 @@ use super::Compared;
 use crate::csv::Table;
 use crate::display::{TABLE_STYLE, readable};
 
-/// The table for people. What is zero on both sides is left out.
+/// The table for the terminal, without metrics that are zero on both sides.
 pub fn text((a, b): &(String, String), compared: &[Compared]) -> String {
     let mut printed = Printed::new();
     printed.load_style(TABLE_STYLE);
@@ -31,8 +31,8 @@ pub fn text((a, b): &(String, String), compared: &[Compared]) -> String {
     printed.set_header((points.len() > 1).then_some("point").into_iter().chain(head));
     for one in compared.iter().filter(|one| one.numbers.means != (0.0, 0.0)) {
         let texts = point(one).into_iter().chain(names(one)).map(TableCell::new);
-        let numbers =
-            figures(one).map(|text| TableCell::new(text).set_alignment(CellAlignment::Right));
+        let numbers = formatted_numbers(one)
+            .map(|text| TableCell::new(text).set_alignment(CellAlignment::Right));
         printed.add_row(texts.chain(numbers).collect::<Vec<_>>());
     }
     let lines: Vec<String> = printed.lines().map(|line| line.trim_end().to_owned()).collect();
@@ -45,7 +45,7 @@ pub fn text((a, b): &(String, String), compared: &[Compared]) -> String {
     )
 }
 
-/// What a line is about.
+/// Phase, subject and metric of a row.
 fn names(one: &Compared) -> [String; 3] {
     let (_, unit) = readable(one.unit);
     let stat = if ["mean", "sum"].contains(&one.stat) { "" } else { one.stat };
@@ -54,8 +54,8 @@ fn names(one: &Compared) -> [String; 3] {
     [one.phase.clone(), format!("{} {}", one.scope.as_str(), one.subject), words.join(" ")]
 }
 
-/// Its numbers, all with the digits that the larger mean deserves.
-fn figures(one: &Compared) -> [String; 8] {
+/// The numbers of a row, all with the same number of decimal places, which depends on the larger mean.
+fn formatted_numbers(one: &Compared) -> [String; 8] {
     let n = &one.numbers;
     let (scale, _) = readable(one.unit);
     let places = match n.means.0.abs().max(n.means.1.abs()) / scale {
@@ -87,7 +87,7 @@ fn figures(one: &Compared) -> [String; 8] {
     ]
 }
 
-/// The same as CSV, in the summary's units.
+/// The comparison as CSV, in the units of the summary.
 pub fn csv(compared: &[Compared]) -> String {
     let mut table = Table::new(&[
         "point",

@@ -1,15 +1,18 @@
-//! Which congestion control the senders of each group had, as the kernel reported it.
+//! The congestion control of each group's senders, as reported by the kernel.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::rows::each_piece;
+use super::rows::each_slice;
 use crate::error::Result;
 use crate::journal::TrialEnd;
 use crate::parallel::in_parallel;
 use crate::store::RunDir;
 
-/// By point and group; several of one group are joined by `+`.
-pub(super) fn of(run: &RunDir, trials: &[&TrialEnd]) -> Result<BTreeMap<(u32, String), String>> {
+/// Names by point and group; several names of one group are joined with `+`.
+pub(super) fn sender_ccs(
+    run: &RunDir,
+    trials: &[&TrialEnd],
+) -> Result<BTreeMap<(u32, String), String>> {
     let mut seen: BTreeMap<(u32, String), BTreeSet<String>> = BTreeMap::new();
     for (end, found) in trials.iter().zip(in_parallel(trials, |end| of_trial(run, end))) {
         for (group, cc) in found? {
@@ -20,13 +23,13 @@ pub(super) fn of(run: &RunDir, trials: &[&TrialEnd]) -> Result<BTreeMap<(u32, St
     Ok(seen.into_iter().map(|(of, ccs)| (of, joined(ccs))).collect())
 }
 
-/// Every group and what a sender of it had.
+/// Every group with the congestion controls of its senders.
 fn of_trial(run: &RunDir, end: &TrialEnd) -> Result<BTreeSet<(String, String)>> {
     let mut seen = BTreeSet::new();
-    each_piece(run, "flows", end, &["group", "role", "side", "cc_actual"], |piece| {
+    each_slice(run, "flows", end, &["group", "role", "side", "cc_actual"], |slice| {
         let [group, role, side, cc] =
-            ["group", "role", "side", "cc_actual"].map(|name| piece.texts(name));
-        for row in 0..piece.len() {
+            ["group", "role", "side", "cc_actual"].map(|name| slice.texts(name));
+        for row in 0..slice.len() {
             let sends = role.get(row) == Some("data") && side.get(row) == Some("snd");
             if let Some((group, cc)) = group.get(row).zip(cc.get(row)).filter(|_| sends) {
                 seen.insert((group.to_owned(), cc.to_owned()));

@@ -1,38 +1,38 @@
-//! One pass over what the sockets of a trial were sampled at and over what its receivers reported.
+//! Reads the socket samples and the throughput intervals of a trial in one pass.
 
-use super::rows::{Gathered, Names, each_piece};
+use super::rows::{GroupedRows, Names, each_slice};
 use super::sampled::Grid;
 use crate::error::Result;
 use crate::journal::TrialEnd;
 use crate::store::RunDir;
 
-/// Bytes of one flow in one phase.
+/// Bytes of one flow in one phase, and the time that they cover.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Carried {
+pub(super) struct Transferred {
     pub(super) bytes: f64,
     pub(super) seconds: f64,
     pub(super) intervals: u32,
 }
 
-/// What an end of a flow reported in a phase.
+/// The intervals that both ends of a flow reported in a phase.
 #[derive(Debug, Default)]
 pub(super) struct Reported {
-    pub(super) received: Option<Carried>,
-    pub(super) sent: Option<Carried>,
+    pub(super) received: Option<Transferred>,
+    pub(super) sent: Option<Transferred>,
 }
 
-/// What a flow's data socket at the sending side was sampled at in a phase.
+/// The samples of a flow's data socket at the sender in a phase.
 #[derive(Debug, Default)]
 pub(super) struct Sampled {
     /// Smoothed round-trip times.
     pub(super) srtt_us: Vec<f64>,
     /// Congestion windows.
     pub(super) cwnd_pkts: Vec<f64>,
-    /// Of the first and the last sample, after the trial's beginning.
+    /// Times of the first and the last sample in seconds since the start of the trial.
     pub(super) span_s: Option<(f64, f64)>,
-    /// Samples that have an instant.
+    /// Samples that have a time.
     pub(super) rows: u32,
-    /// The largest `total_retrans_pkts`, `data_segs_out_pkts` and `bytes_acked`.
+    /// Largest values of `total_retrans_pkts`, `data_segs_out_pkts` and `bytes_acked`.
     pub(super) counters: [Option<f64>; 3],
 }
 
@@ -44,12 +44,12 @@ pub(super) struct Flows {
     pub(super) reported: Vec<(Names, Reported)>,
     /// By phase, group and flow.
     pub(super) sampled: Vec<(Names, Sampled)>,
-    /// All flows, instant by instant.
+    /// All flows in time bins.
     pub(super) grid: Grid,
 }
 
 impl Flows {
-    /// Reads them.
+    /// Reads the flows of one trial.
     pub(super) fn read(run: &RunDir, end: &TrialEnd) -> Result<Self> {
         let mut grid = Grid::new(end.length_s());
         let reported = intervals(run, end, &mut grid)?;
@@ -61,21 +61,21 @@ impl Flows {
 fn intervals(run: &RunDir, end: &TrialEnd, grid: &mut Grid) -> Result<Vec<(Names, Reported)>> {
     const COLUMNS: [&str; 8] =
         ["phase", "group", "flow_id", "side", "omitted", "t_s", "seconds", "bytes"];
-    let mut found: Gathered<Reported> = Gathered::new();
-    each_piece(run, "intervals", end, &COLUMNS, |piece| {
+    let mut found: GroupedRows<Reported> = GroupedRows::new();
+    each_slice(run, "intervals", end, &COLUMNS, |slice| {
         let [phase, group, flow, side] =
-            ["phase", "group", "flow_id", "side"].map(|name| piece.texts(name));
-        let [end_s, seconds, bytes] = ["t_s", "seconds", "bytes"].map(|name| piece.numbers(name));
-        for row in 0..piece.len() {
+            ["phase", "group", "flow_id", "side"].map(|name| slice.texts(name));
+        let [end_s, seconds, bytes] = ["t_s", "seconds", "bytes"].map(|name| slice.numbers(name));
+        for row in 0..slice.len() {
             let seconds = seconds.get(row).filter(|seconds| *seconds > 0.0);
-            let Some(seconds) = seconds.filter(|_| piece.flag("omitted", row) == Some(false))
+            let Some(seconds) = seconds.filter(|_| slice.flag("omitted", row) == Some(false))
             else {
                 continue;
             };
             let (flow, received) =
                 (flow.get(row).unwrap_or_default(), side.get(row) == Some("rcv"));
-            let (end_s, carried) = (end_s.get(row), bytes.get(row));
-            let bytes = carried.unwrap_or(0.0);
+            let (end_s, received_bytes) = (end_s.get(row), bytes.get(row));
+            let bytes = received_bytes.unwrap_or(0.0);
             if let Some(end_s) = end_s.filter(|_| received) {
                 grid.interval(flow, end_s, seconds, bytes);
             }
@@ -85,7 +85,7 @@ fn intervals(run: &RunDir, end: &TrialEnd, grid: &mut Grid) -> Result<Vec<(Names
             let sum = side.get_or_insert_default();
             sum.bytes += bytes;
             sum.seconds += seconds;
-            sum.intervals += u32::from(carried.is_some());
+            sum.intervals += u32::from(received_bytes.is_some());
         }
     })?;
     Ok(found.sorted())
@@ -95,14 +95,14 @@ fn samples(run: &RunDir, end: &TrialEnd, grid: &mut Grid) -> Result<Vec<(Names, 
     const COLUMNS: [&str; 8] =
         ["phase", "group", "flow_id", "role", "side", "t_s", "rtt_us", "snd_cwnd_pkts"];
     let columns = [&COLUMNS[..], &COUNTERS].concat();
-    let mut found: Gathered<Sampled> = Gathered::new();
-    each_piece(run, "flow_samples", end, &columns, |piece| {
+    let mut found: GroupedRows<Sampled> = GroupedRows::new();
+    each_slice(run, "flow_samples", end, &columns, |slice| {
         let [phase, group, flow, role, side] =
-            ["phase", "group", "flow_id", "role", "side"].map(|name| piece.texts(name));
+            ["phase", "group", "flow_id", "role", "side"].map(|name| slice.texts(name));
         let [at_s, srtt_us, cwnd_pkts] =
-            ["t_s", "rtt_us", "snd_cwnd_pkts"].map(|name| piece.numbers(name));
-        let counters = COUNTERS.map(|name| piece.numbers(name));
-        for row in 0..piece.len() {
+            ["t_s", "rtt_us", "snd_cwnd_pkts"].map(|name| slice.numbers(name));
+        let counters = COUNTERS.map(|name| slice.numbers(name));
+        for row in 0..slice.len() {
             if role.get(row) != Some("data") || side.get(row) != Some("snd") {
                 continue;
             }
@@ -120,9 +120,10 @@ fn samples(run: &RunDir, end: &TrialEnd, grid: &mut Grid) -> Result<Vec<(Names, 
                 sampled.span_s = Some((first_s.min(at_s), last_s.max(at_s)));
                 sampled.rows += 1;
             }
-            for (most, counter) in sampled.counters.iter_mut().zip(&counters) {
+            for (largest, counter) in sampled.counters.iter_mut().zip(&counters) {
                 let now = counter.get(row);
-                *most = most.map_or(now, |most| Some(now.map_or(most, |now| now.max(most))));
+                *largest = largest
+                    .map_or(now, |largest| Some(now.map_or(largest, |now| now.max(largest))));
             }
         }
     })?;

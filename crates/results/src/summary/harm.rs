@@ -1,6 +1,6 @@
-//! What others do to a group: harm as Ware et al. define it (HotNets 2019), 0 where the group fares as it does alone and 1
-//! where nothing is left. Of what is better when it is more it is (alone - beside others) / alone, of what is better
-//! when it is less (beside others - alone) / beside others. Alone is the first measured phase that no other group runs in.
+//! Harm that competing groups do to a group (Ware et al., HotNets 2019): 0 if the group performs as it does alone, 1 if
+//! nothing is left. For metrics where more is better, harm is (alone - competing) / alone; where less is better, it is
+//! (competing - alone) / competing. The reference is the first measured phase in which no other group runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,15 +8,15 @@ use ccbench_proto::metric::Scope;
 
 use super::tables::PhaseRow;
 
-/// Of a group: what it is when alone and beside others to the harm.
+/// Computes harm from the value alone and the value with competing groups.
 type Harm = fn(f64, f64) -> f64;
 const HARMS: [(&str, &str, Harm); 2] = [
-    ("throughput_sum", "harm_throughput", |alone, beside| (alone - beside) / alone),
-    ("srtt", "harm_srtt", |alone, beside| (beside - alone) / beside),
+    ("throughput_sum", "harm_throughput", |alone, competing| (alone - competing) / alone),
+    ("srtt", "harm_srtt", |alone, competing| (competing - alone) / competing),
 ];
 
-/// The harm to every group in every phase that it shares, of the rows of some trials; `position` is that of a phase in the
-/// timeline of a trial. Undefined (never alone, or nothing to compare with): no row.
+/// The harm to every group in every phase with competing groups. `position` is the position of a row's phase in the trial.
+/// A group that never runs alone has no row.
 pub(super) fn harm(
     rows: &[PhaseRow],
     position: impl Fn(&PhaseRow) -> Option<usize>,
@@ -73,8 +73,8 @@ mod tests {
     }
 
     #[test]
-    fn harm_is_what_is_lost_against_being_alone() {
-        // Ware et al.: 15 Mbit/s alone, 2 beside others is 0.86; 40 ms alone, 200 ms beside others is 0.8.
+    fn harm_matches_the_published_examples() {
+        // Ware et al.: 15 Mbit/s alone, 2 with competitors is 0.86; 40 ms alone, 200 ms with competitors is 0.8.
         let rows = [
             row("alone", "a", "throughput_sum", 15e6),
             row("alone", "a", "srtt", 40_000.0),
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_gains_beside_others_is_harmed_less_than_nothing_and_the_scale_does_not_matter() {
+    fn gain_is_negative_harm_and_scale_does_not_matter() {
         let at = |scale: f64| {
             let rows = [
                 row("alone", "a", "throughput_sum", 10.0 * scale),

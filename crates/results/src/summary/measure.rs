@@ -1,32 +1,31 @@
-//! From aggregated rows to the metrics of each trial, phase, flow, group, probe and link.
+//! Computes the metrics of each trial, phase, flow, group, probe and link from aggregated rows.
 //!
-//! - **Throughput** of a group is what its receivers got: bytes over the real seconds that its intervals cover in
-//!   the phase (of the flow that covers the most), not over the seconds that were asked for. Where no receiver
-//!   reported, it is bytes acknowledged to the senders between the first and the last sample around the phase,
-//!   and where that is missing too, what senders handed to the kernel; a note says so. A flow's throughput has
-//!   the same denominator, so that flows add up to their group; a flow without data in a phase in which its group
-//!   runs counts with 0. Of all flows together it is all bytes over the phase's length, so that it never exceeds
-//!   the link.
-//! - **coverage_share** of a group is the seconds that its throughput is over, of those in which the plan lets it run.
-//! - A **group runs in a phase** if the plan lets it: what drains after a group's end is not a phase of its own. Where
-//!   the run's plan cannot be read, it runs in a phase that its intervals cover half, or a tenth with three intervals
-//!   or more.
-//! - **srtt** is the mean over all samples of the data sockets at the sending side, as the kernel smooths them.
-//! - **Retransmissions** are the growth of `total_retrans` from the last sample before the phase (0 at first) to
-//!   the last within it, summed over sockets.
-//! - **packet_lateness** and **step_lateness** of a link are over the whole trial, under a phase `(trial)`.
-//! - **utilisation** of a link is what it sent over its rate (the mean of it, where it changes), of a link with a trace over
-//!   what the trace let it send meanwhile. Its **queue_delay** at an instant is how long what waits takes at the rate of that
-//!   instant, or as the trace goes on; of a link without a rate there is none.
-//! - **Fairness** is Jain's index over what each flow got in the phase (`_of_mean`); indices, utilities and power at
-//!   every instant and then averaged are in [`super::sampled`].
+//! - **Throughput** of a group is receiver goodput: bytes divided by the measured seconds that its intervals cover in
+//!   the phase (of the flow that covers the most), not by the requested seconds. If no receiver reported intervals, it is
+//!   computed from the bytes acknowledged between the first and the last sample around the phase, and if there are none,
+//!   from the bytes that senders passed to the kernel; a note reports both cases. The throughput of a flow has the same
+//!   denominator, so flows add up to their group; a flow without data counts as 0 while its group runs. For all flows
+//!   together it is all bytes divided by the length of the phase, so it cannot exceed the link rate.
+//! - **coverage_share** of a group is the time that its throughput covers, divided by the time the plan lets it run.
+//! - A **group runs in a phase** if the plan schedules it there: queues that drain after its end do not count. If the
+//!   plan cannot be read, a group runs in a phase if its intervals cover half of it, or a tenth with at least three
+//!   intervals.
+//! - **srtt** is the mean over all samples of the senders' data sockets, as smoothed by the kernel.
+//! - **Retransmissions** are the increase of `total_retrans` from the last sample before the phase (initially 0) to
+//!   the last sample in it, summed over sockets.
+//! - **packet_lateness** and **step_lateness** of a link cover the whole trial; their phase is `(trial)`.
+//! - **utilisation** of a link is its throughput divided by its mean rate, or for a link with a trace, the bytes sent
+//!   divided by the bytes that the trace offered. **queue_delay** is the time that the backlog takes at the rate of that
+//!   time, or as the trace continues; links without a rate have none.
+//! - **Fairness** is Jain's index over the mean throughput of each flow (`_of_mean`). Indices, utilities and power that are
+//!   computed in time bins and then averaged are in [`super::sampled`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use ccbench_proto::metric::{Scope, WHOLE_TRIAL};
 use polars::prelude::{Expr, lit};
 
-use super::flows::{Carried, Flows, Sampled};
+use super::flows::{Flows, Sampled, Transferred};
 use super::harm;
 use super::query::{self, Lines, count, first, last, stats, sum};
 use super::rows::Names;
@@ -40,14 +39,14 @@ use crate::journal::{PhaseRecord, TrialEnd};
 use crate::parallel::in_parallel;
 use crate::store::RunDir;
 
-/// Without a plan: covering this share of a phase, a group runs in it.
-const MOST_OF_A_PHASE: f64 = 0.5;
-/// Covering this share, and with [`ENOUGH_INTERVALS`], too.
-const SOME_OF_A_PHASE: f64 = 0.1;
-const ENOUGH_INTERVALS: u32 = 3;
+/// Without a plan: a group that covers this share of a phase runs in it.
+const RUNNING_SHARE: f64 = 0.5;
+/// Without a plan: a group that covers this share with at least [`MIN_INTERVALS`] runs in it, too.
+const RUNNING_SHARE_WITH_INTERVALS: f64 = 0.1;
+const MIN_INTERVALS: u32 = 3;
 
-/// Columns of probes and their metrics.
-const PROBED: [(&str, &str); 5] = [
+/// Columns of `probes` and their metrics.
+const PROBE_METRICS: [(&str, &str); 5] = [
     ("rtt_us", "rtt"),
     ("dns_us", "dns_time"),
     ("connect_us", "connect_time"),
@@ -60,17 +59,17 @@ type Trial = (u32, u16);
 /// Trial, phase, group.
 type GroupKey = (Trial, String, String);
 
-/// What is known of the flows of one group in one phase, by flow.
+/// The flows of one group in one phase, by flow.
 #[derive(Debug, Default)]
 struct GroupPhase {
-    received: BTreeMap<String, Carried>,
-    sent: BTreeMap<String, Carried>,
-    acked: BTreeMap<String, Carried>,
+    received: BTreeMap<String, Transferred>,
+    sent: BTreeMap<String, Transferred>,
+    acked: BTreeMap<String, Transferred>,
     retransmissions: BTreeMap<String, f64>,
     segments: BTreeMap<String, f64>,
 }
 
-/// Metrics, and what a reader must know about them.
+/// Metrics, and notes for the reader.
 #[derive(Debug, Default)]
 pub(super) struct Measured {
     pub(super) rows: Vec<PhaseRow>,
@@ -86,7 +85,7 @@ pub(super) fn measure(run: &RunDir, trials: &[&TrialEnd], schedule: &Schedule) -
         measured.notes.extend(notes);
     }
     let timeline = Timeline::new(trials);
-    let mut out = Out { timeline: &timeline, schedule, measured: &mut measured };
+    let mut out = RowCollector { timeline: &timeline, schedule, measured: &mut measured };
     for batch in query::batches(trials) {
         if let Some(lines) = probes(run, batch)? {
             out.probes(&lines);
@@ -98,7 +97,7 @@ pub(super) fn measure(run: &RunDir, trials: &[&TrialEnd], schedule: &Schedule) -
     Ok(measured)
 }
 
-/// What the flows of each trial did: the rows that they have in a summary, and all of them instant by instant.
+/// The flow metrics of each trial, and its flows in time bins.
 pub(crate) fn flows_of(
     run: &RunDir,
     trials: &[&TrialEnd],
@@ -109,7 +108,7 @@ pub(crate) fn flows_of(
     found.map(|found| found.map(|(measured, grid)| (measured.rows, grid))).collect()
 }
 
-/// The metrics of one trial but for those of links and probes, and its flows instant by instant.
+/// The metrics of one trial without those of links and probes, and its flows in time bins.
 fn of_flows(run: &RunDir, end: &TrialEnd, schedule: &Schedule) -> Result<(Measured, Grid)> {
     let mut measured = Measured::default();
     let mut groups: BTreeMap<GroupKey, GroupPhase> = BTreeMap::new();
@@ -120,11 +119,11 @@ fn of_flows(run: &RunDir, end: &TrialEnd, schedule: &Schedule) -> Result<(Measur
     for ([phase, group, flow], reported) in reported {
         names.entry((trial, group.clone())).or_default().insert(flow.clone());
         let phase = groups.entry((trial, phase, group)).or_default();
-        phase.received.extend(reported.received.map(|carried| (flow.clone(), carried)));
-        phase.sent.extend(reported.sent.map(|carried| (flow.clone(), carried)));
+        phase.received.extend(reported.received.map(|transferred| (flow.clone(), transferred)));
+        phase.sent.extend(reported.sent.map(|transferred| (flow.clone(), transferred)));
     }
-    take_sockets(&sampled, trial, &timeline, &mut groups, &mut names);
-    let mut out = Out { timeline: &timeline, schedule, measured: &mut measured };
+    add_socket_counters(&sampled, trial, &timeline, &mut groups, &mut names);
+    let mut out = RowCollector { timeline: &timeline, schedule, measured: &mut measured };
     out.throughputs(&groups, &names);
     out.samples(trial, sampled, &groups);
     out.sampled(trial, &grid);
@@ -139,7 +138,7 @@ fn of_flows(run: &RunDir, end: &TrialEnd, schedule: &Schedule) -> Result<(Measur
 
 fn probes(run: &RunDir, trials: &[&TrialEnd]) -> Result<Option<Lines>> {
     let known = query::columns(run, "probes", trials)?;
-    let there = PROBED.iter().filter(|(column, _)| known.iter().any(|name| name == column));
+    let there = PROBE_METRICS.iter().filter(|(column, _)| known.iter().any(|name| name == column));
     let mut aggregates: Vec<Expr> = there.flat_map(|(column, _)| stats(column)).collect();
     aggregates.extend([sum("lost"), count("seq")]);
     query::group(run, "probes", trials, lit(true), &["probe_id"], aggregates)
@@ -153,7 +152,7 @@ fn links(run: &RunDir, trials: &[&TrialEnd]) -> Result<Option<Lines>> {
     query::links(run, trials, aggregates)
 }
 
-/// When phases are, per trial.
+/// The phases of each trial.
 struct Timeline<'a>(BTreeMap<Trial, &'a [PhaseRecord]>);
 
 impl<'a> Timeline<'a> {
@@ -167,8 +166,8 @@ impl<'a> Timeline<'a> {
     }
 }
 
-/// Counters of sockets grow from phase to phase; what a phase has is the growth.
-fn take_sockets(
+/// Computes the increase of cumulative socket counters in each phase.
+fn add_socket_counters(
     sampled: &[(Names, Sampled)],
     trial: Trial,
     timeline: &Timeline<'_>,
@@ -207,40 +206,40 @@ fn take_sockets(
 }
 
 impl GroupPhase {
-    /// The best account of bytes that there is, and what to say of it.
-    fn carried(&self) -> (&BTreeMap<String, Carried>, Option<&'static str>) {
+    /// The best available byte counts, and a caveat for the reader unless receivers reported them.
+    fn transferred(&self) -> (&BTreeMap<String, Transferred>, Option<&'static str>) {
         if !self.received.is_empty() {
             (&self.received, None)
         } else if self.acked.values().any(|c| c.bytes > 0.0) {
             (&self.acked, Some("bytes acknowledged to the senders: no receiver reported intervals"))
         } else {
-            (&self.sent, Some("what senders handed to the kernel: nothing else was reported"))
+            (&self.sent, Some("bytes that senders passed to the kernel: nothing else was reported"))
         }
     }
 
-    /// Seconds over which to take its rates; `None` if it does not run in this phase. `allowed` is what the plan says.
+    /// Seconds that the group's intervals cover; `None` if it does not run in this phase. `allowed`: according to the plan.
     fn covered_s(&self, phase: &PhaseRecord, allowed: Option<bool>) -> Option<f64> {
-        let (carried, _) = self.carried();
-        let seconds = carried.values().map(|c| c.seconds).fold(0.0, f64::max);
-        let intervals = carried.values().map(|c| c.intervals).max().unwrap_or(0);
+        let (transferred, _) = self.transferred();
+        let seconds = transferred.values().map(|c| c.seconds).fold(0.0, f64::max);
+        let intervals = transferred.values().map(|c| c.intervals).max().unwrap_or(0);
         let share = seconds / phase.seconds();
-        let seems =
-            share >= MOST_OF_A_PHASE || (share >= SOME_OF_A_PHASE && intervals >= ENOUGH_INTERVALS);
-        (allowed.unwrap_or(seems) && seconds > 0.0).then_some(seconds)
+        let probably = share >= RUNNING_SHARE
+            || (share >= RUNNING_SHARE_WITH_INTERVALS && intervals >= MIN_INTERVALS);
+        (allowed.unwrap_or(probably) && seconds > 0.0).then_some(seconds)
     }
 }
 
-/// Puts rows of measured phases together.
-struct Out<'a> {
+/// Collects the rows of measured phases.
+struct RowCollector<'a> {
     timeline: &'a Timeline<'a>,
     schedule: &'a Schedule,
     measured: &'a mut Measured,
 }
 
-/// Where a row belongs: trial, phase, scope, subject.
+/// Trial, phase, scope and subject of a row.
 type Place<'a> = (Trial, &'a str, Scope, &'a str);
 
-impl Out<'_> {
+impl RowCollector<'_> {
     fn row(
         &mut self,
         place: Place<'_>,
@@ -269,7 +268,7 @@ impl Out<'_> {
         self.timeline.phase(trial, phase).map(|(_, record)| record).filter(|record| record.measure)
     }
 
-    /// Seconds over which to take a group's rates; `None` if it does not run in this phase, or that is not measured.
+    /// Seconds that a group's intervals cover; `None` if it does not run in this phase, or if that is not measured.
     fn running_s(&self, trial: Trial, phase: &str, group: &str, data: &GroupPhase) -> Option<f64> {
         let record = self.measured_phase(trial, phase)?;
         data.covered_s(record, self.schedule.allows(trial.0, group, record.span_s()))
@@ -286,7 +285,7 @@ impl Out<'_> {
             let Some(seconds) = self.running_s(*trial, phase, group, data) else {
                 continue;
             };
-            let (carried, caveat) = data.carried();
+            let (transferred, caveat) = data.transferred();
             if let Some(caveat) = caveat {
                 let (point_id, nr) = trial;
                 let note = format!(
@@ -295,10 +294,10 @@ impl Out<'_> {
                 self.measured.notes.push(note);
             }
             let known = flows.get(&(*trial, group.clone())).into_iter().flatten();
-            let bytes = |flow: &String| carried.get(flow).map_or(0.0, |c| c.bytes);
+            let bytes = |flow: &String| transferred.get(flow).map_or(0.0, |c| c.bytes);
             let flow_bytes: Vec<(&String, f64)> = known.map(|flow| (flow, bytes(flow))).collect();
             for (flow, bytes) in &flow_bytes {
-                let n = carried.get(*flow).map_or(0, |c| c.intervals);
+                let n = transferred.get(*flow).map_or(0, |c| c.intervals);
                 let place = (*trial, phase.as_str(), Scope::Flow, flow.as_str());
                 self.row(place, "throughput", "bit/s", "mean", bytes * 8.0 / seconds, n);
                 if let Some(packets) = data.retransmissions.get(*flow) {
@@ -312,7 +311,7 @@ impl Out<'_> {
             };
             let place = (*trial, phase.as_str(), Scope::Group, group.as_str());
             self.together(place, &together, seconds);
-            self.coverage(place, seconds, carried);
+            self.coverage(place, seconds, transferred);
             net.entry((*trial, phase)).or_default().add(together);
         }
         for ((trial, phase), all) in &net {
@@ -321,19 +320,24 @@ impl Out<'_> {
         }
     }
 
-    /// How much of a group's time in this phase its throughput is over.
-    fn coverage(&mut self, place: Place<'_>, seconds: f64, carried: &BTreeMap<String, Carried>) {
+    /// The share of a group's planned time in this phase that its throughput covers.
+    fn coverage(
+        &mut self,
+        place: Place<'_>,
+        seconds: f64,
+        transferred: &BTreeMap<String, Transferred>,
+    ) {
         let (trial, phase, _, group) = place;
         let planned_s = self
             .measured_phase(trial, phase)
             .map_or(0.0, |record| self.schedule.planned_s(trial.0, group, record.span_s()));
         if planned_s > 0.0 {
-            let n = carried.values().map(|c| c.intervals).sum();
+            let n = transferred.values().map(|c| c.intervals).sum();
             self.row(place, "coverage_share", "1", "mean", seconds / planned_s, n);
         }
     }
 
-    /// Metrics of several flows, with their bytes over so many seconds.
+    /// Metrics of several flows together; `seconds` is the denominator of their throughput.
     fn together(&mut self, place: Place<'_>, all: &Together, seconds: f64) {
         let flows = all.bytes.len() as u32;
         let total = all.bytes.iter().sum::<f64>() * 8.0 / seconds;
@@ -354,7 +358,7 @@ impl Out<'_> {
         }
     }
 
-    /// Smoothed RTT and congestion window; only where the group runs.
+    /// Smoothed RTT and congestion window, in phases in which the group runs.
     fn samples(
         &mut self,
         trial: Trial,
@@ -403,19 +407,19 @@ impl Out<'_> {
                 continue;
             }
             let place = (trial, phase.as_str(), Scope::Probe, probe.as_str());
-            for (column, metric) in PROBED {
+            for (column, metric) in PROBE_METRICS {
                 let answered = lines.count(&format!("{column}.n"), line);
                 for (stat, value) in lines.stats(column, line) {
                     self.row(place, metric, "us", stat, value, answered);
                 }
             }
-            let asked = lines.count("seq.n", line);
-            let lost = lines.number("lost", line).unwrap_or(0.0) / f64::from(asked.max(1));
-            self.row(place, "loss_share", "1", "mean", lost, asked);
+            let sent = lines.count("seq.n", line);
+            let lost = lines.number("lost", line).unwrap_or(0.0) / f64::from(sent.max(1));
+            self.row(place, "loss_share", "1", "mean", lost, sent);
         }
     }
 
-    /// Metrics that are taken at every instant, and how long steps last.
+    /// Metrics computed in time bins, and settling times after steps.
     fn sampled(&mut self, trial: Trial, grid: &Grid) {
         let phases = self.timeline.0.get(&trial).copied().unwrap_or_default();
         let schedule = self.schedule;
@@ -438,7 +442,7 @@ impl Out<'_> {
         }
     }
 
-    /// How late packets and steps were, which is known of a trial as a whole.
+    /// Scheduling error of packets and trace steps over the whole trial.
     fn timing(&mut self, trial: Trial, row: &query::TimingRow) {
         let metric = match row.what.as_str() {
             "packets" => "packet_lateness",
@@ -476,18 +480,18 @@ impl Out<'_> {
             }
             let place = (trial, phase.as_str(), Scope::Link, link.as_str());
             let n = lines.count("backlog_bytes.n", line);
-            let grown = |stem: &str| {
+            let increase = |stem: &str| {
                 let at = |end: &str| lines.number(&format!("{stem}.{end}"), line);
                 Some(at("last")? - at("first")?)
             };
             if let (Some(bytes), Some(seconds)) =
-                (grown("sent_bytes"), grown("t_s").filter(|s| *s > 0.0))
+                (increase("sent_bytes"), increase("t_s").filter(|s| *s > 0.0))
             {
                 let sent = bytes * 8.0 / seconds;
                 self.row(place, "throughput", "bit/s", "mean", sent, n);
-                let offered = grown("offered_bytes").map(|bytes| bytes * 8.0 / seconds);
-                let could = offered.or_else(|| number("rate_bps.mean"));
-                if let Some(rate) = could.filter(|rate| *rate > 0.0) {
+                let offered = increase("offered_bytes").map(|bytes| bytes * 8.0 / seconds);
+                let capacity = offered.or_else(|| number("rate_bps.mean"));
+                if let Some(rate) = capacity.filter(|rate| *rate > 0.0) {
                     self.row(place, "utilisation", "1", "mean", sent / rate, n);
                 }
             }
@@ -506,7 +510,7 @@ impl Out<'_> {
     }
 }
 
-/// Flows taken together.
+/// Several flows together.
 #[derive(Debug, Default)]
 struct Together {
     bytes: Vec<f64>,

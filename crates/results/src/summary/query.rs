@@ -1,5 +1,5 @@
-//! Lazy Polars queries over the files of committed trials: rows become one line per trial, phase and flow (or group,
-//! probe, link).
+//! Lazy Polars queries over the files of committed trials: they aggregate rows to one line per trial, phase and flow (or
+//! group, probe, link).
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -8,17 +8,17 @@ use ccbench_proto::metric::SAMPLED;
 use polars::io::HiveOptions;
 use polars::prelude::*;
 
-use super::rows::{Texts, each_piece};
+use super::rows::{Texts, each_slice};
 use crate::curve::CapacityCurve;
 use crate::error::{Result, polars_error};
 use crate::journal::TrialEnd;
 use crate::store::RunDir;
 
-/// Trials whose files one query reads, and samples in them; bounds the memory of a summary whatever the size of the run.
+/// Maximum number of trials, and of samples in them, that one query reads: bounds the memory of a summary.
 pub(super) const BATCH: usize = 64;
 const BATCH_ROWS: u64 = 4_000_000;
 
-/// Trials that are read together, in order.
+/// Splits the trials into batches that one query reads, in order.
 pub(crate) fn batches<'t, 'a>(trials: &'t [&'a TrialEnd]) -> Vec<&'t [&'a TrialEnd]> {
     let (mut batches, mut from, mut rows) = (Vec::new(), 0, 0);
     for (at, end) in trials.iter().enumerate() {
@@ -33,7 +33,7 @@ pub(crate) fn batches<'t, 'a>(trials: &'t [&'a TrialEnd]) -> Vec<&'t [&'a TrialE
     batches
 }
 
-/// A collected query.
+/// The result of a query.
 pub(crate) struct Lines(DataFrame);
 
 impl Lines {
@@ -92,7 +92,7 @@ pub(super) fn columns(run: &RunDir, table: &str, trials: &[&TrialEnd]) -> Result
     Ok(schema.iter_names().map(ToString::to_string).collect())
 }
 
-/// Subject and `data_json` of every event of a kind, each pair once.
+/// The distinct pairs of subject and `data_json` of all events of a kind.
 pub(super) fn events(
     run: &RunDir,
     trials: &[TrialEnd],
@@ -100,10 +100,10 @@ pub(super) fn events(
 ) -> Result<BTreeSet<(String, String)>> {
     let mut found = BTreeSet::new();
     for end in trials {
-        each_piece(run, "events", end, &["kind", "subject", "data_json"], |piece| {
+        each_slice(run, "events", end, &["kind", "subject", "data_json"], |slice| {
             let [kinds, subjects, data] =
-                ["kind", "subject", "data_json"].map(|name| piece.texts(name));
-            for row in (0..piece.len()).filter(|row| kinds.get(*row) == Some(kind)) {
+                ["kind", "subject", "data_json"].map(|name| slice.texts(name));
+            for row in (0..slice.len()).filter(|row| kinds.get(*row) == Some(kind)) {
                 let text = |texts: &Texts<'_>| texts.get(row).unwrap_or_default().to_owned();
                 found.insert((text(&subjects), text(&data)));
             }
@@ -112,7 +112,7 @@ pub(super) fn events(
     Ok(found)
 }
 
-/// Every value that a column of texts has in these tables; iperf3's control connections are left out.
+/// The distinct values of a text column in these tables, without iperf3's control connections.
 pub(crate) fn values(
     run: &RunDir,
     trials: &[TrialEnd],
@@ -121,9 +121,9 @@ pub(crate) fn values(
 ) -> Result<BTreeSet<String>> {
     let mut found = BTreeSet::new();
     for (end, table) in trials.iter().flat_map(|end| tables.iter().map(move |table| (end, table))) {
-        each_piece(run, table, end, &[column, "role"], |piece| {
-            let [values, roles] = [column, "role"].map(|name| piece.texts(name));
-            for row in (0..piece.len()).filter(|row| roles.get(*row) != Some("control")) {
+        each_slice(run, table, end, &[column, "role"], |slice| {
+            let [values, roles] = [column, "role"].map(|name| slice.texts(name));
+            for row in (0..slice.len()).filter(|row| roles.get(*row) != Some("control")) {
                 if let Some(value) = values.get(row).filter(|value| !found.contains(*value)) {
                     found.insert(value.to_owned());
                 }
@@ -133,24 +133,24 @@ pub(crate) fn values(
     Ok(found)
 }
 
-/// How punctual a link was in one trial.
+/// Scheduling error of a link in one trial.
 pub(super) struct TimingRow {
     pub(super) link: String,
     pub(super) what: String,
     pub(super) count: u64,
-    /// Lateness in microseconds: median, p90, p99, most.
+    /// Median, p90, p99 and maximum in microseconds.
     pub(super) us: [f64; 4],
 }
 
-/// How punctual the links of a trial were, in the order of their names.
+/// Scheduling errors of the links of a trial, sorted by link name.
 pub(super) fn timing(run: &RunDir, end: &TrialEnd) -> Result<Vec<TimingRow>> {
     const US: [&str; 4] = ["p50_us", "p90_us", "p99_us", "max_us"];
     let mut found = Vec::new();
     let columns = [&["link", "what", "count"][..], &US].concat();
-    each_piece(run, "link_timing", end, &columns, |piece| {
-        let [link, what] = ["link", "what"].map(|name| piece.texts(name));
-        let (count, us) = (piece.numbers("count"), US.map(|name| piece.numbers(name)));
-        found.extend((0..piece.len()).map(|row| TimingRow {
+    each_slice(run, "link_timing", end, &columns, |slice| {
+        let [link, what] = ["link", "what"].map(|name| slice.texts(name));
+        let (count, us) = (slice.numbers("count"), US.map(|name| slice.numbers(name)));
+        found.extend((0..slice.len()).map(|row| TimingRow {
             link: link.get(row).unwrap_or_default().to_owned(),
             what: what.get(row).unwrap_or_default().to_owned(),
             count: count.get(row).unwrap_or(0.0) as u64,
@@ -163,7 +163,7 @@ pub(super) fn timing(run: &RunDir, end: &TrialEnd) -> Result<Vec<TimingRow>> {
 
 const LINK_TABLE: &str = "qdisc_samples";
 
-/// What each link as a whole sent, dropped and held, grouped by trial, phase and link.
+/// Counters and backlog of each link as a whole, grouped by trial, phase and link.
 pub(super) fn links(
     run: &RunDir,
     trials: &[&TrialEnd],
@@ -174,12 +174,13 @@ pub(super) fn links(
     lines(run, LINK_TABLE, rows, &["link"], aggregates).map(Some)
 }
 
-/// What each link as a whole had sent, dropped, marked and held at every instant: `sent_bytes`, `drops_pkts`, `marks_pkts`
-/// (null where no queue counts marks), `backlog_bytes`, `rate_bps` and how long that backlog takes, `queue_delay_us`, beside
-/// `point_id`, `trial`, `phase`, `link`, `t_ns` and `t_s`; of a link with a trace, as the trace goes on, and what that let it
-/// send since the trial's beginning, `offered_bytes` (null of others). Of the qdiscs and classes of a link,
-/// the root qdisc has sent everything; its drops and backlog need not hold those of the queues below it, and above a netem
-/// they hold packets that wait for their delay, not for the link.
+/// Counters and backlog of each link as a whole at every sample time. Columns: `point_id`, `trial`, `phase`, `link`, `t_ns`,
+/// `t_s`, `sent_bytes`, `drops_pkts`, `marks_pkts` (null if no queue counts marks), `backlog_bytes`, `rate_bps`,
+/// `queue_delay_us` (time to send the backlog) and `offered_bytes` (bytes that the trace offered since the start of the
+/// trial; null without a trace).
+///
+/// All bytes of a link pass the root qdisc. Its drops and backlog do not always include those of the queues below it, and
+/// the backlog above a netem contains packets that wait for their delay, not for the link.
 pub(crate) fn link_instants(run: &RunDir, trials: &[&TrialEnd]) -> Result<Option<LazyFrame>> {
     let Some(scan) = scan(run, LINK_TABLE, trials)? else { return Ok(None) };
     let is = |kind: &str| col("kind").eq(lit(kind));
@@ -195,7 +196,7 @@ pub(crate) fn link_instants(run: &RunDir, trials: &[&TrialEnd]) -> Result<Option
     let waiting = when(is("netem").any(true))
         .then(of("backlog_bytes", queue()).sum())
         .otherwise(whole("backlog_bytes"));
-    // By the control law and by the threshold; a step's are among the law's.
+    // Marks of the control law and of the CE threshold; those of a step AQM count as the control law's.
     let marked = || ["ecn_mark_pkts", "ce_mark_pkts"].map(|name| col(name).cast(DataType::Float64));
     let counted = marked().map(|marks| marks.is_not_null().any(true));
     let [law, threshold] = marked().map(Expr::sum);
@@ -209,7 +210,7 @@ pub(crate) fn link_instants(run: &RunDir, trials: &[&TrialEnd]) -> Result<Option
         whole("drops_pkts").alias("drops_pkts"),
         marks.alias("marks_pkts"),
         waiting.alias("backlog_bytes"),
-        // Of a class that is a slice it is the slice's.
+        // For the class of a slice, the rate is that of the slice.
         col("rate_bps").cast(DataType::Float64).max().alias("rate_bps"),
     ]);
     let delay = col("backlog_bytes") * lit(8e6) / col("rate_bps");
@@ -222,15 +223,15 @@ pub(crate) fn link_instants(run: &RunDir, trials: &[&TrialEnd]) -> Result<Option
         return Ok(Some(rows));
     }
     let curve = |point_id, link: &str| run.traced().curve(point_id, link);
-    let rows = rows.collect().and_then(|rows| traced(rows, curve));
+    let rows = rows.collect().and_then(|rows| with_trace_capacity(rows, curve));
     rows.map(|rows| Some(rows.lazy())).map_err(polars_error("read", &dir(run, LINK_TABLE)))
 }
 
-/// The rate of opportunities is that of so long a time around an instant.
-const AROUND_NS: u64 = 50_000_000;
+/// The rate of a trace of delivery opportunities is the mean over this time before and after a sample.
+const RATE_WINDOW_NS: u64 = 50_000_000;
 
-/// Of links with a trace, what that says of rate, delay and offer at every instant.
-fn traced<'a>(
+/// Replaces rate and queue delay of links with a trace by the values from the trace, and adds the offered bytes.
+fn with_trace_capacity<'a>(
     mut rows: DataFrame,
     curve: impl Fn(u32, &str) -> Option<&'a CapacityCurve>,
 ) -> PolarsResult<DataFrame> {
@@ -246,9 +247,9 @@ fn traced<'a>(
         let [rates, delays, offers] = match curve.zip(at_s.get(row)) {
             Some((curve, at_s)) => {
                 let at_ns = (at_s.max(0.0) * 1e9).round() as u64;
-                let from_ns = at_ns.saturating_sub(AROUND_NS);
-                let around = curve.bytes(from_ns, at_ns + AROUND_NS) * 8e9
-                    / (at_ns + AROUND_NS - from_ns) as f64;
+                let from_ns = at_ns.saturating_sub(RATE_WINDOW_NS);
+                let around = curve.bytes(from_ns, at_ns + RATE_WINDOW_NS) * 8e9
+                    / (at_ns + RATE_WINDOW_NS - from_ns) as f64;
                 let rate = if curve.is_discrete() { Some(around) } else { rate.get(row) };
                 let drain_ns = backlog.get(row).and_then(|bytes| curve.drain_time_ns(at_ns, bytes));
                 [rate, drain_ns.map(|ns| ns as f64 / 1e3), Some(curve.bytes(0, at_ns))]
@@ -295,7 +296,7 @@ pub(crate) fn scan(run: &RunDir, table: &str, trials: &[&TrialEnd]) -> Result<Op
         .map_err(failed())
 }
 
-/// Reads what a query over one table gives.
+/// Runs a query over one table.
 pub(crate) fn collect(run: &RunDir, table: &str, rows: LazyFrame) -> Result<Lines> {
     rows.collect().map(Lines).map_err(polars_error("read", &dir(run, table)))
 }
@@ -319,7 +320,7 @@ fn lines(
     collect(run, table, rows)
 }
 
-/// The data sockets at the sending side.
+/// Selects the data sockets of senders.
 pub(crate) fn sender() -> Expr {
     col("role").eq(lit("data")).and(col("side").eq(lit("snd")))
 }
@@ -329,13 +330,13 @@ pub(crate) fn number(name: &str) -> Expr {
     col(name).cast(DataType::Float64)
 }
 
-/// Packets of a socket on their way: RFC 6675's pipe, as tcp_packets_in_flight has it.
+/// Packets in flight: `pipe` of RFC 6675, computed like `tcp_packets_in_flight` in include/net/tcp.h.
 pub(crate) fn in_flight() -> Expr {
     number("unacked_pkts") - number("sacked_pkts") - number("lost_pkts") + number("retrans_pkts")
 }
 
-/// What receivers reported, without iperf3's last interval where it is a splinter of a few milliseconds: its rate says
-/// nothing.
+/// Selects receiver intervals. Excludes iperf3's last interval if it is shorter than half the median: the rate of a few
+/// milliseconds is meaningless.
 pub(crate) fn whole_intervals() -> Expr {
     let received = col("side").eq(lit("rcv")).and(col("omitted").not());
     received.and(col("seconds").gt_eq(col("seconds").median() * lit(0.5)))
@@ -346,12 +347,12 @@ pub(super) fn sum(name: &str) -> Expr {
     col(name).cast(DataType::Float64).sum().alias(name)
 }
 
-/// The largest value as a float, named `<column>.last`: of a counter, that of the last sample.
+/// The maximum as a float, named `<column>.last`: counters are largest in the last sample.
 pub(super) fn last(name: &str) -> Expr {
     col(name).cast(DataType::Float64).max().alias(format!("{name}.last"))
 }
 
-/// The smallest value as a float, named `<column>.first`.
+/// The minimum as a float, named `<column>.first`.
 pub(super) fn first(name: &str) -> Expr {
     col(name).cast(DataType::Float64).min().alias(format!("{name}.first"))
 }
@@ -361,7 +362,7 @@ pub(super) fn mean(name: &str) -> Expr {
     col(name).cast(DataType::Float64).mean().alias(format!("{name}.mean"))
 }
 
-/// How many values are not null, named `<column>.n`.
+/// The number of values that are not null, named `<column>.n`.
 pub(super) fn count(name: &str) -> Expr {
     col(name).count().cast(DataType::Float64).alias(format!("{name}.n"))
 }
@@ -398,7 +399,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_traced_link_has_the_rate_delay_and_offer_of_its_trace() {
+    fn link_with_a_trace_has_the_rate_and_delay_of_its_trace() {
         let ms = 1_000_000;
         let used = TraceUse {
             file: "a".to_owned(),
@@ -421,7 +422,7 @@ mod tests {
             "rate_bps" => [7e5, 7e5, 7e5, 7e5],
             "queue_delay_us" => [1.0, 1.0, 1.0, 1.0],
         );
-        let made = traced(rows.unwrap(), of_a).unwrap();
+        let made = with_trace_capacity(rows.unwrap(), of_a).unwrap();
         let column = |name: &str| -> Vec<Option<f64>> {
             made.column(name).unwrap().f64().unwrap().iter().collect()
         };

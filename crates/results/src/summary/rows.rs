@@ -1,5 +1,5 @@
-//! Reads some columns of one trial's files, a piece of a file at a time. Without a query: to plan one and to wake the threads
-//! that work on it takes longer than to read a small trial.
+//! Reads some columns of one trial's files in slices. It does not use Polars queries: planning a query and starting its
+//! threads takes longer than reading a small trial.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -13,20 +13,20 @@ use crate::error::{Result, io_error, polars_error};
 use crate::journal::TrialEnd;
 use crate::store::RunDir;
 
-/// Rows of a piece: bounds the memory that a file takes, whatever its size.
-const PIECE_ROWS: usize = 1 << 19;
+/// Rows of a slice: bounds the memory for a file.
+const SLICE_ROWS: usize = 1 << 19;
 
-/// A file of so many bytes is small.
-const SMALL_BYTES: u64 = 1 << 20;
+/// Files up to this size are read at once.
+const SMALL_FILE_BYTES: u64 = 1 << 20;
 
 /// Some rows of a table.
-pub(super) struct Piece(DataFrame);
+pub(super) struct Slice(DataFrame);
 
 /// A column of texts.
 pub(super) struct Texts<'a>(Option<&'a StringChunked>);
 
 impl<'a> Texts<'a> {
-    /// Of a row.
+    /// The text in a row.
     pub(super) fn get(&self, row: usize) -> Option<&'a str> {
         self.0?.get(row)
     }
@@ -37,35 +37,35 @@ pub(super) enum Numbers<'a> {
     Short(&'a UInt32Chunked),
     Long(&'a UInt64Chunked),
     Float(&'a Float64Chunked),
-    Nothing,
+    Missing,
 }
 
 impl Numbers<'_> {
-    /// Of a row; `None` also of what is no number.
+    /// The number in a row; `None` for null and NaN.
     pub(super) fn get(&self, row: usize) -> Option<f64> {
         match self {
             Self::Short(numbers) => numbers.get(row).map(f64::from),
             Self::Long(numbers) => numbers.get(row).map(|number| number as f64),
             Self::Float(numbers) => numbers.get(row).filter(|number| !number.is_nan()),
-            Self::Nothing => None,
+            Self::Missing => None,
         }
     }
 }
 
-impl Piece {
-    /// How many rows.
+impl Slice {
+    /// Number of rows.
     pub(super) fn len(&self) -> usize {
         self.0.height()
     }
 
-    /// A column of numbers, as the tables have them.
+    /// A column of numbers.
     pub(super) fn numbers(&self, name: &str) -> Numbers<'_> {
-        let Ok(column) = self.0.column(name) else { return Numbers::Nothing };
+        let Ok(column) = self.0.column(name) else { return Numbers::Missing };
         match (column.u32(), column.u64(), column.f64()) {
             (Ok(numbers), _, _) => Numbers::Short(numbers),
             (_, Ok(numbers), _) => Numbers::Long(numbers),
             (_, _, Ok(numbers)) => Numbers::Float(numbers),
-            _ => Numbers::Nothing,
+            _ => Numbers::Missing,
         }
     }
 
@@ -74,20 +74,20 @@ impl Piece {
         Texts(self.0.column(name).and_then(|column| column.str()).ok())
     }
 
-    /// A truth value of a row.
+    /// A boolean in a row.
     pub(super) fn flag(&self, name: &str, row: usize) -> Option<bool> {
         self.0.column(name).and_then(|column| column.bool()).ok()?.get(row)
     }
 }
 
-/// Gives these columns of all rows of a trial's table to `take`, in order. A column that a file does not have (it is of an
-/// older version) has no values.
-pub(super) fn each_piece(
+/// Calls `take` with these columns of all rows of a trial's table, in order. Columns that a file of an older version does
+/// not have are empty.
+pub(super) fn each_slice(
     run: &RunDir,
     table: &str,
     end: &TrialEnd,
     wanted: &[&str],
-    mut take: impl FnMut(&Piece),
+    mut take: impl FnMut(&Slice),
 ) -> Result<()> {
     if !end.rows.contains_key(table) {
         return Ok(());
@@ -99,7 +99,7 @@ pub(super) fn each_piece(
         let there = wanted.iter().filter(|name| schema.contains(name));
         let columns: Vec<String> = there.map(ToString::to_string).collect();
         let mut first = Some(first);
-        for from in (0..metadata.num_rows).step_by(PIECE_ROWS) {
+        for from in (0..metadata.num_rows).step_by(SLICE_ROWS) {
             let reader = match first.take() {
                 Some(first) => first,
                 None => {
@@ -110,23 +110,23 @@ pub(super) fn each_piece(
             };
             let frame = reader
                 .with_columns(Some(columns.clone()))
-                .with_slice(Some((from, PIECE_ROWS)))
+                .with_slice(Some((from, SLICE_ROWS)))
                 .read_parallel(ParallelStrategy::None)
                 .finish();
             let mut frame = frame.map_err(polars_error("read", &path))?;
-            // Rows are found by number: one chunk instead of one per row group.
+            // Access by row number needs one chunk, not one per row group.
             frame.rechunk_mut();
-            take(&Piece(frame));
+            take(&Slice(frame));
         }
     }
     Ok(())
 }
 
-/// A small file is read at once: to map and unmap one interrupts the other threads.
+/// Reads a small file at once: mmap and munmap interrupt the other threads.
 fn open(path: &Path) -> Result<ParquetReader<Box<dyn MmapBytesReader>>> {
     let mut file = File::open(path).map_err(io_error("open", path))?;
     let length = file.metadata().map_err(io_error("read", path))?.len();
-    if length > SMALL_BYTES {
+    if length > SMALL_FILE_BYTES {
         return Ok(ParquetReader::new(Box::new(file)));
     }
     let mut bytes = Vec::with_capacity(length as usize + 1);
@@ -134,8 +134,8 @@ fn open(path: &Path) -> Result<ParquetReader<Box<dyn MmapBytesReader>>> {
     Ok(ParquetReader::new(Box::new(Cursor::new(bytes))))
 }
 
-/// What is gathered of each phase, group and third thing (flow, or flow and end).
-pub(super) struct Gathered<T> {
+/// Values by phase, group and a third name (flow, or flow and side).
+pub(super) struct GroupedRows<T> {
     rows: Vec<(Names, T)>,
     index: HashMap<Names, usize>,
     last: usize,
@@ -144,12 +144,12 @@ pub(super) struct Gathered<T> {
 /// Phase, group and a third name.
 pub(super) type Names = [String; 3];
 
-impl<T: Default> Gathered<T> {
+impl<T: Default> GroupedRows<T> {
     pub(super) fn new() -> Self {
         Self { rows: Vec::new(), index: HashMap::new(), last: 0 }
     }
 
-    /// What is gathered of these names. Rows of one come one after the other.
+    /// The value of these names. Looks at the last one first: the rows of a flow are adjacent.
     pub(super) fn at(&mut self, names: [&str; 3]) -> &mut T {
         let is = |known: &(Names, T)| known.0.iter().zip(names).all(|(known, name)| known == name);
         if !self.rows.get(self.last).is_some_and(is) {
@@ -162,7 +162,7 @@ impl<T: Default> Gathered<T> {
         &mut self.rows[self.last].1
     }
 
-    /// All of it, in the names' order.
+    /// All values, sorted by name.
     pub(super) fn sorted(mut self) -> Vec<(Names, T)> {
         self.rows.sort_by(|a, b| a.0.cmp(&b.0));
         self.rows

@@ -1,4 +1,4 @@
-//! What the run's own plan says of when: which groups run, and at which instants something changes.
+//! When groups run and when links or flows change, according to the run's plan.
 
 use std::collections::BTreeMap;
 
@@ -7,23 +7,23 @@ use ccbench_proto::schedule::{self, FlowTask, Point};
 
 use crate::journal::PhaseRecord;
 
-/// From and to, in seconds since the trial's beginning.
+/// Start and end in seconds since the start of the trial.
 pub(crate) type Span = (f64, f64);
 
-/// When groups run and links change at each point; nothing if the plan cannot be read.
+/// Times of groups and changes of each point; `None` if the plan cannot be read.
 pub(crate) struct Schedule(Option<BTreeMap<u32, Timing>>);
 
-/// A flow group: how many flows it has, and when.
+/// A flow group: number of flows, start and end.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Group {
     pub(crate) flows: u32,
     pub(crate) span: Span,
 }
 
-/// Of one point.
+/// Times of one point.
 struct Timing {
     groups: BTreeMap<String, Group>,
-    /// When a link changes or a flow starts or stops.
+    /// Times at which a link changes or a flow starts or stops.
     steps_s: Vec<f64>,
 }
 
@@ -45,7 +45,7 @@ impl Timing {
 }
 
 impl Schedule {
-    /// From the run's own plan.
+    /// Computes the times from the run's plan.
     pub(crate) fn of(plan: Option<&CheckedPlan>) -> Self {
         let timing = |point: Point| (point.id, Timing::of(&point));
         Self(plan.map(|plan| plan.points().into_iter().map(timing).collect()))
@@ -55,14 +55,14 @@ impl Schedule {
         Some(self.0.as_ref()?.get(&point_id)?.groups.get(group)?.span)
     }
 
-    /// The groups of a point; none if the plan is not known.
+    /// The groups of a point; empty if the plan cannot be read.
     pub(crate) fn groups(&self, point_id: u32) -> impl Iterator<Item = (&str, Group)> {
         let timing = self.0.as_ref().and_then(|points| points.get(&point_id));
         let groups = timing.into_iter().flat_map(|timing| &timing.groups);
         groups.map(|(name, group)| (name.as_str(), *group))
     }
 
-    /// Whether a group may run meanwhile; `None` if the plan is not known.
+    /// Whether the plan schedules a group in this span; `None` if the plan cannot be read.
     pub(super) fn allows(
         &self,
         point_id: u32,
@@ -74,13 +74,14 @@ impl Schedule {
         Some(span.is_some_and(|(start_s, stop_s)| start_s < end_s && stop_s > begin_s))
     }
 
-    /// How many seconds the plan lets a group run meanwhile; all of them if the plan is not known.
+    /// Seconds of this span in which the plan schedules a group; the whole span if the plan cannot be read.
     pub(super) fn planned_s(&self, point_id: u32, group: &str, (begin_s, end_s): Span) -> f64 {
         let span = self.group(point_id, group);
         span.map_or(end_s - begin_s, |(start_s, stop_s)| stop_s.min(end_s) - start_s.max(begin_s))
     }
 
-    /// Every step of a trial, up to the next one or the trial's end. If the plan is not known, every phase begins with one.
+    /// Every step of a trial, with its end: the next step or the end of the trial. If the plan cannot be read, every phase
+    /// starts with a step.
     pub(super) fn steps(&self, point_id: u32, phases: &[PhaseRecord]) -> Vec<Span> {
         let end_s = phases.last().map_or(0.0, |last| last.span_s().1);
         let mut at: Vec<f64> = match &self.0 {
