@@ -1,9 +1,9 @@
-//! Makes a results directory with many samples up, to measure the summary and the report with: so many trials of eight
-//! flows in four groups that run through three phases, samples evenly over them.
+//! Creates a synthetic results directory to benchmark the summary and the report: trials with eight flows in four groups
+//! that run through three phases, with evenly spaced samples.
 //!
-//! `many_samples FOLDER SAMPLES [TRIALS]` prints the directory.
+//! `many_samples FOLDER SAMPLES [TRIALS]` prints the path of the directory.
 
-#![allow(clippy::unwrap_used, reason = "a bench may panic")]
+#![allow(clippy::unwrap_used, reason = "a benchmark may panic")]
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -28,7 +28,7 @@ fn main() {
     let trials: u16 = rest.first().map_or(5, |text| text.parse().unwrap());
     let run = RunDir::create(Path::new(folder), &info(trials)).unwrap();
     for trial in 1..=trials {
-        fill(&run, trial, samples / u64::from(trials) / FLOWS);
+        write_trial(&run, trial, samples / u64::from(trials) / FLOWS);
     }
     run.finish(RunStatus::Complete).unwrap();
     println!("{}", run.path().display());
@@ -65,8 +65,8 @@ fn phases() -> Vec<PhaseSpan> {
     (0..).zip(["alone", "compete", "resume"]).map(phase).collect()
 }
 
-/// One trial with so many samples of each flow.
-fn fill(run: &RunDir, trial: u16, each: u64) {
+/// Writes one trial with this many samples of each flow.
+fn write_trial(run: &RunDir, trial: u16, samples_per_flow: u64) {
     let clock = NodeClock {
         t0_ns: T0_NS,
         realtime_offset_ns: 1_700_000_000_000_000_000 + i64::from(trial) * 1_000_000_000_000,
@@ -77,14 +77,14 @@ fn fill(run: &RunDir, trial: u16, each: u64) {
     let key = TrialKey { point_id: 0, trial, seed: u64::from(trial), epoch: run.next_epoch() };
     let clocks = BTreeMap::from([("src".to_owned(), clock)]);
     let mut writer = run.begin_trial(key, &phases(), clocks).unwrap();
-    let gap_ns = LENGTH_S * 1_000_000_000 / each.max(1);
+    let gap_ns = LENGTH_S * 1_000_000_000 / samples_per_flow.max(1);
     let mut state = u64::from(trial);
     let mut random = || {
         state =
             state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) as u32
     };
-    for nth in 0..each {
+    for nth in 0..samples_per_flow {
         for flow in 0..FLOWS {
             let sample = sample(nth, flow, gap_ns, &mut random);
             writer.push("src", RunEvent { of: Some(Of::FlowSample(sample)) }).unwrap();

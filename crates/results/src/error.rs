@@ -58,7 +58,7 @@ impl FileError {
     }
 }
 
-/// What to do, where the system's message does not say.
+/// A hint for errors whose system message does not suggest a fix.
 fn hint(error: &std::io::Error) -> &'static str {
     match error.kind() {
         std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {

@@ -1,8 +1,8 @@
-//! Holds the plan's claims (`[[expect]]`) against the numbers of a summary. Pure.
+//! Compares the plan's claims (`[[expect]]`) with the summary. No I/O.
 //!
-//! A claim is held against the mean over trials. Where it relates two numbers, they are of the same trial, or, of two
-//! points, of the same repetition: the points of a repetition ran one after the other, so what drifts is in both.
-//! What cannot be measured is a row all the same, and says why.
+//! A claim is compared with the mean over trials. A claim about two numbers takes both from the same trial, or for two
+//! points from the same repetition: the points of a repetition run one after the other, so slow drift affects both.
+//! A claim that cannot be measured has a row with the reason.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -162,7 +162,7 @@ impl<'a> Index<'a> {
         row.why = known;
     }
 
-    /// The number of each repetition, related as the claim says.
+    /// The value of each repetition: the claim's number, or its ratio to or difference from the other number.
     fn related(&self, point_id: u32, claim: &Claim) -> Result<Vec<f64>, NotMeasured> {
         let own = self.of(point_id, &claim.number)?;
         let Some(relation) = &claim.relation else { return Ok(own.into_values().collect()) };
@@ -197,7 +197,7 @@ impl<'a> Index<'a> {
         self.values.get(&key).cloned().ok_or_else(|| self.why_none(point, number))
     }
 
-    /// The point itself, or the one that differs from it as the number says.
+    /// The point itself, or the point with the levels of the number's `where`.
     fn other_point(&self, point_id: u32, number: &Numbered) -> Result<u32, NotMeasured> {
         if number.at.is_empty() {
             return Ok(point_id);

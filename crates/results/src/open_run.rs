@@ -56,7 +56,7 @@ impl OpenRun {
         }
     }
 
-    /// Removes whatever lies in a trial's directories.
+    /// Removes all files from a trial's directories.
     pub(crate) fn clear(&self, point_id: u32, trial: u16) -> Result<(), FileError> {
         let tables = TABLES.iter().map(|table| self.path.join("tables").join(table));
         for parent in tables.chain([self.path.join("raw")]) {

@@ -1,5 +1,5 @@
-//! Writes Parquet files: rows are buffered and written as row groups, so that a trial of any length needs the memory of
-//! one row group per table.
+//! Writes Parquet files. Rows are buffered and written as row groups, so the memory for a trial of any length is limited to
+//! one row group for each table.
 
 use std::cmp::Ordering;
 use std::fs::File;
@@ -17,9 +17,9 @@ use super::csv::quoted;
 use super::encoding::encodings;
 use crate::error::{Result, io_error, polars_error};
 
-/// Rows of a row group: what a table holds in memory, and loses if ccbench is killed.
+/// Rows of a row group: the rows that a table buffers, and loses if ccbench is killed.
 pub(crate) const ROW_GROUP_ROWS: usize = 32 * 1024;
-/// Of every column.
+/// Parquet options of all columns.
 const OPTIONS: WriteOptions = WriteOptions {
     statistics: StatisticsOptions {
         min_value: true,
@@ -33,16 +33,16 @@ const OPTIONS: WriteOptions = WriteOptions {
     data_page_size: None,
 };
 
-/// Row groups of a file: what a writer keeps of each until the file's end grows with them. 8 million rows.
+/// Row groups of a file (8 million rows): the writer keeps the metadata of each in memory until it finishes the file.
 const FILE_ROW_GROUPS: usize = 256;
 
-/// The files of one table of one trial. There is none until there is a row, and seldom more than one.
+/// The files of one table of one trial. The first file is created with the first row; more than one is rare.
 pub(crate) struct Part<C> {
     dir: PathBuf,
     columns: C,
-    waiting: usize,
-    written: u64,
-    /// Files that are complete.
+    buffered_rows: usize,
+    written_rows: u64,
+    /// Number of complete files.
     files: usize,
     writer: Option<Writer>,
     limit: usize,
@@ -51,7 +51,7 @@ pub(crate) struct Part<C> {
 /// A file that is being written.
 struct Writer {
     file: FileWriter<File>,
-    /// Key-value pairs.
+    /// Key-value metadata.
     footer: Vec<KeyValue>,
     row_groups: usize,
 }
@@ -60,40 +60,40 @@ struct Writer {
 pub(crate) struct Finished {
     /// The table.
     pub(crate) table: &'static str,
-    /// Rows in its files.
+    /// Rows in all its files.
     pub(crate) rows: u64,
-    /// How many files it has.
+    /// Number of files.
     pub(crate) files: usize,
 }
 
-/// The path of a table's file in the table's folder; they are numbered from 0.
+/// Path of a table's file; files are numbered from 0.
 pub(crate) fn file(dir: &Path, number: usize) -> PathBuf {
     dir.join(format!("part-{number}.parquet"))
 }
 
 impl<C: Columns> Part<C> {
-    /// The files will be `dir/TABLE/part-N.parquet`; a row group has at most `limit` rows.
+    /// Writes files `dir/TABLE/part-N.parquet` with row groups of about `limit` rows.
     pub(crate) fn new(dir: &Path, limit: usize) -> Self {
         Self {
             dir: dir.join(C::TABLE),
             columns: C::new(),
-            waiting: 0,
-            written: 0,
+            buffered_rows: 0,
+            written_rows: 0,
             files: 0,
             writer: None,
             limit,
         }
     }
 
-    /// Takes a row, or a batch of them; writes a row group when enough have gathered.
+    /// Buffers a row or a batch of rows; writes a row group when the limit is reached.
     pub(crate) fn put(&mut self, origin: &Origin<'_>, row: C::Row, meta: &Metadata) -> Result<()> {
-        self.waiting += self.columns.put(origin, row);
-        if self.waiting >= self.limit { self.flush(meta) } else { Ok(()) }
+        self.buffered_rows += self.columns.put(origin, row);
+        if self.buffered_rows >= self.limit { self.flush(meta) } else { Ok(()) }
     }
 
-    /// Writes what is left and the footer, and makes the files durable.
+    /// Writes the buffered rows and the footer, and syncs the files to disk.
     pub(crate) fn finish(mut self, meta: &Metadata) -> Result<Option<Finished>> {
-        if self.waiting > 0 {
+        if self.buffered_rows > 0 {
             self.flush(meta)?;
         }
         self.close()?;
@@ -101,24 +101,24 @@ impl<C: Columns> Part<C> {
             return Ok(None);
         }
         sync(&self.dir)?;
-        Ok(Some(Finished { table: C::TABLE, rows: self.written, files: self.files }))
+        Ok(Some(Finished { table: C::TABLE, rows: self.written_rows, files: self.files }))
     }
 
     fn flush(&mut self, meta: &Metadata) -> Result<()> {
         let path = file(&self.dir, self.files);
-        let refused = |op| polars_error(op, &path);
-        let taken = self.columns.take().map_err(refused("gather the rows of"))?;
-        let mut frame = sorted(&taken, C::SORT).map_err(refused("sort the rows of"))?;
+        let error = |op| polars_error(op, &path);
+        let taken = self.columns.take().map_err(error("gather the rows of"))?;
+        let mut frame = sorted(&taken, C::SORT).map_err(error("sort the rows of"))?;
         frame.rechunk_mut();
         let writer = match &mut self.writer {
             Some(writer) => writer,
             None => self.writer.insert(Writer::begin(&path, meta, &frame)?),
         };
-        write(&mut writer.file, &frame).map_err(refused("write"))?;
+        write(&mut writer.file, &frame).map_err(error("write"))?;
         writer.row_groups += 1;
         let full = writer.row_groups >= FILE_ROW_GROUPS;
-        self.written += self.waiting as u64;
-        self.waiting = 0;
+        self.written_rows += self.buffered_rows as u64;
+        self.buffered_rows = 0;
         if full { self.close() } else { Ok(()) }
     }
 
@@ -144,7 +144,7 @@ impl Writer {
     }
 }
 
-/// Adds a row group of one frame, whose columns are in one piece each.
+/// Writes one frame as a row group; each of its columns has one chunk.
 fn write(writer: &mut FileWriter<impl Write>, frame: &DataFrame) -> PolarsResult<()> {
     let fields = writer.parquet_schema().fields().to_vec();
     if let Some(rows) = frame.iter_chunks(CompatLevel::newest(), false).next() {
@@ -154,8 +154,8 @@ fn write(writer: &mut FileWriter<impl Write>, frame: &DataFrame) -> PolarsResult
     Ok(())
 }
 
-/// The rows in this order, equal ones as they came. Polars' own sort of several columns takes as long as writing them
-/// does where dependencies are built without optimisation.
+/// Sorts the rows; the sort is stable. Polars' sort by several columns takes as long as writing the rows if dependencies are
+/// built without optimisation.
 fn sorted(frame: &DataFrame, by: &[&str]) -> PolarsResult<DataFrame> {
     enum Key<'a> {
         Text(Vec<Option<&'a str>>),
@@ -185,8 +185,8 @@ fn sorted(frame: &DataFrame, by: &[&str]) -> PolarsResult<DataFrame> {
     frame.take(&IdxCa::from_vec(PlSmallStr::EMPTY, order))
 }
 
-/// The footer's key-value pairs. Polars would describe text columns as Arrow's `string_view`, which readers before
-/// 2024 refuse and pandas cannot put in lists; the plain string type says the same of the same bytes.
+/// The key-value metadata of the footer. Polars writes text columns with Arrow's type `string_view`, which readers from
+/// before 2024 reject and pandas does not support in lists; the type `string` describes the same bytes.
 fn footer(meta: &Metadata, frame: &DataFrame) -> Vec<KeyValue> {
     let schema = frame.schema().to_arrow(CompatLevel::oldest());
     let pairs = meta.0.iter().cloned().map(|(key, value)| KeyValue { key, value: Some(value) });
@@ -196,18 +196,18 @@ fn footer(meta: &Metadata, frame: &DataFrame) -> Vec<KeyValue> {
 /// Key-value pairs of every file's footer.
 pub(crate) struct Metadata(pub(crate) Vec<(String, String)>);
 
-/// Makes a file or directory durable.
+/// Syncs a file or directory to disk.
 pub(crate) fn sync(path: &Path) -> Result<()> {
     let file = File::open(path).map_err(io_error("open", path))?;
     file.sync_all().map_err(io_error("make durable", path))
 }
 
-/// A table of fewer rows is written by one thread.
-const FEW_ROWS: usize = 32 * 1024;
-/// Rows of a row group of a table that is there as a whole.
+/// Smaller tables are written by one thread.
+const MIN_PARALLEL_ROWS: usize = 32 * 1024;
+/// Rows of a row group of a table that is in memory as a whole.
 const WHOLE_ROW_GROUP_ROWS: usize = 256 * 1024;
 
-/// Puts a whole table into one Parquet file, in place of an older one.
+/// Writes a whole table to one Parquet file and replaces an existing one.
 pub(crate) fn write_parquet(frame: &DataFrame, path: &Path) -> Result<()> {
     write_new(path, |file| {
         let mut frame = frame.clone();
@@ -221,25 +221,26 @@ pub(crate) fn write_parquet(frame: &DataFrame, path: &Path) -> Result<()> {
     })
 }
 
-/// Puts a whole table into one CSV file, in place of an older one.
+/// Writes a whole table to one CSV file and replaces an existing one.
 pub(crate) fn write_csv(frame: &DataFrame, path: &Path) -> Result<()> {
     write_new(path, |file| {
-        // Polars' own header begins with 8 MB of zeros in memory, which take longer than a small table.
+        // Polars clears an 8 MB buffer to write a header, which takes longer than a small table.
         let names = frame.columns().iter().map(|column| quoted(column.name()));
         writeln!(file, "{}", names.collect::<Vec<_>>().join(","))?;
         let writer = CsvWriter::new(file).include_header(false);
-        // Threads that first have to be started cost more than such a table does.
-        let mut writer = if frame.height() < FEW_ROWS { writer.n_threads(1) } else { writer };
+        // Starting threads takes longer than writing a small table.
+        let mut writer =
+            if frame.height() < MIN_PARALLEL_ROWS { writer.n_threads(1) } else { writer };
         writer.finish(&mut frame.clone())
     })
 }
 
-/// Puts a text into a file, in place of an older one.
+/// Writes text to a file and replaces an existing one.
 pub(crate) fn write_text(text: &str, path: &Path) -> Result<()> {
     write_new(path, |file| Ok(file.write_all(text.as_bytes())?))
 }
 
-/// What is written may come in pieces of a few bytes. It is not made durable: it can be worked out again.
+/// Writes through a buffer to a temporary file and renames it. Does not sync: the content can be computed again.
 fn write_new(
     path: &Path,
     write: impl FnOnce(&mut BufWriter<File>) -> PolarsResult<()>,
@@ -249,14 +250,14 @@ fn write_new(
         let mut file = BufWriter::new(file);
         write(&mut file).map_err(polars_error("write", path))?;
         file.flush().map_err(io_error("write", path))?;
-        take_place(&staged, path).map_err(io_error("replace", path))
+        replace_file(&staged, path).map_err(io_error("replace", path))
     });
     unstage(&staged, written)
 }
 
-/// Renames, so that a reader finds the old file or the new one. They are exchanged where the file system can: a rename in place
-/// of a file makes ext4 write the new one out first, for 2 ms.
-fn take_place(staged: &Path, path: &Path) -> std::io::Result<()> {
+/// Replaces the file atomically. Uses RENAME_EXCHANGE if the file system supports it: when a rename replaces a file, ext4
+/// first flushes the new file to disk, which takes about 2 ms.
+fn replace_file(staged: &Path, path: &Path) -> std::io::Result<()> {
     use rustix::fs::{CWD, RenameFlags, renameat_with};
     let there = std::fs::symlink_metadata(path).is_ok_and(|old| old.is_file());
     if there && renameat_with(CWD, staged, CWD, path, RenameFlags::EXCHANGE).is_ok() {
@@ -266,16 +267,16 @@ fn take_place(staged: &Path, path: &Path) -> std::io::Result<()> {
     }
 }
 
-/// Where a file's new content is written before it takes the old one's place.
+/// Path of the temporary file that replaces `path`.
 pub(crate) fn staged(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     path.with_file_name(format!(".{name}.new"))
 }
 
-/// Leaves no half-written file behind.
+/// Removes the temporary file after an error.
 pub(crate) fn unstage(staged: &Path, written: Result<()>) -> Result<()> {
     if written.is_err() {
-        // What could not be written may not be there to remove; the first error is the one to tell.
+        // The file may not exist; the write error is the one to report.
         let _ = std::fs::remove_file(staged);
     }
     written

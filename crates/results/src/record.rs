@@ -28,14 +28,14 @@ pub(crate) struct RunRecord {
     pub(crate) seed: u64,
     pub(crate) factors: Vec<String>,
     pub(crate) points: Vec<Point>,
-    /// The first start, and every time the run went on.
+    /// The first session and every resumed one.
     pub(crate) sessions: Vec<Session>,
     pub(crate) topology: String,
     /// Committed trials with their clocks; filled whenever the status changes.
     pub(crate) trials: Vec<TrialEnd>,
-    /// Notes for readers: torn journal, removed leftovers.
+    /// Notes for readers: truncated journal, removed incomplete trials.
     pub(crate) notes: Vec<String>,
-    /// Files of other tools, if this is no run but an import.
+    /// Imported files of other tools; empty for runs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) imported: Vec<Imported>,
 }
@@ -102,7 +102,7 @@ impl RunRecord {
             (ErrorKind::NotADirectory, Ok(_)) if is_plan => {
                 StoreError::IsPlan { path: dir.to_path_buf() }
             }
-            (ErrorKind::NotADirectory, Ok(_)) => not_a_run("it is a file"),
+            (ErrorKind::NotADirectory, Ok(_)) => not_a_run("it is not a directory"),
             (ErrorKind::NotFound | ErrorKind::NotADirectory, Err(_)) => {
                 not_a_run("it does not exist")
             }
@@ -139,7 +139,7 @@ fn factors(info: &RunInfo) -> Vec<String> {
     names
 }
 
-/// Replaces a file atomically and durably: readers see the old or the new content, even after a crash.
+/// Replaces a file atomically and syncs it to disk: readers see the old or the new content, even after a crash.
 pub(crate) fn replace(dir: &Path, name: &str, bytes: &[u8]) -> Result<()> {
     let path = dir.join(name);
     let staged = staged(&path);

@@ -202,23 +202,23 @@ impl RunDir {
         self.plan_and_notes().0.as_ref()
     }
 
-    /// The plan, and which of its traces are left out and why.
+    /// The plan, and a note for each of its traces that cannot be used.
     fn plan_and_notes(&self) -> &(Option<CheckedPlan>, Vec<String>) {
         self.plan.get_or_init(|| {
             let text = std::fs::read_to_string(self.shared.path.join("plan.resolved.toml"));
             let text = text.unwrap_or_default();
             let files = check::trace_files(&text, &[]);
-            let (traces, left_out) = stored::stored(&self.shared.path, &files);
-            let mut notes: Vec<String> = left_out
+            let (traces, errors) = stored::read_stored(&self.shared.path, &files);
+            let mut notes: Vec<String> = errors
                 .iter()
-                .map(|why| format!("{why}; the capacity of its links is unknown"))
+                .map(|error| format!("{error}; the capacity of its links is unknown"))
                 .collect();
             let known = check::read_with(&text, &[], traces);
-            // Traces that are not the plan's say nothing of it.
+            // Stored traces that do not match the plan are ignored.
             let plan = known.or_else(|problems| {
                 let plan = check::read_with(&text, &[], TraceFiles::new())?;
                 let error = problems.iter().find(|p| p.severity == Severity::Error);
-                notes.extend(error.map(|error| format!("the run's traces are left out: {error}")));
+                notes.extend(error.map(|error| format!("the run's traces are ignored: {error}")));
                 Ok::<_, Vec<_>>(plan)
             });
             (plan.ok().map(|(plan, _)| plan), notes)
@@ -262,7 +262,7 @@ impl RunDir {
     pub fn files(&self, end: &TrialEnd, table: &str) -> Vec<PathBuf> {
         let dir = self.trial_dir_of(table, end.point_id, end.trial);
         let counted = end.files.get(table).copied().unwrap_or(1);
-        // Journals of the first runs with several files do not say how many.
+        // Journals of old versions do not record the number of files.
         let later =
             (counted..).map(|number| part::file(&dir, number)).take_while(|path| path.is_file());
         (0..counted).map(|number| part::file(&dir, number)).chain(later).collect()

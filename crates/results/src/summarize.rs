@@ -1,5 +1,5 @@
-//! What `ccbench summarize` writes into a results directory: every table of the summary, the plan's claims held against
-//! it, and the six columns of every flow group.
+//! Writes the output of `ccbench summarize` to a results directory: the summary tables, the results of the plan's claims,
+//! and the six columns of every flow group.
 
 use std::path::{Path, PathBuf};
 
@@ -46,20 +46,20 @@ impl SummaryError {
 /// Result of computing and writing a summary.
 type Result<T, E = SummaryError> = std::result::Result<T, E>;
 
-/// A run's numbers, the plan's claims held against them, and the files that were written.
+/// The summary of a run, the results of the plan's claims, and the written files.
 #[derive(Debug)]
 pub struct RunSummary {
-    /// The numbers.
+    /// The summary.
     pub summary: Summary,
-    /// The plan's claims, held against the numbers.
+    /// The results of the plan's claims.
     pub expectations: Vec<Expectation>,
-    /// What was written.
+    /// The written files.
     pub files: Vec<PathBuf>,
-    /// Whether everything was written. The numbers are complete even if not: print them first.
+    /// The result of writing the files. The summary is complete even after an error: print it first.
     pub written: Result<()>,
 }
 
-/// What is written into a file.
+/// The content of a file.
 enum Content {
     Parquet(DataFrame),
     Csv(DataFrame),
@@ -70,7 +70,7 @@ enum Content {
 /// `expectations` into it, each as Parquet and as CSV, and the six columns of the coexistence study for every group.
 ///
 /// # Errors
-/// What keeps the numbers from being computed. That they cannot be written is in [`RunSummary::written`].
+/// The results directory cannot be read. Errors while writing are in [`RunSummary::written`].
 pub fn summarize(run_dir: &Path, filter: TrialFilter) -> Result<RunSummary> {
     let mut run = RunSummary::compute(run_dir, filter)?;
     run.written = run.write();
@@ -78,7 +78,7 @@ pub fn summarize(run_dir: &Path, filter: TrialFilter) -> Result<RunSummary> {
 }
 
 impl RunSummary {
-    /// Computes the numbers and judges the claims of the run's own plan; writes nothing.
+    /// Computes the summary and the results of the plan's claims; writes nothing.
     ///
     /// # Errors
     /// The results directory cannot be read.
@@ -90,13 +90,12 @@ impl RunSummary {
         Ok(Self { summary, expectations, files: vec![], written: Ok(()) })
     }
 
-    /// Judges the claims of this plan in place of those of the run's own.
+    /// Replaces the results of the run's plan by those of another plan's claims.
     pub fn judge(&mut self, plan: &Plan) {
         self.expectations = expect::judge(plan, &self.summary);
     }
 
-    /// Writes every table into the results directory, and what is written into `files`, up to the first that the file
-    /// system refuses.
+    /// Writes every table to the results directory and adds the paths to `files`. Stops at the first error.
     pub fn write(&mut self) -> Result<()> {
         let summary = &self.summary;
         let mut contents = Vec::new();
@@ -106,7 +105,7 @@ impl RunSummary {
             let parquet = (format!("{name}.parquet"), Content::Parquet(frame));
             Ok::<_, FileError>([parquet, (format!("{name}.csv"), csv)])
         };
-        // Texts in place of lists, which CSV does not have.
+        // CSV has no lists: reasons are joined to one text.
         let flat = trials_frame(&summary.trials, false);
         let flat = flat.map_err(polars_error("build", &summary.run_dir.join("trials.csv")))?;
         contents.extend(table("trials", trials_frame(&summary.trials, true), Some(flat))?);
@@ -114,7 +113,7 @@ impl RunSummary {
         contents.extend(table("summary_phase", phase_frame(&summary.phase_rows), None)?);
         contents.extend(table("summary_point", point_frame(&summary.point_rows), None)?);
         if self.expectations.is_empty() {
-            // Claims of another plan, held against these numbers before.
+            // Left by an earlier summary with the claims of another plan.
             for ending in ["csv", "parquet"] {
                 let _ =
                     std::fs::remove_file(summary.run_dir.join(format!("expectations.{ending}")));
@@ -142,7 +141,7 @@ impl RunSummary {
     }
 }
 
-/// The table `points`, which is there from the run's beginning, but not as CSV.
+/// Reads the table `points`; it is written at the start of the run, but not as CSV.
 fn points_frame(run_dir: &Path) -> Result<DataFrame, FileError> {
     let path = run_dir.join("points.parquet");
     let file = std::fs::File::open(&path).map_err(io_error("open", &path))?;
@@ -150,7 +149,7 @@ fn points_frame(run_dir: &Path) -> Result<DataFrame, FileError> {
     frame.map_err(polars_error("read", &path))
 }
 
-/// One line per committed trial; `reasons` is a list, or one text where lists cannot be written.
+/// One row per committed trial; `reasons` is a list, or one text if `lists` is false.
 fn trials_frame(trials: &[TrialEnd], lists: bool) -> PolarsResult<DataFrame> {
     let reasons = |end: &TrialEnd| -> Vec<String> {
         end.reasons.iter().map(|reason| format!("{}: {}", reason.code, reason.message)).collect()

@@ -1,7 +1,7 @@
-//! Turns committed trials into means over phases and, over trials, into means with confidence intervals.
+//! Computes means over the phases of committed trials, and means with confidence intervals over trials.
 //!
-//! The journal decides which trials there are. Degraded trials count, and are marked wherever they are printed;
-//! failed and aborted ones stay out unless asked for. What each metric means is said in `measure`.
+//! The journal lists the committed trials. Degraded trials are included and marked in every output; failed and aborted
+//! trials are excluded by default. The module `measure` documents the metrics.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -34,55 +34,55 @@ pub(crate) use schedule::{Group, Schedule, group_of};
 use statistics::OverTrials;
 pub use tables::{PhaseRow, PointRow};
 
-/// A run in numbers.
+/// The summary of a run.
 #[derive(Debug)]
 pub struct Summary {
-    /// Where the run is.
+    /// The results directory.
     pub run_dir: PathBuf,
-    /// How it stands.
+    /// Status of the run.
     pub status: RunStatus,
     /// Names of the factors.
     pub factors: Vec<String>,
-    /// Each point's level of each factor, in the factors' order.
+    /// Factors and levels of each point, in the order of the factors.
     pub points: BTreeMap<u32, Vec<(String, String)>>,
-    /// The congestion control of each point's groups, where it was seen.
+    /// The congestion control of each group by point, as reported by the kernel.
     pub ccs: BTreeMap<(u32, String), String>,
-    /// Every committed trial with its verdict, also those that do not count.
+    /// Every committed trial with its verdict, including excluded ones.
     pub trials: Vec<TrialEnd>,
-    /// Names of the measured phases, in the order of the timeline.
+    /// Names of the measured phases, in order of time.
     pub phases: Vec<String>,
-    /// The numbers of each trial.
+    /// The metrics of each trial.
     pub phase_rows: Vec<PhaseRow>,
-    /// The numbers of each point.
+    /// The metrics of each point.
     pub point_rows: Vec<PointRow>,
-    /// How many trials the plan has.
+    /// Number of trials in the plan.
     pub planned: u32,
-    /// Links that are emulated in userspace though the plan leaves the filter open, each with the reason.
+    /// Links with `backend = "auto"` that are emulated in userspace, with the reason.
     pub fallbacks: Vec<String>,
     /// Mean CPU steal in percent, of trials that lacked CPU time, by point and trial.
     pub steal_pct: BTreeMap<(u32, u16), f64>,
-    /// What a reader must know.
+    /// Notes for the reader.
     pub notes: Vec<String>,
 }
 
-/// The numbers of the trials that count.
+/// Computes the summary of the trials that the filter includes.
 pub fn compute(run: &RunDir, filter: TrialFilter) -> Result<Summary> {
     compute_of(run, |end| filter.includes(end.status))
 }
 
-/// As [`compute`], of the trials that `takes` says.
-pub(crate) fn compute_of(run: &RunDir, takes: impl Fn(&TrialEnd) -> bool) -> Result<Summary> {
+/// Like [`compute`], for the trials that `includes` accepts.
+pub(crate) fn compute_of(run: &RunDir, includes: impl Fn(&TrialEnd) -> bool) -> Result<Summary> {
     let trials = run.trials();
-    let counted: Vec<&TrialEnd> = trials.iter().filter(|end| takes(end)).collect();
+    let counted: Vec<&TrialEnd> = trials.iter().filter(|end| includes(end)).collect();
     let (mut phase_rows, mut notes) = (vec![], run.notes());
     let schedule = Schedule::of(run.plan());
     let measured = measure::measure(run, &counted, &schedule)?;
     phase_rows.extend(measured.rows);
     notes.extend(measured.notes);
     let ccs = ccs::sender_ccs(run, &counted)?;
-    let told = query::events(run, &trials, event::LINK)?;
+    let link_events = query::events(run, &trials, event::LINK)?;
     let links: BTreeSet<String> =
-        told.iter().filter_map(|(link, data)| fallback(link, data)).collect();
+        link_events.iter().filter_map(|(link, data)| fallback(link, data)).collect();
     let phases = phase_names(&trials);
     let position = |name: &str| phases.iter().position(|phase| phase == name);
     phase_rows.sort_by(|a, b| {
@@ -110,7 +110,7 @@ pub(crate) fn compute_of(run: &RunDir, takes: impl Fn(&TrialEnd) -> bool) -> Res
     })
 }
 
-/// The line for a link for which `backend = "auto"` did not take the kernel's qdiscs.
+/// Describes why `backend = "auto"` did not use the kernel's qdiscs for a link.
 fn fallback(link: &str, data_json: &str) -> Option<String> {
     match Fallback::of_stored_link(data_json) {
         Ok(fallback) => Some(format!("link {link}: userspace ({})", fallback?.cause())),
@@ -120,7 +120,7 @@ fn fallback(link: &str, data_json: &str) -> Option<String> {
     }
 }
 
-/// Measured phases of all trials, each once.
+/// Distinct measured phases of all trials.
 fn phase_names(trials: &[TrialEnd]) -> Vec<String> {
     let mut names: Vec<String> = vec![];
     for phase in trials.iter().flat_map(|end| &end.phases).filter(|phase| phase.measure) {
@@ -131,7 +131,7 @@ fn phase_names(trials: &[TrialEnd]) -> Vec<String> {
     names
 }
 
-/// Mean and interval of every number over its point's trials.
+/// Mean and confidence interval of every metric over the trials of a point.
 fn over_trials(rows: &[PhaseRow], phases: &[String]) -> Vec<PointRow> {
     let mut series: BTreeMap<_, (Vec<f64>, u32, &PhaseRow)> = BTreeMap::new();
     // Metrics keep the order in which a trial lists them.
@@ -174,7 +174,7 @@ fn over_trials(rows: &[PhaseRow], phases: &[String]) -> Vec<PointRow> {
 }
 
 impl Summary {
-    /// The mean over trials of one number; `None` if no counted trial has it.
+    /// The mean of one metric over trials; `None` if no included trial has it.
     pub fn find(
         &self,
         point_id: u32,
@@ -194,7 +194,7 @@ impl Summary {
         })
     }
 
-    /// Points whose trials all failed, with how many there are: no number is theirs.
+    /// Points without metrics because all their trials failed or were aborted, with the number of trials.
     pub(crate) fn lost_points(&self) -> BTreeMap<u32, usize> {
         let mut lost: BTreeMap<u32, usize> = BTreeMap::new();
         for end in &self.trials {

@@ -1,4 +1,4 @@
-//! Capacity traces as results keep and show them: copies in a results directory, Parquet files, and pictures.
+//! Capacity traces in results directories: copies of trace files, Parquet files, and plots.
 //! [`ccbench_proto::trace`] reads and writes the text formats.
 
 pub mod parquet;

@@ -1,17 +1,17 @@
-//! Takes one trial's rows, and commits them.
+//! Writes the rows of one trial and commits them.
 //!
 //! # The commit
 //!
 //! A trial is one directory per table and one for raw files, so no single rename can publish it. The steps are:
 //!
-//! 1. `trial_begin` in the journal: from here on nothing in this trial's directories counts.
-//! 2. All files are written under `.tmp-<epoch>/` in the results directory, and made durable.
-//! 3. Each directory is renamed to its place, never over another, and its new parent made durable.
-//! 4. `trial_end` in the journal, made durable. **This line is the commit**: it names the tables and their rows.
+//! 1. `trial_begin` in the journal: older files in the trial's directories are now invalid.
+//! 2. All files are written to `.tmp-<epoch>/` in the results directory and synced to disk.
+//! 3. Each directory is renamed to its final path, which must not exist, and the new parent is synced.
+//! 4. `trial_end` in the journal, synced to disk. **This line is the commit**: it lists the tables and their row counts.
 //!
-//! A reader believes only trials whose last line is a `trial_end`. If ccbench or the machine dies before step 4 the
-//! trial does not exist, and `RunDir::resume` removes whatever steps 2 and 3 left. An [aborted](TrialWriter::abandon)
-//! trial goes the same way with its status in the `trial_end` line, so that what had arrived stays readable.
+//! Readers use only trials whose last line is a `trial_end`. If ccbench or the machine stops before step 4, the trial does
+//! not exist, and `RunDir::resume` removes the files of steps 2 and 3. An [aborted](TrialWriter::abandon) trial is committed
+//! in the same way, with its status in the `trial_end` line, so its rows stay readable.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -39,13 +39,13 @@ pub use error::TrialError;
 /// Result of writing a trial.
 type Result<T, E = TrialError> = std::result::Result<T, E>;
 
-/// Most raw files of one trial.
+/// Maximum number of raw files of one trial.
 pub const MAX_RAW_FILES: usize = 4096;
 
 /// The node name of the controller's own events.
 pub const CONTROLLER: &str = "controller";
 
-/// A trial being written, by a thread of its own. Dropping it uncommitted leaves only what a resumed run removes.
+/// Writes one trial in a separate thread. Files of a dropped, uncommitted trial are removed when the run is resumed.
 pub struct TrialWriter<'a> {
     run: &'a OpenRun,
     key: TrialKey,
@@ -56,12 +56,12 @@ pub struct TrialWriter<'a> {
     writing: Writing,
     /// Nodes and names of the raw files so far.
     raw: BTreeSet<(String, String)>,
-    /// UTC as the lab's machine has it; without one the controller's own clock counts.
+    /// UTC of the lab's virtual machine; if `None`, events have the time of the controller's clock.
     machine_utc_ns: Option<u64>,
 }
 
 impl<'a> TrialWriter<'a> {
-    /// The slow part of a beginning: what waits for the disk.
+    /// Writes `trial_begin` and clears the trial's directories. Separate from [`Self::begin`] because it waits for the disk.
     pub(super) fn announce(run: &OpenRun, key: TrialKey) -> Result<()> {
         let TrialKey { point_id, trial, seed, epoch } = key;
         run.append(Entry::TrialBegin { point_id, trial, seed, epoch })?;
@@ -121,37 +121,37 @@ impl<'a> TrialWriter<'a> {
         Ok(())
     }
 
-    /// Completes when [`TrialWriter::push`] will not have to wait for files to be written.
+    /// Completes when [`TrialWriter::push`] does not block.
     pub async fn room(&self) {
         self.writing.room().await;
     }
 
-    /// Whether [`TrialWriter::push`] will not have to wait.
+    /// Whether [`TrialWriter::push`] does not block.
     pub fn has_room(&self) -> bool {
         self.writing.has_room()
     }
 
-    /// Completes when every row is in its file and the files are durable, or cannot be: [`TrialWriter::commit`] and
-    /// [`TrialWriter::abandon`], which say so, do not wait for that any more. Nothing can be pushed afterwards.
+    /// Completes when every row is written and the files are synced, or after an error, which [`TrialWriter::commit`] and
+    /// [`TrialWriter::abandon`] then return without waiting. Nothing can be pushed afterwards.
     pub async fn finished(&self) {
         self.writing.finished().await;
     }
 
-    /// Sets the time of the controller's next events: in the lab, the machine's clock.
+    /// Sets the time of the controller's next events. The lab uses the virtual machine's clock.
     pub fn set_time(&mut self, utc_ns: u64) {
         self.machine_utc_ns = Some(utc_ns);
     }
 
-    /// UTC of the controller, which is its axis, in nanoseconds since 1970.
+    /// UTC of the controller in nanoseconds since 1970.
     fn now_ns(&self) -> u64 {
         self.machine_utc_ns.unwrap_or_else(|| crate::clock::realtime_ns().unsigned_abs())
     }
 
-    /// Takes one message of a node's stream. Raw pieces go to the node's raw files; `Done` becomes an event
-    /// `stream_end` at the controller's time. Waits while too many rows wait to be written.
+    /// Queues one message of a node's stream for writing. Raw data is appended to the node's raw files; `Done` is stored as an
+    /// event `stream_end` with the controller's time. Blocks while the queue is full.
     ///
     /// # Errors
-    /// The message is of nobody, or an earlier one could not be written.
+    /// The node is unknown, or an earlier message could not be written.
     pub fn push(&mut self, node: &str, event: wire::RunEvent) -> Result<()> {
         if !self.clocks.contains_key(node) {
             return Err(TrialError::UnknownNode { node: node.to_owned() });
@@ -172,7 +172,7 @@ impl<'a> TrialWriter<'a> {
         Ok(self.writing.push(Job { node: node.to_owned(), what })?)
     }
 
-    /// An event of the controller itself, about the trial as a whole, now.
+    /// Writes an event of the controller, with the current time.
     pub fn note(&mut self, kind: Kind, subject: &str, message: &str) -> Result<()> {
         let row = wire::Event {
             at_ns: self.now_ns(),
@@ -183,7 +183,7 @@ impl<'a> TrialWriter<'a> {
         Ok(self.writing.push(Job { node: CONTROLLER.to_owned(), what: What::Note(row) })?)
     }
 
-    /// What a node has in force of the plan's congestion controls: kept with the trial, and an event.
+    /// Records a congestion control that a node loaded, in the journal and as an event.
     pub fn congestion_control(&mut self, node: &str, cc: wire::CongestionControl) -> Result<()> {
         let via = cc.via().as_text();
         let message =
@@ -202,18 +202,18 @@ impl<'a> TrialWriter<'a> {
         Ok(())
     }
 
-    /// Publishes the trial with its verdict.
+    /// Commits the trial with its verdict.
     pub fn commit(self, verdict: &Verdict) -> Result<()> {
         self.publish(verdict.status.into(), &verdict.reasons, usize::MAX).map(drop)
     }
 
-    /// Publishes what has arrived of a trial that ended before its time, marked as aborted.
+    /// Commits the rows of a trial that was stopped early, with status `aborted`.
     pub fn abandon(self, reason: &str) -> Result<()> {
         let reason = Reason::new("aborted", reason);
         self.publish(TrialStatus::Aborted, &[reason], usize::MAX).map(drop)
     }
 
-    /// Steps 2 to 4 of the commit. Stops, as if killed, after `renames` renames; `true` if it got to the end.
+    /// Steps 2 to 4 of the commit. Returns `false` after `renames` renames: tests simulate a crash with it.
     fn publish(self, status: TrialStatus, reasons: &[Reason], renames: usize) -> Result<bool> {
         let TrialKey { point_id, trial, seed, epoch } = self.key;
         let written = self.writing.finish()?;
@@ -255,13 +255,13 @@ impl<'a> TrialWriter<'a> {
         Ok(true)
     }
 
-    /// Whether a raw file may have this name; its first piece makes it known.
+    /// Checks the name of a raw file and registers new files.
     fn admit_raw(&mut self, node: &str, name: &str) -> Result<()> {
-        let refuse =
+        let invalid =
             |why| TrialError::RawFile { node: node.to_owned(), name: name.to_owned(), why };
         for part in [node, name] {
             if part.is_empty() || part.starts_with('.') || part.contains(['/', '\0']) {
-                return Err(refuse(
+                return Err(invalid(
                     "a name is not empty, does not begin with a dot and holds no slash",
                 ));
             }
@@ -269,7 +269,7 @@ impl<'a> TrialWriter<'a> {
         let key = (node.to_owned(), name.to_owned());
         if !self.raw.contains(&key) {
             if self.raw.len() >= MAX_RAW_FILES {
-                return Err(refuse("too many raw files in one trial"));
+                return Err(invalid("too many raw files in one trial"));
             }
             self.raw.insert(key);
         }
@@ -291,7 +291,7 @@ fn metadata(run: &OpenRun, clocks: &BTreeMap<String, NodeClock>) -> Metadata {
     ])
 }
 
-/// Renames a directory to a place where nothing is, making the parents that it needs, all durable.
+/// Renames a directory to a path that does not exist, creates missing parents, and syncs them to disk.
 fn rename_new(from: &Path, to: &Path, key: TrialKey, root: &Path) -> Result<()> {
     let exists =
         || TrialError::Exists { path: to.to_path_buf(), point_id: key.point_id, trial: key.trial };
@@ -300,7 +300,7 @@ fn rename_new(from: &Path, to: &Path, key: TrialKey, root: &Path) -> Result<()> 
     match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
         Ok(()) => {}
         Err(Errno::EXIST) => return Err(exists()),
-        // File systems without the flag; the journal's lock makes us the only writer.
+        // The file system does not support the flag; the journal's lock excludes other writers.
         Err(Errno::INVAL | Errno::NOSYS) if !to.exists() => {
             std::fs::rename(from, to).map_err(io_error("rename to", to))?;
         }

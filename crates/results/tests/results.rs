@@ -223,7 +223,7 @@ fn fill(writer: &mut TrialWriter<'_>, shift: f64) {
             ..Default::default()
         };
         push(writer, "src", Of::Probe(probe));
-        // As the kernel tells it: class and root tie in bytes, and the inner class knows of no drop.
+        // As the kernel reports it: class and root have the same bytes, and the inner class counts no drops.
         for (kind, handle, parent, queued) in [
             ("htb", "1:", "root", 0),
             ("htb class", "1:1", "root", 0),

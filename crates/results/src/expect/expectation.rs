@@ -29,15 +29,15 @@ impl Outcome {
 pub struct Expectation {
     /// Which claim of the plan, counted from 0.
     pub index: u32,
-    /// In words.
+    /// The claim in one line.
     pub claim: String,
-    /// Who claims it.
+    /// Source of the claim.
     pub source: Option<String>,
-    /// What the source says.
+    /// The published value.
     pub published: Option<String>,
-    /// Where it was measured; `None` if nowhere.
+    /// The point at which it was measured; `None` if it was not.
     pub point_id: Option<u32>,
-    /// The levels of that point that the claim leaves open, `scheme=ta`.
+    /// Levels of that point that the claim's `where` does not select, for example `scheme=ta`.
     pub levels: String,
     /// The number, in words: `srtt mean of group long in alone`.
     pub number: String,

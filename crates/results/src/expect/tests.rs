@@ -168,7 +168,7 @@ fn unmeasured_claim_has_a_reason() {
         (found[0].levels.as_str(), found[1].levels.as_str()),
         ("queue=large", "queue=small")
     );
-    // A degraded trial counts, and is told of.
+    // A degraded trial counts, and a note reports it.
     trials.push(end(0, 3, TrialStatus::Degraded, vec![Reason::new("link_late", "so late")]));
     let of_one = summary(vec![row(0, 3, "loaded", "srtt", 2000.0)], trials);
     let found = judged(&claims, &of_one);
@@ -197,7 +197,7 @@ fn printed_claims_fit_the_width() {
     assert!(table.contains("1 of 3 claims hold, 2 were not measured."), "{table}");
     assert!(table.contains("* 2: not run") && table.contains("* 3: needs a long"), "{table}");
     assert_eq!(claims_text(&[], 100), "");
-    // What is to be said of several is said once.
+    // A note about several claims appears once.
     let mut again = found.clone();
     again.extend(found);
     assert!(claims_text(&again, 100).contains("* 2, 5: not run"));

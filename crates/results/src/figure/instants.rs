@@ -10,7 +10,7 @@ use super::request::Kind;
 use crate::journal::{PhaseRecord, TrialEnd};
 use crate::summary::flows_of;
 use crate::summary::query::{batches, collect, in_flight, number, scan, sender};
-use crate::summary::settling::INSTANT_S;
+use crate::summary::settling::BIN_S;
 pub(super) use crate::summary::statistics::Mean;
 use crate::summary::statistics::mean_with_interval;
 use ccbench_proto::metric::Scope;
@@ -96,7 +96,7 @@ fn packets_in_flight(
     let mut found: HashMap<_, Packets> = HashMap::new();
     for batch in batches(trials) {
         let Some(rows) = scan(&data.run, TABLE, batch)? else { continue };
-        let instant = (col("t_s") * lit(1.0 / INSTANT_S)).cast(DataType::Int64).alias("instant");
+        let instant = (col("t_s") * lit(1.0 / BIN_S)).cast(DataType::Int64).alias("instant");
         let rows = rows
             .filter(sender().and(col("t_s").is_not_null()).and(col("phase").is_not_null()))
             .with_column(instant)

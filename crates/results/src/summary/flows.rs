@@ -1,7 +1,7 @@
 //! Reads the socket samples and the throughput intervals of a trial in one pass.
 
 use super::rows::{GroupedRows, Names, each_slice};
-use super::sampled::Grid;
+use super::sampled::BinnedFlows;
 use crate::error::Result;
 use crate::journal::TrialEnd;
 use crate::store::RunDir;
@@ -45,20 +45,24 @@ pub(super) struct Flows {
     /// By phase, group and flow.
     pub(super) sampled: Vec<(Names, Sampled)>,
     /// All flows in time bins.
-    pub(super) grid: Grid,
+    pub(super) bins: BinnedFlows,
 }
 
 impl Flows {
     /// Reads the flows of one trial.
     pub(super) fn read(run: &RunDir, end: &TrialEnd) -> Result<Self> {
-        let mut grid = Grid::new(end.length_s());
-        let reported = intervals(run, end, &mut grid)?;
-        let sampled = samples(run, end, &mut grid)?;
-        Ok(Self { reported, sampled, grid })
+        let mut bins = BinnedFlows::new(end.length_s());
+        let reported = intervals(run, end, &mut bins)?;
+        let sampled = samples(run, end, &mut bins)?;
+        Ok(Self { reported, sampled, bins })
     }
 }
 
-fn intervals(run: &RunDir, end: &TrialEnd, grid: &mut Grid) -> Result<Vec<(Names, Reported)>> {
+fn intervals(
+    run: &RunDir,
+    end: &TrialEnd,
+    bins: &mut BinnedFlows,
+) -> Result<Vec<(Names, Reported)>> {
     const COLUMNS: [&str; 8] =
         ["phase", "group", "flow_id", "side", "omitted", "t_s", "seconds", "bytes"];
     let mut found: GroupedRows<Reported> = GroupedRows::new();
@@ -77,7 +81,7 @@ fn intervals(run: &RunDir, end: &TrialEnd, grid: &mut Grid) -> Result<Vec<(Names
             let (end_s, received_bytes) = (end_s.get(row), bytes.get(row));
             let bytes = received_bytes.unwrap_or(0.0);
             if let Some(end_s) = end_s.filter(|_| received) {
-                grid.interval(flow, end_s, seconds, bytes);
+                bins.interval(flow, end_s, seconds, bytes);
             }
             let Some(phase) = phase.get(row) else { continue };
             let reported = found.at([phase, group.get(row).unwrap_or_default(), flow]);
@@ -91,7 +95,7 @@ fn intervals(run: &RunDir, end: &TrialEnd, grid: &mut Grid) -> Result<Vec<(Names
     Ok(found.sorted())
 }
 
-fn samples(run: &RunDir, end: &TrialEnd, grid: &mut Grid) -> Result<Vec<(Names, Sampled)>> {
+fn samples(run: &RunDir, end: &TrialEnd, bins: &mut BinnedFlows) -> Result<Vec<(Names, Sampled)>> {
     const COLUMNS: [&str; 8] =
         ["phase", "group", "flow_id", "role", "side", "t_s", "rtt_us", "snd_cwnd_pkts"];
     let columns = [&COLUMNS[..], &COUNTERS].concat();
@@ -109,7 +113,7 @@ fn samples(run: &RunDir, end: &TrialEnd, grid: &mut Grid) -> Result<Vec<(Names, 
             let (flow, at_s) = (flow.get(row).unwrap_or_default(), at_s.get(row));
             let srtt_us = srtt_us.get(row);
             if let Some((at_s, us)) = at_s.zip(srtt_us) {
-                grid.srtt(flow, at_s, us);
+                bins.srtt(flow, at_s, us);
             }
             let Some(phase) = phase.get(row) else { continue };
             let sampled = found.at([phase, group.get(row).unwrap_or_default(), flow]);

@@ -29,7 +29,7 @@ use super::flows::{Flows, Sampled, Transferred};
 use super::harm;
 use super::query::{self, Lines, count, first, last, stats, sum};
 use super::rows::Names;
-use super::sampled::Grid;
+use super::sampled::BinnedFlows;
 use super::schedule::{Schedule, group_of};
 use super::settling;
 use super::statistics::{self, jain};
@@ -102,20 +102,20 @@ pub(crate) fn flows_of(
     run: &RunDir,
     trials: &[&TrialEnd],
     schedule: &Schedule,
-) -> Vec<Result<(Vec<PhaseRow>, Grid)>> {
+) -> Vec<Result<(Vec<PhaseRow>, BinnedFlows)>> {
     let of_trial = |end: &&TrialEnd| of_flows(run, end, schedule);
     let found = in_parallel(trials, of_trial).into_iter();
-    found.map(|found| found.map(|(measured, grid)| (measured.rows, grid))).collect()
+    found.map(|found| found.map(|(measured, bins)| (measured.rows, bins))).collect()
 }
 
 /// The metrics of one trial without those of links and probes, and its flows in time bins.
-fn of_flows(run: &RunDir, end: &TrialEnd, schedule: &Schedule) -> Result<(Measured, Grid)> {
+fn of_flows(run: &RunDir, end: &TrialEnd, schedule: &Schedule) -> Result<(Measured, BinnedFlows)> {
     let mut measured = Measured::default();
     let mut groups: BTreeMap<GroupKey, GroupPhase> = BTreeMap::new();
     let mut names: BTreeMap<(Trial, String), BTreeSet<String>> = BTreeMap::new();
     let trial = (end.point_id, end.trial);
     let timeline = Timeline::new(&[end]);
-    let Flows { reported, sampled, grid } = Flows::read(run, end)?;
+    let Flows { reported, sampled, bins } = Flows::read(run, end)?;
     for ([phase, group, flow], reported) in reported {
         names.entry((trial, group.clone())).or_default().insert(flow.clone());
         let phase = groups.entry((trial, phase, group)).or_default();
@@ -126,14 +126,14 @@ fn of_flows(run: &RunDir, end: &TrialEnd, schedule: &Schedule) -> Result<(Measur
     let mut out = RowCollector { timeline: &timeline, schedule, measured: &mut measured };
     out.throughputs(&groups, &names);
     out.samples(trial, sampled, &groups);
-    out.sampled(trial, &grid);
+    out.binned(trial, &bins);
     for row in query::timing(run, end)? {
         out.timing(trial, &row);
     }
     let nth = |row: &PhaseRow| timeline.phase(trial, &row.phase).map(|at| at.0);
     let harm = harm::harm(&measured.rows, nth);
     measured.rows.extend(harm);
-    Ok((measured, grid))
+    Ok((measured, bins))
 }
 
 fn probes(run: &RunDir, trials: &[&TrialEnd]) -> Result<Option<Lines>> {
@@ -420,7 +420,7 @@ impl RowCollector<'_> {
     }
 
     /// Metrics computed in time bins, and settling times after steps.
-    fn sampled(&mut self, trial: Trial, grid: &Grid) {
+    fn binned(&mut self, trial: Trial, bins: &BinnedFlows) {
         let phases = self.timeline.0.get(&trial).copied().unwrap_or_default();
         let schedule = self.schedule;
         let runs = |(from_s, to_s): (f64, f64)| {
@@ -429,13 +429,13 @@ impl RowCollector<'_> {
         let steps = schedule.steps(trial.0, phases);
         for record in phases.iter().filter(|phase| phase.measure) {
             let (start_s, end_s) = record.span_s();
-            let numbers = grid.between(start_s, end_s).numbers(runs(record.span_s()));
+            let numbers = bins.between(start_s, end_s).numbers(runs(record.span_s()));
             for (flow, metric, unit, stat, value, n) in numbers {
                 let (scope, subject) = flow.map_or((Scope::Net, "all"), |flow| (Scope::Flow, flow));
                 self.row((trial, &record.name, scope, subject), metric, unit, stat, value, n);
             }
             let here = steps.iter().filter(|(at_s, _)| (start_s..end_s).contains(at_s));
-            let settled = here.map(|span| grid.between(span.0, span.1).settling(runs(*span)));
+            let settled = here.map(|span| bins.between(span.0, span.1).settling(runs(*span)));
             for (scope, subject, metric, unit, stat, value, n) in settling::over_steps(settled) {
                 self.row((trial, &record.name, scope, &subject), metric, unit, stat, value, n);
             }

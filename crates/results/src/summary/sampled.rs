@@ -1,109 +1,109 @@
-//! Metrics that are taken at every instant and then averaged, as against those of averages (`_of_mean`): the mean of a
-//! logarithm, a product or a ratio is not that of the means. All flows are first brought to one grid of instants.
+//! Metrics that are computed in each time bin and then averaged, unlike metrics of means (`_of_mean`): the mean of a
+//! logarithm, a product or a ratio differs from that of the means. All flows use the same time bins.
 //!
-//! What is undefined at an instant (a flow without data there, the logarithm of nothing) is left out and counted.
+//! Bins in which a metric is undefined (a flow without data, the logarithm of zero) are excluded and counted.
 
 use std::collections::BTreeMap;
 
 use ccbench_proto::metric::Scope;
 
 use super::schedule::group_of;
-use super::settling::{INSTANT_S, Settled, settled};
+use super::settling::{BIN_S, Settled, settled};
 use super::statistics::{self, entropy, jain, max_min, product};
 
-/// An instant of which less than this share was reported is none.
-const LEAST_COVERED: f64 = 0.5;
-/// Flows have converged when Jain's index of so many instants is this: a second, and nine tenths.
-const CONVERGED_INSTANTS: usize = 10;
+/// A bin needs reports for at least this share of its length.
+const MIN_COVERED_SHARE: f64 = 0.5;
+/// Flows have converged when Jain's index over this many bins (one second) reaches [`CONVERGED_JAIN`].
+const CONVERGED_BINS: usize = 10;
 const CONVERGED_JAIN: f64 = 0.9;
-/// Without a plan: a flow runs in a phase of which it has this share of instants.
-const SOME_OF_A_PHASE: f64 = 0.1;
+/// Without a plan: a flow runs in a phase if it has data in at least this share of the bins.
+const RUNNING_SHARE: f64 = 0.1;
 
-/// What a flow did in one instant.
+/// The data of one flow in one bin.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(super) struct Instant {
+pub(super) struct Bin {
     bytes: f64,
     covered_s: f64,
-    /// Sum of the samples, and how many.
+    /// Sum and number of the samples.
     srtt_us: (f64, u32),
 }
 
-impl Instant {
-    /// Received, Mbit/s.
+impl Bin {
+    /// Goodput in Mbit/s.
     fn mbit_per_s(self) -> Option<f64> {
-        (self.covered_s >= LEAST_COVERED * INSTANT_S).then(|| self.bytes * 8e-6 / self.covered_s)
+        (self.covered_s >= MIN_COVERED_SHARE * BIN_S).then(|| self.bytes * 8e-6 / self.covered_s)
     }
 
-    /// Mean smoothed RTT of its samples, µs.
+    /// Mean smoothed RTT in µs.
     fn srtt_us(self) -> Option<f64> {
         let (sum, samples) = self.srtt_us;
         (samples > 0).then(|| sum / f64::from(samples))
     }
 }
 
-/// The flows of one trial on the grid of instants that begins with it.
+/// The flows of one trial in time bins that start with the trial.
 #[derive(Debug)]
-pub(crate) struct Grid {
+pub(crate) struct BinnedFlows {
     count: usize,
-    flows: Vec<(String, Vec<Instant>)>,
-    /// The flow that was asked for last: rows of one come one after the other.
+    flows: Vec<(String, Vec<Bin>)>,
+    /// Index of the last flow that was looked up: rows of a flow are adjacent.
     last: usize,
 }
 
-/// What a [`Grid`] has of a stretch of the trial: the instants that lie within it.
+/// The bins of a [`BinnedFlows`] that lie within a span of the trial.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Aligned<'a> {
-    grid: &'a Grid,
+pub(crate) struct BinSpan<'a> {
+    all: &'a BinnedFlows,
     first: usize,
     count: usize,
 }
 
-/// Of a rate.
+/// Utility of a rate.
 type Utility = fn(f64) -> f64;
-/// Of the rates of all flows.
+/// Fairness index of the rates of all flows.
 type Index = fn(&[f64]) -> Option<f64>;
-/// One number: flow (`None`: all together), metric, unit, statistic, value, instants in it.
+/// One value: flow (`None`: all flows together), metric, unit, statistic, value, number of bins.
 pub(super) type Number<'a> = (Option<&'a str>, &'static str, &'static str, &'static str, f64, u32);
 
-impl Grid {
-    /// Of a trial that ends `end_s` after its beginning.
+impl BinnedFlows {
+    /// Bins of a trial of this length.
     pub(super) fn new(end_s: f64) -> Self {
-        let count = (end_s / INSTANT_S + 1e-6).floor().max(0.0) as usize;
+        let count = (end_s / BIN_S + 1e-6).floor().max(0.0) as usize;
         Self { count, flows: Vec::new(), last: 0 }
     }
 
-    fn flow(&mut self, name: &str) -> &mut [Instant] {
+    fn flow(&mut self, name: &str) -> &mut [Bin] {
         if self.flows.get(self.last).is_none_or(|(known, _)| known != name) {
             let known = self.flows.iter().position(|(known, _)| known == name);
             self.last = known.unwrap_or(self.flows.len());
             if known.is_none() {
-                self.flows.push((name.to_owned(), vec![Instant::default(); self.count]));
+                self.flows.push((name.to_owned(), vec![Bin::default(); self.count]));
             }
         }
         &mut self.flows[self.last].1
     }
 
-    /// Bytes that were received in the `seconds` before `end_s`, evenly.
+    /// Spreads the bytes received in the `seconds` before `end_s` evenly over the bins.
     pub(super) fn interval(&mut self, flow: &str, end_s: f64, seconds: f64, bytes: f64) {
         let start_s = end_s - seconds;
-        let from = (start_s / INSTANT_S).floor().max(0.0) as usize;
-        for (nth, instant) in self.flow(flow).iter_mut().enumerate().skip(from) {
-            let begin_s = nth as f64 * INSTANT_S;
+        let from = (start_s / BIN_S).floor().max(0.0) as usize;
+        for (nth, bin) in self.flow(flow).iter_mut().enumerate().skip(from) {
+            let begin_s = nth as f64 * BIN_S;
             if begin_s >= end_s {
                 break;
             }
-            let inside_s = (begin_s + INSTANT_S).min(end_s) - begin_s.max(start_s);
+            let inside_s = (begin_s + BIN_S).min(end_s) - begin_s.max(start_s);
             if inside_s > 0.0 {
-                instant.bytes += bytes * inside_s / seconds;
-                instant.covered_s += inside_s;
+                bin.bytes += bytes * inside_s / seconds;
+                bin.covered_s += inside_s;
             }
         }
     }
 
-    /// A sample of the smoothed RTT so long after the trial's beginning.
+    /// Adds a sample of the smoothed RTT, `at_s` seconds after the start of the trial.
     pub(super) fn srtt(&mut self, flow: &str, at_s: f64, us: f64) {
-        // Times that are tenths of a second begin an instant: 0.3 by 0.1 is less than 3.
-        let nth = at_s * (1.0 / INSTANT_S);
+        // Not `at_s / BIN_S`: 0.3 / 0.1 is less than 3, and multiples of 0.1 s must start a bin.
+        let nth = at_s * (1.0 / BIN_S);
         if nth >= 0.0 && (nth as usize) < self.count {
             let (sum, samples) = &mut self.flow(flow)[nth as usize].srtt_us;
             *sum += us;
@@ -111,56 +111,55 @@ impl Grid {
         }
     }
 
-    /// What lies between two instants, in seconds after the trial's beginning.
-    pub(crate) fn between(&self, start_s: f64, end_s: f64) -> Aligned<'_> {
-        let first = (start_s / INSTANT_S - 1e-6).ceil().max(0.0);
-        let end = (end_s / INSTANT_S + 1e-6).floor().min(self.count as f64);
-        Aligned { grid: self, first: first as usize, count: (end - first).max(0.0) as usize }
+    /// The bins between two times in seconds since the start of the trial.
+    pub(crate) fn between(&self, start_s: f64, end_s: f64) -> BinSpan<'_> {
+        let first = (start_s / BIN_S - 1e-6).ceil().max(0.0);
+        let end = (end_s / BIN_S + 1e-6).floor().min(self.count as f64);
+        BinSpan { all: self, first: first as usize, count: (end - first).max(0.0) as usize }
     }
 }
 
-impl<'a> Aligned<'a> {
-    /// The number of its first instant in the trial.
+impl<'a> BinSpan<'a> {
+    /// Index of the first bin in the trial.
     pub(crate) fn first(self) -> usize {
         self.first
     }
 
-    /// Mbit/s received and mean smoothed RTT in µs of a flow in every instant.
+    /// Goodput in Mbit/s and mean smoothed RTT in µs of a flow in every bin.
     pub(crate) fn of(self, flow: &str) -> Vec<(Option<f64>, Option<f64>)> {
-        let found = self.grid.flows.iter().find(|(known, _)| known == flow);
-        let instants = found.and_then(|found| found.1.get(self.first..self.first + self.count));
-        match instants {
-            Some(instants) => instants.iter().map(|i| (i.mbit_per_s(), i.srtt_us())).collect(),
+        let found = self.all.flows.iter().find(|(known, _)| known == flow);
+        let bins = found.and_then(|found| found.1.get(self.first..self.first + self.count));
+        match bins {
+            Some(bins) => bins.iter().map(|bin| (bin.mbit_per_s(), bin.srtt_us())).collect(),
             None => vec![(None, None); self.count],
         }
     }
 
-    /// The flows that `runs` says may run here (`None`: it cannot tell) and of which something is known.
-    fn flows(self, runs: impl Fn(&str) -> Option<bool>) -> Vec<(&'a str, &'a [Instant])> {
-        let defined =
-            |instants: &[Instant]| instants.iter().filter(|i| i.mbit_per_s().is_some()).count();
-        let here = |(flow, instants): &'a (String, Vec<Instant>)| {
-            let instants = instants.get(self.first..self.first + self.count)?;
-            let known = defined(instants);
-            let seems = known as f64 >= SOME_OF_A_PHASE * self.count as f64;
-            (known > 0 && runs(flow).unwrap_or(seems)).then_some((flow.as_str(), instants))
+    /// Flows with data that run in this span according to `runs` (`None`: unknown).
+    fn flows(self, runs: impl Fn(&str) -> Option<bool>) -> Vec<(&'a str, &'a [Bin])> {
+        let defined = |bins: &[Bin]| bins.iter().filter(|bin| bin.mbit_per_s().is_some()).count();
+        let here = |(flow, bins): &'a (String, Vec<Bin>)| {
+            let bins = bins.get(self.first..self.first + self.count)?;
+            let known = defined(bins);
+            let probably = known as f64 >= RUNNING_SHARE * self.count as f64;
+            (known > 0 && runs(flow).unwrap_or(probably)).then_some((flow.as_str(), bins))
         };
-        let mut flows: Vec<_> = self.grid.flows.iter().filter_map(here).collect();
+        let mut flows: Vec<_> = self.all.flows.iter().filter_map(here).collect();
         flows.sort_unstable_by_key(|(flow, _)| *flow);
         flows
     }
 
-    /// All metrics of the phase, of the flows that `runs` says may run in it (`None`: it cannot tell).
+    /// All metrics of the flows that run in this span according to `runs` (`None`: unknown).
     pub(super) fn numbers(self, runs: impl Fn(&str) -> Option<bool>) -> Vec<Number<'a>> {
         let flows = self.flows(runs);
         let mut numbers = Vec::new();
         let mut sums = [0.0; 2];
-        for (flow, instants) in &flows {
+        for (flow, bins) in &flows {
             let flow = Some(*flow);
-            let rates: Vec<f64> = instants.iter().filter_map(|i| i.mbit_per_s()).collect();
+            let rates: Vec<f64> = bins.iter().filter_map(|bin| bin.mbit_per_s()).collect();
             spread(flow, "throughput", &rates, &mut numbers);
-            let power = |i: &Instant| Some(i.mbit_per_s()? * 1e6 / (i.srtt_us()? / 1e6));
-            mean(flow, "power", "bit/s/s", instants.iter().map(power), &mut numbers);
+            let power = |bin: &Bin| Some(bin.mbit_per_s()? * 1e6 / (bin.srtt_us()? / 1e6));
+            mean(flow, "power", "bit/s/s", bins.iter().map(power), &mut numbers);
             let positive = |rate: f64| (rate > 0.0).then_some(rate);
             let utilities: [(_, _, Utility); 2] = [
                 ("utility_pf", "ln(Mbit/s)", f64::ln),
@@ -175,7 +174,7 @@ impl<'a> Aligned<'a> {
             return numbers;
         }
         let together: Vec<Option<Vec<f64>>> = (0..self.count)
-            .map(|nth| flows.iter().map(|(_, instants)| instants[nth].mbit_per_s()).collect())
+            .map(|nth| flows.iter().map(|(_, bins)| bins[nth].mbit_per_s()).collect())
             .collect();
         let totals: Vec<f64> = together.iter().flatten().map(|rates| rates.iter().sum()).collect();
         spread(None, "throughput_sum", &totals, &mut numbers);
@@ -206,23 +205,23 @@ impl<'a> Aligned<'a> {
         numbers
     }
 
-    /// When the throughput and the smoothed RTT of every flow, every group and of all flows have settled after a step at the
-    /// beginning; a group's throughput is the sum, its RTT the mean.
+    /// Settling times of throughput and smoothed RTT of every flow, every group and all flows, after a step at the start of
+    /// the span. The throughput of a group is the sum of its flows, its RTT the mean.
     pub(super) fn settling(self, runs: impl Fn(&str) -> Option<bool>) -> Vec<Settled> {
         let flows = self.flows(runs);
-        let mut all: BTreeMap<(Scope, &str), Vec<&[Instant]>> = BTreeMap::new();
-        for (flow, instants) in flows {
+        let mut all: BTreeMap<(Scope, &str), Vec<&[Bin]>> = BTreeMap::new();
+        for (flow, bins) in flows {
             let places = [(Scope::Flow, flow), (Scope::Group, group_of(flow)), (Scope::Net, "all")];
             for place in places {
-                all.entry(place).or_default().push(instants);
+                all.entry(place).or_default().push(bins);
             }
         }
         let mut found = Vec::new();
         for ((scope, subject), flows) in all {
             let mut judge = |metric, at: &dyn Fn(usize) -> Option<f64>| {
-                let instants: Vec<Option<f64>> = (0..self.count).map(at).collect();
-                if instants.iter().any(Option::is_some) {
-                    found.push((scope, subject.to_owned(), metric, settled(&instants)));
+                let bins: Vec<Option<f64>> = (0..self.count).map(at).collect();
+                if bins.iter().any(Option::is_some) {
+                    found.push((scope, subject.to_owned(), metric, settled(&bins)));
                 }
             };
             judge("settling_time", &|nth| flows.iter().map(|flow| flow[nth].mbit_per_s()).sum());
@@ -238,7 +237,7 @@ impl<'a> Aligned<'a> {
     }
 }
 
-/// From the beginning to that of the first second in which what the flows got is shared fairly, all of them being there.
+/// Time until the start of the first second in which all flows have data and Jain's index reaches [`CONVERGED_JAIN`].
 fn convergence_us(together: &[Option<Vec<f64>>]) -> Option<f64> {
     let fair = |second: &[Option<Vec<f64>>]| {
         let rates: Option<Vec<&Vec<f64>>> = second.iter().map(Option::as_ref).collect();
@@ -247,11 +246,11 @@ fn convergence_us(together: &[Option<Vec<f64>>]) -> Option<f64> {
         let sums: Vec<f64> = (0..flows).map(|flow| rates.iter().map(|at| at[flow]).sum()).collect();
         jain(&sums).filter(|index| *index >= CONVERGED_JAIN)
     };
-    let first = together.windows(CONVERGED_INSTANTS).position(|second| fair(second).is_some())?;
-    Some((first as f64 * INSTANT_S * 1e6).round())
+    let first = together.windows(CONVERGED_BINS).position(|second| fair(second).is_some())?;
+    Some((first as f64 * BIN_S * 1e6).round())
 }
 
-/// Sample standard deviation in bit/s, and that over the mean.
+/// Standard deviation in bit/s, and coefficient of variation.
 fn spread<'a>(
     flow: Option<&'a str>,
     metric: &'static str,
@@ -264,7 +263,7 @@ fn spread<'a>(
     let n = mbit.len() as f64;
     let mean = mbit.iter().sum::<f64>() / n;
     let std = (mbit.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / (n - 1.0)).sqrt();
-    // What is left of a constant rate by rounding.
+    // Rounding errors of a constant rate.
     let std = if std < mean * 1e-9 { 0.0 } else { std };
     into.push((flow, metric, "bit/s", "std", std * 1e6, mbit.len() as u32));
     if mean > 0.0 {
@@ -272,7 +271,7 @@ fn spread<'a>(
     }
 }
 
-/// The mean of what is defined, and how many are not; returns the mean.
+/// Adds the mean of the defined values and the number of undefined ones; returns the mean.
 fn mean<'a>(
     flow: Option<&'a str>,
     metric: &'static str,
@@ -299,72 +298,80 @@ fn mean<'a>(
 mod tests {
     use super::*;
 
-    fn whole(grid: &Grid) -> Aligned<'_> {
+    fn whole(grid: &BinnedFlows) -> BinSpan<'_> {
         grid.between(0.0, 1e9)
     }
 
-    fn find(grid: &Grid, flow: Option<&str>, metric: &str, stat: &str) -> Option<(f64, u32)> {
+    fn find(
+        grid: &BinnedFlows,
+        flow: Option<&str>,
+        metric: &str,
+        stat: &str,
+    ) -> Option<(f64, u32)> {
         let numbers = whole(grid).numbers(|_| None);
         let found = numbers.iter().find(|n| (n.0, n.1, n.3) == (flow, metric, stat))?;
         Some((found.4, found.5))
     }
 
-    /// Two flows with these rates in Mbit/s, an instant each.
-    fn two(rates: &[(f64, f64)]) -> Grid {
-        let mut aligned = Grid::new(rates.len() as f64 * INSTANT_S);
+    /// Two flows with these rates in Mbit/s, one pair for each bin.
+    fn two(rates: &[(f64, f64)]) -> BinnedFlows {
+        let mut aligned = BinnedFlows::new(rates.len() as f64 * BIN_S);
         for (nth, (a, b)) in rates.iter().enumerate() {
-            let end_s = (nth + 1) as f64 * INSTANT_S;
-            aligned.interval("a", end_s, INSTANT_S, a * 1e6 / 8.0 * INSTANT_S);
-            aligned.interval("b", end_s, INSTANT_S, b * 1e6 / 8.0 * INSTANT_S);
+            let end_s = (nth + 1) as f64 * BIN_S;
+            aligned.interval("a", end_s, BIN_S, a * 1e6 / 8.0 * BIN_S);
+            aligned.interval("b", end_s, BIN_S, b * 1e6 / 8.0 * BIN_S);
         }
         aligned
     }
 
-    fn close(found: Option<(f64, u32)>, wanted: f64) {
+    fn assert_close(found: Option<(f64, u32)>, expected: f64) {
         let (value, _) = found.unwrap();
-        assert!((value - wanted).abs() < 1e-9 * wanted.abs().max(1.0), "{value} is not {wanted}");
+        assert!(
+            (value - expected).abs() < 1e-9 * expected.abs().max(1.0),
+            "{value} is not {expected}"
+        );
     }
 
     #[test]
-    fn a_mean_of_products_is_not_the_product_of_means() {
+    fn mean_of_products_differs_from_product_of_means() {
         // NewReno and Vegas of the published comparison: 26.30 and 4.49 Mbit/s in the mean, one up when the other
         // is down (covariance -3.1): 114.99 is printed, 118.09 is what the means give.
         let swing = 3.1_f64.sqrt();
         let aligned = two(&[(26.30 + swing, 4.49 - swing), (26.30 - swing, 4.49 + swing)]);
-        close(find(&aligned, None, "product_fairness", "mean"), 26.30 * 4.49 - 3.1);
+        assert_close(find(&aligned, None, "product_fairness", "mean"), 26.30 * 4.49 - 3.1);
         let jain = |a: f64, b: f64| (a + b).powi(2) / (2.0 * (a * a + b * b));
         let wanted = (jain(26.30 + swing, 4.49 - swing) + jain(26.30 - swing, 4.49 + swing)) / 2.0;
-        close(find(&aligned, None, "jain_fairness", "mean"), wanted);
+        assert_close(find(&aligned, None, "jain_fairness", "mean"), wanted);
         let wanted = ((26.30 + swing).ln() + (26.30 - swing).ln()) / 2.0;
-        close(find(&aligned, Some("a"), "utility_pf", "mean"), wanted);
-        close(find(&aligned, Some("a"), "throughput", "std"), (2.0_f64 * 3.1).sqrt() * 1e6);
+        assert_close(find(&aligned, Some("a"), "utility_pf", "mean"), wanted);
+        assert_close(find(&aligned, Some("a"), "throughput", "std"), (2.0_f64 * 3.1).sqrt() * 1e6);
     }
 
     #[test]
-    fn the_utilities_of_constant_flows_are_those_of_their_rates() {
+    fn utilities_of_constant_flows_match_their_rates() {
         let aligned = two(&[(26.30, 4.49); 5]);
-        close(find(&aligned, None, "utility_pf", "sum"), 26.30_f64.ln() + 4.49_f64.ln());
-        close(find(&aligned, None, "utility_mpd", "sum"), -1.0 / 26.30 - 1.0 / 4.49);
-        close(find(&aligned, None, "max_min_fairness", "mean"), 4.49 / 26.30);
-        close(find(&aligned, None, "throughput_sum", "cov"), 0.0);
+        assert_close(find(&aligned, None, "utility_pf", "sum"), 26.30_f64.ln() + 4.49_f64.ln());
+        assert_close(find(&aligned, None, "utility_mpd", "sum"), -1.0 / 26.30 - 1.0 / 4.49);
+        assert_close(find(&aligned, None, "max_min_fairness", "mean"), 4.49 / 26.30);
+        assert_close(find(&aligned, None, "throughput_sum", "cov"), 0.0);
     }
 
     #[test]
-    fn what_is_undefined_is_counted_and_left_out() {
+    fn undefined_bins_are_counted_and_excluded() {
         let aligned = two(&[(10.0, 0.0), (10.0, 10.0), (10.0, 10.0)]);
         assert_eq!(find(&aligned, Some("b"), "utility_pf", "undefined"), Some((1.0, 3)));
-        close(find(&aligned, Some("b"), "utility_pf", "mean"), 10.0_f64.ln());
+        assert_close(find(&aligned, Some("b"), "utility_pf", "mean"), 10.0_f64.ln());
         assert_eq!(find(&aligned, Some("a"), "utility_pf", "undefined"), None);
-        // A flow that begins later: nothing can be said of both before.
-        let mut late = Grid::new(0.3);
+        // The index is undefined until the second flow starts.
+        let mut late = BinnedFlows::new(0.3);
         late.interval("a", 0.3, 0.3, 300.0);
         late.interval("b", 0.3, 0.1, 100.0);
-        close(find(&late, None, "jain_fairness", "mean"), 1.0);
+        assert_close(find(&late, None, "jain_fairness", "mean"), 1.0);
         assert_eq!(find(&late, None, "jain_fairness", "undefined"), Some((2.0, 3)));
     }
 
     #[test]
-    fn what_drains_after_a_flows_end_is_no_flow_of_the_next_phase() {
+    fn ignores_a_flow_that_drains_into_the_next_phase() {
         let mut aligned = two(&[(10.0, 30.0); 4]);
         aligned.interval("drained", 0.1, 0.1, 1.0);
         let numbers = whole(&aligned).numbers(|flow| Some(flow != "drained"));
@@ -373,31 +380,31 @@ mod tests {
     }
 
     #[test]
-    fn flows_have_converged_with_the_first_second_that_they_share() {
+    fn flows_converge_in_the_first_fair_second() {
         let mut rates = vec![(30.0, 0.0); 20];
         rates.extend([(19.0, 11.0); 10]);
         rates.extend([(15.0, 15.0); 10]);
-        // 19 to 11 is an index of 0.93; with one instant of the second before it is 0.896.
-        close(find(&two(&rates), None, "convergence_time", "mean"), 2e6);
+        // 19 to 11 is an index of 0.93; with one bin of the second before it is 0.896.
+        assert_close(find(&two(&rates), None, "convergence_time", "mean"), 2e6);
         let never = two(&[(30.0, 1.0); 30]);
         assert_eq!(find(&never, None, "convergence_time", "mean"), None);
         assert_eq!(find(&never, None, "convergence_time", "undefined"), Some((1.0, 1)));
-        // Scaled and turned about it is the same.
+        // Independent of scale and order.
         let turned: Vec<(f64, f64)> = rates.iter().map(|(a, b)| (b * 7.0, a * 7.0)).collect();
-        close(find(&two(&turned), None, "convergence_time", "mean"), 2e6);
+        assert_close(find(&two(&turned), None, "convergence_time", "mean"), 2e6);
     }
 
     #[test]
-    fn intervals_are_spread_over_the_instants_that_they_cover() {
-        let mut grid = Grid::new(1.3);
-        // From 0.95 to 1.15 s: half an instant lies before the phase, half of one within it.
+    fn intervals_are_spread_over_the_bins_that_they_cover() {
+        let mut grid = BinnedFlows::new(1.3);
+        // From 0.95 to 1.15 s: half of the interval is before the phase.
         grid.interval("a", 1.15, 0.2, 2000.0);
         grid.interval("a", 1.3, 0.15, 6000.0);
         grid.srtt("a", 1.0, 20_000.0);
         grid.srtt("a", 0.99, 1.0);
-        let rates = |grid: &Grid| -> Vec<Option<f64>> {
+        let rates = |grid: &BinnedFlows| -> Vec<Option<f64>> {
             let flows = grid.between(1.0, 1.3).flows(|_| None);
-            flows[0].1.iter().map(|i| i.mbit_per_s()).collect()
+            flows[0].1.iter().map(|bin| bin.mbit_per_s()).collect()
         };
         let (before, wanted) = (rates(&grid), [0.08, (500.0 + 2000.0) * 8e-5, 0.32]);
         assert!(
@@ -416,14 +423,14 @@ mod tests {
     }
 
     #[test]
-    fn a_step_settles_for_flows_groups_and_all_together() {
-        let mut grid = Grid::new(20.0);
+    fn settling_times_of_flows_groups_and_all_flows() {
+        let mut grid = BinnedFlows::new(20.0);
         for nth in 1..=200 {
-            let end_s = f64::from(nth) * INSTANT_S;
-            // `a` gives way to `b` from the 5th to the 8th second; together they fill the link all the time.
+            let end_s = f64::from(nth) * BIN_S;
+            // `b` takes over half of the rate of `a` between 5 s and 8 s; the sum is constant.
             let share = ((end_s - 5.0) / 3.0).clamp(0.0, 1.0);
-            grid.interval("a/0", end_s, INSTANT_S, 1e5 * (2.0 - share));
-            grid.interval("b/0", end_s, INSTANT_S, 1e5 * share);
+            grid.interval("a/0", end_s, BIN_S, 1e5 * (2.0 - share));
+            grid.interval("b/0", end_s, BIN_S, 1e5 * share);
             grid.srtt("a/0", end_s - 0.05, 20_000.0);
         }
         let settled = grid.between(0.0, 20.0).settling(|_| None);
@@ -432,7 +439,7 @@ mod tests {
                 settled.iter().find(|s| (s.0, s.1.as_str(), s.2) == (scope, subject, metric));
             found.map(|found| found.3)
         };
-        // Within a tenth of its share: 0.3 s before the end, and the second is averaged.
+        // Within a tenth of the level 0.3 s before the end of the change, averaged over one second.
         assert!(
             matches!(of(Scope::Flow, "b/0", "settling_time"), Some(Some(70..=77))),
             "{settled:?}"
@@ -442,7 +449,7 @@ mod tests {
         assert_eq!(of(Scope::Flow, "a/0", "srtt_settling_time"), Some(Some(0)));
         assert_eq!(of(Scope::Flow, "b/0", "srtt_settling_time"), None, "never sampled");
         assert_eq!(of(Scope::Net, "all", "srtt_settling_time"), None);
-        // The next step comes too soon.
+        // Too short: the next step follows after 2 s.
         let short = grid.between(0.0, 2.0).settling(|flow| Some(flow == "a/0"));
         assert!(!short.is_empty() && short.iter().all(|settled| settled.3.is_none()), "{short:?}");
     }

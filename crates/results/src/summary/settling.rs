@@ -1,33 +1,33 @@
-//! Responsiveness: how long after a step (RFC 5166, "response to sudden changes") until a quantity stays where it then is. Pure.
+//! Responsiveness (RFC 5166, section 2.4): how long after a step until a quantity has settled. No I/O.
 //!
-//! A **step** is an instant at which the plan changes a link or starts or stops a flow. What follows it, up to the next step, is
-//! averaged over a second at a time. The second half of it says where the quantity ends up: its level is the mean, its range
-//! the least and the largest second. It has settled with the first second from which on no second leaves that range by more than
-//! a tenth of the level. So a steady oscillation (a sawtooth) is no unrest, whatever its size; how large it is
-//! say `cov` and `std` of a phase after the step.
+//! A **step** is a time at which the plan changes a link, or starts or stops a flow. The values up to the next step are
+//! averaged over a sliding second. The second half of these averages gives the final level (mean) and the final range
+//! (minimum and maximum). The quantity has settled at the start of the first second after which no second leaves that range
+//! by more than a tenth of the level. A persistent sawtooth has therefore settled; `cov` and `std` of a phase after the step
+//! give its size.
 //!
-//! It never settles, and is counted, where the last two quarters differ by more than a tenth of the level (it still moves), where
-//! something of the second half is not known, or where there is too little of it.
+//! The quantity does not settle, and is counted, if the last two quarters differ by more than a tenth of the level, if the
+//! second half has a second without values, or if the time to the next step is too short.
 
 use std::collections::BTreeMap;
 
 use ccbench_proto::metric::Scope;
 
-/// Length of an instant: iperf3's usual interval.
-pub(crate) const INSTANT_S: f64 = 0.1;
-/// Scope, subject, metric, and how many instants it took to settle.
+/// Length of a time bin: the usual iperf3 interval.
+pub(crate) const BIN_S: f64 = 0.1;
+/// Scope, subject, metric, and number of bins until it settled.
 pub(super) type Settled = (Scope, String, &'static str, Option<usize>);
-/// Scope, subject, metric, unit, statistic, value, steps in it.
+/// Scope, subject, metric, unit, statistic, value, number of steps.
 pub(super) type Number = (Scope, String, &'static str, &'static str, &'static str, f64, u32);
 
-/// The mean over the steps of a phase of what settled, and how many did not.
+/// Mean settling time over the steps of a phase, and the number of steps after which a quantity did not settle.
 pub(super) fn over_steps(steps: impl Iterator<Item = Vec<Settled>>) -> Vec<Number> {
     let mut found: BTreeMap<(Scope, String, &'static str), (f64, u32, u32)> = BTreeMap::new();
-    for (scope, subject, metric, instants) in steps.flatten() {
+    for (scope, subject, metric, bins) in steps.flatten() {
         let (sum, n, never) = found.entry((scope, subject, metric)).or_default();
-        match instants {
-            Some(instants) => {
-                *sum += (instants as f64 * INSTANT_S * 1e6).round();
+        match bins {
+            Some(bins) => {
+                *sum += (bins as f64 * BIN_S * 1e6).round();
                 *n += 1;
             }
             None => *never += 1,
@@ -45,28 +45,28 @@ pub(super) fn over_steps(steps: impl Iterator<Item = Vec<Settled>>) -> Vec<Numbe
     numbers
 }
 
-/// Instants that are averaged.
+/// Bins of the sliding average.
 const SECOND: usize = 10;
-/// Instants after a step of which nothing can be said: a quarter must be a second.
-const LEAST: usize = 4 * SECOND;
-/// How much the last quarters may differ, and how far beyond the range is still within: of the level.
+/// Minimum number of bins after a step: a quarter must be at least a second.
+const MIN_BINS: usize = 4 * SECOND;
+/// Allowed difference of the last two quarters, and allowed excess over the final range, as a share of the level.
 const TOLERANCE: f64 = 0.1;
 
-/// After how many instants of these a quantity has settled; `None` if it does not. `None` of an instant: not known.
-pub(super) fn settled(instants: &[Option<f64>]) -> Option<usize> {
-    if instants.len() < LEAST {
+/// Number of bins until the quantity has settled; `None` if it does not settle. Bins without a value are `None`.
+pub(super) fn settled(bins: &[Option<f64>]) -> Option<usize> {
+    if bins.len() < MIN_BINS {
         return None;
     }
-    let seconds: Vec<Option<f64>> = instants.windows(SECOND).map(mean).collect();
-    let half = instants.len() / 2;
+    let seconds: Vec<Option<f64>> = bins.windows(SECOND).map(mean).collect();
+    let half = bins.len() / 2;
     let later: Option<Vec<f64>> = seconds[half..].iter().copied().collect();
     let later = later?;
     let (low, high) = (
         later.iter().copied().fold(f64::INFINITY, f64::min),
         later.iter().copied().fold(f64::NEG_INFINITY, f64::max),
     );
-    let (third, fourth) = instants[half..].split_at((instants.len() - half) / 2);
-    let (level, third, fourth) = (mean(&instants[half..])?, mean(third)?, mean(fourth)?);
+    let (third, fourth) = bins[half..].split_at((bins.len() - half) / 2);
+    let (level, third, fourth) = (mean(&bins[half..])?, mean(third)?, mean(fourth)?);
     let margin = TOLERANCE * level.abs();
     if (third - fourth).abs() > margin {
         return None;
@@ -77,12 +77,10 @@ pub(super) fn settled(instants: &[Option<f64>]) -> Option<usize> {
     Some(seconds.iter().rposition(|second| !within(second)).map_or(0, |last| last + 1))
 }
 
-/// Of what is known; `None` of nothing.
-fn mean(instants: &[Option<f64>]) -> Option<f64> {
-    let (sum, known) = instants
-        .iter()
-        .flatten()
-        .fold((0.0, 0_u32), |(sum, known), value| (sum + value, known + 1));
+/// Mean of the bins that have a value.
+fn mean(bins: &[Option<f64>]) -> Option<f64> {
+    let (sum, known) =
+        bins.iter().flatten().fold((0.0, 0_u32), |(sum, known), value| (sum + value, known + 1));
     (known > 0).then(|| sum / f64::from(known))
 }
 
@@ -95,22 +93,22 @@ mod tests {
         values.into_iter().map(Some).collect()
     }
 
-    /// So long at one value, then at another; instants.
+    /// A number of bins at one value, then at another.
     fn step(first: (usize, f64), then: (usize, f64)) -> Vec<Option<f64>> {
         let first = std::iter::repeat_n(first.1, first.0);
         known(first.chain(std::iter::repeat_n(then.1, then.0)))
     }
 
     #[test]
-    fn what_jumps_has_settled_about_where_it_jumps() {
-        // A second of which nine tenths and more are at the new level counts: one instant of the old one at half of it.
+    fn step_settles_when_it_jumps() {
+        // A second with at least nine tenths at the new level counts: it may contain bins at the old level.
         assert_eq!(settled(&step((30, 10.0), (170, 20.0))), Some(28));
         assert_eq!(settled(&step((30, 200.0), (170, 20.0))), Some(30));
         assert_eq!(settled(&step((0, 0.0), (200, 20.0))), Some(0));
     }
 
     #[test]
-    fn an_approach_has_settled_within_a_tenth() {
+    fn exponential_approach_settles_within_a_tenth() {
         // 1 - exp(-t/2 s): 10 % are left after 4.6 s, half a second earlier in the mean over the second that follows.
         let approach = known((0..400).map(|nth| 1.0 - (-(f64::from(nth) / 10.0) / 2.0).exp()));
         let at = settled(&approach).unwrap();
@@ -118,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sawtooth_that_goes_on_is_no_unrest_and_one_that_grows_is() {
+    fn steady_sawtooth_settles_and_a_growing_signal_does_not() {
         let saw = |nth: usize| 20.0 + (nth % 37) as f64 / 2.0;
         let steady = known((0..300).map(saw));
         assert_eq!(settled(&steady), Some(0));
@@ -129,26 +127,26 @@ mod tests {
     }
 
     #[test]
-    fn what_is_short_or_not_known_does_not_settle() {
+    fn short_or_missing_data_does_not_settle() {
         assert_eq!(settled(&step((0, 0.0), (39, 5.0))), None);
         assert_eq!(settled(&[]), None);
         let mut gone = step((0, 0.0), (100, 5.0));
         gone[70..].fill(None);
         assert_eq!(settled(&gone), None);
-        // A few missing samples do not matter, a second of them before that is unrest.
+        // A few missing bins do not matter; a second without any value in the first half does.
         let mut holes = step((0, 0.0), (100, 5.0));
         holes[60] = None;
         holes[80..85].fill(None);
         assert_eq!(settled(&holes), Some(0));
         holes[20..30].fill(None);
         assert_eq!(settled(&holes), Some(21));
-        // Nothing at all is a level, too.
+        // A level of zero is valid.
         assert_eq!(settled(&step((20, 5.0), (80, 0.0))), Some(20));
     }
 
     proptest! {
         #[test]
-        fn it_depends_neither_on_scale_nor_on_sign(
+        fn is_independent_of_scale_and_sign(
             values in prop::collection::vec(1.0..9.0_f64, 40..200), scale in 0.001..1000.0_f64,
         ) {
             let plain = settled(&known(values.iter().copied()));
@@ -159,7 +157,7 @@ mod tests {
         }
 
         #[test]
-        fn what_precedes_at_another_level_is_added(
+        fn earlier_level_delays_settling(
             values in prop::collection::vec(9.5..10.0_f64, 60..120), before in 1_usize..30,
         ) {
             let after = known(values.iter().copied());
@@ -168,7 +166,7 @@ mod tests {
             let mut late = known(std::iter::repeat_n(100.0, before));
             late.extend(after);
             let later = settled(&late).unwrap();
-            // The last second that has an instant of what was before.
+            // The last second that contains a bin of the earlier level.
             prop_assert_eq!(later, before);
         }
     }

@@ -1,4 +1,4 @@
-//! The arithmetic over flows and over trials. Pure.
+//! Statistics over flows and over trials. No I/O.
 
 use std::collections::BTreeMap;
 
@@ -7,14 +7,14 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore as _, SeedableRng as _};
 use statrs::distribution::{ContinuousCDF as _, StudentsT};
 
-/// Share of intervals that hold the true mean, if trials are independent and their spread is not too skewed.
+/// Confidence level: the share of intervals that contain the true mean, if trials are independent and not too skewed.
 pub const CONFIDENCE: f64 = 0.95;
 /// Name of the method that [`mean_with_interval`] uses.
 pub const METHOD: &str = "t95";
 
 /// Name of the method that [`bootstrap`] uses.
 pub const BOOTSTRAP_METHOD: &str = "bootstrap95";
-/// How often [`bootstrap`] draws anew: the ends of a 95 % interval then move by a hundredth of its width or so.
+/// Resamples of [`bootstrap`]. With 2000, the ends of a 95 % interval vary by about a hundredth of its width.
 const RESAMPLES: usize = 2000;
 
 /// A mean over trials.
@@ -26,7 +26,7 @@ pub struct Mean {
     pub interval: Option<(f64, f64)>,
 }
 
-/// Mean and 95 % confidence interval by Student's t with n - 1 degrees of freedom. `None` of nothing.
+/// Mean and 95 % confidence interval by Student's t with n - 1 degrees of freedom; `None` without values.
 pub fn mean_with_interval(values: &[f64]) -> Option<Mean> {
     let value = mean(values)?;
     Some(Mean { value, interval: half_width(values).map(|half| (value - half, value + half)) })
@@ -37,7 +37,7 @@ fn half_width(values: &[f64]) -> Option<f64> {
     Some(t_quantile(n - 1.0)? * (variance(values)? / n).sqrt())
 }
 
-/// Sample variance; `None` of fewer than two.
+/// Sample variance; `None` with fewer than two values.
 pub fn variance(values: &[f64]) -> Option<f64> {
     let n = values.len() as f64;
     let mean = mean(values)?;
@@ -45,12 +45,12 @@ pub fn variance(values: &[f64]) -> Option<f64> {
     (values.len() >= 2).then(|| squares / (n - 1.0))
 }
 
-/// Arithmetic mean; `None` of nothing.
+/// Arithmetic mean; `None` without values.
 pub fn mean(values: &[f64]) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
 
-/// The middle value, or the mean of the two middle ones; `None` of nothing.
+/// The middle value, or the mean of the two middle ones; `None` without values.
 pub fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -62,27 +62,26 @@ pub fn median(values: &[f64]) -> Option<f64> {
     })
 }
 
-/// The statistics [`SAMPLED`] of these samples, whose order it changes; the standard deviation is none of one sample. Quantiles
-/// are interpolated between the two samples beside them.
+/// The statistics [`SAMPLED`]; one sample has no standard deviation. Quantiles are interpolated linearly. Reorders the
+/// samples.
 pub(super) fn of_samples(values: &mut [f64]) -> Vec<(&'static str, f64)> {
     let Some(mean) = mean(values) else { return vec![] };
     let std = variance(values).map(f64::sqrt);
     let [p5, median, p95, p99] = quantiles(values, [0.05, 0.5, 0.95, 0.99]);
-    // What the last quantile left on either side of it.
-    let least = values.iter().copied().fold(f64::INFINITY, f64::min);
-    let most = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let all = [Some(mean), median, p5, p95, p99, std, Some(least), Some(most)];
+    let smallest = values.iter().copied().fold(f64::INFINITY, f64::min);
+    let largest = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let all = [Some(mean), median, p5, p95, p99, std, Some(smallest), Some(largest)];
     SAMPLED.into_iter().zip(all).filter_map(|(stat, value)| Some((stat, value?))).collect()
 }
 
-/// Quantiles of these samples for ascending shares; changes the samples' order.
+/// Quantiles for ascending shares. Reorders the samples.
 fn quantiles<const N: usize>(values: &mut [f64], shares: [f64; N]) -> [Option<f64>; N] {
     let most = values.len().saturating_sub(1) as f64;
     let mut from = 0;
     shares.map(|share| {
         let at = most * share;
         let below = at.floor();
-        // What is before `from` is not larger than what follows.
+        // Values before `from` are not larger than those after it.
         let rest = values.get_mut(from..).filter(|rest| !rest.is_empty())?;
         let (_, lower, above) = rest.select_nth_unstable_by(below as usize - from, f64::total_cmp);
         from = below as usize;
@@ -94,14 +93,14 @@ fn quantiles<const N: usize>(values: &mut [f64], shares: [f64; N]) -> [Option<f6
     })
 }
 
-/// How far Student's t reaches with so many degrees of freedom (they need not be whole).
+/// The quantile of Student's t for [`CONFIDENCE`]; the degrees of freedom need not be an integer.
 pub(crate) fn t_quantile(freedom: f64) -> Option<f64> {
     Some(StudentsT::new(0.0, 1.0, freedom).ok()?.inverse_cdf((1.0 + CONFIDENCE) / 2.0))
 }
 
-/// The percentile bootstrap's 95 % interval of a statistic of several samples that were drawn independently: each is
-/// drawn anew from itself, 2000 times, always in the same way. `None` where a sample has fewer than two values, or the
-/// statistic is not defined for half of the draws. Of few values it is too narrow (of 5: about 80 % instead of 95 %).
+/// 95 % percentile bootstrap interval of a statistic of independent samples: each sample is resampled with replacement,
+/// 2000 times, always with the same seed. `None` if a sample has fewer than two values, or if the statistic is undefined for
+/// more than half of the resamples. With few values the interval is too narrow (5 values: about 80 % coverage).
 pub fn bootstrap(
     samples: &[&[f64]],
     statistic: impl Fn(&[Vec<f64>]) -> Option<f64>,
@@ -109,7 +108,7 @@ pub fn bootstrap(
     if samples.iter().any(|sample| sample.len() < 2) {
         return None;
     }
-    // Of equal values every draw is the same.
+    // All resamples of equal values are the same.
     if samples.iter().all(|sample| sample.iter().all(|value| *value == sample[0])) {
         let all: Vec<Vec<f64>> = samples.iter().map(|sample| sample.to_vec()).collect();
         return statistic(&all).map(|value| (value, value));
@@ -131,18 +130,19 @@ pub fn bootstrap(
     Some(ends(&mut found))
 }
 
-/// Draws of which more are selected from than sorted.
-const MANY_DRAWS: usize = 256;
+/// Up to this many distinct resamples are sorted; with more, selection is faster.
+const MAX_SORTED_DRAWS: usize = 256;
 
-/// What the intervals over so many trials have in common, worked out once: of the summary's numbers there are thousands.
+/// Values shared by all intervals over `n` trials, computed once for the thousands of rows of a summary.
 pub(super) struct OverTrials {
     t: Option<f64>,
-    /// How often each trial is in a draw of [`bootstrap`], and how many draws are so: of few trials there are few different ones.
+    /// Distinct resamples of [`bootstrap`] with their frequency: how often each trial is in the resample. Few trials have
+    /// few distinct resamples.
     draws: Vec<(Vec<f64>, usize)>,
 }
 
 impl OverTrials {
-    /// Of `n` trials.
+    /// Draws the resamples for `n` trials.
     pub(super) fn of(n: usize) -> Self {
         let mut random = ChaCha8Rng::seed_from_u64(0);
         let mut draws: BTreeMap<Vec<u32>, usize> = BTreeMap::new();
@@ -156,7 +156,7 @@ impl OverTrials {
         Self { t: t_quantile(n as f64 - 1.0), draws }
     }
 
-    /// As [`mean_with_interval`], of `n` values.
+    /// Like [`mean_with_interval`], for `n` values.
     pub(super) fn mean(&self, values: &[f64]) -> Option<Mean> {
         let value = mean(values)?;
         let half = self.t.zip(variance(values));
@@ -164,7 +164,7 @@ impl OverTrials {
         Some(Mean { value, interval: half.map(|half| (value - half, value + half)) })
     }
 
-    /// As [`bootstrap`] of the mean, of `n` values.
+    /// Like [`bootstrap`] of the mean, for `n` values.
     pub(super) fn bootstrap(&self, values: &[f64]) -> Option<(f64, f64)> {
         let first = values.first()?;
         if self.draws.is_empty() || values.iter().all(|value| value == first) {
@@ -175,7 +175,7 @@ impl OverTrials {
             times.iter().zip(values).map(|(times, value)| times * value).sum::<f64>() / n
         };
         let means = self.draws.iter().map(|(times, of)| (mean_of(times), *of));
-        if self.draws.len() > MANY_DRAWS {
+        if self.draws.len() > MAX_SORTED_DRAWS {
             return Some(ends(
                 &mut means.flat_map(|(mean, of)| std::iter::repeat_n(mean, of)).collect::<Vec<_>>(),
             ));
@@ -195,40 +195,40 @@ impl OverTrials {
     }
 }
 
-/// One of `n`, each equally likely.
+/// A uniformly distributed index below `n`.
 fn draw(random: &mut ChaCha8Rng, n: usize) -> usize {
     ((u64::from(random.next_u32()) * n as u64) >> 32) as usize
 }
 
-/// Of so many values in order, those between which are 95 %.
+/// Indices of the ends of the 95 % interval among `count` sorted values.
 fn positions(count: usize) -> [usize; 2] {
     let most = (count - 1) as f64;
     [(1.0 - CONFIDENCE) / 2.0, (1.0 + CONFIDENCE) / 2.0]
         .map(|share| (most * share).round() as usize)
 }
 
-/// The values between which are 95 % of these; changes their order.
+/// The ends of the 95 % interval of these values. Reorders them.
 fn ends(values: &mut [f64]) -> (f64, f64) {
     let [low, high] =
         positions(values.len()).map(|at| *values.select_nth_unstable_by(at, f64::total_cmp).1);
     (low, high)
 }
 
-/// Jain's index of these shares: 1 when all are equal, 1/n when one has everything. `None` of fewer than two and of
-/// nothing but zeros.
+/// Jain's fairness index: 1 if all shares are equal, 1/n if one flow has everything. `None` for fewer than two shares, and
+/// if all are zero.
 pub fn jain(shares: &[f64]) -> Option<f64> {
     let sum: f64 = shares.iter().sum();
     let squares: f64 = shares.iter().map(|x| x * x).sum();
     (shares.len() >= 2 && squares > 0.0).then(|| sum * sum / (shares.len() as f64 * squares))
 }
 
-/// The product of these shares, RFC 5166's measure: largest where a fixed sum is shared equally.
+/// The product of the shares (RFC 5166): largest if a fixed sum is shared equally.
 pub fn product(shares: &[f64]) -> Option<f64> {
     (shares.len() >= 2).then(|| shares.iter().product())
 }
 
-/// Shannon's entropy of what each has of the sum, over that of equal shares: 1 when all are equal, 0 when one has
-/// everything. Not ccperf's column of that name, whose definition is not published.
+/// Normalised Shannon entropy of the shares: 1 if all are equal, 0 if one flow has everything. Not comparable with ccperf's
+/// column of that name, whose definition is not published.
 pub fn entropy(shares: &[f64]) -> Option<f64> {
     let sum: f64 = shares.iter().sum();
     let parts = shares.iter().map(|x| x / sum).filter(|part| *part > 0.0);
@@ -236,7 +236,7 @@ pub fn entropy(shares: &[f64]) -> Option<f64> {
     (shares.len() >= 2 && sum > 0.0).then(|| bits / (shares.len() as f64).log2())
 }
 
-/// The least share over the largest. `None` of fewer than two and of nothing but zeros.
+/// The smallest share divided by the largest. `None` for fewer than two shares, and if all are zero.
 pub fn max_min(shares: &[f64]) -> Option<f64> {
     let least = shares.iter().copied().fold(f64::INFINITY, f64::min);
     let most = shares.iter().copied().fold(0.0, f64::max);
@@ -249,7 +249,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_interval_of_five_trials_is_that_of_the_tables() {
+    fn interval_of_five_trials_matches_the_t_table() {
         // t(0.975, 4) = 2.776445; mean 3, sample standard deviation sqrt(2.5).
         let mean = mean_with_interval(&[1.0, 2.0, 3.0, 4.0, 5.0]).unwrap();
         let (low, high) = mean.interval.unwrap();
@@ -259,20 +259,20 @@ mod tests {
     }
 
     #[test]
-    fn one_trial_has_a_mean_and_no_interval() {
+    fn one_trial_has_a_mean_but_no_interval() {
         assert_eq!(mean_with_interval(&[7.0]), Some(Mean { value: 7.0, interval: None }));
         assert_eq!(mean_with_interval(&[]), None);
     }
 
     #[test]
-    fn a_bootstrap_covers_the_mean_and_is_the_same_every_time() {
+    fn bootstrap_contains_the_mean_and_is_deterministic() {
         let values: Vec<f64> = (0..40).map(|n| f64::from(n * 37 % 41)).collect();
         let mean_of = |drawn: &[Vec<f64>]| mean(&drawn[0]);
         let (low, high) = bootstrap(&[&values], mean_of).unwrap();
         let t = mean_with_interval(&values).unwrap();
         let (t_low, t_high) = t.interval.unwrap();
         assert!(low < t.value && t.value < high);
-        // Of many values both are about the same.
+        // With many values both intervals are similar.
         assert!((low - t_low).abs() < 0.6 && (high - t_high).abs() < 0.6, "{low} {high} {t:?}");
         assert_eq!(bootstrap(&[&values], mean_of), Some((low, high)));
         assert_eq!(bootstrap(&[&[1.0]], mean_of), None);
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn intervals_that_share_their_draws_are_those_that_do_not() {
+    fn shared_resamples_give_the_same_intervals() {
         for n in [1, 2, 3, 5, 12, 40] {
             let values: Vec<f64> = (0..n).map(|nth| f64::from(nth * 37 % 41) / 3.0).collect();
             let shared = OverTrials::of(n as usize);
@@ -298,7 +298,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn statistics_of_samples_are_those_of_their_order(
+        fn statistics_match_the_sorted_samples(
             values in prop::collection::vec(0.0..1e6_f64, 1..200),
         ) {
             let mut sorted = values.clone();
@@ -320,13 +320,13 @@ mod tests {
     }
 
     #[test]
-    fn nothing_has_no_statistics() {
+    fn no_samples_have_no_statistics() {
         assert_eq!(of_samples(&mut []), vec![]);
         assert_eq!(of_samples(&mut [3.0]).len(), 7);
     }
 
     #[test]
-    fn a_median_is_the_middle() {
+    fn median_is_the_middle_value() {
         assert_eq!(
             [median(&[3.0, 1.0, 9.0]), median(&[4.0, 1.0, 2.0, 9.0]), median(&[])],
             [Some(3.0), Some(3.0), None]
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn jain_of_the_seeds_two_flows_is_two_thirds() {
+    fn jain_of_the_published_flows_is_two_thirds() {
         let index = jain(&[26.30, 4.49]).unwrap();
         assert!((index - 0.6659).abs() < 1e-4, "{index}");
         assert_eq!(jain(&[5.0, 5.0, 5.0]), Some(1.0));
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn indices_of_fairness_depend_on_neither_order_nor_scale() {
+    fn fairness_is_independent_of_order_and_scale() {
         let shares = [3.0, 1.0, 4.0, 1.5];
         for index in [jain, entropy, max_min] {
             let value = index(&shares).unwrap();
@@ -357,7 +357,7 @@ mod tests {
             );
             assert_eq!((index(&[5.0]), index(&[0.0, 0.0])), (None, None));
         }
-        // In bits, of the published two flows.
+        // Entropy in bits of the two published flows.
         assert!((entropy(&[26.30, 4.49]).unwrap() - 0.5993).abs() < 1e-3);
         assert_eq!((entropy(&[1.0, 0.0]), max_min(&[1.0, 0.0])), (Some(0.0), Some(0.0)));
         assert_eq!((product(&[26.0, 4.0]), product(&[26.0])), (Some(104.0), None));

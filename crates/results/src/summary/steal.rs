@@ -10,7 +10,7 @@ use crate::journal::TrialEnd;
 use crate::store::RunDir;
 
 const TABLE: &str = "host_samples";
-/// Reasons that a lack of CPU time causes.
+/// Reason codes that lack of CPU time can cause.
 const CPU_REASONS: [&str; 9] = [
     "acks_lost",
     "cpu_bound",

@@ -1,39 +1,39 @@
-//! The tables `summary_phase` and `summary_point`: their rows, and the rows as data frames.
+//! Rows and data frames of the tables `summary_phase` and `summary_point`.
 
 use polars::prelude::*;
 
 use super::statistics;
 use ccbench_proto::metric::Scope;
 
-/// One number of one trial: a row of `summary_phase`.
+/// One metric of one trial: a row of `summary_phase`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PhaseRow {
-    /// Which point.
+    /// The point.
     pub point_id: u32,
-    /// Which repetition.
+    /// The repetition.
     pub trial: u16,
     /// The phase's name.
     pub phase: String,
     /// What `subject` is.
     pub scope: Scope,
-    /// Name of the group, flow, probe or link; `all` for the net.
+    /// Name of the group, flow, probe or link; `all` for all flows.
     pub subject: String,
-    /// What is measured.
+    /// Name of the metric.
     pub metric: &'static str,
     /// Its unit.
     pub unit: &'static str,
-    /// How it is taken over the phase.
+    /// The statistic over the phase.
     pub stat: &'static str,
-    /// The number; what is undefined has no row.
+    /// The value; an undefined value has no row.
     pub value: f64,
-    /// How many samples, intervals or flows are in it.
+    /// Number of samples, intervals or flows.
     pub n: u32,
 }
 
-/// One number of one point, over its trials: a row of `summary_point`.
+/// One metric of one point over its trials: a row of `summary_point`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PointRow {
-    /// Which point.
+    /// The point.
     pub point_id: u32,
     /// The phase's name.
     pub phase: String,
@@ -41,25 +41,25 @@ pub struct PointRow {
     pub scope: Scope,
     /// As in [`PhaseRow`].
     pub subject: String,
-    /// What is measured.
+    /// Name of the metric.
     pub metric: &'static str,
     /// Its unit.
     pub unit: &'static str,
-    /// How it is taken over the phase of one trial; over trials it is always the mean.
+    /// The statistic over the phase of one trial; `value` is always the mean over trials.
     pub stat: &'static str,
     /// The mean over trials.
     pub value: f64,
-    /// Samples, intervals or flows of all trials together.
+    /// Number of samples, intervals or flows in all trials.
     pub n: u32,
-    /// Lower and upper end of the 95 % confidence interval; `None` with fewer than two trials.
+    /// Ends of the 95 % confidence interval; `None` with fewer than two trials.
     pub interval: Option<(f64, f64)>,
-    /// Trials in it.
+    /// Number of trials.
     pub n_trials: u32,
-    /// The middle one of the trials' values.
+    /// Median over trials.
     pub median: f64,
     /// Sample standard deviation over trials; `None` with fewer than two.
     pub sd: Option<f64>,
-    /// As `interval`, by the percentile bootstrap.
+    /// Ends of the 95 % percentile bootstrap interval.
     pub bootstrap: Option<(f64, f64)>,
 }
 

@@ -1,4 +1,4 @@
-//! Traces as Parquet: the columns of ccbench's own text format.
+//! Traces as Parquet, with the columns of ccbench's text format.
 
 use std::io::Cursor;
 
@@ -13,8 +13,8 @@ pub enum ParquetTraceError {
     /// Polars cannot read or write the file.
     #[error(transparent)]
     Polars(#[from] PolarsError),
-    /// The column of times is missing.
-    #[error("it has no column {}", COLUMNS[0])]
+    /// The time column is missing.
+    #[error("the file has no column `{}`", COLUMNS[0])]
     NoTimes,
     /// A cell is not a number.
     #[error("row {row}: {value} is not a number")]
@@ -28,7 +28,7 @@ pub enum ParquetTraceError {
 
 const COLUMNS: [&str; 4] = ["t_us", "rate_bps", "delay_us", "loss_ppm"];
 
-/// The file of these steps; a last row of nothing is their end.
+/// Writes the steps as a Parquet file; the last row has only the time at which the trace ends.
 pub fn of_steps(steps: &Steps) -> Result<Vec<u8>, ParquetTraceError> {
     let rows = || steps.steps.iter().map(Some).chain([None]);
     let times: Vec<f64> =
@@ -53,7 +53,7 @@ pub fn of_steps(steps: &Steps) -> Result<Vec<u8>, ParquetTraceError> {
     Ok(bytes)
 }
 
-/// The file as text. Columns of other names are left out.
+/// Converts a Parquet file to ccbench's text format; other columns are ignored.
 pub fn to_text(bytes: Vec<u8>) -> Result<String, ParquetTraceError> {
     let frame = ParquetReader::new(Cursor::new(bytes)).finish()?;
     let found: Vec<&Column> = COLUMNS.iter().filter_map(|name| frame.column(name).ok()).collect();

@@ -8,7 +8,7 @@ use ccbench_proto::plan::check::{TraceFacts, TraceFiles};
 use ccbench_proto::plan::digest_bytes;
 use ccbench_proto::trace::{self, TraceError};
 
-/// The folder of a results directory that holds them.
+/// Name of the folder in a results directory.
 pub const FOLDER: &str = "traces";
 
 /// A stored trace cannot be read.
@@ -20,9 +20,9 @@ enum ReadError {
     Trace(#[from] TraceError),
 }
 
-/// What is stored in a results directory of these files of its plan, and why the others are left out.
-pub fn stored(results: &Path, files: &BTreeSet<String>) -> (TraceFiles, Vec<String>) {
-    let (mut found, mut left_out) = (TraceFiles::new(), vec![]);
+/// Reads the stored copies of these trace files. The second value has one message for each file that cannot be read.
+pub fn read_stored(results: &Path, files: &BTreeSet<String>) -> (TraceFiles, Vec<String>) {
+    let (mut found, mut errors) = (TraceFiles::new(), vec![]);
     for (file, name) in stored_names(files) {
         let path = results.join(FOLDER).join(name);
         let read = || -> Result<TraceFacts, ReadError> {
@@ -31,10 +31,10 @@ pub fn stored(results: &Path, files: &BTreeSet<String>) -> (TraceFiles, Vec<Stri
         };
         match read() {
             Ok(facts) => drop(found.insert(file, Ok(facts))),
-            Err(why) => left_out.push(format!("cannot read {}: {why}", path.display())),
+            Err(why) => errors.push(format!("cannot read {}: {why}", path.display())),
         }
     }
-    (found, left_out)
+    (found, errors)
 }
 
 /// Parses a trace file; its name chooses the format.
@@ -46,7 +46,7 @@ pub fn facts(file: &str, bytes: &[u8]) -> Result<TraceFacts, TraceError> {
     Ok(TraceFacts { sha256: digest_bytes(bytes), trace })
 }
 
-/// What each file is called in the results directory: its last name, or its whole path where that is not enough.
+/// Name of each file in the results directory: its file name, or its whole path if several files have the same name.
 pub fn stored_names(files: &BTreeSet<String>) -> BTreeMap<String, PathBuf> {
     let last = |file: &str| Path::new(file).file_name().map(PathBuf::from);
     let mut times: BTreeMap<Option<PathBuf>, u32> = BTreeMap::new();
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_in_the_results_are_short_and_never_the_same() {
+    fn stored_names_are_short_and_unique() {
         let files = ["traces/a.csv", "../other/b.csv", "/x/b.csv"].map(str::to_owned).into();
         let names = stored_names(&files);
         assert_eq!(names["traces/a.csv"], Path::new("a.csv"));

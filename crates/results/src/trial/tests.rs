@@ -238,8 +238,8 @@ fn controller_events_have_its_time_and_rows_without_instant_none() {
         let change = wire::LinkChange { applied_at_ns: at_ns, ..Default::default() };
         writer.push("src", event(Of::LinkChange(change))).unwrap();
         let kind = Some(Kind::SampleError(NoData {}));
-        let said = wire::Event { at_ns, kind, ..Default::default() };
-        writer.push("src", event(Of::Event(said))).unwrap();
+        let event_row = wire::Event { at_ns, kind, ..Default::default() };
+        writer.push("src", event(Of::Event(event_row))).unwrap();
     }
     writer.commit(&good()).unwrap();
 
@@ -295,7 +295,7 @@ fn loaded_cc_parameters_are_recorded_also_after_resume() {
     filled(&run, 2).commit(&good()).unwrap();
     run.finish(RunStatus::Complete).unwrap();
     assert_eq!(in_force(&record()), first);
-    assert!(record()["trials"][1].get("congestion_controls").is_none(), "none of its own");
+    assert!(record()["trials"][1].get("congestion_controls").is_none(), "the trial has none");
 }
 
 #[test]
@@ -308,7 +308,7 @@ fn raw_files_cannot_leave_their_directory() {
         let error = writer.push("src", event(Of::Raw(raw))).unwrap_err();
         assert!(matches!(error, TrialError::RawFile { .. }), "{name}");
     }
-    let error = writer.push("nobody", event(Of::Probe(wire::Probe::default()))).unwrap_err();
+    let error = writer.push("unknown", event(Of::Probe(wire::Probe::default()))).unwrap_err();
     assert!(matches!(error, TrialError::UnknownNode { .. }));
 }
 

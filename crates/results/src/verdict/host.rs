@@ -37,7 +37,7 @@ impl HostCheck {
     ) -> Self {
         let mut machines: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         for (name, info) in nodes {
-            // Without a boot id a node is a machine of its own.
+            // A node without a boot ID counts as a separate machine.
             let machine = if info.boot_id.is_empty() { name } else { &info.boot_id };
             machines.entry(machine).or_default().push(name);
         }
