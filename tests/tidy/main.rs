@@ -1,4 +1,4 @@
-//! The style guide as a test: dependencies, lengths, `unsafe`, clocks, shells, names, and paths of machines.
+//! The style guide as a test: dependencies, lengths, `unsafe`, clocks, shells, and paths of machines.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -192,6 +192,38 @@ fn nothing_names_a_path_of_a_developers_machine() {
             assert!(!text.contains(place), "{name} names {place}");
         }
     }
+}
+
+/// Files that start a shell: the console of the lab's guest, `ccbench-agent link --outside`, and the lab's build.
+const SHELLS: [&str; 3] = [
+    "crates/agent/src/guest/machine.rs",
+    "crates/agent/src/link/shell.rs",
+    "crates/cli/src/lab/kernel.rs",
+];
+
+#[test]
+fn only_listed_files_read_clocks_or_start_shells() {
+    let shells = ["sh", "bash", "/bin/sh", "/bin/bash"]
+        .map(|name| [format!("Command::new(\"{name}\")"), format!("OsString::from(\"{name}\")")])
+        .concat();
+    // clippy.toml bans reading a clock. This attribute allows it.
+    let lint = concat!("disallowed", "_methods");
+    let (mut clocks, mut started) = (Vec::new(), BTreeSet::new());
+    for (name, text) in files(&[".rs"]) {
+        if name.starts_with("tests/") || name.contains("/tests/") || name.contains("/examples/") {
+            continue;
+        }
+        let program = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+        let allows = code(program).any(|(_, line)| line.contains(lint));
+        if allows && !name.ends_with("/clock.rs") {
+            clocks.push(name.clone());
+        }
+        if code(program).any(|(_, line)| shells.iter().any(|shell| line.contains(shell.as_str()))) {
+            started.insert(name);
+        }
+    }
+    assert!(clocks.is_empty(), "only clock.rs may read clocks: {clocks:?}");
+    assert_eq!(started, SHELLS.map(str::to_owned).into(), "the files that start a shell");
 }
 
 #[test]

@@ -1,4 +1,5 @@
 //! The node's clocks. No other module of this crate reads one, except through tokio's timer.
+#![expect(clippy::disallowed_methods, reason = "the module that reads clocks")]
 
 use std::time::Duration;
 
@@ -17,6 +18,11 @@ pub fn now_ns() -> u64 {
 /// CLOCK_MONOTONIC and CLOCK_REALTIME in nanoseconds, read one right after the other.
 pub fn now_both_ns() -> (u64, i64) {
     (now_ns(), read_ns(ClockId::Realtime))
+}
+
+/// CLOCK_REALTIME minus CLOCK_MONOTONIC, in nanoseconds.
+pub fn realtime_minus_monotonic_ns() -> i64 {
+    read_ns(ClockId::Realtime) - read_ns(ClockId::Monotonic)
 }
 
 /// From now to `at_ns` (CLOCK_MONOTONIC), or nothing if that is past.

@@ -119,7 +119,7 @@ async fn conduct(
         None => port.to.flush()?,
     }
     let t0_ns = clock::now_ns() + task.lead_ns;
-    let realtime_minus_monotonic_ns = machine::realtime_minus_monotonic_ns();
+    let realtime_minus_monotonic_ns = clock::realtime_minus_monotonic_ns();
     port.emit(Of::Start(wire::LabStart { t0_ns, realtime_minus_monotonic_ns }))?;
     let (send, mut receive) = mpsc::channel(EVENTS_WAITING);
     for request in &task.prepare {

@@ -1,4 +1,5 @@
 //! The only place of the controller that reads a clock.
+#![expect(clippy::disallowed_methods, reason = "the module that reads clocks")]
 
 use std::time::Duration;
 

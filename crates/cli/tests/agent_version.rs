@@ -1,5 +1,6 @@
 //! A controller and an agent of another version: what the controller cannot read degrades the trial.
 
+#![allow(clippy::disallowed_methods, reason = "the test's agent has a clock")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::convert::Infallible;

@@ -1,4 +1,5 @@
 //! The clocks of this node. No other module of this crate reads one: samplers are told the time.
+#![expect(clippy::disallowed_methods, reason = "the module that reads clocks")]
 
 use rustix::time::{ClockId, Timespec, clock_gettime};
 

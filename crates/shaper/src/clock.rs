@@ -1,5 +1,6 @@
 //! The one place that reads clocks: nanoseconds of `CLOCK_MONOTONIC`, the time that everything in this
 //! crate is computed in.
+#![expect(clippy::disallowed_methods, reason = "the module that reads clocks")]
 
 use rustix::time::{ClockId, Timespec, clock_gettime};
 

@@ -6,7 +6,6 @@ use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 
 use nix::mount::{MsFlags, mount};
-use rustix::time::{ClockId, clock_gettime};
 
 /// File system type, where, options.
 const MOUNTS: [(&str, &str, &str); 9] = [
@@ -62,15 +61,6 @@ pub fn port() -> io::Result<File> {
         }
     }
     Err(io::Error::other("the machine has no virtio port named ccbench"))
-}
-
-/// CLOCK_REALTIME minus CLOCK_MONOTONIC.
-pub fn realtime_minus_monotonic_ns() -> i64 {
-    let ns = |id| {
-        let now = clock_gettime(id);
-        now.tv_sec * 1_000_000_000 + now.tv_nsec
-    };
-    ns(ClockId::Realtime) - ns(ClockId::Monotonic)
 }
 
 /// Processor time so far.
