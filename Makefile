@@ -17,8 +17,9 @@ build: setup
 demo: build
 	$(BIN)/ccbench run plans/quickstart.toml
 
-# Runs all tests: unit tests, and tests in network namespaces with iperf3 (root). Ends with a line of totals.
-test: build
+# Runs all tests: unit tests, and tests in network namespaces with iperf3 (root). Ends with a line of totals. Does not depend on
+# `build`: `cargo test` builds the two programs as well, with the features of the tests.
+test: setup
 	@scripts/setup.sh --test
 	@scripts/test.sh --locked --workspace --features netns,browser -- --test-threads=2
 
@@ -83,7 +84,7 @@ bench: build
 
 # What users run is a release build: the first time this takes a quarter of an hour. The second one needs 8 GB in TMPDIR.
 bench-results: setup
-	cargo build --locked --release -p ccbench -p ccbench-results --bins --example many_samples
+	cargo build --locked --release -p ccbench -p ccbench-agent -p ccbench-results --bins --example many_samples
 	tests/bench/pipeline.sh $(CARGO_TARGET_DIR)/release
 	tests/bench/pipeline.sh $(CARGO_TARGET_DIR)/release 10 1
 	tests/bench/summary.sh $(CARGO_TARGET_DIR)/release
