@@ -77,6 +77,7 @@ impl Discipline for plan::Red {
 }
 
 /// What to do with an arriving packet (`red_action`).
+#[expect(clippy::enum_variant_names, reason = "the names in the kernel's red.h")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Action {
     DontMark,
