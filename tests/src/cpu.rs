@@ -11,8 +11,9 @@
 //!   together, as a thread of the test experiences them.
 //! * *taken*: CPU time that the hypervisor kept (steal, `/proc/stat`) or that processes outside this test's process tree used.
 //!
-//! `cargo test -p ccbench-tests --lib -- --ignored --nocapture` prints the measurement for 10 s without a test. Two processors
-//! beside eight builds of this project: waited 4219 ms (at most 25 ms at once), steal 220 ms, other processes 19 640 ms.
+//! `cargo test --workspace --features netns,browser --lib cpu -- --ignored --nocapture` prints the measurement for 10 s
+//! without a test. Two processors beside eight builds of this project: waited 4219 ms (at most 25 ms at once), steal 220 ms,
+//! other processes 19 640 ms.
 #![expect(clippy::disallowed_methods, reason = "a test measures real time")]
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,4 +1,4 @@
-//! The style guide as a test: dependencies, lengths, `unsafe`, clocks, shells, and paths of machines.
+//! The style guide as a test: dependencies, lengths, `unsafe`, clocks, shells, and paths in documents.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -224,6 +224,56 @@ fn only_listed_files_read_clocks_or_start_shells() {
     }
     assert!(clocks.is_empty(), "only clock.rs may read clocks: {clocks:?}");
     assert_eq!(started, SHELLS.map(str::to_owned).into(), "the files that start a shell");
+}
+
+/// Whether a word in backticks is a path of the repository: it contains a slash or has a source file's ending. Absolute
+/// paths, commands and expressions are not.
+fn is_path(word: &str) -> bool {
+    let endings = [".rs", ".md", ".toml", ".proto", ".json", ".py", ".sh", ".c", ".h"];
+    let ours = |c: char| c.is_ascii_alphanumeric() || "_-./*".contains(c);
+    !word.starts_with('/')
+        && word.chars().all(ours)
+        && (word.contains('/') || endings.iter().any(|ending| word.ends_with(ending)))
+}
+
+/// Whether consecutive components of `file` match `path`, in which a component may contain one `*`. A path that begins with a
+/// folder at the root must match from there; others may leave out the first folders.
+fn names_file(path: &str, file: &str, roots: &BTreeSet<&str>) -> bool {
+    let wanted: Vec<&str> = path.trim_end_matches('/').split('/').collect();
+    let components: Vec<&str> = file.split('/').collect();
+    let matches = |pattern: &str, name: &str| match pattern.split_once('*') {
+        Some((start, end)) => name.starts_with(start) && name.ends_with(end),
+        None => name == pattern,
+    };
+    let limit = if roots.contains(wanted[0]) { 1 } else { usize::MAX };
+    let mut windows = components.windows(wanted.len()).take(limit);
+    windows.any(|window| wanted.iter().zip(window).all(|(pattern, name)| matches(pattern, name)))
+}
+
+#[test]
+fn paths_in_the_developers_documents_exist() {
+    let all = files(&[]);
+    let names: BTreeSet<&str> = all.iter().map(|(name, _)| name.as_str()).collect();
+    let roots =
+        names.iter().filter_map(|name| name.split_once('/')).map(|(root, _)| root).collect();
+    let (mut checked, mut missing) = (0, Vec::new());
+    for (document, text) in &all {
+        if !["CONTRIBUTING.md", "ARCHITECTURE.md"].contains(&document.as_str()) {
+            continue;
+        }
+        // Every second part of a line is between backticks.
+        let quoted = text.lines().flat_map(|line| line.split('`').skip(1).step_by(2));
+        for word in quoted.filter(|word| is_path(word)) {
+            // NAME stands for the name of what is added.
+            let path = word.replace("NAME", "*");
+            checked += 1;
+            if !names.iter().any(|name| names_file(&path, name, &roots)) {
+                missing.push(format!("{document}: {word}"));
+            }
+        }
+    }
+    assert!(checked > 50, "only {checked} paths found");
+    assert!(missing.is_empty(), "no such file or folder:\n{}", missing.join("\n"));
 }
 
 #[test]

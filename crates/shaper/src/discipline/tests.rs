@@ -415,7 +415,7 @@ fn golden_sequences() {
 }
 
 /// Also prints nanoseconds per packet, through the whole link with a standing queue of 100 packets:
-/// `cargo test -p ccbench-shaper --lib returns_every_slot -- --nocapture`.
+/// `cargo test --workspace --features netns,browser --lib returns_every_slot -- --nocapture`.
 #[test]
 fn returns_every_slot_behind_a_standing_queue() {
     const PACKETS: u64 = 200_000;
