@@ -448,7 +448,7 @@ static void change_state(struct sim *sim, struct flow *f, int ce)
 	}
 }
 
-static void tell_round(struct sim *sim, struct flow *f, const struct cc_ack *a, u32 flags)
+static void observe_round(struct sim *sim, struct flow *f, const struct cc_ack *a, u32 flags)
 {
 	if ((flags & CC_OUT_ROUND) && sim->observer.round)
 		sim->observer.round(sim->observer.context, a->now_us, index_of(sim, f), f->conn, a);
@@ -493,7 +493,7 @@ static void on_ack(struct sim *sim, struct flow *f)
 	a.lost_pkts = f->lost_now;
 	rate_sample(sim, f, &p, &a);
 	if (fresh)
-		tell_round(sim, f, &a, cc_call_sample(f->conn, &a));
+		observe_round(sim, f, &a, cc_call_sample(f->conn, &a));
 	if (!(f->conn->ops->wants & CC_OWNS_CWND)) {
 		if (f->state == CC_CWR || f->state == CC_RECOVERY) {
 			prr(f, (u32)fresh);
@@ -505,7 +505,7 @@ static void on_ack(struct sim *sim, struct flow *f)
 	}
 	cc_call_ack(f->conn, &a, &out);
 	apply(f, &out);
-	tell_round(sim, f, &a, out.flags);
+	observe_round(sim, f, &a, out.flags);
 send:
 	if (f->send_at_ns == NEVER)
 		try_send(sim, f);
