@@ -122,7 +122,7 @@ fn functions(text: &str) -> Vec<(usize, usize)> {
         }
         let indent = line.len() - line.trim_start().len();
         let closes = |line: &&str| line.trim() == "}" && line.len() == indent + 1;
-        let length = lines[start..].iter().position(|line| closes(&line));
+        let length = lines[start..].iter().position(closes);
         found.push((start + 1, start + 1 + length.unwrap_or(0)));
     }
     found

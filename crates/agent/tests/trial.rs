@@ -43,7 +43,7 @@ async fn a_trial_has_every_kind_of_row_and_leaves_nothing() {
     assert!(client.probes.iter().all(|probe| !probe.lost));
     let base = client.events_of("base_rtt");
     assert!(base.len() == 1 && base[0].data_json().contains("min_us"), "{base:?}");
-    let kinds: Vec<_> = client.events.iter().map(|event| event.name()).collect();
+    let kinds: Vec<_> = client.events.iter().map(wire::Event::name).collect();
     let wanted = ["base_rtt", "phase_start", "flow_start", "trial_end", "flow_end", "cc_sockets"];
     assert_eq!(kinds, wanted);
 

@@ -241,7 +241,7 @@ async fn a_trial_is_prepared_run_and_reset() {
     let rig = Rig::new(Script::Good, FakeKernel::default());
     let reply = rig.prepare().await.unwrap();
     assert_eq!(reply.links.len(), 1);
-    let kinds: Vec<_> = reply.events.iter().map(|event| event.name()).collect();
+    let kinds: Vec<_> = reply.events.iter().map(wire::Event::name).collect();
     assert_eq!(kinds, ["offloads_off", "offloads_off", "link_up", "acks"]);
     assert_eq!(reply.events[3].message, "10ms", "as the plan says");
     assert_eq!(rig.asked(), ["start back server"]);

@@ -83,7 +83,7 @@ pub async fn client(stage: Stage, task: FlowTask) {
             run(&stage, &task, End::Client, traffic, launched_at_ns).await;
         }
         Err(error) => {
-            stage.out.event(Kind::FlowError(NoData {}), &task.group, error.to_string()).await
+            stage.out.event(Kind::FlowError(NoData {}), &task.group, error.to_string()).await;
         }
     }
 }

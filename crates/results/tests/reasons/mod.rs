@@ -2,8 +2,11 @@
 
 use super::*;
 
-/// A run of one point. Each trial: its reasons, and the steal of its host samples in percent with their lengths.
-fn run_with(root: &Path, trials: &[(&[(&str, &str)], &[(f64, u64)])]) -> PathBuf {
+/// A trial: its reasons, and the CPU steal of its host samples in percent with their lengths in milliseconds.
+type Trial<'a> = (&'a [(&'a str, &'a str)], &'a [(f64, u64)]);
+
+/// A run of one point.
+fn run_with(root: &Path, trials: &[Trial]) -> PathBuf {
     let points = vec![(0, vec![])];
     let repeat = trials.len() as u32;
     let run = RunDir::create(root, &RunInfo { points, repeat, ..info() }).unwrap();
@@ -29,7 +32,7 @@ fn run_with(root: &Path, trials: &[(&[(&str, &str)], &[(f64, u64)])]) -> PathBuf
     run.path().to_path_buf()
 }
 
-fn printed(trials: &[(&[(&str, &str)], &[(f64, u64)])]) -> String {
+fn printed(trials: &[Trial]) -> String {
     let root = tempfile::tempdir().unwrap();
     let run = run_with(root.path(), trials);
     table::text(&RunSummary::compute(&run, TrialFilter::default()).unwrap(), 120)
@@ -78,8 +81,7 @@ fn low_steal_blames_this_machine() {
 fn many_trials_are_summarised_as_a_range() {
     let late = [("link_late", "link delay: late")];
     let steal: Vec<[(f64, u64); 1]> = (1..=6).map(|pct| [(f64::from(pct), 1_000)]).collect();
-    let trials: Vec<(&[(&str, &str)], &[(f64, u64)])> =
-        steal.iter().map(|samples| (&late[..], &samples[..])).collect();
+    let trials: Vec<Trial> = steal.iter().map(|samples| (&late[..], &samples[..])).collect();
     let text = printed(&trials);
     assert!(text.contains("link_late [trials 1 to 6 of 6]: link delay: late"), "{text}");
     assert!(text.contains("1.0 to 6.0 % in 6 trials."), "{text}");
