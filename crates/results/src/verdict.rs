@@ -117,7 +117,7 @@ impl Judge {
             Kind::Capture(capture) => self.capture(node, event, capture),
             Kind::CcInForce(start) => cc_start::judge(node, group, start, &mut self.findings),
             Kind::CcSockets(sockets) => {
-                cc_start::judge_sockets(node, group, sockets, &mut self.findings)
+                cc_start::judge_sockets(node, group, sockets, &mut self.findings);
             }
             _ => {}
         }

@@ -17,8 +17,7 @@ use ccbench_results::model::{
 use ccbench_results::store::RunDir;
 use ccbench_results::summarize::{self, RunSummary};
 use ccbench_results::trial::TrialWriter;
-use ccbench_results::{ErrorClass, StoreError, SummaryError};
-use ccbench_results::{six_columns, table};
+use ccbench_results::{ErrorClass, StoreError, SummaryError, six_columns, table};
 
 /// The plan of a made-up run: two nodes, and this.
 macro_rules! two_nodes {

@@ -295,16 +295,8 @@ fn strips_sheet(
                 1 => (0.0, names.len() as f64),
                 _ => (at as f64 + 0.05, at as f64 + 0.95),
             };
-            let first = fair.values().next().copied().flatten();
-            if fair.values().all(|fair| *fair == first) {
-                fair_line(&mut canvas, &frame, first, (from, to));
-                continue;
-            }
-            // Flows may have different bottlenecks.
-            for (place, fair) in fair {
-                let ((middle, _), half) = (slot(place), 0.45 / slots);
-                fair_line(&mut canvas, &frame, fair, (middle - half, middle + half));
-            }
+            let beside = |place| (slot(place).0 - 0.45 / slots, slot(place).0 + 0.45 / slots);
+            fair_lines(&mut canvas, &frame, &fair, (from, to), beside);
         }
         for (nth, one) in got.iter().enumerate().filter(|(_, one)| one.phase == **phase) {
             let (at, group) = slot(one.place);
@@ -318,6 +310,24 @@ fn strips_sheet(
 /// Deterministic horizontal jitter of the nth dot, so that dots do not cover each other.
 fn jitter(nth: usize, slots: f64) -> f64 {
     ((nth as f64 * 0.618_034).fract() - 0.5) * 0.5 / slots
+}
+
+/// Draws the fair shares of a point's flows: one line from `from` to `to` if they are equal, otherwise one for each flow over its
+/// `span`, because flows may have different bottlenecks.
+fn fair_lines(
+    canvas: &mut Canvas,
+    frame: &Frame,
+    shares: &BTreeMap<usize, Option<f64>>,
+    (from, to): (f64, f64),
+    span: impl Fn(usize) -> (f64, f64),
+) {
+    let first = shares.values().next().copied().flatten();
+    if shares.values().all(|share| *share == first) {
+        return fair_line(canvas, frame, first, (from, to));
+    }
+    for (place, share) in shares {
+        fair_line(canvas, frame, *share, span(*place));
+    }
 }
 
 /// Draws the fair share between two positions of the x axis.

@@ -328,16 +328,20 @@ fn any_spec(
     }
 }
 
-/// Queues, and what they drop (-) and mark (*).
-fn golden_cases() -> Vec<(QueueParams, &'static str)> {
-    let codel = codel::CodelParams { ecn: true, ..codel::CodelParams::default() };
-    let prompt = PieParams {
+/// PIE that reacts faster than its defaults.
+fn prompt_pie() -> PieParams {
+    PieParams {
         target_ns: 5_000 * US,
         tupdate_ns: 3_000 * US,
         alpha: 8,
         beta: 32,
         ..PieParams::default()
-    };
+    }
+}
+
+/// Queues, and what they drop (-) and mark (*).
+fn golden_cases() -> Vec<(QueueParams, &'static str)> {
+    let codel = codel::CodelParams { ecn: true, ..codel::CodelParams::default() };
     vec![
         (
             QueueParams::TailDrop(FifoLimit::Packets(50)),
@@ -373,14 +377,14 @@ fn golden_cases() -> Vec<(QueueParams, &'static str)> {
             "-251 -257 -263 -269 -275 -281 -287 -293 -299 -305 -311 -317 -323 -329 -335 -341 -347",
         ),
         (
-            QueueParams::Pie(prompt),
+            QueueParams::Pie(prompt_pie()),
             "-171 -179 -197 -204 -208 -211 -215 -219 -222 -225 -233 -235 -237 -241 -251 -253 -255 \
              -257 -260 -265 -267 -269 -272 -275 -277 -280 -282 -285 -287 -290 -292 -294 -296 -299 \
              -301 -303 -305 -307 -309 -313 -315 -319 -321 -323 -325 -327 -329 -331 -333 -336 -338 \
              -340 -342 -344 -347 -350 -357 -362 -368 -375 -380 -386 -393 -398",
         ),
         (
-            QueueParams::Pie(PieParams { ecn: true, bytemode: true, ..prompt }),
+            QueueParams::Pie(PieParams { ecn: true, bytemode: true, ..prompt_pie() }),
             "-171 -179 -197 -204 -208 -211 -215 -219 -222 -225 -234 -237 -241 -251 -253 -255 -257 \
              -260 -265 -267 -269 -272 -275 -277 -280 -282 -285 -287 -289 -291 -293 -295 -297 -300 \
              -302 -304 -306 -308 -310 -314 -316 -320 -322 -324 -326 -328 -330 -332 -334 -337 -339 \
