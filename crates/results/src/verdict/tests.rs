@@ -142,8 +142,8 @@ impl Story {
         let clocks = names.iter().map(|name| (name.clone(), clock.clone())).collect();
         let mut judge = Judge::new(&plan, &nodes, &clocks);
         let mut see = |node: &str, of: Of| judge.observe(node, &RunEvent { of: Some(of) });
-        self.tell_machines(&mut see);
-        self.tell_flows(&mut see);
+        self.emit_machines(&mut see);
+        self.emit_flows(&mut see);
         let mut done: BTreeMap<String, Done> =
             names.into_iter().map(|name| (name, Done::default())).collect();
         done.insert("src".into(), self.done);
@@ -153,7 +153,7 @@ impl Story {
         judge.finish(&done, &[])
     }
 
-    fn tell_machines(&self, see: &mut impl FnMut(&str, Of)) {
+    fn emit_machines(&self, see: &mut impl FnMut(&str, Of)) {
         for i in 0..20 {
             for node in ["src", "mid", "dst"] {
                 let cpu_max_busy_pct = if i < self.busy_samples { self.busy_pct } else { 50.0 };
@@ -224,7 +224,7 @@ impl Story {
         (ms + 1).saturating_sub(self.first_data_ms) * 1000
     }
 
-    fn tell_flows(&self, see: &mut impl FnMut(&str, Of)) {
+    fn emit_flows(&self, see: &mut impl FnMut(&str, Of)) {
         for index in 0..2 {
             let flow_id = format!("main/{index}");
             let (from, to) = self.sampled_ms;
