@@ -1,7 +1,7 @@
-//! What a userspace link between two interfaces can do on this machine, beside plain veth routing measured in turn
-//! with it: the ratios are what survives on another machine. Makes namespaces of its own; needs root.
+//! Benchmarks a userspace link between two interfaces, alternating with plain veth routing. The ratios are comparable
+//! between machines. Creates network namespaces; needs root.
 //!
-//! `link_bench [REPETITIONS]`: medians, with the least and the most in parentheses.
+//! `link_bench [REPETITIONS]`: prints the median, minimum and maximum.
 #![allow(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 #![allow(clippy::unwrap_used, reason = "a benchmark may panic")]
 
@@ -57,11 +57,11 @@ fn main() {
         println!("{:<44}{:>10.3}", "  of bfifo", other / fifo);
     }
     for awake in [false, true] {
-        punctuality(awake, repetitions);
+        scheduling_errors(awake, repetitions);
     }
 }
 
-/// The share of a rate that one TCP flow makes use of, and the processor time that its link takes.
+/// Utilization of one TCP flow, and the CPU time of its link.
 fn shares(mbit: u64, queue: &str, repetitions: usize) {
     let mut cores = Vec::new();
     report(&format!("{mbit} Mbit/s, {queue}: sent / configured"), repetitions, || {
@@ -89,12 +89,12 @@ fn sent_bytes(link: &mut UserLink) -> u64 {
     rows[0].sent_bytes
 }
 
-fn punctuality(awake: bool, repetitions: usize) {
+fn scheduling_errors(awake: bool, repetitions: usize) {
     let with = if awake { ", kept awake" } else { "" };
     let _awake = awake.then(|| KeepAwake::start().unwrap());
     let (mut p50, mut p99) = (Vec::new(), Vec::new());
     for _ in 0..repetitions {
-        let mut late = oversleeps();
+        let mut late = wakeup_latencies();
         late.sort_by(f64::total_cmp);
         p50.push(late[late.len() / 2]);
         p99.push(late[late.len() * 99 / 100]);
@@ -163,13 +163,13 @@ fn unshaped(queue: &str) -> f64 {
     tcp(&lab, FLAT_DST).0
 }
 
-/// Goodput in Gbit/s where every packet goes through queue and line, and the processor is the limit.
+/// Goodput of a CPU-limited link with queue, Gbit/s.
 fn fastest(queue: &str) -> f64 {
     let (lab, _link) = linked(&config(100_000, 0, queue));
     tcp(&lab, FLAT_DST).0
 }
 
-/// Goodput of one flow in Gbit/s, and the processors that packet loops used meanwhile.
+/// Goodput of one flow in Gbit/s, and the number of CPUs used by packet loops.
 fn tcp(lab: &Lab, address: &'static str) -> (f64, f64) {
     let listener = lab.dst.run(move || TcpListener::bind((address, 9001)).unwrap());
     let received = lab.dst.start(move || {
@@ -177,7 +177,7 @@ fn tcp(lab: &Lab, address: &'static str) -> (f64, f64) {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut buffer = vec![0; 1 << 18];
         let start = Instant::now();
-        // The beginning of a flow is not its rate.
+        // Skip slow start.
         let (warm, mut counted, mut from) = (FLOW / 6, 0_u64, None);
         loop {
             let length = stream.read(&mut buffer).unwrap();
@@ -202,7 +202,7 @@ fn tcp(lab: &Lab, address: &'static str) -> (f64, f64) {
     (received.recv().unwrap(), cores)
 }
 
-/// Processor time of this process' packet loops, seconds.
+/// CPU time of this process' packet loops, seconds.
 fn loops_cpu_s() -> f64 {
     let threads = std::fs::read_dir("/proc/self/task").unwrap().flatten();
     let of = |path: std::path::PathBuf| {
@@ -215,7 +215,7 @@ fn loops_cpu_s() -> f64 {
     threads.filter_map(|thread| of(thread.path())).sum()
 }
 
-/// Datagrams that arrive, in thousands per second.
+/// Received datagrams, thousands per second.
 fn udp(lab: &Lab, address: &'static str) -> f64 {
     let socket = receiver(lab, address);
     let counted = lab.dst.start(move || {
@@ -242,13 +242,13 @@ fn udp(lab: &Lab, address: &'static str) -> f64 {
 fn sender(address: &str) -> UdpSocket {
     let socket = UdpSocket::bind(("0.0.0.0", 0)).unwrap();
     socket.connect((address, 9000)).unwrap();
-    // Has the neighbour resolved.
+    // Resolves the neighbour.
     socket.send(&[0; 16]).unwrap();
     std::thread::sleep(Duration::from_millis(100));
     socket
 }
 
-/// A socket that knows when a datagram arrived, and gives up after a second of silence.
+/// A socket with receive timestamps and a timeout of one second.
 fn receiver(lab: &Lab, address: &'static str) -> UdpSocket {
     let socket = lab.dst.run(move || UdpSocket::bind((address, 9000)).unwrap());
     socket.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
@@ -257,8 +257,8 @@ fn receiver(lab: &Lab, address: &'static str) -> UdpSocket {
     socket
 }
 
-/// The datagrams that come until there is silence: the first eight bytes, and when the kernel had them.
-fn stamped(socket: &UdpSocket) -> Vec<(u64, u64)> {
+/// Receives datagrams until the timeout; returns the first eight bytes and the receive time of each.
+fn timestamps(socket: &UdpSocket) -> Vec<(u64, u64)> {
     let mut all = Vec::new();
     let mut bytes = [0; 2000];
     loop {
@@ -292,9 +292,8 @@ fn send_every(lab: &Lab, count: u64, every: Duration, bytes: usize) {
     });
 }
 
-/// How late a thread that does nothing else wakes from sleeps of a millisecond, microseconds: what the machine under
-/// this one adds to everything.
-fn oversleeps() -> Vec<f64> {
+/// Wakeup latency of an idle thread after sleeps of a millisecond, microseconds: the baseline of this machine.
+fn wakeup_latencies() -> Vec<f64> {
     let sleeper = std::thread::spawn(|| {
         nix::sys::prctl::set_timerslack(1).unwrap();
         let nap = Duration::from_millis(1);
@@ -312,7 +311,7 @@ fn oversleeps() -> Vec<f64> {
 /// Errors of a one-way delay of 10 ms, microseconds.
 fn delays(lab: &Lab) -> Vec<f64> {
     let socket = receiver(lab, FLAT_DST);
-    let received = lab.dst.start(move || stamped(&socket));
+    let received = lab.dst.start(move || timestamps(&socket));
     send_every(lab, PROBES, Duration::from_millis(2), 100);
     let received = received.recv().unwrap();
     let probes = received.iter().filter(|(sent_ns, _)| *sent_ns > 0);
@@ -322,7 +321,7 @@ fn delays(lab: &Lab) -> Vec<f64> {
 /// Errors of the gaps between full frames at 12 Mbit/s, microseconds.
 fn gaps(lab: &Lab) -> Vec<f64> {
     let socket = receiver(lab, FLAT_DST);
-    let received = lab.dst.start(move || stamped(&socket));
+    let received = lab.dst.start(move || timestamps(&socket));
     send_every(lab, GAPS, Duration::from_micros(770), 1472);
     let received = received.recv().unwrap();
     let times: Vec<f64> = received

@@ -1,4 +1,4 @@
-//! Prints what a packet costs in each queue.
+//! Prints the CPU time per packet of each queue.
 
 fn main() {
     for cost in ccbench_shaper::queue_costs() {

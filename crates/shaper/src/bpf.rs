@@ -50,8 +50,8 @@ pub fn add_clsact(ifindex: u32) -> Result<(), ShaperError> {
     }
 }
 
-/// Removes the classifier of priority [`CLSACT_PRIORITY`] from the way out of an interface, and clsact too if that is ours
-/// and nobody else uses it; what is gone already is fine.
+/// Removes the classifier of priority [`CLSACT_PRIORITY`] from the way out of an interface, and clsact too if we added
+/// it and it has no other filters. Missing objects are not an error.
 ///
 /// # Errors
 /// The kernel refused.

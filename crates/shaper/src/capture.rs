@@ -1,6 +1,7 @@
-//! What passes an interface, as pcapng files: a packet socket read by a thread of its own.
+//! Packet capture of an interface to pcapng files, by a packet socket and a thread.
 //!
-//! The files have no names, so the file system frees them when a process dies. Stopping the capture returns them.
+//! The files are unnamed (`O_TMPFILE`), so that the file system frees them when the process dies. Stopping the capture
+//! returns them.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek as _, SeekFrom, Write as _};
@@ -19,78 +20,79 @@ use crate::{clock, netlink};
 
 pub mod pcapng;
 
-/// Packets of one system call.
+/// Packets per system call.
 const BATCH: usize = 64;
-/// The socket's buffer. What it cannot hold is lost and counted.
+/// Size of the socket buffer. Packets that do not fit are counted as dropped.
 const SOCKET_BYTES: i32 = 32 << 20;
-/// Written to the file at once.
+/// Size of one write to the file.
 const PIECE_BYTES: usize = 256 << 10;
-/// The thread notices within this that it is to stop.
+/// Interval in which the thread checks the stop flag.
 const SLICE_MS: u16 = 50;
-/// VLAN tag, put back where the kernel took it out.
+/// Size of a VLAN tag, which the kernel strips and the capture inserts again.
 const TAG_BYTES: usize = 4;
-/// The addresses in front of it.
+/// Size of the Ethernet addresses before the VLAN tag.
 const ADDRESSES_BYTES: usize = 12;
 
 /// What to capture.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CaptureSpec {
-    /// Goes into the files.
+    /// Comment in the section header of the files.
     pub comment: String,
     /// The interface.
     pub dev: String,
-    /// How much of each packet is kept.
+    /// Captured bytes per packet.
     pub snap_bytes: u32,
-    /// Length of a file.
+    /// Maximum size of a file.
     pub file_bytes: u64,
-    /// Files: when the last is full the first is overwritten; with one, the rest is only counted.
+    /// Number of files. With several, the first is overwritten when the last is full; with one, later packets are only
+    /// counted.
     pub files: u32,
 }
 
-/// A capture that runs. Dropped, it ends and leaves nothing.
+/// A running capture. Dropping it discards the files.
 #[derive(Debug)]
 pub struct Capture {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<Captured>>,
 }
 
-/// What a capture left.
+/// Result of a capture.
 #[derive(Debug, Default)]
 pub struct Captured {
-    /// Oldest first, each ready to be read from its beginning.
+    /// Oldest first, each positioned at its beginning.
     pub files: Vec<File>,
-    /// Packets in all files, overwritten ones too.
+    /// Packets written, including those in overwritten files.
     pub packets: u64,
-    /// Packets that the socket had no room for.
+    /// Packets dropped by the full socket buffer.
     pub dropped: u64,
-    /// Packets that came when the last file was full.
+    /// Packets that arrived when the last file was full.
     pub left_out: u64,
     /// Files that were overwritten.
     pub overwritten: u64,
-    /// What ended it before its time.
+    /// The error that ended the capture early.
     pub error: Option<String>,
 }
 
 impl Capture {
-    /// Starts; what passes the interface from now on is in it.
+    /// Starts to capture.
     ///
     /// # Errors
-    /// There is no such interface, no right to listen (CAP_NET_RAW), or no place for a file under `folder`.
+    /// The interface does not exist, CAP_NET_RAW is missing, or a file cannot be created in `folder`.
     pub fn start(spec: &CaptureSpec, folder: &Path) -> Result<Self, ShaperError> {
         let system = |op| move |source| ShaperError::System { op, source };
         let ifindex = netlink::ifindex(&spec.dev)?;
         let socket =
             sys::packet_socket().map_err(system("open a packet socket (needs CAP_NET_RAW)"))?;
         let fd = socket.as_fd();
-        // Beyond the system's limit only root of the whole machine may go.
+        // SO_RCVBUFFORCE needs CAP_NET_ADMIN in the initial user namespace.
         if sys::set_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, SOCKET_BYTES).is_err() {
             sys::set_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, SOCKET_BYTES)
-                .map_err(system("size a packet socket's buffer"))?;
+                .map_err(system("set the buffer size of a packet socket"))?;
         }
         sys::set_option(fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1)
-            .map_err(system("ask for packets' times"))?;
+            .map_err(system("enable packet timestamps"))?;
         sys::set_option(fd, libc::SOL_PACKET, libc::PACKET_AUXDATA, 1)
-            .map_err(system("ask for packets' lengths"))?;
+            .map_err(system("enable PACKET_AUXDATA"))?;
         let mut files = Files::open(spec.clone(), folder)?;
         sys::bind_packet(fd, ifindex, libc::ETH_P_ALL as u16)
             .map_err(system("bind a packet socket"))?;
@@ -102,23 +104,26 @@ impl Capture {
                 let error = work(&socket, &mut files, &stopped).err();
                 files.finish(&socket, error)
             })
-            .map_err(system("start a capture's thread"))?;
+            .map_err(system("start the capture thread"))?;
         Ok(Self { stop, thread: Some(thread) })
     }
 
-    /// Has it end within a twentieth of a second, without waiting for that.
+    /// Requests the stop without waiting. The capture ends within 50 ms.
     pub fn ask_to_stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
     }
 
-    /// Ends it, with what it left.
+    /// Stops the capture and returns its result.
     pub fn stop(mut self) -> Captured {
         self.end().unwrap_or_default()
     }
 
     fn end(&mut self) -> Option<Captured> {
         self.ask_to_stop();
-        let died = || Captured { error: Some("its thread died".to_owned()), ..Captured::default() };
+        let died = || Captured {
+            error: Some("the capture thread panicked".to_owned()),
+            ..Captured::default()
+        };
         self.thread.take().map(|thread| thread.join().unwrap_or_else(|_| died()))
     }
 }
@@ -129,7 +134,7 @@ impl Drop for Capture {
     }
 }
 
-/// Reads packets until it is stopped, and then those that arrived before.
+/// Captures packets until the stop, including those that arrived before it.
 fn work(socket: &OwnedFd, files: &mut Files, stop: &AtomicBool) -> io::Result<()> {
     let mut batch = RxBatch::new(BATCH, 0, files.spec.snap_bytes as usize);
     let mut frame = Vec::with_capacity(files.spec.snap_bytes as usize + TAG_BYTES);
@@ -145,17 +150,19 @@ fn work(socket: &OwnedFd, files: &mut Files, stop: &AtomicBool) -> io::Result<()
                 if last {
                     return Ok(());
                 }
-                // The next read reports an error of the wait.
+                // The next receive reports an error of `poll`.
                 let _ = poll(
                     &mut [PollFd::new(socket.as_fd(), PollFlags::POLLIN)],
                     PollTimeout::from(SLICE_MS),
                 );
                 continue;
             }
-            // The interface went down; it may come back.
+            // The interface is down; it may come up again.
             Err(error) if error.raw_os_error() == Some(libc::ENETDOWN) && !last => continue,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) => return Err(during(format!("read packets of {}", files.spec.dev))(error)),
+            Err(error) => {
+                return Err(with_context(format!("read packets of {}", files.spec.dev))(error));
+            }
         }
         for packet in batch.packets() {
             let at_ns = packet.real_ns.unwrap_or_else(clock::realtime_ns);
@@ -177,33 +184,33 @@ fn work(socket: &OwnedFd, files: &mut Files, stop: &AtomicBool) -> io::Result<()
     }
 }
 
-/// Says during what an error came.
-fn during(what: String) -> impl FnOnce(io::Error) -> io::Error {
+/// Adds the failed operation to an error.
+fn with_context(what: String) -> impl FnOnce(io::Error) -> io::Error {
     move |error| io::Error::new(error.kind(), format!("{what}: {error}"))
 }
 
 /// The files of a capture.
 struct Files {
     spec: CaptureSpec,
-    /// Where they are.
+    /// Their folder.
     folder: PathBuf,
     files: Vec<File>,
-    /// Which is written to.
+    /// Index of the current file.
     current: usize,
-    /// In the current one, with what waits to be written.
+    /// Bytes of the current file, including `waiting`.
     length: u64,
     waiting: Vec<u8>,
-    /// In the current one without that.
+    /// Bytes of the current file, excluding `waiting`.
     written: u64,
     captured: Captured,
 }
 
 impl Files {
     fn open(spec: CaptureSpec, folder: &Path) -> Result<Self, ShaperError> {
-        let open = |_| nameless(folder);
+        let open = |_| unnamed_file(folder);
         let files = (0..spec.files.max(1)).map(open).collect::<io::Result<Vec<_>>>();
         let files = files.map_err(|source| ShaperError::System {
-            op: "make a capture's file",
+            op: "create a capture file",
             source: in_folder(folder)(source),
         })?;
         let mut this = Self {
@@ -241,7 +248,7 @@ impl Files {
         if self.waiting.len() >= PIECE_BYTES { self.flush() } else { Ok(()) }
     }
 
-    /// Goes on in the next file; the one after the last is the first again.
+    /// Switches to the next file, cyclically.
     fn next(&mut self) -> io::Result<()> {
         self.flush()?;
         self.current = (self.current + 1) % self.files.len();
@@ -260,14 +267,15 @@ impl Files {
         let done = file.write_all(&self.waiting);
         match done {
             Ok(()) => self.written += self.waiting.len() as u64,
-            // Half a packet would keep what follows from being read.
+            // Remove a partial packet, which would make the rest of the file unreadable.
             Err(_) => {
                 let _ = file.set_len(self.written);
                 let _ = file.seek(SeekFrom::Start(self.written));
             }
         }
         self.waiting.clear();
-        done.map_err(in_folder(&self.folder)).map_err(during("write a capture's file".to_owned()))
+        done.map_err(in_folder(&self.folder))
+            .map_err(with_context("write a capture file".to_owned()))
     }
 
     fn finish(mut self, socket: &OwnedFd, error: Option<io::Error>) -> Captured {
@@ -291,22 +299,22 @@ impl Files {
     }
 }
 
-/// Says where, and how to have it elsewhere.
+/// Adds the folder and a hint to an error.
 fn in_folder(folder: &Path) -> impl FnOnce(io::Error) -> io::Error {
     let folder = folder.display().to_string();
     move |error| {
-        let text = format!("{error} (in {folder}; TMPDIR names another folder)");
+        let text = format!("{error} (in {folder}; set TMPDIR to use another folder)");
         io::Error::new(error.kind(), text)
     }
 }
 
-/// A file that is gone when it is closed.
-fn nameless(folder: &Path) -> io::Result<File> {
+/// Creates a file that is deleted when it is closed.
+fn unnamed_file(folder: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true);
     let made = options.clone().custom_flags(libc::O_TMPFILE).mode(0o600).open(folder);
     made.or_else(|_| {
-        // A file system without the flag.
+        // The file system does not support O_TMPFILE.
         let unique = format!(".ccbench-capture-{}-{}", std::process::id(), clock::realtime_ns());
         let path = folder.join(unique);
         let file = options.create_new(true).mode(0o600).open(&path)?;

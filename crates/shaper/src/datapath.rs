@@ -1,9 +1,9 @@
-//! The packet loop of a userspace link, on a thread of its own: read what arrived, let the [`model`]
-//! compute when it is due, release what is due. After [`Datapath::new`] it allocates nothing, takes no lock and
-//! logs nothing; it is spoken to through [`Shared`] and an eventfd.
+//! The packet loop of a userspace link, on its own thread: it receives packets, lets the [`model`] compute when they
+//! are due, and sends those that are due. After [`Datapath::new`] it does not allocate, lock or log; it is controlled
+//! through [`Shared`] and an eventfd.
 //!
 //! ```text
-//! recvmmsg → cut to MTU frames → loss → delay → queue → line → sendmmsg
+//! recvmmsg → segmentation      → loss → delay → queue → line → sendmmsg
 //!            └── kernel's receive time ──┘ └ virtual time ┘    └ real time; the difference is the scheduling error
 //! ```
 
@@ -24,17 +24,17 @@ use packet::{Arena, Packet};
 use record::Recorder;
 use segment::Frames;
 use spin::Spin;
-use thread::Class;
-use transmit::{Due, MOST_WRITES, Write};
+use thread::SchedClass;
+use transmit::{Due, MAX_WRITES, Write};
 use vnet::{TAG_BYTES, VNET_BYTES, put_tag};
 
 pub(crate) mod class_scheduler;
 pub(crate) mod classes;
+pub(crate) mod coalesce;
 pub(crate) mod duty;
 pub(crate) mod header;
 pub(crate) mod histogram;
 pub(crate) mod impair;
-pub(crate) mod join;
 pub(crate) mod line;
 pub(crate) mod log;
 pub(crate) mod loss;
@@ -53,45 +53,45 @@ pub(crate) use model::{LinkModel, LinkSpec};
 pub(crate) use shared::{Counters, Shared};
 pub(crate) use thread::Privileges;
 
-/// Packets read with one system call: of large ones few, because a full super-packet costs about 10 µs to cut,
-/// during which nothing leaves; of small ones many.
+/// Packets received with one system call. Few large packets, because segmenting a full super-packet takes about 10 µs
+/// during which nothing is sent.
 const RX_LARGE: usize = 8;
 const RX_SMALL: usize = 64;
-/// Packets below this on average are small.
+/// Average size below which packets are small.
 const SMALL_BYTES: usize = 2_048;
 /// The largest super-packet: an IP packet of 64 KiB, its Ethernet header with a VLAN tag, the vnet header.
 const RX_PACKET_BYTES: usize = VNET_BYTES + 18 + 65_536;
-/// The kernel may be late by a thousandth of a sleep, so longer ones are cut in two.
+/// Longer sleeps are split, because the kernel may oversleep by a thousandth of the time.
 const LONG_SLEEP_NS: u64 = 10_000_000;
-/// A packet due within this time is waited for without looking at new arrivals: they cannot be due before it.
-const DEAF_NS: u64 = 500_000;
-/// Pause before a packet that the device refused is offered again, and how often that is done.
+/// The loop waits for a packet that is due within this time without polling for arrivals, which cannot be due before.
+const NO_POLL_NS: u64 = 500_000;
+/// Pause before a packet that the device rejected is sent again, and the number of retries.
 const REFUSED_NS: u64 = 50_000;
 const REFUSALS: u32 = 3;
-/// How long nothing is joined after the device refused a joined packet.
-const UNJOINED_NS: u64 = 1_000_000_000;
-/// Released later than this is counted as late.
+/// How long packets are not coalesced after the device rejected a coalesced packet.
+const COALESCE_PAUSE_NS: u64 = 1_000_000_000;
+/// Packets with a larger scheduling error count as late.
 const LATE_NS: u64 = 1_000_000;
 
-/// Room for at least this many frames, however short the queue: a sender may burst into the delay.
-const LEAST_SLOTS: u64 = 16_384;
-/// The memory of one link at most. Pages are touched only as they are needed.
+/// Minimum number of frame slots, because a sender may burst into the delay.
+const MIN_SLOTS: u64 = 16_384;
+/// Memory limit of one link. Pages are touched only when they are needed.
 const MEMORY_CAP_BYTES: u64 = 512 << 20;
 /// Header of an Ethernet frame.
 const ETHERNET_BYTES: u32 = 14;
 /// The smallest Ethernet frame, to turn bytes into a number of frames.
-const LEAST_FRAME_BYTES: u64 = 60;
-/// Taken for the rate of an unshaped link when its memory is sized.
+const MIN_FRAME_BYTES: u64 = 60;
+/// Assumed rate of an unshaped link to size its memory.
 const UNSHAPED_BPS: u64 = 10_000_000_000;
 
 /// The two ends of the packet path.
 pub(crate) struct Ends {
-    /// Packet socket that reads what was redirected.
+    /// Packet socket that receives the redirected packets.
     pub(crate) rx: OwnedFd,
     /// Packet socket bound to the shaped interface.
     pub(crate) tx: OwnedFd,
-    /// Ethernet address of the interface that packets are redirected to, if they are: what bears it as a
-    /// source was made there by the kernel and is no traffic.
+    /// Ethernet address of the interface that packets are redirected to, if any. Frames with this source address come
+    /// from the kernel itself and are ignored.
     pub(crate) own_address: Option<[u8; 6]>,
     /// MTU of the shaped interface in bytes.
     pub(crate) mtu_bytes: u32,
@@ -103,29 +103,29 @@ pub(crate) struct Datapath {
     wake: Arc<OwnedFd>,
     shared: Arc<Shared>,
     model: LinkModel,
-    /// Whether the queue looks at more than sizes and times.
+    /// Whether packet headers are parsed.
     classify: bool,
     matcher: Matcher,
     arena: Arena,
     rx: RxBatch,
     tx: TxBatch,
     writes: Vec<Write>,
-    /// Until then nothing is joined, because the device refused it.
-    join_from_ns: u64,
+    /// No coalescing before this time, because the device rejected a coalesced packet.
+    coalesce_from_ns: u64,
     counters: Counters,
     recorder: Recorder,
     rate_generation: u64,
     begin_at_ns: u64,
     delay_generation: u64,
     loss_generation: u64,
-    /// Packets to be read at once.
-    rx_most: usize,
+    /// Packets to receive with the next system call.
+    rx_batch: usize,
     spin: Spin,
-    /// How often in a row the device refused the packet that is due longest.
+    /// Consecutive rejections of the first due packet by the device.
     refusals: u32,
 }
 
-/// What was read with one system call.
+/// Result of one receive call.
 #[derive(Clone, Copy, Default)]
 struct Batch {
     /// There may be more.
@@ -134,29 +134,29 @@ struct Batch {
     last_ns: u64,
 }
 
-/// What the last attempt to send ended with.
+/// Result of a send attempt.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sent {
-    /// Everything due is out.
+    /// All due packets were sent.
     All,
     /// The socket's buffer is full.
     Blocked,
-    /// The device refused a packet.
+    /// The device rejected a packet.
     Refused,
 }
 
-/// How many frames a link may have to hold: its queue and its delay in small frames, within the memory cap.
+/// Number of frame slots: queue and delay in small frames, within the memory limit.
 pub(crate) fn slots_for(spec: &LinkSpec, slot_bytes: usize) -> u32 {
-    let queue = spec.max_packets(LEAST_FRAME_BYTES);
+    let queue = spec.max_packets(MIN_FRAME_BYTES);
     let rate = u128::from(spec.rate_bps.unwrap_or(UNSHAPED_BPS));
-    let delay_ns = u128::from(spec.usual_delay_ns());
-    let in_delay = rate * delay_ns / 8_000_000_000 / u128::from(LEAST_FRAME_BYTES);
-    let wanted = u128::from(queue) + in_delay + u128::from(LEAST_SLOTS);
+    let delay_ns = u128::from(spec.typical_delay_ns());
+    let in_delay = rate * delay_ns / 8_000_000_000 / u128::from(MIN_FRAME_BYTES);
+    let wanted = u128::from(queue) + in_delay + u128::from(MIN_SLOTS);
     wanted.min(u128::from(MEMORY_CAP_BYTES / slot_bytes as u64)) as u32
 }
 
 impl Datapath {
-    /// Makes everything that the loop needs.
+    /// Allocates everything that the loop needs.
     pub(crate) fn new(
         ends: Ends,
         spec: &LinkSpec,
@@ -176,15 +176,15 @@ impl Datapath {
             matcher: Matcher::new(&spec.classes),
             arena: Arena::new(slots, slot_bytes),
             rx: RxBatch::new(RX_SMALL, TAG_BYTES, RX_PACKET_BYTES),
-            tx: TxBatch::new(MOST_WRITES, MOST_WRITES * (1 + join::MOST_JOINED)),
-            writes: Vec::with_capacity(MOST_WRITES),
-            join_from_ns: if spec.gso { 0 } else { u64::MAX },
+            tx: TxBatch::new(MAX_WRITES, MAX_WRITES * (1 + coalesce::MAX_SEGMENTS)),
+            writes: Vec::with_capacity(MAX_WRITES),
+            coalesce_from_ns: if spec.gso { 0 } else { u64::MAX },
             counters: Counters::default(),
             rate_generation: 0,
             begin_at_ns: 0,
             delay_generation: 0,
             loss_generation: 0,
-            rx_most: RX_LARGE,
+            rx_batch: RX_LARGE,
             spin: Spin::new(monotonic_ns()),
             refusals: 0,
         }
@@ -192,22 +192,22 @@ impl Datapath {
 
     /// Runs until [`Shared::stop`] on the calling thread, which has `privileges`.
     pub(crate) fn run(&mut self, privileges: Privileges) {
-        let mut class = Class::new(privileges);
+        let mut class = SchedClass::new(privileges);
         while !self.shared.stop.load(Acquire) {
             self.take_changes();
             let before_ns = monotonic_ns();
             let Batch { more, last_ns } = self.receive(before_ns);
-            // What is still in the socket arrived after the last that was read, and after `before_ns` if that
-            // was all there was.
+            // Packets still in the socket arrived after the last one received, and after `before_ns` if the socket
+            // was empty.
             let horizon_ns = if more {
-                before_ns.min(last_ns.saturating_add(self.model.least_delay_ns()))
+                before_ns.min(last_ns.saturating_add(self.model.min_delay_ns()))
             } else {
                 before_ns.max(last_ns)
             };
             self.advance(horizon_ns);
             self.mark();
             let sent = self.transmit();
-            self.counters.yields = class.yields();
+            self.counters.demotions = class.demotions();
             self.publish();
             if !more {
                 self.wait(sent, &mut class);
@@ -246,7 +246,7 @@ impl Datapath {
         }
     }
 
-    /// Lets everything happen until `horizon_ns`; with a log step by step, to know why each packet was dropped.
+    /// Advances the model to `horizon_ns`. With a packet log, event by event, to attribute the cause of each drop.
     fn advance(&mut self, horizon_ns: u64) {
         if !self.recorder.is_logging() {
             return self.model.advance(horizon_ns, self.arena.free_list());
@@ -262,7 +262,7 @@ impl Datapath {
         }
     }
 
-    /// The queue has freed slots since there were `before` free ones.
+    /// Logs the packets that the queue dropped since there were `before` free slots.
     fn log_drops(&mut self, before: usize) {
         if self.recorder.is_logging() && self.arena.free_list().len() > before {
             let slots = &self.arena.free_list()[before..];
@@ -270,16 +270,16 @@ impl Datapath {
         }
     }
 
-    /// Reads one batch.
+    /// Receives one batch.
     fn receive(&mut self, now_ns: u64) -> Batch {
-        let count = match self.rx.receive(self.ends.rx.as_fd(), self.rx_most) {
+        let count = match self.rx.receive(self.ends.rx.as_fd(), self.rx_batch) {
             Ok(count) => count,
             Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
-                // A kind of offload that has no vnet header (a tunnel's): the kernel threw the packet away.
+                // GSO type without vnet header support (tunnels): the kernel dropped the packet.
                 self.counters.unfit_pkts += 1;
                 return Batch { more: true, last_ns: 0 };
             }
-            // Empty, or the interface went down: the next wake-up distinguishes them.
+            // Empty, or the interface is down.
             Err(_) => return Batch::default(),
         };
         if count == 0 {
@@ -324,12 +324,12 @@ impl Datapath {
             let store = (&mut self.arena, &mut self.recorder);
             admit(bytes, packet, &mut self.model, store, &mut self.counters);
         }
-        let more = count == self.rx_most;
-        self.rx_most = if more && bytes_read < count * SMALL_BYTES { RX_SMALL } else { RX_LARGE };
+        let more = count == self.rx_batch;
+        self.rx_batch = if more && bytes_read < count * SMALL_BYTES { RX_SMALL } else { RX_LARGE };
         Batch { more, last_ns: arrived_ns }
     }
 
-    /// Writes the marks of the packets that may leave now.
+    /// Writes the CE marks of due packets.
     fn mark(&mut self) {
         while let Some(slot) = self.model.next_marked() {
             header::mark_ce(&mut self.arena.slot_mut(slot)[VNET_BYTES..]);
@@ -339,10 +339,10 @@ impl Datapath {
     fn transmit(&mut self) -> Sent {
         loop {
             let now_ns = monotonic_ns();
-            let joining = now_ns >= self.join_from_ns;
+            let coalesce = now_ns >= self.coalesce_from_ns;
             let due = Due { model: &self.model, arena: &self.arena, now_ns };
             let writes = &mut self.writes;
-            due.plan(joining, writes);
+            due.plan(coalesce, writes);
             if writes.is_empty() {
                 return Sent::All;
             }
@@ -354,23 +354,25 @@ impl Datapath {
                 Ok(count) => {
                     let packets: usize = self.writes[..count].iter().map(|write| write.count).sum();
                     for _ in 0..packets {
-                        self.take_out(now_ns, true);
+                        self.complete(now_ns, true);
                     }
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Sent::Blocked,
-                // Nothing of it went out. A device that cannot cut takes no joined packets.
-                Err(_) if self.writes[0].count > 1 => self.join_from_ns = now_ns + UNJOINED_NS,
+                // Nothing was sent. A device without GSO rejects coalesced packets.
+                Err(_) if self.writes[0].count > 1 => {
+                    self.coalesce_from_ns = now_ns + COALESCE_PAUSE_NS
+                }
                 Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) && self.refusals < REFUSALS => {
                     self.refusals += 1;
                     return Sent::Refused;
                 }
-                Err(_) => self.take_out(now_ns, false),
+                Err(_) => self.complete(now_ns, false),
             }
         }
     }
 
-    /// Takes out the packet that is due longest, which was sent or given up at `now_ns`.
-    fn take_out(&mut self, now_ns: u64, sent: bool) {
+    /// Removes the first due packet, which was sent or rejected at `now_ns`.
+    fn complete(&mut self, now_ns: u64, sent: bool) {
         self.refusals = 0;
         let Some(packet) = self.model.pop_departed() else { return };
         self.recorder.released(&packet, now_ns, sent);
@@ -413,8 +415,8 @@ impl Datapath {
         self.shared.counters.publish(&self.counters);
     }
 
-    /// Waits until a packet is due or arrives, or a control message comes.
-    fn wait(&mut self, sent: Sent, class: &mut Class) {
+    /// Waits until a packet is due or arrives, or for a control message.
+    fn wait(&mut self, sent: Sent, class: &mut SchedClass) {
         match sent {
             Sent::All => {}
             Sent::Blocked => {
@@ -454,15 +456,15 @@ impl Datapath {
             PollFd::new(&*self.wake, PollFlags::IN),
             PollFd::new(&self.ends.rx, PollFlags::IN),
         ];
-        let deaf = left_ns <= DEAF_NS && !self.model.may_overtake();
-        let heard = if deaf { 1 } else { 2 };
-        self.sleep(&mut fds[..heard], timeout_ns);
+        let skip_rx = left_ns <= NO_POLL_NS && !self.model.may_overtake();
+        let polled = if skip_rx { 1 } else { 2 };
+        self.sleep(&mut fds[..polled], timeout_ns);
         if let Some(asked_ns) = timeout_ns {
             let woke_ns = monotonic_ns();
             let late_ns = woke_ns.checked_sub(now_ns + asked_ns);
             if let Some(late_ns) = late_ns {
-                self.spin.overslept(late_ns);
-                class.overslept(woke_ns, late_ns);
+                self.spin.woke_late(late_ns);
+                class.woke_late(woke_ns, late_ns);
             }
         }
     }
@@ -473,7 +475,7 @@ impl Datapath {
             tv_sec: (ns / 1_000_000_000).cast_signed(),
             tv_nsec: (ns % 1_000_000_000).cast_signed(),
         });
-        // An interrupted poll is an early wake-up, which the loop copes with.
+        // The loop handles an early wakeup after an interrupted poll.
         let _ = poll(fds, timeout.as_ref());
         if fds[0].revents().contains(PollFlags::IN) {
             let _ = rustix::io::read(&*self.wake, &mut [0; 8]);
@@ -481,7 +483,7 @@ impl Datapath {
     }
 }
 
-/// Cuts a packet and offers every frame, which is like `packet` but for slot and bytes, to the link.
+/// Segments a packet and passes every frame to the link, with the metadata of `packet`.
 fn admit(
     bytes: &[u8],
     packet: Packet,
@@ -497,7 +499,7 @@ fn admit(
             return recorder.dropped(&Packet { bytes, ..packet }, Fate::Unfit);
         }
     };
-    while frames.remain() {
+    while frames.has_remaining() {
         let Some(slot) = arena.take() else {
             let left = frames.skip_rest();
             counters.overmemory_pkts += left;
@@ -546,7 +548,7 @@ mod tests {
     use crate::discipline::{FifoLimit, QueueParams};
 
     #[test]
-    fn memory_follows_the_link_and_is_capped() {
+    fn memory_is_sized_for_the_link_and_limited() {
         let spec = |rate_bps, delay_ns, limit| LinkSpec {
             rate_bps,
             delay_ns,

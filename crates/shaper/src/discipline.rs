@@ -137,7 +137,7 @@ pub(crate) trait PacketQueue: Sized {
     fn fill_row(_counters: &Counters, _row: &mut QdiscSample) {}
 }
 
-/// What a userspace queue is built with beside its parameters.
+/// Environment of a userspace queue, in addition to its parameters.
 #[derive(Debug)]
 pub(crate) struct Setup {
     /// Slots of packets are below this.

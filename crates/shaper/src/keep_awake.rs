@@ -73,7 +73,7 @@ impl Drop for KeepAwake {
 }
 
 fn settle(processor: usize) -> io::Result<()> {
-    // First, so that it disturbs nobody from then on.
+    // First, so that it does not disturb other threads.
     sys::set_idle()?;
     // Accounts of processor time distinguish it from others's by this.
     rustix::process::nice(19)?;

@@ -16,7 +16,7 @@ use crate::{Link, ShaperError, probe, replay};
 mod traced;
 mod tree;
 
-use traced::{Messages, Traced};
+use traced::{Messages, TraceReplay};
 use tree::{RateControl, Request, Tree};
 
 /// One direction of one interface, shaped by qdiscs. Removed on drop.
@@ -29,30 +29,30 @@ pub struct KernelLink {
     saved: SavedRoot,
     control: RateControl,
     frame_bytes: u32,
-    /// All messages of a change of rate, one after the other, with the class that each changes.
+    /// Concatenated messages of a rate change, and the range of each.
     change: Vec<u8>,
     parts: Vec<Range<usize>>,
     reason: wire::BackendReason,
-    /// As read back once all was applied.
+    /// As read back after setup.
     qdiscs: Vec<String>,
-    traced: Option<Traced>,
+    traced: Option<TraceReplay>,
     removed: bool,
 }
 
 impl KernelLink {
-    /// Applies `config` to the egress of `dev` in the calling thread's network namespace. `reason` goes into
-    /// the link's state. What fails half-way is undone.
+    /// Applies `config` to the egress of `dev` in the calling thread's network namespace. `reason` is reported in the state
+    /// of the link. A partial setup is undone.
     ///
     /// # Errors
     /// [`ShaperError::Missing`] for a qdisc that this kernel lacks, [`ShaperError::Occupied`] for one that
-    /// we could not put back, [`ShaperError::Netlink`] otherwise.
+    /// cannot be restored, [`ShaperError::Netlink`] otherwise.
     pub fn open(
         config: &LinkConfig,
         dev: &str,
         reason: wire::BackendReason,
     ) -> Result<Self, ShaperError> {
-        traced::refuse(config)?;
-        let config = &*replay::with_rate(config);
+        traced::check_supported(config)?;
+        let config = &*replay::with_mean_rate(config);
         let ifindex = netlink::ifindex(dev)?;
         let mut socket = Socket::open()?;
         let frame_bytes = netlink::frame_bytes(&mut socket, ifindex, dev)?;
@@ -80,7 +80,7 @@ impl KernelLink {
             traced: None,
             removed: false,
         };
-        // From here on dropping `link` puts back what was there.
+        // From here on, dropping `link` restores the previous qdisc.
         if link.saved != SavedRoot::Default {
             netlink::delete_root(&mut link.socket, ifindex, dev)?;
         }
@@ -94,12 +94,12 @@ impl KernelLink {
         Ok(link)
     }
 
-    /// Whether a kernel with these qdiscs (of [`probe::supported_qdiscs`]) can do this link.
+    /// Whether a kernel with these qdiscs (from [`probe::supported_qdiscs`]) supports this link.
     ///
     /// # Errors
     /// [`ShaperError::Missing`] for the first qdisc that is not among them.
     pub fn supports(config: &LinkConfig, probed: &[String]) -> Result<(), ShaperError> {
-        traced::refuse(config)?;
+        traced::check_supported(config)?;
         match Self::needs(config).into_iter().find(|kind| !probed.iter().any(|have| have == kind)) {
             Some(kind) => Err(missing("qdisc", kind, config)),
             None => Ok(()),
@@ -108,10 +108,10 @@ impl KernelLink {
 
     /// The kinds of qdisc that this link needs.
     pub fn needs(config: &LinkConfig) -> Vec<&'static str> {
-        tree::kinds(&replay::with_rate(config))
+        tree::kinds(&replay::with_mean_rate(config))
     }
 
-    /// What was there before: enough to put it back from another process, see [`saved::restore`].
+    /// The previous root qdisc, so that another process can restore it with [`saved::restore`].
     pub fn saved(&self) -> &SavedRoot {
         &self.saved
     }
@@ -123,7 +123,7 @@ impl KernelLink {
         })
     }
 
-    /// The qdiscs that hang on the interface now, but for the default one.
+    /// The current qdiscs of the interface, except the default one.
     fn read_back(&mut self) -> Result<Vec<String>, ShaperError> {
         let mut found = Vec::new();
         netlink::qdiscs(&mut self.socket, self.ifindex, |listed| {
@@ -136,14 +136,14 @@ impl KernelLink {
         Ok(found.into_iter().map(|(_, text)| text).collect())
     }
 
-    /// The rate from now on.
+    /// Changes the rate.
     fn change(&mut self, rate: Rate) -> Result<(), ShaperError> {
         tree::patch(&self.control, rate, self.frame_bytes, &mut self.change, &self.parts);
         let sent = self.socket.request_all(&mut self.change, &self.parts);
         sent.map_err(|refusal: Refusal| refusal.on("change rate", &self.dev))
     }
 
-    /// Puts the trace's first row in force and gets ready to play it.
+    /// Applies the first row of the trace and prepares the replay.
     fn load(&mut self, replay: &Replay) -> Result<(), ShaperError> {
         let cursor = Cursor::new(replay, u64::MAX);
         if let Some(rate) = cursor.and_then(|cursor| cursor.piece().rate) {
@@ -156,12 +156,12 @@ impl KernelLink {
             bytes: self.change.clone(),
             parts: self.parts.clone(),
         };
-        self.traced = Traced::start(replay, messages)?;
+        self.traced = TraceReplay::start(replay, messages)?;
         Ok(())
     }
 }
 
-/// The kind that this kernel lacks, its option, and what to do about it.
+/// Error for a kind that this kernel lacks, with its option and a hint.
 fn missing(what: &str, kind: &str, config: &LinkConfig) -> ShaperError {
     let option = probe::missing_config(kind);
     let hint = if userspace_can(config) {
@@ -172,18 +172,18 @@ fn missing(what: &str, kind: &str, config: &LinkConfig) -> ShaperError {
     ShaperError::Missing { what: format!("{what} {kind}"), config: option, hint }
 }
 
-/// Whether the userspace back end can do what a link asks for: all but cake.
+/// Whether the userspace backend supports the queues of a link: all except cake.
 pub(crate) fn userspace_can(config: &LinkConfig) -> bool {
     let queues = config.classes.iter().map(|class| &class.queue).chain([&config.queue]);
     !queues.into_iter().any(|queue| matches!(queue, Queue::Cake(_)))
 }
 
-/// The parent of `ingress` and `clsact`, which queue nothing.
+/// Whether this is the parent of `ingress` and `clsact`, which have no queue.
 fn is_hook(parent: u32) -> bool {
     parent == 0xffff_fff1
 }
 
-/// The messages that change the rate, to be patched; all but the last ask for no acknowledgement.
+/// The messages of a rate change, to be patched. Only the last requests an acknowledgement.
 fn change_messages(
     control: &RateControl,
     rate: Option<Rate>,
@@ -238,7 +238,7 @@ impl Link for KernelLink {
             });
         }
         if self.traced.is_some() {
-            return Err(replay::has_its_own_rates(&self.link, "kernel"));
+            return Err(replay::rate_change_with_trace(&self.link, "kernel"));
         }
         self.change(rate)
     }
@@ -299,7 +299,7 @@ impl Link for KernelLink {
         }
         let done = saved::restore_of(&mut self.socket, self.ifindex, &self.dev, &self.saved);
         match done {
-            // The interface is gone, and all that hung on it.
+            // The interface is gone with its qdiscs.
             Err(error) if error.is_errno(libc::ENODEV) => {}
             other => other?,
         }

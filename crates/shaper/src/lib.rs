@@ -4,7 +4,7 @@
 //!            open(config, dev)
 //!                 │ auto: the kernel's qdiscs if this kernel has all that are needed, else userspace
 //!        ┌────────┴─────────┐
-//!   kernel_link        user_link ── control face
+//!   kernel_link        user_link ── control side
 //!   rtnetlink:         clsact redirect → veth → AF_PACKET → datapath (own thread) → AF_PACKET
 //!   htb/tbf + leaf
 //! ```

@@ -1,7 +1,7 @@
-//! Segmentation and receive offloads of an interface, by ethtool's netlink family (Linux 5.6 and later).
+//! Segmentation and receive offloads of an interface, by the ethtool netlink family (Linux 5.6 and later).
 //!
-//! They are off on shaped paths: a queue would otherwise hold, drop and mark super-packets of up to 64 kB,
-//! which no bottleneck on a real path ever sees.
+//! They are off on shaped paths: otherwise a queue would hold, drop and mark super-packets of up to 64 kB, which do not
+//! exist at the bottleneck of a real path.
 
 use std::collections::BTreeMap;
 
@@ -33,20 +33,20 @@ const ETHTOOL_A_BITSET_BIT_NAME: u16 = 2;
 const ETHTOOL_A_BITSET_BIT_VALUE: u16 = 3;
 const IFLA_GSO_MAX_SEGS: u16 = 40;
 const IFINFO_BYTES: usize = 16;
-/// A sender's TCP builds super-packets even with GSO off, and the device cuts them only behind its qdisc;
-/// this limit reaches TCP itself.
+/// TCP builds super-packets even with GSO off, and they are segmented only after the qdisc. This limit applies to TCP
+/// itself.
 const ONE_SEGMENT: u32 = 1;
-/// What the kernel gives every interface.
+/// Kernel default (`GSO_MAX_SEGS`).
 const DEFAULT_SEGMENTS: u32 = 65_535;
 
-/// The offloads of an interface in `ethtool -K`'s short terms.
+/// The offloads of an interface, named as by `ethtool -K`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Offloads {
-    /// The device cuts TCP super-packets.
+    /// TCP segmentation offload.
     pub tso: bool,
-    /// The kernel cuts super-packets just before the device.
+    /// Generic segmentation offload.
     pub gso: bool,
-    /// The kernel glues received packets together.
+    /// Generic receive offload.
     pub gro: bool,
 }
 
@@ -55,16 +55,16 @@ impl Offloads {
     pub const OFF: Self = Self { tso: false, gso: false, gro: false };
 }
 
-/// The exact state of every feature that [`set`] may touch: what [`restore`] needs.
+/// State of every feature that [`set`] may change, for [`restore`].
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Features {
-    /// By the kernel's names (`tx-tcp-segmentation` ...): only those that can be changed on this device.
+    /// Kernel name (`tx-tcp-segmentation` ...) and state of the features that this device can change.
     pub wanted: BTreeMap<String, bool>,
-    /// Most segments in one super-packet.
+    /// Maximum number of segments in one super-packet.
     pub gso_max_segs: u32,
 }
 
-/// The offloads of `dev` that are in force.
+/// The active offloads of `dev`.
 ///
 /// # Errors
 /// No such interface, or a kernel without ethtool's netlink family (`ETHTOOL_NETLINK`).
@@ -78,15 +78,15 @@ pub fn get(dev: &str) -> Result<Offloads, ShaperError> {
     })
 }
 
-/// Switches the offloads of `dev` and returns those that were in force before. What the device cannot
-/// change stays as it is; call [`get`] to see what came of it.
+/// Sets the offloads of `dev` and returns the previous ones. Features that the device cannot change are unchanged; call
+/// [`get`] to read the result.
 ///
 /// # Errors
 /// The kernel's answer.
 pub fn set(dev: &str, want: Offloads) -> Result<Offloads, ShaperError> {
     let before = get(dev)?;
     let now = snapshot(dev)?;
-    let wanted = now.wanted.keys().filter_map(|name| Some((name.clone(), wish(name, want)?)));
+    let wanted = now.wanted.keys().filter_map(|name| Some((name.clone(), desired(name, want)?)));
     let gso_max_segs = match (want.gso, now.gso_max_segs) {
         (false, _) => ONE_SEGMENT,
         (true, ONE_SEGMENT) => DEFAULT_SEGMENTS,
@@ -96,19 +96,19 @@ pub fn set(dev: &str, want: Offloads) -> Result<Offloads, ShaperError> {
     Ok(before)
 }
 
-/// The state of every feature of `dev` that [`set`] may touch.
+/// State of every feature of `dev` that [`set`] may change.
 ///
 /// # Errors
 /// As [`get`].
 pub fn snapshot(dev: &str) -> Result<Features, ShaperError> {
     let found = read(&mut Socket::open_generic()?, dev)?;
     let changeable = found.hardware.iter().filter(|&name| !found.fixed.contains(name));
-    let ours = changeable.filter(|name| wish(name, Offloads::OFF).is_some());
+    let ours = changeable.filter(|name| desired(name, Offloads::OFF).is_some());
     let wanted = ours.map(|name| (name.clone(), found.wanted.contains(name))).collect();
     Ok(Features { wanted, gso_max_segs: gso_max_segs(dev)? })
 }
 
-/// Makes the features of `dev` what they were. Idempotent.
+/// Restores the features of `dev`. Idempotent.
 ///
 /// # Errors
 /// The kernel's answer.
@@ -128,23 +128,23 @@ pub fn restore(dev: &str, features: &Features) -> Result<(), ShaperError> {
             })
         });
     if !features.wanted.is_empty() {
-        socket.request("switch offloads", dev, &message.finish())?;
+        socket.request("set offloads", dev, &message.finish())?;
     }
     let segments = Message::new(libc::RTM_NEWLINK, ACK)
         .ifinfo(netlink::ifindex(dev)?)
         .attr_u32(IFLA_GSO_MAX_SEGS, features.gso_max_segs)
         .finish();
-    Socket::open()?.request("limit super-packets", dev, &segments)
+    Socket::open()?.request("set gso_max_segs", dev, &segments)
 }
 
-/// What a feature should be for these offloads; `None`: not ours.
-fn wish(name: &str, want: Offloads) -> Option<bool> {
+/// The state of a feature for these offloads; `None`: [`set`] does not change it.
+fn desired(name: &str, want: Offloads) -> Option<bool> {
     match name {
-        // Off by default everywhere: it breaks the IPv4 identification.
+        // Off by default: it breaks the IPv4 identification.
         "tx-tcp-mangleid-segmentation" => Some(false),
         "tx-generic-segmentation" | "tx-udp-segmentation" => Some(want.gso),
         "rx-gro" => Some(want.gro),
-        // These glue packets together as well, and nobody who wants GRO needs them.
+        // These merge packets too, and GRO does not need them.
         "rx-lro" | "rx-gro-hw" | "rx-gro-list" | "rx-udp-gro-forwarding" => Some(false),
         _ if name.starts_with("tx-tcp") && name.ends_with("-segmentation") => Some(want.tso),
         _ => None,
@@ -152,21 +152,21 @@ fn wish(name: &str, want: Offloads) -> Option<bool> {
 }
 
 #[derive(Debug, Default)]
-struct Found {
+struct FeatureSets {
     hardware: Vec<String>,
     wanted: Vec<String>,
     active: Vec<String>,
     fixed: Vec<String>,
 }
 
-fn read(socket: &mut Socket, dev: &str) -> Result<Found, ShaperError> {
+fn read(socket: &mut Socket, dev: &str) -> Result<FeatureSets, ShaperError> {
     let family = family(socket)?;
     let message = features_message(family, ETHTOOL_MSG_FEATURES_GET, dev, 0).finish();
-    let mut found = Found::default();
+    let mut found = FeatureSets::default();
     let answer = socket.request_reply("read offloads", dev, &message, |_, body| {
         let attributes = attrs(body.get(GENL_HEADER_BYTES..).unwrap_or(&[]));
         let names = |kind| attributes.clone().find_kind(kind).map(bits).unwrap_or_default();
-        found = Found {
+        found = FeatureSets {
             hardware: names(ETHTOOL_A_FEATURES_HW),
             wanted: names(ETHTOOL_A_FEATURES_WANTED),
             active: names(ETHTOOL_A_FEATURES_ACTIVE),
@@ -181,8 +181,7 @@ fn read(socket: &mut Socket, dev: &str) -> Result<Found, ShaperError> {
     }
 }
 
-/// The names of the bits that are set: those listed, or where the set comes with a mask, those listed with
-/// a value.
+/// Names of the set bits of an ethtool bitset. With a mask, only bits with a value are set.
 fn bits(bitset: &[u8]) -> Vec<String> {
     let set = attrs(bitset);
     let plain = set.clone().find_kind(ETHTOOL_A_BITSET_NOMASK).is_some();
@@ -203,7 +202,7 @@ fn features_message(family: u16, command: u8, dev: &str, flags: u32) -> Message 
         })
 }
 
-/// The number of ethtool's netlink family.
+/// Id of the ethtool netlink family.
 fn family(socket: &mut Socket) -> Result<u16, ShaperError> {
     let message = Message::new(GENL_ID_CTRL, ACK)
         .raw(&[CTRL_CMD_GETFAMILY, 1, 0, 0])

@@ -1,4 +1,4 @@
-//! What both back ends need of a trace.
+//! Trace replay: code shared by both backends.
 
 use std::borrow::Cow;
 
@@ -9,11 +9,11 @@ use ccbench_proto::wire;
 
 use crate::ShaperError;
 
-/// Rows handed out by one call at most: the rest follows with the next.
-const MOST_ROWS: usize = 100_000;
+/// Maximum number of rows returned by one call.
+const MAX_ROWS: usize = 100_000;
 
-/// `config` with the mean rate of its trace, if it has one and no rate.
-pub(crate) fn with_rate(config: &LinkConfig) -> Cow<'_, LinkConfig> {
+/// `config` with the mean rate of its trace if it has a trace but no rate.
+pub(crate) fn with_mean_rate(config: &LinkConfig) -> Cow<'_, LinkConfig> {
     let mean = match (&config.trace, config.rate) {
         (Some(replay), None) => mean_rate(replay),
         _ => None,
@@ -24,7 +24,7 @@ pub(crate) fn with_rate(config: &LinkConfig) -> Cow<'_, LinkConfig> {
     }
 }
 
-/// The mean rate, rows below the floor raised to it.
+/// The mean rate; rates below the floor count as the floor.
 fn mean_rate(replay: &Replay) -> Option<Rate> {
     match (&*replay.trace, replay.floor) {
         (Trace::Steps(steps), Some(floor)) => {
@@ -39,20 +39,20 @@ fn mean_rate(replay: &Replay) -> Option<Rate> {
     }
 }
 
-/// The rows that a userspace link's trace has played: they are applied when they are due, by
-/// construction, so nobody has to write them down.
+/// The trace rows that a userspace link has applied. They are computed from the trace, because a userspace link applies
+/// every row exactly when it is due.
 #[derive(Debug)]
-pub(crate) struct Played {
-    /// At the row that was handed out last.
+pub(crate) struct PlayedRows {
+    /// At the last returned row.
     cursor: Option<Cursor>,
-    /// A trace of opportunities has one row, for its beginning.
+    /// A trace of delivery opportunities has a single row, for its begin.
     begin_ns: Option<u64>,
     mean: Option<Rate>,
     rows: u64,
 }
 
-impl Played {
-    /// Of a trace that has not begun.
+impl PlayedRows {
+    /// For a trace that has not begun.
     pub(crate) fn new(replay: &Replay) -> Self {
         let cursor = Cursor::new(replay, u64::MAX);
         Self { cursor, begin_ns: None, mean: replay.trace.mean_rate(), rows: 0 }
@@ -68,7 +68,7 @@ impl Played {
         }
     }
 
-    /// Appends what was due by `now_ns` since the last call.
+    /// Appends the rows that were due by `now_ns` since the last call.
     pub(crate) fn rows(
         &mut self,
         now_ns: u64,
@@ -85,7 +85,7 @@ impl Played {
             }
             return;
         };
-        for _ in 0..MOST_ROWS {
+        for _ in 0..MAX_ROWS {
             if cursor.piece().until_ns > now_ns || !cursor.advance() {
                 return;
             }
@@ -95,7 +95,7 @@ impl Played {
         }
     }
 
-    /// How many rows have been handed out.
+    /// Number of rows returned so far.
     pub(crate) fn count(&self) -> u64 {
         self.rows
     }
@@ -122,7 +122,7 @@ fn change(piece: &Piece, applied_at_ns: u64, names: (&str, &str)) -> wire::LinkC
     }
 }
 
-/// Which row of a trace a change is from.
+/// Names the trace row of a change.
 pub(crate) fn source(row: u32) -> String {
     match row {
         0 => "trace: its end".to_owned(),
@@ -130,12 +130,12 @@ pub(crate) fn source(row: u32) -> String {
     }
 }
 
-/// Why a link with a trace refuses a rate.
-pub(crate) fn has_its_own_rates(link: &str, backend: &'static str) -> ShaperError {
+/// Error for a rate change on a link with a trace.
+pub(crate) fn rate_change_with_trace(link: &str, backend: &'static str) -> ShaperError {
     ShaperError::Unsupported {
         link: link.to_owned(),
         backend,
-        what: "a change of rate beside a trace".to_owned(),
+        what: "a rate change on a link with a trace".to_owned(),
         hint: "write the change into the trace, or leave one of the two out".to_owned(),
     }
 }

@@ -1,8 +1,8 @@
-//! Plays a trace on the kernel's qdiscs, on a thread of its own: every change of rate is a message that is
-//! complete before its time comes; then an absolute sleep, a short spin, and one system call. What was
-//! asked and what came of it is written into memory that was there before.
+//! Replays a trace on the kernel's qdiscs, on its own thread. The netlink message of each rate change is prepared in
+//! advance, followed by an absolute sleep, short busy waiting, and one system call. Requests and results go into a
+//! preallocated ring buffer.
 //!
-//! Deadlines are the trace's own, on `CLOCK_MONOTONIC`: a late step does not make the next one late.
+//! Deadlines are absolute times on `CLOCK_MONOTONIC`: a late step does not delay the next one.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -18,51 +18,51 @@ use rustix::thread::{ClockId, clock_nanosleep_absolute};
 use rustix::time::Timespec;
 
 use crate::clock::monotonic_ns;
-use crate::datapath::thread::{Class, Privileges};
+use crate::datapath::thread::{Privileges, SchedClass};
 use crate::{ShaperError, sys};
 
-/// The sleep ends so long before a step is due, and the rest is spun: a fortieth of the time between steps within
-/// these bounds. A busy processor wakes a thread up to some 200 µs late.
-const LEAST_SPIN_NS: u64 = 60_000;
-const MOST_SPIN_NS: u64 = 250_000;
+/// Bounds of the busy waiting before a step, which is a fortieth of the time between steps. A busy CPU wakes a thread up
+/// to about 200 µs late.
+const MIN_SPIN_NS: u64 = 60_000;
+const MAX_SPIN_NS: u64 = 250_000;
 const SPIN_PART: u64 = 40;
-/// Steps are at least so far apart: what comes thicker is left out and counted.
-pub(crate) const LEAST_GAP_NS: u64 = 200_000;
-/// A step that comes so much after its time is late.
+/// Minimum time between steps. Steps in between are skipped and counted.
+pub(crate) const MIN_GAP_NS: u64 = 200_000;
+/// A step with a larger scheduling error counts as late.
 pub(crate) const LATE_NS: u64 = 200_000;
-/// Above the packet loops, which may have much to do; a step is over at once.
+/// Above the packet loops: a step is short, a packet loop may be busy for long.
 const FIFO_PRIORITY: i32 = 20;
-/// Until so long before a step the thread can be stopped.
-const DEAF_NS: u64 = 5_000_000;
-/// Steps that may be written down and not yet fetched.
+/// The thread cannot be stopped within this time before a step.
+const NO_STOP_NS: u64 = 5_000_000;
+/// Capacity of the ring buffer, in steps.
 const LOG_STEPS: usize = 1 << 16;
-/// Told before the trial has begun.
+/// Value of `begin_ns` before the begin is known.
 const NOT_YET: u64 = u64::MAX;
 
-/// What changes the rate. Its two halves: what can be done before the time has come, and what must wait.
-pub(crate) trait Changer: Send + 'static {
-    /// Makes the message ready for this rate.
+/// Changes the rate, in two phases: preparation in advance, and the change at the deadline.
+pub(crate) trait RateSetter: Send + 'static {
+    /// Prepares the message for this rate.
     fn prepare(&mut self, rate: Rate);
-    /// Sends what is ready: the change has happened when this returns.
+    /// Sends the message. The rate has changed when this returns.
     fn send(&mut self) -> io::Result<()>;
-    /// What the kernel answered: zero, or minus the error number.
-    fn answer(&mut self) -> i32;
+    /// The kernel's acknowledgement: zero or a negative errno.
+    fn ack(&mut self) -> i32;
 }
 
-/// A step as it turned out.
+/// An applied step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Applied {
     /// When it was due, `CLOCK_MONOTONIC` nanoseconds.
     pub(crate) asked_ns: u64,
-    /// When it had happened.
+    /// When it was applied.
     pub(crate) applied_ns: u64,
     pub(crate) rate_bps: u64,
     pub(crate) row: u32,
-    /// Zero, or minus an error number.
+    /// Zero or a negative errno.
     pub(crate) rc: i32,
 }
 
-/// A ring that one thread writes and one reads.
+/// A ring buffer with one writer and one reader.
 struct Log {
     slots: Box<[[AtomicU64; 4]]>,
     written: AtomicU64,
@@ -75,7 +75,7 @@ impl Log {
         Self { slots, written: AtomicU64::new(0), read: AtomicU64::new(0) }
     }
 
-    /// Whether there was room.
+    /// Returns false if the ring is full.
     fn push(&self, step: &Applied) -> bool {
         let written = self.written.load(Relaxed);
         if written - self.read.load(Acquire) >= self.slots.len() as u64 {
@@ -114,7 +114,7 @@ struct Shared {
     log: Log,
 }
 
-/// The thread, as its owner sees it. Stops on drop.
+/// Handle of the thread. Stops it on drop.
 pub(crate) struct ReplayThread {
     shared: Arc<Shared>,
     wake: Arc<OwnedFd>,
@@ -131,11 +131,11 @@ impl ReplayThread {
     /// Starts the thread, which waits for [`Self::begin`].
     ///
     /// # Errors
-    /// The system has no thread or no eventfd to give.
-    pub(crate) fn start(cursor: Cursor, changer: impl Changer) -> Result<Self, ShaperError> {
+    /// The thread or the eventfd cannot be created.
+    pub(crate) fn start(cursor: Cursor, setter: impl RateSetter) -> Result<Self, ShaperError> {
         let system = |op| move |source| ShaperError::System { op, source };
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(|e| system("make an eventfd")(e.into()))?;
+            .map_err(|e| system("create an eventfd")(e.into()))?;
         let wake = Arc::new(wake);
         let shared = Arc::new(Shared {
             begin_ns: AtomicU64::new(NOT_YET),
@@ -145,47 +145,47 @@ impl ReplayThread {
             log: Log::new(LOG_STEPS),
         });
         let mut player =
-            Player { cursor, changer, shared: Arc::clone(&shared), wake: Arc::clone(&wake) };
+            Player { cursor, setter, shared: Arc::clone(&shared), wake: Arc::clone(&wake) };
         let thread = std::thread::Builder::new()
             .name("ccbench-replay".to_owned())
             .spawn(move || player.run())
-            .map_err(system("start the thread that plays a trace"))?;
+            .map_err(system("start the trace replay thread"))?;
         Ok(Self { shared, wake, thread: Some(thread) })
     }
 
-    /// The trace begins at `at_ns`, which may be past.
+    /// The trace begins at `at_ns`, which may be in the past.
     pub(crate) fn begin(&self, at_ns: u64) {
         self.shared.begin_ns.store(at_ns, Release);
-        self.nudge();
+        self.wake_thread();
     }
 
-    /// The oldest step that has not been fetched.
+    /// The oldest step that was not returned yet.
     pub(crate) fn next_applied(&self) -> Option<Applied> {
         self.shared.log.pop()
     }
 
-    /// Steps that were left out because the next one was due already, or came too soon.
+    /// Steps skipped because the next one was already due or too close.
     pub(crate) fn missed(&self) -> u64 {
         self.shared.missed.load(Relaxed)
     }
 
-    /// Steps that happened and could not be written down because nobody fetched the others.
+    /// Steps that were applied but not recorded, because the ring was full.
     pub(crate) fn lost(&self) -> u64 {
         self.shared.lost.load(Relaxed)
     }
 
-    /// Ends it; a step that is due within 5 ms may still happen.
+    /// Stops the thread. A step that is due within 5 ms may still be applied.
     pub(crate) fn stop(&mut self) {
         self.shared.stop.store(1, Release);
-        self.nudge();
+        self.wake_thread();
         if let Some(thread) = self.thread.take() {
-            // A panic has been printed by the thread itself.
+            // The panic hook has already printed a panic.
             let _ = thread.join();
         }
     }
 
-    fn nudge(&self) {
-        // Can only fail if the counter would overflow, and then the thread is awake anyway.
+    fn wake_thread(&self) {
+        // Fails only on counter overflow, and then the thread is already awake.
         let _ = rustix::io::write(&*self.wake, &1_u64.to_ne_bytes());
     }
 }
@@ -198,16 +198,16 @@ impl Drop for ReplayThread {
 
 struct Player<C> {
     cursor: Cursor,
-    changer: C,
+    setter: C,
     shared: Arc<Shared>,
     wake: Arc<OwnedFd>,
 }
 
-impl<C: Changer> Player<C> {
+impl<C: RateSetter> Player<C> {
     fn run(&mut self) {
-        let mut class = Class::new(Privileges::claim());
+        let mut class = SchedClass::new(Privileges::acquire());
         if class.real_time() {
-            // Without it the thread stays among the packet loops, as it does after it has yielded.
+            // On failure the thread keeps the priority of the packet loops, as after a demotion.
             let _ = sys::set_fifo(FIFO_PRIORITY);
         }
         let mut begin_ns = NOT_YET;
@@ -227,17 +227,17 @@ impl<C: Changer> Player<C> {
                 continue;
             }
             let piece = self.cursor.piece();
-            let due_ns = piece.from_ns.max(last_ns.saturating_add(LEAST_GAP_NS));
-            if monotonic_ns().saturating_add(DEAF_NS) < due_ns {
-                self.sleep_until(due_ns - DEAF_NS);
+            let due_ns = piece.from_ns.max(last_ns.saturating_add(MIN_GAP_NS));
+            if monotonic_ns().saturating_add(NO_STOP_NS) < due_ns {
+                self.sleep_until(due_ns - NO_STOP_NS);
                 continue;
             }
             let spin_ns = (due_ns - last_ns) / SPIN_PART;
-            wait(due_ns, spin_ns.clamp(LEAST_SPIN_NS, MOST_SPIN_NS), &mut class);
-            let sent = self.changer.send();
+            wait(due_ns, spin_ns.clamp(MIN_SPIN_NS, MAX_SPIN_NS), &mut class);
+            let sent = self.setter.send();
             last_ns = monotonic_ns();
             let rc = match sent {
-                Ok(()) => self.changer.answer(),
+                Ok(()) => self.setter.ack(),
                 Err(error) => -error.raw_os_error().unwrap_or(libc::EIO),
             };
             let rate_bps = piece.rate.map_or(0, Rate::bits_per_sec);
@@ -251,22 +251,22 @@ impl<C: Changer> Player<C> {
         }
     }
 
-    /// Goes on to the next step that is not overtaken already, and has its message made. `false`: there is none.
+    /// Advances to the next step that is not obsolete and prepares its message; `false` if there is none.
     fn prepare(&mut self, last_ns: u64) -> bool {
         if !self.cursor.advance() {
             return false;
         }
-        let earliest_ns = last_ns.saturating_add(LEAST_GAP_NS).max(monotonic_ns());
+        let earliest_ns = last_ns.saturating_add(MIN_GAP_NS).max(monotonic_ns());
         while self.cursor.piece().until_ns <= earliest_ns && self.cursor.advance() {
             self.shared.missed.fetch_add(1, Relaxed);
         }
         if let Some(rate) = self.cursor.piece().rate {
-            self.changer.prepare(rate);
+            self.setter.prepare(rate);
         }
         true
     }
 
-    /// Sleeps until then, or until it is woken.
+    /// Sleeps until `at_ns`, or until the eventfd is written.
     fn sleep_until(&self, at_ns: u64) {
         let timeout = at_ns.checked_sub(monotonic_ns()).filter(|_| at_ns != u64::MAX);
         let timeout = timeout.map(|ns| Timespec {
@@ -275,13 +275,13 @@ impl<C: Changer> Player<C> {
         });
         let _ = poll(&mut [PollFd::new(&*self.wake, PollFlags::IN)], timeout.as_ref());
         let mut count = [0; 8];
-        // Empty if the time is over.
+        // Empty after a timeout.
         let _ = rustix::io::read(&*self.wake, &mut count);
     }
 }
 
-/// Returns at `due_ns`, or at once if that is past; spins the last `spin_ns` of it.
-fn wait(due_ns: u64, spin_ns: u64, class: &mut Class) {
+/// Waits until `due_ns`, the last `spin_ns` by busy waiting.
+fn wait(due_ns: u64, spin_ns: u64, class: &mut SchedClass) {
     let spin_ns = if class.may_spin() { spin_ns } else { 0 };
     let asleep_ns = due_ns.saturating_sub(spin_ns);
     if asleep_ns > monotonic_ns() {
@@ -292,7 +292,7 @@ fn wait(due_ns: u64, spin_ns: u64, class: &mut Class) {
         while clock_nanosleep_absolute(ClockId::Monotonic, &until) == Err(rustix::io::Errno::INTR) {
         }
         let woke_ns = monotonic_ns();
-        class.overslept(woke_ns, woke_ns.saturating_sub(asleep_ns));
+        class.woke_late(woke_ns, woke_ns.saturating_sub(asleep_ns));
     }
     let spun_from_ns = monotonic_ns();
     let mut now_ns = spun_from_ns;
@@ -312,9 +312,9 @@ mod tests {
 
     use super::*;
 
-    struct Told(mpsc::Sender<u64>, u64);
+    struct RecordingSetter(mpsc::Sender<u64>, u64);
 
-    impl Changer for Told {
+    impl RateSetter for RecordingSetter {
         fn prepare(&mut self, rate: Rate) {
             self.1 = rate.bits_per_sec();
         }
@@ -326,7 +326,7 @@ mod tests {
                 Ok(())
             }
         }
-        fn answer(&mut self) -> i32 {
+        fn ack(&mut self) -> i32 {
             if self.1 == 2_000_000 { -libc::ENOENT } else { 0 }
         }
     }
@@ -339,17 +339,17 @@ mod tests {
             start: TraceStart::Trial,
             floor: None,
         };
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let cursor = Cursor::new(&replay, u64::MAX).unwrap();
-        (ReplayThread::start(cursor, Told(tell, 0)).unwrap(), told)
+        (ReplayThread::start(cursor, RecordingSetter(sender, 0)).unwrap(), receiver)
     }
 
     #[test]
-    fn every_step_is_played_in_its_time_and_written_down() {
-        let (mut thread, told) = start("1,0.01\n2,0.01\n3,0.01\n4,9\n");
+    fn applies_and_records_every_step_on_time() {
+        let (mut thread, receiver) = start("1,0.01\n2,0.01\n3,0.01\n4,9\n");
         let begin_ns = monotonic_ns() + 20_000_000;
         thread.begin(begin_ns);
-        let rates: Vec<u64> = (0..4).map(|_| told.recv().unwrap() / 1_000_000).collect();
+        let rates: Vec<u64> = (0..4).map(|_| receiver.recv().unwrap() / 1_000_000).collect();
         assert_eq!(rates, [1, 2, 3, 4]);
         thread.stop();
         let applied: Vec<Applied> = std::iter::from_fn(|| thread.next_applied()).collect();
@@ -362,33 +362,33 @@ mod tests {
     }
 
     #[test]
-    fn steps_that_come_too_thick_are_merged_and_counted() {
+    fn skips_and_counts_steps_that_are_too_close() {
         let text = format!(
             "t_us,rate_bps\n{}",
             (0..1000).map(|nth| format!("{},{}\n", nth * 50, nth + 1)).collect::<String>()
         );
-        let (mut thread, told) = start(&text);
+        let (mut thread, receiver) = start(&text);
         thread.begin(monotonic_ns() + 1_000_000);
-        while told.recv().unwrap() != 1000 {}
+        while receiver.recv().unwrap() != 1000 {}
         thread.stop();
         let applied: Vec<Applied> = std::iter::from_fn(|| thread.next_applied()).collect();
         assert_eq!(applied.len() as u64 + thread.missed(), 1000);
         let gaps = applied.windows(2).map(|pair| pair[1].applied_ns - pair[0].applied_ns);
-        assert!(gaps.min().unwrap() >= LEAST_GAP_NS);
+        assert!(gaps.min().unwrap() >= MIN_GAP_NS);
     }
 
     #[test]
-    fn it_stops_before_it_has_begun_and_in_a_long_row() {
+    fn stops_before_the_begin_and_during_a_long_row() {
         drop(start("1,1000\n2,1\n"));
-        let (thread, told) = start("1,1000\n2,1\n");
+        let (thread, receiver) = start("1,1000\n2,1\n");
         thread.begin(0);
         thread.begin(monotonic_ns());
-        assert_eq!(told.recv().unwrap(), 1_000_000);
+        assert_eq!(receiver.recv().unwrap(), 1_000_000);
         drop(thread);
     }
 
     #[test]
-    fn a_full_log_refuses() {
+    fn full_ring_rejects_steps() {
         let log = Log::new(2);
         let step = Applied { asked_ns: 1, applied_ns: 2, rate_bps: 3, row: u32::MAX, rc: -5 };
         assert!(log.push(&step) && log.push(&step) && !log.push(&step));

@@ -1,4 +1,4 @@
-//! Which interface a route leaves by, and what interfaces there are.
+//! Route lookup and the list of interfaces.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -22,7 +22,7 @@ const IFLA_QDISC: u16 = 6;
 const IFLA_LINKINFO: u16 = 18;
 const IFLA_INFO_KIND: u16 = 1;
 
-/// The interface by which packets to `address` leave the calling thread's network namespace.
+/// The egress interface of the route to `address` in the calling thread's network namespace.
 ///
 /// # Errors
 /// No route.
@@ -76,7 +76,7 @@ pub fn interfaces() -> Result<Vec<wire::Interface>, ShaperError> {
     })?;
     let mut interfaces: Vec<_> = found.into_values().collect();
     for interface in &mut interfaces {
-        // Description only: a kernel without ethtool's netlink family leaves them false.
+        // For information only: false on a kernel without the ethtool netlink family.
         let offloads = offload::get(&interface.name).unwrap_or_default();
         (interface.tso, interface.gso, interface.gro) = (offloads.tso, offloads.gso, offloads.gro);
         if interface.driver.is_empty() {
@@ -86,7 +86,7 @@ pub fn interfaces() -> Result<Vec<wire::Interface>, ShaperError> {
     Ok(interfaces)
 }
 
-/// Reads the body of an `RTM_NEWLINK` message. The driver of a virtual interface is its kind.
+/// Parses the body of an `RTM_NEWLINK` message. The driver of a virtual interface is its kind.
 fn interface(body: &[u8]) -> Option<wire::Interface> {
     let mut interface = wire::Interface {
         index: u32_at(body, 4)?,
@@ -108,12 +108,12 @@ fn interface(body: &[u8]) -> Option<wire::Interface> {
     Some(interface)
 }
 
-/// Reads the body of an `RTM_NEWADDR` message: interface and `address/prefix`.
+/// Parses the body of an `RTM_NEWADDR` message: interface index and `address/prefix`.
 fn address(body: &[u8]) -> Option<(u32, String)> {
     let prefix = body.get(1)?;
     let index = u32_at(body, 4)?;
     let attributes = attrs(body.get(IFADDRMSG_BYTES..)?);
-    // On a point-to-point interface IFA_ADDRESS is the other end's; IPv6 has no IFA_LOCAL otherwise.
+    // IFA_ADDRESS is the peer's address on a point-to-point interface. IPv6 has IFA_LOCAL only there.
     let local = attributes.clone().find(|a| a.kind == IFA_LOCAL);
     let attr = local.or_else(|| attributes.clone().find(|a| a.kind == IFA_ADDRESS))?;
     Some((index, format!("{}/{prefix}", ip(attr)?)))
@@ -126,8 +126,8 @@ fn ip(attr: Attr<'_>) -> Option<IpAddr> {
     <[u8; 16]>::try_from(attr.value).ok().map(IpAddr::from)
 }
 
-/// The driver of a physical interface, from sysfs, which may show another namespace: so only if it knows
-/// the interface by the same index.
+/// The driver of a physical interface, from sysfs. sysfs may belong to another network namespace, so the index must
+/// match.
 fn driver(name: &str, index: u32) -> String {
     let folder = std::path::Path::new("/sys/class/net").join(name);
     let known = std::fs::read_to_string(folder.join("ifindex")).unwrap_or_default();
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loopback_leaves_by_loopback() {
+    fn loopback_address_uses_lo() {
         assert_eq!(egress_dev("127.0.0.1".parse().unwrap()).unwrap(), "lo");
         let lo = interfaces().unwrap().into_iter().find(|i| i.name == "lo").unwrap();
         assert!(lo.up);

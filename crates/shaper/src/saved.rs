@@ -20,7 +20,7 @@ const CLASSFUL: &[&str] = &[
 pub enum SavedRoot {
     /// The kernel's own choice (noqueue, pfifo_fast, mq ...): comes back when another root is removed.
     Default,
-    /// Somebody's choice.
+    /// A qdisc that a user configured.
     Qdisc {
         /// `"fq"` ...
         kind: String,
@@ -86,7 +86,7 @@ pub(crate) fn restore_of(
     socket.request(&format!("put back root qdisc {kind}"), dev, &message.finish())
 }
 
-/// The root as it is, and whether somebody hung something below it.
+/// The current root qdisc, and whether it has children.
 fn read(socket: &mut Socket, ifindex: u32) -> Result<(SavedRoot, bool), ShaperError> {
     let mut root = SavedRoot::Default;
     let mut parents = Vec::new();

@@ -19,7 +19,7 @@ pub(crate) fn packet_socket() -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the descriptor was just opened and nobody else has it.
+    // SAFETY: the descriptor was just opened and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -175,7 +175,7 @@ impl RxBatch {
         }
     }
 
-    /// Reads up to `most` packets of what is there, without waiting; returns how many.
+    /// Receives up to `most` packets without blocking; returns their number.
     pub(crate) fn receive(&mut self, fd: BorrowedFd<'_>, most: usize) -> io::Result<usize> {
         self.received = 0;
         let slots =
@@ -366,7 +366,7 @@ pub(crate) fn attach_tcx_egress(program: BorrowedFd<'_>, ifindex: u32) -> io::Re
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the descriptor was just opened and nobody else has it.
+    // SAFETY: the descriptor was just opened and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 

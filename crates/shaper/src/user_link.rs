@@ -1,9 +1,9 @@
-//! A [`Link`] over the userspace data path: the control face. It lays the plumbing, starts the packet loop,
-//! and speaks to it only by atomics and an eventfd.
+//! A [`Link`] over the userspace data path: the control side. It sets up the redirection, starts the packet loop, and
+//! controls it only with atomics and an eventfd.
 //!
-//! On the egress of a routing node ([`UserLink::open`]), what leaves the interface as unicast IP passes through the
-//! link; ARP, other protocols, and IP to broadcast and multicast addresses leave as they always did. Between
-//! two interfaces ([`bridge`]), every frame passes through. The interface's own qdisc is passed by.
+//! On the egress of a routing node ([`UserLink::open`]), unicast IP packets pass through the link; ARP, other protocols,
+//! broadcast and multicast bypass it. Between two interfaces ([`bridge`]), every frame passes through. The interface's own
+//! qdisc is bypassed.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::clock::monotonic_ns;
 use crate::datapath::{Datapath, Ends, LinkSpec, Privileges, Shared};
-use crate::replay::{self, Played};
+use crate::replay::{self, PlayedRows};
 use crate::{Link, ShaperError, sys};
 use plumbing::Plumbing;
 use spec::spec_of;
@@ -31,28 +31,28 @@ mod wire_form;
 pub use plumbing::cleanup;
 pub use wire_form::{Bridge, bridge};
 
-/// Receive and send buffers of the packet sockets. What the socket cannot hold is lost and counted.
+/// Receive and send buffers of the packet sockets. Packets that do not fit are dropped and counted.
 const SOCKET_BYTES: i32 = 32 << 20;
 
-/// Where packets are read.
+/// The receiving end.
 struct Inlet {
     rx: OwnedFd,
     own_address: Option<[u8; 6]>,
 }
 
-/// Where packets are sent.
+/// The sending end.
 struct Outlet<'a> {
     dev: &'a str,
     ifindex: u32,
     mtu_bytes: u32,
 }
 
-/// How packets come to the loop.
-enum Course {
-    /// Redirected from an interface's egress.
-    Egress(Plumbing),
-    /// Heard on another interface.
-    Heard {
+/// Where the packet loop receives packets.
+enum PacketSource {
+    /// Packets redirected from the egress of an interface.
+    Redirected(Plumbing),
+    /// Packets received on another interface.
+    Bridged {
         /// Its name.
         from: String,
     },
@@ -63,15 +63,15 @@ pub struct UserLink {
     name: String,
     dev: String,
     spec: LinkSpec,
-    course: Course,
+    source: PacketSource,
     shared: Arc<Shared>,
     wake: Arc<OwnedFd>,
-    /// The socket that the loop reads, to ask it what it had to throw away.
+    /// The receiving socket of the loop, for its drop counter.
     rx: OwnedFd,
     socket_drops: u64,
     loop_thread: Option<JoinHandle<()>>,
     privileges: Privileges,
-    played: Option<Played>,
+    played: Option<PlayedRows>,
 }
 
 impl UserLink {
@@ -80,9 +80,9 @@ impl UserLink {
     ///
     /// # Errors
     /// [`ShaperError::Unsupported`] for classes, the queue `cake`, and interfaces that are not Ethernet; [`ShaperError::Occupied`] if the interface has such a link or filters in the way already;
-    /// what the kernel refused.
+    /// errors of the kernel.
     pub fn open(config: &LinkConfig, dev: &str) -> Result<Self, ShaperError> {
-        let mut plumbing = Plumbing::lay(&config.name, dev)?;
+        let mut plumbing = Plumbing::create(&config.name, dev)?;
         let inlet = Inlet {
             rx: reading_socket(plumbing.reader())?,
             own_address: Some(plumbing.entry_address()),
@@ -91,11 +91,11 @@ impl UserLink {
         let spec = spec_of(config)?;
         let mut link = Self::start(config, spec, inlet, &outlet)?;
         plumbing.redirect()?;
-        link.course = Course::Egress(plumbing);
+        link.source = PacketSource::Redirected(plumbing);
         Ok(link)
     }
 
-    /// Starts the packet loop between two ends. What brings packets to the first is the caller's.
+    /// Starts the packet loop between two ends. The caller directs packets to the inlet.
     fn start(
         config: &LinkConfig,
         spec: LinkSpec,
@@ -109,7 +109,7 @@ impl UserLink {
             mtu_bytes: outlet.mtu_bytes,
         };
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(|e| system("make an eventfd")(e.into()))?;
+            .map_err(|e| system("create an eventfd")(e.into()))?;
         let wake = Arc::new(wake);
         let shared = Arc::new(Shared::new(config.packet_log.map(Bytes::get)));
         let (loop_thread, privileges) =
@@ -118,27 +118,27 @@ impl UserLink {
             name: config.name.clone(),
             dev: outlet.dev.to_owned(),
             spec,
-            course: Course::Heard { from: String::new() },
+            source: PacketSource::Bridged { from: String::new() },
             shared,
             wake,
             rx: inlet.rx,
             socket_drops: 0,
             loop_thread: Some(loop_thread),
             privileges,
-            played: config.trace.as_ref().map(Played::new),
+            played: config.trace.as_ref().map(PlayedRows::new),
         })
     }
 
-    fn nudge(&self) {
-        // Can only fail if the counter would overflow, and then the loop is awake anyway.
+    fn wake_thread(&self) {
+        // Fails only on counter overflow, and then the loop is already awake.
         let _ = rustix::io::write(&*self.wake, &1_u64.to_ne_bytes());
     }
 
     fn stop(&mut self) {
         self.shared.stop.store(true, Release);
-        self.nudge();
+        self.wake_thread();
         if let Some(thread) = self.loop_thread.take() {
-            // A panic has been printed by the thread itself; there is nothing else to undo for it.
+            // The panic hook has already printed a panic.
             let _ = thread.join();
         }
     }
@@ -162,15 +162,15 @@ impl Link for UserLink {
             backend: wire::Backend::Userspace.into(),
             reason: None,
             qdiscs: vec![
-                match &self.course {
-                    Course::Egress(_) => "clsact".to_owned(),
-                    Course::Heard { from } => format!("packet socket on {from}"),
+                match &self.source {
+                    PacketSource::Redirected(_) => "clsact".to_owned(),
+                    PacketSource::Bridged { from } => format!("packet socket on {from}"),
                 },
                 format!(
                     "userspace {queue} rate {rate} delay {}us loss {loss_ppm}ppm",
                     delay_ns / 1000
                 ),
-                self.privileges.text(self.shared.counters.read().yields),
+                self.privileges.describe(self.shared.counters.read().demotions),
             ],
         }
     }
@@ -178,24 +178,24 @@ impl Link for UserLink {
     fn set_rate(&mut self, rate: Rate) -> Result<(), ShaperError> {
         self.check_running()?;
         if self.played.is_some() {
-            return Err(replay::has_its_own_rates(&self.name, "userspace"));
+            return Err(replay::rate_change_with_trace(&self.name, "userspace"));
         }
-        self.shared.ask_rate(monotonic_ns(), rate.bits_per_sec());
-        self.nudge();
+        self.shared.request_rate(monotonic_ns(), rate.bits_per_sec());
+        self.wake_thread();
         Ok(())
     }
 
     fn set_delay(&mut self, delay: Micros) -> Result<(), ShaperError> {
         self.check_running()?;
-        self.shared.ask_delay(monotonic_ns(), delay.nanos());
-        self.nudge();
+        self.shared.request_delay(monotonic_ns(), delay.nanos());
+        self.wake_thread();
         Ok(())
     }
 
     fn set_loss(&mut self, loss: Ppm) -> Result<(), ShaperError> {
         self.check_running()?;
-        self.shared.ask_loss(loss.get());
-        self.nudge();
+        self.shared.request_loss(loss.get());
+        self.wake_thread();
         Ok(())
     }
 
@@ -243,7 +243,7 @@ impl Link for UserLink {
     fn begin(&mut self, at_ns: u64) -> Result<(), ShaperError> {
         self.check_running()?;
         self.shared.begin_at_ns.store(at_ns, Release);
-        self.nudge();
+        self.wake_thread();
         Ok(())
     }
 
@@ -269,7 +269,7 @@ impl Link for UserLink {
             ..wire::LinkTiming::default()
         };
         if let Some(played) = self.played.as_ref().filter(|played| played.count() > 0) {
-            // Computed with, when they are due: never late.
+            // The model applies steps exactly when they are due.
             into.push(wire::LinkTiming {
                 what: "steps".to_owned(),
                 count: played.count(),
@@ -283,15 +283,15 @@ impl Link for UserLink {
 
     /// Packets inside the link are dropped.
     fn remove(&mut self) -> Result<(), ShaperError> {
-        let Course::Egress(plumbing) = &mut self.course else {
+        let PacketSource::Redirected(plumbing) = &mut self.source else {
             self.stop();
             return Ok(());
         };
-        let undirected = plumbing.undirect();
+        let redirect_stopped = plumbing.stop_redirect();
         self.stop();
-        match &mut self.course {
-            Course::Egress(plumbing) => undirected.and(plumbing.remove()),
-            Course::Heard { .. } => undirected,
+        match &mut self.source {
+            PacketSource::Redirected(plumbing) => redirect_stopped.and(plumbing.remove()),
+            PacketSource::Bridged { .. } => redirect_stopped,
         }
     }
 }
@@ -299,7 +299,7 @@ impl Link for UserLink {
 impl Drop for UserLink {
     fn drop(&mut self) {
         if let Err(error) = self.remove() {
-            tracing::warn!(link = self.name, %error, "a userspace link left something behind");
+            tracing::warn!(link = self.name, %error, "could not remove all parts of a userspace link");
         }
     }
 }
@@ -314,9 +314,9 @@ fn reading_socket(ifindex: u32) -> Result<OwnedFd, ShaperError> {
     sys::set_option(fd, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, 1)
         .map_err(system("ignore outgoing packets (needs Linux 4.20)"))?;
     sys::set_option(fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1)
-        .map_err(system("ask for receive times"))?;
+        .map_err(system("enable receive timestamps"))?;
     sys::set_option(fd, libc::SOL_PACKET, libc::PACKET_AUXDATA, 1)
-        .map_err(system("ask for VLAN tags"))?;
+        .map_err(system("enable PACKET_AUXDATA for VLAN tags"))?;
     sys::bind_packet(fd, ifindex, libc::ETH_P_ALL as u16)
         .map_err(system("bind a packet socket"))?;
     Ok(socket)
@@ -325,9 +325,9 @@ fn reading_socket(ifindex: u32) -> Result<OwnedFd, ShaperError> {
 fn sending_socket(ifindex: u32) -> Result<OwnedFd, ShaperError> {
     let socket = packet_socket(libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)?;
     let fd = socket.as_fd();
-    // Also what keeps packets from being redirected again.
+    // This also prevents that packets are redirected again.
     sys::set_option(fd, libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, 1)
-        .map_err(system("pass the qdisc by"))?;
+        .map_err(system("enable PACKET_QDISC_BYPASS"))?;
     sys::bind_packet(fd, ifindex, 0).map_err(system("bind a packet socket"))?;
     Ok(socket)
 }
@@ -336,23 +336,23 @@ fn packet_socket(force_buffer: i32, buffer: i32) -> Result<OwnedFd, ShaperError>
     let socket =
         sys::packet_socket().map_err(system("open a packet socket (needs CAP_NET_RAW)"))?;
     let fd = socket.as_fd();
-    // Beyond the system's limit only root of the whole machine may go.
+    // The FORCE options need CAP_NET_ADMIN in the initial user namespace.
     if sys::set_option(fd, libc::SOL_SOCKET, force_buffer, SOCKET_BYTES).is_err() {
         sys::set_option(fd, libc::SOL_SOCKET, buffer, SOCKET_BYTES)
-            .map_err(system("size a packet socket's buffer"))?;
+            .map_err(system("set the buffer size of a packet socket"))?;
     }
     sys::set_option(fd, libc::SOL_PACKET, libc::PACKET_VNET_HDR, 1)
-        .map_err(system("ask for vnet headers"))?;
+        .map_err(system("enable vnet headers"))?;
     Ok(socket)
 }
 
-/// Starts the packet loop and waits until its thread has asked for its privileges.
+/// Starts the packet loop and waits until its thread has requested its privileges.
 fn start(mut datapath: Datapath) -> Result<(JoinHandle<()>, Privileges), ShaperError> {
     let (sender, receiver) = mpsc::sync_channel(1);
     let thread = std::thread::Builder::new()
         .name("ccbench-link".to_owned())
         .spawn(move || {
-            let privileges = Privileges::claim();
+            let privileges = Privileges::acquire();
             let _ = sender.send(privileges);
             datapath.run(privileges);
         })

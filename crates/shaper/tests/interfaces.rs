@@ -16,7 +16,7 @@ fn run(line: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Runs `body` on a thread with its own network namespace, which dies with it, and a veth pair `a0`, `a1`.
+/// Runs `body` on a thread with its own network namespace, which ends with it, and a veth pair `a0`, `a1`.
 fn in_netns(body: impl FnOnce() + Send + 'static) {
     let thread = std::thread::spawn(move || {
         nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET)
@@ -29,7 +29,7 @@ fn in_netns(body: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// What `ethtool -k` says of a feature.
+/// State of a feature in `ethtool -k`.
 fn feature(dev: &str, name: &str) -> String {
     let all = run(&format!("ethtool -k {dev}"));
     let line = all.lines().find(|line| line.trim().starts_with(&format!("{name}:")));
@@ -47,7 +47,7 @@ fn seen(dev: &str) -> [String; 4] {
 }
 
 #[test]
-fn offloads_go_off_and_come_back_as_ethtool_sees_it() {
+fn sets_and_restores_offloads() {
     in_netns(|| {
         run("ethtool -K a0 gro on");
         let all = || (run("ethtool -k a0"), run("ip -d link show a0"));
@@ -72,7 +72,7 @@ fn offloads_go_off_and_come_back_as_ethtool_sees_it() {
 }
 
 #[test]
-fn offloads_of_nothing_are_an_error_with_a_name() {
+fn unknown_interface_is_named_in_the_error() {
     in_netns(|| {
         let error = offload::get("nosuch0").unwrap_err();
         assert!(matches!(error, ShaperError::NotFound { .. }), "{error}");
@@ -81,7 +81,7 @@ fn offloads_of_nothing_are_an_error_with_a_name() {
 }
 
 #[test]
-fn a_route_names_its_interface() {
+fn finds_the_interface_of_a_route() {
     in_netns(|| {
         run("ip addr add 10.9.0.1/24 dev a0");
         run("ip link set a0 up");

@@ -14,7 +14,7 @@ use ccbench_shaper::netlink::{self, Socket};
 use ccbench_shaper::saved::{self, SavedRoot};
 use ccbench_shaper::{Link, ShaperError, probe};
 
-/// Runs `body` on a thread with its own network namespace, which dies with it, and a veth pair `a0`, `a1`.
+/// Runs `body` on a thread with its own network namespace, which ends with it, and a veth pair `a0`, `a1`.
 fn in_netns<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> T {
     let thread = std::thread::spawn(move || {
         nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET)
@@ -66,7 +66,7 @@ fn link(rate: Option<Rate>, queue: Queue) -> LinkConfig {
     }
 }
 
-/// So many frames of 1000 bytes leave `a0`: UDP to an address that nobody has, by a fixed neighbour.
+/// Sends frames of 1000 bytes from `a0`: UDP to an unused address with a static neighbour entry.
 fn send_datagrams(count: usize, port: u16) {
     let ip = |arguments: &str| {
         assert!(Command::new("ip").args(arguments.split(' ')).status().unwrap().success());
@@ -80,7 +80,7 @@ fn send_datagrams(count: usize, port: u16) {
 }
 
 #[test]
-fn a_veth_pair_carries_a_redirect() {
+fn redirects_into_a_veth_pair() {
     in_netns(|| {
         let mut socket = Socket::open().unwrap();
         netlink::add_veth(&mut socket, "b0", "b1").unwrap();
@@ -101,7 +101,7 @@ fn a_veth_pair_carries_a_redirect() {
 }
 
 #[test]
-fn htb_over_bfifo_is_applied_changed_counted_and_removed() {
+fn applies_changes_counts_and_removes_htb_with_bfifo() {
     in_netns(|| {
         let before = tc("qdisc show dev a0");
         let config = link(Some(mbit(100)), bfifo(187_500));
@@ -148,7 +148,7 @@ fn htb_over_bfifo_is_applied_changed_counted_and_removed() {
 }
 
 #[test]
-fn a_thousand_changes_of_rate_are_all_applied() {
+fn applies_a_thousand_rate_changes() {
     in_netns(|| {
         let mut link =
             KernelLink::open(&link(Some(mbit(1)), bfifo(9000)), "a0", BackendReason::configured())
@@ -192,7 +192,7 @@ fn htb_over_pfifo_and_tbf_read_back() {
 }
 
 #[test]
-fn slices_take_what_matches_and_leave_the_rest() {
+fn classes_get_matching_packets() {
     in_netns(|| {
         let matches = vec![
             PacketMatch { dport: Some(5201), ..PacketMatch::default() },
@@ -231,7 +231,7 @@ fn slices_take_what_matches_and_leave_the_rest() {
 }
 
 #[test]
-fn what_a_user_put_there_comes_back_even_in_another_process() {
+fn restores_user_qdiscs_also_from_another_process() {
     in_netns(|| {
         tc("qdisc add dev a0 root handle 8001: tbf rate 5mbit burst 4k limit 30000");
         tc("qdisc add dev a1 root handle 7: pfifo limit 33");
@@ -241,7 +241,7 @@ fn what_a_user_put_there_comes_back_even_in_another_process() {
             let record = serde_json::to_string(&saved::snapshot(dev).unwrap()).unwrap();
             let link = KernelLink::open(&config, dev, BackendReason::configured()).unwrap();
             assert_eq!(serde_json::to_string(link.saved()).unwrap(), record);
-            // As after kill -9: nobody runs the destructor, somebody else reads the record.
+            // As after SIGKILL: no destructor runs, another process reads the record.
             std::mem::forget(link);
             let saved: SavedRoot = serde_json::from_str(&record).unwrap();
             saved::restore(dev, &saved).unwrap();
@@ -252,7 +252,7 @@ fn what_a_user_put_there_comes_back_even_in_another_process() {
 }
 
 #[test]
-fn a_tree_that_could_not_be_put_back_is_left_alone() {
+fn rejects_a_root_qdisc_that_cannot_be_restored() {
     in_netns(|| {
         tc("qdisc add dev a0 root handle 1: htb default 7");
         let config = link(Some(mbit(100)), bfifo(90_000));
@@ -267,7 +267,7 @@ fn a_tree_that_could_not_be_put_back_is_left_alone() {
 }
 
 #[test]
-fn a_missing_qdisc_is_named_with_its_option_and_the_hint() {
+fn missing_qdisc_error_names_option_and_hint() {
     in_netns(|| {
         let before = tc("qdisc show dev a0");
         let probed = probe::supported_qdiscs();
@@ -310,7 +310,7 @@ fn a_missing_qdisc_is_named_with_its_option_and_the_hint() {
 }
 
 #[test]
-fn the_probe_finds_what_the_other_tests_use() {
+fn probe_finds_the_qdiscs_of_these_tests() {
     let found = probe::supported_qdiscs();
     for kind in ["htb", "tbf", "pfifo", "bfifo"] {
         assert!(found.iter().any(|have| have == kind), "{found:?}");
@@ -318,7 +318,7 @@ fn the_probe_finds_what_the_other_tests_use() {
 }
 
 #[test]
-fn auto_takes_the_kernel_where_it_can_and_says_why() {
+fn auto_prefers_the_kernel_and_reports_the_reason() {
     in_netns(|| {
         let config = LinkConfig { backend: Backend::Auto, ..link(Some(mbit(100)), bfifo(90_000)) };
         let mut kernel = ccbench_shaper::open(&config, "a0").unwrap();
@@ -386,7 +386,7 @@ fn queues() -> Vec<Queue> {
     ]
 }
 
-/// The tree of `config` is applied, carries packets, changes its rate, and goes away.
+/// Applies `config`, sends packets, changes the rate, and removes the link.
 fn works(config: &LinkConfig) {
     let mut link = KernelLink::open(config, "a0", BackendReason::configured()).unwrap();
     let state = link.state();
@@ -402,14 +402,14 @@ fn works(config: &LinkConfig) {
     let qdiscs: Vec<_> = rows.iter().filter(|row| !row.kind.ends_with("class")).collect();
     assert_eq!(qdiscs.len(), needs.len());
     let root = qdiscs.iter().find(|row| row.parent == "root").unwrap();
-    // Loss is random: what netem dropped has passed it too.
+    // Loss is random: packets dropped by netem count too.
     assert!(root.sent_pkts + root.qlen_pkts + root.drops_pkts >= 5, "{rows:?}");
     link.remove().unwrap();
     assert!(tc("qdisc show dev a0").starts_with("qdisc noqueue 0: root"));
 }
 
 #[test]
-fn every_queue_that_this_kernel_has_works_under_every_shaper() {
+fn every_supported_queue_works_under_every_shaper() {
     in_netns(|| {
         let probed = probe::supported_qdiscs();
         for queue in queues() {
@@ -433,7 +433,7 @@ fn every_queue_that_this_kernel_has_works_under_every_shaper() {
 }
 
 #[test]
-fn a_users_queue_of_any_kind_comes_back() {
+fn restores_user_qdiscs_of_every_kind() {
     in_netns(|| {
         let probed = probe::supported_qdiscs();
         let asked = [

@@ -1,7 +1,7 @@
-//! Traces on both back ends, with real traffic in network namespaces: what is delivered follows the trace. Needs root,
-//! iproute2 and a kernel with htb, clsact, u32, mirred and veth. Real traces are read from the folder that
-//! CCBENCH_TRACES names: CCBENCH_TRACE_SECONDS of each (all if unset), rates divided by CCBENCH_TRACE_SCALE for
-//! machines that cannot carry gigabits, and only those whose path has CCBENCH_TRACE_ONLY in it.
+//! Trace replay on both backends with real traffic in network namespaces: throughput follows the trace. Needs root,
+//! iproute2 and a kernel with htb, clsact, u32, mirred and veth. Real traces are read from the folder CCBENCH_TRACES:
+//! the first CCBENCH_TRACE_SECONDS of each (default: all), rates divided by CCBENCH_TRACE_SCALE for slow machines, and
+//! only those whose path contains CCBENCH_TRACE_ONLY.
 #![allow(clippy::disallowed_methods, reason = "a test measures real time")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -26,7 +26,7 @@ use nix::sys::socket::sockopt::UdpGsoSegment;
 #[path = "user_link/lab.rs"]
 mod lab;
 
-/// For a fact that must come about.
+/// Timeout of expected conditions.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn config(trace: Trace, on_end: OnEnd, backend: Backend) -> LinkConfig {
@@ -38,7 +38,7 @@ fn config(trace: Trace, on_end: OnEnd, backend: Backend) -> LinkConfig {
         start: TraceStart::Trial,
         floor: (backend == Backend::Kernel).then(|| Rate::from_bits_per_sec(1_000_000)),
     };
-    // Enough for what a trace carries at once.
+    // Enough for the largest burst of a trace.
     let limit = Limit::Bytes(Bytes::new((mean / 8 / 20).max(2_000_000)));
     LinkConfig {
         name: "bottleneck".to_owned(),
@@ -58,10 +58,10 @@ fn config(trace: Trace, on_end: OnEnd, backend: Backend) -> LinkConfig {
     }
 }
 
-/// How what was delivered compares with the trace, window by window.
+/// Delivered bytes compared with the trace, per window.
 #[derive(Debug)]
 struct Outcome {
-    /// Sum of the differences' amounts, of the sum of what the trace says.
+    /// Sum of absolute differences, relative to the bytes of the trace.
     mean_error: f64,
     total_error: f64,
     correlation: f64,
@@ -76,13 +76,13 @@ fn charged(link: &mut dyn Link) -> u64 {
     rows.iter().find(|row| matches!(row.kind.as_str(), "htb" | "userspace")).unwrap().sent_bytes
 }
 
-/// Sends full frames at a rate that the link never has, so that its queue is never empty.
+/// Sends full frames faster than the link, so that its queue is never empty.
 fn flood(going: &AtomicBool, bps: u64) {
     const PAYLOAD: usize = 1472;
     const FRAMES: usize = 40;
     let socket = UdpSocket::bind((SRC, 0)).unwrap();
     socket.connect((DST, 5000)).unwrap();
-    // The kernel cuts them.
+    // The kernel segments them.
     setsockopt(&socket, UdpGsoSegment, &(PAYLOAD as i32)).unwrap();
     let block = vec![0; PAYLOAD * FRAMES];
     let start_ns = monotonic_ns();
@@ -97,12 +97,12 @@ fn flood(going: &AtomicBool, bps: u64) {
     }
 }
 
-/// Sends more than the link takes for `seconds` of its trace and compares.
+/// Overloads the link for `seconds` of its trace and compares.
 fn play(config: LinkConfig, seconds: f64, window_s: f64) -> Outcome {
     let lab = Lab::new();
     let replay = config.trace.clone().unwrap();
     let mut link = lab.router.run(move || ccbench_shaper::open(&config, "r1").unwrap());
-    // Nobody reads: what the socket cannot hold is thrown away without an answer.
+    // Not read: datagrams beyond the socket buffer are dropped without a reply.
     let sink = lab.dst.run(|| UdpSocket::bind((DST, 5000)).unwrap());
     let stop = Arc::new(AtomicBool::new(false));
     let going = Arc::clone(&stop);
@@ -153,12 +153,12 @@ fn play(config: LinkConfig, seconds: f64, window_s: f64) -> Outcome {
     }
 }
 
-/// Bytes that a trace carries from one instant to another.
+/// Capacity of a trace in an interval, bytes.
 fn capacity(replay: &Replay, begin_ns: u64, from_ns: u64, to_ns: u64) -> f64 {
     let Some(mut cursor) = Cursor::new(replay, begin_ns) else {
         let Trace::Opportunities(all) = &*replay.trace else { unreachable!() };
         let within = |at: &&u64| (from_ns - begin_ns..to_ns - begin_ns).contains(*at);
-        // Full frames: 1500 of IP and the header.
+        // Full frames: 1500 bytes of IP and the Ethernet header.
         return all.at_ns.iter().filter(within).count() as f64 * 1514.0;
     };
     cursor.seek(from_ns);
@@ -190,7 +190,7 @@ fn short() -> Trace {
 }
 
 #[test]
-fn userspace_follows_a_trace_and_tells_its_rows() {
+fn userspace_link_follows_a_trace_and_reports_its_rows() {
     let outcome = play(config(short(), OnEnd::Loop, Backend::Userspace), 4.0, 0.25);
     assert!(outcome.changes.len() >= 13, "{outcome:?}");
     assert!(outcome.changes.iter().all(|row| row.asked_at_ns == row.applied_at_ns && row.rc == 0));
@@ -206,20 +206,20 @@ fn userspace_follows_a_trace_and_tells_its_rows() {
 }
 
 #[test]
-fn the_kernel_follows_a_trace_and_tells_when_every_step_came() {
+fn kernel_link_follows_a_trace_and_reports_every_step() {
     let outcome = play(config(short(), OnEnd::Loop, Backend::Kernel), 4.0, 0.25);
     assert!(outcome.changes.len() >= 13, "{outcome:?}");
     assert!(outcome.changes.iter().all(|row| row.applied_at_ns >= row.asked_at_ns && row.rc == 0));
     let steps = outcome.timing.iter().find(|row| row.what == "steps").unwrap();
     assert!(steps.count >= 13 && steps.p50_us <= steps.p99_us && steps.p99_us <= steps.max_us);
-    // As above; a step of the kernel's waits for a thread without priority.
+    // As above; a step of the kernel link may wait for a thread without real-time priority.
     outcome.cpu.check(Duration::from_millis(40), || {
         assert!(outcome.mean_error < 0.08 && outcome.correlation > 0.98, "{outcome:?}");
     });
 }
 
 #[test]
-fn opportunities_are_honoured() {
+fn follows_delivery_opportunities() {
     let made = trace::generate::generate(trace::generate::Kind::Lte, 5, Micros::from_secs(4), None);
     let outcome = play(config(made.unwrap(), OnEnd::Loop, Backend::Userspace), 3.9, 0.3);
     assert_eq!(outcome.changes.len(), 1);
@@ -229,7 +229,7 @@ fn opportunities_are_honoured() {
 }
 
 #[test]
-fn what_qdiscs_cannot_play_is_refused_with_its_line() {
+fn kernel_link_rejects_unsupported_traces_with_their_line() {
     let refused = |text: &str, on_end| {
         let trace = trace::parse("t.csv", text.as_bytes()).unwrap();
         let mut config = config(trace, on_end, Backend::Kernel);
@@ -248,7 +248,7 @@ fn what_qdiscs_cannot_play_is_refused_with_its_line() {
 }
 
 #[test]
-fn auto_takes_userspace_for_what_qdiscs_cannot_play() {
+fn auto_selects_userspace_for_traces_unsupported_by_qdiscs() {
     let trace = trace::parse("t.csv", b"10,1\n0,1\n").unwrap();
     let mut config = config(trace, OnEnd::Hold, Backend::Auto);
     config.trace.as_mut().unwrap().floor = None;
@@ -264,7 +264,7 @@ fn auto_takes_userspace_for_what_qdiscs_cannot_play() {
 }
 
 #[test]
-fn real_traces_are_followed_on_both_back_ends() {
+fn both_backends_follow_real_traces() {
     let Some(folder) = std::env::var_os("CCBENCH_TRACES") else {
         println!("skipped: CCBENCH_TRACES names no folder of real traces");
         return;
@@ -290,7 +290,7 @@ fn real_traces_are_followed_on_both_back_ends() {
         let seconds = (trace.length_ns() as f64 / 1e9).min(most).floor();
         for backend in [Backend::Userspace, Backend::Kernel] {
             let trace = match (backend, &trace) {
-                // Qdiscs have rates only: those of every 100 ms.
+                // Qdiscs support only rates: convert to rates per 100 ms.
                 (Backend::Kernel, Trace::Opportunities(_)) => {
                     let text = trace::write(&trace, Format::Timed).unwrap();
                     trace::parse_as(file, text.as_bytes(), Format::Timed).unwrap()
@@ -320,7 +320,7 @@ fn real_traces_are_followed_on_both_back_ends() {
     assert!(failed.is_empty(), "{failed:?}");
 }
 
-/// The same shape at a fraction of the rate.
+/// The trace with its rates divided by `divisor`.
 fn scaled(trace: Trace, divisor: u64) -> Trace {
     let Trace::Steps(mut steps) = trace else { return trace };
     for step in &mut steps.steps {

@@ -2,16 +2,15 @@
 //! borrows up to its ceil. Classes are served by mode (`CAN_SEND`, then `MAY_BORROW`), by priority, and in deficit
 //! round robin weighted by rate.
 //!
-//! Differences from the kernel: a class that runs out of tokens is looked at for each packet, not by a timer, so the
-//! link never idles while a class below its ceil has packets; the quantum is proportional to the rate without
-//! bounds; time is the packets' own.
+//! Differences from the kernel: tokens are refilled at each dequeue, not by a timer, so that the link never idles while a
+//! class below its ceil has packets; the quantum is proportional to the rate and unbounded; the clock is the virtual
+//! time of the packets.
 
 use super::classes::ClassSpec;
-use super::model::on_line;
-use super::packet::Packet;
+use super::packet::{Packet, line_bytes};
 use crate::discipline::{AnyQueue, QueueStats};
 
-/// Tokens are bit·ns/s: a rate in bit/s adds itself every nanosecond, without rounding.
+/// Tokens are bit·ns/s: a rate of `r` bit/s adds `r` tokens per nanosecond, without rounding.
 const TOKENS_PER_BYTE: i64 = 8 * 1_000_000_000;
 /// Deficits are fractions of a byte, so that a class with a millionth of the rate has a quantum above zero.
 const DEFICIT_PER_BYTE: i64 = 1 << 20;
@@ -21,7 +20,7 @@ const MIN_DEFAULT_DIVISOR: u64 = 100;
 /// Parameters that all classes share.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SchedulerParams {
-    /// The link's rate at the start, bit/s. The classes' rates are shares of it.
+    /// The link's initial rate, bit/s. The rates of the classes are relative to it.
     pub(crate) rate_bps: u64,
     /// The largest frame.
     pub(crate) frame_bytes: u32,
@@ -41,9 +40,9 @@ pub(crate) enum Next {
 /// A token bucket that one packet may overdraw.
 #[derive(Debug, Clone, Copy)]
 struct Bucket {
-    /// Rate at the link's rate at the start.
+    /// Rate when the link has its initial rate.
     base_bps: u64,
-    /// Rate at the link's present rate.
+    /// Rate at the link's current rate.
     rate_bps: u64,
     tokens: i64,
     max_tokens: i64,
@@ -82,7 +81,7 @@ struct Group {
 
 impl Bucket {
     fn new(base_bps: u64, link_bps: u64, frames: u64, frame_bytes: u32) -> Self {
-        // The share of as many frames as all others may send before it: tokens must not overflow meanwhile.
+        // Tokens for the frames that all other classes may send before this one, so that no tokens are lost meanwhile.
         let share = u128::from(base_bps.min(link_bps)) * u128::from(2 * frames)
             / u128::from(link_bps.max(1));
         let max_tokens = (share as i64 + 2) * i64::from(frame_bytes) * TOKENS_PER_BYTE;
@@ -104,7 +103,7 @@ impl Bucket {
         self.tokens >= 0
     }
 
-    /// When it allows a packet, seen from the last [`Self::fill`].
+    /// When it allows the next packet, as of the last [`Self::fill`].
     fn ready_ns(&self) -> u64 {
         if self.allows() {
             return self.filled_ns;
@@ -122,8 +121,8 @@ impl Bucket {
 }
 
 impl ClassScheduler {
-    /// Classes with their queues. The first is the default class: it is guaranteed what the others leave, at least a
-    /// hundredth, and may borrow the whole rate.
+    /// Creates the classes with their queues. The first is the default class: its guaranteed rate is the remainder of the
+    /// link's rate, at least a hundredth, and its ceil is the whole rate.
     pub(crate) fn new<'a>(
         params: SchedulerParams,
         classes: impl Iterator<Item = (Option<&'a ClassSpec>, AnyQueue)>,
@@ -183,9 +182,9 @@ impl ClassScheduler {
         }
         while let Some((index, mode, group)) = self.pick() {
             let class = &mut self.classes[index];
-            // An AQM may drop all that is left.
+            // The AQM may drop all remaining packets.
             let Some(packet) = class.queue.dequeue(now_ns, dropped) else { continue };
-            let bytes = on_line(packet.bytes, self.params.extra_bytes);
+            let bytes = line_bytes(packet.bytes, self.params.extra_bytes);
             if mode == CAN_SEND {
                 class.tokens.charge(bytes);
             }
@@ -207,7 +206,7 @@ impl ClassScheduler {
         Next::At(ready.min().unwrap_or(u64::MAX))
     }
 
-    /// The class to send from, its mode, and its group.
+    /// Selects the class to send from; returns its index, mode and group.
     fn pick(&mut self) -> Option<(usize, usize, usize)> {
         for mode in [CAN_SEND, MAY_BORROW] {
             for group in 0..self.groups.len() {
@@ -239,7 +238,7 @@ impl ClassScheduler {
                 first = Some(index);
             }
         }
-        // No deficit is positive: add the quanta of as many rounds as make one positive.
+        // No deficit is positive: skip the rounds until one is.
         for place in circle {
             let class = &mut self.classes[usize::from(self.order[place])];
             if class.may_send(mode) {
@@ -249,7 +248,7 @@ impl ClassScheduler {
         first
     }
 
-    /// Moves on from the class `index`, whose deficit is used up.
+    /// Advances the round robin past the class `index`, whose deficit is used up.
     fn next_class(&mut self, group: usize, mode: usize, index: usize) {
         let Group { start, end, ref mut next } = self.groups[group];
         let place = (start..end).find(|&place| usize::from(self.order[place]) == index);
@@ -271,7 +270,7 @@ impl ClassScheduler {
         }
     }
 
-    /// Runs the timers of the queues that are due by `now_ns`.
+    /// Runs the queues' timers that expire by `now_ns`.
     pub(crate) fn advance_to(&mut self, now_ns: u64) {
         for class in &mut self.classes {
             class.queue.advance_to(now_ns);

@@ -1,5 +1,4 @@
-//! Which class of a link a packet belongs to: a list of rules, the first that matches wins, as the kernel's
-//! `u32` filters of the same plan do.
+//! Classifies packets with a list of rules; the first match wins, as with the kernel's `u32` filters.
 
 use std::net::IpAddr;
 
@@ -8,14 +7,14 @@ use ccbench_proto::resolve::PacketMatch;
 use super::header::{self, Fields};
 use crate::discipline::QueueParams;
 
-/// A slice of a link's rate.
+/// Parameters of a class.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ClassSpec {
     /// Its name in the plan.
     pub(crate) name: String,
-    /// Guaranteed, bit/s, when the link has the rate that it begins with.
+    /// Guaranteed rate at the initial rate of the link, bit/s.
     pub(crate) rate_bps: u64,
-    /// Most it may borrow up to, bit/s.
+    /// Maximum rate including borrowed bandwidth, bit/s.
     pub(crate) ceil_bps: u64,
     /// Lower numbers are served first.
     pub(crate) priority: u8,
@@ -31,7 +30,7 @@ pub(crate) struct Matcher {
     rules: Vec<Rule>,
 }
 
-/// One rule: what is given must be equal.
+/// One rule: all given fields must be equal.
 #[derive(Debug, Clone, Copy)]
 struct Rule {
     class: u8,
@@ -53,7 +52,7 @@ impl Matcher {
         Self { rules: rules.collect() }
     }
 
-    /// The class of an Ethernet frame; 0 if none matches, as for what is not IP.
+    /// The class of an Ethernet frame; 0 if no rule matches or it is not IP.
     #[inline]
     pub(crate) fn class_of(&self, frame: &[u8]) -> u8 {
         if self.rules.is_empty() {
@@ -140,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn every_field_decides_and_all_that_are_given_must_match() {
+    fn all_given_fields_must_match() {
         let is = |wanted: PacketMatch, frame: &[u8]| {
             Matcher::new(&[class(vec![wanted])]).class_of(frame) == 1
         };
@@ -175,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_class_that_matches_wins() {
+    fn first_matching_class_wins() {
         let dport = |port| PacketMatch { dport: Some(port), ..PacketMatch::default() };
         let dscp = PacketMatch { dscp: Some(46), ..PacketMatch::default() };
         let matcher = Matcher::new(&[

@@ -1,38 +1,38 @@
-//! How much of its processor the packet loop may take at real-time priority. The kernel stops all real-time
-//! threads of a processor for the rest of a second once they have used `kernel.sched_rt_runtime_us` of
-//! it (95 % by default): a stall of 50 ms that no packet survives. And what is left is ksoftirqd's: the softirqs
-//! that our sends raise run in our own thread (and on its account), but those of others may have been left to
-//! ksoftirqd, an ordinary thread. Pure: the caller passes the time and the CPU time used.
+//! Limits the CPU time that the packet loop uses at real-time priority. The kernel throttles all real-time threads
+//! of a CPU for the rest of a second once they have used `kernel.sched_rt_runtime_us` of it (95 % by default), which
+//! would stall the link for 50 ms. The remaining time is for ksoftirqd, an ordinary thread: softirqs that our sends
+//! raise run in our own thread, but those of other threads may be deferred to ksoftirqd. The caller passes the time and
+//! the CPU time used.
 
-/// The window, as a number of buckets and their length.
+/// Number and length of the buckets of the sliding window.
 const BUCKETS: usize = 10;
 const BUCKET_NS: u64 = 10_000_000;
 const WINDOW_NS: u64 = BUCKETS as u64 * BUCKET_NS;
-/// Reading the thread's clock is a system call, so it is done this often.
+/// Sampling interval. Reading the thread's CPU clock is a system call.
 const SAMPLE_NS: u64 = 1_000_000;
-/// Of the window, in percent: above the first nothing is spun, above the second the thread gives real time
-/// up, below the third it may have it back. Two threads that spin on one processor stay below the throttle.
+/// Percent of the window. Above the first the thread does not spin, above the second it is demoted, below the third it
+/// may be promoted again. Two spinning threads on one CPU stay below the throttling limit.
 const SPIN_BELOW_PERCENT: u64 = 45;
-const REAL_TIME_BELOW_PERCENT: u64 = 85;
-const BACK_BELOW_PERCENT: u64 = 70;
-/// A thread that gave real time up stays without it for this long.
-const AWAY_NS: u64 = 500_000_000;
-/// A real-time thread that oversleeps by more shares its processor with others of its kind, and was stopped
-/// with them. Less is the machine's own: a kernel that is not preemptible, or a host that lent the processor.
+const DEMOTE_ABOVE_PERCENT: u64 = 85;
+const PROMOTE_BELOW_PERCENT: u64 = 70;
+/// A demoted thread stays without real-time priority for this long.
+const MIN_DEMOTED_NS: u64 = 500_000_000;
+/// A longer wakeup delay of a real-time thread means that it was throttled together with other real-time threads of its
+/// CPU. Shorter ones come from a kernel without preemption or from a hypervisor.
 const STALL_NS: u64 = 40_000_000;
 
-/// What the thread is to do about its scheduling class.
+/// Change of the thread's scheduling class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Verdict {
-    /// Leave it.
+pub(crate) enum Action {
+    /// No change.
     Keep,
-    /// Give real time up.
-    Yield,
-    /// Take real time again.
-    Return,
+    /// Change to an ordinary scheduling class.
+    Demote,
+    /// Change back to real time.
+    Promote,
 }
 
-/// Watches one thread.
+/// CPU budget of one real-time thread.
 #[derive(Debug)]
 pub(crate) struct DutyGuard {
     real_time: bool,
@@ -43,13 +43,13 @@ pub(crate) struct DutyGuard {
     sampled_ns: u64,
     sampled_cpu_ns: u64,
     spun_since_ns: u64,
-    yielded_ns: u64,
-    /// Threads like this one that a processor must bear.
-    sharers: u64,
+    demoted_ns: u64,
+    /// Number of packet loop threads per CPU.
+    threads_per_cpu: u64,
 }
 
 impl DutyGuard {
-    /// For a thread that has used `cpu_ns` of processor time at `now_ns`.
+    /// `cpu_ns` is the CPU time that the thread has used at `now_ns`.
     pub(crate) fn new(real_time: bool, now_ns: u64, cpu_ns: u64) -> Self {
         Self {
             real_time,
@@ -59,8 +59,8 @@ impl DutyGuard {
             sampled_ns: now_ns,
             sampled_cpu_ns: cpu_ns,
             spun_since_ns: 0,
-            yielded_ns: 0,
-            sharers: 1,
+            demoted_ns: 0,
+            threads_per_cpu: 1,
         }
     }
 
@@ -69,9 +69,9 @@ impl DutyGuard {
         now_ns.saturating_sub(self.sampled_ns) >= SAMPLE_NS
     }
 
-    /// The thread has used `cpu_ns` of processor time up to `now_ns`; a processor must bear `sharers` of its kind.
-    pub(crate) fn sample(&mut self, now_ns: u64, cpu_ns: u64, sharers: u64) -> Verdict {
-        self.sharers = sharers.max(1);
+    /// `cpu_ns` is the CPU time used up to `now_ns`; `threads_per_cpu` packet loops share a CPU.
+    pub(crate) fn sample(&mut self, now_ns: u64, cpu_ns: u64, threads_per_cpu: u64) -> Action {
+        self.threads_per_cpu = threads_per_cpu.max(1);
         let bucket = now_ns / BUCKET_NS;
         let passed = bucket.saturating_sub(self.bucket).min(BUCKETS as u64);
         for nth in 0..passed {
@@ -88,62 +88,62 @@ impl DutyGuard {
 
         let used_ns = self.used();
         let worked_ns = used_ns.saturating_sub(self.spun_ns.iter().sum());
-        if self.real_time && used_ns > self.share(REAL_TIME_BELOW_PERCENT) {
-            self.give_up(now_ns)
-        } else if self.yielded_ns > 0
-            && now_ns.saturating_sub(self.yielded_ns) >= AWAY_NS
-            && worked_ns < self.share(BACK_BELOW_PERCENT)
+        if self.real_time && used_ns > self.share(DEMOTE_ABOVE_PERCENT) {
+            self.demote(now_ns)
+        } else if self.demoted_ns > 0
+            && now_ns.saturating_sub(self.demoted_ns) >= MIN_DEMOTED_NS
+            && worked_ns < self.share(PROMOTE_BELOW_PERCENT)
         {
-            // Only what is used in real time counts against it.
+            // CPU time used while demoted does not count.
             self.used_ns = [0; BUCKETS];
             self.spun_ns = [0; BUCKETS];
-            self.yielded_ns = 0;
+            self.demoted_ns = 0;
             self.real_time = true;
-            Verdict::Return
+            Action::Promote
         } else {
-            Verdict::Keep
+            Action::Keep
         }
     }
 
-    /// The thread woke `late_ns` after the time it had asked for.
-    pub(crate) fn overslept(&mut self, now_ns: u64, late_ns: u64) -> Verdict {
-        if self.real_time && late_ns > STALL_NS { self.give_up(now_ns) } else { Verdict::Keep }
+    /// The thread woke `late_ns` after its deadline.
+    pub(crate) fn woke_late(&mut self, now_ns: u64, late_ns: u64) -> Action {
+        if self.real_time && late_ns > STALL_NS { self.demote(now_ns) } else { Action::Keep }
     }
 
-    /// The class that was asked for was refused: it is never asked for again.
-    pub(crate) fn refused(&mut self) {
+    /// The kernel refused the promotion. The thread is not promoted again.
+    pub(crate) fn promotion_refused(&mut self) {
         self.real_time = false;
-        self.yielded_ns = 0;
+        self.demoted_ns = 0;
     }
 
-    /// `ns` were spun.
+    /// Accounts for `ns` of busy waiting.
     pub(crate) fn spun(&mut self, ns: u64) {
         self.spun_since_ns += ns;
     }
 
-    /// Whether the thread is a real-time one.
+    /// Whether the thread has real-time priority.
     pub(crate) fn real_time(&self) -> bool {
         self.real_time
     }
 
-    /// Whether there is time to be spun. Only a real-time thread spends more than its own.
+    /// Whether the budget allows busy waiting. It limits only real-time threads, which other threads cannot preempt.
     pub(crate) fn may_spin(&self) -> bool {
         !self.real_time || self.used() + self.spun_since_ns < self.share(SPIN_BELOW_PERCENT)
     }
 
-    /// This thread's part of so much of the window.
+    /// This thread's share of a percentage of the window, nanoseconds.
     fn share(&self, percent: u64) -> u64 {
-        WINDOW_NS * percent / 100 / self.sharers
+        WINDOW_NS * percent / 100 / self.threads_per_cpu
     }
 
     fn used(&self) -> u64 {
         self.used_ns.iter().sum()
     }
 
-    fn give_up(&mut self, now_ns: u64) -> Verdict {
+    fn demote(&mut self, now_ns: u64) -> Action {
         self.real_time = false;
-        self.yielded_ns = now_ns;
-        Verdict::Yield
+        self.demoted_ns = now_ns;
+        Action::Demote
     }
 }
 
@@ -153,8 +153,9 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// A thread that works `work_percent` of every millisecond, and spins the rest as far as it may.
-    fn live(
+    /// Simulates a thread that works `work_percent` of every millisecond and spins the rest if allowed. Returns the CPU time
+    /// used at real-time priority.
+    fn simulate(
         guard: &mut DutyGuard,
         from_ms: u64,
         to_ms: u64,
@@ -174,32 +175,32 @@ mod tests {
     }
 
     #[test]
-    fn spinning_is_what_goes_first() {
+    fn spinning_stops_before_demotion() {
         let (mut guard, mut cpu) = (DutyGuard::new(true, 0, 0), 0);
-        let used = live(&mut guard, 0, 1_000, 30, &mut cpu);
+        let used = simulate(&mut guard, 0, 1_000, 30, &mut cpu);
         assert!(guard.real_time());
         assert!((420..=500).contains(&(used / MS)), "{used}");
     }
 
     #[test]
-    fn work_beyond_the_limit_is_done_without_real_time_until_it_falls() {
+    fn overload_demotes_until_the_load_falls() {
         let (mut guard, mut cpu) = (DutyGuard::new(true, 0, 0), 0);
-        let used = live(&mut guard, 0, 1_000, 95, &mut cpu);
+        let used = simulate(&mut guard, 0, 1_000, 95, &mut cpu);
         assert!(!guard.real_time());
-        // At once: after 85 ms of work, most of a window.
+        // Demoted after 85 ms of work, which is most of a window.
         assert!(used <= 91 * MS, "{used}");
-        assert_eq!(live(&mut guard, 1_000, 3_000, 80, &mut cpu), 0);
-        live(&mut guard, 3_000, 4_000, 40, &mut cpu);
+        assert_eq!(simulate(&mut guard, 1_000, 3_000, 80, &mut cpu), 0);
+        simulate(&mut guard, 3_000, 4_000, 40, &mut cpu);
         assert!(guard.real_time());
     }
 
     #[test]
-    fn no_second_comes_near_the_throttle_whatever_the_load_does() {
+    fn real_time_use_stays_below_the_throttling_limit() {
         let (mut guard, mut cpu) = (DutyGuard::new(true, 0, 0), 0);
         let mut used = Vec::new();
         for step in 0..200 {
             let percent = [20, 100, 60, 88, 5, 84, 97][step as usize % 7];
-            used.push(live(&mut guard, step * 50, (step + 1) * 50, percent, &mut cpu));
+            used.push(simulate(&mut guard, step * 50, (step + 1) * 50, percent, &mut cpu));
         }
         for second in used.windows(20) {
             assert!(second.iter().sum::<u64>() < 900 * MS, "{second:?}");
@@ -207,40 +208,40 @@ mod tests {
     }
 
     #[test]
-    fn a_stall_means_that_somebody_else_is_there() {
+    fn throttling_stall_demotes() {
         let mut guard = DutyGuard::new(true, 0, 0);
-        assert_eq!(guard.overslept(MS, 39 * MS), Verdict::Keep);
-        assert_eq!(guard.overslept(MS, 50 * MS), Verdict::Yield);
-        assert_eq!(guard.overslept(2 * MS, 50 * MS), Verdict::Keep);
-        assert_eq!(guard.sample(400 * MS, 0, 1), Verdict::Keep);
-        assert_eq!(guard.sample(502 * MS, 0, 1), Verdict::Return);
+        assert_eq!(guard.woke_late(MS, 39 * MS), Action::Keep);
+        assert_eq!(guard.woke_late(MS, 50 * MS), Action::Demote);
+        assert_eq!(guard.woke_late(2 * MS, 50 * MS), Action::Keep);
+        assert_eq!(guard.sample(400 * MS, 0, 1), Action::Keep);
+        assert_eq!(guard.sample(502 * MS, 0, 1), Action::Promote);
     }
 
     #[test]
-    fn those_who_share_a_processor_share_the_limits() {
+    fn threads_on_one_cpu_share_the_limits() {
         let mut guard = DutyGuard::new(true, 0, 0);
         guard.sample(50 * MS, 20 * MS, 2);
         assert!(guard.may_spin());
         guard.sample(60 * MS, 30 * MS, 2);
         assert!(!guard.may_spin());
-        assert_eq!(guard.sample(90 * MS, 44 * MS, 1), Verdict::Keep);
-        assert_eq!(guard.sample(95 * MS, 44 * MS, 2), Verdict::Yield);
+        assert_eq!(guard.sample(90 * MS, 44 * MS, 1), Action::Keep);
+        assert_eq!(guard.sample(95 * MS, 44 * MS, 2), Action::Demote);
     }
 
     #[test]
-    fn what_was_refused_is_not_asked_for_again() {
+    fn refused_promotion_is_not_retried() {
         let mut guard = DutyGuard::new(true, 0, 0);
-        guard.refused();
-        assert_eq!(guard.sample(10_000 * MS, 5 * MS, 1), Verdict::Keep);
+        guard.promotion_refused();
+        assert_eq!(guard.sample(10_000 * MS, 5 * MS, 1), Action::Keep);
         assert!(guard.may_spin());
     }
 
     #[test]
-    fn a_long_sleep_empties_the_window() {
+    fn long_sleep_empties_the_window() {
         let mut guard = DutyGuard::new(true, 0, 0);
-        assert_eq!(guard.sample(80 * MS, 80 * MS, 1), Verdict::Keep);
+        assert_eq!(guard.sample(80 * MS, 80 * MS, 1), Action::Keep);
         assert!(!guard.may_spin());
-        assert_eq!(guard.sample(5_000 * MS, 80 * MS, 1), Verdict::Keep);
+        assert_eq!(guard.sample(5_000 * MS, 80 * MS, 1), Action::Keep);
         assert!(guard.may_spin());
     }
 }

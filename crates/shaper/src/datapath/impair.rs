@@ -1,5 +1,5 @@
-//! What happens to a packet as it arrives, beside being delayed for a constant time: loss, duplication,
-//! corruption, random delay, overtaking. Pure: the bytes are the caller's.
+//! Impairments of arriving packets: loss, duplication, corruption, jitter, reordering. Decisions only; the caller
+//! changes the packets.
 
 use ccbench_proto::plan::{Distribution, Jitter};
 use ccbench_proto::resolve::Impairments;
@@ -8,67 +8,67 @@ use ccbench_proto::units::Micros;
 use super::loss::Loss;
 use super::random::{Chance, Purpose, Random};
 
-/// All random decisions of one link. Every packet draws from every stream in use, independent of the others.
+/// Random streams of one link. Every packet draws from every stream in use, so that the streams are independent.
 #[derive(Debug)]
 pub(crate) struct Impair {
     loss: Loss,
     duplicate: Chance,
     corrupt: Chance,
     reorder: Chance,
-    jitter: Option<Wander>,
+    jitter: Option<CorrelatedJitter>,
 }
 
-/// What becomes of one packet.
+/// The impairments of one packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Fate {
-    /// It is lost.
+pub(crate) struct Decision {
+    /// Drop it.
     pub(crate) lost: bool,
-    /// It is delivered twice.
-    pub(crate) twice: bool,
+    /// Deliver it twice.
+    pub(crate) duplicated: bool,
     /// Flip the bit that this draw selects.
     pub(crate) flip: Option<u64>,
-    /// It is not delayed at all.
-    pub(crate) at_once: bool,
-    /// Added to its delay, nanoseconds.
+    /// Deliver it without delay, before earlier packets.
+    pub(crate) undelayed: bool,
+    /// Added to the delay, nanoseconds.
     pub(crate) jitter_ns: i64,
 }
 
 impl Impair {
-    /// As asked; `loss_ppm` is the independent loss.
-    pub(crate) fn new(loss_ppm: u32, asked: &Impairments, seed: u64) -> Self {
+    /// `loss_ppm` is the independent loss.
+    pub(crate) fn new(loss_ppm: u32, impairments: &Impairments, seed: u64) -> Self {
         let chance = |share: u32, purpose| Chance::new(share, seed, purpose);
-        let reorder = asked.reorder.map_or(0, |reorder| reorder.share.get());
+        let reorder = impairments.reorder.map_or(0, |reorder| reorder.share.get());
         Self {
-            loss: Loss::new(loss_ppm, asked.burst_loss, seed),
-            duplicate: chance(asked.duplicate.get(), Purpose::Duplicate),
-            corrupt: chance(asked.corrupt.get(), Purpose::Corrupt),
+            loss: Loss::new(loss_ppm, impairments.burst_loss, seed),
+            duplicate: chance(impairments.duplicate.get(), Purpose::Duplicate),
+            corrupt: chance(impairments.corrupt.get(), Purpose::Corrupt),
             reorder: chance(reorder, Purpose::Reorder),
-            jitter: asked.jitter.map(|jitter| Wander::new(jitter, seed)),
+            jitter: impairments.jitter.map(|jitter| CorrelatedJitter::new(jitter, seed)),
         }
     }
 
-    /// From now on the independent loss is `ppm` parts of a million.
+    /// Sets the independent loss, parts per million.
     pub(crate) fn set_loss(&mut self, ppm: u32) {
         self.loss.set(ppm);
     }
 
-    /// Decides on the next packet.
+    /// Decides for the next packet.
     #[inline]
-    pub(crate) fn next(&mut self) -> Fate {
+    pub(crate) fn next(&mut self) -> Decision {
         let lost = self.loss.next_is_lost();
-        let twice = self.duplicate.happens();
-        // Two draws each, so that the n-th packet's are always the same.
+        let duplicated = self.duplicate.happens();
+        // Always two draws per packet, so that the decision for packet n does not depend on earlier decisions.
         let flip = self.corrupt.is_possible().then(|| {
             let happens = self.corrupt.happens();
             let draw = self.corrupt.draw();
             happens.then_some(draw)
         });
-        Fate {
+        Decision {
             lost,
-            twice: twice && !lost,
+            duplicated: duplicated && !lost,
             flip: flip.flatten().filter(|_| !lost),
-            at_once: self.reorder.happens(),
-            jitter_ns: self.jitter.as_mut().map_or(0, Wander::next_ns),
+            undelayed: self.reorder.happens(),
+            jitter_ns: self.jitter.as_mut().map_or(0, CorrelatedJitter::next_ns),
         }
     }
 
@@ -77,25 +77,24 @@ impl Impair {
         self.reorder.is_possible() || self.jitter.as_ref().is_some_and(|j| j.reorder)
     }
 
-    /// The shortest delay that a packet may have when the constant one is `delay_ns`.
-    pub(crate) fn least_delay_ns(&self, delay_ns: u64) -> u64 {
+    /// The shortest possible delay of a packet when the constant delay is `delay_ns`.
+    pub(crate) fn min_delay_ns(&self, delay_ns: u64) -> u64 {
         if self.reorder.is_possible() {
             return 0;
         }
         match &self.jitter {
             None => delay_ns,
-            Some(wander) => match wander.shape {
+            Some(jitter) => match jitter.shape {
                 Distribution::Pareto => delay_ns,
-                Distribution::Uniform => delay_ns.saturating_sub(wander.spread_ns as u64 + 1),
+                Distribution::Uniform => delay_ns.saturating_sub(jitter.spread_ns as u64 + 1),
                 Distribution::Normal => 0,
             },
         }
     }
 }
 
-/// How far a link's delay may usually go beyond the constant one, nanoseconds: one packet in a thousand goes
-/// farther. What a link's memory is sized for.
-pub(crate) fn usual_excess_ns(jitter: Option<Jitter>) -> u64 {
+/// Jitter that about one packet in a thousand exceeds, nanoseconds. Used to size buffers.
+pub(crate) fn typical_jitter_ns(jitter: Option<Jitter>) -> u64 {
     let times = |jitter: &Jitter| match jitter.distribution {
         Distribution::Uniform => 1,
         Distribution::Normal => 4,
@@ -104,20 +103,20 @@ pub(crate) fn usual_excess_ns(jitter: Option<Jitter>) -> u64 {
     jitter.map_or(0, |jitter| jitter.spread.nanos().saturating_mul(times(&jitter)))
 }
 
-/// A random delay whose draws are correlated: a first-order Gaussian process, mapped onto the distribution.
+/// Correlated jitter: a first-order autoregressive Gaussian process, mapped to the distribution.
 #[derive(Debug)]
-struct Wander {
+struct CorrelatedJitter {
     shape: Distribution,
     spread_ns: f64,
     reorder: bool,
     correlation: f64,
-    /// Scale of what is new in each step, so that the variance stays one.
-    fresh: f64,
+    /// Scale of the innovation, chosen so that the variance is one.
+    innovation_scale: f64,
     last: Option<f64>,
     random: Random,
 }
 
-impl Wander {
+impl CorrelatedJitter {
     fn new(jitter: Jitter, seed: u64) -> Self {
         let correlation = f64::from(jitter.correlation.unwrap_or_default().get()) / 1e6;
         Self {
@@ -125,7 +124,7 @@ impl Wander {
             spread_ns: Micros::nanos(jitter.spread) as f64,
             reorder: jitter.reorder,
             correlation,
-            fresh: (1.0 - correlation * correlation).max(0.0).sqrt(),
+            innovation_scale: (1.0 - correlation * correlation).max(0.0).sqrt(),
             last: None,
             random: Random::new(seed, Purpose::Jitter),
         }
@@ -135,30 +134,32 @@ impl Wander {
         let normal = self.normal();
         let share = match self.shape {
             Distribution::Normal => normal,
-            Distribution::Uniform => 2.0 * below(normal) - 1.0,
-            // Lomax of shape 3 and scale 2, so of mean 1; `below(-x)` keeps its digits in the long tail.
-            Distribution::Pareto => 2.0 * (below(-normal).max(1e-15).cbrt().recip() - 1.0),
+            Distribution::Uniform => 2.0 * normal_cdf(normal) - 1.0,
+            // Lomax with shape 3 and scale 2, hence mean 1. `normal_cdf(-x)` is precise in the long tail.
+            Distribution::Pareto => 2.0 * (normal_cdf(-normal).max(1e-15).cbrt().recip() - 1.0),
         };
         (share * self.spread_ns) as i64
     }
 
-    /// A standard normal variate, correlated with the one before.
+    /// A standard normal variate, correlated with the previous one.
     fn normal(&mut self) -> f64 {
-        // Box and Muller's; of the pair only one, so that each packet takes as many draws.
+        // Box-Muller. Only one of the pair is used, so that every packet takes the same number of draws.
         let radius = (-2.0 * (1.0 - self.random.unit()).ln()).sqrt();
-        let fresh = radius * (self.random.unit() * std::f64::consts::TAU).cos();
+        let innovation = radius * (self.random.unit() * std::f64::consts::TAU).cos();
         let normal = match self.last {
-            Some(last) if self.correlation > 0.0 => self.correlation * last + self.fresh * fresh,
-            _ => fresh,
+            Some(last) if self.correlation > 0.0 => {
+                self.correlation * last + self.innovation_scale * innovation
+            }
+            _ => innovation,
         };
         self.last = Some(normal);
         normal
     }
 }
 
-/// The standard normal distribution function, by the complementary error function of Press et al. ("Numerical
-/// Recipes", relative error below 1.2e-7 everywhere).
-pub(crate) fn below(x: f64) -> f64 {
+/// Cumulative distribution function of the standard normal distribution. Uses `erfcc` of Press et al., "Numerical
+/// Recipes" (relative error below 1.2e-7).
+pub(crate) fn normal_cdf(x: f64) -> f64 {
     const TERMS: [f64; 10] = [
         -1.265_512_23,
         1.000_023_68,
@@ -200,8 +201,8 @@ mod tests {
 
     /// Draws in units of the spread.
     fn draws(distribution: Distribution, correlation: u32, count: usize) -> Vec<f64> {
-        let mut wander = Wander::new(jitter(distribution, correlation), 5);
-        (0..count).map(|_| wander.next_ns() as f64 / 1e6).collect()
+        let mut jitter = CorrelatedJitter::new(jitter(distribution, correlation), 5);
+        (0..count).map(|_| jitter.next_ns() as f64 / 1e6).collect()
     }
 
     fn mean(of: &[f64]) -> f64 {
@@ -213,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn each_distribution_has_its_moments_and_quantiles() {
+    fn distributions_have_the_expected_moments_and_quantiles() {
         let normal = draws(Distribution::Normal, 0, 200_000);
         assert!(mean(&normal).abs() < 0.01);
         let squares: Vec<f64> = normal.iter().map(|x| x * x).collect();
@@ -241,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn correlation_leaves_the_distribution_as_it_is() {
+    fn correlation_preserves_the_distribution() {
         for distribution in [Distribution::Normal, Distribution::Uniform, Distribution::Pareto] {
             let all = draws(distribution, 800_000, 200_000);
             let average = mean(&all);
@@ -251,18 +252,18 @@ mod tests {
                 mean(&products)
             };
             let found = product(1) / product(0);
-            // Exact for the normal one; a little less for the others, whose mapping is not linear.
+            // Exact for the normal distribution; slightly lower for the others, whose mapping is not linear.
             let wanted = if distribution == Distribution::Normal { 0.79..0.81 } else { 0.6..0.82 };
             assert!(wanted.contains(&found), "{distribution:?}: {found}");
             let wanted = if distribution == Distribution::Pareto { 1.0 } else { 0.0 };
             assert!((average - wanted).abs() < 0.05, "{distribution:?}: {average}");
         }
-        assert!((below(0.0) - 0.5).abs() < 1e-6);
-        assert!((below(-3.0) - 0.001_349_898).abs() < 1e-9);
-        assert!((below(1.959_964) - 0.975).abs() < 1e-6);
+        assert!((normal_cdf(0.0) - 0.5).abs() < 1e-6);
+        assert!((normal_cdf(-3.0) - 0.001_349_898).abs() < 1e-9);
+        assert!((normal_cdf(1.959_964) - 0.975).abs() < 1e-6);
     }
 
-    /// Everything at once.
+    /// All impairments.
     fn all() -> Impairments {
         Impairments {
             jitter: Some(jitter(Distribution::Normal, 250_000)),
@@ -278,41 +279,46 @@ mod tests {
         }
     }
 
-    fn fates(loss_ppm: u32, asked: &Impairments, seed: u64) -> Vec<Fate> {
+    fn decisions(loss_ppm: u32, asked: &Impairments, seed: u64) -> Vec<Decision> {
         let mut impair = Impair::new(loss_ppm, asked, seed);
         (0..20_000).map(|_| impair.next()).collect()
     }
 
     #[test]
-    fn the_same_seed_decides_the_same() {
-        assert_eq!(fates(1_000, &all(), 4), fates(1_000, &all(), 4));
-        assert_ne!(fates(1_000, &all(), 4), fates(1_000, &all(), 5));
-        assert!(fates(0, &Impairments::default(), 4).iter().all(|fate| *fate == Fate::default()));
+    fn same_seed_gives_same_decisions() {
+        assert_eq!(decisions(1_000, &all(), 4), decisions(1_000, &all(), 4));
+        assert_ne!(decisions(1_000, &all(), 4), decisions(1_000, &all(), 5));
+        assert!(
+            decisions(0, &Impairments::default(), 4)
+                .iter()
+                .all(|decision| *decision == Decision::default())
+        );
     }
 
     #[test]
-    fn asking_for_one_thing_more_changes_nothing_else() {
-        let full = fates(1_000, &all(), 4);
-        let alone = |asked: Impairments| fates(0, &asked, 4);
+    fn impairments_use_independent_streams() {
+        let full = decisions(1_000, &all(), 4);
+        let alone = |asked: Impairments| decisions(0, &asked, 4);
         let none = Impairments::default();
         let jitter = alone(Impairments { jitter: all().jitter, ..none });
         let duplicate = alone(Impairments { duplicate: all().duplicate, ..none });
         let reorder = alone(Impairments { reorder: all().reorder, ..none });
         let corrupt = alone(Impairments { corrupt: all().corrupt, ..none });
-        for (nth, fate) in full.iter().enumerate() {
-            assert_eq!(fate.jitter_ns, jitter[nth].jitter_ns);
-            assert_eq!(fate.at_once, reorder[nth].at_once);
-            assert_eq!(fate.twice, duplicate[nth].twice && !fate.lost);
-            assert_eq!(fate.flip, corrupt[nth].flip.filter(|_| !fate.lost));
+        for (nth, decision) in full.iter().enumerate() {
+            assert_eq!(decision.jitter_ns, jitter[nth].jitter_ns);
+            assert_eq!(decision.undelayed, reorder[nth].undelayed);
+            assert_eq!(decision.duplicated, duplicate[nth].duplicated && !decision.lost);
+            assert_eq!(decision.flip, corrupt[nth].flip.filter(|_| !decision.lost));
         }
-        let count = |holds: fn(&Fate) -> bool| full.iter().filter(|fate| holds(fate)).count();
-        assert!((300..500).contains(&count(|f| f.twice)), "{}", count(|f| f.twice));
-        assert!((500..700).contains(&count(|f| f.at_once)), "{}", count(|f| f.at_once));
+        let count =
+            |holds: fn(&Decision) -> bool| full.iter().filter(|decision| holds(decision)).count();
+        assert!((300..500).contains(&count(|f| f.duplicated)), "{}", count(|f| f.duplicated));
+        assert!((500..700).contains(&count(|f| f.undelayed)), "{}", count(|f| f.undelayed));
         assert!((140..260).contains(&count(|f| f.flip.is_some())));
     }
 
     #[test]
-    fn the_least_delay_is_never_undercut() {
+    fn min_delay_covers_every_distribution() {
         for (asked, wanted) in [
             (Impairments::default(), 10_000_000),
             (all(), 0),
@@ -331,7 +337,7 @@ mod tests {
                 10_000_000,
             ),
         ] {
-            assert_eq!(Impair::new(0, &asked, 1).least_delay_ns(10_000_000), wanted);
+            assert_eq!(Impair::new(0, &asked, 1).min_delay_ns(10_000_000), wanted);
         }
     }
 }

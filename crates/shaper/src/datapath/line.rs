@@ -1,10 +1,10 @@
-//! The transmitter: one packet at a time, on a virtual clock, at a rate that is constant or a trace's, or at
-//! a trace's opportunities. What is left of a nanosecond is carried to the next packet, so a busy line keeps
-//! its rate for ever; a change of rate in the middle of a packet applies to the bits that are left.
+//! The transmitter. It serializes one packet at a time on a virtual clock, at a constant rate, at the rate of a trace,
+//! or at the delivery opportunities of a trace. Fractions of a nanosecond are carried to the next packet, so that
+//! rounding does not change the long-term rate. A rate change during a packet applies to its remaining bits.
 //!
 //! A trace needs no timer: when a packet starts, the rate is integrated over the steps that it crosses.
-//! An opportunity carries so many bytes at an instant: several small packets share it, a large one takes
-//! several, and what nobody is there to use is gone.
+//! A delivery opportunity (mahimahi) carries a fixed number of bytes at one instant: several small packets share it, a
+//! large packet takes several, and unused bytes are lost.
 
 use ccbench_proto::trace::{Cursor, OpportunityCursor, Replay};
 use ccbench_proto::units::Rate;
@@ -12,20 +12,20 @@ use ccbench_proto::units::Rate;
 /// Work is counted in bit·ns/s: a rate in bit/s does `rate` of it in every nanosecond.
 const WORK_PER_BYTE: u64 = 8 * 1_000_000_000;
 
-/// A transmitter.
+/// The state of a transmitter.
 #[derive(Debug)]
 pub(crate) struct Line {
     pace: Pace,
     busy: bool,
-    /// Since when `work` is what is left, `CLOCK_MONOTONIC` nanoseconds; when idle, the end of the last packet.
+    /// The time that `work` refers to, `CLOCK_MONOTONIC` nanoseconds; when idle, the end of the last packet.
     mark_ns: u64,
     work: u64,
-    /// While busy: when the packet will have left, and the work that rounding then leaves.
+    /// While busy: when the transmission ends, and the work left by rounding.
     end_ns: u64,
     left: u64,
 }
 
-/// How fast it goes.
+/// What determines the rate.
 #[derive(Debug)]
 enum Pace {
     /// At a rate in bit/s; `None` is unlimited.
@@ -37,30 +37,29 @@ enum Pace {
 /// A piecewise constant rate.
 #[derive(Debug)]
 struct Steps {
-    /// At the line's mark; at the end of the packet being transmitted; at the last reported change.
+    /// Positions in the trace: at `mark_ns`, at the end of the current packet, and at the last reported change.
     cursor: Cursor,
     ahead: Cursor,
     reported: Cursor,
-    /// The rate where the trace gives none.
+    /// The rate for steps without a rate.
     unset_bps: Option<u64>,
 }
 
-/// Instants.
+/// Delivery opportunities.
 #[derive(Debug)]
 struct Opportunities {
     cursor: OpportunityCursor,
-    /// Until the trace begins, the line goes at its mean rate; `u64::MAX` is not yet.
+    /// Until the trace begins, the line has the trace's mean rate. `u64::MAX`: the begin is not known yet.
     begin_ns: u64,
     mean_bps: u64,
-    /// Bytes that each carries with their overhead, and how many the one that `cursor` is at has left, if it
-    /// has been used.
+    /// Bytes of each opportunity including overhead, and the bytes left of the one at `cursor` if it has been used.
     bytes: u32,
     open: Option<u32>,
     replay: Replay,
 }
 
 impl Opportunities {
-    /// When the last of `bytes` leaves that are ready at `ready_ns`; `u64::MAX` is never.
+    /// When a packet of `bytes` that is ready at `ready_ns` has left; `u64::MAX`: never.
     fn carry(&mut self, ready_ns: u64, bytes: u32) -> u64 {
         if self.open.is_none() || self.cursor.at_ns() < ready_ns {
             self.cursor.seek(ready_ns);
@@ -82,14 +81,14 @@ impl Opportunities {
 }
 
 impl Line {
-    /// An idle line; without a rate a packet takes no time.
+    /// An idle line. Without a rate, transmission takes no time.
     pub(crate) fn new(rate_bps: Option<u64>) -> Self {
         Self::at(Pace::Constant(rate_bps))
     }
 
-    /// An idle line that will play a trace. `unset_bps` is the rate where that gives none, `overhead_bytes` what
-    /// the line carries beside each IP packet.
-    pub(crate) fn of_trace(replay: &Replay, unset_bps: Option<u64>, overhead_bytes: u32) -> Self {
+    /// An idle line that replays a trace. `unset_bps` is the rate of steps without one, `overhead_bytes` the
+    /// link-layer overhead of each IP packet.
+    pub(crate) fn from_trace(replay: &Replay, unset_bps: Option<u64>, overhead_bytes: u32) -> Self {
         if let Some(cursor) = Cursor::new(replay, u64::MAX) {
             let (ahead, reported) = (cursor.clone(), cursor.clone());
             return Self::at(Pace::Steps(Box::new(Steps { cursor, ahead, reported, unset_bps })));
@@ -114,7 +113,7 @@ impl Line {
         Self { pace, busy: false, mark_ns: 0, work: 0, end_ns: 0, left: 0 }
     }
 
-    /// The rate in bit/s, of a trace at the last reported change; `None` is unlimited.
+    /// The rate in bit/s (with a trace: at the last reported change); `None` is unlimited.
     pub(crate) fn rate_bps(&self) -> Option<u64> {
         match &self.pace {
             Pace::Constant(rate_bps) => *rate_bps,
@@ -125,7 +124,7 @@ impl Line {
         }
     }
 
-    /// Whether a packet that is ready at `at_ns` takes no time.
+    /// Whether the transmission of a packet that is ready at `at_ns` takes no time.
     pub(crate) fn is_unlimited(&mut self, at_ns: u64) -> bool {
         match &mut self.pace {
             Pace::Constant(rate_bps) => rate_bps.is_none(),
@@ -138,8 +137,7 @@ impl Line {
         }
     }
 
-    /// The next change of the rate by a trace since the last call, at most up to `now_ns`, with its time. To be called
-    /// until there is none.
+    /// The next rate change of the trace up to `now_ns`, with its time. Call it until it returns `None`.
     pub(crate) fn next_step(&mut self, now_ns: u64) -> Option<(u64, Option<u64>)> {
         let Pace::Steps(steps) = &mut self.pace else { return None };
         let at_ns = steps.reported.piece().until_ns;
@@ -150,14 +148,14 @@ impl Line {
         Some((at_ns, rate_bps))
     }
 
-    /// As [`Self::next_step`] for all steps at once.
+    /// Skips all steps up to `now_ns` that [`Self::next_step`] would return.
     pub(crate) fn advance_to(&mut self, now_ns: u64) {
         if let Pace::Steps(steps) = &mut self.pace {
             steps.reported.seek(now_ns);
         }
     }
 
-    /// When a trace changes the rate next; `u64::MAX` is never.
+    /// When the trace changes the rate next; `u64::MAX`: never.
     pub(crate) fn next_step_ns(&self) -> u64 {
         match &self.pace {
             Pace::Steps(steps) => steps.reported.piece().until_ns,
@@ -165,7 +163,7 @@ impl Line {
         }
     }
 
-    /// The trace begins at `at_ns`, which may be to come. What has left by then has left.
+    /// The trace begins at `at_ns`, which may be in the future. Bits that were sent before are not affected.
     pub(crate) fn begin(&mut self, at_ns: u64) {
         match &mut self.pace {
             Pace::Constant(_) => return,
@@ -180,7 +178,7 @@ impl Line {
                 if let Some(cursor) = OpportunityCursor::new(&all.replay, at_ns) {
                     all.cursor = cursor;
                 }
-                // The packet that is being transmitted goes on at the pace that it began with.
+                // The packet in transmission keeps the rate that it started with.
                 return;
             }
         }
@@ -194,8 +192,8 @@ impl Line {
         self.busy
     }
 
-    /// Begins to transmit a packet that is ready at `ready_ns`: then, or when the line's last packet ended
-    /// if that is later. The line must be idle.
+    /// Starts to transmit a packet that is ready at `ready_ns`, but not before the last packet ended. The line must be
+    /// idle.
     pub(crate) fn start(&mut self, ready_ns: u64, bytes: u32) {
         debug_assert!(!self.busy, "one packet at a time");
         if ready_ns > self.mark_ns {
@@ -215,7 +213,7 @@ impl Line {
         self.integrate();
     }
 
-    /// Computes when the work will be done.
+    /// Computes the end of the transmission.
     fn integrate(&mut self) {
         let rate = match &mut self.pace {
             Pace::Constant(rate_bps) => *rate_bps,
@@ -235,13 +233,12 @@ impl Line {
         };
     }
 
-    /// When the packet being transmitted will have left, in nanoseconds rounded down; `u64::MAX` is never
-    /// (a rate of zero).
+    /// When the transmission ends, nanoseconds rounded down; `u64::MAX`: never (a rate of zero).
     pub(crate) fn end_ns(&self) -> u64 {
         if self.busy { self.end_ns } else { self.mark_ns }
     }
 
-    /// The packet has left at [`Self::end_ns`], which is returned; the line is idle.
+    /// Ends the transmission and returns [`Self::end_ns`]. The line is idle afterwards.
     pub(crate) fn finish(&mut self) -> u64 {
         self.work = self.left;
         self.mark_ns = self.end_ns;
@@ -252,8 +249,8 @@ impl Line {
         self.end_ns
     }
 
-    /// When a packet of `bytes` that is ready at `ready_ns` would have left an idle line, or, with a trace, when it
-    /// would start.
+    /// When an idle line would end the transmission of a packet of `bytes` that is ready at `ready_ns`; with a trace,
+    /// when it would start.
     pub(crate) fn would_end_ns(&self, ready_ns: u64, bytes: u32) -> u64 {
         let start = ready_ns.max(self.mark_ns);
         match &self.pace {
@@ -265,10 +262,10 @@ impl Line {
         }
     }
 
-    /// From `at_ns` on the rate is another. Not of a trace.
+    /// Changes the rate from `at_ns` on. Not for a line with a trace.
     pub(crate) fn set_rate(&mut self, at_ns: u64, rate_bps: Option<u64>) {
         let Pace::Constant(rate) = &mut self.pace else {
-            debug_assert!(false, "a trace has its own rates");
+            debug_assert!(false, "a line with a trace has no settable rate");
             return;
         };
         if self.busy && at_ns > self.mark_ns {
@@ -296,7 +293,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_million_packets_keep_the_rate_to_the_nanosecond() {
+    fn rounding_does_not_accumulate_over_a_million_packets() {
         for rate in [99_999_989_u64, 100_000_000, 3_000_000_000, 1_499_977] {
             let mut line = Line::new(Some(rate));
             let mut end = 1_000;
@@ -310,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_of_rate_applies_to_the_bits_that_are_left() {
+    fn rate_change_applies_to_the_remaining_bits() {
         // 1250 B at 10 Mbit/s take 1 ms; half of it, then half at a tenth of the rate: 0.5 + 5 ms.
         let mut line = Line::new(Some(10_000_000));
         line.start(0, 1250);
@@ -324,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_line_starts_when_the_packet_is_ready() {
+    fn idle_line_starts_when_the_packet_is_ready() {
         let mut line = Line::new(Some(8_000_000_000));
         line.start(100, 1000);
         assert_eq!(line.finish(), 1_100);
@@ -334,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unlimited_line_takes_no_time() {
+    fn unlimited_line_takes_no_time() {
         let mut line = Line::new(None);
         line.start(7, 1514);
         assert_eq!(line.finish(), 7);
@@ -362,12 +359,12 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_crosses_the_steps_of_a_trace() {
+    fn one_packet_spans_several_trace_steps() {
         // As with set_rate above: 0.5 ms at 10 Mbit/s, nothing for 9 ms, the rest at 1 Mbit/s.
         let ms = 1_000_000;
         let rows = [(0, 10_000_000), (500_000, 0), (9_500_000, 1_000_000)];
         let replay = steps(&rows, 100 * ms, OnEnd::Hold);
-        let mut line = Line::of_trace(&replay, None, 14);
+        let mut line = Line::from_trace(&replay, None, 14);
         line.begin(0);
         line.start(0, 1250);
         assert_eq!(line.end_ns(), 14_500_000);
@@ -378,12 +375,12 @@ mod tests {
     }
 
     #[test]
-    fn before_its_beginning_a_trace_is_at_its_first_row() {
+    fn trace_has_its_first_rate_before_it_begins() {
         let replay = steps(&[(0, 8_000_000), (10_000, 16_000_000)], 20_000, OnEnd::Loop);
-        let mut line = Line::of_trace(&replay, None, 14);
+        let mut line = Line::from_trace(&replay, None, 14);
         line.start(5_000, 100);
         assert_eq!(line.end_ns(), 105_000);
-        // It begins under way: 10 us each at 8 and 16 Mbit/s from 45 us on.
+        // The trace begins during the packet: 10 us each at 8 and 16 Mbit/s from 45 us on.
         line.begin(45_000);
         assert_eq!(line.end_ns(), 45_000 + 40_000);
         line.advance_to(60_000);
@@ -391,21 +388,21 @@ mod tests {
     }
 
     #[test]
-    fn opportunities_are_shared_straddled_and_wasted() {
+    fn opportunities_are_shared_split_and_wasted() {
         let at_ns = vec![0, 1_000, 1_000, 5_000, 9_000];
         let all = trace::Opportunities { at_ns, bytes: 1500, length_ns: 9_000 };
         let replay = replay(Trace::Opportunities(all), OnEnd::Stop);
-        let mut line = Line::of_trace(&replay, None, 0);
+        let mut line = Line::from_trace(&replay, None, 0);
         line.begin(100);
         let mut send = |ready_ns, bytes| {
             line.start(ready_ns, bytes);
             line.finish()
         };
-        // Those at 1100: two of 700 in the first of them, the third straddles to the second, whose rest
-        // is gone when the fourth comes.
+        // At 1100: two packets of 700 bytes in the first opportunity; the third also needs the second, whose remaining
+        // bytes are lost when the fourth packet arrives.
         assert_eq!([send(101, 700), send(101, 700), send(1_100, 700)], [1_100; 3]);
         assert_eq!(send(1_101, 100), 5_100);
-        // 1400 are left there, 1600 at the end: then it stops.
+        // 1400 bytes are left there. The last opportunity takes the rest of 1600, then the trace stops.
         assert_eq!(send(5_100, 1600), 9_100);
         assert_eq!(send(5_100, 1300), 9_100);
         line.start(5_100, 1);
@@ -414,7 +411,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn changing_to_the_same_rate_changes_nothing(
+        fn change_to_the_same_rate_has_no_effect(
             rate in 1_000_u64..10_000_000_000,
             bytes in 60_u32..9_018,
             cuts in proptest::collection::vec(0_u64..1_000_000, 0..10),
@@ -434,33 +431,33 @@ mod tests {
         }
 
         #[test]
-        fn a_trace_is_the_same_as_its_changes_told_one_by_one(
+        fn trace_equals_individual_rate_changes(
             rows in proptest::collection::vec((1_u64..200_000, 1_u64..2_000_000_000), 1..12),
             packets in proptest::collection::vec((0_u64..100_000, 60_u32..9_018), 1..40),
         ) {
             let mut at = 0;
             let rows: Vec<_> = rows.iter().map(|&(l, bps)| { at += l; (at - l, bps) }).collect();
             let replay = steps(&rows, at, OnEnd::Hold);
-            let mut traced = Line::of_trace(&replay, None, 14);
+            let mut traced = Line::from_trace(&replay, None, 14);
             traced.begin(0);
-            let mut told = Line::new(Some(rows[0].1));
+            let mut manual = Line::new(Some(rows[0].1));
             let mut changes = rows[1..].iter().copied().peekable();
             let mut ready = 0;
             for (gap, bytes) in packets {
                 ready += gap;
-                let start = ready.max(told.end_ns());
+                let start = ready.max(manual.end_ns());
                 while let Some((at, bps)) = changes.next_if(|&(at, _)| at <= start) {
-                    told.set_rate(at, Some(bps));
+                    manual.set_rate(at, Some(bps));
                 }
-                told.start(ready, bytes);
-                while let Some((at, bps)) = changes.next_if(|&(at, _)| at < told.end_ns()) {
-                    told.set_rate(at, Some(bps));
+                manual.start(ready, bytes);
+                while let Some((at, bps)) = changes.next_if(|&(at, _)| at < manual.end_ns()) {
+                    manual.set_rate(at, Some(bps));
                 }
                 traced.start(ready, bytes);
-                // Told at the nanosecond of its end, a change comes too late for the fraction behind it.
-                prop_assert!(traced.end_ns().abs_diff(told.end_ns()) <= 1);
+                // A change at the end of a packet does not apply to the fraction of a nanosecond after it.
+                prop_assert!(traced.end_ns().abs_diff(manual.end_ns()) <= 1);
                 let end = traced.finish();
-                told.finish();
+                manual.finish();
                 ready = ready.max(end.saturating_sub(1_000_000));
             }
         }

@@ -1,5 +1,5 @@
-//! Every packet of a link, written down: rows go from the packet loop through a ring to its control face. What the
-//! ring or the budget has no room for is counted.
+//! Packet log: rows go from the packet loop through a ring buffer to the control side. Rows that exceed the ring or the
+//! size limit are counted.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -10,7 +10,7 @@ use super::header::Ecn;
 pub(crate) const ROW_BYTES: u64 = (WORDS * size_of::<u64>()) as u64;
 const WORDS: usize = 6;
 /// Rows in the ring at most: a quarter of a second of small packets.
-const MOST_ROWS: u64 = 1 << 17;
+const MAX_ROWS: u64 = 1 << 17;
 /// Of what is never zero.
 const NONE: u64 = 0;
 
@@ -18,17 +18,17 @@ const NONE: u64 = 0;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
     Sent,
-    /// At random, as asked.
+    /// Random loss.
     Lost,
     /// The queue was full.
     Overlimit,
-    /// No memory was left, the queue's own or the link's.
+    /// The memory limit of the queue or the link was reached.
     Overmemory,
-    /// By the queue's control law.
+    /// The control law of the AQM.
     Early,
-    /// It could not be cut, or was longer than the MTU.
+    /// It could not be segmented or was larger than the MTU.
     Unfit,
-    /// The device refused it.
+    /// The device rejected it.
     Device,
 }
 
@@ -70,7 +70,7 @@ pub(crate) struct Row {
     pub(crate) passed: Option<Passed>,
 }
 
-/// What a packet that was not dropped has beside that.
+/// Additional fields of a packet that was not dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Passed {
     /// It entered the queue.
@@ -78,7 +78,7 @@ pub(crate) struct Passed {
     /// How long it stayed there, microseconds.
     pub(crate) waited_us: u32,
     pub(crate) due_ns: u64,
-    /// `None` if the device refused it.
+    /// `None` if the device rejected it.
     pub(crate) sent_ns: Option<u64>,
 }
 
@@ -133,7 +133,7 @@ impl Log {
     /// For at most `budget_bytes` of rows from the start to the end.
     pub(crate) fn new(budget_bytes: u64) -> Self {
         let most_rows = budget_bytes / ROW_BYTES;
-        let ring = most_rows.min(MOST_ROWS);
+        let ring = most_rows.min(MAX_ROWS);
         Self {
             rows: (0..ring).map(|_| Default::default()).collect(),
             most_rows,
@@ -143,7 +143,7 @@ impl Log {
         }
     }
 
-    /// Writes a packet down, or counts it if there is no room. Allocates nothing and waits for nobody.
+    /// Appends a row, or counts it if there is no space. Does not allocate or block.
     pub(crate) fn write(&self, row: &Row) {
         let written = self.written.load(Relaxed);
         let waiting = written - self.read.load(Acquire);
@@ -158,7 +158,7 @@ impl Log {
         self.written.store(written + 1, Release);
     }
 
-    /// The next packet that was written down.
+    /// The next row.
     pub(crate) fn read(&self) -> Option<Row> {
         let read = self.read.load(Relaxed);
         if read == self.written.load(Acquire) {
@@ -170,7 +170,7 @@ impl Log {
         Some(row)
     }
 
-    /// How many packets were written down, and how many there was no room for.
+    /// Number of rows written, and of packets without space.
     pub(crate) fn counts(&self) -> (u64, u64) {
         (self.written.load(Relaxed), self.unlogged.load(Relaxed))
     }
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_counted() {
+    fn counts_rows_that_do_not_fit() {
         let log = Log::new(3 * ROW_BYTES + 1);
         (1..=5).for_each(|nth| log.write(&row(nth)));
         assert_eq!(log.counts(), (3, 2));
@@ -200,14 +200,14 @@ mod tests {
     }
 
     #[test]
-    fn without_a_budget_everything_is_counted_only() {
+    fn zero_budget_only_counts() {
         let log = Log::new(0);
         log.write(&row(1));
         assert_eq!((log.counts(), log.read()), ((0, 1), None));
     }
 
     #[test]
-    fn the_ring_goes_round_between_two_threads() {
+    fn ring_wraps_between_two_threads() {
         const ROWS: u64 = 400_000;
         let log = Log::new(u64::MAX);
         let (sum, count) = std::thread::scope(|scope| {
@@ -229,12 +229,12 @@ mod tests {
         });
         assert_eq!(sum.0, count);
         assert_eq!(sum.0 + sum.1, ROWS);
-        assert!(count >= MOST_ROWS);
+        assert!(count >= MAX_ROWS);
     }
 
     proptest! {
         #[test]
-        fn a_row_comes_out_as_it_went_in(
+        fn rows_round_trip(
             (arrived_ns, bytes, flow) in any::<(u64, u32, u32)>(),
             (ecn, fate, marked) in (0..4_usize, 0..Fate::ALL.len(), any::<bool>()),
             passed in proptest::option::of((any::<u64>(), any::<u32>(), 1..u64::MAX, proptest::option::of(1..u64::MAX))),

@@ -1,5 +1,5 @@
-//! The link itself, without any I/O: impairments and a delay, then the queue, then the line. It runs on the
-//! packets' own times, so that a thread that wakes late releases late but computes nothing wrong.
+//! Model of a link, without I/O: impairments and delay, then the queue, then the line. It runs on the virtual time of
+//! the packets, so that a late wakeup of the thread delays packets but does not change the result.
 
 use std::collections::VecDeque;
 
@@ -8,18 +8,18 @@ use ccbench_proto::trace::Replay;
 
 use super::class_scheduler::{ClassScheduler, Next, SchedulerParams};
 use super::classes::ClassSpec;
-use super::impair::{Impair, usual_excess_ns};
+use super::impair::{Impair, typical_jitter_ns};
 use super::line::Line;
-use super::packet::Packet;
+use super::packet::{Packet, line_bytes};
 use super::random::{Purpose, Random};
 use crate::discipline::{AnyQueue, QueueParams, QueueStats, Setup};
 use delay::Delay;
-use traced::Traced;
+use traced::ArrivalTrace;
 
 mod delay;
 mod traced;
 
-/// What a link does to packets.
+/// Parameters of a link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LinkSpec {
     /// Rate in bit/s; `None`: unshaped.
@@ -28,24 +28,24 @@ pub(crate) struct LinkSpec {
     pub(crate) delay_ns: u64,
     /// Independent random loss in front of the delay, parts per million.
     pub(crate) loss_ppm: u32,
-    /// Seeds what is random.
+    /// Seed of all random streams.
     pub(crate) seed: u64,
-    /// The queue in front of the rate, for what no class matches.
+    /// The queue of the default class.
     pub(crate) queue: QueueParams,
-    /// Slices of the rate; none: all packets share the queue.
+    /// Classes; empty: all packets share `queue`.
     pub(crate) classes: Vec<ClassSpec>,
-    /// What it does to packets beside that.
+    /// Other impairments.
     pub(crate) impairments: Impairments,
-    /// Bytes that the line carries beside each IP packet; 14 is an Ethernet header.
+    /// Link-layer overhead of each IP packet, bytes; 14 is an Ethernet header.
     pub(crate) overhead_bytes: u32,
-    /// Packets that are due together may be written as one.
+    /// Packets that are due together may be written as one GSO packet.
     pub(crate) gso: bool,
-    /// How it changes in time. The rate is then the trace's; `rate_bps` is its mean.
+    /// Trace to replay. `rate_bps` is then its mean rate.
     pub(crate) trace: Option<Replay>,
 }
 
 impl Default for LinkSpec {
-    /// An unshaped link that does nothing.
+    /// A link without rate limit, delay or loss.
     fn default() -> Self {
         Self {
             rate_bps: None,
@@ -63,56 +63,56 @@ impl Default for LinkSpec {
 }
 
 impl LinkSpec {
-    /// How long a packet is usually delayed at most, nanoseconds: what memory is sized for.
-    pub(crate) fn usual_delay_ns(&self) -> u64 {
+    /// Delay that few packets exceed, nanoseconds. Used to size buffers.
+    pub(crate) fn typical_delay_ns(&self) -> u64 {
         let longest_ns = self.trace.as_ref().map_or(0, traced::longest_delay_ns);
-        self.delay_ns.max(longest_ns).saturating_add(usual_excess_ns(self.impairments.jitter))
+        self.delay_ns.max(longest_ns).saturating_add(typical_jitter_ns(self.impairments.jitter))
     }
 
-    /// Whether anything looks at more of a packet than its size and its time.
+    /// Whether a queue or a class reads packet headers.
     pub(crate) fn classifies(&self) -> bool {
         self.queue.reads_headers() || !self.classes.is_empty()
     }
 
-    /// How many frames its queues may hold together, if the smallest has `min_frame_bytes`.
+    /// Maximum number of frames in all queues, for frames of at least `min_frame_bytes`.
     pub(crate) fn max_packets(&self, min_frame_bytes: u64) -> u64 {
         let queues = self.classes.iter().map(|class| &class.queue).chain([&self.queue]);
         queues.map(|queue| queue.max_packets(min_frame_bytes)).fold(0, u64::saturating_add)
     }
 }
 
-/// Header of an Ethernet frame: what a frame's bytes hold beside the IP packet.
+/// Size of an Ethernet header.
 const ETHERNET_BYTES: u32 = 14;
 
-/// Packets counted since the start. `arrived + duplicated = lost + dropped + in the link + departed`.
+/// Packet counters since the start. `arrived + duplicated = lost + dropped + in the link + departed`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     /// Offered to the link.
     pub(crate) arrived: u64,
-    /// Lost at random.
+    /// Dropped by random loss.
     pub(crate) lost: u64,
     /// Copies that entered the link.
     pub(crate) duplicated: u64,
-    /// Packets of which a bit was to be flipped.
+    /// Packets selected for corruption.
     pub(crate) corrupted: u64,
     /// Dropped by the queue.
     pub(crate) dropped: u64,
-    /// Handed out by [`LinkModel::pop_departed`].
+    /// Returned by [`LinkModel::pop_departed`].
     pub(crate) departed: u64,
 }
 
-/// Outcome of an arrival, and what the owner of the bytes has to do.
+/// Outcome of an arrival, and what the caller has to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Arrival {
-    /// It is lost, and its slot is the caller's again.
+    /// It is lost; its slot is free.
     Lost,
-    /// It is in the link.
+    /// It entered the link.
     In,
-    /// It is in the link; the caller may have to change or copy it.
+    /// It entered the link; the caller has to corrupt or copy it.
     Changed {
         /// Flip the bit that this draw selects.
         flip: Option<u64>,
-        /// When the delay of the copy ends: copy the bytes as they arrived, and hand the copy to
+        /// When the delay of the copy ends: copy the bytes before corruption, and pass the copy to
         /// [`LinkModel::arrive_copy`].
         copy_due_ns: Option<u64>,
     },
@@ -125,35 +125,35 @@ enum Stage {
     Classes(Box<ClassScheduler>),
 }
 
-/// A link.
+/// State of a link.
 #[derive(Debug)]
 pub(crate) struct LinkModel {
     delay: Delay,
     impair: Box<Impair>,
-    /// Whether anything random can happen.
+    /// Whether any impairment is active.
     impaired: bool,
     stage: Stage,
     line: Line,
-    /// Added to a frame's bytes on the line.
+    /// Added to the size of each frame on the line.
     extra_bytes: i32,
     in_service: Option<Packet>,
-    /// When a class that has to wait may send, while the line is idle.
+    /// When a class above its ceil may send, while the line is idle.
     wake_ns: u64,
-    /// `at_ns`: when the packet left the line, hence is due.
+    /// `at_ns`: when the packet left the line and is due.
     departed: VecDeque<Packet>,
-    /// Slots of departed packets whose bytes are to be marked.
+    /// Slots of departed packets to be marked CE.
     marked: Vec<u32>,
     last_arrival_ns: u64,
     advanced_ns: u64,
     counts: Counts,
-    traced: Option<Box<Traced>>,
-    /// A packet that arrives then or later has to look at the trace.
+    traced: Option<Box<ArrivalTrace>>,
+    /// From this arrival time on, the trace may change delay or loss.
     next_row_ns: u64,
 }
 
 impl LinkModel {
-    /// An empty link for slots below `capacity` and frames of at most `frame_bytes`. It never allocates as long
-    /// as at most `capacity` packets are in it.
+    /// An empty link for slots below `capacity` and frames of at most `frame_bytes`. It never allocates while it holds
+    /// at most `capacity` packets.
     pub(crate) fn new(spec: &LinkSpec, capacity: usize, frame_bytes: u32) -> Self {
         let impaired = spec.loss_ppm > 0 || spec.impairments != Impairments::default();
         let impair = Impair::new(spec.loss_ppm, &spec.impairments, spec.seed);
@@ -162,7 +162,7 @@ impl LinkModel {
             queue.build(Setup { capacity, frame_bytes, random })
         };
         let extra_bytes = spec.overhead_bytes.cast_signed() - ETHERNET_BYTES.cast_signed();
-        let traced = spec.trace.as_ref().map(|replay| Box::new(Traced::new(replay, spec)));
+        let traced = spec.trace.as_ref().map(|replay| Box::new(ArrivalTrace::new(replay, spec)));
         let stage = match spec.rate_bps {
             Some(rate_bps) if !spec.classes.is_empty() => {
                 let params = SchedulerParams { rate_bps, frame_bytes, extra_bytes };
@@ -187,7 +187,7 @@ impl LinkModel {
             impaired,
             stage,
             line: match &spec.trace {
-                Some(replay) => Line::of_trace(replay, spec.rate_bps, spec.overhead_bytes),
+                Some(replay) => Line::from_trace(replay, spec.rate_bps, spec.overhead_bytes),
                 None => Line::new(spec.rate_bps),
             },
             extra_bytes,
@@ -203,8 +203,8 @@ impl LinkModel {
         }
     }
 
-    /// The trace begins at `at_ns`, which may be to come; one that begins with the first packet, with the first
-    /// that arrives then or later.
+    /// The trace begins at `at_ns`, which may be in the future, or, with `start = "first-packet"`, with the first packet
+    /// that arrives at `at_ns` or later.
     pub(crate) fn begin(&mut self, at_ns: u64) {
         let Some(traced) = &mut self.traced else { return };
         if let Some(begin_ns) = traced.arm(at_ns) {
@@ -213,12 +213,12 @@ impl LinkModel {
         self.next_row_ns = traced.next_ns();
     }
 
-    /// When the trace began or will begin; 0 if that is not known yet.
+    /// When the trace began or will begin; 0: not known yet.
     pub(crate) fn trace_began_ns(&self) -> u64 {
         self.traced.as_ref().map_or(0, |traced| traced.began_ns())
     }
 
-    /// A packet arrives at `at_ns`: applies the delay and loss of the trace.
+    /// Applies the delay and loss of the trace to packets that arrive at `at_ns`.
     #[cold]
     fn follow_trace(&mut self, at_ns: u64) {
         let Some(traced) = &mut self.traced else { return };
@@ -237,7 +237,7 @@ impl LinkModel {
     #[inline]
     pub(crate) fn arrive(&mut self, packet: Packet) -> Arrival {
         self.counts.arrived += 1;
-        // Two packets of one batch may carry times in the wrong order when the wall clock is being slewed.
+        // Times within a batch may be out of order while the wall clock is being slewed.
         self.last_arrival_ns = self.last_arrival_ns.max(packet.at_ns);
         let packet = Packet { at_ns: self.last_arrival_ns, ..packet };
         if packet.at_ns >= self.next_row_ns {
@@ -247,28 +247,28 @@ impl LinkModel {
             self.delay.enter(packet, 0, false);
             return Arrival::In;
         }
-        let fate = self.impair.next();
-        if fate.lost {
+        let decision = self.impair.next();
+        if decision.lost {
             self.counts.lost += 1;
             return Arrival::Lost;
         }
-        let due_ns = self.delay.enter(packet, fate.jitter_ns, fate.at_once);
-        if !fate.twice && fate.flip.is_none() {
+        let due_ns = self.delay.enter(packet, decision.jitter_ns, decision.undelayed);
+        if !decision.duplicated && decision.flip.is_none() {
             return Arrival::In;
         }
-        self.counts.corrupted += u64::from(fate.flip.is_some());
-        Arrival::Changed { flip: fate.flip, copy_due_ns: fate.twice.then_some(due_ns) }
+        self.counts.corrupted += u64::from(decision.flip.is_some());
+        Arrival::Changed { flip: decision.flip, copy_due_ns: decision.duplicated.then_some(due_ns) }
     }
 
-    /// The copy that [`Self::arrive`] asked for, with a slot of its own, right behind the original:
-    /// `packet.at_ns` is the `copy_due_ns` that it returned.
+    /// Enqueues the copy that [`Self::arrive`] requested directly behind the original. The copy has its own slot;
+    /// `packet.at_ns` is the returned `copy_due_ns`.
     pub(crate) fn arrive_copy(&mut self, packet: Packet) {
         self.counts.duplicated += 1;
-        self.delay.follow(packet);
+        self.delay.push_copy(packet);
     }
 
-    /// Lets everything happen that happens until `now_ns`. Slots of packets that the queue dropped go to
-    /// `freed`. Every packet that arrived before `now_ns` minus [`Self::least_delay_ns`] must have been given to [`Self::arrive`].
+    /// Processes all events until `now_ns`. Slots of packets that the queue dropped go to
+    /// `freed`. Every packet that arrived before `now_ns` minus [`Self::min_delay_ns`] must have been passed to [`Self::arrive`].
     pub(crate) fn advance(&mut self, now_ns: u64, freed: &mut Vec<u32>) {
         self.advanced_ns = self.advanced_ns.max(now_ns);
         loop {
@@ -326,7 +326,7 @@ impl LinkModel {
 
     fn enter_queue(&mut self, packet: Packet, freed: &mut Vec<u32>) {
         if !self.line.is_busy() && self.line.is_unlimited(packet.at_ns) {
-            // No rate, no queue: its limit is without meaning.
+            // Without a rate no packet waits, so the queue is bypassed.
             self.start(packet.at_ns, packet);
             return;
         }
@@ -340,7 +340,7 @@ impl LinkModel {
         }
     }
 
-    /// The line is idle and may take a packet.
+    /// Starts the next packet on the idle line.
     fn serve(&mut self, now_ns: u64, freed: &mut Vec<u32>) {
         let next = match &mut self.stage {
             Stage::One(queue) => queue.dequeue(now_ns, freed),
@@ -359,15 +359,14 @@ impl LinkModel {
     }
 
     fn start(&mut self, now_ns: u64, packet: Packet) {
-        self.line.start(now_ns, on_line(packet.bytes, self.extra_bytes));
+        self.line.start(now_ns, line_bytes(packet.bytes, self.extra_bytes));
         let waited_us =
             (now_ns.saturating_sub(packet.at_ns) / 1000).min(u64::from(u32::MAX)) as u32;
         self.in_service = Some(Packet { queued_ns: packet.at_ns, waited_us, ..packet });
     }
 
-    /// From `at_ns` on the rate is another, and the classes' rates in proportion. What happened before is
-    /// computed with the old one, unless it comes too late: then the change counts from the time up to which
-    /// everything has happened.
+    /// Changes the rate from `at_ns` on, and the rates of the classes in proportion. If events after `at_ns` have been
+    /// processed already, the change applies from the last processed time on.
     pub(crate) fn set_rate(&mut self, at_ns: u64, rate_bps: Option<u64>, freed: &mut Vec<u32>) {
         self.advance(at_ns, freed);
         self.line.set_rate(self.advanced_ns, rate_bps);
@@ -379,30 +378,30 @@ impl LinkModel {
         }
     }
 
-    /// Packets that arrive at `at_ns` or later are delayed by `delay_ns`. They stay in order: a shorter delay
-    /// does not let them overtake those before, unless the link reorders.
+    /// Sets the delay of packets that arrive at `at_ns` or later. A shorter delay does not reorder packets, unless the
+    /// link has reordering.
     pub(crate) fn set_delay(&mut self, at_ns: u64, delay_ns: u64) {
         self.delay.set(at_ns, delay_ns);
     }
 
-    /// From the next packet on, `loss_ppm` parts of a million are lost independently.
+    /// Sets the independent loss from the next packet on, parts per million.
     pub(crate) fn set_loss(&mut self, loss_ppm: u32) {
         self.impair.set_loss(loss_ppm);
         self.impaired |= loss_ppm > 0;
     }
 
-    /// The shortest delay that a packet arriving now may have.
-    pub(crate) fn least_delay_ns(&self) -> u64 {
-        let traced_ns = self.traced.as_ref().map_or(u64::MAX, |traced| traced.least_delay_ns());
-        self.impair.least_delay_ns(self.delay.least_ns().min(traced_ns))
+    /// The shortest possible delay of a packet that arrives now.
+    pub(crate) fn min_delay_ns(&self) -> u64 {
+        let traced_ns = self.traced.as_ref().map_or(u64::MAX, |traced| traced.min_delay_ns());
+        self.impair.min_delay_ns(self.delay.min_ns().min(traced_ns))
     }
 
-    /// Whether a packet may be due before one that arrived earlier and is not in the queue yet.
+    /// Whether a packet may overtake an earlier one in the delay.
     pub(crate) fn may_overtake(&self) -> bool {
         self.delay.may_overtake()
     }
 
-    /// When the next packet is due, if no other arrives before, or a little earlier; `u64::MAX` if none is.
+    /// When the next packet is due, or slightly earlier, if no other arrives before; `u64::MAX`: no packet.
     pub(crate) fn next_due_ns(&self) -> u64 {
         if let Some(packet) = self.departed.front() {
             return packet.at_ns;
@@ -411,9 +410,9 @@ impl LinkModel {
             return self.line.end_ns();
         }
         let entering = self.delay.next().map_or(u64::MAX, |packet| {
-            self.line.would_end_ns(packet.at_ns, on_line(packet.bytes, self.extra_bytes))
+            self.line.would_end_ns(packet.at_ns, line_bytes(packet.bytes, self.extra_bytes))
         });
-        // A step may let a class go that has to wait.
+        // A trace step may allow a waiting class to send.
         let step_ns = if self.wake_ns == u64::MAX && self.backlog().0 == 0 {
             u64::MAX
         } else {
@@ -422,19 +421,19 @@ impl LinkModel {
         entering.min(self.wake_ns).min(step_ns)
     }
 
-    /// The packet that is due longest, with `at_ns` the time it was due.
+    /// The departed packets in order, with `at_ns` the time when each was due.
     pub(crate) fn peek_departed(&self, skip: usize) -> Option<Packet> {
         self.departed.get(skip).copied()
     }
 
-    /// Takes out what [`Self::peek_departed`] showed first.
+    /// Removes the first departed packet.
     pub(crate) fn pop_departed(&mut self) -> Option<Packet> {
         let packet = self.departed.pop_front()?;
         self.counts.departed += 1;
         Some(packet)
     }
 
-    /// The slot of a departed packet that is to be marked before it is sent; each is returned once.
+    /// The slot of a departed packet to be marked CE before it is sent; each is returned once.
     pub(crate) fn next_marked(&mut self) -> Option<u32> {
         self.marked.pop()
     }
@@ -452,7 +451,7 @@ impl LinkModel {
         self.line.rate_bps()
     }
 
-    /// What the queues did together, and how they stand.
+    /// Counters and state of all queues.
     pub(crate) fn queue_stats(&self) -> QueueStats {
         match &self.stage {
             Stage::One(queue) => queue.stats(self.advanced_ns),
@@ -460,21 +459,16 @@ impl LinkModel {
         }
     }
 
-    /// What happened since the start.
+    /// Counters since the start.
     pub(crate) fn counts(&self) -> Counts {
         Counts { dropped: self.queue_stats().dropped(), ..self.counts }
     }
 
     #[cfg(test)]
-    pub(crate) fn inside(&self) -> usize {
+    pub(crate) fn packets_inside(&self) -> usize {
         let (queued, _) = self.backlog();
         self.delay.len() + queued as usize + usize::from(self.in_service.is_some())
     }
-}
-
-/// What a frame takes of the line.
-pub(crate) fn on_line(frame_bytes: u32, extra_bytes: i32) -> u32 {
-    frame_bytes.saturating_add_signed(extra_bytes).max(1)
 }
 
 #[cfg(test)]

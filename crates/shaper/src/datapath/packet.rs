@@ -1,31 +1,31 @@
-//! One packet on its way, and the store that its bytes lie in.
+//! A packet in the link, and the memory for its bytes.
 
 use super::header::Ecn;
 
-/// One frame of at most the interface's MTU: where its bytes are and what the link counts for it.
+/// A frame of at most the MTU: the location of its bytes and its metadata.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Packet {
     /// Index in the [`Arena`].
     pub(crate) slot: u32,
     /// Bytes of the Ethernet frame without preamble and checksum, as HTB counts it.
     pub(crate) bytes: u32,
-    /// When the packet reached the place where it now is, `CLOCK_MONOTONIC` nanoseconds.
+    /// When the packet reached its current stage, `CLOCK_MONOTONIC` nanoseconds.
     pub(crate) at_ns: u64,
-    /// Once the line has taken it: when it entered the queue, and how long it waited there.
+    /// Once transmission has started: when it entered the queue, and its sojourn time.
     pub(crate) queued_ns: u64,
     pub(crate) waited_us: u32,
-    /// The same for all packets of a flow.
+    /// Flow hash.
     pub(crate) flow: u32,
-    /// Which of the link's classes; 0 is what no class matches.
+    /// Class; 0 is the default class.
     pub(crate) class: u8,
-    /// As it arrived, or CE once marked.
+    /// ECN field: as received, or CE once marked.
     pub(crate) ecn: Ecn,
-    /// Marked CE here: its bytes are changed before it leaves.
+    /// Marked CE by the link; the bytes are changed before it is sent.
     pub(crate) marked: bool,
 }
 
 impl Packet {
-    /// Marks it; returns whether it is CE now (a packet that is not ECN-capable cannot be marked).
+    /// Marks the packet CE; returns false if it is not ECN-capable.
     pub(crate) fn mark(&mut self) -> bool {
         match self.ecn {
             Ecn::NotEct => false,
@@ -39,8 +39,13 @@ impl Packet {
     }
 }
 
-/// A fixed number of slots for frames. The slot freed last is used first: the memory touched is what the
-/// link ever held at once, and stays in the cache.
+/// Bytes that a frame takes on the line, at least 1. `extra_bytes` is the link's overhead beyond the Ethernet header.
+pub(crate) fn line_bytes(frame_bytes: u32, extra_bytes: i32) -> u32 {
+    frame_bytes.saturating_add_signed(extra_bytes).max(1)
+}
+
+/// A fixed number of slots for frames. Slots are reused in LIFO order, so that few pages are touched and stay in the
+/// cache.
 #[derive(Debug)]
 pub(crate) struct Arena {
     bytes: Vec<u8>,
@@ -58,7 +63,7 @@ impl Arena {
         }
     }
 
-    /// Bytes that fit into one slot.
+    /// Size of one slot.
     pub(crate) fn slot_bytes(&self) -> usize {
         self.slot_bytes
     }
@@ -68,7 +73,7 @@ impl Arena {
         self.free.pop()
     }
 
-    /// Gives slots back: push their indices here.
+    /// The free slots. Push an index to free a slot.
     pub(crate) fn free_list(&mut self) -> &mut Vec<u32> {
         &mut self.free
     }
@@ -90,7 +95,7 @@ impl Arena {
         &self.bytes[start..start + self.slot_bytes]
     }
 
-    /// The bytes of a slot, to be written.
+    /// The bytes of a slot, mutable.
     pub(crate) fn slot_mut(&mut self, slot: u32) -> &mut [u8] {
         let start = slot as usize * self.slot_bytes;
         &mut self.bytes[start..start + self.slot_bytes]
@@ -102,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_full_arena_gives_nothing_and_reuses_what_was_freed_last() {
+    fn full_arena_returns_none_and_reuses_the_last_freed_slot() {
         let mut arena = Arena::new(2, 8);
         let (a, b) = (arena.take().unwrap(), arena.take().unwrap());
         assert_ne!(a, b);

@@ -8,7 +8,7 @@ use super::packet::Packet;
 use super::shared::Shared;
 use crate::discipline::QueueStats;
 
-/// What is known of a packet from its arrival on.
+/// Metadata of a packet, recorded on arrival.
 #[derive(Debug, Clone, Copy, Default)]
 struct Note {
     arrived_ns: u64,
@@ -17,13 +17,13 @@ struct Note {
     ecn: Ecn,
 }
 
-/// Writes packets down for the control face.
+/// Records packets for the control side.
 #[derive(Debug)]
 pub(crate) struct Recorder {
     shared: Arc<Shared>,
     /// By slot; empty without a log.
     notes: Vec<Note>,
-    /// The queue's drops by cause so far.
+    /// The queue's drop counters so far.
     reported: QueueStats,
 }
 
@@ -47,21 +47,21 @@ impl Recorder {
         }
     }
 
-    /// What arrived in one slot is in another, too.
+    /// The packet in slot `from` was copied to slot `to`.
     pub(crate) fn copied(&mut self, from: u32, to: u32) {
         if let Some(note) = self.notes.get(from as usize).copied() {
             self.notes[to as usize] = note;
         }
     }
 
-    /// A packet that has arrived in no slot, or will not stay there, was dropped.
+    /// A packet was dropped before it entered the link.
     pub(crate) fn dropped(&self, packet: &Packet, fate: Fate) {
         let Packet { bytes, at_ns, flow, ecn, .. } = *packet;
         self.write(&Row { arrived_ns: at_ns, bytes, flow, ecn, fate, marked: false, passed: None });
     }
 
-    /// The queue dropped the packets in `slots` within one step, after which its counts are `stats`. Of several causes
-    /// in one step the order is a guess.
+    /// The queue dropped the packets in `slots` in one step and has the counters `stats` afterwards. With several causes
+    /// in one step, their assignment to packets is a guess.
     pub(crate) fn dropped_by_queue(&mut self, slots: &[u32], stats: QueueStats) {
         let early = stats.drop_early - self.reported.drop_early;
         let overlimit = stats.drop_overlimit - self.reported.drop_overlimit;
@@ -77,7 +77,7 @@ impl Recorder {
         }
     }
 
-    /// A packet that was due at `packet.at_ns` was sent at `now_ns`, or the device refused it for good.
+    /// A packet that was due at `packet.at_ns` was sent at `now_ns`, or the device rejected it.
     pub(crate) fn released(&self, packet: &Packet, now_ns: u64, sent: bool) {
         if sent {
             self.shared.scheduling_error.record(now_ns.saturating_sub(packet.at_ns));

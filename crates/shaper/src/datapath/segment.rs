@@ -1,6 +1,6 @@
-//! Cuts a super-packet (TSO, GSO or GRO made it) into the frames that would have been on the wire, so that
-//! each is queued, timed and dropped alone. Checksums of TCP and UDP are left as the kernel leaves them
-//! for a device that can do them: the pseudo header's sum, and a vnet header that says so.
+//! Segments a super-packet of TSO, GSO or GRO into the frames that would be on the wire, so that each frame is queued,
+//! timed and dropped individually. TCP and UDP checksums stay partial, as for a device with checksum offload: the field
+//! holds the sum of the pseudo header, and the vnet header has `VIRTIO_NET_HDR_F_NEEDS_CSUM`.
 
 use super::vnet::{
     GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, NEEDS_CSUM, VNET_BYTES, Vnet,
@@ -16,36 +16,36 @@ const TCP_FIN: u8 = 0x01;
 const TCP_PSH: u8 = 0x08;
 const TCP_CWR: u8 = 0x80;
 
-/// Why a super-packet cannot be cut.
+/// Why a super-packet cannot be segmented.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Uncuttable {
-    /// Shorter than its headers say, or headers that contradict each other.
+pub(crate) enum SegmentError {
+    /// It is shorter than its headers require, or its headers are inconsistent.
     Malformed,
-    /// A kind of offload that is not TCP over IP or UDP over IP (tunnels, fragments).
-    UnknownKind,
+    /// Neither TCP nor UDP over IP (tunnels, fragments).
+    Unsupported,
 }
 
-/// A packet as read, ready to be taken out frame by frame.
+/// Iterates over the frames of a received packet.
 #[derive(Debug)]
 pub(crate) struct Frames<'a> {
     /// Without the vnet header.
     frame: &'a [u8],
     vnet: Vnet,
-    cut: Option<Cut>,
-    /// Payload bytes taken out so far; for a whole frame, 1 once it is out.
+    gso: Option<Gso>,
+    /// Payload bytes returned so far; for a packet without GSO, 1 once it was returned.
     done: usize,
     index: u16,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Cut {
+struct Gso {
     ipv6: bool,
     tcp: bool,
     /// Where the network header begins.
     network: usize,
     /// Where the transport header begins.
     transport: usize,
-    /// All headers.
+    /// Bytes of all headers.
     headers: usize,
     /// Payload bytes of every segment but the last.
     size: usize,
@@ -53,84 +53,84 @@ struct Cut {
     id: u16,
     /// TCP sequence number of the first segment.
     sequence: u32,
-    /// Sum of the addresses and the protocol of the pseudo header.
+    /// Sum of the addresses and the protocol of the pseudo header, unfolded.
     pseudo: u32,
 }
 
 impl<'a> Frames<'a> {
-    /// Looks at a packet as a packet socket with `PACKET_VNET_HDR` gives it.
-    pub(crate) fn new(packet: &'a [u8]) -> Result<Self, Uncuttable> {
-        let vnet = Vnet::read(packet).ok_or(Uncuttable::Malformed)?;
+    /// Parses a packet from a packet socket with `PACKET_VNET_HDR`.
+    pub(crate) fn new(packet: &'a [u8]) -> Result<Self, SegmentError> {
+        let vnet = Vnet::read(packet).ok_or(SegmentError::Malformed)?;
         let frame = &packet[VNET_BYTES..];
         if frame.len() < ETHERNET_BYTES {
-            return Err(Uncuttable::Malformed);
+            return Err(SegmentError::Malformed);
         }
-        let cut = match vnet.gso_type & !GSO_ECN {
+        let gso = match vnet.gso_type & !GSO_ECN {
             GSO_NONE => None,
-            _ => Some(Cut::new(frame, &vnet)?),
+            _ => Some(Gso::new(frame, &vnet)?),
         };
-        Ok(Self { frame, vnet, cut, done: 0, index: 0 })
+        Ok(Self { frame, vnet, gso, done: 0, index: 0 })
     }
 
-    /// Bytes that a slot must have to take any of the frames, vnet header included.
+    /// Size of a slot that holds any of the frames, including the vnet header.
     pub(crate) fn slot_bytes(&self) -> usize {
         VNET_BYTES
-            + self.cut.map_or(self.frame.len(), |cut| self.frame.len().min(cut.headers + cut.size))
+            + self.gso.map_or(self.frame.len(), |gso| self.frame.len().min(gso.headers + gso.size))
     }
 
     /// Writes the next frame with its vnet header into `slot` (of at least [`Self::slot_bytes`]) and returns
-    /// how many bytes that are; `None` when all are out.
+    /// the number of bytes; `None` after the last frame.
     pub(crate) fn next_into(&mut self, slot: &mut [u8]) -> Option<usize> {
-        let Some(cut) = self.cut else {
-            return self.whole_into(slot);
+        let Some(gso) = self.gso else {
+            return self.copy_whole(slot);
         };
-        if !self.remain() {
+        if !self.has_remaining() {
             return None;
         }
-        let payload = self.frame.len() - cut.headers;
-        let take = cut.size.min(payload - self.done);
-        let end = VNET_BYTES + cut.headers + take;
+        let payload = self.frame.len() - gso.headers;
+        let take = gso.size.min(payload - self.done);
+        let end = VNET_BYTES + gso.headers + take;
         let vnet = Vnet {
             flags: NEEDS_CSUM,
-            hdr_len: cut.headers as u16,
-            csum_start: cut.transport as u16,
-            csum_offset: if cut.tcp { 16 } else { 6 },
+            hdr_len: gso.headers as u16,
+            csum_start: gso.transport as u16,
+            csum_offset: if gso.tcp { 16 } else { 6 },
             ..Vnet::default()
         };
         slot[..VNET_BYTES].copy_from_slice(&vnet.bytes());
         let out = &mut slot[VNET_BYTES..end];
-        out[..cut.headers].copy_from_slice(&self.frame[..cut.headers]);
-        let from = cut.headers + self.done;
-        out[cut.headers..].copy_from_slice(&self.frame[from..from + take]);
-        cut.write_ip(out, self.index);
+        out[..gso.headers].copy_from_slice(&self.frame[..gso.headers]);
+        let from = gso.headers + self.done;
+        out[gso.headers..].copy_from_slice(&self.frame[from..from + take]);
+        gso.write_ip(out, self.index);
         let last = self.done + take >= payload;
         let keep_cwr = self.index == 0 || self.vnet.gso_type & GSO_ECN == 0;
-        cut.write_transport(out, self.done as u32, last, keep_cwr);
+        gso.write_transport(out, self.done as u32, last, keep_cwr);
         self.done += take;
         self.index = self.index.wrapping_add(1);
         Some(end)
     }
 
-    /// Whether a frame is left to be taken out.
-    pub(crate) fn remain(&self) -> bool {
-        match self.cut {
+    /// Whether there is another frame.
+    pub(crate) fn has_remaining(&self) -> bool {
+        match self.gso {
             None => self.done == 0,
-            Some(cut) => self.index == 0 || self.done < self.frame.len() - cut.headers,
+            Some(gso) => self.index == 0 || self.done < self.frame.len() - gso.headers,
         }
     }
 
-    /// Gives up what is left; returns how many frames that were.
+    /// Discards the remaining frames and returns their number.
     pub(crate) fn skip_rest(self) -> u64 {
-        match self.cut {
+        match self.gso {
             None => u64::from(self.done == 0),
-            Some(cut) => {
-                let left = self.frame.len() - cut.headers - self.done;
-                left.div_ceil(cut.size).max(usize::from(self.index == 0)) as u64
+            Some(gso) => {
+                let left = self.frame.len() - gso.headers - self.done;
+                left.div_ceil(gso.size).max(usize::from(self.index == 0)) as u64
             }
         }
     }
 
-    fn whole_into(&mut self, slot: &mut [u8]) -> Option<usize> {
+    fn copy_whole(&mut self, slot: &mut [u8]) -> Option<usize> {
         if self.done > 0 {
             return None;
         }
@@ -143,25 +143,25 @@ impl<'a> Frames<'a> {
     }
 }
 
-impl Cut {
-    fn new(frame: &[u8], vnet: &Vnet) -> Result<Self, Uncuttable> {
+impl Gso {
+    fn new(frame: &[u8], vnet: &Vnet) -> Result<Self, SegmentError> {
         let Network { ipv6, begin, end: network_end, protocol } = network(frame)?;
         let tcp = match (vnet.gso_type & !GSO_ECN, ipv6) {
             (GSO_TCPV4, false) | (GSO_TCPV6, true) => true,
             (GSO_UDP_L4, _) => false,
-            _ => return Err(Uncuttable::UnknownKind),
+            _ => return Err(SegmentError::Unsupported),
         };
-        // Only the kernel knows how long the IPv6 extension headers are.
+        // With IPv6 extension headers only the vnet header has the offset of the transport header.
         let transport =
             if vnet.flags & NEEDS_CSUM != 0 { usize::from(vnet.csum_start) } else { network_end };
         let plain = transport == network_end;
         let (wanted, least) = if tcp { (TCP, 20) } else { (UDP, 8) };
         if transport < network_end || (!ipv6 && !plain) || (plain && protocol != wanted) {
-            return Err(Uncuttable::Malformed);
+            return Err(SegmentError::Malformed);
         }
-        let header = frame.get(transport..).ok_or(Uncuttable::Malformed)?;
+        let header = frame.get(transport..).ok_or(SegmentError::Malformed)?;
         let (header_bytes, sequence) = if tcp {
-            let fixed: &[u8; 20] = header.first_chunk().ok_or(Uncuttable::Malformed)?;
+            let fixed: &[u8; 20] = header.first_chunk().ok_or(SegmentError::Malformed)?;
             let sequence = u32::from_be_bytes([fixed[4], fixed[5], fixed[6], fixed[7]]);
             (usize::from(fixed[12] >> 4) * 4, sequence)
         } else {
@@ -169,7 +169,7 @@ impl Cut {
         };
         let headers = transport + header_bytes;
         if header_bytes < least || headers > frame.len() || vnet.gso_size == 0 {
-            return Err(Uncuttable::Malformed);
+            return Err(SegmentError::Malformed);
         }
         let addresses = if ipv6 { begin + 8..begin + 40 } else { begin + 12..begin + 20 };
         Ok(Self {
@@ -185,7 +185,7 @@ impl Cut {
         })
     }
 
-    /// Length, identification and header checksum of the segment in `out`.
+    /// Writes length, identification and header checksum of the segment in `out`.
     fn write_ip(&self, out: &mut [u8], index: u16) {
         let length = out.len() - self.network;
         let ip = &mut out[self.network..self.transport];
@@ -200,8 +200,8 @@ impl Cut {
         ip[10..12].copy_from_slice(&checksum.to_be_bytes());
     }
 
-    /// Sequence number, flags, length and pseudo header's sum of the segment in `out`, whose payload begins
-    /// `offset` bytes into the super-packet's.
+    /// Writes sequence number, flags, length and partial checksum of the segment in `out`, whose payload begins
+    /// at `offset` in the payload of the super-packet.
     fn write_transport(&self, out: &mut [u8], offset: u32, last: bool, keep_cwr: bool) {
         let length = (out.len() - self.transport) as u16;
         let partial = fold(self.pseudo + u32::from(length)).to_be_bytes();
@@ -226,28 +226,28 @@ impl Cut {
 struct Network {
     ipv6: bool,
     begin: usize,
-    /// Without extensions of IPv6.
+    /// Excludes IPv6 extension headers.
     end: usize,
     protocol: u8,
 }
 
-fn network(frame: &[u8]) -> Result<Network, Uncuttable> {
+fn network(frame: &[u8]) -> Result<Network, SegmentError> {
     let known = matches!(header::ethertype(frame), Some((0x0800 | 0x86dd, _)));
     let (ipv6, begin, end, protocol) = match header::ip(frame) {
         Some(Ip::V4(at)) if frame[at] & 15 >= 5 => {
             (false, at, at + usize::from(frame[at] & 15) * 4, frame[at + 9])
         }
         Some(Ip::V6(at)) => (true, at, at + IPV6_BYTES, frame[at + 6]),
-        None if !known => return Err(Uncuttable::UnknownKind),
-        Some(Ip::V4(_)) | None => return Err(Uncuttable::Malformed),
+        None if !known => return Err(SegmentError::Unsupported),
+        Some(Ip::V4(_)) | None => return Err(SegmentError::Malformed),
     };
     if frame.len() < end {
-        return Err(Uncuttable::Malformed);
+        return Err(SegmentError::Malformed);
     }
     Ok(Network { ipv6, begin, end, protocol })
 }
 
-/// Sum of the 16-bit words in network byte order, unfolded; an odd last byte counts as a high one.
+/// Sum of the 16-bit words in network byte order, unfolded; an odd last byte is padded with zero (RFC 1071).
 pub(super) fn sum(bytes: &[u8]) -> u32 {
     let (words, rest) = bytes.as_chunks::<2>();
     let whole: u32 = words.iter().map(|&word| u32::from(u16::from_be_bytes(word))).sum();

@@ -1,4 +1,4 @@
-//! What the packet loop and its control face share: a few atomics, written by one side each.
+//! State shared by the packet loop and the control side: atomics, each written by one side.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -6,55 +6,54 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use super::histogram::Histogram;
 use super::log::Log;
 
-/// Shared by one packet loop and its control face.
+/// Shared by one packet loop and its control side.
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
-    /// The loop is to end.
+    /// Stops the loop.
     pub(crate) stop: AtomicBool,
-    /// The rate asked for last, bit/s.
+    /// The last requested rate, bit/s.
     pub(crate) rate_bps: AtomicU64,
-    /// When it was asked for, `CLOCK_MONOTONIC` nanoseconds.
+    /// When it was requested, `CLOCK_MONOTONIC` nanoseconds.
     pub(crate) rate_at_ns: AtomicU64,
-    /// Grows with every change, after the two above are written.
+    /// Incremented after the two fields above are written.
     pub(crate) rate_generation: AtomicU64,
-    /// Likewise, with a generation of its own: a delay in nanoseconds and when it was asked for, and a loss in
-    /// parts per million.
+    /// Likewise for the delay in nanoseconds with its time, and for the loss in parts per million.
     pub(crate) delay_ns: AtomicU64,
     pub(crate) delay_at_ns: AtomicU64,
     pub(crate) delay_generation: AtomicU64,
     pub(crate) loss_ppm: AtomicU64,
     pub(crate) loss_generation: AtomicU64,
-    /// When the trial begins, which a trace may wait for, `CLOCK_MONOTONIC` nanoseconds; 0: not known yet.
+    /// Begin of the trial, which starts the trace, `CLOCK_MONOTONIC` nanoseconds; 0: not known yet.
     pub(crate) begin_at_ns: AtomicU64,
     /// Written by the loop.
     pub(crate) counters: Published,
-    /// How late packets were released; written by the loop.
+    /// Scheduling errors of packets; written by the loop.
     pub(crate) scheduling_error: Histogram,
-    /// Every packet, if that was asked for; written by the loop.
+    /// The packet log, if enabled; written by the loop.
     pub(crate) log: Option<Log>,
 }
 
 impl Shared {
-    /// With a log of at most so many bytes of rows, if any.
+    /// `log_bytes`: size limit of the packet log; `None` disables it.
     pub(crate) fn new(log_bytes: Option<u64>) -> Self {
         Self { log: log_bytes.map(Log::new), ..Self::default() }
     }
 
-    /// Asks for a delay as of `at_ns`.
-    pub(crate) fn ask_delay(&self, at_ns: u64, delay_ns: u64) {
+    /// Requests a delay from `at_ns` on.
+    pub(crate) fn request_delay(&self, at_ns: u64, delay_ns: u64) {
         self.delay_at_ns.store(at_ns, Relaxed);
         self.delay_ns.store(delay_ns, Relaxed);
         self.delay_generation.fetch_add(1, Release);
     }
 
-    /// Asks for a loss.
-    pub(crate) fn ask_loss(&self, loss_ppm: u32) {
+    /// Requests a loss.
+    pub(crate) fn request_loss(&self, loss_ppm: u32) {
         self.loss_ppm.store(u64::from(loss_ppm), Relaxed);
         self.loss_generation.fetch_add(1, Release);
     }
 
-    /// Asks for a rate as of `at_ns`.
-    pub(crate) fn ask_rate(&self, at_ns: u64, rate_bps: u64) {
+    /// Requests a rate from `at_ns` on.
+    pub(crate) fn request_rate(&self, at_ns: u64, rate_bps: u64) {
         self.rate_at_ns.store(at_ns, Relaxed);
         self.rate_bps.store(rate_bps, Relaxed);
         self.rate_generation.fetch_add(1, Release);
@@ -72,11 +71,11 @@ macro_rules! counters {
         pub(crate) struct Published { $($name: AtomicU64,)* }
 
         impl Published {
-            /// Makes `counters` visible.
+            /// Publishes `counters`.
             pub(crate) fn publish(&self, counters: &Counters) {
                 $(self.$name.store(counters.$name, Release);)*
             }
-            /// Each of them as of some instant of the loop's last round.
+            /// The counters of the loop's last iteration; not an atomic snapshot.
             pub(crate) fn read(&self) -> Counters {
                 Counters { $($name: self.$name.load(Acquire),)* }
             }
@@ -89,7 +88,7 @@ counters! {
     sent_pkts,
     /// Their bytes without preamble and checksum.
     sent_bytes,
-    /// Lost at random, as asked.
+    /// Dropped by random loss.
     lost_pkts,
     /// Dropped because the queue was full.
     overlimit_pkts,
@@ -111,15 +110,15 @@ counters! {
     pkts_in_l,
     /// The scheduler's credit between them now, an `i64` as it is.
     credit,
-    /// The most frames that were ever in the queue.
+    /// Maximum number of frames in the queue since the start.
     maxq_pkts,
     /// Flows in the queue now.
     flows,
     /// Dropped because the link's memory was full.
     overmemory_pkts,
-    /// Super-packets that could not be cut and frames larger than the MTU was at the start.
+    /// Super-packets that could not be segmented, and frames larger than the initial MTU.
     unfit_pkts,
-    /// Frames that the device refused for good.
+    /// Frames that the device rejected.
     device_pkts,
     /// Frames in the queue now.
     backlog_pkts,
@@ -133,8 +132,8 @@ counters! {
     late_pkts,
     /// The longest time a frame was released after it was due, nanoseconds.
     max_late_ns,
-    /// How often the thread gave its real-time priority up for a while.
-    yields,
-    /// When the trace began or will begin, `CLOCK_MONOTONIC` nanoseconds; 0 if that is not known yet.
+    /// Number of demotions from real-time priority.
+    demotions,
+    /// When the trace began or will begin, `CLOCK_MONOTONIC` nanoseconds; 0: not known yet.
     trace_began_ns,
 }

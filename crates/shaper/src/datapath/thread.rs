@@ -1,4 +1,4 @@
-//! What the packet loop's thread asks of the scheduler, and what it got.
+//! Scheduling class, niceness and timer slack of the packet loop's thread.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -6,147 +6,147 @@ use std::sync::atomic::Ordering::Relaxed;
 use crate::clock::{monotonic_ns, thread_cpu_ns};
 use crate::sys;
 
-use super::duty::{DutyGuard, Verdict};
+use super::duty::{Action, DutyGuard};
 
 /// Above ordinary processes and the kernel's RCU threads (1), below its threaded interrupt handlers (50),
-/// which bring the packets and the timers.
+/// which deliver packets and timers.
 const FIFO_PRIORITY: i32 = 10;
-/// Packet loops of this process.
+/// Number of packet loops in this process.
 static LOOPS: AtomicU64 = AtomicU64::new(0);
-/// Without real time.
+/// Niceness without real-time priority.
 const NICE: i32 = -20;
 
-/// What the thread got of what it asked for at its start.
+/// The scheduling privileges that the thread obtained at its start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Privileges {
     fifo: bool,
     nice: bool,
-    /// Whether niceness counts only among the processes of this session (`kernel.sched_autogroup_enabled`).
+    /// Whether niceness applies only within the session (`kernel.sched_autogroup_enabled`).
     autogroup: bool,
     timer_slack: bool,
 }
 
 impl Privileges {
-    /// For the calling thread. What it starts inherits neither real time nor niceness.
-    pub(crate) fn claim() -> Self {
+    /// Requests the privileges for the calling thread.
+    pub(crate) fn acquire() -> Self {
         let me = rustix::thread::gettid();
         let nice = rustix::process::setpriority_process(Some(me), NICE).is_ok();
         Self {
             nice,
             autogroup: read_number("sched_autogroup_enabled") == Some(1),
-            // Before real time: with that, kernels since 6.13 refuse to set what then has no meaning.
-            timer_slack: exact_timers(),
-            fifo: throttle_leaves_room() && sys::set_fifo(FIFO_PRIORITY).is_ok(),
+            // Before SCHED_FIFO: since 6.13 the kernel refuses to set the timer slack of a real-time thread.
+            timer_slack: set_timer_slack(),
+            fifo: rt_throttling_permits() && sys::set_fifo(FIFO_PRIORITY).is_ok(),
         }
     }
 
-    /// For people: `yields` is how often real time was given up.
-    pub(crate) fn text(self, yields: u64) -> String {
+    /// Human-readable text; `demotions` is the number of demotions from real time.
+    pub(crate) fn describe(self, demotions: u64) -> String {
         let Self { fifo, nice, autogroup, timer_slack } = self;
         let nice = format!(
             "nice {}{}",
             if nice { "-20" } else { "0 (refused -20)" },
             if nice && autogroup { " (within its session only: autogroup)" } else { "" },
         );
-        let class = match (fifo, yields) {
+        let class = match (fifo, demotions) {
             (false, _) => format!("{nice}, SCHED_FIFO refused"),
             (true, 0) => format!("SCHED_FIFO {FIFO_PRIORITY}"),
             (true, _) => {
-                format!("SCHED_FIFO {FIFO_PRIORITY}, {yields} times busy beyond that: {nice}")
+                format!("SCHED_FIFO {FIFO_PRIORITY}, demoted {demotions} times: {nice}")
             }
         };
         format!("thread {class}, timer slack {}", if timer_slack { "1ns" } else { "default" })
     }
 }
 
-/// The thread's scheduling class as it changes with its load.
+/// The thread's scheduling class, which follows its load.
 #[derive(Debug)]
-pub(crate) struct Class {
+pub(crate) struct SchedClass {
     guard: DutyGuard,
     processors: u64,
-    yields: u64,
+    demotions: u64,
 }
 
-impl Class {
-    /// For the calling thread, which has `privileges`.
+impl SchedClass {
+    /// For the calling thread, which obtained `privileges`.
     pub(crate) fn new(privileges: Privileges) -> Self {
         LOOPS.fetch_add(1, Relaxed);
         Self {
             guard: DutyGuard::new(privileges.fifo, monotonic_ns(), thread_cpu_ns()),
             processors: std::thread::available_parallelism().map_or(1, |n| n.get() as u64),
-            yields: 0,
+            demotions: 0,
         }
     }
 
-    /// To be called in every round of the loop.
+    /// Call it in every iteration of the loop.
     pub(crate) fn tick(&mut self, now_ns: u64) {
         if self.guard.wants_sample(now_ns) {
-            // The other end of a path is another process' node, with as many loops.
-            let sharers = (2 * LOOPS.load(Relaxed)).div_ceil(self.processors);
-            let verdict = self.guard.sample(now_ns, thread_cpu_ns(), sharers);
-            self.apply(verdict);
+            // The node at the other end of the link runs in another process and has the same number of loops.
+            let threads_per_cpu = (2 * LOOPS.load(Relaxed)).div_ceil(self.processors);
+            let action = self.guard.sample(now_ns, thread_cpu_ns(), threads_per_cpu);
+            self.apply(action);
         }
     }
 
-    /// The thread woke `late_ns` after the time it had asked for.
-    pub(crate) fn overslept(&mut self, now_ns: u64, late_ns: u64) {
-        let verdict = self.guard.overslept(now_ns, late_ns);
-        self.apply(verdict);
+    /// The thread woke `late_ns` after its deadline.
+    pub(crate) fn woke_late(&mut self, now_ns: u64, late_ns: u64) {
+        let action = self.guard.woke_late(now_ns, late_ns);
+        self.apply(action);
     }
 
-    /// `ns` were spun.
+    /// Accounts for `ns` of busy waiting.
     pub(crate) fn spun(&mut self, ns: u64) {
         self.guard.spun(ns);
     }
 
-    /// Whether there is time to be spun.
+    /// Whether the budget allows busy waiting.
     pub(crate) fn may_spin(&self) -> bool {
         self.guard.may_spin()
     }
 
-    /// Whether the thread is a real-time one now.
+    /// Whether the thread has real-time priority now.
     pub(crate) fn real_time(&self) -> bool {
         self.guard.real_time()
     }
 
-    /// How often real time was given up.
-    pub(crate) fn yields(&self) -> u64 {
-        self.yields
+    /// Number of demotions from real time.
+    pub(crate) fn demotions(&self) -> u64 {
+        self.demotions
     }
 
-    fn apply(&mut self, verdict: Verdict) {
-        match verdict {
-            Verdict::Keep => {}
-            Verdict::Yield => {
-                self.yields += 1;
-                // To lower oneself is never refused. The niceness is still what it was, the slack is not.
+    fn apply(&mut self, action: Action) {
+        match action {
+            Action::Keep => {}
+            Action::Demote => {
+                self.demotions += 1;
+                // Leaving real time is never refused. The niceness is unchanged, but the kernel resets the timer slack.
                 let _ = sys::set_ordinary();
-                exact_timers();
+                set_timer_slack();
             }
-            Verdict::Return => {
+            Action::Promote => {
                 if sys::set_fifo(FIFO_PRIORITY).is_err() {
-                    self.guard.refused();
+                    self.guard.promotion_refused();
                 }
             }
         }
     }
 }
 
-impl Drop for Class {
+impl Drop for SchedClass {
     fn drop(&mut self) {
         LOOPS.fetch_sub(1, Relaxed);
     }
 }
 
-fn exact_timers() -> bool {
+fn set_timer_slack() -> bool {
     rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1)).is_ok()
 }
 
-/// Whether real-time threads may use so much of a second that the loop's own limit comes first.
-fn throttle_leaves_room() -> bool {
+/// Whether the kernel's real-time throttling limit is above the loop's own limit.
+fn rt_throttling_permits() -> bool {
     let runtime_us = read_number("sched_rt_runtime_us").unwrap_or(-1);
     let period_us = read_number("sched_rt_period_us").unwrap_or(1_000_000);
-    // -1: no limit.
+    // -1: throttling is off.
     runtime_us < 0 || runtime_us.saturating_mul(10) >= period_us.saturating_mul(9)
 }
 
@@ -159,16 +159,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_got_is_said() {
+    fn describes_the_privileges() {
         let all = Privileges { fifo: true, nice: true, autogroup: true, timer_slack: true };
-        assert_eq!(all.text(0), "thread SCHED_FIFO 10, timer slack 1ns");
+        assert_eq!(all.describe(0), "thread SCHED_FIFO 10, timer slack 1ns");
         assert_eq!(
-            all.text(2),
-            "thread SCHED_FIFO 10, 2 times busy beyond that: nice -20 (within its session only: autogroup), \
+            all.describe(2),
+            "thread SCHED_FIFO 10, demoted 2 times: nice -20 (within its session only: autogroup), \
              timer slack 1ns"
         );
         assert_eq!(
-            Privileges { timer_slack: true, ..Privileges::default() }.text(0),
+            Privileges { timer_slack: true, ..Privileges::default() }.describe(0),
             "thread nice 0 (refused -20), SCHED_FIFO refused, timer slack 1ns"
         );
     }

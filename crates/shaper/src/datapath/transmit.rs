@@ -1,14 +1,14 @@
-//! What is written with one system call: the packets that are due, joined where that is the same.
+//! The packets that are written with one system call, coalesced where possible.
 
-use super::join::{Group, HEAD_BYTES};
+use super::coalesce::{Group, HEAD_BYTES};
 use super::model::LinkModel;
 use super::packet::Arena;
 use super::vnet::VNET_BYTES;
 
-/// Writes with one system call.
-pub(crate) const MOST_WRITES: usize = 64;
+/// Maximum number of writes in one system call.
+pub(crate) const MAX_WRITES: usize = 64;
 
-/// One packet to be written: a frame, or several joined.
+/// One write: a frame, or several coalesced frames.
 pub(crate) struct Write {
     pub(crate) first: usize,
     pub(crate) count: usize,
@@ -30,19 +30,19 @@ impl<'a> Due<'a> {
         Some(&self.arena.slot(packet.slot)[..VNET_BYTES + packet.bytes as usize])
     }
 
-    /// Decides what is written with one system call.
-    pub(crate) fn plan(self, joining: bool, writes: &mut Vec<Write>) {
+    /// Plans the writes of one system call.
+    pub(crate) fn plan(self, coalesce: bool, writes: &mut Vec<Write>) {
         writes.clear();
         let mut nth = 0;
         let mut first = self.packet(0);
         while let Some(packet) = first
-            && writes.len() < MOST_WRITES
+            && writes.len() < MAX_WRITES
         {
             let mut next = self.packet(nth + 1);
             let mut write = Write { first: nth, count: 1, head_bytes: 0, head: [0; HEAD_BYTES] };
-            if joining
+            if coalesce
                 && next.is_some()
-                && let Some(mut group) = Group::begin(packet)
+                && let Some(mut group) = Group::start(packet)
             {
                 while let Some(other) = next
                     && group.extend(packet, other)

@@ -78,8 +78,8 @@ pub(crate) fn put_tag(buffer: &mut [u8], tag: [u8; TAG_BYTES]) {
     buffer[..VNET_BYTES].copy_from_slice(&vnet.bytes());
 }
 
-/// Computes the checksum that a frame behind its vnet header leaves to be computed, and says so. What the header
-/// says beyond the frame's end is left alone.
+/// Completes the partial checksum of a frame behind its vnet header and clears the flag. Offsets beyond the end of the
+/// frame are ignored.
 pub(crate) fn complete_checksum(slot: &mut [u8]) {
     let Some(vnet) = Vnet::read(slot) else { return };
     if vnet.flags & NEEDS_CSUM == 0 {

@@ -1,4 +1,4 @@
-//! A kernel link's trace: what qdiscs can play of traces, the messages, and what came of them.
+//! Trace replay of a kernel link: supported traces, netlink messages, results.
 
 use std::io;
 use std::ops::Range;
@@ -14,48 +14,48 @@ use crate::ShaperError;
 use crate::clock::monotonic_ns;
 use crate::netlink::Socket;
 use crate::replay::source;
-use crate::replay_thread::{Applied, Changer, LATE_NS, ReplayThread};
+use crate::replay_thread::{Applied, LATE_NS, RateSetter, ReplayThread};
 
-/// A trace on its way through the kernel's qdiscs.
+/// Replay of a trace on the kernel's qdiscs.
 #[derive(Debug)]
-pub(super) struct Traced {
+pub(super) struct TraceReplay {
     thread: ReplayThread,
-    /// Scheduling error of every step that has been fetched, nanoseconds.
+    /// Scheduling error of every step so far, nanoseconds.
     late_ns: Vec<u64>,
-    /// Fetched for their scheduling errors, not handed out yet.
+    /// Steps that were not reported yet.
     waiting: Vec<Applied>,
 }
 
-/// Why a trace cannot be played by qdiscs.
-pub(super) fn refuse(config: &LinkConfig) -> Result<(), ShaperError> {
+/// Rejects traces that qdiscs cannot replay.
+pub(super) fn check_supported(config: &LinkConfig) -> Result<(), ShaperError> {
     let Some(replay) = &config.trace else { return Ok(()) };
     let link = &config.name;
-    let refuse = |what: String, hint: String| {
+    let unsupported = |what: String, hint: String| {
         Err(ShaperError::Unsupported { link: link.clone(), backend: "kernel", what, hint })
     };
     let userspace = || format!("write `backend = \"userspace\"` for link {link}");
     let Replay { name, floor, .. } = replay;
     let Trace::Steps(steps) = &*replay.trace else {
-        return refuse(format!("the packet opportunities of {name}"), userspace());
+        return unsupported(format!("the packet opportunities of {name}"), userspace());
     };
     if replay.start == TraceStart::FirstPacket {
-        return refuse("a trace that begins with the first packet".to_owned(), userspace());
+        return unsupported("a trace that begins with the first packet".to_owned(), userspace());
     }
     if replay.on_end == OnEnd::Stop {
         let hint = format!("{}, or another `on_end`", userspace());
-        return refuse("a trace at whose end nothing passes".to_owned(), hint);
+        return unsupported("a trace at whose end nothing passes".to_owned(), hint);
     }
     for step in &steps.steps {
         let place = format!("{name}:{}", step.line);
         if step.delay_ns.is_some() || step.loss.is_some() {
-            return refuse(format!("the delay or loss in {place}"), userspace());
+            return unsupported(format!("the delay or loss in {place}"), userspace());
         }
         match step.rate.map(|rate| rate.max(floor.unwrap_or(Rate::from_bits_per_sec(0)))) {
-            None => return refuse(format!("the row without a rate in {place}"), userspace()),
+            None => return unsupported(format!("the row without a rate in {place}"), userspace()),
             Some(rate) if rate.bits_per_sec() == 0 => {
                 let hint =
                     format!("give the trace a `floor`, like \"100kbit\", or {}", userspace());
-                return refuse(format!("the rate of zero in {place}"), hint);
+                return unsupported(format!("the rate of zero in {place}"), hint);
             }
             Some(_) => {}
         }
@@ -63,7 +63,7 @@ pub(super) fn refuse(config: &LinkConfig) -> Result<(), ShaperError> {
     Ok(())
 }
 
-/// The messages of a change of rate, and where they are sent.
+/// The messages of a rate change, and the socket to send them.
 pub(super) struct Messages {
     pub(super) socket: Socket,
     pub(super) control: RateControl,
@@ -72,7 +72,7 @@ pub(super) struct Messages {
     pub(super) parts: Vec<Range<usize>>,
 }
 
-impl Changer for Messages {
+impl RateSetter for Messages {
     fn prepare(&mut self, rate: Rate) {
         tree::patch(&self.control, rate, self.frame_bytes, &mut self.bytes, &self.parts);
         self.socket.number(&mut self.bytes, &self.parts);
@@ -82,7 +82,7 @@ impl Changer for Messages {
         self.socket.send_numbered(&self.bytes)
     }
 
-    fn answer(&mut self) -> i32 {
+    fn ack(&mut self) -> i32 {
         match self.socket.take_answer() {
             Ok(()) => 0,
             Err(refusal) => -refusal.source.raw_os_error().unwrap_or(libc::EIO),
@@ -90,8 +90,8 @@ impl Changer for Messages {
     }
 }
 
-impl Traced {
-    /// Starts the thread that will play the trace; it waits for [`Self::begin`].
+impl TraceReplay {
+    /// Starts the replay thread, which waits for [`Self::begin`].
     pub(super) fn start(replay: &Replay, messages: Messages) -> Result<Option<Self>, ShaperError> {
         let Some(cursor) = Cursor::new(replay, u64::MAX) else { return Ok(None) };
         let thread = ReplayThread::start(cursor, messages)?;
@@ -128,7 +128,7 @@ impl Traced {
         }));
     }
 
-    /// How punctual all steps so far were; `None` if there was none.
+    /// Scheduling errors of all steps so far; `None` without steps.
     pub(super) fn timing(&mut self, names: (&str, &str)) -> Option<wire::LinkTiming> {
         self.fetch();
         let mut late_ns = self.late_ns.clone();

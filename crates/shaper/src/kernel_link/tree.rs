@@ -1,19 +1,18 @@
-//! From a link's configuration to the requests that make it, and to the parameters of each class at any
-//! rate. Pure.
+//! Converts the configuration of a link to netlink requests, and computes the parameters of each class at any rate.
 //!
 //! ```text
 //! rate                 htb 1: ── class 1:1 ── [netem 100:] ── queue 10:
 //! rate, tbf            tbf 1: ── [netem 100:] ── queue 10:
-//! rate, slices         htb 1: ── class 1:1 ┬─ class 1:10 ── [netem 100:] ── queue 10:     the remainder
-//!                                          ├─ class 1:11 ── [netem 101:] ── queue 11:     first slice
+//! rate, classes        htb 1: ── class 1:1 ┬─ class 1:10 ── [netem 100:] ── queue 10:     the remainder
+//!                                          ├─ class 1:11 ── [netem 101:] ── queue 11:     first class
 //!                                          └─ ...
 //! no rate              [netem 100:] ── [queue 10:]
 //! ```
 //!
-//! netem stands between the class and the queue and so delays before the packet joins the queue: netem
-//! hands a packet down only when its time has come, and the class takes packets from the queue at the
-//! link's rate. The other order (queue, rate, delay) would need a second interface, and is the same to
-//! both ends of a path; this one leaves the queue's counters free of packets that are merely under way.
+//! netem is between the class and the queue, so that a packet is delayed before it enters the queue: netem passes a packet
+//! to its child when the delay is over, and the class dequeues at the link's rate. The other order (queue, rate, delay)
+//! would need a second interface and is equivalent for both ends of a path. This order keeps delayed packets out of the
+//! queue's counters.
 
 use std::ops::Range;
 
@@ -26,19 +25,19 @@ use crate::qdisc::{
     self, BadQueue, Qdisc, ROOT, burst_bytes, filter, handle_text, htb, netem, netem::Netem, tbf,
 };
 
-/// The rate shaper's handle, or whatever is the root.
+/// Handle of the root qdisc.
 pub(crate) const ROOT_HANDLE: u32 = 0x1_0000;
 const LINK_CLASS: u32 = 0x1_0001;
 const FIRST_QUEUE: u32 = 0x10;
 const FIRST_NETEM: u32 = 0x100;
-/// A shaper cannot stand still, and HTB would remember what a packet cost at this rate for up to a minute.
-const LEAST_RATE: Rate = Rate::from_bits_per_sec(8_000);
-/// Taken for the rate of a link without one.
+/// Minimum rate: a shaper cannot have rate zero, and HTB keeps the debt of a packet for up to a minute.
+const MIN_RATE: Rate = Rate::from_bits_per_sec(8_000);
+/// Assumed rate of a link without one.
 const UNSHAPED: Rate = Rate::from_bits_per_sec(10_000_000_000);
-/// The largest quantum for which HTB does not complain.
-const MOST_QUANTUM_BYTES: u64 = 200_000;
+/// HTB logs a warning for larger quanta.
+const MAX_QUANTUM_BYTES: u64 = 200_000;
 
-/// One request in the making of a tree.
+/// One request of the setup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Request {
     /// "add qdisc htb 1:" ...
@@ -49,20 +48,20 @@ pub(crate) struct Request {
     pub(crate) bytes: Vec<u8>,
 }
 
-/// What limits the rate, with all that a new rate needs.
+/// The rate limiter, with the parameters for a rate change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum RateControl {
-    /// Nothing does.
+    /// No rate limit.
     Unlimited,
-    /// A token bucket over a queue with this limit.
+    /// A token bucket with this queue limit.
     Tbf { limit: u32, overhead: u16 },
-    /// Classes; the first is the link's.
-    Htb { base: Rate, classes: Vec<Slot> },
+    /// Classes; the first is the root class of the link.
+    Htb { base: Rate, classes: Vec<ClassSlot> },
 }
 
-/// A class' place in the tree and its share of the link.
+/// A class: its position in the tree and its share of the rate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Slot {
+pub(crate) struct ClassSlot {
     pub(crate) class: u32,
     pub(crate) parent: u32,
     /// Guaranteed rate when the link has its base rate.
@@ -74,7 +73,7 @@ pub(crate) struct Slot {
     overhead_bytes: u16,
 }
 
-/// Everything that a link is made of.
+/// The qdisc tree of a link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Tree {
     pub(crate) requests: Vec<Request>,
@@ -121,7 +120,7 @@ fn needs_queue(config: &LinkConfig) -> bool {
 /// Plans the tree of a link for an interface whose largest frame has `frame_bytes`.
 pub(crate) fn plan(config: &LinkConfig, ifindex: u32, frame_bytes: u32) -> Result<Tree, BadQueue> {
     let overhead = overhead(config)?;
-    refuse(config)?;
+    check_supported(config)?;
     let mut builder = Builder { ifindex, requests: Vec::new() };
     let control = match (config.rate, config.shaper) {
         (None, _) => {
@@ -137,15 +136,15 @@ pub(crate) fn plan(config: &LinkConfig, ifindex: u32, frame_bytes: u32) -> Resul
             RateControl::Tbf { limit, overhead }
         }
         (Some(rate), _) => {
-            let slots = slots(config, rate, frame_bytes, overhead);
+            let slots = class_slots(config, rate, frame_bytes, overhead);
             let first_leaf = usize::from(slots.len() > 1);
             let default = (slots[first_leaf].class & 0xffff) as u16;
             builder.qdisc(&htb::root(default), ROOT_HANDLE, ROOT);
             for slot in &slots {
                 builder.class(slot, &slot.at(rate, rate, frame_bytes));
             }
-            let slices = config.classes.iter().map(|class| (&class.queue, class.rate));
-            let queues = std::iter::once((&config.queue, rate)).chain(slices);
+            let class_queues = config.classes.iter().map(|class| (&class.queue, class.rate));
+            let queues = std::iter::once((&config.queue, rate)).chain(class_queues);
             for (index, (slot, queue)) in (0..).zip(slots[first_leaf..].iter().zip(queues)) {
                 builder.leaf(config, queue, slot.class, Some(index))?;
             }
@@ -183,17 +182,17 @@ pub(crate) fn patch(
 
 /// A token bucket for this rate.
 pub(crate) fn bucket(rate: Rate, frame_bytes: u32, limit: u32, overhead_bytes: u16) -> tbf::Bucket {
-    let rate = rate.max(LEAST_RATE);
+    let rate = rate.max(MIN_RATE);
     tbf::Bucket { rate, burst_bytes: burst_bytes(rate, frame_bytes), limit, overhead_bytes }
 }
 
-/// What the kernel adds to every packet: what the line carries beside an Ethernet header.
+/// Overhead that the kernel adds to every packet: link-layer overhead beyond the Ethernet header.
 fn overhead(config: &LinkConfig) -> Result<u16, BadQueue> {
     let asked = config.overhead.get();
     let more = asked.checked_sub(ETHERNET_BYTES.get()).and_then(|more| u16::try_from(more).ok());
     match (more, config.rate) {
         (Some(more), _) => Ok(more),
-        // Nothing is charged where no rate is.
+        // Overhead does not matter without a rate.
         (None, None) => Ok(0),
         (None, Some(_)) => Err(BadQueue {
             what: format!(
@@ -204,8 +203,8 @@ fn overhead(config: &LinkConfig) -> Result<u16, BadQueue> {
     }
 }
 
-/// What the kernel would take, but do otherwise.
-fn refuse(config: &LinkConfig) -> Result<(), BadQueue> {
+/// Rejects configurations that qdiscs do not implement.
+fn check_supported(config: &LinkConfig) -> Result<(), BadQueue> {
     let bad = |what: &str| {
         let hint = "write `backend = \"userspace\"` for this link".to_owned();
         Err(BadQueue { what: what.to_owned(), hint })
@@ -216,30 +215,35 @@ fn refuse(config: &LinkConfig) -> Result<(), BadQueue> {
     if !config.gso {
         return bad("a link's own `gso`");
     }
-    // Since 6.16 a tree with several netems must not have one that duplicates.
+    // Since 6.16 a tree with several netem qdiscs must not have one with duplication.
     if config.impairments.duplicate.get() > 0 && !config.classes.is_empty() {
         return bad("duplication on a link with classes");
     }
     Ok(())
 }
 
-/// The link's class first; without slices it is also the leaf, otherwise the class of the remainder
-/// follows, then the slices.
-fn slots(config: &LinkConfig, rate: Rate, frame_bytes: u32, overhead_bytes: u16) -> Vec<Slot> {
+/// The root class first. Without configured classes it is also the leaf; otherwise the default class follows, then the
+/// configured classes.
+fn class_slots(
+    config: &LinkConfig,
+    rate: Rate,
+    frame_bytes: u32,
+    overhead_bytes: u16,
+) -> Vec<ClassSlot> {
     let bits = Rate::bits_per_sec;
     let guaranteed: u64 = config.classes.iter().map(|class| bits(class.rate)).sum();
-    // HTB refuses a rate of zero; what is left over can always borrow up to the link's rate.
+    // HTB rejects a rate of zero. The default class can borrow up to the link's rate.
     let remainder = Rate::from_bits_per_sec(
-        bits(rate).saturating_sub(guaranteed).max(bits(rate) / 100).max(bits(LEAST_RATE)),
+        bits(rate).saturating_sub(guaranteed).max(bits(rate) / 100).max(bits(MIN_RATE)),
     );
     let leaves = config.classes.iter().map(|class| class.rate).chain([remainder]);
     let least = leaves.map(bits).min().unwrap_or(1).max(1);
-    // What is borrowed is shared in proportion to the quanta: so in proportion to the rates.
+    // Borrowed bandwidth is shared in proportion to the quanta, hence to the rates.
     let quantum = |rate: Rate| {
         let share = u128::from(frame_bytes) * u128::from(bits(rate)) / u128::from(least);
-        (share.min(u128::from(MOST_QUANTUM_BYTES)) as u32).max(frame_bytes)
+        (share.min(u128::from(MAX_QUANTUM_BYTES)) as u32).max(frame_bytes)
     };
-    let slot = |class, parent, rate, ceil, priority| Slot {
+    let slot = |class, parent, rate, ceil, priority| ClassSlot {
         class,
         parent,
         rate,
@@ -262,17 +266,17 @@ fn slots(config: &LinkConfig, rate: Rate, frame_bytes: u32, overhead_bytes: u16)
     slots
 }
 
-impl Slot {
-    /// This class when the link's rate is `now` instead of `base`: slices keep their share, because HTB
-    /// lets a class have its guaranteed rate even if its parent has less.
+impl ClassSlot {
+    /// This class when the link's rate is `now` instead of `base`. Classes keep their share, because HTB gives a class its
+    /// guaranteed rate even if its parent has less.
     pub(crate) fn at(&self, base: Rate, now: Rate, frame_bytes: u32) -> htb::Class {
         let scaled = |rate: Rate| {
             if now == base {
-                return rate.max(LEAST_RATE);
+                return rate.max(MIN_RATE);
             }
             let bits = u128::from(rate.bits_per_sec()) * u128::from(now.bits_per_sec())
                 / u128::from(base.bits_per_sec().max(1));
-            Rate::from_bits_per_sec(u64::try_from(bits).unwrap_or(u64::MAX)).max(LEAST_RATE)
+            Rate::from_bits_per_sec(u64::try_from(bits).unwrap_or(u64::MAX)).max(MIN_RATE)
         };
         let (rate, ceil) = (scaled(self.rate), scaled(self.ceil));
         htb::Class {
@@ -301,7 +305,7 @@ impl Builder {
         });
     }
 
-    fn class(&mut self, slot: &Slot, class: &htb::Class) {
+    fn class(&mut self, slot: &ClassSlot, class: &htb::Class) {
         self.requests.push(Request {
             op: format!("add class htb {}", handle_text(slot.class)),
             kind: "htb",
@@ -317,8 +321,8 @@ impl Builder {
         });
     }
 
-    /// Delay and loss, then the queue with the rate that drains it, below `parent`. `index` counts the leaves of a shaper; without one
-    /// the first of them is the root.
+    /// Adds netem if needed, then the queue and its drain rate, below `parent`. `index` numbers the leaves of a shaper; `None`:
+    /// there is no shaper and the first qdisc is the root.
     fn leaf(
         &mut self,
         config: &LinkConfig,

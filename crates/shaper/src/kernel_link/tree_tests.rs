@@ -35,7 +35,7 @@ fn link(rate: Option<Rate>) -> LinkConfig {
 
 fn ops(config: &LinkConfig) -> Vec<String> {
     let tree = plan(config, 3, 1518).unwrap();
-    // The parent, as the third word of struct tcmsg tells it.
+    // `tcm_parent` of struct tcmsg.
     let parent = |bytes: &[u8]| u32::from_ne_bytes(bytes[28..32].try_into().unwrap());
     tree.requests
         .iter()
@@ -44,7 +44,7 @@ fn ops(config: &LinkConfig) -> Vec<String> {
 }
 
 #[test]
-fn a_rate_is_one_class_over_the_queue() {
+fn rate_is_one_class_above_the_queue() {
     assert_eq!(
         ops(&link(Some(mbit(100)))),
         ["qdisc htb 1: at root", "class htb 1:1 at 1:", "qdisc bfifo 10: at 1:1"]
@@ -53,7 +53,7 @@ fn a_rate_is_one_class_over_the_queue() {
 }
 
 #[test]
-fn delay_stands_between_class_and_queue() {
+fn netem_is_between_class_and_queue() {
     let config = LinkConfig { delay: Micros::from_millis(10), ..link(Some(mbit(100))) };
     assert_eq!(ops(&config)[2..], ["qdisc netem 100: at 1:1", "qdisc bfifo 10: at 100:1"]);
     let config = LinkConfig { shaper: Shaper::Tbf, ..config };
@@ -65,7 +65,7 @@ fn delay_stands_between_class_and_queue() {
 }
 
 #[test]
-fn without_a_rate_a_fifo_would_only_drop() {
+fn omits_the_fifo_without_a_rate() {
     let config = LinkConfig { delay: Micros::from_millis(10), ..link(None) };
     assert_eq!(ops(&config), ["qdisc netem 1: at root"]);
     let codel = Queue::Codel(plan::Codel::default());
@@ -74,7 +74,7 @@ fn without_a_rate_a_fifo_would_only_drop() {
     assert_eq!(ops(&link(None)), ["qdisc bfifo 1: at root"]);
 }
 
-fn sliced() -> LinkConfig {
+fn with_classes() -> LinkConfig {
     let class = |rate, ceil| ClassConfig {
         name: "slice".to_owned(),
         rate: mbit(rate),
@@ -91,8 +91,8 @@ fn sliced() -> LinkConfig {
 }
 
 #[test]
-fn slices_leave_the_remainder_to_the_rest() {
-    let found = ops(&sliced());
+fn default_class_gets_the_remaining_rate() {
+    let found = ops(&with_classes());
     assert_eq!(
         found[..8],
         [
@@ -108,7 +108,7 @@ fn slices_leave_the_remainder_to_the_rest() {
     );
     assert_eq!(found[8], "filter u32 to class 1:11 at 1:");
     assert_eq!(found.len(), 12);
-    let RateControl::Htb { base, classes } = plan(&sliced(), 3, 1518).unwrap().control else {
+    let RateControl::Htb { base, classes } = plan(&with_classes(), 3, 1518).unwrap().control else {
         panic!("not htb")
     };
     let rates: Vec<_> = classes.iter().map(|c| (c.rate, c.ceil, c.quantum_bytes)).collect();
@@ -126,8 +126,8 @@ fn slices_leave_the_remainder_to_the_rest() {
 }
 
 #[test]
-fn priority_and_overhead_reach_every_class() {
-    let mut config = LinkConfig { overhead: Bytes::new(38), ..sliced() };
+fn every_class_has_priority_and_overhead() {
+    let mut config = LinkConfig { overhead: Bytes::new(38), ..with_classes() };
     config.classes[1].priority = 5;
     let RateControl::Htb { base, classes } = plan(&config, 3, 1518).unwrap().control else {
         panic!("not htb")
@@ -135,13 +135,13 @@ fn priority_and_overhead_reach_every_class() {
     let found: Vec<_> = classes.iter().map(|c| c.at(base, mbit(70), 1518)).collect();
     assert_eq!(found.iter().map(|c| c.priority).collect::<Vec<_>>(), [0, 0, 0, 5]);
     assert!(found.iter().all(|c| c.overhead_bytes == 24));
-    let less = LinkConfig { overhead: Bytes::new(0), ..sliced() };
+    let less = LinkConfig { overhead: Bytes::new(0), ..with_classes() };
     assert!(plan(&less, 3, 1518).unwrap_err().what.contains("overhead = \"0B\""));
     assert!(plan(&LinkConfig { overhead: Bytes::new(0), ..link(None) }, 3, 1518).is_ok());
 }
 
 #[test]
-fn any_impairment_needs_netem_and_what_it_cannot_do_is_refused() {
+fn impairments_use_netem_and_rejects_unsupported_ones() {
     let share = Ppm::new(10_000).unwrap();
     let impairments = Impairments { corrupt: share, ..Impairments::default() };
     let config = LinkConfig { impairments, ..link(Some(mbit(100))) };
@@ -149,25 +149,25 @@ fn any_impairment_needs_netem_and_what_it_cannot_do_is_refused() {
     assert_eq!(ops(&config)[2..], ["qdisc netem 100: at 1:1", "qdisc bfifo 10: at 100:1"]);
     let twice = Impairments { duplicate: share, ..Impairments::default() };
     assert!(plan(&LinkConfig { impairments: twice, ..config }, 3, 1518).is_ok());
-    assert!(plan(&LinkConfig { impairments: twice, ..sliced() }, 3, 1518).is_err());
+    assert!(plan(&LinkConfig { impairments: twice, ..with_classes() }, 3, 1518).is_err());
     let logged = LinkConfig { packet_log: Some(Bytes::new(1)), ..link(Some(mbit(100))) };
     assert!(plan(&logged, 3, 1518).is_err());
 }
 
 #[test]
-fn slices_that_take_all_leave_the_rest_one_percent() {
-    let mut config = sliced();
+fn default_class_has_at_least_one_percent() {
+    let mut config = with_classes();
     config.classes[0].rate = mbit(70);
-    let slots = slots(&config, mbit(100), 1518, 0);
+    let slots = class_slots(&config, mbit(100), 1518, 0);
     assert_eq!(slots[1].rate, mbit(1));
     assert!(slots.iter().all(|s| s.quantum_bytes <= 200_000));
 }
 
 #[test]
-fn a_rate_of_zero_is_the_least_rate() {
-    let RateControl::Htb { base, classes } = plan(&sliced(), 3, 1518).unwrap().control else {
+fn rate_zero_becomes_the_minimum_rate() {
+    let RateControl::Htb { base, classes } = plan(&with_classes(), 3, 1518).unwrap().control else {
         panic!("not htb")
     };
-    assert_eq!(classes[0].at(base, Rate::from_bits_per_sec(0), 1518).rate, LEAST_RATE);
-    assert_eq!(bucket(Rate::from_bits_per_sec(0), 1518, 1, 0).rate, LEAST_RATE);
+    assert_eq!(classes[0].at(base, Rate::from_bits_per_sec(0), 1518).rate, MIN_RATE);
+    assert_eq!(bucket(Rate::from_bits_per_sec(0), 1518, 1, 0).rate, MIN_RATE);
 }

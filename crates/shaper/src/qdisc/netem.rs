@@ -1,14 +1,14 @@
-//! Network emulator: delay, constant or random, loss, duplication, reordering, corruption.
+//! netem: constant delay, jitter, loss, duplication, reordering, corruption.
 //!
-//! Where it differs from a userspace link: correlation mixes two draws, so that a correlated random delay varies
-//! less than an uncorrelated one; a corrupted bit may lie in any header.
+//! Differences from a userspace link: correlation mixes two draws, which reduces the variance of correlated jitter;
+//! corruption may hit any header.
 
 use ccbench_proto::plan::{BurstLoss, Distribution, Jitter};
 use ccbench_proto::resolve::Impairments;
 use ccbench_proto::units::{Micros, Ppm, Rate};
 
 use super::Qdisc;
-use crate::datapath::impair::{below, usual_excess_ns};
+use crate::datapath::impair::{normal_cdf, typical_jitter_ns};
 use crate::netlink::Message;
 use crate::netlink::message::NESTED;
 
@@ -23,71 +23,74 @@ const TCA_NETEM_LATENCY64: u16 = 10;
 const TCA_NETEM_JITTER64: u16 = 11;
 const TCA_NETEM_PRNG_SEED: u16 = 14;
 const NETEM_LOSS_GE: u16 = 2;
-/// Smallest frame on an Ethernet, without preamble and checksum.
+/// Minimum Ethernet frame without preamble and FCS.
 const SMALLEST_FRAME_BYTES: u64 = 60;
-const LEAST_LIMIT_PKTS: u64 = 100_000;
-const MOST_LIMIT_PKTS: u64 = 4_000_000;
-/// A rate at which no packet takes a nanosecond, bytes per second. Any rate makes netem keep its packets in
-/// order, which it otherwise does not under a random delay.
-const ORDERLY_RATE: u64 = 1_000_000_000_000;
-/// Entries of the table of a distribution, and what stands for one spread in it.
+const MIN_LIMIT_PKTS: u64 = 100_000;
+const MAX_LIMIT_PKTS: u64 = 4_000_000;
+/// A rate at which every packet takes less than a nanosecond, bytes per second. With any rate, netem keeps packets in
+/// order under jitter.
+const IN_ORDER_RATE: u64 = 1_000_000_000_000;
+/// Entries of a distribution table (`NETEM_DIST_SCALE` units per spread).
 const TABLE_ENTRIES: u32 = 4096;
 const TABLE_SCALE: f64 = 8192.0;
-/// The table ends at four spreads; this distribution's tail is longer, so its spread is sent so many times larger.
+/// The table ends at four spreads. The tail of this distribution is longer, so the sent spread is larger by this factor
+/// and the table values are smaller.
 const PARETO_SPREADS: u64 = 8;
 
-/// What one netem does.
+/// Parameters of a netem qdisc.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Netem {
     /// Constant one-way delay.
     pub delay: Micros,
     /// Independent loss.
     pub loss: Ppm,
-    /// The rest.
+    /// Other impairments.
     pub impairments: Impairments,
-    /// Packets that it holds at most, with those of the queue below it.
+    /// Maximum number of packets, including those of the child qdisc.
     pub limit_pkts: u32,
-    /// Fixes what is random; kernels before 6.6 ignore it. Zero: left to the kernel.
+    /// Seed of the random streams; ignored before Linux 6.6. Zero: chosen by the kernel.
     pub seed: u64,
 }
 
 impl Netem {
-    /// As a new qdisc.
+    /// Encodes the qdisc.
     pub fn encode(&self) -> Qdisc {
         let Impairments { jitter, burst_loss, duplicate, reorder, corrupt } = self.impairments;
-        let spread_ns = jitter.map_or(0, told_spread_ns);
-        let independent = if burst_loss.is_some() { 0 } else { share(self.loss) };
+        let spread_ns = jitter.map_or(0, encoded_jitter_ns);
+        let independent = if burst_loss.is_some() { 0 } else { probability(self.loss) };
         let words = [
             ticks(self.delay.nanos()),
             self.limit_pkts,
             independent,
-            // The gap: every packet may be one of those that overtake.
+            // gap = 1: every packet may be reordered.
             u32::from(reorder.is_some()),
-            share(duplicate),
+            probability(duplicate),
             ticks(spread_ns),
         ];
         let options: Vec<u8> = words.into_iter().flat_map(u32::to_ne_bytes).collect();
         let mut message = Message::attributes().raw(&options);
         if let Some(correlation) = jitter.and_then(|jitter| jitter.correlation) {
-            message = message.attr(TCA_NETEM_CORR, &pair(&[share(correlation), 0, 0]));
+            message =
+                message.attr(TCA_NETEM_CORR, &encode_words(&[probability(correlation), 0, 0]));
         }
         if let Some(reorder) = reorder {
-            message = message.attr(TCA_NETEM_REORDER, &pair(&[share(reorder.share), 0]));
+            message =
+                message.attr(TCA_NETEM_REORDER, &encode_words(&[probability(reorder.share), 0]));
         }
         if corrupt.get() > 0 {
-            message = message.attr(TCA_NETEM_CORRUPT, &pair(&[share(corrupt), 0]));
+            message = message.attr(TCA_NETEM_CORRUPT, &encode_words(&[probability(corrupt), 0]));
         }
         if let Some(burst) = burst_loss {
             let model = gilbert(burst, self.loss);
-            message =
-                message.nested(TCA_NETEM_LOSS | NESTED, |m| m.attr(NETEM_LOSS_GE, &pair(&model)));
+            message = message
+                .nested(TCA_NETEM_LOSS | NESTED, |m| m.attr(NETEM_LOSS_GE, &encode_words(&model)));
         }
-        message = exact(message, TCA_NETEM_LATENCY64, self.delay.nanos());
-        message = exact(message, TCA_NETEM_JITTER64, spread_ns);
+        message = attr_if_inexact(message, TCA_NETEM_LATENCY64, self.delay.nanos());
+        message = attr_if_inexact(message, TCA_NETEM_JITTER64, spread_ns);
         if jitter.is_some_and(|jitter| !jitter.reorder) {
             message = message
-                .attr_u64(TCA_NETEM_RATE64, ORDERLY_RATE)
-                .attr(TCA_NETEM_RATE, &pair(&[u32::MAX, 0, 0, 0]));
+                .attr_u64(TCA_NETEM_RATE64, IN_ORDER_RATE)
+                .attr(TCA_NETEM_RATE, &encode_words(&[u32::MAX, 0, 0, 0]));
         }
         let random = self.impairments != Impairments::default() || self.loss.get() > 0;
         if random && self.seed != 0 {
@@ -100,7 +103,7 @@ impl Netem {
     }
 }
 
-fn pair(words: &[u32]) -> Vec<u8> {
+fn encode_words(words: &[u32]) -> Vec<u8> {
     words.iter().copied().flat_map(u32::to_ne_bytes).collect()
 }
 
@@ -108,15 +111,15 @@ fn ticks(ns: u64) -> u32 {
     u32::try_from(ns >> 6).unwrap_or(u32::MAX)
 }
 
-/// Time in nanoseconds, where the ticks of 64 ns, which end at 275 s, are not exact.
-fn exact(message: Message, attribute: u16, ns: u64) -> Message {
+/// Adds the time in nanoseconds if ticks of 64 ns (32 bits, up to 275 s) cannot represent it.
+fn attr_if_inexact(message: Message, attribute: u16, ns: u64) -> Message {
     if u64::from(ticks(ns)) << 6 == ns { message } else { message.attr_u64(attribute, ns) }
 }
 
-/// The Gilbert-Elliott model with independent loss on top: enter, leave, what is kept in the bad state, what is
-/// lost in the good one.
+/// Gilbert-Elliott model combined with independent loss: p, r, 1-h (delivery probability in the bad state), and 1-k (loss
+/// probability in the good state).
 fn gilbert(burst: BurstLoss, loss: Ppm) -> [u32; 4] {
-    // Lost is what either of the two loses.
+    // A packet is lost if either of the two loses it.
     let either = |state: u32| {
         let kept = u64::from(1_000_000 - state) * u64::from(1_000_000 - loss.get());
         1_000_000_000_000 - kept
@@ -127,16 +130,15 @@ fn gilbert(burst: BurstLoss, loss: Ppm) -> [u32; 4] {
     };
     let bad = fine(either(burst.bad.map_or(1_000_000, Ppm::get)));
     let good = fine(either(burst.good.map_or(0, Ppm::get)));
-    [share(burst.enter), share(burst.leave), u32::MAX - bad, good]
+    [probability(burst.enter), probability(burst.leave), u32::MAX - bad, good]
 }
 
-fn told_spread_ns(jitter: Jitter) -> u64 {
+fn encoded_jitter_ns(jitter: Jitter) -> u64 {
     let times = if jitter.distribution == Distribution::Pareto { PARETO_SPREADS } else { 1 };
     jitter.spread.nanos().saturating_mul(times)
 }
 
-/// A distribution as netem draws from it: its quantiles in the middle of equal steps. Without a table it is
-/// uniform.
+/// Distribution table of netem: quantiles at the midpoints of equal steps. Without a table, jitter is uniform.
 fn table(distribution: Distribution) -> Option<Vec<u8>> {
     let quantile = |rank: f64| match distribution {
         Distribution::Uniform => None,
@@ -158,7 +160,7 @@ fn normal_quantile(rank: f64) -> f64 {
     let (mut low, mut high) = (-9.0, 9.0);
     for _ in 0..60 {
         let middle = f64::midpoint(low, high);
-        if below(middle) < rank {
+        if normal_cdf(middle) < rank {
             low = middle;
         } else {
             high = middle;
@@ -167,26 +169,26 @@ fn normal_quantile(rank: f64) -> f64 {
     low
 }
 
-/// A probability as the kernel's share of 2^32 - 1, rounded to nearest.
-fn share(loss: Ppm) -> u32 {
+/// A probability scaled to 2^32 - 1, rounded to nearest.
+fn probability(loss: Ppm) -> u32 {
     let scaled = u64::from(loss.get()) * u64::from(u32::MAX) + 500_000;
     u32::try_from(scaled / 1_000_000).unwrap_or(u32::MAX)
 }
 
-/// How many packets netem may hold, itself and the queue below it together, so that it never drops one
-/// silently: its default of 1000 packets is 120 ms at 100 Mbit/s. What arrives comes at the rate of the
-/// hop before, not of this link, so there is room for ten times the link's rate in smallest frames.
+/// Packet limit of netem including its child qdisc, large enough that netem never drops packets itself (its default of
+/// 1000 packets is 120 ms at 100 Mbit/s). Packets arrive at the rate of the previous hop, so the limit holds ten times
+/// the link's rate in minimum-size frames.
 pub fn limit_pkts(
     rate: Option<Rate>,
     delay: Micros,
     jitter: Option<Jitter>,
     queue_pkts: u32,
 ) -> u32 {
-    let longest = Micros::new(delay.get().saturating_add(usual_excess_ns(jitter) / 1000));
-    let in_flight = rate.map_or(MOST_LIMIT_PKTS, |rate| {
+    let longest = Micros::new(delay.get().saturating_add(typical_jitter_ns(jitter) / 1000));
+    let in_flight = rate.map_or(MAX_LIMIT_PKTS, |rate| {
         rate.over(longest).get().saturating_mul(10) / SMALLEST_FRAME_BYTES
     });
-    let limit = in_flight.clamp(LEAST_LIMIT_PKTS, MOST_LIMIT_PKTS) + u64::from(queue_pkts);
+    let limit = in_flight.clamp(MIN_LIMIT_PKTS, MAX_LIMIT_PKTS) + u64::from(queue_pkts);
     u32::try_from(limit).unwrap_or(u32::MAX)
 }
 
@@ -195,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_limit_never_silently_drops() {
+    fn limit_covers_the_delay() {
         let gigabit = Some(Rate::from_bits_per_sec(1_000_000_000));
         let ms = Micros::from_millis;
         assert_eq!(limit_pkts(gigabit, ms(10), None, 0), 208_333);
@@ -208,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_delay_that_is_no_whole_tick_is_sent_exactly() {
+    fn sends_sub_tick_delays_in_nanoseconds() {
         let encoded = |us| {
             let delay = Micros::new(us);
             Netem { delay, limit_pkts: 1000, ..Netem::default() }.encode().options.len()
@@ -219,15 +221,15 @@ mod tests {
     }
 
     #[test]
-    fn loss_is_a_share_of_two_to_the_32() {
-        let ppm = |n| share(Ppm::new(n).unwrap());
+    fn scales_probabilities_to_32_bits() {
+        let ppm = |n| probability(Ppm::new(n).unwrap());
         assert_eq!(ppm(0), 0);
         assert_eq!(ppm(500_000), 0x8000_0000);
         assert_eq!(ppm(1_000_000), u32::MAX);
     }
 
     #[test]
-    fn independent_loss_beside_bursts_is_part_of_both_states() {
+    fn independent_loss_applies_in_both_states() {
         let ppm = |n| Ppm::new(n).unwrap();
         let burst = BurstLoss {
             enter: ppm(10_000),
@@ -243,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_have_the_moments_of_their_distributions() {
+    fn tables_have_the_expected_moments() {
         let values = |distribution| -> Vec<f64> {
             let bytes = table(distribution).unwrap();
             let words = bytes.chunks(2).map(|b| i16::from_ne_bytes([b[0], b[1]]));

@@ -1,11 +1,11 @@
-//! How packets get to the packet loop: a pair of virtual interfaces and two filters that redirect into it.
+//! Redirection of packets to the packet loop: a veth pair and two filters that redirect into it.
 //!
 //! ```text
 //! dev ─ clsact egress ─ u32: unicast IP → mirred ─→ ccbu7a ═ ccbu7b ─→ packet socket
 //! ```
 //!
-//! The pair's names are the record of what is to be undone: `7` is the interface's index, and the far end is
-//! called `c` instead of `b` if the clsact qdisc was not there before and goes with the link.
+//! The names of the veth pair record what to undo: `7` is the index of the interface, and the far end ends in `c` instead of
+//! `b` if the link also added the clsact qdisc.
 
 use std::io;
 
@@ -19,7 +19,7 @@ use crate::netlink::{
 /// Priorities of our filters, one per protocol because the kernel allows no two at one priority.
 const FILTERS: [(u16, u16); 2] =
     [(0xcc04, libc::ETH_P_IP as u16), (0xcc06, libc::ETH_P_IPV6 as u16)];
-/// The largest MTU: what is redirected must fit whatever the interface's MTU becomes.
+/// The maximum MTU, so that redirected packets fit even if the MTU of the interface changes.
 const PAIR_MTU: u32 = 65_535;
 
 const ARPHRD_ETHER: u16 = 1;
@@ -31,11 +31,11 @@ const CLSACT_INGRESS: u32 = 0xffff_fff2;
 const CLSACT_EGRESS: u32 = 0xffff_fff3;
 const TC_H_CLSACT: u32 = 0xffff_fff1;
 
-/// What was laid for one link.
+/// The redirection of one link.
 pub(super) struct Plumbing {
     socket: Socket,
     dev: Interface,
-    /// Of the pair: where packets are redirected to, and where they are read.
+    /// The ends of the veth pair: the target of the redirection, and the end where packets are received.
     entry: Option<Interface>,
     reader: Option<Interface>,
     own_clsact: bool,
@@ -52,8 +52,8 @@ pub(super) struct Interface {
 }
 
 impl Plumbing {
-    /// Makes the pair for `dev`, up and silent. Nothing is redirected yet.
-    pub(super) fn lay(link: &str, dev: &str) -> Result<Self, ShaperError> {
+    /// Creates the veth pair for `dev` and sets it up. Nothing is redirected yet.
+    pub(super) fn create(link: &str, dev: &str) -> Result<Self, ShaperError> {
         let mut socket = Socket::open()?;
         let dev = ethernet_interface(&mut socket, link, dev)?;
         let own_clsact = match hook(&mut socket, dev.index)? {
@@ -82,12 +82,12 @@ impl Plumbing {
         })?;
         let mut plumbing =
             Self { socket, dev, entry: None, reader: None, own_clsact, redirected: false };
-        let laid = plumbing.prepare_pair(&entry, &reader);
-        if laid.is_err() && plumbing.entry.is_none() {
-            // Not recorded yet, so Drop would not know it.
+        let prepared = plumbing.prepare_pair(&entry, &reader);
+        if prepared.is_err() && plumbing.entry.is_none() {
+            // Not recorded yet, so Drop would not delete it.
             let _ = delete_link(&mut plumbing.socket, &entry);
         }
-        laid.map(|()| plumbing)
+        prepared.map(|()| plumbing)
     }
 
     fn prepare_pair(&mut self, entry: &str, reader: &str) -> Result<(), ShaperError> {
@@ -101,7 +101,7 @@ impl Plumbing {
             let knob = format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6");
             match std::fs::write(&knob, "1") {
                 Err(e) if e.kind() != io::ErrorKind::NotFound => {
-                    tracing::debug!(knob, error = %e, "IPv6 stays on; its packets are told apart by address");
+                    tracing::debug!(knob, error = %e, "cannot disable IPv6; its packets are filtered by source address");
                 }
                 _ => {}
             }
@@ -117,7 +117,7 @@ impl Plumbing {
         Ok(())
     }
 
-    /// Redirects what leaves the interface into the pair.
+    /// Redirects the egress of the interface into the pair.
     pub(super) fn redirect(&mut self) -> Result<(), ShaperError> {
         if self.own_clsact {
             add_clsact(&mut self.socket, self.dev.index)?;
@@ -131,10 +131,10 @@ impl Plumbing {
         Ok(())
     }
 
-    /// Lets what leaves the interface leave again. Idempotent.
-    pub(super) fn undirect(&mut self) -> Result<(), ShaperError> {
+    /// Ends the redirection. Idempotent.
+    pub(super) fn stop_redirect(&mut self) -> Result<(), ShaperError> {
         if self.redirected {
-            undirect(&mut self.socket, self.dev.index, self.own_clsact)?;
+            stop_redirect(&mut self.socket, self.dev.index, self.own_clsact)?;
             self.redirected = false;
         }
         Ok(())
@@ -142,9 +142,9 @@ impl Plumbing {
 
     /// Removes the pair. Idempotent.
     pub(super) fn remove(&mut self) -> Result<(), ShaperError> {
-        self.undirect()?;
+        self.stop_redirect()?;
         if let Some(entry) = &self.entry {
-            gone_is_fine(delete_link(&mut self.socket, &entry.name))?;
+            ignore_missing(delete_link(&mut self.socket, &entry.name))?;
         }
         self.entry = None;
         self.reader = None;
@@ -161,12 +161,12 @@ impl Plumbing {
         self.dev.mtu_bytes
     }
 
-    /// Index of the interface where redirected packets are read.
+    /// Index of the interface where redirected packets are received.
     pub(super) fn reader(&self) -> u32 {
         self.reader.as_ref().map_or(0, |interface| interface.index)
     }
 
-    /// Ethernet address of the interface that packets are redirected to.
+    /// Ethernet address of the target of the redirection.
     pub(super) fn entry_address(&self) -> [u8; 6] {
         self.entry.as_ref().map_or([0; 6], |interface| interface.address)
     }
@@ -179,16 +179,16 @@ impl Plumbing {
 impl Drop for Plumbing {
     fn drop(&mut self) {
         if let Err(error) = self.remove() {
-            tracing::warn!(dev = self.dev.name, %error, "a userspace link left something behind");
+            tracing::warn!(dev = self.dev.name, %error, "could not remove all parts of a userspace link");
         }
     }
 }
 
-/// Removes what a userspace link on `dev` left behind because its process was killed; returns whether there
-/// was anything. Not for a link that lives.
+/// Removes the redirection that a killed process left on `dev`; returns whether there was one. Do not call it for an
+/// active link.
 ///
 /// # Errors
-/// What the kernel refused; an interface that is gone has nothing left behind.
+/// Errors of the kernel. A missing interface is not an error.
 pub fn cleanup(dev: &str) -> Result<bool, ShaperError> {
     let Ok(index) = ifindex(dev) else { return Ok(false) };
     let entry = format!("ccbu{index}a");
@@ -197,37 +197,37 @@ pub fn cleanup(dev: &str) -> Result<bool, ShaperError> {
     }
     let own_clsact = ifindex(&format!("ccbu{index}c")).is_ok();
     let mut socket = Socket::open()?;
-    undirect(&mut socket, index, own_clsact)?;
-    gone_is_fine(delete_link(&mut socket, &entry))?;
+    stop_redirect(&mut socket, index, own_clsact)?;
+    ignore_missing(delete_link(&mut socket, &entry))?;
     Ok(true)
 }
 
-/// Removes our filters from an interface, and its clsact qdisc if that is ours and nobody else uses it.
-fn undirect(socket: &mut Socket, index: u32, own_clsact: bool) -> Result<(), ShaperError> {
+/// Removes our filters from an interface, and its clsact qdisc if we added it and it has no other filters.
+fn stop_redirect(socket: &mut Socket, index: u32, own_clsact: bool) -> Result<(), ShaperError> {
     match hook(socket, index) {
         Ok(Hook::None) => return Ok(()),
         Err(error) if error.is_errno(libc::ENODEV) => return Ok(()),
         other => other?,
     };
     for (prio, ethertype) in FILTERS {
-        gone_is_fine(del_redirect(socket, index, ethertype, prio))?;
+        ignore_missing(del_redirect(socket, index, ethertype, prio))?;
     }
     if own_clsact && !has_filters(socket, index)? {
-        gone_is_fine(del_clsact(socket, index))?;
+        ignore_missing(del_clsact(socket, index))?;
     }
     Ok(())
 }
 
-/// Priority and protocol (all) of a BPF classifier in clsact: before the redirect of a link on the same interface.
+/// Priority and protocol (all) of a BPF classifier in clsact, before the redirection of a link on the same interface.
 pub(crate) const CLASSIFIER: (u16, u16) = (0xcc01, libc::ETH_P_ALL as u16);
 
-/// Whether an interface has a clsact that no link of ours made.
+/// Whether an interface has a clsact qdisc that was not added by a link.
 pub(crate) fn has_foreign_clsact(socket: &mut Socket, index: u32) -> Result<bool, ShaperError> {
     let links = ifindex(&format!("ccbu{index}c")).is_ok();
     Ok(!links && matches!(hook(socket, index)?, Hook::Clsact))
 }
 
-/// Removes [`CLASSIFIER`] from an interface, and its clsact qdisc if that is ours and nobody else uses it.
+/// Removes [`CLASSIFIER`] from an interface, and its clsact qdisc if we added it and it has no other filters.
 pub(crate) fn remove_classifier(index: u32, own_clsact: bool) -> Result<(), ShaperError> {
     let mut socket = Socket::open()?;
     match hook(&mut socket, index) {
@@ -241,15 +241,15 @@ pub(crate) fn remove_classifier(index: u32, own_clsact: bool) -> Result<(), Shap
         .tcmsg(index, 0, CLSACT_EGRESS, filter_info(prio, protocol))
         .attr_str(TCA_KIND, "bpf")
         .finish();
-    gone_is_fine(socket.request("remove classifier", &format!("interface #{index}"), &message))?;
+    ignore_missing(socket.request("remove classifier", &format!("interface #{index}"), &message))?;
     if own_clsact && !has_filters(&mut socket, index)? {
-        gone_is_fine(del_clsact(&mut socket, index))?;
+        ignore_missing(del_clsact(&mut socket, index))?;
     }
     Ok(())
 }
 
-/// What is already gone needs no removing.
-fn gone_is_fine(result: Result<(), ShaperError>) -> Result<(), ShaperError> {
+/// Treats a missing object as removed.
+fn ignore_missing(result: Result<(), ShaperError>) -> Result<(), ShaperError> {
     match result {
         Err(error) if [libc::ENOENT, libc::ENODEV].iter().any(|&errno| error.is_errno(errno)) => {
             Ok(())
@@ -258,7 +258,7 @@ fn gone_is_fine(result: Result<(), ShaperError>) -> Result<(), ShaperError> {
     }
 }
 
-/// What sits at an interface's place for filters.
+/// The ingress or clsact qdisc of an interface.
 enum Hook {
     None,
     Clsact,
@@ -269,7 +269,7 @@ fn hook(socket: &mut Socket, index: u32) -> Result<Hook, ShaperError> {
     let mut found = Hook::None;
     let message = Message::new(libc::RTM_GETQDISC, DUMP).tcmsg(index, 0, 0, 0).finish();
     socket.dump(&message, |body| {
-        // Older kernels answer for all interfaces.
+        // Older kernels dump the qdiscs of all interfaces.
         if u32_at(body, 4) != Some(index) || u32_at(body, 12) != Some(TC_H_CLSACT) {
             return;
         }
@@ -289,7 +289,7 @@ fn has_filters(socket: &mut Socket, index: u32) -> Result<bool, ShaperError> {
     Ok(any)
 }
 
-/// Reads the interface that `link` is for, which must be Ethernet.
+/// Reads the interface of `link`, which must be Ethernet.
 pub(super) fn ethernet_interface(
     socket: &mut Socket,
     link: &str,
@@ -325,8 +325,8 @@ fn read_interface(socket: &mut Socket, name: &str) -> Result<Option<Interface>, 
     Ok(found)
 }
 
-/// A filter on the way out of `ifindex` that redirects unicast packets of this EtherType to `target`. What
-/// is sent to a group would be taken for its own by the kernel at the pair's far end.
+/// An egress filter of `ifindex` that redirects unicast packets of this EtherType to `target`. The kernel would process
+/// redirected multicast at the far end of the pair as its own.
 fn redirect_unicast(ifindex: u32, ethertype: u16, prio: u16, target: u32) -> Vec<u8> {
     const TCA_U32_SEL: u16 = 5;
     const TCA_U32_ACT: u16 = 7;

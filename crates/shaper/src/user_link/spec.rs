@@ -1,4 +1,4 @@
-//! A plan's link as parameters of the data path, or the reason why it cannot be one.
+//! Converts the configuration of a link to parameters of the data path.
 
 use ccbench_proto::resolve::{ClassConfig, LinkConfig};
 use ccbench_proto::units::Rate;
@@ -8,11 +8,11 @@ use crate::datapath::LinkSpec;
 use crate::datapath::classes::ClassSpec;
 use crate::discipline;
 use crate::qdisc::BadQueue;
-use crate::replay::with_rate;
+use crate::replay::with_mean_rate;
 
 /// The parameters of the data path for `config`.
 pub(super) fn spec_of(config: &LinkConfig) -> Result<LinkSpec, ShaperError> {
-    let config = &*with_rate(config);
+    let config = &*with_mean_rate(config);
     let refuse = |bad: BadQueue| ShaperError::Unsupported {
         link: config.name.clone(),
         backend: "userspace",
@@ -75,7 +75,7 @@ mod tests {
         }
     }
 
-    /// A plan's queue from its inline table.
+    /// Parses a queue of a plan.
     fn queue(fields: &str) -> Queue {
         let json = serde_json::from_str::<serde_json::Value>(fields).unwrap();
         serde_json::from_value(json).unwrap()
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn omitted_keys_have_the_kernels_defaults() {
+    fn omitted_keys_have_kernel_defaults() {
         let texts = [
             (
                 r#"{"kind": "codel", "ecn": true, "ce_threshold": "1ms"}"#,

@@ -1,14 +1,13 @@
-//! A link between two interfaces, as a cable with two directions: what is heard on one of them is sent by the other.
+//! A link between two interfaces, like a cable: frames received on one interface are sent on the other.
 //!
 //! ```text
 //! left ─→ packet socket → datapath (forward, own thread)  → packet socket ─→ right
 //! left ←─ packet socket ← datapath (backward, own thread) ← packet socket ←─ right
 //! ```
 //!
-//! Every frame passes through, whatever its protocol, addresses and VLAN tags; each direction is a [`UserLink`]
-//! of its own. Nothing in the kernel is changed but that the interfaces listen to all addresses, which ends with
-//! the process however it ends. The interfaces should bear no addresses: the node's own kernel hears the
-//! frames too, and answers those that are for it.
+//! Every frame passes through, independent of protocol, addresses and VLAN tags. Each direction is a [`UserLink`]. The only
+//! change in the kernel is promiscuous mode of the interfaces, which ends with the process. The interfaces should have
+//! no addresses, because the node's own kernel also receives the frames and would answer those addressed to it.
 
 use std::os::fd::AsFd;
 
@@ -16,11 +15,11 @@ use ccbench_proto::resolve::LinkConfig;
 
 use super::plumbing::{Interface, ethernet_interface};
 use super::spec::spec_of;
-use super::{Course, Inlet, Outlet, UserLink, reading_socket, system};
+use super::{Inlet, Outlet, PacketSource, UserLink, reading_socket, system};
 use crate::netlink::Socket;
 use crate::{ShaperError, sys};
 
-/// Both directions of a link between two interfaces. Each is a [`crate::Link`]: its `dev` is where it sends.
+/// Both directions of a link between two interfaces. Each is a [`crate::Link`] whose `dev` is the sending interface.
 /// Undone by [`crate::Link::remove`] of either and on drop.
 pub struct Bridge {
     /// From the left interface to the right one.
@@ -29,11 +28,11 @@ pub struct Bridge {
     pub backward: UserLink,
 }
 
-/// Joins two Ethernet interfaces of the calling thread's network namespace by a link. Needs `CAP_NET_RAW` there.
+/// Connects two Ethernet interfaces of the calling thread's network namespace by a link. Needs `CAP_NET_RAW` there.
 ///
 /// # Errors
 /// [`ShaperError::Unsupported`] if both are the same, for interfaces that are not Ethernet, and for what
-/// [`UserLink::open`] cannot do either; [`ShaperError::NotFound`]; what the kernel refused.
+/// [`UserLink::open`] does not support; [`ShaperError::NotFound`]; errors of the kernel.
 pub fn bridge(
     left: &str,
     right: &str,
@@ -64,11 +63,11 @@ fn direction(
 ) -> Result<UserLink, ShaperError> {
     let spec = spec_of(config)?;
     let rx = reading_socket(from.index)?;
-    sys::hear_all(rx.as_fd(), from.index).map_err(system("listen to all addresses"))?;
+    sys::hear_all(rx.as_fd(), from.index).map_err(system("enable promiscuous mode"))?;
     let inlet = Inlet { rx, own_address: None };
     let mtu_bytes = from.mtu_bytes.max(to.mtu_bytes);
     let outlet = Outlet { dev: &to.name, ifindex: to.index, mtu_bytes };
     let mut link = UserLink::start(config, spec, inlet, &outlet)?;
-    link.course = Course::Heard { from: from.name.clone() };
+    link.source = PacketSource::Bridged { from: from.name.clone() };
     Ok(link)
 }

@@ -4,7 +4,7 @@ use ccbench_proto::plan;
 
 use super::*;
 
-/// A counter of the kernel's, of a node.
+/// A kernel counter of a node.
 fn nstat(node: &lab::Node, name: &str) -> u64 {
     let text = node.command(&format!("nstat -asz {name}"));
     let line = text.lines().find(|line| line.starts_with(name)).unwrap();
@@ -16,11 +16,11 @@ fn dualpi2(target: Option<Micros>) -> Queue {
 }
 
 #[test]
-fn the_step_marks_a_burst_of_l4s_and_the_receiver_sees_every_mark() {
+fn step_aqm_marks_l4s_burst_and_receiver_counts_every_mark() {
     let lab = Lab::new();
     let socket = receiver(&lab);
     warm_up(&lab, &socket);
-    // Checksums of UDP and IP are verified at the far end.
+    // The receiver verifies UDP and IP checksums.
     lab.router.command("ethtool -K r1 tx off");
     let mut link = shape(&lab, LinkConfig { rate: mbit(10), queue: dualpi2(None), ..config() });
     let watch = CpuWatch::start();
@@ -47,7 +47,7 @@ fn the_step_marks_a_burst_of_l4s_and_the_receiver_sees_every_mark() {
 }
 
 #[test]
-fn tcp_with_classic_ecn_is_marked_not_dropped_and_waits_for_about_the_target() {
+fn classic_ecn_tcp_is_marked_and_delay_stays_near_the_target() {
     let lab = Lab::new();
     for node in [&lab.src, &lab.dst] {
         node.run(|| std::fs::write("/proc/sys/net/ipv4/tcp_ecn", "1").unwrap());
@@ -56,15 +56,15 @@ fn tcp_with_classic_ecn_is_marked_not_dropped_and_waits_for_about_the_target() {
     let mut marks = 0;
     for address in [DST, DST6] {
         let lab = &lab;
-        let (tell, told) = std::sync::mpsc::channel();
+        let (sender, receiver) = std::sync::mpsc::channel();
         let watch = CpuWatch::start();
         let mut delays_us = std::thread::scope(|scope| {
             scope.spawn(move || {
                 transfer(lab, address, 8_000_000);
-                tell.send(()).unwrap();
+                sender.send(()).unwrap();
             });
             let mut delays_us = Vec::new();
-            while told.recv_timeout(Duration::from_millis(10)).is_err() {
+            while receiver.recv_timeout(Duration::from_millis(10)).is_err() {
                 let row = sample(&mut link);
                 delays_us.extend(row.delay_c_us.filter(|_| row.qlen_pkts > 0));
                 if delays_us.len() > 10_000 {
@@ -89,14 +89,14 @@ fn tcp_with_classic_ecn_is_marked_not_dropped_and_waits_for_about_the_target() {
         marks = so_far;
     }
     let row = sample(&mut link);
-    // But for the handshake, in which nothing is ECN-capable, all of it could be marked.
+    // All packets except those of the handshake are ECN-capable.
     assert!(row.drops_pkts <= 2, "{row:?}");
     let seen = nstat(&lab.src, "TcpExtTCPDeliveredCE");
-    assert!(seen > 0, "of {marks} marks the sender heard of none");
+    assert!(seen > 0, "the sender received no feedback for {marks} marks");
 }
 
 #[test]
-fn every_queue_of_a_plan_but_cake_carries_traffic() {
+fn every_queue_except_cake_carries_traffic() {
     let ecn = Some(true);
     let threshold = Some(Micros::from_millis(1));
     let queues = [

@@ -14,7 +14,7 @@ fn impaired(impairments: Impairments) -> LinkConfig {
 }
 
 #[test]
-fn every_packet_twice() {
+fn duplicates_every_packet() {
     let lab = Lab::new();
     let socket = receiver(&lab);
     warm_up(&lab, &socket);
@@ -27,7 +27,7 @@ fn every_packet_twice() {
 }
 
 #[test]
-fn a_flipped_bit_is_found_by_the_receivers_checksum() {
+fn receiver_checksum_detects_corruption() {
     let lab = Lab::new();
     let socket = receiver(&lab);
     warm_up(&lab, &socket);
@@ -36,13 +36,13 @@ fn a_flipped_bit_is_found_by_the_receivers_checksum() {
     send(&lab, 0..40, Duration::ZERO);
     await_sample(&mut link, |row| row.sent_pkts >= 40);
     link.remove().unwrap();
-    // What follows arrives unharmed, and after all of the others.
+    // The last datagram is not corrupted and arrives after the others.
     send(&lab, 99..100, Duration::ZERO);
     let mut first = receive(&socket, 1);
     while first.last() != Some(&99) {
         first.extend(receive(&socket, 1));
     }
-    // A bit of the length or of the port may make another error of it than a bad checksum.
+    // A flipped bit in length or port may cause another error than a bad checksum.
     assert_eq!(first, [99]);
     let counted = |name: &str| -> u64 {
         let text = lab.dst.command(&format!("nstat -asz {name}"));
@@ -53,7 +53,7 @@ fn a_flipped_bit_is_found_by_the_receivers_checksum() {
 }
 
 #[test]
-fn overtaking_is_asked_for_or_does_not_happen() {
+fn reorders_only_if_configured() {
     let jitter = |reorder| Impairments {
         jitter: Some(Jitter {
             spread: Micros::from_millis(3),
@@ -81,7 +81,7 @@ fn overtaking_is_asked_for_or_does_not_happen() {
 }
 
 #[test]
-fn a_class_passes_what_waits_in_the_links_own_queue() {
+fn class_overtakes_the_default_queue() {
     let lab = Lab::new();
     let socket = receiver(&lab);
     warm_up(&lab, &socket);
@@ -113,8 +113,8 @@ fn a_class_passes_what_waits_in_the_links_own_queue() {
         assert_eq!(of, (from..to).collect::<Vec<_>>());
     }
     assert_eq!(sample(&mut link).drops_pkts, 0);
-    // 40 frames wait for 160 ms; those of the class, sent last, take every other turn from when they came: they must come
-    // 80 ms before the queue is empty.
+    // 40 frames wait for 160 ms. The frames of the class, sent last, get every other transmission and arrive 80 ms before
+    // the queue is empty.
     let last = |from: u32, to: u32| numbers.iter().rposition(|n| (from..to).contains(n)).unwrap();
     cpu.check(Duration::from_millis(50), || {
         assert!(last(40, 50) < last(0, 40), "{numbers:?}");

@@ -1,4 +1,4 @@
-//! Three network namespaces in a row, `src — router — dst`, each the property of one thread; they end with it.
+//! Three network namespaces in a row, `src — router — dst`. Each belongs to one thread and ends with it.
 
 use std::process::Command;
 use std::sync::mpsc;
@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// A namespace and the thread that lives in it.
+/// A namespace and its thread.
 pub struct Node {
     jobs: Option<mpsc::Sender<Job>>,
     thread: Option<JoinHandle<()>>,
@@ -16,16 +16,16 @@ pub struct Node {
 impl Node {
     fn new() -> Self {
         let (jobs, inbox) = mpsc::channel::<Job>();
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let thread = std::thread::spawn(move || {
             nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET)
                 .expect("these tests need root (CAP_SYS_ADMIN) to make network namespaces");
-            tell.send(nix::unistd::gettid().as_raw()).unwrap();
+            sender.send(nix::unistd::gettid().as_raw()).unwrap();
             for job in inbox {
                 job();
             }
         });
-        let tid = told.recv().expect("the namespace was made");
+        let tid = receiver.recv().expect("the namespace was made");
         let node = Self { jobs: Some(jobs), thread: Some(thread), tid };
         node.ip("link set lo up");
         node
@@ -36,20 +36,20 @@ impl Node {
         &self,
         job: impl FnOnce() -> T + Send + 'static,
     ) -> mpsc::Receiver<T> {
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let job = Box::new(move || {
-            let _ = tell.send(job());
+            let _ = sender.send(job());
         });
         self.jobs.as_ref().unwrap().send(job).unwrap();
-        told
+        receiver
     }
 
     /// Runs `job` in the namespace and waits for it.
     pub fn run<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> T {
-        self.start(job).recv().expect("the job ended well")
+        self.start(job).recv().expect("the job did not panic")
     }
 
-    /// Runs a command in the namespace, which must succeed; returns what it printed.
+    /// Runs a command in the namespace, which must succeed; returns its standard output.
     pub fn command(&self, line: &str) -> String {
         let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
         let output = self.run(move || Command::new(&words[0]).args(&words[1..]).output().unwrap());
@@ -63,7 +63,7 @@ impl Node {
         self.command(&format!("ip {arguments}"))
     }
 
-    /// What a link must leave as it was: interfaces, qdiscs and filters of `dev`.
+    /// State that a link must restore: interfaces, qdiscs, and filters of `dev`.
     pub fn network(&self, dev: &str) -> String {
         [
             self.ip("-o -br link"),
@@ -110,7 +110,7 @@ impl Lab {
         lab
     }
 
-    /// Both ends in one network, 10.3.0.0/24 and fd03::/64; nothing joins them yet.
+    /// Both ends in one network, 10.3.0.0/24 and fd03::/64, not connected yet.
     pub fn flat() -> Self {
         let lab = Self::wired();
         let ends = [(&lab.src, "s0", 1), (&lab.dst, "d0", 2)];
@@ -125,7 +125,7 @@ impl Lab {
         lab
     }
 
-    /// What is sent before an interface has noticed its peer is lost.
+    /// Waits for carrier. Packets sent before are lost.
     fn await_carriers(&self) {
         let start = std::time::Instant::now();
         let ends =

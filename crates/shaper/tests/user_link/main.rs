@@ -24,13 +24,13 @@ mod impair;
 mod lab;
 mod wire_form;
 
-/// For a fact that must come about.
+/// Timeout of expected conditions.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Payload of a test datagram, and its Ethernet frame.
 const DATAGRAM: usize = 1000;
 const FRAME: u64 = 1042;
-/// A receiving socket of the default size holds 92 of them: no test leaves more to be read.
-const MOST: u32 = 80;
+/// Maximum number of datagrams per test; a receive buffer of the default size holds 92.
+const MAX_DATAGRAMS: u32 = 80;
 
 fn config() -> LinkConfig {
     LinkConfig {
@@ -66,7 +66,7 @@ fn sample(link: &mut UserLink) -> QdiscSample {
     rows.pop().unwrap()
 }
 
-/// Waits until `fact` holds of the link's counters.
+/// Waits until `fact` holds for the link's counters.
 fn await_sample(link: &mut UserLink, fact: impl Fn(&QdiscSample) -> bool) -> QdiscSample {
     let start = Instant::now();
     loop {
@@ -74,7 +74,7 @@ fn await_sample(link: &mut UserLink, fact: impl Fn(&QdiscSample) -> bool) -> Qdi
         if fact(&row) {
             return row;
         }
-        assert!(start.elapsed() < PATIENCE, "this did not come about: {row:?}");
+        assert!(start.elapsed() < PATIENCE, "condition not reached: {row:?}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -117,14 +117,14 @@ fn assert_nothing_more(socket: &UdpSocket) {
     socket.set_nonblocking(false).unwrap();
 }
 
-/// Has src resolve its neighbours, so that no first packet waits for ARP.
+/// Resolves the neighbours of src, so that no packet waits for ARP.
 fn warm_up(lab: &Lab, socket: &UdpSocket) {
     send(lab, 0..1, Duration::ZERO);
     assert_eq!(receive(socket, 1), [0]);
 }
 
 #[test]
-fn the_delay_is_what_was_asked() {
+fn applies_the_configured_delay() {
     let lab = Lab::new();
     let socket = receiver(&lab);
     warm_up(&lab, &socket);
@@ -157,7 +157,7 @@ fn the_delay_is_what_was_asked() {
     let row = await_sample(&mut link, |row| row.sent_pkts == 200);
     assert_eq!((row.drops_pkts, row.rate_bps), (0, None));
     assert_eq!((row.kind.as_str(), row.iface.as_str()), ("userspace", "r1"));
-    // A hundred of two hundred round trips would have to be 1.5 ms late.
+    // The median fails only if 100 of 200 round trips are 1.5 ms late.
     cpu.check(Duration::from_millis(100), || {
         assert!((10_000..11_500).contains(&rtts_us[100]), "median {} us", rtts_us[100]);
     });
@@ -242,7 +242,7 @@ fn without_gso_every_packet_is_written_by_itself() {
 }
 
 #[test]
-fn what_the_queue_drops_is_what_is_missing_and_order_is_kept() {
+fn counts_queue_drops_and_keeps_the_order() {
     let lab = Lab::new();
     let socket = receiver(&lab);
     warm_up(&lab, &socket);
@@ -257,42 +257,46 @@ fn what_the_queue_drops_is_what_is_missing_and_order_is_kept() {
     assert_eq!(row.sent_bytes, row.sent_pkts * FRAME);
     let numbers = receive(&socket, row.sent_pkts);
     assert!(numbers.windows(2).all(|two| two[0] < two[1]), "out of order: {numbers:?}");
-    // Nothing was dropped before the queue was full: one on the line, twenty waiting.
+    // No drop before the queue was full: one packet in transmission, twenty queued.
     assert_eq!(numbers[..21], (0..21).collect::<Vec<_>>());
     assert_nothing_more(&socket);
 }
 
 #[test]
-fn a_new_rate_holds_for_what_is_already_inside() {
+fn rate_change_applies_to_queued_packets() {
     let lab = Lab::new();
     let socket = receiver(&lab);
     warm_up(&lab, &socket);
     let queue = Queue::pfifo(Limit::Packets(Packets::new(100)));
     let slow = Some(Rate::from_bits_per_sec(1));
     let mut link = shape(&lab, LinkConfig { rate: slow, queue, ..config() });
-    send(&lab, 0..MOST, Duration::ZERO);
+    send(&lab, 0..MAX_DATAGRAMS, Duration::ZERO);
     // At one bit per second the first frame alone would take more than two hours.
-    await_sample(&mut link, |row| row.qlen_pkts == u64::from(MOST - 1) && row.sent_pkts == 0);
+    await_sample(&mut link, |row| {
+        row.qlen_pkts == u64::from(MAX_DATAGRAMS - 1) && row.sent_pkts == 0
+    });
     link.set_rate(Rate::from_bits_per_sec(100_000_000)).unwrap();
-    assert_eq!(receive(&socket, u64::from(MOST)), (0..MOST).collect::<Vec<_>>());
-    let row = await_sample(&mut link, |row| row.sent_pkts == u64::from(MOST));
+    assert_eq!(receive(&socket, u64::from(MAX_DATAGRAMS)), (0..MAX_DATAGRAMS).collect::<Vec<_>>());
+    let row = await_sample(&mut link, |row| row.sent_pkts == u64::from(MAX_DATAGRAMS));
     assert_eq!((row.rate_bps, row.drops_pkts), (Some(100_000_000), 0));
 }
 
 #[test]
-fn random_loss_depends_on_the_seed_alone() {
+fn random_loss_depends_only_on_the_seed() {
     let lab = Lab::new();
     let socket = receiver(&lab);
     warm_up(&lab, &socket);
     let pass = |seed| {
         let mut link =
             shape(&lab, LinkConfig { loss: Ppm::new(200_000).unwrap(), seed, ..config() });
-        send(&lab, 0..MOST, Duration::from_micros(100));
-        let row = await_sample(&mut link, |row| row.sent_pkts + row.drops_pkts == u64::from(MOST));
+        send(&lab, 0..MAX_DATAGRAMS, Duration::from_micros(100));
+        let row = await_sample(&mut link, |row| {
+            row.sent_pkts + row.drops_pkts == u64::from(MAX_DATAGRAMS)
+        });
         receive(&socket, row.sent_pkts)
     };
     let first = pass(5);
-    assert!((1..MOST as usize).contains(&first.len()), "{first:?}");
+    assert!((1..MAX_DATAGRAMS as usize).contains(&first.len()), "{first:?}");
     assert_eq!(pass(5), first);
     assert_ne!(pass(6), first);
 }
@@ -311,23 +315,23 @@ fn scheduling(name: &str) -> Vec<(u64, u64)> {
 }
 
 #[test]
-fn the_state_says_what_the_thread_got() {
+fn state_reports_the_scheduling_class() {
     let lab = Lab::new();
     let link = shape(&lab, config());
     let state = link.state();
     let got = scheduling("ccbench-link");
-    let said = &state.qdiscs[2];
-    // Tests beside this one have links too, of the same privileges.
-    if said.contains("SCHED_FIFO refused") {
-        assert!(got.iter().all(|&(policy, _)| policy == 0), "{said}: {got:?}");
+    let reported = &state.qdiscs[2];
+    // Concurrent tests have links with the same privileges.
+    if reported.contains("SCHED_FIFO refused") {
+        assert!(got.iter().all(|&(policy, _)| policy == 0), "{reported}: {got:?}");
     } else {
-        assert!(said.contains("SCHED_FIFO 10"), "{said}");
-        assert!(got.contains(&(1, 10)), "{said}: {got:?}");
+        assert!(reported.contains("SCHED_FIFO 10"), "{reported}");
+        assert!(got.contains(&(1, 10)), "{reported}: {got:?}");
     }
 }
 
 #[test]
-fn nothing_stays_behind() {
+fn removal_restores_the_interface() {
     let lab = Lab::new();
     let before = lab.router.network("r1");
     let mut link = shape(&lab, LinkConfig { rate: mbit(10), ..config() });
@@ -343,7 +347,7 @@ fn nothing_stays_behind() {
 }
 
 #[test]
-fn what_others_put_there_stays() {
+fn removal_keeps_foreign_qdiscs_and_filters() {
     let lab = Lab::new();
     lab.router.command("tc qdisc add dev r1 clsact");
     let before = lab.router.network("r1");
@@ -361,7 +365,7 @@ fn what_others_put_there_stays() {
 }
 
 #[test]
-fn an_interface_that_is_gone_is_no_error() {
+fn removal_after_interface_deletion_succeeds() {
     let lab = Lab::new();
     let mut link = shape(&lab, config());
     lab.router.ip("link del r1");
@@ -369,28 +373,28 @@ fn an_interface_that_is_gone_is_no_error() {
     assert!(!lab.router.ip("-o -br link").contains("ccbu"));
 }
 
-/// Not a test of its own: the process that [`a_killed_owners_link_is_swept_up`] kills.
+/// Not a test: the process that [`cleanup_removes_the_link_of_a_killed_process`] kills.
 #[test]
-#[ignore = "a part of another test"]
-fn owner_that_will_be_killed() {
+#[ignore = "helper of another test"]
+fn helper_process_to_be_killed() {
     let _link = UserLink::open(&config(), "r1").unwrap();
     std::thread::sleep(PATIENCE);
 }
 
 #[test]
-fn a_killed_owners_link_is_swept_up() {
+fn cleanup_removes_the_link_of_a_killed_process() {
     let lab = Lab::new();
     let before = lab.router.network("r1");
     let mut owner = lab.router.run(|| {
         Command::new(std::env::current_exe().unwrap())
-            .args(["--ignored", "--exact", "owner_that_will_be_killed"])
+            .args(["--ignored", "--exact", "helper_process_to_be_killed"])
             .stdout(Stdio::null())
             .spawn()
             .unwrap()
     });
     let start = Instant::now();
     while !lab.router.command("tc filter show dev r1 egress").contains("ipv6") {
-        assert!(start.elapsed() < PATIENCE, "the owner made no link");
+        assert!(start.elapsed() < PATIENCE, "the helper process created no link");
         std::thread::sleep(Duration::from_millis(10));
     }
     owner.kill().unwrap();

@@ -4,7 +4,7 @@ use ccbench_shaper::user_link::{Bridge, bridge};
 
 use super::*;
 
-/// Datagrams that a log is to have room for; bytes of a row.
+/// Number of rows that fit into the log; size of a row.
 const LOGGED: u64 = 10;
 const ROW_BYTES: u64 = 48;
 
@@ -13,9 +13,9 @@ fn join(lab: &Lab, forward: LinkConfig, backward: LinkConfig) -> Bridge {
 }
 
 #[test]
-fn every_protocol_passes_a_link_between_two_interfaces() {
+fn bridge_forwards_every_protocol() {
     let lab = Lab::flat();
-    // Resolving the neighbour takes broadcasts and multicasts in both directions.
+    // Neighbour discovery needs broadcast and multicast in both directions.
     let slow = LinkConfig { rate: mbit(200), delay: Micros::from_millis(1), ..config() };
     let mut link = join(&lab, slow.clone(), slow);
     transfer(&lab, FLAT_DST, 5_000_000);
@@ -37,7 +37,7 @@ fn every_protocol_passes_a_link_between_two_interfaces() {
 }
 
 #[test]
-fn one_interface_has_no_other_end() {
+fn bridge_rejects_identical_or_missing_interfaces() {
     let lab = Lab::flat();
     let same = lab.router.run(|| bridge("r0", "r0", &config(), &config()).map(|_| ()));
     assert!(matches!(same, Err(ShaperError::Unsupported { .. })), "{same:?}");
@@ -49,7 +49,7 @@ fn one_interface_has_no_other_end() {
 }
 
 #[test]
-fn every_packet_is_written_down_until_the_budget_ends() {
+fn packet_log_records_packets_up_to_its_size_limit() {
     let lab = Lab::new();
     let socket = receiver(&lab);
     warm_up(&lab, &socket);
@@ -66,7 +66,7 @@ fn every_packet_is_written_down_until_the_budget_ends() {
     let sent: Vec<_> = packets.iter().filter(|packet| packet.fate == "sent").collect();
     let dropped = packets.iter().filter(|packet| packet.fate == "overlimit").count();
     assert_eq!(sent.len() + dropped, packets.len());
-    // All packets come within the transmission of the first, so that drops are logged before the second.
+    // All packets arrive during the transmission of the first, so that drops are logged before the second.
     let checked = cpu.check(Duration::from_millis(5), || {
         assert_eq!(dropped as u64, row.drops_pkts);
     });

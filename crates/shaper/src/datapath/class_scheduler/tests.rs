@@ -28,8 +28,8 @@ fn link(rate: u64, classes: Vec<ClassSpec>) -> LinkSpec {
     }
 }
 
-/// Sends at these rates (Mbit/s, by class, 0 is the rest) for `seconds`; frames of 1250 bytes. What left of
-/// each class, Mbit/s, over the second half.
+/// Sends frames of 1250 bytes at these rates (Mbit/s by class; 0 is the default class) for `seconds`. Returns the
+/// throughput of each class in the second half, Mbit/s.
 fn shares(spec: &LinkSpec, offered: &[u64], seconds: u64) -> Vec<f64> {
     let mut model = LinkModel::new(spec, 4096, 1514);
     let mut free: Vec<u32> = (0..4096).collect();
@@ -59,29 +59,29 @@ fn shares(spec: &LinkSpec, offered: &[u64], seconds: u64) -> Vec<f64> {
 }
 
 #[track_caller]
-fn near(found: &[f64], wanted: &[f64]) {
+fn assert_close(found: &[f64], wanted: &[f64]) {
     let close = |(a, b): (&f64, &f64)| (a - b).abs() <= 0.02 * b + 0.05;
     assert!(found.iter().zip(wanted).all(close), "{found:?}, not {wanted:?}");
 }
 
 #[test]
-fn everyone_has_the_guarantee_and_the_rest_is_shared_by_rate() {
-    // 20 and 30 guaranteed, 50 for the rest: all busy, all get just that.
+fn classes_get_their_rate_and_share_the_excess_by_rate() {
+    // Guaranteed: 20, 30, and 50 for the default class.
     let spec = link(100, vec![class(20, 100, 0), class(30, 100, 0)]);
-    near(&shares(&spec, &[200, 200, 200], 4), &[50.0, 20.0, 30.0]);
-    // Without the rest, 50 is shared 2:3.
-    near(&shares(&spec, &[0, 200, 200], 4), &[0.0, 40.0, 60.0]);
-    // One alone has all.
-    near(&shares(&spec, &[0, 200, 0], 4), &[0.0, 100.0, 0.0]);
-    // Who asks for less has what it asks for.
-    near(&shares(&spec, &[5, 200, 10], 4), &[5.0, 85.0, 10.0]);
+    assert_close(&shares(&spec, &[200, 200, 200], 4), &[50.0, 20.0, 30.0]);
+    // The default class is idle: its 50 are shared 2:3.
+    assert_close(&shares(&spec, &[0, 200, 200], 4), &[0.0, 40.0, 60.0]);
+    // A single active class gets the whole rate.
+    assert_close(&shares(&spec, &[0, 200, 0], 4), &[0.0, 100.0, 0.0]);
+    // A class that offers less than its rate gets all it offers.
+    assert_close(&shares(&spec, &[5, 200, 10], 4), &[5.0, 85.0, 10.0]);
 }
 
 #[test]
-fn a_ceiling_is_exact_and_leaves_the_line_idle_if_nobody_else_sends() {
+fn ceil_is_exact_and_not_work_conserving() {
     let spec = link(100, vec![class(20, 35, 0), class(30, 100, 0)]);
-    near(&shares(&spec, &[0, 200, 0], 4), &[0.0, 35.0, 0.0]);
-    near(&shares(&spec, &[0, 200, 200], 4), &[0.0, 35.0, 65.0]);
+    assert_close(&shares(&spec, &[0, 200, 0], 4), &[0.0, 35.0, 0.0]);
+    assert_close(&shares(&spec, &[0, 200, 200], 4), &[0.0, 35.0, 65.0]);
     // To the nanosecond: packets of a class at its ceiling are equally far apart.
     let mut model = LinkModel::new(&link(100, vec![class(7, 7, 0)]), 256, 1514);
     for slot in 0..100 {
@@ -99,24 +99,24 @@ fn a_ceiling_is_exact_and_leaves_the_line_idle_if_nobody_else_sends() {
 }
 
 #[test]
-fn what_is_left_goes_to_the_first_priority() {
+fn excess_goes_to_the_highest_priority() {
     let spec = link(100, vec![class(20, 100, 1), class(30, 100, 2)]);
-    // The rest has priority 0.
-    near(&shares(&spec, &[200, 200, 200], 4), &[50.0, 20.0, 30.0]);
-    near(&shares(&spec, &[0, 200, 200], 4), &[0.0, 70.0, 30.0]);
-    near(&shares(&spec, &[10, 200, 200], 4), &[10.0, 60.0, 30.0]);
-    near(&shares(&spec, &[200, 0, 200], 4), &[70.0, 0.0, 30.0]);
+    // The default class has priority 0.
+    assert_close(&shares(&spec, &[200, 200, 200], 4), &[50.0, 20.0, 30.0]);
+    assert_close(&shares(&spec, &[0, 200, 200], 4), &[0.0, 70.0, 30.0]);
+    assert_close(&shares(&spec, &[10, 200, 200], 4), &[10.0, 60.0, 30.0]);
+    assert_close(&shares(&spec, &[200, 0, 200], 4), &[70.0, 0.0, 30.0]);
 }
 
 #[test]
-fn unequal_slices_keep_their_weights() {
+fn unequal_rates_keep_their_weights() {
     let spec = link(100, vec![class(1, 100, 0), class(50, 100, 0), class(10, 100, 0)]);
     let wanted: Vec<f64> = [1.0, 50.0, 10.0].iter().map(|r| r * 100.0 / 61.0).collect();
-    near(&shares(&spec, &[0, 300, 300, 300], 20), &[0.0, wanted[0], wanted[1], wanted[2]]);
+    assert_close(&shares(&spec, &[0, 300, 300, 300], 20), &[0.0, wanted[0], wanted[1], wanted[2]]);
 }
 
 #[test]
-fn a_new_rate_of_the_link_scales_every_slice() {
+fn link_rate_change_scales_all_classes() {
     let spec = link(100, vec![class(20, 40, 0), class(30, 100, 0)]);
     let mut model = LinkModel::new(&spec, 4096, 1514);
     let mut freed = Vec::new();
@@ -139,12 +139,12 @@ fn a_new_rate_of_the_link_scales_every_slice() {
             }
         }
     }
-    // 5000 frames per second: a ceiling of 20 Mbit/s, 2000, for the first.
+    // 5000 frames per second; the first class has a ceil of 20 Mbit/s, 2000 frames.
     assert!((1990..=2010).contains(&sent[1]) && (2985..=3010).contains(&sent[2]), "{sent:?}");
 }
 
 #[test]
-fn the_line_waits_for_a_ceiling_and_says_until_when() {
+fn reports_when_a_class_below_its_ceil_may_send() {
     let mut model = LinkModel::new(&link(100, vec![class(1, 1, 0)]), 64, 1514);
     for slot in 0..20 {
         let packet = Packet { slot, bytes: 1250, at_ns: 0, class: 1, ..Packet::default() };
@@ -162,15 +162,15 @@ fn the_line_waits_for_a_ceiling_and_says_until_when() {
         assert!(left == 20 || due_ns > now_ns, "{left} at {now_ns}");
         now_ns = due_ns;
     }
-    // 20 frames of 10 ms each, less what the full bucket allowed at once.
+    // 20 frames of 10 ms each, minus the initial burst of the full bucket.
     assert!((150_000_000..=180_000_000).contains(&last_ns), "{last_ns}");
     assert!(freed.is_empty());
 }
 
 proptest! {
-    /// The line never idles while a class below its ceiling waits; nobody exceeds a ceiling; in = out + queued.
+    /// The line never idles while a class below its ceil has packets; no class exceeds its ceil; in = out + queued.
     #[test]
-    fn it_is_work_conserving_and_respects_ceilings(
+    fn work_conserving_below_the_ceils(
         classes in proptest::collection::vec((1_u64..40, 0_u64..80, 0_u8..3), 1..5),
         arrivals in proptest::collection::vec((0_u64..300_000, 60_u32..1515, 0_u8..6), 1..300),
     ) {
@@ -201,7 +201,7 @@ proptest! {
                 }
             }
         }
-        // What no class matches may have the whole link: while one of its packets waits, the line is busy.
+        // The default class may use the whole link: while one of its packets waits, the line is busy.
         let rest: Vec<&Packet> = out
             .iter()
             .filter(|p| p.class == 0 || usize::from(p.class) > specs.len())

@@ -22,7 +22,7 @@ fn drain(link: &mut LinkModel) -> Vec<(u32, u64)> {
 }
 
 #[test]
-fn a_packet_takes_its_delay_and_its_transmission() {
+fn packet_takes_delay_plus_transmission_time() {
     let mut link = LinkModel::new(&spec(Some(8_000_000), 10_000, FifoLimit::Packets(10)), 16, 1514);
     let mut freed = Vec::new();
     assert_eq!(link.next_due_ns(), u64::MAX);
@@ -36,7 +36,7 @@ fn a_packet_takes_its_delay_and_its_transmission() {
 }
 
 #[test]
-fn the_packet_on_the_line_does_not_count_against_the_limit() {
+fn queue_limit_excludes_the_packet_in_transmission() {
     let mut link = LinkModel::new(&spec(Some(8_000_000), 0, FifoLimit::Packets(2)), 16, 1514);
     let mut freed = Vec::new();
     for slot in 0..5 {
@@ -51,7 +51,7 @@ fn the_packet_on_the_line_does_not_count_against_the_limit() {
 }
 
 #[test]
-fn a_late_thread_computes_the_same_times() {
+fn late_wakeup_gives_the_same_times() {
     let make = || LinkModel::new(&spec(Some(1_000_000), 5_000, FifoLimit::Bytes(4_000)), 64, 1514);
     let (mut prompt, mut late) = (make(), make());
     let (mut freed_prompt, mut freed_late) = (Vec::new(), Vec::new());
@@ -69,7 +69,7 @@ fn a_late_thread_computes_the_same_times() {
 }
 
 #[test]
-fn a_change_of_rate_moves_what_is_on_the_line_and_behind_it() {
+fn rate_change_applies_to_current_and_queued_packets() {
     let mut link = LinkModel::new(&spec(Some(8_000_000), 0, FifoLimit::Packets(10)), 16, 1514);
     let mut freed = Vec::new();
     link.arrive(packet(0, 0, 1000));
@@ -80,7 +80,7 @@ fn a_change_of_rate_moves_what_is_on_the_line_and_behind_it() {
 }
 
 #[test]
-fn without_a_rate_only_the_delay_counts() {
+fn unlimited_link_only_delays() {
     let mut link = LinkModel::new(&spec(None, 10_000_000, FifoLimit::Packets(1)), 64, 1514);
     let mut freed = Vec::new();
     for slot in 0..50 {
@@ -93,8 +93,8 @@ fn without_a_rate_only_the_delay_counts() {
 }
 
 proptest! {
-    /// Whatever comes in leaves in order, or is counted as lost, dropped or still inside; nothing leaves
-    /// before its delay and transmission; and the line never exceeds its rate.
+    /// Every packet leaves in order or is counted as lost, dropped or in the link; none leaves before its delay and
+    /// transmission time; the line never exceeds its rate.
     #[test]
     fn packets_are_conserved_and_stay_in_order(
         rate in 100_000_u64..1_000_000_000,
@@ -134,11 +134,11 @@ proptest! {
 
         let counts = link.counts();
         let (queued_pkts, queued) = link.backlog();
-        let inside = link.inside();
+        let packets_inside = link.packets_inside();
         prop_assert_eq!(counts.arrived as usize, arrivals.len());
         prop_assert_eq!(counts.dropped as usize, freed.len());
         prop_assert_eq!(counts.departed as usize, out.len());
-        prop_assert_eq!(counts.arrived, counts.lost + counts.dropped + counts.departed + inside as u64);
+        prop_assert_eq!(counts.arrived, counts.lost + counts.dropped + counts.departed + packets_inside as u64);
         prop_assert!(by_bytes || queued_pkts <= 50, "{}", queued);
 
         prop_assert!(out.windows(2).all(|two| two[0].0 < two[1].0 && two[0].1 <= two[1].1));
@@ -172,11 +172,11 @@ mod impaired {
         Some(Jitter { spread: Micros::from_millis(4), distribution, correlation: None, reorder })
     }
 
-    type Story = (Vec<(u32, u64)>, Vec<(u32, u64)>, Vec<u32>);
+    type Outcome = (Vec<(u32, u64)>, Vec<(u32, u64)>, Vec<u32>);
 
-    /// Everything that happens to these arrivals: what left and when, with the copies' slots above 10 000, the
-    /// bits to be flipped, what was lost.
-    fn story(impairments: Impairments, loss_ppm: u32, arrivals: u32) -> Story {
+    /// Sends `arrivals` packets. Returns slot and time of each departure (slots of copies start at 10 000), the bits to
+    /// flip, and the lost packets.
+    fn run(impairments: Impairments, loss_ppm: u32, arrivals: u32) -> Outcome {
         let spec = LinkSpec { impairments, loss_ppm, ..spec(Some(1_000_000_000), 10 * MS, LIMIT) };
         let mut link = LinkModel::new(&spec, 20_000, 1514);
         let (mut freed, mut flips, mut lost, mut out) = (vec![], vec![], vec![], vec![]);
@@ -193,7 +193,7 @@ mod impaired {
                     }
                 }
             }
-            // All that may have left cannot be passed by what comes.
+            // Later arrivals cannot overtake packets that are due by now.
             link.advance(at_ns, &mut freed);
             out.extend(drain(&mut link));
         }
@@ -202,19 +202,19 @@ mod impaired {
         let counts = link.counts();
         assert_eq!(counts.arrived + counts.duplicated, counts.lost + counts.departed);
         assert_eq!((counts.lost, counts.corrupted), (lost.len() as u64, flips.len() as u64));
-        assert!(freed.is_empty() && link.inside() == 0);
+        assert!(freed.is_empty() && link.packets_inside() == 0);
         assert!(out.windows(2).all(|two| two[0].1 <= two[1].1));
         (out, flips, lost)
     }
 
     const LIMIT: FifoLimit = FifoLimit::Packets(10_000);
 
-    fn slots((out, ..): &Story) -> Vec<u32> {
+    fn slots((out, ..): &Outcome) -> Vec<u32> {
         out.iter().map(|(slot, _)| *slot).collect()
     }
 
     #[test]
-    fn the_same_seed_and_the_same_arrivals_tell_the_same_story() {
+    fn same_seed_and_arrivals_give_same_result() {
         let everything = Impairments {
             jitter: jitter(Distribution::Pareto, true),
             burst_loss: Some(BurstLoss {
@@ -227,29 +227,29 @@ mod impaired {
             reorder: Some(Reorder { share: ppm(50_000) }),
             corrupt: ppm(20_000),
         };
-        let told = story(everything, 10_000, 3_000);
-        assert_eq!(told, story(everything, 10_000, 3_000));
-        let twice = told.0.iter().filter(|(slot, _)| *slot >= 10_000).count();
-        assert!((50..120).contains(&twice) && (30..90).contains(&told.1.len()), "{twice}");
-        assert!((100..260).contains(&told.2.len()), "{}", told.2.len());
-        // Less asked for, the same decisions on the rest.
+        let first = run(everything, 10_000, 3_000);
+        assert_eq!(first, run(everything, 10_000, 3_000));
+        let twice = first.0.iter().filter(|(slot, _)| *slot >= 10_000).count();
+        assert!((50..120).contains(&twice) && (30..90).contains(&first.1.len()), "{twice}");
+        assert!((100..260).contains(&first.2.len()), "{}", first.2.len());
+        // Fewer impairments do not change the decisions of the others.
         let fewer = Impairments { duplicate: ppm(0), reorder: None, ..everything };
-        let other = story(fewer, 10_000, 3_000);
-        assert_eq!((other.1, other.2), (told.1, told.2));
+        let other = run(fewer, 10_000, 3_000);
+        assert_eq!((other.1, other.2), (first.1, first.2));
     }
 
     #[test]
-    fn random_delay_keeps_the_order_unless_told_otherwise() {
+    fn jitter_reorders_only_if_enabled() {
         for distribution in [Distribution::Uniform, Distribution::Normal, Distribution::Pareto] {
             let asked = |reorder| Impairments {
                 jitter: jitter(distribution, reorder),
                 ..Impairments::default()
             };
-            let kept = story(asked(false), 0, 2_000);
+            let kept = run(asked(false), 0, 2_000);
             assert_eq!(slots(&kept), (0..2_000).collect::<Vec<_>>(), "{distribution:?}");
-            let free = story(asked(true), 0, 2_000);
+            let free = run(asked(true), 0, 2_000);
             assert!(!slots(&free).is_sorted());
-            // Each packet's own delay is the same draw in both; waiting for those before only adds.
+            // Both use the same draws; keeping the order only adds delay.
             let due = |of: &[(u32, u64)]| {
                 let mut of = of.to_vec();
                 of.sort_unstable();
@@ -262,37 +262,37 @@ mod impaired {
     }
 
     #[test]
-    fn a_copy_follows_its_original_at_once() {
+    fn copy_directly_follows_the_original() {
         let asked = Impairments { duplicate: ppm(1_000_000), ..Impairments::default() };
         for asked in [asked, Impairments { jitter: jitter(Distribution::Normal, true), ..asked }] {
-            let told = story(asked, 0, 200);
-            for pair in told.0.chunks(2) {
+            let first = run(asked, 0, 200);
+            for pair in first.0.chunks(2) {
                 assert_eq!(pair[0].0 + 10_000, pair[1].0);
             }
         }
     }
 
     #[test]
-    fn overtakers_are_not_delayed_and_the_others_keep_their_order() {
+    fn reordered_packets_are_undelayed_and_others_stay_in_order() {
         let reorder = Some(Reorder { share: ppm(100_000) });
-        let told = story(Impairments { reorder, ..Impairments::default() }, 0, 1_000);
+        let first = run(Impairments { reorder, ..Impairments::default() }, 0, 1_000);
         let arrived = |slot: u32| u64::from(slot) * 200_000 + 1;
         let (soon, late): (Vec<_>, Vec<_>) =
-            told.0.iter().partition(|(slot, at_ns)| at_ns - arrived(*slot) < 5 * MS);
+            first.0.iter().partition(|(slot, at_ns)| at_ns - arrived(*slot) < 5 * MS);
         assert!((70..130).contains(&soon.len()), "{}", soon.len());
-        // 1000 bytes take 8 us; two may want the line at the same time.
+        // 1000 bytes take 8 us; two packets may compete for the line.
         assert!(soon.iter().all(|(slot, at_ns)| at_ns - arrived(*slot) <= 16_000));
         assert!(late.iter().all(|(slot, at_ns)| at_ns - arrived(*slot) >= 10 * MS + 8_000));
         assert!(late.windows(2).all(|two| two[0].0 < two[1].0));
     }
 
     #[test]
-    fn a_new_delay_counts_for_later_arrivals_and_lets_none_overtake() {
+    fn delay_change_applies_to_later_arrivals_in_order() {
         let mut link = LinkModel::new(&spec(None, 10 * MS, LIMIT), 64, 1514);
         let mut freed = Vec::new();
         link.arrive(packet(0, MS, 1000));
         link.set_delay(2 * MS, 3 * MS);
-        // Told late, but arrived before the change.
+        // Passed to the model late, but arrived before the change.
         link.arrive(packet(1, MS + 5, 1000));
         link.arrive(packet(2, 2 * MS, 1000));
         link.arrive(packet(3, 9 * MS, 1000));
@@ -304,7 +304,7 @@ mod impaired {
     }
 
     #[test]
-    fn a_new_loss_counts_from_the_next_arrival() {
+    fn loss_change_applies_from_the_next_arrival() {
         let mut link = LinkModel::new(&spec(None, 0, LIMIT), 64, 1514);
         assert_eq!(link.arrive(packet(0, 1, 1000)), Arrival::In);
         link.set_loss(1_000_000);
@@ -314,7 +314,7 @@ mod impaired {
     }
 
     #[test]
-    fn overhead_is_charged_on_the_line_and_not_in_the_queue() {
+    fn overhead_counts_on_the_line_not_in_the_queue() {
         for (overhead_bytes, took_ns) in [(14, 1_000_000), (38, 1_024_000), (0, 986_000)] {
             let spec =
                 LinkSpec { overhead_bytes, ..spec(Some(8_000_000), 0, FifoLimit::Bytes(1_000)) };
@@ -349,7 +349,7 @@ mod traces {
     const MS: u64 = 1_000_000;
     const LIMIT: FifoLimit = FifoLimit::Packets(100);
 
-    /// When packets of 1000 bytes are due that arrive at these times.
+    /// Due times of packets of 1000 bytes that arrive at these times.
     fn due(model: &mut LinkModel, arrivals: &[u64]) -> Vec<u64> {
         let mut freed = Vec::new();
         let mut due = Vec::new();
@@ -365,21 +365,21 @@ mod traces {
     }
 
     #[test]
-    fn delay_and_rate_follow_the_rows_and_the_configuration_fills_gaps() {
+    fn follows_delay_and_rate_of_the_trace() {
         let text = "t_us,rate_bps,delay_us\n0,8000000,1000\n10000,4000000,\n20000,8000000,2000\n";
         let mut model = LinkModel::new(&traced(text, TraceStart::Trial), 100, 1514);
-        // Before its beginning the first row is in force.
+        // Before the trace begins, its first row applies.
         assert_eq!(due(&mut model, &[0]), [2 * MS]);
         model = LinkModel::new(&traced(text, TraceStart::Trial), 100, 1514);
         model.begin(100 * MS);
-        // 1 ms of delay and of line; 5 ms (the link's own) and 2; 2 and 1.
+        // Delay and transmission: 1 and 1 ms; 5 (configured delay) and 2 ms; 2 and 1 ms.
         let at = [100 * MS, 111 * MS, 121 * MS];
         assert_eq!(due(&mut model, &at), [102 * MS, 118 * MS, 124 * MS]);
         assert_eq!(model.trace_began_ns(), 100 * MS);
     }
 
     #[test]
-    fn a_trace_may_begin_with_the_first_packet_of_the_trial() {
+    fn trace_can_begin_with_the_first_packet() {
         let text = "t_us,rate_bps\n0,8000000\n2000,4000000\n";
         let spec = LinkSpec { delay_ns: 0, ..traced(text, TraceStart::FirstPacket) };
         let mut model = LinkModel::new(&spec, 100, 1514);
@@ -392,7 +392,7 @@ mod traces {
     }
 
     #[test]
-    fn loss_follows_the_rows() {
+    fn follows_loss_of_the_trace() {
         let text = "t_us,loss_ppm\n0,0\n10000,1000000\n20000,0\n";
         let spec = LinkSpec { rate_bps: None, ..traced(text, TraceStart::Trial) };
         let mut model = LinkModel::new(&spec, 100, 1514);

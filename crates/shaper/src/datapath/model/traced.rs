@@ -1,5 +1,4 @@
-//! Values of a trace for arriving packets: their delay and loss, and, if it is to begin with the first
-//! packet, when that is.
+//! Delay and loss of a trace for arriving packets, and the begin of a trace that starts with the first packet.
 
 use ccbench_proto::plan::TraceStart;
 use ccbench_proto::trace::{Cursor, Replay, Trace};
@@ -7,13 +6,13 @@ use ccbench_proto::units::Ppm;
 
 use super::LinkSpec;
 
-/// A trace as arriving packets see it.
+/// The part of a trace that applies to arriving packets.
 #[derive(Debug)]
-pub(super) struct Traced {
-    /// `None`: its rows have neither delay nor loss.
+pub(super) struct ArrivalTrace {
+    /// `None`: no row has a delay or a loss.
     cursor: Option<Cursor>,
     first_packet: bool,
-    /// The first packet from then on begins the trace.
+    /// The first packet from this time on begins the trace.
     armed_ns: u64,
     began_ns: u64,
     /// End of the last row returned.
@@ -21,10 +20,10 @@ pub(super) struct Traced {
     /// For rows without a value.
     delay_ns: u64,
     loss_ppm: u32,
-    least_delay_ns: u64,
+    min_delay_ns: u64,
 }
 
-impl Traced {
+impl ArrivalTrace {
     pub(super) fn new(replay: &Replay, spec: &LinkSpec) -> Self {
         let LinkSpec { delay_ns, loss_ppm, .. } = *spec;
         let least = delays(replay).map(|delay| delay.unwrap_or(delay_ns)).min();
@@ -39,31 +38,31 @@ impl Traced {
             began_ns: 0,
             delay_ns,
             loss_ppm,
-            least_delay_ns: least.unwrap_or(delay_ns).min(delay_ns),
+            min_delay_ns: least.unwrap_or(delay_ns).min(delay_ns),
         }
     }
 
-    /// The trial begins at `at_ns`. Returns when the trace does, if that is known.
+    /// The trial begins at `at_ns`. Returns the begin of the trace, if known.
     pub(super) fn arm(&mut self, at_ns: u64) -> Option<u64> {
         if self.first_packet {
             self.armed_ns = at_ns;
             return None;
         }
-        self.lay(at_ns);
+        self.begin_at(at_ns);
         Some(at_ns)
     }
 
-    /// A packet arrives. Returns when the trace begins, if this begins it.
+    /// A packet arrives. Returns the begin of the trace if this packet starts it.
     pub(super) fn arrival(&mut self, at_ns: u64) -> Option<u64> {
         if at_ns < self.armed_ns {
             return None;
         }
         self.armed_ns = u64::MAX;
-        self.lay(at_ns);
+        self.begin_at(at_ns);
         Some(at_ns)
     }
 
-    fn lay(&mut self, at_ns: u64) {
+    fn begin_at(&mut self, at_ns: u64) {
         self.began_ns = at_ns;
         if let Some(cursor) = &mut self.cursor {
             cursor.begin(at_ns);
@@ -84,23 +83,23 @@ impl Traced {
         Some((piece.delay_ns.unwrap_or(self.delay_ns), loss_ppm))
     }
 
-    /// Which arrivals have to be given to [`Self::arrival`] and [`Self::row`]: those from then on.
+    /// Arrivals from this time on must be passed to [`Self::arrival`] and [`Self::row`].
     pub(super) fn next_ns(&self) -> u64 {
         self.until_ns.min(self.armed_ns)
     }
 
-    /// When the trace began or will begin; 0 if that is not known yet.
+    /// When the trace began or will begin; 0: not known yet.
     pub(super) fn began_ns(&self) -> u64 {
         self.began_ns
     }
 
-    /// The shortest delay that any packet may have.
-    pub(super) fn least_delay_ns(&self) -> u64 {
-        self.least_delay_ns
+    /// The shortest delay of any row.
+    pub(super) fn min_delay_ns(&self) -> u64 {
+        self.min_delay_ns
     }
 }
 
-/// The longest delay that a row gives.
+/// The longest delay of any row.
 pub(super) fn longest_delay_ns(replay: &Replay) -> u64 {
     delays(replay).flatten().max().unwrap_or(0)
 }

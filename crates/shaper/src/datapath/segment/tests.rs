@@ -15,7 +15,7 @@ fn with_vnet(vnet: Vnet, frame: &[u8]) -> Vec<u8> {
     [&vnet.bytes()[..], frame].concat()
 }
 
-fn cut_all(packet: &[u8]) -> Result<Vec<Vec<u8>>, Uncuttable> {
+fn segment_all(packet: &[u8]) -> Result<Vec<Vec<u8>>, SegmentError> {
     let mut frames = Frames::new(packet)?;
     let mut slot = vec![0xaa; frames.slot_bytes()];
     let mut all = Vec::new();
@@ -25,7 +25,7 @@ fn cut_all(packet: &[u8]) -> Result<Vec<Vec<u8>>, Uncuttable> {
     Ok(all)
 }
 
-/// Does what the device does with `NEEDS_CSUM`.
+/// Completes a partial checksum, as a device does for `NEEDS_CSUM`.
 fn complete(packet: &[u8]) -> Vec<u8> {
     let vnet = Vnet::read(packet).unwrap();
     let mut frame = packet[VNET_BYTES..].to_vec();
@@ -60,9 +60,9 @@ fn tcp4(gso_type: u8) -> Vec<u8> {
 }
 
 #[test]
-fn a_tcp_packet_over_ipv4_is_cut_as_by_hand() {
-    let cut = cut_all(&tcp4(GSO_TCPV4 | GSO_ECN)).unwrap();
-    // Checksums worked out with an independent program.
+fn segments_tcp_over_ipv4() {
+    let segments = segment_all(&tcp4(GSO_TCPV4 | GSO_ECN)).unwrap();
+    // Checksums computed with an independent program.
     let expected = [
         "08 00 45 02 00 32 ff ff 40 00 40 06 23 c3 0a 00 00 01 0a 00 03 01
          14 51 c3 50 ff ff ff f6 00 00 00 07 50 90 01 f6 aa 9a 00 00 00 01 02 03 04 05 06 07 08 09",
@@ -71,20 +71,20 @@ fn a_tcp_packet_over_ipv4_is_cut_as_by_hand() {
         "08 00 45 02 00 2d 00 01 40 00 40 06 23 c7 0a 00 00 01 0a 00 03 01
          14 51 c3 50 00 00 00 0a 00 00 00 07 50 19 01 f6 58 d8 00 00 20 21 22 23 24",
     ];
-    let frames: Vec<_> = cut.iter().map(|packet| complete(packet)).collect();
+    let frames: Vec<_> = segments.iter().map(|packet| complete(packet)).collect();
     let expected: Vec<_> = expected.iter().map(|text| hex(&format!("{ETHERNET} {text}"))).collect();
     assert_eq!(frames, expected);
 }
 
 #[test]
-fn without_the_ecn_mark_cwr_is_accecns_and_stays() {
-    let cut = cut_all(&tcp4(GSO_TCPV4)).unwrap();
-    let flags: Vec<u8> = cut.iter().map(|packet| packet[VNET_BYTES + 47]).collect();
+fn keeps_cwr_without_gso_ecn_for_accecn() {
+    let segments = segment_all(&tcp4(GSO_TCPV4)).unwrap();
+    let flags: Vec<u8> = segments.iter().map(|packet| packet[VNET_BYTES + 47]).collect();
     assert_eq!(flags, [0x90, 0x90, 0x99]);
 }
 
 #[test]
-fn a_udp_packet_over_ipv6_is_cut_into_datagrams() {
+fn segments_udp_over_ipv6() {
     let frame = hex(&format!(
         "{ETHERNET} 86 dd
          60 00 00 00 00 0d 11 40
@@ -100,38 +100,38 @@ fn a_udp_packet_over_ipv6_is_cut_into_datagrams() {
         csum_start: 54,
         csum_offset: 6,
     };
-    let cut = cut_all(&with_vnet(vnet, &frame)).unwrap();
-    let tails: Vec<_> = cut.iter().map(|packet| complete(packet)[54..].to_vec()).collect();
+    let segments = segment_all(&with_vnet(vnet, &frame)).unwrap();
+    let tails: Vec<_> = segments.iter().map(|packet| complete(packet)[54..].to_vec()).collect();
     assert_eq!(
         tails,
         [hex("30 39 00 35 00 0b d1 63 01 02 03"), hex("30 39 00 35 00 0a d1 62 04 05")]
     );
-    assert_eq!(cut[0][VNET_BYTES + 18..VNET_BYTES + 20], [0, 11]);
-    assert_eq!(cut[1][VNET_BYTES + 18..VNET_BYTES + 20], [0, 10]);
+    assert_eq!(segments[0][VNET_BYTES + 18..VNET_BYTES + 20], [0, 11]);
+    assert_eq!(segments[1][VNET_BYTES + 18..VNET_BYTES + 20], [0, 10]);
 }
 
 #[test]
-fn a_plain_frame_comes_out_as_it_went_in() {
+fn plain_frame_is_unchanged() {
     let mut packet = tcp4(GSO_NONE);
     packet[0] = NEEDS_CSUM | 2;
-    let cut = cut_all(&packet).unwrap();
+    let segments = segment_all(&packet).unwrap();
     packet[0] = NEEDS_CSUM;
-    assert_eq!(cut, [packet]);
+    assert_eq!(segments, [packet]);
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
+fn rejects_malformed_packets() {
     let good = tcp4(GSO_TCPV4);
-    assert_eq!(cut_all(&good[..5]).unwrap_err(), Uncuttable::Malformed);
-    assert_eq!(cut_all(&good[..40]).unwrap_err(), Uncuttable::Malformed);
-    assert_eq!(cut_all(&tcp4(GSO_TCPV6)).unwrap_err(), Uncuttable::UnknownKind);
-    assert_eq!(cut_all(&tcp4(3)).unwrap_err(), Uncuttable::UnknownKind);
+    assert_eq!(segment_all(&good[..5]).unwrap_err(), SegmentError::Malformed);
+    assert_eq!(segment_all(&good[..40]).unwrap_err(), SegmentError::Malformed);
+    assert_eq!(segment_all(&tcp4(GSO_TCPV6)).unwrap_err(), SegmentError::Unsupported);
+    assert_eq!(segment_all(&tcp4(3)).unwrap_err(), SegmentError::Unsupported);
     let mut no_size = good.clone();
     no_size[4..6].fill(0);
-    assert_eq!(cut_all(&no_size).unwrap_err(), Uncuttable::Malformed);
+    assert_eq!(segment_all(&no_size).unwrap_err(), SegmentError::Malformed);
     let mut arp = good.clone();
     arp[VNET_BYTES + 13] = 6;
-    assert_eq!(cut_all(&arp).unwrap_err(), Uncuttable::UnknownKind);
+    assert_eq!(segment_all(&arp).unwrap_err(), SegmentError::Unsupported);
 }
 
 fn super_packet(
@@ -189,7 +189,7 @@ fn super_packet(
 
 proptest! {
     #[test]
-    fn the_payload_survives_and_every_checksum_holds(
+    fn preserves_payload_and_checksums(
         ipv6 in any::<bool>(),
         tcp in any::<bool>(),
         extension in any::<bool>(),
@@ -200,10 +200,10 @@ proptest! {
         let packet = super_packet(ipv6, tcp, extension && ipv6, size, &payload, fields);
         let start = usize::from(Vnet::read(&packet).unwrap().csum_start);
         let headers = start + if tcp { 32 } else { 8 };
-        let cut = cut_all(&packet).unwrap();
-        prop_assert_eq!(cut.len(), payload.len().div_ceil(usize::from(size)));
+        let segments = segment_all(&packet).unwrap();
+        prop_assert_eq!(segments.len(), payload.len().div_ceil(usize::from(size)));
         let mut joined: Vec<u8> = Vec::new();
-        for packet in &cut {
+        for packet in &segments {
             let frame = complete(packet);
             let segment = &frame[headers..];
             if tcp {
@@ -227,7 +227,7 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200), kind in 0_u8..8) {
+    fn never_panics_on_arbitrary_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..200), kind in 0_u8..8) {
         let mut bytes = bytes;
         if bytes.len() > 27 {
             bytes[1] = kind;
@@ -237,6 +237,6 @@ proptest! {
                 &[0x08, 0x00, 0x45]
             });
         }
-        let _ = cut_all(&bytes);
+        let _ = segment_all(&bytes);
     }
 }

@@ -1,14 +1,14 @@
-//! Joins neighbours that leave at the same wake-up into one write with a vnet header, which the kernel carries as
-//! one packet for a fraction of the price and cuts again where it must. Only TCP segments that would be cut
-//! back to the same bytes are joined: equal headers, consecutive numbers, equal sizes but for the last.
+//! Coalesces consecutive TCP segments that are due at the same wakeup into one GSO packet with a vnet header, which the
+//! kernel forwards at a fraction of the cost and segments again where needed. As with GRO, only segments that GSO
+//! restores byte by byte are coalesced: equal headers, consecutive sequence numbers, equal sizes except the last.
 
 use super::header::{self, Ip};
 use super::segment::{fold, sum};
 use super::vnet::{GSO_NONE, GSO_TCPV4, GSO_TCPV6, NEEDS_CSUM, VNET_BYTES, Vnet};
 
-/// Segments in one write at most.
-pub(crate) const MOST_JOINED: usize = 8;
-/// Room for the vnet header and all headers of a joined write: two VLAN tags, IP and TCP with all options.
+/// Maximum number of segments in one GSO packet.
+pub(crate) const MAX_SEGMENTS: usize = 8;
+/// Space for the vnet header and all packet headers: two VLAN tags, IP, and TCP with all options.
 pub(crate) const HEAD_BYTES: usize = 192;
 
 const IPV4_BYTES: usize = 20;
@@ -19,11 +19,11 @@ const TCP_CHECKSUM: u16 = 16;
 const FIN: u8 = 0x01;
 const PSH: u8 = 0x08;
 const ACK: u8 = 0x10;
-/// What a segment that is not the last must not have; of CWR the kernel would keep only the first.
-const ALONE: u8 = 0xff ^ (ACK | ECE);
+/// Flags that only the last segment may have. CWR is among them because GSO keeps it only in the first segment.
+const NOT_COALESCED: u8 = 0xff ^ (ACK | ECE);
 const ECE: u8 = 0x40;
 
-/// The first segment of a group, and what the next one must look like.
+/// A group of segments: its headers, and the expected fields of the next segment.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Group {
     ipv6: bool,
@@ -42,8 +42,8 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    /// Looks at a packet (vnet header and frame) that may be the first of a group.
-    pub(crate) fn begin(packet: &[u8]) -> Option<Self> {
+    /// Starts a group with a packet (vnet header and frame); `None` if the packet cannot be coalesced.
+    pub(crate) fn start(packet: &[u8]) -> Option<Self> {
         let vnet = Vnet::read(packet)?;
         if vnet.flags != NEEDS_CSUM || vnet.gso_type != GSO_NONE || vnet.csum_offset != TCP_CHECKSUM
         {
@@ -80,13 +80,13 @@ impl Group {
             flags: 0,
             open: true,
         };
-        group.fits(frame).then(|| group.take(frame))?;
+        group.fits(frame).then(|| group.push(frame))?;
         Some(group)
     }
 
-    /// Takes `packet` as the next one of the group whose first is `first`, if it is.
+    /// Appends `packet` to the group whose first packet is `first`; returns whether it fits.
     pub(crate) fn extend(&mut self, first: &[u8], packet: &[u8]) -> bool {
-        if !self.open || self.count >= MOST_JOINED || packet.len() < VNET_BYTES + self.headers {
+        if !self.open || self.count >= MAX_SEGMENTS || packet.len() < VNET_BYTES + self.headers {
             return false;
         }
         let (network, transport, headers) = (self.network, self.transport, self.headers);
@@ -108,21 +108,21 @@ impl Group {
         if !same || !self.fits(frame) {
             return false;
         }
-        self.take(frame);
+        self.push(frame);
         true
     }
 
-    /// How many packets it has.
+    /// Number of packets in the group.
     pub(crate) fn count(&self) -> usize {
         self.count
     }
 
-    /// Vnet header and headers together.
+    /// Bytes of the vnet header and the packet headers.
     pub(crate) fn head_bytes(&self) -> usize {
         VNET_BYTES + self.headers
     }
 
-    /// Writes the headers of the joined packet, whose first is `first`; [`Self::head_bytes`] of it.
+    /// Writes the [`Self::head_bytes`] of headers of the GSO packet; `first` is the first packet of the group.
     pub(crate) fn write_head(&self, first: &[u8], head: &mut [u8; HEAD_BYTES]) {
         let vnet = Vnet {
             flags: NEEDS_CSUM,
@@ -151,7 +151,7 @@ impl Group {
         tcp[16..18].copy_from_slice(&fold(self.pseudo + length).to_be_bytes());
     }
 
-    /// Whether the frame's own fields are what cutting the group would write there.
+    /// Whether the frame's fields are what GSO would write for this segment.
     fn fits(&self, frame: &[u8]) -> bool {
         let payload = frame.len() - self.headers;
         let total = self.headers - self.network + self.payload + payload;
@@ -161,7 +161,7 @@ impl Group {
         let ip_fits = if self.ipv6 {
             usize::from(word(4)) + IPV6_BYTES == behind
         } else {
-            // Not a fragment; its number is the next; its checksum is right.
+            // Not a fragment, the next IPv4 identification, a correct header checksum.
             usize::from(word(2)) == behind
                 && word(4) == self.id.wrapping_add(self.count as u16)
                 && word(6) & 0xbfff == 0
@@ -174,13 +174,13 @@ impl Group {
             && (1..=self.size).contains(&payload)
             && total <= usize::from(u16::MAX)
             && sequence == self.sequence.wrapping_add(self.payload as u32)
-            && tcp[13] & (ALONE ^ (FIN | PSH)) == 0
+            && tcp[13] & (NOT_COALESCED ^ (FIN | PSH)) == 0
             && tcp[13] & ACK != 0
             && (self.count == 0 || (tcp[13] ^ self.flags) & ECE == 0)
             && u16::from_be_bytes([tcp[16], tcp[17]]) == partial
     }
 
-    fn take(&mut self, frame: &[u8]) {
+    fn push(&mut self, frame: &[u8]) {
         let payload = frame.len() - self.headers;
         self.payload += payload;
         self.count += 1;

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::datapath::segment::Frames;
 
-fn cut(packet: &[u8]) -> Vec<Vec<u8>> {
+fn segment_all(packet: &[u8]) -> Vec<Vec<u8>> {
     let mut frames = Frames::new(packet).unwrap();
     let mut slot = vec![0; frames.slot_bytes()];
     let mut all = Vec::new();
@@ -13,13 +13,13 @@ fn cut(packet: &[u8]) -> Vec<Vec<u8>> {
     all
 }
 
-/// What is written for `packets`: each joined group or single packet, as bytes.
-fn join(packets: &[Vec<u8>]) -> Vec<(usize, Vec<u8>)> {
+/// The writes for `packets`: number of packets and bytes of each.
+fn coalesce(packets: &[Vec<u8>]) -> Vec<(usize, Vec<u8>)> {
     let mut written = Vec::new();
     let mut nth = 0;
     while nth < packets.len() {
         let first = &packets[nth];
-        let Some(mut group) = Group::begin(first) else {
+        let Some(mut group) = Group::start(first) else {
             written.push((1, first.clone()));
             nth += 1;
             continue;
@@ -75,41 +75,41 @@ fn super_packet(tags: usize, ipv6: bool, payload: usize, size: u16, flags: u8, i
 }
 
 #[test]
-fn segments_of_one_packet_are_joined_by_eights() {
+fn coalesces_up_to_eight_segments() {
     for (tags, ipv6) in [(0, false), (1, false), (0, true), (2, true)] {
-        let packets = cut(&super_packet(tags, ipv6, 2050, 100, ACK | PSH, 0xfffe));
-        let counts: Vec<_> = join(&packets).iter().map(|(count, _)| *count).collect();
+        let packets = segment_all(&super_packet(tags, ipv6, 2050, 100, ACK | PSH, 0xfffe));
+        let counts: Vec<_> = coalesce(&packets).iter().map(|(count, _)| *count).collect();
         assert_eq!(counts, [8, 8, 5], "{tags} tags, IPv6 {ipv6}");
     }
 }
 
 #[test]
-fn what_was_marked_or_does_not_follow_stays_alone() {
-    let mut packets = cut(&super_packet(0, false, 600, 100, ACK, 7));
+fn ce_marks_and_gaps_end_a_group() {
+    let mut packets = segment_all(&super_packet(0, false, 600, 100, ACK, 7));
     header::mark_ce(&mut packets[2][VNET_BYTES..]);
     packets.remove(4);
-    let counts: Vec<_> = join(&packets).iter().map(|(count, _)| *count).collect();
+    let counts: Vec<_> = coalesce(&packets).iter().map(|(count, _)| *count).collect();
     assert_eq!(counts, [2, 1, 1, 1]);
 }
 
 #[test]
-fn only_plain_data_is_joined() {
+fn coalesces_only_plain_data_segments() {
     for flags in [ACK | 0x80, ACK | 0x20, ACK | 0x02, ACK | 0x04, 0] {
-        let packets = cut(&super_packet(0, false, 300, 100, flags, 7));
-        let counts: Vec<_> = join(&packets).iter().map(|(count, _)| *count).collect();
+        let packets = segment_all(&super_packet(0, false, 300, 100, flags, 7));
+        let counts: Vec<_> = coalesce(&packets).iter().map(|(count, _)| *count).collect();
         assert_eq!(counts, [1, 1, 1], "{flags:#x}");
     }
 }
 
 proptest! {
     #[test]
-    fn cutting_what_was_joined_gives_back_every_byte(
+    fn segmentation_restores_coalesced_packets(
         (tags, ipv6) in (0..3_usize, any::<bool>()),
         (payload, size) in (1..6000_usize, 60..1500_u16),
         (flags, id) in (any::<u8>(), any::<u16>()),
         changes in proptest::collection::vec((any::<prop::sample::Index>(), 0..130_usize, any::<u8>()), 0..4),
     ) {
-        let mut packets = cut(&super_packet(tags, ipv6, payload, size, flags, id));
+        let mut packets = segment_all(&super_packet(tags, ipv6, payload, size, flags, id));
         for (which, at, value) in changes {
             let which = which.index(packets.len());
             if let Some(byte) = packets[which].get_mut(at) {
@@ -117,29 +117,29 @@ proptest! {
             }
         }
         let mut back = Vec::new();
-        for (count, bytes) in join(&packets) {
+        for (count, bytes) in coalesce(&packets) {
             if count == 1 {
                 back.push(bytes);
             } else {
-                let again = cut(&bytes);
+                let again = segment_all(&bytes);
                 prop_assert_eq!(again.len(), count);
                 back.extend(again);
             }
         }
         prop_assert_eq!(back.len(), packets.len());
         for (one, other) in back.iter().zip(&packets) {
-            // The hint of the header's length may differ.
+            // `hdr_len` is only a hint and may differ.
             prop_assert_eq!(&one[4..], &other[4..]);
             prop_assert_eq!(&one[..2], &other[..2]);
         }
     }
 
     #[test]
-    fn no_bytes_make_it_panic(
+    fn never_panics_on_arbitrary_bytes(
         first in proptest::collection::vec(any::<u8>(), 0..120),
         second in proptest::collection::vec(any::<u8>(), 0..120),
     ) {
-        if let Some(mut group) = Group::begin(&first) {
+        if let Some(mut group) = Group::start(&first) {
             group.extend(&first, &second);
             group.write_head(&first, &mut [0; HEAD_BYTES]);
         }
