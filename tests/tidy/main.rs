@@ -226,6 +226,25 @@ fn only_listed_files_read_clocks_or_start_shells() {
     assert_eq!(started, SHELLS.map(str::to_owned).into(), "the files that start a shell");
 }
 
+/// Earlier identifiers that readers did not understand; docs/glossary.md has the terms.
+const FORMER_NAMES: [&str; 5] = ["way_out", "mourner", "ripe_ns", "is_ripe", "obey"];
+
+#[test]
+fn identifiers_avoid_former_names() {
+    let mut found = Vec::new();
+    for (name, text) in files(&[".rs", ".proto", ".c", ".h"]) {
+        if name == "tests/tidy/main.rs" {
+            continue;
+        }
+        for (nth, line) in code(&text) {
+            let words = line.split(|c: char| !c.is_alphanumeric() && c != '_');
+            let former = words.filter(|word| FORMER_NAMES.contains(word));
+            found.extend(former.map(|word| format!("{name}:{nth}: {word}")));
+        }
+    }
+    assert!(found.is_empty(), "former names:\n{}", found.join("\n"));
+}
+
 /// Whether a word in backticks is a path of the repository: it contains a slash or has a source file's ending. Absolute
 /// paths, commands and expressions are not.
 fn is_path(word: &str) -> bool {
