@@ -1,7 +1,7 @@
 //! Events: the name, the severity and the JSON body of every kind. Table `events` stores them.
 //!
 //! To add a kind: a member of `Event.kind` in `agent.proto`, its line in [`Kind::name`] and in [`Kind::severity`], and, if it
-//! has data, its body in [`Kind::data_json`] and its required fields in [`Kind::missing`].
+//! has data, its body in `Kind::data_json` and its required fields in `Kind::missing`.
 
 use serde_json::{Value, json};
 use thiserror::Error;

@@ -1,6 +1,6 @@
 //! Queue disciplines of links and classes: one struct per `kind`, with its keys and their checks.
 //!
-//! A new discipline is a struct here, its [`Parameters`] and a variant of [`Queue`]; the rest of it is in
+//! A new discipline is a struct here, its `Parameters` and a variant of [`Queue`]; the rest of it is in
 //! `crates/shaper/src/discipline.rs`.
 
 use schemars::JsonSchema;
