@@ -65,7 +65,7 @@ pub struct ServeArgs {
     /// Enter this network namespace first (a file like /run/netns/NAME or /proc/PID/ns/net)
     #[arg(long, value_name = "PATH")]
     pub netns: Option<PathBuf>,
-    /// Directory of the undo journal [default: /run/ccbench/agent-<namespace inode>]
+    /// Directory of the undo journal [default: /run/ccbench/agent-NAMESPACE_INODE]
     #[arg(long, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
     /// The namespace ends with this process: keep no undo journal

@@ -65,7 +65,7 @@ fn write_to(summary: &Summary, out: &mut impl Write, text: &str) -> Result<()> {
     }
 }
 
-/// The text that [`print`] writes.
+/// The text that [`print()`] writes.
 pub fn text(run: &RunSummary, width: u16) -> String {
     let summary = &run.summary;
     let mut out = incomplete_run(summary).map_or(String::new(), |line| line + "\n\n");
