@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use clang::{clang, compile, env, run};
+use clang::{BuildError, clang, compile, env, run};
 
 #[path = "../collector/build/clang.rs"]
 mod clang;
@@ -15,7 +15,7 @@ fn main() {
     run(build);
 }
 
-fn build() -> Result<(), String> {
+fn build() -> Result<(), BuildError> {
     let root = PathBuf::from(env("CARGO_MANIFEST_DIR")?).join("../../kmod");
     let out = PathBuf::from(env("OUT_DIR")?);
     for folder in ["adapter", "bpf", "core"] {
@@ -23,7 +23,7 @@ fn build() -> Result<(), String> {
     }
     let clang = clang()?;
     let mut sources: Vec<PathBuf> = std::fs::read_dir(root.join("bpf"))
-        .map_err(|e| format!("read {}: {e}", root.join("bpf").display()))?
+        .map_err(|source| BuildError::Io { op: "read", path: root.join("bpf"), source })?
         .filter_map(|entry| Some(entry.ok()?.path()))
         .filter(|path| path.to_string_lossy().ends_with(".bpf.c"))
         .collect();
@@ -41,5 +41,9 @@ fn build() -> Result<(), String> {
     }
     table.push_str("];\n");
     let file = out.join("objects.rs");
-    std::fs::write(&file, table).map_err(|e| format!("write {}: {e}", file.display()))
+    std::fs::write(&file, table).map_err(|source| BuildError::Io {
+        op: "write",
+        path: file,
+        source,
+    })
 }

@@ -1,8 +1,8 @@
-//! Compiles the programs of `bpf/`, if they are wanted (feature `ebpf`).
+//! Compiles the programs in `bpf/` if the feature `ebpf` is enabled.
 
 use std::path::PathBuf;
 
-use clang::{clang, compile, env, run};
+use clang::{BuildError, clang, compile, env, run};
 
 #[path = "build/clang.rs"]
 mod clang;
@@ -14,7 +14,7 @@ fn main() {
     run(build);
 }
 
-fn build() -> Result<(), String> {
+fn build() -> Result<(), BuildError> {
     let source = PathBuf::from(env("CARGO_MANIFEST_DIR")?).join("bpf/acks.bpf.c");
     let object = PathBuf::from(env("OUT_DIR")?).join("acks.bpf.o");
     compile(&clang()?, &source, &object)

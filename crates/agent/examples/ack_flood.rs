@@ -168,7 +168,7 @@ impl Flood {
             65_536,
         ];
         put(80, &short.map(u32::to_ne_bytes).concat());
-        self.gather.take(&row);
+        self.gather.push(&row);
         self.turn = (self.turn + 1) % self.sockets.len();
     }
 }

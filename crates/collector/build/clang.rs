@@ -1,45 +1,92 @@
-//! Compiling C for BPF: shared by the build scripts of the crates that carry such programs.
+//! Compiles C for BPF; shared by the build scripts of the crates that embed BPF programs.
 
-use std::path::Path;
+use std::env::VarError;
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The oldest that compiles them.
-const CLANG: u32 = 16;
-/// In the order in which they are tried, after `$CLANG`.
+/// The oldest clang that compiles the programs.
+const OLDEST_CLANG: u32 = 16;
+/// Names in the order in which they are tried if `$CLANG` is not set.
 const NAMES: &[&str] =
     &["clang", "clang-21", "clang-20", "clang-19", "clang-18", "clang-17", "clang-16"];
 
-/// What a build script does: nothing without the feature `ebpf`, and `build` with it.
-pub fn run(build: impl FnOnce() -> Result<(), String>) {
+/// An error of a build script. Written by hand: a build script should not compile thiserror.
+#[derive(Debug)]
+pub enum BuildError {
+    /// Cargo did not set a variable.
+    Env { name: &'static str, source: VarError },
+    /// A file cannot be read or written, or a program cannot be started.
+    Io { op: &'static str, path: PathBuf, source: io::Error },
+    /// clang reported errors.
+    Compile { clang: String, source_file: PathBuf, stderr: String },
+    /// No clang is new enough; `found` lists the others.
+    NoClang { found: Vec<String> },
+}
+
+impl fmt::Display for BuildError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Env { name, source } => write!(f, "{name}: {source}"),
+            Self::Io { op, path, source } => write!(f, "{op} {}: {source}", path.display()),
+            Self::Compile { clang, source_file, stderr } => {
+                write!(f, "{clang} cannot compile {} for BPF:\n{stderr}", source_file.display())
+            }
+            Self::NoClang { found } => {
+                let found = if found.is_empty() {
+                    String::new()
+                } else {
+                    format!(" ({})", found.join(", "))
+                };
+                write!(
+                    f,
+                    "ccbench-agent embeds BPF programs, which need clang {OLDEST_CLANG} or newer{found}.\n\
+                     Run scripts/setup.sh, or `apt-get install clang libelf-dev zlib1g-dev`, or set CLANG=/path/to/clang;\n\
+                     or build without them: cargo build --no-default-features -p ccbench-agent"
+                )
+            }
+        }
+    }
+}
+
+impl std::error::Error for BuildError {}
+
+/// Runs `build` if the feature `ebpf` is enabled; prints its error and exits with status 1.
+pub fn run(build: impl FnOnce() -> Result<(), BuildError>) {
     println!("cargo:rerun-if-env-changed=CLANG");
     if std::env::var_os("CARGO_FEATURE_EBPF").is_none() {
         return;
     }
-    if let Err(why) = build() {
-        eprintln!("{why}");
+    if let Err(error) = build() {
+        eprintln!("{error}");
         std::process::exit(1);
     }
 }
 
-/// A variable that Cargo sets.
-pub fn env(name: &str) -> Result<String, String> {
-    std::env::var(name).map_err(|e| format!("{name}: {e}"))
+/// The value of a variable that Cargo sets.
+pub fn env(name: &'static str) -> Result<String, BuildError> {
+    std::env::var(name).map_err(|source| BuildError::Env { name, source })
 }
 
 /// Compiles one source file to an object.
-pub fn compile(clang: &str, source: &Path, object: &Path) -> Result<(), String> {
+pub fn compile(clang: &str, source_file: &Path, object: &Path) -> Result<(), BuildError> {
     let flags = ["-target", "bpf", "-mcpu=v3", "-O2", "-g", "-Wall", "-fno-strict-aliasing", "-c"];
-    let ran = Command::new(clang).args(flags).arg("-o").arg(object).arg(source).output();
-    let ran = ran.map_err(|e| format!("run {clang}: {e}"))?;
-    if ran.status.success() {
+    let output = Command::new(clang).args(flags).arg("-o").arg(object).arg(source_file).output();
+    let output =
+        output.map_err(|source| BuildError::Io { op: "run", path: clang.into(), source })?;
+    if output.status.success() {
         return Ok(());
     }
-    let said = String::from_utf8_lossy(&ran.stderr);
-    Err(format!("{clang} cannot compile {} for BPF:\n{said}", source.display()))
+    Err(BuildError::Compile {
+        clang: clang.to_owned(),
+        source_file: source_file.to_owned(),
+        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+    })
 }
 
-/// A clang that is new enough and knows BPF.
-pub fn clang() -> Result<String, String> {
+/// The command name of a clang that is new enough.
+pub fn clang() -> Result<String, BuildError> {
     let wanted = std::env::var("CLANG").ok();
     let names: Vec<&str> = match &wanted {
         Some(name) => vec![name],
@@ -48,21 +95,17 @@ pub fn clang() -> Result<String, String> {
     let mut found = Vec::new();
     for name in names {
         match version(name) {
-            Some(version) if version >= CLANG => return Ok(name.to_owned()),
+            Some(version) if version >= OLDEST_CLANG => return Ok(name.to_owned()),
             Some(version) => found.push(format!("{name} is version {version}")),
             None => {}
         }
     }
-    let seen = if found.is_empty() { String::new() } else { format!(" ({})", found.join(", ")) };
-    Err(format!(
-        "ccbench-agent carries BPF programs, and compiling them needs clang {CLANG} or newer{seen}.\n\
-         Run scripts/setup.sh, or `apt-get install clang libelf-dev zlib1g-dev`, or name one with CLANG=/path/to/clang;\n\
-         or build without them: cargo build --no-default-features -p ccbench-agent"
-    ))
+    Err(BuildError::NoClang { found })
 }
 
+/// The major version.
 fn version(clang: &str) -> Option<u32> {
-    let ran = Command::new(clang).arg("--version").output().ok()?;
-    let said = String::from_utf8_lossy(&ran.stdout).into_owned();
-    said.split("version ").nth(1)?.split('.').next()?.trim().parse().ok()
+    let output = Command::new(clang).arg("--version").output().ok()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    text.split("version ").nth(1)?.split('.').next()?.trim().parse().ok()
 }

@@ -12,8 +12,11 @@ use crate::FlowPorts;
 mod abi;
 #[cfg(feature = "ebpf")]
 mod bpf;
+mod error;
 pub mod gather;
 pub mod record;
+
+pub use error::AcksError;
 
 /// The ring at its largest: 300 000 rows in a second, emptied every 10 ms, need 0.9 MB; the rest is for a late reader.
 const RING_BYTES: u32 = 4 << 20;
@@ -65,19 +68,19 @@ pub trait AckSource: Send {
 /// Loads and attaches the programs; they are gone when the source is dropped, or its process dies.
 ///
 /// # Errors
-/// Why this node cannot, and the way out, for people.
+/// This node cannot run them; the message names the missing kernel option or capability.
 #[cfg(feature = "ebpf")]
-pub fn open(watch: &Watch<'_>) -> Result<Box<dyn AckSource>, String> {
+pub fn open(watch: &Watch<'_>) -> Result<Box<dyn AckSource>, AcksError> {
     Ok(Box::new(bpf::Source::open(watch)?))
 }
 
-/// As with the feature `ebpf`, which this build lacks.
+/// Stands in for the version with the feature `ebpf`, which this build lacks.
 ///
 /// # Errors
-/// Always.
+/// Always [`AcksError::NotBuilt`].
 #[cfg(not(feature = "ebpf"))]
-pub fn open(_: &Watch<'_>) -> Result<Box<dyn AckSource>, String> {
-    Err("this agent was built without eBPF (build it with its feature `ebpf`)".to_owned())
+pub fn open(_: &Watch<'_>) -> Result<Box<dyn AckSource>, AcksError> {
+    Err(AcksError::NotBuilt)
 }
 
 /// Size of the ring, a power of two in bytes, and how often to empty it.

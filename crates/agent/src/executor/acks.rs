@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use ccbench_collector::acks::{AckSource, Watch};
+use ccbench_collector::acks::{AckSource, AcksError, Watch};
 use ccbench_proto::event::{Kind, NoData};
 use ccbench_proto::schedule::NodeTask;
 use ccbench_proto::wire::{self, run_event::Of};
@@ -18,8 +18,8 @@ use crate::clock;
 use crate::error::AgentError;
 use crate::event::event;
 
-/// Makes a source of rows, or says why there is none.
-pub type OpenAcks = fn(&Watch<'_>) -> Result<Box<dyn AckSource>, String>;
+/// Opens a source of rows.
+pub type OpenAcks = fn(&Watch<'_>) -> Result<Box<dyn AckSource>, AcksError>;
 
 /// Begins to watch this node's sockets, if the plan wants it. A trial does without where it cannot be; its readers
 /// find out by the event.
@@ -31,7 +31,8 @@ pub fn watch(task: &NodeTask, open: OpenAcks) -> (Option<Box<dyn AckSource>>, Op
     let opened = ccbench_shaper::bpf::netns_cookie()
         .map_err(|e| format!("cookie of this network namespace (Linux 5.14 or newer): {e}"))
         .and_then(|netns_cookie| {
-            open(&Watch { flows: &flows, acks: task.sample.acks, netns_cookie })
+            let watch = Watch { flows: &flows, acks: task.sample.acks, netns_cookie };
+            open(&watch).map_err(|e| e.to_string())
         });
     match opened {
         Ok(source) => {
@@ -149,10 +150,11 @@ mod tests {
     #[test]
     fn a_node_without_the_means_says_so_and_goes_on() {
         let here = task("every-ack", "from = \"a\"\nto = \"c\"");
-        let (source, told) = watch(&here, |_| Err("no BPF here".to_owned()));
+        let (source, told) = watch(&here, |_| Err(AcksError::NotBuilt));
         let told = told.unwrap();
         assert!(source.is_none() && told.name() == "acks_off", "{told:?}");
-        assert!(told.message.ends_with("samples are polled: no BPF here"), "{told:?}");
+        let expected = format!("samples are polled: {}", AcksError::NotBuilt);
+        assert!(told.message.ends_with(&expected), "{told:?}");
     }
 
     /// Writes down what it is asked.
@@ -200,7 +202,7 @@ mod tests {
 
     #[test]
     fn nothing_is_loaded_where_nobody_asks() {
-        let refuse: OpenAcks = |_| Err("not to be opened".to_owned());
+        let refuse: OpenAcks = |_| Err(AcksError::NotBuilt);
         let off = task("off", "from = \"a\"\nto = \"c\"");
         let elsewhere = task("every-ack", "from = \"b\"\nto = \"c\"");
         assert!(watch(&off, refuse).1.is_none() && watch(&elsewhere, refuse).1.is_none());

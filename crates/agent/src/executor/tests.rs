@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use super::*;
 use crate::flow::{BoxFuture, End, FlowEnd, Progress, Traffic};
 use crate::kernel::fake::FakeKernel;
-use ccbench_collector::acks::AckSource;
+use ccbench_collector::acks::{AckSource, AcksError};
 use ccbench_collector::{Drained, FlowPorts, SampleError};
 use ccbench_proto::plan::Acks;
 use ccbench_proto::schedule::FlowTask;
@@ -194,7 +194,7 @@ impl Rig {
             source: Arc::new(FakeSource { script, asked: Arc::clone(&asked) }),
             sampler,
             acks: |watch| match watch.acks {
-                Acks::Every => Err("no".to_owned()),
+                Acks::Every => Err(AcksError::NotBuilt),
                 acks => Ok(Box::new(FakeAcks(vec![acks.to_string()]))),
             },
             undo: Undo::in_memory(),

@@ -3,7 +3,7 @@
 use std::mem::offset_of;
 use std::time::Duration;
 
-use aya::maps::{Array, HashMap, MapData, RingBuf};
+use aya::maps::{Array, HashMap, Map, MapData, MapError, RingBuf};
 use aya::programs::{BtfTracePoint, FExit, ProgramError};
 use aya::{Btf, Ebpf, EbpfLoader};
 use ccbench_proto::plan::Acks;
@@ -11,6 +11,7 @@ use ccbench_proto::wire::{self, run_event::Of};
 use rustix::time::{ClockId, clock_getres};
 
 use super::abi::Flow;
+use super::error::{AcksError, chain};
 use super::gather::Gather;
 use super::{AckSource, Watch, record, ring};
 use crate::FlowPorts;
@@ -20,7 +21,7 @@ use crate::bytes::{array, u32_at, u64_at};
 pub(super) static OBJECT: &[u8] =
     aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/acks.bpf.o"));
 
-/// A receiver has a row at most so often, in every mode but the one with a time of its own.
+/// Minimum time between two rows of a receiver, except in the mode that sets an interval.
 const RECEIVER_GAP_NS: u64 = 10_000_000;
 
 /// The bytes of a `struct flow`.
@@ -32,7 +33,7 @@ pub struct Source {
     ring_bytes: u32,
     flows: HashMap<MapData, u64, FlowBytes>,
     global: Array<MapData, [u64; 3]>,
-    /// Holds programs and links; they go with it.
+    /// Owns programs and links; dropping it detaches them.
     _programs: Ebpf,
     gather: Gather,
     period: Duration,
@@ -42,11 +43,9 @@ pub struct Source {
 }
 
 impl Source {
-    /// Loads and attaches. Every step that fails says what it was.
-    pub fn open(watch: &Watch<'_>) -> Result<Self, String> {
-        let btf = Btf::from_sys_fs().map_err(|e| {
-            format!("read the kernel's types (CONFIG_DEBUG_INFO_BTF): {}", told(&e))
-        })?;
+    /// Loads and attaches the programs.
+    pub fn open(watch: &Watch<'_>) -> Result<Self, AcksError> {
+        let btf = Btf::from_sys_fs().map_err(|e| AcksError::Btf { source: e.into() })?;
         let (bytes, period) = ring(watch);
         let (config, ports) = (config(watch), port_roles(watch.flows));
         let mut programs = EbpfLoader::new()
@@ -55,24 +54,25 @@ impl Source {
             .override_global("acks_config", &config[..], true)
             .override_global("acks_ports", &ports[..], true)
             .load(OBJECT)
-            .map_err(|e| format!("load BPF maps (needs CAP_BPF and CAP_PERFMON): {}", told(&e)))?;
+            .map_err(|e| AcksError::LoadMaps { source: e.into() })?;
         let mut notes = Vec::new();
         let all_retransmits = load(&mut programs, &btf, &mut notes)?;
-        let mut global: Array<_, [u64; 3]> = take(&mut programs, ".data.acks")?;
-        let mut after = |on: bool| {
+        let mut global: Array<_, [u64; 3]> = take_map(&mut programs, ".data.acks")?;
+        let mut set_after_ack = |on: bool| {
             let set = global.set(0, [0, u64::from(on), u64::from(all_retransmits)], 0);
-            set.map_err(|e| format!("set up BPF programs: {}", told(&e)))
+            set.map_err(|e| AcksError::SetUp { source: e.into() })
         };
-        // Before anything is attached: it counts from then on.
-        after(true)?;
-        let (hook, why) = sender_hook(after_ack(&mut programs, &btf));
+        // Set before any program is attached, since the programs read it from their first run on.
+        set_after_ack(true)?;
+        let (hook, note) = sender_hook(after_ack(&mut programs, &btf));
         if hook != AFTER {
-            after(false)?;
+            set_after_ack(false)?;
         }
-        notes.extend(why);
-        let (ring, flows) = (take(&mut programs, "acks_ring")?, take(&mut programs, "acks_flows")?);
+        notes.extend(note);
+        let ring = take_map(&mut programs, "acks_ring")?;
+        let flows = take_map(&mut programs, "acks_flows")?;
         let mode = mode(watch);
-        // What sees senders otherwise comes after it is told whether it must.
+        // acks_segment reads `after_ack`, so it is attached after that is set.
         attach(&mut programs)?;
         notes.insert(0, format!("senders are watched by {hook}, a row: {mode}"));
         let gather = Gather::new(watch.flows, tick_us());
@@ -92,48 +92,53 @@ impl Source {
     }
 }
 
-/// The hook that sees a sender after an acknowledgement was taken in.
+/// The hook that sees a sender after tcp_ack() has processed an acknowledgement.
 const AFTER: &str = "fexit/tcp_ack";
-/// And the one that every kernel has, before it.
+/// The hook that every kernel has; it runs before tcp_ack().
 const BEFORE: &str = "tp_btf/tcp_probe";
 
-/// Loads every tracepoint's program that this kernel accepts. True if one of them also sees retransmissions that fail.
-fn load(programs: &mut Ebpf, btf: &Btf, notes: &mut Vec<String>) -> Result<bool, String> {
+/// Loads the tracepoint programs that this kernel accepts. True if failed retransmissions are seen too.
+fn load(programs: &mut Ebpf, btf: &Btf, notes: &mut Vec<String>) -> Result<bool, AcksError> {
     tracepoint(programs, "acks_segment", "tcp_probe", btf)
-        .map_err(|e| format!("load a BPF program at the tracepoint tcp_probe: {}", told(&e)))?;
-    // The one for newer kernels first: what it reads is refused on the others.
+        .map_err(|e| AcksError::LoadProgram { tracepoint: "tcp_probe", source: e.into() })?;
+    // Tried first: older kernels refuse it, since their tracepoint has no third argument.
     let all_retransmits =
         tracepoint(programs, "acks_resent_err", "tcp_retransmit_skb", btf).is_ok();
     if !all_retransmits
         && let Err(e) = tracepoint(programs, "acks_resent", "tcp_retransmit_skb", btf)
     {
-        notes.push(format!("no events of retransmissions: {}", told(&e)));
+        notes.push(format!("no retransmission events: {}", chain(&e)));
     }
     if let Err(e) = tracepoint(programs, "acks_state", "tcp_cong_state_set", btf) {
-        notes.push(format!("no events of changes of state: {}", told(&e)));
+        notes.push(format!("no ca_state events: {}", chain(&e)));
     }
     Ok(all_retransmits)
 }
 
-/// Loads and attaches the program that sees senders after an acknowledgement. Kernels refuse either step: the first by
-/// policy, the second where the function cannot be patched, or too many programs are there already.
+/// Loads and attaches the fexit program. Kernels may refuse either step: loading by policy, attaching if the function
+/// cannot be patched or has too many programs already.
 fn after_ack(programs: &mut Ebpf, btf: &Btf) -> Result<(), ProgramError> {
     let program = programs.program_mut("acks_after").ok_or(ProgramError::NotLoaded)?;
     let program: &mut FExit = program.try_into()?;
     program.load("tcp_ack", btf)?;
     program.attach().map(drop).inspect_err(|_| {
-        // What is not attached does nothing; the refusal is what counts.
+        // A program that is not attached does nothing; the error of `attach` matters more than this one.
         let _ = program.unload();
     })
 }
 
-/// How senders are watched after an attempt to see them after their acknowledgements, and for people, why it failed.
-fn sender_hook<E: std::error::Error>(after: Result<(), E>) -> (&'static str, Option<String>) {
+/// The hook in use for senders, given the result of [`after_ack`], and a note if it is the fallback.
+fn sender_hook<E: std::error::Error + 'static>(
+    after: Result<(), E>,
+) -> (&'static str, Option<String>) {
     match after {
         Ok(()) => (AFTER, None),
-        Err(refused) => {
-            let why = told(&refused);
-            (BEFORE, Some(format!("rows hold the state before an acknowledgement: {AFTER}: {why}")))
+        Err(error) => {
+            let cause = chain(&error);
+            (
+                BEFORE,
+                Some(format!("rows hold the state before an acknowledgement: {AFTER}: {cause}")),
+            )
         }
     }
 }
@@ -145,58 +150,32 @@ fn tracepoint(programs: &mut Ebpf, name: &str, at: &str, btf: &Btf) -> Result<()
     }
 }
 
-/// Attaches the tracepoints' programs that were loaded.
-fn attach(programs: &mut Ebpf) -> Result<(), String> {
+/// Attaches the tracepoint programs that were loaded.
+fn attach(programs: &mut Ebpf) -> Result<(), AcksError> {
     for (name, program) in programs.programs_mut() {
         let Ok(program) = <&mut BtfTracePoint>::try_from(program) else { continue };
         if program.fd().is_ok() {
-            program.attach().map_err(|e| format!("attach the BPF program {name}: {}", told(&e)))?;
+            program
+                .attach()
+                .map_err(|e| AcksError::Attach { program: name.to_owned(), source: e.into() })?;
         }
     }
     Ok(())
 }
 
-fn take<M>(programs: &mut Ebpf, name: &str) -> Result<M, String>
+fn take_map<M>(programs: &mut Ebpf, name: &'static str) -> Result<M, AcksError>
 where
-    M: TryFrom<aya::maps::Map, Error = aya::maps::MapError>,
+    M: TryFrom<Map, Error = MapError>,
 {
-    let map = programs.take_map(name).ok_or_else(|| format!("the BPF object has no map {name}"))?;
-    map.try_into().map_err(|e| format!("open the BPF map {name}: {}", told(&e)))
+    let map = programs.take_map(name).ok_or(AcksError::NoMap { name })?;
+    map.try_into().map_err(|e: MapError| AcksError::OpenMap { name, source: e.into() })
 }
 
-/// An error with its causes, on one line.
-fn told(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let more = error.to_string();
-        // The log of the verifier comes after it.
-        if !text.contains(&more) {
-            text = format!("{}: {more}", text.trim_end());
-        }
-        cause = error.source();
-    }
-    one_line(&text)
-}
-
-/// Of the verifier's log, which is for nobody's results, what it found wrong: the line before the figures at its end.
-fn one_line(text: &str) -> String {
-    let mut lines = text.lines();
-    let first = lines.next().unwrap_or_default();
-    let figures = ["verification time", "stack depth", "processed "];
-    let wrong =
-        |line: &&str| !line.trim().is_empty() && !figures.iter().any(|f| line.starts_with(f));
-    match lines.rfind(wrong) {
-        Some(last) => format!("{first} ... {last}"),
-        None => first.to_owned(),
-    }
-}
-
-/// What a plan says, and what that is here.
+/// The mode as the plan gives it; `auto` with the mode that it selects.
 fn mode(watch: &Watch<'_>) -> String {
     match watch.acks {
         Acks::Auto => format!("auto ({})", watch.acks()),
-        asked => asked.to_string(),
+        acks => acks.to_string(),
     }
 }
 
@@ -212,7 +191,7 @@ fn config(watch: &Watch<'_>) -> Vec<u8> {
     [words, [mode, 0].map(u32::to_ne_bytes).concat()].concat()
 }
 
-/// `acks_ports`: by port, whose it is (1: of a sender, 2: of a sender's peer, 4 and 8: of receivers).
+/// `acks_ports`: by port, 1: local port of a sender, 2: its remote port, 4 and 8: the same of a receiver.
 fn port_roles(flows: &[FlowPorts]) -> Vec<u8> {
     let mut roles = vec![0; 65_536];
     for flow in flows {
@@ -228,7 +207,7 @@ fn port_roles(flows: &[FlowPorts]) -> Vec<u8> {
     roles
 }
 
-/// Length of a jiffy: the resolution of the coarse clocks.
+/// Length of a jiffy, which is the resolution of the coarse clocks.
 fn tick_us() -> u64 {
     let tick = clock_getres(ClockId::MonotonicCoarse);
     u64::try_from(tick.tv_nsec / 1000).unwrap_or(1).max(1)
@@ -236,10 +215,10 @@ fn tick_us() -> u64 {
 
 impl AckSource for Source {
     fn drain(&mut self, now_ns: u64, all: bool, into: &mut Vec<Of>) {
-        // A ringful at a time: what comes meanwhile is the next turn's, or this one would never end.
+        // At most one full ring per call, so that the loop ends although records keep arriving.
         for _ in 0..self.ring_bytes as usize / record::EVENT_BYTES {
             let Some(record) = self.ring.next() else { break };
-            self.gather.take(&record);
+            self.gather.push(&record);
         }
         self.gather.drain(now_ns, all, into);
     }
@@ -271,17 +250,17 @@ impl AckSource for Source {
                 ..count
             });
         }
-        // Segments of sockets beyond what the map holds belong to no flow in particular, nor do records that cannot be read.
+        // Segments of sockets that do not fit into the map, and unreadable records, belong to no flow: a row without a flow.
         let unwatched = self.global.get(&0, 0).map_or(0, |[unwatched, ..]| unwatched);
-        let broken = self.gather.broken();
-        if unwatched + broken > 0 {
+        let malformed = self.gather.malformed();
+        if unwatched + malformed > 0 {
             counts.push(wire::AckCount {
                 at_ns,
                 mode: self.mode.clone(),
                 hook: self.hook.to_owned(),
                 segments: unwatched,
                 lost_rows: unwatched,
-                refused_rows: broken,
+                refused_rows: malformed,
                 ..Default::default()
             });
         }
@@ -303,20 +282,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_of_either_step_is_told_and_leaves_the_tracepoint() {
+    fn falls_back_to_the_tracepoint_with_a_note() {
         assert_eq!(sender_hook(Ok::<(), ProgramError>(())), (AFTER, None));
-        let (hook, why) = sender_hook(Err(ProgramError::AlreadyAttached));
+        let (hook, note) = sender_hook(Err(ProgramError::AlreadyAttached));
         assert_eq!(hook, BEFORE);
         assert!(
-            why.unwrap()
+            note.unwrap()
                 .starts_with("rows hold the state before an acknowledgement: fexit/tcp_ack: ")
         );
-    }
-
-    #[test]
-    fn of_a_log_the_error_is_told() {
-        let log = "BPF_PROG_LOAD failed: 0: R1=ctx()\n1: (85) call x\ninvalid func x\nprocessed 2 insns\n\n";
-        assert_eq!(one_line(log), "BPF_PROG_LOAD failed: 0: R1=ctx() ... invalid func x");
-        assert_eq!(one_line("not permitted"), "not permitted");
     }
 }

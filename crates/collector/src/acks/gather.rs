@@ -1,4 +1,5 @@
-//! From single records to batches of rows per socket, and to events. Pure: it is told records and the time.
+//! Collects the records of the ring into batches of rows per socket and batches of events. Pure: records and time are
+//! arguments.
 
 use std::collections::HashMap;
 
@@ -8,50 +9,50 @@ use super::record::{self, Head, Kind, ROW_BYTES, Rows};
 use crate::FlowPorts;
 use crate::ports::PortMap;
 
-/// Rows of a batch: large enough that what is said once per batch costs nothing per row.
+/// Rows in a full batch: enough to make the cost of the fields per batch negligible.
 const BATCH_ROWS: usize = 1024;
-/// A batch waits for more rows this long.
+/// Maximum age of a batch that is not full.
 const BATCH_NS: u64 = 100_000_000;
-/// Events of one message.
+/// Events in a full batch.
 const BATCH_EVENTS: usize = 1024;
 
-/// What waits to be sent.
+/// Batches that are not sent yet.
 pub struct Gather {
     ports: PortMap,
     tick_us: u64,
-    /// By cookie, where in `sockets`.
+    /// Index into `sockets` by cookie.
     index: HashMap<u64, usize>,
     sockets: Vec<Socket>,
     events: Vec<wire::TcpEvent>,
     events_since_ns: u64,
     ready: Vec<Of>,
     /// Records that could not be read.
-    broken: u64,
+    malformed: u64,
 }
 
 struct Socket {
-    /// Without columns.
-    whose: wire::Acks,
+    /// The fields per batch; columns are empty.
+    template: wire::Acks,
     rows: Vec<u8>,
     since_ns: u64,
     sent: Sent,
 }
 
-/// Of one socket, what went out and what did not.
+/// Rows and events of one socket, sent and refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Sent {
     /// Rows.
     pub rows: u64,
-    /// Rows that were refused on their way.
+    /// Rows that the outbox refused.
     pub refused_rows: u64,
     /// Events.
     pub events: u64,
-    /// Events that were refused on their way.
+    /// Events that the outbox refused.
     pub refused_events: u64,
 }
 
 impl Gather {
-    /// Of these flows' sockets, on a kernel whose jiffy is this long.
+    /// For the sockets of these flows; `tick_us` is the length of a jiffy.
     #[must_use]
     pub fn new(flows: &[FlowPorts], tick_us: u64) -> Self {
         Self {
@@ -62,14 +63,14 @@ impl Gather {
             events: Vec::new(),
             events_since_ns: 0,
             ready: Vec::new(),
-            broken: 0,
+            malformed: 0,
         }
     }
 
-    /// Takes one record of the ring.
-    pub fn take(&mut self, bytes: &[u8]) {
+    /// Adds one record of the ring.
+    pub fn push(&mut self, bytes: &[u8]) {
         let Some(head) = Head::read(bytes) else {
-            self.broken += 1;
+            self.malformed += 1;
             return;
         };
         let Some(at) = self.socket(head.cookie, head.sport, head.dport) else { return };
@@ -85,22 +86,22 @@ impl Gather {
                 }
             }
             Kind::Cc => {
-                // A batch has one name.
+                // A batch has one congestion control.
                 self.close(at);
-                self.sockets[at].whose.cc = record::cc_name(bytes);
-                self.note(at, &head, bytes);
+                self.sockets[at].template.cc = record::cc_name(bytes);
+                self.push_event(at, &head, bytes);
             }
-            _ => self.note(at, &head, bytes),
+            _ => self.push_event(at, &head, bytes),
         }
     }
 
-    /// The socket with this cookie; `None` if it is nobody's.
+    /// Index of the socket with this cookie; `None` if it belongs to no flow.
     fn socket(&mut self, cookie: u64, sport: u16, dport: u16) -> Option<usize> {
         if let Some(&at) = self.index.get(&cookie) {
             return Some(at);
         }
         let role = self.ports.classify(sport, dport)?;
-        let whose = wire::Acks {
+        let template = wire::Acks {
             flow_id: role.flow_id.to_owned(),
             group: role.group.to_owned(),
             side: role.side.to_owned(),
@@ -111,24 +112,29 @@ impl Gather {
             ..wire::Acks::default()
         };
         let at = self.sockets.len();
-        self.sockets.push(Socket { whose, rows: Vec::new(), since_ns: 0, sent: Sent::default() });
+        self.sockets.push(Socket {
+            template,
+            rows: Vec::new(),
+            since_ns: 0,
+            sent: Sent::default(),
+        });
         self.index.insert(cookie, at);
         Some(at)
     }
 
-    fn note(&mut self, at: usize, head: &Head, bytes: &[u8]) {
+    fn push_event(&mut self, at: usize, head: &Head, bytes: &[u8]) {
         let socket = &mut self.sockets[at];
         socket.sent.events += 1;
-        let (whose, event) = (&socket.whose, record::event(head, bytes));
+        let (template, event) = (&socket.template, record::event(head, bytes));
         if self.events.is_empty() {
             self.events_since_ns = head.at_ns;
         }
         self.events.push(wire::TcpEvent {
-            flow_id: whose.flow_id.clone(),
-            group: whose.group.clone(),
-            side: whose.side.clone(),
-            role: whose.role.clone(),
-            cc: whose.cc.clone(),
+            flow_id: template.flow_id.clone(),
+            group: template.group.clone(),
+            side: template.side.clone(),
+            role: template.role.clone(),
+            cc: template.cc.clone(),
             ..event
         });
         if self.events.len() >= BATCH_EVENTS {
@@ -141,7 +147,7 @@ impl Gather {
         if socket.rows.is_empty() {
             return;
         }
-        let mut acks = socket.whose.clone();
+        let mut acks = socket.template.clone();
         Rows::new(&socket.rows, self.tick_us).fill(&mut acks);
         socket.sent.rows += acks.at_ns.len() as u64;
         socket.rows.clear();
@@ -155,7 +161,7 @@ impl Gather {
         }
     }
 
-    /// Appends full batches and those that have waited long enough at `now_ns`; with `all`, every one.
+    /// Appends full batches and those that reached their maximum age at `now_ns`; with `all`, every batch.
     pub fn drain(&mut self, now_ns: u64, all: bool, into: &mut Vec<Of>) {
         let due = |since_ns: u64| all || now_ns.saturating_sub(since_ns) >= BATCH_NS;
         for at in 0..self.sockets.len() {
@@ -169,7 +175,7 @@ impl Gather {
         into.append(&mut self.ready);
     }
 
-    /// What came out of [`Gather::drain`] did not go out.
+    /// Counts a batch from [`Gather::drain`] as refused instead of sent.
     pub fn refused(&mut self, of: &Of) {
         let mut count = |cookie: u64, rows: u64, events: u64| {
             if let Some(&at) = self.index.get(&cookie) {
@@ -189,8 +195,8 @@ impl Gather {
         }
     }
 
-    /// A row of `ack_counts` as far as it is known here: whose the socket is, what of it went out, and what was refused on its
-    /// way. `None` if it is nobody's.
+    /// A row of `ack_counts` with the fields that are known here: flow, sent and refused rows and events. `None` if the
+    /// socket belongs to no flow.
     pub fn count(
         &mut self,
         at_ns: u64,
@@ -198,13 +204,13 @@ impl Gather {
         sport: u16,
         dport: u16,
     ) -> Option<wire::AckCount> {
-        let (whose, sent) = self.sent(cookie, sport, dport)?;
+        let (template, sent) = self.sent(cookie, sport, dport)?;
         Some(wire::AckCount {
             at_ns,
-            flow_id: whose.flow_id.clone(),
-            group: whose.group.clone(),
-            side: whose.side.clone(),
-            role: whose.role.clone(),
+            flow_id: template.flow_id.clone(),
+            group: template.group.clone(),
+            side: template.side.clone(),
+            role: template.role.clone(),
             cookie,
             rows: sent.rows,
             refused_rows: sent.refused_rows,
@@ -217,13 +223,13 @@ impl Gather {
     fn sent(&mut self, cookie: u64, sport: u16, dport: u16) -> Option<(&wire::Acks, Sent)> {
         let at = self.socket(cookie, sport, dport)?;
         let socket = self.sockets.get(at)?;
-        Some((&socket.whose, socket.sent))
+        Some((&socket.template, socket.sent))
     }
 
-    /// Records that could not be read: none, if both sides are of one version.
+    /// Records that could not be read; 0 unless the BPF object and this code differ in version.
     #[must_use]
-    pub fn broken(&self) -> u64 {
-        self.broken
+    pub fn malformed(&self) -> u64 {
+        self.malformed
     }
 }
 
@@ -258,23 +264,23 @@ mod tests {
     fn batches(gather: &mut Gather, now_ns: u64, all: bool) -> Vec<(String, String, usize)> {
         let mut ready = Vec::new();
         gather.drain(now_ns, all, &mut ready);
-        let told = |of: Of| match of {
+        let describe = |of: Of| match of {
             Of::Acks(acks) => (acks.flow_id, acks.cc, acks.at_ns.len()),
             Of::TcpEvents(events) => {
                 (events.events[0].kind.clone(), String::new(), events.events.len())
             }
             _ => panic!("nothing else comes out"),
         };
-        ready.into_iter().map(told).collect()
+        ready.into_iter().map(describe).collect()
     }
 
     #[test]
-    fn a_batch_is_of_one_socket_and_leaves_when_it_is_full_or_old() {
+    fn a_batch_holds_one_socket_and_is_sent_when_full_or_old() {
         let mut gather = gather();
         for at_ns in 0..BATCH_ROWS as u64 + 1 {
-            gather.take(&record(1, at_ns, 1, 40_000));
+            gather.push(&record(1, at_ns, 1, 40_000));
         }
-        gather.take(&record(1, 5, 2, 40_001));
+        gather.push(&record(1, 5, 2, 40_001));
         assert_eq!(batches(&mut gather, 10, false), [("bulk/0".into(), String::new(), BATCH_ROWS)]);
         let rest = [("bulk/0".into(), String::new(), 1), ("bulk/1".into(), String::new(), 1)];
         assert_eq!(batches(&mut gather, 2 * BATCH_NS, false), rest);
@@ -282,11 +288,11 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_is_of_one_congestion_control() {
+    fn a_batch_holds_one_congestion_control() {
         let mut gather = gather();
-        gather.take(&record(1, 1, 1, 40_000));
-        gather.take(&record(2, 2, 1, 40_000));
-        gather.take(&record(1, 3, 1, 40_000));
+        gather.push(&record(1, 1, 1, 40_000));
+        gather.push(&record(2, 2, 1, 40_000));
+        gather.push(&record(1, 3, 1, 40_000));
         let expected = [
             ("bulk/0".into(), String::new(), 1),
             ("bulk/0".into(), "reno".into(), 1),
@@ -296,10 +302,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_counts_as_lost() {
+    fn counts_refused_batches_as_lost() {
         let mut gather = gather();
-        gather.take(&record(1, 1, 1, 40_000));
-        gather.take(&record(3, 2, 1, 40_000));
+        gather.push(&record(1, 1, 1, 40_000));
+        gather.push(&record(3, 2, 1, 40_000));
         let mut ready = Vec::new();
         gather.drain(0, true, &mut ready);
         let sent = |rows, refused_rows, events, refused_events| Sent {
@@ -314,14 +320,14 @@ mod tests {
     }
 
     #[test]
-    fn other_sockets_and_garbage_are_left_out() {
+    fn ignores_other_sockets_and_counts_malformed_records() {
         let mut gather = gather();
-        let mut stranger = record(1, 1, 9, 40_000);
-        stranger[6..8].copy_from_slice(&80u16.to_ne_bytes());
-        gather.take(&stranger);
-        gather.take(&[1, 2, 3]);
-        gather.take(&record(77, 1, 1, 40_000));
+        let mut other = record(1, 1, 9, 40_000);
+        other[6..8].copy_from_slice(&80u16.to_ne_bytes());
+        gather.push(&other);
+        gather.push(&[1, 2, 3]);
+        gather.push(&record(77, 1, 1, 40_000));
         assert_eq!(batches(&mut gather, 0, true), []);
-        assert_eq!(gather.broken(), 2);
+        assert_eq!(gather.malformed(), 2);
     }
 }
