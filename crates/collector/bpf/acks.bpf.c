@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The state of a socket at every segment that comes to it, and what happens to it in between, into one ring.
- * README.md has the contract with the loader. What is not watched is left after two or three loads.
+ * Writes the state of watched sockets at every received segment, and events between segments, into one ring buffer.
+ * README.md documents the interface with the loader. For other sockets the programs return after two or three loads.
  */
 #include "tcp.bpf.h"
 
@@ -11,13 +11,13 @@ enum { EVERY = 0, INTERVAL = 1, CHANGE = 2 };
 
 struct {
 	u64 netns_cookie; /* sockets of this network namespace; 0: none */
-	u64 snd_gap_ns;   /* least time between two rows of a sender (INTERVAL) */
-	u64 rcv_gap_ns;   /* and of a receiver, in every mode */
-	u32 mode;	  /* of senders */
+	u64 snd_gap_ns;   /* minimum time between two rows of a sender (INTERVAL) */
+	u64 rcv_gap_ns;   /* the same of a receiver, in every mode */
+	u32 mode;	  /* which acknowledgements of a sender write a row */
 	u32 unused;
 } acks_config SEC(".rodata.acks");
 
-/* Which sockets, by port: the four bits below. */
+/* The watched sockets, by port: the four bits below. */
 u8 acks_ports[65536] SEC(".rodata.ports");
 #define SND_LOCAL 1
 #define SND_REMOTE 2
@@ -25,41 +25,41 @@ u8 acks_ports[65536] SEC(".rodata.ports");
 #define RCV_REMOTE 8
 
 struct {
-	u64 unwatched; /* segments of sockets that found no room in acks_flows */
-	u64 after_ack; /* 1: senders are seen by the fexit program; to be set before anything is attached */
-	u64 all_retransmits; /* 1: acks_resent_err is loaded, which also sees retransmissions that fail */
+	u64 unwatched; /* segments of sockets that did not fit into acks_flows */
+	u64 after_ack; /* 1: the fexit program handles senders; set before any program is attached */
+	u64 all_retransmits; /* 1: acks_retransmit_err is loaded, which also sees failed retransmissions */
 } acks_global SEC(".data.acks");
 
-/* What is known of one socket. The first five are the user's to read. */
+/* State of one socket. User space reads the first five fields and the missed_ and coalesced_ counters. */
 struct flow {
-	u64 segments; /* that came */
-	u64 rows;     /* that went into the ring */
-	u64 lost;     /* that found the ring full */
+	u64 segments; /* received */
+	u64 rows;     /* written to the ring */
+	u64 lost;     /* rows dropped because the ring was full */
 	u64 events, events_lost;
-	u64 last_ns; /* the last row */
-	u64 ca_ops;  /* whose name was told */
+	u64 last_ns; /* time of the last row */
+	u64 ca_ops;  /* icsk_ca_ops of the last CC event */
 	u32 ports;   /* local, and remote << 16 */
 	u32 cwnd, ssthresh, total_retrans, lost_out, delivered_ce, min_rtt, rcv_ooopack;
 	u8 ca_state, retransmits, seen, unused;
-	u32 rto_una; /* what was unacknowledged at the last timeout */
+	u32 rto_una; /* snd_una at the last timeout */
 	u32 seen_segs; /* segments that programs saw; a packet of GRO or of a coalesced backlog counts as its gso_segs */
 	u32 coalesced_segs; /* of these, segments that share a packet with another */
 	u32 missed_segs;    /* segments in tp->segs_in that no program saw */
 	u32 seen_retrans, missed_retrans; /* packets in tp->total_retrans, with an event and without */
 	u16 missed_states;		  /* changes of icsk_ca_state without an event */
-	u8 next_ca_state, ca_state_known; /* the state that the last event led to */
+	u8 next_ca_state, ca_state_known; /* the new state of the last event */
 };
 
 struct {
 	int (*type)[1]; /* BPF_MAP_TYPE_HASH */
 	int (*max_entries)[4096];
-	u64 *key; /* the socket's cookie */
+	u64 *key; /* socket cookie */
 	struct flow *value;
 } acks_flows SEC(".maps");
 
 enum { ROW = 1, CC = 2, RETRANSMIT = 3, RTO = 4, CA_STATE = 5, CE_MARK = 6 };
 
-/* Times in jiffies are converted by the reader. src/acks/abi.rs repeats these structures; its test compares the offsets. */
+/* User space converts jiffies. src/acks/abi.rs repeats these structures; its test compares the offsets. */
 struct row {
 	u32 kind, ports;
 	u64 at_ns, cookie, segments, lost_rows;
@@ -80,7 +80,7 @@ struct row {
 #define HAS_RTO 1
 #define HAS_ACCECN 2
 
-/* All but rows. */
+/* Every record except rows. */
 struct event {
 	u32 kind, ports;
 	u64 at_ns, cookie;
@@ -102,14 +102,14 @@ INLINE struct sock_common *common(struct tcp_sock___acks *tp)
 	return &tp->inet_conn.icsk_inet.sk.__sk_common;
 }
 
-/* Which of the four bits a socket of this namespace has; 0: it is not watched. */
+/* The bits of acks_ports for a socket of this namespace; 0: not watched. */
 INLINE u32 role(struct sock *sk)
 {
 	u32 remote;
 
 	if (sk->__sk_common.skc_net.net->net_cookie != acks_config.netns_cookie)
 		return 0;
-	/* Older verifiers (6.12) know nothing of a number whose bytes were swapped, and clang would drop the mask. */
+	/* Older verifiers (6.12) lose the bounds of a byte-swapped value, and clang would drop the mask. */
 	remote = __builtin_bswap16(sk->__sk_common.skc_dport);
 	asm volatile("" : "+r"(remote));
 	remote &= 0xffff;
@@ -158,8 +158,8 @@ INLINE struct event *begin_event(struct tcp_sock___acks *tp, struct flow *flow, 
 	return event;
 }
 
-/* The name, when it is another than what was told. */
-INLINE void tell_cc(struct tcp_sock___acks *tp, struct flow *flow, u64 cookie)
+/* Emits a CC event if the congestion control has changed. */
+INLINE void emit_cc(struct tcp_sock___acks *tp, struct flow *flow, u64 cookie)
 {
 	struct tcp_congestion_ops___acks *ops = tp->inet_conn.icsk_ca_ops;
 	struct event *event;
@@ -174,7 +174,7 @@ INLINE void tell_cc(struct tcp_sock___acks *tp, struct flow *flow, u64 cookie)
 	bpf_ringbuf_submit(event, BPF_RB_NO_WAKEUP);
 }
 
-INLINE void tell_ce(struct tcp_sock___acks *tp, struct flow *flow, u64 cookie, u32 count)
+INLINE void emit_ce(struct tcp_sock___acks *tp, struct flow *flow, u64 cookie, u32 count)
 {
 	struct event *event = begin_event(tp, flow, cookie, CE_MARK, count);
 
@@ -182,7 +182,7 @@ INLINE void tell_ce(struct tcp_sock___acks *tp, struct flow *flow, u64 cookie, u
 		bpf_ringbuf_submit(event, BPF_RB_NO_WAKEUP);
 }
 
-/* Takes note of what CHANGE looks at; whether any of it is another than before. */
+/* Updates the fields that mode CHANGE compares; returns whether any differs, or no row has been written yet. */
 INLINE u32 changed(struct tcp_sock___acks *tp, struct flow *flow)
 {
 	u32 state = BITS(tp, inet_conn.icsk_ca_state), min_rtt = tp->rtt_min.s[0].v;
@@ -203,7 +203,7 @@ INLINE u32 changed(struct tcp_sock___acks *tp, struct flow *flow)
 	return differs || !flow->seen;
 }
 
-/* How long the socket was busy, and limited by what, as tcp_get_info counts it. */
+/* Busy and limited times, as tcp_get_info_chrono_stats() computes them. */
 INLINE void put_chrono(struct row *row, struct tcp_sock___acks *tp)
 {
 	u32 type = BITS(tp, chrono_type);
@@ -215,7 +215,7 @@ INLINE void put_chrono(struct row *row, struct tcp_sock___acks *tp)
 			    row->sndbuf_limited_jiffies;
 }
 
-/* What not all kernels have; what is missing is 0, and its bit in `has` too. */
+/* Fields that not all kernels have: 0 if missing, with their bit in `has` cleared. */
 INLINE void put_newer(struct row *row, struct tcp_sock___acks *tp)
 {
 	u32 rehash = tp->timeout_rehash;
@@ -326,8 +326,8 @@ INLINE void put_row(struct tcp_sock___acks *tp, struct flow *flow, u64 cookie, u
 	bpf_ringbuf_submit(row, BPF_RB_NO_WAKEUP);
 }
 
-/* An acknowledgement came to a sender. */
-INLINE void acknowledged(struct sock *sk)
+/* A sender received an acknowledgement. */
+INLINE void on_ack(struct sock *sk)
 {
 	struct tcp_sock___acks *tp = bpf_skc_to_tcp_sock(sk);
 	struct flow *flow;
@@ -341,9 +341,9 @@ INLINE void acknowledged(struct sock *sk)
 	if (!flow)
 		return;
 	flow->segments++;
-	tell_cc(tp, flow, cookie);
+	emit_cc(tp, flow, cookie);
 	if (flow->seen && tp->delivered_ce != flow->delivered_ce)
-		tell_ce(tp, flow, cookie, tp->delivered_ce - flow->delivered_ce);
+		emit_ce(tp, flow, cookie, tp->delivered_ce - flow->delivered_ce);
 	if (acks_config.mode == CHANGE)
 		keep = changed(tp, flow);
 	flow->delivered_ce = tp->delivered_ce;
@@ -357,7 +357,7 @@ INLINE void acknowledged(struct sock *sk)
 	put_row(tp, flow, cookie, now);
 }
 
-/* The segments of a packet, as tcp_segs_in() counts them: several after GRO or after coalescing in the backlog. */
+/* Segments in a packet, as tcp_segs_in() counts them: more than one after GRO or coalescing in the backlog. */
 INLINE u32 gso_segs(struct sk_buff *skb)
 {
 	struct skb_shared_info *info = (void *)0;
@@ -368,8 +368,8 @@ INLINE u32 gso_segs(struct sk_buff *skb)
 	return segments ? segments : 1;
 }
 
-/* The segments of a packet that has the CE mark, else 0. */
-INLINE u32 marked(struct sk_buff *skb)
+/* Segments in a packet if it is marked CE, else 0. */
+INLINE u32 ce_segs(struct sk_buff *skb)
 {
 	struct tcp_skb_cb *cb = (void *)0;
 	const u8 *field = (const u8 *)skb + FIELD_INFO(skb, cb, 0) + FIELD_INFO(cb, ip_dsfield, 0);
@@ -379,13 +379,13 @@ INLINE u32 marked(struct sk_buff *skb)
 }
 
 /*
- * Compares what the kernel counted on an established socket with what these programs saw. The kernel does not run a
- * tracing program that is already active on the CPU, and may refuse to run it for other reasons; it does not always
- * count that. Segments of the handshake are in segs_in, but do not pass tcp_probe: the SYN-ACK of a socket that
- * connected, the SYN and the ACK of one that was accepted. Segments in the backlog are in segs_in but not yet processed,
- * so the comparison waits until the backlog is empty.
+ * Compares the kernel's counters of an established socket with the counts of these programs. The kernel does not run a
+ * tracing program that is already active on the CPU, and may skip it for other reasons; it does not always count that.
+ * Segments of the handshake are in segs_in, but do not pass tcp_probe: the SYN-ACK of a socket that connected, the SYN
+ * and the ACK of one that was accepted. Segments in the backlog are in segs_in but not yet processed, so the comparison
+ * waits until the backlog is empty.
  */
-INLINE void account(struct sock *sk, struct sk_buff *skb, u32 roles)
+INLINE void count_missed(struct sock *sk, struct sk_buff *skb, u32 roles)
 {
 	u32 accepted = roles & (SND_LOCAL | RCV_LOCAL), segments;
 	struct tcp_sock___acks *tp = bpf_skc_to_tcp_sock(sk);
@@ -397,7 +397,7 @@ INLINE void account(struct sock *sk, struct sk_buff *skb, u32 roles)
 	flow = flow_of(tp, bpf_get_socket_cookie(sk));
 	if (!flow)
 		return;
-	/* A retransmitted SYN-ACK counts for the accepted socket, but had no event there. */
+	/* A retransmitted SYN-ACK is in the accepted socket's total_retrans, but had no event there. */
 	if (!flow->seen_segs && accepted)
 		flow->seen_retrans = tp->total_retrans;
 	segments = gso_segs(skb);
@@ -413,8 +413,8 @@ INLINE void account(struct sock *sk, struct sk_buff *skb, u32 roles)
 		flow->missed_retrans = missed;
 }
 
-/* A segment came to a receiver. */
-INLINE void received(struct sock *sk, struct sk_buff *skb)
+/* A receiver received a segment. */
+INLINE void on_segment(struct sock *sk, struct sk_buff *skb)
 {
 	struct tcp_sock___acks *tp = bpf_skc_to_tcp_sock(sk);
 	struct flow *flow;
@@ -428,14 +428,14 @@ INLINE void received(struct sock *sk, struct sk_buff *skb)
 	if (!flow)
 		return;
 	flow->segments++;
-	marks = marked(skb);
+	marks = ce_segs(skb);
 	if (marks)
-		tell_ce(tp, flow, cookie, marks);
+		emit_ce(tp, flow, cookie, marks);
 	now = bpf_ktime_get_ns();
 	if (now - flow->last_ns < acks_config.rcv_gap_ns)
 		return;
 	flow->last_ns = now;
-	tell_cc(tp, flow, cookie);
+	emit_cc(tp, flow, cookie);
 	put_row(tp, flow, cookie, now);
 }
 
@@ -444,7 +444,7 @@ SEC("fexit/tcp_ack") int acks_after(u64 *ctx)
 	struct sock *sk = (void *)ctx[0];
 
 	if (role(sk) & (SND_LOCAL | SND_REMOTE))
-		acknowledged(sk);
+		on_ack(sk);
 	return 0;
 }
 
@@ -455,15 +455,15 @@ SEC("tp_btf/tcp_probe") int acks_segment(u64 *ctx)
 
 	if (!roles)
 		return 0;
-	account(sk, (void *)ctx[1], roles);
+	count_missed(sk, (void *)ctx[1], roles);
 	if (roles & (RCV_LOCAL | RCV_REMOTE))
-		received(sk, (void *)ctx[1]);
+		on_segment(sk, (void *)ctx[1]);
 	else if (!acks_global.after_ack)
-		acknowledged(sk);
+		on_ack(sk);
 	return 0;
 }
 
-INLINE int retransmitted(struct sock *sk, struct sk_buff *skb, int err)
+INLINE int on_retransmit(struct sock *sk, struct sk_buff *skb, int err)
 {
 	struct tcp_skb_cb *cb = (void *)0;
 	struct event *event;
@@ -488,8 +488,8 @@ INLINE int retransmitted(struct sock *sk, struct sk_buff *skb, int err)
 	if (err)
 		return 0;
 	/*
-	 * The kernel counts a timeout just before it retransmits, and begins anew when something is acknowledged, which
-	 * tcp_probe does not see: a timeout is new if there are more of them, or if others lie behind it.
+	 * The kernel increments icsk_retransmits just before it retransmits, and resets it when new data is acknowledged,
+	 * which tcp_probe does not see. A timeout is new if the counter has grown or snd_una has moved.
 	 */
 	timeouts = tp->inet_conn.icsk_retransmits;
 	if (timeouts && (timeouts > flow->retransmits || tp->snd_una != flow->rto_una)) {
@@ -505,15 +505,15 @@ INLINE int retransmitted(struct sock *sk, struct sk_buff *skb, int err)
 	return 0;
 }
 
-SEC("tp_btf/tcp_retransmit_skb") int acks_resent(u64 *ctx)
+SEC("tp_btf/tcp_retransmit_skb") int acks_retransmit(u64 *ctx)
 {
-	return retransmitted((void *)ctx[0], (void *)ctx[1], 0);
+	return on_retransmit((void *)ctx[0], (void *)ctx[1], 0);
 }
 
-/* Newer kernels tell of failures too. */
-SEC("tp_btf/tcp_retransmit_skb") int acks_resent_err(u64 *ctx)
+/* Newer kernels pass the result of the retransmission as third argument. */
+SEC("tp_btf/tcp_retransmit_skb") int acks_retransmit_err(u64 *ctx)
 {
-	return retransmitted((void *)ctx[0], (void *)ctx[1], (int)ctx[2]);
+	return on_retransmit((void *)ctx[0], (void *)ctx[1], (int)ctx[2]);
 }
 
 SEC("tp_btf/tcp_cong_state_set") int acks_state(u64 *ctx)
@@ -540,7 +540,7 @@ SEC("tp_btf/tcp_cong_state_set") int acks_state(u64 *ctx)
 	flow->ca_state_known = 1;
 	event = begin_event(tp, flow, cookie, CA_STATE, 0);
 	if (event) {
-		/* It is about to be set: `count` has what it was. */
+		/* The state is not set yet: `count` holds the old one. */
 		event->count = event->ca_state;
 		event->ca_state = state;
 		bpf_ringbuf_submit(event, BPF_RB_NO_WAKEUP);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What acks.bpf.c reads of a socket beyond kernel.bpf.h: only the fields in use, in any order. The kernel's names
- * end before the ___, offsets are the running kernel's (CO-RE). Fields that came after 5.15 are asked for with HAS.
+ * Kernel structures of acks.bpf.c in addition to kernel.bpf.h: only the fields in use, in any order. CO-RE ignores the
+ * suffix after ___ and relocates offsets to the running kernel. Test fields that are newer than 5.15 with HAS.
  */
 #ifndef CCB_TCP_BPF_H
 #define CCB_TCP_BPF_H

@@ -1,6 +1,5 @@
-//! The state of a socket whenever a segment comes to it, and what happens to it in between, by eBPF: rows of the
-//! tables `acks` and `tcp_events`. What could not be kept is counted per socket. Polling ([`crate::inet_diag`]) goes on
-//! beside it and does without eBPF.
+//! Socket state at every received segment, and events between segments, by eBPF: rows of the tables `acks` and
+//! `tcp_events`. Losses are counted per socket. Polling ([`crate::inet_diag`]) runs independently and needs no eBPF.
 
 use std::time::Duration;
 
@@ -18,54 +17,54 @@ pub mod record;
 
 pub use error::AcksError;
 
-/// The ring at its largest: 300 000 rows in a second, emptied every 10 ms, need 0.9 MB; the rest is for a late reader.
+/// Maximum size of the ring: 300 000 rows per second, drained every 10 ms, need 0.9 MB; the rest absorbs a late reader.
 const RING_BYTES: u32 = 4 << 20;
-/// The ring at its smallest: for bursts of events.
-const LEAST_RING_BYTES: u32 = 512 << 10;
-/// How often the ring is emptied where rows may come at any rate.
+/// Minimum size of the ring, for bursts of events.
+const MIN_RING_BYTES: u32 = 512 << 10;
+/// Time between drains if the rate of rows is unbounded.
 const PERIOD: Duration = Duration::from_millis(10);
-/// How often it is emptied where their rate is bounded: less often wakes fewer processors up.
+/// Time between drains if the rate of rows is bounded; longer, to wake CPUs less often.
 const LONG_PERIOD: Duration = Duration::from_millis(100);
 
-/// What is to be watched.
+/// The sockets to watch.
 #[derive(Debug, Clone)]
 pub struct Watch<'a> {
-    /// Whose sockets.
+    /// The flows of this node.
     pub flows: &'a [FlowPorts],
-    /// Which acknowledgements leave a row. [`Acks::Auto`] is settled by [`Watch::acks`].
+    /// Which acknowledgements write a row. [`Watch::acks`] resolves [`Acks::Auto`].
     pub acks: Acks,
-    /// The cookie of the network namespace whose sockets they are.
+    /// Cookie of the network namespace of the sockets.
     pub netns_cookie: u64,
 }
 
 impl Watch<'_> {
-    /// Sockets that these flows have: both ends may be here, and a control connection beside the data.
+    /// Number of sockets of the flows: data connections and one control connection each.
     fn sockets(&self) -> u64 {
         self.flows.iter().map(|flow| u64::from(flow.count) + 1).sum()
     }
 
-    /// Which acknowledgements leave a row, of so many sockets.
+    /// Which acknowledgements write a row, with `auto` resolved by the number of sockets.
     #[must_use]
     pub fn acks(&self) -> Acks {
         self.acks.of_sockets(self.sockets())
     }
 }
 
-/// Where rows come from. Real: a BPF program; fake: a script, in the agent's tests.
+/// A source of rows: BPF programs, or a fake in the agent's tests.
 pub trait AckSource: Send {
-    /// Appends what is ready at `now_ns` (CLOCK_MONOTONIC); with `all`, what is not full yet too.
+    /// Appends the batches that are ready at `now_ns` (CLOCK_MONOTONIC); with `all`, incomplete ones too.
     fn drain(&mut self, now_ns: u64, all: bool, into: &mut Vec<Of>);
-    /// What [`AckSource::drain`] gave could not be sent: it counts as lost.
+    /// Counts a batch from [`AckSource::drain`] that could not be sent as lost.
     fn refused(&mut self, of: &Of);
-    /// What was seen and lost, socket by socket.
+    /// Seen and lost rows and events per socket.
     fn counts(&mut self, at_ns: u64) -> Vec<wire::AckCount>;
-    /// How often to drain.
+    /// Time between calls of [`AckSource::drain`].
     fn period(&self) -> Duration;
-    /// For people: how senders are watched, and what this kernel lacks.
+    /// Messages for the user: the hook in use, and what this kernel lacks.
     fn notes(&self) -> &[String];
 }
 
-/// Loads and attaches the programs; they are gone when the source is dropped, or its process dies.
+/// Loads and attaches the programs. Dropping the source, or the end of its process, detaches them.
 ///
 /// # Errors
 /// This node cannot run them; the message names the missing kernel option or capability.
@@ -83,14 +82,14 @@ pub fn open(_: &Watch<'_>) -> Result<Box<dyn AckSource>, AcksError> {
     Err(AcksError::NotBuilt)
 }
 
-/// Size of the ring, a power of two in bytes, and how often to empty it.
+/// Size of the ring, a power of two in bytes, and the time between drains.
 #[cfg_attr(not(feature = "ebpf"), allow(dead_code))]
 fn ring(watch: &Watch<'_>) -> (u32, Duration) {
     let Acks::AtMost(gap) = watch.acks() else { return (RING_BYTES, PERIOD) };
     let rows = LONG_PERIOD.as_micros() as u64 / gap.get().max(1) + 1;
     let need = watch.sockets() * rows * (record::ROW_BYTES as u64 + 8) * 4;
     match u32::try_from(need).ok().and_then(u32::checked_next_power_of_two) {
-        Some(bytes) if bytes <= RING_BYTES => (bytes.max(LEAST_RING_BYTES), LONG_PERIOD),
+        Some(bytes) if bytes <= RING_BYTES => (bytes.max(MIN_RING_BYTES), LONG_PERIOD),
         _ => (RING_BYTES, PERIOD),
     }
 }
@@ -115,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_has_room_for_what_can_come_until_it_is_emptied() {
+    fn sizes_the_ring_for_the_rows_between_two_drains() {
         assert_eq!(ring_of(1, Acks::Every), (4 << 20, 10));
         assert_eq!(ring_of(128, Acks::Change), (4 << 20, 10));
         assert_eq!(ring_of(1, Acks::AtMost(Micros::from_millis(10))), (512 << 10, 100));

@@ -1,4 +1,4 @@
-//! Reads of fixed-width integers at an offset of a byte slice; what lies beyond the end is `None`.
+//! Fixed-width integers at an offset of a byte slice; `None` beyond its end.
 
 /// `N` bytes at `at`.
 pub(crate) fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {

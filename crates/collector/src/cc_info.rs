@@ -1,5 +1,5 @@
-//! What a congestion control tells about itself: `INET_DIAG_VEGASINFO`, `_DCTCPINFO` and `_BBRINFO`.
-//! The raw bytes always go into the row, so that algorithms this module does not know lose nothing.
+//! Decodes the information of congestion controls: `INET_DIAG_VEGASINFO`, `_DCTCPINFO` and `_BBRINFO`
+//! (include/uapi/linux/inet_diag.h). The row always has the raw bytes too, for algorithms that are unknown here.
 
 use ccbench_proto::wire::FlowSample;
 
@@ -9,10 +9,10 @@ use crate::bytes::{u16_at, u32_at};
 pub const VEGAS: u16 = 3;
 /// `INET_DIAG_DCTCPINFO`.
 pub const DCTCP: u16 = 9;
-/// `INET_DIAG_BBRINFO`; the third version of BBR appends to it.
+/// `INET_DIAG_BBRINFO`; BBRv3 appends fields to it.
 pub const BBR: u16 = 16;
 
-/// "No round-trip time yet" of the Vegas family.
+/// Value of the Vegas family before the first RTT sample.
 const VEGAS_NO_RTT_US: u32 = 0x7fff_ffff;
 
 /// Fills the congestion control columns of `row` from attribute `kind` with the payload `info`.
@@ -26,7 +26,7 @@ pub fn decode(kind: u16, info: &[u8], row: &mut FlowSample) {
             row.vegas_min_rtt_us = u32_at(info, 12).filter(known);
         }
         DCTCP => {
-            // Not enabled: the peer refused ECN and the socket runs plain Reno.
+            // Not enabled: ECN was not negotiated and the socket runs Reno.
             let enabled = u16_at(info, 0).is_some_and(|enabled| enabled != 0);
             row.dctcp_alpha = u32_at(info, 4).filter(|_| enabled);
         }
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn bbr_bandwidth_joins_its_two_halves() {
+    fn combines_both_halves_of_bbr_bandwidth() {
         let row = decoded(BBR, &words(&[5, 1, 10_400, 739, 512]));
         assert_eq!(row.bbr_bw_bytes_per_s, Some((1 << 32) + 5));
         assert_eq!(row.bbr_min_rtt_us, Some(10_400));
@@ -73,14 +73,14 @@ mod tests {
     }
 
     #[test]
-    fn a_longer_bbr_keeps_what_it_appended() {
+    fn keeps_the_bytes_that_a_longer_bbr_info_appends() {
         let row = decoded(BBR, &words(&[7, 0, 9, 1, 2, 3, 4, 5]));
         assert_eq!(row.bbr_bw_bytes_per_s, Some(7));
         assert_eq!(row.cc_info.len(), 32);
     }
 
     #[test]
-    fn dctcp_alpha_is_there_only_while_dctcp_runs() {
+    fn dctcp_alpha_is_absent_unless_dctcp_is_enabled() {
         let mut info = words(&[0, 1024, 3, 4]);
         assert_eq!(decoded(DCTCP, &info).dctcp_alpha, None);
         info[..2].copy_from_slice(&1u16.to_ne_bytes());
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn vegas_without_a_round_trip_has_none() {
+    fn vegas_without_an_rtt_sample_has_no_rtt() {
         let row = decoded(VEGAS, &words(&[1, 4, 10_100, 10_000]));
         assert_eq!(row.vegas_rtt_us, Some(10_100));
         assert_eq!(row.vegas_min_rtt_us, Some(10_000));
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_attribute_is_kept_as_bytes() {
+    fn keeps_the_bytes_of_an_unknown_attribute() {
         let row = decoded(29, &[1, 2, 3]);
         let only_bytes = FlowSample { cc_info: vec![1, 2, 3], ..FlowSample::default() };
         assert_eq!(row, only_bytes);
@@ -105,7 +105,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_decode(kind in 0u16..40, info in proptest::collection::vec(any::<u8>(), 0..64)) {
+        fn decodes_any_bytes_without_panic(kind in 0u16..40, info in proptest::collection::vec(any::<u8>(), 0..64)) {
             decoded(kind, &info);
         }
     }

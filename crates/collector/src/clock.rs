@@ -1,4 +1,4 @@
-//! The clocks of this node. No other module of this crate reads one: samplers are told the time.
+//! The clocks of this node. No other module of this crate reads a clock: the time is an argument of samplers.
 #![expect(clippy::disallowed_methods, reason = "the module that reads clocks")]
 
 use rustix::time::{ClockId, Timespec, clock_gettime};
@@ -25,20 +25,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn seconds_and_nanoseconds_add_up() {
+    fn adds_seconds_and_nanoseconds() {
         let at = Timespec { tv_sec: 3, tv_nsec: 25 };
         assert_eq!(to_ns(at), 3_000_000_025);
     }
 
     #[test]
-    fn the_monotonic_clock_does_not_go_back() {
+    fn monotonic_clock_does_not_go_back() {
         let first = monotonic_ns();
         assert!(first > 0);
         assert!(monotonic_ns() >= first);
     }
 
     #[test]
-    fn the_time_of_day_is_after_2020() {
+    fn realtime_is_after_2020() {
         assert!(realtime_ns() > 1_577_836_800_000_000_000);
     }
 }

@@ -1,4 +1,4 @@
-//! One socket of a dump to one row. Pure; units change here and in `tcp_info` and nowhere else.
+//! Converts a socket of a dump to a row. Pure; units are converted only here and in `tcp_info`.
 
 use ccbench_proto::wire::FlowSample;
 
@@ -9,19 +9,19 @@ use crate::tcp_info::{self, KernelVersion};
 
 /// When a sample was taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Instant {
+pub struct SampleTime {
     /// This node's `CLOCK_MONOTONIC`.
     pub at_ns: u64,
-    /// Since this socket's previous sample; 0 for the first.
+    /// Time since this socket's previous sample; 0 for the first one.
     pub gap_ns: u64,
 }
 
-/// The row of socket `msg`, which is `role` to its flow.
+/// The row of the socket `msg`, which has `role` in its flow.
 #[must_use]
 pub fn flow_sample(
     msg: &DiagMsg<'_>,
     role: SocketRole<'_>,
-    when: Instant,
+    when: SampleTime,
     kernel: KernelVersion,
 ) -> FlowSample {
     let mut row = FlowSample {
@@ -55,7 +55,7 @@ mod tests {
     const KERNEL: KernelVersion = KernelVersion { major: 6, minor: 18 };
     const ROLE: SocketRole<'_> =
         SocketRole { flow_id: "bulk/0", group: "bulk", side: "snd", role: "data" };
-    const WHEN: Instant = Instant { at_ns: 1_000, gap_ns: 100 };
+    const WHEN: SampleTime = SampleTime { at_ns: 1_000, gap_ns: 100 };
 
     #[test]
     fn a_row_has_names_ports_and_kernel_fields() {
@@ -79,14 +79,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_message_that_parses_converts(bytes in proptest::collection::vec(any::<u8>(), 72..500)) {
+        fn converts_any_valid_message_without_panic(bytes in proptest::collection::vec(any::<u8>(), 72..500)) {
             if let Ok(msg) = DiagMsg::parse(&bytes) {
                 let _ = flow_sample(&msg, ROLE, WHEN, KERNEL);
             }
         }
 
         #[test]
-        fn any_attribute_content_converts(
+        fn converts_any_attribute_without_panic(
             info in proptest::collection::vec(any::<u8>(), 0..300),
             cong in proptest::collection::vec(any::<u8>(), 0..20),
             own in proptest::collection::vec(any::<u8>(), 0..40),

@@ -1,12 +1,12 @@
-//! What this node is, as far as TCP and its observation are concerned. Reads only; whatever cannot be read
-//! stays empty and is told in the notes.
+//! Describes this node: kernel, CPU, TCP settings and eBPF support. Read-only; fields that cannot be read stay empty,
+//! with a note.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
 use ccbench_proto::wire::NodeInfo;
 
-/// Settings under /proc/sys that change what a TCP experiment measures.
+/// Settings under /proc/sys that affect TCP measurements.
 pub const SYSCTLS: &[&str] = &[
     "net.core.busy_poll",
     "net.core.busy_read",
@@ -74,8 +74,8 @@ const CAP_SYS_ADMIN: u32 = 21;
 const CAP_PERFMON: u32 = 38;
 const CAP_BPF: u32 = 39;
 
-/// Fills kernel, CPU, congestion control, sysctl, clock, namespace and eBPF facts of `info`; adds a note
-/// with the way out for what is missing. Leaves interfaces, qdiscs and programs to others.
+/// Fills kernel, CPU, congestion control, sysctl, clock, namespace and eBPF fields of `info`, and adds a note with a
+/// hint for whatever is missing. Does not fill interfaces, qdiscs and programs.
 pub fn describe(info: &mut NodeInfo) {
     let uname = rustix::system::uname();
     info.kernel = uname.release().to_string_lossy().into_owned();
@@ -95,11 +95,11 @@ pub fn describe(info: &mut NodeInfo) {
             info.sysctls.insert(name.to_owned(), value);
         }
     }
-    match ebpf_obstacle() {
+    match why_no_ebpf() {
         None => info.can_ebpf = true,
-        Some(obstacle) => {
+        Some(reason) => {
             info.can_ebpf = false;
-            info.notes.push(format!("no eBPF: {obstacle}; TCP samples come from inet_diag"));
+            info.notes.push(format!("no eBPF: {reason}; TCP samples come from inet_diag"));
         }
     }
 }
@@ -121,8 +121,8 @@ fn congestion_controls(info: &mut NodeInfo) {
     }
 }
 
-/// The value of "net.ipv4.tcp_ecn" with its white space made single; `None` if this kernel or namespace
-/// has no such setting.
+/// The value of a setting such as "net.ipv4.tcp_ecn", with runs of white space replaced by one space; `None` if this
+/// kernel or namespace lacks it.
 #[must_use]
 pub fn sysctl(name: &str) -> Option<String> {
     let path = format!("/proc/sys/{}", name.replace('.', "/"));
@@ -141,7 +141,7 @@ fn cpus() -> u32 {
         .unwrap_or(1)
 }
 
-/// The first line of /proc/cpuinfo that names the processor; which one differs by architecture.
+/// The CPU model in /proc/cpuinfo; the key depends on the architecture.
 fn cpu_model(cpuinfo: &str) -> String {
     let value = |wanted: &str| {
         cpuinfo.lines().find_map(|line| {
@@ -155,13 +155,13 @@ fn cpu_model(cpuinfo: &str) -> String {
         .unwrap_or_default()
 }
 
-/// Why tracing programs cannot be loaded from here, with the way out; `None` if nothing is in the way.
-fn ebpf_obstacle() -> Option<&'static str> {
+/// Why tracing programs cannot be loaded here, with a hint; `None` if they can.
+fn why_no_ebpf() -> Option<&'static str> {
     if fs::metadata("/sys/kernel/btf/vmlinux").is_err() {
         return Some("this kernel has no /sys/kernel/btf/vmlinux (needs CONFIG_DEBUG_INFO_BTF)");
     }
-    if !in_first_user_namespace(&read("/proc/self/uid_map")) {
-        return Some("inside a user namespace the kernel refuses it (run as root of the host)");
+    if !in_initial_user_namespace(&read("/proc/self/uid_map")) {
+        return Some("the kernel refuses it inside a user namespace (run as root of the host)");
     }
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     if !may_trace(effective_capabilities(&status)) {
@@ -170,8 +170,8 @@ fn ebpf_obstacle() -> Option<&'static str> {
     None
 }
 
-/// The first user namespace maps every id to itself.
-fn in_first_user_namespace(uid_map: &str) -> bool {
+/// The initial user namespace maps every id to itself.
+fn in_initial_user_namespace(uid_map: &str) -> bool {
     uid_map.split_ascii_whitespace().eq(["0", "0", "4294967295"])
 }
 
@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_processor_is_named_on_several_architectures() {
+    fn finds_the_cpu_model_on_several_architectures() {
         let x86 = "processor\t: 0\nmodel\t\t: 1\nmodel name\t: AMD EPYC\n";
         assert_eq!(cpu_model(x86), "AMD EPYC");
         let arm = "processor\t: 0\nCPU part\t: 0xd0c\n\nHardware\t: BCM2711\nModel\t\t: Pi 4\n";
@@ -202,14 +202,14 @@ mod tests {
     }
 
     #[test]
-    fn only_the_first_user_namespace_maps_all_ids() {
-        assert!(in_first_user_namespace("         0          0 4294967295"));
-        assert!(!in_first_user_namespace("         0       1000          1"));
-        assert!(!in_first_user_namespace(""));
+    fn detects_the_initial_user_namespace() {
+        assert!(in_initial_user_namespace("         0          0 4294967295"));
+        assert!(!in_initial_user_namespace("         0       1000          1"));
+        assert!(!in_initial_user_namespace(""));
     }
 
     #[test]
-    fn tracing_needs_both_capabilities_or_the_old_one() {
+    fn tracing_needs_bpf_and_perfmon_or_sys_admin() {
         let status = |mask: &str| format!("Name:\tx\nCapPrm:\tffff\nCapEff:\t{mask}\n");
         let may = |mask: &str| may_trace(effective_capabilities(&status(mask)));
         assert!(may("000001fffeffffff"));
@@ -221,13 +221,13 @@ mod tests {
     }
 
     #[test]
-    fn sysctls_are_listed_once_and_in_order() {
+    fn sysctls_are_sorted_and_unique() {
         assert!(SYSCTLS.is_sorted());
         assert!(SYSCTLS.windows(2).all(|pair| pair[0] != pair[1]));
     }
 
     #[test]
-    fn this_machine_has_a_kernel_cpus_and_a_namespace() {
+    fn describes_this_machine() {
         let mut info = NodeInfo::default();
         describe(&mut info);
         assert!(!info.kernel.is_empty() && !info.machine.is_empty());

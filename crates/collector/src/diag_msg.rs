@@ -1,4 +1,4 @@
-//! One `inet_diag_msg` and its attributes, as a borrowed view of the kernel's bytes. No allocation.
+//! Borrowed view of an `inet_diag_msg` and its attributes. Does not allocate.
 
 use crate::SampleError;
 use crate::bytes::{array, be16_at, u16_at, u32_at};
@@ -16,8 +16,8 @@ const NLA_TYPE_MASK: u16 = 0x3fff;
 
 const INET_DIAG_INFO: u16 = 2;
 const INET_DIAG_CONG: u16 = 4;
-/// The last attribute of mainline (`INET_DIAG_SOCKOPT`). A congestion control out of tree numbers its own
-/// information above it.
+/// The last attribute in mainline (`INET_DIAG_SOCKOPT`). Out-of-tree congestion controls use higher numbers for their
+/// information.
 const INET_DIAG_LAST_KNOWN: u16 = 22;
 
 /// One netlink message of a dump.
@@ -27,13 +27,13 @@ pub struct NetlinkMsg<'a> {
     pub kind: u16,
     /// `nlmsg_flags`.
     pub flags: u16,
-    /// `nlmsg_seq`: that of the request it answers.
+    /// `nlmsg_seq` of the request.
     pub seq: u32,
-    /// What follows the header, without padding.
+    /// The bytes after the header, without padding.
     pub payload: &'a [u8],
 }
 
-/// Takes the first message off `rest`; `None` at the end.
+/// Removes the first message from `rest`; `None` at the end.
 ///
 /// # Errors
 /// `Malformed` if a length points outside the buffer; `at` counts from the start of `rest`.
@@ -41,52 +41,52 @@ pub fn next_msg<'a>(rest: &mut &'a [u8]) -> Result<Option<NetlinkMsg<'a>>, Sampl
     if rest.is_empty() {
         return Ok(None);
     }
-    let broken = |at: usize| SampleError::Malformed { what: "netlink message", at };
+    let malformed = |at: usize| SampleError::Malformed { what: "netlink message", at };
     let buffer = *rest;
-    let len = u32_at(buffer, 0).ok_or_else(|| broken(0))? as usize;
-    let payload = buffer.get(NLMSG_HEADER_LEN..len).ok_or_else(|| broken(0))?;
+    let len = u32_at(buffer, 0).ok_or_else(|| malformed(0))? as usize;
+    let payload = buffer.get(NLMSG_HEADER_LEN..len).ok_or_else(|| malformed(0))?;
     let msg = NetlinkMsg {
-        kind: u16_at(buffer, 4).ok_or_else(|| broken(4))?,
-        flags: u16_at(buffer, 6).ok_or_else(|| broken(6))?,
-        seq: u32_at(buffer, 8).ok_or_else(|| broken(8))?,
+        kind: u16_at(buffer, 4).ok_or_else(|| malformed(4))?,
+        flags: u16_at(buffer, 6).ok_or_else(|| malformed(6))?,
+        seq: u32_at(buffer, 8).ok_or_else(|| malformed(8))?,
         payload,
     };
     *rest = buffer.get(aligned(len)..).unwrap_or_default();
     Ok(Some(msg))
 }
 
-/// A socket as inet_diag reports it.
+/// A socket in an inet_diag dump.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DiagMsg<'a> {
     /// `AF_INET` (2) or `AF_INET6` (10); the latter also for IPv4 on a dual-stack listener.
     pub family: u8,
     /// `TCP_ESTABLISHED` (1) and so on.
     pub state: u8,
-    /// Port of this end.
+    /// Local port.
     pub sport: u16,
-    /// Port of the other end.
+    /// Remote port.
     pub dport: u16,
-    /// The kernel's name of the socket, unique until reboot.
+    /// Socket cookie, unique until reboot.
     pub cookie: u64,
-    /// `struct inet_diag_sockid`, to ask for this very socket again.
+    /// `struct inet_diag_sockid`, which selects this socket in a later request.
     pub id: [u8; 48],
-    /// `struct tcp_info`; empty for a socket that has none any more.
+    /// `struct tcp_info`; empty for a socket in FIN_WAIT2 or TIME_WAIT without one.
     pub info: &'a [u8],
-    /// Name of the congestion control; empty if not told or not text.
+    /// Name of the congestion control; empty if absent or not UTF-8.
     pub cong: &'a str,
-    /// Attribute number and payload of the congestion control's own information.
+    /// Attribute type and payload of the congestion control's information.
     pub cc_info: Option<(u16, &'a [u8])>,
 }
 
 impl<'a> DiagMsg<'a> {
-    /// Reads the payload of a `SOCK_DIAG_BY_FAMILY` message.
+    /// Parses the payload of a `SOCK_DIAG_BY_FAMILY` message.
     ///
     /// # Errors
     /// `Malformed` if it is shorter than its fixed part or an attribute does not fit.
     pub fn parse(payload: &'a [u8]) -> Result<Self, SampleError> {
-        let broken = |at: usize| SampleError::Malformed { what: "inet_diag message", at };
-        let fixed = payload.get(..DIAG_MSG_LEN).ok_or_else(|| broken(0))?;
-        let short = || broken(payload.len());
+        let malformed = |at: usize| SampleError::Malformed { what: "inet_diag message", at };
+        let fixed = payload.get(..DIAG_MSG_LEN).ok_or_else(|| malformed(0))?;
+        let short = || malformed(payload.len());
         let cookie_low = u32_at(fixed, COOKIE_AT).ok_or_else(short)?;
         let cookie_high = u32_at(fixed, COOKIE_AT + 4).ok_or_else(short)?;
         let mut msg = Self {
@@ -107,14 +107,14 @@ impl<'a> DiagMsg<'a> {
     fn walk_attributes(&mut self, payload: &'a [u8]) -> Result<(), SampleError> {
         let mut at = DIAG_MSG_LEN;
         while at < payload.len() {
-            let broken = SampleError::Malformed { what: "inet_diag attribute", at };
+            let malformed = SampleError::Malformed { what: "inet_diag attribute", at };
             let header = u16_at(payload, at).zip(u16_at(payload, at + 2));
             let Some((len, kind)) = header else {
-                return Err(broken);
+                return Err(malformed);
             };
             let len = usize::from(len);
             let Some(value) = payload.get(at + NLA_HEADER_LEN..at + len) else {
-                return Err(broken);
+                return Err(malformed);
             };
             self.attribute(kind & NLA_TYPE_MASK, value);
             at += aligned(len);
@@ -185,7 +185,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_socket_is_read_with_its_attributes() {
+    fn reads_a_socket_with_its_attributes() {
         let info = [7; 280];
         let bytes = payload(
             (5201, 40_000),
@@ -210,7 +210,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn an_out_of_tree_attribute_is_taken_for_the_congestion_controls() {
+    fn unknown_attributes_belong_to_the_congestion_control() {
         let bytes = payload((1, 2), 3, &[(23, &[9; 8]), (15, &[1; 4]), (21, &[2; 8])]);
         let msg = DiagMsg::parse(&bytes).unwrap();
         assert_eq!(msg.cc_info, Some((23, &[9u8; 8][..])));
@@ -219,7 +219,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn an_attribute_beyond_the_end_is_malformed_with_its_place() {
+    fn rejects_an_attribute_beyond_the_end_with_its_offset() {
         let mut bytes = payload((1, 2), 3, &[(4, b"reno\0")]);
         bytes[DIAG_MSG_LEN] = 200;
         let error = DiagMsg::parse(&bytes).unwrap_err().to_string();
@@ -231,7 +231,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn messages_are_taken_one_by_one() {
+    fn splits_a_buffer_into_messages() {
         let mut bytes = message(20, 4, &[1, 2, 3, 4, 5]);
         bytes.extend(message(3, 4, &[0; 4]));
         let mut rest = &bytes[..];
@@ -243,7 +243,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_message_longer_than_the_buffer_is_malformed() {
+    fn rejects_a_message_longer_than_the_buffer() {
         let mut bytes = message(20, 4, &[0; 8]);
         bytes[0] = 60;
         assert!(next_msg(&mut &bytes[..]).is_err());
@@ -254,7 +254,7 @@ pub(crate) mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_parse_or_are_refused(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
+        fn parses_any_bytes_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
             let _ = DiagMsg::parse(&bytes);
             let mut rest = &bytes[..];
             while let Ok(Some(msg)) = next_msg(&mut rest) {
@@ -263,7 +263,7 @@ pub(crate) mod tests {
         }
 
         #[test]
-        fn a_good_message_with_any_byte_changed_does_not_panic(
+        fn parses_a_corrupted_message_without_panic(
             at in 0usize..420,
             value in any::<u8>(),
         ) {

@@ -7,11 +7,11 @@ const AF_INET: u8 = 2;
 /// `AF_INET6`.
 const AF_INET6: u8 = 10;
 
-/// `SOCK_DIAG_BY_FAMILY`, both as a request and as its answer.
+/// `SOCK_DIAG_BY_FAMILY`, type of request and reply.
 pub(crate) const SOCK_DIAG_BY_FAMILY: u16 = 20;
 
-/// The older request, whose answers come under the same number. It has no protocol to give and is for TCP;
-/// unlike the newer one it walks the kernel's socket table once for both address families.
+/// The older request; replies have the same type. It has no protocol field and is for TCP only. Unlike
+/// `SOCK_DIAG_BY_FAMILY` it walks the kernel's socket table once for both address families.
 pub(crate) const TCPDIAG_GETSOCK: u16 = 18;
 
 const NLM_F_REQUEST: u16 = 0x1;
@@ -21,11 +21,11 @@ const SOCKID_LEN: usize = 48;
 const SEQ_AT: usize = 8;
 const INET_DIAG_REQ_BYTECODE: u16 = 1;
 
-/// ESTABLISHED, FIN_WAIT1, FIN_WAIT2, CLOSE_WAIT, LAST_ACK, CLOSING: those with a `tcp_info` worth a row.
+/// ESTABLISHED, FIN_WAIT1, FIN_WAIT2, CLOSE_WAIT, LAST_ACK, CLOSING: the states with a meaningful `tcp_info`.
 const STATES: u32 = 1 << 1 | 1 << 4 | 1 << 5 | 1 << 8 | 1 << 9 | 1 << 11;
 
-/// `INET_DIAG_INFO`, `_CONG` and `_VEGASINFO`, which stands for the information of every congestion
-/// control: the mask has no bits for the later ones.
+/// `INET_DIAG_INFO`, `_CONG` and `_VEGASINFO`. The last one requests the information of every congestion control: the
+/// mask has no bits for later attributes.
 const EXTENSIONS: u8 = 1 << (2 - 1) | 1 << (4 - 1) | 1 << (3 - 1);
 
 const BC_JMP: u8 = 1;
@@ -37,16 +37,16 @@ const OP_LEN: usize = 4;
 /// Two comparisons with their operand, and the jump to "accept".
 const RANGE_LEN: usize = 2 * (2 * OP_LEN) + OP_LEN;
 
-/// Which end's port a comparison reads.
+/// The port that a comparison reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
-    /// The socket's own port.
+    /// Local port.
     Source,
-    /// Its peer's port.
+    /// Remote port.
     Destination,
 }
 
-/// Ports `low` to `high` of one end, both included.
+/// Ports `low` to `high` of one end, inclusive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PortRange {
     pub(crate) end: End,
@@ -54,7 +54,7 @@ pub(crate) struct PortRange {
     pub(crate) high: u16,
 }
 
-/// Joins ports of one end to ranges. Sorts `ports`.
+/// Merges ports of one end into ranges. Sorts `ports`.
 pub(crate) fn ranges(end: End, ports: &mut [u16]) -> Vec<PortRange> {
     ports.sort_unstable();
     let mut joined: Vec<PortRange> = Vec::new();
@@ -67,14 +67,14 @@ pub(crate) fn ranges(end: End, ports: &mut [u16]) -> Vec<PortRange> {
     joined
 }
 
-/// The filter "any of these ranges" as `INET_DIAG_REQ_BYTECODE`; `None` if there is nothing to filter by
-/// or the program would not fit its 16-bit jumps.
+/// The filter "any of these ranges" as `INET_DIAG_REQ_BYTECODE`; `None` if there are no ranges or the program is too
+/// long for 16-bit jumps.
 ///
-/// Each range is `GE low`, `LE high`, `JMP accept`; a failed comparison goes to the next range, that of
-/// the last range four bytes past the end, which the kernel takes for "no".
+/// Each range is `GE low`, `LE high`, `JMP accept`. A failed comparison jumps to the next range; in the last range, four
+/// bytes past the end, which the kernel takes as a mismatch.
 pub(crate) fn bytecode(ranges: &[PortRange]) -> Option<Vec<u8>> {
     let whole = ranges.len().checked_mul(RANGE_LEN)?;
-    // The last range needs no jump: falling off the end is "accept".
+    // The last range needs no jump: reaching the end is a match.
     let whole = whole.checked_sub(OP_LEN)?;
     u16::try_from(whole + OP_LEN + NLMSG_HEADER_LEN).ok()?;
     let mut code = Vec::with_capacity(whole);
@@ -103,27 +103,27 @@ fn op(code: &mut Vec<u8>, kind: u8, yes: usize, no: usize) {
     code.extend_from_slice(&(no as u16).to_ne_bytes());
 }
 
-/// Requests that together give every TCP socket once, both address families.
+/// Requests that together return every TCP socket of both address families once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Requests {
-    /// Whole messages; [`set_seq`] patches their sequence number.
+    /// Complete messages; [`set_seq`] sets their sequence number.
     pub(crate) messages: Vec<Vec<u8>>,
     /// The kernel filters by port.
     pub(crate) filtered: bool,
 }
 
-/// Ways to ask, the best one last: when a kernel refuses it, the one before is next.
-pub(crate) fn ways(filter: Option<&[u8]>) -> Vec<Requests> {
+/// The variants of the request, the preferred one last. If a kernel rejects one, the one before it is next.
+pub(crate) fn variants(filter: Option<&[u8]>) -> Vec<Requests> {
     let by_family = |filter: Option<&[u8]>| Requests {
         messages: vec![by_family(AF_INET, filter), by_family(AF_INET6, filter)],
         filtered: filter.is_some(),
     };
-    let mut ways = vec![by_family(None)];
+    let mut variants = vec![by_family(None)];
     if filter.is_some() {
-        ways.push(by_family(filter));
+        variants.push(by_family(filter));
     }
-    ways.push(Requests { messages: vec![both_families(filter)], filtered: filter.is_some() });
-    ways
+    variants.push(Requests { messages: vec![both_families(filter)], filtered: filter.is_some() });
+    variants
 }
 
 /// A dump of one address family (`struct inet_diag_req_v2`).
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbouring_ports_become_one_range() {
+    fn merges_adjacent_ports() {
         let joined = ranges(End::Source, &mut [5203, 5201, 5202, 5202, 7000]);
         assert_eq!(joined, [range(End::Source, 5201, 5203), range(End::Source, 7000, 7000)]);
         assert_eq!(ranges(End::Source, &mut []), []);
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_carries_family_protocol_states_and_filter() {
+    fn a_request_has_family_protocol_states_and_filter() {
         let code = bytecode(&[range(End::Destination, 5201, 5201)]).unwrap();
         let mut request = by_family(AF_INET6, Some(&code));
         set_seq(&mut request, 77);
@@ -238,17 +238,17 @@ mod tests {
     }
 
     #[test]
-    fn the_best_way_is_last_and_the_plainest_first() {
+    fn the_preferred_variant_is_last() {
         let shape = |filter: Option<&[u8]>| -> Vec<(usize, bool)> {
-            let all = ways(filter);
-            all.iter().map(|way| (way.messages.len(), way.filtered)).collect()
+            let all = variants(filter);
+            all.iter().map(|requests| (requests.messages.len(), requests.filtered)).collect()
         };
         assert_eq!(shape(Some(&[0; 4])), [(2, false), (2, true), (1, true)]);
         assert_eq!(shape(None), [(2, false), (1, false)]);
     }
 
     #[test]
-    fn too_many_ranges_are_left_to_the_fallback() {
+    fn too_many_ranges_give_no_filter() {
         assert_eq!(bytecode(&[]), None);
         let many = vec![range(End::Source, 1, 1); 4000];
         assert_eq!(bytecode(&many), None);
@@ -256,7 +256,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_filter_accepts_exactly_the_ports_asked_for(
+        fn filter_accepts_exactly_the_given_ports(
             sources in proptest::collection::vec(1u16..40, 0..6),
             destinations in proptest::collection::vec(1u16..40, 0..6),
             sport in 1u16..42,

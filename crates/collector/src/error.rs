@@ -1,32 +1,32 @@
-//! What can go wrong when sampling: operation, object, source.
+//! Errors of sampling.
 
 use std::io;
 
 /// An error of the collector.
 #[derive(Debug, thiserror::Error)]
 pub enum SampleError {
-    /// The kernel refused a netlink request.
+    /// A netlink request failed.
     #[error("{op}: {source}")]
     Netlink {
-        /// "dump TCP sockets" ...
+        /// The operation, such as "dump TCP sockets".
         op: &'static str,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// A file of /proc or /sys could not be read or understood.
+    /// A file of /proc or /sys could not be read or parsed.
     #[error("read {path}: {source}")]
     Proc {
         /// The file.
         path: String,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// The kernel's answer was not of the form it promises.
+    /// A message of the kernel is malformed.
     #[error("{what}: malformed at byte {at}")]
     Malformed {
-        /// Which message.
+        /// The kind of message.
         what: &'static str,
-        /// Where.
+        /// Offset in bytes.
         at: usize,
     },
 }

@@ -1,5 +1,5 @@
-//! The machine under this node: CPU, softirq, drops, retransmissions and the agent's own cost, as
-//! differences between two reads of /proc. The files stay open and are read again from their start.
+//! Counters of the host: CPU, softirq, drops, retransmissions and the agent's own usage, as differences between two
+//! reads of /proc. The files stay open and are re-read from their start.
 
 use std::fs::File;
 use std::io;
@@ -12,12 +12,12 @@ use crate::SampleError;
 
 pub mod procfs;
 
-use procfs::{CpuTimes, NicDrops, OwnUse, Softnet};
+use procfs::{CpuTimes, NicDrops, ProcessUsage, Softnet};
 
-/// No file of /proc read here is longer, even with thousands of CPUs or interfaces.
+/// Upper bound of the files of /proc that are read here, even with thousands of CPUs or interfaces.
 const FILE_LIMIT: usize = 4 << 20;
 
-/// Reads the host's counters and gives what changed since its previous sample.
+/// Reads the host's counters and returns the differences to the previous sample.
 pub struct HostSampler {
     cpu: ProcFile,
     softnet: ProcFile,
@@ -33,26 +33,26 @@ pub struct HostSampler {
     awake: Awake,
 }
 
-/// Who keeps the machine's processors from halting, in time that nobody else wants: accounts leave it out.
+/// Which process keeps the CPUs from idling, with niced threads whose time counts as idle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Awake {
-    /// Nobody.
+    /// None.
     #[default]
     No,
-    /// Niced threads of another process.
+    /// Another process.
     ByAnother,
-    /// Niced threads of the process that is sampled.
+    /// The sampled process itself.
     ByThis,
 }
 
-/// Everything cumulative, at one instant.
+/// All cumulative counters at one time.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Counters {
     cpu: CpuTimes,
     softnet: Softnet,
     retrans_segs: u64,
     nics: NicDrops,
-    own: OwnUse,
+    own: ProcessUsage,
 }
 
 /// Shares of the time of all CPUs, 0 to 100.
@@ -67,11 +67,11 @@ struct CpuShares {
 }
 
 impl HostSampler {
-    /// Opens the counters; those of the network are of the calling thread's namespace, for as long as the
-    /// sampler lives. `pid` is the agent's own. The first sample counts from here.
+    /// Opens the counters; network counters stay those of the calling thread's namespace. `pid` is the agent's own. The
+    /// first sample counts from this call.
     ///
     /// # Errors
-    /// `Proc` if a file cannot be read or understood.
+    /// `Proc` if a file cannot be read or parsed.
     pub fn new(pid: u32) -> Result<Self, SampleError> {
         let mut sampler = Self {
             cpu: ProcFile::open("/proc/stat")?,
@@ -91,24 +91,24 @@ impl HostSampler {
         Ok(sampler)
     }
 
-    /// Leaves threads out that keep the processors awake: their time is idle.
+    /// Counts the time of the threads that keep the CPUs awake as idle.
     #[must_use]
     pub fn awake(self, awake: Awake) -> Self {
         Self { awake, ..self }
     }
 
-    /// What changed since the previous call (or since `new`). Counters that went back, as those of an
-    /// interface that was removed, count as unchanged.
+    /// The differences since the previous call (or since `new`). A counter that decreased, for example because an
+    /// interface was removed, counts as unchanged.
     ///
     /// # Errors
-    /// `Proc` if a file cannot be read or understood; the next call then covers the longer time.
+    /// `Proc` if a file cannot be read or parsed; the next call then covers the longer interval.
     pub fn sample(&mut self, at_ns: u64) -> Result<HostSample, SampleError> {
         let now = self.read()?;
         let before = std::mem::replace(&mut self.before, now);
         let now = &self.before;
         let gap_ns = self.last_at_ns.map_or(0, |last_at_ns| at_ns.saturating_sub(last_at_ns));
         self.last_at_ns = Some(at_ns);
-        // Without a tick in between there is nothing to share out: what was true last stays.
+        // Without a tick in between there are no shares: keep the previous ones.
         let shares = CpuShares::between(&before.cpu, &now.cpu, self.awake != Awake::No);
         let shares = shares.unwrap_or(self.last_cpu);
         self.last_cpu = shares;
@@ -143,7 +143,7 @@ impl HostSampler {
             softnet: self.softnet.parse(text, procfs::softnet)?,
             retrans_segs: self.snmp.parse(text, procfs::tcp_retrans_segs)?,
             nics: self.nics.parse(text, procfs::nic_drops)?,
-            own: self.own.parse(text, procfs::own_use)?,
+            own: self.own.parse(text, procfs::process_usage)?,
         })
     }
 }
@@ -154,18 +154,18 @@ impl CpuShares {
 
     /// `None` if no tick passed.
     fn between(before: &CpuTimes, now: &CpuTimes, niced_is_idle: bool) -> Option<Self> {
-        let settle = |ticks: procfs::CpuTicks| {
+        let assign_nice = |ticks: procfs::CpuTicks| {
             let to = if niced_is_idle { (0, ticks.nice) } else { (ticks.nice, 0) };
             procfs::CpuTicks { user: ticks.user + to.0, nice: 0, idle: ticks.idle + to.1, ..ticks }
         };
-        let spent = settle(now.all.since(&before.all));
+        let spent = assign_nice(now.all.since(&before.all));
         let total = spent.total();
         if total == 0 {
             return None;
         }
         let share = |ticks: u64| percent(ticks, total);
         let busiest = |(now, before): (&procfs::Cpu, &procfs::Cpu)| {
-            let spent = settle(now.times.since(&before.times));
+            let spent = assign_nice(now.times.since(&before.times));
             (now.index == before.index && spent.total() > 0)
                 .then(|| percent(spent.total() - spent.idle, spent.total()))
         };
@@ -184,7 +184,7 @@ fn percent(part: u64, whole: u64) -> f64 {
     part as f64 * 100.0 / whole as f64
 }
 
-/// 0 for the first sample, whose length nobody knows.
+/// 0 for the first sample, whose interval is unknown.
 fn share_of_one_cpu(ticks: u64, ticks_per_s: u64, gap_ns: u64) -> f64 {
     if gap_ns == 0 {
         return 0.0;
@@ -202,7 +202,7 @@ fn positive_sysconf(variable: SysconfVar, otherwise: u64) -> u64 {
         .unwrap_or(otherwise)
 }
 
-/// A file of /proc that is read again and again.
+/// A file of /proc that is read repeatedly.
 struct ProcFile {
     path: String,
     file: File,
@@ -228,7 +228,7 @@ impl ProcFile {
             || {
                 failed(io::Error::new(
                     io::ErrorKind::InvalidData,
-                    "not of the form this kernel interface has; report it with the file's text",
+                    "unexpected format; report this with the contents of the file",
                 ))
             },
         )
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_are_of_all_cpus_and_the_busiest_is_named_apart() {
+    fn shares_cover_all_cpus_and_max_busy_covers_one() {
         let before = two_cpus(ticks(0, 0, 0, 0, 100), ticks(50, 0, 0, 0, 0));
         let now = two_cpus(ticks(10, 20, 30, 20, 120), ticks(60, 0, 0, 0, 90));
         let shares = CpuShares::between(&before, &now, false).unwrap();
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_that_keep_awake_are_idle_time() {
+    fn keep_awake_threads_count_as_idle() {
         let before = two_cpus(ticks(0, 0, 0, 0, 0), ticks(0, 0, 0, 0, 0));
         let mut now = two_cpus(ticks(10, 0, 0, 0, 0), ticks(10, 0, 0, 0, 0));
         now.all.nice = 180;
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cpu_that_came_or_went_is_not_compared_with_another() {
+    fn a_hotplugged_cpu_is_not_compared_with_another() {
         let before = two_cpus(ticks(0, 0, 0, 0, 0), ticks(0, 0, 0, 0, 0));
         let mut now = two_cpus(ticks(10, 0, 0, 0, 90), ticks(100, 0, 0, 0, 0));
         now.each[1].index = 3;
@@ -310,14 +310,14 @@ mod tests {
     }
 
     #[test]
-    fn the_agents_share_is_of_one_cpu() {
+    fn agent_share_is_relative_to_one_cpu() {
         assert_eq!(share_of_one_cpu(5, 100, 1_000_000_000), 5.0);
         assert_eq!(share_of_one_cpu(200, 100, 1_000_000_000), 200.0);
         assert_eq!(share_of_one_cpu(5, 100, 0), 0.0);
     }
 
     #[test]
-    fn the_running_machine_can_be_sampled() {
+    fn samples_this_machine() {
         let mut sampler = HostSampler::new(std::process::id()).unwrap();
         let first = sampler.sample(1_000_000_000).unwrap();
         assert_eq!((first.at_ns, first.gap_ns), (1_000_000_000, 0));
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_is_not_there_is_an_error_with_its_file() {
+    fn error_for_a_missing_process_names_its_file() {
         let error = HostSampler::new(u32::MAX).err().unwrap().to_string();
         assert!(error.starts_with("read /proc/4294967295/stat: "), "{error}");
     }

@@ -1,5 +1,5 @@
-//! Samples by `NETLINK_SOCK_DIAG`: a dump of the TCP sockets of this network namespace. Works on every
-//! kernel, without privileges.
+//! Samples by `NETLINK_SOCK_DIAG`: dumps the TCP sockets of this network namespace. Needs no privileges and works on
+//! every supported kernel.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,10 +13,10 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{RecvFlags, SendFlags};
 
 use crate::bytes::array;
-use crate::convert::{Instant, flow_sample};
+use crate::convert::{SampleTime, flow_sample};
 use crate::diag_msg::{DiagMsg, NetlinkMsg, next_msg};
 use crate::diag_request::{
-    Requests, SOCK_DIAG_BY_FAMILY, TCPDIAG_GETSOCK, bytecode, set_seq, ways,
+    Requests, SOCK_DIAG_BY_FAMILY, TCPDIAG_GETSOCK, bytecode, set_seq, variants,
 };
 use crate::ports::PortMap;
 use crate::tcp_info::KernelVersion;
@@ -25,10 +25,10 @@ use crate::{Drained, FlowPorts, SampleError, Sampler};
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
 
-/// The kernel fills a dump's messages up to the largest buffer seen so far, at most this.
+/// Maximum length of a message in a dump: the kernel fills messages up to the largest receive buffer seen, at most 32 KiB.
 const BUFFER_LEN: usize = 32 * 1024;
-/// A dump is answered at once; waiting longer means that an answer was lost.
-const ANSWER_LIMIT: Duration = Duration::from_secs(1);
+/// The kernel replies to a dump at once; a longer wait means that a reply was lost.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// TCP samples by inet_diag.
 #[derive(Default)]
@@ -39,32 +39,33 @@ pub struct DiagSampler {
 struct Watch {
     socket: Socket,
     buffer: Vec<u8>,
-    way: Requests,
-    /// Plainer ways to ask, for a kernel that refuses this one; the next one last.
+    requests: Requests,
+    /// Simpler variants for a kernel that rejects `requests`; the next one last.
     fallbacks: Vec<Requests>,
     seq: u32,
-    pass: Pass,
+    rows: Rows,
 }
 
-/// What turns messages into rows; apart from the socket and its buffer so that both can be borrowed.
-struct Pass {
+/// Turns messages into rows; separate from the socket and its buffer, so that both can be borrowed.
+struct Rows {
     ports: PortMap,
     kernel: KernelVersion,
     interval_ns: u64,
-    seen: BTreeMap<u64, u64>,
+    /// Time of the last sample by cookie.
+    last_at_ns: BTreeMap<u64, u64>,
 }
 
 impl DiagSampler {
-    /// A sampler that watches nothing yet and holds no socket.
+    /// A sampler without flows and without a socket.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Whether the kernel filters by port itself; otherwise it sends every TCP socket of the namespace.
+    /// Whether the kernel filters by port; otherwise it returns every TCP socket of the namespace.
     #[must_use]
     pub fn filters_in_kernel(&self) -> bool {
-        self.watch.as_ref().is_some_and(|watch| watch.way.filtered)
+        self.watch.as_ref().is_some_and(|watch| watch.requests.filtered)
     }
 }
 
@@ -74,21 +75,21 @@ impl Sampler for DiagSampler {
         self.watch = None;
         let ports = PortMap::new(flows);
         let filter = bytecode(&ports.ranges());
-        let mut fallbacks = ways(filter.as_deref());
-        let Some(way) = fallbacks.pop() else {
+        let mut fallbacks = variants(filter.as_deref());
+        let Some(requests) = fallbacks.pop() else {
             return Ok(());
         };
         self.watch = Some(Watch {
             socket: open()?,
             buffer: vec![0; BUFFER_LEN],
-            way,
+            requests,
             fallbacks,
             seq: 0,
-            pass: Pass {
+            rows: Rows {
                 ports,
                 kernel: KernelVersion::running(),
                 interval_ns,
-                seen: BTreeMap::new(),
+                last_at_ns: BTreeMap::new(),
             },
         });
         Ok(())
@@ -96,7 +97,7 @@ impl Sampler for DiagSampler {
 
     fn drain(&mut self, at_ns: u64, into: &mut Vec<FlowSample>) -> Result<Drained, SampleError> {
         match &mut self.watch {
-            Some(watch) if !watch.pass.ports.is_empty() => watch.drain(at_ns, into),
+            Some(watch) if !watch.rows.ports.is_empty() => watch.drain(at_ns, into),
             _ => Ok(Drained::default()),
         }
     }
@@ -113,19 +114,19 @@ impl Watch {
             let mut drained = Drained::default();
             let error = match self.dump_all(at_ns, into, &mut drained) {
                 Ok(()) => {
-                    self.pass.forget_closed(at_ns);
+                    self.rows.forget_closed(at_ns);
                     return Ok(drained);
                 }
                 Err(error) => error,
             };
-            // What is left of a broken dump must not meet the next one, nor its rows be told twice.
+            // A new socket and the old rows: replies to a failed dump must not mix with the next one.
             self.socket = open()?;
             into.truncate(rows_before);
-            self.pass.seen.retain(|_, &mut last| last != at_ns);
-            if !refused(&error) {
+            self.rows.last_at_ns.retain(|_, &mut last| last != at_ns);
+            if !is_unsupported(&error) {
                 return Err(error);
             }
-            self.way = self.fallbacks.pop().ok_or(error)?;
+            self.requests = self.fallbacks.pop().ok_or(error)?;
         }
     }
 
@@ -135,23 +136,23 @@ impl Watch {
         into: &mut Vec<FlowSample>,
         drained: &mut Drained,
     ) -> Result<(), SampleError> {
-        for request in &mut self.way.messages {
+        for request in &mut self.requests.messages {
             self.seq = self.seq.wrapping_add(1);
             set_seq(request, self.seq);
             rustix::net::send(&self.socket, request, SendFlags::empty())
-                .map_err(|errno| netlink("ask for TCP sockets", errno.into()))?;
+                .map_err(|errno| netlink("request TCP sockets", errno.into()))?;
             let mut more = true;
             while more {
                 let (_, len) =
                     rustix::net::recv(&self.socket, &mut self.buffer[..], RecvFlags::TRUNC)
                         .map_err(|errno| netlink("receive TCP sockets", errno.into()))?;
                 let mut rest = self.buffer.get(..len).ok_or(SampleError::Malformed {
-                    what: "netlink buffer, which was too small",
+                    what: "netlink message longer than the buffer",
                     at: len,
                 })?;
                 while let Some(msg) = next_msg(&mut rest)? {
                     if msg.seq == self.seq {
-                        more &= self.pass.on_msg(&msg, at_ns, into, drained)?;
+                        more &= self.rows.on_msg(&msg, at_ns, into, drained)?;
                     }
                 }
             }
@@ -160,8 +161,8 @@ impl Watch {
     }
 }
 
-impl Pass {
-    /// Takes one message; `false` after the last of a dump.
+impl Rows {
+    /// Processes one message; `false` after the last one of a dump.
     fn on_msg(
         &mut self,
         msg: &NetlinkMsg<'_>,
@@ -194,15 +195,15 @@ impl Pass {
         into: &mut Vec<FlowSample>,
         drained: &mut Drained,
     ) {
-        // A socket that lingers in FIN_WAIT2 after its owner left has no tcp_info.
+        // An orphaned socket in FIN_WAIT2 has no tcp_info.
         if msg.info.is_empty() {
             return;
         }
         let Some(role) = self.ports.classify(msg.sport, msg.dport) else {
             return;
         };
-        let gap_ns = match self.seen.insert(msg.cookie, at_ns) {
-            // The hash table changed under the dump and the kernel told this socket twice.
+        let gap_ns = match self.last_at_ns.insert(msg.cookie, at_ns) {
+            // The hash table changed during the dump, and the kernel returned this socket twice.
             Some(before) if before == at_ns => return,
             Some(before) => at_ns.saturating_sub(before),
             None => 0,
@@ -212,17 +213,17 @@ impl Pass {
             drained.lost += missed(gap_ns, self.interval_ns);
         }
         drained.rows += 1;
-        into.push(flow_sample(msg, role, Instant { at_ns, gap_ns }, self.kernel));
+        into.push(flow_sample(msg, role, SampleTime { at_ns, gap_ns }, self.kernel));
     }
 
-    /// Bounds the memory by the sockets that exist.
+    /// Removes closed sockets, to bound memory use.
     fn forget_closed(&mut self, at_ns: u64) {
         let keep_ns = self.interval_ns.saturating_mul(16);
-        self.seen.retain(|_, &mut last| at_ns.saturating_sub(last) <= keep_ns);
+        self.last_at_ns.retain(|_, &mut last| at_ns.saturating_sub(last) <= keep_ns);
     }
 }
 
-/// How many samples a gap swallowed, to the nearest whole number.
+/// Number of samples missing in a gap, rounded to nearest.
 fn missed(gap_ns: u64, interval_ns: u64) -> u64 {
     gap_ns.saturating_add(interval_ns / 2).checked_div(interval_ns).unwrap_or(1).saturating_sub(1)
 }
@@ -231,13 +232,13 @@ fn open() -> Result<Socket, SampleError> {
     let failed = |source| netlink("open a NETLINK_SOCK_DIAG socket", source);
     let mut socket = Socket::new(NETLINK_SOCK_DIAG).map_err(failed)?;
     socket.bind_auto().map_err(failed)?;
-    set_socket_timeout(&socket, Timeout::Recv, Some(ANSWER_LIMIT))
+    set_socket_timeout(&socket, Timeout::Recv, Some(REPLY_TIMEOUT))
         .map_err(|errno| failed(errno.into()))?;
     Ok(socket)
 }
 
-/// The answers of kernels that do not know this kind of request or of filter.
-fn refused(error: &SampleError) -> bool {
+/// The kernel does not support this kind of request or filter.
+fn is_unsupported(error: &SampleError) -> bool {
     let SampleError::Netlink { source, .. } = error else {
         return false;
     };
@@ -259,8 +260,8 @@ mod tests {
 
     const INTERVAL_NS: u64 = 100;
 
-    /// A sampler that watches one connection over loopback, which lives as long as the streams.
-    fn watching() -> (DiagSampler, TcpStream, TcpStream) {
+    /// A sampler of one loopback connection, which is open until the streams are dropped.
+    fn sampler_with_connection() -> (DiagSampler, TcpStream, TcpStream) {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let address = listener.local_addr().unwrap();
         let client = TcpStream::connect(address).unwrap();
@@ -278,13 +279,13 @@ mod tests {
         (sampler, client, accepted)
     }
 
-    fn garbage() -> Requests {
-        ways(Some(&[99, 4, 4, 0])).pop().unwrap()
+    fn unsupported_requests() -> Requests {
+        variants(Some(&[99, 4, 4, 0])).pop().unwrap()
     }
 
     #[test]
-    fn every_way_to_ask_gives_the_same_row() {
-        let (mut sampler, _client, _accepted) = watching();
+    fn every_request_variant_returns_the_same_row() {
+        let (mut sampler, _client, _accepted) = sampler_with_connection();
         for at_ns in 1..4 {
             let mut rows = Vec::new();
             let drained = sampler.drain(at_ns, &mut rows).unwrap();
@@ -293,20 +294,20 @@ mod tests {
             assert_eq!(rows[0].gap_ns, u64::from(at_ns > 1));
             assert!(rows[0].rtt_us.is_some() && !rows[0].cc.is_empty());
             let watch = sampler.watch.as_mut().unwrap();
-            assert_eq!(watch.way.filtered, at_ns < 3);
-            if let Some(plainer) = watch.fallbacks.pop() {
-                watch.way = plainer;
+            assert_eq!(watch.requests.filtered, at_ns < 3);
+            if let Some(simpler) = watch.fallbacks.pop() {
+                watch.requests = simpler;
             }
         }
     }
 
     #[test]
-    fn a_refused_request_gives_way_to_a_plainer_one() {
-        let (mut sampler, _client, _accepted) = watching();
+    fn falls_back_to_a_simpler_request() {
+        let (mut sampler, _client, _accepted) = sampler_with_connection();
         let watch = sampler.watch.as_mut().unwrap();
         watch.fallbacks.truncate(1);
-        watch.fallbacks.push(garbage());
-        watch.way = garbage();
+        watch.fallbacks.push(unsupported_requests());
+        watch.requests = unsupported_requests();
         let mut rows = Vec::new();
         sampler.drain(1, &mut rows).unwrap();
         assert_eq!(rows.len(), 1);
@@ -314,17 +315,17 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_that_refuses_everything_is_an_error() {
-        let (mut sampler, _client, _accepted) = watching();
+    fn fails_if_the_kernel_rejects_every_request() {
+        let (mut sampler, _client, _accepted) = sampler_with_connection();
         let watch = sampler.watch.as_mut().unwrap();
         watch.fallbacks.clear();
-        watch.way = garbage();
+        watch.requests = unsupported_requests();
         let error = sampler.drain(1, &mut Vec::new()).unwrap_err().to_string();
         assert!(error.starts_with("dump TCP sockets: "), "{error}");
     }
 
     #[test]
-    fn a_gap_is_counted_in_whole_samples() {
+    fn counts_missed_samples_in_a_gap() {
         assert_eq!(missed(151, 100), 1);
         assert_eq!(missed(249, 100), 1);
         assert_eq!(missed(303, 100), 2);

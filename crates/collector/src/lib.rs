@@ -1,5 +1,5 @@
-//! Turns kernel state into rows: `TCP_INFO` of sockets, counters of the host. It knows no gRPC, no plan
-//! file and no tokio; it is told the time of a sample and never decides when to take one.
+//! Turns kernel state into rows: `TCP_INFO` of sockets, counters of the host. Independent of gRPC, plan files and tokio.
+//! Callers pass the time of a sample and decide when to take one.
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -24,7 +24,7 @@ pub use error::SampleError;
 pub use host::{Awake, HostSampler};
 pub use inet_diag::DiagSampler;
 
-/// Which sockets belong to which flow group on this node, told apart by port (never by descriptor).
+/// The sockets of a flow group on this node, identified by port (never by descriptor).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FlowPorts {
     /// The group's name.
@@ -41,7 +41,7 @@ pub struct FlowPorts {
     pub reverse: bool,
 }
 
-/// What one pass over the sockets gave.
+/// Result of one pass over the sockets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Drained {
     /// Rows appended.
@@ -52,23 +52,21 @@ pub struct Drained {
     pub lost: u64,
 }
 
-/// A source of `TCP_INFO` samples. Real: inet_diag (and eBPF later); fake: a script, in the agent's tests.
+/// A source of `TCP_INFO` samples: inet_diag, or a fake in the agent's tests.
 pub trait Sampler: Send {
-    /// Begins to watch these flow groups; `interval_ns` is what was asked for.
+    /// Starts to sample these flow groups; `interval_ns` is the configured interval.
     fn start(&mut self, flows: &[FlowPorts], interval_ns: u64) -> Result<(), SampleError>;
-    /// Appends what is new at `at_ns` (this node's CLOCK_MONOTONIC).
+    /// Appends one row per socket, taken at `at_ns` (this node's CLOCK_MONOTONIC).
     fn drain(
         &mut self,
         at_ns: u64,
         into: &mut Vec<wire::FlowSample>,
     ) -> Result<Drained, SampleError>;
-    /// Stops watching. Idempotent.
+    /// Stops sampling. Idempotent.
     fn stop(&mut self);
 }
 
-/// The best sampler that this node can offer: today always inet_diag, which works everywhere. An eBPF
-/// sampler, tried first and given up for this one when the kernel refuses it, belongs here and nowhere
-/// else; rows tell the two apart by `sample_src`.
+/// The sampler of this node: always inet_diag, which every kernel has. Column `sample_src` names it in the rows.
 #[must_use]
 pub fn pick() -> Box<dyn Sampler> {
     Box::new(DiagSampler::new())

@@ -1,9 +1,9 @@
-//! Which flow a socket belongs to, by its two ports alone.
+//! Finds the flow of a socket by its two ports.
 
 use crate::FlowPorts;
 use crate::diag_request::{End, PortRange, ranges};
 
-/// What a socket is to its flow group.
+/// The role of a socket in its flow group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SocketRole<'a> {
     /// "group/0", "group/control".
@@ -16,7 +16,7 @@ pub struct SocketRole<'a> {
     pub role: &'static str,
 }
 
-/// The flow groups of a node, ready to be asked per socket without allocating.
+/// The flow groups of a node; classifies sockets without allocation.
 #[derive(Debug, Clone, Default)]
 pub struct PortMap {
     /// Sorted by (listens, server_port).
@@ -31,8 +31,7 @@ struct Group {
 }
 
 impl PortMap {
-    /// Prepares the names of all sockets of these groups. Of two groups with the same listener on the same
-    /// end, the first counts.
+    /// Prepares the names of all sockets. If two groups have the same listener on the same end, the first one wins.
     #[must_use]
     pub fn new(flows: &[FlowPorts]) -> Self {
         let mut groups: Vec<Group> = flows
@@ -50,13 +49,13 @@ impl PortMap {
         Self { groups }
     }
 
-    /// No flow group at all.
+    /// There are no flow groups.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.groups.is_empty()
     }
 
-    /// The flow of the socket with these ports, `None` if it belongs to no group.
+    /// The role of the socket with these ports, `None` if it belongs to no group.
     #[must_use]
     pub fn classify(&self, sport: u16, dport: u16) -> Option<SocketRole<'_>> {
         self.find(false, dport, sport).or_else(|| self.find(true, sport, dport))
@@ -76,7 +75,7 @@ impl PortMap {
         })
     }
 
-    /// The ports a kernel-side filter must let through.
+    /// The ports that the filter in the kernel must accept.
     pub(crate) fn ranges(&self) -> Vec<PortRange> {
         let of = |listens: bool| -> Vec<u16> {
             self.groups
@@ -113,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn the_connecting_end_sends_from_the_data_ports() {
+    fn classifies_sockets_of_the_connecting_end() {
         let map = PortMap::new(&[flow("bulk", 5201, false, false)]);
         let data = map.classify(40_001, 5201).unwrap();
         assert_eq!((data.flow_id, data.group), ("bulk/1", "bulk"));
@@ -127,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn the_listening_end_mirrors_it() {
+    fn classifies_sockets_of_the_listening_end() {
         let map = PortMap::new(&[flow("bulk", 5201, true, false)]);
         let data = map.classify(5201, 40_000).unwrap();
         assert_eq!((data.flow_id, data.side), ("bulk/0", "rcv"));
@@ -136,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn reverse_turns_the_sides_round() {
+    fn reverse_swaps_the_sides() {
         let side = |listens| {
             let map = PortMap::new(&[flow("bulk", 5201, listens, true)]);
             let (sport, dport) = if listens { (5201, 40_000) } else { (40_000, 5201) };
@@ -147,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ends_on_one_node_are_told_apart() {
+    fn distinguishes_both_ends_on_one_node() {
         let map = PortMap::new(&[
             flow("bulk", 5201, true, false),
             flow("web", 5202, false, false),
@@ -160,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn data_ports_end_at_the_last_port() {
+    fn data_ports_do_not_wrap() {
         let mut last = flow("bulk", 5201, false, false);
         last.client_port = 65_535;
         last.count = 10;
@@ -170,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn the_filter_covers_both_ends() {
+    fn filter_covers_both_ends() {
         let map = PortMap::new(&[
             flow("a", 5201, false, false),
             flow("b", 5202, false, false),

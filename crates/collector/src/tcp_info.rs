@@ -1,14 +1,14 @@
-//! `struct tcp_info` by length and kernel version to the columns of a row. Fields that the running kernel
-//! does not have (its struct is shorter) and values that mean "none" stay absent; nothing is ever guessed.
+//! Decodes `struct tcp_info` (include/uapi/linux/tcp.h) by length and kernel version. Fields that the running kernel
+//! lacks (its struct is shorter) and values that mean "none" stay absent.
 
 use ccbench_proto::wire::FlowSample;
 
 use crate::bytes::{u16_at, u32_at, u64_at};
 
-/// Length of the struct as it is known here (Linux 6.18 and 7.x); longer ones are read this far.
+/// Length of the struct in Linux 6.18 and 7.x; the rest of a longer one is ignored.
 pub const KNOWN_LEN: usize = 280;
 
-/// `snd_ssthresh` of a connection that never left its first slow start (`TCP_INFINITE_SSTHRESH`).
+/// `TCP_INFINITE_SSTHRESH`: the connection is still in its first slow start.
 const SSTHRESH_UNSET_PKTS: u32 = 0x7fff_ffff;
 
 /// Major and minor number of a kernel release.
@@ -21,15 +21,14 @@ pub struct KernelVersion {
 }
 
 impl KernelVersion {
-    /// Reads "6.18.44-anything"; `None` if it does not begin with two numbers.
+    /// Parses a release such as "6.18.44-amd64"; `None` if it does not begin with two numbers.
     #[must_use]
     pub fn parse(release: &str) -> Option<Self> {
         let mut numbers = release.split(|c: char| !c.is_ascii_digit());
         Some(Self { major: numbers.next()?.parse().ok()?, minor: numbers.next()?.parse().ok()? })
     }
 
-    /// The kernel this process runs on; 0.0 when its release is no number, which decodes only what
-    /// length alone can tell.
+    /// The running kernel; 0.0 if its release cannot be parsed, which decodes only fields that the length implies.
     #[must_use]
     pub fn running() -> Self {
         let uname = rustix::system::uname();
@@ -61,7 +60,7 @@ fn head(info: &[u8], kernel: KernelVersion, row: &mut FlowSample) {
     row.options = byte(5);
     row.snd_wscale = byte(6).map(|value| bits(value, 8, 0, 4));
     row.rcv_wscale = byte(6).map(|value| bits(value, 8, 4, 4));
-    // Byte 7 was padding, always 0, before these two came: 4.9 (with delivery_rate) and 5.5.
+    // Byte 7 was padding before these two fields were added in 4.9 (with delivery_rate) and 5.5.
     row.app_limited = byte(7).filter(|_| info.len() >= 168).map(|value| bits(value, 8, 0, 1) == 1);
     row.fastopen_client_fail = byte(7)
         .filter(|_| info.len() >= 232 && kernel.at_least(5, 5))
@@ -130,8 +129,8 @@ fn since_4_9(info: &[u8], row: &mut FlowSample) {
     row.total_rto_time_ms = u32_at(info, 244);
 }
 
-/// Bytes 248 to 279: Accurate ECN (Linux 6.18). The last four bytes changed their meaning at 7.0 without
-/// a change of length, so only the version can tell.
+/// Bytes 248 to 279: Accurate ECN (Linux 6.18). The layout of the last four bytes changed in 7.0 without a change of
+/// length, so it depends on the version.
 fn accecn(info: &[u8], kernel: KernelVersion, row: &mut FlowSample) {
     row.received_ce_pkts = u32_at(info, 248);
     row.delivered_e1_bytes = u32_at(info, 252);
@@ -151,8 +150,8 @@ fn accecn(info: &[u8], kernel: KernelVersion, row: &mut FlowSample) {
     }
 }
 
-/// The C bit field of `width` bits after `before` others, in a unit of `unit` bits: compilers fill from
-/// the low end on little-endian machines and from the high end on big-endian ones.
+/// The C bit-field of `width` bits after `before` others, in a unit of `unit` bits: little-endian ABIs allocate from
+/// the least significant bit, big-endian ones from the most significant bit.
 fn bits(value: u32, unit: u32, before: u32, width: u32) -> u32 {
     let shift = if cfg!(target_endian = "big") { unit - before - width } else { before };
     (value >> shift) & ((1 << width) - 1)
@@ -168,7 +167,7 @@ mod tests {
     const V7_2: KernelVersion = KernelVersion { major: 7, minor: 2 };
     const V4_19: KernelVersion = KernelVersion { major: 4, minor: 19 };
 
-    /// A struct in which byte `n` is `n % 251`, so that every field has its own value.
+    /// A struct in which byte `n` is `n % 251`, so that all fields differ.
     fn counted(len: usize) -> Vec<u8> {
         (0..len).map(|at| (at % 251) as u8).collect()
     }
@@ -188,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn releases_are_read_to_the_minor_number() {
+    fn parses_major_and_minor_of_a_release() {
         let parsed = |text| KernelVersion::parse(text).map(|v| (v.major, v.minor));
         assert_eq!(parsed("6.18.44-fc-v669"), Some((6, 18)));
         assert_eq!(parsed("7.0-rc1"), Some((7, 0)));
@@ -201,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_struct_of_6_18_fills_every_column_it_has() {
+    fn decodes_the_full_struct_of_6_18() {
         let row = decoded(&counted(280), V6_18);
         assert_eq!(row.state, Some(0));
         assert_eq!(row.ca_state, Some(1));
@@ -273,7 +272,7 @@ mod tests {
         let row = decoded(&info, V6_18);
         assert_eq!(row.accecn_fail_mode, Some(5));
         assert_eq!(row.accecn_opt_seen, Some(3));
-        assert_eq!(row.ecn_mode, None, "6.18 does not say");
+        assert_eq!(row.ecn_mode, None, "6.18 does not report it");
     }
 
     #[cfg(target_endian = "little")]
@@ -310,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_cut_in_the_middle_is_absent() {
+    fn a_truncated_field_is_absent() {
         let row = decoded(&counted(83), V6_18);
         assert_eq!(row.snd_ssthresh_pkts, u32_counted(76));
         assert_eq!(row.snd_cwnd_pkts, None);
@@ -318,14 +317,14 @@ mod tests {
     }
 
     #[test]
-    fn a_longer_struct_of_a_future_kernel_reads_as_far_as_it_is_known() {
+    fn ignores_unknown_fields_of_a_longer_struct() {
         let long = counted(400);
         assert_eq!(decoded(&long, V7_2), decoded(&long[..KNOWN_LEN], V7_2));
     }
 
     proptest! {
         #[test]
-        fn any_bytes_decode(
+        fn decodes_any_bytes_without_panic(
             info in proptest::collection::vec(any::<u8>(), 0..400),
             major in 0u32..9,
             minor in 0u32..30,
@@ -336,7 +335,7 @@ mod tests {
         }
 
         #[test]
-        fn any_release_text_is_read_or_refused(release in ".{0,40}") {
+        fn parses_any_release_without_panic(release in ".{0,40}") {
             let _ = KernelVersion::parse(&release);
         }
     }

@@ -1,4 +1,4 @@
-//! inet_diag against real TCP sockets, each test in a network namespace of its own, beside `ss`.
+//! inet_diag with real TCP sockets, compared with `ss`. Each test has its own network namespace.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use std::collections::BTreeSet;
@@ -19,7 +19,7 @@ const SERVER_PORT: u16 = 5201;
 const CLIENT_PORT: u16 = 40_000;
 const ESTABLISHED: u32 = 1;
 
-/// Runs `test` on a thread that lives in a namespace with nothing but loopback.
+/// Runs `test` on a thread in a new network namespace with loopback only.
 fn in_namespace(test: impl FnOnce() + Send + 'static) {
     let thread = thread::spawn(move || {
         unshare(CloneFlags::CLONE_NEWNET)
@@ -47,7 +47,7 @@ fn flow(listens: bool, count: u32) -> FlowPorts {
     }
 }
 
-/// A connection from a chosen port (any for 0), with a chosen congestion control.
+/// A connection from a local port (0: any) with a congestion control.
 fn connection(listener: &TcpListener, from_port: u16, cc: Option<&str>) -> (TcpStream, TcpStream) {
     let to = listener.local_addr().unwrap();
     let to = SocketAddr::new("127.0.0.1".parse().unwrap(), to.port());
@@ -63,7 +63,7 @@ fn connection(listener: &TcpListener, from_port: u16, cc: Option<&str>) -> (TcpS
     (TcpStream::from(fd), accepted)
 }
 
-/// Sends until the other end has read it all, so that acknowledgements have come back.
+/// Transfers `bytes` and waits until they are acknowledged.
 fn transfer((sender, receiver): &mut (TcpStream, TcpStream), bytes: usize) {
     let mut sending = sender.try_clone().unwrap();
     let writer = thread::spawn(move || sending.write_all(&vec![7; bytes]).unwrap());
@@ -93,14 +93,14 @@ fn row<'a>(rows: &'a [FlowSample], flow_id: &str, side: &str) -> &'a FlowSample 
 }
 
 #[test]
-fn data_and_control_connections_are_told_apart_and_grow() {
+fn distinguishes_data_and_control_connections() {
     in_namespace(|| {
         let listener = TcpListener::bind(("127.0.0.1", SERVER_PORT)).unwrap();
         let control = connection(&listener, 0, None);
         let mut first = connection(&listener, CLIENT_PORT, Some("cubic"));
         let mut second = connection(&listener, CLIENT_PORT + 1, Some("reno"));
         let other = TcpListener::bind(("127.0.0.1", 0)).unwrap();
-        let _stranger = connection(&other, 0, None);
+        let _unrelated = connection(&other, 0, None);
 
         let mut sampler = DiagSampler::new();
         sampler.start(&[flow(false, 2), flow(true, 2)], INTERVAL_NS).unwrap();
@@ -134,7 +134,7 @@ fn data_and_control_connections_are_told_apart_and_grow() {
 }
 
 #[test]
-fn an_ipv4_client_of_a_dual_stack_listener_is_seen_on_both_ends() {
+fn samples_both_ends_of_ipv4_over_a_dual_stack_listener() {
     in_namespace(|| {
         let listener = TcpListener::bind(("::", SERVER_PORT)).unwrap();
         let _pair = connection(&listener, CLIENT_PORT, None);
@@ -148,7 +148,7 @@ fn an_ipv4_client_of_a_dual_stack_listener_is_seen_on_both_ends() {
 }
 
 #[test]
-fn a_late_sample_is_counted_with_what_it_missed() {
+fn counts_late_and_lost_samples() {
     in_namespace(|| {
         let listener = TcpListener::bind(("127.0.0.1", SERVER_PORT)).unwrap();
         let _pair = connection(&listener, CLIENT_PORT, None);
@@ -165,7 +165,7 @@ fn a_late_sample_is_counted_with_what_it_missed() {
 }
 
 #[test]
-fn closed_sockets_leave_and_new_ones_begin_anew() {
+fn forgets_closed_sockets() {
     in_namespace(|| {
         let listener = TcpListener::bind(("127.0.0.1", SERVER_PORT)).unwrap();
         let mut sampler = DiagSampler::new();
@@ -194,13 +194,13 @@ fn closed_sockets_leave_and_new_ones_begin_anew() {
 }
 
 #[test]
-fn a_filter_too_long_for_the_kernel_still_finds_the_sockets() {
+fn finds_sockets_without_a_kernel_filter() {
     in_namespace(|| {
         let listener = TcpListener::bind(("127.0.0.1", SERVER_PORT)).unwrap();
         let _pair = connection(&listener, CLIENT_PORT, None);
         let other = TcpListener::bind(("127.0.0.1", 0)).unwrap();
-        let _stranger = connection(&other, 0, None);
-        // Every second port, so that none join to a range.
+        let _unrelated = connection(&other, 0, None);
+        // Every second port, so that no two merge into a range.
         let many = (0..6_000u16).map(|index| FlowPorts {
             server_port: 2 * index + SERVER_PORT % 2 + 1_000 - SERVER_PORT % 2,
             ..flow(false, 1)
@@ -217,7 +217,7 @@ fn a_filter_too_long_for_the_kernel_still_finds_the_sockets() {
 }
 
 #[test]
-fn many_sockets_fill_several_messages_and_none_is_missing() {
+fn returns_every_socket_of_a_dump_with_several_messages() {
     in_namespace(|| {
         let listener = TcpListener::bind(("127.0.0.1", SERVER_PORT)).unwrap();
         let count = 300;
@@ -242,7 +242,7 @@ fn ss_value<'a>(line: &'a str, key: &str) -> &'a str {
 }
 
 #[test]
-fn ss_agrees() {
+fn agrees_with_ss() {
     in_namespace(|| {
         let listener = TcpListener::bind(("127.0.0.1", SERVER_PORT)).unwrap();
         let mut pair = connection(&listener, CLIENT_PORT, Some("bbr"));
@@ -259,7 +259,7 @@ fn ss_agrees() {
         let ours = &rows[0];
         assert!(line.contains(" bbr "), "{line}");
         assert_eq!(ours.cc, "bbr");
-        // Nothing moves on the connection, so both read the very same values.
+        // The connection is idle, so both read the same values.
         let number = |key| ss_value(line, key).parse::<u64>().unwrap();
         let (rtt_ms, rttvar_ms) = ss_value(line, "rtt").split_once('/').unwrap();
         let us = |ms: &str| (ms.parse::<f64>().unwrap() * 1e3).round() as u32;
@@ -284,10 +284,10 @@ fn ss_agrees() {
 }
 
 #[test]
-fn the_host_sampler_stays_in_the_namespace_it_was_made_in() {
+fn host_sampler_stays_in_its_namespace() {
     in_namespace(|| {
         let mut sampler = HostSampler::new(std::process::id()).unwrap();
-        // A refused connection retransmits nothing; what other namespaces do must not show here.
+        // Activity in other namespaces must not appear in this sample.
         let elsewhere = thread::spawn(move || {
             unshare(CloneFlags::CLONE_NEWNET).unwrap();
             sampler.sample(1_000_000_000).unwrap();

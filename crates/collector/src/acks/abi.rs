@@ -43,7 +43,7 @@ c_struct! {
 }
 
 c_struct! {
-    /// `struct event`: all records but rows.
+    /// `struct event`: every record except rows.
     Event {
         kind: u32, ports: u32,
         at_ns: u64, cookie: u64,
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_have_the_offsets_of_the_compiled_object() {
+    fn offsets_match_the_btf_of_the_object() {
         let types = Types::of_object(super::super::bpf::OBJECT).unwrap();
         let structs = [
             ("row", Row::FIELDS, size_of::<Row>()),

@@ -103,9 +103,9 @@ fn load(programs: &mut Ebpf, btf: &Btf, notes: &mut Vec<String>) -> Result<bool,
         .map_err(|e| AcksError::LoadProgram { tracepoint: "tcp_probe", source: e.into() })?;
     // Tried first: older kernels refuse it, since their tracepoint has no third argument.
     let all_retransmits =
-        tracepoint(programs, "acks_resent_err", "tcp_retransmit_skb", btf).is_ok();
+        tracepoint(programs, "acks_retransmit_err", "tcp_retransmit_skb", btf).is_ok();
     if !all_retransmits
-        && let Err(e) = tracepoint(programs, "acks_resent", "tcp_retransmit_skb", btf)
+        && let Err(e) = tracepoint(programs, "acks_retransmit", "tcp_retransmit_skb", btf)
     {
         notes.push(format!("no retransmission events: {}", chain(&e)));
     }

@@ -1,4 +1,4 @@
-//! The records of `bpf/acks.bpf.c`, and many of them as the columns of a table. Pure.
+//! Decodes the records of `bpf/acks.bpf.c`, and turns rows into columns. Pure.
 
 use std::mem::offset_of;
 
@@ -7,9 +7,9 @@ use ccbench_proto::wire;
 use super::abi::{Event, Row};
 use crate::bytes::{array, u32_at, u64_at};
 
-/// Bytes of a row's record.
+/// Length of a row, in bytes.
 pub const ROW_BYTES: usize = size_of::<Row>();
-/// Bytes of any other record.
+/// Length of any other record, in bytes.
 pub const EVENT_BYTES: usize = size_of::<Event>();
 
 /// The offset of a field of a row.
@@ -22,25 +22,25 @@ macro_rules! at {
 const HAS_RTO: u8 = 1;
 const HAS_ACCECN: u8 = 2;
 
-/// What a record is about.
+/// The kind of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// The state of a socket.
     Row,
-    /// The congestion control is now another.
+    /// The congestion control has changed.
     Cc,
-    /// Packets were sent again.
+    /// Packets were retransmitted.
     Retransmit,
     /// The retransmission timer fired.
     Rto,
-    /// The state of loss recovery changed.
+    /// `icsk_ca_state` changed.
     CaState,
-    /// Packets came with CE (receiver), or were counted as such by the peer (sender).
+    /// Packets arrived with CE (receiver), or the peer reported them (sender).
     Ce,
 }
 
 impl Kind {
-    /// As in table `tcp_events`.
+    /// The name in table `tcp_events`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -54,23 +54,23 @@ impl Kind {
     }
 }
 
-/// What all records begin with.
+/// The header of every record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Head {
-    /// What the rest is.
+    /// The kind of the record.
     pub kind: Kind,
-    /// This end's port.
+    /// Local port.
     pub sport: u16,
-    /// The peer's port.
+    /// Remote port.
     pub dport: u16,
     /// CLOCK_MONOTONIC.
     pub at_ns: u64,
-    /// The kernel's name for the socket.
+    /// Socket cookie.
     pub cookie: u64,
 }
 
 impl Head {
-    /// Reads it; `None` if the record is too short for its kind, or of a kind that is not known.
+    /// Reads the header; `None` if the record is too short for its kind, or the kind is unknown.
     #[must_use]
     pub fn read(record: &[u8]) -> Option<Self> {
         let (kind, least) = match u32_at(record, at!(kind))? {
@@ -88,13 +88,13 @@ impl Head {
     }
 }
 
-/// This end's port and the peer's.
+/// Splits the field `ports` into local and remote port.
 #[must_use]
 pub fn ports(both: u32) -> (u16, u16) {
     ((both & 0xffff) as u16, (both >> 16) as u16)
 }
 
-/// The name in a record of kind `Cc`; bytes that are no text are replaced.
+/// The name in a record of kind `Cc`; invalid UTF-8 is replaced.
 #[must_use]
 pub fn cc_name(record: &[u8]) -> String {
     let name: [u8; 16] = array(record, offset_of!(Event, cc)).unwrap_or_default();
@@ -102,7 +102,7 @@ pub fn cc_name(record: &[u8]) -> String {
     String::from_utf8_lossy(&name[..end]).into_owned()
 }
 
-/// The event in a record that is no row; whose it is, is left empty.
+/// The event in a record that is not a row; the fields that name its flow stay empty.
 #[must_use]
 pub fn event(head: &Head, record: &[u8]) -> wire::TcpEvent {
     let word = |at: usize| u32_at(record, at).unwrap_or_default();
@@ -129,7 +129,7 @@ pub fn event(head: &Head, record: &[u8]) -> wire::TcpEvent {
 
 const SSTHRESH_UNSET_PKTS: u32 = 0x7fff_ffff;
 
-/// Rows of one socket, one after the other.
+/// Consecutive rows of one socket.
 #[derive(Debug, Clone, Copy)]
 pub struct Rows<'a> {
     bytes: &'a [u8],
@@ -138,13 +138,13 @@ pub struct Rows<'a> {
 }
 
 impl<'a> Rows<'a> {
-    /// Of whole records of kind `Row`; what is cut off at the end does not count.
+    /// Takes whole records of kind `Row`; an incomplete one at the end is ignored.
     #[must_use]
     pub fn new(bytes: &'a [u8], tick_us: u64) -> Self {
         Self { bytes, tick_us }
     }
 
-    /// A value per row, or one if all are the same.
+    /// One value per row, or a single value if all are equal.
     fn column<T: Copy + PartialEq>(&self, value: impl Fn(&'a [u8]) -> T) -> Vec<T> {
         let rows = self.bytes.chunks_exact(ROW_BYTES);
         let mut column: Vec<T> = Vec::with_capacity(rows.len());
@@ -173,7 +173,7 @@ impl<'a> Rows<'a> {
         self.column(|row| row.get(at).copied().unwrap_or_default().into())
     }
 
-    /// Microseconds, of jiffies.
+    /// Jiffies as microseconds.
     fn ticks(&self, at: usize) -> Vec<u64> {
         self.column(|row| u64::from(u32_at(row, at).unwrap_or_default()) * self.tick_us)
     }
@@ -183,10 +183,10 @@ impl<'a> Rows<'a> {
         self.ticks(at).into_iter().map(short).collect()
     }
 
-    /// Puts all columns into a message.
+    /// Fills the columns of a message.
     pub fn fill(&self, acks: &mut wire::Acks) {
         let has = self.bytes.get(at!(has)).copied().unwrap_or_default();
-        // One value per row here, whatever they are: their number is the batch's.
+        // Always one value per row: its length is the number of rows.
         acks.at_ns =
             self.bytes.chunks_exact(ROW_BYTES).filter_map(|row| u64_at(row, at!(at_ns))).collect();
         acks.segments = self.u64s(at!(segments));
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_column_of_one_value_is_told_once() {
+    fn a_constant_column_has_one_value() {
         let bytes = [row(10, 4), row(20, 5), row(30, 5)].concat();
         let mut acks = wire::Acks::default();
         Rows::new(&bytes, 4000).fill(&mut acks);
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_times_still_say_how_many_rows_there_are() {
+    fn at_ns_has_one_value_per_row_even_if_constant() {
         let bytes = [row(10, 4), row(10, 4)].concat();
         let mut acks = wire::Acks::default();
         Rows::new(&bytes, 4000).fill(&mut acks);
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_does_not_have_has_no_column() {
+    fn fields_missing_in_the_kernel_have_no_column() {
         let mut bytes = row(10, 4);
         let mut acks = wire::Acks::default();
         Rows::new(&bytes, 4000).fill(&mut acks);
@@ -330,20 +330,20 @@ mod tests {
     }
 
     #[test]
-    fn a_change_of_state_says_from_what() {
+    fn a_ca_state_event_has_the_old_state() {
         let mut record = vec![0; EVENT_BYTES];
         put(&mut record, at!(kind), &5u32.to_ne_bytes());
         put(&mut record, at!(ports), &(40_000u32 | 5201 << 16).to_ne_bytes());
         put(&mut record, 24, &[0u32, 3, 9, 0x7fff_ffff].map(u32::to_ne_bytes).concat());
         let head = Head::read(&record).unwrap();
         assert_eq!((head.kind, head.sport, head.dport), (Kind::CaState, 40_000, 5201));
-        let told = event(&head, &record);
-        assert_eq!((told.ca_state_before, told.ca_state, told.count), (Some(0), 3, 0));
-        assert_eq!((told.snd_cwnd_pkts, told.snd_ssthresh_pkts), (9, None));
+        let event = event(&head, &record);
+        assert_eq!((event.ca_state_before, event.ca_state, event.count), (Some(0), 3, 0));
+        assert_eq!((event.snd_cwnd_pkts, event.snd_ssthresh_pkts), (9, None));
     }
 
     #[test]
-    fn a_name_ends_at_its_zero() {
+    fn a_name_ends_at_nul() {
         let mut record = vec![0; EVENT_BYTES];
         put(&mut record, 56, b"cubic\0garbage");
         assert_eq!(cc_name(&record), "cubic");
@@ -353,7 +353,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_a_record_or_none(record in proptest::collection::vec(any::<u8>(), 0..300)) {
+        fn decodes_any_bytes_without_panic(record in proptest::collection::vec(any::<u8>(), 0..300)) {
             if let Some(head) = Head::read(&record) {
                 let _ = (event(&head, &record), cc_name(&record));
             }

@@ -1,11 +1,11 @@
-//! Parsers of the texts of /proc that a host sample needs. Pure; `None` if the text has another form.
+//! Parsers for files of /proc. Pure; `None` if the text does not have the documented format.
 
 /// CPU time since boot in clock ticks (USER_HZ).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CpuTimes {
     /// All CPUs together.
     pub all: CpuTicks,
-    /// Each CPU that is online.
+    /// Each online CPU.
     pub each: Vec<Cpu>,
 }
 
@@ -18,44 +18,44 @@ pub struct Cpu {
     pub times: CpuTicks,
 }
 
-/// Where the time of a CPU went, in clock ticks. Their sum is all of its time.
+/// Time of a CPU by state, in clock ticks. The states are disjoint.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CpuTicks {
-    /// Programs, guests included.
+    /// User mode, including guests.
     pub user: u64,
-    /// Programs that made themselves less important.
+    /// User mode with positive nice value.
     pub nice: u64,
-    /// The kernel on behalf of programs.
+    /// Kernel mode.
     pub system: u64,
-    /// Interrupts, hard and soft.
+    /// Hard and soft interrupts.
     pub softirq: u64,
-    /// Taken by the hypervisor.
+    /// Stolen by the hypervisor.
     pub steal: u64,
-    /// Idle or waiting for a disk.
+    /// Idle, including I/O wait.
     pub idle: u64,
 }
 
-/// Counters of all CPUs' packet backlogs. They are the machine's, in every namespace.
+/// Counters of the packet backlogs of all CPUs; not per namespace.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Softnet {
     /// Packets dropped because the backlog was full.
     pub dropped: u64,
-    /// Times a CPU ran out of budget with packets left.
+    /// Times that a CPU used up its budget with packets left (time_squeeze).
     pub squeezed: u64,
 }
 
 /// Drops of all interfaces of a namespace.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct NicDrops {
-    /// On receipt.
+    /// Received packets.
     pub rx: u64,
-    /// On sending, qdiscs not included.
+    /// Sent packets, without drops in qdiscs.
     pub tx: u64,
 }
 
-/// What a process used.
+/// CPU time and memory of a process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct OwnUse {
+pub struct ProcessUsage {
     /// User and system time of all its threads, in clock ticks.
     pub ticks: u64,
     /// Resident pages.
@@ -63,14 +63,14 @@ pub struct OwnUse {
 }
 
 impl CpuTicks {
-    /// All of the time.
+    /// Sum of all states.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.user + self.nice + self.system + self.softirq + self.steal + self.idle
     }
 
-    /// The difference to an earlier reading; a part that went back, as idle time of some kernels does,
-    /// counts as unchanged.
+    /// The difference to an earlier reading; a state that decreased, as idle time does on some kernels, counts as
+    /// unchanged.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         Self {
@@ -100,8 +100,8 @@ pub fn cpu_times(text: &str) -> Option<CpuTimes> {
     Some(times)
 }
 
-/// "user nice system idle iowait irq softirq steal ..."; old kernels write fewer. Guest time, which
-/// follows, is part of user.
+/// "user nice system idle iowait irq softirq steal ..."; old kernels write fewer fields. The guest time that follows is
+/// included in user.
 fn cpu_ticks(numbers: &str) -> Option<CpuTicks> {
     let mut parts = [0u64; 8];
     let mut count = 0;
@@ -159,13 +159,16 @@ pub fn nic_drops(text: &str) -> Option<NicDrops> {
 
 /// `/proc/PID/stat`. The second field is the program's name, which may hold spaces and parentheses.
 #[must_use]
-pub fn own_use(text: &str) -> Option<OwnUse> {
+pub fn process_usage(text: &str) -> Option<ProcessUsage> {
     let (_, after_name) = text.rsplit_once(')')?;
     let mut words = after_name.split_ascii_whitespace();
     // proc(5): utime, stime and rss are fields 14, 15 and 24; the first word here is field 3.
     let utime: u64 = words.nth(11)?.parse().ok()?;
     let stime: u64 = words.next()?.parse().ok()?;
-    Some(OwnUse { ticks: utime.saturating_add(stime), rss_pages: words.nth(8)?.parse().ok()? })
+    Some(ProcessUsage {
+        ticks: utime.saturating_add(stime),
+        rss_pages: words.nth(8)?.parse().ok()?,
+    })
 }
 
 #[cfg(test)]
@@ -175,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cpu_lines_are_read_and_the_rest_is_left() {
+    fn reads_cpu_lines_and_ignores_the_rest() {
         let text = "cpu  41807 3 14924 213590 1042 5 106 40 7 0\n\
                     cpu0 20070 1 5698 109538 376 2 33 19 0 0\n\
                     cpu3 21737 2 9226 104051 665 3 73 20 0 0\n\
@@ -193,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cpu_line_of_an_old_kernel_is_enough() {
+    fn accepts_the_cpu_line_of_an_old_kernel() {
         assert_eq!(cpu_times("cpu  1 2 3 4\n").unwrap().all.total(), 10);
         assert_eq!(cpu_times("cpu  1 2 3\n"), None);
         assert_eq!(cpu_times("cpu  1 2 x 4\n"), None);
@@ -201,14 +204,14 @@ mod tests {
     }
 
     #[test]
-    fn time_that_went_back_counts_as_none() {
+    fn decreasing_time_counts_as_zero() {
         let earlier = CpuTicks { idle: 10, user: 5, ..CpuTicks::default() };
         let later = CpuTicks { idle: 9, user: 8, ..CpuTicks::default() };
         assert_eq!(later.since(&earlier).total(), 3);
     }
 
     #[test]
-    fn backlogs_of_all_cpus_are_added() {
+    fn adds_backlogs_of_all_cpus() {
         let text = "00000012 00000001 0000000a 00000000\n00002597 00000010 00000001 00000000\n";
         let sum = softnet(text).unwrap();
         assert_eq!((sum.dropped, sum.squeezed), (17, 11));
@@ -217,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn retransmissions_are_found_by_name() {
+    fn finds_retransmissions_by_name() {
         let text = "Ip: Forwarding DefaultTTL\nIp: 1 64\n\
                     Tcp: RtoAlgorithm MaxConn InSegs OutSegs RetransSegs InErrs\n\
                     Tcp: 1 -1 9379 6131 42 0\nUdp: InDatagrams\nUdp: 0\n";
@@ -227,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn drops_of_all_interfaces_are_added() {
+    fn adds_drops_of_all_interfaces() {
         let text = "Inter-|   Receive                            |  Transmit\n face |bytes ...\n\
             lo:    3193      29    0    0    0     0          0         0     3193      29    0    0    0     0       0          0\n\
           eth0:278320499    9612    0    7    0     0          0         0   742914    6258    0    5    0     0       0          0\n\
@@ -239,23 +242,23 @@ mod tests {
     }
 
     #[test]
-    fn a_process_name_may_look_like_fields() {
+    fn accepts_a_process_name_that_looks_like_fields() {
         let text = "17007 (cc) R 1 (agent) S 16992 16992 12741 0 -1 4194304 101 0 0 0 33 9 0 0 20 0 1 0 \
                     136261 3133440 380 18446744073709551615 1 1";
-        let used = own_use(text).unwrap();
+        let used = process_usage(text).unwrap();
         assert_eq!((used.ticks, used.rss_pages), (42, 380));
-        assert_eq!(own_use("17007 (cat) R 1 2"), None);
-        assert_eq!(own_use(""), None);
+        assert_eq!(process_usage("17007 (cat) R 1 2"), None);
+        assert_eq!(process_usage(""), None);
     }
 
     proptest! {
         #[test]
-        fn any_text_is_read_or_refused(text in "(cpu|Tcp:|lo:|\\)|[0-9a-f .\n]){0,60}") {
+        fn parses_any_text_without_panic(text in "(cpu|Tcp:|lo:|\\)|[0-9a-f .\n]){0,60}") {
             let _ = cpu_times(&text);
             let _ = softnet(&text);
             let _ = tcp_retrans_segs(&text);
             let _ = nic_drops(&text);
-            let _ = own_use(&text);
+            let _ = process_usage(&text);
         }
     }
 }
