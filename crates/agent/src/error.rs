@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use ccbench_collector::SampleError;
 use ccbench_shaper::ShaperError;
 
-use crate::flow::ListenError;
 use crate::session::Refused;
 use crate::sockets::error::SocketError;
 
@@ -189,4 +188,26 @@ fn more_room(error: &io::Error) -> &'static str {
         }
         _ => "",
     }
+}
+
+/// Why a listening end does not listen.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ListenError {
+    /// The process ended.
+    #[error("it ended with exit code {exit_code}: {message}{}", occupied(.occupant.as_deref()))]
+    Ended {
+        /// Exit code, or minus the signal that ended it.
+        exit_code: i32,
+        /// Its error message.
+        message: String,
+        /// Another process that listens on the address.
+        occupant: Option<String>,
+    },
+    /// It took too long.
+    #[error("it did not listen within 2 s")]
+    Timeout,
+}
+
+fn occupied(occupant: Option<&str>) -> String {
+    occupant.map_or(String::new(), |process| format!("; {process} listens there: end it"))
 }

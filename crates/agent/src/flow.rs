@@ -5,7 +5,7 @@ use std::pin::Pin;
 
 use ccbench_proto::schedule::FlowTask;
 
-use crate::error::AgentError;
+use crate::error::{AgentError, ListenError};
 
 pub mod iperf3;
 pub mod process;
@@ -58,28 +58,6 @@ pub trait Traffic: Send {
     fn next(&mut self) -> BoxFuture<'_, Progress>;
     /// Sends it a signal.
     fn stop(&mut self, how: Stop);
-}
-
-/// Why a listening end does not listen.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ListenError {
-    /// The process ended.
-    #[error("it ended with exit code {exit_code}: {message}{}", occupied(.occupant.as_deref()))]
-    Ended {
-        /// Exit code, or minus the signal that ended it.
-        exit_code: i32,
-        /// Its error message.
-        message: String,
-        /// Another process that listens on the address.
-        occupant: Option<String>,
-    },
-    /// It took too long.
-    #[error("it did not listen within 2 s")]
-    Timeout,
-}
-
-fn occupied(occupant: Option<&str>) -> String {
-    occupant.map_or(String::new(), |process| format!("; {process} listens there: end it"))
 }
 
 /// How to stop a process.

@@ -168,7 +168,7 @@ fn not_json(op: &'static str) -> impl FnOnce(serde_json::Error) -> ShaperError {
     move |error| ShaperError::System { op, source: error.into() }
 }
 
-/// A machine that only writes down what it is asked.
+/// A fake machine that records the calls.
 #[cfg(test)]
 pub(crate) mod fake {
     use std::sync::{Arc, Mutex};

@@ -67,7 +67,7 @@ impl State {
     }
 }
 
-/// An order from outside, or what came of an action.
+/// An order from outside, or the result of an action.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
     /// Make ready.

@@ -225,9 +225,10 @@ fn count_segments(namespace: &Namespace, stop: Arc<AtomicBool>) -> thread::JoinH
 async fn every_acknowledgement_has_a_row_that_agrees_with_polls_and_with_the_wire() {
     let mut nodes = Nodes::start().await;
     let plan = PLAN.replace("MODE", "every-ack").replace("QUEUE", DROPS) + CAPTURE;
-    let told = nodes.prepare_plan(&plan).await;
-    let told: Vec<_> = told.iter().filter(|event| event.name().starts_with("acks")).collect();
-    assert!(told.len() == 2 && told[0].name() == "acks", "{told:?}");
+    let reported = nodes.prepare_plan(&plan).await;
+    let reported: Vec<_> =
+        reported.iter().filter(|event| event.name().starts_with("acks")).collect();
+    assert!(reported.len() == 2 && reported[0].name() == "acks", "{reported:?}");
     let stop = Arc::new(AtomicBool::new(false));
     let tap = count_segments(&nodes.namespaces[0], Arc::clone(&stop));
     let coalesced_before = tcp_ext(&nodes.namespaces[0], "TCPBacklogCoalesce");
@@ -288,10 +289,10 @@ fn agrees_with_the_capture(rows: &[Row], count: &wire::AckCount, port: u32, send
         assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
         String::from_utf8(done.stdout).unwrap().lines().map(str::to_owned).collect::<Vec<_>>()
     };
-    let told: serde_json::Value =
+    let reported: serde_json::Value =
         serde_json::from_str(&sender.events_of("capture")[0].data_json()).unwrap();
-    assert_eq!(told["dropped"], 0);
-    assert_eq!(told["packets"], dump("").len());
+    assert_eq!(reported["dropped"], 0);
+    assert_eq!(reported["packets"], dump("").len());
     let lines = dump(&format!("src host 10.9.0.2 and tcp dst port {port}"));
     let number = |line: &String| -> Option<u32> {
         let Some((_, rest)) = line.split_once(" ack ") else {
@@ -378,7 +379,7 @@ fn leaves_out_only_segments_that_the_kernel_counted() {
     assert!(segments_without_row(&missed, &[2, 4, 4, 5], 1).is_err());
 }
 
-/// What inet_diag said is what a row near it says.
+/// The state from inet_diag equals that of a row close to it.
 fn agrees_with_polls(rows: &[Row], samples: &[wire::FlowSample]) {
     let (first, last) = (rows[0].at_ns, rows[rows.len() - 1].at_ns);
     let polls = samples.iter().filter(|s| s.role == "data" && first < s.at_ns && s.at_ns < last);
@@ -400,19 +401,19 @@ fn agrees_with_polls(rows: &[Row], samples: &[wire::FlowSample]) {
     assert!(all > 100 && exact * 100 >= all * 95, "{exact} of {all} polls are among the rows");
 }
 
-/// Retransmissions and changes of state, told as they happen, sum up to what the rows say.
+/// The sum of retransmission and state events equals the counters in the rows.
 fn events_explain_the_rows(rows: &[Row], events: &[wire::TcpEvent], missed: u64) {
     let of = |kind: &'static str| events.iter().filter(move |e| e.role == "data" && e.kind == kind);
     let last = &rows[rows.len() - 1];
     let before_last = of("retransmit").filter(|event| event.at_ns < last.at_ns);
-    let told: u32 = before_last.map(|event| event.count).sum();
-    assert!(told > 0, "the queue is short");
+    let reported: u32 = before_last.map(|event| event.count).sum();
+    assert!(reported > 0, "the queue is short");
     let states = states_of(events);
     assert!(states.iter().any(|&(_, after)| after == 3), "recovery: {states:?}");
     assert_eq!(states[0].0, 0, "it begins open");
     // One leads to the next.
     let breaks = states.windows(2).filter(|pair| pair[0].1 != pair[1].0).count();
-    let without_event = u64::from(last.retrans.checked_sub(told).unwrap()) + breaks as u64;
+    let without_event = u64::from(last.retrans.checked_sub(reported).unwrap()) + breaks as u64;
     assert_eq!(without_event, missed, "packets sent again, and changes of state: {states:?}");
     assert_eq!(of("cc").map(|event| &*event.cc).collect::<Vec<_>>(), ["cubic"]);
 }
@@ -424,7 +425,7 @@ fn states_of(events: &[wire::TcpEvent]) -> Vec<(u32, u32)> {
 }
 
 #[test]
-fn two_timeouts_with_an_acknowledgement_between_are_told_as_two() {
+fn two_timeouts_with_an_ack_between_are_two_events() {
     let test = thread::spawn(|| {
         let (mut sender, mut receiver, flow) = connection();
         let netns_cookie = ccbench_shaper::bpf::netns_cookie().unwrap();
@@ -445,14 +446,14 @@ fn two_timeouts_with_an_acknowledgement_between_are_told_as_two() {
             SockRef::from(&receiver).attach_filter(&nothing).unwrap();
             sender.write_all(&[1]).unwrap();
             let end_ns = now_ns() + 20_000_000_000;
-            let mut told = Vec::new();
-            while told.is_empty() {
+            let mut reported = Vec::new();
+            while reported.is_empty() {
                 assert!(now_ns() < end_ns, "no timeout in round {round}");
                 thread::sleep(std::time::Duration::from_millis(10));
-                told = timeouts();
+                reported = timeouts();
             }
             SockRef::from(&receiver).detach_filter().unwrap();
-            assert_eq!(told[0], 1, "round {round}: {told:?}");
+            assert_eq!(reported[0], 1, "round {round}: {reported:?}");
             receiver.read_exact(&mut [0]).unwrap();
             receiver.write_all(&[1]).unwrap();
             sender.read_exact(&mut [0]).unwrap();
@@ -464,7 +465,7 @@ fn two_timeouts_with_an_acknowledgement_between_are_told_as_two() {
 }
 
 #[tokio::test]
-async fn marks_are_told_as_they_arrive() {
+async fn marks_are_reported_as_they_arrive() {
     let mut nodes = Nodes::start().await;
     nodes.prepare("10ms", MARKS).await;
     let [sender, receiver] = nodes.run().await;
@@ -502,7 +503,7 @@ async fn a_row_on_change_differs_from_the_one_before() {
             == (pair[1].cwnd, pair[1].retrans, pair[1].lost)
     };
     let same = rows.windows(2).filter(|pair| same(pair)).count();
-    assert!(same * 4 < rows.len(), "{same} of {} rows tell nothing new", rows.len());
+    assert!(same * 4 < rows.len(), "{same} of {} rows have no new information", rows.len());
     nodes.reset().await;
 }
 

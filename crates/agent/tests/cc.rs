@@ -41,8 +41,8 @@ fn prepare(plan: &str, node: &str, epoch: u64) -> wire::PrepareRequest {
     wire::PrepareRequest { run_id: run_id(), ..support::prepare(plan, node, epoch) }
 }
 
-/// What an agent says it registered; by name in the plan.
-fn told<'r>(reply: &'r wire::PrepareReply, name: &str) -> &'r wire::CongestionControl {
+/// The reported congestion control with this name in the plan.
+fn reported<'r>(reply: &'r wire::PrepareReply, name: &str) -> &'r wire::CongestionControl {
     reply.congestion_controls.iter().find(|cc| cc.name == name).unwrap()
 }
 
@@ -53,7 +53,7 @@ async fn instances_carry_flows_and_are_unloaded() {
     let reply = pair.clients[0].prepare(prepare(&plan, "one", 1)).await.unwrap().into_inner();
     let other = pair.clients[1].prepare(prepare(&plan, "two", 1)).await.unwrap().into_inner();
     assert!(other.congestion_controls.is_empty(), "it only receives: {other:?}");
-    let (quick, slow) = (told(&reply, "quick"), told(&reply, "slow"));
+    let (quick, slow) = (reported(&reply, "quick"), reported(&reply, "slow"));
     assert_eq!((quick.algorithm.as_str(), quick.via().as_text()), ("ta", "bpf"));
     assert_eq!((quick.params["betao"].as_str(), quick.params["compete"].as_str()), ("1000", "1"));
     assert_eq!((slow.params["betao"].as_str(), slow.params["compete"].as_str()), ("9000", "0"));
@@ -112,11 +112,11 @@ async fn instances_carry_flows_and_are_unloaded() {
 
 /// Every socket has its congestion control, and none paces.
 fn sockets_are_set(rows: &Rows) {
-    let told = |kind: &str| -> Vec<serde_json::Value> {
+    let data_of = |kind: &str| -> Vec<serde_json::Value> {
         let data = rows.events_of(kind).into_iter().map(|e| serde_json::from_str(&e.data_json()));
         data.collect::<Result<_, _>>().unwrap()
     };
-    let sockets = told("cc_sockets");
+    let sockets = data_of("cc_sockets");
     assert_eq!(sockets.len(), 3);
     for seen in sockets {
         let of = |field: &str| seen[field].as_u64().unwrap();
@@ -175,7 +175,7 @@ async fn builtin_parameters_are_set_and_restored() {
         "[cc.softer]\nalgorithm = \"cubic\"\nparams = { beta = 800 }\n[probes.rtt]",
     );
     let reply = pair.clients[0].prepare(prepare(&plan, "one", 5)).await.unwrap().into_inner();
-    let cc = told(&reply, "softer");
+    let cc = reported(&reply, "softer");
     assert_eq!((cc.via().as_text(), cc.kernel_name.as_str()), ("builtin", "cubic"));
     assert_eq!(cc.params["beta"], "800");
     assert_eq!(std::fs::read_to_string(path).unwrap().trim(), "800");
@@ -243,15 +243,15 @@ async fn without_the_hook_the_namespace_default_is_changed_and_restored() {
     ] {
         let reply = client.prepare(prepare(plan, "one", epoch)).await.unwrap().into_inner();
         assert_eq!(default(), wanted[0].1);
-        let told: Vec<(String, serde_json::Value)> = reply
+        let events: Vec<(String, serde_json::Value)> = reply
             .events
             .iter()
             .filter(|event| event.name() == "cc_in_force")
             .map(|e| (e.subject.clone(), serde_json::from_str(&e.data_json()).unwrap()))
             .collect();
-        assert_eq!(told.len(), 2, "{told:?}");
+        assert_eq!(events.len(), 2, "{events:?}");
         for (group, begins_with, how) in wanted {
-            let (_, data) = told.iter().find(|(subject, _)| subject == group).unwrap();
+            let (_, data) = events.iter().find(|(subject, _)| subject == group).unwrap();
             assert_eq!((&data["begins_with"], &data["how"]), (&begins_with.into(), &how.into()));
             assert!(data["paced_by"].is_null() && data["no_hook"].is_string(), "{data}");
         }
@@ -274,14 +274,14 @@ async fn one_is_loaded_by_hand_until_its_command_ends() {
     let mut held = cc(&["load", "ta", "--as", &name, "betao=5000"]).spawn().unwrap();
     wait_for("it is registered", || available().contains(&name)).await;
     let again = cc(&["load", "cx", "--as", &name]).output().unwrap();
-    let said = String::from_utf8_lossy(&again.stderr).into_owned();
+    let stderr = String::from_utf8_lossy(&again.stderr).into_owned();
     assert_eq!(again.status.code(), Some(1));
-    assert!(said.contains(&format!("the name `{name}` is taken")), "{said}");
+    assert!(stderr.contains(&format!("the name `{name}` is taken")), "{stderr}");
     let unload = cc(&["unload", &name]).output().unwrap();
     assert!(String::from_utf8_lossy(&unload.stderr).contains("held by a process"), "{unload:?}");
     held.kill().unwrap();
-    let told = held.wait_with_output().unwrap();
-    assert!(String::from_utf8_lossy(&told.stdout).contains("betao=5000"), "{told:?}");
+    let output = held.wait_with_output().unwrap();
+    assert!(String::from_utf8_lossy(&output.stdout).contains("betao=5000"), "{output:?}");
     wait_for("it is gone", || !available().contains(&name)).await;
     for (words, why) in [
         (vec!["load", "ta_gard"], "none of ccbench's own"),
@@ -329,9 +329,9 @@ fn missing_kernel_features_and_privileges_are_reported() {
             .args([unshare, "sh", "-c", &script, AGENT, "cc", "load", "ta", "--as", &name])
             .output()
             .unwrap();
-        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        let stderr = String::from_utf8_lossy(&refused.stderr).into_owned();
         assert_eq!(refused.status.code(), Some(1), "{script}: {refused:?}");
-        assert!(said.contains(why), "{script}: {said}");
+        assert!(stderr.contains(why), "{script}: {stderr}");
         assert!(!available().contains(&name), "{script}");
     }
 }

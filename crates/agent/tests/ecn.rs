@@ -198,9 +198,9 @@ async fn prague_has_ect1_and_exact_counts() {
     assert_ne!(best, "rfc3168", "this kernel takes BPF congestion controls");
     let [sender, receiver] = nodes.run("prague").await;
     for (seen, side) in [(&sender, "snd"), (&receiver, "rcv")] {
-        let told = seen.data("ecn");
-        assert_eq!(told.len(), 1, "one end of one group: {told:?}");
-        assert_eq!((&told[0]["mode"], &told[0]["side"]), (&best.clone().into(), &side.into()));
+        let events = seen.data("ecn");
+        assert_eq!(events.len(), 1, "one end of one group: {events:?}");
+        assert_eq!((&events[0]["mode"], &events[0]["side"]), (&best.clone().into(), &side.into()));
         assert_eq!(seen.negotiated("marked", "data"), [true].into(), "{side}");
         assert_eq!(seen.negotiated("plain", "data"), [false].into(), "{side}");
         assert_eq!(seen.negotiated("marked", "control"), [false].into(), "{side}");
@@ -252,8 +252,8 @@ async fn a_plan_can_disable_ecn() {
     let mut nodes = Nodes::start().await;
     let off = PLAN.replace("[nodes.one]\n", "[nodes.one]\nsysctl = { \"net.ipv4.tcp_ecn\" = 0 }\n");
     let seen = nodes.prepare(&off.replace("ALGORITHM", "prague"), 0).await;
-    let told = &seen.data("ecn")[0];
-    assert_eq!(told["mode"], "none");
-    assert!(told["reason"].as_str().unwrap().contains("tcp_ecn = 0"), "{told}");
+    let events = &seen.data("ecn")[0];
+    assert_eq!(events["mode"], "none");
+    assert!(events["reason"].as_str().unwrap().contains("tcp_ecn = 0"), "{events}");
     nodes.reset().await;
 }

@@ -1,4 +1,4 @@
-//! A real agent on a path socket: orders, refusals, and what it does when it is told to stop. No root.
+//! A real agent on a path socket: orders, refusals, and the stop. No root.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod support;
@@ -48,8 +48,8 @@ async fn a_second_agent_does_not_take_a_live_ones_socket() {
         .stdin(Stdio::null())
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&other.stderr);
-    assert!(!other.status.success() && said.contains("another agent listens there"), "{said}");
+    let stderr = String::from_utf8_lossy(&other.stderr);
+    assert!(!other.status.success() && stderr.contains("another agent listens there"), "{stderr}");
 }
 
 #[tokio::test]
@@ -126,7 +126,7 @@ async fn another_runs_controller_cannot_reset_a_node_that_is_held() {
     }
     client.run(wire::RunRequest { start_at_ns: now_ns(), epoch: 7 }).await.expect("still prepared");
     client.reset(reset("test", 7)).await.expect("its own");
-    client.reset(reset("other", 1)).await.expect("nobody holds it");
+    client.reset(reset("other", 1)).await.expect("the node is free");
 }
 
 #[tokio::test]
@@ -197,8 +197,8 @@ async fn beyond_loopback_needs_certificates() {
         .args(["serve", "--ephemeral", "--listen", "tcp:0.0.0.0:0"])
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(!output.status.success() && said.contains("--tls-cert"), "{said}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && stderr.contains("--tls-cert"), "{stderr}");
 }
 
 #[tokio::test]
@@ -212,8 +212,8 @@ async fn two_agents_do_not_share_a_state_directory() {
         .arg(agent.state_dir())
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(!output.status.success() && said.contains("--state-dir"), "{said}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && stderr.contains("--state-dir"), "{stderr}");
 }
 
 /// A port that was free a moment ago.
@@ -238,7 +238,7 @@ async fn notices_a_vanished_controller() {
     let plan = IDLE_PLAN.replace("200ms", "60s");
     let (started, wait) = tokio::sync::oneshot::channel();
     let request = prepare(&plan, "one", 1);
-    // This controller's thread stops turning: its sockets stay open, and nobody answers on them.
+    // This controller's thread stops turning: its sockets stay open without replies.
     let frozen_address = address.clone();
     let (thaw, thawed) = std::sync::mpsc::channel::<()>();
     let frozen = std::thread::spawn(move || {

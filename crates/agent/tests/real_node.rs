@@ -272,8 +272,8 @@ async fn traffic_of_a_service_has_its_own_group() {
         client.prepare(prepare(LOOPBACK_PLAN, "two", 1)).await.unwrap();
         let own = group_of(agent.child.id());
         assert_eq!(group_of(agent.children()[0]), own);
-        let told = notes(&agent).await.iter().any(|note| note.contains("Delegate=yes"));
-        assert!(told || !own.contains(".service"), "{own}");
+        let noted = notes(&agent).await.iter().any(|note| note.contains("Delegate=yes"));
+        assert!(noted || !own.contains(".service"), "{own}");
         return;
     };
     let service = Service::new(top, "own");
@@ -283,8 +283,8 @@ async fn traffic_of_a_service_has_its_own_group() {
         command
     });
     let mut client = agent.connect().await;
-    let told = notes(&agent).await;
-    assert!(!told.iter().any(|note| note.contains("Delegate=yes")), "{told:?}");
+    let node_notes = notes(&agent).await;
+    assert!(!node_notes.iter().any(|note| note.contains("Delegate=yes")), "{node_notes:?}");
     let pid = agent.child.id();
     assert!(group_of(pid).ends_with("-own.service"));
     assert_eq!(service.traffic_groups(pid), Vec::<PathBuf>::new(), "none between trials");
@@ -335,9 +335,9 @@ async fn control_group_errors_have_a_hint() {
         command.args(["unshare", "-m", "sh", "-c", script]).arg(&service.top).arg(AGENT);
         command
     });
-    let told = notes(&agent).await;
-    let note = told.iter().find(|note| note.contains("Delegate=yes"));
-    let note = note.unwrap_or_else(|| panic!("{told:?}"));
+    let node_notes = notes(&agent).await;
+    let note = node_notes.iter().find(|note| note.contains("Delegate=yes"));
+    let note = note.unwrap_or_else(|| panic!("{node_notes:?}"));
     assert!(note.contains("-shut.service") && note.contains("Read-only"), "{note}");
     // The trial goes on all the same, in the agent's group.
     let mut client = agent.connect().await;

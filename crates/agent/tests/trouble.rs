@@ -1,4 +1,4 @@
-//! What goes wrong with real iperf3 traffic, and how it is told. Needs root and iperf3; without them it fails.
+//! Failures of real iperf3 traffic and their reports. Needs root and iperf3; without them it fails.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod support;
@@ -30,11 +30,15 @@ async fn both_ends_report_a_killed_server() {
         rows.take(event);
     }
     let client = client.await.unwrap();
-    let told = rows.events_of("flow_error");
-    assert!(told.len() == 1 && told[0].message.contains("iperf3 server"), "{:?}", rows.events);
+    let events = rows.events_of("flow_error");
+    assert!(events.len() == 1 && events[0].message.contains("iperf3 server"), "{:?}", rows.events);
     assert!(rows.flows.iter().all(|flow| flow.exit_code == Some(-9)), "{:?}", rows.flows);
-    let told = client.events_of("flow_error");
-    assert!(told.len() == 1 && told[0].message.contains("iperf3 client"), "{:?}", client.events);
+    let events = client.events_of("flow_error");
+    assert!(
+        events.len() == 1 && events[0].message.contains("iperf3 client"),
+        "{:?}",
+        client.events
+    );
     assert!(rows.done.is_some() && client.done.is_some());
     pair.reset().await;
     assert!(pair.is_as_found());
@@ -56,8 +60,11 @@ async fn missing_iperf3_has_a_hint() {
     for node in ["one", "two"] {
         let refused = client.prepare(prepare(LOOPBACK_PLAN, node, 1)).await.unwrap_err();
         assert_eq!(refused.code(), tonic::Code::Unimplemented);
-        let said = refused.message();
-        assert!(said.starts_with("run iperf3: ") && said.contains("apt install iperf3"), "{said}");
+        let message = refused.message();
+        assert!(
+            message.starts_with("run iperf3: ") && message.contains("apt install iperf3"),
+            "{message}"
+        );
     }
     assert_eq!(difference(&before, &everything(&namespace, &["lo"])), "");
 }
@@ -98,7 +105,7 @@ async fn names_the_process_on_a_taken_port() {
         drop(other);
         assert!(pair.is_as_found());
     }
-    // Whoever listens elsewhere on the port is in nobody's way.
+    // A listener on another address does not conflict.
     let _other = Other::listen(&pair.namespace, "127.0.0.2", port).await;
     pair.clients[1].prepare(prepare(LOOPBACK_PLAN, "two", 1)).await.unwrap();
     pair.reset().await;
@@ -110,15 +117,15 @@ async fn rejects_unknown_congestion_control_before_any_link() {
     let plan = LOOPBACK_PLAN.replace("cc = \"reno\"", "cc = \"nosuch\"");
     for (client, node) in pair.clients.iter_mut().zip(["one", "two"]) {
         let refused = client.prepare(prepare(&plan, node, 1)).await.unwrap_err();
-        let said = refused.message();
+        let message = refused.message();
         let has = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control");
         for cc in has.unwrap().split_whitespace() {
-            assert!(said.contains(cc), "{cc} is not in {said}");
+            assert!(message.contains(cc), "{cc} is not in {message}");
         }
         let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
         let modules = format!("/lib/modules/{}/modules.dep", release.trim());
-        let told = said.contains("has no module tcp_nosuch");
-        assert_eq!(told, std::path::Path::new(&modules).exists(), "{said}");
+        let named = message.contains("has no module tcp_nosuch");
+        assert_eq!(named, std::path::Path::new(&modules).exists(), "{message}");
     }
     assert!(pair.is_as_found());
 }

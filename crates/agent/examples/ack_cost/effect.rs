@@ -67,7 +67,7 @@ impl Pairs {
     pub const HEAD: &str = "without   with  ratio";
 
     pub fn of(traffic: &Traffic, something: impl Fn() -> Vec<Box<dyn AckSource>>) -> Self {
-        let mut told = [const { Vec::new() }; 2];
+        let mut rates = [const { Vec::new() }; 2];
         for pass in 0..2 * PAIRS {
             let mut sources = if pass % 2 == 1 { something() } else { Vec::new() };
             thread::sleep(Duration::from_millis(200));
@@ -79,9 +79,9 @@ impl Pairs {
                 }
             }
             let bits = (traffic.bytes.load(Ordering::Relaxed) - from) as f64 * 8.0;
-            told[pass % 2].push(bits / begin.elapsed().as_secs_f64() / 1e9);
+            rates[pass % 2].push(bits / begin.elapsed().as_secs_f64() / 1e9);
         }
-        let [without, with] = told;
+        let [without, with] = rates;
         Self { without, with }
     }
 }

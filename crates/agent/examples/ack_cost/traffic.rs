@@ -1,4 +1,4 @@
-//! Connections that send as fast as they can, or as fast as they are told to, until they are told to stop.
+//! Connections that send as fast as they can, or at a given rate, until they are stopped.
 
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -54,11 +54,11 @@ impl Traffic {
     }
 
     fn send(&mut self, mut sender: TcpStream, turn_bytes: Option<usize>) {
-        let told = Arc::clone(&self.stop);
+        let stopped = Arc::clone(&self.stop);
         self.threads.push(thread::spawn(move || {
             let block = vec![7; turn_bytes.unwrap_or(1 << 17)];
             let mut next = Instant::now();
-            while !told.load(Ordering::Relaxed) && sender.write_all(&block).is_ok() {
+            while !stopped.load(Ordering::Relaxed) && sender.write_all(&block).is_ok() {
                 if turn_bytes.is_some() {
                     next += TURN;
                     thread::sleep(next.saturating_duration_since(Instant::now()));

@@ -36,8 +36,8 @@ pub fn watch(task: &NodeTask, open: OpenAcks) -> (Option<Box<dyn AckSource>>, Op
         });
     match opened {
         Ok(source) => {
-            let told = event(Kind::Acks(NoData {}), "sockets", source.notes().join("; "));
-            (Some(source), Some(told))
+            let notice = event(Kind::Acks(NoData {}), "sockets", source.notes().join("; "));
+            (Some(source), Some(notice))
         }
         Err(why) => {
             let why = format!("no rows in `acks` and `tcp_events`, samples are polled: {why}");
@@ -87,10 +87,10 @@ impl AckThread {
         let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|e| AgentError::system("make an eventfd")(e.into()))?;
         let stop = Arc::new(stop);
-        let told = Arc::clone(&stop);
+        let stopped = Arc::clone(&stop);
         let thread = std::thread::Builder::new()
             .name("acks".to_owned())
-            .spawn(move || work(source, &out, &told))
+            .spawn(move || work(source, &out, &stopped))
             .map_err(AgentError::system("start the thread of acknowledgements"))?;
         Ok(Self { stop, thread })
     }
@@ -148,25 +148,25 @@ mod tests {
     }
 
     #[test]
-    fn a_node_without_the_means_says_so_and_goes_on() {
+    fn missing_bpf_is_reported_and_not_fatal() {
         let here = task("every-ack", "from = \"a\"\nto = \"c\"");
-        let (source, told) = watch(&here, |_| Err(AcksError::NotBuilt));
-        let told = told.unwrap();
-        assert!(source.is_none() && told.name() == "acks_off", "{told:?}");
+        let (source, notice) = watch(&here, |_| Err(AcksError::NotBuilt));
+        let notice = notice.unwrap();
+        assert!(source.is_none() && notice.name() == "acks_off", "{notice:?}");
         let expected = format!("samples are polled: {}", AcksError::NotBuilt);
-        assert!(told.message.ends_with(&expected), "{told:?}");
+        assert!(notice.message.ends_with(&expected), "{notice:?}");
     }
 
-    /// Writes down what it is asked.
-    struct Asked(Arc<Mutex<Vec<&'static str>>>);
+    /// Records the calls.
+    struct FakeSource(Arc<Mutex<Vec<&'static str>>>);
 
-    impl Asked {
+    impl FakeSource {
         fn note(&self, what: &'static str) {
             self.0.lock().unwrap().push(what);
         }
     }
 
-    impl AckSource for Asked {
+    impl AckSource for FakeSource {
         fn drain(&mut self, _: u64, _: bool, _: &mut Vec<Of>) {}
         fn refused(&mut self, of: &Of) {
             assert!(matches!(of, Of::Acks(rows) if rows.at_ns == [1, 2]));
@@ -186,10 +186,10 @@ mod tests {
 
     #[tokio::test]
     async fn the_counts_know_what_became_of_the_last_rows() {
-        let asked = Arc::default();
+        let calls = Arc::default();
         let left = || {
             let rows = vec![Of::Acks(wire::Acks { at_ns: vec![1, 2], ..Default::default() })];
-            Left { source: Some(Box::new(Asked(Arc::clone(&asked)))), rows }
+            Left { source: Some(Box::new(FakeSource(Arc::clone(&calls)))), rows }
         };
         let (out, mut sent) = Outbox::new(Names::default());
         left().send(&out).await;
@@ -197,7 +197,7 @@ mod tests {
         assert!(matches!(sent.recv().await.unwrap().event.of, Some(Of::AckCount(_))));
         drop(sent);
         left().send(&out).await;
-        assert_eq!(*asked.lock().unwrap(), ["counts", "refused", "counts"]);
+        assert_eq!(*calls.lock().unwrap(), ["counts", "refused", "counts"]);
     }
 
     #[test]

@@ -42,7 +42,7 @@ struct Patience {
 pub struct Outgoing {
     /// The row.
     pub event: wire::RunEvent,
-    /// Held by a piece of a file, or by a batch of rows, until somebody takes it.
+    /// Held by a piece of a file, or by a batch of rows, until it is taken.
     _room: Option<OwnedSemaphorePermit>,
 }
 

@@ -115,7 +115,7 @@ pub fn flows(
     };
     rows.push(wire::Flow {
         sport: client_port.unwrap_or_default().into(),
-        // Nobody asked for one on this connection.
+        // None was requested for this connection.
         cc_requested: String::new(),
         cc_actual: control.map(|s| s.cc.clone()).unwrap_or_default(),
         cookie: control.and_then(|s| s.cookie),
@@ -162,7 +162,7 @@ fn is_early(ran: &Ran<'_>) -> bool {
     ran.ended_at_ns + EARLY_NS < ran.stop_at_ns()
 }
 
-/// Our agent, or the other end's, ended it at its time. Whatever an end with data complains about by then is
+/// Our agent, or the other end's, ended it at its time. Errors of an end with data at that time are
 /// about the connection to the other end, which is over as well.
 fn ended_by_order(ran: &Ran<'_>, report: &Report) -> bool {
     let has_data = !report.intervals.is_empty();

@@ -476,7 +476,7 @@ impl Looper {
         }
     }
 
-    /// Says it once: a sampler that fails fails at every pass.
+    /// Reports it once: a failing sampler fails at every pass.
     fn fail(&mut self, what: &'static str, error: &str) {
         if self.failed.insert(what, ()).is_none() {
             self.task.out.offer(Of::Event(event(Kind::SampleError(NoData {}), what, error)));

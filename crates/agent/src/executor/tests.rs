@@ -44,7 +44,7 @@ set = { "links.l.rate" = "5mbit", "links.l.delay" = "7ms" }
 
 #[derive(Clone, Copy, PartialEq)]
 enum Script {
-    /// Ends when asked, with a good report.
+    /// Ends on request, with a good report.
     Good,
     /// Never listens.
     Deaf,
@@ -52,21 +52,21 @@ enum Script {
     Stubborn,
 }
 
-/// Traffic by script; writes down what is asked of it.
+/// Scripted traffic; records the calls.
 struct FakeSource {
     script: Script,
-    asked: Arc<Mutex<Vec<String>>>,
+    calls: Arc<Mutex<Vec<String>>>,
 }
 
 struct FakeTraffic {
     name: String,
     script: Script,
-    asked: Arc<Mutex<Vec<String>>>,
+    calls: Arc<Mutex<Vec<String>>>,
     over: watch::Sender<bool>,
 }
 
-fn write(asked: &Mutex<Vec<String>>, what: String) {
-    asked.lock().expect("no test panics while it holds this").push(what);
+fn write(calls: &Mutex<Vec<String>>, what: String) {
+    calls.lock().expect("no test panics while it holds this").push(what);
 }
 
 impl FlowSource for FakeSource {
@@ -78,12 +78,12 @@ impl FlowSource for FakeSource {
     }
     fn start(&self, task: &FlowTask, end: End) -> Result<Box<dyn Traffic>, AgentError> {
         let name = format!("{} {}", task.group, end.name());
-        write(&self.asked, format!("start {name}"));
-        let asked = Arc::clone(&self.asked);
+        write(&self.calls, format!("start {name}"));
+        let calls = Arc::clone(&self.calls);
         Ok(Box::new(FakeTraffic {
             name,
             script: self.script,
-            asked,
+            calls,
             over: watch::channel(false).0,
         }))
     }
@@ -93,9 +93,9 @@ const REPORT: &str = r#"{"start":{},"intervals":[{"streams":[{"start":0,"end":0.
     "bytes":1000}]}],"end":{}}"#;
 
 impl Traffic for FakeTraffic {
-    fn listening(&mut self) -> BoxFuture<'_, Result<(), crate::flow::ListenError>> {
+    fn listening(&mut self) -> BoxFuture<'_, Result<(), crate::error::ListenError>> {
         let deaf = self.script == Script::Deaf;
-        Box::pin(async move { if deaf { Err(crate::flow::ListenError::Timeout) } else { Ok(()) } })
+        Box::pin(async move { if deaf { Err(crate::error::ListenError::Timeout) } else { Ok(()) } })
     }
     fn next(&mut self) -> BoxFuture<'_, Progress> {
         let mut over = self.over.subscribe();
@@ -105,7 +105,7 @@ impl Traffic for FakeTraffic {
         })
     }
     fn stop(&mut self, how: Stop) {
-        write(&self.asked, format!("{how:?} {}", self.name));
+        write(&self.calls, format!("{how:?} {}", self.name));
         if self.script != Script::Stubborn || how == Stop::Kill {
             self.over.send_replace(true);
         }
@@ -179,7 +179,7 @@ impl AckSource for FakeAcks {
 struct Rig {
     handle: Handle,
     kernel: FakeKernel,
-    asked: Arc<Mutex<Vec<String>>>,
+    calls: Arc<Mutex<Vec<String>>>,
 }
 
 impl Rig {
@@ -188,10 +188,10 @@ impl Rig {
     }
 
     fn sampled(script: Script, kernel: FakeKernel, sampler: fn() -> Box<dyn Sampler>) -> Self {
-        let asked = Arc::new(Mutex::new(Vec::new()));
+        let calls = Arc::new(Mutex::new(Vec::new()));
         let handle = spawn(Parts {
             kernel: Arc::new(kernel.clone()),
-            source: Arc::new(FakeSource { script, asked: Arc::clone(&asked) }),
+            source: Arc::new(FakeSource { script, calls: Arc::clone(&calls) }),
             sampler,
             acks: |watch| match watch.acks {
                 Acks::Every => Err(AcksError::NotBuilt),
@@ -201,7 +201,7 @@ impl Rig {
             epoch_file: None,
             traffic_group: None,
         });
-        Self { handle, kernel, asked }
+        Self { handle, kernel, calls }
     }
 
     async fn prepare(&self) -> Result<wire::PrepareReply, AgentError> {
@@ -221,8 +221,8 @@ impl Rig {
         self.handle.run(wire::RunRequest { start_at_ns, epoch: 1 }).await.expect("it is prepared")
     }
 
-    fn asked(&self) -> Vec<String> {
-        self.asked.lock().expect("no test panics while it holds this").clone()
+    fn calls(&self) -> Vec<String> {
+        self.calls.lock().expect("no test panics while it holds this").clone()
     }
 }
 
@@ -244,7 +244,7 @@ async fn a_trial_is_prepared_run_and_reset() {
     let kinds: Vec<_> = reply.events.iter().map(wire::Event::name).collect();
     assert_eq!(kinds, ["offloads_off", "offloads_off", "link_up", "acks"]);
     assert_eq!(reply.events[3].message, "10ms", "as the plan says");
-    assert_eq!(rig.asked(), ["start back server"]);
+    assert_eq!(rig.calls(), ["start back server"]);
 
     let rows = all(rig.run().await).await;
     let has = |test: fn(&Of) -> bool| rows.iter().any(test);
@@ -327,7 +327,7 @@ async fn a_prepare_that_fails_half_way_is_undone() {
             "restore_offloads eth0",
         ]
     );
-    assert!(rig.asked().is_empty());
+    assert!(rig.calls().is_empty());
 }
 
 #[tokio::test]
@@ -338,7 +338,7 @@ async fn a_server_that_does_not_listen_fails_the_prepare() {
         error.contains("iperf3 server on 10.0.0.1:5201: it did not listen within 2 s"),
         "{error}"
     );
-    assert_eq!(rig.asked(), ["start back server", "Kill back server"]);
+    assert_eq!(rig.calls(), ["start back server", "Kill back server"]);
     assert!(rig.kernel.calls().contains(&"remove l".to_owned()));
 }
 
@@ -353,7 +353,7 @@ async fn a_lost_stream_undoes_everything() {
     let reply = rig.handle.reset(wire::ResetRequest::default()).await.unwrap();
     let calls = rig.kernel.calls();
     assert_eq!(calls[calls.len() - 3..], UNDONE, "{reply:?}");
-    assert!(rig.asked().contains(&"Kill back server".to_owned()), "{:?}", rig.asked());
+    assert!(rig.calls().contains(&"Kill back server".to_owned()), "{:?}", rig.calls());
     assert!(rig.prepare().await.is_ok(), "the node is free again");
 }
 
@@ -374,7 +374,7 @@ async fn hanging_flows_are_interrupted_terminated_then_killed() {
     rig.prepare().await.unwrap();
     let rows = all(rig.run().await).await;
     let client: Vec<_> =
-        rig.asked().into_iter().filter(|asked| asked.ends_with("there client")).collect();
+        rig.calls().into_iter().filter(|call| call.ends_with("there client")).collect();
     assert_eq!(
         client,
         [

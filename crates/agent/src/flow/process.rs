@@ -16,9 +16,9 @@ use tokio::sync::OnceCell;
 use ccbench_proto::tools::iperf3::{Numbering, Report};
 
 use super::iperf3::{Version, client_args, server_args};
-use super::{BoxFuture, End, FlowEnd, FlowSource, ListenError, Progress, Stop, Traffic};
+use super::{BoxFuture, End, FlowEnd, FlowSource, Progress, Stop, Traffic};
 use crate::clock;
-use crate::error::AgentError;
+use crate::error::{AgentError, ListenError};
 use crate::listening;
 
 /// Most output kept of one process: 128 streams at 10 rows a second for 25 minutes. iperf3 itself keeps

@@ -42,7 +42,7 @@ pub fn load_modules() -> io::Result<()> {
     if !Path::new("/lib/modules").exists() {
         return Ok(());
     }
-    // Not every kernel says what it has built in, so that a failure here says nothing: what is missing shows when it
+    // Not every kernel lists what it has built in, so that a failure here means nothing: a missing module shows when it
     // is used, and modprobe's words are on the console.
     std::process::Command::new("/sbin/modprobe")
         .args(["-a", "virtio_pci", "virtio_console", "veth", "tcp_diag"])

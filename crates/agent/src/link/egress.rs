@@ -76,7 +76,7 @@ impl Egress {
     /// Shapes the egress of `dev` in the calling thread's namespace.
     ///
     /// # Errors
-    /// It is not there, somebody else shapes it, or the shaper refuses.
+    /// The interface does not exist, is already shaped, or the shaper failed.
     pub(crate) fn open(dev: &str, spec: &Spec) -> Result<(Self, Direction), LinkError> {
         let device = find(&mut Net::open()?, FLAG, dev)?;
         let hold = Hold::take(FLAG, &device)?;
@@ -108,7 +108,7 @@ impl Egress {
         Ok(Direction::new(name, link))
     }
 
-    /// Puts everything back; the link itself must be gone. Says what could not be.
+    /// Restores everything; the link must be removed before. Returns what could not be restored.
     pub(crate) fn close(mut self) -> Outcome {
         self.restore()
     }

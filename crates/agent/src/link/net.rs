@@ -1,4 +1,4 @@
-//! rtnetlink for the command's network: a socket speaks for the namespace it was opened in.
+//! rtnetlink for the command's network: a socket belongs to the namespace it was opened in.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -154,7 +154,7 @@ impl Net {
         self.request(RouteNetlinkMessage::NewLink(message), NLM_F_ACK, operation, |_| {})
     }
 
-    /// Gives an interface an address, without asking whether somebody else has it.
+    /// Adds an address to an interface without duplicate address detection.
     ///
     /// # Errors
     /// The kernel's answer.
@@ -206,7 +206,7 @@ impl Net {
         self.create(RouteNetlinkMessage::NewRoute(message), operation)
     }
 
-    /// Says for good which Ethernet address a neighbour has.
+    /// Adds a permanent neighbour entry.
     ///
     /// # Errors
     /// The kernel's answer.

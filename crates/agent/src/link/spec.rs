@@ -384,10 +384,10 @@ mod tests {
         Ok(("0".repeat(64), trace))
     }
 
-    fn spec_of(typed: &str) -> Result<Spec, String> {
+    fn spec_of(typed: &str) -> Result<Spec, Box<dyn std::error::Error>> {
         let words = std::iter::once("link").chain(typed.split_whitespace());
-        let typed = Typed::try_parse_from(words).map_err(|e| e.to_string())?;
-        build(&typed.args, read).map_err(|e| e.to_string())
+        let typed = Typed::try_parse_from(words)?;
+        Ok(build(&typed.args, read)?)
     }
 
     fn bytes(queue: &Queue) -> u64 {
@@ -475,7 +475,7 @@ mod tests {
             ("--left a", "--right"),
             ("--left a --right b --dev c", "cannot be used with"),
         ] {
-            let error = spec_of(typed).unwrap_err();
+            let error = spec_of(typed).unwrap_err().to_string();
             assert!(error.contains(wanted), "{typed}: {error}");
         }
     }

@@ -28,11 +28,11 @@ pub fn answer(status: u16, bytes: u64) -> Vec<u8> {
 
 /// Takes a request as it arrives.
 #[derive(Debug, Default)]
-pub struct Asked {
+pub struct RequestParser {
     head: Vec<u8>,
 }
 
-impl Asked {
+impl RequestParser {
     /// More of it; the status to answer with once it is whole.
     pub fn push(&mut self, bytes: &[u8]) -> Option<u16> {
         self.head.extend_from_slice(bytes);
@@ -144,9 +144,9 @@ mod tests {
     #[test]
     fn parses_an_exchange_in_any_pieces() {
         for piece in [1, 3, 50, 1000] {
-            let mut asked = Asked::default();
+            let mut parser = RequestParser::default();
             let statuses: Vec<u16> =
-                request("10.0.0.1").chunks(piece).filter_map(|bytes| asked.push(bytes)).collect();
+                request("10.0.0.1").chunks(piece).filter_map(|bytes| parser.push(bytes)).collect();
             assert_eq!(statuses, [200]);
             let mut text = answer(200, 300);
             text.extend([b'x'; 300]);
@@ -184,16 +184,16 @@ mod tests {
 
     #[test]
     fn only_get_is_served() {
-        assert_eq!(Asked::default().push(b"POST / HTTP/1.1\r\n\r\n"), Some(405));
-        assert_eq!(Asked::default().push(&[b'x'; MAX_HEAD + 1]), Some(400));
+        assert_eq!(RequestParser::default().push(b"POST / HTTP/1.1\r\n\r\n"), Some(405));
+        assert_eq!(RequestParser::default().push(&[b'x'; MAX_HEAD + 1]), Some(400));
     }
 
     proptest! {
         #[test]
         fn no_bytes_panic(pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 0..8)) {
-            let (mut asked, mut answer) = (Asked::default(), Answer::default());
+            let (mut parser, mut answer) = (RequestParser::default(), Answer::default());
             for piece in pieces {
-                let _ = (asked.push(&piece), answer.push(&piece));
+                let _ = (parser.push(&piece), answer.push(&piece));
             }
             let _ = answer.close();
         }

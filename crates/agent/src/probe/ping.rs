@@ -22,7 +22,7 @@ use tokio::net::UdpSocket;
 
 use crate::clock;
 
-/// An echo's first byte, asked and answered; ours over UDP has the same form.
+/// First byte of an echo request and reply; ours over UDP has the same form.
 pub const ECHO_REQUEST: u8 = 8;
 /// The answer's.
 pub const ECHO_REPLY: u8 = 0;

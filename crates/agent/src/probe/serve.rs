@@ -150,14 +150,14 @@ fn serve(mut stream: TcpStream, bytes: u64, stop: &AtomicBool) -> io::Result<()>
     let slice = Some(Duration::from_millis(SLICE_MS.into()));
     stream.set_read_timeout(slice)?;
     stream.set_write_timeout(slice)?;
-    let mut asked = http::Asked::default();
+    let mut parser = http::RequestParser::default();
     let mut buffer = [0; 4096];
     let status = loop {
         let read = patiently(stop, || stream.read(&mut buffer))?;
         if read == 0 {
             return Ok(());
         }
-        if let Some(status) = asked.push(&buffer[..read]) {
+        if let Some(status) = parser.push(&buffer[..read]) {
             break status;
         }
     };

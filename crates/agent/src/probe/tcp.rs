@@ -317,10 +317,10 @@ mod tests {
 
     #[test]
     fn a_hanging_resolver_blocks_one_thread() {
-        static ASKED: AtomicUsize = AtomicUsize::new(0);
+        static LOOKUPS: AtomicUsize = AtomicUsize::new(0);
         static HANGS: Mutex<()> = Mutex::new(());
         fn ask(_: &str, port: u16) -> Found {
-            let nth = ASKED.fetch_add(1, Ordering::SeqCst);
+            let nth = LOOKUPS.fetch_add(1, Ordering::SeqCst);
             drop(HANGS.lock());
             Ok(vec![SocketAddr::new([10, 0, 0, nth as u8].into(), port)])
         }
@@ -331,7 +331,7 @@ mod tests {
         let has = |why: &Failed, what| matches!(why, Failed::Because(text) if text.contains(what));
         assert!(!has(&whys[0], "an earlier look-up hangs"), "{whys:?}");
         assert!(whys[1..].iter().all(|why| has(why, "an earlier look-up hangs")), "{whys:?}");
-        assert!(ASKED.load(Ordering::SeqCst) <= 1);
+        assert!(LOOKUPS.load(Ordering::SeqCst) <= 1);
         drop(hanging);
         let found = names.find("a.b", 80, &limit(u64::MAX, false)).unwrap();
         assert_eq!(
@@ -339,7 +339,7 @@ mod tests {
             [SocketAddr::from(([10, 0, 0, 1], 80))],
             "the late answer is not this one's"
         );
-        assert_eq!((ASKED.load(Ordering::SeqCst), names.pending.is_none()), (2, true));
+        assert_eq!((LOOKUPS.load(Ordering::SeqCst), names.pending.is_none()), (2, true));
     }
 
     #[test]

@@ -104,9 +104,9 @@ impl How {
 pub struct AttachedHook {
     starts: Vec<Start>,
     /// Why there is no hook.
-    no_hook: Option<String>,
+    no_hook: Option<SocketError>,
     /// The new default of the namespace, or why it was not changed; `None` with a hook.
-    instead: Option<Result<String, String>>,
+    instead: Option<Result<String, DefaultError>>,
     /// The default that was left as it was.
     default: String,
     #[cfg(feature = "ebpf")]
@@ -126,9 +126,8 @@ pub fn apply(
         return attached;
     }
     if let Err(error) = attached.attach(node) {
-        attached.no_hook = Some(error.to_string());
-        let changed = change_default(&attached.starts, task, needed, node);
-        attached.instead = Some(changed.map_err(|error| error.to_string()));
+        attached.no_hook = Some(error);
+        attached.instead = Some(change_default(&attached.starts, task, needed, node));
         attached.default = sysctl::read(DEFAULT_CC).unwrap_or_default();
     }
     attached
@@ -146,6 +145,14 @@ enum DefaultError {
     /// The setting cannot be changed.
     #[error(transparent)]
     Sysctl(#[from] AgentError),
+}
+
+/// The congestion control of a flow is set only after the handshake.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the congestion control cannot be in force before the handshake: {reason}")]
+pub struct SetAfterHandshake {
+    /// Why neither the hook nor the namespace's default sets it earlier.
+    reason: String,
 }
 
 /// Changes the namespace's default congestion control; returns the new one.
@@ -204,14 +211,18 @@ impl AttachedHook {
         (begin, how)
     }
 
-    /// Why the congestion control of a group's end is not in force before the handshake, if so; and how it is.
+    /// How the congestion control of one end of a group is set before the handshake; `None`: by the hook.
     ///
     /// # Errors
-    /// The hook's trouble, and the default's.
-    pub fn before_handshake(&self, group: &str, sends: bool) -> Result<Option<String>, String> {
+    /// It is set only after the handshake.
+    pub fn before_handshake(
+        &self,
+        group: &str,
+        sends: bool,
+    ) -> Result<Option<String>, SetAfterHandshake> {
         let start = self.starts.iter().find(|s| s.group == group && s.sends == sends);
         let how = start.map_or(How::AfterConnect, |start| self.of(start).1);
-        let why = self.no_hook.as_deref().unwrap_or("the plan does not want it");
+        let why = self.no_hook_reason().unwrap_or_else(|| "the plan does not want it".to_owned());
         match how {
             How::BeforeConnect => Ok(None),
             How::NamespaceDefault => Ok(Some(format!(
@@ -222,11 +233,13 @@ impl AttachedHook {
                     Some(Err(no)) => format!("; {no}"),
                     _ => String::new(),
                 };
-                Err(format!(
-                    "the congestion control cannot be in force before the handshake: {why}{no}"
-                ))
+                Err(SetAfterHandshake { reason: format!("{why}{no}") })
             }
         }
+    }
+
+    fn no_hook_reason(&self) -> Option<String> {
+        self.no_hook.as_ref().map(ToString::to_string)
     }
 
     /// One event per end: the congestion control that its sockets begin with, and how it is set.
@@ -245,7 +258,8 @@ impl AttachedHook {
             side.as_text(),
             how.name()
         );
-        for why in self.no_hook.iter().chain(self.instead.iter().filter_map(|i| i.as_ref().err())) {
+        let no_default = self.instead.iter().filter_map(|default| default.as_ref().err());
+        for why in self.no_hook_reason().into_iter().chain(no_default.map(ToString::to_string)) {
             message += &format!("; {why}");
         }
         if let Some(by) = paced_by {
@@ -256,7 +270,7 @@ impl AttachedHook {
             cc: start.cc.clone(),
             kernel_name: start.kernel_name.clone(),
             how: how.name().to_owned(),
-            no_hook: self.no_hook.clone(),
+            no_hook: self.no_hook_reason(),
             paced_by: paced_by.cloned(),
             begins_with: begin,
         };
@@ -362,8 +376,10 @@ mod tests {
         assert!(!all.contains_key(&Port::Local(10_002)));
     }
 
-    fn attached(instead: Option<Result<String, String>>, late: bool) -> AttachedHook {
-        let no_hook = instead.is_some().then(|| "no BPF".to_owned());
+    fn attached(instead: Option<Result<String, DefaultError>>, late: bool) -> AttachedHook {
+        let no_bpf =
+            || SocketError::System { op: "attach".into(), source: std::io::Error::other("no BPF") };
+        let no_hook = instead.is_some().then(no_bpf);
         AttachedHook {
             starts: starts(&task(), outcome_of, |_| late),
             no_hook,
@@ -392,9 +408,9 @@ mod tests {
         assert!(why.contains("no BPF"), "{why}");
         let neutral = attached(Some(Ok("reno".into())), false);
         assert_eq!(of(&neutral)[0], text("reno", How::AfterConnect));
-        let refused = attached(Some(Err("not ours".into())), false);
-        let why = refused.before_handshake("a", true).unwrap_err();
-        assert!(why.contains("no BPF") && why.contains("not ours"), "{why}");
+        let refused = attached(Some(Err(DefaultError::OtherFlows)), false);
+        let why = refused.before_handshake("a", true).unwrap_err().to_string();
+        assert!(why.contains("no BPF") && why.contains("would apply to other flows"), "{why}");
         assert_eq!(attached(None, false).before_handshake("a", true), Ok(None));
     }
 

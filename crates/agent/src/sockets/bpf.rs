@@ -5,61 +5,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use libbpf_rs::query::MapInfoIter;
 use libbpf_rs::{
-    ErrorKind, Map, MapCore as _, MapFlags, MapHandle, MapType, Object, ObjectBuilder, OpenObject,
+    Map, MapCore as _, MapFlags, MapHandle, MapType, Object, ObjectBuilder, OpenObject,
     PrintCallback, PrintLevel, set_print,
 };
 
+use super::error::{BpfError, NAME_BYTES};
 use super::sysfs;
 
-/// A failed operation on a BPF object.
-#[derive(Debug, thiserror::Error)]
-pub enum BpfError {
-    /// libbpf or the kernel refused.
-    #[error("{op}: {source:#}")]
-    Libbpf {
-        /// The operation and its object.
-        op: String,
-        /// The answer.
-        source: libbpf_rs::Error,
-    },
-    /// The embedded object does not have what this agent expects.
-    #[error("{0}")]
-    Object(String),
-    /// A name that the kernel does not take.
-    #[error("`{0}` is longer than {max} characters, the kernel's limit", max = NAME_BYTES - 1)]
-    NameTooLong(String),
-    /// An error with the log of libbpf and the verifier.
-    #[error("{source}; the kernel's log: {log}")]
-    Logged {
-        /// The error.
-        source: Box<BpfError>,
-        /// The end of the log.
-        log: String,
-    },
-    /// No map of the kernel holds an instance of this name.
-    #[error("no BPF map of this kernel holds {0}")]
-    NotFound(String),
-}
-
-impl BpfError {
-    /// For `map_err`: libbpf refused.
-    pub(super) fn libbpf(op: impl Into<String>) -> impl FnOnce(libbpf_rs::Error) -> Self {
-        let op = op.into();
-        move |source| Self::Libbpf { op, source }
-    }
-
-    /// The kind of a refusal; `InvalidData` for an object that does not fit.
-    pub(super) fn kind(&self) -> ErrorKind {
-        match self {
-            Self::Libbpf { source, .. } => source.kind(),
-            Self::Logged { source, .. } => source.kind(),
-            Self::Object(_) | Self::NameTooLong(_) | Self::NotFound(_) => ErrorKind::InvalidData,
-        }
-    }
-}
-
-/// Bytes of a congestion control's name in the kernel, its final NUL included.
-pub(super) const NAME_BYTES: usize = 16;
 /// Kernels before 6.4 do not know it.
 pub(super) const BPF_F_LINK: u32 = 0x2000;
 /// Lines of the verifier's log that an error shows; the reason is in the last ones.

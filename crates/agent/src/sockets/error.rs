@@ -5,8 +5,6 @@ use std::path::{Path, PathBuf};
 
 use ccbench_shaper::ShaperError;
 
-#[cfg(feature = "ebpf")]
-use super::bpf::BpfError;
 use crate::error::AgentError;
 
 /// Why a congestion control cannot be loaded, or a program not attached.
@@ -266,3 +264,58 @@ fn parameter_reason(source: &io::Error) -> String {
         _ => source.to_string(),
     }
 }
+
+/// A failed operation on a BPF object.
+#[cfg(feature = "ebpf")]
+#[derive(Debug, thiserror::Error)]
+pub enum BpfError {
+    /// libbpf or the kernel refused.
+    #[error("{op}: {source:#}")]
+    Libbpf {
+        /// The operation and its object.
+        op: String,
+        /// The answer.
+        source: libbpf_rs::Error,
+    },
+    /// The embedded object does not have what this agent expects.
+    #[error("{0}")]
+    Object(String),
+    /// A name that the kernel does not take.
+    #[error("`{0}` is longer than {max} characters, the kernel's limit", max = NAME_BYTES - 1)]
+    NameTooLong(String),
+    /// An error with the log of libbpf and the verifier.
+    #[error("{source}; the kernel's log: {log}")]
+    Logged {
+        /// The error.
+        source: Box<BpfError>,
+        /// The end of the log.
+        log: String,
+    },
+    /// No map of the kernel holds an instance of this name.
+    #[error("no BPF map of this kernel holds {0}")]
+    NotFound(String),
+}
+
+#[cfg(feature = "ebpf")]
+impl BpfError {
+    /// For `map_err`: libbpf refused.
+    pub(super) fn libbpf(op: impl Into<String>) -> impl FnOnce(libbpf_rs::Error) -> Self {
+        let op = op.into();
+        move |source| Self::Libbpf { op, source }
+    }
+
+    /// The kind of a refusal; `InvalidData` for an object that does not fit.
+    pub(super) fn kind(&self) -> libbpf_rs::ErrorKind {
+        match self {
+            Self::Libbpf { source, .. } => source.kind(),
+            Self::Logged { source, .. } => source.kind(),
+            Self::Object(_) | Self::NameTooLong(_) | Self::NotFound(_) => {
+                libbpf_rs::ErrorKind::InvalidData
+            }
+        }
+    }
+}
+
+/// Bytes of a congestion control's name in the kernel, its final NUL included.
+#[cfg(feature = "ebpf")]
+pub(super) const NAME_BYTES: usize = 16;

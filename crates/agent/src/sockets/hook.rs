@@ -11,10 +11,8 @@ use std::path::Path;
 use ccbench_shaper::{bpf, netlink};
 use libbpf_rs::{Link, MapCore as _, MapFlags, Object, TC_EGRESS, TcHookBuilder};
 
-use super::bpf::{
-    BPF_F_LINK, BpfError, NAME_BYTES, count, load, map, name, open, patch, u64_at, with_log,
-};
-use super::error::SocketError;
+use super::bpf::{BPF_F_LINK, count, load, map, name, open, patch, u64_at, with_log};
+use super::error::{BpfError, NAME_BYTES, SocketError};
 use super::node::Port;
 use crate::undo::{Step, Undo};
 

@@ -13,8 +13,8 @@ use libbpf_rs::{
     RingBufferBuilder,
 };
 
-use super::bpf::{BPF_F_LINK, BpfError, LogCapture, NAME_BYTES, lock};
-use super::error::SocketError;
+use super::bpf::{BPF_F_LINK, LogCapture, lock};
+use super::error::{BpfError, NAME_BYTES, SocketError};
 use super::journal::{Journal, Step};
 use super::sysfs;
 

@@ -88,7 +88,7 @@ impl Netns {
         format!("/proc/{}/fd/{}", std::process::id(), self.raw_fd()).into()
     }
 
-    /// Speaks rtnetlink inside it.
+    /// Uses rtnetlink inside it.
     pub fn rtnl(&mut self) -> &mut Rtnl {
         &mut self.rtnl
     }

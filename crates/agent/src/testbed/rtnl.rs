@@ -26,7 +26,7 @@ pub const LO: u32 = 1;
 pub const FIRST: u32 = 100;
 const PREFIX_LEN: u8 = 24;
 
-/// A socket that speaks for the namespace it was opened in, whichever thread uses it.
+/// A socket of the namespace it was opened in, independent of the thread that uses it.
 #[derive(Debug)]
 pub struct Rtnl {
     requests: Requests,

@@ -70,7 +70,7 @@ fn a_test_began_between_two_samples() {
     let none = Report::default();
     let task = FlowTask { reverse: true, ..task() };
     assert_eq!(zero_ns(&ran(&task, End::Server), &none, &seen("snd", None)), 1_050 * MS);
-    // A client is told so one round trip after its last connection was made.
+    // A client learns this one round trip after its last connection was made.
     assert_eq!(zero_ns(&ran(&task, End::Client), &none, &seen("rcv", None)), 1_070 * MS);
 }
 
@@ -205,7 +205,7 @@ fn a_flow_has_a_row_per_connection_and_one_for_control() {
     assert!(data.stop_s.is_some_and(|s| (1.03..1.06).contains(&s)), "{data:?}");
     assert_eq!(data.bytes, report().totals[&0].received_bytes, "what the receiver reported");
     assert_eq!((control.flow_id.as_str(), control.role.as_str()), ("bulk/control", "control"));
-    assert_eq!(control.cc_requested, "", "nobody asked for one");
+    assert_eq!(control.cc_requested, "", "none requested");
 }
 
 #[test]

@@ -3,10 +3,9 @@
 //! An end that we interrupted closes its last interval then, and the report has its time in seconds after zero.
 //!
 //! For any other end: zero is after its last data connection was made, which it makes one by one. Our samples
-//! say how many bytes the application had written (or the kernel received) at which time, and the report says
-//! how many it had at the end of each interval: so each sample says between which two ends it was taken, hence
-//! between which two times zero was. Where most of these spans overlap, zero is; within that, where bytes flow
-//! evenly, it is the median of what interpolation says. This is right to a part of an interval, and to about a
+//! have the bytes that the application had written (or the kernel received) at a time, and the report has the bytes at
+//! the end of each interval. So each sample lies between two interval ends, which gives a range for zero. Where most of these spans overlap, zero is; within that, where bytes flow
+//! evenly, it is the median of the interpolated values. This is right to a part of an interval, and to about a
 //! millisecond where bytes flow evenly. Where too few samples match, zero is about when the last connection was
 //! ready. With `--json-stream` (3.17) a row's time is when its line was read.
 
@@ -109,7 +108,7 @@ fn common_ns(spans: &[Span]) -> u64 {
 /// When the last connection was ready for the test.
 fn ready_ns(last: &Seen, not_before_ns: u64, client: bool) -> u64 {
     let low = not_before_ns.min(last.first_at_ns);
-    // A client is told to begin one round trip after it wrote its last cookie.
+    // A client starts one round trip after it wrote its last cookie.
     let rtt_ns = if client { u64::from(last.first_min_rtt_us.unwrap_or(0)) * 1000 } else { 0 };
     let ready = match last.first_busy_us {
         Some(busy_us) if busy_us > 0 => {

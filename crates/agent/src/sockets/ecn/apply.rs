@@ -41,8 +41,8 @@ pub fn decide_all(ends: Vec<End>, task: &NodeTask) -> Vec<Decided> {
     ends.into_iter().map(of).collect()
 }
 
-/// Puts it into force, once the congestion controls are ([`attach`]) and before any socket is made. The events, one per end,
-/// have the requested mode, the applied mode and the reason.
+/// Applies the decisions. Call it after the congestion controls are set ([`attach`]) and before any socket is made. Each
+/// end has an event with the requested mode, the applied mode and the reason.
 pub fn apply(
     mut decided: Vec<Decided>,
     attached: &attach::AttachedHook,
@@ -53,7 +53,7 @@ pub fn apply(
         match attached.before_handshake(&end.group, end.sends) {
             Ok(None) => {}
             Ok(Some(how)) => decision.reason += &format!("; {how}"),
-            Err(why) => (decision.mode, decision.reason) = (Mode::None, why),
+            Err(why) => (decision.mode, decision.reason) = (Mode::None, why.to_string()),
         }
     }
     let by_sysctl = |d: &Decided| d.decision.mode == Mode::AccecnSysctl;
@@ -68,7 +68,7 @@ pub fn apply(
         .iter()
         .map(|Decided { end, decision }| {
             let ect1 = match end.sends && end.wants.ect1 && decision.mode.counts_marks() {
-                true => Some(applied.rewrite(end, node).map_err(|error| error.to_string())),
+                true => Some(applied.rewrite(end, node)),
                 false => None,
             };
             report(end, decision, ect1.as_ref())
@@ -77,8 +77,12 @@ pub fn apply(
     (applied, events)
 }
 
-fn report(end: &End, decision: &Decision, ect1: Option<&Result<String, String>>) -> wire::Event {
-    let (asked, mode) = (end.wants.name(), decision.mode.name());
+fn report(
+    end: &End,
+    decision: &Decision,
+    ect1: Option<&Result<String, SocketError>>,
+) -> wire::Event {
+    let (requested, mode) = (end.wants.name(), decision.mode.name());
     let side = if end.sends { Side::Sender } else { Side::Receiver };
     let ect1_text = match ect1 {
         Some(Ok(dev)) => format!("; ECT(1) by rewrite at the egress of {dev}"),
@@ -91,13 +95,13 @@ fn report(end: &End, decision: &Decision, ect1: Option<&Result<String, String>>)
         side: side.into(),
         cc: end.cc.clone(),
         kernel_name: end.kernel_name.clone(),
-        asked: asked.to_owned(),
+        asked: requested.to_owned(),
         mode: mode.to_owned(),
         reason: decision.reason.clone(),
         counts_marks: Some(decision.mode.counts_marks()),
         ect1_wanted: end.sends && end.wants.ect1,
         ect1_dev: ect1.and_then(|done| done.as_ref().ok().cloned()),
-        ect1_error: ect1.and_then(|done| done.as_ref().err().cloned()),
+        ect1_error: ect1.and_then(|done| done.as_ref().err().map(ToString::to_string)),
     };
     event(Kind::Ecn(data), &end.group, message)
 }
