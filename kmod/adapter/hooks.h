@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Between the kernel's hooks and a core: what both adapters do, in one text, so that they cannot come apart. An adapter
- * has included socket.h, has in its file nothing but the kernel's entry points, and defines before it includes this:
+ * Code between the kernel's hooks and a core, shared by both adapters. An adapter includes socket.h, defines the
+ * following, includes this file, and then defines the kernel's entry points:
  *
- *   ccb_of(tp), ccb_params(tp)                what the socket keeps; its instance's parameters
+ *   ccb_of(tp), ccb_params(tp)                state of the socket; parameters of its instance
  *   ccb_random()                              uniform over u32
  *   ccb_cwnd_limited(tp)                      as the kernel's tcp_is_cwnd_limited
  *   ccb_ca_state(tp)                          icsk_ca_state, a bit-field
- *   CCB_ECN_MODE                              bits of ecn_flags: ECN was agreed on
+ *   CCB_ECN_MODE                              bits of ecn_flags: ECN was negotiated
  *   CCB_NTOHS(port)                           from network order
- *   ccb_pacing_rate(tp)                       bytes per second, as in force
+ *   ccb_pacing_rate(tp)                       current pacing rate, bytes per second
  *   ccb_set_cwnd(tp, pkts), ccb_set_pacing_rate(tp, bytes per second), ccb_start_pacing(tp)
  *   ccb_row_wanted(tp), ccb_row_out(tp, round, stats)
  *   ccb_ack_until(tp, seq)                    sends an ACK (CC_WANTS_ECN)
@@ -17,7 +17,7 @@
 #ifndef CCB_HOOKS_H
 #define CCB_HOOKS_H
 
-/* The socket as a core sees it; what an ACK brings is the caller's to add. */
+/* Fills the input of a core from the socket; the caller adds the fields of an ACK. */
 CC_FN void ccb_fill(struct tcp_sock *tp, struct cc_ack *a)
 {
 	a->now_us = tp->tcp_mstamp;
@@ -47,7 +47,7 @@ CC_FN void ccb_fill(struct tcp_sock *tp, struct cc_ack *a)
 	a->flags = tp->ecn_flags & CCB_ECN_MODE ? CC_ECN : 0;
 }
 
-/* Only what differs: a write that changes nothing is a cache line dirtied. */
+/* Writes only changed values, to avoid dirtying cache lines. */
 CC_FN void ccb_apply(struct tcp_sock *tp, const struct cc_ack *a, const struct cc_out *out)
 {
 	if (out->cwnd_pkts != a->cwnd_pkts)
@@ -140,19 +140,19 @@ CC_FN void ccb_demand_cwr(struct tcp_sock *tp, u32 on)
 	tp->ecn_flags = on ? tp->ecn_flags | TCP_ECN_DEMAND_CWR : tp->ecn_flags & ~TCP_ECN_DEMAND_CWR;
 }
 
-/* A data packet came, of the other kind than before or of the same; see ../core/echo.h. */
+/* A data packet arrived, with or without CE; see ../core/echo.h. */
 CC_FN void ccb_on_mark(struct tcp_sock *tp, u32 ce)
 {
 	struct ccb_socket *s = ccb_of(tp);
 	u32 now_ce = s->ce;
-	u32 what = cc_echo(&now_ce, ce, tp->inet_conn.icsk_ack.pending & ICSK_ACK_TIMER);
+	u32 actions = cc_echo(&now_ce, ce, tp->inet_conn.icsk_ack.pending & ICSK_ACK_TIMER);
 
-	if (what & CC_ECHO_ACK_BEFORE) {
+	if (actions & CC_ECHO_ACK_BEFORE) {
 		ccb_demand_cwr(tp, s->ce);
 		ccb_ack_until(tp, s->before_seq);
 	}
-	ccb_demand_cwr(tp, what & CC_ECHO_ECE_ON);
-	if (what & CC_ECHO_ACK_NOW)
+	ccb_demand_cwr(tp, actions & CC_ECHO_ECE_ON);
+	if (actions & CC_ECHO_ACK_NOW)
 		tp->inet_conn.icsk_ack.pending |= ICSK_ACK_NOW;
 	s->ce = now_ce;
 	s->before_seq = tp->rcv_nxt;
@@ -186,7 +186,7 @@ CC_FN void ccb_on_ack(struct tcp_sock *tp, struct cc_ack *a)
 		ccb_record(tp, a);
 }
 
-/* A core takes 0 for no sample; the kernel's is negative then. */
+/* No sample: negative in the kernel, 0 in a core. */
 CC_FN u32 ccb_rtt_us(long rtt_us)
 {
 	return rtt_us > 0 ? (u32)rtt_us : rtt_us == 0;

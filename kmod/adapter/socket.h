@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Names and structs of both adapters (../bpf/adapter.bpf.h, ../module/adapter.h). The includer has included the core
- * and defined CCB (the core's name) and CCB_WANTS.
+ * Names and structs of both adapters (../bpf/adapter.bpf.h, ../module/adapter.h). The including file has included the
+ * core and defined CCB (the core's name) and CCB_WANTS.
  */
 #ifndef CCB_SOCKET_H
 #define CCB_SOCKET_H
@@ -13,20 +13,20 @@
 #define CORE(what) CCB_JOIN(cc_, CCB, what)
 #define CCB_STATS (sizeof(struct CORE(_stats)) / sizeof(u32))
 
-/* What a socket keeps. */
+/* State per socket (icsk_ca_priv). */
 struct ccb_socket {
 	struct CORE(_state) state;
 	u32 rounds;
 #if CCB_WANTS & CC_WANTS_ECN
-	u32 ce, before_seq; /* the receiver's half of DCTCP-style feedback */
+	u32 ce, before_seq; /* receiver of DCTCP-style feedback */
 #endif
 };
 CC_ASSERT(sizeof(struct ccb_socket) <= CC_STATE_BYTES, "socket state too big");
 
-/* Inner state as it leaves the kernel, once per round. */
+/* Internal state for user space, once per round. */
 struct ccb_row {
 	u64 at_ns;	   /* CLOCK_MONOTONIC */
-	u64 socket_cookie; /* 0 if nobody has asked for it yet */
+	u64 socket_cookie; /* 0 if it has not been assigned yet */
 	u64 netns_cookie;
 	u32 round;
 	u16 local_port, remote_port;

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * One core as a congestion control in BPF. The includer includes the core, defines CCB (its name), CCB_NAME (the default
- * name in the kernel), CCB_WANTS and CCB_PARAM_LIST, then includes this. README.md is the contract with loaders; what
- * is done with the core is ../adapter/hooks.h.
+ * A core as a congestion control in BPF. The including file includes the core, defines CCB (its name), CCB_NAME (the
+ * default name in the kernel), CCB_WANTS and CCB_PARAM_LIST, then includes this. README.md documents the interface for
+ * loaders; ../adapter/hooks.h calls the core.
  */
 #include "../adapter/socket.h"
 
 char _license[] SEC("license") = "Dual BSD/GPL";
 
 /*
- * Written by the loader, constant once loaded. Not const: the compiler must not know the values. A section of its
- * own, whose first part is the same in every object.
+ * Written by the loader, constant after load. Not const: the compiler must not know the values. It has its own section,
+ * and the fields before params are the same in every object.
  */
 struct {
-	u64 netns_cookie; /* record sockets of this namespace only; 0: of all */
+	u64 netns_cookie; /* record sockets of this namespace; 0: of all */
 	u32 record;	  /* 0: record nothing */
 	u32 params_count;
 	struct CORE(_params) params;
@@ -23,7 +23,7 @@ struct {
 	.params = {CCB_PARAM_LIST(CC_PARAM_DEFAULT)},
 };
 
-/* Rows that found the ring full. */
+/* Rows dropped because the ring was full. */
 struct {
 	u64 lost;
 } ccb_count SEC(".data.ccb");
@@ -81,9 +81,9 @@ INLINE void ccb_set_cwnd(struct tcp_sock *tp, u32 cwnd_pkts)
 
 INLINE void ccb_set_pacing_rate(struct tcp_sock *tp, u64 bytes_per_sec)
 {
-	u64 most = ccb_sk(tp)->sk_max_pacing_rate;
+	u64 max_rate = ccb_sk(tp)->sk_max_pacing_rate;
 
-	ccb_sk(tp)->sk_pacing_rate = bytes_per_sec < most ? bytes_per_sec : most;
+	ccb_sk(tp)->sk_pacing_rate = bytes_per_sec < max_rate ? bytes_per_sec : max_rate;
 }
 
 INLINE void ccb_start_pacing(struct tcp_sock *tp)
@@ -176,8 +176,8 @@ SEC("struct_ops/ccb_cong_control") int ccb_cong_control(u64 *ctx)
 	const struct rate_sample *rs;
 
 	if (!BITS(&tp->inet_conn, icsk_ca_initialized))
-		return 0; /* data on a SYN is acknowledged before init */
-	/* Assembly, or the compiler makes one load with a computed offset of the two. */
+		return 0; /* an ACK of data on a SYN arrives before init */
+	/* Assembly: the compiler would merge both loads into one with a variable offset, which the verifier rejects. */
 	if (KERNEL_MATCHES(struct tcp_congestion_ops___four))
 		asm volatile("%0 = *(u64 *)(%1 + 24)" : "=r"(rs) : "r"(ctx));
 	else

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Congestion control before the handshake: sets TCP_CONGESTION of chosen sockets when they connect (still closed, so
- * that the congestion control is initialised once, when ECN is negotiated, and no other one before it: that of bbr
- * switches pacing on, and nothing switches it off) and when they listen (accepted sockets inherit it). What is not
- * chosen is left as it is. At their end it looks whether the kernel paced them. See README.md.
+ * Sets TCP_CONGESTION before the handshake, for sockets that the map early_ports selects: when they connect (in state
+ * CLOSE, so that the congestion control is initialised only once, when ECN has been negotiated, and no other one before
+ * it: bbr's init enables pacing, and nothing disables it again) and when they listen (accepted sockets inherit it). When
+ * a connection leaves ESTABLISHED, counts whether the kernel paced it. See README.md.
  */
 #include "kernel.bpf.h"
 
@@ -13,23 +13,23 @@ struct {
 	u64 netns_cookie; /* sockets of this network namespace; 0: none */
 } early_config SEC(".rodata.early");
 
-/* One choice, and what became of the sockets. */
-struct early {
+/* A congestion control, and counters of its sockets. */
+struct early_cc {
 	char cc[16];
-	u64 set, refused; /* by us; by the kernel */
-	u64 ended, paced; /* sockets that left ESTABLISHED; of these, whose sending the kernel paced */
+	u64 set, refused; /* setsockopt calls that succeeded; that the kernel refused */
+	u64 ended, paced; /* sockets that left ESTABLISHED; of these, sockets that the kernel paced */
 };
 
-/* By local port: an end that listens on it, or connects from it. By REMOTE and a port: what else connects to it. */
+/* Key: a local port, of a listening or connecting socket, or REMOTE | remote port of a connecting socket. */
 #define REMOTE 0x10000
 struct {
 	int (*type)[1]; /* BPF_MAP_TYPE_HASH */
 	int (*max_entries)[2048];
 	u32 *key;
-	struct early *value;
+	struct early_cc *value;
 } early_ports SEC(".maps");
 
-/* The programs' contexts in the kernel's ABI, as far as they are read. */
+/* Contexts of the programs (include/uapi/linux/bpf.h), up to the last field in use. */
 struct bpf_sock {
 	u32 bound_dev_if, family, type, protocol, mark, priority, src_ip4, src_ip6[4], src_port;
 };
@@ -59,57 +59,55 @@ static struct tcp_sock *(*const bpf_skc_to_tcp_sock)(void *sk) = (void *)137;
 #define SOL_TCP 6
 #define TCP_CONGESTION 13
 #define IPPROTO_TCP 6
-#define GO_ON 1
-/* enum { BPF_SOCK_OPS_..._CB } */
-#define CONNECTED 4
-#define ACCEPTED 5
-#define CHANGES_STATE 10
-#define LISTENS 11
-/* BPF_SOCK_OPS_STATE_CB_FLAG */
-#define TELL_STATES 4
+#define ALLOW 1 /* return value of programs for control groups */
+#define BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB 4
+#define BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB 5
+#define BPF_SOCK_OPS_STATE_CB 10
+#define BPF_SOCK_OPS_TCP_LISTEN_CB 11
+#define BPF_SOCK_OPS_STATE_CB_FLAG 4
 #define TCP_ESTABLISHED 1
 
-INLINE struct early *chosen(void *ctx, u32 local, u32 remote)
+INLINE struct early_cc *lookup(void *ctx, u32 local, u32 remote)
 {
-	struct early *choice;
-	u32 other = REMOTE | remote;
+	struct early_cc *early;
+	u32 remote_key = REMOTE | remote;
 
 	if (bpf_get_netns_cookie(ctx) != early_config.netns_cookie)
 		return 0;
-	choice = bpf_map_lookup_elem(&early_ports, &local);
-	return choice ?: bpf_map_lookup_elem(&early_ports, &other);
+	early = bpf_map_lookup_elem(&early_ports, &local);
+	return early ?: bpf_map_lookup_elem(&early_ports, &remote_key);
 }
 
-INLINE void set(void *ctx, struct early *choice)
+INLINE void set_cc(void *ctx, struct early_cc *early)
 {
-	if (!choice)
+	if (!early)
 		return;
-	if (bpf_setsockopt(ctx, SOL_TCP, TCP_CONGESTION, choice->cc, sizeof(choice->cc)))
-		__sync_fetch_and_add(&choice->refused, 1);
+	if (bpf_setsockopt(ctx, SOL_TCP, TCP_CONGESTION, early->cc, sizeof(early->cc)))
+		__sync_fetch_and_add(&early->refused, 1);
 	else
-		__sync_fetch_and_add(&choice->set, 1);
+		__sync_fetch_and_add(&early->set, 1);
 }
 
-INLINE int connects(struct bpf_sock_addr *ctx)
+INLINE int on_connect(struct bpf_sock_addr *ctx)
 {
 	struct bpf_sock *sk = ctx->sk;
 
 	if (ctx->protocol == IPPROTO_TCP && sk)
-		set(ctx, chosen(ctx, sk->src_port, __builtin_bswap16(ctx->user_port)));
-	return GO_ON;
+		set_cc(ctx, lookup(ctx, sk->src_port, __builtin_bswap16(ctx->user_port)));
+	return ALLOW;
 }
 
 SEC("cgroup/connect4") int early_connect4(struct bpf_sock_addr *ctx)
 {
-	return connects(ctx);
+	return on_connect(ctx);
 }
 
 SEC("cgroup/connect6") int early_connect6(struct bpf_sock_addr *ctx)
 {
-	return connects(ctx);
+	return on_connect(ctx);
 }
 
-INLINE void ends(struct bpf_sock_ops *ctx, struct early *choice)
+INLINE void on_close(struct bpf_sock_ops *ctx, struct early_cc *early)
 {
 	struct tcp_sock *tp;
 	void *sk = ctx->sk;
@@ -119,26 +117,27 @@ INLINE void ends(struct bpf_sock_ops *ctx, struct early *choice)
 	tp = bpf_skc_to_tcp_sock(sk);
 	if (!tp)
 		return;
-	__sync_fetch_and_add(&choice->ended, 1);
+	__sync_fetch_and_add(&early->ended, 1);
 	if (((struct sock *)tp)->sk_pacing_status)
-		__sync_fetch_and_add(&choice->paced, 1);
+		__sync_fetch_and_add(&early->paced, 1);
 }
 
 SEC("sockops") int early_sockets(struct bpf_sock_ops *ctx)
 {
-	struct early *choice;
+	struct early_cc *early;
 	u32 op = ctx->op;
 
-	if (op != LISTENS && op != CONNECTED && op != ACCEPTED && op != CHANGES_STATE)
-		return GO_ON;
-	choice = chosen(ctx, ctx->local_port, __builtin_bswap32(ctx->remote_port));
-	if (!choice)
-		return GO_ON;
-	if (op == LISTENS)
-		set(ctx, choice);
-	else if (op != CHANGES_STATE)
-		bpf_sock_ops_cb_flags_set(ctx, (int)(ctx->cb_flags | TELL_STATES));
+	if (op != BPF_SOCK_OPS_TCP_LISTEN_CB && op != BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB &&
+	    op != BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB && op != BPF_SOCK_OPS_STATE_CB)
+		return ALLOW;
+	early = lookup(ctx, ctx->local_port, __builtin_bswap32(ctx->remote_port));
+	if (!early)
+		return ALLOW;
+	if (op == BPF_SOCK_OPS_TCP_LISTEN_CB)
+		set_cc(ctx, early);
+	else if (op != BPF_SOCK_OPS_STATE_CB)
+		bpf_sock_ops_cb_flags_set(ctx, (int)(ctx->cb_flags | BPF_SOCK_OPS_STATE_CB_FLAG));
 	else if (ctx->args[0] == TCP_ESTABLISHED)
-		ends(ctx, choice);
-	return GO_ON;
+		on_close(ctx, early);
+	return ALLOW;
 }

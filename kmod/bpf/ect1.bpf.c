@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Egress classifier (tcx or clsact, direct action) of a sender's interface: ECT(0) becomes ECT(1) in packets of chosen
- * sockets, for kernels that cannot send ECT(1) themselves. CE and Not-ECT are left alone. See README.md.
+ * Egress classifier (tcx or clsact, direct action) on a sender's interface: rewrites ECT(0) to ECT(1) in packets of
+ * selected sockets, for kernels that cannot send ECT(1). Does not change CE and Not-ECT. See README.md.
  */
 #include "kernel.bpf.h"
 
 char _license[] SEC("license") = "Dual BSD/GPL";
 
 struct {
-	char cc[16]; /* sockets with the congestion control of this name; empty: not asked */
-	u32 mark;    /* and whose skb->mark is this; 0: not asked */
-	u32 link_bytes; /* length of the interface's link header: 14, or 0 for a tun */
+	char cc[16]; /* select sockets with this congestion control; empty: any */
+	u32 mark;    /* and packets with this skb->mark; 0: any */
+	u32 link_bytes; /* length of the link header: 14, or 0 for tun */
 } ect1_config SEC(".rodata.ect1") = {
 	.link_bytes = 14,
 };
 
 struct {
-	u64 rewritten; /* packets as this hook sees them: one of GSO counts once */
+	u64 rewritten; /* packets at this hook: a GSO packet counts once */
 } ect1_count SEC(".data.ect1");
 
 struct tcp_congestion_ops___name {
@@ -31,7 +31,7 @@ struct tcp_sock___ops {
 	struct inet_connection_sock___ops inet_conn;
 } KERNEL;
 
-/* The program's context in the kernel's ABI, up to sk. */
+/* Context of the program (include/uapi/linux/bpf.h), up to sk. */
 struct __sk_buff {
 	u32 len, pkt_type, mark, queue_mapping, protocol, vlan[3], priority, ingress_ifindex, ifindex;
 	u32 tc_index, cb[5], hash, tc_classid, data, data_end, napi_id, family, remote_ip4, local_ip4;
@@ -48,7 +48,7 @@ static void *(*const bpf_skc_to_tcp_sock)(void *sk) = (void *)137;
 
 #define TC_ACT_UNSPEC -1
 
-INLINE int chosen(struct __sk_buff *skb)
+INLINE int is_selected(struct __sk_buff *skb)
 {
 	const struct tcp_sock___ops *tp;
 	void *sk = skb->sk;
@@ -63,7 +63,7 @@ INLINE int chosen(struct __sk_buff *skb)
 	tp = bpf_skc_to_tcp_sock(sk);
 	if (!tp)
 		return 0;
-	/* Fields of the kernel's are read at constant offsets only. */
+	/* The verifier accepts only constant offsets into kernel structures. */
 #pragma unroll
 	for (i = 0; i < 15; i++)
 		if (!ended) {
@@ -80,14 +80,14 @@ SEC("tcx/egress") int ect1(struct __sk_buff *skb)
 	u8 head[2], tos;
 
 	if (skb->protocol == __builtin_bswap16(0x0800)) {
-		if (bpf_skb_load_bytes(skb, at, head, 2) || (head[1] & 3) != 2 || !chosen(skb))
+		if (bpf_skb_load_bytes(skb, at, head, 2) || (head[1] & 3) != 2 || !is_selected(skb))
 			return TC_ACT_UNSPEC;
 		tos = (head[1] & ~3) | 1;
-		/* The word of version, length and traffic class, as it lies in the packet. */
+		/* The 16-bit word of version, IHL and TOS, in packet byte order. */
 		bpf_l3_csum_replace(skb, at + 10, head[0] | head[1] << 8, head[0] | tos << 8, 2);
 		bpf_skb_store_bytes(skb, at + 1, &tos, 1, 0);
 	} else if (skb->protocol == __builtin_bswap16(0x86dd)) {
-		if (bpf_skb_load_bytes(skb, at, head, 2) || (head[1] >> 4 & 3) != 2 || !chosen(skb))
+		if (bpf_skb_load_bytes(skb, at, head, 2) || (head[1] >> 4 & 3) != 2 || !is_selected(skb))
 			return TC_ACT_UNSPEC;
 		tos = (head[1] & ~0x30) | 0x10;
 		bpf_skb_store_bytes(skb, at + 1, &tos, 1, 0);

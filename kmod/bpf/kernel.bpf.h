@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What the adapters need of the kernel, and nothing else: no vmlinux.h and no libbpf headers. Field offsets are the
- * running kernel's (CO-RE), so a struct here lists only the fields in use, in any order.
+ * Kernel definitions for the BPF programs, without vmlinux.h and libbpf headers. CO-RE relocates field offsets to the
+ * running kernel, so structs list only the fields in use, in any order.
  */
 #ifndef CCB_KERNEL_BPF_H
 #define CCB_KERNEL_BPF_H
@@ -89,13 +89,13 @@ struct rate_sample {
 } KERNEL;
 
 /*
- * The loader patches the first three fields at these offsets; the kernel's own layout does not matter, members are
- * found by name.
+ * The loader patches the first three fields at these offsets. The kernel's layout does not matter: libbpf finds members
+ * by name.
  */
 struct tcp_congestion_ops {
 	char name[16];
 	u32 flags;
-	void (*cwnd_event_tx_start)(struct sock *sk); /* 7.x: its own call, no longer an event */
+	void (*cwnd_event_tx_start)(struct sock *sk); /* 7.x: a separate callback instead of an event */
 	u32 (*ssthresh)(struct sock *sk);
 	void (*cong_avoid)(struct sock *sk, u32 ack, u32 acked);
 	void (*set_state)(struct sock *sk, u8 state);
@@ -113,10 +113,10 @@ struct tcp_congestion_ops___four {
 	void (*cong_control)(struct sock *sk, u32 ack, int flag, const struct rate_sample *rs);
 };
 
-/* Does the running kernel have a type that matches? A constant after relocation: the other branch is never verified. */
+/* Whether the running kernel has a matching type. A constant after relocation, so the other branch is dead code. */
 #define KERNEL_MATCHES(type) __builtin_preserve_type_info(*(type *)0, 2)
 
-/* Helpers, by their numbers in the kernel's ABI. */
+/* Helpers by number (enum bpf_func_id). */
 static u64 (*const bpf_ktime_get_ns)(void) = (void *)5;
 static u32 (*const bpf_get_prandom_u32)(void) = (void *)7;
 static long (*const bpf_tcp_send_ack)(void *tp, u32 rcv_nxt) = (void *)116;
@@ -125,7 +125,7 @@ static void (*const bpf_ringbuf_submit)(void *data, u64 flags) = (void *)132;
 static u64 (*const bpf_ringbuf_query)(void *ring, u64 flags) = (void *)134;
 #define BPF_RB_NO_WAKEUP 1
 
-/* A bit-field of the running kernel: which bytes, and the two shifts that leave only its bits. */
+/* Reads a bit-field of the running kernel: loads its bytes and shifts the other bits out. */
 #define FIELD_INFO(object, field, what) __builtin_preserve_field_info((object)->field, what)
 #define BITS(object, field)                                                                        \
 	({                                                                                         \
@@ -150,7 +150,7 @@ static u64 (*const bpf_ringbuf_query)(void *ring, u64 flags) = (void *)134;
 		(u32)(bits << FIELD_INFO(object, field, 4) >> FIELD_INFO(object, field, 5));       \
 	})
 
-/* Values of the kernel's that no header gives a BPF program. */
+/* Kernel constants that are not in uapi headers. */
 #define TCP_ECN_MODE 0x11	/* tp->ecn_flags: RFC 3168 or AccECN was negotiated */
 #define TCP_ECN_DEMAND_CWR 4
 #define ICSK_ACK_TIMER 2

@@ -5,11 +5,11 @@
  * Sources: Cardwell et al., "BBR: Congestion-Based Congestion Control", ACM Queue 14(5), 2016;
  * draft-cardwell-iccrg-bbr-congestion-control; values as published for BBRv2.
  *
- * Named "-like" because a congestion control outside the kernel tree cannot see all that BBRv2 uses:
- * - in flight when the packet left: taken as the most in flight during the round;
- * - loss per packet: the share lost in the running round; one round's losses count, whoever sent them;
- * - no extra window for ACK aggregation beyond three bursts; no TSO sizing; no fast-ACK mode;
- * - bw_hi never bounds (no published text sets it); loss and CE act from the round they are seen in.
+ * Named "-like" because a congestion control outside the kernel tree lacks some inputs of BBRv2:
+ * - tx.in_flight of a packet: the maximum in flight during the round is used instead;
+ * - loss per packet: the fraction lost in the current round is used, whichever phase sent the packets;
+ * - no extra_acked beyond three bursts; no TSO sizing; no fast-ACK mode;
+ * - bw_hi never bounds (no published text sets it); loss and CE take effect in the round in which they are detected.
  * ECN (ecn_enable) is off by default, as published; the host negotiates ECN only if it is on.
  *
  * State diagram and units: bbr.h. UP ends after a min RTT with 1.25 BDP in flight.

@@ -4,8 +4,8 @@
  *
  * Sources: draft-ietf-ccwg-bbr; values as published for BBRv3.
  *
- * Named "-like" for the reasons in bbr2.h. Against BBRv2: STARTUP gains 2.77 and 2.0, DOWN at 0.91, a window of
- * 2.25 BDP in UP, STARTUP left after six ACKs with loss, and UP ends when the bandwidth no longer grows.
+ * Named "-like" for the reasons in bbr2.h. Differences from BBRv2: STARTUP gains 2.77 and 2.0, DOWN at 0.91, a window
+ * of 2.25 BDP in UP, STARTUP ends after six ACKs with loss, and UP ends when the bandwidth stops growing.
  *
  * State diagram and units: bbr.h.
  */

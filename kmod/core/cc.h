@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The contract between a congestion control's core and its hosts (kernel module, BPF program, simulator).
+ * The interface between a congestion control's core and its hosts (kernel module, BPF program, simulator).
  *
- * A core NAME is a header with three structs and eight functions, all of the same shape:
+ * A core NAME is a header with three structs and eight functions:
  *
  *   struct cc_NAME_params   set by the user, u32 each; the table cc_NAME_table gives unit, range and default
  *   struct cc_NAME_state    per connection, at most CC_STATE_BYTES (what the kernel keeps per socket)
- *   struct cc_NAME_stats    what one can plot, u32 each, named and with units in cc_NAME_stat_table
+ *   struct cc_NAME_stats    exported state, u32 each; cc_NAME_stat_table has names and units
  *
  *                                                             host calls it for
- *   cc_NAME_check(params, fault)                              0, or -1 and the parameter that is wrong
+ *   cc_NAME_check(params, fault)                              0, or -1 and the invalid parameter
  *   cc_NAME_init(state, params, ack, out)                     init
  *   cc_NAME_on_sample(state, params, ack) -> flags            pkts_acked: every ACK of data, in every state
  *   cc_NAME_on_ack(state, params, ack, out)                   cong_avoid, or cong_control (CC_OWNS_CWND)
@@ -18,8 +18,8 @@
  *   cc_NAME_undo(state, params, ack) -> cwnd, pkts            undo_cwnd
  *   cc_NAME_read(state, params, ack, stats)                   whenever flags have CC_OUT_ROUND
  *
- * The host fills struct cc_ack from the socket, calls, and writes what differs in struct cc_out back.
- * A core never sees a socket, a clock, or a random source other than cc_ack.random.
+ * The host fills struct cc_ack from the socket, calls the core, and writes changed values of struct cc_out back.
+ * A core has no access to sockets, clocks, or random numbers other than cc_ack.random.
  *
  * Units: time in us, windows and counts in packets (of one MSS), sequence numbers in bytes modulo 2^32.
  */
@@ -28,48 +28,48 @@
 
 #include "platform.h"
 
-#define CC_STATE_BYTES 104	/* ICSK_CA_PRIV_SIZE, as measured on 6.18; the module asserts its own kernel's */
-#define CC_MIN_CWND 2u		/* pkts; no core answers less */
+#define CC_STATE_BYTES 104	/* ICSK_CA_PRIV_SIZE on 6.18; the module asserts it at build time */
+#define CC_MIN_CWND 2u		/* pkts; lower bound of cwnd and ssthresh */
 #define CC_INFINITE 0x7fffffffu /* ssthresh before the first loss, pkts */
-#define CC_NO_RTT 0xffffffffu	/* us; "no sample yet" in a running minimum */
+#define CC_NO_RTT 0xffffffffu	/* us; a running minimum without a sample */
 
 /* Values equal the kernel's TCP_CA_*. */
 enum cc_ca_state { CC_OPEN, CC_DISORDER, CC_CWR, CC_RECOVERY, CC_LOSS };
 
-/* The first five: this state is being entered (cc_ack.ca_state still is the old one). */
+/* The first five: the socket enters this state (cc_ack.ca_state is still the old one). */
 enum cc_event {
 	CC_EVENT_OPEN,
 	CC_EVENT_DISORDER,
 	CC_EVENT_CWR,
 	CC_EVENT_RECOVERY,
 	CC_EVENT_LOSS,
-	CC_EVENT_RESTART,  /* CA_EVENT_CWND_RESTART: idle for longer than an RTO */
+	CC_EVENT_RESTART,  /* CA_EVENT_CWND_RESTART: idle for more than an RTO */
 	CC_EVENT_TX_START, /* CA_EVENT_TX_START: first transmission with nothing in flight */
 	CC_EVENT_RTO,	   /* CA_EVENT_LOSS: retransmission timeout; on_loss has just been called */
 	CC_EVENTS
 };
 
 /* cc_ack.flags */
-#define CC_CWND_LIMITED 1u /* the window, not the application, held the sender back */
+#define CC_CWND_LIMITED 1u /* the window limits the sender, not the application */
 #define CC_APP_LIMITED 2u  /* the rate sample was taken while the application had nothing to send */
 #define CC_ECN 4u	   /* ECN feedback was negotiated; delivered_ce_pkts counts */
 
 /* cc_out.flags */
 #define CC_OUT_ROUND 1u /* a round ended: cc_NAME_read gives a new row */
 
-/* What a core asks of its host: CC_NAME_WANTS. */
+/* What a core requires of its host: CC_NAME_WANTS. */
 #define CC_OWNS_CWND 1u	  /* hook cong_control: neither PRR nor the stack's pacing */
 #define CC_WANTS_ECN 2u	  /* ECN with one echo per mark (DCTCP-style or AccECN) */
 #define CC_WANTS_ECT1 4u  /* and ECT(1) on data */
 #define CC_WANTS_PACING 8u /* enable pacing at init */
-#define CC_WANTS_BURSTS 16u /* least segments per burst by cc_NAME_burst_segs, instead of the sysctl's two */
+#define CC_WANTS_BURSTS 16u /* min_tso_segs by cc_NAME_burst_segs, instead of sysctl tcp_min_tso_segs */
 
 struct cc_ack {
 	u64 now_us;		       /* tcp_mstamp */
-	u64 pacing_bytes_per_sec;      /* as in force */
-	u32 rtt_us;		       /* this ack's sample; 0 if it gave none, so a host passes 0 us as 1 */
+	u64 pacing_bytes_per_sec;      /* current pacing rate */
+	u32 rtt_us;		       /* RTT sample of this ACK; 0: none, so a host passes 0 us as 1 */
 	u32 srtt_us;		       /* smoothed RTT (the kernel's srtt_us >> 3) */
-	u32 mdev_us;		       /* RTT deviation, in the kernel's scale; only ratios count */
+	u32 mdev_us;		       /* tp->mdev_us, in the kernel's scale; only ratios matter */
 	u32 rtt_min_us;		       /* windowed minimum; 0 or CC_NO_RTT if unknown */
 	u32 acked_pkts;		       /* newly delivered by this ack */
 	u32 lost_pkts;		       /* newly marked lost by this ack */
@@ -82,8 +82,8 @@ struct cc_ack {
 	u32 una_seq;		       /* first unacknowledged byte, after this ack */
 	u32 nxt_seq;		       /* next byte to be sent */
 	u32 delivered_pkts;	       /* running count, wraps */
-	u32 delivered_ce_pkts;	       /* of these with CE: running count, wraps */
-	u32 rate_prior_delivered_pkts; /* delivered_pkts when the acked packet left; for rounds */
+	u32 delivered_ce_pkts;	       /* of these with CE; wraps */
+	u32 rate_prior_delivered_pkts; /* delivered_pkts when the acked packet was sent; for rounds */
 	u32 rate_delivered_pkts;       /* delivered within rate_interval_us; 0 if no sample */
 	u32 rate_interval_us;
 	u32 mss_bytes;
@@ -93,7 +93,7 @@ struct cc_ack {
 };
 
 struct cc_out {
-	u64 pacing_bytes_per_sec; /* 0: leave as it is */
+	u64 pacing_bytes_per_sec; /* 0: unchanged */
 	u32 cwnd_pkts;
 	u32 ssthresh_pkts;
 	u32 flags;
@@ -109,7 +109,7 @@ struct cc_stat {
 	const char *name, *unit;
 };
 
-/* Why a set of parameters is refused. why is null if the value is outside min..max. */
+/* Why parameters are rejected. why is null if the value is outside min..max. */
 struct cc_fault {
 	const char *name, *unit, *why;
 	u32 value, min, max;
@@ -137,8 +137,8 @@ struct cc_fault {
 	CC_ASSERT(sizeof(cc_##NAME##_table) / sizeof(struct cc_param) <= CC_PARAMS_MAX, #NAME)
 
 /*
- * Rules between parameters, X(the one to blame, when, what must hold, why it must): expressions of p. As a list, so
- * that tables for other languages come from the same text.
+ * Rules between parameters, X(invalid parameter, condition, rule, message): expressions of p. A list, so that the
+ * tables for other languages are generated from it.
  */
 #define CC_RULE(blamed, when, holds, why)                                                          \
 	if ((when) && !(holds))                                                                    \
@@ -149,7 +149,7 @@ struct cc_fault {
 #define CC_STATE_FITS(NAME)                                                                        \
 	CC_ASSERT(sizeof(struct cc_##NAME##_state) <= CC_STATE_BYTES, #NAME " state too big")
 
-/* Every value within its own range? Rules between parameters are cc_NAME_check's. */
+/* Checks every value against its range; cc_NAME_check also checks rules between parameters. */
 CC_FN int cc_check_ranges(const struct cc_param *table, const u32 *values, u32 count,
 			  struct cc_fault *fault)
 {
@@ -220,7 +220,7 @@ CC_FN int cc_in_slow_start(u32 cwnd_pkts, u32 ssthresh_pkts)
 	return cwnd_pkts < ssthresh_pkts;
 }
 
-/* What the core answers if it changes nothing. */
+/* Output that changes nothing. */
 CC_FN void cc_keep(const struct cc_ack *a, struct cc_out *out)
 {
 	out->pacing_bytes_per_sec = 0;
@@ -236,7 +236,7 @@ CC_FN u32 cc_bound_cwnd(const struct cc_ack *a, u64 cwnd_pkts)
 	return cc_max(cwnd, CC_MIN_CWND);
 }
 
-/* One packet more per packet acked, not beyond ssthresh. */
+/* Slow start: one packet per packet acked, up to ssthresh. */
 CC_FN void cc_slow_start(const struct cc_ack *a, struct cc_out *out)
 {
 	u64 grown = (u64)out->cwnd_pkts + a->acked_pkts;
@@ -247,8 +247,8 @@ CC_FN void cc_slow_start(const struct cc_ack *a, struct cc_out *out)
 }
 
 /*
- * RFC 5681's increase: slow start below ssthresh, then one packet per window. *count holds the packets
- * acked since the last step. What slow start leaves over at ssthresh counts for avoidance.
+ * The increase of RFC 5681: slow start below ssthresh, then one packet per window. *count holds the packets acked
+ * since the last increase (snd_cwnd_cnt). Acked packets beyond ssthresh count for congestion avoidance.
  */
 CC_FN void cc_reno_increase(u32 *count, const struct cc_ack *a, struct cc_out *out)
 {

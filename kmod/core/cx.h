@@ -7,20 +7,21 @@
  * study's); the shadow window from Hayes and Armitage, "Improved coexistence and loss tolerance for delay
  * based TCP congestion control", IEEE LCN 2010 (CHD).
  *
- * Differences: one draw per round, as the study and CHD do (the paper draws per ACK); queueing delay and the
- * scaled probability saturate; base RTT is the kernel's minimum by default. The study's shadow version could
- * not be read: here it is CHD's on the study's law, without CHD's tolerance of losses at short queues.
+ * Differences: one random draw per round, as in the study and CHD (the paper draws per ACK); queueing delay and the
+ * scaled probability saturate; base RTT is the kernel's minimum by default. The source of the study's shadow version
+ * is not available: this is CHD's shadow window with the study's probability, without CHD's tolerance of losses at short
+ * queues.
  *
  *   probability of a delay back-off per round, by queueing delay q = srtt - base:
  *
  *     p_max |          /\__
- *           |         /    \___   falls as ((del_max - q) / (del_max - del_th))^power:
- *           |        /         \____  where loss-based flows hold the queue, Cx behaves like Reno
+ *           |         /    \___   falls like ((del_max - q) / (del_max - del_th))^power:
+ *           |        /         \____  where loss-based flows keep the queue full, Cx behaves like Reno
  *     p_min |_______/               \______________
  *                betao  del_th        del_max      q
  *
  *   [grow: + increase per round] -- any ACK beyond base + betao, draw < p --> [cut: half, or alpha/2]
- *                                -- loss: Reno; with shadow, from the window that delay had taken
+ *                                -- loss: Reno; with shadow, from the shadow window
  *
  * Units: us, pkts; p in 1/1000; alpha in 1/256.
  */
@@ -67,7 +68,7 @@ CC_SHAPE(cx, CC_CX_PARAMS, CC_CX_STATS);
 
 struct cc_cx_state {
 	struct cc_round round;
-	u32 betao_us, del_th_us, del_max_us; /* as they were at init */
+	u32 betao_us, del_th_us, del_max_us; /* parameters at init */
 	u32 own_base_us;
 	u32 mdev_least_us;
 	u32 shadow_pkts;
@@ -81,7 +82,7 @@ struct cc_cx_state {
 };
 CC_STATE_FITS(cx);
 
-/* blamed, when, what must hold, why */
+/* invalid parameter, condition, rule, message */
 #define CC_CX_RULES(X)                                                                          \
 	X(del_th, 1, p->del_th > p->betao, "must exceed betao")                                    \
 	X(del_max, 1, p->del_max > p->del_th, "must exceed del_th")                                \
@@ -156,7 +157,7 @@ CC_FN u32 cc_cx_curve(const struct cc_cx_state *st, const struct cc_cx_params *p
 	return p_min + cc_scale(p_max - p_min, share, 1000);
 }
 
-/* The same, less where the RTT varies more than it did at its quietest. */
+/* cc_cx_curve, scaled by minimum over current RTT deviation if mdev_scaling is set. */
 CC_FN u32 cc_cx_probability(const struct cc_cx_state *st, const struct cc_cx_params *p, u32 q_us,
 			    u32 mdev_us)
 {
@@ -168,8 +169,8 @@ CC_FN u32 cc_cx_probability(const struct cc_cx_state *st, const struct cc_cx_par
 	return cc_min(probability, cc_min(p->p_max, 1000));
 }
 
-/* Remember the window that delay is about to take, if others hold the queue or it still grows. */
-CC_FN void cc_cx_shadow(struct cc_cx_state *st, u32 cwnd_pkts, u32 max_queue_us)
+/* Saves cwnd before a delay back-off, if other flows keep the queue full or the queue still grows. */
+CC_FN void cc_cx_save_shadow(struct cc_cx_state *st, u32 cwnd_pkts, u32 max_queue_us)
 {
 	if (max_queue_us > st->del_th_us)
 		st->competing = 1;
@@ -194,7 +195,7 @@ CC_FN void cc_cx_avoid(struct cc_cx_state *st, const struct cc_cx_params *p, u32
 	}
 	st->backoffs++;
 	if (p->shadow)
-		cc_cx_shadow(st, out->cwnd_pkts, cc_minus(r->max_rtt_us, base_us));
+		cc_cx_save_shadow(st, out->cwnd_pkts, cc_minus(r->max_rtt_us, base_us));
 	if (p->fractional)
 		out->cwnd_pkts = cc_round_cut(out->cwnd_pkts, st->alpha);
 	else
@@ -217,7 +218,7 @@ CC_FN void cc_cx_decide(struct cc_cx_state *st, const struct cc_cx_params *p, u3
 	cc_round_bound(a, out);
 }
 
-/* What a round says about delay: probability, alpha, and whether the queue still looks like competition. */
+/* Updates probability, alpha and `competing` at the end of a round. */
 CC_FN void cc_cx_observe(struct cc_cx_state *st, const struct cc_cx_params *p, u32 base_us,
 			 const struct cc_ack *a)
 {
@@ -237,7 +238,7 @@ CC_FN void cc_cx_observe(struct cc_cx_state *st, const struct cc_cx_params *p, u
 		st->competing = 0;
 }
 
-CC_FN void cc_cx_follow(struct cc_cx_state *st, const struct cc_cx_params *p,
+CC_FN void cc_cx_update_shadow(struct cc_cx_state *st, const struct cc_cx_params *p,
 			const struct cc_ack *a, const struct cc_out *out)
 {
 	if (!p->shadow || !st->shadow_pkts)
@@ -269,7 +270,7 @@ CC_FN void cc_cx_on_ack(struct cc_cx_state *st, const struct cc_cx_params *p,
 		cc_round_start(r, a);
 		out->flags |= CC_OUT_ROUND;
 	}
-	cc_cx_follow(st, p, a, out);
+	cc_cx_update_shadow(st, p, a, out);
 }
 
 CC_FN u32 cc_cx_on_loss(struct cc_cx_state *st, const struct cc_cx_params *p,

@@ -4,15 +4,15 @@
  *
  * Source: RFC 8257, sections 3.3 and 3.4.
  *
- * Differences: the share of marks counts packets, not bytes; alpha has 24 bits, so it reaches 1 and all but
- * reaches 0; without ECN feedback it is Reno.
+ * Differences: the fraction of marks counts packets, not bytes; alpha has 24 bits, so it reaches 1 and almost 0;
+ * without ECN feedback it is Reno.
  *
  *                        end of window: alpha += (marked/acked - alpha) / 2^shift
  *   [grow as Reno] ----------------------------------------------------------------> [grow as Reno]
  *        | an ACK echoes CE (at most once per window, the stack enters CWR): ssthresh = cwnd (1 - alpha/2)
  *        | loss, RTO: ssthresh = cwnd / 2
  *
- * Units: pkts; alpha in 1/1024, kept in 1/2^24.
+ * Units: pkts; alpha in 1/1024, stored in 1/2^24.
  */
 #ifndef CC_DCTCP_H
 #define CC_DCTCP_H
@@ -36,8 +36,8 @@ CC_SHAPE(dctcp, CC_DCTCP_PARAMS, CC_DCTCP_STATS);
 
 struct cc_dctcp_state {
 	u64 alpha; /* 1/2^24 */
-	u32 end_seq;
-	u32 seen_pkts, seen_ce_pkts; /* the running counts when this window began */
+	u32 next_seq;
+	u32 old_delivered, old_delivered_ce; /* delivered and delivered_ce at the start of this window */
 	u32 acked_pkts, ce_pkts;     /* in the last window */
 	u32 loss_cwnd_pkts;
 	u32 count; /* of cc_reno_increase */
@@ -55,9 +55,9 @@ CC_FN void cc_dctcp_init(struct cc_dctcp_state *st, const struct cc_dctcp_params
 			 const struct cc_ack *a, struct cc_out *out)
 {
 	st->alpha = (u64)cc_min(p->alpha_on_init, 1024) << 14;
-	st->end_seq = a->nxt_seq;
-	st->seen_pkts = a->delivered_pkts;
-	st->seen_ce_pkts = a->delivered_ce_pkts;
+	st->next_seq = a->nxt_seq;
+	st->old_delivered = a->delivered_pkts;
+	st->old_delivered_ce = a->delivered_ce_pkts;
 	st->acked_pkts = 0;
 	st->ce_pkts = 0;
 	st->loss_cwnd_pkts = 0;
@@ -65,8 +65,8 @@ CC_FN void cc_dctcp_init(struct cc_dctcp_state *st, const struct cc_dctcp_params
 	cc_keep(a, out);
 }
 
-/* alpha (1 - 1/2^shift) + F/2^shift, with F = marked / acked in 1/2^24 */
-CC_FN u64 cc_dctcp_average(u64 alpha, u32 marked, u32 acked, u32 shift)
+/* alpha = alpha (1 - g) + g F (RFC 8257, 3.3), with g = 1/2^shift, F = marked / acked in 1/2^24 */
+CC_FN u64 cc_dctcp_update_alpha(u64 alpha, u32 marked, u32 acked, u32 shift)
 {
 	u64 share;
 
@@ -75,21 +75,21 @@ CC_FN u64 cc_dctcp_average(u64 alpha, u32 marked, u32 acked, u32 shift)
 	return alpha - (alpha >> shift) + (share >> shift);
 }
 
-/* Counts in every state: a flow whose every window is marked may never leave CWR for long. */
+/* Runs in every state: a flow with marks in every window is in CWR most of the time. */
 CC_FN u32 cc_dctcp_on_sample(struct cc_dctcp_state *st, const struct cc_dctcp_params *p,
 			     const struct cc_ack *a)
 {
-	u32 acked = a->delivered_pkts - st->seen_pkts, marked = a->delivered_ce_pkts - st->seen_ce_pkts;
+	u32 acked = a->delivered_pkts - st->old_delivered, marked = a->delivered_ce_pkts - st->old_delivered_ce;
 
-	if (!cc_after(a->una_seq, st->end_seq))
+	if (!cc_after(a->una_seq, st->next_seq))
 		return 0;
 	if (acked && (a->flags & CC_ECN))
-		st->alpha = cc_dctcp_average(st->alpha, marked, acked, p->shift);
+		st->alpha = cc_dctcp_update_alpha(st->alpha, marked, acked, p->shift);
 	st->acked_pkts = acked;
 	st->ce_pkts = marked;
-	st->seen_pkts = a->delivered_pkts;
-	st->seen_ce_pkts = a->delivered_ce_pkts;
-	st->end_seq = a->nxt_seq;
+	st->old_delivered = a->delivered_pkts;
+	st->old_delivered_ce = a->delivered_ce_pkts;
+	st->next_seq = a->nxt_seq;
 	return CC_OUT_ROUND;
 }
 
@@ -101,7 +101,7 @@ CC_FN void cc_dctcp_on_ack(struct cc_dctcp_state *st, const struct cc_dctcp_para
 	cc_reno_increase(&st->count, a, out);
 }
 
-/* The stack asks before it says why. A loss says so right after, by CC_EVENT_RECOVERY or CC_EVENT_RTO. */
+/* The stack calls ssthresh before the cause is known; after a loss CC_EVENT_RECOVERY or CC_EVENT_RTO follows. */
 CC_FN u32 cc_dctcp_on_loss(struct cc_dctcp_state *st, const struct cc_dctcp_params *p,
 			   const struct cc_ack *a)
 {
@@ -124,9 +124,9 @@ CC_FN void cc_dctcp_on_event(struct cc_dctcp_state *st, const struct cc_dctcp_pa
 		out->ssthresh_pkts = cc_half(a->cwnd_pkts);
 	}
 	if (event == CC_EVENT_RESTART || event == CC_EVENT_TX_START) {
-		st->end_seq = a->nxt_seq;
-		st->seen_pkts = a->delivered_pkts;
-		st->seen_ce_pkts = a->delivered_ce_pkts;
+		st->next_seq = a->nxt_seq;
+		st->old_delivered = a->delivered_pkts;
+		st->old_delivered_ce = a->delivered_ce_pkts;
 	}
 }
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The three machines that a core runs on: kernel module, BPF, host. The only place in core/ that asks which.
- * Gives u8..u64, s32, CC_FN (every function of a core), CC_STEP (the same for a large step, called rather than
- * inlined in BPF, where the verifier would else follow the product of all steps' paths; it must return a number
- * that the caller uses, or the verifier may find a pointer in the return register), CC_TABLE (constant tables,
- * dropped where unused), CC_ASSERT (at compile time) and cc_div64 (the only division).
+ * The platforms of a core: kernel module, BPF, host. The only file in core/ that depends on the platform.
+ * Defines u8..u64, s32, CC_FN (every function of a core), CC_STEP (a large function that BPF calls instead of inlining
+ * it, because the verifier would otherwise follow the product of all paths; it must return a number that the caller
+ * uses, or the verifier may find a pointer in the return register), CC_TABLE (constant tables, removed if unused),
+ * CC_ASSERT (at compile time) and cc_div64 (the only division).
  */
 #ifndef CC_PLATFORM_H
 #define CC_PLATFORM_H
@@ -21,7 +21,7 @@
 
 #elif defined(__bpf__)
 
-/* The includer brings u8..u64 and s32 with its vmlinux.h. */
+/* The including file defines u8..u64 and s32. */
 #define CC_FN static inline __attribute__((always_inline, unused))
 #define CC_STEP static __attribute__((noinline, unused))
 #define CC_DIV64(a, b) ((a) / (b))
@@ -43,7 +43,7 @@ typedef int32_t s32;
 #define CC_TABLE static const __attribute__((unused))
 #define CC_ASSERT(condition, text) _Static_assert(condition, text)
 
-/* a over b, rounded down. The caller has made sure that b is not zero. */
+/* a / b, rounded down. b must not be zero. */
 CC_FN u64 cc_div64(u64 a, u64 b)
 {
 	return CC_DIV64(a, b);

@@ -5,15 +5,15 @@
  * Sources: RFC 9330, RFC 9331 (Prague requirements), RFC 8257 (alpha),
  * draft-briscoe-iccrg-prague-congestion-control-04.
  *
- * Differences: always a fractional window (no rate mode: it needs 128-bit products); the window follows its
- * fractional value by at most one packet per packet acked, up and down; after a timeout the fractional window
- * starts anew from one packet and slow start runs while the stack is in Loss; pacing is not dithered. Without ECN
- * feedback it is Reno (fallback 1); fallback 2 also halves if ten marked rounds in a row have a queue beyond
- * 10 ms, as a classic AQM would make one.
+ * Differences: always a fractional window (no rate mode, which needs 128-bit products); snd_cwnd follows the
+ * fractional window by at most one packet per packet acked, up and down; after a timeout the fractional window
+ * restarts from one packet, and slow start runs while the stack is in Loss; pacing is not dithered. Without ECN
+ * feedback it is Reno (fallback 1); fallback 2 also halves the window after ten consecutive marked rounds with more
+ * than 10 ms of queueing delay, the sign of a classic AQM.
  *
- * Below two packets (RFC 9331, 4.3: small windows) the window stays at two and pacing holds the flow to the fraction, down
- * to 100 kbit/s. The RTT it is a fraction of is the least smoothed one since then: packets that far apart are
- * acknowledged late, in pairs, and a rate that followed would slow itself down. This is what rate mode is for.
+ * Below two packets (RFC 9331, section 4.3) snd_cwnd stays at two, and pacing limits the flow to the fractional window,
+ * down to 100 kbit/s. The pacing rate uses the minimum of srtt since then: packets that far apart are acknowledged late,
+ * in pairs, so a rate based on the current srtt would reduce itself. Prague's rate mode solves the same problem.
  *
  *                  first CE: halve (alpha_init 0)
  *   [slow start] ----------------------------------> [avoidance: + inc per window of unmarked ACKs]
@@ -22,9 +22,9 @@
  *        +------------------------------------------------
  *
  * inc = 1 packet per RTT, or (srtt / rtt_target)^2 for a shorter RTT once rtt_transition rounds have passed
- * since slow start: the rate then grows as that of a flow with RTT rtt_target.
+ * since slow start: the rate then grows like that of a flow with RTT rtt_target.
  *
- * Units: us, pkts; alpha in 1/2^24, kept times 2^alpha_shift; windows in 1/2^20 pkts.
+ * Units: us, pkts; alpha in 1/2^24, scaled by 2^alpha_shift; fractional windows in 1/2^20 pkts.
  */
 #ifndef CC_PRAGUE_H
 #define CC_PRAGUE_H
@@ -32,12 +32,12 @@
 #include "cc.h"
 
 #define CC_PRAGUE_WANTS (CC_OWNS_CWND | CC_WANTS_ECN | CC_WANTS_ECT1 | CC_WANTS_PACING | CC_WANTS_BURSTS)
-#define CC_PRAGUE_ALPHA 24		/* bits of alpha's fraction */
-#define CC_PRAGUE_FRAC 20		/* bits of the window's fraction */
-#define CC_PRAGUE_CWND_MAX (1u << 22)	/* pkts; keeps every product below 2^64 */
-#define CC_PRAGUE_RATE_MIN 12500u	/* bytes/s: 100 kbit/s */
-#define CC_PRAGUE_RATE_MIN_US 13107u /* the same in 1/2^20 bytes/us */
-#define CC_PRAGUE_SMALL ((u64)CC_MIN_CWND << CC_PRAGUE_FRAC)
+#define CC_PRAGUE_ALPHA_BITS 24		/* bits of alpha's fraction */
+#define CC_PRAGUE_CWND_FRAC_BITS 20		/* bits of the window's fraction */
+#define CC_PRAGUE_MAX_CWND (1u << 22)	/* pkts; keeps every product below 2^64 */
+#define CC_PRAGUE_MIN_RATE 12500u	/* bytes/s: 100 kbit/s */
+#define CC_PRAGUE_MIN_RATE_US 13107u /* the same in 1/2^20 bytes/us */
+#define CC_PRAGUE_MIN_CWND ((u64)CC_MIN_CWND << CC_PRAGUE_CWND_FRAC_BITS)
 #define CC_PRAGUE_CLASSIC_US 10000u
 #define CC_PRAGUE_CLASSIC_ROUNDS 10u
 
@@ -63,21 +63,21 @@
 CC_SHAPE(prague, CC_PRAGUE_PARAMS, CC_PRAGUE_STATS);
 
 struct cc_prague_state {
-	u64 alpha;   /* 1/2^24, times 2^alpha_shift */
-	u64 frac;    /* window, 1/2^20 pkts */
-	u64 alpha_stamp_us, cut_stamp_us;
-	u32 increase; /* per window, 1/2^20 pkts */
-	u32 end_seq;
-	u32 seen_pkts, seen_ce_pkts; /* the running counts at the last update of alpha */
-	u32 ack_ce_pkts;	     /* and of CE at the last ACK */
+	u64 alpha;   /* 1/2^24, scaled by 2^alpha_shift */
+	u64 frac_cwnd;    /* window, 1/2^20 pkts */
+	u64 alpha_stamp_us, cwr_stamp_us;
+	u32 ai_increase; /* per window, 1/2^20 pkts */
+	u32 next_seq;
+	u32 old_delivered, old_delivered_ce; /* delivered and delivered_ce at the last update of alpha */
+	u32 last_delivered_ce;	     /* delivered_ce at the last ACK */
 	u32 acked_pkts, ce_pkts;     /* in the last round */
 	u32 rounds; /* since slow start */
 	u32 loss_cwnd_pkts;
 	u32 reductions;
 	u32 classic_rounds;
-	u32 small_rtt_us; /* least smoothed RTT since the window is below two packets; 0: it is not */
+	u32 small_cwnd_rtt_us; /* minimum of srtt while the window is below two packets; otherwise 0 */
 	u8 saw_ce, in_loss, after_timeout;
-	u8 cut_seen; /* a reduction has happened at cut_stamp_us */
+	u8 cwr_stamp_valid; /* cwr_stamp_us holds the time of a reduction */
 };
 CC_STATE_FITS(prague);
 
@@ -88,17 +88,17 @@ CC_FN int cc_prague_check(const struct cc_prague_params *p, struct cc_fault *fau
 	return cc_check_ranges(cc_prague_table, (const u32 *)p, CC_PARAM_COUNT(prague), fault);
 }
 
-CC_FN u64 cc_prague_frac(u32 pkts)
+CC_FN u64 cc_prague_to_frac_cwnd(u32 pkts)
 {
-	return (u64)cc_min(cc_max(pkts, CC_MIN_CWND), CC_PRAGUE_CWND_MAX) << CC_PRAGUE_FRAC;
+	return (u64)cc_min(cc_max(pkts, CC_MIN_CWND), CC_PRAGUE_MAX_CWND) << CC_PRAGUE_CWND_FRAC_BITS;
 }
 
-CC_FN u32 cc_prague_ceil(u64 frac)
+CC_FN u32 cc_prague_from_frac_cwnd(u64 frac)
 {
-	return cc_u32((frac + (1u << CC_PRAGUE_FRAC) - 1) >> CC_PRAGUE_FRAC);
+	return cc_u32((frac + (1u << CC_PRAGUE_CWND_FRAC_BITS) - 1) >> CC_PRAGUE_CWND_FRAC_BITS);
 }
 
-/* Is this a Prague flow at all, or Reno for want of feedback? */
+/* Without ECN feedback the flow runs Reno. */
 CC_FN int cc_prague_is_reno(const struct cc_prague_params *p, const struct cc_ack *a)
 {
 	return p->fallback && !(a->flags & CC_ECN);
@@ -106,35 +106,35 @@ CC_FN int cc_prague_is_reno(const struct cc_prague_params *p, const struct cc_ac
 
 CC_FN u32 cc_prague_rtt_us(const struct cc_prague_state *st, const struct cc_ack *a)
 {
-	return st->small_rtt_us ? cc_min(st->small_rtt_us, a->srtt_us) : a->srtt_us;
+	return st->small_cwnd_rtt_us ? cc_min(st->small_cwnd_rtt_us, a->srtt_us) : a->srtt_us;
 }
 
-/* The window of the least rate, for Reno of two packets; in 1/2^20 pkts */
-CC_FN u64 cc_prague_least(const struct cc_prague_state *st, const struct cc_prague_params *p,
+/* Lower bound of the fractional window: that of the minimum rate, or two packets for Reno. */
+CC_FN u64 cc_prague_min_frac_cwnd(const struct cc_prague_state *st, const struct cc_prague_params *p,
 			  const struct cc_ack *a)
 {
-	u64 least;
+	u64 min_cwnd;
 
 	if (cc_prague_is_reno(p, a))
-		return CC_PRAGUE_SMALL;
-	least = cc_div64((u64)cc_prague_rtt_us(st, a) * CC_PRAGUE_RATE_MIN_US,
+		return CC_PRAGUE_MIN_CWND;
+	min_cwnd = cc_div64((u64)cc_prague_rtt_us(st, a) * CC_PRAGUE_MIN_RATE_US,
 			 a->mss_bytes ? a->mss_bytes : 1);
-	return least < CC_PRAGUE_SMALL ? least + 1 : CC_PRAGUE_SMALL;
+	return min_cwnd < CC_PRAGUE_MIN_CWND ? min_cwnd + 1 : CC_PRAGUE_MIN_CWND;
 }
 
-CC_FN void cc_prague_set(struct cc_prague_state *st, const struct cc_prague_params *p,
+CC_FN void cc_prague_set_frac_cwnd(struct cc_prague_state *st, const struct cc_prague_params *p,
 			 const struct cc_ack *a, u64 frac)
 {
-	u64 least = cc_prague_least(st, p, a);
-	u64 most = (u64)CC_PRAGUE_CWND_MAX << CC_PRAGUE_FRAC;
+	u64 min_cwnd = cc_prague_min_frac_cwnd(st, p, a);
+	u64 max_cwnd = (u64)CC_PRAGUE_MAX_CWND << CC_PRAGUE_CWND_FRAC_BITS;
 
-	if (frac < least)
-		frac = least;
-	st->frac = frac > most ? most : frac;
-	if (st->frac >= CC_PRAGUE_SMALL)
-		st->small_rtt_us = 0;
+	if (frac < min_cwnd)
+		frac = min_cwnd;
+	st->frac_cwnd = frac > max_cwnd ? max_cwnd : frac;
+	if (st->frac_cwnd >= CC_PRAGUE_MIN_CWND)
+		st->small_cwnd_rtt_us = 0;
 	else if (a->srtt_us)
-		st->small_rtt_us = cc_prague_rtt_us(st, a);
+		st->small_cwnd_rtt_us = cc_prague_rtt_us(st, a);
 }
 
 CC_FN u32 cc_prague_shift(const struct cc_prague_params *p)
@@ -145,26 +145,26 @@ CC_FN u32 cc_prague_shift(const struct cc_prague_params *p)
 CC_FN void cc_prague_init(struct cc_prague_state *st, const struct cc_prague_params *p,
 			  const struct cc_ack *a, struct cc_out *out)
 {
-	st->alpha = p->alpha_init ? (u64)1 << (CC_PRAGUE_ALPHA + cc_prague_shift(p)) : 0;
-	st->frac = cc_prague_frac(a->cwnd_pkts);
+	st->alpha = p->alpha_init ? (u64)1 << (CC_PRAGUE_ALPHA_BITS + cc_prague_shift(p)) : 0;
+	st->frac_cwnd = cc_prague_to_frac_cwnd(a->cwnd_pkts);
 	st->alpha_stamp_us = a->now_us;
-	st->cut_stamp_us = 0;
-	st->increase = 1u << CC_PRAGUE_FRAC;
-	st->end_seq = a->nxt_seq;
-	st->seen_pkts = a->delivered_pkts;
-	st->seen_ce_pkts = a->delivered_ce_pkts;
-	st->ack_ce_pkts = a->delivered_ce_pkts;
+	st->cwr_stamp_us = 0;
+	st->ai_increase = 1u << CC_PRAGUE_CWND_FRAC_BITS;
+	st->next_seq = a->nxt_seq;
+	st->old_delivered = a->delivered_pkts;
+	st->old_delivered_ce = a->delivered_ce_pkts;
+	st->last_delivered_ce = a->delivered_ce_pkts;
 	st->acked_pkts = 0;
 	st->ce_pkts = 0;
 	st->rounds = 0;
 	st->loss_cwnd_pkts = 0;
 	st->reductions = 0;
 	st->classic_rounds = 0;
-	st->small_rtt_us = 0;
+	st->small_cwnd_rtt_us = 0;
 	st->saw_ce = 0;
 	st->in_loss = 0;
 	st->after_timeout = 0;
-	st->cut_seen = 0;
+	st->cwr_stamp_valid = 0;
 	cc_keep(a, out);
 }
 
@@ -177,7 +177,7 @@ CC_FN u32 cc_prague_on_sample(struct cc_prague_state *st, const struct cc_prague
 	return 0;
 }
 
-/* Does this flow act as one with RTT rtt_target? */
+/* Whether the flow emulates the RTT rtt_target. */
 CC_FN int cc_prague_rtt_independent(const struct cc_prague_state *st,
 				    const struct cc_prague_params *p, const struct cc_ack *a)
 {
@@ -185,94 +185,94 @@ CC_FN int cc_prague_rtt_independent(const struct cc_prague_state *st,
 	       !cc_in_slow_start(a->cwnd_pkts, a->ssthresh_pkts) && !cc_prague_is_reno(p, a);
 }
 
-/* (srtt / target)^2 of a packet: each ratio in 1/2^20, srtt < target */
-CC_FN u32 cc_prague_increase(u32 srtt_us, u32 target_us)
+/* (srtt / target)^2 packets, in 1/2^20; srtt < target */
+CC_FN u32 cc_prague_ai_increase(u32 srtt_us, u32 target_us)
 {
-	u64 ratio = cc_div64((u64)srtt_us << CC_PRAGUE_FRAC, target_us ? target_us : 1);
+	u64 ratio = cc_div64((u64)srtt_us << CC_PRAGUE_CWND_FRAC_BITS, target_us ? target_us : 1);
 
-	return cc_max((u32)((ratio * ratio) >> CC_PRAGUE_FRAC), 1);
+	return cc_max((u32)((ratio * ratio) >> CC_PRAGUE_CWND_FRAC_BITS), 1);
 }
 
-/* One update of alpha by the share of marks, remainder kept. */
-CC_FN u64 cc_prague_average(u64 alpha, u32 marked, u32 acked, u32 shift)
+/* One EWMA step of alpha towards the fraction of marked packets; keeps the remainder. */
+CC_FN u64 cc_prague_update_alpha(u64 alpha, u32 marked, u32 acked, u32 shift)
 {
-	u64 share = cc_div64((u64)cc_min(marked, acked) << CC_PRAGUE_ALPHA, acked ? acked : 1);
+	u64 share = cc_div64((u64)cc_min(marked, acked) << CC_PRAGUE_ALPHA_BITS, acked ? acked : 1);
 
 	return alpha - (alpha >> shift) + share;
 }
 
-CC_FN void cc_prague_round(struct cc_prague_state *st, const struct cc_prague_params *p,
+CC_FN void cc_prague_end_round(struct cc_prague_state *st, const struct cc_prague_params *p,
 			   const struct cc_ack *a)
 {
 	int deep = a->rtt_min_us && cc_minus(a->srtt_us, a->rtt_min_us) > CC_PRAGUE_CLASSIC_US;
 
-	st->acked_pkts = a->delivered_pkts - st->seen_pkts;
-	st->ce_pkts = a->delivered_ce_pkts - st->seen_ce_pkts;
-	st->seen_pkts = a->delivered_pkts;
-	st->seen_ce_pkts = a->delivered_ce_pkts;
+	st->acked_pkts = a->delivered_pkts - st->old_delivered;
+	st->ce_pkts = a->delivered_ce_pkts - st->old_delivered_ce;
+	st->old_delivered = a->delivered_pkts;
+	st->old_delivered_ce = a->delivered_ce_pkts;
 	if (st->saw_ce && st->acked_pkts)
-		st->alpha = cc_prague_average(st->alpha, st->ce_pkts, st->acked_pkts,
+		st->alpha = cc_prague_update_alpha(st->alpha, st->ce_pkts, st->acked_pkts,
 					      cc_prague_shift(p));
 	if (st->ce_pkts)
 		st->classic_rounds = deep ? cc_min(st->classic_rounds + 1, 1000) : 0;
 	st->alpha_stamp_us = a->now_us;
-	st->end_seq = a->nxt_seq;
+	st->next_seq = a->nxt_seq;
 	if (cc_in_slow_start(a->cwnd_pkts, a->ssthresh_pkts))
 		st->rounds = 0;
 	else if (st->rounds < 0xffff)
 		st->rounds++;
-	st->increase = cc_prague_rtt_independent(st, p, a)
-			       ? cc_prague_increase(cc_prague_rtt_us(st, a), p->rtt_target_us)
-			       : 1u << CC_PRAGUE_FRAC;
+	st->ai_increase = cc_prague_rtt_independent(st, p, a)
+			       ? cc_prague_ai_increase(cc_prague_rtt_us(st, a), p->rtt_target_us)
+			       : 1u << CC_PRAGUE_CWND_FRAC_BITS;
 }
 
 CC_FN int cc_prague_round_over(const struct cc_prague_state *st, const struct cc_prague_params *p,
 			       const struct cc_ack *a)
 {
-	if (!cc_after(a->una_seq, st->end_seq))
+	if (!cc_after(a->una_seq, st->next_seq))
 		return 0;
 	return !cc_prague_rtt_independent(st, p, a) ||
 	       a->now_us - st->alpha_stamp_us >= p->rtt_target_us;
 }
 
-/* What holds the sender back: its window, or below two packets its pacing */
-CC_FN int cc_prague_limited(const struct cc_prague_state *st, const struct cc_ack *a)
+/* Whether the window limits the sender, or pacing below two packets. */
+CC_FN int cc_prague_is_limited(const struct cc_prague_state *st, const struct cc_ack *a)
 {
-	return a->flags & CC_CWND_LIMITED || (st->small_rtt_us && !(a->flags & CC_APP_LIMITED));
+	return a->flags & CC_CWND_LIMITED || (st->small_cwnd_rtt_us && !(a->flags & CC_APP_LIMITED));
 }
 
-CC_FN void cc_prague_grow(struct cc_prague_state *st, const struct cc_prague_params *p,
+CC_FN void cc_prague_increase_cwnd(struct cc_prague_state *st, const struct cc_prague_params *p,
 			  const struct cc_ack *a, u32 ce_pkts)
 {
 	u32 unmarked = cc_min(cc_minus(a->acked_pkts, ce_pkts), 1u << 20), room, slow;
-	u64 more, most;
+	u64 increase, max_increase;
 
-	if (!unmarked || st->in_loss || !cc_prague_limited(st, a))
+	if (!unmarked || st->in_loss || !cc_prague_is_limited(st, a))
 		return;
-	room = cc_minus(a->ssthresh_pkts, cc_max(cc_prague_ceil(st->frac), CC_MIN_CWND));
+	room = cc_minus(a->ssthresh_pkts, cc_max(cc_prague_from_frac_cwnd(st->frac_cwnd), CC_MIN_CWND));
 	slow = cc_min(unmarked, room);
 	if (slow)
-		cc_prague_set(st, p, a, st->frac + ((u64)slow << CC_PRAGUE_FRAC));
+		cc_prague_set_frac_cwnd(st, p, a, st->frac_cwnd + ((u64)slow << CC_PRAGUE_CWND_FRAC_BITS));
 	unmarked -= slow;
 	if (!unmarked)
 		return;
-	/* In a window below one packet one ACK stands for several RTTs: no more than slow start then. */
-	more = cc_div64(((u64)unmarked * st->increase) << CC_PRAGUE_FRAC, st->frac);
-	most = (u64)unmarked << CC_PRAGUE_FRAC;
-	cc_prague_set(st, p, a, st->frac + (more < most ? more : most));
+	/* Below one packet an ACK covers several RTTs: do not grow faster than slow start. */
+	increase = cc_div64(((u64)unmarked * st->ai_increase) << CC_PRAGUE_CWND_FRAC_BITS, st->frac_cwnd);
+	max_increase = (u64)unmarked << CC_PRAGUE_CWND_FRAC_BITS;
+	cc_prague_set_frac_cwnd(st, p, a, st->frac_cwnd + (increase < max_increase ? increase : max_increase));
 }
 
-/* The whole window follows the fractional one, one packet per packet acked. */
-CC_FN u32 cc_prague_follow(const struct cc_prague_state *st, const struct cc_ack *a)
+/* snd_cwnd moves towards the fractional window by one packet per packet acked. */
+CC_FN u32 cc_prague_cwnd(const struct cc_prague_state *st, const struct cc_ack *a)
 {
-	u32 target = cc_prague_ceil(st->frac), step = cc_max(a->acked_pkts, 1);
+	u32 target = cc_prague_from_frac_cwnd(st->frac_cwnd), step = cc_max(a->acked_pkts, 1);
 
 	if (a->cwnd_pkts < target)
 		return cc_bound_cwnd(a, cc_min(target, cc_u32((u64)a->cwnd_pkts + step)));
 	return cc_bound_cwnd(a, cc_max(target, cc_minus(a->cwnd_pkts, step)));
 }
 
-CC_FN u64 cc_prague_pacing(const struct cc_prague_state *st, const struct cc_ack *a, u32 cwnd_pkts,
+CC_FN u64 cc_prague_pacing_rate(const struct cc_prague_state *st, const struct cc_ack *a, u32 cwnd_pkts,
 			   u32 ssthresh_pkts)
 {
 	u64 mss_bytes = cc_min(a->mss_bytes, 1u << 16);
@@ -281,8 +281,8 @@ CC_FN u64 cc_prague_pacing(const struct cc_prague_state *st, const struct cc_ack
 
 	if (!a->srtt_us)
 		return 0;
-	if (st->small_rtt_us) {
-		rate = cc_div64((st->frac * mss_bytes * 15625) >> 14, st->small_rtt_us);
+	if (st->small_cwnd_rtt_us) {
+		rate = cc_div64((st->frac_cwnd * mss_bytes * 15625) >> 14, st->small_cwnd_rtt_us);
 	} else {
 		if (bytes > (u64)1 << 42)
 			bytes = (u64)1 << 42;
@@ -290,44 +290,44 @@ CC_FN u64 cc_prague_pacing(const struct cc_prague_state *st, const struct cc_ack
 		if (cwnd_pkts < ssthresh_pkts >> 1)
 			rate <<= 1;
 	}
-	return rate > CC_PRAGUE_RATE_MIN ? rate : CC_PRAGUE_RATE_MIN;
+	return rate > CC_PRAGUE_MIN_RATE ? rate : CC_PRAGUE_MIN_RATE;
 }
 
-CC_FN void cc_prague_cut(struct cc_prague_state *st, const struct cc_prague_params *p,
+CC_FN void cc_prague_reduce(struct cc_prague_state *st, const struct cc_prague_params *p,
 			 const struct cc_ack *a, u64 frac, struct cc_out *out)
 {
-	cc_prague_set(st, p, a, frac);
-	out->ssthresh_pkts = cc_max(cc_prague_ceil(st->frac), CC_MIN_CWND);
+	cc_prague_set_frac_cwnd(st, p, a, frac);
+	out->ssthresh_pkts = cc_max(cc_prague_from_frac_cwnd(st->frac_cwnd), CC_MIN_CWND);
 	st->reductions++;
 }
 
 CC_FN void cc_prague_on_ack(struct cc_prague_state *st, const struct cc_prague_params *p,
 			    const struct cc_ack *a, struct cc_out *out)
 {
-	u32 ce_pkts = a->delivered_ce_pkts - st->ack_ce_pkts;
+	u32 ce_pkts = a->delivered_ce_pkts - st->last_delivered_ce;
 
 	cc_keep(a, out);
-	st->ack_ce_pkts = a->delivered_ce_pkts;
+	st->last_delivered_ce = a->delivered_ce_pkts;
 	if (st->after_timeout) {
-		cc_prague_set(st, p, a, cc_prague_frac(a->cwnd_pkts));
+		cc_prague_set_frac_cwnd(st, p, a, cc_prague_to_frac_cwnd(a->cwnd_pkts));
 		st->after_timeout = 0;
 	}
 	if (ce_pkts && !st->saw_ce) {
 		st->saw_ce = 1;
 		if (!p->alpha_init) {
-			cc_prague_cut(st, p, a, st->frac >> 1, out);
+			cc_prague_reduce(st, p, a, st->frac_cwnd >> 1, out);
 		}
 	}
-	cc_prague_grow(st, p, a, ce_pkts);
+	cc_prague_increase_cwnd(st, p, a, ce_pkts);
 	if (cc_prague_round_over(st, p, a)) {
-		cc_prague_round(st, p, a);
+		cc_prague_end_round(st, p, a);
 		out->flags |= CC_OUT_ROUND;
 	}
-	out->cwnd_pkts = cc_prague_follow(st, a);
-	out->pacing_bytes_per_sec = cc_prague_pacing(st, a, out->cwnd_pkts, out->ssthresh_pkts);
+	out->cwnd_pkts = cc_prague_cwnd(st, a);
+	out->pacing_bytes_per_sec = cc_prague_pacing_rate(st, a, out->cwnd_pkts, out->ssthresh_pkts);
 }
 
-/* The reduction is on_event's; the stack's question is answered with what is in force. */
+/* on_event reduces the window, so ssthresh stays. */
 CC_FN u32 cc_prague_on_loss(struct cc_prague_state *st, const struct cc_prague_params *p,
 			    const struct cc_ack *a)
 {
@@ -337,9 +337,9 @@ CC_FN u32 cc_prague_on_loss(struct cc_prague_state *st, const struct cc_prague_p
 }
 
 /* frac - frac * alpha / 2, rounded to nearest */
-CC_FN u64 cc_prague_less(u64 frac, u64 alpha, u32 shift)
+CC_FN u64 cc_prague_reduced(u64 frac, u64 alpha, u32 shift)
 {
-	u64 one = (u64)1 << CC_PRAGUE_ALPHA, share = alpha >> shift;
+	u64 one = (u64)1 << CC_PRAGUE_ALPHA_BITS, share = alpha >> shift;
 	u64 half;
 
 	if (share > one)
@@ -354,15 +354,15 @@ CC_FN void cc_prague_on_ce(struct cc_prague_state *st, const struct cc_prague_pa
 {
 	u64 alpha = st->alpha;
 
-	if (st->cut_seen && cc_prague_rtt_independent(st, p, a) &&
-	    a->now_us - st->cut_stamp_us < p->rtt_target_us)
+	if (st->cwr_stamp_valid && cc_prague_rtt_independent(st, p, a) &&
+	    a->now_us - st->cwr_stamp_us < p->rtt_target_us)
 		return;
-	st->cut_stamp_us = a->now_us;
-	st->cut_seen = 1;
+	st->cwr_stamp_us = a->now_us;
+	st->cwr_stamp_valid = 1;
 	if (p->fallback == 2 && st->classic_rounds >= CC_PRAGUE_CLASSIC_ROUNDS)
-		alpha = (u64)1 << (CC_PRAGUE_ALPHA + cc_prague_shift(p));
+		alpha = (u64)1 << (CC_PRAGUE_ALPHA_BITS + cc_prague_shift(p));
 	if (st->saw_ce || p->alpha_init)
-		cc_prague_cut(st, p, a, cc_prague_less(st->frac, alpha, cc_prague_shift(p)), out);
+		cc_prague_reduce(st, p, a, cc_prague_reduced(st->frac_cwnd, alpha, cc_prague_shift(p)), out);
 }
 
 CC_FN void cc_prague_on_event(struct cc_prague_state *st, const struct cc_prague_params *p,
@@ -374,10 +374,10 @@ CC_FN void cc_prague_on_event(struct cc_prague_state *st, const struct cc_prague
 	} else if (event == CC_EVENT_RECOVERY && a->ca_state != CC_RECOVERY) {
 		st->loss_cwnd_pkts = a->cwnd_pkts;
 		st->in_loss = 1;
-		cc_prague_cut(st, p, a, st->frac >> 1, out);
+		cc_prague_reduce(st, p, a, st->frac_cwnd >> 1, out);
 	} else if (event == CC_EVENT_RTO) {
 		st->loss_cwnd_pkts = a->cwnd_pkts;
-		cc_prague_cut(st, p, a, st->frac >> 1, out);
+		cc_prague_reduce(st, p, a, st->frac_cwnd >> 1, out);
 		st->after_timeout = 1;
 		st->in_loss = 0;
 	} else if (event == CC_EVENT_OPEN) {
@@ -390,11 +390,11 @@ CC_FN u32 cc_prague_undo(struct cc_prague_state *st, const struct cc_prague_para
 {
 	u32 cwnd = cc_max(cc_max(a->cwnd_pkts, st->loss_cwnd_pkts), CC_MIN_CWND);
 
-	cc_prague_set(st, p, a, cc_prague_frac(cwnd));
+	cc_prague_set_frac_cwnd(st, p, a, cc_prague_to_frac_cwnd(cwnd));
 	return cwnd;
 }
 
-/* Segments per burst at this pacing rate, for a host that can set them: at least one. */
+/* Segments per burst at this pacing rate, at least one (min_tso_segs). */
 CC_FN u32 cc_prague_burst_segs(const struct cc_prague_params *p, u64 pacing_bytes_per_sec,
 			       u32 mss_bytes)
 {
@@ -408,8 +408,8 @@ CC_FN void cc_prague_read(const struct cc_prague_state *st, const struct cc_prag
 {
 	(void)a;
 	s->alpha = (u32)(st->alpha >> (cc_prague_shift(p) + 4));
-	s->frac_cwnd_milli = cc_u32((st->frac * 1000) >> CC_PRAGUE_FRAC);
-	s->increase_ppm = (u32)(((u64)st->increase * 1000000) >> CC_PRAGUE_FRAC);
+	s->frac_cwnd_milli = cc_u32((st->frac_cwnd * 1000) >> CC_PRAGUE_CWND_FRAC_BITS);
+	s->increase_ppm = (u32)(((u64)st->ai_increase * 1000000) >> CC_PRAGUE_CWND_FRAC_BITS);
 	s->acked_pkts = st->acked_pkts;
 	s->ce_pkts = st->ce_pkts;
 	s->rounds_since_slow_start = st->rounds;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * One decision per round trip, shared by Vegas, threshold adaptation and Cx-TCP.
+ * Rounds of one RTT, shared by Vegas, threshold adaptation and Cx-TCP; one decision per round.
  *
- * A round begins at snd_nxt and ends on the first ACK beyond it. Between them RTT samples are gathered; an
- * ACK is "marked" if its RTT exceeds the threshold. Decisions are made only while the connection is Open:
+ * A round starts at snd_nxt and ends with the first ACK beyond it. It collects RTT samples; an ACK is "marked" if its
+ * RTT exceeds the threshold. Decisions are made only in state Open:
  *
  *        Open, restart after idle             any other state
  *   [active] <----------------- [passive: Reno] <----------------- [active]
@@ -58,7 +58,7 @@ CC_FN void cc_round_sample(struct cc_round *r, u32 rtt_us, u64 threshold_us)
 		r->marked++;
 }
 
-/* Entering Open starts a round with a clean slate; any other state leaves the window to Reno. */
+/* Entering Open starts a new round; in any other state Reno controls the window. */
 CC_FN void cc_round_event(struct cc_round *r, u32 event, const struct cc_ack *a)
 {
 	if (event == CC_EVENT_OPEN || event == CC_EVENT_RESTART || event == CC_EVENT_TX_START)
@@ -67,7 +67,7 @@ CC_FN void cc_round_event(struct cc_round *r, u32 event, const struct cc_ack *a)
 		r->active = 0;
 }
 
-/* Limits of every window, and the ssthresh that lets a later slow start reach 3/4 of it. */
+/* Bounds cwnd, and keeps ssthresh at 3/4 of it or more (tcp_current_ssthresh). */
 CC_FN void cc_round_bound(const struct cc_ack *a, struct cc_out *out)
 {
 	out->cwnd_pkts = cc_bound_cwnd(a, out->cwnd_pkts);
@@ -76,7 +76,7 @@ CC_FN void cc_round_bound(const struct cc_ack *a, struct cc_out *out)
 					    (out->cwnd_pkts >> 1) + (out->cwnd_pkts >> 2));
 }
 
-/* Leave slow start at the window that the path carries without a queue, plus one. */
+/* Leaves slow start at the window without a queue, cwnd * base / min RTT, plus one. */
 CC_FN void cc_round_leave_slow_start(u32 base_us, u32 min_rtt_us, struct cc_out *out)
 {
 	u32 target = cc_scale(out->cwnd_pkts, base_us, min_rtt_us);
@@ -87,7 +87,7 @@ CC_FN void cc_round_leave_slow_start(u32 base_us, u32 min_rtt_us, struct cc_out 
 	out->ssthresh_pkts = cc_min(out->ssthresh_pkts, out->cwnd_pkts);
 }
 
-/* alpha moved by 1/2^shift towards marked/samples; samples is not zero, shift at most 8. */
+/* EWMA step of alpha towards marked/samples by 1/2^shift; samples is not zero, shift at most 8. */
 CC_FN u32 cc_round_alpha(u32 alpha, u32 marked, u32 samples, u32 shift)
 {
 	u64 now = cc_div64((u64)marked << 8, samples);
@@ -96,7 +96,7 @@ CC_FN u32 cc_round_alpha(u32 alpha, u32 marked, u32 samples, u32 shift)
 	return (u32)((((((u64)1 << shift) - 1) * alpha) + now) >> shift);
 }
 
-/* cwnd less alpha/2 of it, rounded so that any alpha > 0 takes at least one packet. */
+/* cwnd * (1 - alpha/2), rounded down, so that any alpha > 0 removes at least one packet. */
 CC_FN u32 cc_round_cut(u32 cwnd_pkts, u32 alpha)
 {
 	u64 keep = ((u64)cwnd_pkts << 8) - (((u64)cwnd_pkts * cc_min(alpha, CC_ALPHA_ONE)) >> 1);
@@ -106,7 +106,7 @@ CC_FN u32 cc_round_cut(u32 cwnd_pkts, u32 alpha)
 
 enum cc_base_mode { CC_BASE_FIXED, CC_BASE_KERNEL, CC_BASE_OWN, CC_BASE_LARGER };
 
-/* Base RTT by mode (the study's "hardcoding"); a mode without a sample falls back to the other source. */
+/* Base RTT by mode (the study's "hardcoding"); falls back to the other source if there is no sample. */
 CC_FN u32 cc_round_base(u32 mode, u32 fixed_us, u32 own_us, const struct cc_ack *a)
 {
 	u32 kernel = a->rtt_min_us ? a->rtt_min_us : CC_NO_RTT;
@@ -120,7 +120,7 @@ CC_FN u32 cc_round_base(u32 mode, u32 fixed_us, u32 own_us, const struct cc_ack 
 	return mode == CC_BASE_LARGER ? cc_max(kernel, own_us) : kernel;
 }
 
-/* Packets added per round: 1; or 1 per 5 ms of base RTT and one; or 1 + gamma * base / reference. */
+/* Packets added per round, by mode: 1; 1 + base / 5 ms; 1 + gamma * base / reference. */
 CC_FN u32 cc_round_increase(u32 mode, u32 gamma, u32 base_us, u64 reference_us)
 {
 	if (base_us == CC_NO_RTT || mode == 0)

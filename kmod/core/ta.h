@@ -2,16 +2,16 @@
 /*
  * Threshold adaptation, with delay gradient and with periodic backoff.
  *
- * Source: the study "Coexistence of Delay-based TCP Congestion Control" (NYU): a delay threshold above the
- * base RTT, a DCTCP-like decrease by the share of ACKs beyond it, and a threshold that rises when every ACK
- * is beyond it. Parameter names are the study's.
+ * Source: the study "Coexistence of Delay-based TCP Congestion Control" (NYU): a delay threshold above the base RTT,
+ * a DCTCP-like decrease by the fraction of ACKs above it, and a threshold that rises when every ACK is above it.
+ * Parameters have the names of the study.
  *
  * Differences from the source: the base RTT is the kernel's minimum by default (hardcoding = 1; the study's
- * own minimum starts from an unset value); a round without samples only restarts; grad_pct generalises the
- * study's "half of the threshold RTT". The study's module with P1, P2 and drop could not be read: periodic
- * backoff is a reading of its description: a trial succeeds if the queueing delay dips below dip_pct of what it
- * was, and the gradient rule is off between trials. The dip is looked for in the least RTT of a round: the largest
- * is from before the round's own cut, and with it a lone flow missed its dip in 5 of 8 simulated runs.
+ * own minimum starts from an unset value); a round without samples only restarts; grad_pct generalises the study's
+ * "half of the threshold RTT". The source of the study's module with P1, P2 and drop is not available, so periodic
+ * backoff follows its description: a trial succeeds if the queueing delay falls below dip_pct of its earlier value, and
+ * the gradient rule is off between trials. The minimum RTT of a round decides: the maximum is from before the round's
+ * own reduction, and with it a single flow missed its dip in 5 of 8 simulated runs.
  *
  *              inc_thresh starved rounds, compete: threshold += m % of (srtt - threshold RTT)
  *            +---+
@@ -72,8 +72,8 @@ CC_SHAPE(ta, CC_TA_PARAMS, CC_TA_STATS);
 
 struct cc_ta_state {
 	struct cc_round round;
-	u32 beta_us;	  /* threshold above the base */
-	u32 beta_first_us; /* betao as it was at init */
+	u32 beta_us;	  /* threshold above the base RTT */
+	u32 beta_initial_us; /* betao at init */
 	u32 beta_saved_us; /* during a trial */
 	u32 queue_before_us;
 	u32 own_base_us;
@@ -83,11 +83,11 @@ struct cc_ta_state {
 	u16 alpha;
 	u16 starved;
 	u16 period;
-	u16 trial; /* rounds left of it */
+	u16 trial; /* remaining rounds of the trial */
 };
 CC_STATE_FITS(ta);
 
-/* blamed, when, what must hold, why */
+/* invalid parameter, condition, rule, message */
 #define CC_TA_RULES(X)                                                                          \
 	X(starve_rst, 1, p->starve_rst <= p->inc_thresh, "must not exceed inc_thresh")             \
 	X(P1, p->P1, p->P1 >= 10, "must be 0 (off) or at least 10 rounds")                         \
@@ -106,7 +106,7 @@ CC_FN void cc_ta_init(struct cc_ta_state *st, const struct cc_ta_params *p, cons
 		      struct cc_out *out)
 {
 	st->beta_us = p->betao;
-	st->beta_first_us = p->betao;
+	st->beta_initial_us = p->betao;
 	st->beta_saved_us = p->betao;
 	st->queue_before_us = 0;
 	st->own_base_us = CC_NO_RTT;
@@ -143,8 +143,8 @@ CC_FN u32 cc_ta_on_sample(struct cc_ta_state *st, const struct cc_ta_params *p,
 	return 0;
 }
 
-/* Every ACK above the threshold, round after round: somebody else fills the queue. */
-CC_FN void cc_ta_raise(struct cc_ta_state *st, const struct cc_ta_params *p, u64 base_us, u32 srtt_us)
+/* Raises the threshold if every ACK has been above it for inc_thresh rounds: other flows fill the queue. */
+CC_FN void cc_ta_raise_threshold(struct cc_ta_state *st, const struct cc_ta_params *p, u64 base_us, u32 srtt_us)
 {
 	const struct cc_round *r = &st->round;
 	u64 threshold_us = base_us + st->beta_us;
@@ -164,30 +164,30 @@ CC_FN void cc_ta_raise(struct cc_ta_state *st, const struct cc_ta_params *p, u64
 	st->raises++;
 }
 
-CC_FN void cc_ta_reset(struct cc_ta_state *st)
+CC_FN void cc_ta_reset_threshold(struct cc_ta_state *st)
 {
-	st->beta_us = st->beta_first_us;
+	st->beta_us = st->beta_initial_us;
 	st->starved = 0;
 	st->period = 0;
 	st->trial = 0;
 	st->resets++;
 }
 
-CC_FN void cc_ta_gradient(struct cc_ta_state *st, const struct cc_ta_params *p, u64 base_us)
+CC_FN void cc_ta_check_gradient(struct cc_ta_state *st, const struct cc_ta_params *p, u64 base_us)
 {
-	if (p->comeback && st->beta_us > st->beta_first_us &&
+	if (p->comeback && st->beta_us > st->beta_initial_us &&
 	    (u64)st->round.max_rtt_us * 100 < p->grad_pct * (base_us + st->beta_us))
-		cc_ta_reset(st);
+		cc_ta_reset_threshold(st);
 }
 
-/* One round of a trial: has the queue dipped with us? */
-CC_FN void cc_ta_try(struct cc_ta_state *st, const struct cc_ta_params *p, u32 base_us)
+/* One round of a trial: it succeeds if the queue drained after this flow's reduction. */
+CC_FN void cc_ta_check_trial(struct cc_ta_state *st, const struct cc_ta_params *p, u32 base_us)
 {
 	u32 rtt_us = p->dip_least ? st->round.min_rtt_us : st->round.max_rtt_us;
 	u64 queue_us = cc_minus(rtt_us, base_us);
 
 	if (queue_us * 100 < (u64)p->dip_pct * st->queue_before_us) {
-		cc_ta_reset(st);
+		cc_ta_reset_threshold(st);
 		return;
 	}
 	st->trial--;
@@ -202,7 +202,7 @@ CC_FN void cc_ta_schedule_trial(struct cc_ta_state *st, const struct cc_ta_param
 {
 	u32 low_us;
 
-	if (st->beta_us <= st->beta_first_us) {
+	if (st->beta_us <= st->beta_initial_us) {
 		st->period = 0;
 		return;
 	}
@@ -214,23 +214,23 @@ CC_FN void cc_ta_schedule_trial(struct cc_ta_state *st, const struct cc_ta_param
 	st->period = 0;
 	st->beta_saved_us = st->beta_us;
 	st->queue_before_us = cc_minus(srtt_us, base_us);
-	st->beta_us = p->hold_floor ? cc_max(low_us, st->beta_first_us) : low_us;
+	st->beta_us = p->hold_floor ? cc_max(low_us, st->beta_initial_us) : low_us;
 	st->trial = (u16)p->P2;
 	st->trials++;
 }
 
-/* The threshold's step at a round's end, before the window's. */
+/* Updates the threshold at the end of a round, before the window. */
 CC_FN void cc_ta_adapt(struct cc_ta_state *st, const struct cc_ta_params *p, u32 base_us, u32 srtt_us)
 {
 	if (!p->P1) {
-		cc_ta_raise(st, p, base_us, srtt_us);
-		cc_ta_gradient(st, p, base_us);
+		cc_ta_raise_threshold(st, p, base_us, srtt_us);
+		cc_ta_check_gradient(st, p, base_us);
 		return;
 	}
 	if (st->trial)
-		cc_ta_try(st, p, base_us);
+		cc_ta_check_trial(st, p, base_us);
 	else
-		cc_ta_raise(st, p, base_us, srtt_us);
+		cc_ta_raise_threshold(st, p, base_us, srtt_us);
 	if (!st->trial)
 		cc_ta_schedule_trial(st, p, base_us, srtt_us);
 }
@@ -297,7 +297,7 @@ CC_FN u32 cc_ta_on_loss(struct cc_ta_state *st, const struct cc_ta_params *p,
 	return cc_half(a->cwnd_pkts);
 }
 
-/* The threshold survives loss, timeout and idle. */
+/* Loss, timeout and idle do not change the threshold. */
 CC_FN void cc_ta_on_event(struct cc_ta_state *st, const struct cc_ta_params *p, u32 event,
 			  const struct cc_ack *a, struct cc_out *out)
 {

@@ -3,10 +3,10 @@
  * TCP Vegas.
  *
  * Source: Brakmo and Peterson, "TCP Vegas: End to End Congestion Avoidance on a Global Internet", IEEE JSAC
- * 13(8), 1995, in the form that Linux runs it.
+ * 13(8), 1995, as implemented in Linux (net/ipv4/tcp_vegas.c).
  *
- * Differences from the paper (as in Linux): loss recovery is the stack's; slow start doubles every round, not
- * every other; the queue is estimated from the smallest RTT of the round; the base RTT is forgotten after idle.
+ * Differences from the paper (as in Linux): the stack does loss recovery; slow start doubles every round, not every
+ * other; the minimum RTT of the round estimates the queue; the base RTT is reset after idle.
  *
  *              queue > gamma                      queue < alpha: +1 per round
  *   [slow start] -----------> [avoidance] --------- queue > beta:  -1 per round
@@ -45,7 +45,7 @@ struct cc_vegas_state {
 };
 CC_STATE_FITS(vegas);
 
-/* blamed, when, what must hold, why */
+/* invalid parameter, condition, rule, message */
 #define CC_VEGAS_RULES(X)                                                                          \
 	X(alpha, 1, p->alpha <= p->beta, "must not exceed beta")                                   \
 	X(gamma, 1, p->gamma <= p->beta, "must not exceed beta")

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * One core as a kernel module. The includer includes the core and defines CCB (the core's name), CCB_NAME, CCB_WANTS
- * and CCB_PARAM_LIST, then includes this. What is done with the core is ../adapter/hooks.h.
+ * A core as a kernel module. The including file includes the core and defines CCB (the core's name), CCB_NAME,
+ * CCB_WANTS and CCB_PARAM_LIST, then includes this. ../adapter/hooks.h calls the core.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -140,7 +140,7 @@ static u32 ccb_min_tso_segs(struct sock *sk)
 CCB_CONG_CONTROL(ccb_cong_control)
 {
 	if (!inet_csk(sk)->icsk_ca_initialized)
-		return; /* data on a SYN is acknowledged before init */
+		return; /* an ACK of data on a SYN arrives before init */
 	ccb_on_cong_control(tcp_sk(sk), rs);
 }
 
@@ -164,7 +164,7 @@ static struct ccb_instance ccb_first = {
 	.ops = {
 		.name = CCB_NAME,
 		.owner = THIS_MODULE,
-		/* A namespace may take it for its default. */
+		/* NON_RESTRICTED: a network namespace may use it as its default. */
 		.flags = TCP_CONG_NON_RESTRICTED | (CCB_WANTS & CC_WANTS_ECN ? TCP_CONG_NEEDS_ECN : 0) |
 			 (CCB_WANTS & CC_WANTS_ECT1 ? TCP_CONG_NEEDS_ACCECN | TCP_CONG_ECT_1_NEGOTIATION : 0),
 		.init = ccb_init,
@@ -199,7 +199,7 @@ static int __init ccb_load(void)
 		return err;
 	err = misc_register(&ccb_rows_device);
 	if (err) {
-		pr_err("/dev/%s cannot be made: %d\n", CCB_NAME, err);
+		pr_err("cannot create /dev/%s: %d\n", CCB_NAME, err);
 		return err;
 	}
 	err = tcp_register_congestion_control(&ccb_first.ops);

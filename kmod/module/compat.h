@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* What differs between kernels, from 6.1 on. The only place that asks for a version. */
+/* Differences between kernels, from 6.1 on. The only file that tests the kernel version. */
 #ifndef CCB_COMPAT_H
 #define CCB_COMPAT_H
 
@@ -13,18 +13,18 @@
 #define CCB_CONG_CONTROL(name) static void name(struct sock *sk, const struct rate_sample *rs)
 #endif
 
-/* Negotiated ECN of either kind. Names and the second kind came with AccECN. */
+/* Negotiated ECN, RFC 3168 or AccECN. Kernels with AccECN define the name. */
 #ifndef TCP_ECN_MODE_ANY
 #define TCP_ECN_MODE_ANY TCP_ECN_OK
 #endif
 
-/* Flags that a kernel without AccECN lacks are not asked for. */
+/* Kernels without AccECN lack these flags. */
 #ifndef TCP_CONG_NEEDS_ACCECN
 #define TCP_CONG_NEEDS_ACCECN 0
 #define TCP_CONG_ECT_1_NEGOTIATION 0
 #endif
 
-/* __tcp_send_ack got a third argument in some stable kernels too: ask its type, not the version. */
+/* Some stable kernels backported the third argument of __tcp_send_ack: test its type, not the version. */
 static inline void ccb_send_ack_2(void (*send)(struct sock *, u32), struct sock *sk, u32 rcv_nxt)
 {
 	send(sk, rcv_nxt);

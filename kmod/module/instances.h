@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Parameters and instances. The module's own parameters are those of its first instance, ccb_NAME. Further instances
- * with parameters of their own, in /sys/module/ccb_NAME/parameters:
+ * Parameters and instances. The module's parameters are those of its first instance, ccb_NAME. Files in
+ * /sys/module/ccb_NAME/parameters manage further instances with their own parameters:
  *
- *   echo "ta_slow betao=5000 comeback=0" >add     others at their defaults
- *   echo ta_slow >remove                          for new sockets; the old ones keep it until they close
- *   cat instances                                 every instance with the parameters in force, a line each
+ *   echo "ta_slow betao=5000 comeback=0" >add     other parameters have their defaults
+ *   echo ta_slow >remove                          for new sockets; existing ones keep it until they close
+ *   cat instances                                 every instance with its parameters, one per line
  *
- * A wrong value is refused with a line in the kernel's log, never clamped.
+ * An invalid value is rejected with a message in the kernel log, never clamped.
  */
 #ifndef CCB_INSTANCES_H
 #define CCB_INSTANCES_H
@@ -27,38 +27,38 @@ struct ccb_instance {
 
 static struct ccb_instance ccb_first;
 static LIST_HEAD(ccb_instances);
-static DEFINE_MUTEX(ccb_lock); /* of the list, and of changes to parameters */
-static bool ccb_ready;	       /* init is over: every write is checked against all rules */
+static DEFINE_MUTEX(ccb_lock); /* protects the list and changes of parameters */
+static bool ccb_ready;	       /* after init every write is checked against all rules */
 
 #define CCB_TABLE CORE(_table)
 #define CCB_PARAMS ARRAY_SIZE(CCB_TABLE)
 
-static int ccb_refuse(const char *who, const struct cc_fault *f)
+static int ccb_reject(const char *instance, const struct cc_fault *f)
 {
 	if (f->why)
-		pr_err("%s: %s = %u: %s\n", who, f->name, f->value, f->why);
+		pr_err("%s: %s = %u: %s\n", instance, f->name, f->value, f->why);
 	else
-		pr_err("%s: %s = %u: allowed are %u to %u (%s)\n", who, f->name, f->value, f->min, f->max,
+		pr_err("%s: %s = %u: allowed are %u to %u (%s)\n", instance, f->name, f->value, f->min, f->max,
 		       f->unit);
 	return -EINVAL;
 }
 
-static int ccb_check(const char *who, const struct CORE(_params) *params)
+static int ccb_check(const char *instance, const struct CORE(_params) *params)
 {
 	struct cc_fault fault;
 
-	return CORE(_check)(params, &fault) ? ccb_refuse(who, &fault) : 0;
+	return CORE(_check)(params, &fault) ? ccb_reject(instance, &fault) : 0;
 }
 
-static int ccb_number(const char *who, const char *name, const char *text, u32 *value)
+static int ccb_parse_u32(const char *instance, const char *name, const char *text, u32 *value)
 {
 	if (!kstrtou32(text, 10, value))
 		return 0;
-	pr_err("%s: %s = \"%s\": not a number\n", who, name, text);
+	pr_err("%s: %s = \"%s\": not a number\n", instance, name, text);
 	return -EINVAL;
 }
 
-/* Parameters of the first instance: all rules at once at insmod, one write at a time afterwards. */
+/* Parameters of the first instance: insmod checks all rules at the end, a later write at once. */
 static int ccb_param_set(const char *text, const struct kernel_param *kp)
 {
 	struct CORE(_params) next;
@@ -68,7 +68,7 @@ static int ccb_param_set(const char *text, const struct kernel_param *kp)
 
 	if (strscpy(word, text, sizeof(word)) < 0)
 		return -EINVAL;
-	err = ccb_number(CCB_NAME, kp->name, strim(word), &value);
+	err = ccb_parse_u32(CCB_NAME, kp->name, strim(word), &value);
 	if (err)
 		return err;
 	mutex_lock(&ccb_lock);
@@ -95,7 +95,7 @@ static const struct kernel_param_ops ccb_param_ops = {.set = ccb_param_set, .get
 
 CCB_PARAM_LIST(CCB_PARAM)
 
-static int ccb_one(struct ccb_instance *in, char *word)
+static int ccb_parse_param(struct ccb_instance *in, char *word)
 {
 	char *value = strchr(word, '=');
 	u32 i;
@@ -104,7 +104,7 @@ static int ccb_one(struct ccb_instance *in, char *word)
 		*value++ = 0;
 	for (i = 0; value && i < CCB_PARAMS; i++)
 		if (!strcmp(CCB_TABLE[i].name, word))
-			return ccb_number(in->ops.name, word, value, (u32 *)&in->params + i);
+			return ccb_parse_u32(in->ops.name, word, value, (u32 *)&in->params + i);
 	pr_err("%s: \"%s\": write PARAMETER=NUMBER; parameters are listed in instances\n", in->ops.name, word);
 	return -EINVAL;
 }
@@ -123,7 +123,7 @@ static int ccb_parse(struct ccb_instance *in, char *text)
 	}
 	while (!err && (word = strsep(&text, " \t")))
 		if (*word)
-			err = ccb_one(in, word);
+			err = ccb_parse_param(in, word);
 	return err ? err : ccb_check(in->ops.name, &in->params);
 }
 
@@ -147,7 +147,7 @@ static int ccb_add(const char *text, const struct kernel_param *kp)
 		in->registered = true;
 		list_add_tail(&in->list, &ccb_instances);
 	} else {
-		pr_err("%s: the kernel refuses it: %d%s\n", in->ops.name, err,
+		pr_err("%s: cannot register: %d%s\n", in->ops.name, err,
 		       err == -EEXIST ? " (the name is taken)" : "");
 	}
 	mutex_unlock(&ccb_lock);
@@ -158,7 +158,7 @@ out:
 	return err;
 }
 
-/* Its memory stays until the module goes: sockets may still use it. */
+/* Unregisters an instance. Frees it only when the module is unloaded: sockets may still use it. */
 static int ccb_remove(const char *text, const struct kernel_param *kp)
 {
 	struct ccb_instance *in;
@@ -209,7 +209,7 @@ MODULE_PARM_DESC(remove, "write NAME: no new sockets for this instance");
 module_param_cb(instances, &ccb_list_ops, NULL, 0444);
 MODULE_PARM_DESC(instances, "instances and their parameters");
 
-/* Every instance gone from the kernel's list; no socket uses one, or the module would not be leaving. */
+/* Unregisters and frees all instances. No socket uses one: sockets hold a reference to the module. */
 static void ccb_drop_all(void)
 {
 	struct ccb_instance *in, *next;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Inner state out: /dev/ccb_NAME. Every open file gets, from then on, one row per round trip of the sockets in its
- * opener's network namespace, laid out as the BPF adapter's rows (../bpf/README.md). A read takes whole rows, as many
- * as there are and fit, and never waits: EAGAIN if there is none. Rows that found the file's buffer full are counted
- * in parameter rows_lost. Nobody reading costs one test per round.
+ * /dev/ccb_NAME exports internal state. From open() on, a file receives one row per round trip of the sockets in the
+ * network namespace of the opener, in the layout of the BPF adapter's rows (../bpf/README.md). read() returns as many
+ * whole rows as are available and fit, and never blocks: EAGAIN if there is none. Parameter rows_lost counts rows that
+ * did not fit into the buffer of a file. Without an open file the cost is one test per round.
  */
 #ifndef CCB_ROWS_H
 #define CCB_ROWS_H
@@ -30,7 +30,7 @@ static LIST_HEAD(ccb_readers);
 static DEFINE_SPINLOCK(ccb_readers_lock);
 static ulong ccb_rows_lost;
 module_param_named(rows_lost, ccb_rows_lost, ulong, 0444);
-MODULE_PARM_DESC(rows_lost, "rows that found a reader's buffer full");
+MODULE_PARM_DESC(rows_lost, "rows that did not fit into the buffer of a reader");
 
 static bool ccb_rows_wanted(void)
 {

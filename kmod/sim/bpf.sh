@@ -1,5 +1,5 @@
 #!/bin/sh
-# The cores compiled for BPF: every function, no signed division, no warning. Usage: bpf.sh [CLANG]
+# Compiles every function of the cores for BPF, without signed division and warnings. Usage: bpf.sh [CLANG]
 set -eu
 if [ $# = 0 ]; then
 	echo "bpf: skipped, no clang found (the adapters' build needs it, the host's tests do not)"

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 """Every core in this kernel's BPF against the golden files. Needs root, clang and libbpf.so.1.
 
-Loads each core as a program of type syscall (the verifier has its say), feeds it every row's inputs and
+Loads each core as a program of type syscall (the verifier checks it), feeds it every row's inputs and
 compares every output. Also bounds what the verifier has to follow. Usage: bpf_agree.py CCSIM CLANG
 
 bpf_agree.py CCSIM --rows FILE writes the golden rows for module ccb_agree (tests/vm) instead, and needs none of these.

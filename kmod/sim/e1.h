@@ -9,17 +9,17 @@
 #include "host.h"
 
 struct e1_cell {
-	u32 goodput_kbps[3];	   /* of the scheme's flows together, per phase */
-	u32 competitor_kbps;	   /* CUBIC's, second phase */
+	u32 goodput_kbps[3];	   /* sum of the scheme's flows, per phase */
+	u32 competitor_kbps;	   /* sum of the CUBIC flows, second phase */
 	u32 srtt_us[3];		   /* mean of the scheme's flows */
 	u32 settled_us;		   /* the same over the last third of the third phase */
 	u32 timeouts;
 };
 
-/* One trial of one cell; scheme as cc_conn_parse takes it. */
+/* One trial of one cell; scheme in the syntax of cc_conn_parse. */
 void e1_run(const char *scheme, u32 flows, u32 competitors, u64 phase_us, u64 seed, struct e1_cell *cell);
 
-/* Mean over trials of every cell, printed; scheme null: all seven of the study and its del_max variants. */
+/* Mean over trials of every cell, printed; scheme null: the seven of the study and its del_max variants. */
 int e1_table(u64 phase_us, u32 trials, const char *scheme);
 
 #endif

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Every script's answer against its golden file, and every golden file's inputs fed to the core again.
+# Compares the result of every script with its golden file, and replays the inputs of every golden file.
 # UPDATE_GOLDEN=1 rewrites the golden files. Usage: golden.sh CCSIM
 set -eu
 ccsim=$1

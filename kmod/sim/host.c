@@ -201,7 +201,7 @@ u32 cc_conn_wants(const struct cc_conn *conn)
 	return conn->ops->wants | (param_of(conn, "ecn_enable") ? CC_WANTS_ECN : 0);
 }
 
-void cc_broken(const struct cc_conn *conn, const struct cc_ack *a, const char *what, u64 value)
+void cc_violation(const struct cc_conn *conn, const struct cc_ack *a, const char *what, u64 value)
 {
 	fprintf(stderr, "%s: %s: %llu (cwnd %u, ssthresh %u, clamp %u, now %llu us)\n",
 		conn->ops->name, what, (unsigned long long)value, a->cwnd_pkts, a->ssthresh_pkts,
@@ -212,7 +212,7 @@ void cc_broken(const struct cc_conn *conn, const struct cc_ack *a, const char *w
 static void report(struct cc_conn *conn, const struct cc_ack *a, const struct cc_answer *answer)
 {
 	if (conn->state[CC_STATE_BYTES / 8] != CANARY)
-		cc_broken(conn, a, "a call wrote beyond the state", answer->call);
+		cc_violation(conn, a, "a call wrote beyond the state", answer->call);
 	if (conn->trace)
 		conn->trace(conn->trace_context, a, answer);
 }
@@ -222,13 +222,13 @@ static void check_out(struct cc_conn *conn, const struct cc_ack *a, const struct
 	u32 limit = cc_max(cc_max(a->cwnd_clamp_pkts, CC_MIN_CWND), a->cwnd_pkts);
 
 	if (out->cwnd_pkts != a->cwnd_pkts && out->cwnd_pkts < CC_MIN_CWND)
-		cc_broken(conn, a, "cwnd below 2", out->cwnd_pkts);
+		cc_violation(conn, a, "cwnd below 2", out->cwnd_pkts);
 	if (out->cwnd_pkts > limit)
-		cc_broken(conn, a, "cwnd above its clamp", out->cwnd_pkts);
+		cc_violation(conn, a, "cwnd above its clamp", out->cwnd_pkts);
 	if (out->ssthresh_pkts != a->ssthresh_pkts && out->ssthresh_pkts < CC_MIN_CWND)
-		cc_broken(conn, a, "ssthresh below 2", out->ssthresh_pkts);
+		cc_violation(conn, a, "ssthresh below 2", out->ssthresh_pkts);
 	if (out->ssthresh_pkts > CC_INFINITE)
-		cc_broken(conn, a, "ssthresh beyond infinity", out->ssthresh_pkts);
+		cc_violation(conn, a, "ssthresh beyond infinity", out->ssthresh_pkts);
 }
 
 void cc_call_init(struct cc_conn *conn, const struct cc_ack *a, struct cc_out *out)
@@ -261,7 +261,7 @@ void cc_call_ack(struct cc_conn *conn, const struct cc_ack *a, struct cc_out *ou
 	conn->ops->on_ack(conn->state, conn->params, a, out);
 	check_out(conn, a, out);
 	if (out->cwnd_pkts < CC_MIN_CWND || out->cwnd_pkts > cc_max(a->cwnd_clamp_pkts, CC_MIN_CWND))
-		cc_broken(conn, a, "cwnd out of bounds after an ack", out->cwnd_pkts);
+		cc_violation(conn, a, "cwnd out of bounds after an ack", out->cwnd_pkts);
 	answer.out = *out;
 	report(conn, a, &answer);
 }
@@ -272,11 +272,11 @@ u32 cc_call_loss(struct cc_conn *conn, const struct cc_ack *a)
 	u32 ssthresh = conn->ops->on_loss(conn->state, conn->params, a);
 
 	if (ssthresh < CC_MIN_CWND || ssthresh > CC_INFINITE)
-		cc_broken(conn, a, "ssthresh after a loss", ssthresh);
-	/* Only a shadow window may answer more than the window that was lost. */
+		cc_violation(conn, a, "ssthresh after a loss", ssthresh);
+	/* Only with a shadow window may ssthresh exceed the window before the loss. */
 	if (!(conn->ops->wants & CC_OWNS_CWND) && !param_of(conn, "shadow") &&
 	    ssthresh > cc_max(a->cwnd_pkts, CC_MIN_CWND))
-		cc_broken(conn, a, "ssthresh above the window after a loss", ssthresh);
+		cc_violation(conn, a, "ssthresh above the window after a loss", ssthresh);
 	cc_keep(a, &answer.out);
 	answer.out.ssthresh_pkts = ssthresh;
 	report(conn, a, &answer);
@@ -299,7 +299,7 @@ u32 cc_call_undo(struct cc_conn *conn, const struct cc_ack *a)
 	u32 cwnd = conn->ops->undo(conn->state, conn->params, a);
 
 	if (cwnd < CC_MIN_CWND)
-		cc_broken(conn, a, "cwnd after undo", cwnd);
+		cc_violation(conn, a, "cwnd after undo", cwnd);
 	cc_keep(a, &answer.out);
 	answer.out.cwnd_pkts = cwnd;
 	report(conn, a, &answer);

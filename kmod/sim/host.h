@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The host's side of the contract in core/cc.h: every core behind one table of functions, called through a
- * struct cc_conn that checks the invariants after each call and can report each call to a tracer.
+ * The host's side of the interface in core/cc.h: a table of functions per core. Calls go through struct cc_conn, which
+ * checks the invariants after each call and can report calls to a tracer.
  */
 #ifndef CC_HOST_H
 #define CC_HOST_H
@@ -35,7 +35,7 @@ enum cc_call { CALL_INIT, CALL_SAMPLE, CALL_ACK, CALL_LOSS, CALL_EVENT, CALL_UND
 extern const char *const cc_call_names[CALLS];
 extern const char *const cc_event_names[CC_EVENTS];
 
-/* What a call answered: cwnd and ssthresh as the host now has them. */
+/* Result of a call: the host's cwnd and ssthresh after it. */
 struct cc_answer {
 	enum cc_call call;
 	u32 event;
@@ -53,7 +53,7 @@ struct cc_conn {
 	void *trace_context;
 };
 
-/* A core by its own name ("ta"), null if there is none. A null name gives the first, for listing. */
+/* The core with this name ("ta"), or null. */
 const struct cc_ops *cc_find(const char *name);
 const struct cc_ops *const *cc_all(u32 *count);
 
@@ -65,15 +65,15 @@ const struct cc_scheme *cc_schemes(u32 *count);
 
 /*
  * conn from "ta_grad,betao=3000": a scheme or core, then parameters. 0, or -1 with a message of at most
- * size bytes that names what is wrong and what is allowed.
+ * size bytes that names the invalid value and the allowed ones.
  */
 int cc_conn_parse(struct cc_conn *conn, const char *text, char *message, size_t size);
 void cc_fault_text(const struct cc_ops *ops, const struct cc_fault *fault, char *message, size_t size);
 
-/* What the core asks of its host with these parameters. */
+/* What the core requires of its host with these parameters. */
 u32 cc_conn_wants(const struct cc_conn *conn);
 
-/* The calls. *a holds the connection; cwnd, ssthresh are the caller's to apply from the result. */
+/* The calls. *a is the state of the connection; the caller applies cwnd and ssthresh of the result. */
 void cc_call_init(struct cc_conn *conn, const struct cc_ack *a, struct cc_out *out);
 u32 cc_call_sample(struct cc_conn *conn, const struct cc_ack *a);
 void cc_call_ack(struct cc_conn *conn, const struct cc_ack *a, struct cc_out *out);
@@ -82,8 +82,8 @@ void cc_call_event(struct cc_conn *conn, u32 event, const struct cc_ack *a, stru
 u32 cc_call_undo(struct cc_conn *conn, const struct cc_ack *a);
 void cc_call_read(const struct cc_conn *conn, const struct cc_ack *a, u32 *stats);
 
-/* A broken invariant: prints what and ends the process with status 3. */
-void cc_broken(const struct cc_conn *conn, const struct cc_ack *a, const char *what, u64 value);
+/* Prints a violated invariant and exits with status 3. */
+void cc_violation(const struct cc_conn *conn, const struct cc_ack *a, const char *what, u64 value);
 
 /* Small deterministic generator (xorshift64*); *seed must not be zero. */
 u32 cc_random(u64 *seed);

@@ -117,7 +117,7 @@ static int set_fields(struct script *s, struct cc_ack *a, char *rest)
 	return 0;
 }
 
-static void take(struct script *s, const struct cc_out *out)
+static void apply_out(struct script *s, const struct cc_out *out)
 {
 	s->a.cwnd_pkts = out->cwnd_pkts;
 	s->a.ssthresh_pkts = out->ssthresh_pkts;
@@ -152,7 +152,7 @@ static int one_ack(struct script *s, char *rest)
 	s->a.delivered_ce_pkts = a.delivered_ce_pkts;
 	cc_call_sample(&s->conn, &a);
 	cc_call_ack(&s->conn, &a, &out);
-	take(s, &out);
+	apply_out(s, &out);
 	return 0;
 }
 
@@ -201,7 +201,7 @@ static int one_line(struct script *s, char *line, FILE *out)
 	}
 	if (!strcmp(line, "init")) {
 		cc_call_init(&s->conn, &s->a, &answer);
-		take(s, &answer);
+		apply_out(s, &answer);
 		return 0;
 	}
 	if (!strcmp(line, "loss")) {
@@ -219,7 +219,7 @@ static int one_line(struct script *s, char *line, FILE *out)
 		if (strcmp(cc_event_names[i], rest))
 			continue;
 		cc_call_event(&s->conn, i, &s->a, &answer);
-		take(s, &answer);
+		apply_out(s, &answer);
 		if (i <= CC_EVENT_LOSS)
 			s->a.ca_state = i;
 		return 0;

@@ -192,7 +192,7 @@ static void apply(struct flow *f, const struct cc_out *out)
 		f->pacing = out->pacing_bytes_per_sec;
 }
 
-static void tell(struct sim *sim, struct flow *f, u32 event)
+static void call_event(struct sim *sim, struct flow *f, u32 event)
 {
 	struct cc_ack a = view_of(sim, f);
 	struct cc_out out;
@@ -203,7 +203,7 @@ static void tell(struct sim *sim, struct flow *f, u32 event)
 
 static void enter(struct sim *sim, struct flow *f, enum cc_ca_state state)
 {
-	tell(sim, f, (u32)state); /* states and events share their first values */
+	call_event(sim, f, (u32)state); /* states and events share their first values */
 	f->state = state;
 }
 
@@ -350,7 +350,7 @@ static void begin(struct sim *sim, struct flow *f)
 	f->started = 1;
 	cc_call_init(f->conn, &a, &out);
 	apply(f, &out);
-	tell(sim, f, CC_EVENT_TX_START);
+	call_event(sim, f, CC_EVENT_TX_START);
 	try_send(sim, f);
 }
 
@@ -524,7 +524,7 @@ static void on_timeout(struct sim *sim, struct flow *f)
 	if (f->state != CC_LOSS) {
 		f->prior_cwnd = f->cwnd;
 		f->ssthresh = cc_call_loss(f->conn, &a);
-		tell(sim, f, CC_EVENT_RTO);
+		call_event(sim, f, CC_EVENT_RTO);
 	}
 	f->cwnd = 1;
 	f->high = f->nxt;

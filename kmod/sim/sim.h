@@ -5,10 +5,10 @@
  *   senders -> [FIFO, limit in bytes, step marking] -> rate -> delay -> receivers -> acks -> senders
  *
  * Greedy senders, one ACK per packet, loss found as RACK finds it (three later packets delivered), PRR, RTO,
- * delivery-rate samples and pacing: what the Linux stack does around a congestion control, no more. No ACK
+ * delivery-rate samples and pacing: the parts of the Linux stack around a congestion control. No ACK
  * aggregation, no TSO, no reordering on the path. The same configuration gives the same packets everywhere.
  *
- * Units: ns inside, us at the contract; bytes on the wire.
+ * Units: ns internally, us in core/cc.h; bytes on the wire.
  */
 #ifndef CC_SIM_H
 #define CC_SIM_H
@@ -18,24 +18,24 @@
 #define SIM_MSS 1448u	/* payload bytes per packet */
 #define SIM_FRAME 1514u /* bytes on the wire per packet */
 #define SIM_FLOWS_MAX 64
-#define SIM_WINDOW 16384u /* most packets a flow can have in flight */
+#define SIM_WINDOW 16384u /* maximum packets in flight per flow */
 
 struct sim_path {
 	u64 rate_bps;
 	u32 delay_us;	 /* bottleneck to receiver and back, without queue and serialisation */
 	u32 queue_bytes; /* limit of the FIFO, the packet being sent not counted */
-	u32 mark_us;	 /* CE on ECN packets that waited longer; 0: never */
-	u32 jitter_us;	 /* an ACK is late by up to this; order is kept */
+	u32 mark_us;	 /* sojourn time above which ECN packets get CE; 0: never */
+	u32 jitter_us;	 /* maximum delay added to an ACK; order is kept */
 	u64 seed;
 };
 
 struct sim_flow_config {
 	struct cc_conn conn;
 	u64 start_us, stop_us;
-	u32 extra_delay_us; /* on top of the path's */
+	u32 extra_delay_us; /* in addition to the path's */
 };
 
-/* What an observer may read of a flow. */
+/* State of a flow for observers. */
 struct sim_flow_view {
 	const struct cc_conn *conn;
 	u64 delivered_pkts, sent_pkts, retransmitted_pkts, marked_pkts, dropped_pkts;
@@ -46,7 +46,7 @@ struct sim_flow_view {
 
 struct sim;
 
-/* Both may be null. sample runs every sample_us; round when a core says CC_OUT_ROUND. */
+/* Both may be null. sample runs every sample_us; round when a core returns CC_OUT_ROUND. */
 struct sim_observer {
 	void *context;
 	u32 sample_us;

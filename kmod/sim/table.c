@@ -33,7 +33,7 @@ static const char *yes(u32 value)
 	return value ? "true" : "false";
 }
 
-/* A name of a parameter from an expression of p, or the number that it is. */
+/* An operand of a rule: the name of a parameter, or a number. */
 static void operand(const char *text, size_t length)
 {
 	if (length > 3 && !strncmp(text, "p->", 3))

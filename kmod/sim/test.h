@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* The least that a unit test needs: CHECK_EQ names both values, done() says how many held. */
+/* A minimal unit test harness: CHECK_EQ prints both values, done() the number of checks. */
 #ifndef CC_TEST_H
 #define CC_TEST_H
 

@@ -117,7 +117,7 @@ static void loss_outside_a_probe_lowers_the_short_term_bounds(void)
 	CHECK_EQ(test_stat(&conn, &a, "bw_kbps"), 115839);
 	round_ack(&conn, &a, 5);
 	CHECK_EQ(test_stat(&conn, &a, "inflight_lo_pkts"), 100);
-	CHECK_EQ(test_stat(&conn, &a, "inflight_hi_pkts"), CC_BBR_NONE);
+	CHECK_EQ(test_stat(&conn, &a, "inflight_hi_pkts"), CC_BBR_INFINITY);
 }
 
 /* wait_rounds 5: after five rounds REFILL, a round later UP. Bounds of the short term are gone. */
@@ -134,7 +134,7 @@ static void a_probe_begins_after_its_wait(void)
 	}
 	CHECK_EQ(test_stat(&conn, &a, "mode"), REFILL);
 	CHECK(rounds >= 2 && rounds <= 5);
-	CHECK_EQ(test_stat(&conn, &a, "inflight_lo_pkts"), CC_BBR_NONE);
+	CHECK_EQ(test_stat(&conn, &a, "inflight_lo_pkts"), CC_BBR_INFINITY);
 	round_ack(&conn, &a, 0);
 	CHECK_EQ(test_stat(&conn, &a, "mode"), UP);
 }
@@ -187,7 +187,7 @@ static void ce_lowers_inflight_lo_where_it_is_enabled(void)
 		round_ack(&conn, &a, 0);
 		/* 743 - 46 + 64 = 761; 200 * 761 * 333 / 1024000 = 49 */
 		CHECK_EQ(test_stat(&conn, &a, "ecn_alpha"), i ? 1024 : 761);
-		CHECK_EQ(test_stat(&conn, &a, "inflight_lo_pkts"), i ? CC_BBR_NONE : 151);
+		CHECK_EQ(test_stat(&conn, &a, "inflight_lo_pkts"), i ? CC_BBR_INFINITY : 151);
 	}
 }
 

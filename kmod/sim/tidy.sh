@@ -1,6 +1,6 @@
 #!/bin/sh
-# What a core may not contain, whatever compiles: division other than cc_div64's, loops without a constant
-# bound, floats, #if outside platform.h, and files without their licence line or beyond 600 lines.
+# Checks that cores contain no division other than cc_div64, no loops without a constant bound, no floats and no #if
+# outside platform.h, and that files have a licence line and at most 600 lines.
 set -eu
 cd "$(dirname "$0")/.."
 bad=0
@@ -8,7 +8,7 @@ complain() {
 	echo "tidy: $1" >&2
 	bad=1
 }
-# forbid FILE PATTERN WHY, in its code: comments, strings, includes and the include guard are not code.
+# forbid FILE PATTERN REASON: searches code without comments, strings, includes and the include guard.
 forbid() {
 	found=$(sed -e 's|/\*.*\*/||' -e '/\/\*/,/\*\//d' -e 's/"[^"]*"/""/g' "$1" |
 		grep -v '^#include' | grep -vE '^#(ifndef|define) CC_[A-Z0-9_]+_H$' | grep -E -- "$2" | grep -vE -- "${4:-^$}") || return 0
@@ -27,5 +27,5 @@ done
 for file in core/*.h sim/*.[ch]; do
 	[ "$(wc -l <"$file")" -le 600 ] || complain "$file: more than 600 lines"
 done
-[ $bad = 0 ] && echo "tidy: core/ holds to its rules"
+[ $bad = 0 ] && echo "tidy: core/ follows its rules"
 exit $bad
