@@ -116,6 +116,7 @@ pub fn resolve(cc: &Cc) -> Result<Instance, Vec<Wrong>> {
     let mut wrong = Vec::new();
     for (name, value) in &cc.params {
         if let Err(why) = core.value(name, value) {
+            let why = why.to_string();
             wrong.push(Wrong { key: vec!["params".into(), name.clone()], why });
         }
     }
@@ -168,25 +169,61 @@ pub fn refuse_kernel_name(cc: &str) -> Option<String> {
     ))
 }
 
+/// Why a congestion control does not take a parameter.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ParamError {
+    /// It has no such parameter.
+    #[error("`{core}` has no parameter `{name}`{hint}")]
+    Unknown {
+        /// The congestion control.
+        core: String,
+        /// The parameter.
+        name: String,
+        /// Its parameters.
+        hint: String,
+    },
+    /// The value is not a whole number.
+    #[error("`{}` is not a number; {range}", text.escape_debug())]
+    NotANumber {
+        /// The value.
+        text: String,
+        /// The allowed range.
+        range: String,
+    },
+    /// The value is out of range.
+    #[error("{number} is out of range: {range}")]
+    OutOfRange {
+        /// The value.
+        number: i64,
+        /// The allowed range.
+        range: String,
+    },
+}
+
 impl Core {
     /// The parameter's value, if it has that parameter and the value is within its range.
     ///
     /// # Errors
     /// What is wrong, with the range and its unit. Nothing is clamped.
-    pub fn value(&self, name: &str, value: &SysctlValue) -> Result<u32, String> {
+    pub fn value(&self, name: &str, value: &SysctlValue) -> Result<u32, ParamError> {
         let Some(param) = self.params.iter().find(|param| param.name == name) else {
             let known: Vec<&str> = self.params.iter().map(|p| p.name.as_str()).collect();
             let hint = suggest::hint(name, &known, "its parameters");
-            return Err(format!("`{}` has no parameter `{name}`{hint}", self.name));
+            return Err(ParamError::Unknown {
+                core: self.name.clone(),
+                name: name.to_owned(),
+                hint,
+            });
         };
         let number = match value {
             SysctlValue::Number(number) => *number,
-            SysctlValue::Text(text) => text.trim().parse().map_err(|_| {
-                format!("`{}` is not a number; {}", text.escape_debug(), param.range())
-            })?,
+            SysctlValue::Text(text) => text
+                .trim()
+                .parse()
+                .map_err(|_| ParamError::NotANumber { text: text.clone(), range: param.range() })?,
         };
         let fits = u32::try_from(number).ok().filter(|n| (param.min..=param.max).contains(n));
-        fits.ok_or_else(|| format!("{number} is out of range: {}", param.range()))
+        fits.ok_or_else(|| ParamError::OutOfRange { number, range: param.range() })
     }
 }
 

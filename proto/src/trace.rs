@@ -21,9 +21,9 @@ mod write;
 
 pub use cursor::{Cursor, OpportunityCursor, Piece};
 pub use error::{TraceError, TraceProblem};
-pub use format::Format;
+pub use format::{Format, UnknownFormat};
 pub use summary::Summary;
-pub use write::write;
+pub use write::{WriteError, write};
 
 /// Largest file that is read, in bytes.
 pub const MAX_FILE_BYTES: usize = 64 << 20;

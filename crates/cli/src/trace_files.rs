@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use ccbench_proto::plan::check::TraceFiles;
+use ccbench_proto::plan::check::{TraceFiles, UnreadableTrace};
 use ccbench_proto::trace::TraceError;
 use ccbench_proto::wire::MESSAGE_LIMIT;
 use ccbench_results::trace::stored::{FOLDER, facts, stored_names};
@@ -53,7 +53,8 @@ pub fn read(plan: &Path, files: &BTreeSet<String>, embedded: Embedded) -> TraceC
         let bytes = match bytes {
             Ok(bytes) => bytes,
             Err(error) => {
-                traces.facts.insert(file.clone(), Err(error.to_string()));
+                let error = UnreadableTrace { why: error.to_string() };
+                traces.facts.insert(file.clone(), Err(error));
                 continue;
             }
         };
@@ -89,7 +90,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let files = ["none.csv".to_owned()].into();
         let traces = read(&dir.path().join("plan.toml"), &files, &[]);
-        let why = traces.facts["none.csv"].clone().unwrap_err();
+        let why = traces.facts["none.csv"].clone().unwrap_err().to_string();
         assert!(why.contains("relative to the plan's folder"), "{why}");
         assert!(traces.contents.is_empty() && traces.invalid.is_empty());
     }

@@ -29,7 +29,7 @@ mod traces;
 
 use problems::Problems;
 
-pub use super::checked::{CheckedPlan, Point, TraceFacts, TraceFiles};
+pub use super::checked::{CheckedPlan, Point, TraceFacts, TraceFiles, UnreadableTrace};
 pub use super::parse::quick::quick_sets;
 pub use super::problem::{PlanProblem, Severity};
 

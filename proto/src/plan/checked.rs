@@ -6,6 +6,14 @@ use std::sync::Arc;
 use super::Plan;
 use crate::trace::Trace;
 
+/// Why a trace file cannot be read, in the words of whoever reads files: this crate does no I/O.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{why}")]
+pub struct UnreadableTrace {
+    /// The text of the error.
+    pub why: String,
+}
+
 /// A trace file that has been read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TraceFacts {
@@ -17,7 +25,7 @@ pub struct TraceFacts {
 
 /// What became of the plan's trace files, by the name that the plan gives them: what they hold, or why they cannot be
 /// read. A file that is not among them has not been looked for.
-pub type TraceFiles = BTreeMap<String, Result<TraceFacts, String>>;
+pub type TraceFiles = BTreeMap<String, Result<TraceFacts, UnreadableTrace>>;
 
 /// A plan that passed every check. Only [`check`](super::check) makes one; only it can be scheduled.
 #[derive(Debug, Clone, PartialEq)]

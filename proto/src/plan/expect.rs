@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use toml::Value;
 
 use crate::metric::{self, Metric, Scope, WHOLE_TRIAL};
-use crate::units::{Bytes, Micros, Packets, Ppm, Rate};
+use crate::units::{Bytes, Micros, Packets, Ppm, Rate, UnitError};
 
 use super::Plan;
 use super::parse::suggest::hint;
@@ -188,35 +188,46 @@ impl<'de> Deserialize<'de> for Against {
     }
 }
 
+/// Why an amount does not fit the unit of a metric.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum AmountError {
+    /// The text is no quantity of that unit.
+    #[error(transparent)]
+    Quantity(#[from] UnitError),
+    /// The number needs a unit.
+    #[error("`{number}` has no unit; write it like \"{example}\"")]
+    NoUnit {
+        /// The number.
+        number: f64,
+        /// An amount with a unit.
+        example: &'static str,
+    },
+    /// The metric has no unit that can be written.
+    #[error("must be a plain number: the metric's unit is {unit}")]
+    NotANumber {
+        /// The unit.
+        unit: String,
+    },
+}
+
 impl Amount {
     /// The number in a unit of [`Metric`].
     ///
     /// # Errors
-    /// How it is written.
-    pub fn in_unit(&self, unit: &str) -> Result<f64, String> {
-        fn read<T: std::str::FromStr<Err: fmt::Display>>(
-            text: &str,
-            number: impl Fn(T) -> f64,
-        ) -> Result<f64, String> {
-            text.parse().map(number).map_err(|why| format!("{why}"))
-        }
+    /// The amount is not one of that unit.
+    pub fn in_unit(&self, unit: &str) -> Result<f64, AmountError> {
+        let no_unit = |number, example| Err(AmountError::NoUnit { number, example });
         match (unit, self) {
-            ("bit/s", Self::Text(text)) => read(text, |rate: Rate| rate.bits_per_sec() as f64),
-            ("us", Self::Text(text)) => read(text, |time: Micros| time.get() as f64),
-            ("bytes", Self::Text(text)) => read(text, |bytes: Bytes| bytes.get() as f64),
-            ("packets", Self::Text(text)) => {
-                read(text, |packets: Packets| f64::from(packets.get()))
-            }
-            ("1", Self::Text(text)) => read(text, |share: Ppm| f64::from(share.get()) / 1e6),
-            ("bit/s", Self::Number(n)) => {
-                Err(format!("`{n}` has no unit; write it like \"12mbit\""))
-            }
-            ("us", Self::Number(n)) => Err(format!("`{n}` has no unit; write it like \"26ms\"")),
-            ("bytes", Self::Number(n)) => {
-                Err(format!("`{n}` has no unit; write it like \"187500B\""))
-            }
+            ("bit/s", Self::Text(text)) => Ok(text.parse::<Rate>()?.bits_per_sec() as f64),
+            ("us", Self::Text(text)) => Ok(text.parse::<Micros>()?.get() as f64),
+            ("bytes", Self::Text(text)) => Ok(text.parse::<Bytes>()?.get() as f64),
+            ("packets", Self::Text(text)) => Ok(f64::from(text.parse::<Packets>()?.get())),
+            ("1", Self::Text(text)) => Ok(f64::from(text.parse::<Ppm>()?.get()) / 1e6),
+            ("bit/s", Self::Number(n)) => no_unit(*n, "12mbit"),
+            ("us", Self::Number(n)) => no_unit(*n, "26ms"),
+            ("bytes", Self::Number(n)) => no_unit(*n, "187500B"),
             (_, Self::Number(n)) if n.is_finite() => Ok(*n),
-            (unit, _) => Err(format!("must be a plain number: the metric's unit is {unit}")),
+            (unit, _) => Err(AmountError::NotANumber { unit: unit.to_owned() }),
         }
     }
 }
@@ -338,7 +349,7 @@ impl Naming<'_> {
                 format!("`{name}` has no statistic `{stat}`{}", hint(stat, metric.stats, "it has"));
             faults.push((self.at("stat"), why));
         }
-        let phase = self.phase(plan, metric).map_err(|why| faults.push((self.at("phase"), why)));
+        let phase = self.phase(plan, metric).map_err(|fault| faults.push(fault));
         match (stat, phase) {
             (Some(stat), Ok(phase)) => {
                 Ok(Numbered { at: BTreeMap::new(), phase, scope, subject, metric, stat })
@@ -385,26 +396,27 @@ impl Naming<'_> {
         Some((scope, name.to_owned()))
     }
 
-    fn phase(&self, plan: &Plan, metric: &Metric) -> Result<String, String> {
+    fn phase(&self, plan: &Plan, metric: &Metric) -> Result<String, Fault> {
         let measured: Vec<&str> =
             plan.phases.iter().filter(|p| p.measure).map(|p| p.name.as_str()).collect();
         let inherited = self.inherited_phase.filter(|_| !metric.whole_trial);
+        let fault = |why: String| Err((self.at("phase"), why));
         match (self.phase.or(inherited), &measured[..]) {
             (None, _) if metric.whole_trial => Ok(WHOLE_TRIAL.to_owned()),
             (Some(_), _) if metric.whole_trial => {
-                Err(format!("`{}` is of the trial as a whole: leave out the phase", metric.name))
+                fault(format!("`{}` is of the trial as a whole: leave out the phase", metric.name))
             }
             (None, [only]) => Ok((*only).to_owned()),
-            (None, many) => Err(format!(
+            (None, many) => fault(format!(
                 "is missing; name one ({})",
                 super::parse::suggest::list_of(many, "measured")
             )),
             (Some(name), known) if known.contains(&name) => Ok(name.to_owned()),
             (Some(name), _) if plan.phases.iter().any(|phase| phase.name == name) => {
-                Err(format!("`{name}` has `measure = false`: it is in no summary"))
+                fault(format!("`{name}` has `measure = false`: it is in no summary"))
             }
             (Some(name), known) => {
-                Err(format!("there is no phase `{name}`{}", hint(name, known, "phases")))
+                fault(format!("there is no phase `{name}`{}", hint(name, known, "phases")))
             }
         }
     }
@@ -486,7 +498,8 @@ impl Expect {
         let unit = number.metric.unit_of(number.stat);
         let other = match against {
             Against::Amount(amount) => {
-                let value = amount.in_unit(unit).map_err(|why| vec![(vec![key], why)])?;
+                let value =
+                    amount.in_unit(unit).map_err(|why| vec![(vec![key], why.to_string())])?;
                 if key == "over" && value == 0.0 {
                     return Err(vec![(
                         vec![key],
@@ -532,7 +545,7 @@ impl Expect {
 
     fn test(&self, unit: &'static str) -> Result<Test, Fault> {
         let value = |key: &'static str, amount: &Amount| {
-            amount.in_unit(unit).map_err(|why| (vec![key], why))
+            amount.in_unit(unit).map_err(|why| (vec![key], why.to_string()))
         };
         let test = |least, most| Test { least, most, unit };
         match (&self.below, &self.above, &self.between, &self.near) {

@@ -20,6 +20,14 @@ impl LabUse {
     }
 }
 
+/// The name of no kernel of the lab.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("there is no kernel `{text}`; write {}", Series::ALL.map(Series::name).join(", "))]
+pub struct UnknownKernel {
+    /// The name.
+    pub text: String,
+}
+
 /// A kernel that the lab can boot, by the series of its releases.
 #[derive(
     Debug,
@@ -73,12 +81,11 @@ impl std::fmt::Display for Series {
 }
 
 impl std::str::FromStr for Series {
-    type Err = String;
+    type Err = UnknownKernel;
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        Self::ALL.into_iter().find(|kernel| kernel.name() == text).ok_or_else(|| {
-            format!("there is no kernel `{text}`; write {}", Self::ALL.map(Self::name).join(", "))
-        })
+    fn from_str(text: &str) -> Result<Self, UnknownKernel> {
+        let found = Self::ALL.into_iter().find(|kernel| kernel.name() == text);
+        found.ok_or_else(|| UnknownKernel { text: text.to_owned() })
     }
 }
 
@@ -101,7 +108,7 @@ mod tests {
             let table = toml::Table::try_from(LabUse { kernel: Some(kernel) }).unwrap();
             assert_eq!(table["kernel"].as_str(), Some(kernel.name()));
         }
-        let wrong = "5.10".parse::<Series>();
-        assert_eq!(wrong, Err("there is no kernel `5.10`; write own, 6.1, 6.12, 7.2".to_owned()));
+        let wrong = "5.10".parse::<Series>().unwrap_err().to_string();
+        assert_eq!(wrong, "there is no kernel `5.10`; write own, 6.1, 6.12, 7.2");
     }
 }

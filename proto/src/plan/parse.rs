@@ -79,7 +79,7 @@ pub(crate) fn read_text<'t>(
         match set::apply(&mut table, assignment) {
             Ok(key) => changed.push(key),
             Err((path, why)) => {
-                refused.push(PlanProblem { path, ..error(&[], why) });
+                refused.push(PlanProblem { path, ..error(&[], why.to_string()) });
                 lost.join(unset(assignment));
             }
         }

@@ -86,19 +86,24 @@ impl Acks {
 const EXPECTED: &str =
     "a time (\"10ms\"), \"auto\", \"every-ack\", \"on-change\" or \"off\" in quotes";
 
-impl FromStr for Acks {
-    type Err = String;
+/// A text that selects no acknowledgements.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{}` is not {EXPECTED}", text.escape_debug())]
+pub struct InvalidAcks {
+    /// The text.
+    pub text: String,
+}
 
-    fn from_str(text: &str) -> Result<Self, String> {
+impl FromStr for Acks {
+    type Err = InvalidAcks;
+
+    fn from_str(text: &str) -> Result<Self, InvalidAcks> {
         match text {
             "auto" => Ok(Self::Auto),
             "off" => Ok(Self::Off),
             "every-ack" => Ok(Self::Every),
             "on-change" => Ok(Self::Change),
-            _ => text
-                .parse()
-                .map(Self::AtMost)
-                .map_err(|_| format!("`{}` is not {EXPECTED}", text.escape_debug())),
+            _ => text.parse().map(Self::AtMost).map_err(|_| InvalidAcks { text: text.to_owned() }),
         }
     }
 }

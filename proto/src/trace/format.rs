@@ -3,6 +3,14 @@
 use std::fmt;
 use std::str::FromStr;
 
+/// The name of no trace format.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` is no trace format; there are {}", Format::ALL.map(Format::name).join(", "))]
+pub struct UnknownFormat {
+    /// The name.
+    pub text: String,
+}
+
 /// The formats that traces come in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Format {
@@ -57,11 +65,9 @@ impl fmt::Display for Format {
 }
 
 impl FromStr for Format {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        Self::ALL.into_iter().find(|format| format.name() == text).ok_or_else(|| {
-            let names: Vec<_> = Self::ALL.iter().map(|format| format.name()).collect();
-            format!("`{text}` is no trace format; there are {}", names.join(", "))
-        })
+    type Err = UnknownFormat;
+    fn from_str(text: &str) -> Result<Self, UnknownFormat> {
+        let found = Self::ALL.into_iter().find(|format| format.name() == text);
+        found.ok_or_else(|| UnknownFormat { text: text.to_owned() })
     }
 }

@@ -15,6 +15,40 @@ const MS_NS: u64 = 1_000_000;
 /// What an opportunity carries.
 const BYTES: u32 = 1500;
 
+/// Why a trace cannot be generated.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum GenerateError {
+    /// The name of no kind.
+    #[error("`{0}` cannot be generated; there are {names}", names = Kind::ALL.map(Kind::name).join(", "))]
+    UnknownKind(String),
+    /// The text is no range of a walk.
+    #[error(
+        "`{0}` is not two delays, losses or rates; write them like 10ms..60ms, 0%..1% or 5mbit..40mbit"
+    )]
+    NotARange(String),
+    /// The length is out of range.
+    #[error("a length of {0} cannot be; from 1 ms to 31 days can")]
+    Length(Micros),
+    /// The kind has fixed rates.
+    #[error("`{0}` has rates of its own")]
+    FixedRate(Kind),
+    /// The rate, in bit/s, is out of range.
+    #[error("a rate of {0} bit/s cannot be; from 1 kbit/s to {MAX_RATE} can")]
+    Rate(u64),
+    /// The limits of a walk are out of range, or in the wrong order.
+    #[error("a walk wants a lower end and then a higher one, at most {max}")]
+    Limits {
+        /// The highest limit, with its unit.
+        max: String,
+    },
+    /// The trace would have too many rows.
+    #[error("that would be {0} rows; {MAX_ROWS} are allowed")]
+    TooManyRows(usize),
+    /// The trace would have too many opportunities.
+    #[error("that would be more than {MAX_ROWS} opportunities")]
+    TooManyOpportunities,
+}
+
 /// What to make up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
@@ -95,20 +129,18 @@ impl fmt::Display for Kind {
 }
 
 impl FromStr for Kind {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        Self::ALL.into_iter().find(|kind| kind.name() == text).ok_or_else(|| {
-            let names: Vec<_> = Self::ALL.iter().map(|kind| kind.name()).collect();
-            format!("`{text}` cannot be generated; there are {}", names.join(", "))
-        })
+    type Err = GenerateError;
+    fn from_str(text: &str) -> Result<Self, GenerateError> {
+        let found = Self::ALL.into_iter().find(|kind| kind.name() == text);
+        found.ok_or_else(|| GenerateError::UnknownKind(text.to_owned()))
     }
 }
 
 /// A length that traces may have, in nanoseconds.
-fn checked(length: Micros) -> Result<u64, String> {
+fn checked(length: Micros) -> Result<u64, GenerateError> {
     let length_ns = length.nanos();
     if !(MS_NS..=MAX_LENGTH_NS).contains(&length_ns) {
-        return Err(format!("a length of {length} cannot be; from 1 ms to 31 days can"));
+        return Err(GenerateError::Length(length));
     }
     Ok(length_ns)
 }
@@ -123,14 +155,14 @@ pub fn generate(
     seed: u64,
     length: Micros,
     rate: Option<Rate>,
-) -> Result<Trace, String> {
+) -> Result<Trace, GenerateError> {
     let length_ns = checked(length)?;
     if rate.is_some() && kind.default_rate().is_none() {
-        return Err(format!("`{kind}` has rates of its own"));
+        return Err(GenerateError::FixedRate(kind));
     }
     let top = rate.or(kind.default_rate()).map_or(0, Rate::bits_per_sec);
     if top > MAX_RATE.bits_per_sec() || rate.is_some_and(|rate| rate.bits_per_sec() < 1000) {
-        return Err(format!("a rate of {top} bit/s cannot be; from 1 kbit/s to {MAX_RATE} can"));
+        return Err(GenerateError::Rate(top));
     }
     let mut made = Made::new(seed, length_ns);
     match kind {
@@ -262,9 +294,9 @@ impl Made {
         self.row(Step { rate, ..NOTHING }, lasts_ns)
     }
 
-    fn trace(self) -> Result<Trace, String> {
+    fn trace(self) -> Result<Trace, GenerateError> {
         if self.steps.len() > MAX_ROWS {
-            return Err(format!("that would be {} rows; {MAX_ROWS} are allowed", self.steps.len()));
+            return Err(GenerateError::TooManyRows(self.steps.len()));
         }
         Ok(Trace::Steps(Steps { steps: self.steps, length_ns: self.length_ns }))
     }
@@ -354,7 +386,7 @@ fn draw_level(of: &Wlan, draws: &mut Draws) -> f64 {
 
 /// Every millisecond as many opportunities as a Poisson process has whose rate wanders, slowly with the
 /// distance and fast with the fading, and is zero in outages.
-fn lte(draws: &mut Draws, length_ns: u64) -> Result<Opportunities, String> {
+fn lte(draws: &mut Draws, length_ns: u64) -> Result<Opportunities, GenerateError> {
     const PACKETS_PER_MS: f64 = 5.0e6 / 12_000.0 / 1000.0;
     let length_ms = length_ns / MS_NS;
     let (mut slow, mut fast) = (draws.normal(), draws.normal());
@@ -386,7 +418,7 @@ fn lte(draws: &mut Draws, length_ns: u64) -> Result<Opportunities, String> {
 }
 
 /// Packets of 1500 bytes at exponential gaps, each in the millisecond that it falls into.
-fn poisson(draws: &mut Draws, length_ns: u64, bps: u64) -> Result<Opportunities, String> {
+fn poisson(draws: &mut Draws, length_ns: u64, bps: u64) -> Result<Opportunities, GenerateError> {
     let gap_ns = f64::from(BYTES) * 8e9 / bps as f64;
     let (length_ms, mut at_ns) = (length_ns / MS_NS, Vec::new());
     let mut next_ns = draws.exponential() * gap_ns;
@@ -398,9 +430,9 @@ fn poisson(draws: &mut Draws, length_ns: u64, bps: u64) -> Result<Opportunities,
     Ok(until(at_ns, length_ms))
 }
 
-fn few_enough(at_ns: &[u64]) -> Result<(), String> {
+fn few_enough(at_ns: &[u64]) -> Result<(), GenerateError> {
     if at_ns.len() > MAX_ROWS {
-        return Err(format!("that would be more than {MAX_ROWS} opportunities"));
+        return Err(GenerateError::TooManyOpportunities);
     }
     Ok(())
 }

@@ -42,6 +42,75 @@ const NS_UNITS: [(&str, u64); 21] = [
     ("hours", 3600 * SECOND_NS),
 ];
 
+/// What is wrong with a model, and where.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{}{misfit}", before(path))]
+struct ModelError {
+    /// Models and fields from the outermost on; empty for the whole file.
+    path: String,
+    misfit: Misfit,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+enum Misfit {
+    #[error("the rate {0} is beyond {MAX_RATE}")]
+    Rate(Rate),
+    #[error("a row lasts less than a microsecond")]
+    TooShort,
+    #[error("there are more than {MAX_ROWS} rows")]
+    TooManyRows,
+    #[error("it lasts longer than 31 days")]
+    LastsTooLong,
+    #[error("it is no model: {{\"StaticBwConfig\": ...}}")]
+    NoModel,
+    #[error("it is no object")]
+    NoObject,
+    #[error(
+        "the model {0} is unknown or no bandwidth's; known are StaticBwConfig, NormalizedBwConfig, SawtoothBwConfig, RepeatedBwPatternConfig, TraceBwConfig"
+    )]
+    UnknownModel(String),
+    #[error("more than {MOST_DEPTH} patterns in each other")]
+    TooDeep,
+    #[error("it repeats for ever; give it a count above zero")]
+    Endless,
+    #[error("bottom is above top")]
+    BottomAboveTop,
+    #[error("the interval is zero")]
+    ZeroInterval,
+    #[error("the step is zero")]
+    ZeroStep,
+    #[error("duty_ratio is not between 0 and 1")]
+    DutyRatio,
+    #[error("it is no [duration, [rates]]")]
+    NoRow,
+    #[error("it lasts no time")]
+    NoTime,
+    #[error("it is no whole number")]
+    NoWholeNumber,
+    #[error("it is no number")]
+    NoNumber,
+    #[error("it is no list")]
+    NoList,
+    #[error("it is no bandwidth: {{\"gbps\": 0, \"bps\": 12000000}}")]
+    BandwidthParts,
+    #[error("it is no bandwidth, like \"12Mbps\"")]
+    Bandwidth,
+    #[error("it is beyond {MAX_RATE}")]
+    BandwidthTooHigh,
+    #[error("it is no duration: {{\"secs\": 1, \"nanos\": 0}}")]
+    DurationParts,
+    #[error("it is no duration, like \"100ms\"")]
+    Duration,
+    #[error("it is longer than 31 days")]
+    DurationTooLong,
+}
+
+impl Misfit {
+    fn at(self, path: &str) -> ModelError {
+        ModelError { path: path.to_owned(), misfit: self }
+    }
+}
+
 /// Reads a model and plays it to its end.
 pub(super) fn parse(name: &str, text: &str) -> Result<Steps, TraceError> {
     let refuse = |line, what| TraceError::one(name, Some(Format::Netem), line, what);
@@ -50,7 +119,7 @@ pub(super) fn parse(name: &str, text: &str) -> Result<Steps, TraceError> {
         refuse(line, format!("it is not JSON: {error}"))
     })?;
     let mut player = Player { steps: Vec::new(), at_ns: 0 };
-    player.model(&value, "", 0).map_err(|what| refuse(0, what))?;
+    player.model(&value, "", 0).map_err(|error| refuse(0, error.to_string()))?;
     if player.steps.is_empty() {
         let mut problems = Problems::default();
         problems.push(0, "it has no rows".to_owned());
@@ -65,36 +134,36 @@ struct Player {
 }
 
 impl Player {
-    fn push(&mut self, bps: u64, length_ns: u64, path: &str) -> Result<(), String> {
+    fn push(&mut self, bps: u64, length_ns: u64, path: &str) -> Result<(), ModelError> {
         let rate = Rate::from_bits_per_sec(bps);
         if rate > MAX_RATE {
-            return Err(format!("{path}: the rate {rate} is beyond {MAX_RATE}"));
+            return Err(Misfit::Rate(rate).at(path));
         }
         if length_ns < super::text::LEAST_NS {
-            return Err(format!("{path}: a row lasts less than a microsecond"));
+            return Err(Misfit::TooShort.at(path));
         }
         if self.steps.len() >= MAX_ROWS {
-            return Err(format!("{path}: there are more than {MAX_ROWS} rows"));
+            return Err(Misfit::TooManyRows.at(path));
         }
         let line = 0;
         let step = Step { at_ns: self.at_ns, rate: Some(rate), delay_ns: None, loss: None, line };
         self.steps.push(step);
         self.at_ns = self.at_ns.saturating_add(length_ns);
         if self.at_ns > MAX_LENGTH_NS {
-            return Err(format!("{path}: it lasts longer than 31 days"));
+            return Err(Misfit::LastsTooLong.at(path));
         }
         Ok(())
     }
 
     /// `path` leads to the model, for messages.
-    fn model(&mut self, value: &Value, path: &str, depth: usize) -> Result<(), String> {
+    fn model(&mut self, value: &Value, path: &str, depth: usize) -> Result<(), ModelError> {
         let tagged = value.as_object().filter(|object| object.len() == 1);
         let Some((kind, fields)) = tagged.and_then(|object| object.iter().next()) else {
-            return Err(format!("{}it is no model: {{\"StaticBwConfig\": ...}}", before(path)));
+            return Err(Misfit::NoModel.at(path));
         };
         let path = format!("{}{kind}", before(path).replace(": ", "."));
         let Some(fields) = fields.as_object() else {
-            return Err(format!("{path}: it is no object"));
+            return Err(Misfit::NoObject.at(&path));
         };
         let fields = Fields { fields, path: &path };
         match kind.as_str() {
@@ -109,23 +178,24 @@ impl Player {
             "SawtoothBwConfig" => self.sawtooth(&fields),
             "RepeatedBwPatternConfig" => self.repeated(&fields, depth),
             "TraceBwConfig" => self.rows(&fields),
-            other => Err(format!(
-                "the model {} is unknown or no bandwidth's; known are StaticBwConfig, NormalizedBwConfig, SawtoothBwConfig, RepeatedBwPatternConfig, TraceBwConfig",
-                super::lines::shown(other)
-            )),
+            other => {
+                let path = String::new();
+                let misfit = Misfit::UnknownModel(super::lines::shown(other));
+                Err(ModelError { path, misfit })
+            }
         }
     }
 
-    fn repeated(&mut self, fields: &Fields<'_>, depth: usize) -> Result<(), String> {
+    fn repeated(&mut self, fields: &Fields<'_>, depth: usize) -> Result<(), ModelError> {
         let path = fields.path;
         if depth >= MOST_DEPTH {
-            return Err(format!("{path}: more than {MOST_DEPTH} patterns in each other"));
+            return Err(Misfit::TooDeep.at(path));
         }
         let pattern = fields.list("pattern")?;
         let count = match fields.whole("count")?.unwrap_or(0) {
             // For ever: once, and what follows the end is the link's `on_end`.
             0 if depth == 0 => 1,
-            0 => return Err(format!("{path}: it repeats for ever; give it a count above zero")),
+            0 => return Err(Misfit::Endless.at(path)),
             count => count,
         };
         for _ in 0..count {
@@ -140,7 +210,7 @@ impl Player {
         Ok(())
     }
 
-    fn normal(&mut self, fields: &Fields<'_>) -> Result<(), String> {
+    fn normal(&mut self, fields: &Fields<'_>) -> Result<(), ModelError> {
         let mean = fields.bps("mean")?.unwrap_or(DEFAULT_BPS);
         let deviation = fields.bps("std_dev")?.unwrap_or(0);
         let lower = fields.bps("lower_bound")?.unwrap_or(0);
@@ -152,20 +222,20 @@ impl Player {
         })
     }
 
-    fn sawtooth(&mut self, fields: &Fields<'_>) -> Result<(), String> {
+    fn sawtooth(&mut self, fields: &Fields<'_>) -> Result<(), ModelError> {
         let path = fields.path;
         let bottom = fields.bps("bottom")?.unwrap_or(0);
         let top = fields.bps("top")?.unwrap_or(DEFAULT_BPS);
         if bottom > top {
-            return Err(format!("{path}: bottom is above top"));
+            return Err(Misfit::BottomAboveTop.at(path));
         }
         let interval_ns = fields.ns("interval")?.unwrap_or(SECOND_NS);
         if interval_ns == 0 {
-            return Err(format!("{path}: the interval is zero"));
+            return Err(Misfit::ZeroInterval.at(path));
         }
         let duty = fields.number("duty_ratio")?.unwrap_or(0.5);
         if !(0.0..=1.0).contains(&duty) {
-            return Err(format!("{path}: duty_ratio is not between 0 and 1"));
+            return Err(Misfit::DutyRatio.at(path));
         }
         let deviation = fields.bps("std_dev")?.unwrap_or(0) as f64;
         let above = fields.bps("upper_noise_bound")?.map_or(f64::MAX, |bps| bps as f64);
@@ -182,19 +252,20 @@ impl Player {
     }
 
     /// `[["25ms", ["769.23kbps", "12.2Mbps"]], ...]`: each rate lasts that long.
-    fn rows(&mut self, fields: &Fields<'_>) -> Result<(), String> {
+    fn rows(&mut self, fields: &Fields<'_>) -> Result<(), ModelError> {
         for (index, entry) in fields.list("pattern")?.iter().enumerate() {
             let path = format!("{}.pattern[{index}]", fields.path);
             let entry = entry.as_array().map(Vec::as_slice);
             let Some([length, Value::Array(rates)]) = entry else {
-                return Err(format!("{path}: it is no [duration, [rates]]"));
+                return Err(Misfit::NoRow.at(&path));
             };
-            let length_ns = ns_of(length).map_err(|why| format!("{path}: {why}"))?;
+            let length_ns = ns_of(length).map_err(|misfit| misfit.at(&path))?;
             if length_ns == 0 {
-                return Err(format!("{path}: it lasts no time"));
+                return Err(Misfit::NoTime.at(&path));
             }
             for rate in rates {
-                self.push(bps_of(rate).map_err(|why| format!("{path}: {why}"))?, length_ns, &path)?;
+                let bps = bps_of(rate).map_err(|misfit| misfit.at(&path))?;
+                self.push(bps, length_ns, &path)?;
             }
         }
         Ok(())
@@ -219,41 +290,43 @@ impl<'a> Fields<'a> {
     fn read<T>(
         &self,
         key: &str,
-        read: impl FnOnce(&'a Value) -> Result<T, String>,
-    ) -> Result<Option<T>, String> {
+        read: impl FnOnce(&'a Value) -> Result<T, Misfit>,
+    ) -> Result<Option<T>, ModelError> {
         let value = self.get(key).map(read).transpose();
-        value.map_err(|why| format!("{}.{key}: {why}", self.path))
+        value.map_err(|misfit| misfit.at(&format!("{}.{key}", self.path)))
     }
 
-    fn bps(&self, key: &str) -> Result<Option<u64>, String> {
+    fn bps(&self, key: &str) -> Result<Option<u64>, ModelError> {
         self.read(key, bps_of)
     }
 
-    fn ns(&self, key: &str) -> Result<Option<u64>, String> {
+    fn ns(&self, key: &str) -> Result<Option<u64>, ModelError> {
         self.read(key, ns_of)
     }
 
-    fn whole(&self, key: &str) -> Result<Option<u64>, String> {
-        self.read(key, |value| value.as_u64().ok_or_else(|| "it is no whole number".to_owned()))
+    fn whole(&self, key: &str) -> Result<Option<u64>, ModelError> {
+        self.read(key, |value| value.as_u64().ok_or(Misfit::NoWholeNumber))
     }
 
-    fn number(&self, key: &str) -> Result<Option<f64>, String> {
-        self.read(key, |value| value.as_f64().ok_or_else(|| "it is no number".to_owned()))
+    fn number(&self, key: &str) -> Result<Option<f64>, ModelError> {
+        self.read(key, |value| value.as_f64().ok_or(Misfit::NoNumber))
     }
 
-    fn list(&self, key: &str) -> Result<&'a [Value], String> {
-        let list = self.read(key, |value| {
-            value.as_array().map(Vec::as_slice).ok_or_else(|| "it is no list".to_owned())
-        })?;
+    fn list(&self, key: &str) -> Result<&'a [Value], ModelError> {
+        let list =
+            self.read(key, |value| value.as_array().map(Vec::as_slice).ok_or(Misfit::NoList))?;
         Ok(list.unwrap_or_default())
     }
 
     /// Calls `row` with the length and the beginning of every `step` of the `duration`.
-    fn each_step(&self, mut row: impl FnMut(u64, u64) -> Result<(), String>) -> Result<(), String> {
+    fn each_step(
+        &self,
+        mut row: impl FnMut(u64, u64) -> Result<(), ModelError>,
+    ) -> Result<(), ModelError> {
         let duration_ns = self.ns("duration")?.unwrap_or(SECOND_NS);
         let step_ns = self.ns("step")?.unwrap_or(1_000_000);
         if step_ns == 0 {
-            return Err(format!("{}: the step is zero", self.path));
+            return Err(Misfit::ZeroStep.at(self.path));
         }
         let mut at_ns = 0;
         while at_ns < duration_ns {
@@ -266,12 +339,12 @@ impl<'a> Fields<'a> {
 }
 
 /// `{"gbps": 0, "bps": 12000000}` or `"12Mbps"`.
-fn bps_of(value: &Value) -> Result<u64, String> {
+fn bps_of(value: &Value) -> Result<u64, Misfit> {
     let bps = match value {
         Value::Object(parts) => {
             let part = |key: &str| parts.get(key).map_or(Some(0), Value::as_u64);
             let (Some(giga), Some(one)) = (part("gbps"), part("bps")) else {
-                return Err("it is no bandwidth: {\"gbps\": 0, \"bps\": 12000000}".to_owned());
+                return Err(Misfit::BandwidthParts);
             };
             giga.checked_mul(1_000_000_000).and_then(|bps| bps.checked_add(one))
         }
@@ -282,17 +355,17 @@ fn bps_of(value: &Value) -> Result<u64, String> {
         }),
         _ => None,
     };
-    let bps = bps.ok_or_else(|| "it is no bandwidth, like \"12Mbps\"".to_owned())?;
-    if bps > MAX_RATE.bits_per_sec() { Err(format!("it is beyond {MAX_RATE}")) } else { Ok(bps) }
+    let bps = bps.ok_or(Misfit::Bandwidth)?;
+    if bps > MAX_RATE.bits_per_sec() { Err(Misfit::BandwidthTooHigh) } else { Ok(bps) }
 }
 
 /// `{"secs": 1, "nanos": 0}` or `"1s 500ms"`.
-fn ns_of(value: &Value) -> Result<u64, String> {
+fn ns_of(value: &Value) -> Result<u64, Misfit> {
     let ns = match value {
         Value::Object(parts) => {
             let part = |key: &str| parts.get(key).map_or(Some(0), Value::as_u64);
             let (Some(secs), Some(nanos)) = (part("secs"), part("nanos")) else {
-                return Err("it is no duration: {\"secs\": 1, \"nanos\": 0}".to_owned());
+                return Err(Misfit::DurationParts);
             };
             secs.checked_mul(SECOND_NS).and_then(|ns| ns.checked_add(nanos))
         }
@@ -304,8 +377,8 @@ fn ns_of(value: &Value) -> Result<u64, String> {
         }),
         _ => None,
     };
-    match ns.ok_or_else(|| "it is no duration, like \"100ms\"".to_owned())? {
-        long if long > MAX_LENGTH_NS => Err("it is longer than 31 days".to_owned()),
+    match ns.ok_or(Misfit::Duration)? {
+        long if long > MAX_LENGTH_NS => Err(Misfit::DurationTooLong),
         ns => Ok(ns),
     }
 }

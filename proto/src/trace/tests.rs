@@ -243,7 +243,7 @@ fn what_is_written_reads_back() {
     assert_eq!(write(&opportunities, Format::Mahimahi).unwrap(), "0\n50\n150\n");
     assert_eq!(write(&opportunities, Format::Timed).unwrap(), "0 0.24\n0.1 0.24\n");
     let delays = read("t_us,delay_us\n0,5\n").unwrap();
-    assert!(write(&delays, Format::Dwell).unwrap_err().contains("ccbench"));
+    assert!(write(&delays, Format::Dwell).unwrap_err().to_string().contains("ccbench"));
 }
 
 /// What is promised of every trace that was accepted.

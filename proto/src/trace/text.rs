@@ -17,6 +17,45 @@ pub(super) const LEAST_NS: u64 = 1000;
 /// TheaterQ's shares are of this.
 const THEATERQ_ALL: u64 = u32::MAX as u64;
 
+/// What is wrong with a row. Fields and lines are shortened for printing.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub(super) enum RowError {
+    #[error("`{0}` is not a whole number of milliseconds, zero or more")]
+    NotMilliseconds(String),
+    #[error("`{0}` is beyond {days} days", days = MAX_LENGTH_NS / 86_400_000_000_000)]
+    TooLate(String),
+    #[error("time goes back to {0} ms")]
+    BackToMs(u64),
+    #[error(
+        "the {what} `{field}` cannot change in time here; write 0, and give the link a constant one"
+    )]
+    Constant { what: &'static str, field: String },
+    #[error("`{line}` has {count} column(s)")]
+    Columns { line: String, count: usize },
+    #[error("it follows line {0}, which gave nothing and so ended the trace")]
+    AfterEnd(u32),
+    #[error("the first row must be at time zero")]
+    FirstNotAtZero,
+    #[error("time {which} at {at_s} s")]
+    NotAfter { which: &'static str, at_s: f64 },
+    #[error("a row lasts less than a microsecond")]
+    TooShort,
+    #[error("the first row gives nothing")]
+    Nothing,
+    #[error("the loss `{0}` is more than {THEATERQ_ALL}, which is all")]
+    TheaterqLoss(String),
+    #[error("`{field}` {why}")]
+    Number { field: String, why: &'static str },
+    #[error("the rate `{0}` is beyond {MAX_RATE}")]
+    Rate(String),
+    #[error("it lasts no time (`{0}`)")]
+    NoTime(String),
+    #[error("the delay `{0}` is beyond 60 s")]
+    Delay(String),
+    #[error("the loss `{0}` is more than all packets")]
+    Loss(String),
+}
+
 /// Reads any format but netem-trace's.
 pub(super) fn parse(name: &str, text: &str, format: Format) -> Result<Trace, TraceError> {
     let mut reader = Reader::new(text, format);
@@ -84,7 +123,7 @@ impl Reader {
                 _ => self.row(number, line).and_then(|row| self.take_row(row)),
             };
             if let Err(what) = taken {
-                self.problems.push(number, what);
+                self.problems.push(number, what.to_string());
             }
             if self.steps.len().max(self.at_ns.len()) > MAX_ROWS {
                 let what = format!("there are more than {MAX_ROWS} rows; make them longer");
@@ -127,21 +166,19 @@ impl Reader {
         true
     }
 
-    fn take_opportunity(&mut self, number: u32, line: &str) -> Result<(), String> {
-        let ms: u64 = line.parse().map_err(|_| {
-            format!("`{}` is not a whole number of milliseconds, zero or more", shown(line))
-        })?;
+    fn take_opportunity(&mut self, number: u32, line: &str) -> Result<(), RowError> {
+        let ms: u64 = line.parse().map_err(|_| RowError::NotMilliseconds(shown(line)))?;
         let at_ns = ms.checked_mul(1_000_000).filter(|&at_ns| at_ns <= MAX_LENGTH_NS);
-        let at_ns = at_ns.ok_or_else(|| too_long(line))?;
+        let at_ns = at_ns.ok_or_else(|| RowError::TooLate(shown(line)))?;
         if self.at_ns.last().is_some_and(|&last| at_ns < last) {
-            return Err(format!("time goes back to {ms} ms"));
+            return Err(RowError::BackToMs(ms));
         }
         let _ = number;
         self.at_ns.push(at_ns);
         Ok(())
     }
 
-    fn row(&self, number: u32, line: &str) -> Result<Row, String> {
+    fn row(&self, number: u32, line: &str) -> Result<Row, RowError> {
         let columns: Vec<&str> = fields(line).collect();
         let mut step = Step { at_ns: 0, rate: None, delay_ns: None, loss: None, line: number };
         let time = match (self.format, columns.as_slice()) {
@@ -162,10 +199,7 @@ impl Reader {
             {
                 for (what, field) in [("jitter", jitter), ("duplication", duplicated)] {
                     if number_of(field, 0)? != 0 {
-                        return Err(format!(
-                            "the {what} `{}` cannot change in time here; write 0, and give the link a constant one",
-                            shown(field)
-                        ));
+                        return Err(RowError::Constant { what, field: shown(field) });
                     }
                 }
                 theaterq(&mut step, latency, rate, loss)?;
@@ -185,24 +219,22 @@ impl Reader {
                 time
             }
             (_, found) => {
-                return Err(format!("`{}` has {} column(s)", shown(line), found.len()));
+                return Err(RowError::Columns { line: shown(line), count: found.len() });
             }
         };
         Ok(Row { time, step })
     }
 
-    fn take_row(&mut self, Row { time, mut step }: Row) -> Result<(), String> {
+    fn take_row(&mut self, Row { time, mut step }: Row) -> Result<(), RowError> {
         if let Some(line) = self.ended {
-            return Err(format!(
-                "it follows line {line}, which gave nothing and so ended the trace"
-            ));
+            return Err(RowError::AfterEnd(line));
         }
         match time {
             Time::Lasts(length_ns) => {
                 step.at_ns = self.next_ns;
                 let end_ns = self.next_ns.saturating_add(length_ns);
                 if end_ns > MAX_LENGTH_NS {
-                    return Err(too_long("it"));
+                    return Err(RowError::TooLate("it".to_owned()));
                 }
                 self.next_ns = end_ns;
             }
@@ -210,13 +242,13 @@ impl Reader {
                 step.at_ns = at_ns;
                 match self.steps.last() {
                     None if at_ns > 0 => {
-                        return Err("the first row must be at time zero".to_owned());
+                        return Err(RowError::FirstNotAtZero);
                     }
                     Some(last) if at_ns <= last.at_ns => {
                         let which = if at_ns == last.at_ns { "stands still" } else { "goes back" };
-                        return Err(format!("time {which} at {} s", at_ns as f64 / 1e9));
+                        return Err(RowError::NotAfter { which, at_s: at_ns as f64 / 1e9 });
                     }
-                    Some(last) if at_ns - last.at_ns < LEAST_NS => return Err(too_short()),
+                    Some(last) if at_ns - last.at_ns < LEAST_NS => return Err(RowError::TooShort),
                     _ => {}
                 }
                 // The last row has no end of its own: it lasts as long as the one before it.
@@ -229,7 +261,7 @@ impl Reader {
                     return Ok(());
                 }
                 if nothing {
-                    return Err("the first row gives nothing".to_owned());
+                    return Err(RowError::Nothing);
                 }
             }
         }
@@ -257,66 +289,52 @@ impl Reader {
     }
 }
 
-fn theaterq(step: &mut Step, latency: &str, rate: &str, loss: &str) -> Result<(), String> {
+fn theaterq(step: &mut Step, latency: &str, rate: &str, loss: &str) -> Result<(), RowError> {
     step.delay_ns = Some(delay_of(latency, 0)?);
     // Zero is no limit there.
     step.rate = Some(rate_of(rate, 0)?).filter(|rate| rate.bits_per_sec() > 0);
     let share = number_of(loss, 0)?;
     if share > THEATERQ_ALL {
-        return Err(format!(
-            "the loss `{}` is more than {THEATERQ_ALL}, which is all",
-            shown(loss)
-        ));
+        return Err(RowError::TheaterqLoss(shown(loss)));
     }
     step.loss = Some(loss_of(loss, (share * 1_000_000 + THEATERQ_ALL / 2) / THEATERQ_ALL)?);
     Ok(())
 }
 
-fn number_of(field: &str, digits: u32) -> Result<u64, String> {
-    scaled(field, digits).map_err(|why| format!("`{}` {why}", shown(field)))
+fn number_of(field: &str, digits: u32) -> Result<u64, RowError> {
+    scaled(field, digits).map_err(|why| RowError::Number { field: shown(field), why })
 }
 
-pub(super) fn rate_of(field: &str, digits: u32) -> Result<Rate, String> {
+pub(super) fn rate_of(field: &str, digits: u32) -> Result<Rate, RowError> {
     let rate = Rate::from_bits_per_sec(number_of(field, digits)?);
     if rate > MAX_RATE {
-        return Err(format!("the rate `{}` is beyond {MAX_RATE}", shown(field)));
+        return Err(RowError::Rate(shown(field)));
     }
     Ok(rate)
 }
 
-fn time_of(field: &str, digits: u32) -> Result<u64, String> {
+fn time_of(field: &str, digits: u32) -> Result<u64, RowError> {
     match number_of(field, digits)? {
-        long if long > MAX_LENGTH_NS => Err(too_long(field)),
+        long if long > MAX_LENGTH_NS => Err(RowError::TooLate(shown(field))),
         at_ns => Ok(at_ns),
     }
 }
 
-fn dwell_of(field: &str, digits: u32) -> Result<u64, String> {
+fn dwell_of(field: &str, digits: u32) -> Result<u64, RowError> {
     match time_of(field, digits)? {
-        0 => Err(format!("it lasts no time (`{}`)", shown(field))),
-        short if short < LEAST_NS => Err(too_short()),
+        0 => Err(RowError::NoTime(shown(field))),
+        short if short < LEAST_NS => Err(RowError::TooShort),
         length_ns => Ok(length_ns),
     }
 }
 
-fn delay_of(field: &str, digits: u32) -> Result<u64, String> {
+fn delay_of(field: &str, digits: u32) -> Result<u64, RowError> {
     match number_of(field, digits)? {
-        long if long > MAX_DELAY_NS => Err(format!("the delay `{}` is beyond 60 s", shown(field))),
+        long if long > MAX_DELAY_NS => Err(RowError::Delay(shown(field))),
         delay_ns => Ok(delay_ns),
     }
 }
 
-fn loss_of(field: &str, ppm: u64) -> Result<Ppm, String> {
-    u32::try_from(ppm)
-        .ok()
-        .and_then(Ppm::new)
-        .ok_or_else(|| format!("the loss `{}` is more than all packets", shown(field)))
-}
-
-fn too_short() -> String {
-    "a row lasts less than a microsecond".to_owned()
-}
-
-fn too_long(field: &str) -> String {
-    format!("`{}` is beyond {} days", shown(field), MAX_LENGTH_NS / 86_400_000_000_000)
+fn loss_of(field: &str, ppm: u64) -> Result<Ppm, RowError> {
+    u32::try_from(ppm).ok().and_then(Ppm::new).ok_or_else(|| RowError::Loss(shown(field)))
 }

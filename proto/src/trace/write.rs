@@ -6,11 +6,30 @@ use super::number::text;
 use super::{Format, Opportunities, Step, Steps, Trace};
 use crate::units::Ppm;
 
+/// Why a format cannot hold a trace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum WriteError {
+    /// The format holds rates only.
+    #[error(
+        "rows give a delay or a loss, which this format has not; `ccbench` and `theaterq` have"
+    )]
+    DelayOrLoss,
+    /// The format needs a rate in every row.
+    #[error("a row has no rate")]
+    NoRate,
+    /// A mahimahi trace needs a packet and a length above zero.
+    #[error("it holds no packet, or lasts less than a millisecond")]
+    Empty,
+    /// The mahimahi trace would be too long.
+    #[error("that would be more than {MOST_OPPORTUNITIES} lines")]
+    TooManyLines,
+}
+
 /// The trace as a file of `format`.
 ///
 /// # Errors
-/// What this format cannot say, and which one can.
-pub fn write(trace: &Trace, format: Format) -> Result<String, String> {
+/// The format cannot hold the trace.
+pub fn write(trace: &Trace, format: Format) -> Result<String, WriteError> {
     match (trace, format) {
         (Trace::Opportunities(all), Format::Mahimahi) => mahimahi(all),
         (Trace::Steps(steps), Format::Mahimahi) => mahimahi(&opportunities(steps)?),
@@ -27,40 +46,40 @@ pub fn write(trace: &Trace, format: Format) -> Result<String, String> {
     }
 }
 
-/// Opportunities become the rate of so long.
+/// Interval over which opportunities become a rate.
 const WINDOW_NS: u64 = 100_000_000;
-/// What mahimahi makes of more would fill disks.
+/// Most lines of a mahimahi file.
 const MOST_OPPORTUNITIES: u128 = 20_000_000;
 
-fn only_rates(steps: &Steps) -> Result<(), String> {
+fn only_rates(steps: &Steps) -> Result<(), WriteError> {
     match steps.steps.iter().find(|step| step.delay_ns.is_some() || step.loss.is_some()) {
-        Some(_) => Err(
-            "rows give a delay or a loss, which this format has not; `ccbench` and `theaterq` have"
-                .to_owned(),
-        ),
+        Some(_) => Err(WriteError::DelayOrLoss),
         None => Ok(()),
     }
 }
 
-fn rates(steps: &Steps, mut row: impl FnMut(&mut String, u64, u64, u64)) -> Result<String, String> {
+fn rates(
+    steps: &Steps,
+    mut row: impl FnMut(&mut String, u64, u64, u64),
+) -> Result<String, WriteError> {
     only_rates(steps)?;
     let mut all = String::new();
     for (step, length_ns) in steps.spans() {
-        let rate = step.rate.ok_or("a row has no rate")?.bits_per_sec();
+        let rate = step.rate.ok_or(WriteError::NoRate)?.bits_per_sec();
         row(&mut all, step.at_ns, rate, length_ns);
     }
     Ok(all)
 }
 
-fn ccbench(steps: &Steps) -> Result<String, String> {
+fn ccbench(steps: &Steps) -> Result<String, WriteError> {
     type Column = (&'static str, fn(&Step) -> Option<String>);
     let columns: [Column; 3] = [
         ("rate_bps", |step| Some(step.rate?.bits_per_sec().to_string())),
         ("delay_us", |step| Some(text(step.delay_ns?, 3))),
         ("loss_ppm", |step| Some(step.loss?.get().to_string())),
     ];
-    let said = |(_, cell): &Column| steps.steps.iter().any(|step| cell(step).is_some());
-    let columns: Vec<Column> = columns.into_iter().filter(said).collect();
+    let present = |(_, cell): &Column| steps.steps.iter().any(|step| cell(step).is_some());
+    let columns: Vec<Column> = columns.into_iter().filter(present).collect();
     let mut all = "t_us".to_owned();
     for (name, _) in &columns {
         let _ = write!(all, ",{name}");
@@ -78,7 +97,7 @@ fn ccbench(steps: &Steps) -> Result<String, String> {
     Ok(all)
 }
 
-fn netem(steps: &Steps) -> Result<String, String> {
+fn netem(steps: &Steps) -> Result<String, WriteError> {
     let mut all = "{\"RepeatedBwPatternConfig\":{\"pattern\":[\n".to_owned();
     let body = rates(steps, |text_out, at_ns, rate, length_ns| {
         let comma = if at_ns > 0 { ",\n" } else { "" };
@@ -94,7 +113,7 @@ fn netem(steps: &Steps) -> Result<String, String> {
     Ok(all)
 }
 
-fn theaterq(steps: &Steps) -> Result<String, String> {
+fn theaterq(steps: &Steps) -> Result<String, WriteError> {
     let mut all = String::new();
     let mut begin_us = 0;
     for (step, length_ns) in steps.spans() {
@@ -119,32 +138,32 @@ fn theaterq(steps: &Steps) -> Result<String, String> {
     Ok(all)
 }
 
-fn mahimahi(all: &Opportunities) -> Result<String, String> {
+fn mahimahi(all: &Opportunities) -> Result<String, WriteError> {
     let mut lines = String::with_capacity(all.at_ns.len() * 7);
     for at_ns in &all.at_ns {
         let _ = writeln!(lines, "{}", (at_ns + 500_000) / 1_000_000);
     }
     match all.at_ns.last() {
         Some(&last) if last >= 500_000 => Ok(lines),
-        _ => Err("it holds no packet, or lasts less than a millisecond".to_owned()),
+        _ => Err(WriteError::Empty),
     }
 }
 
 /// An opportunity whenever the rate has carried another 1500 bytes.
-fn opportunities(steps: &Steps) -> Result<Opportunities, String> {
+fn opportunities(steps: &Steps) -> Result<Opportunities, WriteError> {
     only_rates(steps)?;
     let bytes = 1500;
     let quantum = u128::from(bytes) * 8_000_000_000;
     let (mut at_ns, mut credit) = (Vec::new(), 0_u128);
     for (step, length_ns) in steps.spans() {
-        let rate = u128::from(step.rate.ok_or("a row has no rate")?.bits_per_sec());
+        let rate = u128::from(step.rate.ok_or(WriteError::NoRate)?.bits_per_sec());
         if (credit + rate * u128::from(length_ns)) / quantum + at_ns.len() as u128
             > MOST_OPPORTUNITIES
         {
-            return Err(format!("that would be more than {MOST_OPPORTUNITIES} lines"));
+            return Err(WriteError::TooManyLines);
         }
         let mut done_ns = 0;
-        // At a rate of zero it takes for ever.
+        // A rate of zero never fills the next packet.
         loop {
             let wait_ns = (quantum - credit).checked_add(rate.saturating_sub(1));
             let wait_ns = wait_ns.and_then(|sum| sum.checked_div(rate));

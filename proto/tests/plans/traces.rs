@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ccbench_proto::plan::check::{
-    CheckedPlan, PlanProblem, TraceFacts, TraceFiles, read_with, trace_files,
+    CheckedPlan, PlanProblem, TraceFacts, TraceFiles, UnreadableTrace, read_with, trace_files,
 };
 use ccbench_proto::resolve::to_toml;
 use ccbench_proto::schedule::{TrialContext, task_for};
@@ -40,12 +40,12 @@ fn step(at_s: u64, mbit: Option<u64>) -> Step {
     Step { at_ns: at_s * 1_000_000_000, rate, delay_ns: None, loss: None, line: at_s as u32 + 1 }
 }
 
-fn steps(steps: Vec<Step>, length_s: u64) -> Result<TraceFacts, String> {
+fn steps(steps: Vec<Step>, length_s: u64) -> Result<TraceFacts, UnreadableTrace> {
     let trace = Trace::Steps(Steps { steps, length_ns: length_s * 1_000_000_000 });
     Ok(TraceFacts { sha256: SHA.to_owned(), trace: Arc::new(trace) })
 }
 
-fn files(all: &[(&str, Result<TraceFacts, String>)]) -> TraceFiles {
+fn files(all: &[(&str, Result<TraceFacts, UnreadableTrace>)]) -> TraceFiles {
     all.iter().map(|(name, facts)| ((*name).to_owned(), facts.clone())).collect()
 }
 
@@ -114,7 +114,7 @@ fn each_point_has_its_own_file() {
 fn what_the_file_says_is_judged_with_the_plan() {
     let good = || steps(vec![step(0, Some(10)), step(5, Some(0))], 20);
     let a = |facts| files(&[("a.csv", facts)]);
-    let said = refused(&[], a(Err("there is no such file".to_owned())));
+    let said = refused(&[], a(Err(UnreadableTrace { why: "there is no such file".to_owned() })));
     assert_eq!(said, "14: links.l.trace.file: `a.csv`: there is no such file\n");
     let said = refused(&["links.l.rate=10mbit"], a(good()));
     assert!(said.contains("links.l.trace: its file gives the rate"), "{said}");

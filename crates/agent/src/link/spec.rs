@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use ccbench_proto::plan::check::{self, PlanProblem, Severity, TraceFacts, TraceFiles};
+use ccbench_proto::plan::check::{
+    self, PlanProblem, Severity, TraceFacts, TraceFiles, UnreadableTrace,
+};
 use ccbench_proto::plan::{
     Backend, Flow, LabUse, Link, Node, OnEnd, Order, Phase, Plan, Queue, Reorder, Sample, Shaper,
     TraceStart, TraceUse,
@@ -166,12 +168,14 @@ impl<R: ReadTrace> Traces<'_, R> {
         if !self.files.contains_key(&name) {
             let facts = (self.read)(path)
                 .map(|(sha256, trace)| TraceFacts { sha256, trace: Arc::new(trace) })
-                .map_err(|error| error.to_string());
+                .map_err(|error| UnreadableTrace { why: error.to_string() });
             self.files.insert(name.clone(), facts);
         }
         match &self.files[&name] {
             Ok(facts) => Ok((name, Arc::clone(&facts.trace))),
-            Err(why) => Err(LinkError::Flag { flag: format!("{flag}trace"), why: why.clone() }),
+            Err(error) => {
+                Err(LinkError::Flag { flag: format!("{flag}trace"), why: error.to_string() })
+            }
         }
     }
 }

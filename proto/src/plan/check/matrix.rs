@@ -221,7 +221,7 @@ fn factor_name(name: &str, factor: &Factor, problems: &mut Problems) {
     let path = ["matrix", name];
     match factor {
         Factor::Values(_) => match set::split_key(name) {
-            Err(why) => problems.error(&path, why),
+            Err(why) => problems.error(&path, why.to_string()),
             Ok(key) if key.len() < 2 => problems.error(
                 &path,
                 "a factor that is a list of values is named after the key it sets, like `\"links.bottleneck.rate\"`; \
@@ -234,7 +234,9 @@ fn factor_name(name: &str, factor: &Factor, problems: &mut Problems) {
             for (level, keys) in levels {
                 for key in keys.keys() {
                     match set::split_key(key) {
-                        Err(why) => problems.error(&["matrix", name, level, key], why),
+                        Err(why) => {
+                            problems.error(&["matrix", name, level, key], why.to_string());
+                        }
                         Ok(path) if path.len() < 2 => problems.error(
                             &["matrix", name, level, key],
                             format!("`{key}` is not a key that the matrix can vary; write it like `links.bottleneck.rate`"),
@@ -301,7 +303,7 @@ fn level_key(base: &Table, setting: &Setting, level: &[Setting], problems: &mut 
     let mut table = base.clone();
     if let Err(why) = set::set_key(&mut table, key, value.clone()) {
         let reads: Vec<&str> = key.iter().map(String::as_str).collect();
-        problems.error_from(&path, &[&reads], why);
+        problems.error_from(&path, &[&reads], why.to_string());
         return;
     }
     for other in level.iter().filter(|other| other.key != *key && may_vary(&other.key)) {

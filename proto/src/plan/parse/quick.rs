@@ -32,7 +32,7 @@ pub(super) fn check(table: &Table) -> Vec<PlanProblem> {
     let mut wrong = Vec::new();
     for (key, assignment) in assignments(table) {
         if let Err((_, why)) = apply(&mut quick, &assignment) {
-            wrong.push(error(&["quick".to_owned(), key], why));
+            wrong.push(error(&["quick".to_owned(), key], why.to_string()));
         }
     }
     wrong

@@ -16,16 +16,51 @@ const NAMED: &[(&str, &str)] = &[
     ("classes", "class"),
 ];
 
+/// Why a key cannot be set.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum SetError {
+    #[error("write it as KEY=VALUE, like `links.bottleneck.rate=50mbit`")]
+    NotAnAssignment,
+    #[error("`{0}` has a quote that is not closed")]
+    OpenQuote(String),
+    #[error(
+        "`{0}` is not a dotted key like `links.bottleneck.rate` (quote a segment that holds a dot)"
+    )]
+    NotAKey(String),
+    #[error("`{0}`: a dot is missing after a quoted segment")]
+    NoDot(String),
+    #[error("the key is empty")]
+    EmptyKey,
+    #[error("there is no `{0}`")]
+    Absent(String),
+    /// `kind` is the type of the value, with its article.
+    #[error("`{key}` is {kind}, it has no keys")]
+    NoKeys { key: String, kind: String },
+    /// `hint` names what exists.
+    #[error("there is no {what} `{name}`{hint}")]
+    UnknownName { what: &'static str, name: String, hint: String },
+    #[error("`{list}` is a list: name an element by its number, `{list}.0`")]
+    NotAnIndex { list: String },
+    #[error("`{list}` has {len} elements, counted from 0; there is no `{index}`")]
+    NoElement { list: String, len: usize, index: usize },
+    #[error(
+        "the factor `{factor}` of the matrix sets this key at every point; choose a level with `--set matrix.{factor}=NAME` (levels: {levels})"
+    )]
+    Varied { factor: String, levels: String },
+    #[error("`matrix` is not a table")]
+    MatrixNotATable,
+    #[error("the factor has no level `{name}`{hint}")]
+    UnknownLevel { name: String, hint: String },
+}
+
 /// The segments of a dotted key; a segment may be quoted (`sysctl."net.ipv4.tcp_ecn"`).
-pub(crate) fn split_key(text: &str) -> Result<Vec<String>, String> {
+pub(crate) fn split_key(text: &str) -> Result<Vec<String>, SetError> {
     let mut segments = Vec::new();
     let mut rest = text.trim();
     loop {
         let first = rest.chars().next();
         let (segment, after) = if let Some(quote @ ('"' | '\'')) = first {
-            rest[1..]
-                .split_once(quote)
-                .ok_or_else(|| format!("`{text}` has a quote that is not closed"))?
+            rest[1..].split_once(quote).ok_or_else(|| SetError::OpenQuote(text.to_owned()))?
         } else {
             rest.split_at(rest.find('.').unwrap_or(rest.len()))
         };
@@ -33,15 +68,13 @@ pub(crate) fn split_key(text: &str) -> Result<Vec<String>, String> {
         if segment.is_empty()
             || (!matches!(first, Some('"' | '\'')) && !segment.chars().all(bare_ok))
         {
-            return Err(format!(
-                "`{text}` is not a dotted key like `links.bottleneck.rate` (quote a segment that holds a dot)"
-            ));
+            return Err(SetError::NotAKey(text.to_owned()));
         }
         segments.push(segment.to_owned());
         match after.strip_prefix('.') {
             Some(next) => rest = next,
             None if after.is_empty() => return Ok(join_sysctl(segments)),
-            None => return Err(format!("`{text}`: a dot is missing after a quoted segment")),
+            None => return Err(SetError::NoDot(text.to_owned())),
         }
     }
 }
@@ -70,9 +103,9 @@ pub(crate) fn join_key<S: AsRef<str>>(segments: &[S]) -> String {
 
 /// Sets one key. Missing tables on the way are made, but no new node, link, flow group, probe or class: a
 /// misspelt name must not become one. Array elements are named by their index from 0.
-pub(crate) fn set_key(table: &mut Table, key: &[String], value: Value) -> Result<(), String> {
+pub(crate) fn set_key(table: &mut Table, key: &[String], value: Value) -> Result<(), SetError> {
     let Some((last, way)) = key.split_last() else {
-        return Err("the key is empty".to_owned());
+        return Err(SetError::EmptyKey);
     };
     let mut at = Place::Table(table);
     for (depth, segment) in way.iter().enumerate() {
@@ -97,7 +130,7 @@ enum Place<'t> {
 }
 
 impl<'t> Place<'t> {
-    fn step(self, way: &[String], segment: &str) -> Result<Self, String> {
+    fn step(self, way: &[String], segment: &str) -> Result<Self, SetError> {
         let next = match self {
             Self::Array(array) => element(array, way, segment)?,
             Self::Table(table) => {
@@ -105,17 +138,16 @@ impl<'t> Place<'t> {
                     refuse_new_name(table, way, segment)?;
                     table.insert(segment.to_owned(), Value::Table(Table::new()));
                 }
-                table.get_mut(segment).ok_or_else(|| format!("there is no `{segment}`"))?
+                table.get_mut(segment).ok_or_else(|| SetError::Absent(segment.to_owned()))?
             }
         };
         match next {
             Value::Table(table) => Ok(Self::Table(table)),
             Value::Array(array) => Ok(Self::Array(array)),
-            other => Err(format!(
-                "`{}` is {}, it has no keys",
-                join_key(&[way, &[segment.to_owned()]].concat()),
-                with_article(other.type_str())
-            )),
+            other => Err(SetError::NoKeys {
+                key: join_key(&[way, &[segment.to_owned()]].concat()),
+                kind: with_article(other.type_str()),
+            }),
         }
     }
 }
@@ -125,25 +157,22 @@ fn with_article(kind: &str) -> String {
     format!("{article} {kind}")
 }
 
-fn refuse_new_name(table: &Table, way: &[String], segment: &str) -> Result<(), String> {
+fn refuse_new_name(table: &Table, way: &[String], segment: &str) -> Result<(), SetError> {
     let Some(parent) = way.last().filter(|_| way.len() != 2) else { return Ok(()) };
     let Some((_, what)) = NAMED.iter().find(|(name, _)| name == parent) else { return Ok(()) };
     let names: Vec<&str> = table.keys().map(String::as_str).collect();
-    Err(format!("there is no {what} `{segment}`{}", hint(segment, &names, "known")))
+    let (name, hint) = (segment.to_owned(), hint(segment, &names, "known"));
+    Err(SetError::UnknownName { what, name, hint })
 }
 
 fn element<'t>(
     array: &'t mut [Value],
     way: &[String],
     segment: &str,
-) -> Result<&'t mut Value, String> {
+) -> Result<&'t mut Value, SetError> {
     let (len, name) = (array.len(), join_key(way));
-    let index: usize = segment
-        .parse()
-        .map_err(|_| format!("`{name}` is a list: name an element by its number, `{name}.0`"))?;
-    array.get_mut(index).ok_or_else(|| {
-        format!("`{name}` has {len} elements, counted from 0; there is no `{index}`")
-    })
+    let index: usize = segment.parse().map_err(|_| SetError::NotAnIndex { list: name.clone() })?;
+    array.get_mut(index).ok_or(SetError::NoElement { list: name, len, index })
 }
 
 /// A value as TOML, or as plain text where it is not (`50mbit`, `cubic`).
@@ -171,13 +200,15 @@ pub(crate) fn split_assignment(text: &str) -> Option<(&str, &str)> {
 /// Applies one `key=value` of `--set`. On a factor of the matrix it chooses among its levels
 /// (`matrix.scheme=bbr`); on a key that a factor of plain values varies it leaves this one value. The result
 /// is the key that has a new value.
-pub(crate) fn apply(table: &mut Table, assignment: &str) -> Result<Vec<String>, (String, String)> {
+pub(crate) fn apply(
+    table: &mut Table,
+    assignment: &str,
+) -> Result<Vec<String>, (String, SetError)> {
     let Some((key, value)) = split_assignment(assignment) else {
-        let why = "write it as KEY=VALUE, like `links.bottleneck.rate=50mbit`".to_owned();
-        return Err((format!("--set {assignment}"), why));
+        return Err((format!("--set {assignment}"), SetError::NotAnAssignment));
     };
     let place = || format!("--set {}", key.trim());
-    let fail = |why: String| (place(), why);
+    let fail = |why: SetError| (place(), why);
     let segments = split_key(key).map_err(fail)?;
     let value = parse_value(value);
     if let [matrix, factor] = &segments[..]
@@ -199,12 +230,9 @@ pub(crate) fn apply(table: &mut Table, assignment: &str) -> Result<Vec<String>, 
                     return Ok(vec!["matrix".to_owned(), factor]);
                 }
                 Value::Table(levels) if sets(levels, &segments) => {
-                    return Err(fail(format!(
-                        "the factor `{factor}` of the matrix sets this key at every point; choose a level with `--set matrix.{factor}=NAME` (levels: {})",
-                        super::suggest::list(
-                            &levels.keys().map(String::as_str).collect::<Vec<_>>()
-                        )
-                    )));
+                    let levels: Vec<&str> = levels.keys().map(String::as_str).collect();
+                    let levels = super::suggest::list(&levels);
+                    return Err(fail(SetError::Varied { factor: factor.clone(), levels }));
                 }
                 _ => {}
             }
@@ -224,10 +252,10 @@ pub(crate) fn overlap(a: &[String], b: &[String]) -> bool {
     a.iter().zip(b).all(|(x, y)| x == y)
 }
 
-fn choose_levels(table: &mut Table, factor: &str, value: Value) -> Result<(), String> {
+fn choose_levels(table: &mut Table, factor: &str, value: Value) -> Result<(), SetError> {
     let matrix = table.entry("matrix").or_insert_with(|| Value::Table(Table::new()));
     let Some(matrix) = matrix.as_table_mut() else {
-        return Err("`matrix` is not a table".to_owned());
+        return Err(SetError::MatrixNotATable);
     };
     let names: Option<Vec<String>> = match &value {
         Value::String(name) => Some(vec![name.clone()]),
@@ -240,10 +268,8 @@ fn choose_levels(table: &mut Table, factor: &str, value: Value) -> Result<(), St
             for name in &names {
                 if !levels.contains_key(name) {
                     let known: Vec<&str> = levels.keys().map(String::as_str).collect();
-                    return Err(format!(
-                        "the factor has no level `{name}`{}",
-                        hint(name, &known, "levels")
-                    ));
+                    let hint = hint(name, &known, "levels");
+                    return Err(SetError::UnknownLevel { name: name.clone(), hint });
                 }
             }
             levels.retain(|level, _| names.iter().any(|n| n == level));
@@ -253,10 +279,8 @@ fn choose_levels(table: &mut Table, factor: &str, value: Value) -> Result<(), St
         }
         (None, Some(_)) if !factor.contains('.') => {
             let known: Vec<&str> = matrix.keys().map(String::as_str).collect();
-            return Err(format!(
-                "there is no factor `{factor}`{}",
-                hint(factor, &known, "factors")
-            ));
+            let (name, hint) = (factor.to_owned(), hint(factor, &known, "factors"));
+            return Err(SetError::UnknownName { what: "factor", name, hint });
         }
         _ => {
             matrix.insert(factor.to_owned(), value);

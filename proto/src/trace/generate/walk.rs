@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use super::{MS_NS, Made, NOTHING, checked};
+use super::{GenerateError, MS_NS, Made, NOTHING, checked};
 use crate::trace::{MAX_DELAY_NS, MAX_RATE, Step, Trace};
 use crate::units::{Micros, Ppm, Rate};
 
@@ -18,8 +18,8 @@ pub enum Between {
 }
 
 impl FromStr for Between {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
+    type Err = GenerateError;
+    fn from_str(text: &str) -> Result<Self, GenerateError> {
         fn both<T: FromStr>(text: &str) -> Option<(T, T)> {
             let (low, high) = text.split_once("..")?;
             Some((low.parse().ok()?, high.parse().ok()?))
@@ -27,9 +27,8 @@ impl FromStr for Between {
         let rates = || both(text).map(|(low, high)| Self::Rate(low, high));
         let delays = || both(text).map(|(low, high)| Self::Delay(low, high));
         let losses = || both(text).map(|(low, high)| Self::Loss(low, high));
-        rates().or_else(delays).or_else(losses).ok_or_else(|| {
-            format!("`{text}` is not two delays, losses or rates; write them like 10ms..60ms, 0%..1% or 5mbit..40mbit")
-        })
+        let range = rates().or_else(delays).or_else(losses);
+        range.ok_or_else(|| GenerateError::NotARange(text.to_owned()))
     }
 }
 
@@ -70,11 +69,11 @@ impl Between {
 ///
 /// # Errors
 /// A length or ends that no trace can have.
-pub fn walk(seed: u64, length: Micros, between: Between) -> Result<Trace, String> {
+pub fn walk(seed: u64, length: Micros, between: Between) -> Result<Trace, GenerateError> {
     let length_ns = checked(length)?;
-    let ((low, high), (most, told)) = (between.ends(), between.most());
-    if low >= high || high > most {
-        return Err(format!("a walk wants a lower end and then a higher one, at most {told}"));
+    let ((low, high), (highest, max)) = (between.ends(), between.most());
+    if low >= high || high > highest {
+        return Err(GenerateError::Limits { max });
     }
     let mut made = Made::new(seed, length_ns);
     let mut share: f64 = 0.5;
@@ -119,11 +118,11 @@ mod tests {
     fn what_is_no_walk_is_refused() {
         let second = Micros::from_secs(1);
         for none in ["", "10ms", "10..60ms", "10ms..1%", "10ms..60ms..70ms", "1%..200%"] {
-            let why = none.parse::<Between>().unwrap_err();
+            let why = none.parse::<Between>().unwrap_err().to_string();
             assert!(why.contains("10ms..60ms, 0%..1% or 5mbit..40mbit"), "{none}: {why}");
         }
         for none in ["60ms..10ms", "1%..1%", "1ms..61s", "1mbit..2tbit"] {
-            let why = walk(1, second, none.parse().unwrap()).unwrap_err();
+            let why = walk(1, second, none.parse().unwrap()).unwrap_err().to_string();
             assert!(why.contains("a higher one, at most"), "{none}: {why}");
         }
         assert!(walk(1, Micros::new(1), "1ms..2ms".parse().unwrap()).is_err());
