@@ -1,5 +1,5 @@
 //! ccbench's own congestion controls: their algorithms, parameters, rules and inner state, as `kmod` generated them
-//! from the C cores (`kmod/schemes.json`), and what a plan's `[cc.NAME]` comes to.
+//! from the C cores (`kmod/schemes.json`), and how a plan's `[cc.NAME]` is resolved.
 
 use std::sync::LazyLock;
 
@@ -77,12 +77,12 @@ pub enum Instance {
     },
 }
 
-/// Whether an instance is one of the kernel's own: it says so, or ccbench has none of that name.
+/// Whether an instance is a kernel's congestion control: `via = "builtin"`, or ccbench has none of that name.
 pub fn is_kernels(cc: &Cc) -> bool {
     cc.via == Via::Builtin || cc.via == Via::Auto && scheme(&cc.algorithm).is_none()
 }
 
-/// Whether the algorithm has every ECN mark told to it, and so has both ends agree on ECN.
+/// Whether the algorithm counts ECN marks, so that both ends negotiate ECN.
 pub fn counts_marks(cc: &Cc) -> bool {
     match scheme(&cc.algorithm).filter(|_| !is_kernels(cc)) {
         Some((_, core)) => core.wants_ecn,
@@ -90,10 +90,10 @@ pub fn counts_marks(cc: &Cc) -> bool {
     }
 }
 
-/// What `[cc.NAME]` comes to.
+/// Resolves `[cc.NAME]`.
 ///
 /// # Errors
-/// Everything that is wrong with it, as far as it can be told without its kernel.
+/// Every problem that can be found without the kernel.
 pub fn resolve(cc: &Cc) -> Result<Instance, Vec<Wrong>> {
     if let Some(why) = refuse_kernel_name(&cc.algorithm) {
         return Err(vec![Wrong { key: vec!["algorithm".into()], why }]);
@@ -257,13 +257,13 @@ impl Rule {
         if holds {
             return None;
         }
-        let told = |operand: &Operand| match operand {
+        let value = |operand: &Operand| match operand {
             Operand::Number(_) => None,
             Operand::Param(name) if *name == self.blamed => None,
             Operand::Param(name) => Some(format!("{name} = {}", of(name))),
         };
         let others: Vec<String> =
-            [told(&self.left), told(&self.right)].into_iter().flatten().collect();
+            [value(&self.left), value(&self.right)].into_iter().flatten().collect();
         let with = if others.is_empty() {
             String::new()
         } else {
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scheme_differs_from_its_core_and_a_plan_from_the_scheme() {
+    fn scheme_overrides_core_and_plan_overrides_scheme() {
         assert_eq!(value(&cc("ta", &[]), "comeback"), 0);
         assert_eq!(value(&cc("ta_grad", &[]), "comeback"), 1);
         assert_eq!(value(&cc("ta_per", &[]), "P1"), 200);
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_algorithm_has_a_hint_and_a_kernels_own_is_left_to_the_kernel() {
+    fn unknown_algorithm_has_hint_and_builtin_is_not_checked() {
         assert!(why(&cc("ta_gard", &[])).contains("did you mean `ta_grad`?"));
         assert!(why(&cc("cubik", &[])).contains("did you mean `cubic`?"));
         assert!(why(&Cc { via: Via::Bpf, ..cc("cubic", &[]) }).contains("no congestion control"));

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn every_reason_has_its_sentence() {
+    fn every_reason_has_a_sentence() {
         let why = |backend, reason| state(backend, reason).why();
         assert_eq!(
             why(Backend::Userspace, BackendReason::missing("qdisc netem", "NET_SCH_NETEM")),

@@ -1,4 +1,4 @@
-//! From what a user wrote to what a node is told: presets and defaults filled in, queue limits in bytes or
+//! From the plan to the configuration of a node: presets and defaults filled in, queue limits in bytes or
 //! packets, node names replaced by addresses.
 
 use std::collections::BTreeMap;
@@ -28,7 +28,7 @@ pub struct LinkConfig {
     pub queue: Queue,
     /// Which kernel qdisc limits the rate.
     pub shaper: Shaper,
-    /// What the plan asked for.
+    /// The backend that the plan selects.
     pub backend: Backend,
     /// Slices of the rate.
     pub classes: Vec<ClassConfig>,
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn the_base_rtt_is_what_the_flows_meet_there_and_back() {
+    fn base_rtt_sums_delays_of_both_directions() {
         let plan = plan(
             r#"
             [links.there]
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_link_says_wins_over_its_preset_and_settling_twice_changes_nothing() {
+    fn link_overrides_preset_and_settling_is_idempotent() {
         let plan = plan(
             r#"
             [links.l]
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_become_what_the_queue_counts() {
+    fn limits_are_in_the_unit_of_the_queue() {
         let rate = Rate::from_bits_per_sec(100_000_000);
         let pfifo = |limit| match resolve_queue(Some(&Queue::pfifo(limit)), Some(rate), ms(10))
             .fifo_limit()

@@ -39,7 +39,7 @@ pub struct ScheduledTrial {
     pub seed: u64,
 }
 
-/// What a node must know beside the plan to do its part of a trial.
+/// A node's input for a trial beside the plan.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TrialContext {
     /// Node name to the address its peers use.
@@ -48,7 +48,7 @@ pub struct TrialContext {
     pub port_slot: u32,
     /// The trial's seed.
     pub seed: u64,
-    /// What the plan's trace files hold, by the name that the plan gives them.
+    /// Contents of the plan's trace files, by their name in the plan.
     pub traces: BTreeMap<String, Arc<Trace>>,
 }
 
@@ -68,9 +68,9 @@ pub struct NodeTask {
     /// Keep this machine's processors from halting. Of the nodes that ccbench makes on one machine only the first
     /// does it, for all.
     pub keep_awake: bool,
-    /// Somebody keeps this machine's processors from halting.
+    /// The processors of this machine are kept from halting.
     pub kept_awake: bool,
-    /// The interfaces that ccbench made for this node; none where the node has an agent of its own.
+    /// The interfaces that ccbench made for this node; none where the node has a separate agent.
     pub wired: Vec<String>,
     /// Links on this node.
     pub links: Vec<LinkTask>,
@@ -106,7 +106,7 @@ pub struct PhaseSpan {
 /// A link and where it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LinkTask {
-    /// What it is to do.
+    /// Its configuration.
     pub config: LinkConfig,
     /// Which interface.
     pub egress: Egress,
@@ -326,7 +326,7 @@ pub fn task_for(plan: &CheckedPlan, node: &str, context: &TrialContext) -> NodeT
     }
 }
 
-/// Whether a node is on a machine of its own, or the first (by name) of those that share ccbench's.
+/// Whether a node has a separate machine, or is the first (by name) of those on ccbench's machine.
 fn speaks_for_its_machine(plan: &Plan, node: &str) -> bool {
     let first_of_ours = || plan.nodes.iter().find(|(_, other)| other.agent.is_none());
     let own = plan.nodes.get(node).is_some_and(|here| here.agent.is_some());

@@ -3,14 +3,14 @@
 //!
 //! Every type stores one integer in the unit its constructor names. Text forms always carry a unit
 //! (`"100mbit"`, `"187500B"`, `"15ms"`, `"0.1%"`, `"40p"`): a bare number is refused, because half of the
-//! mistakes in hand-written `tc` scripts are a unit nobody wrote down.
+//! mistakes in hand-written `tc` scripts are missing units.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Why a quantity's text was refused. The message names what was read and shows the right form.
+/// Why a text is not a quantity. The message shows the text and the right form.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not {what}: {why}; write it like {example}")]
 pub struct UnitError {
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_text_names_the_fix() {
+    fn invalid_text_shows_the_fix() {
         let error = |r: Result<Rate, UnitError>| r.unwrap_err().to_string();
         assert_eq!(
             error("100".parse()),
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_printed_is_read_back() {
+    fn printed_values_parse_back() {
         for text in ["100mbit", "1500kbit", "1bit"] {
             assert_eq!(text.parse::<Rate>().unwrap().to_string(), text);
         }

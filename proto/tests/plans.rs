@@ -1,7 +1,7 @@
 //! The plans under `tests/plans`: valid ones become the schedules under `tests/golden/schedule`, invalid
 //! ones fail with exactly their `.err`. `UPDATE_GOLDEN=1` rewrites both; read the diff.
 
-#![allow(clippy::unwrap_used, reason = "a test says by panicking")]
+#![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -67,7 +67,7 @@ fn checked(text: &str) -> Result<(CheckedPlan, Vec<PlanProblem>), Vec<PlanProble
 }
 
 #[test]
-fn invalid_plans_say_exactly_what_is_wrong() {
+fn invalid_plans_match_their_golden_errors() {
     let files = tomls("tests/plans/invalid");
     assert!(files.len() >= 45, "only {} invalid plans", files.len());
     let mut wrong = Vec::new();
@@ -366,43 +366,43 @@ fn overrides_reach_every_kind_of_key() {
 }
 
 #[test]
-fn a_wrong_override_says_what_to_write() {
+fn invalid_override_shows_the_fix() {
     let refused = |set: &str| quickstart(&[set]).unwrap_err();
-    let says = |set: &str, text: &str| {
+    let check = |set: &str, text: &str| {
         let refusal = refused(set);
         assert!(refusal.contains(text), "{set}: {refusal}");
     };
-    says(
+    check(
         "links.botleneck.rate=1mbit",
         "--set links.botleneck.rate: there is no link `botleneck`; did you mean `bottleneck`?",
     );
-    says(
+    check(
         "links.bottleneck.rait=1mbit",
         "links.bottleneck.rait: is not a key of a link; did you mean `rate`?",
     );
-    says("links.bottleneck.rate", "write it as KEY=VALUE");
-    says("phases.first.length=1s", "name an element by its number, `phases.0`");
-    says("phases.3.length=1s", "`phases` has 3 elements, counted from 0");
-    says("name.x=1", "`name` is a string, it has no keys");
-    says("a..b=1", "is not a dotted key");
-    says("nodes.src.sysctl.\"net=1", "write it as KEY=VALUE");
-    says("\"a\"b=1", "a dot is missing");
-    says("=1", "is not a dotted key");
-    says("matrix.scheme=bbr", "there is no factor `scheme`");
-    says("links.bottleneck.rate=fast", "`fast` is not a rate");
+    check("links.bottleneck.rate", "write it as KEY=VALUE");
+    check("phases.first.length=1s", "name an element by its number, `phases.0`");
+    check("phases.3.length=1s", "`phases` has 3 elements, counted from 0");
+    check("name.x=1", "`name` is a string, it has no keys");
+    check("a..b=1", "is not a dotted key");
+    check("nodes.src.sysctl.\"net=1", "write it as KEY=VALUE");
+    check("\"a\"b=1", "a dot is missing");
+    check("=1", "is not a dotted key");
+    check("matrix.scheme=bbr", "there is no factor `scheme`");
+    check("links.bottleneck.rate=fast", "`fast` is not a rate");
 }
 
 #[test]
-fn overrides_and_the_plan_are_judged_together() {
+fn overrides_and_plan_are_checked_together() {
     let text = std::fs::read_to_string(root().join("tests/plans/invalid/zero-rate.toml")).unwrap();
-    let said = |sets: &[&str]| {
+    let problems = |sets: &[&str]| {
         let sets: Vec<String> = sets.iter().map(|s| (*s).to_owned()).collect();
         read(&text, &sets).map(|_| ()).map_err(|p| print(&p)).err().unwrap_or_default()
     };
     let rate = "error: 16: links.bottleneck.rate: is zero";
-    assert!(said(&[]).starts_with(rate));
-    assert_eq!(said(&["links.bottleneck.rate=1mbit"]), "");
-    let both = said(&["flows.a.count=\"many\"", "repaet=3"]);
+    assert!(problems(&[]).starts_with(rate));
+    assert_eq!(problems(&["links.bottleneck.rate=1mbit"]), "");
+    let both = problems(&["flows.a.count=\"many\"", "repaet=3"]);
     let lines: Vec<&str> = both.lines().collect();
     assert_eq!(lines.len(), 3, "{both}");
     assert!(lines[0].starts_with("error: flows.a.count: must be a whole number from 1 to 128"));
@@ -410,7 +410,7 @@ fn overrides_and_the_plan_are_judged_together() {
     assert!(lines[1].starts_with("error: repaet: is not a key of a plan; did you mean `repeat`?"));
     assert!(lines[2].starts_with(rate), "{both}");
     // The refused override might have mended the rate.
-    let refused = said(&["links.botleneck.rate=1mbit"]);
+    let refused = problems(&["links.botleneck.rate=1mbit"]);
     assert_eq!(refused.lines().count(), 1, "{refused}");
     assert!(refused.starts_with("error: --set links.botleneck.rate: there is no link"));
 }

@@ -1,6 +1,6 @@
 //! The JSON schema of plans and the reader of plans agree, and the manual's chapter is made of them.
 
-#![allow(clippy::unwrap_used, reason = "a test says by panicking")]
+#![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
 use std::path::{Path, PathBuf};
 
@@ -64,7 +64,7 @@ fn every_plan_here_fits_the_schema() {
 }
 
 #[test]
-fn the_manual_holds_what_the_types_say() {
+fn reference_equals_the_types() {
     let manual = std::fs::read_to_string(root().join("docs/plan-reference.md")).unwrap_or_default();
     assert!(
         manual == reference::markdown(),
@@ -188,7 +188,7 @@ fn for_each_key(mut call: impl FnMut(&Section, &str, &Value, &dyn Fn(Option<Valu
 }
 
 #[test]
-fn what_fits_the_schema_is_read_and_nothing_else() {
+fn schema_and_parser_accept_the_same_plans() {
     let (judge, whole) = (Judge::new(), schema());
     for_each_key(|section, key, property, with| {
         let agree = |value: Option<Value>| {
@@ -224,7 +224,7 @@ fn what_fits_the_schema_is_read_and_nothing_else() {
 }
 
 #[test]
-fn a_key_that_no_table_has_is_refused_by_both() {
+fn schema_and_parser_refuse_unknown_key() {
     let (judge, whole) = (Judge::new(), schema());
     for section in reference::sections() {
         let (mut plan, _) = plan_with(&whole, &section);
@@ -235,7 +235,7 @@ fn a_key_that_no_table_has_is_refused_by_both() {
 }
 
 #[test]
-fn a_default_is_what_leaving_the_key_out_means() {
+fn schema_default_equals_the_absent_key() {
     let mut defaults = 0;
     for_each_key(|section, key, property, with| {
         let Some(default) = property.get("default") else { return };

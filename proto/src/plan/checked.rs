@@ -23,8 +23,8 @@ pub struct TraceFacts {
     pub trace: Arc<Trace>,
 }
 
-/// What became of the plan's trace files, by the name that the plan gives them: what they hold, or why they cannot be
-/// read. A file that is not among them has not been looked for.
+/// The plan's trace files by their name in the plan: their contents, or why they cannot be read. A file that is absent has
+/// not been read.
 pub type TraceFiles = BTreeMap<String, Result<TraceFacts, UnreadableTrace>>;
 
 /// A plan that passed every check. Only [`check`](super::check) makes one; only it can be scheduled.
@@ -60,7 +60,7 @@ impl CheckedPlan {
         &self.traces
     }
 
-    /// What a trace file of the plan holds, by the name that the plan gives it; `None` if it has not been read.
+    /// The contents of a trace file, by its name in the plan; `None` if it has not been read.
     pub fn trace(&self, file: &str) -> Option<&Arc<Trace>> {
         self.traces.get(file)?.as_ref().ok().map(|facts| &facts.trace)
     }

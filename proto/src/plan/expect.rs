@@ -1,4 +1,4 @@
-//! `[[expect]]`: a claim about the results, and the number that it is held to.
+//! `[[expect]]`: a claim about the results, and its limits.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -115,7 +115,7 @@ pub struct Other {
     pub link: Option<String>,
 }
 
-/// What a number is divided by, or less by.
+/// The divisor or subtrahend of a number.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Against {
@@ -125,7 +125,7 @@ pub enum Against {
     Number(Box<Other>),
 }
 
-/// A quantity of whatever the metric is of: `"12mbit"`, `"26ms"`, `0.95`, `"95%"`.
+/// A quantity in a unit of the metric: `"12mbit"`, `"26ms"`, `0.95`, `"95%"`.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 #[serde(untagged)]
 #[schemars(title = "amount")]
@@ -232,7 +232,7 @@ impl Amount {
     }
 }
 
-/// What a claim comes down to.
+/// A claim as a number, a relation and its limits.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Claim {
     /// The number.
@@ -260,7 +260,7 @@ pub struct Numbered {
     pub stat: &'static str,
 }
 
-/// What is done with a number before it is held against the limits.
+/// The operation on a number before it is compared with the limits.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Relation {
     /// Divided by.
@@ -449,7 +449,7 @@ impl Expect {
         }
     }
 
-    /// What the claim comes down to in a plan.
+    /// Resolves the claim in a plan.
     ///
     /// # Errors
     /// Everything that is wrong with it, each with the key under the claim.
@@ -483,7 +483,7 @@ impl Expect {
         }
     }
 
-    /// What the claim comes down to; `None` if it is not measured, or wrong.
+    /// The resolved claim; `None` if it is skipped or invalid.
     pub fn claim(&self, plan: &Plan) -> Option<Claim> {
         self.skip.is_none().then(|| self.faults_or_claim(plan).ok()).flatten()
     }

@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kernel_reads_back_from_its_name() {
+    fn kernel_name_parses_back() {
         for kernel in Series::ALL {
             assert_eq!(kernel.to_string().parse(), Ok(kernel));
             let table = toml::Table::try_from(LabUse { kernel: Some(kernel) }).unwrap();

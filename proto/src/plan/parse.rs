@@ -1,6 +1,6 @@
-//! Text to [`super::Plan`]: every problem at once, each with its place. The plan's own types say what is
-//! right; this only collects what they refuse: it reads the plan, notes the first misfit, mends it (drops
-//! an unknown key or a wrong value, fills in a missing one) and reads again.
+//! Text to [`super::Plan`]: every problem at once, each with its place. The plan's types define what is
+//! valid; this module collects what they refuse: it reads the plan, records the first misfit, repairs it
+//! (drops an unknown key or a wrong value, fills in a missing one) and reads again.
 
 use serde::Deserialize;
 use toml::{Table, Value};
@@ -91,7 +91,7 @@ pub(crate) fn read_text<'t>(
     Ok((reading, Lines::new(text, changed, moved)))
 }
 
-/// What a refused override may have been meant for.
+/// The keys that a refused override may have been meant for.
 fn unset(assignment: &str) -> Lost {
     let mut lost = Lost::default();
     let key = set::split_assignment(assignment).and_then(|(key, _)| set::split_key(key).ok());
@@ -147,7 +147,7 @@ pub(crate) fn salvage(table: Table) -> Reading {
         };
         let place = problem_place(&misfit);
         if !lost.dropped(&place) {
-            problems.push(error(&place, words(&misfit, &place, find(&value, &place))));
+            problems.push(error(&place, describe(&misfit, &place, find(&value, &place))));
         }
         if let Some(from_to) = take_as_meant(&mut value, &misfit, &place) {
             moved.push(from_to);
@@ -174,8 +174,8 @@ fn read(value: &Value) -> Result<Plan, Misfit> {
     Plan::deserialize(At { value, path: Vec::new() })
 }
 
-/// The keys that the type at the innermost table of this value has, in the order of its declaration. The value holds
-/// nothing else than the way there, and in that table a key that no type has.
+/// The keys of the type at the innermost table of this value, in the order of declaration. The value holds only the
+/// path to that table, and in the table a key that no type has.
 pub(crate) fn keys_at(value: &Value) -> &'static [&'static str] {
     match read(value) {
         Err(Misfit { fault: Fault::Unknown(_, known), .. }) => known,
@@ -224,7 +224,7 @@ fn find_mut<'v>(value: &'v mut Value, path: &[String]) -> Option<&'v mut Value> 
     })
 }
 
-/// The dotted key that a user has to look at.
+/// The dotted key of the problem.
 fn problem_place(misfit: &Misfit) -> Vec<String> {
     let mut place = misfit.path.clone().unwrap_or_default();
     match &misfit.fault {
@@ -235,8 +235,8 @@ fn problem_place(misfit: &Misfit) -> Vec<String> {
     place
 }
 
-/// What is wrong and how to mend it.
-fn words(misfit: &Misfit, place: &[String], value: Option<&Value>) -> String {
+/// The problem and its fix.
+fn describe(misfit: &Misfit, place: &[String], value: Option<&Value>) -> String {
     match &misfit.fault {
         Fault::Unknown(key, known) if place.len() > 1 && OF_THE_PLAN.contains(&key.as_str()) => format!(
             "is not a key of {}; `{key}` belongs to the plan itself: write it above the first `[table]` ({known})",
@@ -266,7 +266,7 @@ fn words(misfit: &Misfit, place: &[String], value: Option<&Value>) -> String {
     }
 }
 
-/// A type's refusal in the terms of the key it is about.
+/// A type's error in terms of its key.
 fn refine(text: &str, place: &[String], value: Option<&Value>) -> String {
     let range = match place.last().map_or("", String::as_str) {
         "count" => "from 1 to 128",
@@ -302,7 +302,7 @@ fn refine(text: &str, place: &[String], value: Option<&Value>) -> String {
     format!("{text}{example}")
 }
 
-/// What the key at this place would belong to, in words.
+/// The table of the key at this place, for messages.
 fn owner(place: &[String]) -> &'static str {
     let segments: Vec<&str> = place.iter().map(String::as_str).collect();
     match segments[..] {
@@ -332,7 +332,7 @@ fn owner(place: &[String]) -> &'static str {
     }
 }
 
-/// How a key that must be there is written.
+/// An example of a required key.
 fn example(key: &str, place: &[String]) -> String {
     let table = place.len().checked_sub(2).and_then(|i| place.get(i)).map(String::as_str);
     let text = match (key, table) {
@@ -435,7 +435,7 @@ fn remove(value: &mut Value, place: &[String]) -> bool {
     table.and_then(|t| t.remove(last)).is_some()
 }
 
-/// Puts something there that is of the right type, whatever that is.
+/// Replaces the value by one of the right type.
 fn fill(value: &mut Value, misfit: &Misfit, place: &[String]) -> bool {
     let text = |t: &str| Value::String(t.to_owned());
     let candidates = [

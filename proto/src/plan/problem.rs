@@ -1,4 +1,4 @@
-//! What is wrong with a plan, and where.
+//! Problems of a plan and their places.
 
 /// One problem, its place in the plan, and what to do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -6,9 +6,9 @@
 pub struct PlanProblem {
     /// Dotted path of the key, as a user would write it: `links.bottleneck.rate`.
     pub path: String,
-    /// What is wrong and how to mend it.
+    /// The problem and its fix.
     pub why: String,
-    /// An error stops the plan; a warning is a lint about something that misleads.
+    /// An error stops the plan; a warning is a lint about a misleading setup.
     pub severity: Severity,
     /// Line of the plan's text, from 1, with the key or the nearest table around it; `None` when it is written
     /// nowhere: from `--set`, or missing from the plan as a whole.

@@ -173,7 +173,7 @@ impl Book {
         }
     }
 
-    /// A section for every kind, after one that says what they have in common.
+    /// A section for every kind, after one for the common keys.
     fn kinds(&mut self, schema: &Value, section: Section) {
         let key = section.path.last().cloned().unwrap_or_default();
         let kinds = schema.get("oneOf").and_then(Value::as_array).cloned().unwrap_or_default();
@@ -227,13 +227,15 @@ impl Book {
     fn key(&self, name: &str, property: &Value, must: bool, absent: Option<&str>) -> Key {
         let (_, whole) = self.resolve(property);
         let about = one_line(property.get("description"));
-        let (meaning, said) = match about.split_once("; absent: ") {
-            Some((meaning, said)) => (format!("{meaning}."), said.strip_suffix('.').or(Some(said))),
+        let (meaning, described) = match about.split_once("; absent: ") {
+            Some((meaning, default)) => {
+                (format!("{meaning}."), default.strip_suffix('.').or(Some(default)))
+            }
             None => (about.clone(), None),
         };
-        let default = match (must, said, property.get("default")) {
+        let default = match (must, described, property.get("default")) {
             (true, ..) => "required".to_owned(),
-            (_, Some(said), _) => said.to_owned(),
+            (_, Some(described), _) => described.to_owned(),
             (.., Some(Value::Object(_))) => "as there".to_owned(),
             (.., Some(value)) => format!("`{value}`"),
             _ => absent.unwrap_or("none").to_owned(),
@@ -273,8 +275,8 @@ impl Book {
         match (named, options) {
             (Some(title), _) => what.push(title),
             (None, Some(options)) => {
-                let unsaid = options.iter().filter(|one| one.get("const").is_none());
-                what.extend(unsaid.map(|one| self.value(one)));
+                let without_const = options.iter().filter(|one| one.get("const").is_none());
+                what.extend(without_const.map(|one| self.value(one)));
             }
             _ if what.is_empty() => what.push(self.plain(property, &whole)),
             _ => {}
@@ -413,7 +415,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_key_is_left_out() {
+    fn reference_lists_every_key() {
         let schema = schema();
         let definitions = schema["definitions"].as_object().unwrap();
         let tables = definitions.values().chain([&schema]);
@@ -426,9 +428,14 @@ mod tests {
         assert_eq!(sections.iter().map(shown).sum::<usize>(), known);
         assert!(known > 150 && sections.len() > 30, "{known} keys, {} sections", sections.len());
         for section in &sections {
-            assert!(!section.about.is_empty(), "{} says nothing", section.title);
+            assert!(!section.about.is_empty(), "{} has no description", section.title);
             for key in &section.keys {
-                assert!(!key.meaning.is_empty(), "{}: {} says nothing", section.title, key.name);
+                assert!(
+                    !key.meaning.is_empty(),
+                    "{}: {} has no description",
+                    section.title,
+                    key.name
+                );
             }
         }
     }
@@ -453,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_says_what_its_type_and_its_words_are() {
+    fn key_shows_type_and_choices() {
         let sections = sections();
         let key = |wanted: &str, name: &str| {
             let section = find(&sections, wanted)[0];

@@ -1,4 +1,4 @@
-//! How often to look at what.
+//! Sampling intervals.
 
 use std::fmt;
 use std::str::FromStr;
@@ -39,7 +39,7 @@ impl Default for Sample {
     }
 }
 
-/// Which acknowledgements leave a row.
+/// Which acknowledgements produce a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Acks {
     /// At most one in 10 ms per socket; in longer, where a node has more than 100 sockets (`"auto"`).
@@ -55,30 +55,30 @@ pub enum Acks {
     AtMost(Micros),
 }
 
-/// Time between two rows of a socket that nobody asked for.
+/// Shortest interval between two rows of a socket in automatic mode.
 const LEAST_GAP: Micros = Micros::from_millis(10);
-/// Rows in a second that nobody asked for, of a node.
+/// Most rows per second and node in automatic mode.
 const MOST_ROWS: u64 = 10_000;
 
 impl Acks {
-    /// Nobody wants any.
+    /// Whether acknowledgements are not recorded.
     pub fn is_off(&self) -> bool {
         *self == Self::Off
     }
 
-    /// The plan does not say.
+    /// Whether the interval is automatic.
     pub fn is_auto(&self) -> bool {
         *self == Self::Auto
     }
 
-    /// What it means for a node with so many sockets.
+    /// The effective selection on a node with this number of sockets.
     pub fn of_sockets(self, sockets: u64) -> Self {
         match self {
             Self::Auto => {
                 let gap = Micros::new(sockets.saturating_mul(1_000_000 / MOST_ROWS));
                 Self::AtMost(gap.max(LEAST_GAP))
             }
-            asked => asked,
+            configured => configured,
         }
     }
 }
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_asked_for_is_bounded_by_the_sockets() {
+    fn automatic_interval_grows_with_the_sockets() {
         let gap = |ms| Acks::AtMost(Micros::from_millis(ms));
         assert_eq!(Acks::default().of_sockets(1), gap(10));
         assert_eq!(Acks::Auto.of_sockets(100), gap(10));

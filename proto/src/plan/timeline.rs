@@ -40,7 +40,7 @@ pub struct Change {
     pub set: BTreeMap<String, Setting>,
 }
 
-/// A value that may change in the course of a trial. Its unit says what it is.
+/// A value that may change during a trial. Its unit determines the quantity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Setting {
     /// `"20mbit"`.

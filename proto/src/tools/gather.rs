@@ -1,4 +1,4 @@
-//! What several files say of the same connections, as the rows of one trial. Pure.
+//! Merges several files about the same connections into the rows of one trial. Pure.
 //!
 //! A flow is a connection: client's and server's address and port, which `ss` and iperf3 both write down. Connections
 //! to one server are a group. iperf3's control connection is the one that iperf3 does not list as a stream, else the
@@ -45,10 +45,10 @@ pub struct Gathered {
 }
 
 const SECOND_NS: u64 = 1_000_000_000;
-/// The group and flow of samples whose socket nobody knows.
+/// The group and flow of samples of unknown sockets.
 const UNKNOWN: &str = "unknown";
 
-/// Puts together what the files say. `names`: names of groups by the server's port or address and port.
+/// Merges the files. `names`: names of groups by the server's port or address and port.
 pub fn gather<S: Borrow<Source>>(sources: &[S], names: &Names) -> Gathered {
     let sources: Vec<&Source> = sources.iter().map(Borrow::borrow).collect();
     let connections = Connections::of(&sources, names);
@@ -75,8 +75,8 @@ pub fn gather<S: Borrow<Source>>(sources: &[S], names: &Names) -> Gathered {
             place.test(test, &mut flows, &mut out);
         }
         pings(source, &mut out);
-        let told = event(source);
-        out.rows.push((source.node.clone(), told));
+        let event = event(source);
+        out.rows.push((source.node.clone(), event));
     }
     out.rows.extend(flows.into_iter().map(|((node, _, _), flow)| (node, Of::Flow(flow))));
     out
@@ -101,7 +101,7 @@ fn begin_ns(sources: &[&Source]) -> u64 {
     sources.iter().filter_map(|source| of(source)).min().unwrap_or(SECOND_NS)
 }
 
-/// What to say of samples that no line dates.
+/// The note about samples without a time.
 fn timeless(source: &Source) -> Option<String> {
     let count = source.found.sockets.iter().filter(|row| row.at_ns.is_none()).count();
     (count > 0).then(|| {
@@ -310,7 +310,7 @@ fn own_side(test: &Test) -> &'static str {
     name_of_side(test.listens() == test.report.reverse.unwrap_or(false))
 }
 
-/// What a test's intervals say of one stream.
+/// A test's intervals of one stream.
 #[derive(Default)]
 struct Part {
     sides: BTreeSet<&'static str>,
@@ -335,7 +335,7 @@ fn take_stream(flow: &mut wire::Flow, test: &Test, stream: u32, part: &Part, beg
     seen(flow, begin_s, begin_s + end_s);
 }
 
-/// When a run of ping began, if a line of it says.
+/// Start of a run of ping, if a line has it.
 fn ping_begin(session: &ping::Session) -> Option<u64> {
     let (seq, at_ns, rtt_us) =
         session.replies.iter().find_map(|(seq, r)| Some((*seq, r.at_ns?, r.rtt_us?)))?;
@@ -350,10 +350,10 @@ fn pings(source: &Source, out: &mut Gathered) {
             n => format!("{}-{}", source.stem, n + 1),
         };
         if session.replies.is_empty() {
-            if let Some(said) = session.said_ms {
+            if let Some(summary) = session.summary_ms {
                 out.notes.push(format!(
                     "{}: {probe_id} has only ping's last lines (mean {} ms); that makes no rows",
-                    source.stem, said[1]
+                    source.stem, summary[1]
                 ));
             }
             continue;
@@ -365,7 +365,7 @@ fn pings(source: &Source, out: &mut Gathered) {
             ));
             out.begin_ns
         });
-        let lost = session.silent().into_iter().map(|seq| (seq, ping::Reply::default()));
+        let lost = session.unanswered().into_iter().map(|seq| (seq, ping::Reply::default()));
         for (seq, reply) in session.replies.iter().map(|(seq, r)| (*seq, *r)).chain(lost) {
             let rtt_ns = reply.rtt_us.map_or(0, |us| (us * 1e3) as u64);
             let after_ns = u64::from(seq.saturating_sub(session.first())) * session.interval_ns();

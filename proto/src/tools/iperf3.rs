@@ -29,25 +29,25 @@ pub struct Report {
     pub version: String,
     /// Stream number to its connection.
     pub streams: BTreeMap<u32, Connection>,
-    /// Client port of the control connection, where the report says (the listening end's does).
+    /// Client port of the control connection, if reported (by the listening end).
     pub control_port: Option<u16>,
     /// In the order of time.
     pub intervals: Vec<StreamInterval>,
     /// Stream number to its totals.
     pub totals: BTreeMap<u32, Totals>,
-    /// Congestion control of the sending end, where the report says.
+    /// Congestion control of the sending end, if reported.
     pub sender_cc: Option<String>,
-    /// Congestion control of the receiving end, where the report says.
+    /// Congestion control of the receiving end, if reported.
     pub receiver_cc: Option<String>,
-    /// iperf3's own words about what went wrong.
+    /// iperf3's error message.
     pub error: Option<String>,
-    /// The report has an end; without it, it was cut.
+    /// The report is complete, not truncated.
     pub complete: bool,
     /// When the test began, in seconds since 1970 on that end's clock (3.20: to a millisecond, before to a second).
     pub began_s: Option<f64>,
-    /// Whether the listening end sends, where the report says.
+    /// Whether the listening end sends, if reported.
     pub reverse: Option<bool>,
-    /// The report is the listening end's, as far as it says.
+    /// Whether the report is known to be the listening end's.
     pub listens: bool,
     sockets: BTreeMap<i64, u32>,
 }
@@ -116,7 +116,7 @@ pub struct IntervalValues {
     pub packets: Option<f64>,
     /// Before the part that counts.
     pub omitted: bool,
-    /// This end sent it, where the report says (3.7 and newer).
+    /// This end sent it, if reported (3.7 and newer).
     pub sender: Option<bool>,
 }
 
@@ -307,7 +307,7 @@ impl Report {
         }
     }
 
-    /// A stream's addresses and ports, as a text says them.
+    /// A stream's addresses and ports from a text report.
     pub(super) fn connect(&mut self, stream: u32, (local, from, remote, to): Addresses) {
         let connection = Connection {
             socket: 0,

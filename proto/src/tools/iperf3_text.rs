@@ -1,6 +1,6 @@
 //! iperf3's text as the same report that its JSON gives. Pure.
 //!
-//! Text is rounded to three digits; bytes are what "Transfer" says. A report of text begins when a test does, so one
+//! Text is rounded to three digits; bytes come from "Transfer". A report of text begins when a test does, so one
 //! file may hold several. Where lines have stamps (ts(1)), time zero is the earliest that they allow: iperf3 may have
 //! kept a line back, but never printed it before its interval was over.
 
@@ -14,7 +14,7 @@ pub struct Tests {
     tests: Vec<Test>,
     /// A total whose "sender" or "receiver" is on the next line, where a text was wrapped; and its own line.
     wrapped: Option<(u64, u32, IntervalValues)>,
-    /// Lines of totals whose end nobody named.
+    /// Lines of totals without "sender" or "receiver".
     endless: Vec<u64>,
     /// The line before was a separator: of several streams' intervals, or of intervals and summary, which has a heading.
     separated: bool,
@@ -25,17 +25,17 @@ pub struct Tests {
 pub struct Test {
     /// Where it begins, counted from 1.
     pub line: u64,
-    /// What it says; streams are numbered in their order.
+    /// The report; streams are numbered in their order.
     pub report: Report,
-    /// Port of the server, if the text says.
+    /// Port of the server, if the text has it.
     server_port: Option<u16>,
     /// iperf3's numbers of the streams, in order.
     ids: Vec<u32>,
     in_summary: bool,
     /// Totals of the two ends: stream, `true` for the sender's, values.
     pub totals: Vec<(u32, bool, IntervalValues)>,
-    /// The latest time zero that the lines' stamps allow, in seconds since 1970; `report.began_s` is what the test itself
-    /// says.
+    /// The latest time zero that the lines' stamps allow, in seconds since 1970; `report.began_s` is the test's
+    /// own value.
     pub stamped_s: Option<f64>,
 }
 
@@ -77,7 +77,7 @@ impl Tests {
             self.endless.push(at);
         }
         if let Some(port) = new_test(line) {
-            // Server and client both say more than one such line before the first stream.
+            // Server and client both print more than one such line before the first stream.
             if self.tests.last().is_none_or(|test| !test.ids.is_empty() || test.over()) {
                 self.tests.push(Test { line: number, ..Default::default() });
             }
@@ -101,15 +101,15 @@ impl Tests {
     }
 
     fn other(&mut self, number: u64, line: &str, separated: bool) -> bool {
-        let said = |key: &str| line.strip_prefix(key).map(|rest| rest.trim().to_owned());
-        if let Some(error) = said("iperf3: error - ").or_else(|| said("iperf3: interrupt - ")) {
+        let after = |key: &str| line.strip_prefix(key).map(|rest| rest.trim().to_owned());
+        if let Some(error) = after("iperf3: error - ").or_else(|| after("iperf3: interrupt - ")) {
             let report = &mut self.test(number).report;
             report.error = report.error.take().or(Some(error));
-        } else if let Some(cc) = said("snd_tcp_congestion ") {
+        } else if let Some(cc) = after("snd_tcp_congestion ") {
             self.test(number).report.sender_cc = Some(cc);
-        } else if let Some(cc) = said("rcv_tcp_congestion ") {
+        } else if let Some(cc) = after("rcv_tcp_congestion ") {
             self.test(number).report.receiver_cc = Some(cc);
-        } else if let Some(at) = said("Time: ").and_then(|date| stamp::of_date(&date)) {
+        } else if let Some(at) = after("Time: ").and_then(|date| stamp::of_date(&date)) {
             self.test(number).report.began_s = Some(at as f64 / 1e9);
         } else {
             if line.starts_with("- - - -") {
@@ -168,7 +168,7 @@ impl Tests {
         true
     }
 
-    /// All tests that hold anything, and the lines of totals that say neither "sender" nor "receiver".
+    /// All tests that are not empty, and the lines of totals without "sender" or "receiver".
     pub fn finish(mut self) -> (Vec<Test>, Vec<u64>) {
         self.endless.extend(self.wrapped.map(|(at, ..)| at));
         let holds = |test: &Test| !test.ids.is_empty() || test.report.error.is_some();
@@ -190,7 +190,7 @@ impl Test {
         }
     }
 
-    /// Time zero in seconds since 1970: by the stamps, else by what the report says.
+    /// Time zero in seconds since 1970: from the time stamps, otherwise from the report.
     pub fn zero_s(&self) -> Option<f64> {
         self.stamped_s.or(self.report.began_s)
     }
@@ -200,7 +200,7 @@ impl Test {
         self.report.listens
     }
 
-    /// Port of the server, if it can be told.
+    /// Port of the server, if it is known.
     pub fn server_port(&self) -> Option<u16> {
         let first = self.report.streams.values().next();
         let port = |c: &Connection| if self.report.listens { c.local_port } else { c.remote_port };
@@ -233,7 +233,7 @@ impl Test {
     }
 }
 
-/// The server's port in the line that begins a test, if the line says.
+/// The server's port in the line that begins a test, if present.
 fn new_test(line: &str) -> Option<Option<u16>> {
     let port = |rest: &str| rest.rsplit("port ").next()?.split([' ', ',']).next()?.parse().ok();
     if let Some(rest) = line.strip_prefix("Connecting to host ") {

@@ -19,15 +19,15 @@ pub struct Session {
     pub transmitted: Option<u32>,
     /// How long it took in milliseconds, from its last lines.
     pub took_ms: Option<f64>,
-    /// Least, mean, greatest and deviation in milliseconds, as ping says: all that is left where the lines are not.
-    pub said_ms: Option<[f64; 4]>,
+    /// Minimum, mean, maximum and deviation in milliseconds, from ping's summary; used where single replies are missing.
+    pub summary_ms: Option<[f64; 4]>,
     last: u32,
 }
 
 /// One answer.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Reply {
-    /// When it came, in nanoseconds since 1970, where the line says.
+    /// When it came, in nanoseconds since 1970, if the line has it.
     pub at_ns: Option<u64>,
     /// Round trip in microseconds; `None` if there was no answer.
     pub rtt_us: Option<f64>,
@@ -100,7 +100,7 @@ impl Sessions {
                 && let [least, mean, most, ref deviation @ ..] = numbers[..]
             {
                 let deviation = deviation.first().copied().unwrap_or(f64::NAN);
-                last.said_ms = Some([least, mean, most, deviation]);
+                last.summary_ms = Some([least, mean, most, deviation]);
                 return true;
             }
         }
@@ -144,9 +144,9 @@ impl Session {
         u32::from(!self.replies.contains_key(&0))
     }
 
-    /// Requests that nothing came back of, though the last lines or a later answer say that they were sent. At most
-    /// a million are told.
-    pub fn silent(&self) -> Vec<u32> {
+    /// Requests without a reply, known from the last lines or from a later reply. At most a million are
+    /// returned.
+    pub fn unanswered(&self) -> Vec<u32> {
         const MOST: u32 = 1 << 20;
         if self.replies.is_empty() {
             return vec![];
@@ -156,8 +156,8 @@ impl Session {
         // Most lines of a text that is an excerpt are not lost packets.
         let excerpt = self.replies.keys().next().is_some_and(|first| *first > self.first());
         let (begin, end) = if excerpt { (last, last) } else { (self.first(), last.max(sent)) };
-        let asked = begin..end.min(begin.saturating_add(MOST));
-        asked.filter(|seq| !self.replies.contains_key(seq)).collect()
+        let sent = begin..end.min(begin.saturating_add(MOST));
+        sent.filter(|seq| !self.replies.contains_key(seq)).collect()
     }
 }
 

@@ -101,7 +101,7 @@ const STATES: [(&str, u32); 12] = [
     ("NEW-SYN-RECV", 12),
 ];
 
-/// Reads a line without its stamp; `None` if `ss` did not write it. `cut`: it may go on where nobody knows.
+/// Reads a line without its stamp; `None` if `ss` did not write it. `cut`: the line may be truncated.
 pub fn line(text: &str, cut: bool) -> Option<Line> {
     let mut words = text.split_whitespace().peekable();
     let first = *words.peek()?;
@@ -162,7 +162,7 @@ const NEVER_LAST: [&str; 15] = [
     "segs_out",
 ];
 
-/// The fields of a second line; `None` if it has none that tells it from any other text.
+/// The fields of a second line; `None` if no field identifies it as output of `ss`.
 fn info(text: &str, cut: bool) -> Option<Info> {
     let mut words: Vec<&str> = text.split_whitespace().collect();
     let last = words.last().map_or("", |word| word.split(':').next().unwrap_or(word));
@@ -259,7 +259,7 @@ type Set = fn(&mut wire::FlowSample, &str) -> Option<()>;
 /// A field whose value is the next word.
 fn rate_field(word: &str) -> Option<Set> {
     Some(match word {
-        // Computed by ss: a column of its own would only repeat cwnd, mss and rtt.
+        // Computed by ss from cwnd, mss and rtt, which have columns.
         "send" => |_, value| bytes_per_s(value).map(drop),
         "pacing_rate" => |sample, value| {
             let (now, most) = value.split_once('/').map_or((value, None), |(n, m)| (n, Some(m)));
@@ -380,7 +380,7 @@ fn large<'a>(sample: &'a mut wire::FlowSample, name: &str) -> Option<&'a mut Opt
     })
 }
 
-/// Times, pairs and what a congestion control says; `Some(false)` if it is known but cannot be read.
+/// Times, pairs and fields of congestion controls; `Some(false)` if it is known but cannot be read.
 fn odd(sample: &mut wire::FlowSample, name: &str, value: &str) -> Option<bool> {
     let pair = |by: char| value.split_once(by);
     Some(match name {

@@ -61,7 +61,7 @@ pub fn strip(line: &str, base: Base) -> Option<(u64, &str)> {
     Some((at(day, of_day(clock)?), after(behind)))
 }
 
-/// When iperf3 says that a test began: `Mon, 09 Sep 2024 10:26:29 GMT`, in nanoseconds since 1970.
+/// iperf3's start time of a test: `Mon, 09 Sep 2024 10:26:29 GMT`, in nanoseconds since 1970.
 pub fn of_date(text: &str) -> Option<u64> {
     let mut words = text.split_whitespace().skip(1);
     let day = words.next()?.parse().ok()?;
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_stamp_is_left_alone() {
+    fn keeps_text_that_is_no_time_stamp() {
         for line in [
             "",
             "   ",
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_two_writers_share_is_found() {
+    fn finds_line_mixed_from_two_writers() {
         let line = "1725877589.814789 tcp ESTAB 0 0 10.0.5.1:551725877589.819042 tcp ESTAB 0 0";
         let at = torn_at(line).unwrap();
         assert_eq!(&line[at..at + 17], "1725877589.819042");

@@ -37,7 +37,7 @@ const SHOWN_CHARS: usize = 80;
 /// Streams are numbered as they are listed.
 const AS_LISTED: Numbering = Numbering { client_port: 0, count: 0, listens: false };
 
-/// Reads a file, whatever is in it.
+/// Parses a file of any supported tool.
 pub fn read(bytes: &[u8], base: Base) -> Found {
     let mut walk = Walk { base, ..Default::default() };
     let mut at = 0;
@@ -186,7 +186,7 @@ impl Walk {
         let (tests, endless) = self.tests.finish();
         self.found.tests.extend(tests);
         for line in endless {
-            let why = "a total that says neither \"sender\" nor \"receiver\"".to_owned();
+            let why = "a total without \"sender\" or \"receiver\"".to_owned();
             self.found.unread.push(Unread { line, text: String::new(), why });
         }
         self.found.tests.sort_by_key(|test| test.line);
@@ -197,7 +197,7 @@ impl Walk {
         }
         for row in rows {
             if row.socket.is_none() {
-                let why = "whose line it is cannot be told; it is kept under `unknown`";
+                let why = "the socket of the line is unknown; it is kept under `unknown`";
                 self.found.unread.push(Unread {
                     line: row.line,
                     text: String::new(),

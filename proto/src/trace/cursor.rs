@@ -32,7 +32,7 @@ pub struct Cursor {
     floor: Rate,
     begin_ns: u64,
     place: Place,
-    /// What one lap carries in bit·ns/s; `None` if a row has no rate of its own.
+    /// What one lap carries in bit·ns/s; `None` if a row has no rate.
     lap_work: Option<u128>,
 }
 
@@ -153,7 +153,7 @@ impl Cursor {
 
     /// Goes on to the piece that is in force at `at_ns`; stays if that lies behind it.
     pub fn seek(&mut self, at_ns: u64) {
-        // A link that was idle for long need not walk over what nobody saw.
+        // After a long idle period the cursor skips rows that affected no packet.
         if let Place::Row { index, lap_ns } = self.place
             && self.on_end == OnEnd::Loop
         {
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn work_is_carried_over_steps_and_waits_out_zeros() {
+    fn work_spans_steps_and_waits_during_zero_rate() {
         let trace = steps(&[(0, 10), (100, 0), (200, 3)], 300);
         let mut replay = replay(trace, OnEnd::Hold);
         replay.floor = None;
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_that_stops_never_carries_the_rest() {
+    fn stopped_trace_never_carries_the_rest() {
         let replay = replay(steps(&[(0, 10)], 10), OnEnd::Stop);
         let mut cursor = Cursor::new(&replay, 5).unwrap();
         assert_eq!(cursor.carry(5, 99, None), Some((14, 9)));
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_of_nothing_that_loops_carries_nothing_and_says_so() {
+    fn looped_trace_with_zero_rate_carries_nothing() {
         let mut replay = replay(steps(&[(0, 0), (10, 0)], 20), OnEnd::Loop);
         replay.floor = None;
         assert_eq!(Cursor::new(&replay, 0).unwrap().carry(3, 1, None), None);
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn opportunities_end_as_asked() {
+    fn opportunities_follow_on_end() {
         let walked = |on_end| {
             let mut cursor = opportunities(&[0, 3, 5, 5], on_end);
             (0..8)

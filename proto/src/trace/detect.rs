@@ -50,7 +50,7 @@ pub(super) fn detect(name: &str, text: &str) -> Result<Format, TraceError> {
     }
 }
 
-/// What a header says.
+/// The format of a header.
 pub(super) fn of_header(columns: &[&str]) -> Option<Format> {
     let lower: Vec<String> = columns.iter().map(|column| column.to_ascii_lowercase()).collect();
     let first = lower.first()?.as_str();

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::Format;
 
-/// At most so many problems of one file are told.
+/// Most problems of one file that are reported.
 const MOST: usize = 20;
 
 /// Why a trace was refused. Its text names the file, the lines and what is wrong with each.
@@ -12,7 +12,7 @@ const MOST: usize = 20;
 pub struct TraceError {
     /// The file's name as it was given.
     pub name: String,
-    /// What it was read as; `None` if that could not be told.
+    /// The format it was read as; `None` if unknown.
     pub format: Option<Format>,
     /// What is wrong, in the order of lines; at least one, at most twenty.
     pub problems: Vec<TraceProblem>,
@@ -25,7 +25,7 @@ pub struct TraceError {
 pub struct TraceProblem {
     /// The line, from 1; 0 if it is about the whole file.
     pub line: u32,
-    /// What is wrong, and the way out.
+    /// The problem and its fix.
     pub what: String,
 }
 

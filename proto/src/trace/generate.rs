@@ -1,4 +1,4 @@
-//! Made-up traces. The same kind, seed, length and rate give the same trace on every machine.
+//! Generated traces. The same kind, seed, length and rate give the same trace on every machine.
 
 use std::fmt;
 use std::str::FromStr;
@@ -49,7 +49,7 @@ pub enum GenerateError {
     TooManyOpportunities,
 }
 
-/// What to make up.
+/// What to generate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// 60 GHz WLAN, nothing moves: about 2.9 Gbit/s, at times 2.3.
@@ -110,7 +110,7 @@ impl Kind {
         }
     }
 
-    /// The rate that it has if none is asked for; `None` if it has its own.
+    /// The default rate; `None` if the kind has fixed rates.
     pub const fn default_rate(self) -> Option<Rate> {
         match self {
             Self::Poisson => Some(Rate::from_bits_per_sec(3_000_000)),
@@ -145,7 +145,7 @@ fn checked(length: Micros) -> Result<u64, GenerateError> {
     Ok(length_ns)
 }
 
-/// Makes a trace up. `rate` is the highest of steps, sawtooth and random walk and the mean of a Poisson process; the others
+/// Generates a trace. `rate` is the highest of steps, sawtooth and random walk and the mean of a Poisson process; the others
 /// have their own.
 ///
 /// # Errors
@@ -464,7 +464,7 @@ mod tests {
     /// Mean and deviation in Mbit/s and the share of the time below 1900 Mbit/s of the measured traces, and how
     /// far the mean of twenty seeds may be from each.
     #[test]
-    fn look_alikes_have_the_figures_of_what_they_look_like() {
+    fn wlan_kinds_match_the_statistics_of_their_originals() {
         for (kind, mean, deviation, blocked) in [
             (Kind::Sl, 2905.0, 172.0, 0.0),
             (Kind::Sb, 2726.0, 516.0, 0.06),
@@ -488,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn a_poisson_process_has_its_rate_and_counts_that_vary_by_their_mean() {
+    fn poisson_process_has_its_rate_and_unit_dispersion() {
         // The cellular path of Mexico: 2.64 Mbit/s are 220 packets a second.
         let rate = Some(Rate::from_bits_per_sec(2_640_000));
         let made = generate(Kind::Poisson, 3, Micros::from_secs(600), rate).unwrap();
@@ -521,7 +521,7 @@ mod tests {
         }
     }
 
-    /// The traces of `plans/dumbbell`, each with what `ccbench trace generate` is told to make it.
+    /// The traces of `plans/dumbbell`, each with the arguments of `ccbench trace generate`.
     #[test]
     fn committed_traces_are_what_the_generator_makes() {
         let rate = |text: &str| Some(text.parse().unwrap());
@@ -548,7 +548,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_made_is_refused() {
+    fn rejects_invalid_length_and_rate() {
         let second = Micros::from_secs(1);
         let rate = |bps| Some(Rate::from_bits_per_sec(bps));
         assert!(generate(Kind::Sl, 1, Micros::new(1), None).is_err());

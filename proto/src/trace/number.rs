@@ -1,5 +1,5 @@
-//! Decimal numbers as exact integers of a smaller unit: no floating point, so that what a file says is what is
-//! replayed.
+//! Decimal numbers as exact integers of a smaller unit: no floating point, so that the replayed value equals
+//! the file's.
 
 /// More digits than any number of a trace has.
 const MOST_DIGITS: usize = 30;
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_refused() {
+    fn rejects_invalid_number() {
         for given in
             ["", ".", "NaN", "inf", "1,5", "1 2", "0x10", "1e", "--1", "1.2.3", "٣", "1e1.5"]
         {

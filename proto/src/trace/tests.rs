@@ -27,7 +27,7 @@ const MS: u64 = 1_000_000;
 const MBIT: u64 = 1_000_000;
 
 #[test]
-fn rates_and_dwells_whatever_ends_the_lines() {
+fn dwell_format_accepts_any_line_ending() {
     let wanted = (vec![(0, 2310 * MBIT), (310 * MS, 0), (610 * MS, 500_000)], 630 * MS);
     for text in [
         "2310,0.31\n0,0.30\n0.5,0.02\n",
@@ -99,7 +99,7 @@ fn theaterq_simple_and_extended() {
 }
 
 #[test]
-fn our_own_columns_may_be_empty_and_an_empty_row_is_the_end() {
+fn ccbench_columns_may_be_empty_and_an_empty_row_ends_the_trace() {
     let text = "t_us,rate_bps,delay_us,loss_ppm\n0,1000000,,\n1.5,,20000,1000000\n3,,,\n";
     let Ok(Trace::Steps(steps)) = read(text) else { panic!("no steps") };
     assert_eq!(steps.length_ns, 3000);
@@ -140,7 +140,7 @@ fn netem_trace_models_machine_and_human() {
 }
 
 #[test]
-fn what_is_no_model_is_refused_with_its_place() {
+fn rejects_invalid_model_with_its_place() {
     for (text, wanted) in [
         ("{\n\n\"a\": }", "line 3: it is not JSON"),
         ("{}", "it is no model"),
@@ -220,7 +220,7 @@ fn steps_of(trace: &Trace) -> &Steps {
 }
 
 #[test]
-fn what_is_written_reads_back() {
+fn written_traces_parse_back() {
     let text = "2310,0.31\n0,0.3\n0.5,0.02\n";
     let trace = read(text).unwrap();
     assert_eq!(write(&trace, Format::Dwell).unwrap(), text);

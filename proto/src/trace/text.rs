@@ -63,7 +63,7 @@ pub(super) fn parse(name: &str, text: &str, format: Format) -> Result<Trace, Tra
     reader.end(name)
 }
 
-/// A row as it was read: what it says of its beginning or of its length, and what is then in force.
+/// A row as it was read: its beginning or its length, and the values from then on.
 struct Row {
     time: Time,
     step: Step,
@@ -89,7 +89,7 @@ struct Reader {
     columns: Vec<Column>,
     steps: Vec<Step>,
     at_ns: Vec<u64>,
-    /// Where the next row begins if it only says how long it lasts; how long the last one lasted.
+    /// Beginning of the next row if the format gives lengths.
     next_ns: u64,
     /// Line of a row that only ends the trace.
     ended: Option<u32>,
@@ -251,7 +251,7 @@ impl Reader {
                     Some(last) if at_ns - last.at_ns < LEAST_NS => return Err(RowError::TooShort),
                     _ => {}
                 }
-                // The last row has no end of its own: it lasts as long as the one before it.
+                // The last row has no end: it lasts as long as the one before it.
                 let length_ns = self.steps.last().map_or(1_000_000_000, |last| at_ns - last.at_ns);
                 self.next_ns = at_ns + length_ns;
                 let nothing = step.rate.is_none() && step.delay_ns.is_none() && step.loss.is_none();

@@ -6,7 +6,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::*;
 
-/// Where each value of a plan without tables and lists of its own is, and its dotted key.
+/// The place of each scalar value of a plan, and its dotted key.
 fn leaves(text: &str) -> Vec<(String, Range<usize>)> {
     fn walk(
         way: &str,
@@ -76,7 +76,7 @@ fn unreadable_values_have_no_consequences() {
 
 /// Nor does any follow from a key that is misspelt.
 #[test]
-fn a_misspelt_key_has_no_consequences() {
+fn misspelt_key_causes_no_follow_on_errors() {
     let mut spurious = Vec::new();
     for file in tomls("tests/plans/valid") {
         let text = std::fs::read_to_string(&file).unwrap();

@@ -111,35 +111,35 @@ fn each_point_has_its_own_file() {
 }
 
 #[test]
-fn what_the_file_says_is_judged_with_the_plan() {
+fn trace_contents_are_checked_with_the_plan() {
     let good = || steps(vec![step(0, Some(10)), step(5, Some(0))], 20);
     let a = |facts| files(&[("a.csv", facts)]);
-    let said = refused(&[], a(Err(UnreadableTrace { why: "there is no such file".to_owned() })));
-    assert_eq!(said, "14: links.l.trace.file: `a.csv`: there is no such file\n");
-    let said = refused(&["links.l.rate=10mbit"], a(good()));
-    assert!(said.contains("links.l.trace: its file gives the rate"), "{said}");
-    let said = refused(&["links.l.backend=kernel"], a(good()));
-    assert!(said.contains("line 6 of `a.csv` is a rate of zero"), "{said}");
+    let message = refused(&[], a(Err(UnreadableTrace { why: "there is no such file".to_owned() })));
+    assert_eq!(message, "14: links.l.trace.file: `a.csv`: there is no such file\n");
+    let message = refused(&["links.l.rate=10mbit"], a(good()));
+    assert!(message.contains("links.l.trace: its file gives the rate"), "{message}");
+    let message = refused(&["links.l.backend=kernel"], a(good()));
+    assert!(message.contains("line 6 of `a.csv` is a rate of zero"), "{message}");
     assert!(read(&["links.l.backend=kernel", "links.l.trace.floor=1mbit"], a(good())).is_ok());
-    let said = refused(&[&format!("links.l.trace.sha256={}", "b".repeat(64))], a(good()));
-    assert!(said.contains("is another file now"), "{said}");
-    let said = refused(&["links.l.trace.mean_rate=9mbit"], a(good()));
-    assert!(said.contains("the mean of `a.csv` is 2500kbit"), "{said}");
+    let message = refused(&[&format!("links.l.trace.sha256={}", "b".repeat(64))], a(good()));
+    assert!(message.contains("is another file now"), "{message}");
+    let message = refused(&["links.l.trace.mean_rate=9mbit"], a(good()));
+    assert!(message.contains("the mean of `a.csv` is 2500kbit"), "{message}");
     let nothing = || steps(vec![step(0, Some(0))], 20);
     assert!(refused(&[], a(nothing())).contains("never lets anything pass"));
     let delay = Step { delay_ns: Some(1_000), ..step(0, None) };
-    let said =
+    let message =
         refused(&["links.l.backend=kernel", "links.l.rate=1mbit"], a(steps(vec![delay], 20)));
-    assert!(said.contains("plays rates only"), "{said}");
-    let said = refused(
+    assert!(message.contains("plays rates only"), "{message}");
+    let message = refused(
         &["links.l.queue={ kind = \"bfifo\", limit = \"1bdp\" }"],
         a(steps(vec![delay], 20)),
     );
-    assert!(said.contains("links.l.queue: needs a rate"), "{said}");
+    assert!(message.contains("links.l.queue: needs a rate"), "{message}");
 }
 
 #[test]
-fn a_trace_that_the_trial_outlasts_is_worth_a_warning() {
+fn warns_when_trial_is_longer_than_trace() {
     let facts = || files(&[("a.csv", steps(vec![step(0, Some(10))], 5))]);
     let warned = |sets: &[&str]| read(sets, facts()).unwrap().1.len();
     assert_eq!(warned(&[]), 1);

@@ -1,4 +1,4 @@
-//! `[cc.NAME]`: what is wrong with it can be told from the embedded table, long before a kernel is asked.
+//! Rules about `[cc.NAME]`, from the embedded table; they need no kernel.
 
 use crate::cc::{self, Instance};
 use crate::plan::{Cc, Plan};

@@ -1,4 +1,4 @@
-//! Bounds that several rules share, and sentences about them.
+//! Bounds and messages that several rules share.
 
 use crate::plan::Plan;
 use crate::plan::parse::suggest::hint;
@@ -27,20 +27,20 @@ pub(super) const MAX_PRIORITY: u8 = 7;
 /// Most trials of an experiment.
 pub(super) const MAX_TRIALS: usize = 100_000;
 
-/// Where nodes say who makes them.
+/// The key that decides who creates a node.
 pub(super) const AGENTS: &[&str] = &["nodes", "*", "agent"];
-/// Where phases say how long they last: together, when a trial ends.
+/// The lengths of the phases; their sum is the length of a trial.
 pub(super) const LENGTHS: &[&str] = &["phases", "*", "length"];
-/// Where phases name the groups that run in them.
+/// The groups that run in a phase.
 pub(super) const PHASE_FLOWS: &[&str] = &["phases", "*", "flows"];
 
-/// Whether a word names a node; reports it when it does not. What could not be read names none.
+/// Whether `name` is a node; otherwise reports the problem.
 pub(super) fn known_node(plan: &Plan, path: &[&str], name: &str, problems: &mut Problems) -> bool {
     let what = ("nodes", "node");
     known(plan.nodes.keys(), what, path, name, problems)
 }
 
-/// Whether a word names a flow group; reports it when it does not.
+/// Whether `name` is a flow group; otherwise reports the problem.
 pub(super) fn known_flow(plan: &Plan, path: &[&str], name: &str, problems: &mut Problems) -> bool {
     let what = ("flows", "flow group");
     known(plan.flows.keys(), what, path, name, problems)

@@ -101,7 +101,7 @@ fn preset(plan: &Plan, name: &str, link: &Link, problems: &mut Problems) {
     problems.doubt(&["links", name, "path"]);
 }
 
-/// Checks where a link is; the result says which two links are on the same interface.
+/// Checks the place of a link; the result identifies links on the same interface.
 fn place(
     plan: &Plan,
     topology: &Topology,
@@ -213,7 +213,7 @@ fn dev_place(
     Some((link.node.clone(), format!("the interface `{dev}`")))
 }
 
-/// A node that traffic or a route search goes to must say where it is, when ccbench did not build it.
+/// A node that ccbench does not create needs an address if it is a destination of traffic or of a route search.
 pub(super) fn needs_address(plan: &Plan, node: &str, because: &str, problems: &mut Problems) {
     let Some(found) = plan.nodes.get(node) else { return };
     if found.agent.is_none() || found.address.is_some() {
@@ -261,7 +261,7 @@ fn characteristics(from: &Sources<'_>, link: &Link, problems: &mut Problems) {
             "is 100%: no packet would get through; write less, like \"1%\"",
         );
     }
-    // Until its trace has been read nobody knows whether that gives it a rate.
+    // The trace may give the rate, and it has not been read.
     let rate_lost = from.lost(&["rate", "trace"], problems)
         || (link.trace.is_some() && !traces::is_known(link, problems));
     if drain_rate(link).is_none() && !rate_lost {
@@ -281,7 +281,7 @@ fn characteristics(from: &Sources<'_>, link: &Link, problems: &mut Problems) {
     if let Some(queue) = &link.queue {
         let reads = from.reads("rate");
         let reads: Vec<&[&str]> = reads.iter().map(Vec::as_slice).collect();
-        // That a rate is missing was said above.
+        // The missing rate is reported above.
         let rate = drain_rate(link).unwrap_or(MAX_RATE);
         queues::check(&["links", name, "queue"], queue, (Some(rate), &reads), problems);
     }

@@ -1,4 +1,4 @@
-//! The matrix: every combination of its factors' levels, each a plan of its own.
+//! The matrix: every combination of its factors' levels is a separate plan.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -171,7 +171,7 @@ fn with<'k>(base: &Table, settings: impl Iterator<Item = &'k Setting>) -> Readin
     reading
 }
 
-/// Rules about factors and levels, whatever the points turn out to be.
+/// Rules about factors and levels, independent of the points.
 pub(super) fn check(plan: &Plan, problems: &mut Problems) {
     let points = count(plan);
     if points > MAX_POINTS {
@@ -311,7 +311,7 @@ fn level_key(base: &Table, setting: &Setting, level: &[Setting], problems: &mut 
         let _ = set::set_key(&mut table, &other.key, other.value.clone());
     }
     for problem in from_table(table).err().unwrap_or_default() {
-        // What is missing around the key may be set by another factor; the points tell.
+        // What is missing around the key may be set by another factor; the check of the points covers it.
         if !set::overlap(&problem.place, key) {
             continue;
         }

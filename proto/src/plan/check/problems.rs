@@ -7,7 +7,7 @@ use crate::plan::parse::lost::Lost;
 use crate::plan::parse::set::join_key;
 use crate::plan::problem::{PlanProblem, Severity};
 
-/// What has been found so far, and what cannot be judged.
+/// The problems found so far, and the keys that cannot be checked.
 #[derive(Debug, Default)]
 pub(super) struct Problems {
     pub(super) found: Vec<PlanProblem>,
@@ -41,7 +41,7 @@ impl Problems {
         reads.iter().any(|place| self.lost.touches(place))
     }
 
-    /// From here on, what is at the path says nothing.
+    /// From here on, the value at the path is ignored.
     pub(super) fn doubt(&mut self, path: &[&str]) {
         self.lost.doubt(owned(path));
     }

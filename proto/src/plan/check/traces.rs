@@ -1,4 +1,4 @@
-//! Traces: what can be said of their use, and, once their files have been read, of what they hold.
+//! Rules about traces: their use, and, once the files have been read, their contents.
 
 use std::collections::BTreeSet;
 
@@ -28,7 +28,7 @@ impl Trace {
     }
 
     /// The mean rate on a link over the trace's length: rows below the floor raised to it, an opportunity with the
-    /// link's overhead; `None` where rows say none.
+    /// link's overhead; `None` where a row has no rate.
     fn mean_on(&self, link: &Link) -> Option<Rate> {
         let floor = link.trace.as_ref().and_then(|used| used.floor);
         let (bits, length_ns) = match self {
@@ -71,7 +71,7 @@ pub(super) fn files(plan: &Plan) -> BTreeSet<String> {
     links.filter_map(|link| Some(link.trace?.file)).collect()
 }
 
-/// Writes down what the files tell: their sha256 and their mean rate.
+/// Fills in what the files provide: their sha256 and their mean rate.
 pub(super) fn fill(plan: &mut Plan, files: &TraceFiles) {
     for link in plan.links.values_mut() {
         fill_link(link, files);
@@ -105,7 +105,7 @@ fn fill_link(link: &mut Link, files: &TraceFiles) {
     }
 }
 
-/// Whether what a link's trace holds is known.
+/// Whether the contents of a link's trace are known.
 pub(super) fn is_known(link: &Link, problems: &Problems) -> bool {
     let known = |file: &str| problems.traces.get(file).is_some_and(Result::is_ok);
     link.trace.as_ref().is_some_and(|used| used.mean_rate.is_some() || known(&used.file))
@@ -233,7 +233,7 @@ fn rows(name: &str, link: &Link, steps: &Steps, problems: &mut Problems) {
     }
 }
 
-/// Warns of a trace that the trial outlasts.
+/// Warns about a trace that is shorter than the trial.
 fn length(
     plan: &Plan,
     name: &str,

@@ -55,7 +55,7 @@ fn claim(text: &str) -> Claim {
 }
 
 #[test]
-fn a_claim_comes_down_to_a_number_and_limits() {
+fn claim_resolves_to_number_and_limits() {
     let found = claim(
         r#"
         claim = "c"
@@ -73,7 +73,7 @@ fn a_claim_comes_down_to_a_number_and_limits() {
 }
 
 #[test]
-fn what_the_other_number_leaves_out_is_as_in_the_claim() {
+fn other_number_inherits_keys_of_the_claim() {
     let found = claim(
         r#"
         claim = "c"
@@ -102,7 +102,7 @@ fn what_the_other_number_leaves_out_is_as_in_the_claim() {
 }
 
 #[test]
-fn a_phase_is_not_inherited_by_what_is_of_the_whole_trial() {
+fn whole_trial_metric_inherits_no_phase() {
     let found = claim(
         r#"
         claim = "c"
@@ -122,7 +122,7 @@ fn a_phase_is_not_inherited_by_what_is_of_the_whole_trial() {
 const RIGHT: &str =
     "claim = \"c\"\nmetric = \"srtt\"\ngroup = \"long\"\nphase = \"alone\"\nbelow = \"20ms\"";
 
-/// What in it is replaced by what, and what is told then.
+/// A replacement in the plan, and the expected message.
 const WRONG: &[(&str, &str, &str)] = &[
     (
         "group = \"long\"",
@@ -197,25 +197,25 @@ const WRONG: &[(&str, &str, &str)] = &[
 ];
 
 #[test]
-fn what_is_wrong_is_told_with_its_place_and_the_way_out() {
+fn problems_have_place_and_fix() {
     assert!(plan(RIGHT).is_ok());
     for (from, to, wanted) in WRONG {
         let text = RIGHT.replacen(from, to, 1);
-        let told = plan(&text).expect_err(&text);
-        assert!(told.contains(wanted), "{text}\n{told}\nhas not: {wanted}");
-        assert!(!told.starts_with("0: "), "no line: {told}");
-        assert_eq!(told.lines().count(), 1, "one mistake, one problem: {told}");
+        let message = plan(&text).expect_err(&text);
+        assert!(message.contains(wanted), "{text}\n{message}\nhas not: {wanted}");
+        assert!(!message.starts_with("0: "), "no line: {message}");
+        assert_eq!(message.lines().count(), 1, "one mistake, one problem: {message}");
     }
 }
 
 #[test]
-fn a_claim_that_cannot_be_measured_says_why_and_needs_no_number() {
+fn skipped_claim_needs_no_metric() {
     let plan = plan("claim = \"c\"\nskip = \"needs a base station\"").unwrap();
     assert_eq!(plan.expect[0].claim(&plan), None);
 }
 
 #[test]
-fn claims_about_levels_that_are_not_run_say_so() {
+fn claims_about_removed_levels_are_skipped() {
     let text = format!(
         "{PLAN}\n{}",
         r#"
@@ -246,7 +246,7 @@ fn claims_about_levels_that_are_not_run_say_so() {
     assert_eq!(skip(1), None);
     assert_eq!(levels(&plan.plan().expect[1].at["queue"]), ["large"]);
     assert_eq!(skip(2), Some("not run: queue = small"));
-    // The plan that a run keeps says the same, and its points say nothing of claims.
+    // The resolved plan keeps the claims; its points have none.
     let resolved = crate::resolve::to_toml(&plan);
     let (again, _) = crate::plan::check::read(&resolved, &[]).unwrap();
     assert_eq!(again.plan().expect, plan.plan().expect);
@@ -254,7 +254,7 @@ fn claims_about_levels_that_are_not_run_say_so() {
 }
 
 #[test]
-fn a_quick_look_is_the_plans_own_overrides_and_what_is_set_wins() {
+fn set_takes_precedence_over_quick() {
     use crate::plan::check::{quick_sets, read};
     let quick =
         "\n[quick]\nrepeat = 2\n\"phases.1.length\" = \"1s\"\n\"matrix.queue\" = [\"small\"]\n";
@@ -268,9 +268,9 @@ fn a_quick_look_is_the_plans_own_overrides_and_what_is_set_wins() {
     assert_eq!((whole.plan().repeat, whole.point_count()), (1, 2));
     assert_eq!(quick_sets(PLAN, &[]), None);
     let wrong = format!("{PLAN}\n[quick]\n\"phases.9.length\" = \"1s\"\n");
-    let told = read(&wrong, &[]).unwrap_err();
+    let message = read(&wrong, &[]).unwrap_err();
     assert!(
-        told.iter().any(|p| p.path == "quick.\"phases.9.length\"" && p.line.is_some()),
-        "{told:?}"
+        message.iter().any(|p| p.path == "quick.\"phases.9.length\"" && p.line.is_some()),
+        "{message:?}"
     );
 }

@@ -36,11 +36,11 @@ impl<'t> Lines<'t> {
     }
 
     /// The line of a key, or of the nearest table around it that is written.
-    pub(crate) fn of(&self, asked: &[String]) -> Option<u32> {
-        let mut place = asked.to_vec();
-        for (key, written) in self.moved.iter().rev() {
-            if place.starts_with(key) {
-                place.splice(..key.len(), written.iter().cloned());
+    pub(crate) fn of(&self, key: &[String]) -> Option<u32> {
+        let mut place = key.to_vec();
+        for (moved, written) in self.moved.iter().rev() {
+            if place.starts_with(moved) {
+                place.splice(..moved.len(), written.iter().cloned());
             }
         }
         self.of_written(&place)

@@ -1,4 +1,5 @@
-//! What could not be read of a plan: rules that depend on it would only report its consequences.
+//! Keys of a plan that could not be read. Rules that depend on them are skipped, because they would only report follow-on
+//! errors.
 
 use toml::{Table, Value};
 
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_touches_what_is_above_and_below_it() {
+    fn lost_key_touches_parents_and_children() {
         let mut lost = Lost::default();
         lost.lose(key("links.l.queue"));
         assert!(lost.touches(&["links"]) && lost.touches(&["links", "*", "queue", "limit"]));
@@ -149,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_factor_leaves_the_keys_that_it_names_in_doubt() {
+    fn keys_of_unreadable_factor_are_in_doubt() {
         let value: Table = toml::from_str("v = [{ few = { \"flows.a.count\" = 1 } }]").unwrap();
         let mut lost = Lost::default();
         lost.factor("x", value.get("v"));

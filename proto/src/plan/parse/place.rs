@@ -72,7 +72,7 @@ impl serde::de::Error for Misfit {
     }
 }
 
-/// What the type asked for, in the words of a plan.
+/// The type's expectation, in the terms of a plan.
 fn needed(expected: &dyn Expected) -> String {
     let text = expected.to_string();
     match text.as_str() {
@@ -256,7 +256,7 @@ impl<'v> MapAccess<'v> for Entries<'v> {
 
     fn next_value_seed<T: DeserializeSeed<'v>>(&mut self, seed: T) -> Result<T::Value, Misfit> {
         let Some(value) = self.value.take() else {
-            return Err(Misfit::custom("a value was asked for before its key"));
+            return Err(Misfit::custom("a value was requested before its key"));
         };
         let path = value.path.clone();
         seed.deserialize(value).map_err(|e| e.at(&path))

@@ -1,4 +1,4 @@
-//! `[quick]`: the overrides that make a first look of a plan, by the mechanism of `--set`.
+//! `[quick]`: the overrides of `--quick`, applied like `--set`.
 
 use toml::{Table, Value};
 
@@ -13,19 +13,20 @@ fn assignments(table: &Table) -> Vec<(String, String)> {
     pairs.map(|(key, value)| (key.clone(), format!("{key}={value}"))).collect()
 }
 
-/// Overrides for a quick look at a plan: those of its `[quick]`, and `sets`, which win. `None` if it has none.
+/// The overrides of `--quick`: those of the plan's `[quick]`, and `sets`, which take precedence. `None` without `[quick]`.
 pub fn quick_sets(text: &str, sets: &[String]) -> Option<Vec<String>> {
-    // What is no TOML, or no table, is told by whoever reads the plan.
+    // Invalid TOML is reported when the plan is read.
     let Ok(table) = toml::from_str::<Table>(text) else { return Some(sets.to_vec()) };
     table.get("quick")?;
     let key = |assignment: &str| split_key(split_assignment(assignment)?.0).ok();
     let given: Vec<Vec<String>> = sets.iter().filter_map(|set| key(set)).collect();
     let of_plan = assignments(&table).into_iter().map(|(_, set)| set);
-    let beaten = |set: &String| key(set).is_some_and(|key| given.iter().any(|g| overlap(g, &key)));
-    Some(of_plan.filter(|set| !beaten(set)).chain(sets.iter().cloned()).collect())
+    let overridden =
+        |set: &String| key(set).is_some_and(|key| given.iter().any(|g| overlap(g, &key)));
+    Some(of_plan.filter(|set| !overridden(set)).chain(sets.iter().cloned()).collect())
 }
 
-/// What is wrong with the overrides of a plan's table as it is written.
+/// The problems of a plan's `[quick]`.
 pub(super) fn check(table: &Table) -> Vec<PlanProblem> {
     let mut quick = table.clone();
     quick.remove("quick");

@@ -123,7 +123,7 @@ pub(crate) fn set_key(table: &mut Table, key: &[String], value: Value) -> Result
     }
 }
 
-/// Where a walk along a key has come to.
+/// The current position on the path of a key.
 enum Place<'t> {
     Table(&'t mut Table),
     Array(&'t mut Vec<Value>),

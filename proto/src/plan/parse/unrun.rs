@@ -1,4 +1,4 @@
-//! Claims about levels that `--set` took out of the matrix: they stay in the plan, and say that they were not run.
+//! Claims about levels that `--set` removed from the matrix: they stay in the plan and are skipped.
 
 use toml::{Table, Value};
 
@@ -13,7 +13,7 @@ pub(super) fn names(factor: &Value) -> Vec<String> {
     }
 }
 
-/// Marks the claims that are about levels of `factor` that it had `before` and has no more.
+/// Marks the claims about levels of `factor` that existed `before` and are gone.
 pub(super) fn mark(table: &mut Table, factor: &str, before: &[String]) {
     let left = table.get("matrix").and_then(|matrix| matrix.get(factor)).map(names);
     let left = left.unwrap_or_default();
@@ -26,11 +26,11 @@ pub(super) fn mark(table: &mut Table, factor: &str, before: &[String]) {
             missing.extend(at.map(level).filter(gone));
         }
         if let Some(at) = claim.get_mut("where").and_then(|at| at.get_mut(factor)) {
-            let asked = levels(at);
-            let there: Vec<&String> = asked.iter().filter(|level| !gone(level)).collect();
+            let claimed = levels(at);
+            let there: Vec<&String> = claimed.iter().filter(|level| !gone(level)).collect();
             match there.len() {
-                0 => missing.extend(asked),
-                some if some < asked.len() => {
+                0 => missing.extend(claimed),
+                some if some < claimed.len() => {
                     *at = Value::Array(there.into_iter().cloned().map(Value::String).collect());
                 }
                 _ => {}

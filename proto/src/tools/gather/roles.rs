@@ -34,7 +34,7 @@ pub(super) struct Connections {
     facts: BTreeMap<Key, Facts>,
     server_ports: BTreeSet<u16>,
     nodes: BTreeMap<std::net::IpAddr, String>,
-    /// Acknowledged to and received by an end of a connection (`true`: the server's): which is more says which side it is.
+    /// Acknowledged to and received by an end of a connection (`true`: the server's); the larger number determines the side.
     carried: BTreeMap<(Key, bool), (u64, u64)>,
 }
 

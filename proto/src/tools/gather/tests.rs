@@ -64,7 +64,7 @@ fn the_studys_files_become_flows_of_their_congestion_controls() {
         .filter(|s| s.flow_id == "prague/control")
         .map(|s| s.gap_ns)
         .collect();
-    assert_eq!(gaps, [0, 443_045_000], "what was asked for is 100 ms");
+    assert_eq!(gaps, [0, 443_045_000], "the configured interval is 100 ms");
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn text_and_socket_files_meet_in_the_same_flow() {
     assert_eq!((interval.flow_id.as_str(), interval.side.as_str()), ("low/0", "snd"));
     assert_eq!(interval.at_ns, 1_725_877_584_000_000_000);
     let data: Vec<_> = flows(&gathered).into_iter().filter(|f| f.role == "data").collect();
-    assert_eq!(data.len(), 1, "one row for what both say");
+    assert_eq!(data.len(), 1, "both report the same interval");
     assert_eq!((data[0].node_src.as_str(), data[0].node_dst.as_str()), ("src", "10.201.1.1"));
     assert_eq!((data[0].bytes, data[0].cc_actual.as_str()), (5_389_346, "prague"));
     assert_eq!(samples(&gathered).iter().filter(|s| s.flow_id == "low/0").count(), 1);
@@ -115,7 +115,7 @@ fn two_ends_on_one_node_are_two_sides() {
 }
 
 #[test]
-fn other_programs_sockets_are_no_flows_of_the_experiment() {
+fn sockets_of_other_programs_have_role_other() {
     let mut text = UE1.to_vec();
     text.extend_from_slice(
         b"1725877590.3 tcp ESTAB 0 0 10.0.5.1:22 10.0.0.9:50000 users:((\"sshd\",pid=1,fd=4))\n\
@@ -158,7 +158,7 @@ fn totals_stand_for_intervals_where_there_are_none() {
         [("prague-result/0", "snd", 20.0, 9_835_642), ("prague-result/0", "rcv", 20.0, 9_709_813),]
     );
     assert_eq!(gathered.end_ns - gathered.begin_ns, 20_000_000_000);
-    assert_eq!(gathered.notes.len(), 1, "it does not say when");
+    assert_eq!(gathered.notes.len(), 1, "no start time");
 }
 
 #[test]
@@ -188,7 +188,7 @@ fn pings_become_probes_with_the_time_they_were_sent() {
 }
 
 #[test]
-fn samples_without_a_time_are_told() {
+fn reports_samples_without_a_time() {
     let text = String::from_utf8(UE1.to_vec()).unwrap();
     let undated: String = text
         .lines()
@@ -203,7 +203,7 @@ fn samples_without_a_time_are_told() {
 }
 
 #[test]
-fn what_was_not_read_is_an_event() {
+fn unread_lines_produce_an_event() {
     let gathered = gather(&[source("x", "src", b"hello\n")], &Names::new());
     let Some((_, Of::Event(event))) = gathered.rows.first() else { panic!() };
     let data: serde_json::Value = serde_json::from_str(&event.data_json()).unwrap();

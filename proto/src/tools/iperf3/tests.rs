@@ -38,14 +38,14 @@ fn five_streams_are_numbered_by_port_on_both_ends() {
         assert!(client.intervals.iter().any(|i| i.stream == stream));
         assert_eq!(
             client.totals[&stream].received_bytes, server.totals[&stream].received_bytes,
-            "what the receiver told the sender"
+            "the total that the receiver sent to the sender"
         );
     }
     assert!(server.control_port.is_some());
 }
 
 #[test]
-fn in_reverse_the_server_reports_the_sending() {
+fn server_is_the_sender_in_reverse_mode() {
     let client =
         Report::from_json(captured!("3.12-client-reverse.json"), numbering(10_020, 2, false));
     let server =
@@ -68,7 +68,7 @@ fn an_interrupted_flow_keeps_its_rows() {
 }
 
 #[test]
-fn an_end_that_was_ended_says_nothing_twice_and_the_rest_is_added() {
+fn interrupted_server_gets_the_rest_of_its_total_once() {
     let text = captured!("3.12-server-interrupted.json");
     let mut server = Report::from_json(text, numbering(10_040, 1, true));
     let times: Vec<(f64, f64)> =
@@ -87,7 +87,7 @@ fn an_end_that_was_ended_says_nothing_twice_and_the_rest_is_added() {
 }
 
 #[test]
-fn a_failure_is_in_the_reports_own_words() {
+fn keeps_the_error_message_of_the_report() {
     let error = |text: &[u8]| Report::from_json(text, numbering(10_030, 1, false)).error;
     assert_eq!(
         error(captured!("3.12-client-refused.json")).as_deref(),
@@ -103,7 +103,7 @@ fn a_failure_is_in_the_reports_own_words() {
 }
 
 #[test]
-fn a_stream_of_lines_says_the_same() {
+fn reads_json_stream() {
     let mut report = Report::default();
     let added: Vec<Option<usize>> = captured!("3.17-json-stream.jsonl")
         .split(|&b| b == b'\n')
@@ -117,7 +117,7 @@ fn a_stream_of_lines_says_the_same() {
 }
 
 #[test]
-fn cut_anywhere_the_intervals_before_the_cut_remain() {
+fn truncated_report_keeps_complete_intervals() {
     let text = captured!("3.12-client-p1.json");
     let whole = Report::from_json(text, numbering(10_000, 1, false));
     let mut most = 0;

@@ -88,7 +88,7 @@ fn several_streams_intervals_are_separated_and_no_summary() {
 }
 
 #[test]
-fn a_total_without_its_second_line_is_no_interval_and_is_told() {
+fn reports_total_without_its_second_line() {
     let heading = "[ ID] Interval           Transfer     Bandwidth";
     let total = "[  5]   0.00-20.00  sec  33.2 MBytes  13.9 Mbits/sec";
     let mut tests = Tests::default();
@@ -141,7 +141,7 @@ fn time_zero_is_the_earliest_that_stamps_allow() {
 }
 
 #[test]
-fn both_directions_are_told_apart() {
+fn distinguishes_both_directions() {
     let tests = read(
         "[  5][TX-C]   0.00-1.00   sec  1.00 MBytes  8.39 Mbits/sec    0    212 KBytes\n\
          [  7][RX-C]   0.00-1.00   sec  2.00 MBytes  16.8 Mbits/sec",

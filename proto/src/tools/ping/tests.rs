@@ -48,13 +48,13 @@ fn the_mean_of_the_lines_is_what_the_study_quotes() {
     let mean_ms = times.iter().sum::<f64>() / times.len() as f64 / 1e3;
     assert_eq!(times.len(), 10);
     assert!((mean_ms - 513.370).abs() < 0.5, "{mean_ms}: the lines have no decimals");
-    assert_eq!(session.said_ms, Some([474.159, 513.370, 547.446, 24.280]));
+    assert_eq!(session.summary_ms, Some([474.159, 513.370, 547.446, 24.280]));
     assert_eq!((session.host.as_str(), session.interval_ns()), ("10.0.0.2", 1_000_222_222));
-    assert!(session.silent().is_empty());
+    assert!(session.unanswered().is_empty());
 }
 
 #[test]
-fn what_did_not_come_back_is_lost() {
+fn requests_without_reply_are_lost() {
     let sessions = read(
         "PING fe80::1(fe80::1) 56 data bytes\n\
          64 bytes from fe80::1: icmp_seq=1 ttl=64 time=0.051 ms\n\
@@ -69,33 +69,33 @@ fn what_did_not_come_back_is_lost() {
     let session = &sessions[0];
     assert_eq!(session.replies[&2].rtt_us, Some(1_200_000.0));
     assert_eq!(session.replies[&3].rtt_us, None);
-    assert_eq!(session.silent(), [4, 6]);
+    assert_eq!(session.unanswered(), [4, 6]);
 }
 
 #[test]
-fn busybox_counts_from_nothing_and_numbers_go_round() {
+fn busybox_counts_from_zero_and_sequence_numbers_wrap() {
     let sessions = read(
         "PING 10.0.0.2 (10.0.0.2): 56 data bytes\n\
          64 bytes from 10.0.0.2: seq=0 ttl=64 time=0.123 ms\n\
          64 bytes from 10.0.0.2: seq=2 ttl=64 time=0.123 ms\n\
          round-trip min/avg/max = 0.123/0.123/0.123 ms",
     );
-    assert_eq!((sessions[0].first(), sessions[0].silent()), (0, vec![1]));
+    assert_eq!((sessions[0].first(), sessions[0].unanswered()), (0, vec![1]));
     let mut session = Session::default();
     let counted = [65_534, 65_535, 0, 1, 65_535].map(|seq| session.count_on(seq));
     assert_eq!(counted, [65_534, 65_535, 65_536, 65_537, 65_535]);
 }
 
 #[test]
-fn an_excerpt_without_its_beginning_has_lost_nothing() {
+fn excerpt_without_beginning_has_no_losses() {
     let sessions = read("64 bytes from 12.1.1.66: icmp_seq=60 ttl=63 time=100 ms");
-    assert!(sessions[0].silent().is_empty());
+    assert!(sessions[0].unanswered().is_empty());
     let last = read(
         "--- 12.1.1.131 ping statistics ---\n60 packets transmitted, 60 received, 0% packet loss, time 59132ms\n\
          rtt min/avg/max/mdev = 147.650/1069.770/2363.682/558.733 ms, pipe 3",
     );
-    assert_eq!(last[0].said_ms.map(|said| said[1]), Some(1069.770));
-    assert!(last[0].silent().is_empty(), "nobody knows which");
+    assert_eq!(last[0].summary_ms.map(|summary| summary[1]), Some(1069.770));
+    assert!(last[0].unanswered().is_empty(), "unknown which");
 }
 
 proptest! {
@@ -111,7 +111,7 @@ proptest! {
             sessions.take(1, Some(1), &line);
         }
         for session in sessions.finish() {
-            let _ = (session.silent().len(), session.interval_ns());
+            let _ = (session.unanswered().len(), session.interval_ns());
         }
     }
 }

@@ -75,7 +75,7 @@ impl Pairing {
         }
     }
 
-    /// The socket of the line before, unless the counters say that it cannot be.
+    /// The socket of the line before, unless the counters rule it out.
     fn right_before(&self, number: u64, info: &Info) -> Option<Socket> {
         let (_, _, socket) = self.waiting.last().filter(|(at, _, _)| at + 1 >= number)?;
         let known = self.known.get(&(socket.local, socket.peer));
@@ -98,7 +98,7 @@ impl Pairing {
     }
 
     /// All rows, and the lines of sockets whose second line is missing. Whose a row before the first whole sample of
-    /// its socket is may be told by that sample.
+    /// that sample may identify its socket.
     pub fn finish(mut self) -> (Vec<Row>, Vec<u64>) {
         while !self.waiting.is_empty() {
             self.leave(0);
@@ -122,7 +122,7 @@ impl Pairing {
 }
 
 /// Whether `next` can be a later sample of the same socket: the same congestion control and scaling, no counter
-/// that fell, and at least one that says so.
+/// that fell, and at least one that proves it.
 fn follows(last: &Info, next: &Info) -> bool {
     let (a, b) = (&last.sample, &next.sample);
     let same = a.cc == b.cc && a.snd_wscale == b.snd_wscale && a.rcv_wscale == b.rcv_wscale;

@@ -24,7 +24,7 @@ fn socket(text: &str) -> Socket {
 }
 
 #[test]
-fn the_first_line_says_whose_socket_it_is() {
+fn first_line_identifies_the_socket() {
     let socket = socket(FIRST);
     assert_eq!(socket.local, Endpoint { ip: [10, 0, 5, 1].into(), port: 55042 });
     assert_eq!(socket.peer, Endpoint { ip: [10, 201, 1, 1].into(), port: 5201 });
@@ -33,7 +33,7 @@ fn the_first_line_says_whose_socket_it_is() {
 }
 
 #[test]
-fn the_second_line_says_how_it_is() {
+fn second_line_has_the_state() {
     let info = read(SECOND);
     assert_eq!(info.flaw, None);
     let sample = info.sample;
@@ -59,11 +59,15 @@ fn every_name_that_the_kernel_has_is_a_congestion_control() {
         let text = format!("\t ts sack {name} wscale:8,7 rto:204 rtt:1/2 cwnd:10 minrtt:0.2");
         assert_eq!(read(&text).sample.cc, name);
     }
-    assert_eq!(read("\t sack rto:204 rtt:1/2 cwnd:10 minrtt:0.2").sample.cc, "", "none is said");
+    assert_eq!(
+        read("\t sack rto:204 rtt:1/2 cwnd:10 minrtt:0.2").sample.cc,
+        "",
+        "no congestion control"
+    );
 }
 
 #[test]
-fn what_a_congestion_control_says_of_itself_is_kept() {
+fn keeps_fields_of_the_congestion_control() {
     let bbr = read(
         "\t bbr wscale:8,7 rtt:20.5/1 cwnd:10 bbr:(bw:8.5Mbps,mrtt:20.1,pacing_gain:2.88672,cwnd_gain:2.88672) \
          pacing_rate 10Mbps/20Gbps app_limited rwnd_limited:12ms(1.5%) minrtt:20.1",
@@ -78,7 +82,7 @@ fn what_a_congestion_control_says_of_itself_is_kept() {
 }
 
 #[test]
-fn a_line_that_ends_in_the_middle_keeps_what_is_certain() {
+fn truncated_line_keeps_complete_fields() {
     let cut = read("\t ts sack cubic wscale:8,7 rto:208 rtt:4.104/0.255 mss:1448 cwnd:1");
     assert_eq!(cut.flaw.as_deref(), Some("it ends in the middle"));
     assert_eq!(cut.sample.rtt_us, Some(4104));
@@ -163,14 +167,14 @@ fn lines_of_two_writers_find_their_sockets() {
 }
 
 #[test]
-fn a_line_that_could_be_of_two_sockets_is_of_none() {
+fn ambiguous_line_is_assigned_to_no_socket() {
     let lines = [first(1), second("cubic", 10), first(2), second("cubic", 5), second("cubic", 30)];
     let (rows, _) = rows(&lines.each_ref().map(String::as_str));
     assert_eq!(ports(&rows), [Some(1), Some(2), None]);
 }
 
 #[test]
-fn a_first_line_without_a_second_is_told() {
+fn reports_first_line_without_second() {
     let lines = [first(1), first(1), second("cubic", 1), first(2)];
     let (rows, alone) = rows(&lines.each_ref().map(String::as_str));
     assert_eq!(ports(&rows), [Some(1)]);

@@ -28,14 +28,14 @@ fn the_studys_excerpts_are_read_line_by_line() {
         .iter()
         .map(|row| (row.socket.as_ref().map(|s| s.local.port), row.info.sample.rtt_us))
         .collect();
-    // The first line of the excerpt lacks the line before it: its counters say whose it is.
+    // The first line of the excerpt lacks the line before it: its counters identify the socket.
     let expected = [(35_788, 4_104), (35_782, 5_524), (35_788, 5_620), (35_782, 5_524)];
     assert_eq!(srtt, expected.map(|(port, us)| (Some(port), Some(us))));
     assert_eq!(lines_of(&ue2), [8], "the excerpt ends between two lines of a socket");
 }
 
 #[test]
-fn lines_that_were_put_together_are_taken_apart() {
+fn splits_merged_lines() {
     let text = String::from_utf8(UE1.to_vec()).unwrap().replace("<->\n", "");
     let found = whole(text.as_bytes());
     assert_eq!(found.sockets.len(), 3);
@@ -43,7 +43,7 @@ fn lines_that_were_put_together_are_taken_apart() {
 }
 
 #[test]
-fn a_torn_line_loses_what_is_torn_and_nothing_else() {
+fn torn_line_loses_only_the_torn_fields() {
     let text = String::from_utf8(UE1.to_vec()).unwrap();
     let torn = format!("{}{text}", &text[..60]);
     let found = whole(torn.as_bytes());
@@ -66,7 +66,7 @@ fn documents_and_the_text_around_them() {
 }
 
 #[test]
-fn an_aborted_document_keeps_its_intervals_and_says_where_it_ends() {
+fn aborted_document_keeps_intervals_and_reports_its_last_line() {
     let cut = &JSON[..JSON.len() / 2];
     let found = whole(cut);
     let lines = cut.iter().filter(|&&b| b == b'\n').count() as u64;
@@ -75,7 +75,7 @@ fn an_aborted_document_keeps_its_intervals_and_says_where_it_ends() {
 }
 
 #[test]
-fn a_cut_document_does_not_take_the_next_one_with_it() {
+fn truncated_document_does_not_affect_the_next() {
     let mut text = JSON[..JSON.len() / 2].to_vec();
     text.push(b'\n');
     text.extend_from_slice(JSON);
@@ -86,7 +86,7 @@ fn a_cut_document_does_not_take_the_next_one_with_it() {
 }
 
 #[test]
-fn a_brace_at_a_lines_beginning_costs_that_line() {
+fn line_that_begins_with_a_brace_is_unread() {
     let mut text = UE1.to_vec();
     text[0] = b'{';
     let found = whole(&text);
@@ -148,7 +148,7 @@ proptest! {
         prop_assert_eq!(found.unread.len(), added);
     }
 
-    /// Whatever happens to one byte, the other sockets' lines are read.
+    /// A corrupt byte does not affect the lines of other sockets.
     #[test]
     fn damage_costs_one_line_at_most(at in 0usize..4000, byte in any::<u8>()) {
         let mut bytes = UE1.to_vec();

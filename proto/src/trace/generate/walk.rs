@@ -6,7 +6,7 @@ use super::{GenerateError, MS_NS, Made, NOTHING, checked};
 use crate::trace::{MAX_DELAY_NS, MAX_RATE, Step, Trace};
 use crate::units::{Micros, Ppm, Rate};
 
-/// The ends of a random walk; their unit says what walks (`"10ms..60ms"`, `"0%..1%"`, `"5mbit..40mbit"`).
+/// The limits of a random walk; their unit selects the quantity (`"10ms..60ms"`, `"0%..1%"`, `"5mbit..40mbit"`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Between {
     /// The rate.
@@ -64,7 +64,7 @@ impl Between {
     }
 }
 
-/// Makes a random walk between two ends up: from the middle on, every 0.1 s a normal step with a deviation of 5 % of the way
+/// Generates a random walk between two limits: from the middle on, every 0.1 s a normal step with a deviation of 5 % of the way
 /// between them, reflected at both.
 ///
 /// # Errors
@@ -91,7 +91,7 @@ mod tests {
     use crate::trace::Format;
 
     #[test]
-    fn a_walk_goes_all_the_way_between_its_ends_and_not_beyond() {
+    fn walk_covers_the_range_between_its_limits() {
         for (between, names) in [
             ("10ms..60ms", "t_us,delay_us"),
             ("0%..1%", "t_us,loss_ppm"),
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_walk_is_refused() {
+    fn rejects_invalid_walk() {
         let second = Micros::from_secs(1);
         for none in ["", "10ms", "10..60ms", "10ms..1%", "10ms..60ms..70ms", "1%..200%"] {
             let why = none.parse::<Between>().unwrap_err().to_string();
