@@ -336,7 +336,7 @@ impl Naming<'_> {
                 }
                 scope => format!("a {}", scope.as_str()),
             };
-            let why = format!("`{name}` is no metric of {of}{}", hint(name, &names, "known"));
+            let why = format!("`{name}` is not a metric of {of}{}", hint(name, &names, "known"));
             return Err(vec![(self.at("metric"), why)]);
         };
         let stat = match self.stat {
@@ -458,7 +458,7 @@ impl Expect {
         if let (Some(_), Some(_)) = (&self.over, &self.minus) {
             faults.push((
                 vec!["minus"],
-                "`over` is there already; a claim has one of the two".to_owned(),
+                "`over` is given too; a claim has only one of the two".to_owned(),
             ));
         }
         let number = match self.naming().number(plan) {

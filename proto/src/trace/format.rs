@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 /// The name of no trace format.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` is no trace format; there are {}", Format::ALL.map(Format::name).join(", "))]
+#[error("`{text}` is not a trace format; write {}", Format::ALL.map(Format::name).join(", "))]
 pub struct UnknownFormat {
     /// The name.
     pub text: String,

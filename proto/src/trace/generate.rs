@@ -19,7 +19,7 @@ const BYTES: u32 = 1500;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GenerateError {
     /// The name of no kind.
-    #[error("`{0}` cannot be generated; there are {names}", names = Kind::ALL.map(Kind::name).join(", "))]
+    #[error("`{0}` is not a kind of trace; write {names}", names = Kind::ALL.map(Kind::name).join(", "))]
     UnknownKind(String),
     /// The text is no range of a walk.
     #[error(
@@ -27,25 +27,25 @@ pub enum GenerateError {
     )]
     NotARange(String),
     /// The length is out of range.
-    #[error("a length of {0} cannot be; from 1 ms to 31 days can")]
+    #[error("the length {0} is out of range: from 1 ms to 31 days")]
     Length(Micros),
     /// The kind has fixed rates.
-    #[error("`{0}` has rates of its own")]
+    #[error("`{0}` has fixed rates; leave the rate out")]
     FixedRate(Kind),
     /// The rate, in bit/s, is out of range.
-    #[error("a rate of {0} bit/s cannot be; from 1 kbit/s to {MAX_RATE} can")]
+    #[error("the rate {0} bit/s is out of range: from 1 kbit/s to {MAX_RATE}")]
     Rate(u64),
     /// The limits of a walk are out of range, or in the wrong order.
-    #[error("a walk wants a lower end and then a higher one, at most {max}")]
+    #[error("a walk needs a lower and then a higher limit, at most {max}")]
     Limits {
         /// The highest limit, with its unit.
         max: String,
     },
     /// The trace would have too many rows.
-    #[error("that would be {0} rows; {MAX_ROWS} are allowed")]
+    #[error("the trace would have {0} rows; {MAX_ROWS} are allowed")]
     TooManyRows(usize),
     /// The trace would have too many opportunities.
-    #[error("that would be more than {MAX_ROWS} opportunities")]
+    #[error("the trace would have more than {MAX_ROWS} opportunities")]
     TooManyOpportunities,
 }
 

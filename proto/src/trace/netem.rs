@@ -61,17 +61,17 @@ enum Misfit {
     TooManyRows,
     #[error("it lasts longer than 31 days")]
     LastsTooLong,
-    #[error("it is no model: {{\"StaticBwConfig\": ...}}")]
+    #[error("it is not a model: {{\"StaticBwConfig\": ...}}")]
     NoModel,
-    #[error("it is no object")]
+    #[error("it is not an object")]
     NoObject,
     #[error(
-        "the model {0} is unknown or no bandwidth's; known are StaticBwConfig, NormalizedBwConfig, SawtoothBwConfig, RepeatedBwPatternConfig, TraceBwConfig"
+        "the model {0} is unknown or not a bandwidth model; known are StaticBwConfig, NormalizedBwConfig, SawtoothBwConfig, RepeatedBwPatternConfig, TraceBwConfig"
     )]
     UnknownModel(String),
-    #[error("more than {MOST_DEPTH} patterns in each other")]
+    #[error("patterns are nested more than {MOST_DEPTH} deep")]
     TooDeep,
-    #[error("it repeats for ever; give it a count above zero")]
+    #[error("it repeats forever; give it a count above zero")]
     Endless,
     #[error("bottom is above top")]
     BottomAboveTop,
@@ -81,25 +81,25 @@ enum Misfit {
     ZeroStep,
     #[error("duty_ratio is not between 0 and 1")]
     DutyRatio,
-    #[error("it is no [duration, [rates]]")]
+    #[error("it is not [duration, [rates]]")]
     NoRow,
-    #[error("it lasts no time")]
+    #[error("its length is zero")]
     NoTime,
-    #[error("it is no whole number")]
+    #[error("it is not a whole number")]
     NoWholeNumber,
-    #[error("it is no number")]
+    #[error("it is not a number")]
     NoNumber,
-    #[error("it is no list")]
+    #[error("it is not a list")]
     NoList,
-    #[error("it is no bandwidth: {{\"gbps\": 0, \"bps\": 12000000}}")]
+    #[error("it is not a bandwidth: {{\"gbps\": 0, \"bps\": 12000000}}")]
     BandwidthParts,
-    #[error("it is no bandwidth, like \"12Mbps\"")]
+    #[error("it is not a bandwidth, like \"12Mbps\"")]
     Bandwidth,
     #[error("it is beyond {MAX_RATE}")]
     BandwidthTooHigh,
-    #[error("it is no duration: {{\"secs\": 1, \"nanos\": 0}}")]
+    #[error("it is not a duration: {{\"secs\": 1, \"nanos\": 0}}")]
     DurationParts,
-    #[error("it is no duration, like \"100ms\"")]
+    #[error("it is not a duration, like \"100ms\"")]
     Duration,
     #[error("it is longer than 31 days")]
     DurationTooLong,

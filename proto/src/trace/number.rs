@@ -4,36 +4,49 @@
 /// More digits than any number of a trace has.
 const MOST_DIGITS: usize = 30;
 
+/// Why a text is not a number. The message follows the text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(super) enum NumberError {
+    #[error("is negative")]
+    Negative,
+    #[error("is not a number")]
+    NotANumber,
+    #[error("has too many digits")]
+    TooManyDigits,
+    #[error("is too large")]
+    TooLarge,
+}
+
 /// `text` times 10^`digits`, rounded to the nearest integer. Accepts `1`, `0.5`, `.5`, `+1.`, `1e3`, `2.5e-4`.
 ///
 /// # Errors
-/// What is wrong with it, to be put behind the number.
-pub(super) fn scaled(text: &str, digits: u32) -> Result<u64, &'static str> {
+/// The text is not a number in range.
+pub(super) fn scaled(text: &str, digits: u32) -> Result<u64, NumberError> {
     let unsigned = text.strip_prefix('+').unwrap_or(text);
     if let Some(rest) = unsigned.strip_prefix('-') {
         // Minus zero is how some programs print zero.
         return match scaled(rest, digits) {
             Ok(0) => Ok(0),
-            Ok(_) => Err("is negative"),
-            Err(_) => Err("is not a number"),
+            Ok(_) => Err(NumberError::Negative),
+            Err(_) => Err(NumberError::NotANumber),
         };
     }
     let (mantissa, exponent) = match unsigned.split_once(['e', 'E']) {
         None => (unsigned, 0),
         Some((mantissa, exponent)) => {
-            (mantissa, exponent.parse::<i16>().map_err(|_| "is not a number")?)
+            (mantissa, exponent.parse::<i16>().map_err(|_| NumberError::NotANumber)?)
         }
     };
     let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
     if whole.is_empty() && fraction.is_empty()
         || !whole.bytes().chain(fraction.bytes()).all(|byte| byte.is_ascii_digit())
     {
-        return Err("is not a number");
+        return Err(NumberError::NotANumber);
     }
     let whole = whole.trim_start_matches('0');
     let fraction = fraction.trim_end_matches('0');
     if whole.len() + fraction.len() > MOST_DIGITS {
-        return Err("has too many digits");
+        return Err(NumberError::TooManyDigits);
     }
     let mut value: u128 = 0;
     for byte in whole.bytes().chain(fraction.bytes()) {
@@ -45,14 +58,14 @@ pub(super) fn scaled(text: &str, digits: u32) -> Result<u64, &'static str> {
     let power = i64::from(exponent) + i64::from(digits) - fraction.len() as i64;
     let value = if power >= 0 {
         let factor = u32::try_from(power).ok().and_then(|power| 10_u128.checked_pow(power));
-        factor.and_then(|factor| value.checked_mul(factor)).ok_or("is too large")?
+        factor.and_then(|factor| value.checked_mul(factor)).ok_or(NumberError::TooLarge)?
     } else {
         match u32::try_from(-power).ok().and_then(|power| 10_u128.checked_pow(power)) {
             Some(divisor) => (value + divisor / 2) / divisor,
             None => 0,
         }
     };
-    u64::try_from(value).map_err(|_| "is too large")
+    u64::try_from(value).map_err(|_| NumberError::TooLarge)
 }
 
 /// `units` of 10^-`digits` as a decimal without needless zeros: the inverse of [`scaled`].
@@ -97,12 +110,12 @@ mod tests {
         for given in
             ["", ".", "NaN", "inf", "1,5", "1 2", "0x10", "1e", "--1", "1.2.3", "٣", "1e1.5"]
         {
-            assert_eq!(scaled(given, 6), Err("is not a number"), "{given}");
+            assert_eq!(scaled(given, 6), Err(NumberError::NotANumber), "{given}");
         }
-        assert_eq!(scaled("-1", 6), Err("is negative"));
-        assert_eq!(scaled("18446744073709551616", 0), Err("is too large"));
-        assert_eq!(scaled("1e40", 0), Err("is too large"));
-        assert_eq!(scaled(&"1".repeat(31), 0), Err("has too many digits"));
+        assert_eq!(scaled("-1", 6), Err(NumberError::Negative));
+        assert_eq!(scaled("18446744073709551616", 0), Err(NumberError::TooLarge));
+        assert_eq!(scaled("1e40", 0), Err(NumberError::TooLarge));
+        assert_eq!(scaled(&"1".repeat(31), 0), Err(NumberError::TooManyDigits));
     }
 
     proptest! {

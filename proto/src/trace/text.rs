@@ -3,7 +3,7 @@
 use super::detect::of_header;
 use super::error::Problems;
 use super::lines::{fields, lines, shown};
-use super::number::scaled;
+use super::number::{NumberError, scaled};
 use super::{
     Format, MAX_DELAY_NS, MAX_LENGTH_NS, MAX_RATE, MAX_ROWS, Opportunities, Step, Steps, Trace,
     TraceError,
@@ -32,7 +32,7 @@ pub(super) enum RowError {
     Constant { what: &'static str, field: String },
     #[error("`{line}` has {count} column(s)")]
     Columns { line: String, count: usize },
-    #[error("it follows line {0}, which gave nothing and so ended the trace")]
+    #[error("it follows line {0}, an empty row, which ends the trace")]
     AfterEnd(u32),
     #[error("the first row must be at time zero")]
     FirstNotAtZero,
@@ -40,19 +40,19 @@ pub(super) enum RowError {
     NotAfter { which: &'static str, at_s: f64 },
     #[error("a row lasts less than a microsecond")]
     TooShort,
-    #[error("the first row gives nothing")]
+    #[error("the first row has no value")]
     Nothing,
-    #[error("the loss `{0}` is more than {THEATERQ_ALL}, which is all")]
+    #[error("the loss `{0}` is more than {THEATERQ_ALL} (100%)")]
     TheaterqLoss(String),
     #[error("`{field}` {why}")]
-    Number { field: String, why: &'static str },
+    Number { field: String, why: NumberError },
     #[error("the rate `{0}` is beyond {MAX_RATE}")]
     Rate(String),
-    #[error("it lasts no time (`{0}`)")]
+    #[error("its length is zero (`{0}`)")]
     NoTime(String),
     #[error("the delay `{0}` is beyond 60 s")]
     Delay(String),
-    #[error("the loss `{0}` is more than all packets")]
+    #[error("the loss `{0}` is more than 100%")]
     Loss(String),
 }
 
@@ -155,7 +155,7 @@ impl Reader {
                 }
             };
             if self.columns.contains(&column) {
-                self.problems.push(number, "a column is there twice".to_owned());
+                self.problems.push(number, "a column is repeated".to_owned());
             }
             self.columns.push(column);
         }
@@ -275,7 +275,7 @@ impl Reader {
             problems.push(0, "it has no rows".to_owned());
         }
         if problems.is_empty() && format == Format::Mahimahi && at_ns.last() == Some(&0) {
-            problems.push(0, "it lasts no time: its last instant is 0 ms".to_owned());
+            problems.push(0, "its length is zero: its last instant is 0 ms".to_owned());
         }
         if !problems.is_empty() {
             return Err(problems.refuse(name, format));

@@ -11,17 +11,17 @@ use crate::units::Ppm;
 pub enum WriteError {
     /// The format holds rates only.
     #[error(
-        "rows give a delay or a loss, which this format has not; `ccbench` and `theaterq` have"
+        "the rows have a delay or a loss, which this format cannot hold; use `ccbench` or `theaterq`"
     )]
     DelayOrLoss,
     /// The format needs a rate in every row.
     #[error("a row has no rate")]
     NoRate,
     /// A mahimahi trace needs a packet and a length above zero.
-    #[error("it holds no packet, or lasts less than a millisecond")]
+    #[error("the trace has no packet, or is shorter than a millisecond")]
     Empty,
     /// The mahimahi trace would be too long.
-    #[error("that would be more than {MOST_OPPORTUNITIES} lines")]
+    #[error("the file would have more than {MOST_OPPORTUNITIES} lines")]
     TooManyLines,
 }
 

@@ -138,7 +138,7 @@ const WRONG: &[(&str, &str, &str)] = &[
     (
         "metric = \"srtt\"",
         "metric = \"srt\"",
-        "expect.0.metric: `srt` is no metric of a group; did you mean `srtt`?",
+        "expect.0.metric: `srt` is not a metric of a group; did you mean `srtt`?",
     ),
     ("metric = \"srtt\"\n", "", "expect.0.metric: is missing"),
     ("below = \"20ms\"", "below = 20", "expect.0.below: `20` has no unit; write it like \"26ms\""),

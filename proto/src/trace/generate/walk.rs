@@ -123,7 +123,7 @@ mod tests {
         }
         for none in ["60ms..10ms", "1%..1%", "1ms..61s", "1mbit..2tbit"] {
             let why = walk(1, second, none.parse().unwrap()).unwrap_err().to_string();
-            assert!(why.contains("a higher one, at most"), "{none}: {why}");
+            assert!(why.contains("a higher limit, at most"), "{none}: {why}");
         }
         assert!(walk(1, Micros::new(1), "1ms..2ms".parse().unwrap()).is_err());
         assert!(walk(1, Micros::from_secs(3600 * 24 * 30), "1ms..2ms".parse().unwrap()).is_err());
