@@ -301,8 +301,8 @@ pub(crate) type Fault = (Vec<&'static str>, String);
 
 /// What names a number, in the claim or in the other one.
 struct Naming<'a> {
-    /// Keys before the others: none, `over` or `minus`.
-    way: &'a [&'static str],
+    /// Prefix of the keys: none, `over` or `minus`.
+    prefix: &'a [&'static str],
     metric: Option<&'a str>,
     stat: Option<&'a str>,
     phase: Option<&'a str>,
@@ -313,7 +313,7 @@ struct Naming<'a> {
 
 impl Naming<'_> {
     fn at(&self, key: &'static str) -> Vec<&'static str> {
-        [self.way, &[key]].concat()
+        [self.prefix, &[key]].concat()
     }
 
     fn number(&self, plan: &Plan) -> Result<Numbered, Vec<Fault>> {
@@ -435,7 +435,7 @@ pub fn levels(value: &Value) -> Vec<String> {
 impl Expect {
     fn naming(&self) -> Naming<'_> {
         Naming {
-            way: &[],
+            prefix: &[],
             metric: self.metric.as_deref(),
             stat: self.stat.as_deref(),
             phase: self.phase.as_deref(),
@@ -517,9 +517,9 @@ impl Expect {
             let inherit = own.iter().all(|name| name.is_none());
             (key, scope, if inherit { name } else { own[nth].as_deref() })
         };
-        let way = [key];
+        let prefix = [key];
         let naming = Naming {
-            way: &way,
+            prefix: &prefix,
             metric: other.metric.as_deref().or(mine.metric),
             stat: other.stat.as_deref().or(mine.stat.filter(|_| other.metric.is_none())),
             phase: other.phase.as_deref(),

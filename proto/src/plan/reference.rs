@@ -15,7 +15,7 @@ pub struct Section {
     /// How its header is written, `[links.NAME]`; of a table that stands in several places its key, `queue`; of a kind
     /// of queue `queue = { kind = "pie" }`.
     pub title: String,
-    /// The way to it, with `NAME` for names and `0` for elements of lists; the first, if there are several.
+    /// Its path, with `NAME` for names and `0` for elements of lists; the first, if there are several.
     pub path: Vec<String>,
     /// Of a kind of queue, which.
     pub kind: Option<String>,
@@ -202,8 +202,8 @@ impl Book {
             let must = required.is_some_and(|all| all.iter().any(|one| one == name));
             let absent = schema.get("x-absent").and_then(Value::as_str);
             let mut key = self.key(name, property, must, absent);
-            let way = [&section.path[..], &[name.to_owned()]].concat();
-            if let Some((inner, at)) = self.inner(property, &way) {
+            let path = [&section.path[..], &[name.to_owned()]].concat();
+            if let Some((inner, at)) = self.inner(property, &path) {
                 key.section = Some(self.title(&inner, &at));
                 below.push((inner, at));
             }
@@ -344,7 +344,7 @@ fn dotted(path: &[String]) -> String {
 fn header(path: &[String]) -> String {
     match path.split_last() {
         None => "The experiment".to_owned(),
-        Some((last, way)) if last == "0" => format!("[[{}]]", way.join(".")),
+        Some((last, parents)) if last == "0" => format!("[[{}]]", parents.join(".")),
         _ => format!("[{}]", path.join(".")),
     }
 }

@@ -20,7 +20,7 @@ pub struct TraceError {
     pub more: usize,
 }
 
-/// One thing that is wrong with a trace.
+/// A problem of a trace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TraceProblem {
     /// The line, from 1; 0 if it is about the whole file.

@@ -101,14 +101,14 @@ pub(crate) fn join_key<S: AsRef<str>>(segments: &[S]) -> String {
     quoted.join(".")
 }
 
-/// Sets one key. Missing tables on the way are made, but no new node, link, flow group, probe or class: a
+/// Sets one key. Missing parent tables are created, but no new node, link, flow group, probe or class: a
 /// misspelt name must not become one. Array elements are named by their index from 0.
 pub(crate) fn set_key(table: &mut Table, key: &[String], value: Value) -> Result<(), SetError> {
-    let Some((last, way)) = key.split_last() else {
+    let Some((last, parents)) = key.split_last() else {
         return Err(SetError::EmptyKey);
     };
     let mut at = Place::Table(table);
-    for (depth, segment) in way.iter().enumerate() {
+    for (depth, segment) in parents.iter().enumerate() {
         at = at.step(&key[..depth], segment)?;
     }
     match at {
@@ -117,7 +117,7 @@ pub(crate) fn set_key(table: &mut Table, key: &[String], value: Value) -> Result
             Ok(())
         }
         Place::Array(array) => {
-            *element(array, way, last)? = value;
+            *element(array, parents, last)? = value;
             Ok(())
         }
     }
@@ -130,12 +130,12 @@ enum Place<'t> {
 }
 
 impl<'t> Place<'t> {
-    fn step(self, way: &[String], segment: &str) -> Result<Self, SetError> {
+    fn step(self, parents: &[String], segment: &str) -> Result<Self, SetError> {
         let next = match self {
-            Self::Array(array) => element(array, way, segment)?,
+            Self::Array(array) => element(array, parents, segment)?,
             Self::Table(table) => {
                 if !table.contains_key(segment) {
-                    refuse_new_name(table, way, segment)?;
+                    refuse_new_name(table, parents, segment)?;
                     table.insert(segment.to_owned(), Value::Table(Table::new()));
                 }
                 table.get_mut(segment).ok_or_else(|| SetError::Absent(segment.to_owned()))?
@@ -145,7 +145,7 @@ impl<'t> Place<'t> {
             Value::Table(table) => Ok(Self::Table(table)),
             Value::Array(array) => Ok(Self::Array(array)),
             other => Err(SetError::NoKeys {
-                key: join_key(&[way, &[segment.to_owned()]].concat()),
+                key: join_key(&[parents, &[segment.to_owned()]].concat()),
                 kind: with_article(other.type_str()),
             }),
         }
@@ -157,8 +157,8 @@ fn with_article(kind: &str) -> String {
     format!("{article} {kind}")
 }
 
-fn refuse_new_name(table: &Table, way: &[String], segment: &str) -> Result<(), SetError> {
-    let Some(parent) = way.last().filter(|_| way.len() != 2) else { return Ok(()) };
+fn refuse_new_name(table: &Table, parents: &[String], segment: &str) -> Result<(), SetError> {
+    let Some(parent) = parents.last().filter(|_| parents.len() != 2) else { return Ok(()) };
     let Some((_, what)) = NAMED.iter().find(|(name, _)| name == parent) else { return Ok(()) };
     let names: Vec<&str> = table.keys().map(String::as_str).collect();
     let (name, hint) = (segment.to_owned(), hint(segment, &names, "known"));
@@ -167,10 +167,10 @@ fn refuse_new_name(table: &Table, way: &[String], segment: &str) -> Result<(), S
 
 fn element<'t>(
     array: &'t mut [Value],
-    way: &[String],
+    parents: &[String],
     segment: &str,
 ) -> Result<&'t mut Value, SetError> {
-    let (len, name) = (array.len(), join_key(way));
+    let (len, name) = (array.len(), join_key(parents));
     let index: usize = segment.parse().map_err(|_| SetError::NotAnIndex { list: name.clone() })?;
     array.get_mut(index).ok_or(SetError::NoElement { list: name, len, index })
 }

@@ -52,7 +52,7 @@ impl Between {
         }
     }
 
-    /// The row at this share of the way from one end to the other.
+    /// The row at this share of the range from one limit to the other.
     fn row(self, share: f64) -> Step {
         let (low, high) = self.ends();
         let value = low + ((high - low) as f64 * share) as u64;
