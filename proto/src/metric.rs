@@ -58,7 +58,7 @@ pub const SAMPLED: [&str; 8] = ["mean", "median", "p5", "p95", "p99", "std", "mi
 const MEAN: &[&str] = &["mean"];
 const SUM: &[&str] = &["sum"];
 const MEAN_OF_DEFINED: &[&str] = &["mean", "undefined"];
-const LATENESS: &[&str] = &["p50", "p90", "p99", "max"];
+const SCHEDULING_ERROR: &[&str] = &["p50", "p90", "p99", "max"];
 const ALL_OR_GROUP: &[Scope] = &[Scope::Net, Scope::Group];
 const NET: &[Scope] = &[Scope::Net];
 const SENDERS: &[Scope] = &[Scope::Group, Scope::Flow];
@@ -110,13 +110,22 @@ pub const METRICS: &[Metric] = &[
     metric("drops", LINK, "packets", SUM),
     metric("marks", LINK, "packets", SUM),
     metric("backlog", LINK, "bytes", &SAMPLED),
-    Metric { whole_trial: true, ..metric("packet_lateness", LINK, "us", LATENESS) },
-    Metric { whole_trial: true, ..metric("step_lateness", LINK, "us", LATENESS) },
+    Metric { whole_trial: true, ..metric("packet_scheduling_error", LINK, "us", SCHEDULING_ERROR) },
+    Metric { whole_trial: true, ..metric("step_scheduling_error", LINK, "us", SCHEDULING_ERROR) },
 ];
 
-/// The metric of this name and scope. `throughput` of a group or of all flows is their `throughput_sum`.
+/// Deprecated metric names and their replacements. Plans and `--metric` accept them with a warning.
+const RENAMED: [(&str, &str); 2] =
+    [("packet_lateness", "packet_scheduling_error"), ("step_lateness", "step_scheduling_error")];
+
+/// The replacement of a deprecated metric name; `None` for all other names.
+pub fn replacement(name: &str) -> Option<&'static str> {
+    RENAMED.iter().find(|(old, _)| *old == name).map(|(_, new)| *new)
+}
+
+/// The metric of this name, which may be a deprecated one, and scope. `throughput` of a group or of all flows is their `throughput_sum`.
 pub fn find(name: &str, scope: Scope) -> Option<&'static Metric> {
-    let name = match name {
+    let name = match replacement(name).unwrap_or(name) {
         "throughput" if ALL_OR_GROUP.contains(&scope) => "throughput_sum",
         other => other,
     };
@@ -143,6 +152,10 @@ mod tests {
         assert_eq!(find("throughput", Scope::Group).map(|m| m.name), Some("throughput_sum"));
         assert_eq!(find("throughput", Scope::Flow).map(|m| m.name), Some("throughput"));
         assert_eq!(find("srtt", Scope::Link), None);
+        for (old, new) in RENAMED {
+            assert_eq!(find(old, Scope::Link).map(|m| m.name), Some(new));
+            assert!(METRICS.iter().all(|m| m.name != old), "{old} is a metric and deprecated");
+        }
         assert_eq!(find("throughput_sum", Scope::Net).unwrap().unit_of("cov"), "1");
     }
 }

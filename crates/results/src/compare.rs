@@ -377,8 +377,10 @@ impl RowOrder {
         let known: BTreeSet<String> =
             self.metrics.iter().map(|(name, stat, _)| format!("{name}:{stat}")).collect();
         for metric in requested {
-            let has = |known: &String| known == metric || known.split(':').next() == Some(metric);
-            if !known.iter().any(has) {
+            let (name, stat) = crate::model::name_and_stat(metric);
+            let exists =
+                |row: &(&str, &str, &str)| row.0 == name && stat.is_none_or(|s| row.1 == s);
+            if !self.metrics.iter().any(exists) {
                 let known = known.iter().cloned().collect::<Vec<_>>().join(", ");
                 return Err(CompareError::UnknownMetric { metric: metric.clone(), known });
             }

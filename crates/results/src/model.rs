@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use ccbench_proto::metric::replacement;
 use ccbench_proto::wire::NodeInfo;
 use serde::{Deserialize, Serialize};
 
@@ -223,7 +224,9 @@ impl TrialFilter {
     }
 }
 
-/// Splits a metric as given on the command line: `NAME` or `NAME:STAT`.
+/// Splits a metric as given on the command line: `NAME` or `NAME:STAT`. Replaces deprecated names.
 pub(crate) fn name_and_stat(metric: &str) -> (&str, Option<&str>) {
-    metric.split_once(':').map_or((metric, None), |(name, stat)| (name, Some(stat)))
+    let (name, stat) =
+        metric.split_once(':').map_or((metric, None), |(name, stat)| (name, Some(stat)));
+    (replacement(name).unwrap_or(name), stat)
 }

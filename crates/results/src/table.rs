@@ -378,14 +378,15 @@ fn probe_line(summary: &Summary, lost: &PointRow, time: &str, further: &[&str]) 
 /// Scheduling error of links: how late they release packets and apply trace steps.
 fn scheduling_error_rows(summary: &Summary) -> Vec<Line> {
     let late = summary.point_rows.iter().filter(|r| r.stat == "p50");
-    let late = late.filter(|r| ["packet_lateness", "step_lateness"].contains(&r.metric));
+    let late =
+        late.filter(|r| ["packet_scheduling_error", "step_scheduling_error"].contains(&r.metric));
     late.map(|p50| {
         let find = |stat| {
             let row =
                 summary.find(p50.point_id, &p50.phase, p50.scope, &p50.subject, p50.metric, stat);
             row.map_or("-".to_owned(), |row| format!("{:.1}", row.value))
         };
-        let what = if p50.metric == "step_lateness" { "trace steps" } else { "packets" };
+        let what = if p50.metric == "step_scheduling_error" { "trace steps" } else { "packets" };
         let cells = vec![
             p50.subject.clone(),
             what.to_owned(),

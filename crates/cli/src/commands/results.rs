@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use ccbench_proto::metric;
 use ccbench_results::compare::{self, With};
 use ccbench_results::model::TrialFilter;
 use ccbench_results::summarize::RunSummary;
@@ -77,6 +78,16 @@ pub fn export(command: &ExportCommand) -> Result<ExitCode, CliError> {
     Ok(ExitCode::Success)
 }
 
+/// Warns about deprecated names in `--metric`.
+fn warn_about_renamed(metrics: &[String]) {
+    for metric in metrics {
+        let name = metric.split(':').next().unwrap_or(metric);
+        if let Some(new) = metric::replacement(name) {
+            eprintln!("ccbench: metric `{name}` is deprecated; use `{new}`");
+        }
+    }
+}
+
 /// `ccbench compare`.
 ///
 /// # Errors
@@ -88,6 +99,7 @@ pub fn compare(args: &CompareArgs) -> Result<ExitCode, CliError> {
         (None, None) => return Err(CliError::Usage("give a second run, or --by".to_owned())),
     };
     let filter = TrialFilter { include_failed: args.include_failed, ..<_>::default() };
+    warn_about_renamed(&args.metrics);
     let (names, compared) = compare::compare(&args.a, &with, &args.metrics, filter)?;
     if let Some(path) = &args.csv {
         let csv = compare::csv(&compared);
@@ -107,6 +119,7 @@ pub fn compare(args: &CompareArgs) -> Result<ExitCode, CliError> {
 /// # Errors
 /// The results cannot be read, or a figure cannot be drawn or written.
 pub fn plot(args: PlotArgs) -> Result<ExitCode, CliError> {
+    warn_about_renamed(&args.metrics);
     let request = figure::Request {
         kind: args.kind,
         wheres: args.wheres,

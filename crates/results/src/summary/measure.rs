@@ -13,7 +13,7 @@
 //! - **srtt** is the mean over all samples of the senders' data sockets, as smoothed by the kernel.
 //! - **Retransmissions** are the increase of `total_retrans` from the last sample before the phase (initially 0) to
 //!   the last sample in it, summed over sockets.
-//! - **packet_lateness** and **step_lateness** of a link cover the whole trial; their phase is `(trial)`.
+//! - **packet_scheduling_error** and **step_scheduling_error** of a link cover the whole trial; their phase is `(trial)`.
 //! - **utilisation** of a link is its throughput divided by its mean rate, or for a link with a trace, the bytes sent
 //!   divided by the bytes that the trace offered. **queue_delay** is the time that the backlog takes at the rate of that
 //!   time, or as the trace continues; links without a rate have none.
@@ -445,8 +445,8 @@ impl RowCollector<'_> {
     /// Scheduling error of packets and trace steps over the whole trial.
     fn timing(&mut self, trial: Trial, row: &query::TimingRow) {
         let metric = match row.what.as_str() {
-            "packets" => "packet_lateness",
-            "steps" => "step_lateness",
+            "packets" => "packet_scheduling_error",
+            "steps" => "step_scheduling_error",
             _ => return,
         };
         let place = (trial, WHOLE_TRIAL, Scope::Link, row.link.as_str());

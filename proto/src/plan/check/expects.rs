@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use toml::Value;
 
+use crate::metric;
 use crate::plan::expect::{Against, Expect, levels};
 use crate::plan::parse::suggest::hint;
 use crate::plan::{Factor, Plan};
@@ -22,8 +23,11 @@ pub(super) fn check(plan: &Plan, problems: &mut Problems) {
             continue;
         }
         places(plan, &["expect", &number, "where"], &expect.at, true, problems);
+        warn_if_renamed(&["expect", &number, "metric"], expect.metric.as_deref(), problems);
         for (key, against) in [("over", &expect.over), ("minus", &expect.minus)] {
             if let Some(Against::Number(other)) = against {
+                let place = ["expect", &number, key, "metric"];
+                warn_if_renamed(&place, other.metric.as_deref(), problems);
                 places(plan, &["expect", &number, key, "where"], &other.at, false, problems);
             }
         }
@@ -34,6 +38,14 @@ pub(super) fn check(plan: &Plan, problems: &mut Problems) {
             let place = [&["expect", &number][..], &key[..]].concat();
             problems.error_from(&place, &reads, why);
         }
+    }
+}
+
+/// Warns about a deprecated metric name.
+fn warn_if_renamed(place: &[&str], name: Option<&str>, problems: &mut Problems) {
+    if let Some((old, new)) = name.and_then(|name| Some((name, metric::replacement(name)?))) {
+        let why = format!("`{old}` is deprecated; use `{new}`");
+        problems.warning_from(place, &[place], why);
     }
 }
 

@@ -109,13 +109,36 @@ fn whole_trial_metric_inherits_no_phase() {
         metric = "srtt"
         group = "long"
         phase = "loaded"
-        minus = { metric = "packet_lateness", link = "down" }
+        minus = { metric = "packet_scheduling_error", link = "down" }
         below = "20ms""#,
     );
     let Some(Relation::Minus(Operand::Number(other))) = &found.relation else {
         panic!("{found:?}")
     };
     assert_eq!(other.phase, WHOLE_TRIAL);
+}
+
+#[test]
+fn warns_about_deprecated_metric_names() {
+    let expect = r#"
+        claim = "c"
+        metric = "step_lateness"
+        link = "down"
+        minus = { metric = "packet_lateness" }
+        below = "20ms""#;
+    let text = format!("{PLAN}\n[[expect]]\n{expect}");
+    let (_, warnings) = crate::plan::check::read(&text, &[]).unwrap();
+    let of_metrics: Vec<(&str, &str)> = warnings
+        .iter()
+        .filter(|warning| warning.path.ends_with("metric"))
+        .map(|warning| (warning.path.as_str(), warning.why.as_str()))
+        .collect();
+    let expected = [
+        ("expect.0.metric", "`step_lateness` is deprecated; use `step_scheduling_error`"),
+        ("expect.0.minus.metric", "`packet_lateness` is deprecated; use `packet_scheduling_error`"),
+    ];
+    assert_eq!(of_metrics, expected);
+    assert_eq!(claim(expect).number.metric.name, "step_scheduling_error");
 }
 
 /// A claim that is right.
