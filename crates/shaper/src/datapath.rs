@@ -360,7 +360,7 @@ impl Datapath {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Sent::Blocked,
                 // Nothing was sent. A device without GSO rejects coalesced packets.
                 Err(_) if self.writes[0].count > 1 => {
-                    self.coalesce_from_ns = now_ns + COALESCE_PAUSE_NS
+                    self.coalesce_from_ns = now_ns + COALESCE_PAUSE_NS;
                 }
                 Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) && self.refusals < REFUSALS => {
                     self.refusals += 1;
