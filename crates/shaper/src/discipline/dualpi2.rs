@@ -15,10 +15,10 @@ use super::{
     Discipline, KernelSupport, PROB_ONE, PacketQueue, QueueParams, QueueStats, Setup, ns_or,
     us_text,
 };
-use crate::datapath::Counters;
 use crate::datapath::header::Ecn;
 use crate::datapath::packet::Packet;
 use crate::datapath::random::Random;
+use crate::datapath::shared::Counters;
 use crate::qdisc::{BadQueue, Qdisc};
 
 mod qdisc;
