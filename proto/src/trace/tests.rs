@@ -110,7 +110,7 @@ fn ccbench_columns_may_be_empty_and_an_empty_row_ends_the_trace() {
     assert_eq!(rows("t_us,rate_bps\n0,8\n250,9\n"), (vec![(0, 8), (250_000, 9)], 500_000));
     assert!(why("t_us,rate_bps\n0,8\n3,\n4,9\n").contains("line 4: it follows line 3"));
     assert!(why("t_us,speed\n0,8\n").contains("the column `speed` is unknown"));
-    assert!(why("t_us,rate_bps,rate_bps\n0,8,8\n").contains("twice"));
+    assert!(why("t_us,rate_bps,rate_bps\n0,8,8\n").contains("a column is repeated"));
     assert!(why("t_us\n0\n").contains("one more column"));
     assert!(why("t_us,rate_bps,loss_ppm\n0,8,1000001\n").contains("more than 100%"));
     assert!(why("t_us,rate_bps,delay_us\n0,8,60000001\n").contains("beyond 60 s"));
@@ -144,11 +144,11 @@ fn rejects_invalid_model_with_its_place() {
     for (text, wanted) in [
         ("{\n\n\"a\": }", "line 3: it is not JSON"),
         ("{}", "it is not a model"),
-        (r#"{"StaticDelayConfig":{}}"#, "unknown or no bandwidth's"),
+        (r#"{"StaticDelayConfig":{}}"#, "unknown or not a bandwidth model"),
         (r#"{"StaticBwConfig":{"bw":"fast"}}"#, "StaticBwConfig.bw: it is not a bandwidth"),
         (r#"{"StaticBwConfig":{"bw":"2Tbps"}}"#, "beyond"),
-        (r#"{"StaticBwConfig":{"bw":"-2bps"}}"#, "no bandwidth"),
-        (r#"{"StaticBwConfig":{"duration":"1 fortnight"}}"#, "no duration"),
+        (r#"{"StaticBwConfig":{"bw":"-2bps"}}"#, "it is not a bandwidth"),
+        (r#"{"StaticBwConfig":{"duration":"1 fortnight"}}"#, "it is not a duration"),
         (r#"{"NormalizedBwConfig":{"step":"0s"}}"#, "the step is zero"),
         (r#"{"NormalizedBwConfig":{"step":"1us","duration":"1h"}}"#, "more than 4000000 rows"),
         (r#"{"StaticBwConfig":{"duration":"1ns"}}"#, "less than a microsecond"),
