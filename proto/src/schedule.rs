@@ -294,7 +294,7 @@ pub fn task_for(plan: &CheckedPlan, node: &str, context: &TrialContext) -> NodeT
         sysctls: here.sysctl.iter().map(|(k, v)| (k.clone(), v.to_string())).collect(),
         keep_offloads: here.offloads,
         kept_awake: plan.keep_awake,
-        keep_awake: plan.keep_awake && speaks_for_its_machine(plan, node),
+        keep_awake: plan.keep_awake && represents_its_machine(plan, node),
         wired: topology
             .nodes
             .get(node)
@@ -327,14 +327,14 @@ pub fn task_for(plan: &CheckedPlan, node: &str, context: &TrialContext) -> NodeT
 }
 
 /// Whether a node has a separate machine, or is the first (by name) of those on ccbench's machine.
-fn speaks_for_its_machine(plan: &Plan, node: &str) -> bool {
+fn represents_its_machine(plan: &Plan, node: &str) -> bool {
     let first_of_ours = || plan.nodes.iter().find(|(_, other)| other.agent.is_none());
     let own = plan.nodes.get(node).is_some_and(|here| here.agent.is_some());
     own || first_of_ours().is_some_and(|(first, _)| first == node)
 }
 
-/// Every flow group of the plan and when it runs, in name order, for those who run none: with the first range's ports and
-/// without addresses.
+/// Every flow group of the plan and when it runs, in name order, for readers of results: the ports are those of the first
+/// range, and the addresses are unspecified.
 pub fn flows(plan: &CheckedPlan) -> Vec<FlowTask> {
     flow_tasks(plan.plan(), &|_| IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0)
 }

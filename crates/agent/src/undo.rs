@@ -13,20 +13,20 @@ use crate::error::AgentError;
 use crate::kernel::{Kernel, Machine};
 use crate::sysctl::{self, Saved};
 
-/// One thing to undo: all that is needed for it after a kill -9.
+/// A change to undo, with everything that undoing it needs after a kill -9.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Step {
-    /// Put a kernel setting back.
+    /// Restore a sysctl.
     Sysctl(Saved),
-    /// Put an interface's segmentation offloads back.
+    /// Restore the segmentation offloads of an interface.
     Offloads {
         /// The interface.
         dev: String,
         /// As the shaper saved them.
         before: serde_json::Value,
     },
-    /// Take a link away and put the interface's root qdisc back.
+    /// Remove a link and restore the root qdisc of its interface.
     Link {
         /// The link's name in the plan.
         link: String,
@@ -35,16 +35,16 @@ pub enum Step {
         /// As the shaper saved it.
         before: serde_json::Value,
     },
-    /// Remove a classifier from the egress of an interface. Only where the kernel does not do it when we are gone.
+    /// Remove a classifier from the egress of an interface, where the kernel does not remove it when the agent exits.
     Classifier {
-        /// The interface, by a number that no other one of this boot had before it.
+        /// Index of the interface; the kernel does not reuse it before the next boot.
         ifindex: u32,
         /// Its name.
         dev: String,
-        /// The qdisc clsact is ours as well.
+        /// Whether the agent added the qdisc clsact too.
         own_clsact: bool,
     },
-    /// Kill what is left in the control group of traffic and remove it. Its name is of one agent's life.
+    /// Kill the processes left in the cgroup of traffic and remove it. Every agent process names its cgroup differently.
     TrafficGroup {
         /// Its folder.
         folder: PathBuf,
@@ -111,7 +111,7 @@ struct Journal {
 /// A line of the journal.
 #[derive(Debug, Serialize, Deserialize)]
 struct Line<'a> {
-    /// What is undone is of this boot: no change outlives the kernel it was made to.
+    /// Steps of an earlier boot are not undone: their changes ended with that boot.
     boot_id: Cow<'a, str>,
     #[serde(flatten)]
     step: Cow<'a, Step>,
@@ -123,11 +123,11 @@ impl Undo {
         Self::default()
     }
 
-    /// A stack with its copy in `state_dir`, which is made if need be. What an earlier agent left there is
-    /// undone by [`replay`], before.
+    /// A stack with a journal in `state_dir`, which is created if missing. Call [`replay`] first: it undoes the steps that
+    /// an earlier agent left there.
     ///
     /// # Errors
-    /// The file cannot be made.
+    /// The file cannot be created.
     pub fn journaled(state_dir: &Path) -> Result<Self, AgentError> {
         let path = state_dir.join(FILE);
         let open = || {

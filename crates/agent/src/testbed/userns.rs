@@ -1,4 +1,4 @@
-//! A testbed for those who are not root: a user namespace in which they are.
+//! A testbed without root privileges: a user namespace in which the user is root.
 
 use std::io;
 

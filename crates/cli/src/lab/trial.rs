@@ -76,6 +76,12 @@ pub async fn run(
         return Err(error.into());
     };
     recorder.errors = guest.errors;
+    if guest.rows_before_start > 0 {
+        let lost = guest.rows_before_start;
+        recorder.errors.push(format!(
+            "the guest sent {lost} rows before the start of the trial; they are lost"
+        ));
+    }
     recorder.errors.extend(ended.err().map(|error| error.to_string()));
     let busy_pct = guest.busy_pct;
     note_machine(&mut recorder, image, dilation, scheduled.seed, busy_pct)?;
@@ -129,6 +135,8 @@ struct GuestTrial<'a> {
     /// Once the trial has started.
     recorder: Option<TrialRecorder<'a>>,
     errors: Vec<String>,
+    /// Rows that no table takes: only a guest of another version sends them.
+    rows_before_start: u64,
     t0_ns: u64,
     utc_minus_guest_ns: i64,
     busy_pct: f64,
@@ -144,6 +152,7 @@ impl<'a> GuestTrial<'a> {
             replies: BTreeMap::new(),
             recorder: None,
             errors: Vec::new(),
+            rows_before_start: 0,
             t0_ns: 0,
             utc_minus_guest_ns: 0,
             busy_pct: 0.0,
@@ -193,7 +202,8 @@ impl<'a> GuestTrial<'a> {
             }
             (Of::Failed(failure), Some(_)) => self.errors.push(error(failure).to_string()),
             (Of::Done(done), _) => self.busy_pct = done.busy_pct,
-            (Of::Row(_) | Of::End(_) | Of::Undone(_), _) => {}
+            (Of::Row(_), None) => self.rows_before_start += 1,
+            (Of::End(_) | Of::Undone(_), _) => {}
         }
         Ok(())
     }

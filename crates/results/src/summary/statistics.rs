@@ -28,13 +28,14 @@ pub struct Mean {
 
 /// Mean and 95 % confidence interval by Student's t with n - 1 degrees of freedom; `None` without values.
 pub fn mean_with_interval(values: &[f64]) -> Option<Mean> {
-    let value = mean(values)?;
-    Some(Mean { value, interval: half_width(values).map(|half| (value - half, value + half)) })
+    with_quantile(values, |n| t_quantile(n - 1.0))
 }
 
-fn half_width(values: &[f64]) -> Option<f64> {
-    let n = values.len() as f64;
-    Some(t_quantile(n - 1.0)? * (variance(values)? / n).sqrt())
+/// The mean, and its interval by the quantile of Student's t that belongs to so many values.
+fn with_quantile(values: &[f64], t: impl FnOnce(f64) -> Option<f64>) -> Option<Mean> {
+    let (value, n) = (mean(values)?, values.len() as f64);
+    let half = t(n).zip(variance(values)).map(|(t, variance)| t * (variance / n).sqrt());
+    Some(Mean { value, interval: half.map(|half| (value - half, value + half)) })
 }
 
 /// Sample variance; `None` with fewer than two values.
@@ -158,10 +159,7 @@ impl OverTrials {
 
     /// Like [`mean_with_interval`], for `n` values.
     pub(super) fn mean(&self, values: &[f64]) -> Option<Mean> {
-        let value = mean(values)?;
-        let half = self.t.zip(variance(values));
-        let half = half.map(|(t, variance)| t * (variance / values.len() as f64).sqrt());
-        Some(Mean { value, interval: half.map(|half| (value - half, value + half)) })
+        with_quantile(values, |_| self.t)
     }
 
     /// Like [`bootstrap`] of the mean, for `n` values.

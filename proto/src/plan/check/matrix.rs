@@ -30,7 +30,7 @@ pub(super) const MAX_POINTS: usize = 10_000;
 pub(super) struct Level {
     pub(super) name: String,
     pub(super) keys: Vec<Setting>,
-    /// Whether one of its keys is none, and is not among them.
+    /// Whether a key was left out of `keys` because it is not a valid dotted key.
     pub(super) incomplete: bool,
 }
 
@@ -54,7 +54,7 @@ pub(super) struct Cell {
 }
 
 impl Cell {
-    /// The keys that its levels set, or would set, to what could not be read.
+    /// The keys to which its levels assign a value that cannot be read.
     fn unread_levels(&self, lost: &Lost) -> Lost {
         let mut unset = Lost::default();
         for (key, _) in self.set_at.iter().filter(|(_, place)| lost.covers(place)) {
