@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use ccbench_tests::cpu::CpuWatch;
-use ccbench_tests::{Bench, alone, binary, namespaces, text, wait_for, watched_run};
+use ccbench_tests::{Bench, alone, binary, text, wait_for, watched_run};
 
 use crate::plan;
 
@@ -54,7 +54,7 @@ fn writes_all_tables_and_cleans_up() {
     }
     assert!(bench.processes().is_empty(), "left: {:?}", bench.processes());
     wait_for("no namespace of ours is left", Duration::from_secs(5), || {
-        namespaces().is_disjoint(&made)
+        bench.processes_in(&made).is_empty()
     });
     cpu.check_run(&bench.all_results(), || {
         assert_eq!(code, Some(0), "{printed}");

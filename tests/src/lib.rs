@@ -95,29 +95,39 @@ impl Bench {
 
     /// Processes of this experiment that are alive: (pid, command line). Every child inherits `CCBENCH_STATE`.
     pub fn processes(&self) -> Vec<(u32, String)> {
-        let mark = format!("CCBENCH_STATE={}", self.path("state").display());
-        let mut found = Vec::new();
-        for pid in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
-            let Some(pid) = pid.file_name().to_str().and_then(|name| name.parse().ok()) else {
-                continue;
-            };
-            let environ = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-            if environ.split(|byte| *byte == 0).any(|entry| entry == mark.as_bytes()) {
-                let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-                found.push((pid, String::from_utf8_lossy(&line).replace('\0', " ")));
-            }
-        }
-        found
+        let own = self.state_mark();
+        processes()
+            .filter(|(_, environ)| environ.contains(&own))
+            .map(|(pid, _)| with_line(pid))
+            .collect()
     }
 
     /// Inodes of the network namespaces that this experiment's processes are in, other than the test's own.
-    pub fn namespaces(&self) -> BTreeSet<String> {
-        let own = std::fs::read_link("/proc/self/ns/net").unwrap_or_default();
-        let links = self
-            .processes()
-            .into_iter()
-            .filter_map(|(pid, _)| std::fs::read_link(format!("/proc/{pid}/ns/net")).ok());
-        links.filter(|link| *link != own).map(|link| link.to_string_lossy().into_owned()).collect()
+    pub fn namespaces(&self) -> BTreeSet<PathBuf> {
+        let own = namespace_of("self");
+        let all =
+            self.processes().into_iter().filter_map(|(pid, _)| namespace_of(&pid.to_string()));
+        all.filter(|link| Some(link) != own.as_ref()).collect()
+    }
+
+    /// Processes in one of these network namespaces: (pid, command line). Those of other experiments are left out, for the
+    /// kernel gives the inode of a removed namespace to the next one.
+    pub fn processes_in(&self, namespaces: &BTreeSet<PathBuf>) -> Vec<(u32, String)> {
+        let own = self.state_mark();
+        let of_another = |environ: &BTreeSet<Vec<u8>>| {
+            !environ.contains(&own) && environ.iter().any(|entry| entry.starts_with(STATE))
+        };
+        processes()
+            .filter(|(_, environ)| !of_another(environ))
+            .filter(|(pid, _)| {
+                namespace_of(&pid.to_string()).is_some_and(|link| namespaces.contains(&link))
+            })
+            .map(|(pid, _)| with_line(pid))
+            .collect()
+    }
+
+    fn state_mark(&self) -> Vec<u8> {
+        [STATE, self.path("state").as_os_str().as_encoded_bytes()].concat()
     }
 
     /// The one results directory that a run made.
@@ -137,13 +147,27 @@ impl Bench {
     }
 }
 
-/// Inodes of all network namespaces that any process is in.
-pub fn namespaces() -> BTreeSet<String> {
+/// Marks the processes of an experiment in their environment.
+const STATE: &[u8] = b"CCBENCH_STATE=";
+
+/// All processes of the machine with their environment.
+fn processes() -> impl Iterator<Item = (u32, BTreeSet<Vec<u8>>)> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    entries
-        .filter_map(|entry| std::fs::read_link(entry.path().join("ns/net")).ok())
-        .map(|link| link.to_string_lossy().into_owned())
-        .collect()
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.map(|pid: u32| {
+        let environ = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        (pid, environ.split(|byte| *byte == 0).map(<[u8]>::to_vec).collect())
+    })
+}
+
+fn with_line(pid: u32) -> (u32, String) {
+    let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    (pid, String::from_utf8_lossy(&line).replace('\0', " "))
+}
+
+/// The link of a process's network namespace: "net:[4026531840]".
+fn namespace_of(pid: &str) -> Option<PathBuf> {
+    std::fs::read_link(format!("/proc/{pid}/ns/net")).ok()
 }
 
 /// Waits until `fact` holds.
