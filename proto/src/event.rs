@@ -6,6 +6,7 @@
 use serde_json::{Value, json};
 use thiserror::Error;
 
+use crate::column_text::ColumnText as _;
 use crate::wire::{Backend, CongestionControl, Event, Side, Via};
 
 pub use crate::wire::event::{
@@ -214,7 +215,7 @@ impl Kind {
                 "files_overwritten": capture.files_overwritten,
             }),
             Self::CcInForce(start) => json!({
-                "side": side_text(start.side),
+                "side": Side::text_of(start.side),
                 "cc": start.cc,
                 "kernel_name": start.kernel_name,
                 "begins_with": start.begins_with,
@@ -223,7 +224,7 @@ impl Kind {
                 "paced_by": start.paced_by,
             }),
             Self::CcSockets(sockets) => json!({
-                "side": side_text(sockets.side),
+                "side": Side::text_of(sockets.side),
                 "cc": sockets.cc,
                 "set": sockets.set,
                 "refused": sockets.refused,
@@ -277,7 +278,7 @@ impl Kind {
 
 fn ecn_json(ecn: &Ecn) -> Value {
     json!({
-        "side": side_text(ecn.side),
+        "side": Side::text_of(ecn.side),
         "cc": ecn.cc,
         "kernel_name": ecn.kernel_name,
         "asked": ecn.asked,
@@ -292,21 +293,6 @@ fn ecn_json(ecn: &Ecn) -> Value {
 
 fn known(side: i32) -> bool {
     Side::try_from(side).is_ok_and(|side| side != Side::Unspecified)
-}
-
-fn side_text(side: i32) -> &'static str {
-    Side::try_from(side).unwrap_or_default().as_text()
-}
-
-impl Side {
-    /// As columns hold it; empty if unspecified.
-    pub fn as_text(self) -> &'static str {
-        match self {
-            Self::Unspecified => "",
-            Self::Sender => "snd",
-            Self::Receiver => "rcv",
-        }
-    }
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cc;
+pub mod column_text;
 pub mod event;
 pub mod link_state;
 pub mod metric;

@@ -1,32 +1,10 @@
-//! How a link or a congestion control is applied on a node: the texts of columns and messages for the enums of `agent.proto`.
+//! How a link is applied on a node: texts of messages.
 
 use serde::{Deserialize, Serialize};
 
+use crate::column_text::ColumnText as _;
 use crate::wire::backend_reason::{Configured, Missing, Reason, Supported, Unsupported};
-use crate::wire::{Backend, BackendReason, LinkState, Via};
-
-impl Backend {
-    /// As columns hold it; empty if unspecified.
-    pub fn as_text(self) -> &'static str {
-        match self {
-            Self::Unspecified => "",
-            Self::Kernel => "kernel",
-            Self::Userspace => "userspace",
-        }
-    }
-}
-
-impl Via {
-    /// As columns hold it; empty if unspecified.
-    pub fn as_text(self) -> &'static str {
-        match self {
-            Self::Unspecified => "",
-            Self::Bpf => "bpf",
-            Self::Module => "module",
-            Self::Builtin => "builtin",
-        }
-    }
-}
+use crate::wire::{BackendReason, LinkState};
 
 impl BackendReason {
     /// The plan names the backend.
@@ -133,6 +111,7 @@ impl Fallback {
 mod tests {
     use super::*;
     use crate::event::Kind;
+    use crate::wire::Backend;
     use crate::wire::Event;
 
     fn state(backend: Backend, reason: BackendReason) -> LinkState {

@@ -4,6 +4,7 @@ use std::future::Future;
 use std::pin::Pin;
 
 use ccbench_proto::schedule::FlowTask;
+use ccbench_proto::wire::Side;
 
 use crate::error::{AgentError, ListenError};
 
@@ -31,9 +32,9 @@ impl End {
         }
     }
 
-    /// "snd" or "rcv": which side of the data this end is.
-    pub fn side(self, task: &FlowTask) -> &'static str {
-        if (self == Self::Client) == task.reverse { "rcv" } else { "snd" }
+    /// Whether this end sends or receives the data.
+    pub fn side(self, task: &FlowTask) -> Side {
+        if (self == Self::Client) == task.reverse { Side::Receiver } else { Side::Sender }
     }
 }
 

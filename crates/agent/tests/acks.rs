@@ -18,7 +18,7 @@ use ccbench_collector::FlowPorts;
 use ccbench_collector::acks::{self, Watch};
 use ccbench_proto::plan::Acks;
 use ccbench_proto::wire::agent_client::AgentClient;
-use ccbench_proto::wire::{self, run_event::Of};
+use ccbench_proto::wire::{self, Role, Side, run_event::Of};
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, setsockopt, socket, sockopt,
@@ -172,7 +172,7 @@ fn rows_of(batches: &[wire::Acks]) -> Vec<Row> {
         retrans: at(&batch.total_retrans_pkts, row),
         lost: at(&batch.lost_pkts, row),
     };
-    let data = batches.iter().filter(|batch| batch.role == "data");
+    let data = batches.iter().filter(|batch| batch.role() == Role::Data);
     let mut rows: Vec<Row> =
         data.flat_map(|batch| (0..batch.at_ns.len()).map(|row| of(batch, row))).collect();
     rows.sort_by_key(|row| row.at_ns);
@@ -181,7 +181,7 @@ fn rows_of(batches: &[wire::Acks]) -> Vec<Row> {
 
 /// Of the data connection.
 fn count_of(rows: &Rows) -> &wire::AckCount {
-    let mut data = rows.ack_counts.iter().filter(|count| count.role == "data");
+    let mut data = rows.ack_counts.iter().filter(|count| count.role() == Role::Data);
     let count = data.next().unwrap();
     assert!(data.next().is_none(), "one data connection: {:?}", rows.ack_counts);
     assert_eq!((count.lost_rows, count.refused_rows, count.lost_events), (0, 0, 0), "{count:?}");
@@ -243,7 +243,7 @@ async fn every_acknowledgement_has_a_row_that_agrees_with_polls_and_with_the_wir
     let count = count_of(&sender);
     assert_eq!((rows.len() as u64, count.rows), (count.segments, count.segments), "{count:?}");
     assert!(rows.iter().enumerate().all(|(index, row)| row.segments == index as u64 + 1));
-    let data = sender.flows.iter().find(|flow| flow.role == "data").unwrap();
+    let data = sender.flows.iter().find(|flow| flow.role() == Role::Data).unwrap();
     let on_wire = on_wire.iter().filter(|&&port| u32::from(port) == data.sport).count() as u64;
     println!("{count:?}");
     let without_row = count.missed_segments + count.coalesced_segments;
@@ -261,8 +261,9 @@ async fn every_acknowledgement_has_a_row_that_agrees_with_polls_and_with_the_wir
     agrees_with_polls(&rows, &sender.samples);
     agrees_with_the_capture(&rows, count, data.sport, &sender);
     events_explain_the_rows(&rows, &sender.tcp_events, count.missed_events);
-    let received = receiver.acks.iter().filter(|batch| batch.role == "data");
-    let received: Vec<_> = received.inspect(|batch| assert_eq!(batch.side, "rcv")).collect();
+    let received = receiver.acks.iter().filter(|batch| batch.role() == Role::Data);
+    let received: Vec<_> =
+        received.inspect(|batch| assert_eq!(batch.side(), Side::Receiver)).collect();
     let bytes: BTreeSet<u64> =
         received.iter().flat_map(|batch| &batch.bytes_received).copied().collect();
     assert!(bytes.len() > 1, "{received:?}");
@@ -382,7 +383,8 @@ fn leaves_out_only_segments_that_the_kernel_counted() {
 /// The state from inet_diag equals that of a row close to it.
 fn agrees_with_polls(rows: &[Row], samples: &[wire::FlowSample]) {
     let (first, last) = (rows[0].at_ns, rows[rows.len() - 1].at_ns);
-    let polls = samples.iter().filter(|s| s.role == "data" && first < s.at_ns && s.at_ns < last);
+    let polls =
+        samples.iter().filter(|s| s.role() == Role::Data && first < s.at_ns && s.at_ns < last);
     let (mut exact, mut all) = (0, 0);
     for poll in polls {
         all += 1;
@@ -403,7 +405,9 @@ fn agrees_with_polls(rows: &[Row], samples: &[wire::FlowSample]) {
 
 /// The sum of retransmission and state events equals the counters in the rows.
 fn events_explain_the_rows(rows: &[Row], events: &[wire::TcpEvent], missed: u64) {
-    let of = |kind: &'static str| events.iter().filter(move |e| e.role == "data" && e.kind == kind);
+    let of = |kind: &'static str| {
+        events.iter().filter(move |e| e.role() == Role::Data && e.kind == kind)
+    };
     let last = &rows[rows.len() - 1];
     let before_last = of("retransmit").filter(|event| event.at_ns < last.at_ns);
     let reported: u32 = before_last.map(|event| event.count).sum();
@@ -420,7 +424,8 @@ fn events_explain_the_rows(rows: &[Row], events: &[wire::TcpEvent], missed: u64)
 
 /// Changes of congestion state of the data connection: before and after.
 fn states_of(events: &[wire::TcpEvent]) -> Vec<(u32, u32)> {
-    let changes = events.iter().filter(|event| event.role == "data" && event.kind == "ca_state");
+    let changes =
+        events.iter().filter(|event| event.role() == Role::Data && event.kind == "ca_state");
     changes.map(|event| (event.ca_state_before.unwrap(), event.ca_state)).collect()
 }
 
@@ -475,7 +480,7 @@ async fn marks_are_reported_as_they_arrive() {
     assert!(made > 20, "the link marks");
     // The last sample of the queue is up to 100 ms old; what comes after the connection's end is not seen.
     assert!(arrived.abs_diff(made) <= made / 20 + 3, "{made} made, {arrived} arrived");
-    let counted = sender.tcp_events.iter().filter(|e| e.kind == "ce" && e.side == "snd");
+    let counted = sender.tcp_events.iter().filter(|e| e.kind == "ce" && e.side() == Side::Sender);
     assert!(counted.count() > 0, "the sender hears of them");
 
     let rows = rows_of(&sender.acks);

@@ -8,7 +8,8 @@ use std::process::{Command, Stdio};
 
 use ccbench_agent::sockets::names::TrialId;
 use ccbench_agent::sockets::names::kernel_name;
-use ccbench_proto::wire;
+use ccbench_proto::column_text::ColumnText as _;
+use ccbench_proto::wire::{self, Role};
 use support::pair::{Pair, Rows};
 use support::{AGENT, LOOPBACK_PLAN, wait_for};
 
@@ -70,7 +71,8 @@ async fn instances_carry_flows_and_are_unloaded() {
     sockets_are_set(&client);
     sockets_are_set(&server);
     for (group, cc) in [("a", "quick"), ("b", "slow"), ("c", "cubic")] {
-        let flow = client.flows.iter().find(|f| f.group == group && f.role == "data").unwrap();
+        let flow =
+            client.flows.iter().find(|f| f.group == group && f.role() == Role::Data).unwrap();
         assert_eq!((flow.cc_requested.as_str(), flow.cc_actual.as_str()), (cc, cc));
         assert!(server.flows.iter().any(|f| f.group == group && f.cc_requested == cc));
     }
@@ -93,7 +95,8 @@ async fn instances_carry_flows_and_are_unloaded() {
     // A delay of the receiver's is part of the base RTT, of which the threshold is made.
     cpu.check(std::time::Duration::from_millis(20), || {
         for (group, cc) in [("a", "quick"), ("b", "slow"), ("c", "cubic")] {
-            let samples = client.samples.iter().filter(|s| s.group == group && s.role == "data");
+            let samples =
+                client.samples.iter().filter(|s| s.group == group && s.role() == Role::Data);
             assert!(samples.filter(|s| s.cc == cc).count() >= 10, "{group}");
         }
         for group in ["a", "b"] {

@@ -7,8 +7,9 @@ mod support;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use ccbench_proto::column_text::ColumnText as _;
 use ccbench_proto::wire::agent_client::AgentClient;
-use ccbench_proto::wire::{self, run_event::Of};
+use ccbench_proto::wire::{self, Role, Side, run_event::Of};
 use ccbench_tests::cpu::{CpuReport, CpuWatch};
 use serde_json::Value;
 use support::{Agent, Namespace, difference, everything, now_ns, prepare, wait_for};
@@ -159,8 +160,8 @@ impl Seen {
     }
 
     /// Of the data connections of a group: whether their handshake agreed on ECN.
-    fn negotiated(&self, group: &str, role: &str) -> BTreeSet<bool> {
-        let own = self.samples.iter().filter(|s| s.group == group && s.role == role);
+    fn negotiated(&self, group: &str, role: Role) -> BTreeSet<bool> {
+        let own = self.samples.iter().filter(|s| s.group == group && s.role() == role);
         own.filter_map(|s| s.options).map(|options| options & 8 != 0).collect()
     }
 }
@@ -172,7 +173,7 @@ fn marks(row: &wire::QdiscSample) -> u64 {
 
 /// Marks are counted: as many as were made until the last sample, less those still on their way.
 fn counted_are_marked(sender: &Seen) {
-    let own = sender.samples.iter().filter(|s| s.group == "marked" && s.role == "data");
+    let own = sender.samples.iter().filter(|s| s.group == "marked" && s.role() == Role::Data);
     let last = own.max_by_key(|s| s.at_ns).unwrap();
     let counted = u64::from(last.delivered_ce_pkts.unwrap());
     let until = |at_ns| sender.queue.iter().filter(|row| row.at_ns <= at_ns).map(marks).max();
@@ -197,13 +198,16 @@ async fn prague_has_ect1_and_exact_counts() {
     };
     assert_ne!(best, "rfc3168", "this kernel takes BPF congestion controls");
     let [sender, receiver] = nodes.run("prague").await;
-    for (seen, side) in [(&sender, "snd"), (&receiver, "rcv")] {
+    for (seen, side) in [(&sender, Side::Sender), (&receiver, Side::Receiver)] {
         let events = seen.data("ecn");
         assert_eq!(events.len(), 1, "one end of one group: {events:?}");
-        assert_eq!((&events[0]["mode"], &events[0]["side"]), (&best.clone().into(), &side.into()));
-        assert_eq!(seen.negotiated("marked", "data"), [true].into(), "{side}");
-        assert_eq!(seen.negotiated("plain", "data"), [false].into(), "{side}");
-        assert_eq!(seen.negotiated("marked", "control"), [false].into(), "{side}");
+        assert_eq!(
+            (&events[0]["mode"], &events[0]["side"]),
+            (&best.clone().into(), &side.as_text().into())
+        );
+        assert_eq!(seen.negotiated("marked", Role::Data), [true].into(), "{side:?}");
+        assert_eq!(seen.negotiated("plain", Role::Data), [false].into(), "{side:?}");
+        assert_eq!(seen.negotiated("marked", Role::Control), [false].into(), "{side:?}");
         for sockets in seen.data("cc_sockets") {
             assert!(sockets["refused"] == 0 && sockets["set"].as_u64().unwrap() > 0, "{sockets}");
             // Prague paces; beside it nobody does.
@@ -211,13 +215,13 @@ async fn prague_has_ect1_and_exact_counts() {
         }
     }
     let ect1 = &sender.data("ecn_ect1")[0];
-    let sent = sender.samples.iter().filter(|s| s.group == "marked" && s.role == "data");
+    let sent = sender.samples.iter().filter(|s| s.group == "marked" && s.role() == Role::Data);
     let sent = sent.filter_map(|s| s.data_segs_out_pkts).max().unwrap();
     let rewritten = ect1["rewritten"].as_u64().unwrap();
     assert!(rewritten >= u64::from(sent) * 95 / 100, "{rewritten} of {sent} segments");
     assert!(receiver.data("ecn_ect1").is_empty(), "only a sender's data");
     if best == "accecn_struct_ops" {
-        let own = receiver.samples.iter().filter(|s| s.group == "marked" && s.role == "data");
+        let own = receiver.samples.iter().filter(|s| s.group == "marked" && s.role() == Role::Data);
         let of = |field: fn(&wire::FlowSample) -> Option<u32>| {
             own.clone().filter_map(field).max().unwrap_or(0)
         };
@@ -228,7 +232,7 @@ async fn prague_has_ect1_and_exact_counts() {
         );
     }
     counted_are_marked(&sender);
-    let data = sender.flows.iter().find(|f| f.group == "marked" && f.role == "data").unwrap();
+    let data = sender.flows.iter().find(|f| f.group == "marked" && f.role() == Role::Data).unwrap();
     assert_eq!(data.cc_actual, "l4s", "by its name in the plan");
     nodes.reset().await;
 }
@@ -239,8 +243,8 @@ async fn dctcp_counts_echoes_and_sends_ect0() {
     let [sender, receiver] = nodes.run("dctcp").await;
     for seen in [&sender, &receiver] {
         assert_eq!(seen.data("ecn")[0]["mode"], "dctcp_feedback");
-        assert_eq!(seen.negotiated("marked", "data"), [true].into());
-        assert_eq!(seen.negotiated("plain", "data"), [false].into());
+        assert_eq!(seen.negotiated("marked", Role::Data), [true].into());
+        assert_eq!(seen.negotiated("plain", Role::Data), [false].into());
     }
     assert!(sender.data("ecn_ect1").is_empty());
     counted_are_marked(&sender);

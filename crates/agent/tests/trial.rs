@@ -6,7 +6,7 @@ mod support;
 
 use std::time::Duration;
 
-use ccbench_proto::wire;
+use ccbench_proto::wire::{self, Role, Side};
 use ccbench_tests::cpu::CpuWatch;
 use nix::sys::signal::Signal;
 use support::pair::{Pair, Rows};
@@ -22,13 +22,15 @@ async fn a_trial_has_every_kind_of_row_and_leaves_nothing() {
     let (client, server) = tokio::join!(Rows::all(one), Rows::all(two));
     let cpu = watch.report();
 
-    for (rows, side, who) in [(&client, "snd", "client"), (&server, "rcv", "server")] {
+    for (rows, side, who) in
+        [(&client, Side::Sender, "client"), (&server, Side::Receiver, "server")]
+    {
         assert_eq!(rows.events_of("flow_error"), Vec::<&wire::Event>::new());
-        let data: Vec<_> = rows.flows.iter().filter(|flow| flow.role == "data").collect();
+        let data: Vec<_> = rows.flows.iter().filter(|flow| flow.role() == Role::Data).collect();
         assert_eq!((data.len(), rows.flows.len()), (2, 3), "{:?}", rows.flows);
-        assert!(data.iter().all(|flow| flow.side == side && flow.exit_code.is_none()));
+        assert!(data.iter().all(|flow| flow.side() == side && flow.exit_code.is_none()));
         assert!(rows.flows.iter().all(|flow| flow.cookie.is_some()), "{:?}", rows.flows);
-        assert!(rows.intervals.iter().all(|i| i.side == side && i.seconds > 0.0));
+        assert!(rows.intervals.iter().all(|i| i.side() == side && i.seconds > 0.0));
         for stream in ["bulk/0", "bulk/1"] {
             assert!(rows.samples.iter().any(|s| s.flow_id == stream && s.rtt_us.is_some()));
         }
@@ -38,7 +40,7 @@ async fn a_trial_has_every_kind_of_row_and_leaves_nothing() {
         assert!(serde_json::from_slice::<serde_json::Value>(raw).is_ok());
         assert_eq!(rows.done.unwrap().rows_dropped, 0);
     }
-    let sending = client.flows.iter().filter(|flow| flow.role == "data");
+    let sending = client.flows.iter().filter(|flow| flow.role() == Role::Data);
     assert!(sending.clone().all(|flow| flow.cc_actual == "reno"), "{:?}", client.flows);
     assert!(client.probes.iter().all(|probe| !probe.lost));
     let base = client.events_of("base_rtt");
@@ -52,14 +54,14 @@ async fn a_trial_has_every_kind_of_row_and_leaves_nothing() {
     // One of twenty intervals of 100 ms may be missing.
     cpu.check(Duration::from_millis(100), || {
         for rows in [&client, &server] {
-            let mut data = rows.flows.iter().filter(|flow| flow.role == "data");
+            let mut data = rows.flows.iter().filter(|flow| flow.role() == Role::Data);
             // 50 Mbit/s for 2 s are 12.5 MB for each stream; iperf3's pacing is coarse.
             assert!(data.all(|flow| flow.bytes > 5_000_000), "{:?}", rows.flows);
             for stream in ["bulk/0", "bulk/1"] {
                 assert!(rows.intervals.iter().filter(|i| i.flow_id == stream).count() >= 19);
             }
         }
-        let mut starts = client.flows.iter().filter(|flow| flow.role == "data");
+        let mut starts = client.flows.iter().filter(|flow| flow.role() == Role::Data);
         assert!(starts.all(|flow| flow.start_s.is_some_and(|s| (0.0..0.5).contains(&s))));
         assert!(client.probes.len() >= 15, "{}", client.probes.len());
     });

@@ -5,7 +5,7 @@ mod support;
 
 use std::time::Duration;
 
-use ccbench_proto::wire;
+use ccbench_proto::wire::{self, Role};
 use ccbench_tests::cpu::CpuWatch;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -157,7 +157,7 @@ async fn a_stalled_controller_costs_counted_rows_only() {
     let (done, read) = (client.done.unwrap(), server.done.unwrap());
     assert_eq!(client.events_of("trial_end").len(), 1);
     assert_eq!(client.events_of("flow_error"), Vec::<&wire::Event>::new());
-    assert_eq!(client.flows.iter().filter(|flow| flow.role == "data").count(), 20);
+    assert_eq!(client.flows.iter().filter(|flow| flow.role() == Role::Data).count(), 20);
     let memory_mib = most_memory_mib(pair.one.child.id());
     assert!(memory_mib < 64, "{memory_mib} MiB");
     pair.reset().await;

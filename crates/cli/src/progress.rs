@@ -8,7 +8,7 @@ use std::time::Duration;
 use ccbench_proto::plan::check::CheckedPlan;
 use ccbench_proto::schedule::{self, PhaseSpan, ScheduledTrial};
 use ccbench_proto::units::Micros;
-use ccbench_proto::wire;
+use ccbench_proto::wire::{self, Role, Side};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 use tokio::time::Instant;
@@ -220,11 +220,11 @@ impl Progress {
             }
             _ => return,
         };
-        if sample.role != "data" {
+        if sample.role() != Role::Data {
             return;
         }
         let key = (node.to_owned(), sample.flow_id.clone());
-        let receives = sample.side == "rcv";
+        let receives = sample.side() == Side::Receiver;
         let bytes = if receives { sample.bytes_received } else { sample.bytes_acked };
         let socket = self.sockets.entry(key).or_insert_with(|| Socket {
             group: sample.group.clone(),
@@ -437,15 +437,15 @@ fn print_json(value: &serde_json::Value) {
 mod tests {
     use super::*;
 
-    fn sample(group: &str, side: &str, at_ns: u64, bytes: u64, rtt_us: u32) -> wire::RunEvent {
+    fn sample(group: &str, side: Side, at_ns: u64, bytes: u64, rtt_us: u32) -> wire::RunEvent {
         let sample = wire::FlowSample {
             at_ns,
             flow_id: format!("{group}/0"),
             group: group.into(),
             side: side.into(),
-            role: "data".into(),
-            bytes_received: (side == "rcv").then_some(bytes),
-            bytes_acked: (side == "snd").then_some(bytes),
+            role: Role::Data.into(),
+            bytes_received: (side == Side::Receiver).then_some(bytes),
+            bytes_acked: (side == Side::Sender).then_some(bytes),
             rtt_us: Some(rtt_us),
             ..Default::default()
         };
@@ -460,8 +460,8 @@ mod tests {
     fn counts_a_flow_sampled_at_both_ends_once() {
         let mut progress = Progress::new(true, 1);
         for (at_ns, bytes) in [(1_000_000_000, 0), (2_000_000_000, 1_250_000)] {
-            progress.record("dst", &sample("a", "rcv", at_ns, bytes, 1));
-            progress.record("src", &sample("a", "snd", at_ns, bytes, 20_000));
+            progress.record("dst", &sample("a", Side::Receiver, at_ns, bytes, 1));
+            progress.record("src", &sample("a", Side::Sender, at_ns, bytes, 20_000));
         }
         assert_eq!(progress.group_stats(), [stats("a", 1e7, 20_000.0)]);
         progress.start_interval();
@@ -488,9 +488,12 @@ mod tests {
         for s in 0..=18 {
             // In the second phase the rate of `a` doubles and its RTT halves; the last row of `b` comes after its end.
             let rtt_us = if s <= 12 { 20_000 } else { 10_000 };
-            progress.record("src", &sample("a", "snd", s * 1_000_000_000, bytes, rtt_us));
+            progress.record("src", &sample("a", Side::Sender, s * 1_000_000_000, bytes, rtt_us));
             if s <= 13 {
-                progress.record("src", &sample("b", "snd", s * 1_000_000_000, s * 125_000, 30_000));
+                progress.record(
+                    "src",
+                    &sample("b", Side::Sender, s * 1_000_000_000, s * 125_000, 30_000),
+                );
             }
             if s == 1 {
                 let probe = wire::Probe {

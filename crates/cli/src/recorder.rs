@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use ccbench_proto::column_text::ColumnText as _;
 use ccbench_proto::event::{Kind, NodeCongestionControl};
 use ccbench_proto::wire;
 use ccbench_results::TrialError;

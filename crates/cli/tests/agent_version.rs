@@ -240,10 +240,12 @@ fn unreadable_events_degrade_the_trial() {
     let newer = [field(3, b"l4s"), field(4242, b"of a later version")].concat();
     let older = [field(2, b"flow_error"), field(4, b"unable to connect")].concat();
     let message = field(4242, b"a kind of row of a later version");
-    let (status, reasons, _) = run(vec![in_stream(&newer), in_stream(&older), message]);
+    let row = wire::Interval { flow_id: "l4s/0".into(), ..wire::Interval::default() };
+    let row = wire::RunEvent { of: Some(Of::Interval(row)) }.encode_to_vec();
+    let (status, reasons, _) = run(vec![in_stream(&newer), in_stream(&older), message, row]);
     assert_eq!(status, TrialStatus::Degraded);
     let [reason] = &reasons[..] else { panic!("{reasons:?}") };
-    let begin = "event_unreadable: one: events that cannot be read: 3 (the first: its kind is unknown: l4s); its agent is \
+    let begin = "event_unreadable: one: messages that cannot be read: 4 (the first: its kind is unknown: l4s); its agent is \
                  ccbench-agent 99.0.0, this is ccbench ";
     assert!(reason.starts_with(begin), "{reason}");
 }

@@ -1,6 +1,6 @@
 //! Converts a socket of a dump to a row. Pure; units are converted only here and in `tcp_info`.
 
-use ccbench_proto::wire::FlowSample;
+use ccbench_proto::wire::{FlowSample, SampleSource};
 
 use crate::cc_info;
 use crate::diag_msg::DiagMsg;
@@ -28,9 +28,9 @@ pub fn flow_sample(
         at_ns: when.at_ns,
         flow_id: role.flow_id.to_owned(),
         group: role.group.to_owned(),
-        side: role.side.to_owned(),
-        role: role.role.to_owned(),
-        sample_src: "diag".to_owned(),
+        side: role.side.into(),
+        role: role.role.into(),
+        sample_src: SampleSource::Diag.into(),
         gap_ns: when.gap_ns,
         cc: msg.cong.to_owned(),
         cookie: Some(msg.cookie),
@@ -47,6 +47,7 @@ pub fn flow_sample(
 
 #[cfg(test)]
 mod tests {
+    use ccbench_proto::wire::{Role, Side};
     use proptest::prelude::*;
 
     use super::*;
@@ -54,7 +55,7 @@ mod tests {
 
     const KERNEL: KernelVersion = KernelVersion { major: 6, minor: 18 };
     const ROLE: SocketRole<'_> =
-        SocketRole { flow_id: "bulk/0", group: "bulk", side: "snd", role: "data" };
+        SocketRole { flow_id: "bulk/0", group: "bulk", side: Side::Sender, role: Role::Data };
     const WHEN: SampleTime = SampleTime { at_ns: 1_000, gap_ns: 100 };
 
     #[test]
@@ -69,7 +70,8 @@ mod tests {
         let row = flow_sample(&msg, ROLE, WHEN, KERNEL);
         assert_eq!((row.at_ns, row.gap_ns), (1_000, 100));
         assert_eq!((&*row.flow_id, &*row.group), ("bulk/0", "bulk"));
-        assert_eq!((&*row.side, &*row.role, &*row.sample_src), ("snd", "data", "diag"));
+        assert_eq!((row.side(), row.role()), (Side::Sender, Role::Data));
+        assert_eq!(row.sample_src(), SampleSource::Diag);
         assert_eq!((row.sport, row.dport, row.cookie), (40_000, 5201, Some(9)));
         assert_eq!(row.cc, "bbr");
         assert_eq!((row.state, row.rtt_us), (Some(1), Some(10_050)));

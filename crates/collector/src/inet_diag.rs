@@ -254,6 +254,7 @@ fn netlink(op: &'static str, source: io::Error) -> SampleError {
 
 #[cfg(test)]
 mod tests {
+    use ccbench_proto::wire::Side;
     use std::net::{TcpListener, TcpStream};
 
     use super::*;
@@ -290,7 +291,7 @@ mod tests {
             let mut rows = Vec::new();
             let drained = sampler.drain(at_ns, &mut rows).unwrap();
             assert_eq!((drained.rows, rows.len()), (1, 1));
-            assert_eq!((&*rows[0].flow_id, &*rows[0].side), ("bulk/0", "rcv"));
+            assert_eq!((&*rows[0].flow_id, rows[0].side()), ("bulk/0", Side::Receiver));
             assert_eq!(rows[0].gap_ns, u64::from(at_ns > 1));
             assert!(rows[0].rtt_us.is_some() && !rows[0].cc.is_empty());
             let watch = sampler.watch.as_mut().unwrap();

@@ -1,5 +1,7 @@
 //! Finds the flow of a socket by its two ports.
 
+use ccbench_proto::wire::{Role, Side};
+
 use crate::FlowPorts;
 use crate::diag_request::{End, PortRange, ranges};
 
@@ -10,10 +12,10 @@ pub struct SocketRole<'a> {
     pub flow_id: &'a str,
     /// The group's name.
     pub group: &'a str,
-    /// "snd" if this end sends the data, else "rcv".
-    pub side: &'static str,
-    /// "data" or "control".
-    pub role: &'static str,
+    /// Whether this end sends the data.
+    pub side: Side,
+    /// Data or control.
+    pub role: Role,
 }
 
 /// The flow groups of a node; classifies sockets without allocation.
@@ -70,8 +72,8 @@ impl PortMap {
         Some(SocketRole {
             flow_id: data_id.unwrap_or(&group.control_id),
             group: &group.ports.group,
-            side: if listens == group.ports.reverse { "snd" } else { "rcv" },
-            role: if data_id.is_some() { "data" } else { "control" },
+            side: if listens == group.ports.reverse { Side::Sender } else { Side::Receiver },
+            role: if data_id.is_some() { Role::Data } else { Role::Control },
         })
     }
 
@@ -116,10 +118,10 @@ mod tests {
         let map = PortMap::new(&[flow("bulk", 5201, false, false)]);
         let data = map.classify(40_001, 5201).unwrap();
         assert_eq!((data.flow_id, data.group), ("bulk/1", "bulk"));
-        assert_eq!((data.side, data.role), ("snd", "data"));
+        assert_eq!((data.side, data.role), (Side::Sender, Role::Data));
         for other in [39_999, 40_002, 60_000] {
             let control = map.classify(other, 5201).unwrap();
-            assert_eq!((control.flow_id, control.role), ("bulk/control", "control"));
+            assert_eq!((control.flow_id, control.role), ("bulk/control", Role::Control));
         }
         assert_eq!(map.classify(40_000, 5202), None);
         assert_eq!(map.classify(5201, 40_000), None, "the other end's socket");
@@ -129,8 +131,8 @@ mod tests {
     fn classifies_sockets_of_the_listening_end() {
         let map = PortMap::new(&[flow("bulk", 5201, true, false)]);
         let data = map.classify(5201, 40_000).unwrap();
-        assert_eq!((data.flow_id, data.side), ("bulk/0", "rcv"));
-        assert_eq!(map.classify(5201, 51_000).unwrap().role, "control");
+        assert_eq!((data.flow_id, data.side), ("bulk/0", Side::Receiver));
+        assert_eq!(map.classify(5201, 51_000).unwrap().role, Role::Control);
         assert_eq!(map.classify(40_000, 5201), None);
     }
 
@@ -141,8 +143,8 @@ mod tests {
             let (sport, dport) = if listens { (5201, 40_000) } else { (40_000, 5201) };
             map.classify(sport, dport).unwrap().side
         };
-        assert_eq!(side(true), "snd");
-        assert_eq!(side(false), "rcv");
+        assert_eq!(side(true), Side::Sender);
+        assert_eq!(side(false), Side::Receiver);
     }
 
     #[test]
@@ -152,8 +154,8 @@ mod tests {
             flow("web", 5202, false, false),
             flow("bulk", 5201, false, false),
         ]);
-        assert_eq!(map.classify(40_000, 5201).unwrap().side, "snd");
-        assert_eq!(map.classify(5201, 40_000).unwrap().side, "rcv");
+        assert_eq!(map.classify(40_000, 5201).unwrap().side, Side::Sender);
+        assert_eq!(map.classify(5201, 40_000).unwrap().side, Side::Receiver);
         assert_eq!(map.classify(40_001, 5202).unwrap().flow_id, "web/1");
         assert_eq!(map.classify(5202, 40_001), None);
     }
@@ -165,7 +167,7 @@ mod tests {
         last.count = 10;
         let map = PortMap::new(&[last]);
         assert_eq!(map.classify(65_535, 5201).unwrap().flow_id, "bulk/0");
-        assert_eq!(map.classify(0, 5201).unwrap().role, "control");
+        assert_eq!(map.classify(0, 5201).unwrap().role, Role::Control);
     }
 
     #[test]

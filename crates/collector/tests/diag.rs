@@ -8,7 +8,7 @@ use std::process::Command;
 use std::thread;
 
 use ccbench_collector::{DiagSampler, Drained, FlowPorts, HostSampler, Sampler, clock};
-use ccbench_proto::wire::FlowSample;
+use ccbench_proto::wire::{FlowSample, Role, Side};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, SockaddrStorage, bind, connect, setsockopt, socket, sockopt,
@@ -86,10 +86,10 @@ fn drain(sampler: &mut DiagSampler, at_ns: u64) -> (Drained, Vec<FlowSample>) {
     (drained, rows)
 }
 
-fn row<'a>(rows: &'a [FlowSample], flow_id: &str, side: &str) -> &'a FlowSample {
+fn row<'a>(rows: &'a [FlowSample], flow_id: &str, side: Side) -> &'a FlowSample {
     rows.iter()
-        .find(|row| row.flow_id == flow_id && row.side == side)
-        .unwrap_or_else(|| panic!("no row {flow_id} {side} in {rows:#?}"))
+        .find(|row| row.flow_id == flow_id && row.side() == side)
+        .unwrap_or_else(|| panic!("no row {flow_id} {side:?} in {rows:#?}"))
 }
 
 #[test]
@@ -114,21 +114,21 @@ fn distinguishes_data_and_control_connections() {
         transfer(&mut first, 200_000);
         let (drained, rows) = drain(&mut sampler, 1_100_000_000);
         assert_eq!((drained.late, drained.lost), (0, 0));
-        let sent = row(&rows, "bulk/0", "snd");
+        let sent = row(&rows, "bulk/0", Side::Sender);
         assert_eq!((&*sent.cc, sent.state), ("cubic", Some(ESTABLISHED)));
         assert_eq!((sent.sport, sent.dport), (u32::from(CLIENT_PORT), u32::from(SERVER_PORT)));
         assert_eq!(sent.gap_ns, INTERVAL_NS);
-        assert!(row(&before, "bulk/0", "snd").bytes_acked >= Some(100_000));
+        assert!(row(&before, "bulk/0", Side::Sender).bytes_acked >= Some(100_000));
         assert!(sent.bytes_acked >= Some(300_000), "{:?}", sent.bytes_acked);
         assert!(sent.rtt_us > Some(0) && sent.snd_cwnd_pkts > Some(0));
         assert_eq!(sent.snd_ssthresh_pkts, None, "no loss yet");
-        let received = row(&rows, "bulk/0", "rcv");
+        let received = row(&rows, "bulk/0", Side::Receiver);
         assert_eq!(received.bytes_received, Some(300_000));
         assert_ne!(received.cookie, sent.cookie);
-        assert_eq!(row(&rows, "bulk/1", "snd").cc, "reno");
-        let control_row = row(&rows, "bulk/control", "snd");
+        assert_eq!(row(&rows, "bulk/1", Side::Sender).cc, "reno");
+        let control_row = row(&rows, "bulk/control", Side::Sender);
         // The kernel counts the SYN as a byte.
-        assert_eq!((&*control_row.role, control_row.bytes_acked), ("control", Some(1)));
+        assert_eq!((control_row.role(), control_row.bytes_acked), (Role::Control, Some(1)));
         drop(control);
     });
 }
@@ -142,8 +142,8 @@ fn samples_both_ends_of_ipv4_over_a_dual_stack_listener() {
         sampler.start(&[flow(false, 1), flow(true, 1)], INTERVAL_NS).unwrap();
         let (_, rows) = drain(&mut sampler, 1);
         assert_eq!(rows.len(), 2);
-        row(&rows, "bulk/0", "snd");
-        row(&rows, "bulk/0", "rcv");
+        row(&rows, "bulk/0", Side::Sender);
+        row(&rows, "bulk/0", Side::Receiver);
     });
 }
 
@@ -228,7 +228,7 @@ fn returns_every_socket_of_a_dump_with_several_messages() {
         for pass in 1..4 {
             let (drained, rows) = drain(&mut sampler, pass * INTERVAL_NS);
             assert_eq!((rows.len(), drained.late), (600, 0));
-            let ids: BTreeSet<_> = rows.iter().map(|row| (&row.flow_id, &row.side)).collect();
+            let ids: BTreeSet<_> = rows.iter().map(|row| (&row.flow_id, row.side)).collect();
             assert_eq!(ids.len(), 600);
         }
     });

@@ -10,7 +10,9 @@ use std::path::Path;
 
 use ccbench_proto::schedule::PhaseSpan;
 use ccbench_proto::units::Micros;
-use ccbench_proto::wire::{FlowSample, Interval, RunEvent, run_event::Of};
+use ccbench_proto::wire::{
+    FlowSample, Interval, Role, RunEvent, SampleSource, Side, run_event::Of,
+};
 use ccbench_results::model::{NodeClock, RunInfo, RunStatus, Status, TrialKey, Verdict};
 use ccbench_results::store::RunDir;
 
@@ -97,7 +99,7 @@ fn write_trial(run: &RunDir, trial: u16, samples_per_flow: u64) {
                 at_ns: T0_NS + (step + 1) * 100_000_000,
                 flow_id: format!("group-{}/{}", flow / 2, flow % 2),
                 group: format!("group-{}", flow / 2),
-                side: "rcv".into(),
+                side: Side::Receiver.into(),
                 start_s: step as f64 / 10.0,
                 end_s: (step + 1) as f64 / 10.0,
                 seconds: 0.1,
@@ -116,9 +118,9 @@ fn sample(nth: u64, flow: u64, gap_ns: u64, random: &mut impl FnMut() -> u32) ->
         at_ns: T0_NS + nth * gap_ns,
         flow_id: format!("group-{}/{}", flow / 2, flow % 2),
         group: format!("group-{}", flow / 2),
-        side: "snd".into(),
-        role: "data".into(),
-        sample_src: "diag".into(),
+        side: Side::Sender.into(),
+        role: Role::Data.into(),
+        sample_src: SampleSource::Diag.into(),
         gap_ns,
         cc: "cubic".into(),
         sport: 10_000 + flow as u32,

@@ -1,5 +1,8 @@
 //! Column builders: convert the fields of row messages to Polars values, including nulls and time bases.
 
+use std::marker::PhantomData;
+
+use ccbench_proto::column_text::ColumnText;
 use ccbench_proto::schedule::PhaseSpan;
 use polars::prelude::*;
 
@@ -70,6 +73,8 @@ pub(crate) struct Bool(&'static str, BooleanChunkedBuilder);
 pub(crate) struct OptBool(&'static str, BooleanChunkedBuilder);
 /// Text, never null; written with a dictionary.
 pub(crate) struct Text(&'static str, StringChunkedBuilder);
+/// The text of an enum; written with a dictionary.
+pub(crate) struct Enum<T>(&'static str, StringChunkedBuilder, PhantomData<T>);
 /// Text or null; written with a dictionary.
 pub(crate) struct OptText(&'static str, StringChunkedBuilder);
 /// Text; null where empty; written with a dictionary.
@@ -81,6 +86,13 @@ impl Text {
     /// Appends the same text `rows` times.
     pub(crate) fn repeat(&mut self, text: &str, rows: usize) {
         (0..rows).for_each(|_| self.1.append_value(text));
+    }
+}
+
+impl<T: ColumnText> Enum<T> {
+    /// Appends the same value `rows` times.
+    pub(crate) fn repeat(&mut self, field: i32, rows: usize) {
+        (0..rows).for_each(|_| self.1.append_value(T::text_of(field)));
     }
 }
 
@@ -97,6 +109,19 @@ macro_rules! take {
         let fresh = <$builder>::new($self.0.into(), INITIAL_ROWS);
         std::mem::replace(&mut $self.1, fresh).finish().into_column()
     }};
+}
+
+impl<T: ColumnText> Cells for Enum<T> {
+    type In = i32;
+    fn new(name: &'static str) -> Self {
+        Self(name, StringChunkedBuilder::new(name.into(), INITIAL_ROWS), PhantomData)
+    }
+    fn put(&mut self, field: i32, _: &Axis) {
+        self.1.append_value(T::text_of(field));
+    }
+    fn take(&mut self) -> Column {
+        take!(self, StringChunkedBuilder)
+    }
 }
 
 impl<T: PolarsNumericType> Cells for Num<T>

@@ -8,10 +8,12 @@
 //! 1970), `t_s` f64 (seconds since the start of the trial on the node's own clock), `phase` (null before the first phase
 //! and after the last). An interval belongs to the phase that contains its midpoint; its `t_ns` is its end.
 
-use ccbench_proto::wire;
+use ccbench_proto::wire::{self, Role, SampleSource, Side};
 use polars::prelude::*;
 
-use super::cells::{Axis, Blob, Bool, Cells, Narrow, NonEmptyText, Num, Opt, OptBool, Text, UtcNs};
+use super::cells::{
+    Axis, Blob, Bool, Cells, Enum, Narrow, NonEmptyText, Num, Opt, OptBool, Text, UtcNs,
+};
 
 mod keys;
 
@@ -98,7 +100,7 @@ table! { FlowColumns, "flows", wire::Flow, flow_start, ["flow_id", "side"], {
     node_dst: Text,
     cc_requested: NonEmptyText,
     cc_actual: NonEmptyText,
-    role: Text,
+    role: Enum<Role>,
     src_ip: Text,
     dst_ip: Text,
     sport: Narrow<UInt16Type>,
@@ -108,16 +110,16 @@ table! { FlowColumns, "flows", wire::Flow, flow_start, ["flow_id", "side"], {
     stop_s: Opt<Float64Type>,
     exit_code: Opt<Int32Type>,
     bytes: Num<UInt64Type>,
-    side: Text,
+    side: Enum<Side>,
     tool: Text,
 } }
 
 table! { FlowSampleColumns, "flow_samples", wire::FlowSample, |row, _| row.at_ns.into(), ["flow_id", "side", "t_ns"], {
     flow_id: Text,
     group: Text,
-    side: Text,
-    role: Text,
-    sample_src: Text,
+    side: Enum<Side>,
+    role: Enum<Role>,
+    sample_src: Enum<SampleSource>,
     gap_ns: Num<UInt64Type>,
     cc: Text,
     cookie: Opt<UInt64Type>,
@@ -204,7 +206,7 @@ table! { FlowSampleColumns, "flow_samples", wire::FlowSample, |row, _| row.at_ns
 table! { IntervalColumns, "intervals", wire::Interval, interval_midpoint, ["flow_id", "side", "t_ns"], {
     flow_id: Text,
     group: Text,
-    side: Text,
+    side: Enum<Side>,
     stream: Num<UInt32Type>,
     start_s: Num<Float64Type>,
     end_s: Num<Float64Type>,

@@ -16,6 +16,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use ccbench_proto::column_text::ColumnText as _;
 use ccbench_proto::event::{Kind, NodeCongestionControl};
 use ccbench_proto::schedule::PhaseSpan;
 use ccbench_proto::wire::{self, run_event::Of};

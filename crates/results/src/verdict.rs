@@ -76,7 +76,8 @@ impl Judge {
     /// Updates the checks with one message of a node's stream.
     pub fn observe(&mut self, node: &str, event: &RunEvent) {
         let Some(&span) = self.spans.get(node) else { return };
-        let Some(of) = &event.of else { return self.unreadable.add_message(node) };
+        self.unreadable.message(node, event.of.as_ref());
+        let Some(of) = &event.of else { return };
         match of {
             Of::FlowSample(row) => {
                 self.flows.sample(node, span, row);

@@ -6,11 +6,10 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use ccbench_proto::event::Kind;
-use ccbench_proto::metric::Scope;
-use ccbench_proto::schedule::PhaseSpan;
-use ccbench_proto::units::Micros;
-use ccbench_proto::wire::{self, Backend, BackendReason, LinkState, run_event::Of};
+use ccbench_proto::wire::{self, Backend, BackendReason, Role, SampleSource, Side, run_event::Of};
+use ccbench_proto::{
+    column_text::ColumnText as _, event::Kind, metric::Scope, schedule::PhaseSpan, units::Micros,
+};
 use ccbench_results::model::{
     NodeClock, Reason, RunInfo, RunStatus, Status, TrialFilter, TrialKey, Verdict,
 };
@@ -128,7 +127,7 @@ impl Flow {
                 at_ns: at("dst", begin_s + 0.1),
                 flow_id: self.id(),
                 group: self.group.into(),
-                side: "rcv".into(),
+                side: Side::Receiver.into(),
                 start_s: step as f64 * 0.1,
                 end_s: (step + 1) as f64 * 0.1,
                 seconds: 0.1,
@@ -145,9 +144,9 @@ impl Flow {
                 at_ns: at("src", sample_s),
                 flow_id: self.id(),
                 group: self.group.into(),
-                side: "snd".into(),
-                role: "data".into(),
-                sample_src: "diag".into(),
+                side: Side::Sender.into(),
+                role: Role::Data.into(),
+                sample_src: SampleSource::Diag.into(),
                 gap_ns: STEP_NS,
                 cc: "cubic".into(),
                 sport: 10_000 + self.index,
@@ -166,8 +165,8 @@ impl Flow {
             flow_id: self.id(),
             group: self.group.into(),
             cc_actual: if self.group == "cross" { "cubic" } else { "bbr" }.into(),
-            role: "data".into(),
-            side: "snd".into(),
+            role: Role::Data.into(),
+            side: Side::Sender.into(),
             ..Default::default()
         };
         push(writer, "src", Of::Flow(flow));
@@ -176,8 +175,8 @@ impl Flow {
             at_ns: at("src", 2.0),
             flow_id: format!("{}/control", self.group),
             group: self.group.into(),
-            side: "snd".into(),
-            role: "control".into(),
+            side: Side::Sender.into(),
+            role: Role::Control.into(),
             rtt_us: Some(9_999_999),
             ..Default::default()
         };
@@ -295,7 +294,8 @@ fn made_of<const N: usize>(root: &Path, trials: [(u32, u16, f64, Verdict); N]) -
         fill(&mut writer, shift);
         let mut link = |name: &str, dev: &str, backend: Backend, reason: BackendReason| {
             let (message, backend) = (format!("{} on {dev}", backend.as_text()), backend.into());
-            let state = LinkState { backend, reason: Some(reason), ..LinkState::default() };
+            let state =
+                wire::LinkState { backend, reason: Some(reason), ..wire::LinkState::default() };
             writer.note(Kind::Link(state), name, &message).unwrap();
         };
         let missing = BackendReason::missing("qdisc netem", "NET_SCH_NETEM");

@@ -31,6 +31,7 @@ pub mod saved;
 mod sys;
 pub mod user_link;
 
+use ccbench_proto::column_text::ColumnText as _;
 use ccbench_proto::plan::Backend;
 use ccbench_proto::resolve::LinkConfig;
 use ccbench_proto::units::{Micros, Ppm, Rate};

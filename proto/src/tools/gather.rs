@@ -13,7 +13,7 @@ use super::ping;
 use super::ss::{Endpoint, Row, Socket, address};
 use super::text::Found;
 use crate::event::{Import, Kind, NoData};
-use crate::wire::{self, run_event::Of};
+use crate::wire::{self, Role, SampleSource, Side, run_event::Of};
 
 mod roles;
 
@@ -54,10 +54,10 @@ pub fn gather<S: Borrow<Source>>(sources: &[S], names: &Names) -> Gathered {
     let connections = Connections::of(&sources, names);
     let named = connections.named(names);
     let mut out = Gathered { begin_ns: begin_ns(&sources), ..Default::default() };
-    let mut flows: BTreeMap<(String, Key, &'static str), wire::Flow> = BTreeMap::new();
+    let mut flows: BTreeMap<(String, Key, Side), wire::Flow> = BTreeMap::new();
     for source in sources {
         out.notes.extend(timeless(source));
-        let mut last: BTreeMap<(Key, &'static str), u64> = BTreeMap::new();
+        let mut last: BTreeMap<(Key, Side), u64> = BTreeMap::new();
         for row in &source.found.sockets {
             let end = row.socket.as_ref().map(|socket| {
                 let key = connections.key(socket);
@@ -116,20 +116,20 @@ fn timeless(source: &Source) -> Option<String> {
 
 fn sample(
     row: &Row,
-    end: Option<(Key, &'static str)>,
+    end: Option<(Key, Side)>,
     named: &BTreeMap<Key, Named>,
-    last: &mut BTreeMap<(Key, &'static str), u64>,
+    last: &mut BTreeMap<(Key, Side), u64>,
 ) -> wire::FlowSample {
     let mut sample = row.info.sample.clone();
     sample.at_ns = row.at_ns.unwrap_or(0);
-    sample.sample_src = "ss".to_owned();
+    sample.set_sample_src(SampleSource::Ss);
     let name = end.and_then(|(key, _)| named.get(&key));
     let unknown = || UNKNOWN.to_owned();
     sample.flow_id = name.map_or_else(unknown, |name| name.flow_id.clone());
     sample.group = name.map_or_else(unknown, |name| name.group.clone());
-    sample.role = name.map_or(UNKNOWN, |name| name.role).to_owned();
+    sample.set_role(name.map_or(Role::Unknown, |name| name.role));
     if let (Some(end), Some(socket)) = (end, &row.socket) {
-        sample.side = end.1.to_owned();
+        sample.set_side(end.1);
         sample.state = Some(socket.state);
         (sample.sport, sample.dport) = (socket.local.port.into(), socket.peer.port.into());
         let before = last.insert(end, sample.at_ns);
@@ -140,12 +140,12 @@ fn sample(
 
 /// The row of a connection as one node has it, made when it is first met.
 fn flow<'a>(
-    flows: &'a mut BTreeMap<(String, Key, &'static str), wire::Flow>,
+    flows: &'a mut BTreeMap<(String, Key, Side), wire::Flow>,
     named: &BTreeMap<Key, Named>,
     connections: &Connections,
     source: &Source,
     key: Key,
-    side: &'static str,
+    side: Side,
 ) -> &'a mut wire::Flow {
     flows.entry((source.node.clone(), key, side)).or_insert_with(|| {
         let name = named.get(&key);
@@ -153,14 +153,14 @@ fn flow<'a>(
         wire::Flow {
             flow_id: text(|name| &name.flow_id),
             group: text(|name| &name.group),
-            role: text(|name| name.role),
+            role: name.map_or(Role::Unknown, |name| name.role).into(),
             node_src: connections.node(key.client),
             node_dst: connections.node(key.server),
             src_ip: key.client.ip.to_string(),
             dst_ip: key.server.ip.to_string(),
             sport: key.client.port.into(),
             dport: key.server.port.into(),
-            side: side.to_owned(),
+            side: side.into(),
             tool: "ss".to_owned(),
             ..Default::default()
         }
@@ -168,9 +168,10 @@ fn flow<'a>(
 }
 
 fn take_sample(flow: &mut wire::Flow, sample: &wire::FlowSample, begin_ns: u64) {
-    let bytes = if flow.side == "snd" { sample.bytes_acked } else { sample.bytes_received };
+    let bytes =
+        if flow.side() == Side::Sender { sample.bytes_acked } else { sample.bytes_received };
     flow.bytes = flow.bytes.max(bytes.unwrap_or(0));
-    if flow.side == "snd" && !sample.cc.is_empty() {
+    if flow.side() == Side::Sender && !sample.cc.is_empty() {
         flow.cc_actual.clone_from(&sample.cc);
     }
     if sample.at_ns > 0 {
@@ -197,7 +198,7 @@ impl Place<'_> {
     fn test(
         &self,
         test: &Test,
-        flows: &mut BTreeMap<(String, Key, &'static str), wire::Flow>,
+        flows: &mut BTreeMap<(String, Key, Side), wire::Flow>,
         out: &mut Gathered,
     ) {
         let zero_ns = match test.zero_s() {
@@ -271,9 +272,9 @@ fn stream_key(connection: &Connection, listens: bool) -> Option<Key> {
 }
 
 /// All intervals of a test with their side; of a stream without any its totals, as one interval.
-fn intervals(test: &Test) -> Vec<(u32, &'static str, IntervalValues)> {
+fn intervals(test: &Test) -> Vec<(u32, Side, IntervalValues)> {
     let own = own_side(test);
-    let side = |values: &IntervalValues| values.sender.map_or(own, name_of_side);
+    let side = |values: &IntervalValues| values.sender.map_or(own, side_of);
     let mut all: Vec<_> = test
         .report
         .intervals
@@ -283,12 +284,14 @@ fn intervals(test: &Test) -> Vec<(u32, &'static str, IntervalValues)> {
     let with: BTreeSet<u32> = all.iter().map(|(stream, _, _)| *stream).collect();
     for (stream, sender, values) in &test.totals {
         if !with.contains(stream) && values.bytes > 0.0 {
-            all.push((*stream, name_of_side(*sender), values.clone()));
+            all.push((*stream, side_of(*sender), values.clone()));
         }
     }
     if test.totals.is_empty() {
         for (&stream, totals) in test.report.totals.iter().filter(|(s, _)| !with.contains(s)) {
-            for (side, bytes) in [("snd", totals.sent_bytes), ("rcv", totals.received_bytes)] {
+            for (side, bytes) in
+                [(Side::Sender, totals.sent_bytes), (Side::Receiver, totals.received_bytes)]
+            {
                 let (end, seconds) = (totals.end_s, totals.end_s);
                 let values =
                     IntervalValues { end, seconds, bytes: bytes as f64, ..Default::default() };
@@ -301,19 +304,19 @@ fn intervals(test: &Test) -> Vec<(u32, &'static str, IntervalValues)> {
     all
 }
 
-fn name_of_side(sender: bool) -> &'static str {
-    if sender { "snd" } else { "rcv" }
+fn side_of(sender: bool) -> Side {
+    if sender { Side::Sender } else { Side::Receiver }
 }
 
 /// Which side of the data the end is that wrote the report.
-fn own_side(test: &Test) -> &'static str {
-    name_of_side(test.listens() == test.report.reverse.unwrap_or(false))
+fn own_side(test: &Test) -> Side {
+    side_of(test.listens() == test.report.reverse.unwrap_or(false))
 }
 
 /// A test's intervals of one stream.
 #[derive(Default)]
 struct Part {
-    sides: BTreeSet<&'static str>,
+    sides: BTreeSet<Side>,
     moved_bytes: f64,
     /// Of its last interval.
     end_s: Option<f64>,
@@ -325,7 +328,7 @@ fn take_stream(flow: &mut wire::Flow, test: &Test, stream: u32, part: &Part, beg
     let end_s = part.end_s.map_or(totals.end_s, |end_s| end_s.max(totals.end_s));
     let known = [totals.received_bytes, flow.bytes, totals.sent_bytes, part.moved_bytes as u64];
     flow.bytes = known.into_iter().find(|&bytes| bytes > 0).unwrap_or(0);
-    if flow.side == "snd" && flow.cc_actual.is_empty() {
+    if flow.side() == Side::Sender && flow.cc_actual.is_empty() {
         flow.cc_actual = report.sender_cc.clone().unwrap_or_default();
     }
     flow.tool = match report.version.as_str() {

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use crate::wire;
+use crate::wire::{self, Side};
 
 /// Where the group's data connections are, to number them by port: a server may accept them in another
 /// order than they were opened.
@@ -122,13 +122,13 @@ pub struct IntervalValues {
 
 impl IntervalValues {
     /// A row of table `intervals`, of stream `stream` of a flow group.
-    pub fn row(&self, group: &str, side: &str, stream: u32, at_ns: u64) -> wire::Interval {
+    pub fn row(&self, group: &str, side: Side, stream: u32, at_ns: u64) -> wire::Interval {
         let whole = |value: Option<f64>| value.map(|v| v as u64);
         let small = |value: Option<f64>| value.map(|v| v as u32);
         wire::Interval {
             flow_id: format!("{group}/{stream}"),
             group: group.to_owned(),
-            side: side.to_owned(),
+            side: side.into(),
             stream,
             at_ns,
             start_s: self.start,

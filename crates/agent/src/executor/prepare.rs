@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ccbench_collector::acks::AckSource;
+use ccbench_proto::column_text::ColumnText as _;
 use ccbench_proto::event::{Kind, NoData};
 use ccbench_proto::plan::{Via, check, digest_bytes, parse};
 use ccbench_proto::resolve::{Egress, LinkConfig};

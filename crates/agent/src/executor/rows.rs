@@ -1,7 +1,7 @@
 //! From what a flow's end left to its rows. Pure.
 
 use ccbench_proto::schedule::FlowTask;
-use ccbench_proto::wire;
+use ccbench_proto::wire::{self, Role, Side};
 
 pub use zero::zero_ns;
 
@@ -31,7 +31,7 @@ pub struct Ran<'a> {
 }
 
 impl Ran<'_> {
-    fn side(&self) -> &'static str {
+    fn side(&self) -> Side {
         self.end.side(self.task)
     }
 
@@ -41,8 +41,7 @@ impl Ran<'_> {
 
     fn sockets<'s>(&self, seen: &'s SeenMap) -> impl Iterator<Item = (u32, &'s Seen)> {
         let (group, side, count) = (self.task.group.clone(), self.side(), self.task.count);
-        (0..count)
-            .filter_map(move |i| Some((i, seen.get(&(format!("{group}/{i}"), side.to_owned()))?)))
+        (0..count).filter_map(move |i| Some((i, seen.get(&(format!("{group}/{i}"), side))?)))
     }
 }
 
@@ -60,7 +59,7 @@ pub fn add_rest(ran: &Ran<'_>, report: &mut Report, zero_ns: u64) {
     let terminated = report.error.as_deref().is_some_and(|e| e.ends_with("has terminated"));
     if terminated && !is_early(ran) {
         let end_s = (ran.stop_at_ns() as f64 - zero_ns as f64) / 1e9;
-        report.add_rest(ran.side() == "snd", end_s);
+        report.add_rest(ran.side() == Side::Sender, end_s);
     }
 }
 
@@ -73,20 +72,20 @@ pub fn flows(
     seen: &SeenMap,
 ) -> Vec<wire::Flow> {
     let (task, side) = (ran.task, ran.side());
-    let look = |id: &str| seen.get(&(id.to_owned(), side.to_owned()));
-    let base = |flow_id: String, role: &str| wire::Flow {
+    let look = |id: &str| seen.get(&(id.to_owned(), side));
+    let base = |flow_id: String, role: Role| wire::Flow {
         flow_id,
         group: task.group.clone(),
         node_src: task.from.clone(),
         node_dst: task.to.clone(),
         cc_requested: task.cc.clone().unwrap_or_default(),
-        role: role.to_owned(),
+        role: role.into(),
         src_ip: task.from_ip.to_string(),
         dst_ip: task.to_ip.to_string(),
         dport: task.server_port.into(),
         // A process that we interrupted exits with 1, which is not an error of the flow.
         exit_code: (!ended_by_order(ran, report)).then_some(exit_code),
-        side: side.to_owned(),
+        side: side.into(),
         tool: ran.tool.to_owned(),
         ..Default::default()
     };
@@ -104,7 +103,7 @@ pub fn flows(
                 start_s: began,
                 stop_s: began.and_then(|b| Some(b + last?.values.end)),
                 bytes: bytes(side, report.totals.get(&stream), socket, report, stream),
-                ..base(flow_id, "data")
+                ..base(flow_id, Role::Data)
             }
         })
         .collect();
@@ -120,14 +119,14 @@ pub fn flows(
         cc_actual: control.map(|s| s.cc.clone()).unwrap_or_default(),
         cookie: control.and_then(|s| s.cookie),
         bytes: control.and_then(|s| s.bytes_acked).unwrap_or_default(),
-        ..base(format!("{}/control", task.group), "control")
+        ..base(format!("{}/control", task.group), Role::Control)
     });
     rows
 }
 
 /// Of the sending socket; empty at the receiver.
-fn actual_cc(side: &str, socket: Option<&Seen>, report: &Report) -> String {
-    if side != "snd" {
+fn actual_cc(side: Side, socket: Option<&Seen>, report: &Report) -> String {
+    if side != Side::Sender {
         return String::new();
     }
     let seen = socket.map(|s| s.cc.clone()).filter(|cc| !cc.is_empty());
@@ -137,7 +136,7 @@ fn actual_cc(side: &str, socket: Option<&Seen>, report: &Report) -> String {
 /// Sender: what the receiver reported, else what the kernel last counted as acknowledged, else what was
 /// written. Receiver: what it read.
 fn bytes(
-    side: &str,
+    side: Side,
     totals: Option<&Totals>,
     socket: Option<&Seen>,
     report: &Report,
@@ -148,8 +147,8 @@ fn bytes(
     let counted = |count: fn(&Seen) -> Option<u64>| socket.and_then(count);
     let known = [
         totals.map(|t| t.received_bytes),
-        counted(if side == "snd" { |s| s.bytes_acked } else { |s| s.bytes_received }),
-        totals.filter(|_| side == "snd").map(|t| t.sent_bytes),
+        counted(if side == Side::Sender { |s| s.bytes_acked } else { |s| s.bytes_received }),
+        totals.filter(|_| side == Side::Sender).map(|t| t.sent_bytes),
         Some(own as u64),
     ];
     known.into_iter().flatten().find(|&bytes| bytes > 0).unwrap_or(0)

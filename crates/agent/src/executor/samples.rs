@@ -12,7 +12,7 @@ use ccbench_proto::event::{Kind, NoData};
 use ccbench_proto::plan::Sample;
 use ccbench_proto::resolve::TimedChange;
 use ccbench_proto::units::{Micros, Ppm, Rate};
-use ccbench_proto::wire::{self, run_event::Of};
+use ccbench_proto::wire::{self, Side, run_event::Of};
 use ccbench_shaper::{Link, ShaperError};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::time::Timespec;
@@ -104,7 +104,7 @@ const PACKETS_GAP_NS: u64 = 10_000_000;
 const STATE_GAP_NS: u64 = 100_000_000;
 
 /// (flow_id, side) to what was seen.
-pub type SeenMap = BTreeMap<(String, String), Seen>;
+pub type SeenMap = BTreeMap<(String, Side), Seen>;
 
 /// What the thread leaves.
 pub struct Finished {
@@ -496,7 +496,7 @@ fn errno(error: &ShaperError) -> i32 {
 
 /// What iperf3 counts, as the kernel sees it.
 fn application_bytes(sample: &wire::FlowSample) -> Option<u64> {
-    if sample.side != "snd" {
+    if sample.side() != Side::Sender {
         return sample.bytes_received;
     }
     let sent = sample.bytes_sent?.saturating_sub(sample.bytes_retrans?);
@@ -505,7 +505,7 @@ fn application_bytes(sample: &wire::FlowSample) -> Option<u64> {
 
 fn note(seen: &mut SeenMap, sample: &wire::FlowSample, last_pass_ns: u64) {
     let port = |port: u32| u16::try_from(port).unwrap_or_default();
-    let known = seen.entry((sample.flow_id.clone(), sample.side.clone())).or_insert_with(|| Seen {
+    let known = seen.entry((sample.flow_id.clone(), sample.side())).or_insert_with(|| Seen {
         not_before_ns: last_pass_ns,
         first_at_ns: sample.at_ns,
         first_busy_us: sample.busy_us,
@@ -549,7 +549,7 @@ mod tests {
         let sample = |at_ns, cc: &str, busy_us| wire::FlowSample {
             at_ns,
             flow_id: "a/0".into(),
-            side: "snd".into(),
+            side: Side::Sender.into(),
             cc: cc.into(),
             busy_us: Some(busy_us),
             bytes_acked: Some(at_ns),
@@ -557,7 +557,7 @@ mod tests {
         };
         note(&mut seen, &sample(200, "cubic", 30), 100);
         note(&mut seen, &sample(300, "reno", 60), 200);
-        let known = &seen[&("a/0".to_owned(), "snd".to_owned())];
+        let known = &seen[&("a/0".to_owned(), Side::Sender)];
         assert_eq!((known.not_before_ns, known.first_at_ns), (100, 200));
         assert_eq!((known.first_busy_us, known.cc.as_str()), (Some(30), "reno"));
         assert_eq!(known.bytes_acked, Some(300));

@@ -8,6 +8,7 @@ use ccbench_collector::acks::{AckSource, AcksError};
 use ccbench_collector::{Drained, FlowPorts, SampleError};
 use ccbench_proto::plan::Acks;
 use ccbench_proto::schedule::FlowTask;
+use ccbench_proto::wire::Side;
 
 /// One node of each kind of thing: a link that changes, a flow from here, and one to here.
 const PLAN: &str = r#"
@@ -119,7 +120,7 @@ impl Sampler for FakeSampler {
     fn start(&mut self, flows: &[FlowPorts], _: u64) -> Result<(), SampleError> {
         let row = |ports: &FlowPorts| wire::FlowSample {
             flow_id: format!("{}/0", ports.group),
-            side: if ports.listens { "rcv" } else { "snd" }.into(),
+            side: if ports.listens { Side::Receiver } else { Side::Sender }.into(),
             cc: "fakecc".into(),
             ..Default::default()
         };
@@ -267,8 +268,12 @@ async fn a_trial_is_prepared_run_and_reset() {
     let timing = |of: &Of| matches!(of, Of::LinkTiming(row) if row.link == "l");
     assert_eq!(rows.iter().filter(|of| timing(of)).count(), 1, "once, at the end");
     assert!(has(|of| matches!(of, Of::Event(e) if e.name() == "keep_awake")));
-    assert!(has(|of| matches!(of, Of::Interval(i) if i.group == "there" && i.side == "snd")));
-    assert!(has(|of| matches!(of, Of::Interval(i) if i.group == "back" && i.side == "rcv")));
+    assert!(has(
+        |of| matches!(of, Of::Interval(i) if i.group == "there" && i.side() == Side::Sender)
+    ));
+    assert!(has(
+        |of| matches!(of, Of::Interval(i) if i.group == "back" && i.side() == Side::Receiver)
+    ));
     assert!(has(|of| matches!(of, Of::Flow(f)
         if f.flow_id == "there/0" && f.cc_actual == "fakecc" && f.tool == "fake 1")));
     assert!(has(|of| matches!(of, Of::Raw(raw) if raw.name == "iperf3-back-server.json")));

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use ccbench_proto::column_text::ColumnText as _;
 use ccbench_shaper::Link;
 
 use super::args::{Args, Start};

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 #[cfg(feature = "ebpf")]
 use std::path::{Path, PathBuf};
 
+use ccbench_proto::column_text::ColumnText as _;
 use ccbench_proto::event::{CcInForce, CcSockets, Kind};
 use ccbench_proto::plan::Via;
 use ccbench_proto::schedule::{FlowTask, NodeTask};

@@ -7,7 +7,7 @@ use std::io::Read as _;
 
 use ccbench_collector::ports::PortMap;
 use ccbench_proto::cc::Core;
-use ccbench_proto::wire;
+use ccbench_proto::wire::{self, Role};
 
 #[cfg(feature = "ebpf")]
 use super::struct_ops::Ring;
@@ -133,7 +133,7 @@ impl Reader {
     ) {
         let Some(socket) = ports.classify(record.sport, record.dport) else { return };
         let Some((cc, algorithm)) = self.groups.get(socket.group) else { return };
-        if socket.role != "data" {
+        if socket.role != Role::Data {
             return;
         }
         if !has_its_turn(&mut self.last_ns, core, record) {

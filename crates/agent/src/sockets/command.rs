@@ -5,6 +5,7 @@ use std::io::Write as _;
 use std::path::Path;
 
 use ccbench_proto::cc::{self, Core, KERNELS, Scheme};
+use ccbench_proto::column_text::ColumnText as _;
 use ccbench_proto::plan::parse::suggest::near;
 use ccbench_proto::plan::{Cc, SysctlValue, Via};
 

@@ -7,7 +7,7 @@ use aya::maps::{Array, HashMap, Map, MapData, MapError, RingBuf};
 use aya::programs::{BtfTracePoint, FExit, ProgramError};
 use aya::{Btf, Ebpf, EbpfLoader};
 use ccbench_proto::plan::Acks;
-use ccbench_proto::wire::{self, run_event::Of};
+use ccbench_proto::wire::{self, Side, run_event::Of};
 use rustix::time::{ClockId, clock_getres};
 
 use super::abi::Flow;
@@ -237,7 +237,7 @@ impl AckSource for Source {
             let missed_retrans = word(offset_of!(Flow, missed_retrans));
             let (sport, dport) = record::ports(word(offset_of!(Flow, ports)));
             let Some(count) = self.gather.count(at_ns, cookie, sport, dport) else { continue };
-            let hook = if count.side == "snd" { self.hook } else { BEFORE };
+            let hook = if count.side() == Side::Sender { self.hook } else { BEFORE };
             counts.push(wire::AckCount {
                 mode: self.mode.clone(),
                 hook: hook.to_owned(),
@@ -264,7 +264,7 @@ impl AckSource for Source {
                 ..Default::default()
             });
         }
-        counts.sort_by(|a, b| (&a.flow_id, &a.side).cmp(&(&b.flow_id, &b.side)));
+        counts.sort_by(|a, b| (&a.flow_id, a.side).cmp(&(&b.flow_id, b.side)));
         counts
     }
 

@@ -104,8 +104,8 @@ impl Gather {
         let template = wire::Acks {
             flow_id: role.flow_id.to_owned(),
             group: role.group.to_owned(),
-            side: role.side.to_owned(),
-            role: role.role.to_owned(),
+            side: role.side.into(),
+            role: role.role.into(),
             cookie,
             sport: sport.into(),
             dport: dport.into(),
@@ -132,8 +132,8 @@ impl Gather {
         self.events.push(wire::TcpEvent {
             flow_id: template.flow_id.clone(),
             group: template.group.clone(),
-            side: template.side.clone(),
-            role: template.role.clone(),
+            side: template.side,
+            role: template.role,
             cc: template.cc.clone(),
             ..event
         });
@@ -209,8 +209,8 @@ impl Gather {
             at_ns,
             flow_id: template.flow_id.clone(),
             group: template.group.clone(),
-            side: template.side.clone(),
-            role: template.role.clone(),
+            side: template.side,
+            role: template.role,
             cookie,
             rows: sent.rows,
             refused_rows: sent.refused_rows,

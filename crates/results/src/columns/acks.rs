@@ -1,10 +1,10 @@
 //! Tables of socket states that eBPF programs collect. One `acks` message holds many rows in columnar form: a column has
 //! one value per row, one value for all rows, or none.
 
-use ccbench_proto::wire;
+use ccbench_proto::wire::{self, Role, Side};
 use polars::prelude::*;
 
-use super::super::cells::{Axis, Cells, Narrow, Num, Opt, OptBool, Text};
+use super::super::cells::{Axis, Cells, Enum, Narrow, Num, Opt, OptBool, Text};
 use super::keys::{Columns, Keys, Origin, When};
 
 /// A column that receives the rows of a batch at once. The kernel's value for "not set" is stored as null.
@@ -41,8 +41,8 @@ macro_rules! batch {
             keys: Keys,
             flow_id: Text,
             group: Text,
-            side: Text,
-            role: Text,
+            side: Enum<Side>,
+            role: Enum<Role>,
             cc: Text,
             cookie: Num<UInt64Type>,
             sport: Narrow<UInt16Type>,
@@ -67,8 +67,8 @@ macro_rules! batch {
                     keys: Keys::new(),
                     flow_id: Text::new("flow_id"),
                     group: Text::new("group"),
-                    side: Text::new("side"),
-                    role: Text::new("role"),
+                    side: Enum::new("side"),
+                    role: Enum::new("role"),
                     cc: Text::new("cc"),
                     cookie: Num::new("cookie"),
                     sport: Narrow::new("sport"),
@@ -90,8 +90,8 @@ macro_rules! batch {
                 }
                 self.flow_id.repeat(&batch.flow_id, rows);
                 self.group.repeat(&batch.group, rows);
-                self.side.repeat(&batch.side, rows);
-                self.role.repeat(&batch.role, rows);
+                self.side.repeat(batch.side, rows);
+                self.role.repeat(batch.role, rows);
                 self.cc.repeat(&batch.cc, rows);
                 $(self.$field.put(&batch.$field, rows, axis);)*
                 rows
@@ -179,8 +179,8 @@ batch! {
 table! { TcpEventColumns, "tcp_events", wire::TcpEvent, |row, _| row.at_ns.into(), ["flow_id", "side", "t_ns"], {
     flow_id: Text,
     group: Text,
-    side: Text,
-    role: Text,
+    side: Enum<Side>,
+    role: Enum<Role>,
     kind: Text,
     cookie: Num<UInt64Type>,
     sport: Narrow<UInt16Type>,
@@ -200,8 +200,8 @@ table! { TcpEventColumns, "tcp_events", wire::TcpEvent, |row, _| row.at_ns.into(
 table! { AckCountColumns, "ack_counts", wire::AckCount, |row, _| row.at_ns.into(), ["flow_id", "side"], {
     flow_id: Text,
     group: Text,
-    side: Text,
-    role: Text,
+    side: Enum<Side>,
+    role: Enum<Role>,
     cookie: Num<UInt64Type>,
     mode: Text,
     hook: Text,

@@ -1,5 +1,6 @@
 //! Checks whether rows of `acks` and `tcp_events` were lost.
 
+use ccbench_proto::column_text::ColumnText as _;
 use ccbench_proto::wire::AckCount;
 
 use super::findings::Findings;
@@ -24,7 +25,7 @@ pub(crate) fn lost(node: &str, row: &AckCount, findings: &mut Findings) {
         }
         return;
     }
-    let whose = format!("{node}: {} ({})", row.flow_id, row.side);
+    let whose = format!("{node}: {} ({})", row.flow_id, row.side().as_text());
     if lost + refused > 0 {
         let all = row.rows + lost + refused;
         // The automatic mode writes at most one row in 10 ms already.
@@ -71,6 +72,8 @@ fn of(lost: u64, all: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use ccbench_proto::wire::Side;
+
     use super::*;
 
     fn judged(count: &AckCount) -> Vec<(String, String)> {
@@ -85,7 +88,7 @@ mod tests {
     fn single_missing_row_degrades() {
         let count = AckCount {
             flow_id: "a/0".into(),
-            side: "snd".into(),
+            side: Side::Sender.into(),
             segments: 100,
             rows: 97,
             lost_rows: 2,
@@ -102,7 +105,7 @@ mod tests {
     fn lost_events_and_unwatched_sockets_degrade() {
         let events = AckCount {
             flow_id: "a/0".into(),
-            side: "rcv".into(),
+            side: Side::Receiver.into(),
             events: 5,
             lost_events: 1,
             ..Default::default()
@@ -112,7 +115,7 @@ mod tests {
         assert_eq!(judged(&events), [("tcp_events_lost".to_owned(), expected.to_owned())]);
         let missed = AckCount {
             flow_id: "a/0".into(),
-            side: "snd".into(),
+            side: Side::Sender.into(),
             mode: "every-ack".into(),
             rows: 9,
             missed_segments: 1,

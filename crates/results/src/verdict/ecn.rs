@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use ccbench_proto::event::Ecn;
 use ccbench_proto::plan::check::CheckedPlan;
-use ccbench_proto::wire::{FlowSample, QdiscSample};
+use ccbench_proto::wire::{FlowSample, QdiscSample, Role, Side};
 
 use super::findings::{Findings, Span};
 use crate::model::Status;
@@ -93,7 +93,7 @@ impl EcnCheck {
     }
 
     pub(crate) fn sample(&mut self, span: Span, row: &FlowSample) {
-        if row.role != "data" || row.side != "snd" {
+        if row.role() != Role::Data || row.side() != Side::Sender {
             return;
         }
         let flow = self.flows.entry(row.flow_id.clone()).or_default();
@@ -231,8 +231,8 @@ mod tests {
                 at_ns,
                 flow_id: format!("{group}/0"),
                 group: group.into(),
-                side: "snd".into(),
-                role: "data".into(),
+                side: Side::Sender.into(),
+                role: Role::Data.into(),
                 options: Some(if ecn { 15 } else { 7 }),
                 rtt_us: Some(15_000),
                 delivered_ce_pkts: Some(ce as u32),

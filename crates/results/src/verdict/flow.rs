@@ -8,7 +8,7 @@ use ccbench_proto::resolve;
 use ccbench_proto::schedule::{self, FlowTask};
 use ccbench_proto::topology::Topology;
 use ccbench_proto::units::Micros;
-use ccbench_proto::wire::{Done, Flow, FlowSample, Interval};
+use ccbench_proto::wire::{Done, Flow, FlowSample, Interval, Role, Side};
 
 use super::findings::{Findings, Span};
 use crate::curve::CapacityCurve;
@@ -174,13 +174,13 @@ impl FlowCheck {
     pub(crate) fn sample(&mut self, node: &str, span: Span, row: &FlowSample) {
         *self.samples_by_node.entry(node.to_owned()).or_default() += 1;
         let Some(flow) = self.flows.get_mut(&row.flow_id) else { return };
-        if row.role != "data" {
+        if row.role() != Role::Data {
             return;
         }
         let at_s = span.seconds(row.at_ns);
         let outages = self.outages.get(&row.group).map_or(&[][..], Vec::as_slice);
         let stop_s = self.groups.get(&row.group).map_or(self.end_s, |task| task.stop.as_secs_f64());
-        if row.side != "snd" {
+        if row.side() != Side::Sender {
             let bytes = row.bytes_received.unwrap_or(0);
             flow.received.sample(at_s, bytes, flow.srtt_s, stop_s, outages);
             return;
@@ -203,7 +203,7 @@ impl FlowCheck {
     pub(crate) fn interval(&mut self, span: Span, row: &Interval) {
         let Some(flow) = self.flows.get_mut(&row.flow_id).filter(|_| row.bytes > 0) else { return };
         let at_s = span.seconds(row.at_ns) - row.seconds;
-        if row.side == "snd" {
+        if row.side() == Side::Sender {
             flow.sent_s = Some(flow.sent_s.map_or(at_s, |first| first.min(at_s)));
         } else {
             let (first_s, last_s) = flow.received_s.unwrap_or((at_s, at_s));
@@ -212,7 +212,8 @@ impl FlowCheck {
     }
 
     pub(crate) fn flow(&mut self, row: &Flow) {
-        let Some(flow) = self.flows.get_mut(&row.flow_id).filter(|_| row.role == "data") else {
+        let Some(flow) = self.flows.get_mut(&row.flow_id).filter(|_| row.role() == Role::Data)
+        else {
             return;
         };
         if row.bytes > NOT_DATA_BYTES {

@@ -8,7 +8,7 @@ use ccbench_proto::trace::{Step, Steps, Trace};
 use ccbench_proto::units::Rate;
 use ccbench_proto::wire::{
     Done, Event, Flow, FlowSample, HostSample, Interval, LinkChange, LinkTiming, NodeInfo,
-    QdiscSample,
+    QdiscSample, Role, Side,
 };
 
 use super::*;
@@ -233,8 +233,8 @@ impl Story {
                     at_ns: at(ms),
                     flow_id: flow_id.clone(),
                     group: "main".into(),
-                    side: "snd".into(),
-                    role: "data".into(),
+                    side: Side::Sender.into(),
+                    role: Role::Data.into(),
                     cc: self.cc.into(),
                     rtt_us: Some(self.srtt_ms * 1000),
                     // SYN and cookie; from the first data on, 1000 bytes a millisecond but for the stall.
@@ -248,8 +248,8 @@ impl Story {
                     at_ns: at(ms),
                     flow_id: flow_id.clone(),
                     group: "main".into(),
-                    side: "rcv".into(),
-                    role: "data".into(),
+                    side: Side::Receiver.into(),
+                    role: Role::Data.into(),
                     bytes_received: Some(37 + self.delivered(ms)),
                     ..Default::default()
                 };
@@ -258,7 +258,7 @@ impl Story {
             let interval = Interval {
                 at_ns: at(self.first_data_ms + 100),
                 flow_id: flow_id.clone(),
-                side: "rcv".into(),
+                side: Side::Receiver.into(),
                 seconds: 0.1,
                 bytes: u64::from(self.first_data_ms < 10_000),
                 ..Default::default()
@@ -266,7 +266,8 @@ impl Story {
             see("dst", Of::Interval(interval));
             let row = Flow {
                 flow_id,
-                role: "data".into(),
+                side: Side::Sender.into(),
+                role: Role::Data.into(),
                 exit_code: self.exit_code,
                 ..Default::default()
             };
@@ -508,7 +509,7 @@ fn unreadable_event_degrades() {
     assert_eq!(
         message,
         format!(
-            "src: events that cannot be read: 1 (the first: its kind is unknown: main: what a later version sends); \
+            "src: messages that cannot be read: 1 (the first: its kind is unknown: main: what a later version sends); \
              its agent reports no version, this is ccbench {}; install the same build on both",
             env!("CARGO_PKG_VERSION")
         )

@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 
 use ccbench_proto::event::UnreadableEvent;
-use ccbench_proto::wire::{Event, NodeInfo};
+use ccbench_proto::wire::run_event::Of;
+use ccbench_proto::wire::{Event, NodeInfo, Role, Side};
 
 use super::findings::Findings;
 use crate::model::Status;
@@ -14,6 +15,21 @@ use crate::model::Status;
 pub(crate) struct Unreadable {
     agents: BTreeMap<String, String>,
     nodes: BTreeMap<String, Count>,
+}
+
+/// Whether a row about a socket has the end and the role of its connection.
+fn has_valid_socket(of: &Of) -> bool {
+    let valid = |side: Side, role: Role| side != Side::Unspecified && role != Role::Unspecified;
+    match of {
+        Of::FlowSample(row) => valid(row.side(), row.role()),
+        Of::Flow(row) => valid(row.side(), row.role()),
+        Of::Acks(batch) => valid(batch.side(), batch.role()),
+        Of::TcpEvents(batch) => batch.events.iter().all(|row| valid(row.side(), row.role())),
+        // The row of what belongs to no flow has neither.
+        Of::AckCount(row) => row.flow_id.is_empty() || valid(row.side(), row.role()),
+        Of::Interval(row) => row.side() != Side::Unspecified,
+        _ => true,
+    }
 }
 
 /// How many there were, and a description of the first.
@@ -42,9 +58,15 @@ impl Unreadable {
         });
     }
 
-    /// Counts a message of a type that this build does not know.
-    pub(crate) fn add_message(&mut self, node: &str) {
-        self.count(node, || "a message of an unknown type".to_owned());
+    /// Counts a message of a type that this build does not know, and a row without a valid side or role.
+    pub(crate) fn message(&mut self, node: &str, of: Option<&Of>) {
+        match of {
+            None => self.count(node, || "a message of an unknown type".to_owned()),
+            Some(of) if !has_valid_socket(of) => {
+                self.count(node, || "a row without a valid `side` or `role`".to_owned());
+            }
+            Some(_) => {}
+        }
     }
 
     fn count(&mut self, node: &str, first: impl FnOnce() -> String) {
@@ -61,7 +83,7 @@ impl Unreadable {
                 agent => format!("its agent is ccbench-agent {agent}, this is ccbench {OWN}"),
             };
             let message = format!(
-                "{node}: events that cannot be read: {messages} (the first: {first}); {versions}; install the same build \
+                "{node}: messages that cannot be read: {messages} (the first: {first}); {versions}; install the same build \
                  on both"
             );
             findings.add(Status::Degraded, "event_unreadable", message);

@@ -331,8 +331,8 @@ fn downsampling_keeps_spikes() {
             at_ns: T0_NS[0].1 + u64::from(nth) * 9_000_000_000 / 40_000,
             flow_id: "f/0".into(),
             group: "f".into(),
-            side: "snd".into(),
-            role: "data".into(),
+            side: Side::Sender.into(),
+            role: Role::Data.into(),
             rtt_us: Some(rtt_us),
             ..Default::default()
         };

@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Source, ends, stream_key};
+use crate::column_text::ColumnText as _;
 use crate::tools::ss::{Endpoint, Process, Socket};
+use crate::wire::{Role, Side};
 
 /// A connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -22,8 +24,7 @@ pub type Names = BTreeMap<String, String>;
 pub(super) struct Named {
     pub(super) flow_id: String,
     pub(super) group: String,
-    /// "data", "control", or "other": of another program than iperf3.
-    pub(super) role: &'static str,
+    pub(super) role: Role,
 }
 
 /// Everything known of the connections of a trial.
@@ -119,10 +120,14 @@ impl Connections {
         ends(socket, local_listens)
     }
 
-    /// "snd" or "rcv": which side of the data this end of its connection is.
-    pub(super) fn side(&self, key: Key, end: Endpoint) -> &'static str {
+    /// Whether this end of its connection sends or receives the data.
+    pub(super) fn side(&self, key: Key, end: Endpoint) -> Side {
         let carried = self.carried.get(&(key, end == key.server));
-        if carried.is_none_or(|(acked, received)| acked >= received) { "snd" } else { "rcv" }
+        if carried.is_none_or(|(acked, received)| acked >= received) {
+            Side::Sender
+        } else {
+            Side::Receiver
+        }
     }
 
     /// Name of the node with this end's address; the address if no file is of that node.
@@ -134,17 +139,17 @@ impl Connections {
     pub(super) fn named(&self, names: &Names) -> BTreeMap<Key, Named> {
         let roles = self.roles();
         let groups = self.groups(names, &roles);
-        let mut count: BTreeMap<(&str, &str), u32> = BTreeMap::new();
+        let mut count: BTreeMap<(&str, Role), u32> = BTreeMap::new();
         let mut named = BTreeMap::new();
         for key in &self.order {
-            let (Some(role), Some(group)) = (roles.get(key), groups.get(&key.server)) else {
+            let (Some(&role), Some(group)) = (roles.get(key), groups.get(&key.server)) else {
                 continue;
             };
             let number = count.entry((group, role)).or_default();
-            let flow_id = match (*role, *number) {
-                ("data", n) => format!("{group}/{n}"),
-                (role, 0) => format!("{group}/{role}"),
-                (role, n) => format!("{group}/{role}-{}", n + 1),
+            let flow_id = match (role, *number) {
+                (Role::Data, n) => format!("{group}/{n}"),
+                (role, 0) => format!("{group}/{}", role.as_text()),
+                (role, n) => format!("{group}/{}-{}", role.as_text(), n + 1),
             };
             *number += 1;
             named.insert(*key, Named { flow_id, group: group.clone(), role });
@@ -152,8 +157,8 @@ impl Connections {
         named
     }
 
-    fn roles(&self) -> BTreeMap<Key, &'static str> {
-        let mut roles: BTreeMap<Key, &'static str> = BTreeMap::new();
+    fn roles(&self) -> BTreeMap<Key, Role> {
+        let mut roles: BTreeMap<Key, Role> = BTreeMap::new();
         // Of one program at one server.
         let mut together: BTreeMap<(Endpoint, Option<u32>), Vec<Key>> = BTreeMap::new();
         let iperf3 =
@@ -164,9 +169,9 @@ impl Connections {
             if facts.listed || !stranger {
                 let pid = facts.process.as_ref().map(|process| process.pid);
                 together.entry((key.server, pid)).or_default().push(*key);
-                roles.insert(*key, "data");
+                roles.insert(*key, Role::Data);
             } else {
-                roles.insert(*key, "other");
+                roles.insert(*key, Role::Other);
             }
         }
         let listed = self.facts.iter().filter(|(_, facts)| facts.listed);
@@ -176,7 +181,7 @@ impl Connections {
                 true => keys.iter().filter(|key| !self.facts[key].listed).copied().collect(),
                 false => self.control_of(keys).into_iter().collect(),
             };
-            roles.extend(control.into_iter().map(|key| (key, "control")));
+            roles.extend(control.into_iter().map(|key| (key, Role::Control)));
         }
         roles
     }
@@ -200,15 +205,11 @@ impl Connections {
 
     /// A name for every server: the given one; else its senders' congestion control, if no other server's senders have
     /// it; else its port, if that is no other server's; else its address and port.
-    fn groups(
-        &self,
-        names: &Names,
-        roles: &BTreeMap<Key, &'static str>,
-    ) -> BTreeMap<Endpoint, String> {
+    fn groups(&self, names: &Names, roles: &BTreeMap<Key, Role>) -> BTreeMap<Endpoint, String> {
         let mut ccs: BTreeMap<Endpoint, BTreeSet<&str>> = BTreeMap::new();
         for (key, facts) in &self.facts {
             let of_server = ccs.entry(key.server).or_default();
-            if roles.get(key) == Some(&"data") && !facts.cc.is_empty() {
+            if roles.get(key) == Some(&Role::Data) && !facts.cc.is_empty() {
                 of_server.insert(&facts.cc);
             }
         }

@@ -42,7 +42,9 @@ fn the_studys_files_become_flows_of_their_congestion_controls() {
     let gathered = gather(&sources, &Names::new());
     let mean_ms = |group: &str| {
         let of = samples(&gathered);
-        let data = of.iter().filter(|s| s.group == group && s.role == "data" && s.side == "snd");
+        let data = of
+            .iter()
+            .filter(|s| s.group == group && s.role() == Role::Data && s.side() == Side::Sender);
         let rtts: Vec<f64> = data.filter_map(|s| s.rtt_us).map(f64::from).collect();
         rtts.iter().sum::<f64>() / rtts.len() as f64 / 1e3
     };
@@ -76,9 +78,9 @@ fn text_and_socket_files_meet_in_the_same_flow() {
     let names = Names::from([("5201".to_owned(), "low".to_owned())]);
     let gathered = gather(&sources, &names);
     let interval = intervals(&gathered)[0];
-    assert_eq!((interval.flow_id.as_str(), interval.side.as_str()), ("low/0", "snd"));
+    assert_eq!((interval.flow_id.as_str(), interval.side()), ("low/0", Side::Sender));
     assert_eq!(interval.at_ns, 1_725_877_584_000_000_000);
-    let data: Vec<_> = flows(&gathered).into_iter().filter(|f| f.role == "data").collect();
+    let data: Vec<_> = flows(&gathered).into_iter().filter(|f| f.role() == Role::Data).collect();
     assert_eq!(data.len(), 1, "both report the same interval");
     assert_eq!((data[0].node_src.as_str(), data[0].node_dst.as_str()), ("src", "10.201.1.1"));
     assert_eq!((data[0].bytes, data[0].cc_actual.as_str()), (5_389_346, "prague"));
@@ -94,9 +96,12 @@ fn the_other_end_is_the_receiving_side() {
     let gathered = gather(&sources, &Names::new());
     let of: Vec<_> =
         samples(&gathered).into_iter().filter(|s| s.sport == 5201 || s.sport == 55042).collect();
-    let sides: Vec<_> = of.iter().map(|s| (s.flow_id.as_str(), s.side.as_str())).collect();
-    assert_eq!(sides, [("prague/0", "snd"), ("prague/0", "rcv")]);
-    let flow = flows(&gathered).into_iter().find(|f| f.side == "rcv" && f.role == "data").unwrap();
+    let sides: Vec<_> = of.iter().map(|s| (s.flow_id.as_str(), s.side())).collect();
+    assert_eq!(sides, [("prague/0", Side::Sender), ("prague/0", Side::Receiver)]);
+    let flow = flows(&gathered)
+        .into_iter()
+        .find(|f| f.side() == Side::Receiver && f.role() == Role::Data)
+        .unwrap();
     assert_eq!(
         (flow.node_src.as_str(), flow.node_dst.as_str(), flow.bytes),
         ("src", "dst", 5_300_000)
@@ -110,8 +115,8 @@ fn two_ends_on_one_node_are_two_sides() {
         1725877589.9 tcp ESTAB 0 0 10.201.1.1:5201 10.0.5.1:55042\n\
         1725877589.9 \t cubic wscale:7,8 rto:204 rtt:9/4 cwnd:10 bytes_acked:37 bytes_received:5300000 rcv_space:14480\n";
     let gathered = gather(&[source("both", "here", text.as_bytes())], &Names::new());
-    let sides: Vec<_> = samples(&gathered).iter().map(|s| s.side.clone()).collect();
-    assert_eq!(sides, ["snd", "rcv"]);
+    let sides: Vec<_> = samples(&gathered).iter().map(|s| s.side()).collect();
+    assert_eq!(sides, [Side::Sender, Side::Receiver]);
 }
 
 #[test]
@@ -122,8 +127,8 @@ fn sockets_of_other_programs_have_role_other() {
           1725877590.3 \t ts sack prague wscale:8,7 rto:204 rtt:1/1 cwnd:10 bytes_sent:9 minrtt:0.1\n",
     );
     let gathered = gather(&[source("ue1", "src", &text)], &Names::new());
-    let roles: BTreeSet<&str> = samples(&gathered).iter().map(|s| s.role.as_str()).collect();
-    assert_eq!(roles, BTreeSet::from(["control", "data", "other"]));
+    let roles: BTreeSet<Role> = samples(&gathered).iter().map(|s| s.role()).collect();
+    assert_eq!(roles, BTreeSet::from([Role::Data, Role::Control, Role::Other]));
 }
 
 #[test]
@@ -140,7 +145,7 @@ fn without_processes_the_small_connection_is_the_control_one() {
         })
         .collect();
     let gathered = gather(&[source("x", "src", text.as_bytes())], &Names::new());
-    let control = flows(&gathered).into_iter().find(|f| f.role == "control").unwrap();
+    let control = flows(&gathered).into_iter().find(|f| f.role() == Role::Control).unwrap();
     assert_eq!(control.sport, 55026);
 }
 
@@ -151,11 +156,14 @@ fn totals_stand_for_intervals_where_there_are_none() {
     let gathered = gather(&[source("prague-result", "src", text.as_bytes())], &Names::new());
     let rows: Vec<_> = intervals(&gathered)
         .iter()
-        .map(|i| (i.flow_id.as_str(), i.side.as_str(), i.seconds, i.bytes))
+        .map(|i| (i.flow_id.as_str(), i.side(), i.seconds, i.bytes))
         .collect();
     assert_eq!(
         rows,
-        [("prague-result/0", "snd", 20.0, 9_835_642), ("prague-result/0", "rcv", 20.0, 9_709_813),]
+        [
+            ("prague-result/0", Side::Sender, 20.0, 9_835_642),
+            ("prague-result/0", Side::Receiver, 20.0, 9_709_813),
+        ]
     );
     assert_eq!(gathered.end_ns - gathered.begin_ns, 20_000_000_000);
     assert_eq!(gathered.notes.len(), 1, "no start time");

@@ -43,7 +43,7 @@ fn report() -> Report {
     Report::from_json(text, Numbering { client_port: 10_000, count: 1, listens: false })
 }
 
-fn seen(side: &str, busy_us: Option<u64>) -> SeenMap {
+fn seen(side: Side, busy_us: Option<u64>) -> SeenMap {
     let socket = Seen {
         not_before_ns: 1_000 * MS,
         first_at_ns: 1_100 * MS,
@@ -53,7 +53,7 @@ fn seen(side: &str, busy_us: Option<u64>) -> SeenMap {
         bytes_acked: Some(77),
         ..Seen::default()
     };
-    SeenMap::from([(("bulk/0".to_owned(), side.to_owned()), socket)])
+    SeenMap::from([(("bulk/0".to_owned(), side), socket)])
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn finds_the_start_of_a_busy_sender() {
     let none = Report::default();
     let task = task();
     // 80 ms busy, of which the first 20 ms with the cookie: the test began 60 ms before the sample.
-    let zero = zero_ns(&ran(&task, End::Client), &none, &seen("snd", Some(80_000)));
+    let zero = zero_ns(&ran(&task, End::Client), &none, &seen(Side::Sender, Some(80_000)));
     assert_eq!(zero, 1_040 * MS);
 }
 
@@ -69,16 +69,16 @@ fn finds_the_start_of_a_busy_sender() {
 fn a_test_began_between_two_samples() {
     let none = Report::default();
     let task = FlowTask { reverse: true, ..task() };
-    assert_eq!(zero_ns(&ran(&task, End::Server), &none, &seen("snd", None)), 1_050 * MS);
+    assert_eq!(zero_ns(&ran(&task, End::Server), &none, &seen(Side::Sender, None)), 1_050 * MS);
     // A client learns this one round trip after its last connection was made.
-    assert_eq!(zero_ns(&ran(&task, End::Client), &none, &seen("rcv", None)), 1_070 * MS);
+    assert_eq!(zero_ns(&ran(&task, End::Client), &none, &seen(Side::Receiver, None)), 1_070 * MS);
 }
 
 #[test]
 fn a_beginning_is_never_before_the_process() {
     let none = Report::default();
     let task = task();
-    let zero = zero_ns(&ran(&task, End::Client), &none, &seen("snd", Some(9_000_000)));
+    let zero = zero_ns(&ran(&task, End::Client), &none, &seen(Side::Sender, Some(9_000_000)));
     assert_eq!(zero, 1_000 * MS);
     assert_eq!(zero_ns(&ran(&task, End::Client), &none, &SeenMap::new()), 1_000 * MS);
 }
@@ -87,7 +87,7 @@ fn a_beginning_is_never_before_the_process() {
 fn samples_place_the_report_in_time() {
     let task = FlowTask { cc: None, ..task() };
     let report = report();
-    let mut seen = seen("snd", None);
+    let mut seen = seen(Side::Sender, None);
     // What the application had written 0.1, 0.2 ... seconds after the real beginning, one sample being odd.
     let began = 1_033 * MS;
     let mut total = 37;
@@ -128,7 +128,7 @@ fn sequence(count: u32, began_ns: u64, written: impl Fn(u32, u64) -> u64) -> (Re
             points: points.collect(),
             ..Seen::default()
         };
-        seen.insert((format!("bulk/{stream}"), "snd".to_owned()), socket);
+        seen.insert((format!("bulk/{stream}"), Side::Sender), socket);
     }
     (report, seen)
 }
@@ -187,7 +187,7 @@ fn rows_are_on_the_monotonic_clock() {
     let rows = intervals(&ran(&task, End::Client), &report(), 1_040 * MS);
     assert_eq!(rows.len(), 10);
     assert_eq!(rows[0].at_ns, 1_040 * MS + 100_125_000);
-    assert_eq!((rows[0].flow_id.as_str(), rows[0].side.as_str()), ("bulk/0", "snd"));
+    assert_eq!((rows[0].flow_id.as_str(), rows[0].side()), ("bulk/0", Side::Sender));
     let rate = rows[0].bytes as f64 * 8.0 / rows[0].seconds;
     assert!((rows[0].bits_per_second - rate).abs() < 1.0);
 }
@@ -195,24 +195,29 @@ fn rows_are_on_the_monotonic_clock() {
 #[test]
 fn a_flow_has_a_row_per_connection_and_one_for_control() {
     let task = task();
-    let rows =
-        flows(&ran(&task, End::Client), &report(), 0, 1_040 * MS, &seen("snd", Some(80_000)));
+    let rows = flows(
+        &ran(&task, End::Client),
+        &report(),
+        0,
+        1_040 * MS,
+        &seen(Side::Sender, Some(80_000)),
+    );
     assert_eq!(rows.len(), 2);
     let (data, control) = (&rows[0], &rows[1]);
-    assert_eq!((data.sport, data.dport, data.role.as_str()), (10_000, 5300, "data"));
+    assert_eq!((data.sport, data.dport, data.role()), (10_000, 5300, Role::Data));
     assert_eq!((data.cc_requested.as_str(), data.cc_actual.as_str()), ("reno", "reno"));
     assert_eq!(data.start_s, Some(0.04));
     assert!(data.stop_s.is_some_and(|s| (1.03..1.06).contains(&s)), "{data:?}");
     assert_eq!(data.bytes, report().totals[&0].received_bytes, "what the receiver reported");
-    assert_eq!((control.flow_id.as_str(), control.role.as_str()), ("bulk/control", "control"));
+    assert_eq!((control.flow_id.as_str(), control.role()), ("bulk/control", Role::Control));
     assert_eq!(control.cc_requested, "", "none requested");
 }
 
 #[test]
 fn receiver_rows_have_no_congestion_control() {
     let task = task();
-    let rows = flows(&ran(&task, End::Server), &report(), 0, 0, &seen("rcv", None));
-    assert_eq!((rows[0].side.as_str(), rows[0].cc_actual.as_str()), ("rcv", ""));
+    let rows = flows(&ran(&task, End::Server), &report(), 0, 0, &seen(Side::Receiver, None));
+    assert_eq!((rows[0].side(), rows[0].cc_actual.as_str()), (Side::Receiver, ""));
 }
 
 #[test]

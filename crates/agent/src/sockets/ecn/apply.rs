@@ -1,6 +1,7 @@
 //! Applies the ECN decisions of one trial and reports the outcome. Nothing here fails a trial: the event of a fallback
 //! has its reason, and the verdict uses it.
 
+use ccbench_proto::column_text::ColumnText as _;
 use ccbench_proto::event::{Ecn, EcnEct1, Kind};
 use ccbench_proto::resolve::Egress;
 use ccbench_proto::schedule::NodeTask;
