@@ -1,15 +1,22 @@
 #!/usr/bin/env bash
-# Builds the lab's kernel from Debian's source package: kernel.sh HERE OUT
-#   HERE  folder of kernel.config and patches/
-#   OUT   output folder: `vmlinux` (stripped, PVH), `config`, `release` and `version`, moved there when all are complete
+# Builds the lab's kernel from Debian's source package: kernel.sh HERE OUT [ENGINE]
+#   HERE    folder of apt.sh; kernel.config and patches/ are in it for qemu, in HERE/uml for uml
+#   OUT     output folder: `vmlinux` (stripped), `config`, `release` and `version`, moved there when all are complete
+#   ENGINE  qemu (default): an ELF image with a PVH entry; uml: a User-Mode Linux, which is a static program
 # Needs no root. Downloads with apt-get from the system's mirror (see apt.sh).
 set -euo pipefail
 here=$(cd "$1" && pwd)
 out=$2
+engine=${3:-qemu}
 package=linux-source-7.3
 suite=trixie-backports
 
 . "$here/apt.sh"
+case $engine in
+qemu) from=$here target=vmlinux arch=() ;;
+uml) from=$here/uml target=linux arch=(ARCH=um SUBARCH=x86_64) ;;
+*) die "unknown engine $engine; use qemu or uml" ;;
+esac
 
 declare -A package_of=([gcc]=gcc [make]=make [flex]=flex [bison]=bison [bc]=bc [pahole]=dwarves [xz]=xz-utils [lz4]=lz4
     [python3]=python3 [patch]=patch [dpkg]=dpkg [apt-get]=apt)
@@ -38,16 +45,16 @@ dpkg-deb -x "${deb[0]}" "$work/deb"
 mkdir "$work/src"
 tar -C "$work/src" --strip-components=1 -xf "$work/deb/usr/src/$package.tar.xz"
 rm -rf "$work/deb"
-for patch in "$here"/patches/*.patch; do
+for patch in "$from"/patches/*.patch; do
     patch -s -d "$work/src" -p1 <"$patch" || die "$(basename "$patch") does not apply to $package $version"
 done
-make=(make -s -C "$work/src" O="$work/b" KBUILD_BUILD_USER=ccbench KBUILD_BUILD_HOST=lab "KBUILD_BUILD_TIMESTAMP=2026-01-01" KBUILD_BUILD_VERSION=1)
-"${make[@]}" KCONFIG_ALLCONFIG="$here/kernel.config" allnoconfig
+make=(make -s -C "$work/src" O="$work/b" KBUILD_BUILD_USER=ccbench KBUILD_BUILD_HOST=lab "KBUILD_BUILD_TIMESTAMP=2026-01-01" KBUILD_BUILD_VERSION=1 "${arch[@]}")
+"${make[@]}" KCONFIG_ALLCONFIG="$from/kernel.config" allnoconfig
 while read -r line; do
     case $line in CONFIG_*=*) grep -qxF "$line" "$work/b/.config" || die "the kernel's configuration does not accept $line" ;; esac
-done <"$here/kernel.config"
-"${make[@]}" -j"$(nproc)" vmlinux
-strip -s -o "$work/vmlinux" "$work/b/vmlinux"
+done <"$from/kernel.config"
+"${make[@]}" -j"$(nproc)" "$target"
+strip -s -o "$work/vmlinux" "$work/b/$target"
 cp "$work/b/.config" "$work/config"
 "${make[@]}" kernelrelease >"$work/release"
 echo "$package $version" >"$work/version"
