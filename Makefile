@@ -23,7 +23,7 @@ test: setup
 	@scripts/setup.sh --test
 	@scripts/test.sh --locked --workspace --features netns,browser -- --test-threads=2
 
-# The lab's kernels and QEMU; the first time this takes about 20 minutes.
+# The lab's kernels for both engines, and QEMU; the first time this takes about 35 minutes.
 lab: build
 	@scripts/setup.sh --lab
 	$(BIN)/ccbench lab build

@@ -258,6 +258,7 @@ impl Kind {
                 })
             }
             Self::Lab(lab) => json!({
+                "engine": lab.engine, "engine_sha256": lab.engine_sha256,
                 "emulator": lab.emulator, "kernel": lab.kernel, "source": lab.source,
                 "userland_sha256": lab.userland_sha256, "dilation": lab.dilation, "seed": lab.seed,
                 "busy_pct": lab.busy_pct,

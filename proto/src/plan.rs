@@ -15,7 +15,7 @@ pub use capture::Capture;
 pub use cc::{Cc, Via};
 pub use expect::Expect;
 pub use impair::{BurstLoss, Distribution, Jitter, OnEnd, Reorder, TraceStart, TraceUse};
-pub use lab::{LabUse, Series};
+pub use lab::{Engine, LabUse, Series};
 pub use node::{Node, SysctlValue};
 pub use probe::{Probe, ProbeKind, Repeat};
 pub use queue::{

@@ -1,5 +1,5 @@
-//! The lab: a real kernel on a virtual clock. One test boots it; it is skipped where QEMU or the lab's kernel is
-//! missing (`make lab` installs both). With the feature `lab` missing is a failure, and the long tests run too.
+//! The lab: a real kernel on a virtual clock. One test of each engine boots it; it is skipped where QEMU or the engine's kernel is
+//! missing (`make lab` installs them). With the feature `lab` missing is a failure, and the long tests run too.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 #[cfg(feature = "lab")]
@@ -10,6 +10,7 @@ mod judge;
 mod kernels;
 #[cfg(feature = "lab")]
 mod trouble;
+mod uml;
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt as _;
@@ -76,7 +77,15 @@ fn tables(bench: &Bench) -> BTreeMap<String, Vec<u8>> {
 fn run(seed: u32) -> Option<BTreeMap<String, Vec<u8>>> {
     let bench = Bench::new();
     let path = bench.write("plan.toml", &plan(seed));
-    let done = bench.run(&["run", &path.to_string_lossy(), "--lab", "--dilation", "5"]);
+    let done = bench.run(&[
+        "run",
+        &path.to_string_lossy(),
+        "--lab",
+        "--engine",
+        "qemu",
+        "--dilation",
+        "5",
+    ]);
     let said = text(&done);
     if done.status.code() == Some(3) && said.contains("the lab needs") && !cfg!(feature = "lab") {
         ccbench_tests::skip::skip(said.lines().last().unwrap_or_default());

@@ -12,8 +12,11 @@ use crate::plan;
 /// The real one's name in the machine: that of a tool which a trial does not need.
 const REAL: &str = "tcpdump";
 
+const QEMU: &[&str] = &["--engine", "qemu", "--dilation", "5"];
+const UML: &[&str] = &["--engine", "uml"];
+
 /// Runs the plan in a machine in which `act` happens 4 s after a client has started.
-fn run(bench: &Bench, act: &str, environment: &[(&str, &str)]) -> Output {
+fn run(bench: &Bench, engine: &[&str], act: &str, environment: &[(&str, &str)]) -> Output {
     let tools = bench.path("tools");
     std::fs::create_dir(&tools).unwrap();
     let path = std::env::var("PATH").unwrap_or_default();
@@ -27,7 +30,7 @@ fn run(bench: &Bench, act: &str, environment: &[(&str, &str)]) -> Output {
     std::fs::set_permissions(&fake, std::fs::Permissions::from_mode(0o755)).unwrap();
     let plan = bench.write("plan.toml", &plan(1).replace("length = \"3s\"", "length = \"8s\""));
     let mut command: Command =
-        bench.command(&["run", &plan.to_string_lossy(), "--lab", "--dilation", "5"]);
+        bench.command(&[&["run", &plan.to_string_lossy(), "--lab"], engine].concat());
     command.env("PATH", format!("{}:{path}", tools.display())).envs(environment.iter().copied());
     command.output().unwrap()
 }
@@ -49,26 +52,49 @@ fn assert_failed(bench: &Bench, done: &Output, words: &[&str]) {
 #[test]
 fn kernel_panic_fails_the_trial() {
     let bench = Bench::new();
-    let done = run(&bench, "echo c > /proc/sysrq-trigger", &[]);
+    let done = run(&bench, QEMU, "echo c > /proc/sysrq-trigger", &[]);
     assert_failed(&bench, &done, &["the lab's virtual machine panicked", "sysrq triggered crash"]);
 }
 
 #[test]
 fn out_of_memory_fails_the_trial() {
-    let bench = Bench::new();
-    let done = run(&bench, "a=xxxxxxxx; while :; do a=$a$a; done", &[]);
-    assert_failed(&bench, &done, &["the lab's virtual machine panicked", "Out of memory"]);
+    for engine in [QEMU, UML] {
+        let bench = Bench::new();
+        let done = run(&bench, engine, "a=xxxxxxxx; while :; do a=$a$a; done", &[]);
+        assert_failed(&bench, &done, &["the lab's virtual machine panicked", "Out of memory"]);
+    }
 }
 
 #[test]
 fn silent_guest_fails_the_trial() {
-    let bench = Bench::new();
     let freeze = "mkdir /sys/fs/cgroup/ice && echo 1 > /sys/fs/cgroup/ice/cgroup.procs && \
                   echo 1 > /sys/fs/cgroup/ice/cgroup.freeze";
-    let done = run(&bench, freeze, &[("CCBENCH_LAB_SILENCE_S", "40")]);
+    let bench = Bench::new();
+    let done = run(&bench, QEMU, freeze, &[("CCBENCH_LAB_SILENCE_S", "40")]);
     assert_failed(
         &bench,
         &done,
         &["the lab's virtual machine has sent no message for 40 s and was stopped"],
     );
+}
+
+/// With User-Mode Linux, the clock stands still while a process computes.
+#[test]
+fn spinning_process_fails_the_trial_and_is_named() {
+    let bench = Bench::new();
+    let done = run(&bench, UML, "while :; do :; done", &[("CCBENCH_LAB_SILENCE_S", "15")]);
+    let reason = "has sent no message for 15 s and was stopped; process ";
+    assert_failed(&bench, &done, &[reason, "(iperf3) of the guest was running"]);
+}
+
+/// What a process of the guest writes just before the end reaches the host.
+#[test]
+fn last_words_of_an_agent_reach_the_host() {
+    for engine in [QEMU, UML] {
+        let bench = Bench::new();
+        let act = "echo the last words > /dev/console; kill -9 1; for p in /proc/[0-9]*; do \
+                   read line < $p/cmdline; case $line in *ccbench-agent*) kill -9 ${p#/proc/};; esac; done";
+        let done = run(&bench, engine, act, &[("CCBENCH_LAB_SILENCE_S", "40")]);
+        assert_failed(&bench, &done, &["the last words"]);
+    }
 }

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use ccbench_proto::plan::Series;
+use ccbench_proto::plan::{Engine, Series};
 use ccbench_proto::tools::stamp::Base;
 use ccbench_proto::trace::Format;
 use ccbench_proto::trace::generate::{Between, Kind};
@@ -64,7 +64,7 @@ pub enum Command {
     Describe(DescribeArgs),
     /// Run a command inside a node of a running experiment: `ccbench exec src -- ss -ti`.
     Exec(ExecArgs),
-    /// The lab: a virtual machine whose clock counts instructions (see `run --lab`).
+    /// The lab: a virtual machine with a virtual clock (see `run --lab`).
     #[command(subcommand)]
     Lab(LabCommand),
     /// Run an emulated link on its own, or a command behind one: `ccbench link --rate 10mbit -- iperf3 …`.
@@ -182,15 +182,20 @@ pub struct RunOptions {
     /// Build the topology in a user namespace even as root.
     #[arg(long)]
     pub rootless: bool,
-    /// Run every trial in the lab: a virtual machine whose clock counts instructions, so that the result depends
-    /// only on the plan and its seed. Needs no root; run `ccbench lab build` once before. A plan that names a
-    /// kernel always runs in the lab.
+    /// Run every trial in the lab: a virtual machine with a virtual clock, so that the result depends only on the plan
+    /// and its seed. Needs no root; run `ccbench lab build` once before. A plan that names a kernel or an engine
+    /// always runs in the lab.
     #[arg(long)]
     pub lab: bool,
+    /// What runs the lab's kernel: qemu, or uml (several times faster). Same as `--set lab.engine=ENGINE` [default:
+    /// qemu, or uml if only that is installed].
+    #[arg(long, requires = "lab")]
+    pub engine: Option<Engine>,
     /// Kernel in the lab if the plan names none (`lab.kernel`): own, 6.1, 6.12 or 7.2 [default: own].
     #[arg(long)]
     pub kernel: Option<Series>,
-    /// Dilation in the lab: how much faster the guest's processor is relative to its network [default: calibrated].
+    /// Dilation in the lab: how much faster the guest's processor is relative to its network; not with the engine uml
+    /// [default: calibrated].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=500))]
     pub dilation: Option<u32>,
     /// Options for agents over TCP.
@@ -201,11 +206,14 @@ pub struct RunOptions {
 /// Sub-commands of `lab`.
 #[derive(Debug, Subcommand)]
 pub enum LabCommand {
-    /// Build the lab's kernel into the cache (about 15 minutes, once).
+    /// Build the lab's kernels into the cache (about 15 minutes each, once).
     Build {
         /// own, 6.1, 6.12 or 7.2; stock kernels are downloaded.
         #[arg(long, default_value_t)]
         kernel: Series,
+        /// Build the kernel for this engine only: qemu or uml [default: both].
+        #[arg(long)]
+        engine: Option<Engine>,
     },
     /// Open a shell in the lab's virtual machine. Leave it with `poweroff -f` or Ctrl-A X.
     Shell {
@@ -230,6 +238,12 @@ pub struct CheckArgs {
     /// Apply the plan's `[quick]` overrides.
     #[arg(long)]
     pub quick: bool,
+    /// Also check whether the plan can run in the lab, as `ccbench run --lab`.
+    #[arg(long)]
+    pub lab: bool,
+    /// The lab's engine: qemu or uml [default: qemu].
+    #[arg(long, requires = "lab")]
+    pub engine: Option<Engine>,
 }
 
 /// Sub-commands of `plan`.

@@ -1,9 +1,10 @@
-//! The lab: trials in a small Linux under QEMU. The guest's clock counts instructions, so a trial depends only on the plan
-//! and the seed. Every trial is one boot.
+//! The lab: trials in a small Linux on a virtual clock, so that a trial depends only on the plan and the seed. Every trial is one
+//! boot. Two engines run the kernel: QEMU, whose clock counts instructions, and User-Mode Linux, whose clock advances while
+//! every process waits.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ccbench_proto::plan::Series;
+use ccbench_proto::plan::{Engine, Series};
 use ccbench_proto::schedule::Point;
 use ccbench_proto::topology::Topology;
 use ccbench_proto::units::Micros;
@@ -25,6 +26,7 @@ pub mod kernel;
 mod preflight;
 mod qemu;
 mod trial;
+mod uml;
 mod userland;
 pub mod vm;
 
@@ -38,7 +40,7 @@ const CALIBRATION_DILATION: u32 = 20;
 /// Prefix of the note that every run in the lab has.
 pub const LAB_NOTE: &str = "lab: ";
 
-/// Options of the lab (`--kernel`, `--dilation`).
+/// Options of the lab (`--kernel`, `--dilation`). `--engine` is an override of the plan: see [`engine_for`].
 #[derive(Debug, Clone, Copy)]
 pub struct LabOptions {
     /// The kernel of points that name none.
@@ -51,8 +53,8 @@ pub struct LabOptions {
 pub struct Lab {
     /// The kernel of points that name none.
     kernel: Series,
-    /// The image and the dilation of each kernel.
-    images: BTreeMap<Series, (VmImage, u32)>,
+    /// The image and the dilation, if there is one, of each engine and kernel.
+    images: BTreeMap<(Engine, Series), (VmImage, Option<u32>)>,
     preflight: Preflight,
     notes: Vec<String>,
 }
@@ -75,23 +77,24 @@ impl Lab {
         let preflight = Preflight::default();
         let mut lab = Self { kernel: options.kernel, images, preflight, notes };
         let points = experiment.plan.points();
-        let kernels: BTreeSet<Series> = points.iter().map(|point| lab.series(point)).collect();
-        let open = |series| Ok((series, VmImage::open(series)?));
+        let kernels: BTreeSet<_> = points.iter().map(|point| lab.machine(point)).collect();
+        let open = |(engine, series)| Ok(((engine, series), VmImage::open(engine, series)?));
         let opened = kernels.into_iter().map(open).collect::<Result<Vec<_>, LabError>>()?;
         let can_dilate = opened.iter().any(|(_, image)| image.kernel().can_dilate());
         if options.dilation.is_some() && !can_dilate {
             return Err(LabError::NotDilatable.into());
         }
-        for (series, image) in opened {
-            let points = points.iter().filter(|point| lab.series(point) == series).collect();
+        for (machine, image) in opened {
+            let points = points.iter().filter(|point| lab.machine(point) == machine).collect();
             lab.add(image, experiment, points, options.dilation, interrupt).await?;
         }
         Ok(lab)
     }
 
-    /// The kernel of a point.
-    fn series(&self, point: &Point) -> Series {
-        point.plan.plan().kernel().unwrap_or(self.kernel)
+    /// The engine and the kernel of a point.
+    fn machine(&self, point: &Point) -> (Engine, Series) {
+        let plan = point.plan.plan();
+        (plan.lab.engine.unwrap_or_default(), plan.kernel().unwrap_or(self.kernel))
     }
 
     async fn add(
@@ -102,10 +105,12 @@ impl Lab {
         given: Option<u32>,
         interrupt: &mut Interrupt,
     ) -> Result<(), BackendError> {
+        let has_cpu_time = image.kernel().engine.has_cpu_time();
         let (mut dilation, how) = match (image.kernel().can_dilate(), given) {
-            (false, _) => (1, "the only one of a stock kernel"),
-            (true, Some(dilation)) => (dilation, "given"),
-            (true, None) => (CALIBRATION_DILATION, "chosen by a short calibration"),
+            (false, _) if !has_cpu_time => (None, ""),
+            (false, _) => (Some(1), "the only one of a stock kernel"),
+            (true, Some(dilation)) => (Some(dilation), "given"),
+            (true, None) => (Some(CALIBRATION_DILATION), "chosen by a short calibration"),
         };
         let calibrates = image.kernel().can_dilate() && given.is_none();
         // Points differ in cost: the most expensive one decides, so that all points stay comparable. Without a calibration
@@ -123,15 +128,18 @@ impl Lab {
             self.preflight.nodes.extend(result.nodes);
         }
         if calibrates {
-            dilation = dilation_for(busy_pct);
+            dilation = Some(dilation_for(busy_pct));
             info!(busy_pct, dilation, "calibration");
         }
-        let Kernel { version, release, series, .. } = image.kernel();
+        let Kernel { version, release, series, engine, recipe_sha256, .. } = image.kernel();
+        let dilation_text =
+            dilation.map_or(String::new(), |dilation| format!(", dilation {dilation} ({how})"));
         self.notes.push(format!(
-            "{LAB_NOTE}{version} {release}, {}, dilation {dilation} ({how})",
+            "{LAB_NOTE}engine {engine} (sha256 {}), {version} {release}, {}{dilation_text}",
+            &recipe_sha256[..12],
             image.emulator
         ));
-        self.images.insert(*series, (image, dilation));
+        self.images.insert((*engine, *series), (image, dilation));
         Ok(())
     }
 }
@@ -161,9 +169,9 @@ impl Backend for Lab {
         progress: &mut Progress,
         interrupt: &mut Interrupt,
     ) -> Result<Verdict, BackendError> {
-        let series = self.series(trial.point);
-        let Some((image, dilation)) = self.images.get(&series) else {
-            return Err(LabError::NotOpen(series.to_string()).into());
+        let (engine, kernel) = self.machine(trial.point);
+        let Some((image, dilation)) = self.images.get(&(engine, kernel)) else {
+            return Err(LabError::NotOpen { engine, kernel }.into());
         };
         trial::run(image, trial, *dilation, progress, interrupt).await
     }
@@ -178,6 +186,27 @@ impl Backend for Lab {
     }
 
     async fn close(self) {}
+}
+
+/// The override of the plan that selects an engine.
+pub fn engine_set(engine: Engine) -> String {
+    format!("lab.engine={engine}")
+}
+
+/// The engine for a run that names none: the default, or the other if only that is installed; then also a note.
+pub fn engine_for(kernel: Series) -> (Engine, Option<String>) {
+    let default = Engine::default();
+    let built = |engine| kernel::find(engine, kernel).is_some();
+    let why = match qemu::version() {
+        Ok(_) if built(Engine::Qemu) => return (default, None),
+        Ok(_) => "its kernel is not built",
+        Err(_) => "QEMU is not installed",
+    };
+    if Engine::Uml.runs(kernel) && built(Engine::Uml) {
+        let note = format!("the lab uses the engine uml instead of qemu: {why}");
+        return (Engine::Uml, Some(note));
+    }
+    (default, None)
 }
 
 /// The smallest dilation at which the guest is idle enough, for traffic that kept it busy for `busy_pct` during the

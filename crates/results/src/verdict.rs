@@ -73,6 +73,11 @@ impl Judge {
         }
     }
 
+    /// Derives no reason from CPU utilisation: for nodes whose CPU takes no time.
+    pub fn ignore_cpu_utilisation(&mut self) {
+        self.hosts.ignores_cpu = true;
+    }
+
     /// Updates the checks with one message of a node's stream.
     pub fn observe(&mut self, node: &str, event: &RunEvent) {
         let Some(&span) = self.spans.get(node) else { return };

@@ -15,6 +15,7 @@ mod endpoints;
 mod expects;
 mod flows;
 mod impair;
+mod lab;
 mod limits;
 mod links;
 mod lints;
@@ -151,6 +152,7 @@ fn at_point(plan: &Plan, problems: &mut Problems) {
     let plan = &plan;
     names::check(plan, problems);
     nodes::check_settings(plan, problems);
+    lab::check(plan, problems);
     timeline::check_trial(plan, problems);
     links::check(plan, problems);
     cc::check(plan, problems);

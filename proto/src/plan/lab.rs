@@ -1,17 +1,20 @@
-//! `[lab]`: which kernel the lab boots for a plan's trials.
+//! `[lab]`: the kernel of a plan's trials, and what runs it.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Plan;
 
-/// Settings of the lab. A plan that selects a kernel runs in the lab.
+/// Settings of the lab. A plan that selects a kernel or an engine runs in the lab.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct LabUse {
     /// Kernel of all nodes; the plan then runs in the lab.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kernel: Option<Series>,
+    /// What runs the kernel; the plan then runs in the lab. Absent: `--engine`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub engine: Option<Engine>,
 }
 
 impl LabUse {
@@ -74,6 +77,78 @@ impl Series {
     }
 }
 
+/// Text that is not the name of an engine.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("there is no engine `{text}`; write {}", Engine::ALL.map(Engine::name).join(", "))]
+pub struct UnknownEngine {
+    /// The text.
+    pub text: String,
+}
+
+/// What runs the lab's kernel.
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Default,
+    Serialize,
+    Deserialize,
+    JsonSchema,
+)]
+pub enum Engine {
+    /// A QEMU machine whose clock counts instructions; every kernel.
+    #[default]
+    #[serde(rename = "qemu")]
+    Qemu,
+    /// User-Mode Linux: the kernel `own` as a process of the host, several times faster. Its clock advances only while every
+    /// process waits, so the CPU is infinitely fast.
+    #[serde(rename = "uml")]
+    Uml,
+}
+
+impl Engine {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Qemu, Self::Uml];
+
+    /// As it is written in plans and on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Qemu => "qemu",
+            Self::Uml => "uml",
+        }
+    }
+
+    /// Whether it can run this kernel.
+    pub fn runs(self, kernel: Series) -> bool {
+        self == Self::Qemu || kernel == Series::Own
+    }
+
+    /// Whether its processor takes time to execute instructions. Without that, CPU utilisation has no meaning.
+    pub fn has_cpu_time(self) -> bool {
+        self == Self::Qemu
+    }
+}
+
+impl std::fmt::Display for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl std::str::FromStr for Engine {
+    type Err = UnknownEngine;
+
+    fn from_str(text: &str) -> Result<Self, UnknownEngine> {
+        let found = Self::ALL.into_iter().find(|engine| engine.name() == text);
+        found.ok_or_else(|| UnknownEngine { text: text.to_owned() })
+    }
+}
+
 impl std::fmt::Display for Series {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.name())
@@ -95,6 +170,11 @@ impl Plan {
     pub fn kernel(&self) -> Option<Series> {
         self.lab.kernel.or_else(|| self.nodes.values().find_map(|node| node.kernel))
     }
+
+    /// Whether the plan itself asks for the lab, by a kernel or an engine. At a point, as [`Self::kernel`].
+    pub fn in_lab(&self) -> bool {
+        self.lab.engine.is_some() || self.kernel().is_some()
+    }
 }
 
 #[cfg(test)]
@@ -105,10 +185,23 @@ mod tests {
     fn kernel_name_parses_back() {
         for kernel in Series::ALL {
             assert_eq!(kernel.to_string().parse(), Ok(kernel));
-            let table = toml::Table::try_from(LabUse { kernel: Some(kernel) }).unwrap();
+            let in_plan = LabUse { kernel: Some(kernel), engine: None };
+            let table = toml::Table::try_from(in_plan).unwrap();
             assert_eq!(table["kernel"].as_str(), Some(kernel.name()));
         }
         let wrong = "5.10".parse::<Series>().unwrap_err().to_string();
         assert_eq!(wrong, "there is no kernel `5.10`; write own, 6.1, 6.12, 7.2");
+    }
+
+    #[test]
+    fn engine_name_parses_back() {
+        for engine in Engine::ALL {
+            assert_eq!(engine.to_string().parse(), Ok(engine));
+            let in_plan = LabUse { kernel: None, engine: Some(engine) };
+            let table = toml::Table::try_from(in_plan).unwrap();
+            assert_eq!(table["engine"].as_str(), Some(engine.name()));
+        }
+        let wrong = "kvm".parse::<Engine>().unwrap_err().to_string();
+        assert_eq!(wrong, "there is no engine `kvm`; write qemu, uml");
     }
 }

@@ -104,9 +104,10 @@ pub fn shell() -> ! {
 
 /// Ends the machine: QEMU runs with `-no-reboot`.
 pub fn off() -> ! {
-    // At once, as Alt-SysRq-B does. Should the kernel not have that, the end of process 1 is a panic, which ends
-    // the machine as well.
+    // At once, as Alt-SysRq-B does. User-Mode Linux has no SysRq; it can power off. If neither works, the end of process 1 is a
+    // panic, which ends the machine as well.
     let _ = fs::write("/proc/sysrq-trigger", "b");
+    let _ = rustix::system::reboot(rustix::system::RebootCommand::PowerOff);
     std::process::exit(1)
 }
 

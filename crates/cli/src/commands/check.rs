@@ -9,6 +9,7 @@ use crate::args::CheckArgs;
 use crate::console::print;
 use crate::error::CliError;
 use crate::exit::ExitCode;
+use crate::lab::engine_set;
 use crate::plan_source::PlanSource;
 use crate::progress::clock_text;
 
@@ -18,7 +19,12 @@ use crate::progress::clock_text;
 /// The plan is invalid.
 pub fn run(args: &CheckArgs) -> Result<ExitCode, CliError> {
     let source = PlanSource::read(&args.plan.plan)?;
-    let plan = source.load(&source.sets(&args.plan.sets, args.quick)?)?.plan;
+    let mut sets = source.sets(&args.plan.sets, args.quick)?;
+    if args.lab {
+        let in_plan = source.load_quietly(&sets)?.plan().lab.engine;
+        sets.push(engine_set(args.engine.or(in_plan).unwrap_or_default()));
+    }
+    let plan = source.load(&sets)?.plan;
     if args.expand {
         for point in plan.points() {
             let factors: Vec<String> =

@@ -1,10 +1,13 @@
 //! `ccbench lab`: builds the lab's kernels and opens a shell in the lab.
 
+use ccbench_proto::plan::{Engine, Series};
+
 use crate::args::LabCommand;
 use crate::commands::agent::replace;
 use crate::console::print;
 use crate::error::CliError;
 use crate::exit::ExitCode;
+use crate::lab::error::LabError;
 use crate::lab::{kernel, vm::VmImage};
 
 /// Runs one of the sub-commands.
@@ -13,20 +16,34 @@ use crate::lab::{kernel, vm::VmImage};
 /// A tool is missing, or the kernel cannot be built.
 pub fn run(command: &LabCommand) -> Result<ExitCode, CliError> {
     match command {
-        LabCommand::Build { kernel } => {
-            let kernel = kernel::build(*kernel)?;
-            let image = VmImage::open(kernel.series)?;
-            print(&format!(
-                "{} ({}), {}\n{}\n",
-                kernel.release,
-                kernel.version,
-                image.emulator,
-                kernel.image.display()
-            ));
+        LabCommand::Build { kernel, engine: Some(engine) } => {
+            if !engine.runs(*kernel) {
+                return Err(LabError::NotItsKernel { engine: *engine, kernel: *kernel }.into());
+            }
+            build(*engine, *kernel)
+        }
+        LabCommand::Build { kernel, engine: None } => {
+            for engine in [Engine::Uml, Engine::Qemu].into_iter().filter(|e| e.runs(*kernel)) {
+                build(engine, *kernel)?;
+            }
             Ok(ExitCode::Success)
         }
         LabCommand::Shell { kernel, dilation } => {
-            Err(replace(&mut VmImage::open(*kernel)?.shell(*dilation)?))
+            Err(replace(&mut VmImage::open(Engine::Qemu, *kernel)?.shell(*dilation)?))
         }
     }
+}
+
+/// Builds or fetches one kernel, and checks that it can be packed with the userland.
+fn build(engine: Engine, series: Series) -> Result<ExitCode, CliError> {
+    let kernel = kernel::build(engine, series)?;
+    let image = VmImage::open(engine, series)?;
+    print(&format!(
+        "{} ({}), {}\n{}\n",
+        kernel.release,
+        kernel.version,
+        image.emulator,
+        kernel.image.display()
+    ));
+    Ok(ExitCode::Success)
 }

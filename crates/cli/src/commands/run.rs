@@ -1,5 +1,6 @@
 //! `ccbench run`: runs a plan, stores the results and prints the summary.
 
+use ccbench_proto::plan::Engine;
 use ccbench_proto::schedule;
 use ccbench_results::expect::Outcome;
 use ccbench_results::model::{RunInfo, RunStatus, TrialFilter};
@@ -16,7 +17,7 @@ use crate::error::CliError;
 use crate::exit::ExitCode;
 use crate::experiment::Experiment;
 use crate::interrupt::Interrupt;
-use crate::lab::{LAB_NOTE, Lab, LabOptions};
+use crate::lab::{LAB_NOTE, Lab, LabOptions, engine_for, engine_set};
 use crate::plan_source::PlanSource;
 use crate::progress::Progress;
 use crate::runner::run_trials;
@@ -73,7 +74,10 @@ pub async fn run_plan(args: &RunArgs, source: PlanSource) -> Result<CompletedRun
     let mut interrupt = Interrupt::on_signals()
         .map_err(|source| CliError::Runtime { op: "catch signals", source })?;
     let options = &args.options;
-    let sets = source.sets(&args.sets, options.quick)?;
+    let mut sets = source.sets(&args.sets, options.quick)?;
+    if let Some(engine) = engine(args, &source, &sets)? {
+        sets.push(engine_set(engine));
+    }
     let loaded = source.load(&sets)?;
     let text = loaded.text.clone();
     let pki = options.tls.pki.clone();
@@ -97,23 +101,48 @@ pub async fn run_plan(args: &RunArgs, source: PlanSource) -> Result<CompletedRun
     }
 }
 
+/// The engine that the command line names, or that is installed while the default is not. As an override of the plan, so that the
+/// plan is checked for it and a resumed run has the same one.
+fn engine(
+    args: &RunArgs,
+    source: &PlanSource,
+    sets: &[String],
+) -> Result<Option<Engine>, CliError> {
+    let options = &args.options;
+    if options.engine.is_some() || !options.lab || args.resume.is_some() {
+        return Ok(options.engine);
+    }
+    let points = source.load_quietly(sets)?.points();
+    if points.iter().any(|point| point.plan.plan().in_lab()) {
+        return Ok(None);
+    }
+    let (engine, note) = engine_for(options.kernel.unwrap_or_default());
+    if let Some(note) = &note {
+        eprintln!("note: {note}");
+    }
+    Ok(note.map(|_| engine))
+}
+
 /// Options of the lab, if the command line or the plan asks for it.
 fn lab_options(args: &RunArgs, experiment: &Experiment) -> Result<Option<LabOptions>, CliError> {
-    let in_plan = experiment.plan.points().iter().find_map(|point| point.plan.plan().kernel());
+    let points = experiment.plan.points();
+    let in_plan = points.iter().find_map(|point| point.plan.plan().kernel());
     let options = &args.options;
-    match (in_plan, options.kernel) {
-        (Some(in_plan), Some(kernel)) => Err(CliError::Usage(format!(
+    let in_lab = options.lab || points.iter().any(|point| point.plan.plan().in_lab());
+    if let (Some(in_plan), Some(kernel)) = (in_plan, options.kernel) {
+        return Err(CliError::Usage(format!(
             "--kernel {kernel} conflicts with the plan, which names its kernels itself (for example {in_plan}); leave \
              out --kernel, or change the plan with `--set lab.kernel={kernel}`"
-        ))),
-        (None, _) if !options.lab && (options.kernel.is_some() || options.dilation.is_some()) => {
-            Err(CliError::Usage("--kernel and --dilation need --lab".to_owned()))
-        }
-        (None, _) if !options.lab => Ok(None),
-        (_, kernel) => {
-            Ok(Some(LabOptions { kernel: kernel.unwrap_or_default(), dilation: options.dilation }))
-        }
+        )));
     }
+    if in_lab {
+        let kernel = options.kernel.unwrap_or_default();
+        return Ok(Some(LabOptions { kernel, dilation: options.dilation }));
+    }
+    if options.kernel.is_some() || options.dilation.is_some() {
+        return Err(CliError::Usage("--kernel and --dilation need --lab".to_owned()));
+    }
+    Ok(None)
 }
 
 /// Refuses to resume on another backend: trials in the lab and outside are not repetitions of one point.

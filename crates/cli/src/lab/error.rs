@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use ccbench_proto::plan::{Engine, Series};
+
 use crate::exit::ExitCode;
 
 /// Why the lab cannot run a trial.
@@ -69,12 +71,27 @@ pub enum LabError {
         /// The node.
         node: String,
     },
-    /// `--dilation` with stock kernels only.
-    #[error("a stock kernel cannot be dilated; leave out --dilation, or use the kernel `own`")]
+    /// `--dilation` where nothing can be dilated.
+    #[error(
+        "neither a stock kernel nor the engine uml can be dilated; leave out --dilation, or use the kernel `own` and the engine qemu"
+    )]
     NotDilatable,
+    /// An engine that cannot run the kernel of the command line or the plan.
+    #[error("the engine {engine} cannot run the kernel {kernel}; use `--engine qemu`")]
+    NotItsKernel {
+        /// The engine.
+        engine: Engine,
+        /// The kernel.
+        kernel: Series,
+    },
     /// The kernel of a point was not opened.
-    #[error("lab: kernel {0} is not open (a bug in ccbench)")]
-    NotOpen(String),
+    #[error("lab: kernel {kernel} for the engine {engine} is not open (a bug in ccbench)")]
+    NotOpen {
+        /// The engine.
+        engine: Engine,
+        /// The kernel.
+        kernel: Series,
+    },
 }
 
 fn of_node(node: &str) -> String {
@@ -101,7 +118,8 @@ impl LabError {
             Self::Unsupported { .. }
             | Self::NodeWithAgent { .. }
             | Self::NotDilatable
-            | Self::NotOpen(_) => ExitCode::Usage,
+            | Self::NotItsKernel { .. }
+            | Self::NotOpen { .. } => ExitCode::Usage,
         }
     }
 }

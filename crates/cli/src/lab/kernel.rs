@@ -2,40 +2,73 @@
 
 use std::path::PathBuf;
 
-use ccbench_proto::plan::Series;
+use ccbench_proto::plan::{Engine, Series};
 use sha2::{Digest as _, Sha256};
 use tracing::info;
 
 use super::error::LabError;
 
+/// What a file of the recipe is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Use {
+    /// All kernels.
+    All,
+    /// The kernel `own`, for both engines.
+    Own,
+    /// The kernel `own` for one engine.
+    Of(Engine),
+    /// Stock kernels.
+    Stock,
+}
+
+/// A file of the recipe: name below `lab/`, contents, and use.
+macro_rules! file {
+    ($name:literal, $for:expr) => {
+        ($name, include_str!(concat!("../../../../lab/", $name)), $for)
+    };
+}
+
 /// Files that build or fetch kernels. Their contents are part of a kernel's key in the cache.
-const RECIPE: [(&str, &str); 6] = [
-    ("apt.sh", include_str!("../../../../lab/apt.sh")),
-    ("kernel.sh", include_str!("../../../../lab/kernel.sh")),
-    ("kernel.config", include_str!("../../../../lab/kernel.config")),
-    ("patches/0001-idle-nops.patch", include_str!("../../../../lab/patches/0001-idle-nops.patch")),
-    (
-        "patches/0002-lapic-timer-mhz.patch",
-        include_str!("../../../../lab/patches/0002-lapic-timer-mhz.patch"),
-    ),
-    ("debian.sh", include_str!("../../../../lab/debian.sh")),
+const RECIPE: [(&str, &str, Use); 13] = [
+    file!("apt.sh", Use::All),
+    file!("kernel.sh", Use::Own),
+    file!("kernel.config", Use::Of(Engine::Qemu)),
+    file!("patches/0001-idle-nops.patch", Use::Of(Engine::Qemu)),
+    file!("patches/0002-lapic-timer-mhz.patch", Use::Of(Engine::Qemu)),
+    file!("uml/kernel.config", Use::Of(Engine::Uml)),
+    file!("uml/patches/0001-um-hz-and-events.patch", Use::Of(Engine::Uml)),
+    file!("uml/patches/0002-um-clock.patch", Use::Of(Engine::Uml)),
+    file!("uml/patches/0003-um-host-inputs.patch", Use::Of(Engine::Uml)),
+    file!("uml/patches/0004-um-labport.patch", Use::Of(Engine::Uml)),
+    file!("uml/patches/0005-um-bpf-jit.patch", Use::Of(Engine::Uml)),
+    file!("uml/patches/0006-um-controller.patch", Use::Of(Engine::Uml)),
+    file!("debian.sh", Use::Stock),
 ];
 
-/// Where a kernel is kept.
-fn kernel_folder(series: Series) -> PathBuf {
-    let parts = RECIPE.iter().filter(|(name, _)| match series {
-        Series::Own => *name != "debian.sh",
-        _ => matches!(*name, "apt.sh" | "debian.sh"),
+/// SHA-256 of everything that decides on a kernel besides its source: scripts, configuration and patches.
+fn recipe_sha256(engine: Engine, series: Series) -> String {
+    let parts = RECIPE.iter().filter(|(_, _, part)| match (part, series) {
+        (Use::All, _) => true,
+        (Use::Own, series) => series == Series::Own,
+        (Use::Of(of), Series::Own) => *of == engine,
+        (Use::Of(_), _) => false,
+        (Use::Stock, series) => series != Series::Own,
     });
     let mut hash = Sha256::new();
-    for (name, text) in parts {
+    for (name, text, _) in parts {
         hash.update(name);
         hash.update([0]);
         hash.update(text);
         hash.update([0]);
     }
-    let key: String = hash.finalize().iter().take(6).map(|b| format!("{b:02x}")).collect();
-    cache().join(format!("kernel-{series}-{key}"))
+    hash.finalize().iter().map(|b| format!("{b:02x}")).collect()
+}
+
+/// Where a kernel is kept.
+fn kernel_folder(engine: Engine, series: Series) -> PathBuf {
+    let key = &recipe_sha256(engine, series)[..12];
+    let of_engine = if engine == Engine::Qemu { "" } else { "-uml" };
+    cache().join(format!("kernel-{series}{of_engine}-{key}"))
 }
 
 /// File name of the kernel image in that folder.
@@ -44,9 +77,11 @@ fn image_name(series: Series) -> &'static str {
 }
 
 /// How to get a kernel.
-pub fn hint(series: Series) -> String {
+pub fn hint(engine: Engine, series: Series) -> String {
     match series {
-        Series::Own => "run `ccbench lab build` (about 15 minutes, once)".to_owned(),
+        Series::Own => {
+            format!("run `ccbench lab build --engine {engine}` (about 15 minutes, once)")
+        }
         stock => format!("run `ccbench lab build --kernel {stock}` (about a minute, once)"),
     }
 }
@@ -54,6 +89,8 @@ pub fn hint(series: Series) -> String {
 /// A kernel that the lab can boot.
 #[derive(Debug, Clone)]
 pub struct Kernel {
+    /// What runs it.
+    pub engine: Engine,
     /// Its series.
     pub series: Series,
     /// The image.
@@ -64,12 +101,15 @@ pub struct Kernel {
     pub release: String,
     /// Source package and version.
     pub version: String,
+    /// SHA-256 of scripts, configuration and patches, hexadecimal.
+    pub recipe_sha256: String,
 }
 
 impl Kernel {
-    /// Whether it can run with a dilation: a stock kernel calibrates its timers against the processor.
+    /// Whether it can run with a dilation: a stock kernel calibrates its timers against the processor, and with User-Mode Linux
+    /// the processor is infinitely fast.
     pub fn can_dilate(&self) -> bool {
-        self.series == Series::Own
+        self.series == Series::Own && self.engine.has_cpu_time()
     }
 }
 
@@ -81,8 +121,8 @@ pub fn cache() -> PathBuf {
 }
 
 /// A kernel, if it is built or fetched.
-pub fn find(series: Series) -> Option<Kernel> {
-    let folder = kernel_folder(series);
+pub fn find(engine: Engine, series: Series) -> Option<Kernel> {
+    let folder = kernel_folder(engine, series);
     let text = |name: &str| {
         std::fs::read_to_string(folder.join(name)).ok().map(|text| text.trim().to_owned())
     };
@@ -90,22 +130,24 @@ pub fn find(series: Series) -> Option<Kernel> {
     // The scripts move the image there last.
     image.exists().then_some(())?;
     let modules = (series != Series::Own).then(|| folder.join("modules"));
-    Some(Kernel { series, image, modules, release: text("release")?, version: text("version")? })
+    let (release, version) = (text("release")?, text("version")?);
+    let recipe_sha256 = recipe_sha256(engine, series);
+    Some(Kernel { engine, series, image, modules, release, version, recipe_sha256 })
 }
 
 /// Builds or fetches a kernel unless the cache has it.
 ///
 /// # Errors
 /// A tool is missing, or the build failed.
-pub fn build(series: Series) -> Result<Kernel, LabError> {
-    if let Some(kernel) = find(series) {
+pub fn build(engine: Engine, series: Series) -> Result<Kernel, LabError> {
+    if let Some(kernel) = find(engine, series) {
         return Ok(kernel);
     }
-    let folder = kernel_folder(series);
-    info!(%series, folder = %folder.display(), "build the lab's kernel");
+    let folder = kernel_folder(engine, series);
+    info!(%series, %engine, folder = %folder.display(), "build the lab's kernel");
     let recipe =
         tempfile::tempdir().map_err(LabError::io("make a folder in", &std::env::temp_dir()))?;
-    for (name, text) in RECIPE {
+    for (name, text, _) in RECIPE {
         let path = recipe.path().join(name);
         let made = path.parent().map_or(Ok(()), std::fs::create_dir_all);
         made.and_then(|()| std::fs::write(&path, text)).map_err(LabError::io("write", &path))?;
@@ -113,15 +155,43 @@ pub fn build(series: Series) -> Result<Kernel, LabError> {
     let script = if series == Series::Own { "kernel.sh" } else { "debian.sh" };
     let mut command = std::process::Command::new("bash");
     command.arg(recipe.path().join(script)).arg(recipe.path()).arg(&folder);
-    if series != Series::Own {
-        command.arg(series.name());
-    }
+    command.arg(if series == Series::Own { engine.name() } else { series.name() });
     let status = command.status().map_err(LabError::io("start bash for", recipe.path()))?;
     if !status.success() {
         return Err(LabError::Build { status });
     }
-    find(series).ok_or_else(|| LabError::Missing {
+    find(engine, series).ok_or_else(|| LabError::Missing {
         what: format!("{}", folder.join(image_name(series)).display()),
         hint: "remove that folder and run `ccbench lab build` again".to_owned(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A patch that is not in the recipe would be missing in the build, and would not change the key.
+    #[test]
+    fn recipe_has_every_file_of_the_folder() {
+        let lab = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../lab");
+        let mut found = 0;
+        for folder in ["", "patches", "uml", "uml/patches"] {
+            for entry in std::fs::read_dir(lab.join(folder)).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_file() {
+                    let name = path.strip_prefix(&lab).unwrap().display().to_string();
+                    assert!(RECIPE.iter().any(|(known, _, _)| *known == name), "{name}");
+                    found += 1;
+                }
+            }
+        }
+        assert_eq!(found, RECIPE.len());
+    }
+
+    #[test]
+    fn engines_do_not_share_a_kernel() {
+        let folder = |engine| kernel_folder(engine, Series::Own);
+        assert_ne!(folder(Engine::Qemu), folder(Engine::Uml));
+        assert_eq!(recipe_sha256(Engine::Uml, Series::Own).len(), 64);
+    }
 }

@@ -18,6 +18,8 @@ use crate::interrupt::Interrupt;
 
 /// Length of the calibration.
 const CALIBRATION: Micros = Micros::from_millis(1500);
+/// Length where nothing is calibrated: the boot only describes the nodes.
+const DESCRIPTION: Micros = Micros::from_millis(100);
 
 /// What a boot before the first trial found out.
 #[derive(Debug, Clone, Default)]
@@ -36,11 +38,12 @@ pub async fn run(
     image: &VmImage,
     experiment: &Experiment,
     point: &Point,
-    dilation: u32,
+    dilation: Option<u32>,
     interrupt: &mut Interrupt,
 ) -> Result<Preflight, BackendError> {
-    let short = shortened(&point.plan).unwrap_or_else(|reason| {
-        eprintln!("lab: the calibration runs a whole trial, because a short one is not a valid plan: {reason}");
+    let length = if dilation.is_some() { CALIBRATION } else { DESCRIPTION };
+    let short = shortened(&point.plan, length).unwrap_or_else(|reason| {
+        eprintln!("lab: the boot before the first trial runs a whole trial, because a short one is not a valid plan: {reason}");
         point.plan.clone()
     });
     let task = trial::task(experiment, point, &short, (1, 1));
@@ -78,7 +81,7 @@ pub async fn run(
 struct NotShortened(String);
 
 /// The plan with the flows of its busiest phase, and those with a start of their own, in one short phase.
-fn shortened(plan: &CheckedPlan) -> Result<CheckedPlan, NotShortened> {
+fn shortened(plan: &CheckedPlan, length: Micros) -> Result<CheckedPlan, NotShortened> {
     let mut short = plan.plan().clone();
     let busiest = short.phases.iter().max_by_key(|phase| phase.flows.len()).cloned();
     if let Some(mut phase) = busiest {
@@ -87,7 +90,7 @@ fn shortened(plan: &CheckedPlan) -> Result<CheckedPlan, NotShortened> {
             self_starting.map(|(name, _)| name).filter(|name| !phase.flows.contains(name));
         let missing: Vec<String> = missing.cloned().collect();
         phase.flows.extend(missing);
-        phase.length = CALIBRATION;
+        phase.length = length;
         short.phases = vec![phase];
         short.changes.clear();
         short.expect.clear();
@@ -124,8 +127,11 @@ mod tests {
             let path = plans.join(name).with_extension("toml");
             let plan = PlanSource::read(&path).unwrap().load_quietly(&[]).unwrap();
             for point in plan.points() {
-                let short = shortened(&point.plan).unwrap();
-                assert_eq!(schedule::length(&short), CALIBRATION, "{name} {:?}", point.factors);
+                for length in [CALIBRATION, DESCRIPTION] {
+                    let short = shortened(&point.plan, length).unwrap();
+                    assert_eq!(schedule::length(&short), length, "{name} {:?}", point.factors);
+                }
+                let short = shortened(&point.plan, CALIBRATION).unwrap();
                 let flows = short.plan().phases.iter().map(|phase| phase.flows.len()).max();
                 assert_eq!(flows, Some(plan.plan().flows.len()), "{name}");
             }
@@ -146,7 +152,7 @@ mod tests {
             ]
         "#;
         let (plan, _) = parse(text).and_then(check).unwrap();
-        let why = shortened(&plan).unwrap_err().to_string();
+        let why = shortened(&plan, CALIBRATION).unwrap_err().to_string();
         assert!(why.starts_with("flows.first: never runs"), "{why}");
     }
 }

@@ -1,6 +1,11 @@
 //! QEMU's command line for the lab: the guest's clock counts instructions, and nothing of the host reaches the guest.
 
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use tokio::process::{Child, Command};
+
+use super::error::LabError;
 
 /// The configuration of one boot.
 #[derive(Debug, Clone)]
@@ -36,7 +41,37 @@ pub enum MachineType {
 /// The emulator.
 pub const QEMU: &str = "qemu-system-x86_64";
 
+/// QEMU's name and version.
+///
+/// # Errors
+/// It is not installed.
+pub fn version() -> Result<String, LabError> {
+    let version = std::process::Command::new(QEMU).arg("--version").output();
+    let version = version.map_err(|_| LabError::Missing {
+        what: QEMU.to_owned(),
+        hint: "run `apt-get install qemu-system-x86` as root".to_owned(),
+    })?;
+    let version = String::from_utf8_lossy(&version.stdout).into_owned();
+    Ok(version.lines().next().unwrap_or("QEMU, unknown version").to_owned())
+}
+
 impl VmConfig {
+    /// Starts QEMU.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn start(&self) -> Result<Child, LabError> {
+        Command::new(QEMU)
+            .args(self.arguments())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .process_group(0)
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(LabError::io("start", Path::new(QEMU)))
+    }
+
     /// Arguments for [`QEMU`].
     pub fn arguments(&self) -> Vec<String> {
         let messages = escaped(&self.messages);

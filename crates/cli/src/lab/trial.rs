@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use ccbench_proto::plan::Engine;
 use ccbench_proto::plan::check::CheckedPlan;
 use ccbench_proto::schedule::{self, Point};
 use ccbench_proto::topology::Topology;
@@ -42,7 +43,7 @@ const BUSY_FAILED_PCT: f64 = 90.0;
 pub async fn run(
     image: &VmImage,
     Trial { experiment, point, scheduled, dir }: Trial<'_>,
-    dilation: u32,
+    dilation: Option<u32>,
     progress: &mut Progress,
     interrupt: &mut Interrupt,
 ) -> Result<Verdict, BackendError> {
@@ -53,7 +54,7 @@ pub async fn run(
     let vm = image.boot(files.path(), &task, scheduled.seed, dilation)?;
     let (send, mut receive) = mpsc::channel(MESSAGES_WAITING);
     let follow = tokio::spawn(vm.follow(send));
-    let mut guest = GuestTrial::new(key, point, dir);
+    let mut guest = GuestTrial::new(key, point, dir, image.kernel().engine);
     loop {
         let message = tokio::select! {
             biased;
@@ -83,18 +84,21 @@ pub async fn run(
         ));
     }
     recorder.errors.extend(ended.err().map(|error| error.to_string()));
-    let busy_pct = guest.busy_pct;
+    let busy_pct = image.kernel().engine.has_cpu_time().then_some(guest.busy_pct);
     note_machine(&mut recorder, image, dilation, scheduled.seed, busy_pct)?;
     let verdict = recorder.judge.finish(&recorder.done, &recorder.errors);
-    let verdict = with_busy(verdict, busy_pct, &busy_hint(image.kernel(), dilation));
+    let verdict = match busy_pct {
+        Some(busy_pct) => with_busy(verdict, busy_pct, &busy_hint(image.kernel(), dilation)),
+        None => verdict,
+    };
     info!(busy_pct, "commit");
     recorder.writer.commit(&verdict)?;
     Ok(verdict)
 }
 
 /// How to reduce the load of the guest's processor.
-fn busy_hint(kernel: &Kernel, dilation: u32) -> String {
-    if kernel.can_dilate() {
+fn busy_hint(kernel: &Kernel, dilation: Option<u32>) -> String {
+    if let Some(dilation) = dilation.filter(|_| kernel.can_dilate()) {
         return format!("use a dilation larger than {dilation} (--dilation)");
     }
     "a stock kernel cannot be dilated: reduce the traffic, or use the kernel `own`".to_owned()
@@ -104,16 +108,18 @@ fn busy_hint(kernel: &Kernel, dilation: u32) -> String {
 fn note_machine(
     recorder: &mut TrialRecorder<'_>,
     image: &VmImage,
-    dilation: u32,
+    dilation: Option<u32>,
     seed: u64,
-    busy_pct: f64,
+    busy_pct: Option<f64>,
 ) -> Result<(), BackendError> {
-    let Kernel { version, release, .. } = image.kernel();
-    let message = format!(
-        "{}; {version} {release}; dilation {dilation}; seed {seed}; guest busy {busy_pct:.1} %",
-        image.emulator
-    );
+    let Kernel { version, release, engine, recipe_sha256, .. } = image.kernel();
+    let mut message = format!("{}; {version} {release}; seed {seed}", image.emulator);
+    if let (Some(dilation), Some(busy_pct)) = (dilation, busy_pct) {
+        message = format!("{message}; dilation {dilation}; guest busy {busy_pct:.1} %");
+    }
     let data = event::Lab {
+        engine: engine.to_string(),
+        engine_sha256: recipe_sha256.clone(),
         emulator: image.emulator.clone(),
         kernel: release.clone(),
         source: version.clone(),
@@ -130,6 +136,7 @@ struct GuestTrial<'a> {
     key: TrialKey,
     point: &'a Point,
     dir: &'a RunDir,
+    engine: Engine,
     infos: BTreeMap<String, wire::NodeInfo>,
     replies: BTreeMap<String, wire::PrepareReply>,
     /// Once the trial has started.
@@ -143,11 +150,12 @@ struct GuestTrial<'a> {
 }
 
 impl<'a> GuestTrial<'a> {
-    fn new(key: TrialKey, point: &'a Point, dir: &'a RunDir) -> Self {
+    fn new(key: TrialKey, point: &'a Point, dir: &'a RunDir, engine: Engine) -> Self {
         Self {
             key,
             point,
             dir,
+            engine,
             infos: BTreeMap::new(),
             replies: BTreeMap::new(),
             recorder: None,
@@ -223,7 +231,10 @@ impl<'a> GuestTrial<'a> {
         let clocks: BTreeMap<_, _> =
             self.infos.keys().map(|node| (node.clone(), clock.clone())).collect();
         let phases = schedule::phases(&self.point.plan);
-        let judge = Judge::new(&self.point.plan, &self.infos, &clocks);
+        let mut judge = Judge::new(&self.point.plan, &self.infos, &clocks);
+        if !self.engine.has_cpu_time() {
+            judge.ignore_cpu_utilisation();
+        }
         let writer = self.dir.begin_announced(self.key, &phases, clocks)?;
         let mut recorder = TrialRecorder::new(writer, judge);
         recorder.writer.set_time(self.t0_ns.saturating_add_signed(self.utc_minus_guest_ns));

@@ -2,29 +2,32 @@
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::time::Duration;
 
-use ccbench_proto::plan::Series;
+use ccbench_proto::plan::{Engine, Series};
 use ccbench_proto::wire;
 use prost::Message as _;
 use sha2::{Digest as _, Sha256};
-use tokio::process::{Child, Command};
+use tokio::process::Child;
 use tokio::sync::mpsc;
 use tracing::{debug, info};
 
 use super::error::LabError;
 use super::kernel::{self, Kernel};
-use super::qemu::{MachineType, QEMU, VmConfig};
+use super::qemu::{self, MachineType, QEMU, VmConfig};
+use super::uml::{self, UmlConfig};
 use super::{cpio, userland};
 use crate::clock;
 use crate::paths::agent_binary;
+
+/// Memory of the guest.
+const MEMORY_MIB: u32 = 768;
 
 /// A kernel and an initramfs, ready to boot.
 #[derive(Debug, Clone)]
 pub struct VmImage {
     kernel: Kernel,
-    /// Name and version of the emulator (`qemu --version`).
+    /// What runs the kernel: QEMU with its version, or User-Mode Linux.
     pub emulator: String,
     userland: Vec<u8>,
     /// SHA-256 of the userland, hexadecimal.
@@ -35,18 +38,18 @@ impl VmImage {
     /// Packs the userland for a kernel, which must be built.
     ///
     /// # Errors
-    /// A program or the kernel is missing.
-    pub fn open(series: Series) -> Result<Self, LabError> {
-        let version = std::process::Command::new(QEMU).arg("--version").output();
-        let version = version.map_err(|_| LabError::Missing {
-            what: QEMU.to_owned(),
-            hint: "run `apt-get install qemu-system-x86` as root".to_owned(),
-        })?;
-        let version = String::from_utf8_lossy(&version.stdout).into_owned();
-        let emulator = version.lines().next().unwrap_or("QEMU, unknown version").to_owned();
-        let kernel = kernel::find(series).ok_or_else(|| LabError::Missing {
-            what: format!("kernel {series}"),
-            hint: kernel::hint(series),
+    /// A program or the kernel is missing, or the engine cannot run the kernel.
+    pub fn open(engine: Engine, series: Series) -> Result<Self, LabError> {
+        if !engine.runs(series) {
+            return Err(LabError::NotItsKernel { engine, kernel: series });
+        }
+        let emulator = match engine {
+            Engine::Qemu => qemu::version()?,
+            Engine::Uml => uml::EMULATOR.to_owned(),
+        };
+        let kernel = kernel::find(engine, series).ok_or_else(|| LabError::Missing {
+            what: format!("kernel {series} for the engine {engine}"),
+            hint: kernel::hint(engine, series),
         })?;
         let mut userland = Vec::new();
         let agent =
@@ -72,21 +75,21 @@ impl VmImage {
     pub fn shell(&self, dilation: u32) -> Result<std::process::Command, LabError> {
         let folder = kernel::cache().join("shell");
         std::fs::create_dir_all(&folder).map_err(LabError::io("make", &folder))?;
-        let initramfs = folder.join("initramfs");
-        std::fs::write(&initramfs, &self.userland).map_err(LabError::io("write", &initramfs))?;
-        let config = self.config(&folder, initramfs, 1, dilation);
+        let files = BootFiles::in_folder(&folder);
+        std::fs::write(&files.initramfs, &self.userland)
+            .map_err(LabError::io("write", &files.initramfs))?;
         let mut command = std::process::Command::new(QEMU);
-        command.args(config.interactive_arguments());
+        command.args(self.qemu(&files, 1, dilation).interactive_arguments());
         Ok(command)
     }
 
-    fn config(&self, folder: &Path, initramfs: PathBuf, seed: u64, dilation: u32) -> VmConfig {
+    fn qemu(&self, files: &BootFiles, seed: u64, dilation: u32) -> VmConfig {
         VmConfig {
             kernel: self.kernel.image.clone(),
-            initramfs,
-            console: folder.join("console"),
-            messages: folder.join("messages"),
-            memory_mib: 768,
+            initramfs: files.initramfs.clone(),
+            console: files.console.clone(),
+            messages: files.messages.clone(),
+            memory_mib: MEMORY_MIB,
             machine_type: if self.kernel.series == Series::Own {
                 MachineType::Microvm
             } else {
@@ -100,39 +103,67 @@ impl VmImage {
     /// Boots the virtual machine for one trial. Its files go to `folder`, which must outlive it.
     ///
     /// # Errors
-    /// A file cannot be written, or QEMU cannot be started.
+    /// A file cannot be written, or the engine cannot be started.
     pub fn boot(
         &self,
         folder: &Path,
         task: &wire::LabTask,
         seed: u64,
-        dilation: u32,
+        dilation: Option<u32>,
     ) -> Result<Vm, LabError> {
-        info!(kernel = self.kernel.release, seed, dilation, "boot the lab");
+        let engine = self.kernel.engine;
+        info!(kernel = self.kernel.release, %engine, seed, dilation, "boot the lab");
+        let files = BootFiles::in_folder(folder);
         let mut archive = cpio::Archive::default();
         archive.file("lab/task.pb", 0o644, task.encode_to_vec());
-        let initramfs = folder.join("initramfs");
         let mut bytes = self.userland.clone();
-        archive.write(&mut bytes).map_err(LabError::io("pack", &initramfs))?;
-        std::fs::write(&initramfs, bytes).map_err(LabError::io("write", &initramfs))?;
-        let config = self.config(folder, initramfs, seed, dilation);
-        std::fs::write(&config.messages, []).map_err(LabError::io("write", &config.messages))?;
-        let child = Command::new(QEMU)
-            .args(config.arguments())
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .process_group(0)
-            .kill_on_drop(true)
-            .spawn()
-            .map_err(LabError::io("start", Path::new(QEMU)))?;
-        Ok(Vm { config, child })
+        archive.write(&mut bytes).map_err(LabError::io("pack", &files.initramfs))?;
+        std::fs::write(&files.initramfs, bytes).map_err(LabError::io("write", &files.initramfs))?;
+        std::fs::write(&files.messages, []).map_err(LabError::io("write", &files.messages))?;
+        let child = match engine {
+            Engine::Qemu => self.qemu(&files, seed, dilation.unwrap_or(1)).start()?,
+            Engine::Uml => {
+                let console = std::fs::File::create(&files.console)
+                    .map_err(LabError::io("write", &files.console))?;
+                let config = UmlConfig {
+                    kernel: self.kernel.image.clone(),
+                    folder: folder.to_owned(),
+                    memory_folder: uml::memory_folder(MEMORY_MIB)?,
+                    memory_mib: MEMORY_MIB,
+                    seed,
+                    controller: std::process::id(),
+                };
+                config.start(&console)?
+            }
+        };
+        Ok(Vm { engine, files, child })
+    }
+}
+
+/// The files of one boot.
+#[derive(Debug)]
+struct BootFiles {
+    initramfs: PathBuf,
+    /// Gets the console's output.
+    console: PathBuf,
+    /// Gets the guest's messages.
+    messages: PathBuf,
+}
+
+impl BootFiles {
+    fn in_folder(folder: &Path) -> Self {
+        Self {
+            initramfs: folder.join("initramfs"),
+            console: folder.join("console"),
+            messages: folder.join("messages"),
+        }
     }
 }
 
 /// A running virtual machine.
 pub struct Vm {
-    config: VmConfig,
+    engine: Engine,
+    files: BootFiles,
     child: Child,
 }
 
@@ -153,7 +184,7 @@ impl Vm {
     /// # Errors
     /// It ended before [`wire::LabDone`]; with the end of its console.
     pub async fn follow(mut self, send: mpsc::Sender<wire::LabMessage>) -> Result<(), LabError> {
-        let path = self.config.messages.clone();
+        let path = self.files.messages.clone();
         let io = LabError::io("read", &path);
         let mut messages = std::fs::File::open(&path).map_err(&io)?;
         let (mut buffer, mut done) = (Vec::new(), false);
@@ -182,7 +213,10 @@ impl Vm {
                 Some(status) => return Err(self.error(format!("ended with {status}"))),
                 None if clock::since(last_message) > limit => {
                     let seconds = limit.as_secs();
-                    let reason = format!("has sent no message for {seconds} s and was stopped");
+                    let mut reason = format!("has sent no message for {seconds} s and was stopped");
+                    if let Some(process) = self.running_process().await {
+                        reason = format!("{reason}; {process} of the guest was running");
+                    }
                     return Err(self.error(reason));
                 }
                 None => tokio::time::sleep(POLL_INTERVAL).await,
@@ -190,9 +224,35 @@ impl Vm {
         }
     }
 
+    /// The process of the guest that runs now, if the engine can tell: with User-Mode Linux, one that spins without a system call
+    /// stops the clock.
+    async fn running_process(&self) -> Option<String> {
+        let pid = rustix::process::Pid::from_raw(i32::try_from(self.child.id()?).ok()?)?;
+        if self.engine != Engine::Uml {
+            return None;
+        }
+        rustix::process::kill_process(pid, rustix::process::Signal::USR2).ok()?;
+        for _ in 0..20 {
+            tokio::time::sleep(POLL_INTERVAL).await;
+            if let Some(process) = uml::running_process(&self.console()) {
+                return Some(process.to_owned());
+            }
+        }
+        None
+    }
+
+    fn console(&self) -> String {
+        let console = std::fs::read(&self.files.console).unwrap_or_default();
+        String::from_utf8_lossy(&console).into_owned()
+    }
+
     fn error(&self, reason: String) -> LabError {
-        let console = std::fs::read(&self.config.console).unwrap_or_default();
-        let console = String::from_utf8_lossy(&console);
+        let console = self.console();
+        if self.engine == Engine::Uml
+            && let Some(advice) = uml::advice(&console)
+        {
+            return LabError::Vm { reason: advice.to_owned(), console: last_lines(&console, 40) };
+        }
         // A kernel that panics reboots, which ends QEMU without an error.
         let panicked = console.contains("Kernel panic");
         let reason = if panicked { "panicked".to_owned() } else { reason };

@@ -78,6 +78,8 @@ struct Story {
     /// The bottleneck's rate comes from a trace: 8 Mbit/s, from 4 s on 4.
     traced: bool,
     timing: Option<LinkTiming>,
+    /// The nodes' CPU utilisation has no meaning.
+    ignores_cpu: bool,
 }
 
 impl Default for Story {
@@ -107,6 +109,7 @@ impl Default for Story {
             halved_ms: u64::MAX,
             traced: false,
             timing: None,
+            ignores_cpu: false,
         }
     }
 }
@@ -141,6 +144,9 @@ impl Story {
         let nodes = names.iter().map(|name| (name.clone(), info.clone())).collect();
         let clocks = names.iter().map(|name| (name.clone(), clock.clone())).collect();
         let mut judge = Judge::new(&plan, &nodes, &clocks);
+        if self.ignores_cpu {
+            judge.ignore_cpu_utilisation();
+        }
         let mut see = |node: &str, of: Of| judge.observe(node, &RunEvent { of: Some(of) });
         self.emit_machines(&mut see);
         self.emit_flows(&mut see);
@@ -317,6 +323,7 @@ fn busy_cpu_is_reported_once_per_machine() {
     let message = only(&story, Status::Degraded, "cpu_bound");
     assert!(message.starts_with("this machine (nodes dst, mid, src): the busiest"), "{message}");
     fine(&Story { busy_samples: 20, busy_pct: 94.9, ..Story::default() });
+    fine(&Story { busy_samples: 20, ignores_cpu: true, ..Story::default() });
 }
 
 #[test]

@@ -48,32 +48,6 @@ pub(super) fn check_settings(plan: &Plan, problems: &mut Problems) {
             sysctl(&["nodes", name, "sysctl", key], key, value, problems);
         }
     }
-    kernels(plan, problems);
-}
-
-/// One kernel for all nodes, which are the lab's.
-fn kernels(plan: &Plan, problems: &mut Problems) {
-    let of_lab = plan.lab.kernel.map(|kernel| (kernel, vec!["lab", "kernel"]));
-    let of_nodes = plan.nodes.iter().filter_map(|(name, node)| {
-        node.kernel.map(|kernel| (kernel, vec!["nodes", name, "kernel"]))
-    });
-    let named: Vec<_> = of_lab.into_iter().chain(of_nodes).collect();
-    let Some((first, at)) = named.first() else { return };
-    for (other, path) in named.iter().filter(|(other, _)| other != first) {
-        let why = format!(
-            "is {other}, but `{}` is {first}: the lab is one machine with one kernel; name the same, or one after the \
-             other in the matrix: `\"lab.kernel\" = [\"{first}\", \"{other}\"]`",
-            at.join(".")
-        );
-        problems.error_from(path, &[path, at], why);
-    }
-    if let Some((node, _)) = plan.nodes.iter().find(|(_, node)| node.agent.is_some()) {
-        let why = format!(
-            "a plan that names a kernel runs in the lab, which makes its nodes itself, but node `{node}` has an agent: \
-             leave out one of them"
-        );
-        problems.error_from(at, &[at, AGENTS], why);
-    }
 }
 
 fn mixture(plan: &Plan, problems: &mut Problems) {

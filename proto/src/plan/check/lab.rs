@@ -1,0 +1,91 @@
+//! Rules about the lab: one kernel for all nodes, and what an engine cannot run.
+
+use crate::plan::{Engine, Plan, Series};
+use crate::resolve::{passed, settle};
+
+use super::limits::AGENTS;
+use super::problems::Problems;
+
+/// What decides whether a flow passes a rate limit.
+const RATES: &[&[&str]] = &[
+    &["wires"],
+    &["path"],
+    &["links", "*", "node"],
+    &["links", "*", "toward"],
+    &["links", "*", "dev"],
+    &["links", "*", "path"],
+    &["links", "*", "rate"],
+    &["links", "*", "trace"],
+    &["flows", "*", "from"],
+    &["flows", "*", "to"],
+    &["flows", "*", "rate"],
+];
+
+pub(super) fn check(plan: &Plan, problems: &mut Problems) {
+    let kernels = kernels(plan);
+    if let Some((first, at)) = kernels.first() {
+        for (other, path) in kernels.iter().filter(|(other, _)| other != first) {
+            let why = format!(
+                "is {other}, but `{}` is {first}: the lab is one machine with one kernel; name the same, or one after the \
+                 other in the matrix: `\"lab.kernel\" = [\"{first}\", \"{other}\"]`",
+                at.join(".")
+            );
+            problems.error_from(path, &[path, at], why);
+        }
+        without_agents(plan, at, "a kernel", problems);
+    } else if plan.lab.engine.is_some() {
+        without_agents(plan, &["lab", "engine"], "an engine", problems);
+    }
+    if plan.lab.engine == Some(Engine::Uml) {
+        uml(plan, &kernels, problems);
+    }
+}
+
+/// The kernels that the plan names, and where.
+fn kernels(plan: &Plan) -> Vec<(Series, Vec<&str>)> {
+    let of_lab = plan.lab.kernel.map(|kernel| (kernel, vec!["lab", "kernel"]));
+    let of_nodes = plan.nodes.iter().filter_map(|(name, node)| {
+        node.kernel.map(|kernel| (kernel, vec!["nodes", name, "kernel"]))
+    });
+    of_lab.into_iter().chain(of_nodes).collect()
+}
+
+fn without_agents(plan: &Plan, at: &[&str], what: &str, problems: &mut Problems) {
+    if let Some((node, _)) = plan.nodes.iter().find(|(_, node)| node.agent.is_some()) {
+        let why = format!(
+            "a plan that names {what} runs in the lab, which makes its nodes itself, but node `{node}` has an agent: \
+             leave out one of them"
+        );
+        problems.error_from(at, &[at, AGENTS], why);
+    }
+}
+
+/// What User-Mode Linux cannot run: its clock stands still while a process computes.
+fn uml(plan: &Plan, kernels: &[(Series, Vec<&str>)], problems: &mut Problems) {
+    const ENGINE: &[&str] = &["lab", "engine"];
+    for (kernel, path) in kernels.iter().filter(|(kernel, _)| !Engine::Uml.runs(*kernel)) {
+        let why = format!(
+            "the engine uml runs only the kernel own, not {kernel}: leave out the kernel, or use the engine qemu"
+        );
+        problems.error_from(path, &[path, ENGINE], why);
+    }
+    if plan.keep_awake {
+        let why = "with the engine uml, threads that never sleep stop the clock, and its CPU needs none: leave it out";
+        problems.error_from(&["keep_awake"], &[ENGINE], why);
+    }
+    let settled = settle(plan);
+    for (name, flow) in plan.flows.iter().filter(|(_, flow)| flow.rate.is_none()) {
+        let limited = passed(&settled, name)
+            .iter()
+            .any(|(_, link)| link.rate.is_some() || link.trace.is_some());
+        if !limited && !problems.lost(RATES) {
+            let (from, to) =
+                if flow.reverse { (&flow.to, &flow.from) } else { (&flow.from, &flow.to) };
+            let why = format!(
+                "no link from {from} to {to} has a rate, and the CPU of the engine uml is infinitely fast, so the flow would never \
+                 end: give a link a `rate`, or the flow one (`rate = \"1gbit\"`), or use the engine qemu"
+            );
+            problems.error_from(&["flows", name], &[ENGINE], why);
+        }
+    }
+}

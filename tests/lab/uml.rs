@@ -1,0 +1,162 @@
+//! The engine uml: the same bytes whatever the host does, all qdiscs, and what stops a guest.
+
+use std::collections::BTreeMap;
+use std::process::Command;
+
+use ccbench_tests::{Bench, csv, text};
+
+use crate::{Load, plan, tables};
+
+/// Runs the plan; `None` where the kernel is missing. With `other_host`, in a UTS namespace with another host name.
+fn run(seed: u32, other_host: bool) -> Option<BTreeMap<String, Vec<u8>>> {
+    let bench = Bench::new();
+    let path = bench.write("plan.toml", &plan(seed));
+    let command = bench.command(&["run", &path.to_string_lossy(), "--lab", "--engine", "uml"]);
+    let done = if other_host { elsewhere(&command) } else { command }.output().unwrap();
+    let said = text(&done);
+    if done.status.code() == Some(3) && said.contains("the lab needs") && !cfg!(feature = "lab") {
+        ccbench_tests::skip::skip(said.lines().last().unwrap_or_default());
+        return None;
+    }
+    assert_eq!(done.status.code(), Some(0), "{said}");
+    let record = std::fs::read_to_string(bench.results().join("run.json")).unwrap();
+    assert!(record.contains("lab: engine uml (sha256 "), "{record}");
+    Some(tables(&bench))
+}
+
+/// The command on a machine with another name, another folder for temporary files and another environment.
+fn elsewhere(command: &Command) -> Command {
+    let root = rustix::process::geteuid().is_root();
+    let mut other = Command::new("unshare");
+    other.arg("--uts").args((!root).then_some("--map-root-user"));
+    other.args(["--", "sh", "-c", "hostname another-machine && mkdir -p other/tmp && TMPDIR=$PWD/other/tmp exec \"$0\" \"$@\""]);
+    other.arg(command.get_program()).args(command.get_args());
+    other.envs(command.get_envs().filter_map(|(key, value)| Some((key, value?))));
+    other.env("UNUSED", "x".repeat(3000));
+    if let Some(dir) = command.get_current_dir() {
+        other.current_dir(dir);
+    }
+    other
+}
+
+#[test]
+fn a_trial_is_the_same_to_the_byte_on_a_loaded_machine_with_another_name() {
+    let Some(quiet) = run(1, false) else { return };
+    assert!(quiet.len() >= 7, "{:?}", quiet.keys());
+    let loaded = {
+        let _load = Load::new();
+        run(1, true).unwrap()
+    };
+    for (name, bytes) in &quiet {
+        assert!(loaded.get(name) == Some(bytes), "{name} differs between two runs of one seed");
+    }
+    let samples = |tables: &BTreeMap<String, Vec<u8>>| {
+        tables.iter().find(|(name, _)| name.starts_with("flow_samples")).unwrap().1.clone()
+    };
+    assert!(samples(&run(2, false).unwrap()) != samples(&quiet), "another seed is another trial");
+}
+
+#[test]
+fn nothing_is_dilated_and_no_stock_kernel_runs() {
+    let bench = Bench::new();
+    let path = bench.write("plan.toml", &plan(1)).to_string_lossy().into_owned();
+    let checked = |more: &[&str]| {
+        let done = bench.run(&[&["run", &path, "--lab", "--engine", "uml"], more].concat());
+        (done.status.code(), text(&done))
+    };
+    let (code, said) = checked(&["--set", "lab.kernel=6.1"]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("the engine uml runs only the kernel own, not 6.1"), "{said}");
+    let (code, said) = checked(&["--kernel", "6.1"]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("the engine uml cannot run the kernel 6.1"), "{said}");
+    let unlimited = plan(1).replace("rate = \"10mbit\"\n", "");
+    let path = bench.write("unlimited.toml", &unlimited).to_string_lossy().into_owned();
+    let done = bench.run(&["check", &path, "--lab", "--engine", "uml"]);
+    assert_eq!(done.status.code(), Some(2), "{}", text(&done));
+    assert!(text(&done).contains("flows.f: no link from a to b has a rate"), "{}", text(&done));
+    assert_eq!(bench.run(&["check", &path, "--lab"]).status.code(), Some(0));
+}
+
+/// Every discipline that a plan can name, with the kernel's own implementation, carries a flow at the link's rate.
+#[cfg(feature = "lab")]
+#[test]
+fn every_queue_of_the_kernel_carries_traffic() {
+    const KINDS: [&str; 11] = [
+        "pfifo",
+        "bfifo",
+        "pfifo_head_drop",
+        "fq",
+        "codel",
+        "fq_codel",
+        "pie",
+        "red",
+        "cake",
+        "dualpi2",
+        "tbf",
+    ];
+    let bench = Bench::new();
+    let levels = KINDS.map(|kind| match kind {
+        "tbf" => {
+            "tbf = { \"links.there.shaper\" = \"tbf\", \"links.there.queue\" = { kind = \"bfifo\" } }\n".to_owned()
+        }
+        kind => format!("{kind} = {{ \"links.there.queue\" = {{ kind = \"{kind}\" }} }}\n"),
+    });
+    let matrix = format!("[matrix.queue]\n{}", levels.concat());
+    let path = bench.write("plan.toml", &(plan(1) + &matrix));
+    let done = bench.run(&["run", &path.to_string_lossy(), "--lab", "--engine", "uml"]);
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done));
+    let rates: Vec<f64> = csv(&bench.results().join("summary_point.csv"))
+        .iter()
+        .filter(|row| row["scope"] == "group" && row["metric"] == "throughput_sum")
+        .map(|row| row["value"].parse().unwrap())
+        .collect();
+    assert_eq!(rates.len(), KINDS.len(), "{rates:?}");
+    assert!(rates.iter().all(|bps| (6e6..1e7).contains(bps)), "{rates:?}");
+}
+
+/// Killed in the middle of a trial: neither the kernel nor a process of the guest survives.
+#[cfg(feature = "lab")]
+#[test]
+fn nothing_survives_a_killed_controller() {
+    let bench = Bench::new();
+    let path = bench.write("plan.toml", &plan(1).replace("length = \"3s\"", "length = \"600s\""));
+    let mut controller = bench.spawn(&["run", &path.to_string_lossy(), "--lab", "--engine", "uml"]);
+    let started = || descendants(controller.id()).len() >= 8;
+    ccbench_tests::wait_for("a trial", std::time::Duration::from_secs(120), started);
+    let guest = descendants(controller.id());
+    controller.kill().unwrap();
+    controller.wait().unwrap();
+    let gone = || guest.iter().all(|(pid, start)| started_at(*pid) != Some(*start));
+    ccbench_tests::wait_for("the end of the guest", std::time::Duration::from_secs(20), gone);
+}
+
+/// Processes below this one, each with the time of its start.
+#[cfg(feature = "lab")]
+fn descendants(of: u32) -> Vec<(u32, u64)> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
+            continue;
+        };
+        if stat(pid, 1) == Some(u64::from(of)) {
+            found.extend(started_at(pid).map(|start| (pid, start)));
+            found.extend(descendants(pid));
+        }
+    }
+    found
+}
+
+/// When a process started, in ticks; `None` once it has ended.
+#[cfg(feature = "lab")]
+fn started_at(pid: u32) -> Option<u64> {
+    let stat_line = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    (!stat_line.contains(") Z ")).then(|| stat(pid, 19)).flatten()
+}
+
+/// A field of `/proc/PID/stat`, counted from the one after the name.
+#[cfg(feature = "lab")]
+fn stat(pid: u32, field: usize) -> Option<u64> {
+    let line = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    line.rsplit_once(')')?.1.split_ascii_whitespace().nth(field)?.parse().ok()
+}
