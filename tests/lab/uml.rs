@@ -64,13 +64,14 @@ fn nothing_is_dilated_and_no_stock_kernel_runs() {
         let done = bench.run(&[&["run", &path, "--lab", "--engine", "uml"], more].concat());
         (done.status.code(), text(&done))
     };
-    let (code, said) = checked(&["--set", "lab.kernel=6.1"]);
+    let (code, said) = checked(&["--set", "lab.kernel=\"6.1\""]);
     assert_eq!(code, Some(2), "{said}");
     assert!(said.contains("the engine uml runs only the kernel own, not 6.1"), "{said}");
     let (code, said) = checked(&["--kernel", "6.1"]);
     assert_eq!(code, Some(2), "{said}");
     assert!(said.contains("the engine uml cannot run the kernel 6.1"), "{said}");
-    let unlimited = plan(1).replace("rate = \"10mbit\"\n", "");
+    let queue = "queue = { kind = \"fq_codel\" }\n";
+    let unlimited = plan(1).replace("rate = \"10mbit\"", "delay = \"1ms\"").replace(queue, "");
     let path = bench.write("unlimited.toml", &unlimited).to_string_lossy().into_owned();
     let done = bench.run(&["check", &path, "--lab", "--engine", "uml"]);
     assert_eq!(done.status.code(), Some(2), "{}", text(&done));
@@ -96,11 +97,16 @@ fn every_queue_of_the_kernel_carries_traffic() {
         "tbf",
     ];
     let bench = Bench::new();
-    let levels = KINDS.map(|kind| match kind {
-        "tbf" => {
-            "tbf = { \"links.there.shaper\" = \"tbf\", \"links.there.queue\" = { kind = \"bfifo\" } }\n".to_owned()
-        }
-        kind => format!("{kind} = {{ \"links.there.queue\" = {{ kind = \"{kind}\" }} }}\n"),
+    let levels = KINDS.map(|name| {
+        let (kind, shaper) = if name == "tbf" { ("bfifo", "tbf") } else { (name, "htb") };
+        let limit = match kind {
+            "pfifo" | "bfifo" | "pfifo_head_drop" => ", limit = \"30000B\"",
+            "red" => ", limit = \"60000B\", min = \"15000B\", max = \"45000B\"",
+            _ => "",
+        };
+        format!(
+            "{name} = {{ \"links.there.shaper\" = \"{shaper}\", \"links.there.queue\" = {{ kind = \"{kind}\"{limit} }} }}\n"
+        )
     });
     let matrix = format!("[matrix.queue]\n{}", levels.concat());
     let path = bench.write("plan.toml", &(plan(1) + &matrix));
@@ -122,7 +128,8 @@ fn nothing_survives_a_killed_controller() {
     let bench = Bench::new();
     let path = bench.write("plan.toml", &plan(1).replace("length = \"3s\"", "length = \"600s\""));
     let mut controller = bench.spawn(&["run", &path.to_string_lossy(), "--lab", "--engine", "uml"]);
-    let started = || descendants(controller.id()).len() >= 8;
+    // The results directory is there once the nodes have been described.
+    let started = || !bench.all_results().is_empty() && descendants(controller.id()).len() >= 5;
     ccbench_tests::wait_for("a trial", std::time::Duration::from_secs(120), started);
     let guest = descendants(controller.id());
     controller.kill().unwrap();

@@ -8,7 +8,7 @@ use ccbench_proto::plan::{Engine, Series};
 use ccbench_proto::schedule::Point;
 use ccbench_proto::topology::Topology;
 use ccbench_proto::units::Micros;
-use ccbench_results::model::Verdict;
+use ccbench_results::model::{LAB_NOTE, Verdict};
 use tracing::info;
 
 use crate::backend::{Backend, BackendError, BackendInfo, Trial};
@@ -36,9 +36,6 @@ const TARGET_BUSY_PCT: f64 = 35.0;
 const DILATIONS: [u32; 7] = [1, 2, 5, 10, 20, 50, 100];
 /// Dilation of the calibration.
 const CALIBRATION_DILATION: u32 = 20;
-
-/// Prefix of the note that every run in the lab has.
-pub const LAB_NOTE: &str = "lab: ";
 
 /// Options of the lab (`--kernel`, `--dilation`). `--engine` is an override of the plan: see [`engine_for`].
 #[derive(Debug, Clone, Copy)]

@@ -124,6 +124,9 @@ pub(crate) fn level_of<'a>(levels: &'a [(String, String)], factor: &str) -> Opti
     levels.iter().find(|(name, _)| name == factor).map(|(_, level)| level.as_str())
 }
 
+/// Prefix of the note that every run in the lab has.
+pub const LAB_NOTE: &str = "lab: ";
+
 /// Description of a run, written to `run.json` as its provenance.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunInfo {

@@ -3,7 +3,7 @@
 use ccbench_proto::plan::Engine;
 use ccbench_proto::schedule;
 use ccbench_results::expect::Outcome;
-use ccbench_results::model::{RunInfo, RunStatus, TrialFilter};
+use ccbench_results::model::{LAB_NOTE, RunInfo, RunStatus, TrialFilter};
 use ccbench_results::store::RunDir;
 use ccbench_results::summarize::summarize;
 use ccbench_results::table;
@@ -17,7 +17,7 @@ use crate::error::CliError;
 use crate::exit::ExitCode;
 use crate::experiment::Experiment;
 use crate::interrupt::Interrupt;
-use crate::lab::{LAB_NOTE, Lab, LabOptions, engine_for, engine_set};
+use crate::lab::{Lab, LabOptions, engine_for, engine_set};
 use crate::plan_source::PlanSource;
 use crate::progress::Progress;
 use crate::runner::run_trials;
@@ -109,7 +109,8 @@ fn engine(
     sets: &[String],
 ) -> Result<Option<Engine>, CliError> {
     let options = &args.options;
-    if options.engine.is_some() || !options.lab || args.resume.is_some() {
+    let decided = options.engine.is_some() || options.dilation.is_some() || args.resume.is_some();
+    if decided || !options.lab {
         return Ok(options.engine);
     }
     let points = source.load_quietly(sets)?.points();
@@ -132,7 +133,7 @@ fn lab_options(args: &RunArgs, experiment: &Experiment) -> Result<Option<LabOpti
     if let (Some(in_plan), Some(kernel)) = (in_plan, options.kernel) {
         return Err(CliError::Usage(format!(
             "--kernel {kernel} conflicts with the plan, which names its kernels itself (for example {in_plan}); leave \
-             out --kernel, or change the plan with `--set lab.kernel={kernel}`"
+             out --kernel, or change the plan with `--set 'lab.kernel=\"{kernel}\"'`"
         )));
     }
     if in_lab {

@@ -48,7 +48,7 @@ pub enum LabError {
     #[error("lab: reading the guest's messages failed: {0}")]
     Reader(#[from] tokio::task::JoinError),
     /// A step failed in the guest.
-    #[error("lab: {}{step}: {reason}", of_node(node))]
+    #[error("lab: {}{step}: {reason}{console}", of_node(node))]
     Guest {
         /// The node; empty for the topology.
         node: String,
@@ -56,6 +56,8 @@ pub enum LabError {
         step: String,
         /// Why it failed.
         reason: String,
+        /// [`super::vm::last_words`]
+        console: String,
     },
     /// A node's kernel does not support what the plan asks for.
     #[error("node {node} cannot do what the plan asks for: {reason}")]

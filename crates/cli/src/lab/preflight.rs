@@ -66,7 +66,7 @@ pub async fn run(
             Some(Of::Node(node)) => {
                 result.nodes.insert(node.node, node.info.unwrap_or_default());
             }
-            Some(Of::Failed(failure)) => failed = Some(trial::error(failure)),
+            Some(Of::Failed(failure)) => failed = Some(trial::error(failure, dir.path())),
             Some(Of::Done(done)) => result.busy_pct = done.busy_pct,
             _ => {}
         }

@@ -1,6 +1,7 @@
 //! One trial in the lab's virtual machine: the same plan, rows, verdicts and tables as on the testbed.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 use ccbench_proto::plan::Engine;
 use ccbench_proto::plan::check::CheckedPlan;
@@ -17,7 +18,7 @@ use tracing::info;
 
 use super::error::LabError;
 use super::kernel::Kernel;
-use super::vm::VmImage;
+use super::vm::{VmImage, last_words};
 use crate::backend::{BackendError, Trial};
 use crate::experiment::Experiment;
 use crate::interrupt::Interrupt;
@@ -54,7 +55,7 @@ pub async fn run(
     let vm = image.boot(files.path(), &task, scheduled.seed, dilation)?;
     let (send, mut receive) = mpsc::channel(MESSAGES_WAITING);
     let follow = tokio::spawn(vm.follow(send));
-    let mut guest = GuestTrial::new(key, point, dir, image.kernel().engine);
+    let mut guest = GuestTrial::new(key, point, dir, (image.kernel().engine, files.path()));
     loop {
         let message = tokio::select! {
             biased;
@@ -82,6 +83,10 @@ pub async fn run(
         recorder.errors.push(format!(
             "the guest sent {lost} rows before the start of the trial; they are lost"
         ));
+    }
+    if let Some(first) = recorder.errors.first_mut() {
+        // What a panic of an agent says is only there.
+        first.push_str(&last_words(files.path()));
     }
     recorder.errors.extend(ended.err().map(|error| error.to_string()));
     let busy_pct = image.kernel().engine.has_cpu_time().then_some(guest.busy_pct);
@@ -137,6 +142,7 @@ struct GuestTrial<'a> {
     point: &'a Point,
     dir: &'a RunDir,
     engine: Engine,
+    folder: PathBuf,
     infos: BTreeMap<String, wire::NodeInfo>,
     replies: BTreeMap<String, wire::PrepareReply>,
     /// Once the trial has started.
@@ -150,12 +156,18 @@ struct GuestTrial<'a> {
 }
 
 impl<'a> GuestTrial<'a> {
-    fn new(key: TrialKey, point: &'a Point, dir: &'a RunDir, engine: Engine) -> Self {
+    fn new(
+        key: TrialKey,
+        point: &'a Point,
+        dir: &'a RunDir,
+        (engine, folder): (Engine, &Path),
+    ) -> Self {
         Self {
             key,
             point,
             dir,
             engine,
+            folder: folder.to_owned(),
             infos: BTreeMap::new(),
             replies: BTreeMap::new(),
             recorder: None,
@@ -203,12 +215,14 @@ impl<'a> GuestTrial<'a> {
                 self.errors.push(format!("{}: reset failed: {failed}", undone.node));
             }
             (Of::Failed(failure), None) => {
-                let error = error(failure);
+                let error = error(failure, &self.folder);
                 let reason = Reason::new("not_run", error.to_string());
                 self.dir.record_not_run(self.key, &reason)?;
                 return Err(error.into());
             }
-            (Of::Failed(failure), Some(_)) => self.errors.push(error(failure).to_string()),
+            (Of::Failed(failure), Some(_)) => {
+                self.errors.push(error(failure, &self.folder).to_string());
+            }
             (Of::Done(done), _) => self.busy_pct = done.busy_pct,
             (Of::Row(_), None) => self.rows_before_start += 1,
             (Of::End(_) | Of::Undone(_), _) => {}
@@ -289,13 +303,13 @@ pub fn task(
     }
 }
 
-/// The error of a guest's report.
-pub fn error(failure: wire::LabFailed) -> LabError {
+/// The error of a guest's report. `folder` has the files of the boot.
+pub fn error(failure: wire::LabFailed, folder: &Path) -> LabError {
     let wire::LabFailed { node, step, why: reason, impossible } = failure;
     if impossible && !node.is_empty() {
         LabError::Unsupported { node, reason }
     } else {
-        LabError::Guest { node, step, reason }
+        LabError::Guest { node, step, reason, console: last_words(folder) }
     }
 }
 

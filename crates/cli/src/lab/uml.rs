@@ -128,7 +128,7 @@ pub fn memory_folder(memory_mib: u32) -> Result<PathBuf, LabError> {
 pub fn advice(console: &str) -> Option<&'static str> {
     let no_seccomp = console.contains("SECCOMP userspace requested but not functional");
     no_seccomp.then_some(
-        "this machine does not allow the engine uml to install seccomp filters (a container?); use `--engine qemu`",
+        "cannot start: this machine does not allow it to install seccomp filters (a container?); use `--engine qemu`",
     )
 }
 

@@ -160,6 +160,22 @@ impl BootFiles {
     }
 }
 
+/// What processes of the guest wrote to the console at last, with a text that introduces it; empty if they wrote nothing. `folder`
+/// has the files of the boot.
+pub fn last_words(folder: &Path) -> String {
+    let console = std::fs::read(BootFiles::in_folder(folder).console).unwrap_or_default();
+    let console = String::from_utf8_lossy(&console);
+    // The kernel's own last words, when it powers off.
+    let said: Vec<&str> = console.lines().filter(|line| !line.starts_with("reboot: ")).collect();
+    match last_lines(said.join("\n").trim_end(), CONSOLE_LINES) {
+        words if words.trim().is_empty() => String::new(),
+        words => format!("; the guest's console ends with:\n{words}"),
+    }
+}
+
+/// Lines of the console that an error shows.
+const CONSOLE_LINES: usize = 40;
+
 /// A running virtual machine.
 pub struct Vm {
     engine: Engine,
@@ -251,12 +267,15 @@ impl Vm {
         if self.engine == Engine::Uml
             && let Some(advice) = uml::advice(&console)
         {
-            return LabError::Vm { reason: advice.to_owned(), console: last_lines(&console, 40) };
+            return LabError::Vm {
+                reason: advice.to_owned(),
+                console: last_lines(&console, CONSOLE_LINES),
+            };
         }
         // A kernel that panics reboots, which ends QEMU without an error.
         let panicked = console.contains("Kernel panic");
         let reason = if panicked { "panicked".to_owned() } else { reason };
-        LabError::Vm { reason, console: last_lines(&console, 40) }
+        LabError::Vm { reason, console: last_lines(&console, CONSOLE_LINES) }
     }
 }
 

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use super::write_limited;
 use crate::expect::number_ranges;
 use crate::journal::TrialEnd;
-use crate::model::{Reason, TrialStatus, level_of};
+use crate::model::{LAB_NOTE, Reason, TrialStatus, level_of};
 use crate::summary::Summary;
 use crate::summary::steal::lacks_cpu;
 
@@ -108,8 +108,11 @@ fn trial_name(summary: &Summary, end: &TrialEnd) -> String {
     }
 }
 
-/// The measured steal of trials that lacked CPU time, and what helps.
+/// The measured steal of trials that lacked CPU time, and what helps. None for the lab, where the host's CPU does not matter.
 fn advice(summary: &Summary) -> Option<String> {
+    if summary.notes.iter().any(|note| note.starts_with(LAB_NOTE)) {
+        return None;
+    }
     let affected: Vec<&TrialEnd> = summary.trials.iter().filter(|end| lacks_cpu(end)).collect();
     if affected.is_empty() {
         return None;

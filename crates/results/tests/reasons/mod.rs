@@ -6,10 +6,11 @@ use super::*;
 type Trial<'a> = (&'a [(&'a str, &'a str)], &'a [(f64, u64)]);
 
 /// A run of one point.
-fn run_with(root: &Path, trials: &[Trial]) -> PathBuf {
+fn run_with(root: &Path, trials: &[Trial], notes: &[&str]) -> PathBuf {
     let points = vec![(0, vec![])];
     let repeat = trials.len() as u32;
-    let run = RunDir::create(root, &RunInfo { points, repeat, ..info() }).unwrap();
+    let notes = notes.iter().map(|note| (*note).to_owned()).collect();
+    let run = RunDir::create(root, &RunInfo { points, repeat, notes, ..info() }).unwrap();
     for ((reasons, samples), trial) in trials.iter().zip(1..) {
         let mut writer = begin(&run, 0, trial);
         fill(&mut writer, 0.0);
@@ -33,8 +34,12 @@ fn run_with(root: &Path, trials: &[Trial]) -> PathBuf {
 }
 
 fn printed(trials: &[Trial]) -> String {
+    printed_with(trials, &[])
+}
+
+fn printed_with(trials: &[Trial], notes: &[&str]) -> String {
     let root = tempfile::tempdir().unwrap();
-    let run = run_with(root.path(), trials);
+    let run = run_with(root.path(), trials, notes);
     table::text(&RunSummary::compute(&run, TrialFilter::default()).unwrap(), 120)
 }
 
@@ -92,4 +97,13 @@ fn gives_no_advice_without_a_lack_of_cpu_time() {
     let text = printed(&[(&[("base_rtt", "flows.x: 12 ms")], &[(50.0, 1_000)])]);
     assert!(text.contains("degraded: base_rtt [trial 1 of 1]: flows.x: 12 ms"), "{text}");
     assert!(!text.contains("steal") && !text.contains("What helps"), "{text}");
+}
+
+/// On a virtual clock, reasons do not follow from the host's load.
+#[test]
+fn gives_no_advice_in_the_lab() {
+    let trials: &[Trial] = &[(&[("samples_missing", "flows.x: 3 of 9")], &[(50.0, 1_000)])];
+    assert!(printed(trials).contains("What helps"));
+    let text = printed_with(trials, &["lab: engine uml"]);
+    assert!(text.contains("samples_missing") && !text.contains("What helps"), "{text}");
 }
