@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::process::Command;
 
-use ccbench_tests::{Bench, csv, text};
+use ccbench_tests::{Bench, text};
 
 use crate::{Load, plan, tables};
 
@@ -112,7 +112,7 @@ fn every_queue_of_the_kernel_carries_traffic() {
     let path = bench.write("plan.toml", &(plan(1) + &matrix));
     let done = bench.run(&["run", &path.to_string_lossy(), "--lab", "--engine", "uml"]);
     assert_eq!(done.status.code(), Some(0), "{}", text(&done));
-    let rates: Vec<f64> = csv(&bench.results().join("summary_point.csv"))
+    let rates: Vec<f64> = ccbench_tests::csv(&bench.results().join("summary_point.csv"))
         .iter()
         .filter(|row| row["scope"] == "group" && row["metric"] == "throughput_sum")
         .map(|row| row["value"].parse().unwrap())
