@@ -289,7 +289,7 @@ mod tests {
     fn cc(algorithm: &str, params: &[(&str, i64)]) -> Cc {
         let params =
             params.iter().map(|(k, v)| ((*k).to_owned(), SysctlValue::Number(*v))).collect();
-        Cc { algorithm: algorithm.into(), params, via: Via::Auto, ect1: None }
+        Cc { params, ..Cc::new(algorithm) }
     }
     fn why(cc: &Cc) -> String {
         resolve(cc)

@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::units::{Bytes, Micros, Ppm, Rate};
+use crate::units::{Micros, Rate};
 use text::Name;
 
 pub use capture::Capture;
@@ -16,6 +16,7 @@ pub use cc::{Cc, Via};
 pub use expect::Expect;
 pub use impair::{BurstLoss, Distribution, Jitter, OnEnd, Reorder, TraceStart, TraceUse};
 pub use lab::{Engine, LabUse, Series};
+pub use link::{Backend, Class, Ecn, Link, Match, PathPreset, Shaper};
 pub use node::{Node, SysctlValue};
 pub use probe::{Probe, ProbeKind, Repeat};
 pub use queue::{
@@ -32,6 +33,7 @@ pub(crate) mod checked;
 pub mod expect;
 pub mod impair;
 pub mod lab;
+pub mod link;
 pub mod node;
 pub mod parse;
 pub mod probe;
@@ -122,6 +124,36 @@ pub struct Plan {
     pub quick: BTreeMap<String, toml::Value>,
 }
 
+impl Plan {
+    /// A plan of this name with every default, and with nothing in it.
+    pub fn new(name: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            about: None,
+            repeat: one(),
+            gap: Micros::default(),
+            seed: one_u64(),
+            order: Order::default(),
+            sample: Sample::default(),
+            keep_awake: false,
+            lab: LabUse::default(),
+            nodes: BTreeMap::new(),
+            wires: BTreeMap::new(),
+            path: BTreeMap::new(),
+            links: BTreeMap::new(),
+            cc: BTreeMap::new(),
+            flows: BTreeMap::new(),
+            probes: BTreeMap::new(),
+            capture: BTreeMap::new(),
+            phases: Vec::new(),
+            changes: Vec::new(),
+            matrix: BTreeMap::new(),
+            expect: Vec::new(),
+            quick: BTreeMap::new(),
+        }
+    }
+}
+
 /// The sha256 of a resolved plan's text, in hexadecimal.
 pub fn digest(text: &str) -> String {
     digest_bytes(text.as_bytes())
@@ -152,187 +184,6 @@ pub enum Order {
     Random,
     /// Point by point as written.
     AsWritten,
-}
-
-/// Named path characteristics.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct PathPreset {
-    /// Rate of the bottleneck; absent: the link's own.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub rate: Option<Rate>,
-    /// One-way delay; absent: the link's own.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub delay: Option<Micros>,
-    /// Independent random loss; absent: the link's own.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub loss: Option<Ppm>,
-    /// The bottleneck's queue; absent: the link's own.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub queue: Option<Queue>,
-}
-
-/// One direction of one interface.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Link {
-    /// The node whose egress is shaped.
-    #[schemars(with = "Name")]
-    pub node: String,
-    /// The interface on the route to this node. Either `toward` or `dev` is required.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<Name>")]
-    pub toward: Option<String>,
-    /// The interface, by its device name. Either `toward` or `dev` is required.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub dev: Option<String>,
-    /// Use `rate`, `delay`, `loss` and `queue` of this preset; keys of the link take precedence.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<Name>")]
-    pub path: Option<String>,
-    /// Rate of the bottleneck; absent: unshaped.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(extend("x-to" = "1tbit"))]
-    pub rate: Option<Rate>,
-    /// Constant one-way delay; absent: none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(extend("x-to" = "60s"))]
-    pub delay: Option<Micros>,
-    /// Independent random loss; absent: none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub loss: Option<Ppm>,
-    /// Random delay around `delay`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub jitter: Option<Jitter>,
-    /// Loss in bursts, in addition to `loss`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub burst_loss: Option<BurstLoss>,
-    /// Share of packets that are delivered twice; absent: none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub duplicate: Option<Ppm>,
-    /// Reordering; needs a `delay`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reorder: Option<Reorder>,
-    /// Share of packets with one flipped bit after the IP header; absent: none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub corrupt: Option<Ppm>,
-    /// Rate, delay or loss from a file, instead of `rate`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub trace: Option<TraceUse>,
-    /// Bytes per IP packet that count against the rate: 14 is an Ethernet header (as in the kernel's qdiscs), 0 none,
-    /// 38 a full frame with preamble, checksum and gap. Values other than 14 need userspace; absent: `"14B"`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(extend("x-to" = "1000B"))]
-    pub overhead: Option<Bytes>,
-    /// Log every packet of a userspace link (table `link_packets`), up to this many bytes of rows; absent: none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub packet_log: Option<Bytes>,
-    /// Packets of a flow that are due together leave a userspace link as one GSO super-packet, which the receiver
-    /// acknowledges once; with `false` each packet is written separately. Relevant for links without a rate and above
-    /// about 1 Gbit/s; absent: `true`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub gso: Option<bool>,
-    /// The queue in front of the rate; needs a `rate`; absent: 1.5 BDP of bytes, at least 10 full frames.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub queue: Option<Queue>,
-    /// What emulates the link.
-    #[serde(default)]
-    pub backend: Backend,
-    /// Kernel qdisc that limits the rate.
-    #[serde(default)]
-    pub shaper: Shaper,
-    /// Slices of the rate, each with its own queue; other packets use the link's own queue.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub classes: BTreeMap<String, Class>,
-}
-
-/// Where a link is done.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum Backend {
-    /// The kernel's qdiscs if this kernel supports everything that is configured, otherwise userspace; the choice is
-    /// recorded.
-    #[default]
-    Auto,
-    /// Kernel qdiscs over rtnetlink.
-    Kernel,
-    /// ccbench's own datapath.
-    Userspace,
-}
-
-/// Kernel qdisc that limits the rate.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum Shaper {
-    /// Hierarchical token bucket with one leaf class (the usual bottleneck).
-    #[default]
-    Htb,
-    /// Token bucket filter.
-    Tbf,
-}
-
-/// A slice of a link's rate.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Class {
-    /// Guaranteed rate.
-    pub rate: Rate,
-    /// Maximum rate including borrowing; absent: the guaranteed rate.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ceil: Option<Rate>,
-    /// Classes with a lower number are served first, within their guarantee and beyond; absent: `0`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(max = 7))]
-    pub priority: Option<u8>,
-    /// Packets of the class; all given keys must match.
-    #[serde(rename = "match")]
-    pub matches: Match,
-    /// Its queue; absent: 1.5 BDP of the class's rate.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub queue: Option<Queue>,
-}
-
-/// Selects the packets of a class; all given keys must match.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct Match {
-    /// Destination node.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<Name>")]
-    pub to: Option<String>,
-    /// Source node.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<Name>")]
-    pub from: Option<String>,
-    /// A flow group's packets (by its ports), data and acknowledgements.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<Name>")]
-    pub flow: Option<String>,
-    /// The TOS byte divided by 4.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(max = 63))]
-    pub dscp: Option<u8>,
-    /// TCP or UDP port of either end.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1))]
-    pub port: Option<u16>,
-    /// The IP header's ECN field.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub ecn: Option<Ecn>,
-}
-
-/// The IP header's ECN field.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum Ecn {
-    /// 00.
-    NotEct = 0,
-    /// 01, L4S.
-    Ect1 = 1,
-    /// 10.
-    Ect0 = 2,
-    /// 11.
-    Ce = 3,
 }
 
 /// A named group of TCP flows, started and stopped together.
@@ -371,6 +222,23 @@ pub struct Flow {
     #[serde(default = "tenth")]
     #[schemars(extend("x-from" = "100ms", "x-to" = "60s"))]
     pub interval: Micros,
+}
+
+impl Flow {
+    /// One flow between these nodes, with every default.
+    pub fn new(from: impl Into<String>, to: impl Into<String>) -> Self {
+        Self {
+            from: from.into(),
+            to: to.into(),
+            cc: None,
+            count: one(),
+            reverse: false,
+            rate: None,
+            start: None,
+            stop: None,
+            interval: tenth(),
+        }
+    }
 }
 
 fn tenth() -> Micros {

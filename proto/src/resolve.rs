@@ -5,97 +5,55 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use crate::plan::checked::CheckedPlan;
-use crate::plan::{
-    Backend, BurstLoss, FifoUnit, Jitter, Link, PathPreset, Plan, Queue, Reorder, Shaper,
-};
+use crate::plan::{Class, FifoUnit, Link, PathPreset, Plan, Queue};
 use crate::topology::Topology;
 use crate::trace::Replay;
 use crate::units::{Bytes, FRAME_BYTES, Limit, Micros, Packets, Ppm, Rate};
 
-/// Everything a link's back end needs to know. In `queue` every [`crate::units::Limit`] is already
-/// `Packets` (pfifo) or `Bytes` (bfifo).
+mod matches;
+
+pub use matches::PacketMatch;
+pub(crate) use matches::packet_matches;
+
+/// Everything a link's back end needs to know.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LinkConfig {
     /// The link's name in the plan.
     pub name: String,
-    /// Rate in bits per second at layer 2 (an Ethernet frame without preamble and checksum); `None`: unshaped.
-    pub rate: Option<Rate>,
-    /// Constant one-way delay, in front of the queue.
-    pub delay: Micros,
-    /// Independent random loss.
-    pub loss: Ppm,
-    /// The queue in front of the rate.
+    /// Its keys as in the settled plan (see [`settle`]), without those that are resolved below: `queue`, `classes` and
+    /// `trace`.
+    pub plan: Link,
+    /// The queue in front of the rate. Its [`crate::units::Limit`] is `Packets` (pfifo) or `Bytes` (bfifo).
     pub queue: Queue,
-    /// Which kernel qdisc limits the rate.
-    pub shaper: Shaper,
-    /// The backend that the plan selects.
-    pub backend: Backend,
     /// Slices of the rate.
     pub classes: Vec<ClassConfig>,
-    /// What it does to packets beside that.
-    pub impairments: Impairments,
     /// How it changes in time.
     pub trace: Option<Replay>,
-    /// Bytes beside each IP packet that the line carries; [`ETHERNET_BYTES`] is what kernel qdiscs count.
-    pub overhead: Bytes,
-    /// Write down every packet, at most so many bytes of rows.
-    pub packet_log: Option<Bytes>,
-    /// A userspace link may write packets that are due together as one super-packet.
-    pub gso: bool,
     /// Seeds everything random in this link in this trial.
     pub seed: u64,
 }
 
+impl LinkConfig {
+    /// A link without classes and without a trace.
+    pub fn new(name: impl Into<String>, plan: Link, queue: Queue) -> Self {
+        Self { name: name.into(), plan, queue, classes: Vec::new(), trace: None, seed: 0 }
+    }
+}
+
 /// Header of an Ethernet frame, in bytes.
 pub const ETHERNET_BYTES: Bytes = Bytes::new(14);
-
-/// What a link does to packets beside rate, constant delay, independent loss and queue. The default: nothing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Impairments {
-    /// Random delay around the constant one.
-    pub jitter: Option<Jitter>,
-    /// Loss in bursts, beside the independent one.
-    pub burst_loss: Option<BurstLoss>,
-    /// Share of packets that are delivered twice.
-    pub duplicate: Ppm,
-    /// Packets that overtake.
-    pub reorder: Option<Reorder>,
-    /// Share of packets in which one bit behind the IP header is flipped.
-    pub corrupt: Ppm,
-}
 
 /// A slice of a link's rate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClassConfig {
     /// Its name in the plan.
     pub name: String,
-    /// Guaranteed rate.
-    pub rate: Rate,
-    /// Most it may borrow up to.
-    pub ceil: Rate,
-    /// Lower numbers are served first.
-    pub priority: u8,
+    /// Its keys in the plan, without `match` and `queue`, which are resolved below.
+    pub plan: Class,
     /// A packet belongs to the class if any of these matches.
     pub matches: Vec<PacketMatch>,
-    /// Its queue.
+    /// Its queue, with its limit in packets or bytes.
     pub queue: Queue,
-}
-
-/// Header fields; all that are given must match.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct PacketMatch {
-    /// Source address.
-    pub src: Option<IpAddr>,
-    /// Destination address.
-    pub dst: Option<IpAddr>,
-    /// TCP or UDP source port.
-    pub sport: Option<u16>,
-    /// TCP or UDP destination port.
-    pub dport: Option<u16>,
-    /// DSCP, 0 to 63.
-    pub dscp: Option<u8>,
-    /// ECN field, 0 to 3.
-    pub ecn: Option<u8>,
 }
 
 /// The interface whose egress is shaped.

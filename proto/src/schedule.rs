@@ -10,14 +10,14 @@ use rand_chacha::rand_core::{RngCore, SeedableRng};
 use sha2::{Digest, Sha256};
 
 use crate::plan::checked::CheckedPlan;
-use crate::plan::{Cc, Flow, Link, Match, Order, Plan, Sample, Setting, TraceUse};
+use crate::plan::{Cc, Class, Flow, Link, Match, Order, Plan, Sample, Setting, TraceUse};
 use crate::resolve::{
-    self, ClassConfig, ETHERNET_BYTES, Egress, Impairments, LinkConfig, PacketMatch, TimedChange,
-    base_rtt, drain_rate, resolve_queue,
+    self, ClassConfig, Egress, LinkConfig, TimedChange, base_rtt, drain_rate, packet_matches,
+    resolve_queue,
 };
 use crate::topology::Topology;
 use crate::trace::{Replay, Trace};
-use crate::units::{Micros, Rate};
+use crate::units::Micros;
 
 mod captures;
 mod probes;
@@ -103,6 +103,13 @@ pub struct PhaseSpan {
     pub measure: bool,
 }
 
+impl PhaseSpan {
+    /// A phase that is part of the summaries.
+    pub fn new(name: impl Into<String>, start: Micros, end: Micros) -> Self {
+        Self { name: name.into(), start, end, measure: true }
+    }
+}
+
 /// A link and where it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LinkTask {
@@ -119,10 +126,8 @@ pub struct LinkTask {
 pub struct FlowTask {
     /// The group's name.
     pub group: String,
-    /// Node that connects.
-    pub from: String,
-    /// Node that listens.
-    pub to: String,
+    /// Its keys in the plan. When it runs is below.
+    pub plan: Flow,
     /// Address of the node that connects.
     pub from_ip: IpAddr,
     /// Address of the node that listens.
@@ -131,20 +136,10 @@ pub struct FlowTask {
     pub server_port: u16,
     /// Data connection `i` comes from port `client_port + i`; iperf3's control connection from any other.
     pub client_port: u16,
-    /// Number of data connections.
-    pub count: u32,
-    /// Congestion control of the sender.
-    pub cc: Option<String>,
-    /// The listener sends.
-    pub reverse: bool,
-    /// Application limit per socket.
-    pub rate: Option<Rate>,
     /// After the trial's beginning.
     pub start: Micros,
     /// After the trial's beginning.
     pub stop: Micros,
-    /// Interval of iperf3's own rows.
-    pub interval: Micros,
 }
 
 /// Number of port ranges that trials take in turn.
@@ -242,7 +237,7 @@ pub(crate) fn spans(plan: &Plan) -> Vec<PhaseSpan> {
         .map(|phase| {
             let start = at;
             at = at + phase.length;
-            PhaseSpan { name: phase.name.clone(), start, end: at, measure: phase.measure }
+            PhaseSpan { measure: phase.measure, ..PhaseSpan::new(&phase.name, start, at) }
         })
         .collect()
 }
@@ -281,11 +276,12 @@ pub fn task_for(plan: &CheckedPlan, node: &str, context: &TrialContext) -> NodeT
     let flows = flow_tasks(plan, &address, context.port_slot);
     let here = plan.nodes.get(node).cloned().unwrap_or_default();
     let all_probes = probes::tasks(plan, &address, context.port_slot);
-    let served = |probe: &&ProbeTask| probe.to == node && probe.kind.is_served();
-    let probes: Vec<ProbeTask> = all_probes.iter().filter(|p| p.from == node).cloned().collect();
-    let clients: Vec<FlowTask> = flows.iter().filter(|f| f.from == node).cloned().collect();
-    let towards = clients.iter().map(|f| (&f.to, f.to_ip));
-    let peers = towards.chain(probes.iter().map(|p| (&p.to, p.to_ip)));
+    let served = |probe: &&ProbeTask| probe.plan.to == node && probe.plan.kind.is_served();
+    let probes: Vec<ProbeTask> =
+        all_probes.iter().filter(|p| p.plan.from == node).cloned().collect();
+    let clients: Vec<FlowTask> = flows.iter().filter(|f| f.plan.from == node).cloned().collect();
+    let towards = clients.iter().map(|f| (&f.plan.to, f.to_ip));
+    let peers = towards.chain(probes.iter().map(|p| (&p.plan.to, p.to_ip)));
     let phases = spans(plan);
     NodeTask {
         length: phases.last().map_or(Micros::default(), |last| last.end),
@@ -311,13 +307,13 @@ pub fn task_for(plan: &CheckedPlan, node: &str, context: &TrialContext) -> NodeT
             .collect(),
         cc: flows
             .iter()
-            .filter(|f| f.from == node || f.to == node)
-            .map(|f| &f.cc)
-            .chain(all_probes.iter().filter(served).map(|p| &p.cc))
+            .filter(|f| f.plan.from == node || f.plan.to == node)
+            .map(|f| &f.plan.cc)
+            .chain(all_probes.iter().filter(served).map(|p| &p.plan.cc))
             .filter_map(|cc| plan.cc.get_key_value(cc.as_ref()?))
             .map(|(name, cc)| (name.clone(), cc.clone()))
             .collect(),
-        servers: flows.iter().filter(|f| f.to == node).cloned().collect(),
+        servers: flows.iter().filter(|f| f.plan.to == node).cloned().collect(),
         peers: peers.map(|(name, ip)| (name.clone(), ip)).collect(),
         clients,
         captures: captures::tasks(plan, node, &address),
@@ -351,19 +347,13 @@ fn flow_tasks(plan: &Plan, address: &impl Fn(&str) -> IpAddr, slot: u32) -> Vec<
             earlier += flow.count;
             FlowTask {
                 group: name.clone(),
-                from: flow.from.clone(),
-                to: flow.to.clone(),
+                plan: flow.clone(),
                 from_ip: address(&flow.from),
                 to_ip: address(&flow.to),
                 server_port: server_port(slot, group),
                 client_port,
-                count: flow.count,
-                cc: flow.cc.clone(),
-                reverse: flow.reverse,
-                rate: flow.rate,
                 start,
                 stop,
-                interval: flow.interval,
             }
         })
         .collect()
@@ -378,39 +368,19 @@ fn link_task(
     (seed, traces): (u64, &BTreeMap<String, Arc<Trace>>),
 ) -> LinkTask {
     let rtt = base_rtt(plan, name);
-    let classes = link
-        .classes
-        .iter()
-        .map(|(class_name, class)| ClassConfig {
-            name: class_name.clone(),
-            rate: class.rate,
-            ceil: class.ceil.unwrap_or(class.rate),
-            priority: class.priority.unwrap_or_default(),
-            matches: packet_matches(&class.matches, address, flows),
-            queue: resolve_queue(class.queue.as_ref(), Some(class.rate), rtt),
-        })
-        .collect();
+    let class_config = |name: &str, class: &Class| ClassConfig {
+        name: name.to_owned(),
+        plan: Class { matches: Match::default(), queue: None, ..class.clone() },
+        matches: packet_matches(&class.matches, address, flows),
+        queue: resolve_queue(class.queue.as_ref(), Some(class.rate), rtt),
+    };
     LinkTask {
         config: LinkConfig {
             name: name.to_owned(),
-            rate: link.rate,
-            delay: link.delay.unwrap_or_default(),
-            loss: link.loss.unwrap_or_default(),
+            plan: Link { queue: None, classes: BTreeMap::new(), trace: None, ..link.clone() },
             queue: resolve_queue(link.queue.as_ref(), drain_rate(link), rtt),
-            shaper: link.shaper,
-            backend: link.backend,
-            classes,
-            impairments: Impairments {
-                jitter: link.jitter,
-                burst_loss: link.burst_loss,
-                duplicate: link.duplicate.unwrap_or_default(),
-                reorder: link.reorder,
-                corrupt: link.corrupt.unwrap_or_default(),
-            },
+            classes: link.classes.iter().map(|(name, class)| class_config(name, class)).collect(),
             trace: link.trace.as_ref().and_then(|used| replay(used, traces)),
-            overhead: link.overhead.unwrap_or(ETHERNET_BYTES),
-            packet_log: link.packet_log,
-            gso: link.gso.unwrap_or(true),
             seed: derive_u64(seed, &format!("link {name}"), &[]),
         },
         egress: match (&link.dev, &link.toward) {
@@ -452,82 +422,5 @@ fn timed_changes(plan: &Plan, link: &str) -> Vec<TimedChange> {
 
 /// A link's trace; `None` if its file was not given.
 fn replay(used: &TraceUse, traces: &BTreeMap<String, Arc<Trace>>) -> Option<Replay> {
-    Some(replay_of(used, Arc::clone(traces.get(&used.file)?)))
-}
-
-/// How a link plays this trace.
-pub fn replay_of(used: &TraceUse, trace: Arc<Trace>) -> Replay {
-    let TraceUse { file, on_end, start, floor, .. } = used;
-    Replay { trace, name: file.clone(), on_end: *on_end, start: *start, floor: *floor }
-}
-
-/// A class's match as header fields: any of the returned alternatives, all fields within one. Empty when the
-/// given keys contradict each other.
-fn packet_matches(
-    wanted: &Match,
-    address: &impl Fn(&str) -> IpAddr,
-    flows: &[FlowTask],
-) -> Vec<PacketMatch> {
-    let fixed = PacketMatch {
-        src: wanted.from.as_deref().map(address),
-        dst: wanted.to.as_deref().map(address),
-        dscp: wanted.dscp,
-        ecn: wanted.ecn.map(|ecn| ecn as u8),
-        ..PacketMatch::default()
-    };
-    let either_end = |port: u16| {
-        [
-            PacketMatch { sport: Some(port), ..PacketMatch::default() },
-            PacketMatch { dport: Some(port), ..PacketMatch::default() },
-        ]
-    };
-    let mut all = vec![fixed];
-    if let Some(flow) = &wanted.flow {
-        let ends: Vec<PacketMatch> = flows
-            .iter()
-            .filter(|f| f.group == *flow)
-            .flat_map(|f| {
-                [
-                    PacketMatch {
-                        src: Some(f.from_ip),
-                        dst: Some(f.to_ip),
-                        dport: Some(f.server_port),
-                        ..PacketMatch::default()
-                    },
-                    PacketMatch {
-                        src: Some(f.to_ip),
-                        dst: Some(f.from_ip),
-                        sport: Some(f.server_port),
-                        ..PacketMatch::default()
-                    },
-                ]
-            })
-            .collect();
-        all = both(&all, &ends);
-    }
-    if let Some(port) = wanted.port {
-        all = both(&all, &either_end(port));
-    }
-    all
-}
-
-/// Every pair that does not contradict itself, as one match.
-fn both(left: &[PacketMatch], right: &[PacketMatch]) -> Vec<PacketMatch> {
-    fn one<T: PartialEq + Copy>(a: Option<T>, b: Option<T>) -> Option<Option<T>> {
-        match (a, b) {
-            (Some(a), Some(b)) if a != b => None,
-            (a, b) => Some(a.or(b)),
-        }
-    }
-    let pair = |a: &PacketMatch, b: &PacketMatch| {
-        Some(PacketMatch {
-            src: one(a.src, b.src)?,
-            dst: one(a.dst, b.dst)?,
-            sport: one(a.sport, b.sport)?,
-            dport: one(a.dport, b.dport)?,
-            dscp: one(a.dscp, b.dscp)?,
-            ecn: one(a.ecn, b.ecn)?,
-        })
-    };
-    left.iter().flat_map(|a| right.iter().filter_map(move |b| pair(a, b))).collect()
+    Some(Replay { trace: Arc::clone(traces.get(&used.file)?), plan: used.clone() })
 }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::plan::impair::{OnEnd, TraceStart};
+use crate::plan::TraceUse;
 use crate::units::{Ppm, Rate};
 
 mod cursor;
@@ -144,14 +144,8 @@ pub struct Opportunities {
 pub struct Replay {
     /// Shared: traces can be long.
     pub trace: Arc<Trace>,
-    /// Its file's name, for messages and rows.
-    pub name: String,
-    /// What follows its last row.
-    pub on_end: OnEnd,
-    /// When it begins.
-    pub start: TraceStart,
-    /// Rows below this rate are raised to it.
-    pub floor: Option<Rate>,
+    /// Its keys in the plan; `file` is its name in messages and rows.
+    pub plan: TraceUse,
 }
 
 impl Trace {

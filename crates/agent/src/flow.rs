@@ -34,7 +34,7 @@ impl End {
 
     /// Whether this end sends or receives the data.
     pub fn side(self, task: &FlowTask) -> Side {
-        if (self == Self::Client) == task.reverse { Side::Receiver } else { Side::Sender }
+        if (self == Self::Client) == task.plan.reverse { Side::Receiver } else { Side::Sender }
     }
 }
 

@@ -471,12 +471,7 @@ mod tests {
     #[test]
     fn prints_a_phase_at_its_end_with_its_active_groups() {
         let second = |s: u64| Micros::new(s * 1_000_000);
-        let phase = |name: &str, start, end| PhaseSpan {
-            name: name.into(),
-            start: second(start),
-            end: second(end),
-            measure: true,
-        };
+        let phase = |name: &str, start, end| PhaseSpan::new(name, second(start), second(end));
         let phases = vec![phase("both", 0, 12), phase("rest", 12, 18)];
         let groups = [("a", 18), ("b", 12)];
         let groups = groups.map(|(name, stop)| (name.to_owned(), (second(0), second(stop))));

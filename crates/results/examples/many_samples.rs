@@ -58,12 +58,8 @@ fn info(trials: u16) -> RunInfo {
 }
 
 fn phases() -> Vec<PhaseSpan> {
-    let phase = |(nth, name): (u64, &str)| PhaseSpan {
-        name: name.into(),
-        start: Micros::from_secs(nth * LENGTH_S / 3),
-        end: Micros::from_secs((nth + 1) * LENGTH_S / 3),
-        measure: true,
-    };
+    let third = |nth| Micros::from_secs(nth * LENGTH_S / 3);
+    let phase = |(nth, name): (u64, &str)| PhaseSpan::new(name, third(nth), third(nth + 1));
     (0..).zip(["alone", "compete", "resume"]).map(phase).collect()
 }
 

@@ -463,11 +463,8 @@ mod tests {
     #[test]
     fn interval_belongs_to_the_phase_of_its_midpoint() {
         use ccbench_proto::{schedule::PhaseSpan, units::Micros};
-        let phase = |name: &str, start: u64, end: u64| PhaseSpan {
-            name: name.into(),
-            start: Micros::from_secs(start),
-            end: Micros::from_secs(end),
-            measure: true,
+        let phase = |name: &str, start: u64, end: u64| {
+            PhaseSpan::new(name, Micros::from_secs(start), Micros::from_secs(end))
         };
         let axis = Axis {
             t0_ns: 1_000_000_000,

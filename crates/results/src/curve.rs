@@ -226,7 +226,6 @@ impl CapacityCurve {
 
 #[cfg(test)]
 mod tests {
-    use ccbench_proto::plan::TraceStart;
     use ccbench_proto::trace::{Opportunities, Step, Steps};
 
     use super::*;
@@ -234,8 +233,7 @@ mod tests {
     use crate::store::RunDir;
 
     fn used(on_end: OnEnd, floor: Option<Rate>) -> TraceUse {
-        let file = "a.csv".to_owned();
-        TraceUse { file, sha256: None, mean_rate: None, on_end, start: TraceStart::Trial, floor }
+        TraceUse { on_end, floor, ..TraceUse::new("a.csv") }
     }
 
     /// 8 Mbit/s for one second, then an outage of one second.

@@ -67,12 +67,8 @@ fn info() -> RunInfo {
 }
 
 fn phase(name: &str, start_s: u64, end_s: u64, measure: bool) -> PhaseSpan {
-    PhaseSpan {
-        name: name.into(),
-        start: Micros::from_secs(start_s),
-        end: Micros::from_secs(end_s),
-        measure,
-    }
+    let span = PhaseSpan::new(name, Micros::from_secs(start_s), Micros::from_secs(end_s));
+    PhaseSpan { measure, ..span }
 }
 
 /// A second to warm up, four alone, four together.

@@ -10,9 +10,9 @@ use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use ccbench_proto::plan::{Backend, Queue, Shaper};
-use ccbench_proto::resolve::{ETHERNET_BYTES, Impairments, LinkConfig};
-use ccbench_proto::units::{Bytes, Limit, Micros, Ppm, Rate};
+use ccbench_proto::plan::{self, Backend, Queue};
+use ccbench_proto::resolve::LinkConfig;
+use ccbench_proto::units::{Bytes, Limit, Micros, Rate};
 use ccbench_shaper::Link;
 use ccbench_shaper::keep_awake::KeepAwake;
 use ccbench_shaper::user_link::{Bridge, UserLink, bridge};
@@ -107,7 +107,7 @@ fn scheduling_errors(awake: bool, repetitions: usize) {
         let (mut p50, mut p99) = (Vec::new(), Vec::new());
         for _ in 0..repetitions {
             let (lab, _link) = linked(&config);
-            let mut errors = if config.rate.is_some() { gaps(&lab) } else { delays(&lab) };
+            let mut errors = if config.plan.rate.is_some() { gaps(&lab) } else { delays(&lab) };
             errors.sort_by(f64::total_cmp);
             p50.push(errors[errors.len() / 2]);
             p99.push(errors[errors.len() * 99 / 100]);
@@ -130,25 +130,17 @@ fn show(what: &str, mut values: Vec<f64>) -> f64 {
 
 fn config(mbit: u64, delay_ms: u64, queue: &str) -> LinkConfig {
     let limit = (mbit * 1_000_000 / 8 / 50).max(64 * 1514);
-    LinkConfig {
-        name: "bench".to_owned(),
+    let queue = match queue {
+        "bfifo" => Queue::bfifo(Limit::Bytes(Bytes::new(limit))),
+        kind => serde_json::from_value(serde_json::json!({ "kind": kind })).unwrap(),
+    };
+    let plan = plan::Link {
         rate: (mbit > 0).then(|| Rate::from_bits_per_sec(mbit * 1_000_000)),
-        delay: Micros::from_millis(delay_ms),
-        loss: Ppm::default(),
-        queue: match queue {
-            "bfifo" => Queue::bfifo(Limit::Bytes(Bytes::new(limit))),
-            kind => serde_json::from_value(serde_json::json!({ "kind": kind })).unwrap(),
-        },
-        shaper: Shaper::Htb,
+        delay: Some(Micros::from_millis(delay_ms)),
         backend: Backend::Userspace,
-        classes: Vec::new(),
-        impairments: Impairments::default(),
-        trace: None,
-        overhead: ETHERNET_BYTES,
-        packet_log: None,
-        gso: true,
-        seed: 1,
-    }
+        ..plan::Link::default()
+    };
+    LinkConfig { seed: 1, ..LinkConfig::new("bench", plan, queue) }
 }
 
 fn linked(config: &LinkConfig) -> (Lab, Bridge) {

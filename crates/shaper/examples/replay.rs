@@ -5,10 +5,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ccbench_proto::plan::{Backend, OnEnd, Queue, Shaper, TraceStart};
-use ccbench_proto::resolve::{ETHERNET_BYTES, Impairments, LinkConfig};
+use ccbench_proto::plan::{Backend, Link, Queue, TraceUse};
+use ccbench_proto::resolve::LinkConfig;
 use ccbench_proto::trace::{Replay, Step, Steps, Trace};
-use ccbench_proto::units::{Bytes, Limit, Micros, Ppm, Rate};
+use ccbench_proto::units::{Bytes, Limit, Rate};
 use ccbench_shaper::clock::monotonic_ns;
 use ccbench_shaper::netlink::{self, Socket};
 
@@ -21,27 +21,12 @@ fn trace(steps: u64, step_ns: u64) -> Trace {
 }
 
 fn config(trace: Trace) -> LinkConfig {
+    let plan = Link { backend: Backend::Kernel, ..Link::default() };
+    let queue = Queue::bfifo(Limit::Bytes(Bytes::new(187_500)));
     LinkConfig {
-        name: "bench".to_owned(),
-        rate: None,
-        delay: Micros::default(),
-        loss: Ppm::default(),
-        queue: Queue::bfifo(Limit::Bytes(Bytes::new(187_500))),
-        shaper: Shaper::Htb,
-        backend: Backend::Kernel,
-        classes: Vec::new(),
-        impairments: Impairments::default(),
-        trace: Some(Replay {
-            trace: Arc::new(trace),
-            name: "bench".to_owned(),
-            on_end: OnEnd::Hold,
-            start: TraceStart::Trial,
-            floor: None,
-        }),
-        overhead: ETHERNET_BYTES,
-        packet_log: None,
-        gso: true,
+        trace: Some(Replay { trace: Arc::new(trace), plan: TraceUse::new("bench") }),
         seed: 1,
+        ..LinkConfig::new("bench", plan, queue)
     }
 }
 

@@ -148,7 +148,7 @@ enum Sent {
 /// Number of frame slots: queue and delay in small frames, within the memory limit.
 pub(crate) fn slots_for(spec: &LinkSpec, slot_bytes: usize) -> u32 {
     let queue = spec.max_packets(MIN_FRAME_BYTES);
-    let rate = u128::from(spec.rate_bps.unwrap_or(UNSHAPED_BPS));
+    let rate = u128::from(spec.rate_bps().unwrap_or(UNSHAPED_BPS));
     let delay_ns = u128::from(spec.typical_delay_ns());
     let in_delay = rate * delay_ns / 8_000_000_000 / u128::from(MIN_FRAME_BYTES);
     let wanted = u128::from(queue) + in_delay + u128::from(MIN_SLOTS);
@@ -178,7 +178,7 @@ impl Datapath {
             rx: RxBatch::new(RX_SMALL, TAG_BYTES, RX_PACKET_BYTES),
             tx: TxBatch::new(MAX_WRITES, MAX_WRITES * (1 + coalesce::MAX_SEGMENTS)),
             writes: Vec::with_capacity(MAX_WRITES),
-            coalesce_from_ns: if spec.gso { 0 } else { u64::MAX },
+            coalesce_from_ns: if spec.plan.gso.unwrap_or(true) { 0 } else { u64::MAX },
             counters: Counters::default(),
             rate_generation: 0,
             begin_at_ns: 0,
@@ -544,21 +544,27 @@ fn admit(
 
 #[cfg(test)]
 mod tests {
+    use ccbench_proto::plan::Link;
+    use ccbench_proto::units::{Micros, Rate};
+
     use super::*;
     use crate::discipline::{FifoLimit, QueueParams};
 
     #[test]
     fn memory_is_sized_for_the_link_and_limited() {
-        let spec = |rate_bps, delay_ns, limit| LinkSpec {
-            rate_bps,
-            delay_ns,
+        let spec = |rate_bps: Option<u64>, delay_ms, limit| LinkSpec {
+            plan: Link {
+                rate: rate_bps.map(Rate::from_bits_per_sec),
+                delay: Some(Micros::from_millis(delay_ms)),
+                ..Link::default()
+            },
             queue: QueueParams::TailDrop(limit),
             ..LinkSpec::default()
         };
         // 187 500 B of queue and 125 000 B of delay in frames of 60 B.
-        let e1 = spec(Some(100_000_000), 10_000_000, FifoLimit::Bytes(187_500));
+        let e1 = spec(Some(100_000_000), 10, FifoLimit::Bytes(187_500));
         assert_eq!(slots_for(&e1, 1600), 16_384 + 3_125 + 2_083);
-        let huge = spec(None, 10_000_000_000, FifoLimit::Packets(u64::MAX));
+        let huge = spec(None, 10_000, FifoLimit::Packets(u64::MAX));
         assert_eq!(slots_for(&huge, 1600), (512 << 20) / 1600);
     }
 }

@@ -64,7 +64,7 @@ impl KernelLink {
                 hint: bad.hint,
             })?;
         let saved = saved::snapshot_of(&mut socket, ifindex, dev)?;
-        let (change, parts) = change_messages(&control, config.rate, ifindex, frame_bytes);
+        let (change, parts) = change_messages(&control, config.plan.rate, ifindex, frame_bytes);
         let mut link = Self {
             link: config.name.clone(),
             dev: dev.to_owned(),

@@ -92,7 +92,7 @@ fn unsupported_change(state: &wire::LinkState, what: &str) -> ShaperError {
 /// # Errors
 /// A qdisc that the kernel lacks, with its option and a hint, or a refused request.
 pub fn open(config: &LinkConfig, dev: &str) -> Result<Box<dyn Link>, ShaperError> {
-    match config.backend {
+    match config.plan.backend {
         Backend::Kernel => {
             Ok(Box::new(KernelLink::open(config, dev, BackendReason::configured())?))
         }

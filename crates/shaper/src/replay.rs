@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use ccbench_proto::plan::Link;
 use ccbench_proto::resolve::LinkConfig;
 use ccbench_proto::trace::{Cursor, Piece, Replay, Trace};
 use ccbench_proto::units::Rate;
@@ -14,19 +15,22 @@ const MAX_ROWS: usize = 100_000;
 
 /// `config` with the mean rate of its trace if it has a trace but no rate.
 pub(crate) fn with_mean_rate(config: &LinkConfig) -> Cow<'_, LinkConfig> {
-    let mean = match (&config.trace, config.rate) {
+    let mean = match (&config.trace, config.plan.rate) {
         (Some(replay), None) => mean_rate(replay),
         _ => None,
     };
     match mean {
         None => Cow::Borrowed(config),
-        rate => Cow::Owned(LinkConfig { rate, ..config.clone() }),
+        rate => {
+            let plan = Link { rate, ..config.plan.clone() };
+            Cow::Owned(LinkConfig { plan, ..config.clone() })
+        }
     }
 }
 
 /// The mean rate; rates below the floor count as the floor.
 fn mean_rate(replay: &Replay) -> Option<Rate> {
-    match (&*replay.trace, replay.floor) {
+    match (&*replay.trace, replay.plan.floor) {
         (Trace::Steps(steps), Some(floor)) => {
             let sum = steps.spans().try_fold(0_u128, |sum, (step, length_ns)| {
                 let rate = step.rate?.max(floor);

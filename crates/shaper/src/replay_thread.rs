@@ -307,7 +307,7 @@ fn wait(due_ns: u64, spin_ns: u64, class: &mut SchedClass) {
 mod tests {
     use std::sync::mpsc;
 
-    use ccbench_proto::plan::{OnEnd, TraceStart};
+    use ccbench_proto::plan::TraceUse;
     use ccbench_proto::trace::{self, Replay};
 
     use super::*;
@@ -332,13 +332,8 @@ mod tests {
     }
 
     fn start(text: &str) -> (ReplayThread, mpsc::Receiver<u64>) {
-        let replay = Replay {
-            trace: Arc::new(trace::parse("t", text.as_bytes()).unwrap()),
-            name: "t".to_owned(),
-            on_end: OnEnd::Hold,
-            start: TraceStart::Trial,
-            floor: None,
-        };
+        let trace = Arc::new(trace::parse("t", text.as_bytes()).unwrap());
+        let replay = Replay { trace, plan: TraceUse::new("t") };
         let (sender, receiver) = mpsc::channel();
         let cursor = Cursor::new(&replay, u64::MAX).unwrap();
         (ReplayThread::start(cursor, RecordingSetter(sender, 0)).unwrap(), receiver)

@@ -111,7 +111,7 @@ impl UserLink {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|e| system("create an eventfd")(e.into()))?;
         let wake = Arc::new(wake);
-        let shared = Arc::new(Shared::new(config.packet_log.map(Bytes::get)));
+        let shared = Arc::new(Shared::new(config.plan.packet_log.map(Bytes::get)));
         let (loop_thread, privileges) =
             start(Datapath::new(ends, &spec, Arc::clone(&wake), Arc::clone(&shared)))?;
         Ok(Self {
@@ -153,9 +153,9 @@ impl UserLink {
 
 impl Link for UserLink {
     fn state(&self) -> wire::LinkState {
-        let LinkSpec { rate_bps, delay_ns, loss_ppm, queue, .. } = self.spec;
-        let rate = rate_bps.map_or("none".to_owned(), |bps| format!("{bps}bit"));
-        let queue = queue.describe();
+        let rate = self.spec.rate_bps().map_or("none".to_owned(), |bps| format!("{bps}bit"));
+        let queue = self.spec.queue.describe();
+        let (delay_us, loss_ppm) = (self.spec.delay_ns() / 1000, self.spec.loss_ppm());
         wire::LinkState {
             link: self.name.clone(),
             dev: self.dev.clone(),
@@ -166,10 +166,7 @@ impl Link for UserLink {
                     PacketSource::Redirected(_) => "clsact".to_owned(),
                     PacketSource::Bridged { from } => format!("packet socket on {from}"),
                 },
-                format!(
-                    "userspace {queue} rate {rate} delay {}us loss {loss_ppm}ppm",
-                    delay_ns / 1000
-                ),
+                format!("userspace {queue} rate {rate} delay {delay_us}us loss {loss_ppm}ppm"),
                 self.privileges.describe(self.shared.counters.read().demotions),
             ],
         }

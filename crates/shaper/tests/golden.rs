@@ -4,8 +4,8 @@
 
 #![allow(clippy::unwrap_used)]
 
-use ccbench_proto::plan::{self, BurstLoss, Distribution, Jitter, Queue, Reorder};
-use ccbench_proto::resolve::{Impairments, PacketMatch};
+use ccbench_proto::plan::{self, BurstLoss, Distribution, Jitter, Link, Queue, Reorder};
+use ccbench_proto::resolve::PacketMatch;
 use ccbench_proto::units::{Bytes, Limit, Micros, Packets, Ppm, Rate};
 use ccbench_shaper::netlink::message::{HEADER_BYTES, Message, TCMSG_BYTES, attrs};
 use ccbench_shaper::qdisc::netem::Netem;
@@ -144,7 +144,8 @@ fn netem_is_what_tc_sends() {
     let ms = Micros::from_millis;
     let ppm = |n| Ppm::new(n).unwrap();
     let is = |delay, loss, limit_pkts, name| {
-        let netem = Netem { delay, loss, limit_pkts, ..Netem::default() };
+        let plan = Link { delay: Some(delay), loss: Some(loss), ..Link::default() };
+        let netem = Netem { plan, limit_pkts, seed: 0 };
         same(&netem.encode().add(IFINDEX, 0x10_0000, LEAF), name, &[]);
     };
     is(ms(15), ppm(0), 1000, "netem_delay");
@@ -156,14 +157,14 @@ fn netem_is_what_tc_sends() {
 fn impairments_are_what_tc_sends() {
     let ms = Micros::from_millis;
     let ppm = |n| Ppm::new(n).unwrap();
-    let sent = |impairments| {
-        let netem = Netem { delay: ms(20), impairments, limit_pkts: 1000, ..Netem::default() };
+    let sent = |link: Link| {
+        let plan = Link { delay: Some(ms(20)), ..link };
+        let netem = Netem { plan, limit_pkts: 1000, seed: 0 };
         netem.encode().add(IFINDEX, 0x10_0000, LEAF)
     };
-    let none = Impairments::default();
-    let jitter = |distribution, correlation, reorder| Impairments {
+    let jitter = |distribution, correlation, reorder| Link {
         jitter: Some(Jitter { spread: ms(5), distribution, correlation, reorder }),
-        ..none
+        ..Link::default()
     };
     let quarter = Some(ppm(250_000));
     same(&sent(jitter(Distribution::Uniform, quarter, true)), "netem_jitter", &[]);
@@ -173,12 +174,12 @@ fn impairments_are_what_tc_sends() {
         bad: Some(ppm(500_000)),
         good: Some(ppm(1_000)),
     };
-    same(&sent(Impairments { burst_loss: Some(burst), ..none }), "netem_gemodel", &[]);
-    let damage = Impairments {
-        reorder: Some(Reorder { share: ppm(20_000) }),
-        duplicate: ppm(10_000),
-        corrupt: ppm(5_000),
-        ..none
+    same(&sent(Link { burst_loss: Some(burst), ..Link::default() }), "netem_gemodel", &[]);
+    let damage = Link {
+        reorder: Some(Reorder::new(ppm(20_000))),
+        duplicate: Some(ppm(10_000)),
+        corrupt: Some(ppm(5_000)),
+        ..Link::default()
     };
     same(&sent(damage), "netem_damage", &[]);
     // Order is kept by a rate; tc's largest is 8 times ours.

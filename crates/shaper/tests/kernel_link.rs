@@ -48,22 +48,8 @@ fn bfifo(bytes: u64) -> Queue {
 }
 
 fn link(rate: Option<Rate>, queue: Queue) -> LinkConfig {
-    LinkConfig {
-        name: "down".to_owned(),
-        rate,
-        delay: Micros::default(),
-        loss: Ppm::default(),
-        queue,
-        shaper: Shaper::Htb,
-        backend: Backend::Kernel,
-        classes: Vec::new(),
-        impairments: ccbench_proto::resolve::Impairments::default(),
-        trace: None,
-        overhead: ccbench_proto::resolve::ETHERNET_BYTES,
-        packet_log: None,
-        gso: true,
-        seed: 1,
-    }
+    let plan = plan::Link { rate, backend: Backend::Kernel, ..plan::Link::default() };
+    LinkConfig { seed: 1, ..LinkConfig::new("down", plan, queue) }
 }
 
 /// Sends frames of 1000 bytes from `a0`: UDP to an unused address with a static neighbour entry.
@@ -164,12 +150,12 @@ fn applies_a_thousand_rate_changes() {
 fn htb_over_pfifo_and_tbf_read_back() {
     in_netns(|| {
         let pfifo = Queue::pfifo(Limit::Packets(Packets::new(40)));
-        let config = link(Some(mbit(10)), pfifo);
+        let mut config = link(Some(mbit(10)), pfifo);
         let link = KernelLink::open(&config, "a0", BackendReason::configured()).unwrap();
         assert!(tc("qdisc show dev a0").contains("qdisc pfifo 10: parent 1:1 limit 40p"));
         drop(link);
 
-        let config = LinkConfig { shaper: Shaper::Tbf, ..config };
+        config.plan.shaper = Shaper::Tbf;
         let mut link = KernelLink::open(&config, "a0", BackendReason::configured()).unwrap();
         assert_eq!(link.state().qdiscs, ["tbf 1:", "pfifo 10:"]);
         link.set_rate(mbit(50)).unwrap();
@@ -183,7 +169,7 @@ fn htb_over_pfifo_and_tbf_read_back() {
         assert_eq!(rows[0].rate_bps, Some(50_000_000));
 
         drop(link);
-        let config = LinkConfig { queue: bfifo(60_000), ..config };
+        config.queue = bfifo(60_000);
         let mut link = KernelLink::open(&config, "a0", BackendReason::configured()).unwrap();
         link.set_rate(mbit(200)).unwrap();
         let shown = tc("qdisc show dev a0");
@@ -201,9 +187,7 @@ fn classes_get_matching_packets() {
         ];
         let class = ClassConfig {
             name: "slice".to_owned(),
-            rate: mbit(20),
-            ceil: mbit(100),
-            priority: 0,
+            plan: plan::Class { ceil: Some(mbit(100)), ..plan::Class::new(mbit(20)) },
             matches,
             queue: Queue::pfifo(Limit::Packets(Packets::new(7))),
         };
@@ -272,8 +256,8 @@ fn missing_qdisc_error_names_option_and_hint() {
         let before = tc("qdisc show dev a0");
         let probed = probe::supported_qdiscs();
         let codel = Queue::FqCodel(plan::FqCodel::default());
-        let delayed =
-            LinkConfig { delay: Micros::from_millis(10), ..link(Some(mbit(100)), bfifo(90_000)) };
+        let mut delayed = link(Some(mbit(100)), bfifo(90_000));
+        delayed.plan.delay = Some(Micros::from_millis(10));
         let cases = [
             (
                 delayed,
@@ -320,13 +304,14 @@ fn probe_finds_the_qdiscs_of_these_tests() {
 #[test]
 fn auto_prefers_the_kernel_and_reports_the_reason() {
     in_netns(|| {
-        let config = LinkConfig { backend: Backend::Auto, ..link(Some(mbit(100)), bfifo(90_000)) };
+        let mut config = link(Some(mbit(100)), bfifo(90_000));
+        config.plan.backend = Backend::Auto;
         let mut kernel = ccbench_shaper::open(&config, "a0").unwrap();
         assert_eq!(kernel.state().backend(), wire::Backend::Kernel);
         assert_eq!(kernel.state().why(), "auto: this kernel has htb, bfifo");
         kernel.remove().unwrap();
 
-        let config = LinkConfig { delay: Micros::from_millis(5), ..config };
+        config.plan.delay = Some(Micros::from_millis(5));
         let mut delayed = ccbench_shaper::open(&config, "a0").unwrap();
         let state = delayed.state();
         if probe::supported_qdiscs().iter().any(|kind| kind == "netem") {
@@ -394,7 +379,7 @@ fn works(config: &LinkConfig) {
     let kinds: Vec<_> = state.qdiscs.iter().map(|q| q.split(' ').next().unwrap()).collect();
     assert!(needs.iter().all(|kind| kinds.contains(kind)), "{state:?} for {needs:?}");
     send_datagrams(5, 9);
-    if config.rate.is_some() {
+    if config.plan.rate.is_some() {
         link.set_rate(mbit(30)).unwrap();
     }
     let mut rows = Vec::new();
@@ -417,12 +402,10 @@ fn every_supported_queue_works_under_every_shaper() {
                 [(Shaper::Htb, Some(mbit(20))), (Shaper::Tbf, Some(mbit(20))), (Shaper::Htb, None)]
             {
                 for (delay_us, loss_ppm) in [(0, 0), (10_001, 0), (0, 1000), (5_000, 1000)] {
-                    let config = LinkConfig {
-                        shaper,
-                        delay: Micros::new(delay_us),
-                        loss: Ppm::new(loss_ppm).unwrap(),
-                        ..link(rate, queue.clone())
-                    };
+                    let mut config = link(rate, queue.clone());
+                    config.plan.shaper = shaper;
+                    config.plan.delay = Some(Micros::new(delay_us));
+                    config.plan.loss = Ppm::new(loss_ppm);
                     if KernelLink::supports(&config, &probed).is_ok() {
                         works(&config);
                     }

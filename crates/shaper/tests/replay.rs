@@ -10,10 +10,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use ccbench_proto::plan::{Backend, OnEnd, Queue, Shaper, TraceStart};
-use ccbench_proto::resolve::{ETHERNET_BYTES, Impairments, LinkConfig};
+use ccbench_proto::plan::{self, Backend, OnEnd, Queue, TraceUse};
+use ccbench_proto::resolve::LinkConfig;
 use ccbench_proto::trace::{self, Cursor, Format, Replay, Trace};
-use ccbench_proto::units::{Bytes, Limit, Micros, Ppm, Rate};
+use ccbench_proto::units::{Bytes, Limit, Micros, Rate};
 use ccbench_proto::wire::{LinkChange, LinkTiming};
 use ccbench_shaper::clock::monotonic_ns;
 use ccbench_shaper::{Link, ShaperError};
@@ -31,30 +31,15 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 fn config(trace: Trace, on_end: OnEnd, backend: Backend) -> LinkConfig {
     let mean = trace.mean_rate().unwrap().bits_per_sec();
-    let replay = Replay {
-        trace: Arc::new(trace),
-        name: "test".to_owned(),
-        on_end,
-        start: TraceStart::Trial,
-        floor: (backend == Backend::Kernel).then(|| Rate::from_bits_per_sec(1_000_000)),
-    };
+    let floor = (backend == Backend::Kernel).then(|| Rate::from_bits_per_sec(1_000_000));
+    let used = TraceUse { on_end, floor, ..TraceUse::new("test") };
     // Enough for the largest burst of a trace.
     let limit = Limit::Bytes(Bytes::new((mean / 8 / 20).max(2_000_000)));
+    let plan = plan::Link { backend, ..plan::Link::default() };
     LinkConfig {
-        name: "bottleneck".to_owned(),
-        rate: None,
-        delay: Micros::default(),
-        loss: Ppm::default(),
-        queue: Queue::bfifo(limit),
-        shaper: Shaper::Htb,
-        backend,
-        classes: Vec::new(),
-        impairments: Impairments::default(),
-        trace: Some(replay),
-        overhead: ETHERNET_BYTES,
-        packet_log: None,
-        gso: true,
+        trace: Some(Replay { trace: Arc::new(trace), plan: used }),
         seed: 3,
+        ..LinkConfig::new("bottleneck", plan, Queue::bfifo(limit))
     }
 }
 
@@ -234,7 +219,7 @@ fn kernel_link_rejects_unsupported_traces_with_their_line() {
         let trace = trace::parse("t.csv", text.as_bytes()).unwrap();
         let mut config = config(trace, on_end, Backend::Kernel);
         let replay = config.trace.as_mut().unwrap();
-        replay.floor = None;
+        replay.plan.floor = None;
         let lab = Lab::new();
         let error = lab.router.run(move || ccbench_shaper::open(&config, "r1").err().unwrap());
         assert!(matches!(error, ShaperError::Unsupported { .. }), "{error}");
@@ -251,7 +236,7 @@ fn kernel_link_rejects_unsupported_traces_with_their_line() {
 fn auto_selects_userspace_for_traces_unsupported_by_qdiscs() {
     let trace = trace::parse("t.csv", b"10,1\n0,1\n").unwrap();
     let mut config = config(trace, OnEnd::Hold, Backend::Auto);
-    config.trace.as_mut().unwrap().floor = None;
+    config.trace.as_mut().unwrap().plan.floor = None;
     let lab = Lab::new();
     let mut link = lab.router.run(move || ccbench_shaper::open(&config, "r1").unwrap());
     assert_eq!(

@@ -27,6 +27,18 @@ pub struct Cc {
     pub ect1: Option<bool>,
 }
 
+impl Cc {
+    /// This algorithm with its own parameters.
+    pub fn new(algorithm: impl Into<String>) -> Self {
+        Self {
+            algorithm: algorithm.into(),
+            params: BTreeMap::new(),
+            via: Via::default(),
+            ect1: None,
+        }
+    }
+}
+
 /// How a congestion control gets into the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]

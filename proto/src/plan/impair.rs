@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::units::{Micros, Ppm, Rate};
 
 /// Random delay around a link's constant `delay`. Packets keep their order unless `reorder` is set.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Jitter {
     /// Half the width (uniform), the standard deviation (normal), or the mean of the additional delay (Pareto).
@@ -37,7 +37,7 @@ pub enum Distribution {
 }
 
 /// Loss in bursts: the Gilbert-Elliott model, one step per packet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BurstLoss {
     /// Probability of going from the good state to the bad one.
@@ -58,6 +58,13 @@ pub struct BurstLoss {
 pub struct Reorder {
     /// Share of packets that skip the delay.
     pub share: Ppm,
+}
+
+impl Reorder {
+    /// This share of the packets.
+    pub const fn new(share: Ppm) -> Self {
+        Self { share }
+    }
 }
 
 /// The link's rate, delay or loss follows a file.
@@ -84,6 +91,20 @@ pub struct TraceUse {
     /// rejects it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub floor: Option<Rate>,
+}
+
+impl TraceUse {
+    /// This file, with every default.
+    pub fn new(file: impl Into<String>) -> Self {
+        Self {
+            file: file.into(),
+            sha256: None,
+            mean_rate: None,
+            on_end: OnEnd::default(),
+            start: TraceStart::default(),
+            floor: None,
+        }
+    }
 }
 
 /// What follows a trace's last row.

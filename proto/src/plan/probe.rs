@@ -53,6 +53,30 @@ pub struct Probe {
     pub host: Option<String>,
 }
 
+impl Probe {
+    /// A probe between these nodes, with every default.
+    pub fn new(kind: ProbeKind, from: impl Into<String>, to: impl Into<String>) -> Self {
+        Self {
+            kind,
+            from: from.into(),
+            to: to.into(),
+            start: Micros::default(),
+            every: second(),
+            repeat: Repeat::default(),
+            timeout: None,
+            tos: 0,
+            bytes: None,
+            cc: None,
+            host: None,
+        }
+    }
+
+    /// What takes longer has failed.
+    pub fn timeout(&self) -> Micros {
+        self.timeout.unwrap_or(self.kind.usual_timeout())
+    }
+}
+
 fn second() -> Micros {
     Micros::from_secs(1)
 }

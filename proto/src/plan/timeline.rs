@@ -28,6 +28,13 @@ pub struct Phase {
     pub measure: bool,
 }
 
+impl Phase {
+    /// A measured phase without flows.
+    pub fn new(name: impl Into<String>, length: Micros) -> Self {
+        Self { name: name.into(), length, flows: Vec::new(), measure: true }
+    }
+}
+
 /// A change of link settings.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use crate::plan::Plan;
+use crate::plan::{Capture, Plan};
 use crate::resolve::Egress;
 
 /// A capture on this node.
@@ -10,14 +10,10 @@ use crate::resolve::Egress;
 pub struct CaptureTask {
     /// Its name in the plan.
     pub name: String,
+    /// Its keys in the plan.
+    pub plan: Capture,
     /// Which interface.
     pub egress: Egress,
-    /// How much of each packet is kept.
-    pub snap_bytes: u32,
-    /// Length of a file.
-    pub file_bytes: u64,
-    /// Number of files.
-    pub files: u32,
 }
 
 pub(super) fn tasks(
@@ -32,9 +28,7 @@ pub(super) fn tasks(
             (Some(dev), _) => Egress::Dev(dev.clone()),
             (None, toward) => Egress::Toward(address(toward.as_deref().unwrap_or_default())),
         },
-        snap_bytes: u32::try_from(capture.snap.get()).unwrap_or(u32::MAX),
-        file_bytes: capture.size.get(),
-        files: capture.files,
+        plan: capture.clone(),
     })
     .collect()
 }

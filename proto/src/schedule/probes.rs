@@ -2,8 +2,7 @@
 
 use std::net::IpAddr;
 
-use crate::plan::{Plan, ProbeKind, Repeat};
-use crate::units::Micros;
+use crate::plan::{Plan, Probe, ProbeKind};
 
 use super::PORT_SLOTS;
 
@@ -15,32 +14,12 @@ pub const MAX_SERVED_PROBES: u32 = 32;
 pub struct ProbeTask {
     /// Its name in the plan.
     pub id: String,
-    /// What is measured.
-    pub kind: ProbeKind,
-    /// Who measures.
-    pub from: String,
-    /// Who answers.
-    pub to: String,
+    /// Its keys in the plan.
+    pub plan: Probe,
     /// The address of who answers.
     pub to_ip: IpAddr,
     /// Where something listens; 0 for a ping.
     pub port: u16,
-    /// When the first one begins, after the trial's beginning.
-    pub start: Micros,
-    /// Time between two measurements.
-    pub every: Micros,
-    /// Whether it is done again.
-    pub repeat: Repeat,
-    /// What takes longer has failed.
-    pub timeout: Micros,
-    /// The IP header's TOS byte.
-    pub tos: u8,
-    /// Length of the body of a fetch.
-    pub bytes: u64,
-    /// The web server's congestion control.
-    pub cc: Option<String>,
-    /// Looked up before each fetch.
-    pub host: Option<String>,
 }
 
 /// The port of the probe number `index` of those that something listens for.
@@ -62,19 +41,9 @@ pub(super) fn tasks(plan: &Plan, address: &impl Fn(&str) -> IpAddr, slot: u32) -
         .iter()
         .map(|(id, probe)| ProbeTask {
             id: id.clone(),
-            kind: probe.kind,
-            from: probe.from.clone(),
-            to: probe.to.clone(),
+            plan: probe.clone(),
             to_ip: address(&probe.to),
             port: port(probe.kind),
-            start: probe.start,
-            every: probe.every,
-            repeat: probe.repeat,
-            timeout: probe.timeout.unwrap_or(probe.kind.usual_timeout()),
-            tos: probe.tos,
-            bytes: probe.bytes.unwrap_or_default().get(),
-            cc: probe.cc.clone(),
-            host: probe.host.clone(),
         })
         .collect()
 }

@@ -54,14 +54,14 @@ impl Cursor {
     /// is none of steps.
     pub fn new(replay: &Replay, begin_ns: u64) -> Option<Self> {
         let Trace::Steps(steps) = &*replay.trace else { return None };
-        let floor = replay.floor.unwrap_or(Rate::from_bits_per_sec(0));
+        let floor = replay.plan.floor.unwrap_or(Rate::from_bits_per_sec(0));
         let lap_work = steps.spans().try_fold(0_u128, |sum, (step, length_ns)| {
             let rate = step.rate?.max(floor).bits_per_sec();
             Some(sum + u128::from(rate) * u128::from(length_ns))
         });
         Some(Self {
             trace: Arc::clone(&replay.trace),
-            on_end: replay.on_end,
+            on_end: replay.plan.on_end,
             floor,
             begin_ns,
             place: Place::Before,
@@ -244,7 +244,7 @@ impl OpportunityCursor {
         let previous = before.checked_sub(1).map_or(0, |index| all.at_ns[index]);
         Some(Self {
             trace: Arc::clone(&replay.trace),
-            on_end: replay.on_end,
+            on_end: replay.plan.on_end,
             begin_ns,
             passed: 0,
             last_gap_ns: (last - previous).max(1),
@@ -322,17 +322,13 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::plan::impair::TraceStart;
+    use crate::plan::TraceUse;
     use crate::trace::Step;
 
     fn replay(trace: Trace, on_end: OnEnd) -> Replay {
-        Replay {
-            trace: Arc::new(trace),
-            name: "t".to_owned(),
-            on_end,
-            start: TraceStart::Trial,
-            floor: Some(Rate::from_bits_per_sec(5)),
-        }
+        let floor = Some(Rate::from_bits_per_sec(5));
+        let plan = TraceUse { on_end, floor, ..TraceUse::new("t") };
+        Replay { trace: Arc::new(trace), plan }
     }
 
     fn steps(rows: &[(u64, u64)], length_ns: u64) -> Trace {
@@ -389,7 +385,7 @@ mod tests {
     fn work_spans_steps_and_waits_during_zero_rate() {
         let trace = steps(&[(0, 10), (100, 0), (200, 3)], 300);
         let mut replay = replay(trace, OnEnd::Hold);
-        replay.floor = None;
+        replay.plan.floor = None;
         let mut cursor = Cursor::new(&replay, 0).unwrap();
         cursor.seek(0);
         // 20 ns at 10, then nothing for 100 ns, then 100 at 3: 33 ns and 1 left.
@@ -410,11 +406,11 @@ mod tests {
     #[test]
     fn looped_trace_with_zero_rate_carries_nothing() {
         let mut replay = replay(steps(&[(0, 0), (10, 0)], 20), OnEnd::Loop);
-        replay.floor = None;
+        replay.plan.floor = None;
         assert_eq!(Cursor::new(&replay, 0).unwrap().carry(3, 1, None), None);
         // Millions of laps are no millions of steps.
         let mut slow = self::replay(steps(&[(0, 0), (10, 1)], 20), OnEnd::Loop);
-        slow.floor = None;
+        slow.plan.floor = None;
         let mut cursor = Cursor::new(&slow, 0).unwrap();
         assert_eq!(cursor.carry(0, 10_000_000_000_005, None), Some((20_000_000_000_015, 0)));
     }
@@ -490,7 +486,7 @@ mod tests {
             let mut all: Vec<_> = rows.iter().map(|&(l, rate)| { at += l; (at - l, rate) }).collect();
             all[0].1 += 1;
             let mut replay = replay(steps(&all, at), OnEnd::Loop);
-            replay.floor = None;
+            replay.plan.floor = None;
             let mut whole = Cursor::new(&replay, 0).unwrap();
             let mut parted = whole.clone();
             let (mut now, mut left) = (0, 0);

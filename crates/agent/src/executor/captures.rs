@@ -43,12 +43,17 @@ impl Captures {
             let spec = CaptureSpec {
                 comment: format!("capture {name} of ccbench"),
                 dev: dev.clone(),
-                snap_bytes: capture.snap_bytes,
-                file_bytes: capture.file_bytes,
-                files: capture.files,
+                snap_bytes: u32::try_from(capture.plan.snap.get()).unwrap_or(u32::MAX),
+                file_bytes: capture.plan.size.get(),
+                files: capture.plan.files,
             };
             let running = Capture::start(&spec, &std::env::temp_dir()).map_err(failed)?;
-            all.push(Running { name: name.clone(), dev, files: capture.files, capture: running });
+            all.push(Running {
+                name: name.clone(),
+                dev,
+                files: capture.plan.files,
+                capture: running,
+            });
         }
         Ok(Self(all))
     }

@@ -151,8 +151,8 @@ pub async fn prepare(
     // iperf3 sets it on both ends, so both must have it.
     let (id, node) = &tools.here;
     trial.cc = load::load(&task, id, node)?;
-    let probes = task.served.iter().map(|probe| (&probe.id, &probe.cc));
-    for (name, cc) in flows().map(|flow| (&flow.group, &flow.cc)).chain(probes) {
+    let probes = task.served.iter().map(|probe| (&probe.id, &probe.plan.cc));
+    for (name, cc) in flows().map(|flow| (&flow.group, &flow.plan.cc)).chain(probes) {
         if let Some(cc) = cc.as_ref().filter(|cc| !task.cc.contains_key(*cc)) {
             verify::check(name, cc)?;
         }
@@ -280,9 +280,9 @@ fn applied(
         applied_at_ns,
         link: config.name.clone(),
         iface: dev.to_owned(),
-        rate_bps: config.rate.map(Rate::bits_per_sec),
-        delay_us: Some(config.delay.get()),
-        loss_ppm: Some(config.loss.get()),
+        rate_bps: config.plan.rate.map(Rate::bits_per_sec),
+        delay_us: Some(config.plan.delay.unwrap_or_default().get()),
+        loss_ppm: Some(config.plan.loss.unwrap_or_default().get()),
         source: "plan".to_owned(),
         rc: 0,
     }
@@ -316,7 +316,7 @@ fn answer(
     loaded: &load::LoadedCc,
 ) -> Result<serve::Server, AgentError> {
     // An instance that a web server here names is in force here.
-    let cc = probe.cc.as_ref().and_then(|cc| Some(loaded.outcome_of(task, cc)?.0));
+    let cc = probe.plan.cc.as_ref().and_then(|cc| Some(loaded.outcome_of(task, cc)?.0));
     serve::start(probe, cc.as_deref()).map_err(|source| {
         let with = cc.map_or(String::new(), |cc| format!(" with congestion control {cc}"));
         let (ip, port) = (probe.to_ip, probe.port);

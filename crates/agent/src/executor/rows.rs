@@ -40,7 +40,7 @@ impl Ran<'_> {
     }
 
     fn sockets<'s>(&self, seen: &'s SeenMap) -> impl Iterator<Item = (u32, &'s Seen)> {
-        let (group, side, count) = (self.task.group.clone(), self.side(), self.task.count);
+        let (group, side, count) = (self.task.group.clone(), self.side(), self.task.plan.count);
         (0..count).filter_map(move |i| Some((i, seen.get(&(format!("{group}/{i}"), side))?)))
     }
 }
@@ -76,9 +76,9 @@ pub fn flows(
     let base = |flow_id: String, role: Role| wire::Flow {
         flow_id,
         group: task.group.clone(),
-        node_src: task.from.clone(),
-        node_dst: task.to.clone(),
-        cc_requested: task.cc.clone().unwrap_or_default(),
+        node_src: task.plan.from.clone(),
+        node_dst: task.plan.to.clone(),
+        cc_requested: task.plan.cc.clone().unwrap_or_default(),
         role: role.into(),
         src_ip: task.from_ip.to_string(),
         dst_ip: task.to_ip.to_string(),
@@ -89,7 +89,7 @@ pub fn flows(
         tool: ran.tool.to_owned(),
         ..Default::default()
     };
-    let mut rows: Vec<wire::Flow> = (0..task.count)
+    let mut rows: Vec<wire::Flow> = (0..task.plan.count)
         .map(|stream| {
             let flow_id = format!("{}/{stream}", task.group);
             let socket = look(&flow_id);

@@ -31,9 +31,9 @@ pub fn flow_ports(task: &NodeTask) -> Vec<FlowPorts> {
         group: flow.group.clone(),
         server_port: flow.server_port,
         client_port: flow.client_port,
-        count: flow.count,
+        count: flow.plan.count,
         listens,
-        reverse: flow.reverse,
+        reverse: flow.plan.reverse,
     };
     let clients = task.clients.iter().map(|flow| ports(flow, false));
     clients.chain(task.servers.iter().map(|flow| ports(flow, true))).collect()
@@ -105,7 +105,7 @@ async fn probes(task: &NodeTask, stage: &Stage) {
 async fn measure(probe: &ProbeTask, stage: &Stage, end_at_ns: u64) -> std::io::Result<()> {
     let out = stage.out.clone();
     let mut emit = move |row| out.offer(Of::Probe(row));
-    let left = if probe.kind.connects() {
+    let left = if probe.plan.kind.connects() {
         let end = End { at_ns: end_at_ns, stop: Arc::default() };
         let _stop = StopOnDrop(Arc::clone(&end.stop));
         let (sender, done) = oneshot::channel();

@@ -312,7 +312,7 @@ async fn a_trace_must_be_present_and_match_its_digest() {
     assert!(refused(&other, &file).contains("the plan says 0000"));
     let task = prepare::task_of(&request(&plan, &file)).unwrap();
     let replay = task.links[0].config.trace.as_ref().unwrap();
-    assert_eq!((replay.name.as_str(), replay.trace.rows()), ("a.csv", 2));
+    assert_eq!((replay.plan.file.as_str(), replay.trace.rows()), ("a.csv", 2));
 }
 
 #[tokio::test]

@@ -101,8 +101,11 @@ async fn run(
     mut traffic: Box<dyn Traffic>,
     launched_at_ns: u64,
 ) {
-    let numbering =
-        Numbering { client_port: task.client_port, count: task.count, listens: end == End::Server };
+    let numbering = Numbering {
+        client_port: task.client_port,
+        count: task.plan.count,
+        listens: end == End::Server,
+    };
     let steps = stop_steps(task, end, stage.start_at_ns).to_vec();
     let mut steps = steps.into_iter().peekable();
     let (mut live, mut killed, mut cancelled) = (Report::default(), false, false);
@@ -201,25 +204,20 @@ async fn report(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ccbench_proto::plan::Flow;
     use ccbench_proto::units::Micros;
 
     #[test]
     fn flows_end_at_their_stop() {
         let mut task = FlowTask {
             group: "g".into(),
-            from: "a".into(),
-            to: "b".into(),
+            plan: Flow::new("a", "b"),
             from_ip: [127, 0, 0, 1].into(),
             to_ip: [127, 0, 0, 1].into(),
             server_port: 1,
             client_port: 2,
-            count: 1,
-            cc: None,
-            reverse: false,
-            rate: None,
             start: Micros::from_secs(1),
             stop: Micros::from_secs(3),
-            interval: Micros::from_millis(100),
         };
         let steps =
             |task: &FlowTask, end| stop_steps(task, end, 0).map(|s| (s.at_ns / 1_000_000, s.how));

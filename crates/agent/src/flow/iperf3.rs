@@ -61,23 +61,23 @@ pub fn client_args(task: &FlowTask, version: Version) -> Vec<String> {
         "--cport".to_owned(),
         task.client_port.to_string(),
         "-P".to_owned(),
-        task.count.to_string(),
+        task.plan.count.to_string(),
         "-t".to_owned(),
         seconds.to_string(),
         "--connect-timeout".to_owned(),
         "3000".to_owned(),
     ]);
-    if let Some(cc) = &task.cc {
+    if let Some(cc) = &task.plan.cc {
         args.extend(["-C".to_owned(), cc.clone()]);
     }
-    if let Some(rate) = task.rate {
+    if let Some(rate) = task.plan.rate {
         args.extend(["-b".to_owned(), rate.bits_per_sec().to_string()]);
         args.extend(["-l".to_owned(), block_bytes(rate).to_string()]);
         if version.has_pacing_timer() {
             args.extend(["--pacing-timer".to_owned(), "1000".to_owned()]);
         }
     }
-    if task.reverse {
+    if task.plan.reverse {
         args.push("-R".to_owned());
     }
     args
@@ -98,7 +98,7 @@ fn block_bytes(rate: Rate) -> u64 {
 
 fn push_common(args: &mut Vec<String>, task: &FlowTask, version: Version) {
     // iperf3 itself refuses intervals outside 0.1 to 60 s.
-    let interval = task.interval.get().clamp(100_000, 60_000_000);
+    let interval = task.plan.interval.get().clamp(100_000, 60_000_000);
     args.extend(["-p".to_owned(), task.server_port.to_string()]);
     args.extend(["-i".to_owned(), format!("{:.3}", interval as f64 / 1e6)]);
     args.push(if version.has_json_stream() { "--json-stream" } else { "-J" }.to_owned());

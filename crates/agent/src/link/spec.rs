@@ -9,8 +9,7 @@ use ccbench_proto::plan::check::{
     self, PlanProblem, Severity, TraceFacts, TraceFiles, UnreadableTrace,
 };
 use ccbench_proto::plan::{
-    Backend, Flow, LabUse, Link, Node, OnEnd, Order, Phase, Plan, Queue, Reorder, Sample, Shaper,
-    TraceStart, TraceUse,
+    Backend, Flow, Link, Node, OnEnd, Phase, Plan, Queue, Reorder, TraceStart, TraceUse,
 };
 use ccbench_proto::resolve::{LinkConfig, resolve_queue};
 use ccbench_proto::schedule::{self, TrialContext};
@@ -89,46 +88,15 @@ pub(crate) fn build(args: &Args, read: impl ReadTrace) -> Result<Spec, LinkError
 
 /// A plan of two nodes with one wire, both links and one flow.
 fn plan(links: BTreeMap<String, Link>, seed: u64) -> Plan {
-    let flow = Flow {
-        from: LEFT.to_owned(),
-        to: RIGHT.to_owned(),
-        cc: None,
-        count: 1,
-        reverse: false,
-        rate: None,
-        start: None,
-        stop: None,
-        interval: Micros::from_millis(100),
-    };
-    let phase = Phase {
-        name: "all".to_owned(),
-        length: LENGTH,
-        flows: vec!["all".to_owned()],
-        measure: true,
-    };
+    let phase = Phase { flows: vec!["all".to_owned()], ..Phase::new("all", LENGTH) };
     Plan {
-        name: "link".to_owned(),
-        about: None,
-        repeat: 1,
-        gap: Micros::default(),
         seed,
-        order: Order::default(),
-        sample: Sample::default(),
-        keep_awake: false,
-        lab: LabUse::default(),
         nodes: [LEFT, RIGHT].map(|node| (node.to_owned(), Node::default())).into(),
         wires: [("link".to_owned(), vec![LEFT.to_owned(), RIGHT.to_owned()])].into(),
-        path: BTreeMap::new(),
         links,
-        cc: BTreeMap::new(),
-        flows: [("all".to_owned(), flow)].into(),
-        probes: BTreeMap::new(),
-        capture: BTreeMap::new(),
+        flows: [("all".to_owned(), Flow::new(LEFT, RIGHT))].into(),
         phases: vec![phase],
-        changes: Vec::new(),
-        matrix: BTreeMap::new(),
-        expect: Vec::new(),
-        quick: BTreeMap::new(),
+        ..Plan::new("link")
     }
 }
 
@@ -199,15 +167,13 @@ fn link<R: ReadTrace>(
     Ok(Link {
         node: node.to_owned(),
         toward: Some(toward.to_owned()),
-        dev: None,
-        path: None,
         rate,
         delay: one.delay,
         loss: one.loss,
         jitter: one.jitter,
         burst_loss: one.burst_loss,
         duplicate: nonzero(one.duplicate),
-        reorder: nonzero(one.reorder).map(|share| Reorder { share }),
+        reorder: nonzero(one.reorder).map(Reorder::new),
         corrupt: nonzero(one.corrupt),
         trace,
         overhead: Some(args.overhead),
@@ -218,8 +184,7 @@ fn link<R: ReadTrace>(
             Some(_) => args.backend.unwrap_or_default(),
             None => Backend::Userspace,
         },
-        shaper: Shaper::default(),
-        classes: BTreeMap::new(),
+        ..Link::default()
     })
 }
 
@@ -244,15 +209,13 @@ fn trace_use<R: ReadTrace>(
     let (file, trace) = traces.get(flag, path)?;
     let opportunities = matches!(*trace, Trace::Opportunities(_));
     Ok(Some(TraceUse {
-        file,
-        sha256: None,
-        mean_rate: None,
         on_end: one.on_end.unwrap_or(if opportunities { OnEnd::Loop } else { OnEnd::Hold }),
         start: match args.start {
             Start::FirstPacket => TraceStart::FirstPacket,
             Start::Now | Start::At(_) => TraceStart::Trial,
         },
         floor: one.floor,
+        ..TraceUse::new(file)
     }))
 }
 
@@ -406,14 +369,17 @@ mod tests {
         let spec = spec_of("--rate 100mbit --delay 10ms --queue 187500B --loss 1%").unwrap();
         let seed = spec.down.seed;
         assert_ne!(spec.up.seed, seed);
-        let alike = LinkConfig { name: DOWN.to_owned(), seed, ..spec.up.clone() };
+        let Link { node, toward, .. } = spec.down.plan.clone();
+        let plan = Link { node, toward, ..spec.up.plan.clone() };
+        let alike = LinkConfig { name: DOWN.to_owned(), plan, seed, ..spec.up.clone() };
         assert_eq!(alike, spec.down);
         assert_eq!(bytes(&spec.down.queue), 187_500);
-        assert_eq!(spec.down.backend, Backend::Userspace);
+        assert_eq!(spec.down.plan.backend, Backend::Userspace);
 
         let spec = spec_of("--rate 8mbit --delay 10ms --up-rate none --up-loss 0% --up-delay 1ms")
             .unwrap();
-        assert_eq!((spec.up.rate, spec.up.loss.get(), spec.up.delay.get()), (None, 0, 1000));
+        let Link { rate, loss, delay, .. } = spec.up.plan;
+        assert_eq!((rate, loss, delay), (None, Some(Ppm::default()), Some(Micros::new(1000))));
         assert_eq!(bytes(&spec.down.queue), 16_500, "1.5 bandwidth-delay products of both delays");
     }
 
@@ -421,16 +387,16 @@ mod tests {
     fn a_trace_replaces_a_rate_and_a_rate_replaces_a_trace() {
         let spec = spec_of("--trace mahimahi --up-trace steps --delay 20ms").unwrap();
         let (down, up) = (spec.down.trace.unwrap(), spec.up.trace.unwrap());
-        assert_eq!((down.on_end, up.on_end), (OnEnd::Loop, OnEnd::Hold));
+        assert_eq!((down.plan.on_end, up.plan.on_end), (OnEnd::Loop, OnEnd::Hold));
         assert_eq!(spec.up.queue, Queue::pfifo(QUEUE), "a trace's rate is not steady");
         let spec = spec_of("--trace steps --delay 20ms --queue 1.5bdp").unwrap();
         assert_eq!(bytes(&spec.down.queue), 60_000, "of the trace's mean rate");
         let spec = spec_of("--trace mahimahi --on-end stop --up-rate 5mbit").unwrap();
-        assert_eq!(spec.down.trace.unwrap().on_end, OnEnd::Stop);
-        assert!(spec.up.trace.is_none() && spec.up.rate.is_some());
+        assert_eq!(spec.down.trace.unwrap().plan.on_end, OnEnd::Stop);
+        assert!(spec.up.trace.is_none() && spec.up.plan.rate.is_some());
         assert_eq!(spec.up.queue, Queue::pfifo(QUEUE));
         let spec = spec_of("--rate 5mbit --up-trace steps").unwrap();
-        assert!(spec.up.rate.is_none() && spec.down.trace.is_none());
+        assert!(spec.up.plan.rate.is_none() && spec.down.trace.is_none());
     }
 
     #[test]
@@ -501,8 +467,8 @@ mod tests {
         #[test]
         fn rate_delay_and_queue_reach_the_configuration(rate_kbit in 1_u64..10_000_000, delay_us in 0_u64..1_000_000) {
             let spec = spec_of(&format!("--rate {rate_kbit}kbit --delay {delay_us}us --queue 99p")).unwrap();
-            prop_assert_eq!(spec.down.rate, Some(Rate::from_bits_per_sec(rate_kbit * 1000)));
-            prop_assert_eq!(spec.up.delay, Micros::new(delay_us));
+            prop_assert_eq!(spec.down.plan.rate, Some(Rate::from_bits_per_sec(rate_kbit * 1000)));
+            prop_assert_eq!(spec.up.plan.delay, Some(Micros::new(delay_us)));
             prop_assert_eq!(spec.up.queue, Queue::pfifo(Limit::Packets(Packets::new(99))));
         }
     }

@@ -242,9 +242,9 @@ pub fn row(task: &ProbeTask, seq: u32, at_ns: u64) -> wire::Probe {
     wire::Probe {
         at_ns,
         probe_id: task.id.clone(),
-        kind: task.kind.as_str().to_owned(),
+        kind: task.plan.kind.as_str().to_owned(),
         seq,
-        tos: u32::from(task.tos),
+        tos: u32::from(task.plan.tos),
         ..Default::default()
     }
 }
@@ -273,11 +273,11 @@ pub async fn probe(
     end_at_ns: u64,
     emit: &mut (dyn FnMut(wire::Probe) + Send),
 ) -> io::Result<usize> {
-    let pinger = match task.kind {
-        ProbeKind::Udp => Pinger::open_udp(SocketAddr::new(task.to_ip, task.port), task.tos)?,
-        _ => Pinger::open(task.to_ip, task.tos)?,
+    let pinger = match task.plan.kind {
+        ProbeKind::Udp => Pinger::open_udp(SocketAddr::new(task.to_ip, task.port), task.plan.tos)?,
+        _ => Pinger::open(task.to_ip, task.plan.tos)?,
     };
-    let lost_after_ns = task.timeout.nanos();
+    let lost_after_ns = task.plan.timeout().nanos();
     let last_ns = end_at_ns + LINGER_NS;
     let mut waiting: BTreeMap<u32, Sent> = BTreeMap::new();
     let row = |seq: u32, at_ns: u64, rtt_us: Option<f64>| wire::Probe {
@@ -285,8 +285,8 @@ pub async fn probe(
         lost: rtt_us.is_none(),
         ..row(task, seq, at_ns)
     };
-    let every = task.every.nanos().max(1_000_000);
-    let (mut seq, mut due) = (0u32, start_at_ns + task.start.nanos());
+    let every = task.plan.every.nanos().max(1_000_000);
+    let (mut seq, mut due) = (0u32, start_at_ns + task.plan.start.nanos());
     loop {
         let asking = clock::now_ns() < end_at_ns;
         if !asking && waiting.is_empty() {
@@ -313,7 +313,7 @@ pub async fn probe(
                     }
                     seq += 1;
                     // A late wake-up skips what it missed instead of sending it in a burst.
-                    due = match task.repeat {
+                    due = match task.plan.repeat {
                         Repeat::Once => u64::MAX,
                         _ => due + every * (1 + (now - due) / every),
                     };
@@ -371,7 +371,8 @@ mod tests {
         let other = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let port = other.local_addr().unwrap().port();
         let every = Micros::from_millis(200);
-        let task = ProbeTask { every, timeout, ..task(ProbeKind::Udp, port, Repeat::Interval) };
+        let mut task = task(ProbeKind::Udp, port, Repeat::Interval);
+        (task.plan.every, task.plan.timeout) = (every, Some(timeout));
         if let Some(delay) = delay {
             let other = other.try_clone().unwrap();
             other.set_read_timeout(Some(Duration::from_secs(1))).unwrap();

@@ -52,21 +52,21 @@ pub fn start(task: &ProbeTask, cc: Option<&str>) -> io::Result<Server> {
     let stop = Arc::new(AtomicBool::new(false));
     let mut server = Server { stop: Arc::clone(&stop), thread: None };
     let thread = std::thread::Builder::new().name(format!("probe-{}", task.port));
-    if task.kind == ProbeKind::Udp {
+    if task.plan.kind == ProbeKind::Udp {
         let socket = UdpSocket::bind(address)?;
         socket.set_read_timeout(Some(Duration::from_millis(SLICE_MS.into())))?;
-        ping::set_tos(&socket, task.to_ip, task.tos)?;
+        ping::set_tos(&socket, task.to_ip, task.plan.tos)?;
         server.thread = Some(thread.spawn(move || echo(&socket, &stop))?);
         return Ok(server);
     }
     // Connections inherit both.
     let listener = TcpListener::bind(address)?;
-    ping::set_tos(&listener, task.to_ip, task.tos)?;
+    ping::set_tos(&listener, task.to_ip, task.plan.tos)?;
     if let Some(cc) = cc {
         setsockopt(&listener, sockopt::TcpCongestion, &OsString::from(cc))?;
     }
     listener.set_nonblocking(true)?;
-    let bytes = task.bytes;
+    let bytes = task.plan.bytes.unwrap_or_default().get();
     server.thread = Some(thread.spawn(move || listen(&listener, bytes, &stop))?);
     Ok(server)
 }
@@ -192,27 +192,24 @@ pub(crate) mod tests {
     use super::*;
     use crate::clock;
     use crate::probe::tcp::{End, run};
-    use ccbench_proto::plan::Repeat;
-    use ccbench_proto::units::Micros;
+    use ccbench_proto::plan::{Probe, Repeat};
+    use ccbench_proto::units::{Bytes, Micros};
     use ccbench_proto::wire;
 
     /// A probe of this node's own port.
     pub(crate) fn task(kind: ProbeKind, port: u16, repeat: Repeat) -> ProbeTask {
         ProbeTask {
             id: "page".into(),
-            kind,
-            from: "a".into(),
-            to: "b".into(),
+            plan: Probe {
+                every: Micros::from_millis(10),
+                repeat,
+                timeout: Some(Micros::from_secs(20)),
+                bytes: Some(Bytes::new(177_669)),
+                cc: Some("reno".into()),
+                ..Probe::new(kind, "a", "b")
+            },
             to_ip: [127, 0, 0, 1].into(),
             port,
-            start: Micros::default(),
-            every: Micros::from_millis(10),
-            repeat,
-            timeout: Micros::from_secs(20),
-            tos: 0,
-            bytes: 177_669,
-            cc: Some("reno".into()),
-            host: None,
         }
     }
 
@@ -253,10 +250,8 @@ pub(crate) mod tests {
 
     #[test]
     fn resolves_names_first() {
-        let named = ProbeTask {
-            host: Some("localhost".into()),
-            ..task(ProbeKind::Http, free_port(), Repeat::Once)
-        };
+        let mut named = task(ProbeKind::Http, free_port(), Repeat::Once);
+        named.plan.host = Some("localhost".into());
         let _server = start(&named, None).unwrap();
         let rows = rows(&named, 1);
         assert!(rows[0].dns_us.unwrap() <= rows[0].total_us.unwrap(), "{rows:?}");

@@ -62,9 +62,9 @@ pub fn run(
     end: &End,
     emit: &mut dyn FnMut(wire::Probe),
 ) -> bool {
-    let (mut seq, mut due) = (0, start_at_ns + task.start.nanos());
+    let (mut seq, mut due) = (0, start_at_ns + task.plan.start.nanos());
     let mut names = LookUp::new(ask_system);
-    let every = task.every.nanos().max(1_000_000);
+    let every = task.plan.every.nanos().max(1_000_000);
     loop {
         while clock::now_ns() < due {
             if end.came() {
@@ -76,7 +76,7 @@ pub fn run(
             return false;
         }
         let at_ns = clock::now_ns();
-        let limit = Limit { deadline_ns: at_ns + task.timeout.nanos(), end: end.clone() };
+        let limit = Limit { deadline_ns: at_ns + task.plan.timeout().nanos(), end: end.clone() };
         let mut row = ping::row(task, seq, at_ns);
         match measure(task, &limit, &mut names, &mut row) {
             Ok(()) => {}
@@ -86,14 +86,14 @@ pub fn run(
         emit(row);
         seq += 1;
         let now = clock::now_ns();
-        due = match task.repeat {
+        due = match task.plan.repeat {
             Repeat::Once => return false,
             Repeat::BackToBack => now,
             // What took longer than the interval skips what it missed.
             Repeat::Interval => due + every * (1 + now.saturating_sub(due) / every),
         };
         // Refused at once, again and again, is no measurement.
-        if task.repeat == Repeat::BackToBack && now - at_ns < PAUSE_NS {
+        if task.plan.repeat == Repeat::BackToBack && now - at_ns < PAUSE_NS {
             due = at_ns + PAUSE_NS;
         }
     }
@@ -114,7 +114,7 @@ fn measure(
 ) -> Result<(), Failed> {
     let begin_ns = row.at_ns;
     let mut to = SocketAddr::new(task.to_ip, task.port);
-    if let Some(host) = &task.host {
+    if let Some(host) = &task.plan.host {
         let found = names.find(host, task.port, limit);
         // How long it takes to fail is a measurement too.
         row.dns_us = Some(us(begin_ns, clock::now_ns()));
@@ -129,14 +129,14 @@ fn measure(
         move |error: io::Error| Failed::Because(format!("{what} {to}: {error}"))
     };
     let connect_ns = clock::now_ns();
-    let stream = connect_to(to, task.tos, limit, because("connect to"))?;
+    let stream = connect_to(to, task.plan.tos, limit, because("connect to"))?;
     let connected_ns = clock::now_ns();
     row.connect_us = Some(us(connect_ns, connected_ns));
-    if task.kind == ProbeKind::TcpConnect {
+    if task.plan.kind == ProbeKind::TcpConnect {
         row.rtt_us = row.connect_us;
         return Ok(());
     }
-    let host = task.host.clone().unwrap_or_else(|| to.to_string());
+    let host = task.plan.host.clone().unwrap_or_else(|| to.to_string());
     fetch(stream, &http::request(&host), limit, row, because("fetch from"))
 }
 

@@ -59,7 +59,7 @@ pub fn starts(
     late: impl Fn(&str) -> bool,
 ) -> Vec<Start> {
     let start = |flow: &FlowTask, listens: bool| {
-        let cc = flow.cc.as_deref()?;
+        let cc = flow.plan.cc.as_deref()?;
         let kernel_name = outcome_of(cc).map(|(name, _)| name);
         let begin = kernel_name.as_deref().filter(|_| !late(&flow.group)).unwrap_or(NEUTRAL);
         Some(Start {
@@ -69,10 +69,10 @@ pub fn starts(
             kernel_name,
             ports: match listens {
                 true => vec![flow.server_port],
-                false => (0..flow.count).map(|i| flow.client_port + i as u16).collect(),
+                false => (0..flow.plan.count).map(|i| flow.client_port + i as u16).collect(),
             },
             control: (!listens).then_some(flow.server_port),
-            sends: listens == flow.reverse,
+            sends: listens == flow.plan.reverse,
         })
     };
     let clients = task.clients.iter().filter_map(|flow| start(flow, false));
@@ -335,13 +335,9 @@ mod tests {
     use super::*;
 
     fn flow(group: &str, cc: Option<&str>, client_port: u16, reverse: bool) -> FlowTask {
-        FlowTask {
-            cc: cc.map(str::to_owned),
-            client_port,
-            server_port: 5201,
-            reverse,
-            ..crate::sockets::names::tests::flow(group, "one", "x")
-        }
+        let mut flow = crate::sockets::names::tests::flow(group, "one", "x");
+        (flow.plan.cc, flow.plan.reverse) = (cc.map(str::to_owned), reverse);
+        FlowTask { client_port, ..flow }
     }
 
     fn task() -> NodeTask {

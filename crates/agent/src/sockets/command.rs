@@ -214,8 +214,7 @@ fn asks(core: &Core) -> String {
 }
 
 fn show_kernels(name: &str) -> Result<String, CommandError> {
-    let cc =
-        Cc { algorithm: name.to_owned(), params: Default::default(), via: Via::Auto, ect1: None };
+    let cc = Cc::new(name);
     if !sysfs::available().iter().any(|there| there == name) {
         verify::check("-", name).map_err(|error| {
             // Nobody's name is the command's mistake; that the kernel does not have it is not.
@@ -250,7 +249,7 @@ fn instance(args: &LoadArgs) -> Result<Cc, CommandError> {
         "module" => Via::Module,
         _ => Via::Auto,
     };
-    Ok(Cc { algorithm: args.name.clone(), params, via, ect1: None })
+    Ok(Cc { params, via, ..Cc::new(&args.name) })
 }
 
 fn load(args: &LoadArgs) -> Result<(), CommandError> {

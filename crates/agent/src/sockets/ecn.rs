@@ -226,7 +226,7 @@ pub struct End {
 /// The ends on this node that need ECN. `outcome_of` gives the kernel's name and the backend of a name of the plan.
 pub fn ends(task: &NodeTask, outcome_of: impl Fn(&str) -> Option<(String, Via)>) -> Vec<End> {
     let end = |flow: &FlowTask, listens: bool| {
-        let name = flow.cc.as_deref()?;
+        let name = flow.plan.cc.as_deref()?;
         let wants = wants(name, task.cc.get(name));
         let (kernel_name, via) = outcome_of(name)?;
         wants.any().then(|| End {
@@ -235,7 +235,7 @@ pub fn ends(task: &NodeTask, outcome_of: impl Fn(&str) -> Option<(String, Via)>)
             kernel_name,
             wants,
             via,
-            sends: listens == flow.reverse,
+            sends: listens == flow.plan.reverse,
             peer: if listens { flow.from_ip } else { flow.to_ip },
         })
     };

@@ -50,9 +50,9 @@ pub fn load(task: &NodeTask, trial: &TrialId, node: &str) -> Result<LoadedCc, Ag
     let mut loaded = LoadedCc { names: Names::new(task, trial, node), ..LoadedCc::default() };
     for (name, cc) in &task.cc {
         let flows = || task.clients.iter().chain(&task.servers);
-        let serves = task.served.iter().any(|probe| probe.cc.as_deref() == Some(name));
-        let sends =
-            serves || flows().any(|f| f.cc.as_deref() == Some(name) && names::sender(f) == node);
+        let serves = task.served.iter().any(|probe| probe.plan.cc.as_deref() == Some(name));
+        let sends = serves
+            || flows().any(|f| f.plan.cc.as_deref() == Some(name) && names::sender(f) == node);
         let both_ends = ecn::wants(name, Some(cc)).any();
         // iperf3 sets a built-in congestion control on both ends.
         if !sends && !both_ends && !cc::is_kernels(cc) {
@@ -219,7 +219,7 @@ impl LoadedCc {
     pub fn rename(&self, task: &mut NodeTask) {
         for flow in task.clients.iter_mut().chain(&mut task.servers) {
             if let Some(kernel_name) = self.names.of_flow(flow).map(str::to_owned) {
-                flow.cc = Some(kernel_name);
+                flow.plan.cc = Some(kernel_name);
             }
         }
     }

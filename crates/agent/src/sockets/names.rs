@@ -38,7 +38,7 @@ pub fn kernel_name(trial: &TrialId, node: &str, instance: &str, algorithm: &str)
 
 /// The node that sends the data of a flow, and so registers its congestion control.
 pub fn sender(flow: &FlowTask) -> &str {
-    if flow.reverse { &flow.to } else { &flow.from }
+    if flow.plan.reverse { &flow.plan.to } else { &flow.plan.from }
 }
 
 /// Translates names of the kernel to names of the plan.
@@ -55,9 +55,8 @@ impl Names {
     pub fn new(task: &NodeTask, trial: &TrialId, node: &str) -> Self {
         let mut names = Self::default();
         for flow in task.clients.iter().chain(&task.servers) {
-            let Some((plan, cc)) = flow.cc.as_ref().and_then(|cc| task.cc.get_key_value(cc)) else {
-                continue;
-            };
+            let named = flow.plan.cc.as_ref().and_then(|cc| task.cc.get_key_value(cc));
+            let Some((plan, cc)) = named else { continue };
             let of = |node: &str| {
                 if cc::is_kernels(cc) {
                     return cc.algorithm.clone();
@@ -118,7 +117,7 @@ impl Names {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use ccbench_proto::plan::{Cc, Via};
+    use ccbench_proto::plan::{Cc, Flow};
     use ccbench_proto::units::Micros;
     use ccbench_proto::wire;
 
@@ -145,32 +144,20 @@ pub(crate) mod tests {
     pub(crate) fn flow(group: &str, from: &str, cc: &str) -> FlowTask {
         FlowTask {
             group: group.into(),
-            from: from.into(),
-            to: "dst".into(),
+            plan: Flow { cc: Some(cc.into()), count: 2, ..Flow::new(from, "dst") },
             from_ip: [10, 0, 0, 1].into(),
             to_ip: [10, 0, 0, 2].into(),
             server_port: 5201,
             client_port: 10_000,
-            count: 2,
-            cc: Some(cc.into()),
-            reverse: false,
-            rate: None,
             start: Micros::default(),
             stop: Micros::from_secs(1),
-            interval: Micros::from_millis(100),
         }
     }
 
     #[test]
     fn rows_have_the_names_of_the_plan() {
-        let cc = |algorithm: &str| Cc {
-            algorithm: algorithm.into(),
-            params: BTreeMap::new(),
-            via: Via::Auto,
-            ect1: None,
-        };
         let task = NodeTask {
-            cc: [("fast".to_owned(), cc("ta")), ("tuned".to_owned(), cc("cubic"))].into(),
+            cc: [("fast".to_owned(), Cc::new("ta")), ("tuned".to_owned(), Cc::new("cubic"))].into(),
             clients: vec![
                 flow("a", "src", "fast"),
                 flow("b", "src", "tuned"),

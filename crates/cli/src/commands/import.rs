@@ -223,13 +223,13 @@ fn spans(gathered: &Gathered, phases: &[(String, Micros)]) -> Vec<PhaseSpan> {
         // A phase does not contain its end, so it ends one microsecond after the last row.
         let length = gathered.end_ns.saturating_sub(gathered.begin_ns) / 1000 + 1;
         let (start, end) = (Micros::default(), Micros::new(length));
-        return vec![PhaseSpan { name: "all".to_owned(), start, end, measure: true }];
+        return vec![PhaseSpan::new("all", start, end)];
     }
     let mut start = Micros::default();
     let mut spans = vec![];
     for (name, length) in phases {
         let end = start + *length;
-        spans.push(PhaseSpan { name: name.clone(), start, end, measure: true });
+        spans.push(PhaseSpan::new(name, start, end));
         start = end;
     }
     spans

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use ccbench_proto::schedule;
 use ccbench_proto::trace::{Cursor, OpportunityCursor, Replay, Trace};
 
 use super::axes::{Axis, Frame, Key, left_margin, legend, phase_names};
@@ -158,7 +157,8 @@ fn trace_curves(data: &Selection, end: &TrialEnd) -> Vec<Curve> {
     let length_s = end.length_s();
     let curve = |(name, link): (&String, &ccbench_proto::plan::Link)| {
         let used = link.trace.as_ref()?;
-        let replay = schedule::replay_of(used, Arc::clone(data.run.plan()?.trace(&used.file)?));
+        let replay =
+            Replay { trace: Arc::clone(data.run.plan()?.trace(&used.file)?), plan: used.clone() };
         let (t_s, value) = replay_points(&replay, length_s).into_iter().unzip();
         Some(Curve { name: format!("{name}{TRACE_SUFFIX}"), t_s, value })
     };
@@ -362,12 +362,12 @@ fn keys(names: &[String], styles: &[(String, Stroke)]) -> Vec<(Key, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ccbench_proto::plan::{OnEnd, TraceStart};
+    use ccbench_proto::plan::{OnEnd, TraceUse};
     use ccbench_proto::trace::parse;
 
     fn replay(text: &[u8], on_end: OnEnd) -> Replay {
         let trace = Arc::new(parse("t", text).unwrap());
-        Replay { trace, name: "t".into(), on_end, start: TraceStart::Trial, floor: None }
+        Replay { trace, plan: TraceUse { on_end, ..TraceUse::new("t") } }
     }
 
     #[test]

@@ -401,14 +401,7 @@ mod tests {
     #[test]
     fn link_with_a_trace_has_the_rate_and_delay_of_its_trace() {
         let ms = 1_000_000;
-        let used = TraceUse {
-            file: "a".to_owned(),
-            sha256: None,
-            mean_rate: None,
-            on_end: OnEnd::Stop,
-            start: TraceStart::Trial,
-            floor: None,
-        };
+        let used = TraceUse { on_end: OnEnd::Stop, ..TraceUse::new("a") };
         // An opportunity of 1514 bytes every 10 ms from the first second on.
         let at_ns = (100..200).map(|nth| nth * 10 * ms).collect();
         let all = Opportunities { at_ns, bytes: 1500, length_ns: 2000 * ms };

@@ -31,7 +31,7 @@ impl Timing {
     fn of(point: &Point) -> Self {
         let timed = |task: FlowTask| {
             let span = (task.start.as_secs_f64(), task.stop.as_secs_f64());
-            (task.group, Group { flows: task.count, span })
+            (task.group, Group { flows: task.plan.count, span })
         };
         let groups: BTreeMap<String, Group> =
             schedule::flows(&point.plan).into_iter().map(timed).collect();

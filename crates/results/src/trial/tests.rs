@@ -33,12 +33,7 @@ fn info() -> RunInfo {
 }
 
 fn phases() -> Vec<PhaseSpan> {
-    vec![PhaseSpan {
-        name: "only".into(),
-        start: Micros::new(0),
-        end: Micros::from_secs(1),
-        measure: true,
-    }]
+    vec![PhaseSpan::new("only", Micros::new(0), Micros::from_secs(1))]
 }
 
 fn clocks() -> BTreeMap<String, NodeClock> {

@@ -143,13 +143,14 @@ impl FlowCheck {
     pub(super) fn new(plan: &CheckedPlan, curves: &BTreeMap<String, Arc<CapacityCurve>>) -> Self {
         let groups = schedule::flows(plan).into_iter().map(|task| (task.group.clone(), task));
         let groups: BTreeMap<String, FlowTask> = groups.collect();
-        let ids =
-            groups.values().flat_map(|task| (0..task.count).map(|i| format!("{}/{i}", task.group)));
+        let ids = groups
+            .values()
+            .flat_map(|task| (0..task.plan.count).map(|i| format!("{}/{i}", task.group)));
         let end_s = schedule::length(plan).as_secs_f64();
         let plan = plan.plan();
         let topology = Topology::build(plan);
         let outages = |task: &FlowTask| {
-            let hops = topology.round_trip(&task.from, &task.to);
+            let hops = topology.round_trip(&task.plan.from, &task.plan.to);
             // Where the cabling is not known, of all links.
             let shaped = |name: &str, hop| {
                 plan.links.get(name).is_some_and(|link| resolve::shapes(link, &topology, hop))
@@ -247,7 +248,7 @@ impl FlowCheck {
         }
         for task in self.groups.values() {
             let mut problems = Problems::default();
-            for index in 0..task.count {
+            for index in 0..task.plan.count {
                 if let Some(flow) = self.flows.get(&format!("{}/{index}", task.group)) {
                     flow.judge(task, self.every, self.end_s, &mut problems);
                 }
@@ -268,8 +269,8 @@ impl Problems {
 
     fn into_findings(self, task: &FlowTask, findings: &mut Findings) {
         for (code, (status, count, first)) in self.0 {
-            let of = if task.count > 1 {
-                format!(" ({count} of {} flows)", task.count)
+            let of = if task.plan.count > 1 {
+                format!(" ({count} of {} flows)", task.plan.count)
             } else {
                 String::new()
             };
@@ -324,7 +325,7 @@ impl FlowState {
             return;
         };
         let late_s = first_s - start_s;
-        let limit_s = LATE_S + f64::from(SET_UP_RTTS + task.count) * self.srtt_s;
+        let limit_s = LATE_S + f64::from(SET_UP_RTTS + task.plan.count) * self.srtt_s;
         if late_s > limit_s {
             let why = format!(
                 "first data at {first_s:.2} s, {late_s:.2} s after its start at {start_s:.1} s (limit {limit_s:.2} s: \
@@ -332,7 +333,9 @@ impl FlowState {
             );
             problems.add(Status::Degraded, "flow_late", why);
         }
-        if let Some(wanted) = task.cc.as_ref().filter(|cc| !self.cc.is_empty() && **cc != self.cc) {
+        if let Some(wanted) =
+            task.plan.cc.as_ref().filter(|cc| !self.cc.is_empty() && **cc != self.cc)
+        {
             let why = format!("the kernel used `{}`, the plan requires `{wanted}`", self.cc);
             problems.add(Status::Failed, "cc_not_in_force", why);
         }
@@ -341,7 +344,8 @@ impl FlowState {
     }
 
     fn judge_delivery(&self, task: &FlowTask, stop_s: f64, problems: &mut Problems) {
-        if let Some(stall) = self.delivered().and_then(|p| p.stall).filter(|_| task.rate.is_none())
+        if let Some(stall) =
+            self.delivered().and_then(|p| p.stall).filter(|_| task.plan.rate.is_none())
         {
             let why = format!(
                 "no new byte for {:.2} s from {:.2} s on (limit {:.2} s: {STALLED_S:.0} s or {STALLED_RTTS:.0} srtt, \

@@ -129,22 +129,22 @@ impl ClassScheduler {
     ) -> Self {
         let classes: Vec<(Option<&ClassSpec>, AnyQueue)> = classes.collect();
         let guaranteed_bps: u64 =
-            classes.iter().filter_map(|(class, _)| *class).map(|class| class.rate_bps).sum();
+            classes.iter().filter_map(|(class, _)| *class).map(ClassSpec::rate_bps).sum();
         let link_bps = params.rate_bps.max(1);
         let default_bps =
             link_bps.saturating_sub(guaranteed_bps).max(link_bps / MIN_DEFAULT_DIVISOR).max(1);
         let rate =
-            |class: &Option<&ClassSpec>| class.map_or(default_bps, |class| class.rate_bps.max(1));
+            |class: &Option<&ClassSpec>| class.map_or(default_bps, |class| class.rate_bps().max(1));
         let fastest = classes.iter().map(|(class, _)| rate(class)).max().unwrap_or(1);
         let frames = classes.len() as u64;
         let made = classes.into_iter().map(|(class, queue)| {
             let rate_bps = rate(&class);
-            let ceil_bps = class.map_or(link_bps, |class| class.ceil_bps.max(class.rate_bps));
+            let ceil_bps = class.map_or(link_bps, |class| class.ceil_bps().max(class.rate_bps()));
             let bucket = |bps| Bucket::new(bps, link_bps, frames, params.frame_bytes);
             let frame = i128::from(params.frame_bytes) * i128::from(DEFICIT_PER_BYTE);
             Class {
                 queue,
-                priority: class.map_or(0, |class| class.priority),
+                priority: class.and_then(|class| class.plan.priority).unwrap_or_default(),
                 tokens: bucket(rate_bps),
                 ctokens: (ceil_bps < link_bps).then(|| bucket(ceil_bps)),
                 deficits: [0; 2],

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use ccbench_proto::plan::Class;
 use ccbench_proto::resolve::PacketMatch;
 
 use super::header::{self, Fields};
@@ -10,18 +11,24 @@ use crate::discipline::QueueParams;
 /// Parameters of a class.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ClassSpec {
-    /// Its name in the plan.
-    pub(crate) name: String,
-    /// Guaranteed rate at the initial rate of the link, bit/s.
-    pub(crate) rate_bps: u64,
-    /// Maximum rate including borrowed bandwidth, bit/s.
-    pub(crate) ceil_bps: u64,
-    /// Lower numbers are served first.
-    pub(crate) priority: u8,
+    /// Its keys in the plan. The rates are those at the initial rate of the link.
+    pub(crate) plan: Class,
     /// Its queue.
     pub(crate) queue: QueueParams,
     /// A packet belongs to the class if any of these matches.
     pub(crate) matches: Vec<PacketMatch>,
+}
+
+impl ClassSpec {
+    /// Guaranteed rate, bit/s.
+    pub(crate) fn rate_bps(&self) -> u64 {
+        self.plan.rate.bits_per_sec()
+    }
+
+    /// Maximum rate including borrowed bandwidth, bit/s.
+    pub(crate) fn ceil_bps(&self) -> u64 {
+        self.plan.ceil.unwrap_or(self.plan.rate).bits_per_sec()
+    }
 }
 
 /// The rules of all classes.
@@ -104,15 +111,14 @@ impl Rule {
 
 #[cfg(test)]
 mod tests {
+    use ccbench_proto::units::Rate;
+
     use super::*;
     use crate::discipline::FifoLimit;
 
     fn class(matches: Vec<PacketMatch>) -> ClassSpec {
         ClassSpec {
-            name: String::new(),
-            rate_bps: 1,
-            ceil_bps: 1,
-            priority: 0,
+            plan: Class::new(Rate::from_bits_per_sec(1)),
             queue: QueueParams::TailDrop(FifoLimit::Packets(1)),
             matches,
         }

@@ -1,12 +1,48 @@
 //! Impairments of arriving packets: loss, duplication, corruption, jitter, reordering. Decisions only; the caller
 //! changes the packets.
 
-use ccbench_proto::plan::{Distribution, Jitter};
-use ccbench_proto::resolve::Impairments;
-use ccbench_proto::units::Micros;
+use ccbench_proto::plan::{Distribution, Jitter, Link};
+use ccbench_proto::units::{Micros, Ppm};
 
 use super::loss::Loss;
-use super::random::{Chance, Purpose, Random};
+use super::random::{Chance, Random};
+
+/// What a stream is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// Independent loss.
+    Loss,
+    /// Steps between the good and the bad state of burst loss.
+    BurstState,
+    /// Loss in the state.
+    BurstLoss,
+    /// Duplication.
+    Duplicate,
+    /// Overtaking.
+    Reorder,
+    /// Which packets are corrupted, and where.
+    Corrupt,
+    /// Random delay.
+    Jitter,
+    /// The queue of this class; 0 is the link's own.
+    Queue(u8),
+}
+
+impl Purpose {
+    /// The number of its stream.
+    pub(super) fn stream(self) -> u64 {
+        match self {
+            Self::Loss => 1,
+            Self::BurstState => 2,
+            Self::BurstLoss => 3,
+            Self::Duplicate => 4,
+            Self::Reorder => 5,
+            Self::Corrupt => 6,
+            Self::Jitter => 7,
+            Self::Queue(class) => 256 + u64::from(class),
+        }
+    }
+}
 
 /// Random streams of one link. Every packet draws from every stream in use, so that the streams are independent.
 #[derive(Debug)]
@@ -34,17 +70,24 @@ pub(crate) struct Decision {
 }
 
 impl Impair {
-    /// `loss_ppm` is the independent loss.
-    pub(crate) fn new(loss_ppm: u32, impairments: &Impairments, seed: u64) -> Self {
-        let chance = |share: u32, purpose| Chance::new(share, seed, purpose);
-        let reorder = impairments.reorder.map_or(0, |reorder| reorder.share.get());
+    /// The impairments of `link`.
+    pub(crate) fn new(link: &Link, seed: u64) -> Self {
+        let chance = |share: Option<Ppm>, purpose| {
+            Chance::new(share.unwrap_or_default().get(), seed, purpose)
+        };
         Self {
-            loss: Loss::new(loss_ppm, impairments.burst_loss, seed),
-            duplicate: chance(impairments.duplicate.get(), Purpose::Duplicate),
-            corrupt: chance(impairments.corrupt.get(), Purpose::Corrupt),
-            reorder: chance(reorder, Purpose::Reorder),
-            jitter: impairments.jitter.map(|jitter| CorrelatedJitter::new(jitter, seed)),
+            loss: Loss::new(link.loss.unwrap_or_default().get(), link.burst_loss, seed),
+            duplicate: chance(link.duplicate, Purpose::Duplicate),
+            corrupt: chance(link.corrupt, Purpose::Corrupt),
+            reorder: chance(link.reorder.map(|reorder| reorder.share), Purpose::Reorder),
+            jitter: link.jitter.map(|jitter| CorrelatedJitter::new(jitter, seed)),
         }
+    }
+
+    /// Whether there is any impairment.
+    pub(crate) fn is_active(&self) -> bool {
+        let chances = [&self.duplicate, &self.corrupt, &self.reorder];
+        self.loss.is_possible() || self.jitter.is_some() || chances.iter().any(|c| c.is_possible())
     }
 
     /// Sets the independent loss, parts per million.
@@ -182,7 +225,6 @@ pub(crate) fn normal_cdf(x: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use ccbench_proto::plan::{BurstLoss, Reorder};
-    use ccbench_proto::units::Ppm;
 
     use super::*;
 
@@ -195,7 +237,7 @@ mod tests {
             spread: Micros::from_millis(1),
             distribution,
             correlation: Some(ppm(correlation)),
-            reorder: false,
+            ..Jitter::default()
         }
     }
 
@@ -264,46 +306,45 @@ mod tests {
     }
 
     /// All impairments.
-    fn all() -> Impairments {
-        Impairments {
+    fn all() -> Link {
+        Link {
+            loss: Some(ppm(1_000)),
             jitter: Some(jitter(Distribution::Normal, 250_000)),
             burst_loss: Some(BurstLoss {
                 enter: ppm(5_000),
                 leave: ppm(200_000),
-                bad: None,
-                good: None,
+                ..BurstLoss::default()
             }),
-            duplicate: ppm(20_000),
-            reorder: Some(Reorder { share: ppm(30_000) }),
-            corrupt: ppm(10_000),
+            duplicate: Some(ppm(20_000)),
+            reorder: Some(Reorder::new(ppm(30_000))),
+            corrupt: Some(ppm(10_000)),
+            ..Link::default()
         }
     }
 
-    fn decisions(loss_ppm: u32, asked: &Impairments, seed: u64) -> Vec<Decision> {
-        let mut impair = Impair::new(loss_ppm, asked, seed);
+    fn decisions(link: &Link, seed: u64) -> Vec<Decision> {
+        let mut impair = Impair::new(link, seed);
         (0..20_000).map(|_| impair.next()).collect()
     }
 
     #[test]
     fn same_seed_gives_same_decisions() {
-        assert_eq!(decisions(1_000, &all(), 4), decisions(1_000, &all(), 4));
-        assert_ne!(decisions(1_000, &all(), 4), decisions(1_000, &all(), 5));
-        assert!(
-            decisions(0, &Impairments::default(), 4)
-                .iter()
-                .all(|decision| *decision == Decision::default())
-        );
+        assert_eq!(decisions(&all(), 4), decisions(&all(), 4));
+        assert_ne!(decisions(&all(), 4), decisions(&all(), 5));
+        let none = Link::default();
+        assert!(!Impair::new(&none, 4).is_active() && Impair::new(&all(), 4).is_active());
+        assert!(decisions(&none, 4).iter().all(|decision| *decision == Decision::default()));
     }
 
     #[test]
     fn impairments_use_independent_streams() {
-        let full = decisions(1_000, &all(), 4);
-        let alone = |asked: Impairments| decisions(0, &asked, 4);
-        let none = Impairments::default();
-        let jitter = alone(Impairments { jitter: all().jitter, ..none });
-        let duplicate = alone(Impairments { duplicate: all().duplicate, ..none });
-        let reorder = alone(Impairments { reorder: all().reorder, ..none });
-        let corrupt = alone(Impairments { corrupt: all().corrupt, ..none });
+        let full = decisions(&all(), 4);
+        let alone = |link: Link| decisions(&link, 4);
+        let none = Link::default;
+        let jitter = alone(Link { jitter: all().jitter, ..none() });
+        let duplicate = alone(Link { duplicate: all().duplicate, ..none() });
+        let reorder = alone(Link { reorder: all().reorder, ..none() });
+        let corrupt = alone(Link { corrupt: all().corrupt, ..none() });
         for (nth, decision) in full.iter().enumerate() {
             assert_eq!(decision.jitter_ns, jitter[nth].jitter_ns);
             assert_eq!(decision.undelayed, reorder[nth].undelayed);
@@ -319,25 +360,14 @@ mod tests {
 
     #[test]
     fn min_delay_covers_every_distribution() {
+        let with = |jitter| Link { jitter, ..Link::default() };
         for (asked, wanted) in [
-            (Impairments::default(), 10_000_000),
+            (with(None), 10_000_000),
             (all(), 0),
-            (
-                Impairments {
-                    jitter: Some(jitter(Distribution::Uniform, 0)),
-                    ..Impairments::default()
-                },
-                8_999_999,
-            ),
-            (
-                Impairments {
-                    jitter: Some(jitter(Distribution::Pareto, 0)),
-                    ..Impairments::default()
-                },
-                10_000_000,
-            ),
+            (with(Some(jitter(Distribution::Uniform, 0))), 8_999_999),
+            (with(Some(jitter(Distribution::Pareto, 0))), 10_000_000),
         ] {
-            assert_eq!(Impair::new(0, &asked, 1).min_delay_ns(10_000_000), wanted);
+            assert_eq!(Impair::new(&asked, 1).min_delay_ns(10_000_000), wanted);
         }
     }
 }

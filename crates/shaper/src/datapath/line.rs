@@ -286,7 +286,7 @@ impl Line {
 mod tests {
     use std::sync::Arc;
 
-    use ccbench_proto::plan::{OnEnd, TraceStart};
+    use ccbench_proto::plan::{OnEnd, TraceUse};
     use ccbench_proto::trace::{self, Step, Trace};
     use proptest::prelude::*;
 
@@ -342,8 +342,7 @@ mod tests {
 
     fn replay(trace: Trace, on_end: OnEnd) -> Replay {
         let trace = Arc::new(trace);
-        let name = "t".to_owned();
-        Replay { trace, name, on_end, start: TraceStart::Trial, floor: None }
+        Replay { trace, plan: TraceUse { on_end, ..TraceUse::new("t") } }
     }
 
     fn steps(rows: &[(u64, u64)], length_ns: u64, on_end: OnEnd) -> Replay {

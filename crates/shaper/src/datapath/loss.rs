@@ -3,7 +3,8 @@
 use ccbench_proto::plan::BurstLoss;
 use ccbench_proto::units::Ppm;
 
-use super::random::{Chance, Purpose, Random};
+use super::impair::Purpose;
+use super::random::{Chance, Random};
 
 /// Both kinds of loss together: a packet is lost if either loses it.
 #[derive(Debug)]
@@ -24,6 +25,11 @@ impl Loss {
     /// From now on the independent loss is `ppm` parts of a million.
     pub(crate) fn set(&mut self, ppm: u32) {
         self.independent.set(ppm);
+    }
+
+    /// Whether a packet can be lost.
+    pub(crate) fn is_possible(&self) -> bool {
+        self.independent.is_possible() || self.burst.is_some()
     }
 
     /// Whether the next packet is lost.
@@ -91,7 +97,7 @@ mod tests {
     }
 
     fn bursts(enter: u32, leave: u32) -> BurstLoss {
-        BurstLoss { enter: ppm(enter), leave: ppm(leave), bad: None, good: None }
+        BurstLoss { enter: ppm(enter), leave: ppm(leave), ..BurstLoss::default() }
     }
 
     /// Share lost and mean length of a run of losses.

@@ -3,15 +3,17 @@
 
 use std::collections::VecDeque;
 
-use ccbench_proto::resolve::Impairments;
+use ccbench_proto::plan::Link;
+use ccbench_proto::resolve;
 use ccbench_proto::trace::Replay;
+use ccbench_proto::units::Rate;
 
 use super::class_scheduler::{ClassScheduler, Next, SchedulerParams};
 use super::classes::ClassSpec;
-use super::impair::{Impair, typical_jitter_ns};
+use super::impair::{Impair, Purpose, typical_jitter_ns};
 use super::line::Line;
 use super::packet::{Packet, line_bytes};
-use super::random::{Purpose, Random};
+use super::random::Random;
 use crate::discipline::{AnyQueue, QueueParams, QueueStats, Setup};
 use delay::Delay;
 use traced::ArrivalTrace;
@@ -20,53 +22,54 @@ mod delay;
 mod traced;
 
 /// Parameters of a link.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct LinkSpec {
-    /// Rate in bit/s; `None`: unshaped.
-    pub(crate) rate_bps: Option<u64>,
-    /// Delay in front of the queue, nanoseconds.
-    pub(crate) delay_ns: u64,
-    /// Independent random loss in front of the delay, parts per million.
-    pub(crate) loss_ppm: u32,
+    /// Its keys in the plan. With a trace, the rate is its mean rate.
+    pub(crate) plan: Link,
     /// Seed of all random streams.
     pub(crate) seed: u64,
     /// The queue of the default class.
     pub(crate) queue: QueueParams,
     /// Classes; empty: all packets share `queue`.
     pub(crate) classes: Vec<ClassSpec>,
-    /// Other impairments.
-    pub(crate) impairments: Impairments,
-    /// Link-layer overhead of each IP packet, bytes; 14 is an Ethernet header.
-    pub(crate) overhead_bytes: u32,
-    /// Packets that are due together may be written as one GSO packet.
-    pub(crate) gso: bool,
-    /// Trace to replay. `rate_bps` is then its mean rate.
+    /// Trace to replay.
     pub(crate) trace: Option<Replay>,
 }
 
-impl Default for LinkSpec {
-    /// A link without rate limit, delay or loss.
-    fn default() -> Self {
-        Self {
-            rate_bps: None,
-            delay_ns: 0,
-            loss_ppm: 0,
-            seed: 0,
-            queue: QueueParams::default(),
-            classes: Vec::new(),
-            impairments: Impairments::default(),
-            overhead_bytes: ETHERNET_BYTES,
-            gso: true,
-            trace: None,
-        }
-    }
-}
-
 impl LinkSpec {
+    /// A link of this rate in bit/s, with this queue.
+    #[cfg(any(test, feature = "bench"))]
+    pub(crate) fn rated(rate_bps: u64, queue: QueueParams) -> Self {
+        let rate = Some(Rate::from_bits_per_sec(rate_bps));
+        let plan = Link { rate, ..Link::default() };
+        Self { plan, queue, seed: 1, ..Self::default() }
+    }
+
+    /// Initial rate in bit/s; `None`: unshaped.
+    pub(crate) fn rate_bps(&self) -> Option<u64> {
+        self.plan.rate.map(Rate::bits_per_sec)
+    }
+
+    /// Initial delay in front of the queue, nanoseconds.
+    pub(crate) fn delay_ns(&self) -> u64 {
+        self.plan.delay.unwrap_or_default().nanos()
+    }
+
+    /// Initial independent random loss in front of the delay, parts per million.
+    pub(crate) fn loss_ppm(&self) -> u32 {
+        self.plan.loss.unwrap_or_default().get()
+    }
+
+    /// Link-layer overhead of each IP packet, bytes; an Ethernet header unless configured.
+    pub(crate) fn overhead_bytes(&self) -> u32 {
+        let overhead = self.plan.overhead.unwrap_or(resolve::ETHERNET_BYTES);
+        u32::try_from(overhead.get()).unwrap_or(u32::MAX)
+    }
+
     /// Delay that few packets exceed, nanoseconds. Used to size buffers.
     pub(crate) fn typical_delay_ns(&self) -> u64 {
         let longest_ns = self.trace.as_ref().map_or(0, traced::longest_delay_ns);
-        self.delay_ns.max(longest_ns).saturating_add(typical_jitter_ns(self.impairments.jitter))
+        self.delay_ns().max(longest_ns).saturating_add(typical_jitter_ns(self.plan.jitter))
     }
 
     /// Whether a queue or a class reads packet headers.
@@ -155,15 +158,14 @@ impl LinkModel {
     /// An empty link for slots below `capacity` and frames of at most `frame_bytes`. It never allocates while it holds
     /// at most `capacity` packets.
     pub(crate) fn new(spec: &LinkSpec, capacity: usize, frame_bytes: u32) -> Self {
-        let impaired = spec.loss_ppm > 0 || spec.impairments != Impairments::default();
-        let impair = Impair::new(spec.loss_ppm, &spec.impairments, spec.seed);
+        let impair = Impair::new(&spec.plan, spec.seed);
         let queue = |index: u8, queue: &QueueParams| {
             let random = Random::new(spec.seed, Purpose::Queue(index));
             queue.build(Setup { capacity, frame_bytes, random })
         };
-        let extra_bytes = spec.overhead_bytes.cast_signed() - ETHERNET_BYTES.cast_signed();
+        let extra_bytes = spec.overhead_bytes().cast_signed() - ETHERNET_BYTES.cast_signed();
         let traced = spec.trace.as_ref().map(|replay| Box::new(ArrivalTrace::new(replay, spec)));
-        let stage = match spec.rate_bps {
+        let stage = match spec.rate_bps() {
             Some(rate_bps) if !spec.classes.is_empty() => {
                 let params = SchedulerParams { rate_bps, frame_bytes, extra_bytes };
                 let own = (None, queue(0, &spec.queue));
@@ -179,16 +181,16 @@ impl LinkModel {
         };
         Self {
             delay: Delay::new(
-                spec.delay_ns,
-                (spec.impairments.jitter.is_some_and(|j| j.reorder), impair.may_overtake()),
+                spec.delay_ns(),
+                (spec.plan.jitter.is_some_and(|j| j.reorder), impair.may_overtake()),
                 capacity,
             ),
+            impaired: impair.is_active(),
             impair: Box::new(impair),
-            impaired,
             stage,
             line: match &spec.trace {
-                Some(replay) => Line::from_trace(replay, spec.rate_bps, spec.overhead_bytes),
-                None => Line::new(spec.rate_bps),
+                Some(replay) => Line::from_trace(replay, spec.rate_bps(), spec.overhead_bytes()),
+                None => Line::new(spec.rate_bps()),
             },
             extra_bytes,
             in_service: None,

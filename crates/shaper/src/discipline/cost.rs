@@ -1,6 +1,9 @@
 //! Time per packet in each queue, through the whole link model, without interfaces:
 //! `cargo run -p ccbench-shaper --features bench --example queue_cost`.
 
+use ccbench_proto::plan::Class;
+use ccbench_proto::units::{Ppm, Rate};
+
 use super::codel::{self, CodelQueueParams};
 use super::dualpi2::Dualpi2Params;
 use super::fq::FqParams;
@@ -38,7 +41,7 @@ fn cost(spec: &LinkSpec, standing: u64, flows: u64) -> f64 {
 fn once(spec: &LinkSpec, standing: u64, flows: u64) -> f64 {
     let mut link = LinkModel::new(spec, SLOTS as usize, FRAME);
     let mut free: Vec<u32> = (0..SLOTS).rev().collect();
-    let gap_ns = u64::from(FRAME) * 8 * 1_000_000_000 / spec.rate_bps.unwrap_or(u64::MAX);
+    let gap_ns = u64::from(FRAME) * 8 * 1_000_000_000 / spec.rate_bps().unwrap_or(u64::MAX);
     let mut now_ns = 1_000_000_000;
     let began_ns = crate::clock::monotonic_ns();
     for number in 0..PACKETS {
@@ -88,7 +91,7 @@ pub fn queue_costs() -> Vec<QueueCost> {
         ("fq_codel", QueueParams::FqCodel(FqCodelParams::default())),
         ("dualpi2", QueueParams::Dualpi2(Dualpi2Params::default())),
     ];
-    let link = |queue| LinkSpec { rate_bps: Some(5_000_000_000), seed: 1, queue, ..<_>::default() };
+    let link = |queue| LinkSpec::rated(5_000_000_000, queue);
     let mut costs = Vec::new();
     let mut measure = |queue, spec: &LinkSpec, standing_packets, flows| {
         let packet_ns = cost(spec, standing_packets, flows);
@@ -100,17 +103,18 @@ pub fn queue_costs() -> Vec<QueueCost> {
         }
     }
     let class = |rate: u64| ClassSpec {
-        name: String::new(),
-        rate_bps: rate,
-        ceil_bps: 5_000_000_000,
-        priority: 0,
+        plan: Class {
+            ceil: Some(Rate::from_bits_per_sec(5_000_000_000)),
+            ..Class::new(Rate::from_bits_per_sec(rate))
+        },
         queue: QueueParams::TailDrop(FifoLimit::Packets(4000)),
         matches: Vec::new(),
     };
     let classes = vec![class(1_000_000_000), class(2_000_000_000)];
     let sliced = LinkSpec { classes, ..link(QueueParams::TailDrop(FifoLimit::Packets(4000))) };
     measure("two classes", &sliced, 1000, 1);
-    let lossy = LinkSpec { loss_ppm: 1, ..link(QueueParams::TailDrop(FifoLimit::Packets(4000))) };
+    let mut lossy = link(QueueParams::TailDrop(FifoLimit::Packets(4000)));
+    lossy.plan.loss = Ppm::new(1);
     measure("fifo, loss", &lossy, 1000, 1);
     costs
 }

@@ -363,7 +363,7 @@ mod flows;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::datapath::random::Purpose;
+    use crate::datapath::impair::Purpose;
 
     const MS: u64 = 1_000_000;
 

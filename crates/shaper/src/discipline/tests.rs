@@ -1,5 +1,6 @@
 //! Properties of all userspace queues.
 
+use ccbench_proto::units::Micros;
 use proptest::prelude::*;
 
 use super::codel::{self, CodelQueueParams};
@@ -10,8 +11,8 @@ use super::pie::PieParams;
 use super::red::RedParams;
 use super::*;
 use crate::datapath::header::Ecn;
+use crate::datapath::impair::Purpose;
 use crate::datapath::model::{LinkModel, LinkSpec};
-use crate::datapath::random::Purpose;
 
 const US: u64 = 1_000;
 
@@ -197,13 +198,8 @@ proptest! {
         arrivals in proptest::collection::vec((0_u64..200 * US, 60_u32..1515, 0_u64..16), 1..200),
         looks in proptest::collection::vec(any::<bool>(), 200),
     ) {
-        let spec = LinkSpec {
-            rate_bps: Some(50_000_000),
-            delay_ns: 100 * US,
-            seed: 3,
-            queue: specs()[which],
-            ..LinkSpec::default()
-        };
+        let mut spec = LinkSpec { seed: 3, ..LinkSpec::rated(50_000_000, specs()[which]) };
+        spec.plan.delay = Some(Micros::new(100));
         let run = |prompt: bool| {
             let mut link = LinkModel::new(&spec, arrivals.len(), 1514);
             let (mut now_ns, mut freed, mut marked) = (1_000, Vec::new(), Vec::new());
@@ -233,7 +229,7 @@ proptest! {
 /// Arrivals of 12 Mbit/s in frames of 1500 bytes at a line of 10 Mbit/s, every fourth frame ECT(1), Not-ECT,
 /// ECT(0) and CE; then none. Returns the dropped packets (`-`), then the marked ones (`*`) in the order of departure.
 fn signals(queue: QueueParams) -> String {
-    let spec = LinkSpec { rate_bps: Some(10_000_000), seed: 7, queue, ..LinkSpec::default() };
+    let spec = LinkSpec { seed: 7, ..LinkSpec::rated(10_000_000, queue) };
     let mut link = LinkModel::new(&spec, 400, 1514);
     let mut freed = Vec::new();
     link.advance(0, &mut freed);
@@ -434,8 +430,7 @@ fn returns_every_slot_behind_a_standing_queue() {
         QueueParams::Fq(FqParams { flow_limit: 1000, ..FqParams::default() }),
         QueueParams::Dualpi2(Dualpi2Params { limit: 1000, ..Dualpi2Params::default() }),
     ] {
-        let spec =
-            LinkSpec { rate_bps: Some(4_000_000_000), seed: 1, queue, ..LinkSpec::default() };
+        let spec = LinkSpec::rated(4_000_000_000, queue);
         let mut link = LinkModel::new(&spec, 2048, 1514);
         let mut free: Vec<u32> = (0..2048).collect();
         let began_ns = crate::clock::monotonic_ns();

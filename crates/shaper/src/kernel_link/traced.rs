@@ -3,7 +3,7 @@
 use std::io;
 use std::ops::Range;
 
-use ccbench_proto::plan::{OnEnd, TraceStart};
+use ccbench_proto::plan::{OnEnd, TraceStart, TraceUse};
 use ccbench_proto::resolve::LinkConfig;
 use ccbench_proto::trace::{Cursor, Replay, Trace};
 use ccbench_proto::units::Rate;
@@ -34,19 +34,19 @@ pub(super) fn check_supported(config: &LinkConfig) -> Result<(), ShaperError> {
         Err(ShaperError::Unsupported { link: link.clone(), backend: "kernel", what, hint })
     };
     let userspace = || format!("write `backend = \"userspace\"` for link {link}");
-    let Replay { name, floor, .. } = replay;
+    let TraceUse { file, on_end, start, floor, .. } = &replay.plan;
     let Trace::Steps(steps) = &*replay.trace else {
-        return unsupported(format!("the packet opportunities of {name}"), userspace());
+        return unsupported(format!("the packet opportunities of {file}"), userspace());
     };
-    if replay.start == TraceStart::FirstPacket {
+    if *start == TraceStart::FirstPacket {
         return unsupported("a trace that begins with the first packet".to_owned(), userspace());
     }
-    if replay.on_end == OnEnd::Stop {
+    if *on_end == OnEnd::Stop {
         let hint = format!("{}, or another `on_end`", userspace());
         return unsupported("a trace at whose end nothing passes".to_owned(), hint);
     }
     for step in &steps.steps {
-        let place = format!("{name}:{}", step.line);
+        let place = format!("{file}:{}", step.line);
         if step.delay_ns.is_some() || step.loss.is_some() {
             return unsupported(format!("the delay or loss in {place}"), userspace());
         }

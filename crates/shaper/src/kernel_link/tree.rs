@@ -16,8 +16,8 @@
 
 use std::ops::Range;
 
-use ccbench_proto::plan::{Queue, Shaper};
-use ccbench_proto::resolve::{ETHERNET_BYTES, Impairments, LinkConfig};
+use ccbench_proto::plan::{Class, Queue, Shaper};
+use ccbench_proto::resolve::{ETHERNET_BYTES, LinkConfig};
 use ccbench_proto::units::Rate;
 
 use crate::discipline;
@@ -36,6 +36,11 @@ const MIN_RATE: Rate = Rate::from_bits_per_sec(8_000);
 const UNSHAPED: Rate = Rate::from_bits_per_sec(10_000_000_000);
 /// HTB logs a warning for larger quanta.
 const MAX_QUANTUM_BYTES: u64 = 200_000;
+
+/// The keys of a link that qdiscs implement, beside those of netem. With any other key a link needs userspace.
+const KEYS: [&str; 8] = ["node", "toward", "dev", "rate", "overhead", "gso", "backend", "shaper"];
+/// The keys of a class that qdiscs implement.
+const CLASS_KEYS: [&str; 4] = ["rate", "ceil", "priority", "match"];
 
 /// One request of the setup.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -84,13 +89,13 @@ pub(crate) struct Tree {
 /// The kinds of qdisc that a link needs, each once.
 pub(crate) fn kinds(config: &LinkConfig) -> Vec<&'static str> {
     let mut kinds = Vec::new();
-    if config.rate.is_some() {
-        kinds.push(match config.shaper {
+    if config.plan.rate.is_some() {
+        kinds.push(match config.plan.shaper {
             Shaper::Tbf if config.classes.is_empty() => "tbf",
             Shaper::Tbf | Shaper::Htb => "htb",
         });
     }
-    if needs_netem(config) {
+    if netem::is_needed(&config.plan) {
         kinds.push("netem");
     }
     if needs_queue(config) {
@@ -105,15 +110,11 @@ pub(crate) fn kinds(config: &LinkConfig) -> Vec<&'static str> {
     kinds
 }
 
-fn needs_netem(config: &LinkConfig) -> bool {
-    config.delay.get() > 0 || config.loss.get() > 0 || config.impairments != Impairments::default()
-}
-
 /// Without a rate no queue builds up, and a short one would drop the packets that come out of netem
 /// together; but an AQM there was asked for by name, for its pacing or its marks.
 fn needs_queue(config: &LinkConfig) -> bool {
-    config.rate.is_some()
-        || !needs_netem(config)
+    config.plan.rate.is_some()
+        || !netem::is_needed(&config.plan)
         || !matches!(config.queue, Queue::Pfifo(_) | Queue::Bfifo(_))
 }
 
@@ -122,7 +123,7 @@ pub(crate) fn plan(config: &LinkConfig, ifindex: u32, frame_bytes: u32) -> Resul
     let overhead = overhead(config)?;
     check_supported(config)?;
     let mut builder = Builder { ifindex, requests: Vec::new() };
-    let control = match (config.rate, config.shaper) {
+    let control = match (config.plan.rate, config.plan.shaper) {
         (None, _) => {
             builder.leaf(config, (&config.queue, UNSHAPED), ROOT, None)?;
             RateControl::Unlimited
@@ -143,7 +144,7 @@ pub(crate) fn plan(config: &LinkConfig, ifindex: u32, frame_bytes: u32) -> Resul
             for slot in &slots {
                 builder.class(slot, &slot.at(rate, rate, frame_bytes));
             }
-            let class_queues = config.classes.iter().map(|class| (&class.queue, class.rate));
+            let class_queues = config.classes.iter().map(|class| (&class.queue, class.plan.rate));
             let queues = std::iter::once((&config.queue, rate)).chain(class_queues);
             for (index, (slot, queue)) in (0..).zip(slots[first_leaf..].iter().zip(queues)) {
                 builder.leaf(config, queue, slot.class, Some(index))?;
@@ -188,9 +189,9 @@ pub(crate) fn bucket(rate: Rate, frame_bytes: u32, limit: u32, overhead_bytes: u
 
 /// Overhead that the kernel adds to every packet: link-layer overhead beyond the Ethernet header.
 fn overhead(config: &LinkConfig) -> Result<u16, BadQueue> {
-    let asked = config.overhead.get();
+    let asked = config.plan.overhead.unwrap_or(ETHERNET_BYTES).get();
     let more = asked.checked_sub(ETHERNET_BYTES.get()).and_then(|more| u16::try_from(more).ok());
-    match (more, config.rate) {
+    match (more, config.plan.rate) {
         (Some(more), _) => Ok(more),
         // Overhead does not matter without a rate.
         (None, None) => Ok(0),
@@ -209,17 +210,30 @@ fn check_supported(config: &LinkConfig) -> Result<(), BadQueue> {
         let hint = "write `backend = \"userspace\"` for this link".to_owned();
         Err(BadQueue { what: what.to_owned(), hint })
     };
-    if config.packet_log.is_some() {
+    if config.plan.packet_log.is_some() {
         return bad("a log of packets");
     }
-    if !config.gso {
+    if config.plan.gso == Some(false) {
         return bad("a link's own `gso`");
     }
+    if let Some(key) = first_unknown(&config.plan.keys(), &[&KEYS, &netem::KEYS]) {
+        return bad(&format!("a link's `{key}`"));
+    }
+    let mut classes = config.classes.iter().map(|class| class.plan.keys());
+    if let Some(key) = classes.find_map(|keys| first_unknown(&keys, &[&CLASS_KEYS])) {
+        return bad(&format!("a class's `{key}`"));
+    }
     // Since 6.16 a tree with several netem qdiscs must not have one with duplication.
-    if config.impairments.duplicate.get() > 0 && !config.classes.is_empty() {
+    if config.plan.duplicate.unwrap_or_default().get() > 0 && !config.classes.is_empty() {
         return bad("duplication on a link with classes");
     }
     Ok(())
+}
+
+/// The first of these keys that is not known.
+fn first_unknown(keys: &[String], known: &[&[&str]]) -> Option<String> {
+    let is_known = |key: &str| known.iter().any(|known| known.contains(&key));
+    keys.iter().find(|key| !is_known(key)).cloned()
 }
 
 /// The root class first. Without configured classes it is also the leaf; otherwise the default class follows, then the
@@ -231,12 +245,12 @@ fn class_slots(
     overhead_bytes: u16,
 ) -> Vec<ClassSlot> {
     let bits = Rate::bits_per_sec;
-    let guaranteed: u64 = config.classes.iter().map(|class| bits(class.rate)).sum();
+    let guaranteed: u64 = config.classes.iter().map(|class| bits(class.plan.rate)).sum();
     // HTB rejects a rate of zero. The default class can borrow up to the link's rate.
     let remainder = Rate::from_bits_per_sec(
         bits(rate).saturating_sub(guaranteed).max(bits(rate) / 100).max(bits(MIN_RATE)),
     );
-    let leaves = config.classes.iter().map(|class| class.rate).chain([remainder]);
+    let leaves = config.classes.iter().map(|class| class.plan.rate).chain([remainder]);
     let least = leaves.map(bits).min().unwrap_or(1).max(1);
     // Borrowed bandwidth is shared in proportion to the quanta, hence to the rates.
     let quantum = |rate: Rate| {
@@ -260,8 +274,9 @@ fn class_slots(
     slots.push(slot(ROOT_HANDLE | FIRST_QUEUE, LINK_CLASS, remainder, rate, 0));
     for (index, class) in (1..).zip(&config.classes) {
         let id = ROOT_HANDLE | (FIRST_QUEUE + index);
-        let ceil = class.ceil.max(class.rate);
-        slots.push(slot(id, LINK_CLASS, class.rate, ceil, class.priority));
+        let Class { rate, ceil, priority, .. } = class.plan;
+        let ceil = ceil.unwrap_or(rate).max(rate);
+        slots.push(slot(id, LINK_CLASS, rate, ceil, priority.unwrap_or_default()));
     }
     slots
 }
@@ -332,11 +347,10 @@ impl Builder {
     ) -> Result<(), BadQueue> {
         let handle = |first: u32| index.map_or(ROOT_HANDLE, |index| (first + index) << 16);
         let mut queue_handle = handle(FIRST_QUEUE);
-        if needs_netem(config) {
+        if netem::is_needed(&config.plan) {
             let queued = qdisc::fifo_limit(queue).unwrap_or(0);
-            let LinkConfig { delay, loss, impairments, seed, .. } = *config;
-            let limit_pkts = netem::limit_pkts(config.rate, delay, impairments.jitter, queued);
-            let netem = Netem { delay, loss, impairments, limit_pkts, seed };
+            let limit_pkts = netem::limit_pkts(&config.plan, queued);
+            let netem = Netem { plan: config.plan.clone(), limit_pkts, seed: config.seed };
             self.qdisc(&netem.encode(), handle(FIRST_NETEM), parent);
             parent = handle(FIRST_NETEM) | 1;
             queue_handle = (FIRST_QUEUE + index.unwrap_or(0)) << 16;

@@ -1,10 +1,12 @@
 use std::net::Ipv4Addr;
 
-use ccbench_proto::plan::{self, Backend};
+use ccbench_proto::plan::{self, Link};
 use ccbench_proto::resolve::{ClassConfig, PacketMatch};
 use ccbench_proto::units::{Bytes, Limit, Micros, Ppm};
 
 use super::*;
+
+const TEN_MS: Micros = Micros::from_millis(10);
 
 fn mbit(rate: u64) -> Rate {
     Rate::from_bits_per_sec(rate * 1_000_000)
@@ -15,22 +17,11 @@ fn bfifo(bytes: u64) -> Queue {
 }
 
 fn link(rate: Option<Rate>) -> LinkConfig {
-    LinkConfig {
-        name: "down".to_owned(),
-        rate,
-        delay: Micros::default(),
-        loss: Ppm::default(),
-        queue: bfifo(187_500),
-        shaper: Shaper::Htb,
-        backend: Backend::Kernel,
-        classes: Vec::new(),
-        impairments: ccbench_proto::resolve::Impairments::default(),
-        trace: None,
-        overhead: ccbench_proto::resolve::ETHERNET_BYTES,
-        packet_log: None,
-        gso: true,
-        seed: 1,
-    }
+    with(Link { rate, ..Link::default() })
+}
+
+fn with(plan: Link) -> LinkConfig {
+    LinkConfig { seed: 1, ..LinkConfig::new("down", plan, bfifo(187_500)) }
 }
 
 fn ops(config: &LinkConfig) -> Vec<String> {
@@ -54,9 +45,10 @@ fn rate_is_one_class_above_the_queue() {
 
 #[test]
 fn netem_is_between_class_and_queue() {
-    let config = LinkConfig { delay: Micros::from_millis(10), ..link(Some(mbit(100))) };
+    let plan = Link { rate: Some(mbit(100)), delay: Some(TEN_MS), ..Link::default() };
+    let config = with(plan.clone());
     assert_eq!(ops(&config)[2..], ["qdisc netem 100: at 1:1", "qdisc bfifo 10: at 100:1"]);
-    let config = LinkConfig { shaper: Shaper::Tbf, ..config };
+    let config = with(Link { shaper: Shaper::Tbf, ..plan });
     assert_eq!(
         ops(&config),
         ["qdisc tbf 1: at root", "qdisc netem 100: at 1:1", "qdisc bfifo 10: at 100:1"]
@@ -66,7 +58,7 @@ fn netem_is_between_class_and_queue() {
 
 #[test]
 fn omits_the_fifo_without_a_rate() {
-    let config = LinkConfig { delay: Micros::from_millis(10), ..link(None) };
+    let config = with(Link { delay: Some(TEN_MS), ..Link::default() });
     assert_eq!(ops(&config), ["qdisc netem 1: at root"]);
     let codel = Queue::Codel(plan::Codel::default());
     let config = LinkConfig { queue: codel, ..config };
@@ -77,9 +69,7 @@ fn omits_the_fifo_without_a_rate() {
 fn with_classes() -> LinkConfig {
     let class = |rate, ceil| ClassConfig {
         name: "slice".to_owned(),
-        rate: mbit(rate),
-        ceil: mbit(ceil),
-        priority: 0,
+        plan: Class { ceil: Some(mbit(ceil)), ..Class::new(mbit(rate)) },
         matches: vec![PacketMatch {
             dst: Some(Ipv4Addr::new(10, 0, 0, 1).into()),
             dport: Some(5201),
@@ -127,37 +117,49 @@ fn default_class_gets_the_remaining_rate() {
 
 #[test]
 fn every_class_has_priority_and_overhead() {
-    let mut config = LinkConfig { overhead: Bytes::new(38), ..with_classes() };
-    config.classes[1].priority = 5;
+    let mut config = with_classes();
+    config.plan.overhead = Some(Bytes::new(38));
+    config.classes[1].plan.priority = Some(5);
     let RateControl::Htb { base, classes } = plan(&config, 3, 1518).unwrap().control else {
         panic!("not htb")
     };
     let found: Vec<_> = classes.iter().map(|c| c.at(base, mbit(70), 1518)).collect();
     assert_eq!(found.iter().map(|c| c.priority).collect::<Vec<_>>(), [0, 0, 0, 5]);
     assert!(found.iter().all(|c| c.overhead_bytes == 24));
-    let less = LinkConfig { overhead: Bytes::new(0), ..with_classes() };
-    assert!(plan(&less, 3, 1518).unwrap_err().what.contains("overhead = \"0B\""));
-    assert!(plan(&LinkConfig { overhead: Bytes::new(0), ..link(None) }, 3, 1518).is_ok());
+    config.plan.overhead = Some(Bytes::new(0));
+    assert!(plan(&config, 3, 1518).unwrap_err().what.contains("overhead = \"0B\""));
+    let unshaped = Link { overhead: Some(Bytes::new(0)), ..Link::default() };
+    assert!(plan(&with(unshaped), 3, 1518).is_ok());
 }
 
 #[test]
 fn impairments_use_netem_and_rejects_unsupported_ones() {
     let share = Ppm::new(10_000).unwrap();
-    let impairments = Impairments { corrupt: share, ..Impairments::default() };
-    let config = LinkConfig { impairments, ..link(Some(mbit(100))) };
+    let rate = Some(mbit(100));
+    let config = with(Link { rate, corrupt: Some(share), ..Link::default() });
     assert_eq!(kinds(&config), ["htb", "netem", "bfifo"]);
     assert_eq!(ops(&config)[2..], ["qdisc netem 100: at 1:1", "qdisc bfifo 10: at 100:1"]);
-    let twice = Impairments { duplicate: share, ..Impairments::default() };
-    assert!(plan(&LinkConfig { impairments: twice, ..config }, 3, 1518).is_ok());
-    assert!(plan(&LinkConfig { impairments: twice, ..with_classes() }, 3, 1518).is_err());
-    let logged = LinkConfig { packet_log: Some(Bytes::new(1)), ..link(Some(mbit(100))) };
-    assert!(plan(&logged, 3, 1518).is_err());
+    let twice = Link { rate, duplicate: Some(share), ..Link::default() };
+    assert!(plan(&with(twice.clone()), 3, 1518).is_ok());
+    assert!(plan(&LinkConfig { plan: twice, ..with_classes() }, 3, 1518).is_err());
+    let logged = Link { rate, packet_log: Some(Bytes::new(1)), ..Link::default() };
+    assert!(plan(&with(logged), 3, 1518).is_err());
+}
+
+#[test]
+fn key_without_a_qdisc_needs_userspace() {
+    let unknown = |keys: &[&str]| {
+        let keys: Vec<String> = keys.iter().map(|&key| key.to_owned()).collect();
+        first_unknown(&keys, &[&KEYS, &netem::KEYS])
+    };
+    assert_eq!(unknown(&["rate", "jitter", "gso"]), None);
+    assert_eq!(unknown(&["delay", "later", "rate"]).as_deref(), Some("later"));
 }
 
 #[test]
 fn default_class_has_at_least_one_percent() {
     let mut config = with_classes();
-    config.classes[0].rate = mbit(70);
+    config.classes[0].plan.rate = mbit(70);
     let slots = class_slots(&config, mbit(100), 1518, 0);
     assert_eq!(slots[1].rate, mbit(1));
     assert!(slots.iter().all(|s| s.quantum_bytes <= 200_000));

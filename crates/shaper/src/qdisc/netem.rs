@@ -3,9 +3,8 @@
 //! Differences from a userspace link: correlation mixes two draws, which reduces the variance of correlated jitter;
 //! corruption may hit any header.
 
-use ccbench_proto::plan::{BurstLoss, Distribution, Jitter};
-use ccbench_proto::resolve::Impairments;
-use ccbench_proto::units::{Micros, Ppm, Rate};
+use ccbench_proto::plan::{BurstLoss, Distribution, Jitter, Link};
+use ccbench_proto::units::{Micros, Ppm};
 
 use super::Qdisc;
 use crate::datapath::impair::{normal_cdf, typical_jitter_ns};
@@ -37,15 +36,29 @@ const TABLE_SCALE: f64 = 8192.0;
 /// and the table values are smaller.
 const PARETO_SPREADS: u64 = 8;
 
+/// The keys of a link that netem implements.
+pub const KEYS: [&str; 7] =
+    ["delay", "loss", "jitter", "burst_loss", "duplicate", "reorder", "corrupt"];
+
+/// Whether `link` needs netem.
+pub fn is_needed(link: &Link) -> bool {
+    link.delay.is_some_and(|delay| delay.get() > 0) || is_random(link)
+}
+
+/// Whether netem decides at random about packets of `link`.
+fn is_random(link: &Link) -> bool {
+    let shares = [link.loss, link.duplicate, link.corrupt];
+    link.jitter.is_some()
+        || link.burst_loss.is_some()
+        || link.reorder.is_some()
+        || shares.iter().flatten().any(|share| share.get() > 0)
+}
+
 /// Parameters of a netem qdisc.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Netem {
-    /// Constant one-way delay.
-    pub delay: Micros,
-    /// Independent loss.
-    pub loss: Ppm,
-    /// Other impairments.
-    pub impairments: Impairments,
+    /// The link's keys in the plan, of which [`KEYS`] are read.
+    pub plan: Link,
     /// Maximum number of packets, including those of the child qdisc.
     pub limit_pkts: u32,
     /// Seed of the random streams; ignored before Linux 6.6. Zero: chosen by the kernel.
@@ -55,11 +68,14 @@ pub struct Netem {
 impl Netem {
     /// Encodes the qdisc.
     pub fn encode(&self) -> Qdisc {
-        let Impairments { jitter, burst_loss, duplicate, reorder, corrupt } = self.impairments;
+        let Link { jitter, burst_loss, reorder, .. } = self.plan;
+        let Link { delay, loss, duplicate, corrupt, .. } = self.plan;
+        let delay_ns = delay.unwrap_or_default().nanos();
+        let [loss, duplicate, corrupt] = [loss, duplicate, corrupt].map(Option::unwrap_or_default);
         let spread_ns = jitter.map_or(0, encoded_jitter_ns);
-        let independent = if burst_loss.is_some() { 0 } else { probability(self.loss) };
+        let independent = if burst_loss.is_some() { 0 } else { probability(loss) };
         let words = [
-            ticks(self.delay.nanos()),
+            ticks(delay_ns),
             self.limit_pkts,
             independent,
             // gap = 1: every packet may be reordered.
@@ -81,19 +97,18 @@ impl Netem {
             message = message.attr(TCA_NETEM_CORRUPT, &encode_words(&[probability(corrupt), 0]));
         }
         if let Some(burst) = burst_loss {
-            let model = gilbert(burst, self.loss);
+            let model = gilbert(burst, loss);
             message = message
                 .nested(TCA_NETEM_LOSS | NESTED, |m| m.attr(NETEM_LOSS_GE, &encode_words(&model)));
         }
-        message = attr_if_inexact(message, TCA_NETEM_LATENCY64, self.delay.nanos());
+        message = attr_if_inexact(message, TCA_NETEM_LATENCY64, delay_ns);
         message = attr_if_inexact(message, TCA_NETEM_JITTER64, spread_ns);
         if jitter.is_some_and(|jitter| !jitter.reorder) {
             message = message
                 .attr_u64(TCA_NETEM_RATE64, IN_ORDER_RATE)
                 .attr(TCA_NETEM_RATE, &encode_words(&[u32::MAX, 0, 0, 0]));
         }
-        let random = self.impairments != Impairments::default() || self.loss.get() > 0;
-        if random && self.seed != 0 {
+        if is_random(&self.plan) && self.seed != 0 {
             message = message.attr_u64(TCA_NETEM_PRNG_SEED, self.seed);
         }
         if let Some(table) = jitter.and_then(|jitter| table(jitter.distribution)) {
@@ -178,14 +193,10 @@ fn probability(loss: Ppm) -> u32 {
 /// Packet limit of netem including its child qdisc, large enough that netem never drops packets itself (its default of
 /// 1000 packets is 120 ms at 100 Mbit/s). Packets arrive at the rate of the previous hop, so the limit holds ten times
 /// the link's rate in minimum-size frames.
-pub fn limit_pkts(
-    rate: Option<Rate>,
-    delay: Micros,
-    jitter: Option<Jitter>,
-    queue_pkts: u32,
-) -> u32 {
-    let longest = Micros::new(delay.get().saturating_add(typical_jitter_ns(jitter) / 1000));
-    let in_flight = rate.map_or(MAX_LIMIT_PKTS, |rate| {
+pub fn limit_pkts(link: &Link, queue_pkts: u32) -> u32 {
+    let delay = link.delay.unwrap_or_default();
+    let longest = Micros::new(delay.get().saturating_add(typical_jitter_ns(link.jitter) / 1000));
+    let in_flight = link.rate.map_or(MAX_LIMIT_PKTS, |rate| {
         rate.over(longest).get().saturating_mul(10) / SMALLEST_FRAME_BYTES
     });
     let limit = in_flight.clamp(MIN_LIMIT_PKTS, MAX_LIMIT_PKTS) + u64::from(queue_pkts);
@@ -194,26 +205,27 @@ pub fn limit_pkts(
 
 #[cfg(test)]
 mod tests {
+    use ccbench_proto::units::Rate;
+
     use super::*;
 
     #[test]
     fn limit_covers_the_delay() {
-        let gigabit = Some(Rate::from_bits_per_sec(1_000_000_000));
+        let rate = Some(Rate::from_bits_per_sec(1_000_000_000));
         let ms = Micros::from_millis;
-        assert_eq!(limit_pkts(gigabit, ms(10), None, 0), 208_333);
-        assert_eq!(limit_pkts(None, ms(10), None, 0), 4_000_000);
-        assert_eq!(limit_pkts(gigabit, Micros::new(1), None, 50), 100_050);
-        let normal = Distribution::Normal;
-        let jitter =
-            Jitter { spread: ms(5), distribution: normal, correlation: None, reorder: false };
-        assert_eq!(limit_pkts(gigabit, ms(10), Some(jitter), 0), 625_000);
+        let delayed = |delay| Link { delay: Some(delay), ..Link::default() };
+        assert_eq!(limit_pkts(&Link { rate, ..delayed(ms(10)) }, 0), 208_333);
+        assert_eq!(limit_pkts(&delayed(ms(10)), 0), 4_000_000);
+        assert_eq!(limit_pkts(&Link { rate, ..delayed(Micros::new(1)) }, 50), 100_050);
+        let jitter = Some(Jitter { spread: ms(5), ..Jitter::default() });
+        assert_eq!(limit_pkts(&Link { rate, jitter, ..delayed(ms(10)) }, 0), 625_000);
     }
 
     #[test]
     fn sends_sub_tick_delays_in_nanoseconds() {
         let encoded = |us| {
-            let delay = Micros::new(us);
-            Netem { delay, limit_pkts: 1000, ..Netem::default() }.encode().options.len()
+            let plan = Link { delay: Some(Micros::new(us)), ..Link::default() };
+            Netem { plan, limit_pkts: 1000, seed: 0 }.encode().options.len()
         };
         assert_eq!(encoded(8), 24);
         assert_eq!(encoded(1), 24 + 12);
@@ -235,7 +247,7 @@ mod tests {
             enter: ppm(10_000),
             leave: ppm(250_000),
             bad: Some(ppm(500_000)),
-            good: None,
+            ..BurstLoss::default()
         };
         // 1 - (1-0.5)(1-0.2) = 0.6, kept 0.4; 0.2.
         let [_, _, kept, good] = gilbert(burst, ppm(200_000));

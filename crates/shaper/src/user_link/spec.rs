@@ -1,7 +1,6 @@
 //! Converts the configuration of a link to parameters of the data path.
 
 use ccbench_proto::resolve::{ClassConfig, LinkConfig};
-use ccbench_proto::units::Rate;
 
 use crate::ShaperError;
 use crate::datapath::LinkSpec;
@@ -19,60 +18,43 @@ pub(super) fn spec_of(config: &LinkConfig) -> Result<LinkSpec, ShaperError> {
         what: bad.what,
         hint: bad.hint,
     };
-    if !config.classes.is_empty() && config.rate.is_none() {
+    if !config.classes.is_empty() && config.plan.rate.is_none() {
         return Err(refuse(BadQueue::new("classes without a rate", "give the link a rate")));
     }
     let classes = config.classes.iter().map(class_of).collect::<Result<_, _>>().map_err(refuse)?;
     Ok(LinkSpec {
-        rate_bps: config.rate.map(Rate::bits_per_sec),
-        delay_ns: config.delay.nanos(),
-        loss_ppm: config.loss.get(),
+        plan: config.plan.clone(),
         seed: config.seed,
-        queue: discipline::params(&config.queue, config.rate).map_err(refuse)?,
+        queue: discipline::params(&config.queue, config.plan.rate).map_err(refuse)?,
         classes,
-        impairments: config.impairments,
-        overhead_bytes: u32::try_from(config.overhead.get()).unwrap_or(u32::MAX),
-        gso: config.gso,
         trace: config.trace.clone(),
     })
 }
 
 fn class_of(class: &ClassConfig) -> Result<ClassSpec, BadQueue> {
     Ok(ClassSpec {
-        name: class.name.clone(),
-        rate_bps: class.rate.bits_per_sec(),
-        ceil_bps: class.ceil.bits_per_sec(),
-        priority: class.priority,
-        queue: discipline::params(&class.queue, Some(class.rate))?,
+        plan: class.plan.clone(),
+        queue: discipline::params(&class.queue, Some(class.plan.rate))?,
         matches: class.matches.clone(),
     })
 }
 
 #[cfg(test)]
 mod tests {
-    use ccbench_proto::plan::{Backend, Queue, Shaper};
-    use ccbench_proto::units::{Limit, Micros, Packets, Ppm};
+    use ccbench_proto::plan::{Link, Queue};
+    use ccbench_proto::units::{Limit, Micros, Packets, Rate};
 
     use super::*;
     use crate::discipline::{FifoLimit, QueueParams};
 
     fn config(queue: Queue) -> LinkConfig {
-        LinkConfig {
-            name: "bottleneck".to_owned(),
+        let plan = Link {
             rate: Some(Rate::from_bits_per_sec(1_000_000)),
-            delay: Micros::from_millis(10),
-            loss: Ppm::default(),
-            queue,
-            shaper: Shaper::Htb,
-            backend: Backend::Userspace,
-            classes: Vec::new(),
-            impairments: ccbench_proto::resolve::Impairments::default(),
-            trace: None,
-            overhead: ccbench_proto::resolve::ETHERNET_BYTES,
-            packet_log: None,
-            gso: true,
-            seed: 3,
-        }
+            delay: Some(Micros::from_millis(10)),
+            ..Link::default()
+        };
+        let (name, classes) = ("bottleneck".to_owned(), Vec::new());
+        LinkConfig { name, plan, queue, classes, trace: None, seed: 3 }
     }
 
     /// Parses a queue of a plan.
@@ -110,8 +92,8 @@ mod tests {
     fn maps_a_fifo() {
         let spec = spec_of(&config(Queue::pfifo(Limit::Packets(Packets::new(40))))).unwrap();
         assert_eq!(spec.queue, QueueParams::TailDrop(FifoLimit::Packets(40)));
-        assert_eq!(spec.delay_ns, 10_000_000);
-        assert_eq!(spec.rate_bps, Some(1_000_000));
+        assert_eq!(spec.delay_ns(), 10_000_000);
+        assert_eq!(spec.rate_bps(), Some(1_000_000));
     }
 
     #[test]

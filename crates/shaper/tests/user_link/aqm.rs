@@ -22,7 +22,7 @@ fn step_aqm_marks_l4s_burst_and_receiver_counts_every_mark() {
     warm_up(&lab, &socket);
     // The receiver verifies UDP and IP checksums.
     lab.router.command("ethtool -K r1 tx off");
-    let mut link = shape(&lab, LinkConfig { rate: mbit(10), queue: dualpi2(None), ..config() });
+    let mut link = shape(&lab, LinkConfig { queue: dualpi2(None), ..rated(mbit(10)) });
     let watch = CpuWatch::start();
     lab.src.run(|| {
         let socket = UdpSocket::bind((SRC, 0)).unwrap();
@@ -52,7 +52,7 @@ fn classic_ecn_tcp_is_marked_and_delay_stays_near_the_target() {
     for node in [&lab.src, &lab.dst] {
         node.run(|| std::fs::write("/proc/sys/net/ipv4/tcp_ecn", "1").unwrap());
     }
-    let mut link = shape(&lab, LinkConfig { rate: mbit(20), queue: dualpi2(None), ..config() });
+    let mut link = shape(&lab, LinkConfig { queue: dualpi2(None), ..rated(mbit(20)) });
     let mut marks = 0;
     for address in [DST, DST6] {
         let lab = &lab;
@@ -116,7 +116,7 @@ fn every_queue_except_cake_carries_traffic() {
     }
     for queue in queues {
         let kind = ccbench_shaper::qdisc::kind(&queue);
-        let mut link = shape(&lab, LinkConfig { rate: mbit(50), queue, ..config() });
+        let mut link = shape(&lab, LinkConfig { queue, ..rated(mbit(50)) });
         let watch = CpuWatch::start();
         transfer(&lab, DST, 5_000_000);
         let cpu = watch.report();

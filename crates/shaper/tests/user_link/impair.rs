@@ -1,16 +1,12 @@
 //! Impairments and classes with real packets.
 
-use ccbench_proto::plan::{Jitter, Reorder};
-use ccbench_proto::resolve::{ClassConfig, Impairments, PacketMatch};
+use ccbench_proto::plan::{self, Class, Jitter, Reorder};
+use ccbench_proto::resolve::{ClassConfig, PacketMatch};
 
 use super::*;
 
-fn share(ppm: u32) -> Ppm {
-    Ppm::new(ppm).unwrap()
-}
-
-fn impaired(impairments: Impairments) -> LinkConfig {
-    LinkConfig { delay: Micros::from_millis(5), impairments, ..config() }
+fn impaired(link: plan::Link) -> LinkConfig {
+    with(plan::Link { delay: Some(Micros::from_millis(5)), ..link })
 }
 
 #[test]
@@ -18,8 +14,8 @@ fn duplicates_every_packet() {
     let lab = Lab::new();
     let socket = receiver(&lab);
     warm_up(&lab, &socket);
-    let _link =
-        shape(&lab, impaired(Impairments { duplicate: share(1_000_000), ..<_>::default() }));
+    let twice = plan::Link { duplicate: Ppm::new(1_000_000), ..plan::Link::default() };
+    let _link = shape(&lab, impaired(twice));
     send(&lab, 0..20, Duration::from_millis(1));
     let wanted: Vec<u32> = (0..20).flat_map(|number| [number, number]).collect();
     assert_eq!(receive(&socket, 40), wanted);
@@ -31,8 +27,8 @@ fn receiver_checksum_detects_corruption() {
     let lab = Lab::new();
     let socket = receiver(&lab);
     warm_up(&lab, &socket);
-    let mut link =
-        shape(&lab, impaired(Impairments { corrupt: share(1_000_000), ..<_>::default() }));
+    let corrupt = plan::Link { corrupt: Ppm::new(1_000_000), ..plan::Link::default() };
+    let mut link = shape(&lab, impaired(corrupt));
     send(&lab, 0..40, Duration::ZERO);
     await_sample(&mut link, |row| row.sent_pkts >= 40);
     link.remove().unwrap();
@@ -54,27 +50,21 @@ fn receiver_checksum_detects_corruption() {
 
 #[test]
 fn reorders_only_if_configured() {
-    let jitter = |reorder| Impairments {
-        jitter: Some(Jitter {
-            spread: Micros::from_millis(3),
-            distribution: <_>::default(),
-            correlation: None,
-            reorder,
-        }),
-        ..<_>::default()
+    let spread = Micros::from_millis(3);
+    let jitter = |reorder| plan::Link {
+        jitter: Some(Jitter { spread, reorder, ..Jitter::default() }),
+        ..plan::Link::default()
     };
     let overtakers =
-        Impairments { reorder: Some(Reorder { share: share(200_000) }), ..<_>::default() };
-    for (impairments, in_order) in
-        [(jitter(false), true), (jitter(true), false), (overtakers, false)]
-    {
+        plan::Link { reorder: Ppm::new(200_000).map(Reorder::new), ..plan::Link::default() };
+    for (keys, in_order) in [(jitter(false), true), (jitter(true), false), (overtakers, false)] {
         let lab = Lab::new();
         let socket = receiver(&lab);
         warm_up(&lab, &socket);
-        let _link = shape(&lab, impaired(impairments));
+        let _link = shape(&lab, impaired(keys.clone()));
         send(&lab, 0..60, Duration::from_micros(300));
         let mut numbers = receive(&socket, 60);
-        assert_eq!(numbers.is_sorted(), in_order, "{impairments:?}: {numbers:?}");
+        assert_eq!(numbers.is_sorted(), in_order, "{keys:?}: {numbers:?}");
         numbers.sort_unstable();
         assert_eq!(numbers, (0..60).collect::<Vec<_>>());
     }
@@ -87,13 +77,14 @@ fn class_overtakes_the_default_queue() {
     warm_up(&lab, &socket);
     let voice = ClassConfig {
         name: "voice".to_owned(),
-        rate: Rate::from_bits_per_sec(1_000_000),
-        ceil: Rate::from_bits_per_sec(2_000_000),
-        priority: 0,
+        plan: Class {
+            ceil: Some(Rate::from_bits_per_sec(2_000_000)),
+            ..Class::new(Rate::from_bits_per_sec(1_000_000))
+        },
         matches: vec![PacketMatch { dscp: Some(46), ..PacketMatch::default() }],
         queue: config().queue,
     };
-    let mut link = shape(&lab, LinkConfig { rate: mbit(2), classes: vec![voice], ..config() });
+    let mut link = shape(&lab, LinkConfig { classes: vec![voice], ..rated(mbit(2)) });
     let watch = CpuWatch::start();
     lab.src.run(|| {
         let socket = UdpSocket::bind((SRC, 0)).unwrap();

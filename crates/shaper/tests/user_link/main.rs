@@ -9,7 +9,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use ccbench_proto::plan::{Backend, Queue, Shaper};
+use ccbench_proto::plan::{self, Queue};
 use ccbench_proto::resolve::LinkConfig;
 use ccbench_proto::units::{Bytes, Limit, Micros, Packets, Ppm, Rate};
 use ccbench_proto::wire::QdiscSample;
@@ -33,22 +33,21 @@ const FRAME: u64 = 1042;
 const MAX_DATAGRAMS: u32 = 80;
 
 fn config() -> LinkConfig {
-    LinkConfig {
-        name: "bottleneck".to_owned(),
-        rate: None,
-        delay: Micros::default(),
-        loss: Ppm::default(),
-        queue: Queue::bfifo(Limit::Bytes(Bytes::new(187_500))),
-        shaper: Shaper::Htb,
-        backend: Backend::Userspace,
-        classes: Vec::new(),
-        impairments: ccbench_proto::resolve::Impairments::default(),
-        trace: None,
-        overhead: ccbench_proto::resolve::ETHERNET_BYTES,
-        packet_log: None,
-        gso: true,
-        seed: 11,
-    }
+    with(plan::Link::default())
+}
+
+/// A link with these keys.
+fn with(plan: plan::Link) -> LinkConfig {
+    let queue = Queue::bfifo(Limit::Bytes(Bytes::new(187_500)));
+    LinkConfig { seed: 11, ..LinkConfig::new("bottleneck", plan, queue) }
+}
+
+fn rated(rate: Option<Rate>) -> LinkConfig {
+    with(plan::Link { rate, ..plan::Link::default() })
+}
+
+fn delayed(ms: u64) -> LinkConfig {
+    with(plan::Link { delay: Some(Micros::from_millis(ms)), ..plan::Link::default() })
 }
 
 fn mbit(rate: u64) -> Option<Rate> {
@@ -128,7 +127,7 @@ fn applies_the_configured_delay() {
     let lab = Lab::new();
     let socket = receiver(&lab);
     warm_up(&lab, &socket);
-    let mut link = shape(&lab, LinkConfig { delay: Micros::from_millis(10), ..config() });
+    let mut link = shape(&lab, delayed(10));
     let echo = lab.dst.start(move || {
         for _ in 0..200 {
             let mut datagram = [0; 64];
@@ -201,8 +200,7 @@ fn tcp_passes_intact_and_super_packets_are_cut() {
     let lab = Lab::new();
     // Now r1 completes checksums and d0 verifies them: a wrong one would be a loss that never ends.
     lab.router.command("ethtool -K r1 tx off");
-    let mut link =
-        shape(&lab, LinkConfig { rate: mbit(100), delay: Micros::from_millis(2), ..config() });
+    let mut link = shape(&lab, with(plan::Link { rate: mbit(100), ..delayed(2).plan }));
     let mut before = sample(&mut link);
     for address in [DST, DST6] {
         transfer(&lab, address, 10_000_000);
@@ -231,7 +229,7 @@ fn without_gso_every_packet_is_written_by_itself() {
     };
     let mut together = [0, 0];
     for (gso, together) in [false, true].into_iter().zip(&mut together) {
-        let mut link = shape(&lab, LinkConfig { delay: Micros::from_millis(2), gso, ..config() });
+        let mut link = shape(&lab, with(plan::Link { gso: Some(gso), ..delayed(2).plan }));
         let before = (sample(&mut link).sent_pkts, written());
         transfer(&lab, DST, 10_000_000);
         let after = (sample(&mut link).sent_pkts, written());
@@ -247,7 +245,7 @@ fn counts_queue_drops_and_keeps_the_order() {
     let socket = receiver(&lab);
     warm_up(&lab, &socket);
     let queue = Queue::bfifo(Limit::Bytes(Bytes::new(20 * FRAME)));
-    let mut link = shape(&lab, LinkConfig { rate: mbit(1), queue, ..config() });
+    let mut link = shape(&lab, LinkConfig { queue, ..rated(mbit(1)) });
     send(&lab, 0..300, Duration::ZERO);
     let row = await_sample(&mut link, |row| {
         row.sent_pkts + row.drops_pkts == 300 && row.qlen_pkts == 0 && row.backlog_bytes == 0
@@ -269,7 +267,7 @@ fn rate_change_applies_to_queued_packets() {
     warm_up(&lab, &socket);
     let queue = Queue::pfifo(Limit::Packets(Packets::new(100)));
     let slow = Some(Rate::from_bits_per_sec(1));
-    let mut link = shape(&lab, LinkConfig { rate: slow, queue, ..config() });
+    let mut link = shape(&lab, LinkConfig { queue, ..rated(slow) });
     send(&lab, 0..MAX_DATAGRAMS, Duration::ZERO);
     // At one bit per second the first frame alone would take more than two hours.
     await_sample(&mut link, |row| {
@@ -287,8 +285,8 @@ fn random_loss_depends_only_on_the_seed() {
     let socket = receiver(&lab);
     warm_up(&lab, &socket);
     let pass = |seed| {
-        let mut link =
-            shape(&lab, LinkConfig { loss: Ppm::new(200_000).unwrap(), seed, ..config() });
+        let lossy = plan::Link { loss: Ppm::new(200_000), ..plan::Link::default() };
+        let mut link = shape(&lab, LinkConfig { seed, ..with(lossy) });
         send(&lab, 0..MAX_DATAGRAMS, Duration::from_micros(100));
         let row = await_sample(&mut link, |row| {
             row.sent_pkts + row.drops_pkts == u64::from(MAX_DATAGRAMS)
@@ -334,7 +332,7 @@ fn state_reports_the_scheduling_class() {
 fn removal_restores_the_interface() {
     let lab = Lab::new();
     let before = lab.router.network("r1");
-    let mut link = shape(&lab, LinkConfig { rate: mbit(10), ..config() });
+    let mut link = shape(&lab, rated(mbit(10)));
     assert_ne!(lab.router.network("r1"), before);
     let again = lab.router.run(|| UserLink::open(&config(), "r1").map(|_| ()));
     assert!(matches!(again, Err(ShaperError::Occupied { .. })), "{again:?}");

@@ -16,7 +16,7 @@ fn join(lab: &Lab, forward: LinkConfig, backward: LinkConfig) -> Bridge {
 fn bridge_forwards_every_protocol() {
     let lab = Lab::flat();
     // Neighbour discovery needs broadcast and multicast in both directions.
-    let slow = LinkConfig { rate: mbit(200), delay: Micros::from_millis(1), ..config() };
+    let slow = with(plan::Link { rate: mbit(200), ..delayed(1).plan });
     let mut link = join(&lab, slow.clone(), slow);
     transfer(&lab, FLAT_DST, 5_000_000);
     transfer(&lab, FLAT_DST6, 5_000_000);
@@ -55,7 +55,8 @@ fn packet_log_records_packets_up_to_its_size_limit() {
     warm_up(&lab, &socket);
     let queue = Queue::pfifo(Limit::Packets(Packets::new(3)));
     let packet_log = Some(Bytes::new(LOGGED * ROW_BYTES));
-    let mut link = shape(&lab, LinkConfig { rate: mbit(1), queue, packet_log, ..config() });
+    let logged = with(plan::Link { rate: mbit(1), packet_log, ..plan::Link::default() });
+    let mut link = shape(&lab, LinkConfig { queue, ..logged });
     let watch = CpuWatch::start();
     send(&lab, 0..12, Duration::ZERO);
     let row = await_sample(&mut link, |row| row.sent_pkts + row.drops_pkts == 12);

@@ -287,16 +287,12 @@ fn characteristics(from: &Sources<'_>, link: &Link, problems: &mut Problems) {
     }
 }
 
+/// Whether it has only keys that do nothing without a rate or a delay.
 fn does_nothing(link: &Link) -> bool {
-    link.delay.is_none()
-        && link.loss.is_none()
-        && link.jitter.is_none()
-        && link.burst_loss.is_none()
-        && link.duplicate.is_none()
-        && link.corrupt.is_none()
-        && link.packet_log.is_none()
-        && link.gso.is_none()
-        && link.trace.is_none()
+    let Link { node, toward, dev, path, queue, classes, reorder, .. } = link.clone();
+    let Link { backend, shaper, overhead, .. } = *link;
+    let place = Link { node, toward, dev, path, ..Link::default() };
+    *link == Link { queue, classes, reorder, backend, shaper, overhead, ..place }
 }
 
 fn classes(plan: &Plan, from: &Sources<'_>, link: &Link, problems: &mut Problems) {

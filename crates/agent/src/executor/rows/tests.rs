@@ -1,4 +1,5 @@
 use super::*;
+use ccbench_proto::plan::Flow;
 use ccbench_proto::tools::iperf3::{IntervalValues, Numbering};
 use ccbench_proto::units::Micros;
 
@@ -7,20 +8,21 @@ const MS: u64 = 1_000_000;
 fn task() -> FlowTask {
     FlowTask {
         group: "bulk".into(),
-        from: "a".into(),
-        to: "b".into(),
+        plan: Flow { cc: Some("reno".into()), ..Flow::new("a", "b") },
         from_ip: [127, 0, 0, 1].into(),
         to_ip: [127, 0, 0, 1].into(),
         server_port: 5300,
         client_port: 10_000,
-        count: 1,
-        cc: Some("reno".into()),
-        reverse: false,
-        rate: None,
         start: Micros::default(),
         stop: Micros::from_secs(1),
-        interval: Micros::from_millis(100),
     }
+}
+
+/// The task with other keys in the plan.
+fn with(change: impl FnOnce(&mut Flow)) -> FlowTask {
+    let mut task = task();
+    change(&mut task.plan);
+    task
 }
 
 fn ran(task: &FlowTask, end: End) -> Ran<'_> {
@@ -68,7 +70,7 @@ fn finds_the_start_of_a_busy_sender() {
 #[test]
 fn a_test_began_between_two_samples() {
     let none = Report::default();
-    let task = FlowTask { reverse: true, ..task() };
+    let task = with(|flow| flow.reverse = true);
     assert_eq!(zero_ns(&ran(&task, End::Server), &none, &seen(Side::Sender, None)), 1_050 * MS);
     // A client learns this one round trip after its last connection was made.
     assert_eq!(zero_ns(&ran(&task, End::Client), &none, &seen(Side::Receiver, None)), 1_070 * MS);
@@ -85,7 +87,7 @@ fn a_beginning_is_never_before_the_process() {
 
 #[test]
 fn samples_place_the_report_in_time() {
-    let task = FlowTask { cc: None, ..task() };
+    let task = with(|flow| flow.cc = None);
     let report = report();
     let mut seen = seen(Side::Sender, None);
     // What the application had written 0.1, 0.2 ... seconds after the real beginning, one sample being odd.
@@ -137,7 +139,7 @@ fn sequence(count: u32, began_ns: u64, written: impl Fn(u32, u64) -> u64) -> (Re
 fn a_start_long_after_the_first_socket_was_seen_is_found() {
     for (count, began_ns) in [(1, 1_700 * MS), (10, 1_215 * MS), (10, 2_150 * MS)] {
         let (report, seen) = sequence(count, began_ns, |stream, ms| ms * (900 + u64::from(stream)));
-        let task = FlowTask { count, ..task() };
+        let task = with(|flow| flow.count = count);
         let zero = zero_ns(&ran(&task, End::Client), &report, &seen);
         assert!(zero.abs_diff(began_ns) <= MS, "{count} sockets, {began_ns}: {zero}");
     }
@@ -149,7 +151,7 @@ fn bytes_in_bursts_of_a_round_trip_place_a_report_as_well() {
         let began_ns = 2_163 * MS;
         let burst = |_, ms: u64| if ms == 0 { 0 } else { (1 + ms / rtt_ms).pow(2) * 14_480 };
         let (report, seen) = sequence(10, began_ns, burst);
-        let task = FlowTask { count: 10, ..task() };
+        let task = with(|flow| flow.count = 10);
         let zero = zero_ns(&ran(&task, End::Client), &report, &seen);
         assert!(zero.abs_diff(began_ns) <= 30 * MS, "{rtt_ms} ms: {zero}");
     }
@@ -158,7 +160,7 @@ fn bytes_in_bursts_of_a_round_trip_place_a_report_as_well() {
 #[test]
 fn an_interrupt_places_a_report_exactly() {
     let (mut report, seen) = sequence(10, 1_700 * MS, |_, ms| ms * 900);
-    let task = FlowTask { count: 10, ..task() };
+    let task = with(|flow| flow.count = 10);
     let run = Ran { interrupted_at_ns: Some(5_000 * MS), ..ran(&task, End::Client) };
     report.totals.insert(0, Totals { end_s: 3.25, ..Totals::default() });
     report.error = Some("interrupt - the client has terminated".into());
@@ -171,7 +173,7 @@ fn an_interrupt_places_a_report_exactly() {
 #[test]
 fn without_bytes_a_start_is_when_the_last_socket_was_ready() {
     let (_, mut seen) = sequence(10, u64::MAX, |_, _| 0);
-    let task = FlowTask { count: 10, ..task() };
+    let task = with(|flow| flow.count = 10);
     let none = Report::default();
     // The last socket came between 1180 and 1190 ms, and wrote its cookie 5 ms before it was seen.
     assert_eq!(zero_ns(&ran(&task, End::Client), &none, &seen), 1_185 * MS);

@@ -63,7 +63,7 @@ fn spans(ran: &Ran<'_>, report: &Report, stream: u32, seen: &Seen) -> Vec<Span> 
         total += i.values.bytes;
         ends.push((i.values.end, total));
     }
-    let cookie = if ran.task.reverse { 0 } else { COOKIE_BYTES };
+    let cookie = if ran.task.plan.reverse { 0 } else { COOKIE_BYTES };
     let points = seen.points.iter().filter(|(_, bytes)| *bytes > COOKIE_BYTES);
     points.filter_map(|&(at_ns, bytes)| span(&ends, at_ns, (bytes - cookie) as f64)).collect()
 }

@@ -1,4 +1,5 @@
 use super::*;
+use ccbench_proto::plan::Flow;
 use ccbench_proto::units::{Micros, Rate};
 
 const OLD: Version = Version { major: 3, minor: 12 };
@@ -6,19 +7,18 @@ const OLD: Version = Version { major: 3, minor: 12 };
 fn task() -> FlowTask {
     FlowTask {
         group: "bulk".into(),
-        from: "a".into(),
-        to: "b".into(),
+        plan: Flow {
+            cc: Some("reno".into()),
+            count: 5,
+            rate: Some(Rate::from_bits_per_sec(10_000_000)),
+            ..Flow::new("a", "b")
+        },
         from_ip: [10, 0, 0, 1].into(),
         to_ip: [10, 0, 1, 2].into(),
         server_port: 5201,
         client_port: 10_000,
-        count: 5,
-        cc: Some("reno".into()),
-        reverse: false,
-        rate: Some(Rate::from_bits_per_sec(10_000_000)),
         start: Micros::from_secs(1),
         stop: Micros::from_millis(3_500),
-        interval: Micros::from_millis(100),
     }
 }
 
@@ -41,7 +41,7 @@ fn builds_the_arguments() {
         "-c 10.0.1.2 -p 5201 -i 0.100 -J -B 10.0.0.1 --cport 10000 -P 5 -t 8 \
          --connect-timeout 3000 -C reno -b 10000000 -l 12500 --pacing-timer 1000"
     );
-    let bare = FlowTask { cc: None, rate: None, reverse: true, ..task() };
+    let bare = FlowTask { plan: Flow { reverse: true, count: 5, ..Flow::new("a", "b") }, ..task() };
     assert_eq!(
         client_args(&bare, Version { major: 3, minor: 17 }).join(" "),
         "-c 10.0.1.2 -p 5201 -i 0.100 --json-stream -B 10.0.0.1 --cport 10000 -P 5 -t 8 \

@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use ccbench_proto::plan::{Cc, Via};
+use ccbench_proto::plan::{Cc, Flow, Via};
 
 use super::*;
 
@@ -12,7 +12,7 @@ fn kernel(ops_flags: u32, accecn_sysctl: bool) -> Capabilities {
 }
 
 fn cc(algorithm: &str, via: Via) -> Cc {
-    Cc { algorithm: algorithm.into(), params: BTreeMap::new(), via, ect1: None }
+    Cc { via, ..Cc::new(algorithm) }
 }
 
 #[test]
@@ -106,19 +106,13 @@ fn lists_available_modes_best_first() {
 fn chooses_only_flows_that_need_ecn() {
     let flow = |group: &str, cc: &str, client_port, reverse| FlowTask {
         group: group.into(),
-        from: "a".into(),
-        to: "b".into(),
+        plan: Flow { cc: Some(cc.into()), count: 2, reverse, ..Flow::new("a", "b") },
         from_ip: [10, 0, 0, 1].into(),
         to_ip: [10, 0, 0, 2].into(),
         server_port: 5201,
         client_port,
-        count: 2,
-        cc: Some(cc.into()),
-        reverse,
-        rate: None,
         start: ccbench_proto::units::Micros::from_secs(0),
         stop: ccbench_proto::units::Micros::from_secs(1),
-        interval: ccbench_proto::units::Micros::from_millis(100),
     };
     let plan = ccbench_proto::plan::parse::parse(include_str!("tests.toml")).unwrap();
     let (plan, _) = ccbench_proto::plan::check::check(plan).unwrap();

@@ -1,3 +1,5 @@
+use ccbench_proto::plan::{Class, Link};
+use ccbench_proto::units::Rate;
 use proptest::prelude::*;
 
 use super::*;
@@ -8,12 +10,13 @@ use crate::discipline::{FifoLimit, QueueParams};
 const MBIT: u64 = 1_000_000;
 const SECOND: u64 = 1_000_000_000;
 
+fn bps(mbit: u64) -> Rate {
+    Rate::from_bits_per_sec(mbit * MBIT)
+}
+
 fn class(rate: u64, ceil: u64, priority: u8) -> ClassSpec {
     ClassSpec {
-        name: String::new(),
-        rate_bps: rate * MBIT,
-        ceil_bps: ceil * MBIT,
-        priority,
+        plan: Class { ceil: Some(bps(ceil)), priority: Some(priority), ..Class::new(bps(rate)) },
         queue: QueueParams::TailDrop(FifoLimit::Packets(100)),
         matches: Vec::new(),
     }
@@ -21,7 +24,7 @@ fn class(rate: u64, ceil: u64, priority: u8) -> ClassSpec {
 
 fn link(rate: u64, classes: Vec<ClassSpec>) -> LinkSpec {
     LinkSpec {
-        rate_bps: Some(rate * MBIT),
+        plan: Link { rate: Some(bps(rate)), ..Link::default() },
         queue: QueueParams::TailDrop(FifoLimit::Packets(100)),
         classes,
         ..LinkSpec::default()
@@ -192,11 +195,11 @@ proptest! {
             let of: Vec<&Packet> = out.iter().filter(|p| p.class == nth).collect();
             // Order within a class.
             prop_assert!(of.windows(2).all(|two| two[0].slot < two[1].slot));
-            if class.ceil_bps < 100 * MBIT {
+            if class.ceil_bps() < 100 * MBIT {
                 let burst = 8.0 * 1514.0 * (2.0 * classes.len() as f64 + 6.0);
                 let bits: u64 = of.iter().map(|p| u64::from(p.bytes) * 8).sum();
                 if let (Some(first), Some(last)) = (of.first(), of.last()) {
-                    let allowed = class.ceil_bps as f64 * (last.at_ns - first.at_ns) as f64 / 1e9;
+                    let allowed = class.ceil_bps() as f64 * (last.at_ns - first.at_ns) as f64 / 1e9;
                     prop_assert!(bits as f64 <= allowed + burst, "{bits} {allowed}");
                 }
             }

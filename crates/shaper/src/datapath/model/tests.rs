@@ -1,16 +1,15 @@
+use ccbench_proto::units::{Bytes, Micros, Ppm};
 use proptest::prelude::*;
 
 use super::*;
 use crate::discipline::FifoLimit;
 
 fn spec(rate_bps: Option<u64>, delay_ns: u64, limit: FifoLimit) -> LinkSpec {
-    LinkSpec {
-        rate_bps,
-        delay_ns,
-        seed: 1,
-        queue: QueueParams::TailDrop(limit),
-        ..LinkSpec::default()
-    }
+    let rated = LinkSpec::rated(0, QueueParams::TailDrop(limit));
+    let rate = rate_bps.map(Rate::from_bits_per_sec);
+    let delay = Some(Micros::new(delay_ns / 1000));
+    assert_eq!(delay_ns % 1000, 0);
+    LinkSpec { plan: Link { rate, delay, ..Link::default() }, ..rated }
 }
 
 fn packet(slot: u32, at_ns: u64, bytes: u32) -> Packet {
@@ -98,7 +97,7 @@ proptest! {
     #[test]
     fn packets_are_conserved_and_stay_in_order(
         rate in 100_000_u64..1_000_000_000,
-        delay in 0_u64..20_000_000,
+        delay in (0_u64..20_000).prop_map(|us| us * 1000),
         loss_ppm in prop_oneof![Just(0_u32), 0_u32..500_000],
         by_bytes in any::<bool>(),
         limit in 1_u64..50,
@@ -106,15 +105,8 @@ proptest! {
         end in 0_u64..500_000_000,
     ) {
         let limit = if by_bytes { FifoLimit::Bytes(limit * 1514) } else { FifoLimit::Packets(limit) };
-        let queue = QueueParams::TailDrop(limit);
-        let spec = LinkSpec {
-            rate_bps: Some(rate),
-            delay_ns: delay,
-            loss_ppm,
-            seed: rate,
-            queue,
-            ..LinkSpec::default()
-        };
+        let mut spec = LinkSpec { seed: rate, ..spec(Some(rate), delay, limit) };
+        spec.plan.loss = Ppm::new(loss_ppm);
         let mut link = LinkModel::new(&spec, arrivals.len(), 1514);
         let mut freed = Vec::new();
         let mut now = 0;
@@ -157,8 +149,6 @@ proptest! {
 
 mod impaired {
     use ccbench_proto::plan::{BurstLoss, Distribution, Jitter, Reorder};
-    use ccbench_proto::resolve::Impairments;
-    use ccbench_proto::units::{Micros, Ppm};
 
     use super::*;
 
@@ -169,15 +159,17 @@ mod impaired {
     }
 
     fn jitter(distribution: Distribution, reorder: bool) -> Option<Jitter> {
-        Some(Jitter { spread: Micros::from_millis(4), distribution, correlation: None, reorder })
+        let spread = Micros::from_millis(4);
+        Some(Jitter { spread, distribution, reorder, ..Jitter::default() })
     }
 
     type Outcome = (Vec<(u32, u64)>, Vec<(u32, u64)>, Vec<u32>);
 
     /// Sends `arrivals` packets. Returns slot and time of each departure (slots of copies start at 10 000), the bits to
     /// flip, and the lost packets.
-    fn run(impairments: Impairments, loss_ppm: u32, arrivals: u32) -> Outcome {
-        let spec = LinkSpec { impairments, loss_ppm, ..spec(Some(1_000_000_000), 10 * MS, LIMIT) };
+    fn run(link: &Link, arrivals: u32) -> Outcome {
+        let mut spec = spec(Some(1_000_000_000), 10 * MS, LIMIT);
+        spec.plan = Link { rate: spec.plan.rate, delay: spec.plan.delay, ..link.clone() };
         let mut link = LinkModel::new(&spec, 20_000, 1514);
         let (mut freed, mut flips, mut lost, mut out) = (vec![], vec![], vec![], vec![]);
         for slot in 0..arrivals {
@@ -215,39 +207,37 @@ mod impaired {
 
     #[test]
     fn same_seed_and_arrivals_give_same_result() {
-        let everything = Impairments {
+        let everything = Link {
+            loss: Some(ppm(10_000)),
             jitter: jitter(Distribution::Pareto, true),
             burst_loss: Some(BurstLoss {
                 enter: ppm(10_000),
                 leave: ppm(200_000),
-                bad: None,
-                good: None,
+                ..BurstLoss::default()
             }),
-            duplicate: ppm(30_000),
-            reorder: Some(Reorder { share: ppm(50_000) }),
-            corrupt: ppm(20_000),
+            duplicate: Some(ppm(30_000)),
+            reorder: Some(Reorder::new(ppm(50_000))),
+            corrupt: Some(ppm(20_000)),
+            ..Link::default()
         };
-        let first = run(everything, 10_000, 3_000);
-        assert_eq!(first, run(everything, 10_000, 3_000));
+        let first = run(&everything, 3_000);
+        assert_eq!(first, run(&everything, 3_000));
         let twice = first.0.iter().filter(|(slot, _)| *slot >= 10_000).count();
         assert!((50..120).contains(&twice) && (30..90).contains(&first.1.len()), "{twice}");
         assert!((100..260).contains(&first.2.len()), "{}", first.2.len());
         // Fewer impairments do not change the decisions of the others.
-        let fewer = Impairments { duplicate: ppm(0), reorder: None, ..everything };
-        let other = run(fewer, 10_000, 3_000);
+        let fewer = Link { duplicate: None, reorder: None, ..everything };
+        let other = run(&fewer, 3_000);
         assert_eq!((other.1, other.2), (first.1, first.2));
     }
 
     #[test]
     fn jitter_reorders_only_if_enabled() {
         for distribution in [Distribution::Uniform, Distribution::Normal, Distribution::Pareto] {
-            let asked = |reorder| Impairments {
-                jitter: jitter(distribution, reorder),
-                ..Impairments::default()
-            };
-            let kept = run(asked(false), 0, 2_000);
+            let asked = |reorder| Link { jitter: jitter(distribution, reorder), ..Link::default() };
+            let kept = run(&asked(false), 2_000);
             assert_eq!(slots(&kept), (0..2_000).collect::<Vec<_>>(), "{distribution:?}");
-            let free = run(asked(true), 0, 2_000);
+            let free = run(&asked(true), 2_000);
             assert!(!slots(&free).is_sorted());
             // Both use the same draws; keeping the order only adds delay.
             let due = |of: &[(u32, u64)]| {
@@ -263,9 +253,9 @@ mod impaired {
 
     #[test]
     fn copy_directly_follows_the_original() {
-        let asked = Impairments { duplicate: ppm(1_000_000), ..Impairments::default() };
-        for asked in [asked, Impairments { jitter: jitter(Distribution::Normal, true), ..asked }] {
-            let first = run(asked, 0, 200);
+        for jitter in [None, jitter(Distribution::Normal, true)] {
+            let all = Link { duplicate: Some(ppm(1_000_000)), jitter, ..Link::default() };
+            let first = run(&all, 200);
             for pair in first.0.chunks(2) {
                 assert_eq!(pair[0].0 + 10_000, pair[1].0);
             }
@@ -274,8 +264,8 @@ mod impaired {
 
     #[test]
     fn reordered_packets_are_undelayed_and_others_stay_in_order() {
-        let reorder = Some(Reorder { share: ppm(100_000) });
-        let first = run(Impairments { reorder, ..Impairments::default() }, 0, 1_000);
+        let reorder = Some(Reorder::new(ppm(100_000)));
+        let first = run(&Link { reorder, ..Link::default() }, 1_000);
         let arrived = |slot: u32| u64::from(slot) * 200_000 + 1;
         let (soon, late): (Vec<_>, Vec<_>) =
             first.0.iter().partition(|(slot, at_ns)| at_ns - arrived(*slot) < 5 * MS);
@@ -316,8 +306,8 @@ mod impaired {
     #[test]
     fn overhead_counts_on_the_line_not_in_the_queue() {
         for (overhead_bytes, took_ns) in [(14, 1_000_000), (38, 1_024_000), (0, 986_000)] {
-            let spec =
-                LinkSpec { overhead_bytes, ..spec(Some(8_000_000), 0, FifoLimit::Bytes(1_000)) };
+            let mut spec = spec(Some(8_000_000), 0, FifoLimit::Bytes(1_000));
+            spec.plan.overhead = Some(Bytes::new(overhead_bytes));
             let mut link = LinkModel::new(&spec, 16, 1514);
             let mut freed = Vec::new();
             for slot in 0..3 {
@@ -334,15 +324,14 @@ mod impaired {
 mod traces {
     use std::sync::Arc;
 
-    use ccbench_proto::plan::{OnEnd, TraceStart};
+    use ccbench_proto::plan::{TraceStart, TraceUse};
     use ccbench_proto::trace::{self, Replay};
 
     use super::*;
 
     fn traced(text: &str, start: TraceStart) -> LinkSpec {
         let trace = Arc::new(trace::parse("t", text.as_bytes()).unwrap());
-        let name = "t".to_owned();
-        let replay = Replay { trace, name, on_end: OnEnd::Hold, start, floor: None };
+        let replay = Replay { trace, plan: TraceUse { start, ..TraceUse::new("t") } };
         LinkSpec { trace: Some(replay), ..spec(Some(1), 5 * MS, LIMIT) }
     }
 
@@ -381,7 +370,8 @@ mod traces {
     #[test]
     fn trace_can_begin_with_the_first_packet() {
         let text = "t_us,rate_bps\n0,8000000\n2000,4000000\n";
-        let spec = LinkSpec { delay_ns: 0, ..traced(text, TraceStart::FirstPacket) };
+        let mut spec = traced(text, TraceStart::FirstPacket);
+        spec.plan.delay = None;
         let mut model = LinkModel::new(&spec, 100, 1514);
         assert_eq!(due(&mut model, &[50 * MS]), [51 * MS]);
         model = LinkModel::new(&spec, 100, 1514);
@@ -394,7 +384,8 @@ mod traces {
     #[test]
     fn follows_loss_of_the_trace() {
         let text = "t_us,loss_ppm\n0,0\n10000,1000000\n20000,0\n";
-        let spec = LinkSpec { rate_bps: None, ..traced(text, TraceStart::Trial) };
+        let mut spec = traced(text, TraceStart::Trial);
+        spec.plan.rate = None;
         let mut model = LinkModel::new(&spec, 100, 1514);
         model.begin(0);
         let at: Vec<u64> = (0..30).map(|nth| nth * MS).collect();

@@ -25,7 +25,7 @@ pub(super) struct ArrivalTrace {
 
 impl ArrivalTrace {
     pub(super) fn new(replay: &Replay, spec: &LinkSpec) -> Self {
-        let LinkSpec { delay_ns, loss_ppm, .. } = *spec;
+        let (delay_ns, loss_ppm) = (spec.delay_ns(), spec.loss_ppm());
         let least = delays(replay).map(|delay| delay.unwrap_or(delay_ns)).min();
         let summary = replay.trace.summary();
         let cursor = Cursor::new(replay, u64::MAX);
@@ -33,7 +33,7 @@ impl ArrivalTrace {
         Self {
             until_ns: if cursor.is_some() { 0 } else { u64::MAX },
             cursor,
-            first_packet: replay.start == TraceStart::FirstPacket,
+            first_packet: replay.plan.start == TraceStart::FirstPacket,
             armed_ns: u64::MAX,
             began_ns: 0,
             delay_ns,

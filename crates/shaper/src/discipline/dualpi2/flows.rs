@@ -307,12 +307,8 @@ fn simulate(point: &Point) -> [f64; 5] {
             beta: 818,
             ..Dualpi2Params::default()
         };
-        let spec = LinkSpec {
-            rate_bps: Some(point.rate * 1_000_000),
-            queue: QueueParams::Dualpi2(queue),
-            seed,
-            ..LinkSpec::default()
-        };
+        let rated = LinkSpec::rated(point.rate * 1_000_000, QueueParams::Dualpi2(queue));
+        let spec = LinkSpec { seed, ..rated };
         let sender = |dctcp| Sender {
             dctcp,
             cwnd: 10.0,

@@ -1,0 +1,94 @@
+//! From a class's match, which names nodes and flow groups, to the fields of packet headers.
+
+use std::net::IpAddr;
+
+use crate::plan::Match;
+use crate::schedule::FlowTask;
+
+/// Header fields; all that are given must match.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct PacketMatch {
+    /// Source address.
+    pub src: Option<IpAddr>,
+    /// Destination address.
+    pub dst: Option<IpAddr>,
+    /// TCP or UDP source port.
+    pub sport: Option<u16>,
+    /// TCP or UDP destination port.
+    pub dport: Option<u16>,
+    /// DSCP, 0 to 63.
+    pub dscp: Option<u8>,
+    /// ECN field, 0 to 3.
+    pub ecn: Option<u8>,
+}
+
+/// A class's match as header fields: any of the returned alternatives, all fields within one. Empty when the
+/// given keys contradict each other.
+pub(crate) fn packet_matches(
+    wanted: &Match,
+    address: &impl Fn(&str) -> IpAddr,
+    flows: &[FlowTask],
+) -> Vec<PacketMatch> {
+    let fixed = PacketMatch {
+        src: wanted.from.as_deref().map(address),
+        dst: wanted.to.as_deref().map(address),
+        dscp: wanted.dscp,
+        ecn: wanted.ecn.map(|ecn| ecn as u8),
+        ..PacketMatch::default()
+    };
+    let either_end = |port: u16| {
+        [
+            PacketMatch { sport: Some(port), ..PacketMatch::default() },
+            PacketMatch { dport: Some(port), ..PacketMatch::default() },
+        ]
+    };
+    let mut all = vec![fixed];
+    if let Some(flow) = &wanted.flow {
+        let ends: Vec<PacketMatch> = flows
+            .iter()
+            .filter(|f| f.group == *flow)
+            .flat_map(|f| {
+                [
+                    PacketMatch {
+                        src: Some(f.from_ip),
+                        dst: Some(f.to_ip),
+                        dport: Some(f.server_port),
+                        ..PacketMatch::default()
+                    },
+                    PacketMatch {
+                        src: Some(f.to_ip),
+                        dst: Some(f.from_ip),
+                        sport: Some(f.server_port),
+                        ..PacketMatch::default()
+                    },
+                ]
+            })
+            .collect();
+        all = both(&all, &ends);
+    }
+    if let Some(port) = wanted.port {
+        all = both(&all, &either_end(port));
+    }
+    all
+}
+
+/// Every pair that does not contradict itself, as one match.
+fn both(left: &[PacketMatch], right: &[PacketMatch]) -> Vec<PacketMatch> {
+    fn one<T: PartialEq + Copy>(a: Option<T>, b: Option<T>) -> Option<Option<T>> {
+        match (a, b) {
+            (Some(a), Some(b)) if a != b => None,
+            (a, b) => Some(a.or(b)),
+        }
+    }
+    let pair = |a: &PacketMatch, b: &PacketMatch| {
+        Some(PacketMatch {
+            src: one(a.src, b.src)?,
+            dst: one(a.dst, b.dst)?,
+            sport: one(a.sport, b.sport)?,
+            dport: one(a.dport, b.dport)?,
+            dscp: one(a.dscp, b.dscp)?,
+            ecn: one(a.ecn, b.ecn)?,
+        })
+    };
+    left.iter().flat_map(|a| right.iter().filter_map(move |b| pair(a, b))).collect()
+}
