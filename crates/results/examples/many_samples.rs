@@ -1,5 +1,5 @@
 //! Creates a synthetic results directory to benchmark the summary and the report: trials with eight flows in four groups
-//! that run through three phases, with evenly spaced samples.
+//! that run through three phases, with evenly spaced samples, and two links and a probe with ten samples per second.
 //!
 //! `many_samples FOLDER SAMPLES [TRIALS]` prints the path of the directory.
 
@@ -11,7 +11,7 @@ use std::path::Path;
 use ccbench_proto::schedule::PhaseSpan;
 use ccbench_proto::units::Micros;
 use ccbench_proto::wire::{
-    FlowSample, Interval, Role, RunEvent, SampleSource, Side, run_event::Of,
+    FlowSample, Interval, Probe, QdiscSample, Role, RunEvent, SampleSource, Side, run_event::Of,
 };
 use ccbench_results::model::{NodeClock, RunInfo, RunStatus, Status, TrialKey, Verdict};
 use ccbench_results::store::RunDir;
@@ -104,6 +104,28 @@ fn write_trial(run: &RunDir, trial: u16, samples_per_flow: u64) {
                 ..Interval::default()
             };
             writer.push("src", RunEvent { of: Some(Of::Interval(interval)) }).unwrap();
+        }
+    }
+    for step in 0..LENGTH_S * 10 {
+        let at_ns = T0_NS + step * 100_000_000;
+        let rtt_us = Some(20_000.0 + f64::from(random() % 1_000_000) / 300.0);
+        let probe = Probe { at_ns, probe_id: "rtt".into(), rtt_us, ..Probe::default() };
+        writer.push("src", RunEvent { of: Some(Of::Probe(probe)) }).unwrap();
+        for link in ["there", "back"] {
+            let backlog_bytes = u64::from(random() % 200_000);
+            for (kind, parent) in [("htb", "root"), ("bfifo", "1:1")] {
+                let sample = QdiscSample {
+                    at_ns,
+                    link: link.into(),
+                    kind: kind.into(),
+                    parent: parent.into(),
+                    sent_bytes: step * 1_200_000,
+                    backlog_bytes,
+                    rate_bps: Some(97_000_000 + u64::from(random() % 1_000_000)),
+                    ..QdiscSample::default()
+                };
+                writer.push("src", RunEvent { of: Some(Of::QdiscSample(sample)) }).unwrap();
+            }
         }
     }
     writer.commit(&Verdict { status: Status::Ok, reasons: vec![] }).unwrap();

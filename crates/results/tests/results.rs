@@ -32,6 +32,7 @@ mod browser;
 mod figures;
 mod golden;
 mod lost;
+mod order;
 mod reasons;
 
 use golden::{golden, rounded};

@@ -23,11 +23,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ccbench_proto::metric::{Scope, WHOLE_TRIAL};
-use polars::prelude::{Expr, lit};
+use polars::prelude::{Expr, col, lit};
 
 use super::flows::{Flows, Sampled, Transferred};
 use super::harm;
-use super::query::{self, Lines, count, first, last, stats, sum};
+use super::query::{self, Lines, count, first, last, samples, sum};
 use super::rows::Names;
 use super::sampled::BinnedFlows;
 use super::schedule::{Schedule, group_of};
@@ -139,15 +139,17 @@ fn of_flows(run: &RunDir, end: &TrialEnd, schedule: &Schedule) -> Result<(Measur
 fn probes(run: &RunDir, trials: &[&TrialEnd]) -> Result<Option<Lines>> {
     let known = query::columns(run, "probes", trials)?;
     let there = PROBE_METRICS.iter().filter(|(column, _)| known.iter().any(|name| name == column));
-    let mut aggregates: Vec<Expr> = there.flat_map(|(column, _)| stats(column)).collect();
+    let mut aggregates: Vec<Expr> =
+        there.map(|(column, _)| samples(col(*column), column)).collect();
     aggregates.extend([sum("lost"), count("seq")]);
     query::group(run, "probes", trials, lit(true), &["probe_id"], aggregates)
 }
 
 fn links(run: &RunDir, trials: &[&TrialEnd]) -> Result<Option<Lines>> {
-    let mut aggregates = [stats("backlog_bytes"), stats("queue_delay_us")].concat();
+    let sampled = ["backlog_bytes", "queue_delay_us", "rate_bps"];
+    let mut aggregates: Vec<Expr> = sampled.map(|name| samples(col(name), name)).into();
     aggregates.extend([first("t_s"), last("t_s"), last("sent_bytes"), first("sent_bytes")]);
-    aggregates.extend([last("drops_pkts"), last("marks_pkts"), query::mean("rate_bps")]);
+    aggregates.extend([last("drops_pkts"), last("marks_pkts")]);
     aggregates.extend([first("offered_bytes"), last("offered_bytes")]);
     query::links(run, trials, aggregates)
 }
@@ -408,9 +410,9 @@ impl RowCollector<'_> {
             }
             let place = (trial, phase.as_str(), Scope::Probe, probe.as_str());
             for (column, metric) in PROBE_METRICS {
-                let answered = lines.count(&format!("{column}.n"), line);
-                for (stat, value) in lines.stats(column, line) {
-                    self.row(place, metric, "us", stat, value, answered);
+                let mut answered = lines.samples(column, line);
+                for (stat, value) in statistics::of_samples(&mut answered) {
+                    self.row(place, metric, "us", stat, value, answered.len() as u32);
                 }
             }
             let sent = lines.count("seq.n", line);
@@ -479,7 +481,9 @@ impl RowCollector<'_> {
                 continue;
             }
             let place = (trial, phase.as_str(), Scope::Link, link.as_str());
-            let n = lines.count("backlog_bytes.n", line);
+            let [mut backlog, mut delay, rates] = ["backlog_bytes", "queue_delay_us", "rate_bps"]
+                .map(|name| lines.samples(name, line));
+            let n = backlog.len() as u32;
             let increase = |stem: &str| {
                 let at = |end: &str| lines.number(&format!("{stem}.{end}"), line);
                 Some(at("last")? - at("first")?)
@@ -490,7 +494,7 @@ impl RowCollector<'_> {
                 let sent = bytes * 8.0 / seconds;
                 self.row(place, "throughput", "bit/s", "mean", sent, n);
                 let offered = increase("offered_bytes").map(|bytes| bytes * 8.0 / seconds);
-                let capacity = offered.or_else(|| number("rate_bps.mean"));
+                let capacity = offered.or_else(|| statistics::mean(&rates));
                 if let Some(rate) = capacity.filter(|rate| *rate > 0.0) {
                     self.row(place, "utilisation", "1", "mean", sent / rate, n);
                 }
@@ -499,10 +503,10 @@ impl RowCollector<'_> {
             if marked.is_some() {
                 self.row(place, "marks", "packets", "sum", (counted[1] - past[1]).max(0.0), n);
             }
-            for (stem, metric, unit) in
-                [("backlog_bytes", "backlog", "bytes"), ("queue_delay_us", "queue_delay", "us")]
+            for (values, metric, unit) in
+                [(&mut backlog, "backlog", "bytes"), (&mut delay, "queue_delay", "us")]
             {
-                for (stat, value) in lines.stats(stem, line) {
+                for (stat, value) in statistics::of_samples(values) {
                     self.row(place, metric, unit, stat, value, n);
                 }
             }

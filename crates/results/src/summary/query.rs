@@ -4,7 +4,6 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use ccbench_proto::metric::SAMPLED;
 use polars::io::HiveOptions;
 use polars::prelude::*;
 
@@ -63,11 +62,15 @@ impl Lines {
         (self.count("point_id", line), self.count("trial", line) as u16)
     }
 
-    /// All statistics of `stem` of a line.
-    pub(super) fn stats(&self, stem: &str, line: usize) -> Vec<(&'static str, f64)> {
-        let value =
-            |stat: &'static str| Some((stat, self.number(&format!("{stem}.{stat}"), line)?));
-        SAMPLED.into_iter().filter_map(value).collect()
+    /// The values of [`samples`] of a line that are neither null nor infinite, ascending.
+    pub(super) fn samples(&self, name: &str, line: usize) -> Vec<f64> {
+        let lists = self.0.column(&format!("{name}.samples")).and_then(|c| c.list());
+        let values = lists.ok().and_then(|lists| lists.get_as_series(line));
+        let values = values.as_ref().and_then(|values| values.f64().ok());
+        let values = values.into_iter().flat_map(Float64Chunked::iter).flatten();
+        let mut values: Vec<f64> = values.filter(|value| value.is_finite()).collect();
+        values.sort_unstable_by(f64::total_cmp);
+        values
     }
 }
 
@@ -342,7 +345,7 @@ pub(crate) fn whole_intervals() -> Expr {
     received.and(col("seconds").gt_eq(col("seconds").median() * lit(0.5)))
 }
 
-/// A sum as a float, named as its column.
+/// A sum of whole numbers as a float, named as its column.
 pub(super) fn sum(name: &str) -> Expr {
     col(name).cast(DataType::Float64).sum().alias(name)
 }
@@ -357,9 +360,10 @@ pub(super) fn first(name: &str) -> Expr {
     col(name).cast(DataType::Float64).min().alias(format!("{name}.first"))
 }
 
-/// The mean as a float, named `<column>.mean`.
-pub(super) fn mean(name: &str) -> Expr {
-    col(name).cast(DataType::Float64).mean().alias(format!("{name}.mean"))
+/// All values of a group, for [`Lines::samples`]. Sums of floats depend on their order, which Polars leaves to its
+/// threads: means and deviations are computed of sorted values instead.
+pub(super) fn samples(values: Expr, name: &str) -> Expr {
+    values.cast(DataType::Float64).alias(format!("{name}.samples"))
 }
 
 /// The number of values that are not null, named `<column>.n`.
@@ -367,33 +371,9 @@ pub(super) fn count(name: &str) -> Expr {
     col(name).count().cast(DataType::Float64).alias(format!("{name}.n"))
 }
 
-/// All statistics of a column, named `<column>.<statistic>`, and its count.
-pub(super) fn stats(name: &str) -> Vec<Expr> {
-    let values = || col(name).cast(DataType::Float64);
-    let quantile = |q: f64| values().quantile(lit(q), QuantileMethod::Linear);
-    let mut all: Vec<Expr> = SAMPLED
-        .into_iter()
-        .map(|stat| {
-            let expr = match stat {
-                "mean" => values().mean(),
-                "median" => values().median(),
-                "p5" => quantile(0.05),
-                "p95" => quantile(0.95),
-                "p99" => quantile(0.99),
-                "std" => values().std(1),
-                "min" => values().min(),
-                _ => values().max(),
-            };
-            expr.alias(format!("{name}.{stat}"))
-        })
-        .collect();
-    all.push(count(name));
-    all
-}
-
 #[cfg(test)]
 mod tests {
-    use ccbench_proto::plan::{OnEnd, TraceStart, TraceUse};
+    use ccbench_proto::plan::{OnEnd, TraceUse};
     use ccbench_proto::trace::{Opportunities, Trace};
 
     use super::*;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use polars::prelude::*;
 
-use super::query::{batches, collect, number, scan};
+use super::query::{batches, collect, number, samples, scan, sum};
 use crate::error::Result;
 use crate::journal::TrialEnd;
 use crate::store::RunDir;
@@ -39,14 +39,13 @@ pub(super) fn steal_pct(run: &RunDir, trials: &[&TrialEnd]) -> Result<BTreeMap<(
         let rows = rows
             .filter(number("t_s").gt_eq(lit(0.0)))
             .group_by(keys())
-            .agg([weighted.sum().alias("stolen"), number("gap_ns").sum().alias("time")])
+            .agg([samples(weighted, "stolen"), sum("gap_ns")])
             .sort_by_exprs(keys(), SortMultipleOptions::default())
             .with_columns(["point_id", "trial"].map(number));
         let lines = collect(run, TABLE, rows)?;
         for line in 0..lines.len() {
-            let value = |name| lines.number(name, line);
-            let (Some(stolen), Some(time)) = (value("stolen"), value("time")) else { continue };
-            if time > 0.0 {
+            let stolen: f64 = lines.samples("stolen", line).iter().sum();
+            if let Some(time) = lines.number("gap_ns", line).filter(|time| *time > 0.0) {
                 let largest = found.entry(lines.trial(line)).or_insert(0.0);
                 *largest = largest.max(stolen / time);
             }
