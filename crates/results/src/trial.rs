@@ -205,17 +205,16 @@ impl<'a> TrialWriter<'a> {
 
     /// Commits the trial with its verdict.
     pub fn commit(self, verdict: &Verdict) -> Result<()> {
-        self.publish(verdict.status.into(), &verdict.reasons, usize::MAX).map(drop)
+        self.stage(verdict.status.into(), &verdict.reasons)?.publish()
     }
 
     /// Commits the rows of a trial that was stopped early, with status `aborted`.
     pub fn abandon(self, reason: &str) -> Result<()> {
-        let reason = Reason::new("aborted", reason);
-        self.publish(TrialStatus::Aborted, &[reason], usize::MAX).map(drop)
+        self.stage(TrialStatus::Aborted, &[Reason::new("aborted", reason)])?.publish()
     }
 
-    /// Steps 2 to 4 of the commit. Returns `false` after `renames` renames: tests simulate a crash with it.
-    fn publish(self, status: TrialStatus, reasons: &[Reason], renames: usize) -> Result<bool> {
+    /// Step 2 of the commit.
+    fn stage(self, status: TrialStatus, reasons: &[Reason]) -> Result<Staged<'a>> {
         let TrialKey { point_id, trial, seed, epoch } = self.key;
         let written = self.writing.finish()?;
         let rows: BTreeMap<_, _> = written.iter().map(|w| (w.table.to_owned(), w.rows)).collect();
@@ -230,16 +229,7 @@ impl<'a> TrialWriter<'a> {
             let to = trial_dir(&self.run.path.join("raw"), point_id, trial);
             moves.push((self.staging.join("raw"), to));
         }
-        for (done, (from, to)) in moves.iter().enumerate() {
-            if done >= renames {
-                return Ok(false);
-            }
-            rename_new(from, to, self.key, &self.run.path)?;
-        }
-        if moves.len() >= renames {
-            return Ok(false);
-        }
-        self.run.append(Entry::TrialEnd(TrialEnd {
+        let end = TrialEnd {
             point_id,
             trial,
             seed,
@@ -251,9 +241,8 @@ impl<'a> TrialWriter<'a> {
             phases: self.phases,
             clocks: self.clocks,
             congestion_controls: self.congestion_controls,
-        }))?;
-        std::fs::remove_dir_all(&self.staging).map_err(io_error("remove", &self.staging))?;
-        Ok(true)
+        };
+        Ok(Staged { run: self.run, key: self.key, staging: self.staging, moves, end })
     }
 
     /// Checks the name of a raw file and registers new files.
@@ -275,6 +264,31 @@ impl<'a> TrialWriter<'a> {
             self.raw.insert(key);
         }
         Ok(())
+    }
+}
+
+/// A trial whose files are written and synced, but not committed.
+struct Staged<'a> {
+    run: &'a OpenRun,
+    key: TrialKey,
+    staging: PathBuf,
+    /// Directories in `staging`, and their final paths.
+    moves: Vec<(PathBuf, PathBuf)>,
+    end: TrialEnd,
+}
+
+impl Staged<'_> {
+    /// Steps 3 and 4 of the commit.
+    fn publish(self) -> Result<()> {
+        self.rename_first(self.moves.len())?;
+        self.run.append(Entry::TrialEnd(self.end))?;
+        Ok(std::fs::remove_dir_all(&self.staging).map_err(io_error("remove", &self.staging))?)
+    }
+
+    /// Renames this number of directories.
+    fn rename_first(&self, count: usize) -> Result<()> {
+        let mut moves = self.moves.iter().take(count);
+        moves.try_for_each(|(from, to)| rename_new(from, to, self.key, &self.run.path))
     }
 }
 

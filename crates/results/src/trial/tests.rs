@@ -104,8 +104,10 @@ fn crash_between_renames_leaves_no_trial_and_resume_repeats_it() {
         let root = tempfile::tempdir().unwrap();
         let run = RunDir::create(root.path(), &info()).unwrap();
         filled(&run, 1).commit(&good()).unwrap();
-        let reached_end = filled(&run, 2).publish(TrialStatus::Ok, &[], renames).unwrap();
-        assert!(!reached_end, "{renames}");
+        let staged = filled(&run, 2).stage(TrialStatus::Ok, &[]).unwrap();
+        assert_eq!(staged.moves.len(), 5);
+        staged.rename_first(renames).unwrap();
+        drop(staged);
         assert!(!leftovers(&run).is_empty());
         let path = run.path().to_path_buf();
         assert_eq!(
@@ -133,7 +135,7 @@ fn crash_between_renames_leaves_no_trial_and_resume_repeats_it() {
 fn crash_after_trial_end_line_leaves_a_committed_trial() {
     let root = tempfile::tempdir().unwrap();
     let run = RunDir::create(root.path(), &info()).unwrap();
-    assert!(filled(&run, 2).publish(TrialStatus::Ok, &[], 6).unwrap());
+    filled(&run, 2).commit(&good()).unwrap();
     let path = run.path().to_path_buf();
     // As if killed before the staging directory was gone.
     std::fs::create_dir(path.join(".tmp-77")).unwrap();

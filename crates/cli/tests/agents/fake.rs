@@ -1,0 +1,148 @@
+//! A fake agent: it accepts every call, and its messages are bytes, so it can send those of another version.
+
+use std::convert::Infallible;
+use std::future::{Ready, ready};
+use std::net::SocketAddr;
+use std::task::{Context, Poll};
+
+use ccbench_proto::wire;
+use prost::Message as _;
+use prost::bytes::{Buf as _, BufMut as _};
+use rustix::time::{ClockId, clock_gettime};
+use tokio_stream::wrappers::TcpListenerStream;
+use tonic::body::Body;
+use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
+use tonic::codegen::http::{Request as HttpRequest, Response as HttpResponse};
+use tonic::{Request, Response, Status};
+
+/// The version of the agent.
+pub(crate) const VERSION: &str = "99.0.0";
+
+/// The last message of a stream.
+pub(crate) fn done() -> Vec<u8> {
+    row(wire::run_event::Of::Done(wire::Done::default()))
+}
+
+/// A message of a stream.
+pub(crate) fn row(of: wire::run_event::Of) -> Vec<u8> {
+    wire::RunEvent { of: Some(of) }.encode_to_vec()
+}
+
+/// Starts an agent on a free port of the loopback interface that sends these messages as the stream of Run. It ends
+/// with the test's process.
+pub(crate) fn serve(messages: Vec<Vec<u8>>) -> SocketAddr {
+    let (send, receive) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            send.send(listener.local_addr().unwrap()).unwrap();
+            let incoming = TcpListenerStream::new(listener);
+            let server = tonic::transport::Server::builder();
+            server.serve_with_incoming(FakeAgent(messages), incoming).await.unwrap();
+        });
+    });
+    receive.recv().unwrap()
+}
+
+/// Its messages of Run.
+#[derive(Clone)]
+struct FakeAgent(Vec<Vec<u8>>);
+
+impl FakeAgent {
+    /// What it answers to this call. On the wire, a reply is a stream of one message.
+    fn answers(&self, path: &str) -> Vec<Vec<u8>> {
+        let reply = match path {
+            "/ccbench.v1.Agent/Run" => return self.0.clone(),
+            "/ccbench.v1.Agent/Describe" => wire::NodeInfo {
+                agent_version: VERSION.to_owned(),
+                kernel: "7.3.4".to_owned(),
+                boot_id: "another machine".to_owned(),
+                ..wire::NodeInfo::default()
+            }
+            .encode_to_vec(),
+            "/ccbench.v1.Agent/Clock" => {
+                let [received_ns, sent_ns] = [monotonic_ns(), monotonic_ns()];
+                wire::ClockReply { received_ns, sent_ns, realtime_ns: 0 }.encode_to_vec()
+            }
+            // Prepare and Reset: a message with every field at its default has no bytes.
+            _ => vec![],
+        };
+        vec![reply]
+    }
+}
+
+fn monotonic_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+impl tonic::server::NamedService for FakeAgent {
+    const NAME: &'static str = "ccbench.v1.Agent";
+}
+
+impl tower::Service<HttpRequest<Body>> for FakeAgent {
+    type Response = HttpResponse<Body>;
+    type Error = Infallible;
+    type Future = futures_util::future::BoxFuture<'static, Result<Self::Response, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: HttpRequest<Body>) -> Self::Future {
+        let answers = Answers(self.answers(request.uri().path()));
+        Box::pin(async move {
+            Ok(tonic::server::Grpc::new(Raw).server_streaming(answers, request).await)
+        })
+    }
+}
+
+/// The answers to one call.
+struct Answers(Vec<Vec<u8>>);
+
+impl tonic::server::ServerStreamingService<()> for Answers {
+    type Response = Vec<u8>;
+    type ResponseStream = tokio_stream::Iter<std::vec::IntoIter<Result<Vec<u8>, Status>>>;
+    type Future = Ready<Result<Response<Self::ResponseStream>, Status>>;
+
+    fn call(&mut self, _: Request<()>) -> Self::Future {
+        let messages: Vec<_> = self.0.drain(..).map(Ok).collect();
+        ready(Ok(Response::new(tokio_stream::iter(messages))))
+    }
+}
+
+/// Messages as bytes.
+#[derive(Clone, Default)]
+struct Raw;
+
+impl Codec for Raw {
+    type Encode = Vec<u8>;
+    type Decode = ();
+    type Encoder = Self;
+    type Decoder = Self;
+    fn encoder(&mut self) -> Self {
+        Self
+    }
+    fn decoder(&mut self) -> Self {
+        Self
+    }
+}
+
+impl Encoder for Raw {
+    type Item = Vec<u8>;
+    type Error = Status;
+    fn encode(&mut self, item: Vec<u8>, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        buffer.put_slice(&item);
+        Ok(())
+    }
+}
+
+impl Decoder for Raw {
+    type Item = ();
+    type Error = Status;
+    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<()>, Status> {
+        buffer.advance(buffer.remaining());
+        Ok(Some(()))
+    }
+}

@@ -1,0 +1,89 @@
+//! An agent of another version: what the controller cannot read degrades the trial.
+
+use std::path::Path;
+use std::process::Command;
+
+use ccbench_proto::event::{Kind, NoData};
+use ccbench_proto::wire::{self, run_event::Of};
+use ccbench_results::TrialStatus;
+use ccbench_results::store::RunDir;
+use prost::Message as _;
+
+use crate::fake::{self, serve};
+
+/// A short trial with a probe, whose one row the agent of `one` sends.
+const PLAN: &str = r#"
+name = "version"
+[nodes.one]
+agent = "AGENT_ONE"
+address = "127.0.0.1"
+[nodes.two]
+agent = "AGENT_TWO"
+address = "127.0.0.2"
+[probes.rtt]
+kind = "ping"
+from = "one"
+to = "two"
+[[phases]]
+name = "only"
+length = "200ms"
+"#;
+
+/// Status, reasons and notes of a trial in which the agent sends these messages and `Done`.
+fn run(messages: Vec<Vec<u8>>) -> (TrialStatus, Vec<String>, Vec<String>) {
+    let row = wire::Probe { probe_id: "rtt".to_owned(), ..wire::Probe::default() };
+    let ending = [fake::row(Of::Probe(row)), fake::done()];
+    let one = serve(messages.into_iter().chain(ending).collect());
+    let two = serve(vec![fake::done()]);
+    let dir = tempfile::tempdir().unwrap();
+    let plan = dir.path().join("version.toml");
+    let text = PLAN.replace("AGENT_ONE", &one.to_string()).replace("AGENT_TWO", &two.to_string());
+    std::fs::write(&plan, text).unwrap();
+    let out = dir.path().join("results");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ccbench"));
+    let done = command.arg("run").arg(&plan).arg("--out").arg(&out).output().unwrap();
+    println!("{}{}", String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+    let runs: Vec<_> = std::fs::read_dir(&out).unwrap().flatten().map(|e| e.path()).collect();
+    let opened =
+        RunDir::open(runs.iter().map(Path::new).find(|run| run.is_dir()).unwrap()).unwrap();
+    let trials = opened.trials();
+    let reasons = trials[0].reasons.iter().map(|r| format!("{}: {}", r.code, r.message));
+    (trials[0].status, reasons.collect(), opened.notes())
+}
+
+/// An event as field 7 of a RunEvent.
+fn in_stream(event: &[u8]) -> Vec<u8> {
+    field(7, event)
+}
+
+fn field(number: u32, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    prost::encoding::encode_key(number, prost::encoding::WireType::LengthDelimited, &mut bytes);
+    prost::encoding::encode_varint(payload.len() as u64, &mut bytes);
+    bytes.extend(payload);
+    bytes
+}
+
+#[test]
+fn readable_events_leave_the_trial_ok_and_the_version_is_a_note() {
+    let event = wire::Event { kind: Some(Kind::TrialEnd(NoData {})), ..wire::Event::default() };
+    let (status, reasons, notes) = run(vec![in_stream(&event.encode_to_vec())]);
+    assert_eq!((status, reasons), (TrialStatus::Ok, vec![]));
+    let note = format!("one: its agent is ccbench-agent {}, this is ccbench ", fake::VERSION);
+    assert!(notes.iter().any(|line| line.starts_with(&note)), "{notes:?}");
+}
+
+#[test]
+fn unreadable_events_degrade_the_trial() {
+    let newer = [field(3, b"l4s"), field(4242, b"of a later version")].concat();
+    let older = [field(2, b"flow_error"), field(4, b"unable to connect")].concat();
+    let message = field(4242, b"a kind of row of a later version");
+    let row = wire::Interval { flow_id: "l4s/0".into(), ..wire::Interval::default() };
+    let row = wire::RunEvent { of: Some(Of::Interval(row)) }.encode_to_vec();
+    let (status, reasons, _) = run(vec![in_stream(&newer), in_stream(&older), message, row]);
+    assert_eq!(status, TrialStatus::Degraded);
+    let [reason] = &reasons[..] else { panic!("{reasons:?}") };
+    let begin = "event_unreadable: one: messages that cannot be read: 4 (the first: its kind is unknown: l4s); its agent is \
+                 ccbench-agent 99.0.0, this is ccbench ";
+    assert!(reason.starts_with(begin), "{reason}");
+}
