@@ -128,6 +128,19 @@ fn mistyped_names_exit_with_2() {
 }
 
 #[test]
+fn jobs_need_the_lab() {
+    let bench = Bench::new();
+    let plan = ccbench_tests::source_root().join("plans/quickstart.toml");
+    let plan = plan.to_string_lossy();
+    let done = bench.run(&["run", &plan, "--jobs", "2"]);
+    assert_eq!(done.status.code(), Some(2), "{}", text(&done));
+    assert!(err(&done).contains("--jobs 2 needs the lab"), "{}", text(&done));
+    assert!(err(&done).contains("add --lab"), "{}", text(&done));
+    assert!(bench.all_results().is_empty());
+    assert_eq!(bench.run(&["run", &plan, "--lab", "--jobs", "0"]).status.code(), Some(2));
+}
+
+#[test]
 fn six_columns_of_unknown_flow_group_exits_with_2() {
     let bench = Bench::new();
     let ping = "PING 10.0.0.1 (10.0.0.1) 56(84) bytes of data.\n\

@@ -5,6 +5,8 @@
 #[cfg(feature = "lab")]
 mod acks;
 #[cfg(feature = "lab")]
+mod jobs;
+#[cfg(feature = "lab")]
 mod judge;
 #[cfg(feature = "lab")]
 mod kernels;

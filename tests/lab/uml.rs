@@ -140,7 +140,7 @@ fn nothing_survives_a_killed_controller() {
 
 /// Processes below this one, each with the time of its start.
 #[cfg(feature = "lab")]
-fn descendants(of: u32) -> Vec<(u32, u64)> {
+pub fn descendants(of: u32) -> Vec<(u32, u64)> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc").unwrap().flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
@@ -156,7 +156,7 @@ fn descendants(of: u32) -> Vec<(u32, u64)> {
 
 /// When a process started, in ticks; `None` once it has ended.
 #[cfg(feature = "lab")]
-fn started_at(pid: u32) -> Option<u64> {
+pub fn started_at(pid: u32) -> Option<u64> {
     let stat_line = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     (!stat_line.contains(") Z ")).then(|| stat(pid, 19)).flatten()
 }

@@ -198,6 +198,10 @@ pub struct RunOptions {
     /// [default: calibrated].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=500))]
     pub dilation: Option<u32>,
+    /// Trials that run at the same time in the lab, each on a CPU of its own and with 768 MiB. The results are the same for any
+    /// number [default: the number of CPUs].
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub jobs: Option<u32>,
     /// Options for agents over TCP.
     #[command(flatten)]
     pub tls: TlsArgs,

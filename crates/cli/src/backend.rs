@@ -4,9 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ccbench_proto::schedule::{Point, ScheduledTrial};
-use ccbench_proto::units::Micros;
 use ccbench_proto::wire::NodeInfo;
-use ccbench_results::model::Verdict;
 use ccbench_results::store::RunDir;
 
 use crate::agents::AgentError;
@@ -14,7 +12,7 @@ use crate::exit::{ExitCode, from_results, of_results};
 use crate::experiment::Experiment;
 use crate::interrupt::Interrupt;
 use crate::lab::error::LabError;
-use crate::progress::Progress;
+use crate::runner::TrialQueue;
 use crate::testbed::process::TestbedError;
 
 /// What trials run on.
@@ -27,28 +25,8 @@ pub trait Backend {
     /// What is known before the first trial.
     fn info(&self, experiment: &Experiment) -> BackendInfo;
 
-    /// The pause between two trials.
-    fn gap(&self, experiment: &Experiment) -> Micros;
-
-    /// Runs one trial and commits its results.
-    ///
-    /// # Errors
-    /// The trial could not be run. The results directory has a record of that.
-    async fn run_trial(
-        &mut self,
-        trial: Trial<'_>,
-        progress: &mut Progress,
-        interrupt: &mut Interrupt,
-    ) -> Result<Verdict, BackendError>;
-
-    /// Whether the backend must be rebuilt after a trial that failed or did not.
-    fn needs_rebuild(&mut self, trial_failed: bool) -> bool;
-
-    /// Builds it anew.
-    ///
-    /// # Errors
-    /// The testbed or an agent is not available.
-    async fn rebuild(&mut self, experiment: &Experiment) -> Result<(), BackendError>;
+    /// Runs the trials of the queue and commits their results, until the last one, an error, or the user's request to stop.
+    async fn run_trials(&mut self, queue: &TrialQueue<'_>, interrupt: Interrupt);
 
     /// Undoes every change and ends it.
     async fn close(self);
@@ -77,6 +55,8 @@ pub struct Trial<'a> {
     pub scheduled: &'a ScheduledTrial,
     /// Where the results go.
     pub dir: &'a RunDir,
+    /// Its epoch in the lab, which follows from its place in the order of all trials.
+    pub epoch: u64,
 }
 
 /// Why a trial could not be run.

@@ -1,4 +1,4 @@
-//! SIGINT and SIGTERM end a run in order: the running trial is discarded, the nodes are reset.
+//! SIGINT and SIGTERM end a run in order: running trials are discarded, the nodes are reset.
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -27,7 +27,7 @@ impl Interrupt {
                 }
                 stopping = true;
                 eprintln!(
-                    "stopping: the running trial is discarded, finished trials are kept (press Ctrl-C again to stop at once)"
+                    "stopping: trials that run are discarded, finished trials are kept (press Ctrl-C again to stop at once)"
                 );
                 // A send fails only when the run has ended already.
                 let _ = send.send(true);

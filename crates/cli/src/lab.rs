@@ -7,21 +7,24 @@ use std::collections::{BTreeMap, BTreeSet};
 use ccbench_proto::plan::{Engine, Series};
 use ccbench_proto::schedule::Point;
 use ccbench_proto::topology::Topology;
-use ccbench_proto::units::Micros;
 use ccbench_results::model::{LAB_NOTE, Verdict};
 use tracing::info;
 
-use crate::backend::{Backend, BackendError, BackendInfo, Trial};
+use crate::backend::{Backend, BackendError, BackendInfo};
 use crate::experiment::Experiment;
 use crate::interrupt::Interrupt;
-use crate::progress::Progress;
+use crate::runner::{RunningTrial, TrialQueue};
 use error::LabError;
+use jobs::Place;
 use kernel::Kernel;
 use preflight::Preflight;
 use vm::VmImage;
 
 mod cpio;
+mod cpu;
+mod described;
 pub mod error;
+mod jobs;
 pub mod kernel;
 mod preflight;
 mod qemu;
@@ -37,19 +40,22 @@ const DILATIONS: [u32; 7] = [1, 2, 5, 10, 20, 50, 100];
 /// Dilation of the calibration.
 const CALIBRATION_DILATION: u32 = 20;
 
-/// Options of the lab (`--kernel`, `--dilation`). `--engine` is an override of the plan: see [`engine_for`].
+/// Options of the lab (`--kernel`, `--dilation`, `--jobs`). `--engine` is an override of the plan: see [`engine_for`].
 #[derive(Debug, Clone, Copy)]
 pub struct LabOptions {
     /// The kernel of points that name none.
     pub kernel: Series,
     /// The dilation; `None` chooses one by a calibration.
     pub dilation: Option<u32>,
+    /// How many trials run at the same time; `None`: as many as there are CPUs.
+    pub jobs: Option<u32>,
 }
 
 /// Boots a virtual machine for every trial.
 pub struct Lab {
     /// The kernel of points that name none.
     kernel: Series,
+    jobs: Option<u32>,
     /// The image and the dilation, if there is one, of each engine and kernel.
     images: BTreeMap<(Engine, Series), (VmImage, Option<u32>)>,
     preflight: Preflight,
@@ -72,7 +78,7 @@ impl Lab {
         }
         let (images, notes) = (BTreeMap::new(), Vec::new());
         let preflight = Preflight::default();
-        let mut lab = Self { kernel: options.kernel, images, preflight, notes };
+        let mut lab = Self { kernel: options.kernel, jobs: options.jobs, images, preflight, notes };
         let points = experiment.plan.points();
         let kernels: BTreeSet<_> = points.iter().map(|point| lab.machine(point)).collect();
         let open = |(engine, series)| Ok(((engine, series), VmImage::open(engine, series)?));
@@ -155,34 +161,36 @@ impl Backend for Lab {
         }
     }
 
-    /// None: a trial cannot disturb the next one.
-    fn gap(&self, _: &Experiment) -> Micros {
-        Micros::default()
+    /// As many at a time as the machine has room for: a trial cannot disturb another one.
+    async fn run_trials(&mut self, queue: &TrialQueue<'_>, interrupt: Interrupt) {
+        let in_folder = self.images.keys().any(|(engine, _)| *engine == Engine::Uml);
+        let (places, note) = jobs::places(self.jobs, queue.count(), in_folder);
+        queue.use_jobs(places.len(), note.as_deref());
+        let next = || queue.start();
+        let run = async |place: &Place, mut running: RunningTrial<'_>| {
+            let result = self.run_trial(place, &mut running, interrupt.clone()).await;
+            queue.end(running, result, false);
+        };
+        jobs::run_in(&places, next, run).await;
     }
 
+    async fn close(self) {}
+}
+
+impl Lab {
     async fn run_trial(
-        &mut self,
-        trial: Trial<'_>,
-        progress: &mut Progress,
-        interrupt: &mut Interrupt,
+        &self,
+        place: &Place,
+        running: &mut RunningTrial<'_>,
+        mut interrupt: Interrupt,
     ) -> Result<Verdict, BackendError> {
+        let RunningTrial { trial, progress, .. } = running;
         let (engine, kernel) = self.machine(trial.point);
         let Some((image, dilation)) = self.images.get(&(engine, kernel)) else {
             return Err(LabError::NotOpen { engine, kernel }.into());
         };
-        trial::run(image, trial, *dilation, progress, interrupt).await
+        trial::run((image, *dilation), place, *trial, progress, &mut interrupt).await
     }
-
-    /// Never: every trial has its own virtual machine.
-    fn needs_rebuild(&mut self, _: bool) -> bool {
-        false
-    }
-
-    async fn rebuild(&mut self, _: &Experiment) -> Result<(), BackendError> {
-        Ok(())
-    }
-
-    async fn close(self) {}
 }
 
 /// The override of the plan that selects an engine.

@@ -2,7 +2,7 @@
 //! no kernel setting itself and knows nodes only through the wire protocol.
 //!
 //! - `args` is the command line; `commands` has one module per sub-command.
-//! - `runner` is the loop over the trials of an `experiment` on a `backend`: `testbed` (agents on nodes) or `lab`
+//! - `runner` is the queue of the trials of an `experiment` for a `backend`: `testbed` (agents on nodes) or `lab`
 //!   (virtual machines). `recorder` keeps a trial's rows, `progress` prints what happens.
 //! - `error` maps every error to an exit code.
 #![forbid(unsafe_code)]

@@ -5,16 +5,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use ccbench_proto::plan::check::CheckedPlan;
 use ccbench_proto::topology::Topology;
 use ccbench_proto::units::Micros;
-use ccbench_results::model::Verdict;
+use ccbench_results::model::{Status, Verdict};
 use tokio::sync::mpsc::error::TryRecvError;
-use tracing::warn;
+use tracing::{info, warn};
 
 use crate::agents::{Address, Agents};
-use crate::backend::{Backend, BackendError, BackendInfo, Trial};
+use crate::backend::{Backend, BackendError, BackendInfo};
 use crate::clock;
 use crate::experiment::Experiment;
 use crate::interrupt::Interrupt;
-use crate::progress::Progress;
+use crate::runner::{RunningTrial, TrialQueue};
 use process::TestbedProcess;
 
 pub mod process;
@@ -153,19 +153,49 @@ impl Backend for Testbed {
         }
     }
 
-    fn gap(&self, experiment: &Experiment) -> Micros {
-        experiment.plan.plan().gap
+    /// One at a time, because trials share the machine.
+    async fn run_trials(&mut self, queue: &TrialQueue<'_>, mut interrupt: Interrupt) {
+        let experiment = queue.experiment();
+        let mut first = true;
+        while !queue.is_over() {
+            if !std::mem::take(&mut first)
+                && let Err(error) = pause(experiment.plan.plan().gap, &mut interrupt).await
+            {
+                return queue.stop(error);
+            }
+            let Some(mut running) = queue.start() else { continue };
+            let result = self.run_trial(&mut running, &mut interrupt).await;
+            let failed = matches!(&result, Ok(verdict) if verdict.status == Status::Failed);
+            // The testbed itself may be the reason for the failure, and building it takes a second.
+            let needs_rebuild = self.is_dead() || (failed && self.process.is_some());
+            queue.end(running, result, needs_rebuild);
+            if needs_rebuild && !queue.is_stopped() {
+                info!("rebuild the testbed");
+                if let Err(error) = self.rebuild(experiment).await {
+                    return queue.stop(error);
+                }
+            }
+        }
     }
 
-    /// Runs it; once more on a new testbed if an earlier trial may have damaged this one.
+    async fn close(self) {
+        drop(self.agents);
+        if let Some(process) = self.process {
+            process.stop().await;
+        }
+    }
+}
+
+impl Testbed {
+    /// Runs a trial; once more on a new testbed if an earlier trial may have damaged this one.
     async fn run_trial(
         &mut self,
-        trial: Trial<'_>,
-        progress: &mut Progress,
+        running: &mut RunningTrial<'_>,
         interrupt: &mut Interrupt,
     ) -> Result<Verdict, BackendError> {
+        let RunningTrial { trial, progress, .. } = running;
         self.port_slot = next_port_slot(self.port_slot, clock::realtime_ns());
-        let result = trial::run(trial, self, progress, interrupt).await;
+        let result = trial::run(*trial, self, progress, interrupt).await;
         let error = match &result {
             Ok(_) | Err(BackendError::Interrupted | BackendError::Results(_)) => return result,
             Err(BackendError::Agent(_) | BackendError::Testbed(_) | BackendError::Lab(_))
@@ -178,12 +208,7 @@ impl Backend for Testbed {
         warn!("rebuild the testbed after: {error}");
         progress.message("testbed", &format!("{error}; trying again on a new testbed"));
         self.rebuild(trial.experiment).await?;
-        trial::run(trial, self, progress, interrupt).await
-    }
-
-    fn needs_rebuild(&mut self, trial_failed: bool) -> bool {
-        // The testbed itself may be the reason for the failure, and building it takes a second.
-        self.is_dead() || (trial_failed && self.process.is_some())
+        trial::run(*trial, self, progress, interrupt).await
     }
 
     async fn rebuild(&mut self, experiment: &Experiment) -> Result<(), BackendError> {
@@ -193,12 +218,13 @@ impl Backend for Testbed {
         *self = Self { port_slot: self.port_slot, ..Self::open(experiment).await? };
         Ok(())
     }
+}
 
-    async fn close(self) {
-        drop(self.agents);
-        if let Some(process) = self.process {
-            process.stop().await;
-        }
+/// Sleeps for `gap`.
+async fn pause(gap: Micros, interrupt: &mut Interrupt) -> Result<(), BackendError> {
+    tokio::select! {
+        () = tokio::time::sleep(gap.duration()) => Ok(()),
+        () = interrupt.requested() => Err(BackendError::Interrupted),
     }
 }
 

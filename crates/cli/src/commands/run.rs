@@ -9,7 +9,7 @@ use ccbench_results::summarize::summarize;
 use ccbench_results::table;
 use tracing::info;
 
-use crate::args::RunArgs;
+use crate::args::{RunArgs, RunOptions};
 use crate::backend::{Backend, BackendError, BackendInfo};
 use crate::clock;
 use crate::console::{print, terminal_width};
@@ -20,7 +20,7 @@ use crate::interrupt::Interrupt;
 use crate::lab::{Lab, LabOptions, engine_for, engine_set};
 use crate::plan_source::PlanSource;
 use crate::progress::Progress;
-use crate::runner::run_trials;
+use crate::runner::TrialQueue;
 use crate::runtime::block_on;
 use crate::testbed::Testbed;
 
@@ -138,7 +138,14 @@ fn lab_options(args: &RunArgs, experiment: &Experiment) -> Result<Option<LabOpti
     }
     if in_lab {
         let kernel = options.kernel.unwrap_or_default();
-        return Ok(Some(LabOptions { kernel, dilation: options.dilation }));
+        let RunOptions { dilation, jobs, .. } = *options;
+        return Ok(Some(LabOptions { kernel, dilation, jobs }));
+    }
+    if let Some(jobs) = options.jobs.filter(|jobs| *jobs != 1) {
+        return Err(CliError::Usage(format!(
+            "--jobs {jobs} needs the lab: outside of it, trials that run at the same time disturb each other; add --lab, or leave out \
+             --jobs"
+        )));
     }
     if options.kernel.is_some() || options.dilation.is_some() {
         return Err(CliError::Usage("--kernel and --dilation need --lab".to_owned()));
@@ -189,7 +196,7 @@ impl PlanRun<'_> {
             }
         };
         let remaining = experiment.remaining(&dir, args.retry_failed);
-        let mut progress = Progress::new(args.options.json, remaining.len() as u32);
+        let mut progress = Progress::new(args.options.json, remaining.len());
         if backend.has_virtual_time() {
             progress.use_virtual_time();
         }
@@ -197,8 +204,9 @@ impl PlanRun<'_> {
             progress.message("note", &format!("note: {note}"));
         }
         progress.message("results", &format!("results: {}", dir.path().display()));
-        let result =
-            run_trials(experiment, &mut backend, &dir, &remaining, &mut progress, interrupt).await;
+        let queue = TrialQueue::new(experiment, &dir, &progress, &remaining);
+        backend.run_trials(&queue, interrupt).await;
+        let result = queue.result();
         info!("close the backend");
         backend.close().await;
         progress.finish();

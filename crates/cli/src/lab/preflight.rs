@@ -9,7 +9,9 @@ use ccbench_proto::wire;
 use ccbench_proto::wire::lab_message::Of;
 use tokio::sync::mpsc;
 
+use super::described::Described;
 use super::error::LabError;
+use super::jobs::Place;
 use super::trial;
 use super::vm::VmImage;
 use crate::backend::BackendError;
@@ -21,8 +23,11 @@ const CALIBRATION: Micros = Micros::from_millis(1500);
 /// Length where nothing is calibrated: the boot only describes the nodes.
 const DESCRIPTION: Micros = Micros::from_millis(100);
 
+/// Seed of the boot.
+const SEED: u64 = 1;
+
 /// What a boot before the first trial found out.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Preflight {
     /// By node.
     pub nodes: BTreeMap<String, wire::NodeInfo>,
@@ -30,7 +35,8 @@ pub struct Preflight {
     pub busy_pct: f64,
 }
 
-/// Boots once, describes every node of this point, and runs a short version of its busiest phase to measure the load.
+/// Boots once, describes every node of this point, and runs a short version of its busiest phase to measure the load. A kernel that
+/// is repeatable to the byte would say the same again, so what it said is kept in the cache.
 ///
 /// # Errors
 /// The virtual machine failed, or the plan cannot run in it.
@@ -46,9 +52,13 @@ pub async fn run(
         eprintln!("lab: the boot before the first trial runs a whole trial, because a short one is not a valid plan: {reason}");
         point.plan.clone()
     });
-    let task = trial::task(experiment, point, &short, (1, 1));
+    let task = trial::task(experiment, point, &short, (1, SEED));
+    let described = Described::of(image, &task, dilation);
+    if let Some(result) = described.as_ref().and_then(Described::read) {
+        return Ok(result);
+    }
     let dir = trial::folder()?;
-    let vm = image.boot(dir.path(), &task, 1, dilation)?;
+    let vm = image.boot(dir.path(), &task, SEED, dilation, &Place::default())?;
     let (send, mut receive) = mpsc::channel(trial::MESSAGES_WAITING);
     let follow = tokio::spawn(vm.follow(send));
     let (mut result, mut failed) = (Preflight::default(), None);
@@ -72,7 +82,13 @@ pub async fn run(
         }
     }
     follow.await.map_err(LabError::Reader)??;
-    failed.map_or(Ok(result), |error| Err(error.into()))
+    if let Some(error) = failed {
+        return Err(error.into());
+    }
+    if let Some(described) = described {
+        described.write(&result);
+    }
+    Ok(result)
 }
 
 /// Why a plan has no short version: the first problem of the shortened plan.

@@ -5,6 +5,7 @@ use std::process::Stdio;
 
 use tokio::process::{Child, Command};
 
+use super::cpu::on_cpu;
 use super::error::LabError;
 
 /// The configuration of one boot.
@@ -56,20 +57,24 @@ pub fn version() -> Result<String, LabError> {
 }
 
 impl VmConfig {
-    /// Starts QEMU.
+    /// Starts QEMU, on one CPU if one is given.
     ///
     /// # Errors
     /// It cannot be started.
-    pub fn start(&self) -> Result<Child, LabError> {
-        Command::new(QEMU)
+    pub fn start(&self, cpu: Option<usize>) -> Result<Child, LabError> {
+        let mut command = Command::new(QEMU);
+        command
             .args(self.arguments())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .process_group(0)
-            .kill_on_drop(true)
-            .spawn()
-            .map_err(LabError::io("start", Path::new(QEMU)))
+            .kill_on_drop(true);
+        let started = match cpu {
+            Some(cpu) => on_cpu(cpu, || command.spawn()),
+            None => command.spawn(),
+        };
+        started.map_err(LabError::io("start", Path::new(QEMU)))
     }
 
     /// Arguments for [`QEMU`].

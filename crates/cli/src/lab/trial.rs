@@ -17,12 +17,13 @@ use tokio::sync::mpsc;
 use tracing::info;
 
 use super::error::LabError;
+use super::jobs::Place;
 use super::kernel::Kernel;
 use super::vm::{VmImage, last_words};
 use crate::backend::{BackendError, Trial};
 use crate::experiment::Experiment;
 use crate::interrupt::Interrupt;
-use crate::progress::Progress;
+use crate::progress::TrialProgress;
 use crate::recorder::TrialRecorder;
 
 /// From "all nodes are ready" to the first phase, guest time: the base RTT is measured meanwhile.
@@ -37,22 +38,22 @@ pub const MESSAGES_WAITING: usize = 4096;
 const BUSY_DEGRADED_PCT: f64 = 60.0;
 const BUSY_FAILED_PCT: f64 = 90.0;
 
-/// Runs a trial and commits it.
+/// Runs a trial in this place and commits it.
 ///
 /// # Errors
 /// The trial could not be run. The results directory has a record of that.
 pub async fn run(
-    image: &VmImage,
-    Trial { experiment, point, scheduled, dir }: Trial<'_>,
-    dilation: Option<u32>,
-    progress: &mut Progress,
+    (image, dilation): (&VmImage, Option<u32>),
+    place: &Place,
+    Trial { experiment, point, scheduled, dir, epoch }: Trial<'_>,
+    progress: &mut TrialProgress<'_>,
     interrupt: &mut Interrupt,
 ) -> Result<Verdict, BackendError> {
     let (point_id, trial, seed) = (scheduled.point_id, scheduled.trial, scheduled.seed);
-    let key = TrialKey { point_id, trial, seed, epoch: dir.next_epoch() };
+    let key = TrialKey { point_id, trial, seed, epoch };
     let task = task(experiment, point, &point.plan, (scheduled.trial, scheduled.seed));
     let files = folder()?;
-    let vm = image.boot(files.path(), &task, scheduled.seed, dilation)?;
+    let vm = image.boot(files.path(), &task, scheduled.seed, dilation, place)?;
     let (send, mut receive) = mpsc::channel(MESSAGES_WAITING);
     let follow = tokio::spawn(vm.follow(send));
     let mut guest = GuestTrial::new(key, point, dir, (image.kernel().engine, files.path()));
@@ -96,6 +97,8 @@ pub async fn run(
         Some(busy_pct) => with_busy(verdict, busy_pct, &busy_hint(image.kernel(), dilation)),
         None => verdict,
     };
+    // Other trials go on while the writer finishes.
+    recorder.writer.finished().await;
     info!(busy_pct, "commit");
     recorder.writer.commit(&verdict)?;
     Ok(verdict)
@@ -187,7 +190,7 @@ impl<'a> GuestTrial<'a> {
         receive.recv().await
     }
 
-    fn handle(&mut self, of: Of, progress: &mut Progress) -> Result<(), BackendError> {
+    fn handle(&mut self, of: Of, progress: &mut TrialProgress<'_>) -> Result<(), BackendError> {
         match (of, &mut self.recorder) {
             (Of::Node(node), _) => {
                 self.infos.insert(node.node, node.info.unwrap_or_default());

@@ -1,17 +1,15 @@
 //! User-Mode Linux as the lab's engine: the kernel is a process of this machine, and its clock advances only while every guest
 //! process waits (`time-travel=inf-cpu`). The patches in `lab/uml/patches` say what differs from mainline.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Stdio;
 
 use rustix::fs::{StatVfsMountFlags, statvfs};
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tokio::process::{Child, Command};
 
+use super::cpu::on_cpu;
 use super::error::LabError;
 
-/// How long the load of the CPUs is observed to choose one.
-const LOAD_WINDOW: std::time::Duration = std::time::Duration::from_millis(40);
 /// Name of the engine in results, as `qemu --version` is QEMU's.
 pub const EMULATOR: &str = "User-Mode Linux, time-travel=inf-cpu";
 /// Names the process of the guest that ran when the kernel received SIGUSR2 (patch 0006).
@@ -75,7 +73,7 @@ impl UmlConfig {
     ///
     /// # Errors
     /// The kernel cannot be started.
-    pub fn start(&self, console: &std::fs::File) -> Result<Child, LabError> {
+    pub fn start(&self, cpu: usize, console: &std::fs::File) -> Result<Child, LabError> {
         let io = LabError::io("start", &self.kernel);
         let output = || console.try_clone().map(Stdio::from).map_err(&io);
         let mut command = Command::new(&self.kernel);
@@ -90,33 +88,30 @@ impl UmlConfig {
             .stdout(output()?)
             .stderr(output()?)
             .kill_on_drop(true);
-        let allowed = sched_getaffinity(None);
-        if let Ok(allowed) = &allowed {
-            // If it fails, the trial is slower.
-            let _ = sched_setaffinity(None, &one_cpu(allowed, quietest(&busy_ticks())));
-        }
-        let child = command.spawn();
-        if let Ok(allowed) = &allowed {
-            let _ = sched_setaffinity(None, allowed);
-        }
-        child.map_err(&io)
+        on_cpu(cpu, || command.spawn()).map_err(&io)
     }
 }
 
-/// A folder for the guest's memory: with enough space, and programs in it may be executed, because the guest's programs are mapped
-/// from that file. A tmpfs comes first; on a disk the memory would be written back.
+/// Folders for the guests' memory, each with its free space in MiB: programs in them may be executed, because a guest's programs are
+/// mapped from that file. A tmpfs comes first; on a disk the memory would be written back.
+pub fn memory_folders() -> Vec<(PathBuf, u64)> {
+    let candidates = [PathBuf::from("/dev/shm"), std::env::temp_dir()];
+    let usable = |folder: PathBuf| {
+        let at = statvfs(&folder).ok()?;
+        let executable = !at.f_flag.contains(StatVfsMountFlags::NOEXEC);
+        executable.then(|| (folder, (at.f_bavail * at.f_frsize) >> 20))
+    };
+    candidates.into_iter().filter_map(usable).collect()
+}
+
+/// The first of the [`memory_folders`] with enough space for one guest.
 ///
 /// # Errors
 /// There is none.
 pub fn memory_folder(memory_mib: u32) -> Result<PathBuf, LabError> {
-    let candidates = [PathBuf::from("/dev/shm"), std::env::temp_dir()];
-    let fits = |folder: &Path| {
-        statvfs(folder).is_ok_and(|at| {
-            let free_mib = (at.f_bavail * at.f_frsize) >> 20;
-            !at.f_flag.contains(StatVfsMountFlags::NOEXEC) && free_mib >= u64::from(memory_mib)
-        })
-    };
-    candidates.into_iter().find(|folder| fits(folder)).ok_or_else(|| LabError::Missing {
+    let mut folders = memory_folders().into_iter();
+    let fitting = folders.find(|(_, free_mib)| *free_mib >= u64::from(memory_mib));
+    fitting.map(|(folder, _)| folder).ok_or_else(|| LabError::Missing {
         what: format!(
             "{memory_mib} MiB in /dev/shm or TMPDIR, mounted without noexec (engine uml)"
         ),
@@ -136,47 +131,6 @@ pub fn advice(console: &str) -> Option<&'static str> {
 pub fn running_process(console: &str) -> Option<&str> {
     let (_, after) = console.rsplit_once(RUNNING)?;
     after.lines().next().map(str::trim)
-}
-
-/// Only this CPU, or the first allowed one if it is not allowed.
-fn one_cpu(allowed: &CpuSet, cpu: usize) -> CpuSet {
-    let mut one = CpuSet::new();
-    let first = || (0..CpuSet::MAX_CPU).find(|cpu| allowed.is_set(*cpu));
-    let cpu = if allowed.is_set(cpu) { cpu } else { first().unwrap_or(cpu) };
-    one.set(cpu);
-    one
-}
-
-/// Ticks (10 ms) in which each CPU was busy during a short time.
-fn busy_ticks() -> Vec<u64> {
-    let read = || std::fs::read_to_string("/proc/stat").map(|text| busy_since_boot(&text));
-    let Ok(before) = read() else { return Vec::new() };
-    std::thread::sleep(LOAD_WINDOW);
-    let after = read().unwrap_or_default();
-    after.iter().zip(&before).map(|(after, before)| after.saturating_sub(*before)).collect()
-}
-
-/// The CPU that was least busy.
-fn quietest(busy: &[u64]) -> usize {
-    let least = busy.iter().enumerate().min_by_key(|(_, busy)| **busy);
-    least.map_or(0, |(cpu, _)| cpu)
-}
-
-/// For each CPU, the ticks in which it was not idle, from `/proc/stat`.
-fn busy_since_boot(stat: &str) -> Vec<u64> {
-    let of_line = |line: &str| {
-        let mut words = line.strip_prefix("cpu")?.split_ascii_whitespace();
-        // The first line is the sum of all.
-        if line.starts_with("cpu ") {
-            return None;
-        }
-        words.next();
-        // user, nice, system, idle, iowait, irq, softirq, steal
-        let ticks: Vec<u64> = words.take(8).filter_map(|word| word.parse().ok()).collect();
-        let idle: u64 = ticks.iter().skip(3).take(2).sum();
-        Some(ticks.iter().sum::<u64>() - idle)
-    };
-    stat.lines().filter_map(of_line).collect()
 }
 
 #[cfg(test)]
@@ -213,17 +167,5 @@ mod tests {
             "booted\n\nlab: running process 7 (old)\n\nlab: running process 93 (sh)\nmore";
         assert_eq!(running_process(console), Some("process 93 (sh)"));
         assert_eq!(running_process("booted"), None);
-    }
-
-    #[test]
-    fn chooses_the_quietest_cpu_that_is_allowed() {
-        let text = "cpu  140 0 60 900 5 0 0 0 0 0\ncpu0 100 0 50 400 5 0 0 0 0 0\ncpu1 40 0 10 500 0 0 0 0 0 0\nintr 3\n";
-        assert_eq!(busy_since_boot(text), [150, 50]);
-        assert_eq!(quietest(&[150, 50]), 1);
-        assert_eq!(quietest(&[]), 0);
-        let mut allowed = CpuSet::new();
-        allowed.set(2);
-        assert!(one_cpu(&allowed, 1).is_set(2) && one_cpu(&allowed, 2).is_set(2));
-        assert_eq!(one_cpu(&allowed, 1).count(), 1);
     }
 }

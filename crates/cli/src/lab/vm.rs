@@ -13,15 +13,16 @@ use tokio::sync::mpsc;
 use tracing::{debug, info};
 
 use super::error::LabError;
+use super::jobs::Place;
 use super::kernel::{self, Kernel};
 use super::qemu::{self, MachineType, QEMU, VmConfig};
 use super::uml::{self, UmlConfig};
-use super::{cpio, userland};
+use super::{cpio, cpu, userland};
 use crate::clock;
 use crate::paths::agent_binary;
 
-/// Memory of the guest.
-const MEMORY_MIB: u32 = 768;
+/// Memory of a guest.
+pub const MEMORY_MIB: u32 = 768;
 
 /// A kernel and an initramfs, ready to boot.
 #[derive(Debug, Clone)]
@@ -100,7 +101,7 @@ impl VmImage {
         }
     }
 
-    /// Boots the virtual machine for one trial. Its files go to `folder`, which must outlive it.
+    /// Boots the virtual machine for one trial, in this place. Its files go to `folder`, which must outlive it.
     ///
     /// # Errors
     /// A file cannot be written, or the engine cannot be started.
@@ -110,9 +111,10 @@ impl VmImage {
         task: &wire::LabTask,
         seed: u64,
         dilation: Option<u32>,
+        place: &Place,
     ) -> Result<Vm, LabError> {
         let engine = self.kernel.engine;
-        info!(kernel = self.kernel.release, %engine, seed, dilation, "boot the lab");
+        info!(kernel = self.kernel.release, %engine, seed, dilation, cpu = place.cpu, "boot the lab");
         let files = BootFiles::in_folder(folder);
         let mut archive = cpio::Archive::default();
         archive.file("lab/task.pb", 0o644, task.encode_to_vec());
@@ -121,19 +123,23 @@ impl VmImage {
         std::fs::write(&files.initramfs, bytes).map_err(LabError::io("write", &files.initramfs))?;
         std::fs::write(&files.messages, []).map_err(LabError::io("write", &files.messages))?;
         let child = match engine {
-            Engine::Qemu => self.qemu(&files, seed, dilation.unwrap_or(1)).start()?,
+            Engine::Qemu => self.qemu(&files, seed, dilation.unwrap_or(1)).start(place.cpu)?,
             Engine::Uml => {
                 let console = std::fs::File::create(&files.console)
                     .map_err(LabError::io("write", &files.console))?;
                 let config = UmlConfig {
                     kernel: self.kernel.image.clone(),
                     folder: folder.to_owned(),
-                    memory_folder: uml::memory_folder(MEMORY_MIB)?,
+                    memory_folder: match &place.memory_folder {
+                        Some(folder) => folder.clone(),
+                        None => uml::memory_folder(MEMORY_MIB)?,
+                    },
                     memory_mib: MEMORY_MIB,
                     seed,
                     controller: std::process::id(),
                 };
-                config.start(&console)?
+                let least_busy = || cpu::least_busy_first().first().copied().unwrap_or(0);
+                config.start(place.cpu.unwrap_or_else(least_busy), &console)?
             }
         };
         Ok(Vm { engine, files, child })
@@ -296,7 +302,7 @@ fn kind(message: &wire::LabMessage) -> &'static str {
 }
 
 /// Takes a complete message off the front, if there is one.
-fn next(bytes: &mut &[u8]) -> Option<Result<wire::LabMessage, prost::DecodeError>> {
+pub fn next(bytes: &mut &[u8]) -> Option<Result<wire::LabMessage, prost::DecodeError>> {
     let mut peek = *bytes;
     let length = prost::decode_length_delimiter(&mut peek).ok()?;
     let message = peek.get(..length)?;

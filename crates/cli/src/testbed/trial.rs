@@ -19,7 +19,7 @@ use crate::agents::{AgentError, CALL_LIMIT, ClockOffset};
 use crate::backend::{BackendError, Trial};
 use crate::clock;
 use crate::interrupt::Interrupt;
-use crate::progress::Progress;
+use crate::progress::TrialProgress;
 use crate::recorder::TrialRecorder;
 
 /// From "all nodes are ready" to the first phase: time for the start to reach every node and for the base
@@ -41,7 +41,7 @@ const TICK: Duration = Duration::from_millis(500);
 pub(super) async fn run(
     trial: Trial<'_>,
     testbed: &mut Testbed,
-    progress: &mut Progress,
+    progress: &mut TrialProgress<'_>,
     interrupt: &mut Interrupt,
 ) -> Result<Verdict, BackendError> {
     let offsets = testbed.agents.clocks().await?;
@@ -93,7 +93,7 @@ async fn conduct<'a>(
     key: TrialKey,
     replies: BTreeMap<String, wire::PrepareReply>,
     offsets: &BTreeMap<String, ClockOffset>,
-    progress: &mut Progress,
+    progress: &mut TrialProgress<'_>,
     interrupt: &mut Interrupt,
 ) -> Result<(TrialRecorder<'a>, Result<(), BackendError>), BackendError> {
     trial.dir.announce_trial(key)?;
@@ -195,7 +195,7 @@ async fn follow(
     recorder: &mut TrialRecorder<'_>,
     mut receive: mpsc::Receiver<(String, StreamItem)>,
     mut running: BTreeSet<String>,
-    progress: &mut Progress,
+    progress: &mut TrialProgress<'_>,
     (t0_ns, length): (u64, Micros),
     interrupt: &mut Interrupt,
 ) -> Result<(), BackendError> {

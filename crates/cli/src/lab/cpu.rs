@@ -1,0 +1,84 @@
+//! The CPUs of this machine on which guests run.
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+/// How long the load of the CPUs is observed to choose some.
+const LOAD_WINDOW: std::time::Duration = std::time::Duration::from_millis(40);
+
+/// CPUs that this process may use, the least busy one first.
+pub fn least_busy_first() -> Vec<usize> {
+    by_load(allowed(), &busy_ticks())
+}
+
+/// CPUs that this process may use.
+pub fn allowed() -> Vec<usize> {
+    let Ok(set) = sched_getaffinity(None) else { return vec![0] };
+    (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect()
+}
+
+/// Starts a process on one CPU. If that is not possible, it is only slower.
+pub fn on_cpu<T>(cpu: usize, start: impl FnOnce() -> T) -> T {
+    let allowed = sched_getaffinity(None);
+    let mut one = CpuSet::new();
+    one.set(cpu);
+    let _ = sched_setaffinity(None, &one);
+    let started = start();
+    if let Ok(allowed) = &allowed {
+        let _ = sched_setaffinity(None, allowed);
+    }
+    started
+}
+
+/// These CPUs, the least busy one first; equally busy ones in their order.
+fn by_load(mut cpus: Vec<usize>, busy: &[u64]) -> Vec<usize> {
+    cpus.sort_by_key(|cpu| busy.get(*cpu).copied().unwrap_or(0));
+    cpus
+}
+
+/// Ticks (10 ms) in which each CPU was busy during a short time.
+fn busy_ticks() -> Vec<u64> {
+    let read = || std::fs::read_to_string("/proc/stat").map(|text| busy_since_boot(&text));
+    let Ok(before) = read() else { return Vec::new() };
+    std::thread::sleep(LOAD_WINDOW);
+    let after = read().unwrap_or_default();
+    after.iter().zip(&before).map(|(after, before)| after.saturating_sub(*before)).collect()
+}
+
+/// For each CPU, the ticks in which it was not idle, from `/proc/stat`.
+fn busy_since_boot(stat: &str) -> Vec<u64> {
+    let of_line = |line: &str| {
+        let mut words = line.strip_prefix("cpu")?.split_ascii_whitespace();
+        // The first line is the sum of all.
+        if line.starts_with("cpu ") {
+            return None;
+        }
+        words.next();
+        // user, nice, system, idle, iowait, irq, softirq, steal
+        let ticks: Vec<u64> = words.take(8).filter_map(|word| word.parse().ok()).collect();
+        let idle: u64 = ticks.iter().skip(3).take(2).sum();
+        Some(ticks.iter().sum::<u64>() - idle)
+    };
+    stat.lines().filter_map(of_line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn orders_allowed_cpus_by_their_load() {
+        let text = "cpu  140 0 60 900 5 0 0 0 0 0\ncpu0 100 0 50 400 5 0 0 0 0 0\ncpu1 40 0 10 500 0 0 0 0 0 0\nintr 3\n";
+        assert_eq!(busy_since_boot(text), [150, 50]);
+        assert_eq!(by_load(vec![0, 1], &[150, 50]), [1, 0]);
+        assert_eq!(by_load(vec![2, 0], &[1, 5, 1]), [2, 0], "only those that are allowed");
+        assert_eq!(by_load(vec![3, 4], &[]), [3, 4]);
+    }
+
+    #[test]
+    fn a_process_inherits_the_cpu_and_this_one_keeps_its_own() {
+        let before = allowed();
+        let last = *before.last().unwrap();
+        assert_eq!(on_cpu(last, allowed), [last]);
+        assert_eq!(allowed(), before);
+    }
+}

@@ -1,0 +1,175 @@
+//! How many trials run at the same time (`--jobs`), and where: each on a CPU of its own, with memory for all.
+
+use std::path::PathBuf;
+
+use futures_util::future::join_all;
+
+use super::vm::MEMORY_MIB;
+use super::{cpu, uml};
+
+/// Where on this machine a guest runs.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Place {
+    /// The CPU; `None`: the least busy one when it starts (engine uml), or any (qemu).
+    pub cpu: Option<usize>,
+    /// Folder of the guest's memory with the engine uml; `None`: the first with enough space.
+    pub memory_folder: Option<PathBuf>,
+}
+
+/// A place for each trial that runs at the same time, and a note if there are fewer than wanted. `in_folder`: the engine uml keeps
+/// the guests' memory in files.
+pub fn places(wanted: Option<u32>, trials: usize, in_folder: bool) -> (Vec<Place>, Option<String>) {
+    let cpus = cpu::allowed().len();
+    let wanted_jobs = wanted.map_or(cpus, |jobs| jobs as usize).min(trials).max(1);
+    let folders = if in_folder { uml::memory_folders() } else { Vec::new() };
+    let room = Room { available_mib: available_mib(), folders };
+    let (jobs, memory_folder, note) = room.for_jobs(wanted_jobs);
+    if jobs == 1 {
+        return (vec![Place { cpu: None, memory_folder: None }], note);
+    }
+    (on_cpus(&cpu::least_busy_first(), jobs, memory_folder), note)
+}
+
+/// One place for each job; jobs share CPUs only if there are more jobs than CPUs.
+fn on_cpus(cpus: &[usize], jobs: usize, memory_folder: Option<PathBuf>) -> Vec<Place> {
+    let place = |cpu: &usize| Place { cpu: Some(*cpu), memory_folder: memory_folder.clone() };
+    cpus.iter().cycle().take(jobs).map(place).collect()
+}
+
+/// Memory for guests.
+struct Room {
+    /// Of this machine; `None` if it is not known.
+    available_mib: Option<u64>,
+    /// Folders for the memory of guests, in order of preference, with their free space in MiB; none if guests need none.
+    folders: Vec<(PathBuf, u64)>,
+}
+
+impl Room {
+    /// The number of jobs that fit, the folder for their memory, and a note if they are fewer than wanted.
+    fn for_jobs(&self, wanted: usize) -> (usize, Option<PathBuf>, Option<String>) {
+        let guests = |mib: u64| usize::try_from(mib / u64::from(MEMORY_MIB)).unwrap_or(usize::MAX);
+        let in_memory = self.available_mib.map_or(wanted, guests);
+        // The first folder that has room for all, or else the one with the most.
+        let all = self.folders.iter().find(|(_, mib)| guests(*mib) >= wanted);
+        let folder = all.or_else(|| self.folders.iter().max_by_key(|(_, mib)| *mib));
+        let in_folder = folder.map_or(wanted, |(_, mib)| guests(*mib));
+        let jobs = wanted.min(in_memory).min(in_folder).max(1);
+        let memory_folder = folder.map(|(folder, _)| folder.clone());
+        if jobs == wanted {
+            return (jobs, memory_folder, None);
+        }
+        let (mib, of) = match (self.available_mib, folder) {
+            (_, Some((folder, mib))) if in_folder <= in_memory => {
+                (*mib, format!("free in {}", folder.display()))
+            }
+            (available, _) => (available.unwrap_or(0), "of memory available".to_owned()),
+        };
+        let note = format!(
+            "--jobs {jobs} instead of {wanted}: every trial that runs needs {MEMORY_MIB} MiB, and {mib} MiB are {of}"
+        );
+        (jobs, memory_folder, Some(note))
+    }
+}
+
+/// Memory that processes can have without swapping, in MiB.
+fn available_mib() -> Option<u64> {
+    available_in(&std::fs::read_to_string("/proc/meminfo").ok()?)
+}
+
+fn available_in(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: u64 = line.split_ascii_whitespace().next()?.parse().ok()?;
+    Some(kib / 1024)
+}
+
+/// Does `work` in every place until there is no `next`.
+pub async fn run_in<P, T>(places: &[P], next: impl Fn() -> Option<T>, work: impl AsyncFn(&P, T)) {
+    let (next, work) = (&next, &work);
+    let worker = |place| async move {
+        while let Some(item) = next() {
+            work(place, item).await;
+        }
+    };
+    join_all(places.iter().map(worker)).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    fn room(available_mib: u64, folders: &[(&str, u64)]) -> Room {
+        let folders = folders.iter().map(|(folder, mib)| (PathBuf::from(folder), *mib)).collect();
+        Room { available_mib: Some(available_mib), folders }
+    }
+
+    #[test]
+    fn jobs_fit_into_memory_and_folder() {
+        let shm = Some(PathBuf::from("/shm"));
+        let roomy = room(9000, &[("/shm", 5000), ("/disk", 9000)]);
+        assert_eq!(roomy.for_jobs(4), (4, shm.clone(), None));
+        let (jobs, folder, note) = room(9000, &[("/shm", 1600), ("/disk", 900)]).for_jobs(4);
+        assert_eq!((jobs, folder), (2, shm.clone()));
+        assert!(note.unwrap().contains("768 MiB, and 1600 MiB are free in /shm"));
+        let (jobs, _, note) = room(1600, &[("/shm", 9000)]).for_jobs(4);
+        assert_eq!(jobs, 2);
+        assert!(note.unwrap().contains("--jobs 2 instead of 4"), "names what it does");
+        let disk = room(9000, &[("/shm", 64), ("/disk", 9000)]).for_jobs(3);
+        assert_eq!(disk, (3, Some("/disk".into()), None), "the first that has room for all");
+        let (jobs, _, note) = room(100, &[]).for_jobs(2);
+        assert!(jobs == 1 && note.unwrap().contains("100 MiB are of memory available"));
+        let unknown = Room { available_mib: None, folders: vec![] };
+        assert_eq!(unknown.for_jobs(3), (3, None, None));
+    }
+
+    #[test]
+    fn each_job_has_its_own_cpu_while_there_are_enough() {
+        let cpus = |jobs| -> Vec<_> {
+            on_cpus(&[2, 0], jobs, None).iter().filter_map(|place| place.cpu).collect()
+        };
+        assert_eq!(cpus(1), [2]);
+        assert_eq!(cpus(2), [2, 0]);
+        assert_eq!(cpus(3), [2, 0, 2]);
+    }
+
+    #[test]
+    fn reads_the_available_memory() {
+        let meminfo = "MemTotal:       24000000 kB\nMemAvailable:    2048000 kB\n";
+        assert_eq!(available_in(meminfo), Some(2000));
+        assert_eq!(available_in("MemTotal: 1 kB\n"), None);
+    }
+
+    /// Runs five items of these lengths (in turns of the scheduler) in places; the order in which they begin and end.
+    fn run(places: usize, lengths: [usize; 5], last: usize) -> (Vec<usize>, Vec<usize>) {
+        let (begun, ended) = (RefCell::new(vec![]), RefCell::new(vec![]));
+        let next = || {
+            let item = begun.borrow().len();
+            // After `last` has ended, none begins.
+            let go_on = item < lengths.len() && !ended.borrow().contains(&last);
+            go_on.then(|| begun.borrow_mut().push(item)).map(|()| item)
+        };
+        let work = async |_: &usize, item: usize| {
+            for _ in 0..lengths[item] {
+                tokio::task::yield_now().await;
+            }
+            ended.borrow_mut().push(item);
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let places: Vec<usize> = (0..places).collect();
+        runtime.block_on(run_in(&places, next, work));
+        (begun.into_inner(), ended.into_inner())
+    }
+
+    #[test]
+    fn items_begin_in_their_order_and_end_in_any() {
+        let none = usize::MAX;
+        assert_eq!(run(1, [9, 1, 1, 1, 1], none).1, [0, 1, 2, 3, 4]);
+        let (begun, ended) = run(2, [9, 1, 1, 1, 1], none);
+        assert_eq!(begun, [0, 1, 2, 3, 4]);
+        assert_eq!(ended, [1, 2, 3, 4, 0], "the long one does not delay the others");
+        let (begun, ended) = run(2, [9, 1, 1, 1, 1], 1);
+        assert_eq!((begun, ended), (vec![0, 1], vec![1, 0]), "what runs is not stopped");
+        assert_eq!(run(8, [1; 5], none).0, [0, 1, 2, 3, 4]);
+    }
+}

@@ -1,0 +1,149 @@
+//! `--jobs`: trials that run at the same time give the same results, and end with the controller.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Child;
+use std::time::Duration;
+
+use ccbench_tests::{Bench, csv, text, wait_for};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::uml::{descendants, started_at};
+use crate::{plan, tables};
+
+/// The plan with this number of trials, each of this length.
+fn plan_file(bench: &Bench, repeat: u32, length: &str) -> String {
+    let text = plan(1).replace("seed = 1", &format!("seed = 1\nrepeat = {repeat}"));
+    let text = text.replace("length = \"3s\"", &format!("length = \"{length}\""));
+    bench.write("plan.toml", &text).display().to_string()
+}
+
+fn arguments<'a>(first: &[&'a str], jobs: &'a str) -> Vec<&'a str> {
+    [first, &["--lab", "--jobs", jobs]].concat()
+}
+
+/// All tables and summaries, by path.
+fn results(bench: &Bench) -> BTreeMap<String, Vec<u8>> {
+    let mut found = tables(bench);
+    for name in ["trials", "points", "summary_phase", "summary_point"] {
+        for ending in ["csv", "parquet"] {
+            let file = format!("{name}.{ending}");
+            let bytes = std::fs::read(bench.results().join(&file)).unwrap();
+            found.insert(file, bytes);
+        }
+    }
+    found
+}
+
+fn assert_equal(one: &BTreeMap<String, Vec<u8>>, other: &BTreeMap<String, Vec<u8>>) {
+    assert_eq!(one.keys().collect::<Vec<_>>(), other.keys().collect::<Vec<_>>());
+    for (name, bytes) in one {
+        assert!(other.get(name) == Some(bytes), "{name} differs");
+    }
+}
+
+fn same_for_any_number_of_jobs(engine: &[&str]) {
+    let run = |jobs| {
+        let bench = Bench::new();
+        let plan = plan_file(&bench, 3, "3s");
+        let done = bench.run(&[&arguments(&["run", &plan], jobs), engine].concat());
+        assert_eq!(done.status.code(), Some(0), "{}", text(&done));
+        let said = text(&done);
+        assert_eq!(said.contains("2/3    3 s"), jobs != "1", "lines name their trial: {said}");
+        results(&bench)
+    };
+    let one = run("1");
+    assert_equal(&one, &run("2"));
+    if engine.contains(&"uml") {
+        assert_equal(&one, &run("4"));
+    }
+}
+
+#[test]
+fn results_are_the_same_for_any_number_of_jobs() {
+    same_for_any_number_of_jobs(&["--engine", "uml"]);
+}
+
+#[test]
+fn results_are_the_same_for_any_number_of_jobs_in_qemu() {
+    same_for_any_number_of_jobs(&["--engine", "qemu", "--dilation", "5"]);
+}
+
+/// A run with two trials at the same time, once both have begun, and the processes of both guests.
+fn started(bench: &Bench, plan: &str) -> (Child, Vec<(u32, u64)>) {
+    let mut controller =
+        bench.spawn(&[&arguments(&["run", plan], "2"), ["--engine", "uml"].as_slice()].concat());
+    let begun = || bench.all_results().first().map_or(0, |dir| begun_trials(dir));
+    let both = || begun() == 2 || controller.try_wait().unwrap().is_some();
+    wait_for("two trials", Duration::from_secs(120), both);
+    assert_eq!(begun(), 2, "{}", bench.printed());
+    let guests = descendants(controller.id());
+    let kernels = guests.iter().filter(|(pid, _)| is_kernel(*pid)).count();
+    assert!(kernels >= 2, "{guests:?}");
+    (controller, guests)
+}
+
+fn begun_trials(dir: &Path) -> usize {
+    let journal = std::fs::read_to_string(dir.join("journal.ndjson")).unwrap_or_default();
+    journal.lines().filter(|line| line.contains("\"trial_begin\"")).count()
+}
+
+fn is_kernel(pid: u32) -> bool {
+    let line = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    line.contains("time-travel=inf-cpu")
+}
+
+fn wait_for_the_end_of(guests: &[(u32, u64)]) {
+    let gone = || guests.iter().all(|(pid, start)| started_at(*pid) != Some(*start));
+    wait_for("the end of the guests", Duration::from_secs(20), gone);
+}
+
+#[test]
+fn no_guest_survives_a_killed_controller() {
+    let bench = Bench::new();
+    let (mut controller, guests) = started(&bench, &plan_file(&bench, 2, "600s"));
+    controller.kill().unwrap();
+    controller.wait().unwrap();
+    wait_for_the_end_of(&guests);
+}
+
+/// Ctrl-C discards both running trials; the resumed run has the results of one that was not interrupted.
+#[test]
+fn an_interrupted_run_is_resumed() {
+    let bench = Bench::new();
+    let plan = plan_file(&bench, 2, "40s");
+    let (mut controller, guests) = started(&bench, &plan);
+    let pid = Pid::from_raw(i32::try_from(controller.id()).unwrap()).unwrap();
+    kill_process(pid, Signal::INT).unwrap();
+    let status = controller.wait().unwrap();
+    assert_eq!(status.code(), Some(130), "{}", bench.printed());
+    wait_for_the_end_of(&guests);
+    let record = std::fs::read_to_string(bench.results().join("run.json")).unwrap();
+    assert_eq!(record.matches("\"aborted\"").count(), 2 * 2, "status and reason: {record}");
+    let dir = bench.results().display().to_string();
+    let done = bench.run(&arguments(&["run", "--resume", &dir], "2"));
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done));
+    let trials = csv(&bench.results().join("trials.csv"));
+    let statuses: Vec<_> = trials.iter().map(|row| row["status"].as_str()).collect();
+    assert_eq!(statuses, ["ok", "ok"]);
+    let whole = Bench::new();
+    let plan = plan_file(&whole, 2, "40s");
+    let done =
+        whole.run(&[&arguments(&["run", &plan], "1"), ["--engine", "uml"].as_slice()].concat());
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done));
+    assert_equal(&tables(&whole), &tables(&bench));
+}
+
+/// A trial that cannot be prepared does not end another one.
+#[test]
+fn a_failed_trial_fails_only_itself() {
+    let bench = Bench::new();
+    let matrix = "[matrix.flow]\na_works = {}\nb_fails = { \"flows.f.cc\" = \"unknown_cc\" }\n";
+    let path = bench.write("plan.toml", &(plan(1) + matrix)).display().to_string();
+    let engine: &[&str] = &["--engine", "uml", "--keep-going"];
+    let done = bench.run(&[&arguments(&["run", &path], "2"), engine].concat());
+    assert_eq!(done.status.code(), Some(1), "{}", text(&done));
+    let trials = csv(&bench.results().join("trials.csv"));
+    let statuses: Vec<_> = trials.iter().map(|row| row["status"].as_str()).collect();
+    assert_eq!(statuses, ["ok", "failed"], "{}", text(&done));
+}
