@@ -3,7 +3,7 @@
 use crate::wire::{Backend, Role, SampleSource, Side, Via};
 
 /// An enum of `agent.proto` that a column holds as text.
-pub trait ColumnText: TryFrom<i32> + Default {
+pub trait ColumnText: Copy + Default + TryFrom<i32> {
     /// As columns hold it; empty if unspecified.
     fn as_text(self) -> &'static str;
 

@@ -27,12 +27,12 @@ pub fn places(wanted: Option<u32>, trials: usize, in_folder: bool) -> (Vec<Place
     if jobs == 1 {
         return (vec![Place { cpu: None, memory_folder: None }], note);
     }
-    (on_cpus(&cpu::least_busy_first(), jobs, memory_folder), note)
+    (on_cpus(&cpu::least_busy_first(), jobs, memory_folder.as_ref()), note)
 }
 
 /// One place for each job; jobs share CPUs only if there are more jobs than CPUs.
-fn on_cpus(cpus: &[usize], jobs: usize, memory_folder: Option<PathBuf>) -> Vec<Place> {
-    let place = |cpu: &usize| Place { cpu: Some(*cpu), memory_folder: memory_folder.clone() };
+fn on_cpus(cpus: &[usize], jobs: usize, memory_folder: Option<&PathBuf>) -> Vec<Place> {
+    let place = |cpu: &usize| Place { cpu: Some(*cpu), memory_folder: memory_folder.cloned() };
     cpus.iter().cycle().take(jobs).map(place).collect()
 }
 
