@@ -196,7 +196,35 @@ impl Kind {
                 let via = instance.cc.as_ref().map_or(Via::Unspecified, CongestionControl::via);
                 first(&[("via", via != Via::Unspecified)])
             }
-            _ => None,
+            Self::BaseRtt(_)
+            | Self::EcnEct1(_)
+            | Self::Lab(_)
+            | Self::StreamEnd(_)
+            | Self::Import(_)
+            | Self::PhaseStart(NoData {})
+            | Self::TrialEnd(NoData {})
+            | Self::FlowStart(NoData {})
+            | Self::FlowEnd(NoData {})
+            | Self::FlowError(NoData {})
+            | Self::Iperf3Unread(NoData {})
+            | Self::ProbeError(NoData {})
+            | Self::ProbeUnfinished(NoData {})
+            | Self::Sysctl(NoData {})
+            | Self::OffloadsOff(NoData {})
+            | Self::LinkUp(NoData {})
+            | Self::KeepAwake(NoData {})
+            | Self::KeepAwakeError(NoData {})
+            | Self::Acks(NoData {})
+            | Self::AcksOff(NoData {})
+            | Self::AcksError(NoData {})
+            | Self::CaptureCaveat(NoData {})
+            | Self::CaptureError(NoData {})
+            | Self::CcStateError(NoData {})
+            | Self::CcStateThinned(NoData {})
+            | Self::SampleError(NoData {})
+            | Self::LinkError(NoData {})
+            | Self::AgentError(NoData {})
+            | Self::Iperf3Error(NoData {}) => None,
         }
     }
 
@@ -233,13 +261,6 @@ impl Kind {
             }),
             Self::Ecn(ecn) => ecn_json(ecn),
             Self::EcnEct1(ect1) => json!({ "cc": ect1.cc, "rewritten": ect1.rewritten }),
-            _ => return self.controller_json(),
-        })
-    }
-
-    /// Bodies of the controller's own events.
-    fn controller_json(&self) -> Option<Value> {
-        Some(match self {
             Self::Link(link) => {
                 let mut body = json!({
                     "dev": link.dev, "backend": link.backend().as_text(), "why": link.why(),
@@ -272,7 +293,30 @@ impl Kind {
             Self::Import(import) => json!({
                 "lines": import.lines, "unread": import.unread, "unread_lines": import.unread_lines,
             }),
-            _ => return None,
+            Self::PhaseStart(NoData {})
+            | Self::TrialEnd(NoData {})
+            | Self::FlowStart(NoData {})
+            | Self::FlowEnd(NoData {})
+            | Self::FlowError(NoData {})
+            | Self::Iperf3Unread(NoData {})
+            | Self::ProbeError(NoData {})
+            | Self::ProbeUnfinished(NoData {})
+            | Self::Sysctl(NoData {})
+            | Self::OffloadsOff(NoData {})
+            | Self::LinkUp(NoData {})
+            | Self::KeepAwake(NoData {})
+            | Self::KeepAwakeError(NoData {})
+            | Self::Acks(NoData {})
+            | Self::AcksOff(NoData {})
+            | Self::AcksError(NoData {})
+            | Self::CaptureCaveat(NoData {})
+            | Self::CaptureError(NoData {})
+            | Self::CcStateError(NoData {})
+            | Self::CcStateThinned(NoData {})
+            | Self::SampleError(NoData {})
+            | Self::LinkError(NoData {})
+            | Self::AgentError(NoData {})
+            | Self::Iperf3Error(NoData {}) => return None,
         })
     }
 }

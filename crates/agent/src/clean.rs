@@ -4,9 +4,9 @@ use std::path::Path;
 
 use crate::error::AgentError;
 use crate::sockets::journal;
-use crate::undo::{Outcome, default_state_dir, lock, netns_inode, replay};
+use crate::undo::{Outcome, default_state_dir, lock, netns_inode, roll_back};
 
-/// Replays every journal under `run_dir` that belongs to this network namespace and no living agent.
+/// Rolls back every journal under `run_dir` that belongs to this network namespace and no living agent.
 ///
 /// # Errors
 /// The folder cannot be read.
@@ -21,7 +21,7 @@ pub fn clean(run_dir: &Path) -> Result<Outcome, AgentError> {
     }));
     for dir in dirs.into_iter().filter(|dir| dir.is_dir()) {
         match lock(&dir) {
-            Ok(_lock) => outcome.merge(replay(&dir)?),
+            Ok(_lock) => outcome.merge(roll_back(&dir)?),
             Err(error) => outcome.failed.push(error.to_string()),
         }
     }

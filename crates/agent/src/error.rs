@@ -7,7 +7,9 @@ use ccbench_collector::SampleError;
 use ccbench_shaper::ShaperError;
 
 use crate::session::Refused;
-use crate::sockets::error::SocketError;
+use crate::sockets::error::{LoadError, NotAvailable};
+use crate::sysctl::SysctlError;
+use crate::undo::JournalError;
 
 /// An error of the agent. [`crate::service`] turns it into a gRPC status, and nothing else does.
 #[derive(Debug, thiserror::Error)]
@@ -54,46 +56,21 @@ pub enum AgentError {
         source: ShaperError,
     },
     /// A kernel setting could not be read or written.
-    #[error("{op} sysctl {name}{value}: {source}{hint}")]
-    Sysctl {
-        /// "read", "set" or "restore".
-        op: &'static str,
-        /// Dotted name.
-        name: String,
-        /// " = 3", or nothing when reading.
-        value: String,
-        /// The kernel's answer.
-        source: io::Error,
-        /// How to fix it, beginning with "; ", or empty.
-        hint: String,
-    },
+    #[error(transparent)]
+    Sysctl(#[from] SysctlError),
     /// The kernel has no such congestion control.
-    #[error(
-        "flow {group}: this kernel has no congestion control `{cc}` ({source}); it has: \
-         {available}{hint}"
-    )]
+    #[error("flow {group}: this kernel has no congestion control `{cc}` {source}")]
     CongestionControl {
         /// The flow group.
         group: String,
         /// What was asked for.
         cc: String,
-        /// What there is.
-        available: String,
-        /// How to get it, beginning with "; ", or empty.
-        hint: String,
         /// The kernel's answer.
-        source: io::Error,
+        source: NotAvailable,
     },
     /// An instance of a congestion control cannot be loaded.
-    #[error("cc.{name}: {algorithm} cannot be loaded: {source}")]
-    Cc {
-        /// The instance's name in the plan.
-        name: String,
-        /// Its algorithm.
-        algorithm: String,
-        /// Why.
-        source: Box<SocketError>,
-    },
+    #[error(transparent)]
+    Cc(#[from] LoadError),
     /// iperf3 is not installed.
     #[error(
         "run iperf3: {source}; install it on this node (apt install iperf3), on the PATH of the agent"
@@ -120,16 +97,9 @@ pub enum AgentError {
         /// Why.
         source: SampleError,
     },
-    /// The undo journal, or what is kept beside it, could not be used.
-    #[error("{op} the undo journal's {path}: {source}{}", more_room(.source))]
-    Journal {
-        /// "write", "read" ...
-        op: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    /// The undo journal could not be used.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
     /// The address cannot be listened on.
     #[error("listen on {address}: {why}")]
     Listen {
@@ -174,19 +144,6 @@ impl AgentError {
     pub(crate) fn system(op: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let op = op.into();
         move |source| Self::System { op, source }
-    }
-}
-
-/// What to do when a file could not be written.
-fn more_room(error: &io::Error) -> &'static str {
-    match error.kind() {
-        io::ErrorKind::StorageFull
-        | io::ErrorKind::QuotaExceeded
-        | io::ErrorKind::ReadOnlyFilesystem => {
-            "; nothing is changed that could not be undone: make room there, or start the agent with another \
-             --state-dir"
-        }
-        _ => "",
     }
 }
 

@@ -21,7 +21,7 @@ use crate::kernel::Kernel;
 use crate::probe::ping::LINGER_NS;
 use crate::session::{Action, Command, Holder, Session};
 use crate::sockets::names::TrialId;
-use crate::undo::{Outcome, Undo};
+use crate::undo::{JournalError, Outcome, Undo};
 
 mod acks;
 mod captures;
@@ -428,7 +428,7 @@ impl Executor {
         self.lease_end_ns = None;
         let mut outcome = Outcome::default();
         if let Some(mut running) = self.running.take() {
-            running.out.give_up();
+            running.out.stop_waiting();
             let _ = running.cancel.send(true);
             let ended = tokio::time::timeout(GIVE_UP_LIMIT, &mut running.timeline).await;
             running.timeline.abort();
@@ -482,11 +482,11 @@ fn check_start(start_at_ns: u64, now_ns: u64) -> Result<(), AgentError> {
 /// An agent that is started again must not serve a controller with an older epoch.
 fn keep_epoch(file: Option<&PathBuf>, epoch: u64) -> Result<(), AgentError> {
     let Some(path) = file else { return Ok(()) };
-    let failed = |source| AgentError::Journal { op: "write", path: path.clone(), source };
+    let failed = |source| JournalError { op: "write", path: path.clone(), source };
     let fresh = path.with_extension("new");
     std::fs::write(&fresh, epoch.to_string()).map_err(failed)?;
     std::fs::File::open(&fresh).and_then(|file| file.sync_all()).map_err(failed)?;
-    std::fs::rename(&fresh, path).map_err(failed)
+    Ok(std::fs::rename(&fresh, path).map_err(failed)?)
 }
 
 #[cfg(test)]

@@ -40,7 +40,7 @@ fn run(command: &Command) -> anyhow::Result<u8> {
         Command::Cc(args) => Ok(sockets::command::main(args)),
         Command::LinkGuard(args) => Ok(link::guard(args)),
         Command::Clean(args) => run_clean(&args.run_dir),
-        Command::Undo(args) => print_outcome(&undo::replay(&args.state_dir)?),
+        Command::Undo(args) => print_outcome(&undo::roll_back(&args.state_dir)?),
     }
 }
 

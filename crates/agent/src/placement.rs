@@ -8,8 +8,7 @@ use std::path::{Path, PathBuf};
 
 use crate::cgroup::{PREFIX, make, mount, own_path};
 use crate::clock;
-use crate::error::AgentError;
-use crate::undo::{Step, Undo};
+use crate::undo::{JournalError, Step, Undo};
 
 /// A file of every control group but the machine's own root.
 const NOT_ROOT: &str = "cgroup.type";
@@ -134,7 +133,7 @@ fn place_with(
 enum PlacementError {
     /// The undo journal refused.
     #[error(transparent)]
-    Undo(AgentError),
+    Undo(#[from] JournalError),
     /// A system call failed.
     #[error("{op}: {source}")]
     System {
@@ -160,7 +159,7 @@ impl PlacementError {
 
 /// Makes the group, moves a process into it, and removes it.
 fn try_out(group: &Path, undo: &mut Undo) -> Result<(), PlacementError> {
-    undo.push(Step::TrafficGroup { folder: group.to_owned() }).map_err(PlacementError::Undo)?;
+    undo.push(Step::TrafficGroup { folder: group.to_owned() })?;
     let tried = make(group)
         .map_err(|source| PlacementError::System {
             op: format!("make {}", group.display()),

@@ -133,7 +133,7 @@ fn state(args: &ServeArgs) -> Result<(Undo, Option<PathBuf>, Option<File>), Agen
     }
     let dir = args.state_dir.clone().unwrap_or_else(undo::default_state_dir);
     let lock = undo::lock(&dir)?;
-    let left = undo::replay(&dir)?;
+    let left = undo::roll_back(&dir)?;
     if !left.undone.is_empty() {
         tracing::info!(undone = ?left.undone, "undid what a dead agent left");
     }

@@ -3,7 +3,27 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::error::AgentError;
+/// A kernel setting could not be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum SysctlError {
+    /// The name is not one that ccbench writes.
+    #[error("sysctl: `{0}` is not a setting under net. (like net.ipv4.tcp_ecn)")]
+    Name(String),
+    /// The kernel refused.
+    #[error("{op} sysctl {name}{value}: {source}{hint}")]
+    Refused {
+        /// "read", "set" or "restore".
+        op: &'static str,
+        /// Dotted name.
+        name: String,
+        /// " = 3", or nothing when reading.
+        value: String,
+        /// The kernel's answer.
+        source: io::Error,
+        /// How to fix it, beginning with "; ", or empty.
+        hint: String,
+    },
+}
 
 /// A setting as it was before a trial.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -19,7 +39,7 @@ pub struct Saved {
 ///
 /// # Errors
 /// A name outside `net.`, or one that climbs out of it.
-pub fn path_of(name: &str) -> Result<PathBuf, AgentError> {
+pub fn path_of(name: &str) -> Result<PathBuf, SysctlError> {
     let relative = if name.contains('/') { name.to_owned() } else { name.replace('.', "/") };
     let safe = relative.strip_prefix("net/").is_some_and(|rest| {
         rest.split('/').all(|part| {
@@ -31,19 +51,16 @@ pub fn path_of(name: &str) -> Result<PathBuf, AgentError> {
     if safe {
         return Ok(PathBuf::from("/proc/sys").join(relative));
     }
-    Err(AgentError::Request {
-        field: "sysctl",
-        why: format!("`{name}` is not a setting under net. (like net.ipv4.tcp_ecn)"),
-    })
+    Err(SysctlError::Name(name.to_owned()))
 }
 
 /// The setting's value, blanks between numbers as single spaces.
 ///
 /// # Errors
 /// The name is refused, or the kernel has no such setting.
-pub fn read(name: &str) -> Result<String, AgentError> {
+pub fn read(name: &str) -> Result<String, SysctlError> {
     let path = path_of(name)?;
-    std::fs::read_to_string(path).map(|text| normal(&text)).map_err(|source| AgentError::Sysctl {
+    std::fs::read_to_string(path).map(|text| normal(&text)).map_err(|source| SysctlError::Refused {
         op: "read",
         name: name.to_owned(),
         value: String::new(),
@@ -61,7 +78,7 @@ pub fn read(name: &str) -> Result<String, AgentError> {
 ///
 /// # Errors
 /// The name is refused, or the kernel has no such setting.
-pub fn save(name: &str) -> Result<Vec<Saved>, AgentError> {
+pub fn save(name: &str) -> Result<Vec<Saved>, SysctlError> {
     let of = |name: String| read(&name).map(|before| Saved { name, before });
     let along = changed_along(&path_of(name)?, Path::new("/proc/sys"));
     // What cannot be read (an interface with an odd name) the kernel's own change has to put back.
@@ -102,7 +119,7 @@ fn changed_along(path: &Path, root: &Path) -> Vec<String> {
 ///
 /// # Errors
 /// The name, the value and the kernel's answer.
-pub fn write(name: &str, value: &str) -> Result<(), AgentError> {
+pub fn write(name: &str, value: &str) -> Result<(), SysctlError> {
     if name.replace('/', ".") == DEFAULT_CC {
         let allowed = read(ALLOWED_CC)?;
         check_default_cc(value, &allowed)?;
@@ -112,7 +129,7 @@ pub fn write(name: &str, value: &str) -> Result<(), AgentError> {
     if normal(value) == now {
         return Ok(());
     }
-    Err(AgentError::Sysctl {
+    Err(SysctlError::Refused {
         op: "set",
         name: name.to_owned(),
         value: format!(" = {value}"),
@@ -126,11 +143,11 @@ const ALLOWED_CC: &str = "net.ipv4.tcp_allowed_congestion_control";
 
 /// Kernels up to 7.2 at least leak a reference to a restricted congestion control's module when this is
 /// refused in a network namespace: it could never be unloaded again. So it is not even tried.
-fn check_default_cc(value: &str, allowed: &str) -> Result<(), AgentError> {
+fn check_default_cc(value: &str, allowed: &str) -> Result<(), SysctlError> {
     if allowed.split_whitespace().any(|cc| cc == value) {
         return Ok(());
     }
-    Err(AgentError::Sysctl {
+    Err(SysctlError::Refused {
         op: "set",
         name: DEFAULT_CC.to_owned(),
         value: format!(" = {value}"),
@@ -143,19 +160,19 @@ fn check_default_cc(value: &str, allowed: &str) -> Result<(), AgentError> {
 ///
 /// # Errors
 /// The name, the value and the kernel's answer.
-pub fn restore(saved: &Saved) -> Result<(), AgentError> {
+pub fn restore(saved: &Saved) -> Result<(), SysctlError> {
     match read(&saved.name) {
         Ok(now) if now == normal(&saved.before) => Ok(()),
-        Err(AgentError::Sysctl { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+        Err(SysctlError::Refused { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
             Ok(())
         }
         _ => put("restore", &saved.name, &saved.before),
     }
 }
 
-fn put(op: &'static str, name: &str, value: &str) -> Result<(), AgentError> {
+fn put(op: &'static str, name: &str, value: &str) -> Result<(), SysctlError> {
     let path = path_of(name)?;
-    std::fs::write(path, value).map_err(|source| AgentError::Sysctl {
+    std::fs::write(path, value).map_err(|source| SysctlError::Refused {
         op,
         name: name.to_owned(),
         value: format!(" = {value}"),

@@ -9,9 +9,32 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::cgroup;
-use crate::error::AgentError;
 use crate::kernel::{Kernel, Machine};
 use crate::sysctl::{self, Saved};
+
+/// The undo journal, or what is kept beside it, could not be used.
+#[derive(Debug, thiserror::Error)]
+#[error("{op} the undo journal's {}: {source}{}", .path.display(), hint(.source))]
+pub struct JournalError {
+    /// "write", "read" ...
+    pub op: &'static str,
+    /// The file.
+    pub path: PathBuf,
+    /// Why.
+    pub source: io::Error,
+}
+
+fn hint(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::StorageFull
+        | io::ErrorKind::QuotaExceeded
+        | io::ErrorKind::ReadOnlyFilesystem => {
+            "; nothing was changed that cannot be undone: free some space there, or start the agent with another \
+             --state-dir"
+        }
+        _ => "",
+    }
+}
 
 /// A change to undo, with everything that undoing it needs after a kill -9.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -123,12 +146,12 @@ impl Undo {
         Self::default()
     }
 
-    /// A stack with a journal in `state_dir`, which is created if missing. Call [`replay`] first: it undoes the steps that
+    /// A stack with a journal in `state_dir`, which is created if missing. Call [`roll_back`] first: it undoes the steps that
     /// an earlier agent left there.
     ///
     /// # Errors
     /// The file cannot be created.
-    pub fn journaled(state_dir: &Path) -> Result<Self, AgentError> {
+    pub fn journaled(state_dir: &Path) -> Result<Self, JournalError> {
         let path = state_dir.join(FILE);
         let open = || {
             std::fs::create_dir_all(state_dir)?;
@@ -146,7 +169,7 @@ impl Undo {
     ///
     /// # Errors
     /// It could not be written; then the change must not be made.
-    pub fn push(&mut self, step: Step) -> Result<(), AgentError> {
+    pub fn push(&mut self, step: Step) -> Result<(), JournalError> {
         if let Some(journal) = &mut self.journal {
             journal.append(&step).map_err(failed("write", &journal.path))?;
         }
@@ -173,9 +196,9 @@ impl Undo {
     }
 }
 
-fn failed(op: &'static str, path: &Path) -> impl FnOnce(io::Error) -> AgentError {
+fn failed(op: &'static str, path: &Path) -> impl FnOnce(io::Error) -> JournalError {
     let path = path.to_owned();
-    move |source| AgentError::Journal { op, path, source }
+    move |source| JournalError { op, path, source }
 }
 
 fn undo_steps(steps: Vec<Step>, kernel: &dyn Kernel) -> (Outcome, Vec<Step>) {
@@ -255,11 +278,11 @@ fn read_steps(text: &str, boot_id: &str) -> (Vec<Step>, usize) {
 ///
 /// # Errors
 /// The journal cannot be read or rewritten.
-pub fn replay(state_dir: &Path) -> Result<Outcome, AgentError> {
-    replay_with(state_dir, &Machine)
+pub fn roll_back(state_dir: &Path) -> Result<Outcome, JournalError> {
+    roll_back_with(state_dir, &Machine)
 }
 
-fn replay_with(state_dir: &Path, kernel: &dyn Kernel) -> Result<Outcome, AgentError> {
+fn roll_back_with(state_dir: &Path, kernel: &dyn Kernel) -> Result<Outcome, JournalError> {
     let path = state_dir.join(FILE);
     let text = match std::fs::read(&path) {
         Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
@@ -293,7 +316,7 @@ pub fn netns_inode() -> u64 {
 ///
 /// # Errors
 /// Another agent holds it, or the folder cannot be made.
-pub fn lock(state_dir: &Path) -> Result<File, AgentError> {
+pub fn lock(state_dir: &Path) -> Result<File, JournalError> {
     let path = state_dir.join("lock");
     let open = || {
         std::fs::create_dir_all(state_dir)?;
@@ -341,9 +364,9 @@ mod tests {
         undo.push(link("b")).unwrap();
         drop(undo);
         let kernel = FakeKernel::default();
-        assert_eq!(replay_with(dir.path(), &kernel).unwrap().undone.len(), 2);
+        assert_eq!(roll_back_with(dir.path(), &kernel).unwrap().undone.len(), 2);
         assert_eq!(kernel.calls(), ["restore_root b", "restore_offloads a"]);
-        assert_eq!(replay_with(dir.path(), &kernel).unwrap(), Outcome::default());
+        assert_eq!(roll_back_with(dir.path(), &kernel).unwrap(), Outcome::default());
     }
 
     #[test]
@@ -357,14 +380,14 @@ mod tests {
         assert_eq!((outcome.undone.len(), outcome.failed.len()), (1, 1));
         assert!(outcome.failed[0].starts_with("offloads of a: "), "{outcome:?}");
         let kernel = FakeKernel::default();
-        replay_with(dir.path(), &kernel).unwrap();
+        roll_back_with(dir.path(), &kernel).unwrap();
         assert_eq!(kernel.calls(), ["restore_offloads a"]);
     }
 
     #[test]
     fn ignores_a_torn_line_and_a_missing_file() {
         let dir = tempfile::tempdir().unwrap();
-        assert_eq!(replay(dir.path()).unwrap(), Outcome::default());
+        assert_eq!(roll_back(dir.path()).unwrap(), Outcome::default());
         let whole = String::from_utf8(line(&offloads("a"), "now").unwrap()).unwrap();
         let text = format!("{whole}{}", &whole[..60]);
         assert_eq!(read_steps(&text, "now"), (vec![offloads("a")], 0));
@@ -385,7 +408,7 @@ mod tests {
         assert_eq!(read_steps(std::str::from_utf8(&text).unwrap(), &boot_id()).1, 3);
         std::fs::write(dir.path().join(FILE), text).unwrap();
         let kernel = FakeKernel::default();
-        replay_with(dir.path(), &kernel).unwrap();
+        roll_back_with(dir.path(), &kernel).unwrap();
         assert_eq!(kernel.calls(), ["restore_offloads b"]);
         assert_eq!(std::fs::read(dir.path().join(FILE)).unwrap(), b"");
     }
@@ -401,7 +424,7 @@ mod tests {
         assert_eq!(undo.undo_all(&kernel).failed.len(), 1);
         drop(undo);
         let kernel = FakeKernel::default();
-        replay_with(dir.path(), &kernel).unwrap();
+        roll_back_with(dir.path(), &kernel).unwrap();
         assert_eq!(kernel.calls(), ["restore_offloads a"]);
     }
 

@@ -188,9 +188,9 @@ impl PhaseRecord {
     }
 }
 
-/// State of a run according to its journal.
+/// A run's state according to its journal.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Replay {
+pub struct RunState {
     /// Of the plan, from the first line.
     pub plan_sha256: Option<String>,
     /// Committed trials: point, repetition.
@@ -229,8 +229,8 @@ fn parse(line: &[u8]) -> Option<Entry> {
 }
 
 /// Reads a journal's bytes. Only a tail may be torn.
-pub fn replay(bytes: &[u8], path: &Path) -> Result<Replay> {
-    let mut state = Replay::default();
+pub fn read(bytes: &[u8], path: &Path) -> Result<RunState> {
+    let mut state = RunState::default();
     let mut bad = None;
     let mut at = 0;
     for (index, line) in bytes.split_inclusive(|b| *b == b'\n').enumerate() {
@@ -252,7 +252,7 @@ pub fn replay(bytes: &[u8], path: &Path) -> Result<Replay> {
     Ok(state)
 }
 
-impl Replay {
+impl RunState {
     /// Applies the next entry.
     pub(crate) fn on(&mut self, entry: Entry) {
         match entry {
@@ -280,7 +280,7 @@ impl Replay {
 pub(crate) struct Journal {
     file: File,
     path: PathBuf,
-    state: Replay,
+    state: RunState,
 }
 
 impl Journal {
@@ -291,7 +291,7 @@ impl Journal {
         let opened = options.append(true).read(true).create_new(true).open(&path);
         let file = opened.map_err(io_error("create", &path))?;
         lock(&file, dir)?;
-        Ok(Self { file, path, state: Replay::default() })
+        Ok(Self { file, path, state: RunState::default() })
     }
 
     /// Opens an existing journal and cuts off a torn tail; also returns the tail's length in bytes.
@@ -302,7 +302,7 @@ impl Journal {
         lock(&file, dir)?;
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).map_err(io_error("read", &path))?;
-        let state = replay(&bytes, &path)?;
+        let state = read(&bytes, &path)?;
         if state.torn_bytes > 0 {
             file.set_len(state.good_bytes).map_err(io_error("truncate", &path))?;
             file.sync_all().map_err(io_error("make durable", &path))?;
@@ -330,7 +330,7 @@ impl Journal {
     }
 
     /// The state so far.
-    pub(crate) fn state(&self) -> &Replay {
+    pub(crate) fn state(&self) -> &RunState {
         &self.state
     }
 }
@@ -387,7 +387,7 @@ mod tests {
         let text = text(&entries);
         let ends: Vec<usize> = text.match_indices('\n').map(|(i, _)| i + 1).collect();
         for cut in 0..=text.len() {
-            let state = replay(&text.as_bytes()[..cut], Path::new("j")).unwrap();
+            let state = read(&text.as_bytes()[..cut], Path::new("j")).unwrap();
             let whole = ends.iter().filter(|e| **e <= cut).count();
             assert_eq!(state.committed.len(), whole / 2, "cut at {cut}");
             assert_eq!(state.good_bytes + state.torn_bytes, cut as u64);
@@ -400,7 +400,7 @@ mod tests {
         let mut bytes = text(&[begin(0, 1, 1), end(0, 1, 1)]).into_bytes();
         let last = bytes.len() - 30;
         bytes[last] ^= 1;
-        let state = replay(&bytes, Path::new("j")).unwrap();
+        let state = read(&bytes, Path::new("j")).unwrap();
         assert!(state.committed.is_empty());
         assert!(state.torn_bytes > 0);
     }
@@ -409,14 +409,14 @@ mod tests {
     fn rejects_damage_before_valid_lines() {
         let mut bytes = text(&[begin(0, 1, 1), end(0, 1, 1)]).into_bytes();
         bytes[5] ^= 1;
-        let error = replay(&bytes, Path::new("j")).unwrap_err();
+        let error = read(&bytes, Path::new("j")).unwrap_err();
         assert!(matches!(error, JournalError::Damaged { line: 1, .. }), "{error}");
     }
 
     #[test]
     fn restarted_trial_is_not_committed_until_it_ends() {
         let bytes = text(&[begin(0, 1, 1), end(0, 1, 1), begin(0, 1, 5)]);
-        let state = replay(bytes.as_bytes(), Path::new("j")).unwrap();
+        let state = read(bytes.as_bytes(), Path::new("j")).unwrap();
         assert!(state.committed.is_empty());
         assert_eq!(state.last_epoch, 5);
     }
@@ -427,7 +427,7 @@ mod tests {
         let crc = crc32fast::hash(body.as_bytes());
         let later = format!("{},\"crc32\":\"{crc:08x}\"}}\n", &body[..body.len() - 1]);
         let bytes = later + &text(&[begin(0, 1, 1), end(0, 1, 1)]);
-        let state = replay(bytes.as_bytes(), Path::new("j")).unwrap();
+        let state = read(bytes.as_bytes(), Path::new("j")).unwrap();
         assert_eq!(state.committed.len(), 1);
     }
 }

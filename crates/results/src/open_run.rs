@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::columns::TABLES;
-use super::journal::{Entry, Journal, JournalError, Replay};
+use super::journal::{Entry, Journal, JournalError, RunState};
 use super::layout::{remove, trial_dir};
 use super::record::RunRecord;
 use crate::error::FileError;
@@ -30,14 +30,14 @@ pub(crate) struct State {
 #[derive(Debug)]
 pub(crate) enum Log {
     Write(Journal),
-    Read(Replay),
+    Read(RunState),
 }
 
 impl Log {
-    pub(crate) fn replay(&self) -> &Replay {
+    pub(crate) fn state(&self) -> &RunState {
         match self {
             Self::Write(journal) => journal.state(),
-            Self::Read(replay) => replay,
+            Self::Read(state) => state,
         }
     }
 }

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock};
 
 use super::curve::TraceCapacities;
-use super::journal::{self, Entry, Journal, Replay, TrialEnd};
+use super::journal::{self, Entry, Journal, RunState, TrialEnd};
 use super::layout::{STAGING, list, remove, trial_dir};
 use super::model::{Levels, NodeClock, Reason, RunInfo, RunStatus, TrialKey, TrialStatus};
 use super::open_run::{Log, OpenRun, State};
@@ -92,9 +92,9 @@ impl RunDir {
         let record = RunRecord::read(path)?;
         let file = path.join(journal::FILE_NAME);
         let bytes = std::fs::read(&file).map_err(io_error("read", &file))?;
-        let replay = journal::replay(&bytes, &file)?;
+        let state = journal::read(&bytes, &file)?;
         let version = record.sessions.last().map(|s| s.ccbench_version.clone());
-        Ok(Self::with(path.to_path_buf(), version.unwrap_or_default(), record, Log::Read(replay)))
+        Ok(Self::with(path.to_path_buf(), version.unwrap_or_default(), record, Log::Read(state)))
     }
 
     /// Opens to continue the run: takes the lock, cuts a torn journal, removes files of uncommitted trials, and rejects
@@ -163,7 +163,7 @@ impl RunDir {
     /// journal names still there. An aborted trial is not among them.
     pub fn finished(&self) -> BTreeSet<(u32, u16)> {
         let state = self.shared.state();
-        let whole = state.log.replay().committed.values().filter(|end| {
+        let whole = state.log.state().committed.values().filter(|end| {
             end.status != TrialStatus::Aborted
                 && end
                     .rows
@@ -177,7 +177,7 @@ impl RunDir {
     /// they are [begun](RunDir::begin_trial) again.
     pub fn failed(&self) -> BTreeSet<(u32, u16)> {
         let state = self.shared.state();
-        let committed = state.log.replay().committed.values();
+        let committed = state.log.state().committed.values();
         let failed = committed.filter(|end| end.status == TrialStatus::Failed);
         failed.map(|end| (end.point_id, end.trial)).collect()
     }
@@ -186,7 +186,7 @@ impl RunDir {
     pub fn counts(&self) -> (u32, u32, u32) {
         let state = self.shared.state();
         let count = |status| {
-            let committed = state.log.replay().committed.values();
+            let committed = state.log.state().committed.values();
             committed.filter(|end| end.status == status).count() as u32
         };
         (count(TrialStatus::Ok), count(TrialStatus::Degraded), count(TrialStatus::Failed))
@@ -194,7 +194,7 @@ impl RunDir {
 
     /// Every committed trial with its verdict, aborted ones too, in order of point and repetition.
     pub fn trials(&self) -> Vec<TrialEnd> {
-        self.shared.state().log.replay().committed.values().cloned().collect()
+        self.shared.state().log.state().committed.values().cloned().collect()
     }
 
     /// The plan of the run; `None` if it cannot be read, or nothing was planned.
@@ -243,7 +243,7 @@ impl RunDir {
 
     /// The epoch to give the next trial: higher than any in the journal.
     pub fn next_epoch(&self) -> u64 {
-        self.shared.state().log.replay().last_epoch + 1
+        self.shared.state().log.state().last_epoch + 1
     }
 
     /// Names of the factors, and every point's id and levels.
@@ -331,7 +331,7 @@ impl RunDir {
         self.shared.append(Entry::RunEnd { status: status.as_str().to_owned() })?;
         let mut state = self.shared.state();
         state.record.status = status;
-        state.record.trials = state.log.replay().committed.values().cloned().collect();
+        state.record.trials = state.log.state().committed.values().cloned().collect();
         Ok(state.record.write(&self.shared.path)?)
     }
 }
@@ -369,7 +369,7 @@ fn number<T: std::str::FromStr>(path: &Path, prefix: &str) -> Option<T> {
 }
 
 /// Directories that no committed trial owns.
-fn leftovers(path: &Path, journal: &Replay) -> Result<Vec<PathBuf>, FileError> {
+fn leftovers(path: &Path, journal: &RunState) -> Result<Vec<PathBuf>, FileError> {
     let mut found: Vec<PathBuf> = list(path)?
         .into_iter()
         .filter(|p| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with(STAGING)))

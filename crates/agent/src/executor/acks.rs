@@ -79,7 +79,7 @@ impl Left {
 }
 
 impl AckThread {
-    /// Starts it; rows go to `out`, and those that find no room there count as lost.
+    /// Starts it; rows go to `out`; rows above its capacity count as lost.
     ///
     /// # Errors
     /// The system has no thread or descriptor left; the source is gone then.

@@ -16,14 +16,14 @@ use crate::sockets::names::Names;
 
 /// Rows that wait for the controller at most: about 8 MiB. One more place is kept for the last message.
 const CAPACITY: usize = 8192;
-/// How long a row that is not hot waits for room, and all rows of a trial together: a controller that reads,
-/// but slowly, must not prolong a trial.
-const PATIENCE: Patience =
-    Patience { each: Duration::from_secs(2), together: Duration::from_secs(4) };
+/// How long one row that may wait does so, and all rows of a trial in total: a controller that reads slowly must not
+/// prolong a trial.
+const WAIT_LIMIT: WaitLimit =
+    WaitLimit { each: Duration::from_secs(2), total: Duration::from_secs(4) };
 /// A file's piece: well under gRPC's message limit of 4 MiB.
 const PIECE_BYTES: usize = 512 << 10;
-/// A controller that takes nothing for so long takes nothing any more.
-const PIECE_LIMIT: Duration = Duration::from_secs(5);
+/// How long a controller may take no piece of a file before the rest of the file is dropped.
+const PIECE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pieces of files that wait for the controller at most: 8 MiB.
 const PIECES: usize = 16;
 /// Rows in batches that wait for the controller at most: about 16 MiB.
@@ -32,9 +32,9 @@ const BATCHED_ROWS: usize = 64 << 10;
 const LEAST_ROWS: usize = 2 * BATCHED_ROWS / CAPACITY;
 
 #[derive(Debug, Clone, Copy)]
-struct Patience {
+struct WaitLimit {
     each: Duration,
-    together: Duration,
+    total: Duration,
 }
 
 /// A row on its way to the controller.
@@ -42,13 +42,13 @@ struct Patience {
 pub struct Outgoing {
     /// The row.
     pub event: wire::RunEvent,
-    /// Held by a piece of a file, or by a batch of rows, until it is taken.
-    _room: Option<OwnedSemaphorePermit>,
+    /// Held by a piece of a file, or by a batch of rows, until the stream takes it.
+    _permit: Option<OwnedSemaphorePermit>,
 }
 
 impl Outgoing {
-    fn new(of: Of, room: Option<OwnedSemaphorePermit>) -> Self {
-        Self { event: wire::RunEvent { of: Some(of) }, _room: room }
+    fn new(of: Of, permit: Option<OwnedSemaphorePermit>) -> Self {
+        Self { event: wire::RunEvent { of: Some(of) }, _permit: permit }
     }
 }
 
@@ -69,56 +69,57 @@ pub struct Outbox {
 struct Counts {
     sent: AtomicU64,
     dropped: AtomicU64,
-    /// A row has timed out: no row waits again until there is room.
-    stuck: AtomicBool,
-    /// What is left of the patience of all rows together.
-    patience_ns: AtomicU64,
+    /// A row has timed out: no row waits again until one is sent.
+    blocked: AtomicBool,
+    /// What is left of [`WaitLimit::total`].
+    wait_left_ns: AtomicU64,
 }
 
 impl Outbox {
-    /// An outbox and what comes out of it.
-    /// Rows are sent with the plan's `names` of congestion controls.
+    /// An outbox and its receiver. Rows are sent with the plan's `names` of congestion controls.
     pub fn new(names: Names) -> (Self, mpsc::Receiver<Outgoing>) {
-        let (outbox, rows) = Self::with_patience(PATIENCE);
+        let (outbox, rows) = Self::with_limit(WAIT_LIMIT);
         (Self { names: Arc::new(names), ..outbox }, rows)
     }
 
-    fn with_patience(patience: Patience) -> (Self, mpsc::Receiver<Outgoing>) {
+    fn with_limit(limit: WaitLimit) -> (Self, mpsc::Receiver<Outgoing>) {
         let (rows, outgoing) = mpsc::channel(CAPACITY + 1);
         let last = Arc::new(Mutex::new(rows.clone().try_reserve_owned().ok()));
-        let together = u64::try_from(patience.together.as_nanos()).unwrap_or(u64::MAX);
-        let counts = Counts { patience_ns: together.into(), ..Counts::default() };
-        let [pieces, batches] = [PIECES, BATCHED_ROWS].map(|room| Arc::new(Semaphore::new(room)));
-        let (each, counts, names) = (patience.each, Arc::new(counts), Arc::default());
+        let total_ns = u64::try_from(limit.total.as_nanos()).unwrap_or(u64::MAX);
+        let counts = Counts { wait_left_ns: total_ns.into(), ..Counts::default() };
+        let [pieces, batches] =
+            [PIECES, BATCHED_ROWS].map(|permits| Arc::new(Semaphore::new(permits)));
+        let (each, counts, names) = (limit.each, Arc::new(counts), Arc::default());
         (Self { rows, last, pieces, batches, each, counts, names }, outgoing)
     }
 
-    /// For the hot side: sends now or drops and counts.
+    /// For the samplers, which must not wait: sends now, or drops and counts.
     pub fn offer(&self, mut of: Of) {
         self.names.translate(&mut of);
         let ok = self.rows.try_send(Outgoing::new(of, None)).is_ok();
         self.count(ok);
     }
 
-    /// How many rows may be offered before the rest of the room is for what must not wait.
-    pub fn room_for_many(&self) -> usize {
+    /// How many rows may be offered now: half of the capacity is reserved for single messages.
+    pub fn capacity_for_rows(&self) -> usize {
         self.rows.capacity().saturating_sub(CAPACITY / 2)
     }
 
-    /// For many rows in one message: sends now, or gives them back, for the caller to count. They have a room of their own.
+    /// For many rows in one message: sends now, or gives them back, for the caller to count. Batches have a limit of their
+    /// own.
     pub fn offer_batch(&self, mut of: Of) -> Option<Of> {
         let rows = match &of {
             Of::Acks(acks) => acks.at_ns.len(),
             Of::TcpEvents(all) => all.events.len(),
             _ => 1,
         };
-        // More than there is room for never fits.
+        // A batch above the limit never fits.
         let rows = u32::try_from(rows.max(LEAST_ROWS)).unwrap_or(u32::MAX);
-        let Ok(room) = Arc::clone(&self.batches).try_acquire_many_owned(rows) else {
+        let Ok(permit) = Arc::clone(&self.batches).try_acquire_many_owned(rows) else {
             return Some(of);
         };
         self.names.translate(&mut of);
-        match self.rows.try_send(Outgoing::new(of, Some(room))) {
+        match self.rows.try_send(Outgoing::new(of, Some(permit))) {
             Ok(()) => {
                 self.count(true);
                 None
@@ -127,16 +128,16 @@ impl Outbox {
         }
     }
 
-    /// For everything else: waits for room, but not for ever. Whether it was sent.
+    /// For everything else: waits for capacity within [`WaitLimit`]. Returns whether it was sent.
     pub async fn send(&self, of: Of) -> bool {
         self.try_to_send(of).await.is_none()
     }
 
-    /// The same; gives back what was not sent.
+    /// Like [`Self::send`]; gives back what was not sent.
     pub async fn try_to_send(&self, mut of: Of) -> Option<Of> {
         self.names.translate(&mut of);
         let back = self.put(Outgoing::new(of, None)).await;
-        self.counts.stuck.store(back.is_some(), Ordering::Relaxed);
+        self.counts.blocked.store(back.is_some(), Ordering::Relaxed);
         self.count(back.is_none());
         back
     }
@@ -148,27 +149,27 @@ impl Outbox {
             Err(TrySendError::Closed(outgoing)) => return outgoing.event.of,
             Err(TrySendError::Full(outgoing)) => outgoing,
         };
-        match self.patiently(self.rows.reserve()).await {
-            Some(Ok(place)) => {
-                place.send(outgoing);
+        match self.within_limit(self.rows.reserve()).await {
+            Some(Ok(permit)) => {
+                permit.send(outgoing);
                 None
             }
             _ => outgoing.event.of,
         }
     }
 
-    /// Waits, within what is left of the patience.
-    async fn patiently<T>(&self, what: impl Future<Output = T>) -> Option<T> {
-        if self.counts.stuck.load(Ordering::Relaxed) {
+    /// Waits within [`WaitLimit`].
+    async fn within_limit<T>(&self, what: impl Future<Output = T>) -> Option<T> {
+        if self.counts.blocked.load(Ordering::Relaxed) {
             return None;
         }
-        let left = Duration::from_nanos(self.counts.patience_ns.load(Ordering::Relaxed));
+        let left = Duration::from_nanos(self.counts.wait_left_ns.load(Ordering::Relaxed));
         let from_ns = clock::now_ns();
         let came = tokio::time::timeout(self.each.min(left), what).await;
         let waited_ns = clock::now_ns().saturating_sub(from_ns);
         let less = |left: u64| Some(left.saturating_sub(waited_ns));
         // The closure always returns a value, so this cannot fail.
-        let _ = self.counts.patience_ns.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        let _ = self.counts.wait_left_ns.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
         came.ok()
     }
 
@@ -185,39 +186,39 @@ impl Outbox {
     /// A file for the trial's raw/ directory.
     pub async fn raw(&self, name: &str, data: &[u8]) {
         for piece in data.chunks(PIECE_BYTES) {
-            let room = match Arc::clone(&self.pieces).try_acquire_owned() {
-                Ok(room) => Some(room),
+            let permit = match Arc::clone(&self.pieces).try_acquire_owned() {
+                Ok(permit) => Some(permit),
                 Err(_) => {
-                    let room = self.patiently(Arc::clone(&self.pieces).acquire_owned()).await;
-                    room.and_then(Result::ok)
+                    let permit = self.within_limit(Arc::clone(&self.pieces).acquire_owned()).await;
+                    permit.and_then(Result::ok)
                 }
             };
-            let Some(room) = room else {
-                self.counts.stuck.store(true, Ordering::Relaxed);
+            let Some(permit) = permit else {
+                self.counts.blocked.store(true, Ordering::Relaxed);
                 self.count(false);
                 continue;
             };
             let raw = wire::Raw { name: name.to_owned(), data: piece.to_vec() };
-            let ok = self.put(Outgoing::new(Of::Raw(raw), Some(room))).await.is_none();
-            self.counts.stuck.store(!ok, Ordering::Relaxed);
+            let ok = self.put(Outgoing::new(Of::Raw(raw), Some(permit))).await.is_none();
+            self.counts.blocked.store(!ok, Ordering::Relaxed);
             self.count(ok);
         }
     }
 
     /// A piece of a file that is sent when nothing else is left to do: waits as long as the controller takes any piece
-    /// within [`PIECE_LIMIT`]. Whether it was sent.
+    /// within [`PIECE_TIMEOUT`]. Returns whether it was sent.
     pub async fn raw_whole(&self, name: &str, piece: &[u8]) -> bool {
         let sending = async {
-            let room = Arc::clone(&self.pieces).acquire_owned().await.ok()?;
+            let permit = Arc::clone(&self.pieces).acquire_owned().await.ok()?;
             let raw = wire::Raw { name: name.to_owned(), data: piece.to_vec() };
-            self.rows.send(Outgoing::new(Of::Raw(raw), Some(room))).await.ok()
+            self.rows.send(Outgoing::new(Of::Raw(raw), Some(permit))).await.ok()
         };
-        let ok = matches!(tokio::time::timeout(PIECE_LIMIT, sending).await, Ok(Some(())));
+        let ok = matches!(tokio::time::timeout(PIECE_TIMEOUT, sending).await, Ok(Some(())));
         self.count(ok);
         ok
     }
 
-    /// The last message of a stream; it always finds its place.
+    /// The last message of a stream; its place is reserved.
     pub fn done(&self, samples_late: u64, samples_missed: u64) {
         let done = wire::Done {
             rows_sent: self.counts.sent.load(Ordering::Relaxed),
@@ -225,14 +226,14 @@ impl Outbox {
             samples_late,
             samples_missed,
         };
-        if let Some(place) = self.last.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            place.send(Outgoing::new(Of::Done(done), None));
+        if let Some(permit) = self.last.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            permit.send(Outgoing::new(Of::Done(done), None));
         }
     }
 
-    /// From now on nothing waits for room.
-    pub fn give_up(&self) {
-        self.counts.patience_ns.store(0, Ordering::Relaxed);
+    /// From now on nothing waits for capacity.
+    pub fn stop_waiting(&self) {
+        self.counts.wait_left_ns.store(0, Ordering::Relaxed);
     }
 
     /// Resolves when the controller is gone.
@@ -248,11 +249,11 @@ mod tests {
     use super::*;
 
     const PHASE: Kind = Kind::PhaseStart(NoData {});
-    const SHORT: Patience =
-        Patience { each: Duration::from_millis(10), together: Duration::from_millis(100) };
+    const SHORT: WaitLimit =
+        WaitLimit { each: Duration::from_millis(10), total: Duration::from_millis(100) };
 
-    fn full(patience: Patience) -> (Outbox, mpsc::Receiver<Outgoing>) {
-        let (outbox, rows) = Outbox::with_patience(patience);
+    fn full(limit: WaitLimit) -> (Outbox, mpsc::Receiver<Outgoing>) {
+        let (outbox, rows) = Outbox::with_limit(limit);
         for _ in 0..CAPACITY {
             outbox.offer(Of::Probe(wire::Probe::default()));
         }
@@ -303,7 +304,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_slow_reader_exhausts_the_total_wait() {
-        let (outbox, mut rows) = full(Patience { each: Duration::from_secs(60), ..SHORT });
+        let (outbox, mut rows) = full(WaitLimit { each: Duration::from_secs(60), ..SHORT });
         let reader = tokio::spawn(async move {
             loop {
                 tokio::time::sleep(Duration::from_millis(7)).await;
@@ -312,20 +313,20 @@ mod tests {
                 }
             }
         });
-        let patience = || outbox.counts.patience_ns.load(Ordering::Relaxed);
+        let left_ns = || outbox.counts.wait_left_ns.load(Ordering::Relaxed);
         let mut tries = 0;
-        while patience() > 0 {
+        while left_ns() > 0 {
             outbox.event(PHASE, "x", "").await;
             tries += 1;
-            assert!(tries < 1000, "{} ns of patience are left", patience());
+            assert!(tries < 1000, "{} ns are left", left_ns());
         }
         drop(outbox);
         reader.abort();
     }
 
     #[tokio::test]
-    async fn a_batch_without_room_comes_back() {
-        let (outbox, mut rows) = Outbox::with_patience(SHORT);
+    async fn a_batch_above_the_limit_comes_back() {
+        let (outbox, mut rows) = Outbox::with_limit(SHORT);
         let batch = |at_ns| Of::Acks(wire::Acks { at_ns: vec![at_ns; 1024], ..Default::default() });
         let batches = BATCHED_ROWS / 1024;
         for at_ns in 0..batches as u64 {
@@ -333,7 +334,7 @@ mod tests {
         }
         assert_eq!(outbox.offer_batch(batch(100)), Some(batch(100)));
         outbox.offer(Of::Probe(wire::Probe::default()));
-        assert_eq!(rows.len(), batches + 1, "a row still finds room");
+        assert_eq!(rows.len(), batches + 1, "a row is still accepted");
         drop(rows.recv().await);
         assert_eq!(outbox.offer_batch(batch(101)), None);
         outbox.done(0, 0);
@@ -341,10 +342,10 @@ mod tests {
         assert!(matches!(found.last(), Some(Of::Done(done)) if done.rows_dropped == 0));
     }
 
-    /// As every interval, when each of many sockets has a few rows.
+    /// Like every interval in which each of many sockets has a few rows.
     #[tokio::test]
-    async fn small_batches_leave_room_for_rows() {
-        let (outbox, rows) = Outbox::with_patience(SHORT);
+    async fn small_batches_leave_capacity_for_rows() {
+        let (outbox, rows) = Outbox::with_limit(SHORT);
         let batch = || Of::Acks(wire::Acks { at_ns: vec![1; 10], ..Default::default() });
         let most = BATCHED_ROWS / LEAST_ROWS;
         assert!((1000..=CAPACITY / 2).contains(&most));
@@ -353,16 +354,16 @@ mod tests {
         }
         assert_eq!(outbox.offer_batch(batch()), Some(batch()));
         outbox.offer(Of::Probe(wire::Probe::default()));
-        assert_eq!(rows.len(), most + 1, "a row still finds room");
+        assert_eq!(rows.len(), most + 1, "a row is still accepted");
     }
 
     #[tokio::test]
     async fn files_have_their_own_capacity() {
-        let (outbox, mut rows) = Outbox::with_patience(SHORT);
+        let (outbox, mut rows) = Outbox::with_limit(SHORT);
         let file = vec![7; PIECE_BYTES * (PIECES + 3)];
         outbox.raw("a", &file).await;
         outbox.event(PHASE, "x", "").await;
-        assert_eq!(rows.len(), PIECES + 1, "a row still finds room");
+        assert_eq!(rows.len(), PIECES + 1, "a row is still accepted");
         for _ in 0..4 {
             rows.recv().await.expect("a piece");
         }

@@ -154,7 +154,10 @@ pub async fn prepare(
     let probes = task.served.iter().map(|probe| (&probe.id, &probe.plan.cc));
     for (name, cc) in flows().map(|flow| (&flow.group, &flow.plan.cc)).chain(probes) {
         if let Some(cc) = cc.as_ref().filter(|cc| !task.cc.contains_key(*cc)) {
-            verify::check(name, cc)?;
+            verify::check(cc).map_err(|source| {
+                let (group, cc) = (name.clone(), cc.clone());
+                AgentError::CongestionControl { group, cc, source }
+            })?;
         }
     }
     let devices = devices(&task, tools.kernel)?;

@@ -114,7 +114,7 @@ pub struct Finished {
     pub late: u64,
     /// TCP samples that did not come.
     pub missed: u64,
-    /// The last rows: packets that had found no room yet, and how punctual the links were.
+    /// The last rows: packets that the channel had no capacity for, and the timing of the links.
     pub rows: Vec<Of>,
     /// The thread panicked: its links were dropped, which undoes them.
     pub broken: bool,
@@ -436,10 +436,10 @@ impl Looper {
         }
     }
 
-    /// Packets come in thousands: they leave half of the room to all other rows, and wait for it.
+    /// Packets come in thousands: they leave half of the capacity to all other rows, and wait for it.
     fn send_packets(&mut self) {
-        let room = self.task.out.room_for_many();
-        let end = self.packets.len().min(self.packets_sent + room);
+        let capacity = self.task.out.capacity_for_rows();
+        let end = self.packets.len().min(self.packets_sent + capacity);
         for packet in self.packets.get(self.packets_sent..end).unwrap_or_default() {
             self.task.out.offer(Of::LinkPacket(packet.clone()));
         }

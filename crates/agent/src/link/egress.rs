@@ -1,5 +1,5 @@
 //! One interface whose egress is shaped. What is changed about it outlives this process, so it is written to
-//! an undo journal first; a guard, a process of its own, replays that when this one is killed, and if the guard is
+//! an undo journal first; a guard, a process of its own, rolls that back when this one is killed, and if the guard is
 //! killed too, the next link on the interface does.
 
 use std::fs::File;
@@ -15,13 +15,12 @@ use super::net::{Device, Net};
 use super::report::Name;
 use super::session::Direction;
 use super::spec::{DOWN, Spec};
-use crate::error::AgentError;
 use crate::kernel::{Kernel as _, Machine};
-use crate::undo::{self, Outcome, Step, Undo};
+use crate::undo::{self, JournalError, Outcome, Step, Undo};
 
 const FLAG: &str = "--dev";
 
-/// `ccbench-agent link-guard`: waits for the end of its standard input, then replays a journal.
+/// `ccbench-agent link-guard`: waits for the end of its standard input, then rolls back a journal.
 #[derive(Debug, Clone, clap::Args)]
 pub struct GuardArgs {
     /// Folder of the journal
@@ -42,7 +41,7 @@ pub fn guard(args: &GuardArgs) -> u8 {
     let _ = std::io::stdin().read_to_end(&mut rest);
     // A dying process closes its files one after the other: the pipe's end may come before the lock's.
     let Some(_lock) = lock_soon(&args.state_dir) else { return 0 };
-    match undo::replay(&args.state_dir) {
+    match undo::roll_back(&args.state_dir) {
         Ok(outcome) if outcome.failed.is_empty() => {
             let _ = std::fs::remove_dir_all(&args.state_dir);
             0
@@ -83,7 +82,7 @@ impl Egress {
         let state_dir = state_dir(&device);
         let lock = undo::lock(&state_dir).map_err(|e| journal(&e))?;
         // Of one that was killed, guard and all.
-        undo::replay(&state_dir).map_err(|e| journal(&e))?;
+        undo::roll_back(&state_dir).map_err(|e| journal(&e))?;
         let undo = Undo::journaled(&state_dir).map_err(|e| journal(&e))?;
         let guard = start_guard(&state_dir)?;
         let mut egress =
@@ -135,7 +134,7 @@ impl Drop for Egress {
     }
 }
 
-fn journal(error: &AgentError) -> LinkError {
+fn journal(error: &JournalError) -> LinkError {
     LinkError::Usage(format!("{FLAG}: {error}"))
 }
 

@@ -8,7 +8,7 @@ use ccbench_proto::wire::LinkPacket;
 
 use super::args::Args;
 use super::error::LinkError;
-use super::report::Stretch;
+use super::report::Interval;
 
 /// Terminal width if it is unknown.
 const WIDTH: usize = 100;
@@ -96,8 +96,8 @@ impl Output {
     ///
     /// # Errors
     /// They cannot be written.
-    pub(crate) fn interval(&mut self, stretches: &[Stretch<'_>]) -> Result<(), LinkError> {
-        self.json(stretches, false)?;
+    pub(crate) fn interval(&mut self, intervals: &[Interval<'_>]) -> Result<(), LinkError> {
+        self.json(intervals, false)?;
         if !self.live {
             return Ok(());
         }
@@ -106,8 +106,8 @@ impl Output {
             text += &format!("\x1b[{}A", self.drawn);
         }
         let width = width();
-        for stretch in stretches {
-            let line = stretch.live();
+        for interval in intervals {
+            let line = interval.live();
             if self.terminal {
                 text += "\r\x1b[2K";
                 text.extend(line.chars().take(width.saturating_sub(1)));
@@ -116,7 +116,7 @@ impl Output {
             }
             text.push('\n');
         }
-        self.drawn = stretches.len();
+        self.drawn = intervals.len();
         let _ = io::stderr().write_all(text.as_bytes());
         Ok(())
     }
@@ -125,22 +125,22 @@ impl Output {
     ///
     /// # Errors
     /// They cannot be written.
-    pub(crate) fn totals(&mut self, stretches: &[Stretch<'_>]) -> Result<(), LinkError> {
-        for stretch in stretches {
-            self.log(&stretch.totals());
+    pub(crate) fn totals(&mut self, intervals: &[Interval<'_>]) -> Result<(), LinkError> {
+        for interval in intervals {
+            self.log(&interval.totals());
         }
-        self.json(stretches, true)?;
+        self.json(intervals, true)?;
         match &mut self.packets {
             Some(sheet) => sheet.write(|to| to.flush()),
             None => Ok(()),
         }
     }
 
-    fn json(&mut self, stretches: &[Stretch<'_>], is_final: bool) -> Result<(), LinkError> {
+    fn json(&mut self, intervals: &[Interval<'_>], is_final: bool) -> Result<(), LinkError> {
         let Some(sheet) = &mut self.json else { return Ok(()) };
         sheet.write(|to| {
-            for stretch in stretches {
-                writeln!(to, "{}", stretch.json(is_final))?;
+            for interval in intervals {
+                writeln!(to, "{}", interval.json(is_final))?;
             }
             to.flush()
         })

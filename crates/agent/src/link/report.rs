@@ -79,9 +79,9 @@ pub(crate) struct Name {
     pub(crate) to: String,
 }
 
-/// A direction over a stretch of time.
+/// A direction over an interval of time.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Stretch<'a> {
+pub(crate) struct Interval<'a> {
     pub(crate) name: &'a Name,
     /// When the link began, nanoseconds.
     pub(crate) began_ns: u64,
@@ -89,7 +89,7 @@ pub(crate) struct Stretch<'a> {
     pub(crate) now: &'a Reading,
 }
 
-impl Stretch<'_> {
+impl Interval<'_> {
     fn of(&self, counter: impl Fn(&Reading) -> u64) -> u64 {
         counter(self.now).saturating_sub(counter(self.before))
     }
@@ -118,7 +118,7 @@ impl Stretch<'_> {
         if seconds > 0.0 { self.of(|r| r.bytes) as f64 * 8.0 / seconds } else { 0.0 }
     }
 
-    /// As an object. Counts are of the stretch; lateness percentiles are since the link began.
+    /// As a JSON object. Counts are of the interval; percentiles of the scheduling error are since the link began.
     pub(crate) fn json(&self, is_final: bool) -> Value {
         let Self { name, now, .. } = self;
         let drops: serde_json::Map<String, Value> = self
@@ -310,8 +310,8 @@ mod tests {
         let before =
             Reading { at_ns: 1_000_000_000, packets: 40, bytes: 50_000, ..Reading::default() };
         let name = name();
-        let stretch = Stretch { name: &name, began_ns: 0, before: &before, now: &now };
-        let json = stretch.json(false);
+        let interval = Interval { name: &name, began_ns: 0, before: &before, now: &now };
+        let json = interval.json(false);
         for (key, wanted) in [
             ("t_s", json!(2.0)),
             ("packets", json!(60)),
@@ -327,10 +327,10 @@ mod tests {
         ] {
             assert_eq!(json[key], wanted, "{key}");
         }
-        assert_eq!(stretch.json(true)["final"], json!(true));
-        let live = stretch.live();
+        assert_eq!(interval.json(true)["final"], json!(true));
+        let live = interval.live();
         assert!(live.contains("600 kbit/s of 1.00 Mbit/s  queue 10 p 12.5 kB 100 ms"), "{live}");
-        let totals = stretch.totals();
+        let totals = interval.totals();
         assert!(
             totals.contains("dropped 7 (queue full 4, control law 1, other 2), marked 5"),
             "{totals}"
@@ -340,11 +340,11 @@ mod tests {
     #[test]
     fn an_empty_stretch_has_zero_rates() {
         let (name, empty) = (name(), Reading::default());
-        let stretch = Stretch { name: &name, began_ns: 0, before: &empty, now: &empty };
-        assert_eq!(stretch.json(false)["rate_bps"], json!(0.0));
-        assert_eq!(stretch.json(false)["queue_delay_us"], Value::Null);
-        assert!(stretch.live().contains("0 bit/s"));
-        assert!(stretch.totals().contains("0 packets, 0 B"));
+        let interval = Interval { name: &name, began_ns: 0, before: &empty, now: &empty };
+        assert_eq!(interval.json(false)["rate_bps"], json!(0.0));
+        assert_eq!(interval.json(false)["queue_delay_us"], Value::Null);
+        assert!(interval.live().contains("0 bit/s"));
+        assert!(interval.totals().contains("0 packets, 0 B"));
     }
 
     #[test]

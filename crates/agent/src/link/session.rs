@@ -8,7 +8,7 @@ use ccbench_shaper::Link;
 use super::args::{Args, Start};
 use super::error::LinkError;
 use super::output::Output;
-use super::report::{Name, Reading, Stretch};
+use super::report::{Interval, Name, Reading};
 use super::signals::{Caught, Signals};
 use crate::clock;
 
@@ -146,18 +146,18 @@ impl Session {
         for one in &mut self.directions {
             readings.push(one.read(now_ns)?);
         }
-        let stretches: Vec<Stretch<'_>> = self
+        let intervals: Vec<Interval<'_>> = self
             .directions
             .iter()
             .zip(&readings)
-            .map(|(one, now)| Stretch {
+            .map(|(one, now)| Interval {
                 name: &one.name,
                 began_ns: self.began_ns,
                 before: &one.last,
                 now,
             })
             .collect();
-        self.output.interval(&stretches)?;
+        self.output.interval(&intervals)?;
         for (one, now) in self.directions.iter_mut().zip(readings) {
             one.last = now;
         }
@@ -170,17 +170,17 @@ impl Session {
             one.last = one.read(now_ns)?;
         }
         self.fetch()?;
-        let stretches: Vec<Stretch<'_>> = self
+        let intervals: Vec<Interval<'_>> = self
             .directions
             .iter()
-            .map(|one| Stretch {
+            .map(|one| Interval {
                 name: &one.name,
                 began_ns: self.began_ns,
                 before: &one.first,
                 now: &one.last,
             })
             .collect();
-        self.output.totals(&stretches)?;
+        self.output.totals(&intervals)?;
         for one in &mut self.directions {
             one.link.remove().map_err(LinkError::shaper("end the link"))?;
         }

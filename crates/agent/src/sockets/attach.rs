@@ -18,7 +18,6 @@ use ccbench_proto::wire::{self, Side};
 
 #[cfg(feature = "ebpf")]
 use crate::cgroup;
-use crate::error::AgentError;
 use crate::event::event;
 use crate::sockets::error::SocketError;
 #[cfg(feature = "ebpf")]
@@ -145,7 +144,7 @@ enum DefaultError {
     OtherFlows,
     /// The setting cannot be changed.
     #[error(transparent)]
-    Sysctl(#[from] AgentError),
+    Sysctl(#[from] SocketError),
 }
 
 /// The congestion control of a flow is set only after the handshake.

@@ -216,11 +216,15 @@ fn asks(core: &Core) -> String {
 fn show_kernels(name: &str) -> Result<String, CommandError> {
     let cc = Cc::new(name);
     if !sysfs::available().iter().any(|there| there == name) {
-        verify::check("-", name).map_err(|error| {
+        verify::check(name).map_err(|error| {
             // Nobody's name is the command's mistake; that the kernel does not have it is not.
             let wrong =
                 cc::resolve(&cc).err().and_then(|wrong| Some(wrong.into_iter().next()?.why));
-            let lacks = || CommandError::Refused(error.to_string().replacen("flow -: ", "", 1));
+            let lacks = || {
+                CommandError::Refused(format!(
+                    "this kernel has no congestion control `{name}` {error}"
+                ))
+            };
             wrong.map_or_else(lacks, CommandError::Usage)
         })?;
     }

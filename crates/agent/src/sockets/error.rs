@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use ccbench_shaper::ShaperError;
 
-use crate::error::AgentError;
+use crate::sysctl::SysctlError;
+use crate::undo;
 
 /// Why a congestion control cannot be loaded, or a program not attached.
 #[derive(Debug, thiserror::Error)]
@@ -132,7 +133,7 @@ pub enum SocketError {
     #[error("encode a step of the journal: {0}")]
     Encode(#[from] serde_json::Error),
     /// Every journal name of this process is in use.
-    #[error("{} is full of journals that cannot be replayed", .folder.display())]
+    #[error("{} is full of journals of changes that cannot be undone", .folder.display())]
     JournalFull {
         /// The folder.
         folder: PathBuf,
@@ -203,15 +204,8 @@ pub enum SocketError {
     #[error("ccbench has no algorithm `{0}`")]
     UnknownAlgorithm(String),
     /// The kernel does not have this congestion control.
-    #[error("this kernel does not have it ({source}); it has: {available}{hint}")]
-    NotAvailable {
-        /// The kernel's answer.
-        source: io::Error,
-        /// The congestion controls that it has.
-        available: String,
-        /// How to fix it, beginning with "; ", or empty.
-        hint: String,
-    },
+    #[error("this kernel does not have it {0}")]
+    NotAvailable(#[from] NotAvailable),
     /// It is registered and the kernel does not list it.
     #[error("it is registered as `{0}`, but the kernel does not list it")]
     NotRegistered(String),
@@ -232,9 +226,12 @@ pub enum SocketError {
     /// The shaper refused.
     #[error(transparent)]
     Shaper(#[from] ShaperError),
-    /// A setting, or the undo journal.
+    /// A setting.
     #[error(transparent)]
-    Agent(Box<AgentError>),
+    Sysctl(#[from] SysctlError),
+    /// The agent's undo journal.
+    #[error(transparent)]
+    Undo(#[from] undo::JournalError),
 }
 
 /// The message of a build without the feature `ebpf`.
@@ -249,10 +246,28 @@ impl SocketError {
     }
 }
 
-impl From<AgentError> for SocketError {
-    fn from(error: AgentError) -> Self {
-        Self::Agent(Box::new(error))
-    }
+/// An instance of a congestion control cannot be loaded.
+#[derive(Debug, thiserror::Error)]
+#[error("cc.{name}: {algorithm} cannot be loaded: {source}")]
+pub struct LoadError {
+    /// The instance's name in the plan.
+    pub name: String,
+    /// Its algorithm.
+    pub algorithm: String,
+    /// Why.
+    pub source: Box<SocketError>,
+}
+
+/// The kernel's answer to a congestion control that it does not have.
+#[derive(Debug, thiserror::Error)]
+#[error("({source}); it has: {available}{hint}")]
+pub struct NotAvailable {
+    /// The kernel's answer.
+    pub source: io::Error,
+    /// The congestion controls that it has.
+    pub available: String,
+    /// How to fix it, beginning with "; ", or empty.
+    pub hint: String,
 }
 
 fn parameter_reason(source: &io::Error) -> String {

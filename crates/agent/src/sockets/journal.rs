@@ -1,6 +1,6 @@
 //! Journal of changes to the whole machine: instances of modules, loaded modules, parameters of the kernel's congestion
 //! controls, and BPF instances on kernels without BPF links. The kernel does not undo them when this process or its
-//! namespace ends, so each is written to disk first, and the next agent on the machine replays the journals of dead
+//! namespace ends, so each is written to disk first, and the next agent on the machine rolls back the journals of dead
 //! processes.
 
 use std::fs::{File, OpenOptions};
@@ -188,7 +188,7 @@ fn open(folder: &Path) -> Result<(PathBuf, File), SocketError> {
     Err(SocketError::JournalFull { folder: folder.to_owned() })
 }
 
-/// Replays the journals of dead processes. A reboot clears both the changes and the folder.
+/// Rolls back the journals of dead processes. A reboot clears both the changes and the folder.
 pub fn sweep() -> Outcome {
     sweep_folder(Path::new(FOLDER))
 }

@@ -12,7 +12,7 @@ use ccbench_proto::schedule::NodeTask;
 use ccbench_proto::wire;
 
 use super::ecn;
-use super::error::SocketError;
+use super::error::{LoadError, SocketError};
 use super::journal::Journal;
 use super::names::{self, Names, TrialId};
 use super::node::TCP_ECN;
@@ -20,7 +20,6 @@ use super::node::TCP_ECN;
 use super::struct_ops;
 use super::verify::{check, choose, try_on_socket};
 use super::{cc_state, kernel_module, sysfs};
-use crate::error::AgentError;
 use crate::event::event;
 use crate::undo::Outcome;
 
@@ -46,7 +45,7 @@ struct Held {
 ///
 /// # Errors
 /// Names the first instance that cannot be loaded, the reason and a fix.
-pub fn load(task: &NodeTask, trial: &TrialId, node: &str) -> Result<LoadedCc, AgentError> {
+pub fn load(task: &NodeTask, trial: &TrialId, node: &str) -> Result<LoadedCc, LoadError> {
     let mut loaded = LoadedCc { names: Names::new(task, trial, node), ..LoadedCc::default() };
     for (name, cc) in &task.cc {
         let flows = || task.clients.iter().chain(&task.servers);
@@ -62,7 +61,7 @@ pub fn load(task: &NodeTask, trial: &TrialId, node: &str) -> Result<LoadedCc, Ag
             true => cc.algorithm.clone(),
             false => names::kernel_name(trial, node, name, &cc.algorithm),
         };
-        let failed = |source| AgentError::Cc {
+        let failed = |source| LoadError {
             name: name.clone(),
             algorithm: cc.algorithm.clone(),
             source: Box::new(source),
@@ -109,12 +108,7 @@ impl LoadedCc {
         params: &[(String, String)],
     ) -> Result<Held, SocketError> {
         // This loads the module too.
-        check("", name).map_err(|error| match error {
-            AgentError::CongestionControl { source, available, hint, .. } => {
-                SocketError::NotAvailable { source, available, hint }
-            }
-            error => error.into(),
-        })?;
+        check(name)?;
         let params_loaded = kernel_module::tune(name, params, &mut self.journal)?;
         let message =
             message(name, name, Via::Builtin, "the kernel's own".to_owned(), params_loaded);

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::error::AgentError;
+use super::error::SocketError;
 use crate::kernel::Kernel;
 use crate::sysctl;
 use crate::undo::{Step, Undo};
@@ -32,9 +32,9 @@ pub struct Node<'a> {
 ///
 /// # Errors
 /// The kernel, or the undo journal, refused.
-pub(crate) fn set_sysctl(name: &str, value: &str, node: &mut Node<'_>) -> Result<(), AgentError> {
+pub(crate) fn set_sysctl(name: &str, value: &str, node: &mut Node<'_>) -> Result<(), SocketError> {
     for saved in sysctl::save(name)? {
         node.undo.push(Step::Sysctl(saved))?;
     }
-    sysctl::write(name, value)
+    Ok(sysctl::write(name, value)?)
 }

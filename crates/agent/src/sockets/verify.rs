@@ -9,19 +9,15 @@ use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, setsockopt, socket, sockopt::TcpCongestion,
 };
 
-use super::error::SocketError;
+use super::error::{NotAvailable, SocketError};
 use super::{kernel_module, sysfs};
-use crate::error::AgentError;
 
-/// Tries a congestion control on a socket, which makes the kernel load its module if it can. `group` names the flow in
-/// the error.
+/// Tries a congestion control on a socket, which makes the kernel load its module if it can.
 ///
 /// # Errors
 /// This kernel does not have it or refuses it; names what it has and a module to load.
-pub fn check(group: &str, cc: &str) -> Result<(), AgentError> {
-    try_on_socket(cc).map_err(|source| AgentError::CongestionControl {
-        group: group.to_owned(),
-        cc: cc.to_owned(),
+pub fn check(cc: &str) -> Result<(), NotAvailable> {
+    try_on_socket(cc).map_err(|source| NotAvailable {
         available: sysfs::available().join(" "),
         hint: hint(cc, Path::new("/lib/modules"), &sysfs::release()),
         source,
@@ -90,9 +86,8 @@ mod tests {
 
     #[test]
     fn reno_is_available_and_unknown_names_are_refused() {
-        assert!(check("g", "reno").is_ok());
-        let error = check("g", "nosuch").unwrap_err().to_string();
-        assert!(error.starts_with("flow g: this kernel has no congestion control `nosuch`"));
+        assert!(check("reno").is_ok());
+        let error = check("nosuch").unwrap_err().to_string();
         assert!(error.contains("it has: ") && error.contains("reno"), "{error}");
     }
 

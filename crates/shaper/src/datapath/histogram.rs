@@ -102,14 +102,14 @@ mod tests {
 
     #[test]
     fn small_values_are_exact_and_the_longest_is_never_exceeded() {
-        let lateness = Histogram::default();
+        let histogram = Histogram::default();
         for ns in 1..=10 {
-            lateness.record(ns);
+            histogram.record(ns);
         }
-        lateness.record(1_000_003);
+        histogram.record(1_000_003);
         let expected =
             Summary { count: 11, p50_ns: 6, p90_ns: 10, p99_ns: 1_000_003, max_ns: 1_000_003 };
-        assert_eq!(lateness.summary(), expected);
+        assert_eq!(histogram.summary(), expected);
     }
 
     proptest! {
@@ -130,10 +130,10 @@ mod tests {
 
         #[test]
         fn quantiles_are_those_of_the_sorted_values(mut values in proptest::collection::vec(0_u64..1 << 30, 1..300)) {
-            let lateness = Histogram::default();
-            values.iter().for_each(|&ns| lateness.record(ns));
+            let histogram = Histogram::default();
+            values.iter().for_each(|&ns| histogram.record(ns));
             values.sort_unstable();
-            let summary = lateness.summary();
+            let summary = histogram.summary();
             prop_assert_eq!(summary.max_ns, *values.last().unwrap());
             for (reported, permille) in [(summary.p50_ns, 500), (summary.p90_ns, 900), (summary.p99_ns, 990)] {
                 let exact = values[(values.len() * permille).div_ceil(1000) - 1];
