@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use thiserror::Error;
 
 use crate::column_text::ColumnText as _;
-use crate::wire::{Backend, CongestionControl, Event, Side, Via};
+use crate::wire::{Backend, CongestionControl, Event, LinkState, Side, Via};
 
 pub use crate::wire::event::{
     BaseRtt, Capture, CcInForce, CcSockets, Ecn, EcnEct1, Import, Kind, Lab, NoData,
@@ -242,35 +242,11 @@ impl Kind {
                 "left_out": capture.left_out,
                 "files_overwritten": capture.files_overwritten,
             }),
-            Self::CcInForce(start) => json!({
-                "side": Side::text_of(start.side),
-                "cc": start.cc,
-                "kernel_name": start.kernel_name,
-                "begins_with": start.begins_with,
-                "how": start.how,
-                "no_hook": start.no_hook,
-                "paced_by": start.paced_by,
-            }),
-            Self::CcSockets(sockets) => json!({
-                "side": Side::text_of(sockets.side),
-                "cc": sockets.cc,
-                "set": sockets.set,
-                "refused": sockets.refused,
-                "ended": sockets.ended,
-                "paced": sockets.paced,
-            }),
+            Self::CcInForce(start) => cc_in_force_json(start),
+            Self::CcSockets(sockets) => cc_sockets_json(sockets),
             Self::Ecn(ecn) => ecn_json(ecn),
             Self::EcnEct1(ect1) => json!({ "cc": ect1.cc, "rewritten": ect1.rewritten }),
-            Self::Link(link) => {
-                let mut body = json!({
-                    "dev": link.dev, "backend": link.backend().as_text(), "why": link.why(),
-                    "qdiscs": link.qdiscs,
-                });
-                if let Some(fallback) = link.fallback() {
-                    body["fallback"] = json!(fallback);
-                }
-                body
-            }
+            Self::Link(link) => link_json(link),
             Self::CongestionControl(NodeCongestionControl { node, cc }) => {
                 let cc = cc.as_ref()?;
                 json!({
@@ -278,12 +254,7 @@ impl Kind {
                     "why": cc.why, "params": cc.params,
                 })
             }
-            Self::Lab(lab) => json!({
-                "engine": lab.engine, "engine_sha256": lab.engine_sha256,
-                "emulator": lab.emulator, "kernel": lab.kernel, "source": lab.source,
-                "userland_sha256": lab.userland_sha256, "dilation": lab.dilation, "seed": lab.seed,
-                "busy_pct": lab.busy_pct,
-            }),
+            Self::Lab(lab) => lab_json(lab),
             Self::StreamEnd(done) => json!({
                 "rows_sent": done.rows_sent,
                 "rows_dropped": done.rows_dropped,
@@ -321,6 +292,49 @@ impl Kind {
     }
 }
 
+fn cc_in_force_json(start: &CcInForce) -> Value {
+    json!({
+        "side": Side::text_of(start.side),
+        "cc": start.cc,
+        "kernel_name": start.kernel_name,
+        "begins_with": start.begins_with,
+        "how": start.how,
+        "no_hook": start.no_hook,
+        "paced_by": start.paced_by,
+    })
+}
+
+fn cc_sockets_json(sockets: &CcSockets) -> Value {
+    json!({
+        "side": Side::text_of(sockets.side),
+        "cc": sockets.cc,
+        "set": sockets.set,
+        "refused": sockets.refused,
+        "ended": sockets.ended,
+        "paced": sockets.paced,
+    })
+}
+
+fn lab_json(lab: &Lab) -> Value {
+    json!({
+        "engine": lab.engine, "engine_sha256": lab.engine_sha256,
+        "emulator": lab.emulator, "kernel": lab.kernel, "source": lab.source,
+        "userland_sha256": lab.userland_sha256, "dilation": lab.dilation, "seed": lab.seed,
+        "busy_pct": lab.busy_pct,
+    })
+}
+
+fn link_json(link: &LinkState) -> Value {
+    let mut body = json!({
+        "dev": link.dev, "backend": link.backend().as_text(), "why": link.why(),
+        "qdiscs": link.qdiscs,
+    });
+    if let Some(fallback) = link.fallback() {
+        body["fallback"] = json!(fallback);
+    }
+    body
+}
+
 fn ecn_json(ecn: &Ecn) -> Value {
     json!({
         "side": Side::text_of(ecn.side),
@@ -345,7 +359,6 @@ mod tests {
     use prost::Message as _;
 
     use super::*;
-    use crate::wire::LinkState;
 
     fn event(kind: Kind) -> Event {
         Event { kind: Some(kind), ..Event::default() }
