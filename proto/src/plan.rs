@@ -199,7 +199,7 @@ pub struct Flow {
     /// The sender's congestion control: the kernel's, or a `[cc.NAME]`; absent: the kernel's default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cc: Option<String>,
-    /// Parallel sockets of one iperf3 process.
+    /// Parallel sockets of one process.
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 128))]
     pub count: u32,
@@ -218,7 +218,10 @@ pub struct Flow {
     /// trial.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop: Option<Micros>,
-    /// Interval of iperf3's reports.
+    /// What generates the traffic; absent: `iperf3`, in the lab `ccbench`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool: Option<Tool>,
+    /// Interval of the tool's reports.
     #[serde(default = "tenth")]
     #[schemars(extend("x-from" = "100ms", "x-to" = "60s"))]
     pub interval: Micros,
@@ -236,8 +239,35 @@ impl Flow {
             rate: None,
             start: None,
             stop: None,
+            tool: None,
             interval: tenth(),
         }
+    }
+
+    /// What generates the traffic.
+    pub fn tool(&self) -> Tool {
+        self.tool.unwrap_or(Tool::Iperf3)
+    }
+}
+
+/// A traffic generator.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum Tool {
+    /// iperf3, as installed on the node.
+    Iperf3,
+    /// ccbench's own: few system calls, and its sockets have the congestion control before the handshake.
+    Ccbench,
+}
+
+impl std::fmt::Display for Tool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Iperf3 => "iperf3",
+            Self::Ccbench => "ccbench",
+        })
     }
 }
 

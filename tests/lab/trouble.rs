@@ -28,7 +28,9 @@ fn run(bench: &Bench, engine: &[&str], act: &str, environment: &[(&str, &str)]) 
     let fake: PathBuf = tools.join("iperf3");
     std::fs::write(&fake, script).unwrap();
     std::fs::set_permissions(&fake, std::fs::Permissions::from_mode(0o755)).unwrap();
-    let plan = bench.write("plan.toml", &plan(1).replace("length = \"3s\"", "length = \"8s\""));
+    let plan = plan(1).replace("length = \"3s\"", "length = \"8s\"");
+    let plan = plan.replace("cc = \"cubic\"", "cc = \"cubic\"\ntool = \"iperf3\"");
+    let plan = bench.write("plan.toml", &plan);
     let mut command: Command =
         bench.command(&[&["run", &plan.to_string_lossy(), "--lab"], engine].concat());
     command.env("PATH", format!("{}:{path}", tools.display())).envs(environment.iter().copied());

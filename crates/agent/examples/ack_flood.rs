@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use ccbench_agent::args::{Cli, Command};
 use ccbench_agent::executor::{self, Parts};
-use ccbench_agent::flow::process::Iperf3;
+use ccbench_agent::flow::process::Generators;
 use ccbench_agent::kernel::Machine;
 use ccbench_agent::service::AgentService;
 use ccbench_agent::undo::Undo;
@@ -44,17 +44,17 @@ fn main() {
     SOCKETS.store(sockets.parse().unwrap(), Ordering::Relaxed);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let iperf3 = Arc::new(Iperf3::in_group(None));
+        let generators = Arc::new(Generators::in_group(None));
         let executor = executor::spawn(Parts {
             kernel: Arc::new(Machine),
-            source: iperf3.clone(),
+            source: generators.clone(),
             sampler: ccbench_collector::pick,
             acks: |watch| Ok(Box::new(Flood::new(watch))),
             undo: Undo::in_memory(),
             epoch_file: None,
             traffic_group: None,
         });
-        let service = AgentServer::new(AgentService::new(executor, iperf3, vec![]));
+        let service = AgentServer::new(AgentService::new(executor, generators, vec![]));
         let service = service.max_decoding_message_size(wire::MESSAGE_LIMIT);
         let incoming =
             TcpListenerStream::new(tokio::net::TcpListener::bind(address).await.unwrap());

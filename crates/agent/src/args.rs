@@ -25,6 +25,8 @@ pub enum Command {
     Testbed(crate::testbed::Args),
     /// Run a command that dies with this process's parent (started by `serve`)
     Launch(crate::launch::Args),
+    /// Run one end of a flow group with ccbench's own traffic generator (started by `serve`)
+    Generate(crate::generator::Args),
     /// Run a command inside another process's network namespace (started by `ccbench exec`)
     Enter(crate::enter::Args),
     /// Run a stand-alone emulated link, or a command behind one (`ccbench link`)

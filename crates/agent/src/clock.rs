@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-use rustix::time::{ClockId, clock_gettime};
+use rustix::io::Errno;
+use rustix::thread::clock_nanosleep_absolute;
+use rustix::time::{ClockId, Timespec, clock_gettime};
 
 fn read_ns(id: ClockId) -> i64 {
     let time = clock_gettime(id);
@@ -33,4 +35,13 @@ pub fn until(at_ns: u64) -> Duration {
 /// Waits until `at_ns` (CLOCK_MONOTONIC); exact to about a millisecond (tokio's timer).
 pub async fn sleep_until(at_ns: u64) {
     tokio::time::sleep(until(at_ns)).await;
+}
+
+/// Like [`sleep_until`], in a thread of its own; exact to the kernel's timer.
+pub fn sleep_thread_until(at_ns: u64) {
+    let at = Timespec {
+        tv_sec: i64::try_from(at_ns / 1_000_000_000).unwrap_or(i64::MAX),
+        tv_nsec: (at_ns % 1_000_000_000) as i64,
+    };
+    while clock_nanosleep_absolute(ClockId::Monotonic, &at) == Err(Errno::INTR) {}
 }

@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use ccbench_proto::wire;
 
-use crate::flow::process::Iperf3;
+use crate::flow::process::Generators;
 use crate::privileges::privileges;
 use crate::sockets::capabilities::capabilities;
 
@@ -13,7 +13,7 @@ static QDISCS: OnceLock<Vec<String>> = OnceLock::new();
 
 /// Describes the node: the kernel's part from the collector, interfaces and qdiscs from the shaper, tools
 /// and rights from here; `notes` are what was found out at the start.
-pub async fn describe(iperf3: &Iperf3, notes: &[String]) -> wire::NodeInfo {
+pub async fn describe(generators: &Generators, notes: &[String]) -> wire::NodeInfo {
     let mut info = wire::NodeInfo {
         agent_version: env!("CARGO_PKG_VERSION").to_owned(),
         privileges: privileges().to_owned(),
@@ -28,7 +28,7 @@ pub async fn describe(iperf3: &Iperf3, notes: &[String]) -> wire::NodeInfo {
         Err(error) => info.notes.push(error.to_string()),
     }
     info.ecn = capabilities().modes().into_iter().map(str::to_owned).collect();
-    match iperf3.version().await {
+    match generators.iperf3_version().await {
         Ok(version) => {
             info.iperf3_version = version.to_string();
             info.iperf3_json_stream = version.has_json_stream();

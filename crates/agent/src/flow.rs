@@ -3,11 +3,13 @@
 use std::future::Future;
 use std::pin::Pin;
 
+use ccbench_proto::plan::Tool;
 use ccbench_proto::schedule::FlowTask;
 use ccbench_proto::wire::Side;
 
 use crate::error::{AgentError, ListenError};
 
+pub mod generator;
 pub mod iperf3;
 pub mod process;
 
@@ -38,12 +40,12 @@ impl End {
     }
 }
 
-/// Starts traffic. Real: iperf3; fake: a script, in the executor's tests.
+/// Starts traffic. Real: processes; fake: a script, in the executor's tests.
 pub trait FlowSource: Send + Sync {
-    /// Makes sure that the tool is there. Before the first start.
-    fn find(&self) -> BoxFuture<'_, Result<(), AgentError>>;
-    /// The tool and its version ("iperf3 3.12").
-    fn tool(&self) -> String;
+    /// Makes sure that a tool is there. Before its first start.
+    fn find(&self, tool: Tool) -> BoxFuture<'_, Result<(), AgentError>>;
+    /// A tool and its version ("iperf3 3.12").
+    fn version(&self, tool: Tool) -> String;
     /// Starts one end of a flow group.
     ///
     /// # Errors

@@ -13,6 +13,7 @@ pub mod error;
 pub mod event;
 pub mod executor;
 pub mod flow;
+pub mod generator;
 pub mod guest;
 pub mod kernel;
 pub mod launch;

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use ccbench_agent::args::{Cli, Command, ServeArgs};
-use ccbench_agent::{clean, enter, launch, link, serve, sockets, testbed, undo};
+use ccbench_agent::{clean, enter, generator, launch, link, serve, sockets, testbed, undo};
 use clap::Parser as _;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -32,6 +32,7 @@ fn run(command: &Command) -> anyhow::Result<u8> {
             Ok(testbed::main(args)?)
         }
         Command::Launch(args) => Ok(launch::main(args)?),
+        Command::Generate(args) => Ok(generator::main(args)),
         Command::Enter(args) => Ok(enter::main(args)?),
         Command::Link(args) => {
             log_to_stderr();

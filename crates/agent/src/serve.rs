@@ -19,7 +19,7 @@ use crate::args::{Listen, ServeArgs};
 use crate::error::AgentError;
 use crate::executor::{self, Handle, Parts};
 use crate::flow::FlowSource;
-use crate::flow::process::Iperf3;
+use crate::flow::process::Generators;
 use crate::kernel::Machine;
 use crate::placement::{self, Placement};
 use crate::service::AgentService;
@@ -46,17 +46,17 @@ pub async fn serve(args: &ServeArgs, shutdown: impl Future<Output = ()>) -> Resu
     for note in &notes {
         tracing::warn!(note);
     }
-    let iperf3 = Arc::new(Iperf3::in_group(group.clone()));
+    let generators = Arc::new(Generators::in_group(group.clone()));
     let executor = executor::spawn(Parts {
         kernel: Arc::new(Machine),
-        source: Arc::clone(&iperf3) as Arc<dyn FlowSource>,
+        source: Arc::clone(&generators) as Arc<dyn FlowSource>,
         sampler: ccbench_collector::pick,
         acks: ccbench_collector::acks::open,
         undo,
         epoch_file,
         traffic_group: group,
     });
-    let service = AgentServer::new(AgentService::new(executor.clone(), iperf3, notes))
+    let service = AgentServer::new(AgentService::new(executor.clone(), generators, notes))
         .max_decoding_message_size(wire::MESSAGE_LIMIT);
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let stopped = async { drop(stopped.await) };

@@ -12,20 +12,20 @@ use crate::clock;
 use crate::describe;
 use crate::error::AgentError;
 use crate::executor::Handle;
-use crate::flow::process::Iperf3;
+use crate::flow::process::Generators;
 
 /// The service: a handle to the executor.
 #[derive(Debug, Clone)]
 pub struct AgentService {
     executor: Handle,
-    iperf3: Arc<Iperf3>,
+    generators: Arc<Generators>,
     notes: Arc<[String]>,
 }
 
 impl AgentService {
     /// A service that gives its orders to `executor`; `notes` are for Describe.
-    pub fn new(executor: Handle, iperf3: Arc<Iperf3>, notes: Vec<String>) -> Self {
-        Self { executor, iperf3, notes: notes.into() }
+    pub fn new(executor: Handle, generators: Arc<Generators>, notes: Vec<String>) -> Self {
+        Self { executor, generators, notes: notes.into() }
     }
 }
 
@@ -38,7 +38,7 @@ impl wire::agent_server::Agent for AgentService {
         &self,
         _: Request<wire::DescribeRequest>,
     ) -> Result<Response<wire::NodeInfo>, Status> {
-        Ok(Response::new(describe::describe(&self.iperf3, &self.notes).await))
+        Ok(Response::new(describe::describe(&self.generators, &self.notes).await))
     }
 
     async fn clock(

@@ -1,4 +1,4 @@
-//! Whole trials with real iperf3 traffic over loopback: two agents in one network namespace made for the
+//! Whole trials with real traffic over loopback: two agents in one network namespace made for the
 //! test. Needs root and iperf3; without them it fails.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -6,16 +6,31 @@ mod support;
 
 use std::time::Duration;
 
+use ccbench_proto::tools::iperf3::{Numbering, Report};
 use ccbench_proto::wire::{self, Role, Side};
 use ccbench_tests::cpu::CpuWatch;
 use nix::sys::signal::Signal;
 use support::pair::{Pair, Rows};
 use support::{LOOPBACK_PLAN, now_ns, prepare, wait_for};
 
+fn plan_with(tool: &str) -> String {
+    LOOPBACK_PLAN.replace("cc = \"reno\"", &format!("cc = \"reno\"\ntool = \"{tool}\""))
+}
+
 #[tokio::test]
 async fn a_trial_has_every_kind_of_row_and_leaves_nothing() {
+    whole_trial("iperf3").await;
+}
+
+#[tokio::test]
+async fn a_trial_with_our_generator_has_every_kind_of_row_and_leaves_nothing() {
+    whole_trial("ccbench").await;
+}
+
+async fn whole_trial(tool: &str) {
+    let is_iperf3 = tool == "iperf3";
     let mut pair = Pair::start().await;
-    pair.prepare(LOOPBACK_PLAN, 1).await;
+    pair.prepare(&plan_with(tool), 1).await;
     assert!(!pair.is_as_found(), "it did something");
     let watch = CpuWatch::start();
     let [one, two] = pair.run(1).await;
@@ -27,17 +42,20 @@ async fn a_trial_has_every_kind_of_row_and_leaves_nothing() {
     {
         assert_eq!(rows.events_of("flow_error"), Vec::<&wire::Event>::new());
         let data: Vec<_> = rows.flows.iter().filter(|flow| flow.role() == Role::Data).collect();
-        assert_eq!((data.len(), rows.flows.len()), (2, 3), "{:?}", rows.flows);
+        assert_eq!((data.len(), rows.flows.len()), (2, 2 + usize::from(is_iperf3)), "{:?}", rows.flows);
+        assert!(rows.flows.iter().all(|flow| flow.tool.starts_with(tool)), "{:?}", rows.flows);
         assert!(data.iter().all(|flow| flow.side() == side && flow.exit_code.is_none()));
         assert!(rows.flows.iter().all(|flow| flow.cookie.is_some()), "{:?}", rows.flows);
         assert!(rows.intervals.iter().all(|i| i.side() == side && i.seconds > 0.0));
         for stream in ["bulk/0", "bulk/1"] {
             assert!(rows.samples.iter().any(|s| s.flow_id == stream && s.rtt_us.is_some()));
         }
-        assert!(rows.samples.iter().any(|s| s.flow_id == "bulk/control"));
+        assert_eq!(rows.samples.iter().any(|s| s.flow_id == "bulk/control"), is_iperf3);
         assert!(rows.hosts >= 3);
-        let raw = &rows.raw[&format!("iperf3-bulk-{who}.json")];
-        assert!(serde_json::from_slice::<serde_json::Value>(raw).is_ok());
+        let raw = &rows.raw[&format!("{tool}-bulk-{who}.json")];
+        let numbering = Numbering { client_port: 0, count: 2, listens: who == "server" };
+        assert!(is_iperf3 || raw.split(|&b| b == b'\n').any(|line| Report::default().on_line(line, numbering) == Some(2)));
+        assert_eq!(serde_json::from_slice::<serde_json::Value>(raw).is_ok(), is_iperf3);
         assert_eq!(rows.done.unwrap().rows_dropped, 0);
     }
     let sending = client.flows.iter().filter(|flow| flow.role() == Role::Data);
@@ -68,16 +86,49 @@ async fn a_trial_has_every_kind_of_row_and_leaves_nothing() {
 }
 
 #[tokio::test]
+async fn our_generator_sends_from_the_listener_and_ends_at_its_stop() {
+    let mut pair = Pair::start().await;
+    let plan = plan_with("ccbench").replace("count = 2", "count = 2\nreverse = true");
+    pair.prepare(&plan, 1).await;
+    let watch = CpuWatch::start();
+    let [one, two] = pair.run(1).await;
+    let (client, server) = tokio::join!(Rows::all(one), Rows::all(two));
+    let cpu = watch.report();
+    for rows in [&client, &server] {
+        assert_eq!(rows.events_of("flow_error"), Vec::<&wire::Event>::new());
+        assert_eq!(rows.flows.len(), 2, "{:?}", rows.flows);
+    }
+    assert!(server.flows.iter().all(|flow| flow.cc_actual == "reno"), "{:?}", server.flows);
+    assert!(server.intervals.iter().all(|i| i.side() == Side::Sender && i.snd_cwnd_bytes.is_some()));
+    assert!(client.intervals.iter().all(|i| i.side() == Side::Receiver && i.rtt_us.is_none()));
+    // All that was sent was received, up to what the stop discarded.
+    for (sent, received) in server.flows.iter().zip(&client.flows) {
+        assert!(received.bytes > 0 && received.bytes <= sent.bytes + 62_500, "{sent:?} {received:?}");
+    }
+    cpu.check(Duration::from_millis(100), || {
+        for flow in server.flows.iter().chain(&client.flows) {
+            // 50 Mbit/s for 2 s are 12.5 MB, in blocks of 10 ms.
+            assert!((11_800_000..=12_500_000 + 62_500).contains(&flow.bytes), "{flow:?}");
+        }
+    });
+    pair.reset().await;
+    assert!(pair.is_as_found());
+}
+
+#[tokio::test]
 async fn a_flow_without_a_listener_is_an_event_and_the_trial_goes_on() {
     let mut pair = Pair::start().await;
-    let plan = LOOPBACK_PLAN.replace("length = \"2s\"", "length = \"500ms\"");
-    // Only the connecting node is prepared.
-    pair.clients[0].prepare(prepare(&plan, "one", 1)).await.unwrap();
-    let run = wire::RunRequest { start_at_ns: now_ns() + 100_000_000, epoch: 1 };
-    let rows = Rows::all(pair.clients[0].run(run).await.unwrap().into_inner()).await;
-    let errors = rows.events_of("flow_error");
-    assert!(errors.len() == 1 && errors[0].message.contains("refused"), "{errors:?}");
-    assert!(rows.done.is_some() && !rows.probes.is_empty());
+    for (tool, epoch) in [("iperf3", 1), ("ccbench", 2)] {
+        let plan = plan_with(tool).replace("length = \"2s\"", "length = \"500ms\"");
+        // Only the connecting node is prepared.
+        pair.clients[0].prepare(prepare(&plan, "one", epoch)).await.unwrap();
+        let run = wire::RunRequest { start_at_ns: now_ns() + 100_000_000, epoch };
+        let rows = Rows::all(pair.clients[0].run(run).await.unwrap().into_inner()).await;
+        let errors = rows.events_of("flow_error");
+        assert!(errors.len() == 1 && errors[0].message.contains("refused"), "{errors:?}");
+        assert!(rows.done.is_some() && !rows.probes.is_empty());
+        pair.reset().await;
+    }
 }
 
 #[tokio::test]

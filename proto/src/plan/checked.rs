@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::Plan;
+use super::{Plan, Tool};
 use crate::trace::Trace;
 
 /// Why a trace file cannot be read, in the words of whoever reads files: this crate does no I/O.
@@ -54,6 +54,16 @@ impl CheckedPlan {
     /// The plan's contents.
     pub fn plan(&self) -> &Plan {
         &self.plan
+    }
+
+    /// The same plan with this generator for the flow groups that name none.
+    #[must_use]
+    pub fn with_default_tool(&self, tool: Tool) -> Self {
+        let mut with = self.clone();
+        for flow in with.plan.flows.values_mut() {
+            flow.tool.get_or_insert(tool);
+        }
+        with
     }
 
     pub(super) fn traces(&self) -> &Arc<TraceFiles> {

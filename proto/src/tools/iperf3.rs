@@ -45,6 +45,8 @@ pub struct Report {
     pub complete: bool,
     /// When the test began, in seconds since 1970 on that end's clock (3.20: to a millisecond, before to a second).
     pub began_s: Option<f64>,
+    /// Time zero on that end's CLOCK_MONOTONIC, which only ccbench's generator reports.
+    pub zero_ns: Option<u64>,
     /// Whether the listening end sends, if reported.
     pub reverse: Option<bool>,
     /// Whether the report is known to be the listening end's.
@@ -168,6 +170,7 @@ struct Start {
     connected: Vec<Connection>,
     version: String,
     timestamp: Timestamp,
+    monotonic_ns: Option<u64>,
     accepted_connection: Peer,
     test_start: TestStart,
 }
@@ -271,6 +274,7 @@ impl Report {
         self.version = start.version;
         let millis = start.timestamp.timemillisecs.map(|ms| ms / 1e3);
         self.began_s = millis.or(start.timestamp.timesecs);
+        self.zero_ns = start.monotonic_ns;
         self.reverse = start.test_start.reverse.map(|reverse| reverse != 0);
         self.listens = start.accepted_connection.port.is_some();
         self.control_port = start.accepted_connection.port;

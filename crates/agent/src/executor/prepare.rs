@@ -144,11 +144,11 @@ pub async fn prepare(
 ) -> Result<wire::PrepareReply, AgentError> {
     let flows = || task.clients.iter().chain(&task.servers);
     // What is not here at all is found before anything is changed.
-    if flows().next().is_some() {
-        tools.source.find().await?;
+    for tool in flows().map(|flow| flow.plan.tool()).collect::<BTreeSet<_>>() {
+        tools.source.find(tool).await?;
     }
     set_sysctls(&task, tools, trial)?;
-    // iperf3 sets it on both ends, so both must have it.
+    // Traffic generators set it on both ends, so both must have it.
     let (id, node) = &tools.here;
     trial.cc = load::load(&task, id, node)?;
     let probes = task.served.iter().map(|probe| (&probe.id, &probe.plan.cc));
@@ -345,7 +345,7 @@ async fn start_servers(
     attach_cc(task, tools, trial);
     // All are started before any is waited for: a start takes milliseconds, and they overlap.
     for flow in &task.servers {
-        let traffic = tools.source.start(flow, End::Server)?;
+        let traffic = tools.source.start(&trial.cc.renamed(flow), End::Server)?;
         trial.servers.push((flow.clone(), traffic));
     }
     for (flow, traffic) in &mut trial.servers {

@@ -1,5 +1,6 @@
 //! From what a flow's end left to its rows. Pure.
 
+use ccbench_proto::plan::Tool;
 use ccbench_proto::schedule::FlowTask;
 use ccbench_proto::wire::{self, Role, Side};
 
@@ -63,7 +64,7 @@ pub fn add_rest(ran: &Ran<'_>, report: &mut Report, zero_ns: u64) {
     }
 }
 
-/// The rows of table `flows`: one per data connection, one for the control connection.
+/// The rows of table `flows`: one per data connection, and one for iperf3's control connection.
 pub fn flows(
     ran: &Ran<'_>,
     report: &Report,
@@ -107,6 +108,9 @@ pub fn flows(
             }
         })
         .collect();
+    if task.plan.tool() == Tool::Ccbench {
+        return rows;
+    }
     let control = look(&format!("{}/control", task.group));
     let client_port = match ran.end {
         End::Client => control.map(|s| s.sport),
@@ -172,28 +176,25 @@ fn ended_by_order(ran: &Ran<'_>, report: &Report) -> bool {
 
 /// What went wrong with this end, if anything. `killed`: it did not end when asked.
 pub fn trouble(ran: &Ran<'_>, end: &FlowEnd, report: &Report, killed: bool) -> Option<String> {
+    let process = format!("{} {}", ran.task.plan.tool(), ran.end.name());
     if let Some(error) = &report.error
         && !ended_by_order(ran, report)
     {
-        return Some(format!("iperf3 {}: {error}", ran.end.name()));
+        return Some(format!("{process}: {error}"));
     }
     let stderr = end.errors.trim();
     let stderr = if stderr.is_empty() { String::new() } else { format!(": {stderr}") };
     if killed {
-        return Some(format!("iperf3 {} did not end and was killed{stderr}", ran.end.name()));
+        return Some(format!("{process} did not end and was killed{stderr}"));
     }
     if report.intervals.is_empty() {
-        return Some(format!(
-            "iperf3 {} left no report (exit code {}){stderr}",
-            ran.end.name(),
-            end.exit_code
-        ));
+        return Some(format!("{process} left no report (exit code {}){stderr}", end.exit_code));
     }
     if is_early(ran) {
         let short = (ran.stop_at_ns() - ran.ended_at_ns) as f64 / 1e9;
-        return Some(format!("iperf3 {} ended {short:.1} s early{stderr}", ran.end.name()));
+        return Some(format!("{process} ended {short:.1} s early{stderr}"));
     }
-    end.cut.then(|| format!("iperf3 {} wrote more than is kept: rows are missing", ran.end.name()))
+    end.cut.then(|| format!("{process} wrote more than is kept: rows are missing"))
 }
 
 #[cfg(test)]

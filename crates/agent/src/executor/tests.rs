@@ -6,7 +6,7 @@ use crate::flow::{BoxFuture, End, FlowEnd, Progress, Traffic};
 use crate::kernel::fake::FakeKernel;
 use ccbench_collector::acks::{AckSource, AcksError};
 use ccbench_collector::{Drained, FlowPorts, SampleError};
-use ccbench_proto::plan::Acks;
+use ccbench_proto::plan::{Acks, Tool};
 use ccbench_proto::schedule::FlowTask;
 use ccbench_proto::wire::Side;
 
@@ -71,10 +71,10 @@ fn write(calls: &Mutex<Vec<String>>, what: String) {
 }
 
 impl FlowSource for FakeSource {
-    fn find(&self) -> BoxFuture<'_, Result<(), AgentError>> {
+    fn find(&self, _: Tool) -> BoxFuture<'_, Result<(), AgentError>> {
         Box::pin(async { Ok(()) })
     }
-    fn tool(&self) -> String {
+    fn version(&self, _: Tool) -> String {
         "fake 1".into()
     }
     fn start(&self, task: &FlowTask, end: End) -> Result<Box<dyn Traffic>, AgentError> {

@@ -108,7 +108,7 @@ async fn run(
     };
     let steps = stop_steps(task, end, stage.start_at_ns).to_vec();
     let mut steps = steps.into_iter().peekable();
-    let (mut live, mut killed, mut cancelled) = (Report::default(), false, false);
+    let (mut live, mut killed, mut cancelled) = (None::<Report>, false, false);
     let mut unread = 0;
     let mut interrupted_at_ns = None;
     let left = loop {
@@ -116,9 +116,12 @@ async fn run(
         tokio::select! {
             progress = traffic.next() => match progress {
                 Progress::Line { at_ns, line } => {
+                    let live = live.get_or_insert_default();
                     let from = live.intervals.len();
                     unread += u32::from(live.on_line(&line, numbering).is_none());
                     for i in &live.intervals[from..] {
+                        let exact_ns = |zero_ns| zero_ns + (i.values.end.max(0.0) * 1e9) as u64;
+                        let at_ns = live.zero_ns.map_or(at_ns, exact_ns);
                         let row = i.values.row(&task.group, end.side(task), i.stream, at_ns);
                         stage.out.send(Of::Interval(row)).await;
                     }
@@ -148,7 +151,8 @@ async fn run(
     }
     if unread > 0 {
         let what = format!(
-            "{unread} lines of iperf3's report ({}) could not be read; they are in its raw file",
+            "{unread} lines of the report of {} ({}) could not be read; they are in its raw file",
+            task.plan.tool(),
             end.name()
         );
         stage.out.event(Kind::Iperf3Unread(NoData {}), &task.group, what).await;
@@ -160,7 +164,7 @@ async fn run(
         interrupted_at_ns,
         ended_at_ns: clock::now_ns(),
         start_at_ns: stage.start_at_ns,
-        tool: &stage.source.tool(),
+        tool: &stage.source.version(task.plan.tool()),
     };
     report(stage, &ran, numbering, live, &left, killed).await;
 }
@@ -169,12 +173,12 @@ async fn report(
     stage: &Stage,
     ran: &Ran<'_>,
     numbering: Numbering,
-    live: Report,
+    live: Option<Report>,
     left: &FlowEnd,
     killed: bool,
 ) {
-    let streamed = !live.intervals.is_empty();
-    let mut report = if streamed { live } else { Report::from_json(&left.output, numbering) };
+    let streamed = live.is_some();
+    let mut report = live.unwrap_or_else(|| Report::from_json(&left.output, numbering));
     let (zero_ns, flows) = {
         let seen = lock(&stage.seen);
         let zero_ns = rows::zero_ns(ran, &report, &seen);
@@ -192,7 +196,7 @@ async fn report(
         stage.out.send(Of::Flow(row)).await;
     }
     let group = &ran.task.group;
-    stage.out.raw(&format!("iperf3-{group}-{}.json", ran.end.name()), &left.output).await;
+    stage.out.raw(&format!("{}-{group}-{}.json", ran.task.plan.tool(), ran.end.name()), &left.output).await;
     if let Some(trouble) = rows::trouble(ran, left, &report, killed) {
         stage.out.event(Kind::FlowError(NoData {}), group, trouble).await;
     }

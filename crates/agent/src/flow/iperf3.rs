@@ -92,7 +92,7 @@ const MOST_BLOCK_BYTES: u64 = 128 << 10;
 
 /// What a limited flow writes at once: 10 ms of its rate. iperf3 limits whole blocks, and its own ones are
 /// bursts of 90 packets.
-fn block_bytes(rate: Rate) -> u64 {
+pub(super) fn block_bytes(rate: Rate) -> u64 {
     (rate.bits_per_sec() / 8 / 100).clamp(LEAST_BLOCK_BYTES, MOST_BLOCK_BYTES)
 }
 

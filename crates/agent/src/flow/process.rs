@@ -1,4 +1,4 @@
-//! iperf3 as a process: started through `ccbench-agent launch`, so that it dies with the agent; its output
+//! Traffic as processes, iperf3 or ccbench's own generator: started through `ccbench-agent launch`, so that they die with the agent; their output
 //! read as it comes, within limits.
 
 use std::net::IpAddr;
@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
+use ccbench_proto::plan::Tool;
 use ccbench_proto::schedule::FlowTask;
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
@@ -16,6 +17,7 @@ use tokio::sync::OnceCell;
 use ccbench_proto::tools::iperf3::{Numbering, Report};
 
 use super::iperf3::{Version, client_args, server_args};
+use super::generator;
 use super::{BoxFuture, End, FlowEnd, FlowSource, Progress, Stop, Traffic};
 use crate::clock;
 use crate::error::{AgentError, ListenError};
@@ -29,25 +31,25 @@ const LISTEN_LIMIT: Duration = Duration::from_secs(2);
 /// After the process's end its pipes are closed; this is for a stray descendant that holds one open.
 const PIPE_LIMIT: Duration = Duration::from_millis(500);
 
-/// The installed iperf3, asked for its version when it is first needed.
+/// The programs that generate traffic. The installed iperf3 is asked for its version when it is first needed.
 #[derive(Debug, Default)]
-pub struct Iperf3 {
-    found: OnceCell<Version>,
+pub struct Generators {
+    iperf3: OnceCell<Version>,
     group: Option<PathBuf>,
 }
 
-impl Iperf3 {
-    /// Every iperf3 runs in this control group, which is there by then; without one, in the agent's.
+impl Generators {
+    /// Every process runs in this control group, which is there by then; without one, in the agent's.
     pub fn in_group(group: Option<PathBuf>) -> Self {
         Self { group, ..Self::default() }
     }
 
-    /// The installed version, asked for once and within 2 s.
+    /// The installed version of iperf3, asked for once and within 2 s.
     ///
     /// # Errors
     /// It is not installed, or prints no version.
-    pub async fn version(&self) -> Result<Version, AgentError> {
-        self.found.get_or_try_init(ask_version).await.copied()
+    pub async fn iperf3_version(&self) -> Result<Version, AgentError> {
+        self.iperf3.get_or_try_init(ask_version).await.copied()
     }
 }
 
@@ -63,34 +65,50 @@ async fn ask_version() -> Result<Version, AgentError> {
         .ok_or_else(|| no(std::io::Error::other("it does not print its version")))
 }
 
-impl FlowSource for Iperf3 {
-    fn find(&self) -> BoxFuture<'_, Result<(), AgentError>> {
-        Box::pin(async { self.version().await.map(drop) })
+impl FlowSource for Generators {
+    fn find(&self, tool: Tool) -> BoxFuture<'_, Result<(), AgentError>> {
+        Box::pin(async move {
+            match tool {
+                Tool::Iperf3 => self.iperf3_version().await.map(drop),
+                Tool::Ccbench => Ok(()),
+            }
+        })
     }
 
-    fn tool(&self) -> String {
-        self.found.get().map_or_else(|| "iperf3".to_owned(), |version| format!("iperf3 {version}"))
+    fn version(&self, tool: Tool) -> String {
+        match (tool, self.iperf3.get()) {
+            (Tool::Iperf3, Some(version)) => format!("iperf3 {version}"),
+            (Tool::Iperf3, None) => "iperf3".to_owned(),
+            (Tool::Ccbench, _) => concat!("ccbench ", env!("CARGO_PKG_VERSION")).to_owned(),
+        }
     }
 
     fn start(&self, task: &FlowTask, end: End) -> Result<Box<dyn Traffic>, AgentError> {
-        let Some(&version) = self.found.get() else {
-            let source = std::io::Error::other("its version is not known yet");
-            return Err(AgentError::NoIperf3 { source });
-        };
-        let args = match end {
-            End::Client => client_args(task, version),
-            End::Server => server_args(task, version),
-        };
-        let launcher =
+        let agent =
             std::env::current_exe().map_err(AgentError::system("find this program's file"))?;
-        let mut command = Command::new(launcher);
+        let no_iperf3 = |source| AgentError::NoIperf3 { source };
+        let (program, args, by_line) = match task.plan.tool() {
+            Tool::Ccbench => (agent.clone(), generator::args(task, end), true),
+            Tool::Iperf3 => {
+                let &version = self.iperf3.get().ok_or_else(|| {
+                    no_iperf3(std::io::Error::other("its version is not known yet"))
+                })?;
+                let args = match end {
+                    End::Client => client_args(task, version),
+                    End::Server => server_args(task, version),
+                };
+                (PathBuf::from("iperf3"), args, version.has_json_stream())
+            }
+        };
+        let mut command = Command::new(agent);
         command.args(["launch", "--parent", &std::process::id().to_string()]);
         if let Some(group) = &self.group {
             command.arg("--cgroup").arg(group);
         }
         // Its own process group: a Ctrl-C at the agent's terminal is the agent's to handle.
         let mut child = command
-            .args(["--", "iperf3"])
+            .arg("--")
+            .arg(program)
             .args(&args)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -98,14 +116,14 @@ impl FlowSource for Iperf3 {
             .process_group(0)
             .kill_on_drop(true)
             .spawn()
-            .map_err(|source| AgentError::NoIperf3 { source })?;
+            .map_err(no_iperf3)?;
         Ok(Box::new(Process {
             stdout: child.stdout.take(),
             stderr: child.stderr.take(),
             child,
             end: FlowEnd::default(),
             status: None,
-            by_line: version.has_json_stream(),
+            by_line,
             line: Vec::new(),
             listens_on: (end == End::Server).then_some((task.to_ip, task.server_port)),
         }))

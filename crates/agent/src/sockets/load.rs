@@ -8,7 +8,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use ccbench_proto::cc::{self, Core, Instance};
 use ccbench_proto::event::{Kind, NoData};
 use ccbench_proto::plan::{Cc, Via};
-use ccbench_proto::schedule::NodeTask;
+use ccbench_proto::schedule::{FlowTask, NodeTask};
 use ccbench_proto::wire;
 
 use super::ecn;
@@ -212,10 +212,17 @@ impl LoadedCc {
     /// Replaces the plan's names by the kernel's in the flows of `task`.
     pub fn rename(&self, task: &mut NodeTask) {
         for flow in task.clients.iter_mut().chain(&mut task.servers) {
-            if let Some(kernel_name) = self.names.of_flow(flow).map(str::to_owned) {
-                flow.plan.cc = Some(kernel_name);
-            }
+            *flow = self.renamed(flow);
         }
+    }
+
+    /// A flow with the kernel's name of its congestion control.
+    pub fn renamed(&self, flow: &FlowTask) -> FlowTask {
+        let mut renamed = flow.clone();
+        if let Some(kernel_name) = self.names.of_flow(flow) {
+            renamed.plan.cc = Some(kernel_name.to_owned());
+        }
+        renamed
     }
 
     /// Readers of inner state; an event for each that cannot be opened.

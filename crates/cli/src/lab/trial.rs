@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use ccbench_proto::plan::Engine;
+use ccbench_proto::plan::{Engine, Tool};
 use ccbench_proto::plan::check::CheckedPlan;
 use ccbench_proto::schedule::{self, Point};
 use ccbench_proto::topology::Topology;
@@ -280,7 +280,8 @@ pub fn task(
     plan: &CheckedPlan,
     (trial, seed): (u16, u64),
 ) -> wire::LabTask {
-    let plan_toml = resolve::to_toml(plan);
+    // A packet must not cost system calls of a guest process.
+    let plan_toml = resolve::to_toml(&plan.with_default_tool(Tool::Ccbench));
     let topology = Topology::build(plan.plan());
     let address = |name: &String| Some((name.clone(), topology.address(name)?.to_string()));
     let addresses: BTreeMap<String, String> =

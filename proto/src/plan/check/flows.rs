@@ -11,7 +11,7 @@ use super::limits::{LENGTHS, PHASE_FLOWS};
 use super::probes;
 use super::problems::Problems;
 
-/// Most parallel streams of one iperf3.
+/// Most parallel streams of one process.
 const MAX_COUNT: u32 = 128;
 
 pub(super) fn check(plan: &Plan, problems: &mut Problems) {
@@ -44,7 +44,7 @@ pub(super) fn check(plan: &Plan, problems: &mut Problems) {
         if flow.count == 0 || flow.count > MAX_COUNT {
             problems.error(
                 &path("count"),
-                format!("must be from 1 to {MAX_COUNT}, the parallel streams of one iperf3; use more groups for more"),
+                format!("must be from 1 to {MAX_COUNT}, the parallel streams of one process; use more groups for more"),
             );
         }
         // An instance's name is the plan's own affair: the kernel gets another.

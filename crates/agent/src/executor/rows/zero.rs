@@ -1,4 +1,4 @@
-//! Iperf3's time zero on CLOCK_MONOTONIC, which iperf3 3.12 does not report.
+//! Iperf3's time zero on CLOCK_MONOTONIC, which iperf3 does not report (ccbench's own generator does).
 //!
 //! An end that we interrupted closes its last interval then, and the report has its time in seconds after zero.
 //!
@@ -26,6 +26,9 @@ pub fn zero_ns(ran: &Ran<'_>, report: &Report, seen: &SeenMap) -> u64 {
         // It has been listening since long before.
         End::Server => ran.start_at_ns + ran.task.start.nanos(),
     };
+    if let Some(zero_ns) = report.zero_ns {
+        return zero_ns;
+    }
     if let Some(zero_ns) = interrupted_zero_ns(ran, report) {
         return zero_ns.max(launched_ns);
     }

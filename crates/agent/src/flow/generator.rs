@@ -1,0 +1,74 @@
+//! Arguments of ccbench's own traffic generator from a task.
+
+use ccbench_proto::schedule::FlowTask;
+use ccbench_proto::wire::Side;
+
+use super::{End, iperf3};
+
+/// Arguments of `ccbench-agent`.
+pub fn args(task: &FlowTask, end: End) -> Vec<String> {
+    let mut args = vec!["generate".to_owned()];
+    let mut push = |name: &str, value: String| args.extend([format!("--{name}"), value]);
+    push("server", task.to_ip.to_string());
+    push("server-port", task.server_port.to_string());
+    if end == End::Client {
+        push("client", task.from_ip.to_string());
+    }
+    push("client-port", task.client_port.to_string());
+    push("count", task.plan.count.to_string());
+    push("interval-us", task.plan.interval.get().to_string());
+    // A receiver may be on a node that has not loaded it, or loads it later.
+    if let Some(cc) = task.plan.cc.as_ref().filter(|_| end.side(task) == Side::Sender) {
+        push("cc", cc.clone());
+    }
+    if let Some(rate) = task.plan.rate {
+        push("rate-bps", rate.bits_per_sec().to_string());
+        push("block-bytes", iperf3::block_bytes(rate).to_string());
+    }
+    if task.plan.reverse {
+        args.push("--reverse".to_owned());
+    }
+    args
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use ccbench_proto::plan::Flow;
+    use ccbench_proto::units::{Micros, Rate};
+
+    use super::*;
+    use crate::args::{Cli, Command};
+
+    #[test]
+    fn the_command_line_takes_the_arguments() {
+        let rate = Some(Rate::from_bits_per_sec(8_000_000));
+        let plan = Flow { cc: Some("cubic".into()), count: 3, rate, reverse: true, ..Flow::new("a", "b") };
+        let task = FlowTask {
+            group: "g".into(),
+            plan,
+            from_ip: [10, 0, 0, 1].into(),
+            to_ip: [10, 0, 0, 2].into(),
+            server_port: 5201,
+            client_port: 10_000,
+            start: Micros::from_secs(1),
+            stop: Micros::from_secs(3),
+        };
+        let parsed = |end| {
+            let words = std::iter::once("ccbench-agent".to_owned()).chain(args(&task, end));
+            match Cli::try_parse_from(words).unwrap().command {
+                Command::Generate(args) => args,
+                other => panic!("{other:?}"),
+            }
+        };
+        let client = parsed(End::Client);
+        assert_eq!((client.client, client.client_port), (Some(task.from_ip), 10_000));
+        assert_eq!((client.server, client.server_port, client.count), (task.to_ip, 5201, 3));
+        assert_eq!((client.rate_bps.unwrap().get(), client.block_bytes.get()), (8_000_000, 10_000));
+        assert_eq!((client.cc.as_deref(), client.interval_us.get()), (None, 100_000));
+        assert!(client.reverse);
+        let server = parsed(End::Server);
+        assert_eq!((server.client, server.cc.as_deref()), (None, Some("cubic")), "the server sends");
+    }
+}

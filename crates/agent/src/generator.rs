@@ -1,0 +1,185 @@
+//! `ccbench-agent generate`: one end of a flow group, ccbench's own traffic generator.
+//!
+//! Each connection has a thread that stays in a blocking `send` or `recv` of many segments, so the arrival of a packet or an
+//! acknowledgement starts no process. iperf3 makes about 13 system calls per packet; this makes about one per 90 packets. That
+//! matters where a system call is expensive, as in the lab's engine `uml`.
+//!
+//! The report is written in the format of iperf3's `--json-stream`, with one more field, `monotonic_ns` in `start`. Counts come
+//! from `TCP_INFO` at the end of every interval.
+
+use std::io::{self, Write as _};
+use std::net::IpAddr;
+use std::num::NonZeroU64;
+use std::os::fd::AsFd as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+
+use crate::clock;
+
+mod report;
+mod streams;
+
+use report::Reporter;
+use streams::Streams;
+
+/// `ccbench-agent generate`
+#[derive(Debug, Clone, clap::Args)]
+pub struct Args {
+    /// Address of the listening end
+    #[arg(long, value_name = "ADDRESS")]
+    pub server: IpAddr,
+    /// Port of the listening end
+    #[arg(long, value_name = "PORT")]
+    pub server_port: u16,
+    /// Connect from this address; without it, listen
+    #[arg(long, value_name = "ADDRESS")]
+    pub client: Option<IpAddr>,
+    /// Connection i comes from port PORT + i
+    #[arg(long, value_name = "PORT")]
+    pub client_port: u16,
+    /// Number of connections
+    #[arg(long, value_name = "N", default_value = "1")]
+    pub count: u32,
+    /// The listening end sends
+    #[arg(long)]
+    pub reverse: bool,
+    /// Congestion control of this end's sockets, set before the handshake; for the end that sends
+    #[arg(long, value_name = "NAME")]
+    pub cc: Option<String>,
+    /// Send at this rate per connection, in bits per second; without it, as fast as possible
+    #[arg(long, value_name = "BPS")]
+    pub rate_bps: Option<NonZeroU64>,
+    /// Write this many bytes at once
+    #[arg(long, value_name = "BYTES", default_value = "131072")]
+    pub block_bytes: NonZeroU64,
+    /// Microseconds between reports
+    #[arg(long, value_name = "US", default_value = "100000")]
+    pub interval_us: NonZeroU64,
+}
+
+impl Args {
+    fn listens(&self) -> bool {
+        self.client.is_none()
+    }
+
+    fn sends(&self) -> bool {
+        self.listens() == self.reverse
+    }
+}
+
+/// Runs this end until all connections are closed, or until SIGINT or SIGTERM, which abort the connections: the peer gets a RST,
+/// and what is still in the send buffer is discarded. Returns the exit code: 0, or 1 after an error or a signal, as iperf3 does.
+pub fn main(args: &Args) -> u8 {
+    match run(args) {
+        Ok(code) => code,
+        Err(error) => {
+            let _ = writeln!(io::stdout(), "{}", report::error(&error.to_string()));
+            1
+        }
+    }
+}
+
+/// Why this end could not run.
+#[derive(Debug, thiserror::Error)]
+enum GenerateError {
+    /// A system call failed.
+    #[error("{op}: {source}")]
+    System { op: String, source: io::Error },
+    /// Signals could not be received.
+    #[error("receive signals: {0}")]
+    Signals(#[from] nix::Error),
+}
+
+impl GenerateError {
+    fn system<E: Into<io::Error>>(op: impl Into<String>) -> impl FnOnce(E) -> Self {
+        let op = op.into();
+        move |source| Self::System { op, source: source.into() }
+    }
+}
+
+/// What ended a wait.
+enum Woken {
+    Deadline,
+    Signal,
+    StreamsEnded,
+}
+
+fn run(args: &Args) -> Result<u8, GenerateError> {
+    // Before any thread exists, so that all of them leave these signals to the descriptor.
+    let mut signals = SigSet::empty();
+    signals.add(Signal::SIGINT);
+    signals.add(Signal::SIGTERM);
+    signals.thread_block()?;
+    let signals = SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC)?;
+    let ended = eventfd(0, EventfdFlags::CLOEXEC).map_err(GenerateError::system("make an eventfd"))?;
+
+    let Some(connections) = streams::connect(args, signals.as_fd())? else { return Ok(1) };
+    let zero_ns = clock::now_ns();
+    let addresses = connections.iter().map(|connection| connection.addresses).collect();
+    let mut reporter = Reporter::new(addresses, (args.listens(), args.sends()), zero_ns);
+    print(&reporter.start())?;
+    let mut streams = Streams::start(args, connections, zero_ns, Arc::new(ended))?;
+
+    let interval_ns = args.interval_us.get().saturating_mul(1000);
+    let mut deadline_ns = zero_ns + interval_ns;
+    let interrupted = loop {
+        match wait(&signals, &streams, deadline_ns)? {
+            Woken::Deadline => {
+                print(&reporter.interval(&streams.counters()?, deadline_ns))?;
+                deadline_ns += interval_ns;
+            }
+            Woken::Signal => break true,
+            Woken::StreamsEnded => break false,
+        }
+    };
+    let end_ns = clock::now_ns();
+    let counters = streams.counters()?;
+    print(&reporter.interval(&counters, end_ns))?;
+    print(&reporter.end(&counters, streams.congestion_control().as_deref(), end_ns))?;
+    if interrupted {
+        print(&report::error("interrupt - the client has terminated"))?;
+        return Ok(1);
+    }
+    match streams.error() {
+        Some(error) => {
+            print(&report::error(&error))?;
+            Ok(1)
+        }
+        None => Ok(0),
+    }
+}
+
+fn wait(signals: &SignalFd, streams: &Streams, deadline_ns: u64) -> Result<Woken, GenerateError> {
+    loop {
+        let left = Duration::from_nanos(deadline_ns.saturating_sub(clock::now_ns()));
+        if left.is_zero() {
+            return Ok(Woken::Deadline);
+        }
+        let left = Timespec::try_from(left).unwrap_or(Timespec { tv_sec: 1, tv_nsec: 0 });
+        let mut fds =
+            [PollFd::new(signals, PollFlags::IN), PollFd::from_borrowed_fd(streams.ended(), PollFlags::IN)];
+        match poll(&mut fds, Some(&left)) {
+            Ok(0) | Err(rustix::io::Errno::INTR) => continue,
+            Ok(_) => {}
+            Err(error) => return Err(GenerateError::system("wait")(error)),
+        }
+        if !fds[0].revents().is_empty() {
+            return Ok(Woken::Signal);
+        }
+        if !fds[1].revents().is_empty() && streams.all_ended() {
+            return Ok(Woken::StreamsEnded);
+        }
+    }
+}
+
+fn print(line: &str) -> Result<(), GenerateError> {
+    let mut out = io::stdout().lock();
+    // One write: a reader never sees half a line after a crash in between.
+    out.write_all(format!("{line}\n").as_bytes())
+        .and_then(|()| out.flush())
+        .map_err(GenerateError::system("write the report"))
+}

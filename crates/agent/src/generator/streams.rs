@@ -1,0 +1,303 @@
+//! The connections of one end and their threads.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use ccbench_collector::{DiagSampler, FlowPorts, SampleError, Sampler as _};
+use ccbench_proto::wire::{FlowSample, Side};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::net::sockopt::{self, Timeout};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketAddrAny, SocketFlags, SocketType, accept_with, bind,
+    connect as connect_socket, getpeername, getsockname, listen, recv, send, socket_with,
+};
+
+use super::report::{Addresses, Counters};
+use super::{Args, GenerateError};
+use crate::clock;
+
+/// How long one connection may take to be made.
+const CONNECT_LIMIT: Duration = Duration::from_secs(3);
+/// What one `recv` waits for: several intervals of TCP's own buffer tuning at a high rate, and a rare system call at any.
+const RECV_BYTES: usize = 1 << 20;
+
+/// An established connection.
+pub(super) struct Connection {
+    pub addresses: Addresses,
+    socket: OwnedFd,
+}
+
+impl Connection {
+    fn new(socket: OwnedFd) -> Result<Self, GenerateError> {
+        let failed = || GenerateError::system("read the addresses of a connection");
+        let address = |of: SocketAddrAny| SocketAddr::try_from(of).map_err(failed());
+        let local = address(getsockname(&socket).map_err(failed())?)?;
+        let remote = address(getpeername(&socket).map_err(failed())?)?;
+        Ok(Self { addresses: Addresses { local, remote }, socket })
+    }
+}
+
+/// Makes the connections in the order of their numbers. `None`: a signal came first.
+pub(super) fn connect(
+    args: &Args,
+    signals: BorrowedFd<'_>,
+) -> Result<Option<Vec<Connection>>, GenerateError> {
+    let server = SocketAddr::new(args.server, args.server_port);
+    let Some(client) = args.client else { return accept_all(args, server, signals) };
+    let mut connections = Vec::new();
+    for i in 0..args.count {
+        let port = u16::try_from(u32::from(args.client_port) + i).unwrap_or(0);
+        let local = SocketAddr::new(client, port);
+        let socket = open(args, server.ip())?;
+        bind(&socket, &local).map_err(GenerateError::system(format!("bind to {local}")))?;
+        // Linux limits `connect` by the send timeout.
+        sockopt::set_socket_timeout(&socket, Timeout::Send, Some(CONNECT_LIMIT))
+            .map_err(GenerateError::system("limit the time of connecting"))?;
+        connect_socket(&socket, &server)
+            .map_err(|error| if error == Errno::INPROGRESS { Errno::TIMEDOUT } else { error })
+            .map_err(GenerateError::system(format!("unable to connect to {server}")))?;
+        sockopt::set_socket_timeout(&socket, Timeout::Send, None)
+            .map_err(GenerateError::system("lift the limit of connecting"))?;
+        connections.push(Connection::new(socket)?);
+    }
+    Ok(Some(connections))
+}
+
+fn accept_all(
+    args: &Args,
+    server: SocketAddr,
+    signals: BorrowedFd<'_>,
+) -> Result<Option<Vec<Connection>>, GenerateError> {
+    let listener = open(args, server.ip())?;
+    bind(&listener, &server).map_err(GenerateError::system(format!("bind to {server}")))?;
+    listen(&listener, i32::try_from(args.count).unwrap_or(i32::MAX))
+        .map_err(GenerateError::system(format!("listen on {server}")))?;
+    let mut connections = Vec::new();
+    while connections.len() < args.count as usize {
+        let mut fds =
+            [PollFd::from_borrowed_fd(signals, PollFlags::IN), PollFd::new(&listener, PollFlags::IN)];
+        match poll(&mut fds, None) {
+            Err(Errno::INTR) => continue,
+            other => other.map_err(GenerateError::system("wait for connections"))?,
+        };
+        if !fds[0].revents().is_empty() {
+            return Ok(None);
+        }
+        match accept_with(&listener, SocketFlags::CLOEXEC) {
+            // The peer has given up meanwhile.
+            Err(Errno::CONNABORTED | Errno::INTR) => {}
+            accepted => {
+                let socket = accepted.map_err(GenerateError::system(format!("accept on {server}")))?;
+                connections.push(Connection::new(socket)?);
+            }
+        }
+    }
+    // The network may change the order.
+    connections.sort_by_key(|connection| connection.addresses.remote.port());
+    Ok(Some(connections))
+}
+
+fn open(args: &Args, address: IpAddr) -> Result<OwnedFd, GenerateError> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)
+        .map_err(GenerateError::system("open a socket"))?;
+    let option = |name: &'static str| GenerateError::system(format!("set {name}"));
+    sockopt::set_socket_reuseaddr(&socket, true).map_err(option("SO_REUSEADDR"))?;
+    // Closing sends a RST and discards the send buffer: a flow ends at its stop, not when its buffer is empty. An accepted
+    // socket inherits this and the congestion control.
+    sockopt::set_socket_linger(&socket, Some(Duration::ZERO)).map_err(option("SO_LINGER"))?;
+    if let Some(cc) = &args.cc {
+        sockopt::set_tcp_congestion(&socket, cc)
+            .map_err(GenerateError::system(format!("set TCP_CONGESTION to {cc}")))?;
+    }
+    Ok(socket)
+}
+
+struct Stream {
+    socket: OwnedFd,
+    /// Passed to the kernel, or taken from it, by the thread.
+    moved_bytes: AtomicU64,
+}
+
+#[derive(Default)]
+struct Outcome {
+    ended: AtomicUsize,
+    /// Of the first connection that failed.
+    error: Mutex<Option<String>>,
+}
+
+/// The connections of this end, moving data.
+pub(super) struct Streams {
+    streams: Vec<Arc<Stream>>,
+    outcome: Arc<Outcome>,
+    ended: Arc<OwnedFd>,
+    sends: bool,
+    sampler: DiagSampler,
+    client_port: u16,
+    listens: bool,
+}
+
+impl Streams {
+    /// Starts a thread for each connection. `ended` is an eventfd that each adds one to when it ends.
+    pub(super) fn start(
+        args: &Args,
+        connections: Vec<Connection>,
+        zero_ns: u64,
+        ended: Arc<OwnedFd>,
+    ) -> Result<Self, GenerateError> {
+        let outcome = Arc::new(Outcome::default());
+        let mut streams = Vec::new();
+        for Connection { socket, .. } in connections {
+            let stream = Arc::new(Stream { socket, moved_bytes: AtomicU64::new(0) });
+            let (of_thread, outcome, ended) =
+                (Arc::clone(&stream), Arc::clone(&outcome), Arc::clone(&ended));
+            let (sends, schedule) = (args.sends(), Schedule::new(args, zero_ns));
+            std::thread::Builder::new()
+                .name("stream".to_owned())
+                .spawn(move || {
+                    let moved = if sends { send_all(&of_thread, &schedule) } else { receive_all(&of_thread) };
+                    if let Err(error) = moved {
+                        let mut first = outcome.error.lock().unwrap_or_else(PoisonError::into_inner);
+                        first.get_or_insert_with(|| error.to_string());
+                    }
+                    outcome.ended.fetch_add(1, Ordering::Release);
+                    // It fails only if the counter is full.
+                    let _ = rustix::io::write(&*ended, &1u64.to_ne_bytes());
+                })
+                .map_err(GenerateError::system("start a thread"))?;
+            streams.push(stream);
+        }
+        let mut sampler = DiagSampler::new();
+        let flows = FlowPorts {
+            group: String::new(),
+            server_port: args.server_port,
+            client_port: args.client_port,
+            count: args.count,
+            listens: args.listens(),
+            reverse: args.reverse,
+        };
+        sampler
+            .start(&[flows], args.interval_us.get().saturating_mul(1000))
+            .map_err(sampling)?;
+        let (sends, listens, client_port) = (args.sends(), args.listens(), args.client_port);
+        Ok(Self { streams, outcome, ended, sends, sampler, client_port, listens })
+    }
+
+    pub(super) fn ended(&self) -> BorrowedFd<'_> {
+        self.ended.as_fd()
+    }
+
+    /// Call it when [`Self::ended`] is readable: it clears that.
+    pub(super) fn all_ended(&self) -> bool {
+        let _ = rustix::io::read(&*self.ended, &mut [0u8; 8]);
+        self.outcome.ended.load(Ordering::Acquire) == self.streams.len()
+    }
+
+    /// Of the first connection that failed.
+    pub(super) fn error(&self) -> Option<String> {
+        self.outcome.error.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Of the first connection.
+    pub(super) fn congestion_control(&self) -> Option<String> {
+        sockopt::tcp_congestion(&self.streams.first()?.socket).ok()
+    }
+
+    /// What every connection has moved until now. A closed one has no sample: the count of its thread is left.
+    pub(super) fn counters(&mut self) -> Result<Vec<Counters>, GenerateError> {
+        let mut samples = Vec::new();
+        self.sampler.drain(clock::now_ns(), &mut samples).map_err(sampling)?;
+        let side = if self.sends { Side::Sender } else { Side::Receiver };
+        let client_port = |s: &FlowSample| if self.listens { s.dport } else { s.sport };
+        samples.retain(|sample| sample.side() == side);
+        let streams = self.streams.iter().zip(u32::from(self.client_port)..);
+        let counters = streams.map(|(stream, port)| {
+                let sample = samples.iter().find(|sample| client_port(sample) == port).cloned();
+                Counters::new(sample, self.sends, stream.moved_bytes.load(Ordering::Relaxed))
+            });
+        Ok(counters.collect())
+    }
+}
+
+fn sampling(error: SampleError) -> GenerateError {
+    GenerateError::system("sample sockets")(io::Error::other(error))
+}
+
+/// When the next block may be written.
+struct Schedule {
+    zero_ns: u64,
+    block_bytes: u64,
+    rate_bps: Option<u64>,
+}
+
+impl Schedule {
+    fn new(args: &Args, zero_ns: u64) -> Self {
+        let (block_bytes, rate_bps) = (args.block_bytes.get(), args.rate_bps.map(Into::into));
+        Self { zero_ns, block_bytes, rate_bps }
+    }
+
+    /// When block number `block` is due. A flow that was held up catches up: the mean rate since the start is kept.
+    fn due_ns(&self, block: u64) -> Option<u64> {
+        let rate_bps = u128::from(self.rate_bps?);
+        let bits = u128::from(block) * u128::from(self.block_bytes) * 8;
+        let after_ns = u64::try_from(bits * 1_000_000_000 / rate_bps.max(1)).unwrap_or(u64::MAX);
+        Some(self.zero_ns.saturating_add(after_ns))
+    }
+}
+
+fn send_all(stream: &Stream, schedule: &Schedule) -> io::Result<()> {
+    let block = vec![0u8; usize::try_from(schedule.block_bytes).unwrap_or(usize::MAX)];
+    for number in 0.. {
+        if let Some(due_ns) = schedule.due_ns(number) {
+            clock::sleep_thread_until(due_ns);
+        }
+        let mut left = &block[..];
+        while !left.is_empty() {
+            match send(&stream.socket, left, SendFlags::NOSIGNAL) {
+                Ok(sent) => {
+                    stream.moved_bytes.fetch_add(sent as u64, Ordering::Relaxed);
+                    left = &left[sent..];
+                }
+                Err(Errno::INTR) => {}
+                // The receiver has closed the connection, which ends the flow.
+                Err(Errno::CONNRESET | Errno::PIPE) => return Ok(()),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+    Ok(())
+}
+
+fn receive_all(stream: &Stream) -> io::Result<()> {
+    let mut buffer = vec![0u8; RECV_BYTES];
+    loop {
+        // With TRUNC the kernel counts the data and discards it without copying.
+        match recv(&stream.socket, &mut *buffer, RecvFlags::WAITALL | RecvFlags::TRUNC) {
+            Ok((_, 0)) | Err(Errno::CONNRESET) => return Ok(()),
+            Ok((_, received)) => {
+                stream.moved_bytes.fetch_add(received as u64, Ordering::Relaxed);
+            }
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limited_flow_keeps_its_mean_rate() {
+        let schedule = Schedule { zero_ns: 5, block_bytes: 1250, rate_bps: Some(1_000_000) };
+        assert_eq!(schedule.due_ns(0), Some(5));
+        assert_eq!(schedule.due_ns(1), Some(10_000_005));
+        assert_eq!(schedule.due_ns(360_000), Some(3_600_000_000_005), "no drift after an hour");
+        assert_eq!(Schedule { rate_bps: None, ..schedule }.due_ns(7), None);
+    }
+}
