@@ -115,7 +115,8 @@ fn run(args: &Args) -> Result<u8, GenerateError> {
     signals.add(Signal::SIGTERM);
     signals.thread_block()?;
     let signals = SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC)?;
-    let ended = eventfd(0, EventfdFlags::CLOEXEC).map_err(GenerateError::system("make an eventfd"))?;
+    let ended =
+        eventfd(0, EventfdFlags::CLOEXEC).map_err(GenerateError::system("make an eventfd"))?;
 
     let Some(connections) = streams::connect(args, signals.as_fd())? else { return Ok(1) };
     let zero_ns = clock::now_ns();
@@ -160,8 +161,10 @@ fn wait(signals: &SignalFd, streams: &Streams, deadline_ns: u64) -> Result<Woken
             return Ok(Woken::Deadline);
         }
         let left = Timespec::try_from(left).unwrap_or(Timespec { tv_sec: 1, tv_nsec: 0 });
-        let mut fds =
-            [PollFd::new(signals, PollFlags::IN), PollFd::from_borrowed_fd(streams.ended(), PollFlags::IN)];
+        let mut fds = [
+            PollFd::new(signals, PollFlags::IN),
+            PollFd::from_borrowed_fd(streams.ended(), PollFlags::IN),
+        ];
         match poll(&mut fds, Some(&left)) {
             Ok(0) | Err(rustix::io::Errno::INTR) => continue,
             Ok(_) => {}

@@ -42,7 +42,12 @@ async fn whole_trial(tool: &str) {
     {
         assert_eq!(rows.events_of("flow_error"), Vec::<&wire::Event>::new());
         let data: Vec<_> = rows.flows.iter().filter(|flow| flow.role() == Role::Data).collect();
-        assert_eq!((data.len(), rows.flows.len()), (2, 2 + usize::from(is_iperf3)), "{:?}", rows.flows);
+        assert_eq!(
+            (data.len(), rows.flows.len()),
+            (2, 2 + usize::from(is_iperf3)),
+            "{:?}",
+            rows.flows
+        );
         assert!(rows.flows.iter().all(|flow| flow.tool.starts_with(tool)), "{:?}", rows.flows);
         assert!(data.iter().all(|flow| flow.side() == side && flow.exit_code.is_none()));
         assert!(rows.flows.iter().all(|flow| flow.cookie.is_some()), "{:?}", rows.flows);
@@ -54,7 +59,12 @@ async fn whole_trial(tool: &str) {
         assert!(rows.hosts >= 3);
         let raw = &rows.raw[&format!("{tool}-bulk-{who}.json")];
         let numbering = Numbering { client_port: 0, count: 2, listens: who == "server" };
-        assert!(is_iperf3 || raw.split(|&b| b == b'\n').any(|line| Report::default().on_line(line, numbering) == Some(2)));
+        assert!(
+            is_iperf3
+                || raw
+                    .split(|&b| b == b'\n')
+                    .any(|line| Report::default().on_line(line, numbering) == Some(2))
+        );
         assert_eq!(serde_json::from_slice::<serde_json::Value>(raw).is_ok(), is_iperf3);
         assert_eq!(rows.done.unwrap().rows_dropped, 0);
     }
@@ -99,11 +109,16 @@ async fn our_generator_sends_from_the_listener_and_ends_at_its_stop() {
         assert_eq!(rows.flows.len(), 2, "{:?}", rows.flows);
     }
     assert!(server.flows.iter().all(|flow| flow.cc_actual == "reno"), "{:?}", server.flows);
-    assert!(server.intervals.iter().all(|i| i.side() == Side::Sender && i.snd_cwnd_bytes.is_some()));
+    assert!(
+        server.intervals.iter().all(|i| i.side() == Side::Sender && i.snd_cwnd_bytes.is_some())
+    );
     assert!(client.intervals.iter().all(|i| i.side() == Side::Receiver && i.rtt_us.is_none()));
     // All that was sent was received, up to what the stop discarded.
     for (sent, received) in server.flows.iter().zip(&client.flows) {
-        assert!(received.bytes > 0 && received.bytes <= sent.bytes + 62_500, "{sent:?} {received:?}");
+        assert!(
+            received.bytes > 0 && received.bytes <= sent.bytes + 62_500,
+            "{sent:?} {received:?}"
+        );
     }
     cpu.check(Duration::from_millis(100), || {
         for flow in server.flows.iter().chain(&client.flows) {

@@ -156,6 +156,9 @@ pub struct ReproduceArgs {
     /// Write the plan and its traces to this folder, to edit and run with `ccbench run`, instead of running it.
     #[arg(long, value_name = "DIR", requires = "name", value_hint = ValueHint::DirPath)]
     pub write: Option<PathBuf>,
+    /// Run in network namespaces of this machine although the lab is installed.
+    #[arg(long, conflicts_with_all = ["lab", "engine", "jobs"])]
+    pub no_lab: bool,
     /// Options of the run.
     #[command(flatten)]
     pub options: RunOptions,

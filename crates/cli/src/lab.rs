@@ -214,6 +214,13 @@ pub fn engine_for(kernel: Series) -> (Engine, Option<String>) {
     (default, None)
 }
 
+/// The engine that is installed with its kernel, the faster one first.
+pub fn built_engine() -> Option<Engine> {
+    let built = |engine: &Engine| kernel::find(*engine, Series::default()).is_some();
+    let uml = Some(Engine::Uml).filter(built);
+    uml.or_else(|| Some(Engine::Qemu).filter(|engine| built(engine) && qemu::version().is_ok()))
+}
+
 /// The smallest dilation at which the guest is idle enough, for traffic that kept it busy for `busy_pct` during the
 /// calibration.
 fn dilation_for(busy_pct: f64) -> u32 {

@@ -14,10 +14,12 @@ use crate::backend::{Backend, BackendError, BackendInfo};
 use crate::clock;
 use crate::experiment::Experiment;
 use crate::interrupt::Interrupt;
+use crate::lab::built_engine;
 use crate::runner::{RunningTrial, TrialQueue};
 use process::TestbedProcess;
 
 pub mod process;
+mod suggest;
 mod trial;
 
 /// Nodes with agents.
@@ -81,7 +83,11 @@ impl Testbed {
         let topology = Topology::build(plan);
         let address = |name: &String| Some((name.clone(), topology.address(name)?.to_string()));
         let addresses = plan.nodes.keys().filter_map(address).collect();
-        let notes = process.ready.notes.clone();
+        let mut notes = process.ready.notes.clone();
+        if let Some(agent) = agents.by_node.values().next() {
+            let host = suggest::Host::of(&agent.info);
+            notes.extend(suggest::suggestion(&experiment.plan, &host, built_engine()));
+        }
         Ok(Self::new(Some(process), agents, addresses, notes, format!("{topology:#?}")))
     }
 

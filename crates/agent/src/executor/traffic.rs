@@ -196,7 +196,10 @@ async fn report(
         stage.out.send(Of::Flow(row)).await;
     }
     let group = &ran.task.group;
-    stage.out.raw(&format!("{}-{group}-{}.json", ran.task.plan.tool(), ran.end.name()), &left.output).await;
+    stage
+        .out
+        .raw(&format!("{}-{group}-{}.json", ran.task.plan.tool(), ran.end.name()), &left.output)
+        .await;
     if let Some(trouble) = rows::trouble(ran, left, &report, killed) {
         stage.out.event(Kind::FlowError(NoData {}), group, trouble).await;
     }

@@ -44,7 +44,8 @@ mod tests {
     #[test]
     fn the_command_line_takes_the_arguments() {
         let rate = Some(Rate::from_bits_per_sec(8_000_000));
-        let plan = Flow { cc: Some("cubic".into()), count: 3, rate, reverse: true, ..Flow::new("a", "b") };
+        let plan =
+            Flow { cc: Some("cubic".into()), count: 3, rate, reverse: true, ..Flow::new("a", "b") };
         let task = FlowTask {
             group: "g".into(),
             plan,
@@ -69,6 +70,10 @@ mod tests {
         assert_eq!((client.cc.as_deref(), client.interval_us.get()), (None, 100_000));
         assert!(client.reverse);
         let server = parsed(End::Server);
-        assert_eq!((server.client, server.cc.as_deref()), (None, Some("cubic")), "the server sends");
+        assert_eq!(
+            (server.client, server.cc.as_deref()),
+            (None, Some("cubic")),
+            "the server sends"
+        );
     }
 }

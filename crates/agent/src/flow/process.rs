@@ -16,8 +16,8 @@ use tokio::sync::OnceCell;
 
 use ccbench_proto::tools::iperf3::{Numbering, Report};
 
-use super::iperf3::{Version, client_args, server_args};
 use super::generator;
+use super::iperf3::{Version, client_args, server_args};
 use super::{BoxFuture, End, FlowEnd, FlowSource, Progress, Stop, Traffic};
 use crate::clock;
 use crate::error::{AgentError, ListenError};

@@ -28,7 +28,9 @@ impl Counters {
     pub fn new(sample: Option<FlowSample>, sends: bool, moved_bytes: u64) -> Self {
         let of = |sample: &FlowSample| match sends {
             // Sent for the first time, and still to be sent.
-            true => Some((sample.bytes_sent? - sample.bytes_retrans?) + u64::from(sample.notsent_bytes?)),
+            true => Some(
+                (sample.bytes_sent? - sample.bytes_retrans?) + u64::from(sample.notsent_bytes?),
+            ),
             false => sample.bytes_received,
         };
         let bytes = sample.as_ref().and_then(of).unwrap_or(0).max(moved_bytes);
@@ -64,12 +66,15 @@ impl Reporter {
             })
         });
         let reverse = u8::from(self.listens == self.sends);
-        line("start", json!({
-            "version": concat!("ccbench ", env!("CARGO_PKG_VERSION")),
-            "connected": connected.collect::<Vec<_>>(),
-            "monotonic_ns": self.zero_ns,
-            "test_start": { "protocol": "TCP", "num_streams": self.addresses.len(), "reverse": reverse },
-        }))
+        line(
+            "start",
+            json!({
+                "version": concat!("ccbench ", env!("CARGO_PKG_VERSION")),
+                "connected": connected.collect::<Vec<_>>(),
+                "monotonic_ns": self.zero_ns,
+                "test_start": { "protocol": "TCP", "num_streams": self.addresses.len(), "reverse": reverse },
+            }),
+        )
     }
 
     /// `interval`: what was moved since the last one, up to `at_ns`.
@@ -108,7 +113,8 @@ impl Reporter {
         let streams = counters.iter().zip(0..).map(|(of, number): (_, u32)| {
             let (sent, received) =
                 if self.sends { (of.bytes, of.bytes_acked) } else { (0, of.bytes) };
-            let side = |bytes: u64| json!({ "socket": number, "start": 0.0, "end": end, "bytes": bytes });
+            let side =
+                |bytes: u64| json!({ "socket": number, "start": 0.0, "end": end, "bytes": bytes });
             json!({ "sender": side(sent), "receiver": side(received) })
         });
         let key = if self.sends { "sender_tcp_congestion" } else { "receiver_tcp_congestion" };
@@ -175,7 +181,8 @@ mod tests {
         let both = vec![addresses(10_000, 5201), addresses(10_001, 5201)];
         let mut reporter = Reporter::new(both, (false, true), 1_000_000_000);
         let at = |first, second| [first, second].map(|s| Counters::new(s, true, 0));
-        let (one, two) = (at(sample(5000, 1, 300), None), at(sample(9000, 3, 0), sample(700, 0, 0)));
+        let (one, two) =
+            (at(sample(5000, 1, 300), None), at(sample(9000, 3, 0), sample(700, 0, 0)));
         let report = read(
             &[
                 reporter.start(),
@@ -190,7 +197,9 @@ mod tests {
         let rows: Vec<_> = report
             .intervals
             .iter()
-            .map(|i| (i.stream, i.values.end, i.values.bytes, i.values.retransmits, i.values.snd_cwnd))
+            .map(|i| {
+                (i.stream, i.values.end, i.values.bytes, i.values.retransmits, i.values.snd_cwnd)
+            })
             .collect();
         assert_eq!(
             rows,
@@ -209,7 +218,8 @@ mod tests {
     #[test]
     fn a_receivers_count_never_goes_back() {
         let mut reporter = Reporter::new(vec![addresses(5201, 10_001)], (true, false), 0);
-        let received = |bytes| Some(FlowSample { bytes_received: Some(bytes), ..FlowSample::default() });
+        let received =
+            |bytes| Some(FlowSample { bytes_received: Some(bytes), ..FlowSample::default() });
         let lines = [
             reporter.start(),
             reporter.interval(&[Counters::new(received(4000), false, 1000)], 100_000_000),

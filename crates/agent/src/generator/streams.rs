@@ -37,7 +37,9 @@ impl Connection {
         let failed = || GenerateError::system("read the addresses of a connection");
         let address = |of: SocketAddrAny| SocketAddr::try_from(of).map_err(failed());
         let local = address(getsockname(&socket).map_err(failed())?)?;
-        let remote = address(getpeername(&socket).map_err(failed())?)?;
+        let remote =
+            getpeername(&socket).map_err(failed())?.ok_or(Errno::NOTCONN).map_err(failed())?;
+        let remote = address(remote)?;
         Ok(Self { addresses: Addresses { local, remote }, socket })
     }
 }
@@ -79,8 +81,10 @@ fn accept_all(
         .map_err(GenerateError::system(format!("listen on {server}")))?;
     let mut connections = Vec::new();
     while connections.len() < args.count as usize {
-        let mut fds =
-            [PollFd::from_borrowed_fd(signals, PollFlags::IN), PollFd::new(&listener, PollFlags::IN)];
+        let mut fds = [
+            PollFd::from_borrowed_fd(signals, PollFlags::IN),
+            PollFd::new(&listener, PollFlags::IN),
+        ];
         match poll(&mut fds, None) {
             Err(Errno::INTR) => continue,
             other => other.map_err(GenerateError::system("wait for connections"))?,
@@ -92,7 +96,8 @@ fn accept_all(
             // The peer has given up meanwhile.
             Err(Errno::CONNABORTED | Errno::INTR) => {}
             accepted => {
-                let socket = accepted.map_err(GenerateError::system(format!("accept on {server}")))?;
+                let socket =
+                    accepted.map_err(GenerateError::system(format!("accept on {server}")))?;
                 connections.push(Connection::new(socket)?);
             }
         }
@@ -160,9 +165,14 @@ impl Streams {
             std::thread::Builder::new()
                 .name("stream".to_owned())
                 .spawn(move || {
-                    let moved = if sends { send_all(&of_thread, &schedule) } else { receive_all(&of_thread) };
+                    let moved = if sends {
+                        send_all(&of_thread, &schedule)
+                    } else {
+                        receive_all(&of_thread)
+                    };
                     if let Err(error) = moved {
-                        let mut first = outcome.error.lock().unwrap_or_else(PoisonError::into_inner);
+                        let mut first =
+                            outcome.error.lock().unwrap_or_else(PoisonError::into_inner);
                         first.get_or_insert_with(|| error.to_string());
                     }
                     outcome.ended.fetch_add(1, Ordering::Release);
@@ -181,9 +191,7 @@ impl Streams {
             listens: args.listens(),
             reverse: args.reverse,
         };
-        sampler
-            .start(&[flows], args.interval_us.get().saturating_mul(1000))
-            .map_err(sampling)?;
+        sampler.start(&[flows], args.interval_us.get().saturating_mul(1000)).map_err(sampling)?;
         let (sends, listens, client_port) = (args.sends(), args.listens(), args.client_port);
         Ok(Self { streams, outcome, ended, sends, sampler, client_port, listens })
     }
@@ -217,9 +225,9 @@ impl Streams {
         samples.retain(|sample| sample.side() == side);
         let streams = self.streams.iter().zip(u32::from(self.client_port)..);
         let counters = streams.map(|(stream, port)| {
-                let sample = samples.iter().find(|sample| client_port(sample) == port).cloned();
-                Counters::new(sample, self.sends, stream.moved_bytes.load(Ordering::Relaxed))
-            });
+            let sample = samples.iter().find(|sample| client_port(sample) == port).cloned();
+            Counters::new(sample, self.sends, stream.moved_bytes.load(Ordering::Relaxed))
+        });
         Ok(counters.collect())
     }
 }

@@ -12,6 +12,7 @@ use crate::console::print;
 use crate::error::CliError;
 use crate::exit::ExitCode;
 use crate::file::FileError;
+use crate::lab::built_engine;
 use crate::runtime::block_on;
 
 mod catalog;
@@ -41,8 +42,14 @@ pub fn run(args: ReproduceArgs) -> Result<ExitCode, CliError> {
     run::report(&args, completed, Tables::Claims)
 }
 
+/// The claims are about emulated networks, so the lab is the default where it is installed: there they do not depend on the
+/// machine.
 fn run_args(args: ReproduceArgs) -> RunArgs {
-    let ReproduceArgs { sets, options, .. } = args;
+    let ReproduceArgs { sets, mut options, no_lab, .. } = args;
+    if !options.lab && !no_lab && !options.rootless && built_engine().is_some() {
+        eprintln!("note: runs in the lab; `--no-lab` runs in network namespaces of this machine");
+        options.lab = true;
+    }
     RunArgs { plan: None, sets, resume: None, retry_failed: false, options }
 }
 

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use ccbench_proto::plan::{Engine, Tool};
 use ccbench_proto::plan::check::CheckedPlan;
+use ccbench_proto::plan::{Engine, Tool};
 use ccbench_proto::schedule::{self, Point};
 use ccbench_proto::topology::Topology;
 use ccbench_proto::units::Micros;

@@ -22,8 +22,10 @@ pub fn iperf3(run_dir: &Path, output: &Path) -> Result<Vec<PathBuf>> {
         for node in list(&raw)? {
             for file in list(&node)? {
                 let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
-                let Some(rest) =
-                    name.strip_prefix("iperf3-").or(name.strip_prefix("ccbench-")).filter(|name| name.ends_with(".json"))
+                let Some(rest) = name
+                    .strip_prefix("iperf3-")
+                    .or(name.strip_prefix("ccbench-"))
+                    .filter(|name| name.ends_with(".json"))
                 else {
                     continue;
                 };
