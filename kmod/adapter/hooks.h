@@ -3,9 +3,14 @@
  * Code between the kernel's hooks and a core, shared by both adapters. An adapter includes socket.h, defines the
  * following, includes this file, and then defines the kernel's entry points:
  *
- *   ccb_of(tp), ccb_params(tp)                state of the socket; parameters of its instance
+ *   ccb_of(tp), ccb_params(tp)                state of the socket, or null; parameters of its instance
+ *   ccb_new(tp)                               the same at init: with CC_WANTS_STORAGE it is allocated
  *   ccb_random()                              uniform over u32
- *   ccb_cwnd_limited(tp)                      as the kernel's tcp_is_cwnd_limited
+ *   ccb_is_cwnd_limited(tp)                   is_cwnd_limited, a bit-field
+ *   ccb_edt_delay_ns(tp)                      from now to the earliest departure time of the next packet
+ *   ccb_net_header_bytes(tp)                  of IP
+ *   ccb_rate_delivered_ce(rs)                 0 if the kernel does not say
+ *   ccb_set_pacing_shift(tp, shift)           bursts of 2^-shift s, if the platform can (CC_WANTS_BURSTS)
  *   ccb_ca_state(tp)                          icsk_ca_state, a bit-field
  *   CCB_ECN_MODE                              bits of ecn_flags: ECN was negotiated
  *   CCB_NTOHS(port)                           from network order
@@ -38,14 +43,31 @@ CC_FN void ccb_fill(struct tcp_sock *tp, struct cc_ack *a)
 	a->nxt_seq = tp->snd_nxt;
 	a->delivered_pkts = tp->delivered;
 	a->delivered_ce_pkts = tp->delivered_ce;
+	a->total_lost_pkts = tp->lost;
 	a->rate_prior_delivered_pkts = 0;
 	a->rate_delivered_pkts = 0;
+	a->rate_delivered_ce_pkts = 0;
 	a->rate_interval_us = 0;
+	a->edt_delay_us = 0;
 	a->mss_bytes = tp->mss_cache;
+	a->mtu_bytes = tp->mss_cache + tp->tcp_header_len + ccb_net_header_bytes(tp);
 	a->random = 0;
 	a->ca_state = ccb_ca_state(tp);
 	a->flags = tp->ecn_flags & CCB_ECN_MODE ? CC_ECN : 0;
 }
+
+#if CCB_ECHOES
+/* Whether this instance counts marks: always, or by its parameter ecn_enable. */
+CC_FN int ccb_wants_ecn(struct tcp_sock *tp)
+{
+#if CCB_WANTS & CC_MAY_WANT_ECN
+	return ccb_params(tp)->ecn_enable != 0;
+#else
+	(void)tp;
+	return 1;
+#endif
+}
+#endif
 
 /* Writes only changed values, to avoid dirtying cache lines. */
 CC_FN void ccb_apply(struct tcp_sock *tp, const struct cc_ack *a, const struct cc_out *out)
@@ -69,9 +91,8 @@ CC_FN void ccb_row_fill(struct ccb_row *row, const struct sock *sk, u32 round,
 }
 
 /* One row per round. */
-CC_FN void ccb_record(struct tcp_sock *tp, const struct cc_ack *a)
+CC_FN void ccb_record(struct tcp_sock *tp, struct ccb_socket *s, const struct cc_ack *a)
 {
-	struct ccb_socket *s = ccb_of(tp);
 	struct CORE(_stats) stats;
 
 	s->rounds++;
@@ -83,49 +104,72 @@ CC_FN void ccb_record(struct tcp_sock *tp, const struct cc_ack *a)
 
 CC_FN void ccb_on_init(struct tcp_sock *tp)
 {
-	struct ccb_socket *s = ccb_of(tp);
-	struct cc_ack a;
+	struct ccb_socket *s = ccb_new(tp);
+	struct cc_ack *a;
+	CCB_ACK_ON_STACK
 	struct cc_out out;
 
-	ccb_fill(tp, &a);
-	a.random = ccb_random();
+	if (!s)
+		return;
+	a = CCB_ACK(s);
+	ccb_fill(tp, a);
+	a->random = ccb_random();
 	s->rounds = 0;
-#if CCB_WANTS & CC_WANTS_ECN
+#if CCB_ECHOES
 	s->ce = 0;
 	s->before_seq = tp->rcv_nxt;
 #endif
-	CORE(_init)(&s->state, ccb_params(tp), &a, &out);
-	ccb_apply(tp, &a, &out);
+	CORE(_init)(&s->state, ccb_params(tp), a, &out);
+	ccb_apply(tp, a, &out);
 	if (CCB_WANTS & CC_WANTS_PACING)
 		ccb_start_pacing(tp);
+#if CCB_WANTS & CC_WANTS_BURSTS
+	ccb_set_pacing_shift(tp, CORE(_burst_shift)(ccb_params(tp)));
+#endif
 }
 
 CC_FN u32 ccb_on_loss(struct tcp_sock *tp)
 {
-	struct cc_ack a;
+	struct ccb_socket *s = ccb_of(tp);
+	struct cc_ack *a;
+	CCB_ACK_ON_STACK
 
-	ccb_fill(tp, &a);
-	return CORE(_on_loss)(&ccb_of(tp)->state, ccb_params(tp), &a);
+	if (!s)
+		return cc_half(tp->snd_cwnd);
+	a = CCB_ACK(s);
+	ccb_fill(tp, a);
+	return CORE(_on_loss)(&s->state, ccb_params(tp), a);
 }
 
 CC_FN u32 ccb_on_undo(struct tcp_sock *tp)
 {
-	struct cc_ack a;
+	struct ccb_socket *s = ccb_of(tp);
+	struct cc_ack *a;
+	CCB_ACK_ON_STACK
 
-	ccb_fill(tp, &a);
-	return CORE(_undo)(&ccb_of(tp)->state, ccb_params(tp), &a);
+	if (!s)
+		return cc_max(tp->snd_cwnd, tp->prior_cwnd);
+	a = CCB_ACK(s);
+	ccb_fill(tp, a);
+	return CORE(_undo)(&s->state, ccb_params(tp), a);
 }
 
 CC_FN void ccb_on_event(struct tcp_sock *tp, u32 event)
 {
-	struct cc_ack a;
+	struct ccb_socket *s = ccb_of(tp);
+	struct cc_ack *a;
+	CCB_ACK_ON_STACK
 	struct cc_out out;
 
-	ccb_fill(tp, &a);
+	if (!s)
+		return;
+	a = CCB_ACK(s);
+	ccb_fill(tp, a);
+	a->random = ccb_random();
 	if (tp->app_limited)
-		a.flags |= CC_APP_LIMITED;
-	CORE(_on_event)(&ccb_of(tp)->state, ccb_params(tp), event, &a, &out);
-	ccb_apply(tp, &a, &out);
+		a->flags |= CC_APP_LIMITED;
+	CORE(_on_event)(&s->state, ccb_params(tp), event, a, &out);
+	ccb_apply(tp, a, &out);
 }
 
 CC_FN void ccb_on_state(struct tcp_sock *tp, u8 state)
@@ -134,7 +178,7 @@ CC_FN void ccb_on_state(struct tcp_sock *tp, u8 state)
 		ccb_on_event(tp, state);
 }
 
-#if CCB_WANTS & CC_WANTS_ECN
+#if CCB_ECHOES
 CC_FN void ccb_demand_cwr(struct tcp_sock *tp, u32 on)
 {
 	tp->ecn_flags = on ? tp->ecn_flags | TCP_ECN_DEMAND_CWR : tp->ecn_flags & ~TCP_ECN_DEMAND_CWR;
@@ -144,9 +188,12 @@ CC_FN void ccb_demand_cwr(struct tcp_sock *tp, u32 on)
 CC_FN void ccb_on_mark(struct tcp_sock *tp, u32 ce)
 {
 	struct ccb_socket *s = ccb_of(tp);
-	u32 now_ce = s->ce;
-	u32 actions = cc_echo(&now_ce, ce, tp->inet_conn.icsk_ack.pending & ICSK_ACK_TIMER);
+	u32 now_ce, actions;
 
+	if (!s || !ccb_wants_ecn(tp))
+		return;
+	now_ce = s->ce;
+	actions = cc_echo(&now_ce, ce, tp->inet_conn.icsk_ack.pending & ICSK_ACK_TIMER);
 	if (actions & CC_ECHO_ACK_BEFORE) {
 		ccb_demand_cwr(tp, s->ce);
 		ccb_ack_until(tp, s->before_seq);
@@ -167,23 +214,30 @@ CC_FN void ccb_on_cwnd_event(struct tcp_sock *tp, u32 event)
 		ccb_on_event(tp, CC_EVENT_RESTART);
 	else if (event == CA_EVENT_LOSS)
 		ccb_on_event(tp, CC_EVENT_RTO);
-#if CCB_WANTS & CC_WANTS_ECN
+#if CCB_ECHOES
 	else if (event == CA_EVENT_ECN_IS_CE || event == CA_EVENT_ECN_NO_CE)
 		ccb_on_mark(tp, event == CA_EVENT_ECN_IS_CE);
 #endif
 }
 
-CC_FN void ccb_on_ack(struct tcp_sock *tp, struct cc_ack *a)
+/* The window was full when packets were last sent; tcp_is_cwnd_limited() also holds while slow start uses half of it. */
+CC_FN u32 ccb_cwnd_flags(struct tcp_sock *tp)
+{
+	if (ccb_is_cwnd_limited(tp))
+		return CC_CWND_FULL | CC_CWND_LIMITED;
+	return tp->snd_cwnd < tp->snd_ssthresh && tp->snd_cwnd < 2 * tp->max_packets_out ? CC_CWND_LIMITED : 0;
+}
+
+CC_FN void ccb_on_ack(struct tcp_sock *tp, struct ccb_socket *s, struct cc_ack *a)
 {
 	struct cc_out out;
 
 	a->random = ccb_random();
-	if (ccb_cwnd_limited(tp))
-		a->flags |= CC_CWND_LIMITED;
-	CORE(_on_ack)(&ccb_of(tp)->state, ccb_params(tp), a, &out);
+	a->flags |= ccb_cwnd_flags(tp);
+	CORE(_on_ack)(&s->state, ccb_params(tp), a, &out);
 	ccb_apply(tp, a, &out);
 	if (out.flags & CC_OUT_ROUND)
-		ccb_record(tp, a);
+		ccb_record(tp, s, a);
 }
 
 /* No sample: negative in the kernel, 0 in a core. */
@@ -195,27 +249,38 @@ CC_FN u32 ccb_rtt_us(long rtt_us)
 #if CCB_WANTS & CC_OWNS_CWND
 CC_FN void ccb_on_cong_control(struct tcp_sock *tp, const struct rate_sample *rs)
 {
-	struct cc_ack a;
+	struct ccb_socket *s = ccb_of(tp);
+	struct cc_ack *a;
+	CCB_ACK_ON_STACK
 
-	ccb_fill(tp, &a);
-	a.rtt_us = ccb_rtt_us(rs->rtt_us);
-	a.acked_pkts = rs->acked_sacked;
-	a.lost_pkts = (u32)rs->losses;
-	a.prior_inflight_pkts = rs->prior_in_flight;
+	if (!s)
+		return;
+	a = CCB_ACK(s);
+	ccb_fill(tp, a);
+	a->rtt_us = ccb_rtt_us(rs->rtt_us);
+	a->acked_pkts = rs->acked_sacked;
+	a->lost_pkts = (u32)rs->losses;
+	a->prior_inflight_pkts = rs->prior_in_flight;
+	a->edt_delay_us = cc_u32(cc_div64(ccb_edt_delay_ns(tp), 1000));
 	if (rs->delivered > 0 && rs->interval_us > 0) {
-		a.rate_delivered_pkts = (u32)rs->delivered;
-		a.rate_interval_us = (u32)rs->interval_us;
-		a.rate_prior_delivered_pkts = rs->prior_delivered;
+		a->rate_delivered_pkts = (u32)rs->delivered;
+		a->rate_delivered_ce_pkts = ccb_rate_delivered_ce(rs);
+		a->rate_interval_us = (u32)rs->interval_us;
+		a->rate_prior_delivered_pkts = rs->prior_delivered;
 	}
 	if (rs->is_app_limited)
-		a.flags |= CC_APP_LIMITED;
-	ccb_on_ack(tp, &a);
+		a->flags |= CC_APP_LIMITED;
+	if (rs->is_ack_delayed)
+		a->flags |= CC_ACK_DELAYED;
+	ccb_on_ack(tp, s, a);
 }
 
 #if CCB_WANTS & CC_WANTS_BURSTS
 CC_FN u32 ccb_on_burst(struct tcp_sock *tp)
 {
-	return CORE(_burst_segs)(ccb_params(tp), ccb_pacing_rate(tp), tp->mss_cache);
+	u32 mtu_bytes = tp->mss_cache + tp->tcp_header_len + ccb_net_header_bytes(tp);
+
+	return CORE(_burst_segs)(ccb_params(tp), ccb_pacing_rate(tp), mtu_bytes);
 }
 #endif
 
@@ -223,24 +288,34 @@ CC_FN u32 ccb_on_burst(struct tcp_sock *tp)
 #else
 CC_FN void ccb_on_sample(struct tcp_sock *tp, const struct ack_sample *sample)
 {
-	struct cc_ack a;
+	struct ccb_socket *s = ccb_of(tp);
+	struct cc_ack *a;
+	CCB_ACK_ON_STACK
 
-	ccb_fill(tp, &a);
-	a.rtt_us = ccb_rtt_us(sample->rtt_us);
-	a.acked_pkts = sample->pkts_acked;
-	if (CORE(_on_sample)(&ccb_of(tp)->state, ccb_params(tp), &a) & CC_OUT_ROUND)
-		ccb_record(tp, &a);
+	if (!s)
+		return;
+	a = CCB_ACK(s);
+	ccb_fill(tp, a);
+	a->rtt_us = ccb_rtt_us(sample->rtt_us);
+	a->acked_pkts = sample->pkts_acked;
+	if (CORE(_on_sample)(&s->state, ccb_params(tp), a) & CC_OUT_ROUND)
+		ccb_record(tp, s, a);
 }
 
 CC_FN void ccb_on_cong_avoid(struct tcp_sock *tp, u32 ack, u32 acked)
 {
-	struct cc_ack a;
+	struct ccb_socket *s = ccb_of(tp);
+	struct cc_ack *a;
+	CCB_ACK_ON_STACK
 
-	ccb_fill(tp, &a);
-	a.una_seq = ack;
-	a.acked_pkts = acked;
-	a.prior_inflight_pkts = a.inflight_pkts + acked;
-	ccb_on_ack(tp, &a);
+	if (!s)
+		return;
+	a = CCB_ACK(s);
+	ccb_fill(tp, a);
+	a->una_seq = ack;
+	a->acked_pkts = acked;
+	a->prior_inflight_pkts = a->inflight_pkts + acked;
+	ccb_on_ack(tp, s, a);
 }
 #endif
 

@@ -13,15 +13,28 @@
 #define CORE(what) CCB_JOIN(cc_, CCB, what)
 #define CCB_STATS (sizeof(struct CORE(_stats)) / sizeof(u32))
 
-/* State per socket (icsk_ca_priv). */
+/* Echoes every CE mark as a receiver (DCTCP-style feedback). */
+#define CCB_ECHOES (CCB_WANTS & (CC_WANTS_ECN | CC_MAY_WANT_ECN))
+
+/* State per socket: in icsk_ca_priv, or with CC_WANTS_STORAGE in socket storage (BPF) or allocated (module). */
 struct ccb_socket {
 	struct CORE(_state) state;
+#if CCB_WANTS & CC_WANTS_STORAGE
+	struct cc_ack ack; /* of the current call; on the stack the BPF verifier would follow all values of its fields */
+#endif
 	u32 rounds;
-#if CCB_WANTS & CC_WANTS_ECN
+#if CCB_ECHOES
 	u32 ce, before_seq; /* receiver of DCTCP-style feedback */
 #endif
 };
+#if CCB_WANTS & CC_WANTS_STORAGE
+#define CCB_ACK_ON_STACK
+#define CCB_ACK(s) (&(s)->ack)
+#else
+#define CCB_ACK_ON_STACK struct cc_ack on_stack;
+#define CCB_ACK(s) (&on_stack)
 CC_ASSERT(sizeof(struct ccb_socket) <= CC_STATE_BYTES, "socket state too big");
+#endif
 
 /* Internal state for user space, once per round. */
 struct ccb_row {

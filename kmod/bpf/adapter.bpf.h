@@ -33,10 +33,34 @@ struct {
 	int (*max_entries)[1 << 20];
 } ccb_rows SEC(".maps");
 
+#if CCB_WANTS & CC_WANTS_STORAGE
+struct {
+	int (*type)[24]; /* BPF_MAP_TYPE_SK_STORAGE */
+	int (*map_flags)[1]; /* BPF_F_NO_PREALLOC */
+	int *key;
+	struct ccb_socket *value;
+} ccb_sockets SEC(".maps");
+
+INLINE struct ccb_socket *ccb_of(struct tcp_sock *tp)
+{
+	return bpf_sk_storage_get(&ccb_sockets, tp, 0, 0);
+}
+
+INLINE struct ccb_socket *ccb_new(struct tcp_sock *tp)
+{
+	return bpf_sk_storage_get(&ccb_sockets, tp, 0, BPF_SK_STORAGE_GET_F_CREATE);
+}
+#else
 INLINE struct ccb_socket *ccb_of(struct tcp_sock *tp)
 {
 	return (struct ccb_socket *)tp->inet_conn.icsk_ca_priv;
 }
+
+INLINE struct ccb_socket *ccb_new(struct tcp_sock *tp)
+{
+	return ccb_of(tp);
+}
+#endif
 
 INLINE const struct CORE(_params) *ccb_params(struct tcp_sock *tp)
 {
@@ -54,11 +78,35 @@ INLINE u32 ccb_random(void)
 	return bpf_get_prandom_u32();
 }
 
-INLINE int ccb_cwnd_limited(struct tcp_sock *tp)
+INLINE int ccb_is_cwnd_limited(struct tcp_sock *tp)
 {
-	if (BITS(tp, is_cwnd_limited))
-		return 1;
-	return tp->snd_cwnd < tp->snd_ssthresh && tp->snd_cwnd < 2 * tp->max_packets_out;
+	return BITS(tp, is_cwnd_limited) != 0;
+}
+
+INLINE u64 ccb_edt_delay_ns(struct tcp_sock *tp)
+{
+	u64 departs_ns = tp->tcp_wstamp_ns, now_ns = tp->tcp_clock_cache;
+
+	return departs_ns > now_ns ? departs_ns - now_ns : 0;
+}
+
+INLINE u32 ccb_net_header_bytes(struct tcp_sock *tp)
+{
+	return tp->inet_conn.icsk_af_ops->net_header_len;
+}
+
+/* The stack sizes bursts by sk_pacing_shift, which BPF may not write. */
+INLINE void ccb_set_pacing_shift(struct tcp_sock *tp, u32 shift)
+{
+	(void)tp;
+	(void)shift;
+}
+
+INLINE u32 ccb_rate_delivered_ce(const struct rate_sample *rs)
+{
+	if (!FIELD_INFO(rs, delivered_ce, BPF_FIELD_EXISTS))
+		return 0;
+	return rs->delivered_ce > 0 ? (u32)rs->delivered_ce : 0;
 }
 
 INLINE u32 ccb_ca_state(struct tcp_sock *tp)

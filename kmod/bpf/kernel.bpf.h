@@ -44,8 +44,13 @@ struct inet_sock {
 	struct sock sk;
 } KERNEL;
 
+struct inet_connection_sock_af_ops {
+	u16 net_header_len;
+} KERNEL;
+
 struct inet_connection_sock {
 	struct inet_sock icsk_inet;
+	const struct inet_connection_sock_af_ops *icsk_af_ops;
 	u8 icsk_ca_state : 5, icsk_ca_initialized : 1;
 	struct {
 		u8 pending;
@@ -69,9 +74,10 @@ struct tcp_sock {
 	u32 packets_out, lost_out, sacked_out, retrans_out, max_packets_out;
 	u32 srtt_us, mdev_us;
 	struct minmax rtt_min;
-	u64 tcp_mstamp;
+	u64 tcp_mstamp, tcp_wstamp_ns, tcp_clock_cache;
+	u16 tcp_header_len;
 	u32 snd_una, snd_nxt, rcv_nxt;
-	u32 delivered, delivered_ce, app_limited;
+	u32 delivered, delivered_ce, lost, app_limited;
 } KERNEL;
 
 struct ack_sample {
@@ -81,11 +87,11 @@ struct ack_sample {
 
 struct rate_sample {
 	u32 prior_delivered;
-	s32 delivered;
+	s32 delivered, delivered_ce; /* the second: since 5.18 */
 	long interval_us, rtt_us;
 	int losses;
 	u32 acked_sacked, prior_in_flight;
-	_Bool is_app_limited;
+	_Bool is_app_limited, is_ack_delayed;
 } KERNEL;
 
 /*
@@ -119,11 +125,14 @@ struct tcp_congestion_ops___four {
 /* Helpers by number (enum bpf_func_id). */
 static u64 (*const bpf_ktime_get_ns)(void) = (void *)5;
 static u32 (*const bpf_get_prandom_u32)(void) = (void *)7;
+static void *(*const bpf_sk_storage_get)(void *map, void *sk, void *value, u64 flags) = (void *)107;
 static long (*const bpf_tcp_send_ack)(void *tp, u32 rcv_nxt) = (void *)116;
 static void *(*const bpf_ringbuf_reserve)(void *ring, u64 size, u64 flags) = (void *)131;
 static void (*const bpf_ringbuf_submit)(void *data, u64 flags) = (void *)132;
 static u64 (*const bpf_ringbuf_query)(void *ring, u64 flags) = (void *)134;
 #define BPF_RB_NO_WAKEUP 1
+#define BPF_SK_STORAGE_GET_F_CREATE 1
+#define BPF_FIELD_EXISTS 2
 
 /* Reads a bit-field of the running kernel: loads its bytes and shifts the other bits out. */
 #define FIELD_INFO(object, field, what) __builtin_preserve_field_info((object)->field, what)

@@ -1,26 +1,22 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * BBRv2-like.
+ * BBRv2.
  *
- * Sources: Cardwell et al., "BBR: Congestion-Based Congestion Control", ACM Queue 14(5), 2016;
- * draft-cardwell-iccrg-bbr-congestion-control; values as published for BBRv2.
+ * Source: google/bbr, net/ipv4/tcp_bbr2.c of branch v2alpha (0487ade5), step by step; bbr.h lists what differs and why.
+ * Differences from BBRv3: STARTUP gains of 2.89, DOWN at 0.75, a window of 2 BDP in UP; STARTUP ends after eight ACKs
+ * with loss, and by max_bw, at inflight_hi = BDP; UP ends after a min RTT with 1.25 BDP in flight; CE also cuts bw_lo
+ * and, in a probe, bw_hi; an RTT equal to the lowest postpones PROBE_RTT.
  *
- * Named "-like" because a congestion control outside the kernel tree lacks some inputs of BBRv2:
- * - tx.in_flight of a packet: the maximum in flight during the round is used instead;
- * - loss per packet: the fraction lost in the current round is used, whichever phase sent the packets;
- * - no extra_acked beyond three bursts; no TSO sizing; no fast-ACK mode;
- * - bw_hi never bounds (no published text sets it); loss and CE take effect in the round in which they are detected.
- * ECN (ecn_enable) is off by default, as published; the host negotiates ECN only if it is on.
- *
- * State diagram and units: bbr.h. UP ends after a min RTT with 1.25 BDP in flight.
+ * ecn_enable is off by default, as in the source; it needs marks of a shallow queue and per-packet feedback.
+ * State diagram and units: bbr.h.
  */
 #ifndef CC_BBR2_H
 #define CC_BBR2_H
 
 #include "bbr.h"
 
-#define CC_BBR2_WANTS CC_BBR_WANTS
-#define CC_BBR2_PARAMS(X) CC_BBR_LIST(X, 2885, 2885, 2000, 750, 8)
+#define CC_BBR2_WANTS (CC_BBR_WANTS | CC_WANTS_BURSTS)
+#define CC_BBR2_PARAMS(X) CC_BBR_LIST(X, 2887, 2887, 2000, 750, 8, 0)
 
 CC_SHAPE(bbr2, CC_BBR2_PARAMS, CC_BBR_STATS);
 CC_ASSERT(sizeof(struct cc_bbr2_params) == sizeof(struct cc_bbr_params), "bbr2 parameters");
@@ -28,7 +24,7 @@ CC_ASSERT(sizeof(struct cc_bbr2_params) == sizeof(struct cc_bbr_params), "bbr2 p
 struct cc_bbr2_state {
 	struct cc_bbr_state bbr;
 };
-CC_STATE_FITS(bbr2);
+CC_STORAGE_FITS(bbr2);
 
 #define CC_BBR2_RULES(X) /* none between parameters */
 
@@ -45,7 +41,7 @@ CC_FN const struct cc_bbr_params *cc_bbr2_of(const struct cc_bbr2_params *p)
 CC_FN void cc_bbr2_init(struct cc_bbr2_state *st, const struct cc_bbr2_params *p,
 			const struct cc_ack *a, struct cc_out *out)
 {
-	cc_bbr_init(&st->bbr, cc_bbr2_of(p), a, out);
+	cc_bbr_init(&st->bbr, cc_bbr2_of(p), 2, a, out);
 }
 
 CC_FN u32 cc_bbr2_on_sample(struct cc_bbr2_state *st, const struct cc_bbr2_params *p,
@@ -73,8 +69,7 @@ CC_FN u32 cc_bbr2_on_loss(struct cc_bbr2_state *st, const struct cc_bbr2_params 
 CC_FN void cc_bbr2_on_event(struct cc_bbr2_state *st, const struct cc_bbr2_params *p, u32 event,
 			    const struct cc_ack *a, struct cc_out *out)
 {
-	(void)p;
-	cc_bbr_on_event(&st->bbr, event, a, out);
+	cc_bbr_on_event(&st->bbr, cc_bbr2_of(p), 2, event, a, out);
 }
 
 CC_FN u32 cc_bbr2_undo(struct cc_bbr2_state *st, const struct cc_bbr2_params *p,
@@ -89,6 +84,21 @@ CC_FN void cc_bbr2_read(const struct cc_bbr2_state *st, const struct cc_bbr2_par
 {
 	(void)p;
 	cc_bbr_read(&st->bbr, a, (struct cc_bbr_stats *)s);
+}
+
+/* The stack's own: a burst is a millisecond at the paced rate. */
+CC_FN u32 cc_bbr2_burst_shift(const struct cc_bbr2_params *p)
+{
+	(void)p;
+	return 10;
+}
+
+/* Least segments of a TSO burst (min_tso_segs). */
+CC_FN u32 cc_bbr2_burst_segs(const struct cc_bbr2_params *p, u64 pacing_bytes_per_sec, u32 mtu_bytes)
+{
+	(void)p;
+	(void)mtu_bytes;
+	return pacing_bytes_per_sec < CC_BBR_V2_MIN_TSO_RATE ? 1 : 2;
 }
 
 #endif

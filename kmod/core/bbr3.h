@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * BBRv3-like.
+ * BBRv3.
  *
- * Sources: draft-ietf-ccwg-bbr; values as published for BBRv3.
+ * Sources: google/bbr, net/ipv4/tcp_bbr.c of branch v3 (001a430b), step by step, and draft-ietf-ccwg-bbr; bbr.h lists
+ * what differs and why. Differences from BBRv2: bbr2.h.
  *
- * Named "-like" for the reasons in bbr2.h. Differences from BBRv2: STARTUP gains 2.77 and 2.0, DOWN at 0.91, a window
- * of 2.25 BDP in UP, STARTUP ends after six ACKs with loss, and UP ends when the bandwidth stops growing.
- *
- * State diagram and units: bbr.h.
+ * ecn_enable takes the place of the source's route attribute: it is off by default, and needs marks of a shallow queue
+ * and per-packet feedback. State diagram and units: bbr.h.
  */
 #ifndef CC_BBR3_H
 #define CC_BBR3_H
@@ -15,7 +14,7 @@
 #include "bbr.h"
 
 #define CC_BBR3_WANTS CC_BBR_WANTS
-#define CC_BBR3_PARAMS(X) CC_BBR_LIST(X, 2773, 2000, 2250, 910, 6)
+#define CC_BBR3_PARAMS(X) CC_BBR_LIST(X, 2774, 2000, 2250, 910, 6, 50)
 
 CC_SHAPE(bbr3, CC_BBR3_PARAMS, CC_BBR_STATS);
 CC_ASSERT(sizeof(struct cc_bbr3_params) == sizeof(struct cc_bbr_params), "bbr3 parameters");
@@ -23,7 +22,7 @@ CC_ASSERT(sizeof(struct cc_bbr3_params) == sizeof(struct cc_bbr_params), "bbr3 p
 struct cc_bbr3_state {
 	struct cc_bbr_state bbr;
 };
-CC_STATE_FITS(bbr3);
+CC_STORAGE_FITS(bbr3);
 
 #define CC_BBR3_RULES(X) /* none between parameters */
 
@@ -40,7 +39,7 @@ CC_FN const struct cc_bbr_params *cc_bbr3_of(const struct cc_bbr3_params *p)
 CC_FN void cc_bbr3_init(struct cc_bbr3_state *st, const struct cc_bbr3_params *p,
 			const struct cc_ack *a, struct cc_out *out)
 {
-	cc_bbr_init(&st->bbr, cc_bbr3_of(p), a, out);
+	cc_bbr_init(&st->bbr, cc_bbr3_of(p), 3, a, out);
 }
 
 CC_FN u32 cc_bbr3_on_sample(struct cc_bbr3_state *st, const struct cc_bbr3_params *p,
@@ -68,8 +67,7 @@ CC_FN u32 cc_bbr3_on_loss(struct cc_bbr3_state *st, const struct cc_bbr3_params 
 CC_FN void cc_bbr3_on_event(struct cc_bbr3_state *st, const struct cc_bbr3_params *p, u32 event,
 			    const struct cc_ack *a, struct cc_out *out)
 {
-	(void)p;
-	cc_bbr_on_event(&st->bbr, event, a, out);
+	cc_bbr_on_event(&st->bbr, cc_bbr3_of(p), 3, event, a, out);
 }
 
 CC_FN u32 cc_bbr3_undo(struct cc_bbr3_state *st, const struct cc_bbr3_params *p,

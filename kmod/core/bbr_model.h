@@ -1,27 +1,35 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * BBR's model of the path: parameters, state, and the updates of bandwidth, delay, loss and CE by ACKs and rounds.
- * bbr.h has the state machine. State variables and functions have the names of draft-ietf-ccwg-bbr, or of Google's
- * BBRv2 source where the draft has none.
+ * BBR's model of the path: parameters, state, and the updates of bandwidth, delay, loss, CE and ACK aggregation by
+ * ACKs and rounds. bbr.h has the state machine. State variables and functions have the names of
+ * draft-ietf-ccwg-bbr, or of Google's source where the draft has none; bbr.h names the sources.
  *
- * Units: us, pkts; bandwidth in pkts per us, times 2^24; gains in 1/1000. Stamps are the low 32 bits of now_us: an
- * idle time of more than 71 minutes may delay a probe by one interval.
+ * Units: us, pkts; bandwidth in pkts per us, times 2^24; gains and shares in 1/256, as in the source: its roundings
+ * decide at windows of tens of packets. Stamps are the low 32 bits of now_us: an idle time of more than 71 minutes may
+ * delay a probe by one interval.
  */
 #ifndef CC_BBR_MODEL_H
 #define CC_BBR_MODEL_H
 
 #include "cc.h"
 
-#define CC_BBR_WANTS (CC_OWNS_CWND | CC_WANTS_PACING)
+#define CC_BBR_WANTS (CC_OWNS_CWND | CC_WANTS_PACING | CC_WANTS_STORAGE | CC_MAY_WANT_ECN)
+#define CC_BBR_UNIT 256u
 #define CC_BBR_BW 24			/* bits of a bandwidth's fraction */
 #define CC_BBR_BW_MAX (1u << 28)	/* 16 pkts/us, 190 Gbit/s */
-#define CC_BBR_INFINITY 0xffffffffu		/* no bound */
+#define CC_BBR_INFINITY 0xffffffffu	/* no bound */
 #define CC_BBR_MIN_CWND 4u
+#define CC_BBR_EXTRA_ACKED_ROUNDS 5u	/* rounds of half of the extra_acked filter */
+#define CC_BBR_EXTRA_ACKED_MAX_US 100000u
+#define CC_BBR_EPOCH_MAX_PKTS 0xfffffu	/* acknowledged in an ACK epoch */
+#define CC_BBR_FULL_ECN_ROUNDS 2u	/* rounds of CE above ecn_thresh that end STARTUP */
+#define CC_BBR_LOSS_MARKS 16
+#define CC_BBR_OLD_LOSS_MARKS 15 /* but for the newest */
 
 /*
  * X(name, unit, default, min, max, meaning); the arguments in capitals are the defaults that differ by version.
  */
-#define CC_BBR_LIST(X, STARTUP_PACING, STARTUP_CWND, UP_CWND, DOWN, EVENTS)                        \
+#define CC_BBR_LIST(X, STARTUP_PACING, STARTUP_CWND, UP_CWND, DOWN, EVENTS, REPROBE)               \
 	X(startup_pacing_gain, "1/1000", STARTUP_PACING, 1000, 4000, "pacing gain in STARTUP")     \
 	X(startup_cwnd_gain, "1/1000", STARTUP_CWND, 1000, 4000, "window gain in STARTUP and DRAIN") \
 	X(drain_gain, "1/1000", 347, 100, 1000, "pacing gain in DRAIN")                            \
@@ -29,25 +37,27 @@
 	X(up_cwnd_gain, "1/1000", UP_CWND, 1000, 4000, "window gain in UP")                        \
 	X(down_gain, "1/1000", DOWN, 100, 1000, "pacing gain in DOWN")                             \
 	X(up_gain, "1/1000", 1250, 1000, 2000, "pacing gain in UP")                                \
+	X(extra_acked_gain, "1/1000", 1000, 0, 4000, "share of the measured ACK aggregation that is added to the window") \
 	X(full_growth_pct, "%", 25, 1, 100, "bandwidth growth that says the pipe is not full")     \
 	X(full_rounds, "rounds", 3, 1, 20, "rounds without it that say it is")                     \
 	X(startup_loss_events, "acks", EVENTS, 1, 100, "ACKs with loss in a round that end STARTUP") \
-	X(loss_permille, "1/1000", 20, 1, 500, "share of loss in a round that is too high")        \
+	X(loss_permille, "1/1000", 20, 1, 500, "share of loss in a flight that is too high")       \
 	X(cut_pct, "%", 30, 1, 90, "taken from bounds after loss")                                 \
 	X(headroom_pct, "%", 15, 0, 50, "left free below inflight_hi in CRUISE")                   \
 	X(wait_ms, "ms", 2000, 10, 60000, "least time between probes for bandwidth")               \
 	X(wait_random_ms, "ms", 1000, 0, 60000, "random addition to it")                           \
-	X(wait_rounds, "rounds", 63, 1, 1000, "most rounds between probes")                        \
+	X(wait_rounds, "rounds", 63, 1, 1000, "most rounds between probes")                         \
 	X(probe_rtt_interval_ms, "ms", 5000, 100, 60000, "time without a lower RTT before PROBE_RTT") \
 	X(probe_rtt_ms, "ms", 200, 1, 5000, "length of PROBE_RTT")                                 \
 	X(probe_rtt_cwnd_pct, "%", 50, 10, 100, "of the BDP in flight during PROBE_RTT")           \
 	X(min_rtt_window_ms, "ms", 10000, 100, 60000, "age at which min RTT is replaced")          \
 	X(margin_pct, "%", 1, 0, 20, "pacing below the bandwidth by this")                         \
-	X(ecn_enable, "flag", 0, 0, 1, "react to CE (step marking with DCTCP-style echo)")         \
-	X(ecn_max_rtt_us, "us", 5000, 0, 1000000, "only on paths with a min RTT up to this; 0: all") \
+	X(ecn_enable, "flag", 0, 0, 1, "negotiate ECN and react to CE: only where marks mean a shallow queue (L4S, step)") \
+	X(ecn_max_rtt_us, "us", 5000, 0, 1000000, "only once min RTT was at most this; 0: always") \
 	X(ecn_alpha_shift, "shift", 4, 1, 8, "weight of a round in ecn_alpha is 1/2^shift")        \
 	X(ecn_factor_permille, "1/1000", 333, 0, 1000, "cut of inflight_lo per round at ecn_alpha 1") \
-	X(ecn_thresh_pct, "%", 50, 1, 100, "share of CE in a round that is too high")
+	X(ecn_thresh_pct, "%", 50, 1, 100, "share of CE in a flight that is too high")             \
+	X(ecn_reprobe_pct, "%", REPROBE, 0, 100, "of inflight_hi that the first round of a probe adds once CE ceased; 0: none")
 
 #define CC_BBR_STATS(X)                                                                            \
 	X(mode, "0 STARTUP 1 DRAIN 2 DOWN 3 CRUISE 4 REFILL 5 UP 6 PROBE_RTT")                     \
@@ -57,11 +67,12 @@
 	X(bdp_pkts, "pkts")                                                                        \
 	X(inflight_hi_pkts, "pkts, 4294967295 none")                                               \
 	X(inflight_lo_pkts, "pkts, 4294967295 none")                                               \
-	X(ecn_alpha, "1/1024")                                                                     \
+	X(extra_acked_pkts, "pkts")                                                                \
+	X(ecn_alpha, "1/256")                                                                      \
 	X(full_pipe, "flag")
 
 struct cc_bbr_params {
-	CC_BBR_LIST(CC_PARAM_FIELD, 0, 0, 0, 0, 0)
+	CC_BBR_LIST(CC_PARAM_FIELD, 0, 0, 0, 0, 0, 0)
 };
 struct cc_bbr_stats {
 	CC_BBR_STATS(CC_STAT_FIELD)
@@ -77,35 +88,106 @@ enum cc_bbr_mode {
 	CC_BBR_PROBE_RTT
 };
 
+/* What the ACKs of this round say about the last probe. */
+enum cc_bbr_ack_phase {
+	CC_BBR_ACKS_INIT,
+	CC_BBR_ACKS_REFILLING,
+	CC_BBR_ACKS_PROBE_STARTING,
+	CC_BBR_ACKS_PROBE_FEEDBACK,
+	CC_BBR_ACKS_PROBE_STOPPING
+};
+
 /* cc_bbr_state.flags */
-#define CC_BBR_FULL_BW_REACHED 1u		/* the pipe is full (STARTUP) */
-#define CC_BBR_FULL_BW_NOW 2u	/* bandwidth stopped growing (PROBE_BW_UP) */
-#define CC_BBR_PROBE_SAMPLES 4u	/* ACKs are for packets sent by a probe */
-#define CC_BBR_PREV_PROBE_TOO_HIGH 8u	/* the last probe ended by loss or CE */
-#define CC_BBR_PROBE_STOPPING 16u	/* round after a probe; the max_bw filter advances at its end */
-#define CC_BBR_PROBE_RTT_ROUND_DONE 32u	/* a round has passed in PROBE_RTT */
-#define CC_BBR_IDLE_RESTART 64u		/* restarting from idle: do not enter PROBE_RTT */
-#define CC_BBR_PRIOR_CWND_SAVED 128u	/* prior_cwnd is valid */
+#define CC_BBR_FULL_BW_REACHED (1u << 0)     /* the pipe was full once (STARTUP) */
+#define CC_BBR_FULL_BW_NOW (1u << 1)	     /* bandwidth stopped growing; v3 */
+#define CC_BBR_PROBE_SAMPLES (1u << 2)	     /* ACKs are for packets sent by a probe */
+#define CC_BBR_PREV_PROBE_TOO_HIGH (1u << 3) /* the last probe ended by loss or CE */
+#define CC_BBR_STOPPED_RISKY_PROBE (1u << 4) /* the last probe ended at the inflight_hi of a probe that was too high */
+#define CC_BBR_PROBE_RTT_ROUND_DONE (1u << 5)
+#define CC_BBR_IDLE_RESTART (1u << 6)	     /* restarting from idle: do not enter PROBE_RTT */
+#define CC_BBR_HAS_SEEN_RTT (1u << 7)	     /* the initial pacing rate is from an RTT */
+#define CC_BBR_LOSS_IN_ROUND (1u << 8)
+#define CC_BBR_ECN_IN_ROUND (1u << 9)
+#define CC_BBR_LOSS_IN_CYCLE (1u << 10)
+#define CC_BBR_ECN_IN_CYCLE (1u << 11)
+#define CC_BBR_ECN_ELIGIBLE (1u << 12)
+#define CC_BBR_EXTRA_ACKED_SECOND (1u << 13) /* extra_acked_b is the current half of the filter */
+#define CC_BBR_OK_PROBE_SAMPLE (1u << 14)    /* v2: a sample of this probe was not too high */
+#define CC_BBR_LOW_RATE (1u << 15)	     /* packets of PROBE_RTT are in flight: their samples are application-limited */
+
+/*
+ * Losses that were noticed when `first` to `last` packets had been delivered, and how many were marked lost before.
+ */
+struct cc_bbr_loss_mark {
+	u32 first, last, lost;
+};
+
+/*
+ * The rate sample of this ACK, and what changes while the ACK is processed. It is in the state, not on the stack: the
+ * BPF verifier follows every combination of values that it knows there.
+ */
+struct cc_bbr_rs {
+	u64 pacing;		/* bytes per second */
+	u32 version;		/* 2 or 3 */
+	u32 cwnd;
+	u32 pacing_gain;	/* before this ACK */
+	u32 bw;
+	u32 delivered, delivered_ce;
+	u32 lost, tx_in_flight; /* since, and when, the acknowledged packet was sent */
+	u32 tso_segs_goal;
+	u8 valid, app_limited, round_start, loss_round_start;
+};
 
 struct cc_bbr_state {
+	struct cc_bbr_rs rs;
 	u32 min_rtt_us, min_rtt_stamp_us;
 	u32 probe_rtt_min_us, probe_rtt_min_stamp_us; /* minimum RTT since the last PROBE_RTT */
-	u32 probe_rtt_done_stamp_us;	       /* 0: in flight is still too high */
-	u32 next_round_delivered;	       /* delivered count that ends the round */
-	u32 max_bw_prev_cycle, max_bw_this_cycle;	       /* the max_bw filter: two probe cycles */
-	u32 bw_lo, bw_latest, full_bw;
-	u32 inflight_hi, inflight_lo, inflight_latest;
+	u32 probe_rtt_done_stamp_us;		      /* 0: in flight is still too high */
+	u32 next_round_delivered, loss_round_delivered; /* delivered counts that end the rounds */
+	u32 low_rate_from, low_rate_to;		      /* delivered counts of packets sent in PROBE_RTT */
+	u32 max_bw_prev_cycle, max_bw_this_cycle;     /* the max_bw filter: two probe cycles */
+	u32 full_bw;
+	u32 bw_latest, bw_lo, bw_hi;		      /* bw_hi: v2 */
+	u32 inflight_latest, inflight_lo, inflight_hi;
+	u32 undo_bw_lo, undo_inflight_lo, undo_inflight_hi;
 	u32 prior_cwnd;
 	u32 cycle_stamp_us, bw_probe_wait_us;
-	u32 bw_probe_up_acks;
-	u32 lost_in_round, max_inflight_in_round; /* packets lost and maximum in flight in this round */
-	u32 round_start_delivered, round_start_delivered_ce;
-	u16 ecn_alpha; /* 1/1024 */
+	u32 bw_probe_up_cnt, bw_probe_up_acks;
+	u32 ack_epoch_stamp_us, ack_epoch_acked;
+	u32 extra_acked_a, extra_acked_b; /* the extra_acked filter: two times five rounds */
+	u32 last_total_lost, last_delivered_ce, last_prior_delivered; /* of the ACK before */
+	u32 alpha_last_delivered, alpha_last_delivered_ce;
+	struct cc_bbr_loss_mark loss_marks[CC_BBR_LOSS_MARKS]; /* the newest first */
+	u32 flags;
+	u16 ecn_alpha; /* 1/256 */
 	u16 rounds_since_bw_probe;
-	u8 mode, full_bw_count, loss_events_in_round, startup_ecn_rounds, bw_probe_up_rounds;
-	u8 flags;
+	u8 mode, prev_ca_state, ack_phase;
+	u8 full_bw_count, loss_events_in_round, startup_ecn_rounds;
+	u8 bw_probe_up_rounds, extra_acked_rounds, init_cwnd;
 };
-CC_STATE_FITS(bbr);
+CC_STORAGE_FITS(bbr);
+
+/* 1/256 of a value in 1/1000, rounded down as the source's constants are; 274877907 is 2^30 * 256 / 1000 */
+CC_FN u32 cc_bbr_permille(u32 permille)
+{
+	return (u32)(((u64)permille * 274877907) >> 30);
+}
+
+CC_FN u32 cc_bbr_pct(u32 pct)
+{
+	return cc_bbr_permille(cc_min(pct, 1000) * 10);
+}
+
+/* value * share / 256 */
+CC_FN u32 cc_bbr_of(u32 value, u32 share)
+{
+	return cc_u32(((u64)value * share) >> 8);
+}
+
+CC_FN int cc_bbr_before(u32 a, u32 b)
+{
+	return (a - b) >> 31;
+}
 
 CC_FN u32 cc_bbr_max_bw(const struct cc_bbr_state *st)
 {
@@ -114,27 +196,40 @@ CC_FN u32 cc_bbr_max_bw(const struct cc_bbr_state *st)
 
 CC_FN u32 cc_bbr_bw(const struct cc_bbr_state *st)
 {
-	return cc_min(cc_bbr_max_bw(st), st->bw_lo);
+	return cc_min(cc_bbr_max_bw(st), cc_min(st->bw_lo, st->bw_hi));
 }
 
-/* gain * bw * min_rtt, rounded up; the initial window while either is unknown */
+/* gain * bw * min_rtt, rounded up; the initial window while there is no RTT */
 CC_FN u32 cc_bbr_bdp(const struct cc_bbr_state *st, u32 bw, u32 gain)
 {
-	u64 product;
+	u64 product = (u64)cc_min(bw, CC_BBR_BW_MAX) * cc_min(st->min_rtt_us, 1u << 24);
 
-	if (!bw || bw == CC_BBR_INFINITY || st->min_rtt_us == CC_NO_RTT)
-		return 10;
-	product = (u64)bw * cc_min(st->min_rtt_us, 1u << 24);
-	product = cc_div64((product >> 4) * cc_min(gain, 8192), 1000);
-	return cc_u32((product + (1u << (CC_BBR_BW - 4)) - 1) >> (CC_BBR_BW - 4));
+	if (st->min_rtt_us == CC_NO_RTT)
+		return st->init_cwnd;
+	product = (product * cc_min(gain, 1024)) >> 8;
+	return cc_u32((product + (1u << CC_BBR_BW) - 1) >> CC_BBR_BW);
 }
 
-CC_FN u64 cc_bbr_bytes_per_sec(u32 bw, u32 mss_bytes, u32 gain)
+/* Bytes per second; margin in percent below the rate. */
+CC_FN u64 cc_bbr_rate(u32 bw, u32 mss_bytes, u32 gain, u32 margin_pct)
 {
 	u64 product = (u64)cc_min(bw, CC_BBR_BW_MAX) * cc_min(mss_bytes, 0xffff);
 
-	product = ((product >> 4) * 1000000) >> (CC_BBR_BW - 4);
-	return cc_div64(product * cc_min(gain, 8192), 1000);
+	product = (product * cc_min(gain, 1024)) >> 8;
+	if (product > (u64)1 << 43)
+		product = (u64)1 << 43;
+	product = (product * 10000 * cc_minus(100, margin_pct)) >> CC_BBR_BW;
+	return product ? product : 1;
+}
+
+CC_FN u32 cc_bbr_extra_acked(const struct cc_bbr_state *st)
+{
+	return cc_max(st->extra_acked_a, st->extra_acked_b);
+}
+
+CC_FN int cc_bbr_is_probing_bw(const struct cc_bbr_state *st)
+{
+	return st->mode == CC_BBR_STARTUP || st->mode == CC_BBR_PROBE_BW_REFILL || st->mode == CC_BBR_PROBE_BW_UP;
 }
 
 CC_FN void cc_bbr_reset_lower_bounds(struct cc_bbr_state *st)
@@ -143,168 +238,262 @@ CC_FN void cc_bbr_reset_lower_bounds(struct cc_bbr_state *st)
 	st->inflight_lo = CC_BBR_INFINITY;
 }
 
-CC_FN void cc_bbr_init(struct cc_bbr_state *st, const struct cc_bbr_params *p,
+CC_FN void cc_bbr_reset_full_bw(struct cc_bbr_state *st)
+{
+	st->full_bw = 0;
+	st->full_bw_count = 0;
+	st->flags &= ~CC_BBR_FULL_BW_NOW;
+}
+
+CC_FN void cc_bbr_reset_congestion_signals(struct cc_bbr_state *st)
+{
+	st->flags &= ~(CC_BBR_LOSS_IN_ROUND | CC_BBR_ECN_IN_ROUND | CC_BBR_LOSS_IN_CYCLE | CC_BBR_ECN_IN_CYCLE);
+	st->bw_latest = 0;
+	st->inflight_latest = 0;
+}
+
+/* startup_pacing_gain * cwnd / RTT; 1 ms while there is no RTT */
+CC_FN u64 cc_bbr_initial_rate(struct cc_bbr_state *st, const struct cc_bbr_params *p, const struct cc_ack *a)
+{
+	u64 bw = cc_div64((u64)a->cwnd_pkts << CC_BBR_BW, a->srtt_us ? a->srtt_us : 1000);
+
+	if (a->srtt_us)
+		st->flags |= CC_BBR_HAS_SEEN_RTT;
+	return cc_bbr_rate(cc_u32(bw), a->mss_bytes, cc_bbr_permille(p->startup_pacing_gain), p->margin_pct);
+}
+
+/* Marks older than what is in flight count no loss: their counters must not wrap. */
+CC_FN void cc_bbr_expire_loss_marks(struct cc_bbr_state *st, u32 prior_delivered)
+{
+	u32 i;
+
+	for (i = 0; i < CC_BBR_LOSS_MARKS; i++)
+		if (!cc_after(st->loss_marks[i].last, prior_delivered))
+			st->loss_marks[i] =
+				(struct cc_bbr_loss_mark){prior_delivered, prior_delivered, st->last_total_lost};
+}
+
+CC_FN void cc_bbr_init(struct cc_bbr_state *st, const struct cc_bbr_params *p, u32 version,
 		       const struct cc_ack *a, struct cc_out *out)
 {
-	u32 now_us = (u32)a->now_us, rtt_us = a->srtt_us ? a->srtt_us : 1000;
-	u64 rate = cc_div64((u64)cc_min(a->cwnd_pkts, 1u << 20) * cc_min(a->mss_bytes, 0xffff) * 1000000, rtt_us);
+	u32 now_us = (u32)a->now_us, rtt_us = a->rtt_min_us ? a->rtt_min_us : CC_NO_RTT;
 
 	*st = (struct cc_bbr_state){
-		.min_rtt_us = a->srtt_us ? a->srtt_us : CC_NO_RTT,
+		.min_rtt_us = rtt_us,
 		.min_rtt_stamp_us = now_us,
-		.probe_rtt_min_us = a->srtt_us ? a->srtt_us : CC_NO_RTT,
+		.probe_rtt_min_us = rtt_us,
 		.probe_rtt_min_stamp_us = now_us,
-		.next_round_delivered = a->delivered_pkts,
+		.next_round_delivered = version == 2 ? 0 : a->delivered_pkts,
+		.loss_round_delivered = a->delivered_pkts + 1,
+		.bw_hi = CC_BBR_INFINITY,
 		.inflight_hi = CC_BBR_INFINITY,
+		.prior_cwnd = a->prior_cwnd_pkts,
 		.cycle_stamp_us = now_us,
-		.round_start_delivered = a->delivered_pkts,
-		.round_start_delivered_ce = a->delivered_ce_pkts,
-		.ecn_alpha = 1024,
+		.bw_probe_up_cnt = CC_BBR_INFINITY,
+		.ack_epoch_stamp_us = now_us,
+		.last_total_lost = a->total_lost_pkts,
+		.last_delivered_ce = a->delivered_ce_pkts,
+		.last_prior_delivered = a->delivered_pkts,
+		.alpha_last_delivered = a->delivered_pkts,
+		.alpha_last_delivered_ce = a->delivered_ce_pkts,
+		.ecn_alpha = CC_BBR_UNIT,
 		.mode = CC_BBR_STARTUP,
+		.init_cwnd = (u8)cc_min(a->cwnd_pkts, 127),
 	};
 	cc_bbr_reset_lower_bounds(st);
+	cc_bbr_expire_loss_marks(st, a->delivered_pkts);
 	cc_keep(a, out);
-	if (rate > (u64)1 << 48)
-		rate = (u64)1 << 48;
-	out->pacing_bytes_per_sec = cc_div64(rate * cc_min(p->startup_pacing_gain, 8192), 1000);
+	out->ssthresh_pkts = CC_INFINITE;
+	out->pacing_bytes_per_sec = cc_bbr_initial_rate(st, p, a);
 }
 
-CC_FN int cc_bbr_ecn(const struct cc_bbr_state *st, const struct cc_bbr_params *p,
-		     const struct cc_ack *a)
+/*
+ * Packets marked lost since a packet was sent, when prior_delivered packets had been delivered. Of losses that have one
+ * mark and began before, a part in proportion.
+ */
+CC_FN u32 cc_bbr_lost_since(const struct cc_bbr_state *st, u32 prior_delivered, u32 total_lost)
 {
-	return p->ecn_enable && (a->flags & CC_ECN) &&
-	       (!p->ecn_max_rtt_us || st->min_rtt_us <= p->ecn_max_rtt_us);
-}
+	u32 lost = total_lost, i;
 
-/* Fraction of delivered packets with CE in this round, in 1/1024. */
-CC_FN u32 cc_bbr_ce_ratio(const struct cc_bbr_state *st, const struct cc_ack *a)
-{
-	u32 delivered = a->delivered_pkts - st->round_start_delivered;
-	u32 ce = a->delivered_ce_pkts - st->round_start_delivered_ce;
+	for (i = 0; i < CC_BBR_LOSS_MARKS; i++) {
+		const struct cc_bbr_loss_mark *mark = &st->loss_marks[i];
 
-	return delivered ? cc_scale(1024, cc_min(ce, delivered), delivered) : 0;
-}
-
-/* Whether bandwidth has grown by less than full_growth_pct in each of the last full_rounds rounds. */
-CC_FN int cc_bbr_check_full_bw(struct cc_bbr_state *st, const struct cc_bbr_params *p,
-			   const struct cc_ack *a)
-{
-	u32 bw = cc_bbr_max_bw(st);
-
-	if (a->flags & CC_APP_LIMITED)
-		return 0;
-	if ((u64)bw * 100 >= (u64)st->full_bw * (100 + cc_min(p->full_growth_pct, 100))) {
-		st->full_bw = bw;
-		st->full_bw_count = 0;
-		return 0;
+		if (!cc_after(mark->last, prior_delivered))
+			break;
+		if (!cc_after(mark->first, prior_delivered)) {
+			lost -= cc_scale(lost - mark->lost, mark->last - prior_delivered, mark->last - mark->first + 1);
+			break;
+		}
+		lost = mark->lost;
 	}
-	if (st->full_bw_count < 255)
-		st->full_bw_count++;
-	return st->full_bw_count >= p->full_rounds;
+	return total_lost - lost;
+}
+
+/* Losses less than least_gap after those of the newest mark get no other. */
+CC_FN void cc_bbr_add_loss_mark(struct cc_bbr_state *st, u32 delivered, u32 lost, u32 least_gap)
+{
+	struct cc_bbr_loss_mark *newest = &st->loss_marks[0];
+	u32 i;
+
+	if (newest->lost != lost && delivered - newest->first < least_gap) {
+		newest->last = delivered;
+		return;
+	}
+	for (i = 0; i < CC_BBR_OLD_LOSS_MARKS; i++)
+		st->loss_marks[CC_BBR_OLD_LOSS_MARKS - i] = st->loss_marks[CC_BBR_OLD_LOSS_MARKS - 1 - i];
+	st->loss_marks[0] = (struct cc_bbr_loss_mark){delivered, delivered, lost};
+}
+
+/* v3: more than ecn_thresh; v2: as many. */
+CC_FN int cc_bbr_is_inflight_too_high(const struct cc_bbr_state *st, const struct cc_bbr_params *p,
+				      const struct cc_bbr_rs *rs)
+{
+	u32 limit;
+
+	if (rs->lost && rs->tx_in_flight && rs->lost > cc_bbr_of(rs->tx_in_flight, cc_bbr_permille(p->loss_permille)))
+		return 1;
+	if (!rs->delivered_ce || !rs->delivered || !(st->flags & CC_BBR_ECN_ELIGIBLE))
+		return 0;
+	limit = cc_bbr_of(rs->delivered, cc_bbr_pct(p->ecn_thresh_pct));
+	return rs->delivered_ce > limit || (rs->version == 2 && rs->delivered_ce == limit);
+}
+
+CC_FN u32 cc_bbr_ecn_cut(const struct cc_bbr_state *st, const struct cc_bbr_params *p)
+{
+	return cc_minus(CC_BBR_UNIT, cc_bbr_of(st->ecn_alpha, cc_bbr_permille(p->ecn_factor_permille)));
 }
 
 /* After loss or CE in the last round, outside probes: bounds bw and inflight by what was delivered. */
 CC_FN void cc_bbr_adapt_lower_bounds(struct cc_bbr_state *st, const struct cc_bbr_params *p,
-			       const struct cc_ack *a)
+				     const struct cc_bbr_rs *rs)
 {
-	u32 keep = cc_minus(100, p->cut_pct), cut;
+	u32 keep = cc_minus(CC_BBR_UNIT, cc_bbr_pct(p->cut_pct)), cut = cc_bbr_ecn_cut(st, p);
+	u32 ecn_inflight_lo = CC_BBR_INFINITY, ecn_bw_lo = CC_BBR_INFINITY;
 
-	if (st->mode == CC_BBR_STARTUP || st->mode == CC_BBR_PROBE_BW_REFILL || st->mode == CC_BBR_PROBE_BW_UP)
+	if (cc_bbr_is_probing_bw(st))
 		return;
-	if (cc_bbr_ecn(st, p, a) && a->delivered_ce_pkts != st->round_start_delivered_ce) {
+	if ((st->flags & CC_BBR_ECN_IN_ROUND) && (st->flags & CC_BBR_ECN_ELIGIBLE) && p->ecn_factor_permille) {
 		if (st->inflight_lo == CC_BBR_INFINITY)
-			st->inflight_lo = a->cwnd_pkts;
-		cut = cc_scale(st->inflight_lo, st->ecn_alpha * cc_min(p->ecn_factor_permille, 1000),
-			       1024000);
-		st->inflight_lo = cc_minus(st->inflight_lo, cut);
-	}
-	if (!st->lost_in_round)
-		return;
-	if (st->bw_lo == CC_BBR_INFINITY)
-		st->bw_lo = cc_bbr_max_bw(st);
-	if (st->inflight_lo == CC_BBR_INFINITY)
-		st->inflight_lo = a->cwnd_pkts;
-	st->bw_lo = cc_max(st->bw_latest, cc_scale(st->bw_lo, keep, 100));
-	st->inflight_lo = cc_max(st->inflight_latest, cc_scale(st->inflight_lo, keep, 100));
-}
-
-CC_FN void cc_bbr_check_startup_done(struct cc_bbr_state *st, const struct cc_bbr_params *p,
-				const struct cc_ack *a)
-{
-	u32 delivered = a->delivered_pkts - st->round_start_delivered;
-	int lossy = a->ca_state == CC_RECOVERY && st->loss_events_in_round >= p->startup_loss_events &&
-		    (u64)st->lost_in_round * 1000 > (u64)p->loss_permille * ((u64)delivered + st->lost_in_round);
-	int marked = cc_bbr_ecn(st, p, a) &&
-		     (u64)cc_bbr_ce_ratio(st, a) * 100 > (u64)p->ecn_thresh_pct * 1024;
-
-	if (st->flags & CC_BBR_FULL_BW_REACHED)
-		return;
-	st->startup_ecn_rounds = marked ? (u8)cc_min(st->startup_ecn_rounds + 1u, 255) : 0;
-	if (lossy || st->startup_ecn_rounds >= 2) {
-		st->flags |= CC_BBR_FULL_BW_REACHED;
-		st->inflight_hi = cc_max(cc_bbr_bdp(st, cc_bbr_max_bw(st), 1000), st->inflight_latest);
-	} else if (cc_bbr_check_full_bw(st, p, a)) {
-		st->flags |= CC_BBR_FULL_BW_REACHED;
-	}
-}
-
-CC_FN void cc_bbr_round_start(struct cc_bbr_state *st, const struct cc_bbr_params *p,
-			      const struct cc_ack *a)
-{
-	u32 share = cc_bbr_ce_ratio(st, a), shift = p->ecn_alpha_shift & 15;
-
-	st->next_round_delivered = a->delivered_pkts;
-	if (st->rounds_since_bw_probe < 0xffff)
-		st->rounds_since_bw_probe++;
-	if (cc_bbr_ecn(st, p, a))
-		st->ecn_alpha = (u16)(st->ecn_alpha - (st->ecn_alpha >> shift) + (share >> shift));
-	cc_bbr_check_startup_done(st, p, a);
-	cc_bbr_adapt_lower_bounds(st, p, a);
-	if (st->mode == CC_BBR_PROBE_BW_UP && cc_bbr_check_full_bw(st, p, a))
-		st->flags |= CC_BBR_FULL_BW_NOW;
-	if (st->flags & CC_BBR_PROBE_STOPPING) {
-		st->flags &= (u8)~(CC_BBR_PROBE_STOPPING | CC_BBR_PROBE_SAMPLES);
-		if (st->max_bw_this_cycle && !(a->flags & CC_APP_LIMITED)) {
-			st->max_bw_prev_cycle = st->max_bw_this_cycle;
-			st->max_bw_this_cycle = 0;
+			st->inflight_lo = rs->cwnd;
+		ecn_inflight_lo = cc_bbr_of(st->inflight_lo, cut);
+		if (rs->version == 2) {
+			if (st->bw_lo == CC_BBR_INFINITY)
+				st->bw_lo = cc_bbr_max_bw(st);
+			ecn_bw_lo = cc_bbr_of(st->bw_lo, cut);
 		}
 	}
-	st->bw_latest = 0;
-	st->inflight_latest = 0;
-	st->lost_in_round = 0;
-	st->loss_events_in_round = 0;
-	st->max_inflight_in_round = 0;
-	st->round_start_delivered = a->delivered_pkts;
-	st->round_start_delivered_ce = a->delivered_ce_pkts;
+	if (st->flags & CC_BBR_LOSS_IN_ROUND) {
+		if (st->bw_lo == CC_BBR_INFINITY)
+			st->bw_lo = cc_bbr_max_bw(st);
+		if (st->inflight_lo == CC_BBR_INFINITY)
+			st->inflight_lo = rs->cwnd;
+		st->bw_lo = cc_max(st->bw_latest, cc_bbr_of(st->bw_lo, keep));
+		st->inflight_lo = cc_max(st->inflight_latest, cc_bbr_of(st->inflight_lo, keep));
+	}
+	st->inflight_lo = cc_min(st->inflight_lo, ecn_inflight_lo);
+	st->bw_lo = cc_max(cc_min(st->bw_lo, ecn_bw_lo), 1);
 }
 
-/* Updates the model by the ACK's rate sample. Returns whether a new round starts. */
-CC_STEP int cc_bbr_update_model(struct cc_bbr_state *st, const struct cc_bbr_params *p,
-			const struct cc_ack *a)
+/* The highest rate and volume delivered in this round, and its end. */
+CC_FN void cc_bbr_update_latest_delivery_signals(struct cc_bbr_state *st, const struct cc_ack *a,
+						 struct cc_bbr_rs *rs)
 {
-	int valid = a->rate_delivered_pkts && a->rate_interval_us &&
-		    (a->rtt_min_us == CC_NO_RTT || a->rate_interval_us >= a->rtt_min_us);
-	u32 bw = valid ? cc_u32(cc_div64((u64)a->rate_delivered_pkts << CC_BBR_BW, a->rate_interval_us)) : 0;
-	int start = a->rate_delivered_pkts &&
-		    !cc_after(st->next_round_delivered, a->rate_prior_delivered_pkts);
+	if (!rs->valid || !a->acked_pkts)
+		return;
+	st->bw_latest = cc_max(st->bw_latest, rs->bw);
+	st->inflight_latest = cc_max(st->inflight_latest, rs->delivered);
+	if (cc_bbr_before(a->rate_prior_delivered_pkts, st->loss_round_delivered))
+		return;
+	st->loss_round_delivered = a->delivered_pkts;
+	rs->loss_round_start = 1;
+}
 
-	bw = cc_min(bw, CC_BBR_BW_MAX);
-	if (bw && (!(a->flags & CC_APP_LIMITED) || bw >= cc_bbr_max_bw(st)))
-		st->max_bw_this_cycle = cc_max(st->max_bw_this_cycle, bw);
-	st->lost_in_round = cc_u32((u64)st->lost_in_round + a->lost_pkts);
-	if (a->lost_pkts && st->loss_events_in_round < 255)
-		st->loss_events_in_round++;
-	st->max_inflight_in_round = cc_max(st->max_inflight_in_round, a->prior_inflight_pkts);
-	st->bw_latest = cc_max(st->bw_latest, bw);
-	st->inflight_latest = cc_max(st->inflight_latest, valid ? a->rate_delivered_pkts : 0);
-	if (start)
-		cc_bbr_round_start(st, p, a);
-	return start;
+CC_FN void cc_bbr_advance_latest_delivery_signals(struct cc_bbr_state *st, const struct cc_bbr_rs *rs)
+{
+	st->bw_latest = rs->bw;
+	st->inflight_latest = rs->delivered;
+}
+
+CC_FN void cc_bbr_update_congestion_signals(struct cc_bbr_state *st, const struct cc_bbr_params *p,
+					    const struct cc_ack *a, const struct cc_bbr_rs *rs)
+{
+	if (!rs->valid || !a->acked_pkts)
+		return;
+	if (!rs->app_limited || rs->bw >= cc_bbr_max_bw(st))
+		st->max_bw_this_cycle = cc_max(st->max_bw_this_cycle, rs->bw);
+	if (a->lost_pkts)
+		st->flags |= CC_BBR_LOSS_IN_ROUND;
+	if (!rs->loss_round_start)
+		return;
+	cc_bbr_adapt_lower_bounds(st, p, rs);
+	st->flags &= ~(CC_BBR_LOSS_IN_ROUND | CC_BBR_ECN_IN_ROUND);
+	if (rs->version == 2)
+		cc_bbr_advance_latest_delivery_signals(st, rs);
+}
+
+/* The filter of how much more was acknowledged than the bandwidth explains. */
+CC_FN void cc_bbr_update_ack_aggregation(struct cc_bbr_state *st, const struct cc_bbr_params *p,
+					 const struct cc_ack *a, const struct cc_bbr_rs *rs)
+{
+	u32 rounds = st->flags & CC_BBR_FULL_BW_REACHED ? CC_BBR_EXTRA_ACKED_ROUNDS : 1, expected, extra;
+
+	if (!p->extra_acked_gain || !a->acked_pkts || !rs->valid)
+		return;
+	if (rs->round_start) {
+		st->extra_acked_rounds = (u8)cc_min(st->extra_acked_rounds + 1u, 31);
+		if (st->extra_acked_rounds >= rounds) {
+			st->extra_acked_rounds = 0;
+			st->flags ^= CC_BBR_EXTRA_ACKED_SECOND;
+			if (st->flags & CC_BBR_EXTRA_ACKED_SECOND)
+				st->extra_acked_b = 0;
+			else
+				st->extra_acked_a = 0;
+		}
+	}
+	expected = cc_u32(((u64)cc_min(cc_bbr_bw(st), CC_BBR_BW_MAX) *
+			   ((u32)a->now_us - st->ack_epoch_stamp_us)) >> CC_BBR_BW);
+	if (st->ack_epoch_acked <= expected ||
+	    (u64)st->ack_epoch_acked + a->acked_pkts > CC_BBR_EPOCH_MAX_PKTS) {
+		st->ack_epoch_acked = 0;
+		st->ack_epoch_stamp_us = (u32)a->now_us;
+		expected = 0;
+	}
+	st->ack_epoch_acked = cc_u32((u64)st->ack_epoch_acked + a->acked_pkts);
+	st->ack_epoch_acked = cc_min(st->ack_epoch_acked, CC_BBR_EPOCH_MAX_PKTS);
+	extra = cc_min(st->ack_epoch_acked - expected, rs->cwnd);
+	if (st->flags & CC_BBR_EXTRA_ACKED_SECOND)
+		st->extra_acked_b = cc_max(st->extra_acked_b, extra);
+	else
+		st->extra_acked_a = cc_max(st->extra_acked_a, extra);
+}
+
+/* Whether the pipe is full: v3 in every state and by the samples, v2 in STARTUP and by max_bw. */
+CC_FN void cc_bbr_check_full_bw_reached(struct cc_bbr_state *st, const struct cc_bbr_params *p,
+					const struct cc_bbr_rs *rs)
+{
+	u32 bw = rs->version == 2 ? cc_bbr_max_bw(st) : rs->bw;
+	u32 thresh = CC_BBR_UNIT + cc_bbr_pct(p->full_growth_pct);
+
+	if (rs->app_limited || (st->flags & CC_BBR_FULL_BW_NOW))
+		return;
+	if (rs->version == 2 && ((st->flags & CC_BBR_FULL_BW_REACHED) || !rs->round_start))
+		return;
+	if (bw >= cc_bbr_of(st->full_bw, thresh)) {
+		st->full_bw = bw;
+		st->full_bw_count = 0;
+		return;
+	}
+	if (!rs->round_start)
+		return;
+	if (st->full_bw_count < 255)
+		st->full_bw_count++;
+	if (st->full_bw_count >= p->full_rounds)
+		st->flags |= CC_BBR_FULL_BW_REACHED | (rs->version == 2 ? 0 : CC_BBR_FULL_BW_NOW);
 }
 
 CC_FN u32 cc_bbr_kbps(u32 bw, u32 mss_bytes)
 {
-	return cc_u32(cc_div64(cc_bbr_bytes_per_sec(bw, mss_bytes, 1000), 125));
+	return cc_u32(cc_div64(cc_bbr_rate(bw, mss_bytes, CC_BBR_UNIT, 0), 125));
 }
 
 #endif

@@ -5,7 +5,8 @@
  * A core NAME is a header with three structs and eight functions:
  *
  *   struct cc_NAME_params   set by the user, u32 each; the table cc_NAME_table gives unit, range and default
- *   struct cc_NAME_state    per connection, at most CC_STATE_BYTES (what the kernel keeps per socket)
+ *   struct cc_NAME_state    per connection, at most CC_STATE_BYTES (what the kernel keeps per socket), or
+ *                           CC_STORAGE_BYTES with CC_WANTS_STORAGE
  *   struct cc_NAME_stats    exported state, u32 each; cc_NAME_stat_table has names and units
  *
  *                                                             host calls it for
@@ -29,6 +30,7 @@
 #include "platform.h"
 
 #define CC_STATE_BYTES 104	/* ICSK_CA_PRIV_SIZE on 6.18; the module asserts it at build time */
+#define CC_STORAGE_BYTES 512	/* of a core with CC_WANTS_STORAGE */
 #define CC_MIN_CWND 2u		/* pkts; lower bound of cwnd and ssthresh */
 #define CC_INFINITE 0x7fffffffu /* ssthresh before the first loss, pkts */
 #define CC_NO_RTT 0xffffffffu	/* us; a running minimum without a sample */
@@ -50,9 +52,11 @@ enum cc_event {
 };
 
 /* cc_ack.flags */
-#define CC_CWND_LIMITED 1u /* the window limits the sender, not the application */
+#define CC_CWND_LIMITED 1u /* tcp_is_cwnd_limited(): in slow start also while half of the window is used */
 #define CC_APP_LIMITED 2u  /* the rate sample was taken while the application had nothing to send */
 #define CC_ECN 4u	   /* ECN feedback was negotiated; delivered_ce_pkts counts */
+#define CC_CWND_FULL 8u	   /* tp->is_cwnd_limited alone: the window was full, neither pacing nor the application limited */
+#define CC_ACK_DELAYED 16u /* rs->is_ack_delayed: the RTT sample may contain a delayed-ACK timer */
 
 /* cc_out.flags */
 #define CC_OUT_ROUND 1u /* a round ended: cc_NAME_read gives a new row */
@@ -62,7 +66,9 @@ enum cc_event {
 #define CC_WANTS_ECN 2u	  /* ECN with one echo per mark (DCTCP-style or AccECN) */
 #define CC_WANTS_ECT1 4u  /* and ECT(1) on data */
 #define CC_WANTS_PACING 8u /* enable pacing at init */
-#define CC_WANTS_BURSTS 16u /* min_tso_segs by cc_NAME_burst_segs, instead of sysctl tcp_min_tso_segs */
+#define CC_WANTS_BURSTS 16u /* min_tso_segs by cc_NAME_burst_segs, sk_pacing_shift (module) by cc_NAME_burst_shift */
+#define CC_WANTS_STORAGE 32u /* the state exceeds icsk_ca_priv */
+#define CC_MAY_WANT_ECN 64u /* CC_WANTS_ECN if parameter ecn_enable is not 0 */
 
 struct cc_ack {
 	u64 now_us;		       /* tcp_mstamp */
@@ -83,10 +89,14 @@ struct cc_ack {
 	u32 nxt_seq;		       /* next byte to be sent */
 	u32 delivered_pkts;	       /* running count, wraps */
 	u32 delivered_ce_pkts;	       /* of these with CE; wraps */
+	u32 total_lost_pkts;	       /* running count of packets marked lost, wraps; includes those of timeouts */
 	u32 rate_prior_delivered_pkts; /* delivered_pkts when the acked packet was sent; for rounds */
 	u32 rate_delivered_pkts;       /* delivered within rate_interval_us; 0 if no sample */
+	u32 rate_delivered_ce_pkts;    /* of these with CE; 0 on kernels before 5.18 */
 	u32 rate_interval_us;
+	u32 edt_delay_us;	       /* from now to the earliest departure time of the next packet (pacing) */
 	u32 mss_bytes;
+	u32 mtu_bytes;		       /* of a full packet: mss_bytes and the headers of TCP and IP */
 	u32 random;		       /* uniform over u32, fresh for every call */
 	u32 ca_state;		       /* enum cc_ca_state */
 	u32 flags;
@@ -148,6 +158,8 @@ struct cc_fault {
 
 #define CC_STATE_FITS(NAME)                                                                        \
 	CC_ASSERT(sizeof(struct cc_##NAME##_state) <= CC_STATE_BYTES, #NAME " state too big")
+#define CC_STORAGE_FITS(NAME)                                                                      \
+	CC_ASSERT(sizeof(struct cc_##NAME##_state) <= CC_STORAGE_BYTES, #NAME " state too big")
 
 /* Checks every value against its range; cc_NAME_check also checks rules between parameters. */
 CC_FN int cc_check_ranges(const struct cc_param *table, const u32 *values, u32 count,

@@ -3,12 +3,12 @@
  * TCP Prague.
  *
  * Sources: RFC 9330, RFC 9331 (Prague requirements), RFC 8257 (alpha),
- * draft-briscoe-iccrg-prague-congestion-control-04.
+ * draft-briscoe-iccrg-prague-congestion-control-04; L4STeam's tcp_prague.c, module version 0.7.
  *
  * Differences: always a fractional window (no rate mode, which needs 128-bit products); snd_cwnd follows the
  * fractional window by at most one packet per packet acked, up and down; after a timeout the fractional window
- * restarts from one packet, and slow start runs while the stack is in Loss; pacing is not dithered. Without ECN
- * feedback it is Reno (fallback 1); fallback 2 also halves the window after ten consecutive marked rounds with more
+ * restarts from one packet, and slow start runs while the stack is in Loss; pacing is not dithered; the MTU does not
+ * shrink. Without ECN feedback it is Reno (fallback 1); fallback 2 also halves the window after ten consecutive marked rounds with more
  * than 10 ms of queueing delay, the sign of a classic AQM.
  *
  * Below two packets (RFC 9331, section 4.3) snd_cwnd stays at two, and pacing limits the flow to the fractional window,
@@ -20,6 +20,9 @@
  *        ^                                               | CWR: - alpha/2, once per RTT and rtt_target
  *        |  RTO: one packet                              | loss: half, no increase until Open
  *        +------------------------------------------------
+ *
+ * Bursts last 2^-burst_shift s at the paced rate. A module sets this as sk_pacing_shift; for BPF the stack's own size stays,
+ * 2^-10 s. In both the stack adds 64 KiB halved for every 512 us of min RTT (sysctl tcp_tso_rtt_log).
  *
  * inc = 1 packet per RTT, or (srtt / rtt_target)^2 for a shorter RTT once rtt_transition rounds have passed
  * since slow start: the rate then grows like that of a flow with RTT rtt_target.
@@ -38,6 +41,7 @@
 #define CC_PRAGUE_MIN_RATE 12500u	/* bytes/s: 100 kbit/s */
 #define CC_PRAGUE_MIN_RATE_US 13107u /* the same in 1/2^20 bytes/us */
 #define CC_PRAGUE_MIN_CWND ((u64)CC_MIN_CWND << CC_PRAGUE_CWND_FRAC_BITS)
+#define CC_PRAGUE_MAX_SCALED_RTT_US 100000u
 #define CC_PRAGUE_CLASSIC_US 10000u
 #define CC_PRAGUE_CLASSIC_ROUNDS 10u
 
@@ -47,7 +51,7 @@
 	X(rtt_transition, "rounds", 4, 0, 1000, "rounds after slow start before they do")          \
 	X(alpha_shift, "shift", 4, 1, 8, "weight of a round in alpha is 1/2^alpha_shift")          \
 	X(alpha_init, "mode", 0, 0, 1, "alpha starts at 0 and the first mark halves, or at 1")     \
-	X(burst_shift, "2^-n s", 12, 8, 16, "longest burst, in time at the paced rate")            \
+	X(burst_shift, "2^-n s", 12, 8, 16, "length of a TSO burst at the paced rate (module; BPF: at least)") \
 	X(fallback, "mode", 1, 0, 2, "0 none, 1 Reno without ECN, 2 also behind a classic AQM")
 
 #define CC_PRAGUE_STATS(X)                                                                         \
@@ -118,7 +122,7 @@ CC_FN u64 cc_prague_min_frac_cwnd(const struct cc_prague_state *st, const struct
 	if (cc_prague_is_reno(p, a))
 		return CC_PRAGUE_MIN_CWND;
 	min_cwnd = cc_div64((u64)cc_prague_rtt_us(st, a) * CC_PRAGUE_MIN_RATE_US,
-			 a->mss_bytes ? a->mss_bytes : 1);
+			 a->mtu_bytes ? a->mtu_bytes : 1);
 	return min_cwnd < CC_PRAGUE_MIN_CWND ? min_cwnd + 1 : CC_PRAGUE_MIN_CWND;
 }
 
@@ -177,11 +181,11 @@ CC_FN u32 cc_prague_on_sample(struct cc_prague_state *st, const struct cc_prague
 	return 0;
 }
 
-/* Whether the flow emulates the RTT rtt_target. */
+/* Whether the flow emulates the RTT rtt_target, if its own is shorter. */
 CC_FN int cc_prague_rtt_independent(const struct cc_prague_state *st,
 				    const struct cc_prague_params *p, const struct cc_ack *a)
 {
-	return cc_prague_rtt_us(st, a) < p->rtt_target_us && st->rounds >= p->rtt_transition &&
+	return p->rtt_target_us && st->rounds >= p->rtt_transition &&
 	       !cc_in_slow_start(a->cwnd_pkts, a->ssthresh_pkts) && !cc_prague_is_reno(p, a);
 }
 
@@ -191,6 +195,18 @@ CC_FN u32 cc_prague_ai_increase(u32 srtt_us, u32 target_us)
 	u64 ratio = cc_div64((u64)srtt_us << CC_PRAGUE_CWND_FRAC_BITS, target_us ? target_us : 1);
 
 	return cc_max((u32)((ratio * ratio) >> CC_PRAGUE_CWND_FRAC_BITS), 1);
+}
+
+/* Increase per window: by rtt_target, from rtt_transition rounds on. */
+CC_STEP u32 cc_prague_scaled_increase(const struct cc_prague_state *st, const struct cc_prague_params *p,
+				      const struct cc_ack *a)
+{
+	u32 rtt_us = cc_prague_rtt_us(st, a);
+
+	if (st->rounds < p->rtt_transition || !rtt_us || rtt_us > CC_PRAGUE_MAX_SCALED_RTT_US ||
+	    rtt_us >= p->rtt_target_us || cc_prague_is_reno(p, a))
+		return 1u << CC_PRAGUE_CWND_FRAC_BITS;
+	return cc_prague_ai_increase(rtt_us, p->rtt_target_us);
 }
 
 /* One EWMA step of alpha towards the fraction of marked packets; keeps the remainder. */
@@ -210,26 +226,22 @@ CC_FN void cc_prague_end_round(struct cc_prague_state *st, const struct cc_pragu
 	st->ce_pkts = a->delivered_ce_pkts - st->old_delivered_ce;
 	st->old_delivered = a->delivered_pkts;
 	st->old_delivered_ce = a->delivered_ce_pkts;
-	if (st->saw_ce && st->acked_pkts)
+	if (st->saw_ce && st->acked_pkts) {
 		st->alpha = cc_prague_update_alpha(st->alpha, st->ce_pkts, st->acked_pkts,
 					      cc_prague_shift(p));
+		st->alpha_stamp_us = a->now_us;
+	}
 	if (st->ce_pkts)
 		st->classic_rounds = deep ? cc_min(st->classic_rounds + 1, 1000) : 0;
-	st->alpha_stamp_us = a->now_us;
 	st->next_seq = a->nxt_seq;
-	if (cc_in_slow_start(a->cwnd_pkts, a->ssthresh_pkts))
-		st->rounds = 0;
-	else if (st->rounds < 0xffff)
+	if (!cc_in_slow_start(a->cwnd_pkts, a->ssthresh_pkts) && st->rounds < 0xffff)
 		st->rounds++;
-	st->ai_increase = cc_prague_rtt_independent(st, p, a)
-			       ? cc_prague_ai_increase(cc_prague_rtt_us(st, a), p->rtt_target_us)
-			       : 1u << CC_PRAGUE_CWND_FRAC_BITS;
 }
 
 CC_FN int cc_prague_round_over(const struct cc_prague_state *st, const struct cc_prague_params *p,
 			       const struct cc_ack *a)
 {
-	if (!cc_after(a->una_seq, st->next_seq))
+	if (cc_after(st->next_seq, a->una_seq))
 		return 0;
 	return !cc_prague_rtt_independent(st, p, a) ||
 	       a->now_us - st->alpha_stamp_us >= p->rtt_target_us;
@@ -272,17 +284,18 @@ CC_FN u32 cc_prague_cwnd(const struct cc_prague_state *st, const struct cc_ack *
 	return cc_bound_cwnd(a, cc_max(target, cc_minus(a->cwnd_pkts, step)));
 }
 
+/* Per MTU, not per segment: pacing counts headers as well. */
 CC_FN u64 cc_prague_pacing_rate(const struct cc_prague_state *st, const struct cc_ack *a, u32 cwnd_pkts,
 			   u32 ssthresh_pkts)
 {
-	u64 mss_bytes = cc_min(a->mss_bytes, 1u << 16);
-	u64 bytes = cc_max(cwnd_pkts, a->inflight_pkts) * mss_bytes;
+	u64 mtu_bytes = cc_min(a->mtu_bytes, 1u << 16);
+	u64 bytes = cc_max((u32)(st->frac_cwnd >> CC_PRAGUE_CWND_FRAC_BITS), a->inflight_pkts) * mtu_bytes;
 	u64 rate;
 
 	if (!a->srtt_us)
 		return 0;
 	if (st->small_cwnd_rtt_us) {
-		rate = cc_div64((st->frac_cwnd * mss_bytes * 15625) >> 14, st->small_cwnd_rtt_us);
+		rate = cc_div64((st->frac_cwnd * mtu_bytes * 15625) >> 14, st->small_cwnd_rtt_us);
 	} else {
 		if (bytes > (u64)1 << 42)
 			bytes = (u64)1 << 42;
@@ -324,6 +337,8 @@ CC_FN void cc_prague_on_ack(struct cc_prague_state *st, const struct cc_prague_p
 		out->flags |= CC_OUT_ROUND;
 	}
 	out->cwnd_pkts = cc_prague_cwnd(st, a);
+	if (out->cwnd_pkts != a->cwnd_pkts || out->flags)
+		st->ai_increase = cc_prague_scaled_increase(st, p, a);
 	out->pacing_bytes_per_sec = cc_prague_pacing_rate(st, a, out->cwnd_pkts, out->ssthresh_pkts);
 }
 
@@ -394,13 +409,18 @@ CC_FN u32 cc_prague_undo(struct cc_prague_state *st, const struct cc_prague_para
 	return cwnd;
 }
 
+CC_FN u32 cc_prague_burst_shift(const struct cc_prague_params *p)
+{
+	return p->burst_shift;
+}
+
 /* Segments per burst at this pacing rate, at least one (min_tso_segs). */
 CC_FN u32 cc_prague_burst_segs(const struct cc_prague_params *p, u64 pacing_bytes_per_sec,
-			       u32 mss_bytes)
+			       u32 mtu_bytes)
 {
-	u64 bytes = pacing_bytes_per_sec >> (p->burst_shift & 31);
+	u64 packets = cc_div64(pacing_bytes_per_sec, mtu_bytes ? mtu_bytes : 1);
 
-	return cc_max(cc_u32(cc_div64(bytes, mss_bytes ? mss_bytes : 1)), 1);
+	return cc_max(cc_u32(packets >> (p->burst_shift & 31)), 1);
 }
 
 CC_FN void cc_prague_read(const struct cc_prague_state *st, const struct cc_prague_params *p,

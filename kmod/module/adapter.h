@@ -20,10 +20,40 @@ static inline struct sock *ccb_sk(struct tcp_sock *tp)
 	return &tp->inet_conn.icsk_inet.sk;
 }
 
+#if CCB_WANTS & CC_WANTS_STORAGE
+/* icsk_ca_priv holds a pointer. */
+static inline struct ccb_socket *ccb_of(struct tcp_sock *tp)
+{
+	return *(struct ccb_socket **)inet_csk_ca(ccb_sk(tp));
+}
+
+static inline struct ccb_socket *ccb_new(struct tcp_sock *tp)
+{
+	struct ccb_socket **s = inet_csk_ca(ccb_sk(tp));
+
+	*s = kzalloc(sizeof(**s), GFP_ATOMIC | __GFP_NOWARN);
+	return *s;
+}
+
+/* May be called more than once, and without init: icsk_ca_priv is zero then. */
+static void ccb_release(struct sock *sk)
+{
+	struct ccb_socket **s = inet_csk_ca(sk);
+
+	kfree(*s);
+	*s = NULL;
+}
+#else
 static inline struct ccb_socket *ccb_of(struct tcp_sock *tp)
 {
 	return inet_csk_ca(ccb_sk(tp));
 }
+
+static inline struct ccb_socket *ccb_new(struct tcp_sock *tp)
+{
+	return ccb_of(tp);
+}
+#endif
 
 static inline const struct CORE(_params) *ccb_params(struct tcp_sock *tp)
 {
@@ -35,9 +65,30 @@ static inline u32 ccb_random(void)
 	return get_random_u32();
 }
 
-static inline int ccb_cwnd_limited(struct tcp_sock *tp)
+static inline int ccb_is_cwnd_limited(struct tcp_sock *tp)
 {
-	return tcp_is_cwnd_limited(ccb_sk(tp));
+	return tp->is_cwnd_limited;
+}
+
+static inline u64 ccb_edt_delay_ns(struct tcp_sock *tp)
+{
+	return tp->tcp_wstamp_ns > tp->tcp_clock_cache ? tp->tcp_wstamp_ns - tp->tcp_clock_cache : 0;
+}
+
+static inline u32 ccb_net_header_bytes(struct tcp_sock *tp)
+{
+	return tp->inet_conn.icsk_af_ops->net_header_len;
+}
+
+/* Bursts last 2^-shift s at the paced rate. */
+static inline void ccb_set_pacing_shift(struct tcp_sock *tp, u32 shift)
+{
+	WRITE_ONCE(ccb_sk(tp)->sk_pacing_shift, (u8)min(shift, 16u));
+}
+
+static inline u32 ccb_rate_delivered_ce(const struct rate_sample *rs)
+{
+	return rs->delivered_ce > 0 ? (u32)rs->delivered_ce : 0;
 }
 
 static inline u32 ccb_ca_state(struct tcp_sock *tp)
@@ -164,10 +215,10 @@ static struct ccb_instance ccb_first = {
 	.ops = {
 		.name = CCB_NAME,
 		.owner = THIS_MODULE,
-		/* NON_RESTRICTED: a network namespace may use it as its default. */
-		.flags = TCP_CONG_NON_RESTRICTED | (CCB_WANTS & CC_WANTS_ECN ? TCP_CONG_NEEDS_ECN : 0) |
-			 (CCB_WANTS & CC_WANTS_ECT1 ? TCP_CONG_NEEDS_ACCECN | TCP_CONG_ECT_1_NEGOTIATION : 0),
 		.init = ccb_init,
+#if CCB_WANTS & CC_WANTS_STORAGE
+		.release = ccb_release,
+#endif
 		.ssthresh = ccb_ssthresh,
 		.undo_cwnd = ccb_undo_cwnd,
 		.set_state = ccb_set_state,
@@ -193,10 +244,11 @@ static int __init ccb_load(void)
 {
 	int err;
 
-	BUILD_BUG_ON(sizeof(struct ccb_socket) > ICSK_CA_PRIV_SIZE);
+	BUILD_BUG_ON(!(CCB_WANTS & CC_WANTS_STORAGE) && sizeof(struct ccb_socket) > ICSK_CA_PRIV_SIZE);
 	err = ccb_check(CCB_NAME, &ccb_first.params);
 	if (err)
 		return err;
+	ccb_set_flags(&ccb_first);
 	err = misc_register(&ccb_rows_device);
 	if (err) {
 		pr_err("cannot create /dev/%s: %d\n", CCB_NAME, err);

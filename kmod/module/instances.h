@@ -50,6 +50,27 @@ static int ccb_check(const char *instance, const struct CORE(_params) *params)
 	return CORE(_check)(params, &fault) ? ccb_reject(instance, &fault) : 0;
 }
 
+static bool ccb_needs_ecn(const struct CORE(_params) *params)
+{
+#if CCB_WANTS & CC_MAY_WANT_ECN
+	return params->ecn_enable != 0;
+#else
+	return CCB_WANTS & CC_WANTS_ECN;
+#endif
+}
+
+/* NON_RESTRICTED: a network namespace may use it as its default. */
+static void ccb_set_flags(struct ccb_instance *in)
+{
+	u32 flags = TCP_CONG_NON_RESTRICTED;
+
+	if (ccb_needs_ecn(&in->params))
+		flags |= TCP_CONG_NEEDS_ECN;
+	if (CCB_WANTS & CC_WANTS_ECT1)
+		flags |= TCP_CONG_NEEDS_ACCECN | TCP_CONG_ECT_1_NEGOTIATION;
+	WRITE_ONCE(in->ops.flags, flags);
+}
+
 static int ccb_parse_u32(const char *instance, const char *name, const char *text, u32 *value)
 {
 	if (!kstrtou32(text, 10, value))
@@ -76,8 +97,10 @@ static int ccb_param_set(const char *text, const struct kernel_param *kp)
 	((u32 *)&next)[at] = value;
 	if (ccb_ready)
 		err = ccb_check(CCB_NAME, &next);
-	if (!err)
+	if (!err) {
 		WRITE_ONCE(*(u32 *)kp->arg, value);
+		ccb_set_flags(&ccb_first);
+	}
 	mutex_unlock(&ccb_lock);
 	return err;
 }
@@ -141,6 +164,7 @@ static int ccb_add(const char *text, const struct kernel_param *kp)
 	err = ccb_ready ? ccb_parse(in, copy) : -EBUSY;
 	if (err)
 		goto out;
+	ccb_set_flags(in);
 	mutex_lock(&ccb_lock);
 	err = tcp_register_congestion_control(&in->ops);
 	if (!err) {

@@ -22,7 +22,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 CALLS = {"init": 0, "sample": 1, "ack": 2, "loss": 3, "undo": 5}
 EVENTS = ["open", "disorder", "cwr", "recovery", "losing", "restart", "tx_start", "rto"]
 SET_PARAMS = 6
-ACK_FIELDS = 23  # u32 fields of struct cc_ack, after its two u64
+ACK_FIELDS = 27  # u32 fields of struct cc_ack, after its two u64
 CALL = struct.Struct(f"<II QQ {ACK_FIELDS}I 4x QIII 4x 32I")
 VERIFIER_LIMIT = 100_000  # instructions followed; the kernel's own limit is a million
 

@@ -67,6 +67,7 @@ static void plausible(struct cc_ack *a, u64 *seed)
 	a->rtt_min_us = 10000;
 	a->acked_pkts = between(seed, 0, 4);
 	a->lost_pkts = between(seed, 0, 19) ? 0 : between(seed, 1, 5);
+	a->total_lost_pkts += a->lost_pkts;
 	a->delivered_ce_pkts += between(seed, 0, a->acked_pkts);
 	a->inflight_pkts = between(seed, 0, a->cwnd_pkts);
 	a->prior_inflight_pkts = a->inflight_pkts + a->acked_pkts;
@@ -75,8 +76,10 @@ static void plausible(struct cc_ack *a, u64 *seed)
 	a->delivered_pkts += a->acked_pkts;
 	a->rate_prior_delivered_pkts = a->delivered_pkts - a->prior_inflight_pkts;
 	a->rate_delivered_pkts = a->prior_inflight_pkts;
+	a->rate_delivered_ce_pkts = between(seed, 0, a->rate_delivered_pkts);
 	a->rate_interval_us = between(seed, 0, 40000);
-	a->flags = cc_random(seed) & 7;
+	a->edt_delay_us = between(seed, 0, 1000);
+	a->flags = cc_random(seed) & 31;
 	a->random = cc_random(seed);
 }
 
@@ -132,7 +135,7 @@ static void one_core(const struct cc_ops *ops, u32 operations, u64 seed)
 		enum mood mood = (enum mood)(lives++ % 3);
 		struct cc_conn conn = {.ops = ops};
 		struct cc_ack a = {.cwnd_pkts = 10, .ssthresh_pkts = CC_INFINITE,
-				   .cwnd_clamp_pkts = 100000, .mss_bytes = 1448};
+				   .cwnd_clamp_pkts = 100000, .mss_bytes = 1448, .mtu_bytes = 1500};
 		struct cc_out out;
 		u32 i;
 

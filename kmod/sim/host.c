@@ -67,6 +67,27 @@ CC_CORES(HOST)
 HOST(cubic, 0)
 HOST(reno, 0)
 
+#define BURSTS(NAME)                                                                               \
+	static u32 NAME##_burst_segs(const u32 *p, u64 pacing_bytes_per_sec, u32 mtu_bytes)        \
+	{                                                                                          \
+		return cc_##NAME##_burst_segs((const struct cc_##NAME##_params *)p,                \
+					      pacing_bytes_per_sec, mtu_bytes);                    \
+	}                                                                                          \
+	static u32 NAME##_burst_shift(const u32 *p)                                                \
+	{                                                                                          \
+		return cc_##NAME##_burst_shift((const struct cc_##NAME##_params *)p);              \
+	}
+
+BURSTS(bbr2)
+BURSTS(prague)
+
+/* Of the cores with CC_WANTS_BURSTS. */
+static const struct {
+	const struct cc_ops *ops;
+	u32 (*segs)(const u32 *params, u64 pacing_bytes_per_sec, u32 mtu_bytes);
+	u32 (*shift)(const u32 *params);
+} bursts[] = {{&bbr2_ops, bbr2_burst_segs, bbr2_burst_shift}, {&prague_ops, prague_burst_segs, prague_burst_shift}};
+
 #define ENTRY(NAME, WANTS) &NAME##_ops,
 static const struct cc_ops *const all[] = {CC_CORES(ENTRY) & cubic_ops, &reno_ops};
 
@@ -198,7 +219,21 @@ static u32 param_of(const struct cc_conn *conn, const char *name)
 
 u32 cc_conn_wants(const struct cc_conn *conn)
 {
-	return conn->ops->wants | (param_of(conn, "ecn_enable") ? CC_WANTS_ECN : 0);
+	u32 wants = conn->ops->wants;
+
+	return (wants & CC_MAY_WANT_ECN) && param_of(conn, "ecn_enable") ? wants | CC_WANTS_ECN : wants;
+}
+
+struct cc_bursts cc_conn_bursts(const struct cc_conn *conn, u64 pacing_bytes_per_sec, u32 mtu_bytes)
+{
+	struct cc_bursts of_stack = {.least_segs = 2, .pacing_shift = 10};
+	size_t i;
+
+	for (i = 0; i < sizeof(bursts) / sizeof(bursts[0]); i++)
+		if (bursts[i].ops == conn->ops)
+			return (struct cc_bursts){bursts[i].segs(conn->params, pacing_bytes_per_sec, mtu_bytes),
+						  bursts[i].shift(conn->params)};
+	return of_stack;
 }
 
 void cc_violation(const struct cc_conn *conn, const struct cc_ack *a, const char *what, u64 value)
@@ -209,9 +244,15 @@ void cc_violation(const struct cc_conn *conn, const struct cc_ack *a, const char
 	exit(3);
 }
 
+/* The word after the core's state. */
+static u32 canary_at(const struct cc_conn *conn)
+{
+	return (conn->ops->state_bytes + 7) / 8;
+}
+
 static void report(struct cc_conn *conn, const struct cc_ack *a, const struct cc_answer *answer)
 {
-	if (conn->state[CC_STATE_BYTES / 8] != CANARY)
+	if (conn->state[canary_at(conn)] != CANARY)
 		cc_violation(conn, a, "a call wrote beyond the state", answer->call);
 	if (conn->trace)
 		conn->trace(conn->trace_context, a, answer);
@@ -236,7 +277,7 @@ void cc_call_init(struct cc_conn *conn, const struct cc_ack *a, struct cc_out *o
 	struct cc_answer answer = {.call = CALL_INIT};
 
 	memset(conn->state, 0, sizeof(conn->state));
-	conn->state[CC_STATE_BYTES / 8] = CANARY;
+	conn->state[canary_at(conn)] = CANARY;
 	conn->ops->init(conn->state, conn->params, a, out);
 	check_out(conn, a, out);
 	answer.out = *out;

@@ -48,7 +48,7 @@ typedef void cc_trace_fn(void *context, const struct cc_ack *a, const struct cc_
 struct cc_conn {
 	const struct cc_ops *ops;
 	u32 params[CC_PARAMS_MAX];
-	u64 state[CC_STATE_BYTES / 8 + 1]; /* the last word is a canary */
+	u64 state[CC_STORAGE_BYTES / 8 + 1]; /* the last word is a canary */
 	cc_trace_fn *trace;
 	void *trace_context;
 };
@@ -72,6 +72,12 @@ void cc_fault_text(const struct cc_ops *ops, const struct cc_fault *fault, char 
 
 /* What the core requires of its host with these parameters. */
 u32 cc_conn_wants(const struct cc_conn *conn);
+
+/* Sizes of TSO bursts: at least so many segments, and 2^-pacing_shift s at the paced rate. */
+struct cc_bursts {
+	u32 least_segs, pacing_shift;
+};
+struct cc_bursts cc_conn_bursts(const struct cc_conn *conn, u64 pacing_bytes_per_sec, u32 mtu_bytes);
 
 /* The calls. *a is the state of the connection; the caller applies cwnd and ssthresh of the result. */
 void cc_call_init(struct cc_conn *conn, const struct cc_ack *a, struct cc_out *out);

@@ -14,8 +14,10 @@ static const struct field fields[] = {
 	FIELD(rtt_us), FIELD(srtt_us), FIELD(mdev_us), FIELD(rtt_min_us), FIELD(acked_pkts),
 	FIELD(lost_pkts), FIELD(inflight_pkts), FIELD(prior_inflight_pkts),
 	FIELD(cwnd_pkts), FIELD(ssthresh_pkts), FIELD(cwnd_clamp_pkts), FIELD(prior_cwnd_pkts),
-	FIELD(una_seq), FIELD(nxt_seq), FIELD(delivered_pkts), FIELD(delivered_ce_pkts), FIELD(rate_prior_delivered_pkts),
-	FIELD(rate_delivered_pkts), FIELD(rate_interval_us), FIELD(mss_bytes), FIELD(random),
+	FIELD(una_seq), FIELD(nxt_seq), FIELD(delivered_pkts), FIELD(delivered_ce_pkts),
+	FIELD(total_lost_pkts), FIELD(rate_prior_delivered_pkts),
+	FIELD(rate_delivered_pkts), FIELD(rate_delivered_ce_pkts), FIELD(rate_interval_us), FIELD(edt_delay_us),
+	FIELD(mss_bytes), FIELD(mtu_bytes), FIELD(random),
 	FIELD(ca_state), FIELD(flags),
 };
 #define FIELDS (sizeof(fields) / sizeof(fields[0]))
@@ -141,15 +143,19 @@ static int one_ack(struct script *s, char *rest)
 	a.rate_prior_delivered_pkts = a.delivered_pkts - a.cwnd_pkts;
 	a.delivered_pkts += a.acked_pkts;
 	a.delivered_ce_pkts += cc_min(s->ce_pkts, a.acked_pkts);
+	a.total_lost_pkts += a.lost_pkts;
 	if (a.rtt_us && !a.rate_interval_us) {
 		a.rate_interval_us = a.rtt_us;
 		a.rate_delivered_pkts = a.cwnd_pkts;
 	}
+	if (a.acked_pkts)
+		a.rate_delivered_ce_pkts = cc_scale(a.rate_delivered_pkts, cc_min(s->ce_pkts, a.acked_pkts), a.acked_pkts);
 	a.random = cc_random(&s->seed);
 	s->a.una_seq = a.una_seq;
 	s->a.nxt_seq = a.nxt_seq;
 	s->a.delivered_pkts = a.delivered_pkts;
 	s->a.delivered_ce_pkts = a.delivered_ce_pkts;
+	s->a.total_lost_pkts = a.total_lost_pkts;
 	cc_call_sample(&s->conn, &a);
 	cc_call_ack(&s->conn, &a, &out);
 	apply_out(s, &out);
@@ -241,7 +247,7 @@ int replay_script(const char *path, FILE *out, char *message, size_t size)
 	}
 	s.a = (struct cc_ack){
 		.cwnd_pkts = 10, .ssthresh_pkts = CC_INFINITE, .cwnd_clamp_pkts = 100000,
-		.acked_pkts = 1, .mss_bytes = 1448, .flags = CC_CWND_LIMITED,
+		.acked_pkts = 1, .mss_bytes = 1448, .mtu_bytes = 1500, .flags = CC_CWND_LIMITED | CC_CWND_FULL,
 		.una_seq = 0xffff0000u, .nxt_seq = 0xffff0000u, .now_us = 1000000,
 	};
 	s.message = problem;

@@ -1,78 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-#include "sim.h"
+#include "path.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define NEVER (~(u64)0)
-#define US 1000ull
-#define MASK (SIM_WINDOW - 1)
-#define QUEUE_SLOTS 65536u
 #define INITIAL_CWND 10u
 #define RTO_MIN_US 200000u
 #define DUPTHRESH 3u
-
-enum packet_state { FREE, OUT, DELIVERED, LOST };
-
-/* One transmission, in the order sent. */
-struct packet {
-	u64 sent_ns, first_sent_ns, delivered_ns; /* the last two: of the rate sample */
-	u32 seq;				  /* in packets */
-	u32 delivered;				  /* flow's count when sent */
-	u8 state, again, app_limited;
-};
-
-struct ack_in_flight {
-	u64 at_ns;
-	u64 index;
-	u8 ce;
-};
-
-struct flow {
-	struct sim_flow_config config;
-	struct cc_conn *conn;
-	struct packet sent[SIM_WINDOW];
-	u64 head, next; /* oldest unresolved and next transmission */
-	u8 received[SIM_WINDOW];
-	u32 una, nxt; /* in packets */
-	u32 lost_queue[SIM_WINDOW];
-	u32 lost_head, lost_tail;
-	struct ack_in_flight acks[SIM_WINDOW];
-	u32 ack_head, ack_tail;
-	u64 last_ack_at_ns;
-	u64 rto_at_ns, send_at_ns;
-	u32 backoff;
-	u32 inflight, cwnd, ssthresh, prior_cwnd, high;
-	enum cc_ca_state state;
-	u32 prr_delivered, prr_out;
-	u32 srtt8_us, mdev4_us, rtt_min_us;
-	u64 delivered_ns, first_sent_ns;
-	u64 pacing;
-	u32 limited_until;
-	u8 limited, started, stopped;
-	u64 delivered, delivered_ce, sent_count, again_count, marked, dropped;
-	u32 timeouts, recoveries;
-	u32 lost_now;
-};
-
-struct queued {
-	u64 in_ns, index;
-	u32 flow;
-};
-
-struct sim {
-	struct sim_path path;
-	struct sim_observer observer;
-	struct flow *flows[SIM_FLOWS_MAX];
-	u32 count;
-	u64 now_ns, sample_at_ns;
-	u64 seed;
-	struct queued queue[QUEUE_SLOTS];
-	u32 queue_head, queue_tail, queue_bytes;
-	u64 sent_at_ns; /* when the packet on the wire is out; NEVER if the wire is idle */
-	struct queued wire;
-	u8 wire_ce;
-};
+#define UNPACED_PKTS 10u	  /* the stack does not pace the first packets */
+#define GSO_BYTES 65536u
+#define GSO_HEADERS 320u
 
 static void try_send(struct sim *sim, struct flow *f);
 
@@ -113,7 +50,9 @@ u32 sim_add(struct sim *sim, const struct sim_flow_config *config)
 	f->rtt_min_us = CC_NO_RTT;
 	f->rto_at_ns = NEVER;
 	f->send_at_ns = config->start_us * US;
-	f->limited = 1;
+	f->receiver.quick = QUICK_ACKS;
+	f->receiver.pending = NEVER;
+	f->receiver.delack_at_ns = NEVER;
 	sim->flows[sim->count] = f;
 	return sim->count++;
 }
@@ -156,6 +95,12 @@ static u32 wire_seq(u32 packet)
 	return 0xfff00000u + packet * SIM_MSS;
 }
 
+/* tcp_is_cwnd_limited() */
+static int cwnd_limited(const struct flow *f)
+{
+	return f->is_cwnd_limited || (f->cwnd < f->ssthresh && f->cwnd < 2 * f->max_packets_out);
+}
+
 static struct cc_ack view_of(struct sim *sim, struct flow *f)
 {
 	int ecn = sim->path.mark_us && (cc_conn_wants(f->conn) & CC_WANTS_ECN);
@@ -176,11 +121,15 @@ static struct cc_ack view_of(struct sim *sim, struct flow *f)
 		.nxt_seq = wire_seq(f->nxt),
 		.delivered_pkts = (u32)f->delivered,
 		.delivered_ce_pkts = (u32)f->delivered_ce,
+		.total_lost_pkts = (u32)f->lost,
+		.edt_delay_us = f->edt_ns > sim->now_ns ? (u32)((f->edt_ns - sim->now_ns) / US) : 0,
 		.rate_prior_delivered_pkts = (u32)f->delivered,
 		.mss_bytes = SIM_MSS,
+		.mtu_bytes = SIM_MTU,
 		.random = cc_random(&sim->seed),
 		.ca_state = f->state,
-		.flags = (f->limited ? CC_CWND_LIMITED : 0) | (ecn ? CC_ECN : 0),
+		.flags = (cwnd_limited(f) ? CC_CWND_LIMITED : 0) | (f->is_cwnd_limited ? CC_CWND_FULL : 0) |
+			 (ecn ? CC_ECN : 0),
 	};
 }
 
@@ -222,55 +171,11 @@ static void reduce(struct sim *sim, struct flow *f, enum cc_ca_state state)
 	enter(sim, f, state);
 }
 
-static void start_wire(struct sim *sim)
-{
-	struct queued *q = &sim->queue[sim->queue_head % QUEUE_SLOTS];
-	u64 waited_ns = sim->now_ns - q->in_ns;
-	struct flow *f = sim->flows[q->flow];
-
-	sim->queue_head++;
-	sim->queue_bytes -= SIM_FRAME;
-	sim->wire = *q;
-	sim->wire_ce = sim->path.mark_us && (cc_conn_wants(f->conn) & CC_WANTS_ECN) &&
-		       waited_ns > sim->path.mark_us * US;
-	f->marked += sim->wire_ce;
-	sim->sent_at_ns = sim->now_ns + SIM_FRAME * 8 * 1000000000ull / sim->path.rate_bps;
-}
-
-static void enqueue(struct sim *sim, u32 flow, u64 index)
-{
-	if (sim->queue_bytes + SIM_FRAME > sim->path.queue_bytes ||
-	    sim->queue_tail - sim->queue_head == QUEUE_SLOTS) {
-		sim->flows[flow]->dropped++;
-		return;
-	}
-	sim->queue[sim->queue_tail++ % QUEUE_SLOTS] = (struct queued){sim->now_ns, index, flow};
-	sim->queue_bytes += SIM_FRAME;
-	if (sim->sent_at_ns == NEVER)
-		start_wire(sim);
-}
-
-static void wire_done(struct sim *sim)
-{
-	struct flow *f = sim->flows[sim->wire.flow];
-	u64 at_ns = sim->now_ns + (sim->path.delay_us + f->config.extra_delay_us) * US;
-
-	if (sim->path.jitter_us)
-		at_ns += cc_random(&sim->seed) % (sim->path.jitter_us * US);
-	if (at_ns <= f->last_ack_at_ns)
-		at_ns = f->last_ack_at_ns + 1;
-	f->last_ack_at_ns = at_ns;
-	f->acks[f->ack_tail++ & MASK] = (struct ack_in_flight){at_ns, sim->wire.index, sim->wire_ce};
-	sim->sent_at_ns = NEVER;
-	if (sim->queue_head != sim->queue_tail)
-		start_wire(sim);
-}
-
 static void transmit(struct sim *sim, struct flow *f, u32 flow, u32 seq, int again)
 {
 	struct packet *p = &f->sent[f->next & MASK];
 
-	if (!f->inflight) {
+	if (seq == f->una && !again) { /* nothing is outstanding */
 		f->first_sent_ns = sim->now_ns;
 		f->delivered_ns = sim->now_ns;
 	}
@@ -280,6 +185,7 @@ static void transmit(struct sim *sim, struct flow *f, u32 flow, u32 seq, int aga
 		.delivered_ns = f->delivered_ns,
 		.seq = seq,
 		.delivered = (u32)f->delivered,
+		.delivered_ce = (u32)f->delivered_ce,
 		.state = OUT,
 		.again = (u8)again,
 	};
@@ -287,7 +193,7 @@ static void transmit(struct sim *sim, struct flow *f, u32 flow, u32 seq, int aga
 	f->sent_count++;
 	f->again_count += (u32)again;
 	f->prr_out++;
-	enqueue(sim, flow, f->next);
+	path_enqueue(sim, flow, f->next);
 	f->next++;
 	if (f->rto_at_ns == NEVER)
 		f->rto_at_ns = sim->now_ns + RTO_MIN_US * US * 5;
@@ -303,43 +209,93 @@ static u32 index_of(const struct sim *sim, const struct flow *f)
 	return i;
 }
 
+/* Segments per burst: 2^-pacing_shift s at the paced rate, more on short paths (tcp_tso_autosize). */
+static u32 burst_segs(const struct flow *f)
+{
+	u64 rate = f->pacing, bytes;
+	struct cc_bursts bursts;
+
+	if (!rate) /* the stack's own rate, which only sizes bursts */
+		rate = (u64)f->cwnd * SIM_MSS * (f->cwnd < f->ssthresh / 2 ? 2000000 : 1200000) /
+		       cc_max(f->srtt8_us >> 3, 1);
+	bursts = cc_conn_bursts(f->conn, rate, SIM_MTU);
+	bytes = rate >> (bursts.pacing_shift & 31);
+	if (f->rtt_min_us >> 9 < 32)
+		bytes += GSO_BYTES >> (f->rtt_min_us >> 9);
+	return cc_max((u32)(bytes < GSO_BYTES - 1 - GSO_HEADERS ? bytes : GSO_BYTES - 1 - GSO_HEADERS) / SIM_MSS,
+		      bursts.least_segs);
+}
+
+/* Waits for more window instead of sending a small burst (tcp_tso_should_defer). */
+static int defers(const struct sim *sim, const struct flow *f, u32 room, u32 goal)
+{
+	const struct packet *oldest = &f->sent[f->head & MASK];
+
+	if (room >= goal || f->state >= CC_RECOVERY || room >= cc_max(f->cwnd / 3, 1) || f->stopped)
+		return 0;
+	if (sim->now_ns - f->wrote_ns > 1000 * US || f->head == f->next)
+		return 0;
+	return sim->now_ns - oldest->sent_ns >= (f->srtt8_us >> 4) * US;
+}
+
+/* Sends the next lost or new packet; 0 if there is none. */
+static int send_one(struct sim *sim, struct flow *f, u32 flow)
+{
+	while (f->lost_head != f->lost_tail) {
+		u32 seq = f->lost_queue[f->lost_head++ & MASK];
+
+		if (seq - f->una < SIM_WINDOW && !f->received[seq & MASK]) {
+			transmit(sim, f, flow, seq, 1);
+			return 1;
+		}
+	}
+	if (f->stopped || f->nxt - f->una >= SIM_WINDOW - 1 || f->next - f->head >= SIM_WINDOW)
+		return 0;
+	transmit(sim, f, flow, f->nxt, 0);
+	f->nxt++;
+	return 1;
+}
+
+static void validate_cwnd(struct flow *f, u32 is_cwnd_limited)
+{
+	u32 packets_out = f->nxt - f->una;
+
+	if ((s32)(f->una - f->cwnd_usage) < 0 && !is_cwnd_limited &&
+	    (f->is_cwnd_limited || packets_out <= f->max_packets_out))
+		return;
+	f->is_cwnd_limited = is_cwnd_limited;
+	f->max_packets_out = packets_out;
+	f->cwnd_usage = f->nxt;
+}
+
 static void try_send(struct sim *sim, struct flow *f)
 {
-	u32 flow = index_of(sim, f);
+	u32 flow = index_of(sim, f), sent = 0, limited = 0;
 
 	f->send_at_ns = NEVER;
-	while (f->inflight < f->cwnd && f->next - f->head < SIM_WINDOW) {
-		u64 gap_ns = f->pacing ? SIM_MSS * 1000000000ull / f->pacing : 0;
-		u32 seq;
-		int again = 0;
+	while (f->inflight < f->cwnd) {
+		u32 goal = burst_segs(f), room = cc_min(f->cwnd - f->inflight, cc_max(f->cwnd >> 1, 1)), burst = 0;
 
-		while (f->lost_head != f->lost_tail) {
-			seq = f->lost_queue[f->lost_head & MASK];
-			if (seq - f->una < SIM_WINDOW && !f->received[seq & MASK]) {
-				again = 1;
-				break;
-			}
-			f->lost_head++;
-		}
-		if (again)
-			f->lost_head++;
-		else if (f->stopped || f->nxt - f->una >= SIM_WINDOW - 1)
-			break;
-		else
-			seq = f->nxt++;
-		transmit(sim, f, flow, seq, again);
-		if (gap_ns) {
-			f->send_at_ns = sim->now_ns + gap_ns;
+		if (f->pacing && f->edt_ns > sim->now_ns) {
+			f->send_at_ns = f->edt_ns;
 			break;
 		}
+		if (f->lost_head == f->lost_tail && defers(sim, f, room, goal)) {
+			limited = 1;
+			break;
+		}
+		while (burst < cc_min(goal, room) && f->next - f->head < SIM_WINDOW && send_one(sim, f, flow))
+			burst++;
+		if (!burst)
+			break;
+		sent += burst;
+		f->wrote_ns = sim->now_ns;
+		if (f->pacing && f->sent_count >= UNPACED_PKTS)
+			f->edt_ns = sim->now_ns + burst * SIM_MSS * 1000000000ull / f->pacing;
 	}
-	/* As the stack judges it: once the window was full, it holds for a window. */
-	if (f->inflight >= f->cwnd) {
-		f->limited = 1;
-		f->limited_until = f->nxt;
-	} else if ((s32)(f->una - f->limited_until) > 0) {
-		f->limited = f->cwnd < f->ssthresh;
-	}
+	limited |= f->inflight >= f->cwnd;
+	if (sent || limited)
+		validate_cwnd(f, limited);
 }
 
 static void begin(struct sim *sim, struct flow *f)
@@ -354,11 +310,12 @@ static void begin(struct sim *sim, struct flow *f)
 	try_send(sim, f);
 }
 
-static void measure(struct flow *f, u32 rtt_us)
+/* ca_rtt_us is that of the newest packet of the ACK, rtt_us that of the oldest. */
+static void measure(struct flow *f, u32 rtt_us, u32 ca_rtt_us)
 {
 	u32 deviation;
 
-	f->rtt_min_us = cc_min(f->rtt_min_us, rtt_us);
+	f->rtt_min_us = cc_min(f->rtt_min_us, ca_rtt_us);
 	if (!f->srtt8_us) {
 		f->srtt8_us = rtt_us << 3;
 		f->mdev4_us = rtt_us << 1;
@@ -383,17 +340,18 @@ static void lose(struct flow *f, struct packet *p)
 	p->state = LOST;
 	f->inflight--;
 	f->lost_now++;
+	f->lost++;
 	f->lost_queue[f->lost_tail++ & MASK] = p->seq;
 }
 
-/* The path keeps order, so what was sent three packets before a delivered one is lost. */
+/* As RACK without reordering: lost is what was sent three packets before a delivered one, in recovery one packet. */
 static void find_losses(struct flow *f, u64 index)
 {
 	while (f->head < f->next) {
 		struct packet *p = &f->sent[f->head & MASK];
 
 		if (p->state == OUT) {
-			if (f->head + DUPTHRESH > index)
+			if (f->head + (f->state >= CC_RECOVERY ? 1 : DUPTHRESH) > index)
 				break;
 			lose(f, p);
 		}
@@ -420,15 +378,19 @@ static void prr(struct flow *f, u32 acked)
 	f->cwnd = f->inflight + send;
 }
 
+/* p is the packet of this ACK that was sent last. A sample shorter than an RTT is none. */
 static void rate_sample(struct sim *sim, struct flow *f, const struct packet *p, struct cc_ack *a)
 {
-	u64 sending_ns = p->sent_ns - p->first_sent_ns;
-	u64 acking_ns = sim->now_ns - p->delivered_ns;
+	u64 sending_us = (p->sent_ns - p->first_sent_ns) / US, acking_us = (sim->now_ns - p->delivered_ns) / US;
+	u64 interval_us = sending_us > acking_us ? sending_us : acking_us;
 
-	a->rate_prior_delivered_pkts = p->delivered;
-	a->rate_delivered_pkts = (u32)f->delivered - p->delivered;
-	a->rate_interval_us = (u32)((sending_ns > acking_ns ? sending_ns : acking_ns) / US);
 	f->first_sent_ns = p->sent_ns;
+	a->rate_prior_delivered_pkts = p->delivered;
+	if (interval_us < f->rtt_min_us)
+		return;
+	a->rate_delivered_pkts = (u32)f->delivered - p->delivered;
+	a->rate_delivered_ce_pkts = (u32)f->delivered_ce - p->delivered_ce;
+	a->rate_interval_us = (u32)interval_us;
 }
 
 static void change_state(struct sim *sim, struct flow *f, int ce)
@@ -454,49 +416,75 @@ static void observe_round(struct sim *sim, struct flow *f, const struct cc_ack *
 		sim->observer.round(sim->observer.context, a->now_us, index_of(sim, f), f->conn, a);
 }
 
+/* What an ACK says about the packets that it acknowledges. */
+struct acked {
+	struct packet last; /* sent last, of those newly delivered */
+	u32 fresh;	    /* newly delivered */
+	u32 rtt_us, ca_rtt_us;
+};
+
+static struct acked deliver(struct sim *sim, struct flow *f, const struct ack_in_flight *ack)
+{
+	struct acked acked = {.fresh = 0};
+	u32 i;
+
+	for (i = 0; i < ack->count; i++) {
+		struct packet *p = &f->sent[ack->index[i] & MASK];
+
+		if (p->state == OUT) {
+			p->state = DELIVERED;
+			f->inflight--;
+		}
+		if (!p->again) {
+			acked.ca_rtt_us = (u32)((sim->now_ns - p->sent_ns) / US);
+			acked.rtt_us = acked.rtt_us ? acked.rtt_us : acked.ca_rtt_us;
+		}
+		if (p->seq - f->una >= SIM_WINDOW || f->received[p->seq & MASK])
+			continue;
+		f->received[p->seq & MASK] = 1;
+		f->delivered++;
+		f->delivered_ce += ack->ce;
+		acked.last = *p;
+		acked.fresh++;
+	}
+	if (acked.fresh)
+		f->delivered_ns = sim->now_ns;
+	if (acked.rtt_us)
+		measure(f, acked.rtt_us, acked.ca_rtt_us);
+	return acked;
+}
+
 static void on_ack(struct sim *sim, struct flow *f)
 {
-	struct ack_in_flight ack = f->acks[f->ack_head++ & MASK];
-	struct packet p = f->sent[ack.index & MASK];
-	u32 prior_inflight = f->inflight, old_una = f->una, rtt_us = 0;
-	int fresh = p.seq - f->una < SIM_WINDOW && !f->received[p.seq & MASK];
+	struct ack_in_flight ack = f->acks[f->ack_head];
+	u32 prior_inflight = f->inflight, old_una = f->una;
+	struct acked acked;
 	struct cc_ack a;
 	struct cc_out out;
 
+	f->ack_head = (f->ack_head + 1) & MASK;
 	f->lost_now = 0;
-	if (p.state == OUT) {
-		f->sent[ack.index & MASK].state = DELIVERED;
-		f->inflight--;
-	}
-	if (!p.again) {
-		rtt_us = (u32)((sim->now_ns - p.sent_ns) / US);
-		measure(f, rtt_us);
-	}
-	if (fresh) {
-		f->received[p.seq & MASK] = 1;
-		f->delivered++;
-		f->delivered_ce += ack.ce;
-		f->delivered_ns = sim->now_ns;
-	}
+	acked = deliver(sim, f, &ack);
 	while (f->una != f->nxt && f->received[f->una & MASK])
 		f->received[f->una++ & MASK] = 0;
-	find_losses(f, ack.index);
+	find_losses(f, ack.index[ack.count - 1]);
 	if (f->una != old_una)
 		f->backoff = 0;
 	arm_rto(sim, f);
 	change_state(sim, f, ack.ce);
 
 	a = view_of(sim, f);
-	a.rtt_us = rtt_us;
+	a.rtt_us = acked.ca_rtt_us;
 	a.prior_inflight_pkts = prior_inflight;
-	a.acked_pkts = (u32)fresh;
+	a.acked_pkts = acked.fresh;
 	a.lost_pkts = f->lost_now;
-	rate_sample(sim, f, &p, &a);
-	if (fresh)
+	if (acked.fresh) {
+		rate_sample(sim, f, &acked.last, &a);
 		observe_round(sim, f, &a, cc_call_sample(f->conn, &a));
+	}
 	if (!(f->conn->ops->wants & CC_OWNS_CWND)) {
 		if (f->state == CC_CWR || f->state == CC_RECOVERY) {
-			prr(f, (u32)fresh);
+			prr(f, acked.fresh);
 			try_send(sim, f);
 			return;
 		}
@@ -545,8 +533,9 @@ static u64 next_event(const struct sim *sim, struct flow **which)
 		struct flow *f = sim->flows[i];
 
 		at = f->rto_at_ns < f->send_at_ns ? f->rto_at_ns : f->send_at_ns;
-		if (f->ack_head != f->ack_tail && f->acks[f->ack_head & MASK].at_ns < at)
-			at = f->acks[f->ack_head & MASK].at_ns;
+		at = f->receiver.delack_at_ns < at ? f->receiver.delack_at_ns : at;
+		if (f->ack_head != f->ack_tail && f->acks[f->ack_head].at_ns < at)
+			at = f->acks[f->ack_head].at_ns;
 		if (at < best) {
 			best = at;
 			*which = f;
@@ -558,8 +547,10 @@ static u64 next_event(const struct sim *sim, struct flow **which)
 static void step(struct sim *sim, struct flow *f)
 {
 	if (!f) {
-		wire_done(sim);
-	} else if (f->ack_head != f->ack_tail && f->acks[f->ack_head & MASK].at_ns <= sim->now_ns) {
+		path_wire_done(sim);
+	} else if (f->receiver.delack_at_ns <= sim->now_ns) {
+		path_delayed_ack(sim, f);
+	} else if (f->ack_head != f->ack_tail && f->acks[f->ack_head].at_ns <= sim->now_ns) {
 		on_ack(sim, f);
 	} else if (f->send_at_ns <= sim->now_ns) {
 		if (f->started)

@@ -4,9 +4,10 @@
  *
  *   senders -> [FIFO, limit in bytes, step marking] -> rate -> delay -> receivers -> acks -> senders
  *
- * Greedy senders, one ACK per packet, loss found as RACK finds it (three later packets delivered), PRR, RTO,
- * delivery-rate samples and pacing: the parts of the Linux stack around a congestion control. No ACK
- * aggregation, no TSO, no reordering on the path. The same configuration gives the same packets everywhere.
+ * Greedy senders with TSO bursts, delayed ACKs, loss found as RACK finds it (three later packets delivered, in recovery one), PRR,
+ * RTO, delivery-rate samples, pacing, and the stack's judgement of whether the window limits: the parts of Linux
+ * around a congestion control. No reordering on the path, no ACK compression, no merging of segments in the receiver.
+ * The same configuration gives the same packets everywhere.
  *
  * Units: ns internally, us in core/cc.h; bytes on the wire.
  */
@@ -16,6 +17,7 @@
 #include "host.h"
 
 #define SIM_MSS 1448u	/* payload bytes per packet */
+#define SIM_MTU 1500u	/* with the headers of IP and TCP */
 #define SIM_FRAME 1514u /* bytes on the wire per packet */
 #define SIM_FLOWS_MAX 64
 #define SIM_WINDOW 16384u /* maximum packets in flight per flow */

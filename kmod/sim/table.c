@@ -72,8 +72,8 @@ static void print_core(const struct cc_ops *ops, u32 wants, const struct rule *r
 {
 	u32 k;
 
-	printf("    {\"name\": \"%s\", \"owns_cwnd\": %s, \"wants_ecn\": %s, \"wants_ect1\": %s, \"wants_pacing\": %s,\n",
-	       ops->name, yes(wants & CC_OWNS_CWND), yes(wants & CC_WANTS_ECN),
+	printf("    {\"name\": \"%s\", \"owns_cwnd\": %s, \"wants_ecn\": %s, \"may_want_ecn\": %s, \"wants_ect1\": %s, \"wants_pacing\": %s,\n",
+	       ops->name, yes(wants & CC_OWNS_CWND), yes(wants & CC_WANTS_ECN), yes(wants & CC_MAY_WANT_ECN),
 	       yes(wants & CC_WANTS_ECT1), yes(wants & CC_WANTS_PACING));
 	printf("     \"params\": [");
 	for (k = 0; k < ops->param_count; k++) {

@@ -50,7 +50,8 @@ CC_FN struct cc_ack test_ack(void)
 		.una_seq = 0xfffffc00u,
 		.nxt_seq = 0xfffffc00u + 20 * 1448,
 		.mss_bytes = 1448,
-		.flags = CC_CWND_LIMITED,
+		.mtu_bytes = 1500,
+		.flags = CC_CWND_LIMITED | CC_CWND_FULL,
 	};
 }
 

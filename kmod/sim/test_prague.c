@@ -40,7 +40,7 @@ static void event(struct cc_conn *conn, struct cc_ack *a, u32 what)
 /* A round of 40 packets in one ACK. */
 static void round_of(struct cc_conn *conn, struct cc_ack *a, u32 marked)
 {
-	a->now_us += 10000;
+	a->now_us += a->srtt_us;
 	a->una_seq = a->nxt_seq + 1 - 40 * a->mss_bytes;
 	CHECK_EQ(ack(conn, a, 40, marked).flags, CC_OUT_ROUND);
 }
@@ -218,21 +218,21 @@ static void behind_a_classic_queue_fallback_2_halves(void)
 	CHECK_EQ(test_stat(&conn, &a, "frac_cwnd_milli"), before / 2);
 }
 
-/* 20 * 1448 B in 10 ms = 2 896 000 B/s; twice that while cwnd < ssthresh / 2; 2^-12 s of it: 707 B -> 1 */
+/* 20 * 1500 B in 10 ms = 3 000 000 B/s; twice that while cwnd < ssthresh / 2; 2^-12 s of it: less than a packet -> 1 */
 static void pacing_follows_the_window(void)
 {
 	struct cc_ack a = ecn_ack();
 	struct cc_conn conn = test_conn("prague,rtt_target_us=0", &a);
 
 	a.flags &= ~CC_CWND_LIMITED;
-	CHECK_EQ(ack(&conn, &a, 1, 0).pacing_bytes_per_sec, 2896000);
+	CHECK_EQ(ack(&conn, &a, 1, 0).pacing_bytes_per_sec, 3000000);
 	a.ssthresh_pkts = 42;
-	CHECK_EQ(ack(&conn, &a, 1, 0).pacing_bytes_per_sec, 5792000);
-	CHECK_EQ(cc_prague_burst_segs(&cc_prague_defaults, 2896000, 1448), 1);
-	CHECK_EQ(cc_prague_burst_segs(&cc_prague_defaults, 125000000, 1448), 21);
+	CHECK_EQ(ack(&conn, &a, 1, 0).pacing_bytes_per_sec, 6000000);
+	CHECK_EQ(cc_prague_burst_segs(&cc_prague_defaults, 3000000, 1500), 1);
+	CHECK_EQ(cc_prague_burst_segs(&cc_prague_defaults, 125000000, 1500), 20);
 }
 
-/* Two packets of 1448 B per RTT, made less by marks until the pacing holds them. */
+/* Two packets of 1500 B per RTT, made less by marks until the pacing holds them. */
 static struct cc_conn small(struct cc_ack *a)
 {
 	struct cc_conn conn;
@@ -247,7 +247,7 @@ static struct cc_conn small(struct cc_ack *a)
 	return conn;
 }
 
-/* alpha 1: 2 -> 1 packet in 1 ms is 1.448 MB/s, the window stays at 2; then 0.5; 100 kbit/s at the least */
+/* alpha 1: 2 -> 1 packet in 1 ms is 1.5 MB/s, the window stays at 2; then 0.5; 100 kbit/s at the least */
 static void below_two_packets_pacing_holds_the_flow(void)
 {
 	struct cc_ack a;
@@ -256,16 +256,16 @@ static void below_two_packets_pacing_holds_the_flow(void)
 
 	CHECK_EQ(a.cwnd_pkts, 2);
 	CHECK_EQ(a.ssthresh_pkts, 2);
-	CHECK_EQ(ack(&conn, &a, 1, 1).pacing_bytes_per_sec, 1448000);
+	CHECK_EQ(ack(&conn, &a, 1, 1).pacing_bytes_per_sec, 1500000);
 	a.now_us += 25000;
 	event(&conn, &a, CC_EVENT_CWR);
 	CHECK_EQ(test_stat(&conn, &a, "frac_cwnd_milli"), 500);
-	CHECK_EQ(ack(&conn, &a, 1, 1).pacing_bytes_per_sec, 724000);
+	CHECK_EQ(ack(&conn, &a, 1, 1).pacing_bytes_per_sec, 750000);
 	for (i = 0; i < 20; i++) {
 		a.now_us += 25000;
 		event(&conn, &a, CC_EVENT_CWR);
 	}
-	CHECK_EQ(ack(&conn, &a, 1, 1).pacing_bytes_per_sec, 12500);
+	CHECK_EQ(ack(&conn, &a, 1, 1).pacing_bytes_per_sec, 12501); /* the least window is rounded up */
 	CHECK_EQ(a.cwnd_pkts, 2);
 }
 
@@ -281,7 +281,7 @@ static void waiting_for_the_next_packet_does_not_slow_it(void)
 	a.una_seq = a.nxt_seq;
 	ack(&conn, &a, 2, 2);
 	CHECK_EQ(test_stat(&conn, &a, "increase_ppm"), 1599);
-	CHECK_EQ(ack(&conn, &a, 2, 2).pacing_bytes_per_sec, 1448000);
+	CHECK_EQ(ack(&conn, &a, 2, 2).pacing_bytes_per_sec, 1500000);
 	ack(&conn, &a, 4, 0);
 	CHECK_EQ(test_stat(&conn, &a, "frac_cwnd_milli"), 1006);
 	a.flags |= CC_APP_LIMITED;

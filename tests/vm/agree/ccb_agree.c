@@ -22,7 +22,7 @@ struct call {
 	u32 values[32];
 };
 
-static u64 state[CC_STATE_BYTES / 8];
+static u64 state[CC_STORAGE_BYTES / 8];
 static u32 params[32], core;
 static uint calls, mismatches;
 module_param(calls, uint, 0444);
