@@ -85,9 +85,14 @@ pub fn is_kernels(cc: &Cc) -> bool {
 /// Whether the algorithm counts ECN marks, so that both ends negotiate ECN.
 pub fn counts_marks(cc: &Cc) -> bool {
     match scheme(&cc.algorithm).filter(|_| !is_kernels(cc)) {
-        Some((_, core)) => core.wants_ecn,
+        Some((_, core)) => core.wants_ecn || core.may_want_ecn && enables_ecn(cc, core),
         None => matches!(cc.algorithm.as_str(), "dctcp" | "prague"),
     }
+}
+
+fn enables_ecn(cc: &Cc, core: &Core) -> bool {
+    let written = cc.params.get("ecn_enable").and_then(|v| core.value("ecn_enable", v).ok());
+    written.is_some_and(|value| value != 0)
 }
 
 /// Resolves `[cc.NAME]`.

@@ -22,6 +22,8 @@ pub struct Core {
     pub owns_cwnd: bool,
     /// It needs ECN with one echo per mark, so both ends must have it before they connect.
     pub wants_ecn: bool,
+    /// It does with parameter `ecn_enable`.
+    pub may_want_ecn: bool,
     /// It needs ECT(1) on its data.
     pub wants_ect1: bool,
     /// It needs pacing.

@@ -22,7 +22,8 @@ pub struct Cc {
     #[serde(default)]
     pub via: Via,
     /// Send data as ECT(1), which L4S queues classify as L4S, or as ECT(0); for algorithms that count marks (`dctcp`,
-    /// `prague`): `dctcp` with `ect1 = true` is what many L4S studies use; absent: the algorithm's own.
+    /// `prague`, `bbr2` and `bbr3` with `ecn_enable`): `dctcp` with `ect1 = true` is what many L4S studies use; absent:
+    /// the algorithm's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ect1: Option<bool>,
 }

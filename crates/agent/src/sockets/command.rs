@@ -207,6 +207,7 @@ fn asks(core: &Core) -> String {
         (core.owns_cwnd, "sets the window at every ACK"),
         (core.wants_pacing, "paces"),
         (core.wants_ecn, "counts ECN marks, so both ends need it before they connect"),
+        (core.may_want_ecn, "counts ECN marks with ecn_enable=1"),
         (core.wants_ect1, "sends ECT(1)"),
     ];
     let asks: Vec<&str> = asks.into_iter().filter(|(yes, _)| *yes).map(|(_, what)| what).collect();

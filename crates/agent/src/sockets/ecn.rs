@@ -121,7 +121,7 @@ pub fn wants(name: &str, instance: Option<&Cc>) -> Wants {
         (true, _) => Wants::default(),
         (false, _) => cc::scheme(algorithm).map_or_else(Wants::default, |(_, core)| Wants {
             accecn: core.wants_ecn && core.wants_ect1,
-            echo: core.wants_ecn,
+            echo: instance.is_some_and(cc::counts_marks),
             ect1: core.wants_ect1,
         }),
     };

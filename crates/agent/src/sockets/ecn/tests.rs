@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use ccbench_proto::plan::{Cc, Flow, Via};
+use ccbench_proto::plan::{Cc, Flow, SysctlValue, Via};
 
 use super::*;
 
@@ -94,6 +94,10 @@ fn what_algorithms_want() {
         assert!(!wants(plain, None).any());
     }
     assert!(!wants("t", Some(&cc("ta", Via::Auto))).any());
+    assert!(!wants("b", Some(&cc("bbr3", Via::Bpf))).any());
+    let params = BTreeMap::from([("ecn_enable".to_owned(), SysctlValue::Number(1))]);
+    let bbr = Cc { params, ect1: Some(true), ..cc("bbr3", Via::Bpf) };
+    assert_eq!(wants("b", Some(&bbr)), Wants { ect1: true, ..DCTCP });
 }
 
 #[test]
