@@ -71,8 +71,8 @@ impl Args {
     }
 }
 
-/// Runs this end until all connections are closed, or until SIGINT or SIGTERM, which abort the connections: the peer gets a RST,
-/// and what is still in the send buffer is discarded. Returns the exit code: 0, or 1 after an error or a signal, as iperf3 does.
+/// Runs this end until the peer closes all connections, or until SIGINT or SIGTERM, which abort them: the peer gets a RST,
+/// and what is still in the send buffer is discarded. Returns the exit code 1: it never ends by itself.
 pub fn main(args: &Args) -> u8 {
     match run(args) {
         Ok(code) => code,
@@ -145,13 +145,10 @@ fn run(args: &Args) -> Result<u8, GenerateError> {
         print(&report::error("interrupt - the client has terminated"))?;
         return Ok(1);
     }
-    match streams.error() {
-        Some(error) => {
-            print(&report::error(&error))?;
-            Ok(1)
-        }
-        None => Ok(0),
-    }
+    // The connecting end closes the connections at its stop, so that is how the listening one usually ends.
+    let error = streams.error().unwrap_or_else(|| "the other end has terminated".to_owned());
+    print(&report::error(&error))?;
+    Ok(1)
 }
 
 fn wait(signals: &SignalFd, streams: &Streams, deadline_ns: u64) -> Result<Woken, GenerateError> {

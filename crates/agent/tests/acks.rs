@@ -344,7 +344,16 @@ fn segments_without_row(rows: &[Row], acked: &[u64], before: usize) -> Result<u6
         };
         match (left_out..=counted).find(|&left_out| explains(left_out)) {
             Some(more) => left_out = more,
-            None => return Err(format!("row {nth}, {left_out} left out of {counted}: {row:?}")),
+            None => {
+                let near = |len: usize| nth.saturating_sub(4)..len.min(nth + 5);
+                let of_rows: Vec<_> =
+                    rows[near(rows.len())].iter().map(|r| r.bytes_acked).collect();
+                return Err(format!(
+                    "row {nth}, {left_out} left out of {counted}: {row:?}; acknowledged bytes around it: rows {of_rows:?}, \
+                     wire {:?}",
+                    &acked[near(acked.len())]
+                ));
+            }
         }
     }
     Ok(left_out)

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use ccbench_proto::event::{Kind, NoData};
 use ccbench_proto::schedule::FlowTask;
-use ccbench_proto::wire::run_event::Of;
+use ccbench_proto::wire::{self, run_event::Of};
 use tokio::sync::watch;
 
 use super::outbox::Outbox;
@@ -12,7 +12,7 @@ use super::rows::{self, Ran};
 use super::samples::{SeenMap, lock};
 use crate::clock;
 use crate::flow::{End, FlowEnd, FlowSource, Progress, Stop, Traffic};
-use ccbench_proto::tools::iperf3::{Numbering, Report};
+use ccbench_proto::tools::iperf3::{Numbering, Report, StreamInterval};
 
 const SECOND_NS: u64 = 1_000_000_000;
 /// An interrupted flow reports at once, whatever its round-trip time. If it has not ended this long after its stop, it is
@@ -101,11 +101,8 @@ async fn run(
     mut traffic: Box<dyn Traffic>,
     launched_at_ns: u64,
 ) {
-    let numbering = Numbering {
-        client_port: task.client_port,
-        count: task.plan.count,
-        listens: end == End::Server,
-    };
+    let (client_port, count) = (task.client_port, task.plan.count);
+    let numbering = Numbering { client_port, count, listens: end == End::Server };
     let steps = stop_steps(task, end, stage.start_at_ns).to_vec();
     let mut steps = steps.into_iter().peekable();
     let (mut live, mut killed, mut cancelled) = (None::<Report>, false, false);
@@ -116,13 +113,10 @@ async fn run(
         tokio::select! {
             progress = traffic.next() => match progress {
                 Progress::Line { at_ns, line } => {
-                    let live = live.get_or_insert_default();
-                    let from = live.intervals.len();
-                    unread += u32::from(live.on_line(&line, numbering).is_none());
-                    for i in &live.intervals[from..] {
-                        let exact_ns = |zero_ns| zero_ns + (i.values.end.max(0.0) * 1e9) as u64;
-                        let at_ns = live.zero_ns.map_or(at_ns, exact_ns);
-                        let row = i.values.row(&task.group, end.side(task), i.stream, at_ns);
+                    let report = live.get_or_insert_default();
+                    let known = report.intervals.len();
+                    unread += u32::from(report.on_line(&line, numbering).is_none());
+                    for row in new_rows(report, known, at_ns, (task, end)) {
                         stage.out.send(Of::Interval(row)).await;
                     }
                 }
@@ -167,6 +161,21 @@ async fn run(
         tool: &stage.source.version(task.plan.tool()),
     };
     report(stage, &ran, numbering, live, &left, killed).await;
+}
+
+/// The intervals that a line added. Their instant is the end of the interval; if the report has no time zero, it is `read_at_ns`.
+fn new_rows(
+    report: &Report,
+    known: usize,
+    read_at_ns: u64,
+    (task, end): (&FlowTask, End),
+) -> Vec<wire::Interval> {
+    let row = |i: &StreamInterval| {
+        let after_zero_ns = (i.values.end.max(0.0) * 1e9) as u64;
+        let at_ns = report.zero_ns.map_or(read_at_ns, |zero_ns| zero_ns + after_zero_ns);
+        i.values.row(&task.group, end.side(task), i.stream, at_ns)
+    };
+    report.intervals[known..].iter().map(row).collect()
 }
 
 async fn report(
