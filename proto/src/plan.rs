@@ -214,6 +214,9 @@ pub struct Flow {
     /// alone at the start of the trial.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start: Option<Micros>,
+    /// Delays the start by a random time of up to this, from the trial's seed; absent: none, in the lab `10ms`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_jitter: Option<Micros>,
     /// When it stops; absent: at the end of the last phase that lists it, or with `start` alone at the end of the
     /// trial.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -238,6 +241,7 @@ impl Flow {
             reverse: false,
             rate: None,
             start: None,
+            start_jitter: None,
             stop: None,
             tool: None,
             interval: tenth(),

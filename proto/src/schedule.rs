@@ -273,7 +273,7 @@ pub fn task_for(plan: &CheckedPlan, node: &str, context: &TrialContext) -> NodeT
             .or_else(|| topology.address(name))
             .unwrap_or(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED))
     };
-    let flows = flow_tasks(plan, &address, context.port_slot);
+    let flows = flow_tasks(plan, &address, context.port_slot, Some(context.seed));
     let here = plan.nodes.get(node).cloned().unwrap_or_default();
     let all_probes = probes::tasks(plan, &address, context.port_slot);
     let served = |probe: &&ProbeTask| probe.plan.to == node && probe.plan.kind.is_served();
@@ -332,11 +332,16 @@ fn represents_its_machine(plan: &Plan, node: &str) -> bool {
 /// Every flow group of the plan and when it runs, in name order, for readers of results: the ports are those of the first
 /// range, and the addresses are unspecified.
 pub fn flows(plan: &CheckedPlan) -> Vec<FlowTask> {
-    flow_tasks(plan.plan(), &|_| IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0)
+    flow_tasks(plan.plan(), &|_| IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0, None)
 }
 
-/// Every flow group of the plan with its ports and its times, in name order.
-fn flow_tasks(plan: &Plan, address: &impl Fn(&str) -> IpAddr, slot: u32) -> Vec<FlowTask> {
+/// Every flow group of the plan with its ports and its times, in name order. Without a seed, starts have no jitter.
+fn flow_tasks(
+    plan: &Plan,
+    address: &impl Fn(&str) -> IpAddr,
+    slot: u32,
+    seed: Option<u64>,
+) -> Vec<FlowTask> {
     let mut earlier = 0;
     plan.flows
         .iter()
@@ -345,6 +350,9 @@ fn flow_tasks(plan: &Plan, address: &impl Fn(&str) -> IpAddr, slot: u32) -> Vec<
             let (start, stop) = flow_span(plan, name, flow).unwrap_or_default();
             let client_port = client_port(slot, earlier);
             earlier += flow.count;
+            let jitter = flow.start_jitter.zip(seed).map_or(0, |(most, seed)| {
+                derive_u64(seed, &format!("start {name}"), &[]) % (most.get() + 1)
+            });
             FlowTask {
                 group: name.clone(),
                 plan: flow.clone(),
@@ -352,7 +360,7 @@ fn flow_tasks(plan: &Plan, address: &impl Fn(&str) -> IpAddr, slot: u32) -> Vec<
                 to_ip: address(&flow.to),
                 server_port: server_port(slot, group),
                 client_port,
-                start,
+                start: start + Micros::new(jitter),
                 stop,
             }
         })

@@ -1,4 +1,5 @@
-//! The lab as judge: ccbench's own queues against the kernel's, the same plans, five seeds each.
+//! The lab as judge, the same plans, five seeds each: ccbench's own queues against the kernel's in each engine, and the engines against
+//! each other.
 
 use std::collections::BTreeMap;
 
@@ -18,12 +19,18 @@ const LOST_TWO: Measure = ("group", "two", "retransmission_share", "mean", 0.25,
 /// real one does. So much longer is every round trip in userspace.
 const PACKET_US: f64 = 1514.0 * 8.0 / 10.0;
 
-/// One number by the kernel and by ccbench.
+/// Engines and the options that select them.
+const ENGINES: [(&str, &[&str]); 2] =
+    [("qemu", &["--engine", "qemu", "--dilation", "2"]), ("uml", &["--engine", "uml"])];
+const BACKENDS: [&str; 2] = ["kernel", "userspace"];
+
+/// One number, measured in two ways.
 struct Pair {
     discipline: String,
     measure: Measure,
-    kernel: Vec<f64>,
-    userspace: Vec<f64>,
+    /// Engine and backend of each way.
+    names: [String; 2],
+    values: [Vec<f64>; 2],
 }
 
 fn mean(values: &[f64]) -> f64 {
@@ -39,72 +46,102 @@ fn spread(values: &[f64]) -> f64 {
 impl Pair {
     fn agrees(&self) -> bool {
         let (_, _, _, _, share, own) = self.measure;
-        let kernel = mean(&self.kernel);
-        (kernel - mean(&self.userspace)).abs() <= (share * kernel.abs()).max(own)
+        let [one, other] = self.values.each_ref().map(|values| mean(values));
+        (one - other).abs() <= (share * one.abs()).max(own)
     }
 
     fn line(&self) -> String {
         let (_, subject, metric, _, _, _) = self.measure;
-        let digits = if mean(&self.kernel) > 10.0 { 0 } else { 5 };
+        let digits = if mean(&self.values[0]) > 10.0 { 0 } else { 5 };
         let shown =
-            |values: &[f64]| format!("{:.digits$} ± {:.digits$}", mean(values), spread(values));
+            |values: &Vec<f64>| format!("{:.digits$} ± {:.digits$}", mean(values), spread(values));
+        let [one, other] = self.values.each_ref().map(shown);
+        let [of_one, of_other] = &self.names;
         let verdict = if self.agrees() { "" } else { "   <- apart" };
         format!(
-            "{:10} {subject:6} {metric:20} kernel {:>22}  userspace {:>22}{verdict}",
+            "{:10} {subject:6} {metric:20} {of_one:>15} {one:>22}  {of_other:>15} {other:>22}{verdict}",
             self.discipline,
-            shown(&self.kernel),
-            shown(&self.userspace)
         )
     }
 }
 
-/// Runs these levels of a factor of a plan in the lab and pairs what both back ends gave.
-fn compare(plan: &str, factor: &str, levels: &[&str], measures: &[Measure]) -> Vec<Pair> {
-    let bench = Bench::new();
-    let plan = source_root().join("plans/lab").join(plan);
-    let chosen: Vec<String> = levels.iter().map(|level| format!("\"{level}\"")).collect();
-    let set = format!("matrix.{factor}=[{}]", chosen.join(", "));
-    let done =
-        bench.run(&["run", &plan.to_string_lossy(), "--lab", "--dilation", "2", "--set", &set]);
-    assert_eq!(done.status.code(), Some(0), "{}", text(&done));
-    let points: BTreeMap<String, BTreeMap<String, String>> =
-        csv(&bench.results().join("points.csv"))
-            .into_iter()
-            .map(|row| (row["point_id"].clone(), row))
-            .collect();
-    let rows = csv(&bench.results().join("summary_phase.csv"));
-    let values = |level: &str, backend: &str, (scope, subject, metric, stat, _, _): Measure| {
+/// What one engine gave for some levels of a factor of a plan.
+struct Cells<'a> {
+    engine: &'static str,
+    factor: &'a str,
+    points: BTreeMap<String, BTreeMap<String, String>>,
+    rows: Vec<BTreeMap<String, String>>,
+}
+
+impl<'a> Cells<'a> {
+    fn run(
+        (engine, options): (&'static str, &[&str]),
+        plan: &str,
+        factor: &'a str,
+        levels: &[&str],
+    ) -> Self {
+        let bench = Bench::new();
+        let plan = source_root().join("plans/lab").join(plan);
+        let chosen: Vec<String> = levels.iter().map(|level| format!("\"{level}\"")).collect();
+        let set = format!("matrix.{factor}=[{}]", chosen.join(", "));
+        let words = ["run", &plan.to_string_lossy(), "--lab", "--set", &set];
+        let done = bench.run(&[&words, options].concat());
+        assert_eq!(done.status.code(), Some(0), "{}", text(&done));
+        let points = csv(&bench.results().join("points.csv"));
+        let points = points.into_iter().map(|row| (row["point_id"].clone(), row)).collect();
+        Self { engine, factor, points, rows: csv(&bench.results().join("summary_phase.csv")) }
+    }
+
+    /// By seed.
+    fn values(
+        &self,
+        level: &str,
+        backend: &str,
+        (scope, subject, metric, stat, _, _): Measure,
+    ) -> Vec<f64> {
         let fits = |row: &&BTreeMap<String, String>| {
             // One level alone is no factor any more.
-            let point = &points[&row["point_id"]];
-            point.get(factor).is_none_or(|l| l == level)
+            let point = &self.points[&row["point_id"]];
+            let wanted = [
+                ("phase", "steady"),
+                ("scope", scope),
+                ("subject", subject),
+                ("metric", metric),
+                ("stat", stat),
+            ];
+            point.get(self.factor).is_none_or(|l| l == level)
                 && point["backend"] == backend
-                && [
-                    ("phase", "steady"),
-                    ("scope", scope),
-                    ("subject", subject),
-                    ("metric", metric),
-                    ("stat", stat),
-                ]
-                .iter()
-                .all(|(column, value)| row[*column] == *value)
+                && wanted.iter().all(|(column, value)| row[*column] == *value)
         };
         let found: Vec<f64> =
-            rows.iter().filter(fits).map(|row| row["value"].parse().unwrap()).collect();
+            self.rows.iter().filter(fits).map(|row| row["value"].parse().unwrap()).collect();
         assert_eq!(found.len(), 5, "{level} {backend} {subject} {metric}: five seeds");
         let on_line = if metric == "srtt" && backend == "userspace" { PACKET_US } else { 0.0 };
         found.into_iter().map(|value| value - on_line).collect()
+    }
+}
+
+/// Runs these levels of a factor of a plan in both engines. Pairs what both backends gave in each, and what both engines gave
+/// for each backend.
+fn compare(plan: &str, factor: &str, levels: &[&str], measures: &[Measure]) -> Vec<Pair> {
+    let cells = ENGINES.map(|engine| Cells::run(engine, plan, factor, levels));
+    let [qemu, uml] = &cells;
+    let mut ways: Vec<[(&Cells<'_>, &str); 2]> =
+        cells.iter().map(|of| BACKENDS.map(|backend| (of, backend))).collect();
+    ways.extend(BACKENDS.map(|backend| [(qemu, backend), (uml, backend)]));
+    let pair = |level: &str, measure: Measure, way: &[(&Cells<'_>, &str); 2]| Pair {
+        discipline: level.to_owned(),
+        measure,
+        names: way.map(|(of, backend)| format!("{} {backend}", of.engine)),
+        values: way.map(|(of, backend)| of.values(level, backend, measure)),
     };
-    let pair = |level: &&str, measure: &Measure| Pair {
-        discipline: (*level).to_owned(),
-        measure: *measure,
-        kernel: values(level, "kernel", *measure),
-        userspace: values(level, "userspace", *measure),
-    };
-    levels
-        .iter()
-        .flat_map(|level| measures.iter().map(move |measure| pair(level, measure)))
-        .collect()
+    let mut pairs = Vec::new();
+    for level in levels {
+        for measure in measures {
+            pairs.extend(ways.iter().map(|way| pair(level, *measure, way)));
+        }
+    }
+    pairs
 }
 
 fn assert_alike(pairs: &[Pair]) {

@@ -4,7 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{Plan, Tool};
+use crate::schedule::flow_span;
 use crate::trace::Trace;
+use crate::units::Micros;
+
+/// Default of `start_jitter` in the lab: the base RTT of a typical path.
+const LAB_START_JITTER: Micros = Micros::from_millis(10);
 
 /// Why a trace file cannot be read, in the words of whoever reads files: this crate does no I/O.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -56,12 +61,16 @@ impl CheckedPlan {
         &self.plan
     }
 
-    /// The same plan with this generator for the flow groups that name none.
+    /// The same plan with the lab's defaults for flow groups: a system call of a guest is expensive, and without chance in the
+    /// network and the hosts all seeds would give the same trial.
     #[must_use]
-    pub fn with_default_tool(&self, tool: Tool) -> Self {
+    pub fn with_lab_defaults(&self) -> Self {
         let mut with = self.clone();
-        for flow in with.plan.flows.values_mut() {
-            flow.tool.get_or_insert(tool);
+        for (name, flow) in &mut with.plan.flows {
+            flow.tool.get_or_insert(Tool::Ccbench);
+            let length =
+                flow_span(&self.plan, name, flow).map_or(0, |(from, to)| (to - from).get());
+            flow.start_jitter.get_or_insert(LAB_START_JITTER.min(Micros::new(length / 10)));
         }
         with
     }

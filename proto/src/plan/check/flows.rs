@@ -2,7 +2,7 @@
 
 use crate::cc::refuse_kernel_name;
 use crate::plan::{Flow, Plan};
-use crate::schedule::{MAX_GROUPS, MAX_SOCKETS, spans};
+use crate::schedule::{MAX_GROUPS, MAX_SOCKETS, flow_span, spans};
 use crate::topology::Topology;
 use crate::units::{Micros, Rate};
 
@@ -63,6 +63,13 @@ pub(super) fn check(plan: &Plan, problems: &mut Problems) {
             problems.error(&path("interval"), "must be from 100ms to 60s, iperf3's own limits");
         }
         times(plan, name, flow, problems);
+        let length = flow_span(plan, name, flow).map(|(start, stop)| stop - start);
+        if let Some((jitter, length)) = flow.start_jitter.zip(length).filter(|(j, l)| j >= l) {
+            problems.error(
+                &path("start_jitter"),
+                format!("is {jitter}, and the group runs for {length}: it must be shorter"),
+            );
+        }
     }
     probes::check(plan, &topology, problems);
 }
