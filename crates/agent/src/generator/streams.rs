@@ -98,13 +98,19 @@ fn accept_all(
             accepted => {
                 let socket =
                     accepted.map_err(GenerateError::system(format!("accept on {server}")))?;
-                connections.push(Connection::new(socket)?);
+                // A connection from another port, a port scan for example, is not of this flow group.
+                connections.extend(Connection::new(socket).ok().filter(|of| is_ours(of, args)));
             }
         }
     }
     // The network may change the order.
     connections.sort_by_key(|connection| connection.addresses.remote.port());
     Ok(Some(connections))
+}
+
+fn is_ours(connection: &Connection, args: &Args) -> bool {
+    let port = u32::from(connection.addresses.remote.port());
+    port.checked_sub(args.client_port.into()).is_some_and(|number| number < args.count)
 }
 
 fn open(args: &Args, address: IpAddr) -> Result<OwnedFd, GenerateError> {
