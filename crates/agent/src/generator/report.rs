@@ -68,7 +68,7 @@ impl Reporter {
         let reverse = u8::from(self.listens == self.sends);
         line(
             "start",
-            json!({
+            &json!({
                 "version": concat!("ccbench ", env!("CARGO_PKG_VERSION")),
                 "connected": connected.collect::<Vec<_>>(),
                 "monotonic_ns": self.zero_ns,
@@ -102,7 +102,7 @@ impl Reporter {
             }
             row
         });
-        let text = line("interval", json!({ "streams": streams.collect::<Vec<Value>>() }));
+        let text = line("interval", &json!({ "streams": streams.collect::<Vec<Value>>() }));
         self.last = (at_ns, counters.to_vec());
         text
     }
@@ -120,7 +120,7 @@ impl Reporter {
         let key = if self.sends { "sender_tcp_congestion" } else { "receiver_tcp_congestion" };
         let mut data = json!({ "streams": streams.collect::<Vec<_>>() });
         data[key] = json!(cc);
-        line("end", data)
+        line("end", &data)
     }
 
     fn seconds(&self, at_ns: u64) -> f64 {
@@ -130,10 +130,10 @@ impl Reporter {
 
 /// `error`: why this end stopped before its peer did.
 pub(super) fn error(text: &str) -> String {
-    line("error", json!(text))
+    line("error", &json!(text))
 }
 
-fn line(event: &str, data: Value) -> String {
+fn line(event: &str, data: &Value) -> String {
     json!({ "event": event, "data": data }).to_string()
 }
 
