@@ -5,7 +5,7 @@ use std::pin::Pin;
 
 use ccbench_proto::plan::Tool;
 use ccbench_proto::schedule::FlowTask;
-use ccbench_proto::wire::Side;
+use ccbench_proto::wire::{FlowSample, Side};
 
 use crate::error::{AgentError, ListenError};
 
@@ -99,4 +99,30 @@ pub struct FlowEnd {
     pub cut: bool,
     /// The beginning of what it wrote to standard error.
     pub errors: String,
+}
+
+/// What iperf3 counts as sent or received, as the kernel sees it. A sender's bytes are those it has sent for the first time, and
+/// those that wait to be sent.
+pub(crate) fn application_bytes(sample: &FlowSample) -> Option<u64> {
+    if sample.side() != Side::Sender {
+        return sample.bytes_received;
+    }
+    let sent = sample.bytes_sent?.saturating_sub(sample.bytes_retrans?);
+    Some(sent + u64::from(sample.notsent_bytes?))
+}
+
+/// A flow group of one connection from second 1 to second 3, for tests.
+#[cfg(test)]
+pub(crate) fn example_task() -> FlowTask {
+    use ccbench_proto::{plan::Flow, units::Micros};
+    FlowTask {
+        group: "g".into(),
+        plan: Flow::new("a", "b"),
+        from_ip: [10, 0, 0, 1].into(),
+        to_ip: [10, 0, 0, 2].into(),
+        server_port: 5201,
+        client_port: 10_000,
+        start: Micros::from_secs(1),
+        stop: Micros::from_secs(3),
+    }
 }

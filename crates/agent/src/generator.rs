@@ -74,13 +74,11 @@ impl Args {
 /// Runs this end until the peer closes all connections, or until SIGINT or SIGTERM, which abort them: the peer gets a RST,
 /// and what is still in the send buffer is discarded. Returns the exit code 1: it never ends by itself.
 pub fn main(args: &Args) -> u8 {
-    match run(args) {
-        Ok(code) => code,
-        Err(error) => {
-            let _ = writeln!(io::stdout(), "{}", report::error(&error.to_string()));
-            1
-        }
+    if let Err(error) = run(args) {
+        // Nobody is left to read it if this fails as well.
+        let _ = print(&report::error(&error.to_string()));
     }
+    1
 }
 
 /// Why this end could not run.
@@ -108,7 +106,7 @@ enum Woken {
     StreamsEnded,
 }
 
-fn run(args: &Args) -> Result<u8, GenerateError> {
+fn run(args: &Args) -> Result<(), GenerateError> {
     // Before any thread exists, so that all of them leave these signals to the descriptor.
     let mut signals = SigSet::empty();
     signals.add(Signal::SIGINT);
@@ -118,7 +116,7 @@ fn run(args: &Args) -> Result<u8, GenerateError> {
     let ended =
         eventfd(0, EventfdFlags::CLOEXEC).map_err(GenerateError::system("make an eventfd"))?;
 
-    let Some(connections) = streams::connect(args, signals.as_fd())? else { return Ok(1) };
+    let Some(connections) = streams::connect(args, signals.as_fd())? else { return Ok(()) };
     let zero_ns = clock::now_ns();
     let addresses = connections.iter().map(|connection| connection.addresses).collect();
     let mut reporter = Reporter::new(addresses, (args.listens(), args.sends()), zero_ns);
@@ -142,13 +140,11 @@ fn run(args: &Args) -> Result<u8, GenerateError> {
     print(&reporter.interval(&counters, end_ns))?;
     print(&reporter.end(&counters, streams.congestion_control().as_deref(), end_ns))?;
     if interrupted {
-        print(&report::error("interrupt - the client has terminated"))?;
-        return Ok(1);
+        return print(&report::error("interrupt - the client has terminated"));
     }
     // The connecting end closes the connections at its stop, so that is how the listening one usually ends.
     let error = streams.error().unwrap_or_else(|| "the other end has terminated".to_owned());
-    print(&report::error(&error))?;
-    Ok(1)
+    print(&report::error(&error))
 }
 
 fn wait(signals: &SignalFd, streams: &Streams, deadline_ns: u64) -> Result<Woken, GenerateError> {

@@ -21,6 +21,7 @@ use super::outbox::Outbox;
 use crate::clock;
 use crate::error::AgentError;
 use crate::event::event;
+use crate::flow::application_bytes;
 use crate::sockets::cc_state;
 
 /// A link and how it changes.
@@ -492,15 +493,6 @@ fn errno(error: &ShaperError) -> i32 {
         _ => None,
     };
     -code.unwrap_or(libc::EIO)
-}
-
-/// What iperf3 counts, as the kernel sees it.
-fn application_bytes(sample: &wire::FlowSample) -> Option<u64> {
-    if sample.side() != Side::Sender {
-        return sample.bytes_received;
-    }
-    let sent = sample.bytes_sent?.saturating_sub(sample.bytes_retrans?);
-    Some(sent + u64::from(sample.notsent_bytes?))
 }
 
 fn note(seen: &mut SeenMap, sample: &wire::FlowSample, last_pass_ns: u64) {

@@ -5,6 +5,8 @@ use std::net::SocketAddr;
 use ccbench_proto::wire::FlowSample;
 use serde_json::{Value, json};
 
+use crate::flow::application_bytes;
+
 /// Addresses of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Addresses {
@@ -25,15 +27,9 @@ pub(super) struct Counters {
 
 impl Counters {
     /// `moved_bytes` is the count of the thread: it lags behind the kernel's within a system call, and is exact after the last.
-    pub fn new(sample: Option<FlowSample>, sends: bool, moved_bytes: u64) -> Self {
-        let of = |sample: &FlowSample| match sends {
-            // Sent for the first time, and still to be sent.
-            true => Some(
-                (sample.bytes_sent? - sample.bytes_retrans?) + u64::from(sample.notsent_bytes?),
-            ),
-            false => sample.bytes_received,
-        };
-        let bytes = sample.as_ref().and_then(of).unwrap_or(0).max(moved_bytes);
+    pub fn new(sample: Option<FlowSample>, moved_bytes: u64) -> Self {
+        let of_kernel = sample.as_ref().and_then(application_bytes);
+        let bytes = of_kernel.unwrap_or(0).max(moved_bytes);
         let bytes_acked = sample.as_ref().and_then(|s| s.bytes_acked).unwrap_or(0);
         Self { bytes, bytes_acked, sample }
     }
@@ -144,11 +140,13 @@ fn bytes_of(packets: Option<u32>, mss_bytes: Option<u32>) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use ccbench_proto::tools::iperf3::{Numbering, Report};
+    use ccbench_proto::wire::Side;
 
     use super::*;
 
     fn sample(sent: u64, retransmitted: u64, waiting: u32) -> Option<FlowSample> {
         Some(FlowSample {
+            side: Side::Sender.into(),
             bytes_sent: Some(sent),
             bytes_retrans: Some(retransmitted * 1000),
             notsent_bytes: Some(waiting),
@@ -180,7 +178,7 @@ mod tests {
     fn the_readers_of_iperf3s_reports_read_a_senders_report() {
         let both = vec![addresses(10_000, 5201), addresses(10_001, 5201)];
         let mut reporter = Reporter::new(both, (false, true), 1_000_000_000);
-        let at = |first, second| [first, second].map(|s| Counters::new(s, true, 0));
+        let at = |first, second| [first, second].map(|s| Counters::new(s, 0));
         let (one, two) =
             (at(sample(5000, 1, 300), None), at(sample(9000, 3, 0), sample(700, 0, 0)));
         let report = read(
@@ -222,10 +220,10 @@ mod tests {
             |bytes| Some(FlowSample { bytes_received: Some(bytes), ..FlowSample::default() });
         let lines = [
             reporter.start(),
-            reporter.interval(&[Counters::new(received(4000), false, 1000)], 100_000_000),
+            reporter.interval(&[Counters::new(received(4000), 1000)], 100_000_000),
             // The socket is closed: only the thread's count is left.
-            reporter.interval(&[Counters::new(None, false, 4500)], 150_000_000),
-            reporter.end(&[Counters::new(None, false, 4500)], None, 150_000_000),
+            reporter.interval(&[Counters::new(None, 4500)], 150_000_000),
+            reporter.end(&[Counters::new(None, 4500)], None, 150_000_000),
             error("interrupt - the client has terminated"),
         ];
         let report = read(&lines, true);

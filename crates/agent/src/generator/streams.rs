@@ -98,8 +98,9 @@ fn accept_all(
             accepted => {
                 let socket =
                     accepted.map_err(GenerateError::system(format!("accept on {server}")))?;
-                // A connection from another port, a port scan for example, is not of this flow group.
-                connections.extend(Connection::new(socket).ok().filter(|of| is_ours(of, args)));
+                // It may have been closed meanwhile.
+                let Ok(connection) = Connection::new(socket) else { continue };
+                add(&mut connections, connection, args);
             }
         }
     }
@@ -108,9 +109,17 @@ fn accept_all(
     Ok(Some(connections))
 }
 
-fn is_ours(connection: &Connection, args: &Args) -> bool {
-    let port = u32::from(connection.addresses.remote.port());
-    port.checked_sub(args.client_port.into()).is_some_and(|number| number < args.count)
+/// Adds a connection in the place of an earlier one from the same port, which its peer has given up. One from another port, a
+/// port scan for example, is not of this flow group: it is closed and named on stderr.
+fn add(connections: &mut Vec<Connection>, new: Connection, args: &Args) {
+    let remote = new.addresses.remote;
+    let number = u32::from(remote.port()).checked_sub(args.client_port.into());
+    if number.is_none_or(|number| number >= args.count) {
+        eprintln!("ccbench: refused a connection from {remote}, which is not of this flow group");
+        return;
+    }
+    connections.retain(|earlier| earlier.addresses.remote != remote);
+    connections.push(new);
 }
 
 fn open(args: &Args, address: IpAddr) -> Result<OwnedFd, GenerateError> {
@@ -232,7 +241,7 @@ impl Streams {
         let streams = self.streams.iter().zip(u32::from(self.client_port)..);
         let counters = streams.map(|(stream, port)| {
             let sample = samples.iter().find(|sample| client_port(sample) == port).cloned();
-            Counters::new(sample, self.sends, stream.moved_bytes.load(Ordering::Relaxed))
+            Counters::new(sample, stream.moved_bytes.load(Ordering::Relaxed))
         });
         Ok(counters.collect())
     }
@@ -304,7 +313,52 @@ fn receive_all(stream: &Stream) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::{TcpListener, TcpStream};
+
+    use clap::Parser as _;
+
     use super::*;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn args(client_port: u16) -> Args {
+        let words =
+            format!("x --server 127.0.0.1 --server-port 1 --client-port {client_port} --count 2");
+        Line::parse_from(words.split(' ')).args
+    }
+
+    /// An accepted connection and its peer.
+    fn accepted(listener: &TcpListener) -> (Connection, TcpStream) {
+        let peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (Connection::new(listener.accept().unwrap().0.into()).unwrap(), peer)
+    }
+
+    #[test]
+    fn only_connections_of_the_flow_group_are_kept() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut kept = Vec::new();
+        let (connection, _peer) = accepted(&listener);
+        let remote = connection.addresses.remote;
+        let port = remote.port();
+        add(&mut kept, connection, &args(port - 1));
+        assert_eq!(kept.len(), 1, "the second of two");
+        for first in [port + 1, port - 2] {
+            let (mut stranger, _peer) = accepted(&listener);
+            stranger.addresses.remote = remote;
+            add(&mut kept, stranger, &args(first));
+            assert_eq!(kept.len(), 1, "{port} is not in {first} and the one after it");
+        }
+        let (mut again, peer) = accepted(&listener);
+        again.addresses.remote = remote;
+        add(&mut kept, again, &args(port));
+        let [connection] = &kept[..] else { panic!("{} connections", kept.len()) };
+        let of_kept = SocketAddr::try_from(getpeername(&connection.socket).unwrap().unwrap());
+        assert_eq!(of_kept.unwrap(), peer.local_addr().unwrap());
+    }
 
     #[test]
     fn a_limited_flow_keeps_its_mean_rate() {
