@@ -61,10 +61,7 @@ async fn instances_carry_flows_and_are_unloaded() {
     for cc in [quick, slow] {
         assert!(available().contains(&cc.kernel_name), "{cc:?}");
     }
-    let watch = ccbench_tests::cpu::CpuWatch::start();
-    let [one, two] = pair.run(1).await;
-    let (client, server) = tokio::join!(Rows::all(one), Rows::all(two));
-    let cpu = watch.report();
+    let ([client, server], cpu) = pair.trial(1).await;
     for rows in [&client, &server] {
         assert!(rows.events.iter().all(|e| !e.name().ends_with("error")), "{:?}", rows.events);
     }

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use ccbench_proto::tools::iperf3::{Numbering, Report};
 use ccbench_proto::wire::{self, Role, Side};
-use ccbench_tests::cpu::CpuWatch;
 use nix::sys::signal::Signal;
 use support::pair::{Pair, Rows};
 use support::{LOOPBACK_PLAN, now_ns, prepare, wait_for};
@@ -32,10 +31,7 @@ async fn whole_trial(tool: &str) {
     let mut pair = Pair::start().await;
     pair.prepare(&plan_with(tool), 1).await;
     assert!(!pair.is_as_found(), "it did something");
-    let watch = CpuWatch::start();
-    let [one, two] = pair.run(1).await;
-    let (client, server) = tokio::join!(Rows::all(one), Rows::all(two));
-    let cpu = watch.report();
+    let ([client, server], cpu) = pair.trial(1).await;
 
     for (rows, side, who) in
         [(&client, Side::Sender, "client"), (&server, Side::Receiver, "server")]
@@ -100,10 +96,7 @@ async fn our_generator_sends_from_the_listener_and_ends_at_its_stop() {
     let mut pair = Pair::start().await;
     let plan = plan_with("ccbench").replace("count = 2", "count = 2\nreverse = true");
     pair.prepare(&plan, 1).await;
-    let watch = CpuWatch::start();
-    let [one, two] = pair.run(1).await;
-    let (client, server) = tokio::join!(Rows::all(one), Rows::all(two));
-    let cpu = watch.report();
+    let ([client, server], cpu) = pair.trial(1).await;
     for rows in [&client, &server] {
         assert_eq!(rows.events_of("flow_error"), Vec::<&wire::Event>::new());
         assert_eq!(rows.flows.len(), 2, "{:?}", rows.flows);
@@ -154,10 +147,7 @@ async fn a_server_without_a_client_does_not_hang_and_an_odd_length_is_kept() {
     let mut pair = Pair::start().await;
     let plan = LOOPBACK_PLAN.replace("length = \"2s\"", "length = \"700ms\"");
     pair.prepare(&plan, 1).await;
-    let watch = CpuWatch::start();
-    let [one, two] = pair.run(1).await;
-    let (client, server) = tokio::join!(Rows::all(one), Rows::all(two));
-    let cpu = watch.report();
+    let ([client, server], cpu) = pair.trial(1).await;
     for rows in [&client, &server] {
         assert_eq!(rows.events_of("flow_error"), Vec::<&wire::Event>::new());
     }

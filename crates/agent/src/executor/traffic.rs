@@ -220,21 +220,13 @@ async fn report(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ccbench_proto::plan::Flow;
     use ccbench_proto::units::Micros;
+
+    use crate::flow::example_task;
 
     #[test]
     fn flows_end_at_their_stop() {
-        let mut task = FlowTask {
-            group: "g".into(),
-            plan: Flow::new("a", "b"),
-            from_ip: [127, 0, 0, 1].into(),
-            to_ip: [127, 0, 0, 1].into(),
-            server_port: 1,
-            client_port: 2,
-            start: Micros::from_secs(1),
-            stop: Micros::from_secs(3),
-        };
+        let mut task = example_task();
         let steps =
             |task: &FlowTask, end| stop_steps(task, end, 0).map(|s| (s.at_ns / 1_000_000, s.how));
         assert_eq!(

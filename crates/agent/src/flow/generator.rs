@@ -36,26 +36,18 @@ mod tests {
     use clap::Parser as _;
 
     use ccbench_proto::plan::Flow;
-    use ccbench_proto::units::{Micros, Rate};
+    use ccbench_proto::units::Rate;
 
     use super::*;
     use crate::args::{Cli, Command};
+    use crate::flow::example_task;
 
     #[test]
     fn the_command_line_takes_the_arguments() {
         let rate = Some(Rate::from_bits_per_sec(8_000_000));
         let plan =
             Flow { cc: Some("cubic".into()), count: 3, rate, reverse: true, ..Flow::new("a", "b") };
-        let task = FlowTask {
-            group: "g".into(),
-            plan,
-            from_ip: [10, 0, 0, 1].into(),
-            to_ip: [10, 0, 0, 2].into(),
-            server_port: 5201,
-            client_port: 10_000,
-            start: Micros::from_secs(1),
-            stop: Micros::from_secs(3),
-        };
+        let task = FlowTask { plan, ..example_task() };
         let parsed = |end| {
             let words = std::iter::once("ccbench-agent".to_owned()).chain(args(&task, end));
             match Cli::try_parse_from(words).unwrap().command {

@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 
+use ccbench_collector::host::procfs::{CpuTicks, cpu_times};
 use nix::mount::{MsFlags, mount};
 
 /// File system type, where, options.
@@ -63,11 +64,8 @@ pub fn port() -> io::Result<File> {
     Err(io::Error::other("the machine has no virtio port named ccbench"))
 }
 
-/// Processor time so far.
-pub struct Busy {
-    busy: u64,
-    all: u64,
-}
+/// CPU time so far.
+pub struct Busy(CpuTicks);
 
 impl Busy {
     /// As the kernel counts it now.
@@ -75,23 +73,17 @@ impl Busy {
         Self::parse(&fs::read_to_string("/proc/stat").unwrap_or_default())
     }
 
-    /// The first line: user, nice, system, idle, iowait, irq, softirq, steal.
     fn parse(stat: &str) -> Self {
-        let line = stat.lines().next().unwrap_or_default();
-        let ticks: Vec<u64> =
-            line.split_ascii_whitespace().skip(1).take(8).filter_map(|t| t.parse().ok()).collect();
-        let all = ticks.iter().sum();
-        let idle: u64 = ticks.iter().skip(3).take(2).sum();
-        Self { busy: all - idle, all }
+        Self(cpu_times(stat).map(|times| times.all).unwrap_or_default())
     }
 
     /// Share of the time between two readings that was busy, in percent.
     pub fn share_until(&self, later: &Self) -> f64 {
-        let all = later.all.saturating_sub(self.all);
-        if all == 0 {
-            return 0.0;
+        let between = later.0.since(&self.0);
+        match between.total() {
+            0 => 0.0,
+            all => 100.0 * (all - between.idle) as f64 / all as f64,
         }
-        100.0 * later.busy.saturating_sub(self.busy) as f64 / all as f64
     }
 }
 
@@ -117,7 +109,7 @@ mod tests {
 
     #[test]
     fn idle_and_waiting_are_not_busy() {
-        let before = Busy::parse("cpu  10 0 20 100 5 1 4 0 0 0\ncpu0 1 2 3\n");
+        let before = Busy::parse("cpu  10 0 20 100 5 1 4 0 0 0\ncpu0 1 2 3 4\n");
         let after = Busy::parse("cpu  20 0 30 180 5 1 4 0 0 0\n");
         assert!((before.share_until(&after) - 20.0).abs() < 1e-9);
         assert!(before.share_until(&before).abs() < f64::EPSILON);

@@ -118,7 +118,6 @@ impl Names {
 #[cfg(test)]
 pub(crate) mod tests {
     use ccbench_proto::plan::{Cc, Flow};
-    use ccbench_proto::units::Micros;
     use ccbench_proto::wire;
 
     use super::*;
@@ -145,12 +144,7 @@ pub(crate) mod tests {
         FlowTask {
             group: group.into(),
             plan: Flow { cc: Some(cc.into()), count: 2, ..Flow::new(from, "dst") },
-            from_ip: [10, 0, 0, 1].into(),
-            to_ip: [10, 0, 0, 2].into(),
-            server_port: 5201,
-            client_port: 10_000,
-            start: Micros::default(),
-            stop: Micros::from_secs(1),
+            ..crate::flow::example_task()
         }
     }
 

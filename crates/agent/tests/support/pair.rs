@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use ccbench_proto::wire::agent_client::AgentClient;
 use ccbench_proto::wire::{self, run_event::Of};
+use ccbench_tests::cpu::{CpuReport, CpuWatch};
 use tonic::transport::Channel;
 
 use super::{Agent, Namespace, now_ns, prepare};
@@ -37,6 +38,14 @@ impl Pair {
         let run = wire::RunRequest { start_at_ns: now_ns() + 300_000_000, epoch };
         let [one, two] = &mut self.clients;
         [one.run(run).await.unwrap().into_inner(), two.run(run).await.unwrap().into_inner()]
+    }
+
+    /// Runs a prepared trial to its end: the rows of each, and how much CPU time there was.
+    pub async fn trial(&mut self, epoch: u64) -> ([Rows; 2], CpuReport) {
+        let watch = CpuWatch::start();
+        let [one, two] = self.run(epoch).await;
+        let (one, two) = tokio::join!(Rows::all(one), Rows::all(two));
+        ([one, two], watch.report())
     }
 
     pub async fn reset(&mut self) {

@@ -1,4 +1,5 @@
 use super::*;
+use crate::flow::example_task;
 use ccbench_proto::plan::Flow;
 use ccbench_proto::tools::iperf3::{IntervalValues, Numbering};
 use ccbench_proto::units::Micros;
@@ -9,12 +10,9 @@ fn task() -> FlowTask {
     FlowTask {
         group: "bulk".into(),
         plan: Flow { cc: Some("reno".into()), ..Flow::new("a", "b") },
-        from_ip: [127, 0, 0, 1].into(),
-        to_ip: [127, 0, 0, 1].into(),
-        server_port: 5300,
-        client_port: 10_000,
         start: Micros::default(),
         stop: Micros::from_secs(1),
+        ..example_task()
     }
 }
 
@@ -206,7 +204,7 @@ fn a_flow_has_a_row_per_connection_and_one_for_control() {
     );
     assert_eq!(rows.len(), 2);
     let (data, control) = (&rows[0], &rows[1]);
-    assert_eq!((data.sport, data.dport, data.role()), (10_000, 5300, Role::Data));
+    assert_eq!((data.sport, data.dport, data.role()), (10_000, 5201, Role::Data));
     assert_eq!((data.cc_requested.as_str(), data.cc_actual.as_str()), ("reno", "reno"));
     assert_eq!(data.start_s, Some(0.04));
     assert!(data.stop_s.is_some_and(|s| (1.03..1.06).contains(&s)), "{data:?}");

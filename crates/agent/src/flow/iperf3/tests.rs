@@ -1,4 +1,5 @@
 use super::*;
+use crate::flow::example_task;
 use ccbench_proto::plan::Flow;
 use ccbench_proto::units::{Micros, Rate};
 
@@ -13,12 +14,9 @@ fn task() -> FlowTask {
             rate: Some(Rate::from_bits_per_sec(10_000_000)),
             ..Flow::new("a", "b")
         },
-        from_ip: [10, 0, 0, 1].into(),
         to_ip: [10, 0, 1, 2].into(),
-        server_port: 5201,
-        client_port: 10_000,
-        start: Micros::from_secs(1),
         stop: Micros::from_millis(3_500),
+        ..example_task()
     }
 }
 

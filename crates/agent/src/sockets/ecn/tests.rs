@@ -111,12 +111,8 @@ fn chooses_only_flows_that_need_ecn() {
     let flow = |group: &str, cc: &str, client_port, reverse| FlowTask {
         group: group.into(),
         plan: Flow { cc: Some(cc.into()), count: 2, reverse, ..Flow::new("a", "b") },
-        from_ip: [10, 0, 0, 1].into(),
-        to_ip: [10, 0, 0, 2].into(),
-        server_port: 5201,
         client_port,
-        start: ccbench_proto::units::Micros::from_secs(0),
-        stop: ccbench_proto::units::Micros::from_secs(1),
+        ..crate::flow::example_task()
     };
     let plan = ccbench_proto::plan::parse::parse(include_str!("tests.toml")).unwrap();
     let (plan, _) = ccbench_proto::plan::check::check(plan).unwrap();
