@@ -21,7 +21,7 @@ use preflight::Preflight;
 use vm::VmImage;
 
 mod cpio;
-mod cpu;
+pub mod cpu;
 mod described;
 pub mod error;
 mod jobs;

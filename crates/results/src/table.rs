@@ -16,6 +16,8 @@ use ccbench_proto::metric::Scope;
 
 mod reasons;
 
+pub use reasons::NOTICEABLE_STEAL_PCT;
+
 /// Maximum number of lines about trials that are not ok; the rest is in `trials.csv`.
 const MAX_REASONS: usize = 20;
 /// The same limit below a table of claims, which already names the affected trials.

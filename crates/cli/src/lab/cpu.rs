@@ -37,28 +37,40 @@ fn by_load(mut cpus: Vec<usize>, busy: &[u64]) -> Vec<usize> {
 
 /// Ticks (10 ms) in which each CPU was busy during a short time.
 fn busy_ticks() -> Vec<u64> {
-    let read = || std::fs::read_to_string("/proc/stat").map(|text| busy_since_boot(&text));
-    let Ok(before) = read() else { return Vec::new() };
+    let before = since_boot();
+    if before.is_empty() {
+        return Vec::new();
+    }
     std::thread::sleep(LOAD_WINDOW);
-    let after = read().unwrap_or_default();
-    after.iter().zip(&before).map(|(after, before)| after.saturating_sub(*before)).collect()
+    let difference = |(after, before): (&Ticks, &Ticks)| after.busy.saturating_sub(before.busy);
+    // The first line is the sum of all.
+    since_boot().iter().zip(&before).skip(1).map(difference).collect()
 }
 
-/// For each CPU, the ticks in which it was not idle, from `/proc/stat`.
-fn busy_since_boot(stat: &str) -> Vec<u64> {
+/// Time of a CPU since boot, in ticks of 10 ms.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Ticks {
+    /// Not idle; includes `steal`.
+    pub busy: u64,
+    /// The hypervisor ran something else; 0 if this is not a virtual machine.
+    pub steal: u64,
+}
+
+/// All CPUs together, then each; empty if the kernel does not tell.
+pub fn since_boot() -> Vec<Ticks> {
+    parse(&std::fs::read_to_string("/proc/stat").unwrap_or_default())
+}
+
+/// The lines "cpu" and "cpuN" of `/proc/stat`.
+fn parse(stat: &str) -> Vec<Ticks> {
     let of_line = |line: &str| {
-        let mut words = line.strip_prefix("cpu")?.split_ascii_whitespace();
-        // The first line is the sum of all.
-        if line.starts_with("cpu ") {
-            return None;
-        }
-        words.next();
+        let numbers = line.split_ascii_whitespace().skip(1).take(8);
         // user, nice, system, idle, iowait, irq, softirq, steal
-        let ticks: Vec<u64> = words.take(8).filter_map(|word| word.parse().ok()).collect();
-        let idle: u64 = ticks.iter().skip(3).take(2).sum();
-        Some(ticks.iter().sum::<u64>() - idle)
+        let ticks: Vec<u64> = numbers.filter_map(|word| word.parse().ok()).collect();
+        let [user, nice, system, _, _, irq, softirq, steal] = ticks[..] else { return None };
+        Some(Ticks { busy: user + nice + system + irq + softirq + steal, steal })
     };
-    stat.lines().filter_map(of_line).collect()
+    stat.lines().take_while(|line| line.starts_with("cpu")).filter_map(of_line).collect()
 }
 
 #[cfg(test)]
@@ -67,8 +79,10 @@ mod tests {
 
     #[test]
     fn orders_allowed_cpus_by_their_load() {
-        let text = "cpu  140 0 60 900 5 0 0 0 0 0\ncpu0 100 0 50 400 5 0 0 0 0 0\ncpu1 40 0 10 500 0 0 0 0 0 0\nintr 3\n";
-        assert_eq!(busy_since_boot(text), [150, 50]);
+        let text = "cpu  140 0 60 900 5 0 0 9 0 0\ncpu0 100 0 50 400 5 0 0 9 0 0\ncpu1 40 0 10 500 0 0 0 0 0 0\nintr 3\n";
+        let ticks = |busy, steal| Ticks { busy, steal };
+        assert_eq!(parse(text), [ticks(209, 9), ticks(159, 9), ticks(50, 0)]);
+        assert_eq!(parse("cpu  50 0 30\n"), []);
         assert_eq!(by_load(vec![0, 1], &[150, 50]), [1, 0]);
         assert_eq!(by_load(vec![2, 0], &[1, 5, 1]), [2, 0], "only those that are allowed");
         assert_eq!(by_load(vec![3, 4], &[]), [3, 4]);

@@ -4,9 +4,9 @@ use ccbench_proto::plan::check::CheckedPlan;
 use ccbench_proto::plan::{Backend, Engine, Link, Plan};
 use ccbench_proto::schedule;
 use ccbench_proto::wire::NodeInfo;
+use ccbench_results::table::NOTICEABLE_STEAL_PCT;
 
-/// CPU steal since boot from which on it is mentioned, in percent of the CPU time that the machine asked for.
-const NOTICEABLE_STEAL_PCT: f64 = 1.0;
+use crate::lab::cpu::{self, Ticks};
 
 /// Properties of this machine on which results in namespaces depend.
 #[derive(Debug, Clone, PartialEq)]
@@ -20,9 +20,9 @@ pub struct Host {
 impl Host {
     /// `info` of a node in a namespace of this machine.
     pub fn of(info: &NodeInfo) -> Self {
-        let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+        let all = cpu::since_boot().first().copied().unwrap_or_default();
         let has_netem = info.qdiscs.iter().any(|kind| kind == "netem");
-        Self { cpus: info.cpus, steal_pct: steal_pct(&stat), has_netem }
+        Self { cpus: info.cpus, steal_pct: steal_pct(all), has_netem }
     }
 }
 
@@ -101,19 +101,9 @@ fn duration(seconds: f64) -> String {
     }
 }
 
-/// Steal of the first line of `/proc/stat`, in percent of all that is not idle.
-fn steal_pct(stat: &str) -> f64 {
-    let line = stat.lines().next().and_then(|line| line.strip_prefix("cpu "));
-    // user, nice, system, idle, iowait, irq, softirq, steal
-    let ticks: Vec<u64> = line
-        .unwrap_or_default()
-        .split_ascii_whitespace()
-        .take(8)
-        .filter_map(|t| t.parse().ok())
-        .collect();
-    let [user, nice, system, _, _, irq, softirq, steal] = ticks[..] else { return 0.0 };
-    let asked = user + nice + system + irq + softirq + steal;
-    if asked == 0 { 0.0 } else { steal as f64 * 100.0 / asked as f64 }
+/// Steal in percent of all that is not idle.
+fn steal_pct(all: Ticks) -> f64 {
+    if all.busy == 0 { 0.0 } else { all.steal as f64 * 100.0 / all.busy as f64 }
 }
 
 #[cfg(test)]
@@ -135,9 +125,8 @@ mod tests {
 
     #[test]
     fn steal_is_a_share_of_the_time_that_was_asked_for() {
-        assert_eq!(steal_pct("cpu  50 0 30 9000 100 0 10 10 0 0\ncpu0 1 2\n"), 10.0);
-        assert_eq!(steal_pct("cpu  50 0 30\n"), 0.0);
-        assert_eq!(steal_pct(""), 0.0);
+        assert_eq!(steal_pct(Ticks { busy: 100, steal: 10 }), 10.0);
+        assert_eq!(steal_pct(Ticks::default()), 0.0);
     }
 
     #[test]

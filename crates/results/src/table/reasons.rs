@@ -12,8 +12,9 @@ use crate::summary::steal::lacks_cpu;
 
 /// Trials whose steal is listed one by one; of more, only the range.
 const MAX_LISTED_TRIALS: usize = 4;
-/// Below this the hypervisor is not to blame: an idle virtual machine shows some tenths of a percent.
-const NOTICEABLE_STEAL_PCT: f64 = 1.0;
+/// Steal in percent of the CPU time that a machine asked for. Below this the hypervisor is not to blame: an idle virtual machine
+/// shows some tenths of a percent.
+pub const NOTICEABLE_STEAL_PCT: f64 = 1.0;
 
 /// A reason, and the trials that have it.
 struct Group<'a> {
