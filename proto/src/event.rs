@@ -70,6 +70,36 @@ impl Event {
     }
 }
 
+/// The kinds without data: one list for all matches, which stay exhaustive.
+macro_rules! without_data {
+    () => {
+        Kind::PhaseStart(NoData {})
+            | Kind::TrialEnd(NoData {})
+            | Kind::FlowStart(NoData {})
+            | Kind::FlowEnd(NoData {})
+            | Kind::FlowError(NoData {})
+            | Kind::Iperf3Unread(NoData {})
+            | Kind::ProbeError(NoData {})
+            | Kind::ProbeUnfinished(NoData {})
+            | Kind::Sysctl(NoData {})
+            | Kind::OffloadsOff(NoData {})
+            | Kind::LinkUp(NoData {})
+            | Kind::KeepAwake(NoData {})
+            | Kind::KeepAwakeError(NoData {})
+            | Kind::Acks(NoData {})
+            | Kind::AcksOff(NoData {})
+            | Kind::AcksError(NoData {})
+            | Kind::CaptureCaveat(NoData {})
+            | Kind::CaptureError(NoData {})
+            | Kind::CcStateError(NoData {})
+            | Kind::CcStateThinned(NoData {})
+            | Kind::SampleError(NoData {})
+            | Kind::LinkError(NoData {})
+            | Kind::AgentError(NoData {})
+            | Kind::Iperf3Error(NoData {})
+    };
+}
+
 impl Kind {
     /// Column `kind`.
     pub fn name(&self) -> &'static str {
@@ -201,30 +231,7 @@ impl Kind {
             | Self::Lab(_)
             | Self::StreamEnd(_)
             | Self::Import(_)
-            | Self::PhaseStart(NoData {})
-            | Self::TrialEnd(NoData {})
-            | Self::FlowStart(NoData {})
-            | Self::FlowEnd(NoData {})
-            | Self::FlowError(NoData {})
-            | Self::Iperf3Unread(NoData {})
-            | Self::ProbeError(NoData {})
-            | Self::ProbeUnfinished(NoData {})
-            | Self::Sysctl(NoData {})
-            | Self::OffloadsOff(NoData {})
-            | Self::LinkUp(NoData {})
-            | Self::KeepAwake(NoData {})
-            | Self::KeepAwakeError(NoData {})
-            | Self::Acks(NoData {})
-            | Self::AcksOff(NoData {})
-            | Self::AcksError(NoData {})
-            | Self::CaptureCaveat(NoData {})
-            | Self::CaptureError(NoData {})
-            | Self::CcStateError(NoData {})
-            | Self::CcStateThinned(NoData {})
-            | Self::SampleError(NoData {})
-            | Self::LinkError(NoData {})
-            | Self::AgentError(NoData {})
-            | Self::Iperf3Error(NoData {}) => None,
+            | without_data!() => None,
         }
     }
 
@@ -264,30 +271,7 @@ impl Kind {
             Self::Import(import) => json!({
                 "lines": import.lines, "unread": import.unread, "unread_lines": import.unread_lines,
             }),
-            Self::PhaseStart(NoData {})
-            | Self::TrialEnd(NoData {})
-            | Self::FlowStart(NoData {})
-            | Self::FlowEnd(NoData {})
-            | Self::FlowError(NoData {})
-            | Self::Iperf3Unread(NoData {})
-            | Self::ProbeError(NoData {})
-            | Self::ProbeUnfinished(NoData {})
-            | Self::Sysctl(NoData {})
-            | Self::OffloadsOff(NoData {})
-            | Self::LinkUp(NoData {})
-            | Self::KeepAwake(NoData {})
-            | Self::KeepAwakeError(NoData {})
-            | Self::Acks(NoData {})
-            | Self::AcksOff(NoData {})
-            | Self::AcksError(NoData {})
-            | Self::CaptureCaveat(NoData {})
-            | Self::CaptureError(NoData {})
-            | Self::CcStateError(NoData {})
-            | Self::CcStateThinned(NoData {})
-            | Self::SampleError(NoData {})
-            | Self::LinkError(NoData {})
-            | Self::AgentError(NoData {})
-            | Self::Iperf3Error(NoData {}) => return None,
+            without_data!() => return None,
         })
     }
 }
