@@ -15,6 +15,7 @@ pub mod metric;
 pub mod plan;
 pub mod resolve;
 pub mod schedule;
+pub mod sealed_line;
 pub mod tools;
 pub mod topology;
 pub mod trace;

@@ -81,6 +81,9 @@ pub struct UndoArgs {
     /// The dead agent's state directory
     #[arg(long, value_name = "DIR")]
     pub state_dir: PathBuf,
+    /// Remove the journal's damaged lines, after you have restored by hand what they stand for
+    #[arg(long)]
+    pub discard_damaged: bool,
 }
 
 /// `ccbench-agent clean`

@@ -31,6 +31,12 @@ pub enum AgentError {
     /// The request does not fit the session's state.
     #[error(transparent)]
     Refused(#[from] Refused),
+    /// An earlier trial's changes are still here.
+    #[error("this node is not as it was found: {}", .left.join("; "))]
+    NotUndone {
+        /// What could not be undone, each with its reason.
+        left: Vec<String>,
+    },
     /// A link could not be made.
     #[error("link {link}: {source}")]
     Link {

@@ -19,7 +19,7 @@ use crate::flow::FlowSource;
 use crate::flow::Stop;
 use crate::kernel::Kernel;
 use crate::probe::ping::LINGER_NS;
-use crate::session::{Action, Command, Holder, Session};
+use crate::session::{Action, Command, Holder, Session, State};
 use crate::sockets::names::TrialId;
 use crate::undo::{JournalError, Outcome, Undo};
 
@@ -73,6 +73,7 @@ pub struct Parts {
 #[derive(Debug, Clone)]
 pub struct Handle {
     orders: mpsc::Sender<Order>,
+    not_undone: watch::Receiver<Vec<String>>,
 }
 
 type Answer<T> = oneshot::Sender<Result<T, AgentError>>;
@@ -113,6 +114,11 @@ impl Handle {
         self.ask(|answer| Order::Run(request, answer)).await
     }
 
+    /// What could not be undone on this node: it takes no trial until it is.
+    pub fn not_undone(&self) -> Vec<String> {
+        self.not_undone.borrow().clone()
+    }
+
     /// Leaves the node as it was found.
     ///
     /// # Errors
@@ -129,16 +135,21 @@ pub fn spawn(parts: Parts) -> Handle {
         .epoch_file
         .as_ref()
         .and_then(|path| std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok());
-    let executor = Executor {
+    let (not_undone, watch) = watch::channel(Vec::new());
+    let mut executor = Executor {
         parts,
+        not_undone,
         session: Session { last_epoch: last_epoch.unwrap_or(0), ..Session::default() },
         trial: Trial::default(),
         lease_end_ns: None,
         after_run_ns: ENDED_LEASE_NS,
         running: None,
     };
+    if !executor.parts.undo.is_empty() {
+        executor.undo_stack();
+    }
     tokio::spawn(executor.work(inbox));
-    Handle { orders }
+    Handle { orders, not_undone: watch }
 }
 
 /// A trial that runs.
@@ -155,6 +166,7 @@ struct Running {
 
 struct Executor {
     parts: Parts,
+    not_undone: watch::Sender<Vec<String>>,
     session: Session,
     trial: Trial,
     lease_end_ns: Option<u64>,
@@ -248,6 +260,7 @@ impl Executor {
         request: &wire::PrepareRequest,
     ) -> Result<wire::PrepareReply, AgentError> {
         let task = prepare::task_of(request)?;
+        self.check_clean()?;
         self.step(Command::Prepare(Holder {
             run_id: request.run_id.clone(),
             point_id: request.point_id,
@@ -458,8 +471,24 @@ impl Executor {
             outcome.note(format!("link {name} on {}", timed.dev), removed);
         }
         outcome.merge(trial.cc.remove());
-        outcome.merge(self.parts.undo.undo_all(&*self.parts.kernel));
+        outcome.merge(self.undo_stack());
         outcome
+    }
+
+    fn undo_stack(&mut self) -> Outcome {
+        let outcome = self.parts.undo.undo_all(&*self.parts.kernel);
+        let left = if self.parts.undo.is_empty() { Vec::new() } else { outcome.failed.clone() };
+        self.not_undone.send_replace(left);
+        outcome
+    }
+
+    /// A trial on a node that is not as it was found would measure what an earlier one left.
+    fn check_clean(&mut self) -> Result<(), AgentError> {
+        if self.session.state != State::Idle || self.parts.undo.is_empty() {
+            return Ok(());
+        }
+        let left = self.undo_stack().failed;
+        if self.parts.undo.is_empty() { Ok(()) } else { Err(AgentError::NotUndone { left }) }
     }
 }
 

@@ -106,12 +106,18 @@ impl Kernel for Machine {
 /// Of an interface that is gone: a dead agent's userspace link stays, because it is a device of its own.
 fn remove_orphan(ifindex: u32) -> Result<(), ShaperError> {
     let entry = format!("ccbu{ifindex}a");
-    // nix's if_indextoname returns an empty name for an unused index.
-    let taken = netlink::ifname(ifindex).is_ok_and(|name| !name.is_empty());
-    if taken || netlink::ifindex(&entry).is_err() {
+    if exists(netlink::ifname(ifindex))? || !exists(netlink::ifindex(&entry))? {
         return Ok(());
     }
     netlink::delete_link(&mut netlink::Socket::open()?, &entry)
+}
+
+fn exists<T>(found: Result<T, ShaperError>) -> Result<bool, ShaperError> {
+    match found {
+        Ok(_) => Ok(true),
+        Err(ShaperError::NotFound { .. }) => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// The state of an interface; index and address distinguish it from a later interface of the same name.

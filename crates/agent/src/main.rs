@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use ccbench_agent::args::{Cli, Command, ServeArgs};
+use ccbench_agent::args::{Cli, Command, ServeArgs, UndoArgs};
 use ccbench_agent::{clean, enter, generator, launch, link, serve, sockets, testbed, undo};
 use clap::Parser as _;
 use tokio::signal::unix::{SignalKind, signal};
@@ -41,7 +41,7 @@ fn run(command: &Command) -> anyhow::Result<u8> {
         Command::Cc(args) => Ok(sockets::command::main(args)),
         Command::LinkGuard(args) => Ok(link::guard(args)),
         Command::Clean(args) => run_clean(&args.run_dir),
-        Command::Undo(args) => print_outcome(&undo::roll_back(&args.state_dir)?),
+        Command::Undo(args) => print_outcome(&undo_left(args)?),
     }
 }
 
@@ -68,6 +68,18 @@ fn run_clean(root: &Path) -> anyhow::Result<u8> {
     }
     drop(out);
     print_outcome(&clean::clean(root)?)
+}
+
+/// Undoes what the dead agent of a state directory left.
+fn undo_left(args: &UndoArgs) -> Result<undo::Outcome, undo::JournalError> {
+    if !args.state_dir.exists() {
+        return Ok(undo::Outcome::default());
+    }
+    let _lock = undo::lock(&args.state_dir)?;
+    if args.discard_damaged {
+        return undo::discard_unreadable(&args.state_dir);
+    }
+    undo::roll_back(&args.state_dir)
 }
 
 fn print_outcome(outcome: &undo::Outcome) -> anyhow::Result<u8> {

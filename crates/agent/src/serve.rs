@@ -133,14 +133,14 @@ fn state(args: &ServeArgs) -> Result<(Undo, Option<PathBuf>, Option<File>), Agen
     }
     let dir = args.state_dir.clone().unwrap_or_else(undo::default_state_dir);
     let lock = undo::lock(&dir)?;
-    let left = undo::roll_back(&dir)?;
+    let (undo, left) = Undo::open(&dir)?;
     if !left.undone.is_empty() {
         tracing::info!(undone = ?left.undone, "undid what a dead agent left");
     }
     if !left.failed.is_empty() {
-        tracing::error!(failed = ?left.failed, "could not undo all that a dead agent left");
+        tracing::error!(failed = ?left.failed, "could not undo all that a dead agent left: no trial runs here until it is");
     }
-    Ok((Undo::journaled(&dir)?, Some(dir.join("epoch")), Some(lock)))
+    Ok((undo, Some(dir.join("epoch")), Some(lock)))
 }
 
 async fn undo_all(executor: &Handle) {

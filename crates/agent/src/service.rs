@@ -38,7 +38,11 @@ impl wire::agent_server::Agent for AgentService {
         &self,
         _: Request<wire::DescribeRequest>,
     ) -> Result<Response<wire::NodeInfo>, Status> {
-        Ok(Response::new(describe::describe(&self.generators, &self.notes).await))
+        let mut info = describe::describe(&self.generators, &self.notes).await;
+        let left = self.executor.not_undone();
+        info.notes
+            .extend(left.into_iter().map(|left| format!("takes no trial, not undone: {left}")));
+        Ok(Response::new(info))
     }
 
     async fn clock(
@@ -85,7 +89,9 @@ fn status(error: &AgentError) -> Status {
     let message = error.to_string();
     match error {
         AgentError::Plan { .. } | AgentError::Request { .. } => Status::invalid_argument(message),
-        AgentError::Refused(_) => Status::failed_precondition(message),
+        AgentError::Refused(_) | AgentError::NotUndone { .. } => {
+            Status::failed_precondition(message)
+        }
         AgentError::Link { source, .. }
         | AgentError::Capture { source, .. }
         | AgentError::Offloads { source, .. } => match source {

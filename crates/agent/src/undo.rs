@@ -1,9 +1,8 @@
 //! The undo stack and its journal. A step is on the stack, and on disk where the machine outlives this process, before
 //! its change is made, so the next start can undo everything after a crash.
 
-use std::borrow::Cow;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write as _};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -12,29 +11,10 @@ use crate::cgroup;
 use crate::kernel::{Kernel, Machine};
 use crate::sysctl::{self, Saved};
 
-/// The undo journal, or what is kept beside it, could not be used.
-#[derive(Debug, thiserror::Error)]
-#[error("{op} the undo journal's {}: {source}{}", .path.display(), hint(.source))]
-pub struct JournalError {
-    /// "write", "read" ...
-    pub op: &'static str,
-    /// The file.
-    pub path: PathBuf,
-    /// Why.
-    pub source: io::Error,
-}
+mod journal;
 
-fn hint(error: &io::Error) -> &'static str {
-    match error.kind() {
-        io::ErrorKind::StorageFull
-        | io::ErrorKind::QuotaExceeded
-        | io::ErrorKind::ReadOnlyFilesystem => {
-            "; nothing was changed that cannot be undone: free some space there, or start the agent with another \
-             --state-dir"
-        }
-        _ => "",
-    }
-}
+pub use journal::JournalError;
+use journal::{Found, Journal, UnreadableLine, failed};
 
 /// A change to undo, with everything that undoing it needs after a kill -9.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -115,29 +95,13 @@ impl Outcome {
     }
 }
 
-const FILE: &str = "undo.ndjson";
-
 /// The stack, and its copy on disk.
 #[derive(Debug, Default)]
 pub struct Undo {
     steps: Vec<Step>,
+    /// Lines of the journal that cannot be read.
+    unreadable: Vec<UnreadableLine>,
     journal: Option<Journal>,
-}
-
-#[derive(Debug)]
-struct Journal {
-    path: PathBuf,
-    file: File,
-    boot_id: String,
-}
-
-/// A line of the journal.
-#[derive(Debug, Serialize, Deserialize)]
-struct Line<'a> {
-    /// Steps of an earlier boot are not undone: their changes ended with that boot.
-    boot_id: Cow<'a, str>,
-    #[serde(flatten)]
-    step: Cow<'a, Step>,
 }
 
 impl Undo {
@@ -146,23 +110,20 @@ impl Undo {
         Self::default()
     }
 
-    /// A stack with a journal in `state_dir`, which is created if missing. Call [`roll_back`] first: it undoes the steps that
-    /// an earlier agent left there.
+    /// A stack with a journal in `state_dir`, which is created if missing. Undoes what a dead agent left there; what fails, and
+    /// what cannot be read, stays.
     ///
     /// # Errors
-    /// The file cannot be created.
-    pub fn journaled(state_dir: &Path) -> Result<Self, JournalError> {
-        let path = state_dir.join(FILE);
-        let open = || {
-            std::fs::create_dir_all(state_dir)?;
-            let file = OpenOptions::new().create(true).append(true).open(&path)?;
-            // The folder entry must be on disk as well, or a lost power takes the file away.
-            File::open(state_dir)?.sync_all()?;
-            Ok(file)
-        };
-        let file = open().map_err(failed("open", &path))?;
-        let journal = Journal { path, file, boot_id: boot_id() };
-        Ok(Self { steps: Vec::new(), journal: Some(journal) })
+    /// The journal cannot be read or written.
+    pub fn open(state_dir: &Path) -> Result<(Self, Outcome), JournalError> {
+        Self::open_with(state_dir, &Machine)
+    }
+
+    fn open_with(state_dir: &Path, kernel: &dyn Kernel) -> Result<(Self, Outcome), JournalError> {
+        let (journal, Found { steps, unreadable }) = Journal::open(state_dir)?;
+        let mut undo = Self { steps, unreadable, journal: Some(journal) };
+        let outcome = undo.undo_all(kernel);
+        Ok((undo, outcome))
     }
 
     /// Records how to undo a change; only after this may the change be made.
@@ -171,7 +132,7 @@ impl Undo {
     /// It could not be written; then the change must not be made.
     pub fn push(&mut self, step: Step) -> Result<(), JournalError> {
         if let Some(journal) = &mut self.journal {
-            journal.append(&step).map_err(failed("write", &journal.path))?;
+            journal.append(&step)?;
         }
         self.steps.push(step);
         Ok(())
@@ -182,23 +143,47 @@ impl Undo {
         self.steps.retain(|step| !matches!(step, Step::Link { link, .. } if link == name));
     }
 
-    /// Undoes everything, last first. What fails stays, here and in the journal: it is tried again at the
-    /// next reset and at the next start.
+    /// Whether nothing is left to undo.
+    pub fn is_empty(&self) -> bool {
+        self.steps.is_empty() && self.unreadable.is_empty()
+    }
+
+    /// Undoes everything, last first. What fails stays, here and in the journal: it is tried again at the next reset and at the
+    /// next start. So do lines that cannot be read, until [`discard_unreadable`].
     pub fn undo_all(&mut self, kernel: &dyn Kernel) -> Outcome {
-        let (outcome, left) = undo_steps(std::mem::take(&mut self.steps), kernel);
-        self.steps.clone_from(&left);
-        if let Some(journal) = &mut self.journal
-            && let Err(error) = journal.rewrite(&left)
-        {
-            tracing::error!(path = %journal.path.display(), %error, "rewrite the undo journal");
+        let (mut outcome, left) = undo_steps(std::mem::take(&mut self.steps), kernel);
+        self.steps = left;
+        if let Some(journal) = &mut self.journal {
+            let unreadable = self.unreadable.iter().map(|line| line.describe(journal.path()));
+            outcome.failed.extend(unreadable);
+            if let Err(error) = journal.rewrite(&self.steps, &self.unreadable) {
+                outcome.failed.push(error.to_string());
+            }
         }
         outcome
     }
 }
 
-fn failed(op: &'static str, path: &Path) -> impl FnOnce(io::Error) -> JournalError {
-    let path = path.to_owned();
-    move |source| JournalError { op, path, source }
+/// Undoes what the dead agent of `state_dir` left, if anything; what fails stays in its journal.
+///
+/// # Errors
+/// The journal cannot be read or rewritten.
+pub fn roll_back(state_dir: &Path) -> Result<Outcome, JournalError> {
+    if !state_dir.join(journal::FILE).exists() {
+        return Ok(Outcome::default());
+    }
+    Undo::open(state_dir).map(|(_, outcome)| outcome)
+}
+
+/// Removes the lines that cannot be read from the journal in `state_dir`, and undoes the others. For a node whose operator has
+/// restored by hand what those lines stood for.
+///
+/// # Errors
+/// The journal cannot be read or rewritten.
+pub fn discard_unreadable(state_dir: &Path) -> Result<Outcome, JournalError> {
+    let (mut undo, _) = Undo::open(state_dir)?;
+    undo.unreadable.clear();
+    Ok(undo.undo_all(&Machine))
 }
 
 fn undo_steps(steps: Vec<Step>, kernel: &dyn Kernel) -> (Outcome, Vec<Step>) {
@@ -226,79 +211,6 @@ fn undo_steps(steps: Vec<Step>, kernel: &dyn Kernel) -> (Outcome, Vec<Step>) {
     }
     left.reverse();
     (outcome, left)
-}
-
-impl Journal {
-    fn append(&mut self, step: &Step) -> io::Result<()> {
-        self.file.write_all(&line(step, &self.boot_id)?)?;
-        self.file.sync_data()
-    }
-
-    /// Atomic: a crash leaves the old journal or the new one.
-    fn rewrite(&mut self, steps: &[Step]) -> io::Result<()> {
-        if steps.is_empty() {
-            self.file.set_len(0)?;
-            return self.file.sync_data();
-        }
-        let fresh = self.path.with_extension("new");
-        let mut file = OpenOptions::new().create(true).append(true).open(&fresh)?;
-        file.set_len(0)?;
-        for step in steps {
-            file.write_all(&line(step, &self.boot_id)?)?;
-        }
-        file.sync_data()?;
-        std::fs::rename(&fresh, &self.path)?;
-        self.file = file;
-        Ok(())
-    }
-}
-
-fn line(step: &Step, boot_id: &str) -> io::Result<Vec<u8>> {
-    let line = Line { boot_id: Cow::Borrowed(boot_id), step: Cow::Borrowed(step) };
-    let mut line = serde_json::to_vec(&line)?;
-    line.push(b'\n');
-    Ok(line)
-}
-
-/// Of the running kernel; empty without /proc.
-fn boot_id() -> String {
-    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
-    text.unwrap_or_default().trim().to_owned()
-}
-
-/// Reads a journal: what is to be undone, and how many steps are of an earlier boot, whose kernel took the
-/// changes with it. A torn last line is of a change that was never made.
-fn read_steps(text: &str, boot_id: &str) -> (Vec<Step>, usize) {
-    let lines = text.lines().filter_map(|line| serde_json::from_str::<Line<'_>>(line).ok());
-    let (now, earlier): (Vec<_>, Vec<_>) = lines.partition(|line| line.boot_id == boot_id);
-    (now.into_iter().map(|line| line.step.into_owned()).collect(), earlier.len())
-}
-
-/// Undoes what the dead agent of `state_dir` left, if anything; what fails stays in its journal.
-///
-/// # Errors
-/// The journal cannot be read or rewritten.
-pub fn roll_back(state_dir: &Path) -> Result<Outcome, JournalError> {
-    roll_back_with(state_dir, &Machine)
-}
-
-fn roll_back_with(state_dir: &Path, kernel: &dyn Kernel) -> Result<Outcome, JournalError> {
-    let path = state_dir.join(FILE);
-    let text = match std::fs::read(&path) {
-        Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Outcome::default()),
-        Err(error) => return Err(failed("read", &path)(error)),
-    };
-    let (steps, discarded) = read_steps(&text, &boot_id());
-    if discarded > 0 {
-        tracing::info!(discarded, path = %path.display(), "left alone what an earlier boot did");
-    }
-    let (outcome, left) = undo_steps(steps, kernel);
-    let mut undo = Undo::journaled(state_dir)?;
-    if let Some(journal) = &mut undo.journal {
-        journal.rewrite(&left).map_err(failed("write", &path))?;
-    }
-    Ok(outcome)
 }
 
 /// Where the journal of an agent in this network namespace is.
@@ -344,6 +256,29 @@ mod tests {
         Step::Link { link: "l".into(), dev: dev.into(), before: serde_json::Value::Null }
     }
 
+    /// A journal that a dead agent left with these steps.
+    fn left(steps: &[Step]) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut undo, _) = Undo::open(dir.path()).unwrap();
+        steps.iter().for_each(|step| undo.push(step.clone()).unwrap());
+        dir
+    }
+
+    /// What the next start undoes.
+    fn next_start(dir: &tempfile::TempDir) -> (Vec<String>, Outcome) {
+        let kernel = FakeKernel::default();
+        let (_, outcome) = Undo::open_with(dir.path(), &kernel).unwrap();
+        (kernel.calls(), outcome)
+    }
+
+    fn text(dir: &tempfile::TempDir) -> String {
+        std::fs::read_to_string(dir.path().join(journal::FILE)).unwrap()
+    }
+
+    fn set_text(dir: &tempfile::TempDir, text: &str) {
+        std::fs::write(dir.path().join(journal::FILE), text).unwrap();
+    }
+
     #[test]
     fn undoes_in_reverse_order() {
         let kernel = FakeKernel::default();
@@ -357,75 +292,103 @@ mod tests {
     }
 
     #[test]
-    fn replay_undoes_the_steps_of_a_dead_agent() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut undo = Undo::journaled(dir.path()).unwrap();
-        undo.push(offloads("a")).unwrap();
-        undo.push(link("b")).unwrap();
-        drop(undo);
-        let kernel = FakeKernel::default();
-        assert_eq!(roll_back_with(dir.path(), &kernel).unwrap().undone.len(), 2);
-        assert_eq!(kernel.calls(), ["restore_root b", "restore_offloads a"]);
-        assert_eq!(roll_back_with(dir.path(), &kernel).unwrap(), Outcome::default());
+    fn the_next_start_undoes_the_steps_of_a_dead_agent() {
+        let dir = left(&[offloads("a"), link("b")]);
+        assert_eq!(next_start(&dir).0, ["restore_root b", "restore_offloads a"]);
+        assert_eq!(next_start(&dir), (vec![], Outcome::default()));
+        assert_eq!(text(&dir), "");
     }
 
     #[test]
-    fn what_fails_stays_in_the_journal() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut undo = Undo::journaled(dir.path()).unwrap();
-        undo.push(offloads("a")).unwrap();
-        undo.push(offloads("b")).unwrap();
+    fn what_fails_stays_and_is_tried_again() {
+        let dir = left(&[offloads("a"), offloads("b")]);
         let kernel = FakeKernel::failing("restore_offloads a");
-        let outcome = undo.undo_all(&kernel);
+        let (mut undo, outcome) = Undo::open_with(dir.path(), &kernel).unwrap();
         assert_eq!((outcome.undone.len(), outcome.failed.len()), (1, 1));
         assert!(outcome.failed[0].starts_with("offloads of a: "), "{outcome:?}");
-        let kernel = FakeKernel::default();
-        roll_back_with(dir.path(), &kernel).unwrap();
-        assert_eq!(kernel.calls(), ["restore_offloads a"]);
+        // Undoing what this agent did keeps what the dead one left.
+        undo.push(offloads("c")).unwrap();
+        assert_eq!(undo.undo_all(&kernel).failed.len(), 1);
+        assert!(!undo.is_empty());
+        drop(undo);
+        assert_eq!(next_start(&dir).0, ["restore_offloads a"]);
     }
 
     #[test]
-    fn ignores_a_torn_line_and_a_missing_file() {
-        let dir = tempfile::tempdir().unwrap();
-        assert_eq!(roll_back(dir.path()).unwrap(), Outcome::default());
-        let whole = String::from_utf8(line(&offloads("a"), "now").unwrap()).unwrap();
-        let text = format!("{whole}{}", &whole[..60]);
-        assert_eq!(read_steps(&text, "now"), (vec![offloads("a")], 0));
+    fn a_torn_line_is_of_a_change_that_was_not_made() {
+        let dir = left(&[offloads("a"), link("b")]);
+        let whole = text(&dir);
+        for cut in 1..whole.lines().next_back().unwrap().len() {
+            set_text(&dir, &whole[..whole.len() - 1 - cut]);
+            let (calls, outcome) = next_start(&dir);
+            assert_eq!((calls, outcome.failed), (vec!["restore_offloads a".to_owned()], vec![]));
+        }
+        // Only the line feed is missing: the change may have been made.
+        set_text(&dir, &whole[..whole.len() - 1]);
+        assert_eq!(next_start(&dir).0.len(), 2);
+    }
+
+    #[test]
+    fn a_damaged_line_stays_and_the_others_are_undone() {
+        let dir = left(&[offloads("a"), link("b"), offloads("c")]);
+        set_text(&dir, &text(&dir).replacen("\"b\"", "\"d\"", 1));
+        let (calls, outcome) = next_start(&dir);
+        assert_eq!(calls, ["restore_offloads c", "restore_offloads a"]);
+        let [failed] = &outcome.failed[..] else { panic!("{outcome:?}") };
+        for part in ["line 2 is damaged", "undo.ndjson", "--discard-damaged"] {
+            assert!(failed.contains(part), "no `{part}`: {outcome:?}");
+        }
+        let (calls, again) = next_start(&dir);
+        assert_eq!((calls.len(), again.failed.len()), (0, 1), "{again:?}");
+        assert_eq!(discard_unreadable(dir.path()).unwrap(), Outcome::default());
+        assert_eq!(text(&dir), "");
+    }
+
+    #[test]
+    fn steps_of_another_version_stay() {
+        let dir = left(&[offloads("a")]);
+        let object = |line: &str| {
+            let object = ccbench_proto::sealed_line::unseal(line.as_bytes()).unwrap();
+            String::from_utf8(object).unwrap()
+        };
+        let known = object(text(&dir).trim_end());
+        let later = [
+            known.replace("\"version\":1", "\"version\":2"),
+            known.replace("\"offloads\"", "\"moon_phase\""),
+        ];
+        for object in later {
+            set_text(&dir, &ccbench_proto::sealed_line::seal(&object));
+            let (calls, outcome) = next_start(&dir);
+            assert_eq!(calls, Vec::<String>::new(), "{object}");
+            assert!(outcome.failed[0].contains("line 1 is of another version"), "{outcome:?}");
+            assert_eq!(text(&dir), ccbench_proto::sealed_line::seal(&object));
+        }
     }
 
     #[test]
     fn discards_steps_of_an_earlier_boot() {
-        let dir = tempfile::tempdir().unwrap();
         let group = Step::TrafficGroup { folder: "/x".into() };
         let saved = Saved { name: "net.x".into(), before: "1".into() };
-        let text: Vec<u8> = [
-            line(&offloads("a"), "an-earlier-boot").unwrap(),
-            line(&group, "an-earlier-boot").unwrap(),
-            line(&Step::Sysctl(saved), "an-earlier-boot").unwrap(),
-            line(&offloads("b"), &boot_id()).unwrap(),
-        ]
-        .concat();
-        assert_eq!(read_steps(std::str::from_utf8(&text).unwrap(), &boot_id()).1, 3);
-        std::fs::write(dir.path().join(FILE), text).unwrap();
-        let kernel = FakeKernel::default();
-        roll_back_with(dir.path(), &kernel).unwrap();
-        assert_eq!(kernel.calls(), ["restore_offloads b"]);
-        assert_eq!(std::fs::read(dir.path().join(FILE)).unwrap(), b"");
+        let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+        let earlier = |line: &str| {
+            let object = ccbench_proto::sealed_line::unseal(line.as_bytes()).unwrap();
+            let object = String::from_utf8(object).unwrap();
+            ccbench_proto::sealed_line::seal(&object.replace(boot_id.trim(), "an-earlier-boot"))
+        };
+        let of_earlier = text(&left(&[offloads("a"), group, Step::Sysctl(saved)]));
+        let of_earlier: String = of_earlier.lines().map(earlier).collect();
+        let dir = left(&[offloads("b")]);
+        set_text(&dir, &(of_earlier + &text(&dir)));
+        assert_eq!(next_start(&dir).0, ["restore_offloads b"]);
+        assert_eq!(text(&dir), "");
     }
 
     #[test]
-    fn failed_steps_are_retried() {
+    fn nothing_is_made_where_there_is_no_journal() {
         let dir = tempfile::tempdir().unwrap();
-        let mut undo = Undo::journaled(dir.path()).unwrap();
-        undo.push(offloads("a")).unwrap();
-        let kernel = FakeKernel::failing("restore_offloads a");
-        assert_eq!(undo.undo_all(&kernel).failed.len(), 1);
-        undo.push(offloads("b")).unwrap();
-        assert_eq!(undo.undo_all(&kernel).failed.len(), 1);
-        drop(undo);
-        let kernel = FakeKernel::default();
-        roll_back_with(dir.path(), &kernel).unwrap();
-        assert_eq!(kernel.calls(), ["restore_offloads a"]);
+        let missing = dir.path().join("missing");
+        assert_eq!(roll_back(&missing).unwrap(), Outcome::default());
+        assert!(!missing.exists());
     }
 
     #[test]

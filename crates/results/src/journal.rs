@@ -8,6 +8,7 @@ use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use ccbench_proto::schedule::PhaseSpan;
+use ccbench_proto::sealed_line::{seal, unseal};
 use ccbench_proto::units::Micros;
 use serde::{Deserialize, Serialize};
 
@@ -207,25 +208,12 @@ pub struct RunState {
 
 /// The line of an entry, with its checksum and line feed.
 pub(crate) fn line(entry: &Entry) -> Result<String, serde_json::Error> {
-    let body = serde_json::to_string(entry)?;
-    let crc = crc32fast::hash(body.as_bytes());
-    let open = body.strip_suffix('}').unwrap_or(&body);
-    Ok(format!("{open},\"crc32\":\"{crc:08x}\"}}\n"))
+    Ok(seal(&serde_json::to_string(entry)?))
 }
-
-/// Length of `,"crc32":"01234567"}`.
-const SEAL_BYTES: usize = 20;
 
 /// The entry of a line without its line feed; `None` if the checksum is wrong or absent.
 fn parse(line: &[u8]) -> Option<Entry> {
-    let split = line.len().checked_sub(SEAL_BYTES)?;
-    let (open, seal) = (line.get(..split)?, std::str::from_utf8(line.get(split..)?).ok()?);
-    let crc = seal.strip_prefix(",\"crc32\":\"")?.strip_suffix("\"}")?;
-    let body = [open, b"}"].concat();
-    if u32::from_str_radix(crc, 16).ok()? != crc32fast::hash(&body) {
-        return None;
-    }
-    serde_json::from_slice(&body).ok()
+    serde_json::from_slice(&unseal(line)?).ok()
 }
 
 /// Reads a journal's bytes. Only a tail may be torn.
@@ -424,9 +412,7 @@ mod tests {
     #[test]
     fn skips_entry_of_later_version() {
         let body = r#"{"event":"moon_phase","value":3}"#;
-        let crc = crc32fast::hash(body.as_bytes());
-        let later = format!("{},\"crc32\":\"{crc:08x}\"}}\n", &body[..body.len() - 1]);
-        let bytes = later + &text(&[begin(0, 1, 1), end(0, 1, 1)]);
+        let bytes = seal(body) + &text(&[begin(0, 1, 1), end(0, 1, 1)]);
         let state = read(bytes.as_bytes(), Path::new("j")).unwrap();
         assert_eq!(state.committed.len(), 1);
     }

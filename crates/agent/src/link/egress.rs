@@ -81,9 +81,11 @@ impl Egress {
         let hold = Hold::take(FLAG, &device)?;
         let state_dir = state_dir(&device);
         let lock = undo::lock(&state_dir).map_err(|e| journal(&e))?;
-        // Of one that was killed, guard and all.
-        undo::roll_back(&state_dir).map_err(|e| journal(&e))?;
-        let undo = Undo::journaled(&state_dir).map_err(|e| journal(&e))?;
+        // Undoes what one left that was killed, guard and all.
+        let (undo, left) = Undo::open(&state_dir).map_err(|e| journal(&e))?;
+        if !undo.is_empty() {
+            return Err(LinkError::Usage(format!("{FLAG}: {}", left.failed.join("; "))));
+        }
         let guard = start_guard(&state_dir)?;
         let mut egress =
             Self { undo, state_dir, guard: Some(guard), lock: Some(lock), _hold: hold };

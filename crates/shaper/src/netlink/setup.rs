@@ -1,5 +1,6 @@
 //! Interfaces, and redirection of everything that leaves one interface to another.
 
+use nix::errno::Errno;
 use nix::net::if_::{if_indextoname, if_nametoindex};
 
 use super::Socket;
@@ -27,21 +28,30 @@ const TC_U32_TERMINAL: u8 = 1;
 /// The index of an interface in the calling thread's network namespace.
 ///
 /// # Errors
-/// [`ShaperError::NotFound`].
+/// [`ShaperError::NotFound`] only if there is no such interface.
 pub fn ifindex(name: &str) -> Result<u32, ShaperError> {
-    if_nametoindex(name)
-        .map_err(|_| ShaperError::NotFound { what: "interface", name: name.to_owned() })
+    if_nametoindex(name).map_err(|errno| lookup_error(errno, name.to_owned()))
 }
 
 /// The name of an interface in the calling thread's network namespace.
 ///
 /// # Errors
-/// [`ShaperError::NotFound`].
+/// [`ShaperError::NotFound`] only if there is no such interface.
 pub fn ifname(index: u32) -> Result<String, ShaperError> {
-    if_indextoname(index)
-        .ok()
-        .and_then(|name| name.into_string().ok())
-        .ok_or_else(|| ShaperError::NotFound { what: "interface", name: format!("#{index}") })
+    let name = if_indextoname(index).map_err(|errno| lookup_error(errno, format!("#{index}")))?;
+    match name.into_string() {
+        // nix returns an empty name for an unused index.
+        Ok(name) if !name.is_empty() => Ok(name),
+        _ => Err(lookup_error(Errno::ENXIO, format!("#{index}"))),
+    }
+}
+
+/// A lookup that fails for another reason, such as too many open files, says nothing about the interface.
+fn lookup_error(errno: Errno, name: String) -> ShaperError {
+    match errno {
+        Errno::ENODEV | Errno::ENXIO => ShaperError::NotFound { what: "interface", name },
+        other => ShaperError::System { op: "look up an interface", source: other.into() },
+    }
 }
 
 /// Makes a pair of virtual Ethernet interfaces, both down, in the socket's namespace.

@@ -1,0 +1,235 @@
+//! The copy of the undo stack on disk: a line per step, with a checksum and the version of its format.
+
+use std::borrow::Cow;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use ccbench_proto::sealed_line::{seal, unseal};
+use serde::{Deserialize, Serialize};
+
+use super::Step;
+
+/// The journal's name in the state directory.
+pub(super) const FILE: &str = "undo.ndjson";
+/// Of the lines' format. An agent of another version may not know how to undo a step.
+const VERSION: u32 = 1;
+
+/// The undo journal, or what is kept beside it, could not be used.
+#[derive(Debug, thiserror::Error)]
+#[error("{op} the undo journal's {}: {source}{}", .path.display(), hint(.source))]
+pub struct JournalError {
+    /// "write", "read" ...
+    pub op: &'static str,
+    /// The file.
+    pub path: PathBuf,
+    /// Why.
+    pub source: io::Error,
+}
+
+fn hint(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::StorageFull
+        | io::ErrorKind::QuotaExceeded
+        | io::ErrorKind::ReadOnlyFilesystem => {
+            "; nothing was changed that cannot be undone: free some space there, or start the agent with another \
+             --state-dir"
+        }
+        _ => "",
+    }
+}
+
+pub(super) fn failed(op: &'static str, path: &Path) -> impl FnOnce(io::Error) -> JournalError {
+    let path = path.to_owned();
+    move |source| JournalError { op, path, source }
+}
+
+/// A line of the journal.
+#[derive(Debug, Serialize, Deserialize)]
+struct Line<'a> {
+    version: u32,
+    /// Steps of an earlier boot are not undone: their changes ended with that boot.
+    boot_id: Cow<'a, str>,
+    #[serde(flatten)]
+    step: Cow<'a, Step>,
+}
+
+/// The beginning of a line of any version.
+#[derive(Debug, Deserialize)]
+struct AnyLine {
+    boot_id: String,
+}
+
+/// A line whose step cannot be undone, because nobody knows what it says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct UnreadableLine {
+    bytes: Vec<u8>,
+    /// Counted from 1.
+    number: usize,
+    /// Its checksum is right: another version of the agent wrote it.
+    intact: bool,
+}
+
+impl UnreadableLine {
+    /// What is wrong, and what to do.
+    pub(super) fn describe(&self, path: &Path) -> String {
+        let dir = path.parent().unwrap_or(path).display();
+        let (path, number) = (path.display(), self.number);
+        if self.intact {
+            return format!(
+                "{path}: line {number} is of another version of ccbench-agent: run `ccbench-agent undo --state-dir {dir}` of \
+                 that version"
+            );
+        }
+        format!(
+            "{path}: line {number} is damaged, so what it would undo is unknown: restore this node by hand, then run \
+             `ccbench-agent undo --state-dir {dir} --discard-damaged`"
+        )
+    }
+}
+
+/// What a journal holds.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Found {
+    /// To be undone, the oldest first.
+    pub(super) steps: Vec<Step>,
+    /// Kept.
+    pub(super) unreadable: Vec<UnreadableLine>,
+}
+
+/// The journal of this process.
+#[derive(Debug)]
+pub(super) struct Journal {
+    path: PathBuf,
+    file: File,
+    boot_id: String,
+}
+
+impl Journal {
+    /// Opens or makes the journal in `state_dir`, and reads what is in it. Steps of an earlier boot are left out.
+    pub(super) fn open(state_dir: &Path) -> Result<(Self, Found), JournalError> {
+        let path = state_dir.join(FILE);
+        let open = || {
+            std::fs::create_dir_all(state_dir)?;
+            let file = OpenOptions::new().create(true).append(true).open(&path)?;
+            // The folder entry must be on disk as well, or a lost power takes the file away.
+            File::open(state_dir)?.sync_all()?;
+            Ok(file)
+        };
+        let file = open().map_err(failed("open", &path))?;
+        let bytes = std::fs::read(&path).map_err(failed("read", &path))?;
+        let boot_id = boot_id();
+        let found = read(&bytes, &boot_id);
+        Ok((Self { path, file, boot_id }, found))
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn append(&mut self, step: &Step) -> Result<(), JournalError> {
+        let append = |file: &mut File, line: String| {
+            file.write_all(line.as_bytes())?;
+            file.sync_data()
+        };
+        line(step, &self.boot_id)
+            .and_then(|line| append(&mut self.file, line))
+            .map_err(failed("write", &self.path))
+    }
+
+    /// Atomic: a crash leaves the old journal or the new one.
+    pub(super) fn rewrite(
+        &mut self,
+        steps: &[Step],
+        unreadable: &[UnreadableLine],
+    ) -> Result<(), JournalError> {
+        let path = self.path.clone();
+        self.replace(steps, unreadable).map_err(failed("rewrite", &path))
+    }
+
+    fn replace(&mut self, steps: &[Step], unreadable: &[UnreadableLine]) -> io::Result<()> {
+        if steps.is_empty() && unreadable.is_empty() {
+            self.file.set_len(0)?;
+            return self.file.sync_data();
+        }
+        let fresh = self.path.with_extension("new");
+        let mut file = OpenOptions::new().create(true).append(true).open(&fresh)?;
+        file.set_len(0)?;
+        for line in unreadable {
+            file.write_all(&line.bytes)?;
+            file.write_all(b"\n")?;
+        }
+        for step in steps {
+            file.write_all(line(step, &self.boot_id)?.as_bytes())?;
+        }
+        file.sync_data()?;
+        std::fs::rename(&fresh, &self.path)?;
+        self.file = file;
+        Ok(())
+    }
+}
+
+fn line(step: &Step, boot_id: &str) -> io::Result<String> {
+    let line =
+        Line { version: VERSION, boot_id: Cow::Borrowed(boot_id), step: Cow::Borrowed(step) };
+    Ok(seal(&serde_json::to_string(&line)?))
+}
+
+/// Of the running kernel; empty without /proc.
+fn boot_id() -> String {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
+    text.unwrap_or_default().trim().to_owned()
+}
+
+/// Reads a journal. The kernel took the changes of an earlier boot with it. A torn last line is of a change that was never made.
+fn read(bytes: &[u8], boot_id: &str) -> Found {
+    let mut found = Found::default();
+    let mut earlier = 0;
+    let mut lines: Vec<&[u8]> = bytes.split(|byte| *byte == b'\n').collect();
+    // The line feed of a whole line may be damaged.
+    let torn = lines.pop().unwrap_or_default();
+    let complete = |line: &[u8]| unseal(line).is_some();
+    if complete(torn) || torn.split_last().is_some_and(|(_, line)| complete(line)) {
+        lines.push(torn);
+    }
+    for (bytes, number) in lines.into_iter().zip(1..) {
+        let object = unseal(bytes).unwrap_or_default();
+        match serde_json::from_slice::<Line<'_>>(&object) {
+            Ok(line) if line.boot_id != boot_id => earlier += 1,
+            Ok(line) if line.version == VERSION => found.steps.push(line.step.into_owned()),
+            _ => match serde_json::from_slice::<AnyLine>(&object) {
+                Ok(line) if line.boot_id != boot_id => earlier += 1,
+                other => found.unreadable.push(UnreadableLine {
+                    bytes: bytes.to_vec(),
+                    number,
+                    intact: other.is_ok(),
+                }),
+            },
+        }
+    }
+    if earlier > 0 {
+        tracing::info!(earlier, "left alone what an earlier boot did");
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_flipped_bit_is_noticed() {
+        let step = |folder: &str| Step::TrafficGroup { folder: folder.into() };
+        let steps = [step("/a"), step("/b"), step("/c")];
+        let lines = steps.iter().map(|step| line(step, "now").unwrap());
+        let whole = lines.collect::<String>().into_bytes();
+        assert_eq!(read(&whole, "now"), Found { steps: steps.to_vec(), unreadable: vec![] });
+        for bit in 0..whole.len() * 8 {
+            let mut bytes = whole.clone();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            let found = read(&bytes, "now");
+            assert!(!found.unreadable.is_empty(), "bit {bit}");
+            assert!(found.steps.iter().all(|step| steps.contains(step)), "bit {bit}");
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! Lines of journals: each is a JSON object whose last member `crc32` is the CRC-32 of the object without it, so that a reader
+//! finds a damaged line.
+
+/// Length of `,"crc32":"01234567"}`.
+const SEAL_BYTES: usize = 20;
+
+/// The line of a JSON object, with its checksum and line feed.
+#[must_use]
+pub fn seal(object: &str) -> String {
+    let open = object.strip_suffix('}').unwrap_or(object);
+    format!("{open}{}\n", seal_of(object.as_bytes()))
+}
+
+fn seal_of(object: &[u8]) -> String {
+    format!(",\"crc32\":\"{:08x}\"}}", crc32fast::hash(object))
+}
+
+/// The JSON object of a line without its line feed; `None` if the checksum is wrong or absent.
+#[must_use]
+pub fn unseal(line: &[u8]) -> Option<Vec<u8>> {
+    let split = line.len().checked_sub(SEAL_BYTES)?;
+    let object = [line.get(..split)?, b"}"].concat();
+    (line.get(split..)? == seal_of(&object).as_bytes()).then_some(object)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_line_holds_its_object() {
+        let line = seal(r#"{"a":1}"#);
+        assert_eq!(line, "{\"a\":1,\"crc32\":\"561bacaf\"}\n");
+        assert_eq!(unseal(line.trim_end().as_bytes()).unwrap(), br#"{"a":1}"#);
+        assert_eq!(unseal(b"{}"), None);
+    }
+
+    proptest! {
+        #[test]
+        fn every_flipped_bit_is_found(text in "[a-z]{0,80}", bit in any::<prop::sample::Index>()) {
+            let mut line = seal(&format!(r#"{{"text":"{text}"}}"#)).trim_end().as_bytes().to_vec();
+            let bit = bit.index(line.len() * 8);
+            line[bit / 8] ^= 1 << (bit % 8);
+            prop_assert_eq!(unseal(&line), None);
+        }
+    }
+}
