@@ -1,10 +1,17 @@
 //! The generated messages and service stubs of `ccbench/v1/agent.proto`.
 #![allow(missing_docs, clippy::all, unreachable_pub)]
 
+use std::time::Duration;
+
 tonic::include_proto!("ccbench.v1");
 
 /// The encoded descriptor set, so that a test can compare row messages with result columns.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/agent.descriptors.bin"));
+
+/// HTTP/2 keepalive of both ends: who is silent for 3 s is lost. Shorter interruptions of the control network do no harm.
+pub const KEEPALIVE_INTERVAL: Duration = Duration::from_millis(500);
+/// How long the answer to a keepalive may take.
+pub const KEEPALIVE_TIMEOUT: Duration = Duration::from_millis(2500);
 
 /// Longest message between controller and agent, in bytes: a request with its trace files.
 pub const MESSAGE_LIMIT: usize = 64 << 20;

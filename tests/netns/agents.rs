@@ -62,8 +62,7 @@ fn runs_on_remote_agents_with_mutual_tls() {
         "pki/127.0.0.1.key",
     ];
     let _agents = [serve(&bench, 47_700, &tls), serve(&bench, 47_701, &tls)];
-    let listening = |port: u16| std::net::TcpStream::connect(("127.0.0.1", port)).is_ok();
-    wait_for("both agents", Duration::from_secs(10), || listening(47_700) && listening(47_701));
+    wait_for_agents(47_700);
     let plan = bench.write("plan.toml", &loopback_plan(47_700));
     let plan = plan.to_string_lossy();
 
@@ -77,4 +76,34 @@ fn runs_on_remote_agents_with_mutual_tls() {
     let output = bench.run(&["run", &plan, "--pki", "pki"]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output));
     assert!(bench.results().join("tables/flow_samples/point=0/trial-01/part-0.parquet").exists());
+}
+
+/// Waits until both agents of a plan listen.
+fn wait_for_agents(port: u16) {
+    let listening = |port: u16| std::net::TcpStream::connect(("127.0.0.1", port)).is_ok();
+    wait_for("both agents", Duration::from_secs(10), || listening(port) && listening(port + 1));
+}
+
+#[test]
+fn a_run_survives_the_restart_of_an_agent() {
+    let _alone = alone();
+    let bench = Bench::new();
+    let (_stays, dies) = (serve(&bench, 47_710, &[]), serve(&bench, 47_711, &[]));
+    wait_for_agents(47_710);
+    let plan = loopback_plan(47_710).replace("length = \"1s\"", "length = \"4s\"");
+    let plan = bench.write("plan.toml", &plan);
+    let mut command = bench.command(&["run", &plan.to_string_lossy(), "-v"]);
+    let run = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let pid = dies.0.id();
+    let children = format!("/proc/{pid}/task/{pid}/children");
+    wait_for("the trial", Duration::from_secs(20), || {
+        std::fs::read_to_string(&children).is_ok_and(|children| !children.is_empty())
+    });
+    std::thread::sleep(Duration::from_secs(1));
+    drop(dies);
+    std::thread::sleep(Duration::from_secs(2));
+    let _again = serve(&bench, 47_711, &[]);
+    let output = run.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+    assert!(text(&output).contains("trying again when every node answers"), "{}", text(&output));
 }

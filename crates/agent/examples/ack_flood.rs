@@ -51,7 +51,7 @@ fn main() {
             sampler: ccbench_collector::pick,
             acks: |watch| Ok(Box::new(Flood::new(watch))),
             undo: Undo::in_memory(),
-            epoch_file: None,
+            generation_file: None,
             traffic_group: None,
         });
         let service = AgentServer::new(AgentService::new(executor, generators, vec![]));

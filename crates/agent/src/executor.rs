@@ -12,6 +12,7 @@ use ccbench_shaper::Link;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
+use crate::accept::ConnectionEnd;
 use crate::clock;
 use crate::error::AgentError;
 use crate::event::event;
@@ -21,10 +22,11 @@ use crate::kernel::Kernel;
 use crate::probe::ping::LINGER_NS;
 use crate::session::{Action, Command, Holder, Session, State};
 use crate::sockets::names::TrialId;
-use crate::undo::{JournalError, Outcome, Undo};
+use crate::undo::{Outcome, Undo};
 
 mod acks;
 mod captures;
+mod generation;
 mod outbox;
 mod prepare;
 mod rows;
@@ -63,8 +65,8 @@ pub struct Parts {
     pub acks: OpenAcks,
     /// Takes the undo of every change.
     pub undo: Undo,
-    /// Where the highest epoch is kept over restarts, if anywhere.
-    pub epoch_file: Option<PathBuf>,
+    /// Where the generation is kept over restarts, if anywhere.
+    pub generation_file: Option<PathBuf>,
     /// The control group that a trial's traffic runs in, made and removed with the trial.
     pub traffic_group: Option<PathBuf>,
 }
@@ -73,14 +75,25 @@ pub struct Parts {
 #[derive(Debug, Clone)]
 pub struct Handle {
     orders: mpsc::Sender<Order>,
-    not_undone: watch::Receiver<Vec<String>>,
+    status: watch::Receiver<NodeStatus>,
+}
+
+/// The node between trials.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NodeStatus {
+    /// Number of Prepares that were accepted.
+    pub generation: u64,
+    /// The run of the last one.
+    pub last_run_id: String,
+    /// What could not be undone: the node takes no trial until it is.
+    pub not_undone: Vec<String>,
 }
 
 type Answer<T> = oneshot::Sender<Result<T, AgentError>>;
 
 #[derive(Debug)]
 enum Order {
-    Prepare(Box<wire::PrepareRequest>, Answer<wire::PrepareReply>),
+    Prepare(Box<wire::PrepareRequest>, Option<ConnectionEnd>, Answer<wire::PrepareReply>),
     Run(wire::RunRequest, Answer<mpsc::Receiver<Outgoing>>),
     Reset(wire::ResetRequest, Answer<wire::ResetReply>),
 }
@@ -92,15 +105,16 @@ impl Handle {
         wait.await.map_err(|_| AgentError::Stopping)?
     }
 
-    /// Makes the node ready for a trial.
+    /// Makes the node ready for a trial. If `controller` ends before the trial begins, everything is undone.
     ///
     /// # Errors
     /// Why not; everything already done is undone.
     pub async fn prepare(
         &self,
         request: wire::PrepareRequest,
+        controller: Option<ConnectionEnd>,
     ) -> Result<wire::PrepareReply, AgentError> {
-        self.ask(|answer| Order::Prepare(Box::new(request), answer)).await
+        self.ask(|answer| Order::Prepare(Box::new(request), controller, answer)).await
     }
 
     /// Starts the prepared trial; its rows come out of the channel.
@@ -114,9 +128,9 @@ impl Handle {
         self.ask(|answer| Order::Run(request, answer)).await
     }
 
-    /// What could not be undone on this node: it takes no trial until it is.
-    pub fn not_undone(&self) -> Vec<String> {
-        self.not_undone.borrow().clone()
+    /// The node between trials.
+    pub fn status(&self) -> NodeStatus {
+        self.status.borrow().clone()
     }
 
     /// Leaves the node as it was found.
@@ -131,17 +145,17 @@ impl Handle {
 /// Starts the executor on the current runtime; it ends, and undoes everything, when its last handle is gone.
 pub fn spawn(parts: Parts) -> Handle {
     let (orders, inbox) = mpsc::channel(8);
-    let last_epoch = parts
-        .epoch_file
-        .as_ref()
-        .and_then(|path| std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok());
-    let (not_undone, watch) = watch::channel(Vec::new());
+    let (generation, last_run_id) =
+        parts.generation_file.as_deref().map(generation::read).unwrap_or_default();
+    let status = NodeStatus { generation, last_run_id, not_undone: Vec::new() };
+    let (send_status, status) = watch::channel(status);
     let mut executor = Executor {
         parts,
-        not_undone,
-        session: Session { last_epoch: last_epoch.unwrap_or(0), ..Session::default() },
+        status: send_status,
+        session: Session { generation, ..Session::default() },
         trial: Trial::default(),
         lease_end_ns: None,
+        controller: None,
         after_run_ns: ENDED_LEASE_NS,
         running: None,
     };
@@ -149,7 +163,7 @@ pub fn spawn(parts: Parts) -> Handle {
         executor.undo_stack();
     }
     tokio::spawn(executor.work(inbox));
-    Handle { orders, not_undone: watch }
+    Handle { orders, status }
 }
 
 /// A trial that runs.
@@ -166,10 +180,12 @@ struct Running {
 
 struct Executor {
     parts: Parts,
-    not_undone: watch::Sender<Vec<String>>,
+    status: watch::Sender<NodeStatus>,
     session: Session,
     trial: Trial,
     lease_end_ns: Option<u64>,
+    /// Of the prepared trial.
+    controller: Option<ConnectionEnd>,
     after_run_ns: u64,
     running: Option<Running>,
 }
@@ -216,8 +232,15 @@ impl Executor {
                 None => std::future::pending().await,
             }
         };
+        let controller = async {
+            match &mut self.controller {
+                Some(connection) => connection.wait().await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             order = inbox.recv() => Wake::Order(order),
+            () = controller => Wake::ControllerLost,
             () = lease => Wake::Lease,
             wake = running => wake,
         }
@@ -225,8 +248,11 @@ impl Executor {
 
     async fn apply(&mut self, order: Order) {
         match order {
-            Order::Prepare(request, answer) => {
+            Order::Prepare(request, controller, answer) => {
                 let reply = self.prepare(&request).await;
+                if reply.is_ok() {
+                    self.controller = controller;
+                }
                 // Whoever asked may be gone; then the lease ends it.
                 let _ = answer.send(reply);
             }
@@ -261,12 +287,17 @@ impl Executor {
     ) -> Result<wire::PrepareReply, AgentError> {
         let task = prepare::task_of(request)?;
         self.check_clean()?;
-        self.step(Command::Prepare(Holder {
+        let holder = Holder {
             run_id: request.run_id.clone(),
             point_id: request.point_id,
             trial: request.trial,
             epoch: request.epoch,
-        }))?;
+        };
+        self.step(Command::Prepare { holder, generation: request.generation })?;
+        let generation = self.session.generation;
+        self.status.send_modify(|status| {
+            (status.generation, status.last_run_id) = (generation, request.run_id.clone());
+        });
         let mut tools = Tools {
             kernel: &*self.parts.kernel,
             source: &self.parts.source,
@@ -275,10 +306,13 @@ impl Executor {
             traffic_group: self.parts.traffic_group.as_deref(),
             here: (TrialId { run_id: request.run_id.clone(), epoch: request.epoch }, &request.node),
         };
-        let made = match keep_epoch(self.parts.epoch_file.as_ref(), request.epoch) {
-            Ok(()) => prepare::prepare(task, &mut tools, &mut self.trial).await,
-            Err(error) => Err(error),
+        let file = self.parts.generation_file.as_deref();
+        let kept = file.map(|file| generation::write(file, generation, &request.run_id));
+        let made = match kept.transpose() {
+            Ok(_) => prepare::prepare(task, &mut tools, &mut self.trial).await,
+            Err(error) => Err(error.into()),
         };
+        let made = made.map(|reply| wire::PrepareReply { generation, ..reply });
         let action = self.step(Command::PrepareDone { ok: made.is_ok() })?;
         if action == Action::Undo {
             let outcome = self.undo().await;
@@ -299,7 +333,8 @@ impl Executor {
         self.session.clone().on(Command::Run { epoch: request.epoch })?;
         check_start(request.start_at_ns, clock::now_ns())?;
         self.step(Command::Run { epoch: request.epoch })?;
-        self.lease_end_ns = None;
+        // From now on the loss of the stream tells.
+        (self.lease_end_ns, self.controller) = (None, None);
         let (out, rows) = Outbox::new(self.trial.cc.names());
         let Some(task) = self.trial.task.clone() else {
             self.lost("the prepared trial is gone").await;
@@ -438,7 +473,7 @@ impl Executor {
 
     /// Takes everything of the trial away: processes first, then links, then settings.
     async fn undo(&mut self) -> Outcome {
-        self.lease_end_ns = None;
+        (self.lease_end_ns, self.controller) = (None, None);
         let mut outcome = Outcome::default();
         if let Some(mut running) = self.running.take() {
             running.out.stop_waiting();
@@ -478,7 +513,7 @@ impl Executor {
     fn undo_stack(&mut self) -> Outcome {
         let outcome = self.parts.undo.undo_all(&*self.parts.kernel);
         let left = if self.parts.undo.is_empty() { Vec::new() } else { outcome.failed.clone() };
-        self.not_undone.send_replace(left);
+        self.status.send_modify(|status| status.not_undone = left);
         outcome
     }
 
@@ -506,16 +541,6 @@ fn check_start(start_at_ns: u64, now_ns: u64) -> Result<(), AgentError> {
              1 s before and 10 min after now"
         ),
     })
-}
-
-/// An agent that is started again must not serve a controller with an older epoch.
-fn keep_epoch(file: Option<&PathBuf>, epoch: u64) -> Result<(), AgentError> {
-    let Some(path) = file else { return Ok(()) };
-    let failed = |source| JournalError { op: "write", path: path.clone(), source };
-    let fresh = path.with_extension("new");
-    std::fs::write(&fresh, epoch.to_string()).map_err(failed)?;
-    std::fs::File::open(&fresh).and_then(|file| file.sync_all()).map_err(failed)?;
-    Ok(std::fs::rename(&fresh, path).map_err(failed)?)
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod accept;
 pub mod args;
 pub mod cgroup;
 pub mod clean;

@@ -10,11 +10,10 @@ use std::time::Duration;
 
 use ccbench_proto::wire::agent_server::AgentServer;
 use ccbench_proto::wire::{self, ResetRequest};
-use futures_util::StreamExt as _;
-use tokio::net::{TcpListener, UnixListener, UnixStream};
-use tokio_stream::wrappers::{TcpListenerStream, UnixListenerStream};
+use tokio::net::{TcpListener, UnixListener};
 use tonic::transport::Server;
 
+use crate::accept;
 use crate::args::{Listen, ServeArgs};
 use crate::error::AgentError;
 use crate::executor::{self, Handle, Parts};
@@ -26,9 +25,10 @@ use crate::service::AgentService;
 use crate::tls;
 use crate::undo::{self, Undo};
 
-/// Two missed answers and the connection is dead: a vanished controller is noticed within 1.5 s.
-const KEEPALIVE_INTERVAL: Duration = Duration::from_millis(500);
-const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(1);
+/// Requests at the same time in one connection. A controller has two at most: a stream and a reset.
+const MAX_STREAMS: u32 = 16;
+/// Of one request.
+const MAX_HEADER_BYTES: u32 = 16 << 10;
 
 /// Serves until `shutdown`, then undoes everything.
 ///
@@ -39,7 +39,7 @@ pub async fn serve(args: &ServeArgs, shutdown: impl Future<Output = ()>) -> Resu
     if left != undo::Outcome::default() {
         tracing::warn!(undone = ?left.undone, failed = ?left.failed, "congestion controls that a dead agent left");
     }
-    let (mut undo, epoch_file, _lock) = state(args)?;
+    let (mut undo, generation_file, _lock) = state(args)?;
     // A testbed is started by hand, outside of any service.
     let Placement { group, notes } =
         if args.ephemeral { Placement::default() } else { placement::place(&mut undo) };
@@ -53,7 +53,7 @@ pub async fn serve(args: &ServeArgs, shutdown: impl Future<Output = ()>) -> Resu
         sampler: ccbench_collector::pick,
         acks: ccbench_collector::acks::open,
         undo,
-        epoch_file,
+        generation_file,
         traffic_group: group,
     });
     let service = AgentServer::new(AgentService::new(executor.clone(), generators, notes))
@@ -88,9 +88,8 @@ async fn serve_unix(
 ) -> Result<(), AgentError> {
     let listener = listen_unix(path)?;
     let _socket = RemovedOnDrop(path);
-    let incoming = UnixListenerStream::new(listener).filter_map(|s| async { may_connect(s) });
-    Server::builder()
-        .serve_with_incoming_shutdown(service, Box::pin(incoming), stopped)
+    server()
+        .serve_with_incoming_shutdown(service, accept::unix(listener), stopped)
         .await
         .map_err(|source| AgentError::Serve { address: format!("unix:{}", path.display()), source })
 }
@@ -103,7 +102,7 @@ async fn serve_tcp(
 ) -> Result<(), AgentError> {
     let refused = |why: String| AgentError::Listen { address: format!("tcp:{address}"), why };
     let failed = |source| AgentError::Serve { address: format!("tcp:{address}"), source };
-    let tls = tls::server_config(args)?;
+    let tls = tls::acceptor(args)?;
     if tls.is_none() && !address.ip().is_loopback() {
         return Err(refused(
             "beyond loopback an agent needs --tls-cert, --tls-key and --tls-ca (make them with \
@@ -114,18 +113,22 @@ async fn serve_tcp(
     let listener = TcpListener::bind(address).await.map_err(|e| refused(e.to_string()))?;
     let bound = listener.local_addr().map_err(|e| refused(e.to_string()))?;
     tracing::info!(address = %bound, tls = tls.is_some(), "listening");
-    let mut server = Server::builder()
-        .tcp_nodelay(true)
-        .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
-        .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT));
-    if let Some(tls) = tls {
-        server = server.tls_config(tls).map_err(failed)?;
-    }
-    let incoming = TcpListenerStream::new(listener);
-    server.serve_with_incoming_shutdown(service, incoming, stopped).await.map_err(failed)
+    let incoming = accept::tcp(listener, tls);
+    server()
+        .http2_keepalive_interval(Some(wire::KEEPALIVE_INTERVAL))
+        .http2_keepalive_timeout(Some(wire::KEEPALIVE_TIMEOUT))
+        .serve_with_incoming_shutdown(service, incoming, stopped)
+        .await
+        .map_err(failed)
 }
 
-/// The undo stack, where the epoch is kept, and the lock on both; what a dead agent left is undone first.
+fn server() -> Server {
+    Server::builder()
+        .max_concurrent_streams(MAX_STREAMS)
+        .http2_max_header_list_size(MAX_HEADER_BYTES)
+}
+
+/// The undo stack, where the generation is kept, and the lock on both; what a dead agent left is undone first.
 /// In a namespace that dies with us nothing is kept.
 fn state(args: &ServeArgs) -> Result<(Undo, Option<PathBuf>, Option<File>), AgentError> {
     if args.ephemeral {
@@ -140,7 +143,7 @@ fn state(args: &ServeArgs) -> Result<(Undo, Option<PathBuf>, Option<File>), Agen
     if !left.failed.is_empty() {
         tracing::error!(failed = ?left.failed, "could not undo all that a dead agent left: no trial runs here until it is");
     }
-    Ok((undo, Some(dir.join("epoch")), Some(lock)))
+    Ok((undo, Some(dir.join("generation")), Some(lock)))
 }
 
 async fn undo_all(executor: &Handle) {
@@ -177,23 +180,4 @@ fn listen_unix(path: &Path) -> Result<UnixListener, AgentError> {
         .map_err(|e| refused(format!("set mode 0600: {e}")))?;
     tracing::info!(path = %path.display(), "listening");
     Ok(listener)
-}
-
-/// Only root and the agent's user may control this node, whatever the permissions of the socket's folder.
-fn may_connect(stream: std::io::Result<UnixStream>) -> Option<std::io::Result<UnixStream>> {
-    let own = rustix::process::geteuid().as_raw();
-    match stream {
-        Ok(stream) => match stream.peer_cred() {
-            Ok(peer) if peer.uid() == 0 || peer.uid() == own => Some(Ok(stream)),
-            Ok(peer) => {
-                tracing::warn!(uid = peer.uid(), "refused a connection of another user");
-                None
-            }
-            Err(error) => {
-                tracing::warn!(%error, "refused a connection of unknown origin");
-                None
-            }
-        },
-        Err(error) => Some(Err(error)),
-    }
 }

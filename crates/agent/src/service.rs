@@ -8,10 +8,11 @@ use ccbench_shaper::ShaperError;
 use futures_util::{Stream, StreamExt as _};
 use tonic::{Request, Response, Status};
 
+use crate::accept::ConnectionEnd;
 use crate::clock;
 use crate::describe;
 use crate::error::AgentError;
-use crate::executor::Handle;
+use crate::executor::{Handle, NodeStatus};
 use crate::flow::process::Generators;
 
 /// The service: a handle to the executor.
@@ -39,9 +40,10 @@ impl wire::agent_server::Agent for AgentService {
         _: Request<wire::DescribeRequest>,
     ) -> Result<Response<wire::NodeInfo>, Status> {
         let mut info = describe::describe(&self.generators, &self.notes).await;
-        let left = self.executor.not_undone();
-        info.notes
-            .extend(left.into_iter().map(|left| format!("takes no trial, not undone: {left}")));
+        let NodeStatus { generation, last_run_id, not_undone } = self.executor.status();
+        (info.generation, info.last_run_id) = (generation, last_run_id);
+        let note = |left| format!("takes no trial, not undone: {left}");
+        info.notes.extend(not_undone.into_iter().map(note));
         Ok(Response::new(info))
     }
 
@@ -59,7 +61,8 @@ impl wire::agent_server::Agent for AgentService {
         &self,
         request: Request<wire::PrepareRequest>,
     ) -> Result<Response<wire::PrepareReply>, Status> {
-        let reply = self.executor.prepare(request.into_inner()).await;
+        let controller = request.extensions().get::<ConnectionEnd>().cloned();
+        let reply = self.executor.prepare(request.into_inner(), controller).await;
         reply.map(Response::new).map_err(|e| status(&e))
     }
 

@@ -19,7 +19,7 @@ pub struct Holder {
     pub point_id: u32,
     /// Which repetition.
     pub trial: u32,
-    /// The fencing number of this trial.
+    /// Number of the trial within its run.
     pub epoch: u64,
 }
 
@@ -71,7 +71,12 @@ impl State {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
     /// Make ready.
-    Prepare(Holder),
+    Prepare {
+        /// For whom.
+        holder: Holder,
+        /// The node's generation as its controller knows it; `None` if it does not care who was here before.
+        generation: Option<u64>,
+    },
     /// The action `Prepare` succeeded or failed.
     PrepareDone {
         /// It succeeded.
@@ -121,13 +126,13 @@ pub enum Refused {
     },
     /// An order of a controller that has been overtaken.
     #[error(
-        "epoch {given} is not above {last}, the last one this node accepted: another controller took over"
+        "another controller has used this node meanwhile (generation {actual}, not {given}); run `--resume` when it is done"
     )]
     Stale {
         /// In the order.
         given: u64,
-        /// The last one accepted.
-        last: u64,
+        /// The node's.
+        actual: u64,
     },
     /// A Run without a Prepare.
     #[error("nothing is prepared on this node (its lease may have ended); Prepare first")]
@@ -155,13 +160,13 @@ pub enum Refused {
     },
 }
 
-/// The node's state and the highest epoch it ever accepted.
+/// The node's state and its fencing token.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Session {
     /// Where the node is.
     pub state: State,
-    /// The highest epoch accepted; 0 before the first.
-    pub last_epoch: u64,
+    /// Number of Prepares that were accepted.
+    pub generation: u64,
 }
 
 impl Session {
@@ -171,16 +176,19 @@ impl Session {
     /// # Errors
     /// Why an order was refused; the session is then as before.
     pub fn on(self, command: Command) -> Result<(Self, Action), Refused> {
-        let last = self.last_epoch;
-        let go = |state, action| Ok((Self { state, last_epoch: last }, action));
+        let generation = self.generation;
+        let go = |state, action| Ok((Self { state, generation }, action));
         match (self.state, command) {
-            (_, Command::Prepare(new)) if new.epoch < last => {
-                Err(Refused::Stale { given: new.epoch, last })
+            (State::Idle, Command::Prepare { generation: Some(given), .. })
+                if given != generation =>
+            {
+                Err(Refused::Stale { given, actual: generation })
             }
-            (State::Idle, Command::Prepare(new)) => {
-                Ok((Self { last_epoch: new.epoch, state: State::Preparing(new) }, Action::Prepare))
+            (State::Idle, Command::Prepare { holder, .. }) => {
+                let (state, generation) = (State::Preparing(holder), generation + 1);
+                Ok((Self { state, generation }, Action::Prepare))
             }
-            (state, Command::Prepare(_)) => Err(busy(state)),
+            (state, Command::Prepare { .. }) => Err(busy(state)),
             (State::Preparing(holder), Command::PrepareDone { ok: true }) => {
                 go(State::Prepared(holder), Action::None)
             }
@@ -228,9 +236,12 @@ mod tests {
         Holder { run_id: "r".into(), point_id: 1, trial: 2, epoch }
     }
 
+    fn prepare(epoch: u64, generation: Option<u64>) -> Command {
+        Command::Prepare { holder: holder(epoch), generation }
+    }
+
     fn prepared(epoch: u64) -> Session {
-        let (session, action) =
-            Session::default().on(Command::Prepare(holder(epoch))).expect("idle");
+        let (session, action) = Session::default().on(prepare(epoch, Some(0))).expect("idle");
         assert_eq!(action, Action::Prepare);
         session.on(Command::PrepareDone { ok: true }).expect("report").0
     }
@@ -247,18 +258,27 @@ mod tests {
 
     #[test]
     fn a_busy_node_names_its_holder() {
-        let error = prepared(5).on(Command::Prepare(holder(6))).expect_err("busy").to_string();
+        let error = prepared(5).on(prepare(6, Some(1))).expect_err("busy").to_string();
         assert!(error.contains("run r (point 1, trial 2, epoch 5) is prepared"), "{error}");
     }
 
     #[test]
     fn an_overtaken_controller_is_refused_even_when_idle() {
         let (idle, _) = prepared(5).on(reset("r", 5)).expect("always");
-        assert_eq!(
-            idle.clone().on(Command::Prepare(holder(4))),
-            Err(Refused::Stale { given: 4, last: 5 })
-        );
-        assert!(idle.on(Command::Prepare(holder(5))).is_ok());
+        for given in [0, 2, u64::MAX] {
+            let refused = idle.clone().on(prepare(6, Some(given)));
+            assert_eq!(refused, Err(Refused::Stale { given, actual: 1 }));
+        }
+        for given in [Some(1), None] {
+            let (session, _) = idle.clone().on(prepare(6, given)).expect("its turn");
+            assert_eq!(session.generation, 2);
+        }
+    }
+
+    #[test]
+    fn no_number_of_a_controller_locks_others_out() {
+        let (idle, _) = prepared(u64::MAX).on(reset("r", u64::MAX)).expect("always");
+        assert!(idle.on(prepare(1, Some(1))).is_ok());
     }
 
     #[test]
@@ -279,7 +299,7 @@ mod tests {
         let states = [
             prepared(5),
             prepared(5).on(Command::Run { epoch: 5 }).expect("prepared").0,
-            Session::default().on(Command::Prepare(holder(5))).expect("idle").0,
+            Session::default().on(prepare(5, None)).expect("idle").0,
         ];
         for held in states {
             for (run_id, epoch) in [("other", 9), ("r", 4)] {
@@ -304,7 +324,7 @@ mod tests {
 
     #[test]
     fn a_failed_prepare_is_undone() {
-        let (session, _) = Session::default().on(Command::Prepare(holder(1))).expect("idle");
+        let (session, _) = Session::default().on(prepare(1, None)).expect("idle");
         let (session, action) = session.on(Command::PrepareDone { ok: false }).expect("report");
         assert_eq!((session.state, action), (State::Idle, Action::Undo));
     }
@@ -317,7 +337,7 @@ mod tests {
 
     fn command() -> impl Strategy<Value = Command> {
         prop_oneof![
-            (0u64..6).prop_map(|epoch| Command::Prepare(holder(epoch))),
+            (0u64..6, prop::option::of(0u64..6)).prop_map(|(epoch, of)| prepare(epoch, of)),
             any::<bool>().prop_map(|ok| Command::PrepareDone { ok }),
             (0u64..6).prop_map(|epoch| Command::Run { epoch }),
             Just(Command::RunDone),
@@ -330,7 +350,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn epochs_never_decrease_and_every_trial_is_undone(
+        fn every_prepare_has_its_generation_and_every_trial_is_undone(
             commands in prop::collection::vec(command(), 0..60)
         ) {
             let mut session = Session::default();
@@ -339,7 +359,8 @@ mod tests {
                 let before = session.clone();
                 match session.clone().on(command) {
                     Ok((after, action)) => {
-                        prop_assert!(after.last_epoch >= before.last_epoch);
+                        let accepted = u64::from(action == Action::Prepare);
+                        prop_assert_eq!(after.generation, before.generation + accepted);
                         match action {
                             Action::Prepare => { prop_assert!(!dirty); dirty = true; }
                             Action::Undo => dirty = false,

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use ccbench_proto::wire;
 use nix::sys::signal::Signal;
-use support::{AGENT, Agent, LOOPBACK_PLAN, now_ns, prepare, wait_for};
+use support::{AGENT, Agent, IDLE_PLAN, LOOPBACK_PLAN, now_ns, prepare, wait_for};
 use tonic::Code;
 
 #[tokio::test]
@@ -76,23 +76,6 @@ async fn a_wrong_plan_is_refused_with_its_reason() {
     assert!(refused.message().contains("no node `three`; it has: one, two"), "{refused:?}");
 }
 
-/// A plan in which this node only watches: preparing it changes nothing, so no root is needed.
-const IDLE_PLAN: &str = r#"
-name = "idle"
-[nodes]
-one = {}
-two = {}
-[wires]
-w = ["one", "two"]
-[probes.rtt]
-kind = "ping"
-from = "two"
-to = "one"
-[[phases]]
-name = "only"
-length = "200ms"
-"#;
-
 #[tokio::test]
 async fn a_busy_node_names_its_holder_and_an_overtaken_controller_is_refused() {
     let agent = Agent::here();
@@ -108,9 +91,31 @@ async fn a_busy_node_names_its_holder_and_an_overtaken_controller_is_refused() {
     assert!(when.message().contains("CLOCK_MONOTONIC"), "{when:?}");
 
     client.reset(wire::ResetRequest::default()).await.unwrap();
-    let stale = client.prepare(prepare(IDLE_PLAN, "one", 6)).await.unwrap_err();
-    assert_eq!(stale.code(), Code::FailedPrecondition);
-    assert!(stale.message().contains("another controller took over"), "{stale:?}");
+    let of_generation = |generation| {
+        let generation = Some(generation);
+        wire::PrepareRequest { generation, ..prepare(IDLE_PLAN, "one", 8) }
+    };
+    for generation in [0, 2, u64::MAX] {
+        let stale = client.prepare(of_generation(generation)).await.unwrap_err();
+        assert_eq!(stale.code(), Code::FailedPrecondition);
+        assert!(stale.message().contains("another controller has used this node"), "{stale:?}");
+    }
+    let reply = client.prepare(of_generation(1)).await.unwrap().into_inner();
+    assert_eq!(reply.generation, 2);
+}
+
+#[tokio::test]
+async fn no_number_of_a_controller_locks_others_out() {
+    let agent = Agent::here();
+    let mut client = agent.connect().await;
+    let request = prepare(IDLE_PLAN, "one", u64::MAX);
+    client.prepare(wire::PrepareRequest { generation: Some(0), ..request }).await.unwrap();
+    client.reset(wire::ResetRequest::default()).await.unwrap();
+    let info = client.describe(wire::DescribeRequest {}).await.unwrap().into_inner();
+    assert_eq!((info.generation, info.last_run_id.as_str()), (1, "test"));
+    let next = prepare(IDLE_PLAN, "one", 1);
+    let next = wire::PrepareRequest { generation: Some(info.generation), ..next };
+    client.prepare(next).await.expect("it knows the generation");
 }
 
 #[tokio::test]
@@ -130,7 +135,7 @@ async fn another_runs_controller_cannot_reset_a_node_that_is_held() {
 }
 
 #[tokio::test]
-async fn the_epoch_survives_a_restart() {
+async fn the_generation_survives_a_restart() {
     let mut agent = Agent::here();
     let mut client = agent.connect().await;
     client.prepare(prepare(IDLE_PLAN, "one", 7)).await.unwrap();
@@ -146,7 +151,9 @@ async fn the_epoch_survives_a_restart() {
         // The dead agent's socket is there until the new one takes it over.
         let endpoint = tonic::transport::Endpoint::from_shared(listen.clone()).unwrap();
         if let Ok(mut client) = wire::agent_client::AgentClient::connect(endpoint).await {
-            break client.prepare(prepare(IDLE_PLAN, "one", 6)).await.unwrap_err();
+            let request = prepare(IDLE_PLAN, "one", 8);
+            let request = wire::PrepareRequest { generation: Some(0), ..request };
+            break client.prepare(request).await.unwrap_err();
         }
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     };
@@ -214,129 +221,4 @@ async fn two_agents_do_not_share_a_state_directory() {
         .unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && stderr.contains("--state-dir"), "{stderr}");
-}
-
-/// A port that was free a moment ago.
-fn free_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
-
-#[tokio::test]
-async fn notices_a_vanished_controller() {
-    let dir = tempfile::tempdir().unwrap();
-    let address = format!("127.0.0.1:{}", free_port());
-    let mut agent = Command::new(AGENT)
-        .args(["serve", "--listen", &format!("tcp:{address}"), "--state-dir"])
-        .arg(dir.path())
-        .spawn()
-        .unwrap();
-    let connect = async || {
-        wait_for("the agent's port", || std::net::TcpStream::connect(&address).is_ok()).await;
-        wire::agent_client::AgentClient::connect(format!("http://{address}")).await.unwrap()
-    };
-    let mut other = connect().await;
-    let plan = IDLE_PLAN.replace("200ms", "60s");
-    let (started, wait) = tokio::sync::oneshot::channel();
-    let request = prepare(&plan, "one", 1);
-    // This controller's thread stops turning: its sockets stay open without replies.
-    let frozen_address = address.clone();
-    let (thaw, thawed) = std::sync::mpsc::channel::<()>();
-    let frozen = std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let rows = runtime.block_on(async {
-            let address = format!("http://{frozen_address}");
-            let mut client = wire::agent_client::AgentClient::connect(address).await.unwrap();
-            client.prepare(request).await.unwrap();
-            let run = wire::RunRequest { start_at_ns: now_ns(), epoch: 1 };
-            (client.run(run).await.unwrap(), client)
-        });
-        started.send(()).unwrap();
-        let _ = thawed.recv();
-        drop(rows);
-    });
-    wait.await.unwrap();
-    let busy = other.prepare(prepare(&plan, "one", 2)).await.unwrap_err();
-    assert!(busy.message().contains("is running"), "{busy:?}");
-    let limit = now_ns() + 10_000_000_000;
-    while other.prepare(prepare(&plan, "one", 2)).await.is_err() {
-        assert!(now_ns() < limit, "the vanished controller still holds the node");
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-    }
-    drop(thaw);
-    frozen.join().unwrap();
-    agent.kill().unwrap();
-    agent.wait().unwrap();
-}
-
-mod tls {
-    use std::path::{Path, PathBuf};
-
-    use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-
-    pub struct Files {
-        pub cert: PathBuf,
-        pub key: PathBuf,
-    }
-
-    pub type Ca = CertifiedIssuer<'static, KeyPair>;
-
-    pub fn ca() -> Ca {
-        let mut params = CertificateParams::new(Vec::new()).unwrap();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
-    }
-
-    pub fn issue(ca: &Ca, dir: &Path, name: &str) -> Files {
-        let key = KeyPair::generate().unwrap();
-        let params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
-        let cert = params.signed_by(&key, ca).unwrap();
-        let files =
-            Files { cert: dir.join(format!("{name}.pem")), key: dir.join(format!("{name}.key")) };
-        std::fs::write(&files.cert, cert.pem()).unwrap();
-        std::fs::write(&files.key, key.serialize_pem()).unwrap();
-        files
-    }
-}
-
-#[tokio::test]
-async fn accepts_only_clients_of_the_authority() {
-    use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
-    let dir = tempfile::tempdir().unwrap();
-    let (ca, foreign) = (tls::ca(), tls::ca());
-    let ca_file = dir.path().join("ca.pem");
-    std::fs::write(&ca_file, ca.pem()).unwrap();
-    let node = tls::issue(&ca, dir.path(), "node");
-    let port = free_port();
-    let mut agent = Command::new(AGENT)
-        .args(["serve", "--ephemeral", "--listen", &format!("tcp:0.0.0.0:{port}")])
-        .arg("--tls-cert")
-        .arg(&node.cert)
-        .arg("--tls-key")
-        .arg(&node.key)
-        .arg("--tls-ca")
-        .arg(&ca_file)
-        .spawn()
-        .unwrap();
-    wait_for("the agent's port", || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok())
-        .await;
-    let describe = async |identity: Option<tls::Files>| {
-        let mut config = ClientTlsConfig::new()
-            .ca_certificate(Certificate::from_pem(ca.pem()))
-            .domain_name("localhost");
-        if let Some(files) = identity {
-            let read = |path| std::fs::read(path).unwrap();
-            config = config.identity(Identity::from_pem(read(files.cert), read(files.key)));
-        }
-        let endpoint = Endpoint::from_shared(format!("https://127.0.0.1:{port}")).unwrap();
-        let channel = endpoint.tls_config(config).unwrap().connect().await.map_err(|_| ())?;
-        let mut client = wire::agent_client::AgentClient::new(channel);
-        client.clock(wire::ClockRequest {}).await.map(drop).map_err(|_| ())
-    };
-    let own = tls::issue(&ca, dir.path(), "controller");
-    let stranger = tls::issue(&foreign, dir.path(), "stranger");
-    assert!(describe(Some(own)).await.is_ok());
-    assert!(describe(Some(stranger)).await.is_err(), "another authority's");
-    assert!(describe(None).await.is_err(), "none at all");
-    agent.kill().unwrap();
-    agent.wait().unwrap();
 }

@@ -7,6 +7,7 @@ mod support;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use ccbench_proto::sealed_line::{seal, unseal};
 use ccbench_proto::wire;
 use support::{AGENT, Agent, LOOPBACK_PLAN, Namespace, difference, everything, prepare, wait_for};
 
@@ -143,8 +144,11 @@ async fn a_journal_of_an_earlier_boot_is_discarded() {
     let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
     let text = std::fs::read_to_string(&journal).unwrap();
     assert!(text.lines().count() >= 5 && text.lines().all(|line| line.contains(boot_id.trim())));
-    let earlier = text.replace(boot_id.trim(), "00000000-0000-0000-0000-000000000000");
-    std::fs::write(&journal, earlier).unwrap();
+    let earlier = |line: &str| {
+        let object = String::from_utf8(unseal(line.as_bytes()).unwrap()).unwrap();
+        seal(&object.replace(boot_id.trim(), "00000000-0000-0000-0000-000000000000"))
+    };
+    std::fs::write(&journal, text.lines().map(earlier).collect::<String>()).unwrap();
     let dirty = everything(&namespace, &DEVS);
     agent.again(namespace.enter());
     drop(agent.connect().await);
@@ -155,7 +159,7 @@ async fn a_journal_of_an_earlier_boot_is_discarded() {
 #[tokio::test]
 async fn a_full_disk_fails_the_prepare_and_all_is_undone() {
     let namespace = pair().await;
-    // Two pages: one for the epoch, one for the journal's beginning.
+    // Two pages: one for the generation, one for the journal's beginning.
     let script = r#"mount -t tmpfs -o size=8k none "$0" && exec "$@""#;
     let agent = Agent::by(|dir| {
         let mut command = namespace.enter();
@@ -346,4 +350,57 @@ async fn control_group_errors_have_a_hint() {
     assert_eq!(group_of(agent.children()[0]), group_of(agent.child.id()));
     client.reset(wire::ResetRequest::default()).await.unwrap();
     agent.kill();
+}
+
+/// Sets the number of descriptors that a process may open, and returns the number before.
+fn limit_descriptors(pid: u32, current: Option<u64>) -> Option<u64> {
+    use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    let pid = Pid::from_raw(pid.cast_signed());
+    prlimit(pid, Resource::Nofile, Rlimit { current, maximum }).unwrap().current
+}
+
+#[tokio::test]
+async fn what_cannot_be_undone_is_reported_and_blocks_the_next_trial() {
+    let namespace = pair().await;
+    let agent = Agent::inside(&namespace);
+    let mut client = agent.connect().await;
+    let before = settled(&namespace).await;
+    client.prepare(prepare(PAIR_PLAN, "one", 1)).await.unwrap();
+    // Every lookup of an interface needs a descriptor.
+    let usual = limit_descriptors(agent.child.id(), Some(0));
+    let reply = client.reset(wire::ResetRequest::default()).await.unwrap().into_inner();
+    assert!(reply.failed.iter().any(|left| left.contains("offloads of v0")), "{reply:?}");
+    let refused = client.prepare(prepare(PAIR_PLAN, "one", 2)).await.unwrap_err();
+    for part in ["not as it was found", "offloads of v0", "open files"] {
+        assert!(refused.message().contains(part), "no `{part}`: {refused:?}");
+    }
+    limit_descriptors(agent.child.id(), usual);
+    let info = client.describe(wire::DescribeRequest {}).await.unwrap().into_inner();
+    assert!(info.notes.iter().any(|note| note.contains("takes no trial")), "{:?}", info.notes);
+    // As soon as it can be undone, it is.
+    client.prepare(prepare(PAIR_PLAN, "one", 2)).await.unwrap();
+    client.reset(wire::ResetRequest::default()).await.unwrap();
+    assert_eq!(difference(&before, &everything(&namespace, &DEVS)), "");
+}
+
+#[tokio::test]
+async fn a_damaged_journal_blocks_trials_until_its_operator_discards_it() {
+    let namespace = pair().await;
+    let mut agent = dead_agent(&namespace).await;
+    let journal = agent.state_dir().join("undo.ndjson");
+    let text = std::fs::read_to_string(&journal).unwrap();
+    std::fs::write(&journal, text.replacen("\"v0\"", "\"w0\"", 1)).unwrap();
+    agent.again(namespace.enter());
+    let mut client = agent.connect().await;
+    let refused = client.prepare(prepare(PAIR_PLAN, "one", 2)).await.unwrap_err();
+    for part in ["is damaged", "undo.ndjson", "--discard-damaged"] {
+        assert!(refused.message().contains(part), "no `{part}`: {refused:?}");
+    }
+    agent.kill();
+    let state_dir = agent.state_dir();
+    let undo = ["undo", "--discard-damaged", "--state-dir", state_dir.to_str().unwrap()];
+    namespace.run(&[&[AGENT], &undo[..]].concat());
+    agent.again(namespace.enter());
+    agent.connect().await.prepare(prepare(PAIR_PLAN, "one", 2)).await.unwrap();
 }

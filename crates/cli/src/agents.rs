@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ccbench_proto::wire;
@@ -22,6 +23,10 @@ use crate::file::FileError;
 
 /// Longest wait for an agent's answer outside a trial.
 pub const CALL_LIMIT: Duration = Duration::from_secs(15);
+/// Longest wait for a lost node: a restart of its agent, or a short interruption of the control network.
+const AWAIT_LIMIT: Duration = Duration::from_secs(30);
+/// Between two attempts to reach it.
+const AWAIT_INTERVAL: Duration = Duration::from_millis(500);
 /// Timestamp exchanges before a trial with agents on other machines.
 const CLOCK_EXCHANGES: usize = 64;
 
@@ -36,6 +41,16 @@ pub enum AgentError {
         /// The call.
         step: &'static str,
         /// Its answer, or why there is none.
+        reason: String,
+    },
+    /// The node is reachable and refuses: it is busy, another controller has used it, or it is not as it was found.
+    #[error("node {node}: {step}: {reason}")]
+    Refused {
+        /// Its name in the plan.
+        node: String,
+        /// The call.
+        step: &'static str,
+        /// Why, and what to do.
         reason: String,
     },
     /// The node does not support what the plan asks for.
@@ -55,7 +70,7 @@ impl AgentError {
     /// The process's exit code.
     pub fn exit_code(&self) -> ExitCode {
         match self {
-            Self::Call { .. } => ExitCode::Unavailable,
+            Self::Call { .. } | Self::Refused { .. } => ExitCode::Unavailable,
             Self::Unsupported { .. } => ExitCode::Usage,
             Self::File(_) => ExitCode::Failure,
         }
@@ -74,6 +89,8 @@ pub struct Agent {
     pub client: AgentClient<Channel>,
     /// What it reported about its node.
     pub info: wire::NodeInfo,
+    /// The node's generation, as its last reply had it.
+    generation: AtomicU64,
 }
 
 /// Where an agent listens.
@@ -116,26 +133,53 @@ impl Agents {
                 let describe = client.describe(wire::DescribeRequest {});
                 let info = call(&node, "describe", describe).await?;
                 info!(node, kernel = info.kernel, agent = info.agent_version, "describe");
-                Ok::<_, AgentError>((node, Agent { client, info }))
+                let generation = info.generation.into();
+                Ok::<_, AgentError>((node, Agent { client, info, generation }))
             }
         });
         let by_node = join_all(connects).await.into_iter().collect::<Result<_, _>>()?;
         Ok(Self { by_node })
     }
 
-    /// Calls every agent at once; returns the answers by node, or the first error.
-    pub async fn all<T, F>(
+    /// Prepares every node; `request` lacks the generation.
+    ///
+    /// # Errors
+    /// The first node that refuses or does not answer.
+    pub async fn prepare(
         &self,
-        step: &'static str,
-        mut request: impl FnMut(&str, AgentClient<Channel>) -> F,
-    ) -> Result<BTreeMap<String, T>, AgentError>
-    where
-        F: Future<Output = Result<tonic::Response<T>, tonic::Status>>,
-    {
-        info!(nodes = self.by_node.len(), "{step}");
+        request: impl Fn(&str) -> wire::PrepareRequest,
+    ) -> Result<BTreeMap<String, wire::PrepareReply>, AgentError> {
+        info!(nodes = self.by_node.len(), "prepare");
         let calls = self.by_node.iter().map(|(node, agent)| {
-            let answer = request(node, agent.client.clone());
-            async move { Ok((node.clone(), call(node, step, answer).await?)) }
+            let generation = Some(agent.generation.load(Ordering::Relaxed));
+            let request = wire::PrepareRequest { generation, ..request(node) };
+            let mut client = agent.client.clone();
+            async move {
+                let reply = call(node, "prepare", client.prepare(request)).await?;
+                agent.generation.store(reply.generation, Ordering::Relaxed);
+                Ok((node.clone(), reply))
+            }
+        });
+        join_all(calls).await.into_iter().collect()
+    }
+
+    /// Waits until every node answers again, and frees it of this run's trials up to `epoch`.
+    ///
+    /// # Errors
+    /// A node does not answer within [`AWAIT_LIMIT`], or another controller has used it meanwhile.
+    pub async fn await_all(&self, run_id: &str, epoch: u64) -> Result<(), AgentError> {
+        let until = clock::now() + AWAIT_LIMIT;
+        let calls = self.by_node.iter().map(|(node, agent)| async move {
+            loop {
+                let error = match agent.recover(node, run_id, epoch).await {
+                    Err(error @ AgentError::Call { .. }) => error,
+                    other => return other,
+                };
+                if clock::now() >= until {
+                    return Err(error);
+                }
+                tokio::time::sleep(AWAIT_INTERVAL).await;
+            }
         });
         join_all(calls).await.into_iter().collect()
     }
@@ -211,7 +255,10 @@ async fn connect(
             let mut endpoint = Endpoint::from_shared(format!("{scheme}://{target}"))
                 .map_err(|e| fail(format!("{target}: {e}; write it as \"host:port\"")))?
                 .connect_timeout(Duration::from_secs(5))
-                .tcp_nodelay(true);
+                .tcp_nodelay(true)
+                .http2_keep_alive_interval(wire::KEEPALIVE_INTERVAL)
+                .keep_alive_timeout(wire::KEEPALIVE_TIMEOUT)
+                .keep_alive_while_idle(true);
             if let Some(tls) = tls {
                 endpoint = endpoint.tls_config(tls).map_err(|e| fail(chain(&e)))?;
             } else if !loopback(target) {
@@ -248,6 +295,25 @@ fn tls_config(dir: &Path) -> Result<ClientTlsConfig, AgentError> {
         .identity(identity))
 }
 
+impl Agent {
+    /// Learns the node's generation after a call whose reply may have been lost, and frees the node of a trial of this run.
+    async fn recover(&self, node: &str, run_id: &str, epoch: u64) -> Result<(), AgentError> {
+        let mut client = self.client.clone();
+        let info = call(node, "describe", client.describe(wire::DescribeRequest {})).await?;
+        let known = self.generation.load(Ordering::Relaxed);
+        // An agent that lost its state directory, by a reboot for example, counts from 0.
+        let ours = info.generation <= known || info.last_run_id == run_id;
+        if !ours {
+            let (node, step) = (node.to_owned(), "describe");
+            let reason = format!("run {} has used this node meanwhile", info.last_run_id);
+            return Err(AgentError::Refused { node, step, reason });
+        }
+        self.generation.store(info.generation, Ordering::Relaxed);
+        let request = wire::ResetRequest { run_id: run_id.to_owned(), epoch };
+        call(node, "reset", client.reset(request)).await.map(drop)
+    }
+}
+
 /// Waits for one answer, at most [`CALL_LIMIT`].
 pub async fn call<T>(
     node: &str,
@@ -269,6 +335,10 @@ pub async fn call<T>(
         {
             let (node, reason) = (node.to_owned(), status.message().to_owned());
             Err(AgentError::Unsupported { node, reason })
+        }
+        Ok(Err(status)) if status.code() == tonic::Code::FailedPrecondition => {
+            let (node, reason) = (node.to_owned(), status.message().to_owned());
+            Err(AgentError::Refused { node, step, reason })
         }
         Ok(Err(status)) => Err(fail(status.message().to_owned())),
         Err(_) => Err(fail(format!("no answer within {} s", CALL_LIMIT.as_secs()))),

@@ -9,7 +9,7 @@ use ccbench_results::model::{Status, Verdict};
 use tokio::sync::mpsc::error::TryRecvError;
 use tracing::{info, warn};
 
-use crate::agents::{Address, Agents};
+use crate::agents::{Address, AgentError, Agents};
 use crate::backend::{Backend, BackendError, BackendInfo};
 use crate::clock;
 use crate::experiment::Experiment;
@@ -202,6 +202,22 @@ impl Testbed {
         let RunningTrial { trial, progress, .. } = running;
         self.port_slot = next_port_slot(self.port_slot, clock::realtime_ns());
         let result = trial::run(*trial, self, progress, interrupt).await;
+        if self.process.is_none()
+            && let Some(loss) = loss_of_node(&result)
+        {
+            warn!("wait for the nodes after: {loss}");
+            progress.message("node", &format!("{loss}; trying again when every node answers"));
+            let nodes = self.agents.await_all(&trial.experiment.id, trial.dir.next_epoch());
+            tokio::select! {
+                awaited = nodes => if let Err(error) = awaited {
+                    warn!("{error}");
+                    return result;
+                },
+                () = interrupt.requested() => return Err(BackendError::Interrupted),
+            }
+            self.port_slot = next_port_slot(self.port_slot, clock::realtime_ns());
+            return trial::run(*trial, self, progress, interrupt).await;
+        }
         let error = match &result {
             Ok(_) | Err(BackendError::Interrupted | BackendError::Results(_)) => return result,
             Err(BackendError::Agent(_) | BackendError::Testbed(_) | BackendError::Lab(_))
@@ -223,6 +239,18 @@ impl Testbed {
         }
         *self = Self { port_slot: self.port_slot, ..Self::open(experiment).await? };
         Ok(())
+    }
+}
+
+/// Why a trial measured nothing, if the reason was the loss of a node.
+fn loss_of_node(result: &Result<Verdict, BackendError>) -> Option<String> {
+    match result {
+        Err(BackendError::Agent(error @ AgentError::Call { .. })) => Some(error.to_string()),
+        Ok(verdict) => {
+            let lost = verdict.reasons.iter().find(|reason| reason.code == "node_lost")?;
+            Some(lost.message.clone())
+        }
+        Err(_) => None,
     }
 }
 

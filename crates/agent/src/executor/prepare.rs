@@ -181,6 +181,7 @@ pub async fn prepare(
         links: trial.links.iter().map(|timed| timed.link.state()).collect(),
         events: std::mem::take(&mut trial.events),
         congestion_controls: trial.cc.messages(),
+        generation: 0,
     };
     trial.cc.rename(&mut task);
     trial.task = Some(task);

@@ -199,7 +199,7 @@ impl Rig {
                 acks => Ok(Box::new(FakeAcks(vec![acks.to_string()]))),
             },
             undo: Undo::in_memory(),
-            epoch_file: None,
+            generation_file: None,
             traffic_group: None,
         });
         Self { handle, kernel, calls }
@@ -214,7 +214,7 @@ impl Rig {
             lease_ms: 60_000,
             ..Default::default()
         };
-        self.handle.prepare(request).await
+        self.handle.prepare(request, None).await
     }
 
     async fn run(&self) -> mpsc::Receiver<Outgoing> {

@@ -218,6 +218,23 @@ pub async fn wait_for(what: &str, mut fact: impl FnMut() -> bool) {
     panic!("{what} did not come about within 10 s");
 }
 
+/// A plan in which this node only watches: preparing it changes nothing, so no root is needed.
+pub const IDLE_PLAN: &str = r#"
+name = "idle"
+[nodes]
+one = {}
+two = {}
+[wires]
+w = ["one", "two"]
+[probes.rtt]
+kind = "ping"
+from = "two"
+to = "one"
+[[phases]]
+name = "only"
+length = "200ms"
+"#;
+
 /// A plan of one node that talks to itself: no links, so that nothing but loopback is needed.
 pub const LOOPBACK_PLAN: &str = r#"
 name = "loopback"
@@ -254,6 +271,7 @@ pub fn prepare(plan: &str, node: &str, epoch: u64) -> wire::PrepareRequest {
         trial: 1,
         seed: 1,
         epoch,
+        generation: None,
         addresses: [address("one"), address("two")].into(),
         port_slot: 3,
         lease_ms: 5_000,

@@ -293,6 +293,7 @@ pub fn task(
         trial: u32::from(trial),
         seed,
         epoch: 1,
+        generation: None,
         addresses: addresses.clone().into_iter().collect(),
         port_slot: 0,
         lease_ms: LEASE_MS,

@@ -49,7 +49,7 @@ pub(super) async fn run(
         point_id: trial.scheduled.point_id,
         trial: trial.scheduled.trial,
         seed: trial.scheduled.seed,
-        epoch: clock::realtime_ns().unsigned_abs() / 1000,
+        epoch: trial.dir.next_epoch(),
     };
     let run_id = &trial.experiment.id;
     let replies = match prepare(trial, testbed, key.epoch).await {
@@ -133,23 +133,21 @@ async fn prepare(
     epoch: u64,
 ) -> Result<BTreeMap<String, wire::PrepareReply>, AgentError> {
     let plan_toml = resolve::to_toml(&trial.point.plan);
-    let request = |node: &str, mut client: wire::agent_client::AgentClient<_>| {
-        let request = wire::PrepareRequest {
-            run_id: trial.experiment.id.clone(),
-            node: node.to_owned(),
-            plan_toml: plan_toml.clone(),
-            point_id: trial.scheduled.point_id,
-            trial: u32::from(trial.scheduled.trial),
-            seed: trial.scheduled.seed,
-            epoch,
-            addresses: testbed.addresses.clone().into_iter().collect(),
-            port_slot: testbed.port_slot,
-            lease_ms: LEASE.as_millis() as u32,
-            files: trial.experiment.trace_files_for(trial.point, node),
-        };
-        async move { client.prepare(request).await }
+    let request = |node: &str| wire::PrepareRequest {
+        run_id: trial.experiment.id.clone(),
+        node: node.to_owned(),
+        plan_toml: plan_toml.clone(),
+        point_id: trial.scheduled.point_id,
+        trial: u32::from(trial.scheduled.trial),
+        seed: trial.scheduled.seed,
+        epoch,
+        generation: None,
+        addresses: testbed.addresses.clone().into_iter().collect(),
+        port_slot: testbed.port_slot,
+        lease_ms: LEASE.as_millis() as u32,
+        files: trial.experiment.trace_files_for(trial.point, node),
     };
-    testbed.agents.all("prepare", request).await
+    testbed.agents.prepare(request).await
 }
 
 /// A message of a node's stream, or its end.

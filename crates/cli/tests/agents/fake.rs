@@ -1,8 +1,10 @@
 //! A fake agent: it accepts every call, and its messages are bytes, so it can send those of another version.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::future::{Ready, ready};
 use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
 use ccbench_proto::wire;
@@ -31,6 +33,13 @@ pub(crate) fn row(of: wire::run_event::Of) -> Vec<u8> {
 /// Starts an agent on a free port of the loopback interface that sends these messages as the stream of Run. It ends
 /// with the test's process.
 pub(crate) fn serve(messages: Vec<Vec<u8>>) -> SocketAddr {
+    serve_runs(vec![messages])
+}
+
+/// The same with the messages of each Run; the last ones are those of all later Runs. At a Run without messages the agent falls
+/// silent, as if it were cut off: its connections stay open without replies.
+pub(crate) fn serve_runs(runs: Vec<Vec<Vec<u8>>>) -> SocketAddr {
+    let agent = FakeAgent(Arc::new(Mutex::new(runs.into())));
     let (send, receive) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -39,21 +48,34 @@ pub(crate) fn serve(messages: Vec<Vec<u8>>) -> SocketAddr {
             send.send(listener.local_addr().unwrap()).unwrap();
             let incoming = TcpListenerStream::new(listener);
             let server = tonic::transport::Server::builder();
-            server.serve_with_incoming(FakeAgent(messages), incoming).await.unwrap();
+            server.serve_with_incoming(agent, incoming).await.unwrap();
         });
     });
     receive.recv().unwrap()
 }
 
-/// Its messages of Run.
+/// Its messages of every Run.
 #[derive(Clone)]
-struct FakeAgent(Vec<Vec<u8>>);
+struct FakeAgent(Arc<Mutex<VecDeque<Vec<Vec<u8>>>>>);
 
 impl FakeAgent {
     /// What it answers to this call. On the wire, a reply is a stream of one message.
     fn answers(&self, path: &str) -> Vec<Vec<u8>> {
         let reply = match path {
-            "/ccbench.v1.Agent/Run" => return self.0.clone(),
+            "/ccbench.v1.Agent/Run" => {
+                let mut runs = self.0.lock().unwrap();
+                let next = runs.pop_front().unwrap_or_default();
+                if runs.is_empty() {
+                    runs.push_back(next.clone());
+                }
+                drop(runs);
+                if next.is_empty() {
+                    loop {
+                        std::thread::park();
+                    }
+                }
+                return next;
+            }
             "/ccbench.v1.Agent/Describe" => wire::NodeInfo {
                 agent_version: VERSION.to_owned(),
                 kernel: "7.3.4".to_owned(),

@@ -5,4 +5,5 @@
 
 mod fake;
 mod log;
+mod lost;
 mod version;

@@ -1,5 +1,6 @@
 //! An agent of another version: what the controller cannot read degrades the trial.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 
@@ -33,22 +34,36 @@ length = "200ms"
 fn run(messages: Vec<Vec<u8>>) -> (TrialStatus, Vec<String>, Vec<String>) {
     let row = wire::Probe { probe_id: "rtt".to_owned(), ..wire::Probe::default() };
     let ending = [fake::row(Of::Probe(row)), fake::done()];
-    let one = serve(messages.into_iter().chain(ending).collect());
+    let (status, reasons, notes, _) = run_on(serve(messages.into_iter().chain(ending).collect()));
+    (status, reasons, notes)
+}
+
+/// The plan with these agents.
+pub(crate) fn plan_of(one: SocketAddr, two: SocketAddr) -> String {
+    PLAN.replace("AGENT_ONE", &one.to_string()).replace("AGENT_TWO", &two.to_string())
+}
+
+/// The same, and what was printed, of a trial whose node `one` has this agent.
+pub(crate) fn run_on(one: SocketAddr) -> (TrialStatus, Vec<String>, Vec<String>, String) {
     let two = serve(vec![fake::done()]);
     let dir = tempfile::tempdir().unwrap();
     let plan = dir.path().join("version.toml");
-    let text = PLAN.replace("AGENT_ONE", &one.to_string()).replace("AGENT_TWO", &two.to_string());
-    std::fs::write(&plan, text).unwrap();
+    std::fs::write(&plan, plan_of(one, two)).unwrap();
     let out = dir.path().join("results");
     let mut command = Command::new(env!("CARGO_BIN_EXE_ccbench"));
     let done = command.arg("run").arg(&plan).arg("--out").arg(&out).output().unwrap();
-    println!("{}{}", String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+    let printed = format!(
+        "{}{}",
+        String::from_utf8_lossy(&done.stdout),
+        String::from_utf8_lossy(&done.stderr)
+    );
+    println!("{printed}");
     let runs: Vec<_> = std::fs::read_dir(&out).unwrap().flatten().map(|e| e.path()).collect();
     let opened =
         RunDir::open(runs.iter().map(Path::new).find(|run| run.is_dir()).unwrap()).unwrap();
     let trials = opened.trials();
     let reasons = trials[0].reasons.iter().map(|r| format!("{}: {}", r.code, r.message));
-    (trials[0].status, reasons.collect(), opened.notes())
+    (trials[0].status, reasons.collect(), opened.notes(), printed)
 }
 
 /// An event as field 7 of a RunEvent.

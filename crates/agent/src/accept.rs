@@ -1,0 +1,282 @@
+//! Accepts connections: within limits, with TLS before anything else, and with a notice of their end.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::timeout;
+use tokio_rustls::server::TlsStream;
+use tokio_rustls::{Accept, TlsAcceptor};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::server::Connected;
+
+/// Connections at the same time: every controller has one.
+const MAX_CONNECTIONS: usize = 64;
+/// Unfinished TLS handshakes at the same time; beyond it the oldest is given up, so that a flood of silent connections keeps
+/// nobody out.
+const MAX_HANDSHAKES: usize = 64;
+/// Longest TLS handshake.
+const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
+/// Pause after an error of `accept`, for example without free descriptors: the error comes back at once.
+const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
+/// Refused connections that are logged per second; the others are counted.
+const LOGGED_PER_SECOND: u32 = 5;
+
+/// An accepted connection.
+pub struct Connection {
+    stream: Stream,
+    /// Its receivers learn that the connection has ended.
+    end: watch::Sender<()>,
+    _slot: OwnedSemaphorePermit,
+}
+
+enum Stream {
+    Unix(UnixStream),
+    Tcp(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+/// Tells when a connection has ended. In the extensions of each of its requests.
+#[derive(Debug, Clone)]
+pub struct ConnectionEnd(watch::Receiver<()>);
+
+impl ConnectionEnd {
+    /// Resolves when the connection has ended.
+    pub async fn wait(&mut self) {
+        while self.0.changed().await.is_ok() {}
+    }
+}
+
+impl Connected for Connection {
+    type ConnectInfo = ConnectionEnd;
+
+    fn connect_info(&self) -> ConnectionEnd {
+        ConnectionEnd(self.end.subscribe())
+    }
+}
+
+/// Accepted connections.
+pub type Incoming = ReceiverStream<io::Result<Connection>>;
+
+/// Accepts on a Unix socket from root and the agent's own user, whatever the permissions of the socket's folder.
+pub fn unix(listener: UnixListener) -> Incoming {
+    let (gate, incoming) = Gate::new();
+    tokio::spawn(async move {
+        let mut log = RefusalLog::default();
+        loop {
+            match gate.accept(|| listener.accept()).await {
+                Some((stream, _)) => match may_connect(&stream) {
+                    Ok(()) => gate.admit(Stream::Unix(stream), "a local process", &mut log).await,
+                    Err(why) => log.refused("a local process", &why),
+                },
+                None => return,
+            }
+        }
+    });
+    incoming
+}
+
+/// Accepts on a TCP socket; with `tls`, only clients with a certificate of its authority.
+pub fn tcp(listener: TcpListener, tls: Option<TlsAcceptor>) -> Incoming {
+    let (gate, incoming) = Gate::new();
+    tokio::spawn(async move {
+        let mut log = RefusalLog::default();
+        let mut handshakes = Handshakes::default();
+        loop {
+            tokio::select! {
+                accepted = gate.accept(|| listener.accept()) => {
+                    let Some((stream, peer)) = accepted else { return };
+                    // Without it the connection is only slower.
+                    let _ = stream.set_nodelay(true);
+                    match &tls {
+                        Some(tls) => {
+                            if let Some(oldest) = handshakes.start(peer, tls.accept(stream)) {
+                                log.refused(&oldest.to_string(), "others wait for its handshake");
+                            }
+                        }
+                        None => gate.admit(Stream::Tcp(stream), &peer.to_string(), &mut log).await,
+                    }
+                }
+                (peer, done) = handshakes.next() => match done {
+                    Ok(stream) => {
+                        gate.admit(Stream::Tls(Box::new(stream)), &peer.to_string(), &mut log).await;
+                    }
+                    Err(why) => log.refused(&peer.to_string(), &why),
+                }
+            }
+        }
+    });
+    incoming
+}
+
+/// Only root and the agent's user may control this node.
+fn may_connect(stream: &UnixStream) -> Result<(), String> {
+    let own = rustix::process::geteuid().as_raw();
+    match stream.peer_cred() {
+        Ok(peer) if peer.uid() == 0 || peer.uid() == own => Ok(()),
+        Ok(peer) => Err(format!("it is of user {}", peer.uid())),
+        Err(error) => Err(format!("of an unknown user: {error}")),
+    }
+}
+
+/// Passes connections on to the server, at most [`MAX_CONNECTIONS`] at the same time.
+struct Gate {
+    slots: Arc<Semaphore>,
+    out: mpsc::Sender<io::Result<Connection>>,
+}
+
+impl Gate {
+    fn new() -> (Self, Incoming) {
+        let (out, incoming) = mpsc::channel(1);
+        let gate = Self { slots: Arc::new(Semaphore::new(MAX_CONNECTIONS)), out };
+        (gate, ReceiverStream::new(incoming))
+    }
+
+    /// The next connection; `None` when the server has ended.
+    async fn accept<T, F: Future<Output = io::Result<T>>>(
+        &self,
+        next: impl Fn() -> F,
+    ) -> Option<T> {
+        loop {
+            let accepted = tokio::select! {
+                accepted = next() => accepted,
+                () = self.out.closed() => return None,
+            };
+            match accepted {
+                Ok(accepted) => return Some(accepted),
+                Err(error) => {
+                    tracing::warn!(%error, "accept a connection");
+                    tokio::time::sleep(ACCEPT_BACKOFF).await;
+                }
+            }
+        }
+    }
+
+    async fn admit(&self, stream: Stream, peer: &str, log: &mut RefusalLog) {
+        let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() else {
+            log.refused(peer, &format!("there are {MAX_CONNECTIONS} connections"));
+            return;
+        };
+        let connection = Connection { stream, end: watch::channel(()).0, _slot: slot };
+        // It fails only when the server has ended.
+        let _ = self.out.send(Ok(connection)).await;
+    }
+}
+
+/// Unfinished TLS handshakes, the oldest first.
+#[derive(Default)]
+struct Handshakes {
+    running: JoinSet<(SocketAddr, Result<TlsStream<TcpStream>, String>)>,
+    order: VecDeque<(SocketAddr, AbortHandle)>,
+}
+
+impl Handshakes {
+    /// Returns the peer whose handshake was given up for this one.
+    fn start(&mut self, peer: SocketAddr, handshake: Accept<TcpStream>) -> Option<SocketAddr> {
+        let task = self.running.spawn(async move {
+            let done = match timeout(HANDSHAKE_LIMIT, handshake).await {
+                Ok(done) => done.map_err(|error| error.to_string()),
+                Err(_) => Err(format!("no TLS handshake within {} s", HANDSHAKE_LIMIT.as_secs())),
+            };
+            (peer, done)
+        });
+        self.order.retain(|(_, earlier)| !earlier.is_finished());
+        self.order.push_back((peer, task));
+        if self.order.len() <= MAX_HANDSHAKES {
+            return None;
+        }
+        let (oldest, task) = self.order.pop_front()?;
+        task.abort();
+        Some(oldest)
+    }
+
+    /// The next one that ends; pending without any.
+    async fn next(&mut self) -> (SocketAddr, Result<TlsStream<TcpStream>, String>) {
+        loop {
+            match self.running.join_next().await {
+                Some(Ok(done)) => return done,
+                // Given up.
+                Some(Err(_)) => {}
+                None => std::future::pending().await,
+            }
+        }
+    }
+}
+
+/// Logs refused connections, a few per second.
+#[derive(Default)]
+struct RefusalLog {
+    second: Option<tokio::time::Instant>,
+    logged: u32,
+    unlogged: u64,
+}
+
+impl RefusalLog {
+    fn refused(&mut self, peer: &str, why: &str) {
+        let now = tokio::time::Instant::now();
+        if self.second.is_none_or(|second| now - second >= Duration::from_secs(1)) {
+            if self.unlogged > 0 {
+                tracing::warn!(connections = self.unlogged, "refused more connections");
+            }
+            *self = Self { second: Some(now), logged: 0, unlogged: 0 };
+        }
+        if self.logged < LOGGED_PER_SECOND {
+            self.logged += 1;
+            tracing::warn!(peer, why, "refused a connection");
+        } else {
+            self.unlogged += 1;
+        }
+    }
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match &mut self.stream {
+            Stream::Unix(stream) => Pin::new(stream).poll_read(cx, buf),
+            Stream::Tcp(stream) => Pin::new(stream).poll_read(cx, buf),
+            Stream::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
+        }
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match &mut self.stream {
+            Stream::Unix(stream) => Pin::new(stream).poll_write(cx, buf),
+            Stream::Tcp(stream) => Pin::new(stream).poll_write(cx, buf),
+            Stream::Tls(stream) => Pin::new(stream).poll_write(cx, buf),
+        }
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.stream {
+            Stream::Unix(stream) => Pin::new(stream).poll_flush(cx),
+            Stream::Tcp(stream) => Pin::new(stream).poll_flush(cx),
+            Stream::Tls(stream) => Pin::new(stream).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.stream {
+            Stream::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
+            Stream::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
+            Stream::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! The generation on disk: an agent that is started again must not serve a controller that another one has overtaken.
+
+use std::path::Path;
+
+use crate::undo::JournalError;
+
+/// The generation and the run of the last Prepare; 0 and an empty name if there was none.
+pub(super) fn read(file: &Path) -> (u64, String) {
+    let text = std::fs::read_to_string(file).unwrap_or_default();
+    let (generation, run_id) = text.trim_end().split_once(' ').unwrap_or_default();
+    match generation.parse() {
+        Ok(generation) => (generation, run_id.to_owned()),
+        Err(_) => Default::default(),
+    }
+}
+
+/// Atomic and durable.
+pub(super) fn write(file: &Path, generation: u64, run_id: &str) -> Result<(), JournalError> {
+    let failed = |source| JournalError { op: "write", path: file.to_owned(), source };
+    let fresh = file.with_extension("new");
+    std::fs::write(&fresh, format!("{generation} {run_id}\n")).map_err(failed)?;
+    std::fs::File::open(&fresh).and_then(|file| file.sync_all()).map_err(failed)?;
+    std::fs::rename(&fresh, file).map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("generation");
+        assert_eq!(read(&file), (0, String::new()));
+        for (generation, run_id) in [(7, "a run"), (u64::MAX, "")] {
+            write(&file, generation, run_id).unwrap();
+            assert_eq!(read(&file), (generation, run_id.to_owned()));
+        }
+        std::fs::write(&file, "many run").unwrap();
+        assert_eq!(read(&file), (0, String::new()));
+    }
+}

@@ -1,0 +1,229 @@
+//! Connections to an agent: who may, how many, and what their end means. No root.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod support;
+
+use std::io::Read as _;
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::sync::Arc;
+
+use ccbench_proto::wire;
+use support::{AGENT, Agent, IDLE_PLAN, now_ns, prepare, wait_for};
+use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_rustls::rustls::pki_types::pem::PemObject as _;
+use tokio_rustls::rustls::{self, ClientConfig, RootCertStore, pki_types};
+use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
+
+/// A port that was free a moment ago.
+fn free_port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+#[tokio::test]
+async fn notices_a_vanished_controller() {
+    let dir = tempfile::tempdir().unwrap();
+    let address = format!("127.0.0.1:{}", free_port());
+    let mut agent = Command::new(AGENT)
+        .args(["serve", "--listen", &format!("tcp:{address}"), "--state-dir"])
+        .arg(dir.path())
+        .spawn()
+        .unwrap();
+    let connect = async || {
+        wait_for("the agent's port", || std::net::TcpStream::connect(&address).is_ok()).await;
+        wire::agent_client::AgentClient::connect(format!("http://{address}")).await.unwrap()
+    };
+    let mut other = connect().await;
+    let plan = IDLE_PLAN.replace("200ms", "60s");
+    let (started, wait) = tokio::sync::oneshot::channel();
+    let request = prepare(&plan, "one", 1);
+    // This controller's thread stops turning: its sockets stay open without replies.
+    let frozen_address = address.clone();
+    let (thaw, thawed) = std::sync::mpsc::channel::<()>();
+    let frozen = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let rows = runtime.block_on(async {
+            let address = format!("http://{frozen_address}");
+            let mut client = wire::agent_client::AgentClient::connect(address).await.unwrap();
+            client.prepare(request).await.unwrap();
+            let run = wire::RunRequest { start_at_ns: now_ns(), epoch: 1 };
+            (client.run(run).await.unwrap(), client)
+        });
+        started.send(()).unwrap();
+        let _ = thawed.recv();
+        drop(rows);
+    });
+    wait.await.unwrap();
+    let busy = other.prepare(prepare(&plan, "one", 2)).await.unwrap_err();
+    assert!(busy.message().contains("is running"), "{busy:?}");
+    let limit = now_ns() + 10_000_000_000;
+    while other.prepare(prepare(&plan, "one", 2)).await.is_err() {
+        assert!(now_ns() < limit, "the vanished controller still holds the node");
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    drop(thaw);
+    frozen.join().unwrap();
+    agent.kill().unwrap();
+    agent.wait().unwrap();
+}
+
+mod tls {
+    use super::{Path, PathBuf};
+
+    use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+
+    pub struct Files {
+        pub cert: PathBuf,
+        pub key: PathBuf,
+    }
+
+    pub type Ca = CertifiedIssuer<'static, KeyPair>;
+
+    pub fn ca() -> Ca {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
+    }
+
+    pub fn issue(ca: &Ca, dir: &Path, name: &str) -> Files {
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+        let cert = params.signed_by(&key, ca).unwrap();
+        let files =
+            Files { cert: dir.join(format!("{name}.pem")), key: dir.join(format!("{name}.key")) };
+        std::fs::write(&files.cert, cert.pem()).unwrap();
+        std::fs::write(&files.key, key.serialize_pem()).unwrap();
+        files
+    }
+}
+
+/// An agent with certificates on a port of loopback; killed on drop.
+struct TlsAgent {
+    dir: tempfile::TempDir,
+    ca: tls::Ca,
+    port: u16,
+    child: Child,
+}
+
+impl TlsAgent {
+    async fn start() -> Self {
+        let (dir, ca, port) = (tempfile::tempdir().unwrap(), tls::ca(), free_port());
+        let ca_file = dir.path().join("ca.pem");
+        std::fs::write(&ca_file, ca.pem()).unwrap();
+        let node = tls::issue(&ca, dir.path(), "node");
+        let child = Command::new(AGENT)
+            .args(["serve", "--ephemeral", "--listen", &format!("tcp:127.0.0.1:{port}")])
+            .arg("--tls-cert")
+            .arg(&node.cert)
+            .arg("--tls-key")
+            .arg(&node.key)
+            .arg("--tls-ca")
+            .arg(&ca_file)
+            .stderr(std::fs::File::create(dir.path().join("log")).unwrap())
+            .spawn()
+            .unwrap();
+        let agent = Self { dir, ca, port, child };
+        wait_for("the agent's port", || agent.open().is_ok()).await;
+        agent
+    }
+
+    /// A TCP connection that says nothing.
+    fn open(&self) -> std::io::Result<TcpStream> {
+        TcpStream::connect(("127.0.0.1", self.port))
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("log")).unwrap()
+    }
+
+    /// Asks for the clock with this certificate.
+    async fn ask(&self, identity: Option<tls::Files>) -> Result<(), tonic::transport::Error> {
+        let mut config = ClientTlsConfig::new()
+            .ca_certificate(Certificate::from_pem(self.ca.pem()))
+            .domain_name("localhost");
+        if let Some(files) = identity {
+            let read = |path| std::fs::read(path).unwrap();
+            config = config.identity(Identity::from_pem(read(files.cert), read(files.key)));
+        }
+        let endpoint = Endpoint::from_shared(format!("https://127.0.0.1:{}", self.port)).unwrap();
+        let channel = endpoint.tls_config(config).unwrap().connect().await?;
+        let mut client = wire::agent_client::AgentClient::new(channel);
+        // The server rejects a certificate after the client's part of the handshake.
+        let answer = client.clock(wire::ClockRequest {}).await;
+        answer.map(drop).map_err(|_| Endpoint::from_shared("\0".to_owned()).unwrap_err())
+    }
+}
+
+impl Drop for TlsAgent {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[tokio::test]
+async fn accepts_only_clients_of_the_authority() {
+    let agent = TlsAgent::start().await;
+    let own = tls::issue(&agent.ca, agent.dir.path(), "controller");
+    let stranger = tls::issue(&tls::ca(), agent.dir.path(), "stranger");
+    assert!(agent.ask(Some(own)).await.is_ok());
+    assert!(agent.ask(Some(stranger)).await.is_err(), "another authority's");
+    assert!(agent.ask(None).await.is_err(), "none at all");
+    wait_for("a line for each", || agent.log().matches("refused a connection").count() >= 2).await;
+}
+
+#[tokio::test]
+async fn accepts_only_tls_1_3() {
+    let agent = TlsAgent::start().await;
+    let files = tls::issue(&agent.ca, agent.dir.path(), "controller");
+    let mut roots = RootCertStore::empty();
+    let ca = pki_types::CertificateDer::from_pem_slice(agent.ca.pem().as_bytes()).unwrap();
+    roots.add(ca).unwrap();
+    for (version, accepted) in [(&rustls::version::TLS13, true), (&rustls::version::TLS12, false)] {
+        let cert = pki_types::CertificateDer::from_pem_file(&files.cert).unwrap();
+        let key = pki_types::PrivateKeyDer::from_pem_file(&files.key).unwrap();
+        let config = ClientConfig::builder_with_protocol_versions(&[version])
+            .with_root_certificates(roots.clone())
+            .with_client_auth_cert(vec![cert], key)
+            .unwrap();
+        let stream = tokio::net::TcpStream::connect(("127.0.0.1", agent.port)).await.unwrap();
+        let name = ServerName::try_from("localhost").unwrap();
+        let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
+        assert_eq!(connector.connect(name, stream).await.is_ok(), accepted, "{version:?}");
+    }
+}
+
+#[tokio::test]
+async fn silent_connections_keep_nobody_out_and_are_closed() {
+    let agent = TlsAgent::start().await;
+    let silent: Vec<_> = (0..300).map(|_| agent.open().unwrap()).collect();
+    let own = tls::issue(&agent.ca, agent.dir.path(), "controller");
+    agent.ask(Some(own)).await.unwrap();
+    for mut stream in silent {
+        stream.set_read_timeout(Some(std::time::Duration::from_secs(60))).unwrap();
+        let end = stream.read(&mut [0]);
+        let reset = |error: std::io::Error| error.kind() == std::io::ErrorKind::ConnectionReset;
+        assert!(end.map_or_else(reset, |read| read == 0), "it is still open");
+    }
+    let log = agent.log();
+    assert!(log.contains("others wait") && log.contains("refused more connections"), "{log}");
+}
+
+#[tokio::test]
+async fn a_controller_that_dies_before_the_run_frees_its_node() {
+    let agent = Agent::here();
+    let mut dying = agent.connect().await;
+    let mut request = prepare(IDLE_PLAN, "one", 1);
+    request.lease_ms = 3_600_000;
+    dying.prepare(request).await.unwrap();
+    let mut other = agent.connect().await;
+    let busy = other.prepare(prepare(IDLE_PLAN, "one", 2)).await.unwrap_err();
+    assert!(busy.message().contains("is prepared"), "{busy:?}");
+    drop(dying);
+    let limit = now_ns() + 10_000_000_000;
+    while other.prepare(prepare(IDLE_PLAN, "one", 2)).await.is_err() {
+        assert!(now_ns() < limit, "the dead controller still holds the node");
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+}

@@ -1,0 +1,45 @@
+//! A node that is lost during a trial.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Command, Stdio};
+
+use ccbench_proto::wire::{self, run_event::Of};
+use ccbench_results::TrialStatus;
+
+use crate::fake::{self, serve_runs};
+use crate::version::{plan_of, run_on};
+
+fn probe() -> Vec<u8> {
+    fake::row(Of::Probe(wire::Probe { probe_id: "rtt".to_owned(), ..wire::Probe::default() }))
+}
+
+#[test]
+fn a_trial_that_lost_a_node_is_repeated_once_the_node_answers() {
+    let (status, reasons, _, printed) =
+        run_on(serve_runs(vec![vec![probe()], vec![probe(), fake::done()]]));
+    assert_eq!((status, reasons), (TrialStatus::Ok, vec![]));
+    assert!(printed.contains("trying again when every node answers"), "{printed}");
+}
+
+#[test]
+fn a_silent_node_ends_the_trial_long_before_its_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let plan = dir.path().join("plan.toml");
+    let (one, two) = (serve_runs(vec![vec![]]), serve_runs(vec![vec![fake::done()]]));
+    std::fs::write(&plan, plan_of(one, two).replace("200ms", "1h")).unwrap();
+    let mut run = Command::new(env!("CARGO_BIN_EXE_ccbench"));
+    run.arg("run").arg(&plan).arg("--out").arg(dir.path().join("results"));
+    let mut run = run.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let stderr = BufReader::new(run.stderr.take().unwrap());
+    let loss = stderr.lines().map_while(Result::ok).find(|line| line.contains("trying again"));
+    run.kill().unwrap();
+    run.wait().unwrap();
+    assert!(loss.is_some_and(|line| line.contains("one")));
+}
+
+#[test]
+fn a_trial_is_repeated_only_once() {
+    let (status, reasons, ..) = run_on(serve_runs(vec![vec![probe()]]));
+    assert_eq!(status, TrialStatus::Failed);
+    assert!(reasons.iter().any(|reason| reason.starts_with("node_lost: one")), "{reasons:?}");
+}
