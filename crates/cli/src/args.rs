@@ -134,10 +134,11 @@ pub struct RunArgs {
     /// Override a key: `--set links.bottleneck.rate=50mbit`, `--set repeat=1`, `--set phases.0.length=5s`.
     #[arg(long = "set", value_name = "KEY=VALUE", conflicts_with = "resume")]
     pub sets: Vec<String>,
-    /// Continue this results directory after its last finished trial.
+    /// Continue this results directory: run the trials that it lacks, and repeat those that were aborted, whose files are
+    /// damaged, or that failed because of a node or an error and not by their plan (reasons not_run, node_lost, error).
     #[arg(long, value_name = "DIR", conflicts_with = "plan", value_hint = ValueHint::DirPath)]
     pub resume: Option<PathBuf>,
-    /// With --resume: run failed trials again.
+    /// With --resume: repeat every failed trial.
     #[arg(long, requires = "resume")]
     pub retry_failed: bool,
     /// Options of the run.

@@ -3,7 +3,7 @@
 //! - [`store`] creates and opens a results directory; [`trial`] writes a trial's rows into it.
 //! - [`columns`] defines the columns of every table.
 //! - [`journal`] is the append-only record that decides which trials exist.
-//! - [`verdict`] judges a trial while its rows arrive.
+//! - [`verdict`] judges a trial while its rows arrive; [`reason`] decides which failed trials a resumed run repeats.
 //! - [`report`] writes an HTML report, [`figure`] draws figures for papers, [`compare`] compares two runs, [`export`] writes
 //!   files for other tools.
 //! - [`summary`] computes means and confidence intervals over committed trials, [`expect`] judges the plan's claims,
@@ -29,6 +29,7 @@ mod open_run;
 mod parallel;
 mod part;
 mod points;
+pub mod reason;
 mod record;
 pub mod report;
 mod series;

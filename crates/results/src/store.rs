@@ -159,12 +159,12 @@ impl RunDir {
         self.shared.state().record.status
     }
 
-    /// Trials that a resumed run does not repeat: committed as ok, degraded or failed, with every file that the
-    /// journal names still there. An aborted trial is not among them.
+    /// Trials that a resumed run does not [repeat](TrialEnd::is_repeated), with every file that the journal names still
+    /// there.
     pub fn finished(&self) -> BTreeSet<(u32, u16)> {
         let state = self.shared.state();
         let whole = state.log.state().committed.values().filter(|end| {
-            end.status != TrialStatus::Aborted
+            !end.is_repeated()
                 && end
                     .rows
                     .keys()

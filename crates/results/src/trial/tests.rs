@@ -198,7 +198,7 @@ fn trial_that_cannot_be_prepared_is_recorded_as_failed() {
     let run = RunDir::resume(&path, &info()).unwrap();
     assert_eq!(run.counts(), (1, 0, 2));
     assert_eq!(run.failed().into_iter().collect::<Vec<_>>(), [(0, 2), (0, 3)]);
-    assert_eq!(run.finished().len(), 3, "they are done again only if asked for");
+    assert_eq!(run.finished().into_iter().collect::<Vec<_>>(), [(0, 1)], "the rest is repeated");
     let summary = crate::summarize::summarize(&path, TrialFilter::default()).unwrap();
     assert_eq!(summary.summary.trials.len(), 4);
     let trials = std::fs::read_to_string(path.join("trials.csv")).unwrap();
@@ -206,6 +206,35 @@ fn trial_that_cannot_be_prepared_is_recorded_as_failed() {
     filled(&run, 3).commit(&good()).unwrap();
     assert_eq!((run.counts(), run.failed().len()), ((2, 0, 1), 1));
     assert!(run.part("flow_samples", 0, 3).is_file());
+}
+
+#[test]
+fn resume_repeats_what_the_infrastructure_failed_and_keeps_what_the_plan_failed() {
+    let root = tempfile::tempdir().unwrap();
+    let run = RunDir::create(root.path(), &info()).unwrap();
+    let failed = |codes: &[&str]| Verdict {
+        status: Status::Failed,
+        reasons: codes.iter().map(|code| Reason::new(code, "why")).collect(),
+    };
+    filled(&run, 1).commit(&failed(&["flow_dead"])).unwrap();
+    filled(&run, 2).commit(&failed(&["flow_dead", "node_lost"])).unwrap();
+    filled(&run, 3).commit(&failed(&["error"])).unwrap();
+    let degraded = vec![Reason::new("node_lost", "only failed trials are repeated")];
+    filled(&run, 4).commit(&Verdict { status: Status::Degraded, reasons: degraded }).unwrap();
+    let path = run.path().to_path_buf();
+    drop(run);
+
+    let run = RunDir::resume(&path, &info()).unwrap();
+    assert_eq!(run.finished().into_iter().collect::<Vec<_>>(), [(0, 1), (0, 4)]);
+    assert_eq!(run.failed().len(), 3, "with --retry-failed the first, too");
+    filled(&run, 2).commit(&good()).unwrap();
+    filled(&run, 3).commit(&good()).unwrap();
+    assert_eq!(run.finished().len(), 4);
+    let summary = crate::summarize::summarize(&path, TrialFilter::default()).unwrap();
+    let statuses = summary.summary.trials.iter().map(|end| end.status.as_str());
+    assert_eq!(statuses.collect::<Vec<_>>(), ["failed", "ok", "ok", "degraded"]);
+    let journal = std::fs::read_to_string(path.join("journal.ndjson")).unwrap();
+    assert_eq!(journal.matches("node_lost").count(), 2, "the journal keeps the history");
 }
 
 #[test]
