@@ -11,6 +11,7 @@ use ccbench_proto::schedule::PhaseSpan;
 use ccbench_proto::units::Micros;
 use serde::{Deserialize, Serialize};
 
+use super::digest::{Digests, FileDigest};
 use super::model::{NodeClock, Reason, TrialStatus};
 use crate::error::{ErrorClass, FileError, io_error};
 
@@ -52,7 +53,9 @@ impl JournalError {
     pub const fn class(&self) -> ErrorClass {
         match self {
             Self::File(error) => error.class(),
-            Self::Damaged { .. } | Self::Locked { .. } | Self::ReadOnly { .. } => ErrorClass::Run,
+            Self::Damaged { .. }
+            | Self::Locked { .. }
+            | Self::ReadOnly { .. } => ErrorClass::Run,
         }
     }
 }
@@ -73,6 +76,12 @@ pub enum Entry {
         plan_sha256: String,
         /// When, as RFC 3339.
         started_utc: String,
+        /// Files that never change; of the first start.
+        #[serde(default, skip_serializing_if = "Digests::is_empty")]
+        files: Digests,
+        /// `run.json` as it is written after this line.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        record: Option<FileDigest>,
     },
     /// A trial began: earlier content of its directories is void.
     TrialBegin {
@@ -91,6 +100,9 @@ pub enum Entry {
     RunEnd {
         /// How.
         status: String,
+        /// `run.json` as it is written after this line.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        record: Option<FileDigest>,
     },
     /// Written by a later version.
     #[serde(other)]
@@ -117,6 +129,9 @@ pub struct TrialEnd {
     /// Files of the tables that have more than one.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub files: BTreeMap<String, usize>,
+    /// Every file, of tables and raw. [`RunState`] keeps them apart from the committed trials.
+    #[serde(default, skip_serializing_if = "Digests::is_empty")]
+    pub digests: Digests,
     /// The timeline.
     pub phases: Vec<PhaseRecord>,
     /// Each node's clock.
@@ -195,6 +210,12 @@ pub struct RunState {
     pub plan_sha256: Option<String>,
     /// Committed trials: point, repetition.
     pub committed: BTreeMap<(u32, u16), TrialEnd>,
+    /// Files of the committed trials; not of those that a version without digests wrote.
+    pub digests: BTreeMap<(u32, u16), Digests>,
+    /// Files of the run that never change.
+    pub run_files: Digests,
+    /// `run.json`, every time that it was written.
+    pub records: Vec<FileDigest>,
     /// Begun, and not ended since.
     pub open: BTreeSet<(u32, u16)>,
     /// Highest epoch seen.
@@ -222,7 +243,8 @@ fn parse(line: &[u8]) -> Option<Entry> {
     let (open, seal) = (line.get(..split)?, std::str::from_utf8(line.get(split..)?).ok()?);
     let crc = seal.strip_prefix(",\"crc32\":\"")?.strip_suffix("\"}")?;
     let body = [open, b"}"].concat();
-    if u32::from_str_radix(crc, 16).ok()? != crc32fast::hash(&body) {
+    // The text is compared: its number has other spellings, which a flipped bit may produce.
+    if crc != format!("{:08x}", crc32fast::hash(&body)) {
         return None;
     }
     serde_json::from_slice(&body).ok()
@@ -252,25 +274,45 @@ pub fn read(bytes: &[u8], path: &Path) -> Result<RunState> {
     Ok(state)
 }
 
+/// The state according to the intact lines, and the numbers of the other lines, counted from 1.
+pub(crate) fn read_intact(bytes: &[u8]) -> (RunState, Vec<usize>) {
+    let (mut state, mut bad) = (RunState::default(), vec![]);
+    for (line, number) in bytes.split_inclusive(|b| *b == b'\n').zip(1..) {
+        match line.strip_suffix(b"\n").and_then(parse) {
+            Some(entry) => state.on(entry),
+            None => bad.push(number),
+        }
+    }
+    (state, bad)
+}
+
 impl RunState {
     /// Applies the next entry.
     pub(crate) fn on(&mut self, entry: Entry) {
         match entry {
-            Entry::RunStart { plan_sha256, .. } => {
+            Entry::RunStart { plan_sha256, files, record, .. } => {
                 self.plan_sha256.get_or_insert(plan_sha256);
+                self.run_files.extend(files);
+                self.records.extend(record);
             }
             Entry::TrialBegin { point_id, trial, epoch, .. } => {
                 self.committed.remove(&(point_id, trial));
+                self.digests.remove(&(point_id, trial));
                 self.open.insert((point_id, trial));
                 self.last_epoch = self.last_epoch.max(epoch);
             }
-            Entry::TrialEnd(end) => {
+            Entry::TrialEnd(mut end) => {
                 let key = (end.point_id, end.trial);
                 self.open.remove(&key);
                 self.last_epoch = self.last_epoch.max(end.epoch);
+                let digests = std::mem::take(&mut end.digests);
+                if !digests.is_empty() {
+                    self.digests.insert(key, digests);
+                }
                 self.committed.insert(key, end);
             }
-            Entry::RunEnd { .. } | Entry::Unknown => {}
+            Entry::RunEnd { record, .. } => self.records.extend(record),
+            Entry::Unknown => {}
         }
     }
 }
@@ -333,6 +375,11 @@ impl Journal {
     pub(crate) fn state(&self) -> &RunState {
         &self.state
     }
+
+    /// The same, to mark damaged trials; the file keeps what was committed.
+    pub(crate) fn state_mut(&mut self) -> &mut RunState {
+        &mut self.state
+    }
 }
 
 fn lock(file: &File, dir: &Path) -> Result<()> {
@@ -363,6 +410,7 @@ mod tests {
             reasons: vec![],
             rows: BTreeMap::new(),
             files: BTreeMap::new(),
+            digests: Digests::new(),
             phases: vec![],
             clocks: BTreeMap::new(),
             congestion_controls: vec![],

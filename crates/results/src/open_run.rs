@@ -40,6 +40,13 @@ impl Log {
             Self::Read(state) => state,
         }
     }
+
+    pub(crate) fn state_mut(&mut self) -> &mut RunState {
+        match self {
+            Self::Write(journal) => journal.state_mut(),
+            Self::Read(state) => state,
+        }
+    }
 }
 
 impl OpenRun {

@@ -14,6 +14,7 @@ use polars_parquet::write::{
 
 use super::columns::{Columns, Origin};
 use super::csv::quoted;
+use super::digest::{DigestedFile, FileDigest};
 use super::encoding::encodings;
 use crate::error::{Result, io_error, polars_error};
 
@@ -42,15 +43,15 @@ pub(crate) struct Part<C> {
     columns: C,
     buffered_rows: usize,
     written_rows: u64,
-    /// Number of complete files.
-    files: usize,
+    /// Complete files.
+    files: Vec<FileDigest>,
     writer: Option<Writer>,
     limit: usize,
 }
 
 /// A file that is being written.
 struct Writer {
-    file: FileWriter<File>,
+    file: FileWriter<DigestedFile>,
     /// Key-value metadata.
     footer: Vec<KeyValue>,
     row_groups: usize,
@@ -62,8 +63,8 @@ pub(crate) struct Finished {
     pub(crate) table: &'static str,
     /// Rows in all its files.
     pub(crate) rows: u64,
-    /// Number of files.
-    pub(crate) files: usize,
+    /// Its files, in the order of their numbers.
+    pub(crate) files: Vec<FileDigest>,
 }
 
 /// Path of a table's file; files are numbered from 0.
@@ -79,7 +80,7 @@ impl<C: Columns> Part<C> {
             columns: C::new(),
             buffered_rows: 0,
             written_rows: 0,
-            files: 0,
+            files: vec![],
             writer: None,
             limit,
         }
@@ -97,7 +98,7 @@ impl<C: Columns> Part<C> {
             self.flush(meta)?;
         }
         self.close()?;
-        if self.files == 0 {
+        if self.files.is_empty() {
             return Ok(None);
         }
         sync(&self.dir)?;
@@ -105,7 +106,7 @@ impl<C: Columns> Part<C> {
     }
 
     fn flush(&mut self, meta: &Metadata) -> Result<()> {
-        let path = file(&self.dir, self.files);
+        let path = file(&self.dir, self.files.len());
         let error = |op| polars_error(op, &path);
         let taken = self.columns.take().map_err(error("gather the rows of"))?;
         let mut frame = sorted(&taken, C::SORT).map_err(error("sort the rows of"))?;
@@ -124,10 +125,11 @@ impl<C: Columns> Part<C> {
 
     fn close(&mut self) -> Result<()> {
         let Some(mut writer) = self.writer.take() else { return Ok(()) };
-        let path = file(&self.dir, self.files);
+        let path = file(&self.dir, self.files.len());
         writer.file.end(Some(writer.footer)).map_err(polars_error("finish", &path))?;
-        self.files += 1;
-        sync(&path)
+        let digest = writer.file.into_inner().finish().map_err(io_error("make durable", &path))?;
+        self.files.push(digest);
+        Ok(())
     }
 }
 
@@ -137,6 +139,7 @@ impl Writer {
             std::fs::create_dir_all(dir).map_err(io_error("create", dir))?;
         }
         let file = File::create_new(path).map_err(io_error("create", path))?;
+        let file = DigestedFile::new(file);
         let schema = frame.schema().to_arrow(CompatLevel::newest());
         let file =
             FileWriter::try_new(file, schema, OPTIONS).map_err(polars_error("begin", path))?;
