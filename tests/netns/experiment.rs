@@ -215,6 +215,24 @@ fn killed_flow_fails_the_trial() {
 }
 
 #[test]
+fn removed_results_directory_ends_the_run() {
+    let _alone = alone();
+    let bench = Bench::new();
+    let plan = bench.write("plan.toml", &kernel_plan("removed", 3));
+    let mut child = bench.spawn(&["run", &plan.to_string_lossy()]);
+    wait_for("the first trial", Duration::from_secs(30), || {
+        bench.printed().contains("trial 1/3") && !bench.all_results().is_empty()
+    });
+    std::fs::rename(bench.results(), bench.path("elsewhere")).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(1), "{}", bench.printed());
+    let printed = bench.printed();
+    assert!(printed.contains("was removed, renamed or replaced"), "{printed}");
+    assert!(!printed.contains("trial 3/3"), "no other trial is begun: {printed}");
+    assert_eq!(bench.all_results(), [""; 0].map(std::path::PathBuf::from), "not made again");
+    assert!(bench.processes().is_empty());
+}
+
+#[test]
 fn resume_completes_a_run_after_a_full_disk() {
     let _alone = alone();
     let bench = Bench::new();

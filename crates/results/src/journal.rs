@@ -34,6 +34,16 @@ pub enum JournalError {
         /// Counted from 1.
         line: usize,
     },
+    /// The results directory is not at its path any more.
+    #[error(
+        "the results directory {} was removed, renamed or replaced while it was written; this run ends, and trials from \
+         then on are lost. Put it back and use `ccbench run --resume DIR`, or start a new run",
+        path.display()
+    )]
+    Moved {
+        /// Where it was.
+        path: PathBuf,
+    },
     /// Another process writes to the results directory.
     #[error("another ccbench is writing to {}; wait for it to end, or stop it", path.display())]
     Locked {
@@ -54,6 +64,7 @@ impl JournalError {
         match self {
             Self::File(error) => error.class(),
             Self::Damaged { .. }
+            | Self::Moved { .. }
             | Self::Locked { .. }
             | Self::ReadOnly { .. } => ErrorClass::Run,
         }
@@ -353,8 +364,22 @@ impl Journal {
         Ok((Self { file, path, state }, torn))
     }
 
+    /// An error if the open file is not the one at its path: then nobody would find what is written.
+    pub(crate) fn check_place(&self) -> Result<()> {
+        use std::os::unix::fs::MetadataExt as _;
+        let own = self.file.metadata().map_err(io_error("examine", &self.path))?;
+        let is_own =
+            |found: std::fs::Metadata| (found.dev(), found.ino()) == (own.dev(), own.ino());
+        if std::fs::symlink_metadata(&self.path).is_ok_and(is_own) {
+            return Ok(());
+        }
+        let path = self.path.parent().unwrap_or(&self.path).to_path_buf();
+        Err(JournalError::Moved { path })
+    }
+
     /// Appends an entry; durable when this returns.
     pub(crate) fn append(&mut self, entry: Entry) -> Result<()> {
+        self.check_place()?;
         let line = line(&entry).map_err(|source| FileError::Json {
             op: "write a line of",
             path: self.path.clone(),

@@ -136,7 +136,7 @@ impl<C: Columns> Part<C> {
 impl Writer {
     fn begin(path: &Path, meta: &Metadata, frame: &DataFrame) -> Result<Self> {
         if let Some(dir) = path.parent() {
-            std::fs::create_dir_all(dir).map_err(io_error("create", dir))?;
+            make_dir(dir)?;
         }
         let file = File::create_new(path).map_err(io_error("create", path))?;
         let file = DigestedFile::new(file);
@@ -198,6 +198,14 @@ fn footer(meta: &Metadata, frame: &DataFrame) -> Vec<KeyValue> {
 
 /// Key-value pairs of every file's footer.
 pub(crate) struct Metadata(pub(crate) Vec<(String, String)>);
+
+/// Makes a directory if it is not there. Its parent must exist: a results directory that was removed is not made again.
+pub(crate) fn make_dir(dir: &Path) -> Result<()> {
+    match std::fs::create_dir(dir) {
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+        made => made.map_err(io_error("create", dir)),
+    }
+}
 
 /// Syncs a file or directory to disk.
 pub(crate) fn sync(path: &Path) -> Result<()> {

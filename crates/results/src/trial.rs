@@ -218,7 +218,10 @@ impl<'a> TrialWriter<'a> {
     /// Step 2 of the commit.
     fn stage(self, status: TrialStatus, reasons: &[Reason]) -> Result<Staged<'a>> {
         let TrialKey { point_id, trial, seed, epoch } = self.key;
-        let written = self.writing.finish()?;
+        let written = self.writing.finish();
+        // If the directory is gone, so is the reason why a file cannot be written.
+        self.run.check_place()?;
+        let written = written?;
         let digests = digests(&written, point_id, trial);
         let tables = &written.tables;
         let rows: BTreeMap<_, _> = tables.iter().map(|w| (w.table.to_owned(), w.rows)).collect();
@@ -285,6 +288,8 @@ struct Staged<'a> {
 impl Staged<'_> {
     /// Steps 3 and 4 of the commit.
     fn publish(self) -> Result<()> {
+        // Renaming would make parts of a removed directory again.
+        self.run.check_place()?;
         self.rename_first(self.moves.len())?;
         self.run.append(Entry::TrialEnd(self.end))?;
         Ok(std::fs::remove_dir_all(&self.staging).map_err(io_error("remove", &self.staging))?)

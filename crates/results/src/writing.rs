@@ -21,7 +21,7 @@ use super::columns::{
     LinkTimingColumns, Origin, ProbeColumns, QdiscSampleColumns, TcpEventColumns,
 };
 use super::digest::{DigestedFile, FileDigest};
-use super::part::{Finished, Metadata, Part, ROW_GROUP_ROWS, sync};
+use super::part::{Finished, Metadata, Part, ROW_GROUP_ROWS, make_dir, sync};
 use crate::error::{FileError, Result, io_error};
 
 /// The writing thread failed.
@@ -325,7 +325,8 @@ impl Files {
         let path = dir.join(&piece.name);
         let key = (node.to_owned(), piece.name);
         if !self.raw.contains_key(&key) {
-            std::fs::create_dir_all(&dir).map_err(io_error("create", &dir))?;
+            make_dir(&self.staging.join("raw"))?;
+            make_dir(&dir)?;
             let file = File::create_new(&path).map_err(io_error("create", &path))?;
             self.raw.insert(key.clone(), DigestedFile::new(file));
         }

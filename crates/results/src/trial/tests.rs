@@ -238,6 +238,36 @@ fn resume_repeats_what_the_infrastructure_failed_and_keeps_what_the_plan_failed(
 }
 
 #[test]
+fn removed_renamed_or_replaced_directory_takes_no_trial() {
+    type Change = fn(&Path);
+    let changes: [(&str, Change); 3] = [
+        ("removed", |path| std::fs::remove_dir_all(path).unwrap()),
+        ("renamed", |path| std::fs::rename(path, path.with_extension("old")).unwrap()),
+        ("replaced", |path| {
+            std::fs::rename(path, path.with_extension("old")).unwrap();
+            RunDir::create_at(path, &info()).unwrap();
+        }),
+    ];
+    for (name, change) in changes {
+        let root = tempfile::tempdir().unwrap();
+        let run = RunDir::create(root.path(), &info()).unwrap();
+        filled(&run, 1).commit(&good()).unwrap();
+        let writer = filled(&run, 2);
+        change(run.path());
+        let expected = "was removed, renamed or replaced while it was written";
+        let error = writer.commit(&good()).unwrap_err().to_string();
+        assert!(error.contains(expected), "{name}: {error}");
+        let error = run.announce_trial(key(&run, 3)).unwrap_err().to_string();
+        assert!(error.contains(expected), "{name}: {error}");
+        let error = run.record_not_run(key(&run, 3), &Reason::new("not_run", "")).unwrap_err();
+        assert!(error.to_string().contains(expected), "{name}: {error}");
+        let error = run.finish(RunStatus::Failed).unwrap_err().to_string();
+        assert!(error.contains(expected), "{name}: {error}");
+        assert_eq!(run.path().exists(), name == "replaced", "{name}: not made again");
+    }
+}
+
+#[test]
 fn resume_rejects_another_plan_and_a_locked_run() {
     let root = tempfile::tempdir().unwrap();
     let run = RunDir::create(root.path(), &info()).unwrap();
