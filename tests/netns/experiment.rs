@@ -158,7 +158,7 @@ fn runs_without_root_in_a_user_namespace() {
 }
 
 /// Short trials without a userspace link, which would be late where others have the processors.
-fn kernel_plan(name: &str, repeat: u32) -> String {
+pub(crate) fn kernel_plan(name: &str, repeat: u32) -> String {
     let plan = plan(name, "1s", repeat);
     let delay = plan.find("[links.delay]").unwrap()..plan.find("[flows.first]").unwrap();
     plan.replace(&plan[delay], "")
@@ -212,6 +212,24 @@ fn killed_flow_fails_the_trial() {
     assert_eq!(code, Some(1), "{err}");
     assert!(err.contains("failed"), "{err}");
     assert!(bench.results().join("tables/flow_samples/point=0/trial-01/part-0.parquet").exists());
+}
+
+#[test]
+fn removed_results_directory_ends_the_run() {
+    let _alone = alone();
+    let bench = Bench::new();
+    let plan = bench.write("plan.toml", &kernel_plan("removed", 3));
+    let mut child = bench.spawn(&["run", &plan.to_string_lossy()]);
+    wait_for("the first trial", Duration::from_secs(30), || {
+        bench.printed().contains("trial 1/3") && !bench.all_results().is_empty()
+    });
+    std::fs::rename(bench.results(), bench.path("elsewhere")).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(1), "{}", bench.printed());
+    let printed = bench.printed();
+    assert!(printed.contains("was removed, renamed or replaced"), "{printed}");
+    assert!(!printed.contains("trial 3/3"), "no other trial is begun: {printed}");
+    assert_eq!(bench.all_results(), [""; 0].map(std::path::PathBuf::from), "not made again");
+    assert!(bench.processes().is_empty());
 }
 
 #[test]

@@ -5,6 +5,7 @@ mod agents;
 mod congestion;
 mod experiment;
 mod figures;
+mod gaps;
 mod killed;
 mod probes;
 

@@ -32,7 +32,7 @@ pub struct Cli {
 }
 
 const EXIT_CODES: &str = "Exit codes: 0 every trial is ok or degraded, and every measured claim holds · 1 a trial \
-failed · 2 the plan or the command line is invalid · 3 the testbed or an agent is not available · 4 a claim does not hold · \
+failed, or a file is damaged · 2 the plan or the command line is invalid · 3 the testbed or an agent is not available · 4 a claim does not hold · \
 130 interrupted.\nFirst steps: `ccbench check plans/quickstart.toml`, then `ccbench run plans/quickstart.toml`.";
 
 /// The sub-commands.
@@ -49,6 +49,12 @@ pub enum Command {
     Reproduce(ReproduceArgs),
     /// Summarise a results directory again: tables, CSV and Parquet.
     Summarize(SummarizeArgs),
+    /// Compare every file of a results directory with the digests in its journal.
+    #[command(
+        after_help = "Exit codes: 0 every file that has a digest is intact · 1 a file is damaged, missing or unexpected; with \
+--strict also if a file has no digest · 2 it is not a results directory."
+    )]
+    Verify(VerifyArgs),
     /// Import the output of ss, iperf3 and ping into the tables of a results directory.
     Import(ImportArgs),
     /// Write an HTML report of a results directory: a single file that also works offline.
@@ -134,10 +140,11 @@ pub struct RunArgs {
     /// Override a key: `--set links.bottleneck.rate=50mbit`, `--set repeat=1`, `--set phases.0.length=5s`.
     #[arg(long = "set", value_name = "KEY=VALUE", conflicts_with = "resume")]
     pub sets: Vec<String>,
-    /// Continue this results directory after its last finished trial.
+    /// Continue this results directory: run the trials that it lacks, and repeat those that were aborted, whose files are
+    /// damaged, or that failed because of a node or an error and not by their plan (reasons not_run, node_lost, error).
     #[arg(long, value_name = "DIR", conflicts_with = "plan", value_hint = ValueHint::DirPath)]
     pub resume: Option<PathBuf>,
-    /// With --resume: run failed trials again.
+    /// With --resume: repeat every failed trial.
     #[arg(long, requires = "resume")]
     pub retry_failed: bool,
     /// Options of the run.
@@ -416,6 +423,17 @@ pub struct PlotArgs {
     /// Include failed and aborted trials.
     #[arg(long)]
     pub include_failed: bool,
+}
+
+/// Arguments of `verify`.
+#[derive(Debug, Args)]
+pub struct VerifyArgs {
+    /// The results directory.
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub run: PathBuf,
+    /// Exit with 1 if a file has no digest, too: derived files such as `report.html`, and runs of versions without digests.
+    #[arg(long)]
+    pub strict: bool,
 }
 
 /// Arguments of `describe`.

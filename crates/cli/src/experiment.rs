@@ -55,7 +55,8 @@ impl Experiment {
         files.filter_map(content).collect()
     }
 
-    /// The trials that `dir` does not hold yet, in order; with `retry_failed` also those that failed.
+    /// The trials that `dir` does not hold yet, or that a resumed run repeats, in order; with `retry_failed` also those that
+    /// failed by their plan.
     pub fn remaining(&self, dir: &RunDir, retry_failed: bool) -> Vec<ScheduledTrial> {
         let mut finished = dir.finished();
         if retry_failed {

@@ -90,6 +90,7 @@ fn dispatch(command: Command) -> Result<ExitCode, CliError> {
         Command::Reproduce(args) => reproduce::run(args),
         Command::Check(args) => check::run(&args),
         Command::Summarize(args) => results::summarize(&args),
+        Command::Verify(args) => results::verify(&args),
         Command::Import(args) => import::run(&args),
         Command::Report(args) => results::report(&args),
         Command::Compare(args) => results::compare(&args),

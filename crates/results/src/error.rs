@@ -37,6 +37,17 @@ pub enum FileError {
         /// Polars' error.
         source: PolarsError,
     },
+    /// The file is not the one that was committed.
+    #[error(
+        "{} is damaged ({what}); restore it from a copy, or remove it to go on without it; `ccbench verify` lists all damaged files",
+        path.display()
+    )]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        what: String,
+    },
     /// A JSON file or line could not be written or parsed.
     #[error("cannot {op} {}: {source}", path.display())]
     Json {
@@ -53,7 +64,9 @@ impl FileError {
     /// Never the command's fault.
     pub const fn class(&self) -> ErrorClass {
         match self {
-            Self::Io { .. } | Self::Polars { .. } | Self::Json { .. } => ErrorClass::Run,
+            Self::Io { .. } | Self::Polars { .. } | Self::Damaged { .. } | Self::Json { .. } => {
+                ErrorClass::Run
+            }
         }
     }
 }

@@ -49,6 +49,7 @@ pub fn csv(run_dir: &Path, wanted: &[String], output: &Path) -> Result<Vec<PathB
         return Err(ExportError::UnknownTable { table: table.clone(), known: known.join(", ") });
     }
     let chosen = if wanted.is_empty() { known } else { wanted.to_vec() };
+    run.check(|table| chosen.iter().any(|chosen| chosen == table));
     if output.as_os_str() == "-" {
         let [table] = &chosen[..] else {
             return Err(ExportError::ManyTables { known: chosen.join(", ") });

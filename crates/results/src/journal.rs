@@ -12,6 +12,7 @@ use ccbench_proto::sealed_line::{seal, unseal};
 use ccbench_proto::units::Micros;
 use serde::{Deserialize, Serialize};
 
+use super::digest::{Digests, FileDigest};
 use super::model::{NodeClock, Reason, TrialStatus};
 use crate::error::{ErrorClass, FileError, io_error};
 
@@ -34,6 +35,16 @@ pub enum JournalError {
         /// Counted from 1.
         line: usize,
     },
+    /// The results directory is not at its path any more.
+    #[error(
+        "the results directory {} was removed, renamed or replaced while it was written; this run ends, and trials from \
+         then on are lost. Put it back and use `ccbench run --resume DIR`, or start a new run",
+        path.display()
+    )]
+    Moved {
+        /// Where it was.
+        path: PathBuf,
+    },
     /// Another process writes to the results directory.
     #[error("another ccbench is writing to {}; wait for it to end, or stop it", path.display())]
     Locked {
@@ -53,7 +64,10 @@ impl JournalError {
     pub const fn class(&self) -> ErrorClass {
         match self {
             Self::File(error) => error.class(),
-            Self::Damaged { .. } | Self::Locked { .. } | Self::ReadOnly { .. } => ErrorClass::Run,
+            Self::Damaged { .. }
+            | Self::Moved { .. }
+            | Self::Locked { .. }
+            | Self::ReadOnly { .. } => ErrorClass::Run,
         }
     }
 }
@@ -74,6 +88,12 @@ pub enum Entry {
         plan_sha256: String,
         /// When, as RFC 3339.
         started_utc: String,
+        /// Files that never change; of the first start.
+        #[serde(default, skip_serializing_if = "Digests::is_empty")]
+        files: Digests,
+        /// `run.json` as it is written after this line.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        record: Option<FileDigest>,
     },
     /// A trial began: earlier content of its directories is void.
     TrialBegin {
@@ -92,6 +112,9 @@ pub enum Entry {
     RunEnd {
         /// How.
         status: String,
+        /// `run.json` as it is written after this line.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        record: Option<FileDigest>,
     },
     /// Written by a later version.
     #[serde(other)]
@@ -118,6 +141,9 @@ pub struct TrialEnd {
     /// Files of the tables that have more than one.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub files: BTreeMap<String, usize>,
+    /// Every file, of tables and raw. [`RunState`] keeps them apart from the committed trials.
+    #[serde(default, skip_serializing_if = "Digests::is_empty")]
+    pub digests: Digests,
     /// The timeline.
     pub phases: Vec<PhaseRecord>,
     /// Each node's clock.
@@ -196,6 +222,12 @@ pub struct RunState {
     pub plan_sha256: Option<String>,
     /// Committed trials: point, repetition.
     pub committed: BTreeMap<(u32, u16), TrialEnd>,
+    /// Files of the committed trials; not of those that a version without digests wrote.
+    pub digests: BTreeMap<(u32, u16), Digests>,
+    /// Files of the run that never change.
+    pub run_files: Digests,
+    /// `run.json`, every time that it was written.
+    pub records: Vec<FileDigest>,
     /// Begun, and not ended since.
     pub open: BTreeSet<(u32, u16)>,
     /// Highest epoch seen.
@@ -240,25 +272,45 @@ pub fn read(bytes: &[u8], path: &Path) -> Result<RunState> {
     Ok(state)
 }
 
+/// The state according to the intact lines, and the numbers of the other lines, counted from 1.
+pub(crate) fn read_intact(bytes: &[u8]) -> (RunState, Vec<usize>) {
+    let (mut state, mut bad) = (RunState::default(), vec![]);
+    for (line, number) in bytes.split_inclusive(|b| *b == b'\n').zip(1..) {
+        match line.strip_suffix(b"\n").and_then(parse) {
+            Some(entry) => state.on(entry),
+            None => bad.push(number),
+        }
+    }
+    (state, bad)
+}
+
 impl RunState {
     /// Applies the next entry.
     pub(crate) fn on(&mut self, entry: Entry) {
         match entry {
-            Entry::RunStart { plan_sha256, .. } => {
+            Entry::RunStart { plan_sha256, files, record, .. } => {
                 self.plan_sha256.get_or_insert(plan_sha256);
+                self.run_files.extend(files);
+                self.records.extend(record);
             }
             Entry::TrialBegin { point_id, trial, epoch, .. } => {
                 self.committed.remove(&(point_id, trial));
+                self.digests.remove(&(point_id, trial));
                 self.open.insert((point_id, trial));
                 self.last_epoch = self.last_epoch.max(epoch);
             }
-            Entry::TrialEnd(end) => {
+            Entry::TrialEnd(mut end) => {
                 let key = (end.point_id, end.trial);
                 self.open.remove(&key);
                 self.last_epoch = self.last_epoch.max(end.epoch);
+                let digests = std::mem::take(&mut end.digests);
+                if !digests.is_empty() {
+                    self.digests.insert(key, digests);
+                }
                 self.committed.insert(key, end);
             }
-            Entry::RunEnd { .. } | Entry::Unknown => {}
+            Entry::RunEnd { record, .. } => self.records.extend(record),
+            Entry::Unknown => {}
         }
     }
 }
@@ -299,8 +351,22 @@ impl Journal {
         Ok((Self { file, path, state }, torn))
     }
 
+    /// An error if the open file is not the one at its path: then nobody would find what is written.
+    pub(crate) fn check_place(&self) -> Result<()> {
+        use std::os::unix::fs::MetadataExt as _;
+        let own = self.file.metadata().map_err(io_error("examine", &self.path))?;
+        let is_own =
+            |found: std::fs::Metadata| (found.dev(), found.ino()) == (own.dev(), own.ino());
+        if std::fs::symlink_metadata(&self.path).is_ok_and(is_own) {
+            return Ok(());
+        }
+        let path = self.path.parent().unwrap_or(&self.path).to_path_buf();
+        Err(JournalError::Moved { path })
+    }
+
     /// Appends an entry; durable when this returns.
     pub(crate) fn append(&mut self, entry: Entry) -> Result<()> {
+        self.check_place()?;
         let line = line(&entry).map_err(|source| FileError::Json {
             op: "write a line of",
             path: self.path.clone(),
@@ -320,6 +386,11 @@ impl Journal {
     /// The state so far.
     pub(crate) fn state(&self) -> &RunState {
         &self.state
+    }
+
+    /// The same, to mark damaged trials; the file keeps what was committed.
+    pub(crate) fn state_mut(&mut self) -> &mut RunState {
+        &mut self.state
     }
 }
 
@@ -351,6 +422,7 @@ mod tests {
             reasons: vec![],
             rows: BTreeMap::new(),
             files: BTreeMap::new(),
+            digests: Digests::new(),
             phases: vec![],
             clocks: BTreeMap::new(),
             congestion_controls: vec![],

@@ -3,7 +3,8 @@
 //! - [`store`] creates and opens a results directory; [`trial`] writes a trial's rows into it.
 //! - [`columns`] defines the columns of every table.
 //! - [`journal`] is the append-only record that decides which trials exist.
-//! - [`verdict`] judges a trial while its rows arrive.
+//! - [`verdict`] judges a trial while its rows arrive; [`reason`] decides which failed trials a resumed run repeats.
+//! - [`verify`] compares every file with the [digests](digest) in the journal.
 //! - [`report`] writes an HTML report, [`figure`] draws figures for papers, [`compare`] compares two runs, [`export`] writes
 //!   files for other tools.
 //! - [`summary`] computes means and confidence intervals over committed trials, [`expect`] judges the plan's claims,
@@ -16,6 +17,8 @@ pub mod columns;
 pub mod compare;
 mod csv;
 mod curve;
+mod damage;
+pub mod digest;
 pub mod display;
 mod encoding;
 pub mod error;
@@ -29,6 +32,7 @@ mod open_run;
 mod parallel;
 mod part;
 mod points;
+pub mod reason;
 mod record;
 pub mod report;
 mod series;
@@ -41,6 +45,7 @@ pub mod table;
 pub mod trace;
 pub mod trial;
 pub mod verdict;
+pub mod verify;
 mod writing;
 
 pub use compare::CompareError;

@@ -40,6 +40,13 @@ impl Log {
             Self::Read(state) => state,
         }
     }
+
+    pub(crate) fn state_mut(&mut self) -> &mut RunState {
+        match self {
+            Self::Write(journal) => journal.state_mut(),
+            Self::Read(state) => state,
+        }
+    }
 }
 
 impl OpenRun {
@@ -48,7 +55,15 @@ impl OpenRun {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Appends to the journal, durably.
+    /// An error if the directory is not at its path any more.
+    pub(crate) fn check_place(&self) -> Result<(), JournalError> {
+        match &self.state().log {
+            Log::Write(journal) => journal.check_place(),
+            Log::Read(_) => Ok(()),
+        }
+    }
+
+    /// Appends to the journal, durably. The directory must still be at its path.
     pub(crate) fn append(&self, entry: Entry) -> Result<(), JournalError> {
         match &mut self.state().log {
             Log::Write(journal) => journal.append(entry),

@@ -14,6 +14,7 @@ use polars_parquet::write::{
 
 use super::columns::{Columns, Origin};
 use super::csv::quoted;
+use super::digest::{DigestedFile, FileDigest};
 use super::encoding::encodings;
 use crate::error::{Result, io_error, polars_error};
 
@@ -42,15 +43,15 @@ pub(crate) struct Part<C> {
     columns: C,
     buffered_rows: usize,
     written_rows: u64,
-    /// Number of complete files.
-    files: usize,
+    /// Complete files.
+    files: Vec<FileDigest>,
     writer: Option<Writer>,
     limit: usize,
 }
 
 /// A file that is being written.
 struct Writer {
-    file: FileWriter<File>,
+    file: FileWriter<DigestedFile>,
     /// Key-value metadata.
     footer: Vec<KeyValue>,
     row_groups: usize,
@@ -62,8 +63,8 @@ pub(crate) struct Finished {
     pub(crate) table: &'static str,
     /// Rows in all its files.
     pub(crate) rows: u64,
-    /// Number of files.
-    pub(crate) files: usize,
+    /// Its files, in the order of their numbers.
+    pub(crate) files: Vec<FileDigest>,
 }
 
 /// Path of a table's file; files are numbered from 0.
@@ -79,7 +80,7 @@ impl<C: Columns> Part<C> {
             columns: C::new(),
             buffered_rows: 0,
             written_rows: 0,
-            files: 0,
+            files: vec![],
             writer: None,
             limit,
         }
@@ -97,7 +98,7 @@ impl<C: Columns> Part<C> {
             self.flush(meta)?;
         }
         self.close()?;
-        if self.files == 0 {
+        if self.files.is_empty() {
             return Ok(None);
         }
         sync(&self.dir)?;
@@ -105,7 +106,7 @@ impl<C: Columns> Part<C> {
     }
 
     fn flush(&mut self, meta: &Metadata) -> Result<()> {
-        let path = file(&self.dir, self.files);
+        let path = file(&self.dir, self.files.len());
         let error = |op| polars_error(op, &path);
         let taken = self.columns.take().map_err(error("gather the rows of"))?;
         let mut frame = sorted(&taken, C::SORT).map_err(error("sort the rows of"))?;
@@ -124,19 +125,21 @@ impl<C: Columns> Part<C> {
 
     fn close(&mut self) -> Result<()> {
         let Some(mut writer) = self.writer.take() else { return Ok(()) };
-        let path = file(&self.dir, self.files);
+        let path = file(&self.dir, self.files.len());
         writer.file.end(Some(writer.footer)).map_err(polars_error("finish", &path))?;
-        self.files += 1;
-        sync(&path)
+        let digest = writer.file.into_inner().finish().map_err(io_error("make durable", &path))?;
+        self.files.push(digest);
+        Ok(())
     }
 }
 
 impl Writer {
     fn begin(path: &Path, meta: &Metadata, frame: &DataFrame) -> Result<Self> {
         if let Some(dir) = path.parent() {
-            std::fs::create_dir_all(dir).map_err(io_error("create", dir))?;
+            make_dir(dir)?;
         }
         let file = File::create_new(path).map_err(io_error("create", path))?;
+        let file = DigestedFile::new(file);
         let schema = frame.schema().to_arrow(CompatLevel::newest());
         let file =
             FileWriter::try_new(file, schema, OPTIONS).map_err(polars_error("begin", path))?;
@@ -195,6 +198,14 @@ fn footer(meta: &Metadata, frame: &DataFrame) -> Vec<KeyValue> {
 
 /// Key-value pairs of every file's footer.
 pub(crate) struct Metadata(pub(crate) Vec<(String, String)>);
+
+/// Makes a directory if it is not there. Its parent must exist: a results directory that was removed is not made again.
+pub(crate) fn make_dir(dir: &Path) -> Result<()> {
+    match std::fs::create_dir(dir) {
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+        made => made.map_err(io_error("create", dir)),
+    }
+}
 
 /// Syncs a file or directory to disk.
 pub(crate) fn sync(path: &Path) -> Result<()> {

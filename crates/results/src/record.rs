@@ -8,6 +8,7 @@ use ccbench_proto::wire::NodeInfo;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::digest::FileDigest;
 use super::journal::TrialEnd;
 use super::model::{Imported, RunInfo, RunStatus, SCHEMA_VERSION};
 use super::part::{staged, sync, unstage};
@@ -116,7 +117,8 @@ impl RunRecord {
         Ok(record)
     }
 
-    pub(crate) fn write(&self, dir: &Path) -> Result<()> {
+    /// The file's content, and its digest for the journal: the line is written before the file.
+    pub(crate) fn encoded(&self, dir: &Path) -> Result<(Vec<u8>, FileDigest)> {
         let path = dir.join(FILE_NAME);
         let mut bytes = serde_json::to_vec_pretty(self).map_err(|source| FileError::Json {
             op: "write",
@@ -124,7 +126,8 @@ impl RunRecord {
             source,
         })?;
         bytes.push(b'\n');
-        replace(dir, FILE_NAME, &bytes)
+        let digest = FileDigest::of(&bytes);
+        Ok((bytes, digest))
     }
 }
 

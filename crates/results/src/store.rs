@@ -17,13 +17,15 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock};
 
 use super::curve::TraceCapacities;
+use super::damage::{self, Depth};
+use super::digest::{Digests, FileDigest};
 use super::journal::{self, Entry, Journal, RunState, TrialEnd};
 use super::layout::{STAGING, list, remove, trial_dir};
 use super::model::{Levels, NodeClock, Reason, RunInfo, RunStatus, TrialKey, TrialStatus};
 use super::open_run::{Log, OpenRun, State};
 use super::part::{self, sync};
 use super::points;
-use super::record::{RunRecord, Session, replace};
+use super::record::{self, RunRecord, Session, replace};
 use super::trial::TrialError;
 use super::trial::TrialWriter;
 use crate::error::{FileError, io_error};
@@ -37,6 +39,9 @@ pub use error::StoreError;
 
 /// Result of making, opening and finishing a results directory.
 type Result<T, E = StoreError> = std::result::Result<T, E>;
+
+/// Files of every run that never change; traces are further ones.
+pub(crate) const RUN_FILES: [&str; 3] = ["plan.toml", "plan.resolved.toml", "points.parquet"];
 
 /// A results directory.
 #[derive(Debug)]
@@ -79,26 +84,25 @@ impl RunDir {
         let record = RunRecord::new(info);
         points::write(&path, &record)?;
         let mut journal = Journal::create(&path)?;
-        journal.append(Entry::RunStart {
-            plan_sha256: info.plan_sha256.clone(),
-            started_utc: info.started_utc.to_string(),
-        })?;
-        record.write(&path)?;
+        start(&mut journal, &path, info, &record, run_files(&path, info)?)?;
         Ok(Self::with(path, info.ccbench_version.clone(), record, Log::Write(journal)))
     }
 
-    /// Opens for reading. Changes nothing, so it is safe during a run.
+    /// Opens for reading. Changes nothing, so it is safe during a run. A trial with a table file that is missing or has another
+    /// size is [failed](crate::reason::DAMAGED) and has no rows.
     pub fn open(path: &Path) -> Result<Self> {
         let record = RunRecord::read(path)?;
         let file = path.join(journal::FILE_NAME);
         let bytes = std::fs::read(&file).map_err(io_error("read", &file))?;
-        let state = journal::read(&bytes, &file)?;
+        let mut state = journal::read(&bytes, &file)?;
+        damage::mark(path, &mut state, Depth::Sizes, |_| true);
         let version = record.sessions.last().map(|s| s.ccbench_version.clone());
         Ok(Self::with(path.to_path_buf(), version.unwrap_or_default(), record, Log::Read(state)))
     }
 
     /// Opens to continue the run: takes the lock, cuts a torn journal, removes files of uncommitted trials, and rejects
-    /// another plan. [`RunDir::notes`] lists the repairs.
+    /// another plan. [`RunDir::notes`] lists the repairs. The tables of every trial are compared with their digests; damaged
+    /// trials are failed.
     pub fn resume(path: &Path, info: &RunInfo) -> Result<Self> {
         let mut record = RunRecord::read(path)?;
         if record.plan_sha256 != info.plan_sha256 {
@@ -115,6 +119,7 @@ impl RunDir {
                 info.started_utc
             ));
         }
+        damage::mark(path, journal.state_mut(), Depth::Digests, |_| true);
         for leftover in leftovers(path, journal.state())? {
             remove(&leftover)?;
             let name = leftover.strip_prefix(path).unwrap_or(&leftover);
@@ -126,11 +131,7 @@ impl RunDir {
         }
         record.sessions.push(Session::new(info));
         record.status = RunStatus::Running;
-        journal.append(Entry::RunStart {
-            plan_sha256: info.plan_sha256.clone(),
-            started_utc: info.started_utc.to_string(),
-        })?;
-        record.write(path)?;
+        start(&mut journal, path, info, &record, Digests::new())?;
         let version = info.ccbench_version.clone();
         Ok(Self::with(path.to_path_buf(), version, record, Log::Write(journal)))
     }
@@ -154,23 +155,38 @@ impl RunDir {
         self.plan_and_notes().1.iter().cloned().chain(mended).collect()
     }
 
+    /// Compares these tables of all trials with their digests, which reads their files; from then on, damaged trials are failed.
+    pub fn check(&self, tables: impl Fn(&str) -> bool + Sync) {
+        let mut state = self.shared.state();
+        damage::mark(&self.shared.path, state.log.state_mut(), Depth::Digests, tables);
+    }
+
+    /// Compares one file of a trial with its digest, if it has one.
+    ///
+    /// # Errors
+    /// It is another one.
+    pub(crate) fn check_file(&self, end: &TrialEnd, file: &Path) -> Result<(), FileError> {
+        let state = self.shared.state();
+        let digests = state.log.state().digests.get(&(end.point_id, end.trial));
+        let name = file.strip_prefix(&self.shared.path).unwrap_or(file).to_string_lossy();
+        let Some(expected) = digests.and_then(|digests| digests.get(&*name)) else { return Ok(()) };
+        match damage::problem(file, Some(expected), Depth::Digests) {
+            Some(what) => Err(FileError::Damaged { path: file.to_path_buf(), what }),
+            None => Ok(()),
+        }
+    }
+
     /// The status in `run.json`.
     pub fn status(&self) -> RunStatus {
         self.shared.state().record.status
     }
 
-    /// Trials that a resumed run does not repeat: committed as ok, degraded or failed, with every file that the
-    /// journal names still there. An aborted trial is not among them.
+    /// Trials that a resumed run does not [repeat](TrialEnd::is_repeated).
     pub fn finished(&self) -> BTreeSet<(u32, u16)> {
         let state = self.shared.state();
-        let whole = state.log.state().committed.values().filter(|end| {
-            end.status != TrialStatus::Aborted
-                && end
-                    .rows
-                    .keys()
-                    .all(|table| self.files(end, table).iter().all(|file| file.is_file()))
-        });
-        whole.map(|end| (end.point_id, end.trial)).collect()
+        let committed = state.log.state().committed.values();
+        let finished = committed.filter(|end| !end.is_repeated());
+        finished.map(|end| (end.point_id, end.trial)).collect()
     }
 
     /// Trials committed as failed, those that could not even be prepared among them. What they left is replaced when
@@ -260,12 +276,7 @@ impl RunDir {
 
     /// All files of one table of a committed trial, in the order in which they were written, whether they exist or not.
     pub fn files(&self, end: &TrialEnd, table: &str) -> Vec<PathBuf> {
-        let dir = self.trial_dir_of(table, end.point_id, end.trial);
-        let counted = end.files.get(table).copied().unwrap_or(1);
-        // Journals of old versions do not record the number of files.
-        let later =
-            (counted..).map(|number| part::file(&dir, number)).take_while(|path| path.is_file());
-        (0..counted).map(|number| part::file(&dir, number)).chain(later).collect()
+        table_files(&self.shared.path, end, table)
     }
 
     fn trial_dir_of(&self, table: &str, point_id: u32, trial: u16) -> PathBuf {
@@ -319,6 +330,7 @@ impl RunDir {
             reasons: vec![reason.clone()],
             rows: BTreeMap::new(),
             files: BTreeMap::new(),
+            digests: Digests::new(),
             phases: vec![],
             clocks: BTreeMap::new(),
             congestion_controls: vec![],
@@ -328,12 +340,56 @@ impl RunDir {
 
     /// Writes how the run stands, and the committed trials with their clocks and congestion controls, to `run.json`.
     pub fn finish(&self, status: RunStatus) -> Result<()> {
-        self.shared.append(Entry::RunEnd { status: status.as_str().to_owned() })?;
-        let mut state = self.shared.state();
-        state.record.status = status;
-        state.record.trials = state.log.state().committed.values().cloned().collect();
-        Ok(state.record.write(&self.shared.path)?)
+        let (bytes, digest) = {
+            let mut state = self.shared.state();
+            state.record.status = status;
+            state.record.trials = state.log.state().committed.values().cloned().collect();
+            state.record.encoded(&self.shared.path)?
+        };
+        let status = status.as_str().to_owned();
+        self.shared.append(Entry::RunEnd { status, record: Some(digest) })?;
+        Ok(replace(&self.shared.path, record::FILE_NAME, &bytes)?)
     }
+}
+
+/// All files of one table of a committed trial.
+pub(crate) fn table_files(run: &Path, end: &TrialEnd, table: &str) -> Vec<PathBuf> {
+    let dir = trial_dir(&run.join("tables").join(table), end.point_id, end.trial);
+    let counted = end.files.get(table).copied().unwrap_or(1);
+    // Journals of old versions do not record the number of files.
+    let later =
+        (counted..).map(|number| part::file(&dir, number)).take_while(|path| path.is_file());
+    (0..counted).map(|number| part::file(&dir, number)).chain(later).collect()
+}
+
+/// Writes the start of a session to the journal, and `run.json`.
+fn start(
+    journal: &mut Journal,
+    path: &Path,
+    info: &RunInfo,
+    record: &RunRecord,
+    files: Digests,
+) -> Result<()> {
+    let (bytes, digest) = record.encoded(path)?;
+    journal.append(Entry::RunStart {
+        plan_sha256: info.plan_sha256.clone(),
+        started_utc: info.started_utc.to_string(),
+        files,
+        record: Some(digest),
+    })?;
+    Ok(replace(path, record::FILE_NAME, &bytes)?)
+}
+
+/// The files of a new run that never change.
+fn run_files(path: &Path, info: &RunInfo) -> Result<Digests, FileError> {
+    let traces = info.traces.keys().map(|name| Path::new("traces").join(name));
+    let names = RUN_FILES.iter().map(PathBuf::from).chain(traces);
+    let digest = |name: PathBuf| {
+        let file = path.join(&name);
+        let digest = FileDigest::of_file(&file).map_err(io_error("read", &file))?;
+        Ok((name.to_string_lossy().into_owned(), digest))
+    };
+    names.map(digest).collect()
 }
 
 /// Writes a copy of a trace file.
@@ -369,7 +425,7 @@ fn number<T: std::str::FromStr>(path: &Path, prefix: &str) -> Option<T> {
 }
 
 /// Directories that no committed trial owns.
-fn leftovers(path: &Path, journal: &RunState) -> Result<Vec<PathBuf>, FileError> {
+pub(crate) fn leftovers(path: &Path, journal: &RunState) -> Result<Vec<PathBuf>, FileError> {
     let mut found: Vec<PathBuf> = list(path)?
         .into_iter()
         .filter(|p| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with(STAGING)))

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use ccbench_proto::plan::Plan;
 use polars::prelude::*;
 
+use super::digest::FileDigest;
 use super::expect::{self, Expectation};
 use super::journal::TrialEnd;
 use super::model::TrialFilter;
@@ -58,6 +59,9 @@ pub struct RunSummary {
     /// The result of writing the files. The summary is complete even after an error: print it first.
     pub written: Result<()>,
 }
+
+/// The digests of the summary's files, as `sha256sum` writes and checks them.
+pub(crate) const DIGESTS_FILE: &str = "summary.sha256";
 
 /// The content of a file.
 enum Content {
@@ -125,6 +129,8 @@ impl RunSummary {
             let text = six_columns::csv(summary, &group)?;
             contents.push((format!("six_columns-{group}.csv"), Content::Text(text)));
         }
+        // An interrupted write must not leave the digests of other files.
+        let _ = std::fs::remove_file(summary.run_dir.join(DIGESTS_FILE));
         let written = in_parallel(&contents, |(name, content)| {
             let path = summary.run_dir.join(name);
             match content {
@@ -134,10 +140,14 @@ impl RunSummary {
             }
             .map(|()| path)
         });
-        for path in written {
-            self.files.push(path?);
+        let mut lines = String::new();
+        for ((name, _), path) in contents.iter().zip(written) {
+            let path = path?;
+            let digest = FileDigest::of_file(&path).map_err(io_error("read", &path))?;
+            lines += &format!("{}  {name}\n", digest.sha256);
+            self.files.push(path);
         }
-        Ok(())
+        Ok(write_text(&lines, &summary.run_dir.join(DIGESTS_FILE))?)
     }
 }
 

@@ -34,6 +34,9 @@ pub(crate) use schedule::{Group, Schedule, group_of};
 use statistics::OverTrials;
 pub use tables::{PhaseRow, PointRow};
 
+/// Tables that neither summary nor report reads; they are by far the largest.
+const PER_PACKET_TABLES: [&str; 3] = ["acks", "link_packets", "tcp_events"];
+
 /// The summary of a run.
 #[derive(Debug)]
 pub struct Summary {
@@ -72,6 +75,7 @@ pub fn compute(run: &RunDir, filter: TrialFilter) -> Result<Summary> {
 
 /// Like [`compute`], for the trials that `includes` accepts.
 pub(crate) fn compute_of(run: &RunDir, includes: impl Fn(&TrialEnd) -> bool) -> Result<Summary> {
+    run.check(|table| !PER_PACKET_TABLES.contains(&table));
     let trials = run.trials();
     let counted: Vec<&TrialEnd> = trials.iter().filter(|end| includes(end)).collect();
     let (mut phase_rows, mut notes) = (vec![], run.notes());

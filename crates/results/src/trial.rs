@@ -7,7 +7,8 @@
 //! 1. `trial_begin` in the journal: older files in the trial's directories are now invalid.
 //! 2. All files are written to `.tmp-<epoch>/` in the results directory and synced to disk.
 //! 3. Each directory is renamed to its final path, which must not exist, and the new parent is synced.
-//! 4. `trial_end` in the journal, synced to disk. **This line is the commit**: it lists the tables and their row counts.
+//! 4. `trial_end` in the journal, synced to disk. **This line is the commit**: it lists the tables and their row counts, and
+//!    the size and SHA-256 of every file, computed while it was written.
 //!
 //! Readers use only trials whose last line is a `trial_end`. If ccbench or the machine stops before step 4, the trial does
 //! not exist, and `RunDir::resume` removes the files of steps 2 and 3. An [aborted](TrialWriter::abandon) trial is committed
@@ -25,12 +26,13 @@ use rustix::io::Errno;
 
 use super::cells::Axis;
 use super::columns::ClockRow;
+use super::digest::Digests;
 use super::journal::{Entry, LoadedCc, PhaseRecord, TrialEnd};
 use super::layout::{STAGING, trial_dir};
 use super::model::{NodeClock, Reason, SCHEMA_VERSION, TrialKey, TrialStatus, Verdict};
 use super::open_run::OpenRun;
-use super::part::{Metadata, sync};
-use super::writing::{Files, Job, What, Writing};
+use super::part::{self, Metadata, sync};
+use super::writing::{Files, Job, What, Writing, Written};
 use crate::error::io_error;
 
 mod error;
@@ -216,10 +218,15 @@ impl<'a> TrialWriter<'a> {
     /// Step 2 of the commit.
     fn stage(self, status: TrialStatus, reasons: &[Reason]) -> Result<Staged<'a>> {
         let TrialKey { point_id, trial, seed, epoch } = self.key;
-        let written = self.writing.finish()?;
-        let rows: BTreeMap<_, _> = written.iter().map(|w| (w.table.to_owned(), w.rows)).collect();
-        let several = written.iter().filter(|w| w.files > 1);
-        let files = several.map(|w| (w.table.to_owned(), w.files)).collect();
+        let written = self.writing.finish();
+        // If the directory is gone, so is the reason why a file cannot be written.
+        self.run.check_place()?;
+        let written = written?;
+        let digests = digests(&written, point_id, trial);
+        let tables = &written.tables;
+        let rows: BTreeMap<_, _> = tables.iter().map(|w| (w.table.to_owned(), w.rows)).collect();
+        let several = tables.iter().filter(|w| w.files.len() > 1);
+        let files = several.map(|w| (w.table.to_owned(), w.files.len())).collect();
         let place = |table: &String| {
             let parent = self.run.path.join("tables").join(table);
             (self.staging.join(table), trial_dir(&parent, point_id, trial))
@@ -238,6 +245,7 @@ impl<'a> TrialWriter<'a> {
             reasons: reasons.to_vec(),
             rows,
             files,
+            digests,
             phases: self.phases,
             clocks: self.clocks,
             congestion_controls: self.congestion_controls,
@@ -280,6 +288,8 @@ struct Staged<'a> {
 impl Staged<'_> {
     /// Steps 3 and 4 of the commit.
     fn publish(self) -> Result<()> {
+        // Renaming would make parts of a removed directory again.
+        self.run.check_place()?;
         self.rename_first(self.moves.len())?;
         self.run.append(Entry::TrialEnd(self.end))?;
         Ok(std::fs::remove_dir_all(&self.staging).map_err(io_error("remove", &self.staging))?)
@@ -290,6 +300,23 @@ impl Staged<'_> {
         let mut moves = self.moves.iter().take(count);
         moves.try_for_each(|(from, to)| rename_new(from, to, self.key, &self.run.path))
     }
+}
+
+/// The written files by their final paths, relative to the results directory.
+fn digests(written: &Written, point_id: u32, trial: u16) -> Digests {
+    let name = |path: PathBuf| path.to_string_lossy().into_owned();
+    let mut digests = Digests::new();
+    for table in &written.tables {
+        let dir = trial_dir(&Path::new("tables").join(table.table), point_id, trial);
+        for (number, digest) in table.files.iter().enumerate() {
+            digests.insert(name(part::file(&dir, number)), digest.clone());
+        }
+    }
+    let dir = trial_dir(Path::new("raw"), point_id, trial);
+    for ((node, file), digest) in &written.raw {
+        digests.insert(name(dir.join(node).join(file)), digest.clone());
+    }
+    digests
 }
 
 fn stream_end(done: &wire::Done, at_ns: u64) -> wire::Event {
@@ -329,4 +356,4 @@ fn rename_new(from: &Path, to: &Path, key: TrialKey, root: &Path) -> Result<()> 
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

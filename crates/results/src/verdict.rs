@@ -1,7 +1,7 @@
 //! Judges a trial while its rows arrive: a few counters per flow, link and host, without a second pass over the files.
 //!
 //! Each check is a module with its limits and their reasons: [`host`], [`link`] with [`timing`], [`flow`], `cc_start`,
-//! [`ecn`], [`acks`], [`path`], [`probe`] and `unreadable`. The worst problem decides the status.
+//! [`ecn`], [`acks`], [`path`], [`probe`], [`gaps`] and `unreadable`. The worst problem decides the status.
 
 use std::collections::BTreeMap;
 
@@ -15,6 +15,7 @@ use crate::model::{NodeClock, Status, Verdict};
 use ecn::EcnCheck;
 use findings::{Findings, Span};
 use flow::FlowCheck;
+use gaps::GapCheck;
 use host::HostCheck;
 use link::LinkCheck;
 use path::PathCheck;
@@ -26,6 +27,7 @@ mod cc_start;
 pub mod ecn;
 mod findings;
 pub mod flow;
+pub mod gaps;
 pub mod host;
 pub mod link;
 pub mod path;
@@ -42,6 +44,7 @@ pub struct Judge {
     flows: FlowCheck,
     paths: PathCheck,
     probes: ProbeCheck,
+    gaps: GapCheck,
     ecn: EcnCheck,
     unreadable: Unreadable,
     findings: Findings,
@@ -67,6 +70,7 @@ impl Judge {
             flows: FlowCheck::new(plan, &curves),
             paths: PathCheck::new(plan),
             probes: ProbeCheck::new(plan),
+            gaps: GapCheck::new(plan, clocks.keys()),
             ecn: EcnCheck::new(plan),
             unreadable: Unreadable::new(nodes),
             findings: Findings::default(),
@@ -83,6 +87,7 @@ impl Judge {
         let Some(&span) = self.spans.get(node) else { return };
         self.unreadable.message(node, event.of.as_ref());
         let Some(of) = &event.of else { return };
+        self.gaps.row(node, span, of);
         match of {
             Of::FlowSample(row) => {
                 self.flows.sample(node, span, row);
@@ -176,6 +181,7 @@ impl Judge {
         self.hosts.finish(&mut findings);
         self.paths.finish(&mut findings);
         self.probes.finish(&mut findings);
+        self.gaps.finish(done, &mut findings);
         self.ecn.finish(&mut findings);
         self.unreadable.finish(&mut findings);
         findings.verdict()

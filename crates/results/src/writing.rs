@@ -5,7 +5,7 @@
 //! queues fill up and count what they drop. An error ends the thread, and every later call returns it.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -20,7 +20,8 @@ use super::columns::{
     FlowSampleColumns, HostSampleColumns, IntervalColumns, LinkChangeColumns, LinkPacketColumns,
     LinkTimingColumns, Origin, ProbeColumns, QdiscSampleColumns, TcpEventColumns,
 };
-use super::part::{Finished, Metadata, Part, ROW_GROUP_ROWS, sync};
+use super::digest::{DigestedFile, FileDigest};
+use super::part::{Finished, Metadata, Part, ROW_GROUP_ROWS, make_dir, sync};
 use crate::error::{FileError, Result, io_error};
 
 /// The writing thread failed.
@@ -74,8 +75,14 @@ impl Job {
     }
 }
 
-/// The written files by table.
-pub(super) type Written = Vec<Finished>;
+/// The written files.
+#[derive(Default)]
+pub(super) struct Written {
+    /// By table.
+    pub(super) tables: Vec<Finished>,
+    /// By node and name.
+    pub(super) raw: BTreeMap<(String, String), FileDigest>,
+}
 
 /// Handle of the thread. Dropping it ends the thread without finishing the files.
 pub(super) struct Writing {
@@ -281,7 +288,7 @@ pub(super) struct Files {
     pub(super) meta: Metadata,
     pub(super) staging: PathBuf,
     tables: Tables,
-    raw: BTreeMap<(String, String), File>,
+    raw: BTreeMap<(String, String), DigestedFile>,
 }
 
 impl Files {
@@ -318,9 +325,10 @@ impl Files {
         let path = dir.join(&piece.name);
         let key = (node.to_owned(), piece.name);
         if !self.raw.contains_key(&key) {
-            std::fs::create_dir_all(&dir).map_err(io_error("create", &dir))?;
-            let opened = OpenOptions::new().append(true).create_new(true).open(&path);
-            self.raw.insert(key.clone(), opened.map_err(io_error("create", &path))?);
+            make_dir(&self.staging.join("raw"))?;
+            make_dir(&dir)?;
+            let file = File::create_new(&path).map_err(io_error("create", &path))?;
+            self.raw.insert(key.clone(), DigestedFile::new(file));
         }
         match self.raw.get_mut(&key) {
             Some(file) => file.write_all(&piece.data).map_err(io_error("write", &path)),
@@ -329,16 +337,18 @@ impl Files {
     }
 
     fn finish(self) -> Result<Written> {
-        let written = self.tables.finish(&self.meta)?;
-        for ((node, name), file) in &self.raw {
-            let dir = self.staging.join("raw").join(node);
-            file.sync_all().map_err(io_error("make durable", &dir.join(name)))?;
+        let tables = self.tables.finish(&self.meta)?;
+        let mut raw = BTreeMap::new();
+        for ((node, name), file) in self.raw {
+            let dir = self.staging.join("raw").join(&node);
+            let digest = file.finish().map_err(io_error("make durable", &dir.join(&name)))?;
             sync(&dir)?;
+            raw.insert((node, name), digest);
         }
-        if !self.raw.is_empty() {
+        if !raw.is_empty() {
             sync(&self.staging.join("raw"))?;
         }
-        Ok(written)
+        Ok(Written { tables, raw })
     }
 }
 
@@ -405,7 +415,7 @@ impl Tables {
         }
     }
 
-    fn finish(self, meta: &Metadata) -> Result<Written> {
+    fn finish(self, meta: &Metadata) -> Result<Vec<Finished>> {
         let finished = [
             self.flows.finish(meta)?,
             self.flow_samples.finish(meta)?,

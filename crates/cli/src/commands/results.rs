@@ -1,4 +1,4 @@
-//! Commands that read a results directory: `summarize`, `report`, `export`, `compare` and `plot`.
+//! Commands that read a results directory: `summarize`, `verify`, `report`, `export`, `compare` and `plot`.
 
 use std::path::Path;
 
@@ -6,9 +6,9 @@ use ccbench_proto::metric;
 use ccbench_results::compare::{self, With};
 use ccbench_results::model::TrialFilter;
 use ccbench_results::summarize::RunSummary;
-use ccbench_results::{export, figure, report, six_columns, table};
+use ccbench_results::{export, figure, report, six_columns, table, verify};
 
-use crate::args::{CompareArgs, ExportCommand, PlotArgs, ReportArgs, SummarizeArgs};
+use crate::args::{CompareArgs, ExportCommand, PlotArgs, ReportArgs, SummarizeArgs, VerifyArgs};
 use crate::console::{print, terminal_width};
 use crate::error::CliError;
 use crate::exit::ExitCode;
@@ -43,6 +43,32 @@ pub fn summarize(args: &SummarizeArgs) -> Result<ExitCode, CliError> {
         print(&six_columns::csv(&summary.summary, group)?);
     }
     Ok(ExitCode::Success)
+}
+
+/// `ccbench verify`.
+///
+/// # Errors
+/// The results cannot be read.
+pub fn verify(args: &VerifyArgs) -> Result<ExitCode, CliError> {
+    let found = verify::verify(&args.run)?;
+    for (name, what) in &found.damaged {
+        print(&format!("damaged: {name}: {what}\n"));
+    }
+    for name in &found.not_covered {
+        print(&format!("not covered: {name}\n"));
+    }
+    for name in &found.uncommitted {
+        print(&format!("not committed: {name}\n"));
+    }
+    let verify::Verification { intact, intact_bytes, trials, .. } = found;
+    print(&format!(
+        "{}: {trials} trials; {intact} files with {intact_bytes} bytes are intact, {} damaged, {} not covered\n",
+        args.run.display(),
+        found.damaged.len(),
+        found.not_covered.len()
+    ));
+    let is_failure = !found.damaged.is_empty() || (args.strict && !found.not_covered.is_empty());
+    Ok(if is_failure { ExitCode::Failure } else { ExitCode::Success })
 }
 
 /// `ccbench report`.

@@ -86,7 +86,12 @@ pub async fn run_plan(args: &RunArgs, source: PlanSource) -> Result<CompletedRun
     if let Some(path) = &args.resume {
         let dir = RunDir::open(path)?;
         check_same_backend(&dir, lab.is_some())?;
-        if experiment.remaining(&dir, args.retry_failed).is_empty() {
+        let is_done = || experiment.remaining(&dir, args.retry_failed).is_empty();
+        if is_done() {
+            // What looks finished may be damaged; reading all tables takes time.
+            dir.check(|_| true);
+        }
+        if is_done() {
             eprintln!("{}: nothing is left to run", path.display());
             return Ok(CompletedRun { dir, result: Ok(()) });
         }

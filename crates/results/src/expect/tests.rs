@@ -60,6 +60,7 @@ fn end(point_id: u32, trial: u16, status: TrialStatus, reasons: Vec<Reason>) -> 
         files: BTreeMap::new(),
         phases: vec![],
         clocks: BTreeMap::new(),
+        digests: BTreeMap::new(),
         congestion_controls: vec![],
     }
 }

@@ -30,6 +30,7 @@ type Samples = Vec<(f64, BTreeMap<&'static str, f64>)>;
 /// No trial has intervals, or a file cannot be written.
 pub fn flent(run_dir: &Path, output: &Path) -> Result<Vec<PathBuf>> {
     let run = RunDir::open(run_dir)?;
+    run.check(|table| ["intervals", "flow_samples", "probes"].contains(&table));
     let mut written = Vec::new();
     for (end, trial) in named_trials(&run) {
         let Some(object) = flent_document(&run, &end)? else { continue };

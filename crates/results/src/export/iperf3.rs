@@ -32,6 +32,7 @@ pub fn iperf3(run_dir: &Path, output: &Path) -> Result<Vec<PathBuf>> {
                 let node = node.file_name().unwrap_or_default().to_string_lossy();
                 std::fs::create_dir_all(output).map_err(io_error("make the folder", output))?;
                 let to = output.join(format!("{trial}-{node}-{rest}"));
+                run.check_file(&end, &file)?;
                 let text = std::fs::read_to_string(&file).map_err(io_error("read", &file))?;
                 std::fs::write(&to, merge_event_stream(&text)).map_err(io_error("write", &to))?;
                 written.push(to);

@@ -68,6 +68,7 @@ impl Selection {
     /// Opens a run and applies the filters of a request.
     pub(super) fn open(path: &std::path::Path, request: &Request) -> Result<Self> {
         let run = RunDir::open(path)?;
+        run.check(|_| true);
         let (factors, points) = run.points();
         let schedule = Schedule::of(run.plan());
         let plans = run.plan().map_or(vec![], CheckedPlan::points);

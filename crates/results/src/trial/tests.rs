@@ -11,7 +11,7 @@ use crate::journal::JournalError;
 use crate::model::{RunInfo, RunStatus, Status, TrialFilter};
 use crate::store::{RunDir, StoreError};
 
-fn info() -> RunInfo {
+pub(crate) fn info() -> RunInfo {
     RunInfo {
         plan_name: "crash".into(),
         plan_text: "name = \"crash\"\n".into(),
@@ -56,7 +56,7 @@ fn event(of: Of) -> wire::RunEvent {
 }
 
 /// A trial with rows in three tables and a raw file: with `clock`, four tables and five renames.
-fn filled(run: &RunDir, trial: u16) -> TrialWriter<'_> {
+pub(crate) fn filled(run: &RunDir, trial: u16) -> TrialWriter<'_> {
     let mut writer = run.begin_trial(key(run, trial), &phases(), clocks()).unwrap();
     for i in 0..10u64 {
         let sample = wire::FlowSample {
@@ -77,7 +77,7 @@ fn filled(run: &RunDir, trial: u16) -> TrialWriter<'_> {
     writer
 }
 
-fn good() -> Verdict {
+pub(crate) fn good() -> Verdict {
     Verdict { status: Status::Ok, reasons: vec![] }
 }
 
@@ -198,7 +198,7 @@ fn trial_that_cannot_be_prepared_is_recorded_as_failed() {
     let run = RunDir::resume(&path, &info()).unwrap();
     assert_eq!(run.counts(), (1, 0, 2));
     assert_eq!(run.failed().into_iter().collect::<Vec<_>>(), [(0, 2), (0, 3)]);
-    assert_eq!(run.finished().len(), 3, "they are done again only if asked for");
+    assert_eq!(run.finished().into_iter().collect::<Vec<_>>(), [(0, 1)], "the rest is repeated");
     let summary = crate::summarize::summarize(&path, TrialFilter::default()).unwrap();
     assert_eq!(summary.summary.trials.len(), 4);
     let trials = std::fs::read_to_string(path.join("trials.csv")).unwrap();
@@ -206,6 +206,65 @@ fn trial_that_cannot_be_prepared_is_recorded_as_failed() {
     filled(&run, 3).commit(&good()).unwrap();
     assert_eq!((run.counts(), run.failed().len()), ((2, 0, 1), 1));
     assert!(run.part("flow_samples", 0, 3).is_file());
+}
+
+#[test]
+fn resume_repeats_what_the_infrastructure_failed_and_keeps_what_the_plan_failed() {
+    let root = tempfile::tempdir().unwrap();
+    let run = RunDir::create(root.path(), &info()).unwrap();
+    let failed = |codes: &[&str]| Verdict {
+        status: Status::Failed,
+        reasons: codes.iter().map(|code| Reason::new(code, "why")).collect(),
+    };
+    filled(&run, 1).commit(&failed(&["flow_dead"])).unwrap();
+    filled(&run, 2).commit(&failed(&["flow_dead", "node_lost"])).unwrap();
+    filled(&run, 3).commit(&failed(&["error"])).unwrap();
+    let degraded = vec![Reason::new("node_lost", "only failed trials are repeated")];
+    filled(&run, 4).commit(&Verdict { status: Status::Degraded, reasons: degraded }).unwrap();
+    let path = run.path().to_path_buf();
+    drop(run);
+
+    let run = RunDir::resume(&path, &info()).unwrap();
+    assert_eq!(run.finished().into_iter().collect::<Vec<_>>(), [(0, 1), (0, 4)]);
+    assert_eq!(run.failed().len(), 3, "with --retry-failed the first, too");
+    filled(&run, 2).commit(&good()).unwrap();
+    filled(&run, 3).commit(&good()).unwrap();
+    assert_eq!(run.finished().len(), 4);
+    let summary = crate::summarize::summarize(&path, TrialFilter::default()).unwrap();
+    let statuses = summary.summary.trials.iter().map(|end| end.status.as_str());
+    assert_eq!(statuses.collect::<Vec<_>>(), ["failed", "ok", "ok", "degraded"]);
+    let journal = std::fs::read_to_string(path.join("journal.ndjson")).unwrap();
+    assert_eq!(journal.matches("node_lost").count(), 2, "the journal keeps the history");
+}
+
+#[test]
+fn removed_renamed_or_replaced_directory_takes_no_trial() {
+    type Change = fn(&Path);
+    let changes: [(&str, Change); 3] = [
+        ("removed", |path| std::fs::remove_dir_all(path).unwrap()),
+        ("renamed", |path| std::fs::rename(path, path.with_extension("old")).unwrap()),
+        ("replaced", |path| {
+            std::fs::rename(path, path.with_extension("old")).unwrap();
+            RunDir::create_at(path, &info()).unwrap();
+        }),
+    ];
+    for (name, change) in changes {
+        let root = tempfile::tempdir().unwrap();
+        let run = RunDir::create(root.path(), &info()).unwrap();
+        filled(&run, 1).commit(&good()).unwrap();
+        let writer = filled(&run, 2);
+        change(run.path());
+        let expected = "was removed, renamed or replaced while it was written";
+        let error = writer.commit(&good()).unwrap_err().to_string();
+        assert!(error.contains(expected), "{name}: {error}");
+        let error = run.announce_trial(key(&run, 3)).unwrap_err().to_string();
+        assert!(error.contains(expected), "{name}: {error}");
+        let error = run.record_not_run(key(&run, 3), &Reason::new("not_run", "")).unwrap_err();
+        assert!(error.to_string().contains(expected), "{name}: {error}");
+        let error = run.finish(RunStatus::Failed).unwrap_err().to_string();
+        assert!(error.contains(expected), "{name}: {error}");
+        assert_eq!(run.path().exists(), name == "replaced", "{name}: not made again");
+    }
 }
 
 #[test]
@@ -415,10 +474,10 @@ fn trial_with_a_missing_file_is_repeated() {
     let files = run.files(&trials[1], "probes");
     assert!(files.len() == 2 && files[1].ends_with("part-1.parquet"), "{files:?}");
     std::fs::remove_file(&files[1]).unwrap();
+    let run = RunDir::open(&path).unwrap();
     assert_eq!(run.finished().into_iter().collect::<Vec<_>>(), [(0, 1)]);
-    let unread =
-        crate::summarize::summarize(&path, TrialFilter::default()).unwrap_err().to_string();
-    assert!(unread.contains("part-1.parquet"), "{unread}");
+    let damaged = &run.trials()[1].reasons[0];
+    assert!(damaged.message.contains("part-1.parquet: missing"), "{damaged:?}");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The problems that the checks of a trial find, and the trial's time span on a node's clock.
 
 use crate::model::{Reason, Status, Verdict};
+use crate::reason::FAILING;
 
 /// Problems found so far, each with the status it leads to.
 #[derive(Debug, Default)]
@@ -9,6 +10,10 @@ pub(crate) struct Findings(pub(super) Vec<(Status, Reason)>);
 impl Findings {
     /// Adds a problem.
     pub(crate) fn add(&mut self, status: Status, code: &str, message: String) {
+        debug_assert!(
+            status != Status::Failed || FAILING.iter().any(|(known, _)| *known == code),
+            "{code} is missing in reason::FAILING"
+        );
         self.0.push((status, Reason::new(code, message)));
     }
 

@@ -35,10 +35,6 @@ pub const OVERRUN_S: f64 = 0.3;
 pub const OVERRUN_RTTS: f64 = 3.0;
 /// Limit for how long before its planned end a flow's socket may close.
 pub const EARLY_S: f64 = 1.0;
-/// Minimum share of the expected samples; with fewer, a phase's mean is not representative.
-pub const MIN_SAMPLES_SHARE: f64 = 0.9;
-/// Minimum number of expected samples for this check: the first and the last may fall outside.
-pub const MIN_EXPECTED_SAMPLES: f64 = 10.0;
 /// Share of samples that may come more than 1.5 intervals after the previous one.
 pub const LATE_SAMPLES_SHARE: f64 = 0.05;
 
@@ -66,9 +62,7 @@ struct FlowState {
     /// Beginning of a flow that is only known to have had data in the end.
     reported_s: Option<f64>,
     srtt_s: f64,
-    first_sample_s: Option<f64>,
-    last_sample_s: f64,
-    samples: u64,
+    last_sample_s: Option<f64>,
     /// As the kernel last reported at the sender.
     cc: String,
     exit_code: Option<i32>,
@@ -191,11 +185,7 @@ impl FlowCheck {
         }
         let acked = row.bytes_acked.unwrap_or(0);
         flow.acked.sample(at_s, acked, flow.srtt_s, stop_s, outages);
-        if at_s <= stop_s {
-            flow.samples += 1;
-        }
-        flow.first_sample_s.get_or_insert(at_s);
-        flow.last_sample_s = flow.last_sample_s.max(at_s);
+        flow.last_sample_s = Some(flow.last_sample_s.map_or(at_s, |last_s| last_s.max(at_s)));
         if !row.cc.is_empty() {
             flow.cc.clone_from(&row.cc);
         }
@@ -340,7 +330,7 @@ impl FlowState {
             problems.add(Status::Failed, "cc_not_in_force", why);
         }
         self.judge_delivery(task, stop_s, problems);
-        self.judge_samples(stop_s, every, problems);
+        self.judge_end(stop_s, every, problems);
     }
 
     fn judge_delivery(&self, task: &FlowTask, stop_s: f64, problems: &mut Problems) {
@@ -365,8 +355,8 @@ impl FlowState {
         }
     }
 
-    fn judge_samples(&self, stop_s: f64, every: Micros, problems: &mut Problems) {
-        let Some(first_s) = self.first_sample_s else {
+    fn judge_end(&self, stop_s: f64, every: Micros, problems: &mut Problems) {
+        let Some(last_s) = self.last_sample_s else {
             problems.add(
                 Status::Degraded,
                 "samples_missing",
@@ -374,23 +364,11 @@ impl FlowState {
             );
             return;
         };
-        let interval_s = every.as_secs_f64();
-        let early_s = stop_s - self.last_sample_s;
-        if early_s > EARLY_S + 2.0 * interval_s {
+        let early_s = stop_s - last_s;
+        if early_s > EARLY_S + 2.0 * every.as_secs_f64() {
             let why =
                 format!("its socket closed {early_s:.2} s before its end (limit {EARLY_S:.0} s)");
             problems.add(Status::Degraded, "flow_early", why);
-        }
-        let expected = (stop_s - first_s) / interval_s;
-        let share = self.samples as f64 / expected;
-        if expected >= MIN_EXPECTED_SAMPLES && share < MIN_SAMPLES_SHARE {
-            let why = format!(
-                "{} of {expected:.0} TCP samples ({:.0} %, at least {:.0} % required)",
-                self.samples,
-                share * 100.0,
-                MIN_SAMPLES_SHARE * 100.0
-            );
-            problems.add(Status::Degraded, "samples_missing", why);
         }
     }
 }

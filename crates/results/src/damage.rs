@@ -1,0 +1,111 @@
+//! Finds committed trials whose tables are not those that were committed. A reader treats such a trial as failed, without a
+//! row, so that one damaged file does not block the other trials.
+
+use std::fs::File;
+use std::io::{Read as _, Seek as _, SeekFrom};
+use std::path::Path;
+
+use super::digest::FileDigest;
+use super::journal::{RunState, TrialEnd};
+use super::model::{Reason, TrialStatus};
+use super::parallel::in_parallel;
+use super::reason::DAMAGED;
+use super::store::table_files;
+
+/// How files are compared with the journal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Depth {
+    /// By their sizes: one system call each.
+    Sizes,
+    /// By their digests: each is read.
+    Digests,
+}
+
+/// What is wrong with a file; `None` if nothing is. Of a file without a digest only the ends are compared, which shows
+/// whether it is a complete Parquet file.
+pub(crate) fn problem(path: &Path, expected: Option<&FileDigest>, depth: Depth) -> Option<String> {
+    let found = match path.metadata() {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            return Some("missing".to_owned());
+        }
+        Err(error) => return Some(format!("cannot be read: {error}")),
+        Ok(found) => found,
+    };
+    if !found.is_file() {
+        return Some("not a file".to_owned());
+    }
+    let Some(expected) = expected else {
+        let is_parquet = path.extension().is_some_and(|ending| ending == "parquet");
+        let incomplete = is_parquet && !has_parquet_ends(path).unwrap_or(false);
+        return incomplete.then(|| "not a complete Parquet file".to_owned());
+    };
+    if found.len() != expected.bytes {
+        let verb = if found.len() < expected.bytes { "truncated" } else { "changed" };
+        return Some(format!("{verb}: it has {} bytes instead of {}", found.len(), expected.bytes));
+    }
+    if depth == Depth::Sizes {
+        return None;
+    }
+    match FileDigest::of_file(path) {
+        Ok(digest) if digest == *expected => None,
+        Ok(_) => Some("changed: its SHA-256 is another one".to_owned()),
+        Err(error) => Some(format!("cannot be read: {error}")),
+    }
+}
+
+/// Whether a file begins with Parquet's magic number and ends with it and a footer that fits into the file.
+fn has_parquet_ends(path: &Path) -> std::io::Result<bool> {
+    const MAGIC: &[u8] = b"PAR1";
+    let mut file = File::open(path)?;
+    let mut head = [0; 4];
+    file.read_exact(&mut head)?;
+    let bytes = file.seek(SeekFrom::End(-8))? + 8;
+    let (mut footer, mut tail) = ([0; 4], [0; 4]);
+    file.read_exact(&mut footer)?;
+    file.read_exact(&mut tail)?;
+    let fits = u64::from(u32::from_le_bytes(footer)) + 12 <= bytes;
+    Ok(head == MAGIC && tail == MAGIC && fits)
+}
+
+/// Marks every trial in the state that has a damaged file in one of these tables.
+pub(crate) fn mark(
+    path: &Path,
+    state: &mut RunState,
+    depth: Depth,
+    tables: impl Fn(&str) -> bool + Sync,
+) {
+    let trials: Vec<&TrialEnd> = state.committed.values().collect();
+    let found = in_parallel(&trials, |end| {
+        let key = (end.point_id, end.trial);
+        let digests = state.digests.get(&key);
+        let tables = end.rows.keys().filter(|table| tables(table));
+        let files = tables.flat_map(|table| table_files(path, end, table));
+        let damaged = files.filter_map(|file| {
+            let name = file.strip_prefix(path).unwrap_or(&file).to_string_lossy().into_owned();
+            let expected = digests.and_then(|digests| digests.get(&name));
+            if expected.is_none() && digests.is_some() {
+                return Some(format!("{name}: not in the journal"));
+            }
+            Some(format!("{name}: {}", problem(&file, expected, depth)?))
+        });
+        let damaged: Vec<String> = damaged.collect();
+        (key, damaged)
+    });
+    for (key, damaged) in found {
+        let Some(end) = state.committed.get_mut(&key).filter(|_| !damaged.is_empty()) else {
+            continue;
+        };
+        let more = match damaged.len() {
+            0 | 1 => String::new(),
+            count => format!(" (and {} more files)", count - 1),
+        };
+        let first = damaged.into_iter().next().unwrap_or_default();
+        let message = format!(
+            "{first}{more}; `ccbench verify` lists every damaged file, `ccbench run --resume` repeats the trial"
+        );
+        end.status = TrialStatus::Failed;
+        end.reasons.insert(0, Reason::new(DAMAGED, message));
+        end.rows.clear();
+        end.files.clear();
+    }
+}

@@ -1,0 +1,69 @@
+//! Rows and samples that are missing.
+
+use super::*;
+
+#[test]
+fn dropped_rows_and_late_or_missing_samples_degrade() {
+    let done = |rows_dropped, samples_late| Done { rows_dropped, samples_late, ..Done::default() };
+    only(&Story { done: done(1, 0), ..Story::default() }, Status::Degraded, "rows_dropped");
+    only(&Story { done: done(0, 12), ..Story::default() }, Status::Degraded, "samples_late");
+    fine(&Story { done: done(0, 9), ..Story::default() });
+    let messages = missing(&Story { sample_every_ms: 120, ..Story::default() });
+    let counts = "83 of 98 samples, 15 % missing (at least 90 % required)";
+    let expected = ["dst", "src"]
+        .map(|node| format!("{node}: table flow_samples, flows.main (2 of 2 flows): {counts}"));
+    assert_eq!(messages, expected);
+    fine(&Story { sample_every_ms: 108, ..Story::default() });
+}
+
+/// The messages of a story whose only problem are missing samples.
+#[track_caller]
+fn missing(story: &Story) -> Vec<String> {
+    let verdict = story.judged();
+    assert_eq!(verdict.status, Status::Degraded);
+    assert!(verdict.reasons.iter().all(|r| r.code == "samples_missing"), "{:?}", verdict.reasons);
+    verdict.reasons.into_iter().map(|reason| reason.message).collect()
+}
+
+#[test]
+fn gap_of_any_node_and_table_degrades() {
+    let stopped = |node, from, to| Story {
+        stopped: Some((node, from, to)),
+        busy_samples: 0,
+        ..Story::default()
+    };
+    let gap = "no sample for 3.10 s from 3.90 s to 7.00 s (limit 1.00 s); \
+               69 of 98 samples, 30 % missing (at least 90 % required)";
+    let links = gap.replace("69 of 98", "70 of 100");
+    let host = "no sample for 3.50 s from 3.50 s to 7.00 s (limit 1.75 s); \
+                14 of 20 samples, 30 % missing (at least 90 % required)";
+    assert_eq!(
+        missing(&stopped("dst", 4_000, 7_000)),
+        [
+            format!("dst: table flow_samples, flows.main (2 of 2 flows): {gap}"),
+            format!("dst: table host_samples, its machine: {host}"),
+        ]
+    );
+    assert_eq!(
+        missing(&stopped("mid", 4_000, 7_000)),
+        [
+            format!("mid: table host_samples, its machine: {host}"),
+            format!("mid: table qdisc_samples, links.bottleneck: {links}"),
+        ]
+    );
+    assert_eq!(missing(&stopped("src", 4_000, 7_000)).len(), 3, "sockets, a link, the machine");
+    assert_eq!(missing(&stopped("mid", 0, 10_000)).len(), 2, "no sample at all");
+    assert_eq!(missing(&stopped("dst", 0, 1_500)).len(), 1, "at the beginning of the flow");
+    assert_eq!(missing(&stopped("dst", 8_800, 10_000)).len(), 1, "at its end");
+    let twice = missing(&stopped("dst", 0, 10_000));
+    assert!(twice.iter().all(|m| m.contains("100 % missing")), "{twice:?}");
+    fine(&stopped("mid", 4_000, 4_800));
+    fine(&stopped("dst", 4_000, 4_800));
+}
+
+#[test]
+fn lost_node_has_one_reason() {
+    let stopped = Some(("dst", 4_000, 10_000));
+    let story = Story { lost: true, stopped, busy_samples: 0, ..Story::default() };
+    only(&story, Status::Failed, "node_lost");
+}

@@ -1,0 +1,233 @@
+//! Compares every file of a results directory with the digests in its journal.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use super::damage::{Depth, problem};
+use super::digest::FileDigest;
+use super::journal::{self, RunState, TrialEnd};
+use super::layout::{list, trial_dir};
+use super::parallel::in_parallel;
+use super::store::{StoreError, leftovers, table_files};
+use super::summarize::DIGESTS_FILE;
+use super::{record, store};
+use crate::error::io_error;
+
+/// Result of reading a results directory.
+type Result<T, E = StoreError> = std::result::Result<T, E>;
+
+/// What [`verify`] found.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Verification {
+    /// Number of files that are as they were written.
+    pub intact: usize,
+    /// Size of these files.
+    pub intact_bytes: u64,
+    /// Committed trials.
+    pub trials: usize,
+    /// Files that are not as they were written: the path relative to the results directory, and what is wrong.
+    pub damaged: Vec<(String, String)>,
+    /// Files without a digest: written by a version without digests, or derived from others.
+    pub not_covered: Vec<String>,
+    /// Directories of trials that were not committed.
+    pub uncommitted: Vec<String>,
+}
+
+/// A file to compare.
+struct Wanted {
+    name: String,
+    expected: Option<FileDigest>,
+}
+
+/// Compares every file of a results directory with the journal: tables and raw files of committed trials, the plan, traces,
+/// `points.parquet`, `run.json` and the summary's files. Every line of the journal has its own checksum. Changes nothing.
+///
+/// # Errors
+/// There is no results directory, or a folder cannot be listed.
+pub fn verify(dir: &Path) -> Result<Verification> {
+    let mut found = Verification::default();
+    let path = dir.join(journal::FILE_NAME);
+    let bytes = match std::fs::read(&path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            // Only to name what is wrong with another directory.
+            record::RunRecord::read(dir)?;
+            found.damaged.push((journal::FILE_NAME.to_owned(), "missing".to_owned()));
+            return Ok(found);
+        }
+        Err(error) => return Err(io_error("read", &path)(error).into()),
+    };
+    let state = read_journal(&bytes, &mut found);
+    found.trials = state.committed.len();
+    let mut wanted = run_files(&state);
+    for end in state.committed.values() {
+        trial_files(dir, &state, end, &mut wanted);
+    }
+    wanted.extend(summary_files(dir, &mut found));
+    compare(dir, &wanted, &mut found);
+    check_record(dir, &state, &mut found);
+    let known: BTreeSet<&str> = wanted.iter().map(|file| file.name.as_str()).collect();
+    for end in state.committed.values() {
+        for name in files_of(dir, end)? {
+            if !known.contains(name.as_str()) {
+                let what = "unexpected: the trial was committed without it";
+                found.damaged.push((name, what.to_owned()));
+            }
+        }
+    }
+    let own = [journal::FILE_NAME, record::FILE_NAME, DIGESTS_FILE];
+    for file in list(dir)?.into_iter().filter(|file| file.is_file()) {
+        let name = relative(dir, &file);
+        if !known.contains(name.as_str()) && !own.contains(&name.as_str()) {
+            found.not_covered.push(name);
+        }
+    }
+    let uncommitted = leftovers(dir, &state)?;
+    found.uncommitted = uncommitted.iter().map(|path| relative(dir, path)).collect();
+    found.damaged.sort();
+    found.not_covered.sort();
+    Ok(found)
+}
+
+/// The state according to the lines that are intact.
+fn read_journal(bytes: &[u8], found: &mut Verification) -> RunState {
+    let (state, bad_lines) = journal::read_intact(bytes);
+    let mut add = |what: String| found.damaged.push((journal::FILE_NAME.to_owned(), what));
+    let is_whole = bad_lines.is_empty();
+    for line in bad_lines {
+        add(format!("line {line} is damaged, or its writing was interrupted"));
+    }
+    if state.plan_sha256.is_none() {
+        add("it does not begin with the start of a run".to_owned());
+    } else if is_whole {
+        found.intact += 1;
+        found.intact_bytes += bytes.len() as u64;
+    }
+    state
+}
+
+/// Files of the run that never change.
+fn run_files(state: &RunState) -> Vec<Wanted> {
+    let expected = |(name, digest): (&String, &FileDigest)| Wanted {
+        name: name.clone(),
+        expected: Some(digest.clone()),
+    };
+    let mut files: Vec<Wanted> = state.run_files.iter().map(expected).collect();
+    if files.is_empty() {
+        let names = store::RUN_FILES.iter();
+        files.extend(names.map(|name| Wanted { name: (*name).to_owned(), expected: None }));
+    }
+    files
+}
+
+/// The files that a trial was committed with.
+fn trial_files(dir: &Path, state: &RunState, end: &TrialEnd, wanted: &mut Vec<Wanted>) {
+    if let Some(digests) = state.digests.get(&(end.point_id, end.trial)) {
+        wanted.extend(
+            digests.iter().map(|(name, digest)| Wanted {
+                name: name.clone(),
+                expected: Some(digest.clone()),
+            }),
+        );
+        return;
+    }
+    let tables = end.rows.keys().flat_map(|table| table_files(dir, end, table));
+    let raw = trial_dir(&dir.join("raw"), end.point_id, end.trial);
+    let files = tables.chain(files_below(&raw).unwrap_or_default());
+    wanted.extend(files.map(|file| Wanted { name: relative(dir, &file), expected: None }));
+}
+
+/// The files of the summary, which lists them as `sha256sum` does.
+fn summary_files(dir: &Path, found: &mut Verification) -> Vec<Wanted> {
+    let Ok(bytes) = std::fs::read(dir.join(DIGESTS_FILE)) else { return vec![] };
+    let text = String::from_utf8_lossy(&bytes);
+    let mut files = Vec::new();
+    for (line, number) in text.lines().zip(1..) {
+        let is_digest = |digest: &str| {
+            digest.len() == 64 && digest.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+        };
+        match line.split_once("  ").filter(|(digest, _)| is_digest(digest)) {
+            Some((sha256, name)) => {
+                // The list has no sizes: that of the file is the one to expect.
+                let bytes = dir.join(name).metadata().map_or(0, |found| found.len());
+                let expected = Some(FileDigest { bytes, sha256: sha256.to_owned() });
+                files.push(Wanted { name: name.to_owned(), expected });
+            }
+            None => {
+                let what = format!("line {number} is damaged; `ccbench summarize` writes it again");
+                found.damaged.push((DIGESTS_FILE.to_owned(), what));
+            }
+        }
+    }
+    files
+}
+
+fn compare(dir: &Path, wanted: &[Wanted], found: &mut Verification) {
+    let results = in_parallel(wanted, |file| {
+        problem(&dir.join(&file.name), file.expected.as_ref(), Depth::Digests)
+    });
+    for (file, problem) in wanted.iter().zip(results) {
+        match (problem, &file.expected) {
+            (Some(what), _) => found.damaged.push((file.name.clone(), what)),
+            (None, Some(digest)) => {
+                found.intact += 1;
+                found.intact_bytes += digest.bytes;
+            }
+            (None, None) => found.not_covered.push(file.name.clone()),
+        }
+    }
+}
+
+/// `run.json` is replaced whenever the run's status changes, after the journal has its digest.
+fn check_record(dir: &Path, state: &RunState, found: &mut Verification) {
+    let name = record::FILE_NAME.to_owned();
+    let path = dir.join(&name);
+    if state.records.is_empty() {
+        match problem(&path, None, Depth::Digests) {
+            Some(what) => found.damaged.push((name, what)),
+            None => found.not_covered.push(name),
+        }
+        return;
+    }
+    // The last one, or the one before if ccbench was killed between the two writes.
+    let last = state.records.iter().rev().take(2);
+    let problems: Vec<Option<String>> =
+        last.map(|digest| problem(&path, Some(digest), Depth::Digests)).collect();
+    match problems.into_iter().collect::<Option<Vec<String>>>() {
+        Some(all) => found.damaged.push((name, all.into_iter().next().unwrap_or_default())),
+        None => {
+            found.intact += 1;
+            found.intact_bytes += path.metadata().map_or(0, |found| found.len());
+        }
+    }
+}
+
+/// Every file in a trial's directories.
+fn files_of(dir: &Path, end: &TrialEnd) -> Result<Vec<String>> {
+    let mut parents = list(&dir.join("tables"))?;
+    parents.push(dir.join("raw"));
+    let mut files = Vec::new();
+    for parent in parents {
+        files.extend(files_below(&trial_dir(&parent, end.point_id, end.trial))?);
+    }
+    Ok(files.iter().map(|file| relative(dir, file)).collect())
+}
+
+fn files_below(dir: &Path) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for path in list(dir)? {
+        if path.is_dir() {
+            files.extend(files_below(&path)?);
+        } else {
+            files.push(path);
+        }
+    }
+    Ok(files)
+}
+
+fn relative(dir: &Path, file: &Path) -> String {
+    file.strip_prefix(dir).unwrap_or(file).to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests;

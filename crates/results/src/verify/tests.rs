@@ -1,0 +1,176 @@
+//! Damage of every kind in a small results directory.
+
+use std::path::PathBuf;
+
+use super::*;
+use crate::journal::{Entry, line};
+use crate::model::{RunInfo, RunStatus, TrialFilter};
+use crate::store::RunDir;
+use crate::summarize::{RunSummary, summarize};
+use crate::trial::tests::{filled, good, info};
+
+fn traced() -> RunInfo {
+    RunInfo { traces: [(PathBuf::from("cell.csv"), b"t_us,rate_bps\n".to_vec())].into(), ..info() }
+}
+
+/// A finished run of three trials with its summary.
+fn finished_run(root: &Path) -> PathBuf {
+    let run = RunDir::create(root, &traced()).unwrap();
+    (1..=3).for_each(|trial| filled(&run, trial).commit(&good()).unwrap());
+    run.finish(RunStatus::Complete).unwrap();
+    summarize(run.path(), TrialFilter::default()).unwrap().written.unwrap();
+    run.path().to_path_buf()
+}
+
+fn part(run: &Path, trial: u16) -> PathBuf {
+    run.join(format!("tables/flow_samples/point=0/trial-{trial:02}/part-0.parquet"))
+}
+
+/// The damaged files of a run.
+fn damaged(run: &Path) -> Vec<String> {
+    verify(run).unwrap().damaged.into_iter().map(|(name, _)| name).collect()
+}
+
+fn cut(file: &Path, bytes: u64) {
+    std::fs::File::options().write(true).open(file).unwrap().set_len(bytes).unwrap();
+}
+
+/// The codes of all reasons, by trial.
+fn reasons(summary: &RunSummary) -> Vec<Vec<&str>> {
+    let trials = summary.summary.trials.iter();
+    trials.map(|end| end.reasons.iter().map(|reason| reason.code.as_str()).collect()).collect()
+}
+
+#[test]
+fn whole_run_is_intact_and_covered() {
+    let root = tempfile::tempdir().unwrap();
+    let run = finished_run(root.path());
+    let found = verify(&run).unwrap();
+    assert_eq!((found.trials, &found.damaged, &found.not_covered), (3, &vec![], &vec![]));
+    assert_eq!(found.intact, files_below(&run).unwrap().len() - 1, "all but summary.sha256");
+    drop(RunDir::resume(&run, &traced()).unwrap());
+    assert_eq!(damaged(&run), [""; 0], "run.json is another one");
+}
+
+#[test]
+fn every_flipped_bit_of_every_file_is_found() {
+    let root = tempfile::tempdir().unwrap();
+    let run = finished_run(root.path());
+    let files = files_below(&run).unwrap();
+    assert!(files.len() > 25, "{files:?}");
+    for file in files {
+        let whole = std::fs::read(&file).unwrap();
+        let name = relative(&run, &file);
+        for at in [0, whole.len() / 3, whole.len() / 2, whole.len() - 1] {
+            for bit in 0..8 {
+                let mut flipped = whole.clone();
+                flipped[at] ^= 1 << bit;
+                std::fs::write(&file, &flipped).unwrap();
+                let damaged = damaged(&run);
+                // A flipped bit of the list of digests may name another file.
+                let named =
+                    damaged.contains(&name) || (name == DIGESTS_FILE && !damaged.is_empty());
+                assert!(named, "{name}: bit {bit} of byte {at}: {damaged:?}");
+            }
+        }
+        std::fs::write(&file, &whole).unwrap();
+    }
+    assert_eq!(damaged(&run), [""; 0]);
+}
+
+#[test]
+fn missing_truncated_and_unexpected_files_are_found() {
+    let root = tempfile::tempdir().unwrap();
+    let run = finished_run(root.path());
+    std::fs::remove_file(part(&run, 1)).unwrap();
+    cut(&part(&run, 2), 100);
+    let extra = part(&run, 3).with_file_name("part-1.parquet");
+    std::fs::write(&extra, "copy").unwrap();
+    std::fs::remove_file(run.join("raw/point=0/trial-03/src/agent.log")).unwrap();
+    std::fs::write(run.join("report.html"), "<p>").unwrap();
+    let left = run.join("tables/flow_samples/point=0/trial-09");
+    std::fs::create_dir(&left).unwrap();
+    let found = verify(&run).unwrap();
+    let expected = [
+        ("raw/point=0/trial-03/src/agent.log", "missing"),
+        ("tables/flow_samples/point=0/trial-01/part-0.parquet", "missing"),
+        ("tables/flow_samples/point=0/trial-02/part-0.parquet", "truncated: it has 100 bytes "),
+        ("tables/flow_samples/point=0/trial-03/part-1.parquet", "unexpected: "),
+    ];
+    assert_eq!(found.damaged.len(), expected.len(), "{found:?}");
+    for ((name, what), (expected_name, begin)) in found.damaged.iter().zip(expected) {
+        assert!(name == expected_name && what.starts_with(begin), "{name}: {what}");
+    }
+    assert_eq!(found.not_covered, ["report.html"]);
+    assert_eq!(found.uncommitted, [relative(&run, &left)]);
+}
+
+#[test]
+fn damaged_table_blocks_no_other_trial_and_is_repeated() {
+    let root = tempfile::tempdir().unwrap();
+    let run = finished_run(root.path());
+    cut(&part(&run, 1), 100);
+    let mut bytes = std::fs::read(part(&run, 3)).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(part(&run, 3), bytes).unwrap();
+    for include_failed in [false, true] {
+        let filter = TrialFilter { include_failed, ..TrialFilter::default() };
+        let summary = summarize(&run, filter).unwrap();
+        assert_eq!(reasons(&summary), [vec!["damaged"], vec![], vec!["damaged"]]);
+        summary.written.unwrap();
+    }
+    let trials = std::fs::read_to_string(run.join("trials.csv")).unwrap();
+    let expected =
+        "0,1,failed,\"damaged: tables/flow_samples/point=0/trial-01/part-0.parquet: truncated";
+    assert!(trials.contains(expected), "{trials}");
+
+    let dir = RunDir::resume(&run, &traced()).unwrap();
+    assert_eq!(dir.finished().into_iter().collect::<Vec<_>>(), [(0, 2)]);
+    filled(&dir, 1).commit(&good()).unwrap();
+    filled(&dir, 3).commit(&good()).unwrap();
+    dir.finish(RunStatus::Complete).unwrap();
+    drop(dir);
+    let summary = summarize(&run, TrialFilter::default()).unwrap();
+    assert_eq!(reasons(&summary), [[""; 0]; 3]);
+    assert_eq!(damaged(&run), [""; 0]);
+}
+
+/// The journal as a version without digests wrote it.
+fn without_digests(run: &Path) {
+    let path = run.join(journal::FILE_NAME);
+    let text = std::fs::read_to_string(&path).unwrap();
+    let old = text.lines().map(|text| {
+        let mut value: serde_json::Value = serde_json::from_str(text).unwrap();
+        for key in ["digests", "files", "record", "crc32"] {
+            value.as_object_mut().unwrap().remove(key);
+        }
+        let entry: Entry = serde_json::from_value(value).unwrap();
+        line(&entry).unwrap()
+    });
+    std::fs::write(&path, old.collect::<String>()).unwrap();
+}
+
+#[test]
+fn run_without_digests_is_not_covered_but_incomplete_tables_are_found() {
+    let root = tempfile::tempdir().unwrap();
+    let run = finished_run(root.path());
+    without_digests(&run);
+    std::fs::remove_file(run.join(DIGESTS_FILE)).unwrap();
+    let found = verify(&run).unwrap();
+    assert_eq!((&found.damaged, found.intact), (&vec![], 1), "the journal has its own checksums");
+    assert_eq!(found.not_covered.len(), files_below(&run).unwrap().len() - 2, "{found:?}");
+    cut(&part(&run, 2), 1000);
+    assert_eq!(damaged(&run), [relative(&run, &part(&run, 2))]);
+    let summary = summarize(&run, TrialFilter::default()).unwrap();
+    assert_eq!(reasons(&summary), [vec![], vec!["damaged"], vec![]]);
+}
+
+#[test]
+fn other_directories_are_refused() {
+    let root = tempfile::tempdir().unwrap();
+    assert!(matches!(verify(root.path()), Err(StoreError::NotResults { .. })));
+    let run = finished_run(root.path());
+    std::fs::remove_file(run.join(journal::FILE_NAME)).unwrap();
+    assert_eq!(damaged(&run), [journal::FILE_NAME]);
+}
