@@ -161,7 +161,14 @@ pub fn digest(text: &str) -> String {
 
 /// The sha256 of a file's content, in hexadecimal.
 pub fn digest_bytes(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+    digest_chunks([bytes])
+}
+
+/// The same of a file in parts.
+pub fn digest_chunks<'a>(chunks: impl IntoIterator<Item = &'a [u8]>) -> String {
+    let mut hash = Sha256::new();
+    chunks.into_iter().for_each(|chunk| hash.update(chunk));
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn one() -> u32 {

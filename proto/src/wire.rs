@@ -13,5 +13,11 @@ pub const KEEPALIVE_INTERVAL: Duration = Duration::from_millis(500);
 /// How long the answer to a keepalive may take.
 pub const KEEPALIVE_TIMEOUT: Duration = Duration::from_millis(2500);
 
-/// Longest message between controller and agent, in bytes: a request with its trace files.
+/// Longest message between controller and agent on one machine, in bytes: a request with its trace files.
 pub const MESSAGE_LIMIT: usize = 64 << 20;
+/// Longest request over a network, in bytes. Trace files are sent before, in parts.
+pub const REMOTE_MESSAGE_LIMIT: usize = 1 << 20;
+/// Trace files that a node holds, in bytes.
+pub const FILES_LIMIT: usize = 56 << 20;
+/// One of the parts, in bytes.
+pub const FILE_CHUNK: usize = 256 << 10;

@@ -5,6 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -17,6 +18,8 @@ use tokio_rustls::server::TlsStream;
 use tokio_rustls::{Accept, TlsAcceptor};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::server::Connected;
+
+use crate::clock;
 
 /// Connections at the same time: every controller has one.
 const MAX_CONNECTIONS: usize = 64;
@@ -32,6 +35,7 @@ const LOGGED_PER_SECOND: u32 = 5;
 
 /// An accepted connection.
 pub struct Connection {
+    id: u64,
     stream: Stream,
     /// Its receivers learn that the connection has ended.
     end: watch::Sender<()>,
@@ -46,12 +50,27 @@ enum Stream {
 
 /// Tells when a connection has ended. In the extensions of each of its requests.
 #[derive(Debug, Clone)]
-pub struct ConnectionEnd(watch::Receiver<()>);
+pub struct ConnectionEnd {
+    id: u64,
+    end: watch::Receiver<()>,
+}
 
 impl ConnectionEnd {
+    /// Distinguishes the connections of this process.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
     /// Resolves when the connection has ended.
     pub async fn wait(&mut self) {
-        while self.0.changed().await.is_ok() {}
+        while self.end.changed().await.is_ok() {}
+    }
+
+    /// A connection that ends when the first value is dropped.
+    #[cfg(test)]
+    pub(crate) fn example() -> (watch::Sender<()>, Self) {
+        let (send, end) = watch::channel(());
+        (send, Self { id: 1, end })
     }
 }
 
@@ -59,7 +78,7 @@ impl Connected for Connection {
     type ConnectInfo = ConnectionEnd;
 
     fn connect_info(&self) -> ConnectionEnd {
-        ConnectionEnd(self.end.subscribe())
+        ConnectionEnd { id: self.id, end: self.end.subscribe() }
     }
 }
 
@@ -130,13 +149,18 @@ fn may_connect(stream: &UnixStream) -> Result<(), String> {
 /// Passes connections on to the server, at most [`MAX_CONNECTIONS`] at the same time.
 struct Gate {
     slots: Arc<Semaphore>,
+    next_id: AtomicU64,
     out: mpsc::Sender<io::Result<Connection>>,
 }
 
 impl Gate {
     fn new() -> (Self, Incoming) {
         let (out, incoming) = mpsc::channel(1);
-        let gate = Self { slots: Arc::new(Semaphore::new(MAX_CONNECTIONS)), out };
+        let gate = Self {
+            slots: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
+            next_id: AtomicU64::new(0),
+            out,
+        };
         (gate, ReceiverStream::new(incoming))
     }
 
@@ -165,7 +189,8 @@ impl Gate {
             log.refused(peer, &format!("there are {MAX_CONNECTIONS} connections"));
             return;
         };
-        let connection = Connection { stream, end: watch::channel(()).0, _slot: slot };
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let connection = Connection { id, stream, end: watch::channel(()).0, _slot: slot };
         // It fails only when the server has ended.
         let _ = self.out.send(Ok(connection)).await;
     }
@@ -214,19 +239,20 @@ impl Handshakes {
 /// Logs refused connections, a few per second.
 #[derive(Default)]
 struct RefusalLog {
-    second: Option<tokio::time::Instant>,
+    /// When the current second began.
+    second_ns: Option<u64>,
     logged: u32,
     unlogged: u64,
 }
 
 impl RefusalLog {
     fn refused(&mut self, peer: &str, why: &str) {
-        let now = tokio::time::Instant::now();
-        if self.second.is_none_or(|second| now - second >= Duration::from_secs(1)) {
+        let now_ns = clock::now_ns();
+        if self.second_ns.is_none_or(|second_ns| now_ns - second_ns >= 1_000_000_000) {
             if self.unlogged > 0 {
                 tracing::warn!(connections = self.unlogged, "refused more connections");
             }
-            *self = Self { second: Some(now), logged: 0, unlogged: 0 };
+            *self = Self { second_ns: Some(now_ns), logged: 0, unlogged: 0 };
         }
         if self.logged < LOGGED_PER_SECOND {
             self.logged += 1;

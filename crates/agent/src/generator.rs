@@ -121,7 +121,7 @@ fn run(args: &Args) -> Result<(), GenerateError> {
     let addresses = connections.iter().map(|connection| connection.addresses).collect();
     let mut reporter = Reporter::new(addresses, (args.listens(), args.sends()), zero_ns);
     print(&reporter.start())?;
-    let mut streams = Streams::start(args, connections, zero_ns, Arc::new(ended))?;
+    let streams = Streams::start(args, connections, zero_ns, Arc::new(ended))?;
 
     let interval_ns = args.interval_us.get().saturating_mul(1000);
     let mut deadline_ns = zero_ns + interval_ns;

@@ -13,6 +13,7 @@ pub mod enter;
 pub mod error;
 pub mod event;
 pub mod executor;
+pub mod files;
 pub mod flow;
 pub mod generator;
 pub mod guest;

@@ -56,8 +56,12 @@ pub async fn serve(args: &ServeArgs, shutdown: impl Future<Output = ()>) -> Resu
         generation_file,
         traffic_group: group,
     });
+    let longest = match &args.listen {
+        Listen::Unix(_) => wire::MESSAGE_LIMIT,
+        Listen::Tcp(_) => wire::REMOTE_MESSAGE_LIMIT,
+    };
     let service = AgentServer::new(AgentService::new(executor.clone(), generators, notes))
-        .max_decoding_message_size(wire::MESSAGE_LIMIT);
+        .max_decoding_message_size(longest);
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let stopped = async { drop(stopped.await) };
     let server = async {

@@ -13,6 +13,7 @@ use crate::clock;
 use crate::describe;
 use crate::error::AgentError;
 use crate::executor::{Handle, NodeStatus};
+use crate::files::{self, Files};
 use crate::flow::process::Generators;
 
 /// The service: a handle to the executor.
@@ -21,12 +22,13 @@ pub struct AgentService {
     executor: Handle,
     generators: Arc<Generators>,
     notes: Arc<[String]>,
+    files: Files,
 }
 
 impl AgentService {
     /// A service that gives its orders to `executor`; `notes` are for Describe.
     pub fn new(executor: Handle, generators: Arc<Generators>, notes: Vec<String>) -> Self {
-        Self { executor, generators, notes: notes.into() }
+        Self { executor, generators, notes: notes.into(), files: Files::default() }
     }
 }
 
@@ -57,12 +59,25 @@ impl wire::agent_server::Agent for AgentService {
         Ok(Response::new(reply))
     }
 
+    async fn put_file(
+        &self,
+        request: Request<tonic::Streaming<wire::FileChunk>>,
+    ) -> Result<Response<wire::PutFileReply>, Status> {
+        let Some(connection) = request.extensions().get::<ConnectionEnd>().cloned() else {
+            return Err(Status::internal("a request without its connection"));
+        };
+        let sha256 = self.files.receive(request.into_inner(), connection).await?;
+        Ok(Response::new(wire::PutFileReply { sha256 }))
+    }
+
     async fn prepare(
         &self,
         request: Request<wire::PrepareRequest>,
     ) -> Result<Response<wire::PrepareReply>, Status> {
         let controller = request.extensions().get::<ConnectionEnd>().cloned();
-        let reply = self.executor.prepare(request.into_inner(), controller).await;
+        let mut request = request.into_inner();
+        files::resolve(&self.files, &mut request)?;
+        let reply = self.executor.prepare(request, controller).await;
         reply.map(Response::new).map_err(|e| status(&e))
     }
 

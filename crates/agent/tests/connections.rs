@@ -137,8 +137,11 @@ impl TlsAgent {
         std::fs::read_to_string(self.dir.path().join("log")).unwrap()
     }
 
-    /// Asks for the clock with this certificate.
-    async fn ask(&self, identity: Option<tls::Files>) -> Result<(), tonic::transport::Error> {
+    /// Connects with this certificate.
+    async fn channel(
+        &self,
+        identity: Option<tls::Files>,
+    ) -> Result<tonic::transport::Channel, tonic::transport::Error> {
         let mut config = ClientTlsConfig::new()
             .ca_certificate(Certificate::from_pem(self.ca.pem()))
             .domain_name("localhost");
@@ -147,11 +150,22 @@ impl TlsAgent {
             config = config.identity(Identity::from_pem(read(files.cert), read(files.key)));
         }
         let endpoint = Endpoint::from_shared(format!("https://127.0.0.1:{}", self.port)).unwrap();
-        let channel = endpoint.tls_config(config).unwrap().connect().await?;
+        endpoint.tls_config(config).unwrap().connect().await
+    }
+
+    async fn client(
+        &self,
+        identity: tls::Files,
+    ) -> wire::agent_client::AgentClient<tonic::transport::Channel> {
+        wire::agent_client::AgentClient::new(self.channel(Some(identity)).await.unwrap())
+    }
+
+    /// Asks for the clock with this certificate.
+    async fn ask(&self, identity: Option<tls::Files>) -> Result<(), String> {
+        let channel = self.channel(identity).await.map_err(|error| error.to_string())?;
         let mut client = wire::agent_client::AgentClient::new(channel);
         // The server rejects a certificate after the client's part of the handshake.
-        let answer = client.clock(wire::ClockRequest {}).await;
-        answer.map(drop).map_err(|_| Endpoint::from_shared("\0".to_owned()).unwrap_err())
+        client.clock(wire::ClockRequest {}).await.map(drop).map_err(|error| error.to_string())
     }
 }
 
@@ -226,4 +240,23 @@ async fn a_controller_that_dies_before_the_run_frees_its_node() {
         assert!(now_ns() < limit, "the dead controller still holds the node");
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     }
+}
+
+#[tokio::test]
+async fn requests_over_a_network_are_short_and_traces_come_in_parts() {
+    let agent = TlsAgent::start().await;
+    let mut client = agent.client(tls::issue(&agent.ca, agent.dir.path(), "controller")).await;
+    let long = IDLE_PLAN.to_owned() + &"#".repeat(wire::REMOTE_MESSAGE_LIMIT);
+    let refused = client.prepare(prepare(&long, "one", 1)).await.unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::OutOfRange, "{refused:?}");
+    let parts: Vec<Vec<u8>> = (0..20).map(|part| vec![part; wire::FILE_CHUNK]).collect();
+    let chunks = parts.clone().into_iter().map(|data| wire::FileChunk { data });
+    let sent = client.put_file(tokio_stream::iter(chunks)).await.unwrap().into_inner();
+    assert_eq!(sent.sha256, ccbench_proto::plan::digest_bytes(&parts.concat()));
+    let mut request = prepare(IDLE_PLAN, "one", 1);
+    request.file_digests.insert("a.trace".to_owned(), "00".to_owned());
+    let refused = client.prepare(request.clone()).await.unwrap_err();
+    assert!(refused.message().contains("`a.trace`"), "{refused:?}");
+    request.file_digests.insert("a.trace".to_owned(), sent.sha256);
+    client.prepare(request).await.unwrap();
 }

@@ -91,6 +91,8 @@ pub struct Agent {
     pub info: wire::NodeInfo,
     /// The node's generation, as its last reply had it.
     generation: AtomicU64,
+    /// It listens on TCP, where messages are short.
+    is_remote: bool,
 }
 
 /// Where an agent listens.
@@ -134,7 +136,8 @@ impl Agents {
                 let info = call(&node, "describe", describe).await?;
                 info!(node, kernel = info.kernel, agent = info.agent_version, "describe");
                 let generation = info.generation.into();
-                Ok::<_, AgentError>((node, Agent { client, info, generation }))
+                let is_remote = matches!(address, Address::Tcp(_));
+                Ok::<_, AgentError>((node, Agent { client, info, generation, is_remote }))
             }
         });
         let by_node = join_all(connects).await.into_iter().collect::<Result<_, _>>()?;
@@ -152,9 +155,15 @@ impl Agents {
         info!(nodes = self.by_node.len(), "prepare");
         let calls = self.by_node.iter().map(|(node, agent)| {
             let generation = Some(agent.generation.load(Ordering::Relaxed));
-            let request = wire::PrepareRequest { generation, ..request(node) };
+            let mut request = wire::PrepareRequest { generation, ..request(node) };
             let mut client = agent.client.clone();
             async move {
+                if agent.is_remote {
+                    for (name, content) in std::mem::take(&mut request.files) {
+                        let sha256 = send_file(node, &mut client, content).await?;
+                        request.file_digests.insert(name, sha256);
+                    }
+                }
                 let reply = call(node, "prepare", client.prepare(request)).await?;
                 agent.generation.store(reply.generation, Ordering::Relaxed);
                 Ok((node.clone(), reply))
@@ -312,6 +321,20 @@ impl Agent {
         let request = wire::ResetRequest { run_id: run_id.to_owned(), epoch };
         call(node, "reset", client.reset(request)).await.map(drop)
     }
+}
+
+/// Sends a file in parts; returns its SHA-256 as the node has it.
+async fn send_file(
+    node: &str,
+    client: &mut AgentClient<Channel>,
+    content: Vec<u8>,
+) -> Result<String, AgentError> {
+    let chunks: Vec<_> = content
+        .chunks(wire::FILE_CHUNK)
+        .map(|chunk| wire::FileChunk { data: chunk.to_vec() })
+        .collect();
+    let sent = call(node, "send a trace", client.put_file(tokio_stream::iter(chunks))).await?;
+    Ok(sent.sha256)
 }
 
 /// Waits for one answer, at most [`CALL_LIMIT`].

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use ccbench_proto::plan::check::{TraceFiles, UnreadableTrace};
 use ccbench_proto::trace::TraceError;
-use ccbench_proto::wire::MESSAGE_LIMIT;
+use ccbench_proto::wire::FILES_LIMIT;
 use ccbench_results::trace::stored::{FOLDER, facts, stored_names};
 
 /// Files that are embedded in the binary: names as in plans, and contents.
@@ -14,7 +14,7 @@ pub type Embedded = &'static [(&'static str, &'static [u8])];
 /// The plan file of a results directory, for a resumed run.
 const RESOLVED: &str = "plan.resolved.toml";
 /// Largest trace file in bytes: the file and the plan must fit into one message.
-const MAX_BYTES: u64 = MESSAGE_LIMIT as u64 - (8 << 20);
+const MAX_BYTES: u64 = FILES_LIMIT as u64;
 
 /// A plan's trace files, by the name that the plan gives them.
 #[derive(Debug, Default)]

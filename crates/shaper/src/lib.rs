@@ -41,6 +41,7 @@ use ccbench_proto::wire::{self, BackendReason};
 pub use discipline::cost::{QueueCost, queue_costs};
 pub use error::ShaperError;
 use kernel_link::KernelLink;
+pub use sys::tcp_info;
 use user_link::UserLink;
 
 /// One shaped direction of one interface. Made by [`open`]; undone by [`Link::remove`] and on drop.

@@ -370,6 +370,32 @@ pub(crate) fn attach_tcx_egress(program: BorrowedFd<'_>, ifindex: u32) -> io::Re
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
+/// `struct tcp_info` of a TCP socket, as much as this kernel has. After the end of the connection too: its counters stay until the
+/// socket is closed.
+///
+/// # Errors
+/// It is no TCP socket.
+pub fn tcp_info(socket: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
+    // More than any kernel has (280 bytes in 7.0).
+    let mut info = vec![0u8; 1024];
+    let mut length = info.len() as libc::socklen_t;
+    // SAFETY: both pointers are to values that live through the call, and `length` is the first one's size.
+    let rc = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            info.as_mut_ptr().cast(),
+            &raw mut length,
+        )
+    };
+    if rc < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    info.truncate(length as usize);
+    Ok(info)
+}
+
 /// The number that the kernel gives a socket's network namespace: like its inode, but never used again.
 pub(crate) fn netns_cookie(socket: BorrowedFd<'_>) -> io::Result<u64> {
     const SO_NETNS_COOKIE: libc::c_int = 71;

@@ -21,17 +21,15 @@ pub(super) struct Counters {
     pub bytes: u64,
     /// Acknowledged by the receiver; of a sender.
     pub bytes_acked: u64,
-    /// Latest sample of the socket, if it could be taken.
-    pub sample: Option<FlowSample>,
+    /// Latest sample of the socket.
+    pub sample: FlowSample,
 }
 
 impl Counters {
     /// `moved_bytes` is the count of the thread: it lags behind the kernel's within a system call, and is exact after the last.
-    pub fn new(sample: Option<FlowSample>, moved_bytes: u64) -> Self {
-        let of_kernel = sample.as_ref().and_then(application_bytes);
-        let bytes = of_kernel.unwrap_or(0).max(moved_bytes);
-        let bytes_acked = sample.as_ref().and_then(|s| s.bytes_acked).unwrap_or(0);
-        Self { bytes, bytes_acked, sample }
+    pub fn new(sample: FlowSample, moved_bytes: u64) -> Self {
+        let bytes = application_bytes(&sample).unwrap_or(0).max(moved_bytes);
+        Self { bytes, bytes_acked: sample.bytes_acked.unwrap_or(0), sample }
     }
 }
 
@@ -84,10 +82,9 @@ impl Reporter {
                 "bits_per_second": if end > start { bytes as f64 * 8.0 / (end - start) } else { 0.0 },
                 "omitted": false, "sender": self.sends,
             });
-            if let (true, Some(sample)) = (self.sends, &now.sample) {
-                let retransmitted = |of: &Counters| {
-                    of.sample.as_ref().and_then(|s| s.total_retrans_pkts).unwrap_or(0)
-                };
+            if self.sends {
+                let sample = &now.sample;
+                let retransmitted = |of: &Counters| of.sample.total_retrans_pkts.unwrap_or(0);
                 row["retransmits"] = json!(retransmitted(now).saturating_sub(retransmitted(before)));
                 row["snd_cwnd"] = json!(bytes_of(sample.snd_cwnd_pkts, sample.snd_mss_bytes));
                 row["snd_wnd"] = json!(sample.snd_wnd_bytes);
@@ -144,8 +141,8 @@ mod tests {
 
     use super::*;
 
-    fn sample(sent: u64, retransmitted: u64, waiting: u32) -> Option<FlowSample> {
-        Some(FlowSample {
+    fn sample(sent: u64, retransmitted: u64, waiting: u32) -> FlowSample {
+        FlowSample {
             side: Side::Sender.into(),
             bytes_sent: Some(sent),
             bytes_retrans: Some(retransmitted * 1000),
@@ -156,7 +153,7 @@ mod tests {
             snd_mss_bytes: Some(1000),
             rtt_us: Some(20_000),
             ..FlowSample::default()
-        })
+        }
     }
 
     /// What the controller reads of a report's lines.
@@ -180,7 +177,7 @@ mod tests {
         let mut reporter = Reporter::new(both, (false, true), 1_000_000_000);
         let at = |first, second| [first, second].map(|s| Counters::new(s, 0));
         let (one, two) =
-            (at(sample(5000, 1, 300), None), at(sample(9000, 3, 0), sample(700, 0, 0)));
+            (at(sample(5000, 1, 300), sample(0, 0, 0)), at(sample(9000, 3, 0), sample(700, 0, 0)));
         let report = read(
             &[
                 reporter.start(),
@@ -203,7 +200,7 @@ mod tests {
             rows,
             [
                 (0, 0.1, 4300.0, Some(1.0), Some(10_000.0)),
-                (1, 0.1, 0.0, None, None),
+                (1, 0.1, 0.0, Some(0.0), Some(10_000.0)),
                 (0, 0.2, 1700.0, Some(2.0), Some(10_000.0)),
                 (1, 0.2, 700.0, Some(0.0), Some(10_000.0)),
             ]
@@ -216,14 +213,13 @@ mod tests {
     #[test]
     fn a_receivers_count_never_goes_back() {
         let mut reporter = Reporter::new(vec![addresses(5201, 10_001)], (true, false), 0);
-        let received =
-            |bytes| Some(FlowSample { bytes_received: Some(bytes), ..FlowSample::default() });
+        let received = |bytes| FlowSample { bytes_received: Some(bytes), ..FlowSample::default() };
         let lines = [
             reporter.start(),
             reporter.interval(&[Counters::new(received(4000), 1000)], 100_000_000),
-            // The socket is closed: only the thread's count is left.
-            reporter.interval(&[Counters::new(None, 4500)], 150_000_000),
-            reporter.end(&[Counters::new(None, 4500)], None, 150_000_000),
+            // The thread has read more since.
+            reporter.interval(&[Counters::new(received(4000), 4500)], 150_000_000),
+            reporter.end(&[Counters::new(received(4000), 4500)], None, 150_000_000),
             error("interrupt - the client has terminated"),
         ];
         let report = read(&lines, true);

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use ccbench_collector::{DiagSampler, FlowPorts, SampleError, Sampler as _};
+use ccbench_collector::tcp_info::{self, KernelVersion};
 use ccbench_proto::wire::{FlowSample, Side};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
@@ -157,9 +157,7 @@ pub(super) struct Streams {
     outcome: Arc<Outcome>,
     ended: Arc<OwnedFd>,
     sends: bool,
-    sampler: DiagSampler,
-    client_port: u16,
-    listens: bool,
+    kernel: KernelVersion,
 }
 
 impl Streams {
@@ -197,18 +195,7 @@ impl Streams {
                 .map_err(GenerateError::system("start a thread"))?;
             streams.push(stream);
         }
-        let mut sampler = DiagSampler::new();
-        let flows = FlowPorts {
-            group: String::new(),
-            server_port: args.server_port,
-            client_port: args.client_port,
-            count: args.count,
-            listens: args.listens(),
-            reverse: args.reverse,
-        };
-        sampler.start(&[flows], args.interval_us.get().saturating_mul(1000)).map_err(sampling)?;
-        let (sends, listens, client_port) = (args.sends(), args.listens(), args.client_port);
-        Ok(Self { streams, outcome, ended, sends, sampler, client_port, listens })
+        Ok(Self { streams, outcome, ended, sends: args.sends(), kernel: KernelVersion::running() })
     }
 
     pub(super) fn ended(&self) -> BorrowedFd<'_> {
@@ -231,24 +218,18 @@ impl Streams {
         sockopt::tcp_congestion(&self.streams.first()?.socket).ok()
     }
 
-    /// What every connection has moved until now. A closed one has no sample: the count of its thread is left.
-    pub(super) fn counters(&mut self) -> Result<Vec<Counters>, GenerateError> {
-        let mut samples = Vec::new();
-        self.sampler.drain(clock::now_ns(), &mut samples).map_err(sampling)?;
+    /// What every connection has moved until now.
+    pub(super) fn counters(&self) -> Result<Vec<Counters>, GenerateError> {
         let side = if self.sends { Side::Sender } else { Side::Receiver };
-        let client_port = |s: &FlowSample| if self.listens { s.dport } else { s.sport };
-        samples.retain(|sample| sample.side() == side);
-        let streams = self.streams.iter().zip(u32::from(self.client_port)..);
-        let counters = streams.map(|(stream, port)| {
-            let sample = samples.iter().find(|sample| client_port(sample) == port).cloned();
-            Counters::new(sample, stream.moved_bytes.load(Ordering::Relaxed))
-        });
-        Ok(counters.collect())
+        let of_stream = |stream: &Arc<Stream>| {
+            let info = ccbench_shaper::tcp_info(stream.socket.as_fd());
+            let info = info.map_err(GenerateError::system("read TCP_INFO"))?;
+            let mut sample = FlowSample { side: side.into(), ..FlowSample::default() };
+            tcp_info::decode(&info, self.kernel, &mut sample);
+            Ok(Counters::new(sample, stream.moved_bytes.load(Ordering::Relaxed)))
+        };
+        self.streams.iter().map(of_stream).collect()
     }
-}
-
-fn sampling(error: SampleError) -> GenerateError {
-    GenerateError::system("sample sockets")(io::Error::other(error))
 }
 
 /// When the next block may be written.

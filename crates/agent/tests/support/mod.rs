@@ -272,6 +272,7 @@ pub fn prepare(plan: &str, node: &str, epoch: u64) -> wire::PrepareRequest {
         seed: 1,
         epoch,
         generation: None,
+        file_digests: std::collections::BTreeMap::new(),
         addresses: [address("one"), address("two")].into(),
         port_slot: 3,
         lease_ms: 5_000,

@@ -294,6 +294,7 @@ pub fn task(
         seed,
         epoch: 1,
         generation: None,
+        file_digests: BTreeMap::new(),
         addresses: addresses.clone().into_iter().collect(),
         port_slot: 0,
         lease_ms: LEASE_MS,

@@ -142,6 +142,7 @@ async fn prepare(
         seed: trial.scheduled.seed,
         epoch,
         generation: None,
+        file_digests: BTreeMap::new(),
         addresses: testbed.addresses.clone().into_iter().collect(),
         port_slot: testbed.port_slot,
         lease_ms: LEASE.as_millis() as u32,

@@ -1,0 +1,173 @@
+//! Files that controllers send before a trial: traces. They are held while the connection that brought them is open, and
+//! bounded together, finished or not.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ccbench_proto::plan::digest_chunks;
+use ccbench_proto::wire;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_stream::{Stream, StreamExt as _};
+use tonic::Status;
+
+use crate::accept::ConnectionEnd;
+
+/// The semaphore counts KiB.
+const KIB: usize = 1024;
+
+/// Received files.
+#[derive(Debug, Clone)]
+pub struct Files {
+    held: Arc<Mutex<Vec<File>>>,
+    room: Arc<Semaphore>,
+}
+
+#[derive(Debug)]
+struct File {
+    connection: u64,
+    sha256: String,
+    chunks: Vec<Vec<u8>>,
+    _room: Vec<OwnedSemaphorePermit>,
+}
+
+impl Default for Files {
+    fn default() -> Self {
+        let room = Arc::new(Semaphore::new(wire::FILES_LIMIT / KIB));
+        Self { held: Arc::default(), room }
+    }
+}
+
+impl Files {
+    /// Receives a file, and returns its SHA-256.
+    ///
+    /// # Errors
+    /// More than [`wire::FILES_LIMIT`] bytes would be held, or the stream broke.
+    pub async fn receive(
+        &self,
+        mut stream: impl Stream<Item = Result<wire::FileChunk, Status>> + Unpin,
+        connection: ConnectionEnd,
+    ) -> Result<String, Status> {
+        let (mut chunks, mut room) = (Vec::new(), Vec::new());
+        while let Some(chunk) = stream.next().await {
+            let data = chunk?.data;
+            let kib = u32::try_from(data.len().div_ceil(KIB)).unwrap_or(u32::MAX);
+            let permit = Arc::clone(&self.room).try_acquire_many_owned(kib).map_err(|_| {
+                let limit_mib = wire::FILES_LIMIT >> 20;
+                Status::resource_exhausted(format!(
+                    "this node holds {limit_mib} MiB of traces at most, of all controllers; use shorter traces"
+                ))
+            })?;
+            room.push(permit);
+            chunks.push(data);
+        }
+        let sha256 = digest_chunks(chunks.iter().map(Vec::as_slice));
+        self.hold(File {
+            connection: connection.id(),
+            sha256: sha256.clone(),
+            chunks,
+            _room: room,
+        });
+        self.drop_at_end(connection);
+        Ok(sha256)
+    }
+
+    /// The content of a file that was sent.
+    pub fn content(&self, sha256: &str) -> Option<Vec<u8>> {
+        let held = self.lock();
+        Some(held.iter().find(|file| file.sha256 == sha256)?.chunks.concat())
+    }
+
+    /// Replaces the same file of the same connection, and what is the first of a connection begins a wait for its end.
+    fn hold(&self, new: File) {
+        let mut held = self.lock();
+        held.retain(|file| (file.connection, &file.sha256) != (new.connection, &new.sha256));
+        held.push(new);
+    }
+
+    fn drop_at_end(&self, mut connection: ConnectionEnd) {
+        let files = self.clone();
+        tokio::spawn(async move {
+            connection.wait().await;
+            files.lock().retain(|file| file.connection != connection.id());
+        });
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<File>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Adds the content of files that were sent to a request that names them by digest.
+///
+/// # Errors
+/// A file was not sent on an open connection.
+pub fn resolve(files: &Files, request: &mut wire::PrepareRequest) -> Result<(), Status> {
+    for (name, sha256) in std::mem::take(&mut request.file_digests) {
+        let content = files.content(&sha256).ok_or_else(|| {
+            Status::failed_precondition(format!(
+                "the trace `{name}` (sha256 {sha256}) was not sent"
+            ))
+        })?;
+        request.files.insert(name, content);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    fn chunks(
+        count: usize,
+        bytes: usize,
+    ) -> impl Stream<Item = Result<wire::FileChunk, Status>> + Unpin {
+        tokio_stream::iter((0..count).map(move |_| Ok(wire::FileChunk { data: vec![7; bytes] })))
+    }
+
+    #[tokio::test]
+    async fn a_file_is_held_until_its_connection_ends() {
+        let files = Files::default();
+        let (end, connection) = ConnectionEnd::example();
+        let sha256 = files.receive(chunks(3, 1000), connection.clone()).await.unwrap();
+        assert_eq!(files.content(&sha256), Some(vec![7; 3000]));
+        files.receive(chunks(3, 1000), connection).await.unwrap();
+        assert_eq!(files.lock().len(), 1, "the same file is held once");
+        let request = || wire::PrepareRequest {
+            file_digests: BTreeMap::from([("a.trace".to_owned(), sha256.clone())]),
+            ..Default::default()
+        };
+        let mut with = request();
+        resolve(&files, &mut with).unwrap();
+        assert_eq!(with.files["a.trace"], vec![7; 3000]);
+        drop(end);
+        while files.content(&sha256).is_some() {
+            tokio::task::yield_now().await;
+        }
+        assert!(resolve(&files, &mut request()).unwrap_err().message().contains("a.trace"));
+        assert_eq!(files.room.available_permits(), wire::FILES_LIMIT / KIB);
+    }
+
+    #[tokio::test]
+    async fn all_files_together_are_bounded() {
+        let files = Files::default();
+        let (_end, connection) = ConnectionEnd::example();
+        let half = wire::FILES_LIMIT / 2 / (256 * KIB);
+        files.receive(chunks(half, 256 * KIB), connection.clone()).await.unwrap();
+        // Another one, unfinished.
+        let unfinished = chunks(half, 256 * KIB).chain(tokio_stream::pending());
+        let other = files.clone();
+        let stuck = tokio::spawn({
+            let connection = connection.clone();
+            async move { other.receive(Box::pin(unfinished), connection).await }
+        });
+        while files.room.available_permits() > 0 {
+            tokio::task::yield_now().await;
+        }
+        let refused = files.receive(chunks(1, 1), connection.clone()).await.unwrap_err();
+        assert_eq!(refused.code(), tonic::Code::ResourceExhausted);
+        stuck.abort();
+        let _ = stuck.await;
+        files.receive(chunks(1, 1), connection).await.unwrap();
+    }
+}
