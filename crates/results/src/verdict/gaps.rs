@@ -73,6 +73,9 @@ impl Times {
     /// What is missing of the samples in a window; `None` if that is within the limits. At the window's ends `margin_s` more
     /// may be missing.
     fn missing(&self, window: Window, pace: &Pace, margin_s: f64) -> Option<Missing> {
+        if window.1 <= window.0 {
+            return None;
+        }
         let edge_s = pace.limit_s + margin_s;
         let mut gaps = self.gaps.clone();
         let mut begin_s = window.0;
@@ -267,7 +270,7 @@ impl GapCheck {
                     times.add(span.seconds(row.at_ns), self.host.limit_s);
                 }
             }
-            Of::Probe(row) => {
+            Of::Probe(row) if span.contains(row.at_ns) => {
                 if let Some((_, pace, times)) = self.probes.get_mut(&row.probe_id) {
                     times.add(span.seconds(row.at_ns), pace.limit_s);
                 }

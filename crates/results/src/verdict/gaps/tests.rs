@@ -62,6 +62,8 @@ fn limit_grows_with_the_interval() {
     assert_eq!((limit_s(1), limit_s(100), limit_s(500), limit_s(60_000)), (1.0, 1.0, 1.75, 210.0));
     let hourly = Pace::every(Micros::from_secs(3600));
     assert!(Times::default().missing((0.0, 60.0), &hourly, 0.0).is_none(), "no sample is due");
+    let never = times(&[-9.0]).missing((0.0, -0.8), &TENTH, 0.0);
+    assert!(never.is_none(), "a trial that is shorter than a probe's timeout: {never:?}");
 }
 
 fn check(text: &str) -> (GapCheck, Span) {
