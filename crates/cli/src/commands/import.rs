@@ -114,7 +114,9 @@ fn plain(name: &str) -> String {
 /// The last separate number in a name: `cubic-3-iperf` is trial 3.
 fn number(stem: &str) -> u16 {
     let parts = stem.split(|c: char| !c.is_ascii_alphanumeric());
-    parts.filter_map(|part| part.parse().ok()).next_back().unwrap_or(1)
+    // All trials may be counted on by one.
+    let numbers = parts.filter_map(|part| part.parse().ok());
+    numbers.filter(|number| *number < u16::MAX).next_back().unwrap_or(1)
 }
 
 /// Files of one trial with the same name are named by their whole path.
@@ -145,14 +147,16 @@ fn report(files: &[File], all: bool) -> String {
             found.lines,
             found.sockets.len(),
             found.tests.len(),
-            found.unread.len()
+            found.unread_count()
         );
         let limit = if all { usize::MAX } else { MAX_UNREAD };
         for unread in found.unread.iter().take(limit) {
             let _ = writeln!(text, "  {path}:{}: {} {}", unread.line, unread.why, unread.text);
         }
-        if found.unread.len() > limit {
-            let _ = writeln!(text, "  and {} more; --all shows them", found.unread.len() - limit);
+        let more = found.unread_count() - found.unread.len().min(limit) as u64;
+        if more > 0 {
+            let advice = if all { "" } else { "; --all shows them" };
+            let _ = writeln!(text, "  and {more} more{advice}");
         }
     }
     text
@@ -170,7 +174,7 @@ fn store(files: &[File], args: &ImportArgs) -> Result<(), CliError> {
         let of_trial = || files.iter().filter(|file| file.trial == trial);
         let sources: Vec<&Source> = of_trial().map(|file| &file.source).collect();
         let gathered = gather(&sources, &names);
-        let unread: usize = sources.iter().map(|source| source.found.unread.len()).sum();
+        let unread = sources.iter().map(|source| source.found.unread_count()).sum();
         notes.extend(gathered.notes.iter().map(|note| format!("trial {trial}: {note}")));
         let verdict = verdict(unread, &sources);
         write(&run, trial, gathered, &args.phases, &verdict)?;
@@ -182,7 +186,7 @@ fn store(files: &[File], args: &ImportArgs) -> Result<(), CliError> {
     Ok(())
 }
 
-fn verdict(unread: usize, sources: &[&Source]) -> Verdict {
+fn verdict(unread: u64, sources: &[&Source]) -> Verdict {
     let lines: u64 = sources.iter().map(|source| source.found.lines).sum();
     if unread == 0 {
         return Verdict { status: Status::Ok, reasons: vec![] };
@@ -248,7 +252,7 @@ fn info(files: &[File], trials: u32) -> RunInfo {
         node: file.source.node.clone(),
         trial: file.trial,
         lines: file.source.found.lines,
-        unread: file.source.found.unread.len() as u64,
+        unread: file.source.found.unread_count(),
     });
     RunInfo {
         plan_name: "import".to_owned(),
