@@ -16,6 +16,7 @@ pub mod flow;
 pub mod generator;
 pub mod guest;
 pub mod kernel;
+mod input;
 pub mod launch;
 pub mod link;
 pub mod listening;

@@ -7,6 +7,7 @@ use tonic::transport::{Certificate, Identity, ServerTlsConfig};
 
 use crate::args::ServeArgs;
 use crate::error::AgentError;
+use crate::input;
 
 /// The server's TLS settings: client certificate required; `None` if no certificate was given.
 ///
@@ -27,5 +28,9 @@ pub fn server_config(args: &ServeArgs) -> Result<Option<ServerTlsConfig>, AgentE
 }
 
 fn read(what: &'static str, path: &Path) -> Result<Vec<u8>, AgentError> {
-    std::fs::read(path).map_err(|source| AgentError::Tls { what, path: path.to_owned(), source })
+    input::read(path, &input::CERTIFICATE).map_err(|source| AgentError::Tls {
+        what,
+        path: path.to_owned(),
+        source,
+    })
 }

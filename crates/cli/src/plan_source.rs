@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use ccbench_proto::plan::check::{self, CheckedPlan, PlanProblem, Severity};
 use ccbench_proto::trace::TraceError;
+use ccbench_results::input;
 
 use crate::trace_files::{self, Embedded, TraceContents};
 
@@ -67,7 +68,7 @@ impl PlanSource {
     /// # Errors
     /// It cannot be read.
     pub fn read(path: &Path) -> Result<Self, PlanSourceError> {
-        let text = std::fs::read_to_string(path)
+        let text = input::read_to_string(path, &input::PLAN)
             .map_err(|source| PlanSourceError::Read { path: path.to_owned(), source })?;
         Ok(Self { path: path.to_owned(), text, embedded: &[] })
     }

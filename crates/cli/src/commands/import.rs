@@ -18,6 +18,7 @@ use crate::console::{print, terminal_width};
 use crate::error::CliError;
 use crate::exit::ExitCode;
 use crate::file::FileError;
+use ccbench_results::input;
 use ccbench_results::model::{
     Imported, NodeClock, Reason, RunInfo, RunStatus, Status, TrialFilter, TrialKey, Verdict,
 };
@@ -87,7 +88,7 @@ fn files(given: &[PathBuf]) -> Result<Vec<PathBuf>, CliError> {
 }
 
 fn read(path: &Path, args: &ImportArgs) -> Result<File, CliError> {
-    let bytes = std::fs::read(path).map_err(FileError::of("read", path))?;
+    let bytes = input::read(path, &input::IMPORT).map_err(FileError::of("read", path))?;
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let stem = path.file_stem().unwrap_or_default().to_string_lossy();
     let mut parted = args.nodes.iter().filter_map(|node| node.split_once('='));
