@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use ccbench_proto::plan;
 use ccbench_proto::schedule::PhaseSpan;
 use ccbench_proto::tools::gather::{Gathered, Source, gather};
 use ccbench_proto::tools::text::{self, Found};
 use ccbench_proto::units::Micros;
 use ccbench_proto::wire::RunEvent;
+use ccbench_proto::{plan, printable};
 
 use crate::args::ImportArgs;
 use crate::clock;
@@ -138,7 +138,9 @@ fn unique_stems(files: &mut [File]) {
 fn report(files: &[File], all: bool) -> String {
     let mut text = String::new();
     for file in files {
-        let (found, path) = (&file.source.found, file.path.display());
+        let found = &file.source.found;
+        let path = file.path.to_string_lossy();
+        let path = printable::line(&path);
         let intervals: usize = found.tests.iter().map(|test| test.report.intervals.len()).sum();
         let replies: usize = found.pings.iter().map(|ping| ping.replies.len()).sum();
         // Writing to a String cannot fail.
@@ -152,7 +154,8 @@ fn report(files: &[File], all: bool) -> String {
         );
         let limit = if all { usize::MAX } else { MAX_UNREAD };
         for unread in found.unread.iter().take(limit) {
-            let _ = writeln!(text, "  {path}:{}: {} {}", unread.line, unread.why, unread.text);
+            let (why, shown) = (printable::line(&unread.why), printable::line(&unread.text));
+            let _ = writeln!(text, "  {path}:{}: {why} {shown}", unread.line);
         }
         let more = found.unread_count() - found.unread.len().min(limit) as u64;
         if more > 0 {
@@ -181,7 +184,7 @@ fn store(files: &[File], args: &ImportArgs) -> Result<(), CliError> {
         write(&run, trial, gathered, &args.phases, &verdict)?;
     }
     for note in &notes {
-        print(&format!("note: {note}\n"));
+        print(&format!("note: {}\n", printable::line(note)));
     }
     run.finish(RunStatus::Complete)?;
     Ok(())

@@ -13,7 +13,7 @@ use ccbench_results::trace::{parquet, plot};
 
 use crate::args::values::TraceFormat;
 use crate::args::{ConvertArgs, GenerateArgs, TraceCommand};
-use crate::console::print;
+use crate::console::{message, print};
 use crate::error::CliError;
 use crate::exit::ExitCode;
 use crate::file::FileError;
@@ -74,7 +74,7 @@ fn info(files: &[std::path::PathBuf]) -> Result<ExitCode, CliError> {
             }
             // The other files may be valid.
             Err(error) => {
-                eprintln!("ccbench: {error}");
+                message(format_args!("ccbench: {error}"));
                 code = error.exit_code();
             }
         }
