@@ -13,6 +13,7 @@ pub mod event;
 pub mod link_state;
 pub mod metric;
 pub mod plan;
+pub mod printable;
 pub mod resolve;
 pub mod schedule;
 pub mod sealed_line;

@@ -4,6 +4,9 @@
 //! - [`ss`] reads `ss -ti` and its relatives, [`ping`] reads ping(8), [`stamp`] what ts(1) and `ping -D` put in front.
 //! - [`text`] walks over a file and finds out which of them wrote each line.
 //! - [`gather`] merges the files about the same connections.
+//!
+//! Numbers are limited where they are parsed, so that no sum of them overflows: a time to [`LATEST_S`], a test to
+//! [`LONGEST_S`], a count to what its column holds. What lies outside is not read, and counted like a line that cannot be.
 
 pub mod gather;
 pub mod iperf3;
@@ -12,3 +15,18 @@ pub mod ping;
 pub mod ss;
 pub mod stamp;
 pub mod text;
+
+/// The latest instant that is read, in seconds since 1970: the year 2200.
+pub const LATEST_S: u64 = 7_258_118_400;
+/// The longest test or run of ping that is read, in seconds: three years.
+pub const LONGEST_S: f64 = 1e8;
+/// Most of a name, a version or an error message that is kept, in characters.
+const TEXT_CHARS: usize = 1000;
+
+/// The beginning of a text that another program wrote.
+fn clip(text: &str) -> String {
+    text.chars().take(TEXT_CHARS).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -27,6 +27,8 @@ pub use write::{WriteError, write};
 
 /// Largest file that is read, in bytes.
 pub const MAX_FILE_BYTES: usize = 64 << 20;
+/// Longest line in bytes, except of JSON.
+pub const MAX_LINE_BYTES: usize = 64 << 10;
 /// Most rows (or opportunities) of a trace.
 pub const MAX_ROWS: usize = 4_000_000;
 /// Longest trace, nanoseconds: 31 days.
@@ -64,6 +66,12 @@ pub fn format_of(name: &str, bytes: &[u8]) -> Result<Format, TraceError> {
 }
 
 fn parse_text(name: &str, text: &str, format: Format) -> Result<Trace, TraceError> {
+    // A JSON document may be a single line.
+    let mut lines = text.split('\n').zip(1..).filter(|_| format != Format::Netem);
+    if let Some((_, line)) = lines.find(|(line, _)| line.len() > MAX_LINE_BYTES) {
+        let what = format!("the line is longer than {} kB, which no row is", MAX_LINE_BYTES >> 10);
+        return Err(TraceError::one(name, Some(format), line, what));
+    }
     match format {
         Format::Netem => netem::parse(name, text).map(Trace::Steps),
         other => text::parse(name, text, other),

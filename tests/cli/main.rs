@@ -170,3 +170,67 @@ fn published_experiments_are_embedded() {
     assert_eq!(check.status.code(), Some(0), "{}", text(&check));
     assert!(out(&check).contains("8 point(s)"), "{}", text(&check));
 }
+
+#[test]
+fn fifos_and_devices_are_refused_at_once() {
+    let bench = Bench::new();
+    let fifo = bench.path("fifo");
+    assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let fifo = fifo.to_string_lossy().into_owned();
+    let plan = std::fs::read_to_string(source_root().join("plans/quickstart.toml")).unwrap();
+    let with_trace = |file: &str| {
+        let lines = plan.lines().map(|line| match line.starts_with("rate ") {
+            true => format!("trace = {{ file = \"{file}\" }}\n"),
+            false => format!("{line}\n"),
+        });
+        bench.write("traced.toml", &lines.collect::<String>()).to_string_lossy().into_owned()
+    };
+    let output = bench.path("results").to_string_lossy().into_owned();
+    for (file, kind) in [(fifo.as_str(), "a FIFO"), ("/dev/zero", "a device")] {
+        let traced = with_trace(file);
+        for arguments in [
+            vec!["check", file],
+            vec!["check", traced.as_str()],
+            vec!["trace", "info", file],
+            vec!["import", file, "-o", &output],
+            vec!["link", "--rate", "1mbit", "--trace", file, "--", "true"],
+        ] {
+            let output = bench.run(&arguments);
+            assert_ne!(output.status.code(), Some(0), "{arguments:?}");
+            let printed = err(&output);
+            assert!(printed.contains(&format!("it is {kind}, not a regular file")), "{printed}");
+            assert!(printed.contains(file), "{printed}");
+        }
+    }
+}
+
+#[test]
+fn prints_no_control_characters_of_files_and_their_names() {
+    let bench = Bench::new();
+    let hostile = "x\u{1b}]0;title\u{7}\u{1b}[31m\u{9b}31m\u{202e}y";
+    let acts = |text: &str| {
+        text.chars().any(|c| c != '\n' && c.is_control() || ('\u{202a}'..='\u{202e}').contains(&c))
+    };
+    let imported = bench.write(
+        &format!("{hostile}\nerror: z.txt"),
+        &format!("{hostile}\n64 bytes from 10.0.0.2: icmp_seq=1 ttl=64 time=1 ms\n"),
+    );
+    let escaped = r"x\u001b]0;title\u0007\u001b[31m\u009b31m\u202ey";
+    let plan = bench.write("hostile.toml", &format!("name = \"x\"\n\"{escaped}\" = 1\n"));
+    let absent = format!("{hostile}.toml");
+    let output = bench.path("results").to_string_lossy().into_owned();
+    for arguments in [
+        vec!["import", &imported.to_string_lossy(), "-o", &output],
+        vec!["check", &plan.to_string_lossy()],
+        vec!["check", &absent],
+        vec!["trace", "info", &imported.to_string_lossy()],
+        vec!["summarize", &output],
+        vec!["summarize", &absent],
+    ] {
+        let output = bench.run(&arguments);
+        let printed = text(&output);
+        assert!(!acts(&printed) && !printed.contains("\nerror: z"), "{arguments:?}: {printed:?}");
+        let shown = printed.contains("\\u{1b}]0;title\\u{7}") || output.status.success();
+        assert!(shown, "{arguments:?}: {printed:?}");
+    }
+}

@@ -226,6 +226,22 @@ fn only_listed_files_read_clocks_or_start_shells() {
     assert_eq!(started, SHELLS.map(str::to_owned).into(), "the files that start a shell");
 }
 
+#[test]
+fn programs_print_through_their_console() {
+    let mut found = Vec::new();
+    for (name, text) in files(&[".rs"]) {
+        let ours = ["crates/cli/src/", "crates/agent/src/"].iter().any(|dir| name.starts_with(dir));
+        if !ours || name.ends_with("/tests.rs") || name.contains("/tests/") {
+            continue;
+        }
+        let program = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+        let prints = |line: &str| line.contains("println!(") || line.contains("eprint!(");
+        let lines = code(program).filter(|(_, line)| prints(line));
+        found.extend(lines.map(|(nth, line)| format!("{name}:{nth}: {}", line.trim())));
+    }
+    assert!(found.is_empty(), "use console.rs, which escapes:\n{}", found.join("\n"));
+}
+
 /// Earlier names, or their beginnings (with a trailing underscore), that readers did not understand; docs/glossary.md has the terms.
 const FORMER_NAMES: [&str; 7] =
     ["way_out", "mourner", "ripe_ns", "is_ripe", "obey", "tell_", "told_"];

@@ -23,6 +23,7 @@ use tokio::time::timeout;
 use tonic::transport::{Channel, Endpoint};
 
 use crate::clock;
+use crate::console::message;
 
 mod machine;
 
@@ -40,14 +41,14 @@ const MESSAGE_LIMIT: usize = 64 << 20;
 /// Never returns: the machine is switched off, or a shell takes over where the initramfs has no task.
 pub fn main() -> ! {
     if let Err(error) = machine::mount_all().and_then(|()| machine::load_modules()) {
-        eprintln!("ccbench guest: {error}");
+        message(format_args!("ccbench guest: {error}"));
         machine::off();
     }
     if !Path::new(TASK).exists() {
         machine::shell();
     }
     if let Err(error) = run() {
-        eprintln!("ccbench guest: {error}");
+        message(format_args!("ccbench guest: {error}"));
     }
     machine::off()
 }

@@ -1,16 +1,25 @@
 //! `ccbench-agent launch`: becomes a traffic process. Between fork and exec a Rust program may do next to
 //! nothing safely; this step in between may do it all, and then is gone.
 
-use std::ffi::OsString;
-use std::io::ErrorKind;
+use std::ffi::{CString, OsStr, OsString};
+use std::fs::File;
+use std::io::{self, ErrorKind};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use nix::fcntl::AtFlags;
 use nix::sys::signal::SigSet;
+use rustix::fs::{Mode, OFlags};
 
 use crate::cgroup;
+use crate::console::message;
 use crate::testbed::child::{EnterError, tie_to_parent};
+
+mod privileges;
+
+use privileges::Identity;
 
 /// `ccbench-agent launch`
 #[derive(Debug, Clone, clap::Args)]
@@ -21,6 +30,13 @@ pub struct Args {
     /// The pid of the process that starts this one; if that is no longer the parent, exit at once
     #[arg(long, value_name = "PID")]
     pub parent: Option<u32>,
+    /// The user that the program runs as if this process is root: a name, UID or UID:GID
+    /// [default: ccbench-traffic if there is such a user, else nobody]
+    #[arg(long, value_name = "USER", env = "CCBENCH_TRAFFIC_USER")]
+    pub user: Option<Identity>,
+    /// Keep CAP_NET_ADMIN, for a congestion control that is not in net.ipv4.tcp_allowed_congestion_control
+    #[arg(long)]
+    pub net_admin: bool,
     /// The program and its arguments; no shell is involved
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
@@ -45,29 +61,100 @@ pub fn main(args: &Args) -> Result<u8, EnterError> {
     if let Some(group) = &args.cgroup
         && let Err(error) = cgroup::join(group)
     {
-        eprintln!("ccbench-agent: join control group {}: {error}", group.display());
+        message(format_args!("ccbench-agent: join control group {}: {error}", group.display()));
         return Ok(NOT_STARTED);
     }
     // The agent may have protected itself from the OOM killer and blocked signals; both pass through exec.
     let _ = std::fs::write("/proc/self/oom_score_adj", "0");
     let _ = SigSet::empty().thread_set_mask();
-    Ok(exec(&args.command))
+    privileges::close_descriptors();
+    // Opened with the agent's rights: its own file may be in a folder that is root's only.
+    let program = args.command.first().and_then(|program| open_program(program));
+    let metadata = program.as_ref().and_then(|file| file.metadata().ok());
+    let identity = args.user.unwrap_or_default();
+    if let Err(error) = privileges::drop_all(identity, args.net_admin, metadata.as_ref()) {
+        message(format_args!("ccbench-agent: {error}"));
+        return Ok(NOT_STARTED);
+    }
+    // The kernel has forgotten this when the process took its user.
+    tie_to_parent(args.parent)?;
+    let folder = privileges::temporary_folder();
+    Ok(become_program(&args.command, program.as_ref(), folder.as_deref()))
+}
+
+/// The program's file: at its path, or the first of the PATH.
+fn open_program(program: &OsStr) -> Option<File> {
+    let open = |path: &Path| {
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        rustix::fs::open(path, flags, Mode::empty()).ok().map(File::from)
+    };
+    if program.as_bytes().contains(&b'/') {
+        return open(Path::new(program));
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let is_program = |file: &File| {
+        use std::os::unix::fs::MetadataExt as _;
+        file.metadata().is_ok_and(|file| file.is_file() && file.mode() & 0o111 != 0)
+    };
+    std::env::split_paths(&path).find_map(|dir| open(&dir.join(program)).filter(is_program))
+}
+
+/// Becomes `command`, by its descriptor where its path cannot be walked any more; returns the exit code when that
+/// fails.
+fn become_program(command: &[OsString], program: Option<&File>, folder: Option<&Path>) -> u8 {
+    let Some((name, arguments)) = command.split_first() else {
+        message("ccbench-agent: no command was given");
+        return NOT_STARTED;
+    };
+    let mut path = Command::new(name);
+    path.args(arguments);
+    if let Some(folder) = folder {
+        path.env("TMPDIR", folder);
+    }
+    let error = path.exec();
+    match program.filter(|_| error.kind() == ErrorKind::PermissionDenied) {
+        Some(program) => failed(name, &by_descriptor(command, program, folder)),
+        None => failed(name, &error),
+    }
+}
+
+/// Becomes the program that is open; returns why not.
+fn by_descriptor(command: &[OsString], program: &File, folder: Option<&Path>) -> io::Error {
+    let folder = folder.map(|folder| ("TMPDIR".into(), folder.as_os_str().to_owned()));
+    let kept = std::env::vars_os().filter(|(name, _)| folder.is_none() || name != "TMPDIR");
+    let entry = |(name, value): (OsString, OsString)| [name, value].join(OsStr::new("="));
+    let environment = kept.chain(folder.clone()).map(entry);
+    let c = |text: OsString| CString::new(text.into_vec());
+    let (Ok(arguments), Ok(environment)) = (
+        command.iter().cloned().map(c).collect::<Result<Vec<_>, _>>(),
+        environment.map(c).collect::<Result<Vec<_>, _>>(),
+    ) else {
+        return ErrorKind::InvalidInput.into();
+    };
+    let done =
+        nix::unistd::execveat(program, c"", &arguments, &environment, AtFlags::AT_EMPTY_PATH);
+    match done {
+        Ok(never) => match never {},
+        Err(error) => error.into(),
+    }
 }
 
 /// Becomes `command`, whose first word is the program; returns the exit code when that fails.
 pub(crate) fn exec(command: &[OsString]) -> u8 {
-    let Some((program, arguments)) = command.split_first() else {
-        eprintln!("ccbench-agent: no command was given");
-        return NOT_STARTED;
-    };
-    let error = Command::new(program).args(arguments).exec();
-    let name = program.to_string_lossy();
+    become_program(command, None, None)
+}
+
+/// Says why a program was not started, and returns the exit code.
+fn failed(name: &OsStr, error: &io::Error) -> u8 {
+    let name = name.to_string_lossy();
     // A folder of the PATH that may not be read hides that the others do not have the program.
     let hidden = error.kind() == ErrorKind::PermissionDenied && !name.contains('/');
     if hidden || error.kind() == ErrorKind::NotFound {
-        eprintln!("ccbench-agent: run {name}: not found; is it installed and on the PATH?");
+        message(format_args!(
+            "ccbench-agent: run {name}: not found; is it installed and on the PATH?"
+        ));
         return NOT_FOUND;
     }
-    eprintln!("ccbench-agent: run {name}: {error}");
+    message(format_args!("ccbench-agent: run {name}: {error}"));
     NOT_STARTED
 }

@@ -1,8 +1,6 @@
 //! `ccbench link`: an emulated link between two interfaces, at the egress of one, or around a command. Everything is
 //! cleaned up, after an interrupt and after SIGKILL.
 
-use std::io::Write as _;
-
 use ccbench_shaper::keep_awake::KeepAwake;
 use nix::sys::signal::Signal;
 
@@ -25,6 +23,7 @@ pub use args::Args;
 pub use egress::{GuardArgs, guard};
 pub use error::LinkError;
 
+use crate::console::message;
 use crate::testbed::userns;
 use egress::Egress;
 use output::Output;
@@ -46,8 +45,7 @@ pub fn main(args: &Args) -> u8 {
         Ok(code) => code,
         Err(error) => {
             let code = error.exit_code();
-            // A closed standard error does not change the exit code.
-            let _ = writeln!(std::io::stderr(), "ccbench link: {error}");
+            message(format_args!("ccbench link: {error}"));
             code
         }
     }

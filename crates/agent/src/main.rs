@@ -1,13 +1,16 @@
 //! `ccbench-agent`: parses the command line and runs a subcommand.
 #![forbid(unsafe_code)]
 
-use std::io::{IsTerminal as _, Write as _};
+use std::io::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
 use ccbench_agent::args::{Cli, Command, ServeArgs, UndoArgs};
-use ccbench_agent::{clean, enter, generator, launch, link, serve, sockets, testbed, undo};
+use ccbench_agent::{
+    clean, console, enter, generator, launch, link, serve, sockets, testbed, undo,
+};
+use ccbench_proto::printable;
 use clap::Parser as _;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -18,7 +21,7 @@ fn main() -> ExitCode {
     match run(&Cli::parse().command) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
-            eprintln!("ccbench-agent: {error:#}");
+            console::message(format_args!("ccbench-agent: {error:#}"));
             ExitCode::FAILURE
         }
     }
@@ -48,11 +51,11 @@ fn run(command: &Command) -> anyhow::Result<u8> {
 fn log_to_stderr() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("CCBENCH_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn,ccbench_agent=info"));
-    let colours = std::io::stderr().is_terminal();
+    // Without colours: what a log line escapes includes their sequences.
     tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(colours)
+        .with_writer(|| console::Log)
+        .with_ansi(false)
         .init();
 }
 
@@ -85,10 +88,10 @@ fn undo_left(args: &UndoArgs) -> Result<undo::Outcome, undo::JournalError> {
 fn print_outcome(outcome: &undo::Outcome) -> anyhow::Result<u8> {
     let mut out = std::io::stdout().lock();
     for line in &outcome.undone {
-        writeln!(out, "undone: {line}")?;
+        writeln!(out, "undone: {}", printable::line(line))?;
     }
     for line in &outcome.failed {
-        writeln!(out, "failed: {line}")?;
+        writeln!(out, "failed: {}", printable::line(line))?;
     }
     Ok(u8::from(!outcome.failed.is_empty()))
 }

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::future::Future;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -117,6 +117,13 @@ async fn serve_tcp(
     let listener = TcpListener::bind(address).await.map_err(|e| refused(e.to_string()))?;
     let bound = listener.local_addr().map_err(|e| refused(e.to_string()))?;
     tracing::info!(address = %bound, tls = tls.is_some(), "listening");
+    if bound.ip().is_unspecified() {
+        let open = open_addresses(bound).join(" ");
+        tracing::warn!(
+            "tcp:{bound} is reachable at every address of this node, the experiment network's too ({open}); listen on the \
+             control network's address only"
+        );
+    }
     let incoming = accept::tcp(listener, tls);
     server()
         .http2_keepalive_interval(Some(wire::KEEPALIVE_INTERVAL))
@@ -130,6 +137,24 @@ fn server() -> Server {
     Server::builder()
         .max_concurrent_streams(MAX_STREAMS)
         .http2_max_header_list_size(MAX_HEADER_BYTES)
+}
+
+/// The addresses beyond loopback at which a socket that is bound to all of them is reachable now.
+fn open_addresses(bound: SocketAddr) -> Vec<String> {
+    let interfaces = nix::ifaddrs::getifaddrs().into_iter().flatten();
+    let mut found: Vec<String> = interfaces
+        .filter_map(|interface| {
+            let address = interface.address?;
+            let v4 = address.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
+            // A socket of IPv6 that is bound to all addresses takes IPv4 too.
+            let v6 = || address.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip()));
+            let ip = v4.or_else(|| bound.is_ipv6().then(v6)?).filter(|ip| !ip.is_loopback())?;
+            Some(format!("{} of {}", ip, interface.interface_name))
+        })
+        .collect();
+    found.sort();
+    found.dedup();
+    found
 }
 
 /// The undo stack, where the generation is kept, and the lock on both; what a dead agent left is undone first.

@@ -13,6 +13,7 @@ use tokio_rustls::rustls::{RootCertStore, ServerConfig, version};
 
 use crate::args::ServeArgs;
 use crate::error::AgentError;
+use crate::input;
 
 /// Accepts TLS 1.3 from clients with a certificate of the authority; `None` if no certificate was given.
 ///
@@ -28,7 +29,8 @@ pub fn acceptor(args: &ServeArgs) -> Result<Option<TlsAcceptor>, AgentError> {
     }
     let verifier = WebPkiClientVerifier::builder(Arc::new(authority)).build();
     let verifier = verifier.map_err(unusable("authority", ca))?;
-    let private_key = PrivateKeyDer::from_pem_file(key).map_err(unusable("key", key))?;
+    let private_key =
+        PrivateKeyDer::from_pem_slice(&read("key", key)?).map_err(unusable("key", key))?;
     let mut config = ServerConfig::builder_with_protocol_versions(&[&version::TLS13])
         .with_client_cert_verifier(verifier)
         .with_single_cert(certificates("certificate", cert)?, private_key)
@@ -41,8 +43,9 @@ fn certificates(
     what: &'static str,
     path: &Path,
 ) -> Result<Vec<CertificateDer<'static>>, AgentError> {
-    let read = CertificateDer::pem_file_iter(path).map_err(unusable(what, path))?;
-    let all: Vec<_> = read.collect::<Result<_, _>>().map_err(unusable(what, path))?;
+    let text = read(what, path)?;
+    let all = CertificateDer::pem_slice_iter(&text).collect::<Result<Vec<_>, _>>();
+    let all = all.map_err(unusable(what, path))?;
     if all.is_empty() {
         return Err(unusable(what, path)("it holds no certificate (PEM)"));
     }
@@ -55,4 +58,12 @@ fn unusable<E: Into<Box<dyn std::error::Error + Send + Sync>>>(
 ) -> impl FnOnce(E) -> AgentError {
     let path = path.to_owned();
     move |error| AgentError::Tls { what, path, source: io::Error::other(error) }
+}
+
+fn read(what: &'static str, path: &Path) -> Result<Vec<u8>, AgentError> {
+    input::read(path, &input::CERTIFICATE).map_err(|source| AgentError::Tls {
+        what,
+        path: path.to_owned(),
+        source,
+    })
 }

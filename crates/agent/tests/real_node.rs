@@ -230,7 +230,8 @@ impl Service {
     /// The beginning of a command line whose program runs in it.
     fn enter(&self, namespace: &Namespace) -> Command {
         let mut command = namespace.enter();
-        command.args([AGENT, "launch", "--cgroup"]).arg(&self.folder).arg("--");
+        let join = "echo $$ > \"$0/cgroup.procs\" && exec \"$@\"";
+        command.args(["sh", "-c", join]).arg(&self.folder);
         command
     }
 

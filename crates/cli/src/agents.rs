@@ -14,6 +14,7 @@ use hyper_util::rt::TokioIo;
 use tokio::time::timeout;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 
+use ccbench_results::input;
 use ccbench_results::model::NodeClock;
 use tracing::{debug, info};
 
@@ -296,7 +297,8 @@ fn loopback(target: &str) -> bool {
 fn tls_config(dir: &Path) -> Result<ClientTlsConfig, AgentError> {
     let read = |name: &str| {
         let path = dir.join(name);
-        std::fs::read(&path).map_err(FileError::of("read the certificate", &path))
+        input::read(&path, &input::CERTIFICATE)
+            .map_err(FileError::of("read the certificate", &path))
     };
     let identity = Identity::from_pem(read("controller.pem")?, read("controller.key")?);
     Ok(ClientTlsConfig::new()

@@ -1,13 +1,48 @@
-//! Standard output of the commands.
+//! Standard output and standard error of the commands. Everything that the controller prints passes here, because nearly
+//! everything has parts that a plan, an agent, an imported file or a file's name supplied (`ccbench_proto::printable`).
 
-use std::io::Write as _;
+use std::fmt::Display;
+use std::io::{self, Write};
 
-/// Writes to standard output. A closed pipe is not an error.
+use ccbench_proto::printable;
+
+/// Writes lines to standard output. A closed pipe is not an error.
 pub fn print(text: &str) {
-    let _ = std::io::stdout().write_all(text.as_bytes());
+    let _ = io::stdout().write_all(printable::text(text).as_bytes());
+}
+
+/// Writes a JSON document and a line break to standard output. A closed pipe is not an error.
+pub fn print_json(document: &impl Display) {
+    let document = document.to_string();
+    let _ = writeln!(io::stdout(), "{}", printable::json(&document));
+}
+
+/// Writes a message to standard error. A closed pipe is not an error.
+pub fn message(text: impl Display) {
+    let line = format!("{}\n", printable::message(&text.to_string()));
+    // In one piece: other processes write there too.
+    let _ = io::stderr().write_all(line.as_bytes());
+}
+
+/// Standard error for log lines, which arrive one at a time.
+#[derive(Debug, Clone, Copy)]
+pub struct Log;
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(bytes);
+        let line = printable::line(text.strip_suffix('\n').unwrap_or(&text));
+        // In one piece: other processes write there too.
+        io::stderr().write_all(format!("{line}\n").as_bytes())?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Columns of the terminal; 120 if standard output is not a terminal.
 pub fn terminal_width() -> u16 {
-    rustix::termios::tcgetwinsize(std::io::stdout()).map_or(120, |size| size.ws_col.max(60))
+    rustix::termios::tcgetwinsize(io::stdout()).map_or(120, |size| size.ws_col.max(60))
 }

@@ -3,6 +3,7 @@
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
+use crate::console::message;
 use crate::exit::ExitCode;
 
 /// The user's request to stop, shared by all tasks of a run.
@@ -26,9 +27,9 @@ impl Interrupt {
                     std::process::exit(ExitCode::Interrupted.number());
                 }
                 stopping = true;
-                eprintln!(
+                message(format_args!(
                     "stopping: trials that run are discarded, finished trials are kept (press Ctrl-C again to stop at once)"
-                );
+                ));
                 // A send fails only when the run has ended already.
                 let _ = send.send(true);
             }

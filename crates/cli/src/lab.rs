@@ -11,6 +11,7 @@ use ccbench_results::model::{LAB_NOTE, Verdict};
 use tracing::info;
 
 use crate::backend::{Backend, BackendError, BackendInfo};
+use crate::console::message;
 use crate::experiment::Experiment;
 use crate::interrupt::Interrupt;
 use crate::runner::{RunningTrial, TrialQueue};
@@ -120,9 +121,9 @@ impl Lab {
         // one boot is enough to describe the nodes.
         let boots = if calibrates { points.len() } else { 1 };
         if boots > 1 {
-            eprintln!(
+            message(format_args!(
                 "lab: calibrating the dilation on {boots} points (`--dilation N` skips the calibration)"
-            );
+            ));
         }
         let mut busy_pct = 0.0_f64;
         for point in points.into_iter().take(boots) {

@@ -31,7 +31,6 @@ mod testbed;
 mod trace_files;
 
 use std::ffi::OsString;
-use std::io::IsTerminal as _;
 use std::path::Path;
 
 use clap::{CommandFactory, Parser};
@@ -39,6 +38,7 @@ use tracing_subscriber::EnvFilter;
 
 use args::{Cli, Command};
 use commands::{agent, check, describe, import, plan, reproduce, results, run, trace};
+use console::message;
 use error::CliError;
 use exit::ExitCode;
 use file::FileError;
@@ -62,7 +62,7 @@ pub fn run(arguments: impl Iterator<Item = OsString>) -> i32 {
         },
     };
     let code = result.unwrap_or_else(|error| {
-        eprintln!("ccbench: {error}");
+        message(format_args!("ccbench: {error}"));
         error.exit_code()
     });
     code.number()
@@ -78,8 +78,9 @@ fn log_to_stderr(verbose: u8) {
     let filter = EnvFilter::try_from_env("CCBENCH_LOG").unwrap_or_else(|_| EnvFilter::new(filter));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_writer(std::io::stderr)
+        // Without colours: what a log line escapes includes their sequences.
+        .with_ansi(false)
+        .with_writer(|| console::Log)
         .init();
 }
 

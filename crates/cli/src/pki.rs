@@ -9,6 +9,8 @@ use rcgen::{
     KeyUsagePurpose, SanType,
 };
 
+use ccbench_results::input;
+
 use crate::clock;
 use crate::exit::ExitCode;
 use crate::file::FileError;
@@ -85,7 +87,7 @@ fn issue(
     let read = |file: &str| {
         let path = dir.join(file);
         let op = "read the authority (`ccbench pki init` makes one)";
-        std::fs::read_to_string(&path).map_err(FileError::of(op, &path))
+        input::read_to_string(&path, &input::CERTIFICATE).map_err(FileError::of(op, &path))
     };
     let authority_key = KeyPair::from_pem(&read("ca.key")?)?;
     let issuer = Issuer::new(authority()?, authority_key);

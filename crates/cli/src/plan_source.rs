@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 
 use ccbench_proto::plan::check::{self, CheckedPlan, PlanProblem, Severity};
 use ccbench_proto::trace::TraceError;
+use ccbench_results::input;
 
+use crate::console::message;
 use crate::trace_files::{self, Embedded, TraceContents};
 
 /// Why a plan cannot be used.
@@ -67,7 +69,7 @@ impl PlanSource {
     /// # Errors
     /// It cannot be read.
     pub fn read(path: &Path) -> Result<Self, PlanSourceError> {
-        let text = std::fs::read_to_string(path)
+        let text = input::read_to_string(path, &input::PLAN)
             .map_err(|source| PlanSourceError::Read { path: path.to_owned(), source })?;
         Ok(Self { path: path.to_owned(), text, embedded: &[] })
     }
@@ -148,10 +150,10 @@ pub struct LoadedPlan {
 pub fn print_trace_problems(file: &Path, error: &TraceError) {
     for problem in &error.problems {
         let line = if problem.line > 0 { format!("{}:", problem.line) } else { String::new() };
-        eprintln!("error: {}:{line} {}", file.display(), problem.what);
+        message(format_args!("error: {}:{line} {}", file.display(), problem.what));
     }
     if error.more > 0 {
-        eprintln!("error: {}: and {} more", file.display(), error.more);
+        message(format_args!("error: {}: and {} more", file.display(), error.more));
     }
 }
 
@@ -164,9 +166,11 @@ fn print_problems(path: &Path, problems: &[PlanProblem]) {
         };
         let file = path.display();
         match problem.line {
-            Some(line) => eprintln!("{severity}: {file}:{line}: {problem}"),
-            None if problem.path.starts_with("--set") => eprintln!("{severity}: {problem}"),
-            None => eprintln!("{severity}: {file}: {problem}"),
+            Some(line) => message(format_args!("{severity}: {file}:{line}: {problem}")),
+            None if problem.path.starts_with("--set") => {
+                message(format_args!("{severity}: {problem}"))
+            }
+            None => message(format_args!("{severity}: {file}: {problem}")),
         }
     }
 }

@@ -10,6 +10,7 @@ use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use serde_json::json;
 
 use crate::clock;
+use crate::console::{message, print_json};
 use trial::WallTime;
 
 pub use trial::{TrialProgress, TrialSchedule};
@@ -59,8 +60,8 @@ impl Progress {
     pub fn message(&self, kind: &str, text: &str) {
         match &self.output {
             Output::Json => print_json(&json!({"event": kind, "message": text})),
-            Output::Plain => eprintln!("{text}"),
-            Output::Bars(bars) => bars.suspend(|| eprintln!("{text}")),
+            Output::Plain => message(format_args!("{text}")),
+            Output::Bars(bars) => bars.suspend(|| message(format_args!("{text}"))),
         }
     }
 
@@ -82,7 +83,11 @@ impl Progress {
                 "length_s": length.as_secs_f64(),
             })),
             Output::Plain => {
-                eprintln!("trial {number}/{} {label}: {} s", self.trials, length.as_secs_f64());
+                message(format_args!(
+                    "trial {number}/{} {label}: {} s",
+                    self.trials,
+                    length.as_secs_f64()
+                ));
             }
             Output::Bars(bars) => bar = Some(bars.add(new_bar(length.get().max(1)))),
         }
@@ -124,12 +129,6 @@ pub fn clock_text(time: Duration) -> String {
     } else {
         format!("{}:{:02}", s / 60, s % 60)
     }
-}
-
-fn print_json(value: &serde_json::Value) {
-    use std::io::Write;
-    // A closed pipe must not end the experiment.
-    let _ = writeln!(std::io::stdout(), "{value}");
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use ccbench_proto::plan::check::{TraceFiles, UnreadableTrace};
 use ccbench_proto::trace::TraceError;
 use ccbench_proto::wire::FILES_LIMIT;
+use ccbench_results::input::{self, Limit};
 use ccbench_results::trace::stored::{FOLDER, facts, stored_names};
 
 /// Files that are embedded in the binary: names as in plans, and contents.
@@ -13,8 +14,8 @@ pub type Embedded = &'static [(&'static str, &'static [u8])];
 
 /// The plan file of a results directory, for a resumed run.
 const RESOLVED: &str = "plan.resolved.toml";
-/// Largest trace file in bytes: the file and the plan must fit into one message.
-const MAX_BYTES: u64 = FILES_LIMIT as u64;
+/// A node holds all traces of a trial.
+const LIMIT: Limit = Limit { max_bytes: FILES_LIMIT as u64, fix: "make the trace's rows longer" };
 
 /// A plan's trace files, by the name that the plan gives them.
 #[derive(Debug, Default)]
@@ -34,8 +35,6 @@ enum ReadError {
     NotFound(PathBuf),
     #[error("cannot read {}: {source}", path.display())]
     Io { path: PathBuf, source: std::io::Error },
-    #[error("{} is {} MiB long; {} MiB are allowed", path.display(), length >> 20, MAX_BYTES >> 20)]
-    TooLong { path: PathBuf, length: u64 },
 }
 
 /// Reads the trace files of the plan at `plan`; `embedded` files are not read from disk.
@@ -74,11 +73,7 @@ fn content(path: &Path) -> Result<Vec<u8>, ReadError> {
         std::io::ErrorKind::NotFound => ReadError::NotFound(path.to_owned()),
         _ => ReadError::Io { path: path.to_owned(), source },
     };
-    let length = std::fs::metadata(path).map_err(failed)?.len();
-    if length > MAX_BYTES {
-        return Err(ReadError::TooLong { path: path.to_owned(), length });
-    }
-    std::fs::read(path).map_err(failed)
+    input::read(path, &LIMIT).map_err(failed)
 }
 
 #[cfg(test)]

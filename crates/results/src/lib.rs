@@ -25,6 +25,7 @@ pub mod error;
 pub mod expect;
 pub mod export;
 pub mod figure;
+pub mod input;
 pub mod journal;
 mod layout;
 pub mod model;

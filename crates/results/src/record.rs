@@ -14,6 +14,7 @@ use super::model::{Imported, RunInfo, RunStatus, SCHEMA_VERSION};
 use super::part::{staged, sync, unstage};
 use super::store::error::StoreError;
 use crate::error::{FileError, Result, io_error};
+use crate::input;
 
 /// The file's name in the results directory.
 pub(crate) const FILE_NAME: &str = "run.json";
@@ -98,17 +99,18 @@ impl RunRecord {
         let path = dir.join(FILE_NAME);
         let not_a_run = |why| StoreError::NotResults { path: dir.to_path_buf(), why };
         let is_plan = dir.extension().is_some_and(|ending| ending == "toml");
-        let bytes = std::fs::read(&path).map_err(|e| match (e.kind(), dir.metadata()) {
-            (ErrorKind::NotFound, Ok(_)) => not_a_run("it has no run.json"),
-            (ErrorKind::NotADirectory, Ok(_)) if is_plan => {
-                StoreError::IsPlan { path: dir.to_path_buf() }
-            }
-            (ErrorKind::NotADirectory, Ok(_)) => not_a_run("it is not a directory"),
-            (ErrorKind::NotFound | ErrorKind::NotADirectory, Err(_)) => {
-                not_a_run("it does not exist")
-            }
-            _ => io_error("read", &path)(e).into(),
-        })?;
+        let bytes =
+            input::read(&path, &input::RECORD).map_err(|e| match (e.kind(), dir.metadata()) {
+                (ErrorKind::NotFound, Ok(_)) => not_a_run("it has no run.json"),
+                (ErrorKind::NotADirectory, Ok(_)) if is_plan => {
+                    StoreError::IsPlan { path: dir.to_path_buf() }
+                }
+                (ErrorKind::NotADirectory, Ok(_)) => not_a_run("it is not a directory"),
+                (ErrorKind::NotFound | ErrorKind::NotADirectory, Err(_)) => {
+                    not_a_run("it does not exist")
+                }
+                _ => io_error("read", &path)(e).into(),
+            })?;
         let record = serde_json::from_slice(&bytes).map_err(|source| FileError::Json {
             op: "parse",
             path,

@@ -13,6 +13,7 @@ use super::store::StoreError;
 use super::summarize::RunSummary;
 use super::summary::{PointRow, Summary};
 use crate::error::{ErrorClass, FileError, io_error};
+use crate::input;
 
 mod snippets;
 
@@ -88,7 +89,7 @@ pub fn html(run: &RunSummary) -> Result<String> {
     let run = RunDir::open(run_dir)?;
     let read = |name: &str| {
         let path = run_dir.join(name);
-        std::fs::read_to_string(&path).map_err(io_error("read", &path))
+        input::read_to_string(&path, &input::RECORD).map_err(io_error("read", &path))
     };
     let record: Value = serde_json::from_str(&read("run.json")?).unwrap_or_default();
     let directory = run_dir.file_name().unwrap_or_default().to_string_lossy().into_owned();

@@ -29,6 +29,7 @@ use super::record::{self, RunRecord, Session, replace};
 use super::trial::TrialError;
 use super::trial::TrialWriter;
 use crate::error::{FileError, io_error};
+use crate::input;
 use crate::trace::stored;
 use ccbench_proto::plan::check::{self, CheckedPlan, Severity, TraceFiles};
 use ccbench_proto::schedule::PhaseSpan;
@@ -93,7 +94,7 @@ impl RunDir {
     pub fn open(path: &Path) -> Result<Self> {
         let record = RunRecord::read(path)?;
         let file = path.join(journal::FILE_NAME);
-        let bytes = std::fs::read(&file).map_err(io_error("read", &file))?;
+        let bytes = input::read(&file, &input::RECORD).map_err(io_error("read", &file))?;
         let mut state = journal::read(&bytes, &file)?;
         damage::mark(path, &mut state, Depth::Sizes, |_| true);
         let version = record.sessions.last().map(|s| s.ccbench_version.clone());
@@ -221,7 +222,8 @@ impl RunDir {
     /// The plan, and a note for each of its traces that cannot be used.
     fn plan_and_notes(&self) -> &(Option<CheckedPlan>, Vec<String>) {
         self.plan.get_or_init(|| {
-            let text = std::fs::read_to_string(self.shared.path.join("plan.resolved.toml"));
+            let path = self.shared.path.join("plan.resolved.toml");
+            let text = input::read_to_string(&path, &input::RECORD);
             let text = text.unwrap_or_default();
             let files = check::trace_files(&text, &[]);
             let (traces, errors) = stored::read_stored(&self.shared.path, &files);

@@ -13,6 +13,7 @@ use super::summarize::RunSummary;
 use super::summary::{PointRow, Summary};
 use crate::error::{Result, io_error};
 use ccbench_proto::metric::Scope;
+use ccbench_proto::printable;
 
 mod reasons;
 
@@ -59,6 +60,7 @@ pub fn print_claims(run: &RunSummary, out: &mut impl Write, width: u16) -> Resul
 }
 
 fn write_to(summary: &Summary, out: &mut impl Write, text: &str) -> Result<()> {
+    let text = printable::text(text);
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
             Err(io_error("print the summary of", &summary.run_dir)(e))

@@ -338,6 +338,9 @@ fn take_stream(flow: &mut wire::Flow, test: &Test, stream: u32, part: &Part, beg
     seen(flow, begin_s, begin_s + end_s);
 }
 
+/// Rows of unanswered requests that a file can have: one line can say that millions were sent.
+const MAX_LOST: usize = 1 << 17;
+
 /// Start of a run of ping, if a line has it.
 fn ping_begin(session: &ping::Session) -> Option<u64> {
     let (seq, at_ns, rtt_us) =
@@ -347,6 +350,7 @@ fn ping_begin(session: &ping::Session) -> Option<u64> {
 }
 
 fn pings(source: &Source, out: &mut Gathered) {
+    let mut lost_left = MAX_LOST;
     for (number, session) in source.found.pings.iter().enumerate() {
         let probe_id = match number {
             0 => source.stem.clone(),
@@ -368,7 +372,14 @@ fn pings(source: &Source, out: &mut Gathered) {
             ));
             out.begin_ns
         });
-        let lost = session.unanswered().into_iter().map(|seq| (seq, ping::Reply::default()));
+        let mut lost = session.unanswered();
+        if lost.len() > lost_left {
+            let what = "unanswered requests of this file are rows, and the others are left out";
+            out.notes.push(format!("{probe_id}: only {MAX_LOST} {what}"));
+            lost.truncate(lost_left);
+        }
+        lost_left -= lost.len();
+        let lost = lost.into_iter().map(|seq| (seq, ping::Reply::default()));
         for (seq, reply) in session.replies.iter().map(|(seq, r)| (*seq, *r)).chain(lost) {
             let rtt_ns = reply.rtt_us.map_or(0, |us| (us * 1e3) as u64);
             let after_ns = u64::from(seq.saturating_sub(session.first())) * session.interval_ns();
@@ -392,11 +403,12 @@ fn event(source: &Source) -> Of {
     const MOST_LINES: usize = 10_000;
     let Found { lines, unread, .. } = &source.found;
     let numbers: Vec<u64> = unread.iter().map(|u| u.line).take(MOST_LINES).collect();
-    let data = Import { lines: *lines, unread: unread.len() as u64, unread_lines: numbers };
+    let unread = source.found.unread_count();
+    let data = Import { lines: *lines, unread, unread_lines: numbers };
     Of::Event(wire::Event {
         at_ns: 0,
         subject: source.stem.clone(),
-        message: format!("{} of {lines} lines were not read, or not wholly", unread.len()),
+        message: format!("{unread} of {lines} lines were not read, or not wholly"),
         kind: Some(Kind::Import(data)),
     })
 }

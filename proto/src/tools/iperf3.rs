@@ -8,7 +8,16 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
+use super::clip;
 use crate::wire::{self, Side};
+
+mod limits;
+
+pub use limits::Flaw;
+pub(super) use limits::MAX_STREAMS;
+use limits::{
+    MAX_ELEMENT_BYTES, MAX_INTERVALS, MAX_MEMBER_BYTES, is_duration, is_instant, is_size,
+};
 
 /// Where the group's data connections are, to number them by port: a server may accept them in another
 /// order than they were opened.
@@ -51,6 +60,8 @@ pub struct Report {
     pub reverse: Option<bool>,
     /// Whether the report is known to be the listening end's.
     pub listens: bool,
+    /// What was not read, in the order of the document.
+    pub flaws: Vec<Flaw>,
     sockets: BTreeMap<i64, u32>,
 }
 
@@ -137,7 +148,12 @@ impl IntervalValues {
             end_s: self.end,
             seconds: self.seconds,
             bytes: self.bytes as u64,
-            bits_per_second: if self.seconds > 0.0 { self.bytes * 8.0 / self.seconds } else { 0.0 },
+            // Of less than a nanosecond there is no rate.
+            bits_per_second: if self.seconds >= 1e-9 {
+                self.bytes * 8.0 / self.seconds
+            } else {
+                0.0
+            },
             retransmits: small(self.retransmits),
             snd_cwnd_bytes: whole(self.snd_cwnd),
             snd_wnd_bytes: whole(self.snd_wnd),
@@ -232,53 +248,82 @@ struct StreamLine {
 
 impl Report {
     /// Reads what `-J` wrote: whole, cut anywhere, or with text around it. Never fails; what cannot be
-    /// read is not there.
+    /// read is not there, and in [`Report::flaws`].
     pub fn from_json(text: &[u8], numbering: Numbering) -> Self {
         let mut report = Self::default();
         let Some(open) = text.iter().position(|&b| b == b'{') else {
             return report;
         };
         for member in members(&text[open + 1..]) {
+            let at = open + 1 + member.at;
             match (member.key, member.complete) {
-                (b"start", true) => report.on_start(decode(member.value), numbering),
+                (b"start", true) => match decode(member.value, MAX_MEMBER_BYTES) {
+                    Some(start) => report.on_start(start, at, numbering),
+                    None => report.flaw(at, Flaw::START),
+                },
                 (b"intervals", _) => {
-                    for element in elements(member.value) {
-                        report.on_interval(decode(element));
+                    for (after, element) in elements(member.value) {
+                        match decode(element, MAX_ELEMENT_BYTES) {
+                            Some(interval) => report.on_interval(interval, at + after),
+                            None => report.flaw(at + after, Flaw::INTERVAL),
+                        }
                     }
                 }
-                (b"end", true) => report.on_end(decode(member.value)),
-                // An end that is over may stumble once more while it leaves: the first error is the cause.
-                (b"error", true) => report.error = report.error.or_else(|| decode(member.value)),
+                (b"end", true) => match decode(member.value, MAX_MEMBER_BYTES) {
+                    Some(end) => report.on_end(end, at),
+                    None => report.flaw(at, Flaw::END),
+                },
+                (b"error", true) => match decode::<String>(member.value, MAX_MEMBER_BYTES) {
+                    // An end that is over may stumble once more while it leaves: the first error is the cause.
+                    Some(error) => report.error = report.error.or_else(|| Some(clip(&error))),
+                    None => report.flaw(at, Flaw::ERROR),
+                },
                 _ => {}
             }
         }
         report
     }
 
-    /// Reads one line of `--json-stream`; returns how many intervals it added, or `None` if it cannot be read.
+    /// Reads one line of `--json-stream`; returns how many intervals it added, or `None` if the line or a value in it
+    /// cannot be read. The other values are kept.
     pub fn on_line(&mut self, line: &[u8], numbering: Numbering) -> Option<usize> {
-        let line = decode::<StreamLine>(line)?;
-        let before = self.intervals.len();
+        let line = decode::<StreamLine>(line, MAX_ELEMENT_BYTES)?;
+        let (before, flaws) = (self.intervals.len(), self.flaws.len());
         match line.event.as_str() {
-            "start" => self.on_start(Some(serde_json::from_value(line.data).ok()?), numbering),
-            "interval" => self.on_interval(Some(serde_json::from_value(line.data).ok()?)),
-            "end" => self.on_end(Some(serde_json::from_value(line.data).ok()?)),
-            "error" => self.error = Some(line.data.as_str()?.to_owned()),
+            "start" => self.on_start(serde_json::from_value(line.data).ok()?, 0, numbering),
+            "interval" => self.on_interval(serde_json::from_value(line.data).ok()?, 0),
+            "end" => self.on_end(serde_json::from_value(line.data).ok()?, 0),
+            "error" => self.error = Some(clip(line.data.as_str()?)),
             _ => {}
         }
-        Some(self.intervals.len() - before)
+        let whole = self.flaws.len() == flaws;
+        // The caller counts the line.
+        self.flaws.truncate(flaws);
+        whole.then(|| self.intervals.len() - before)
     }
 
-    fn on_start(&mut self, start: Option<Start>, numbering: Numbering) {
-        let Some(start) = start else { return };
-        self.version = start.version;
+    fn flaw(&mut self, at: usize, what: &'static str) {
+        self.flaws.push(Flaw { at, what });
+    }
+
+    fn on_start(&mut self, start: Start, at: usize, numbering: Numbering) {
+        self.version = clip(&start.version);
         let millis = start.timestamp.timemillisecs.map(|ms| ms / 1e3);
-        self.began_s = millis.or(start.timestamp.timesecs);
-        self.zero_ns = start.monotonic_ns;
+        let began_s = millis.or(start.timestamp.timesecs);
+        self.began_s = began_s.filter(|&s| is_instant(s));
+        // A clock that counts from the boot.
+        self.zero_ns = start.monotonic_ns.filter(|&ns| is_instant(ns as f64 / 1e9));
+        if (self.began_s, self.zero_ns) != (began_s, start.monotonic_ns) {
+            self.flaw(at, Flaw::BEGAN);
+        }
+        if start.connected.len() > MAX_STREAMS {
+            self.flaw(at, Flaw::STREAMS);
+        }
         self.reverse = start.test_start.reverse.map(|reverse| reverse != 0);
         self.listens = start.accepted_connection.port.is_some();
         self.control_port = start.accepted_connection.port;
-        for (position, connection) in start.connected.into_iter().enumerate() {
+        let connected = start.connected.into_iter().take(MAX_STREAMS).map(Connection::limited);
+        for (position, connection) in connected.enumerate() {
             let port =
                 if numbering.listens { connection.remote_port } else { connection.local_port };
             let stream = match u32::from(port).checked_sub(u32::from(numbering.client_port)) {
@@ -295,20 +340,33 @@ impl Report {
         self.sockets.get(&socket).copied().unwrap_or(fallback)
     }
 
-    fn on_interval(&mut self, interval: Option<Interval>) {
-        for (position, values) in interval.unwrap_or_default().streams.into_iter().enumerate() {
+    fn on_interval(&mut self, interval: Interval, at: usize) {
+        if interval.streams.len() > MAX_STREAMS {
+            self.flaw(at, Flaw::STREAMS);
+        }
+        for (position, values) in interval.streams.into_iter().take(MAX_STREAMS).enumerate() {
             let stream = self.stream_of(values.socket, position);
-            self.add(stream, values);
+            if let Some(what) = self.add(stream, values) {
+                self.flaw(at, what);
+            }
         }
     }
 
-    /// One interval more.
-    pub(super) fn add(&mut self, stream: u32, values: IntervalValues) {
+    /// One interval more; returns what in it was not read.
+    pub(super) fn add(&mut self, stream: u32, mut values: IntervalValues) -> Option<&'static str> {
+        let wrong = match values.limit() {
+            Ok(wrong) => wrong,
+            Err(wrong) => return Some(wrong),
+        };
+        if self.intervals.len() >= MAX_INTERVALS {
+            return Some(Flaw::INTERVALS);
+        }
         // An end that the other one has ended prints its last interval twice; with `--bidir` a stream has one direction.
         let last = self.intervals.iter().rev().find(|i| i.stream == stream);
         if last.is_none_or(|i| i.values.end < values.end || i.values.start < values.start) {
             self.intervals.push(StreamInterval { stream, values });
         }
+        wrong
     }
 
     /// A stream's addresses and ports from a text report.
@@ -340,12 +398,19 @@ impl Report {
         }
     }
 
-    fn on_end(&mut self, end: Option<End>) {
-        let Some(end) = end else { return };
+    fn on_end(&mut self, end: End, at: usize) {
         self.complete = true;
-        self.sender_cc = end.sender_tcp_congestion;
-        self.receiver_cc = end.receiver_tcp_congestion;
-        for (position, stream) in end.streams.into_iter().enumerate() {
+        self.sender_cc = end.sender_tcp_congestion.as_deref().map(clip);
+        self.receiver_cc = end.receiver_tcp_congestion.as_deref().map(clip);
+        if end.streams.len() > MAX_STREAMS {
+            self.flaw(at, Flaw::STREAMS);
+        }
+        for (position, stream) in end.streams.into_iter().take(MAX_STREAMS).enumerate() {
+            let sides = [&stream.sender, &stream.receiver];
+            if !sides.into_iter().all(|side| is_size(side.bytes) && is_duration(side.end)) {
+                self.flaw(at, Flaw::TOTAL);
+                continue;
+            }
             let number = self.stream_of(stream.sender.socket, position);
             let totals = Totals {
                 sent_bytes: stream.sender.bytes as u64,
@@ -357,8 +422,9 @@ impl Report {
     }
 }
 
-fn decode<T: DeserializeOwned>(text: &[u8]) -> Option<T> {
-    serde_json::from_slice(text).ok()
+/// Reads a value that is not longer than this. JSON holds no number that is not finite.
+fn decode<T: DeserializeOwned>(text: &[u8], max_bytes: usize) -> Option<T> {
+    (text.len() <= max_bytes).then(|| serde_json::from_slice(text).ok())?
 }
 
 /// Length of the JSON value at the beginning of `text`, and whether all of it is there.
@@ -369,6 +435,8 @@ pub(super) fn document(text: &[u8]) -> (usize, bool) {
 
 /// A member of the document's outermost object.
 struct Member<'a> {
+    /// Where its value begins, in bytes behind the opening brace.
+    at: usize,
     key: &'a [u8],
     value: &'a [u8],
     complete: bool,
@@ -390,7 +458,8 @@ fn members(text: &[u8]) -> Vec<Member<'_>> {
         }
         let after = skip(&after[1..], b" \t\r\n");
         let (value, complete) = value_at(after);
-        found.push(Member { key: &key[1..key.len() - 1], value, complete });
+        let at = text.len() - after.len();
+        found.push(Member { at, key: &key[1..key.len() - 1], value, complete });
         if !complete {
             return found;
         }
@@ -398,8 +467,8 @@ fn members(text: &[u8]) -> Vec<Member<'_>> {
     }
 }
 
-/// The complete elements of an array that may be cut.
-fn elements(array: &[u8]) -> Vec<&[u8]> {
+/// The complete elements of an array that may be cut, and where each begins.
+fn elements(array: &[u8]) -> Vec<(usize, &[u8])> {
     let mut found = Vec::new();
     let Some((b'[', mut rest)) = array.split_first() else {
         return found;
@@ -413,7 +482,7 @@ fn elements(array: &[u8]) -> Vec<&[u8]> {
         if !complete {
             return found;
         }
-        found.push(element);
+        found.push((array.len() - rest.len(), element));
         rest = &rest[element.len()..];
     }
 }

@@ -4,9 +4,9 @@
 //! file may hold several. Where lines have stamps (ts(1)), time zero is the earliest that they allow: iperf3 may have
 //! kept a line back, but never printed it before its interval was over.
 
-use super::iperf3::{Addresses, Connection, IntervalValues, Report};
+use super::iperf3::{Addresses, Connection, IntervalValues, MAX_STREAMS, Report};
 use super::ss::address;
-use super::stamp;
+use super::{clip, stamp};
 
 /// Tests, in the order of the file.
 #[derive(Debug, Default)]
@@ -88,7 +88,7 @@ impl Tests {
             return true;
         }
         if let Some(version) = line.strip_prefix("iperf 3") {
-            self.test(number).report.version = format!("iperf 3{version}");
+            self.test(number).report.version = clip(&format!("iperf 3{version}"));
             return true;
         }
         if let Some(rest) = line.strip_prefix('[')
@@ -101,7 +101,7 @@ impl Tests {
     }
 
     fn other(&mut self, number: u64, line: &str, separated: bool) -> bool {
-        let after = |key: &str| line.strip_prefix(key).map(|rest| rest.trim().to_owned());
+        let after = |key: &str| line.strip_prefix(key).map(|rest| clip(rest.trim()));
         if let Some(error) = after("iperf3: error - ").or_else(|| after("iperf3: interrupt - ")) {
             let report = &mut self.test(number).report;
             report.error = report.error.take().or(Some(error));
@@ -146,7 +146,7 @@ impl Tests {
                 self.tests.push(Test { line: number, ..Default::default() });
             }
             let test = self.test(number);
-            let stream = test.stream(id);
+            let Some(stream) = test.stream(id) else { return false };
             let (local_port, remote_port) = (connection.1, connection.3);
             test.report.connect(stream, connection);
             if test.server_port.is_none() {
@@ -156,13 +156,13 @@ impl Tests {
         }
         let Some(read) = interval(rest) else { return false };
         let test = self.test(number);
-        let stream = test.stream(id);
+        let Some(stream) = test.stream(id) else { return false };
         match read.end {
             Some(sender) => test.total(stream, sender, read.values),
             None if test.in_summary => self.wrapped = Some((number, stream, read.values)),
             None => {
                 test.stamp(at_ns, read.values.end);
-                test.report.add(stream, read.values);
+                return test.report.add(stream, read.values).is_none();
             }
         }
         true
@@ -211,12 +211,14 @@ impl Test {
         !self.totals.is_empty()
     }
 
-    fn stream(&mut self, id: u32) -> u32 {
-        let at = self.ids.iter().position(|known| *known == id).unwrap_or_else(|| {
+    /// The number of the stream with this id; `None` if the test has too many streams.
+    fn stream(&mut self, id: u32) -> Option<u32> {
+        let at = self.ids.iter().position(|known| *known == id).or_else(|| {
             self.ids.push(id);
-            self.ids.len() - 1
+            (self.ids.len() <= MAX_STREAMS).then_some(self.ids.len() - 1)
         });
-        at as u32
+        self.ids.truncate(MAX_STREAMS);
+        at.map(|at| at as u32)
     }
 
     fn total(&mut self, stream: u32, sender: bool, values: IntervalValues) {
@@ -268,7 +270,7 @@ fn end(line: &str) -> Option<bool> {
     }
 }
 
-/// `   0.00-0.10   sec  1.25 MBytes   104 Mbits/sec    0    212 KBytes`.
+/// An interval or a total whose values are in range: `   0.00-0.10   sec  1.25 MBytes   104 Mbits/sec    0    212 KBytes`.
 fn interval(rest: &str) -> Option<Read> {
     let (role, rest) = match rest.strip_prefix('[') {
         Some(rest) => {
@@ -298,7 +300,7 @@ fn interval(rest: &str) -> Option<Read> {
         return None;
     }
     rest_of_interval(values, more)?;
-    Some(read)
+    matches!(values.limit(), Ok(None)).then_some(read)
 }
 
 /// What stands behind the rate: retransmissions and window of a TCP sender, jitter and losses of UDP.

@@ -2,6 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use super::{LONGEST_S, clip};
+
+/// Numbers of requests are smaller: a second apart, they last less than [`LONGEST_S`].
+const MAX_SEQ: u32 = 1 << 26;
+
 /// The pings of a text, in order.
 #[derive(Debug, Default)]
 pub struct Sessions(Vec<Session>);
@@ -40,7 +45,7 @@ impl Sessions {
         let clean = text.replace("\\_", "_").replace("**", "");
         let line = clean.trim();
         if let Some(rest) = line.strip_prefix("PING ") {
-            let host = rest.split([' ', '(', ':']).next().unwrap_or_default().to_owned();
+            let host = clip(rest.split([' ', '(', ':']).next().unwrap_or_default());
             self.0.push(Session { line: number, host, ..Default::default() });
             return true;
         }
@@ -75,7 +80,7 @@ impl Sessions {
         };
         let host = line.split("from ").nth(1).and_then(|rest| rest.split([' ', ':']).next());
         let session = self.session(number, host.unwrap_or_default());
-        let seq = session.count_on(seq);
+        let Some(seq) = session.count_on(seq) else { return false };
         let reply = Reply { at_ns, rtt_us };
         let known = session.replies.entry(seq).or_insert(reply);
         // The first answer counts, not a duplicate; and an answer more than "no answer yet".
@@ -87,7 +92,7 @@ impl Sessions {
 
     fn last_lines(&mut self, number: u64, line: &str) -> bool {
         if let Some((sent, rest)) = line.split_once(" packets transmitted, ") {
-            let Ok(sent) = sent.parse() else { return false };
+            let Some(sent) = sent.parse().ok().filter(|sent| *sent < MAX_SEQ) else { return false };
             let session = self.session(number, "");
             session.transmitted = Some(sent);
             session.took_ms = after_decimal(rest, "time ");
@@ -107,18 +112,28 @@ impl Sessions {
         false
     }
 
-    /// All of them.
-    pub fn finish(self) -> Vec<Session> {
-        self.0
+    /// All of them, and the lines of those whose duration cannot be: their requests count as a second apart.
+    pub fn finish(mut self) -> (Vec<Session>, Vec<u64>) {
+        let mut wrong = vec![];
+        for session in &mut self.0 {
+            let last = session.replies.keys().next_back().copied().unwrap_or(0);
+            let last = last.max(session.transmitted.unwrap_or(0));
+            let length_s = session.interval_ns() as f64 * f64::from(last) / 1e9;
+            if length_s > LONGEST_S {
+                session.took_ms = None;
+                wrong.push(session.line);
+            }
+        }
+        (self.0, wrong)
     }
 }
 
 impl Session {
-    /// A sequence number that went round counted on.
-    fn count_on(&mut self, seq: u32) -> u32 {
+    /// A sequence number that went round counted on; `None` if ping cannot have come so far.
+    fn count_on(&mut self, seq: u32) -> Option<u32> {
         const ROUND: u32 = 1 << 16;
         if seq >= ROUND {
-            return seq;
+            return (seq < MAX_SEQ).then_some(seq);
         }
         let round = self.last / ROUND * ROUND;
         let mut counted = round + seq;
@@ -127,8 +142,11 @@ impl Session {
         } else if counted > self.last + ROUND / 2 && round > 0 {
             counted -= ROUND;
         }
+        if counted >= MAX_SEQ {
+            return None;
+        }
         self.last = self.last.max(counted);
-        counted
+        Some(counted)
     }
 
     /// Time between two requests in nanoseconds: from the last lines, else a second.

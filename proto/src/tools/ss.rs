@@ -7,6 +7,7 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
+use super::{LONGEST_S, clip};
 use crate::wire;
 
 mod pair;
@@ -85,6 +86,11 @@ pub struct Info {
     fields: u32,
 }
 
+/// The largest count and rate in bytes that is read: up to here a floating-point number is exact.
+const MAX_COUNT: f64 = 9_007_199_254_740_992.0;
+/// Length of the longest name of a congestion control (the kernel's `TCP_CA_NAME_MAX` with its final zero).
+const MAX_NAME_BYTES: usize = 15;
+
 /// Names of TCP states and their numbers (include/net/tcp_states.h).
 const STATES: [(&str, u32); 12] = [
     ("ESTAB", 1),
@@ -140,7 +146,7 @@ fn process(users: &str) -> Option<Process> {
         let end = digits.find(|c: char| !c.is_ascii_digit())?;
         digits[..end].parse().ok()
     };
-    Some(Process { name: name.to_owned(), pid: number("pid=")?, fd: number("fd=")? })
+    Some(Process { name: clip(name), pid: number("pid=")?, fd: number("fd=")? })
 }
 
 /// A line that ends with one of these is not whole: `ss` always prints something behind them.
@@ -219,6 +225,7 @@ fn is_before(word: &str) -> bool {
 fn is_name(word: &str) -> bool {
     word.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
         && word.starts_with(|c: char| c.is_ascii_alphabetic())
+        && word.len() <= MAX_NAME_BYTES
 }
 
 /// What `ss` leaves out because it is zero.
@@ -287,7 +294,9 @@ fn bytes_per_s(text: &str) -> Option<u64> {
         b'T' => (&number[..number.len() - 1], 1e12),
         _ => (number, 1.0),
     };
-    Some((decimal(number)? * factor / 8.0).round() as u64)
+    Some((decimal(number)? * factor / 8.0).round())
+        .filter(|rate| *rate <= MAX_COUNT)
+        .map(|rate| rate as u64)
 }
 
 /// A number as C's `%g` prints it, not negative.
@@ -307,7 +316,7 @@ fn limited(text: &str) -> Option<u64> {
     let (number, rest) = text.split_once("ms")?;
     let whole = rest.is_empty() || (rest.starts_with('(') && rest.ends_with("%)"));
     let number: u64 = whole.then(|| number.parse().ok())??;
-    number.checked_mul(1000)
+    number.checked_mul(1000).filter(|us| *us as f64 <= LONGEST_S * 1e6)
 }
 
 enum Field {
@@ -322,7 +331,7 @@ fn field(sample: &mut wire::FlowSample, name: &str, value: &str) -> Field {
         return if place.is_some() { Field::Read } else { Field::Wrong };
     }
     if let Some(place) = large(sample, name) {
-        *place = value.parse().ok();
+        *place = value.parse().ok().filter(|count| *count as f64 <= MAX_COUNT);
         return if place.is_some() { Field::Read } else { Field::Wrong };
     }
     match odd(sample, name, value) {

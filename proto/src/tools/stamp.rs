@@ -1,5 +1,7 @@
 //! Time stamps at the beginning of a line: those of ts(1) in its usual formats, and of `ping -D`.
 
+use super::LATEST_S;
+
 /// What stamps without a date or year are completed with. They are taken as UTC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Base {
@@ -76,16 +78,15 @@ pub fn torn_at(line: &str) -> Option<usize> {
     let digits = |from: usize, to: usize| {
         bytes.get(from..to).is_some_and(|found| found.iter().all(u8::is_ascii_digit))
     };
-    // Behind the line's own first word.
+    // Behind the line's own first word, and behind a letter: a line begins with a stamp of its own.
     let begin = line.len() - line.trim_start().len();
-    (begin + 1..bytes.len()).find(|&at| {
+    let letter = line.find(|c: char| c.is_ascii_alphabetic())?;
+    (letter.max(begin) + 1..bytes.len()).find(|&at| {
         line.is_char_boundary(at)
             && digits(at, at + 10)
             && bytes.get(at + 10) == Some(&b'.')
             && digits(at + 11, at + 17)
             && bytes.get(at + 17).is_some_and(|&b| b == b' ')
-            // Not the stamp that the line itself begins with.
-            && line[..at].contains(|c: char| c.is_ascii_alphabetic())
     })
 }
 
@@ -106,12 +107,12 @@ fn fraction(text: &str) -> Option<(&str, u64)> {
     Some((whole, number * 10u64.pow(9 - digits.len() as u32)))
 }
 
-/// Seconds since 1970; ten digits are the years 2001 to 2286.
+/// Seconds since 1970; ten digits are the years from 2001.
 fn epoch(text: &str) -> Option<u64> {
     let (whole, nanos) = fraction(text)?;
     let right = whole.len() == 10 && whole.bytes().all(|b| b.is_ascii_digit());
     let seconds: u64 = right.then(|| whole.parse().ok())??;
-    Some(seconds * SECOND_NS + nanos)
+    (seconds < LATEST_S).then_some(seconds * SECOND_NS + nanos)
 }
 
 /// `ts -s '%.s'`: seconds and six digits.
@@ -163,9 +164,9 @@ fn date(text: &str) -> Option<(i64, u32, u32)> {
     parts.next().is_none().then(|| real(year, month, day))?
 }
 
-/// A day that there is, of the years in which days can be measured.
+/// A day that there is, before [`LATEST_S`].
 fn real(year: i64, month: u32, day: u32) -> Option<(i64, u32, u32)> {
-    if !(1970..3000).contains(&year) || !(1..=12).contains(&month) {
+    if !(1970..2200).contains(&year) || !(1..=12).contains(&month) {
         return None;
     }
     let next = if month == 12 { (year + 1, 1, 1) } else { (year, month + 1, 1) };
@@ -247,6 +248,8 @@ mod tests {
             "2024-09-09",
             "[1725877589",
             "+1.000000 x",
+            "2999-01-01 10:00:00 x",
+            "9999999999.999999 x",
         ] {
             assert_eq!(strip(line, BASE), None, "{line}");
         }

@@ -16,9 +16,25 @@ pub struct Found {
     pub pings: Vec<ping::Session>,
     /// Lines that are not empty.
     pub lines: u64,
-    /// Lines of which something is missing in the tables.
+    /// Lines of which something is missing in the tables; of more than [`MAX_UNREAD`] the first that are noticed.
     pub unread: Vec<Unread>,
+    /// How many more there are.
+    pub more_unread: u64,
 }
+
+impl Found {
+    /// How many lines, or parts of a report, were not read.
+    pub fn unread_count(&self) -> u64 {
+        self.unread.len() as u64 + self.more_unread
+    }
+}
+
+/// The longest line that is read outside of a document of `-J`, in bytes: 1024 streams have 500 kB.
+pub const MAX_LINE_BYTES: usize = 1 << 20;
+/// Rows that are read of a file: each is a kilobyte in memory. Two sockets ten times a second for 14 hours.
+pub const MAX_ROWS: usize = 1 << 20;
+/// Unread lines whose text and reason are kept.
+pub const MAX_UNREAD: usize = 100_000;
 
 /// A line that could not be read, or not wholly.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,22 +47,24 @@ pub struct Unread {
     pub why: String,
 }
 
-/// Most of a line that is shown.
+/// Most of a line, or of what is wrong with it, that is shown.
 const SHOWN_CHARS: usize = 80;
+/// What is wrong with the lines behind [`MAX_ROWS`].
+const TOO_MANY: &str = "the file has more than 1048576 rows; split it";
 
 /// Streams are numbered as they are listed.
 const AS_LISTED: Numbering = Numbering { client_port: 0, count: 0, listens: false };
 
 /// Parses a file of any supported tool.
 pub fn read(bytes: &[u8], base: Base) -> Found {
-    let mut walk = Walk { base, ..Default::default() };
+    let mut walk = Walk { base, scan_bytes: SCANS * bytes.len(), ..Default::default() };
     let mut at = 0;
     let mut number = 0;
     while at < bytes.len() {
         number += 1;
         let end = bytes[at..].iter().position(|&b| b == b'\n').map_or(bytes.len(), |n| at + n);
         let whole = end < bytes.len();
-        let line = String::from_utf8_lossy(&bytes[at..end]);
+        let line = String::from_utf8_lossy(&bytes[at..end.min(at + MAX_LINE_BYTES)]);
         let (stamp, rest) = split(&line, base);
         if rest.trim_start().starts_with('{') && !is_event(rest) {
             let taken = walk.document(number, &bytes[at..]);
@@ -54,12 +72,19 @@ pub fn read(bytes: &[u8], base: Base) -> Found {
             at += taken;
             // What stands behind the document on its last line.
             let end = bytes[at..].iter().position(|&b| b == b'\n').map_or(bytes.len(), |n| at + n);
-            let behind = String::from_utf8_lossy(&bytes[at..end]);
-            walk.line(number, None, &behind, end < bytes.len());
+            if end - at > MAX_LINE_BYTES {
+                walk.long(number);
+            } else {
+                let behind = String::from_utf8_lossy(&bytes[at..end]);
+                walk.line(number, None, &behind, end < bytes.len());
+            }
             at = end + 1;
             continue;
         }
-        walk.torn(number, stamp, rest, whole);
+        match end - at > MAX_LINE_BYTES {
+            true => walk.long(number),
+            false => walk.torn(number, stamp, rest, whole),
+        }
         at = end + 1;
     }
     walk.finish()
@@ -67,6 +92,11 @@ pub fn read(bytes: &[u8], base: Base) -> Found {
 
 fn split(line: &str, base: Base) -> (Option<u64>, &str) {
     stamp::strip(line, base).map_or((None, line), |(at_ns, rest)| (Some(at_ns), rest))
+}
+
+/// The beginning of a line.
+fn shown(line: &[u8]) -> String {
+    String::from_utf8_lossy(&line[..line.len().min(4 * SHOWN_CHARS)]).into_owned()
 }
 
 /// A line of `--json-stream`.
@@ -84,24 +114,38 @@ struct Walk {
     pings: ping::Sessions,
     /// The report of `--json-stream` lines.
     stream: Option<Test>,
+    /// Rows so far.
+    rows: usize,
+    /// Bytes that may still be scanned for the ends of documents that turn out to be none.
+    scan_bytes: usize,
 }
+
+/// How often a file's length may be scanned so.
+const SCANS: usize = 16;
 
 impl Walk {
     /// A document of `-J`; how many bytes of it there are.
     fn document(&mut self, number: u64, bytes: &[u8]) -> usize {
         let open = bytes.iter().position(|&b| b == b'{').unwrap_or(0);
         // Within a report braces are indented: one at a line's beginning is another's, where this one was cut.
-        let next = bytes[open..].windows(2).position(|two| two == b"\n{");
-        let limit = next.map_or(bytes.len(), |at| open + at);
-        let (taken, whole) = iperf3::document(&bytes[open..limit]);
+        let bound = bytes.len().min(open + self.scan_bytes);
+        let next = bytes[open..bound].windows(2).position(|two| two == b"\n{");
+        let scanned = next.unwrap_or(bound - open);
+        let full = self.rows >= MAX_ROWS;
+        let (taken, whole) = iperf3::document(&bytes[open..open + scanned]);
         let text = &bytes[open..open + taken];
-        let report = Report::from_json(text, AS_LISTED);
+        let report = match full {
+            true => Report::default(),
+            false => Report::from_json(text, AS_LISTED),
+        };
         let empty = report.intervals.is_empty() && report.error.is_none() && !report.complete;
         if empty && report.streams.is_empty() {
             // No report: what follows the line is judged by itself.
+            self.scan_bytes -= scanned;
             let line = bytes.split(|&b| b == b'\n').next().unwrap_or_default();
             self.found.lines += 1;
-            self.unread(number, &String::from_utf8_lossy(line), "JSON, but no report of iperf3");
+            let why = if full { TOO_MANY } else { "JSON, but no report of iperf3" };
+            self.unread(number, &shown(line), why);
             return line.len();
         }
         let lines = text.split(|&b| b == b'\n').filter(|line| !line.trim_ascii().is_empty());
@@ -111,21 +155,34 @@ impl Walk {
             let kept = report.intervals.len();
             self.unread(last, "", &format!("the report ends here; {kept} intervals are kept"));
         }
+        self.rows += 1 + report.intervals.len();
+        let (mut line, mut before) = (number, 0);
+        for flaw in &report.flaws {
+            line += text[before..flaw.at].iter().filter(|&&b| b == b'\n').count() as u64;
+            before = flaw.at;
+            self.unread(line, "", &format!("{}; the rest is kept", flaw.what));
+        }
         self.found.tests.push(Test::of(number, report));
         open + taken
     }
 
     /// A line that may be two.
-    fn torn(&mut self, number: u64, at_ns: Option<u64>, text: &str, whole: bool) {
-        let Some(at) = stamp::torn_at(text) else {
-            return self.line(number, at_ns, text, whole);
-        };
-        let (first, second) = text.split_at(at);
-        // Two lines that were joined on purpose (`sed 's/<->\n//'`), or a tear.
-        let joined = first.trim_end().ends_with("<->") || first.ends_with(char::is_whitespace);
-        self.line(number, at_ns, first, joined);
-        let (stamp, rest) = split(second, self.base);
-        self.torn(number, stamp.or(at_ns), rest, whole);
+    fn torn(&mut self, number: u64, mut at_ns: Option<u64>, mut text: &str, whole: bool) {
+        while let Some(at) = stamp::torn_at(text) {
+            let (first, second) = text.split_at(at);
+            // Two lines that were joined on purpose (`sed 's/<->\n//'`), or a tear.
+            let joined = first.trim_end().ends_with("<->") || first.ends_with(char::is_whitespace);
+            self.line(number, at_ns, first, joined);
+            let (stamp, rest) = split(second, self.base);
+            (at_ns, text) = (stamp.or(at_ns), rest);
+        }
+        self.line(number, at_ns, text, whole);
+    }
+
+    /// A line that is no document and longer than any tool's.
+    fn long(&mut self, number: u64) {
+        self.found.lines += 1;
+        self.unread(number, "", "longer than 1 MiB");
     }
 
     /// One line, or one part of a torn one. `whole`: it ends where its writer ended it.
@@ -134,6 +191,9 @@ impl Walk {
             return;
         }
         self.found.lines += 1;
+        if self.rows >= MAX_ROWS {
+            return self.unread(number, text, TOO_MANY);
+        }
         if is_event(text) {
             return self.event(number, at_ns, text);
         }
@@ -145,8 +205,11 @@ impl Walk {
             if let Some(flaw) = flaw {
                 self.unread(number, text, &format!("{flaw}; the rest is kept"));
             }
+            self.rows += usize::from(!matches!(line, ss::Line::Socket(_, None) | ss::Line::Other));
             self.sockets.take(number, at_ns, line);
-        } else if !self.tests.take(number, at_ns, text) && !self.pings.take(number, at_ns, text) {
+        } else if self.tests.take(number, at_ns, text) || self.pings.take(number, at_ns, text) {
+            self.rows += 1;
+        } else {
             let why =
                 if whole { "not a line of ss, iperf3 or ping" } else { "it ends in the middle" };
             self.unread(number, text, why);
@@ -165,48 +228,57 @@ impl Walk {
             self.found.tests.push(done);
         }
         let test = self.stream.get_or_insert_with(|| Test::of(number, Report::default()));
+        self.rows += 1;
         let before = test.report.intervals.len();
         let known = test.report.on_line(bytes, AS_LISTED).is_some();
         let last = test.report.intervals[before..].iter().map(|i| i.values.end).next_back();
+        self.rows += test.report.intervals.len() - before;
         if let Some(end_s) = last {
             test.stamp(at_ns, end_s);
         }
         if !known {
-            self.unread(number, text, "an event of iperf3 that cannot be read");
+            self.unread(number, text, "an event of iperf3 that cannot be read, or not wholly");
         }
     }
 
     fn unread(&mut self, line: u64, text: &str, why: &str) {
-        let text: String = text.trim().chars().take(SHOWN_CHARS).collect();
-        self.found.unread.push(Unread { line, text, why: why.to_owned() });
+        if self.found.unread.len() >= MAX_UNREAD {
+            self.found.more_unread += 1;
+            return;
+        }
+        let clip = |text: &str| text.trim().chars().take(SHOWN_CHARS).collect();
+        self.found.unread.push(Unread { line, text: clip(text), why: clip(why) });
     }
 
     fn finish(mut self) -> Found {
-        self.found.tests.extend(self.stream);
-        let (tests, endless) = self.tests.finish();
+        self.found.tests.extend(self.stream.take());
+        let (tests, endless) = std::mem::take(&mut self.tests).finish();
         self.found.tests.extend(tests);
         for line in endless {
-            let why = "a total without \"sender\" or \"receiver\"".to_owned();
-            self.found.unread.push(Unread { line, text: String::new(), why });
+            self.unread(line, "", "a total without \"sender\" or \"receiver\"");
         }
         self.found.tests.sort_by_key(|test| test.line);
-        let (rows, alone) = self.sockets.finish();
+        let (rows, alone) = std::mem::take(&mut self.sockets).finish();
         for line in alone {
-            let why = "the line with this socket's numbers is missing".to_owned();
-            self.found.unread.push(Unread { line, text: String::new(), why });
+            self.unread(line, "", "the line with this socket's numbers is missing");
         }
-        for row in rows {
-            if row.socket.is_none() {
-                let why = "the socket of the line is unknown; it is kept under `unknown`";
-                self.found.unread.push(Unread {
-                    line: row.line,
-                    text: String::new(),
-                    why: why.into(),
-                });
-            }
-            self.found.sockets.push(row);
+        for row in rows.iter().filter(|row| row.socket.is_none()) {
+            self.unread(
+                row.line,
+                "",
+                "the socket of the line is unknown; it is kept under `unknown`",
+            );
         }
-        self.found.pings = self.pings.finish();
+        self.found.sockets = rows;
+        let (pings, wrong) = std::mem::take(&mut self.pings).finish();
+        for line in wrong {
+            self.unread(
+                line,
+                "",
+                "ping cannot have taken so long; its requests count as a second apart",
+            );
+        }
+        self.found.pings = pings;
         self.found.unread.sort_by_key(|unread| unread.line);
         self.found
     }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use ccbench_proto::plan::Tool;
 use ccbench_proto::schedule::FlowTask;
+use ccbench_proto::wire::Side;
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
@@ -53,6 +54,12 @@ impl Generators {
     }
 }
 
+/// Whether a process without CAP_NET_ADMIN may set this congestion control.
+fn is_allowed(cc: &str) -> bool {
+    let allowed = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_allowed_congestion_control");
+    allowed.is_ok_and(|allowed| allowed.split_whitespace().any(|one| one == cc))
+}
+
 async fn ask_version() -> Result<Version, AgentError> {
     let asked =
         Command::new("iperf3").arg("--version").stdin(Stdio::null()).kill_on_drop(true).output();
@@ -87,6 +94,7 @@ impl FlowSource for Generators {
         let agent =
             std::env::current_exe().map_err(AgentError::system("find this program's file"))?;
         let no_iperf3 = |source| AgentError::NoIperf3 { source };
+        let by_iperf3 = task.plan.tool() == Tool::Iperf3;
         let (program, args, by_line) = match task.plan.tool() {
             Tool::Ccbench => (agent.clone(), generator::args(task, end), true),
             Tool::Iperf3 => {
@@ -104,6 +112,10 @@ impl FlowSource for Generators {
         command.args(["launch", "--parent", &std::process::id().to_string()]);
         if let Some(group) = &self.group {
             command.arg("--cgroup").arg(group);
+        }
+        let cc = task.plan.cc.as_deref().filter(|_| end.side(task) == Side::Sender || by_iperf3);
+        if cc.is_some_and(|cc| !is_allowed(cc)) {
+            command.arg("--net-admin");
         }
         // Its own process group: a Ctrl-C at the agent's terminal is the agent's to handle.
         let mut child = command

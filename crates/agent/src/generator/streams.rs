@@ -20,6 +20,7 @@ use rustix::net::{
 use super::report::{Addresses, Counters};
 use super::{Args, GenerateError};
 use crate::clock;
+use crate::console::message;
 
 /// How long one connection may take to be made.
 const CONNECT_LIMIT: Duration = Duration::from_secs(3);
@@ -115,7 +116,9 @@ fn add(connections: &mut Vec<Connection>, new: Connection, args: &Args) {
     let remote = new.addresses.remote;
     let number = u32::from(remote.port()).checked_sub(args.client_port.into());
     if number.is_none_or(|number| number >= args.count) {
-        eprintln!("ccbench: refused a connection from {remote}, which is not of this flow group");
+        message(format_args!(
+            "ccbench: refused a connection from {remote}, which is not of this flow group"
+        ));
         return;
     }
     connections.retain(|earlier| earlier.addresses.remote != remote);

@@ -8,6 +8,8 @@ use std::path::Path;
 use ccbench_collector::host::procfs::{CpuTicks, cpu_times};
 use nix::mount::{MsFlags, mount};
 
+use crate::console::message;
+
 /// File system type, where, options.
 const MOUNTS: [(&str, &str, &str); 9] = [
     ("proc", "/proc", ""),
@@ -90,7 +92,7 @@ impl Busy {
 /// A shell for people.
 pub fn shell() -> ! {
     let error = std::process::Command::new("/bin/sh").arg("-l").exec();
-    eprintln!("ccbench guest: /bin/sh: {error}");
+    message(format_args!("ccbench guest: /bin/sh: {error}"));
     off()
 }
 

@@ -9,6 +9,7 @@ use ccbench_proto::wire::LinkPacket;
 use super::args::Args;
 use super::error::LinkError;
 use super::report::Interval;
+use crate::console::message;
 
 /// Terminal width if it is unknown.
 const WIDTH: usize = 100;
@@ -87,8 +88,7 @@ impl Output {
     /// Prints to standard error, unless `--quiet`.
     pub(crate) fn log(&self, text: &str) {
         if !self.quiet {
-            // A closed standard error is not an error.
-            let _ = writeln!(io::stderr(), "{text}");
+            message(text);
         }
     }
 

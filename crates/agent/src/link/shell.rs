@@ -25,6 +25,8 @@ use super::error::LinkError;
 use super::net::{Device, Net, everywhere, is_taken};
 use super::signals::Caught;
 
+use crate::console::message;
+
 /// The far ends' names in the middle.
 pub(crate) const OUTER: &str = "outer";
 /// The one towards the command.
@@ -167,7 +169,7 @@ impl Shell {
         {
             self.server = None;
             if !status.success() {
-                eprintln!("ccbench link: the command of --outside has ended: {status}");
+                message(format_args!("ccbench link: the command of --outside has ended: {status}"));
             }
         }
         if caught.signal == Signal::SIGCHLD || caught.typed {

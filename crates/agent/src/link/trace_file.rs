@@ -5,6 +5,8 @@ use std::path::Path;
 use ccbench_proto::plan::digest;
 use ccbench_proto::trace::{self, Trace, TraceError};
 
+use crate::input;
+
 /// Why a trace file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TraceFileError {
@@ -27,7 +29,7 @@ pub(crate) enum TraceFileError {
 /// The file cannot be read or parsed.
 pub(crate) fn read(path: &Path) -> Result<(String, Trace), TraceFileError> {
     let name = path.display().to_string();
-    let bytes = match std::fs::read(path) {
+    let bytes = match input::read(path, &input::TRACE) {
         Ok(bytes) => bytes,
         Err(source) => return Err(TraceFileError::Read { path: name, source }),
     };

@@ -1,7 +1,6 @@
 //! `ccbench cc`: lists, shows, loads and unloads congestion controls.
 
 use std::fmt::Write as _;
-use std::io::Write as _;
 use std::path::Path;
 
 use ccbench_proto::cc::{self, Core, KERNELS, Scheme};
@@ -12,6 +11,8 @@ use ccbench_proto::plan::{Cc, SysctlValue, Via};
 use super::error::SocketError;
 use super::journal::Journal;
 use super::{ecn, kernel_module, sysfs, verify};
+
+use crate::console::{self, message};
 
 const EXAMPLES: &str = "Examples:\n  \
 ccbench cc list\n  \
@@ -81,12 +82,11 @@ pub fn main(args: &Args) -> u8 {
     };
     match done {
         Ok(text) => {
-            // A closed pipe is not an error.
-            let _ = std::io::stdout().write_all(text.as_bytes());
+            console::print(&text);
             0
         }
         Err(error) => {
-            eprintln!("ccbench: {error}");
+            message(format_args!("ccbench: {error}"));
             error.exit_code()
         }
     }
@@ -345,7 +345,7 @@ fn load_bpf(
         std::mem::forget(registered);
     } else {
         let path = registered.pin(name)?;
-        println!("pinned as {}", path.display());
+        console::print(&format!("pinned as {}\n", path.display()));
     }
     print(name, &args.name, "bpf", why, &params_loaded);
     Ok(())
@@ -366,14 +366,16 @@ fn load_bpf(
 fn print(name: &str, algorithm: &str, via: &str, why: &str, params: &[(String, String)]) {
     let params: Vec<String> =
         params.iter().map(|(name, value)| format!("{name}={value}")).collect();
-    println!("{algorithm} is `{name}` in this kernel, by {via} ({why}): {}", params.join(" "));
+    let params = params.join(" ");
     // A program that waits for this line may start.
-    let _ = std::io::stdout().flush();
+    console::print(&format!(
+        "{algorithm} is `{name}` in this kernel, by {via} ({why}): {params}\n"
+    ));
 }
 
 /// Waits for SIGINT, SIGTERM or SIGHUP.
 fn wait() {
-    eprintln!("loaded until this command is interrupted (Ctrl-C)");
+    message(format_args!("loaded until this command is interrupted (Ctrl-C)"));
     let mut set = nix::sys::signal::SigSet::empty();
     for signal in [nix::sys::signal::SIGINT, nix::sys::signal::SIGTERM, nix::sys::signal::SIGHUP] {
         set.add(signal);

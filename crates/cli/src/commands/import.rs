@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use ccbench_proto::plan;
 use ccbench_proto::schedule::PhaseSpan;
 use ccbench_proto::tools::gather::{Gathered, Source, gather};
 use ccbench_proto::tools::text::{self, Found};
 use ccbench_proto::units::Micros;
 use ccbench_proto::wire::RunEvent;
+use ccbench_proto::{plan, printable};
 
 use crate::args::ImportArgs;
 use crate::clock;
@@ -18,6 +18,7 @@ use crate::console::{print, terminal_width};
 use crate::error::CliError;
 use crate::exit::ExitCode;
 use crate::file::FileError;
+use ccbench_results::input;
 use ccbench_results::model::{
     Imported, NodeClock, Reason, RunInfo, RunStatus, Status, TrialFilter, TrialKey, Verdict,
 };
@@ -87,7 +88,7 @@ fn files(given: &[PathBuf]) -> Result<Vec<PathBuf>, CliError> {
 }
 
 fn read(path: &Path, args: &ImportArgs) -> Result<File, CliError> {
-    let bytes = std::fs::read(path).map_err(FileError::of("read", path))?;
+    let bytes = input::read(path, &input::IMPORT).map_err(FileError::of("read", path))?;
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let stem = path.file_stem().unwrap_or_default().to_string_lossy();
     let mut parted = args.nodes.iter().filter_map(|node| node.split_once('='));
@@ -114,7 +115,9 @@ fn plain(name: &str) -> String {
 /// The last separate number in a name: `cubic-3-iperf` is trial 3.
 fn number(stem: &str) -> u16 {
     let parts = stem.split(|c: char| !c.is_ascii_alphanumeric());
-    parts.filter_map(|part| part.parse().ok()).next_back().unwrap_or(1)
+    // All trials may be counted on by one.
+    let numbers = parts.filter_map(|part| part.parse().ok());
+    numbers.filter(|number| *number < u16::MAX).next_back().unwrap_or(1)
 }
 
 /// Files of one trial with the same name are named by their whole path.
@@ -135,7 +138,9 @@ fn unique_stems(files: &mut [File]) {
 fn report(files: &[File], all: bool) -> String {
     let mut text = String::new();
     for file in files {
-        let (found, path) = (&file.source.found, file.path.display());
+        let found = &file.source.found;
+        let path = file.path.to_string_lossy();
+        let path = printable::line(&path);
         let intervals: usize = found.tests.iter().map(|test| test.report.intervals.len()).sum();
         let replies: usize = found.pings.iter().map(|ping| ping.replies.len()).sum();
         // Writing to a String cannot fail.
@@ -145,14 +150,17 @@ fn report(files: &[File], all: bool) -> String {
             found.lines,
             found.sockets.len(),
             found.tests.len(),
-            found.unread.len()
+            found.unread_count()
         );
         let limit = if all { usize::MAX } else { MAX_UNREAD };
         for unread in found.unread.iter().take(limit) {
-            let _ = writeln!(text, "  {path}:{}: {} {}", unread.line, unread.why, unread.text);
+            let (why, shown) = (printable::line(&unread.why), printable::line(&unread.text));
+            let _ = writeln!(text, "  {path}:{}: {why} {shown}", unread.line);
         }
-        if found.unread.len() > limit {
-            let _ = writeln!(text, "  and {} more; --all shows them", found.unread.len() - limit);
+        let more = found.unread_count() - found.unread.len().min(limit) as u64;
+        if more > 0 {
+            let advice = if all { "" } else { "; --all shows them" };
+            let _ = writeln!(text, "  and {more} more{advice}");
         }
     }
     text
@@ -170,19 +178,19 @@ fn store(files: &[File], args: &ImportArgs) -> Result<(), CliError> {
         let of_trial = || files.iter().filter(|file| file.trial == trial);
         let sources: Vec<&Source> = of_trial().map(|file| &file.source).collect();
         let gathered = gather(&sources, &names);
-        let unread: usize = sources.iter().map(|source| source.found.unread.len()).sum();
+        let unread = sources.iter().map(|source| source.found.unread_count()).sum();
         notes.extend(gathered.notes.iter().map(|note| format!("trial {trial}: {note}")));
         let verdict = verdict(unread, &sources);
         write(&run, trial, gathered, &args.phases, &verdict)?;
     }
     for note in &notes {
-        print(&format!("note: {note}\n"));
+        print(&format!("note: {}\n", printable::line(note)));
     }
     run.finish(RunStatus::Complete)?;
     Ok(())
 }
 
-fn verdict(unread: usize, sources: &[&Source]) -> Verdict {
+fn verdict(unread: u64, sources: &[&Source]) -> Verdict {
     let lines: u64 = sources.iter().map(|source| source.found.lines).sum();
     if unread == 0 {
         return Verdict { status: Status::Ok, reasons: vec![] };
@@ -248,7 +256,7 @@ fn info(files: &[File], trials: u32) -> RunInfo {
         node: file.source.node.clone(),
         trial: file.trial,
         lines: file.source.found.lines,
-        unread: file.source.found.unread.len() as u64,
+        unread: file.source.found.unread_count(),
     });
     RunInfo {
         plan_name: "import".to_owned(),

@@ -17,7 +17,7 @@ pub fn run(command: &PkiCommand) -> Result<ExitCode, CliError> {
             print(&format!(
                 "{0} contains the certificate authority (keep ca.key here) and the controller's certificate.\n\
                  For each node run `ccbench pki node {0} HOST`, copy ca.pem, HOST.pem and HOST.key to it, and start\n  \
-                 ccbench-agent serve --listen tcp:0.0.0.0:7700 --tls-ca ca.pem --tls-cert HOST.pem --tls-key HOST.key\n",
+                 ccbench-agent serve --listen tcp:CONTROL_ADDRESS:7700 --tls-ca ca.pem --tls-cert HOST.pem --tls-key HOST.key\n",
                 dir.display()
             ));
         }

@@ -6,7 +6,7 @@ use ccbench_proto::plan::schema::schema;
 use comfy_table::{ContentArrangement, Table};
 
 use crate::args::PlanCommand;
-use crate::console::{print, terminal_width};
+use crate::console::{print, print_json, terminal_width};
 use crate::error::CliError;
 use crate::exit::ExitCode;
 
@@ -16,7 +16,7 @@ use crate::exit::ExitCode;
 /// There is no such table.
 pub fn run(command: &PlanCommand) -> Result<ExitCode, CliError> {
     match command {
-        PlanCommand::Schema => print(&format!("{:#}\n", schema())),
+        PlanCommand::Schema => print_json(&format_args!("{:#}", schema())),
         PlanCommand::Reference { markdown: true, .. } => print(&reference::markdown()),
         PlanCommand::Reference { table, .. } => {
             let all = reference::sections();

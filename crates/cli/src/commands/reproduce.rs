@@ -8,7 +8,7 @@ use ccbench_proto::plan::parse::suggest::near;
 use crate::args::{ReproduceArgs, RunArgs};
 use crate::commands::check::{duration, size};
 use crate::commands::run::{self, Tables};
-use crate::console::print;
+use crate::console::{message, print};
 use crate::error::CliError;
 use crate::exit::ExitCode;
 use crate::file::FileError;
@@ -47,7 +47,9 @@ pub fn run(args: ReproduceArgs) -> Result<ExitCode, CliError> {
 fn run_args(args: ReproduceArgs) -> RunArgs {
     let ReproduceArgs { sets, mut options, no_lab, .. } = args;
     if !options.lab && !no_lab && !options.rootless && built_engine().is_some() {
-        eprintln!("note: runs in the lab; `--no-lab` runs in network namespaces of this machine");
+        message(format_args!(
+            "note: runs in the lab; `--no-lab` runs in network namespaces of this machine"
+        ));
         options.lab = true;
     }
     RunArgs { plan: None, sets, resume: None, retry_failed: false, options }

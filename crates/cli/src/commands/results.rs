@@ -9,7 +9,7 @@ use ccbench_results::summarize::RunSummary;
 use ccbench_results::{export, figure, report, six_columns, table, verify};
 
 use crate::args::{CompareArgs, ExportCommand, PlotArgs, ReportArgs, SummarizeArgs, VerifyArgs};
-use crate::console::{print, terminal_width};
+use crate::console::{message, print, terminal_width};
 use crate::error::CliError;
 use crate::exit::ExitCode;
 use crate::file::FileError;
@@ -99,7 +99,7 @@ pub fn export(command: &ExportCommand) -> Result<ExitCode, CliError> {
         print(&format!("{}\n", path.display()));
     }
     if let Some(warning) = failed_trials(run, tables)? {
-        eprintln!("ccbench: {warning}");
+        message(format_args!("ccbench: {warning}"));
     }
     Ok(ExitCode::Success)
 }
@@ -109,7 +109,7 @@ fn warn_about_renamed(metrics: &[String]) {
     for metric in metrics {
         let name = metric.split(':').next().unwrap_or(metric);
         if let Some(new) = metric::replacement(name) {
-            eprintln!("ccbench: metric `{name}` is deprecated; use `{new}`");
+            message(format_args!("ccbench: metric `{name}` is deprecated; use `{new}`"));
         }
     }
 }

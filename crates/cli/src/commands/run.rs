@@ -12,7 +12,7 @@ use tracing::info;
 use crate::args::{RunArgs, RunOptions};
 use crate::backend::{Backend, BackendError, BackendInfo};
 use crate::clock;
-use crate::console::{print, terminal_width};
+use crate::console::{message, print_json, terminal_width};
 use crate::error::CliError;
 use crate::exit::ExitCode;
 use crate::experiment::Experiment;
@@ -92,7 +92,7 @@ pub async fn run_plan(args: &RunArgs, source: PlanSource) -> Result<CompletedRun
             dir.check(|_| true);
         }
         if is_done() {
-            eprintln!("{}: nothing is left to run", path.display());
+            message(format_args!("{}: nothing is left to run", path.display()));
             return Ok(CompletedRun { dir, result: Ok(()) });
         }
     }
@@ -124,7 +124,7 @@ fn engine(
     }
     let (engine, note) = engine_for(options.kernel.unwrap_or_default());
     if let Some(note) = &note {
-        eprintln!("note: {note}");
+        message(format_args!("note: {note}"));
     }
     Ok(note.map(|_| engine))
 }
@@ -272,7 +272,7 @@ pub fn report(
         let claims = &summary.expectations;
         refuted = claims.iter().any(|claim| claim.outcome == Outcome::DoesNotHold);
         if args.options.json {
-            claims.iter().for_each(|claim| print(&format!("{}\n", claim.json())));
+            claims.iter().for_each(|claim| print_json(&claim.json()));
         } else {
             let (out, width) = (&mut std::io::stdout(), terminal_width());
             match tables {
@@ -288,10 +288,10 @@ pub fn report(
             "event": "end", "results": dir.path(), "status": dir.status().as_str(),
             "ok": ok, "degraded": degraded, "failed": failed,
         });
-        print(&format!("{end}\n"));
+        print_json(&end);
     }
     if matches!(result, Err(BackendError::Interrupted)) {
-        eprintln!("resume with: ccbench run --resume {}", dir.path().display());
+        message(format_args!("resume with: ccbench run --resume {}", dir.path().display()));
     }
     result?;
     Ok(if failed > 0 || (args.options.strict && degraded > 0) {

@@ -7,12 +7,13 @@ use std::path::Path;
 use ccbench_proto::trace::generate::{Kind, generate, walk};
 use ccbench_proto::trace::{self, Format, Trace, TraceError};
 use ccbench_proto::units::{Micros, Ppm, Rate};
+use ccbench_results::input::{self, Limit};
 use ccbench_results::svg::short;
 use ccbench_results::trace::{parquet, plot};
 
 use crate::args::values::TraceFormat;
 use crate::args::{ConvertArgs, GenerateArgs, TraceCommand};
-use crate::console::print;
+use crate::console::{message, print};
 use crate::error::CliError;
 use crate::exit::ExitCode;
 use crate::file::FileError;
@@ -38,15 +39,9 @@ pub fn run(command: TraceCommand) -> Result<ExitCode, CliError> {
 /// Reads a trace and detects its format unless `format` is given. Every problem is printed as `FILE:LINE: why`.
 fn read(path: &Path, format: Option<Format>) -> Result<(Trace, String), CliError> {
     let cannot = |why: String| CliError::Usage(format!("cannot read {}: {why}", path.display()));
-    let length = std::fs::metadata(path).map_err(|e| cannot(e.to_string()))?.len();
-    if length > trace::MAX_FILE_BYTES as u64 {
-        return Err(cannot(format!(
-            "it has {} MiB; {} are allowed",
-            length >> 20,
-            trace::MAX_FILE_BYTES >> 20
-        )));
-    }
-    let bytes = std::fs::read(path).map_err(|e| cannot(e.to_string()))?;
+    const LIMIT: Limit =
+        Limit { max_bytes: trace::MAX_FILE_BYTES as u64, fix: "make the trace's rows longer" };
+    let bytes = input::read(path, &LIMIT).map_err(|e| cannot(e.to_string()))?;
     let name = path.to_string_lossy();
     let invalid = |error: TraceError| invalid(path, &error);
     if bytes.starts_with(b"PAR1") {
@@ -79,7 +74,7 @@ fn info(files: &[std::path::PathBuf]) -> Result<ExitCode, CliError> {
             }
             // The other files may be valid.
             Err(error) => {
-                eprintln!("ccbench: {error}");
+                message(format_args!("ccbench: {error}"));
                 code = error.exit_code();
             }
         }

@@ -15,6 +15,7 @@ use super::jobs::Place;
 use super::trial;
 use super::vm::VmImage;
 use crate::backend::BackendError;
+use crate::console::message;
 use crate::experiment::Experiment;
 use crate::interrupt::Interrupt;
 
@@ -49,7 +50,7 @@ pub async fn run(
 ) -> Result<Preflight, BackendError> {
     let length = if dilation.is_some() { CALIBRATION } else { DESCRIPTION };
     let short = shortened(&point.plan, length).unwrap_or_else(|reason| {
-        eprintln!("lab: the boot before the first trial runs a whole trial, because a short one is not a valid plan: {reason}");
+        message(format_args!("lab: the boot before the first trial runs a whole trial, because a short one is not a valid plan: {reason}"));
         point.plan.clone()
     });
     let task = trial::task(experiment, point, &short, (1, SEED));

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use ccbench_proto::plan::check::CheckedPlan;
+use ccbench_proto::printable;
 use ccbench_proto::schedule::{self, PhaseSpan};
 use ccbench_proto::units::Micros;
 use ccbench_proto::wire::{self, Role, Side};
@@ -13,8 +14,9 @@ use indicatif::ProgressBar;
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::{Output, Progress, clock_text, print_json};
+use super::{Output, Progress, clock_text};
 use crate::clock;
+use crate::console::{message, print_json};
 
 /// Seconds between two lines of a phase when standard error is not a terminal.
 const PLAIN_INTERVAL_S: u64 = 10;
@@ -259,25 +261,26 @@ impl<'a> TrialProgress<'a> {
             Output::Plain => {
                 let number = self.number;
                 let which = (jobs.get() > 1).then(|| format!("{number}/{trials} "));
-                eprintln!(
+                message(format_args!(
                     "  {}{:>4} s{wall_text}  {phase:<12} {}{}",
                     which.unwrap_or_default(),
                     at.get() / 1_000_000,
                     groups_text(groups),
                     probes_text(probes)
-                );
+                ));
             }
             Output::Bars(_) => {
                 let Some(bar) = &self.bar else { return };
                 bar.set_position(at.get());
-                bar.set_message(format!(
+                let text = format!(
                     "{}/{trials} {} · {phase} · {} left{wall_text} · {}{}",
                     self.number,
                     self.label,
                     clock_text(left),
                     groups_text(groups),
                     probes_text(probes)
-                ));
+                );
+                bar.set_message(printable::line(&text).into_owned());
             }
         }
     }

@@ -1,5 +1,6 @@
 //! Differences between the plans of two runs.
 
+use crate::input;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -12,7 +13,8 @@ const IGNORED: [&str; 4] = ["name", "expect.", "matrix.", "quick."];
 
 /// A note on the keys that differ between the resolved plans of two runs; `None` if none differs or a plan is missing.
 pub fn plans_differ(a: &Path, b: &Path) -> Option<String> {
-    let read = |run: &Path| std::fs::read_to_string(run.join("plan.resolved.toml")).ok();
+    let read =
+        |run: &Path| input::read_to_string(&run.join("plan.resolved.toml"), &input::RECORD).ok();
     note(&read(a)?, &read(b)?)
 }
 

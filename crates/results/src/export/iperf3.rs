@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use super::error::Result;
 use super::trials::{named_trials, not_empty};
 use crate::error::io_error;
+use crate::input;
 use crate::layout::list;
 use crate::store::RunDir;
 
@@ -33,7 +34,8 @@ pub fn iperf3(run_dir: &Path, output: &Path) -> Result<Vec<PathBuf>> {
                 std::fs::create_dir_all(output).map_err(io_error("make the folder", output))?;
                 let to = output.join(format!("{trial}-{node}-{rest}"));
                 run.check_file(&end, &file)?;
-                let text = std::fs::read_to_string(&file).map_err(io_error("read", &file))?;
+                let text = input::read_to_string(&file, &input::RECORD)
+                    .map_err(io_error("read", &file))?;
                 std::fs::write(&to, merge_event_stream(&text)).map_err(io_error("write", &to))?;
                 written.push(to);
             }

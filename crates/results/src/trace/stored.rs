@@ -1,5 +1,6 @@
 //! The copies of a plan's trace files in a results directory.
 
+use crate::input;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
@@ -26,7 +27,7 @@ pub fn read_stored(results: &Path, files: &BTreeSet<String>) -> (TraceFiles, Vec
     for (file, name) in stored_names(files) {
         let path = results.join(FOLDER).join(name);
         let read = || -> Result<TraceFacts, ReadError> {
-            let bytes = std::fs::read(&path)?;
+            let bytes = input::read(&path, &input::RECORD)?;
             Ok(facts(&file, &bytes)?)
         };
         match read() {

@@ -213,21 +213,26 @@ impl Connections {
                 of_server.insert(&facts.cc);
             }
         }
+        // How many servers' senders have a congestion control, and how many servers have a port.
+        let mut of_cc: BTreeMap<&str, u32> = BTreeMap::new();
+        let mut of_port: BTreeMap<u16, u32> = BTreeMap::new();
+        for (server, ccs) in &ccs {
+            *of_port.entry(server.port).or_default() += 1;
+            for cc in ccs {
+                *of_cc.entry(cc).or_default() += 1;
+            }
+        }
         let given = |server: &Endpoint| {
             let whole = names.get(&format!("{}:{}", server.ip, server.port));
             whole.or_else(|| names.get(&server.port.to_string())).cloned()
         };
         let only = |own: &BTreeSet<&str>| {
             let name = own.first().filter(|_| own.len() == 1)?;
-            let others = ccs.values().filter(|ccs| ccs.contains(name)).count();
-            (others == 1).then(|| (*name).to_owned())
+            (of_cc.get(name) == Some(&1)).then(|| (*name).to_owned())
         };
-        let by_port = |server: &Endpoint| {
-            let alike = ccs.keys().filter(|other| other.port == server.port).count();
-            match alike {
-                1 => format!("port-{}", server.port),
-                _ => format!("{}-{}", server.ip, server.port).replace(':', "-"),
-            }
+        let by_port = |server: &Endpoint| match of_port.get(&server.port) {
+            Some(1) => format!("port-{}", server.port),
+            _ => format!("{}-{}", server.ip, server.port).replace(':', "-"),
         };
         let name = |(server, own): (&Endpoint, &BTreeSet<&str>)| {
             let name = given(server).or_else(|| only(own)).unwrap_or_else(|| by_port(server));

@@ -37,6 +37,8 @@ struct Known {
 
 /// More first lines than this without a second are of sockets that have none.
 const MOST_WAITING: usize = 8;
+/// Among more sockets than this none is looked for by its counters: that takes too long, and finds hardly ever just one.
+const MOST_COMPARED: usize = 4096;
 /// The state whose sockets have a second line.
 const ESTABLISHED: u32 = 1;
 
@@ -84,6 +86,9 @@ impl Pairing {
 
     /// Of all sockets of the file: the only one whose counters this line can continue.
     fn only_one(&self, info: &Info) -> Option<Socket> {
+        if self.known.len() > MOST_COMPARED {
+            return None;
+        }
         let mut fitting = self.known.values().filter(|known| follows(&known.last, info));
         let first = fitting.next()?;
         fitting.next().is_none().then(|| first.socket.clone())
@@ -108,6 +113,9 @@ impl Pairing {
             let Some(socket) = &row.socket else { continue };
             if met.insert((socket.local, socket.peer)) {
                 first.push(Known { socket: socket.clone(), last: row.info.clone() });
+            }
+            if first.len() > MOST_COMPARED {
+                return (self.rows, self.alone);
             }
         }
         for row in self.rows.iter_mut().take_while(|row| row.socket.is_none()) {

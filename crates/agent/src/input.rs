@@ -1,0 +1,113 @@
+//! Reads files that a user names, without trusting them: a FIFO is not waited for, and a device or a file that grows has
+//! an end. ccbench-results has the same for the controller, because no crate that does I/O is below both.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::Path;
+
+use ccbench_proto::trace::MAX_FILE_BYTES;
+use rustix::fs::{FileType, Mode, OFlags, fstat, open};
+
+/// How large a file of a kind may be.
+#[derive(Debug, Clone, Copy)]
+pub struct Limit {
+    /// Bytes.
+    pub max_bytes: u64,
+    /// What to do about a larger one; completes "the limit is ...; ".
+    pub fix: &'static str,
+}
+
+/// A trace.
+pub const TRACE: Limit = Limit { max_bytes: MAX_FILE_BYTES as u64, fix: "make its rows longer" };
+/// A certificate or a key.
+pub const CERTIFICATE: Limit = Limit { max_bytes: 1 << 20, fix: "give a PEM file" };
+
+/// Why a file is not read; inside of an [`io::Error`] of the kind `InvalidInput`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// Something else than a file.
+    #[error("it is a {0}, not a regular file; copy its contents to a file and give that")]
+    NotRegular(&'static str),
+    /// Too large.
+    #[error("it is too large: the limit is {} MiB; {fix}", max_bytes >> 20)]
+    TooLarge {
+        /// The limit.
+        max_bytes: u64,
+        /// What to do.
+        fix: &'static str,
+    },
+}
+
+impl From<Refusal> for io::Error {
+    fn from(refusal: Refusal) -> Self {
+        Self::new(io::ErrorKind::InvalidInput, refusal)
+    }
+}
+
+/// Reads a regular file.
+///
+/// # Errors
+/// It cannot be read, is not a regular file, or is larger than the limit.
+pub fn read(path: &Path, limit: &Limit) -> io::Result<Vec<u8>> {
+    // A FIFO without a writer does not block, and a terminal does not become ours.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = open(path, flags, Mode::empty())?;
+    let stat = fstat(&file)?;
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => {}
+        FileType::Directory => return Err(io::ErrorKind::IsADirectory.into()),
+        FileType::Fifo => return Err(Refusal::NotRegular("FIFO").into()),
+        FileType::Socket => return Err(Refusal::NotRegular("socket").into()),
+        _ => return Err(Refusal::NotRegular("device").into()),
+    }
+    let too_large = || Refusal::TooLarge { max_bytes: limit.max_bytes, fix: limit.fix };
+    let length = u64::try_from(stat.st_size).unwrap_or(0);
+    if length > limit.max_bytes {
+        return Err(too_large().into());
+    }
+    let mut bytes = Vec::with_capacity(usize::try_from(length).unwrap_or(0));
+    // The file may grow, and files of /proc have no length.
+    File::from(file).take(limit.max_bytes + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > limit.max_bytes {
+        return Err(too_large().into());
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SMALL: Limit = Limit { max_bytes: 4, fix: "make it shorter" };
+
+    fn refused(path: &Path) -> String {
+        let error = read(path, &SMALL).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{error}");
+        error.to_string()
+    }
+
+    #[test]
+    fn only_regular_files_within_the_limit_are_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        std::fs::write(at("four"), "1234").unwrap();
+        std::fs::write(at("five"), "12345").unwrap();
+        assert_eq!(read(&at("four"), &SMALL).unwrap(), b"1234");
+        assert!(refused(&at("five")).ends_with("MiB; make it shorter"));
+        let kind = |path: &Path| read(path, &SMALL).unwrap_err().kind();
+        assert_eq!(kind(&at("absent")), io::ErrorKind::NotFound);
+        assert_eq!(kind(dir.path()), io::ErrorKind::IsADirectory);
+    }
+
+    #[test]
+    fn fifos_devices_and_endless_files_are_refused_at_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let fifo = dir.path().join("fifo");
+        let mode = Mode::RUSR | Mode::WUSR;
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, FileType::Fifo, mode, 0).unwrap();
+        assert!(refused(&fifo).starts_with("it is a FIFO, not a regular file; copy"));
+        assert!(refused(Path::new("/dev/zero")).starts_with("it is a device"));
+        // Its length is said to be 0.
+        assert!(refused(Path::new("/proc/self/status")).starts_with("it is too large"));
+    }
+}
