@@ -196,6 +196,8 @@ fn node_json(node: &NodeInfo) -> Value {
         "notes": node.notes,
         "netns_inode": node.netns_inode,
         "ecn": node.ecn,
+        "generation": node.generation,
+        "last_run_id": node.last_run_id,
     })
 }
 
