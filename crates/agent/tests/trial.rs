@@ -224,3 +224,36 @@ async fn missing_kernel_features_are_reported_and_undone() {
     assert!(refused.message().contains("tcp_slow_start_after_idle = much"), "{refused:?}");
     assert!(pair.is_as_found());
 }
+
+#[tokio::test]
+async fn traffic_has_the_privileges_that_its_congestion_control_needs() {
+    const CAP_NET_ADMIN: u64 = 1 << 12;
+    let allowed = "/proc/sys/net/ipv4/tcp_allowed_congestion_control";
+    let allowed = std::fs::read_to_string(allowed).unwrap();
+    for (tool, cc) in [("iperf3", "reno"), ("ccbench", "reno"), ("iperf3", "cubic")] {
+        let mut pair = Pair::start().await;
+        let plan = plan_with(tool).replace("cc = \"reno\"", &format!("cc = \"{cc}\""));
+        pair.prepare(&plan, 1).await;
+        // The listening end; the other one starts with the flow.
+        let [server] = pair.two.children()[..] else { panic!("{:?}", pair.two.children()) };
+        let status = std::fs::read_to_string(format!("/proc/{server}/status")).unwrap();
+        let value = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(&format!("{name}:")));
+            line.unwrap().split_whitespace().next().unwrap_or_default()
+        };
+        assert_ne!(value("Uid"), "0", "{tool}");
+        assert_eq!(value("NoNewPrivs"), "1", "{tool}");
+        let needs = cc != "reno" && !allowed.split_whitespace().any(|one| one == cc);
+        let expected = if needs { CAP_NET_ADMIN } else { 0 };
+        for set in ["CapPrm", "CapEff", "CapBnd", "CapAmb"] {
+            let found = u64::from_str_radix(value(set), 16).unwrap();
+            assert_eq!(found, expected, "{tool} {cc} {set}");
+        }
+        let ([client, _], _) = pair.trial(1).await;
+        assert_eq!(client.events_of("flow_error"), Vec::<&wire::Event>::new());
+        let mut data = client.flows.iter().filter(|flow| flow.role() == Role::Data);
+        assert!(data.all(|flow| flow.cc_actual == cc && flow.bytes > 0), "{:?}", client.flows);
+        pair.reset().await;
+        assert!(pair.is_as_found());
+    }
+}
