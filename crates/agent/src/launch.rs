@@ -30,12 +30,15 @@ pub struct Args {
     /// The pid of the process that starts this one; if that is no longer the parent, exit at once
     #[arg(long, value_name = "PID")]
     pub parent: Option<u32>,
-    /// The user that the program runs as if this process is root: a name, UID or UID:GID
+    /// Take an unprivileged user, and drop all capabilities and descriptors first: for traffic
+    #[arg(long)]
+    pub unprivileged: bool,
+    /// The user that an unprivileged program runs as if this process is root: a name, UID or UID:GID
     /// [default: ccbench-traffic if there is such a user, else nobody]
     #[arg(long, value_name = "USER", env = "CCBENCH_TRAFFIC_USER")]
     pub user: Option<Identity>,
     /// Keep CAP_NET_ADMIN, for a congestion control that is not in net.ipv4.tcp_allowed_congestion_control
-    #[arg(long)]
+    #[arg(long, requires = "unprivileged")]
     pub net_admin: bool,
     /// The program and its arguments; no shell is involved
     #[arg(last = true, required = true, value_name = "COMMAND")]
@@ -67,6 +70,9 @@ pub fn main(args: &Args) -> Result<u8, EnterError> {
     // The agent may have protected itself from the OOM killer and blocked signals; both pass through exec.
     let _ = std::fs::write("/proc/self/oom_score_adj", "0");
     let _ = SigSet::empty().thread_set_mask();
+    if !args.unprivileged {
+        return Ok(exec(&args.command));
+    }
     privileges::close_descriptors();
     // Opened with the agent's rights: its own file may be in a folder that is root's only.
     let program = args.command.first().and_then(|program| open_program(program));

@@ -16,8 +16,13 @@ fn output(command: &mut Command) -> String {
 
 /// `/proc/self/status` of a launched program.
 fn status(before: &[&str], arguments: &[&str]) -> BTreeMap<String, String> {
-    let words =
-        [before, &[AGENT, "launch"], arguments, &["--", "cat", "/proc/self/status"]].concat();
+    let words = [
+        before,
+        &[AGENT, "launch", "--unprivileged"],
+        arguments,
+        &["--", "cat", "/proc/self/status"],
+    ]
+    .concat();
     let text = output(Command::new(words[0]).args(&words[1..]));
     let entries = text.lines().filter_map(|line| line.split_once(":\t"));
     entries.map(|(name, value)| (name.to_owned(), value.trim().to_owned())).collect()
@@ -44,6 +49,12 @@ fn a_launched_program_has_no_privileges() {
 }
 
 #[test]
+fn a_program_that_is_no_traffic_keeps_its_privileges() {
+    let uid = output(Command::new(AGENT).args(["launch", "--", "id", "-u"]));
+    assert_eq!(uid, output(Command::new("id").arg("-u")));
+}
+
+#[test]
 fn a_launched_program_keeps_one_capability_and_takes_the_user_it_is_told() {
     let status = status(&[], &["--user", "12345:23456", "--net-admin"]);
     assert_eq!(status["Uid"], ["12345"; 4].join("\t"));
@@ -67,9 +78,11 @@ fn an_unprivileged_agent_launches_programs() {
     let user = ["setpriv", "--reuid", "12345", "--regid", "12345", "--clear-groups"];
     let (folder, program) = root_only_folder();
     std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
-    let words =
-        [&user[..], &[program.to_str().unwrap(), "launch", "--", "cat", "/proc/self/status"]]
-            .concat();
+    let words = [
+        &user[..],
+        &[program.to_str().unwrap(), "launch", "--unprivileged", "--", "cat", "/proc/self/status"],
+    ]
+    .concat();
     let text = output(Command::new(words[0]).args(&words[1..]));
     assert!(text.contains("Uid:\t12345\t") && text.contains("CapEff:\t0000000000000000"), "{text}");
 }
@@ -96,15 +109,29 @@ fn root_only_folder() -> (tempfile::TempDir, std::path::PathBuf) {
 fn a_program_in_roots_folder_can_be_launched() {
     let (folder, program) = root_only_folder();
     let program = program.to_str().unwrap();
-    let version = output(Command::new(program).args(["launch", "--", program, "--version"]));
+    let version = output(Command::new(program).args([
+        "launch",
+        "--unprivileged",
+        "--",
+        program,
+        "--version",
+    ]));
     assert!(version.starts_with("ccbench-agent "), "{version}");
     // By the PATH, too.
     let mut command = Command::new(program);
-    command.args(["launch", "--", "ccbench-agent", "--version"]).env("PATH", folder.path());
+    command
+        .args(["launch", "--unprivileged", "--", "ccbench-agent", "--version"])
+        .env("PATH", folder.path());
     assert!(output(&mut command).starts_with("ccbench-agent "));
     // Executable for root only: it runs as root, without capabilities.
     std::fs::set_permissions(program, PermissionsExt::from_mode(0o700)).unwrap();
-    let version = output(Command::new(program).args(["launch", "--", program, "--version"]));
+    let version = output(Command::new(program).args([
+        "launch",
+        "--unprivileged",
+        "--",
+        program,
+        "--version",
+    ]));
     assert!(version.starts_with("ccbench-agent "), "{version}");
 }
 
@@ -113,6 +140,8 @@ fn temporary_files_have_a_folder() {
     let (folder, _program) = root_only_folder();
     let script = "mktemp -u >/dev/null && echo \"$TMPDIR\" && rm \"$(mktemp)\"";
     let mut command = Command::new(AGENT);
-    command.args(["launch", "--", "sh", "-c", script]).env("TMPDIR", folder.path());
+    command
+        .args(["launch", "--unprivileged", "--", "sh", "-c", script])
+        .env("TMPDIR", folder.path());
     assert_eq!(output(&mut command), "/tmp\n");
 }

@@ -109,7 +109,7 @@ impl FlowSource for Generators {
             }
         };
         let mut command = Command::new(agent);
-        command.args(["launch", "--parent", &std::process::id().to_string()]);
+        command.args(["launch", "--unprivileged", "--parent", &std::process::id().to_string()]);
         if let Some(group) = &self.group {
             command.arg("--cgroup").arg(group);
         }
