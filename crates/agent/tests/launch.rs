@@ -89,7 +89,8 @@ fn an_unprivileged_agent_launches_programs() {
 
 #[test]
 fn descriptors_of_the_agent_do_not_reach_a_launched_program() {
-    let script = "exec 7</dev/null 9</dev/null; exec \"$0\" launch -- ls /proc/self/fd";
+    let script =
+        "exec 7</dev/null 9</dev/null; exec \"$0\" launch --unprivileged -- ls /proc/self/fd";
     let listed = output(Command::new("sh").args(["-c", script, AGENT]));
     // 3 is what ls reads the folder with.
     assert_eq!(listed.split_whitespace().collect::<Vec<_>>(), ["0", "1", "2", "3"]);
@@ -100,7 +101,8 @@ fn root_only_folder() -> (tempfile::TempDir, std::path::PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o700)).unwrap();
     let program = folder.path().join("ccbench-agent");
-    std::fs::copy(AGENT, &program).unwrap();
+    // By another process: a thread of this one that forks meanwhile would keep the copy open for writing (ETXTBSY).
+    output(Command::new("cp").arg(AGENT).arg(&program));
     std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
     (folder, program)
 }

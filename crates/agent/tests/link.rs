@@ -233,7 +233,9 @@ fn without_root_the_network_is_private() {
     let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(folder.path(), everybody).unwrap();
     let agent = folder.path().join("ccbench-agent");
-    std::fs::copy(AGENT, &agent).unwrap();
+    // By another process: a thread of this one that forks meanwhile would keep the copy open for writing (ETXTBSY).
+    let copied = std::process::Command::new("cp").arg(AGENT).arg(&agent).status().unwrap();
+    assert!(copied.success());
     let mut command = std::process::Command::new("setpriv");
     command
         .args(["--reuid=65534", "--regid=65534", "--clear-groups"])

@@ -168,7 +168,7 @@ fn print_problems(path: &Path, problems: &[PlanProblem]) {
         match problem.line {
             Some(line) => message(format_args!("{severity}: {file}:{line}: {problem}")),
             None if problem.path.starts_with("--set") => {
-                message(format_args!("{severity}: {problem}"))
+                message(format_args!("{severity}: {problem}"));
             }
             None => message(format_args!("{severity}: {file}: {problem}")),
         }

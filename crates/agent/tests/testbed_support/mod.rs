@@ -132,7 +132,8 @@ impl Bed {
         let mut program = start.program.clone();
         if start.user.is_some() {
             program = scratch.path().join("ccbench-agent");
-            fs::copy(AGENT, &program).unwrap();
+            // By another process: a thread of this one that forks meanwhile would keep the copy open for writing (ETXTBSY).
+            assert!(Command::new("cp").arg(AGENT).arg(&program).status().unwrap().success());
         }
         let dir = start.dir.clone().unwrap_or_else(|| scratch.path().join("bed"));
         let start = Start { dir: Some(dir.clone()), program, ..start };

@@ -116,8 +116,8 @@ fn plain(name: &str) -> String {
 fn number(stem: &str) -> u16 {
     let parts = stem.split(|c: char| !c.is_ascii_alphanumeric());
     // All trials may be counted on by one.
-    let numbers = parts.filter_map(|part| part.parse().ok());
-    numbers.filter(|number| *number < u16::MAX).next_back().unwrap_or(1)
+    let mut numbers = parts.filter_map(|part| part.parse().ok());
+    numbers.rfind(|number| *number < u16::MAX).unwrap_or(1)
 }
 
 /// Files of one trial with the same name are named by their whole path.
