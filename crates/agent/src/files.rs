@@ -76,7 +76,7 @@ impl Files {
         Some(held.iter().find(|file| file.sha256 == sha256)?.chunks.concat())
     }
 
-    /// Replaces the same file of the same connection, and what is the first of a connection begins a wait for its end.
+    /// Replaces the same file of the same connection.
     fn hold(&self, new: File) {
         let mut held = self.lock();
         held.retain(|file| (file.connection, &file.sha256) != (new.connection, &new.sha256));

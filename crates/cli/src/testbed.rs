@@ -247,8 +247,10 @@ fn loss_of_node(result: &Result<Verdict, BackendError>) -> Option<String> {
     match result {
         Err(BackendError::Agent(error @ AgentError::Call { .. })) => Some(error.to_string()),
         Ok(verdict) => {
-            let lost = verdict.reasons.iter().find(|reason| reason.code == "node_lost")?;
-            Some(lost.message.clone())
+            let of = |code: &str| verdict.reasons.iter().find(|reason| reason.code == code);
+            // The other nodes are stopped then, so their streams end early too: the error names the first.
+            let lost = of("node_lost")?;
+            Some(of("error").unwrap_or(lost).message.clone())
         }
         Err(_) => None,
     }
