@@ -82,6 +82,29 @@ impl Connected for Connection {
     }
 }
 
+/// Why a connection was refused.
+#[derive(Debug, thiserror::Error)]
+enum RefusedConnection {
+    /// On a Unix socket, by a process of another user.
+    #[error("it is of user {0}; only root and the agent's user may connect")]
+    OtherUser(u32),
+    /// On a Unix socket, and the kernel does not name the user.
+    #[error("read the user of its process: {0}")]
+    UnknownUser(#[source] io::Error),
+    /// The TLS handshake failed.
+    #[error("TLS handshake: {0}")]
+    Handshake(#[source] io::Error),
+    /// The TLS handshake took too long.
+    #[error("no TLS handshake within {} s", HANDSHAKE_LIMIT.as_secs())]
+    HandshakeTimeout,
+    /// Newer connections wait for their handshakes.
+    #[error("others wait for a TLS handshake, and this one is the oldest of {MAX_HANDSHAKES}")]
+    TooManyHandshakes,
+    /// There are too many already.
+    #[error("there are {MAX_CONNECTIONS} connections, the limit")]
+    TooManyConnections,
+}
+
 /// Accepted connections.
 pub type Incoming = ReceiverStream<io::Result<Connection>>;
 
@@ -118,7 +141,7 @@ pub fn tcp(listener: TcpListener, tls: Option<TlsAcceptor>) -> Incoming {
                     match &tls {
                         Some(tls) => {
                             if let Some(oldest) = handshakes.start(peer, tls.accept(stream)) {
-                                log.refused(&oldest.to_string(), "others wait for its handshake");
+                                log.refused(&oldest.to_string(), &RefusedConnection::TooManyHandshakes);
                             }
                         }
                         None => gate.admit(Stream::Tcp(stream), &peer.to_string(), &mut log).await,
@@ -137,12 +160,12 @@ pub fn tcp(listener: TcpListener, tls: Option<TlsAcceptor>) -> Incoming {
 }
 
 /// Only root and the agent's user may control this node.
-fn may_connect(stream: &UnixStream) -> Result<(), String> {
+fn may_connect(stream: &UnixStream) -> Result<(), RefusedConnection> {
     let own = rustix::process::geteuid().as_raw();
     match stream.peer_cred() {
         Ok(peer) if peer.uid() == 0 || peer.uid() == own => Ok(()),
-        Ok(peer) => Err(format!("it is of user {}", peer.uid())),
-        Err(error) => Err(format!("of an unknown user: {error}")),
+        Ok(peer) => Err(RefusedConnection::OtherUser(peer.uid())),
+        Err(error) => Err(RefusedConnection::UnknownUser(error)),
     }
 }
 
@@ -186,7 +209,7 @@ impl Gate {
 
     async fn admit(&self, stream: Stream, peer: &str, log: &mut RefusalLog) {
         let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() else {
-            log.refused(peer, &format!("there are {MAX_CONNECTIONS} connections"));
+            log.refused(peer, &RefusedConnection::TooManyConnections);
             return;
         };
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
@@ -196,10 +219,13 @@ impl Gate {
     }
 }
 
+/// The peer, and what its TLS handshake came to.
+type Handshake = (SocketAddr, Result<TlsStream<TcpStream>, RefusedConnection>);
+
 /// Unfinished TLS handshakes, the oldest first.
 #[derive(Default)]
 struct Handshakes {
-    running: JoinSet<(SocketAddr, Result<TlsStream<TcpStream>, String>)>,
+    running: JoinSet<Handshake>,
     order: VecDeque<(SocketAddr, AbortHandle)>,
 }
 
@@ -208,8 +234,8 @@ impl Handshakes {
     fn start(&mut self, peer: SocketAddr, handshake: Accept<TcpStream>) -> Option<SocketAddr> {
         let task = self.running.spawn(async move {
             let done = match timeout(HANDSHAKE_LIMIT, handshake).await {
-                Ok(done) => done.map_err(|error| error.to_string()),
-                Err(_) => Err(format!("no TLS handshake within {} s", HANDSHAKE_LIMIT.as_secs())),
+                Ok(done) => done.map_err(RefusedConnection::Handshake),
+                Err(_) => Err(RefusedConnection::HandshakeTimeout),
             };
             (peer, done)
         });
@@ -224,7 +250,7 @@ impl Handshakes {
     }
 
     /// The next one that ends; pending without any.
-    async fn next(&mut self) -> (SocketAddr, Result<TlsStream<TcpStream>, String>) {
+    async fn next(&mut self) -> Handshake {
         loop {
             match self.running.join_next().await {
                 Some(Ok(done)) => return done,
@@ -246,7 +272,7 @@ struct RefusalLog {
 }
 
 impl RefusalLog {
-    fn refused(&mut self, peer: &str, why: &str) {
+    fn refused(&mut self, peer: &str, why: &RefusedConnection) {
         let now_ns = clock::now_ns();
         if self.second_ns.is_none_or(|second_ns| now_ns - second_ns >= 1_000_000_000) {
             if self.unlogged > 0 {
@@ -256,7 +282,7 @@ impl RefusalLog {
         }
         if self.logged < LOGGED_PER_SECOND {
             self.logged += 1;
-            tracing::warn!(peer, why, "refused a connection");
+            tracing::warn!(peer, %why, "refused a connection");
         } else {
             self.unlogged += 1;
         }
