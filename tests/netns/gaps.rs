@@ -1,4 +1,4 @@
-//! An agent that stands still leaves gaps in its tables, one that dies loses its trial, and the verdict says so.
+//! A stopped agent leaves gaps in its tables, a killed one fails its trial, and the verdict has the reason.
 
 use std::time::Duration;
 

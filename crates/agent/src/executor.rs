@@ -333,7 +333,7 @@ impl Executor {
         self.session.clone().on(Command::Run { epoch: request.epoch })?;
         check_start(request.start_at_ns, clock::now_ns())?;
         self.step(Command::Run { epoch: request.epoch })?;
-        // From now on the loss of the stream tells.
+        // From now on the end of the stream shows the loss of the controller.
         (self.lease_end_ns, self.controller) = (None, None);
         let (out, rows) = Outbox::new(self.trial.cc.names());
         let Some(task) = self.trial.task.clone() else {

@@ -107,7 +107,7 @@ mod tests {
         rustix::fs::mknodat(rustix::fs::CWD, &fifo, FileType::Fifo, mode, 0).unwrap();
         assert!(refused(&fifo).starts_with("it is a FIFO, not a regular file; copy"));
         assert!(refused(Path::new("/dev/zero")).starts_with("it is a device"));
-        // Its length is said to be 0.
+        // `stat` reports a length of 0.
         assert!(refused(Path::new("/proc/self/status")).starts_with("it is too large"));
     }
 }

@@ -128,7 +128,7 @@ impl TlsAgent {
         agent
     }
 
-    /// A TCP connection that says nothing.
+    /// A TCP connection that sends nothing.
     fn open(&self) -> std::io::Result<TcpStream> {
         TcpStream::connect(("127.0.0.1", self.port))
     }

@@ -338,7 +338,7 @@ fn take_stream(flow: &mut wire::Flow, test: &Test, stream: u32, part: &Part, beg
     seen(flow, begin_s, begin_s + end_s);
 }
 
-/// Rows of unanswered requests that a file can have: one line can say that millions were sent.
+/// Rows of unanswered requests that a file can have: one line can report millions of requests.
 const MAX_LOST: usize = 1 << 17;
 
 /// Start of a run of ping, if a line has it.

@@ -60,7 +60,7 @@ struct AnyLine {
     boot_id: String,
 }
 
-/// A line whose step cannot be undone, because nobody knows what it says.
+/// A line whose step is unknown, so it cannot be undone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct UnreadableLine {
     bytes: Vec<u8>,

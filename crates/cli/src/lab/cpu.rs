@@ -56,7 +56,7 @@ pub struct Ticks {
     pub steal: u64,
 }
 
-/// All CPUs together, then each; empty if the kernel does not tell.
+/// All CPUs together, then each; empty if `/proc/stat` cannot be read.
 pub fn since_boot() -> Vec<Ticks> {
     parse(&std::fs::read_to_string("/proc/stat").unwrap_or_default())
 }

@@ -46,7 +46,7 @@ pub fn ifname(index: u32) -> Result<String, ShaperError> {
     }
 }
 
-/// A lookup that fails for another reason, such as too many open files, says nothing about the interface.
+/// Another error of the lookup, such as too many open files, does not mean that the interface is missing.
 fn lookup_error(errno: Errno, name: String) -> ShaperError {
     match errno {
         Errno::ENODEV | Errno::ENXIO => ShaperError::NotFound { what: "interface", name },
