@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
+use ccbench_io::console::message;
 use ccbench_proto::event::Kind;
 use ccbench_proto::wire;
 use ccbench_proto::wire::agent_client::AgentClient;
@@ -23,7 +24,6 @@ use tokio::time::timeout;
 use tonic::transport::{Channel, Endpoint};
 
 use crate::clock;
-use crate::console::message;
 
 mod machine;
 

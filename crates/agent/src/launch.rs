@@ -14,8 +14,8 @@ use nix::sys::signal::SigSet;
 use rustix::fs::{Mode, OFlags};
 
 use crate::cgroup;
-use crate::console::message;
 use crate::testbed::child::{EnterError, tie_to_parent};
+use ccbench_io::console::message;
 
 mod privileges;
 

@@ -1,6 +1,7 @@
 //! `ccbench link`: an emulated link between two interfaces, at the egress of one, or around a command. Everything is
 //! cleaned up, after an interrupt and after SIGKILL.
 
+use ccbench_io::console::message;
 use ccbench_shaper::keep_awake::KeepAwake;
 use nix::sys::signal::Signal;
 
@@ -23,7 +24,6 @@ pub use args::Args;
 pub use egress::{GuardArgs, guard};
 pub use error::LinkError;
 
-use crate::console::message;
 use crate::testbed::userns;
 use egress::Egress;
 use output::Output;

@@ -7,9 +7,8 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use ccbench_agent::args::{Cli, Command, ServeArgs, UndoArgs};
-use ccbench_agent::{
-    clean, console, enter, generator, launch, link, serve, sockets, testbed, undo,
-};
+use ccbench_agent::{clean, enter, generator, launch, link, serve, sockets, testbed, undo};
+use ccbench_io::console;
 use ccbench_proto::printable;
 use clap::Parser as _;
 use tokio::signal::unix::{SignalKind, signal};

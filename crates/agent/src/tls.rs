@@ -13,7 +13,7 @@ use tokio_rustls::rustls::{RootCertStore, ServerConfig, version};
 
 use crate::args::ServeArgs;
 use crate::error::AgentError;
-use crate::input;
+use ccbench_io::input;
 
 /// Accepts TLS 1.3 from clients with a certificate of the authority; `None` if no certificate was given.
 ///

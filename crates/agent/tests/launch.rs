@@ -111,14 +111,12 @@ fn root_only_folder() -> (tempfile::TempDir, std::path::PathBuf) {
 fn a_program_in_roots_folder_can_be_launched() {
     let (folder, program) = root_only_folder();
     let program = program.to_str().unwrap();
-    let version = output(Command::new(program).args([
-        "launch",
-        "--unprivileged",
-        "--",
-        program,
-        "--version",
-    ]));
-    assert!(version.starts_with("ccbench-agent "), "{version}");
+    let launch_itself = || {
+        let words = ["launch", "--unprivileged", "--", program, "--version"];
+        let version = output(Command::new(program).args(words));
+        assert!(version.starts_with("ccbench-agent "), "{version}");
+    };
+    launch_itself();
     // By the PATH, too.
     let mut command = Command::new(program);
     command
@@ -127,14 +125,7 @@ fn a_program_in_roots_folder_can_be_launched() {
     assert!(output(&mut command).starts_with("ccbench-agent "));
     // Executable for root only: it runs as root, without capabilities.
     std::fs::set_permissions(program, PermissionsExt::from_mode(0o700)).unwrap();
-    let version = output(Command::new(program).args([
-        "launch",
-        "--unprivileged",
-        "--",
-        program,
-        "--version",
-    ]));
-    assert!(version.starts_with("ccbench-agent "), "{version}");
+    launch_itself();
 }
 
 #[test]

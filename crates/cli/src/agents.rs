@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use ccbench_io::input;
 use ccbench_proto::wire;
 use ccbench_proto::wire::agent_client::AgentClient;
 use futures_util::future::join_all;
@@ -14,7 +15,6 @@ use hyper_util::rt::TokioIo;
 use tokio::time::timeout;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 
-use ccbench_results::input;
 use ccbench_results::model::NodeClock;
 use tracing::{debug, info};
 

@@ -2,44 +2,16 @@
 //! everything has parts that a plan, an agent, an imported file or a file's name supplied (`ccbench_proto::printable`).
 
 use std::fmt::Display;
-use std::io::{self, Write};
+use std::io::{self, Write as _};
 
 use ccbench_proto::printable;
 
-/// Writes lines to standard output. A closed pipe is not an error.
-pub fn print(text: &str) {
-    let _ = io::stdout().write_all(printable::text(text).as_bytes());
-}
+pub use ccbench_io::console::{Log, message, print};
 
 /// Writes a JSON document and a line break to standard output. A closed pipe is not an error.
 pub fn print_json(document: &impl Display) {
     let document = document.to_string();
     let _ = writeln!(io::stdout(), "{}", printable::json(&document));
-}
-
-/// Writes a message to standard error. A closed pipe is not an error.
-pub fn message(text: impl Display) {
-    let line = format!("{}\n", printable::message(&text.to_string()));
-    // In one piece: other processes write there too.
-    let _ = io::stderr().write_all(line.as_bytes());
-}
-
-/// Standard error for log lines, which arrive one at a time.
-#[derive(Debug, Clone, Copy)]
-pub struct Log;
-
-impl Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let text = String::from_utf8_lossy(bytes);
-        let line = printable::line(text.strip_suffix('\n').unwrap_or(&text));
-        // In one piece: other processes write there too.
-        io::stderr().write_all(format!("{line}\n").as_bytes())?;
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
 }
 
 /// Columns of the terminal; 120 if standard output is not a terminal.

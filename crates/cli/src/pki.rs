@@ -9,7 +9,7 @@ use rcgen::{
     KeyUsagePurpose, SanType,
 };
 
-use ccbench_results::input;
+use ccbench_io::input;
 
 use crate::clock;
 use crate::exit::ExitCode;

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use ccbench_io::input;
 use ccbench_proto::plan::check::{self, CheckedPlan, PlanProblem, Severity};
 use ccbench_proto::trace::TraceError;
-use ccbench_results::input;
 
 use crate::console::message;
 use crate::trace_files::{self, Embedded, TraceContents};

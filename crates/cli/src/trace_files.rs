@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use ccbench_io::input::{self, Limit};
 use ccbench_proto::plan::check::{TraceFiles, UnreadableTrace};
 use ccbench_proto::trace::TraceError;
 use ccbench_proto::wire::FILES_LIMIT;
-use ccbench_results::input::{self, Limit};
 use ccbench_results::trace::stored::{FOLDER, facts, stored_names};
 
 /// Files that are embedded in the binary: names as in plans, and contents.

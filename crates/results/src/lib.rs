@@ -25,7 +25,6 @@ pub mod error;
 pub mod expect;
 pub mod export;
 pub mod figure;
-pub mod input;
 pub mod journal;
 mod layout;
 pub mod model;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{ErrorKind, Write as _};
 use std::path::Path;
 
+use ccbench_io::input;
 use ccbench_proto::wire::NodeInfo;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -14,7 +15,6 @@ use super::model::{Imported, RunInfo, RunStatus, SCHEMA_VERSION};
 use super::part::{staged, sync, unstage};
 use super::store::error::StoreError;
 use crate::error::{FileError, Result, io_error};
-use crate::input;
 
 /// The file's name in the results directory.
 pub(crate) const FILE_NAME: &str = "run.json";

@@ -13,7 +13,7 @@ use super::store::StoreError;
 use super::summarize::RunSummary;
 use super::summary::{PointRow, Summary};
 use crate::error::{ErrorClass, FileError, io_error};
-use crate::input;
+use ccbench_io::input;
 
 mod snippets;
 

@@ -29,8 +29,8 @@ use super::record::{self, RunRecord, Session, replace};
 use super::trial::TrialError;
 use super::trial::TrialWriter;
 use crate::error::{FileError, io_error};
-use crate::input;
 use crate::trace::stored;
+use ccbench_io::input;
 use ccbench_proto::plan::check::{self, CheckedPlan, Severity, TraceFiles};
 use ccbench_proto::schedule::PhaseSpan;
 

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ccbench_collector::tcp_info::{self, KernelVersion};
+use ccbench_io::console::message;
 use ccbench_proto::wire::{FlowSample, Side};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
@@ -20,7 +21,6 @@ use rustix::net::{
 use super::report::{Addresses, Counters};
 use super::{Args, GenerateError};
 use crate::clock;
-use crate::console::message;
 
 /// How long one connection may take to be made.
 const CONNECT_LIMIT: Duration = Duration::from_secs(3);

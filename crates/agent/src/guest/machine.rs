@@ -6,9 +6,8 @@ use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 
 use ccbench_collector::host::procfs::{CpuTicks, cpu_times};
+use ccbench_io::console::message;
 use nix::mount::{MsFlags, mount};
-
-use crate::console::message;
 
 /// File system type, where, options.
 const MOUNTS: [(&str, &str, &str); 9] = [

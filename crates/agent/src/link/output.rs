@@ -4,12 +4,12 @@ use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal as _, Write};
 use std::path::{Path, PathBuf};
 
+use ccbench_io::console::message;
 use ccbench_proto::wire::LinkPacket;
 
 use super::args::Args;
 use super::error::LinkError;
 use super::report::Interval;
-use crate::console::message;
 
 /// Terminal width if it is unknown.
 const WIDTH: usize = 100;

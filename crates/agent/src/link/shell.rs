@@ -25,7 +25,7 @@ use super::error::LinkError;
 use super::net::{Device, Net, everywhere, is_taken};
 use super::signals::Caught;
 
-use crate::console::message;
+use ccbench_io::console::message;
 
 /// The far ends' names in the middle.
 pub(crate) const OUTER: &str = "outer";

@@ -2,10 +2,9 @@
 
 use std::path::Path;
 
+use ccbench_io::input;
 use ccbench_proto::plan::digest;
 use ccbench_proto::trace::{self, Trace, TraceError};
-
-use crate::input;
 
 /// Why a trace file cannot be used.
 #[derive(Debug, thiserror::Error)]

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
+use ccbench_io::console::{self, message};
 use ccbench_proto::cc::{self, Core, KERNELS, Scheme};
 use ccbench_proto::column_text::ColumnText as _;
 use ccbench_proto::plan::parse::suggest::near;
@@ -11,8 +12,6 @@ use ccbench_proto::plan::{Cc, SysctlValue, Via};
 use super::error::SocketError;
 use super::journal::Journal;
 use super::{ecn, kernel_module, sysfs, verify};
-
-use crate::console::{self, message};
 
 const EXAMPLES: &str = "Examples:\n  \
 ccbench cc list\n  \

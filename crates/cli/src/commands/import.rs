@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
+use ccbench_io::input;
 use ccbench_proto::schedule::PhaseSpan;
 use ccbench_proto::tools::gather::{Gathered, Source, gather};
 use ccbench_proto::tools::text::{self, Found};
@@ -18,7 +19,6 @@ use crate::console::{print, terminal_width};
 use crate::error::CliError;
 use crate::exit::ExitCode;
 use crate::file::FileError;
-use ccbench_results::input;
 use ccbench_results::model::{
     Imported, NodeClock, Reason, RunInfo, RunStatus, Status, TrialFilter, TrialKey, Verdict,
 };

@@ -4,10 +4,10 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
+use ccbench_io::input::{self, Limit};
 use ccbench_proto::trace::generate::{Kind, generate, walk};
 use ccbench_proto::trace::{self, Format, Trace, TraceError};
 use ccbench_proto::units::{Micros, Ppm, Rate};
-use ccbench_results::input::{self, Limit};
 use ccbench_results::svg::short;
 use ccbench_results::trace::{parquet, plot};
 

@@ -1,6 +1,6 @@
 //! Differences between the plans of two runs.
 
-use crate::input;
+use ccbench_io::input;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 

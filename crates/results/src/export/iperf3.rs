@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use super::error::Result;
 use super::trials::{named_trials, not_empty};
 use crate::error::io_error;
-use crate::input;
 use crate::layout::list;
 use crate::store::RunDir;
+use ccbench_io::input;
 
 /// Copies iperf3's output into a folder, named by point, trial, node, flow group and end
 /// (`point-0-trial-01-src-bulk-client.json`). A JSON event stream (iperf3 3.17 and newer) is merged into the single

@@ -1,10 +1,10 @@
 //! The copies of a plan's trace files in a results directory.
 
-use crate::input;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
+use ccbench_io::input;
 use ccbench_proto::plan::check::{TraceFacts, TraceFiles};
 use ccbench_proto::plan::digest_bytes;
 use ccbench_proto::trace::{self, TraceError};

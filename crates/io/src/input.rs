@@ -1,5 +1,5 @@
 //! Reads files that a user names, without trusting them: a FIFO is not waited for, and a device or a file that grows has
-//! an end. ccbench-results has the same for the controller, because no crate that does I/O is below both.
+//! an end.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -17,10 +17,20 @@ pub struct Limit {
     pub fix: &'static str,
 }
 
+/// A plan.
+pub const PLAN: Limit = Limit {
+    max_bytes: 4 << 20,
+    fix: "a plan is a few kB: give the plan's own file, and put capacities into trace files",
+};
+/// A file to import. `ccbench_proto::tools::text` limits its lines.
+pub const IMPORT: Limit = Limit { max_bytes: 256 << 20, fix: "split the file" };
 /// A trace.
 pub const TRACE: Limit = Limit { max_bytes: MAX_FILE_BYTES as u64, fix: "make its rows longer" };
 /// A certificate or a key.
 pub const CERTIFICATE: Limit = Limit { max_bytes: 1 << 20, fix: "give a PEM file" };
+/// A file of a results directory that is read as a whole: the journal and `run.json` have some 500 bytes per trial.
+pub const RECORD: Limit =
+    Limit { max_bytes: 1 << 30, fix: "ccbench did not write it: restore the file" };
 
 /// Why a file is not read; inside of an [`io::Error`] of the kind `InvalidInput`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -74,6 +84,22 @@ pub fn read(path: &Path, limit: &Limit) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// As [`read`], for text.
+///
+/// # Errors
+/// As [`read`], or it is not UTF-8.
+pub fn read_to_string(path: &Path, limit: &Limit) -> io::Result<String> {
+    let bytes = read(path, limit)?;
+    String::from_utf8(bytes).map_err(|error| {
+        let valid = error.utf8_error().valid_up_to();
+        let line = error.as_bytes()[..valid].iter().filter(|&&b| b == b'\n').count() + 1;
+        io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("line {line} is not text (UTF-8); save the file as UTF-8"),
+        )
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -92,8 +118,11 @@ mod tests {
         let at = |name: &str| dir.path().join(name);
         std::fs::write(at("four"), "1234").unwrap();
         std::fs::write(at("five"), "12345").unwrap();
+        std::fs::write(at("latin"), b"a\n\xff").unwrap();
         assert_eq!(read(&at("four"), &SMALL).unwrap(), b"1234");
         assert!(refused(&at("five")).ends_with("MiB; make it shorter"));
+        let error = read_to_string(&at("latin"), &SMALL).unwrap_err().to_string();
+        assert!(error.starts_with("line 2 is not text"), "{error}");
         let kind = |path: &Path| read(path, &SMALL).unwrap_err().kind();
         assert_eq!(kind(&at("absent")), io::ErrorKind::NotFound);
         assert_eq!(kind(dir.path()), io::ErrorKind::IsADirectory);

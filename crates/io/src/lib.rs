@@ -1,0 +1,6 @@
+//! What controller and agent share of input and output: [`console`] escapes what others supplied, [`input`] limits files that
+//! a user names.
+#![forbid(unsafe_code)]
+
+pub mod console;
+pub mod input;
