@@ -11,6 +11,31 @@ pub fn seal(object: &str) -> String {
     format!("{open}{}\n", seal_of(object.as_bytes()))
 }
 
+/// A complete line of a journal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Line<'a> {
+    /// Counted from 1.
+    pub number: usize,
+    /// Without its line feed.
+    pub bytes: &'a [u8],
+    /// Its JSON object; `None` if the checksum is wrong or absent.
+    pub object: Option<Vec<u8>>,
+}
+
+/// The complete lines of a journal. A torn last line was being written when its writer died.
+#[must_use]
+pub fn lines(journal: &[u8]) -> Vec<Line<'_>> {
+    let mut lines: Vec<&[u8]> = journal.split(|byte| *byte == b'\n').collect();
+    let torn = lines.pop().unwrap_or_default();
+    // The line feed of a complete line may be damaged.
+    let complete = |line: &[u8]| unseal(line).is_some();
+    if complete(torn) || torn.split_last().is_some_and(|(_, line)| complete(line)) {
+        lines.push(torn);
+    }
+    let line = |(bytes, number)| Line { number, bytes, object: unseal(bytes) };
+    lines.into_iter().zip(1..).map(line).collect()
+}
+
 fn seal_of(object: &[u8]) -> String {
     format!(",\"crc32\":\"{:08x}\"}}", crc32fast::hash(object))
 }

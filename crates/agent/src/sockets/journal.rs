@@ -7,6 +7,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
 
+use ccbench_proto::sealed_line::{self, seal};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
@@ -131,9 +132,8 @@ impl Journal {
             Some(file) => file,
             None => self.file.insert(open(&self.folder)?),
         };
-        let mut line = serde_json::to_vec(&step)?;
-        line.push(b'\n');
-        let written = file.1.write_all(&line).and_then(|()| file.1.sync_data());
+        let line = seal(&serde_json::to_string(&step)?);
+        let written = file.1.write_all(line.as_bytes()).and_then(|()| file.1.sync_data());
         written.map_err(SocketError::file("write", &file.0))?;
         self.steps.push(step);
         Ok(())
@@ -202,20 +202,35 @@ fn sweep_folder(folder: &Path) -> Outcome {
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
             continue;
         }
-        let mut text = String::new();
-        if file.rewind().and_then(|()| file.read_to_string(&mut text)).is_err() {
-            continue;
-        }
-        let steps = text.lines().filter_map(|line| serde_json::from_str::<Step>(line).ok());
-        let steps: Vec<Step> = steps.collect();
-        let mut all = true;
-        for step in steps.iter().rev() {
-            let undone = step.undo();
-            all &= undone.is_ok();
-            outcome.note(step, undone);
-        }
-        if all {
+        let mut bytes = Vec::new();
+        let read = file.rewind().and_then(|()| file.read_to_end(&mut bytes));
+        let of_file = match read {
+            Ok(_) => undo_lines(&bytes, &path),
+            Err(error) => Outcome {
+                failed: vec![format!("read {}: {error}", path.display())],
+                ..Outcome::default()
+            },
+        };
+        if of_file.failed.is_empty() {
             let _ = std::fs::remove_file(&path);
+        }
+        outcome.merge(of_file);
+    }
+    outcome
+}
+
+/// Undoes the steps of a dead process, last first. A line that cannot be read fails, so its file stays.
+fn undo_lines(bytes: &[u8], path: &Path) -> Outcome {
+    let mut outcome = Outcome::default();
+    for line in sealed_line::lines(bytes).iter().rev() {
+        match serde_json::from_slice::<Step>(line.object.as_deref().unwrap_or_default()) {
+            Ok(step) => outcome.note(&step, step.undo()),
+            Err(_) => outcome.failed.push(format!(
+                "{}: line {} is damaged or of another version of ccbench-agent, so what it would undo is unknown: restore the \
+                 congestion controls by hand or reboot, then remove the file",
+                path.display(),
+                line.number
+            )),
         }
     }
     outcome
@@ -244,6 +259,24 @@ mod tests {
         assert!(path.exists());
         assert_eq!(sweep_folder(dir.path()).undone, ["parameter no_such.x = 1"]);
         assert_eq!(count(), 0);
+    }
+
+    #[test]
+    fn sweep_keeps_a_journal_with_a_damaged_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut journal = Journal::in_folder(dir.path());
+        journal.push(gone()).unwrap();
+        journal.push(gone()).unwrap();
+        let (path, file) = journal.file.take().unwrap();
+        journal.steps.clear();
+        drop(file);
+        let mut bytes = std::fs::read(&path).unwrap();
+        bytes[20] = 0xff;
+        std::fs::write(&path, bytes).unwrap();
+        let outcome = sweep_folder(dir.path());
+        assert_eq!(outcome.undone.len(), 1, "{outcome:?}");
+        let [failed] = &outcome.failed[..] else { panic!("{outcome:?}") };
+        assert!(failed.contains("line 1 is damaged") && path.exists(), "{failed}");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-use ccbench_proto::sealed_line::{seal, unseal};
+use ccbench_proto::sealed_line::{self, seal};
 use serde::{Deserialize, Serialize};
 
 use super::Step;
@@ -185,15 +185,8 @@ fn boot_id() -> String {
 fn read(bytes: &[u8], boot_id: &str) -> Found {
     let mut found = Found::default();
     let mut earlier = 0;
-    let mut lines: Vec<&[u8]> = bytes.split(|byte| *byte == b'\n').collect();
-    // The line feed of a whole line may be damaged.
-    let torn = lines.pop().unwrap_or_default();
-    let complete = |line: &[u8]| unseal(line).is_some();
-    if complete(torn) || torn.split_last().is_some_and(|(_, line)| complete(line)) {
-        lines.push(torn);
-    }
-    for (bytes, number) in lines.into_iter().zip(1..) {
-        let object = unseal(bytes).unwrap_or_default();
+    for sealed_line::Line { number, bytes, object } in sealed_line::lines(bytes) {
+        let object = object.unwrap_or_default();
         match serde_json::from_slice::<Line<'_>>(&object) {
             Ok(line) if line.boot_id != boot_id => earlier += 1,
             Ok(line) if line.version == VERSION => found.steps.push(line.step.into_owned()),
