@@ -56,6 +56,22 @@ CC_FN void ccb_fill(struct tcp_sock *tp, struct cc_ack *a)
 	a->flags = tp->ecn_flags & CCB_ECN_MODE ? CC_ECN : 0;
 }
 
+/*
+ * The input of a core, filled from the socket; null if the socket has no state. It is in the state, or else in `stack`
+ * (socket.h).
+ */
+CC_FN struct cc_ack *ccb_input(struct tcp_sock *tp, struct ccb_socket *s, struct cc_ack *stack)
+{
+	struct cc_ack *a;
+
+	(void)stack;
+	if (!s)
+		return 0;
+	a = CCB_ACK(s, stack);
+	ccb_fill(tp, a);
+	return a;
+}
+
 #if CCB_ECHOES
 /* Whether this instance counts marks: always, or by its parameter ecn_enable. */
 CC_FN int ccb_wants_ecn(struct tcp_sock *tp)
@@ -105,14 +121,12 @@ CC_FN void ccb_record(struct tcp_sock *tp, struct ccb_socket *s, const struct cc
 CC_FN void ccb_on_init(struct tcp_sock *tp)
 {
 	struct ccb_socket *s = ccb_new(tp);
-	struct cc_ack *a;
 	CCB_ACK_ON_STACK
+	struct cc_ack *a = ccb_input(tp, s, CCB_ACK_STACK);
 	struct cc_out out;
 
-	if (!s)
+	if (!a)
 		return;
-	a = CCB_ACK(s);
-	ccb_fill(tp, a);
 	a->random = ccb_random();
 	s->rounds = 0;
 #if CCB_ECHOES
@@ -131,40 +145,34 @@ CC_FN void ccb_on_init(struct tcp_sock *tp)
 CC_FN u32 ccb_on_loss(struct tcp_sock *tp)
 {
 	struct ccb_socket *s = ccb_of(tp);
-	struct cc_ack *a;
 	CCB_ACK_ON_STACK
+	struct cc_ack *a = ccb_input(tp, s, CCB_ACK_STACK);
 
-	if (!s)
+	if (!a)
 		return cc_half(tp->snd_cwnd);
-	a = CCB_ACK(s);
-	ccb_fill(tp, a);
 	return CORE(_on_loss)(&s->state, ccb_params(tp), a);
 }
 
 CC_FN u32 ccb_on_undo(struct tcp_sock *tp)
 {
 	struct ccb_socket *s = ccb_of(tp);
-	struct cc_ack *a;
 	CCB_ACK_ON_STACK
+	struct cc_ack *a = ccb_input(tp, s, CCB_ACK_STACK);
 
-	if (!s)
+	if (!a)
 		return cc_max(tp->snd_cwnd, tp->prior_cwnd);
-	a = CCB_ACK(s);
-	ccb_fill(tp, a);
 	return CORE(_undo)(&s->state, ccb_params(tp), a);
 }
 
 CC_FN void ccb_on_event(struct tcp_sock *tp, u32 event)
 {
 	struct ccb_socket *s = ccb_of(tp);
-	struct cc_ack *a;
 	CCB_ACK_ON_STACK
+	struct cc_ack *a = ccb_input(tp, s, CCB_ACK_STACK);
 	struct cc_out out;
 
-	if (!s)
+	if (!a)
 		return;
-	a = CCB_ACK(s);
-	ccb_fill(tp, a);
 	a->random = ccb_random();
 	if (tp->app_limited)
 		a->flags |= CC_APP_LIMITED;
@@ -250,13 +258,11 @@ CC_FN u32 ccb_rtt_us(long rtt_us)
 CC_FN void ccb_on_cong_control(struct tcp_sock *tp, const struct rate_sample *rs)
 {
 	struct ccb_socket *s = ccb_of(tp);
-	struct cc_ack *a;
 	CCB_ACK_ON_STACK
+	struct cc_ack *a = ccb_input(tp, s, CCB_ACK_STACK);
 
-	if (!s)
+	if (!a)
 		return;
-	a = CCB_ACK(s);
-	ccb_fill(tp, a);
 	a->rtt_us = ccb_rtt_us(rs->rtt_us);
 	a->acked_pkts = rs->acked_sacked;
 	a->lost_pkts = (u32)rs->losses;
@@ -289,13 +295,11 @@ CC_FN u32 ccb_on_burst(struct tcp_sock *tp)
 CC_FN void ccb_on_sample(struct tcp_sock *tp, const struct ack_sample *sample)
 {
 	struct ccb_socket *s = ccb_of(tp);
-	struct cc_ack *a;
 	CCB_ACK_ON_STACK
+	struct cc_ack *a = ccb_input(tp, s, CCB_ACK_STACK);
 
-	if (!s)
+	if (!a)
 		return;
-	a = CCB_ACK(s);
-	ccb_fill(tp, a);
 	a->rtt_us = ccb_rtt_us(sample->rtt_us);
 	a->acked_pkts = sample->pkts_acked;
 	if (CORE(_on_sample)(&s->state, ccb_params(tp), a) & CC_OUT_ROUND)
@@ -305,13 +309,11 @@ CC_FN void ccb_on_sample(struct tcp_sock *tp, const struct ack_sample *sample)
 CC_FN void ccb_on_cong_avoid(struct tcp_sock *tp, u32 ack, u32 acked)
 {
 	struct ccb_socket *s = ccb_of(tp);
-	struct cc_ack *a;
 	CCB_ACK_ON_STACK
+	struct cc_ack *a = ccb_input(tp, s, CCB_ACK_STACK);
 
-	if (!s)
+	if (!a)
 		return;
-	a = CCB_ACK(s);
-	ccb_fill(tp, a);
 	a->una_seq = ack;
 	a->acked_pkts = acked;
 	a->prior_inflight_pkts = a->inflight_pkts + acked;

@@ -29,10 +29,12 @@ struct ccb_socket {
 };
 #if CCB_WANTS & CC_WANTS_STORAGE
 #define CCB_ACK_ON_STACK
-#define CCB_ACK(s) (&(s)->ack)
+#define CCB_ACK_STACK ((struct cc_ack *)0)
+#define CCB_ACK(s, stack) (&(s)->ack)
 #else
 #define CCB_ACK_ON_STACK struct cc_ack on_stack;
-#define CCB_ACK(s) (&on_stack)
+#define CCB_ACK_STACK (&on_stack)
+#define CCB_ACK(s, stack) (stack)
 CC_ASSERT(sizeof(struct ccb_socket) <= CC_STATE_BYTES, "socket state too big");
 #endif
 

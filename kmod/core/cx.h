@@ -128,13 +128,9 @@ CC_FN u32 cc_cx_base(const struct cc_cx_state *st, const struct cc_cx_params *p,
 CC_FN u32 cc_cx_on_sample(struct cc_cx_state *st, const struct cc_cx_params *p,
 			     const struct cc_ack *a)
 {
-	u32 rtt_us = a->rtt_us;
-
-	if (!rtt_us)
-		return 0;
-	st->own_base_us = cc_min(st->own_base_us, rtt_us);
-	st->mdev_least_us = cc_min(st->mdev_least_us, cc_max(a->mdev_us, 1));
-	cc_round_sample(&st->round, rtt_us, (u64)cc_cx_base(st, p, a) + st->betao_us);
+	if (a->rtt_us)
+		st->mdev_least_us = cc_min(st->mdev_least_us, cc_max(a->mdev_us, 1));
+	cc_round_delay_sample(&st->round, &st->own_base_us, p->hardcoding, p->basedelay_hc, st->betao_us, a);
 	return 0;
 }
 
@@ -254,21 +250,13 @@ CC_FN void cc_cx_on_ack(struct cc_cx_state *st, const struct cc_cx_params *p,
 	struct cc_round *r = &st->round;
 	u32 base_us = cc_cx_base(st, p, a);
 
-	cc_keep(a, out);
-	if (!r->active) {
-		cc_reno_increase(&r->count, a, out);
-	} else if (!cc_round_over(r, a)) {
-		if (cc_in_slow_start(out->cwnd_pkts, out->ssthresh_pkts))
-			cc_slow_start(a, out);
-		out->cwnd_pkts = cc_bound_cwnd(a, out->cwnd_pkts);
-	} else {
+	if (cc_round_ends(r, a, out)) {
 		cc_cx_observe(st, p, base_us, a);
 		if (r->samples > 2)
 			cc_cx_decide(st, p, base_us, a, out);
 		else
 			cc_reno_increase(&r->count, a, out);
-		cc_round_start(r, a);
-		out->flags |= CC_OUT_ROUND;
+		cc_round_next(r, a, out);
 	}
 	cc_cx_update_shadow(st, p, a, out);
 }

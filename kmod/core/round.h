@@ -58,6 +58,31 @@ CC_FN void cc_round_sample(struct cc_round *r, u32 rtt_us, u64 threshold_us)
 		r->marked++;
 }
 
+/*
+ * Handles an ACK that does not end a round: slow start inside a round, Reno while no round is active. Returns whether
+ * the ACK ends a round; the caller then decides and calls cc_round_next().
+ */
+CC_FN int cc_round_ends(struct cc_round *r, const struct cc_ack *a, struct cc_out *out)
+{
+	cc_keep(a, out);
+	if (!r->active) {
+		cc_reno_increase(&r->count, a, out);
+		return 0;
+	}
+	if (cc_round_over(r, a))
+		return 1;
+	if (cc_in_slow_start(out->cwnd_pkts, out->ssthresh_pkts))
+		cc_slow_start(a, out);
+	out->cwnd_pkts = cc_bound_cwnd(a, out->cwnd_pkts);
+	return 0;
+}
+
+CC_FN void cc_round_next(struct cc_round *r, const struct cc_ack *a, struct cc_out *out)
+{
+	cc_round_start(r, a);
+	out->flags |= CC_OUT_ROUND;
+}
+
 /* Entering Open starts a new round; in any other state Reno controls the window. */
 CC_FN void cc_round_event(struct cc_round *r, u32 event, const struct cc_ack *a)
 {
@@ -118,6 +143,16 @@ CC_FN u32 cc_round_base(u32 mode, u32 fixed_us, u32 own_us, const struct cc_ack 
 	if (kernel == CC_NO_RTT || mode == CC_BASE_OWN)
 		return own_us;
 	return mode == CC_BASE_LARGER ? cc_max(kernel, own_us) : kernel;
+}
+
+/* Updates the flow's own minimum RTT; an ACK is marked if its RTT exceeds the base RTT by more than queue_us. */
+CC_FN void cc_round_delay_sample(struct cc_round *r, u32 *own_us, u32 mode, u32 fixed_us, u32 queue_us,
+				 const struct cc_ack *a)
+{
+	if (!a->rtt_us)
+		return;
+	*own_us = cc_min(*own_us, a->rtt_us);
+	cc_round_sample(r, a->rtt_us, (u64)cc_round_base(mode, fixed_us, *own_us, a) + queue_us);
 }
 
 /* Packets added per round, by mode: 1; 1 + base / 5 ms; 1 + gamma * base / reference. */

@@ -134,12 +134,7 @@ CC_FN u32 cc_ta_base(const struct cc_ta_state *st, const struct cc_ta_params *p,
 CC_FN u32 cc_ta_on_sample(struct cc_ta_state *st, const struct cc_ta_params *p,
 			     const struct cc_ack *a)
 {
-	u32 rtt_us = a->rtt_us;
-
-	if (!rtt_us)
-		return 0;
-	st->own_base_us = cc_min(st->own_base_us, rtt_us);
-	cc_round_sample(&st->round, rtt_us, (u64)cc_ta_base(st, p, a) + st->beta_us);
+	cc_round_delay_sample(&st->round, &st->own_base_us, p->hardcoding, p->basedelay_hc, st->beta_us, a);
 	return 0;
 }
 
@@ -263,17 +258,8 @@ CC_FN void cc_ta_on_ack(struct cc_ta_state *st, const struct cc_ta_params *p,
 	struct cc_round *r = &st->round;
 	u32 base_us = cc_ta_base(st, p, a);
 
-	cc_keep(a, out);
-	if (!r->active) {
-		cc_reno_increase(&r->count, a, out);
+	if (!cc_round_ends(r, a, out))
 		return;
-	}
-	if (!cc_round_over(r, a)) {
-		if (cc_in_slow_start(out->cwnd_pkts, out->ssthresh_pkts))
-			cc_slow_start(a, out);
-		out->cwnd_pkts = cc_bound_cwnd(a, out->cwnd_pkts);
-		return;
-	}
 	st->last_samples = r->samples;
 	st->last_marked = r->marked;
 	st->last_max_us = r->max_rtt_us;
@@ -285,8 +271,7 @@ CC_FN void cc_ta_on_ack(struct cc_ta_state *st, const struct cc_ta_params *p,
 		cc_ta_decide(st, p, base_us, a, out);
 	else
 		cc_reno_increase(&r->count, a, out);
-	cc_round_start(r, a);
-	out->flags |= CC_OUT_ROUND;
+	cc_round_next(r, a, out);
 }
 
 CC_FN u32 cc_ta_on_loss(struct cc_ta_state *st, const struct cc_ta_params *p,

@@ -109,25 +109,15 @@ CC_FN void cc_vegas_on_ack(struct cc_vegas_state *st, const struct cc_vegas_para
 {
 	struct cc_round *r = &st->round;
 
-	cc_keep(a, out);
-	if (!r->active) {
-		cc_reno_increase(&r->count, a, out);
+	if (!cc_round_ends(r, a, out))
 		return;
-	}
-	if (!cc_round_over(r, a)) {
-		if (cc_in_slow_start(out->cwnd_pkts, out->ssthresh_pkts))
-			cc_slow_start(a, out);
-		out->cwnd_pkts = cc_bound_cwnd(a, out->cwnd_pkts);
-		return;
-	}
 	if (r->samples > 2)
 		cc_vegas_decide(st, p, a, out);
 	else
 		cc_reno_increase(&r->count, a, out);
 	st->last_min_us = r->samples ? r->min_rtt_us : 0;
 	st->last_samples = r->samples;
-	cc_round_start(r, a);
-	out->flags |= CC_OUT_ROUND;
+	cc_round_next(r, a, out);
 }
 
 CC_FN u32 cc_vegas_on_loss(struct cc_vegas_state *st, const struct cc_vegas_params *p,
