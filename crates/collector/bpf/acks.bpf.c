@@ -34,8 +34,8 @@ struct {
 struct flow {
 	u64 segments; /* received */
 	u64 rows;     /* written to the ring */
-	u64 lost;     /* rows dropped because the ring was full */
-	u64 events, events_lost;
+	u64 lost_rows;		 /* rows dropped because the ring was full */
+	u64 events, lost_events; /* the same of events */
 	u64 last_ns; /* time of the last row */
 	u64 ca_ops;  /* icsk_ca_ops of the last CC event */
 	u32 ports;   /* local, and remote << 16 */
@@ -133,12 +133,22 @@ INLINE struct flow *flow_of(struct tcp_sock___acks *tp, u64 cookie)
 	return flow;
 }
 
+/* The state of a watched socket, with its tcp_sock and cookie; null: it is no full socket, or acks_flows is full. */
+INLINE struct flow *find_flow(struct sock *sk, struct tcp_sock___acks **tp, u64 *cookie)
+{
+	*tp = bpf_skc_to_tcp_sock(sk);
+	if (!*tp)
+		return 0;
+	*cookie = bpf_get_socket_cookie(sk);
+	return flow_of(*tp, *cookie);
+}
+
 INLINE struct event *begin_event(struct tcp_sock___acks *tp, struct flow *flow, u64 cookie, u32 kind, u32 count)
 {
 	struct event *event = bpf_ringbuf_reserve(&acks_ring, sizeof(*event), 0);
 
 	if (!event) {
-		flow->events_lost++;
+		flow->lost_events++;
 		return 0;
 	}
 	flow->events++;
@@ -310,7 +320,7 @@ INLINE void put_row(struct tcp_sock___acks *tp, struct flow *flow, u64 cookie, u
 	struct row *row = bpf_ringbuf_reserve(&acks_ring, sizeof(*row), 0);
 
 	if (!row) {
-		flow->lost++;
+		flow->lost_rows++;
 		return;
 	}
 	flow->rows++;
@@ -319,28 +329,34 @@ INLINE void put_row(struct tcp_sock___acks *tp, struct flow *flow, u64 cookie, u
 	row->at_ns = now;
 	row->cookie = cookie;
 	row->segments = flow->segments;
-	row->lost_rows = flow->lost;
+	row->lost_rows = flow->lost_rows;
 	put_sender(row, tp);
 	put_receiver(row, tp);
 	put_newer(row, tp);
 	bpf_ringbuf_submit(row, BPF_RB_NO_WAKEUP);
 }
 
+/* find_flow() for a socket that received a segment, which is counted. */
+INLINE struct flow *count_segment(struct sock *sk, struct tcp_sock___acks **tp, u64 *cookie)
+{
+	struct flow *flow = find_flow(sk, tp, cookie);
+
+	if (flow)
+		flow->segments++;
+	return flow;
+}
+
 /* A sender received an acknowledgement. */
 INLINE void on_ack(struct sock *sk)
 {
-	struct tcp_sock___acks *tp = bpf_skc_to_tcp_sock(sk);
+	struct tcp_sock___acks *tp;
 	struct flow *flow;
 	u64 cookie, now;
 	u32 keep = 1;
 
-	if (!tp)
-		return;
-	cookie = bpf_get_socket_cookie(sk);
-	flow = flow_of(tp, cookie);
+	flow = count_segment(sk, &tp, &cookie);
 	if (!flow)
 		return;
-	flow->segments++;
 	emit_cc(tp, flow, cookie);
 	if (flow->seen && tp->delivered_ce != flow->delivered_ce)
 		emit_ce(tp, flow, cookie, tp->delivered_ce - flow->delivered_ce);
@@ -388,13 +404,12 @@ INLINE u32 ce_segs(struct sk_buff *skb)
 INLINE void count_missed(struct sock *sk, struct sk_buff *skb, u32 roles)
 {
 	u32 accepted = roles & (SND_LOCAL | RCV_LOCAL), segments;
-	struct tcp_sock___acks *tp = bpf_skc_to_tcp_sock(sk);
+	struct tcp_sock___acks *tp;
 	struct flow *flow;
+	u64 cookie;
 	s32 missed;
 
-	if (!tp)
-		return;
-	flow = flow_of(tp, bpf_get_socket_cookie(sk));
+	flow = find_flow(sk, &tp, &cookie);
 	if (!flow)
 		return;
 	/* A retransmitted SYN-ACK is in the accepted socket's total_retrans, but had no event there. */
@@ -416,18 +431,14 @@ INLINE void count_missed(struct sock *sk, struct sk_buff *skb, u32 roles)
 /* A receiver received a segment. */
 INLINE void on_segment(struct sock *sk, struct sk_buff *skb)
 {
-	struct tcp_sock___acks *tp = bpf_skc_to_tcp_sock(sk);
+	struct tcp_sock___acks *tp;
 	struct flow *flow;
 	u64 cookie, now;
 	u32 marks;
 
-	if (!tp)
-		return;
-	cookie = bpf_get_socket_cookie(sk);
-	flow = flow_of(tp, cookie);
+	flow = count_segment(sk, &tp, &cookie);
 	if (!flow)
 		return;
-	flow->segments++;
 	marks = ce_segs(skb);
 	if (marks)
 		emit_ce(tp, flow, cookie, marks);
@@ -475,11 +486,7 @@ INLINE int on_retransmit(struct sock *sk, struct sk_buff *skb, int err)
 
 	if (!role(sk))
 		return 0;
-	tp = bpf_skc_to_tcp_sock(sk);
-	if (!tp)
-		return 0;
-	cookie = bpf_get_socket_cookie(sk);
-	flow = flow_of(tp, cookie);
+	flow = find_flow(sk, &tp, &cookie);
 	if (!flow)
 		return 0;
 	bpf_probe_read_kernel(&segments, sizeof(segments),

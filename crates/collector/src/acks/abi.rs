@@ -56,7 +56,7 @@ c_struct! {
 c_struct! {
     /// `struct flow`: a value of the map `acks_flows`.
     Flow {
-        segments: u64, rows: u64, lost: u64, events: u64, events_lost: u64, last_ns: u64, ca_ops: u64,
+        segments: u64, rows: u64, lost_rows: u64, events: u64, lost_events: u64, last_ns: u64, ca_ops: u64,
         ports: u32,
         cwnd: u32, ssthresh: u32, total_retrans: u32, lost_out: u32, delivered_ce: u32, min_rtt: u32,
         rcv_ooopack: u32,
