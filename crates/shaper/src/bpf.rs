@@ -1,4 +1,5 @@
-//! What loaders of BPF programs need of the kernel and no safe library offers.
+//! Kernel interfaces that loaders of BPF programs need and no safe library offers: tcx links, network namespace
+//! cookies, clsact.
 
 use std::io;
 use std::net::UdpSocket;
@@ -11,7 +12,7 @@ use crate::{ShaperError, sys};
 /// Priority of a classifier in clsact, before that of a userspace link's redirect.
 pub const CLSACT_PRIORITY: u16 = CLASSIFIER.0;
 
-/// Attaches a loaded classifier (`BPF_PROG_TYPE_SCHED_CLS`) to the way out of an interface, in front of every filter of
+/// Attaches a loaded classifier (`BPF_PROG_TYPE_SCHED_CLS`) to the egress of an interface, in front of every filter of
 /// clsact, a userspace link's redirect included. It is detached when the descriptor is closed, so also when its owner
 /// is killed.
 ///
@@ -21,7 +22,7 @@ pub fn attach_tcx_egress(program: BorrowedFd<'_>, ifindex: u32) -> io::Result<Ow
     sys::attach_tcx_egress(program, ifindex)
 }
 
-/// The number by which BPF programs know this thread's network namespace.
+/// The cookie of this thread's network namespace, by which BPF programs identify it (`SO_NETNS_COOKIE`).
 ///
 /// # Errors
 /// The kernel's answer: `ENOPROTOOPT` before Linux 5.14.
@@ -31,7 +32,7 @@ pub fn netns_cookie() -> io::Result<u64> {
     sys::netns_cookie(socket.as_fd())
 }
 
-/// Whether an interface has a qdisc clsact that is not a userspace link's and goes with it.
+/// Whether an interface has a clsact qdisc that no userspace link added.
 ///
 /// # Errors
 /// The kernel refused.
@@ -39,7 +40,7 @@ pub fn has_foreign_clsact(ifindex: u32) -> Result<bool, ShaperError> {
     plumbing::has_foreign_clsact(&mut Socket::open()?, ifindex)
 }
 
-/// Gives an interface the qdisc clsact, if it has none.
+/// Adds a clsact qdisc to an interface, if it has none.
 ///
 /// # Errors
 /// The kernel refused.
@@ -50,7 +51,7 @@ pub fn add_clsact(ifindex: u32) -> Result<(), ShaperError> {
     }
 }
 
-/// Removes the classifier of priority [`CLSACT_PRIORITY`] from the way out of an interface, and clsact too if we added
+/// Removes the classifier of priority [`CLSACT_PRIORITY`] from the egress of an interface, and clsact too if we added
 /// it and it has no other filters. Missing objects are not an error.
 ///
 /// # Errors

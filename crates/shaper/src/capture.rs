@@ -77,8 +77,8 @@ impl Capture {
     /// Starts to capture.
     ///
     /// # Errors
-    /// The interface does not exist, CAP_NET_RAW is missing, or a file cannot be created in `folder`.
-    pub fn start(spec: &CaptureSpec, folder: &Path) -> Result<Self, ShaperError> {
+    /// The interface does not exist, CAP_NET_RAW is missing, or a file cannot be created in `dir`.
+    pub fn start(spec: &CaptureSpec, dir: &Path) -> Result<Self, ShaperError> {
         let system = |op| move |source| ShaperError::System { op, source };
         let ifindex = netlink::ifindex(&spec.dev)?;
         let socket =
@@ -93,7 +93,7 @@ impl Capture {
             .map_err(system("enable packet timestamps"))?;
         sys::set_option(fd, libc::SOL_PACKET, libc::PACKET_AUXDATA, 1)
             .map_err(system("enable PACKET_AUXDATA"))?;
-        let mut files = Files::open(spec.clone(), folder)?;
+        let mut files = Files::open(spec.clone(), dir)?;
         sys::bind_packet(fd, ifindex, libc::ETH_P_ALL as u16)
             .map_err(system("bind a packet socket"))?;
         let stop = Arc::new(AtomicBool::new(false));
@@ -192,8 +192,8 @@ fn with_context(what: String) -> impl FnOnce(io::Error) -> io::Error {
 /// The files of a capture.
 struct Files {
     spec: CaptureSpec,
-    /// Their folder.
-    folder: PathBuf,
+    /// Their directory.
+    dir: PathBuf,
     files: Vec<File>,
     /// Index of the current file.
     current: usize,
@@ -206,16 +206,16 @@ struct Files {
 }
 
 impl Files {
-    fn open(spec: CaptureSpec, folder: &Path) -> Result<Self, ShaperError> {
-        let open = |_| unnamed_file(folder);
+    fn open(spec: CaptureSpec, dir: &Path) -> Result<Self, ShaperError> {
+        let open = |_| unnamed_file(dir);
         let files = (0..spec.files.max(1)).map(open).collect::<io::Result<Vec<_>>>();
         let files = files.map_err(|source| ShaperError::System {
             op: "create a capture file",
-            source: in_folder(folder)(source),
+            source: in_dir(dir)(source),
         })?;
         let mut this = Self {
             files,
-            folder: folder.to_path_buf(),
+            dir: dir.to_path_buf(),
             written: 0,
             current: 0,
             length: 0,
@@ -274,8 +274,7 @@ impl Files {
             }
         }
         self.waiting.clear();
-        done.map_err(in_folder(&self.folder))
-            .map_err(with_context("write a capture file".to_owned()))
+        done.map_err(in_dir(&self.dir)).map_err(with_context("write a capture file".to_owned()))
     }
 
     fn finish(mut self, socket: &OwnedFd, error: Option<io::Error>) -> Captured {
@@ -299,24 +298,24 @@ impl Files {
     }
 }
 
-/// Adds the folder and a hint to an error.
-fn in_folder(folder: &Path) -> impl FnOnce(io::Error) -> io::Error {
-    let folder = folder.display().to_string();
+/// Adds the directory and a hint to an error.
+fn in_dir(dir: &Path) -> impl FnOnce(io::Error) -> io::Error {
+    let dir = dir.display().to_string();
     move |error| {
-        let text = format!("{error} (in {folder}; set TMPDIR to use another folder)");
+        let text = format!("{error} (in {dir}; set TMPDIR to use another directory)");
         io::Error::new(error.kind(), text)
     }
 }
 
 /// Creates a file that is deleted when it is closed.
-fn unnamed_file(folder: &Path) -> io::Result<File> {
+fn unnamed_file(dir: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true);
-    let made = options.clone().custom_flags(libc::O_TMPFILE).mode(0o600).open(folder);
+    let made = options.clone().custom_flags(libc::O_TMPFILE).mode(0o600).open(dir);
     made.or_else(|_| {
         // The file system does not support O_TMPFILE.
         let unique = format!(".ccbench-capture-{}-{}", std::process::id(), clock::realtime_ns());
-        let path = folder.join(unique);
+        let path = dir.join(unique);
         let file = options.create_new(true).mode(0o600).open(&path)?;
         std::fs::remove_file(&path)?;
         Ok(file)

@@ -22,7 +22,7 @@ pub fn real_minus_monotonic_ns() -> i64 {
     real.wrapping_sub(monotonic).cast_signed()
 }
 
-/// Processor time that the calling thread has used, in nanoseconds. A system call.
+/// CPU time that the calling thread has used, in nanoseconds. A system call.
 pub fn thread_cpu_ns() -> u64 {
     nanos(clock_gettime(ClockId::ThreadCPUTime))
 }

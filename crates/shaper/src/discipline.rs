@@ -26,10 +26,12 @@ pub(crate) mod fq;
 pub(crate) mod fq_codel;
 pub(crate) mod pie;
 pub(crate) mod red;
+mod stats;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use fifo::FifoLimit;
+pub(crate) use stats::fill_row;
 
 /// A plan's discipline: how its parameters become a qdisc and a userspace queue.
 pub(crate) trait Discipline {
@@ -63,15 +65,18 @@ macro_rules! disciplines {
             $((<plan::$name as Discipline>::KIND, <plan::$name as Discipline>::KERNEL),)+
         ];
 
-        /// The `kind` of a plan's queue.
-        pub(crate) fn kind(queue: &Queue) -> &'static str {
+        /// The `kind` of a plan's queue, which is the name of its qdisc.
+        pub fn kind(queue: &Queue) -> &'static str {
             match queue {
                 $(Queue::$name(_) => <plan::$name as Discipline>::KIND,)+
             }
         }
 
-        /// The qdisc of a plan's queue.
-        pub(crate) fn qdisc(queue: &Queue, rate: Option<Rate>) -> Result<Qdisc, BadQueue> {
+        /// The qdisc of a plan's queue, whose limits must be bytes or packets, in front of `rate`, which RED needs.
+        ///
+        /// # Errors
+        /// A limit that still depends on rate and delay, or a value that the kernel cannot express.
+        pub fn qdisc(queue: &Queue, rate: Option<Rate>) -> Result<Qdisc, BadQueue> {
             match queue {
                 $(Queue::$name(queue) => queue.qdisc(rate),)+
             }
@@ -85,7 +90,7 @@ macro_rules! disciplines {
         }
 
         /// Reads the statistics that only a qdisc of this kind has.
-        pub(crate) fn read_xstats(kind: &str, xstats: &[u8], row: &mut QdiscSample) {
+        fn read_xstats(kind: &str, xstats: &[u8], row: &mut QdiscSample) {
             $(if kind == <plan::$name as Discipline>::KIND {
                 return <plan::$name as Discipline>::read_xstats(xstats, row);
             })+

@@ -1,7 +1,6 @@
-//! Keeps the processors from going to sleep, so that a timer finds them awake. On a virtual machine a halted
-//! processor is woken late by its host: the tail of all scheduling errors (hundreds of microseconds, now and then
-//! milliseconds) comes from there. The price is that all processors are busy all the time; every other
-//! thread of the machine goes before these.
+//! Keeps the CPUs out of idle states, so that timers expire on time. On a virtual machine the host wakes a halted CPU late,
+//! which causes the tail of all scheduling errors (hundreds of microseconds, occasionally milliseconds). The price: all
+//! CPUs are busy all the time, at a priority below that of every other thread.
 
 use std::io;
 use std::sync::Arc;
@@ -14,11 +13,11 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::sys;
 
-/// Looks at the flag this seldom, so that the loop touches no memory in between.
+/// Iterations between two looks at the flag, so that the loop touches no memory in between.
 const TURNS: u32 = 10_000;
 
-/// One thread per processor that the process may use, which runs whenever nothing else wants to
-/// (`SCHED_IDLE`), until this is dropped.
+/// One thread per CPU that the process may use, which runs whenever no other thread does (`SCHED_IDLE`), until this is
+/// dropped.
 #[derive(Debug)]
 pub struct KeepAwake {
     stop: Arc<AtomicBool>,
@@ -29,24 +28,24 @@ impl KeepAwake {
     /// Starts the threads. Needs no privileges.
     ///
     /// # Errors
-    /// A thread that cannot be started, put on its processor or made an idle one; then none stays.
+    /// A thread could not be started, pinned to its CPU or given `SCHED_IDLE`; all have ended then.
     pub fn start() -> io::Result<Self> {
         let allowed = sched_getaffinity(None)?;
         let mut awake = Self { stop: Arc::default(), threads: Vec::new() };
         let (sender, receiver) = mpsc::channel();
-        for processor in (0..CpuSet::MAX_CPU).filter(|&nth| allowed.is_set(nth)) {
+        for cpu in (0..CpuSet::MAX_CPU).filter(|&nth| allowed.is_set(nth)) {
             let (sender, stop) = (sender.clone(), Arc::clone(&awake.stop));
-            let thread = std::thread::Builder::new()
-                .name(format!("ccbench-awake{processor}"))
-                .spawn(move || {
-                    let settled = settle(processor);
+            let thread = std::thread::Builder::new().name(format!("ccbench-awake{cpu}")).spawn(
+                move || {
+                    let settled = settle(cpu);
                     let spins = settled.is_ok();
                     let _ = sender.send(settled);
                     drop(sender);
                     if spins {
                         spin(&stop);
                     }
-                })?;
+                },
+            )?;
             awake.threads.push(thread);
         }
         drop(sender);
@@ -56,8 +55,8 @@ impl KeepAwake {
         Ok(awake)
     }
 
-    /// How many processors are kept awake.
-    pub fn processors(&self) -> usize {
+    /// Number of CPUs that are kept awake.
+    pub fn cpus(&self) -> usize {
         self.threads.len()
     }
 }
@@ -66,23 +65,23 @@ impl Drop for KeepAwake {
     fn drop(&mut self) {
         self.stop.store(true, Relaxed);
         for thread in self.threads.drain(..) {
-            // They do nothing that could panic.
+            // They cannot panic.
             let _ = thread.join();
         }
     }
 }
 
-fn settle(processor: usize) -> io::Result<()> {
+fn settle(cpu: usize) -> io::Result<()> {
     // First, so that it does not disturb other threads.
     sys::set_idle()?;
-    // Accounts of processor time distinguish it from others's by this.
+    // Accounting of CPU time recognises these threads by it.
     rustix::process::nice(19)?;
     let mut only = CpuSet::new();
-    only.set(processor);
+    only.set(cpu);
     Ok(sched_setaffinity(None, &only)?)
 }
 
-/// Without the processor's pause instruction: a host takes a processor that pauses in a loop away.
+/// Without the pause instruction: a hypervisor deschedules a CPU that pauses in a loop (pause-loop exiting).
 fn spin(stop: &AtomicBool) {
     while !stop.load(Relaxed) {
         for turn in 0..TURNS {
@@ -105,12 +104,12 @@ mod tests {
     }
 
     #[test]
-    fn there_is_an_idle_thread_per_processor_until_it_is_dropped() {
+    fn runs_an_idle_thread_per_cpu_until_dropped() {
         const SCHED_IDLE: u64 = 5;
         let awake = KeepAwake::start().unwrap();
-        let processors = sched_getaffinity(None).unwrap().count() as usize;
-        assert_eq!(awake.processors(), processors);
-        assert_eq!(idlers(), vec![SCHED_IDLE; processors]);
+        let cpus = sched_getaffinity(None).unwrap().count() as usize;
+        assert_eq!(awake.cpus(), cpus);
+        assert_eq!(idlers(), vec![SCHED_IDLE; cpus]);
         drop(awake);
         // A joined thread stays in /proc/self/task until the kernel has released it.
         let gone = (0..5000).any(|_| {

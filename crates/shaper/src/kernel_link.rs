@@ -8,6 +8,7 @@ use ccbench_proto::trace::{Cursor, Replay};
 use ccbench_proto::units::Rate;
 use ccbench_proto::wire;
 
+use crate::discipline;
 use crate::netlink::{self, Refusal, Socket};
 use crate::qdisc::{ROOT, handle_text};
 use crate::saved::{self, SavedRoot};
@@ -193,8 +194,8 @@ fn change_messages(
     let messages = match (control, rate) {
         (RateControl::Unlimited, _) | (_, None) => Vec::new(),
         (RateControl::Tbf { limit, overhead }, Some(rate)) => {
-            let bucket = tree::bucket(rate, frame_bytes, *limit, *overhead);
-            vec![bucket.encode_wide().change(ifindex, tree::ROOT_HANDLE, ROOT)]
+            let tbf = tree::tbf_qdisc(rate, frame_bytes, *limit, *overhead);
+            vec![tbf.encode_rate64().change(ifindex, tree::ROOT_HANDLE, ROOT)]
         }
         (RateControl::Htb { base, classes }, Some(rate)) => classes
             .iter()
@@ -276,14 +277,14 @@ impl Link for KernelLink {
         netlink::qdiscs(&mut self.socket, self.ifindex, |listed| {
             if listed.handle != 0 && !is_hook(listed.parent) {
                 let mut row = row();
-                listed.row(false, &mut row);
+                discipline::fill_row(listed, false, &mut row);
                 into.push(row);
             }
         })?;
         if matches!(self.control, RateControl::Htb { .. }) {
             netlink::classes(&mut self.socket, self.ifindex, |listed| {
                 let mut row = row();
-                listed.row(true, &mut row);
+                discipline::fill_row(listed, true, &mut row);
                 into.push(row);
             })?;
         }

@@ -4,15 +4,18 @@
 use ccbench_proto::plan::{FifoUnit, Queue};
 use ccbench_proto::units::{Bytes, FRAME_BYTES, Limit, Micros, Rate};
 
-use crate::discipline;
 use crate::netlink::message::{NESTED, u32_at};
 use crate::netlink::{ACK, CREATE, Message};
 
 pub mod filter;
 pub mod htb;
+mod listed;
 pub mod netem;
-pub mod stats;
 pub mod tbf;
+
+pub use listed::Listed;
+#[cfg(test)]
+pub(crate) use listed::TCA_STATS2;
 
 /// `TCA_KIND`: the name of a qdisc, class or filter.
 pub const TCA_KIND: u16 = 1;
@@ -70,27 +73,6 @@ impl Qdisc {
 /// `TCA_OPTIONS`, marked as nested for the one kind whose parser insists on it.
 pub(crate) fn options_attribute(kind: &str) -> u16 {
     if kind == "dualpi2" { TCA_OPTIONS | NESTED } else { TCA_OPTIONS }
-}
-
-/// Encodes a plan's queue, whose limits must be bytes or packets.
-///
-/// # Errors
-/// A limit that still depends on rate and delay, or a value that the kernel cannot express.
-pub fn queue(queue: &Queue) -> Result<Qdisc, BadQueue> {
-    queue_at(queue, None)
-}
-
-/// As [`queue`](fn@queue), for a queue in front of `rate`, which RED needs.
-///
-/// # Errors
-/// As [`queue`](fn@queue).
-pub fn queue_at(queue: &Queue, rate: Option<Rate>) -> Result<Qdisc, BadQueue> {
-    discipline::qdisc(queue, rate)
-}
-
-/// The `kind` of a plan's queue, which is the name of its qdisc.
-pub fn kind(queue: &Queue) -> &'static str {
-    discipline::kind(queue)
 }
 
 /// The limit of a FIFO in the unit of its kind (bytes for bfifo), which a parent `tbf` repeats.
@@ -179,8 +161,8 @@ pub(crate) fn ratespec(rate: Rate, overhead_bytes: u16) -> [u8; 12] {
     spec
 }
 
-/// Bytes per second where they do not fit the 32 bits of [`ratespec`].
-pub(crate) fn wide_rate(rate: Rate) -> Option<u64> {
+/// Bytes per second if they do not fit the 32 bits of [`ratespec`]: the value of `rate64`.
+pub(crate) fn rate64(rate: Rate) -> Option<u64> {
     Some(rate.bytes_per_sec()).filter(|&bytes| bytes > u64::from(u32::MAX))
 }
 
@@ -243,7 +225,7 @@ mod tests {
 
     #[test]
     fn a_limit_that_needs_a_rate_is_refused() {
-        let error = queue(&Queue::bfifo(Limit::MilliBdp(1500))).unwrap_err();
+        let error = limit_bytes(Limit::MilliBdp(1500)).unwrap_err();
         assert!(error.to_string().contains("1.5bdp"), "{error}");
         let limit = Limit::Packets(Packets::new(2));
         assert_eq!(fifo_limit(&Queue::bfifo(limit)), Some(3028));

@@ -129,12 +129,12 @@ fn ip(attr: Attr<'_>) -> Option<IpAddr> {
 /// The driver of a physical interface, from sysfs. sysfs may belong to another network namespace, so the index must
 /// match.
 fn driver(name: &str, index: u32) -> String {
-    let folder = std::path::Path::new("/sys/class/net").join(name);
-    let known = std::fs::read_to_string(folder.join("ifindex")).unwrap_or_default();
+    let dir = std::path::Path::new("/sys/class/net").join(name);
+    let known = std::fs::read_to_string(dir.join("ifindex")).unwrap_or_default();
     if known.trim() != index.to_string() {
         return String::new();
     }
-    let link = std::fs::read_link(folder.join("device/driver")).unwrap_or_default();
+    let link = std::fs::read_link(dir.join("device/driver")).unwrap_or_default();
     link.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
 

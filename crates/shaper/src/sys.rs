@@ -345,7 +345,7 @@ impl<'bytes> Outgoing<'_, 'bytes> {
     }
 }
 
-/// Attaches a loaded classifier to the way out of an interface of this network namespace, in front of clsact; it is
+/// Attaches a loaded classifier to the egress of an interface of this network namespace, in front of clsact; it is
 /// detached when the descriptor is closed. Linux 6.6 or newer.
 pub(crate) fn attach_tcx_egress(program: BorrowedFd<'_>, ifindex: u32) -> io::Result<OwnedFd> {
     const BPF_LINK_CREATE: libc::c_long = 28;

@@ -35,13 +35,13 @@ pub use wire_form::{Bridge, bridge};
 const SOCKET_BYTES: i32 = 32 << 20;
 
 /// The receiving end.
-struct Inlet {
+struct RxEnd {
     rx: OwnedFd,
     own_address: Option<[u8; 6]>,
 }
 
 /// The sending end.
-struct Outlet<'a> {
+struct TxEnd<'a> {
     dev: &'a str,
     ifindex: u32,
     mtu_bytes: u32,
@@ -79,34 +79,35 @@ impl UserLink {
     /// `CAP_NET_RAW` there.
     ///
     /// # Errors
-    /// [`ShaperError::Unsupported`] for classes, the queue `cake`, and interfaces that are not Ethernet; [`ShaperError::Occupied`] if the interface has such a link or filters in the way already;
-    /// errors of the kernel.
+    /// [`ShaperError::Unsupported`] for classes, the queue `cake`, and interfaces that are not
+    /// Ethernet; [`ShaperError::Occupied`] if the interface has such a link or other filters already; errors of the
+    /// kernel.
     pub fn open(config: &LinkConfig, dev: &str) -> Result<Self, ShaperError> {
         let mut plumbing = Plumbing::create(&config.name, dev)?;
-        let inlet = Inlet {
+        let rx_end = RxEnd {
             rx: reading_socket(plumbing.reader())?,
             own_address: Some(plumbing.entry_address()),
         };
-        let outlet = Outlet { dev, ifindex: plumbing.ifindex(), mtu_bytes: plumbing.mtu_bytes() };
+        let tx_end = TxEnd { dev, ifindex: plumbing.ifindex(), mtu_bytes: plumbing.mtu_bytes() };
         let spec = spec_of(config)?;
-        let mut link = Self::start(config, spec, inlet, &outlet)?;
+        let mut link = Self::start(config, spec, rx_end, &tx_end)?;
         plumbing.redirect()?;
         link.source = PacketSource::Redirected(plumbing);
         Ok(link)
     }
 
-    /// Starts the packet loop between two ends. The caller directs packets to the inlet.
+    /// Starts the packet loop between two ends. The caller directs packets to `rx_end`.
     fn start(
         config: &LinkConfig,
         spec: LinkSpec,
-        inlet: Inlet,
-        outlet: &Outlet<'_>,
+        rx_end: RxEnd,
+        tx_end: &TxEnd<'_>,
     ) -> Result<Self, ShaperError> {
         let ends = Ends {
-            rx: inlet.rx.try_clone().map_err(system("duplicate a packet socket"))?,
-            tx: sending_socket(outlet.ifindex)?,
-            own_address: inlet.own_address,
-            mtu_bytes: outlet.mtu_bytes,
+            rx: rx_end.rx.try_clone().map_err(system("duplicate a packet socket"))?,
+            tx: sending_socket(tx_end.ifindex)?,
+            own_address: rx_end.own_address,
+            mtu_bytes: tx_end.mtu_bytes,
         };
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|e| system("create an eventfd")(e.into()))?;
@@ -116,12 +117,12 @@ impl UserLink {
             start(Datapath::new(ends, &spec, Arc::clone(&wake), Arc::clone(&shared)))?;
         Ok(Self {
             name: config.name.clone(),
-            dev: outlet.dev.to_owned(),
+            dev: tx_end.dev.to_owned(),
             spec,
             source: PacketSource::Bridged { from: String::new() },
             shared,
             wake,
-            rx: inlet.rx,
+            rx: rx_end.rx,
             socket_drops: 0,
             loop_thread: Some(loop_thread),
             privileges,

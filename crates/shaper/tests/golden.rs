@@ -9,7 +9,8 @@ use ccbench_proto::resolve::PacketMatch;
 use ccbench_proto::units::{Bytes, Limit, Micros, Packets, Ppm, Rate};
 use ccbench_shaper::netlink::message::{HEADER_BYTES, Message, TCMSG_BYTES, attrs};
 use ccbench_shaper::qdisc::netem::Netem;
-use ccbench_shaper::qdisc::{self, ROOT, filter, htb, tbf};
+use ccbench_shaper::qdisc::{ROOT, filter, htb, tbf};
+use ccbench_shaper::queue_qdisc;
 
 const IFINDEX: u32 = 3;
 const LEAF: u32 = 0x1_0010;
@@ -65,7 +66,7 @@ fn same(ours: &[u8], name: &str, leave_out: &[u16]) {
 
 #[track_caller]
 fn queue_is(queue: &Queue, name: &str) {
-    same(&qdisc::queue(queue).unwrap().add(IFINDEX, 0x10_0000, LEAF), name, &[]);
+    same(&queue_qdisc(queue, None).unwrap().add(IFINDEX, 0x10_0000, LEAF), name, &[]);
 }
 
 fn mbit(rate: u64) -> Rate {
@@ -103,30 +104,30 @@ fn htb_is_what_tc_sends() {
 }
 
 #[test]
-fn an_htb_change_is_what_tc_sends_plus_wide_rates() {
+fn an_htb_change_is_what_tc_sends_plus_rate64() {
     let ours = class(50, 50, 1600, 1600, 1514).change(IFINDEX, 0x1_0001, 0x1_0000);
     // Attributes 6 and 7 keep our message's size fixed, so that a new rate can be patched in.
     same(&without(&ours, &[6, 7]), "htb_class_change", HTB_TABLES);
     assert_eq!(ours.len(), without(&ours, &[6, 7]).len() + 24);
 }
 
-fn bucket(rate: u64, burst_bytes: u32) -> tbf::Bucket {
-    tbf::Bucket { rate: mbit(rate), burst_bytes, limit: 187_500, overhead_bytes: 0 }
+fn tbf_of(rate: u64, burst_bytes: u32) -> tbf::Tbf {
+    tbf::Tbf { rate: mbit(rate), burst_bytes, limit: 187_500, overhead_bytes: 0 }
 }
 
 #[test]
 fn tbf_is_what_tc_sends() {
-    let ours = bucket(100, 3200).encode().add(IFINDEX, 0x1_0000, ROOT);
+    let ours = tbf_of(100, 3200).encode().add(IFINDEX, 0x1_0000, ROOT);
     same(&ours, "tbf", TBF_TABLES);
-    let wide = tbf::Bucket { overhead_bytes: 24, ..bucket(100, 3200) };
-    let ours = wide.encode().add(IFINDEX, 0x1_0000, ROOT);
+    let with_overhead = tbf::Tbf { overhead_bytes: 24, ..tbf_of(100, 3200) };
+    let ours = with_overhead.encode().add(IFINDEX, 0x1_0000, ROOT);
     same(&ours, "tbf_overhead", TBF_TABLES);
 }
 
 #[test]
 fn a_fast_tbf_differs_from_tc_only_in_the_buffer_that_the_kernel_ignores() {
     // tc 6.1 computes the buffer from the 32-bit rate; the kernel takes the burst in bytes over it.
-    let ours = bucket(40_000, 1_250_000).encode().add(IFINDEX, 0x1_0000, ROOT);
+    let ours = tbf_of(40_000, 1_250_000).encode().add(IFINDEX, 0x1_0000, ROOT);
     let mut theirs = without(&golden("tbf_fast"), TBF_TABLES);
     let buffer = HEADER_BYTES + TCMSG_BYTES + 8 + 4 + 4 + 28;
     theirs[buffer..buffer + 4].copy_from_slice(&ours[buffer..buffer + 4]);
@@ -219,7 +220,7 @@ fn head_drop_pie_and_red_are_what_tc_sends() {
         })
     };
     let is = |queue: Queue, rate, name| {
-        let ours = qdisc::queue_at(&queue, Some(mbit(rate))).unwrap();
+        let ours = queue_qdisc(&queue, Some(mbit(rate))).unwrap();
         same(&ours.add(IFINDEX, 0x10_0000, LEAF), name, &[]);
     };
     is(red(Some(50_000), Some(55), Some(true)), 100, "red");

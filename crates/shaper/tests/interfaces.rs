@@ -1,6 +1,7 @@
 //! Offloads and routes in network namespaces of their own. These tests need root, iproute2 and ethtool;
 //! without them they fail.
 
+#![allow(clippy::disallowed_methods, reason = "a test starts programs")]
 #![allow(clippy::unwrap_used)]
 
 use std::process::Command;

@@ -1,6 +1,7 @@
 //! Kernel links in network namespaces of their own. These tests need root, iproute2, and a kernel with htb,
 //! tbf, u32 and veth; without them they fail.
 
+#![allow(clippy::disallowed_methods, reason = "a test starts programs")]
 #![allow(clippy::unwrap_used)]
 
 use std::process::Command;

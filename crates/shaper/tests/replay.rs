@@ -1,5 +1,5 @@
 //! Trace replay on both backends with real traffic in network namespaces: throughput follows the trace. Needs root,
-//! iproute2 and a kernel with htb, clsact, u32, mirred and veth. Real traces are read from the folder CCBENCH_TRACES:
+//! iproute2 and a kernel with htb, clsact, u32, mirred and veth. Real traces are read from the directory CCBENCH_TRACES:
 //! the first CCBENCH_TRACE_SECONDS of each (default: all), rates divided by CCBENCH_TRACE_SCALE for slow machines, and
 //! only those whose path contains CCBENCH_TRACE_ONLY.
 #![allow(clippy::disallowed_methods, reason = "a test measures real time")]
@@ -250,8 +250,8 @@ fn auto_selects_userspace_for_traces_unsupported_by_qdiscs() {
 
 #[test]
 fn both_backends_follow_real_traces() {
-    let Some(folder) = std::env::var_os("CCBENCH_TRACES") else {
-        println!("skipped: CCBENCH_TRACES names no folder of real traces");
+    let Some(dir) = std::env::var_os("CCBENCH_TRACES") else {
+        println!("skipped: CCBENCH_TRACES names no directory of real traces");
         return;
     };
     let most =
@@ -270,7 +270,7 @@ fn both_backends_follow_real_traces() {
         if !file.contains(&only) {
             continue;
         }
-        let bytes = std::fs::read(std::path::Path::new(&folder).join(file)).unwrap();
+        let bytes = std::fs::read(std::path::Path::new(&dir).join(file)).unwrap();
         let trace = scaled(trace::parse(file, &bytes).unwrap(), scale);
         let seconds = (trace.length_ns() as f64 / 1e9).min(most).floor();
         for backend in [Backend::Userspace, Backend::Kernel] {

@@ -148,7 +148,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(
+        fn round_trips(
             packets in prop::collection::vec((any::<u64>(), prop::collection::vec(any::<u8>(), 0..70), any::<u32>()), 0..9),
             dev in "\\PC{0,20}",
             cut in 0usize..40,

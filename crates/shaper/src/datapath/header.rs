@@ -1,10 +1,14 @@
-//! What a queue must know of a frame, and the one thing that it changes in it: the ECN field of the IP header.
+//! Headers of a frame: the fields that queues and classes look at, the offsets that segmentation needs, and what a
+//! link changes: the ECN field (a mark) or a bit (corruption).
 
 const ETHERNET_BYTES: usize = 14;
-/// VLAN tags that are looked behind.
+/// Maximum number of VLAN tags in front of the EtherType.
 const TAGS: usize = 2;
-const TCP: u8 = 6;
-const UDP: u8 = 17;
+const TCP_BYTES: usize = 20;
+const UDP_BYTES: usize = 8;
+pub(crate) const IPV6_BYTES: usize = 40;
+pub(crate) const TCP: u8 = 6;
+pub(crate) const UDP: u8 = 17;
 
 /// The ECN field (RFC 3168, RFC 9331).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -82,6 +86,122 @@ pub(crate) fn ecn(frame: &[u8]) -> Ecn {
         Some(Ip::V6(at)) => Ecn::of(frame[at + 1] >> 4),
         None => Ecn::NotEct,
     }
+}
+
+/// Why the headers of a frame cannot be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum HeaderError {
+    /// It is shorter than its headers require, or its headers are inconsistent.
+    Malformed,
+    /// Neither TCP nor UDP over IP (tunnels, fragments).
+    Unsupported,
+}
+
+/// Where the headers of a TCP segment or UDP datagram are in its frame, and the fields that GSO counts on from.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TransportFrame {
+    pub(crate) ipv6: bool,
+    /// Where the network header begins.
+    pub(crate) network: usize,
+    /// Where the transport header begins.
+    pub(crate) transport: usize,
+    /// Bytes of all headers.
+    pub(crate) headers: usize,
+    /// IPv4 identification; no meaning with IPv6.
+    pub(crate) id: u16,
+    /// TCP sequence number; 0 with UDP.
+    pub(crate) sequence: u32,
+    /// Sum of the addresses and the protocol of the pseudo header, unfolded.
+    pub(crate) pseudo: u32,
+}
+
+impl TransportFrame {
+    /// Reads a frame of `protocol`, [`TCP`] or [`UDP`]. `csum_start` is the vnet header's: with IPv6 extension headers
+    /// only that has the offset of the transport header.
+    pub(crate) fn parse(
+        frame: &[u8],
+        protocol: u8,
+        csum_start: Option<usize>,
+    ) -> Result<Self, HeaderError> {
+        let Network { ipv6, begin, end, protocol: found } = Network::parse(frame)?;
+        let transport = csum_start.unwrap_or(end);
+        let plain = transport == end;
+        if transport < end || (!ipv6 && !plain) || (plain && found != protocol) {
+            return Err(HeaderError::Malformed);
+        }
+        let header = frame.get(transport..).ok_or(HeaderError::Malformed)?;
+        let (header_bytes, sequence) = if protocol == TCP {
+            let fixed: &[u8; TCP_BYTES] = header.first_chunk().ok_or(HeaderError::Malformed)?;
+            let header_bytes = usize::from(fixed[12] >> 4) * 4;
+            if header_bytes < TCP_BYTES {
+                return Err(HeaderError::Malformed);
+            }
+            (header_bytes, u32::from_be_bytes([fixed[4], fixed[5], fixed[6], fixed[7]]))
+        } else {
+            (UDP_BYTES, 0)
+        };
+        let headers = transport + header_bytes;
+        if headers > frame.len() {
+            return Err(HeaderError::Malformed);
+        }
+        let addresses = if ipv6 { begin + 8..begin + 40 } else { begin + 12..begin + 20 };
+        Ok(Self {
+            ipv6,
+            network: begin,
+            transport,
+            headers,
+            id: u16::from_be_bytes([frame[begin + 4], frame[begin + 5]]),
+            sequence,
+            pseudo: sum(&frame[addresses]) + u32::from(protocol),
+        })
+    }
+
+    /// Bytes of the network header, with IPv6 extension headers.
+    pub(crate) fn network_bytes(&self) -> usize {
+        self.transport - self.network
+    }
+}
+
+/// The network header of a frame.
+struct Network {
+    ipv6: bool,
+    begin: usize,
+    /// Excludes IPv6 extension headers.
+    end: usize,
+    protocol: u8,
+}
+
+impl Network {
+    fn parse(frame: &[u8]) -> Result<Self, HeaderError> {
+        let known = matches!(ethertype(frame), Some((0x0800 | 0x86dd, _)));
+        let (ipv6, begin, end, protocol) = match ip(frame) {
+            Some(Ip::V4(at)) if frame[at] & 15 >= 5 => {
+                (false, at, at + usize::from(frame[at] & 15) * 4, frame[at + 9])
+            }
+            Some(Ip::V6(at)) => (true, at, at + IPV6_BYTES, frame[at + 6]),
+            None if !known => return Err(HeaderError::Unsupported),
+            Some(Ip::V4(_)) | None => return Err(HeaderError::Malformed),
+        };
+        if frame.len() < end {
+            return Err(HeaderError::Malformed);
+        }
+        Ok(Self { ipv6, begin, end, protocol })
+    }
+}
+
+/// Sum of the 16-bit words in network byte order, unfolded; an odd last byte is padded with zero (RFC 1071).
+pub(crate) fn sum(bytes: &[u8]) -> u32 {
+    let (words, rest) = bytes.as_chunks::<2>();
+    let whole: u32 = words.iter().map(|&word| u32::from(u16::from_be_bytes(word))).sum();
+    whole + rest.first().map_or(0, |&byte| u32::from(byte) << 8)
+}
+
+/// Folds a sum of 16-bit words into the ones' complement sum (RFC 1071).
+pub(crate) fn fold(mut sum: u32) -> u16 {
+    while sum >> 16 != 0 {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    sum as u16
 }
 
 /// A number that is the same for all frames of a flow: addresses, protocol and ports. Fragments and protocols

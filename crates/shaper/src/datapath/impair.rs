@@ -5,44 +5,7 @@ use ccbench_proto::plan::{Distribution, Jitter, Link};
 use ccbench_proto::units::{Micros, Ppm};
 
 use super::loss::Loss;
-use super::random::{Chance, Random};
-
-/// What a stream is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Purpose {
-    /// Independent loss.
-    Loss,
-    /// Steps between the good and the bad state of burst loss.
-    BurstState,
-    /// Loss in the state.
-    BurstLoss,
-    /// Duplication.
-    Duplicate,
-    /// Overtaking.
-    Reorder,
-    /// Which packets are corrupted, and where.
-    Corrupt,
-    /// Random delay.
-    Jitter,
-    /// The queue of this class; 0 is the link's own.
-    Queue(u8),
-}
-
-impl Purpose {
-    /// The number of its stream.
-    pub(super) fn stream(self) -> u64 {
-        match self {
-            Self::Loss => 1,
-            Self::BurstState => 2,
-            Self::BurstLoss => 3,
-            Self::Duplicate => 4,
-            Self::Reorder => 5,
-            Self::Corrupt => 6,
-            Self::Jitter => 7,
-            Self::Queue(class) => 256 + u64::from(class),
-        }
-    }
-}
+use super::random::{Chance, Purpose, Random};
 
 /// Random streams of one link. Every packet draws from every stream in use, so that the streams are independent.
 #[derive(Debug)]
@@ -97,7 +60,7 @@ impl Impair {
 
     /// Decides for the next packet.
     #[inline]
-    pub(crate) fn next(&mut self) -> Decision {
+    pub(crate) fn decide(&mut self) -> Decision {
         let lost = self.loss.next_is_lost();
         let duplicated = self.duplicate.happens();
         // Always two draws per packet, so that the decision for packet n does not depend on earlier decisions.
@@ -324,7 +287,7 @@ mod tests {
 
     fn decisions(link: &Link, seed: u64) -> Vec<Decision> {
         let mut impair = Impair::new(link, seed);
-        (0..20_000).map(|_| impair.next()).collect()
+        (0..20_000).map(|_| impair.decide()).collect()
     }
 
     #[test]

@@ -3,8 +3,7 @@
 use ccbench_proto::plan::BurstLoss;
 use ccbench_proto::units::Ppm;
 
-use super::impair::Purpose;
-use super::random::{Chance, Random};
+use super::random::{Chance, Purpose, Random};
 
 /// Both kinds of loss together: a packet is lost if either loses it.
 #[derive(Debug)]

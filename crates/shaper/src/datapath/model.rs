@@ -10,10 +10,10 @@ use ccbench_proto::units::Rate;
 
 use super::class_scheduler::{ClassScheduler, Next, SchedulerParams};
 use super::classes::ClassSpec;
-use super::impair::{Impair, Purpose, typical_jitter_ns};
+use super::impair::{Impair, typical_jitter_ns};
 use super::line::Line;
 use super::packet::{Packet, line_bytes};
-use super::random::Random;
+use super::random::{Purpose, Random};
 use crate::discipline::{AnyQueue, QueueParams, QueueStats, Setup};
 use delay::Delay;
 use traced::ArrivalTrace;
@@ -249,7 +249,7 @@ impl LinkModel {
             self.delay.enter(packet, 0, false);
             return Arrival::In;
         }
-        let decision = self.impair.next();
+        let decision = self.impair.decide();
         if decision.lost {
             self.counts.lost += 1;
             return Arrival::Lost;
@@ -395,7 +395,7 @@ impl LinkModel {
     /// The shortest possible delay of a packet that arrives now.
     pub(crate) fn min_delay_ns(&self) -> u64 {
         let traced_ns = self.traced.as_ref().map_or(u64::MAX, |traced| traced.min_delay_ns());
-        self.impair.min_delay_ns(self.delay.min_ns().min(traced_ns))
+        self.impair.min_delay_ns(self.delay.constant_ns().min(traced_ns))
     }
 
     /// Whether a packet may overtake an earlier one in the delay.

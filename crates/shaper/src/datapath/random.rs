@@ -4,7 +4,42 @@
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 
-use super::impair::Purpose;
+/// What a stream is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// Independent loss.
+    Loss,
+    /// Steps between the good and the bad state of burst loss.
+    BurstState,
+    /// Loss in the state.
+    BurstLoss,
+    /// Duplication.
+    Duplicate,
+    /// Overtaking.
+    Reorder,
+    /// Which packets are corrupted, and where.
+    Corrupt,
+    /// Random delay.
+    Jitter,
+    /// The queue of this class; 0 is the link's own.
+    Queue(u8),
+}
+
+impl Purpose {
+    /// The number of its stream.
+    fn stream(self) -> u64 {
+        match self {
+            Self::Loss => 1,
+            Self::BurstState => 2,
+            Self::BurstLoss => 3,
+            Self::Duplicate => 4,
+            Self::Reorder => 5,
+            Self::Corrupt => 6,
+            Self::Jitter => 7,
+            Self::Queue(class) => 256 + u64::from(class),
+        }
+    }
+}
 
 /// One stream.
 #[derive(Debug, Clone)]
@@ -104,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_and_everything() {
+    fn chance_zero_and_one() {
         assert!(!(0..1000).any(|_| Chance::new(0, 1, Purpose::Loss).happens()));
         let mut all = Chance::new(1_000_000, 1, Purpose::Loss);
         assert!((0..1000).all(|_| all.happens()));

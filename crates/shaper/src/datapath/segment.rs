@@ -2,28 +2,15 @@
 //! timed and dropped individually. TCP and UDP checksums stay partial, as for a device with checksum offload: the field
 //! holds the sum of the pseudo header, and the vnet header has `VIRTIO_NET_HDR_F_NEEDS_CSUM`.
 
+use super::header::{HeaderError, IPV6_BYTES, TCP, TransportFrame, UDP, fold, sum};
 use super::vnet::{
     GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, NEEDS_CSUM, VNET_BYTES, Vnet,
 };
 
-use super::header::{self, Ip};
-
 const ETHERNET_BYTES: usize = 14;
-const IPV6_BYTES: usize = 40;
-const TCP: u8 = 6;
-const UDP: u8 = 17;
 const TCP_FIN: u8 = 0x01;
 const TCP_PSH: u8 = 0x08;
 const TCP_CWR: u8 = 0x80;
-
-/// Why a super-packet cannot be segmented.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum SegmentError {
-    /// It is shorter than its headers require, or its headers are inconsistent.
-    Malformed,
-    /// Neither TCP nor UDP over IP (tunnels, fragments).
-    Unsupported,
-}
 
 /// Iterates over the frames of a received packet.
 #[derive(Debug)]
@@ -39,31 +26,19 @@ pub(crate) struct Frames<'a> {
 
 #[derive(Debug, Clone, Copy)]
 struct Gso {
-    ipv6: bool,
     tcp: bool,
-    /// Where the network header begins.
-    network: usize,
-    /// Where the transport header begins.
-    transport: usize,
-    /// Bytes of all headers.
-    headers: usize,
+    first: TransportFrame,
     /// Payload bytes of every segment but the last.
     size: usize,
-    /// IPv4 identification of the first segment.
-    id: u16,
-    /// TCP sequence number of the first segment.
-    sequence: u32,
-    /// Sum of the addresses and the protocol of the pseudo header, unfolded.
-    pseudo: u32,
 }
 
 impl<'a> Frames<'a> {
     /// Parses a packet from a packet socket with `PACKET_VNET_HDR`.
-    pub(crate) fn new(packet: &'a [u8]) -> Result<Self, SegmentError> {
-        let vnet = Vnet::read(packet).ok_or(SegmentError::Malformed)?;
+    pub(crate) fn new(packet: &'a [u8]) -> Result<Self, HeaderError> {
+        let vnet = Vnet::read(packet).ok_or(HeaderError::Malformed)?;
         let frame = &packet[VNET_BYTES..];
         if frame.len() < ETHERNET_BYTES {
-            return Err(SegmentError::Malformed);
+            return Err(HeaderError::Malformed);
         }
         let gso = match vnet.gso_type & !GSO_ECN {
             GSO_NONE => None,
@@ -75,7 +50,9 @@ impl<'a> Frames<'a> {
     /// Size of a slot that holds any of the frames, including the vnet header.
     pub(crate) fn slot_bytes(&self) -> usize {
         VNET_BYTES
-            + self.gso.map_or(self.frame.len(), |gso| self.frame.len().min(gso.headers + gso.size))
+            + self
+                .gso
+                .map_or(self.frame.len(), |gso| self.frame.len().min(gso.first.headers + gso.size))
     }
 
     /// Writes the next frame with its vnet header into `slot` (of at least [`Self::slot_bytes`]) and returns
@@ -87,21 +64,21 @@ impl<'a> Frames<'a> {
         if !self.has_remaining() {
             return None;
         }
-        let payload = self.frame.len() - gso.headers;
+        let payload = self.frame.len() - gso.first.headers;
         let take = gso.size.min(payload - self.done);
-        let end = VNET_BYTES + gso.headers + take;
+        let end = VNET_BYTES + gso.first.headers + take;
         let vnet = Vnet {
             flags: NEEDS_CSUM,
-            hdr_len: gso.headers as u16,
-            csum_start: gso.transport as u16,
+            hdr_len: gso.first.headers as u16,
+            csum_start: gso.first.transport as u16,
             csum_offset: if gso.tcp { 16 } else { 6 },
             ..Vnet::default()
         };
         slot[..VNET_BYTES].copy_from_slice(&vnet.bytes());
         let out = &mut slot[VNET_BYTES..end];
-        out[..gso.headers].copy_from_slice(&self.frame[..gso.headers]);
-        let from = gso.headers + self.done;
-        out[gso.headers..].copy_from_slice(&self.frame[from..from + take]);
+        out[..gso.first.headers].copy_from_slice(&self.frame[..gso.first.headers]);
+        let from = gso.first.headers + self.done;
+        out[gso.first.headers..].copy_from_slice(&self.frame[from..from + take]);
         gso.write_ip(out, self.index);
         let last = self.done + take >= payload;
         let keep_cwr = self.index == 0 || self.vnet.gso_type & GSO_ECN == 0;
@@ -115,7 +92,7 @@ impl<'a> Frames<'a> {
     pub(crate) fn has_remaining(&self) -> bool {
         match self.gso {
             None => self.done == 0,
-            Some(gso) => self.index == 0 || self.done < self.frame.len() - gso.headers,
+            Some(gso) => self.index == 0 || self.done < self.frame.len() - gso.first.headers,
         }
     }
 
@@ -124,7 +101,7 @@ impl<'a> Frames<'a> {
         match self.gso {
             None => u64::from(self.done == 0),
             Some(gso) => {
-                let left = self.frame.len() - gso.headers - self.done;
+                let left = self.frame.len() - gso.first.headers - self.done;
                 left.div_ceil(gso.size).max(usize::from(self.index == 0)) as u64
             }
         }
@@ -144,57 +121,35 @@ impl<'a> Frames<'a> {
 }
 
 impl Gso {
-    fn new(frame: &[u8], vnet: &Vnet) -> Result<Self, SegmentError> {
-        let Network { ipv6, begin, end: network_end, protocol } = network(frame)?;
-        let tcp = match (vnet.gso_type & !GSO_ECN, ipv6) {
-            (GSO_TCPV4, false) | (GSO_TCPV6, true) => true,
-            (GSO_UDP_L4, _) => false,
-            _ => return Err(SegmentError::Unsupported),
+    fn new(frame: &[u8], vnet: &Vnet) -> Result<Self, HeaderError> {
+        let partial = vnet.flags & NEEDS_CSUM != 0;
+        let csum_start = partial.then_some(usize::from(vnet.csum_start));
+        let (tcp, ipv6) = match vnet.gso_type & !GSO_ECN {
+            GSO_TCPV4 => (true, Some(false)),
+            GSO_TCPV6 => (true, Some(true)),
+            GSO_UDP_L4 => (false, None),
+            _ => return Err(HeaderError::Unsupported),
         };
-        // With IPv6 extension headers only the vnet header has the offset of the transport header.
-        let transport =
-            if vnet.flags & NEEDS_CSUM != 0 { usize::from(vnet.csum_start) } else { network_end };
-        let plain = transport == network_end;
-        let (wanted, least) = if tcp { (TCP, 20) } else { (UDP, 8) };
-        if transport < network_end || (!ipv6 && !plain) || (plain && protocol != wanted) {
-            return Err(SegmentError::Malformed);
+        let first = TransportFrame::parse(frame, if tcp { TCP } else { UDP }, csum_start)?;
+        if ipv6.is_some_and(|ipv6| ipv6 != first.ipv6) {
+            return Err(HeaderError::Unsupported);
         }
-        let header = frame.get(transport..).ok_or(SegmentError::Malformed)?;
-        let (header_bytes, sequence) = if tcp {
-            let fixed: &[u8; 20] = header.first_chunk().ok_or(SegmentError::Malformed)?;
-            let sequence = u32::from_be_bytes([fixed[4], fixed[5], fixed[6], fixed[7]]);
-            (usize::from(fixed[12] >> 4) * 4, sequence)
-        } else {
-            (8, 0)
-        };
-        let headers = transport + header_bytes;
-        if header_bytes < least || headers > frame.len() || vnet.gso_size == 0 {
-            return Err(SegmentError::Malformed);
+        if vnet.gso_size == 0 {
+            return Err(HeaderError::Malformed);
         }
-        let addresses = if ipv6 { begin + 8..begin + 40 } else { begin + 12..begin + 20 };
-        Ok(Self {
-            ipv6,
-            tcp,
-            transport,
-            headers,
-            size: usize::from(vnet.gso_size),
-            network: begin,
-            id: u16::from_be_bytes([frame[begin + 4], frame[begin + 5]]),
-            sequence,
-            pseudo: sum(&frame[addresses]) + u32::from(wanted),
-        })
+        Ok(Self { tcp, first, size: usize::from(vnet.gso_size) })
     }
 
     /// Writes length, identification and header checksum of the segment in `out`.
     fn write_ip(&self, out: &mut [u8], index: u16) {
-        let length = out.len() - self.network;
-        let ip = &mut out[self.network..self.transport];
-        if self.ipv6 {
+        let length = out.len() - self.first.network;
+        let ip = &mut out[self.first.network..self.first.transport];
+        if self.first.ipv6 {
             ip[4..6].copy_from_slice(&((length - IPV6_BYTES) as u16).to_be_bytes());
             return;
         }
         ip[2..4].copy_from_slice(&(length as u16).to_be_bytes());
-        ip[4..6].copy_from_slice(&self.id.wrapping_add(index).to_be_bytes());
+        ip[4..6].copy_from_slice(&self.first.id.wrapping_add(index).to_be_bytes());
         ip[10..12].fill(0);
         let checksum = !fold(sum(ip));
         ip[10..12].copy_from_slice(&checksum.to_be_bytes());
@@ -203,15 +158,15 @@ impl Gso {
     /// Writes sequence number, flags, length and partial checksum of the segment in `out`, whose payload begins
     /// at `offset` in the payload of the super-packet.
     fn write_transport(&self, out: &mut [u8], offset: u32, last: bool, keep_cwr: bool) {
-        let length = (out.len() - self.transport) as u16;
-        let partial = fold(self.pseudo + u32::from(length)).to_be_bytes();
-        let header = &mut out[self.transport..];
+        let length = (out.len() - self.first.transport) as u16;
+        let partial = fold(self.first.pseudo + u32::from(length)).to_be_bytes();
+        let header = &mut out[self.first.transport..];
         if !self.tcp {
             header[4..6].copy_from_slice(&length.to_be_bytes());
             header[6..8].copy_from_slice(&partial);
             return;
         }
-        header[4..8].copy_from_slice(&self.sequence.wrapping_add(offset).to_be_bytes());
+        header[4..8].copy_from_slice(&self.first.sequence.wrapping_add(offset).to_be_bytes());
         if !last {
             header[13] &= !(TCP_FIN | TCP_PSH);
         }
@@ -220,45 +175,6 @@ impl Gso {
         }
         header[16..18].copy_from_slice(&partial);
     }
-}
-
-/// The network header of a frame.
-struct Network {
-    ipv6: bool,
-    begin: usize,
-    /// Excludes IPv6 extension headers.
-    end: usize,
-    protocol: u8,
-}
-
-fn network(frame: &[u8]) -> Result<Network, SegmentError> {
-    let known = matches!(header::ethertype(frame), Some((0x0800 | 0x86dd, _)));
-    let (ipv6, begin, end, protocol) = match header::ip(frame) {
-        Some(Ip::V4(at)) if frame[at] & 15 >= 5 => {
-            (false, at, at + usize::from(frame[at] & 15) * 4, frame[at + 9])
-        }
-        Some(Ip::V6(at)) => (true, at, at + IPV6_BYTES, frame[at + 6]),
-        None if !known => return Err(SegmentError::Unsupported),
-        Some(Ip::V4(_)) | None => return Err(SegmentError::Malformed),
-    };
-    if frame.len() < end {
-        return Err(SegmentError::Malformed);
-    }
-    Ok(Network { ipv6, begin, end, protocol })
-}
-
-/// Sum of the 16-bit words in network byte order, unfolded; an odd last byte is padded with zero (RFC 1071).
-pub(super) fn sum(bytes: &[u8]) -> u32 {
-    let (words, rest) = bytes.as_chunks::<2>();
-    let whole: u32 = words.iter().map(|&word| u32::from(u16::from_be_bytes(word))).sum();
-    whole + rest.first().map_or(0, |&byte| u32::from(byte) << 8)
-}
-
-pub(super) fn fold(mut sum: u32) -> u16 {
-    while sum >> 16 != 0 {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    sum as u16
 }
 
 #[cfg(test)]

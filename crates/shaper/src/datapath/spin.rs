@@ -90,7 +90,7 @@ mod tests {
             (0..200).for_each(|nth| spin.woke_late(lates[nth % 2]));
             spin.margin_ns()
         };
-        // Awake processors: a few microseconds. Halted ones: as long as it takes. Stalls: no longer than sensible.
+        // Awake CPUs take a few microseconds, halted ones longer; stalls are not waited for.
         assert!((MIN_MARGIN_NS..12_000).contains(&settle(&mut spin, [3_000, 4_000])));
         assert!((40_000..=MAX_MARGIN_NS).contains(&settle(&mut spin, [30_000, 40_000])));
         assert_eq!(settle(&mut spin, [5_000_000, 5_000_000]), MAX_MARGIN_NS);

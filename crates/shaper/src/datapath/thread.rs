@@ -63,7 +63,7 @@ impl Privileges {
 #[derive(Debug)]
 pub(crate) struct SchedClass {
     guard: DutyGuard,
-    processors: u64,
+    cpus: u64,
     demotions: u64,
 }
 
@@ -73,7 +73,7 @@ impl SchedClass {
         LOOPS.fetch_add(1, Relaxed);
         Self {
             guard: DutyGuard::new(privileges.fifo, monotonic_ns(), thread_cpu_ns()),
-            processors: std::thread::available_parallelism().map_or(1, |n| n.get() as u64),
+            cpus: std::thread::available_parallelism().map_or(1, |n| n.get() as u64),
             demotions: 0,
         }
     }
@@ -82,7 +82,7 @@ impl SchedClass {
     pub(crate) fn tick(&mut self, now_ns: u64) {
         if self.guard.wants_sample(now_ns) {
             // The node at the other end of the link runs in another process and has the same number of loops.
-            let threads_per_cpu = (2 * LOOPS.load(Relaxed)).div_ceil(self.processors);
+            let threads_per_cpu = (2 * LOOPS.load(Relaxed)).div_ceil(self.cpus);
             let action = self.guard.sample(now_ns, thread_cpu_ns(), threads_per_cpu);
             self.apply(action);
         }

@@ -182,8 +182,9 @@ impl Dualpi2 {
         self.last_qdelay_ns = qdelay_ns;
     }
 
-    /// `must_drop`: whether the AQM drops `packet`; it may mark it instead. A backlog below two frames is never
-    /// dropped or marked.
+    /// `must_drop`: whether the AQM drops `packet`; it may mark it instead. L is marked with the coupled probability
+    /// p_CL = k·p', C is marked or dropped with p_C = p'². In overload (p_CL > 1) L is dropped like C if
+    /// `drop_overload` is set. A backlog below two frames is never dropped or marked.
     fn must_drop(&mut self, packet: &mut Packet, is_l4s: bool) -> bool {
         if self.backlog().1 < 2 * u64::from(self.frame_bytes) {
             return false;
@@ -363,7 +364,7 @@ mod flows;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::datapath::impair::Purpose;
+    use crate::datapath::random::Purpose;
 
     const MS: u64 = 1_000_000;
 

@@ -183,10 +183,16 @@ impl Fifo {
 }
 
 /// A FIFO that drops the arriving packet when it is full (`pfifo`, `bfifo`).
-#[derive(Debug)]
-pub(crate) struct TailDrop(Fifo);
+pub(crate) type TailDrop = FifoQueue<false>;
 
-impl PacketQueue for TailDrop {
+/// A FIFO that drops from the head when it is full (`pfifo_head_drop`, `bfifo_head_drop`).
+pub(crate) type HeadDrop = FifoQueue<true>;
+
+/// A [`Fifo`] as a discipline; `HEAD_DROP` is where it drops when it is full.
+#[derive(Debug)]
+pub(crate) struct FifoQueue<const HEAD_DROP: bool>(Fifo);
+
+impl<const HEAD_DROP: bool> PacketQueue for FifoQueue<HEAD_DROP> {
     type Params = FifoLimit;
     const READS_HEADERS: bool = false;
 
@@ -195,48 +201,12 @@ impl PacketQueue for TailDrop {
     }
 
     fn enqueue(&mut self, packet: Packet, dropped: &mut Vec<u32>) {
-        self.0.enqueue(packet, dropped);
-    }
-
-    fn dequeue(&mut self, _now_ns: u64, _dropped: &mut Vec<u32>) -> Option<Packet> {
-        self.0.dequeue()
-    }
-
-    fn backlog(&self) -> (u64, u64) {
-        self.0.backlog()
-    }
-
-    fn stats(&self, _now_ns: u64) -> QueueStats {
-        QueueStats { drop_overlimit: self.0.overlimit, ..QueueStats::default() }
-    }
-
-    fn max_packets(limit: FifoLimit, min_frame_bytes: u64) -> u64 {
-        limit.max_packets(min_frame_bytes)
-    }
-
-    fn describe(limit: FifoLimit) -> String {
-        match limit {
-            FifoLimit::Bytes(bytes) => format!("bfifo limit {bytes}B"),
-            FifoLimit::Packets(packets) => format!("pfifo limit {packets}p"),
+        if HEAD_DROP {
+            self.0.enqueue_head_drop(packet, dropped);
+        } else {
+            self.0.enqueue(packet, dropped);
         }
     }
-}
-
-/// A FIFO that drops from the head when it is full (`pfifo_head_drop`, and the same with bytes).
-#[derive(Debug)]
-pub(crate) struct HeadDrop(Fifo);
-
-impl PacketQueue for HeadDrop {
-    type Params = FifoLimit;
-    const READS_HEADERS: bool = false;
-
-    fn build(limit: FifoLimit, setup: Setup) -> Self {
-        Self(Fifo::new(limit, setup.capacity))
-    }
-
-    fn enqueue(&mut self, packet: Packet, dropped: &mut Vec<u32>) {
-        self.0.enqueue_head_drop(packet, dropped);
-    }
 
     fn dequeue(&mut self, _now_ns: u64, _dropped: &mut Vec<u32>) -> Option<Packet> {
         self.0.dequeue()
@@ -255,9 +225,10 @@ impl PacketQueue for HeadDrop {
     }
 
     fn describe(limit: FifoLimit) -> String {
+        let suffix = if HEAD_DROP { "_head_drop" } else { "" };
         match limit {
-            FifoLimit::Bytes(bytes) => format!("bfifo_head_drop limit {bytes}B"),
-            FifoLimit::Packets(packets) => format!("pfifo_head_drop limit {packets}p"),
+            FifoLimit::Bytes(bytes) => format!("bfifo{suffix} limit {bytes}B"),
+            FifoLimit::Packets(packets) => format!("pfifo{suffix} limit {packets}p"),
         }
     }
 }

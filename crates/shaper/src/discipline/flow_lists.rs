@@ -41,9 +41,21 @@ impl FlowLists {
         }
     }
 
+    /// The flow to serve is empty: moves it to the end of `old_flows` if `keep`, else removes it. Returns whether
+    /// it is still listed. A new flow is kept, so that it cannot be new again at once and starve the others.
+    #[inline]
+    pub(crate) fn retire_head(&mut self, keep: bool) -> bool {
+        if keep {
+            self.move_to_old();
+        } else {
+            self.remove_head();
+        }
+        keep
+    }
+
     /// Removes the flow to serve from its list.
     #[inline]
-    pub(crate) fn remove_head(&mut self) -> Option<u32> {
+    fn remove_head(&mut self) -> Option<u32> {
         self.new_flows.pop_front().or_else(|| self.old_flows.pop_front())
     }
 

@@ -168,13 +168,7 @@ impl PacketQueue for Fq {
                 }
                 return Some(packet);
             }
-            // An empty new flow becomes an old one, so that it cannot be new again at once and starve others.
-            if is_new {
-                self.lists.move_to_old();
-            } else {
-                self.lists.remove_head();
-                flow.listed = false;
-            }
+            flow.listed = self.lists.retire_head(is_new);
         }
     }
 

@@ -212,13 +212,7 @@ impl PacketQueue for FqCodel {
                 flow.deficit -= i64::from(packet.bytes);
                 return Some(packet);
             }
-            // An empty new flow becomes an old one, so that it cannot be new again at once and starve others.
-            if is_new && !self.lists.old_is_empty() {
-                self.lists.move_to_old();
-            } else {
-                self.lists.remove_head();
-                flow.listed = false;
-            }
+            flow.listed = self.lists.retire_head(is_new && !self.lists.old_is_empty());
         }
     }
 

@@ -307,7 +307,7 @@ impl PacketQueue for Pie {
 mod tests {
     use super::*;
     use crate::datapath::header::Ecn;
-    use crate::datapath::impair::Purpose;
+    use crate::datapath::random::Purpose;
 
     const MS: u64 = 1_000_000;
 

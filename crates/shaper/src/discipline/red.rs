@@ -272,7 +272,7 @@ impl PacketQueue for Red {
 mod tests {
     use super::*;
     use crate::datapath::header::Ecn;
-    use crate::datapath::impair::Purpose;
+    use crate::datapath::random::Purpose;
 
     const PARAMS: RedParams = RedParams {
         limit: 200_000,

@@ -11,8 +11,8 @@ use super::pie::PieParams;
 use super::red::RedParams;
 use super::*;
 use crate::datapath::header::Ecn;
-use crate::datapath::impair::Purpose;
 use crate::datapath::model::{LinkModel, LinkSpec};
+use crate::datapath::random::Purpose;
 
 const US: u64 = 1_000;
 

@@ -131,8 +131,8 @@ pub(crate) fn plan(config: &LinkConfig, ifindex: u32, frame_bytes: u32) -> Resul
         (Some(rate), Shaper::Tbf) if config.classes.is_empty() => {
             // Above an AQM or netem the kernel ignores this limit, but it must not be zero.
             let limit = qdisc::fifo_limit(&config.queue).unwrap_or(1);
-            let bucket = bucket(rate, frame_bytes, limit, overhead);
-            builder.qdisc(&bucket.encode(), ROOT_HANDLE, ROOT);
+            let tbf = tbf_qdisc(rate, frame_bytes, limit, overhead);
+            builder.qdisc(&tbf.encode(), ROOT_HANDLE, ROOT);
             builder.leaf(config, (&config.queue, rate), ROOT_HANDLE | 1, Some(0))?;
             RateControl::Tbf { limit, overhead }
         }
@@ -171,7 +171,7 @@ pub(crate) fn patch(
     match control {
         RateControl::Unlimited => {}
         RateControl::Tbf { limit, overhead } => {
-            bucket(rate, frame_bytes, *limit, *overhead).patch(messages);
+            tbf_qdisc(rate, frame_bytes, *limit, *overhead).patch(messages);
         }
         RateControl::Htb { base, classes } => {
             for (slot, part) in classes.iter().zip(parts) {
@@ -181,10 +181,10 @@ pub(crate) fn patch(
     }
 }
 
-/// A token bucket for this rate.
-pub(crate) fn bucket(rate: Rate, frame_bytes: u32, limit: u32, overhead_bytes: u16) -> tbf::Bucket {
+/// The `tbf` qdisc for this rate.
+pub(crate) fn tbf_qdisc(rate: Rate, frame_bytes: u32, limit: u32, overhead_bytes: u16) -> tbf::Tbf {
     let rate = rate.max(MIN_RATE);
-    tbf::Bucket { rate, burst_bytes: burst_bytes(rate, frame_bytes), limit, overhead_bytes }
+    tbf::Tbf { rate, burst_bytes: burst_bytes(rate, frame_bytes), limit, overhead_bytes }
 }
 
 /// Overhead that the kernel adds to every packet: link-layer overhead beyond the Ethernet header.
@@ -356,7 +356,7 @@ impl Builder {
             queue_handle = (FIRST_QUEUE + index.unwrap_or(0)) << 16;
         }
         if needs_queue(config) {
-            self.qdisc(&qdisc::queue_at(queue, Some(rate))?, queue_handle, parent);
+            self.qdisc(&discipline::qdisc(queue, Some(rate))?, queue_handle, parent);
         }
         Ok(())
     }

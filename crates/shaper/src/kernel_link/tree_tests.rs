@@ -171,5 +171,5 @@ fn rate_zero_becomes_the_minimum_rate() {
         panic!("not htb")
     };
     assert_eq!(classes[0].at(base, Rate::from_bits_per_sec(0), 1518).rate, MIN_RATE);
-    assert_eq!(bucket(Rate::from_bits_per_sec(0), 1518, 1, 0).rate, MIN_RATE);
+    assert_eq!(tbf_qdisc(Rate::from_bits_per_sec(0), 1518, 1, 0).rate, MIN_RATE);
 }

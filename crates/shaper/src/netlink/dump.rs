@@ -1,10 +1,9 @@
-//! What hangs on an interface, as the kernel lists it.
+//! Dumps of an interface's qdiscs and classes, and requests about its root qdisc and MTU.
 
 use super::message::{DUMP, Message};
 use super::{ACK, Socket};
 use crate::ShaperError;
-use crate::qdisc::ROOT;
-use crate::qdisc::stats::Listed;
+use crate::qdisc::{Listed, ROOT};
 
 const IFLA_MTU: u16 = 4;
 const IFINFO_BYTES: usize = 16;

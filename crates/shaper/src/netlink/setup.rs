@@ -101,10 +101,10 @@ pub fn set_down(socket: &mut Socket, ifindex: u32) -> Result<(), ShaperError> {
     socket.request("set down", &format!("interface #{ifindex}"), &message)
 }
 
-/// Gives an interface the hook that filters on its way out attach to.
+/// Adds clsact, to which filters on the egress of an interface attach.
 ///
 /// # Errors
-/// The kernel's answer; `EEXIST` if something else put one there.
+/// The kernel's answer; `EEXIST` if the interface has one already.
 pub fn add_clsact(socket: &mut Socket, ifindex: u32) -> Result<(), ShaperError> {
     let message = Message::new(libc::RTM_NEWQDISC, CREATE)
         .tcmsg(ifindex, 0xffff_0000, TC_H_CLSACT, 0)
@@ -113,7 +113,7 @@ pub fn add_clsact(socket: &mut Socket, ifindex: u32) -> Result<(), ShaperError> 
     socket.request("add qdisc clsact", &format!("interface #{ifindex}"), &message)
 }
 
-/// Removes the hook with all its filters.
+/// Removes clsact with all its filters.
 ///
 /// # Errors
 /// The kernel's answer.

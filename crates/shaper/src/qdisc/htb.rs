@@ -2,18 +2,18 @@
 
 use ccbench_proto::units::Rate;
 
-use super::{Qdisc, TCA_KIND, TCA_OPTIONS, burst_ticks, ratespec, wide_rate};
+use super::{Qdisc, TCA_KIND, TCA_OPTIONS, burst_ticks, rate64, ratespec};
 use crate::netlink::{ACK, CREATE, Message};
 
-const TCA_HTB_PARMS: u16 = 1;
+pub(crate) const TCA_HTB_PARMS: u16 = 1;
 const TCA_HTB_INIT: u16 = 2;
-const TCA_HTB_RATE64: u16 = 6;
+pub(crate) const TCA_HTB_RATE64: u16 = 6;
 const TCA_HTB_CEIL64: u16 = 7;
 /// Divisor that makes a class' quantum from its rate where none is given; ours are always given.
 const RATE_TO_QUANTUM: u32 = 10;
 const PARMS_BYTES: usize = 44;
-/// Two wide rates of 12 bytes and the parameters with their header.
-const WIDE_BYTES: usize = 12 + 12 + 4 + PARMS_BYTES;
+/// `TCA_HTB_RATE64`, `TCA_HTB_CEIL64` (12 bytes each) and the parameters with their header.
+const RATE64_BYTES: usize = 12 + 12 + 4 + PARMS_BYTES;
 
 /// The root: packets that no filter matches go to the class with this minor number.
 pub fn root(default_class: u16) -> Qdisc {
@@ -30,7 +30,7 @@ pub fn root(default_class: u16) -> Qdisc {
 pub struct Class {
     /// Guaranteed rate.
     pub rate: Rate,
-    /// Most it may borrow up to.
+    /// Maximum rate, with what it borrows.
     pub ceil: Rate,
     /// Bucket of the guaranteed rate, in bytes.
     pub burst_bytes: u32,
@@ -66,10 +66,10 @@ impl Class {
             .tcmsg(ifindex, class, parent, 0)
             .attr_str(TCA_KIND, "htb")
             .nested(TCA_OPTIONS, |mut m| {
-                if let Some(rate) = wide_rate(self.rate) {
+                if let Some(rate) = rate64(self.rate) {
                     m = m.attr_u64(TCA_HTB_RATE64, rate);
                 }
-                if let Some(ceil) = wide_rate(self.ceil) {
+                if let Some(ceil) = rate64(self.ceil) {
                     m = m.attr_u64(TCA_HTB_CEIL64, ceil);
                 }
                 m.attr(TCA_HTB_PARMS, &self.parms())
@@ -83,19 +83,19 @@ impl Class {
         Message::new(libc::RTM_NEWTCLASS, ACK)
             .tcmsg(ifindex, class, parent, 0)
             .attr_str(TCA_KIND, "htb")
-            .nested(TCA_OPTIONS, |m| m.raw(&self.wide()))
+            .nested(TCA_OPTIONS, |m| m.raw(&self.rate64()))
             .finish()
     }
 
     /// Rewrites the parameters of a message that [`Self::change`] made. Allocates nothing.
     pub fn patch(&self, message: &mut [u8]) {
-        let start = message.len() - WIDE_BYTES;
-        message[start..].copy_from_slice(&self.wide());
+        let start = message.len() - RATE64_BYTES;
+        message[start..].copy_from_slice(&self.rate64());
     }
 
-    /// Both wide rates, which the kernel takes over the narrow ones where they are larger, and the parameters.
-    fn wide(&self) -> [u8; WIDE_BYTES] {
-        let mut bytes = [0; WIDE_BYTES];
+    /// The parameters and both 64-bit rates, which the kernel prefers to the 32-bit ones where they are larger.
+    fn rate64(&self) -> [u8; RATE64_BYTES] {
+        let mut bytes = [0; RATE64_BYTES];
         for (at, kind, rate) in [(0, TCA_HTB_RATE64, self.rate), (12, TCA_HTB_CEIL64, self.ceil)] {
             bytes[at..at + 2].copy_from_slice(&12_u16.to_ne_bytes());
             bytes[at + 2..at + 4].copy_from_slice(&kind.to_ne_bytes());

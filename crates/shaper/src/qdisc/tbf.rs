@@ -2,22 +2,22 @@
 
 use ccbench_proto::units::Rate;
 
-use super::{Qdisc, burst_ticks, ratespec, wide_rate};
+use super::{Qdisc, burst_ticks, rate64, ratespec};
 use crate::netlink::Message;
 
-const TCA_TBF_PARMS: u16 = 1;
-const TCA_TBF_RATE64: u16 = 4;
+pub(crate) const TCA_TBF_PARMS: u16 = 1;
+pub(crate) const TCA_TBF_RATE64: u16 = 4;
 const TCA_TBF_BURST: u16 = 6;
 const PARMS_BYTES: usize = 36;
-/// Parameters, burst and wide rate, each with its header.
-const WIDE_BYTES: usize = 4 + PARMS_BYTES + 8 + 12;
+/// Parameters, burst and `TCA_TBF_RATE64`, each with its header.
+const RATE64_BYTES: usize = 4 + PARMS_BYTES + 8 + 12;
 
-/// A token bucket.
+/// Parameters of a `tbf` qdisc.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Bucket {
-    /// Rate at which it fills.
+pub struct Tbf {
+    /// Rate of tokens.
     pub rate: Rate,
-    /// What it holds.
+    /// Size of the bucket.
     pub burst_bytes: u32,
     /// In the unit of the queue below it (bytes for bfifo, packets for pfifo), because the kernel sets that
     /// queue's limit whenever the token bucket changes.
@@ -26,7 +26,7 @@ pub struct Bucket {
     pub overhead_bytes: u16,
 }
 
-impl Bucket {
+impl Tbf {
     /// `struct tc_tbf_qopt`.
     fn parms(&self) -> [u8; PARMS_BYTES] {
         let mut parms = [0; PARMS_BYTES];
@@ -42,25 +42,26 @@ impl Bucket {
         let mut message = Message::attributes()
             .attr(TCA_TBF_PARMS, &self.parms())
             .attr_u32(TCA_TBF_BURST, self.burst_bytes);
-        if let Some(rate) = wide_rate(self.rate) {
+        if let Some(rate) = rate64(self.rate) {
             message = message.attr_u64(TCA_TBF_RATE64, rate);
         }
         Qdisc { kind: "tbf", options: message.into_attributes() }
     }
 
     /// As a change in a form whose size does not depend on the rate: see [`Self::patch`].
-    pub fn encode_wide(&self) -> Qdisc {
-        Qdisc { kind: "tbf", options: self.wide().to_vec() }
+    pub fn encode_rate64(&self) -> Qdisc {
+        Qdisc { kind: "tbf", options: self.rate64().to_vec() }
     }
 
-    /// Rewrites the parameters of a message made from [`Self::encode_wide`]. Allocates nothing.
+    /// Rewrites the parameters of a message made from [`Self::encode_rate64`]. Allocates nothing.
     pub fn patch(&self, message: &mut [u8]) {
-        let start = message.len() - WIDE_BYTES;
-        message[start..].copy_from_slice(&self.wide());
+        let start = message.len() - RATE64_BYTES;
+        message[start..].copy_from_slice(&self.rate64());
     }
 
-    fn wide(&self) -> [u8; WIDE_BYTES] {
-        let mut bytes = [0; WIDE_BYTES];
+    /// The attributes with `TCA_TBF_RATE64` whatever the rate.
+    fn rate64(&self) -> [u8; RATE64_BYTES] {
+        let mut bytes = [0; RATE64_BYTES];
         let burst = self.burst_bytes.to_ne_bytes();
         let rate = self.rate.bytes_per_sec().to_ne_bytes();
         let parms = self.parms();
@@ -84,17 +85,17 @@ mod tests {
 
     #[test]
     fn a_patched_message_is_the_message_of_the_new_rate() {
-        let bucket = |bits| Bucket {
+        let tbf = |bits| Tbf {
             rate: Rate::from_bits_per_sec(bits),
             burst_bytes: 1600,
             limit: 9,
             overhead_bytes: 4,
         };
-        let mut message = bucket(1_000_000).encode_wide().change(3, 0x1_0000, super::super::ROOT);
-        bucket(80_000_000_000).patch(&mut message);
-        let wide = bucket(80_000_000_000).encode_wide();
-        assert_eq!(message, wide.change(3, 0x1_0000, super::super::ROOT));
+        let mut message = tbf(1_000_000).encode_rate64().change(3, 0x1_0000, super::super::ROOT);
+        tbf(80_000_000_000).patch(&mut message);
+        let rate64 = tbf(80_000_000_000).encode_rate64();
+        assert_eq!(message, rate64.change(3, 0x1_0000, super::super::ROOT));
         // Above 2^32 bytes per second both forms hold the same attributes.
-        assert_eq!(wide.options, bucket(80_000_000_000).encode().options);
+        assert_eq!(rate64.options, tbf(80_000_000_000).encode().options);
     }
 }

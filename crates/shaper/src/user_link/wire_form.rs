@@ -15,7 +15,7 @@ use ccbench_proto::resolve::LinkConfig;
 
 use super::plumbing::{Interface, ethernet_interface};
 use super::spec::spec_of;
-use super::{Inlet, Outlet, PacketSource, UserLink, reading_socket, system};
+use super::{PacketSource, RxEnd, TxEnd, UserLink, reading_socket, system};
 use crate::netlink::Socket;
 use crate::{ShaperError, sys};
 
@@ -64,10 +64,10 @@ fn direction(
     let spec = spec_of(config)?;
     let rx = reading_socket(from.index)?;
     sys::hear_all(rx.as_fd(), from.index).map_err(system("enable promiscuous mode"))?;
-    let inlet = Inlet { rx, own_address: None };
+    let rx_end = RxEnd { rx, own_address: None };
     let mtu_bytes = from.mtu_bytes.max(to.mtu_bytes);
-    let outlet = Outlet { dev: &to.name, ifindex: to.index, mtu_bytes };
-    let mut link = UserLink::start(config, spec, inlet, &outlet)?;
+    let tx_end = TxEnd { dev: &to.name, ifindex: to.index, mtu_bytes };
+    let mut link = UserLink::start(config, spec, rx_end, &tx_end)?;
     link.source = PacketSource::Bridged { from: from.name.clone() };
     Ok(link)
 }

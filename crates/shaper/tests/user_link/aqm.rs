@@ -115,7 +115,7 @@ fn every_queue_except_cake_carries_traffic() {
         node.run(|| std::fs::write("/proc/sys/net/ipv4/tcp_ecn", "1").unwrap());
     }
     for queue in queues {
-        let kind = ccbench_shaper::qdisc::kind(&queue);
+        let kind = ccbench_shaper::queue_kind(&queue);
         let mut link = shape(&lab, LinkConfig { queue, ..rated(mbit(50)) });
         let watch = CpuWatch::start();
         transfer(&lab, DST, 5_000_000);

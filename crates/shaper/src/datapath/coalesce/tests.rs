@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::datapath::header;
 use crate::datapath::segment::Frames;
 
 fn segment_all(packet: &[u8]) -> Vec<Vec<u8>> {

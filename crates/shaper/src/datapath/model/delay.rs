@@ -1,11 +1,12 @@
-//! The delay in front of the queue.
+//! Propagation delay: packets in transit, in order of arrival or, with jitter that reorders, in a heap. Packets pass it
+//! before they enter the queue.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BinaryHeap, VecDeque};
 
 use crate::datapath::packet::Packet;
 
-/// Packets in the delay. `at_ns` is when the delay of a packet ends.
+/// Packets in transit. Their `at_ns` is when their delay ends.
 #[derive(Debug)]
 pub(super) struct Delay {
     delay_ns: u64,
@@ -100,8 +101,8 @@ impl Delay {
         self.delay_ns = delay_ns;
     }
 
-    /// The constant delay.
-    pub(super) fn min_ns(&self) -> u64 {
+    /// The constant delay of packets that arrive now, without jitter.
+    pub(super) fn constant_ns(&self) -> u64 {
         self.delay_ns
     }
 

@@ -15,7 +15,7 @@ fn with_vnet(vnet: Vnet, frame: &[u8]) -> Vec<u8> {
     [&vnet.bytes()[..], frame].concat()
 }
 
-fn segment_all(packet: &[u8]) -> Result<Vec<Vec<u8>>, SegmentError> {
+fn segment_all(packet: &[u8]) -> Result<Vec<Vec<u8>>, HeaderError> {
     let mut frames = Frames::new(packet)?;
     let mut slot = vec![0xaa; frames.slot_bytes()];
     let mut all = Vec::new();
@@ -122,16 +122,16 @@ fn plain_frame_is_unchanged() {
 #[test]
 fn rejects_malformed_packets() {
     let good = tcp4(GSO_TCPV4);
-    assert_eq!(segment_all(&good[..5]).unwrap_err(), SegmentError::Malformed);
-    assert_eq!(segment_all(&good[..40]).unwrap_err(), SegmentError::Malformed);
-    assert_eq!(segment_all(&tcp4(GSO_TCPV6)).unwrap_err(), SegmentError::Unsupported);
-    assert_eq!(segment_all(&tcp4(3)).unwrap_err(), SegmentError::Unsupported);
+    assert_eq!(segment_all(&good[..5]).unwrap_err(), HeaderError::Malformed);
+    assert_eq!(segment_all(&good[..40]).unwrap_err(), HeaderError::Malformed);
+    assert_eq!(segment_all(&tcp4(GSO_TCPV6)).unwrap_err(), HeaderError::Unsupported);
+    assert_eq!(segment_all(&tcp4(3)).unwrap_err(), HeaderError::Unsupported);
     let mut no_size = good.clone();
     no_size[4..6].fill(0);
-    assert_eq!(segment_all(&no_size).unwrap_err(), SegmentError::Malformed);
+    assert_eq!(segment_all(&no_size).unwrap_err(), HeaderError::Malformed);
     let mut arp = good.clone();
     arp[VNET_BYTES + 13] = 6;
-    assert_eq!(segment_all(&arp).unwrap_err(), SegmentError::Unsupported);
+    assert_eq!(segment_all(&arp).unwrap_err(), HeaderError::Unsupported);
 }
 
 fn super_packet(

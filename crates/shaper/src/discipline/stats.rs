@@ -2,84 +2,34 @@
 
 use ccbench_proto::wire::QdiscSample;
 
-use super::{ROOT, TCA_KIND, TCA_OPTIONS, handle_text, word};
-use crate::discipline;
-use crate::netlink::message::{Attrs, TCMSG_BYTES, attrs, u32_at, u64_at};
+use crate::netlink::message::{Attrs, u32_at, u64_at};
+use crate::qdisc::{Listed, handle_text, htb, tbf, word};
 
-const TCA_STATS2: u16 = 7;
 const TCA_STATS_BASIC: u16 = 1;
 const TCA_STATS_QUEUE: u16 = 3;
 const TCA_STATS_APP: u16 = 4;
 const TCA_STATS_PKT64: u16 = 8;
 
-/// A qdisc or a class as the kernel lists it.
-#[derive(Debug, Clone, Copy)]
-pub struct Listed<'a> {
-    /// The interface.
-    pub ifindex: u32,
-    /// Its handle; a default qdisc has 0.
-    pub handle: u32,
-    /// What it hangs from.
-    pub parent: u32,
-    body: &'a [u8],
-}
-
-impl<'a> Listed<'a> {
-    /// Reads the body of an `RTM_NEWQDISC` or `RTM_NEWTCLASS` message.
-    pub fn parse(body: &'a [u8]) -> Option<Self> {
-        Some(Self {
-            ifindex: u32_at(body, 4)?,
-            handle: u32_at(body, 8)?,
-            parent: u32_at(body, 12)?,
-            body: body.get(TCMSG_BYTES..)?,
-        })
-    }
-
-    /// Its kind.
-    pub fn kind(&self) -> String {
-        attrs(self.body).find(|a| a.kind == TCA_KIND).map(|a| a.text()).unwrap_or_default()
-    }
-
-    /// The payload of its options.
-    pub fn options(&self) -> Option<&'a [u8]> {
-        attrs(self.body).find_kind(TCA_OPTIONS)
-    }
-
-    /// Whether it hangs from the interface itself.
-    pub fn is_root(&self) -> bool {
-        self.parent == ROOT
-    }
-
-    /// Fills in everything but time, link and interface. `class`: this is a class.
-    pub fn row(&self, class: bool, into: &mut QdiscSample) {
-        let kind = self.kind();
-        into.handle = handle_text(self.handle);
-        into.parent = handle_text(self.parent);
-        if let Some(stats) = attrs(self.body).find_kind(TCA_STATS2) {
-            general(attrs(stats), into);
-            if let Some(own) = attrs(stats).find_kind(TCA_STATS_APP) {
-                match kind.as_str() {
-                    "htb" if class => htb_class(own, into),
-                    kind => discipline::read_xstats(kind, own, into),
-                }
+/// Fills in everything but time, link and interface. `class`: `listed` is a class.
+pub(crate) fn fill_row(listed: &Listed<'_>, class: bool, into: &mut QdiscSample) {
+    let kind = listed.kind();
+    into.handle = handle_text(listed.handle);
+    into.parent = handle_text(listed.parent);
+    if let Some(stats) = listed.stats() {
+        general(stats.clone(), into);
+        if let Some(own) = stats.clone().find_kind(TCA_STATS_APP) {
+            match kind.as_str() {
+                "htb" if class => htb_class(own, into),
+                kind => super::read_xstats(kind, own, into),
             }
         }
-        into.rate_bps = match kind.as_str() {
-            "htb" if class => self.rate_bps(1, 6),
-            "tbf" => self.rate_bps(1, 4),
-            _ => None,
-        };
-        into.kind = if class { format!("{kind} class") } else { kind };
     }
-
-    /// The rate in a `struct tc_ratespec` at the beginning of the options' attribute `parms`, or in the
-    /// wide attribute where it does not fit.
-    fn rate_bps(&self, parms: u16, wide: u16) -> Option<u64> {
-        let options = attrs(self.options()?);
-        let narrow = u64::from(u32_at(options.clone().find_kind(parms)?, 8)?);
-        let wide = options.find_kind(wide).and_then(|v| u64_at(v, 0));
-        Some(wide.unwrap_or(0).max(narrow) * 8)
-    }
+    into.rate_bps = match kind.as_str() {
+        "htb" if class => listed.rate_bps(htb::TCA_HTB_PARMS, htb::TCA_HTB_RATE64),
+        "tbf" => listed.rate_bps(tbf::TCA_TBF_PARMS, tbf::TCA_TBF_RATE64),
+        _ => None,
+    };
+    into.kind = if class { format!("{kind} class") } else { kind };
 }
 
 fn signed(bytes: &[u8], at: usize) -> Option<i64> {
@@ -117,6 +67,7 @@ fn htb_class(own: &[u8], into: &mut QdiscSample) {
 mod tests {
     use super::*;
     use crate::netlink::Message;
+    use crate::qdisc::{TCA_KIND, TCA_OPTIONS, TCA_STATS2};
 
     const TCA_CAKE_STATS_MEMORY_USED: u16 = 4;
     const TCA_CAKE_STATS_TIN_STATS: u16 = 10;
@@ -146,7 +97,7 @@ mod tests {
         let listed = Listed::parse(&bytes).unwrap();
         assert_eq!((listed.ifindex, listed.is_root()), (7, false));
         let mut row = QdiscSample::default();
-        listed.row(class, &mut row);
+        fill_row(&listed, class, &mut row);
         row
     }
 
@@ -222,14 +173,14 @@ mod tests {
 
     #[test]
     fn the_configured_rate_is_read_back() {
-        use crate::qdisc::tbf::Bucket;
+        use crate::qdisc::tbf::Tbf;
         use ccbench_proto::units::Rate;
         for bits in [100_000_000, 80_000_000_000] {
             let rate = Rate::from_bits_per_sec(bits);
-            let bucket = Bucket { rate, burst_bytes: 3000, limit: 9, overhead_bytes: 0 };
-            let bytes = body("tbf", &bucket.encode().options, &[]);
+            let tbf = Tbf { rate, burst_bytes: 3000, limit: 9, overhead_bytes: 0 };
+            let bytes = body("tbf", &tbf.encode().options, &[]);
             let mut row = QdiscSample::default();
-            Listed::parse(&bytes).unwrap().row(false, &mut row);
+            fill_row(&Listed::parse(&bytes).unwrap(), false, &mut row);
             assert_eq!(row.rate_bps, Some(bits));
         }
     }
