@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Fetches a stock Debian kernel for the lab: debian.sh HERE OUT SERIES
-#   HERE    folder of apt.sh
-#   OUT     output folder: `vmlinuz`, `modules/` (unpacked, only those that experiments use), `release` and `version`
+#   HERE    directory of apt.sh
+#   OUT     output directory: `vmlinuz`, `modules/` (unpacked, only those that experiments use), `release` and `version`
 #   SERIES  6.1, 6.12 or 7.2
 # Needs no root.
 set -euo pipefail
@@ -42,7 +42,7 @@ modules=$(find "$work/root" -type d -path "*/lib/modules/$release" | head -1)
 wanted='veth ifb dummy tun nlmon 8021q bridge virtio_pci virtio_console af_packet_diag tcp_diag inet_diag udp_diag sch_.* cls_.* act_.* em_.* tcp_.*'
 depmod -b "${modules%/lib/modules/*}" "$release" 2>/dev/null || true
 mkdir -p "$work/keep/lib/modules/$release"
-copy() { # path below the modules folder
+copy() { # path below the modules directory
     local to=$work/keep/lib/modules/$release/${1%.xz}
     [ -e "$to" ] && return
     mkdir -p "$(dirname "$to")"

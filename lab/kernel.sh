@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds the lab's kernel from Debian's source package: kernel.sh HERE OUT [ENGINE]
-#   HERE    folder of apt.sh; kernel.config and patches/ are in it for qemu, in HERE/uml for uml
-#   OUT     output folder: `vmlinux` (stripped), `config`, `release` and `version`, moved there when all are complete
+#   HERE    directory of apt.sh; kernel.config and patches/ are in it for qemu, in HERE/uml for uml
+#   OUT     output directory: `vmlinux` (stripped), `config`, `release` and `version`, moved there when all are complete
 #   ENGINE  qemu (default): an ELF image with a PVH entry; uml: a User-Mode Linux, which is a static program
 # Needs no root. Downloads with apt-get from the system's mirror (see apt.sh).
 set -euo pipefail
@@ -31,7 +31,7 @@ have=$(pahole --version | tr -dc '0-9.')
     die "pahole $have cannot write the kernel's BTF (1.22 or newer can): run \`apt-get install dwarves\` as root; on an older system add -t NAME-backports"
 mkdir -p "$out"
 free_mb=$(df -Pm "$out" | awk 'NR == 2 {print $4}')
-[ "$free_mb" -ge 4500 ] || die "$out has $free_mb MB free; the build needs 4500 MB and keeps 30 MB: free some space, or run \`XDG_CACHE_HOME=FOLDER ccbench lab build\` with a folder on a larger disk"
+[ "$free_mb" -ge 4500 ] || die "$out has $free_mb MB free; the build needs 4500 MB and keeps 30 MB: free some space, or run \`XDG_CACHE_HOME=DIRECTORY ccbench lab build\` with a directory on a larger disk"
 
 work=$(mktemp -d "$out/build.XXXXXX")
 trap 'rm -rf "$work"' EXIT

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Soak of the way of acknowledgements from an agent to the tables: rows made up at a rate that no flow here would give, through
-# gathering, outbox, gRPC and Parquet. Prints resident memory of agent and controller, and what a row costs on disk; fails if
-# memory grows. Rows that the controller was too slow for are in its verdict (acks_lost).
-# Usage: ack_soak.sh FOLDER-OF-BINARIES [SECONDS] [ROWS-PER-SECOND] [SOCKETS]     (root; iperf3; examples/ack_flood built)
+# Soak test of the path of `acks` rows from an agent to the tables: generated rows, at a higher rate than a flow on this machine
+# causes, pass the agent's batches and outbox, gRPC and Parquet. Prints resident memory of agent and controller, and the bytes
+# per row on disk; fails if memory grows. The verdict has the rows that the controller was too slow for (acks_lost).
+# Usage: ack_soak.sh DIRECTORY-OF-BINARIES [SECONDS] [ROWS-PER-SECOND] [SOCKETS]     (root; iperf3; examples/ack_flood built)
 set -euo pipefail
 bin=$1
 seconds=${2:-600}
@@ -12,14 +12,7 @@ sockets=${4:-4}
 if [ "${CCBENCH_SOAK:-}" != inside ]; then
     CCBENCH_SOAK=inside exec unshare -n "$0" "$bin" "$seconds" "$rate" "$sockets"
 fi
-dir=$(mktemp -d)
-children=()
-finish() {
-    for pid in "${children[@]}"; do kill "$pid" 2>/dev/null || true; done
-    wait 2>/dev/null || true
-    rm -rf "$dir"
-}
-trap finish EXIT
+. "$(dirname "$0")/children.sh"
 export CCBENCH_STATE=$dir/state
 ip link set lo up
 
@@ -79,7 +72,7 @@ function grew(what, of,   quarter, before, after) {
     quarter = int(NR / 4)
     before = most(of, quarter + 1, 2 * quarter); after = most(of, 3 * quarter + 1, NR)
     printf "memory of the %s: at most %d kB in the second quarter, %d kB in the last\n", what, before, after
-    # A twentieth, or 8 MB: allocators breathe.
+    # A twentieth and 8 MB: an allocator's resident memory varies.
     return after > before * 1.05 + 8192
 }
 END { bad = grew("agent", agent); bad = grew("controller", controller) || bad; if (bad) print "FAILED: memory grows"; exit bad }

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# What `sample.acks` costs a whole run: the same flow over veth with "off" and with "auto", in pairs of neighbours of which
-# every second begins with "auto". Prints throughput, and processor time of both agents in percent of a core, of each; and the
-# pairs' ratios: median, least, most. What the programs take in the kernel is in the throughput, where it is the processor
-# that limits it. Usage: acks_ab.sh FOLDER-OF-BINARIES [PAIRS] [SECONDS]     (root; iperf3)
+# Cost of `sample.acks` in a whole run: the same flow over veth with "off" and with "auto", in pairs, of which every second
+# begins with "auto". Prints throughput and the CPU time of both agents in percent of a core, for each; and the ratios
+# within pairs: median, minimum, maximum. The CPU time of the BPF programs lowers throughput where the CPU limits it.
+# Usage: acks_ab.sh DIRECTORY-OF-BINARIES [PAIRS] [SECONDS]     (root; iperf3)
 set -euo pipefail
 bin=$1
 pairs=${2:-5}
@@ -43,7 +43,7 @@ one() {
     read -r before _ <<< "$(cpu_ns 'ccbench-agent serve')"; t1=$(date +%s%N)
     sleep $((seconds - 2))
     read -r after _ <<< "$(cpu_ns 'ccbench-agent serve')"; t2=$(date +%s%N)
-    # A trial that is not ok (a busy machine) is measured all the same.
+    # A trial that is not ok (a busy machine) is measured anyway.
     wait "$run" || [ $? -eq 1 ]
     awk -F, -v spent=$((after - before)) -v ns=$((t2 - t1)) '
     NR == 1 { for (n = 1; n <= NF; n++) at[$n] = n; next }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The coexistence study as its authors ran it (two iperf3 servers, `ss | ts` in a loop, iperf3's text cut by
 # line counts, awk) and as ccbench runs it, on the same topology; prints the study's six columns from both.
-# Usage: by_hand.sh FOLDER-OF-BINARIES [PHASE-SECONDS] [TRIALS] [CONGESTION-CONTROL]. Needs root and moreutils.
+# Usage: by_hand.sh DIRECTORY-OF-BINARIES [PHASE-SECONDS] [TRIALS] [CONGESTION-CONTROL]. Needs root and moreutils.
 set -euo pipefail
 bin=$1 phase=${2:-20} trials=${3:-3} cc=${4:-bbr}
 command -v ts > /dev/null || { echo "by_hand: install moreutils (for ts)" >&2; exit 1; }

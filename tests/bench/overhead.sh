@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What ccbench itself costs: from command to first data packet, per trial beyond its own length, and CPU of
-# controller and agents with 10 flows sampled every 100 ms. Usage: overhead.sh FOLDER-OF-BINARIES
+# controller and agents with 10 flows sampled every 100 ms. Usage: overhead.sh DIRECTORY-OF-BINARIES
 set -euo pipefail
 bin=$1
 dir=$(mktemp -d)

@@ -2,7 +2,7 @@
 # What the coexistence study's processing does to one trial's files (awk, sed, grep, paste), against `ccbench summarize` on the same
 # files imported: seconds per trial, and the six columns of both. The files are made up: so many delay-based flows for 180 s,
 # so many CUBIC ones between 60 and 120 s, a sample and an interval every 0.1 s, five trials.
-# Usage: pipeline.sh FOLDER-OF-BINARIES [DELAY-BASED FLOWS] [CUBIC FLOWS] [TRIALS]
+# Usage: pipeline.sh DIRECTORY-OF-BINARIES [DELAY-BASED FLOWS] [CUBIC FLOWS] [TRIALS]
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 bin=$1 delay=${2:-1} cubic=${3:-1} trials=${4:-5}

@@ -1,6 +1,6 @@
 #!/bin/bash
-# How late the steps of a trace come: ccbench's kernel back end, and what scripts do (read a line, tc, sleep),
-# idle and with both ends of an iperf3 flow keeping the processors busy. One line of JSON per run.
+# Scheduling error of a trace's steps: ccbench's kernel backend, and a shell script (read a line, tc, sleep), on an idle
+# machine and with an iperf3 flow that keeps the CPUs busy. One line of JSON per run.
 #   tests/bench/replay.sh [SECONDS] [STEP_US] [RUNS]         needs root, iproute2, iperf3
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -31,7 +31,7 @@ load() {
   sleep 1
 }
 
-# The way of the scripts: a line, tc, a relative sleep. Lateness against the ideal schedule, which grows.
+# What scripts do: read a line, run tc, sleep for a relative time. Their error against the ideal schedule grows.
 shell_loop() {
   ip netns exec "$tag-s" bash -c '
     step_us=$1 count=$2; pause=$(printf "0.%06d" "$step_us"); t0=${EPOCHREALTIME/./}
@@ -44,7 +44,7 @@ shell_loop() {
     { late[NR] = $1 }
     function at(p) { i = int(1 + (NR - 1) * p); return late[i] }
     END { printf "{\"tool\":\"shell\",\"step_us\":%d,\"steps\":%d,\"late_us\":{\"p50\":%d,\"p90\":%d,\"p99\":%d,\"max\":%d},\"last_step_late_us\":%d", step, NR, at(.5), at(.9), at(.99), at(1), last }'
-  # Without the drift: how far each interval is off.
+  # The error of each interval, without the drift.
   awk -v step="$step_us" 'NR > 1 { d = $1 - before; print d < 0 ? -d : d } { before = $1 }' "/tmp/$tag.late" | sort -n |
     awk '{ off[NR] = $1 } END { printf ",\"interval_error_us\":{\"p50\":%d,\"p99\":%d}}\n", off[int(1 + (NR - 1) * .5)], off[int(1 + (NR - 1) * .99)] }'
   rm -f "/tmp/$tag.late"

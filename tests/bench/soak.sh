@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Soak of `ccbench link`: four TCP flows through it for a while, between two namespaces. Samples the link's memory and
-# its figures every second, prints a table, and fails if memory grows, if lateness does, or if the link's virtual clock
-# drifts from the real one: bytes sent against rate × time, in the median second whose end found a queue, and summed over the
-# longest stretch of full seconds (to 0.05 %; in others the senders, short of processor time or recovering from losses,
-# left the queue empty for a while).
-# Usage: soak.sh FOLDER-OF-BINARIES [SECONDS] [RATE in Mbit/s]      (root; iperf3, iproute2)
+# Soak test of `ccbench link`: four TCP flows through it between two namespaces. Samples the link's memory and counters
+# every second, prints a table, and fails if memory grows or if the link's virtual clock drifts from the real one: bytes
+# sent against rate × time, in the median second that ended with a queue, and over the longest run of full seconds (to
+# 0.05 %; in other seconds the senders, short of CPU time or recovering from losses, left the queue empty). It measures no
+# drift if the scheduling error was too large.
+# Usage: soak.sh DIRECTORY-OF-BINARIES [SECONDS] [RATE in Mbit/s]      (root; iperf3, iproute2)
 set -euo pipefail
 bin=$1
 seconds=${2:-120}
@@ -14,14 +14,7 @@ if [ "${CCBENCH_SOAK:-}" != inside ]; then
     CCBENCH_SOAK=inside exec unshare -n "$0" "$bin" "$seconds" "$rate"
 fi
 
-dir=$(mktemp -d)
-children=()
-finish() {
-    for pid in "${children[@]}"; do kill "$pid" 2>/dev/null || true; done
-    wait 2>/dev/null || true
-    rm -rf "$dir"
-}
-trap finish EXIT
+. "$(dirname "$0")/children.sh"
 
 ip link set lo up
 for side in left right; do
@@ -105,13 +98,13 @@ BEGIN {
     late += get("late_pkts")
     if (NR % every == 0)
         printf "%7.0f %11.2f %8d %9s %8s %8s %8s %7d %10d\n", t, bytes * 8 / long / 1e6, drops, get("queue_delay_us"),
-            get("lateness_p50_us"), get("lateness_p99_us"), get("lateness_max_us"), late, resident[NR < samples ? NR : samples]
+            get("scheduling_error_p50_us"), get("scheduling_error_p99_us"), get("scheduling_error_max_us"), late, resident[NR < samples ? NR : samples]
     ahead_now = bytes * 8 / rate / 1e6 - long
     if (get("queue_bytes") > 0) off[++queued] = ahead_now / long
     if (ahead_now > -0.0005 * long) { busy += long; ahead += ahead_now; full++ } else { busy = 0; ahead = 0 }
     if (busy > longest) { longest = busy; drift = ahead }
     # A window of a second may begin or end in the middle of a packet, or a late one.
-    latest = get("lateness_max_us") / 1e6; late_p99 = get("lateness_p99_us") + 0
+    latest = get("scheduling_error_max_us") / 1e6; late_p99 = get("scheduling_error_p99_us") + 0
     if (ahead_now > 1e-3 + latest) over++
 }
 END {
@@ -121,9 +114,9 @@ END {
     if (grew("resident", resident) && seconds >= 600) { print "FAILED: memory grows"; bad = 1 }
     printf "clock: the median of %d s with a queue is %+.1f ppm off; over the longest full stretch, %.0f s, %+.3f ms (%+.1f ppm)\n",
         queued, median(off, queued) * 1e6, longest, drift * 1e3, longest ? drift / longest * 1e6 : 0
-    if (queued < 5) { print "FAILED: the senders could not fill the link, so nothing can be told of its clock"; bad = 1 }
+    if (queued < 5) { print "FAILED: the senders could not fill the link, so its clock cannot be judged"; bad = 1 }
     if (late_p99 > 2000) {
-        printf "FAILED: the processors were busy with other things (lateness p99 %.1f ms): nothing can be told of the clock\n", late_p99 / 1e3
+        printf "FAILED: the CPUs were busy with other processes (scheduling error p99 %.1f ms), so the clock cannot be judged\n", late_p99 / 1e3
         exit 1
     }
     if (median(off, queued) > 200e-6 || median(off, queued) < -200e-6) { print "FAILED: the clock drifts"; bad = 1 }

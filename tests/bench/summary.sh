@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # How long `ccbench summarize` takes over so many samples, and how much memory; then the report's size and time. Wants release builds.
 # Memory is bounded by the larger of 4 million samples and one trial.
-# Usage: summary.sh FOLDER-OF-BINARIES [SAMPLES] [TRIALS]; FOLDER also holds examples/many_samples. Needs about 5 GB per 100 million.
+# Usage: summary.sh DIRECTORY-OF-BINARIES [SAMPLES] [TRIALS]; DIRECTORY also holds examples/many_samples. Needs about 5 GB per 100 million.
 set -euo pipefail
 bin=$1 samples=${2:-100000000} trials=${3:-20}
 dir=$(mktemp -d -p "${TMPDIR:-/var/tmp}")

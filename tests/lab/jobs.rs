@@ -48,8 +48,8 @@ fn same_for_any_number_of_jobs(engine: &[&str]) {
         let plan = plan_file(&bench, 3, "3s");
         let done = bench.run(&[&arguments(&["run", &plan], jobs), engine].concat());
         assert_eq!(done.status.code(), Some(0), "{}", text(&done));
-        let said = text(&done);
-        assert_eq!(said.contains("2/3    3 s"), jobs != "1", "lines name their trial: {said}");
+        let output = text(&done);
+        assert_eq!(output.contains("2/3    3 s"), jobs != "1", "lines name their trial: {output}");
         results(&bench)
     };
     let one = run("1");

@@ -48,15 +48,15 @@ fn a_prompt_answers_on_a_stock_kernel() {
         .unwrap();
     // What is typed before the prompt is there may be lost.
     let mut out = child.stdout.take().unwrap();
-    let (mut said, mut byte) = (Vec::new(), [0]);
-    while !said.ends_with(b"# ") && out.read(&mut byte).unwrap() == 1 {
-        said.push(byte[0]);
+    let (mut output, mut byte) = (Vec::new(), [0]);
+    while !output.ends_with(b"# ") && out.read(&mut byte).unwrap() == 1 {
+        output.push(byte[0]);
     }
     let typed =
         "echo the kernel is $(cat /proc/sys/kernel/osrelease)\necho b > /proc/sysrq-trigger\n";
     child.stdin.as_mut().unwrap().write_all(typed.as_bytes()).unwrap();
-    out.read_to_end(&mut said).unwrap();
+    out.read_to_end(&mut output).unwrap();
     let done = child.wait_with_output().unwrap();
-    let said = String::from_utf8_lossy(&said).into_owned();
-    assert!(said.contains("the kernel is 6.1."), "{said}{}", text(&done));
+    let output = String::from_utf8_lossy(&output).into_owned();
+    assert!(output.contains("the kernel is 6.1."), "{output}{}", text(&done));
 }

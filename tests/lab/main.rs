@@ -1,5 +1,6 @@
 //! The lab: a real kernel on a virtual clock. One test of each engine boots it; it is skipped where QEMU or the engine's kernel is
 //! missing (`make lab` installs them). With the feature `lab` missing is a failure, and the long tests run too.
+#![allow(clippy::disallowed_methods, reason = "a test starts programs")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 #[cfg(feature = "lab")]
@@ -88,16 +89,16 @@ fn run(seed: u32) -> Option<BTreeMap<String, Vec<u8>>> {
         "--dilation",
         "5",
     ]);
-    let said = text(&done);
-    if done.status.code() == Some(3) && said.contains("the lab needs") && !cfg!(feature = "lab") {
-        ccbench_tests::skip::skip(said.lines().last().unwrap_or_default());
+    let output = text(&done);
+    if done.status.code() == Some(3) && output.contains("the lab needs") && !cfg!(feature = "lab") {
+        ccbench_tests::skip::skip(output.lines().last().unwrap_or_default());
         return None;
     }
-    assert_eq!(done.status.code(), Some(0), "{said}");
+    assert_eq!(done.status.code(), Some(0), "{output}");
     Some(tables(&bench))
 }
 
-/// One busy loop per processor, ended with the test.
+/// One busy loop per CPU, which ends with the test.
 struct Load(Vec<Child>);
 
 impl Load {
@@ -159,17 +160,17 @@ fn recipe(instead: &[(&str, &str)], without: &str) -> String {
 #[test]
 fn a_build_that_cannot_succeed_says_what_to_do() {
     let good = ("pahole", "echo v1.25");
-    let said = recipe(&[good], "flex");
-    assert_eq!(said, "lab: missing: run `apt-get install flex` as root\n");
-    let said = recipe(&[("pahole", "echo v1.20")], "");
+    let output = recipe(&[good], "flex");
+    assert_eq!(output, "lab: missing: run `apt-get install flex` as root\n");
+    let output = recipe(&[("pahole", "echo v1.20")], "");
     assert!(
-        said.contains("pahole 1.20 cannot") && said.contains("`apt-get install dwarves`"),
-        "{said}"
+        output.contains("pahole 1.20 cannot") && output.contains("`apt-get install dwarves`"),
+        "{output}"
     );
     let full = "echo Filesystem; echo /dev/x 10000 9000 1000 90% /";
-    let said = recipe(&[good, ("df", full)], "");
-    assert!(said.contains("has 1000 MB free; the build needs 4500 MB"), "{said}");
-    assert!(said.contains("XDG_CACHE_HOME=FOLDER ccbench lab build"), "{said}");
+    let output = recipe(&[good, ("df", full)], "");
+    assert!(output.contains("has 1000 MB free; the build needs 4500 MB"), "{output}");
+    assert!(output.contains("XDG_CACHE_HOME=DIRECTORY ccbench lab build"), "{output}");
 }
 
 #[test]

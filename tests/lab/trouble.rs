@@ -37,18 +37,18 @@ fn run(bench: &Bench, engine: &[&str], act: &str, environment: &[(&str, &str)]) 
     command.output().unwrap()
 }
 
-/// The one trial failed for a reason that holds these words, and what was said until then is kept.
+/// The one trial failed for a reason that holds these words, and the console output until then is kept.
 fn assert_failed(bench: &Bench, done: &Output, words: &[&str]) {
-    let said = text(done);
-    assert_eq!(done.status.code(), Some(1), "{said}");
+    let output = text(done);
+    assert_eq!(done.status.code(), Some(1), "{output}");
     let trials = std::fs::read_to_string(bench.results().join("trials.csv")).unwrap();
     assert!(trials.contains("failed"), "{trials}");
     for word in words {
-        assert!(said.contains(word), "no `{word}`: {said}");
+        assert!(output.contains(word), "no `{word}`: {output}");
     }
     assert!(!csv(&bench.results().join("points.csv")).is_empty());
     let samples = bench.results().join("tables/flow_samples/point=0/trial-01/part-0.parquet");
-    assert!(samples.exists(), "what was said until then is kept: {said}");
+    assert!(samples.exists(), "the console output until then is kept: {output}");
 }
 
 #[test]

@@ -13,18 +13,18 @@ fn run(seed: u32, other_host: bool) -> Option<BTreeMap<String, Vec<u8>>> {
     let path = bench.write("plan.toml", &plan(seed));
     let command = bench.command(&["run", &path.to_string_lossy(), "--lab", "--engine", "uml"]);
     let done = if other_host { elsewhere(&command) } else { command }.output().unwrap();
-    let said = text(&done);
-    if done.status.code() == Some(3) && said.contains("the lab needs") && !cfg!(feature = "lab") {
-        ccbench_tests::skip::skip(said.lines().last().unwrap_or_default());
+    let output = text(&done);
+    if done.status.code() == Some(3) && output.contains("the lab needs") && !cfg!(feature = "lab") {
+        ccbench_tests::skip::skip(output.lines().last().unwrap_or_default());
         return None;
     }
-    assert_eq!(done.status.code(), Some(0), "{said}");
+    assert_eq!(done.status.code(), Some(0), "{output}");
     let record = std::fs::read_to_string(bench.results().join("run.json")).unwrap();
     assert!(record.contains("lab: engine uml (sha256 "), "{record}");
     Some(tables(&bench))
 }
 
-/// The command on a machine with another name, another folder for temporary files and another environment.
+/// The command on a machine with another name, another directory for temporary files and another environment.
 fn elsewhere(command: &Command) -> Command {
     let root = rustix::process::geteuid().is_root();
     let mut other = Command::new("unshare");
@@ -64,12 +64,12 @@ fn nothing_is_dilated_and_no_stock_kernel_runs() {
         let done = bench.run(&[&["run", &path, "--lab", "--engine", "uml"], more].concat());
         (done.status.code(), text(&done))
     };
-    let (code, said) = checked(&["--set", "lab.kernel=\"6.1\""]);
-    assert_eq!(code, Some(2), "{said}");
-    assert!(said.contains("the engine uml runs only the kernel own, not 6.1"), "{said}");
-    let (code, said) = checked(&["--kernel", "6.1"]);
-    assert_eq!(code, Some(2), "{said}");
-    assert!(said.contains("the engine uml cannot run the kernel 6.1"), "{said}");
+    let (code, output) = checked(&["--set", "lab.kernel=\"6.1\""]);
+    assert_eq!(code, Some(2), "{output}");
+    assert!(output.contains("the engine uml runs only the kernel own, not 6.1"), "{output}");
+    let (code, output) = checked(&["--kernel", "6.1"]);
+    assert_eq!(code, Some(2), "{output}");
+    assert!(output.contains("the engine uml cannot run the kernel 6.1"), "{output}");
     let queue = "queue = { kind = \"fq_codel\" }\n";
     let unlimited = plan(1).replace("rate = \"10mbit\"", "delay = \"1ms\"").replace(queue, "");
     let path = bench.write("unlimited.toml", &unlimited).to_string_lossy().into_owned();

@@ -2,7 +2,7 @@
 # One kernel under software emulation on a virtual clock (instructions are time, idle time is skipped), with a throw-away
 # initramfs: busybox, the host's network tools, the kernel's modules that a test names. No root, no network.
 # Usage: boot.sh RELEASE ROOT TEST FILES LIMIT_S
-#   ROOT as fetch.sh gives it; TEST a script for dash; FILES a folder laid at / of the guest, programs with their libraries.
+#   ROOT as fetch.sh gives it; TEST a script for dash; FILES a directory copied to / of the guest, programs with their libraries.
 set -eu
 k=$1 root=$2 test=$3 files=$4 limit=$5
 modules="veth ifb sch_htb sch_netem sch_fifo sch_fq_codel tcp_vegas tcp_bbr tcp_dctcp tcp_diag inet_diag"

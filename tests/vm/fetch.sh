@@ -1,5 +1,5 @@
 #!/bin/bash
-# Debian kernels with their headers, unpacked into a cache folder: nothing is installed and the system's package
+# Debian kernels with their headers, unpacked into a cache directory: nothing is installed and the system's package
 # sources stay as they are. Usage: fetch.sh 6.1|6.12|7.2 ... ; prints one line per kernel: RELEASE ROOT.
 #
 # The build tools of 7.x need a newer C library than Debian 12's: it is unpacked beside them, each tool started with it.

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Every congestion control as module and as BPF object in real Debian kernels: make test-vm. Usage: run.sh [SERIES ...]
 # CCBENCH_VM_ONLY="ta prague" runs only these; CCBENCH_VM_LIMIT_S (900) is the time that one kernel may take.
-# Needs about 2 GB in the cache folder, and installs what is missing of Debian's packages (as root).
+# Needs about 2 GB in the cache directory, and installs what is missing of Debian's packages (as root).
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 kmod=$here/../../kmod
