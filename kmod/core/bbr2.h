@@ -2,18 +2,19 @@
 /*
  * BBRv2.
  *
- * Source: google/bbr, net/ipv4/tcp_bbr2.c of branch v2alpha (0487ade5), step by step; bbr.h lists what differs and why.
+ * Source: google/bbr, net/ipv4/tcp_bbr2.c of branch v2alpha (0487ade5), step by step; bbr_common.h lists what differs
+ * and why.
  * Differences from BBRv3: STARTUP gains of 2.89, DOWN at 0.75, a window of 2 BDP in UP; STARTUP ends after eight ACKs
  * with loss, and by max_bw, at inflight_hi = BDP; UP ends after a min RTT with 1.25 BDP in flight; CE also cuts bw_lo
  * and, in a probe, bw_hi; an RTT equal to the lowest postpones PROBE_RTT.
  *
  * ecn_enable is off by default, as in the source; it needs marks of a shallow queue and per-packet feedback.
- * State diagram and units: bbr.h.
+ * State diagram and units: bbr_common.h.
  */
 #ifndef CC_BBR2_H
 #define CC_BBR2_H
 
-#include "bbr.h"
+#include "bbr_common.h"
 
 #define CC_BBR2_WANTS (CC_BBR_WANTS | CC_WANTS_BURSTS)
 #define CC_BBR2_PARAMS(X) CC_BBR_LIST(X, 2887, 2887, 2000, 750, 8, 0)

@@ -2,16 +2,16 @@
 /*
  * BBRv3.
  *
- * Sources: google/bbr, net/ipv4/tcp_bbr.c of branch v3 (001a430b), step by step, and draft-ietf-ccwg-bbr; bbr.h lists
- * what differs and why. Differences from BBRv2: bbr2.h.
+ * Sources: google/bbr, net/ipv4/tcp_bbr.c of branch v3 (001a430b), step by step, and draft-ietf-ccwg-bbr;
+ * bbr_common.h lists what differs and why. Differences from BBRv2: bbr2.h.
  *
  * ecn_enable takes the place of the source's route attribute: it is off by default, and needs marks of a shallow queue
- * and per-packet feedback. State diagram and units: bbr.h.
+ * and per-packet feedback. State diagram and units: bbr_common.h.
  */
 #ifndef CC_BBR3_H
 #define CC_BBR3_H
 
-#include "bbr.h"
+#include "bbr_common.h"
 
 #define CC_BBR3_WANTS CC_BBR_WANTS
 #define CC_BBR3_PARAMS(X) CC_BBR_LIST(X, 2774, 2000, 2250, 910, 6, 50)

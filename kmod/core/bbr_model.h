@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * BBR's model of the path: parameters, state, and the updates of bandwidth, delay, loss, CE and ACK aggregation by
- * ACKs and rounds. bbr.h has the state machine. State variables and functions have the names of
- * draft-ietf-ccwg-bbr, or of Google's source where the draft has none; bbr.h names the sources.
+ * ACKs and rounds. bbr_common.h has the state machine. State variables and functions have the names of
+ * draft-ietf-ccwg-bbr, or of Google's source where the draft has none; bbr_common.h names the sources.
  *
  * Units: us, pkts; bandwidth in pkts per us, times 2^24; gains and shares in 1/256, as in the source: its roundings
  * decide at windows of tens of packets. Stamps are the low 32 bits of now_us: an idle time of more than 71 minutes may

@@ -56,8 +56,8 @@ def libbpf():
 class Program:
     """One core, loaded. Its memory lives as long as this process."""
 
-    def __init__(self, lib, clang, core, folder):
-        self.lib, path = lib, os.path.join(folder, core + ".o")
+    def __init__(self, lib, clang, core, directory):
+        self.lib, path = lib, os.path.join(directory, core + ".o")
         subprocess.check_call([clang, "-target", "bpf", "-mcpu=v3", "-O2", "-g", "-fno-strict-aliasing",
                                f"-DNAME={core}", "-c", "-o", path, os.path.join(HERE, "bpf_agree.bpf.c")])
         opened = lib.bpf_object__open_file(path.encode(), None)
@@ -139,10 +139,10 @@ def main():
         sys.exit("usage, as root: bpf_agree.py CCSIM CLANG")
     ccsim, clang = sys.argv[1:]
     lib, programs, calls = libbpf(), {}, 0
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as directory:
         for path, core, values, rows in golden(ccsim):
             if core not in programs:
-                programs[core] = Program(lib, clang, core, folder)
+                programs[core] = Program(lib, clang, core, directory)
             program = programs[core]
             program.call(SET_PARAMS, 0, 0, 0, [0] * ACK_FIELDS, values)
             for number, kind, event, now_us, pacing, ack, want in rows:

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Common to BBRv2 and BBRv3: what happens at an ACK, with PROBE_RTT, pacing rate and cwnd, on bbr_model.h
- * (the path) and bbr_probe.h (probes for bandwidth). bbr2.h and bbr3.h list the differences between the versions.
+ * Shared by BBRv2 and BBRv3 (not BBRv1): the steps at an ACK, PROBE_RTT, pacing rate and cwnd, on top of bbr_model.h
+ * (the path) and bbr_probe_bw.h (probes for bandwidth). bbr2.h and bbr3.h list the differences between the versions.
  *
  * Sources, followed step by step: google/bbr, net/ipv4/tcp_bbr2.c of branch v2alpha (0487ade5) and net/ipv4/tcp_bbr.c
  * of branch v3 (001a430b); draft-ietf-ccwg-bbr. What a congestion control outside of that kernel does not have:
@@ -28,10 +28,10 @@
  *
  * Units: as in bbr_model.h.
  */
-#ifndef CC_BBR_H
-#define CC_BBR_H
+#ifndef CC_BBR_COMMON_H
+#define CC_BBR_COMMON_H
 
-#include "bbr_probe.h"
+#include "bbr_probe_bw.h"
 
 /* The window before loss recovery or PROBE_RTT reduced it. */
 CC_FN void cc_bbr_save_cwnd(struct cc_bbr_state *st, u32 cwnd)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * BBR's STARTUP, DRAIN and PROBE_BW: gains, targets, what ends a probe, and the upper bounds that probes find. Names,
- * sources and units: bbr_model.h, bbr.h.
+ * sources and units: bbr_model.h, bbr_common.h.
  */
-#ifndef CC_BBR_PROBE_H
-#define CC_BBR_PROBE_H
+#ifndef CC_BBR_PROBE_BW_H
+#define CC_BBR_PROBE_BW_H
 
 #include "bbr_model.h"
 
