@@ -1,4 +1,5 @@
 //! The controller without a testbed: exit codes and messages for invalid command lines and plans.
+#![allow(clippy::disallowed_methods, reason = "a test starts programs")]
 
 use ccbench_tests::{Bench, source_root, text};
 

@@ -1,4 +1,5 @@
 //! The whole product in real namespaces with real iperf3 traffic (root).
+#![allow(clippy::disallowed_methods, reason = "a test starts programs")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod agents;

@@ -1,5 +1,6 @@
 //! Shared by the tests: running the real binaries, finding what they left behind, and measuring whether a test had the CPU.
 #![forbid(unsafe_code)]
+#![allow(clippy::disallowed_methods, reason = "tests start programs")]
 
 pub mod cpu;
 pub mod skip;

@@ -232,6 +232,7 @@ impl BuildError {
 }
 
 /// Starts the testbed; sockets by node.
+#[expect(clippy::disallowed_methods, reason = "starts the testbed")]
 async fn testbed(plan: &str, nodes: &mut Nodes) -> Result<BTreeMap<String, PathBuf>, BuildError> {
     let dir = "/run/ccbench/lab";
     std::fs::create_dir_all(dir).map_err(BuildError::system(format!("make {dir}")))?;

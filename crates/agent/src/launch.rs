@@ -107,6 +107,7 @@ fn open_program(program: &OsStr) -> Option<File> {
 
 /// Becomes `command`, by its descriptor where its path cannot be walked any more; returns the exit code when that
 /// fails.
+#[expect(clippy::disallowed_methods, reason = "starts the launched command")]
 fn become_program(command: &[OsString], program: Option<&File>, folder: Option<&Path>) -> u8 {
     let Some((name, arguments)) = command.split_first() else {
         message("ccbench-agent: no command was given");

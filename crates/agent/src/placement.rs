@@ -172,6 +172,7 @@ fn try_out(group: &Path, undo: &mut Undo) -> Result<(), PlacementError> {
     })
 }
 
+#[expect(clippy::disallowed_methods, reason = "starts this program again")]
 fn join_by_launch(group: &Path) -> Result<(), PlacementError> {
     let program =
         std::env::current_exe().map_err(PlacementError::system("find this program's file"))?;

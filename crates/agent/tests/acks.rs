@@ -1,5 +1,6 @@
 //! Rows of acknowledgements of real flows between two namespaces, beside what others say of the same flows: inet_diag, a
 //! packet socket, and the link that drops and marks. Needs root, iperf3 and a kernel that takes BPF tracing programs.
+#![allow(clippy::disallowed_methods, reason = "a test starts programs")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod acks_support;

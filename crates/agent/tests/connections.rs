@@ -1,4 +1,5 @@
 //! Connections to an agent: who may, how many, and what their end means. No root.
+#![allow(clippy::disallowed_methods, reason = "a test starts programs")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod support;

@@ -1,5 +1,6 @@
 //! ECN of real flows between two namespaces over a userspace link that marks: what is on the wire, what is counted, who
 //! has it and who has not, and that nothing stays. Needs root, iperf3 and a kernel that takes BPF congestion controls.
+#![allow(clippy::disallowed_methods, reason = "a test starts programs")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod support;

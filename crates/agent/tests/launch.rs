@@ -1,4 +1,5 @@
 //! What a process of traffic may do: everything that the agent may do and it need not is gone. Needs root.
+#![allow(clippy::disallowed_methods, reason = "a test starts programs")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::collections::BTreeMap;

@@ -1,4 +1,5 @@
 //! A real agent on a path socket: orders, refusals, and the stop. No root.
+#![allow(clippy::disallowed_methods, reason = "a test starts programs")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod support;

@@ -1,5 +1,6 @@
 //! An agent on a node that outlives it: what it changes is undone after a kill -9 too, and its traffic is not
 //! in its own control group. Needs root; without it it fails.
+#![allow(clippy::disallowed_methods, reason = "a test starts programs")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod support;

@@ -1,5 +1,6 @@
 //! The testbed on a real kernel: what it builds, and that nothing of it survives, however it ends. Needs
 //! root and iperf3; without them it fails.
+#![allow(clippy::disallowed_methods, reason = "a test starts programs")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod testbed_support;

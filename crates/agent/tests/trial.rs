@@ -1,5 +1,6 @@
 //! Whole trials with real traffic over loopback: two agents in one network namespace made for the
 //! test. Needs root and iperf3; without them it fails.
+#![allow(clippy::disallowed_methods, reason = "a test starts programs")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod support;

@@ -1,4 +1,5 @@
 //! Failures of real iperf3 traffic and their reports. Needs root and iperf3; without them it fails.
+#![allow(clippy::disallowed_methods, reason = "a test starts programs")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod support;

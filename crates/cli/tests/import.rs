@@ -1,5 +1,6 @@
 //! `ccbench import`: from the output of other tools to a summary.
 
+#![allow(clippy::disallowed_methods, reason = "a test starts programs")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::path::Path;

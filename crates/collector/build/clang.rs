@@ -70,6 +70,7 @@ pub fn env(name: &'static str) -> Result<String, BuildError> {
 }
 
 /// Compiles one source file to an object.
+#[expect(clippy::disallowed_methods, reason = "starts clang")]
 pub fn compile(clang: &str, source_file: &Path, object: &Path) -> Result<(), BuildError> {
     let flags = ["-target", "bpf", "-mcpu=v3", "-O2", "-g", "-Wall", "-fno-strict-aliasing", "-c"];
     let output = Command::new(clang).args(flags).arg("-o").arg(object).arg(source_file).output();
@@ -104,6 +105,7 @@ pub fn clang() -> Result<String, BuildError> {
 }
 
 /// The major version.
+#[expect(clippy::disallowed_methods, reason = "starts clang")]
 fn version(clang: &str) -> Option<u32> {
     let output = Command::new(clang).arg("--version").output().ok()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -1,4 +1,5 @@
 //! inet_diag with real TCP sockets, compared with `ss`. Each test has its own network namespace.
+#![allow(clippy::disallowed_methods, reason = "a test starts programs")]
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use std::collections::BTreeSet;

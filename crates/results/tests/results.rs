@@ -1,6 +1,7 @@
 //! A made-up run with known answers, through the same store, verdicts and summary that a real one takes.
 //! `UPDATE_GOLDEN=1` rewrites the golden files.
 
+#![allow(clippy::disallowed_methods, reason = "a test starts programs")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::collections::BTreeMap;

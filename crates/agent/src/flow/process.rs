@@ -60,6 +60,7 @@ fn is_allowed(cc: &str) -> bool {
     allowed.is_ok_and(|allowed| allowed.split_whitespace().any(|one| one == cc))
 }
 
+#[expect(clippy::disallowed_methods, reason = "starts iperf3")]
 async fn ask_version() -> Result<Version, AgentError> {
     let asked =
         Command::new("iperf3").arg("--version").stdin(Stdio::null()).kill_on_drop(true).output();
@@ -90,6 +91,7 @@ impl FlowSource for Generators {
         }
     }
 
+    #[expect(clippy::disallowed_methods, reason = "starts ccbench-agent as traffic generator")]
     fn start(&self, task: &FlowTask, end: End) -> Result<Box<dyn Traffic>, AgentError> {
         let agent =
             std::env::current_exe().map_err(AgentError::system("find this program's file"))?;

@@ -40,6 +40,7 @@ pub fn mount_all() -> io::Result<()> {
 
 /// Loads what this machine's devices need, where the kernel comes with modules. Qdiscs and congestion controls are
 /// then loaded by the kernel itself as they are asked for.
+#[expect(clippy::disallowed_methods, reason = "starts modprobe")]
 pub fn load_modules() -> io::Result<()> {
     if !Path::new("/lib/modules").exists() {
         return Ok(());
@@ -89,6 +90,7 @@ impl Busy {
 }
 
 /// A shell for people.
+#[expect(clippy::disallowed_methods, reason = "starts the console's shell")]
 pub fn shell() -> ! {
     let error = std::process::Command::new("/bin/sh").arg("-l").exec();
     message(format_args!("ccbench guest: /bin/sh: {error}"));

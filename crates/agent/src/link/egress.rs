@@ -154,6 +154,7 @@ fn state_dir(device: &Device) -> PathBuf {
     std::env::temp_dir().join(user).join(name)
 }
 
+#[expect(clippy::disallowed_methods, reason = "starts this program again")]
 fn start_guard(state_dir: &Path) -> Result<Child, LinkError> {
     let program = std::env::current_exe().map_err(LinkError::system("find this program"))?;
     Command::new(program)

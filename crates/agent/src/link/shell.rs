@@ -210,6 +210,7 @@ fn exit_code(status: ExitStatus) -> u8 {
 }
 
 /// A command that dies with this process.
+#[expect(clippy::disallowed_methods, reason = "starts the user's command")]
 fn launch(words: &[OsString]) -> Result<Command, LinkError> {
     let program = std::env::current_exe().map_err(LinkError::system("find this program"))?;
     let mut command = Command::new(program);

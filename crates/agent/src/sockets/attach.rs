@@ -432,6 +432,7 @@ mod socket_tests {
 
     /// One megabyte with iperf3's `-C reno`, by sockets that begin with `begin`: connections that ended, and those that
     /// the kernel paced, at the sender.
+    #[expect(clippy::disallowed_methods, reason = "a test starts iperf3")]
     fn sent(begin: &str) -> (u64, u64) {
         let group = cgroup::own_folder().expect("control groups version 2");
         let all = [
@@ -463,6 +464,7 @@ mod socket_tests {
     }
 
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "a test starts ip")]
     fn reno_is_paced_only_after_a_pacing_default() {
         let in_namespace = || {
             nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();

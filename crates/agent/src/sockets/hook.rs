@@ -199,6 +199,7 @@ mod tests {
     use super::*;
     use crate::kernel::Machine;
 
+    #[expect(clippy::disallowed_methods, reason = "a test starts tc")]
     fn tc(args: &str) -> String {
         let output = std::process::Command::new("tc").args(args.split(' ')).output();
         String::from_utf8(output.expect("tc is installed").stdout).expect("text")

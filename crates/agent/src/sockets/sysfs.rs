@@ -55,6 +55,7 @@ pub fn on_disk(modules: &Path, release: &str, module: &str) -> Option<bool> {
 ///
 /// # Errors
 /// The message of `modprobe` and a hint.
+#[expect(clippy::disallowed_methods, reason = "starts modprobe")]
 pub fn modprobe(module: &str) -> Result<(), SocketError> {
     let ran = Command::new("modprobe").arg(module).env("LC_ALL", "C").output();
     let ran = match ran {
@@ -108,6 +109,7 @@ fn hint(module: &str, stderr: &str) -> String {
 ///
 /// # Errors
 /// The message of `rmmod`.
+#[expect(clippy::disallowed_methods, reason = "starts rmmod")]
 pub fn rmmod(module: &str) -> Result<(), SocketError> {
     let ran = Command::new("rmmod").arg(module).env("LC_ALL", "C").output();
     let ran = ran.map_err(|source| SocketError::RunTool {

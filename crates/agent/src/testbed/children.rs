@@ -45,6 +45,7 @@ impl ChildReaper {
     ///
     /// # Errors
     /// The program, or its log, could not be opened.
+    #[expect(clippy::disallowed_methods, reason = "starts agents")]
     pub fn start(&mut self, node: &str, bin: &Path, netns: &Path) -> Result<u32, TestbedError> {
         let fail =
             |source| TestbedError::Spawn { node: node.to_owned(), bin: bin.to_owned(), source };

@@ -18,16 +18,19 @@ pub fn passed_on(arguments: &[OsString]) -> Option<(&OsStr, &[OsString])> {
 }
 
 /// Replaces this process by `ccbench-agent COMMAND`, shown as `ccbench`; returns only if that fails.
+#[expect(clippy::disallowed_methods, reason = "starts the agent")]
 pub fn pass_on(command: &OsStr, arguments: &[OsString]) -> CliError {
     replace(Command::new(agent_binary()).arg0("ccbench").arg(command).args(arguments))
 }
 
 /// Replaces this process by `ccbench-agent clean`; returns only if that fails.
+#[expect(clippy::disallowed_methods, reason = "starts the agent")]
 pub fn clean() -> CliError {
     replace(Command::new(agent_binary()).arg("clean").arg("--root").arg(state_root()))
 }
 
 /// Replaces this process by a command in a node of a running experiment; returns only if that fails.
+#[expect(clippy::disallowed_methods, reason = "starts the agent")]
 pub fn exec(args: &ExecArgs) -> CliError {
     let mut experiments = running();
     if let Some(part) = &args.run {

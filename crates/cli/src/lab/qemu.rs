@@ -46,6 +46,7 @@ pub const QEMU: &str = "qemu-system-x86_64";
 ///
 /// # Errors
 /// It is not installed.
+#[expect(clippy::disallowed_methods, reason = "starts QEMU")]
 pub fn version() -> Result<String, LabError> {
     let version = std::process::Command::new(QEMU).arg("--version").output();
     let version = version.map_err(|_| LabError::Missing {
@@ -61,6 +62,7 @@ impl VmConfig {
     ///
     /// # Errors
     /// It cannot be started.
+    #[expect(clippy::disallowed_methods, reason = "starts QEMU")]
     pub fn start(&self, cpu: Option<usize>) -> Result<Child, LabError> {
         let mut command = Command::new(QEMU);
         command

@@ -73,6 +73,7 @@ impl UmlConfig {
     ///
     /// # Errors
     /// The kernel cannot be started.
+    #[expect(clippy::disallowed_methods, reason = "starts User-Mode Linux")]
     pub fn start(&self, cpu: usize, console: &std::fs::File) -> Result<Child, LabError> {
         let io = LabError::io("start", &self.kernel);
         let output = || console.try_clone().map(Stdio::from).map_err(&io);

@@ -93,6 +93,7 @@ fn add_folder(archive: &mut Archive, folder: &Path, name: &str) -> Result<(), La
 }
 
 /// The program without symbols if the host has `strip`: a debug build is ten times as large.
+#[expect(clippy::disallowed_methods, reason = "starts strip")]
 fn stripped(program: &Path) -> Result<Vec<u8>, LabError> {
     let out = tempfile::NamedTempFile::new()
         .map_err(LabError::io("make a temporary file for", program))?;
@@ -109,6 +110,7 @@ fn read(path: &Path) -> Result<Vec<u8>, LabError> {
 }
 
 /// Shared libraries and the loader, as the host resolves them; empty for a static program.
+#[expect(clippy::disallowed_methods, reason = "starts ldd")]
 fn linked(program: &Path) -> Vec<PathBuf> {
     let Ok(ldd) = Command::new("ldd").arg(program).output() else { return Vec::new() };
     paths(&String::from_utf8_lossy(&ldd.stdout))

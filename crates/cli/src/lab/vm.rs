@@ -73,6 +73,7 @@ impl VmImage {
     ///
     /// # Errors
     /// A file cannot be written.
+    #[expect(clippy::disallowed_methods, reason = "starts QEMU")]
     pub fn shell(&self, dilation: u32) -> Result<std::process::Command, LabError> {
         let folder = kernel::cache().join("shell");
         std::fs::create_dir_all(&folder).map_err(LabError::io("make", &folder))?;

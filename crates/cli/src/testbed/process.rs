@@ -113,6 +113,7 @@ impl TestbedProcess {
     ///
     /// # Errors
     /// The process cannot be started, or reported an error.
+    #[expect(clippy::disallowed_methods, reason = "starts the agent")]
     pub async fn start(plan_toml: &str, id: &str, rootless: bool) -> Result<Self, TestbedError> {
         let dir = state_root().join(id);
         info!(dir = %dir.display(), rootless, "build the testbed");
