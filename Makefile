@@ -1,5 +1,5 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`.
-# The build folder lies outside the clone, so that a second clone builds nothing anew.
+# The build directory is outside the clone, so that a second clone builds nothing anew.
 export CARGO_TARGET_DIR ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ccbench/target
 BIN := $(CARGO_TARGET_DIR)/debug
 PREFIX ?= /usr/local
@@ -28,7 +28,7 @@ lab: build
 	@scripts/setup.sh --lab
 	$(BIN)/ccbench lab build
 
-# What needs the lab: about 20 minutes on two processors, most of it the queues against the kernel's. Two tests at once:
+# What needs the lab: about 20 minutes on two CPUs, most of it the comparison of queues with the kernel's. Two tests at once:
 # nothing in the lab depends on the host's load.
 test-lab: lab
 	cargo test --locked --workspace --features netns,browser,lab --test lab -- --test-threads=2
@@ -44,6 +44,8 @@ test-vm:
 # Checks of the code without running it; each is a target. cargo-machete and cargo-deny are skipped with a note where they are not
 # installed: cargo install --locked cargo-machete cargo-deny
 lint: fmt clippy doc machete deny
+	@for tool in cargo-machete cargo-deny; do command -v $$tool >/dev/null || skipped="$$skipped $$tool"; done; \
+		if [ -n "$$skipped" ]; then echo "lint: passed, but skipped (not installed):$$skipped"; else echo "lint: passed"; fi
 
 fmt:
 	cargo fmt --all --check

@@ -2,7 +2,7 @@
 # Installs the packages that ccbench needs besides a Rust toolchain, after printing each package with its purpose.
 #   --lab   also installs what the lab needs (docs/lab.md): QEMU, and the tools that build its kernel
 #   --test  also installs what the tests need: a browser, tcpdump, and the Python packages of
-#           tests/notebooks/requirements.txt, in a folder of their own
+#           tests/notebooks/requirements.txt, in a directory of their own
 # Does nothing if everything is installed.
 set -euo pipefail
 
