@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * One core (-DNAME=ta) as a BPF program of type syscall: one call of the contract per run, state and parameters
- * in the program's own memory. bpf_agree.py feeds it the golden files.
+ * One core (-DNAME=ta) as a BPF program of type syscall: one call of a core's function per run, with state and
+ * parameters in the program's global data. bpf_agree.py passes it the rows of the golden files.
  */
 typedef unsigned char u8;
 typedef unsigned short u16;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * A model of CUBIC (RFC 9438) with HyStart's delay test, as the loss-based competitor in the simulator. Only
- * for the simulator: on real nodes the stock cubic runs.
+ * for the simulator: real nodes run the kernel's.
  * C = 0.4, beta = 717/1024, fast convergence, Reno-friendly region. Units: ms for K, pkts << 10 for the
  * Reno-friendly estimate.
  */

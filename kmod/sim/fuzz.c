@@ -2,8 +2,8 @@
 /*
  * Random calls on every core, invariants after each (host.c): no write beyond the state, cwnd from 2 to its
  * clamp, ssthresh from 2 to infinity; the sanitizers find overflow of signed values, bad shifts and division
- * by zero. A third of the lives run with plausible values, a third with wild ones, a third with wild values
- * and parameters that were never checked (a module parameter written under a running flow).
+ * by zero. A third of the connections get plausible values, a third arbitrary ones, a third arbitrary values
+ * and unchecked parameters (a module parameter written while a flow runs).
  *
  * Usage: fuzz OPERATIONS_PER_CORE [SEED]
  */
@@ -18,7 +18,7 @@
 enum mood { PLAUSIBLE, WILD, HOSTILE };
 
 /* Wild numbers crowd the edges. */
-static u32 wild(u64 *seed)
+static u32 any_u32(u64 *seed)
 {
 	static const u32 edges[] = {0, 1, 2, 3, 0x7fffffff, 0x80000000u, 0xffffffffu, 0xfffffffeu, 1000, 1u << 20};
 	u32 r = cc_random(seed);
@@ -48,7 +48,7 @@ static void choose_params(struct cc_conn *conn, enum mood mood, u64 *seed)
 		for (i = 0; i < ops->param_count; i++) {
 			conn->params[i] = ops->defaults[i];
 			if (mood == HOSTILE)
-				conn->params[i] = wild(seed);
+				conn->params[i] = any_u32(seed);
 			else if (cc_random(seed) & 1)
 				conn->params[i] = between(seed, ops->params[i].min, ops->params[i].max);
 		}
@@ -83,18 +83,18 @@ static void plausible(struct cc_ack *a, u64 *seed)
 	a->random = cc_random(seed);
 }
 
-static void wilder(struct cc_ack *a, u64 *seed)
+static void randomize(struct cc_ack *a, u64 *seed)
 {
 	u32 cwnd = a->cwnd_pkts, ssthresh = a->ssthresh_pkts, state = a->ca_state, i;
 	u32 *value = &a->rtt_us;
-	u64 now = a->now_us + wild(seed);
+	u64 now = a->now_us + any_u32(seed);
 
 	for (i = 0; i < (sizeof(*a) - offsetof(struct cc_ack, rtt_us)) / sizeof(u32); i++)
-		value[i] = wild(seed);
+		value[i] = any_u32(seed);
 	a->now_us = now;
-	a->pacing_bytes_per_sec = (u64)wild(seed) << (wild(seed) & 31);
-	a->cwnd_pkts = between(seed, 0, 3) ? cwnd : cc_max(wild(seed), 1);
-	a->ssthresh_pkts = between(seed, 0, 3) ? ssthresh : cc_max(wild(seed) & CC_INFINITE, 2);
+	a->pacing_bytes_per_sec = (u64)any_u32(seed) << (any_u32(seed) & 31);
+	a->cwnd_pkts = between(seed, 0, 3) ? cwnd : cc_max(any_u32(seed), 1);
+	a->ssthresh_pkts = between(seed, 0, 3) ? ssthresh : cc_max(any_u32(seed) & CC_INFINITE, 2);
 	a->ca_state = state;
 }
 
@@ -145,13 +145,13 @@ static void one_core(const struct cc_ops *ops, u32 operations, u64 seed)
 		if (mood == PLAUSIBLE)
 			plausible(&a, &seed);
 		else
-			wilder(&a, &seed);
+			randomize(&a, &seed);
 		cc_call_init(&conn, &a, &out);
 		for (i = 0; i < LIFE && done < operations; i++, done++) {
 			if (mood == PLAUSIBLE)
 				plausible(&a, &seed);
 			else
-				wilder(&a, &seed);
+				randomize(&a, &seed);
 			if (mood == HOSTILE && !(i & 255))
 				choose_params(&conn, mood, &seed);
 			one_call(&conn, &a, &seed);

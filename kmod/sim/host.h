@@ -73,7 +73,7 @@ void cc_fault_text(const struct cc_ops *ops, const struct cc_fault *fault, char 
 /* What the core requires of its host with these parameters. */
 u32 cc_conn_wants(const struct cc_conn *conn);
 
-/* Sizes of TSO bursts: at least so many segments, and 2^-pacing_shift s at the paced rate. */
+/* Sizes of TSO bursts: a minimum number of segments, and 2^-pacing_shift s at the paced rate. */
 struct cc_bursts {
 	u32 least_segs, pacing_shift;
 };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Reno (RFC 5681) for the simulator: the yardstick of the others. On real nodes the stock one runs. */
+/* Reno (RFC 5681) for the simulator, as the reference for other schemes. Real nodes run the kernel's. */
 #ifndef CC_RENO_H
 #define CC_RENO_H
 

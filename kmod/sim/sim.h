@@ -5,7 +5,7 @@
  *   senders -> [FIFO, limit in bytes, step marking] -> rate -> delay -> receivers -> acks -> senders
  *
  * Greedy senders with TSO bursts, delayed ACKs, loss found as RACK finds it (three later packets delivered, in recovery one), PRR,
- * RTO, delivery-rate samples, pacing, and the stack's judgement of whether the window limits: the parts of Linux
+ * RTO, delivery-rate samples, pacing, and the stack's test of whether cwnd limits: the parts of Linux
  * around a congestion control. No reordering on the path, no ACK compression, no merging of segments in the receiver.
  * The same configuration gives the same packets everywhere.
  *

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The shape of experiment E1, full length, mean of two seeds. The bounds are those that the real testbed is
- * held to (goodput against the fair shares 47.8, 47.8 and 86.9 Mbit/s; RTT in ms); where the simulator is
- * held to something else, the line says why.
+ * The shape of experiment E1, full length, mean of two seeds. The bounds are those of the tests on the real
+ * testbed (goodput against the fair shares 47.8, 47.8 and 86.9 Mbit/s; RTT in ms); other bounds have their reason
+ * beside them.
  */
 #include "e1.h"
 #include "test.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* What holds for every core and scheme: names a kernel takes, tables without mistakes, limits that are refused. */
+/* Checks of every core and scheme: valid kernel names, consistent tables, rejected parameters. */
 #include "test.h"
 
 #define NAME_MAX 15u /* TCP_CA_NAME_MAX without its end; schemes get the prefix "ccb_" */

@@ -72,7 +72,7 @@ function grew(what, of,   quarter, before, after) {
     quarter = int(NR / 4)
     before = most(of, quarter + 1, 2 * quarter); after = most(of, 3 * quarter + 1, NR)
     printf "memory of the %s: at most %d kB in the second quarter, %d kB in the last\n", what, before, after
-    # A twentieth and 8 MB: an allocator's resident memory varies.
+    # A twentieth and 8 MB: resident memory varies with the allocator.
     return after > before * 1.05 + 8192
 }
 END { bad = grew("agent", agent); bad = grew("controller", controller) || bad; if (bad) print "FAILED: memory grows"; exit bad }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# What a congestion control in BPF costs: nanoseconds per ACK (all its programs, bpf_stats' own overhead included) and
-# goodput on an unshaped veth against the kernel's reno, interleaved: medians. Beside ours: reno_kfunc, the least that BPF
-# can be. As root; prints a table, and fails if vegas does not reach 95 % of reno. Usage: cc_cost.sh [SECONDS [ROUNDS]]
+# Cost of a congestion control in BPF: nanoseconds per ACK (all its programs, with the overhead of bpf_stats) and goodput
+# on an unshaped veth compared with the kernel's reno, interleaved: medians. reno_kfunc is the lower bound of the cost in
+# BPF. As root; prints a table, and fails if vegas does not reach 95 % of reno. Usage: cc_cost.sh [SECONDS [ROUNDS]]
 set -euo pipefail
 least=95
 here=$(cd "$(dirname "$0")" && pwd)

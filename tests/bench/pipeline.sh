@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# What the coexistence study's processing does to one trial's files (awk, sed, grep, paste), against `ccbench summarize` on the same
-# files imported: seconds per trial, and the six columns of both. The files are made up: so many delay-based flows for 180 s,
-# so many CUBIC ones between 60 and 120 s, a sample and an interval every 0.1 s, five trials.
+# The coexistence study's processing of a trial's files (awk, sed, grep, paste) compared with `ccbench summarize` on the same
+# files, imported: seconds per trial, and the six columns of both. The files are generated: delay-based flows for 180 s, CUBIC
+# flows between 60 and 120 s, a sample and an interval every 0.1 s, five trials.
 # Usage: pipeline.sh DIRECTORY-OF-BINARIES [DELAY-BASED FLOWS] [CUBIC FLOWS] [TRIALS]
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -12,7 +12,7 @@ trap 'rm -rf "$dir"' EXIT
 cd "$dir"
 now() { date +%s.%N; }
 
-# Two lines per socket as `ss -eipn | ts` writes them, and iperf3's text with a stamp.
+# Two lines per socket as `ss -eipn | ts` writes them, and iperf3's text with a timestamp.
 generate() {
     local trial=$1
     awk -v trial="$trial" -v delay="$delay" -v cubic="$cubic" -v ss="ss-$trial.txt" -v iperf="iperf-$trial.txt" '
@@ -95,7 +95,7 @@ begin=$(now)
     --phase start=60s --phase compete=60s --phase resume=60s -o run > import.out 2>&1 || { cat import.out; exit 1; }
 by_import=$(echo "scale=6; ($(now) - $begin) / $trials" | bc)
 "$bin/ccbench" summarize run > /dev/null
-# The middle one of so many.
+# The median of 21 rounds.
 for _ in $(seq 21); do
     begin=$(now)
     "$bin/ccbench" summarize run > table.txt

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* The least that a congestion control in BPF can be: the kernel's own Reno called from BPF. A yardstick for cc_cost.sh. */
+/* The kernel's Reno called from BPF: the lower bound of a congestion control's cost in BPF, for cc_cost.sh. */
 #include "../../kmod/bpf/kernel.bpf.h"
 
 char _license[] SEC("license") = "GPL";

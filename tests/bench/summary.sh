@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# How long `ccbench summarize` takes over so many samples, and how much memory; then the report's size and time. Wants release builds.
+# Time and memory of `ccbench summarize` for a number of samples, then time and size of the report. Needs release builds.
 # Memory is bounded by the larger of 4 million samples and one trial.
 # Usage: summary.sh DIRECTORY-OF-BINARIES [SAMPLES] [TRIALS]; DIRECTORY also holds examples/many_samples. Needs about 5 GB per 100 million.
 set -euo pipefail

@@ -1,4 +1,4 @@
-//! Acknowledgements on every kernel of the lab, by the hook that it allows.
+//! `sample.acks` on every kernel of the lab, by the hook that the kernel supports.
 
 use std::fs::File;
 

@@ -1,4 +1,4 @@
-//! `--jobs`: trials that run at the same time give the same results, and end with the controller.
+//! `--jobs`: concurrent trials have the same results as sequential ones, and end with the controller.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -1,5 +1,4 @@
-//! The lab as judge, the same plans, five seeds each: ccbench's own queues against the kernel's in each engine, and the engines against
-//! each other.
+//! Compares ccbench's queues with the kernel's in each engine, and the engines with each other: the same plans, five seeds each.
 
 use std::collections::BTreeMap;
 

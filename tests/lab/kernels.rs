@@ -1,4 +1,4 @@
-//! Plans that name kernels run on each in turn.
+//! Plans that name several kernels run on each of them.
 
 use ccbench_tests::{Bench, csv, text};
 

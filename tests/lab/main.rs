@@ -1,5 +1,5 @@
 //! The lab: a real kernel on a virtual clock. One test of each engine boots it; it is skipped where QEMU or the engine's kernel is
-//! missing (`make lab` installs them). With the feature `lab` missing is a failure, and the long tests run too.
+//! missing (`make lab` installs them). With the feature `lab` a missing kernel is a failure, and the long tests run too.
 #![allow(clippy::disallowed_methods, reason = "a test starts programs")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 

@@ -1,5 +1,5 @@
-//! What goes wrong inside the machine ends the trial as failed, with the end of the console. The machine's tools are the
-//! host's, found by PATH: a script of the name `iperf3` gets into it.
+//! Errors inside the guest: the trial fails, with the end of the console in its reason. The guest gets the host's tools by PATH,
+//! so a script named `iperf3` replaces iperf3.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -97,7 +97,7 @@ fn spinning_process_fails_the_trial_and_is_named() {
 }
 
 /// What an agent writes before it dies, a panic for example, is in the reason of the failed trial.
-fn last_words(engine: &[&str]) {
+fn console_output_is_kept(engine: &[&str]) {
     let bench = Bench::new();
     let act = "echo the last words > /dev/console; for p in /proc/[0-9]*; do read line < $p/cmdline; \
                case $line in *ccbench-agent*) kill -9 ${p#/proc/};; esac; done";
@@ -110,11 +110,11 @@ fn last_words(engine: &[&str]) {
 }
 
 #[test]
-fn last_words_reach_the_host() {
-    last_words(QEMU);
+fn console_output_before_a_kill_is_kept() {
+    console_output_is_kept(QEMU);
 }
 
 #[test]
-fn last_words_reach_the_host_in_uml() {
-    last_words(UML);
+fn console_output_before_a_kill_is_kept_in_uml() {
+    console_output_is_kept(UML);
 }

@@ -1,4 +1,4 @@
-//! The engine uml: the same bytes whatever the host does, all qdiscs, and what stops a guest.
+//! The engine uml: results that do not depend on the host, all qdiscs, and guests that are stopped.
 
 use std::collections::BTreeMap;
 use std::process::Command;

@@ -334,7 +334,7 @@ fn is_path(word: &str) -> bool {
 }
 
 /// Whether consecutive components of `file` match `path`, in which a component may contain one `*`. A path that begins with a
-/// folder at the root must match from there; others may leave out the first folders.
+/// directory at the root must match from there; others may leave out the first directories.
 fn names_file(path: &str, file: &str, roots: &BTreeSet<&str>) -> bool {
     let wanted: Vec<&str> = path.trim_end_matches('/').split('/').collect();
     let components: Vec<&str> = file.split('/').collect();
@@ -370,7 +370,7 @@ fn paths_in_the_developers_documents_exist() {
         }
     }
     assert!(checked > 50, "only {checked} paths found");
-    assert!(missing.is_empty(), "no such file or folder:\n{}", missing.join("\n"));
+    assert!(missing.is_empty(), "no such file or directory:\n{}", missing.join("\n"));
 }
 
 #[test]

@@ -1,5 +1,4 @@
-//! The one place that reads clocks: nanoseconds of `CLOCK_MONOTONIC`, the time that everything in this
-//! crate is computed in.
+//! The only module of this crate that reads clocks. All times are nanoseconds of `CLOCK_MONOTONIC`.
 #![expect(clippy::disallowed_methods, reason = "the module that reads clocks")]
 
 use rustix::time::{ClockId, Timespec, clock_gettime};

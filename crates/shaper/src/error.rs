@@ -1,4 +1,4 @@
-//! Errors of the shaper: operation, object, source, hint.
+//! [`ShaperError`]: operation, object, source and hint.
 
 use std::io;
 

@@ -1,4 +1,4 @@
-//! A link made of the kernel's queueing disciplines.
+//! A [`Link`] of the kernel's qdiscs: sets them up, changes rates, reads counters, restores the former root qdisc.
 
 use std::ops::Range;
 

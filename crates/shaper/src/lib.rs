@@ -9,8 +9,8 @@
 //!   htb/tbf + leaf
 //! ```
 //!
-//! This crate knows no gRPC, no plan file and no tokio; it blocks, and its hot threads never allocate,
-//! log or lock.
+//! This crate uses neither gRPC nor tokio and reads no plan files; it blocks, and its hot threads never allocate, log or
+//! lock.
 
 pub mod bpf;
 pub mod capture;
@@ -47,7 +47,7 @@ use user_link::UserLink;
 
 /// One shaped direction of one interface. Made by [`open`]; undone by [`Link::remove`] and on drop.
 pub trait Link: Send {
-    /// The link as it is: device, backend and the reason for it, qdiscs as the kernel lists them.
+    /// The current state: device, backend and the reason for it, qdiscs as the kernel lists them.
     fn state(&self) -> wire::LinkState;
     /// Changes the rate at once. Hot: one system call or one atomic store, no allocation, no log.
     fn set_rate(&mut self, rate: Rate) -> Result<(), ShaperError>;

@@ -1,6 +1,5 @@
-//! A blocking netlink socket that waits for the kernel's acknowledgement and reads its explanation, and
-//! the few requests that both back ends need. A socket belongs to the network namespace of the thread
-//! that opened it, for ever.
+//! A blocking netlink socket that waits for the kernel's acknowledgement and reads its extended error message, and the
+//! requests that both backends need. A socket stays in the network namespace of the thread that opened it.
 
 use std::io;
 use std::ops::Range;
@@ -29,7 +28,7 @@ const NLM_F_ACK_TLVS: u16 = 0x200;
 const NLMSGERR_ATTR_MSG: u16 = 1;
 /// The kernel fills at most 32 KiB per datagram of a dump.
 const BUFFER_BYTES: usize = 64 << 10;
-/// rtnetlink answers before `send` returns, so this is reached only if an answer was lost.
+/// Timeout of an answer. rtnetlink answers before `send` returns, so it expires only if an answer was lost.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
 /// A blocking netlink socket.
@@ -64,7 +63,7 @@ impl Socket {
             netlink_sys::Socket::new(family).map_err(system("open a netlink socket"))?;
         inner.bind_auto().map_err(system("bind a netlink socket"))?;
         inner.connect(&SocketAddr::new(0, 0)).map_err(system("connect a netlink socket"))?;
-        // Explanations are a comfort: kernels before 4.12 have none.
+        // Extended error messages are optional: kernels before 4.12 have none.
         let _ = inner.set_ext_ack(true);
         let _ = inner.set_cap_ack(true);
         rustix::net::sockopt::set_socket_timeout(
@@ -85,7 +84,7 @@ impl Socket {
     }
 
     /// Sends `message` (flags with [`ACK`]) and waits for the acknowledgement. `op` ("add qdisc htb") and
-    /// `dev` only serve the error.
+    /// `dev` are for the error message.
     ///
     /// # Errors
     /// [`ShaperError::Netlink`] with the kernel's answer and explanation.
@@ -121,12 +120,12 @@ impl Socket {
         self.request_reply("read from the kernel", "", message, |_, body| each(body))
     }
 
-    /// Sends several messages at once, complete but for their sequence numbers, of which only the last asks
-    /// for an acknowledgement, and waits for that or for the first refusal: two system calls, no allocation
-    /// unless the kernel refuses. `parts` has the range of each message.
+    /// Sends several messages at once, complete except for their sequence numbers; only the last one requests an
+    /// acknowledgement. Waits for that or for the first error: two system calls, and no allocation unless the kernel
+    /// reports an error. `parts` has the range of each message.
     ///
     /// # Errors
-    /// The kernel's answer to the first message that it refused; those behind it were carried out.
+    /// The kernel's answer to the first message that it refused; later messages were executed.
     pub fn request_all(
         &mut self,
         messages: &mut [u8],
@@ -137,7 +136,7 @@ impl Socket {
         self.take_answer()
     }
 
-    /// The first part of [`Self::request_all`]: numbers the messages.
+    /// First part of [`Self::request_all`]: numbers the messages.
     pub(crate) fn number(&mut self, messages: &mut [u8], parts: &[Range<usize>]) {
         self.sequence = self.sequence.wrapping_add(1);
         for part in parts {
@@ -146,12 +145,12 @@ impl Socket {
         }
     }
 
-    /// The second: sends them. The kernel has carried them out, or refused, when this returns.
+    /// Second part: sends them. When this returns, the kernel has executed or refused them.
     pub(crate) fn send_numbered(&self, messages: &[u8]) -> io::Result<()> {
         self.inner.send(messages, 0).map(|_| ())
     }
 
-    /// The third: waits for the answer.
+    /// Third part: waits for the answer.
     pub(crate) fn take_answer(&mut self) -> Result<(), Refusal> {
         self.collect(&mut |_, _| {})
     }
@@ -238,7 +237,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_carries_the_kernels_words() {
+    fn refusal_has_the_kernels_message() {
         let mut body = (-libc::EINVAL).to_ne_bytes().to_vec();
         body.extend([0; message::HEADER_BYTES]);
         body.extend(Message::attributes().attr_str(1, "bad limit").into_attributes());

@@ -1,4 +1,4 @@
-//! Which qdiscs this kernel has.
+//! Detects the qdiscs of this kernel.
 
 use crate::ShaperError;
 use crate::discipline::{self, KernelSupport};
@@ -36,7 +36,7 @@ pub fn missing_config(kind: &str) -> &'static str {
 }
 
 /// The [`kinds`] that this kernel accepts. Each is tried on the loopback interface of a new network namespace, which
-/// leaves the machine's interfaces alone but may load modules. Without the right to create a namespace, the list
+/// does not touch the machine's interfaces but may load modules. Without permission to create a namespace, the list
 /// comes from the kernel's module files; without those it is empty.
 pub fn supported_qdiscs() -> Vec<String> {
     tried().unwrap_or_else(|error| {
@@ -69,7 +69,7 @@ fn tried() -> Result<Vec<String>, ShaperError> {
     })
 }
 
-/// Without options some kinds refuse (`EINVAL`), but only those that are there: others are unknown (`ENOENT`).
+/// A kind that needs options answers `EINVAL` without them, an unknown kind `ENOENT`.
 fn accepts(socket: &mut Socket, ifindex: u32, kind: &str) -> Result<bool, ShaperError> {
     let message = Message::new(libc::RTM_NEWQDISC, CREATE)
         .tcmsg(ifindex, 0x1_0000, ROOT, 0)
@@ -83,7 +83,7 @@ fn accepts(socket: &mut Socket, ifindex: u32, kind: &str) -> Result<bool, Shaper
     }
 }
 
-/// The texts of the files that name modules, loaded, built in or at hand.
+/// The texts of the files that list modules: loaded, built in, available.
 fn modules_files() -> String {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let release = release.trim();
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn modules_are_found_loaded_built_in_or_at_hand() {
+    fn finds_loaded_built_in_and_available_modules() {
         let files = "sch_htb 32768 1 - Live 0x0\n\
                      kernel/net/sched/sch_tbf.ko\n\
                      kernel/net/sched/sch_fq_codel.ko.zst: kernel/x/y.ko\n";

@@ -171,9 +171,9 @@ const BURST_NS: u64 = 250_000;
 
 /// The burst of a token bucket in bytes, for frames of at most `frame_bytes`.
 ///
-/// Too small and the link is slow: what the bucket cannot hold while the timer is late is lost for
+/// If it is too small, the link is slow: tokens that the bucket cannot hold while the timer is late are lost for
 /// ever. Too large and the link is not a bottleneck: after an idle moment that much leaves at line rate,
-/// which a congestion control that measures bandwidth takes for the link's. So: what the rate carries in
+/// which a congestion control that measures bandwidth takes for the link's. So: the bytes that the rate carries in
 /// 250 µs, a usual scheduling error on a virtual machine, and never under one frame.
 ///
 /// Charged over configured rate on a loaded 2-core VM (TCP with super-packets, 4 s each): one frame, as

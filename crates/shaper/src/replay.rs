@@ -115,7 +115,7 @@ fn at(asked_at_ns: u64, applied_at_ns: u64, (link, iface): (&str, &str)) -> wire
     }
 }
 
-/// The row of a piece that was applied at `applied_at_ns`; `names` are the link's and its interface's.
+/// The row of a trace piece that was applied at `applied_at_ns`; `names` are the link's and its interface's.
 fn change(piece: &Piece, applied_at_ns: u64, names: (&str, &str)) -> wire::LinkChange {
     wire::LinkChange {
         rate_bps: piece.rate.map(Rate::bits_per_sec),

@@ -1,4 +1,4 @@
-//! Route lookup and the list of interfaces.
+//! Looks up routes and lists interfaces.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -1,5 +1,5 @@
-//! What an interface's root qdisc was before ccbench came, in a form that can be written to disk first and
-//! put back by another process after a crash.
+//! An interface's root qdisc before ccbench changed it, in a form that is written to disk first, so that another process can
+//! restore it after a crash.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +8,7 @@ use crate::netlink::message::Message;
 use crate::netlink::{self, CREATE, Socket};
 use crate::qdisc::{ROOT, TCA_KIND, handle_text, options_attribute};
 
-/// Qdiscs that hold classes or filters, which we could not put back.
+/// Qdiscs with classes or filters, which we could not restore.
 const CLASSFUL: &[&str] = &[
     "htb", "hfsc", "prio", "drr", "qfq", "ets", "multiq", "mqprio", "taprio", "cbq", "atm",
     "dsmark",
@@ -31,7 +31,7 @@ pub enum SavedRoot {
     },
 }
 
-/// What the root qdisc of `dev` is now.
+/// The current root qdisc of `dev`.
 ///
 /// # Errors
 /// [`ShaperError::Occupied`] if it is one that could not be put back.
@@ -40,7 +40,7 @@ pub fn snapshot(dev: &str) -> Result<SavedRoot, ShaperError> {
     snapshot_of(&mut Socket::open()?, ifindex, dev)
 }
 
-/// Makes the root qdisc of `dev` what it was. Idempotent.
+/// Restores the root qdisc of `dev`. Idempotent.
 ///
 /// # Errors
 /// The kernel's answer.
@@ -114,7 +114,7 @@ fn to_hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Reads pairs of hexadecimal digits; what is malformed reads as zero, and the kernel will refuse it.
+/// Reads pairs of hexadecimal digits; malformed ones read as zero, which the kernel then refuses.
 fn from_hex(digits: &str) -> Vec<u8> {
     let digit = |byte: u8| char::from(byte).to_digit(16).unwrap_or(0) as u8;
     digits.as_bytes().chunks_exact(2).map(|pair| digit(pair[0]) << 4 | digit(pair[1])).collect()
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_survives_its_text() {
+    fn record_round_trips() {
         let saved = SavedRoot::Qdisc {
             kind: "fq".to_owned(),
             handle: 0x8001_0000,

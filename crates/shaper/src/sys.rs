@@ -1,5 +1,5 @@
-//! The system calls of the packet path that no safe library offers without allocating: packet sockets and
-//! their batches. The only unsafe code of this crate.
+//! System calls that no safe library offers, or not without allocating: batches on packet sockets, scheduling policies, tcx
+//! links, `TCP_INFO`. The only unsafe code of the project.
 #![expect(
     unsafe_code,
     reason = "recvmmsg, sendmmsg and packet socket options have no safe wrapper"
@@ -61,25 +61,25 @@ pub(crate) fn set_option(
     if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Makes the calling thread a real-time one (`SCHED_FIFO`); what it starts will be ordinary.
+/// Gives the calling thread real-time priority (`SCHED_FIFO`), which its children do not inherit.
 pub(crate) fn set_fifo(priority: libc::c_int) -> io::Result<()> {
     set_scheduler(libc::SCHED_FIFO, priority)
 }
 
-/// Makes the calling thread an ordinary one of the niceness that it had.
+/// Returns the calling thread to `SCHED_OTHER`, with its earlier niceness.
 pub(crate) fn set_ordinary() -> io::Result<()> {
     set_scheduler(libc::SCHED_OTHER, 0)
 }
 
-/// Makes the calling thread one that runs only when no other wants to.
+/// Gives the calling thread `SCHED_IDLE`: it runs only when no other thread does.
 pub(crate) fn set_idle() -> io::Result<()> {
     set_scheduler(libc::SCHED_IDLE, 0)
 }
 
 fn set_scheduler(policy: libc::c_int, priority: libc::c_int) -> io::Result<()> {
     let parameters = priority;
-    // SAFETY: a sched_param is one int, which lives through the call; 0 is the calling thread. Not by the
-    // C library's function, which some of them refuse to have.
+    // SAFETY: a sched_param is one int, which lives through the call; 0 is the calling thread. musl's
+    // function of this name only returns ENOSYS.
     let rc = unsafe {
         libc::syscall(
             libc::SYS_sched_setscheduler,
@@ -91,7 +91,7 @@ fn set_scheduler(policy: libc::c_int, priority: libc::c_int) -> io::Result<()> {
     if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Has an interface take packets for all addresses as long as the socket is open.
+/// Sets an interface to promiscuous mode as long as the socket is open.
 pub(crate) fn hear_all(fd: BorrowedFd<'_>, ifindex: u32) -> io::Result<()> {
     // SAFETY: all zeroes is a valid packet_mreq.
     let mut request: libc::packet_mreq = unsafe { zeroed() };
@@ -110,7 +110,7 @@ pub(crate) fn hear_all(fd: BorrowedFd<'_>, ifindex: u32) -> io::Result<()> {
     if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Packets that the socket's buffer had no room for since the last call.
+/// Packets dropped since the last call because the socket's buffer was full.
 pub(crate) fn take_packet_drops(fd: BorrowedFd<'_>) -> io::Result<u64> {
     // SAFETY: all zeroes is a valid tpacket_stats.
     let mut stats: libc::tpacket_stats = unsafe { zeroed() };
@@ -128,7 +128,7 @@ pub(crate) fn take_packet_drops(fd: BorrowedFd<'_>) -> io::Result<u64> {
     if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(u64::from(stats.tp_drops)) }
 }
 
-/// Room for the two control messages asked for (a `timespec`, a `tpacket_auxdata`), aligned for them.
+/// Space for the two control messages that are enabled (`timespec`, `tpacket_auxdata`), with their alignment.
 const CONTROL_WORDS: usize = 12;
 
 /// Buffers to read several packets with one system call.
@@ -142,25 +142,25 @@ pub(crate) struct RxBatch {
     received: usize,
 }
 
-// SAFETY: the pointers in its headers lead to buffers that it owns, and are written anew by every call.
+// SAFETY: the pointers in its headers are to buffers that it owns, and every call rewrites them.
 unsafe impl Send for RxBatch {}
 
-/// A packet as read.
+/// A received packet.
 pub(crate) struct Received<'a> {
     /// Headroom, vnet header and frame.
     pub(crate) bytes: &'a mut [u8],
-    /// Whether the buffer was too short for it.
+    /// Whether it was truncated to the buffer.
     pub(crate) truncated: bool,
-    /// `CLOCK_REALTIME` nanoseconds when the kernel got it; `None` without `SO_TIMESTAMPNS`.
+    /// When the kernel received it, `CLOCK_REALTIME` nanoseconds; `None` without `SO_TIMESTAMPNS`.
     pub(crate) real_ns: Option<u64>,
-    /// The VLAN tag (protocol, then control information) that the kernel took out of the frame.
+    /// The VLAN tag (protocol, then control information) that the kernel removed from the frame.
     pub(crate) vlan: Option<[u8; 4]>,
-    /// What the frame had, if the buffer was too short for it; `None` without `PACKET_AUXDATA`.
+    /// Length of the frame before truncation; `None` without `PACKET_AUXDATA`.
     pub(crate) length: Option<u32>,
 }
 
 impl RxBatch {
-    /// Buffers for `packets` packets of up to `packet_bytes` bytes, with free bytes in front of each.
+    /// Buffers for `packets` packets of up to `packet_bytes` bytes, each with headroom.
     pub(crate) fn new(packets: usize, headroom: usize, packet_bytes: usize) -> Self {
         // SAFETY: all zeroes is a valid mmsghdr and a valid iovec.
         let (header, part) = unsafe { (zeroed::<libc::mmsghdr>(), zeroed::<libc::iovec>()) };
@@ -248,7 +248,7 @@ fn control_of(header: &libc::msghdr) -> Control {
         let message = unsafe { &*control };
         match (message.cmsg_level, message.cmsg_type) {
             (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS) => {
-                // SAFETY: a message of this type carries one timespec; read_unaligned asks for no alignment.
+                // SAFETY: a message of this type has one timespec; read_unaligned needs no alignment.
                 let time =
                     unsafe { libc::CMSG_DATA(control).cast::<libc::timespec>().read_unaligned() };
                 parsed.real_ns = Some(
@@ -256,7 +256,7 @@ fn control_of(header: &libc::msghdr) -> Control {
                 );
             }
             (libc::SOL_PACKET, libc::PACKET_AUXDATA) => {
-                // SAFETY: a message of this type carries one tpacket_auxdata; read_unaligned asks for no alignment.
+                // SAFETY: a message of this type has one tpacket_auxdata; read_unaligned needs no alignment.
                 let aux = unsafe {
                     libc::CMSG_DATA(control).cast::<libc::tpacket_auxdata>().read_unaligned()
                 };
@@ -276,30 +276,30 @@ fn control_of(header: &libc::msghdr) -> Control {
     parsed
 }
 
-/// Headers to send several packets, each in several parts, with one system call.
+/// Headers for `sendmmsg`: several packets, each of several parts.
 pub(crate) struct TxBatch {
     parts: Vec<libc::iovec>,
     headers: Vec<libc::mmsghdr>,
 }
 
-// SAFETY: the pointers in its headers are written anew by every call and not followed between calls.
+// SAFETY: every call rewrites the pointers in its headers, which are not dereferenced between calls.
 unsafe impl Send for TxBatch {}
 
 impl TxBatch {
-    /// For up to `packets` packets at once, of up to `parts` parts together.
+    /// For up to `packets` packets per call, with up to `parts` parts in total.
     pub(crate) fn new(packets: usize, parts: usize) -> Self {
         // SAFETY: all zeroes is a valid mmsghdr and a valid iovec.
         let (header, part) = unsafe { (zeroed::<libc::mmsghdr>(), zeroed::<libc::iovec>()) };
         Self { parts: vec![part; parts], headers: vec![header; packets] }
     }
 
-    /// Packets to be sent together; none yet.
+    /// Starts an empty batch.
     pub(crate) fn begin(&mut self) -> Outgoing<'_, '_> {
         Outgoing { batch: self, packets: 0, parts: 0, bytes: PhantomData }
     }
 }
 
-/// Packets to be sent with one system call, made of bytes that are borrowed until then.
+/// Packets to send with one system call; their bytes are borrowed until then.
 pub(crate) struct Outgoing<'batch, 'bytes> {
     batch: &'batch mut TxBatch,
     packets: usize,
@@ -308,7 +308,7 @@ pub(crate) struct Outgoing<'batch, 'bytes> {
 }
 
 impl<'bytes> Outgoing<'_, 'bytes> {
-    /// Adds a packet (vnet header and frame) made of `parts`; `false` if there is no room for it.
+    /// Adds a packet (vnet header and frame) made of `parts`; `false` if the batch is full.
     pub(crate) fn add(&mut self, parts: impl Iterator<Item = &'bytes [u8]>) -> bool {
         let begin = self.parts;
         let Some(header) = self.batch.headers.get_mut(self.packets) else { return false };
@@ -326,7 +326,7 @@ impl<'bytes> Outgoing<'_, 'bytes> {
         true
     }
 
-    /// Sends them without waiting; returns how many were taken. An error is that of the first.
+    /// Sends the batch without blocking; returns the number of packets sent. An error is that of the first packet.
     pub(crate) fn send(self, fd: BorrowedFd<'_>) -> io::Result<usize> {
         if self.packets == 0 {
             return Ok(0);
@@ -350,7 +350,7 @@ impl<'bytes> Outgoing<'_, 'bytes> {
 pub(crate) fn attach_tcx_egress(program: BorrowedFd<'_>, ifindex: u32) -> io::Result<OwnedFd> {
     const BPF_LINK_CREATE: libc::c_long = 28;
     const BPF_TCX_EGRESS: u32 = 47;
-    // The beginning of the kernel's union bpf_attr: program, interface, where, flags; then no neighbour.
+    // The beginning of the kernel's union bpf_attr: program, interface, attach type, flags; no relative program.
     let attributes: [u32; 12] =
         [program.as_raw_fd().cast_unsigned(), ifindex, BPF_TCX_EGRESS, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     // SAFETY: the kernel reads `size_of` bytes of attributes that live through the call, and no pointer in them.
@@ -370,11 +370,11 @@ pub(crate) fn attach_tcx_egress(program: BorrowedFd<'_>, ifindex: u32) -> io::Re
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// `struct tcp_info` of a TCP socket, as much as this kernel has. After the end of the connection too: its counters stay until the
-/// socket is closed.
+/// `struct tcp_info` of a TCP socket, in the length that this kernel has. The counters remain after the end of the connection,
+/// until the socket is closed.
 ///
 /// # Errors
-/// It is no TCP socket.
+/// Not a TCP socket.
 pub fn tcp_info(socket: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
     // More than any kernel has (280 bytes in 7.0).
     let mut info = vec![0u8; 1024];
@@ -396,7 +396,7 @@ pub fn tcp_info(socket: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
     Ok(info)
 }
 
-/// The number that the kernel gives a socket's network namespace: like its inode, but never used again.
+/// The cookie of a socket's network namespace: unlike its inode it is never reused.
 pub(crate) fn netns_cookie(socket: BorrowedFd<'_>) -> io::Result<u64> {
     const SO_NETNS_COOKIE: libc::c_int = 71;
     let (mut cookie, mut bytes) = (0u64, size_of::<u64>() as libc::socklen_t);

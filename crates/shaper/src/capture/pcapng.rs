@@ -1,4 +1,4 @@
-//! As much of pcapng (draft-ietf-opsawg-pcapng) as a capture of one Ethernet interface needs. Pure.
+//! The blocks of pcapng (draft-ietf-opsawg-pcapng) that a capture of one Ethernet interface needs. Without I/O.
 
 /// Ethernet.
 const LINKTYPE: u16 = 1;
@@ -7,7 +7,7 @@ const INTERFACE: u32 = 1;
 const STATISTICS: u32 = 5;
 const PACKET: u32 = 6;
 
-/// Appends what a file begins with: a section of one interface, times in nanoseconds.
+/// Appends the first blocks of a file: a section with one interface, times in nanoseconds.
 pub fn begin(into: &mut Vec<u8>, dev: &str, comment: &str, snap_bytes: u32) {
     block(into, SECTION, |body| {
         body.extend_from_slice(&0x1a2b_3c4d_u32.to_le_bytes());
@@ -46,7 +46,7 @@ pub fn packet_bytes(bytes: usize) -> u64 {
     32 + bytes.div_ceil(4) as u64 * 4
 }
 
-/// Appends what a file ends with: packets received, and dropped for want of room in the socket.
+/// Appends the last block of a file: packets received, and packets dropped because the socket was full.
 pub fn end(into: &mut Vec<u8>, at_ns: u64, received: u64, dropped: u64) {
     block(into, STATISTICS, |body| {
         body.extend_from_slice(&0u32.to_le_bytes());
@@ -130,7 +130,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_file_has_the_bytes_of_the_standard() {
+    fn writes_blocks_of_the_standard() {
         let mut file = vec![];
         begin(&mut file, "eth0", "x", 128);
         assert_eq!(file[..8], [0x0a, 0x0d, 0x0d, 0x0a, 60, 0, 0, 0]);

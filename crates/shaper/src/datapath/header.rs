@@ -55,7 +55,7 @@ pub(crate) enum Ip {
     V6(usize),
 }
 
-/// EtherType behind at most two VLAN tags, and where the frame goes on behind it.
+/// EtherType after at most two VLAN tags, and the offset of the payload.
 pub(crate) fn ethertype(frame: &[u8]) -> Option<(u16, usize)> {
     let mut at = ETHERNET_BYTES - 2;
     for _ in 0..=TAGS {
@@ -204,8 +204,8 @@ pub(crate) fn fold(mut sum: u32) -> u16 {
     sum as u16
 }
 
-/// A number that is the same for all frames of a flow: addresses, protocol and ports. Fragments and protocols
-/// without ports go by their addresses. Not seeded: the same traffic makes the same queues.
+/// Hash of a flow's addresses, protocol and ports; without ports for fragments and other protocols. Not seeded, so that
+/// the same traffic uses the same queues.
 pub(crate) fn flow(frame: &[u8]) -> u32 {
     let (addresses, protocol, ports) = match ip(frame) {
         Some(Ip::V4(at)) => {
@@ -229,7 +229,7 @@ pub(crate) fn flow(frame: &[u8]) -> u32 {
     (state >> 32) as u32
 }
 
-/// What the classes of a link may look at.
+/// The header fields that classes match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Fields {
     /// Whether it is IPv6.
@@ -271,10 +271,10 @@ pub(crate) fn fields(frame: &[u8]) -> Option<Fields> {
     Some(Fields { v6, src, dst, ports, dscp: traffic_class >> 2, ecn: traffic_class & 3 })
 }
 
-/// Flips the bit that `draw` says, somewhere behind the IP header (behind the Ethernet header of what is not
-/// IP). A frame without such bytes stays as it is. No checksum is put right.
+/// Flips the bit that `draw` selects, after the IP header (after the Ethernet header if it is not IP). A frame without such
+/// bytes is unchanged. Checksums are not corrected.
 pub(crate) fn flip_bit(frame: &mut [u8], draw: u64) {
-    // Not in what an Ethernet frame is padded with.
+    // Not in the padding of an Ethernet frame.
     let word = |at: usize| usize::from(u16::from_be_bytes([frame[at], frame[at + 1]]));
     let (start, end) = match ip(frame) {
         Some(Ip::V4(at)) => (at + usize::from(frame[at] & 15) * 4, at + word(at + 2)),
@@ -294,8 +294,8 @@ fn mix(state: u64, word: u64) -> u64 {
     (wide as u64) ^ ((wide >> 64) as u64)
 }
 
-/// Sets the ECN field to CE and puts the IPv4 header's checksum right (RFC 1624: `HC' = ~(~HC + ~m + m')`).
-/// What is not IP stays as it is.
+/// Sets the ECN field to CE and updates the IPv4 header's checksum (RFC 1624: `HC' = ~(~HC + ~m + m')`). Other frames are
+/// unchanged.
 pub(crate) fn mark_ce(frame: &mut [u8]) {
     match ip(frame) {
         Some(Ip::V4(at)) => {
@@ -329,7 +329,7 @@ mod tests {
         !(sum as u16)
     }
 
-    /// An IPv4 frame whose header is these 20 bytes, with version, length and checksum put right.
+    /// An IPv4 frame whose header is these 20 bytes, with version, length and checksum corrected.
     fn v4(header: [u8; 20], payload: &[u8]) -> Vec<u8> {
         let mut frame = vec![0; 12];
         frame.extend([0x08, 0x00]);
@@ -352,7 +352,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_marked_header_has_the_checksum_of_its_bytes(header in any::<[u8; 20]>()) {
+        fn mark_ce_updates_the_checksum(header in any::<[u8; 20]>()) {
             let mut frame = v4(header, &[]);
             mark_ce(&mut frame);
             prop_assert_eq!(ecn(&frame), Ecn::Ce);
@@ -365,7 +365,7 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_make_it_panic(mut frame in proptest::collection::vec(any::<u8>(), 0..80), ip in 0..3) {
+        fn never_panics(mut frame in proptest::collection::vec(any::<u8>(), 0..80), ip in 0..3) {
             if frame.len() > 14 && ip > 0 {
                 let ethertype = if ip == 1 { [0x08, 0x00] } else { [0x86, 0xdd] };
                 frame[12..14].copy_from_slice(&ethertype);
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn every_codepoint_is_read_and_marked_in_both_versions() {
+    fn reads_and_marks_every_codepoint() {
         for (bits, wanted) in [(0, Ecn::NotEct), (1, Ecn::Ect1), (2, Ecn::Ect0), (3, Ecn::Ce)] {
             let class = 0xb8 | bits;
             let mut header = [9; 20];
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fields_of_both_versions_are_read() {
+    fn reads_fields_of_both_versions() {
         let mut header = [0; 20];
         header[1] = 46 << 2 | 1;
         header[9] = UDP;
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn one_bit_behind_the_header_is_flipped() {
+    fn flips_one_bit_of_the_payload() {
         let mut header = [0; 20];
         header[3] = 28;
         let before = v4(header, &[0; 20]);
@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_ip_stays_as_it_is() {
+    fn leaves_other_protocols_unchanged() {
         let mut arp = vec![1; 60];
         arp[12..14].copy_from_slice(&[0x08, 0x06]);
         let before = arp.clone();
@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn flows_are_told_apart_by_ports_unless_fragments() {
+    fn hashes_ports_except_of_fragments() {
         let mut header = [1; 20];
         header[9] = TCP;
         header[6..8].fill(0);

@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_counted_is_all_zero() {
+    fn empty_histogram_is_zero() {
         assert_eq!(Histogram::default().summary(), Summary::default());
     }
 

@@ -6,12 +6,12 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use super::header::Ecn;
 
-/// Bytes of a row, which the budget is counted in.
+/// Bytes of a row, the unit of the budget.
 pub(crate) const ROW_BYTES: u64 = (WORDS * size_of::<u64>()) as u64;
 const WORDS: usize = 6;
-/// Rows in the ring at most: a quarter of a second of small packets.
+/// Capacity of the ring, rows: a quarter of a second of small packets.
 const MAX_ROWS: u64 = 1 << 17;
-/// Of what is never zero.
+/// For values that are never zero.
 const NONE: u64 = 0;
 
 /// The fate of a packet.
@@ -130,7 +130,7 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// For at most `budget_bytes` of rows from the start to the end.
+    /// For at most `budget_bytes` of rows in total.
     pub(crate) fn new(budget_bytes: u64) -> Self {
         let most_rows = budget_bytes / ROW_BYTES;
         let ring = most_rows.min(MAX_ROWS);
@@ -193,7 +193,7 @@ mod tests {
         (1..=5).for_each(|nth| log.write(&row(nth)));
         assert_eq!(log.counts(), (3, 2));
         assert_eq!(log.read(), Some(row(1)));
-        // The budget is spent, although there is room in the ring.
+        // The budget is used up, although the ring has space.
         log.write(&row(6));
         assert_eq!(log.counts(), (3, 3));
         assert_eq!([log.read(), log.read(), log.read()], [Some(row(2)), Some(row(3)), None]);

@@ -13,7 +13,7 @@ pub(crate) struct Loss {
 }
 
 impl Loss {
-    /// Loses `ppm` parts of a million independently, and what `burst` loses.
+    /// Independent loss of `ppm`, and that of `burst`.
     pub(crate) fn new(ppm: u32, burst: Option<BurstLoss>, seed: u64) -> Self {
         Self {
             independent: Chance::new(ppm, seed, Purpose::Loss),
@@ -21,7 +21,7 @@ impl Loss {
         }
     }
 
-    /// From now on the independent loss is `ppm` parts of a million.
+    /// Changes the independent loss to `ppm`.
     pub(crate) fn set(&mut self, ppm: u32) {
         self.independent.set(ppm);
     }
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_is_as_long_and_as_frequent_as_the_model_says() {
+    fn bursts_have_the_models_length_and_share() {
         // Stationary share of the bad state: enter / (enter + leave); mean run: 1 / leave.
         let (share, run) = figures(Loss::new(0, Some(bursts(10_000, 250_000)), 3), 1_000_000);
         assert!((share - 0.01 / 0.26).abs() < 0.002, "{share}");

@@ -104,7 +104,7 @@ pub(crate) struct Counts {
     pub(crate) departed: u64,
 }
 
-/// Outcome of an arrival, and what the caller has to do.
+/// Outcome of an arrival, for the caller to act on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Arrival {
     /// It is lost; its slot is free.

@@ -1,4 +1,4 @@
-//! A packet in the link, and the memory for its bytes.
+//! A packet in the link (without its bytes), and the slots that hold the bytes.
 
 use super::header::Ecn;
 

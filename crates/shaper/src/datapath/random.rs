@@ -1,5 +1,5 @@
-//! Everything random in a link: one ChaCha8 stream per purpose, so that asking for one more thing leaves all
-//! other decisions as they were. The n-th draw is a function of the link's seed, the purpose and n alone.
+//! Random numbers of a link: one ChaCha8 stream per purpose, so that an additional impairment does not change the
+//! decisions of the others. The n-th draw depends only on the link's seed, the purpose and n.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
@@ -71,31 +71,31 @@ impl Random {
 /// Decides with a fixed probability for one packet after the other.
 #[derive(Debug)]
 pub(crate) struct Chance {
-    /// It happens if a draw is below this, of 2^64.
+    /// Threshold of 2^64: a draw below it decides yes.
     below: u128,
     random: Random,
 }
 
 impl Chance {
-    /// Happens to `ppm` parts of a million.
+    /// With probability `ppm`.
     pub(crate) fn new(ppm: u32, seed: u64, purpose: Purpose) -> Self {
         let mut chance = Self { below: 0, random: Random::new(seed, purpose) };
         chance.set(ppm);
         chance
     }
 
-    /// From now on it happens to `ppm` parts of a million.
+    /// Changes the probability to `ppm`.
     pub(crate) fn set(&mut self, ppm: u32) {
         self.below = (u128::from(ppm) << 64) / 1_000_000;
     }
 
-    /// Whether it happens to the next packet. Impossible things draw nothing.
+    /// Decides for the next packet. A probability of zero draws nothing.
     #[inline]
     pub(crate) fn happens(&mut self) -> bool {
         self.below > 0 && u128::from(self.random.draw()) < self.below
     }
 
-    /// Whether it can happen.
+    /// Whether the probability is above zero.
     pub(crate) fn is_possible(&self) -> bool {
         self.below > 0
     }
@@ -116,7 +116,7 @@ mod tests {
             let mut random = Random::new(seed, purpose);
             [random.draw(), random.draw(), random.draw()]
         };
-        // So that results can be had again with any later version.
+        // Results must be repeatable with later versions.
         let golden =
             [18_301_176_669_829_311_175, 166_969_048_821_288_533, 13_311_386_896_195_443_538];
         assert_eq!(draws(7, Purpose::Loss), golden);
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_decides_and_the_share_is_right() {
+    fn the_seed_determines_decisions() {
         let decide = |seed| {
             let mut chance = Chance::new(10_000, seed, Purpose::Loss);
             (0..1_000_000).filter(|_| chance.happens()).collect::<Vec<u32>>()

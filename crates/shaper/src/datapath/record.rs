@@ -1,4 +1,4 @@
-//! Records of single packets: the scheduling error of each, and with a log its fate.
+//! Records each packet's scheduling error and, with a packet log, its fate.
 
 use std::sync::Arc;
 

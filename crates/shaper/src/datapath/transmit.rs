@@ -1,4 +1,4 @@
-//! The packets that are written with one system call, coalesced where possible.
+//! Batches of packets for one `sendmmsg`, coalesced where possible.
 
 use super::coalesce::{Group, HEAD_BYTES};
 use super::model::LinkModel;

@@ -1,5 +1,5 @@
-//! `struct virtio_net_hdr`, which the kernel puts in front of every frame of a packet socket with
-//! `PACKET_VNET_HDR`: what offloads have left to be done.
+//! `struct virtio_net_hdr`, which precedes every frame of a packet socket with `PACKET_VNET_HDR`: the checksum and the
+//! segmentation that are still to be done.
 
 /// Its size in bytes.
 pub(crate) const VNET_BYTES: usize = 10;

@@ -1,4 +1,4 @@
-//! CAKE without its own shaper: the rate stays with the link's. Kernel backend only.
+//! CAKE without its own shaper (bandwidth `unlimited`, the default), because the link has one. Kernel backend only.
 
 use ccbench_proto::plan::Cake;
 use ccbench_proto::units::Rate;

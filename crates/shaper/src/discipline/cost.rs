@@ -1,4 +1,4 @@
-//! Time per packet in each queue, through the whole link model, without interfaces:
+//! Benchmark: CPU time per packet of each queue, through the whole link model, without interfaces:
 //! `cargo run -p ccbench-shaper --features bench --example queue_cost`.
 
 use ccbench_proto::plan::Class;

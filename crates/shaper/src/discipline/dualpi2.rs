@@ -4,7 +4,8 @@
 //! The controller's base probability is p', here `prob`. C packets are dropped or marked with p_C = p'^2, L packets
 //! marked with p_CL = k * p', and by the step. Where the RFC leaves a choice, this does what the kernel does.
 //!
-//! Differences from the kernel: no `memory_limit`, and the controller runs in the packets' time. Units: probabilities are 2^32ths, gains 1/256 Hz, times nanoseconds.
+//! Differences from the kernel: no `memory_limit`, and the controller runs on the virtual time of the packets. Units:
+//! probabilities in 1/2^32, gains in 1/256 Hz, times in nanoseconds.
 
 use ccbench_proto::plan;
 use ccbench_proto::units::{Packets, Rate};

@@ -1,8 +1,8 @@
-//! Queues of flows that share one memory.
+//! Per-flow queues as linked lists in one preallocated pool.
 
 use crate::datapath::packet::Packet;
 
-/// The packets of all queues, in an array with one place for each slot of the arena.
+/// The packets of all queues, in an array indexed by slots of the arena.
 #[derive(Debug)]
 pub(crate) struct PacketPool {
     packets: Vec<Packet>,

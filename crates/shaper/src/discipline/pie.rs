@@ -1,8 +1,8 @@
 //! PIE (RFC 8033), with the names of `net/sched/sch_pie.c` and the queue delay from timestamps (`dq_rate_estimator`
 //! off).
 //!
-//! Differences from the kernel: probabilities are floating point, not 64-bit integers; the timer runs in
-//! the packets' time, so a thread that is scheduled late decides the same.
+//! Differences from the kernel: probabilities are floating point, not 64-bit integers; the timer runs on
+//! the virtual time of the packets, so a late thread makes the same decisions.
 
 use ccbench_proto::plan;
 use ccbench_proto::units::{Packets, Rate};

@@ -2,8 +2,8 @@
 //! `net/sched/sch_red.c` and `include/net/red.h`, over a FIFO limited in bytes.
 //!
 //! Differences from the kernel: qavg and probabilities are floating point, not fixed-point integers and tables; the
-//! average during idle time is computed with the exact power of the weight; the adaptation runs in the packets'
-//! time.
+//! average during idle time is computed with the exact power of the weight; the adaptation runs on the virtual
+//! time of the packets.
 
 use ccbench_proto::plan;
 use ccbench_proto::units::{Ppm, Rate};

@@ -1,4 +1,4 @@
-//! The kernel's counters of a qdisc or a class, as a result row. Pure.
+//! Converts the counters of a listed qdisc or class to a row of `qdisc_samples`. Without I/O.
 
 use ccbench_proto::wire::QdiscSample;
 
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn the_general_counters_are_wide() {
+    fn general_counters_have_64_bits() {
         let row = row("bfifo", &[], false);
         assert_eq!((row.sent_bytes, row.sent_pkts), (7_000_000_000, 1 << 33));
         assert_eq!((row.qlen_pkts, row.backlog_bytes, row.drops_pkts), (3, 4542, 2));
@@ -166,13 +166,13 @@ mod tests {
     }
 
     #[test]
-    fn a_shorter_structure_of_an_older_kernel_leaves_gaps() {
+    fn fields_that_an_older_kernel_lacks_are_none() {
         let codel = row("codel", &words(8), false);
         assert_eq!((codel.ecn_mark_pkts, codel.ce_mark_pkts), (Some(106), None));
     }
 
     #[test]
-    fn the_configured_rate_is_read_back() {
+    fn reads_the_configured_rate() {
         use crate::qdisc::tbf::Tbf;
         use ccbench_proto::units::Rate;
         for bits in [100_000_000, 80_000_000_000] {

@@ -111,7 +111,7 @@ pub(crate) fn kinds(config: &LinkConfig) -> Vec<&'static str> {
 }
 
 /// Without a rate no queue builds up, and a short one would drop the packets that come out of netem
-/// together; but an AQM there was asked for by name, for its pacing or its marks.
+/// together; but an AQM there was requested explicitly, for its pacing or its marks.
 fn needs_queue(config: &LinkConfig) -> bool {
     config.plan.rate.is_some()
         || !netem::is_needed(&config.plan)

@@ -33,7 +33,7 @@ impl Message {
         Self { bytes }
     }
 
-    /// Attributes without a header: what a nested attribute holds.
+    /// Attributes without a header: the content of a nested attribute.
     pub fn attributes() -> Self {
         Self { bytes: Vec::new() }
     }
@@ -103,7 +103,7 @@ impl Message {
         self.attr(kind, &bytes)
     }
 
-    /// Appends an attribute that holds what `inner` appends. Set [`NESTED`] in `kind` where the kernel asks for it.
+    /// Appends an attribute that contains what `inner` appends. Set [`NESTED`] in `kind` where the kernel requires it.
     pub fn nested(mut self, kind: u16, inner: impl FnOnce(Self) -> Self) -> Self {
         let start = self.bytes.len();
         self.bytes.extend([0; 2]);
@@ -137,7 +137,7 @@ impl Message {
 pub struct Attr<'a> {
     /// Which attribute.
     pub kind: u16,
-    /// What it holds.
+    /// Its payload.
     pub value: &'a [u8],
 }
 
@@ -213,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_built_is_read_back() {
+    fn builder_round_trips() {
         let bytes = Message::new(36, ACK)
             .tcmsg(7, 0x1_0000, 0xffff_ffff, 0)
             .attr_str(1, "htb")

@@ -1,4 +1,4 @@
-//! Interfaces, and redirection of everything that leaves one interface to another.
+//! Requests about interfaces, and about redirection from the egress of one interface to another.
 
 use nix::errno::Errno;
 use nix::net::if_::{if_indextoname, if_nametoindex};

@@ -1,4 +1,4 @@
-//! Which packets belong to a class: `u32` filters on the header fields of IPv4 and IPv6.
+//! `u32` filters that select the packets of a class by header fields of IPv4 and IPv6.
 
 use std::net::IpAddr;
 
@@ -33,7 +33,7 @@ pub struct Filter {
     keys: Vec<Key>,
 }
 
-/// The filters that together match what `wanted` says. The same fields in IPv4 and IPv6, unless an address
+/// The filters that together match `wanted`. The same fields in IPv4 and IPv6, unless an address
 /// says which; for ports one filter each for TCP and UDP. Later IPv4 fragments carry no ports, and headers
 /// with options move them: both go to the default class.
 pub fn filters(wanted: &PacketMatch) -> Vec<Filter> {
@@ -60,7 +60,7 @@ pub fn filters(wanted: &PacketMatch) -> Vec<Filter> {
                 filter.match_v6(wanted, protocol);
             }
             if filter.keys.is_empty() {
-                // Nothing asked for means everything: one key that is always true.
+                // No condition matches everything: one key that is always true.
                 filter.keys.push(Key { mask: 0, value: 0, offset: 0 });
             }
             all.push(filter);
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_match_of_nothing_matches_everything() {
+    fn empty_match_selects_all() {
         let all = filters(&PacketMatch::default());
         assert_eq!(all.len(), 2);
         assert_eq!(all[0].keys, [Key { mask: 0, value: 0, offset: 0 }]);

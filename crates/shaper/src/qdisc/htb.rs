@@ -9,7 +9,7 @@ pub(crate) const TCA_HTB_PARMS: u16 = 1;
 const TCA_HTB_INIT: u16 = 2;
 pub(crate) const TCA_HTB_RATE64: u16 = 6;
 const TCA_HTB_CEIL64: u16 = 7;
-/// Divisor that makes a class' quantum from its rate where none is given; ours are always given.
+/// Divisor of a class's rate for its default quantum (`r2q`); our classes always have a quantum.
 const RATE_TO_QUANTUM: u32 = 10;
 const PARMS_BYTES: usize = 44;
 /// `TCA_HTB_RATE64`, `TCA_HTB_CEIL64` (12 bytes each) and the parameters with their header.
@@ -36,8 +36,8 @@ pub struct Class {
     pub burst_bytes: u32,
     /// Bucket of the ceiling, in bytes.
     pub cburst_bytes: u32,
-    /// Bytes it may send in its turn when it borrows; without it the kernel derives one from the rate and
-    /// warns in its log above 16 Mbit/s.
+    /// Bytes per turn while it borrows; without it the kernel derives one from the rate and logs a warning above
+    /// 16 Mbit/s.
     pub quantum_bytes: u32,
     /// 0 to 7; lower numbers are served first.
     pub priority: u32,
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_patched_message_is_the_message_of_the_new_rate() {
+    fn patch_equals_a_new_message() {
         let class = |bits| {
             let rate = Rate::from_bits_per_sec(bits);
             Class {

@@ -1,4 +1,4 @@
-//! A qdisc or a class in a dump of the kernel.
+//! A qdisc or a class, as the kernel lists it in a dump.
 
 use super::{ROOT, TCA_KIND, TCA_OPTIONS};
 use crate::netlink::message::{Attrs, TCMSG_BYTES, attrs, u32_at, u64_at};
@@ -12,7 +12,7 @@ pub struct Listed<'a> {
     pub ifindex: u32,
     /// Its handle; a default qdisc has 0.
     pub handle: u32,
-    /// What it hangs from.
+    /// Handle of its parent.
     pub parent: u32,
     body: &'a [u8],
 }
@@ -38,7 +38,7 @@ impl<'a> Listed<'a> {
         attrs(self.body).find_kind(TCA_OPTIONS)
     }
 
-    /// Whether it hangs from the interface itself.
+    /// Whether it is the root qdisc of the interface.
     pub fn is_root(&self) -> bool {
         self.parent == ROOT
     }

@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_patched_message_is_the_message_of_the_new_rate() {
+    fn patch_equals_a_new_message() {
         let tbf = |bits| Tbf {
             rate: Rate::from_bits_per_sec(bits),
             burst_bytes: 1600,

@@ -1,10 +1,11 @@
-//! DualPI2 under the traffic that it is made for, against the kernel's own `sch_dualpi2`: bulk flows of DCTCP (as
+//! DualPI2 with L4S and classic flows, compared with the kernel's `sch_dualpi2`: bulk flows of DCTCP (as
 //! L4S, ECT(1)) beside CUBIC, simulated packet by packet over the real [`LinkModel`]. The kernel's figures are
 //! of Linux 7.3 in a virtual machine on a virtual clock: 10 ms of base round-trip time, HTB at the rate, frames
 //! of 1514 bytes, 20 s after 10 s of warm-up.
 //!
 //! The senders are models: window arithmetic, one acknowledgement for two packets, a reduction spread over a
-//! round trip (RFC 6937), losses noticed by the next acknowledgement. No host, no timers but the last resort.
+//! round trip (RFC 6937), losses noticed by the next acknowledgement. No host delays; the only timers are delayed
+//! acknowledgements and the retransmission timeout.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -25,9 +26,9 @@ const END: u64 = 40 * SECOND;
 enum Event {
     /// Packets up to `upto` are acknowledged, `marked` of `count` were CE, the last was sent at `sent_ns`.
     Ack { flow: usize, upto: u64, count: u32, marked: u32, sent_ns: u64 },
-    /// Nothing was heard for long.
+    /// The retransmission timeout expired.
     Silence { flow: usize, upto: u64 },
-    /// The receiver waits no longer for a second packet.
+    /// The receiver's delayed acknowledgement is due.
     Delayed { flow: usize, got: u64, sent_ns: u64 },
 }
 
@@ -45,7 +46,7 @@ struct Sender {
     prior: f64,
     delivered: f64,
     sent_reducing: f64,
-    /// Of 1024; whole numbers all, as in the kernel: below two packets' worth nothing is reduced.
+    /// In 1/1024; integers, as in the kernel: a reduction below one packet has no effect.
     alpha: u32,
     counted: f64,
     round: u64,
