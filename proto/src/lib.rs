@@ -17,6 +17,7 @@ pub mod printable;
 pub mod resolve;
 pub mod schedule;
 pub mod sealed_line;
+pub mod testbed;
 pub mod tools;
 pub mod topology;
 pub mod trace;

@@ -1,7 +1,6 @@
-//! `ccbench-agent guest`: process 1 of the lab's virtual machine. It makes the machine fit for a testbed, runs the
-//! one trial that it finds in its initramfs, says all there is to say on a one-way port, and switches the
-//! machine off. Nothing reaches it from outside while it runs: that would disturb a clock that counts
-//! instructions.
+//! `ccbench-agent guest`: process 1 of the lab's virtual machine. It mounts file systems and loads modules, runs the trial
+//! that it finds in its initramfs, writes events and rows to a one-way port, and switches the machine off. Nothing reaches
+//! it from outside while it runs: that would disturb a clock that counts instructions.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -12,6 +11,7 @@ use std::time::Duration;
 
 use ccbench_io::console::message;
 use ccbench_proto::event::Kind;
+use ccbench_proto::testbed::Ready;
 use ccbench_proto::wire;
 use ccbench_proto::wire::agent_client::AgentClient;
 use ccbench_proto::wire::lab_message::Of;
@@ -38,7 +38,7 @@ const EVENTS_WAITING: usize = 4096;
 /// Largest message of an agent.
 const MESSAGE_LIMIT: usize = 64 << 20;
 
-/// Never returns: the machine is switched off, or a shell takes over where the initramfs has no task.
+/// Never returns: switches the machine off, or executes a shell if the initramfs has no task.
 pub fn main() -> ! {
     if let Err(error) = machine::mount_all().and_then(|()| machine::load_modules()) {
         message(format_args!("ccbench guest: {error}"));
@@ -179,7 +179,7 @@ async fn prepare(
             Err(failure) => return Ok(Some(failure)),
         }
     }
-    // One after the other: what happens at the same time in another order would be another trial.
+    // One after the other, because a different order would give a different trial.
     for request in &task.prepare {
         let node = &request.node;
         let Some(client) = nodes.clients.get_mut(node) else {
@@ -212,7 +212,7 @@ enum BuildError {
     /// The testbed's process ended first.
     #[error("the testbed ended before it was ready")]
     Ended,
-    /// Its first line is not JSON.
+    /// Its first line cannot be parsed.
     #[error("unreadable answer {line:?}: {source}")]
     Answer {
         /// The line.
@@ -220,9 +220,9 @@ enum BuildError {
         /// Why.
         source: serde_json::Error,
     },
-    /// The testbed's own error.
+    /// The error that the testbed reported.
     #[error("{0}")]
-    Refused(String),
+    Testbed(String),
 }
 
 impl BuildError {
@@ -251,15 +251,12 @@ async fn testbed(plan: &str, nodes: &mut Nodes) -> Result<BTreeMap<String, PathB
     nodes.testbed = Some(child);
     let line = timeout(CALL_LIMIT, BufReader::new(out).lines().next_line()).await;
     let line = line.ok().and_then(Result::ok).flatten().ok_or(BuildError::Ended)?;
-    let ready: serde_json::Value =
+    let ready: Ready =
         serde_json::from_str(&line).map_err(|source| BuildError::Answer { line, source })?;
-    let made = ready["nodes"]
-        .as_object()
-        .ok_or_else(|| BuildError::Refused(ready["error"].to_string()))?;
-    let socket = |(node, made): (&String, &serde_json::Value)| {
-        Some((node.clone(), PathBuf::from(made["socket"].as_str()?)))
-    };
-    Ok(made.iter().filter_map(socket).collect())
+    if !ready.ready {
+        return Err(BuildError::Testbed(ready.error));
+    }
+    Ok(ready.nodes.into_iter().map(|(name, node)| (name, node.socket)).collect())
 }
 
 async fn connect(
@@ -324,6 +321,6 @@ async fn listen(
             }
         },
     };
-    // The receiver is gone only when the trial has been given up.
+    // The receiver is gone only if the trial was abandoned.
     let _ = send.send(Of::End(wire::LabEnd { node, why })).await;
 }

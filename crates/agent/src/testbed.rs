@@ -9,8 +9,9 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use ccbench_proto::plan::{Plan, check::check, parse::parse};
+use ccbench_proto::testbed::{AgentDied, Ready, ReadyNode};
 use ccbench_proto::topology::Topology;
-use serde_json::json;
+use serde::Serialize;
 
 pub mod child;
 mod children;
@@ -51,7 +52,7 @@ pub struct Args {
 /// Not even the line could be printed.
 pub fn main(args: &Args) -> Result<u8, TestbedError> {
     let Err(error) = hold(args) else { return Ok(0) };
-    print_line(&json!({"ready": false, "error": error.to_string()}))
+    print_line(&Ready::failed(error.to_string()))
         .map_err(TestbedError::system("print why there is no testbed"))?;
     Ok(1)
 }
@@ -69,12 +70,9 @@ fn hold(args: &Args) -> Result<(), TestbedError> {
     };
     let (rootless, notes) = userns::isolate(args.rootless)?;
     let mut testbed = Testbed::build(&args.dir, &topology, &agent_bin, &input)?;
-    let ready = json!({
-        "ready": true,
-        "rootless": rootless,
-        "notes": notes,
-        "nodes": testbed.record().nodes,
-    });
+    let nodes = testbed.record().nodes.iter();
+    let nodes = nodes.map(|(name, node)| (name.clone(), ReadyNode::from(node))).collect();
+    let ready = Ready { ready: true, error: String::new(), rootless, notes, nodes };
     // Leftovers of earlier testbeds are not a reason to fail.
     if let Some(root) = args.dir.parent() {
         let _ = sweep::sweep(root);
@@ -83,7 +81,7 @@ fn hold(args: &Args) -> Result<(), TestbedError> {
     let _ = print_line(&ready);
     while let Wake::Child = input.wait(None)? {
         for (node, status) in testbed.reap() {
-            let _ = print_line(&json!({"agent_died": node, "status": status}));
+            let _ = print_line(&AgentDied { node, status });
         }
     }
     Ok(())
@@ -97,8 +95,9 @@ fn resolved(text: &str) -> Result<Plan, TestbedError> {
     Ok(checked.0.plan().clone())
 }
 
-fn print_line(value: &serde_json::Value) -> std::io::Result<()> {
+fn print_line(line: &impl Serialize) -> std::io::Result<()> {
+    let line = serde_json::to_string(line)?;
     let mut out = std::io::stdout().lock();
-    writeln!(out, "{value}")?;
+    writeln!(out, "{line}")?;
     out.flush()
 }

@@ -5,6 +5,7 @@ use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
+use ccbench_proto::testbed::ReadyNode;
 use serde::{Deserialize, Serialize};
 
 use super::identity::{Identity, boot_id};
@@ -36,6 +37,14 @@ pub struct NodeRecord {
     pub address: IpAddr,
     /// Inode of its network namespace.
     pub netns_inode: u64,
+}
+
+impl From<&NodeRecord> for ReadyNode {
+    fn from(node: &NodeRecord) -> Self {
+        let Identity { pid, starttime } = node.process;
+        let NodeRecord { socket, address, netns_inode, .. } = node.clone();
+        Self { pid, starttime, socket, address, netns_inode }
+    }
 }
 
 impl Record {

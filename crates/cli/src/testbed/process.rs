@@ -1,12 +1,11 @@
 //! The testbed on this machine: a child process, `ccbench-agent testbed`, that holds all network namespaces. It
 //! ends when its standard input closes, so it never outlives the controller, even if that is killed.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use serde::Deserialize;
+use ccbench_proto::testbed::Ready;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
 use tokio::time::timeout;
@@ -83,29 +82,6 @@ pub struct TestbedProcess {
     pub ready: Ready,
     /// Receives a line whenever an agent has died.
     pub deaths: tokio::sync::mpsc::Receiver<String>,
-}
-
-/// The first line that the testbed process prints.
-#[derive(Debug, Clone, Deserialize)]
-pub struct Ready {
-    /// Every node is up.
-    pub ready: bool,
-    /// Why not; empty if ready.
-    #[serde(default)]
-    pub error: String,
-    /// Limitations of this machine, each with its reason.
-    #[serde(default)]
-    pub notes: Vec<String>,
-    /// By node name.
-    #[serde(default)]
-    pub nodes: BTreeMap<String, ReadyNode>,
-}
-
-/// A node of the testbed.
-#[derive(Debug, Clone, Deserialize)]
-pub struct ReadyNode {
-    /// Its agent's socket.
-    pub socket: PathBuf,
 }
 
 impl TestbedProcess {
