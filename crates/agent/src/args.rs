@@ -90,8 +90,11 @@ pub struct UndoArgs {
 #[derive(Debug, Clone, Args)]
 pub struct CleanArgs {
     /// Where the state directories are
-    #[arg(long = "root", alias = "run-dir", value_name = "DIR", default_value = "/run/ccbench")]
-    pub run_dir: PathBuf,
+    #[arg(long, value_name = "DIR", default_value = "/run/ccbench")]
+    pub root: PathBuf,
+    /// The deprecated name of --root
+    #[arg(long, value_name = "DIR", hide = true, conflicts_with = "root")]
+    pub run_dir: Option<PathBuf>,
 }
 
 /// Where an agent listens.
@@ -147,6 +150,17 @@ mod tests {
         for bad in ["", "/x/a.sock", "unix:", "unix:@abstract", "tcp:7700", "tcp:host:99999"] {
             assert!(bad.parse::<Listen>().is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn run_dir_is_a_deprecated_name_of_root() {
+        let clean = |flag: &str| {
+            let cli = Cli::try_parse_from(["ccbench-agent", "clean", flag, "/x"]).unwrap();
+            let Command::Clean(args) = cli.command else { panic!("{cli:?}") };
+            (args.root, args.run_dir)
+        };
+        assert_eq!(clean("--root"), (PathBuf::from("/x"), None));
+        assert_eq!(clean("--run-dir").1, Some(PathBuf::from("/x")));
     }
 
     #[test]

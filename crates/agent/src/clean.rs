@@ -2,21 +2,20 @@
 
 use std::path::Path;
 
-use crate::error::AgentError;
 use crate::sockets::journal;
-use crate::undo::{Outcome, default_state_dir, lock, netns_inode, roll_back};
+use crate::undo::{JournalError, Outcome, default_state_dir, lock, netns_inode, roll_back};
 
-/// Rolls back every journal under `run_dir` that belongs to this network namespace and no living agent.
+/// Rolls back every journal under `root` that belongs to this network namespace and no living agent.
 ///
 /// # Errors
-/// The folder cannot be read.
-pub fn clean(run_dir: &Path) -> Result<Outcome, AgentError> {
+/// A journal cannot be read or rewritten.
+pub fn clean(root: &Path) -> Result<Outcome, JournalError> {
     let mut outcome = journal::sweep();
     let own = default_state_dir();
-    let mut dirs = vec![run_dir.join(own.file_name().unwrap_or_default())];
+    let mut dirs = vec![root.join(own.file_name().unwrap_or_default())];
     // Those of `ccbench link --dev` bear the interface's index too.
     let of_links = format!("link-{}-", netns_inode());
-    dirs.extend(std::fs::read_dir(run_dir).into_iter().flatten().flatten().filter_map(|entry| {
+    dirs.extend(std::fs::read_dir(root).into_iter().flatten().flatten().filter_map(|entry| {
         entry.file_name().to_string_lossy().starts_with(&of_links).then(|| entry.path())
     }));
     for dir in dirs.into_iter().filter(|dir| dir.is_dir()) {

@@ -17,17 +17,17 @@ mod session;
 mod shell;
 mod signals;
 mod spec;
-mod text;
+pub(crate) mod text;
 mod trace_file;
 
 pub use args::Args;
 pub use egress::{GuardArgs, guard};
-pub use error::LinkError;
+pub use error::{FormError, LinkError};
 
 use crate::testbed::userns;
 use egress::Egress;
 use output::Output;
-use session::{Direction, Session};
+use session::{Direction, LinkSession};
 use shell::Shell;
 use signals::{Caught, Signals};
 use spec::Spec;
@@ -54,7 +54,7 @@ pub fn main(args: &Args) -> u8 {
 fn run(args: &Args) -> Result<u8, LinkError> {
     let form = form(args)?;
     if args.interval.get() == 0 {
-        return Err(LinkError::Usage("--interval must be more than zero, like 1s".to_owned()));
+        return Err(LinkError::ZeroInterval);
     }
     let spec = spec::build(args, trace_file::read)?;
     let output = Output::open(args)?;
@@ -70,25 +70,18 @@ fn run(args: &Args) -> Result<u8, LinkError> {
     }
 }
 
-fn form(args: &Args) -> Result<Form<'_>, LinkError> {
-    let usage = |why: &str| {
-        LinkError::Usage(format!(
-            "{why}; write --left A --right B (two interfaces), --dev X (one), or -- COMMAND; see --help"
-        ))
+fn form(args: &Args) -> Result<Form<'_>, FormError> {
+    let form = match (&args.left, &args.right, &args.dev, args.command.is_empty()) {
+        (Some(left), Some(right), None, true) => Form::Between(left, right),
+        (None, None, Some(dev), true) => Form::Egress(dev),
+        (None, None, None, false) => Form::Shell,
+        (_, _, _, false) => return Err(FormError::CommandWithInterfaces),
+        _ => return Err(FormError::NoLink),
     };
-    match (&args.left, &args.right, &args.dev, args.command.is_empty()) {
-        (Some(left), Some(right), None, true) => Ok(Form::Between(left, right)),
-        (None, None, Some(dev), true) => Ok(Form::Egress(dev)),
-        (None, None, None, false) => Ok(Form::Shell),
-        (_, _, _, false) => {
-            Err(usage("a command runs in a network of its own and takes no interfaces"))
-        }
-        _ => Err(usage("no link is specified")),
-    }
-    .and_then(|form| match (&form, &args.outside, args.rootless) {
+    match (&form, &args.outside, args.rootless) {
         (Form::Shell, _, _) | (_, None, false) => Ok(form),
-        _ => Err(usage("--outside and --rootless are for a command")),
-    })
+        _ => Err(FormError::WithoutCommand),
+    }
 }
 
 /// Keeps the processors awake until it is dropped.
@@ -117,14 +110,14 @@ fn between_two(
     output: Output,
     signals: &Signals,
 ) -> Result<u8, LinkError> {
-    let (_holds, warnings) = between::take(left, right)?;
+    let (_locks, warnings) = between::take(left, right)?;
     for warning in warnings {
         output.log(&format!("warning: {warning}"));
     }
     let directions = between::join((left, right), (left, right), spec)?;
     let _awake = keep_awake(args, &output);
     log_all(&output, &directions);
-    Session::begin(args, directions, output)?.run(signals, until_asked)
+    LinkSession::begin(args, directions, output)?.run(signals, until_asked)
 }
 
 fn egress_of(
@@ -138,9 +131,9 @@ fn egress_of(
     let _awake = keep_awake(args, &output);
     let directions = vec![direction];
     log_all(&output, &directions);
-    let code = Session::begin(args, directions, output)?.run(signals, until_asked)?;
-    let failed = egress.close().failed;
-    if failed.is_empty() { Ok(code) } else { Err(LinkError::Usage(failed.join("\n"))) }
+    let code = LinkSession::begin(args, directions, output)?.run(signals, until_asked)?;
+    let left = egress.close().failed;
+    if left.is_empty() { Ok(code) } else { Err(LinkError::NotRestored { left }) }
 }
 
 fn around_command(
@@ -151,7 +144,7 @@ fn around_command(
 ) -> Result<u8, LinkError> {
     let rootless = args.rootless || !shell::may_make_namespaces();
     if rootless {
-        userns::isolate(true).map_err(|e| LinkError::Usage(e.to_string()))?;
+        userns::isolate(true)?;
         output.log(
             "without root: the command can reach the other end of the link and nothing of this machine; \
              start servers there with --outside, or `nsenter --net=$CCBENCH_LINK_OUTSIDE SERVER`",
@@ -165,7 +158,7 @@ fn around_command(
     let _awake = keep_awake(args, &output);
     log_all(&output, &directions);
     output.log(&shell.describe());
-    let session = Session::begin(args, directions, output)?;
+    let session = LinkSession::begin(args, directions, output)?;
     shell.start(&args.command)?;
     session.run(signals, |caught| shell.on_signal(caught))
 }

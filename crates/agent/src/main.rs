@@ -1,12 +1,15 @@
 //! `ccbench-agent`: parses the command line and runs a subcommand.
 #![forbid(unsafe_code)]
 
-use std::io::Write as _;
-use std::path::Path;
+use std::error::Error;
+use std::io::{self, Write as _};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Context as _;
-use ccbench_agent::args::{Cli, Command, ServeArgs, UndoArgs};
+use ccbench_agent::args::{CleanArgs, Cli, Command, ServeArgs, UndoArgs};
+use ccbench_agent::error::AgentError;
+use ccbench_agent::testbed::{TestbedError, child};
+use ccbench_agent::undo::JournalError;
 use ccbench_agent::{clean, enter, generator, launch, link, serve, sockets, testbed, undo};
 use ccbench_io::console;
 use ccbench_proto::printable;
@@ -20,15 +23,121 @@ fn main() -> ExitCode {
     match run(&Cli::parse().command) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
-            console::message(format_args!("ccbench-agent: {error:#}"));
-            ExitCode::FAILURE
+            console::message(format_args!("ccbench-agent: {}", with_causes(&error)));
+            ExitCode::from(error.exit_code())
         }
     }
 }
 
-fn run(command: &Command) -> anyhow::Result<u8> {
+/// Why a command failed, by command. `generate`, `link`, `cc` and `link-guard` report their errors themselves.
+#[derive(Debug, thiserror::Error)]
+enum MainError {
+    /// `serve`.
+    #[error(transparent)]
+    Serve(#[from] ServeError),
+    /// `testbed`.
+    #[error(transparent)]
+    Testbed(#[from] TestbedError),
+    /// `launch`.
+    #[error(transparent)]
+    Launch(#[from] child::EnterError),
+    /// `enter`.
+    #[error(transparent)]
+    Enter(#[from] enter::EnterError),
+    /// `clean`.
+    #[error(transparent)]
+    Clean(#[from] CleanError),
+    /// `undo`.
+    #[error(transparent)]
+    Undo(#[from] UndoError),
+}
+
+impl MainError {
+    fn exit_code(&self) -> u8 {
+        match self {
+            Self::Serve(_)
+            | Self::Testbed(_)
+            | Self::Launch(_)
+            | Self::Enter(_)
+            | Self::Clean(_)
+            | Self::Undo(_) => 1,
+        }
+    }
+}
+
+/// Why `serve` failed.
+#[derive(Debug, thiserror::Error)]
+enum ServeError {
+    /// The process could not be tied to its parent or enter its namespace.
+    #[error(transparent)]
+    Enter(#[from] child::EnterError),
+    /// tokio could not be set up.
+    #[error("{op}: {source}")]
+    Runtime {
+        /// The operation.
+        op: &'static str,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// The node failed.
+    #[error(transparent)]
+    Agent(#[from] AgentError),
+}
+
+impl ServeError {
+    fn runtime(op: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Runtime { op, source }
+    }
+}
+
+/// Why `clean` failed.
+#[derive(Debug, thiserror::Error)]
+enum CleanError {
+    /// The folder of the testbeds cannot be read.
+    #[error("look for dead testbeds in {}: {source}", .root.display())]
+    Sweep {
+        /// The folder.
+        root: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// A journal of a dead agent could not be used.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// The result cannot be printed.
+    #[error("write to standard output: {0}")]
+    Output(#[from] io::Error),
+}
+
+/// Why `undo` failed.
+#[derive(Debug, thiserror::Error)]
+enum UndoError {
+    /// The journal of the dead agent could not be used.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// The result cannot be printed.
+    #[error("write to standard output: {0}")]
+    Output(#[from] io::Error),
+}
+
+/// The error and those of its causes that its message leaves out, as in errors of tonic.
+fn with_causes(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let message = error.to_string();
+        if !text.contains(&message) {
+            text.push_str(": ");
+            text.push_str(&message);
+        }
+        cause = error.source();
+    }
+    text
+}
+
+fn run(command: &Command) -> Result<u8, MainError> {
     match command {
-        Command::Serve(args) => run_serve(args).map(|()| 0),
+        Command::Serve(args) => Ok(run_serve(args).map(|()| 0)?),
         Command::Testbed(args) => {
             log_to_stderr();
             Ok(testbed::main(args)?)
@@ -42,8 +151,8 @@ fn run(command: &Command) -> anyhow::Result<u8> {
         }
         Command::Cc(args) => Ok(sockets::command::main(args)),
         Command::LinkGuard(args) => Ok(link::guard(args)),
-        Command::Clean(args) => run_clean(&args.run_dir),
-        Command::Undo(args) => print_outcome(&undo_left(args)?),
+        Command::Clean(args) => Ok(run_clean(args)?),
+        Command::Undo(args) => Ok(run_undo(args)?),
     }
 }
 
@@ -58,9 +167,13 @@ fn log_to_stderr() {
         .init();
 }
 
-fn run_clean(root: &Path) -> anyhow::Result<u8> {
+fn run_clean(args: &CleanArgs) -> Result<u8, CleanError> {
+    if args.run_dir.is_some() {
+        console::message("ccbench-agent: `--run-dir` is deprecated; use `--root`");
+    }
+    let root = args.run_dir.as_ref().unwrap_or(&args.root);
     let swept = testbed::sweep::sweep(root)
-        .with_context(|| format!("look for dead testbeds in {}", root.display()))?;
+        .map_err(|source| CleanError::Sweep { root: root.clone(), source })?;
     let mut out = std::io::stdout().lock();
     for dir in &swept.removed {
         writeln!(out, "removed: {} (its testbed has ended)", dir.display())?;
@@ -69,11 +182,15 @@ fn run_clean(root: &Path) -> anyhow::Result<u8> {
         writeln!(out, "kept: {} (its testbed has ended; other files are in it)", dir.display())?;
     }
     drop(out);
-    print_outcome(&clean::clean(root)?)
+    Ok(print_outcome(&clean::clean(root)?)?)
+}
+
+fn run_undo(args: &UndoArgs) -> Result<u8, UndoError> {
+    Ok(print_outcome(&undo_left(args)?)?)
 }
 
 /// Undoes what the dead agent of a state directory left.
-fn undo_left(args: &UndoArgs) -> Result<undo::Outcome, undo::JournalError> {
+fn undo_left(args: &UndoArgs) -> Result<undo::Outcome, JournalError> {
     if !args.state_dir.exists() {
         return Ok(undo::Outcome::default());
     }
@@ -84,7 +201,7 @@ fn undo_left(args: &UndoArgs) -> Result<undo::Outcome, undo::JournalError> {
     undo::roll_back(&args.state_dir)
 }
 
-fn print_outcome(outcome: &undo::Outcome) -> anyhow::Result<u8> {
+fn print_outcome(outcome: &undo::Outcome) -> io::Result<u8> {
     let mut out = std::io::stdout().lock();
     for line in &outcome.undone {
         writeln!(out, "undone: {}", printable::line(line))?;
@@ -95,21 +212,41 @@ fn print_outcome(outcome: &undo::Outcome) -> anyhow::Result<u8> {
     Ok(u8::from(!outcome.failed.is_empty()))
 }
 
-fn run_serve(args: &ServeArgs) -> anyhow::Result<()> {
+fn run_serve(args: &ServeArgs) -> Result<(), ServeError> {
     // Both apply to the calling thread, so do them before others exist.
     testbed::child::enter(args.netns.as_deref(), args.die_with_parent)?;
     log_to_stderr();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(ServeError::runtime("start the tokio runtime"))?;
     runtime.block_on(async {
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut terminate =
+            signal(SignalKind::terminate()).map_err(ServeError::runtime("handle SIGTERM"))?;
+        let mut interrupt =
+            signal(SignalKind::interrupt()).map_err(ServeError::runtime("handle SIGINT"))?;
         let shutdown = async {
             tokio::select! {
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
             }
         };
-        serve::serve(args, shutdown).await?;
-        Ok(())
+        Ok(serve::serve(args, shutdown).await?)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn causes_are_named_once() {
+        let source = || io::Error::other("out of descriptors");
+        let text =
+            with_causes(&MainError::from(ServeError::Runtime { op: "start", source: source() }));
+        assert_eq!(text, "start: out of descriptors");
+
+        #[derive(Debug, thiserror::Error)]
+        #[error("transport error")]
+        struct Opaque(#[source] io::Error);
+        assert_eq!(with_causes(&Opaque(source())), "transport error: out of descriptors");
+    }
 }

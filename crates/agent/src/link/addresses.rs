@@ -1,32 +1,31 @@
-//! Addresses for the networks of commands. Every shell gets a block of its own and hands parts of it to the
-//! shells inside it, so that one route per shell leads to all that is in it and nothing needs translating.
+//! Addresses for the networks of commands. Every shell has a block and gives parts of it to nested shells, so one route
+//! per shell reaches everything inside it, without NAT.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-/// A block of IPv4 addresses. Its first addresses are the shell's own pair; IPv6 has the same block below a
-/// prefix of its own.
+/// A block of IPv4 addresses. The first addresses are the two ends of the shell's link; IPv6 addresses have them as their
+/// last 32 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Block {
     base: u32,
     prefix: u8,
 }
 
-/// Where the blocks of outermost shells are looked for: what mahimahi uses too, then what is for benchmarks, then
-/// what is private.
+/// Address ranges for outermost shells, in order: 100.64/10 (as mahimahi), then 198.18/15 (RFC 2544), then RFC 1918.
 const POOLS: [(Ipv4Addr, u8); 4] = [
     (Ipv4Addr::new(100, 64, 0, 0), 10),
     (Ipv4Addr::new(198, 18, 0, 0), 15),
     (Ipv4Addr::new(10, 0, 0, 0), 8),
     (Ipv4Addr::new(172, 16, 0, 0), 12),
 ];
-/// Of an outermost shell's block.
+/// Prefix length of an outermost shell's block.
 const OUTERMOST: u8 = 18;
-/// A block has two to the power of this many parts.
+/// The prefix of a nested shell's block is longer by so many bits: a block has 2^3 parts.
 const PART_BITS: u8 = 3;
-/// Of the smallest block: only a pair.
+/// Longest prefix of a block: room for the two addresses of one link.
 const PAIR: u8 = 30;
-/// The IPv6 addresses: a locally made prefix, its last 32 bits the IPv4 address.
+/// The IPv6 addresses: a unique local prefix (RFC 4193), with the IPv4 address in the last 32 bits.
 const V6: u128 = 0xfdcc_be4c_0011_0000_0000_0000_0000_0000;
 /// How much longer an IPv6 prefix is than its IPv4 counterpart.
 const V6_BITS: u8 = 96;
@@ -64,7 +63,7 @@ impl Block {
         self.base & shorter == base & shorter
     }
 
-    /// Its parts but the first, which its own pair is in; none if it is too small.
+    /// Its parts for nested shells: all but the first, which has the link's own addresses; none if the block is too small.
     fn parts(self) -> impl Iterator<Item = Self> {
         let prefix = self.prefix + PART_BITS;
         let count = if prefix <= PAIR { 1 << PART_BITS } else { 0 };
@@ -100,15 +99,15 @@ pub(crate) fn v6_prefix(prefix: u8) -> u8 {
     prefix + V6_BITS
 }
 
-/// The blocks that a new shell may have, best first: parts of the one that the shell around it has, else any
-/// that no route of this machine touches.
+/// The blocks that a new shell may have, best first: in a shell, parts of that shell's block; elsewhere, blocks that
+/// overlap no route of this machine.
 pub(crate) fn free(
     around: Option<Block>,
     routes: &[(Ipv4Addr, u8)],
 ) -> impl Iterator<Item = Block> {
     let is_free = move |block: &Block| {
         routes.iter().all(|&(base, prefix)| {
-            // The default route, and the routes that lead to the whole block that we are inside of.
+            // The default route does not count, nor do routes to the whole block of the surrounding shell.
             let leads_here = around.is_some_and(|around| prefix <= around.prefix);
             prefix == 0 || leads_here || !block.overlaps(base.to_bits(), prefix)
         })
@@ -151,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn shells_inside_get_parts_until_there_are_none() {
+    fn nested_shells_get_parts_until_none_is_left() {
         let mut around = block("100.64.0.0/18");
         let mut depth = 1;
         let routes = [(Ipv4Addr::UNSPECIFIED, 0), (Ipv4Addr::new(100, 64, 0, 0), 30)];
@@ -167,13 +166,13 @@ mod tests {
     }
 
     #[test]
-    fn both_families_have_the_same_plan() {
+    fn ipv6_addresses_contain_the_ipv4_address() {
         assert_eq!(v6(Ipv4Addr::new(100, 64, 0, 1)).to_string(), "fdcc:be4c:11::6440:1");
         assert_eq!(v6_prefix(30), 126);
     }
 
     #[test]
-    fn only_blocks_are_blocks() {
+    fn rejects_invalid_prefixes() {
         for bad in ["", "100.64.0.0", "100.64.0.1/18", "100.64.0.0/31", "x/18", "100.64.0.0/999"] {
             assert!(bad.parse::<Block>().is_err(), "{bad}");
         }
@@ -181,7 +180,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_free_is_free(
+        fn free_blocks_overlap_no_route(
             routes in proptest::collection::vec((any::<u32>(), 1_u8..=32), 0..50),
         ) {
             let routes: Vec<_> = routes

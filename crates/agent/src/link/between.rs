@@ -11,17 +11,17 @@ use super::report::Name;
 use super::session::Direction;
 use super::spec::{DOWN, Spec, UP};
 
-/// An interface that no other `ccbench link` uses while this lives. The kernel lets go of it with the process,
-/// however that ends.
-pub(crate) struct Hold {
+/// An interface that no other `ccbench link` uses while this lives. The kernel releases it when the process
+/// ends.
+pub(crate) struct InterfaceLock {
     _socket: UnixListener,
 }
 
-impl Hold {
-    /// Takes an interface of the calling thread's namespace: names of abstract sockets belong to it too.
+impl InterfaceLock {
+    /// Locks an interface of the calling thread's namespace by the name of an abstract socket, which is per namespace too.
     ///
     /// # Errors
-    /// Another one has it.
+    /// Another process has locked it.
     pub(crate) fn take(flag: &'static str, device: &Device) -> Result<Self, LinkError> {
         let name = format!("ccbench-link-{}", device.index);
         let bind = || UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name)?);
@@ -48,17 +48,18 @@ pub(crate) fn find(net: &mut Net, flag: &'static str, name: &str) -> Result<Devi
     Err(LinkError::NoInterface { flag, name: name.to_owned(), known: known.join(" ") })
 }
 
-/// Checks both interfaces and takes them.
+/// Checks and locks both interfaces.
 ///
 /// # Errors
 /// They cannot be joined.
-pub(crate) fn take(left: &str, right: &str) -> Result<([Hold; 2], Vec<String>), LinkError> {
+pub(crate) fn take(
+    left: &str,
+    right: &str,
+) -> Result<([InterfaceLock; 2], Vec<String>), LinkError> {
     let mut net = Net::open()?;
     let (a, b) = (find(&mut net, "--left", left)?, find(&mut net, "--right", right)?);
     if a.index == b.index {
-        return Err(LinkError::Usage(format!(
-            "--left and --right are both {left}: a link joins two interfaces"
-        )));
+        return Err(LinkError::SameInterface { name: left.to_owned() });
     }
     if a.mtu_bytes != b.mtu_bytes {
         let (larger, smaller_bytes) =
@@ -72,10 +73,10 @@ pub(crate) fn take(left: &str, right: &str) -> Result<([Hold; 2], Vec<String>), 
             smaller_bytes,
         });
     }
-    let holds = [Hold::take("--left", &a)?, Hold::take("--right", &b)?];
+    let locks = [InterfaceLock::take("--left", &a)?, InterfaceLock::take("--right", &b)?];
     let down = [&a, &b].into_iter().filter(|device| !device.up);
     let warnings = down.map(|one| format!("{0} is down: `ip link set {0} up`", one.name)).collect();
-    Ok((holds, warnings))
+    Ok((locks, warnings))
 }
 
 /// Joins two interfaces of the calling thread's namespace. The names are for people.

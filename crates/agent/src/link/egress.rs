@@ -1,6 +1,5 @@
-//! One interface whose egress is shaped. What is changed about it outlives this process, so it is written to
-//! an undo journal first; a guard, a process of its own, rolls that back when this one is killed, and if the guard is
-//! killed too, the next link on the interface does.
+//! One interface whose egress is shaped. The changes outlive this process, so each is written to an undo journal first. If
+//! this process is killed, a guard process undoes them; if the guard is killed too, the next link on the interface does.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -9,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 
 use nix::sys::signal::{SigSet, Signal};
 
-use super::between::{Hold, find};
+use super::between::{InterfaceLock, find};
 use super::error::LinkError;
 use super::net::{Device, Net};
 use super::report::Name;
@@ -30,7 +29,7 @@ pub struct GuardArgs {
 
 /// See [`GuardArgs`]. Returns the exit code.
 pub fn guard(args: &GuardArgs) -> u8 {
-    // What is typed at the terminal and what ends a session is not for this process.
+    // Signals of the terminal and the end of the session must not reach this process.
     let _ = nix::unistd::setsid();
     let mut mask = SigSet::empty();
     for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
@@ -46,11 +45,11 @@ pub fn guard(args: &GuardArgs) -> u8 {
             let _ = std::fs::remove_dir_all(&args.state_dir);
             0
         }
-        _ => 1,
+        Ok(Outcome { .. }) | Err(JournalError { .. }) => 1,
     }
 }
 
-/// The journal's lock; `None` if another process keeps it, which has come after and undoes it itself.
+/// The journal's lock; `None` if another process has it: a later link, which undoes the journal itself.
 fn lock_soon(state_dir: &Path) -> Option<File> {
     const TRIES: u32 = 100;
     for _ in 0..TRIES {
@@ -68,7 +67,7 @@ pub(crate) struct Egress {
     state_dir: PathBuf,
     guard: Option<Child>,
     lock: Option<File>,
-    _hold: Hold,
+    _interface: InterfaceLock,
 }
 
 impl Egress {
@@ -78,17 +77,17 @@ impl Egress {
     /// The interface does not exist, is already shaped, or the shaper failed.
     pub(crate) fn open(dev: &str, spec: &Spec) -> Result<(Self, Direction), LinkError> {
         let device = find(&mut Net::open()?, FLAG, dev)?;
-        let hold = Hold::take(FLAG, &device)?;
+        let interface = InterfaceLock::take(FLAG, &device)?;
         let state_dir = state_dir(&device);
-        let lock = undo::lock(&state_dir).map_err(|e| journal(&e))?;
-        // Undoes what one left that was killed, guard and all.
-        let (undo, left) = Undo::open(&state_dir).map_err(|e| journal(&e))?;
+        let lock = undo::lock(&state_dir)?;
+        // Undoes what a link left that was killed together with its guard.
+        let (undo, left) = Undo::open(&state_dir)?;
         if !undo.is_empty() {
-            return Err(LinkError::Usage(format!("{FLAG}: {}", left.failed.join("; "))));
+            return Err(LinkError::NotRestored { left: left.failed });
         }
         let guard = start_guard(&state_dir)?;
         let mut egress =
-            Self { undo, state_dir, guard: Some(guard), lock: Some(lock), _hold: hold };
+            Self { undo, state_dir, guard: Some(guard), lock: Some(lock), _interface: interface };
         let direction = egress.shape(dev, spec)?;
         Ok((egress, direction))
     }
@@ -96,14 +95,12 @@ impl Egress {
     fn shape(&mut self, dev: &str, spec: &Spec) -> Result<Direction, LinkError> {
         let refused = || LinkError::shaper(format!("{FLAG} {dev}"));
         if let Some(before) = Machine.save_offloads(dev).map_err(refused())? {
-            self.undo
-                .push(Step::Offloads { dev: dev.to_owned(), before })
-                .map_err(|e| journal(&e))?;
+            self.undo.push(Step::Offloads { dev: dev.to_owned(), before })?;
             Machine.offloads_off(dev).map_err(refused())?;
         }
         let before = Machine.save_root(dev).map_err(refused())?;
         let step = Step::Link { link: DOWN.to_owned(), dev: dev.to_owned(), before };
-        self.undo.push(step).map_err(|e| journal(&e))?;
+        self.undo.push(step)?;
         let link = Machine.open(&spec.down, dev).map_err(refused())?;
         let name = Name { direction: DOWN, from: "this node".to_owned(), to: dev.to_owned() };
         Ok(Direction::new(name, link))
@@ -134,10 +131,6 @@ impl Drop for Egress {
             }
         }
     }
-}
-
-fn journal(error: &JournalError) -> LinkError {
-    LinkError::Usage(format!("{FLAG}: {error}"))
 }
 
 /// Where the journal of a link on this interface is.

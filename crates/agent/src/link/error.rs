@@ -5,13 +5,39 @@ use std::path::PathBuf;
 
 use ccbench_shaper::ShaperError;
 
+use crate::testbed::TestbedError;
+use crate::undo::JournalError;
+
 /// Why a link cannot be made or has failed. Names the flag or the operation, and a fix.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
-    /// The command line contradicts itself or asks for what cannot be.
-    #[error("{0}")]
-    Usage(String),
-    /// A value of a flag that only shows to be wrong in its context.
+    /// The flags select none of the three forms of the command line, or more than one.
+    #[error(
+        "{0}; write --left A --right B (two interfaces), --dev X (one), or -- COMMAND; see --help"
+    )]
+    Form(#[from] FormError),
+    /// `--interval` is zero.
+    #[error("--interval must be more than zero, like 1s")]
+    ZeroInterval,
+    /// `--left` and `--right` name the same interface.
+    #[error("--left and --right are both {name}: a link joins two interfaces")]
+    SameInterface {
+        /// The interface.
+        name: String,
+    },
+    /// The plan that the flags make is invalid.
+    #[error("{}", .problems.join("\n"))]
+    Plan {
+        /// One problem each, with its flag.
+        problems: Vec<String>,
+    },
+    /// A bug: the plan made from the flags has no such link.
+    #[error("the plan of the link has no link {link} (a bug in ccbench)")]
+    NotInPlan {
+        /// `down` or `up`.
+        link: &'static str,
+    },
+    /// The value of one flag does not fit the other flags.
     #[error("{flag}: {why}")]
     Flag {
         /// `--up-aqm` …
@@ -66,10 +92,22 @@ pub enum LinkError {
         /// What to do, with a leading `; `, or empty.
         hint: &'static str,
     },
+    /// The undo journal of `--dev` could not be used.
+    #[error("--dev: {0}")]
+    Journal(#[from] JournalError),
+    /// Changes to the interface of `--dev` could not be undone.
+    #[error("--dev: not restored: {}", .left.join("; "))]
+    NotRestored {
+        /// What is left, each with its reason.
+        left: Vec<String>,
+    },
+    /// The user namespace of a command without root could not be made.
+    #[error(transparent)]
+    UserNamespace(#[from] TestbedError),
     /// rtnetlink refused.
     #[error("{operation}: {source}")]
     Netlink {
-        /// What was asked for, with its object.
+        /// The operation and its object.
         operation: String,
         /// The kernel's answer.
         source: io::Error,
@@ -96,7 +134,7 @@ pub enum LinkError {
     /// Anything on this process.
     #[error("{operation}: {source}{hint}")]
     System {
-        /// What was tried, with its object.
+        /// The operation and its object.
         operation: String,
         /// Why not.
         source: io::Error,
@@ -105,7 +143,21 @@ pub enum LinkError {
     },
 }
 
-/// What a refusal for lack of privilege means.
+/// Why the flags select no form of the command line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum FormError {
+    /// A command and interfaces.
+    #[error("a command runs in a network of its own and takes no interfaces")]
+    CommandWithInterfaces,
+    /// Neither a command nor interfaces.
+    #[error("no link is specified")]
+    NoLink,
+    /// A flag of the form with a command.
+    #[error("--outside and --rootless are for a command")]
+    WithoutCommand,
+}
+
+/// The hint after `EPERM` or `EACCES`.
 const PRIVILEGE: &str = "; run it as root, or inside `unshare -rn` where the interfaces are yours";
 
 impl LinkError {
@@ -138,8 +190,23 @@ impl LinkError {
     /// The exit code of this program.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Usage(_) | Self::Flag { .. } | Self::NoInterface { .. } => 2,
-            _ => 1,
+            Self::Form(_)
+            | Self::ZeroInterval
+            | Self::SameInterface { .. }
+            | Self::Plan { .. }
+            | Self::Flag { .. }
+            | Self::NoInterface { .. } => 2,
+            Self::NotInPlan { .. }
+            | Self::InUse { .. }
+            | Self::Mtu { .. }
+            | Self::Shaper { .. }
+            | Self::Journal(_)
+            | Self::NotRestored { .. }
+            | Self::UserNamespace(_)
+            | Self::Netlink { .. }
+            | Self::File { .. }
+            | Self::NoAddresses { .. }
+            | Self::System { .. } => 1,
         }
     }
 }

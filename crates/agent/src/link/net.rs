@@ -254,7 +254,7 @@ impl Net {
     }
 }
 
-/// The kernel refused because there is such a thing already.
+/// Whether the kernel refused because the object exists (`EEXIST`).
 pub(crate) fn is_taken(error: &LinkError) -> bool {
     matches!(error, LinkError::Netlink { source, .. } if source.kind() == io::ErrorKind::AlreadyExists)
 }
@@ -289,7 +289,7 @@ fn route_address(address: IpAddr) -> RouteAddress {
     }
 }
 
-/// Where all addresses of a family are.
+/// The unspecified address of a family, for a default route.
 pub(crate) fn everywhere(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),

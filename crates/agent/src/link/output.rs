@@ -1,4 +1,4 @@
-//! Where a link's figures go: live to the terminal, as JSON to a file, packet by packet to another.
+//! The output of a link: live statistics on the terminal, JSON in a file, the packet log in another.
 
 use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal as _, Write};
@@ -20,8 +20,8 @@ const COLUMNS: &str =
 
 /// Everything that is written while a link runs.
 pub(crate) struct Output {
-    json: Option<Sheet>,
-    packets: Option<Sheet>,
+    json: Option<OutputFile>,
+    packets: Option<OutputFile>,
     /// Live figures.
     live: bool,
     terminal: bool,
@@ -29,13 +29,13 @@ pub(crate) struct Output {
     quiet: bool,
 }
 
-struct Sheet {
+struct OutputFile {
     flag: &'static str,
     path: PathBuf,
     to: BufWriter<Box<dyn Write>>,
 }
 
-impl Sheet {
+impl OutputFile {
     fn open(flag: &'static str, path: &Path) -> Result<Self, LinkError> {
         let to: Box<dyn Write> = if path.as_os_str() == "-" {
             Box::new(io::stdout())
@@ -58,20 +58,20 @@ impl Sheet {
 }
 
 impl Output {
-    /// Opens the files of `args`. Live figures only without a command, whose terminal it would be.
+    /// Opens the files of `args`. With a command there are no live statistics: the terminal is the command's.
     ///
     /// # Errors
     /// A file cannot be made.
     pub(crate) fn open(args: &Args) -> Result<Self, LinkError> {
-        let sheet = |flag, path: &Option<PathBuf>| {
-            path.as_deref().map(|path| Sheet::open(flag, path)).transpose()
+        let open = |flag, path: &Option<PathBuf>| {
+            path.as_deref().map(|path| OutputFile::open(flag, path)).transpose()
         };
-        let mut packets = sheet("--packet-log", &args.packet_log)?;
-        if let Some(sheet) = &mut packets {
-            sheet.write(|to| writeln!(to, "{COLUMNS}"))?;
+        let mut packets = open("--packet-log", &args.packet_log)?;
+        if let Some(file) = &mut packets {
+            file.write(|to| writeln!(to, "{COLUMNS}"))?;
         }
         Ok(Self {
-            json: sheet("--stats-json", &args.stats_json)?,
+            json: open("--stats-json", &args.stats_json)?,
             packets,
             live: args.command.is_empty() && !args.quiet,
             terminal: io::stderr().is_terminal(),
@@ -131,14 +131,14 @@ impl Output {
         }
         self.json(intervals, true)?;
         match &mut self.packets {
-            Some(sheet) => sheet.write(|to| to.flush()),
+            Some(file) => file.write(|to| to.flush()),
             None => Ok(()),
         }
     }
 
     fn json(&mut self, intervals: &[Interval<'_>], is_final: bool) -> Result<(), LinkError> {
-        let Some(sheet) = &mut self.json else { return Ok(()) };
-        sheet.write(|to| {
+        let Some(file) = &mut self.json else { return Ok(()) };
+        file.write(|to| {
             for interval in intervals {
                 writeln!(to, "{}", interval.json(is_final))?;
             }
@@ -155,8 +155,8 @@ impl Output {
         direction: &str,
         packets: &[LinkPacket],
     ) -> Result<(), LinkError> {
-        let Some(sheet) = &mut self.packets else { return Ok(()) };
-        sheet.write(|to| packets.iter().try_for_each(|packet| row(to, direction, packet)))
+        let Some(file) = &mut self.packets else { return Ok(()) };
+        file.write(|to| packets.iter().try_for_each(|packet| row(to, direction, packet)))
     }
 }
 
@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn file_errors_name_the_file() {
-        let error = Sheet::open("--stats-json", Path::new("/nowhere/x")).err().unwrap();
+        let error = OutputFile::open("--stats-json", Path::new("/nowhere/x")).err().unwrap();
         assert!(error.to_string().starts_with("--stats-json /nowhere/x: "), "{error}");
     }
 }

@@ -1,4 +1,4 @@
-//! A link while it runs: reads its counters at every interval, writes them down, and ends it in order.
+//! A running link: reads and writes its counters at every interval, and ends it in order.
 
 use std::time::Duration;
 
@@ -48,8 +48,8 @@ impl Direction {
     }
 }
 
-/// All directions and where their figures go.
-pub(crate) struct Session {
+/// A running link with all its directions, and the output of its statistics.
+pub(crate) struct LinkSession {
     directions: Vec<Direction>,
     output: Output,
     interval_ns: u64,
@@ -58,11 +58,11 @@ pub(crate) struct Session {
     end_ns: u64,
 }
 
-impl Session {
-    /// Begins to count, and the traces with it.
+impl LinkSession {
+    /// Starts counting and the traces.
     ///
     /// # Errors
-    /// A link does not answer, or `--start` is past.
+    /// A link does not answer, or the instant of `--start` has passed.
     pub(crate) fn begin(
         args: &Args,
         mut directions: Vec<Direction>,
@@ -93,7 +93,7 @@ impl Session {
     /// Runs until `on_signal` gives an exit code or the time is over (exit code 0), then writes the totals.
     ///
     /// # Errors
-    /// A link broke, or the figures cannot be written.
+    /// A link failed, or the statistics cannot be written.
     pub(crate) fn run(
         mut self,
         signals: &Signals,
@@ -108,7 +108,7 @@ impl Session {
             }
             if now_ns >= next_ns {
                 self.report(now_ns)?;
-                // Intervals that were slept through are one long one.
+                // Missed intervals are merged into one.
                 next_ns +=
                     (now_ns - next_ns) / self.interval_ns * self.interval_ns + self.interval_ns;
             }
@@ -126,11 +126,11 @@ impl Session {
         Ok(code)
     }
 
-    /// Takes what the links have written down since the last time.
+    /// Reads packets and changes that the links have recorded since the last call.
     fn fetch(&mut self) -> Result<(), LinkError> {
         let (mut packets, mut changes) = (Vec::new(), Vec::new());
         for one in &mut self.directions {
-            // What a trace changed is summed up in its timing.
+            // Changes by a trace are counted in its timing.
             one.link.changes(&mut changes);
             if self.output.wants_packets() {
                 one.link.packets(&mut packets);

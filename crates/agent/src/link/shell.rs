@@ -27,9 +27,9 @@ use super::signals::Caught;
 
 use ccbench_io::console::message;
 
-/// The far ends' names in the middle.
+/// Names of the far ends in the middle namespace.
 pub(crate) const OUTER: &str = "outer";
-/// The one towards the command.
+/// Towards the command.
 pub(crate) const INNER: &str = "inner";
 /// The command's interface.
 const COMMANDS: &str = "ccbench0";
@@ -43,7 +43,7 @@ const HOST_VARIABLE: &str = "CCBENCH_LINK_HOST";
 const HOST6_VARIABLE: &str = "CCBENCH_LINK_HOST6";
 /// The namespace of the other end, to enter it.
 const OUTSIDE_VARIABLE: &str = "CCBENCH_LINK_OUTSIDE";
-/// mahimahi's: the outermost shell's other end.
+/// As in mahimahi: the address of the outermost shell's other end.
 const BASE_VARIABLE: &str = "MAHIMAHI_BASE";
 
 /// Exit code of a command that was killed, without its signal.
@@ -58,7 +58,7 @@ const SETTINGS: &[(&str, &str)] = &[
     ("ipv6/conf/default/accept_ra", "0"),
     ("ipv6/conf/default/router_solicitations", "0"),
 ];
-/// Settings of the middle: nothing of its own among the packets.
+/// Settings of the middle namespace: it must send no packets of its own.
 const SILENT: &[(&str, &str)] =
     &[("ipv6/conf/all/disable_ipv6", "1"), ("ipv6/conf/default/disable_ipv6", "1")];
 
@@ -101,7 +101,7 @@ impl Shell {
         Ok(Self { outside, inside, middle, block, command: None, server: None, terminated: false })
     }
 
-    /// What the command can reach, for people.
+    /// What the command can reach, as text.
     pub(crate) fn describe(&self) -> String {
         format!(
             "the command has {} and {}; the other end of the link is {} and {} (${HOST_VARIABLE}, ${HOST6_VARIABLE})",
@@ -118,7 +118,7 @@ impl Shell {
     /// It could not be started.
     pub(crate) fn start_server(&mut self, text: &str) -> Result<(), LinkError> {
         let mut command = launch(&[OsString::from("sh"), "-c".into(), text.into()])?;
-        // What is typed at the terminal is for the command.
+        // Signals of the terminal are for the command.
         command.process_group(0);
         self.server = Some(self.spawn(&mut command, &self.outside, "sh")?);
         Ok(())
@@ -156,8 +156,8 @@ impl Shell {
         child.map_err(LinkError::system(format!("start {name}")))
     }
 
-    /// What a signal means: the command's exit code once it has ended. Others are handed on to the command, but
-    /// for what the terminal has sent it already; the second request to terminate kills it.
+    /// Handles a signal. Returns the command's exit code once it has ended. Other signals are forwarded to the command, except
+    /// those that the terminal has sent it too; the second SIGTERM kills it.
     pub(crate) fn on_signal(&mut self, caught: Caught) -> Option<u8> {
         let Some(command) = &mut self.command else { return Some(1) };
         if let Ok(Some(status)) = command.try_wait() {
@@ -223,7 +223,7 @@ fn launch(words: &[OsString]) -> Result<Command, LinkError> {
 /// keeps down.
 pub(crate) fn may_make_namespaces() -> bool {
     let root = nix::unistd::geteuid().is_root();
-    // A thread that is thrown away, and the namespace with it.
+    // In a short-lived thread, whose end removes the namespace.
     let attempt = || std::thread::spawn(|| unshare(CloneFlags::CLONE_NEWNET).is_ok()).join();
     root && attempt().unwrap_or(false)
 }
@@ -252,7 +252,7 @@ fn expect(net: &mut Net, name: &str) -> Result<Device, LinkError> {
     })
 }
 
-/// Gives both ends addresses and each a way to the other.
+/// Gives both ends addresses and routes to each other.
 fn configure(
     (here, device): (&mut Net, &str),
     there: &mut Net,
@@ -263,7 +263,7 @@ fn configure(
     there.set_up(&inner)?;
     let routes = here.routes()?;
     for block in addresses::free(around, &routes) {
-        // The route is the claim: of two that start at once one is refused and takes the next.
+        // Adding the route reserves the block: if two shells start at once, one is refused and tries the next block.
         let via = block.inner().into();
         match here.add_route(&outer, block.base().into(), block.prefix(), via) {
             Err(error) if is_taken(&error) => continue,
@@ -282,7 +282,7 @@ fn configure(
     Err(LinkError::NoAddresses { nested })
 }
 
-/// One end's addresses, its neighbour, and by way of whom it reaches everything.
+/// Sets one end's addresses, its neighbour entry and its default route.
 fn address(
     net: &mut Net,
     device: &Device,

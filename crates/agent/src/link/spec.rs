@@ -74,14 +74,14 @@ pub(crate) fn build(args: &Args, read: impl ReadTrace) -> Result<Spec, LinkError
     };
     let points = checked.points();
     let checked = points.first().map_or(&checked, |point| &point.plan);
-    let config = |node: &str| {
+    let config = |node: &str, link: &'static str| {
         let task = schedule::task_for(checked, node, &context);
-        task.links.into_iter().next().map(|link| link.config)
+        let found = task.links.into_iter().next().map(|link| link.config);
+        found.ok_or(LinkError::NotInPlan { link })
     };
-    let missing = || LinkError::Usage("the link is not in its own plan".to_owned());
     Ok(Spec {
-        down: config(LEFT).ok_or_else(missing)?,
-        up: config(RIGHT).ok_or_else(missing)?,
+        down: config(LEFT, DOWN)?,
+        up: config(RIGHT, UP)?,
         warnings: warnings.iter().filter(|w| is_of_queue(w, args)).map(flag_message).collect(),
     })
 }
@@ -278,9 +278,9 @@ fn refused(problems: &[PlanProblem]) -> LinkError {
     let mut errors: Vec<&PlanProblem> = errors.collect();
     errors.sort_by(|a, b| a.path.cmp(&b.path));
     let errors = errors.into_iter();
-    let mut lines: Vec<String> = errors.map(flag_message).collect();
-    lines.dedup();
-    LinkError::Usage(lines.join("\n"))
+    let mut problems: Vec<String> = errors.map(flag_message).collect();
+    problems.dedup();
+    LinkError::Plan { problems }
 }
 
 /// A problem of the plan with its flag in place of its key: `links.up.delay` is `--up-delay`.
