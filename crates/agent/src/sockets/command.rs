@@ -8,10 +8,12 @@ use ccbench_proto::cc::{self, Core, KERNELS, Scheme};
 use ccbench_proto::column_text::ColumnText as _;
 use ccbench_proto::plan::parse::suggest::near;
 use ccbench_proto::plan::{Cc, SysctlValue, Via};
+use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 
-use super::error::SocketError;
+use super::error::{NotAvailable, SocketError};
 use super::journal::Journal;
 use super::{ecn, kernel_module, sysfs, verify};
+use crate::link::text;
 
 const EXAMPLES: &str = "Examples:\n  \
 ccbench cc list\n  \
@@ -49,6 +51,9 @@ pub enum Command {
     },
 }
 
+/// What `--via` accepts: every [`Via`] but `builtin`, because the kernel's own need no loading.
+const BACKENDS: [&str; 3] = ["auto", "bpf", "module"];
+
 /// `ccbench cc load`
 #[derive(Debug, Clone, clap::Args)]
 pub struct LoadArgs {
@@ -61,8 +66,13 @@ pub struct LoadArgs {
     #[arg(long = "as", value_name = "KERNELNAME")]
     pub kernel_name: Option<String>,
     /// Backend
-    #[arg(long, value_name = "BACKEND", default_value = "auto", value_parser = ["auto", "bpf", "module"])]
-    pub via: String,
+    #[arg(
+        long,
+        value_name = "BACKEND",
+        default_value = "auto",
+        value_parser = PossibleValuesParser::new(BACKENDS).try_map(|via| text::word::<Via>(&via)),
+    )]
+    pub via: Via,
     /// Keep it until this command is interrupted (the default)
     #[arg(long, conflicts_with = "pin")]
     pub hold: bool,
@@ -94,12 +104,50 @@ pub fn main(args: &Args) -> u8 {
 /// Why the command failed.
 #[derive(Debug, thiserror::Error)]
 enum CommandError {
-    /// The command line is wrong.
+    /// A parameter without a value.
+    #[error("`{0}` is not KEY=VALUE, like betao=5000")]
+    NotKeyValue(String),
+    /// Neither ccbench nor any kernel has a congestion control of this name.
     #[error("{0}")]
-    Usage(String),
-    /// The congestion control cannot be loaded or unloaded.
-    #[error("{0}")]
-    Refused(String),
+    UnknownName(String),
+    /// Not one of ccbench's own, so there is nothing to load.
+    #[error("`{name}` is none of ccbench's own ({known}); the kernel's own need no loading{hint}")]
+    UnknownScheme {
+        /// The name.
+        name: String,
+        /// Those of ccbench.
+        known: String,
+        /// A similar name, beginning with "; ", or empty.
+        hint: String,
+    },
+    /// Parameters that the congestion control does not have, or values out of range.
+    #[error("{}", .0.join("\n"))]
+    BadParameters(Vec<String>),
+    /// The name in the kernel is not possible.
+    #[error(transparent)]
+    BadName(#[from] NameError),
+    /// This kernel has no such congestion control.
+    #[error("this kernel has no congestion control `{name}` {source}")]
+    NoSuchCc {
+        /// Its name.
+        name: String,
+        /// The kernel's answer.
+        source: NotAvailable,
+    },
+    /// There is nothing of this name to unload.
+    #[error("this kernel has no congestion control `{0}` (`ccbench cc list` shows those it has)")]
+    NotRegistered(String),
+    /// One of the kernel's own cannot be unloaded.
+    #[error("`{0}` is the kernel's own: ccbench takes out only what it brought")]
+    BuiltIn(String),
+    /// A process has it, or another program registered it.
+    #[error(
+        "`{0}` is held by a process (a trial, or `ccbench cc load`) or is not ccbench's: end that process"
+    )]
+    Held(String),
+    /// It was unloaded and the kernel still lists it.
+    #[error("`{0}` is still registered: another process holds it too")]
+    StillRegistered(String),
     /// The kernel refused.
     #[error(transparent)]
     Socket(#[from] SocketError),
@@ -108,10 +156,40 @@ enum CommandError {
 impl CommandError {
     fn exit_code(&self) -> u8 {
         match self {
-            Self::Usage(_) => 2,
-            Self::Refused(_) | Self::Socket(_) => 1,
+            Self::NotKeyValue(_)
+            | Self::UnknownName(_)
+            | Self::UnknownScheme { .. }
+            | Self::BadParameters(_)
+            | Self::BadName(_) => 2,
+            Self::NoSuchCc { .. }
+            | Self::NotRegistered(_)
+            | Self::BuiltIn(_)
+            | Self::Held(_)
+            | Self::StillRegistered(_)
+            | Self::Socket(_) => 1,
         }
     }
+}
+
+/// Why a name cannot be used in the kernel.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+enum NameError {
+    /// Longer than `TCP_CA_NAME_MAX` allows.
+    #[error(
+        "`{name}` is {} characters long; the kernel takes {}: choose another with --as",
+        .name.len(),
+        cc::MAX_KERNEL_NAME
+    )]
+    TooLong {
+        /// The name.
+        name: String,
+    },
+    /// Empty, or with other characters than `struct_ops` takes.
+    #[error("`{0}` is not a valid name for the kernel: letters, digits, `_` and `.`")]
+    Characters(String),
+    /// A congestion control of the kernel.
+    #[error("`{0}` is one of the kernel's own: choose another with --as")]
+    Kernels(String),
 }
 
 fn list() -> String {
@@ -217,15 +295,11 @@ fn show_kernels(name: &str) -> Result<String, CommandError> {
     let cc = Cc::new(name);
     if !sysfs::available().iter().any(|there| there == name) {
         verify::check(name).map_err(|error| {
-            // Nobody's name is the command's mistake; that the kernel does not have it is not.
+            // A name that no kernel has is a mistake of the command line; one that only this kernel lacks is not.
             let wrong =
                 cc::resolve(&cc).err().and_then(|wrong| Some(wrong.into_iter().next()?.why));
-            let lacks = || {
-                CommandError::Refused(format!(
-                    "this kernel has no congestion control `{name}` {error}"
-                ))
-            };
-            wrong.map_or_else(lacks, CommandError::Usage)
+            let lacks = || CommandError::NoSuchCc { name: name.to_owned(), source: error };
+            wrong.map_or_else(lacks, CommandError::UnknownName)
         })?;
     }
     let params = sysfs::parameters(&format!("tcp_{name}"));
@@ -243,42 +317,29 @@ fn show_kernels(name: &str) -> Result<String, CommandError> {
 fn instance(args: &LoadArgs) -> Result<Cc, CommandError> {
     let mut params = std::collections::BTreeMap::new();
     for pair in &args.params {
-        let (name, value) = pair.split_once('=').ok_or_else(|| {
-            CommandError::Usage(format!("`{pair}` is not KEY=VALUE, like betao=5000"))
-        })?;
+        let (name, value) =
+            pair.split_once('=').ok_or_else(|| CommandError::NotKeyValue(pair.clone()))?;
         params.insert(name.to_owned(), SysctlValue::Text(value.to_owned()));
     }
-    let via = match args.via.as_str() {
-        "bpf" => Via::Bpf,
-        "module" => Via::Module,
-        _ => Via::Auto,
-    };
-    Ok(Cc { params, via, ..Cc::new(&args.name) })
+    Ok(Cc { params, via: args.via, ..Cc::new(&args.name) })
 }
 
 fn load(args: &LoadArgs) -> Result<(), CommandError> {
     let cc = instance(args)?;
     let Some((_, core)) = cc::scheme(&cc.algorithm).filter(|_| !cc::is_kernels(&cc)) else {
         let own: Vec<&str> = cc::table().schemes.iter().map(|s| s.name.as_str()).collect();
-        return Err(CommandError::Usage(format!(
-            "`{}` is none of ccbench's own ({}); the kernel's own need no loading{}",
-            cc.algorithm,
-            own.join(", "),
-            near(&cc.algorithm, &own)
-        )));
+        let (known, hint) = (own.join(", "), near(&cc.algorithm, &own));
+        return Err(CommandError::UnknownScheme { name: cc.algorithm, known, hint });
     };
     let params = match cc::resolve(&cc) {
         Ok(cc::Instance::Own { params, .. }) => params,
         Ok(cc::Instance::Kernel { .. }) => Vec::new(),
         Err(wrong) => {
-            let why: Vec<String> = wrong.into_iter().map(|w| w.why).collect();
-            return Err(CommandError::Usage(why.join("\n")));
+            return Err(CommandError::BadParameters(wrong.into_iter().map(|w| w.why).collect()));
         }
     };
     let name = args.kernel_name.clone().unwrap_or_else(|| format!("ccb_{}", cc.algorithm));
-    if let Some(why) = name_error(&name) {
-        return Err(CommandError::Usage(why));
-    }
+    check_name(&name)?;
     let (via, why) = verify::choose(cc.via, core)?;
     let mut journal = Journal::default();
     if via == Via::Module {
@@ -295,23 +356,18 @@ fn load(args: &LoadArgs) -> Result<(), CommandError> {
 }
 
 /// `struct_ops` takes fewer characters than a plan.
-fn name_error(name: &str) -> Option<String> {
+fn check_name(name: &str) -> Result<(), NameError> {
     let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.');
     if name.len() > cc::MAX_KERNEL_NAME {
-        return Some(format!(
-            "`{name}` is {} characters long; the kernel takes {}: choose another with --as",
-            name.len(),
-            cc::MAX_KERNEL_NAME
-        ));
+        return Err(NameError::TooLong { name: name.to_owned() });
     }
     if name.is_empty() || !name.chars().all(good) {
-        return Some(format!(
-            "`{name}` is not a valid name for the kernel: letters, digits, `_` and `.`"
-        ));
+        return Err(NameError::Characters(name.to_owned()));
     }
-    KERNELS
-        .contains(&name)
-        .then(|| format!("`{name}` is one of the kernel's own: choose another with --as"))
+    match KERNELS.contains(&name) {
+        true => Err(NameError::Kernels(name.to_owned())),
+        false => Ok(()),
+    }
 }
 
 #[cfg(feature = "ebpf")]
@@ -386,14 +442,10 @@ fn wait() {
 
 fn unload(name: &str) -> Result<String, CommandError> {
     if KERNELS.contains(&name) {
-        return Err(CommandError::Refused(format!(
-            "`{name}` is the kernel's own: ccbench takes out only what it brought"
-        )));
+        return Err(CommandError::BuiltIn(name.to_owned()));
     }
     if !sysfs::available().iter().any(|there| there == name) {
-        return Err(CommandError::Refused(format!(
-            "this kernel has no congestion control `{name}` (`ccbench cc list` shows those it has)"
-        )));
+        return Err(CommandError::NotRegistered(name.to_owned()));
     }
     #[cfg(feature = "ebpf")]
     {
@@ -420,9 +472,7 @@ fn unload(name: &str) -> Result<String, CommandError> {
     if super::bpf::unregister(name).is_ok() {
         return wait_unregistered(name);
     }
-    Err(CommandError::Refused(format!(
-        "`{name}` is held by a process (a trial, or `ccbench cc load`) or is not ccbench's: end that process"
-    )))
+    Err(CommandError::Held(name.to_owned()))
 }
 
 /// Waits until the kernel no longer lists it.
@@ -435,9 +485,7 @@ fn wait_unregistered(name: &str) -> Result<String, CommandError> {
         }
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
-    Err(CommandError::Refused(format!(
-        "`{name}` is still registered: another process holds it too"
-    )))
+    Err(CommandError::StillRegistered(name.to_owned()))
 }
 
 #[cfg(test)]
@@ -462,9 +510,10 @@ mod tests {
 
     #[test]
     fn rejects_invalid_kernel_names() {
-        assert!(name_error("sixteen_letters_").unwrap().contains("16 characters"));
-        assert!(name_error("a-b").unwrap().contains("letters, digits"));
-        assert!(name_error("cubic").unwrap().contains("kernel's own"));
-        assert_eq!(name_error("ccb_cx15_rttvar"), None);
+        let why = |name: &str| check_name(name).unwrap_err().to_string();
+        assert!(why("sixteen_letters_").contains("16 characters"));
+        assert!(why("a-b").contains("letters, digits"));
+        assert!(why("cubic").contains("kernel's own"));
+        assert_eq!(check_name("ccb_cx15_rttvar"), Ok(()));
     }
 }
