@@ -59,7 +59,7 @@ while kill -0 "$link" 2>/dev/null; do
     sleep 1
 done
 wait "$link" || { cat "$dir/link"; exit 1; }
-sed -n '/released late/p;/scheduling error/p;/^down (.*dropped/p;/^up (.*dropped/p' "$dir/link"
+sed -n '/scheduling error/p;/^down (.*dropped/p;/^up (.*dropped/p' "$dir/link"
 
 # One line per second: time, bytes, drops, queue, p50, p99, max, late; then the sums and the verdict.
 grep '"direction":"down"' "$dir/stats" | grep -v '"final"' | awk -v rate="$rate" -v file="$dir/memory" -v seconds="$seconds" '

@@ -38,7 +38,7 @@ fn two_interfaces_are_joined_with_delay_for_every_protocol() {
     assert_eq!((&down["from"], &down["to"]), (&"lb0".into(), &"lc0".into()));
     assert!(down["packets"].as_u64().unwrap() >= 2 && down["drops_pkts"] == 0, "{down}");
     assert!(ended.stderr.contains("down (lb0 → lc0): "), "{}", ended.stderr);
-    assert!(ended.stderr.contains("released late by"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("scheduling error p50"), "{}", ended.stderr);
 }
 
 #[test]

@@ -10,11 +10,11 @@ pub(crate) struct Reading {
     pub(crate) at_ns: u64,
     pub(crate) packets: u64,
     pub(crate) bytes: u64,
-    /// All that were dropped, and of these: the queue was full, its memory was full.
+    /// All drops, and of these: queue full, memory of the queue full.
     pub(crate) drops: u64,
     pub(crate) overlimit: u64,
     pub(crate) overmemory: u64,
-    /// The control law; random loss. 0 where the kernel does the link.
+    /// By the AQM; by random loss. 0 for a kernel link.
     pub(crate) early: u64,
     pub(crate) lost: u64,
     /// Packets that were marked CE.
@@ -24,10 +24,10 @@ pub(crate) struct Reading {
     pub(crate) queue_pkts: u64,
     /// The rate now, bit/s; `None`: unshaped.
     pub(crate) rate_bps: Option<u64>,
-    /// Packets more than 1 ms late; `None` where the kernel does the link.
+    /// Packets released more than 1 ms after their due time; `None` for a kernel link.
     pub(crate) late_pkts: Option<u64>,
     pub(crate) max_late_us: Option<u64>,
-    /// How late packets were, and the steps of a trace.
+    /// Scheduling errors of packets and of the steps of a trace.
     pub(crate) packet_timing: Option<LinkTiming>,
     pub(crate) step_timing: Option<LinkTiming>,
 }
@@ -63,7 +63,7 @@ impl Reading {
         reading
     }
 
-    /// How long what is in the queue takes to drain, microseconds; `None` without a rate.
+    /// How long the queue takes to drain, microseconds; `None` without a rate.
     fn queue_delay_us(&self) -> Option<u64> {
         let rate_bps = self.rate_bps.filter(|&rate_bps| rate_bps > 0)?;
         let us = u128::from(self.queue_bytes) * 8_000_000 / u128::from(rate_bps);
@@ -143,19 +143,22 @@ impl Interval<'_> {
             "queue_bytes": now.queue_bytes,
             "queue_pkts": now.queue_pkts,
             "queue_delay_us": now.queue_delay_us(),
-            "lateness_p50_us": timing.map(|row| round(row.p50_us, 1e3)),
-            "lateness_p99_us": timing.map(|row| round(row.p99_us, 1e3)),
-            "lateness_max_us": timing.map(|row| round(row.max_us, 1e3)).or(now.max_late_us.map(|us| us as f64)),
+            "scheduling_error_p50_us": timing.map(|row| round(row.p50_us, 1e3)),
+            "scheduling_error_p99_us": timing.map(|row| round(row.p99_us, 1e3)),
+            "scheduling_error_max_us": timing.map(|row| round(row.max_us, 1e3)).or(now.max_late_us.map(|us| us as f64)),
             "late_pkts": now.late_pkts.map(|_| self.of(|r| r.late_pkts.unwrap_or_default())),
         });
+        add_deprecated_keys(&mut object);
         if let Some(steps) = &now.step_timing {
-            object["trace_steps"] = json!({
+            let mut trace_steps = json!({
                 "count": steps.count,
                 "missed": steps.missed,
-                "lateness_p50_us": round(steps.p50_us, 1e3),
-                "lateness_p99_us": round(steps.p99_us, 1e3),
-                "lateness_max_us": round(steps.max_us, 1e3),
+                "scheduling_error_p50_us": round(steps.p50_us, 1e3),
+                "scheduling_error_p99_us": round(steps.p99_us, 1e3),
+                "scheduling_error_max_us": round(steps.max_us, 1e3),
             });
+            add_deprecated_keys(&mut trace_steps);
+            object["trace_steps"] = trace_steps;
         }
         if is_final {
             object["final"] = json!(true);
@@ -181,13 +184,13 @@ impl Interval<'_> {
         line += &format!("  drops {}  marks {}", self.of(|r| r.drops), self.of(|r| r.marks));
         if let Some(timing) = &now.packet_timing {
             line += &format!(
-                "  late p50 {} p99 {} max {}",
+                "  scheduling error p50 {} p99 {} max {}",
                 time(timing.p50_us),
                 time(timing.p99_us),
                 time(timing.max_us)
             );
         } else if let Some(us) = now.max_late_us {
-            line += &format!("  late max {}", time(us as f64));
+            line += &format!("  scheduling error max {}", time(us as f64));
         }
         line
     }
@@ -214,15 +217,15 @@ impl Interval<'_> {
         }
         text += &format!(", marked {}", self.of(|r| r.marks));
         if let Some(row) = &now.packet_timing {
-            text += &format!("\n  released late by {}; {} more than 1 ms", spread(row), row.late);
+            text += &format!("\n  scheduling error {}; {} more than 1 ms", spread(row), row.late);
         } else if let Some(us) = now.max_late_us {
             let late = now.late_pkts.unwrap_or_default();
-            text +=
-                &format!("\n  released late by at most {}; {late} more than 1 ms", time(us as f64));
+            let max = time(us as f64);
+            text += &format!("\n  scheduling error at most {max}; {late} more than 1 ms");
         }
         if let Some(row) = &now.step_timing {
             text += &format!(
-                "\n  {} steps of the trace, applied late by {}; {} more than 200 us, {} overtaken by the next",
+                "\n  {} steps of the trace, scheduling error {}; {} more than 200 us, {} missed",
                 row.count,
                 spread(row),
                 row.late,
@@ -230,6 +233,14 @@ impl Interval<'_> {
             );
         }
         text
+    }
+}
+
+/// Repeats the scheduling error under its former keys, which are deprecated and stay for one version.
+fn add_deprecated_keys(object: &mut Value) {
+    for statistic in ["p50", "p99", "max"] {
+        let value = object[format!("scheduling_error_{statistic}_us")].clone();
+        object[format!("lateness_{statistic}_us")] = value;
     }
 }
 
@@ -289,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stretch_is_the_difference_of_two_readings() {
+    fn an_interval_is_the_difference_of_two_readings() {
         let rows = [
             QdiscSample {
                 sent_pkts: 100,
@@ -321,6 +332,8 @@ mod tests {
             ("marks", json!(5)),
             ("queue_delay_us", json!(100_000)),
             ("late_pkts", json!(3)),
+            ("scheduling_error_max_us", json!(2000.0)),
+            ("scheduling_error_p50_us", Value::Null),
             ("lateness_max_us", json!(2000.0)),
             ("lateness_p50_us", Value::Null),
             ("final", Value::Null),
@@ -338,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_stretch_has_zero_rates() {
+    fn an_empty_interval_has_zero_rates() {
         let (name, empty) = (name(), Reading::default());
         let interval = Interval { name: &name, began_ns: 0, before: &empty, now: &empty };
         assert_eq!(interval.json(false)["rate_bps"], json!(0.0));
