@@ -12,7 +12,7 @@ use std::time::Duration;
 use ccbench_agent::args::{Cli, Command};
 use ccbench_agent::executor::{self, Parts};
 use ccbench_agent::flow::process::Generators;
-use ccbench_agent::kernel::Machine;
+use ccbench_agent::interfaces::Machine;
 use ccbench_agent::service::AgentService;
 use ccbench_agent::undo::Undo;
 use ccbench_collector::FlowPorts;
@@ -46,7 +46,7 @@ fn main() {
     runtime.block_on(async {
         let generators = Arc::new(Generators::in_group(None));
         let executor = executor::spawn(Parts {
-            kernel: Arc::new(Machine),
+            interfaces: Arc::new(Machine),
             source: generators.clone(),
             sampler: ccbench_collector::pick,
             acks: |watch| Ok(Box::new(Flood::new(watch))),

@@ -1,4 +1,4 @@
-//! Accepts connections: within limits, with TLS before anything else, and with a notice of their end.
+//! Accepts connections: enforces limits, completes the TLS handshake before anything else, and reports the end of each.
 
 use std::collections::VecDeque;
 use std::io;
@@ -23,11 +23,11 @@ use crate::clock;
 
 /// Connections at the same time: every controller has one.
 const MAX_CONNECTIONS: usize = 64;
-/// Unfinished TLS handshakes at the same time; beyond it the oldest is given up, so that a flood of silent connections keeps
-/// nobody out.
+/// Unfinished TLS handshakes at the same time; above this the oldest is closed, so that a flood of silent connections cannot
+/// block other clients.
 const MAX_HANDSHAKES: usize = 64;
 /// Longest TLS handshake.
-const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause after an error of `accept`, for example without free descriptors: the error comes back at once.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
 /// Refused connections that are logged per second; the others are counted.
@@ -48,7 +48,7 @@ enum Stream {
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-/// Tells when a connection has ended. In the extensions of each of its requests.
+/// Resolves when a connection has ended. In the extensions of each of its requests.
 #[derive(Debug, Clone)]
 pub struct ConnectionEnd {
     id: u64,
@@ -95,7 +95,7 @@ enum RefusedConnection {
     #[error("TLS handshake: {0}")]
     Handshake(#[source] io::Error),
     /// The TLS handshake took too long.
-    #[error("no TLS handshake within {} s", HANDSHAKE_LIMIT.as_secs())]
+    #[error("no TLS handshake within {} s", HANDSHAKE_TIMEOUT.as_secs())]
     HandshakeTimeout,
     /// Newer connections wait for their handshakes.
     #[error("others wait for a TLS handshake, and this one is the oldest of {MAX_HANDSHAKES}")]
@@ -219,7 +219,7 @@ impl Gate {
     }
 }
 
-/// The peer, and what its TLS handshake came to.
+/// The peer, and the result of its TLS handshake.
 type Handshake = (SocketAddr, Result<TlsStream<TcpStream>, RefusedConnection>);
 
 /// Unfinished TLS handshakes, the oldest first.
@@ -230,10 +230,10 @@ struct Handshakes {
 }
 
 impl Handshakes {
-    /// Returns the peer whose handshake was given up for this one.
+    /// Returns the peer whose handshake was closed in favour of this one.
     fn start(&mut self, peer: SocketAddr, handshake: Accept<TcpStream>) -> Option<SocketAddr> {
         let task = self.running.spawn(async move {
-            let done = match timeout(HANDSHAKE_LIMIT, handshake).await {
+            let done = match timeout(HANDSHAKE_TIMEOUT, handshake).await {
                 Ok(done) => done.map_err(RefusedConnection::Handshake),
                 Err(_) => Err(RefusedConnection::HandshakeTimeout),
             };

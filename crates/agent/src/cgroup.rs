@@ -44,7 +44,7 @@ pub(crate) fn own_path(cgroup: &str) -> Option<&str> {
 }
 
 impl Mount {
-    /// The folder of a group; none if it is not in what is mounted.
+    /// The folder of a group; `None` if it is outside of the mount.
     pub(crate) fn folder(&self, path: &str) -> Option<PathBuf> {
         let inside = Path::new(path).strip_prefix(&self.root).ok()?;
         let plain = inside.components().all(|part| matches!(part, Component::Normal(_)));
@@ -59,7 +59,7 @@ pub fn own_folder() -> Option<PathBuf> {
     mount(&mountinfo)?.folder(own_path(&cgroup)?)
 }
 
-/// Makes a traffic group. One that is there already is fine.
+/// Makes a traffic group, unless it exists.
 ///
 /// # Errors
 /// The kernel's answer.

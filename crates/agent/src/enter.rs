@@ -1,4 +1,4 @@
-//! `ccbench-agent enter`: a command inside a node of a running testbed, for people who look.
+//! `ccbench-agent enter`: runs a command inside a node of a running testbed (`ccbench exec`).
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -46,9 +46,9 @@ pub enum EnterError {
     /// Not one of its nodes.
     #[error("there is no node `{node}`; the testbed has {known}")]
     NoNode {
-        /// What was asked for.
+        /// Its name.
         node: String,
-        /// What there is.
+        /// The testbed's nodes.
         known: String,
     },
     /// The node's agent has ended.

@@ -69,7 +69,7 @@ pub enum AgentError {
     CongestionControl {
         /// The flow group.
         group: String,
-        /// What was asked for.
+        /// Its name.
         cc: String,
         /// The kernel's answer.
         source: NotAvailable,
@@ -135,7 +135,7 @@ pub enum AgentError {
     /// A system call failed.
     #[error("{op}: {source}")]
     System {
-        /// What was tried, with its object.
+        /// The operation and its object.
         op: String,
         /// The system's answer.
         source: io::Error,

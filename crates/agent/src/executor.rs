@@ -18,9 +18,9 @@ use crate::error::AgentError;
 use crate::event::event;
 use crate::flow::FlowSource;
 use crate::flow::Stop;
-use crate::kernel::Kernel;
+use crate::interfaces::Interfaces;
 use crate::probe::ping::LINGER_NS;
-use crate::session::{Action, Command, Holder, Session, State};
+use crate::session::{Action, Command, Holder, NodeSession, State};
 use crate::sockets::names::TrialId;
 use crate::undo::{Outcome, Undo};
 
@@ -56,7 +56,7 @@ const GIVE_UP_LIMIT: Duration = Duration::from_secs(3);
 /// What the executor works with; a test gives it fakes.
 pub struct Parts {
     /// The machine.
-    pub kernel: Arc<dyn Kernel>,
+    pub interfaces: Arc<dyn Interfaces>,
     /// Starts traffic.
     pub source: Arc<dyn FlowSource>,
     /// Makes a sampler of TCP sockets.
@@ -152,7 +152,7 @@ pub fn spawn(parts: Parts) -> Handle {
     let mut executor = Executor {
         parts,
         status: send_status,
-        session: Session { generation, ..Session::default() },
+        session: NodeSession { generation, ..NodeSession::default() },
         trial: Trial::default(),
         lease_end_ns: None,
         controller: None,
@@ -181,7 +181,7 @@ struct Running {
 struct Executor {
     parts: Parts,
     status: watch::Sender<NodeStatus>,
-    session: Session,
+    session: NodeSession,
     trial: Trial,
     lease_end_ns: Option<u64>,
     /// Of the prepared trial.
@@ -299,7 +299,7 @@ impl Executor {
             (status.generation, status.last_run_id) = (generation, request.run_id.clone());
         });
         let mut tools = Tools {
-            kernel: &*self.parts.kernel,
+            interfaces: &*self.parts.interfaces,
             source: &self.parts.source,
             acks: self.parts.acks,
             undo: &mut self.parts.undo,
@@ -348,7 +348,7 @@ impl Executor {
             self.lost("a link's trace did not begin").await;
             return Err(error);
         }
-        let captures = match Captures::start(&task, &*self.parts.kernel) {
+        let captures = match Captures::start(&task, &*self.parts.interfaces) {
             Ok(captures) => captures,
             Err(error) => {
                 self.lost("a capture did not start").await;
@@ -410,7 +410,7 @@ impl Executor {
 
     /// A trial can do without, but its readers must know.
     fn keep_awake(&self, out: &Outbox) -> Option<Box<dyn Send>> {
-        let (kind, message, awake) = match self.parts.kernel.keep_awake() {
+        let (kind, message, awake) = match self.parts.interfaces.keep_awake() {
             Ok(awake) => {
                 let message = "no processor halts during this trial".to_owned();
                 (Kind::KeepAwake(NoData {}), message, Some(awake))
@@ -439,7 +439,10 @@ impl Executor {
                 running.out.offer(Of::Event(event(Kind::AgentError(NoData {}), what, message)));
             };
             if broken {
-                emit_error("timeline", "it panicked: flows, probes and phases were given up");
+                emit_error(
+                    "timeline",
+                    "panicked (a bug in ccbench): flows, probes and phases were abandoned",
+                );
             }
             if finished.broken {
                 emit_error("samples", "the thread panicked: samples and links ended there");
@@ -511,7 +514,7 @@ impl Executor {
     }
 
     fn undo_stack(&mut self) -> Outcome {
-        let outcome = self.parts.undo.undo_all(&*self.parts.kernel);
+        let outcome = self.parts.undo.undo_all(&*self.parts.interfaces);
         let left = if self.parts.undo.is_empty() { Vec::new() } else { outcome.failed.clone() };
         self.status.send_modify(|status| status.not_undone = left);
         outcome

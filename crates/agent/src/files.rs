@@ -1,5 +1,5 @@
-//! Files that controllers send before a trial: traces. They are held while the connection that brought them is open, and
-//! bounded together, finished or not.
+//! Files that controllers send before a trial: traces. They are kept while the connection that sent them is open.
+//! Their total size is limited, incomplete files included.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

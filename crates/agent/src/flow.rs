@@ -1,4 +1,4 @@
-//! Traffic: what the executor needs of a generator, and nothing of how it works.
+//! The interface between the executor and traffic generators.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -18,14 +18,14 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// Which end of a flow group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
+pub enum FlowEndpoint {
     /// Connects.
     Client,
     /// Listens.
     Server,
 }
 
-impl End {
+impl FlowEndpoint {
     /// "client" or "server".
     pub fn name(self) -> &'static str {
         match self {
@@ -40,24 +40,24 @@ impl End {
     }
 }
 
-/// Starts traffic. Real: processes; fake: a script, in the executor's tests.
+/// Starts traffic: processes, or a script in the executor's tests.
 pub trait FlowSource: Send + Sync {
-    /// Makes sure that a tool is there. Before its first start.
+    /// Checks that a tool is installed. To be called before its first start.
     fn find(&self, tool: Tool) -> BoxFuture<'_, Result<(), AgentError>>;
     /// A tool and its version ("iperf3 3.12").
     fn version(&self, tool: Tool) -> String;
     /// Starts one end of a flow group.
     ///
     /// # Errors
-    /// It did not even start.
-    fn start(&self, task: &FlowTask, end: End) -> Result<Box<dyn Traffic>, AgentError>;
+    /// It could not be started.
+    fn start(&self, task: &FlowTask, end: FlowEndpoint) -> Result<Box<dyn Traffic>, AgentError>;
 }
 
-/// One end of a flow group, running. Dropped = killed.
+/// A running end of a flow group. Dropping kills it.
 pub trait Traffic: Send {
     /// A listening end: resolves when it listens. Limited to 2 s.
     fn listening(&mut self) -> BoxFuture<'_, Result<(), ListenError>>;
-    /// What it did next; after [`Progress::Ended`] never again. Can be cancelled without loss.
+    /// What it does next; not to be called after [`Progress::Ended`]. Cancel-safe.
     fn next(&mut self) -> BoxFuture<'_, Progress>;
     /// Sends it a signal.
     fn stop(&mut self, how: Stop);
@@ -66,36 +66,36 @@ pub trait Traffic: Send {
 /// How to stop a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stop {
-    /// End the test and report.
+    /// End the test and write the report (SIGINT).
     Interrupt,
-    /// End and report.
+    /// End and write the report (SIGTERM).
     Terminate,
-    /// Die.
+    /// Kill it (SIGKILL).
     Kill,
 }
 
 /// What a running end did.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Progress {
-    /// It wrote a line as it went (`--json-stream`).
+    /// It wrote a line (`--json-stream`).
     Line {
         /// CLOCK_MONOTONIC when it was read.
         at_ns: u64,
         /// The line, without its end.
         line: Vec<u8>,
     },
-    /// It is over.
+    /// It has ended.
     Ended(FlowEnd),
 }
 
-/// What one end left.
+/// Result of one end.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FlowEnd {
     /// Exit code, or minus the signal that ended it.
     pub exit_code: i32,
     /// All it wrote (at most [`process::MAX_OUTPUT_BYTES`]).
     pub output: Vec<u8>,
-    /// The output was longer than we keep.
+    /// The output was longer, and was truncated.
     pub cut: bool,
     /// The beginning of what it wrote to standard error.
     pub errors: String,

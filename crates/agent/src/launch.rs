@@ -1,5 +1,5 @@
-//! `ccbench-agent launch`: becomes a traffic process. Between fork and exec a Rust program may do next to
-//! nothing safely; this step in between may do it all, and then is gone.
+//! `ccbench-agent launch`: becomes a traffic process. Between fork and exec a program with threads may only call
+//! async-signal-safe functions, so the agent executes this command, which drops privileges and executes the program.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::File;
@@ -45,9 +45,9 @@ pub struct Args {
     pub command: Vec<OsString>,
 }
 
-/// Exit code when the program is not there.
+/// Exit code if the program is not found.
 const NOT_FOUND: u8 = 127;
-/// Exit code when the program cannot be started.
+/// Exit code if the program cannot be started.
 const NOT_STARTED: u8 = 126;
 
 /// Executes the program. Returns only when the program cannot be started: 127 where it is not found, else
@@ -60,7 +60,7 @@ const NOT_STARTED: u8 = 126;
 /// The parent has ended, or this process could not be tied to it.
 pub fn main(args: &Args) -> Result<u8, EnterError> {
     tie_to_parent(args.parent)?;
-    // In the agent's own group its limits would distort the traffic: rather none at all.
+    // In the agent's own group the limits of that group would distort the traffic, so start nothing.
     if let Some(group) = &args.cgroup
         && let Err(error) = cgroup::join(group)
     {
@@ -82,7 +82,7 @@ pub fn main(args: &Args) -> Result<u8, EnterError> {
         message(format_args!("ccbench-agent: {error}"));
         return Ok(NOT_STARTED);
     }
-    // The kernel has forgotten this when the process took its user.
+    // The kernel clears the parent-death signal when a process changes its user.
     tie_to_parent(args.parent)?;
     let folder = privileges::temporary_folder();
     Ok(become_program(&args.command, program.as_ref(), folder.as_deref()))
@@ -105,8 +105,7 @@ fn open_program(program: &OsStr) -> Option<File> {
     std::env::split_paths(&path).find_map(|dir| open(&dir.join(program)).filter(is_program))
 }
 
-/// Becomes `command`, by its descriptor where its path cannot be walked any more; returns the exit code when that
-/// fails.
+/// Executes `command`, by its descriptor if its path is no longer accessible; returns the exit code if that fails.
 #[expect(clippy::disallowed_methods, reason = "starts the launched command")]
 fn become_program(command: &[OsString], program: Option<&File>, folder: Option<&Path>) -> u8 {
     let Some((name, arguments)) = command.split_first() else {
@@ -125,7 +124,7 @@ fn become_program(command: &[OsString], program: Option<&File>, folder: Option<&
     }
 }
 
-/// Becomes the program that is open; returns why not.
+/// Executes the open file `program`; returns the error.
 fn by_descriptor(command: &[OsString], program: &File, folder: Option<&Path>) -> io::Error {
     let folder = folder.map(|folder| ("TMPDIR".into(), folder.as_os_str().to_owned()));
     let kept = std::env::vars_os().filter(|(name, _)| folder.is_none() || name != "TMPDIR");
@@ -146,15 +145,15 @@ fn by_descriptor(command: &[OsString], program: &File, folder: Option<&Path>) ->
     }
 }
 
-/// Becomes `command`, whose first word is the program; returns the exit code when that fails.
+/// Executes `command`, whose first word is the program; returns the exit code if that fails.
 pub(crate) fn exec(command: &[OsString]) -> u8 {
     become_program(command, None, None)
 }
 
-/// Says why a program was not started, and returns the exit code.
+/// Prints why a program was not started, and returns the exit code.
 fn failed(name: &OsStr, error: &io::Error) -> u8 {
     let name = name.to_string_lossy();
-    // A folder of the PATH that may not be read hides that the others do not have the program.
+    // If a folder of the PATH is not readable, exec reports that instead of "not found".
     let hidden = error.kind() == ErrorKind::PermissionDenied && !name.contains('/');
     if hidden || error.kind() == ErrorKind::NotFound {
         message(format_args!(

@@ -17,7 +17,7 @@ pub mod files;
 pub mod flow;
 pub mod generator;
 pub mod guest;
-pub mod kernel;
+pub mod interfaces;
 pub mod launch;
 pub mod link;
 pub mod listening;

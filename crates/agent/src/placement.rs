@@ -27,7 +27,7 @@ pub struct Placement {
 
 /// What is known of the agent's own group.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-struct Own {
+struct AgentCgroup {
     /// As in `/proc/self/cgroup`.
     path: String,
     /// The machine's root group: it has no limits.
@@ -47,7 +47,7 @@ enum Choice {
     NoParent,
 }
 
-fn decide(own: &Own) -> Choice {
+fn decide(own: &AgentCgroup) -> Choice {
     // A service's filters cannot be seen; that it may have them is enough.
     let service = own.path.split('/').any(|part| part.ends_with(".service"));
     match (own.is_root, own.path == "/") {
@@ -78,13 +78,13 @@ pub fn place(undo: &mut Undo) -> Placement {
     let Some((path, mount)) = found else { return Placement::default() };
     let Some(folder) = mount.folder(path) else { return Placement::default() };
     let is_root = !folder.join(NOT_ROOT).exists();
-    let own = Own { path: path.to_owned(), is_root, limits: limits(&folder) };
+    let own = AgentCgroup { path: path.to_owned(), is_root, limits: limits(&folder) };
     let name = format!("{PREFIX}{}-{}", std::process::id(), clock::now_ns() / 1_000_000);
     place_with(&own, &folder, &mount.point, &name, |group| try_out(group, undo))
 }
 
 fn place_with(
-    own: &Own,
+    own: &AgentCgroup,
     folder: &Path,
     top: &Path,
     name: &str,
@@ -166,7 +166,7 @@ fn try_out(group: &Path, undo: &mut Undo) -> Result<(), PlacementError> {
             source,
         })
         .and_then(|()| join_by_launch(group));
-    let left = undo.undo_all(&crate::kernel::Machine).failed;
+    let left = undo.undo_all(&crate::interfaces::Machine).failed;
     tried.and_then(|()| {
         if left.is_empty() { Ok(()) } else { Err(PlacementError::Left(left.join("; "))) }
     })
@@ -197,9 +197,9 @@ fn join_by_launch(group: &Path) -> Result<(), PlacementError> {
 mod tests {
     use super::*;
 
-    fn own(path: &str, is_root: bool, limits: &[&str]) -> Own {
+    fn own(path: &str, is_root: bool, limits: &[&str]) -> AgentCgroup {
         let limits = limits.iter().map(|&limit| limit.to_owned()).collect();
-        Own { path: path.into(), is_root, limits }
+        AgentCgroup { path: path.into(), is_root, limits }
     }
 
     #[test]

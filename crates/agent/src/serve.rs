@@ -1,4 +1,4 @@
-//! Listens, and gives every connection to the service: who may connect is decided here.
+//! Listens, decides who may connect, and passes connections to the service.
 
 use std::fs::File;
 use std::future::Future;
@@ -19,7 +19,7 @@ use crate::error::AgentError;
 use crate::executor::{self, Handle, Parts};
 use crate::flow::FlowSource;
 use crate::flow::process::Generators;
-use crate::kernel::Machine;
+use crate::interfaces::Machine;
 use crate::placement::{self, Placement};
 use crate::service::AgentService;
 use crate::tls;
@@ -48,7 +48,7 @@ pub async fn serve(args: &ServeArgs, shutdown: impl Future<Output = ()>) -> Resu
     }
     let generators = Arc::new(Generators::in_group(group.clone()));
     let executor = executor::spawn(Parts {
-        kernel: Arc::new(Machine),
+        interfaces: Arc::new(Machine),
         source: Arc::clone(&generators) as Arc<dyn FlowSource>,
         sampler: ccbench_collector::pick,
         acks: ccbench_collector::acks::open,
@@ -76,7 +76,7 @@ pub async fn serve(args: &ServeArgs, shutdown: impl Future<Output = ()>) -> Resu
         () = shutdown => {
             undo_all(&executor).await;
             drop(stop);
-            // Graceful shutdown waits for open connections; nothing of ours is left, so it need not.
+            // Graceful shutdown waits for open connections, which is not needed: everything is undone.
             drop(tokio::time::timeout(Duration::from_millis(200), &mut server).await);
             Ok(())
         }
@@ -157,7 +157,7 @@ fn open_addresses(bound: SocketAddr) -> Vec<String> {
     found
 }
 
-/// The undo stack, where the generation is kept, and the lock on both; what a dead agent left is undone first.
+/// The undo stack, the file of the generation, and the lock on both. Undoes what a dead agent left.
 /// In a namespace that dies with us nothing is kept.
 fn state(args: &ServeArgs) -> Result<(Undo, Option<PathBuf>, Option<File>), AgentError> {
     if args.ephemeral {
@@ -191,7 +191,7 @@ impl Drop for RemovedOnDrop<'_> {
     }
 }
 
-/// A path socket that only its owner may use. A dead agent's socket is taken over, a live one's is not.
+/// A Unix socket that only its owner may use. Replaces a dead agent's socket, but not a live one's.
 fn listen_unix(path: &Path) -> Result<UnixListener, AgentError> {
     let refused =
         |why: String| AgentError::Listen { address: format!("unix:{}", path.display()), why };

@@ -1,4 +1,4 @@
-//! The gRPC service: requests are orders for the executor, errors are statuses. No logic.
+//! The gRPC service: translates requests into commands for the executor, and errors into statuses. No logic.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub struct AgentService {
 }
 
 impl AgentService {
-    /// A service that gives its orders to `executor`; `notes` are for Describe.
+    /// A service that sends commands to `executor`; `notes` are for Describe.
     pub fn new(executor: Handle, generators: Arc<Generators>, notes: Vec<String>) -> Self {
         Self { executor, generators, notes: notes.into(), files: Files::default() }
     }

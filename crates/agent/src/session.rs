@@ -1,4 +1,4 @@
-//! Which order is allowed when: a pure state machine. It knows no clock, no kernel and no gRPC; the
+//! The states of a node and the commands that each state allows: a pure state machine without clock, kernel or gRPC. The
 //! executor asks it before an action and reports the result.
 //!
 //! ```text
@@ -10,7 +10,7 @@
 
 use std::fmt;
 
-/// Who holds the node, and by which right.
+/// The trial that holds the node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
     /// The run's identifier.
@@ -39,13 +39,13 @@ impl Holder {
     }
 }
 
-/// Where the node is between two trials.
+/// The state of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum State {
-    /// Nothing of anyone's is here.
+    /// No trial.
     #[default]
     Idle,
-    /// Being made ready.
+    /// A Prepare is in progress.
     Preparing(Holder),
     /// Ready, until the lease ends.
     Prepared(Holder),
@@ -67,12 +67,12 @@ impl State {
     }
 }
 
-/// An order from outside, or the result of an action.
+/// A command of a controller, or the result of an action.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
-    /// Make ready.
+    /// Prepare a trial.
     Prepare {
-        /// For whom.
+        /// The trial.
         holder: Holder,
         /// The node's generation as its controller knows it; `None` if it does not care who was here before.
         generation: Option<u64>,
@@ -91,9 +91,9 @@ pub enum Command {
     RunDone,
     /// The lease ran out, or the controller is gone.
     Lost,
-    /// Leave the node as it was found.
+    /// Restore the node's state.
     Reset {
-        /// The requesting run; empty: any holder.
+        /// The requesting run; empty: any.
         run_id: String,
         /// The trial's that asks.
         epoch: u64,
@@ -113,10 +113,10 @@ pub enum Action {
     Undo,
 }
 
-/// Why an order was refused.
+/// Why a command was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// Someone else's trial is here.
+    /// Another run holds the node.
     #[error("this node is busy: {holder} is {doing}; wait for its end, or Reset the node")]
     Busy {
         /// Whose.
@@ -124,7 +124,7 @@ pub enum Refused {
         /// What it does.
         doing: &'static str,
     },
-    /// An order of a controller that has been overtaken.
+    /// A command of a controller that another one has replaced.
     #[error(
         "another controller has used this node meanwhile (generation {actual}, not {given}); run `--resume` when it is done"
     )]
@@ -162,19 +162,19 @@ pub enum Refused {
 
 /// The node's state and its fencing token.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Session {
-    /// Where the node is.
+pub struct NodeSession {
+    /// Its state.
     pub state: State,
     /// Number of Prepares that were accepted.
     pub generation: u64,
 }
 
-impl Session {
+impl NodeSession {
     /// The session after `command`, and what to do. Reports that no longer fit (a trial's end after its
     /// reset) change nothing.
     ///
     /// # Errors
-    /// Why an order was refused; the session is then as before.
+    /// Why a command was refused; the session is then as before.
     pub fn on(self, command: Command) -> Result<(Self, Action), Refused> {
         let generation = self.generation;
         let go = |state, action| Ok((Self { state, generation }, action));
@@ -240,8 +240,8 @@ mod tests {
         Command::Prepare { holder: holder(epoch), generation }
     }
 
-    fn prepared(epoch: u64) -> Session {
-        let (session, action) = Session::default().on(prepare(epoch, Some(0))).expect("idle");
+    fn prepared(epoch: u64) -> NodeSession {
+        let (session, action) = NodeSession::default().on(prepare(epoch, Some(0))).expect("idle");
         assert_eq!(action, Action::Prepare);
         session.on(Command::PrepareDone { ok: true }).expect("report").0
     }
@@ -283,7 +283,7 @@ mod tests {
 
     #[test]
     fn a_run_needs_its_own_prepare() {
-        assert_eq!(Session::default().on(Command::Run { epoch: 1 }), Err(Refused::NotPrepared));
+        assert_eq!(NodeSession::default().on(Command::Run { epoch: 1 }), Err(Refused::NotPrepared));
         assert!(matches!(
             prepared(5).on(Command::Run { epoch: 6 }),
             Err(Refused::OtherTrial { given: 6, .. })
@@ -299,7 +299,7 @@ mod tests {
         let states = [
             prepared(5),
             prepared(5).on(Command::Run { epoch: 5 }).expect("prepared").0,
-            Session::default().on(prepare(5, None)).expect("idle").0,
+            NodeSession::default().on(prepare(5, None)).expect("idle").0,
         ];
         for held in states {
             for (run_id, epoch) in [("other", 9), ("r", 4)] {
@@ -324,14 +324,14 @@ mod tests {
 
     #[test]
     fn a_failed_prepare_is_undone() {
-        let (session, _) = Session::default().on(prepare(1, None)).expect("idle");
+        let (session, _) = NodeSession::default().on(prepare(1, None)).expect("idle");
         let (session, action) = session.on(Command::PrepareDone { ok: false }).expect("report");
         assert_eq!((session.state, action), (State::Idle, Action::Undo));
     }
 
     #[test]
     fn a_late_report_changes_nothing() {
-        let (idle, action) = Session::default().on(Command::RunDone).expect("report");
+        let (idle, action) = NodeSession::default().on(Command::RunDone).expect("report");
         assert_eq!((idle.state, action), (State::Idle, Action::None));
     }
 
@@ -353,7 +353,7 @@ mod tests {
         fn every_prepare_has_its_generation_and_every_trial_is_undone(
             commands in prop::collection::vec(command(), 0..60)
         ) {
-            let mut session = Session::default();
+            let mut session = NodeSession::default();
             let mut dirty = false;
             for command in commands {
                 let before = session.clone();

@@ -1,7 +1,7 @@
 //! What the sockets of a trial use: congestion controls (loaded, verified and removed afterwards), the hook that sets
 //! them before a handshake, and ECN.
 
-pub mod attach;
+pub mod before_handshake;
 #[cfg(feature = "ebpf")]
 mod bpf;
 pub mod capabilities;

@@ -1,4 +1,4 @@
-//! Kernel settings: read, set, put back. Only names under `net.` are ever written.
+//! Kernel settings: read, set, restore. Only names under `net.` are ever written.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -156,7 +156,7 @@ fn check_default_cc(value: &str, allowed: &str) -> Result<(), SysctlError> {
     })
 }
 
-/// Puts back what was, if it is not so already. What belongs to an interface that is gone is gone.
+/// Restores the saved value if the current one differs. Does nothing if the setting's interface is gone.
 ///
 /// # Errors
 /// The name, the value and the kernel's answer.

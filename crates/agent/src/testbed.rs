@@ -13,21 +13,21 @@ use ccbench_proto::testbed::{AgentDied, Ready, ReadyNode};
 use ccbench_proto::topology::Topology;
 use serde::Serialize;
 
+mod build;
 pub mod child;
 mod children;
 mod control_input;
 mod error;
 pub mod identity;
-mod instance;
 mod netns;
 pub mod record;
 mod rtnl;
 pub mod sweep;
 pub(crate) mod userns;
 
+use build::Testbed;
 use control_input::{ControlInput, Wake};
 pub use error::TestbedError;
-use instance::Testbed;
 
 /// `ccbench-agent testbed`: a resolved plan on standard input, up to a line `---END---`. The input then stays
 /// open; its end is the end of the testbed.

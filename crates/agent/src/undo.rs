@@ -1,5 +1,9 @@
 //! The undo stack and its journal. A step is on the stack, and on disk where the machine outlives this process, before
 //! its change is made, so the next start can undo everything after a crash.
+//!
+//! What belongs to an interface that is gone counts as undone: the kernel removed it with the interface. That is decided
+//! for offloads and links by `Saved::is_same_interface` ([`crate::interfaces`]), for sysctls by [`sysctl::restore`], for
+//! classifiers by [`ccbench_shaper::bpf::remove_classifier`].
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -8,7 +12,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::cgroup;
-use crate::kernel::{Kernel, Machine};
+use crate::interfaces::{Interfaces, Machine};
 use crate::sysctl::{self, Saved};
 
 mod journal;
@@ -119,10 +123,13 @@ impl Undo {
         Self::open_with(state_dir, &Machine)
     }
 
-    fn open_with(state_dir: &Path, kernel: &dyn Kernel) -> Result<(Self, Outcome), JournalError> {
+    fn open_with(
+        state_dir: &Path,
+        interfaces: &dyn Interfaces,
+    ) -> Result<(Self, Outcome), JournalError> {
         let (journal, Found { steps, unreadable }) = Journal::open(state_dir)?;
         let mut undo = Self { steps, unreadable, journal: Some(journal) };
-        let outcome = undo.undo_all(kernel);
+        let outcome = undo.undo_all(interfaces);
         Ok((undo, outcome))
     }
 
@@ -138,7 +145,7 @@ impl Undo {
         Ok(())
     }
 
-    /// The links on the stack are gone by other means: their steps are no longer needed in this process.
+    /// Drops the steps of a link that was removed by other means.
     pub fn forget_link(&mut self, name: &str) {
         self.steps.retain(|step| !matches!(step, Step::Link { link, .. } if link == name));
     }
@@ -150,8 +157,8 @@ impl Undo {
 
     /// Undoes everything, last first. What fails stays, here and in the journal: it is tried again at the next reset and at the
     /// next start. So do lines that cannot be read, until [`discard_unreadable`].
-    pub fn undo_all(&mut self, kernel: &dyn Kernel) -> Outcome {
-        let (mut outcome, left) = undo_steps(std::mem::take(&mut self.steps), kernel);
+    pub fn undo_all(&mut self, interfaces: &dyn Interfaces) -> Outcome {
+        let (mut outcome, left) = undo_steps(std::mem::take(&mut self.steps), interfaces);
         self.steps = left;
         if let Some(journal) = &mut self.journal {
             let unreadable = self.unreadable.iter().map(|line| line.describe(journal.path()));
@@ -186,16 +193,16 @@ pub fn discard_unreadable(state_dir: &Path) -> Result<Outcome, JournalError> {
     Ok(undo.undo_all(&Machine))
 }
 
-fn undo_steps(steps: Vec<Step>, kernel: &dyn Kernel) -> (Outcome, Vec<Step>) {
+fn undo_steps(steps: Vec<Step>, interfaces: &dyn Interfaces) -> (Outcome, Vec<Step>) {
     let (mut outcome, mut left) = (Outcome::default(), Vec::new());
     for step in steps.into_iter().rev() {
         let result = match &step {
             Step::Sysctl(saved) => sysctl::restore(saved).map_err(|e| e.to_string()),
             Step::Offloads { dev, before } => {
-                kernel.restore_offloads(dev, before).map_err(|e| e.to_string())
+                interfaces.restore_offloads(dev, before).map_err(|e| e.to_string())
             }
             Step::Link { dev, before, .. } => {
-                kernel.restore_root(dev, before).map_err(|e| e.to_string())
+                interfaces.restore_root(dev, before).map_err(|e| e.to_string())
             }
             Step::Classifier { ifindex, own_clsact, .. } => {
                 ccbench_shaper::bpf::remove_classifier(*ifindex, *own_clsact)
@@ -247,7 +254,7 @@ pub fn lock(state_dir: &Path) -> Result<File, JournalError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::fake::FakeKernel;
+    use crate::interfaces::fake::FakeInterfaces;
 
     fn offloads(dev: &str) -> Step {
         Step::Offloads { dev: dev.into(), before: serde_json::json!({"tso": true}) }
@@ -266,9 +273,9 @@ mod tests {
 
     /// What the next start undoes.
     fn next_start(dir: &tempfile::TempDir) -> (Vec<String>, Outcome) {
-        let kernel = FakeKernel::default();
-        let (_, outcome) = Undo::open_with(dir.path(), &kernel).unwrap();
-        (kernel.calls(), outcome)
+        let interfaces = FakeInterfaces::default();
+        let (_, outcome) = Undo::open_with(dir.path(), &interfaces).unwrap();
+        (interfaces.calls(), outcome)
     }
 
     fn text(dir: &tempfile::TempDir) -> String {
@@ -281,14 +288,14 @@ mod tests {
 
     #[test]
     fn undoes_in_reverse_order() {
-        let kernel = FakeKernel::default();
+        let interfaces = FakeInterfaces::default();
         let mut undo = Undo::in_memory();
         undo.push(offloads("a")).unwrap();
         undo.push(link("a")).unwrap();
-        let outcome = undo.undo_all(&kernel);
+        let outcome = undo.undo_all(&interfaces);
         assert_eq!(outcome.undone, ["link l on a", "offloads of a"]);
-        assert_eq!(kernel.calls(), ["restore_root a", "restore_offloads a"]);
-        assert_eq!(undo.undo_all(&kernel), Outcome::default(), "nothing is undone twice");
+        assert_eq!(interfaces.calls(), ["restore_root a", "restore_offloads a"]);
+        assert_eq!(undo.undo_all(&interfaces), Outcome::default(), "nothing is undone twice");
     }
 
     #[test]
@@ -302,13 +309,13 @@ mod tests {
     #[test]
     fn what_fails_stays_and_is_tried_again() {
         let dir = left(&[offloads("a"), offloads("b")]);
-        let kernel = FakeKernel::failing("restore_offloads a");
-        let (mut undo, outcome) = Undo::open_with(dir.path(), &kernel).unwrap();
+        let interfaces = FakeInterfaces::failing("restore_offloads a");
+        let (mut undo, outcome) = Undo::open_with(dir.path(), &interfaces).unwrap();
         assert_eq!((outcome.undone.len(), outcome.failed.len()), (1, 1));
         assert!(outcome.failed[0].starts_with("offloads of a: "), "{outcome:?}");
         // Undoing what this agent did keeps what the dead one left.
         undo.push(offloads("c")).unwrap();
-        assert_eq!(undo.undo_all(&kernel).failed.len(), 1);
+        assert_eq!(undo.undo_all(&interfaces).failed.len(), 1);
         assert!(!undo.is_empty());
         drop(undo);
         assert_eq!(next_start(&dir).0, ["restore_offloads a"]);

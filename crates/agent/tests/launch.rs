@@ -67,7 +67,7 @@ fn a_launched_program_keeps_one_capability_and_takes_the_user_it_is_told() {
 }
 
 #[test]
-fn where_no_other_user_is_mapped_the_capabilities_go_anyway() {
+fn drops_capabilities_without_mapped_user() {
     let status = status(&["unshare", "--user", "--map-root-user"], &[]);
     assert_eq!(status["Uid"], ["0"; 4].join("\t"));
     assert_eq!(capabilities(&status), [0; 5]);

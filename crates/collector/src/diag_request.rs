@@ -39,7 +39,7 @@ const RANGE_LEN: usize = 2 * (2 * OP_LEN) + OP_LEN;
 
 /// The port that a comparison reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum SocketEnd {
     /// Local port.
     Source,
     /// Remote port.
@@ -49,13 +49,13 @@ pub(crate) enum End {
 /// Ports `low` to `high` of one end, inclusive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PortRange {
-    pub(crate) end: End,
+    pub(crate) end: SocketEnd,
     pub(crate) low: u16,
     pub(crate) high: u16,
 }
 
 /// Merges ports of one end into ranges. Sorts `ports`.
-pub(crate) fn ranges(end: End, ports: &mut [u16]) -> Vec<PortRange> {
+pub(crate) fn ranges(end: SocketEnd, ports: &mut [u16]) -> Vec<PortRange> {
     ports.sort_unstable();
     let mut joined: Vec<PortRange> = Vec::new();
     for &port in ports.iter() {
@@ -80,8 +80,8 @@ pub(crate) fn bytecode(ranges: &[PortRange]) -> Option<Vec<u8>> {
     let mut code = Vec::with_capacity(whole);
     for range in ranges {
         let (ge, le) = match range.end {
-            End::Source => (BC_S_GE, BC_S_LE),
-            End::Destination => (BC_D_GE, BC_D_LE),
+            SocketEnd::Source => (BC_S_GE, BC_S_LE),
+            SocketEnd::Destination => (BC_D_GE, BC_D_LE),
         };
         let compare = 2 * OP_LEN;
         op(&mut code, ge, compare, RANGE_LEN);
@@ -196,22 +196,25 @@ mod tests {
         Some(at == code.len())
     }
 
-    fn range(end: End, low: u16, high: u16) -> PortRange {
+    fn range(end: SocketEnd, low: u16, high: u16) -> PortRange {
         PortRange { end, low, high }
     }
 
     #[test]
     fn merges_adjacent_ports() {
-        let joined = ranges(End::Source, &mut [5203, 5201, 5202, 5202, 7000]);
-        assert_eq!(joined, [range(End::Source, 5201, 5203), range(End::Source, 7000, 7000)]);
-        assert_eq!(ranges(End::Source, &mut []), []);
-        let top = ranges(End::Destination, &mut [65_535, 65_534]);
-        assert_eq!(top, [range(End::Destination, 65_534, 65_535)]);
+        let joined = ranges(SocketEnd::Source, &mut [5203, 5201, 5202, 5202, 7000]);
+        assert_eq!(
+            joined,
+            [range(SocketEnd::Source, 5201, 5203), range(SocketEnd::Source, 7000, 7000)]
+        );
+        assert_eq!(ranges(SocketEnd::Source, &mut []), []);
+        let top = ranges(SocketEnd::Destination, &mut [65_535, 65_534]);
+        assert_eq!(top, [range(SocketEnd::Destination, 65_534, 65_535)]);
     }
 
     #[test]
     fn a_request_has_family_protocol_states_and_filter() {
-        let code = bytecode(&[range(End::Destination, 5201, 5201)]).unwrap();
+        let code = bytecode(&[range(SocketEnd::Destination, 5201, 5201)]).unwrap();
         let mut request = by_family(AF_INET6, Some(&code));
         set_seq(&mut request, 77);
         assert_eq!(u32_at(&request, 0), Some(request.len() as u32));
@@ -228,7 +231,7 @@ mod tests {
 
     #[test]
     fn the_request_for_both_families_has_the_older_layout() {
-        let code = bytecode(&[range(End::Source, 5201, 5201)]).unwrap();
+        let code = bytecode(&[range(SocketEnd::Source, 5201, 5201)]).unwrap();
         let request = both_families(Some(&code));
         assert_eq!(u16_at(&request, 4), Some(18));
         assert_eq!(request[16..20], [AF_INET, 0, 0, 0b1110]);
@@ -250,7 +253,7 @@ mod tests {
     #[test]
     fn too_many_ranges_give_no_filter() {
         assert_eq!(bytecode(&[]), None);
-        let many = vec![range(End::Source, 1, 1); 4000];
+        let many = vec![range(SocketEnd::Source, 1, 1); 4000];
         assert_eq!(bytecode(&many), None);
     }
 
@@ -263,8 +266,8 @@ mod tests {
             dport in 1u16..42,
         ) {
             let expected = sources.contains(&sport) || destinations.contains(&dport);
-            let mut wanted = ranges(End::Source, &mut sources.clone());
-            wanted.extend(ranges(End::Destination, &mut destinations.clone()));
+            let mut wanted = ranges(SocketEnd::Source, &mut sources.clone());
+            wanted.extend(ranges(SocketEnd::Destination, &mut destinations.clone()));
             match bytecode(&wanted) {
                 Some(code) => prop_assert_eq!(run(&code, sport, dport), Some(expected)),
                 None => prop_assert!(wanted.is_empty()),

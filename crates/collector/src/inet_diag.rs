@@ -13,11 +13,11 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{RecvFlags, SendFlags};
 
 use crate::bytes::array;
-use crate::convert::{SampleTime, flow_sample};
 use crate::diag_msg::{DiagMsg, NetlinkMsg, next_msg};
 use crate::diag_request::{
     Requests, SOCK_DIAG_BY_FAMILY, TCPDIAG_GETSOCK, bytecode, set_seq, variants,
 };
+use crate::flow_sample::{SampleTime, flow_sample};
 use crate::ports::PortMap;
 use crate::tcp_info::KernelVersion;
 use crate::{Drained, FlowPorts, SampleError, Sampler};

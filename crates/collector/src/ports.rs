@@ -3,7 +3,7 @@
 use ccbench_proto::wire::{Role, Side};
 
 use crate::FlowPorts;
-use crate::diag_request::{End, PortRange, ranges};
+use crate::diag_request::{PortRange, SocketEnd, ranges};
 
 /// The role of a socket in its flow group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,8 +86,8 @@ impl PortMap {
                 .map(|group| group.ports.server_port)
                 .collect()
         };
-        let mut all = ranges(End::Destination, &mut of(false));
-        all.extend(ranges(End::Source, &mut of(true)));
+        let mut all = ranges(SocketEnd::Destination, &mut of(false));
+        all.extend(ranges(SocketEnd::Source, &mut of(true)));
         all
     }
 }
@@ -179,8 +179,11 @@ mod tests {
         ]);
         let wanted = map.ranges();
         assert_eq!(wanted.len(), 2);
-        assert_eq!((wanted[0].end, wanted[0].low, wanted[0].high), (End::Destination, 5201, 5202));
-        assert_eq!((wanted[1].end, wanted[1].low, wanted[1].high), (End::Source, 5203, 5203));
+        assert_eq!(
+            (wanted[0].end, wanted[0].low, wanted[0].high),
+            (SocketEnd::Destination, 5201, 5202)
+        );
+        assert_eq!((wanted[1].end, wanted[1].low, wanted[1].high), (SocketEnd::Source, 5203, 5203));
         assert!(PortMap::new(&[]).is_empty());
     }
 }

@@ -1,4 +1,4 @@
-//! What a flow as fast as it can over veth pays for being watched at both ends.
+//! How much slower an unlimited flow over veth is if both ends are watched.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};

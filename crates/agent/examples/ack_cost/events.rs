@@ -1,4 +1,4 @@
-//! What an event costs in the kernel and in user space, and how many in a second are taken without a loss.
+//! CPU time of an event in the kernel and in user space, and the highest rate of events without a loss.
 
 use std::thread;
 use std::time::{Duration, Instant};

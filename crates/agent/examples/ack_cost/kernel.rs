@@ -1,4 +1,4 @@
-//! What the kernel says of processor time.
+//! CPU times from the kernel.
 
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike as _;

@@ -1,4 +1,4 @@
-//! What one look at all sockets costs, by each way to look, and what eBPF costs beside them.
+//! CPU time of one dump of all sockets, by each kind of request, and of eBPF beside it.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};

@@ -1,4 +1,5 @@
-//! What agents of other namespaces cost: the programs of each look at every segment of the machine, and leave at once.
+//! CPU time that agents of other namespaces cost: the programs of each run for every segment of the machine and return at
+//! once.
 
 use std::thread;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! The thread that takes rows of acknowledgements off the kernel's hands: nothing that the runtime or the samplers do
-//! lets the ring run full.
+//! The thread that drains the ring buffer of acknowledgements. It does nothing else, so the ring does not overflow while
+//! the runtime or the samplers are busy.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -49,19 +49,19 @@ pub fn watch(task: &NodeTask, open: OpenAcks) -> (Option<Box<dyn AckSource>>, Op
 /// The running thread.
 pub struct AckThread {
     stop: Arc<OwnedFd>,
-    thread: JoinHandle<Left>,
+    thread: JoinHandle<AckRemainder>,
 }
 
-/// What is left of a thread that ended.
+/// What the thread has not sent when it ends: its last rows and its counts.
 #[derive(Default)]
-pub struct Left {
+pub struct AckRemainder {
     /// `None`: it panicked.
     source: Option<Box<dyn AckSource>>,
     rows: Vec<Of>,
 }
 
-impl Left {
-    /// Sends the last rows, and then the counts, in which those are that were not sent.
+impl AckRemainder {
+    /// Sends the last rows and then the counts, which include the rows that could not be sent.
     pub async fn send(self, out: &Outbox) {
         let Some(mut source) = self.source else {
             let why = "the thread panicked: rows of acknowledgements ended there";
@@ -96,14 +96,14 @@ impl AckThread {
     }
 
     /// Ends it.
-    pub fn stop(self) -> Left {
+    pub fn stop(self) -> AckRemainder {
         // An eventfd takes eight bytes in the machine's order; it fails only when already full.
         let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
         self.thread.join().unwrap_or_default()
     }
 }
 
-fn work(mut source: Box<dyn AckSource>, out: &Outbox, stop: &OwnedFd) -> Left {
+fn work(mut source: Box<dyn AckSource>, out: &Outbox, stop: &OwnedFd) -> AckRemainder {
     let period = source.period();
     let timeout =
         Timespec { tv_sec: period.as_secs() as i64, tv_nsec: i64::from(period.subsec_nanos()) };
@@ -113,7 +113,7 @@ fn work(mut source: Box<dyn AckSource>, out: &Outbox, stop: &OwnedFd) -> Left {
         let stopped = matches!(poll(&mut fds, Some(&timeout)), Ok(1..));
         source.drain(clock::now_ns(), stopped, &mut ready);
         if stopped {
-            return Left { source: Some(source), rows: ready };
+            return AckRemainder { source: Some(source), rows: ready };
         }
         for of in ready.drain(..) {
             if let Some(of) = out.offer_batch(of) {
@@ -185,11 +185,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_counts_know_what_became_of_the_last_rows() {
+    async fn counts_include_the_last_rows() {
         let calls = Arc::default();
         let left = || {
             let rows = vec![Of::Acks(wire::Acks { at_ns: vec![1, 2], ..Default::default() })];
-            Left { source: Some(Box::new(FakeSource(Arc::clone(&calls)))), rows }
+            AckRemainder { source: Some(Box::new(FakeSource(Arc::clone(&calls)))), rows }
         };
         let (out, mut sent) = Outbox::new(Names::default());
         left().send(&out).await;
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_loaded_where_nobody_asks() {
+    fn loads_no_program_when_acks_is_off() {
         let refuse: OpenAcks = |_| Err(AcksError::NotBuilt);
         let off = task("off", "from = \"a\"\nto = \"c\"");
         let elsewhere = task("every-ack", "from = \"b\"\nto = \"c\"");

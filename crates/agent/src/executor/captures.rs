@@ -12,12 +12,12 @@ use super::outbox::Outbox;
 use super::samples::TimedLink;
 use crate::error::AgentError;
 use crate::event::event;
-use crate::kernel::Kernel;
+use crate::interfaces::Interfaces;
 
-/// Read at once from a file.
+/// How much of a file one message has.
 const PIECE_BYTES: usize = 512 << 10;
 
-/// Captures that run. Dropped, they end and leave nothing.
+/// Running captures. Dropping stops them and removes their files.
 #[derive(Debug, Default)]
 pub struct Captures(Vec<Running>);
 
@@ -30,16 +30,16 @@ struct Running {
 }
 
 impl Captures {
-    /// Starts those of this node.
+    /// Starts the captures of this node.
     ///
     /// # Errors
     /// There is no such interface, or no right to listen.
-    pub fn start(task: &NodeTask, kernel: &dyn Kernel) -> Result<Self, AgentError> {
+    pub fn start(task: &NodeTask, interfaces: &dyn Interfaces) -> Result<Self, AgentError> {
         let mut all = vec![];
         for capture in &task.captures {
             let name = capture.name.clone();
             let failed = |source| AgentError::Capture { capture: name.clone(), source };
-            let dev = kernel.device(&capture.egress).map_err(failed)?;
+            let dev = interfaces.device(&capture.egress).map_err(failed)?;
             let spec = CaptureSpec {
                 comment: format!("capture {name} of ccbench"),
                 dev: dev.clone(),
@@ -85,12 +85,12 @@ impl Captures {
     }
 }
 
-/// What captures left: name, files of its ring, and the rest.
+/// Stopped captures: name, number of files of the ring, and the result.
 #[derive(Debug)]
 pub struct Stopped(Vec<(String, u32, Captured)>);
 
 impl Stopped {
-    /// Sends it, until the controller takes no more.
+    /// Sends counts and files until the controller accepts no more.
     pub async fn send(self, out: &Outbox) {
         let mut taking = true;
         for (name, ring, captured) in self.0 {

@@ -1,4 +1,4 @@
-//! The generation on disk: an agent that is started again must not serve a controller that another one has overtaken.
+//! The generation on disk: a restarted agent must refuse a controller that another one has replaced.
 
 use std::path::Path;
 
@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read() {
+    fn round_trips() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("generation");
         assert_eq!(read(&file), (0, String::new()));

@@ -93,7 +93,7 @@ impl Outbox {
         (Self { rows, last, pieces, batches, each, counts, names }, outgoing)
     }
 
-    /// For the samplers, which must not wait: sends now, or drops and counts.
+    /// Sends now, or drops and counts. For the samplers, which must not wait.
     pub fn offer(&self, mut of: Of) {
         self.names.translate(&mut of);
         let ok = self.rows.try_send(Outgoing::new(of, None)).is_ok();
@@ -105,8 +105,7 @@ impl Outbox {
         self.rows.capacity().saturating_sub(CAPACITY / 2)
     }
 
-    /// For many rows in one message: sends now, or gives them back, for the caller to count. Batches have a limit of their
-    /// own.
+    /// Sends many rows in one message now, or returns them for the caller to count. Batches have their own limit.
     pub fn offer_batch(&self, mut of: Of) -> Option<Of> {
         let rows = match &of {
             Of::Acks(acks) => acks.at_ns.len(),
@@ -128,7 +127,7 @@ impl Outbox {
         }
     }
 
-    /// For everything else: waits for capacity within [`WaitLimit`]. Returns whether it was sent.
+    /// Waits for capacity within [`WaitLimit`]. Returns whether it was sent.
     pub async fn send(&self, of: Of) -> bool {
         self.try_to_send(of).await.is_none()
     }

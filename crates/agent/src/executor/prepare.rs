@@ -22,33 +22,33 @@ use crate::cgroup;
 use crate::clock;
 use crate::error::AgentError;
 use crate::event::event;
-use crate::flow::{End, FlowSource, Traffic};
-use crate::kernel::Kernel;
+use crate::flow::{FlowEndpoint, FlowSource, Traffic};
+use crate::interfaces::Interfaces;
 use crate::probe::serve;
 use crate::sockets::names::TrialId;
 use crate::sockets::node::Node;
-use crate::sockets::{attach, ecn, load, verify};
+use crate::sockets::{before_handshake, ecn, load, verify};
 use crate::sysctl;
 use crate::undo::{Step, Undo};
 
-/// A prepared trial: everything that dies with it.
+/// A prepared trial. Dropping it reverts what it holds.
 #[derive(Default)]
 pub struct Trial {
     /// This node's part.
     pub task: Option<NodeTask>,
     /// In place.
     pub links: Vec<TimedLink>,
-    /// Congestion controls of this node's flows; gone when dropped.
-    pub cc: load::LoadedCc,
-    /// What puts them into force before the handshake; gone when dropped.
-    pub attached: attach::AttachedHook,
-    /// ECN of this node's flows; gone when dropped.
+    /// Loaded congestion controls of this node's flows.
+    pub cc: load::LoadedCcs,
+    /// The hook that sets them before the handshake.
+    pub attached: before_handshake::AttachedHook,
+    /// ECN of this node's flows.
     pub ecn: ecn::apply::EcnApplied,
-    /// Watch acknowledgements until dropped.
+    /// The source of acknowledgements.
     pub acks: Option<Box<dyn AckSource>>,
     /// Listening.
     pub servers: Vec<(FlowTask, Box<dyn Traffic>)>,
-    /// Answer probes; gone when dropped.
+    /// Servers that answer probes.
     pub answers: Vec<serve::Server>,
     /// What was done.
     pub events: Vec<wire::Event>,
@@ -92,7 +92,7 @@ pub fn task_of(request: &wire::PrepareRequest) -> Result<NodeTask, AgentError> {
     Ok(task)
 }
 
-/// What the trace files of this node's links hold.
+/// The contents of the trace files of this node's links.
 fn traces(
     request: &wire::PrepareRequest,
     plan: &check::CheckedPlan,
@@ -117,17 +117,17 @@ fn traces(
     Ok(traces)
 }
 
-/// What preparing needs of the node.
+/// The parts of the node that preparing uses.
 pub struct Tools<'a> {
     /// The machine.
-    pub kernel: &'a dyn Kernel,
+    pub interfaces: &'a dyn Interfaces,
     /// Starts traffic.
     pub source: &'a Arc<dyn FlowSource>,
     /// Watches acknowledgements.
     pub acks: OpenAcks,
-    /// Takes the undo of every change first.
+    /// Records the undo of every change before the change.
     pub undo: &'a mut Undo,
-    /// Where traffic is to run, if not beside the agent.
+    /// The control group of traffic, if not the agent's.
     pub traffic_group: Option<&'a Path>,
     /// The trial, and this node's name in the plan.
     pub here: (TrialId, &'a str),
@@ -136,14 +136,14 @@ pub struct Tools<'a> {
 /// Makes the node ready. What is made goes into `trial` at once, so that the caller can undo it on an error.
 ///
 /// # Errors
-/// The first thing that could not be done.
+/// The first step that failed.
 pub async fn prepare(
     mut task: NodeTask,
     tools: &mut Tools<'_>,
     trial: &mut Trial,
 ) -> Result<wire::PrepareReply, AgentError> {
     let flows = || task.clients.iter().chain(&task.servers);
-    // What is not here at all is found before anything is changed.
+    // Missing programs and kernel features are reported before anything is changed.
     for tool in flows().map(|flow| flow.plan.tool()).collect::<BTreeSet<_>>() {
         tools.source.find(tool).await?;
     }
@@ -160,7 +160,7 @@ pub async fn prepare(
             })?;
         }
     }
-    let devices = devices(&task, tools.kernel)?;
+    let devices = devices(&task, tools.interfaces)?;
     if !task.keep_offloads {
         // A node that ccbench made has no other use for its interfaces: super-packets would also pass through
         // those that nothing here shapes.
@@ -210,15 +210,15 @@ fn set_sysctls(
     Ok(())
 }
 
-/// The interfaces that links shape and that flows of this node leave by; by what asked for them.
+/// The interfaces that links shape, by link, and those that flows of this node use, by flow.
 fn devices(
     task: &NodeTask,
-    kernel: &dyn Kernel,
+    interfaces: &dyn Interfaces,
 ) -> Result<BTreeMap<(&'static str, String), String>, AgentError> {
     let mut found = BTreeMap::new();
     for link in &task.links {
         let name = link.config.name.clone();
-        let dev = kernel
+        let dev = interfaces
             .device(&link.egress)
             .map_err(|source| AgentError::Link { link: name.clone(), source })?;
         found.insert(("link", name), dev);
@@ -227,7 +227,7 @@ fn devices(
     let servers = task.servers.iter().map(|flow| (flow, flow.from_ip));
     for (flow, peer) in clients.chain(servers) {
         // A flow without a route fails by itself, with iperf3's error message.
-        if let Ok(dev) = kernel.device(&Egress::Toward(peer)) {
+        if let Ok(dev) = interfaces.device(&Egress::Toward(peer)) {
             found.insert(("flow", format!("{} {peer}", flow.group)), dev);
         }
     }
@@ -240,11 +240,11 @@ fn switch_offloads_off(
     trial: &mut Trial,
 ) -> Result<(), AgentError> {
     let failed = |source| AgentError::Offloads { dev: dev.to_owned(), source };
-    let Some(before) = tools.kernel.save_offloads(dev).map_err(failed)? else {
+    let Some(before) = tools.interfaces.save_offloads(dev).map_err(failed)? else {
         return Ok(());
     };
     tools.undo.push(Step::Offloads { dev: dev.to_owned(), before })?;
-    tools.kernel.offloads_off(dev).map_err(failed)?;
+    tools.interfaces.offloads_off(dev).map_err(failed)?;
     trial.events.push(event(Kind::OffloadsOff(NoData {}), dev, "TSO, GSO and GRO are off"));
     Ok(())
 }
@@ -259,10 +259,10 @@ fn make_links(
         let name = &link.config.name;
         let failed = |source| AgentError::Link { link: name.clone(), source };
         let dev = devices.get(&("link", name.clone())).cloned().unwrap_or_default();
-        let before = tools.kernel.save_root(&dev).map_err(failed)?;
+        let before = tools.interfaces.save_root(&dev).map_err(failed)?;
         tools.undo.push(Step::Link { link: name.clone(), dev: dev.clone(), before })?;
         let asked_at_ns = clock::now_ns();
-        let open = tools.kernel.open(&link.config, &dev).map_err(failed)?;
+        let open = tools.interfaces.open(&link.config, &dev).map_err(failed)?;
         trial.applied.push(applied(&link.config, &dev, asked_at_ns, clock::now_ns()));
         let state = open.state();
         trial.links.push(TimedLink { link: open, dev, changes: link.changes.clone() });
@@ -295,7 +295,7 @@ fn applied(
 /// Before the first socket: what connects and listens must have its congestion control before a handshake.
 fn attach_cc(task: &NodeTask, tools: &mut Tools<'_>, trial: &mut Trial) {
     let group = tools.traffic_group;
-    let mut node = Node { kernel: tools.kernel, undo: tools.undo, group };
+    let mut node = Node { interfaces: tools.interfaces, undo: tools.undo, group };
     let outcome_of = |name: &str| trial.cc.outcome_of(task, name);
     let decided = ecn::apply::decide_all(ecn::ends(task, outcome_of), task);
     // A congestion control whose own flags would negotiate it must not be there when no ECN is wanted.
@@ -305,19 +305,19 @@ fn attach_cc(task: &NodeTask, tools: &mut Tools<'_>, trial: &mut Trial) {
         })
     };
     let needed = decided.iter().any(|d| d.decision.mode != ecn::Mode::None);
-    let starts = attach::starts(task, outcome_of, late);
-    trial.attached = attach::apply(starts, task, needed, &mut node);
+    let starts = before_handshake::starts(task, outcome_of, late);
+    trial.attached = before_handshake::apply(starts, task, needed, &mut node);
     trial.events.extend(trial.attached.reports());
     let (applied, events) = ecn::apply::apply(decided, &trial.attached, &mut node);
     trial.ecn = applied;
     trial.events.extend(events);
 }
 
-/// Starts what answers a probe.
+/// Starts the servers that answer probes.
 fn answer(
     probe: &ProbeTask,
     task: &NodeTask,
-    loaded: &load::LoadedCc,
+    loaded: &load::LoadedCcs,
 ) -> Result<serve::Server, AgentError> {
     // An instance that a web server here names is in force here.
     let cc = probe.plan.cc.as_ref().and_then(|cc| Some(loaded.outcome_of(task, cc)?.0));
@@ -346,7 +346,7 @@ async fn start_servers(
     attach_cc(task, tools, trial);
     // All are started before any is waited for: a start takes milliseconds, and they overlap.
     for flow in &task.servers {
-        let traffic = tools.source.start(&trial.cc.renamed(flow), End::Server)?;
+        let traffic = tools.source.start(&trial.cc.renamed(flow), FlowEndpoint::Server)?;
         trial.servers.push((flow.clone(), traffic));
     }
     for (flow, traffic) in &mut trial.servers {

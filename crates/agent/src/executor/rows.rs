@@ -1,4 +1,4 @@
-//! From what a flow's end left to its rows. Pure.
+//! Rows of a finished flow end, from its report and the samples of its sockets. Pure.
 
 use ccbench_proto::plan::Tool;
 use ccbench_proto::schedule::FlowTask;
@@ -6,19 +6,19 @@ use ccbench_proto::wire::{self, Role, Side};
 
 pub use zero::zero_ns;
 
-use super::samples::{Seen, SeenMap};
-use crate::flow::{End, FlowEnd};
+use super::samples::{SocketHistories, SocketHistory};
+use crate::flow::{FlowEnd, FlowEndpoint};
 use ccbench_proto::tools::iperf3::{Report, StreamInterval, Totals};
 
 mod zero;
 
 /// One end of a flow group and when it ran.
 #[derive(Debug, Clone)]
-pub struct Ran<'a> {
+pub struct FlowRun<'a> {
     /// The group.
     pub task: &'a FlowTask,
     /// Which end.
-    pub end: End,
+    pub end: FlowEndpoint,
     /// CLOCK_MONOTONIC when the process was started.
     pub launched_at_ns: u64,
     /// CLOCK_MONOTONIC when it was interrupted, if it was.
@@ -31,7 +31,7 @@ pub struct Ran<'a> {
     pub tool: &'a str,
 }
 
-impl Ran<'_> {
+impl FlowRun<'_> {
     fn side(&self) -> Side {
         self.end.side(self.task)
     }
@@ -40,14 +40,17 @@ impl Ran<'_> {
         self.start_at_ns + self.task.stop.nanos()
     }
 
-    fn sockets<'s>(&self, seen: &'s SeenMap) -> impl Iterator<Item = (u32, &'s Seen)> {
+    fn sockets<'s>(
+        &self,
+        seen: &'s SocketHistories,
+    ) -> impl Iterator<Item = (u32, &'s SocketHistory)> {
         let (group, side, count) = (self.task.group.clone(), self.side(), self.task.plan.count);
         (0..count).filter_map(move |i| Some((i, seen.get(&(format!("{group}/{i}"), side))?)))
     }
 }
 
 /// All rows of table `intervals` of a report that was read after the end.
-pub fn intervals(ran: &Ran<'_>, report: &Report, zero_ns: u64) -> Vec<wire::Interval> {
+pub fn intervals(ran: &FlowRun<'_>, report: &Report, zero_ns: u64) -> Vec<wire::Interval> {
     let row = |i: &StreamInterval| {
         let at_ns = zero_ns + (i.values.end.max(0.0) * 1e9) as u64;
         i.values.row(&ran.task.group, ran.side(), i.stream, at_ns)
@@ -55,8 +58,8 @@ pub fn intervals(ran: &Ran<'_>, report: &Report, zero_ns: u64) -> Vec<wire::Inte
     report.intervals.iter().map(row).collect()
 }
 
-/// Adds what a report lacks because the other end ended this one first.
-pub fn add_rest(ran: &Ran<'_>, report: &mut Report, zero_ns: u64) {
+/// Adds the last interval, which a report lacks if the other end closed the connection first.
+pub fn add_rest(ran: &FlowRun<'_>, report: &mut Report, zero_ns: u64) {
     let terminated = report.error.as_deref().is_some_and(|e| e.ends_with("has terminated"));
     if terminated && !is_early(ran) {
         let end_s = (ran.stop_at_ns() as f64 - zero_ns as f64) / 1e9;
@@ -66,11 +69,11 @@ pub fn add_rest(ran: &Ran<'_>, report: &mut Report, zero_ns: u64) {
 
 /// The rows of table `flows`: one per data connection, and one for iperf3's control connection.
 pub fn flows(
-    ran: &Ran<'_>,
+    ran: &FlowRun<'_>,
     report: &Report,
     exit_code: i32,
     zero_ns: u64,
-    seen: &SeenMap,
+    seen: &SocketHistories,
 ) -> Vec<wire::Flow> {
     let (task, side) = (ran.task, ran.side());
     let look = |id: &str| seen.get(&(id.to_owned(), side));
@@ -84,7 +87,7 @@ pub fn flows(
         src_ip: task.from_ip.to_string(),
         dst_ip: task.to_ip.to_string(),
         dport: task.server_port.into(),
-        // A process that we interrupted exits with 1, which is not an error of the flow.
+        // An interrupted process exits with 1, which is not an error of the flow.
         exit_code: (!ended_by_order(ran, report)).then_some(exit_code),
         side: side.into(),
         tool: ran.tool.to_owned(),
@@ -113,8 +116,8 @@ pub fn flows(
     }
     let control = look(&format!("{}/control", task.group));
     let client_port = match ran.end {
-        End::Client => control.map(|s| s.sport),
-        End::Server => control.map(|s| s.dport).or(report.control_port),
+        FlowEndpoint::Client => control.map(|s| s.sport),
+        FlowEndpoint::Server => control.map(|s| s.dport).or(report.control_port),
     };
     rows.push(wire::Flow {
         sport: client_port.unwrap_or_default().into(),
@@ -129,7 +132,7 @@ pub fn flows(
 }
 
 /// Of the sending socket; empty at the receiver.
-fn actual_cc(side: Side, socket: Option<&Seen>, report: &Report) -> String {
+fn actual_cc(side: Side, socket: Option<&SocketHistory>, report: &Report) -> String {
     if side != Side::Sender {
         return String::new();
     }
@@ -142,13 +145,13 @@ fn actual_cc(side: Side, socket: Option<&Seen>, report: &Report) -> String {
 fn bytes(
     side: Side,
     totals: Option<&Totals>,
-    socket: Option<&Seen>,
+    socket: Option<&SocketHistory>,
     report: &Report,
     stream: u32,
 ) -> u64 {
     let own: f64 =
         report.intervals.iter().filter(|i| i.stream == stream).map(|i| i.values.bytes).sum();
-    let counted = |count: fn(&Seen) -> Option<u64>| socket.and_then(count);
+    let counted = |count: fn(&SocketHistory) -> Option<u64>| socket.and_then(count);
     let known = [
         totals.map(|t| t.received_bytes),
         counted(if side == Side::Sender { |s| s.bytes_acked } else { |s| s.bytes_received }),
@@ -158,16 +161,16 @@ fn bytes(
     known.into_iter().flatten().find(|&bytes| bytes > 0).unwrap_or(0)
 }
 
-/// A flow that ends this much before its time ended early.
+/// A flow that ends this long before its planned stop ended early.
 const EARLY_NS: u64 = 300_000_000;
 
-fn is_early(ran: &Ran<'_>) -> bool {
+fn is_early(ran: &FlowRun<'_>) -> bool {
     ran.ended_at_ns + EARLY_NS < ran.stop_at_ns()
 }
 
 /// Our agent, or the other end's, ended it at its time. Errors of an end with data at that time are
 /// about the connection to the other end, which is over as well.
-fn ended_by_order(ran: &Ran<'_>, report: &Report) -> bool {
+fn ended_by_order(ran: &FlowRun<'_>, report: &Report) -> bool {
     let has_data = !report.intervals.is_empty();
     let ordered = |error: &str| error.contains("terminated") || has_data;
     let interrupted = ran.interrupted_at_ns.is_some() && has_data;
@@ -175,7 +178,7 @@ fn ended_by_order(ran: &Ran<'_>, report: &Report) -> bool {
 }
 
 /// What went wrong with this end, if anything. `killed`: it did not end when asked.
-pub fn trouble(ran: &Ran<'_>, end: &FlowEnd, report: &Report, killed: bool) -> Option<String> {
+pub fn trouble(ran: &FlowRun<'_>, end: &FlowEnd, report: &Report, killed: bool) -> Option<String> {
     let process = format!("{} {}", ran.task.plan.tool(), ran.end.name());
     if let Some(error) = &report.error
         && !ended_by_order(ran, report)

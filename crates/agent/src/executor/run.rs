@@ -19,7 +19,7 @@ use super::traffic::{self, Stage};
 use crate::clock;
 use crate::flow::{FlowSource, Traffic};
 use crate::probe::ping;
-use crate::probe::tcp::{self, End};
+use crate::probe::tcp::{self, Deadline};
 
 /// Pings before the start, and the time between two.
 const BASE_PINGS: u16 = 5;
@@ -106,14 +106,14 @@ async fn measure(probe: &ProbeTask, stage: &Stage, end_at_ns: u64) -> std::io::R
     let out = stage.out.clone();
     let mut emit = move |row| out.offer(Of::Probe(row));
     let left = if probe.plan.kind.connects() {
-        let end = End { at_ns: end_at_ns, stop: Arc::default() };
-        let _stop = StopOnDrop(Arc::clone(&end.stop));
+        let deadline = Deadline { at_ns: end_at_ns, stop: Arc::default() };
+        let _stop = StopOnDrop(Arc::clone(&deadline.stop));
         let (sender, done) = oneshot::channel();
         let (task, start_at_ns) = (probe.clone(), stage.start_at_ns);
         let thread = std::thread::Builder::new().name(format!("probe-{}", probe.id));
         thread.spawn(move || {
             // Whoever waited may have given up.
-            let _ = sender.send(tcp::run(&task, start_at_ns, &end, &mut emit));
+            let _ = sender.send(tcp::run(&task, start_at_ns, &deadline, &mut emit));
         })?;
         let under_way = done.await.map_err(|_| std::io::Error::other("its thread died"))?;
         usize::from(under_way)

@@ -1,5 +1,5 @@
-//! The sampler thread: takes samples and changes links at absolute deadlines, on a thread of its own so
-//! that nothing the runtime does moves a sample. It stops on request and returns the links.
+//! The sampler thread: takes samples and changes links at absolute deadlines. It is not part of the runtime, whose work
+//! would delay samples. It stops on request and returns the links.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -24,7 +24,7 @@ use crate::event::event;
 use crate::flow::application_bytes;
 use crate::sockets::cc_state;
 
-/// A link and how it changes.
+/// A link and its scheduled changes.
 pub struct TimedLink {
     /// The link.
     pub link: Box<dyn Link>,
@@ -35,7 +35,7 @@ pub struct TimedLink {
 }
 
 impl TimedLink {
-    /// Everything that the change sets, as far as it goes.
+    /// Applies everything that the change sets, up to the first error.
     fn apply(&mut self, change: &TimedChange) -> Result<(), ShaperError> {
         if let Some(rate) = change.rate {
             self.link.set_rate(rate)?;
@@ -47,7 +47,7 @@ impl TimedLink {
     }
 }
 
-/// What the thread is to do.
+/// The work of the sampler thread.
 pub struct SampleTask {
     /// Of TCP sockets.
     pub sampler: Box<dyn Sampler>,
@@ -57,7 +57,7 @@ pub struct SampleTask {
     pub cc: cc_state::Reader,
     /// How often.
     pub sample: Sample,
-    /// Who keeps the processors from halting.
+    /// The threads that keep the processors from halting.
     pub awake: Awake,
     /// All links of this node.
     pub links: Vec<TimedLink>,
@@ -67,16 +67,16 @@ pub struct SampleTask {
     pub out: Outbox,
 }
 
-/// What was seen of one socket, for flow rows and for placing iperf3's intervals in time.
+/// The samples of one socket, summed up for flow rows and for placing iperf3's intervals in time.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Seen {
-    /// The pass before the first that saw it: it did not exist then.
+pub struct SocketHistory {
+    /// When the last dump without it was taken: it did not exist then.
     pub not_before_ns: u64,
-    /// The first pass that saw it.
+    /// When the first dump with it was taken.
     pub first_at_ns: u64,
-    /// Time with data outstanding, at the first pass.
+    /// `tcpi_busy_time` in that dump.
     pub first_busy_us: Option<u64>,
-    /// Lowest round trip, at the first pass.
+    /// `tcpi_min_rtt` in that dump.
     pub first_min_rtt_us: Option<u32>,
     /// Last congestion control.
     pub cc: String,
@@ -90,7 +90,7 @@ pub struct Seen {
     pub bytes_acked: Option<u64>,
     /// Last count.
     pub bytes_received: Option<u64>,
-    /// When, and how much the application had written (sending) or the kernel had received.
+    /// Time, and bytes that the application had written (sender) or the kernel had received (receiver).
     pub points: Vec<(u64, u64)>,
 }
 
@@ -98,22 +98,22 @@ pub struct Seen {
 const MAX_POINTS: usize = 64;
 const POINT_GAP_NS: u64 = 50_000_000;
 
-/// While packets wait for room, how often to look for it.
+/// While packets wait for capacity of the channel, how often it is checked.
 const PACKETS_GAP_NS: u64 = 10_000_000;
 
 /// How often inner state is read, at most.
 const STATE_GAP_NS: u64 = 100_000_000;
 
-/// (flow_id, side) to what was seen.
-pub type SeenMap = BTreeMap<(String, Side), Seen>;
+/// By flow_id and side.
+pub type SocketHistories = BTreeMap<(String, Side), SocketHistory>;
 
-/// What the thread leaves.
+/// What the thread returns at its end.
 pub struct Finished {
     /// Still in place.
     pub links: Vec<Box<dyn Link>>,
-    /// TCP samples that came late.
+    /// TCP samples that were taken late.
     pub late: u64,
-    /// TCP samples that did not come.
+    /// TCP samples that were skipped.
     pub missed: u64,
     /// The last rows: packets that the channel had no capacity for, and the timing of the links.
     pub rows: Vec<Of>,
@@ -121,7 +121,7 @@ pub struct Finished {
     pub broken: bool,
 }
 
-/// Why the thread did not start, and the links that it would have taken.
+/// Why the thread did not start, and the links that it would have changed.
 pub struct NotStarted {
     /// Why.
     pub error: AgentError,
@@ -132,7 +132,7 @@ pub struct NotStarted {
 /// The running thread.
 pub struct SamplerThread {
     stop: Arc<OwnedFd>,
-    seen: Arc<Mutex<SeenMap>>,
+    seen: Arc<Mutex<SocketHistories>>,
     thread: JoinHandle<Finished>,
 }
 
@@ -159,12 +159,12 @@ impl SamplerThread {
                 return Err(Box::new(NotStarted { error, links: unwrap_links(task.links) }));
             }
         };
-        let (stop, seen) = (Arc::new(stop), Arc::new(Mutex::new(SeenMap::new())));
-        let looper = Looper::new(task, host, Arc::clone(&stop), Arc::clone(&seen));
+        let (stop, seen) = (Arc::new(stop), Arc::new(Mutex::new(SocketHistories::new())));
+        let sampling = SamplerLoop::new(task, host, Arc::clone(&stop), Arc::clone(&seen));
         // If the thread cannot start, the links are dropped with its closure, and dropping undoes them.
         let thread = std::thread::Builder::new()
             .name("samples".to_owned())
-            .spawn(move || looper.run())
+            .spawn(move || sampling.run())
             .map_err(|e| NotStarted {
                 error: AgentError::system("start the sampler thread")(e),
                 links: Vec::new(),
@@ -172,8 +172,8 @@ impl SamplerThread {
         Ok(Self { stop, seen, thread })
     }
 
-    /// What was seen so far of all sockets.
-    pub fn seen(&self) -> Arc<Mutex<SeenMap>> {
+    /// The history of all sockets so far.
+    pub fn seen(&self) -> Arc<Mutex<SocketHistories>> {
         Arc::clone(&self.seen)
     }
 
@@ -193,18 +193,18 @@ fn unwrap_links(links: Vec<TimedLink>) -> Vec<Box<dyn Link>> {
 }
 
 /// Locks even if a thread panicked meanwhile: the map is valid after every single step.
-pub fn lock(seen: &Mutex<SeenMap>) -> MutexGuard<'_, SeenMap> {
+pub fn lock(seen: &Mutex<SocketHistories>) -> MutexGuard<'_, SocketHistories> {
     seen.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A period and when it is due next.
 #[derive(Debug, Clone, Copy)]
-struct Every {
+struct Periodic {
     period_ns: u64,
     due_ns: u64,
 }
 
-impl Every {
+impl Periodic {
     fn new(period_ns: u64, start_ns: u64) -> Self {
         Self { period_ns: period_ns.max(1_000_000), due_ns: start_ns }
     }
@@ -224,11 +224,11 @@ struct Change {
     change: TimedChange,
 }
 
-struct Looper {
+struct SamplerLoop {
     task: SampleTask,
     host: HostSampler,
     stop: Arc<OwnedFd>,
-    seen: Arc<Mutex<SeenMap>>,
+    seen: Arc<Mutex<SocketHistories>>,
     /// Last first.
     changes: Vec<Change>,
     late: u64,
@@ -242,16 +242,16 @@ struct Looper {
     by_trace: Vec<wire::LinkChange>,
     /// Packets of all links that have not been sent yet.
     packets: Vec<wire::LinkPacket>,
-    /// How many of them have been, from the beginning.
+    /// How many of them, counted from the first, have been sent.
     packets_sent: usize,
 }
 
-impl Looper {
+impl SamplerLoop {
     fn new(
         task: SampleTask,
         host: HostSampler,
         stop: Arc<OwnedFd>,
-        seen: Arc<Mutex<SeenMap>>,
+        seen: Arc<Mutex<SocketHistories>>,
     ) -> Self {
         let start = task.start_at_ns;
         let mut changes: Vec<Change> = task
@@ -291,12 +291,12 @@ impl Looper {
         // Passes before a late start do not count as missed.
         let (sample, start) =
             (self.task.sample.clone(), self.task.start_at_ns.max(clock::now_ns()));
-        let mut tcp = Every::new(sample.tcp.nanos(), start);
+        let mut tcp = Periodic::new(sample.tcp.nanos(), start);
         // Rings are small: they are emptied however seldom sockets are sampled.
         let state_ns = if self.task.cc.is_empty() { u64::MAX / 4 } else { STATE_GAP_NS };
-        let mut state = Every::new(state_ns.min(sample.tcp.nanos().max(1)), start);
-        let mut qdisc = Every::new(sample.qdisc.nanos(), start);
-        let mut host = Every::new(sample.host.nanos(), start);
+        let mut state = Periodic::new(state_ns.min(sample.tcp.nanos().max(1)), start);
+        let mut qdisc = Periodic::new(sample.qdisc.nanos(), start);
+        let mut host = Periodic::new(sample.host.nanos(), start);
         loop {
             let change_ns = self.changes.last().map_or(u64::MAX, |change| change.due_ns);
             let next =
@@ -437,7 +437,7 @@ impl Looper {
         }
     }
 
-    /// Packets come in thousands: they leave half of the capacity to all other rows, and wait for it.
+    /// There are thousands of packets: they wait, and leave half of the capacity to all other rows.
     fn send_packets(&mut self) {
         let capacity = self.task.out.capacity_for_rows();
         let end = self.packets.len().min(self.packets_sent + capacity);
@@ -495,17 +495,18 @@ fn errno(error: &ShaperError) -> i32 {
     -code.unwrap_or(libc::EIO)
 }
 
-fn note(seen: &mut SeenMap, sample: &wire::FlowSample, last_pass_ns: u64) {
+fn note(seen: &mut SocketHistories, sample: &wire::FlowSample, last_pass_ns: u64) {
     let port = |port: u32| u16::try_from(port).unwrap_or_default();
-    let known = seen.entry((sample.flow_id.clone(), sample.side())).or_insert_with(|| Seen {
-        not_before_ns: last_pass_ns,
-        first_at_ns: sample.at_ns,
-        first_busy_us: sample.busy_us,
-        first_min_rtt_us: sample.min_rtt_us,
-        sport: port(sample.sport),
-        dport: port(sample.dport),
-        ..Seen::default()
-    });
+    let known =
+        seen.entry((sample.flow_id.clone(), sample.side())).or_insert_with(|| SocketHistory {
+            not_before_ns: last_pass_ns,
+            first_at_ns: sample.at_ns,
+            first_busy_us: sample.busy_us,
+            first_min_rtt_us: sample.min_rtt_us,
+            sport: port(sample.sport),
+            dport: port(sample.dport),
+            ..SocketHistory::default()
+        });
     if known.cc != sample.cc && !sample.cc.is_empty() {
         known.cc.clone_from(&sample.cc);
     }
@@ -527,17 +528,17 @@ mod tests {
 
     #[test]
     fn a_late_pass_counts_what_it_missed_and_keeps_the_rhythm() {
-        let mut every = Every::new(100_000_000, 1_000_000_000);
-        assert_eq!(every.take(999_999_999), None);
-        assert_eq!(every.take(1_000_000_500), Some(0));
-        assert_eq!(every.due_ns, 1_100_000_000);
-        assert_eq!(every.take(1_350_000_000), Some(2));
-        assert_eq!(every.due_ns, 1_400_000_000);
+        let mut periodic = Periodic::new(100_000_000, 1_000_000_000);
+        assert_eq!(periodic.take(999_999_999), None);
+        assert_eq!(periodic.take(1_000_000_500), Some(0));
+        assert_eq!(periodic.due_ns, 1_100_000_000);
+        assert_eq!(periodic.take(1_350_000_000), Some(2));
+        assert_eq!(periodic.due_ns, 1_400_000_000);
     }
 
     #[test]
-    fn the_first_sight_of_a_socket_is_kept() {
-        let mut seen = SeenMap::new();
+    fn keeps_the_first_sample_of_a_socket() {
+        let mut seen = SocketHistories::new();
         let sample = |at_ns, cc: &str, busy_us| wire::FlowSample {
             at_ns,
             flow_id: "a/0".into(),

@@ -2,8 +2,8 @@ use std::collections::VecDeque;
 use std::sync::Mutex;
 
 use super::*;
-use crate::flow::{BoxFuture, End, FlowEnd, Progress, Traffic};
-use crate::kernel::fake::FakeKernel;
+use crate::flow::{BoxFuture, FlowEnd, FlowEndpoint, Progress, Traffic};
+use crate::interfaces::fake::FakeInterfaces;
 use ccbench_collector::acks::{AckSource, AcksError};
 use ccbench_collector::{Drained, FlowPorts, SampleError};
 use ccbench_proto::plan::{Acks, Tool};
@@ -77,7 +77,7 @@ impl FlowSource for FakeSource {
     fn version(&self, _: Tool) -> String {
         "fake 1".into()
     }
-    fn start(&self, task: &FlowTask, end: End) -> Result<Box<dyn Traffic>, AgentError> {
+    fn start(&self, task: &FlowTask, end: FlowEndpoint) -> Result<Box<dyn Traffic>, AgentError> {
         let name = format!("{} {}", task.group, end.name());
         write(&self.calls, format!("start {name}"));
         let calls = Arc::clone(&self.calls);
@@ -179,19 +179,23 @@ impl AckSource for FakeAcks {
 
 struct Rig {
     handle: Handle,
-    kernel: FakeKernel,
+    interfaces: FakeInterfaces,
     calls: Arc<Mutex<Vec<String>>>,
 }
 
 impl Rig {
-    fn new(script: Script, kernel: FakeKernel) -> Self {
-        Self::sampled(script, kernel, || Box::new(FakeSampler(VecDeque::new())))
+    fn new(script: Script, interfaces: FakeInterfaces) -> Self {
+        Self::sampled(script, interfaces, || Box::new(FakeSampler(VecDeque::new())))
     }
 
-    fn sampled(script: Script, kernel: FakeKernel, sampler: fn() -> Box<dyn Sampler>) -> Self {
+    fn sampled(
+        script: Script,
+        interfaces: FakeInterfaces,
+        sampler: fn() -> Box<dyn Sampler>,
+    ) -> Self {
         let calls = Arc::new(Mutex::new(Vec::new()));
         let handle = spawn(Parts {
-            kernel: Arc::new(kernel.clone()),
+            interfaces: Arc::new(interfaces.clone()),
             source: Arc::new(FakeSource { script, calls: Arc::clone(&calls) }),
             sampler,
             acks: |watch| match watch.acks {
@@ -202,7 +206,7 @@ impl Rig {
             generation_file: None,
             traffic_group: None,
         });
-        Self { handle, kernel, calls }
+        Self { handle, interfaces, calls }
     }
 
     async fn prepare(&self) -> Result<wire::PrepareReply, AgentError> {
@@ -239,7 +243,7 @@ const UNDONE: [&str; 3] = ["remove l", "restore_offloads to-10.0.0.2", "restore_
 
 #[tokio::test]
 async fn a_trial_is_prepared_run_and_reset() {
-    let rig = Rig::new(Script::Good, FakeKernel::default());
+    let rig = Rig::new(Script::Good, FakeInterfaces::default());
     let reply = rig.prepare().await.unwrap();
     assert_eq!(reply.links.len(), 1);
     let kinds: Vec<_> = reply.events.iter().map(wire::Event::name).collect();
@@ -278,11 +282,11 @@ async fn a_trial_is_prepared_run_and_reset() {
         if f.flow_id == "there/0" && f.cc_actual == "fakecc" && f.tool == "fake 1")));
     assert!(has(|of| matches!(of, Of::Raw(raw) if raw.name == "iperf3-back-server.json")));
     assert!(matches!(rows.last(), Some(Of::Done(_))));
-    assert!(!rig.kernel.calls().contains(&"remove l".to_owned()), "before the reset");
+    assert!(!rig.interfaces.calls().contains(&"remove l".to_owned()), "before the reset");
 
     let reply = rig.handle.reset(wire::ResetRequest::default()).await.unwrap();
     assert!(reply.failed.is_empty(), "{reply:?}");
-    let calls = rig.kernel.calls();
+    let calls = rig.interfaces.calls();
     assert_eq!(calls[calls.len() - 3..], UNDONE);
     let on_time = ["keep_awake", "set_rate l 5mbit", "set_delay l 7ms"].map(str::to_owned);
     assert!(on_time.iter().all(|call| calls.contains(call)), "{calls:?}");
@@ -317,10 +321,10 @@ async fn a_trace_must_be_present_and_match_its_digest() {
 
 #[tokio::test]
 async fn a_prepare_that_fails_half_way_is_undone() {
-    let rig = Rig::new(Script::Good, FakeKernel::failing("open l on eth0"));
+    let rig = Rig::new(Script::Good, FakeInterfaces::failing("open l on eth0"));
     let error = rig.prepare().await.unwrap_err().to_string();
     assert!(error.starts_with("link l: "), "{error}");
-    let calls = rig.kernel.calls();
+    let calls = rig.interfaces.calls();
     assert_eq!(
         calls,
         [
@@ -337,26 +341,26 @@ async fn a_prepare_that_fails_half_way_is_undone() {
 
 #[tokio::test]
 async fn a_server_that_does_not_listen_fails_the_prepare() {
-    let rig = Rig::new(Script::Deaf, FakeKernel::default());
+    let rig = Rig::new(Script::Deaf, FakeInterfaces::default());
     let error = rig.prepare().await.unwrap_err().to_string();
     assert!(
         error.contains("iperf3 server on 10.0.0.1:5201: it did not listen within 2 s"),
         "{error}"
     );
     assert_eq!(rig.calls(), ["start back server", "Kill back server"]);
-    assert!(rig.kernel.calls().contains(&"remove l".to_owned()));
+    assert!(rig.interfaces.calls().contains(&"remove l".to_owned()));
 }
 
 #[tokio::test]
 async fn a_lost_stream_undoes_everything() {
-    let rig = Rig::new(Script::Good, FakeKernel::default());
+    let rig = Rig::new(Script::Good, FakeInterfaces::default());
     rig.prepare().await.unwrap();
     let mut rows = rig.run().await;
     rows.recv().await.expect("it began");
     drop(rows);
     // A reset waits in line behind the undo.
     let reply = rig.handle.reset(wire::ResetRequest::default()).await.unwrap();
-    let calls = rig.kernel.calls();
+    let calls = rig.interfaces.calls();
     assert_eq!(calls[calls.len() - 3..], UNDONE, "{reply:?}");
     assert!(rig.calls().contains(&"Kill back server".to_owned()), "{:?}", rig.calls());
     assert!(rig.prepare().await.is_ok(), "the node is free again");
@@ -364,7 +368,7 @@ async fn a_lost_stream_undoes_everything() {
 
 #[tokio::test]
 async fn a_reset_ends_a_running_trial() {
-    let rig = Rig::new(Script::Stubborn, FakeKernel::default());
+    let rig = Rig::new(Script::Stubborn, FakeInterfaces::default());
     rig.prepare().await.unwrap();
     let rows = rig.run().await;
     let reply = rig.handle.reset(wire::ResetRequest::default()).await.unwrap();
@@ -375,7 +379,7 @@ async fn a_reset_ends_a_running_trial() {
 
 #[tokio::test]
 async fn hanging_flows_are_interrupted_terminated_then_killed() {
-    let rig = Rig::new(Script::Stubborn, FakeKernel::default());
+    let rig = Rig::new(Script::Stubborn, FakeInterfaces::default());
     rig.prepare().await.unwrap();
     let rows = all(rig.run().await).await;
     let client: Vec<_> =
@@ -395,18 +399,18 @@ async fn hanging_flows_are_interrupted_terminated_then_killed() {
 
 #[tokio::test]
 async fn dropping_the_last_handle_undoes_everything() {
-    let rig = Rig::new(Script::Good, FakeKernel::default());
+    let rig = Rig::new(Script::Good, FakeInterfaces::default());
     rig.prepare().await.unwrap();
-    let Rig { handle, kernel, .. } = rig;
+    let Rig { handle, interfaces, .. } = rig;
     drop(handle);
-    while !kernel.calls().contains(&UNDONE[2].to_owned()) {
+    while !interfaces.calls().contains(&UNDONE[2].to_owned()) {
         tokio::task::yield_now().await;
     }
 }
 
 #[tokio::test]
 async fn a_slow_controller_still_gets_the_last_message() {
-    let rig = Rig::sampled(Script::Good, FakeKernel::default(), || Box::new(Flood));
+    let rig = Rig::sampled(Script::Good, FakeInterfaces::default(), || Box::new(Flood));
     rig.prepare().await.unwrap();
     let rows = rig.run().await;
     let limit = clock::now_ns() + 20_000_000_000;
@@ -437,13 +441,13 @@ impl Sampler for Broken {
 
 #[tokio::test]
 async fn a_panicking_sampler_is_reported_and_its_links_are_undone() {
-    let rig = Rig::sampled(Script::Good, FakeKernel::default(), || Box::new(Broken));
+    let rig = Rig::sampled(Script::Good, FakeInterfaces::default(), || Box::new(Broken));
     rig.prepare().await.unwrap();
     let rows = all(rig.run().await).await;
     let reported =
         |of: &Of| matches!(of, Of::Event(e) if e.name() == "agent_error" && e.subject == "samples");
     assert_eq!(rows.iter().filter(|of| reported(of)).count(), 1);
     assert!(matches!(rows.last(), Some(Of::Done(_))));
-    assert!(rig.kernel.calls().contains(&"remove l".to_owned()));
+    assert!(rig.interfaces.calls().contains(&"remove l".to_owned()));
     assert!(rig.handle.reset(wire::ResetRequest::default()).await.unwrap().failed.is_empty());
 }

@@ -1,4 +1,4 @@
-//! One end of one flow group, from its start to its rows. It always comes to an end: every wait has a limit.
+//! One end of one flow group, from its start to its rows. Every wait has a limit, so it always ends.
 
 use std::sync::{Arc, Mutex};
 
@@ -8,10 +8,10 @@ use ccbench_proto::wire::{self, run_event::Of};
 use tokio::sync::watch;
 
 use super::outbox::Outbox;
-use super::rows::{self, Ran};
-use super::samples::{SeenMap, lock};
+use super::rows::{self, FlowRun};
+use super::samples::{SocketHistories, lock};
 use crate::clock;
-use crate::flow::{End, FlowEnd, FlowSource, Progress, Stop, Traffic};
+use crate::flow::{FlowEnd, FlowEndpoint, FlowSource, Progress, Stop, Traffic};
 use ccbench_proto::tools::iperf3::{Numbering, Report, StreamInterval};
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -32,9 +32,9 @@ pub struct Stage {
     pub start_at_ns: u64,
     /// Where rows go.
     pub out: Outbox,
-    /// What the sampler saw.
-    pub seen: Arc<Mutex<SeenMap>>,
-    /// Becomes true when the trial is given up: then everything is killed at once.
+    /// The socket histories of the sampler.
+    pub seen: Arc<Mutex<SocketHistories>>,
+    /// Becomes true when the trial is cancelled: then all processes are killed at once.
     pub cancel: watch::Receiver<bool>,
 }
 
@@ -58,11 +58,11 @@ struct StopStep {
 
 /// The signals to send, in order. The client is interrupted at the planned stop, because iperf3's
 /// own `-t` counts from the end of its set-up, several round trips after its start. It ends the server, which
-/// is interrupted only if that does not reach it: iperf3 3.12 crashes now and then when its own signal and the
-/// other end's word arrive at once.
-fn stop_steps(task: &FlowTask, end: End, start_at_ns: u64) -> [StopStep; 3] {
+/// is interrupted only if it has not ended by then: iperf3 3.12 sometimes crashes if a signal and the client's end
+/// message arrive at the same time.
+fn stop_steps(task: &FlowTask, end: FlowEndpoint, start_at_ns: u64) -> [StopStep; 3] {
     let stop = start_at_ns + task.stop.nanos();
-    let margin_ns = if end == End::Server { STEP_NS } else { 0 };
+    let margin_ns = if end == FlowEndpoint::Server { STEP_NS } else { 0 };
     [
         StopStep { at_ns: stop + margin_ns, how: Stop::Interrupt },
         StopStep { at_ns: stop + GRACE_NS, how: Stop::Terminate },
@@ -77,10 +77,10 @@ pub async fn client(stage: Stage, task: FlowTask) {
         () = stage.cancelled() => return,
     }
     let launched_at_ns = clock::now_ns();
-    match stage.source.start(&task, End::Client) {
+    match stage.source.start(&task, FlowEndpoint::Client) {
         Ok(traffic) => {
             stage.out.event(Kind::FlowStart(NoData {}), &task.group, "").await;
-            run(&stage, &task, End::Client, traffic, launched_at_ns).await;
+            run(&stage, &task, FlowEndpoint::Client, traffic, launched_at_ns).await;
         }
         Err(error) => {
             stage.out.event(Kind::FlowError(NoData {}), &task.group, error.to_string()).await;
@@ -91,18 +91,18 @@ pub async fn client(stage: Stage, task: FlowTask) {
 /// Runs a server that already listens, and sends its rows.
 pub async fn server(stage: Stage, task: FlowTask, traffic: Box<dyn Traffic>) {
     let launched_at_ns = clock::now_ns();
-    run(&stage, &task, End::Server, traffic, launched_at_ns).await;
+    run(&stage, &task, FlowEndpoint::Server, traffic, launched_at_ns).await;
 }
 
 async fn run(
     stage: &Stage,
     task: &FlowTask,
-    end: End,
+    end: FlowEndpoint,
     mut traffic: Box<dyn Traffic>,
     launched_at_ns: u64,
 ) {
     let (client_port, count) = (task.client_port, task.plan.count);
-    let numbering = Numbering { client_port, count, listens: end == End::Server };
+    let numbering = Numbering { client_port, count, listens: end == FlowEndpoint::Server };
     let steps = stop_steps(task, end, stage.start_at_ns).to_vec();
     let mut steps = steps.into_iter().peekable();
     let (mut live, mut killed, mut cancelled) = (None::<Report>, false, false);
@@ -151,7 +151,7 @@ async fn run(
         );
         stage.out.event(Kind::Iperf3Unread(NoData {}), &task.group, what).await;
     }
-    let ran = Ran {
+    let ran = FlowRun {
         task,
         end,
         launched_at_ns,
@@ -168,7 +168,7 @@ fn new_rows(
     report: &Report,
     known: usize,
     read_at_ns: u64,
-    (task, end): (&FlowTask, End),
+    (task, end): (&FlowTask, FlowEndpoint),
 ) -> Vec<wire::Interval> {
     let row = |i: &StreamInterval| {
         let after_zero_ns = (i.values.end.max(0.0) * 1e9) as u64;
@@ -180,7 +180,7 @@ fn new_rows(
 
 async fn report(
     stage: &Stage,
-    ran: &Ran<'_>,
+    ran: &FlowRun<'_>,
     numbering: Numbering,
     live: Option<Report>,
     left: &FlowEnd,
@@ -212,7 +212,7 @@ async fn report(
     if let Some(trouble) = rows::trouble(ran, left, &report, killed) {
         stage.out.event(Kind::FlowError(NoData {}), group, trouble).await;
     }
-    if ran.end == End::Client {
+    if ran.end == FlowEndpoint::Client {
         stage.out.event(Kind::FlowEnd(NoData {}), group, "").await;
     }
 }
@@ -230,13 +230,13 @@ mod tests {
         let steps =
             |task: &FlowTask, end| stop_steps(task, end, 0).map(|s| (s.at_ns / 1_000_000, s.how));
         assert_eq!(
-            steps(&task, End::Client),
+            steps(&task, FlowEndpoint::Client),
             [(3_000, Stop::Interrupt), (6_000, Stop::Terminate), (7_000, Stop::Kill)]
         );
         task.stop = Micros::from_millis(2_500);
-        assert_eq!(steps(&task, End::Client)[0], (2_500, Stop::Interrupt));
+        assert_eq!(steps(&task, FlowEndpoint::Client)[0], (2_500, Stop::Interrupt));
         assert_eq!(
-            steps(&task, End::Server)[0],
+            steps(&task, FlowEndpoint::Server)[0],
             (3_500, Stop::Interrupt),
             "if the client does not end it"
         );

@@ -3,15 +3,15 @@
 use ccbench_proto::schedule::FlowTask;
 use ccbench_proto::wire::Side;
 
-use super::{End, iperf3};
+use super::{FlowEndpoint, iperf3};
 
 /// Arguments of `ccbench-agent`.
-pub fn args(task: &FlowTask, end: End) -> Vec<String> {
+pub fn args(task: &FlowTask, end: FlowEndpoint) -> Vec<String> {
     let mut args = vec!["generate".to_owned()];
     let mut push = |name: &str, value: String| args.extend([format!("--{name}"), value]);
     push("server", task.to_ip.to_string());
     push("server-port", task.server_port.to_string());
-    if end == End::Client {
+    if end == FlowEndpoint::Client {
         push("client", task.from_ip.to_string());
     }
     push("client-port", task.client_port.to_string());
@@ -55,13 +55,13 @@ mod tests {
                 other => panic!("{other:?}"),
             }
         };
-        let client = parsed(End::Client);
+        let client = parsed(FlowEndpoint::Client);
         assert_eq!((client.client, client.client_port), (Some(task.from_ip), 10_000));
         assert_eq!((client.server, client.server_port, client.count), (task.to_ip, 5201, 3));
         assert_eq!((client.rate_bps.unwrap().get(), client.block_bytes.get()), (8_000_000, 10_000));
         assert_eq!((client.cc.as_deref(), client.interval_us.get()), (None, 100_000));
         assert!(client.reverse);
-        let server = parsed(End::Server);
+        let server = parsed(FlowEndpoint::Server);
         assert_eq!(
             (server.client, server.cc.as_deref()),
             (None, Some("cubic")),

@@ -1,5 +1,5 @@
-//! Traffic as processes, iperf3 or ccbench's own generator: started through `ccbench-agent launch`, so that they die with the agent; their output
-//! read as it comes, within limits.
+//! Traffic as processes, iperf3 or ccbench's own generator. They are started through `ccbench-agent launch`, so that they
+//! die with the agent; their output is read continuously, up to a limit.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ use ccbench_proto::tools::iperf3::{Numbering, Report};
 
 use super::generator;
 use super::iperf3::{Version, client_args, server_args};
-use super::{BoxFuture, End, FlowEnd, FlowSource, Progress, Stop, Traffic};
+use super::{BoxFuture, FlowEnd, FlowEndpoint, FlowSource, Progress, Stop, Traffic};
 use crate::clock;
 use crate::error::{AgentError, ListenError};
 use crate::listening;
@@ -92,7 +92,7 @@ impl FlowSource for Generators {
     }
 
     #[expect(clippy::disallowed_methods, reason = "starts ccbench-agent as traffic generator")]
-    fn start(&self, task: &FlowTask, end: End) -> Result<Box<dyn Traffic>, AgentError> {
+    fn start(&self, task: &FlowTask, end: FlowEndpoint) -> Result<Box<dyn Traffic>, AgentError> {
         let agent =
             std::env::current_exe().map_err(AgentError::system("find this program's file"))?;
         let no_iperf3 = |source| AgentError::NoIperf3 { source };
@@ -104,8 +104,8 @@ impl FlowSource for Generators {
                     no_iperf3(std::io::Error::other("its version is not known yet"))
                 })?;
                 let args = match end {
-                    End::Client => client_args(task, version),
-                    End::Server => server_args(task, version),
+                    FlowEndpoint::Client => client_args(task, version),
+                    FlowEndpoint::Server => server_args(task, version),
                 };
                 (PathBuf::from("iperf3"), args, version.has_json_stream())
             }
@@ -119,7 +119,7 @@ impl FlowSource for Generators {
         if cc.is_some_and(|cc| !is_allowed(cc)) {
             command.arg("--net-admin");
         }
-        // Its own process group: a Ctrl-C at the agent's terminal is the agent's to handle.
+        // Its own process group: only the agent handles a Ctrl-C at its terminal.
         let mut child = command
             .arg("--")
             .arg(program)
@@ -139,7 +139,7 @@ impl FlowSource for Generators {
             status: None,
             by_line,
             line: Vec::new(),
-            listens_on: (end == End::Server).then_some((task.to_ip, task.server_port)),
+            listens_on: (end == FlowEndpoint::Server).then_some((task.to_ip, task.server_port)),
         }))
     }
 }

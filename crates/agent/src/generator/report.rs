@@ -14,7 +14,7 @@ pub(super) struct Addresses {
     pub remote: SocketAddr,
 }
 
-/// What a connection has moved since it was made.
+/// Bytes of a connection since it was made.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Counters {
     /// Written to the socket, or read from it.
@@ -26,7 +26,7 @@ pub(super) struct Counters {
 }
 
 impl Counters {
-    /// `moved_bytes` is the count of the thread: it lags behind the kernel's within a system call, and is exact after the last.
+    /// `moved_bytes` is the count of the thread. During a system call it lags behind the kernel's; after the last call it is exact.
     pub fn new(sample: FlowSample, moved_bytes: u64) -> Self {
         let bytes = application_bytes(&sample).unwrap_or(0).max(moved_bytes);
         Self { bytes, bytes_acked: sample.bytes_acked.unwrap_or(0), sample }
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn the_readers_of_iperf3s_reports_read_a_senders_report() {
+    fn iperf3_parser_accepts_a_report() {
         let both = vec![addresses(10_000, 5201), addresses(10_001, 5201)];
         let mut reporter = Reporter::new(both, (false, true), 1_000_000_000);
         let at = |first, second| [first, second].map(|s| Counters::new(s, 0));

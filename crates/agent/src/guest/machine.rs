@@ -1,4 +1,4 @@
-//! What a process 1 has to do for its machine.
+//! The duties of process 1: file systems, modules, the one-way port, power-off.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -22,7 +22,7 @@ const MOUNTS: [(&str, &str, &str); 9] = [
     ("cgroup2", "/sys/fs/cgroup", ""),
 ];
 
-/// Mounts what programs expect. What this kernel lacks is left out, but for `/proc` and `/dev`.
+/// Mounts the usual file systems. Those that this kernel lacks are skipped, except `/proc` and `/dev`.
 pub fn mount_all() -> io::Result<()> {
     for (kind, at, options) in MOUNTS {
         // It exists already, or the mount below reports the error.
@@ -38,8 +38,8 @@ pub fn mount_all() -> io::Result<()> {
     Ok(())
 }
 
-/// Loads what this machine's devices need, where the kernel comes with modules. Qdiscs and congestion controls are
-/// then loaded by the kernel itself as they are asked for.
+/// Loads the modules of this machine's devices, if the kernel has modules. The kernel itself loads modules of qdiscs and
+/// congestion controls on demand.
 #[expect(clippy::disallowed_methods, reason = "starts modprobe")]
 pub fn load_modules() -> io::Result<()> {
     if !Path::new("/lib/modules").exists() {

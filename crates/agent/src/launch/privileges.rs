@@ -1,5 +1,5 @@
-//! What a traffic process may do: it talks to the network, so it has nothing of the agent's power. It runs as an
-//! unprivileged user without capabilities, descriptors or a way to get more.
+//! Privileges of a traffic process. It receives data from the network, so it runs as an unprivileged user, without
+//! capabilities, inherited descriptors or a way to gain privileges.
 //!
 //! One exception: a congestion control outside of `net.ipv4.tcp_allowed_congestion_control` can only be set with
 //! CAP_NET_ADMIN in the user namespace of the network namespace. A process that must set one keeps this capability.
@@ -33,7 +33,7 @@ pub struct Identity {
     gid: u32,
 }
 
-/// Why a text is no user.
+/// Why a text does not name a user.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{text}` is no user: give the name of a user of this machine, UID or UID:GID, but not root"
@@ -112,8 +112,8 @@ fn failed<E: Into<io::Error>>(op: &'static str) -> impl FnOnce(E) -> DropError {
     move |source| DropError { op, source: source.into() }
 }
 
-/// Takes the identity where that is possible, else keeps the user; drops all capabilities but CAP_NET_ADMIN, and that
-/// too unless `net_admin`. The parent-death signal is cleared by this.
+/// Changes to the user `identity` if possible; drops all capabilities, but keeps CAP_NET_ADMIN with `net_admin`. Clears the
+/// parent-death signal.
 ///
 /// # Errors
 /// The kernel refuses; the process must not go on.

@@ -14,7 +14,7 @@ use super::net::{Device, Net};
 use super::report::Name;
 use super::session::Direction;
 use super::spec::{DOWN, Spec};
-use crate::kernel::{Kernel as _, Machine};
+use crate::interfaces::{Interfaces as _, Machine};
 use crate::undo::{self, JournalError, Outcome, Step, Undo};
 
 const FLAG: &str = "--dev";

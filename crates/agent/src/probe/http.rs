@@ -26,14 +26,14 @@ pub fn answer(status: u16, bytes: u64) -> Vec<u8> {
     .into_bytes()
 }
 
-/// Takes a request as it arrives.
+/// An incremental parser of requests.
 #[derive(Debug, Default)]
 pub struct RequestParser {
     head: Vec<u8>,
 }
 
 impl RequestParser {
-    /// More of it; the status to answer with once it is whole.
+    /// Adds received bytes; returns the status of the answer once the request is complete.
     pub fn push(&mut self, bytes: &[u8]) -> Option<u16> {
         self.head.extend_from_slice(bytes);
         let mut fields = [EMPTY_HEADER; MAX_FIELDS];
@@ -47,7 +47,7 @@ impl RequestParser {
     }
 }
 
-/// Takes an answer as it arrives.
+/// An incremental parser of answers.
 #[derive(Debug, Default)]
 pub struct Answer {
     head: Vec<u8>,
@@ -82,7 +82,7 @@ pub enum AnswerError {
 }
 
 impl Answer {
-    /// More of it; whether that is all.
+    /// Adds received bytes; returns whether the answer is complete.
     ///
     /// # Errors
     /// It is no answer in HTTP/1.
@@ -121,7 +121,7 @@ impl Answer {
         self.length.is_some_and(|length| self.bytes >= length)
     }
 
-    /// The server has closed the connection; whether the answer is whole.
+    /// The server has closed the connection; returns an error if the answer is incomplete.
     ///
     /// # Errors
     /// It is not.

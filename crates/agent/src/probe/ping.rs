@@ -1,4 +1,4 @@
-//! Echoes from our own code, ICMP, ICMPv6 and UDP: probes, and the base round-trip time before a trial.
+//! Echo requests by ICMP, ICMPv6 and UDP: probes, and the base round-trip time before a trial.
 //!
 //! The reply's time is the kernel's receive time stamp, so a busy agent does not lengthen a measured
 //! round trip; the request's is our clock right before the system call.
@@ -159,7 +159,7 @@ impl Pinger {
     /// The next reply: its sequence number and the kernel's time (CLOCK_REALTIME) of its arrival.
     async fn receive(&self) -> (u16, i64) {
         loop {
-            // What is not ours, or an ICMP error reported on the socket: the request is lost by time.
+            // Foreign packets and ICMP errors of the socket are ignored: the request is lost when it times out.
             if let Ok(Some(reply)) =
                 self.socket.async_io(Interest::READABLE, || self.receive_now()).await
             {
@@ -237,7 +237,7 @@ pub async fn base_rtt(
     Ok((best, replies))
 }
 
-/// A probe's row before anything is known.
+/// The row of a probe that has just been sent.
 pub fn row(task: &ProbeTask, seq: u32, at_ns: u64) -> wire::Probe {
     wire::Probe {
         at_ns,
@@ -295,7 +295,7 @@ pub async fn probe(
         let next = if asking { due.min(end_at_ns) } else { last_ns };
         let oldest = waiting.values().next().map(|s| s.at_ns + lost_after_ns);
         tokio::select! {
-            // What has come is not lost, however late we look.
+            // Received replies are not lost, however late they are read.
             biased;
             reply = pinger.receive() => {
                 let (low, at) = reply;
@@ -312,7 +312,7 @@ pub async fn probe(
                         Err(_) => emit(row(seq, now, None)),
                     }
                     seq += 1;
-                    // A late wake-up skips what it missed instead of sending it in a burst.
+                    // After a late wake-up, missed requests are skipped instead of sent in a burst.
                     due = match task.plan.repeat {
                         Repeat::Once => u64::MAX,
                         _ => due + every * (1 + (now - due) / every),

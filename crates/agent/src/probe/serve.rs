@@ -1,5 +1,5 @@
-//! What answers probes on the other node: a web server with one file, and an echo over UDP. Each lives in threads of
-//! its own from Prepare to Reset.
+//! Servers that answer the probes of other nodes: HTTP with one file, and a UDP echo. Each has its own threads from
+//! Prepare to Reset.
 
 use std::ffi::OsString;
 use std::io::{self, Read as _, Write as _};
@@ -18,14 +18,14 @@ use nix::sys::socket::{setsockopt, sockopt};
 use super::http;
 use crate::probe::ping::{self, ECHO_REPLY, ECHO_REQUEST};
 
-/// A thread notices within this that it is no longer wanted.
+/// How often a thread checks whether it must stop.
 const SLICE_MS: u16 = 50;
 /// Connections at a time; a probe makes one.
 const MOST_CONNECTIONS: usize = 64;
 /// Written at once.
 static PIECE: [u8; 64 << 10] = [b'x'; 64 << 10];
 
-/// Answers until it is dropped.
+/// A running server; dropping stops it.
 #[derive(Debug)]
 pub struct Server {
     stop: Arc<AtomicBool>,
@@ -122,7 +122,7 @@ fn listen(listener: &TcpListener, bytes: u64, stop: &Arc<AtomicBool>) {
     }
 }
 
-/// What only passes with time (no file descriptor left) is not tried again at once.
+/// Wait before the next attempt: an error such as a lack of descriptors persists for a while.
 fn rest(error: &io::Error) {
     use io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
     if !matches!(error.kind(), Interrupted | TimedOut | WouldBlock) {
@@ -191,7 +191,7 @@ fn write(stream: &mut TcpStream, mut bytes: &[u8], stop: &AtomicBool) -> io::Res
 pub(crate) mod tests {
     use super::*;
     use crate::clock;
-    use crate::probe::tcp::{End, run};
+    use crate::probe::tcp::{Deadline, run};
     use ccbench_proto::plan::{Probe, Repeat};
     use ccbench_proto::units::{Bytes, Micros};
     use ccbench_proto::wire;
@@ -221,9 +221,10 @@ pub(crate) mod tests {
     /// Rows until there are `most`, then the order to stop.
     fn rows(task: &ProbeTask, most: usize) -> Vec<wire::Probe> {
         let stop = Arc::new(AtomicBool::new(false));
-        let end = End { at_ns: clock::now_ns() + 60_000_000_000, stop: Arc::clone(&stop) };
+        let deadline =
+            Deadline { at_ns: clock::now_ns() + 60_000_000_000, stop: Arc::clone(&stop) };
         let mut rows = vec![];
-        run(task, clock::now_ns(), &end, &mut |row| {
+        run(task, clock::now_ns(), &deadline, &mut |row| {
             rows.push(row);
             stop.store(rows.len() >= most, Ordering::Relaxed);
         });
@@ -275,9 +276,9 @@ pub(crate) mod tests {
         // It listens and never answers.
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let task = task(ProbeKind::Http, listener.local_addr().unwrap().port(), Repeat::Once);
-        let end = End { at_ns: clock::now_ns() + 100_000_000, stop: Arc::default() };
+        let deadline = Deadline { at_ns: clock::now_ns() + 100_000_000, stop: Arc::default() };
         let mut rows = vec![];
-        let under_way = run(&task, clock::now_ns(), &end, &mut |row| rows.push(row));
+        let under_way = run(&task, clock::now_ns(), &deadline, &mut |row| rows.push(row));
         assert!(under_way && rows.is_empty(), "{rows:?}");
     }
 

@@ -1,4 +1,4 @@
-//! How long connect() and a fetch take, in a thread of their own.
+//! Measures how long connect() and HTTP fetches take, in a dedicated thread.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
@@ -20,27 +20,27 @@ use super::http;
 use crate::clock;
 use crate::probe::ping;
 
-/// A wait is no longer than this, so that the end of a trial is noticed.
+/// Longest single wait, after which the end of the trial is checked.
 const SLICE_NS: u64 = 50_000_000;
 const READ_BYTES: usize = 64 << 10;
 
-/// The end of the trial and a request to stop.
+/// Until when one measurement may last.
 struct Limit {
-    deadline_ns: u64,
-    end: End,
+    timeout_at_ns: u64,
+    trial: Deadline,
 }
 
-/// The end of the trial, and the order to end at once.
+/// The end of the trial, or an earlier request to stop.
 #[derive(Debug, Clone)]
-pub struct End {
+pub struct Deadline {
     /// CLOCK_MONOTONIC.
     pub at_ns: u64,
-    /// Set: everything ends.
+    /// A request to stop at once.
     pub stop: Arc<AtomicBool>,
 }
 
-impl End {
-    fn came(&self) -> bool {
+impl Deadline {
+    fn passed(&self) -> bool {
         self.stop.load(Ordering::Relaxed) || clock::now_ns() >= self.at_ns
     }
 }
@@ -50,7 +50,7 @@ impl End {
 enum Failed {
     /// The trial ended first, so the duration is unknown.
     Ended,
-    /// In words.
+    /// The reason.
     Because(String),
 }
 
@@ -59,7 +59,7 @@ enum Failed {
 pub fn run(
     task: &ProbeTask,
     start_at_ns: u64,
-    end: &End,
+    deadline: &Deadline,
     emit: &mut dyn FnMut(wire::Probe),
 ) -> bool {
     let (mut seq, mut due) = (0, start_at_ns + task.plan.start.nanos());
@@ -67,16 +67,17 @@ pub fn run(
     let every = task.plan.every.nanos().max(1_000_000);
     loop {
         while clock::now_ns() < due {
-            if end.came() {
+            if deadline.passed() {
                 return false;
             }
             std::thread::sleep(clock::until(due).min(std::time::Duration::from_nanos(SLICE_NS)));
         }
-        if end.came() {
+        if deadline.passed() {
             return false;
         }
         let at_ns = clock::now_ns();
-        let limit = Limit { deadline_ns: at_ns + task.plan.timeout().nanos(), end: end.clone() };
+        let limit =
+            Limit { timeout_at_ns: at_ns + task.plan.timeout().nanos(), trial: deadline.clone() };
         let mut row = ping::row(task, seq, at_ns);
         match measure(task, &limit, &mut names, &mut row) {
             Ok(()) => {}
@@ -89,10 +90,10 @@ pub fn run(
         due = match task.plan.repeat {
             Repeat::Once => return false,
             Repeat::BackToBack => now,
-            // What took longer than the interval skips what it missed.
+            // A measurement longer than the interval skips the missed ones.
             Repeat::Interval => due + every * (1 + now.saturating_sub(due) / every),
         };
-        // Refused at once, again and again, is no measurement.
+        // Connections that are refused at once must not repeat without a pause.
         if task.plan.repeat == Repeat::BackToBack && now - at_ns < PAUSE_NS {
             due = at_ns + PAUSE_NS;
         }
@@ -116,7 +117,7 @@ fn measure(
     let mut to = SocketAddr::new(task.to_ip, task.port);
     if let Some(host) = &task.plan.host {
         let found = names.find(host, task.port, limit);
-        // How long it takes to fail is a measurement too.
+        // A failed look-up has a duration too.
         row.dns_us = Some(us(begin_ns, clock::now_ns()));
         let found = found?;
         let alike = |address: &SocketAddr| address.is_ipv4() == task.to_ip.is_ipv4();
@@ -146,8 +147,8 @@ fn ask_system(host: &str, port: u16) -> Found {
     (host, port).to_socket_addrs().map(Vec::from_iter)
 }
 
-/// Turns names into addresses. The system's resolver knows no limit of time: it is asked by a thread of its own, which is left
-/// alone when that is up. There is one such thread at most: while it hangs, nothing else is asked.
+/// Turns names into addresses. getaddrinfo has no timeout, so it runs in its own thread, which is abandoned when the timeout
+/// expires. There is at most one such thread: while it hangs, no other name is looked up.
 struct LookUp {
     ask: fn(&str, u16) -> Found,
     /// Where the thread will answer.
@@ -260,12 +261,12 @@ fn fetch(
 }
 
 impl Limit {
-    /// How long to wait before the next look at clock and trial.
+    /// How long to wait before the clock and the end of the trial are checked again.
     fn slice_ns(&self, because: impl FnOnce(io::Error) -> Failed) -> Result<u64, Failed> {
-        if self.end.came() {
+        if self.trial.passed() {
             return Err(Failed::Ended);
         }
-        match self.deadline_ns.saturating_sub(clock::now_ns()) {
+        match self.timeout_at_ns.saturating_sub(clock::now_ns()) {
             0 => Err(because(io::Error::from(io::ErrorKind::TimedOut))),
             left_ns => Ok(left_ns.min(SLICE_NS)),
         }
@@ -297,9 +298,9 @@ mod tests {
 
     use super::*;
 
-    fn limit(deadline_ns: u64, stop: bool) -> Limit {
-        let end = End { at_ns: u64::MAX, stop: Arc::new(AtomicBool::new(stop)) };
-        Limit { deadline_ns, end }
+    fn limit(timeout_at_ns: u64, stop: bool) -> Limit {
+        let trial = Deadline { at_ns: u64::MAX, stop: Arc::new(AtomicBool::new(stop)) };
+        Limit { timeout_at_ns, trial }
     }
 
     #[test]

@@ -25,7 +25,7 @@ fn accecn_sysctl() -> bool {
     tried.is_ok_and(|thread| thread.join().unwrap_or(false))
 }
 
-/// The most that are accepted together; else none, and why.
+/// The largest accepted set of flags; otherwise none, with the reason.
 #[cfg(feature = "ebpf")]
 fn ops_flags() -> (u32, String) {
     let plain = flag::NON_RESTRICTED;

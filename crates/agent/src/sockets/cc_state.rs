@@ -1,5 +1,5 @@
 //! Rows of inner state: from the instances' rings, one record per round trip and socket, to rows of `cc_state`, one per
-//! variable. What one node may send in a second is bounded; beyond it rounds are left out evenly.
+//! variable. The rows per second of one node are limited; above the limit, records are skipped evenly.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -12,13 +12,13 @@ use ccbench_proto::wire::{self, Role};
 #[cfg(feature = "ebpf")]
 use super::struct_ops::Ring;
 
-/// Rows of one node in a second, about: a tenth of what its stream carries with ease.
+/// Rows per second of one node, approximately: a tenth of what its stream can carry.
 const ROWS_PER_S: u64 = 2000;
 /// Records taken from one ring at once.
 const AT_ONCE: usize = 4096;
 /// Where the variables begin in a record.
 const STATS: usize = 32;
-/// Sockets that keep their turn.
+/// Sockets whose last row is remembered.
 const MAX_SOCKETS: usize = 4096;
 
 /// One record as the adapters write it (`kmod/bpf/README.md`).
@@ -90,7 +90,7 @@ pub struct Reader {
     groups: BTreeMap<String, (String, String)>,
     /// When each socket had its last row.
     last_ns: BTreeMap<(u16, u16), u64>,
-    /// Rounds left out so far.
+    /// Rounds skipped so far.
     thinned: u64,
 }
 
@@ -108,12 +108,12 @@ impl Reader {
         self.sources.is_empty()
     }
 
-    /// Rounds that were left out to keep within the bound.
+    /// Rounds that were skipped to stay within the limit.
     pub fn thinned(&self) -> u64 {
         self.thinned
     }
 
-    /// What came since the last time, of sockets of these flows.
+    /// New rows of sockets of these flows.
     pub fn drain(&mut self, ports: &PortMap, into: &mut Vec<wire::CcState>) {
         let mut sources = std::mem::take(&mut self.sources);
         for (core, source) in &mut sources {

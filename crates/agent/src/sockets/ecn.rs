@@ -1,7 +1,7 @@
 //! ECN feedback modes for congestion controls that need one echo per mark. Decides from what this kernel accepts
 //! ([`capabilities`](super::capabilities)) which mode both ends use, and reports it; [`apply`] changes the machine.
 //!
-//! The congestion control is set before the handshake, on both ends and only for the flow's sockets ([`super::attach`]).
+//! The congestion control is set before the handshake, on both ends and only for the flow's sockets ([`super::before_handshake`]).
 //! Its flags then negotiate ECN, so no sysctl changes.
 
 use ccbench_proto::cc;
@@ -20,9 +20,9 @@ pub mod flag {
     pub const NEEDS_ACCECN: u32 = 4;
     /// Sends ECT(1) in the handshake.
     pub const ECT_1_NEGOTIATION: u32 = 8;
-    /// Goes without ECN where the other end has no AccECN.
+    /// Uses no ECN if the other end has no AccECN.
     pub const NO_FALLBACK_RFC3168: u32 = 16;
-    /// What AccECN takes at least.
+    /// The flags that AccECN needs.
     pub const ACCECN: u32 = NON_RESTRICTED | NEEDS_ECN | NEEDS_ACCECN | ECT_1_NEGOTIATION;
 }
 
@@ -35,7 +35,7 @@ pub enum Mode {
     AccecnSysctl,
     /// The receiver's congestion control echoes every mark, as DCTCP does (RFC 8257).
     DctcpFeedback,
-    /// One echo per round trip: counts of marks mean nothing.
+    /// One echo per round trip (RFC 3168): marks cannot be counted.
     Rfc3168,
     /// No ECN.
     None,
@@ -87,16 +87,16 @@ impl Capabilities {
 /// The ECN feedback that an algorithm needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Wants {
-    /// To count marks, and where AccECN is to be had, that.
+    /// Counts of marks, by AccECN if it is available.
     pub accecn: bool,
-    /// To count marks by an echo of its own on the receiving end.
+    /// Counts of marks, by an echo that its own receiver sends.
     pub echo: bool,
-    /// ECT(1) on data, which the kernel does not give it.
+    /// ECT(1) on data, which the kernel does not set.
     pub ect1: bool,
 }
 
 impl Wants {
-    /// Whether it asks for anything.
+    /// Whether it needs any.
     pub fn any(self) -> bool {
         self.accecn || self.echo
     }
@@ -111,7 +111,7 @@ impl Wants {
     }
 }
 
-/// What the congestion control of a flow wants: an instance of the plan's, or one that the kernel calls so.
+/// What the congestion control of a flow needs: an instance of the plan, or one of the kernel's.
 pub fn wants(name: &str, instance: Option<&Cc>) -> Wants {
     let algorithm = instance.map_or(name, |cc| cc.algorithm.as_str());
     let is_builtin = instance.is_none_or(cc::is_kernels);
@@ -206,12 +206,12 @@ fn decide_own(can: &Capabilities, wants: Wants, via: Via) -> (Mode, u32, String)
 
 /// One end of a flow group on this node whose congestion control wants ECN.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct End {
+pub struct EcnEndpoint {
     /// The flow group.
     pub group: String,
     /// The congestion control's name in the plan.
     pub cc: String,
-    /// And in this node's kernel.
+    /// Its name in this node's kernel.
     pub kernel_name: String,
     /// What it wants.
     pub wants: Wants,
@@ -224,12 +224,15 @@ pub struct End {
 }
 
 /// The ends on this node that need ECN. `outcome_of` gives the kernel's name and the backend of a name of the plan.
-pub fn ends(task: &NodeTask, outcome_of: impl Fn(&str) -> Option<(String, Via)>) -> Vec<End> {
+pub fn ends(
+    task: &NodeTask,
+    outcome_of: impl Fn(&str) -> Option<(String, Via)>,
+) -> Vec<EcnEndpoint> {
     let end = |flow: &FlowTask, listens: bool| {
         let name = flow.plan.cc.as_deref()?;
         let wants = wants(name, task.cc.get(name));
         let (kernel_name, via) = outcome_of(name)?;
-        wants.any().then(|| End {
+        wants.any().then(|| EcnEndpoint {
             group: flow.group.clone(),
             cc: name.to_owned(),
             kernel_name,

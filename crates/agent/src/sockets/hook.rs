@@ -197,7 +197,7 @@ fn link_header_bytes(dev: &str) -> u32 {
 #[cfg(all(test, feature = "netns"))]
 mod tests {
     use super::*;
-    use crate::kernel::Machine;
+    use crate::interfaces::Machine;
 
     #[expect(clippy::disallowed_methods, reason = "a test starts tc")]
     fn tc(args: &str) -> String {

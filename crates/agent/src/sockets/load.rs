@@ -1,5 +1,5 @@
-//! Congestion controls of a trial: whether those of the kernel can be had, and ccbench's own loaded, verified, recorded
-//! and gone afterwards.
+//! Congestion controls of a trial: checks that the kernel's own are available; loads, verifies and reports ccbench's, and
+//! unloads them afterwards.
 
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
@@ -25,14 +25,15 @@ use crate::undo::Outcome;
 
 /// The congestion controls that one trial has loaded on this node. Dropping it unloads them.
 #[derive(Default)]
-pub struct LoadedCc {
-    held: Vec<Held>,
+pub struct LoadedCcs {
+    held: Vec<LoadedInstance>,
     /// Changes that outlive this process. After `held`, because it must be dropped last.
     journal: Journal,
     names: Names,
 }
 
-struct Held {
+/// An instance of a congestion control that is loaded or was already there.
+struct LoadedInstance {
     /// Its description for the controller.
     message: wire::CongestionControl,
     core: Option<&'static Core>,
@@ -45,8 +46,8 @@ struct Held {
 ///
 /// # Errors
 /// Names the first instance that cannot be loaded, the reason and a fix.
-pub fn load(task: &NodeTask, trial: &TrialId, node: &str) -> Result<LoadedCc, LoadError> {
-    let mut loaded = LoadedCc { names: Names::new(task, trial, node), ..LoadedCc::default() };
+pub fn load(task: &NodeTask, trial: &TrialId, node: &str) -> Result<LoadedCcs, LoadError> {
+    let mut loaded = LoadedCcs { names: Names::new(task, trial, node), ..LoadedCcs::default() };
     for (name, cc) in &task.cc {
         let flows = || task.clients.iter().chain(&task.servers);
         let serves = task.served.iter().any(|probe| probe.plan.cc.as_deref() == Some(name));
@@ -71,18 +72,18 @@ pub fn load(task: &NodeTask, trial: &TrialId, node: &str) -> Result<LoadedCc, Lo
             .load_one(cc, &kernel_name, tcp_ecn.map(|(_, value)| value.as_str()))
             .map_err(failed)?;
         let message = wire::CongestionControl { name: name.clone(), ..held.message };
-        loaded.held.push(Held { message, ..held });
+        loaded.held.push(LoadedInstance { message, ..held });
     }
     Ok(loaded)
 }
 
-impl LoadedCc {
+impl LoadedCcs {
     fn load_one(
         &mut self,
         cc: &Cc,
         kernel_name: &str,
         tcp_ecn: Option<&str>,
-    ) -> Result<Held, SocketError> {
+    ) -> Result<LoadedInstance, SocketError> {
         let instance = cc::resolve(cc).map_err(|wrong| {
             SocketError::Params(wrong.into_iter().map(|w| w.why).collect::<Vec<_>>().join("; "))
         })?;
@@ -106,13 +107,13 @@ impl LoadedCc {
         &mut self,
         name: &str,
         params: &[(String, String)],
-    ) -> Result<Held, SocketError> {
+    ) -> Result<LoadedInstance, SocketError> {
         // This loads the module too.
         check(name)?;
         let params_loaded = kernel_module::tune(name, params, &mut self.journal)?;
         let message =
             message(name, name, Via::Builtin, "the kernel's own".to_owned(), params_loaded);
-        Ok(Held {
+        Ok(LoadedInstance {
             message,
             core: None,
             #[cfg(feature = "ebpf")]
@@ -127,13 +128,13 @@ impl LoadedCc {
         kernel_name: &str,
         params: &[(String, u32)],
         tcp_ecn: Option<&str>,
-    ) -> Result<Held, SocketError> {
+    ) -> Result<LoadedInstance, SocketError> {
         let (via, why) = choose(cc.via, core)?;
         if via == Via::Bpf {
             return self.load_bpf(cc, core, kernel_name, params, (tcp_ecn, why));
         }
         let params_loaded = kernel_module::register(core, kernel_name, params, &mut self.journal)?;
-        Ok(Held {
+        Ok(LoadedInstance {
             message: message(&cc.algorithm, kernel_name, via, why, params_loaded),
             core: Some(core),
             #[cfg(feature = "ebpf")]
@@ -149,7 +150,7 @@ impl LoadedCc {
         kernel_name: &str,
         params: &[(String, u32)],
         (tcp_ecn, why): (Option<&str>, String),
-    ) -> Result<Held, SocketError> {
+    ) -> Result<LoadedInstance, SocketError> {
         let wants = ecn::wants(&cc.algorithm, Some(cc));
         let flags = match wants.any() {
             true => {
@@ -174,7 +175,7 @@ impl LoadedCc {
         let params_loaded =
             params.iter().zip(read).map(|((name, _), v)| (name.clone(), v.to_string()));
         let message = message(&cc.algorithm, kernel_name, Via::Bpf, why, params_loaded.collect());
-        Ok(Held { message, core: Some(core), bpf: Some(registered) })
+        Ok(LoadedInstance { message, core: Some(core), bpf: Some(registered) })
     }
 
     #[cfg(not(feature = "ebpf"))]
@@ -185,7 +186,7 @@ impl LoadedCc {
         _: &str,
         _: &[(String, u32)],
         _: (Option<&str>, String),
-    ) -> Result<Held, SocketError> {
+    ) -> Result<LoadedInstance, SocketError> {
         Err(SocketError::NoEbpf)
     }
 

@@ -20,8 +20,8 @@ pub struct TrialId {
 const UNIQUE: usize = 5;
 const DIGITS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 
-/// The name in the kernel of an instance that a node registers: the algorithm, as far as it has room, and what makes
-/// it unique, like `ta_grad.4x0v9`.
+/// The name in the kernel of an instance that a node registers: the algorithm, truncated if necessary, and a unique
+/// suffix, like `ta_grad.4x0v9`.
 pub fn kernel_name(trial: &TrialId, node: &str, instance: &str, algorithm: &str) -> String {
     let text = format!("{} {} {node} {instance}", trial.run_id, trial.epoch);
     // FNV-1a: names must differ on one machine; there are no adversarial inputs.
@@ -82,8 +82,8 @@ impl Names {
         self.flows.iter().map(|(group, (plan, _))| (group.as_str(), plan.as_str()))
     }
 
-    /// What the plan calls what the kernel calls so, if that is an instance's name. An instance of the kernel's own is
-    /// distinguished from the plain one by the flow group that uses it.
+    /// The plan's name of an instance, from its name in the kernel. An instance of one of the kernel's own is distinguished
+    /// from the plain one by the flow group that uses it.
     fn in_plan(&self, group: &str, kernel_name: &str) -> Option<&str> {
         match self.flows.get(group) {
             Some((plan, name)) if name == kernel_name => Some(plan),

@@ -1,9 +1,9 @@
-//! What attaching to sockets needs of the node.
+//! The parts of a node that code for its sockets uses: interfaces, undo stack, control group.
 
 use std::path::Path;
 
 use super::error::SocketError;
-use crate::kernel::Kernel;
+use crate::interfaces::Interfaces;
 use crate::sysctl;
 use crate::undo::{Step, Undo};
 
@@ -18,11 +18,11 @@ pub enum Port {
     Remote(u16),
 }
 
-/// What attaching needs of the node.
+/// The parts of a node that attaching uses.
 pub struct Node<'a> {
     /// The machine.
-    pub kernel: &'a dyn Kernel,
-    /// Takes the undo of every change of a setting.
+    pub interfaces: &'a dyn Interfaces,
+    /// Records the undo of every changed setting.
     pub undo: &'a mut Undo,
     /// The control group that traffic runs in; none: the agent's own.
     pub group: Option<&'a Path>,

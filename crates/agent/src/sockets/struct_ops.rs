@@ -39,7 +39,7 @@ pub struct Wanted<'a> {
     pub params: &'a [(String, u32)],
     /// Of the kernel's `struct tcp_congestion_ops`.
     pub flags: u32,
-    /// Record inner state of sockets of this network namespace; 0: of all, none: do not record.
+    /// Records inner state of the sockets of this network namespace; 0: of all namespaces; `None`: records nothing.
     pub netns_cookie: Option<u64>,
 }
 
@@ -120,11 +120,11 @@ fn register_object(
         return Err(taken(wanted.kernel_name));
     }
     let capture = LogCapture::begin();
-    let registered = match register_as(bytes, wanted, true) {
+    let registered = match load_and_register(bytes, wanted, true) {
         // Linux before 6.4 has no struct_ops links; then the instance outlives a killed process.
         Err(first) if first.kind() == ErrorKind::InvalidInput => {
             journal.push(Step::Bpf { name: wanted.kernel_name.to_owned() })?;
-            register_as(bytes, wanted, false).map_err(|_| first)
+            load_and_register(bytes, wanted, false).map_err(|_| first)
         }
         other => other,
     };
@@ -149,7 +149,11 @@ fn mismatch(message: impl Into<String>) -> BpfError {
     BpfError::Object(message.into())
 }
 
-fn register_as(bytes: &[u8], wanted: &Wanted<'_>, linked: bool) -> Result<Registered, BpfError> {
+fn load_and_register(
+    bytes: &[u8],
+    wanted: &Wanted<'_>,
+    linked: bool,
+) -> Result<Registered, BpfError> {
     let mut open = ObjectBuilder::default()
         .open_memory(bytes)
         .map_err(BpfError::libbpf("read the BPF object"))?;
@@ -321,7 +325,7 @@ mod tests {
         assert!(possible("unprivileged").unwrap_err().to_string().contains("needs root"));
     }
 
-    /// Programs whose end is cut off, so that they run into nothing.
+    /// Programs without `exit`, which the verifier rejects.
     #[cfg(feature = "netns")]
     #[test]
     fn verifier_errors_have_the_log_and_leave_nothing_registered() {

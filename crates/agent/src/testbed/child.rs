@@ -1,5 +1,5 @@
-//! What an agent does first of all when a testbed starts it: tie its life to its parent's and step into its
-//! namespace. Both belong to the calling thread, so this comes before any other thread exists.
+//! What an agent does first when a testbed starts it: set the parent-death signal and enter its network namespace. Both
+//! apply to the calling thread, so they come before any other thread exists.
 
 use std::fs::File;
 use std::io;
@@ -9,7 +9,7 @@ use nix::sched::{CloneFlags, setns};
 use nix::sys::signal::SigSet;
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 
-/// Why an agent could not take its place.
+/// Why an agent could not be tied to its parent or enter its namespace.
 #[derive(Debug, thiserror::Error)]
 pub enum EnterError {
     /// The parent ended before this process was tied to it.
@@ -83,14 +83,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_parent_is_named_by_a_descriptor_only() {
+    fn finds_the_parent_only_in_a_descriptors_path() {
         assert_eq!(pid_of(Path::new("/proc/42/fd/7")), Some(42));
         assert_eq!(pid_of(Path::new("/proc/42/ns/net")), None);
         assert_eq!(pid_of(Path::new("/run/netns/a")), None);
     }
 
     #[test]
-    fn a_missing_namespace_is_named() {
+    fn errors_name_a_missing_namespace() {
         let error = enter(Some(Path::new("/nowhere/net")), false).unwrap_err();
         assert!(error.to_string().starts_with("open the network namespace /nowhere/net: "));
     }

@@ -31,7 +31,7 @@ pub struct ChildReaper {
 }
 
 impl ChildReaper {
-    /// Has no children yet. Makes this process the reaper of orphaned descendants, so that it can wait for all of them.
+    /// Without children. Makes this process the reaper of orphaned descendants, so that it can wait for all of them.
     ///
     /// # Errors
     /// The kernel refused.

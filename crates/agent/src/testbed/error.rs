@@ -1,4 +1,4 @@
-//! What can stand in the way of a testbed.
+//! Errors of building a testbed.
 
 use std::io;
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ pub enum TestbedError {
         /// Its length in bytes.
         length: usize,
     },
-    /// User namespaces do not work here.
+    /// User namespaces are disabled or forbidden.
     #[error("make a user namespace: {source}; {hint}")]
     UserNamespace {
         /// Why.
@@ -56,7 +56,7 @@ pub enum TestbedError {
     /// rtnetlink refused.
     #[error("{operation}: {source}")]
     Netlink {
-        /// What was asked for, with its object.
+        /// The operation and its object.
         operation: String,
         /// The kernel's answer.
         source: io::Error,
@@ -71,7 +71,7 @@ pub enum TestbedError {
         /// Why.
         source: io::Error,
     },
-    /// An agent ended while it should become ready.
+    /// An agent ended before it listened.
     #[error("the agent of node {node} ended before it was ready: {status}")]
     AgentDied {
         /// The node.
@@ -86,7 +86,7 @@ pub enum TestbedError {
         node: String,
         /// Where it should listen.
         socket: PathBuf,
-        /// How long it was waited for.
+        /// The timeout.
         seconds: u64,
         /// Its log.
         log: PathBuf,
@@ -97,7 +97,7 @@ pub enum TestbedError {
     /// Anything on the run directory or on this process.
     #[error("{operation}: {source}")]
     System {
-        /// What was tried, with its object.
+        /// The operation and its object.
         operation: String,
         /// Why not.
         source: io::Error,

@@ -1,4 +1,4 @@
-//! Which process is meant: a pid alone may have been given to another one since.
+//! Identifies a process by pid and start time, because the kernel reuses pids.
 
 use std::io;
 

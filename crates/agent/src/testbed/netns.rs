@@ -1,5 +1,5 @@
-//! Network namespaces without a name: each exists while a descriptor or a process holds it. Made by threads
-//! that are thrown away, because a namespace belongs to a thread and this process stays where it is.
+//! Network namespaces without a name: each exists while a descriptor or a process holds it. A
+//! short-lived thread makes each, because unshare(2) moves the calling thread and this process must stay where it is.
 
 use std::fs::File;
 use std::io;
@@ -47,10 +47,10 @@ const SETTINGS: &[Setting] = &[
 ];
 
 impl Netns {
-    /// Makes one for `node`, settings included.
+    /// Makes the namespace of `node` with its settings.
     ///
     /// # Errors
-    /// The namespace, or a setting that traffic depends on, could not be had.
+    /// The namespace, or a setting that traffic depends on, was refused.
     pub fn make(node: &str) -> Result<Self, TestbedError> {
         let fail = |source| TestbedError::Namespace { node: node.to_owned(), source };
         thread::scope(|scope| {
@@ -94,7 +94,7 @@ impl Netns {
     }
 }
 
-/// The one refusal whose text ("No space left on device") leads astray.
+/// Explains the errno whose text ("No space left on device") is misleading.
 fn explained(errno: Errno) -> io::Error {
     match errno {
         Errno::ENOSPC => io::Error::other(
@@ -111,7 +111,7 @@ const EHASH_ENTRIES: &str = "1024";
 /// size of its socket table from the one it is made in. A small table makes each `inet_diag` dump, which
 /// walks all of it, about eight times cheaper than the machine's shared one.
 ///
-/// Returns what was not possible.
+/// Returns a note for what was not possible.
 ///
 /// # Errors
 /// The namespace was refused.

@@ -1,4 +1,4 @@
-//! rtnetlink, one request and its answer at a time: building a testbed has nothing to overlap.
+//! rtnetlink requests that build a testbed, one at a time.
 
 use std::net::Ipv4Addr;
 use std::os::fd::RawFd;
@@ -34,7 +34,7 @@ pub struct Rtnl {
 
 /// One end of a wire to be made.
 #[derive(Debug, Clone, Copy)]
-pub struct End<'a> {
+pub struct VethEnd<'a> {
     /// Its name and addresses.
     pub interface: &'a Interface,
     /// Its index in its namespace.
@@ -60,7 +60,7 @@ impl Rtnl {
     ///
     /// # Errors
     /// The kernel's answer.
-    pub fn add_wire(&mut self, a: End<'_>, b: End<'_>) -> Result<(), TestbedError> {
+    pub fn add_wire(&mut self, a: VethEnd<'_>, b: VethEnd<'_>) -> Result<(), TestbedError> {
         let mut message = end_message(a);
         message.attributes.push(LinkAttribute::LinkInfo(vec![
             LinkInfo::Kind(InfoKind::Veth),
@@ -127,7 +127,7 @@ impl Rtnl {
     }
 }
 
-fn end_message(end: End<'_>) -> LinkMessage {
+fn end_message(end: VethEnd<'_>) -> LinkMessage {
     let mut message = LinkMessage::default();
     message.header.index = end.index;
     message.attributes = vec![
@@ -152,7 +152,7 @@ fn address_message(address: Ipv4Addr, index: u32) -> AddressMessage {
     message
 }
 
-/// Permanent: no ARP among the measured packets, and none that can be lost in a full queue.
+/// Permanent, so that there is no ARP among the measured packets that a full queue could drop.
 fn neighbour_message(interface: &Interface, index: u32) -> NeighbourMessage {
     let mut message = NeighbourMessage::default();
     message.header.family = AddressFamily::Inet;

@@ -1,5 +1,5 @@
-//! Removes what a killed testbed leaves: a directory with dead sockets.
-//! Sweeping removes those, and nothing that another program could have put there.
+//! Removes what a killed testbed leaves: a directory with sockets and logs. Files that another program may have put there
+//! stay.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -54,7 +54,7 @@ pub fn sweep(root: &Path) -> io::Result<Swept> {
                 true => swept.removed.push(dir),
                 false => swept.emptied.push(dir),
             },
-            // Unreadable: not ours to judge.
+            // Unreadable, so it may not be a testbed's.
             Err(_) => {}
         }
     }
@@ -69,7 +69,7 @@ fn locked(dir: &Path) -> bool {
     held.is_err()
 }
 
-/// True when the directory itself is gone. A testbed killed while it was being built has no nodes in its
+/// Returns whether the directory itself is gone. A testbed killed while it was being built has no nodes in its
 /// record yet, so sockets and logs are found by their names.
 fn remove(dir: &Path) -> io::Result<bool> {
     let mut nodes = Vec::new();
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_to_sweep_is_no_error() {
+    fn a_missing_folder_is_no_error() {
         assert_eq!(sweep(Path::new("/nowhere/at/all")).unwrap(), Swept::default());
     }
 }

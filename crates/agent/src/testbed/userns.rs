@@ -76,7 +76,7 @@ fn read_setting(key: &str) -> Option<String> {
     Some(text.trim().to_owned())
 }
 
-/// What to change, judged by the settings that forbid user namespaces on one distribution or another.
+/// What to change, from the settings by which distributions forbid user namespaces.
 fn hint(errno: Errno, setting: impl Fn(&str) -> Option<String>) -> String {
     let is = |key: &str, value: &str| setting(key).is_some_and(|now| now == value);
     let run = |command: &str| format!("ask the administrator to run `{command}`, or run as root");
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_setting_that_forbids_is_named() {
+    fn names_the_setting_that_forbids_user_namespaces() {
         let only = |key: &'static str, value: &'static str| {
             move |asked: &str| (asked == key).then(|| value.to_owned())
         };

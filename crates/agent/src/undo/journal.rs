@@ -15,7 +15,7 @@ pub(super) const FILE: &str = "undo.ndjson";
 /// Of the lines' format. An agent of another version may not know how to undo a step.
 const VERSION: u32 = 1;
 
-/// The undo journal, or what is kept beside it, could not be used.
+/// The undo journal, or the lock or generation file beside it, could not be used.
 #[derive(Debug, thiserror::Error)]
 #[error("{op} the undo journal's {}: {source}{}", .path.display(), hint(.source))]
 pub struct JournalError {
@@ -112,7 +112,7 @@ impl Journal {
         let open = || {
             std::fs::create_dir_all(state_dir)?;
             let file = OpenOptions::new().create(true).append(true).open(&path)?;
-            // The folder entry must be on disk as well, or a lost power takes the file away.
+            // The folder entry must be on disk too, or the file is lost in a power failure.
             File::open(state_dir)?.sync_all()?;
             Ok(file)
         };

@@ -23,8 +23,8 @@ fn with(change: impl FnOnce(&mut Flow)) -> FlowTask {
     task
 }
 
-fn ran(task: &FlowTask, end: End) -> Ran<'_> {
-    Ran {
+fn ran(task: &FlowTask, end: FlowEndpoint) -> FlowRun<'_> {
+    FlowRun {
         task,
         end,
         launched_at_ns: 1_000 * MS,
@@ -43,17 +43,17 @@ fn report() -> Report {
     Report::from_json(text, Numbering { client_port: 10_000, count: 1, listens: false })
 }
 
-fn seen(side: Side, busy_us: Option<u64>) -> SeenMap {
-    let socket = Seen {
+fn seen(side: Side, busy_us: Option<u64>) -> SocketHistories {
+    let socket = SocketHistory {
         not_before_ns: 1_000 * MS,
         first_at_ns: 1_100 * MS,
         first_busy_us: busy_us,
         first_min_rtt_us: Some(20_000),
         cc: "reno".into(),
         bytes_acked: Some(77),
-        ..Seen::default()
+        ..SocketHistory::default()
     };
-    SeenMap::from([(("bulk/0".to_owned(), side), socket)])
+    SocketHistories::from([(("bulk/0".to_owned(), side), socket)])
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn finds_the_start_of_a_busy_sender() {
     let none = Report::default();
     let task = task();
     // 80 ms busy, of which the first 20 ms with the cookie: the test began 60 ms before the sample.
-    let zero = zero_ns(&ran(&task, End::Client), &none, &seen(Side::Sender, Some(80_000)));
+    let zero = zero_ns(&ran(&task, FlowEndpoint::Client), &none, &seen(Side::Sender, Some(80_000)));
     assert_eq!(zero, 1_040 * MS);
 }
 
@@ -69,18 +69,28 @@ fn finds_the_start_of_a_busy_sender() {
 fn a_test_began_between_two_samples() {
     let none = Report::default();
     let task = with(|flow| flow.reverse = true);
-    assert_eq!(zero_ns(&ran(&task, End::Server), &none, &seen(Side::Sender, None)), 1_050 * MS);
+    assert_eq!(
+        zero_ns(&ran(&task, FlowEndpoint::Server), &none, &seen(Side::Sender, None)),
+        1_050 * MS
+    );
     // A client learns this one round trip after its last connection was made.
-    assert_eq!(zero_ns(&ran(&task, End::Client), &none, &seen(Side::Receiver, None)), 1_070 * MS);
+    assert_eq!(
+        zero_ns(&ran(&task, FlowEndpoint::Client), &none, &seen(Side::Receiver, None)),
+        1_070 * MS
+    );
 }
 
 #[test]
 fn a_beginning_is_never_before_the_process() {
     let none = Report::default();
     let task = task();
-    let zero = zero_ns(&ran(&task, End::Client), &none, &seen(Side::Sender, Some(9_000_000)));
+    let zero =
+        zero_ns(&ran(&task, FlowEndpoint::Client), &none, &seen(Side::Sender, Some(9_000_000)));
     assert_eq!(zero, 1_000 * MS);
-    assert_eq!(zero_ns(&ran(&task, End::Client), &none, &SeenMap::new()), 1_000 * MS);
+    assert_eq!(
+        zero_ns(&ran(&task, FlowEndpoint::Client), &none, &SocketHistories::new()),
+        1_000 * MS
+    );
 }
 
 #[test]
@@ -100,14 +110,18 @@ fn samples_place_the_report_in_time() {
         .collect();
     points[2].0 += 30 * MS;
     seen.values_mut().for_each(|socket| socket.points.clone_from(&points));
-    let zero = zero_ns(&ran(&task, End::Client), &report, &seen);
+    let zero = zero_ns(&ran(&task, FlowEndpoint::Client), &report, &seen);
     assert!(zero.abs_diff(began) < MS, "{zero}");
 }
 
 /// A report of `count` streams and what was sampled of their sockets, which come one by one, 20 ms apart, from
 /// 1 s on; iperf3 begins at `began_ns`. `written` at so many milliseconds after its beginning.
-fn sequence(count: u32, began_ns: u64, written: impl Fn(u32, u64) -> u64) -> (Report, SeenMap) {
-    let (mut report, mut seen) = (Report::default(), SeenMap::new());
+fn sequence(
+    count: u32,
+    began_ns: u64,
+    written: impl Fn(u32, u64) -> u64,
+) -> (Report, SocketHistories) {
+    let (mut report, mut seen) = (Report::default(), SocketHistories::new());
     for stream in 0..count {
         for k in 0..40 {
             let (start, end) = (written(stream, k * 100), written(stream, k * 100 + 100));
@@ -122,11 +136,11 @@ fn sequence(count: u32, began_ns: u64, written: impl Fn(u32, u64) -> u64) -> (Re
             let so_far = at_ns.checked_sub(began_ns).map_or(0, |ns| written(stream, ns / MS));
             (at_ns, 37 + so_far)
         });
-        let socket = Seen {
+        let socket = SocketHistory {
             not_before_ns: first_at_ns - 10 * MS,
             first_at_ns,
             points: points.collect(),
-            ..Seen::default()
+            ..SocketHistory::default()
         };
         seen.insert((format!("bulk/{stream}"), Side::Sender), socket);
     }
@@ -138,7 +152,7 @@ fn a_start_long_after_the_first_socket_was_seen_is_found() {
     for (count, began_ns) in [(1, 1_700 * MS), (10, 1_215 * MS), (10, 2_150 * MS)] {
         let (report, seen) = sequence(count, began_ns, |stream, ms| ms * (900 + u64::from(stream)));
         let task = with(|flow| flow.count = count);
-        let zero = zero_ns(&ran(&task, End::Client), &report, &seen);
+        let zero = zero_ns(&ran(&task, FlowEndpoint::Client), &report, &seen);
         assert!(zero.abs_diff(began_ns) <= MS, "{count} sockets, {began_ns}: {zero}");
     }
 }
@@ -150,7 +164,7 @@ fn bytes_in_bursts_of_a_round_trip_place_a_report_as_well() {
         let burst = |_, ms: u64| if ms == 0 { 0 } else { (1 + ms / rtt_ms).pow(2) * 14_480 };
         let (report, seen) = sequence(10, began_ns, burst);
         let task = with(|flow| flow.count = 10);
-        let zero = zero_ns(&ran(&task, End::Client), &report, &seen);
+        let zero = zero_ns(&ran(&task, FlowEndpoint::Client), &report, &seen);
         assert!(zero.abs_diff(began_ns) <= 30 * MS, "{rtt_ms} ms: {zero}");
     }
 }
@@ -159,7 +173,7 @@ fn bytes_in_bursts_of_a_round_trip_place_a_report_as_well() {
 fn an_interrupt_places_a_report_exactly() {
     let (mut report, seen) = sequence(10, 1_700 * MS, |_, ms| ms * 900);
     let task = with(|flow| flow.count = 10);
-    let run = Ran { interrupted_at_ns: Some(5_000 * MS), ..ran(&task, End::Client) };
+    let run = FlowRun { interrupted_at_ns: Some(5_000 * MS), ..ran(&task, FlowEndpoint::Client) };
     report.totals.insert(0, Totals { end_s: 3.25, ..Totals::default() });
     report.error = Some("interrupt - the client has terminated".into());
     assert_eq!(zero_ns(&run, &report, &seen), 1_750 * MS);
@@ -174,17 +188,17 @@ fn without_bytes_a_start_is_when_the_last_socket_was_ready() {
     let task = with(|flow| flow.count = 10);
     let none = Report::default();
     // The last socket came between 1180 and 1190 ms, and wrote its cookie 5 ms before it was seen.
-    assert_eq!(zero_ns(&ran(&task, End::Client), &none, &seen), 1_185 * MS);
+    assert_eq!(zero_ns(&ran(&task, FlowEndpoint::Client), &none, &seen), 1_185 * MS);
     for socket in seen.values_mut() {
         (socket.first_busy_us, socket.first_min_rtt_us) = (Some(5_000), Some(100_000));
     }
-    assert_eq!(zero_ns(&ran(&task, End::Client), &none, &seen), 1_285 * MS);
+    assert_eq!(zero_ns(&ran(&task, FlowEndpoint::Client), &none, &seen), 1_285 * MS);
 }
 
 #[test]
 fn rows_are_on_the_monotonic_clock() {
     let task = task();
-    let rows = intervals(&ran(&task, End::Client), &report(), 1_040 * MS);
+    let rows = intervals(&ran(&task, FlowEndpoint::Client), &report(), 1_040 * MS);
     assert_eq!(rows.len(), 10);
     assert_eq!(rows[0].at_ns, 1_040 * MS + 100_125_000);
     assert_eq!((rows[0].flow_id.as_str(), rows[0].side()), ("bulk/0", Side::Sender));
@@ -196,7 +210,7 @@ fn rows_are_on_the_monotonic_clock() {
 fn a_flow_has_a_row_per_connection_and_one_for_control() {
     let task = task();
     let rows = flows(
-        &ran(&task, End::Client),
+        &ran(&task, FlowEndpoint::Client),
         &report(),
         0,
         1_040 * MS,
@@ -216,7 +230,8 @@ fn a_flow_has_a_row_per_connection_and_one_for_control() {
 #[test]
 fn receiver_rows_have_no_congestion_control() {
     let task = task();
-    let rows = flows(&ran(&task, End::Server), &report(), 0, 0, &seen(Side::Receiver, None));
+    let rows =
+        flows(&ran(&task, FlowEndpoint::Server), &report(), 0, 0, &seen(Side::Receiver, None));
     assert_eq!((rows[0].side(), rows[0].cc_actual.as_str()), (Side::Receiver, ""));
 }
 
@@ -224,12 +239,12 @@ fn receiver_rows_have_no_congestion_control() {
 fn ignores_harmless_errors() {
     let task = task();
     let (good, end) = (report(), FlowEnd { output: vec![1], ..FlowEnd::default() });
-    let run = ran(&task, End::Client);
+    let run = ran(&task, FlowEndpoint::Client);
     assert_eq!(trouble(&run, &end, &good, false), None);
     let mut interrupted = report();
     interrupted.error = Some("interrupt - the client has terminated".into());
     assert_eq!(trouble(&run, &end, &interrupted, false), None, "at its time");
-    assert_eq!(flows(&run, &interrupted, 1, 0, &SeenMap::new())[0].exit_code, None);
+    assert_eq!(flows(&run, &interrupted, 1, 0, &SocketHistories::new())[0].exit_code, None);
     for late in [
         "unable to receive results: Bad file descriptor",
         "control socket has closed unexpectedly",
@@ -240,12 +255,12 @@ fn ignores_harmless_errors() {
             report
         };
         assert_eq!(trouble(&run, &end, &with(late, report()), false), None, "at its time");
-        let early = Ran { ended_at_ns: 1_500 * MS, ..run.clone() };
+        let early = FlowRun { ended_at_ns: 1_500 * MS, ..run.clone() };
         assert!(trouble(&early, &end, &with(late, report()), false).is_some(), "before its time");
         let dead = with(late, Report::default());
         assert!(trouble(&run, &end, &dead, false).is_some(), "without data");
     }
-    let early = Ran { ended_at_ns: 1_500 * MS, ..run.clone() };
+    let early = FlowRun { ended_at_ns: 1_500 * MS, ..run.clone() };
     assert!(trouble(&early, &end, &interrupted, false).unwrap().contains("terminated"));
     assert!(trouble(&early, &end, &good, false).unwrap().contains("0.5 s early"));
     assert!(trouble(&run, &end, &good, true).unwrap().contains("was killed"));

@@ -1,30 +1,31 @@
 //! Iperf3's time zero on CLOCK_MONOTONIC, which iperf3 does not report (ccbench's own generator does).
 //!
-//! An end that we interrupted closes its last interval then, and the report has its time in seconds after zero.
+//! An end that was interrupted closes its last interval at the interrupt, and the report has the end of that interval in
+//! seconds since zero.
 //!
-//! For any other end: zero is after its last data connection was made, which it makes one by one. Our samples
-//! have the bytes that the application had written (or the kernel received) at a time, and the report has the bytes at
-//! the end of each interval. So each sample lies between two interval ends, which gives a range for zero. Where most of these spans overlap, zero is; within that, where bytes flow
-//! evenly, it is the median of the interpolated values. This is right to a part of an interval, and to about a
-//! millisecond where bytes flow evenly. Where too few samples match, zero is about when the last connection was
-//! ready. With `--json-stream` (3.17) a row's time is when its line was read.
+//! For any other end, zero is later than the connect of its last data connection (it makes them one after the other).
+//! Samples have the bytes that the application had written (or the kernel had received) at an instant; the report has the
+//! bytes at the end of each interval. So each sample lies between the ends of two intervals, which gives a range for zero.
+//! Zero is in the intersection of most of these ranges: there it is the median of the interpolated values. The error is
+//! below an interval, and about a millisecond if bytes flow evenly. If too few samples match, zero is about when the last
+//! connection was ready. With `--json-stream` (3.17) a row's time is when its line was read.
 
-use super::Ran;
-use crate::executor::samples::{Seen, SeenMap};
-use crate::flow::End;
+use super::FlowRun;
+use crate::executor::samples::{SocketHistories, SocketHistory};
+use crate::flow::FlowEndpoint;
 use ccbench_proto::tools::iperf3::Report;
 
-/// Fewer than this, and one odd sample would decide.
+/// With fewer samples, one outlier would decide.
 const MIN_MATCHES: usize = 3;
 /// iperf3's cookie: what a client writes to a data connection before the test.
 const COOKIE_BYTES: u64 = 37;
 
 /// When iperf3's own time zero was, on our clock.
-pub fn zero_ns(ran: &Ran<'_>, report: &Report, seen: &SeenMap) -> u64 {
+pub fn zero_ns(ran: &FlowRun<'_>, report: &Report, seen: &SocketHistories) -> u64 {
     let launched_ns = match ran.end {
-        End::Client => ran.launched_at_ns,
+        FlowEndpoint::Client => ran.launched_at_ns,
         // It has been listening since long before.
-        End::Server => ran.start_at_ns + ran.task.start.nanos(),
+        FlowEndpoint::Server => ran.start_at_ns + ran.task.start.nanos(),
     };
     if let Some(zero_ns) = report.zero_ns {
         return zero_ns;
@@ -41,10 +42,10 @@ pub fn zero_ns(ran: &Ran<'_>, report: &Report, seen: &SeenMap) -> u64 {
     if spans.len() >= MIN_MATCHES {
         return common_ns(&spans).max(not_before_ns);
     }
-    ready_ns(last, not_before_ns, ran.end == End::Client)
+    ready_ns(last, not_before_ns, ran.end == FlowEndpoint::Client)
 }
 
-fn interrupted_zero_ns(ran: &Ran<'_>, report: &Report) -> Option<u64> {
+fn interrupted_zero_ns(ran: &FlowRun<'_>, report: &Report) -> Option<u64> {
     report.error.as_deref().filter(|error| error.starts_with("interrupt"))?;
     let end_s = report.totals.values().map(|t| t.end_s).reduce(f64::max).filter(|s| *s > 0.0)?;
     ran.interrupted_at_ns?.checked_sub((end_s * 1e9) as u64)
@@ -55,11 +56,11 @@ fn interrupted_zero_ns(ran: &Ran<'_>, report: &Report) -> Option<u64> {
 struct Span {
     from_ns: u64,
     to_ns: u64,
-    /// If bytes flowed evenly.
+    /// The interpolated value, which is exact if bytes flowed evenly.
     even_ns: Option<u64>,
 }
 
-fn spans(ran: &Ran<'_>, report: &Report, stream: u32, seen: &Seen) -> Vec<Span> {
+fn spans(ran: &FlowRun<'_>, report: &Report, stream: u32, seen: &SocketHistory) -> Vec<Span> {
     let mut ends = vec![(0.0, 0.0)];
     let mut total = 0.0;
     for i in report.intervals.iter().filter(|i| i.stream == stream) {
@@ -87,12 +88,12 @@ fn span(ends: &[(f64, f64)], at_ns: u64, bytes: f64) -> Option<Span> {
     Some(Span { from_ns: zero(to_s), to_ns: zero(from_s), even_ns: even_s.map(zero) })
 }
 
-/// Where most spans overlap.
+/// The range in which most spans overlap.
 fn common_ns(spans: &[Span]) -> u64 {
     let opens = spans.iter().map(|span| (span.from_ns, 1));
     let closes = spans.iter().map(|span| (span.to_ns, -1));
     let mut edges: Vec<(u64, i64)> = opens.chain(closes).collect();
-    // What closes where another opens does not overlap it.
+    // A span that ends where another begins does not overlap it.
     edges.sort_unstable();
     let (mut open, mut most, mut best) = (0, 0, (0, 0));
     for pair in edges.windows(2) {
@@ -109,7 +110,7 @@ fn common_ns(spans: &[Span]) -> u64 {
 }
 
 /// When the last connection was ready for the test.
-fn ready_ns(last: &Seen, not_before_ns: u64, client: bool) -> u64 {
+fn ready_ns(last: &SocketHistory, not_before_ns: u64, client: bool) -> u64 {
     let low = not_before_ns.min(last.first_at_ns);
     // A client starts one round trip after it wrote its last cookie.
     let rtt_ns = if client { u64::from(last.first_min_rtt_us.unwrap_or(0)) * 1000 } else { 0 };

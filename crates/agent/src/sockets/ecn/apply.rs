@@ -7,9 +7,9 @@ use ccbench_proto::resolve::Egress;
 use ccbench_proto::schedule::NodeTask;
 use ccbench_proto::wire::{self, Side};
 
-use super::{Capabilities, Decision, End, Mode, decide};
+use super::{Capabilities, Decision, EcnEndpoint, Mode, decide};
 use crate::event::event;
-use crate::sockets::attach;
+use crate::sockets::before_handshake;
 use crate::sockets::capabilities::capabilities;
 use crate::sockets::error::SocketError;
 #[cfg(feature = "ebpf")]
@@ -27,26 +27,26 @@ pub struct EcnApplied {
 #[derive(Debug, Clone)]
 pub struct Decided {
     /// The end.
-    pub end: End,
+    pub end: EcnEndpoint,
     /// What is to be used.
     pub decision: Decision,
 }
 
 /// Decides for the ends of flows on this node that want ECN.
-pub fn decide_all(ends: Vec<End>, task: &NodeTask) -> Vec<Decided> {
+pub fn decide_all(ends: Vec<EcnEndpoint>, task: &NodeTask) -> Vec<Decided> {
     let tcp_ecn = task.sysctls.iter().find(|(name, _)| name.replace('/', ".") == TCP_ECN);
     let tcp_ecn = tcp_ecn.map(|(_, value)| value.as_str());
     // Trying the kernel takes milliseconds, so skip it if no flow wants ECN.
     let can = if ends.is_empty() { &Capabilities::default() } else { capabilities() };
-    let of = |end: End| Decided { decision: decide(can, end.wants, end.via, tcp_ecn), end };
+    let of = |end: EcnEndpoint| Decided { decision: decide(can, end.wants, end.via, tcp_ecn), end };
     ends.into_iter().map(of).collect()
 }
 
-/// Applies the decisions. Call it after the congestion controls are set ([`attach`]) and before any socket is made. Each
+/// Applies the decisions. Call it after the congestion controls are set ([`before_handshake`]) and before any socket is made. Each
 /// end has an event with the requested mode, the applied mode and the reason.
 pub fn apply(
     mut decided: Vec<Decided>,
-    attached: &attach::AttachedHook,
+    attached: &before_handshake::AttachedHook,
     node: &mut Node<'_>,
 ) -> (EcnApplied, Vec<wire::Event>) {
     let mut applied = EcnApplied::default();
@@ -79,7 +79,7 @@ pub fn apply(
 }
 
 fn report(
-    end: &End,
+    end: &EcnEndpoint,
     decision: &Decision,
     ect1: Option<&Result<String, SocketError>>,
 ) -> wire::Event {
@@ -110,8 +110,8 @@ fn report(
 impl EcnApplied {
     /// The interface; one program serves all flows of one congestion control.
     #[cfg(feature = "ebpf")]
-    fn rewrite(&mut self, end: &End, node: &mut Node<'_>) -> Result<String, SocketError> {
-        let dev = node.kernel.device(&Egress::Toward(end.peer))?;
+    fn rewrite(&mut self, end: &EcnEndpoint, node: &mut Node<'_>) -> Result<String, SocketError> {
+        let dev = node.interfaces.device(&Egress::Toward(end.peer))?;
         if !self.ect1.iter().any(|there| there.dev == dev && there.cc == end.kernel_name) {
             self.ect1.push(Ect1::attach(&dev, &end.kernel_name, node.undo)?);
         }
@@ -119,8 +119,8 @@ impl EcnApplied {
     }
 
     #[cfg(not(feature = "ebpf"))]
-    fn rewrite(&mut self, end: &End, node: &mut Node<'_>) -> Result<String, SocketError> {
-        let dev = node.kernel.device(&Egress::Toward(end.peer))?;
+    fn rewrite(&mut self, end: &EcnEndpoint, node: &mut Node<'_>) -> Result<String, SocketError> {
+        let dev = node.interfaces.device(&Egress::Toward(end.peer))?;
         tracing::debug!(dev, "ECT(1) is not rewritten");
         Err(SocketError::NoEbpf)
     }

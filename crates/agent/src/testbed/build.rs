@@ -13,7 +13,7 @@ use super::error::TestbedError;
 use super::identity::Identity;
 use super::netns::Netns;
 use super::record::{NodeRecord, Record, remove_files, socket_path};
-use super::rtnl::{End, FIRST, LO, Rtnl};
+use super::rtnl::{FIRST, LO, Rtnl, VethEnd};
 
 /// Longest path of a socket, without its terminator.
 const MAX_SOCKET_PATH: usize = 107;
@@ -133,12 +133,12 @@ impl<'a> Testbed<'a> {
         &self,
         topology: &'t Topology,
         (name, dev): &(String, String),
-    ) -> Result<End<'t>, TestbedError> {
+    ) -> Result<VethEnd<'t>, TestbedError> {
         let missing = || no_such(name, dev);
         let node = topology.nodes.get(name).ok_or_else(missing)?;
         let (index, interface) = find(&node.interfaces, name, dev)?;
         let netns = self.namespaces.get(name).ok_or_else(missing)?.raw_fd();
-        Ok(End { interface, index, netns })
+        Ok(VethEnd { interface, index, netns })
     }
 }
 

@@ -1,5 +1,8 @@
-//! The agent's one door to the machine's interfaces: what the shaper does, behind a seam so that the
-//! executor's tests need no root.
+//! Changes to network interfaces: links, root qdiscs, offloads. The trait stands between the executor and the shaper, so
+//! that the executor's tests need no root.
+//!
+//! Restoring an interface that is gone, or that another one of the same name has replaced, succeeds without a change:
+//! `Saved::is_same_interface` decides it.
 
 use ccbench_proto::resolve::{Egress, LinkConfig};
 use ccbench_shaper::keep_awake::KeepAwake;
@@ -11,9 +14,9 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// Changes interfaces of the calling thread's network namespace. Saved states are opaque JSON, for the
-/// undo journal.
-pub trait Kernel: Send + Sync {
+/// Reads and changes interfaces of the calling thread's network namespace. Saved states are opaque JSON, for the undo
+/// journal.
+pub trait Interfaces: Send + Sync {
     /// The interface that `egress` means.
     ///
     /// # Errors
@@ -29,7 +32,7 @@ pub trait Kernel: Send + Sync {
     /// # Errors
     /// The kernel refused.
     fn offloads_off(&self, dev: &str) -> Result<(), ShaperError>;
-    /// Puts saved offloads back; an interface that is gone is fine.
+    /// Restores saved offloads; does nothing if the interface is gone.
     ///
     /// # Errors
     /// The kernel refused.
@@ -39,8 +42,8 @@ pub trait Kernel: Send + Sync {
     /// # Errors
     /// The kernel refused.
     fn save_root(&self, dev: &str) -> Result<Value, ShaperError>;
-    /// Puts a saved root back, and takes away what a dead agent's link left; an interface that is gone, or
-    /// another one by the same name, is left alone.
+    /// Restores a saved root qdisc, and removes what a dead agent's link left. Does nothing if the interface is gone or
+    /// another one has its name.
     ///
     /// # Errors
     /// The kernel refused.
@@ -61,7 +64,7 @@ pub trait Kernel: Send + Sync {
 #[derive(Debug, Clone, Copy)]
 pub struct Machine;
 
-impl Kernel for Machine {
+impl Interfaces for Machine {
     fn device(&self, egress: &Egress) -> Result<String, ShaperError> {
         match egress {
             Egress::Dev(dev) => Ok(dev.clone()),
@@ -79,14 +82,14 @@ impl Kernel for Machine {
     }
     fn restore_offloads(&self, dev: &str, before: &Value) -> Result<(), ShaperError> {
         let saved = Saved::<Features>::from_json(before)?;
-        if saved.is_still(dev)? { offload::restore(dev, &saved.state) } else { Ok(()) }
+        if saved.is_same_interface(dev)? { offload::restore(dev, &saved.state) } else { Ok(()) }
     }
     fn save_root(&self, dev: &str) -> Result<Value, ShaperError> {
         Saved::of(dev, saved::snapshot(dev)?)?.to_json()
     }
     fn restore_root(&self, dev: &str, before: &Value) -> Result<(), ShaperError> {
         let saved = Saved::<SavedRoot>::from_json(before)?;
-        if !saved.is_still(dev)? {
+        if !saved.is_same_interface(dev)? {
             return remove_orphan(saved.ifindex);
         }
         user_link::cleanup(dev)?;
@@ -103,7 +106,7 @@ impl Kernel for Machine {
     }
 }
 
-/// Of an interface that is gone: a dead agent's userspace link stays, because it is a device of its own.
+/// Removes the veth pair of a dead agent's userspace link, which outlives the interface that it was made for.
 fn remove_orphan(ifindex: u32) -> Result<(), ShaperError> {
     let entry = format!("ccbu{ifindex}a");
     if exists(netlink::ifname(ifindex))? || !exists(netlink::ifindex(&entry))? {
@@ -152,8 +155,8 @@ impl<T: Serialize + DeserializeOwned> Saved<T> {
         serde_json::from_value(json.clone()).map_err(not_json("read an interface's saved state"))
     }
 
-    /// Whether the interface is still there and still the same.
-    fn is_still(&self, dev: &str) -> Result<bool, ShaperError> {
+    /// Whether `dev` is the interface that was saved: neither gone nor replaced by one of the same name.
+    fn is_same_interface(&self, dev: &str) -> Result<bool, ShaperError> {
         let now = match netlink::ifindex(dev) {
             Ok(now) => now,
             Err(ShaperError::NotFound { .. }) => return Ok(false),
@@ -174,7 +177,7 @@ fn not_json(op: &'static str) -> impl FnOnce(serde_json::Error) -> ShaperError {
     move |error| ShaperError::System { op, source: error.into() }
 }
 
-/// A fake machine that records the calls.
+/// Fake interfaces that record the calls.
 #[cfg(test)]
 pub(crate) mod fake {
     use std::sync::{Arc, Mutex};
@@ -185,12 +188,12 @@ pub(crate) mod fake {
     use super::*;
 
     #[derive(Debug, Clone, Default)]
-    pub(crate) struct FakeKernel {
+    pub(crate) struct FakeInterfaces {
         calls: Arc<Mutex<Vec<String>>>,
         failing: Option<&'static str>,
     }
 
-    impl FakeKernel {
+    impl FakeInterfaces {
         pub(crate) fn failing(call: &'static str) -> Self {
             Self { failing: Some(call), ..Self::default() }
         }
@@ -208,7 +211,7 @@ pub(crate) mod fake {
         }
     }
 
-    impl Kernel for FakeKernel {
+    impl Interfaces for FakeInterfaces {
         fn device(&self, egress: &Egress) -> Result<String, ShaperError> {
             Ok(match egress {
                 Egress::Dev(dev) => dev.clone(),
@@ -234,7 +237,7 @@ pub(crate) mod fake {
             self.call(format!("open {} on {dev}", config.name))?;
             Ok(Box::new(FakeLink {
                 name: config.name.clone(),
-                kernel: self.clone(),
+                interfaces: self.clone(),
                 up: true,
                 changed: true,
             }))
@@ -247,7 +250,7 @@ pub(crate) mod fake {
 
     struct FakeLink {
         name: String,
-        kernel: FakeKernel,
+        interfaces: FakeInterfaces,
         up: bool,
         /// A change of its trace has not been reported.
         changed: bool,
@@ -258,13 +261,13 @@ pub(crate) mod fake {
             wire::LinkState { link: self.name.clone(), ..Default::default() }
         }
         fn set_rate(&mut self, rate: Rate) -> Result<(), ShaperError> {
-            self.kernel.call(format!("set_rate {} {rate}", self.name))
+            self.interfaces.call(format!("set_rate {} {rate}", self.name))
         }
         fn set_delay(&mut self, delay: Micros) -> Result<(), ShaperError> {
-            self.kernel.call(format!("set_delay {} {delay}", self.name))
+            self.interfaces.call(format!("set_delay {} {delay}", self.name))
         }
         fn begin(&mut self, _at_ns: u64) -> Result<(), ShaperError> {
-            self.kernel.call(format!("begin {}", self.name))
+            self.interfaces.call(format!("begin {}", self.name))
         }
         fn changes(&mut self, into: &mut Vec<wire::LinkChange>) {
             if std::mem::take(&mut self.changed) {
@@ -287,7 +290,7 @@ pub(crate) mod fake {
         }
         fn remove(&mut self) -> Result<(), ShaperError> {
             if std::mem::take(&mut self.up) {
-                self.kernel.call(format!("remove {}", self.name))?;
+                self.interfaces.call(format!("remove {}", self.name))?;
             }
             Ok(())
         }

@@ -38,13 +38,13 @@ pub struct Start {
     pub group: String,
     /// The congestion control's name in the plan.
     pub cc: String,
-    /// And in this node's kernel; none: an instance that only the sending node has.
+    /// Its name in this node's kernel; `None` for an instance that only the sending node has.
     pub kernel_name: Option<String>,
-    /// What its sockets are to begin with.
+    /// The congestion control that its sockets begin with.
     pub begin: String,
     /// Local ports of its data connections, or the listener's.
     pub ports: Vec<u16>,
-    /// The port that its control connection goes to from here.
+    /// Remote port of its control connection, if this end connects.
     pub control: Option<u16>,
     /// This end sends the data.
     pub sends: bool,
@@ -107,7 +107,7 @@ pub struct AttachedHook {
     no_hook: Option<SocketError>,
     /// The new default of the namespace, or why it was not changed; `None` with a hook.
     instead: Option<Result<String, DefaultError>>,
-    /// The default that was left as it was.
+    /// The default, if it was not changed.
     default: String,
     #[cfg(feature = "ebpf")]
     hook: Option<Early>,
