@@ -10,8 +10,8 @@ use crate::column_text::ColumnText as _;
 use crate::wire::{Backend, CongestionControl, Event, LinkState, Side, Via};
 
 pub use crate::wire::event::{
-    BaseRtt, Capture, CcInForce, CcSockets, Ecn, EcnEct1, Import, Kind, Lab, NoData,
-    NodeCongestionControl,
+    BaseRtt, Capture, CcInForce, CcMethod, CcSockets, Ecn, EcnEct1, EcnMode, EcnRequest, Import,
+    Kind, Lab, NoData, NodeCongestionControl,
 };
 
 /// Name of [`Kind::Link`].
@@ -193,7 +193,7 @@ impl Kind {
         let first = |fields: &[(&'static str, bool)]| {
             fields.iter().find(|(_, present)| !present).map(|(name, _)| *name)
         };
-        let side = |side: i32| ("side", known(side));
+        let side = |side: i32| ("side", Side::is_known(side));
         match self {
             Self::Capture(capture) => first(&[
                 ("dropped", capture.dropped.is_some()),
@@ -203,7 +203,7 @@ impl Kind {
                 side(start.side),
                 ("cc", !start.cc.is_empty()),
                 ("begins_with", !start.begins_with.is_empty()),
-                ("how", !start.how.is_empty()),
+                ("how", CcMethod::is_known(start.how)),
             ]),
             Self::CcSockets(sockets) => first(&[
                 side(sockets.side),
@@ -214,8 +214,8 @@ impl Kind {
             Self::Ecn(ecn) => first(&[
                 side(ecn.side),
                 ("cc", !ecn.cc.is_empty()),
-                ("asked", !ecn.asked.is_empty()),
-                ("mode", !ecn.mode.is_empty()),
+                ("asked", EcnRequest::is_known(ecn.asked)),
+                ("mode", EcnMode::is_known(ecn.mode)),
                 ("counts_marks", ecn.counts_marks.is_some()),
             ]),
             Self::Link(link) => first(&[
@@ -282,7 +282,7 @@ fn cc_in_force_json(start: &CcInForce) -> Value {
         "cc": start.cc,
         "kernel_name": start.kernel_name,
         "begins_with": start.begins_with,
-        "how": start.how,
+        "how": CcMethod::text_of(start.how),
         "no_hook": start.no_hook,
         "paced_by": start.paced_by,
     })
@@ -324,18 +324,14 @@ fn ecn_json(ecn: &Ecn) -> Value {
         "side": Side::text_of(ecn.side),
         "cc": ecn.cc,
         "kernel_name": ecn.kernel_name,
-        "asked": ecn.asked,
-        "mode": ecn.mode,
+        "asked": EcnRequest::text_of(ecn.asked),
+        "mode": EcnMode::text_of(ecn.mode),
         "reason": ecn.reason,
         "counts_marks": ecn.counts_marks,
         "ect1_wanted": ecn.ect1_wanted,
         "ect1_dev": ecn.ect1_dev,
         "ect1_error": ecn.ect1_error,
     })
-}
-
-fn known(side: i32) -> bool {
-    Side::try_from(side).is_ok_and(|side| side != Side::Unspecified)
 }
 
 #[cfg(test)]
@@ -391,6 +387,18 @@ mod tests {
         assert_eq!(field_of(CcSockets { refused: None, ..sockets.clone() }), "refused");
         assert_eq!(field_of(CcSockets { side: 7, ..sockets.clone() }), "side");
         assert_eq!(field_of(CcSockets { cc: String::new(), ..sockets }), "cc");
+        let start = |how: i32| CcInForce {
+            side: Side::Sender.into(),
+            cc: "vegas".into(),
+            begins_with: "reno".into(),
+            how,
+            ..CcInForce::default()
+        };
+        assert!(event(Kind::CcInForce(start(CcMethod::BeforeConnect.into()))).read().is_ok());
+        for how in [0, 99] {
+            let missing = UnreadableEvent::MissingField { kind: "cc_in_force", field: "how" };
+            assert_eq!(event(Kind::CcInForce(start(how))).read(), Err(missing));
+        }
         for kind in [
             Kind::Ecn(Ecn::default()),
             Kind::CcInForce(CcInForce::default()),
@@ -414,7 +422,7 @@ mod tests {
             side: Side::Receiver.into(),
             cc: "quick".into(),
             begins_with: "reno".into(),
-            how: "after_connect".into(),
+            how: CcMethod::AfterConnect.into(),
             ..CcInForce::default()
         };
         assert_eq!(

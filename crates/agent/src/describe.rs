@@ -16,12 +16,12 @@ static QDISCS: OnceLock<Vec<String>> = OnceLock::new();
 pub async fn describe(generators: &Generators, notes: &[String]) -> wire::NodeInfo {
     let mut info = wire::NodeInfo {
         agent_version: env!("CARGO_PKG_VERSION").to_owned(),
-        privileges: privileges().to_owned(),
+        privileges: privileges().into(),
         notes: notes.to_vec(),
         ..Default::default()
     };
     ccbench_collector::describe(&mut info);
-    info.can_userspace_link = info.privileges != "unprivileged";
+    info.can_userspace_link = info.privileges() != wire::Privileges::Unprivileged;
     info.qdiscs = QDISCS.get_or_init(ccbench_shaper::probe::supported_qdiscs).clone();
     match ccbench_shaper::route::interfaces() {
         Ok(interfaces) => info.interfaces = interfaces,

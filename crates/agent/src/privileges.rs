@@ -1,12 +1,14 @@
 //! What this process may do on this machine.
 
-/// "root", "user-namespace" (root only inside it) or "unprivileged".
-pub(crate) fn privileges() -> &'static str {
+use ccbench_proto::wire::Privileges;
+
+/// The rights of this process.
+pub(crate) fn privileges() -> Privileges {
     if !rustix::process::geteuid().is_root() {
-        return "unprivileged";
+        return Privileges::Unprivileged;
     }
     let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
-    if whole_machine(&map) { "root" } else { "user-namespace" }
+    if whole_machine(&map) { Privileges::Root } else { Privileges::UserNamespace }
 }
 
 /// The initial user namespace maps every uid to itself.

@@ -21,7 +21,7 @@ use ccbench_collector::FlowPorts;
 use ccbench_collector::acks::{self, Watch};
 use ccbench_proto::plan::Acks;
 use ccbench_proto::wire::agent_client::AgentClient;
-use ccbench_proto::wire::{self, Role, Side, run_event::Of};
+use ccbench_proto::wire::{self, Role, Side, TcpEventKind, run_event::Of};
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, setsockopt, socket, sockopt,
@@ -313,11 +313,11 @@ fn agrees_with_polls(rows: &[Row], samples: &[wire::FlowSample]) {
 
 /// The sum of retransmission and state events equals the counters in the rows.
 fn events_explain_the_rows(rows: &[Row], events: &[wire::TcpEvent], missed: u64) {
-    let of = |kind: &'static str| {
-        events.iter().filter(move |e| e.role() == Role::Data && e.kind == kind)
+    let of = |kind: TcpEventKind| {
+        events.iter().filter(move |e| e.role() == Role::Data && e.kind() == kind)
     };
     let last = &rows[rows.len() - 1];
-    let before_last = of("retransmit").filter(|event| event.at_ns < last.at_ns);
+    let before_last = of(TcpEventKind::Retransmit).filter(|event| event.at_ns < last.at_ns);
     let reported: u32 = before_last.map(|event| event.count).sum();
     assert!(reported > 0, "the queue is short");
     let states = states_of(events);
@@ -327,13 +327,13 @@ fn events_explain_the_rows(rows: &[Row], events: &[wire::TcpEvent], missed: u64)
     let breaks = states.windows(2).filter(|pair| pair[0].1 != pair[1].0).count();
     let without_event = u64::from(last.retrans.checked_sub(reported).unwrap()) + breaks as u64;
     assert_eq!(without_event, missed, "packets sent again, and changes of state: {states:?}");
-    assert_eq!(of("cc").map(|event| &*event.cc).collect::<Vec<_>>(), ["cubic"]);
+    assert_eq!(of(TcpEventKind::Cc).map(|event| &*event.cc).collect::<Vec<_>>(), ["cubic"]);
 }
 
 /// Changes of congestion state of the data connection: before and after.
 fn states_of(events: &[wire::TcpEvent]) -> Vec<(u32, u32)> {
     let changes =
-        events.iter().filter(|event| event.role() == Role::Data && event.kind == "ca_state");
+        events.iter().filter(|event| event.role() == Role::Data && event.kind() == TcpEventKind::CaState);
     changes.map(|event| (event.ca_state_before.unwrap(), event.ca_state)).collect()
 }
 
@@ -351,7 +351,7 @@ fn two_timeouts_with_an_ack_between_are_two_events() {
                 Of::TcpEvents(all) => all.events,
                 _ => Vec::new(),
             });
-            events.filter(|event| event.kind == "rto").map(|event| event.count).collect()
+            events.filter(|event| event.kind() == TcpEventKind::Rto).map(|event| event.count).collect()
         };
         // A socket's filter that lets nothing pass: what comes is dropped, and not acknowledged.
         let nothing = [SockFilter::new(6, 0, 0, 0)];
@@ -384,11 +384,11 @@ async fn marks_are_reported_as_they_arrive() {
     let [sender, receiver] = nodes.run().await;
     let made = sender.queue.iter().filter_map(|row| row.ce_mark_pkts).max().unwrap();
     let arrived: u64 =
-        receiver.tcp_events.iter().filter(|e| e.kind == "ce").map(|e| u64::from(e.count)).sum();
+        receiver.tcp_events.iter().filter(|e| e.kind() == TcpEventKind::Ce).map(|e| u64::from(e.count)).sum();
     assert!(made > 20, "the link marks");
     // The last sample of the queue is up to 100 ms old; what comes after the connection's end is not seen.
     assert!(arrived.abs_diff(made) <= made / 20 + 3, "{made} made, {arrived} arrived");
-    let counted = sender.tcp_events.iter().filter(|e| e.kind == "ce" && e.side() == Side::Sender);
+    let counted = sender.tcp_events.iter().filter(|e| e.kind() == TcpEventKind::Ce && e.side() == Side::Sender);
     assert!(counted.count() > 0, "the sender hears of them");
 
     let rows = rows_of(&sender.acks);

@@ -8,7 +8,9 @@
 //! 1970), `t_s` f64 (seconds since the start of the trial on the node's own clock), `phase` (null before the first phase
 //! and after the last). An interval belongs to the phase that contains its midpoint; its `t_ns` is its end.
 
-use ccbench_proto::wire::{self, Role, SampleSource, Side};
+use ccbench_proto::wire::{
+    self, PacketFate, ProbeKind, Role, SampleSource, Side, TimingKind,
+};
 use polars::prelude::*;
 
 use super::cells::{
@@ -228,7 +230,7 @@ table! { IntervalColumns, "intervals", wire::Interval, interval_midpoint, ["flow
 
 table! { ProbeColumns, "probes", wire::Probe, |row, _| row.at_ns.into(), ["probe_id", "t_ns"], {
     probe_id: Text,
-    kind: Text,
+    kind: Enum<ProbeKind>,
     seq: Num<UInt32Type>,
     rtt_us: Opt<Float64Type>,
     lost: Bool,
@@ -296,7 +298,7 @@ table! { LinkChangeColumns, "link_changes", wire::LinkChange, |row, _| row.appli
 table! { LinkTimingColumns, "link_timing", wire::LinkTiming, |row, _| row.at_ns.into(), ["link", "what"], {
     link: Text,
     iface: Text,
-    what: Text,
+    what: Enum<TimingKind>,
     count: Num<UInt64Type>,
     late: Num<UInt64Type>,
     missed: Num<UInt64Type>,
@@ -312,7 +314,7 @@ table! { LinkPacketColumns, "link_packets", wire::LinkPacket, |row, _| row.at_ns
     bytes: Num<UInt32Type>,
     flow: Num<UInt32Type>,
     ecn: Narrow<UInt8Type>,
-    fate: Text,
+    fate: Enum<PacketFate>,
     marked: Bool,
     queued_ns: Opt<UInt64Type>,
     due_ns: Opt<UInt64Type>,

@@ -5,6 +5,7 @@ use std::io::{ErrorKind, Write as _};
 use std::path::Path;
 
 use ccbench_io::input;
+use ccbench_proto::column_text::ColumnText as _;
 use ccbench_proto::wire::NodeInfo;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -192,7 +193,7 @@ fn node_json(node: &NodeInfo) -> Value {
         "can_ebpf": node.can_ebpf,
         "can_userspace_link": node.can_userspace_link,
         "clocksource": node.clocksource,
-        "privileges": node.privileges,
+        "privileges": node.privileges().as_text(),
         "notes": node.notes,
         "netns_inode": node.netns_inode,
         "ecn": node.ecn,

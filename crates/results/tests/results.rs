@@ -211,7 +211,7 @@ fn fill(writer: &mut TrialWriter<'_>, shift: f64) {
         let probe = wire::Probe {
             at_ns: T0_NS[0].1 + u64::from(seq) * STEP_NS,
             probe_id: "rtt".into(),
-            kind: "ping".into(),
+            kind: wire::ProbeKind::Ping.into(),
             seq,
             rtt_us: (seq % 10 != 0).then(|| 10_000.0 + f64::from(seq % 10)),
             lost: seq % 10 == 0,

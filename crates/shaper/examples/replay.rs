@@ -9,6 +9,7 @@ use ccbench_proto::plan::{Backend, Link, Queue, TraceUse};
 use ccbench_proto::resolve::LinkConfig;
 use ccbench_proto::trace::{Replay, Step, Steps, Trace};
 use ccbench_proto::units::{Bytes, Limit, Rate};
+use ccbench_proto::wire::TimingKind;
 use ccbench_shaper::clock::monotonic_ns;
 use ccbench_shaper::netlink::{self, Socket};
 
@@ -50,7 +51,7 @@ fn main() {
     }
     link.changes(&mut changes);
     link.timing(&mut timing);
-    let all = timing.iter().find(|row| row.what == "steps").unwrap();
+    let all = timing.iter().find(|row| row.what() == TimingKind::Steps).unwrap();
     let last = changes.last().unwrap();
     let wrong = changes.iter().filter(|row| row.rc != 0).count();
     println!(

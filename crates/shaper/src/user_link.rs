@@ -269,7 +269,7 @@ impl Link for UserLink {
         if let Some(played) = self.played.as_ref().filter(|played| played.count() > 0) {
             // The model applies steps exactly when they are due.
             into.push(wire::LinkTiming {
-                what: "steps".to_owned(),
+                what: wire::TimingKind::Steps.into(),
                 count: played.count(),
                 ..row.clone()
             });

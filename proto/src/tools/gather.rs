@@ -387,7 +387,7 @@ fn pings(source: &Source, out: &mut Gathered) {
             let row = wire::Probe {
                 at_ns,
                 probe_id: probe_id.clone(),
-                kind: "ping".to_owned(),
+                kind: wire::ProbeKind::Ping.into(),
                 seq,
                 rtt_us: reply.rtt_us,
                 lost: reply.rtt_us.is_none(),

@@ -5,6 +5,7 @@ use std::io::{self, BufWriter, IsTerminal as _, Write};
 use std::path::{Path, PathBuf};
 
 use ccbench_io::console::message;
+use ccbench_proto::column_text::ColumnText as _;
 use ccbench_proto::wire::LinkPacket;
 
 use super::args::Args;
@@ -162,7 +163,8 @@ impl Output {
 
 fn row(to: &mut dyn Write, direction: &str, packet: &LinkPacket) -> io::Result<()> {
     let number = |value: Option<u64>| value.map_or(String::new(), |value| value.to_string());
-    let LinkPacket { at_ns, bytes, flow, ecn, fate, marked, .. } = packet;
+    let LinkPacket { at_ns, bytes, flow, ecn, marked, .. } = packet;
+    let fate = packet.fate().as_text();
     writeln!(
         to,
         "{at_ns},{direction},{bytes},{flow},{ecn},{fate},{},{},{},{},{}",
@@ -183,6 +185,8 @@ fn width() -> usize {
 
 #[cfg(test)]
 mod tests {
+    use ccbench_proto::wire::PacketFate;
+
     use super::*;
 
     #[test]
@@ -191,7 +195,7 @@ mod tests {
         let packet = LinkPacket {
             at_ns: 7,
             bytes: 1514,
-            fate: "sent".to_owned(),
+            fate: PacketFate::Sent.into(),
             marked: true,
             due_ns: Some(9),
             ..LinkPacket::default()

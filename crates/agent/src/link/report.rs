@@ -1,6 +1,6 @@
 //! Statistics of one direction of the link: its counters, their differences over an interval, as JSON and as text.
 
-use ccbench_proto::wire::{LinkTiming, QdiscSample};
+use ccbench_proto::wire::{LinkTiming, QdiscSample, TimingKind};
 use serde_json::{Value, json};
 
 /// A direction's counters at an instant, since its beginning.
@@ -35,11 +35,11 @@ pub(crate) struct Reading {
 impl Reading {
     /// From a link's counters. The root's row has the forwarded packets; rows below it have marks and drops.
     pub(crate) fn of(at_ns: u64, rows: &[QdiscSample], timing: &[LinkTiming]) -> Self {
-        let timing_of = |what: &str| timing.iter().find(|row| row.what == what).cloned();
+        let timing_of = |kind| timing.iter().find(|row| row.what() == kind).cloned();
         let mut reading = Self {
             at_ns,
-            packet_timing: timing_of("packets"),
-            step_timing: timing_of("steps"),
+            packet_timing: timing_of(TimingKind::Packets),
+            step_timing: timing_of(TimingKind::Steps),
             ..Self::default()
         };
         for row in rows {

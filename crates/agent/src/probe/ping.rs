@@ -242,7 +242,7 @@ pub fn row(task: &ProbeTask, seq: u32, at_ns: u64) -> wire::Probe {
     wire::Probe {
         at_ns,
         probe_id: task.id.clone(),
-        kind: task.plan.kind.as_str().to_owned(),
+        kind: wire::ProbeKind::from(task.plan.kind).into(),
         seq,
         tos: u32::from(task.plan.tos),
         ..Default::default()

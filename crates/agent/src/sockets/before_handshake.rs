@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use ccbench_proto::column_text::ColumnText as _;
-use ccbench_proto::event::{CcInForce, CcSockets, Kind};
+use ccbench_proto::event::{CcInForce, CcMethod, CcSockets, Kind};
 use ccbench_proto::plan::Via;
 use ccbench_proto::schedule::{FlowTask, NodeTask};
 use ccbench_proto::wire::{self, Side};
@@ -90,11 +90,11 @@ enum How {
 }
 
 impl How {
-    fn name(self) -> &'static str {
+    fn on_wire(self) -> CcMethod {
         match self {
-            Self::BeforeConnect => "before_connect",
-            Self::NamespaceDefault => "namespace_default",
-            Self::AfterConnect => "after_connect",
+            Self::BeforeConnect => CcMethod::BeforeConnect,
+            Self::NamespaceDefault => CcMethod::NamespaceDefault,
+            Self::AfterConnect => CcMethod::AfterConnect,
         }
     }
 }
@@ -256,7 +256,7 @@ impl AttachedHook {
             "{} ({}): {}, sockets begin with {begin}",
             start.cc,
             side.as_text(),
-            how.name()
+            how.on_wire().as_text()
         );
         let no_default = self.instead.iter().filter_map(|default| default.as_ref().err());
         for why in self.no_hook_reason().into_iter().chain(no_default.map(ToString::to_string)) {
@@ -269,7 +269,7 @@ impl AttachedHook {
             side: side.into(),
             cc: start.cc.clone(),
             kernel_name: start.kernel_name.clone(),
-            how: how.name().to_owned(),
+            how: how.on_wire().into(),
             no_hook: self.no_hook_reason(),
             paced_by: paced_by.cloned(),
             begins_with: begin,

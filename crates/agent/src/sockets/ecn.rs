@@ -5,6 +5,8 @@
 //! Its flags then negotiate ECN, so no sysctl changes.
 
 use ccbench_proto::cc;
+use ccbench_proto::column_text::ColumnText as _;
+use ccbench_proto::event::{EcnMode, EcnRequest};
 use ccbench_proto::plan::{Cc, Via};
 use ccbench_proto::schedule::{FlowTask, NodeTask};
 
@@ -42,14 +44,14 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// As in the rows: "accecn_struct_ops" ...
-    pub fn name(self) -> &'static str {
+    /// As in events.
+    pub fn on_wire(self) -> EcnMode {
         match self {
-            Self::AccecnStructOps => "accecn_struct_ops",
-            Self::AccecnSysctl => "accecn_sysctl",
-            Self::DctcpFeedback => "dctcp_feedback",
-            Self::Rfc3168 => "rfc3168",
-            Self::None => "none",
+            Self::AccecnStructOps => EcnMode::AccecnStructOps,
+            Self::AccecnSysctl => EcnMode::AccecnSysctl,
+            Self::DctcpFeedback => EcnMode::DctcpFeedback,
+            Self::Rfc3168 => EcnMode::Rfc3168,
+            Self::None => EcnMode::None,
         }
     }
 
@@ -80,7 +82,7 @@ impl Capabilities {
             (Mode::DctcpFeedback, self.ops_flags & flag::NEEDS_ECN != 0),
             (Mode::Rfc3168, true),
         ];
-        possible.into_iter().filter(|(_, can)| *can).map(|(mode, _)| mode.name()).collect()
+        possible.into_iter().filter(|(_, can)| *can).map(|(mode, _)| mode.on_wire().as_text()).collect()
     }
 }
 
@@ -101,12 +103,12 @@ impl Wants {
         self.accecn || self.echo
     }
 
-    /// Its name in events.
-    pub fn name(self) -> &'static str {
+    /// As in events.
+    pub fn on_wire(self) -> EcnRequest {
         match self {
-            Self { accecn: true, .. } => "accecn",
-            Self { echo: true, .. } => "dctcp_feedback",
-            _ => "none",
+            Self { accecn: true, .. } => EcnRequest::Accecn,
+            Self { echo: true, .. } => EcnRequest::DctcpFeedback,
+            _ => EcnRequest::None,
         }
     }
 }

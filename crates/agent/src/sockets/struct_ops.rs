@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use ccbench_proto::cc::Core;
+use ccbench_proto::wire::Privileges;
 use libbpf_rs::btf::Btf;
 use libbpf_rs::btf::types::Struct;
 use libbpf_rs::{
@@ -56,11 +57,11 @@ pub struct Registered {
 ///
 /// # Errors
 /// Why not, and how to fix it.
-pub fn possible(privileges: &str) -> Result<(), SocketError> {
+pub fn possible(privileges: Privileges) -> Result<(), SocketError> {
     match privileges {
-        "root" => {}
-        "user-namespace" => return Err(SocketError::UserNamespace),
-        _ => return Err(SocketError::NeedsRoot),
+        Privileges::Root => {}
+        Privileges::UserNamespace => return Err(SocketError::UserNamespace),
+        Privileges::Unprivileged | Privileges::Unspecified => return Err(SocketError::NeedsRoot),
     }
     if !Path::new(BTF).exists() {
         return Err(SocketError::NoBtf { path: BTF });
@@ -320,9 +321,9 @@ mod tests {
     #[test]
     fn errors_without_privilege_name_the_fix() {
         assert!(
-            possible("user-namespace").unwrap_err().to_string().contains("run ccbench as root")
+            possible(Privileges::UserNamespace).unwrap_err().to_string().contains("run ccbench as root")
         );
-        assert!(possible("unprivileged").unwrap_err().to_string().contains("needs root"));
+        assert!(possible(Privileges::Unprivileged).unwrap_err().to_string().contains("needs root"));
     }
 
     /// Programs without `exit`, which the verifier rejects.

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use ccbench_proto::column_text::ColumnText as _;
 use ccbench_proto::wire::NodeInfo;
 
 use crate::args::DescribeArgs;
@@ -38,7 +39,7 @@ fn describe(node: &str, info: &NodeInfo) -> String {
     };
     line("kernel", format!("{} {}", info.kernel, info.machine));
     line("CPUs", format!("{} × {}", info.cpus, info.cpu_model));
-    line("agent", format!("{} ({})", info.agent_version, info.privileges));
+    line("agent", format!("{} ({})", info.agent_version, info.privileges().as_text()));
     line("iperf3", info.iperf3_version.clone());
     line("congestion controls", info.congestion_controls.join(" "));
     line("default", info.default_congestion_control.clone());

@@ -10,7 +10,8 @@ use crate::fake::{self, serve_runs};
 use crate::version::{plan_of, run_on};
 
 fn probe() -> Vec<u8> {
-    fake::row(Of::Probe(wire::Probe { probe_id: "rtt".to_owned(), ..wire::Probe::default() }))
+    let kind = wire::ProbeKind::Ping.into();
+    fake::row(Of::Probe(wire::Probe { probe_id: "rtt".to_owned(), kind, ..wire::Probe::default() }))
 }
 
 #[test]

@@ -32,7 +32,8 @@ length = "200ms"
 
 /// Status, reasons and notes of a trial in which the agent sends these messages and `Done`.
 fn run(messages: Vec<Vec<u8>>) -> (TrialStatus, Vec<String>, Vec<String>) {
-    let row = wire::Probe { probe_id: "rtt".to_owned(), ..wire::Probe::default() };
+    let kind = wire::ProbeKind::Ping.into();
+    let row = wire::Probe { probe_id: "rtt".to_owned(), kind, ..wire::Probe::default() };
     let ending = [fake::row(Of::Probe(row)), fake::done()];
     let (status, reasons, notes, _) = run_on(serve(messages.into_iter().chain(ending).collect()));
     (status, reasons, notes)
@@ -95,10 +96,14 @@ fn unreadable_events_degrade_the_trial() {
     let message = field(4242, b"a kind of row of a later version");
     let row = wire::Interval { flow_id: "l4s/0".into(), ..wire::Interval::default() };
     let row = wire::RunEvent { of: Some(Of::Interval(row)) }.encode_to_vec();
-    let (status, reasons, _) = run(vec![in_stream(&newer), in_stream(&older), message, row]);
+    let what = 99;
+    let timing = wire::LinkTiming { link: "l4s".into(), what, ..wire::LinkTiming::default() };
+    let timing = wire::RunEvent { of: Some(Of::LinkTiming(timing)) }.encode_to_vec();
+    let (status, reasons, _) =
+        run(vec![in_stream(&newer), in_stream(&older), message, row, timing]);
     assert_eq!(status, TrialStatus::Degraded);
     let [reason] = &reasons[..] else { panic!("{reasons:?}") };
-    let begin = "event_unreadable: one: messages that cannot be read: 4 (the first: its kind is unknown: l4s); its agent is \
+    let begin = "event_unreadable: one: messages that cannot be read: 5 (the first: its kind is unknown: l4s); its agent is \
                  ccbench-agent 99.0.0, this is ccbench ";
     assert!(reason.starts_with(begin), "{reason}");
 }

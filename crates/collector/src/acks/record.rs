@@ -2,7 +2,7 @@
 
 use std::mem::offset_of;
 
-use ccbench_proto::wire;
+use ccbench_proto::wire::{self, TcpEventKind};
 
 use super::abi::{Event, Row};
 use crate::bytes::{array, u32_at, u64_at};
@@ -40,16 +40,16 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The name in table `tcp_events`.
+    /// As in table `tcp_events`; unspecified for a row, which is no event.
     #[must_use]
-    pub fn as_str(self) -> &'static str {
+    pub fn event_kind(self) -> TcpEventKind {
         match self {
-            Self::Row => "row",
-            Self::Cc => "cc",
-            Self::Retransmit => "retransmit",
-            Self::Rto => "rto",
-            Self::CaState => "ca_state",
-            Self::Ce => "ce",
+            Self::Row => TcpEventKind::Unspecified,
+            Self::Cc => TcpEventKind::Cc,
+            Self::Retransmit => TcpEventKind::Retransmit,
+            Self::Rto => TcpEventKind::Rto,
+            Self::CaState => TcpEventKind::CaState,
+            Self::Ce => TcpEventKind::Ce,
         }
     }
 }
@@ -109,7 +109,7 @@ pub fn event(head: &Head, record: &[u8]) -> wire::TcpEvent {
     let changed = head.kind == Kind::CaState;
     wire::TcpEvent {
         at_ns: head.at_ns,
-        kind: head.kind.as_str().to_owned(),
+        kind: head.kind.event_kind().into(),
         cookie: head.cookie,
         sport: head.sport.into(),
         dport: head.dport.into(),

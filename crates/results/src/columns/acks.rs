@@ -1,7 +1,7 @@
 //! Tables of socket states that eBPF programs collect. One `acks` message holds many rows in columnar form: a column has
 //! one value per row, one value for all rows, or none.
 
-use ccbench_proto::wire::{self, Role, Side};
+use ccbench_proto::wire::{self, Role, Side, TcpEventKind};
 use polars::prelude::*;
 
 use super::super::cells::{Axis, Cells, Enum, Narrow, Num, Opt, OptBool, Text};
@@ -181,7 +181,7 @@ table! { TcpEventColumns, "tcp_events", wire::TcpEvent, |row, _| row.at_ns.into(
     group: Text,
     side: Enum<Side>,
     role: Enum<Role>,
-    kind: Text,
+    kind: Enum<TcpEventKind>,
     cookie: Num<UInt64Type>,
     sport: Narrow<UInt16Type>,
     dport: Narrow<UInt16Type>,

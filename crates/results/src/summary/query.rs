@@ -4,6 +4,8 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
+use ccbench_proto::column_text::ColumnText as _;
+use ccbench_proto::wire::TimingKind;
 use polars::io::HiveOptions;
 use polars::prelude::*;
 
@@ -139,7 +141,8 @@ pub(crate) fn values(
 /// Scheduling error of a link in one trial.
 pub(super) struct TimingRow {
     pub(super) link: String,
-    pub(super) what: String,
+    /// `None`: of a later version.
+    pub(super) what: Option<TimingKind>,
     pub(super) count: u64,
     /// Median, p90, p99 and maximum in microseconds.
     pub(super) us: [f64; 4],
@@ -155,12 +158,13 @@ pub(super) fn timing(run: &RunDir, end: &TrialEnd) -> Result<Vec<TimingRow>> {
         let (count, us) = (slice.numbers("count"), US.map(|name| slice.numbers(name)));
         found.extend((0..slice.len()).map(|row| TimingRow {
             link: link.get(row).unwrap_or_default().to_owned(),
-            what: what.get(row).unwrap_or_default().to_owned(),
+            what: what.get(row).and_then(TimingKind::from_text),
             count: count.get(row).unwrap_or(0.0) as u64,
             us: us.each_ref().map(|us| us.get(row).unwrap_or(0.0)),
         }));
     })?;
-    found.sort_by(|a, b| (&a.link, &a.what).cmp(&(&b.link, &b.what)));
+    let key = |row: &TimingRow| (row.link.clone(), row.what.map(TimingKind::as_text));
+    found.sort_by_cached_key(key);
     Ok(found)
 }
 

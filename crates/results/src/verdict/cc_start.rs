@@ -1,7 +1,7 @@
 //! Checks that no other congestion control had set up a sender's socket first: pacing that BBR enabled stays on after the
 //! switch to another algorithm.
 
-use ccbench_proto::event::{CcInForce, CcSockets};
+use ccbench_proto::event::{CcInForce, CcMethod, CcSockets};
 
 use super::findings::Findings;
 use crate::model::Status;
@@ -14,9 +14,20 @@ pub(crate) fn judge(node: &str, group: &str, start: &CcInForce, findings: &mut F
         "flows.{group}: {} was set {} on {node}{no_hook}: its sockets started with {pacing_cc}, which leaves pacing on; set \
          net.ipv4.tcp_congestion_control on {node} to an algorithm without pacing (cubic, reno)",
         start.cc,
-        start.how.replace('_', " "),
+        method(start.how()),
     );
     findings.add(Status::Degraded, "cc_late", message);
+}
+
+/// When or by what it was set.
+fn method(how: CcMethod) -> &'static str {
+    match how {
+        CcMethod::BeforeConnect => "before connect",
+        CcMethod::NamespaceDefault => "by the namespace's default",
+        CcMethod::AfterConnect => "after connect",
+        // `Event::read` refuses it.
+        CcMethod::Unspecified => "in an unknown way",
+    }
 }
 
 /// Counts the sockets on which the kernel refused the congestion control before the handshake.
@@ -51,7 +62,7 @@ mod tests {
     fn degrades_if_another_cc_left_pacing_on() {
         let late = CcInForce {
             cc: "vegas".into(),
-            how: "after_connect".into(),
+            how: CcMethod::AfterConnect.into(),
             paced_by: Some("bbr".into()),
             no_hook: Some("no BPF".into()),
             ..CcInForce::default()
@@ -61,8 +72,8 @@ mod tests {
         assert!(
             reason.starts_with("cc_late flows.delay: vegas was set after connect on src (no BPF)")
         );
-        let fine =
-            CcInForce { paced_by: None, no_hook: None, how: "before_connect".into(), ..late };
+        let how = CcMethod::BeforeConnect.into();
+        let fine = CcInForce { paced_by: None, no_hook: None, how, ..late };
         assert_eq!(started(&fine), Vec::<String>::new());
     }
 

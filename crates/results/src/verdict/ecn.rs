@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use ccbench_proto::column_text::ColumnText as _;
 use ccbench_proto::event::Ecn;
 use ccbench_proto::plan::check::CheckedPlan;
 use ccbench_proto::wire::{FlowSample, QdiscSample, Role, Side};
@@ -173,7 +174,8 @@ impl EcnCheck {
 /// Why the ends of a group do not have the requested feedback, if so.
 fn fallback(ends: &[End]) -> Option<String> {
     let describe = |End { node, ecn }: &End| {
-        format!("{} requested {}, {node} uses {}: {}", ecn.cc, ecn.asked, ecn.mode, ecn.reason)
+        let (asked, mode) = (ecn.asked().as_text(), ecn.mode().as_text());
+        format!("{} requested {asked}, {node} uses {mode}: {}", ecn.cc, ecn.reason)
     };
     if let Some(end) = ends.iter().find(|end| !end.ecn.counts_marks()) {
         return Some(describe(end));
@@ -202,6 +204,7 @@ fn merged(times: impl Iterator<Item = (f64, f64)>) -> Vec<(f64, f64)> {
 
 #[cfg(test)]
 mod tests {
+    use ccbench_proto::event::{EcnMode, EcnRequest};
     use ccbench_proto::plan::{check, parse};
 
     use super::*;
@@ -210,14 +213,14 @@ mod tests {
     const PLAN: &str = include_str!("ecn.toml");
 
     /// Two nodes in this mode, flow `l4s/0` that counted `counted`, a link that marked 100 a second for 10 s.
-    fn judge(modes: [&str; 2], negotiated: bool, counted: u32, stranger: bool) -> Vec<String> {
+    fn judge(modes: [EcnMode; 2], negotiated: bool, counted: u32, stranger: bool) -> Vec<String> {
         let (plan, _) = check::check(parse::parse(PLAN).unwrap()).unwrap();
         let mut ecn = EcnCheck::new(&plan);
         for (node, mode) in ["src", "dst"].into_iter().zip(modes) {
-            let counts = matches!(mode, "dctcp_feedback" | "accecn_struct_ops");
+            let counts = matches!(mode, EcnMode::DctcpFeedback | EcnMode::AccecnStructOps);
             let end = Ecn {
                 cc: "prague".into(),
-                asked: "accecn".into(),
+                asked: EcnRequest::Accecn.into(),
                 mode: mode.into(),
                 reason: "so".into(),
                 counts_marks: Some(counts),
@@ -259,7 +262,7 @@ mod tests {
             .collect()
     }
 
-    const ACCECN: [&str; 2] = ["accecn_struct_ops"; 2];
+    const ACCECN: [EcnMode; 2] = [EcnMode::AccecnStructOps; 2];
 
     #[test]
     fn counted_is_marked() {
@@ -276,7 +279,7 @@ mod tests {
     #[test]
     fn without_counts_nothing_is_compared() {
         assert_eq!(judge(ACCECN, true, 0, true), Vec::<String>::new(), "marks may be the other's");
-        let reasons = judge(["rfc3168"; 2], true, 0, false);
+        let reasons = judge([EcnMode::Rfc3168; 2], true, 0, false);
         assert_eq!(
             reasons,
             ["ecn_fallback flows.l4s: prague requested accecn, src uses rfc3168: so"]
@@ -285,9 +288,9 @@ mod tests {
 
     #[test]
     fn fallback_degrades() {
-        let reasons = judge(["accecn_struct_ops", "none"], true, 1000, false);
+        let reasons = judge([EcnMode::AccecnStructOps, EcnMode::None], true, 1000, false);
         assert_eq!(reasons, ["ecn_fallback flows.l4s: prague requested accecn, dst uses none: so"]);
-        let reasons = judge(["accecn_struct_ops", "dctcp_feedback"], true, 1000, false);
+        let reasons = judge([EcnMode::AccecnStructOps, EcnMode::DctcpFeedback], true, 1000, false);
         assert!(reasons[0].contains("the ends differ"), "{reasons:?}");
         let reasons = judge(ACCECN, false, 0, false);
         assert!(reasons[0].contains("1 of 1 connections did not negotiate ECN"), "{reasons:?}");

@@ -8,7 +8,7 @@ use ccbench_proto::trace::{Step, Steps, Trace};
 use ccbench_proto::units::Rate;
 use ccbench_proto::wire::{
     Done, Event, Flow, FlowSample, HostSample, Interval, LinkChange, LinkTiming, NodeInfo,
-    QdiscSample, Role, Side,
+    QdiscSample, Role, Side, TimingKind,
 };
 
 use super::*;
@@ -413,7 +413,7 @@ fn late_trace_steps_degrade_and_missed_ones_fail() {
     let steps = |p99_us, missed| Story {
         timing: Some(LinkTiming {
             link: "bottleneck".into(),
-            what: "steps".into(),
+            what: TimingKind::Steps.into(),
             count: 1000,
             missed,
             p99_us,
@@ -434,7 +434,7 @@ fn final_packet_timing_replaces_samples() {
     let packets = |late, max_us| Story {
         timing: Some(LinkTiming {
             link: "bottleneck".into(),
-            what: "packets".into(),
+            what: TimingKind::Packets.into(),
             count: 10_000,
             late,
             max_us,
@@ -451,7 +451,8 @@ fn final_packet_timing_replaces_samples() {
 
 #[test]
 fn packets_missing_from_the_log_degrade() {
-    let timing = LinkTiming { what: "log".into(), count: 5, missed: 7, ..LinkTiming::default() };
+    let what = TimingKind::Log.into();
+    let timing = LinkTiming { what, count: 5, missed: 7, ..LinkTiming::default() };
     let story = Story { timing: Some(timing), ..Story::default() };
     let message = only(&story, Status::Degraded, "packets_not_logged");
     assert!(message.contains("the packet log misses 7 packets and holds 5"), "{message}");
@@ -538,6 +539,16 @@ fn unreadable_event_degrades() {
     let story = Story { event: Some((Some(Kind::CcSockets(sockets)), "")), ..Story::default() };
     let message = only(&story, Status::Degraded, "event_unreadable");
     assert!(message.contains("the event `cc_sockets` has no valid `side`"), "{message}");
+}
+
+#[test]
+fn row_with_an_unknown_kind_degrades() {
+    for what in [0, 99] {
+        let timing = Some(LinkTiming { link: "bottleneck".into(), what, ..LinkTiming::default() });
+        let story = Story { timing, ..Story::default() };
+        let message = only(&story, Status::Degraded, "event_unreadable");
+        assert!(message.contains("a row without a valid `what`"), "{message}");
+    }
 }
 
 #[test]

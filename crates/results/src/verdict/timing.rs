@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ccbench_proto::wire::{LinkTiming, QdiscSample};
+use ccbench_proto::wire::{LinkTiming, QdiscSample, TimingKind};
 
 use super::findings::Findings;
 use crate::model::Status;
@@ -49,8 +49,8 @@ impl Timing {
     }
 
     pub(crate) fn row(&mut self, node: &str, row: &LinkTiming) {
-        match row.what.as_str() {
-            "packets" => {
+        match row.what() {
+            TimingKind::Packets => {
                 let key = (node.to_owned(), row.link.clone());
                 let packets = self.packets.entry(key).or_default();
                 packets.sent = row.count;
@@ -58,9 +58,10 @@ impl Timing {
                 packets.max_us = row.max_us;
                 packets.p99_us = Some(row.p99_us);
             }
-            "steps" => self.steps.push(row.clone()),
-            "log" => self.logs.push(row.clone()),
-            _ => {}
+            TimingKind::Steps => self.steps.push(row.clone()),
+            TimingKind::Log => self.logs.push(row.clone()),
+            // `unreadable` reports it.
+            TimingKind::Unspecified => {}
         }
     }
 

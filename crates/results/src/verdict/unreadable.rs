@@ -1,11 +1,14 @@
-//! Messages that this controller cannot read: the agent is of another version. What they hold cannot be judged, so a trial
-//! with one is degraded.
+//! Messages that this controller cannot read, because the agent is of another version: unknown types, and rows without a
+//! value that other checks need. A trial with one is degraded, because those checks skip it.
 
 use std::collections::BTreeMap;
 
+use ccbench_proto::column_text::ColumnText as _;
 use ccbench_proto::event::UnreadableEvent;
 use ccbench_proto::wire::run_event::Of;
-use ccbench_proto::wire::{Event, NodeInfo, Role, Side};
+use ccbench_proto::wire::{
+    Event, NodeInfo, PacketFate, ProbeKind, Role, Side, TcpEvent, TcpEventKind, TimingKind,
+};
 
 use super::findings::Findings;
 use crate::model::Status;
@@ -17,18 +20,30 @@ pub(crate) struct Unreadable {
     nodes: BTreeMap<String, Count>,
 }
 
-/// Whether a row about a socket has the end and the role of its connection.
-fn has_valid_socket(of: &Of) -> bool {
-    let valid = |side: Side, role: Role| side != Side::Unspecified && role != Role::Unspecified;
+/// The field of a row that is absent or has a value that this build does not know.
+fn invalid_field(of: &Of) -> Option<&'static str> {
+    let first = |fields: &[(&'static str, bool)]| {
+        fields.iter().find(|(_, known)| !known).map(|(name, _)| *name)
+    };
+    let side = |field: i32| ("side", Side::is_known(field));
+    let role = |field: i32| ("role", Role::is_known(field));
     match of {
-        Of::FlowSample(row) => valid(row.side(), row.role()),
-        Of::Flow(row) => valid(row.side(), row.role()),
-        Of::Acks(batch) => valid(batch.side(), batch.role()),
-        Of::TcpEvents(batch) => batch.events.iter().all(|row| valid(row.side(), row.role())),
+        Of::FlowSample(row) => first(&[side(row.side), role(row.role)]),
+        Of::Flow(row) => first(&[side(row.side), role(row.role)]),
+        Of::Acks(batch) => first(&[side(batch.side), role(batch.role)]),
+        Of::TcpEvents(batch) => batch.events.iter().find_map(|row: &TcpEvent| {
+            first(&[side(row.side), role(row.role), ("kind", TcpEventKind::is_known(row.kind))])
+        }),
         // The row of what belongs to no flow has neither.
-        Of::AckCount(row) => row.flow_id.is_empty() || valid(row.side(), row.role()),
-        Of::Interval(row) => row.side() != Side::Unspecified,
-        _ => true,
+        Of::AckCount(row) if row.flow_id.is_empty() => None,
+        Of::AckCount(row) => first(&[side(row.side), role(row.role)]),
+        Of::Interval(row) => first(&[side(row.side)]),
+        Of::Probe(row) => first(&[("kind", ProbeKind::is_known(row.kind))]),
+        Of::LinkTiming(row) => first(&[("what", TimingKind::is_known(row.what))]),
+        Of::LinkPacket(row) => first(&[("fate", PacketFate::is_known(row.fate))]),
+        // They have no enums; `Event::read` checks those of events.
+        Of::QdiscSample(_) | Of::LinkChange(_) | Of::HostSample(_) | Of::CcState(_) => None,
+        Of::Event(_) | Of::Raw(_) | Of::Done(_) => None,
     }
 }
 
@@ -58,14 +73,13 @@ impl Unreadable {
         });
     }
 
-    /// Counts a message of a type that this build does not know, and a row without a valid side or role.
+    /// Counts a message of a type that this build does not know, and a row with an invalid field.
     pub(crate) fn message(&mut self, node: &str, of: Option<&Of>) {
-        match of {
-            None => self.count(node, || "a message of an unknown type".to_owned()),
-            Some(of) if !has_valid_socket(of) => {
-                self.count(node, || "a row without a valid `side` or `role`".to_owned());
-            }
-            Some(_) => {}
+        let Some(of) = of else {
+            return self.count(node, || "a message of an unknown type".to_owned());
+        };
+        if let Some(field) = invalid_field(of) {
+            self.count(node, || format!("a row without a valid `{field}`"));
         }
     }
 

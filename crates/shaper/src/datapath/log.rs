@@ -4,6 +4,8 @@
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
+use ccbench_proto::wire::PacketFate;
+
 use super::header::Ecn;
 
 /// Bytes of a row, the unit of the budget.
@@ -44,15 +46,15 @@ impl Fate {
     ];
 
     /// As in the table `link_packets`.
-    pub(crate) fn name(self) -> &'static str {
+    pub(crate) fn on_wire(self) -> PacketFate {
         match self {
-            Self::Sent => "sent",
-            Self::Lost => "lost",
-            Self::Overlimit => "overlimit",
-            Self::Overmemory => "overmemory",
-            Self::Early => "early",
-            Self::Unfit => "unfit",
-            Self::Device => "device",
+            Self::Sent => PacketFate::Sent,
+            Self::Lost => PacketFate::Lost,
+            Self::Overlimit => PacketFate::Overlimit,
+            Self::Overmemory => PacketFate::Overmemory,
+            Self::Early => PacketFate::Early,
+            Self::Unfit => PacketFate::Unfit,
+            Self::Device => PacketFate::Device,
         }
     }
 }

@@ -139,7 +139,7 @@ impl TraceReplay {
             at_ns: monotonic_ns(),
             link: names.0.to_owned(),
             iface: names.1.to_owned(),
-            what: "steps".to_owned(),
+            what: wire::TimingKind::Steps.into(),
             count: late_ns.len() as u64 + self.thread.lost(),
             late: late_ns.iter().filter(|&&ns| ns > LATE_NS).count() as u64,
             missed: self.thread.missed(),

@@ -15,7 +15,7 @@ pub(super) fn packet(link: &str, iface: &str, row: &Row) -> wire::LinkPacket {
         bytes: row.bytes,
         flow: row.flow,
         ecn: row.ecn.bits(),
-        fate: row.fate.name().to_owned(),
+        fate: row.fate.on_wire().into(),
         marked: row.marked,
         queued_ns: passed.map(|passed| passed.queued_ns),
         due_ns: passed.map(|passed| passed.due_ns),
@@ -33,7 +33,7 @@ pub(super) fn packets_timing(
     let summary = scheduling_error.summary();
     let us = |ns: u64| ns as f64 / 1e3;
     wire::LinkTiming {
-        what: "packets".to_owned(),
+        what: wire::TimingKind::Packets.into(),
         count: summary.count,
         late,
         p50_us: us(summary.p50_ns),
@@ -47,5 +47,5 @@ pub(super) fn packets_timing(
 /// Rows of the packet log; `missed` counts packets that it had no room for.
 pub(super) fn log_timing(log: &Log, row: wire::LinkTiming) -> wire::LinkTiming {
     let (count, missed) = log.counts();
-    wire::LinkTiming { what: "log".to_owned(), count, missed, ..row }
+    wire::LinkTiming { what: wire::TimingKind::Log.into(), count, missed, ..row }
 }

@@ -1,5 +1,6 @@
 //! A link between two interfaces.
 
+use ccbench_proto::wire::{PacketFate, TimingKind};
 use ccbench_shaper::user_link::{Bridge, bridge};
 
 use super::*;
@@ -64,8 +65,8 @@ fn packet_log_records_packets_up_to_its_size_limit() {
     let cpu = watch.report();
     link.packets(&mut packets);
     assert_eq!(packets.len() as u64, LOGGED);
-    let sent: Vec<_> = packets.iter().filter(|packet| packet.fate == "sent").collect();
-    let dropped = packets.iter().filter(|packet| packet.fate == "overlimit").count();
+    let sent: Vec<_> = packets.iter().filter(|packet| packet.fate() == PacketFate::Sent).collect();
+    let dropped = packets.iter().filter(|packet| packet.fate() == PacketFate::Overlimit).count();
     assert_eq!(sent.len() + dropped, packets.len());
     // All packets arrive during the transmission of the first, so that drops are logged before the second.
     let checked = cpu.check(Duration::from_millis(5), || {
@@ -86,9 +87,10 @@ fn packet_log_records_packets_up_to_its_size_limit() {
     assert!(packets.iter().all(|packet| packet.flow == packets[0].flow && packet.flow != 0));
     let mut timing = Vec::new();
     link.timing(&mut timing);
-    let of = |what: &str| timing.iter().find(|row| row.what == what).unwrap();
-    assert_eq!((of("log").count, of("log").missed), (LOGGED, 12 - LOGGED));
-    let released = of("packets");
+    let of = |what| timing.iter().find(|row| row.what() == what).unwrap();
+    let log = of(TimingKind::Log);
+    assert_eq!((log.count, log.missed), (LOGGED, 12 - LOGGED));
+    let released = of(TimingKind::Packets);
     assert_eq!((released.count, Some(released.late)), (row.sent_pkts, row.late_pkts));
     assert!(released.p50_us <= released.p99_us && released.p99_us <= released.max_us);
     assert_eq!(row.max_late_us, Some((released.max_us).ceil() as u64));

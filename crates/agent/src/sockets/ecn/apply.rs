@@ -83,21 +83,21 @@ fn report(
     decision: &Decision,
     ect1: Option<&Result<String, SocketError>>,
 ) -> wire::Event {
-    let (requested, mode) = (end.wants.name(), decision.mode.name());
+    let mode = decision.mode.on_wire();
     let side = if end.sends { Side::Sender } else { Side::Receiver };
     let ect1_text = match ect1 {
         Some(Ok(dev)) => format!("; ECT(1) by rewrite at the egress of {dev}"),
         Some(Err(why)) => format!("; no ECT(1): {why}"),
         None => String::new(),
     };
-    let message =
-        format!("{} ({}): {mode}: {}{ect1_text}", end.cc, side.as_text(), decision.reason);
+    let (side_text, mode_text) = (side.as_text(), mode.as_text());
+    let message = format!("{} ({side_text}): {mode_text}: {}{ect1_text}", end.cc, decision.reason);
     let data = Ecn {
         side: side.into(),
         cc: end.cc.clone(),
         kernel_name: end.kernel_name.clone(),
-        asked: requested.to_owned(),
-        mode: mode.to_owned(),
+        asked: end.wants.on_wire().into(),
+        mode: mode.into(),
         reason: decision.reason.clone(),
         counts_marks: Some(decision.mode.counts_marks()),
         ect1_wanted: end.sends && end.wants.ect1,
