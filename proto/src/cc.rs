@@ -53,10 +53,10 @@ pub fn scheme(name: &str) -> Option<(&'static Scheme, &'static Core)> {
 
 /// What is wrong with an instance, and at which of its keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wrong {
+pub struct ParamProblem {
     /// `["algorithm"]`, or `["params", NAME]`.
     pub key: Vec<String>,
-    /// What is wrong and how to mend it.
+    /// What is wrong, and the remedy.
     pub why: String,
 }
 
@@ -99,9 +99,9 @@ fn enables_ecn(cc: &Cc, core: &Core) -> bool {
 ///
 /// # Errors
 /// Every problem that can be found without the kernel.
-pub fn resolve(cc: &Cc) -> Result<Instance, Vec<Wrong>> {
+pub fn resolve(cc: &Cc) -> Result<Instance, Vec<ParamProblem>> {
     if let Some(why) = refuse_kernel_name(&cc.algorithm) {
-        return Err(vec![Wrong { key: vec!["algorithm".into()], why }]);
+        return Err(vec![ParamProblem { key: vec!["algorithm".into()], why }]);
     }
     if cc.ect1.is_some() && !counts_marks(cc) {
         let why = format!(
@@ -109,20 +109,20 @@ pub fn resolve(cc: &Cc) -> Result<Instance, Vec<Wrong>> {
              `prague`",
             cc.algorithm
         );
-        return Err(vec![Wrong { key: vec!["ect1".into()], why }]);
+        return Err(vec![ParamProblem { key: vec!["ect1".into()], why }]);
     }
     if is_kernels(cc) && (cc.via == Via::Builtin || KERNELS.contains(&cc.algorithm.as_str())) {
         let params = cc.params.iter().map(|(name, value)| (name.clone(), value.to_string()));
         return Ok(Instance::Kernel { params: params.collect() });
     }
     let Some((scheme, core)) = scheme(&cc.algorithm) else {
-        return Err(vec![Wrong { key: vec!["algorithm".into()], why: unknown(cc) }]);
+        return Err(vec![ParamProblem { key: vec!["algorithm".into()], why: unknown(cc) }]);
     };
     let mut wrong = Vec::new();
     for (name, value) in &cc.params {
         if let Err(why) = core.value(name, value) {
             let why = why.to_string();
-            wrong.push(Wrong { key: vec!["params".into(), name.clone()], why });
+            wrong.push(ParamProblem { key: vec!["params".into(), name.clone()], why });
         }
     }
     if !wrong.is_empty() {
@@ -139,7 +139,7 @@ pub fn resolve(cc: &Cc) -> Result<Instance, Vec<Wrong>> {
             (param.name.clone(), value)
         })
         .collect();
-    let wrong: Vec<Wrong> =
+    let wrong: Vec<ParamProblem> =
         core.rules.iter().filter_map(|rule| rule.broken_by(cc, &params)).collect();
     if wrong.is_empty() { Ok(Instance::Own { core: &core.name, params }) } else { Err(wrong) }
 }
@@ -241,7 +241,7 @@ impl Param {
 }
 
 impl Rule {
-    fn broken_by(&self, cc: &Cc, params: &[(String, u32)]) -> Option<Wrong> {
+    fn broken_by(&self, cc: &Cc, params: &[(String, u32)]) -> Option<ParamProblem> {
         let of = |name: &str| params.iter().find(|(n, _)| n == name).map_or(0, |(_, v)| *v);
         let side = |operand: &Operand| match operand {
             Operand::Number(number) => *number,
@@ -280,7 +280,7 @@ impl Rule {
         } else {
             vec!["params".into()]
         };
-        Some(Wrong {
+        Some(ParamProblem {
             key,
             why: format!("{} = {}: {}{with}", self.blamed, of(&self.blamed), self.why),
         })

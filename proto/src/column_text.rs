@@ -26,6 +26,30 @@ pub trait ColumnText: Copy + Default + TryFrom<i32> {
     }
 }
 
+/// Such an enum as its text, in files of serde: `#[serde(with = "as_text")]`.
+pub mod as_text {
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    use super::ColumnText;
+
+    /// Writes the text.
+    ///
+    /// # Errors
+    /// The serializer's.
+    pub fn serialize<T: ColumnText, S: Serializer>(value: &T, s: S) -> Result<S::Ok, S::Error> {
+        s.serialize_str(value.as_text())
+    }
+
+    /// Reads the text; the text of a later version is unspecified.
+    ///
+    /// # Errors
+    /// It is not a text.
+    pub fn deserialize<'de, T: ColumnText, D: Deserializer<'de>>(d: D) -> Result<T, D::Error> {
+        let text = std::borrow::Cow::<'de, str>::deserialize(d)?;
+        Ok(T::from_text(&text).unwrap_or_default())
+    }
+}
+
 macro_rules! column_text {
     ($enum:ty { $($value:ident => $text:literal),+ $(,)? }) => {
         impl ColumnText for $enum {

@@ -339,18 +339,10 @@ mod tests {
     use prost::Message as _;
 
     use super::*;
+    use crate::wire::encoded_field as field;
 
     fn event(kind: Kind) -> Event {
         Event { kind: Some(kind), ..Event::default() }
-    }
-
-    /// Key and payload of a length-delimited field.
-    fn field(number: u32, payload: &[u8]) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        prost::encoding::encode_key(number, prost::encoding::WireType::LengthDelimited, &mut bytes);
-        prost::encoding::encode_varint(payload.len() as u64, &mut bytes);
-        bytes.extend(payload);
-        bytes
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The metrics of the summaries: names, units, and of what each is. The controller computes them; `[[expect]]` names them.
+//! The metrics of the summaries: names, units and scopes. The controller computes them; `[[expect]]` refers to them.
 
 /// What a number of a summary is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

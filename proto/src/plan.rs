@@ -19,10 +19,7 @@ pub use lab::{Engine, LabUse, Series};
 pub use link::{Backend, Class, Ecn, Link, Match, PathPreset, Shaper};
 pub use node::{Node, SysctlValue};
 pub use probe::{Probe, ProbeKind, Repeat};
-pub use queue::{
-    Bfifo, BfifoHeadDrop, Cake, Codel, Dualpi2, FifoUnit, Fq, FqCodel, Pfifo, PfifoHeadDrop, Pie,
-    Queue, Red,
-};
+pub use queue::*;
 pub use sample::{Acks, Sample};
 pub use timeline::{Change, Phase, Setting};
 

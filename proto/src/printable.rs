@@ -1,5 +1,5 @@
 //! Text that a file, a peer or another program supplied, made safe to print. A terminal obeys escape sequences, and shows
-//! text between bidirectional controls in another order than it has: neither may come from such text. Pure.
+//! text between bidirectional controls in another order: such text must contain neither. Pure.
 
 use std::borrow::Cow;
 

@@ -13,7 +13,7 @@ use crate::units::{Bytes, FRAME_BYTES, Limit, Micros, Packets, Ppm, Rate};
 mod matches;
 
 pub use matches::PacketMatch;
-pub(crate) use matches::packet_matches;
+pub(crate) use matches::{FlowAddress, packet_matches};
 
 /// Everything a link's back end needs to know.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,5 +1,5 @@
-//! From a checked plan to what happens when: points, the order of trials, and each node's part of one
-//! trial. Pure, seeded, the same on every machine.
+//! From a checked plan to its schedule: points, the order of trials, and each node's tasks in a trial. Pure, seeded, the
+//! same on every machine.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -10,10 +10,11 @@ use rand_chacha::rand_core::{RngCore, SeedableRng};
 use sha2::{Digest, Sha256};
 
 use crate::plan::checked::CheckedPlan;
+use crate::plan::timeline::{self, flow_span, phase_spans};
 use crate::plan::{Cc, Class, Flow, Link, Match, Order, Plan, Sample, Setting, TraceUse};
 use crate::resolve::{
-    self, ClassConfig, Egress, LinkConfig, TimedChange, base_rtt, drain_rate, packet_matches,
-    resolve_queue,
+    self, ClassConfig, Egress, FlowAddress, LinkConfig, TimedChange, base_rtt, drain_rate,
+    packet_matches, resolve_queue,
 };
 use crate::topology::Topology;
 use crate::trace::{Replay, Trace};
@@ -23,6 +24,7 @@ mod captures;
 mod probes;
 
 pub use crate::plan::checked::Point;
+pub use crate::plan::timeline::PhaseSpan;
 pub use captures::CaptureTask;
 pub use probes::{MAX_SERVED_PROBES, ProbeTask, probe_port};
 
@@ -88,26 +90,6 @@ pub struct NodeTask {
     pub captures: Vec<CaptureTask>,
     /// Every other node that traffic of this node goes to, for the base RTT measured before the start.
     pub peers: BTreeMap<String, IpAddr>,
-}
-
-/// A phase with its place on the timeline.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PhaseSpan {
-    /// Its name.
-    pub name: String,
-    /// After the trial's beginning.
-    pub start: Micros,
-    /// After the trial's beginning.
-    pub end: Micros,
-    /// Part of the summaries.
-    pub measure: bool,
-}
-
-impl PhaseSpan {
-    /// A phase that is part of the summaries.
-    pub fn new(name: impl Into<String>, start: Micros, end: Micros) -> Self {
-        Self { name: name.into(), start, end, measure: true }
-    }
 }
 
 /// A link and where it is.
@@ -227,37 +209,12 @@ fn shuffle<T>(items: &mut [T], seed: [u8; 32]) {
 
 /// The phases with their places on the timeline.
 pub fn phases(plan: &CheckedPlan) -> Vec<PhaseSpan> {
-    spans(plan.plan())
-}
-
-pub(crate) fn spans(plan: &Plan) -> Vec<PhaseSpan> {
-    let mut at = Micros::default();
-    plan.phases
-        .iter()
-        .map(|phase| {
-            let start = at;
-            at = at + phase.length;
-            PhaseSpan { measure: phase.measure, ..PhaseSpan::new(&phase.name, start, at) }
-        })
-        .collect()
+    phase_spans(plan.plan())
 }
 
 /// When the last phase ends, after the trial's beginning.
 pub fn length(plan: &CheckedPlan) -> Micros {
-    spans(plan.plan()).last().map_or(Micros::default(), |last| last.end)
-}
-
-/// When a flow group runs, after the trial's beginning; `None` when nothing schedules it.
-pub(crate) fn flow_span(plan: &Plan, name: &str, flow: &Flow) -> Option<(Micros, Micros)> {
-    let spans = spans(plan);
-    if flow.start.is_some() || flow.stop.is_some() {
-        let end = spans.last().map_or(Micros::default(), |last| last.end);
-        return Some((flow.start.unwrap_or_default(), flow.stop.unwrap_or(end)));
-    }
-    let names_it = |phase: &&crate::plan::Phase| phase.flows.iter().any(|f| f == name);
-    let first = plan.phases.iter().position(|p| names_it(&p))?;
-    let last = first + plan.phases[first..].iter().take_while(names_it).count() - 1;
-    Some((spans[first].start, spans[last].end))
+    timeline::length(plan.plan())
 }
 
 /// What `node` does in one trial of a point. An address that `context` does not have is the one that the
@@ -282,10 +239,9 @@ pub fn task_for(plan: &CheckedPlan, node: &str, context: &TrialContext) -> NodeT
     let clients: Vec<FlowTask> = flows.iter().filter(|f| f.plan.from == node).cloned().collect();
     let towards = clients.iter().map(|f| (&f.plan.to, f.to_ip));
     let peers = towards.chain(probes.iter().map(|p| (&p.plan.to, p.to_ip)));
-    let phases = spans(plan);
     NodeTask {
-        length: phases.last().map_or(Micros::default(), |last| last.end),
-        phases,
+        length: timeline::length(plan),
+        phases: phase_spans(plan),
         sample: plan.sample.clone(),
         sysctls: here.sysctl.iter().map(|(k, v)| (k.clone(), v.to_string())).collect(),
         keep_offloads: here.offloads,
@@ -376,10 +332,15 @@ fn link_task(
     (seed, traces): (u64, &BTreeMap<String, Arc<Trace>>),
 ) -> LinkTask {
     let rtt = base_rtt(plan, name);
+    let flow_address = |group: &str| {
+        let flow = flows.iter().find(|flow| flow.group == group)?;
+        let FlowTask { from_ip, to_ip, server_port, .. } = *flow;
+        Some(FlowAddress { from_ip, to_ip, server_port })
+    };
     let class_config = |name: &str, class: &Class| ClassConfig {
         name: name.to_owned(),
         plan: Class { matches: Match::default(), queue: None, ..class.clone() },
-        matches: packet_matches(&class.matches, address, flows),
+        matches: packet_matches(&class.matches, address, &flow_address),
         queue: resolve_queue(class.queue.as_ref(), Some(class.rate), rtt),
     };
     LinkTask {

@@ -1,5 +1,5 @@
 //! The testbed that ccbench builds when no agents are named: which interfaces, addresses and routes each
-//! namespace gets. Pure; `ccbench-agent testbed` makes it so.
+//! namespace gets. Pure; `ccbench-agent testbed` creates it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr};

@@ -1,5 +1,5 @@
-//! A trace: how a link's characteristics change in time. Pure; formats are read and written here as text
-//! or bytes, files are the callers'.
+//! A trace: how a link's characteristics change over time. Pure: formats are parsed and written as text or bytes, and the
+//! callers read and write files.
 
 use std::sync::Arc;
 
@@ -15,8 +15,8 @@ mod lines;
 mod netem;
 mod number;
 mod random;
+mod rows;
 mod summary;
-mod text;
 mod write;
 
 pub use cursor::{Cursor, OpportunityCursor, Piece};
@@ -74,7 +74,7 @@ fn parse_text(name: &str, text: &str, format: Format) -> Result<Trace, TraceErro
     }
     match format {
         Format::Netem => netem::parse(name, text).map(Trace::Steps),
-        other => text::parse(name, text, other),
+        other => rows::parse(name, text, other),
     }
 }
 

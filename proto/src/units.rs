@@ -1,5 +1,4 @@
-//! Quantities with their units: the text a user writes, the integer we compute with, and the only
-//! arithmetic between them that is dimensionally right.
+//! Quantities with their units: their text, the integer that is stored, and the arithmetic that is dimensionally correct.
 //!
 //! Every type stores one integer in the unit its constructor names. Text forms always carry a unit
 //! (`"100mbit"`, `"187500B"`, `"15ms"`, `"0.1%"`, `"40p"`): a bare number is refused, because half of the

@@ -8,6 +8,16 @@ tonic::include_proto!("ccbench.v1");
 /// The encoded descriptor set, so that a test can compare row messages with result columns.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/agent.descriptors.bin"));
 
+/// A length-delimited field with its key, as an agent of another version may send it: for tests of compatibility.
+#[doc(hidden)]
+pub fn encoded_field(number: u32, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    prost::encoding::encode_key(number, prost::encoding::WireType::LengthDelimited, &mut bytes);
+    prost::encoding::encode_varint(payload.len() as u64, &mut bytes);
+    bytes.extend(payload);
+    bytes
+}
+
 /// HTTP/2 keepalive of both ends: who is silent for 3 s is lost. Shorter interruptions of the control network do no harm.
 pub const KEEPALIVE_INTERVAL: Duration = Duration::from_millis(500);
 /// How long the answer to a keepalive may take.

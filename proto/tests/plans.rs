@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use ccbench_proto::plan::check::{CheckedPlan, PlanProblem, Severity, check, read};
 use ccbench_proto::plan::parse::{parse, parse_with};
-use ccbench_proto::plan::{self, Acks, Link, Probe, ProbeKind};
+use ccbench_proto::plan::{self, Acks, Link, Probe, ProbeKind, Queue};
 use ccbench_proto::resolve::{ETHERNET_BYTES, to_toml};
 use ccbench_proto::schedule::{
     FlowTask, LinkTask, NodeTask, TrialContext, length, phases, task_for, trials,
@@ -82,6 +82,21 @@ fn invalid_plans_match_their_golden_errors() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Not a golden file, so that another kind changes none.
+#[test]
+fn unknown_kind_of_queue_names_those_that_exist() {
+    let text = std::fs::read_to_string(root().join("tests/plans/valid/minimal.toml")).unwrap();
+    let queue = "[path.p]\nrate = \"1mbit\"\nqueue = { kind = \"bfif0\", limit = \"187500B\" }\n";
+    let problems = print(&checked(&(text + queue)).unwrap_err());
+    let kinds: Vec<String> = Queue::kinds().iter().map(|kind| format!("`{kind}`")).collect();
+    let expected = format!(
+        "path.p.queue.kind: `bfif0` is unknown; did you mean `bfifo`? (known: {})\n",
+        kinds.join(", ")
+    );
+    assert!(problems.ends_with(&expected) && problems.lines().count() == 1, "{problems}");
+    assert!(Queue::kinds().contains(&"fq_codel"));
 }
 
 #[test]
@@ -425,7 +440,7 @@ fn overrides_and_plan_are_checked_together() {
     assert!(lines[0].ends_with("(from `--set flows.a.count`)"), "{both}");
     assert!(lines[1].starts_with("error: repaet: is not a key of a plan; did you mean `repeat`?"));
     assert!(lines[2].starts_with(rate), "{both}");
-    // The refused override might have mended the rate.
+    // The refused override might have corrected the rate.
     let refused = problems(&["links.botleneck.rate=1mbit"]);
     assert_eq!(refused.lines().count(), 1, "{refused}");
     assert!(refused.starts_with("error: --set links.botleneck.rate: there is no link"));

@@ -332,8 +332,9 @@ fn events_explain_the_rows(rows: &[Row], events: &[wire::TcpEvent], missed: u64)
 
 /// Changes of congestion state of the data connection: before and after.
 fn states_of(events: &[wire::TcpEvent]) -> Vec<(u32, u32)> {
-    let changes =
-        events.iter().filter(|event| event.role() == Role::Data && event.kind() == TcpEventKind::CaState);
+    let changes = events
+        .iter()
+        .filter(|event| event.role() == Role::Data && event.kind() == TcpEventKind::CaState);
     changes.map(|event| (event.ca_state_before.unwrap(), event.ca_state)).collect()
 }
 
@@ -351,7 +352,10 @@ fn two_timeouts_with_an_ack_between_are_two_events() {
                 Of::TcpEvents(all) => all.events,
                 _ => Vec::new(),
             });
-            events.filter(|event| event.kind() == TcpEventKind::Rto).map(|event| event.count).collect()
+            events
+                .filter(|event| event.kind() == TcpEventKind::Rto)
+                .map(|event| event.count)
+                .collect()
         };
         // A socket's filter that lets nothing pass: what comes is dropped, and not acknowledged.
         let nothing = [SockFilter::new(6, 0, 0, 0)];
@@ -383,12 +387,19 @@ async fn marks_are_reported_as_they_arrive() {
     nodes.prepare("10ms", MARKS).await;
     let [sender, receiver] = nodes.run().await;
     let made = sender.queue.iter().filter_map(|row| row.ce_mark_pkts).max().unwrap();
-    let arrived: u64 =
-        receiver.tcp_events.iter().filter(|e| e.kind() == TcpEventKind::Ce).map(|e| u64::from(e.count)).sum();
+    let arrived: u64 = receiver
+        .tcp_events
+        .iter()
+        .filter(|e| e.kind() == TcpEventKind::Ce)
+        .map(|e| u64::from(e.count))
+        .sum();
     assert!(made > 20, "the link marks");
     // The last sample of the queue is up to 100 ms old; what comes after the connection's end is not seen.
     assert!(arrived.abs_diff(made) <= made / 20 + 3, "{made} made, {arrived} arrived");
-    let counted = sender.tcp_events.iter().filter(|e| e.kind() == TcpEventKind::Ce && e.side() == Side::Sender);
+    let counted = sender
+        .tcp_events
+        .iter()
+        .filter(|e| e.kind() == TcpEventKind::Ce && e.side() == Side::Sender);
     assert!(counted.count() > 0, "the sender hears of them");
 
     let rows = rows_of(&sender.acks);

@@ -2,15 +2,14 @@
 //!
 //! Each table has a row message in `agent.proto`, and columns have the names of its fields. Exception: times of a node's
 //! clock. `at_ns` is stored in the key columns `t_ns` and `t_s`, and a field `X_at_ns` in the column `X_t_ns`, both as
-//! nanoseconds since 1970 on the controller's clock. A test checks with the descriptor set that every field has a column.
+//! nanoseconds since 1970 on the controller's clock (`requested_at_ns` in `asked_t_ns`, its former name). A test checks with
+//! the descriptor set that every field has a column. What each column means is in docs/results.md.
 //!
 //! Every table has the same key columns first: `point_id` u32, `trial` u16, `node`, `t_ns` i64 (UTC, ns since
 //! 1970), `t_s` f64 (seconds since the start of the trial on the node's own clock), `phase` (null before the first phase
 //! and after the last). An interval belongs to the phase that contains its midpoint; its `t_ns` is its end.
 
-use ccbench_proto::wire::{
-    self, PacketFate, ProbeKind, Role, SampleSource, Side, TimingKind,
-};
+use ccbench_proto::wire::{self, PacketFate, ProbeKind, Role, SampleSource, Side, TimingKind};
 use polars::prelude::*;
 
 use super::cells::{
@@ -21,7 +20,7 @@ mod keys;
 
 pub use keys::KEYS;
 pub(crate) use keys::{Columns, Origin};
-use keys::{Keys, When};
+use keys::{Keys, RowTime};
 
 /// The column name of a field: the field's name, or the name after `as`.
 macro_rules! column {
@@ -53,7 +52,7 @@ macro_rules! table {
             }
 
             fn put(&mut self, origin: &Origin<'_>, row: $row) -> usize {
-                let when: fn(&$row, &Axis) -> When = $when;
+                let when: fn(&$row, &Axis) -> RowTime = $when;
                 self.keys.put(origin, &when(&row, origin.axis));
                 $(self.$field.put(row.$field, origin.axis);)*
                 1
@@ -73,16 +72,16 @@ mod acks;
 pub(crate) use acks::{AckColumns, AckCountColumns, TcpEventColumns};
 
 /// The start of a flow; a flow that did not start has no time.
-fn flow_start(row: &wire::Flow, axis: &Axis) -> When {
+fn flow_start(row: &wire::Flow, axis: &Axis) -> RowTime {
     let at_ns = row.start_s.map(|s| axis.at(s));
-    When { at_ns, phase_at_ns: at_ns }
+    RowTime { at_ns, phase_at_ns: at_ns }
 }
 
 /// The time of an interval is its end; its phase is that of its midpoint.
-fn interval_midpoint(row: &wire::Interval, _: &Axis) -> When {
+fn interval_midpoint(row: &wire::Interval, _: &Axis) -> RowTime {
     let half_ns = (row.seconds.max(0.0) * 5e8) as u64;
-    let When { at_ns, .. } = row.at_ns.into();
-    When { at_ns, phase_at_ns: at_ns.map(|at_ns| at_ns.saturating_sub(half_ns)) }
+    let RowTime { at_ns, .. } = row.at_ns.into();
+    RowTime { at_ns, phase_at_ns: at_ns.map(|at_ns| at_ns.saturating_sub(half_ns)) }
 }
 
 /// Offset of a node's clock at the start of the trial, as measured by the controller.
@@ -284,7 +283,7 @@ table! { QdiscSampleColumns, "qdisc_samples", wire::QdiscSample, |row, _| row.at
 } }
 
 table! { LinkChangeColumns, "link_changes", wire::LinkChange, |row, _| row.applied_at_ns.into(), ["link", "t_ns"], {
-    asked_at_ns as asked_t_ns: UtcNs,
+    requested_at_ns as asked_t_ns: UtcNs,
     applied_at_ns as applied_t_ns: UtcNs,
     link: Text,
     iface: Text,
@@ -405,6 +404,9 @@ pub const TABLES: [&str; 15] = [
 ];
 
 #[cfg(test)]
+mod manual;
+
+#[cfg(test)]
 mod tests {
     use prost::Message as _;
     use prost_types::FileDescriptorSet;
@@ -422,6 +424,9 @@ mod tests {
         let has = |field: &String| {
             let column = if field == "at_ns" {
                 return true;
+            } else if field == "requested_at_ns" {
+                // Results written until 0.1.0 have this name, and tables have no aliases.
+                "asked_t_ns".to_owned()
             } else if let Some(stem) = field.strip_suffix("_at_ns") {
                 format!("{stem}_t_ns")
             } else {

@@ -63,7 +63,7 @@ type Result<T, E = CompareError> = std::result::Result<T, E>;
 
 /// The second side of a comparison.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum With<'a> {
+pub enum Comparison<'a> {
     /// Another run.
     Run(&'a Path),
     /// Two levels of a factor: its name, the first level, the second level.
@@ -226,7 +226,7 @@ struct RowOrder {
 /// A run cannot be read, a metric does not exist, or both sides have nothing in common.
 pub fn compare(
     run: &Path,
-    with: &With<'_>,
+    with: &Comparison<'_>,
     metrics: &[String],
     filter: TrialFilter,
 ) -> Result<((String, String), Vec<Compared>)> {
@@ -234,7 +234,7 @@ pub fn compare(
     let mut row_order = RowOrder { phases: first.phases.clone(), metrics: Vec::new() };
     let second;
     let (one, other, names, points) = match with {
-        With::Levels(factor, level_a, level_b) => {
+        Comparison::Levels(factor, level_a, level_b) => {
             check_levels(&first, factor, &[level_a, level_b])?;
             let of = |level: &str| {
                 matching_points(&first, |point| level_of(&first, point, factor) == Some(level))
@@ -242,7 +242,7 @@ pub fn compare(
             let names = [level_a, level_b].map(|level| format!("{factor}={level}"));
             (&first, &first, names, [of(level_a), of(level_b)])
         }
-        With::Run(path) => {
+        Comparison::Run(path) => {
             second = compute(&RunDir::open(path)?, filter)?;
             let name = |path: &Path| {
                 let last = path.file_name();

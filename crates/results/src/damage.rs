@@ -1,5 +1,6 @@
-//! Finds committed trials whose tables are not those that were committed. A reader treats such a trial as failed, without a
-//! row, so that one damaged file does not block the other trials.
+//! Compares files with their digests in the journal; [`verify`](super::verify) does so for every file of the directory.
+//! [`mark`] finds committed trials whose tables are not those that were committed: a reader treats such a trial as failed,
+//! without a row, so that one damaged file does not block the other trials.
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
@@ -7,10 +8,10 @@ use std::path::Path;
 
 use super::digest::FileDigest;
 use super::journal::{RunState, TrialEnd};
+use super::layout::table_files;
 use super::model::{Reason, TrialStatus};
 use super::parallel::in_parallel;
 use super::reason::DAMAGED;
-use super::store::table_files;
 
 /// How files are compared with the journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,9 +22,13 @@ pub(crate) enum Depth {
     Digests,
 }
 
-/// What is wrong with a file; `None` if nothing is. Of a file without a digest only the ends are compared, which shows
+/// Compares a file with the digest that the journal has of it; the result is what is wrong, `None` if nothing is. Of a file without a digest only the ends are compared, which shows
 /// whether it is a complete Parquet file.
-pub(crate) fn problem(path: &Path, expected: Option<&FileDigest>, depth: Depth) -> Option<String> {
+pub(crate) fn compare_with_digest(
+    path: &Path,
+    expected: Option<&FileDigest>,
+    depth: Depth,
+) -> Option<String> {
     let found = match path.metadata() {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             return Some("missing".to_owned());
@@ -86,7 +91,7 @@ pub(crate) fn mark(
             if expected.is_none() && digests.is_some() {
                 return Some(format!("{name}: not in the journal"));
             }
-            Some(format!("{name}: {}", problem(&file, expected, depth)?))
+            Some(format!("{name}: {}", compare_with_digest(&file, expected, depth)?))
         });
         let damaged: Vec<String> = damaged.collect();
         (key, damaged)

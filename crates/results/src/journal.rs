@@ -7,13 +7,15 @@ use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
+use ccbench_proto::column_text::as_text;
 use ccbench_proto::schedule::PhaseSpan;
 use ccbench_proto::sealed_line::{seal, unseal};
 use ccbench_proto::units::Micros;
+use ccbench_proto::wire::Via;
 use serde::{Deserialize, Serialize};
 
 use super::digest::{Digests, FileDigest};
-use super::model::{NodeClock, Reason, TrialStatus};
+use super::model::{NodeClock, Reason, TrialKey, TrialStatus};
 use crate::error::{ErrorClass, FileError, io_error};
 
 /// The journal cannot be read or written.
@@ -150,12 +152,12 @@ pub struct TrialEnd {
     pub clocks: BTreeMap<String, NodeClock>,
     /// The congestion controls of the plan as the nodes loaded them, in the nodes' order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub congestion_controls: Vec<LoadedCc>,
+    pub congestion_controls: Vec<CcRecord>,
 }
 
 /// A congestion control of the plan (`[cc.NAME]`) as loaded into one node's kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LoadedCc {
+pub struct CcRecord {
     /// Which node.
     pub node: String,
     /// The name in the plan.
@@ -164,8 +166,9 @@ pub struct LoadedCc {
     pub algorithm: String,
     /// The name in the kernel, another one in every trial.
     pub kernel_name: String,
-    /// `bpf`, `module` or `builtin`.
-    pub via: String,
+    /// How it got into the kernel.
+    #[serde(with = "as_text")]
+    pub via: Via,
     /// Why so.
     pub why: String,
     /// Every parameter, read back from the kernel.
@@ -197,6 +200,25 @@ impl From<&PhaseSpan> for PhaseRecord {
 }
 
 impl TrialEnd {
+    /// A trial with this status and without anything else.
+    pub fn new(key: TrialKey, status: TrialStatus) -> Self {
+        let TrialKey { point_id, trial, seed, epoch } = key;
+        Self {
+            point_id,
+            trial,
+            seed,
+            epoch,
+            status,
+            reasons: vec![],
+            rows: BTreeMap::new(),
+            files: BTreeMap::new(),
+            digests: Digests::new(),
+            phases: vec![],
+            clocks: BTreeMap::new(),
+            congestion_controls: vec![],
+        }
+    }
+
     /// How long it lasts, in seconds: to the end of its last phase.
     pub fn length_s(&self) -> f64 {
         self.phases.iter().map(|phase| phase.end_us).max().unwrap_or(0) as f64 / 1e6
@@ -413,20 +435,20 @@ mod tests {
     }
 
     fn end(point_id: u32, trial: u16, epoch: u64) -> Entry {
-        Entry::TrialEnd(TrialEnd {
-            point_id,
-            trial,
-            seed: 7,
-            epoch,
-            status: TrialStatus::Ok,
-            reasons: vec![],
-            rows: BTreeMap::new(),
-            files: BTreeMap::new(),
-            digests: Digests::new(),
-            phases: vec![],
-            clocks: BTreeMap::new(),
-            congestion_controls: vec![],
-        })
+        let key = TrialKey { point_id, trial, seed: 7, epoch };
+        Entry::TrialEnd(TrialEnd::new(key, TrialStatus::Ok))
+    }
+
+    #[test]
+    fn loading_of_a_later_version_is_unspecified() {
+        let read = |via: &str| -> CcRecord {
+            let line = format!(
+                r#"{{"node":"a","name":"c","algorithm":"ta","kernel_name":"ta.1","via":"{via}","why":"","params":{{}}}}"#
+            );
+            serde_json::from_str(&line).unwrap()
+        };
+        assert_eq!((read("bpf").via, read("moon").via), (Via::Bpf, Via::Unspecified));
+        assert_eq!(serde_json::to_value(read("module")).unwrap()["via"], "module");
     }
 
     fn text(entries: &[Entry]) -> String {

@@ -2,11 +2,23 @@
 
 use std::path::{Path, PathBuf};
 
+use super::journal::TrialEnd;
+use super::part;
 use crate::error::{Result, io_error};
 
 /// A trial's directory under its table's.
 pub(crate) fn trial_dir(parent: &Path, point_id: u32, trial: u16) -> PathBuf {
     parent.join(format!("point={point_id}")).join(format!("trial-{trial:02}"))
+}
+
+/// All files of one table of a committed trial.
+pub(crate) fn table_files(run: &Path, end: &TrialEnd, table: &str) -> Vec<PathBuf> {
+    let dir = trial_dir(&run.join("tables").join(table), end.point_id, end.trial);
+    let counted = end.files.get(table).copied().unwrap_or(1);
+    // Journals of old versions do not record the number of files.
+    let later =
+        (counted..).map(|number| part::file(&dir, number)).take_while(|path| path.is_file());
+    (0..counted).map(|number| part::file(&dir, number)).chain(later).collect()
 }
 
 /// Prefix of a trial's directory while it is written.

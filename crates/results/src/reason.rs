@@ -37,7 +37,7 @@ pub fn cause(code: &str) -> Cause {
 
 impl TrialEnd {
     /// Whether a resumed run repeats the trial without being asked for it: it was aborted, or the infrastructure failed.
-    pub fn is_repeated(&self) -> bool {
+    pub fn needs_repeat(&self) -> bool {
         let infrastructure = |code: &str| cause(code) == Cause::Infrastructure;
         match self.status {
             TrialStatus::Aborted => true,

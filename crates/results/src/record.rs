@@ -32,7 +32,7 @@ pub(crate) struct RunRecord {
     pub(crate) factors: Vec<String>,
     pub(crate) points: Vec<Point>,
     /// The first session and every resumed one.
-    pub(crate) sessions: Vec<Session>,
+    pub(crate) sessions: Vec<RunSession>,
     pub(crate) topology: String,
     /// Committed trials with their clocks; filled whenever the status changes.
     pub(crate) trials: Vec<TrialEnd>,
@@ -53,7 +53,7 @@ pub(crate) struct Point {
 
 /// One process that worked on the run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Session {
+pub(crate) struct RunSession {
     pub(crate) started_utc: String,
     pub(crate) ccbench_version: String,
     pub(crate) command_line: Vec<String>,
@@ -61,7 +61,7 @@ pub(crate) struct Session {
     pub(crate) nodes: BTreeMap<String, Value>,
 }
 
-impl Session {
+impl RunSession {
     pub(crate) fn new(info: &RunInfo) -> Self {
         Self {
             started_utc: info.started_utc.to_string(),
@@ -88,7 +88,7 @@ impl RunRecord {
             seed: info.seed,
             factors: factors(info),
             points: points.collect(),
-            sessions: vec![Session::new(info)],
+            sessions: vec![RunSession::new(info)],
             topology: info.topology.clone(),
             trials: vec![],
             notes: info.notes.clone(),

@@ -1,6 +1,6 @@
 //! The six columns of the coexistence study: per trial, a group's mean throughput in each phase and its mean smoothed
-//! RTT in each phase. The study's scripts print the mean over a group's flows where they run several; here the sum
-//! and the mean per flow are both there, and named.
+//! RTT in each phase. The study's scripts print the mean over a group's flows if there are several; here are both the sum
+//! and the mean per flow, with different names.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;

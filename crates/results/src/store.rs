@@ -20,12 +20,12 @@ use super::curve::TraceCapacities;
 use super::damage::{self, Depth};
 use super::digest::{Digests, FileDigest};
 use super::journal::{self, Entry, Journal, RunState, TrialEnd};
-use super::layout::{STAGING, list, remove, trial_dir};
+use super::layout::{STAGING, list, remove, table_files, trial_dir};
 use super::model::{Levels, NodeClock, Reason, RunInfo, RunStatus, TrialKey, TrialStatus};
 use super::open_run::{Log, OpenRun, State};
 use super::part::{self, sync};
 use super::points;
-use super::record::{self, RunRecord, Session, replace};
+use super::record::{self, RunRecord, RunSession, replace};
 use super::trial::TrialError;
 use super::trial::TrialWriter;
 use crate::error::{FileError, io_error};
@@ -130,7 +130,7 @@ impl RunDir {
                 name.display()
             ));
         }
-        record.sessions.push(Session::new(info));
+        record.sessions.push(RunSession::new(info));
         record.status = RunStatus::Running;
         start(&mut journal, path, info, &record, Digests::new())?;
         let version = info.ccbench_version.clone();
@@ -171,7 +171,7 @@ impl RunDir {
         let digests = state.log.state().digests.get(&(end.point_id, end.trial));
         let name = file.strip_prefix(&self.shared.path).unwrap_or(file).to_string_lossy();
         let Some(expected) = digests.and_then(|digests| digests.get(&*name)) else { return Ok(()) };
-        match damage::problem(file, Some(expected), Depth::Digests) {
+        match damage::compare_with_digest(file, Some(expected), Depth::Digests) {
             Some(what) => Err(FileError::Damaged { path: file.to_path_buf(), what }),
             None => Ok(()),
         }
@@ -182,11 +182,11 @@ impl RunDir {
         self.shared.state().record.status
     }
 
-    /// Trials that a resumed run does not [repeat](TrialEnd::is_repeated).
+    /// Trials that a resumed run does not [repeat](TrialEnd::needs_repeat).
     pub fn finished(&self) -> BTreeSet<(u32, u16)> {
         let state = self.shared.state();
         let committed = state.log.state().committed.values();
-        let finished = committed.filter(|end| !end.is_repeated());
+        let finished = committed.filter(|end| !end.needs_repeat());
         finished.map(|end| (end.point_id, end.trial)).collect()
     }
 
@@ -323,21 +323,9 @@ impl RunDir {
         let TrialKey { point_id, trial, seed, epoch } = run;
         self.shared.append(Entry::TrialBegin { point_id, trial, seed, epoch })?;
         self.shared.clear(point_id, trial)?;
-        let end = Entry::TrialEnd(TrialEnd {
-            point_id,
-            trial,
-            seed,
-            epoch,
-            status: TrialStatus::Failed,
-            reasons: vec![reason.clone()],
-            rows: BTreeMap::new(),
-            files: BTreeMap::new(),
-            digests: Digests::new(),
-            phases: vec![],
-            clocks: BTreeMap::new(),
-            congestion_controls: vec![],
-        });
-        Ok(self.shared.append(end)?)
+        let end =
+            TrialEnd { reasons: vec![reason.clone()], ..TrialEnd::new(run, TrialStatus::Failed) };
+        Ok(self.shared.append(Entry::TrialEnd(end))?)
     }
 
     /// Writes how the run stands, and the committed trials with their clocks and congestion controls, to `run.json`.
@@ -352,16 +340,6 @@ impl RunDir {
         self.shared.append(Entry::RunEnd { status, record: Some(digest) })?;
         Ok(replace(&self.shared.path, record::FILE_NAME, &bytes)?)
     }
-}
-
-/// All files of one table of a committed trial.
-pub(crate) fn table_files(run: &Path, end: &TrialEnd, table: &str) -> Vec<PathBuf> {
-    let dir = trial_dir(&run.join("tables").join(table), end.point_id, end.trial);
-    let counted = end.files.get(table).copied().unwrap_or(1);
-    // Journals of old versions do not record the number of files.
-    let later =
-        (counted..).map(|number| part::file(&dir, number)).take_while(|path| path.is_file());
-    (0..counted).map(|number| part::file(&dir, number)).chain(later).collect()
 }
 
 /// Writes the start of a session to the journal, and `run.json`.

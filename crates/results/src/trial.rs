@@ -27,12 +27,12 @@ use rustix::io::Errno;
 use super::cells::Axis;
 use super::columns::ClockRow;
 use super::digest::Digests;
-use super::journal::{Entry, LoadedCc, PhaseRecord, TrialEnd};
+use super::journal::{CcRecord, Entry, PhaseRecord, TrialEnd};
 use super::layout::{STAGING, trial_dir};
 use super::model::{NodeClock, Reason, SCHEMA_VERSION, TrialKey, TrialStatus, Verdict};
 use super::open_run::OpenRun;
 use super::part::{self, Metadata, sync};
-use super::writing::{Files, Job, What, Writing, Written};
+use super::writing::{Files, Job, JobKind, Writing, Written};
 use crate::error::io_error;
 
 mod error;
@@ -54,7 +54,7 @@ pub struct TrialWriter<'a> {
     key: TrialKey,
     phases: Vec<PhaseRecord>,
     clocks: BTreeMap<String, NodeClock>,
-    congestion_controls: Vec<LoadedCc>,
+    congestion_controls: Vec<CcRecord>,
     staging: PathBuf,
     writing: Writing,
     /// Nodes and names of the raw files so far.
@@ -119,7 +119,7 @@ impl<'a> TrialWriter<'a> {
                 rtt_ns: clock.rtt_ns,
                 source: clock.source.clone(),
             };
-            self.writing.push(Job { node: node.clone(), what: What::Clock(row) })?;
+            self.writing.push(Job { node: node.clone(), what: JobKind::Clock(row) })?;
         }
         Ok(())
     }
@@ -162,15 +162,17 @@ impl<'a> TrialWriter<'a> {
         let Some(of) = event.of else {
             let message = "a message of a type that this version does not know".to_owned();
             let row = wire::Event { at_ns: self.now_ns(), message, ..wire::Event::default() };
-            return Ok(self.writing.push(Job { node: node.to_owned(), what: What::Note(row) })?);
+            return Ok(self
+                .writing
+                .push(Job { node: node.to_owned(), what: JobKind::Note(row) })?);
         };
         let what = match of {
-            Of::Done(done) => What::Note(stream_end(&done, self.now_ns())),
+            Of::Done(done) => JobKind::Note(stream_end(&done, self.now_ns())),
             Of::Raw(raw) => {
                 self.admit_raw(node, &raw.name)?;
-                What::Row(Of::Raw(raw))
+                JobKind::Row(Of::Raw(raw))
             }
-            of => What::Row(of),
+            of => JobKind::Row(of),
         };
         Ok(self.writing.push(Job { node: node.to_owned(), what })?)
     }
@@ -183,22 +185,27 @@ impl<'a> TrialWriter<'a> {
             message: message.to_owned(),
             kind: Some(kind),
         };
-        Ok(self.writing.push(Job { node: CONTROLLER.to_owned(), what: What::Note(row) })?)
+        Ok(self.writing.push(Job { node: CONTROLLER.to_owned(), what: JobKind::Note(row) })?)
     }
 
     /// Records a congestion control that a node loaded, in the journal and as an event.
     pub fn congestion_control(&mut self, node: &str, cc: wire::CongestionControl) -> Result<()> {
-        let via = cc.via().as_text();
-        let message =
-            format!("{node}: {} as {} by {via} ({})", cc.algorithm, cc.kernel_name, cc.why);
+        let via = cc.via();
+        let message = format!(
+            "{node}: {} as {} by {} ({})",
+            cc.algorithm,
+            cc.kernel_name,
+            via.as_text(),
+            cc.why
+        );
         let data = NodeCongestionControl { node: node.to_owned(), cc: Some(cc.clone()) };
         self.note(Kind::CongestionControl(data), &cc.name, &message)?;
-        self.congestion_controls.push(LoadedCc {
+        self.congestion_controls.push(CcRecord {
             node: node.to_owned(),
             name: cc.name,
             algorithm: cc.algorithm,
             kernel_name: cc.kernel_name,
-            via: via.to_owned(),
+            via,
             why: cc.why,
             params: cc.params.into_iter().collect(),
         });
@@ -217,7 +224,7 @@ impl<'a> TrialWriter<'a> {
 
     /// Step 2 of the commit.
     fn stage(self, status: TrialStatus, reasons: &[Reason]) -> Result<Staged<'a>> {
-        let TrialKey { point_id, trial, seed, epoch } = self.key;
+        let TrialKey { point_id, trial, .. } = self.key;
         let written = self.writing.finish();
         // If the directory is gone, so is the reason why a file cannot be written.
         self.run.check_place()?;
@@ -237,11 +244,6 @@ impl<'a> TrialWriter<'a> {
             moves.push((self.staging.join("raw"), to));
         }
         let end = TrialEnd {
-            point_id,
-            trial,
-            seed,
-            epoch,
-            status,
             reasons: reasons.to_vec(),
             rows,
             files,
@@ -249,6 +251,7 @@ impl<'a> TrialWriter<'a> {
             phases: self.phases,
             clocks: self.clocks,
             congestion_controls: self.congestion_controls,
+            ..TrialEnd::new(self.key, status)
         };
         Ok(Staged { run: self.run, key: self.key, staging: self.staging, moves, end })
     }

@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use super::damage::{Depth, problem};
+use super::damage::{Depth, compare_with_digest};
 use super::digest::FileDigest;
 use super::journal::{self, RunState, TrialEnd};
-use super::layout::{list, trial_dir};
+use super::layout::{list, table_files, trial_dir};
 use super::parallel::in_parallel;
-use super::store::{StoreError, leftovers, table_files};
+use super::store::{StoreError, leftovers};
 use super::summarize::DIGESTS_FILE;
 use super::{record, store};
 use crate::error::io_error;
@@ -164,7 +164,7 @@ fn summary_files(dir: &Path, found: &mut Verification) -> Vec<Wanted> {
 
 fn compare(dir: &Path, wanted: &[Wanted], found: &mut Verification) {
     let results = in_parallel(wanted, |file| {
-        problem(&dir.join(&file.name), file.expected.as_ref(), Depth::Digests)
+        compare_with_digest(&dir.join(&file.name), file.expected.as_ref(), Depth::Digests)
     });
     for (file, problem) in wanted.iter().zip(results) {
         match (problem, &file.expected) {
@@ -183,7 +183,7 @@ fn check_record(dir: &Path, state: &RunState, found: &mut Verification) {
     let name = record::FILE_NAME.to_owned();
     let path = dir.join(&name);
     if state.records.is_empty() {
-        match problem(&path, None, Depth::Digests) {
+        match compare_with_digest(&path, None, Depth::Digests) {
             Some(what) => found.damaged.push((name, what)),
             None => found.not_covered.push(name),
         }
@@ -192,7 +192,7 @@ fn check_record(dir: &Path, state: &RunState, found: &mut Verification) {
     // The last one, or the one before if ccbench was killed between the two writes.
     let last = state.records.iter().rev().take(2);
     let problems: Vec<Option<String>> =
-        last.map(|digest| problem(&path, Some(digest), Depth::Digests)).collect();
+        last.map(|digest| compare_with_digest(&path, Some(digest), Depth::Digests)).collect();
     match problems.into_iter().collect::<Option<Vec<String>>>() {
         Some(all) => found.damaged.push((name, all.into_iter().next().unwrap_or_default())),
         None => {

@@ -49,11 +49,11 @@ const RAW_BYTES_PER_ROW: usize = 256;
 pub(super) struct Job {
     /// The value of the column `node`.
     pub(super) node: String,
-    pub(super) what: What,
+    pub(super) what: JobKind,
 }
 
 #[expect(clippy::large_enum_variant, reason = "nearly all are rows, and a box for each costs more")]
-pub(super) enum What {
+pub(super) enum JobKind {
     /// A row of a node, by the node's clock.
     Row(Of),
     /// The controller's event, by the controller's clock.
@@ -66,9 +66,9 @@ impl Job {
     /// Its approximate size in rows of a batch.
     fn rows(&self) -> usize {
         let rows = match &self.what {
-            What::Row(Of::Acks(batch)) => batch.at_ns.len(),
-            What::Row(Of::TcpEvents(batch)) => batch.events.len(),
-            What::Row(Of::Raw(piece)) => piece.data.len() / RAW_BYTES_PER_ROW,
+            JobKind::Row(Of::Acks(batch)) => batch.at_ns.len(),
+            JobKind::Row(Of::TcpEvents(batch)) => batch.events.len(),
+            JobKind::Row(Of::Raw(piece)) => piece.data.len() / RAW_BYTES_PER_ROW,
             _ => 1,
         };
         rows.max(MIN_ROWS)
@@ -307,16 +307,16 @@ impl Files {
     fn put(&mut self, job: Job) -> Result<()> {
         let Job { node, what } = job;
         let axis = match what {
-            What::Note(_) => &self.controller,
+            JobKind::Note(_) => &self.controller,
             _ => self.axes.get(&node).unwrap_or(&self.controller),
         };
         let (point_id, trial) = (self.point_id, self.trial);
         let origin = Origin { point_id, trial, node: &node, axis };
         match what {
-            What::Row(Of::Raw(piece)) => self.append_raw(&node, piece),
-            What::Row(of) => self.tables.put(&origin, of, &self.meta),
-            What::Note(event) => self.tables.events.put(&origin, event.into(), &self.meta),
-            What::Clock(row) => self.tables.clock.put(&origin, row, &self.meta),
+            JobKind::Row(Of::Raw(piece)) => self.append_raw(&node, piece),
+            JobKind::Row(of) => self.tables.put(&origin, of, &self.meta),
+            JobKind::Note(event) => self.tables.events.put(&origin, event.into(), &self.meta),
+            JobKind::Clock(row) => self.tables.clock.put(&origin, row, &self.meta),
         }
     }
 
@@ -445,7 +445,7 @@ mod tests {
 
     fn batch(rows: usize) -> Job {
         let acks = wire::Acks { at_ns: vec![1; rows], ..Default::default() };
-        Job { node: "src".into(), what: What::Row(Of::Acks(acks)) }
+        Job { node: "src".into(), what: JobKind::Row(Of::Acks(acks)) }
     }
 
     async fn is_ready(queue: &Queue) -> bool {
@@ -481,7 +481,8 @@ mod tests {
     #[test]
     fn large_raw_pieces_count_for_many_rows() {
         let raw = |bytes| wire::Raw { name: "x".into(), data: vec![0; bytes] };
-        let rows = |bytes| Job { node: "src".into(), what: What::Row(Of::Raw(raw(bytes))) }.rows();
+        let rows =
+            |bytes| Job { node: "src".into(), what: JobKind::Row(Of::Raw(raw(bytes))) }.rows();
         assert_eq!((rows(0), rows(512 << 10)), (MIN_ROWS, 2048));
     }
 

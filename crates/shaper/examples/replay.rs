@@ -62,6 +62,6 @@ fn main() {
         all.p90_us,
         all.p99_us,
         all.max_us,
-        (last.applied_at_ns - last.asked_at_ns) as f64 / 1000.0,
+        (last.applied_at_ns - last.requested_at_ns) as f64 / 1000.0,
     );
 }

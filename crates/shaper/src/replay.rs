@@ -105,9 +105,9 @@ impl PlayedRows {
     }
 }
 
-fn at(asked_at_ns: u64, applied_at_ns: u64, (link, iface): (&str, &str)) -> wire::LinkChange {
+fn at(requested_at_ns: u64, applied_at_ns: u64, (link, iface): (&str, &str)) -> wire::LinkChange {
     wire::LinkChange {
-        asked_at_ns,
+        requested_at_ns,
         applied_at_ns,
         link: link.to_owned(),
         iface: iface.to_owned(),

@@ -14,7 +14,7 @@ use ccbench_proto::plan::{self, Backend, OnEnd, Queue, TraceUse};
 use ccbench_proto::resolve::LinkConfig;
 use ccbench_proto::trace::{self, Cursor, Format, Replay, Trace};
 use ccbench_proto::units::{Bytes, Limit, Micros, Rate};
-use ccbench_proto::wire::{LinkChange, LinkTiming};
+use ccbench_proto::wire::{LinkChange, LinkTiming, TimingKind};
 use ccbench_shaper::clock::monotonic_ns;
 use ccbench_shaper::{Link, ShaperError};
 use ccbench_tests::cpu::{CpuReport, CpuWatch};
@@ -178,12 +178,14 @@ fn short() -> Trace {
 fn userspace_link_follows_a_trace_and_reports_its_rows() {
     let outcome = play(config(short(), OnEnd::Loop, Backend::Userspace), 4.0, 0.25);
     assert!(outcome.changes.len() >= 13, "{outcome:?}");
-    assert!(outcome.changes.iter().all(|row| row.asked_at_ns == row.applied_at_ns && row.rc == 0));
+    assert!(
+        outcome.changes.iter().all(|row| row.requested_at_ns == row.applied_at_ns && row.rc == 0)
+    );
     assert_eq!(
         (&*outcome.changes[1].source, outcome.changes[1].rate_bps),
         ("trace row 2", Some(40_000_000))
     );
-    assert!(outcome.timing.iter().any(|row| row.what == "steps" && row.count >= 13));
+    assert!(outcome.timing.iter().any(|row| row.what() == TimingKind::Steps && row.count >= 13));
     // 2 % of 4 s are 80 ms.
     outcome.cpu.check(Duration::from_millis(40), || {
         assert!(outcome.mean_error < 0.02 && outcome.correlation > 0.998, "{outcome:?}");
@@ -194,8 +196,10 @@ fn userspace_link_follows_a_trace_and_reports_its_rows() {
 fn kernel_link_follows_a_trace_and_reports_every_step() {
     let outcome = play(config(short(), OnEnd::Loop, Backend::Kernel), 4.0, 0.25);
     assert!(outcome.changes.len() >= 13, "{outcome:?}");
-    assert!(outcome.changes.iter().all(|row| row.applied_at_ns >= row.asked_at_ns && row.rc == 0));
-    let steps = outcome.timing.iter().find(|row| row.what == "steps").unwrap();
+    assert!(
+        outcome.changes.iter().all(|row| row.applied_at_ns >= row.requested_at_ns && row.rc == 0)
+    );
+    let steps = outcome.timing.iter().find(|row| row.what() == TimingKind::Steps).unwrap();
     assert!(steps.count >= 13 && steps.p50_us <= steps.p99_us && steps.p99_us <= steps.max_us);
     // As above; a step of the kernel link may wait for a thread without real-time priority.
     outcome.cpu.check(Duration::from_millis(40), || {
@@ -292,7 +296,7 @@ fn both_backends_follow_real_traces() {
                 outcome
                     .timing
                     .iter()
-                    .find(|row| row.what == "steps")
+                    .find(|row| row.what() == TimingKind::Steps)
                     .map(|row| (row.p50_us, row.p99_us, row.max_us, row.missed)),
             );
             let (most, least) =

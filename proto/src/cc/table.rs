@@ -1,4 +1,4 @@
-//! The form of `kmod/schemes.json`, and nothing else: the build script reads the file by these types as well.
+//! The types of `kmod/schemes.json`. Nothing else is here, because the build script parses the file with this module too.
 
 use std::collections::BTreeMap;
 

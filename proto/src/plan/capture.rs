@@ -1,4 +1,4 @@
-//! Packets written to files.
+//! `[capture.NAME]`: packets written to files.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

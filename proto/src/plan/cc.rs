@@ -1,4 +1,4 @@
-//! `[cc.NAME]`: an instance of a congestion control, loaded before a trial and gone after it.
+//! `[cc.NAME]`: an instance of a congestion control, loaded before a trial and unloaded after it.
 
 use std::collections::BTreeMap;
 

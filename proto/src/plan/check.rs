@@ -1,12 +1,12 @@
-//! Cross-field rules: a plan becomes a [`CheckedPlan`], or the list of all that is wrong with it. Every
-//! point of the matrix is checked, because it is a point that runs, not the plan.
+//! Cross-field rules: a plan becomes a [`CheckedPlan`], or a list of all its problems. Every point of the matrix is
+//! checked, because trials run points.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::Plan;
-use super::parse::lost::Lost;
 use super::parse::read_text;
+use super::parse::unread_keys::UnreadKeys;
 use crate::resolve;
 
 mod captures;
@@ -122,7 +122,7 @@ pub fn check_with(
     traces: TraceFiles,
 ) -> Result<(CheckedPlan, Vec<PlanProblem>), Vec<PlanProblem>> {
     let traces = Arc::new(traces);
-    let found = find(&plan, Lost::default(), &traces);
+    let found = find(&plan, UnreadKeys::default(), &traces);
     if found.iter().any(|p| p.severity == Severity::Error) {
         return Err(found);
     }
@@ -130,7 +130,7 @@ pub fn check_with(
 }
 
 /// Every problem of a plan, as far as it does not follow from what is lost of it.
-fn find(plan: &Plan, lost: Lost, traces: &Arc<TraceFiles>) -> Vec<PlanProblem> {
+fn find(plan: &Plan, lost: UnreadKeys, traces: &Arc<TraceFiles>) -> Vec<PlanProblem> {
     let mut problems = Problems { found: Vec::new(), lost, traces: Arc::clone(traces) };
     whole(plan, &mut problems);
     matrix::check(plan, &mut problems);

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::timeline::flow_span;
 use super::{Plan, Tool};
-use crate::schedule::flow_span;
 use crate::trace::Trace;
 use crate::units::Micros;
 

@@ -59,10 +59,10 @@ pub struct Expect {
     pub link: Option<String>,
     /// Divisor: an amount, or another number of the same trial or repetition.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub over: Option<Against>,
+    pub over: Option<Reference>,
     /// Subtrahend; not with `over`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub minus: Option<Against>,
+    pub minus: Option<Reference>,
     /// Upper bound (inclusive). One of `below`, `above`, `between`, `near` is required.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub below: Option<Amount>,
@@ -83,7 +83,7 @@ pub struct Expect {
 /// Another number; omitted keys are those of the claim.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct Other {
+pub struct OtherMetric {
     /// Levels in which the other point differs.
     #[serde(rename = "where", skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(with = "BTreeMap<String, Scalar>")]
@@ -118,11 +118,11 @@ pub struct Other {
 /// The divisor or subtrahend of a number.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 #[serde(untagged)]
-pub enum Against {
+pub enum Reference {
     /// Always the same.
     Amount(Amount),
     /// Measured too.
-    Number(Box<Other>),
+    Number(Box<OtherMetric>),
 }
 
 /// A quantity in a unit of the metric: `"12mbit"`, `"26ms"`, `0.95`, `"95%"`.
@@ -162,26 +162,29 @@ impl<'de> Deserialize<'de> for Amount {
     }
 }
 
-impl<'de> Deserialize<'de> for Against {
+impl<'de> Deserialize<'de> for Reference {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         struct Either;
         impl<'de> serde::de::Visitor<'de> for Either {
-            type Value = Against;
+            type Value = Reference;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 write!(f, "{EXPECTED}, or a table like {{ phase = \"alone\" }}")
             }
-            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Against, E> {
-                AmountVisitor.visit_str(text).map(Against::Amount)
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Reference, E> {
+                AmountVisitor.visit_str(text).map(Reference::Amount)
             }
-            fn visit_i64<E: serde::de::Error>(self, number: i64) -> Result<Against, E> {
-                AmountVisitor.visit_i64(number).map(Against::Amount)
+            fn visit_i64<E: serde::de::Error>(self, number: i64) -> Result<Reference, E> {
+                AmountVisitor.visit_i64(number).map(Reference::Amount)
             }
-            fn visit_f64<E: serde::de::Error>(self, number: f64) -> Result<Against, E> {
-                AmountVisitor.visit_f64(number).map(Against::Amount)
+            fn visit_f64<E: serde::de::Error>(self, number: f64) -> Result<Reference, E> {
+                AmountVisitor.visit_f64(number).map(Reference::Amount)
             }
-            fn visit_map<A: serde::de::MapAccess<'de>>(self, map: A) -> Result<Against, A::Error> {
-                Other::deserialize(MapAccessDeserializer::new(map))
-                    .map(|other| Against::Number(Box::new(other)))
+            fn visit_map<A: serde::de::MapAccess<'de>>(
+                self,
+                map: A,
+            ) -> Result<Reference, A::Error> {
+                OtherMetric::deserialize(MapAccessDeserializer::new(map))
+                    .map(|other| Reference::Number(Box::new(other)))
             }
         }
         d.deserialize_any(Either)
@@ -300,7 +303,7 @@ impl Test {
 pub(crate) type Fault = (Vec<&'static str>, String);
 
 /// What names a number, in the claim or in the other one.
-struct Naming<'a> {
+struct MetricSelector<'a> {
     /// Prefix of the keys: none, `over` or `minus`.
     prefix: &'a [&'static str],
     metric: Option<&'a str>,
@@ -311,7 +314,7 @@ struct Naming<'a> {
     subjects: [(&'static str, Scope, Option<&'a str>); 4],
 }
 
-impl Naming<'_> {
+impl MetricSelector<'_> {
     fn at(&self, key: &'static str) -> Vec<&'static str> {
         [self.prefix, &[key]].concat()
     }
@@ -433,8 +436,8 @@ pub fn levels(value: &Value) -> Vec<String> {
 }
 
 impl Expect {
-    fn naming(&self) -> Naming<'_> {
-        Naming {
+    fn naming(&self) -> MetricSelector<'_> {
+        MetricSelector {
             prefix: &[],
             metric: self.metric.as_deref(),
             stat: self.stat.as_deref(),
@@ -467,9 +470,9 @@ impl Expect {
         };
         let unit = number.metric.unit_of(number.stat);
         let mut relation = None;
-        for (key, against) in [("over", &self.over), ("minus", &self.minus)] {
-            let Some(against) = against else { continue };
-            match self.operand(key, against, &number, plan) {
+        for (key, reference) in [("over", &self.over), ("minus", &self.minus)] {
+            let Some(reference) = reference else { continue };
+            match self.operand(key, reference, &number, plan) {
                 Ok(operand) if key == "over" => relation = Some(Relation::Over(operand)),
                 Ok(operand) => relation = Some(Relation::Minus(operand)),
                 Err(wrong) => faults.extend(wrong),
@@ -491,13 +494,13 @@ impl Expect {
     fn operand(
         &self,
         key: &'static str,
-        against: &Against,
+        reference: &Reference,
         number: &Numbered,
         plan: &Plan,
     ) -> Result<Operand, Vec<Fault>> {
         let unit = number.metric.unit_of(number.stat);
-        let other = match against {
-            Against::Amount(amount) => {
+        let other = match reference {
+            Reference::Amount(amount) => {
                 let value =
                     amount.in_unit(unit).map_err(|why| vec![(vec![key], why.to_string())])?;
                 if key == "over" && value == 0.0 {
@@ -508,7 +511,7 @@ impl Expect {
                 }
                 return Ok(Operand::Amount(value));
             }
-            Against::Number(other) => other,
+            Reference::Number(other) => other,
         };
         let own = [&other.group, &other.flow, &other.probe, &other.link];
         let mine = self.naming();
@@ -518,7 +521,7 @@ impl Expect {
             (key, scope, if inherit { name } else { own[nth].as_deref() })
         };
         let prefix = [key];
-        let naming = Naming {
+        let naming = MetricSelector {
             prefix: &prefix,
             metric: other.metric.as_deref().or(mine.metric),
             stat: other.stat.as_deref().or(mine.stat.filter(|_| other.metric.is_none())),

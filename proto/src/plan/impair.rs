@@ -1,4 +1,4 @@
-//! What a link does to packets beside its rate, its constant delay and its queue.
+//! Impairments of links: loss, jitter, reordering and traces.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -23,12 +23,54 @@ impl LabUse {
     }
 }
 
-/// The name of no kernel of the lab.
+/// Text that is not the name of a kernel or of an engine.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("there is no kernel `{text}`; write {}", Series::ALL.map(Series::name).join(", "))]
-pub struct UnknownKernel {
-    /// The name.
+#[error("there is no {kind} `{text}`; write {choices}")]
+pub struct UnknownName {
+    /// `kernel` or `engine`.
+    pub kind: &'static str,
+    /// The text.
     pub text: String,
+    /// The names, with commas.
+    pub choices: String,
+}
+
+/// Implements the names of an enum, which are those that serde reads and writes (a test compares them).
+macro_rules! names {
+    ($enum:ident, $kind:literal { $($value:ident => $name:literal),+ $(,)? }) => {
+        impl $enum {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$value),+];
+
+            /// As it is written in plans and on the command line.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$value => $name,)+
+                }
+            }
+        }
+
+        impl std::fmt::Display for $enum {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(self.name())
+            }
+        }
+
+        impl std::str::FromStr for $enum {
+            type Err = UnknownName;
+
+            fn from_str(text: &str) -> Result<Self, UnknownName> {
+                match text {
+                    $($name => Ok(Self::$value),)+
+                    _ => Err(UnknownName {
+                        kind: $kind,
+                        text: text.to_owned(),
+                        choices: [$($name),+].join(", "),
+                    }),
+                }
+            }
+        }
+    };
 }
 
 /// A kernel that the lab can boot, by the series of its releases.
@@ -62,28 +104,12 @@ pub enum Series {
     Debian72,
 }
 
-impl Series {
-    /// All of them.
-    pub const ALL: [Self; 4] = [Self::Own, Self::Debian61, Self::Debian612, Self::Debian72];
-
-    /// As it is written in plans and on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Own => "own",
-            Self::Debian61 => "6.1",
-            Self::Debian612 => "6.12",
-            Self::Debian72 => "7.2",
-        }
-    }
-}
-
-/// Text that is not the name of an engine.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("there is no engine `{text}`; write {}", Engine::ALL.map(Engine::name).join(", "))]
-pub struct UnknownEngine {
-    /// The text.
-    pub text: String,
-}
+names!(Series, "kernel" {
+    Own => "own",
+    Debian61 => "6.1",
+    Debian612 => "6.12",
+    Debian72 => "7.2",
+});
 
 /// What runs the lab's kernel.
 #[derive(
@@ -111,18 +137,9 @@ pub enum Engine {
     Uml,
 }
 
+names!(Engine, "engine" { Qemu => "qemu", Uml => "uml" });
+
 impl Engine {
-    /// All of them.
-    pub const ALL: [Self; 2] = [Self::Qemu, Self::Uml];
-
-    /// As it is written in plans and on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Qemu => "qemu",
-            Self::Uml => "uml",
-        }
-    }
-
     /// Whether it can run this kernel.
     pub fn runs(self, kernel: Series) -> bool {
         self == Self::Qemu || kernel == Series::Own
@@ -131,36 +148,6 @@ impl Engine {
     /// Whether its processor takes time to execute instructions. Without that, CPU utilisation has no meaning.
     pub fn has_cpu_time(self) -> bool {
         self == Self::Qemu
-    }
-}
-
-impl std::fmt::Display for Engine {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl std::str::FromStr for Engine {
-    type Err = UnknownEngine;
-
-    fn from_str(text: &str) -> Result<Self, UnknownEngine> {
-        let found = Self::ALL.into_iter().find(|engine| engine.name() == text);
-        found.ok_or_else(|| UnknownEngine { text: text.to_owned() })
-    }
-}
-
-impl std::fmt::Display for Series {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl std::str::FromStr for Series {
-    type Err = UnknownKernel;
-
-    fn from_str(text: &str) -> Result<Self, UnknownKernel> {
-        let found = Self::ALL.into_iter().find(|kernel| kernel.name() == text);
-        found.ok_or_else(|| UnknownKernel { text: text.to_owned() })
     }
 }
 
@@ -183,7 +170,7 @@ mod tests {
 
     #[test]
     fn kernel_name_parses_back() {
-        for kernel in Series::ALL {
+        for &kernel in Series::ALL {
             assert_eq!(kernel.to_string().parse(), Ok(kernel));
             let in_plan = LabUse { kernel: Some(kernel), engine: None };
             let table = toml::Table::try_from(in_plan).unwrap();
@@ -195,7 +182,7 @@ mod tests {
 
     #[test]
     fn engine_name_parses_back() {
-        for engine in Engine::ALL {
+        for &engine in Engine::ALL {
             assert_eq!(engine.to_string().parse(), Ok(engine));
             let in_plan = LabUse { kernel: None, engine: Some(engine) };
             let table = toml::Table::try_from(in_plan).unwrap();

@@ -1,4 +1,4 @@
-//! `[links]` and `[path]`: what links do. A link's keys are declared here only: what emulates the link reads them from
+//! `[links]` and `[path]`. A link's keys are declared only here: the code that emulates the link reads them from
 //! [`Link`] (see [`crate::resolve::LinkConfig`]).
 
 use std::collections::BTreeMap;

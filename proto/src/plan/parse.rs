@@ -5,23 +5,23 @@
 use serde::Deserialize;
 use toml::{Table, Value};
 
-use super::Plan;
 use super::problem::{PlanProblem, Severity};
+use super::{Plan, Queue};
 use lines::Lines;
-use lost::Lost;
 use place::{At, Fault, Misfit};
+use unread_keys::UnreadKeys;
 
 pub(crate) mod lines;
-pub(crate) mod lost;
 mod place;
 pub(crate) mod quick;
 pub(crate) mod set;
 pub mod suggest;
+pub(crate) mod unread_keys;
 mod unrun;
 
 /// Most problems that are collected before giving up.
 const MAX_PROBLEMS: usize = 100;
-/// Keys that are easily written below a table's header by mistake.
+/// Keys above the first table; often written below a table's header by mistake.
 const OF_THE_PLAN: &[&str] = &["about", "gap", "keep_awake", "order", "repeat", "seed"];
 /// Lists of tables.
 const LISTS: &[&str] = &["phases", "changes", "expect"];
@@ -54,12 +54,12 @@ pub fn parse_with(text: &str, sets: &[String]) -> Result<Plan, Vec<PlanProblem>>
 /// What could be read of a plan.
 #[derive(Default)]
 pub(crate) struct Reading {
-    /// The plan without what is lost; `None` when too much is.
+    /// The plan without the unread keys; `None` if too many are.
     pub(crate) plan: Option<Plan>,
     /// What could not be read, and why.
     pub(crate) problems: Vec<PlanProblem>,
-    /// What the plan lacks because of the problems.
-    pub(crate) lost: Lost,
+    /// The keys that the plan lacks because of the problems.
+    pub(crate) lost: UnreadKeys,
     /// Keys that were read elsewhere than they are written: the key, and where it is written.
     pub(crate) moved: Vec<(Vec<String>, Vec<String>)>,
 }
@@ -74,7 +74,8 @@ pub(crate) fn read_text<'t>(
         return Err(PlanProblem { path: "the plan".to_owned(), ..error(&[], why) });
     }
     let mut table: Table = toml::from_str(text).map_err(|e| not_toml(text, &e))?;
-    let (mut changed, mut refused, mut lost) = (Vec::new(), quick::check(&table), Lost::default());
+    let (mut changed, mut refused, mut lost) =
+        (Vec::new(), quick::check(&table), UnreadKeys::default());
     for assignment in sets {
         match set::apply(&mut table, assignment) {
             Ok(key) => changed.push(key),
@@ -91,18 +92,18 @@ pub(crate) fn read_text<'t>(
     Ok((reading, Lines::new(text, changed, moved)))
 }
 
-/// The keys that a refused override may have been meant for.
-fn unset(assignment: &str) -> Lost {
-    let mut lost = Lost::default();
+/// The keys that the author of a refused override may have meant.
+fn unset(assignment: &str) -> UnreadKeys {
+    let mut lost = UnreadKeys::default();
     let key = set::split_assignment(assignment).and_then(|(key, _)| set::split_key(key).ok());
     match key {
         Some(mut key) if key[0] != "matrix" => {
             if let Some(name) = key.get_mut(1) {
                 "*".clone_into(name);
             }
-            lost.doubt(key);
+            lost.mark_uncertain(key);
         }
-        _ => lost.doubt(Vec::new()),
+        _ => lost.mark_uncertain(Vec::new()),
     }
     lost
 }
@@ -138,7 +139,7 @@ pub(crate) fn from_table(table: Table) -> Result<Plan, Vec<PlanProblem>> {
 pub(crate) fn salvage(table: Table) -> Reading {
     let mut value = Value::Table(table);
     let mut problems: Vec<PlanProblem> = Vec::new();
-    let mut lost = Lost::default();
+    let mut lost = UnreadKeys::default();
     let mut moved = Vec::new();
     for _ in 0..10 * MAX_PROBLEMS {
         let misfit = match read(&value) {
@@ -153,7 +154,7 @@ pub(crate) fn salvage(table: Table) -> Reading {
             moved.push(from_to);
             continue;
         }
-        if problems.len() >= MAX_PROBLEMS || !mend(&mut value, &misfit, &mut lost) {
+        if problems.len() >= MAX_PROBLEMS || !repair(&mut value, &misfit, &mut lost) {
             break;
         }
     }
@@ -183,8 +184,16 @@ pub(crate) fn keys_at(value: &Value) -> &'static [&'static str] {
     }
 }
 
-/// Queues and factors are read through a buffer that forgets places. Finds the key whose removal makes the
-/// misfit go away.
+/// The kinds of queues: serde lists them in its error about an unknown one.
+pub(super) fn queue_kinds() -> &'static [&'static str] {
+    let value = Value::Table(Table::from_iter([("kind".to_owned(), "?".into())]));
+    match Queue::deserialize(At { value: &value, path: Vec::new() }) {
+        Err(Misfit { fault: Fault::Word(_, known), .. }) => known,
+        _ => &[],
+    }
+}
+
+/// Serde reads queues and factors through a buffer, without places. Finds the key whose removal changes the misfit.
 fn narrow(value: &Value, mut misfit: Misfit) -> Misfit {
     let path = misfit.path.clone().unwrap_or_default();
     let table = find(value, &path).and_then(Value::as_table);
@@ -363,8 +372,8 @@ fn example(key: &str, place: &[String]) -> String {
     text.to_owned()
 }
 
-/// Reads `[link.x]` as `[links.x]` and `[phases]` as `[[phases]]`, so that what is in them is judged too. The
-/// result is the key it is read as, and the key it is written as.
+/// Reads `[link.x]` as `[links.x]` and `[phases]` as `[[phases]]`, so that their keys are checked too. The result is the
+/// corrected key and the written one.
 fn take_as_meant(
     value: &mut Value,
     misfit: &Misfit,
@@ -391,8 +400,8 @@ fn take_as_meant(
     }
 }
 
-/// Makes the misfit go away so that the next one shows, and notes what is lost by it; `false` when it cannot.
-fn mend(value: &mut Value, misfit: &Misfit, lost: &mut Lost) -> bool {
+/// Repairs the misfit, so that reading again finds the next one, and records the keys that are lost; `false` if it cannot.
+fn repair(value: &mut Value, misfit: &Misfit, lost: &mut UnreadKeys) -> bool {
     let mut place = problem_place(misfit);
     if let [.., parent, last] = &place[..]
         && last == "kind"
@@ -412,20 +421,20 @@ fn mend(value: &mut Value, misfit: &Misfit, lost: &mut Lost) -> bool {
         && let Some(table) = find(value, parent).and_then(Value::as_table)
     {
         if OF_THE_PLAN.contains(&key.as_str()) {
-            lost.lose(vec![key.clone()]);
+            lost.mark_unread(vec![key.clone()]);
         } else {
-            lost.misspelt(&place, table, suggest::closest(key, known), known);
+            lost.mark_misspelt(&place, table, suggest::closest(key, known), known);
         }
     }
-    let mended = match misfit.fault {
+    let repaired = match misfit.fault {
         Fault::Missing(_) if place.last().is_some_and(|last| last == "queue") => {
             remove(value, &place)
         }
         Fault::Missing(_) => fill(value, misfit, &place),
         _ => remove(value, &place) || fill(value, misfit, &place),
     };
-    lost.lose(place);
-    mended
+    lost.mark_unread(place);
+    repaired
 }
 
 /// Drops a key of a table; elements of lists stay, so that the places of later ones keep their numbers.

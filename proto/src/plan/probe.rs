@@ -1,4 +1,4 @@
-//! Measurements beside the flows.
+//! `[probes.NAME]`: active measurements in parallel to the flows.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

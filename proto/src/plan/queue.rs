@@ -37,6 +37,11 @@ pub enum FifoUnit {
 }
 
 impl Queue {
+    /// Every `kind`, in the order of the variants.
+    pub fn kinds() -> &'static [&'static str] {
+        super::parse::queue_kinds()
+    }
+
     /// A `pfifo` with this limit.
     pub fn pfifo(limit: Limit) -> Self {
         Self::Pfifo(Pfifo { limit })

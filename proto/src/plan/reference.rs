@@ -1,4 +1,4 @@
-//! Every key of a plan, with its type, default and meaning, out of [`schema`]: for the manual and the terminal.
+//! Every key of a plan with its type, default and meaning, generated from [`schema`], for the manual and the terminal.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -12,16 +12,16 @@ use super::schema::schema;
 /// A table of the plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Section {
-    /// How its header is written, `[links.NAME]`; of a table that stands in several places its key, `queue`; of a kind
-    /// of queue `queue = { kind = "pie" }`.
+    /// Its header, `[links.NAME]`; for a table that several tables contain, its key, `queue`; for a kind of queue,
+    /// `queue = { kind = "pie" }`.
     pub title: String,
-    /// Its path, with `NAME` for names and `0` for elements of lists; the first, if there are several.
+    /// Its path, with `NAME` for names and `0` for elements of lists; the first one if there are several.
     pub path: Vec<String>,
-    /// Of a kind of queue, which.
+    /// The queue's kind, for a section about one.
     pub kind: Option<String>,
-    /// All places where it stands, dotted, if there are several.
+    /// All its paths, dotted, if there are several.
     pub within: Vec<String>,
-    /// What it is.
+    /// Description.
     pub about: String,
     /// In the order in which the type declares them.
     pub keys: Vec<Key>,
@@ -34,11 +34,11 @@ pub struct Key {
     pub name: String,
     /// Its type, with unit and range.
     pub value: String,
-    /// What it is when it is left out; `required`, if it may not be.
+    /// The value if it is absent, or `required`.
     pub default: String,
-    /// What it does; of words what each does.
+    /// Description; for enums, of each value.
     pub meaning: String,
-    /// The title of the section about the table that it holds.
+    /// The title of the section about its value, if that is a table.
     pub section: Option<String>,
 }
 
@@ -46,17 +46,19 @@ pub struct Key {
 pub fn sections() -> Vec<Section> {
     let schema = schema();
     let definitions = schema.get("definitions").and_then(Value::as_object);
-    let mut book =
-        Book { definitions: definitions.unwrap_or(&Map::new()).clone(), ..<_>::default() };
-    // Where a table stands is known when all have been seen.
-    book.visit(&schema, &[]);
-    book.sections.clear();
-    book.visit(&schema, &[]);
-    book.sections
+    let mut builder = ReferenceBuilder {
+        definitions: definitions.unwrap_or(&Map::new()).clone(),
+        ..<_>::default()
+    };
+    // The first pass finds the paths of every table, which the titles depend on.
+    builder.visit(&schema, &[]);
+    builder.sections.clear();
+    builder.visit(&schema, &[]);
+    builder.sections
 }
 
-/// The sections of a table by its header, `[links.NAME]`, its path with or without names, `links.trace`, or its last key; of
-/// a queue by its kind too.
+/// The sections of a table, found by its header, `[links.NAME]`, by its path with or without names, `links.trace`, or by its
+/// last key; those of queues also by their kind.
 pub fn find<'s>(sections: &'s [Section], wanted: &str) -> Vec<&'s Section> {
     let bare = wanted.trim_matches(['[', ']']);
     let unnamed = |dotted: &str| dotted.replace(".NAME", "");
@@ -64,7 +66,7 @@ pub fn find<'s>(sections: &'s [Section], wanted: &str) -> Vec<&'s Section> {
         sections.iter().filter(|section| is(section)).collect()
     };
     let places = |section: &Section| match section.kind {
-        // With its kinds.
+        // The paths of the section that its kinds belong to.
         Some(_) => sections
             .iter()
             .find(|of| of.path == section.path)
@@ -83,14 +85,14 @@ pub fn find<'s>(sections: &'s [Section], wanted: &str) -> Vec<&'s Section> {
 }
 
 #[derive(Default)]
-struct Book {
+struct ReferenceBuilder {
     definitions: Map<String, Value>,
-    /// Definition → the paths at which it stands.
+    /// The paths of each definition.
     places: BTreeMap<String, Vec<Vec<String>>>,
     sections: Vec<Section>,
 }
 
-/// What a schema comes down to.
+/// What a schema describes.
 enum Shape {
     /// A table with known keys.
     Table,
@@ -104,7 +106,7 @@ enum Shape {
     Value,
 }
 
-impl Book {
+impl ReferenceBuilder {
     /// Follows references. The result is the definition's name, if it is one, and the schema.
     fn resolve(&self, schema: &Value) -> (Option<String>, Value) {
         let inner = schema.get("allOf").and_then(|all| all.get(0)).unwrap_or(schema);
@@ -133,7 +135,7 @@ impl Book {
         }
     }
 
-    /// The path of the tables that a key's value holds, if it holds some.
+    /// Schema and path of the tables in a key's value, if there are any.
     fn inner(&self, schema: &Value, path: &[String]) -> Option<(Value, Vec<String>)> {
         let (_, whole) = self.resolve(schema);
         let at = |last: &str| [path, &[last.to_owned()]].concat();
@@ -141,7 +143,7 @@ impl Book {
             Shape::Table | Shape::Kinds => Some((schema.clone(), path.to_vec())),
             Shape::Named(value) => self.inner(&value, &at("NAME")),
             Shape::List(items) => self.inner(&items, &at("0")),
-            // An amount or a table.
+            // Either an amount or a table.
             Shape::Value => {
                 let options = whole.get("anyOf").and_then(Value::as_array)?;
                 let table = |one: &&Value| self.resolve(one).1.get("properties").is_some();
@@ -215,7 +217,7 @@ impl Book {
         }
     }
 
-    /// How a table is called: by its header, or where it stands in several places by its key.
+    /// The title of a table's section: its header, or its key if it has several paths.
     fn title(&self, schema: &Value, path: &[String]) -> String {
         let places = self.resolve(schema).0.and_then(|name| self.places.get(&name));
         match places {
@@ -315,7 +317,7 @@ fn plural(what: &str) -> String {
     }
 }
 
-/// The words that a value may be, and what each means.
+/// The values of an enum with their descriptions.
 fn words(schema: &Value) -> Vec<(&str, Option<String>)> {
     let options = schema.get("oneOf").or(schema.get("anyOf")).and_then(Value::as_array);
     options
@@ -340,7 +342,7 @@ fn dotted(path: &[String]) -> String {
     kept.join(".")
 }
 
-/// How the header of a table is written.
+/// The header of a table.
 fn header(path: &[String]) -> String {
     match path.split_last() {
         None => "The experiment".to_owned(),
@@ -349,7 +351,7 @@ fn header(path: &[String]) -> String {
     }
 }
 
-/// The keys of a table in the order of their declaration: those that its type names when it meets an unknown one.
+/// The keys of a table in the order of their declaration: serde lists them in its error about an unknown key.
 fn declared(path: &[String], kind: Option<&str>) -> Vec<&'static str> {
     let mut innermost = Table::new();
     innermost.extend(kind.map(|kind| ("kind".to_owned(), kind.into())));
@@ -413,6 +415,7 @@ fn anchor(title: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::Queue;
 
     #[test]
     fn reference_lists_every_key() {
@@ -452,8 +455,10 @@ mod tests {
         assert_eq!(titles("trace"), ["[links.NAME.trace]"]);
         assert_eq!(titles("links.trace"), ["[links.NAME.trace]"]);
         assert_eq!(titles("links.classes.match"), ["[links.NAME.classes.NAME.match]"]);
-        assert_eq!(titles("queue").len(), 12);
-        assert_eq!(titles("links.queue").len(), 12);
+        // The section of the common keys and one per kind.
+        let queues = 1 + Queue::kinds().len();
+        assert_eq!(titles("queue").len(), queues);
+        assert_eq!(titles("links.queue").len(), queues);
         assert_eq!(titles("pie"), ["queue = { kind = \"pie\" }"]);
         assert_eq!(titles("minus"), ["over"]);
         assert!(titles("lincs").is_empty());

@@ -1,4 +1,4 @@
-//! Sampling intervals.
+//! `[sample]`: sampling intervals.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,8 +1,7 @@
-//! The plan's types as a JSON schema, for editors: completion, the meaning of a key, a red line under what is wrong. It is
-//! made of the types that read a plan and their documentation; what depends on several keys is only known to
-//! [`super::check`].
+//! The plan's types as a JSON schema, for editors: completion, descriptions of keys, marks under errors. It is generated
+//! from the types that parse a plan and their documentation; rules about several keys are only in [`super::check`].
 //!
-//! Beside the vocabulary of JSON Schema, `x-from` and `x-to` are the least and the most of a quantity, as text.
+//! Two keywords extend JSON Schema: `x-from` and `x-to` are the minimum and the maximum of a quantity, as text.
 
 use std::borrow::Cow;
 

@@ -1,4 +1,4 @@
-//! Kinds of text in a plan that have a schema but no Rust type of their own; see [`super::schema`].
+//! Texts in a plan that have a schema but no Rust type; see [`super::schema`].
 
 /// A plan's name.
 pub(super) const PLAN_NAME: &str = "^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$";

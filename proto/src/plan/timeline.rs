@@ -1,4 +1,4 @@
-//! `[[phases]]` and `[[changes]]`: what happens when.
+//! `[[phases]]` and `[[changes]]`: what happens when, and when each phase and flow group begins and ends.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::text::Name;
+use super::{Flow, Plan};
 use crate::units::{Micros, Ppm, Rate};
 
 /// An interval of the timeline.
@@ -33,6 +34,57 @@ impl Phase {
     pub fn new(name: impl Into<String>, length: Micros) -> Self {
         Self { name: name.into(), length, flows: Vec::new(), measure: true }
     }
+}
+
+/// A phase with its place on the timeline.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PhaseSpan {
+    /// Its name.
+    pub name: String,
+    /// After the trial's beginning.
+    pub start: Micros,
+    /// After the trial's beginning.
+    pub end: Micros,
+    /// Part of the summaries.
+    pub measure: bool,
+}
+
+impl PhaseSpan {
+    /// A phase that is part of the summaries.
+    pub fn new(name: impl Into<String>, start: Micros, end: Micros) -> Self {
+        Self { name: name.into(), start, end, measure: true }
+    }
+}
+
+/// The phases with their places on the timeline.
+pub(crate) fn phase_spans(plan: &Plan) -> Vec<PhaseSpan> {
+    let mut at = Micros::default();
+    plan.phases
+        .iter()
+        .map(|phase| {
+            let start = at;
+            at = at + phase.length;
+            PhaseSpan { measure: phase.measure, ..PhaseSpan::new(&phase.name, start, at) }
+        })
+        .collect()
+}
+
+/// When the last phase ends, after the trial's beginning.
+pub(crate) fn length(plan: &Plan) -> Micros {
+    phase_spans(plan).last().map_or(Micros::default(), |last| last.end)
+}
+
+/// When a flow group runs, after the trial's beginning; `None` when nothing schedules it.
+pub(crate) fn flow_span(plan: &Plan, name: &str, flow: &Flow) -> Option<(Micros, Micros)> {
+    if flow.start.is_some() || flow.stop.is_some() {
+        let end = length(plan);
+        return Some((flow.start.unwrap_or_default(), flow.stop.unwrap_or(end)));
+    }
+    let spans = phase_spans(plan);
+    let names_it = |phase: &&Phase| phase.flows.iter().any(|f| f == name);
+    let first = plan.phases.iter().position(|p| names_it(&p))?;
+    let last = first + plan.phases[first..].iter().take_while(names_it).count() - 1;
+    Some((spans[first].start, spans[last].end))
 }
 
 /// A change of link settings.

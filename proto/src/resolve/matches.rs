@@ -3,7 +3,6 @@
 use std::net::IpAddr;
 
 use crate::plan::Match;
-use crate::schedule::FlowTask;
 
 /// Header fields; all that are given must match.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -22,12 +21,19 @@ pub struct PacketMatch {
     pub ecn: Option<u8>,
 }
 
+/// The addresses of a flow group's connections, and the listener's port.
+pub(crate) struct FlowAddress {
+    pub(crate) from_ip: IpAddr,
+    pub(crate) to_ip: IpAddr,
+    pub(crate) server_port: u16,
+}
+
 /// A class's match as header fields: any of the returned alternatives, all fields within one. Empty when the
-/// given keys contradict each other.
+/// given keys contradict each other. `address` and `flow` look up names of nodes and flow groups.
 pub(crate) fn packet_matches(
     wanted: &Match,
     address: &impl Fn(&str) -> IpAddr,
-    flows: &[FlowTask],
+    flow: &impl Fn(&str) -> Option<FlowAddress>,
 ) -> Vec<PacketMatch> {
     let fixed = PacketMatch {
         src: wanted.from.as_deref().map(address),
@@ -43,28 +49,24 @@ pub(crate) fn packet_matches(
         ]
     };
     let mut all = vec![fixed];
-    if let Some(flow) = &wanted.flow {
-        let ends: Vec<PacketMatch> = flows
-            .iter()
-            .filter(|f| f.group == *flow)
-            .flat_map(|f| {
-                [
-                    PacketMatch {
-                        src: Some(f.from_ip),
-                        dst: Some(f.to_ip),
-                        dport: Some(f.server_port),
-                        ..PacketMatch::default()
-                    },
-                    PacketMatch {
-                        src: Some(f.to_ip),
-                        dst: Some(f.from_ip),
-                        sport: Some(f.server_port),
-                        ..PacketMatch::default()
-                    },
-                ]
-            })
-            .collect();
-        all = both(&all, &ends);
+    if let Some(group) = &wanted.flow {
+        let both_ways = flow(group).map(|FlowAddress { from_ip, to_ip, server_port }| {
+            [
+                PacketMatch {
+                    src: Some(from_ip),
+                    dst: Some(to_ip),
+                    dport: Some(server_port),
+                    ..PacketMatch::default()
+                },
+                PacketMatch {
+                    src: Some(to_ip),
+                    dst: Some(from_ip),
+                    sport: Some(server_port),
+                    ..PacketMatch::default()
+                },
+            ]
+        });
+        all = both(&all, both_ways.as_ref().map_or(&[][..], |both_ways| both_ways));
     }
     if let Some(port) = wanted.port {
         all = both(&all, &either_end(port));

@@ -1,4 +1,4 @@
-//! What nodes capture.
+//! Tasks of captures.
 
 use std::net::IpAddr;
 

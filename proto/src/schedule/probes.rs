@@ -1,4 +1,4 @@
-//! What nodes do for probes.
+//! Tasks of probes: those that measure and those that answer.
 
 use std::net::IpAddr;
 

@@ -342,7 +342,7 @@ fn take_stream(flow: &mut wire::Flow, test: &Test, stream: u32, part: &Part, beg
 const MAX_LOST: usize = 1 << 17;
 
 /// Start of a run of ping, if a line has it.
-fn ping_begin(session: &ping::Session) -> Option<u64> {
+fn ping_begin(session: &ping::PingRun) -> Option<u64> {
     let (seq, at_ns, rtt_us) =
         session.replies.iter().find_map(|(seq, r)| Some((*seq, r.at_ns?, r.rtt_us?)))?;
     let before_ns = u64::from(seq.saturating_sub(session.first())) * session.interval_ns();

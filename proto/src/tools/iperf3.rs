@@ -218,7 +218,7 @@ struct Interval {
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
-struct End {
+struct EndReport {
     streams: Vec<EndStream>,
     sender_tcp_congestion: Option<String>,
     receiver_tcp_congestion: Option<String>,
@@ -398,7 +398,7 @@ impl Report {
         }
     }
 
-    fn on_end(&mut self, end: End, at: usize) {
+    fn on_end(&mut self, end: EndReport, at: usize) {
         self.complete = true;
         self.sender_cc = end.sender_tcp_congestion.as_deref().map(clip);
         self.receiver_cc = end.receiver_tcp_congestion.as_deref().map(clip);

@@ -1,8 +1,8 @@
 //! iperf3's text as the same report that its JSON gives. Pure.
 //!
 //! Text is rounded to three digits; bytes come from "Transfer". A report of text begins when a test does, so one
-//! file may hold several. Where lines have stamps (ts(1)), time zero is the earliest that they allow: iperf3 may have
-//! kept a line back, but never printed it before its interval was over.
+//! file may hold several. If lines have stamps (ts(1)), time zero is the earliest that they allow: iperf3 may have
+//! buffered a line, but never printed it before the end of its interval.
 
 use super::iperf3::{Addresses, Connection, IntervalValues, MAX_STREAMS, Report};
 use super::ss::address;

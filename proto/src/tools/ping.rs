@@ -9,11 +9,11 @@ const MAX_SEQ: u32 = 1 << 26;
 
 /// The pings of a text, in order.
 #[derive(Debug, Default)]
-pub struct Sessions(Vec<Session>);
+pub struct PingRuns(Vec<PingRun>);
 
 /// One run of ping.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Session {
+pub struct PingRun {
     /// Where it begins, counted from 1.
     pub line: u64,
     /// Whom it asks, as typed.
@@ -38,7 +38,7 @@ pub struct Reply {
     pub rtt_us: Option<f64>,
 }
 
-impl Sessions {
+impl PingRuns {
     /// One line, without its stamp; `false` if ping did not write it.
     pub fn take(&mut self, number: u64, at_ns: Option<u64>, text: &str) -> bool {
         // Underscores and stars of a text that went through Markdown.
@@ -46,7 +46,7 @@ impl Sessions {
         let line = clean.trim();
         if let Some(rest) = line.strip_prefix("PING ") {
             let host = clip(rest.split([' ', '(', ':']).next().unwrap_or_default());
-            self.0.push(Session { line: number, host, ..Default::default() });
+            self.0.push(PingRun { line: number, host, ..Default::default() });
             return true;
         }
         if let Some(seq) = after(line, "icmp_seq=").or_else(|| after(line, " seq=")) {
@@ -61,10 +61,10 @@ impl Sessions {
         self.last_lines(number, line)
     }
 
-    fn session(&mut self, number: u64, host: &str) -> &mut Session {
+    fn session(&mut self, number: u64, host: &str) -> &mut PingRun {
         let over = self.0.last().is_none_or(|s| s.transmitted.is_some());
         if over {
-            self.0.push(Session { line: number, host: host.to_owned(), ..Default::default() });
+            self.0.push(PingRun { line: number, host: host.to_owned(), ..Default::default() });
         }
         let last = self.0.len() - 1;
         &mut self.0[last]
@@ -113,7 +113,7 @@ impl Sessions {
     }
 
     /// All of them, and the lines of those whose duration cannot be: their requests count as a second apart.
-    pub fn finish(mut self) -> (Vec<Session>, Vec<u64>) {
+    pub fn finish(mut self) -> (Vec<PingRun>, Vec<u64>) {
         let mut wrong = vec![];
         for session in &mut self.0 {
             let last = session.replies.keys().next_back().copied().unwrap_or(0);
@@ -128,7 +128,7 @@ impl Sessions {
     }
 }
 
-impl Session {
+impl PingRun {
     /// A sequence number that went round counted on; `None` if ping cannot have come so far.
     fn count_on(&mut self, seq: u32) -> Option<u32> {
         const ROUND: u32 = 1 << 16;

@@ -1,9 +1,9 @@
 //! What `ss -ti` prints of TCP sockets (`ss -eipn`, with ts(1) in front or not) as samples. Pure.
 //!
 //! `ss` prints two lines per socket: its addresses, then its `TCP_INFO`. Where two loops write into one file, or a
-//! write was torn, the second may be missing, stand elsewhere, or be half there; `pair` finds out whose it is.
-//! `ss` leaves out most fields that are zero: those are null here, but for counts of segments on their way, lost,
-//! or sent again, which it always prints when they are not zero.
+//! write was torn, the second may be missing, incomplete or elsewhere; `pair` finds its socket.
+//! `ss` leaves out most fields that are zero: those are null here, except counts of segments in flight, lost or
+//! retransmitted, which are zero if `ss` does not print them.
 
 use std::net::{IpAddr, Ipv6Addr};
 

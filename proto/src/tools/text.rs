@@ -1,4 +1,4 @@
-//! Walks over a file that other tools wrote, whichever. Pure.
+//! Reads a file with lines of any of the known tools. Pure.
 
 use super::iperf3::{Numbering, Report};
 use super::iperf3_text::{Test, Tests};
@@ -13,7 +13,7 @@ pub struct Found {
     /// Tests of iperf3, from JSON and from text.
     pub tests: Vec<Test>,
     /// Runs of ping.
-    pub pings: Vec<ping::Session>,
+    pub pings: Vec<ping::PingRun>,
     /// Lines that are not empty.
     pub lines: u64,
     /// Lines of which something is missing in the tables; of more than [`MAX_UNREAD`] the first that are noticed.
@@ -111,7 +111,7 @@ struct Walk {
     found: Found,
     sockets: ss::Pairing,
     tests: Tests,
-    pings: ping::Sessions,
+    pings: ping::PingRuns,
     /// The report of `--json-stream` lines.
     stream: Option<Test>,
     /// Rows so far.

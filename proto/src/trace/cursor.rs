@@ -1,4 +1,4 @@
-//! A trace laid on a clock. Pure integer arithmetic: nothing drifts, however long it is played.
+//! The position in a trace at a time. Integer arithmetic only, so that long replays do not drift.
 
 use std::sync::Arc;
 

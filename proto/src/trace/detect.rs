@@ -1,4 +1,4 @@
-//! Which format a trace is in.
+//! Detects the format of a trace.
 
 use super::lines::{fields, lines, shown};
 use super::number::scaled;

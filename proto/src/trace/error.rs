@@ -1,4 +1,4 @@
-//! Why a trace was refused.
+//! Errors of reading traces, with their lines.
 
 use std::fmt;
 

@@ -1,6 +1,6 @@
 //! The bandwidth models of the netem-trace crate, as its JSON. Their random ones are drawn here from the same
-//! distributions with the same seeds, but not from the same generator: the figures differ, their statistics do
-//! not.
+//! distributions with the same seeds, but with another generator: the numbers differ, their statistics are the
+//! same.
 
 use serde_json::{Map, Value};
 
@@ -139,7 +139,7 @@ impl Player {
         if rate > MAX_RATE {
             return Err(Misfit::Rate(rate).at(path));
         }
-        if length_ns < super::text::LEAST_NS {
+        if length_ns < super::rows::LEAST_NS {
             return Err(Misfit::TooShort.at(path));
         }
         if self.steps.len() >= MAX_ROWS {

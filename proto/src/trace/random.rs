@@ -1,5 +1,5 @@
-//! Random numbers that are the same on every machine: integers, and of floating point only what IEEE 754
-//! rounds in one way.
+//! Random numbers that are the same on every machine: integers, and only those floating-point operations whose rounding
+//! IEEE 754 defines.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};

@@ -1,4 +1,4 @@
-//! What a trace holds, in figures.
+//! Summary of a trace: length, rates and other statistics.
 
 use super::Trace;
 use crate::units::{Micros, Ppm, Rate};

@@ -1,4 +1,4 @@
-//! A trace as text.
+//! Writes a trace as text.
 
 use std::fmt::Write as _;
 

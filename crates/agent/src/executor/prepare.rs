@@ -261,9 +261,9 @@ fn make_links(
         let dev = devices.get(&("link", name.clone())).cloned().unwrap_or_default();
         let before = tools.interfaces.save_root(&dev).map_err(failed)?;
         tools.undo.push(Step::Link { link: name.clone(), dev: dev.clone(), before })?;
-        let asked_at_ns = clock::now_ns();
+        let requested_at_ns = clock::now_ns();
         let open = tools.interfaces.open(&link.config, &dev).map_err(failed)?;
-        trial.applied.push(applied(&link.config, &dev, asked_at_ns, clock::now_ns()));
+        trial.applied.push(applied(&link.config, &dev, requested_at_ns, clock::now_ns()));
         let state = open.state();
         trial.links.push(TimedLink { link: open, dev, changes: link.changes.clone() });
         let message = format!("{} on {}: {}", state.backend().as_text(), state.dev, state.why());
@@ -276,11 +276,11 @@ fn make_links(
 fn applied(
     config: &LinkConfig,
     dev: &str,
-    asked_at_ns: u64,
+    requested_at_ns: u64,
     applied_at_ns: u64,
 ) -> wire::LinkChange {
     wire::LinkChange {
-        asked_at_ns,
+        requested_at_ns,
         applied_at_ns,
         link: config.name.clone(),
         iface: dev.to_owned(),

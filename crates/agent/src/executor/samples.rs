@@ -359,7 +359,7 @@ impl SamplerLoop {
             let result = timed.apply(&change);
             let applied_at_ns = clock::now_ns();
             self.task.out.offer(Of::LinkChange(wire::LinkChange {
-                asked_at_ns: due_ns,
+                requested_at_ns: due_ns,
                 applied_at_ns,
                 link: timed.link.state().link,
                 iface: timed.dev.clone(),

@@ -260,11 +260,11 @@ async fn a_trial_is_prepared_run_and_reset() {
         (first.rate_bps, first.delay_us, first.loss_ppm),
         (Some(10_000_000), Some(0), Some(0))
     );
-    assert!(first.asked_at_ns > 0 && first.applied_at_ns >= first.asked_at_ns, "{first:?}");
+    assert!(first.requested_at_ns > 0 && first.applied_at_ns >= first.requested_at_ns, "{first:?}");
     assert!(has(|of| matches!(of, Of::FlowSample(s) if s.flow_id == "there/0")));
     assert!(has(|of| matches!(of, Of::QdiscSample(s) if s.link == "l")));
     assert!(has(|of| matches!(of, Of::LinkChange(c)
-        if c.rate_bps == Some(5_000_000) && c.delay_us == Some(7_000) && c.rc == 0 && c.applied_at_ns >= c.asked_at_ns)));
+        if c.rate_bps == Some(5_000_000) && c.delay_us == Some(7_000) && c.rc == 0 && c.applied_at_ns >= c.requested_at_ns)));
     assert!(has(|of| matches!(of, Of::LinkChange(c) if c.source == "trace row 2")));
     assert!(has(|of| matches!(of, Of::LinkPacket(_))));
     assert!(has(|of| matches!(of, Of::Acks(rows) if rows.at_ns.len() == 1)));

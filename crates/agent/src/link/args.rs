@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use ccbench_proto::plan::{Backend, BurstLoss, Jitter, OnEnd};
+use ccbench_proto::plan::{Backend, BurstLoss, Jitter, OnEnd, Queue};
 use ccbench_proto::units::{Bytes, Limit, Micros, Ppm, Rate, UnitError};
 
 use super::text::{self, TableError};
@@ -101,6 +101,10 @@ pub struct Args {
     pub command: Vec<OsString>,
 }
 
+fn aqm_help() -> String {
+    format!("Queue: {}, with the plan's keys (fq_codel,target=5ms,ecn)", Queue::kinds().join(", "))
+}
+
 macro_rules! direction {
     ($(#[$doc:meta])* $name:ident, $prefix:literal, $heading:literal) => {
         $(#[$doc])*
@@ -122,7 +126,7 @@ macro_rules! direction {
             pub queue: Option<Limit>,
             /// Its queue
             #[arg(id = concat!($prefix, "aqm"), long = concat!($prefix, "aqm"), value_name = "KIND[,KEY=VALUE…]",
-                help = "Queue: pfifo, bfifo, pfifo_head_drop, bfifo_head_drop, codel, fq_codel, fq, pie, red, dualpi2, with the plan's keys (fq_codel,target=5ms,ecn)")]
+                help = aqm_help())]
             pub aqm: Option<String>,
             /// Its trace
             #[arg(id = concat!($prefix, "trace"), long = concat!($prefix, "trace"), value_name = "FILE",

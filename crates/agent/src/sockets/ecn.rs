@@ -82,7 +82,11 @@ impl Capabilities {
             (Mode::DctcpFeedback, self.ops_flags & flag::NEEDS_ECN != 0),
             (Mode::Rfc3168, true),
         ];
-        possible.into_iter().filter(|(_, can)| *can).map(|(mode, _)| mode.on_wire().as_text()).collect()
+        possible
+            .into_iter()
+            .filter(|(_, can)| *can)
+            .map(|(mode, _)| mode.on_wire().as_text())
+            .collect()
     }
 }
 

@@ -321,7 +321,10 @@ mod tests {
     #[test]
     fn errors_without_privilege_name_the_fix() {
         assert!(
-            possible(Privileges::UserNamespace).unwrap_err().to_string().contains("run ccbench as root")
+            possible(Privileges::UserNamespace)
+                .unwrap_err()
+                .to_string()
+                .contains("run ccbench as root")
         );
         assert!(possible(Privileges::Unprivileged).unwrap_err().to_string().contains("needs root"));
     }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use ccbench_proto::metric;
-use ccbench_results::compare::{self, With};
+use ccbench_results::compare::{self, Comparison};
 use ccbench_results::model::TrialFilter;
 use ccbench_results::summarize::RunSummary;
 use ccbench_results::{export, figure, report, six_columns, table, verify};
@@ -120,8 +120,8 @@ fn warn_about_renamed(metrics: &[String]) {
 /// The results cannot be read, or the table cannot be written.
 pub fn compare(args: &CompareArgs) -> Result<ExitCode, CliError> {
     let with = match (&args.b, &args.by) {
-        (Some(other), _) => With::Run(other),
-        (None, Some((factor, one, other))) => With::Levels(factor, one, other),
+        (Some(other), _) => Comparison::Run(other),
+        (None, Some((factor, one, other))) => Comparison::Levels(factor, one, other),
         (None, None) => return Err(CliError::Usage("give a second run, or --by".to_owned())),
     };
     let filter = TrialFilter { include_failed: args.include_failed, ..<_>::default() };

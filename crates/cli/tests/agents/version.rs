@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use ccbench_proto::event::{Kind, NoData};
-use ccbench_proto::wire::{self, run_event::Of};
+use ccbench_proto::wire::{self, encoded_field as field, run_event::Of};
 use ccbench_results::TrialStatus;
 use ccbench_results::store::RunDir;
 use prost::Message as _;
@@ -70,14 +70,6 @@ pub(crate) fn run_on(one: SocketAddr) -> (TrialStatus, Vec<String>, Vec<String>,
 /// An event as field 7 of a RunEvent.
 fn in_stream(event: &[u8]) -> Vec<u8> {
     field(7, event)
-}
-
-fn field(number: u32, payload: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    prost::encoding::encode_key(number, prost::encoding::WireType::LengthDelimited, &mut bytes);
-    prost::encoding::encode_varint(payload.len() as u64, &mut bytes);
-    bytes.extend(payload);
-    bytes
 }
 
 #[test]

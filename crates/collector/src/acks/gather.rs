@@ -235,6 +235,8 @@ impl Gather {
 
 #[cfg(test)]
 mod tests {
+    use ccbench_proto::column_text::ColumnText as _;
+
     use super::*;
 
     fn gather() -> Gather {
@@ -267,7 +269,8 @@ mod tests {
         let describe = |of: Of| match of {
             Of::Acks(acks) => (acks.flow_id, acks.cc, acks.at_ns.len()),
             Of::TcpEvents(events) => {
-                (events.events[0].kind.clone(), String::new(), events.events.len())
+                let kind = events.events[0].kind().as_text();
+                (kind.to_owned(), String::new(), events.events.len())
             }
             _ => panic!("nothing else comes out"),
         };

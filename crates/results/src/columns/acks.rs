@@ -5,7 +5,7 @@ use ccbench_proto::wire::{self, Role, Side, TcpEventKind};
 use polars::prelude::*;
 
 use super::super::cells::{Axis, Cells, Enum, Narrow, Num, Opt, OptBool, Text};
-use super::keys::{Columns, Keys, Origin, When};
+use super::keys::{Columns, Keys, Origin, RowTime};
 
 /// A column that receives the rows of a batch at once. The kernel's value for "not set" is stored as null.
 struct BatchColumn<T: PolarsNumericType> {
@@ -81,7 +81,7 @@ macro_rules! batch {
             fn put(&mut self, origin: &Origin<'_>, batch: wire::Acks) -> usize {
                 let (rows, axis) = (batch.at_ns.len(), origin.axis);
                 for (row, &at_ns) in batch.at_ns.iter().enumerate() {
-                    self.keys.put(origin, &When::from(at_ns));
+                    self.keys.put(origin, &RowTime::from(at_ns));
                     self.cookie.put(batch.cookie, axis);
                     self.sport.put(batch.sport, axis);
                     self.dport.put(batch.dport, axis);

@@ -26,14 +26,14 @@ pub(crate) struct Origin<'a> {
 }
 
 /// The time of a row on the node's clock.
-pub(super) struct When {
+pub(super) struct RowTime {
     /// Time in the columns `t_ns` and `t_s`.
     pub(super) at_ns: Option<u64>,
     /// Time that determines the phase.
     pub(super) phase_at_ns: Option<u64>,
 }
 
-impl From<u64> for When {
+impl From<u64> for RowTime {
     fn from(at_ns: u64) -> Self {
         // 0 is protobuf's default: the row has no time.
         let at_ns = (at_ns > 0).then_some(at_ns);
@@ -54,7 +54,7 @@ impl Keys {
         }
     }
 
-    pub(super) fn put(&mut self, origin: &Origin<'_>, when: &When) {
+    pub(super) fn put(&mut self, origin: &Origin<'_>, when: &RowTime) {
         let axis = origin.axis;
         self.point_id.put(origin.point_id, axis);
         self.trial.put(origin.trial, axis);

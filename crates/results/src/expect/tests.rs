@@ -3,7 +3,7 @@ use std::path::PathBuf;
 use ccbench_proto::plan::check;
 
 use super::*;
-use crate::model::{Reason, RunStatus};
+use crate::model::{Reason, RunStatus, TrialKey};
 
 const PLAN: &str = r#"
     name = "t"
@@ -49,20 +49,8 @@ fn row(point_id: u32, trial: u16, phase: &str, metric: &'static str, value: f64)
 }
 
 fn end(point_id: u32, trial: u16, status: TrialStatus, reasons: Vec<Reason>) -> TrialEnd {
-    TrialEnd {
-        point_id,
-        trial,
-        seed: 1,
-        epoch: 1,
-        status,
-        reasons,
-        rows: BTreeMap::new(),
-        files: BTreeMap::new(),
-        phases: vec![],
-        clocks: BTreeMap::new(),
-        digests: BTreeMap::new(),
-        congestion_controls: vec![],
-    }
+    let key = TrialKey { point_id, trial, seed: 1, epoch: 1 };
+    TrialEnd { reasons, ..TrialEnd::new(key, status) }
 }
 
 /// Point 0 is the large queue, 1 the small one.

@@ -10,7 +10,7 @@ use super::instants::{Flow, Instant, flows};
 use super::png::points;
 use super::request::{COLUMN_MM, Figure, Kind, TWO_COLUMNS_MM};
 use crate::csv::Table;
-use crate::summary::statistics::jain;
+use crate::summary::statistics::jain_index;
 
 /// Maximum number of steps of an ECDF.
 const MAX_STEPS: usize = 1000;
@@ -207,7 +207,7 @@ fn fair_share(data: &Selection, point_id: u32, flow: &str, phase: &str) -> Optio
 }
 
 /// Jain's index over the flows of a phase at a point, averaged over trials.
-fn jain_index(
+fn mean_jain_index(
     got: &[FlowThroughput],
     places: &[(u32, String)],
     point_id: u32,
@@ -217,7 +217,7 @@ fn jain_index(
     for one in got.iter().filter(|one| one.phase == phase && places[one.place].0 == point_id) {
         trials.entry(one.trial).or_default().push(one.mbit_per_s);
     }
-    let indices: Vec<f64> = trials.values().filter_map(|shares| jain(shares)).collect();
+    let indices: Vec<f64> = trials.values().filter_map(|shares| jain_index(shares)).collect();
     (!indices.is_empty()).then(|| indices.iter().sum::<f64>() / indices.len() as f64)
 }
 
@@ -284,7 +284,7 @@ fn strips_sheet(
         let style = Style { colour: FAINT, ..Style::new(7.0, Anchor::Middle) };
         let (middle, above) = (frame.left + frame.width / 2.0, frame.top - 3.0);
         canvas.text((middle, above - jain_line), style, &truncate_end(phase, style, frame.width));
-        if let (true, Some(index)) = (ids.len() == 1, jain_index(got, places, ids[0], phase)) {
+        if let (true, Some(index)) = (ids.len() == 1, mean_jain_index(got, places, ids[0], phase)) {
             canvas.text((middle, above), style, &format!("Jain {index:.2}"));
         }
         for (at, id) in ids.iter().enumerate() {

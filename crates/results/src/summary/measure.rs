@@ -33,7 +33,7 @@ use super::rows::Names;
 use super::sampled::BinnedFlows;
 use super::schedule::{Schedule, group_of};
 use super::settling;
-use super::statistics::{self, jain};
+use super::statistics::{self, jain_index};
 use super::tables::PhaseRow;
 use crate::error::Result;
 use crate::journal::{PhaseRecord, TrialEnd};
@@ -283,7 +283,7 @@ impl RowCollector<'_> {
         groups: &BTreeMap<GroupKey, GroupPhase>,
         flows: &BTreeMap<(Trial, String), BTreeSet<String>>,
     ) {
-        let mut net: BTreeMap<(Trial, &str), Together> = BTreeMap::new();
+        let mut net: BTreeMap<(Trial, &str), GroupTotals> = BTreeMap::new();
         for ((trial, phase, group), data) in groups {
             let Some(seconds) = self.running_s(*trial, phase, group, data) else {
                 continue;
@@ -307,19 +307,19 @@ impl RowCollector<'_> {
                     self.row(place, "retransmissions", "packets", "sum", *packets, 1);
                 }
             }
-            let together = Together {
+            let totals = GroupTotals {
                 bytes: flow_bytes.iter().map(|(_, bytes)| *bytes).collect(),
                 retransmissions: data.retransmissions.values().copied().collect(),
                 segments: data.segments.values().sum(),
             };
             let place = (*trial, phase.as_str(), Scope::Group, group.as_str());
-            self.together(place, &together, seconds);
+            self.totals(place, &totals, seconds);
             self.coverage(place, seconds, transferred);
-            net.entry((*trial, phase)).or_default().add(together);
+            net.entry((*trial, phase)).or_default().add(totals);
         }
         for ((trial, phase), all) in &net {
             let length_s = self.measured_phase(*trial, phase).map_or(0.0, PhaseRecord::seconds);
-            self.together((*trial, phase, Scope::Net, "all"), all, length_s);
+            self.totals((*trial, phase, Scope::Net, "all"), all, length_s);
         }
     }
 
@@ -341,13 +341,13 @@ impl RowCollector<'_> {
     }
 
     /// Metrics of several flows together; `seconds` is the denominator of their throughput.
-    fn together(&mut self, place: Place<'_>, all: &Together, seconds: f64) {
+    fn totals(&mut self, place: Place<'_>, all: &GroupTotals, seconds: f64) {
         let flows = all.bytes.len() as u32;
         let total = all.bytes.iter().sum::<f64>() * 8.0 / seconds;
         self.row(place, "throughput_sum", "bit/s", "mean", total, flows);
         let per_flow = total / f64::from(flows.max(1));
         self.row(place, "throughput_per_flow_mean", "bit/s", "mean", per_flow, flows);
-        if let Some(index) = jain(&all.bytes) {
+        if let Some(index) = jain_index(&all.bytes) {
             self.row(place, "jain_fairness_of_mean", "1", "mean", index, flows);
         }
         if all.retransmissions.is_empty() {
@@ -516,15 +516,15 @@ impl RowCollector<'_> {
     }
 }
 
-/// Several flows together.
+/// Sums over several flows.
 #[derive(Debug, Default)]
-struct Together {
+struct GroupTotals {
     bytes: Vec<f64>,
     retransmissions: Vec<f64>,
     segments: f64,
 }
 
-impl Together {
+impl GroupTotals {
     fn add(&mut self, other: Self) {
         self.bytes.extend(other.bytes);
         self.retransmissions.extend(other.retransmissions);

@@ -9,7 +9,7 @@ use ccbench_proto::metric::Scope;
 
 use super::schedule::group_of;
 use super::settling::{BIN_S, Settled, settled};
-use super::statistics::{self, entropy, jain, max_min, product};
+use super::statistics::{self, entropy, jain_index, max_min, product};
 
 /// A bin needs reports for at least this share of its length.
 const MIN_COVERED_SHARE: f64 = 0.5;
@@ -187,7 +187,7 @@ impl<'a> BinSpan<'a> {
         }
         if flows.len() > 1 {
             let indices: [(_, _, Index); 4] = [
-                ("jain_fairness", "1", jain),
+                ("jain_fairness", "1", jain_index),
                 ("product_fairness", "(Mbit/s)^flows", product),
                 ("entropy_fairness", "1", entropy),
                 ("max_min_fairness", "1", max_min),
@@ -244,7 +244,7 @@ fn convergence_us(together: &[Option<Vec<f64>>]) -> Option<f64> {
         let rates = rates?;
         let flows = rates.first()?.len();
         let sums: Vec<f64> = (0..flows).map(|flow| rates.iter().map(|at| at[flow]).sum()).collect();
-        jain(&sums).filter(|index| *index >= CONVERGED_JAIN)
+        jain_index(&sums).filter(|index| *index >= CONVERGED_JAIN)
     };
     let first = together.windows(CONVERGED_BINS).position(|second| fair(second).is_some())?;
     Some((first as f64 * BIN_S * 1e6).round())

@@ -214,7 +214,7 @@ fn ends(values: &mut [f64]) -> (f64, f64) {
 
 /// Jain's fairness index: 1 if all shares are equal, 1/n if one flow has everything. `None` for fewer than two shares, and
 /// if all are zero.
-pub fn jain(shares: &[f64]) -> Option<f64> {
+pub fn jain_index(shares: &[f64]) -> Option<f64> {
     let sum: f64 = shares.iter().sum();
     let squares: f64 = shares.iter().map(|x| x * x).sum();
     (shares.len() >= 2 && squares > 0.0).then(|| sum * sum / (shares.len() as f64 * squares))
@@ -334,17 +334,17 @@ mod tests {
 
     #[test]
     fn jain_of_the_published_flows_is_two_thirds() {
-        let index = jain(&[26.30, 4.49]).unwrap();
+        let index = jain_index(&[26.30, 4.49]).unwrap();
         assert!((index - 0.6659).abs() < 1e-4, "{index}");
-        assert_eq!(jain(&[5.0, 5.0, 5.0]), Some(1.0));
-        assert_eq!(jain(&[5.0]), None);
-        assert_eq!(jain(&[0.0, 0.0]), None);
+        assert_eq!(jain_index(&[5.0, 5.0, 5.0]), Some(1.0));
+        assert_eq!(jain_index(&[5.0]), None);
+        assert_eq!(jain_index(&[0.0, 0.0]), None);
     }
 
     #[test]
     fn fairness_is_independent_of_order_and_scale() {
         let shares = [3.0, 1.0, 4.0, 1.5];
-        for index in [jain, entropy, max_min] {
+        for index in [jain_index, entropy, max_min] {
             let value = index(&shares).unwrap();
             let scaled = index(&shares.map(|x| x * 1e6)).unwrap();
             let turned = index(&[1.5, 4.0, 1.0, 3.0]).unwrap();

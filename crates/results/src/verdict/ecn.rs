@@ -28,14 +28,14 @@ const NEGOTIATED: u32 = 8;
 pub(crate) struct EcnCheck {
     every_s: f64,
     /// The ends of each flow group.
-    ends: BTreeMap<String, Vec<End>>,
+    ends: BTreeMap<String, Vec<EcnEnd>>,
     flows: BTreeMap<String, SenderFlow>,
     links: BTreeMap<(String, String, String), Marks>,
 }
 
 /// One end of a flow group.
 #[derive(Debug)]
-struct End {
+struct EcnEnd {
     node: String,
     ecn: Ecn,
 }
@@ -89,7 +89,7 @@ impl EcnCheck {
     }
 
     pub(crate) fn event(&mut self, node: &str, group: &str, ecn: &Ecn) {
-        let end = End { node: node.to_owned(), ecn: ecn.clone() };
+        let end = EcnEnd { node: node.to_owned(), ecn: ecn.clone() };
         self.ends.entry(group.to_owned()).or_default().push(end);
     }
 
@@ -172,8 +172,8 @@ impl EcnCheck {
 }
 
 /// Why the ends of a group do not have the requested feedback, if so.
-fn fallback(ends: &[End]) -> Option<String> {
-    let describe = |End { node, ecn }: &End| {
+fn fallback(ends: &[EcnEnd]) -> Option<String> {
+    let describe = |EcnEnd { node, ecn }: &EcnEnd| {
         let (asked, mode) = (ecn.asked().as_text(), ecn.mode().as_text());
         format!("{} requested {asked}, {node} uses {mode}: {}", ecn.cc, ecn.reason)
     };

@@ -1,4 +1,5 @@
-//! Finds times without samples in every table that has a row per interval: sockets of both ends, links, machines and probes.
+//! Finds times without samples (reason `samples_missing`) in every table that has a row per interval: sockets of both ends,
+//! links, machines and probes.
 //!
 //! A table's rows that do not come at an interval (`acks`, `tcp_events`, `cc_state`, `events`) cannot be judged so; what is
 //! lost of them is counted where it is lost.

@@ -53,25 +53,25 @@ struct Rated {
     extra_bytes: f64,
     /// Its queues send whenever they hold packets.
     work_conserving: bool,
-    /// It has slices, which may be backlogged while the link is idle.
-    sliced: bool,
+    /// It has classes, which may be backlogged while the link is idle.
+    has_classes: bool,
 }
 
 /// What a link may send, over time.
 #[derive(Debug)]
 enum Pace {
     /// Constant but for the plan's changes.
-    Legs(Vec<Leg>),
+    RateIntervals(Vec<RateInterval>),
     /// According to a trace, with the share that it may fall below.
     Curve(Arc<CapacityCurve>, f64),
 }
 
-/// Handle of the queue for packets of no slice, which may use all remaining capacity.
-const REMAINDER: &str = "10:";
+/// Handle of the default class's queue: packets that no class matches, which may use all remaining capacity.
+const DEFAULT_CLASS_QUEUE: &str = "10:";
 
-/// A time of one rate, in nanoseconds since the trial's beginning.
+/// A time in which the rate is constant, in nanoseconds since the trial's beginning.
 #[derive(Debug, Clone, Copy)]
-struct Leg {
+struct RateInterval {
     from_ns: u64,
     to_ns: u64,
     rate_bps: u64,
@@ -91,31 +91,31 @@ impl Rated {
                 let low_share = if curve.is_discrete() { LOW_OPPORTUNITY_SHARE } else { LOW_SHARE };
                 Pace::Curve(Arc::clone(curve), low_share)
             }
-            None => Pace::Legs(legs(name, link, plan)?),
+            None => Pace::RateIntervals(intervals(name, link, plan)?),
         };
         Some(Self {
             pace,
             extra_bytes: overhead - counted,
             work_conserving: work_conserving(link),
-            sliced: !link.classes.is_empty(),
+            has_classes: !link.classes.is_empty(),
         })
     }
 
-    /// Index of the leg at an instant; a window lies within one leg.
-    fn leg(&self, since_ns: u64) -> Option<usize> {
+    /// Index of the interval at an instant; a window lies within one interval.
+    fn interval(&self, since_ns: u64) -> Option<usize> {
         match &self.pace {
-            Pace::Legs(legs) => {
-                legs.iter().position(|leg| leg.from_ns <= since_ns && since_ns <= leg.to_ns)
-            }
+            Pace::RateIntervals(intervals) => intervals
+                .iter()
+                .position(|interval| interval.from_ns <= since_ns && since_ns <= interval.to_ns),
             Pace::Curve(..) => Some(0),
         }
     }
 
-    /// Bytes that a window of a leg can send, and their tolerance.
-    fn ideal_bytes(&self, leg: usize, (from_ns, to_ns): (u64, u64)) -> (f64, f64) {
+    /// Bytes that a window of an interval can send, and their tolerance.
+    fn ideal_bytes(&self, interval: usize, (from_ns, to_ns): (u64, u64)) -> (f64, f64) {
         match &self.pace {
-            Pace::Legs(legs) => {
-                let rate_bps = legs.get(leg).map_or(0, |leg| leg.rate_bps);
+            Pace::RateIntervals(intervals) => {
+                let rate_bps = intervals.get(interval).map_or(0, |interval| interval.rate_bps);
                 (rate_bps as f64 / 8e9 * (to_ns - from_ns) as f64, SLACK_BYTES)
             }
             Pace::Curve(curve, _) => {
@@ -127,26 +127,26 @@ impl Rated {
 
     fn low_share(&self) -> f64 {
         match self.pace {
-            Pace::Legs(_) => LOW_SHARE,
+            Pace::RateIntervals(_) => LOW_SHARE,
             Pace::Curve(_, share) => share,
         }
     }
 
-    /// A leg's link, for people.
-    fn name(&self, link: &str, leg: usize) -> String {
+    /// The link in an interval, for people.
+    fn name(&self, link: &str, interval: usize) -> String {
         match &self.pace {
-            Pace::Legs(legs) if legs.len() > 1 => {
-                let from_ns = legs.get(leg).map_or(0, |leg| leg.from_ns);
+            Pace::RateIntervals(intervals) if intervals.len() > 1 => {
+                let from_ns = intervals.get(interval).map_or(0, |interval| interval.from_ns);
                 format!("link {link} from {:.1} s on", from_ns as f64 / 1e9)
             }
-            Pace::Legs(_) => format!("link {link}"),
+            Pace::RateIntervals(_) => format!("link {link}"),
             Pace::Curve(..) => format!("link {link}, by its trace"),
         }
     }
 }
 
 /// The rates of a link without a trace, one after the other.
-fn legs(name: &str, link: &Link, plan: &Plan) -> Option<Vec<Leg>> {
+fn intervals(name: &str, link: &Link, plan: &Plan) -> Option<Vec<RateInterval>> {
     let key = format!("links.{name}.rate");
     let mut changes: Vec<(u64, u64)> = plan
         .changes
@@ -157,14 +157,19 @@ fn legs(name: &str, link: &Link, plan: &Plan) -> Option<Vec<Leg>> {
         })
         .collect();
     changes.sort_by_key(|(at_ns, _)| *at_ns);
-    let mut legs = vec![Leg { from_ns: 0, to_ns: u64::MAX, rate_bps: link.rate?.bits_per_sec() }];
+    let mut intervals =
+        vec![RateInterval { from_ns: 0, to_ns: u64::MAX, rate_bps: link.rate?.bits_per_sec() }];
     for (at_ns, rate_bps) in changes {
-        if let Some(last) = legs.last_mut() {
+        if let Some(last) = intervals.last_mut() {
             last.to_ns = at_ns.saturating_sub(CHANGE_NS);
         }
-        legs.push(Leg { from_ns: at_ns.saturating_add(CHANGE_NS), to_ns: u64::MAX, rate_bps });
+        intervals.push(RateInterval {
+            from_ns: at_ns.saturating_add(CHANGE_NS),
+            to_ns: u64::MAX,
+            rate_bps,
+        });
     }
-    Some(legs)
+    Some(intervals)
 }
 
 #[derive(Debug, Default)]
@@ -172,11 +177,11 @@ struct Series {
     /// The rows of one instant, until one of the next comes.
     instant: Option<Instant>,
     window: Option<Window>,
-    /// By leg.
+    /// By interval.
     seen: BTreeMap<usize, Windows>,
 }
 
-/// Windows within one leg.
+/// Windows within one interval.
 #[derive(Debug, Default)]
 struct Windows {
     /// Those with a backlog throughout.
@@ -190,8 +195,8 @@ struct Windows {
 #[derive(Debug, Clone, Copy, Default)]
 struct Instant {
     at_ns: u64,
-    leg: Option<usize>,
-    sliced: bool,
+    interval: Option<usize>,
+    has_classes: bool,
     root_sent: Option<(u64, u64)>,
     most_sent: (u64, u64),
     root_waits: bool,
@@ -210,16 +215,16 @@ impl Instant {
             self.root_sent = Some(sent);
             self.root_waits |= waits;
         } else if !class && row.kind != "netem" {
-            self.queue_waits |= waits && (!self.sliced || row.handle == REMAINDER);
+            self.queue_waits |= waits && (!self.has_classes || row.handle == DEFAULT_CLASS_QUEUE);
         }
     }
 
     fn window(self) -> Window {
         Window {
             at_ns: self.at_ns,
-            leg: self.leg,
+            interval: self.interval,
             sent: self.root_sent.unwrap_or(self.most_sent),
-            backlogged: self.queue_waits || (self.root_waits && !self.delays && !self.sliced),
+            backlogged: self.queue_waits || (self.root_waits && !self.delays && !self.has_classes),
         }
     }
 }
@@ -227,7 +232,7 @@ impl Instant {
 #[derive(Debug, Clone, Copy)]
 struct Window {
     at_ns: u64,
-    leg: Option<usize>,
+    interval: Option<usize>,
     /// Bytes and packets.
     sent: (u64, u64),
     backlogged: bool,
@@ -302,9 +307,9 @@ impl LinkCheck {
         if series.instant.is_some_and(|instant| instant.at_ns != row.at_ns) {
             series.advance(rated, span);
         }
-        let leg = rated.and_then(|rated| rated.leg(row.at_ns.saturating_sub(span.t0_ns)));
-        let sliced = rated.is_some_and(|rated| rated.sliced);
-        let fresh = Instant { at_ns: row.at_ns, leg, sliced, ..Instant::default() };
+        let interval = rated.and_then(|rated| rated.interval(row.at_ns.saturating_sub(span.t0_ns)));
+        let has_classes = rated.is_some_and(|rated| rated.has_classes);
+        let fresh = Instant { at_ns: row.at_ns, interval, has_classes, ..Instant::default() };
         series.instant.get_or_insert(fresh).add(row);
     }
 
@@ -319,8 +324,8 @@ impl LinkCheck {
                 continue;
             };
             series.advance(Some(rated), *span);
-            for (leg, seen) in &series.seen {
-                let name = rated.name(link, *leg);
+            for (interval, seen) in &series.seen {
+                let name = rated.name(link, *interval);
                 seen.judge_high(&name, findings);
                 if rated.work_conserving {
                     seen.judge_low(&name, rated.low_share(), findings);
@@ -348,8 +353,9 @@ impl Series {
         window.backlogged &= fresh.backlogged;
         let ns = fresh.at_ns.saturating_sub(window.at_ns);
         let bytes = fresh.sent.0.checked_sub(window.sent.0);
-        let same_leg = fresh.leg == window.leg;
-        let (Some(bytes), Some(leg), Some(rated), true) = (bytes, fresh.leg, rated, same_leg)
+        let same_interval = fresh.interval == window.interval;
+        let (Some(bytes), Some(interval), Some(rated), true) =
+            (bytes, fresh.interval, rated, same_interval)
         else {
             self.window = Some(fresh);
             return;
@@ -359,11 +365,11 @@ impl Series {
         }
         let since = |at_ns: u64| at_ns.saturating_sub(span.t0_ns);
         let (ideal_bytes, slack_bytes) =
-            rated.ideal_bytes(leg, (since(window.at_ns), since(fresh.at_ns)));
+            rated.ideal_bytes(interval, (since(window.at_ns), since(fresh.at_ns)));
         let packets = fresh.sent.1.saturating_sub(window.sent.1) as f64;
         let bytes = (bytes as f64 + rated.extra_bytes * packets).max(0.0);
         let sent = Sent { bytes, ideal_bytes, slack_bytes, ns };
-        let seen = self.seen.entry(leg).or_default();
+        let seen = self.seen.entry(interval).or_default();
         if window.backlogged && seen.full.len() < MOST_WINDOWS {
             seen.full.push(sent);
         }

@@ -52,7 +52,7 @@ fn at(ms: u64) -> u64 {
 
 /// What happens in a trial; the defaults are a good one.
 #[derive(Clone)]
-struct Story {
+struct Scenario {
     busy_pct: f64,
     busy_samples: u64,
     softnet_dropped: u64,
@@ -86,7 +86,7 @@ struct Story {
     stopped: Option<(&'static str, u64, u64)>,
 }
 
-impl Default for Story {
+impl Default for Scenario {
     fn default() -> Self {
         Self {
             busy_pct: 100.0,
@@ -119,13 +119,13 @@ impl Default for Story {
     }
 }
 
-impl Story {
+impl Scenario {
     fn judged(&self) -> Verdict {
         let text = match self.queue {
             "fq" => PLAN.replace(r#"{ kind = "bfifo", limit = "30000B" }"#, r#"{ kind = "fq" }"#),
-            "sliced" => {
-                let slice = "[links.bottleneck.classes.slice]\nrate = \"4mbit\"\nmatch = { flow = \"main\" }\n";
-                PLAN.to_owned() + slice
+            "classes" => {
+                let class = "[links.bottleneck.classes.main]\nrate = \"4mbit\"\nmatch = { flow = \"main\" }\n";
+                PLAN.to_owned() + class
             }
             _ => PLAN.to_owned(),
         };
@@ -320,39 +320,39 @@ fn read_traced(text: &str) -> (CheckedPlan, Vec<check::PlanProblem>) {
     check::read_with(&text, &[], [("a.csv".to_owned(), Ok(facts))].into()).unwrap()
 }
 
-/// The story ends with exactly this reason.
+/// The scenario ends with exactly this reason.
 #[track_caller]
-fn only(story: &Story, status: Status, code: &str) -> String {
-    let verdict = story.judged();
+fn only(scenario: &Scenario, status: Status, code: &str) -> String {
+    let verdict = scenario.judged();
     let codes: Vec<&str> = verdict.reasons.iter().map(|r| r.code.as_str()).collect();
     assert_eq!((verdict.status, codes), (status, vec![code]), "{:?}", verdict.reasons);
     verdict.reasons[0].message.clone()
 }
 
 #[track_caller]
-fn fine(story: &Story) {
-    let verdict = story.judged();
+fn fine(scenario: &Scenario) {
+    let verdict = scenario.judged();
     assert_eq!((verdict.status, &verdict.reasons), (Status::Ok, &vec![]));
 }
 
 #[test]
 fn trial_as_planned_is_ok() {
-    fine(&Story::default());
+    fine(&Scenario::default());
 }
 
 #[test]
 fn busy_cpu_is_reported_once_per_machine() {
-    let story = Story { busy_samples: 5, ..Story::default() };
-    let message = only(&story, Status::Degraded, "cpu_bound");
+    let scenario = Scenario { busy_samples: 5, ..Scenario::default() };
+    let message = only(&scenario, Status::Degraded, "cpu_bound");
     assert!(message.starts_with("this machine (nodes dst, mid, src): the busiest"), "{message}");
-    fine(&Story { busy_samples: 20, busy_pct: 94.9, ..Story::default() });
-    fine(&Story { busy_samples: 20, ignores_cpu: true, ..Story::default() });
+    fine(&Scenario { busy_samples: 20, busy_pct: 94.9, ..Scenario::default() });
+    fine(&Scenario { busy_samples: 20, ignores_cpu: true, ..Scenario::default() });
 }
 
 #[test]
 fn softnet_drops_degrade() {
     let message = only(
-        &Story { softnet_dropped: 1, ..Story::default() },
+        &Scenario { softnet_dropped: 1, ..Scenario::default() },
         Status::Degraded,
         "softnet_dropped",
     );
@@ -361,56 +361,57 @@ fn softnet_drops_degrade() {
 
 #[test]
 fn backlogged_link_below_its_rate_degrades_idle_one_does_not() {
-    let story = Story { bytes_per_s: 950_000, ..Story::default() };
-    let message = only(&story, Status::Degraded, "link_rate_low");
+    let scenario = Scenario { bytes_per_s: 950_000, ..Scenario::default() };
+    let message = only(&scenario, Status::Degraded, "link_rate_low");
     assert!(message.contains("7.600 Mbit/s") && message.contains("8.000 Mbit/s"), "{message}");
-    fine(&Story { bytes_per_s: 975_000, ..Story::default() });
-    fine(&Story { bytes_per_s: 100_000, backlog_bytes: 0, ..Story::default() });
-    fine(&Story { bytes_per_s: 100_000, queue: "fq", ..Story::default() });
-    // A slice is full, the link is not.
-    fine(&Story { bytes_per_s: 500_000, queue: "sliced", ..Story::default() });
+    fine(&Scenario { bytes_per_s: 975_000, ..Scenario::default() });
+    fine(&Scenario { bytes_per_s: 100_000, backlog_bytes: 0, ..Scenario::default() });
+    fine(&Scenario { bytes_per_s: 100_000, queue: "fq", ..Scenario::default() });
+    // A class is full, the link is not.
+    fine(&Scenario { bytes_per_s: 500_000, queue: "classes", ..Scenario::default() });
 }
 
 #[test]
 fn link_above_its_rate_degrades() {
     for backlog_bytes in [0, 20_000] {
-        let story = Story { bytes_per_s: 1_040_000, backlog_bytes, ..Story::default() };
-        only(&story, Status::Degraded, "link_rate_high");
+        let scenario = Scenario { bytes_per_s: 1_040_000, backlog_bytes, ..Scenario::default() };
+        only(&scenario, Status::Degraded, "link_rate_high");
     }
-    fine(&Story { bytes_per_s: 1_018_000, ..Story::default() });
+    fine(&Scenario { bytes_per_s: 1_018_000, ..Scenario::default() });
 }
 
 #[test]
 fn link_rate_is_judged_between_changes() {
     let change = Some((4_000, "4mbit"));
-    fine(&Story { change, halved_ms: 4_100, ..Story::default() });
-    let never = Story { change, ..Story::default() };
+    fine(&Scenario { change, halved_ms: 4_100, ..Scenario::default() });
+    let never = Scenario { change, ..Scenario::default() };
     let message = only(&never, Status::Degraded, "link_rate_high");
     assert!(message.contains("link bottleneck from 4.2 s on: 8.000 Mbit/s"), "{message}");
-    let early = Story { change, halved_ms: 1_000, ..Story::default() };
+    let early = Scenario { change, halved_ms: 1_000, ..Scenario::default() };
     let message = only(&early, Status::Degraded, "link_rate_low");
     assert!(message.contains("link bottleneck from 0.0 s on"), "{message}");
 }
 
 #[test]
 fn traced_link_is_judged_by_its_trace() {
-    fine(&Story { traced: true, halved_ms: 4_000, ..Story::default() });
-    let idle = Story { traced: true, bytes_per_s: 100_000, backlog_bytes: 0, ..Story::default() };
+    fine(&Scenario { traced: true, halved_ms: 4_000, ..Scenario::default() });
+    let idle =
+        Scenario { traced: true, bytes_per_s: 100_000, backlog_bytes: 0, ..Scenario::default() };
     fine(&idle);
-    let constant = Story { traced: true, ..Story::default() };
+    let constant = Scenario { traced: true, ..Scenario::default() };
     let message = only(&constant, Status::Degraded, "link_rate_high");
     assert!(
         message.contains("by its trace: 8.000 Mbit/s in one second, the plan sets 4.000"),
         "{message}"
     );
-    let early = Story { traced: true, halved_ms: 1_000, ..Story::default() };
+    let early = Scenario { traced: true, halved_ms: 1_000, ..Scenario::default() };
     let message = only(&early, Status::Degraded, "link_rate_low");
     assert!(message.contains("low in 3 of 9 seconds (lowest: 4."), "{message}");
 }
 
 #[test]
 fn late_trace_steps_degrade_and_missed_ones_fail() {
-    let steps = |p99_us, missed| Story {
+    let steps = |p99_us, missed| Scenario {
         timing: Some(LinkTiming {
             link: "bottleneck".into(),
             what: TimingKind::Steps.into(),
@@ -420,7 +421,7 @@ fn late_trace_steps_degrade_and_missed_ones_fail() {
             max_us: 2_000.0,
             ..LinkTiming::default()
         }),
-        ..Story::default()
+        ..Scenario::default()
     };
     fine(&steps(1_000.0, 1));
     let message = only(&steps(1_100.0, 0), Status::Degraded, "trace_late");
@@ -431,7 +432,7 @@ fn late_trace_steps_degrade_and_missed_ones_fail() {
 
 #[test]
 fn final_packet_timing_replaces_samples() {
-    let packets = |late, max_us| Story {
+    let packets = |late, max_us| Scenario {
         timing: Some(LinkTiming {
             link: "bottleneck".into(),
             what: TimingKind::Packets.into(),
@@ -440,7 +441,7 @@ fn final_packet_timing_replaces_samples() {
             max_us,
             ..LinkTiming::default()
         }),
-        ..Story::default()
+        ..Scenario::default()
     };
     fine(&packets(100, 99_000.0));
     only(&packets(101, 0.0), Status::Degraded, "link_late");
@@ -453,80 +454,84 @@ fn final_packet_timing_replaces_samples() {
 fn packets_missing_from_the_log_degrade() {
     let what = TimingKind::Log.into();
     let timing = LinkTiming { what, count: 5, missed: 7, ..LinkTiming::default() };
-    let story = Story { timing: Some(timing), ..Story::default() };
-    let message = only(&story, Status::Degraded, "packets_not_logged");
+    let scenario = Scenario { timing: Some(timing), ..Scenario::default() };
+    let message = only(&scenario, Status::Degraded, "packets_not_logged");
     assert!(message.contains("the packet log misses 7 packets and holds 5"), "{message}");
 }
 
 #[test]
 fn idle_rtt_above_or_below_the_configured_delay_degrades() {
-    let over = Story { base_rtt_us: 11_700.0, ..Story::default() };
+    let over = Scenario { base_rtt_us: 11_700.0, ..Scenario::default() };
     let message = only(&over, Status::Degraded, "base_rtt");
     assert!(message.contains("11.70 ms") && message.contains("10.00 ms"), "{message}");
-    fine(&Story { base_rtt_us: 11_500.0, ..Story::default() });
-    only(&Story { base_rtt_us: 9_700.0, ..Story::default() }, Status::Degraded, "base_rtt");
-    fine(&Story { base_rtt_us: 9_990.0, ..Story::default() });
+    fine(&Scenario { base_rtt_us: 11_500.0, ..Scenario::default() });
+    only(&Scenario { base_rtt_us: 9_700.0, ..Scenario::default() }, Status::Degraded, "base_rtt");
+    fine(&Scenario { base_rtt_us: 9_990.0, ..Scenario::default() });
 }
 
 #[test]
 fn wrong_congestion_control_fails() {
     let message =
-        only(&Story { cc: "reno", ..Story::default() }, Status::Failed, "cc_not_in_force");
+        only(&Scenario { cc: "reno", ..Scenario::default() }, Status::Failed, "cc_not_in_force");
     assert!(message.contains("2 of 2 flows") && message.contains("`reno`"), "{message}");
-    fine(&Story { cc: "", ..Story::default() });
+    fine(&Scenario { cc: "", ..Scenario::default() });
 }
 
 #[test]
 fn flow_that_starts_late_or_ends_early_degrades() {
-    let message =
-        only(&Story { first_data_ms: 1_300, ..Story::default() }, Status::Degraded, "flow_late");
+    let message = only(
+        &Scenario { first_data_ms: 1_300, ..Scenario::default() },
+        Status::Degraded,
+        "flow_late",
+    );
     assert!(message.contains("first data at 1.30 s, 1.30 s after"), "{message}");
-    fine(&Story { first_data_ms: 1_000, ..Story::default() });
-    let verdict = Story { sampled_ms: (100, 8_000), ..Story::default() }.judged();
+    fine(&Scenario { first_data_ms: 1_000, ..Scenario::default() });
+    let verdict = Scenario { sampled_ms: (100, 8_000), ..Scenario::default() }.judged();
     let codes: Vec<&str> = verdict.reasons.iter().map(|r| r.code.as_str()).collect();
     assert_eq!(codes, ["flow_early"], "a socket that is gone has no samples");
-    fine(&Story { sampled_ms: (100, 9_300), ..Story::default() });
+    fine(&Scenario { sampled_ms: (100, 9_300), ..Scenario::default() });
 }
 
 #[test]
 fn unlimited_flow_without_progress_is_stalled() {
-    let story = Story { stalled_ms: (3_000, 4_500), ..Story::default() };
-    let message = only(&story, Status::Degraded, "flow_stalled");
+    let scenario = Scenario { stalled_ms: (3_000, 4_500), ..Scenario::default() };
+    let message = only(&scenario, Status::Degraded, "flow_stalled");
     assert!(message.contains("no new byte for 1.40 s from 3.00 s on (limit 1.00 s"), "{message}");
-    fine(&Story { srtt_ms: 150, ..story.clone() });
-    fine(&Story { stalled_ms: (3_000, 4_000), ..Story::default() });
+    fine(&Scenario { srtt_ms: 150, ..scenario.clone() });
+    fine(&Scenario { stalled_ms: (3_000, 4_000), ..Scenario::default() });
 }
 
 #[test]
 fn flow_that_delivers_after_its_stop_overruns() {
-    let story = Story { overrun_ms: 600, ..Story::default() };
-    let message = only(&story, Status::Degraded, "flow_overrun");
+    let scenario = Scenario { overrun_ms: 600, ..Scenario::default() };
+    let message = only(&scenario, Status::Degraded, "flow_overrun");
     assert!(
         message.contains("at 10.40 s, 0.40 s after its stop at 10.0 s (limit 0.30 s"),
         "{message}"
     );
-    fine(&Story { overrun_ms: 400, ..Story::default() });
-    fine(&Story { srtt_ms: 150, ..story });
+    fine(&Scenario { overrun_ms: 400, ..Scenario::default() });
+    fine(&Scenario { srtt_ms: 150, ..scenario });
 }
 
 #[test]
 fn flow_without_data_fails_errors_and_exit_codes_degrade() {
-    only(&Story { first_data_ms: 20_000, ..Story::default() }, Status::Failed, "flow_dead");
-    let story = Story {
+    only(&Scenario { first_data_ms: 20_000, ..Scenario::default() }, Status::Failed, "flow_dead");
+    let scenario = Scenario {
         event: Some((Some(Kind::FlowError(NoData {})), "unable to connect")),
-        ..Story::default()
+        ..Scenario::default()
     };
-    let message = only(&story, Status::Failed, "flow_error");
+    let message = only(&scenario, Status::Failed, "flow_error");
     assert!(message.contains("unable to connect"), "{message}");
-    only(&Story { exit_code: Some(1), ..Story::default() }, Status::Degraded, "flow_exit");
-    fine(&Story { exit_code: None, ..Story::default() });
-    fine(&Story { event: Some((Some(Kind::FlowStart(NoData {})), "")), ..Story::default() });
+    only(&Scenario { exit_code: Some(1), ..Scenario::default() }, Status::Degraded, "flow_exit");
+    fine(&Scenario { exit_code: None, ..Scenario::default() });
+    fine(&Scenario { event: Some((Some(Kind::FlowStart(NoData {})), "")), ..Scenario::default() });
 }
 
 #[test]
 fn unreadable_event_degrades() {
-    let story = Story { event: Some((None, "what a later version sends")), ..Story::default() };
-    let message = only(&story, Status::Degraded, "event_unreadable");
+    let scenario =
+        Scenario { event: Some((None, "what a later version sends")), ..Scenario::default() };
+    let message = only(&scenario, Status::Degraded, "event_unreadable");
     assert_eq!(
         message,
         format!(
@@ -536,8 +541,9 @@ fn unreadable_event_degrades() {
         )
     );
     let sockets = CcSockets { cc: "cubic".into(), ..CcSockets::default() };
-    let story = Story { event: Some((Some(Kind::CcSockets(sockets)), "")), ..Story::default() };
-    let message = only(&story, Status::Degraded, "event_unreadable");
+    let scenario =
+        Scenario { event: Some((Some(Kind::CcSockets(sockets)), "")), ..Scenario::default() };
+    let message = only(&scenario, Status::Degraded, "event_unreadable");
     assert!(message.contains("the event `cc_sockets` has no valid `side`"), "{message}");
 }
 
@@ -545,44 +551,51 @@ fn unreadable_event_degrades() {
 fn row_with_an_unknown_kind_degrades() {
     for what in [0, 99] {
         let timing = Some(LinkTiming { link: "bottleneck".into(), what, ..LinkTiming::default() });
-        let story = Story { timing, ..Story::default() };
-        let message = only(&story, Status::Degraded, "event_unreadable");
+        let scenario = Scenario { timing, ..Scenario::default() };
+        let message = only(&scenario, Status::Degraded, "event_unreadable");
         assert!(message.contains("a row without a valid `what`"), "{message}");
     }
 }
 
 #[test]
 fn error_events_degrade_under_their_name() {
-    let story =
-        Story { event: Some((Some(Kind::LinkError(NoData {})), "ENOBUFS")), ..Story::default() };
-    let message = only(&story, Status::Degraded, "link_error");
+    let scenario = Scenario {
+        event: Some((Some(Kind::LinkError(NoData {})), "ENOBUFS")),
+        ..Scenario::default()
+    };
+    let message = only(&scenario, Status::Degraded, "link_error");
     assert_eq!(message, "src: main: ENOBUFS");
 }
 
 #[test]
 fn node_without_done_message_fails_the_trial() {
-    let message = only(&Story { lost: true, ..Story::default() }, Status::Failed, "node_lost");
+    let message =
+        only(&Scenario { lost: true, ..Scenario::default() }, Status::Failed, "node_lost");
     assert!(message.starts_with("dst:"), "{message}");
 }
 
 #[test]
 fn userspace_link_with_late_packets_degrades() {
-    let verdict = Story { late_pkts: 11, ..Story::default() }.judged();
+    let verdict = Scenario { late_pkts: 11, ..Scenario::default() }.judged();
     assert!(verdict.reasons.iter().all(|r| r.code == "link_late"));
     assert_eq!(verdict.status, Status::Degraded);
-    fine(&Story { late_pkts: 10, ..Story::default() });
+    fine(&Scenario { late_pkts: 10, ..Scenario::default() });
 }
 
 #[test]
 fn failed_link_change_degrades() {
-    let message =
-        only(&Story { change_rc: -22, ..Story::default() }, Status::Degraded, "link_change_failed");
+    let message = only(
+        &Scenario { change_rc: -22, ..Scenario::default() },
+        Status::Degraded,
+        "link_change_failed",
+    );
     assert!(message.contains("error -22"), "{message}");
 }
 
 #[test]
 fn worst_reason_decides_and_comes_first() {
-    let verdict = Story { busy_samples: 9, cc: "reno", lost: true, ..Story::default() }.judged();
+    let verdict =
+        Scenario { busy_samples: 9, cc: "reno", lost: true, ..Scenario::default() }.judged();
     assert_eq!(verdict.status, Status::Failed);
     let codes: Vec<&str> = verdict.reasons.iter().map(|r| r.code.as_str()).collect();
     assert_eq!(codes, ["node_lost", "cc_not_in_force", "cpu_bound"]);

@@ -1,6 +1,6 @@
 //! Figures, comparisons and exports of the made-up run.
 
-use ccbench_results::compare::{With, compare};
+use ccbench_results::compare::{Comparison, compare};
 use ccbench_results::export;
 use ccbench_results::figure::{self, Figure, Format, Kind, Request};
 
@@ -474,7 +474,7 @@ fn writes_svg_png_and_csv_at_requested_size() {
 fn compares_two_points_and_a_run_with_itself() {
     let root = tempfile::tempdir().unwrap();
     let run = made_up(root.path());
-    let with = With::Levels("buffer", "20", "40");
+    let with = Comparison::Levels("buffer", "20", "40");
     let (names, compared) =
         compare(&run, &with, &["throughput_sum".to_owned()], TrialFilter::default()).unwrap();
     assert_eq!(names, ("buffer=20".to_owned(), "buffer=40".to_owned()));
@@ -487,11 +487,11 @@ fn compares_two_points_and_a_run_with_itself() {
     // 90 and 92 Mbit/s against 90; the failed trial is excluded.
     assert_eq!((numbers.n, numbers.paired), ((2, 1), false));
     assert!((numbers.difference + 1e6).abs() < 10.0, "{numbers:?}");
-    let (_, same) = compare(&run, &With::Run(&run), &[], TrialFilter::default()).unwrap();
+    let (_, same) = compare(&run, &Comparison::Run(&run), &[], TrialFilter::default()).unwrap();
     assert!(same.iter().all(|one| one.numbers.difference == 0.0), "{same:?}");
     assert!(same.iter().any(|one| one.numbers.paired));
-    let error =
-        compare(&run, &With::Levels("aqm", "a", "b"), &[], TrialFilter::default()).unwrap_err();
+    let error = compare(&run, &Comparison::Levels("aqm", "a", "b"), &[], TrialFilter::default())
+        .unwrap_err();
     assert!(error.to_string().contains("its factors: scheme, buffer"), "{error}");
 }
 

@@ -117,7 +117,7 @@ impl TraceReplay {
     pub(super) fn changes(&mut self, names: (&str, &str), into: &mut Vec<wire::LinkChange>) {
         self.fetch();
         into.extend(self.waiting.drain(..).map(|step| wire::LinkChange {
-            asked_at_ns: step.asked_ns,
+            requested_at_ns: step.asked_ns,
             applied_at_ns: step.applied_ns,
             link: names.0.to_owned(),
             iface: names.1.to_owned(),

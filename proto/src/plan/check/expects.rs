@@ -1,11 +1,11 @@
-//! `[[expect]]`: claims must name what there is.
+//! `[[expect]]`: claims must refer to existing factors, phases, subjects and metrics.
 
 use std::collections::BTreeMap;
 
 use toml::Value;
 
 use crate::metric;
-use crate::plan::expect::{Against, Expect, levels};
+use crate::plan::expect::{Expect, Reference, levels};
 use crate::plan::parse::suggest::hint;
 use crate::plan::{Factor, Plan};
 
@@ -24,8 +24,8 @@ pub(super) fn check(plan: &Plan, problems: &mut Problems) {
         }
         places(plan, &["expect", &number, "where"], &expect.at, true, problems);
         warn_if_renamed(&["expect", &number, "metric"], expect.metric.as_deref(), problems);
-        for (key, against) in [("over", &expect.over), ("minus", &expect.minus)] {
-            if let Some(Against::Number(other)) = against {
+        for (key, reference) in [("over", &expect.over), ("minus", &expect.minus)] {
+            if let Some(Reference::Number(other)) = reference {
                 let place = ["expect", &number, key, "metric"];
                 warn_if_renamed(&place, other.metric.as_deref(), problems);
                 places(plan, &["expect", &number, key, "where"], &other.at, false, problems);

@@ -1,8 +1,9 @@
 //! Flow groups.
 
 use crate::cc::refuse_kernel_name;
+use crate::plan::timeline::{flow_span, phase_spans};
 use crate::plan::{Flow, Plan};
-use crate::schedule::{MAX_GROUPS, MAX_SOCKETS, flow_span, spans};
+use crate::schedule::{MAX_GROUPS, MAX_SOCKETS};
 use crate::topology::Topology;
 use crate::units::{Micros, Rate};
 
@@ -76,7 +77,7 @@ pub(super) fn check(plan: &Plan, problems: &mut Problems) {
 
 /// When a group runs: by phases or by `start` and `stop`, in one piece, inside the trial.
 fn times(plan: &Plan, name: &str, flow: &Flow, problems: &mut Problems) {
-    let spans = spans(plan);
+    let spans = phase_spans(plan);
     let end = spans.last().map(|last| last.end).unwrap_or_default();
     let named: Vec<usize> = plan
         .phases

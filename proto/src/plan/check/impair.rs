@@ -1,4 +1,4 @@
-//! What links do to packets beside rate, delay and queue: impairments that cannot be, or mean nothing.
+//! Impairments of links: combinations that are impossible or have no effect.
 
 use crate::plan::{Backend, BurstLoss, Distribution, Jitter, Link};
 use crate::units::{Bytes, Ppm};

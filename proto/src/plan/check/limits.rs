@@ -62,7 +62,7 @@ fn known<'p>(
         &[path, &[table, name]],
         format!("there is no {what} `{name}`{}", hint(name, &known, &format!("{what}s"))),
     );
-    problems.doubt(path);
+    problems.mark_uncertain(path);
     false
 }
 

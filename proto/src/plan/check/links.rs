@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 
 use crate::plan::parse::set::join_key;
 use crate::plan::parse::suggest::{hint, list};
-use crate::plan::{Backend, Class, Link, Plan, Setting, Shaper};
+use crate::plan::{Backend, Class, Link, Plan, Setting, Shaper, timeline};
 use crate::resolve::{builtin_paths, drain_rate, settle};
-use crate::schedule::spans;
 use crate::topology::Topology;
 use crate::units::Rate;
 
@@ -98,7 +97,7 @@ fn preset(plan: &Plan, name: &str, link: &Link, problems: &mut Problems) {
             hint(path, &known, "[path] tables and built-in ones")
         ),
     );
-    problems.doubt(&["links", name, "path"]);
+    problems.mark_uncertain(&["links", name, "path"]);
 }
 
 /// Checks the place of a link; the result identifies links on the same interface.
@@ -412,7 +411,7 @@ fn class_match(plan: &Plan, at: &[&str], class: &Class, problems: &mut Problems)
 }
 
 fn changes(plan: &Plan, settled: &Plan, problems: &mut Problems) {
-    let end = spans(plan).last().map(|last| last.end).unwrap_or_default();
+    let end = timeline::length(plan);
     let mut seen = BTreeMap::new();
     for (index, change) in plan.changes.iter().enumerate() {
         let number = index.to_string();

@@ -1,4 +1,4 @@
-//! Lints: plans that run, and mislead.
+//! Lints: warnings about valid plans whose results mislead.
 
 use crate::plan::problem::Severity;
 use crate::plan::{Flow, Plan, Queue};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use toml::{Table, Value};
 
 use crate::plan::expect;
-use crate::plan::parse::lost::Lost;
+use crate::plan::parse::unread_keys::UnreadKeys;
 use crate::plan::parse::{Reading, from_table, salvage, set};
 use crate::plan::problem::{PlanProblem, Severity};
 use crate::plan::{Factor, Plan};
@@ -42,26 +42,26 @@ pub(super) struct Setting {
 }
 
 /// One combination of levels, and the plan it makes.
-pub(super) struct Cell {
+pub(super) struct UncheckedPoint {
     pub(super) id: u32,
     pub(super) factors: Vec<(String, String)>,
     pub(super) plan: Option<Plan>,
     /// Why there is no plan, or not all of it.
     unread: Vec<PlanProblem>,
-    lost: Lost,
+    lost: UnreadKeys,
     /// The keys that its levels set, each with the place where that is written.
     set_at: Vec<(Vec<String>, Vec<String>)>,
 }
 
-impl Cell {
+impl UncheckedPoint {
     /// The keys to which its levels assign a value that cannot be read.
-    fn unread_levels(&self, lost: &Lost) -> Lost {
-        let mut unset = Lost::default();
+    fn unread_levels(&self, lost: &UnreadKeys) -> UnreadKeys {
+        let mut unset = UnreadKeys::default();
         for (key, _) in self.set_at.iter().filter(|(_, place)| lost.covers(place)) {
-            unset.doubt(key.clone());
+            unset.mark_uncertain(key.clone());
         }
         for (factor, level) in &self.factors {
-            lost.of_level(factor, level).into_iter().for_each(|key| unset.doubt(key));
+            lost.of_level(factor, level).into_iter().for_each(|key| unset.mark_uncertain(key));
         }
         unset
     }
@@ -129,7 +129,7 @@ pub(super) fn count(plan: &Plan) -> usize {
 }
 
 /// All combinations; without a matrix the one point of the plan itself. At most [`MAX_POINTS`].
-pub(super) fn expand(plan: &Plan) -> impl Iterator<Item = Cell> {
+pub(super) fn expand(plan: &Plan) -> impl Iterator<Item = UncheckedPoint> {
     let factors: Vec<(&String, Vec<Level>)> =
         plan.matrix.iter().map(|(name, factor)| (name, levels(name, factor))).collect();
     let base = (!plan.matrix.is_empty()).then(|| base(plan));
@@ -144,26 +144,26 @@ pub(super) fn expand(plan: &Plan) -> impl Iterator<Item = Cell> {
         chosen.reverse();
         let names = chosen.iter().map(|(n, l)| ((*n).clone(), l.name.clone())).collect();
         let settings = || chosen.iter().flat_map(|(_, level)| &level.keys);
-        let mut cell = match (&base, &unvaried) {
+        let mut reading = match (&base, &unvaried) {
             (Some(base), _) => with(base, settings()),
             (None, plan) => Reading { plan: plan.clone(), ..Reading::default() },
         };
         if chosen.iter().any(|(_, level)| level.incomplete) {
-            cell.lost.doubt(Vec::new());
+            reading.lost.mark_uncertain(Vec::new());
         }
         let set_at = settings().map(|set| (set.key.clone(), set.place.clone())).collect();
-        let (plan, unread, lost) = (cell.plan, cell.problems, cell.lost);
-        Cell { id: id as u32, factors: names, plan, unread, lost, set_at }
+        let (plan, unread, lost) = (reading.plan, reading.problems, reading.lost);
+        UncheckedPoint { id: id as u32, factors: names, plan, unread, lost, set_at }
     })
 }
 
 /// The plan with these keys set. A key that cannot, or must not, be set is reported with its factor.
 fn with<'k>(base: &Table, settings: impl Iterator<Item = &'k Setting>) -> Reading {
     let mut table = base.clone();
-    let mut unset = Lost::default();
+    let mut unset = UnreadKeys::default();
     for Setting { key, value, .. } in settings {
         if !may_vary(key) || set::set_key(&mut table, key, value.clone()).is_err() {
-            unset.doubt(key.clone());
+            unset.mark_uncertain(key.clone());
         }
     }
     let mut reading = salvage(table);
@@ -352,26 +352,26 @@ pub(super) fn check_points(
         return;
     }
     let mut found = Found::default();
-    for cell in expand(&some).take(if too_many { 1 } else { MAX_POINTS }) {
-        let unset = cell.unread_levels(&problems.lost);
-        let whole = cell.lost.is_empty() && unset.is_empty();
+    for point in expand(&some).take(if too_many { 1 } else { MAX_POINTS }) {
+        let unset = point.unread_levels(&problems.lost);
+        let whole = point.lost.is_empty() && unset.is_empty();
         let (lost, traces) = (problems.lost.clone(), Arc::clone(&problems.traces));
         let mut here = Problems { found: Vec::new(), lost, traces };
         here.lost.join(unset);
         if levels_are_right {
-            let news = cell.unread.iter().filter(|p| !here.lost.covers(&p.place));
+            let news = point.unread.iter().filter(|p| !here.lost.covers(&p.place));
             here.found = news.cloned().collect();
         }
-        here.lost.join(cell.lost.clone());
-        if let Some(plan) = &cell.plan {
+        here.lost.join(point.lost.clone());
+        if let Some(plan) = &point.plan {
             at_point(plan, &mut here);
         }
-        found.add(&cell, whole, here.found);
+        found.add(&point, whole, here.found);
     }
     problems.found.extend(found.problems());
 }
 
-/// The plan without factors that have no levels; what they would set is in doubt.
+/// The plan without factors that have no levels; the keys that they would set are uncertain.
 fn without_empty_factors(plan: &Plan, problems: &mut Problems) -> Plan {
     let mut some = plan.clone();
     some.matrix.retain(|name, factor| {
@@ -408,19 +408,19 @@ struct Repeated {
 }
 
 impl Found {
-    fn add(&mut self, cell: &Cell, whole: bool, problems: Vec<PlanProblem>) {
-        (if whole { &mut self.whole } else { &mut self.parts }).push(cell.factors.clone());
+    fn add(&mut self, point: &UncheckedPoint, whole: bool, problems: Vec<PlanProblem>) {
+        (if whole { &mut self.whole } else { &mut self.parts }).push(point.factors.clone());
         for mut problem in problems {
             let key = (problem.path.clone(), problem.why.clone());
             let at = *self.index.entry(key).or_insert_with(|| {
-                problem.place = cell.written(&problem.place);
-                let (first, shared) = (cell.factors.clone(), cell.factors.clone());
+                problem.place = point.written(&problem.place);
+                let (first, shared) = (point.factors.clone(), point.factors.clone());
                 self.problems.push(Repeated { problem, whole: 0, parts: 0, first, shared });
                 self.problems.len() - 1
             });
             let repeated = &mut self.problems[at];
             *(if whole { &mut repeated.whole } else { &mut repeated.parts }) += 1;
-            repeated.shared.retain(|level| cell.factors.contains(level));
+            repeated.shared.retain(|level| point.factors.contains(level));
         }
     }
 

@@ -1,4 +1,4 @@
-//! Names that authors choose become result values, directory names and words on command lines.
+//! Names that authors choose: they become result values, directory names and arguments of commands.
 
 use super::super::Plan;
 use super::problems::Problems;

@@ -1,8 +1,8 @@
 //! Probes.
 
 use crate::cc::refuse_kernel_name;
-use crate::plan::{Plan, Probe, Repeat};
-use crate::schedule::{MAX_SERVED_PROBES, spans};
+use crate::plan::{Plan, Probe, Repeat, timeline};
+use crate::schedule::MAX_SERVED_PROBES;
 use crate::topology::Topology;
 use crate::units::{Bytes, Micros};
 
@@ -38,7 +38,7 @@ fn times(plan: &Plan, name: &str, probe: &Probe, problems: &mut Problems) {
     if probe.timeout.is_some_and(|timeout| !allowed(timeout)) {
         problems.error(&path("timeout"), "must be from 10ms to 1h");
     }
-    let end = spans(plan).last().map(|last| last.end).unwrap_or_default();
+    let end = timeline::length(plan);
     if plan.phases.is_empty() {
         return;
     }

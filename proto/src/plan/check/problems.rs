@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use crate::plan::checked::TraceFiles;
-use crate::plan::parse::lost::Lost;
 use crate::plan::parse::set::join_key;
+use crate::plan::parse::unread_keys::UnreadKeys;
 use crate::plan::problem::{PlanProblem, Severity};
 
 /// The problems found so far, and the keys that cannot be checked.
 #[derive(Debug, Default)]
 pub(super) struct Problems {
     pub(super) found: Vec<PlanProblem>,
-    pub(super) lost: Lost,
+    pub(super) lost: UnreadKeys,
     pub(super) traces: Arc<TraceFiles>,
 }
 
@@ -42,8 +42,8 @@ impl Problems {
     }
 
     /// From here on, the value at the path is ignored.
-    pub(super) fn doubt(&mut self, path: &[&str]) {
-        self.lost.doubt(owned(path));
+    pub(super) fn mark_uncertain(&mut self, path: &[&str]) {
+        self.lost.mark_uncertain(owned(path));
     }
 
     fn add(&mut self, path: &[&str], reads: &[&[&str]], why: String, severity: Severity) {

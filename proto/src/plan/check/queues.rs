@@ -1,4 +1,4 @@
-//! Queues: parameters that the kernel would refuse, or worse, take.
+//! Queues: parameters that the kernel would refuse, or accept with another meaning.
 
 use crate::plan::Queue;
 use crate::units::{FRAME_BYTES, Limit, Micros, Packets, Rate};
@@ -48,7 +48,7 @@ fn check_fifo_limit(
     let by_rate = matches!(limit, Limit::MilliBdp(_) | Limit::Time(_));
     let whatever_the_rate = !by_rate || refuse_limit(limit, Some(MAX_RATE)).is_some();
     problems.error_from(&place, if whatever_the_rate { &[] } else { rate_reads }, why);
-    problems.doubt(&place);
+    problems.mark_uncertain(&place);
 }
 
 fn refuse_limit(limit: Limit, rate: Option<Rate>) -> Option<String> {

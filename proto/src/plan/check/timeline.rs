@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::plan::{Acks, Plan};
-use crate::schedule::spans;
+use crate::plan::{Acks, Plan, timeline};
 use crate::units::Micros;
 
 use super::limits::{
@@ -82,14 +81,14 @@ pub(super) fn check_trial(plan: &Plan, problems: &mut Problems) {
                 &["phases", &index.to_string(), "name"],
                 &[&["phases", &earlier.to_string(), "name"]],
                 format!(
-                    "`{}` is the name of `phases.{earlier}` already; results are told apart by it",
+                    "`{}` is the name of `phases.{earlier}` already; the results use it as key",
                     phase.name
                 ),
             );
         }
         check_phase(plan, index, problems);
     }
-    let end = spans(plan).last().map(|last| last.end).unwrap_or_default();
+    let end = timeline::length(plan);
     if end > MAX_TRIAL {
         problems.error_from(
             &["phases"],
@@ -122,7 +121,7 @@ fn check_phase(plan: &Plan, index: usize, problems: &mut Problems) {
     let (number, phase) = (index.to_string(), &plan.phases[index]);
     if phase.length.get() == 0 {
         problems.error(&["phases", &number, "length"], "is zero; write it like `length = \"60s\"`");
-        problems.doubt(&["phases", &number, "length"]);
+        problems.mark_uncertain(&["phases", &number, "length"]);
     }
     for (i, flow) in phase.flows.iter().enumerate() {
         let place = i.to_string();

@@ -4,9 +4,8 @@ use std::collections::BTreeSet;
 
 use crate::plan::checked::{TraceFacts, TraceFiles};
 use crate::plan::parse::set;
-use crate::plan::{Backend, Link, OnEnd, Plan, TraceStart};
+use crate::plan::{Backend, Link, OnEnd, Plan, TraceStart, timeline};
 use crate::resolve::ETHERNET_BYTES;
-use crate::schedule::spans;
 use crate::trace::{Steps, Trace};
 use crate::units::{FRAME_BYTES, Micros, Rate};
 
@@ -66,7 +65,7 @@ impl Trace {
 
 /// Every trace file that some point of the plan names.
 pub(super) fn files(plan: &Plan) -> BTreeSet<String> {
-    let points = matrix::expand(plan).filter_map(|cell| cell.plan);
+    let points = matrix::expand(plan).filter_map(|point| point.plan);
     let links = points.flat_map(|point| point.links.into_values());
     links.filter_map(|link| Some(link.trace?.file)).collect()
 }
@@ -122,7 +121,7 @@ pub(super) fn check(plan: &Plan, name: &str, written: &Link, link: &Link, proble
         && (sha256.len() != 64 || !sha256.chars().all(|c| matches!(c, '0'..='9' | 'a'..='f')))
     {
         problems.error(&at("sha256"), "must be 64 hexadecimal digits in lower case; `sha256sum` prints them, and without it ccbench fills it in");
-        problems.doubt(&at("sha256"));
+        problems.mark_uncertain(&at("sha256"));
     }
     if used.floor.is_some_and(|floor| floor.bits_per_sec() == 0 || floor > MAX_RATE) {
         problems.error(&at("floor"), format!("must be more than zero, and {MAX_RATE} or less"));
@@ -242,7 +241,7 @@ fn length(
     length: Micros,
     problems: &mut Problems,
 ) {
-    let end = spans(plan).last().map(|last| last.end).unwrap_or_default();
+    let end = timeline::length(plan);
     if on_end == OnEnd::Hold && length < end {
         problems.warning_from(
             &["links", name, "trace"],

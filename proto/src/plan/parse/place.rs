@@ -1,5 +1,5 @@
 //! A deserializer over a TOML value whose errors know where they happened and what was expected, so that
-//! [`super`] can name the place, mend it and look for the next problem.
+//! [`super`] can name the place, repair it and look for the next problem.
 
 use std::fmt::Display;
 

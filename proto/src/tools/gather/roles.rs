@@ -1,4 +1,4 @@
-//! Which connections there are, in which groups, and what each is for.
+//! Finds the connections in the files, their groups and their roles.
 
 use std::collections::{BTreeMap, BTreeSet};
 

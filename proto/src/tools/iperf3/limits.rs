@@ -1,4 +1,4 @@
-//! What iperf3 can report: everything outside is not read, and is a [`Flaw`].
+//! Ranges of the values that iperf3 can report: a value outside is not read and becomes a [`Flaw`].
 
 use std::ops::RangeInclusive;
 

@@ -1,8 +1,8 @@
 use super::*;
 use proptest::prelude::*;
 
-fn read(text: &str) -> Vec<Session> {
-    let mut sessions = Sessions::default();
+fn read(text: &str) -> Vec<PingRun> {
+    let mut sessions = PingRuns::default();
     for (at, line) in text.lines().enumerate() {
         let taken = sessions.take(at as u64 + 1, None, line);
         assert!(taken || line.trim().is_empty(), "{line}");
@@ -81,7 +81,7 @@ fn busybox_counts_from_zero_and_sequence_numbers_wrap() {
          round-trip min/avg/max = 0.123/0.123/0.123 ms",
     );
     assert_eq!((sessions[0].first(), sessions[0].unanswered()), (0, vec![1]));
-    let mut session = Session::default();
+    let mut session = PingRun::default();
     let counted = [65_534, 65_535, 0, 1, 65_535].map(|seq| session.count_on(seq));
     assert_eq!(counted, [65_534, 65_535, 65_536, 65_537, 65_535].map(Some));
 }
@@ -106,7 +106,7 @@ proptest! {
             0..12,
         )
     ) {
-        let mut sessions = Sessions::default();
+        let mut sessions = PingRuns::default();
         for line in lines {
             sessions.take(1, Some(1), &line);
         }

@@ -1,4 +1,4 @@
-//! Whose second line is it?
+//! Matches a second line of `ss` to the socket of a first line.
 
 use std::collections::{BTreeMap, BTreeSet};
 

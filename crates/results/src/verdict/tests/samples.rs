@@ -5,21 +5,21 @@ use super::*;
 #[test]
 fn dropped_rows_and_late_or_missing_samples_degrade() {
     let done = |rows_dropped, samples_late| Done { rows_dropped, samples_late, ..Done::default() };
-    only(&Story { done: done(1, 0), ..Story::default() }, Status::Degraded, "rows_dropped");
-    only(&Story { done: done(0, 12), ..Story::default() }, Status::Degraded, "samples_late");
-    fine(&Story { done: done(0, 9), ..Story::default() });
-    let messages = missing(&Story { sample_every_ms: 120, ..Story::default() });
+    only(&Scenario { done: done(1, 0), ..Scenario::default() }, Status::Degraded, "rows_dropped");
+    only(&Scenario { done: done(0, 12), ..Scenario::default() }, Status::Degraded, "samples_late");
+    fine(&Scenario { done: done(0, 9), ..Scenario::default() });
+    let messages = missing(&Scenario { sample_every_ms: 120, ..Scenario::default() });
     let counts = "83 of 98 samples, 15 % missing (at least 90 % required)";
     let expected = ["dst", "src"]
         .map(|node| format!("{node}: table flow_samples, flows.main (2 of 2 flows): {counts}"));
     assert_eq!(messages, expected);
-    fine(&Story { sample_every_ms: 108, ..Story::default() });
+    fine(&Scenario { sample_every_ms: 108, ..Scenario::default() });
 }
 
-/// The messages of a story whose only problem are missing samples.
+/// The messages of a scenario whose only problem are missing samples.
 #[track_caller]
-fn missing(story: &Story) -> Vec<String> {
-    let verdict = story.judged();
+fn missing(scenario: &Scenario) -> Vec<String> {
+    let verdict = scenario.judged();
     assert_eq!(verdict.status, Status::Degraded);
     assert!(verdict.reasons.iter().all(|r| r.code == "samples_missing"), "{:?}", verdict.reasons);
     verdict.reasons.into_iter().map(|reason| reason.message).collect()
@@ -27,10 +27,10 @@ fn missing(story: &Story) -> Vec<String> {
 
 #[test]
 fn gap_of_any_node_and_table_degrades() {
-    let stopped = |node, from, to| Story {
+    let stopped = |node, from, to| Scenario {
         stopped: Some((node, from, to)),
         busy_samples: 0,
-        ..Story::default()
+        ..Scenario::default()
     };
     let gap = "no sample for 3.10 s from 3.90 s to 7.00 s (limit 1.00 s); \
                69 of 98 samples, 30 % missing (at least 90 % required)";
@@ -64,6 +64,6 @@ fn gap_of_any_node_and_table_degrades() {
 #[test]
 fn lost_node_has_one_reason() {
     let stopped = Some(("dst", 4_000, 10_000));
-    let story = Story { lost: true, stopped, busy_samples: 0, ..Story::default() };
-    only(&story, Status::Failed, "node_lost");
+    let scenario = Scenario { lost: true, stopped, busy_samples: 0, ..Scenario::default() };
+    only(&scenario, Status::Failed, "node_lost");
 }

@@ -7,39 +7,39 @@ use super::set::split_key;
 
 /// Keys whose values are not what their author meant.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Lost {
-    /// Dropped, or replaced by something that only fits.
+pub(crate) struct UnreadKeys {
+    /// Dropped, or replaced by a value of the right type.
     keys: Vec<Vec<String>>,
-    /// Perhaps meant by a key that is none.
-    doubted: Vec<Vec<String>>,
+    /// Perhaps meant by an unknown key.
+    uncertain: Vec<Vec<String>>,
     /// A factor that might set anything.
     matrix: bool,
 }
 
-impl Lost {
+impl UnreadKeys {
     /// This key was dropped or replaced.
-    pub(crate) fn lose(&mut self, key: Vec<String>) {
+    pub(crate) fn mark_unread(&mut self, key: Vec<String>) {
         self.keys.push(key);
     }
 
     /// This key may have another value than it seems; its segments may be `*`.
-    pub(crate) fn doubt(&mut self, key: Vec<String>) {
-        self.doubted.push(key);
+    pub(crate) fn mark_uncertain(&mut self, key: Vec<String>) {
+        self.uncertain.push(key);
     }
 
-    /// All that is lost in the other, too.
+    /// Adds those of another.
     pub(crate) fn join(&mut self, other: Self) {
         self.keys.extend(other.keys);
-        self.doubted.extend(other.doubted);
+        self.uncertain.extend(other.uncertain);
         self.matrix |= other.matrix;
     }
 
-    /// Whether nothing was lost.
+    /// Whether all keys could be read.
     pub(crate) fn is_empty(&self) -> bool {
-        self.keys.is_empty() && self.doubted.is_empty() && !self.matrix
+        self.keys.is_empty() && self.uncertain.is_empty() && !self.matrix
     }
 
-    /// Whether a whole factor was lost without a word on what it sets.
+    /// Whether a factor is unread whose keys are unknown.
     pub(crate) fn any_key(&self) -> bool {
         self.matrix
     }
@@ -49,27 +49,27 @@ impl Lost {
         self.keys.iter().any(|key| under(key, place))
     }
 
-    /// Whether this place is in doubt, or lies under one that is.
+    /// Whether this place is unread or uncertain, or lies under one that is.
     pub(crate) fn covers(&self, place: &[String]) -> bool {
-        self.keys.iter().chain(&self.doubted).any(|key| under(key, place))
+        self.keys.iter().chain(&self.uncertain).any(|key| under(key, place))
     }
 
-    /// Whether something at, above or under this place is lost; `*` stands for every segment.
+    /// Whether a key at, above or under this place is unread or uncertain; `*` stands for every segment.
     pub(crate) fn touches(&self, place: &[&str]) -> bool {
         let same = |(a, b): (&String, &&str)| a == b || a == "*" || *b == "*";
-        self.keys.iter().chain(&self.doubted).any(|key| key.iter().zip(place).all(same))
+        self.keys.iter().chain(&self.uncertain).any(|key| key.iter().zip(place).all(same))
     }
 
-    /// A factor with this value is gone, or sets nothing: what it would set is in doubt.
+    /// A factor with this value is dropped, or sets nothing: the keys that it would set are uncertain.
     pub(crate) fn factor(&mut self, name: &str, value: Option<&Value>) {
         let named = split_key(name).ok().filter(|key| key.len() > 1);
         let keys = named.map_or_else(|| value.map(keys_in).unwrap_or_default(), |key| vec![key]);
         self.matrix |= keys.is_empty();
-        self.doubted.extend(keys);
+        self.uncertain.extend(keys);
     }
 
     /// An unknown key of a table: what its author may have meant by it.
-    pub(crate) fn misspelt(
+    pub(crate) fn mark_misspelt(
         &mut self,
         place: &[String],
         table: &Table,
@@ -85,10 +85,10 @@ impl Lost {
                 let maybe = known.iter().filter(|key| meant.is_none_or(|meant| meant == **key));
                 for key in maybe {
                     if !table.contains_key(*key) {
-                        self.doubted.push(child(key));
+                        self.uncertain.push(child(key));
                     }
                     for name in inner.into_iter().flat_map(Table::keys) {
-                        self.doubted.push([&child(key)[..], std::slice::from_ref(name)].concat());
+                        self.uncertain.push([&child(key)[..], std::slice::from_ref(name)].concat());
                     }
                 }
             }
@@ -140,19 +140,19 @@ mod tests {
 
     #[test]
     fn lost_key_touches_parents_and_children() {
-        let mut lost = Lost::default();
-        lost.lose(key("links.l.queue"));
+        let mut lost = UnreadKeys::default();
+        lost.mark_unread(key("links.l.queue"));
         assert!(lost.touches(&["links"]) && lost.touches(&["links", "*", "queue", "limit"]));
         assert!(!lost.touches(&["links", "l", "rate"]) && !lost.touches(&["links", "m"]));
         assert!(lost.dropped(&key("links.l.queue.kind")) && !lost.dropped(&key("links.l")));
-        lost.doubt(key("flows.*.cc"));
+        lost.mark_uncertain(key("flows.*.cc"));
         assert!(lost.covers(&key("flows.a.cc")) && !lost.dropped(&key("flows.a.cc")));
     }
 
     #[test]
     fn keys_of_unreadable_factor_are_in_doubt() {
         let value: Table = toml::from_str("v = [{ few = { \"flows.a.count\" = 1 } }]").unwrap();
-        let mut lost = Lost::default();
+        let mut lost = UnreadKeys::default();
         lost.factor("x", value.get("v"));
         assert!(lost.touches(&["flows", "a", "count"]) && !lost.any_key());
         lost.factor("links.l.rate", None);

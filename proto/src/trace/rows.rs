@@ -1,4 +1,4 @@
-//! The formats that have a row per line.
+//! Reads the formats with one row per line: mahimahi, CSV and similar.
 
 use super::detect::of_header;
 use super::error::Problems;
@@ -119,7 +119,7 @@ impl Reader {
                 continue;
             }
             let taken = match self.format {
-                Format::Mahimahi => self.take_opportunity(number, line),
+                Format::Mahimahi => self.take_opportunity(line),
                 _ => self.row(number, line).and_then(|row| self.take_row(row)),
             };
             if let Err(what) = taken {
@@ -166,14 +166,13 @@ impl Reader {
         true
     }
 
-    fn take_opportunity(&mut self, number: u32, line: &str) -> Result<(), RowError> {
+    fn take_opportunity(&mut self, line: &str) -> Result<(), RowError> {
         let ms: u64 = line.parse().map_err(|_| RowError::NotMilliseconds(shown(line)))?;
         let at_ns = ms.checked_mul(1_000_000).filter(|&at_ns| at_ns <= MAX_LENGTH_NS);
         let at_ns = at_ns.ok_or_else(|| RowError::TooLate(shown(line)))?;
         if self.at_ns.last().is_some_and(|&last| at_ns < last) {
             return Err(RowError::BackToMs(ms));
         }
-        let _ = number;
         self.at_ns.push(at_ns);
         Ok(())
     }
