@@ -16,7 +16,7 @@ pub use crate::wire::event::{
 
 /// Name of [`Kind::Link`].
 pub const LINK: &str = "link";
-/// Stands in table `events` for the name of a kind that this build does not know.
+/// Column `kind` of an event whose kind this build does not know.
 pub const UNREADABLE: &str = "unreadable";
 
 /// What an event means for its trial.

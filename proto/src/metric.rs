@@ -28,7 +28,7 @@ impl Scope {
     }
 }
 
-/// What stands for a phase in rows about a whole trial.
+/// The `phase` of rows about a whole trial.
 pub const WHOLE_TRIAL: &str = "(trial)";
 
 /// A metric.
@@ -36,9 +36,9 @@ pub const WHOLE_TRIAL: &str = "(trial)";
 pub struct Metric {
     /// Its name.
     pub name: &'static str,
-    /// What it is of.
+    /// The scopes that have it.
     pub scopes: &'static [Scope],
-    /// Of its values, but for the statistics `cov` and `undefined`, which have `1`.
+    /// Unit of its values; the statistics `cov` and `undefined` have `1`.
     pub unit: &'static str,
     /// How it is taken over a phase; the first one is meant where none is named.
     pub stats: &'static [&'static str],

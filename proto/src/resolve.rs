@@ -25,7 +25,7 @@ pub struct LinkConfig {
     pub plan: Link,
     /// The queue in front of the rate. Its [`crate::units::Limit`] is `Packets` (pfifo) or `Bytes` (bfifo).
     pub queue: Queue,
-    /// Slices of the rate.
+    /// Its classes.
     pub classes: Vec<ClassConfig>,
     /// How it changes in time.
     pub trace: Option<Replay>,
@@ -43,7 +43,7 @@ impl LinkConfig {
 /// Header of an Ethernet frame, in bytes.
 pub const ETHERNET_BYTES: Bytes = Bytes::new(14);
 
-/// A slice of a link's rate.
+/// A class of a link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClassConfig {
     /// Its name in the plan.
@@ -65,7 +65,7 @@ pub enum Egress {
     Toward(IpAddr),
 }
 
-/// A change of a link at an instant of the trial. What is absent stays.
+/// A change of a link at an instant of the trial. Absent settings stay unchanged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TimedChange {
     /// After the trial's beginning.
@@ -255,7 +255,7 @@ pub(crate) fn limit_bytes(limit: Limit, rate: Rate, rtt: Micros) -> Bytes {
     }
 }
 
-/// A queue with its limit in what its kind counts: packets (rounded up) for pfifo, bytes for bfifo.
+/// A queue with its limit in the unit of its kind: packets (rounded up) for pfifo, bytes for bfifo.
 /// `rate: None` is a link without a rate, where a queue never fills.
 pub fn resolve_queue(queue: Option<&Queue>, rate: Option<Rate>, rtt: Micros) -> Queue {
     let Some(rate) = rate else { return Queue::pfifo(Limit::Packets(ENDLESS)) };

@@ -120,7 +120,7 @@ pub struct Steps {
     pub length_ns: u64,
 }
 
-/// Characteristics from an instant on. What is absent stays as the link's configuration has it.
+/// Characteristics from an instant on. Absent ones are those of the link's configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Step {
     /// Nanoseconds after the trace's beginning.

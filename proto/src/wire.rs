@@ -18,7 +18,8 @@ pub fn encoded_field(number: u32, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// HTTP/2 keepalive of both ends: who is silent for 3 s is lost. Shorter interruptions of the control network do no harm.
+/// HTTP/2 keepalive of both ends: a peer that is silent for 3 s is lost. Shorter interruptions of the control network do no
+/// harm.
 pub const KEEPALIVE_INTERVAL: Duration = Duration::from_millis(500);
 /// How long the answer to a keepalive may take.
 pub const KEEPALIVE_TIMEOUT: Duration = Duration::from_millis(2500);

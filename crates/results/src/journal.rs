@@ -250,7 +250,7 @@ pub struct RunState {
     pub run_files: Digests,
     /// `run.json`, every time that it was written.
     pub records: Vec<FileDigest>,
-    /// Begun, and not ended since.
+    /// Begun, but not ended.
     pub open: BTreeSet<(u32, u16)>,
     /// Highest epoch seen.
     pub last_epoch: u64,
@@ -373,7 +373,7 @@ impl Journal {
         Ok((Self { file, path, state }, torn))
     }
 
-    /// An error if the open file is not the one at its path: then nobody would find what is written.
+    /// An error if the open file is not the one at its path: then nobody would find the new lines.
     pub(crate) fn check_place(&self) -> Result<()> {
         use std::os::unix::fs::MetadataExt as _;
         let own = self.file.metadata().map_err(io_error("examine", &self.path))?;

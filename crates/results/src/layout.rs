@@ -29,7 +29,7 @@ pub(crate) fn remove(path: &Path) -> Result<()> {
     std::fs::remove_dir_all(path).map_err(io_error("remove", path))
 }
 
-/// What a folder holds, in order; nothing if there is none.
+/// The sorted entries of a directory; empty if it does not exist.
 pub(crate) fn list(dir: &Path) -> Result<Vec<PathBuf>> {
     let refused = || io_error("list", dir);
     let entries = match std::fs::read_dir(dir) {

@@ -12,7 +12,7 @@ use super::record::{Point, RunRecord};
 use crate::error::{Result, polars_error};
 
 /// Writes the table: one column per factor, as numbers where all its levels are. Beside levels that all are rates,
-/// times or sizes with a unit stands a column with their numbers, `<factor>_bps`, `_us` or `_bytes`.
+/// times or sizes with a unit there is a column with their numbers, `<factor>_bps`, `_us` or `_bytes`.
 pub(crate) fn write(path: &Path, record: &RunRecord) -> Result<()> {
     let file = path.join("points.parquet");
     let frame = frame(record).map_err(polars_error("build", &file))?;

@@ -328,7 +328,7 @@ impl RunDir {
         Ok(self.shared.append(Entry::TrialEnd(end))?)
     }
 
-    /// Writes how the run stands, and the committed trials with their clocks and congestion controls, to `run.json`.
+    /// Writes the run's status, and the committed trials with their clocks and congestion controls, to `run.json`.
     pub fn finish(&self, status: RunStatus) -> Result<()> {
         let (bytes, digest) = {
             let mut state = self.shared.state();

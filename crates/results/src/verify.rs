@@ -1,4 +1,4 @@
-//! Compares every file of a results directory with the digests in its journal.
+//! Compares every file of a results directory with the digests in its journal (`damage::compare_with_digest`).
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

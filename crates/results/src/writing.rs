@@ -230,7 +230,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Waits for something to do: a job, or what is wanted instead.
+    /// Waits for a job, or for a command instead.
     fn next(&self) -> Result<Job, Wanted> {
         let mut state = self.state();
         loop {

@@ -74,7 +74,7 @@ pub fn read(
     read_with(text, sets, TraceFiles::new())
 }
 
-/// As [`read`], with what the trace files hold that [`trace_files`] names.
+/// As [`read`], with the contents of the files that [`trace_files`] names.
 ///
 /// # Errors
 /// As [`read`]; files that cannot be read are problems of the plan.
@@ -98,7 +98,7 @@ pub fn read_with(
     }
 }
 
-/// The trace files that some point of a plan names, as far as it can be read.
+/// The trace files that any point of a plan names, as far as the plan can be read.
 pub fn trace_files(text: &str, sets: &[String]) -> BTreeSet<String> {
     let plan = read_text(text, sets).ok().and_then(|(reading, _)| reading.plan);
     plan.as_ref().map(traces::files).unwrap_or_default()
@@ -129,7 +129,7 @@ pub fn check_with(
     Ok((checked(plan, traces), found))
 }
 
-/// Every problem of a plan, as far as it does not follow from what is lost of it.
+/// Every problem of a plan, without those that only follow from unread keys.
 fn find(plan: &Plan, lost: UnreadKeys, traces: &Arc<TraceFiles>) -> Vec<PlanProblem> {
     let mut problems = Problems { found: Vec::new(), lost, traces: Arc::clone(traces) };
     whole(plan, &mut problems);
@@ -139,7 +139,7 @@ fn find(plan: &Plan, lost: UnreadKeys, traces: &Arc<TraceFiles>) -> Vec<PlanProb
     problems.found
 }
 
-/// Rules about what is the same at every point.
+/// Rules about keys that are the same at every point.
 fn whole(plan: &Plan, problems: &mut Problems) {
     nodes::check(plan, problems);
     timeline::check_experiment(plan, problems);

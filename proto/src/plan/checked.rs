@@ -11,7 +11,7 @@ use crate::units::Micros;
 /// Default of `start_jitter` in the lab: the base RTT of a typical path.
 const LAB_START_JITTER: Micros = Micros::from_millis(10);
 
-/// Why a trace file cannot be read, in the words of whoever reads files: this crate does no I/O.
+/// Why a trace file cannot be read. The caller that reads files writes the text, because this crate does no I/O.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{why}")]
 pub struct UnreadableTrace {
@@ -24,7 +24,7 @@ pub struct UnreadableTrace {
 pub struct TraceFacts {
     /// Of the file, hexadecimal.
     pub sha256: String,
-    /// What it holds.
+    /// Its contents.
     pub trace: Arc<Trace>,
 }
 

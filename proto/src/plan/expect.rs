@@ -115,7 +115,7 @@ pub struct OtherMetric {
     pub link: Option<String>,
 }
 
-/// The divisor or subtrahend of a number.
+/// The divisor or subtrahend that a number is compared with.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Reference {
@@ -240,9 +240,9 @@ impl Amount {
 pub struct Claim {
     /// The number.
     pub number: Numbered,
-    /// What is done with it.
+    /// How it is related to a reference.
     pub relation: Option<Relation>,
-    /// What it must be.
+    /// The limits.
     pub test: Test,
 }
 
@@ -281,14 +281,14 @@ pub enum Operand {
     Number(Numbered),
 }
 
-/// The limits of a number, in `unit`; they belong to what is allowed.
+/// The limits of a number, in `unit`; the limits themselves are allowed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Test {
     /// No less.
     pub least: Option<f64>,
     /// No more.
     pub most: Option<f64>,
-    /// Of the limits and of what is compared.
+    /// Unit of the limits and of the number.
     pub unit: &'static str,
 }
 
@@ -302,7 +302,7 @@ impl Test {
 /// A problem: the key under the claim, and what to do.
 pub(crate) type Fault = (Vec<&'static str>, String);
 
-/// What names a number, in the claim or in the other one.
+/// The keys that select a number, in the claim or in its reference.
 struct MetricSelector<'a> {
     /// Prefix of the keys: none, `over` or `minus`.
     prefix: &'a [&'static str],

@@ -16,7 +16,7 @@ pub struct ProbeTask {
     pub id: String,
     /// Its keys in the plan.
     pub plan: Probe,
-    /// The address of who answers.
+    /// Address of the node that answers.
     pub to_ip: IpAddr,
     /// Where something listens; 0 for a ping.
     pub port: u16,

@@ -27,14 +27,14 @@ pub struct Source {
     pub stem: String,
     /// Where it was written.
     pub node: String,
-    /// What is in it.
+    /// Its contents.
     pub found: Found,
 }
 
 /// The rows of one trial. Clocks are UTC: a row's `at_ns` is nanoseconds since 1970.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Gathered {
-    /// The earliest instant that a file names; a second after 1970 began if none does.
+    /// The earliest time in the files; one second after 1970-01-01 if there is none.
     pub begin_ns: u64,
     /// The latest.
     pub end_ns: u64,

@@ -112,7 +112,7 @@ impl PingRuns {
         false
     }
 
-    /// All of them, and the lines of those whose duration cannot be: their requests count as a second apart.
+    /// All runs, and the lines of those with an impossible duration: their requests count as one second apart.
     pub fn finish(mut self) -> (Vec<PingRun>, Vec<u64>) {
         let mut wrong = vec![];
         for session in &mut self.0 {

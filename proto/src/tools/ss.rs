@@ -81,7 +81,7 @@ pub enum Line {
 pub struct Info {
     /// The fields; names, times and ports are missing.
     pub sample: wire::FlowSample,
-    /// It ends before its end, or something in it cannot be read: what is wrong.
+    /// Incomplete or partly unreadable, with the reason.
     pub flaw: Option<String>,
     fields: u32,
 }

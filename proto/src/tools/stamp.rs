@@ -2,7 +2,7 @@
 
 use super::LATEST_S;
 
-/// What stamps without a date or year are completed with. They are taken as UTC.
+/// Date and year for stamps that have none. Stamps are taken as UTC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Base {
     /// "2024".

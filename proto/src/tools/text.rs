@@ -47,9 +47,9 @@ pub struct Unread {
     pub why: String,
 }
 
-/// Most of a line, or of what is wrong with it, that is shown.
+/// Most characters of a line, or of its problem, that are shown.
 const SHOWN_CHARS: usize = 80;
-/// What is wrong with the lines behind [`MAX_ROWS`].
+/// The problem of the lines after [`MAX_ROWS`].
 const TOO_MANY: &str = "the file has more than 1048576 rows; split it";
 
 /// Streams are numbered as they are listed.

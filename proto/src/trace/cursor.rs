@@ -76,13 +76,13 @@ impl Cursor {
         }
     }
 
-    /// Lays the trace's beginning anew, and goes to before it.
+    /// Sets another start time of the trace, and moves to the position before it.
     pub fn begin(&mut self, at_ns: u64) {
         self.begin_ns = at_ns;
         self.place = Place::Before;
     }
 
-    /// Goes to where `other` is, a copy of this one.
+    /// Moves to the position of `other`, which is a copy of this cursor.
     pub fn follow(&mut self, other: &Self) {
         self.begin_ns = other.begin_ns;
         self.place = other.place;
@@ -129,7 +129,7 @@ impl Cursor {
         }
     }
 
-    /// Goes on to the next piece; `false` if there is none, and it stays.
+    /// Moves to the next piece; `false`, without moving, if there is none.
     pub fn advance(&mut self) -> bool {
         let next = match self.place {
             Place::Before if self.begin_ns == u64::MAX => return false,
@@ -151,7 +151,7 @@ impl Cursor {
         true
     }
 
-    /// Goes on to the piece that is in force at `at_ns`; stays if that lies behind it.
+    /// Moves to the piece in force at `at_ns`; does not move backwards.
     pub fn seek(&mut self, at_ns: u64) {
         // After a long idle period the cursor skips rows that affected no packet.
         if let Place::Row { index, lap_ns } = self.place
@@ -282,12 +282,12 @@ impl OpportunityCursor {
         self.begin_ns.saturating_add(after_ns)
     }
 
-    /// Goes on to the next one.
+    /// Moves to the next opportunity.
     pub fn advance(&mut self) {
         self.passed += 1;
     }
 
-    /// Goes on to the first one at `at_ns` or later; stays if it is there already.
+    /// Moves to the first opportunity at `at_ns` or later; does not move backwards.
     pub fn seek(&mut self, at_ns: u64) {
         let all = self.all();
         let count = all.at_ns.len() as u64;

@@ -54,7 +54,7 @@ impl Problems {
         }
     }
 
-    /// Whether there is none.
+    /// Whether there is no problem.
     pub(super) fn is_empty(&self) -> bool {
         self.problems.is_empty()
     }

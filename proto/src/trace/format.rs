@@ -45,7 +45,7 @@ impl Format {
         }
     }
 
-    /// What its lines look like.
+    /// An example of its lines.
     pub const fn example(self) -> &'static str {
         match self {
             Self::Mahimahi => "one integer of milliseconds per line",

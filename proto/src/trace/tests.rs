@@ -246,7 +246,7 @@ fn written_traces_parse_back() {
     assert!(write(&delays, Format::Dwell).unwrap_err().to_string().contains("ccbench"));
 }
 
-/// What is promised of every trace that was accepted.
+/// Invariants of every trace that was accepted.
 fn holds(trace: &Trace) {
     assert!(trace.length_ns() > 0 && trace.rows() > 0 && trace.rows() <= MAX_ROWS);
     match trace {

@@ -1,4 +1,4 @@
-//! What the formats of other tools share: a file for each trial that left rows.
+//! Shared by the formats of other tools: one file for each trial that has rows.
 
 use std::path::{Path, PathBuf};
 

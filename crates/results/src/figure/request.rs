@@ -1,4 +1,4 @@
-//! What a caller requests of figures: kinds, file formats and options; and a drawn figure.
+//! The request for figures (kinds, file formats and options), and a drawn figure.
 
 use super::error::{FigureError, Result};
 use super::png;

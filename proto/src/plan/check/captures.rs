@@ -11,7 +11,7 @@ use super::problems::Problems;
 const LEAST_SNAP: Bytes = Bytes::new(48);
 const MOST_SNAP: Bytes = Bytes::new(65_535);
 const LEAST_SIZE: Bytes = Bytes::new(100_000);
-/// Of all captures of a node together: they go to the controller after each trial.
+/// Most bytes of all captures of a node: the controller receives them after each trial.
 const MOST_TOGETHER: u64 = 1 << 30;
 const MOST_FILES: u32 = 1000;
 

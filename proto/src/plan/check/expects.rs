@@ -12,7 +12,7 @@ use crate::plan::{Factor, Plan};
 use super::matrix;
 use super::problems::Problems;
 
-/// Longest claim, in characters: it stands in a table.
+/// Longest claim, in characters: tables print it.
 const MAX_TEXT: usize = 200;
 
 pub(super) fn check(plan: &Plan, problems: &mut Problems) {

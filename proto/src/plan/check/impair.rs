@@ -6,11 +6,11 @@ use crate::units::{Bytes, Ppm};
 use super::limits::MAX_DELAY;
 use super::problems::Problems;
 
-/// Most bytes that a line carries beside an IP packet.
+/// Most bytes of link-layer overhead per IP packet.
 const MAX_OVERHEAD: Bytes = Bytes::new(1000);
 /// Most bytes of rows about packets.
 const MAX_PACKET_LOG: Bytes = Bytes::new(1 << 32);
-/// What kernel qdiscs count beside an IP packet.
+/// Bytes per packet that kernel qdiscs count in addition to the IP packet.
 const KERNEL_OVERHEAD: Bytes = crate::resolve::ETHERNET_BYTES;
 /// Everything.
 const WHOLE_PPM: u32 = 1_000_000;

@@ -60,7 +60,7 @@ fn without_agents(plan: &Plan, at: &[&str], what: &str, problems: &mut Problems)
     }
 }
 
-/// What User-Mode Linux cannot run: its clock stands still while a process computes.
+/// Rejects plans that User-Mode Linux cannot run: its clock stands still while a process computes.
 fn uml(plan: &Plan, kernels: &[(Series, Vec<&str>)], problems: &mut Problems) {
     const ENGINE: &[&str] = &["lab", "engine"];
     for (kernel, path) in kernels.iter().filter(|(kernel, _)| !Engine::Uml.runs(*kernel)) {

@@ -20,7 +20,7 @@ const FAST_SAMPLE: Micros = Micros::from_millis(10);
 /// How many sockets are many.
 const MANY_SOCKETS: u64 = 50;
 
-/// What decides on the base round-trip time of a link.
+/// The keys that determine the base round-trip time of a link.
 const ROUND_TRIP: &[&[&str]] = &[
     &["wires"],
     &["path"],

@@ -113,7 +113,7 @@ pub(super) fn base(plan: &Plan) -> Table {
     Table::try_from(bare(plan)).unwrap_or_default()
 }
 
-/// The plan without what is about all of its points.
+/// The plan without the keys that are about all of its points.
 fn bare(plan: &Plan) -> Plan {
     let (matrix, quick) = (BTreeMap::new(), BTreeMap::new());
     Plan { matrix, quick, expect: Vec::new(), ..plan.clone() }
@@ -284,7 +284,7 @@ fn level_name(
     }
 }
 
-/// One key of a level: it may vary, it exists, and the value fits, with the others that the level sets.
+/// Checks a key of a level: that it may vary and exists, and that its value is valid together with the level's other keys.
 fn level_key(base: &Table, setting: &Setting, level: &[Setting], problems: &mut Problems) {
     let Setting { key, value, place } = setting;
     let dotted = set::join_key(key);
@@ -337,8 +337,8 @@ fn may_vary(key: &[String]) -> bool {
     }
 }
 
-/// Checks every point that can be read. What is wrong at all points is reported once, as if there were no
-/// matrix; what is wrong at some names the first of them.
+/// Checks every point that can be read. A problem of all points is reported once, as if there were no matrix; a problem of
+/// some names the first of them.
 pub(super) fn check_points(
     plan: &Plan,
     problems: &mut Problems,

@@ -9,7 +9,7 @@ use super::problems::Problems;
 /// Longest time that a parameter of a queue may be.
 const MAX_TIME: Micros = Micros::from_secs(60);
 
-/// Checks the queue at the path. `rate`: what it drains at, and the places that decide on that.
+/// Checks the queue at the path. `rate`: the rate that it drains at, and the places that determine it.
 pub(super) fn check(
     path: &[&str],
     queue: &Queue,

@@ -70,7 +70,7 @@ pub(super) fn files(plan: &Plan) -> BTreeSet<String> {
     links.filter_map(|link| Some(link.trace?.file)).collect()
 }
 
-/// Fills in what the files provide: their sha256 and their mean rate.
+/// Fills in the keys that follow from the files: their sha256 and their mean rate.
 pub(super) fn fill(plan: &mut Plan, files: &TraceFiles) {
     for link in plan.links.values_mut() {
         fill_link(link, files);
@@ -143,7 +143,7 @@ pub(super) fn check(plan: &Plan, name: &str, written: &Link, link: &Link, proble
     }
 }
 
-/// Rules about what the file holds.
+/// Rules about the contents of the file.
 fn contents(plan: &Plan, name: &str, link: &Link, facts: &TraceFacts, problems: &mut Problems) {
     let Some(used) = &link.trace else { return };
     let at = |key| ["links", name, "trace", key];

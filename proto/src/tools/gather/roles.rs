@@ -10,9 +10,9 @@ use crate::wire::{Role, Side};
 /// A connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
-    /// Who connected.
+    /// Address and port of the client.
     pub client: Endpoint,
-    /// Who listened.
+    /// Address and port of the server.
     pub server: Endpoint,
 }
 

@@ -21,11 +21,11 @@ pub struct Row {
 #[derive(Debug, Default)]
 pub struct Pairing {
     rows: Vec<Row>,
-    /// First lines whose second one has not come: line, stamp, socket.
+    /// First lines without a second one so far: line, stamp, socket.
     waiting: Vec<(u64, Option<u64>, Socket)>,
     /// Last known counters of each socket, and its last description.
     known: BTreeMap<(Endpoint, Endpoint), Known>,
-    /// First lines of established sockets whose second never came.
+    /// First lines of established sockets without a second one.
     alone: Vec<u64>,
 }
 
@@ -37,7 +37,7 @@ struct Known {
 
 /// More first lines than this without a second are of sockets that have none.
 const MOST_WAITING: usize = 8;
-/// Among more sockets than this none is looked for by its counters: that takes too long, and finds hardly ever just one.
+/// With more sockets than this, lines are not matched by counters: that would take too long, and rarely match only one.
 const MOST_COMPARED: usize = 4096;
 /// The state whose sockets have a second line.
 const ESTABLISHED: u32 = 1;

@@ -33,7 +33,7 @@ impl FromStr for Between {
 }
 
 impl Between {
-    /// Its ends, in whole units of what walks.
+    /// Minimum and maximum, in whole units of the quantity.
     fn ends(self) -> (u64, u64) {
         match self {
             Self::Rate(low, high) => (low.bits_per_sec(), high.bits_per_sec()),
