@@ -1,7 +1,7 @@
 //! Every check, once satisfied and once not. The trial: 10 s, `main` (two flows, cubic) from 0 to 10 s over a
 //! bottleneck of 8 Mbit/s (1 MB/s) and 10 ms of delay.
 
-use ccbench_proto::event::{BaseRtt, CcSockets, Kind, NoData};
+use ccbench_proto::event::{BaseRtt, Kind, NoData};
 use ccbench_proto::plan::check::TraceFacts;
 use ccbench_proto::plan::{check, parse};
 use ccbench_proto::trace::{Step, Steps, Trace};
@@ -14,6 +14,7 @@ use ccbench_proto::wire::{
 use super::*;
 
 mod samples;
+mod unreadable;
 
 const PLAN: &str = r#"
 name = "judged"
@@ -525,36 +526,6 @@ fn flow_without_data_fails_errors_and_exit_codes_degrade() {
     only(&Scenario { exit_code: Some(1), ..Scenario::default() }, Status::Degraded, "flow_exit");
     fine(&Scenario { exit_code: None, ..Scenario::default() });
     fine(&Scenario { event: Some((Some(Kind::FlowStart(NoData {})), "")), ..Scenario::default() });
-}
-
-#[test]
-fn unreadable_event_degrades() {
-    let scenario =
-        Scenario { event: Some((None, "what a later version sends")), ..Scenario::default() };
-    let message = only(&scenario, Status::Degraded, "event_unreadable");
-    assert_eq!(
-        message,
-        format!(
-            "src: messages that cannot be read: 1 (the first: its kind is unknown: main: what a later version sends); \
-             its agent reports no version, this is ccbench {}; install the same build on both",
-            env!("CARGO_PKG_VERSION")
-        )
-    );
-    let sockets = CcSockets { cc: "cubic".into(), ..CcSockets::default() };
-    let scenario =
-        Scenario { event: Some((Some(Kind::CcSockets(sockets)), "")), ..Scenario::default() };
-    let message = only(&scenario, Status::Degraded, "event_unreadable");
-    assert!(message.contains("the event `cc_sockets` has no valid `side`"), "{message}");
-}
-
-#[test]
-fn row_with_an_unknown_kind_degrades() {
-    for what in [0, 99] {
-        let timing = Some(LinkTiming { link: "bottleneck".into(), what, ..LinkTiming::default() });
-        let scenario = Scenario { timing, ..Scenario::default() };
-        let message = only(&scenario, Status::Degraded, "event_unreadable");
-        assert!(message.contains("a row without a valid `what`"), "{message}");
-    }
 }
 
 #[test]
