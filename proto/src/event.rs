@@ -10,8 +10,8 @@ use crate::column_text::ColumnText as _;
 use crate::wire::{Backend, CongestionControl, Event, LinkState, Side, Via};
 
 pub use crate::wire::event::{
-    BaseRtt, Capture, CcInForce, CcMethod, CcSockets, Ecn, EcnEct1, EcnMode, EcnRequest, Import,
-    Kind, Lab, NoData, NodeCongestionControl,
+    BaseRtt, Capture, CcInForce, CcMethod, CcSockets, ClockStep, Ecn, EcnEct1, EcnMode, EcnRequest,
+    Import, Kind, Lab, NoData, NodeCongestionControl,
 };
 
 /// Name of [`Kind::Link`].
@@ -96,6 +96,7 @@ macro_rules! without_data {
             | Kind::SampleError(NoData {})
             | Kind::LinkError(NoData {})
             | Kind::AgentError(NoData {})
+            | Kind::StartLate(NoData {})
             | Kind::Iperf3Error(NoData {})
     };
 }
@@ -129,6 +130,8 @@ impl Kind {
             Self::SampleError(_) => "sample_error",
             Self::LinkError(_) => "link_error",
             Self::AgentError(_) => "agent_error",
+            Self::ClockStep(_) => "clock_step",
+            Self::StartLate(_) => "start_late",
             Self::CcInForce(_) => "cc_in_force",
             Self::CcSockets(_) => "cc_sockets",
             Self::Ecn(_) => "ecn",
@@ -155,6 +158,8 @@ impl Kind {
             | Self::SampleError(_)
             | Self::LinkError(_)
             | Self::AgentError(_)
+            | Self::ClockStep(_)
+            | Self::StartLate(_)
             | Self::Iperf3Error(_) => Severity::Degraded,
             Self::PhaseStart(_)
             | Self::TrialEnd(_)
@@ -227,6 +232,7 @@ impl Kind {
                 first(&[("via", via != Via::Unspecified)])
             }
             Self::BaseRtt(_)
+            | Self::ClockStep(_)
             | Self::EcnEct1(_)
             | Self::Lab(_)
             | Self::StreamEnd(_)
@@ -249,6 +255,7 @@ impl Kind {
                 "left_out": capture.left_out,
                 "files_overwritten": capture.files_overwritten,
             }),
+            Self::ClockStep(step) => json!({ "step_ns": step.step_ns }),
             Self::CcInForce(start) => cc_in_force_json(start),
             Self::CcSockets(sockets) => cc_sockets_json(sockets),
             Self::Ecn(ecn) => ecn_json(ecn),

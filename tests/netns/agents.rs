@@ -16,7 +16,10 @@ impl Drop for Agent {
 }
 
 fn serve(bench: &Bench, port: u16, arguments: &[&str]) -> Agent {
-    let mut command = Command::new(binary("ccbench-agent"));
+    serve_with(Command::new(binary("ccbench-agent")), bench, port, arguments)
+}
+
+fn serve_with(mut command: Command, bench: &Bench, port: u16, arguments: &[&str]) -> Agent {
     command.args(["serve", "--listen", &format!("tcp:127.0.0.1:{port}")]).args(arguments);
     command.arg("--state-dir").arg(bench.path(&format!("agent-{port}")));
     command.current_dir(bench.path("")).stdin(Stdio::null());
@@ -106,4 +109,37 @@ fn a_run_survives_the_restart_of_an_agent() {
     let output = run.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", text(&output));
     assert!(text(&output).contains("trying again when every node answers"), "{}", text(&output));
+}
+
+#[test]
+fn bounds_of_clocks_hold_for_a_known_offset() {
+    const OFFSET_S: i64 = 5_000;
+    let _alone = alone();
+    let bench = Bench::new();
+    let _here = serve(&bench, 47_720, &[]);
+    // CLOCK_MONOTONIC of a time namespace is ahead by exactly this.
+    let mut elsewhere = Command::new("unshare");
+    elsewhere.args(["--time", "--monotonic", &OFFSET_S.to_string(), "--kill-child", "--fork"]);
+    elsewhere.arg(binary("ccbench-agent"));
+    let _elsewhere = serve_with(elsewhere, &bench, 47_721, &[]);
+    wait_for_agents(47_720);
+    let plan = format!("repeat = 4\n{}", loopback_plan(47_720).trim_start());
+    let plan = bench.write("plan.toml", &plan);
+    let output = bench.run(&["run", &plan.to_string_lossy()]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+
+    let run = std::fs::read_to_string(bench.results().join("run.json")).unwrap();
+    let run: serde_json::Value = serde_json::from_str(&run).unwrap();
+    let trials = run["trials"].as_array().unwrap();
+    assert_eq!(trials.len(), 4);
+    for clocks in trials.iter().map(|trial| &trial["clocks"]) {
+        let number = |node: &str, key: &str| clocks[node][key].as_i64().unwrap();
+        assert_eq!((clocks["a"]["source"].as_str(), number("a", "error_bound_ns")), (Some("shared"), 0));
+        assert_eq!(clocks["b"]["source"].as_str(), Some("exchange"));
+        let offset_ns = number("b", "t0_ns") - number("a", "t0_ns");
+        let error_ns = (offset_ns - OFFSET_S * 1_000_000_000).unsigned_abs();
+        let [bound_ns, after_ns] =
+            ["error_bound_ns", "error_bound_after_ns"].map(|key| number("b", key).unsigned_abs());
+        assert!(after_ns > 0 && error_ns <= bound_ns, "off by {error_ns} ns, {clocks}");
+    }
 }

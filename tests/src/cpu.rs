@@ -38,8 +38,9 @@ const TICK: Duration = Duration::from_millis(10);
 const RUN_TOLERANCE: f64 = 0.02;
 
 /// Reasons of failed or degraded trials that missing CPU time explains.
-const TIMING_REASONS: [&str; 12] = [
+const TIMING_REASONS: [&str; 14] = [
     "base_rtt",
+    "clock_uncertain",
     "cpu_bound",
     "flow_early",
     "flow_late",
@@ -50,6 +51,7 @@ const TIMING_REASONS: [&str; 12] = [
     "rows_dropped",
     "samples_late",
     "samples_missing",
+    "start_late",
     "trace_late",
 ];
 

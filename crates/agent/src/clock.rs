@@ -7,6 +7,27 @@ use rustix::io::Errno;
 use rustix::thread::clock_nanosleep_absolute;
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
+/// Reads of a clock; the one that was least interrupted counts.
+const LEAD_READS: usize = 4;
+
+/// How far a clock is ahead of CLOCK_MONOTONIC.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Lead {
+    /// The difference.
+    pub ns: i64,
+    /// Time between the reads.
+    pub uncertainty_ns: u64,
+}
+
+/// What [`leads`] returns.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Leads {
+    /// Changes if the clock is set.
+    pub realtime: Lead,
+    /// Changes if the machine is suspended.
+    pub boottime: Lead,
+}
+
 fn read_ns(id: ClockId) -> i64 {
     let time = clock_gettime(id);
     time.tv_sec.saturating_mul(1_000_000_000).saturating_add(time.tv_nsec)
@@ -27,9 +48,41 @@ pub fn realtime_minus_monotonic_ns() -> i64 {
     read_ns(ClockId::Realtime) - read_ns(ClockId::Monotonic)
 }
 
+/// How far CLOCK_REALTIME and CLOCK_BOOTTIME are ahead of CLOCK_MONOTONIC.
+pub fn leads() -> Leads {
+    let lead = |id| {
+        let tries = (0..LEAD_READS).map(|_| {
+            let before_ns = read_ns(ClockId::Monotonic);
+            let clock_ns = read_ns(id);
+            let gap_ns = read_ns(ClockId::Monotonic) - before_ns;
+            Lead { ns: clock_ns - before_ns, uncertainty_ns: gap_ns.unsigned_abs() }
+        });
+        tries.min_by_key(|lead| lead.uncertainty_ns).unwrap_or_default()
+    };
+    Leads { realtime: lead(ClockId::Realtime), boottime: lead(ClockId::Boottime) }
+}
+
 /// From now to `at_ns` (CLOCK_MONOTONIC), or nothing if that is past.
 pub fn until(at_ns: u64) -> Duration {
     Duration::from_nanos(at_ns.saturating_sub(now_ns()))
+}
+
+/// CLOCK_BOOTTIME in nanoseconds: it also counts while the machine is suspended.
+pub fn boottime_ns() -> u64 {
+    read_ns(ClockId::Boottime).unsigned_abs()
+}
+
+/// Waits until `at_ns` (CLOCK_BOOTTIME). Tokio's timer stands still while the machine is suspended, so the clock is read again
+/// at least every second.
+pub async fn sleep_until_boottime(at_ns: u64) {
+    const LONGEST: Duration = Duration::from_secs(1);
+    loop {
+        let left = Duration::from_nanos(at_ns.saturating_sub(boottime_ns()));
+        if left.is_zero() {
+            return;
+        }
+        tokio::time::sleep(left.min(LONGEST)).await;
+    }
 }
 
 /// Waits until `at_ns` (CLOCK_MONOTONIC); exact to about a millisecond (tokio's timer).
@@ -39,9 +92,13 @@ pub async fn sleep_until(at_ns: u64) {
 
 /// Like [`sleep_until`], in a thread of its own; exact to the kernel's timer.
 pub fn sleep_thread_until(at_ns: u64) {
-    let at = Timespec {
-        tv_sec: i64::try_from(at_ns / 1_000_000_000).unwrap_or(i64::MAX),
-        tv_nsec: (at_ns % 1_000_000_000) as i64,
-    };
+    let at = timespec(at_ns);
     while clock_nanosleep_absolute(ClockId::Monotonic, &at) == Err(Errno::INTR) {}
+}
+
+fn timespec(ns: u64) -> Timespec {
+    Timespec {
+        tv_sec: i64::try_from(ns / 1_000_000_000).unwrap_or(i64::MAX),
+        tv_nsec: (ns % 1_000_000_000) as i64,
+    }
 }

@@ -26,6 +26,7 @@ use crate::undo::{Outcome, Undo};
 
 mod acks;
 mod captures;
+mod clock_steps;
 mod generation;
 mod outbox;
 mod prepare;
@@ -183,6 +184,7 @@ struct Executor {
     status: watch::Sender<NodeStatus>,
     session: NodeSession,
     trial: Trial,
+    /// CLOCK_BOOTTIME: a suspended machine does not extend its lease.
     lease_end_ns: Option<u64>,
     /// Of the prepared trial.
     controller: Option<ConnectionEnd>,
@@ -217,7 +219,7 @@ impl Executor {
         let lease_end_ns = self.lease_end_ns;
         let lease = async move {
             match lease_end_ns {
-                Some(at_ns) => clock::sleep_until(at_ns).await,
+                Some(at_ns) => clock::sleep_until_boottime(at_ns).await,
                 None => std::future::pending().await,
             }
         };
@@ -321,7 +323,7 @@ impl Executor {
             }
         } else {
             let lease_ms = request.lease_ms.max(MIN_LEASE_MS);
-            self.lease_end_ns = Some(clock::now_ns() + u64::from(lease_ms) * 1_000_000);
+            self.lease_end_ns = Some(clock::boottime_ns() + u64::from(lease_ms) * 1_000_000);
         }
         made
     }
@@ -331,11 +333,13 @@ impl Executor {
         request: &wire::RunRequest,
     ) -> Result<mpsc::Receiver<Outgoing>, AgentError> {
         self.session.clone().on(Command::Run { epoch: request.epoch })?;
-        check_start(request.start_at_ns, clock::now_ns())?;
+        let now_ns = clock::now_ns();
+        check_start(request.start_at_ns, now_ns)?;
         self.step(Command::Run { epoch: request.epoch })?;
         // From now on the end of the stream shows the loss of the controller.
         (self.lease_end_ns, self.controller) = (None, None);
         let (out, rows) = Outbox::new(self.trial.cc.names());
+        start_late(request.start_at_ns, now_ns).into_iter().for_each(|e| out.offer(Of::Event(e)));
         let Some(task) = self.trial.task.clone() else {
             self.lost("the prepared trial is gone").await;
             return Err(AgentError::Stopping);
@@ -456,7 +460,7 @@ impl Executor {
         if let Err(error) = self.step(Command::RunDone) {
             tracing::error!(%error, "end of a trial");
         }
-        self.lease_end_ns = Some(clock::now_ns() + self.after_run_ns);
+        self.lease_end_ns = Some(clock::boottime_ns() + self.after_run_ns);
     }
 
     fn keep_links(&mut self, links: Vec<Box<dyn Link>>) {
@@ -544,6 +548,16 @@ fn check_start(start_at_ns: u64, now_ns: u64) -> Result<(), AgentError> {
              1 s before and 10 min after now"
         ),
     })
+}
+
+/// The start has passed: flows and changes of the plan begin late on this node.
+fn start_late(start_at_ns: u64, now_ns: u64) -> Option<wire::Event> {
+    let late_ns = now_ns.checked_sub(start_at_ns)?;
+    let message = format!(
+        "the request to start arrived {:.1} ms after the start; the control network or a machine is too slow",
+        late_ns as f64 / 1e6
+    );
+    Some(event(Kind::StartLate(NoData {}), "start", message))
 }
 
 #[cfg(test)]

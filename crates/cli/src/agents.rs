@@ -15,10 +15,10 @@ use hyper_util::rt::TokioIo;
 use tokio::time::timeout;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 
-use ccbench_results::model::NodeClock;
-use tracing::{debug, info};
+use tracing::{debug, info, warn};
 
 use crate::clock;
+use crate::clock_offset::{ClockHistory, ClockOffset, ClockPrediction};
 use crate::exit::ExitCode;
 use crate::file::FileError;
 
@@ -28,7 +28,7 @@ pub const CALL_LIMIT: Duration = Duration::from_secs(15);
 const AWAIT_LIMIT: Duration = Duration::from_secs(30);
 /// Between two attempts to reach it.
 const AWAIT_INTERVAL: Duration = Duration::from_millis(500);
-/// Timestamp exchanges before a trial with agents on other machines.
+/// Timestamp exchanges before and after a trial with a node that has another clock.
 const CLOCK_EXCHANGES: usize = 64;
 
 /// Why a call to an agent failed.
@@ -94,6 +94,7 @@ pub struct Agent {
     generation: AtomicU64,
     /// It listens on TCP, where messages are short.
     is_remote: bool,
+    clock: ClockHistory,
 }
 
 /// Where an agent listens.
@@ -103,17 +104,6 @@ pub enum Address {
     Socket(PathBuf),
     /// `host:port`.
     Tcp(String),
-}
-
-/// The offset between two monotonic clocks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ClockOffset {
-    /// The node's CLOCK_MONOTONIC minus the controller's.
-    pub offset_ns: i64,
-    /// Upper bound of the error.
-    pub error_bound_ns: u64,
-    /// Round-trip time of the best exchange; 0 if both share one clock.
-    pub rtt_ns: u64,
 }
 
 impl Agents {
@@ -138,7 +128,8 @@ impl Agents {
                 info!(node, kernel = info.kernel, agent = info.agent_version, "describe");
                 let generation = info.generation.into();
                 let is_remote = matches!(address, Address::Tcp(_));
-                Ok::<_, AgentError>((node, Agent { client, info, generation, is_remote }))
+                let clock = ClockHistory::default();
+                Ok::<_, AgentError>((node, Agent { client, info, generation, is_remote, clock }))
             }
         });
         let by_node = join_all(connects).await.into_iter().collect::<Result<_, _>>()?;
@@ -194,22 +185,24 @@ impl Agents {
         join_all(calls).await.into_iter().collect()
     }
 
-    /// Measures the offset of every node's clock. Agents on this machine share its clock: their offset is exact.
-    pub async fn clocks(&self) -> Result<BTreeMap<String, ClockOffset>, AgentError> {
-        let here = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        let here = here.trim();
-        let measured = self.by_node.iter().map(|(node, agent)| async move {
-            let shared = !here.is_empty() && agent.info.boot_id.trim() == here;
-            let offset = if shared {
-                ClockOffset { offset_ns: 0, error_bound_ns: 0, rtt_ns: 0 }
-            } else {
-                exchange(node, agent.client.clone()).await?
-            };
-            let ClockOffset { offset_ns, error_bound_ns, .. } = offset;
-            info!(node, offset_ns, error_bound_ns, "clock");
-            Ok((node.clone(), offset))
+    /// Measures the offset of every node's clock before a trial.
+    pub async fn clock_offsets(&mut self) -> Result<BTreeMap<String, ClockPrediction>, AgentError> {
+        let measured = self.by_node.iter_mut().map(|(node, agent)| async move {
+            let measured = agent.measure_clock_offset(node).await?;
+            Ok((node.clone(), agent.clock.add(measured)))
         });
         join_all(measured).await.into_iter().collect()
+    }
+
+    /// Measures the offset of every node's clock after a trial. A node that does not answer is missing.
+    pub async fn clock_offsets_after(&mut self) -> BTreeMap<String, ClockOffset> {
+        let measured = self.by_node.iter_mut().map(|(node, agent)| async move {
+            let measured = agent.measure_clock_offset(node).await;
+            let measured = measured.inspect_err(|error| warn!("{error}")).ok()?;
+            agent.clock.add(measured);
+            Some((node.clone(), measured))
+        });
+        join_all(measured).await.into_iter().flatten().collect()
     }
 
     /// Undoes every change of this run's trial `epoch` on every node; returns what could not be undone, by node.
@@ -224,19 +217,6 @@ impl Agents {
             }
         });
         join_all(calls).await.into_iter().filter(|(_, failed)| !failed.is_empty()).collect()
-    }
-}
-
-impl ClockOffset {
-    /// How this node's clock maps to UTC. `utc_minus_monotonic_ns` is the controller's, read once for all nodes.
-    pub fn node_clock(&self, t0_controller_ns: u64, utc_minus_monotonic_ns: i64) -> NodeClock {
-        NodeClock {
-            t0_ns: t0_controller_ns.saturating_add_signed(self.offset_ns),
-            realtime_offset_ns: utc_minus_monotonic_ns - self.offset_ns,
-            error_bound_ns: self.error_bound_ns,
-            source: if self.rtt_ns == 0 { "shared" } else { "exchange" }.to_owned(),
-            rtt_ns: self.rtt_ns,
-        }
     }
 }
 
@@ -307,6 +287,32 @@ fn tls_config(dir: &Path) -> Result<ClientTlsConfig, AgentError> {
 }
 
 impl Agent {
+    /// Exchanges timestamps many times and keeps the exchange with the smallest round-trip time, which has the smallest
+    /// bound. A node that reads this machine's clock needs no exchange.
+    async fn measure_clock_offset(&self, node: &str) -> Result<ClockOffset, AgentError> {
+        if clock::is_shared(&self.info) {
+            return Ok(ClockOffset::shared(clock::monotonic_ns()));
+        }
+        let mut client = self.client.clone();
+        let mut best: Option<ClockOffset> = None;
+        for _ in 0..CLOCK_EXCHANGES {
+            let t1_ns = clock::monotonic_ns();
+            let wire::ClockReply { received_ns, sent_ns, .. } =
+                call(node, "clock", client.clock(wire::ClockRequest {})).await?;
+            let t4_ns = clock::monotonic_ns();
+            let measured = ClockOffset::from_timestamps(t1_ns, received_ns, sent_ns, t4_ns);
+            if best.is_none_or(|best| measured.rtt_ns < best.rtt_ns) {
+                best = Some(measured);
+            }
+        }
+        let (step, reason) = ("clock", "no exchange".to_owned());
+        let measured =
+            best.ok_or_else(|| AgentError::Call { node: node.to_owned(), step, reason })?;
+        let ClockOffset { offset_ns, error_bound_ns, .. } = measured;
+        info!(node, offset_ns, error_bound_ns, "clock");
+        Ok(measured)
+    }
+
     /// Learns the node's generation after a call whose reply may have been lost, and frees the node of a trial of this run.
     async fn recover(&self, node: &str, run_id: &str, epoch: u64) -> Result<(), AgentError> {
         let mut client = self.client.clone();
@@ -370,37 +376,6 @@ pub async fn call<T>(
     }
 }
 
-/// Exchanges timestamps many times and keeps the exchange with the smallest round-trip time: half of it bounds the error.
-async fn exchange(node: &str, mut client: AgentClient<Channel>) -> Result<ClockOffset, AgentError> {
-    let mut best: Option<ClockOffset> = None;
-    for _ in 0..CLOCK_EXCHANGES {
-        let t1_ns = clock::monotonic_ns();
-        let reply = call(node, "clock", client.clock(wire::ClockRequest {})).await?;
-        let estimate = offset(t1_ns, reply.received_ns, reply.sent_ns, clock::monotonic_ns());
-        if best.is_none_or(|b| estimate.rtt_ns < b.rtt_ns) {
-            best = Some(estimate);
-        }
-    }
-    best.ok_or_else(|| AgentError::Call {
-        node: node.to_owned(),
-        step: "clock",
-        reason: "no exchange".into(),
-    })
-}
-
-/// Offset of the other clock from the four timestamps of RFC 5905, section 8: T1 is the origin timestamp, T2 the
-/// receive timestamp, T3 the transmit timestamp, T4 the destination timestamp.
-fn offset(t1_ns: u64, t2_ns: u64, t3_ns: u64, t4_ns: u64) -> ClockOffset {
-    let forward = i128::from(t2_ns) - i128::from(t1_ns);
-    let backward = i128::from(t3_ns) - i128::from(t4_ns);
-    let rtt_ns = (t4_ns - t1_ns).saturating_sub(t3_ns.saturating_sub(t2_ns)).max(1);
-    ClockOffset {
-        offset_ns: ((forward + backward) / 2) as i64,
-        error_bound_ns: rtt_ns.div_ceil(2),
-        rtt_ns,
-    }
-}
-
 /// An error with its causes: tonic prints only the outermost.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
@@ -418,14 +393,6 @@ fn chain(error: &dyn std::error::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn four_timestamps_give_offset_and_error_bound() {
-        // The other clock is 1000 ahead; the forward path takes 10, the handler 5, the backward path 20.
-        let estimate = offset(100, 1110, 1115, 135);
-        assert_eq!(estimate, ClockOffset { offset_ns: 995, error_bound_ns: 15, rtt_ns: 30 });
-        assert!((estimate.offset_ns - 1000).unsigned_abs() <= estimate.error_bound_ns);
-    }
 
     #[test]
     fn only_loopback_needs_no_certificates() {

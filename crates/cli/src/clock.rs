@@ -1,8 +1,10 @@
 //! The only place of the controller that reads a clock.
 #![expect(clippy::disallowed_methods, reason = "the module that reads clocks")]
 
+use std::os::unix::fs::MetadataExt as _;
 use std::time::Duration;
 
+use ccbench_proto::wire::NodeInfo;
 use jiff::Timestamp;
 use jiff::civil::Date;
 use tokio::time::Instant;
@@ -17,6 +19,15 @@ pub fn now() -> Instant {
 /// Time since an instant of [`now`].
 pub fn since(instant: Instant) -> Duration {
     now().saturating_duration_since(instant)
+}
+
+/// Whether a node reads the clocks of this process: on the same machine since the same boot, in the same time namespace.
+pub fn is_shared(node: &NodeInfo) -> bool {
+    let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    // Kernels without time namespaces do not have the file.
+    let inode = std::fs::metadata("/proc/self/ns/time").map_or(0, |file| file.ino());
+    let boot_id = boot_id.trim();
+    !boot_id.is_empty() && node.boot_id.trim() == boot_id && node.time_ns_inode == inode
 }
 
 /// The time of day in UTC.

@@ -88,6 +88,8 @@ pub fn describe(info: &mut NodeInfo) {
     info.cpus = cpus();
     info.cpu_model = cpu_model(&read("/proc/cpuinfo"));
     info.clocksource = read("/sys/devices/system/clocksource/clocksource0/current_clocksource");
+    // Kernels without time namespaces do not have the file.
+    info.time_ns_inode = fs::metadata("/proc/thread-self/ns/time").map_or(0, |file| file.ino());
     info.netns_inode = fs::metadata("/proc/thread-self/ns/net").map_or(0, |file| file.ino());
     congestion_controls(info);
     for &name in SYSCTLS {

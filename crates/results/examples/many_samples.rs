@@ -65,13 +65,8 @@ fn phases() -> Vec<PhaseSpan> {
 
 /// Writes one trial with this many samples of each flow.
 fn write_trial(run: &RunDir, trial: u16, samples_per_flow: u64) {
-    let clock = NodeClock {
-        t0_ns: T0_NS,
-        realtime_offset_ns: 1_700_000_000_000_000_000 + i64::from(trial) * 1_000_000_000_000,
-        error_bound_ns: 0,
-        source: "shared".into(),
-        rtt_ns: 0,
-    };
+    let offset_ns = 1_700_000_000_000_000_000 + i64::from(trial) * 1_000_000_000_000;
+    let clock = NodeClock::shared(T0_NS, offset_ns);
     let key = TrialKey { point_id: 0, trial, seed: u64::from(trial), epoch: run.next_epoch() };
     let clocks = BTreeMap::from([("src".to_owned(), clock)]);
     let mut writer = run.begin_trial(key, &phases(), clocks).unwrap();

@@ -11,8 +11,10 @@ use polars::prelude::*;
 pub(crate) struct Axis {
     /// CLOCK_MONOTONIC of this node at the start of the trial.
     pub(crate) t0_ns: u64,
-    /// UTC nanoseconds minus CLOCK_MONOTONIC nanoseconds.
+    /// UTC nanoseconds minus CLOCK_MONOTONIC nanoseconds, at `t0_ns`.
     pub(crate) realtime_offset_ns: i64,
+    /// How much faster this node's clock runs, in parts per billion.
+    pub(crate) drift_ppb: i64,
     /// The phases of the trial.
     pub(crate) phases: Vec<PhaseSpan>,
 }
@@ -20,7 +22,9 @@ pub(crate) struct Axis {
 impl Axis {
     /// Nanoseconds since 1970, saturating.
     pub(crate) fn utc_ns(&self, at_ns: u64) -> i64 {
-        let utc = i128::from(at_ns) + i128::from(self.realtime_offset_ns);
+        let since_t0_ns = i128::from(at_ns) - i128::from(self.t0_ns);
+        let drift_ns = since_t0_ns * i128::from(self.drift_ppb) / 1_000_000_000;
+        let utc = i128::from(at_ns) + i128::from(self.realtime_offset_ns) - drift_ns;
         i64::try_from(utc).unwrap_or(if utc < 0 { i64::MIN } else { i64::MAX })
     }
 

@@ -84,12 +84,14 @@ fn interval_midpoint(row: &wire::Interval, _: &Axis) -> RowTime {
     RowTime { at_ns, phase_at_ns: at_ns.map(|at_ns| at_ns.saturating_sub(half_ns)) }
 }
 
-/// Offset of a node's clock at the start of the trial, as measured by the controller.
+/// How a node's clock maps to the controller's in a trial.
 pub(crate) struct ClockRow {
     pub(crate) at_ns: u64,
     pub(crate) monotonic_t0_ns: u64,
     pub(crate) offset_ns: i64,
+    pub(crate) drift_ppb: i64,
     pub(crate) error_bound_ns: u64,
+    pub(crate) error_bound_after_ns: Option<u64>,
     pub(crate) rtt_ns: u64,
     pub(crate) source: String,
 }
@@ -379,7 +381,9 @@ table! { EventColumns, "events", EventRow, |row, _| row.at_ns.into(), ["t_ns", "
 table! { ClockColumns, "clock", ClockRow, |row, _| row.at_ns.into(), ["node", "t_ns"], {
     monotonic_t0_ns: Num<UInt64Type>,
     offset_ns: Num<Int64Type>,
+    drift_ppb: Num<Int64Type>,
     error_bound_ns: Num<UInt64Type>,
+    error_bound_after_ns: Opt<UInt64Type>,
     rtt_ns: Num<UInt64Type>,
     source: Text,
 } }
@@ -476,6 +480,7 @@ mod tests {
         let axis = Axis {
             t0_ns: 1_000_000_000,
             realtime_offset_ns: 0,
+            drift_ppb: 0,
             phases: vec![phase("a", 0, 1), phase("b", 1, 2)],
         };
         let phase_of = |end_ns: u64| {

@@ -106,14 +106,38 @@ pub struct TrialKey {
 pub struct NodeClock {
     /// CLOCK_MONOTONIC of this node at the trial's start.
     pub t0_ns: u64,
-    /// UTC nanoseconds on the controller's axis minus CLOCK_MONOTONIC nanoseconds of this node.
+    /// UTC nanoseconds on the controller's axis minus CLOCK_MONOTONIC nanoseconds of this node, at `t0_ns`.
     pub realtime_offset_ns: i64,
-    /// Upper bound of the offset's error.
+    /// How much faster the node's clock runs than the controller's, in parts per billion, as known before the trial.
+    #[serde(default)]
+    pub drift_ppb: i64,
+    /// Upper bound of the mapping's error during the trial.
     pub error_bound_ns: u64,
-    /// How the offset was measured.
+    /// Upper bound of the error of the measurement after the trial; `None` if there was none.
+    #[serde(default)]
+    pub error_bound_after_ns: Option<u64>,
+    /// How the offset was measured: [`NodeClock::SHARED`] or `exchange`.
     pub source: String,
-    /// Round-trip time of the best exchange.
+    /// Round-trip time of the best exchange before the trial.
     pub rtt_ns: u64,
+}
+
+impl NodeClock {
+    /// The `source` of a node that reads the controller's clock.
+    pub const SHARED: &str = "shared";
+
+    /// Of a node that reads the controller's clock, whose UTC is `realtime_offset_ns` ahead of it.
+    pub fn shared(t0_ns: u64, realtime_offset_ns: i64) -> Self {
+        Self {
+            t0_ns,
+            realtime_offset_ns,
+            drift_ppb: 0,
+            error_bound_ns: 0,
+            error_bound_after_ns: Some(0),
+            source: Self::SHARED.to_owned(),
+            rtt_ns: 0,
+        }
+    }
 }
 
 /// Each factor with its level at one point.

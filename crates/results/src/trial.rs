@@ -54,6 +54,7 @@ pub struct TrialWriter<'a> {
     key: TrialKey,
     phases: Vec<PhaseRecord>,
     clocks: BTreeMap<String, NodeClock>,
+    clocks_written: bool,
     congestion_controls: Vec<CcRecord>,
     staging: PathBuf,
     writing: Writing,
@@ -79,43 +80,52 @@ impl<'a> TrialWriter<'a> {
     ) -> Result<Self> {
         let staging = run.path.join(format!("{STAGING}{}", key.epoch));
         std::fs::create_dir(&staging).map_err(io_error("create", &staging))?;
-        let axis =
-            |t0_ns, realtime_offset_ns| Axis { t0_ns, realtime_offset_ns, phases: phases.to_vec() };
-        let t0_utc_ns = clocks
-            .values()
-            .next()
-            .map_or(0, |c| axis(c.t0_ns, c.realtime_offset_ns).utc_ns(c.t0_ns));
-        let axes =
-            clocks.iter().map(|(node, c)| (node.clone(), axis(c.t0_ns, c.realtime_offset_ns)));
+        let axis = |t0_ns, realtime_offset_ns, drift_ppb| {
+            let phases = phases.to_vec();
+            Axis { t0_ns, realtime_offset_ns, drift_ppb, phases }
+        };
+        let of = |clock: &NodeClock| axis(clock.t0_ns, clock.realtime_offset_ns, clock.drift_ppb);
+        let t0_utc_ns = clocks.values().next().map_or(0, |clock| of(clock).utc_ns(clock.t0_ns));
+        let axes = clocks.iter().map(|(node, clock)| (node.clone(), of(clock)));
         let files = Files::new(
             (key.point_id, key.trial),
             axes.collect(),
-            axis(t0_utc_ns.unsigned_abs(), 0),
-            metadata(run, &clocks),
+            axis(t0_utc_ns.unsigned_abs(), 0, 0),
+            metadata(run),
             (staging.clone(), run.row_group_rows),
         );
-        let writer = Self {
+        Ok(Self {
             key,
             phases: phases.iter().map(PhaseRecord::from).collect(),
             writing: Writing::start(files)?,
             raw: BTreeSet::new(),
             machine_utc_ns: None,
             clocks,
+            clocks_written: false,
             congestion_controls: vec![],
             staging,
             run,
-        };
-        writer.write_clocks()?;
-        Ok(writer)
+        })
     }
 
-    fn write_clocks(&self) -> Result<()> {
+    /// Replaces the clocks, with bounds that are known after the trial. The mapping of rows stays as it is.
+    pub fn set_clocks(&mut self, clocks: BTreeMap<String, NodeClock>) {
+        self.clocks = clocks;
+    }
+
+    /// Writes table `clock`, once.
+    fn write_clocks(&mut self) -> Result<()> {
+        if std::mem::replace(&mut self.clocks_written, true) {
+            return Ok(());
+        }
         for (node, clock) in &self.clocks {
             let row = ClockRow {
                 at_ns: clock.t0_ns,
                 monotonic_t0_ns: clock.t0_ns,
                 offset_ns: clock.realtime_offset_ns,
+                drift_ppb: clock.drift_ppb,
                 error_bound_ns: clock.error_bound_ns,
+                error_bound_after_ns: clock.error_bound_after_ns,
                 rtt_ns: clock.rtt_ns,
                 source: clock.source.clone(),
             };
@@ -136,7 +146,10 @@ impl<'a> TrialWriter<'a> {
 
     /// Completes when every row is written and the files are synced, or after an error, which [`TrialWriter::commit`] and
     /// [`TrialWriter::abandon`] then return without waiting. Nothing can be pushed afterwards.
-    pub async fn finished(&self) {
+    pub async fn finished(&mut self) {
+        self.writing.room().await;
+        // `commit` returns the error.
+        let _ = self.write_clocks();
         self.writing.finished().await;
     }
 
@@ -223,12 +236,14 @@ impl<'a> TrialWriter<'a> {
     }
 
     /// Step 2 of the commit.
-    fn stage(self, status: TrialStatus, reasons: &[Reason]) -> Result<Staged<'a>> {
+    fn stage(mut self, status: TrialStatus, reasons: &[Reason]) -> Result<Staged<'a>> {
         let TrialKey { point_id, trial, .. } = self.key;
+        let clocks = self.write_clocks();
         let written = self.writing.finish();
         // If the directory is gone, so is the reason why a file cannot be written.
         self.run.check_place()?;
         let written = written?;
+        clocks?;
         let digests = digests(&written, point_id, trial);
         let tables = &written.tables;
         let rows: BTreeMap<_, _> = tables.iter().map(|w| (w.table.to_owned(), w.rows)).collect();
@@ -326,13 +341,11 @@ fn stream_end(done: &wire::Done, at_ns: u64) -> wire::Event {
     wire::Event { at_ns, kind: Some(Kind::StreamEnd(*done)), ..wire::Event::default() }
 }
 
-fn metadata(run: &OpenRun, clocks: &BTreeMap<String, NodeClock>) -> Metadata {
-    let worst = clocks.values().map(|c| c.error_bound_ns).max().unwrap_or(0);
+fn metadata(run: &OpenRun) -> Metadata {
     Metadata(vec![
         ("ccbench.schema_version".to_owned(), SCHEMA_VERSION.to_string()),
         ("ccbench.version".to_owned(), run.ccbench_version.clone()),
         ("ccbench.plan_sha256".to_owned(), run.plan_sha256.clone()),
-        ("ccbench.clock_error_bound_ns".to_owned(), worst.to_string()),
     ])
 }
 

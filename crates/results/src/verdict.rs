@@ -1,6 +1,6 @@
 //! Judges a trial while its rows arrive: a few counters per flow, link and host, without a second pass over the files.
 //!
-//! Each check is a module with its limits and their reasons: [`host`], [`link`] with [`timing`], [`flow`], `cc_start`,
+//! Each check is a module with its limits and their reasons: [`host`], [`link`] with [`timing`], [`flow`], `cc_start`, `clock`,
 //! [`ecn`], [`acks`], [`path`], [`probe`], [`gaps`] and `unreadable`. The worst problem decides the status.
 
 use std::collections::BTreeMap;
@@ -24,6 +24,7 @@ use unreadable::Unreadable;
 
 pub mod acks;
 mod cc_start;
+mod clock;
 pub mod ecn;
 mod findings;
 pub mod flow;
@@ -153,6 +154,11 @@ impl Judge {
         if capture.left_out() > 0 {
             self.findings.add(Status::Degraded, "capture_full", message());
         }
+    }
+
+    /// Takes the clocks with the bounds that were measured after the trial.
+    pub fn clocks(&mut self, clocks: &BTreeMap<String, NodeClock>) {
+        clock::judge(clocks, &mut self.findings);
     }
 
     /// The verdict. `done` holds the `Done` message of every node whose stream ended properly; each of `errors` fails the

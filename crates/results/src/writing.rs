@@ -502,7 +502,7 @@ mod tests {
     #[test]
     fn dropping_the_writer_ends_its_thread() {
         let dir = tempfile::tempdir().unwrap();
-        let axis = Axis { t0_ns: 0, realtime_offset_ns: 0, phases: vec![] };
+        let axis = Axis { t0_ns: 0, realtime_offset_ns: 0, drift_ppb: 0, phases: vec![] };
         let staging = (dir.path().to_path_buf(), 4);
         let files = Files::new((0, 1), BTreeMap::new(), axis, Metadata(vec![]), staging);
         let writing = Writing::start(files).unwrap();

@@ -80,11 +80,8 @@ fn phases() -> Vec<PhaseSpan> {
 
 fn clocks() -> BTreeMap<String, NodeClock> {
     let clock = |t0_ns: u64| NodeClock {
-        t0_ns,
-        realtime_offset_ns: (T0_UTC_NS - t0_ns).cast_signed(),
         error_bound_ns: 1_000,
-        source: "shared".into(),
-        rtt_ns: 0,
+        ..NodeClock::shared(t0_ns, (T0_UTC_NS - t0_ns).cast_signed())
     };
     T0_NS.into_iter().map(|(node, t0_ns)| (node.to_owned(), clock(t0_ns))).collect()
 }

@@ -13,6 +13,7 @@ use ccbench_proto::wire::run_event::Of;
 use futures_util::future::join_all;
 use tokio::sync::{oneshot, watch};
 
+use super::clock_steps;
 use super::outbox::Outbox;
 use super::samples::SamplerThread;
 use super::traffic::{self, Stage};
@@ -45,6 +46,7 @@ pub async fn timeline(task: &NodeTask, servers: Vec<(FlowTask, Box<dyn Traffic>)
         Box::pin(base_rtts(&task.peers, stage.start_at_ns, &stage.out)),
         Box::pin(phases(task, &stage)),
         Box::pin(probes(task, &stage)),
+        Box::pin(clock_steps::watch(&stage, stage.start_at_ns + task.length.nanos())),
     ];
     let clients = task.clients.iter().map(|flow| {
         let run: crate::flow::BoxFuture<'_, ()> =

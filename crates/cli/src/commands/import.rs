@@ -208,13 +208,8 @@ fn write(
     phases: &[(String, Micros)],
     verdict: &Verdict,
 ) -> Result<(), CliError> {
-    let clock = NodeClock {
-        t0_ns: gathered.begin_ns,
-        realtime_offset_ns: 0,
-        error_bound_ns: 0,
-        source: "imported".to_owned(),
-        rtt_ns: 0,
-    };
+    let source = "imported".to_owned();
+    let clock = NodeClock { source, ..NodeClock::shared(gathered.begin_ns, 0) };
     let clocks = gathered.rows.iter().map(|(node, _)| (node.clone(), clock.clone())).collect();
     let key = TrialKey { point_id: 0, trial, seed: 0, epoch: run.next_epoch() };
     let mut writer = run.begin_trial(key, &spans(&gathered, phases), clocks)?;

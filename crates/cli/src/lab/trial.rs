@@ -238,13 +238,7 @@ impl<'a> GuestTrial<'a> {
         self.t0_ns = start.t0_ns;
         self.utc_minus_guest_ns = start.realtime_minus_monotonic_ns;
         self.dir.announce_trial(self.key)?;
-        let clock = NodeClock {
-            t0_ns: start.t0_ns,
-            realtime_offset_ns: start.realtime_minus_monotonic_ns,
-            error_bound_ns: 0,
-            source: "shared".to_owned(),
-            rtt_ns: 0,
-        };
+        let clock = NodeClock::shared(start.t0_ns, start.realtime_minus_monotonic_ns);
         let clocks: BTreeMap<_, _> =
             self.infos.keys().map(|node| (node.clone(), clock.clone())).collect();
         let phases = schedule::phases(&self.point.plan);
@@ -252,8 +246,8 @@ impl<'a> GuestTrial<'a> {
         if !self.engine.has_cpu_time() {
             judge.ignore_cpu_utilisation();
         }
-        let writer = self.dir.begin_announced(self.key, &phases, clocks)?;
-        let mut recorder = TrialRecorder::new(writer, judge);
+        let writer = self.dir.begin_announced(self.key, &phases, clocks.clone())?;
+        let mut recorder = TrialRecorder::new(writer, judge, clocks);
         recorder.writer.set_time(self.t0_ns.saturating_add_signed(self.utc_minus_guest_ns));
         recorder.record_prepared(std::mem::take(&mut self.replies))?;
         self.recorder = Some(recorder);

@@ -15,9 +15,10 @@ use tokio::time::timeout;
 use tracing::{debug, info};
 
 use super::Testbed;
-use crate::agents::{AgentError, CALL_LIMIT, ClockOffset};
+use crate::agents::{AgentError, CALL_LIMIT};
 use crate::backend::{BackendError, Trial};
 use crate::clock;
+use crate::clock_offset::ClockPrediction;
 use crate::interrupt::Interrupt;
 use crate::progress::TrialProgress;
 use crate::recorder::TrialRecorder;
@@ -44,7 +45,7 @@ pub(super) async fn run(
     progress: &mut TrialProgress<'_>,
     interrupt: &mut Interrupt,
 ) -> Result<Verdict, BackendError> {
-    let offsets = testbed.agents.clocks().await?;
+    let offsets = testbed.agents.clock_offsets().await?;
     let key = TrialKey {
         point_id: trial.scheduled.point_id,
         trial: trial.scheduled.trial,
@@ -65,6 +66,7 @@ pub(super) async fn run(
     // The nodes are prepared, so they are reset even after an error.
     let not_undone = testbed.agents.reset(run_id, key.epoch).await;
     let (mut recorder, result) = conducted?;
+    bound_clocks(testbed, &offsets, &mut recorder).await;
     if testbed.process.is_none() {
         for (node, failed) in &not_undone {
             recorder.errors.push(format!("{node}: reset failed: {}", failed.join("; ")));
@@ -92,7 +94,7 @@ async fn conduct<'a>(
     testbed: &Testbed,
     key: TrialKey,
     replies: BTreeMap<String, wire::PrepareReply>,
-    offsets: &BTreeMap<String, ClockOffset>,
+    offsets: &BTreeMap<String, ClockPrediction>,
     progress: &mut TrialProgress<'_>,
     interrupt: &mut Interrupt,
 ) -> Result<(TrialRecorder<'a>, Result<(), BackendError>), BackendError> {
@@ -107,15 +109,14 @@ async fn conduct<'a>(
     let phases = schedule::phases(&trial.point.plan);
     let infos = agents.iter().map(|(node, agent)| (node.clone(), agent.info.clone()));
     let judge = Judge::new(&trial.point.plan, &infos.collect(), &clocks);
-    let writer = trial.dir.begin_announced(key, &phases, clocks)?;
-    let mut recorder = TrialRecorder::new(writer, judge);
+    let writer = trial.dir.begin_announced(key, &phases, clocks.clone())?;
+    let mut recorder = TrialRecorder::new(writer, judge, clocks);
     recorder.record_prepared(replies)?;
     let length = schedule::length(&trial.point.plan);
     info!(nodes = agents.len(), length_s = length.as_secs_f64(), "run");
     let (send, receive) = mpsc::channel(MESSAGES_WAITING);
     for (node, agent) in agents {
-        let offset_ns = offsets.get(node).map_or(0, |offset| offset.offset_ns);
-        let start_at_ns = t0_ns.saturating_add_signed(offset_ns);
+        let start_at_ns = offsets.get(node).map_or(t0_ns, |offset| offset.node_ns(t0_ns));
         let request = wire::RunRequest { start_at_ns, epoch: key.epoch };
         debug!(node, "run request");
         tokio::spawn(forward_stream(node.clone(), agent.client.clone(), request, send.clone()));
@@ -125,6 +126,23 @@ async fn conduct<'a>(
     let result =
         follow(&mut recorder, receive, running, progress, (t0_ns, length), interrupt).await;
     Ok((recorder, result))
+}
+
+/// Measures the clocks again: how far each may have been off during the trial.
+async fn bound_clocks(
+    testbed: &mut Testbed,
+    offsets: &BTreeMap<String, ClockPrediction>,
+    recorder: &mut TrialRecorder<'_>,
+) {
+    let after = testbed.agents.clock_offsets_after().await;
+    let end_ns = clock::monotonic_ns();
+    for (node, clock) in &mut recorder.clocks {
+        if let Some(before) = offsets.get(node) {
+            before.bound(clock, after.get(node), end_ns);
+        }
+    }
+    recorder.judge.clocks(&recorder.clocks);
+    recorder.writer.set_clocks(recorder.clocks.clone());
 }
 
 async fn prepare(

@@ -222,7 +222,7 @@ mod tests {
 
     #[test]
     fn batch_has_one_row_per_timestamp_and_nulls_for_missing_values() {
-        let axis = Axis { t0_ns: 1_000, realtime_offset_ns: 0, phases: vec![] };
+        let axis = Axis { t0_ns: 1_000, realtime_offset_ns: 0, drift_ppb: 0, phases: vec![] };
         let origin = Origin { point_id: 3, trial: 1, node: "src", axis: &axis };
         let batch = wire::Acks {
             flow_id: "a/0".into(),

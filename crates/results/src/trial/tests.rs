@@ -38,11 +38,8 @@ fn phases() -> Vec<PhaseSpan> {
 
 fn clocks() -> BTreeMap<String, NodeClock> {
     let clock = NodeClock {
-        t0_ns: 5_000_000_000,
-        realtime_offset_ns: 1_700_000_000_000_000_000,
         error_bound_ns: 100,
-        source: "shared".into(),
-        rtt_ns: 0,
+        ..NodeClock::shared(5_000_000_000, 1_700_000_000_000_000_000)
     };
     BTreeMap::from([("src".to_owned(), clock)])
 }

@@ -48,7 +48,8 @@ impl HostCheck {
             if names.len() == 1 {
                 return Some((representative.clone(), representative));
             }
-            let here = clocks.get(&representative).is_some_and(|clock| clock.source == "shared");
+            let here =
+                clocks.get(&representative).is_some_and(|clock| clock.source == NodeClock::SHARED);
             let host = nodes.get(&representative).map_or("", |info| info.hostname.as_str());
             let machine = match host {
                 _ if here => "this machine",

@@ -138,13 +138,7 @@ impl Scenario {
             true => read_traced(&text),
             false => check::check(parse::parse(&text).unwrap()).unwrap(),
         };
-        let clock = NodeClock {
-            t0_ns: T0_NS,
-            realtime_offset_ns: 0,
-            error_bound_ns: 0,
-            source: "shared".into(),
-            rtt_ns: 0,
-        };
+        let clock = NodeClock::shared(T0_NS, 0);
         let names = ["src", "mid", "dst"].map(str::to_owned);
         let info = NodeInfo { boot_id: "one machine".into(), ..Default::default() };
         let nodes = names.iter().map(|name| (name.clone(), info.clone())).collect();

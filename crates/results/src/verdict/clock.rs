@@ -1,0 +1,59 @@
+//! Clocks that are not known well enough to compare times of different nodes.
+
+use std::collections::BTreeMap;
+
+use super::findings::Findings;
+use crate::model::{NodeClock, Status};
+
+/// A trial whose clocks are known less exactly is degraded. RTTs of interest and phases of control loops are milliseconds,
+/// and an idle network with NTP is known to 0.1 ms.
+const MAX_ERROR_NS: u64 = 1_000_000;
+
+/// Judges each node's clock by the bound of its error during the trial.
+pub(super) fn judge(clocks: &BTreeMap<String, NodeClock>, findings: &mut Findings) {
+    for (node, clock) in clocks.iter().filter(|(_, clock)| clock.error_bound_ns > MAX_ERROR_NS) {
+        let cause = match clock.error_bound_after_ns {
+            None => "it was not measured after the trial".to_owned(),
+            Some(after_ns) => format!(
+                "it was known within {:.3} ms after the trial, and drifted in between; a steady clock needs chrony or \
+                 ptp4l on every node, and a control network without the trial's traffic",
+                ms(after_ns)
+            ),
+        };
+        let message = format!(
+            "{node}: its times may be off by {:.3} ms (limit: {:.0} ms): {cause}",
+            ms(clock.error_bound_ns),
+            ms(MAX_ERROR_NS)
+        );
+        findings.add(Status::Degraded, "clock_uncertain", message);
+    }
+}
+
+fn ms(ns: u64) -> f64 {
+    ns as f64 / 1e6
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn judged(error_bound_ns: u64, error_bound_after_ns: Option<u64>) -> Vec<String> {
+        let shared = NodeClock::shared(0, 0);
+        let clock = NodeClock { error_bound_ns, error_bound_after_ns, ..shared };
+        let mut findings = Findings::default();
+        judge(&BTreeMap::from([("dst".to_owned(), clock)]), &mut findings);
+        findings.0.into_iter().map(|(_, reason)| reason.message).collect()
+    }
+
+    #[test]
+    fn a_clock_that_is_known_to_a_millisecond_is_good_enough() {
+        assert_eq!(judged(1_000_000, Some(30_000)), Vec::<String>::new());
+        let drifted = judged(1_500_000, Some(30_000));
+        assert!(
+            drifted[0].contains("dst: its times may be off by 1.500 ms (limit: 1 ms)"),
+            "{drifted:?}"
+        );
+        assert!(drifted[0].contains("chrony"), "{drifted:?}");
+        assert!(judged(2_000_000, None)[0].ends_with("it was not measured after the trial"));
+    }
+}
